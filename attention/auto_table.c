@@ -7,13 +7,13 @@
 #include "attention/auto.h"
 #include "engine/base/json.h"
 #include "engine/base/make_folders.h"
+#include "engine/base/whole_file.h"
 
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 static const char format[] = "sleigh attention calibration 1";
@@ -186,20 +186,12 @@ static json_t *table_json(const sl_auto_table *t) {
 }
 
 int sl_auto_write(const sl_auto_table *t, const char *path, sl_error *err) {
-    char tmp[4096];
+    sl_whole_file w;
     json_t *root = table_json(t);
     if (!root) return sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", path);
-    int ok = snprintf(tmp, sizeof tmp, "%s.tmp.%ld", path, (long)getpid()) < (int)sizeof tmp;
-    if (ok) sl_make_folders(path, 0777);
-    errno = ENAMETOOLONG;
-    FILE *f = ok ? fopen(tmp, "w") : NULL;
-    ok = f != NULL;
-    if (ok) ok = !json_dumpf(root, f, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) && fputc('\n', f) != EOF;
-    if (ok) ok = !fflush(f) && !fsync(fileno(f));
-    int why = errno;
-    if (f && fclose(f) && ok) ok = 0, why = errno;
-    if (ok && rename(tmp, path)) ok = 0, why = errno;
-    if (!ok && f) unlink(tmp);
+    sl_make_folders(path, 0777);
+    FILE *f = sl_whole_file_open(&w, path, 0666);
+    int ok = f && !json_dumpf(root, f, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) && fputc('\n', f) != EOF;
     json_decref(root);
-    return ok ? 0 : sl_fail(err, SL_ERR_IO, "%s: cannot be written: %s", path, strerror(why));
+    return sl_whole_file_close(&w, ok, err);
 }

@@ -94,11 +94,17 @@ static int reserve_prefill(sl_session *s, const int32_t *ids, int n, sl_error *e
     return rc;
 }
 
+// 1: a prefill with a progress or cancel callback waits after the chunk that ends at token n_done of n. A device queues chunks,
+// and has no work while the host waits, so the host waits for every fourth chunk only.
+static int is_wait(const sl_engine *e, int n_done, int n) {
+    return !e->backend->is_device || n_done == n || n_done / e->prefill_chunk % 4 == 0;
+}
+
 // Prefills chunk by chunk. After an error the session has the tokens of before.
 static int prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *progress, sl_error *err) {
     sl_engine *e = s->engine;
     int before = s->kv.n_tokens, rc = 0;
-    int is_watched = e->cancel.fn || (progress && progress->fn); // wait for each chunk, because a device queues all of them
+    int is_watched = e->cancel.fn || (progress && progress->fn);
     for (int i = 0; !rc && i < n; i += e->prefill_chunk) {
         int m = n - i < e->prefill_chunk ? n - i : e->prefill_chunk;
         rc = sl_cancel_poll(&e->cancel, err);
@@ -107,7 +113,8 @@ static int prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *
         pass.n_out = i + m == n;
         e->model->config.arch->forward(&pass);
         s->kv.n_tokens += m;
-        if (is_watched) rc = e->backend->finish(e->backend, err);
+        if (!is_watched || !is_wait(e, i + m, n)) continue;
+        rc = e->backend->finish(e->backend, err);
         if (!rc) sl_progress_report(progress, i + m, n);
     }
     int finished = e->backend->finish(e->backend, rc ? NULL : err);

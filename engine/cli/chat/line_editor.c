@@ -1,6 +1,7 @@
 // engine/cli/chat/line_editor.c - see line_editor.h.
 #include "engine/cli/chat/line_editor.h"
 #include "engine/base/make_folders.h"
+#include "engine/base/whole_file.h"
 #include "engine/cli/chat/pastes.h"
 #include "engine/cli/chat/terminal.h"
 #include "engine/cli/process.h"
@@ -292,15 +293,11 @@ static void open_history(cli_editor *e) {
 // Replaces the file at once, so that a chat that ends in between does not lose it. The texts are private: mode 0600.
 static void write_history(cli_editor *e) {
     HistEvent event;
-    char *tmp = NULL;
-    if (!e->history_path || asprintf(&tmp, "%s.tmp.%ld", e->history_path, (long)getpid()) < 0) return;
+    sl_whole_file w;
+    if (!e->history_path) return;
     sl_make_folders(e->history_path, 0700);
-    int fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    FILE *f = fd < 0 ? NULL : fdopen(fd, "w");
-    int ok = f && history(e->history, &event, H_SAVE_FP, f) >= 0;
-    if (f && fclose(f)) ok = 0;
-    if (fd >= 0 && (!ok || rename(tmp, e->history_path))) unlink(tmp);
-    free(tmp);
+    FILE *f = sl_whole_file_open(&w, e->history_path, 0600);
+    sl_whole_file_close(&w, f && history(e->history, &event, H_SAVE_FP, f) >= 0, NULL); // a chat does not need the file
 }
 
 void cli_editor_remember(cli_editor *e, const sl_text *text) {

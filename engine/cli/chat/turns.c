@@ -1,13 +1,13 @@
 // engine/cli/chat/turns.c - see turns.h.
 #include "engine/cli/chat/turns.h"
 #include "engine/base/json.h"
+#include "engine/base/whole_file.h"
 #include "engine/cli/grow.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 static const char *const roles[] = {"system", "user", "assistant"};
 enum { N_ROLES = 3 };
@@ -124,21 +124,12 @@ static int check_replaceable(const char *path, sl_error *err) {
 
 int chat_turns_write(const char *path, const chat_turns *turns, sl_error *err) {
     json_t *root = NULL;
-    char *tmp = NULL;
-    int rc = check_replaceable(path, err), why = 0;
+    sl_whole_file w;
+    int rc = check_replaceable(path, err);
     if (!rc) rc = to_json(turns, &root, err);
-    if (!rc && asprintf(&tmp, "%s.tmp.%ld", path, (long)getpid()) < 0) tmp = NULL;
-    if (!rc && !tmp) rc = sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", path);
-    FILE *f = rc ? NULL : fopen(tmp, "w");
-    if (!rc) {
-        int ok = f && !json_dumpf(root, f, JSON_INDENT(1)) && fputc('\n', f) != EOF && !fflush(f) && !fsync(fileno(f));
-        if (!ok) why = errno;
-        if (f && fclose(f) && ok) ok = 0, why = errno;
-        if (ok && rename(tmp, path)) ok = 0, why = errno;
-        if (!ok && f) unlink(tmp);
-        if (!ok) rc = sl_fail(err, SL_ERR_IO, "cannot write %s: %s", path, strerror(why));
-    }
+    if (rc) return rc;
+    FILE *f = sl_whole_file_open(&w, path, 0666);
+    int ok = f && !json_dumpf(root, f, JSON_INDENT(1)) && fputc('\n', f) != EOF;
     json_decref(root);
-    free(tmp);
-    return rc;
+    return sl_whole_file_close(&w, ok, err);
 }

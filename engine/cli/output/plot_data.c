@@ -1,15 +1,14 @@
 // engine/cli/output/plot_data.c - see plot_data.h.
 #include "engine/cli/output/plot_data.h"
+#include "engine/base/whole_file.h"
 #include "engine/cli/grow.h"
 #include "engine/cli/io.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 // The words of `# axes:` and their fields.
 static const struct {
@@ -83,20 +82,11 @@ static void put_panel(FILE *f, cli_panel p) {
 }
 
 int cli_plot_write(const char *path, const char *title, const cli_panel *panels, int n, sl_error *err) {
-    char *tmp = NULL;
-    if (asprintf(&tmp, "%s.tmp.%ld", path, (long)getpid()) < 0) return sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", path);
-    FILE *f = fopen(tmp, "w");
-    int ok = f != NULL, why = errno;
-    if (f) {
-        if (*title) put_comment(f, "title", title);
-        for (int i = 0; i < n; i++) put_panel(f, panels[i]);
-        ok = !fflush(f) && !ferror(f), why = errno;
-        if (fclose(f) && ok) ok = 0, why = errno;
-        if (ok && rename(tmp, path)) ok = 0, why = errno;
-        if (!ok) unlink(tmp);
-    }
-    free(tmp);
-    return ok ? 0 : sl_fail(err, SL_ERR_IO, "cannot write %s: %s", path, strerror(why));
+    sl_whole_file w;
+    FILE *f = sl_whole_file_open(&w, path, 0666);
+    if (f && *title) put_comment(f, "title", title);
+    for (int i = 0; f && i < n; i++) put_panel(f, panels[i]);
+    return sl_whole_file_close(&w, f != NULL, err);
 }
 
 // ---- reading ----
