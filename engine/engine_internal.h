@@ -175,7 +175,11 @@ __attribute__((format(printf, 2, 3))) void sl_engine_log(const sl_engine *e, con
 // engine.
 int sl_session_sync_state(sl_session *s, sl_error *err);
 // The offset of a layer's part in sl_session.device_state. layer = n_layers: the size of all parts.
-size_t sl_device_state_at(const sl_engine *e, const sl_attn_plan *plan, int layer);
+static inline size_t sl_device_state_at(const sl_engine *e, const sl_attn_plan *plan, int layer) {
+    size_t at = 0;
+    for (int i = 0; i < layer; i++) at += sl_align(e->attention->state_size(e, &plan->layer[i]));
+    return at;
+}
 void sl_session_build_extras(sl_session *s); // builds the page extras of full pages that have none
 // The page table in the backend's memory. A device gets the entries that changed since the last call.
 const int32_t *sl_session_page_table(sl_session *s);

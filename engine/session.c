@@ -21,12 +21,6 @@ static int fail_no_state(const sl_attn_spec *spec, size_t size, sl_error *err) {
     return sl_fail(err, SL_ERR_MEMORY, "{attn} %s: state of %zu bytes: out of memory", spec->method->name, size);
 }
 
-size_t sl_device_state_at(const sl_engine *e, const sl_attn_plan *plan, int layer) {
-    size_t at = 0;
-    for (int i = 0; i < layer; i++) at += sl_align(e->attention->state_size(e, &plan->layer[i]));
-    return at;
-}
-
 // On a device one block holds the states of all layers. It is made anew when the method of any layer changes.
 static int sync_device_state(sl_session *s, sl_error *err) {
     const sl_engine *e = s->engine;
