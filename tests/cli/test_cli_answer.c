@@ -239,6 +239,7 @@ static void check_logprobs(const json_t *o, const char *device, double tolerance
             last = at;
         }
     }
+    free(logits.data);
     json_decref(all);
 }
 
