@@ -23,15 +23,8 @@ sl_chat_options sl_chat_options_default(void) {
 
 // ---- messages ----
 
-static const char *role_named(const char *role) { // a static copy; NULL: unknown
-    static const char *const roles[] = {"system", "user", "assistant"};
-    for (size_t i = 0; role && i < sizeof roles / sizeof *roles; i++)
-        if (!strcmp(roles[i], role)) return roles[i];
-    return NULL;
-}
-
 static int push(sl_chat *c, const sl_message *message, sl_error *err) {
-    const char *role = role_named(message->role);
+    const char *role = sl_chat_role(message->role);
     if (!role)
         return sl_fail(err, SL_ERR_ARG, "message %d has the role \"%.40s\": expected system, user or assistant", c->n_messages,
                        message->role ? message->role : "");

@@ -235,6 +235,13 @@ static const sl_chat_template templates[] = {
 };
 enum { N_TEMPLATES = sizeof templates / sizeof *templates };
 
+const char *sl_chat_role(const char *name) {
+    static const char *const roles[] = {"system", "user", "assistant"};
+    for (size_t i = 0; name && i < sizeof roles / sizeof *roles; i++)
+        if (!strcmp(roles[i], name)) return roles[i];
+    return NULL;
+}
+
 const sl_chat_template *sl_chat_find(const char *name) {
     for (int i = 0; i < N_TEMPLATES; i++)
         if (!strcmp(templates[i].name, name)) return &templates[i];

@@ -9,6 +9,7 @@
 
 typedef struct sl_chat_template sl_chat_template; // const, static
 
+const char *sl_chat_role(const char *name); // the static name of a role: "system", "user" or "assistant"; NULL: unknown
 const sl_chat_template *sl_chat_find(const char *name); // by name: "llama2", "llama3", "llama3.1", ...; NULL: unknown
 const char *sl_chat_name(const sl_chat_template *t);
 const char *sl_chat_names(void); // comma-separated, for messages and help

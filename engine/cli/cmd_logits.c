@@ -1,6 +1,5 @@
 // engine/cli/cmd_logits.c - sleigh logits: writes the logits of each token of a dense prefill to a NumPy file.
-//
-// The file is written under a temporary name in the same folder and renamed when it is complete, so no partial file remains.
+#include "engine/base/whole_file.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/io.h"
 #include "engine/cli/output/progress_bar.h"
@@ -10,20 +9,18 @@
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 typedef struct npy {
     const char *path;
-    char *tmp; // path of the incomplete file
-    FILE *file;
+    sl_whole_file whole;
     size_t row_bytes;
 } npy;
 
-static int io_error(const npy *out, const char *what, sl_error *err) {
-    return sl_fail(err, SL_ERR_IO, "cannot %s %s: %s", what, out->path, strerror(errno));
+static int put(const npy *out, const void *data, size_t size, sl_error *err) {
+    if (fwrite(data, 1, size, out->whole.file) == size) return 0;
+    return sl_fail(err, SL_ERR_IO, "cannot write %s: %s", out->path, strerror(errno));
 }
 
 // NumPy format 1.0: magic, version, a header padded with blanks to a multiple of 64 bytes, then the rows.
@@ -37,7 +34,7 @@ static int write_header(const npy *out, int n_rows, int n_cols, sl_error *err) {
     head[9] = (char)((size - 10) >> 8);
     memcpy(head + 10, dict, (size_t)n);
     head[size - 1] = '\n';
-    return fwrite(head, 1, (size_t)size, out->file) == (size_t)size ? 0 : io_error(out, "write", err);
+    return put(out, head, (size_t)size, err);
 }
 
 static int begin(npy *out, const char *path, sl_error *err) {
@@ -45,23 +42,7 @@ static int begin(npy *out, const char *path, sl_error *err) {
     *out = (npy){.path = path};
     if (!stat(path, &st) && !S_ISREG(st.st_mode))
         return sl_fail(err, SL_ERR_IO, "--output %s: expected a new or a regular file, found another kind of file", path);
-    size_t size = strlen(path) + 32;
-    out->tmp = malloc(size);
-    if (!out->tmp) return sl_fail(err, SL_ERR_MEMORY, "--output %s: out of memory", path);
-    snprintf(out->tmp, size, "%s.tmp.%ld", path, (long)getpid());
-    out->file = fopen(out->tmp, "wb");
-    return out->file ? 0 : io_error(out, "create", err);
-}
-
-// rc: the result of the work. The file gets its final name only if all went well.
-static int end(npy *out, int rc, sl_error *err) {
-    if (out->file) {
-        if (fclose(out->file) && !rc) rc = io_error(out, "write", err);
-        if (!rc && rename(out->tmp, out->path)) rc = io_error(out, "rename to", err);
-        if (rc) unlink(out->tmp);
-    }
-    free(out->tmp);
-    return rc;
+    return sl_whole_file_open(&out->whole, path, 0666) ? 0 : sl_whole_file_close(&out->whole, 0, err);
 }
 
 static int write_rows(void *ctx, int first, int n_rows, const float *logits, sl_error *err) {
@@ -72,7 +53,7 @@ static int write_rows(void *ctx, int first, int n_rows, const float *logits, sl_
             return sl_fail(err, SL_ERR_NOT_FINITE, "the logits after token %d are not finite; %s is not written",
                            first + (int)(i / n), out->path);
     if (cli_interrupted()) return sl_fail(err, SL_ERR_IO, "interrupted; %s is not written", out->path);
-    return fwrite(logits, out->row_bytes, (size_t)n_rows, out->file) == (size_t)n_rows ? 0 : io_error(out, "write", err);
+    return put(out, logits, out->row_bytes * (size_t)n_rows, err);
 }
 
 static int prefill(const cli_options *o, const sl_model *model, const sl_ids *ids, npy *out, sl_error *err) {
@@ -115,8 +96,11 @@ int cmd_logits(const cli_options *o, sl_error *err) {
         npy out;
         cli_catch_interrupt(1);
         rc = begin(&out, o->out, err);
-        if (!rc) rc = prefill(o, model, &ids, &out, err);
-        rc = end(&out, rc, err);
+        if (!rc) {
+            rc = prefill(o, model, &ids, &out, err);
+            int closed = sl_whole_file_close(&out.whole, !rc, rc ? NULL : err);
+            if (!rc) rc = closed;
+        }
     }
     sl_model_free(model);
     sl_ids_free(&ids);

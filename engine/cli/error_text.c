@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-void cli_option_flag(const char *option, char *buf, size_t size) {
+// Writes the flag of an option of the library: "n_ctx" gives "--ctx-size".
+static void option_flag(const char *option, char *buf, size_t size) {
     static const struct {
         const char *option, *flag;
     } flags[] = {
@@ -35,7 +36,7 @@ const char *cli_error_text(sl_error *err) {
     for (int i = 0; i < err->n_options; i++) {
         size_t at = err->options[i].at;
         snprintf(option, sizeof option, "%.*s", (int)err->options[i].n, err->message + at);
-        cli_option_flag(option, flag, sizeof flag);
+        option_flag(option, flag, sizeof flag);
         n += (size_t)snprintf(text + n, sizeof text - n, "%.*s%s", (int)(at - from), err->message + from, flag);
         from = at + err->options[i].n;
     }

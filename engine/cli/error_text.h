@@ -4,12 +4,8 @@
 
 #include "engine/base/error.h"
 
-#include <stddef.h>
-
 // The library names options by their fields: "n_ctx 9: expected ...". Replaces these names in err->message by the names of the
 // flags: "--ctx-size 9: expected ...". Call it before a message is printed, or quoted in another message. Returns err->message.
 const char *cli_error_text(sl_error *err);
-// Writes the flag of an option of the library: "n_ctx" gives "--ctx-size".
-void cli_option_flag(const char *option, char *buf, size_t size);
 
 #endif

@@ -19,7 +19,9 @@ static int program_folder(char dir[CLI_PATH_SIZE]) {
     return 1;
 }
 
-int cli_model_roots(int (*fn)(void *ctx, const char *root), void *ctx) {
+// Calls fn with each folder of installed models that may hold models, in the order of the search, until fn returns 1. Returns
+// the last value of fn, or 0.
+static int each_root(int (*fn)(void *ctx, const char *root), void *ctx) {
     static const char *const up[] = {"..", "../.."}; // build/sleigh, build/san/sleigh
     char dir[CLI_PATH_SIZE], path[CLI_PATH_SIZE];
     const char *env = getenv("SLEIGH_MODELS");
@@ -64,7 +66,7 @@ int cli_model_path(const char *name, char path[CLI_PATH_SIZE], sl_error *err) {
     search s = {.name = strncmp(name, "models/", 7) ? name : name + 7, .path = path};
     if (EXISTS(path, "%s", name)) return cli_hub_folder(name, path, err);
     if (!may_be_installed(name)) return sl_fail(err, SL_ERR_IO, "--model %.300s: there is no such folder", name);
-    if (cli_model_roots(look_in, &s)) return 0;
+    if (each_root(look_in, &s)) return 0;
     int rc = cli_hub_find(name, path, err);
     if (rc <= 0) return rc;
     return sl_fail(err, SL_ERR_IO,

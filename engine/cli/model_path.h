@@ -17,8 +17,4 @@ enum { CLI_PATH_SIZE = 4096 };
 // Writes the path of the model that `name` names. SL_ERR_IO: there is none; the message names the folders that were searched.
 int cli_model_path(const char *name, char path[CLI_PATH_SIZE], sl_error *err);
 
-// Calls fn with each folder of installed models that may hold models, in the order of the search, until fn returns 1. Returns
-// the last value of fn, or 0.
-int cli_model_roots(int (*fn)(void *ctx, const char *root), void *ctx);
-
 #endif

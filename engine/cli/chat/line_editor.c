@@ -48,7 +48,7 @@ static cli_editor *editor_of(EditLine *el) {
 // The number of the row in which the line's text up to `end` ends, from 0, at the present width of the terminal.
 static int row_of(const cli_editor *e, const wchar_t *end) {
     struct winsize size = {0};
-    int column = 2, row = 0; // behind the prompt
+    int column = 2, row = 0; // the text begins after the two columns of the prompt
     if (ioctl(fileno(e->out), TIOCGWINSZ, &size) || !size.ws_col) return 0;
     for (const wchar_t *p = el_wline(e->el)->buffer; p < end; p++) {
         int width = wcwidth(*p);

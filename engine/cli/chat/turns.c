@@ -3,14 +3,12 @@
 #include "engine/base/json.h"
 #include "engine/base/whole_file.h"
 #include "engine/cli/grow.h"
+#include "tokenizer/chat.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-
-static const char *const roles[] = {"system", "user", "assistant"};
-enum { N_ROLES = 3 };
 
 int chat_turns_push(chat_turns *turns, const char *role, const char *text, size_t n, sl_error *err) {
     chat_turn *items = cli_grow(turns->items, turns->n, &turns->cap, sizeof *items);
@@ -67,12 +65,11 @@ static int bad(const char *path, size_t i, sl_error *err, const char *what, cons
 
 static int add(const char *path, size_t i, const json_t *message, chat_turns *turns, sl_error *err) {
     const json_t *role = sl_json_get(message, "role"), *content = sl_json_get(message, "content");
-    const char *known = NULL, *name = json_string_value(role);
+    const char *name = json_string_value(role), *known = sl_chat_role(name);
     if (!json_is_object(message)) return bad(path, i, err, "an object with \"role\" and \"content\"", sl_json_type(message));
-    for (int r = 0; r < N_ROLES && name; r++)
-        if (!strcmp(name, roles[r])) known = roles[r];
     if (!known) return bad(path, i, err, "\"role\" system, user or assistant", name ? name : sl_json_type(role));
-    if (i && known == roles[0]) return bad(path, i, err, "user or assistant, because only message 1 may be system", name);
+    if (i && !strcmp(known, "system"))
+        return bad(path, i, err, "user or assistant, because only message 1 may be system", name);
     if (!json_is_string(content)) return bad(path, i, err, "a string in \"content\"", sl_json_type(content));
     return chat_turns_push(turns, known, json_string_value(content), json_string_length(content), err);
 }

@@ -107,7 +107,7 @@ void cli_progress_line(const cli_progress *p, const cli_progress *inner, double 
     snprintf(buf, CLI_LINE, "%.60s: %s", p->label, text);
 }
 
-// Leaves out parts until the line fits: at last the bar and the time left. A label that is too long is cut.
+// Leaves out parts until the line fits; the bar and the time left are the last parts to go. A label that is too long is cut.
 void cli_progress_bar(const cli_progress *p, const cli_progress *inner, double now, int columns, char buf[CLI_LINE]) {
     static const struct {
         int parts, has_bar;
