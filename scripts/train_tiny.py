@@ -23,7 +23,8 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
 import tiny_documents as docs
-from tiny_tokenizer import SPECIALS, Tok, train_tokenizer
+from bpe import Tok
+from tiny_tokenizer import train_tokenizer
 
 START = time.time()
 
@@ -250,9 +251,8 @@ def save(out, model, tok, result):
     save_file({n: p.detach().cpu().contiguous() for n, p in model.named()}, os.path.join(out, "fp32.safetensors.resume"))
     write_json(os.path.join(out, "config.json"), config)
     write_json(os.path.join(out, "generation_config.json"), dict(bos_token_id=tok.bos, eos_token_id=[tok.eos, tok.eot], do_sample=False))
-    write_json(os.path.join(out, "tokenizer.json"), tok.hf_json())
-    write_json(os.path.join(out, "tokenizer_config.json"), tok.hf_config(config["max_position_embeddings"]))
-    write_json(os.path.join(out, "special_tokens_map.json"), dict(bos_token=SPECIALS[0], eos_token=SPECIALS[1]))
+    for name, data in tok.hf_files(config["max_position_embeddings"]).items():
+        write_json(os.path.join(out, name), data)
     write_json(os.path.join(out, "eval.json"), result)
 
 
