@@ -12,8 +12,6 @@ import torch.nn as nn
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
-from tiny_tokenizer import SPECIALS
-
 
 def llama_config(**changes):
     """Returns a config.json with what both models share: head dimension and group of Llama-3.1-8B, RoPE with llama3 scaling."""
@@ -203,15 +201,14 @@ def write_json(path, data):
 
 
 def save_model(out, model, tok, result):
-    """Writes a Hugging Face folder: weights in bf16, config, tokenizer (tok: tiny_tokenizer.Tok), and result as eval.json."""
+    """Writes a Hugging Face folder: weights in bf16, config, tokenizer (tok: bpe.Tok), and result as eval.json."""
     os.makedirs(out, exist_ok=True)
     config = dict(model.c, bos_token_id=tok.bos, eos_token_id=[tok.eos, tok.eot])
     save_file({n: p.detach().bfloat16().cpu().contiguous() for n, p in model.named()}, os.path.join(out, "model.safetensors"), metadata={"format": "pt"})
     write_json(os.path.join(out, "config.json"), config)
     write_json(os.path.join(out, "generation_config.json"), dict(bos_token_id=tok.bos, eos_token_id=[tok.eos, tok.eot], do_sample=False))
-    write_json(os.path.join(out, "tokenizer.json"), tok.hf_json())
-    write_json(os.path.join(out, "tokenizer_config.json"), tok.hf_config(config["max_position_embeddings"]))
-    write_json(os.path.join(out, "special_tokens_map.json"), dict(bos_token=SPECIALS[0], eos_token=SPECIALS[1]))
+    for name, data in tok.hf_files(config["max_position_embeddings"]).items():
+        write_json(os.path.join(out, name), data)
     write_json(os.path.join(out, "eval.json"), result)
 
 

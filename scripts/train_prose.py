@@ -23,10 +23,10 @@ import numpy as np
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from bpe import Tok
 from prose_needles import NeedleDocuments
 from small_llama import Model, init_model, llama_config, round_to_bf16, save_model
 from tiny_text import filler_sentence
-from tiny_tokenizer import Tok
 
 START = time.time()
 STATE = "state.pt"

@@ -20,8 +20,9 @@ import torch
 from safetensors.torch import save_file
 
 import tiny_documents as docs
+from bpe import Tok
 from small_llama import Model, init_model, llama_config, load_weights, round_to_bf16, save_model
-from tiny_tokenizer import Tok, train_tokenizer
+from tiny_tokenizer import train_tokenizer
 
 START = time.time()
 
