@@ -662,6 +662,33 @@ static void without_texts(void) {
     json_decref(with);
 }
 
+// A batch of prompts changes no byte of the output. The prompts and references have different lengths; the last batch is not
+// full.
+static void parallel(void) {
+    static const char attn[] = "santa-prop:S=12,santa-pps:S=8,dense";
+    char file[16384] = "", path[256];
+    result first = {0};
+    for (int i = 0; i < 5; i++) {
+        char reference[2048];
+        snprintf(reference, sizeof reference, " The grass is %s.", i == 2 ? long_text(7) : "green");
+        add_line(file, sizeof file,
+                 json_pack("{s:s, s:s}", "prompt", i == 4 ? "The grass" : long_text(3 + i), "reference", reference));
+    }
+    snprintf(path, sizeof path, "%s", in_tmp("five.jsonl"));
+    spill(path, file, strlen(file));
+    for (int i = 1; i <= 5; i += 2) {
+        char n[8];
+        snprintf(n, sizeof n, "%d", i);
+        result r = RUN("compare", "-m", tiny(), "--jsonl", path, "--attn", attn, "--no-texts", "--no-heads", "-o", "json",
+                       "--parallel", n);
+        CHECK_GOOD(r);
+        if (i == 1)
+            first = r;
+        else
+            CHECK_STR(r.out, first.out);
+    }
+}
+
 // The bytes of next tokens are those of the steps of this comparison alone: generate counts the same bytes for the same tokens.
 static void step_bytes(void) {
     result r = RUN("compare", "-m", tiny(), "-p", question, "--attn", "topk:k=2,dense", "-n", "9", "--ignore-eos", "-o", "json",
@@ -884,6 +911,10 @@ static void errors(void) {
         {2, {"-p", "x", "--attn", "dense", "--plot", "x.jpg"}, "--plot x.jpg: expected a file name"},
         {2, {"-p", "x", "--attn", "dense", "--no-heads", "--plot=x.svg"}, "--plot draws the errors of heads; --no-heads"},
         {2, {"-p", "x", "--attn", "dense", "--no-texts"}, "--no-texts needs tokens to score: give --reference FILE"},
+        {2, {"-p", "x", "--attn", "dense", "--parallel", "2"}, "--parallel 2 needs --no-texts"},
+        {2,
+         {"--jsonl=-", "--attn", "auto", "--no-texts", "--parallel=2"},
+         "--parallel 2: auto chooses a method for each prompt"},
         {2, {"-p", "x", "--attn", "dense", "-o", "xml"}, "expected one of md,csv,json,jsonl"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -916,6 +947,7 @@ static const test_case cases[] = {
     {"between-prompts", 0, between_prompts},
     {"answers-with-dense", 0, answers_with_dense},
     {"without-texts", 0, without_texts},
+    {"parallel", 0, parallel},
     {"step-bytes", 0, step_bytes},
     {"lengths", 0, lengths},
     {"merged-reference", 0, merged_reference},

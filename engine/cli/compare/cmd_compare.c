@@ -1,6 +1,7 @@
 // engine/cli/compare/cmd_compare.c - sleigh compare: compares methods with dense attention on the same prompts: answers,
 // next-token distributions on the same tokens, and outputs of heads on the same states. compare_runs.c has the protocol.
 #include "engine/base/json.h"
+#include "attention/auto.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/compare/compare.h"
 #include "engine/cli/compare/compare_plot.h"
@@ -26,6 +27,8 @@ static int check_flags(const cli_options *o, sl_error *err) {
     if (!o->texts && !o->jsonl && !o->reference)
         return sl_fail(err, SL_ERR_ARG,
                        "--no-texts needs tokens to score: give --reference FILE, or --jsonl with \"reference\"");
+    if (o->texts && o->parallel > 1)
+        return sl_fail(err, SL_ERR_ARG, "--parallel %d needs --no-texts: answers are generated one by one", o->parallel);
     int rc = cli_check_chat_flags(o, err);
     if (rc) return rc;
     if (o->question_dense && !o->jsonl) return sl_fail(err, SL_ERR_ARG, "flag --question-dense needs --jsonl");
@@ -124,11 +127,15 @@ static int pages(size_t n_tokens) {
     return (int)((n_tokens + SL_PAGE - 1) / SL_PAGE);
 }
 
+static int batch_of(const compare *c) { // prompts whose next tokens are decoded together
+    return c->o->parallel < c->n_prompts ? c->o->parallel : c->n_prompts;
+}
+
 // Opens an engine with a context for the longest prompt and its answer, and with pages for the forks of the dense path. Forks
 // share the pages of their prefix, so long prompts need pages of about two sequences.
 static int open_engine(compare *c, sl_error *err) {
     size_t limit = (size_t)sl_model_config(c->run.model)->n_ctx, n_ctx = 0;
-    int n_sequences = 1;
+    int most = 0; // pages of a prompt
     for (int i = 0; i < c->n_prompts; i++) {
         const compare_prompt *p = &c->prompts[i];
         size_t n = p->ids.n + (c->o->texts ? (size_t)c->o->n_predict : 0);
@@ -140,9 +147,10 @@ static int open_engine(compare *c, sl_error *err) {
         const compare_prompt *p = &c->prompts[i];
         int from = p->reference.n && p->n_before < p->n_dense ? p->n_before : p->n_dense;
         int own = pages(n_ctx) - from / SL_PAGE + 1, need = pages((size_t)p->n_dense) + (c->attn.n + 1) * own;
-        int n = (need + pages(n_ctx) - 1) / pages(n_ctx);
-        if (n > n_sequences) n_sequences = n;
+        if (need > most) most = need;
     }
+    int n_batch = batch_of(c), n_sequences = (n_batch * most + pages(n_ctx) - 1) / pages(n_ctx);
+    if (n_sequences < n_batch) n_sequences = n_batch;
     return cli_run_open_engine(&c->run, (int)n_ctx, n_sequences, err);
 }
 
@@ -275,13 +283,12 @@ static int run_prompts(compare *c, sl_error *err) {
     int n_done = 0, rc = new_mark(c, &k, err);
     begin_progress(c);
     while (!rc && n_done < c->n_prompts) {
+        int n = batch_of(c), end = n_done + n < c->n_prompts ? n_done + n : c->n_prompts;
         take_mark(c, &k);
-        rc = compare_run_prompt(c, &c->prompts[n_done], err);
-        if (rc)
-            back_to_mark(c, &k);
-        else
-            rc = compare_print_prompt(c, &c->prompts[n_done], n_done, err);
-        if (!rc) cli_progress_update(&c->progress, ++n_done, c->n_prompts);
+        rc = compare_run_prompts(c, &c->prompts[n_done], end - n_done, err);
+        if (rc) back_to_mark(c, &k);
+        for (; !rc && n_done < end; n_done++) rc = compare_print_prompt(c, &c->prompts[n_done], n_done, err);
+        if (!rc) cli_progress_update(&c->progress, n_done, c->n_prompts);
     }
     cli_progress_end(&c->progress);
     free_mark(&k);
@@ -342,6 +349,9 @@ int cmd_compare(const cli_options *flags, sl_error *err) {
     if (!rc) rc = check_flags(&o, err);
     if (!rc && !o.attns.n) rc = sl_fail(err, SL_ERR_ARG, "flag --attn is required: give the methods, separated by commas");
     if (!rc) rc = cli_attn_list_parse(&o.attns, &c.attn, err);
+    if (!rc && o.parallel > 1 && sl_auto_in_plan(&(sl_attn_plan){.n_layers = c.attn.n, .layer = c.attn.specs}))
+        rc =
+            sl_fail(err, SL_ERR_ARG, "--parallel %d: auto chooses a method for each prompt; expected --parallel 1", o.parallel);
     if (!rc) rc = cli_check_device(&o, err);
     if (!rc && o.chat) rc = cli_chat_template(&o, &c.prompter.chat, err);
     if (!rc && o.jsonl) rc = cli_records_open(&records, o.jsonl, 0, err);

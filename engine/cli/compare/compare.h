@@ -20,11 +20,11 @@ typedef struct compare_prompt {
     json_t *id; // NULL: the index is the id
     uint32_t sequence;
     sl_ids ids;
-    int n_dense;           // first ids, prefilled with dense attention
-    sl_ids reference;      // prompt and text to score, as one text; empty: score the answer of dense attention
-    int n_before;          // first tokens of `reference` that are the prompt
-    int first_of[N_PARTS]; // values of dense_nll before this prompt
-    int n_steps;           // observed steps up to the end of this prompt
+    int n_dense;                            // first ids, prefilled with dense attention
+    sl_ids reference;                       // prompt and text to score, as one text; empty: score the answer of dense attention
+    int n_before;                           // first tokens of `reference` that are the prompt
+    int first_of[N_PARTS], end_of[N_PARTS]; // its values in dense_nll
+    int n_steps;                            // observed steps up to the end of this prompt
 } compare_prompt;
 
 typedef struct compare_answer { // answer to one prompt; with --no-texts it is empty

@@ -1,4 +1,4 @@
-// engine/cli/compare/compare_forced.h - the teacher-forced run of one prompt of sleigh compare.
+// engine/cli/compare/compare_forced.h - the teacher-forced run of sleigh compare, for one prompt or for a batch of prompts.
 #ifndef SLEIGH_COMPARE_FORCED_H
 #define SLEIGH_COMPARE_FORCED_H
 
@@ -14,7 +14,14 @@ typedef struct compare_path {
 
 // Prompt and reference, or prompt and answer of dense attention. The caller calls sl_ids_free(&path->own).
 int compare_path_init(const compare *c, const compare_prompt *p, compare_path *path, sl_error *err);
-// c->t.session must hold the dense prefix. Adds the values of the next-tokens comparison.
-int compare_forced_run(compare *c, const compare_prompt *p, const compare_path *path, sl_error *err);
+
+typedef struct compare_forced compare_forced;
+
+int compare_forced_new(compare *c, int n_prompts, compare_forced **out, sl_error *err);
+void compare_forced_free(compare_forced *f);
+// Adds a prompt to the batch. c->t.session must hold the dense prefix; it may change later. Takes over path->own.
+int compare_forced_add(compare_forced *f, compare_prompt *p, const compare_path *path, sl_error *err);
+// Runs the batch. Adds the values of the next-tokens comparison, prompt by prompt.
+int compare_forced_run(compare_forced *f, sl_error *err);
 
 #endif

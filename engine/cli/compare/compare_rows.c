@@ -277,11 +277,10 @@ static json_t *answer_json(const compare_answer *a) {
     return json_pack("{s:o, s:o, s:s?}", "text", text ? text : json_null(), "ids", ids, "stopped", a->stopped);
 }
 
-// Mean of the values from value `first` on; NaN: there are none.
-static double mean_from(const cli_values *v, int first) {
+static double mean_of(const cli_values *v, int first, int end) { // NaN: there are no values
     double sum = 0;
-    for (int i = first; i < v->n; i++) sum += v->x[i];
-    return v->n > first ? sum / (v->n - first) : NAN;
+    for (int i = first; i < end; i++) sum += v->x[i];
+    return end > first ? sum / (end - first) : NAN;
 }
 
 static double last(const cli_values *v) {
@@ -289,15 +288,15 @@ static double last(const cli_values *v) {
 }
 
 static void put_nll(const compare_prompt *p, const cli_values nll[N_PARTS], json_t *row) {
-    put(row, "ppl_question", exp(mean_from(&nll[QUESTION], p->first_of[QUESTION])));
-    put(row, "ppl_answer", exp(mean_from(&nll[ANSWER], p->first_of[ANSWER])));
+    put(row, "ppl_question", exp(mean_of(&nll[QUESTION], p->first_of[QUESTION], p->end_of[QUESTION])));
+    put(row, "ppl_answer", exp(mean_of(&nll[ANSWER], p->first_of[ANSWER], p->end_of[ANSWER])));
 }
 
 json_t *compare_prompt_json(const compare *c, const compare_prompt *p, int index) {
     json_t *row = json_pack("{s:o, s:I, s:i, s:i}", "id", p->id ? json_incref(p->id) : json_integer(index), "sequence",
                             (json_int_t)p->sequence, "n_prompt", (int)p->ids.n, "n_dense", p->n_dense);
     json_t *methods = json_array(), *dense = answer_json(&c->dense);
-    int first = p->first_of[QUESTION] + p->first_of[ANSWER];
+    int first = p->first_of[QUESTION] + p->first_of[ANSWER], end = p->end_of[QUESTION] + p->end_of[ANSWER];
     put(dense, "text_nll", last(&c->dense_text_nll));
     put_nll(p, c->dense_nll, dense);
     json_object_set_new(row, "dense", dense);
@@ -309,11 +308,11 @@ json_t *compare_prompt_json(const compare *c, const compare_prompt *p, int index
         json_object_set_new(answer, "differs_at", differ < 0 ? json_null() : json_integer(differ));
         put(answer, "agreement", last(&m->agreement));
         put(answer, "text_nll", last(&m->text_nll));
-        put(answer, "top1", mean_from(&m->top1, first));
-        put(answer, "kl", mean_from(&m->kl, first));
+        put(answer, "top1", mean_of(&m->top1, first, end));
+        put(answer, "kl", mean_of(&m->kl, first, end));
         put_nll(p, m->nll, answer);
-        put(answer, "ln_ppl_ratio", mean_from(&m->more_nll, first));
-        put_count(answer, "positions", m->kl.n - first);
+        put(answer, "ln_ppl_ratio", mean_of(&m->more_nll, first, end));
+        put_count(answer, "positions", end - first);
         json_array_append_new(methods, answer);
     }
     json_object_set_new(row, "methods", methods);

@@ -165,22 +165,30 @@ static int free_runs(compare *c, compare_prompt *p, sl_error *err) {
     return rc;
 }
 
-int compare_run_prompt(compare *c, compare_prompt *p, sl_error *err) {
-    double end = c->progress.rest.done + compare_steps(c, p);
+// All runs of a prompt before the teacher-forced run.
+static int begin_prompt(compare *c, compare_prompt *p, compare_forced *f, sl_error *err) {
     compare_path path = {0};
-    for (int j = 0; j < N_PARTS; j++) p->first_of[j] = c->dense_nll[j].n;
     sl_session_set_sequence(c->t.session, p->sequence);
     int rc = cli_run_set_prompt(&c->run, (int)p->ids.n, err);
     if (!rc && c->o->texts) rc = free_runs(c, p, err);
     if (!rc) rc = compare_path_init(c, p, &path, err);
-    if (!rc && !c->o->texts && compare_observes(c)) {
-        cli_progress_item(&c->progress, "dense");
-        rc = dense_steps(c, p, &path, err);
-    }
-    cli_progress_item(&c->progress, "next tokens");
+    if (!rc && !c->o->texts && compare_observes(c)) rc = dense_steps(c, p, &path, err);
     if (!rc) rc = to_prefix(c, p, err);
-    if (!rc) rc = compare_forced_run(c, p, &path, err);
+    if (!rc) return compare_forced_add(f, p, &path, err);
     sl_ids_free(&path.own);
+    return rc;
+}
+
+int compare_run_prompts(compare *c, compare_prompt *p, int n, sl_error *err) {
+    double end = c->progress.rest.done;
+    compare_forced *f = NULL;
+    int rc = compare_forced_new(c, n, &f, err);
+    for (int i = 0; i < n; i++) end += compare_steps(c, &p[i]);
+    cli_progress_item(&c->progress, "dense");
+    for (int i = 0; !rc && i < n; i++) rc = begin_prompt(c, &p[i], f, err);
+    cli_progress_item(&c->progress, "next tokens");
+    if (!rc) rc = compare_forced_run(f, err);
+    compare_forced_free(f);
     cli_progress_work(&c->progress, end - c->progress.rest.done); // answers can end early
     return rc;
 }
