@@ -1,6 +1,6 @@
 """The embedded model's language: word lists, sentences, stories and question kinds, from a seed.
 
-This module needs only the standard library. scripts/demo.py and `sleigh eval` use exactly the wording of the training texts, because
+This module needs only the standard library and bpe.py. scripts/demo.py and `sleigh eval` use exactly the wording of the training texts, because
 another wording lowers the model's scores.
 
     python3 scripts/tiny_text.py --kind needle --tokens 8192 --questions 16 --seed 1
@@ -13,8 +13,9 @@ import argparse
 import json
 import os
 import random
-import re
 import sys
+
+from bpe import Tok
 
 # ---- words ----
 
@@ -277,52 +278,15 @@ def story_sentences(r):
 
 # ---- tokens ----
 
-ASCII_PIECES = re.compile(r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\nA-Za-z0-9]?[A-Za-z]+|[0-9]{1,3}|"
-                          r" ?[^\sA-Za-z0-9]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+", re.ASCII)
-
-
-class TokenCounter:
-    """Counts the tokens of ASCII text with the embedded model's tokenizer.json."""
-
-    def __init__(self, path=None):
-        path = path or os.path.join(os.path.dirname(__file__), "..", "models", "tiny", "tokenizer.json")
-        with open(path, encoding="utf-8") as f:
-            model = json.load(f)["model"]
-        pairs = [m.split(" ") if isinstance(m, str) else m for m in model["merges"]]
-        self.rank = {tuple(pair): i for i, pair in enumerate(pairs)}
-        self.vocab = model["vocab"]
-        self.cache = {}
-
-    def piece(self, text):
-        """Tokens of one pre-token; in the byte-level alphabet a blank is U+0120 and a newline U+010A."""
-        text = text.replace(" ", "\u0120").replace("\n", "\u010a")
-        if text in self.vocab:
-            return 1
-        parts = list(text)
-        while len(parts) > 1:
-            rank, at = min((self.rank.get(pair, 1 << 30), i) for i, pair in enumerate(zip(parts, parts[1:])))
-            if rank == 1 << 30:
-                break
-            parts[at:at + 2] = [parts[at] + parts[at + 1]]
-        return len(parts)
-
-    def __call__(self, text):
-        n = 0
-        for m in ASCII_PIECES.findall(text):
-            if m not in self.cache:
-                self.cache[m] = self.piece(m)
-            n += self.cache[m]
-        return n
-
-
-_counter = None
+_tok = None
 
 
 def count_tokens(text):
-    global _counter
-    if _counter is None:
-        _counter = TokenCounter()
-    return _counter(text)
+    """Counts tokens with the embedded model's tokenizer."""
+    global _tok
+    if _tok is None:
+        _tok = Tok.load(os.path.join(os.path.dirname(__file__), "..", "models", "tiny", "tokenizer.json"))
+    return len(_tok.encode(text))
 
 
 # ---- questions ----
