@@ -7,7 +7,7 @@
     python3 scripts/prose_report.py
 
 Parts (LEN is a length of --lengths; `methods` means all its lengths):
-    inputs             the files of --inputs: books-LEN.jsonl, texts.jsonl, needle-LEN.jsonl, two-hop-LEN.jsonl, tiny-LEN.jsonl
+    inputs             the files of --work: books-LEN.jsonl, texts.jsonl, needle-LEN.jsonl, two-hop-LEN.jsonl, tiny-LEN.jsonl
     history:LEN        perplexity of the same tokens after 1k, 4k, 16k and all tokens before them
     attention-prose:LEN, attention-tiny:LEN   statistics of dense attention, of the model and of the embedded model
     methods:LEN        every method on the last tokens of books: next tokens, heads
@@ -167,7 +167,7 @@ def tiny_inputs(args):
 
 
 def make_inputs(args):
-    os.makedirs(args.inputs, exist_ok=True)
+    os.makedirs(args.work, exist_ok=True)
     book_inputs(args, sorted(map(count, args.lengths.split(","))))
     tiny_inputs(args)
     #needle_inputs(args)
@@ -191,22 +191,24 @@ def of_document(doc, **figures):
     return {**{k: doc[k] for k in PROGRAM if k in doc}, "seed": doc.get("seed"), **figures}
 
 
+OF_METHOD = ("attn", "positions", "agreement", "kv_bytes_share", "top1", "kl", "ppl_answer", "ln_ppl_ratio", "step_bytes_share", "l2",
+             "bytes_share")
+OF_PROMPT = ("top1", "kl", "ln_ppl_ratio", "ppl_answer", "l2", "text_nll", "agreement")
+
+
 def keep_compare(doc):
-    """The rows of the tables; a list over prompts for each figure that a prompt has; means of heads for each layer."""
+    """The figures of each method with their intervals, those of its layers, and a list over prompts for each figure of a prompt."""
+    def over_prompts(rows):
+        return {k: [row[k] for row in rows] for k in OF_PROMPT if rows and rows[0].get(k) is not None}
+
     methods = []
     for i, row in enumerate(doc["methods"]):
-        of_prompts = [p["methods"][i] for p in doc["prompts"]]
-        kept = {k: v for k, v in row.items() if not isinstance(v, (list, dict))}
-        kept["by_prompt"] = {k: [p[k] for p in of_prompts] for k, v in of_prompts[0].items() if isinstance(v, (int, float))}
-        layers = collections.defaultdict(list)
-        for head in row.get("heads") or []:
-            layers[head["layer"]].append(head["l2"])
-        kept["layer_l2"] = [sum(l2) / len(l2) for l2 in layers.values()]
+        kept = {k: v for k, v in row.items() if re.sub("_(dense|median|se|low|high)", "", k) in OF_METHOD}
+        kept["by_prompt"] = over_prompts([p["methods"][i] for p in doc["prompts"]])
+        kept["layer_l2"] = [layer["l2"] for layer in row["layers"]]
         methods.append(kept)
-    dense = [p["dense"] for p in doc["prompts"]]
-    by_prompt = {k: [d[k] for d in dense] for k, v in dense[0].items() if isinstance(v, (int, float))} if dense and dense[0] else {}
-    return of_document(doc, temp=doc.get("temp"), prompts=[p["id"] for p in doc["prompts"]],
-                       n_prompt=[p["n_prompt"] for p in doc["prompts"]], dense_by_prompt=by_prompt, methods=methods)
+    return of_document(doc, temp=doc["temp"], prompts=[p["id"] for p in doc["prompts"]], n_prompt=[p["n_prompt"] for p in doc["prompts"]],
+                       dense_by_prompt=over_prompts([p["dense"] for p in doc["prompts"]]), methods=methods)
 
 
 def keep_attention(doc):
@@ -215,7 +217,9 @@ def keep_attention(doc):
 
 
 def keep_perplexity(doc):
-    return of_document(doc, **{k: v for k, v in doc.items() if k not in PROGRAM})
+    """Of each history the mean negative log-likelihood of every text."""
+    nll = {h["history"]: [text["histories"][i]["nll"] for text in doc["texts"]] for i, h in enumerate(doc["histories"])}
+    return of_document(doc, texts=[text["id"] for text in doc["texts"]], n_score=doc["n_score"], scored=doc["scored"], nll=nll)
 
 
 def keep_eval(doc):
@@ -261,7 +265,7 @@ def hash_of(path):
 
 def shown(args, part):
     """The command as a reader types it in the repository."""
-    where = {args.sleigh: "build/sleigh", part.input: f"build/prose-inputs/{os.path.basename(part.input)}"}
+    where = {args.sleigh: "build/sleigh", part.input: f"build/prose-work/{os.path.basename(part.input)}"}
     return " ".join(shlex.quote(where.get(word, word)) for word in part.command)
 
 
@@ -280,17 +284,19 @@ def run_part(args, part):
             return None
     print(f"{part.name}: {key['command']}", file=sys.stderr, flush=True)
     start = time.monotonic()
-    stderr = open(path.removesuffix(".json") + ".log", "w") if args.jobs > 1 else None
-    run = subprocess.run(part.command, stdout=subprocess.PIPE, stderr=stderr, text=True)
+    out, log = (os.path.join(args.work, os.path.basename(path).replace(".json", end)) for end in (".out", ".log"))
+    with open(out, "w") as o, open(log, "w") as e:
+        run = subprocess.run(part.command, stdout=o, stderr=e if args.jobs > 1 else None)
     if run.returncode:
-        why = f"; {stderr.name} has the reason" if stderr else ""
-        return f"{part.name}: exit {run.returncode}{why}"
-    kept = {"part": part.name, **key, "date": datetime.date.today().isoformat(), "seconds": round(time.monotonic() - start, 1),
-            "result": rounded(part.keep(json.loads(run.stdout)))}
+        return f"{part.name}: exit {run.returncode}" + (f"; {log} has the reason" if args.jobs > 1 else "")
+    with open(out) as f:
+        kept = {"part": part.name, **key, "date": datetime.date.today().isoformat(), "seconds": round(time.monotonic() - start, 1),
+                "result": rounded(part.keep(json.load(f)))}
     with open(path + ".part", "w") as f:
         json.dump(kept, f, separators=(",", ":"))
         f.write("\n")
     os.replace(path + ".part", path)
+    os.remove(out)
     print(f"{part.name}: {kept['seconds']} s, {path}", file=sys.stderr, flush=True)
     return None
 
@@ -309,7 +315,7 @@ def main():
     p.add_argument("-m", "--model", default="models/prose")
     p.add_argument("--tiny", default="models/tiny", help="the embedded model")
     p.add_argument("--corpus", default="build/prose")
-    p.add_argument("--inputs", default="build/prose-inputs")
+    p.add_argument("--work", default="build/prose-work", help="folder of inputs and of the messages of parts")
     p.add_argument("--results", default="docs/results/prose")
     p.add_argument("--part", nargs="+", action="extend", default=[], metavar="PART", help="by default every part except inputs")
     p.add_argument("--lengths", default="4k,8k,16k,32k")
@@ -317,11 +323,11 @@ def main():
     p.add_argument("--books", type=int, default=None, help="inputs: at most so many books")
     p.add_argument("--samples", type=int, default=64, help="inputs: questions of each kind and length")
     p.add_argument("--device", default="auto")
-    p.add_argument("--jobs", type=int, default=1, help="parts that run at the same time; their messages go to .log files in --results")
+    p.add_argument("--jobs", type=int, default=1, help="parts that run at the same time; their messages go to .log files in --work")
     p.add_argument("-t", "--threads", type=int, default=0)
     p.add_argument("--list", action="store_true", help="print the commands, and run nothing")
     a = p.parse_args()
-    a.input = lambda name: os.path.join(a.inputs, name + ".jsonl")
+    a.input = lambda name: os.path.join(a.work, name + ".jsonl")
     if "inputs" in a.part:
         make_inputs(a)
         a.part.remove("inputs")
