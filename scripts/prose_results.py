@@ -36,7 +36,7 @@ import sys
 import time
 
 import tiny_text
-from tiny_tokenizer import u2b
+from bpe import u2b
 
 METHODS = [
     "santa-prop:S={32,64,128,256,512}", "santa-sys:S={32,64,128,256,512}", "santa-pps:S={32,64,128,256,512}",
