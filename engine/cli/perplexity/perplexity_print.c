@@ -164,15 +164,15 @@ static int put_ratio(const perplexity *p, int i, json_t *row, sl_error *err) {
 
 static int add_history(const perplexity *p, int i, cli_rows *table, json_t *list, sl_error *err) {
     const perplexity_history *h = &p->histories[i];
-    int n = p->n_ctx - 1 - p->first, is_all = h->n_tokens == CLI_ALL;
-    int most = is_all ? p->n_ctx - 1 : h->n_tokens + (n < p->segment ? n : p->segment) - 1;
-    json_t *row = json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:s}", "history", h->name, "history_fewest",
-                            is_all ? p->first + 1 : h->n_tokens, "history_most", most, "texts", p->o->jsonl ? p->n_rows : 1,
-                            "windows", p->n_windows, "scored", h->nll.n, "attn", p->attn);
+    int is_all = h->n_tokens == CLI_ALL, fewest = is_all ? p->first + 1 : h->n_tokens;
+    int most = is_all ? p->n_ctx - 1 : h->n_tokens + p->segment - 1;
+    json_t *row =
+        json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:s}", "history", h->name, "history_fewest", fewest, "history_most", most,
+                  "texts", p->o->jsonl ? p->n_rows : 1, "windows", p->n_windows, "scored", h->nll.n, "attn", p->attn);
     put_mean(row, &h->nll);
     int rc = put_ratio(p, i, row, err);
     if (!rc && !list) return cli_rows_add(table, row, err);
-    if (!rc) return json_array_append_new(list, row);
+    if (!rc) json_array_append(list, row);
     json_decref(row);
     return rc;
 }
