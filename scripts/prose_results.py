@@ -36,7 +36,7 @@ import sys
 import time
 
 import tiny_text
-from tiny_tokenizer import u2b
+from bpe import Tok
 
 METHODS = [
     "santa-prop:S={32,64,128,256,512}", "santa-sys:S={32,64,128,256,512}", "santa-pps:S={32,64,128,256,512}",
@@ -66,14 +66,14 @@ def count(size):
 # ---- inputs ----
 
 class Book:
-    """The tokens of a book of the test split, and the text of a range of them."""
+    """The tokens of a book of the test split, and the text of a range of them. tokens: {id: bytes}."""
 
     def __init__(self, name, ids, tokens):
         self.name, self.ids, self.tokens = name, ids, tokens
 
     def is_cut(self, i):
         """1: a pre-token ends before token i in every text that holds both tokens: a blank and a word follow a word or a full stop."""
-        before, after = self.tokens[self.ids[i - 1]], self.tokens[self.ids[i]]
+        before, after = (self.tokens.get(token, b"") for token in self.ids[i - 1:i + 1])  # special tokens have no bytes
         return re.fullmatch(rb".*[A-Za-z0-9.,;:]", before, re.DOTALL) and re.match(rb" [A-Za-z]", after)
 
     def cut(self, i, step):
@@ -86,18 +86,10 @@ class Book:
         return b"".join(self.tokens[i] for i in self.ids[first:end]).decode()
 
 
-def token_bytes(model):
-    """The bytes of each token of a byte-level BPE."""
-    with open(os.path.join(model, "tokenizer.json")) as f:
-        tokenizer = json.load(f)
-    tokens = {i: u2b(token) for token, i in tokenizer["model"]["vocab"].items()}
-    return tokens | {added["id"]: added["content"].encode() for added in tokenizer["added_tokens"]}
-
-
 def read_books(corpus, model):
     with open(os.path.join(corpus, "tokens.json")) as f:
         books = json.load(f)["test"]
-    tokens, found = token_bytes(model), []
+    tokens, found = Tok.load(os.path.join(model, "tokenizer.json")).inv, []
     with open(os.path.join(corpus, "test.u16"), "rb") as f:
         for book in books:
             f.seek(2 * book["first"])
