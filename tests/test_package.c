@@ -3,6 +3,7 @@
 #include "tests/support/run_cli.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 // A prompt in the quotes of the shell. The tiny model answers it with the number.
 #define FACT                                                                                                                   \
