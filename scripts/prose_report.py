@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes docs/results/prose.md and its pictures from the figures that scripts/prose_results.py keeps.
+"""Writes docs/results/prose.md and its picture from the figures that scripts/prose_results.py keeps.
 
-    python3 scripts/prose_report.py [--results docs/results/prose] [-o docs/results/prose.md] [--no-pictures]
+    python3 scripts/prose_report.py [--results docs/results/prose] [-o docs/results/prose.md] [--no-picture]
 
 The page has a section for each part that is in the folder. Every figure comes from the folder, and so does every sentence that judges: a
 claim holds if its 95% interval lies on the right side of the claimed figure, it does not hold if the interval lies on the wrong side, and
@@ -25,6 +25,7 @@ TINY_PPS, TINY_IS = 0.70, 0.5  # docs/results/attention-error.md: mean errors of
 SANTA_ERROR, _, SANTA_TOP1 = TABLE_28["fwe"]["santa-prop:S=128"]
 SANTA_TOP1 /= 100
 BUDGETS = (32, 64, 128, 256, 512)
+SHARES = (0.03, 0.1, 0.15, 0.2, 0.3, 0.6)
 
 
 # ---- intervals ----
@@ -55,6 +56,10 @@ def exp(i):
 
 def at_most(i, claim):
     return "holds" if i[2] <= claim else "does not hold" if i[1] > claim else "not decided"
+
+
+def fall(i):
+    return "yes" if i[2] < 0 else "no" if i[1] > 0 else "not decided"
 
 
 def at_least(i, claim):
@@ -117,9 +122,12 @@ def estimate(row, key, n):
     return row[key], row[key] - half, row[key] + half
 
 
+BUDGET = re.compile(r":(S|k|tokens|window|B|L|epsilon|bits|sink|top|base)=[^:+]+")
+
+
 def curve_of(attn):
     """The curve of a method in a picture: methods of one curve differ only in a budget. 'santa-prop:S=32' -> 'santa-prop'."""
-    return re.sub(r":(S|k|tokens|window|B|L|epsilon|bits)=[^:+]+", "", attn)
+    return BUDGET.sub("", attn)
 
 
 # ---- page ----
@@ -136,11 +144,10 @@ class Page:
         self.out.extend(f"| {' | '.join(row)} |\n" for row in rows)
         self.out.append("\n")
 
-    def command(self, part):
-        self.say(f"```text\n{part['command']}\n```")
-
-    def picture(self, name, what):
-        self.say(f"![{what}]({name})")
+    def command(self, *parts):
+        """The command of the last part; those of other lengths and seeds differ in nothing else."""
+        also = "" if len(parts) == 1 else "The other lengths and seeds have the same command with their file and seed:\n\n"
+        self.say(f"{also}```text\n{parts[-1]['command']}\n```")
 
 
 def begin(page, kept):
@@ -217,7 +224,7 @@ def history(page, kept):
         rows, before, falls = [], None, []
         for name, nll in r["nll"].items():
             i = interval([a - b for a, b in zip(nll, before)]) if before else None
-            rows.append([name, show(exp(interval(nll)), 2), show(i, 4) if i else "-", at_most(i, 0) if i else "-"])
+            rows.append([name, show(exp(interval(nll)), 2), show(i, 4) if i else "-", fall(i) if i else "-"])
             falls += [i] if i else []
             before = nll
         first, last = list(r["nll"])[0], list(r["nll"])[-1]
@@ -226,7 +233,7 @@ def history(page, kept):
                  f"{r['n_score']} tokens of each window of {size} tokens ({r['scored']} tokens in all), dense attention.")
         page.table(["tokens before", "perplexity", "ln(perplexity / row above)", "perplexity falls"], rows)
         all_of_it = interval([b - a for a, b in zip(r["nll"][first], r["nll"][last])])
-        if all(at_most(i, 0) == "holds" for i in falls):
+        if all(fall(i) == "yes" for i in falls):
             page.say(f"Perplexity falls in every row. From {first} to {last} tokens ln(perplexity) changes by {show(all_of_it, 4)}, so the model\n"
                      "uses distant tokens.")
         else:
@@ -273,19 +280,36 @@ def methods_tables(page, kept):
         return
     page.say("## Next tokens by method")
     page.say("Every method decodes the same tokens of each book, token by token on its own cache, after a dense prefill. KL is the divergence of the\n"
-             "method from dense attention in nats. Bytes are the KV bytes that a step reads, divided by those of dense attention.\n"
-             "Methods are sorted by KL.")
+             "method from dense attention in nats. Bytes are the KV bytes that a step reads, divided by those of dense attention.")
     for size, part in found.items():
         rows, n = part["result"]["methods"], len(part["result"]["prompts"])
         page.say(f"### {size} tokens, {n} books, {rows[0]['positions']} scored tokens")
         dense = estimate(rows[0], "ppl_answer_dense", n)
         body = [["dense", show(dense), "0", "0", "100", "100"]]
-        for row in sorted(rows, key=lambda row: row["kl"]):
+        for row in rows:
             top1 = tuple(row[k] for k in ("top1", "top1_low", "top1_high"))
             body.append([row["attn"], show(estimate(row, "ppl_answer", n)), show(estimate(row, "ln_ppl_ratio", n), -3),
                          show(estimate(row, "kl", n), -3), show(top1, 1, 100), f"{100 * row['step_bytes_share']:.1f}"])
         page.table(["method", "perplexity", "ln(perplexity / dense)", "KL", "top-1 agreement %", "bytes %"], body)
-        page.command(part)
+    page.command(*found.values())
+
+
+def best(page, kept):
+    """The method of lowest KL for each share of bytes."""
+    found = kept.one("methods")
+    if not found:
+        return
+    page.say("## Lowest KL for a share of the bytes")
+    page.say("Of all methods and budgets of this page that read at most this share of dense attention's KV bytes, the one of lowest mean KL.")
+    body = []
+    for share in SHARES:
+        cells = []
+        for part in found.values():
+            rows = [row for row in part["result"]["methods"] if row["step_bytes_share"] <= share]
+            row = min(rows, key=lambda row: row["kl"], default=None)
+            cells.append(f"{row['attn']}: {row['kl']:.3g}, {100 * row['step_bytes_share']:.1f}%" if row else "-")
+        body.append([f"{100 * share:g}%", *cells])
+    page.table(["bytes at most"] + [f"{size}: method, KL, bytes" for size in found], body)
 
 
 def curves(part, value):
@@ -293,25 +317,24 @@ def curves(part, value):
     n, found = len(part["result"]["prompts"]), collections.defaultdict(list)
     for row in part["result"]["methods"]:
         y = estimate(row, value, n)
-        if y[0] > 0:
+        if y[0] > 0 and row["step_bytes_share"] < 0.995:
             found[curve_of(row["attn"])].append((100 * row["step_bytes_share"], y[0], max(y[1], y[0] / 10), y[2]))
     return {name: sorted(points) for name, points in found.items()}
 
 
-def pictures(page, kept, args):
+def picture(page, kept, args):
     found = kept.one("methods")
     if not found:
         return
     size, part = list(found.items())[-1]
-    stem = os.path.splitext(args.output)[0]
-    for name, value, title, label in (("kl", "kl", "KL from dense attention", "KL, nats"), ("error", "l2", "error of heads", "relative L2 error")):
-        if part["result"]["methods"][0].get(value) is None:
-            continue
-        picture = f"{stem}-{name}.svg"
-        if args.pictures:
-            draw(args.sleigh, picture, f"{title}, {size} tokens of held-out books",
-                 [(title, "KV bytes read, % of dense attention", label, "log-x log-y lines", curves(part, value))])
-        page.picture(os.path.basename(picture), f"{title} against bytes read, all methods, {size}")
+    path = os.path.splitext(args.output)[0] + ".svg"
+    if args.picture:
+        axes, x = "log-x log-y lines", "KV bytes read, % of dense attention"
+        draw(args.sleigh, path, f"{size} tokens of held-out books",
+             [("next tokens", x, "KL from dense attention, nats", axes, curves(part, "kl")),
+              ("outputs of heads", x, "mean relative L2 error", axes, curves(part, "l2"))])
+    page.say(f"![KL and errors of heads against bytes read, all methods, {size}]({os.path.basename(path)})")
+    page.say(f"The picture shows the figures at {size} tokens. Budgets with which a method reads as much as dense attention are not shown.")
 
 
 def errors(page, kept):
@@ -324,7 +347,7 @@ def errors(page, kept):
     page.say("Relative L2 error of a head's output on the states of the dense run: all layers, heads and scored positions of all books, from the\n"
              "commands above. A cell has the mean and the median.")
     body = []
-    for attn, row in sorted(rows[sizes[-1]].items(), key=lambda item: item[1]["l2"]):
+    for attn, row in rows[sizes[-1]].items():
         body.append([attn] + [f"{rows[size][attn]['l2']:.4f}; {rows[size][attn]['l2_median']:.4f}" for size in sizes] +
                     [f"{row['layer_l2'][-1]:.4f}", f"{100 * row['bytes_share']:.1f}"])
     page.table(["method"] + sizes + [f"last layer, {sizes[-1]}: mean", f"bytes %, {sizes[-1]}"], body)
@@ -349,7 +372,7 @@ def questions(page, kept):
             gap = show(tuple(row[k] for k in ("difference", "difference_low", "difference_high")), 1, 100) if attn != "dense" else "-"
             body.append([attn, *scores, gap, f"{100 * row['kv_bytes_share']:.1f}"])
         page.table(["method"] + sizes + [f"points more than dense, {sizes[-1]}", f"bytes %, {sizes[-1]}"], body)
-        page.command(found[sizes[-1]])
+        page.command(*found.values())
 
 
 # ---- continuations ----
@@ -388,18 +411,19 @@ def continuations(page, kept):
             equal = statistics.fmean(x for r in results for x in r["methods"][i]["by_prompt"]["agreement"])
             body.append(row(method["attn"], nll, f"{100 * equal:.0f}", f"{100 * method['kv_bytes_share']:.1f}"))
         page.table(["method", "perplexity under dense", "10%", "median", "90%", "divided by dense's", "equal tokens %", "bytes %"], body)
-        page.command(parts[0])
+    page.command(*(part for parts in found.values() for part in parts))
 
 
-# ---- all ----
+# ---- the page ----
 
 def report(kept, args):
     page = Page()
     begin(page, kept)
     claims(page, kept)
-    pictures(page, kept, args)
+    picture(page, kept, args)
     history(page, kept)
     attention(page, kept)
+    best(page, kept)
     methods_tables(page, kept)
     errors(page, kept)
     questions(page, kept)
@@ -407,13 +431,86 @@ def report(kept, args):
     return "".join(page.out).rstrip() + "\n"
 
 
+# ---- self-test ----
+
+def synthetic_method(attn, factor, share, n):
+    """A method whose errors and KL are `factor` times those of factor 1; books differ by 10%."""
+    of_book = [1 + 0.1 * (i % 3 - 1) for i in range(n)]
+    row = {"attn": attn, "positions": 100, "step_bytes_share": share, "bytes_share": share, "kv_bytes_share": share, "layer_l2": [0.1 * factor] * 2,
+           "l2_median": 0.05 * factor, "top1": 0.95, "top1_low": 0.94, "top1_high": 0.955}
+    for key, at in (("l2", 0.1 * factor), ("kl", 0.01 * factor), ("ln_ppl_ratio", 0.001), ("ppl_answer", 20.0), ("ppl_answer_dense", 19.0)):
+        row |= {key: at, f"{key}_low": 0.99 * at, f"{key}_high": 1.01 * at}
+    row["by_prompt"] = {"kl": [0.01 * factor * x for x in of_book], "l2": [0.1 * factor * x for x in of_book],
+                        "text_nll": [2.0 + 0.1 * x for x in of_book], "agreement": [0.5] * n}
+    return row
+
+
+def synthetic(n=9):
+    """Parts of a folder in which santa-pps has half of santa-prop's errors and santa-is S=256 six tenths."""
+    methods = [synthetic_method(f"{name}:S={s}", factor * 128 / s, 0.5 + s / 32768, n)
+               for name, factor in (("santa-prop", 1), ("santa-pps", 0.5), ("santa-is", 1.2)) for s in BUDGETS]
+    of = {"version": "0", "commit": "c", "device": "d", "prompts": [f"book-{i}" for i in range(n)], "seed": 1, "temp": 0.8}
+    heads = [{"layer": layer, "head": head, **{key: 1.0 + head for key in PROFILE}} for layer in range(2) for head in range(2)]
+    score = {"task": "needle", "score": 0.5, "score_low": 0.4, "score_high": 0.6, "difference": -0.25, "difference_low": -0.5, "difference_high": 0,
+             "kv_bytes_share": 1}
+    results = {
+        "methods:4k": {**of, "methods": methods},
+        "methods:32k": {**of, "methods": methods},
+        "continuations:32k:1": {**of, "methods": methods, "dense_by_prompt": {"text_nll": [2.0] * n}},
+        "attention-tiny:32k": {**of, "attention": heads},
+        "needle:32k": {**of, "samples": 8, "rows": [score | {"attn": attn} for attn in ("dense", "santa-prop:S=32")]},
+        "history:32k": {**of, "texts": of["prompts"], "n_score": 4096, "scored": 9,
+                        "nll": {"1k": [3.0 + 0.1 * i for i in range(n)], "4k": [2.9 + 0.1 * i for i in range(n)], "all": [2.9 + 0.1 * i for i in range(n)]}},
+    }
+    return {name: {"part": name, "command": f"build/sleigh {name}", "model": "m", "date": "2026-01-01", "result": r} for name, r in results.items()}
+
+
+def self_test():
+    def expect(text, line):
+        if line not in text:
+            sys.exit(f"prose_report: self-test: expected {line!r} in\n{text}")
+
+    if not abs(student(5) - 2.776) < 0.02 or not abs(student(24) - 2.069) < 0.001:
+        sys.exit("prose_report: self-test: quantiles of Student's distribution")
+    if [at_most((1, 0.9, 1.1), x) for x in (1.2, 1, 0.8)] != ["holds", "not decided", "does not hold"]:
+        sys.exit("prose_report: self-test: verdicts")
+    if curve_of("bernoulli-group:B=8+santa-prop:S=128") != "bernoulli-group+santa-prop" or curve_of("vattention:epsilon=0.2:predictor=quest") != \
+            "vattention:predictor=quest":
+        sys.exit("prose_report: self-test: curves")
+    with tempfile.TemporaryDirectory() as folder:
+        for name, part in synthetic().items():
+            with open(os.path.join(folder, name.replace(":", "-") + ".json"), "w") as f:
+                json.dump(part, f)
+        with open(os.path.join(folder, "notes.md"), "w") as f:
+            f.write("What people write.\n")
+        text = report(Kept(folder), argparse.Namespace(picture=False, output="prose.md"))
+    expect(text, "What people write.")
+    expect(text, "| santa-prop S=128: mean error of heads at most 0.131 | SANTA, Table 28 (FWE, last layer, 32k) | 0.100 (0.099 to 0.101); last layer 0.100: holds | ")
+    expect(text, "| santa-prop S=512: top-1 agreement at least 96% | SANTA, Table 28 | 95.0 (94.0 to 95.5)%: does not hold | ")
+    expect(text, "| santa-pps S=64: mean error at most 0.70 of santa-prop's with the same S | embedded model | 0.50 (0.50 to 0.50): holds | ")
+    expect(text, "| santa-is S=256: mean error at most 0.50 of santa-prop's with S=128 | embedded model | 0.60 (0.60 to 0.60): does not hold | ")
+    expect(text, "| 4k | 27.11 (21.97 to 33.46) | -0.1000 (-0.1000 to -0.1000) | yes |")
+    expect(text, "| all | 27.11 (21.97 to 33.46) | 0.0000 (0.0000 to 0.0000) | not decided |")
+    expect(text, "Perplexity does not fall in every row.")
+    expect(text, "| 60% | santa-pps:S=512: 0.00125, 51.6% |")
+    expect(text, "| 1 | 1.5 (1.0 to 2.0) | ")
+    expect(text, "| santa-prop:S=32 | 50.0 (40.0 to 60.0) | -25.0 (-50.0 to 0.0) | 100.0 |")
+    expect(text, "| dense | 7.39 (7.39 to 7.39) | 7.39 | 7.39 | 7.39 | - | - | 100 |")
+    expect(text, "| santa-prop:S=32 | 8.17 (8.11 to 8.22) | ")
+
+
+# ---- all ----
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--sleigh", default="build/sleigh")
     p.add_argument("--results", default="docs/results/prose")
     p.add_argument("-o", "--output", default="docs/results/prose.md")
-    p.add_argument("--pictures", action=argparse.BooleanOptionalAction, default=True)
+    p.add_argument("--picture", action=argparse.BooleanOptionalAction, default=True)
+    p.add_argument("--self-test", action="store_true", help="check a page of invented figures")
     a = p.parse_args()
+    if a.self_test:
+        return self_test()
     kept = Kept(a.results)
     if not kept.parts:
         sys.exit(f"{a.results}: no kept figures; scripts/prose_results.py makes them")

@@ -33,10 +33,12 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 import time
 
 import tiny_text
-from bpe import u2b
+from bpe import Tok
+from prose_needles import read_books
 
 METHODS = [
     "santa-prop:S={32,64,128,256,512}", "santa-sys:S={32,64,128,256,512}", "santa-pps:S={32,64,128,256,512}",
@@ -66,14 +68,14 @@ def count(size):
 # ---- inputs ----
 
 class Book:
-    """The tokens of a book of the test split, and the text of a range of them."""
+    """The tokens of a book of the test split, and the text of a range of them. tokens: {id: bytes}."""
 
     def __init__(self, name, ids, tokens):
         self.name, self.ids, self.tokens = name, ids, tokens
 
     def is_cut(self, i):
         """1: a pre-token ends before token i in every text that holds both tokens: a blank and a word follow a word or a full stop."""
-        before, after = self.tokens[self.ids[i - 1]], self.tokens[self.ids[i]]
+        before, after = (self.tokens.get(token, b"") for token in self.ids[i - 1:i + 1])  # special tokens have no bytes
         return re.fullmatch(rb".*[A-Za-z0-9.,;:]", before, re.DOTALL) and re.match(rb" [A-Za-z]", after)
 
     def cut(self, i, step):
@@ -84,28 +86,6 @@ class Book:
 
     def text(self, first, end):
         return b"".join(self.tokens[i] for i in self.ids[first:end]).decode()
-
-
-def token_bytes(model):
-    """The bytes of each token of a byte-level BPE."""
-    with open(os.path.join(model, "tokenizer.json")) as f:
-        tokenizer = json.load(f)
-    tokens = {i: u2b(token) for token, i in tokenizer["model"]["vocab"].items()}
-    return tokens | {added["id"]: added["content"].encode() for added in tokenizer["added_tokens"]}
-
-
-def read_books(corpus, model):
-    with open(os.path.join(corpus, "tokens.json")) as f:
-        books = json.load(f)["test"]
-    tokens, found = token_bytes(model), []
-    with open(os.path.join(corpus, "test.u16"), "rb") as f:
-        for book in books:
-            f.seek(2 * book["first"])
-            ids = array.array("H", f.read(2 * book["n_tokens"]))
-            if sys.byteorder == "big":
-                ids.byteswap()
-            found.append(Book(book["name"], ids, tokens))
-    return found
 
 
 def write_lines(path, lines):
@@ -124,17 +104,19 @@ def check_tokens(args, book, first, end):
         sys.exit(f"{book.name}: the text of tokens {first} to {end} gives other tokens; expected the tokens of {args.corpus}/test.u16")
 
 
-def book_inputs(args, lengths):
+def book_inputs(args, lengths, check=check_tokens):
     lines, texts = {n: [] for n in lengths}, []
-    books = [b for b in read_books(args.corpus, args.model) if len(b.ids) > lengths[0]]
+    tokenizer = os.path.join(args.model, "tokenizer.json")
+    tokens = Tok.load(tokenizer).inv
+    books = [Book(name, ids, tokens) for name, ids in read_books(args.corpus, tokenizer, "test") if len(ids) > lengths[0]]
     for book in books[:args.books]:
-        ends = [n for n in lengths if n < len(book.ids)]  # the last token of a book is the end-of-text token
+        ends = [n for n in lengths if n < len(book.ids)]
         end = book.cut(ends[-1], -1)
         middle = book.cut(end - args.score, 1)
         for n in ends:
             first = book.cut(max(1, end - n + 1), 1)  # BOS is one of the n tokens
             lines[n].append({"id": book.name, "prompt": book.text(first, middle), "reference": book.text(middle, end)})
-        check_tokens(args, book, first, end)
+        check(args, book, first, end)
         # Whole windows for `perplexity`; a few tokens more, because the text begins at a cut.
         limit = min(len(book.ids) - 1, 2 * lengths[-1] + 256)
         texts.append({"id": book.name, "text": book.text(book.cut(1, 1), book.cut(limit, -1))})
@@ -149,7 +131,7 @@ def needle_inputs(args):
     for kind in ("needle", "two-hop"):
         for size in args.lengths.split(","):
             run = subprocess.run([sys.executable, os.path.join(os.path.dirname(__file__), "prose_needles.py"), "--corpus", args.corpus,
-                                  "--kind", kind, "--length", str(count(size)), "--samples", str(args.samples), "--seed", "0"],
+                                  "--model", args.model, "--kind", kind, "--length", size, "--samples", str(args.samples)],
                                  capture_output=True, text=True)
             if run.returncode:
                 sys.exit(run.stderr)
@@ -170,7 +152,7 @@ def make_inputs(args):
     os.makedirs(args.work, exist_ok=True)
     book_inputs(args, sorted(map(count, args.lengths.split(","))))
     tiny_inputs(args)
-    #needle_inputs(args)
+    needle_inputs(args)
 
 
 # ---- figures that are kept ----
@@ -247,7 +229,7 @@ def all_parts(args):
             add(f"continuations:{size}:{seed}", keep_compare, "compare", f"books-{size}", "--no-heads", "-n", str(args.score), "--ignore-eos",
                 "--temp", str(TEMPERATURE), "--top-k", "0", "--top-p", "1", "--min-p", "0", "--seed", str(seed), "--attn", few)
         for kind in ("needle", "two-hop"):
-            add(f"{kind}:{size}", keep_eval, "eval", f"{kind}-{size}", "--attn", "dense," + few)
+            add(f"{kind}:{size}", keep_eval, "eval", f"{kind}-{size}", "-n", "32", "-e", "--stop", "\\n", "--attn", "dense," + few)
     top = count(sizes[0])
     histories = [h for h in HISTORIES if count(h) < top - top // 8]
     add(f"history:{sizes[0]}", keep_perplexity, "perplexity", "texts", "-c", sizes[0], "--history", ",".join([*histories, "all"]), "--score",
@@ -309,7 +291,62 @@ def chosen(parts, names):
     return [p for p in parts.values() if not names or any(p.name == n or p.name.startswith(n + ":") for n in names)]
 
 
-def main():
+# ---- self-test ----
+
+def self_test():
+    """Makes the inputs of two books of the embedded model's language, keeps figures of a part, and finds it again."""
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer = "models/tiny/tokenizer.json"
+        tok, ids, index = Tok.load(tokenizer), array.array("H"), []
+        for i, n_tokens in enumerate((2300, 1200)):
+            context, questions = tiny_text.task_context("one-hop", random.Random(i), n_tokens, 1)
+            book = tok.encode(context + questions[0][0])
+            index.append({"name": f"book-{i}", "first": len(ids), "n_tokens": len(book)})
+            ids.extend([*book, tok.eos])
+        with open(tokenizer, "rb") as f:
+            index = {"test": index, "tokenizer": hashlib.sha256(f.read()).hexdigest()}
+        with open(os.path.join(folder, "tokens.json"), "w") as f:
+            json.dump(index, f)
+        with open(os.path.join(folder, "test.u16"), "wb") as f:
+            f.write(ids.tobytes())
+        a = arguments(["--model", "models/tiny", "--corpus", folder, "--work", folder, "--results", folder, "--lengths", "1k,2k", "--score", "32"])
+        book_inputs(a, [1024, 2048], lambda *_: None)
+        short, long = (list(map(json.loads, open(a.input(f"books-{size}")))) for size in ("1k", "2k"))
+        expect([line["id"] for line in short] == ["book-0", "book-1"] and [line["id"] for line in long] == ["book-0"], "books of each length")
+        expect(short[0]["reference"] == long[0]["reference"], "a book has one reference for all lengths")
+        for line, limit, end in ((short[0], 1024, 2048), (long[0], 2048, 2048), (short[1], 1024, 1024)):
+            first = index["test"][line["id"] == "book-1"]["first"]
+            found = tok.encode(line["prompt"] + line["reference"])
+            expect(limit - 32 < len(found) < limit, f"{line['id']} has {len(found)} tokens; expected at most {limit} with BOS")
+            at = next(i for i in range(first, first + end) if ids[i:i + len(found)] == array.array("H", found))
+            expect(first + end - 32 < at + len(found) <= first + end, "the reference ends at the length's last token")
+            expect(20 < len(tok.encode(line["reference"])) <= 32, "tokens of a reference")
+        # A part runs once, and again after its input has changed.
+        a.sleigh = os.path.join(folder, "sleigh")
+        with open(a.sleigh, "w") as f:
+            f.write("#!/bin/sh\necho run >>\"$0.runs\"\necho '{\"version\": \"0\", \"commit\": \"c\", \"device\": \"d\", \"histories\": [], \"texts\": [], "
+                    "\"n_score\": 1, \"scored\": 0.123456789}'\n")
+        os.chmod(a.sleigh, 0o755)
+        part = all_parts(a)["history:2k"]
+        runs = []
+        for change in ("", "", "\n"):
+            with open(part.input, "a") as f:
+                f.write(change)
+            expect(run_part(a, part) is None, "a part runs")
+            with open(a.sleigh + ".runs") as f:
+                runs.append(len(f.readlines()))
+        expect(runs == [1, 1, 2], f"runs of a part: {runs}")
+        with open(os.path.join(folder, "history-2k.json")) as f:
+            kept = json.load(f)
+        expect(kept["result"]["scored"] == 0.123457 and kept["command"].startswith("build/sleigh perplexity -m models/tiny"), "kept figures")
+
+
+def expect(right, what):
+    if not right:
+        sys.exit(f"prose_results: self-test: {what}")
+
+
+def arguments(words=None):
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--sleigh", default="build/sleigh")
     p.add_argument("-m", "--model", default="models/prose")
@@ -321,13 +358,21 @@ def main():
     p.add_argument("--lengths", default="4k,8k,16k,32k")
     p.add_argument("--score", type=int, default=256, help="tokens of a reference and of a continuation")
     p.add_argument("--books", type=int, default=None, help="inputs: at most so many books")
-    p.add_argument("--samples", type=int, default=64, help="inputs: questions of each kind and length")
+    p.add_argument("--samples", type=int, default=48, help="inputs: questions of each kind and length")
     p.add_argument("--device", default="auto")
     p.add_argument("--jobs", type=int, default=1, help="parts that run at the same time; their messages go to .log files in --work")
     p.add_argument("-t", "--threads", type=int, default=0)
     p.add_argument("--list", action="store_true", help="print the commands, and run nothing")
-    a = p.parse_args()
+    p.add_argument("--self-test", action="store_true", help="check the inputs of two small books, without the model")
+    a = p.parse_args(words)
     a.input = lambda name: os.path.join(a.work, name + ".jsonl")
+    return a
+
+
+def main():
+    a = arguments()
+    if a.self_test:
+        return self_test()
     if "inputs" in a.part:
         make_inputs(a)
         a.part.remove("inputs")

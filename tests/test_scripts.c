@@ -81,6 +81,25 @@ static void decode_picture(void) {
     CHECK_STR(slurp(in_tmp("decode.dat"), &n), slurp("docs/decode.dat", &n));
 }
 
+// The inputs of docs/results/prose.md: texts that give the tokens of the books. Its figures: a page of invented figures.
+static void prose_results(void) {
+    run_script("scripts/prose_results.py --self-test");
+}
+
+static void prose_report(void) {
+    run_script("scripts/prose_report.py --self-test");
+}
+
+// The page shows the figures that are kept.
+static void prose_page(void) {
+    char script[600];
+    size_t n;
+    if (access("docs/results/prose.md", R_OK)) TEST_SKIP("needs docs/results/prose.md");
+    snprintf(script, sizeof script, "scripts/prose_report.py --no-picture -o '%s'", in_tmp("prose.md"));
+    run_script(script);
+    CHECK_STR(slurp(in_tmp("prose.md"), &n), slurp("docs/results/prose.md", &n));
+}
+
 // make demo-prose prints a table with a row for each method. The embedded model continues a text of its own kind.
 static void demo_prose_of(const char *model, const char *file) {
     char script[900];
@@ -154,6 +173,9 @@ static const test_case cases[] = {
     {"decode-picture", NEEDS_NOTHING, decode_picture},
     {"demo-prose", NEEDS_NOTHING, demo_prose},
     {"demo-prose-tiny", NEEDS_NOTHING, demo_prose_tiny},
+    {"prose-results", NEEDS_NOTHING, prose_results},
+    {"prose-report", NEEDS_NOTHING, prose_report},
+    {"prose-page", NEEDS_NOTHING, prose_page},
     {"mutations", NEEDS_NOTHING, mutations},
     {"layers", NEEDS_NOTHING, layers},
     {"names", NEEDS_NOTHING, names},
