@@ -305,12 +305,19 @@ def keys(rng, n):
     return [f"{KEY_ADJS[i // m]}-{KEY_NOUNS[i % m]}" for i in rng.sample(range(len(KEY_ADJS) * m), n)]
 
 
+def similar_keys(rng, n):
+    """n distinct keys of few words, so that one of its two words does not identify a key."""
+    m = next(m for m in range(1, n + 1) if 2 * m * m >= 3 * n or m == n)
+    adjectives, nouns = rng.sample(KEY_ADJS, m), rng.sample(KEY_NOUNS, m)
+    return [f"{adjectives[i // m]}-{nouns[i % m]}" for i in rng.sample(range(m * m), n)]
+
+
 def people(rng, n):
     return [f"{NAMES[i // len(SURN)]} {SURN[i % len(SURN)]}" for i in rng.sample(range(len(NAMES) * len(SURN)), n)]
 
 
-def number(rng):
-    return str(rng.randrange(1000000, 10000000))
+def number(rng, digits=7):
+    return str(rng.randrange(10 ** (digits - 1), 10**digits))
 
 
 def needle(key, value):
@@ -321,11 +328,11 @@ def ask_number(key):
     return f"What is the special magic number for {key} mentioned in the text? Answer:"
 
 
-def needles(rng, n, n_asked, values=1):
-    """Returns n needles, and questions for n_asked needles. `values` is how many numbers each key has."""
+def needles(rng, n, n_asked, values=1, digits=7, keys=keys):
+    """Returns n needles, and questions for n_asked needles. `values` is how many numbers each key has, `keys` a function that names keys."""
     facts, questions = [], []
     for i, key in enumerate(keys(rng, n)):
-        found = [number(rng) for _ in range(values)]
+        found = [number(rng, digits) for _ in range(values)]
         facts.append([needle(key, v) for v in found])
         question = ask_number(key) if values == 1 else f"What are all the special magic numbers for {key} mentioned in the text? Answer:"
         if i < n_asked:

@@ -36,8 +36,9 @@ static void put_interval(json_t *row, const char *name, cli_interval i) {
 }
 
 static void put_mean(json_t *row, const char *name, const cli_values *v) {
-    cli_interval i = cli_values_mean_interval(v);
-    put_estimate(row, name, cli_values_mean(v));
+    cli_estimate mean = cli_values_mean(v);
+    cli_interval i = cli_values_mean_interval(v, mean);
+    put_estimate(row, name, mean);
     put_as(row, name, "_low", i.low);
     put_as(row, name, "_high", i.high);
 }
@@ -45,7 +46,7 @@ static void put_mean(json_t *row, const char *name, const cli_values *v) {
 // exp of the mean, with the standard error of its linear approximation.
 static void put_perplexity(json_t *row, const char *name, const cli_values *nll) {
     cli_estimate mean = cli_values_mean(nll);
-    cli_interval i = cli_values_mean_interval(nll);
+    cli_interval i = cli_values_mean_interval(nll, mean);
     put_estimate(row, name, (cli_estimate){exp(mean.at), exp(mean.at) * mean.error});
     put_as(row, name, "_low", exp(i.low));
     put_as(row, name, "_high", exp(i.high));

@@ -109,13 +109,12 @@ static double student95(double n) {
 
 // Standard errors on each side of a mean for a 95% interval.
 static double reach(const cli_values *v) {
-    return is_grouped(v) ? student95(v->n_groups - 1) : Z95;
+    return student95((is_grouped(v) ? v->n_groups : v->n) - 1);
 }
 
-cli_interval cli_values_mean_interval(const cli_values *v) {
-    moments m = moments_of(v, NULL);
-    double off = reach(v) * m.error;
-    return (cli_interval){m.mean, m.mean - off, m.mean + off};
+cli_interval cli_values_mean_interval(const cli_values *v, cli_estimate mean) {
+    double half = reach(v) * mean.error;
+    return (cli_interval){mean.at, mean.at - half, mean.at + half};
 }
 
 // The effective number of independent values: p (1 - p) over the variance of the mean. It is at most n. It is at least the
