@@ -427,6 +427,12 @@ static void heads(void) {
             if (i < 4 && !(t->n > 0)) FAIL("tiles %d: none", i);
         }
         check_close("l2", number(row, "l2"), error / (n / 2));
+        double of_prompts = 0; // a step of the dense run is a position of its path
+        for (size_t i = 0; i < 2; i++) {
+            const json_t *own = item(item(out, "prompts", i), "methods", m);
+            of_prompts += number(own, "l2") * number(own, "positions") * LAYERS * HEADS;
+        }
+        check_close("l2 of prompts", of_prompts / (n / 2), number(row, "l2"));
         CHECK(number(row, "l2_median") <= number(row, "l2_90") && number(row, "l2_90") > number(row, "l2"));
         CHECK(number(row, "cosine_10") <= number(row, "cosine_median") && number(row, "l2_se") > 0);
         CHECK(m || number(row, "coefficient_spread") > 0.1);

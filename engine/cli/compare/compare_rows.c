@@ -284,6 +284,16 @@ static double mean_of(const cli_values *v, int first, int end) { // NaN: there a
     return end > first ? sum / (end - first) : NAN;
 }
 
+// Mean error of the outputs on the steps of a prompt; NaN: none were observed.
+static double prompt_error(const compare *c, const compare_method *m, int index) {
+    const sl_config *config = sl_model_config(c->run.model);
+    int n = config->n_layers * config->n_heads, end = c->o->heads ? c->prompts[index].n_steps * n : 0;
+    int first = index && end ? c->prompts[index - 1].n_steps * n : 0;
+    double sum = 0;
+    for (int i = first; i < end; i++) sum += m->outputs.x[i][0];
+    return end > first ? sum / (end - first) : NAN;
+}
+
 static double last(const cli_values *v) {
     return v->n ? v->x[v->n - 1] : NAN;
 }
@@ -314,6 +324,7 @@ json_t *compare_prompt_json(const compare *c, const compare_prompt *p, int index
         put_nll(p, m->nll, answer);
         put(answer, "ln_ppl_ratio", mean_of(&m->more_nll, first, end));
         put_count(answer, "positions", end - first);
+        put(answer, "l2", prompt_error(c, m, index));
         json_array_append_new(methods, answer);
     }
     json_object_set_new(row, "methods", methods);
