@@ -1,5 +1,6 @@
 // tests/cli/test_cli_compare.c - sleigh compare end to end: compares its figures with library sessions (one engine each, all
 // logits kept) and with the texts and --stats of generate. Also: dense against dense, formats, errors.
+// The file has more than 800 lines, because its cases share the run of the library that they compare with.
 #include "engine/engine.h"
 #include "tests/support/run_cli.h"
 #include "tests/support/gpu.h"
