@@ -81,6 +81,35 @@ static void decode_picture(void) {
     CHECK_STR(slurp(in_tmp("decode.dat"), &n), slurp("docs/decode.dat", &n));
 }
 
+// make demo-prose prints a table with a row for each method. The embedded model continues a text of its own kind.
+static void demo_prose_of(const char *model, const char *file) {
+    char script[900];
+    const char *bin = getenv("SLEIGH_BIN");
+    size_t n;
+    skip_with_sanitizers();
+    snprintf(script, sizeof script, "scripts/demo_prose.py --sleigh '%s' -m %s -f '%s' -n 24 --width 30",
+             bin ? bin : "build/sleigh", model, file);
+    run_script(script);
+    const char *said = slurp(in_tmp("said"), &n);
+    CHECK_HAS(said, "the book                        dense ");
+    CHECK_HAS(said, "24 tokens at temperature 0.8, seed 1");
+    CHECK_HAS(said, "| dense | ");
+    CHECK_HAS(said, "| santa-prop:S=128 | ");
+    CHECK_HAS(said, "| santa-is:S=256 | ");
+}
+
+static void demo_prose_tiny(void) {
+    char make[400];
+    snprintf(make, sizeof make, "python3 scripts/tiny_text.py --tokens 1024 --prompt >'%s'", in_tmp("text"));
+    if (system(make)) TEST_SKIP("needs scripts/ and python3");
+    demo_prose_of("models/tiny", in_tmp("text"));
+}
+
+static void demo_prose(void) {
+    if (access("models/prose/model.safetensors", R_OK)) TEST_SKIP("needs models/prose");
+    demo_prose_of("models/prose", "tests/prose/excerpt.txt");
+}
+
 // Every mutation's old text occurs in its file, and its suites exist.
 static void mutations(void) {
     run_script("scripts/mutate.py --self-test");
@@ -147,6 +176,8 @@ static const test_case cases[] = {
     {"commands-of-docs", NEEDS_NOTHING, commands_of_docs},
     {"faults-of-commands", NEEDS_NOTHING, faults_of_commands},
     {"decode-picture", NEEDS_NOTHING, decode_picture},
+    {"demo-prose", NEEDS_NOTHING, demo_prose},
+    {"demo-prose-tiny", NEEDS_NOTHING, demo_prose_tiny},
     {"mutations", NEEDS_NOTHING, mutations},
     {"layers", NEEDS_NOTHING, layers},
     {"names", NEEDS_NOTHING, names},
