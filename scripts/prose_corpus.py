@@ -1,0 +1,470 @@
+#!/usr/bin/env python3
+"""Build a corpus of English books from Debian's documentation packages.
+
+The packages, their licences and their limits are in scripts/prose_packages.txt. apt-get downloads the packages into --cache; nothing is
+installed. Each package gives one book or several: a folder of the package whose pages are joined in the order of its table of contents.
+Paragraphs that occur twice, pages that are not English prose, and listings are removed. Whole books are set apart for testing.
+
+  DIR/train/NAME.txt, DIR/test/NAME.txt   one UTF-8 text a book
+  DIR/books.json                          [{name, title, package, version, licence, split, bytes}, ...]
+"""
+
+import argparse
+import bz2
+import collections
+import concurrent.futures
+import gzip
+import hashlib
+import json
+import lzma
+import pathlib
+import pickle
+import posixpath
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import urllib.parse
+import zlib
+
+SCRIPTS = pathlib.Path(__file__).resolve().parent
+EXTRACTOR = (SCRIPTS / "prose_extract.py").read_text(encoding="utf-8")
+MEGABYTE = 1000 * 1000
+BYTES_PER_TOKEN = 3.7
+MIN_BOOK = 20 * 1000       # bytes: a shorter text is not a book
+LARGE_BOOK = 3 * MEGABYTE  # a larger book is split by its folders
+MIN_PART = 150 * 1000
+MIN_PROSE = 0.23           # the least share of common words on a page
+MIN_PAGE = 200             # bytes: a shorter page is a menu
+MIN_TEST = 300 * 1000      # bytes: 64k tokens and a margin
+MAX_TEST = 1200 * 1000
+N_TEST = 36
+TEST_PROSE = 0.3            # the least share of common words in a test book
+NOT_LATIN = re.compile("[^\\x00-\u024f\u2000-\u22ff]")
+DULL_FOLDERS = frozenset("usr share doc help info gtk-doc devhelp man html en c HTML C docs manual books en-us text".split() + [""])
+SKIP_PAGES = re.compile(r"""(?xi)
+  (^|/)(genindex|py-modindex|modindex|search|searchindex|theindex|doc-index|docindex|classindex|namespaces|annotated|hierarchy|globals|functions
+  |copying|copyright|licen[cs]es?|legal[_-]?(notice)?|changelog|changes|news|gfdl|gpl|lgpl|fdl|bookindex|index-all|sitemap|colophon|allclasses.*
+  |ix\d+|bk\d+ix\d+|[a-z]*[_-]?index[_-][a-z0-9]+|(concept|function|variable|command|general|keyword|key)[_-]index|.*gnu[_-]free[_-]documentation.*
+  |.*general[_-]public[_-]licen.*|release[_-]?notes.*|manindex|idx|readme\.debian|authors?|todo|install|contributors|acknowledg.*)
+  (\.(x?html?|txt|rst|md))?(\.txt)?(\.gz|\.bz2)?$
+  |(^|/)(_modules|_sources|_static|_images|examples?|releasenotes|locale|javadoc|doxygen|doxy|api-?docs?|translations|autosummary|licenses)/
+  |-members\.html$|_8[a-z]+(_source)?\.html$|_source\.html$|(^|/)(class|struct|union)[A-Za-z0-9_]+\.html$|\.html\.[a-z]{2}(_[a-z]+)?$
+  |(^|/)(ar|bg|bn|ca|cs|da|de|el|es|fa|fi|fr|he|hi|hr|hu|id|it|ja|ko|lt|nb|nl|nn|no|pl|pt|pt[-_][a-z]{2}|ro|ru|sk|sl|sq|sr|sv|th|tr|uk|vi|zh|zh[-_][a-z]{2})/
+  |\.(ar|bg|bn|ca|cs|da|de|el|es|fa|fi|fr|he|hi|hr|hu|id|it|ja|ko|lt|nb|nl|nn|no|pl|pt|pt[-_][a-z]{2}|ro|ru|sk|sl|sq|sr|sv|tr|uk|vi|zh|zh[-_][a-z]{2})\.(html|txt)
+""")
+KINDS = (("html", re.compile(r"\.x?html?$|/index\.cache$")), ("info", re.compile(r"\.info(-\d+)?$")), ("pod", re.compile(r"\.pod$")),
+         ("xml", re.compile(r"\.(docbook|page)$|usr/share/(gnome/)?help/[^/]*/?C/.*\.xml$")),
+         ("man", re.compile(r"usr/share/man/man\d/[^/]*$")), ("dict", re.compile(r"\.dict$")),
+         ("pdf", re.compile(r"\.pdf$")),
+         ("text", re.compile(r"usr/share/(doc|vim|games|info|jargon)/.*(\.(txt|rst|md|text)|/[^./]+)$")))
+
+
+def fail(message):
+    sys.exit(f"prose_corpus: {message}")
+
+
+def read_packages(path):
+    """The table of packages: [{package, licence, cap, kind, only}] in the order of the file."""
+    rows = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        fields = line.split()
+        row = {"package": fields[0], "licence": fields[1] if len(fields) > 1 else "?", "cap": 15.0, "kind": None, "only": None, "skip": None}
+        for option in fields[2:]:
+            key, sep, value = option.partition("=")
+            if not sep or key not in ("cap", "kind", "only", "skip"):
+                fail(f"{path}:{number}: option {option}, expected cap=MB, kind=NAME, only=REGEX or skip=REGEX")
+            row[key] = float(value) if key == "cap" else value
+        rows.append(row)
+    return rows
+
+
+def package_files(deb, kinds):
+    """{path: bytes} of a package's files of some kinds and its copyright file. Compressed files are expanded, and their paths lose the suffix."""
+    files = {}
+    with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(deb)], stdout=subprocess.PIPE) as process:
+        with tarfile.open(fileobj=process.stdout, mode="r|") as archive:
+            for member in archive:
+                path = member.name.lstrip("./")
+                if not member.isreg() or member.size > 80 * MEGABYTE or not path.startswith("usr/"):
+                    continue
+                plain = re.sub(r"\.(gz|bz2|xz|dz)$", "", path)
+                if not any(pattern.search(plain) for kind, pattern in KINDS if kind in kinds) and not path.endswith("/copyright"):
+                    continue
+                data = archive.extractfile(member).read()
+                try:
+                    if path.endswith((".gz", ".dz")):
+                        data = gzip.decompress(data)
+                    elif path.endswith(".bz2"):
+                        data = bz2.decompress(data)
+                    elif path.endswith(".xz"):
+                        data = lzma.decompress(data)
+                except (OSError, EOFError):
+                    continue
+                files[plain] = data
+    return files
+
+
+def natural(path):
+    """A key that sorts numbers inside a path by value."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.lower())]
+
+
+def toc_score(path):
+    name = posixpath.basename(path).lower()
+    order = ("toc.html", "contents.html", "index.html", "index.htm", "book1.html", "master.html", "manual.html")
+    return (path.count("/"), order.index(name) if name in order else len(order), len(name), path)
+
+
+def reading_order(pages):
+    """Page names in the order of the tables of contents: a page, then the pages that it links to first, each with its own."""
+    order = []
+    claimed = set()
+
+    def visit(path):
+        stack = [path]
+        while stack:
+            path = stack.pop()
+            order.append(path)
+            children = []
+            for link in pages[path][2]:
+                if link in pages and link not in claimed:
+                    claimed.add(link)
+                    children.append(link)
+            stack.extend(reversed(children))
+
+    roots = [path for path in sorted(pages, key=toc_score) if toc_score(path)[1] < 6]
+    for path in roots + sorted(pages, key=natural):
+        if path not in claimed:
+            claimed.add(path)
+            visit(path)
+    return order
+
+
+def bible_pages(deb):
+    """{chapter: page} of the King James Bible. The program bible of the package bible-kjv reads the text, which is compressed."""
+    program = next(deb.parent.glob("bible-kjv_*.deb"))
+    pages = {}
+    chapter = None
+    with tempfile.TemporaryDirectory() as folder:
+        for archive in (deb, program):
+            subprocess.run(["dpkg-deb", "-x", str(archive), folder], check=True)
+        command = [f"{folder}/usr/bin/bible", "-p", f"{folder}/usr/lib", "-f", "gen1:1-rev22:21"]
+        text = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=300).stdout.decode("latin-1")
+    for line in text.splitlines():
+        verse = re.match(r"([0-9A-Z][A-Za-z]+)(\d+):(\d+) (.*)", line)
+        if verse:
+            name = f"{verse.group(1)} {verse.group(2)}"
+            if name != chapter:
+                chapter = name
+                blocks = [("h", name)]
+                pages[f"usr/{len(pages):04d}"] = (name, blocks, [])
+            blocks.append(("row", f"{verse.group(3)} {verse.group(4)}"))
+    return pages
+
+
+def parse_files(files, row):
+    """{path: page} of the files of a package that hold prose."""
+    import prose_extract
+    files = {path: data for path, data in files.items()
+             if (not row["only"] or re.search(row["only"], path)) and not (row["skip"] and re.search(row["skip"], path))}
+    cached = {posixpath.dirname(path) for path in files if path.endswith("/index.cache")}  # KDE's HTML of the same DocBook files
+    kinds = {}
+    for path, data in files.items():
+        if path.endswith(".docbook") and posixpath.dirname(path) in cached:
+            continue
+        if SKIP_PAGES.search(path) or not data:
+            continue
+        kind = next((kind for kind, pattern in KINDS if pattern.search(path)), None)
+        kinds.setdefault(kind, {})[path] = data
+    size = {kind: sum(map(len, group.values())) for kind, group in kinds.items()}
+    if row["kind"]:
+        chosen = row["kind"].split(",")
+    else:
+        chosen = [kind for kind in ("xml", "html", "pod", "dict") if size.get(kind, 0) > 30000]
+        chosen = chosen or [kind for kind in ("info", "pdf", "text", "man") if size.get(kind, 0) > 30000][:1]
+    pages = {}
+    for kind in chosen:
+        for path, data in kinds.get(kind, {}).items():
+            if len(data) > 40 * MEGABYTE:
+                continue
+            pages[path] = prose_extract.PARSERS[kind](path, data)
+    return pages
+
+
+def split_books(texts, order):
+    """[(folder, paths)]: one book for a package, or one for each large folder if the package is large."""
+    def size(paths):
+        return sum(len(texts[path][1]) for path in paths)
+
+    def split(paths, depth):
+        root = posixpath.commonpath([posixpath.dirname(path) for path in paths])
+        if size(paths) <= LARGE_BOOK or depth > 3:
+            return [(root, paths)]
+        parts = {}
+        for path in paths:
+            rest = posixpath.relpath(path, root)
+            parts.setdefault(rest.split("/")[0] if "/" in rest else "", []).append(path)
+        large = {name: group for name, group in parts.items() if name and size(group) >= MIN_PART}
+        if not large or (len(large) == 1 and len(parts) == 1):
+            return [(root, paths)]
+        rest = [path for path in paths if not any(path in set(group) for group in large.values())] if len(large) < len(parts) else []
+        books = [book for group in large.values() for book in split(group, depth + 1)]
+        return ([(root, rest)] if rest else []) + books
+
+    return split(order, 0) if order else []
+
+
+def package_pages(deb, row):
+    """{"copyright": text, "pages": [(path, title, text, share of common words)]} of a package, in reading order."""
+    import prose_extract
+    sys.setrecursionlimit(10000)
+    files = package_files(deb, row["kind"].split(",") if row["kind"] else [kind for kind, _ in KINDS])
+    copyright_path = next((path for path in files if re.fullmatch(r"usr/share/doc/[^/]+/copyright", path)), None)
+    licence_text = prose_extract.decode(files.pop(copyright_path)) if copyright_path else ""
+    pages = bible_pages(deb) if row["kind"] == "bible" else parse_files(files, row)
+    result = []
+    for path in reading_order(pages):
+        title, blocks, _ = pages[path]
+        text = prose_extract.page_text(blocks)
+        if len(text) >= MIN_PAGE and len(NOT_LATIN.findall(text)) < 0.05 * len(text):
+            result.append((path, title, text, prose_extract.english_share(text)))
+    return {"copyright": licence_text, "pages": result}
+
+
+def package_books(package, row):
+    """[(name, title, [page text, ...])] of a package, before duplicates are removed."""
+    texts = {path: (title, text, share) for path, title, text, share in package["pages"] if share >= MIN_PROSE}
+    cap = row["cap"] * MEGABYTE
+    total = sum(len(text) for _, text, _ in texts.values())
+    for path in sorted(texts, key=lambda path: texts[path][2]):
+        if total <= cap:
+            break
+        total -= len(texts[path][1])
+        del texts[path]
+    books = []
+    for folder, paths in split_books(texts, list(texts)):
+        parts = [part for part in folder.split("/") if part not in DULL_FOLDERS and not row["package"].startswith(part)]
+        name = re.sub(r"[^a-z0-9.+-]+", "-", "-".join([row["package"]] + parts).lower())
+        books.append((name, texts[paths[0]][0], [texts[path][1] for path in paths]))
+    return [book for book in books if sum(map(len, book[2])) >= MIN_BOOK]
+
+
+def cached_package(deb, row, cache):
+    """The path of the parsed package in the cache. The key covers all that decides the parse."""
+    options = [row["kind"], row["only"], row["skip"]]
+    key = hashlib.sha1("\n".join([deb.name, repr(options), SKIP_PAGES.pattern, repr(KINDS), EXTRACTOR])
+                       .encode()).hexdigest()[:16]
+    path = cache / "pages" / f"{row['package']}-{key}.pickle"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(".part")
+        part.write_bytes(pickle.dumps(package_pages(deb, row)))
+        part.rename(path)
+    return str(path)
+
+
+def download(rows, cache):
+    """Fetch the packages that the cache lacks. Returns {package: path of the .deb}."""
+    debs = cache / "debs"
+    debs.mkdir(parents=True, exist_ok=True)
+
+    def found():
+        return {path.name.split("_")[0]: path for path in sorted(debs.glob("*.deb"))}
+
+    wanted = [row["package"] for row in rows] + (["bible-kjv"] if any(row["kind"] == "bible" for row in rows) else [])
+    missing = [package for package in wanted if package not in found()]
+    for first in range(0, len(missing), 20):
+        subprocess.run(["apt-get", "download", "-qq", *missing[first:first + 20]], cwd=debs, check=False, stderr=subprocess.DEVNULL)
+    have = found()
+    lost = [package for package in missing if package not in have]
+    if lost:
+        print(f"not found by apt: {' '.join(lost)}")
+    return have
+
+
+def paragraph_key(text):
+    """Equal for paragraphs that differ in blanks, case or numbers only."""
+    return hashlib.blake2b(re.sub(r"[\W\d_]+", " ", text.lower()).encode(), digest_size=8).digest()
+
+
+class Shingles:
+    """A sample of the runs of eight words of the test books, to find the same text in other words' company."""
+
+    WORDS = 8
+    BASE = 1000003
+    MASK = (1 << 64) - 1
+    SAMPLE = 4  # one run in four is kept: those whose hash is a multiple of 4
+
+    def __init__(self):
+        self.seen = set()
+        self.top = pow(self.BASE, self.WORDS, 1 << 64)
+
+    def runs(self, text):
+        value = 0
+        hashes = [zlib.crc32(word.encode()) for word in re.findall(r"\w+", text.lower())]
+        found = []
+        for number, word in enumerate(hashes):
+            value = (value * self.BASE + word) & self.MASK
+            if number >= self.WORDS:
+                value = (value - hashes[number - self.WORDS] * self.top) & self.MASK
+            if number >= self.WORDS - 1 and (value >> 20) % self.SAMPLE == 0:
+                found.append(value)
+        return found
+
+    def add(self, text):
+        self.seen.update(self.runs(text))
+
+    def share(self, text):
+        """The share of the text's runs that occur in the added texts (0 if the text is too short to tell)."""
+        found = self.runs(text)
+        return sum(run in self.seen for run in found) / len(found) if len(found) >= 4 else 0.0
+
+
+def page_edges(pages):
+    """Short paragraphs at the first or the last three places of many pages: navigation, not text."""
+    counts = collections.Counter()
+    for page in pages:
+        parts = page.split("\n\n")
+        counts.update(set(part for part in parts[:3] + parts[-3:] if len(part) < 80))
+    return {part for part, count in counts.items() if count >= 8 and count > 0.3 * len(pages)}
+
+
+def unique_text(book, seen, shingles):
+    """The text of a book without navigation and without the paragraphs that this book or an earlier book has."""
+    edges = page_edges(book["pages"])
+    kept = []
+    for page in book["pages"]:
+        for part in page.split("\n\n"):
+            if part in edges:
+                continue
+            if len(part) >= 60:
+                key = paragraph_key(part)
+                if key in seen or (shingles and len(part) >= 120 and shingles.share(part) > 0.5):
+                    continue
+                seen.add(key)
+            elif kept and kept[-1] == part:
+                continue
+            kept.append(part)
+    return "\n\n".join(kept) + "\n"
+
+
+def choose_test(books, count):
+    """The test books: by the hash of their names, one a package, long enough for 64k tokens and rich in sentences."""
+    import prose_extract
+    chosen = []
+    packages = set()
+    for book in sorted(books, key=lambda book: hashlib.sha256(book["name"].encode()).digest()):
+        size = sum(len(page) for page in book["pages"])
+        if book["package"] in packages or not MIN_TEST <= size <= MAX_TEST:
+            continue
+        text = " ".join(book["pages"])
+        if prose_extract.english_share(text[:200000]) < TEST_PROSE:
+            continue
+        packages.add(book["package"])
+        chosen.append(book["name"])
+        if len(chosen) == count:
+            break
+    return set(chosen)
+
+
+def remove_duplicates(books, test_names):
+    """Sets the text of every book and drops the books that are mostly copies. The test books come first, so that they stay whole."""
+    seen = set()
+    shingles = Shingles()
+    kept = []
+    for split in ("test", "train"):
+        for book in books:
+            if (book["name"] in test_names) != (split == "test"):
+                continue
+            size = sum(len(page) for page in book["pages"])
+            book["split"] = split
+            book["text"] = unique_text(book, seen, shingles if split == "train" else None)
+            if len(book["text"]) < max(MIN_BOOK, 0.35 * size):
+                print(f"dropped {book['name']}: {len(book['text'])} of {size} characters are its own")
+                continue
+            if split == "test":
+                shingles.add(book["text"])
+            kept.append(book)
+    return kept
+
+
+def write_corpus(books, out):
+    """Writes the folder beside its final place and renames it, so that a reader never sees half a corpus."""
+    part = out.with_name(out.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    table = []
+    for split in ("train", "test"):
+        (part / split).mkdir(parents=True)
+    for book in books:
+        data = book["text"].encode()
+        (part / book["split"] / (book["name"] + ".txt")).write_bytes(data)
+        table.append({key: book[key] for key in ("name", "title", "package", "version", "licence", "split")} | {"bytes": len(data)})
+    (part / "books.json").write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    if out.exists():
+        shutil.rmtree(out)
+    part.rename(out)
+    return table
+
+
+def print_counts(table):
+    for split in ("train", "test"):
+        rows = [row for row in table if row["split"] == split]
+        size = sum(row["bytes"] for row in rows)
+        print(f"{split}: {len(rows)} books, {size / MEGABYTE:.1f} MB, about {size / BYTES_PER_TOKEN / 1e6:.1f} million tokens, "
+              f"{len({row['package'] for row in rows})} packages")
+    for row in table:
+        if row["split"] == "test":
+            print(f"  test {row['name']:50s} {row['bytes'] / 1000:6.0f} kB  {row['title'][:60]}")
+
+
+def unique_names(books):
+    counts = collections.Counter()
+    for book in books:
+        counts[book["name"]] += 1
+        if counts[book["name"]] > 1:
+            book["name"] += f"-{counts[book['name']]}"
+
+
+def version_of(deb):
+    return urllib.parse.unquote(deb.name.split("_")[1])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("build/prose"))
+    parser.add_argument("--cache", type=pathlib.Path, default=pathlib.Path("build/prose-cache"))
+    parser.add_argument("--packages", type=pathlib.Path, default=SCRIPTS / "prose_packages.txt")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--only", nargs="*", help="packages to read (for trying a change)")
+    args = parser.parse_args()
+    rows = read_packages(args.packages)
+    if args.only:
+        rows = [row for row in rows if row["package"] in args.only]
+    debs = download(rows, args.cache)
+    rows = [row for row in rows if row["package"] in debs]
+    books = []
+    with concurrent.futures.ProcessPoolExecutor(args.jobs) as pool:
+        jobs = [pool.submit(cached_package, debs[row["package"]], row, args.cache) for row in rows]
+        for row, job in zip(rows, jobs):
+            try:
+                for name, title, pages in package_books(pickle.loads(pathlib.Path(job.result()).read_bytes()), row):
+                    books.append({"name": name, "title": title, "package": row["package"], "version": version_of(debs[row["package"]]),
+                                  "licence": row["licence"], "pages": pages})
+            except Exception as error:
+                print(f"{row['package']}: {error!r}")
+                continue
+            mine = [book for book in books if book["package"] == row["package"]]
+            print(f"{row['package']:32s} {len(mine):3d} books {sum(sum(map(len, b['pages'])) for b in mine) / MEGABYTE:7.2f} MB", flush=True)
+    unique_names(books)
+    table = write_corpus(remove_duplicates(books, choose_test(books, N_TEST)), args.out)
+    print_counts(table)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
