@@ -84,7 +84,7 @@ LIB_OBJ  := $(patsubst %,$(BUILD)/%.o,$(LIB_SRC))
 CLI_OBJ  := $(patsubst %,$(BUILD)/%.o,$(CLI_SRC))
 TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(TEST_SRC))
 
-.PHONY: all demo test check bench fuzz setup format clean help FORCE
+.PHONY: all demo demo-prose test check bench fuzz setup format clean help FORCE
 .DEFAULT_GOAL := all
 
 include packaging/package.mk
@@ -96,6 +96,11 @@ demo: ## install packages, build, and answer questions with dense and sampled at
 	@scripts/setup.sh
 	@$(MAKE) --no-print-directory -j$$(nproc) $(BUILD)/sleigh
 	@$(PYTHON) scripts/demo.py --sleigh $(BUILD)/sleigh
+
+demo-prose: ## install packages, build, and continue a passage of a book with dense and sampled attention
+	@scripts/setup.sh
+	@$(MAKE) --no-print-directory -j$$(nproc) $(BUILD)/sleigh
+	@$(PYTHON) scripts/demo_prose.py --sleigh $(BUILD)/sleigh
 
 test: ## install packages, build, and run the whole test suite
 	@scripts/setup.sh

@@ -34,7 +34,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
 import tiny_text
-from tiny_tokenizer import LLAMA3_PAT, SPECIALS, bpe_train_lib, b2u
+from bpe import LLAMA3_PAT, SPECIALS, b2u, train_merges
 
 LINES = """Der schnelle braune Fuchs springt über den faulen Hund, und Größe zählt überhaupt nicht.
 L'été dernier, nous avons mangé des crêpes à l'œuvre ; « c'est déjà ça », dit-elle.
@@ -129,7 +129,7 @@ def byte_ranks():
         for word in regex.findall(LLAMA3_PAT, line):
             words[word.encode()] = words.get(word.encode(), 0) + 1
     ranks = {bytes([b]): b for b in range(256)}
-    tokens = [left + right for left, right in bpe_train_lib(words, 240)]
+    tokens = [left + right for left, right in train_merges(words, 240)]
     for c in map(chr, WHITE + NOT_WHITE):
         for text in (c, c + c, c + "b"):
             tokens += [text.encode()[:n] for n in range(2, len(text.encode()) + 1)]

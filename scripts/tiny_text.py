@@ -1,6 +1,6 @@
 """The embedded model's language: word lists, sentences, stories and question kinds, from a seed.
 
-This module needs only the standard library. scripts/demo.py and `sleigh eval` use exactly the wording of the training texts, because
+This module needs only the standard library and bpe.py. scripts/demo.py and `sleigh eval` use exactly the wording of the training texts, because
 another wording lowers the model's scores.
 
     python3 scripts/tiny_text.py --kind needle --tokens 8192 --questions 16 --seed 1
@@ -13,8 +13,9 @@ import argparse
 import json
 import os
 import random
-import re
 import sys
+
+from bpe import Tok
 
 # ---- words ----
 
@@ -277,52 +278,15 @@ def story_sentences(r):
 
 # ---- tokens ----
 
-ASCII_PIECES = re.compile(r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\nA-Za-z0-9]?[A-Za-z]+|[0-9]{1,3}|"
-                          r" ?[^\sA-Za-z0-9]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+", re.ASCII)
-
-
-class TokenCounter:
-    """Counts the tokens of ASCII text with the embedded model's tokenizer.json."""
-
-    def __init__(self, path=None):
-        path = path or os.path.join(os.path.dirname(__file__), "..", "models", "tiny", "tokenizer.json")
-        with open(path, encoding="utf-8") as f:
-            model = json.load(f)["model"]
-        pairs = [m.split(" ") if isinstance(m, str) else m for m in model["merges"]]
-        self.rank = {tuple(pair): i for i, pair in enumerate(pairs)}
-        self.vocab = model["vocab"]
-        self.cache = {}
-
-    def piece(self, text):
-        """Tokens of one pre-token; in the byte-level alphabet a blank is U+0120 and a newline U+010A."""
-        text = text.replace(" ", "\u0120").replace("\n", "\u010a")
-        if text in self.vocab:
-            return 1
-        parts = list(text)
-        while len(parts) > 1:
-            rank, at = min((self.rank.get(pair, 1 << 30), i) for i, pair in enumerate(zip(parts, parts[1:])))
-            if rank == 1 << 30:
-                break
-            parts[at:at + 2] = [parts[at] + parts[at + 1]]
-        return len(parts)
-
-    def __call__(self, text):
-        n = 0
-        for m in ASCII_PIECES.findall(text):
-            if m not in self.cache:
-                self.cache[m] = self.piece(m)
-            n += self.cache[m]
-        return n
-
-
-_counter = None
+_tok = None
 
 
 def count_tokens(text):
-    global _counter
-    if _counter is None:
-        _counter = TokenCounter()
-    return _counter(text)
+    """Counts tokens with the embedded model's tokenizer."""
+    global _tok
+    if _tok is None:
+        _tok = Tok.load(os.path.join(os.path.dirname(__file__), "..", "models", "tiny", "tokenizer.json"))
+    return len(_tok.encode(text))
 
 
 # ---- questions ----
@@ -341,12 +305,19 @@ def keys(rng, n):
     return [f"{KEY_ADJS[i // m]}-{KEY_NOUNS[i % m]}" for i in rng.sample(range(len(KEY_ADJS) * m), n)]
 
 
+def similar_keys(rng, n):
+    """n distinct keys of few words, so that one of its two words does not identify a key."""
+    m = next(m for m in range(1, n + 1) if 2 * m * m >= 3 * n or m == n)
+    adjectives, nouns = rng.sample(KEY_ADJS, m), rng.sample(KEY_NOUNS, m)
+    return [f"{adjectives[i // m]}-{nouns[i % m]}" for i in rng.sample(range(m * m), n)]
+
+
 def people(rng, n):
     return [f"{NAMES[i // len(SURN)]} {SURN[i % len(SURN)]}" for i in rng.sample(range(len(NAMES) * len(SURN)), n)]
 
 
-def number(rng):
-    return str(rng.randrange(1000000, 10000000))
+def number(rng, digits=7):
+    return str(rng.randrange(10 ** (digits - 1), 10**digits))
 
 
 def needle(key, value):
@@ -357,11 +328,11 @@ def ask_number(key):
     return f"What is the special magic number for {key} mentioned in the text? Answer:"
 
 
-def needles(rng, n, n_asked, values=1):
-    """Returns n needles, and questions for n_asked needles. `values` is how many numbers each key has."""
+def needles(rng, n, n_asked, values=1, digits=7, keys=keys):
+    """Returns n needles, and questions for n_asked needles. `values` is how many numbers each key has, `keys` a function that names keys."""
     facts, questions = [], []
     for i, key in enumerate(keys(rng, n)):
-        found = [number(rng) for _ in range(values)]
+        found = [number(rng, digits) for _ in range(values)]
         facts.append([needle(key, v) for v in found])
         question = ask_number(key) if values == 1 else f"What are all the special magic numbers for {key} mentioned in the text? Answer:"
         if i < n_asked:

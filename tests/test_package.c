@@ -3,6 +3,7 @@
 #include "tests/support/run_cli.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 // A prompt in the quotes of the shell. The tiny model answers it with the number.
 #define FACT                                                                                                                   \
@@ -69,6 +70,7 @@ static void install(void) {
         snprintf(line, sizeof line, "./%s\n", files[i]);
         CHECK_HAS(r.out, line);
     }
+    if (!access("models/prose/model.safetensors", R_OK)) CHECK_HAS(r.out, "./share/sleigh/models/prose/model.safetensors\n");
     CHECK_HAS(r.err, "libsleigh.so -> libsleigh.so.0");
     r = script("cd /; \"$root/opt/x/bin/sleigh\" generate -m tiny -p " FACT " --temp 0 -n 10");
     CHECK_HAS(r.out, "4711823");

@@ -1,5 +1,5 @@
-// tests/test_scripts.c - runs the scripts that check the tree: mutations, layers, names of files, messages, and the commands that the
-// pages print.
+// tests/test_scripts.c - runs the scripts that check the tree: mutations, layers, names of files, messages, and the commands
+// that the pages print. Runs the self-tests of scripts that prepare the prose model's training.
 #include "tests/support/run_cli.h"
 
 #include <stdlib.h>
@@ -81,6 +81,54 @@ static void decode_picture(void) {
     CHECK_STR(slurp(in_tmp("decode.dat"), &n), slurp("docs/decode.dat", &n));
 }
 
+// The inputs of docs/results/prose.md: texts that give the tokens of the books. Its figures: a page of invented figures.
+static void prose_results(void) {
+    run_script("scripts/prose_results.py --self-test");
+}
+
+static void prose_report(void) {
+    run_script("scripts/prose_report.py --self-test");
+}
+
+// The page shows the figures that are kept.
+static void prose_page(void) {
+    char script[600];
+    size_t n;
+    if (access("docs/results/prose.md", R_OK)) TEST_SKIP("needs docs/results/prose.md");
+    snprintf(script, sizeof script, "scripts/prose_report.py --no-picture -o '%s'", in_tmp("prose.md"));
+    run_script(script);
+    CHECK_STR(slurp(in_tmp("prose.md"), &n), slurp("docs/results/prose.md", &n));
+}
+
+// make demo-prose prints a table with a row for each method. The embedded model continues a text of its own kind.
+static void demo_prose_of(const char *model, const char *file) {
+    char script[900];
+    const char *bin = getenv("SLEIGH_BIN");
+    size_t n;
+    skip_with_sanitizers();
+    snprintf(script, sizeof script, "scripts/demo_prose.py --sleigh '%s' -m %s -f '%s' -n 24 --width 30",
+             bin ? bin : "build/sleigh", model, file);
+    run_script(script);
+    const char *said = slurp(in_tmp("said"), &n);
+    CHECK_HAS(said, "the book                        dense ");
+    CHECK_HAS(said, "24 tokens at temperature 0.8, seed 1");
+    CHECK_HAS(said, "| dense | ");
+    CHECK_HAS(said, "| santa-prop:S=128 | ");
+    CHECK_HAS(said, "| santa-is:S=256 | ");
+}
+
+static void demo_prose_tiny(void) {
+    char make[400];
+    snprintf(make, sizeof make, "python3 scripts/tiny_text.py --tokens 1024 --prompt >'%s'", in_tmp("text"));
+    if (system(make)) TEST_SKIP("needs scripts/ and python3");
+    demo_prose_of("models/tiny", in_tmp("text"));
+}
+
+static void demo_prose(void) {
+    if (access("models/prose/model.safetensors", R_OK)) TEST_SKIP("needs models/prose");
+    demo_prose_of("models/prose", "tests/prose/excerpt.txt");
+}
+
 // Every mutation's old text occurs in its file, and its suites exist.
 static void mutations(void) {
     run_script("scripts/mutate.py --self-test");
@@ -109,6 +157,30 @@ static void add_an_attention(void) {
     run_script(script);
 }
 
+static void self_test(const char *script) {
+    char line[500];
+    const char *bin = getenv("SLEIGH_BIN");
+    snprintf(line, sizeof line, "scripts/%s self-test --sleigh '%s'", script, bin ? bin : "build/sleigh");
+    run_script(line);
+}
+
+// The trainer gives the embedded model's tokenizer again, and `sleigh tokenize` has the ids that `prose_tokenizer.py encode`
+// writes.
+static void prose_tokenizer(void) {
+    self_test("prose_tokenizer.py");
+}
+
+// The trainer and the tokenizer of scripts/bpe.py agree with the tokenizers library.
+static void prose_tokenizer_library(void) {
+    if (system("python3 -c 'import tokenizers' 2>/dev/null")) TEST_SKIP("needs the Python package tokenizers");
+    run_script("scripts/prose_tokenizer.py self-test --library");
+}
+
+// Every answer of a document follows from the text before it, and the embedded model answers such questions in `sleigh eval`.
+static void prose_needles(void) {
+    self_test("prose_needles.py");
+}
+
 // Messages of the library name options, and the command line has a flag for each of them.
 static void messages(void) {
     char script[500];
@@ -123,10 +195,18 @@ static const test_case cases[] = {
     {"commands-of-docs", NEEDS_NOTHING, commands_of_docs},
     {"faults-of-commands", NEEDS_NOTHING, faults_of_commands},
     {"decode-picture", NEEDS_NOTHING, decode_picture},
+    {"demo-prose", NEEDS_NOTHING, demo_prose},
+    {"demo-prose-tiny", NEEDS_NOTHING, demo_prose_tiny},
+    {"prose-results", NEEDS_NOTHING, prose_results},
+    {"prose-report", NEEDS_NOTHING, prose_report},
+    {"prose-page", NEEDS_NOTHING, prose_page},
     {"mutations", NEEDS_NOTHING, mutations},
     {"layers", NEEDS_NOTHING, layers},
     {"names", NEEDS_NOTHING, names},
     {"messages", NEEDS_NOTHING, messages},
+    {"prose-tokenizer", NEEDS_NOTHING, prose_tokenizer},
+    {"prose-tokenizer-library", NEEDS_NOTHING, prose_tokenizer_library},
+    {"prose-needles", NEEDS_NOTHING, prose_needles},
     {0},
 };
 extern const test_suite suite_scripts;

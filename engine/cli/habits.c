@@ -21,6 +21,7 @@ const cli_habit cli_habits[] = {
     {"--max-num-batched-tokens", "N", NULL, HABIT_SAME, ENGINES, "--ubatch-size", NULL, "`--ubatch-size N`"},
     {"--repetition-penalty", "X", NULL, HABIT_SAME, SAMPLES, "--repeat-penalty", NULL, "`--repeat-penalty X`"},
     {"-bf --binary-file", "FILE", NULL, HABIT_SAME, GEN | CLI_COMPARE | CLI_PERPLEXITY, "--file", NULL, "`--file FILE`"},
+    {"--chunks", "N", NULL, HABIT_SAME, CLI_PERPLEXITY, "--windows", NULL, "`--windows N`"},
     {"-npp", "N,...", NULL, HABIT_SAME, CLI_BENCH, "--n-prompt", NULL, "`--n-prompt N,...`"},
     {"-ntg", "N,...", NULL, HABIT_SAME, CLI_BENCH, "--n-gen", NULL, "`--n-gen N,...`"},
     {"-npl", "N,...", NULL, HABIT_SAME, CLI_BENCH, "--batch", NULL, "`--batch N,...`: sequences that decode together"},

@@ -99,10 +99,19 @@ static const char compare_notes[] =
 
 static const char perplexity_notes[] =
     "Windows of --ctx-size tokens start --stride tokens apart; the tokenizer's BOS replaces the first token of each window.\n"
-    "Tokens in the first half of a window, and tokens that an earlier window scored, are context and are not scored. Tokens\n"
-    "after the last whole window are not used. A text with fewer tokens is one window of its length. Dense attention takes a\n"
-    "window in one pass. With another method, or with --dense-prefix, the scored half is decoded token by token. The standard\n"
-    "error is between windows if there are at least 8, else between tokens. Speed is printed to stderr.\n";
+    "The last --score tokens of a window are scored (default: its second half), but no token is scored twice. Tokens after\n"
+    "the last whole window are not used. A text of --file with fewer tokens than a window is one window of its length. Dense\n"
+    "attention takes a window in one pass. With another method, or with --dense-prefix, the scored tokens are decoded one by\n"
+    "one. --jsonl scores many texts, for example books, and prints a row for each.\n"
+    "\n"
+    "--history shows whether the model uses distant tokens. Each history scores the same tokens. For a history of N, the\n"
+    "scored tokens of a window are cut into segments of --segment tokens; for each segment, dense attention reads the N\n"
+    "tokens before the segment (the BOS replaces the first of them), and then the segment, as a text that begins there. So a\n"
+    "scored token has N to N + segment - 1 tokens before it. The table compares each history with the history before it.\n"
+    "For example, -c 32k --score 4k --history 1k,4k,16k,all scores the tokens from 28k to 32k of each window four times.\n"
+    "\n"
+    "Standard errors are between texts if there are at least 8 texts, else between windows if there are at least 8 windows,\n"
+    "else between tokens. Speed is printed to stderr.\n";
 
 static const char eval_notes[] =
     "Tasks (like RULER's, in our words): niah-single, niah-multikey, niah-multivalue, niah-multiquery, vt (variable\n"
@@ -133,7 +142,7 @@ static const cli_command commands[] = {
     {"inspect", "-m DIR [-c N] [-o md|csv|json|jsonl]", "Show what a model folder holds and what the model costs to run.", CLI_INSPECT, cmd_inspect, NULL},
     {"bench", "[decode] -m DIR [flags] | attn [flags]", "Time prefill and decode steps, or only attention on a GPU.", CLI_BENCH, cmd_bench, bench_notes},
     {"compare", "-m DIR --attn SPEC,... [-p TEXT | -f FILE | --jsonl FILE] [flags]", "Compare attention methods with dense attention: answers, next tokens, outputs of heads.", CLI_COMPARE, cmd_compare, compare_notes},
-    {"perplexity", "-m DIR -f FILE [--attn SPEC] [flags]", "Measure how well the model predicts a text (perplexity).", CLI_PERPLEXITY, cmd_perplexity, perplexity_notes},
+    {"perplexity", "-m DIR [-f FILE | --jsonl FILE] [--attn SPEC] [flags]", "Measure how well the model predicts texts (perplexity).", CLI_PERPLEXITY, cmd_perplexity, perplexity_notes},
     {"eval", "-m DIR [--task LIST --length N | --jsonl FILE] [flags]", "Score the answers of attention methods on long-context tasks.", CLI_EVAL, cmd_eval, eval_notes},
     {"plot", "FILE.dat [-o FILE]", "Draw a picture again from the data file that --plot wrote.", CLI_PLOT, cmd_plot, NULL},
     {"methods", "[-o md|csv|json|jsonl]", "List the attention methods and their parameters.", CLI_METHODS, cmd_methods, NULL},

@@ -14,11 +14,15 @@
 
 // clang-format off
 const cli_option cli_option_table[] = {
-    {"Model", "-m --model", "DIR", OPT_STRING, F(model), 0, 0, NULL, LOADS, "folder of a Hugging Face model, ORG/NAME for a model in the hub cache, or the name of an installed model (tiny)"},
+    {"Model", "-m --model", "DIR", OPT_STRING, F(model), 0, 0, NULL, LOADS, "folder of a Hugging Face model, ORG/NAME for a model in the hub cache, or the name of an installed model (tiny, prose)"},
     {"Model", "--load-format", "auto,safetensors,dummy", OPT_CHOICE, F(load_format), 0, 0, "auto", ENGINES | CLI_INSPECT, "auto, safetensors: read the weights; dummy: make random ones (the folder needs only config.json)"},
     {"Model", "-c --ctx-size --ctx", "N", OPT_CTX, F(n_ctx), 1, CLI_BIG, NULL, RUNS | CLI_INSPECT | CLI_EVAL, "context size in tokens; 0: the model's limit (default: the smallest of the model's limit, what fits in memory and 32k)"},
     {"Model", "-c --ctx-size --ctx", "N", OPT_CTX, F(n_ctx), 4, CLI_BIG, NULL, CLI_PERPLEXITY, "window size in tokens; 0: the model's limit (default: 512)"},
     {"Model", "--stride", "N", OPT_INT, F(stride), 1, CLI_BIG, NULL, CLI_PERPLEXITY, "tokens from the start of one window to the start of the next (default: the window size)"},
+    {"Model", "--windows", "N", OPT_INT, F(windows), 1, CLI_BIG, NULL, CLI_PERPLEXITY, "score at most the first N windows of each text (default: all)"},
+    {"Model", "--score", "N", OPT_INT, F(score), 1, CLI_BIG, NULL, CLI_PERPLEXITY, "score the last N tokens of a window (default: its second half)"},
+    {"Model", "--history", "N,...,all", OPT_INTS, F(histories), 1, CLI_BIG, NULL, CLI_PERPLEXITY, "score the same tokens once for each N, when the model sees only the N tokens before them; all: every token of the window before them"},
+    {"Model", "--segment", "N", OPT_INT, F(segment), 1, CLI_BIG, NULL, CLI_PERPLEXITY, "with --history: tokens that are scored after one reading of their history (default: 512)"},
     {"Model", "-ub --ubatch-size", "N", OPT_INT, F(ubatch), 1, 65536, NULL, ENGINES, "tokens per prefill pass (default: 512; on a GPU: 2048)"},
     {"Model", "-t --threads", "N", OPT_INT, F(threads), 0, 1024, "0", ENGINES, "number of CPU threads; 0: one for each core"},
     {"Model", "--device", "DEVICE", OPT_STRING, F(device), 0, 0, "auto", ENGINES | CLI_INSPECT, "device to run on: cpu, cuda, cuda:N, or auto (a GPU if it can run the chosen methods)"},
@@ -32,6 +36,7 @@ const cli_option cli_option_table[] = {
     {"Input", "-sys --system-prompt", "TEXT", OPT_STRING, F(system_prompt), 0, 0, NULL, RUNS | CLI_COMPARE | CLI_EVAL, "system message of the chat"},
     {"Input", "--jsonl", "FILE", OPT_STRING, F(jsonl), 0, 0, NULL, CLI_GENERATE, "answer each line of FILE, {\"context\", \"question\", \"id\"} or {\"prompt\"}; print one JSON object per line"},
     {"Input", "--jsonl", "FILE", OPT_STRING, F(jsonl), 0, 0, NULL, CLI_COMPARE, "compare on each line of FILE, {\"context\", \"question\", \"id\"} or {\"prompt\"}; \"reference\" is the text to score"},
+    {"Input", "--jsonl", "FILE", OPT_STRING, F(jsonl), 0, 0, NULL, CLI_PERPLEXITY, "score each line of FILE, {\"text\", \"id\"}, as a text of its own; - is standard input"},
     {"Input", "--reference", "FILE", OPT_STRING, F(reference), 0, 0, NULL, CLI_COMPARE, "score the text of FILE after the prompt (default: score the answer of dense attention)"},
     {"Input", "--prompts", "FILE", OPT_STRING, F(prompts), 0, 0, NULL, CLI_GENERATE, "continue each line of FILE; print one JSON object per line"},
     {"Input", "-np --parallel", "N", OPT_INT, F(parallel), 1, 1024, "1", CLI_GENERATE, "with --prompts or --jsonl: decode N lines together as a batch"},

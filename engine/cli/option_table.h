@@ -17,7 +17,7 @@ typedef enum {
     OPT_FLAG,   // int, 1 if given
     OPT_SWITCH, // int, --name and --no-name
     OPT_LIST,   // cli_list, repeatable
-    OPT_INTS,   // cli_ints, numbers and ranges separated by commas, k suffix allowed
+    OPT_INTS,   // cli_ints, numbers and ranges separated by commas, k suffix allowed; `all` too if `value` ends with this word
     OPT_PAIRS,  // cli_ints, two numbers per flag, repeatable
     OPT_CHOICE, // const char *, one of the words in `value`
 } cli_option_type;

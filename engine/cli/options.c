@@ -84,8 +84,14 @@ static void *field_of(cli_options *o, const cli_option *opt) {
     return (char *)o + opt->field;
 }
 
+static int takes_all(const cli_option *opt) {
+    return opt->type == OPT_INTS && strlen(opt->value) > 4 && !strcmp(opt->value + strlen(opt->value) - 4, ",all");
+}
+
 static int bad_value(const cli_option *opt, const char *flag, const char *value, sl_error *err) {
     const char *kind = opt->type == OPT_FLOAT ? "a number" : "a whole number";
+    if (takes_all(opt))
+        return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected whole numbers, %g or more, or all", flag, value, opt->min);
     if (opt->type == OPT_CTX)
         return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected a whole number, %g or more, or 0", flag, value, opt->min);
     if (opt->type == OPT_SEED)
@@ -172,13 +178,14 @@ static int set_ints(cli_options *o, const cli_option *opt, const char *flag, con
     list->n = 0;
     for (const char *p = value; !rc && p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
         char word[64];
-        double number = 0;
+        double number = CLI_ALL;
         snprintf(word, sizeof word, "%.*s", (int)strcspn(p, ","), p);
+        int is_all = takes_all(opt) && !strcmp(word, "all");
         if (*word && strchr(word + 1, '-')) {
             rc = add_range(list, opt, flag, value, word, err);
             continue;
         }
-        rc = parse_number(opt, flag, word, &number, err);
+        if (!is_all) rc = parse_number(opt, flag, word, &number, err);
         if (!rc) rc = add_int(list, flag, number, err);
     }
     return rc;

@@ -44,6 +44,7 @@ enum { CLI_MAX_INTS = 128 };
 typedef struct cli_ints { // 1,6,4k or 512-4096*2
     int at[CLI_MAX_INTS], n;
 } cli_ints;
+enum { CLI_ALL = 0 };               // the word `all` in a list of numbers above 0
 void cli_sort_ints(cli_ints *list); // ascending
 
 typedef struct cli_param { // a parameter of a method: --S=128
@@ -59,13 +60,13 @@ typedef struct cli_options {
         *stats, *load_format, *prompts, *phase, *plot, *reference, *task, *haystack, *grader, *procedure, *dump, *calibration,
         *what; // what: the subject after `bench`, the file after `plot`
     int n_predict, n_ctx, ubatch, threads, top_k, repeat_last_n, dense_prefix, stats_seeds, random_prompt, parallel,
-        repetitions, stride, samples, questions, logprobs;
+        repetitions, stride, windows, score, segment, samples, questions, logprobs;
     uint32_t seed, seq_id, task_seed;
     double memory_rate, query_deviation, query_spread, temp, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
     int ignore_eos, chat, display_prompt, perf, question_dense, bos, plain, stats_error, ragged, copy, heads, calibrate, escape,
         mlock, quiet, help;
     cli_list stops, logit_bias, attn_layers, stats_attn, attns;
-    cli_ints batches, depths, lengths, n_prompts, n_gens, pairs; // pairs: prompt and generated tokens, alternating
+    cli_ints batches, depths, lengths, n_prompts, n_gens, histories, pairs; // pairs: prompt and generated tokens, alternating
     cli_param params[CLI_MAX_PARAMS];
     int n_params;
     cli_list owned;       // strings that values point into: texts after --escape

@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-int cli_records_open(cli_records *r, const char *path, int plain, sl_error *err) {
-    *r = (cli_records){.path = path, .plain = plain, .file = strcmp(path, "-") ? fopen(path, "rb") : stdin};
+int cli_records_open(cli_records *r, const char *path, cli_records_kind kind, sl_error *err) {
+    *r = (cli_records){.path = path, .kind = kind, .file = strcmp(path, "-") ? fopen(path, "rb") : stdin};
     return r->file ? 0 : sl_fail(err, SL_ERR_IO, "cannot open %s: %s", path, strerror(errno));
 }
 
@@ -25,7 +25,12 @@ void cli_records_close(cli_records *r) {
     *r = (cli_records){0};
 }
 
-static int check_texts(const cli_records *r, const json_t *record, sl_error *err) {
+static int check_text(const cli_records *r, const json_t *record, sl_error *err) {
+    if (json_is_string(sl_json_get(record, "text"))) return 0;
+    return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: expected an object with a string \"text\"", r->path, r->n_lines);
+}
+
+static int check_prompt(const cli_records *r, const json_t *record, sl_error *err) {
     const json_t *prompt = sl_json_get(record, "prompt");
     const char *other = sl_json_get(record, "context") ? "context" : sl_json_get(record, "question") ? "question" : NULL;
     if (prompt && other)
@@ -46,7 +51,8 @@ static int check_texts(const cli_records *r, const json_t *record, sl_error *err
 static int check_record(const cli_records *r, const json_t *record, sl_error *err) {
     const json_t *attn = sl_json_get(record, "attn"), *seq = sl_json_get(record, "seq"),
                  *logprobs = sl_json_get(record, "logprobs");
-    int rc = check_texts(r, record, err);
+    if (r->kind == CLI_RECORDS_TEXTS) return check_text(r, record, err);
+    int rc = check_prompt(r, record, err);
     if (rc) return rc;
     if (seq && (!json_is_integer(seq) || json_integer_value(seq) < 0 || json_integer_value(seq) > UINT32_MAX))
         return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: \"seq\": expected a whole number from 0 to 4294967295", r->path,
@@ -78,7 +84,7 @@ int cli_records_next(cli_records *r, json_t **out, sl_error *err) {
     while (errno = 0, (n = getline(&r->line, &r->cap, r->file)) >= 0) {
         r->n_lines++;
         if (strspn(r->line, " \t\r\n") == (size_t)n) continue;
-        if (r->plain) return plain_record(r, (size_t)n, out, err);
+        if (r->kind == CLI_RECORDS_PLAIN) return plain_record(r, (size_t)n, out, err);
         json_error_t e;
         json_t *record = json_loadb(r->line, (size_t)n, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &e);
         if (!record) return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: %s (column %d)", r->path, r->n_lines, e.text, e.column);

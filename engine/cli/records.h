@@ -1,9 +1,9 @@
-// engine/cli/records.h - reads files of many prompts, one per line: JSONL (--jsonl) or plain text (--prompts).
+// engine/cli/records.h - reads files of many prompts or texts, one per line: JSONL (--jsonl) or plain text (--prompts).
 //
-// A record is an object with "prompt", or with "context" and "question" (set-up B: --attn decodes the question). Optional
-// fields: "id", "attn" (the method of this line), "seq" (the sequence number that keys its random numbers) and "logprobs" (the
-// number of alternatives for each generated token). A plain line becomes a record with "prompt" only. Blank lines are skipped.
-// Errors name file and line.
+// A record of a prompt is an object with "prompt", or with "context" and "question" (set-up B: --attn decodes the question).
+// Optional fields: "id", "attn" (the method of this line), "seq" (the sequence number that keys its random numbers) and
+// "logprobs" (the number of alternatives for each generated token). A plain line becomes a record with "prompt" only. A record
+// of a text is an object with "text"; "id" is optional. Blank lines are skipped. Errors name file and line.
 #ifndef SLEIGH_RECORDS_H
 #define SLEIGH_RECORDS_H
 
@@ -15,9 +15,15 @@
 #include <jansson.h>
 #include <stdio.h>
 
+typedef enum {
+    CLI_RECORDS_PROMPTS, // JSONL
+    CLI_RECORDS_PLAIN,   // lines of text, not JSON
+    CLI_RECORDS_TEXTS,   // JSONL
+} cli_records_kind;
+
 typedef struct cli_records {
     const char *path;
-    int plain;
+    cli_records_kind kind;
     FILE *file;
     char *line; // buffer of getline
     size_t cap;
@@ -26,8 +32,8 @@ typedef struct cli_records {
     sl_text context, whole;
 } cli_records;
 
-// Path "-" is standard input. plain: lines of text, not JSON.
-int cli_records_open(cli_records *r, const char *path, int plain, sl_error *err);
+// Path "-" is standard input.
+int cli_records_open(cli_records *r, const char *path, cli_records_kind kind, sl_error *err);
 void cli_records_close(cli_records *r);
 // Reads and checks the next record. *out: the caller releases it; NULL at the end of the file.
 int cli_records_next(cli_records *r, json_t **out, sl_error *err);

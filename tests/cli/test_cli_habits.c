@@ -100,7 +100,7 @@ static void same(void) {
         char name[48];
         for (int j = 0; h->type == HABIT_SAME && cli_option_name(h->names, j, name, sizeof name); j++) {
             const char *value = h->value && !h->accepts ? "7" : value_for(h), *by_target = h->as_value ? h->as_value : value;
-            unsigned command = h->commands & CLI_GENERATE ? CLI_GENERATE : h->commands & CLI_BENCH;
+            unsigned command = h->commands & (0u - h->commands); // the first command of the row
             int is_switch = h->as_value && !strcmp(h->as_value, "1");
             char *from[] = {name, (char *)value}, *to[] = {(char *)h->target, (char *)by_target};
             cli_options a, b;

@@ -285,6 +285,27 @@ static void check_lines(const char *title, const result *r) {
     }
 }
 
+// The texts of a file, without and with histories. Adds their fields to *printed.
+static void perplexity_texts(const char *file, names *printed) {
+    json_t *line = json_pack("{s:s}", "text", long_text(12));
+    json_dump_file(line, file, 0);
+    json_decref(line);
+#define TEXTS "perplexity", "-m", tiny(), "--jsonl", file, "-c", "64", "--windows", "2"
+#define HISTORIES TEXTS, "--history", "8,all"
+    result json = RUN(TEXTS, "-o", "json"), csv = RUN(TEXTS, "-o", "csv"), jsonl = RUN(TEXTS, "-o", "jsonl"), md = RUN(TEXTS);
+    add_json(printed, json.out);
+    check_csv(&csv, &jsonl);
+    check_columns("perplexity", &md);
+    json = RUN(HISTORIES, "-o", "json"), csv = RUN(HISTORIES, "-o", "csv"), jsonl = RUN(HISTORIES, "-o", "jsonl");
+    add_json(printed, json.out);
+    check_csv(&csv, &jsonl);
+    md = RUN(HISTORIES);
+    CHECK_GOOD(md);
+    CHECK_HAS(md.out, "| perplexity after 8 | perplexity after all |\n");
+    md.out = strstr(md.out, "\n\n| history ") + 1; // the names of the other table's columns hold the histories
+    check_columns("perplexity", &md);
+}
+
 static void perplexity(void) {
     char file[256];
     snprintf(file, sizeof file, "%s", in_tmp("text"));
@@ -293,10 +314,11 @@ static void perplexity(void) {
     result json = RUN(PERPLEXITY, "-o", "json"), csv = RUN(PERPLEXITY, "-o", "csv"), jsonl = RUN(PERPLEXITY, "-o", "jsonl"),
            md = RUN(PERPLEXITY);
     names printed = keys_of(&json);
-    check_fields("perplexity", &printed);
     check_csv(&csv, &jsonl);
     check_columns("perplexity", &md);
     check_lines("perplexity", &md);
+    perplexity_texts(file, &printed);
+    check_fields("perplexity", &printed);
 }
 
 static void eval(void) {

@@ -1,5 +1,5 @@
 // tests/cli/test_cli_perplexity.c - sleigh perplexity end to end, compared with logits of library sessions in long double:
-// prefill passes, decode steps, strides; formats; errors.
+// prefill passes, decode steps, strides; texts of --jsonl; histories; formats; errors.
 #include "engine/engine.h"
 #include "tests/support/run_cli.h"
 #include "tests/support/models.h"
@@ -25,12 +25,17 @@ typedef struct text_ids {
     int n_vocab;
 } text_ids;
 
+static void set_text(text_ids *t, const char *text) {
+    t->ids.n = 0;
+    CHECK_OK(sl_tokenize(sl_model_tokenizer(t->model), text, strlen(text), SL_TOK_BOS, &t->ids, &err), err);
+    CHECK(t->ids.data[0] == sl_tokenizer_bos(sl_model_tokenizer(t->model)));
+}
+
 static text_ids open_text(void) {
     text_ids t = {0};
-    const char *text = long_text(40);
     CHECK_OK(sl_model_load(tiny(), NULL, &t.model, &err), err);
-    CHECK_OK(sl_tokenize(sl_model_tokenizer(t.model), text, strlen(text), SL_TOK_BOS, &t.ids, &err), err);
-    CHECK(t.ids.n > 800 && t.ids.data[0] == sl_tokenizer_bos(sl_model_tokenizer(t.model)));
+    set_text(&t, long_text(40));
+    CHECK(t.ids.n > 800);
     t.n_vocab = sl_model_config(t.model)->n_vocab;
     return t;
 }
@@ -60,9 +65,8 @@ static int add_rows(void *ctx, int first, int n_rows, const float *logits, sl_er
     return 0;
 }
 
-// Sum of -log p of the tokens of a window from first + 1 on. n_dense < n: the method decodes the rest.
-static double window_sum(const text_ids *t, sl_engine *engine, int at, int first, int n_dense, uint32_t sequence) {
-    int n = sl_engine_n_ctx(engine);
+// Sum of -log p of the tokens of a window of n tokens from first + 1 on. n_dense < n: the method decodes the rest.
+static double window_sum(const text_ids *t, sl_engine *engine, int at, int n, int first, int n_dense, uint32_t sequence) {
     sl_session *s;
     int32_t *ids = malloc(n * sizeof *ids);
     memcpy(ids, t->ids.data + at, n * sizeof *ids);
@@ -86,8 +90,10 @@ static sl_engine *new_engine(const text_ids *t, int n_ctx, const char *attn) {
     return engine;
 }
 
-// Checks the figures of each window and of the text. With 8 or more windows the standard error is from their sums.
-static void check_windows(const text_ids *t, const json_t *out, int n_ctx, int stride, int n_dense, const char *attn) {
+// Checks the figures of each window and of the text. With 8 or more windows the standard error is from their sums. from: index
+// in a window of the token before the first scored one.
+static void check_windows(const text_ids *t, const json_t *out, int n_ctx, int stride, int from, int n_dense,
+                          const char *attn) {
     int n_windows = ((int)t->ids.n - n_ctx) / stride + 1, n = 0;
     double *sums = malloc(n_windows * sizeof *sums), total = 0, squares = 0;
     int *counts = malloc(n_windows * sizeof *counts);
@@ -97,8 +103,8 @@ static void check_windows(const text_ids *t, const json_t *out, int n_ctx, int s
     CHECK(n_windows >= 8);
     for (int i = 0; i < n_windows; i++) {
         const json_t *row = json_array_get(rows, (size_t)i);
-        int first = i && n_ctx - stride - 1 > n_ctx / 2 ? n_ctx - stride - 1 : n_ctx / 2;
-        sums[i] = window_sum(t, engine, i * stride, first, n_dense, 7 + (uint32_t)i);
+        int first = i && n_ctx - stride - 1 > from ? n_ctx - stride - 1 : from;
+        sums[i] = window_sum(t, engine, i * stride, n_ctx, first, n_dense, 7 + (uint32_t)i);
         counts[i] = n_ctx - 1 - first;
         total += sums[i], n += counts[i];
         CHECK_INT(number(row, "first_token"), i * stride);
@@ -130,8 +136,8 @@ static void dense(void) { // one prefill pass per window; adjacent and overlappi
     result r = PERPLEXITY("-c", "101", "-o", "json"),
            over = PERPLEXITY("-c", "100", "--stride", "45", "-ub", "32", "-o", "json");
     json_t *out = document(&r), *overlapping = document(&over);
-    check_windows(&t, out, 101, 101, 101, "dense");
-    check_windows(&t, overlapping, 100, 45, 100, "dense");
+    check_windows(&t, out, 101, 101, 50, 101, "dense");
+    check_windows(&t, overlapping, 100, 45, 50, 100, "dense");
     CHECK_HAS(r.err, "each in one dense prefill pass");
     CHECK_HAS(r.err, " tok/s");
     json_decref(out), json_decref(overlapping);
@@ -145,9 +151,9 @@ static void decoded(void) {
            early = PERPLEXITY("-c", "64", "--attn", "santa-pps:S=4:budget=variance", "--dense-prefix", "3", "-o", "json"),
            steps = PERPLEXITY("-c", "64", "--dense-prefix", "32", "-o", "json"), pass = PERPLEXITY("-c", "64", "-o", "json");
     json_t *out = document(&r), *pps = document(&early), *slow = document(&steps), *fast = document(&pass);
-    check_windows(&t, out, 64, 64, 32, "santa:S=2");
-    check_windows(&t, pps, 64, 64, 3, "santa-pps:S=4:budget=variance");
-    check_windows(&t, slow, 64, 64, 32, "dense");
+    check_windows(&t, out, 64, 64, 32, 32, "santa:S=2");
+    check_windows(&t, pps, 64, 64, 32, 3, "santa-pps:S=4:budget=variance");
+    check_windows(&t, slow, 64, 64, 32, 32, "dense");
     CHECK(number(slow, "n_dense") == 32 && number(fast, "n_dense") == 64);
     CHECK_NEAR(number(slow, "ppl"), number(fast, "ppl"), 1e-3 * number(fast, "ppl"));
     CHECK(number(out, "ppl") > number(slow, "ppl") + 3 * number(slow, "ppl_se"));
@@ -155,6 +161,206 @@ static void decoded(void) {
     json_decref(out), json_decref(pps), json_decref(slow), json_decref(fast);
     close_text(&t);
 }
+
+// The last tokens of each window: a tail that is shorter and one that is longer than half; a method decodes the tail.
+static void scored_tail(void) {
+    text_ids t = open_text();
+    result tail = PERPLEXITY("-c", "100", "--score", "9", "-o", "json"),
+           most = PERPLEXITY("-c", "100", "--score", "99", "--stride", "80", "-o", "json"),
+           decoding = PERPLEXITY("-c", "64", "--score", "5", "--attn", "santa:S=2", "-o", "json"),
+           limited = PERPLEXITY("-c", "100", "--score", "9", "--windows", "2", "-o", "json"),
+           chunks = PERPLEXITY("-c", "100", "--score", "9", "--chunks", "2", "-o", "json");
+    json_t *few = document(&tail), *many = document(&most), *decoded = document(&decoding), *two = document(&limited);
+    check_windows(&t, few, 100, 100, 90, 100, "dense");
+    check_windows(&t, many, 100, 80, 0, 100, "dense");
+    check_windows(&t, decoded, 64, 64, 58, 58, "santa:S=2");
+    CHECK(number(few, "n_score") == 9 && number(many, "n_score") == 99 && number(decoded, "n_dense") == 58);
+    CHECK_INT(json_array_size(json_object_get(two, "windows")), 2);
+    const json_t *second = json_array_get(json_object_get(few, "windows"), 1);
+    CHECK(number(two, "ppl") == number(second, "ppl_so_far") && !json_is_true(json_object_get(two, "interrupted")));
+    CHECK_STR(chunks.out, limited.out);
+    json_decref(few), json_decref(many), json_decref(decoded), json_decref(two);
+    close_text(&t);
+}
+
+// ---- texts of a file ----
+
+// n texts; text i begins after sentence i, and every third text is half as long.
+static const char *text_at(int i) {
+    static char text[16384];
+    const char *whole = long_text(60);
+    for (int skip = i; skip; skip--) whole = strchr(whole, '.') + 2;
+    snprintf(text, sizeof text, "%.*s", i % 3 ? 1500 : 800, whole);
+    return text;
+}
+
+static const char *spill_texts(int n) {
+    static char path[256];
+    snprintf(path, sizeof path, "%s", in_tmp("texts.jsonl"));
+    FILE *f = fopen(path, "w");
+    for (int i = 0; f && i < n; i++) {
+        json_t *line = json_pack("{s:s}", "text", text_at(i));
+        if (i % 2) json_object_set_new(line, "id", json_sprintf("book %d", i));
+        json_dumpf(line, f, JSON_COMPACT);
+        fputs("\n\n", f);
+        json_decref(line);
+    }
+    CHECK(f && !fclose(f));
+    return path;
+}
+
+#define TEXTS(n, ...) RUN("perplexity", "-m", tiny(), "--jsonl", spill_texts(n), "--seed", "3", "--seq-id", "7", __VA_ARGS__)
+
+// Means and standard errors, computed from sums of groups.
+typedef struct group_sums {
+    double sum[40], count[40];
+    int n;
+} group_sums;
+
+static double mean_of(const group_sums *g, double *se) {
+    double sum = 0, n = 0, squares = 0;
+    for (int i = 0; i < g->n; i++) sum += g->sum[i], n += g->count[i];
+    for (int i = 0; i < g->n; i++) squares += pow(g->sum[i] - g->count[i] * sum / n, 2);
+    *se = sqrt(squares * g->n / (g->n - 1)) / n;
+    return sum / n;
+}
+
+// A row for each text. With 8 texts the error is between texts, with 7 between their windows.
+static void texts(void) {
+    text_ids t = open_text();
+    for (int n = 8; n >= 7; n--) {
+        result r = TEXTS(n, "-c", "64", "--windows", "5", "--stride", "50", "--attn", "santa:S=2", "-o", "json");
+        json_t *out = document(&r), *rows = json_object_get(out, "texts");
+        sl_engine *engine = new_engine(&t, 64, "santa:S=2");
+        group_sums by_text = {.n = n}, by_window = {.n = 0};
+        uint32_t sequence = 7;
+        double se, tokens = 0;
+        CHECK_INT(json_array_size(rows), n);
+        for (int i = 0; i < n; i++) {
+            const json_t *row = json_array_get(rows, (size_t)i), *id = json_object_get(row, "id");
+            set_text(&t, text_at(i));
+            int windows = ((int)t.ids.n - 64) / 50 + 1;
+            if (windows > 5) windows = 5;
+            tokens += (double)t.ids.n;
+            for (int w = 0; w < windows; w++, by_window.n++) {
+                int first = 32; // the last 50 tokens of a window overlap with no earlier one
+                double sum = window_sum(&t, engine, w * 50, 64, first, 32, sequence++);
+                by_text.sum[i] += sum, by_text.count[i] += 63 - first;
+                if (n == 7) by_window.sum[by_window.n] = sum, by_window.count[by_window.n] = 63 - first;
+            }
+            CHECK(number(row, "text") == i && number(row, "tokens") == (double)t.ids.n && number(row, "windows") == windows);
+            CHECK_INT(number(row, "scored"), by_text.count[i]);
+            check_close("nll of a text", number(row, "nll"), by_text.sum[i] / by_text.count[i]);
+            check_close("ppl of a text", number(row, "ppl"), exp(by_text.sum[i] / by_text.count[i]));
+            if (i % 2)
+                CHECK_STR(json_string_value(id), i == 1 ? "book 1" : i == 3 ? "book 3" : i == 5 ? "book 5" : "book 7");
+            else
+                CHECK_INT(json_integer_value(id), i);
+        }
+        double nll = mean_of(n == 8 ? &by_text : &by_window, &se);
+        check_close("nll", number(out, "nll"), nll);
+        check_close("nll_se", number(out, "nll_se"), se);
+        CHECK(number(out, "tokens") == tokens && sequence > 7 + (uint32_t)n);
+        CHECK_HAS(json_string_value(json_object_get(out, "file")), "texts.jsonl");
+        json_decref(out);
+        sl_engine_free(engine);
+    }
+    result md = TEXTS(3, "-c", "64", "--windows", "2"), csv = TEXTS(3, "-c", "64", "--windows", "2", "-o", "csv");
+    CHECK_GOOD(md);
+    CHECK_HAS(md.out, "\n| 1 | book 1 | 2 | 62 | ");
+    CHECK_HAS(md.out, " tokens scored in 6 windows of 64 from 3 texts, attention dense\n");
+    CHECK_GOOD(csv);
+    CHECK_INT(count_of(csv.out, csv.n_out, '\n'), 4);
+    size_t n;
+    result piped = RUN_IN(slurp(spill_texts(3), &n), "perplexity", "-m", tiny(), "--jsonl", "-", "-c", "64", "--windows", "2");
+    CHECK_STR(piped.out, md.out);
+    close_text(&t);
+}
+
+// ---- histories ----
+
+// Sum of -log p of tokens [99 - n_score + 1, 99] of a window of 100 tokens, each segment read after n_history tokens.
+static double history_sum(const text_ids *t, sl_engine *engine, int at, int n_score, int n_history, int segment) {
+    double sum = 0;
+    for (int i = 100 - n_score; i < 100; i += segment) {
+        int end = i + segment < 100 ? i + segment : 100, n = n_history + end - i;
+        sum += window_sum(t, engine, at + end - n, n, n_history - 1, n, 7);
+    }
+    return sum;
+}
+
+// Checks the table of histories 1, 33, 75 and all of 9 texts, with segments of 10 of the 25 scored tokens.
+static void histories(void) {
+    static const int sizes[] = {1, 33, 75}, fewest[] = {1, 33, 75, 75}, most[] = {10, 42, 84, 99};
+    enum { N = 9, ALL = 3 };
+    text_ids t = open_text();
+    sl_engine *engine = new_engine(&t, 100, "dense");
+    result r =
+        TEXTS(N, "-c", "100", "--windows", "1", "--score", "25", "--history", "1,33,75,all", "--segment", "10", "-o", "json");
+    json_t *out = document(&r), *rows = json_object_get(out, "texts"), *table = json_object_get(out, "histories");
+    group_sums sums[ALL + 1] = {0};
+    CHECK(json_array_size(rows) == N && json_array_size(table) == ALL + 1);
+    for (int i = 0; i < N; i++) {
+        const json_t *list = json_object_get(json_array_get(rows, (size_t)i), "histories");
+        set_text(&t, text_at(i));
+        for (int h = 0; h <= ALL; h++) {
+            double sum = h == ALL ? window_sum(&t, engine, 0, 100, 74, 100, 7) : history_sum(&t, engine, 0, 25, sizes[h], 10);
+            check_close("nll of a text", number(json_array_get(list, (size_t)h), "nll"), sum / 25);
+            sums[h].sum[i] = sum, sums[h].count[i] = 25, sums[h].n = N;
+        }
+    }
+    for (int h = 0; h <= ALL; h++) {
+        const json_t *row = json_array_get(table, (size_t)h);
+        double se, nll = mean_of(&sums[h], &se);
+        check_close("nll", number(row, "nll"), nll);
+        check_close("ppl_se", number(row, "ppl_se"), exp(nll) * se);
+        CHECK(number(row, "scored") == 25 * N && number(row, "texts") == N && number(row, "windows") == N);
+        CHECK(number(row, "history_fewest") == fewest[h] && number(row, "history_most") == most[h]);
+        if (!h) {
+            CHECK(json_is_null(json_object_get(row, "ln_ppl_ratio")) && json_is_null(json_object_get(row, "ln_ppl_ratio_low")));
+            continue;
+        }
+        group_sums more = sums[h];
+        for (int i = 0; i < N; i++) more.sum[i] -= sums[h - 1].sum[i];
+        double ratio = mean_of(&more, &se);
+        CHECK_NEAR(number(row, "ln_ppl_ratio"), ratio, 1e-7);
+        CHECK_NEAR(number(row, "ln_ppl_ratio_se"), se, 1e-7);
+        CHECK_NEAR(number(row, "ln_ppl_ratio_low"), ratio - 2.306004 * se, 1e-3 * se); // Student's t, 8 degrees of freedom
+        CHECK_NEAR(number(row, "ln_ppl_ratio_high"), ratio + 2.306004 * se, 1e-3 * se);
+    }
+    CHECK_STR(json_string_value(json_object_get(json_array_get(table, 1), "history")), "33");
+    CHECK_HAS(r.err,
+              "9 windows of 100 tokens from 9 texts, the last 25 tokens of each scored after 4 histories, in segments of 10\n");
+    json_decref(out);
+    sl_engine_free(engine);
+    close_text(&t);
+}
+
+// The history of all tokens has the figures of a run without --history. So has the longest history if a window has one segment.
+// The windows of a text may overlap.
+static void whole_history(void) {
+    result plain = PERPLEXITY("-c", "90", "--score", "40", "--stride", "33", "-o", "json"),
+           all = PERPLEXITY("-c", "90", "--score", "40", "--stride", "33", "--history", "all", "-o", "jsonl"),
+           first = PERPLEXITY("-c", "90", "--score", "40", "--windows", "1", "--history", "all,50", "-o", "csv"),
+           md = PERPLEXITY("-c", "90", "--score", "40", "--windows", "3", "--history", "2,5-15+10,all", "--segment", "7");
+    json_t *out = document(&plain), *row = document(&all);
+    static const char *const same[] = {"scored", "nll", "nll_se", "ppl", "ppl_se"};
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++) CHECK(number(out, same[i]) == number(row, same[i]));
+    CHECK_INT(number(row, "windows"), (double)json_array_size(json_object_get(out, "windows")));
+    CHECK_GOOD(first);
+    CHECK_INT(count_of(first.out, first.n_out, '\n'), 3);
+    CHECK_HAS(first.out, ",\"50\",50,89,1,1,40,\"dense\",");
+    CHECK_HAS(first.out, ",0.0,0.0,0.0,0.0\n"); // equal bits
+    CHECK_GOOD(md);
+    CHECK_HAS(md.out, "| scored | perplexity after 2 | perplexity after 5 | perplexity after 15 | perplexity after all |\n");
+    CHECK_HAS(md.out, "\n\n120 of ");
+    CHECK_HAS(md.out, " tokens scored in 3 windows of 90, attention dense\n\n| history | ");
+    CHECK_HAS(md.out, "\n| 15 | 15 | 21 | 120 | ");
+    CHECK_HAS(md.err, " of 90 tokens, the last 40 tokens of each scored after 4 histories, in segments of 7\n");
+    json_decref(out), json_decref(row);
+}
+
+// ---- output and errors ----
 
 static void tables(void) {
     result md = PERPLEXITY("-c", "300"), csv = PERPLEXITY("-c", "300", "-o", "csv"),
@@ -223,12 +429,26 @@ static void errors(void) {
         const char *args[4], *part;
     } cases[] = {
         {{"-c", "64", "--stride", "65"}, "--stride 65: expected at most 64, the window size"},
-        {{"-c", "64", "--dense-prefix", "33"}, "--dense-prefix 33: expected at most 32, half a window"},
+        {{"-c", "64", "--dense-prefix", "33"},
+         "--dense-prefix 33: expected at most 32, so that --attn predicts every scored token"},
         {{"-c", "200k"}, "--ctx-size 204800: expected 1 to 131072"},
         {{"-c", "3"}, "-c 3: expected"},
         {{"--attn", "santta"}, "santta"},
         {{"--S", "4"}, "flag --S: the chosen attention method"},
         {{"-p", "x"}, "flag -p does not belong to this command"},
+        {{"-c", "64", "--score", "64"}, "--score 64: expected at most 63, because the first token of a window is not scored"},
+        {{"--score", "0"}, "--score 0: expected a whole number, 1 or more"},
+        {{"--windows", "0"}, "--windows 0: expected a whole number, 1 or more"},
+        {{"--history", "16,most"}, "--history most: expected whole numbers, 1 or more, or all"},
+        {{"--history", "0"}, "expected whole numbers, 1 or more, or all"},
+        {{"--history", "16,,all"}, "expected whole numbers, 1 or more, or all"},
+        {{"-c", "64", "--history", "33,34"},
+         "--history 34: expected at most 33, the tokens of a window before the scored ones"},
+        {{"--history", "16", "--attn", "santa"}, "--history: expected dense attention in every layer"},
+        {{"--history", "16", "--dense-prefix", "1"},
+         "--history: expected dense attention in every layer and no --dense-prefix"},
+        {{"--segment", "16"}, "flag --segment needs --history"},
+        {{"--jsonl", "x"}, "flag --file cannot be used with --jsonl"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *args[12] = {"perplexity", "-m", tiny(), "-f", spill_text()};
@@ -236,7 +456,28 @@ static void errors(void) {
         result r = run_args(NULL, args);
         check_error(&r, 2, cases[i].part);
     }
-    result r = RUN("perplexity", "-m", tiny(), "-f", in_tmp("missing"));
+    static const struct {
+        const char *lines, *part;
+    } files[] = {
+        {"", "lines.jsonl: expected texts, found none"},
+        {"{\"text\": \"The sky is blue.\"}\n\n{\"prompt\": \"x\"}\n",
+         "lines.jsonl: line 3: expected an object with a string \"text\""},
+        {"[]\n", "lines.jsonl: line 1: expected an object with a string \"text\""},
+        {"{\"text\": 5}\n", "lines.jsonl: line 1: expected an object with a string \"text\""},
+        {"{\"text\": \n", "lines.jsonl: line 1: "},
+        {"{\"text\": \"The sky is blue. The sky is blue.\"}\n{\"text\": \"The sky.\"}\n", "lines.jsonl: line 2: the text has "},
+    };
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        spill(in_tmp("lines.jsonl"), files[i].lines, strlen(files[i].lines));
+        result r = RUN("perplexity", "-m", tiny(), "--jsonl", in_tmp("lines.jsonl"), "-c", "8");
+        check_error(&r, 1, files[i].part);
+        CHECK_INT(r.n_out, 0);
+    }
+    result r = RUN_IN("a b c d e f g h", "perplexity", "-m", tiny(), "--score", "2");
+    check_error(&r, 1, " tokens; expected at least 512, the window size");
+    r = RUN("perplexity", "-m", tiny(), "--jsonl", in_tmp("missing"));
+    check_error(&r, 1, "missing");
+    r = RUN("perplexity", "-m", tiny(), "-f", in_tmp("missing"));
     check_error(&r, 1, "missing");
     r = RUN("perplexity", "-f", in_tmp("missing"));
     check_error(&r, 2, "flag --model is required");
@@ -245,6 +486,10 @@ static void errors(void) {
 static const test_case cases[] = {
     {"dense", 0, dense},
     {"decoded", 0, decoded},
+    {"scored-tail", 0, scored_tail},
+    {"texts", 0, texts},
+    {"histories", 0, histories},
+    {"whole-history", 0, whole_history},
     {"tables", 0, tables},
     {"sizes", 0, sizes},
     {"short-text", 0, short_text},

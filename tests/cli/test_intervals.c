@@ -61,6 +61,28 @@ static void means(void) {
     cli_values_free(&v);
 }
 
+// The interval of a mean, from tables of Student's t: 8 and 24 groups, and 101 values in fewer groups.
+static void mean_intervals(void) {
+    static const struct {
+        int n, groups;
+        double t;
+    } cases[] = {{16, 8, 2.364624}, {48, 24, 2.068658}, {101, 1, 1.983972}, {101, 7, 1.983972}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        cli_values v = {0};
+        for (int k = 0; k < cases[i].n; k++) {
+            CHECK_OK(cli_values_add(&v, k * 37 % 101, &err), err);
+            if ((k + 1) * cases[i].groups / cases[i].n > v.n_groups) CHECK_OK(cli_values_end_group(&v, &err), err);
+        }
+        CHECK_INT(v.n_groups, cases[i].groups);
+        cli_estimate mean = cli_values_mean(&v);
+        cli_interval got = cli_values_mean_interval(&v, mean);
+        CHECK(got.at == mean.at && mean.error > 0);
+        CHECK_NEAR(got.high - got.at, cases[i].t * mean.error, 4e-4 * cases[i].t * mean.error);
+        CHECK_NEAR(got.at - got.low, cases[i].t * mean.error, 4e-4 * cases[i].t * mean.error);
+        cli_values_free(&v);
+    }
+}
+
 static void check_spread(const double *from, int n, double mean, double deviation, double median) {
     double x[16], got[3];
     memcpy(x, from, (size_t)n * sizeof *x);
@@ -417,6 +439,7 @@ static void coverage(void) {
 
 static const test_case cases[] = {
     {"means", NEEDS_NOTHING, means},
+    {"mean_intervals", NEEDS_NOTHING, mean_intervals},
     {"spreads", NEEDS_NOTHING, spreads},
     {"quantiles", NEEDS_NOTHING, quantiles},
     {"logits", NEEDS_NOTHING, logits},

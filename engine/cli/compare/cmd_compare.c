@@ -324,7 +324,7 @@ int cmd_compare(const cli_options *flags, sl_error *err) {
     if (!rc) rc = cli_attn_list_parse(&o.attns, &c.attn, err);
     if (!rc) rc = cli_check_device(&o, err);
     if (!rc && o.chat) rc = cli_chat_template(&o, &c.prompter.chat, err);
-    if (!rc && o.jsonl) rc = cli_records_open(&records, o.jsonl, 0, err);
+    if (!rc && o.jsonl) rc = cli_records_open(&records, o.jsonl, CLI_RECORDS_PROMPTS, err);
     if (!rc && o.jsonl) rc = cli_records_check(&records, &n_records, err);
     if (!rc && !o.jsonl) rc = cli_read_input(&o, &text, err);
     if (!rc && o.reference) rc = cli_read_file(o.reference, &reference, err);

@@ -125,7 +125,7 @@ int cli_generate_jsonl(const cli_options *o, sl_error *err) {
     cli_run run;
     int rc = cli_need_model(o, err);
     if (!rc) rc = check_flags(o, err);
-    if (!rc) rc = cli_records_open(&j.records, o->jsonl, 0, err);
+    if (!rc) rc = cli_records_open(&j.records, o->jsonl, CLI_RECORDS_PROMPTS, err);
     if (!rc) rc = cli_records_check(&j.records, &j.n_total, err);
     if (!rc) rc = cli_run_open(&run, o, err);
     if (!rc) {

@@ -219,7 +219,8 @@ int cli_generate_parallel(const cli_options *o, sl_error *err) {
     int rc = cli_need_model(o, err);
     if (!rc) rc = check_flags(o, err);
     if (!rc && o->chat) rc = cli_chat_template(o, &j.template, err);
-    if (!rc) rc = cli_records_open(&j.records, o->prompts ? o->prompts : o->jsonl, o->prompts != NULL, err);
+    if (!rc) rc = cli_records_open(&j.records, o->prompts ? o->prompts : o->jsonl,
+                                   o->prompts ? CLI_RECORDS_PLAIN : CLI_RECORDS_PROMPTS, err);
     if (!rc) rc = read_requests(&j, err);
     if (!rc) rc = cli_run_open(&run, o, err);
     if (!rc) {

@@ -30,13 +30,18 @@ typedef struct cli_estimate {
     double at, error; // NaN: unknown
 } cli_estimate;
 
-// The mean with its standard error. With 8 or more groups it is the error between groups, so that values of a group may depend
-// on each other in any way. With fewer groups, whose spread is unreliable, it treats all values as independent.
+// The mean with its standard error. With CLI_MIN_GROUPS or more groups it is the error between groups, so that values of a
+// group may depend on each other in any way. With fewer groups, whose spread is unreliable, it treats all values as
+// independent.
+enum { CLI_MIN_GROUPS = 8 };
 cli_estimate cli_values_mean(const cli_values *v);
 
 typedef struct cli_interval {
     double at, low, high; // NaN: no values
 } cli_interval;
+
+// The 95% interval of a mean with this standard error: Student's t, with the groups or the values that gave the error.
+cli_interval cli_values_mean_interval(const cli_values *v, cli_estimate mean);
 
 // n quantiles (share: ascending, in 0 to 1) with 95% intervals between order statistics. They assume independent values, and
 // nothing else about the distribution. A quantile is the smallest value with at least that share of values at or below it.

@@ -1,0 +1,394 @@
+#!/usr/bin/env python3
+"""Runs the measurements of docs/results/prose.md and keeps their figures. scripts/prose_report.py writes the page from them.
+
+    python3 scripts/prose_results.py --part inputs                           # needs the corpus and the tokenizer, and no GPU
+    python3 scripts/prose_results.py --jobs 4 --device cuda                  # every other part: needs the inputs and the model
+    python3 scripts/prose_results.py --part methods:32k history              # these parts only
+    python3 scripts/prose_report.py
+
+Parts (LEN is a length of --lengths; `methods` means all its lengths):
+    inputs             the files of --work: books-LEN.jsonl, texts.jsonl, needle-LEN.jsonl, two-hop-LEN.jsonl, tiny-LEN.jsonl
+    history:LEN        perplexity of the same tokens after 1k, 4k, 16k and all tokens before them
+    attention-prose:LEN, attention-tiny:LEN   statistics of dense attention, of the model and of the embedded model
+    methods:LEN        every method on the last tokens of books: next tokens, heads
+    needle:LEN, two-hop:LEN   questions about facts that stand in books
+    continuations:LEN:SEED    texts at temperature 0.8
+
+Each part writes one JSON to --results: the command, the day, the seconds, and the figures of the command's output. A part does not run
+again while its command, its input and its model are the same. Parts can run in several processes, which share a folder.
+
+A line of books-LEN.jsonl is a book of the test split: {"id", "prompt", "reference"}. The reference has --score tokens. It ends at the same
+token for every length: the largest length that the book has. The prompt is the tokens before it, LEN - score of them. Texts begin and end
+at a blank before a word, so the tokens of the text are the tokens of the book."""
+import argparse
+import array
+import collections
+import concurrent.futures
+import datetime
+import hashlib
+import json
+import os
+import random
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+
+import tiny_text
+from bpe import Tok
+from prose_needles import read_books
+
+METHODS = [
+    "santa-prop:S={32,64,128,256,512}", "santa-sys:S={32,64,128,256,512}", "santa-pps:S={32,64,128,256,512}",
+    "santa-is:S={32,64,128,256,512}", "santa-flash:S={32,64,128,256,512}", "dense-q:bits=4", "bernoulli:B={4,8,16}",
+    "bernoulli-group:B=8+santa-prop:S=128", "topk:k={64,256,1024}", "quest:tokens={128,512,1024,2048}",
+    "streaming:window={252,1020,4092,8188}", "magicpig:hits=1:K=8:L={20,40}", "magicpig:L={75,150}", "vattention:epsilon={0.05,0.2}",
+    "vattention:predictor=quest:top=0.02:base=0.02:epsilon={0.05,0.2,0.4}",
+]
+# One or two budgets of each method, for questions and for continuations.
+FEW_METHODS = [
+    "santa-prop:S={32,128}", "santa-sys:S=128", "santa-pps:S={32,128}", "santa-is:S={32,128,256}", "santa-flash:S={128,512}",
+    "bernoulli:B=8", "topk:k=256", "quest:tokens={512,1024}", "streaming:window={1020,4092}", "magicpig:L=150",
+    "vattention:predictor=quest:top=0.02:base=0.02:epsilon=0.2",
+]
+HISTORIES = ["1k", "4k", "16k"]
+CONTINUATION_SEEDS = (1, 2, 3)
+TEMPERATURE = 0.8
+
+Part = collections.namedtuple("Part", "name command input model keep")
+
+
+def count(size):
+    """'32k' -> 32768"""
+    return int(size.removesuffix("k")) * (1024 if size.endswith("k") else 1)
+
+
+# ---- inputs ----
+
+class Book:
+    """The tokens of a book of the test split, and the text of a range of them. tokens: {id: bytes}."""
+
+    def __init__(self, name, ids, tokens):
+        self.name, self.ids, self.tokens = name, ids, tokens
+
+    def is_cut(self, i):
+        """1: a pre-token ends before token i in every text that holds both tokens: a blank and a word follow a word or a full stop."""
+        before, after = (self.tokens.get(token, b"") for token in self.ids[i - 1:i + 1])  # special tokens have no bytes
+        return re.fullmatch(rb".*[A-Za-z0-9.,;:]", before, re.DOTALL) and re.match(rb" [A-Za-z]", after)
+
+    def cut(self, i, step):
+        """The nearest place from token i on (step 1) or before it (step -1) where a text can be cut."""
+        while not self.is_cut(i):
+            i += step
+        return i
+
+    def text(self, first, end):
+        return b"".join(self.tokens[i] for i in self.ids[first:end]).decode()
+
+
+def write_lines(path, lines):
+    with open(path + ".part", "w") as f:
+        f.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    os.replace(path + ".part", path)
+    print(f"{path}: {len(lines)} lines, {os.path.getsize(path) / 2**20:.1f} MiB", file=sys.stderr)
+
+
+def check_tokens(args, book, first, end):
+    """The program must read the tokens of the book from its text."""
+    run = subprocess.run([args.sleigh, "tokenize", "-m", args.model, "-f", "-"], input=book.text(first, end), capture_output=True, text=True)
+    if run.returncode:
+        sys.exit(run.stderr)
+    if [int(i) for i in run.stdout.split(",")] != list(book.ids[first:end]):
+        sys.exit(f"{book.name}: the text of tokens {first} to {end} gives other tokens; expected the tokens of {args.corpus}/test.u16")
+
+
+def book_inputs(args, lengths, check=check_tokens):
+    lines, texts = {n: [] for n in lengths}, []
+    tokenizer = os.path.join(args.model, "tokenizer.json")
+    tokens = Tok.load(tokenizer).inv
+    books = [Book(name, ids, tokens) for name, ids in read_books(args.corpus, tokenizer, "test") if len(ids) > lengths[0]]
+    for book in books[:args.books]:
+        ends = [n for n in lengths if n < len(book.ids)]
+        end = book.cut(ends[-1], -1)
+        middle = book.cut(end - args.score, 1)
+        for n in ends:
+            first = book.cut(max(1, end - n + 1), 1)  # BOS is one of the n tokens
+            lines[n].append({"id": book.name, "prompt": book.text(first, middle), "reference": book.text(middle, end)})
+        check(args, book, first, end)
+        # Whole windows for `perplexity`; a few tokens more, because the text begins at a cut.
+        limit = min(len(book.ids) - 1, 2 * lengths[-1] + 256)
+        texts.append({"id": book.name, "text": book.text(book.cut(1, 1), book.cut(limit, -1))})
+    if not texts:
+        sys.exit(f"{args.corpus}: no book of the test split has {args.lengths.split(',')[0]} tokens")
+    for size, n in zip(args.lengths.split(","), lengths):
+        write_lines(args.input(f"books-{size}"), lines[n])
+    write_lines(args.input("texts"), texts)
+
+
+def needle_inputs(args):
+    for kind in ("needle", "two-hop"):
+        for size in args.lengths.split(","):
+            run = subprocess.run([sys.executable, os.path.join(os.path.dirname(__file__), "prose_needles.py"), "--corpus", args.corpus,
+                                  "--model", args.model, "--kind", kind, "--length", size, "--samples", str(args.samples)],
+                                 capture_output=True, text=True)
+            if run.returncode:
+                sys.exit(run.stderr)
+            write_lines(args.input(f"{kind}-{size}"), [json.loads(line) for line in run.stdout.splitlines()])
+
+
+def tiny_inputs(args):
+    """Texts of the embedded model's own kind."""
+    for size in args.lengths.split(","):
+        lines = []
+        for i, kind in enumerate(["needle", "two-hop"] * 4):
+            context, questions = tiny_text.task_context(kind, random.Random(f"prose/{i}"), count(size), 1)
+            lines.append({"id": f"{kind}-{i}", "context": context, "question": questions[0][0], "reference": questions[0][1]})
+        write_lines(args.input(f"tiny-{size}"), lines)
+
+
+def make_inputs(args):
+    os.makedirs(args.work, exist_ok=True)
+    book_inputs(args, sorted(map(count, args.lengths.split(","))))
+    tiny_inputs(args)
+    needle_inputs(args)
+
+
+# ---- figures that are kept ----
+
+def rounded(x):
+    """Six digits are enough for a page."""
+    if isinstance(x, float):
+        return float(f"{x:.6g}")
+    if isinstance(x, list):
+        return [rounded(v) for v in x]
+    return {k: rounded(v) for k, v in x.items()} if isinstance(x, dict) else x
+
+
+PROGRAM = ("version", "commit", "device", "n_params", "dtype")
+
+
+def of_document(doc, **figures):
+    return {**{k: doc[k] for k in PROGRAM if k in doc}, "seed": doc.get("seed"), **figures}
+
+
+OF_METHOD = ("attn", "positions", "agreement", "kv_bytes_share", "top1", "kl", "ppl_answer", "ln_ppl_ratio", "step_bytes_share", "l2",
+             "bytes_share")
+OF_PROMPT = ("top1", "kl", "ln_ppl_ratio", "ppl_answer", "l2", "text_nll", "agreement")
+
+
+def keep_compare(doc):
+    """The figures of each method with their intervals, those of its layers, and a list over prompts for each figure of a prompt."""
+    def over_prompts(rows):
+        return {k: [row[k] for row in rows] for k in OF_PROMPT if rows and rows[0].get(k) is not None}
+
+    methods = []
+    for i, row in enumerate(doc["methods"]):
+        kept = {k: v for k, v in row.items() if re.sub("_(dense|median|se|low|high)", "", k) in OF_METHOD}
+        kept["by_prompt"] = over_prompts([p["methods"][i] for p in doc["prompts"]])
+        kept["layer_l2"] = [layer["l2"] for layer in row["layers"]]
+        methods.append(kept)
+    return of_document(doc, temp=doc["temp"], prompts=[p["id"] for p in doc["prompts"]], n_prompt=[p["n_prompt"] for p in doc["prompts"]],
+                       dense_by_prompt=over_prompts([p["dense"] for p in doc["prompts"]]), methods=methods)
+
+
+def keep_attention(doc):
+    return of_document(doc, prompts=[p["id"] for p in doc["prompts"]], n_prompt=[p["n_prompt"] for p in doc["prompts"]],
+                       attention=doc["attention"])
+
+
+def keep_perplexity(doc):
+    """Of each history the mean negative log-likelihood of every text."""
+    nll = {h["history"]: [text["histories"][i]["nll"] for text in doc["texts"]] for i, h in enumerate(doc["histories"])}
+    return of_document(doc, texts=[text["id"] for text in doc["texts"]], n_score=doc["n_score"], scored=doc["scored"], nll=nll)
+
+
+def keep_eval(doc):
+    return of_document(doc, device=doc["settings"].get("arithmetic"), samples=doc["rows"][0]["samples"], rows=doc["rows"])
+
+
+# ---- parts ----
+
+def all_parts(args):
+    """{name: Part}, in the order in which parts run. The longest come first, so that processes side by side end together."""
+    parts = {}
+    sizes = sorted(args.lengths.split(","), key=count, reverse=True)
+    methods, few = ",".join(METHODS), ",".join(FEW_METHODS)
+
+    def add(name, keep, command, input_name, *flags, model=args.model):
+        path = args.input(input_name)
+        where = [] if args.device == "auto" else ["--device", args.device]
+        where += ["-t", str(args.threads)] if args.threads else []
+        parts[name] = Part(name, [args.sleigh, command, "-m", model, "--jsonl", path, *flags, *where, "-o", "json"], path, model, keep)
+
+    for size in sizes:
+        add(f"methods:{size}", keep_compare, "compare", f"books-{size}", "--no-texts", "--attn", methods)
+    for size in sizes:
+        for seed in CONTINUATION_SEEDS:
+            add(f"continuations:{size}:{seed}", keep_compare, "compare", f"books-{size}", "--no-heads", "-n", str(args.score), "--ignore-eos",
+                "--temp", str(TEMPERATURE), "--top-k", "0", "--top-p", "1", "--min-p", "0", "--seed", str(seed), "--attn", few)
+        for kind in ("needle", "two-hop"):
+            add(f"{kind}:{size}", keep_eval, "eval", f"{kind}-{size}", "-n", "32", "-e", "--stop", "\\n", "--attn", "dense," + few)
+    top = count(sizes[0])
+    histories = [h for h in HISTORIES if count(h) < top - top // 8]
+    add(f"history:{sizes[0]}", keep_perplexity, "perplexity", "texts", "-c", sizes[0], "--history", ",".join([*histories, "all"]), "--score",
+        str(top // 8))
+    for name, model, text in (("prose", args.model, "books"), ("tiny", args.tiny, "tiny")):
+        add(f"attention-{name}:{sizes[0]}", keep_attention, "compare", f"{text}-{sizes[0]}", "--no-texts", "--no-heads", "--attention",
+            "--attn", "dense", model=model)
+    return parts
+
+
+def hash_of(path):
+    with open(path, "rb") as f:
+        return hashlib.sha256(f.read()).hexdigest()[:16]
+
+
+def shown(args, part):
+    """The command as a reader types it in the repository."""
+    where = {args.sleigh: "build/sleigh", part.input: f"build/prose-work/{os.path.basename(part.input)}"}
+    return " ".join(shlex.quote(where.get(word, word)) for word in part.command)
+
+
+def run_part(args, part):
+    """Runs a part unless its file is there. Returns the reason of a failure."""
+    path = os.path.join(args.results, part.name.replace(":", "-") + ".json")
+    try:
+        key = {"command": shown(args, part), "input": hash_of(part.input), "model": hash_of(os.path.join(part.model, "model.safetensors"))}
+    except OSError as e:
+        return f"{part.name}: {e}; the part `inputs` makes inputs, and scripts/train_prose.py trains the model"
+    if os.path.exists(path):
+        with open(path) as f:
+            before = json.load(f)
+        if {k: before.get(k) for k in key} == key:
+            print(f"{part.name}: {path} is there", file=sys.stderr)
+            return None
+    print(f"{part.name}: {key['command']}", file=sys.stderr, flush=True)
+    start = time.monotonic()
+    out, log = (os.path.join(args.work, os.path.basename(path).replace(".json", end)) for end in (".out", ".log"))
+    with open(out, "w") as o, open(log, "w") as e:
+        run = subprocess.run(part.command, stdout=o, stderr=e if args.jobs > 1 else None)
+    if run.returncode:
+        return f"{part.name}: exit {run.returncode}" + (f"; {log} has the reason" if args.jobs > 1 else "")
+    with open(out) as f:
+        kept = {"part": part.name, **key, "date": datetime.date.today().isoformat(), "seconds": round(time.monotonic() - start, 1),
+                "result": rounded(part.keep(json.load(f)))}
+    with open(path + ".part", "w") as f:
+        json.dump(kept, f, separators=(",", ":"))
+        f.write("\n")
+    os.replace(path + ".part", path)
+    os.remove(out)
+    print(f"{part.name}: {kept['seconds']} s, {path}", file=sys.stderr, flush=True)
+    return None
+
+
+def chosen(parts, names):
+    """The parts that the names select: `methods` selects methods:4k, methods:8k, ..."""
+    for name in names:
+        if not any(p == name or p.startswith(name + ":") for p in parts):
+            sys.exit(f"--part {name}: expected inputs or one of {' '.join(parts)}")
+    return [p for p in parts.values() if not names or any(p.name == n or p.name.startswith(n + ":") for n in names)]
+
+
+# ---- self-test ----
+
+def self_test():
+    """Makes the inputs of two books of the embedded model's language, keeps figures of a part, and finds it again."""
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer = "models/tiny/tokenizer.json"
+        tok, ids, index = Tok.load(tokenizer), array.array("H"), []
+        for i, n_tokens in enumerate((2300, 1200)):
+            context, questions = tiny_text.task_context("one-hop", random.Random(i), n_tokens, 1)
+            book = tok.encode(context + questions[0][0])
+            index.append({"name": f"book-{i}", "first": len(ids), "n_tokens": len(book)})
+            ids.extend([*book, tok.eos])
+        with open(tokenizer, "rb") as f:
+            index = {"test": index, "tokenizer": hashlib.sha256(f.read()).hexdigest()}
+        with open(os.path.join(folder, "tokens.json"), "w") as f:
+            json.dump(index, f)
+        with open(os.path.join(folder, "test.u16"), "wb") as f:
+            f.write(ids.tobytes())
+        a = arguments(["--model", "models/tiny", "--corpus", folder, "--work", folder, "--results", folder, "--lengths", "1k,2k", "--score", "32"])
+        book_inputs(a, [1024, 2048], lambda *_: None)
+        short, long = (list(map(json.loads, open(a.input(f"books-{size}")))) for size in ("1k", "2k"))
+        expect([line["id"] for line in short] == ["book-0", "book-1"] and [line["id"] for line in long] == ["book-0"], "books of each length")
+        expect(short[0]["reference"] == long[0]["reference"], "a book has one reference for all lengths")
+        for line, limit, end in ((short[0], 1024, 2048), (long[0], 2048, 2048), (short[1], 1024, 1024)):
+            first = index["test"][line["id"] == "book-1"]["first"]
+            found = tok.encode(line["prompt"] + line["reference"])
+            expect(limit - 32 < len(found) < limit, f"{line['id']} has {len(found)} tokens; expected at most {limit} with BOS")
+            at = next(i for i in range(first, first + end) if ids[i:i + len(found)] == array.array("H", found))
+            expect(first + end - 32 < at + len(found) <= first + end, "the reference ends at the length's last token")
+            expect(20 < len(tok.encode(line["reference"])) <= 32, "tokens of a reference")
+        # A part runs once, and again after its input has changed.
+        a.sleigh = os.path.join(folder, "sleigh")
+        with open(a.sleigh, "w") as f:
+            f.write("#!/bin/sh\necho run >>\"$0.runs\"\necho '{\"version\": \"0\", \"commit\": \"c\", \"device\": \"d\", \"histories\": [], \"texts\": [], "
+                    "\"n_score\": 1, \"scored\": 0.123456789}'\n")
+        os.chmod(a.sleigh, 0o755)
+        part = all_parts(a)["history:2k"]
+        runs = []
+        for change in ("", "", "\n"):
+            with open(part.input, "a") as f:
+                f.write(change)
+            expect(run_part(a, part) is None, "a part runs")
+            with open(a.sleigh + ".runs") as f:
+                runs.append(len(f.readlines()))
+        expect(runs == [1, 1, 2], f"runs of a part: {runs}")
+        with open(os.path.join(folder, "history-2k.json")) as f:
+            kept = json.load(f)
+        expect(kept["result"]["scored"] == 0.123457 and kept["command"].startswith("build/sleigh perplexity -m models/tiny"), "kept figures")
+
+
+def expect(right, what):
+    if not right:
+        sys.exit(f"prose_results: self-test: {what}")
+
+
+def arguments(words=None):
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--sleigh", default="build/sleigh")
+    p.add_argument("-m", "--model", default="models/prose")
+    p.add_argument("--tiny", default="models/tiny", help="the embedded model")
+    p.add_argument("--corpus", default="build/prose")
+    p.add_argument("--work", default="build/prose-work", help="folder of inputs and of the messages of parts")
+    p.add_argument("--results", default="docs/results/prose")
+    p.add_argument("--part", nargs="+", action="extend", default=[], metavar="PART", help="by default every part except inputs")
+    p.add_argument("--lengths", default="4k,8k,16k,32k")
+    p.add_argument("--score", type=int, default=256, help="tokens of a reference and of a continuation")
+    p.add_argument("--books", type=int, default=None, help="inputs: at most so many books")
+    p.add_argument("--samples", type=int, default=48, help="inputs: questions of each kind and length")
+    p.add_argument("--device", default="auto")
+    p.add_argument("--jobs", type=int, default=1, help="parts that run at the same time; their messages go to .log files in --work")
+    p.add_argument("-t", "--threads", type=int, default=0)
+    p.add_argument("--list", action="store_true", help="print the commands, and run nothing")
+    p.add_argument("--self-test", action="store_true", help="check the inputs of two small books, without the model")
+    a = p.parse_args(words)
+    a.input = lambda name: os.path.join(a.work, name + ".jsonl")
+    return a
+
+
+def main():
+    a = arguments()
+    if a.self_test:
+        return self_test()
+    if "inputs" in a.part:
+        make_inputs(a)
+        a.part.remove("inputs")
+        if not a.part:
+            return
+    parts = chosen(all_parts(a), a.part)
+    if a.list:
+        for part in parts:
+            print(f"{part.name}: {shown(a, part)}")
+        return
+    os.makedirs(a.results, exist_ok=True)
+    with concurrent.futures.ThreadPoolExecutor(a.jobs) as pool:
+        faults = [fault for fault in pool.map(lambda part: run_part(a, part), parts) if fault]
+    if faults:
+        sys.exit("\n".join(faults))
+
+
+if __name__ == "__main__":
+    main()
