@@ -20,6 +20,7 @@ import lzma
 import pathlib
 import pickle
 import posixpath
+import random
 import re
 import shutil
 import subprocess
@@ -36,12 +37,19 @@ BYTES_PER_TOKEN = 3.7
 MIN_BOOK = 20 * 1000       # bytes: a shorter text is not a book
 LARGE_BOOK = 3 * MEGABYTE  # a larger book is split by its folders
 MIN_PART = 150 * 1000
-MIN_PROSE = 0.23           # the least share of common words on a page
+MIN_PROSE = 0.26           # the least share of common words on a page
 MIN_PAGE = 200             # bytes: a shorter page is a menu
-MIN_TEST = 300 * 1000      # bytes: 64k tokens and a margin
-MAX_TEST = 1200 * 1000
-N_TEST = 36
-TEST_PROSE = 0.3            # the least share of common words in a test book
+SHORT = 50                 # characters of a paragraph that may be a name or a cell
+MAX_SHORT = 6              # short paragraphs in a row that stay
+MIN_TEST = 140 * 1000      # bytes: 32k tokens and a margin
+LICENCES = {  # the name in the table of packages: what the package's copyright file says
+    "Apache": r"(?i)apache", "Artistic": r"(?i)artistic", "Boost": r"\bBSL\b|Boost Software", "BSD": r"\bBSD|Redistribution and use in source",
+    "CC-BY": r"(?i)CC-BY|Creative Commons Attribution", "CC-BY-SA": r"(?i)CC-BY-SA|Share ?-?Alike", "CC0": "CC0",
+    "EPL": r"\bEPL\b|Eclipse Public", "GFDL": r"\bG?FDL\b|Free\s+Documentation\s+License", "GPL": r"\bA?GPL|General\s+Public\s+Licen[sc]e",
+    "ISC": r"\bISC\b", "LGPL": r"\bLGPL|(Lesser|Library) General Public", "LPPL": r"(?i)\bLPPL|LaTeX Project Public",
+    "MIT": r"\bMIT\b|\bExpat\b|\bX11\b|Permission is hereby granted", "MPL": r"\bMPL\b|Mozilla Public",
+    "OPL": r"\bOPL\b|Open Publication", "PostgreSQL": "PostgreSQL", "PSF": r"\bPSF\b|Python Software Foundation|\bPYTHON\b",
+    "public-domain": r"(?i)public[ -]domain|copyright for the King James", "other": "."}
 NOT_LATIN = re.compile("[^\\x00-\u024f\u2000-\u22ff]")
 DULL_FOLDERS = frozenset("usr share doc help info gtk-doc devhelp man html en c HTML C docs manual books en-us text".split() + [""])
 SKIP_PAGES = re.compile(r"""(?xi)
@@ -50,7 +58,8 @@ SKIP_PAGES = re.compile(r"""(?xi)
   |ix\d+|bk\d+ix\d+|[a-z]*[_-]?index[_-][a-z0-9]+|(concept|function|variable|command|general|keyword|key)[_-]index|.*gnu[_-]free[_-]documentation.*
   |.*general[_-]public[_-]licen.*|release[_-]?notes.*|manindex|idx|readme\.debian|authors?|todo|install|contributors|acknowledg.*)
   (\.(x?html?|txt|rst|md))?(\.txt)?(\.gz|\.bz2)?$
-  |(^|/)(_modules|_sources|_static|_images|examples?|releasenotes|locale|javadoc|doxygen|doxy|api-?docs?|translations|autosummary|licenses)/
+  |(^|/)(_modules|_sources|_static|_images|examples?|releasenotes|locale|javadoc|api-?docs?|translations|autosummary|licenses)/
+  |usr/share/help/(?!C/)|usr/share/gnome/help/[^/]+/(?!C/)|(^|/)(group__|namespace|dir_[0-9a-f]{8})[^/]*\.html$
   |-members\.html$|_8[a-z]+(_source)?\.html$|_source\.html$|(^|/)(class|struct|union)[A-Za-z0-9_]+\.html$|\.html\.[a-z]{2}(_[a-z]+)?$
   |(^|/)(ar|bg|bn|ca|cs|da|de|el|es|fa|fi|fr|he|hi|hr|hu|id|it|ja|ko|lt|nb|nl|nn|no|pl|pt|pt[-_][a-z]{2}|ro|ru|sk|sl|sq|sr|sv|th|tr|uk|vi|zh|zh[-_][a-z]{2})/
   |\.(ar|bg|bn|ca|cs|da|de|el|es|fa|fi|fr|he|hi|hr|hu|id|it|ja|ko|lt|nb|nl|nn|no|pl|pt|pt[-_][a-z]{2}|ro|ru|sk|sl|sq|sr|sv|tr|uk|vi|zh|zh[-_][a-z]{2})\.(html|txt)
@@ -73,12 +82,13 @@ def read_packages(path):
         if not line.strip() or line.startswith("#"):
             continue
         fields = line.split()
-        row = {"package": fields[0], "licence": fields[1] if len(fields) > 1 else "?", "cap": 15.0, "kind": None, "only": None, "skip": None}
+        row = {"package": fields[0], "licence": fields[1] if len(fields) > 1 else "?", "cap": 15.0, "kind": None, "only": None, "skip": None, "test": None,
+               "prose": MIN_PROSE}
         for option in fields[2:]:
             key, sep, value = option.partition("=")
-            if not sep or key not in ("cap", "kind", "only", "skip"):
-                fail(f"{path}:{number}: option {option}, expected cap=MB, kind=NAME, only=REGEX or skip=REGEX")
-            row[key] = float(value) if key == "cap" else value
+            if not sep or key not in ("cap", "kind", "only", "skip", "test", "prose"):
+                fail(f"{path}:{number}: option {option}, expected cap=MB, kind=NAME, only=REGEX, skip=REGEX, prose=SHARE or test=BOOK,BOOK")
+            row[key] = float(value) if key in ("cap", "prose") else value
         rows.append(row)
     return rows
 
@@ -238,7 +248,7 @@ def package_pages(deb, row):
 
 def package_books(package, row):
     """[(name, title, [page text, ...])] of a package, before duplicates are removed."""
-    texts = {path: (title, text, share) for path, title, text, share in package["pages"] if share >= MIN_PROSE}
+    texts = {path: (title, text, share) for path, title, text, share in package["pages"] if share >= row["prose"]}
     cap = row["cap"] * MEGABYTE
     total = sum(len(text) for _, text, _ in texts.values())
     for path in sorted(texts, key=lambda path: texts[path][2]):
@@ -334,6 +344,17 @@ def page_edges(pages):
     return {part for part, count in counts.items() if count >= 8 and count > 0.3 * len(pages)}
 
 
+def without_lists(parts):
+    """Paragraphs without the tail of each run of short ones: names, keywords and table cells that the markup wrote as paragraphs."""
+    kept = []
+    run = 0
+    for part in parts:
+        run = run + 1 if len(part) < SHORT and part[-1] not in ".?!:" else 0
+        if run <= MAX_SHORT:
+            kept.append(part)
+    return kept
+
+
 def unique_text(book, seen, shingles):
     """The text of a book without navigation and without the paragraphs that this book or an earlier book has."""
     edges = page_edges(book["pages"])
@@ -350,26 +371,7 @@ def unique_text(book, seen, shingles):
             elif kept and kept[-1] == part:
                 continue
             kept.append(part)
-    return "\n\n".join(kept) + "\n"
-
-
-def choose_test(books, count):
-    """The test books: by the hash of their names, one a package, long enough for 64k tokens and rich in sentences."""
-    import prose_extract
-    chosen = []
-    packages = set()
-    for book in sorted(books, key=lambda book: hashlib.sha256(book["name"].encode()).digest()):
-        size = sum(len(page) for page in book["pages"])
-        if book["package"] in packages or not MIN_TEST <= size <= MAX_TEST:
-            continue
-        text = " ".join(book["pages"])
-        if prose_extract.english_share(text[:200000]) < TEST_PROSE:
-            continue
-        packages.add(book["package"])
-        chosen.append(book["name"])
-        if len(chosen) == count:
-            break
-    return set(chosen)
+    return "\n\n".join(without_lists(kept)) + "\n"
 
 
 def remove_duplicates(books, test_names):
@@ -422,47 +424,156 @@ def print_counts(table):
             print(f"  test {row['name']:50s} {row['bytes'] / 1000:6.0f} kB  {row['title'][:60]}")
 
 
-def unique_names(books):
+def version_of(deb):
+    return urllib.parse.unquote(deb.name.split("_")[1])
+
+
+def read_books(rows, cache, jobs):
+    """The books of the packages in the order of the table. Prints a line for each package."""
+    debs = download(rows, cache)
+    rows = [row for row in rows if row["package"] in debs]
+    books = []
+    with concurrent.futures.ProcessPoolExecutor(jobs) as pool:
+        parsed = [pool.submit(cached_package, debs[row["package"]], row, cache) for row in rows]
+        for row, job in zip(rows, parsed):
+            package = pickle.loads(pathlib.Path(job.result()).read_bytes())
+            for name in row["licence"].split(","):
+                if package["copyright"] and not re.search(LICENCES[name], package["copyright"]):
+                    print(f"{row['package']}: the copyright file does not name the licence {name}", file=sys.stderr)
+            found = package_books(package, row)
+            for name, title, pages in found:
+                books.append({"name": name, "title": title, "package": row["package"], "version": version_of(debs[row["package"]]),
+                              "licence": row["licence"], "pages": pages})
+            size = sum(len(page) for _, _, pages in found for page in pages)
+            print(f"{row['package']:32s} {len(found):3d} books {size / MEGABYTE:7.2f} MB", flush=True)
     counts = collections.Counter()
     for book in books:
         counts[book["name"]] += 1
         if counts[book["name"]] > 1:
             book["name"] += f"-{counts[book['name']]}"
+    return books
 
 
-def version_of(deb):
-    return urllib.parse.unquote(deb.name.split("_")[1])
+def build(rows, cache, out, jobs):
+    """Builds the corpus in the folder out. Returns the table of books."""
+    books = read_books(rows, cache, jobs)
+    test_names = {name for row in rows if row["test"] for name in row["test"].split(",")}
+    lost = sorted(test_names - {book["name"] for book in books})
+    if lost:
+        fail(f"test book {lost[0]}: found no such book, expected a book of the packages")
+    kept = remove_duplicates(books, test_names)
+    for book in kept:
+        if book["split"] == "test" and len(book["text"].encode()) < MIN_TEST:
+            fail(f"test book {book['name']}: found {len(book['text'].encode())} bytes, expected at least {MIN_TEST}")
+    return write_corpus(kept, out)
+
+
+def markdown(table):
+    """The list of packages as a table for docs/corpus.md."""
+    lines = ["| package | version | licences | books | MB | test book |", "|---|---|---|---|---|---|"]
+    for package in sorted({row["package"] for row in table}):
+        rows = [row for row in table if row["package"] == package]
+        tests = ", ".join(row["name"] for row in rows if row["split"] == "test")
+        lines.append(f"| {package} | {rows[0]['version']} | {rows[0]['licence'].replace(',', ', ')} | {len(rows)} "
+                     f"| {sum(row['bytes'] for row in rows) / MEGABYTE:.2f} | {tests} |")
+    return "\n".join(lines) + "\n"
+
+
+def sample_deb(folder, package, files):
+    """Writes a package with some files. Returns its path."""
+    root = folder / package
+    control = f"Package: {package}\nVersion: 1.0\nArchitecture: all\nMaintainer: Nobody <nobody@example.org>\nDescription: a sample\n"
+    for path, data in {"DEBIAN/control": control.encode(), f"usr/share/doc/{package}/copyright": b"License: MIT\n", **files}.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(data)
+    deb = folder / f"{package}_1.0_all.deb"
+    subprocess.run(["dpkg-deb", "--root-owner-group", "-b", str(root), str(deb)], check=True, stdout=subprocess.DEVNULL)
+    shutil.rmtree(root)
+    return deb
+
+
+def self_test():
+    """Builds a corpus from packages that this function writes, without a network, and compares the books with the expected texts."""
+    words = (SCRIPTS.parent / "tests" / "prose" / "excerpt.txt").read_text(encoding="utf-8").split()
+    rng = random.Random(1)
+
+    def page(title, body, links=""):
+        return (f"<html><head><title>{title}</title></head><body><div class='navheader'><a href='x.html'>Next</a> page of the guide</div>"
+                f"<h1>{title}<a class='headerlink' href='#x'>¶</a></h1>{links}{body}<script>not text</script></body></html>").encode()
+
+    def chapter(name, count):
+        return "".join(f"<p>{name} {' '.join(rng.choice(words) for _ in range(60))}</p>\n" for _ in range(count))
+
+    fish, bird = chapter("salmon", 300), chapter("robin", 300)
+    nearly_fish = "".join(line.replace(" the ", " THE one ", 1) + "\n" for line in fish.split("\n")[:20])
+    contents = "<ul><li><a href='b.html'>One</a></li><li><a href='a.html'>Two</a></li><li><a href='c.html'>Three</a></li></ul>"
+    table = "<table>" + "".join(f"<tr><td>key {n}</td><td>the value of the key</td></tr>" for n in range(60)) + "</table>"
+    code = "<pre>" + "\n".join(f"line {n} of code" for n in range(50)) + "</pre>"
+    guide = {"usr/share/doc/guide-doc/html/index.html": page("Guide", chapter("start", 1), contents),
+             "usr/share/doc/guide-doc/html/a.html": page("Second", bird + table),
+             "usr/share/doc/guide-doc/html/b.html": page("First", fish + code),
+             "usr/share/doc/guide-doc/html/c.html": page("Third", "<p>" + "x1 = y2; " * 200 + "</p>"),
+             "usr/share/doc/guide-doc/html/genindex.html": page("Index", chapter("index", 50))}
+    info = b"This is sample.info\n\x1f\nFile: sample.info,  Node: Top,  Next: One,  Up: (dir)\n\nSample\n******\n\n* Menu:\n\n* One::  first\n" \
+        + b"\x1f\nFile: sample.info,  Node: One,  Prev: Top\n\n1 One\n=====\n\n" \
+        + re.sub("<p>|</p>", "\n", chapter("donkey", 200) + nearly_fish).encode()
+    failures = []
+
+    def check(name, condition):
+        if not condition:
+            failures.append(name)
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        debs = folder / "cache" / "debs"
+        debs.mkdir(parents=True)
+        sample_deb(debs, "guide-doc", guide)
+        sample_deb(debs, "copy-doc", {path.replace("guide-doc", "copy-doc"): data for path, data in guide.items()})
+        sample_deb(debs, "info-doc", {"usr/share/info/sample.info.gz": gzip.compress(info, mtime=0)})
+        (folder / "packages.txt").write_text("# a comment\ncopy-doc MIT\nguide-doc MIT test=guide-doc\ninfo-doc MIT cap=1\n")
+        rows = read_packages(folder / "packages.txt")
+        sizes = []
+        for _ in range(2):
+            sizes.append({row["name"]: row for row in build(rows, folder / "cache", folder / "out", 1)})
+        check("equal runs", sizes[0] == sizes[1])
+        check("the copy is dropped", sorted(sizes[0]) == ["guide-doc", "info-doc"])
+        check("split", sizes[0]["guide-doc"]["split"] == "test" and sizes[0]["info-doc"]["split"] == "train")
+        check("version", sizes[0]["guide-doc"]["version"] == "1.0")
+        text = (folder / "out" / "test" / "guide-doc.txt").read_text(encoding="utf-8")
+        check("bytes", len(text.encode()) == sizes[0]["guide-doc"]["bytes"])
+        check("order of the contents", 0 <= text.find("Guide") < text.find("\nFirst\n") < text.find("\nSecond\n"))
+        check("no navigation", "page of the guide" not in text and "not text" not in text and "¶" not in text)
+        check("no index", "index " not in text)
+        check("no symbols", "y2" not in text)
+        check("short code", "line 15 of code" in text and "line 16 of code" not in text)
+        check("short tables", "key 39 | the value" in text and "key 40" not in text)
+        text = (folder / "out" / "train" / "info-doc.txt").read_text(encoding="utf-8")
+        check("no paragraph of a test book", "donkey" in text and "salmon" not in text)
+        check("info", text.startswith("Sample\n\n1 One\n\ndonkey ") and "Menu" not in text and "\x1f" not in text)
+    for name in failures:
+        print(f"FAILED {name}")
+    print(f"self-test: {len(failures)} failures")
+    return len(failures) != 0
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("build/prose"))
-    parser.add_argument("--cache", type=pathlib.Path, default=pathlib.Path("build/prose-cache"))
-    parser.add_argument("--packages", type=pathlib.Path, default=SCRIPTS / "prose_packages.txt")
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--only", nargs="*", help="packages to read (for trying a change)")
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("build/prose"), help="folder of the corpus (default: build/prose)")
+    parser.add_argument("--cache", type=pathlib.Path, default=pathlib.Path("build/prose-cache"),
+                        help="folder of the packages and of their parsed pages (default: build/prose-cache)")
+    parser.add_argument("--jobs", type=int, default=2, help="processes that parse packages (default: 2)")
+    parser.add_argument("--only", nargs="+", metavar="PACKAGE", help="read only these packages of the table")
+    parser.add_argument("--markdown", type=pathlib.Path, metavar="FILE", help="write the table of packages to this file")
+    parser.add_argument("--self-test", action="store_true", help="build a small corpus from samples, without a network")
     args = parser.parse_args()
-    rows = read_packages(args.packages)
+    if args.self_test:
+        return self_test()
+    rows = read_packages(SCRIPTS / "prose_packages.txt")
     if args.only:
         rows = [row for row in rows if row["package"] in args.only]
-    debs = download(rows, args.cache)
-    rows = [row for row in rows if row["package"] in debs]
-    books = []
-    with concurrent.futures.ProcessPoolExecutor(args.jobs) as pool:
-        jobs = [pool.submit(cached_package, debs[row["package"]], row, args.cache) for row in rows]
-        for row, job in zip(rows, jobs):
-            try:
-                for name, title, pages in package_books(pickle.loads(pathlib.Path(job.result()).read_bytes()), row):
-                    books.append({"name": name, "title": title, "package": row["package"], "version": version_of(debs[row["package"]]),
-                                  "licence": row["licence"], "pages": pages})
-            except Exception as error:
-                print(f"{row['package']}: {error!r}")
-                continue
-            mine = [book for book in books if book["package"] == row["package"]]
-            print(f"{row['package']:32s} {len(mine):3d} books {sum(sum(map(len, b['pages'])) for b in mine) / MEGABYTE:7.2f} MB", flush=True)
-    unique_names(books)
-    table = write_corpus(remove_duplicates(books, choose_test(books, N_TEST)), args.out)
+    table = build(rows, args.cache, args.out, args.jobs)
     print_counts(table)
+    if args.markdown:
+        args.markdown.write_text(markdown(table), encoding="utf-8")
     return 0
 
 

@@ -22,11 +22,11 @@ STOPWORDS = frozenset("the of and to a in is that for it as be with are this by 
 SKIP_TAGS = frozenset("script style nav header footer form svg button input select textarea noscript iframe object head template audio "
                       "video canvas math indexterm toc area map remark bookinfo articleinfo info copyright legalnotice".split())
 SKIP_CLASSES = frozenset("""navheader navfooter navigation nav navbar navpanel sphinxsidebar sphinxsidebarwrapper related breadcrumbs
- breadcrumb breadcrumblist footer headerlink toc contents local topic-contents menu toolbar sidebar rst-footer-buttons wy-nav-side
+ breadcrumb breadcrumblist footer headerlink toc local topic-contents menu toolbar sidebar rst-footer-buttons wy-nav-side
  wy-nav-top genindex copyright noprint hidden edit-page linenos gutter linenodiv navrow nav-wrapper skip toplang bottomlang footer-wrapper
- tocset navsettop navsetbottom versionbox navleft navright nav_header nav_footer NAVHEADER NAVFOOTER TOC toctree-wrapper anchor
+ nav-panel tocset navsettop navsetbottom versionbox navleft navright nav_header nav_footer NAVHEADER NAVFOOTER TOC anchor
  viewcode-link searchbox quicklinks sourcelink prev-next-bottom bd-sidebar bd-toc summary-toc ednav permalink header-anchor
- index short-contents shortcontents element-number sidetoc menu-wrapper o_toc docs-source
+ short-contents shortcontents element-number sidetoc menu-wrapper o_toc docs-source
  prev-next-area prev-next-footer prev-next-info navlinks sidebar-scrollbox chapter-toc page-nav mobile-nav-chapters nav-chapters navigation-header nav-path top-bar""".split())
 BLOCK_TAGS = frozenset("""p div li dt dd blockquote section article main body center table tr td th ul ol dl caption figure figcaption details
  summary address fieldset hr html para simpara formalpara listitem term varlistentry variablelist itemizedlist orderedlist procedure step
@@ -37,6 +37,7 @@ HEAD_TAGS = frozenset("h1 h2 h3 h4 h5 h6 title subtitle".split())
 CODE_TAGS = frozenset("pre programlisting screen synopsis literallayout code-block listing xmp funcsynopsis".split())
 TABLE_TAGS = frozenset(("table", "informaltable"))
 LIST_TAGS = frozenset(("ul", "ol", "dl", "table"))
+NAVIGATION = re.compile(r"^(Next|Previous|Prev|Up):.{1,200}(\[Contents\]|\[Index\]|, *(Previous|Prev|Up):)|^\[? ?(<<?|Next|Contents|Top) ?\]")
 SPACES = re.compile(r"\s+")
 INVISIBLE = dict.fromkeys((0xAD, 0x200B, 0x200C, 0x200D, 0x2060, 0xFEFF, 0xFFFC, 0xB6, 0xF0C1), None)
 
@@ -62,7 +63,8 @@ def code_block(text):
     text = unicodedata.normalize("NFC", text).translate(INVISIBLE).replace("\t", "    ").replace("\xa0", " ").replace("\r", "")
     lines = [line.rstrip()[:160] for line in text.split("\n")]
     lines = [line for line in lines if line.strip()][:MAX_CODE_LINES]
-    return "\n".join("".join(c for c in line if c.isprintable()) for line in lines)
+    text = "\n".join("".join(c for c in line if c.isprintable()) for line in lines)
+    return text if sum(c.isalpha() for c in text) > 0.4 * sum(not c.isspace() for c in text) else ""  # otherwise numbers or a drawing
 
 
 def english_share(text):
@@ -82,10 +84,9 @@ class Markup:
     def flush(self):
         text = squeeze("".join(self.inline))
         self.inline.clear()
-        if text and any(c.isalnum() for c in text):
+        if text and any(c.isalnum() for c in text) and not NAVIGATION.search(text):
             self.blocks.append((self.kind, text))
             self.kind = "p"
-        return text
 
     def table(self, element):
         for number, row in enumerate(r for r in element.iter("tr", "row")):
@@ -117,6 +118,8 @@ class Markup:
                                    for t in ((e.text or "",) if e is element else (e.text or "", e.tail or "")) if isinstance(e.tag, str)))
             if text:
                 self.blocks.append(("h", text.strip("¶# ")))
+        elif tag in ("guiseq", "menuchoice"):
+            self.inline.append(" > ".join("".join(part.itertext()) for part in element if part.tag != "shortcut"))
         elif tag in LIST_TAGS and mostly_links(element):
             self.flush()
         elif tag in TABLE_TAGS and is_data_table(element):
@@ -219,7 +222,7 @@ def xml_page(path, data):
         return "", [], []
     for element in root.iter():
         if isinstance(element.tag, str):
-            element.tag = element.tag.rsplit("}", 1)[-1]
+            element.tag = element.tag.rsplit("}", 1)[-1].replace(":", "-")
     markup = Markup()
     markup.walk(root)
     markup.flush()
@@ -236,7 +239,7 @@ def is_drawing(line):
 def text_blocks(text):
     """Blocks of a plain text: paragraphs on one line, code and tables as they are."""
     blocks = []
-    text = re.sub(r".\x08", "", text).replace("\r\n", "\n").replace("\f", "\n").expandtabs(8)
+    text = re.sub(r"(?m)^%$", "", re.sub(r".\x08", "", text)).replace("\r\n", "\n").replace("\f", "\n").expandtabs(8)
     for part in re.split(r"\n\s*\n", text):
         lines = [line.rstrip() for line in part.split("\n") if line.strip() and not re.fullmatch(r"\s*[-=*~^#+_.\"'`|]{3,}\s*", line)]
         if not lines:
