@@ -30,6 +30,11 @@ import tempfile
 import urllib.parse
 import zlib
 
+try:
+    import prose_extract
+except ImportError as missing:
+    sys.exit(f"prose_corpus: {missing}; install python3-lxml and run /usr/bin/python3 scripts/prose_corpus.py")
+
 SCRIPTS = pathlib.Path(__file__).resolve().parent
 EXTRACTOR = (SCRIPTS / "prose_extract.py").read_text(encoding="utf-8")
 MEGABYTE = 1000 * 1000
@@ -73,6 +78,12 @@ KINDS = (("html", re.compile(r"\.x?html?$|/index\.cache$")), ("info", re.compile
 
 def fail(message):
     sys.exit(f"prose_corpus: {message}")
+
+
+def need_tools(*tools):
+    for tool, package in tools:
+        if not shutil.which(tool):
+            fail(f"{tool}: not found; install the package {package}")
 
 
 def read_packages(path):
@@ -179,7 +190,6 @@ def bible_pages(deb):
 
 def parse_files(files, row):
     """{path: page} of the files of a package that hold prose."""
-    import prose_extract
     files = {path: data for path, data in files.items()
              if (not row["only"] or re.search(row["only"], path)) and not (row["skip"] and re.search(row["skip"], path))}
     cached = {posixpath.dirname(path) for path in files if path.endswith("/index.cache")}  # KDE's HTML of the same DocBook files
@@ -231,7 +241,6 @@ def split_books(texts, order):
 
 def package_pages(deb, row):
     """{"copyright": text, "pages": [(path, title, text, share of common words)]} of a package, in reading order."""
-    import prose_extract
     sys.setrecursionlimit(10000)
     files = package_files(deb, row["kind"].split(",") if row["kind"] else [kind for kind, _ in KINDS])
     copyright_path = next((path for path in files if re.fullmatch(r"usr/share/doc/[^/]+/copyright", path)), None)
@@ -260,7 +269,8 @@ def package_books(package, row):
     for folder, paths in split_books(texts, list(texts)):
         parts = [part for part in folder.split("/") if part not in DULL_FOLDERS and not row["package"].startswith(part)]
         name = re.sub(r"[^a-z0-9.+-]+", "-", "-".join([row["package"]] + parts).lower())
-        books.append((name, texts[paths[0]][0], [texts[path][1] for path in paths]))
+        title = next((texts[path][0] for path in paths if texts[path][0]), name)
+        books.append((name, prose_extract.squeeze(title)[:100], [texts[path][1] for path in paths]))
     return [book for book in books if sum(map(len, book[2])) >= MIN_BOOK]
 
 
@@ -567,6 +577,7 @@ def main():
     args = parser.parse_args()
     if args.self_test:
         return self_test()
+    need_tools(("apt-get", "apt"), ("dpkg-deb", "dpkg"), ("mandoc", "mandoc"), ("pdftotext", "poppler-utils"), ("pod2text", "perl"))
     rows = read_packages(SCRIPTS / "prose_packages.txt")
     if args.only:
         rows = [row for row in rows if row["package"] in args.only]
