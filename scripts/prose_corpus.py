@@ -48,7 +48,8 @@ SHORT = 50                 # characters of a paragraph that may be a name or a c
 MAX_SHORT = 6              # short paragraphs in a row that stay
 MIN_TEST = 140 * 1000      # bytes: 32k tokens and a margin
 LICENCES = {  # the name in the table of packages: what the package's copyright file says
-    "Apache": r"(?i)apache", "Artistic": r"(?i)artistic", "Boost": r"\bBSL\b|Boost Software", "BSD": r"\bBSD|Redistribution and use in source",
+    "Apache": r"(?i)apache", "Artistic": r"(?i)artistic", "Boost": r"\bBSL\b|Boost Software",
+    "BSD": r"\bBSD|Redistribution and use in source",
     "CC-BY": r"(?i)CC-BY|Creative Commons Attribution", "CC-BY-SA": r"(?i)CC-BY-SA|Share ?-?Alike", "CC0": "CC0",
     "EPL": r"\bEPL\b|Eclipse Public", "GFDL": r"\bG?FDL\b|Free\s+Documentation\s+License", "GPL": r"\bA?GPL|General\s+Public\s+Licen[sc]e",
     "ISC": r"\bISC\b", "LGPL": r"\bLGPL|(Lesser|Library) General Public", "LPPL": r"(?i)\bLPPL|LaTeX Project Public",
@@ -57,18 +58,18 @@ LICENCES = {  # the name in the table of packages: what the package's copyright 
     "public-domain": r"(?i)public[ -]domain|copyright for the King James", "other": "."}
 NOT_LATIN = re.compile("[^\\x00-\u024f\u2000-\u22ff]")
 DULL_FOLDERS = frozenset("usr share doc help info gtk-doc devhelp man html en c HTML C docs manual books en-us text".split() + [""])
-SKIP_PAGES = re.compile(r"""(?xi)
-  (^|/)(genindex|py-modindex|modindex|search|searchindex|theindex|doc-index|docindex|classindex|namespaces|annotated|hierarchy|globals|functions
-  |copying|copyright|licen[cs]es?|legal[_-]?(notice)?|changelog|changes|news|gfdl|gpl|lgpl|fdl|bookindex|index-all|sitemap|colophon|allclasses.*
-  |ix\d+|bk\d+ix\d+|[a-z]*[_-]?index[_-][a-z0-9]+|(concept|function|variable|command|general|keyword|key)[_-]index|.*gnu[_-]free[_-]documentation.*
-  |.*general[_-]public[_-]licen.*|release[_-]?notes.*|manindex|idx|readme\.debian|authors?|todo|install|contributors|acknowledg.*)
-  (\.(x?html?|txt|rst|md))?(\.txt)?(\.gz|\.bz2)?$
-  |(^|/)(_modules|_sources|_static|_images|examples?|releasenotes|locale|javadoc|api-?docs?|translations|autosummary|licenses)/
-  |usr/share/help/(?!C/)|usr/share/gnome/help/[^/]+/(?!C/)|(^|/)(group__|namespace|dir_[0-9a-f]{8})[^/]*\.html$
-  |-members\.html$|_8[a-z]+(_source)?\.html$|_source\.html$|(^|/)(class|struct|union)[A-Za-z0-9_]+\.html$|\.html\.[a-z]{2}(_[a-z]+)?$
-  |(^|/)(ar|bg|bn|ca|cs|da|de|el|es|fa|fi|fr|he|hi|hr|hu|id|it|ja|ko|lt|nb|nl|nn|no|pl|pt|pt[-_][a-z]{2}|ro|ru|sk|sl|sq|sr|sv|th|tr|uk|vi|zh|zh[-_][a-z]{2})/
-  |\.(ar|bg|bn|ca|cs|da|de|el|es|fa|fi|fr|he|hi|hr|hu|id|it|ja|ko|lt|nb|nl|nn|no|pl|pt|pt[-_][a-z]{2}|ro|ru|sk|sl|sq|sr|sv|tr|uk|vi|zh|zh[-_][a-z]{2})\.(html|txt)
-""")
+LANGUAGES = (r"(ar|bg|bn|ca|cs|da|de|el|es|fa|fi|fr|he|hi|hr|hu|id|it|ja|ko|lt|nb|nl|nn|no|pl|pt|ro|ru|sk|sl|sq|sr|sv|th|tr|uk|vi|zh"
+             r"|(pt|zh)[-_][a-z]{2})")
+SKIP_PAGES = re.compile(  # indexes, licences and lists of changes; folders of code; API pages of one class; other languages
+    r"(?i)(^|/)(genindex|py-modindex|modindex|search|searchindex|theindex|doc-index|docindex|classindex|namespaces|annotated|hierarchy"
+    r"|globals|functions|copying|copyright|licen[cs]es?|legal[_-]?(notice)?|changelog|changes|news|gfdl|gpl|lgpl|fdl|bookindex|index-all"
+    r"|sitemap|colophon|allclasses.*|ix\d+|bk\d+ix\d+|[a-z]*[_-]?index[_-][a-z0-9]+"
+    r"|(concept|function|variable|command|general|keyword|key)[_-]index|.*gnu[_-]free[_-]documentation.*|.*general[_-]public[_-]licen.*"
+    r"|release[_-]?notes.*|manindex|idx|readme\.debian|authors?|todo|install|contributors|acknowledg.*)(\.(x?html?|txt|rst|md))?(\.txt)?$"
+    r"|(^|/)(_modules|_sources|_static|_images|examples?|releasenotes|locale|javadoc|api-?docs?|translations|autosummary|licenses)/"
+    r"|usr/share/help/(?!C/)|usr/share/gnome/help/[^/]+/(?!C/)|(^|/)(group__|namespace|dir_[0-9a-f]{8})[^/]*\.html$"
+    r"|-members\.html$|_8[a-z]+(_source)?\.html$|_source\.html$|(^|/)(class|struct|union)[a-z0-9_]+\.html$|\.html\.[a-z]{2}(_[a-z]+)?$"
+    rf"|(^|/){LANGUAGES}/|\.{LANGUAGES}\.(html|txt)")
 KINDS = (("html", re.compile(r"\.x?html?$|/index\.cache$")), ("info", re.compile(r"\.info(-\d+)?$")), ("pod", re.compile(r"\.pod$")),
          ("xml", re.compile(r"\.(docbook|page)$|usr/share/(gnome/)?help/[^/]*/?C/.*\.xml$")),
          ("man", re.compile(r"usr/share/man/man\d/[^/]*$")), ("dict", re.compile(r"\.dict$")),
@@ -87,13 +88,15 @@ def need_tools(*tools):
 
 
 def read_packages(path):
-    """The table of packages: [{package, licence, cap, kind, only}] in the order of the file."""
+    """The table of packages: [{package, licence, cap, kind, only, skip, prose, test}] in the order of the file."""
     rows = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
         fields = line.split()
-        row = {"package": fields[0], "licence": fields[1] if len(fields) > 1 else "?", "cap": 15.0, "kind": None, "only": None, "skip": None, "test": None,
+        if len(fields) < 2 or not set(fields[1].split(",")) <= set(LICENCES):
+            fail(f"{path}:{number}: licences {' '.join(fields[1:2])}, expected names of LICENCES")
+        row = {"package": fields[0], "licence": fields[1], "cap": 15.0, "kind": None, "only": None, "skip": None, "test": None,
                "prose": MIN_PROSE}
         for option in fields[2:]:
             key, sep, value = option.partition("=")
@@ -105,7 +108,7 @@ def read_packages(path):
 
 
 def package_files(deb, kinds):
-    """{path: bytes} of a package's files of some kinds and its copyright file. Compressed files are expanded, and their paths lose the suffix."""
+    """{path: bytes} of a package's files of some kinds and its copyright file. Expanded files lose the suffix of the compression."""
     files = {}
     with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(deb)], stdout=subprocess.PIPE) as process:
         with tarfile.open(fileobj=process.stdout, mode="r|") as archive:
@@ -232,7 +235,8 @@ def split_books(texts, order):
         large = {name: group for name, group in parts.items() if name and size(group) >= MIN_PART}
         if not large or (len(large) == 1 and len(parts) == 1):
             return [(root, paths)]
-        rest = [path for path in paths if not any(path in set(group) for group in large.values())] if len(large) < len(parts) else []
+        in_large = set().union(*large.values())
+        rest = [path for path in paths if path not in in_large]
         books = [book for group in large.values() for book in split(group, depth + 1)]
         return ([(root, rest)] if rest else []) + books
 
@@ -289,7 +293,7 @@ def cached_package(deb, row, cache):
 
 
 def download(rows, cache):
-    """Fetch the packages that the cache lacks. Returns {package: path of the .deb}."""
+    """Fetches the packages that the cache lacks. Returns {package: path of the .deb}."""
     debs = cache / "debs"
     debs.mkdir(parents=True, exist_ok=True)
 
@@ -298,13 +302,15 @@ def download(rows, cache):
 
     wanted = [row["package"] for row in rows] + (["bible-kjv"] if any(row["kind"] == "bible" for row in rows) else [])
     missing = [package for package in wanted if package not in found()]
-    for first in range(0, len(missing), 20):
-        subprocess.run(["apt-get", "download", "-qq", *missing[first:first + 20]], cwd=debs, check=False, stderr=subprocess.DEVNULL)
-    have = found()
-    lost = [package for package in missing if package not in have]
+    groups = [missing[first:first + 20] for first in range(0, len(missing), 20)] + [[package] for package in missing]
+    for group in groups:  # apt-get downloads no package of a group of which it lacks one: each package alone follows
+        group = [package for package in group if package not in found()]
+        if group:
+            subprocess.run(["apt-get", "download", "-qq", *group], cwd=debs, check=False, stderr=subprocess.DEVNULL)
+    lost = [package for package in missing if package not in found()]
     if lost:
-        print(f"not found by apt: {' '.join(lost)}")
-    return have
+        print(f"apt has no {' '.join(lost)}: the corpus lacks these packages", file=sys.stderr)
+    return found()
 
 
 def paragraph_key(text):
@@ -313,7 +319,7 @@ def paragraph_key(text):
 
 
 class Shingles:
-    """A sample of the runs of eight words of the test books, to find the same text in other words' company."""
+    """A sample of the runs of eight words of the test books. It finds paragraphs that differ from a test paragraph in a few words."""
 
     WORDS = 8
     BASE = 1000003
@@ -371,7 +377,7 @@ def unique_text(book, seen, shingles):
     kept = []
     for page in book["pages"]:
         for part in page.split("\n\n"):
-            if part in edges:
+            if not part or part in edges:
                 continue
             if len(part) >= 60:
                 key = paragraph_key(part)
@@ -407,6 +413,8 @@ def remove_duplicates(books, test_names):
 
 def write_corpus(books, out):
     """Writes the folder beside its final place and renames it, so that a reader never sees half a corpus."""
+    if out.exists() and not (out / "books.json").exists():
+        fail(f"{out}: found a folder without books.json, expected a corpus or no folder")
     part = out.with_name(out.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     table = []
@@ -524,8 +532,8 @@ def self_test():
              "usr/share/doc/guide-doc/html/b.html": page("First", fish + code),
              "usr/share/doc/guide-doc/html/c.html": page("Third", "<p>" + "x1 = y2; " * 200 + "</p>"),
              "usr/share/doc/guide-doc/html/genindex.html": page("Index", chapter("index", 50))}
-    info = b"This is sample.info\n\x1f\nFile: sample.info,  Node: Top,  Next: One,  Up: (dir)\n\nSample\n******\n\n* Menu:\n\n* One::  first\n" \
-        + b"\x1f\nFile: sample.info,  Node: One,  Prev: Top\n\n1 One\n=====\n\n" \
+    info = b"This is sample.info\n\x1f\nFile: sample.info,  Node: Top,  Next: One,  Up: (dir)\n\nSample\n******\n\n" \
+        + b"* Menu:\n\n* One::  first\n" + b"\x1f\nFile: sample.info,  Node: One,  Prev: Top\n\n1 One\n=====\n\n" \
         + re.sub("<p>|</p>", "\n", chapter("donkey", 200) + nearly_fish).encode()
     failures = []
 

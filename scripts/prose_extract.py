@@ -27,9 +27,10 @@ SKIP_CLASSES = frozenset("""navheader navfooter navigation nav navbar navpanel s
  nav-panel tocset navsettop navsetbottom versionbox navleft navright nav_header nav_footer NAVHEADER NAVFOOTER TOC anchor
  viewcode-link searchbox quicklinks sourcelink prev-next-bottom bd-sidebar bd-toc summary-toc ednav permalink header-anchor
  short-contents shortcontents element-number sidetoc menu-wrapper o_toc docs-source
- prev-next-area prev-next-footer prev-next-info navlinks sidebar-scrollbox chapter-toc page-nav mobile-nav-chapters nav-chapters navigation-header nav-path top-bar""".split())
-BLOCK_TAGS = frozenset("""p div li dt dd blockquote section article main body center table tr td th ul ol dl caption figure figcaption details
- summary address fieldset hr html para simpara formalpara listitem term varlistentry variablelist itemizedlist orderedlist procedure step
+ prev-next-area prev-next-footer prev-next-info navlinks sidebar-scrollbox chapter-toc page-nav mobile-nav-chapters nav-chapters
+ navigation-header nav-path top-bar""".split())
+BLOCK_TAGS = frozenset("""p div li dt dd blockquote section article main body center table tr td th ul ol dl caption figure figcaption
+ details summary address fieldset hr html para simpara formalpara listitem term varlistentry variablelist itemizedlist orderedlist procedure step
  substeps note tip warning caution important example sect1 sect2 sect3 sect4 sect5 chapter book appendix preface refsect1 refsect2
  simplesect refentry refnamediv refsynopsisdiv partintro part glossentry glossdef glossterm question answer qandaentry abstract sidebar
  item steps terms list page epigraph informalexample member entry row tbody thead tgroup informaltable cmdsynopsis""".split())
@@ -37,13 +38,14 @@ HEAD_TAGS = frozenset("h1 h2 h3 h4 h5 h6 title subtitle".split())
 CODE_TAGS = frozenset("pre programlisting screen synopsis literallayout code-block listing xmp funcsynopsis".split())
 TABLE_TAGS = frozenset(("table", "informaltable"))
 LIST_TAGS = frozenset(("ul", "ol", "dl", "table"))
-NAVIGATION = re.compile(r"^(Next|Previous|Prev|Up):.{1,200}(\[Contents\]|\[Index\]|, *(Previous|Prev|Up):)|^\[? ?(<<?|Next|Contents|Top) ?\]")
+NAVIGATION = re.compile(r"^(Next|Previous|Prev|Up):.{1,200}(\[Contents\]|\[Index\]|, *(Previous|Prev|Up):)"
+                        r"|^\[? ?(<<?|Next|Contents|Top) ?\]")
 SPACES = re.compile(r"\s+")
 INVISIBLE = dict.fromkeys((0xAD, 0x200B, 0x200C, 0x200D, 0x2060, 0xFEFF, 0xFFFC, 0xB6, 0xF0C1), None)
 
 
 def decode(data):
-    """Bytes of a text or HTML file as a string: UTF-8 if they are UTF-8, otherwise Latin-1."""
+    """Bytes of a text or HTML file as a string: UTF-8 if they are UTF-8, otherwise Windows-1252."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
@@ -266,7 +268,8 @@ def text_page(path, data):
     """The page of a plain text or reStructuredText or Markdown file."""
     text = decode(data)
     if re.search(r"\.(rst|rst\.txt)$", path):
-        text = re.sub(r"(?m)^\.\. (?:_|toctree|index|contents|SPDX|kernel-doc|image|figure|highlight|include|\|).*(?:\n[ \t]+.*)*", "", text)
+        text = re.sub(r"(?m)^\.\. (?:_|toctree|index|contents|SPDX|kernel-doc|image|figure|highlight|include|\|).*(?:\n[ \t]+.*)*", "",
+                      text)
         text = re.sub(r"(?m)^\s*:\w+:.*$", "", text)
         text = re.sub(r":[\w:-]+:`([^`<]*?)\s*(?:<[^`]*>)?`", r"\1", text).replace("``", "").replace("::\n", ":\n")
         text = re.sub(r"`([^`<\n]+)\s*<[^`]*>`_+", r"\1", text)
@@ -315,7 +318,8 @@ def dict_page(path, data):
 
 def pdf_page(path, data):
     """The page of a PDF: without the first and last lines that sheets share, and with words joined that a line's end divides."""
-    sheets = [sheet.strip("\n").split("\n") for sheet in filtered(["pdftotext", "-enc", "UTF-8", "-", "-"], data).decode("utf-8").split("\f")]
+    text = filtered(["pdftotext", "-enc", "UTF-8", "-", "-"], data).decode("utf-8")
+    sheets = [sheet.strip("\n").split("\n") for sheet in text.split("\f")]
     edges = collections.Counter(re.sub(r"[\d\W]+", "", line) for sheet in sheets for line in sheet[:2] + sheet[-2:])
     lines = []
     for sheet in sheets:
