@@ -510,6 +510,24 @@ def sample_deb(folder, package, files):
     return deb
 
 
+def check_formats(check):
+    """Compares the blocks of small files with the expected blocks."""
+    def blocks(kind, path, data):
+        return prose_extract.PARSERS[kind](path, data)[1]
+
+    docbook = b"""<?xml version="1.0"?><!DOCTYPE book [<!ENTITY kate "Kate">]><book><title>A &kate; book</title><chapter><title>One</title>
+        <para>Choose <menuchoice><guimenu>File</guimenu><guimenuitem>Open</guimenuitem></menuchoice> to open it.</para>
+        <itemizedlist><listitem><para>first</para></listitem></itemizedlist><indexterm>key</indexterm><screen>ls\n\n-l</screen></chapter></book>"""
+    check("DocBook", blocks("xml", "a.docbook", docbook) == [("h", "A kate book"), ("h", "One"), ("p", "Choose File > Open to open it."),
+                                                             ("li", "first"), ("code", "ls\n-l")])
+    text = b"Title\n=====\n\nThe first line of a paragraph that is long enough\nand its second line which is also long.\n\n  +--+--+\n  |  |  |\n"
+    check("text", blocks("text", "usr/share/doc/a/a.txt", text) == [
+        ("h", "Title"), ("p", "The first line of a paragraph that is long enough and its second line which is also long.")])
+    check("Markdown", blocks("text", "usr/share/doc/a/a.md", b"# Head #\nSee the [guide](g.md) of **all** that it has to say about `code`, "
+                             b"which is long.\n")[1] == ("p", "See the guide of all that it has to say about code, which is long."))
+    check("Unicode", prose_extract.squeeze("e\u0301 \u00ad\u200b a\u00a0 b") == "\u00e9 a b")
+
+
 def self_test():
     """Builds a corpus from packages that this function writes, without a network, and compares the books with the expected texts."""
     words = (SCRIPTS.parent / "tests" / "prose" / "excerpt.txt").read_text(encoding="utf-8").split()
@@ -540,6 +558,8 @@ def self_test():
     def check(name, condition):
         if not condition:
             failures.append(name)
+
+    check_formats(check)
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         debs = folder / "cache" / "debs"

@@ -116,8 +116,7 @@ class Markup:
                 self.blocks.append(("code", text))
         elif tag in HEAD_TAGS:
             self.flush()
-            text = squeeze("".join(t for e in element.iter() if e.get("class") not in ("headerlink", "anchor")
-                                   for t in ((e.text or "",) if e is element else (e.text or "", e.tail or "")) if isinstance(e.tag, str)))
+            text = squeeze(heading_text(element))
             if text:
                 self.blocks.append(("h", text.strip("¶# ")))
         elif tag in ("guiseq", "menuchoice"):
@@ -147,6 +146,15 @@ class Markup:
         if block:
             self.flush()
             self.kind = "p"
+
+
+def heading_text(element):
+    """The text of a heading without the mark that links to the heading."""
+    parts = [element.text or ""]
+    for inner in element.iterdescendants():
+        if isinstance(inner.tag, str) and inner.get("class") not in ("headerlink", "anchor"):
+            parts += [inner.text or "", inner.tail or ""]
+    return "".join(parts)
 
 
 def mostly_links(element):
