@@ -53,12 +53,23 @@ void sl_engine_reset_stats(sl_engine *engine);
 // meaningless. 0: later steps are complete again. SL_ERR_UNSUPPORTED on the CPU.
 int sl_engine_skip_parts(sl_engine *engine, unsigned parts, sl_error *err);
 
-// What one query head did in one decode step of one layer. spec and report are valid during the call only.
+// How dense attention spreads its mass p over the rows in one decode step of one query head. The distance of the newest row is
+// 0.
+enum { SL_PROFILE_SINK = 4, SL_PROFILE_WINDOW = 256 };
+typedef struct sl_attn_profile {
+    double keys_entropy, keys_squares;     // effective keys: exp(-sum p ln p), and 1 / sum p^2
+    double sink, window;                   // mass of the first 4 rows, and of the last 256 rows
+    double distance_mean, distance_median; // sum p * distance; the least distance within which half of the mass lies
+    double rows_90;                        // the fewest rows that hold 90% of the mass
+} sl_attn_profile;
+
+// What one query head did in one decode step of one layer. spec, report and profile are valid during the call only.
 typedef struct sl_attn_record {
     uint32_t sequence, position, seed;
     int layer, head, n_kv;
     const sl_attn_spec *spec;
     const sl_attn_report *report;
+    const sl_attn_profile *profile; // of dense attention on the step's state; NULL: a shadow's record, or not wanted
 } sl_attn_record;
 
 typedef struct sl_observer {
@@ -66,7 +77,8 @@ typedef struct sl_observer {
     // of the running method ([batch][head]) come first, then the records of each shadow and seed.
     void (*fn)(void *ctx, const sl_attn_record *record);
     void *ctx;
-    int with_error; // 1: fill error, cosine and bias of the reports; this costs a dense step. Set with shadows.
+    int with_error;   // 1: fill error, cosine and bias of the reports; this costs a dense step. Set with shadows.
+    int with_profile; // 1: fill profile of the running method's records; this costs a pass over all keys
     // Shadows are methods that also run on the same queries and KV, with seeds seed, seed + 1, ... Their outputs are compared
     // with dense attention's outputs, and not used otherwise.
     const sl_attn_spec *shadows; // [n_shadows], copied
@@ -82,7 +94,8 @@ int sl_engine_observe(sl_engine *engine, const sl_observer *observer, sl_error *
 
 // The same as sl_session_fork, but the new session gets a copy of every page. For benches of memory traffic.
 int sl_session_copy(const sl_session *s, int n_tokens, uint32_t sequence, sl_session **out, sl_error *err);
-// The logits of the last prefill or step, for a hash of a run. A session that was cut since has them too; an empty one has zeros.
+// The logits of the last prefill or step, for a hash of a run. A session that was cut since has them too; an empty one has
+// zeros.
 const float *sl_session_last_logits(const sl_session *s);
 // SL_ERR_NOT_FINITE when a logit is NaN or infinite. The message names the layer, KV head and position of the first key that is
 // not finite. sl_sample and sl_step check the logits of every session in the same way. SL_ERR_ARG: as sl_session_logits.

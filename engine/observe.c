@@ -23,6 +23,8 @@ void sl_observation_free(sl_engine *e, sl_observation *o) {
     free(o->reports);
     free(o->masses);
     free(o->tiles);
+    free(o->profiles);
+    free(o->scores);
     *o = (sl_observation){0};
 }
 
@@ -43,7 +45,13 @@ static int new_arrays(const sl_engine *e, sl_observation *o, sl_error *err) {
     o->reports = malloc(heads * sizeof *o->reports);
     o->masses = malloc(heads * o->max_pages * sizeof *o->masses);
     o->tiles = malloc(heads * sizeof *o->tiles);
-    if (o->shadows && o->dense && o->queries && o->running && o->reports && o->masses && o->tiles) return 0;
+    int has_profiles = !o->observer.with_profile;
+    if (o->observer.with_profile) {
+        o->profiles = malloc(heads * sizeof *o->profiles);
+        if (!e->backend->is_device) o->scores = malloc(heads * o->max_pages * SL_PAGE * sizeof *o->scores);
+        has_profiles = o->profiles && (o->scores || e->backend->is_device);
+    }
+    if (o->shadows && o->dense && o->queries && o->running && o->reports && o->masses && o->tiles && has_profiles) return 0;
     return sl_fail(err, SL_ERR_MEMORY, "observer of %d methods: out of memory", o->observer.n_shadows);
 }
 
@@ -139,6 +147,7 @@ void sl_observation_report(const sl_engine *e, const sl_attn_record *what, int i
         sl_attn_record record = *what;
         record.head = h;
         record.report = &reports[h];
+        if (what->profile) record.profile = &what->profile[h];
         o->observer.fn(o->observer.ctx, &record);
     }
 }
@@ -164,26 +173,37 @@ static double page_mass(const float *score, int n_rows) {
     return most + log2(sum);
 }
 
-// Counts, for every head, the fewest tiles that hold 90% of dense attention's mass. santa-flash spreads draws over all tiles,
-// so draws in other tiles are wasted.
-static void count_tiles(const sl_observation *o, const sl_attn_decode_args *a) {
+// Counts, for every head, the fewest tiles that hold 90% of dense attention's mass (santa-flash spreads draws over all tiles,
+// so draws in other tiles are wasted), and makes the profiles.
+static void study_masses(const sl_observation *o, const sl_attn_decode_args *a) {
     int n_kv_heads = a->geom->n_kv_heads, group = a->geom->n_heads / n_kv_heads;
 #pragma omp parallel for schedule(dynamic)
     for (int pair = 0; pair < a->n_seqs * n_kv_heads; pair++) {
         sl_group g = sl_group_of(a, pair / n_kv_heads, pair % n_kv_heads);
         int n_pages = (g.kv->n_kv + SL_PAGE - 1) / SL_PAGE;
-        double *masses = o->masses + (size_t)pair * group * o->max_pages;
+        size_t first = (size_t)pair * group * o->max_pages;
         float score[SL_MAX_GROUP * SL_CHUNK];
         for (int page = 0; page < n_pages; page++) {
+            int n_rows = sl_page_rows(g.kv, page);
             sl_score_exact(&g, page, score);
-            for (int i = 0; i < group; i++)
-                masses[i * o->max_pages + page] = page_mass(score + i * SL_CHUNK, sl_page_rows(g.kv, page));
+            for (int i = 0; i < group; i++) {
+                const float *own = score + i * SL_CHUNK;
+                size_t at = first + (size_t)i * o->max_pages + page;
+                o->masses[at] = page_mass(own, n_rows);
+                if (o->scores) memcpy(o->scores + at * SL_PAGE, own, n_rows * sizeof *own);
+            }
         }
         sl_observation_count_tiles(o, pair * group, group, n_pages);
     }
+    if (!o->scores) return;
+#pragma omp parallel for schedule(dynamic)
+    for (int i = 0; i < a->n_seqs * a->geom->n_heads; i++)
+        sl_attn_profile_of(o->scores + (size_t)i * o->max_pages * SL_PAGE, a->seqs[i / a->geom->n_heads].kv.n_kv,
+                           &o->profiles[i]);
 }
 
-static void report(const sl_engine *e, const sl_attn_decode_args *a) {
+// profiles: NULL, or [n_seqs][n_heads]
+static void report(const sl_engine *e, const sl_attn_decode_args *a, const sl_attn_profile *profiles) {
     for (int i = 0; i < a->n_seqs; i++) {
         const sl_attn_query *q = &a->seqs[i];
         const sl_attn_record record = {.sequence = q->sequence,
@@ -191,7 +211,8 @@ static void report(const sl_engine *e, const sl_attn_decode_args *a) {
                                        .layer = a->layer,
                                        .n_kv = q->kv.n_kv,
                                        .spec = a->spec,
-                                       .seed = a->seed};
+                                       .seed = a->seed,
+                                       .profile = profiles ? profiles + i * e->geom.n_heads : NULL};
         sl_observation_report(e, &record, i, &a->reports[i * e->geom.n_heads], q->out);
     }
 }
@@ -216,7 +237,7 @@ static void run_shadow(sl_engine *e, const sl_attn_decode_args *a, const sl_batc
     args.stats = &unused;
     args.reports = o->reports;
     spec->method->cpu->decode(&args);
-    if (which >= 0) report(e, &args);
+    if (which >= 0) report(e, &args, NULL);
 }
 
 void sl_host_observe(sl_engine *e, const sl_attn_decode_args *a, const sl_batch *batch) {
@@ -225,9 +246,9 @@ void sl_host_observe(sl_engine *e, const sl_attn_decode_args *a, const sl_batch 
     if (sl_observes_error(o)) {
         sl_attn_spec dense = dense_spec();
         run_shadow(e, a, batch, &dense, a->seed, -1, o->dense);
-        count_tiles(o, a);
     }
-    report(e, a);
+    if (sl_observes_error(o) || observer->with_profile) study_masses(o, a);
+    report(e, a, o->profiles);
     float *out = o->dense + (size_t)e->n_sequences * e->geom.n_heads * e->geom.head_dim;
     for (int i = 0; i < observer->n_shadows; i++)
         for (int j = 0; j < observer->n_seeds; j++)

@@ -31,25 +31,33 @@ typedef struct results {
     bf16 *out;                   // [n_launches][n][n_heads][head_dim]
     sl_attn_cuda_stats *counted; // [n_launches][n]
     float *masses;               // [n][n_heads][max_pages]
+    float *scores;               // [n][n_heads][max_pages][256], when the observer wants profiles
 } results;
 
-// *outs, *counts: bytes of the outputs and of the counts. Returns the bytes of the block.
-static size_t results_size(const sl_engine *e, const sl_observation *o, int n, size_t *outs, size_t *counts) {
-    size_t n_launches = o->device->n_launches, heads = (size_t)n * e->geom.n_heads;
-    *outs = sl_align(n_launches * heads * e->geom.head_dim * sizeof(bf16));
-    *counts = sl_align(n_launches * n * sizeof(sl_attn_cuda_stats));
-    return *outs + *counts + heads * o->max_pages * sizeof(float);
+enum { OUT, COUNTED, MASSES, SCORES, N_RESULTS };
+
+// Fills at: the offsets of the results of n sequences in a block, and then the bytes of the block.
+static void lay_out_block(const sl_engine *e, const sl_observation *o, int n, size_t at[N_RESULTS + 1]) {
+    size_t n_launches = o->device->n_launches, heads = (size_t)n * e->geom.n_heads, pages = heads * o->max_pages;
+    at[OUT] = 0;
+    at[COUNTED] = sl_align(n_launches * heads * e->geom.head_dim * sizeof(bf16));
+    at[MASSES] = at[COUNTED] + sl_align(n_launches * n * sizeof(sl_attn_cuda_stats));
+    at[SCORES] = at[MASSES] + pages * sizeof(float);
+    at[N_RESULTS] = at[SCORES] + (o->observer.with_profile ? pages * SL_PAGE * sizeof(float) : 0);
 }
 
 static results results_of(const sl_engine *e, int n, char *block) {
-    size_t outs, counts;
-    results_size(e, &e->observation, n, &outs, &counts);
-    return (results){(bf16 *)block, (sl_attn_cuda_stats *)(block + outs), (float *)(block + outs + counts)};
+    const sl_observation *o = &e->observation;
+    size_t at[N_RESULTS + 1];
+    lay_out_block(e, o, n, at);
+    return (results){(bf16 *)(block + at[OUT]), (sl_attn_cuda_stats *)(block + at[COUNTED]), (float *)(block + at[MASSES]),
+                     o->observer.with_profile ? (float *)(block + at[SCORES]) : NULL};
 }
 
-static size_t block_size(const sl_engine *e, const sl_observation *o) {
-    size_t outs, counts;
-    return results_size(e, o, e->n_sequences, &outs, &counts);
+static size_t block_size(const sl_engine *e, const sl_observation *o, int n) {
+    size_t at[N_RESULTS + 1];
+    lay_out_block(e, o, n, at);
+    return at[N_RESULTS];
 }
 
 // ---- memory ----
@@ -68,7 +76,7 @@ void sl_cuda_free_observation(sl_engine *e, sl_observation *o) {
     if (!d) return;
     be->release(be, d->ws, d->ws_size);
     be->release(be, d->rows, rows_size(e, d));
-    be->release(be, d->block, block_size(e, o));
+    be->release(be, d->block, block_size(e, o, e->n_sequences));
     free(d->specs);
     free(d->ws_at);
     free(d->host_rows);
@@ -96,7 +104,7 @@ int sl_cuda_new_observation(sl_engine *e, sl_observation *o, sl_error *err) {
         d->ws_at = calloc(d->n_specs + 1, sizeof *d->ws_at);
     }
     if (d && d->specs && d->ws_at) {
-        size_t size = block_size(e, o);
+        size_t size = block_size(e, o, e->n_sequences);
         d->specs[0].method = &sl_method_dense;
         for (int i = 1; i < d->n_specs; i++) d->specs[i] = o->shadows[i - 1];
         lay_out(e, d);
@@ -207,6 +215,14 @@ static void take_dense(sl_engine *e, int n, const results *r) {
         sl_observation_count_tiles(o, i * e->geom.n_heads, e->geom.n_heads, e->rows[i].position / SL_PAGE + 1);
 }
 
+static void make_profiles(sl_engine *e, int n, const results *r) {
+    const sl_observation *o = &e->observation;
+#pragma omp parallel for schedule(dynamic)
+    for (int i = 0; i < n * e->geom.n_heads; i++)
+        sl_attn_profile_of(r->scores + (size_t)i * o->max_pages * SL_PAGE, e->rows[i / e->geom.n_heads].position + 1,
+                           &o->profiles[i]);
+}
+
 static void report(sl_engine *e, const sl_attn_cuda_decode_args *running, int which, const results *r) {
     sl_observation *o = &e->observation;
     size_t row = (size_t)e->geom.n_heads * e->geom.head_dim;
@@ -221,7 +237,8 @@ static void report(sl_engine *e, const sl_attn_cuda_decode_args *running, int wh
                                        .layer = running->layer,
                                        .n_kv = at->position + 1,
                                        .spec = spec < 0 ? running->spec : &o->device->specs[spec],
-                                       .seed = at->seed + seed};
+                                       .seed = at->seed + seed,
+                                       .profile = which || !o->profiles ? NULL : o->profiles + i * e->geom.n_heads};
         fill_reports(e, record.spec, record.n_kv, &r->counted[which * n + i], o->reports);
         widen(r->out + (which * n + i) * row, row, out);
         sl_observation_report(e, &record, i, o->reports, out);
@@ -233,15 +250,16 @@ void sl_cuda_observe(const sl_batch *batch, const sl_attn_cuda_decode_args *runn
     const sl_backend *be = e->backend;
     struct sl_device_observation *d = e->observation.device;
     int n = running->n_seqs;
-    size_t size = (size_t)n * e->geom.n_heads * e->geom.head_dim * sizeof(bf16), outs, counts;
+    size_t size = (size_t)n * e->geom.n_heads * e->geom.head_dim * sizeof(bf16);
     const results there = results_of(e, n, d->block), here = results_of(e, n, d->host_block);
     be->clear(be, there.counted, (size_t)d->n_launches * n * sizeof *there.counted);
     send_rows(batch, running->layer);
     for (int which = 0; which < d->n_launches; which++) launch(e, running, which, &there);
-    if (d->n_specs) sl_cuda_page_masses(running, e->observation.max_pages, there.masses);
+    if (d->n_specs || there.scores) sl_cuda_page_masses(running, e->observation.max_pages, there.masses, there.scores);
     be->copy(be, running->out, there.out, size, size, 1);
-    be->download(be, d->host_block, d->block, results_size(e, &e->observation, n, &outs, &counts));
+    be->download(be, d->host_block, d->block, block_size(e, &e->observation, n));
     if (d->n_specs) take_dense(e, n, &here);
+    if (here.scores) make_profiles(e, n, &here);
     for (int i = 0; i < n; i++) {
         sl_attn_stats counted = sl_cuda_counted(&here.counted[i]);
         sl_attn_stats_add(&e->stats, &counted);

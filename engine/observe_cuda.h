@@ -23,9 +23,9 @@ void sl_cuda_observe(const sl_batch *batch, const sl_attn_cuda_decode_args *runn
 // ---- page_masses.cu ----
 
 // masses[s][h][p] = log2 of sum_j e^{q_sh . k_j / sqrt(head_dim)} over the rows j of page p of sequence s. masses:
-// [n_seqs][n_heads][max_pages]; entries after a sequence's last page do not change. Reads geom, n_seqs, rows, q, k and stream
-// of args.
-void sl_cuda_page_masses(const sl_attn_cuda_decode_args *args, int max_pages, float *masses);
+// [n_seqs][n_heads][max_pages]. scores: NULL, or [n_seqs][n_heads][max_pages][256], the exponents in log2 units. Entries after
+// a sequence's last page or row do not change. Reads geom, n_seqs, rows, q, k and stream of args.
+void sl_cuda_page_masses(const sl_attn_cuda_decode_args *args, int max_pages, float *masses, float *scores);
 
 #ifdef __cplusplus
 }

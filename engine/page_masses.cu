@@ -1,4 +1,5 @@
-// engine/page_masses.cu - the mass of each page in dense attention. An observer counts tiles with it.
+// engine/page_masses.cu - the mass of each page in dense attention, and the scores of its rows. An observer counts tiles with
+// the masses, and makes profiles from the scores.
 #include "engine/backend/cuda/device.cuh"
 #include "engine/observe_cuda.h"
 
@@ -39,7 +40,8 @@ __global__ void __launch_bounds__(SL_PAGE)
                        const bf16 *__restrict__ q,      // [n_seqs][n_heads][head_dim]
                        const bf16 *__restrict__ k,      // [n_pages][n_kv_heads][256][head_dim]
                        int n_heads, int head_dim, float scale,
-                       float *__restrict__ masses) { // [n_seqs][n_heads][max_pages]
+                       float *__restrict__ masses,   // [n_seqs][n_heads][max_pages]
+                       float *__restrict__ scores) { // NULL, or [n_seqs][n_heads][max_pages][256]: t_j
     __shared__ float warps[WARPS];
     int page = blockIdx.x, kv_head = blockIdx.y, n_kv_heads = gridDim.y, s = blockIdx.z, group = n_heads / n_kv_heads;
     sl_start_next();
@@ -62,14 +64,16 @@ __global__ void __launch_bounds__(SL_PAGE)
         }
         t = (int)threadIdx.x < n_rows ? t * scale : -INFINITY;
         float most = block_max(t, warps), sum = block_sum(exp2f(t - most), warps);
-        if (threadIdx.x == 0) masses[((size_t)s * n_heads + head) * gridDim.x + page] = most + log2f(sum);
+        size_t at = ((size_t)s * n_heads + head) * gridDim.x + page;
+        if (threadIdx.x == 0) masses[at] = most + log2f(sum);
+        if (scores && (int)threadIdx.x < n_rows) scores[at * SL_PAGE + threadIdx.x] = t;
     }
 }
 
 } // namespace
 
-void sl_cuda_page_masses(const sl_attn_cuda_decode_args *a, int max_pages, float *masses) {
+void sl_cuda_page_masses(const sl_attn_cuda_decode_args *a, int max_pages, float *masses, float *scores) {
     float scale = 1.44269504f / sqrtf((float)a->geom->head_dim);
     sl_launch(page_masses_kernel, dim3(max_pages, a->geom->n_kv_heads, a->n_seqs), dim3(SL_PAGE), 0, a->stream, a->rows, a->q,
-              a->k, a->geom->n_heads, a->geom->head_dim, scale, masses);
+              a->k, a->geom->n_heads, a->geom->head_dim, scale, masses, scores);
 }

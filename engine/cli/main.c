@@ -80,10 +80,10 @@ static const char bench_notes[] =
     "--query-deviation.\n";
 
 static const char compare_notes[] =
-    "Dense attention answers each prompt first. Then each method of --attn answers it, from the same dense prefill. The\n"
-    "tables (docs/compare.md):\n"
+    "Dense attention answers each prompt first. Then each method of --attn answers it, from the same dense prefill. (With\n"
+    "--no-texts, dense attention and the methods only decode a reference.) The tables (docs/compare.md):\n"
     "  texts          the answer of each method: the first token that differs from the dense answer, the share of equal\n"
-    "                 tokens\n"
+    "                 tokens, the perplexity of the answer with dense attention\n"
     "  next tokens    each method decodes the tokens of the dense answer (or of the reference) on its own KV cache, along\n"
     "                 with dense attention: share of equal top-1 tokens (Wilson 95% interval), KL divergence (nats; mean with\n"
     "                 standard error, quantiles with 95% intervals), perplexity of question tokens and of answer tokens\n"
@@ -91,6 +91,8 @@ static const char compare_notes[] =
     "                 cosine and bias (the part of the error along the dense output) of the output of each head, rows and\n"
     "                 bytes read, effective samples, spread of the coefficients (standard deviation / mean); -o json has\n"
     "                 each layer and head\n"
+    "  attention      with --attention: how each layer of dense attention spreads its mass over the tokens of the dense run:\n"
+    "                 effective keys, share of the first 4 and of the last 256 tokens, distance, rows with 90% of the mass\n"
     "Standard errors are between prompts if there are at least 8, else between positions as if they were independent.\n"
     "\n"
     "Set-up A: the whole prompt is prefilled with dense attention, and the methods decode the answer. Set-up B: the methods\n"

@@ -40,6 +40,7 @@ const cli_option cli_option_table[] = {
     {"Input", "--reference", "FILE", OPT_STRING, F(reference), 0, 0, NULL, CLI_COMPARE, "score the text of FILE after the prompt (default: score the answer of dense attention)"},
     {"Input", "--prompts", "FILE", OPT_STRING, F(prompts), 0, 0, NULL, CLI_GENERATE, "continue each line of FILE; print one JSON object per line"},
     {"Input", "-np --parallel", "N", OPT_INT, F(parallel), 1, 1024, "1", CLI_GENERATE, "with --prompts or --jsonl: decode N lines together as a batch"},
+    {"Input", "-np --parallel", "N", OPT_INT, F(parallel), 1, 1024, "1", CLI_COMPARE, "with --no-texts: decode the next tokens of N prompts together as a batch; the results are equal"},
     {"Input", "--bos", NULL, OPT_FLAG, F(bos), 0, 0, "0", CLI_TOKENIZE, "put the BOS token of the tokenizer first"},
     {"Input", "--plain", NULL, OPT_FLAG, F(plain), 0, 0, "0", CLI_TOKENIZE, "treat the strings of special tokens as plain text"},
     {"Input", "--ids", "FILE", OPT_STRING, F(ids), 0, 0, NULL, CLI_LOGITS | CLI_GENERATE, "read the prompt from FILE as token ids, separated by commas or blanks; - is standard input"},
@@ -85,7 +86,9 @@ const cli_option cli_option_table[] = {
     {"Attention", "--stats-seeds", "N", OPT_INT, F(stats_seeds), 1, 1000, "1", RUNS, "with --stats-attn: number of seeds per method and step"},
     {"Attention", "--seq-id", "N", OPT_UINT32, F(seq_id), 0, 4294967295.0, "0", SAMPLES | CLI_EVAL | CLI_PERPLEXITY, "sequence number that keys the random numbers; with --jsonl: the number of the first line"},
     {"Attention", "--attn", "SPEC,...", OPT_LIST, F(attns), 0, 0, NULL, CLI_COMPARE, "methods to compare with dense attention; `sleigh methods` lists them (may be repeated)"},
+    {"Attention", "--texts", NULL, OPT_SWITCH, F(texts), 0, 0, "1", CLI_COMPARE, "also let each method generate an answer; without it, each prompt needs a reference"},
     {"Attention", "--heads", NULL, OPT_SWITCH, F(heads), 0, 0, "1", CLI_COMPARE, "also run each method on the states of the dense run and report the error of each head"},
+    {"Attention", "--attention", NULL, OPT_SWITCH, F(attention), 0, 0, "0", CLI_COMPARE, "also report how each head of dense attention spreads its mass over the rows of the dense run's steps"},
 
     {"Bench", "-p --n-prompt", "N,...", OPT_INTS, F(n_prompts), 0, CLI_BIG, NULL, CLI_BENCH, "tests that prefill N tokens, as 512,1k or 512-4096*2; 0: none (default: 512)"},
     {"Bench", "-n --steps --n-gen", "N,...", OPT_INTS, F(n_gens), 0, 1000000, NULL, CLI_BENCH, "tests that generate N tokens, one decode step each; 0: none (default: 128; bench decode: 32)"},

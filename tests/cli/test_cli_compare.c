@@ -148,6 +148,11 @@ static void check_quantile(const json_t *row, const char *name, const double *so
     if (high < n - 1 && low > 0) CHECK(binomial(n, share, low + 1, high) > 0.93 && binomial(n, share, low + 1, high) < 0.99);
 }
 
+// The 97.5% quantile of Student's distribution for n values: its expansion in 1 / (n - 1), within 0.001 for n >= 8.
+static double student(double n) {
+    return 1.959964 + 2.3722 / (n - 1) + 2.8225 / (n - 1) / (n - 1) + 2.6 / pow(n - 1, 3);
+}
+
 static void check_method(const json_t *row, expected *e) {
     double sum = 0, squares = 0, nll = e->nll[0] + e->nll[1] - e->dense_nll[0] - e->dense_nll[1];
     for (int i = 0; i < e->n; i++) sum += e->kl[i];
@@ -158,6 +163,8 @@ static void check_method(const json_t *row, expected *e) {
     CHECK_INT(number(row, "answer_tokens"), e->n_part[1]);
     check_close("kl", number(row, "kl"), sum / e->n);
     check_close("kl_se", number(row, "kl_se"), sqrt(squares / (e->n - 1) / e->n));
+    CHECK_NEAR(number(row, "kl_high"), sum / e->n + student(e->n) * number(row, "kl_se"), 1e-3 * number(row, "kl_se"));
+    CHECK_NEAR(number(row, "kl_low"), sum / e->n - student(e->n) * number(row, "kl_se"), 1e-3 * number(row, "kl_se"));
     check_close("kl_max", number(row, "kl_max"), e->kl[e->n - 1]);
     check_quantile(row, "kl_median", e->kl, e->n, 0.5);
     check_quantile(row, "kl_90", e->kl, e->n, 0.9);
@@ -181,7 +188,23 @@ static void check_method(const json_t *row, expected *e) {
             double se = sqrt((all_squares - total * total / n_part) / (n_part - 1) / n_part);
             snprintf(key, sizeof key, "ppl_%s%s_se", part ? "answer" : "question", of_dense ? "_dense" : "");
             CHECK_NEAR(number(row, key), exp(total / n_part) * se, 1e-6 * exp(total / n_part) * se);
+            snprintf(key, sizeof key, "ppl_%s%s_low", part ? "answer" : "question", of_dense ? "_dense" : "");
+            CHECK_NEAR(log(number(row, key)), total / n_part - student(n_part) * se, 1e-2 * se);
         }
+}
+
+// The means of one prompt.
+static void check_prompt(const json_t *own, const json_t *dense, const expected *e) {
+    double kl = 0, nll = e->nll[0] + e->nll[1] - e->dense_nll[0] - e->dense_nll[1];
+    for (int i = 0; i < e->n; i++) kl += e->kl[i];
+    CHECK_INT(number(own, "positions"), e->n);
+    check_close("kl of a prompt", number(own, "kl"), kl / e->n);
+    check_close("top1 of a prompt", number(own, "top1"), (double)e->n_top1 / e->n);
+    CHECK_NEAR(number(own, "ln_ppl_ratio"), nll / e->n, 1e-8);
+    check_close("ppl_question of a prompt", number(own, "ppl_question"), exp(e->nll[0] / e->n_part[0]));
+    check_close("ppl_answer of a prompt", number(own, "ppl_answer"), exp(e->nll[1] / e->n_part[1]));
+    check_close("dense ppl_answer of a prompt", number(dense, "ppl_answer"), exp(e->dense_nll[1] / e->n_part[1]));
+    check_close("dense ppl_question of a prompt", number(dense, "ppl_question"), exp(e->dense_nll[0] / e->n_part[0]));
 }
 
 // Ids of context, question and an optional text after them, as one text.
@@ -197,10 +220,11 @@ static int prompt_ids(const lab *l, const char *record_text, int32_t *out) {
 
 // ---- cases ----
 
-// Two prompts, the second with a reference instead of the answer; paths longer than a block of steps; a method with state.
+// Two prompts, the second with a reference instead of the answer; a path longer than a turn; a method with state.
 static void next_tokens(void) {
     static const char *const methods[] = {"santa-prop:S=12", "santa-pps:S=8:budget=variance"};
-    static const char reference[] = " 17281. The grass is green and the hidden number of the harbor is not.";
+    char reference[2048];
+    snprintf(reference, sizeof reference, " 17281. The grass is green and not blue.\n%s", long_text(7));
     char context[2048], file[8192] = "", whole[2][4096];
     static const char *const asked[] = {"What is the hidden number of house 3? Answer:", "Which house has it? Answer:"};
     for (int i = 0; i < 2; i++) {
@@ -233,10 +257,13 @@ static void next_tokens(void) {
             }
             float *dense = forced_logits(&l, "dense", path, n, n_dense, (uint32_t)i);
             float *method = forced_logits(&l, methods[m], path, n, n_dense, (uint32_t)i);
+            expected alone = {0};
+            add_steps(&alone, &l, dense, method, path + n_dense + 1, n - 1 - n_dense, n_prompt - n_dense - 1);
+            check_prompt(item(prompt, "methods", (size_t)m), json_object_get(prompt, "dense"), &alone);
             add_steps(&e, &l, dense, method, path + n_dense + 1, n - 1 - n_dense, n_prompt - n_dense - 1);
             free(dense), free(method);
         }
-        CHECK(e.n > 40); // several blocks of steps, and a partial one
+        CHECK(e.n > 128 + 2 * N_NEW); // more than a turn
         check_method(item(out, "methods", (size_t)m), &e);
     }
     sl_model_free(l.model);
@@ -400,6 +427,12 @@ static void heads(void) {
             if (i < 4 && !(t->n > 0)) FAIL("tiles %d: none", i);
         }
         check_close("l2", number(row, "l2"), error / (n / 2));
+        double of_prompts = 0; // a step of the dense run is a position of its path
+        for (size_t i = 0; i < 2; i++) {
+            const json_t *own = item(item(out, "prompts", i), "methods", m);
+            of_prompts += number(own, "l2") * number(own, "positions") * LAYERS * HEADS;
+        }
+        check_close("l2 of prompts", of_prompts / (n / 2), number(row, "l2"));
         CHECK(number(row, "l2_median") <= number(row, "l2_90") && number(row, "l2_90") > number(row, "l2"));
         CHECK(number(row, "cosine_10") <= number(row, "cosine_median") && number(row, "l2_se") > 0);
         CHECK(m || number(row, "coefficient_spread") > 0.1);
@@ -457,8 +490,230 @@ static void between_prompts(void) {
         n += number(own, "positions");
     }
     CHECK_INT(number(row, "positions"), n);
-    double want = sqrt(squares * N / (N - 1)) / n;
+    double want = sqrt(squares * N / (N - 1)) / n, t = 2.306004; // Student's 97.5% quantile for 8 degrees of freedom
     CHECK_NEAR(number(row, "kl_se"), want, 1e-5 * want);
+    CHECK_NEAR(number(row, "kl_low"), mean - t * want, 1e-4 * want);
+    CHECK_NEAR(number(row, "kl_high"), mean + t * want, 1e-4 * want);
+    json_decref(out);
+}
+
+// Dense attention's score of each answer is that of a run that decodes the answer's tokens. A sampled answer has another score
+// than dense attention's answer.
+static void answers_with_dense(void) {
+    enum { N = 9, METHODS = 2 };
+    static const char attn[] = "streaming:window=8:sink=2,dense";
+    const char *records = spill_records(N);
+    result r = RUN("compare", "-m", tiny(), "--jsonl", records, "--attn", attn, "-n", "9", "--temp", "0.8", "--ignore-eos",
+                   "--no-heads", "-o", "json");
+    json_t *out = document(&r);
+    double nll[METHODS + 1][N], sum[METHODS + 1] = {0};
+    lab l;
+    CHECK_OK(sl_model_load(tiny(), NULL, &l.model, &err), err);
+    l.n_vocab = sl_model_config(l.model)->n_vocab;
+    for (size_t i = 0; i < N; i++)
+        for (int m = 0; m <= METHODS; m++) {
+            const json_t *prompt = item(out, "prompts", i);
+            const json_t *own = m < METHODS ? item(prompt, "methods", (size_t)m) : json_object_get(prompt, "dense");
+            char text[4096];
+            int32_t path[2048];
+            snprintf(text, sizeof text, "%sWhat is the hidden number of house %d? Answer:", long_text(4 + (int)i), (int)i % 4);
+            int n_prompt = prompt_ids(&l, text, path), n = n_prompt + ids_of(own, "ids", path + n_prompt);
+            CHECK_INT(n - n_prompt, 9);
+            float *logits = forced_logits(&l, "dense", path, n, n_prompt - 1, 0);
+            long double p[4096];
+            nll[m][i] = 0;
+            CHECK(l.n_vocab <= 4096);
+            for (int j = n_prompt; j < n; j++) {
+                softmax(logits + (size_t)(j - n_prompt) * l.n_vocab, l.n_vocab, p);
+                nll[m][i] -= (double)logl(p[path[j]]) / 9;
+            }
+            free(logits);
+            CHECK_NEAR(number(own, "text_nll"), nll[m][i], 1e-3); // a prefill rounds in another order than decode steps
+            nll[m][i] = number(own, "text_nll");
+            sum[m] += nll[m][i];
+        }
+    sl_model_free(l.model);
+    for (int m = 0; m <= METHODS; m++) {
+        const json_t *row = item(out, "methods", m < METHODS ? (size_t)m : 0);
+        const char *name = m < METHODS ? "text_nll" : "text_nll_dense";
+        char key[64];
+        double squares = 0;
+        for (int i = 0; i < N; i++) squares += (nll[m][i] - sum[m] / N) * (nll[m][i] - sum[m] / N);
+        qsort(nll[m], N, sizeof **nll, by_value);
+        check_close(name, number(row, name), sum[m] / N);
+        snprintf(key, sizeof key, "%s_se", name);
+        check_close(key, number(row, key), sqrt(squares / (N - 1) / N));
+        for (int j = 0; j < 3; j++) { // the 1st, 5th and 9th of nine values
+            snprintf(key, sizeof key, "%s_%s", name, j == 0 ? "10" : j == 1 ? "median" : "90");
+            check_close(key, number(row, key), nll[m][4 * j]);
+        }
+    }
+    CHECK(sum[0] > sum[1] + 0.1 * N && sum[1] == sum[2]);
+    json_decref(out);
+}
+
+// ---- without texts ----
+
+typedef struct observed {
+    double l2[4][4096], bytes, dense_bytes;
+    sl_attn_profile profile[32]; // [4 layers][8 heads] sums
+    int n[4], n_steps;
+} observed;
+
+static void add_observed(void *ctx, const sl_attn_record *r) {
+    observed *o = ctx;
+    if (r->profile) {
+        double *to = (double *)&o->profile[r->layer * 8 + r->head];
+        for (size_t i = 0; i < sizeof *r->profile / sizeof *to; i++) to[i] += ((const double *)r->profile)[i];
+        o->n_steps += r->layer == 0 && r->head == 0;
+        CHECK(r->profile->keys_squares >= 1 && r->profile->keys_entropy <= r->n_kv * (1 + 1e-9));
+        return;
+    }
+    CHECK(o->n[r->layer] < 4096);
+    o->l2[r->layer][o->n[r->layer]++] = r->report->error;
+    o->bytes += (double)r->report->bytes, o->dense_bytes += (double)r->report->dense_bytes;
+}
+
+// Decodes the path with dense attention, with an observer that has one shadow.
+static void observe_path(const lab *l, const char *attn, const int32_t *path, int n, int n_dense, observed *to) {
+    sl_engine *engine;
+    sl_session *s;
+    sl_attn_spec shadow;
+    CHECK_OK(sl_attn_parse(attn, &shadow, &err), err);
+    CHECK_OK(sl_engine_new(l->model, &(sl_engine_options){.n_ctx = n, .n_threads = 2}, &engine, &err), err);
+    CHECK_OK(sl_session_new(engine, 0, &s, &err), err);
+    CHECK_OK(sl_prefill(s, path, n_dense, NULL, &err), err);
+    const sl_observer o = {.fn = add_observed, .ctx = to, .with_profile = 1, .shadows = &shadow, .n_shadows = 1};
+    CHECK_OK(sl_engine_observe(engine, &o, &err), err);
+    for (int i = n_dense; i < n - 1; i++) CHECK_OK(sl_decode(&s, 1, &path[i], &err), err);
+    sl_session_free(s);
+    sl_engine_free(engine);
+}
+
+static void check_median(const json_t *row, double *x, int n) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += x[i];
+    qsort(x, (size_t)n, sizeof *x, by_value);
+    CHECK_INT(number(row, "head_outputs"), n);
+    check_close("l2", number(row, "l2"), sum / n);
+    check_close("l2_median", number(row, "l2_median"), x[(n + 1) / 2 - 1]);
+    check_close("l2_90", number(row, "l2_90"), x[(int)ceil(0.9 * n) - 1]);
+    CHECK(number(row, "l2_median_low") < x[n / 2] && number(row, "l2_median_high") > x[n / 2]);
+}
+
+static void check_profiles(const json_t *out, const observed *o) {
+    static const char *const names[] = {"keys_entropy",  "keys_squares",    "sink",   "window",
+                                        "distance_mean", "distance_median", "rows_90"};
+    CHECK_INT(number(out, "steps"), o->n_steps);
+    CHECK_INT(json_array_size(json_object_get(out, "attention")), 32);
+    for (int i = 0; i < 32; i++) {
+        const json_t *row = item(out, "attention", (size_t)i);
+        CHECK(number(row, "layer") == i / 8 && number(row, "head") == i % 8);
+        for (size_t j = 0; j < sizeof names / sizeof *names; j++)
+            check_close(names[j], number(row, names[j]), ((const double *)&o->profile[i])[j] / o->n_steps);
+    }
+}
+
+// --no-texts: the methods decode the reference, as with texts, and do not generate. Heads and attention are those of a dense
+// run over the reference.
+static void without_texts(void) {
+    static const char reference[] = " 17281. The grass is green and not blue.\nThe hidden number of house 9 is 17.";
+    static const char *const same[] = {"positions",     "top1",       "top1_low",   "kl",
+                                       "kl_se",         "kl_90",      "kl_max",     "ppl_question",
+                                       "ppl_answer_se", "ppl_answer", "step_bytes", "ln_ppl_ratio"};
+    static const char *const unknown[] = {"agreement", "common_prefix", "kv_bytes_share", "text_nll", "text_nll_dense"};
+    static observed seen;
+    char file[8192] = "", whole[4096], path_name[256];
+    int32_t path[2048];
+    lab l;
+    add_line(file, sizeof file,
+             json_pack("{s:s, s:s, s:s}", "context", long_text(6), "question", "Which?", "reference", reference));
+    snprintf(path_name, sizeof path_name, "%s", in_tmp("one.jsonl"));
+    spill(path_name, file, strlen(file));
+    json_t *with = compare_json(path_name, "santa-prop:S=12,topk:k=8", "--no-heads");
+    json_t *out[2];
+    for (int i = 0; i < 2; i++) {
+        result r = RUN("compare", "-m", tiny(), "--jsonl", path_name, "--attn", "santa-prop:S=12,topk:k=8", "-n", "90000", "-o",
+                       "json", "--no-texts", i ? "--no-heads" : "--attention");
+        out[i] = document(&r);
+    }
+    CHECK_OK(sl_model_load(tiny(), NULL, &l.model, &err), err);
+    l.n_vocab = sl_model_config(l.model)->n_vocab;
+    snprintf(whole, sizeof whole, "%sWhich?%s", long_text(6), reference);
+    int n = prompt_ids(&l, whole, path), n_dense = (int)number(item(out[0], "prompts", 0), "n_dense");
+    seen = (observed){0};
+    observe_path(&l, "santa-prop:S=12", path, n, n_dense, &seen);
+    sl_model_free(l.model);
+    check_profiles(out[0], &seen);
+    static double all[4 * 4096];
+    int n_all = 0;
+    const json_t *row = item(out[0], "methods", 0);
+    CHECK_INT(json_array_size(json_object_get(row, "layers")), 4);
+    check_close("bytes_share", number(row, "bytes_share"), seen.bytes / seen.dense_bytes);
+    for (int i = 0; i < 4; i++) {
+        memcpy(all + n_all, seen.l2[i], (size_t)seen.n[i] * sizeof *all), n_all += seen.n[i];
+        check_median(item(row, "layers", (size_t)i), seen.l2[i], seen.n[i]);
+        CHECK_INT(number(item(row, "layers", (size_t)i), "layer"), i);
+    }
+    check_median(row, all, n_all);
+    for (int i = 0; i < 2; i++) {
+        const json_t *prompt = item(out[i], "prompts", 0), *dense = json_object_get(prompt, "dense");
+        CHECK(json_is_null(json_object_get(dense, "text")) && json_array_size(json_object_get(dense, "ids")) == 0);
+        CHECK(json_is_null(json_object_get(dense, "stopped")) && json_is_null(json_object_get(dense, "text_nll")));
+        for (size_t m = 0; m < 2; m++) {
+            const json_t *got = item(out[i], "methods", m), *want = item(with, "methods", m);
+            const json_t *own = item(prompt, "methods", m), *twin = item(item(with, "prompts", 0), "methods", m);
+            for (size_t j = 0; j < sizeof same / sizeof *same; j++) CHECK(number(got, same[j]) == number(want, same[j]));
+            CHECK(number(own, "kl") == number(twin, "kl") && number(own, "ppl_answer") == number(twin, "ppl_answer"));
+            for (size_t j = 0; j < sizeof unknown / sizeof *unknown; j++) CHECK(json_is_null(json_object_get(got, unknown[j])));
+            CHECK(json_is_null(json_object_get(own, "text")) && json_is_null(json_object_get(own, "agreement")));
+        }
+        json_decref(out[i]);
+    }
+    json_decref(with);
+}
+
+// A batch of prompts changes no byte of the output. The prompts and references have different lengths; the last batch is not
+// full.
+static void parallel(void) {
+    static const char attn[] = "santa-prop:S=12,santa-pps:S=8,dense";
+    char file[16384] = "", path[256];
+    result first = {0};
+    for (int i = 0; i < 5; i++) {
+        char reference[2048];
+        snprintf(reference, sizeof reference, " The grass is %s.", i == 2 ? long_text(7) : "green");
+        add_line(file, sizeof file,
+                 json_pack("{s:s, s:s}", "prompt", i == 4 ? "The grass" : long_text(3 + i), "reference", reference));
+    }
+    snprintf(path, sizeof path, "%s", in_tmp("five.jsonl"));
+    spill(path, file, strlen(file));
+    for (int i = 1; i <= 5; i += 2) {
+        char n[8];
+        snprintf(n, sizeof n, "%d", i);
+        result r = RUN("compare", "-m", tiny(), "--jsonl", path, "--attn", attn, "--no-texts", "--no-heads", "-o", "json",
+                       "--parallel", n);
+        CHECK_GOOD(r);
+        if (i == 1)
+            first = r;
+        else
+            CHECK_STR(r.out, first.out);
+    }
+}
+
+// The bytes of next tokens are those of the steps of this comparison alone: generate counts the same bytes for the same tokens.
+static void step_bytes(void) {
+    result r = RUN("compare", "-m", tiny(), "-p", question, "--attn", "topk:k=2,dense", "-n", "9", "--ignore-eos", "-o", "json",
+                   "--dense-prefix", "3");
+    json_t *out = document(&r);
+    const json_t *topk = item(out, "methods", 0), *dense = item(out, "methods", 1), *prompt = item(out, "prompts", 0);
+    int n = (int)number(prompt, "n_prompt") + 9 - 1, n_steps = n - 3;
+    double rows = 0, bytes = 2.0 * 2 * 128 * 2 * 4; // of a row: K and V, 2 KV heads, 128 elements of 2 bytes, 4 layers
+    for (int i = 4; i <= n; i++) rows += i;
+    CHECK_INT(number(topk, "positions"), n_steps);
+    check_close("step_bytes", number(dense, "step_bytes"), bytes * rows / n_steps);
+    CHECK(number(dense, "step_bytes_share") == 1);
+    check_close("step_bytes_share", number(topk, "step_bytes_share"), number(topk, "step_bytes") / number(dense, "step_bytes"));
+    CHECK(number(topk, "step_bytes_share") > 0.5 && number(topk, "step_bytes_share") < 0.9); // all keys, and few values
     json_decref(out);
 }
 
@@ -594,7 +849,7 @@ static void tables(void) {
             bars = *p == '|' ? here : 0;
             rows += *p == '|';
         }
-        CHECK_INT(rows, (i ? 1 : 2) * 5 + 4 + 5 + 4);
+        CHECK_INT(rows, (i ? 1 : 2) * 5 + 5 + 5 + 4);
         CHECK_HAS(r.out, "| dense | - | 100.0% | ");
         if (!i) CHECK_HAS(r.out, "{+");
     }
@@ -666,6 +921,11 @@ static void errors(void) {
         {1, {"--jsonl", "-", "--attn", "dense"}, "expected prompts, found none"},
         {2, {"-p", "x", "--attn", "dense", "--plot", "x.jpg"}, "--plot x.jpg: expected a file name"},
         {2, {"-p", "x", "--attn", "dense", "--no-heads", "--plot=x.svg"}, "--plot draws the errors of heads; --no-heads"},
+        {2, {"-p", "x", "--attn", "dense", "--no-texts"}, "--no-texts needs tokens to score: give --reference FILE"},
+        {2, {"-p", "x", "--attn", "dense", "--parallel", "2"}, "--parallel 2 needs --no-texts"},
+        {2,
+         {"--jsonl=-", "--attn", "auto", "--no-texts", "--parallel=2"},
+         "--parallel 2: auto chooses a method for each prompt"},
         {2, {"-p", "x", "--attn", "dense", "-o", "xml"}, "expected one of md,csv,json,jsonl"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -683,7 +943,9 @@ static void errors(void) {
         result r = RUN_IN(lines[i][0], "compare", "-m", tiny(), "--jsonl", "-", "--attn", "dense");
         check_error(&r, 1, lines[i][1]);
     }
-    result r = RUN("compare", "-p", "x", "--attn", "dense");
+    result r = RUN_IN("{\"prompt\": \"a\"}", "compare", "-m", tiny(), "--jsonl", "-", "--attn", "dense", "--no-texts");
+    check_error(&r, 1, "line 1: expected \"reference\", whose tokens --no-texts scores");
+    r = RUN("compare", "-p", "x", "--attn", "dense");
     check_error(&r, 2, "flag --model is required");
 }
 
@@ -694,6 +956,10 @@ static const test_case cases[] = {
     {"heads", 0, heads},
     GPU_CASE("heads-on-gpu", heads_on_gpu),
     {"between-prompts", 0, between_prompts},
+    {"answers-with-dense", 0, answers_with_dense},
+    {"without-texts", 0, without_texts},
+    {"parallel", 0, parallel},
+    {"step-bytes", 0, step_bytes},
     {"lengths", 0, lengths},
     {"merged-reference", 0, merged_reference},
     {"set-ups", 0, set_ups},

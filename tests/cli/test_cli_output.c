@@ -261,7 +261,7 @@ static void calibrate(void) {
     check_fields("bench attn --calibrate", &printed);
 }
 
-#define COMPARE "compare", "-m", tiny(), "-p", "The sky is", "-n", "3", "--attn", "santa:S=4"
+#define COMPARE "compare", "-m", tiny(), "-p", "The sky is", "-n", "3", "--attn", "santa:S=4", "--attention"
 
 static void compare_methods(void) {
     result json = RUN(COMPARE, "-o", "json"), csv = RUN(COMPARE, "-o", "csv"), jsonl = RUN(COMPARE, "-o", "jsonl"),

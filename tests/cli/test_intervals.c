@@ -138,6 +138,49 @@ static void quantiles(void) {
     cli_values_free(&v);
 }
 
+// In groups, intervals follow from the spread between the groups. 9 groups of 20 values: group g holds 1 in its first 2 g
+// values, and 0 in the others.
+static void grouped(void) {
+    enum { GROUPS = 9, SIZE = 20, N = GROUPS * SIZE };
+    const double share = 0.5, t = 2.306004; // Student's 97.5% quantile for 8 degrees of freedom
+    cli_values v = {0}, same = {0}, ranks = {0};
+    cli_interval got;
+    double squares = 0, sum = 0;
+    for (int g = 0; g < GROUPS; g++) {
+        double off = 2 * g - 8; // the mean of a group's sum is 8
+        squares += off * off;
+        for (int i = 0; i < SIZE; i++) {
+            CHECK_OK(cli_values_add(&v, i < 2 * g, &err), err);
+            CHECK_OK(cli_values_add(&same, 1, &err), err);
+            CHECK_OK(cli_values_add(&ranks, g * SIZE + i + 1, &err), err); // 1 to 180: whole groups lie on one side
+            sum += i < 2 * g;
+        }
+        CHECK_OK(cli_values_end_group(&v, &err), err);
+        CHECK_OK(cli_values_end_group(&same, &err), err);
+        CHECK_OK(cli_values_end_group(&ranks, &err), err);
+    }
+    double p = sum / N, error = sqrt(squares * GROUPS / (GROUPS - 1)) / N;
+    // Wilson's interval for the number of independent values that has this error
+    double n = p * (1 - p) / (error * error);
+    CHECK(n < N && n > GROUPS);
+    got = cli_values_share(&v);
+    CHECK_NEAR(got.at, p, 1e-14);
+    CHECK_NEAR(p - got.low, Z * sqrt(got.low * (1 - got.low) / n), 1e-12);
+    got = cli_values_share(&same); // equal values: as few as the groups
+    CHECK_NEAR(got.low, GROUPS / (GROUPS + Z * Z), 1e-12);
+    // The median is 90. 4.5 groups are at or below it, so a group has 1 (four times), 1/2 or 0 of its values there.
+    CHECK_OK(cli_values_quantiles(&ranks, &share, 1, &got, &err), err);
+    double spread = t * SIZE * sqrt(8 * 0.25 * GROUPS / (GROUPS - 1));
+    CHECK(got.at == 90 && got.low == floor(90 - spread) && got.high == ceil(90 + spread) + 1);
+    ranks.n_groups = 7; // too few groups: as independent values
+    CHECK_OK(cli_values_quantiles(&ranks, &share, 1, &got, &err), err);
+    CHECK(got.low == floor(90 - Z * sqrt(45)) && got.high == ceil(90 + Z * sqrt(45)) + 1);
+    v.n_groups = 7;
+    got = cli_values_share(&v);
+    CHECK_NEAR(got.low, cli_share(sum, N).low, 1e-12);
+    cli_values_free(&v), cli_values_free(&same), cli_values_free(&ranks);
+}
+
 // ---- logits ----
 
 static void logits(void) {
@@ -442,6 +485,7 @@ static const test_case cases[] = {
     {"mean_intervals", NEEDS_NOTHING, mean_intervals},
     {"spreads", NEEDS_NOTHING, spreads},
     {"quantiles", NEEDS_NOTHING, quantiles},
+    {"grouped", 0, grouped},
     {"logits", NEEDS_NOTHING, logits},
     {"shares", NEEDS_NOTHING, shares},
     {"pairs", NEEDS_NOTHING, pairs},

@@ -387,7 +387,7 @@ static void note_record(void *ctx, const sl_attn_record *r) {
 }
 
 static void observe(model_fixture *r, witness *w, int with_error, const sl_attn_spec *shadows, int n_shadows, int n_seeds) {
-    sl_observer o = {note_record, w, with_error, shadows, n_shadows, n_seeds};
+    sl_observer o = {note_record, w, .with_error = with_error, .shadows = shadows, .n_shadows = n_shadows, .n_seeds = n_seeds};
     CHECK_OK(sl_engine_observe(r->engine, &o, &err), err);
 }
 
@@ -612,7 +612,7 @@ static void observer_state(void) {
     CHECK_OK(sl_decode(&s, 1, ids, &err), err);
     CHECK_INT(last_count, 1);
     sl_attn_spec bad = {.method = &none};
-    sl_observer wrong = {note_record, &w, 0, &bad, 1, 1};
+    sl_observer wrong = {note_record, &w, .shadows = &bad, .n_shadows = 1, .n_seeds = 1};
     CHECK_ERR(sl_engine_observe(r.engine, &wrong, &err), err, SL_ERR_UNSUPPORTED, "none");
     CHECK_OK(sl_decode(&s, 1, ids, &err), err); // the previous observer continues
     CHECK_INT(last_count, 2);

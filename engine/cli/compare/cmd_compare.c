@@ -1,10 +1,12 @@
 // engine/cli/compare/cmd_compare.c - sleigh compare: compares methods with dense attention on the same prompts: answers,
 // next-token distributions on the same tokens, and outputs of heads on the same states. compare_runs.c has the protocol.
 #include "engine/base/json.h"
+#include "attention/auto.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/compare/compare.h"
 #include "engine/cli/compare/compare_plot.h"
 #include "engine/cli/compare/compare_print.h"
+#include "engine/cli/compare/compare_rows.h"
 #include "engine/cli/compare/compare_runs.h"
 #include "engine/cli/io.h"
 #include "engine/cli/output/progress_bar.h"
@@ -22,6 +24,11 @@
 static int check_flags(const cli_options *o, sl_error *err) {
     if (o->jsonl && o->reference)
         return sl_fail(err, SL_ERR_ARG, "flag --reference cannot be used with --jsonl; a line gives its \"reference\"");
+    if (!o->texts && !o->jsonl && !o->reference)
+        return sl_fail(err, SL_ERR_ARG,
+                       "--no-texts needs tokens to score: give --reference FILE, or --jsonl with \"reference\"");
+    if (o->texts && o->parallel > 1)
+        return sl_fail(err, SL_ERR_ARG, "--parallel %d needs --no-texts: answers are generated one by one", o->parallel);
     int rc = cli_check_chat_flags(o, err);
     if (rc) return rc;
     if (o->question_dense && !o->jsonl) return sl_fail(err, SL_ERR_ARG, "flag --question-dense needs --jsonl");
@@ -95,6 +102,8 @@ static int read_record(compare *c, const json_t *record, sl_error *err) {
     if (cli_record_attn(record))
         return sl_fail(err, SL_ERR_FORMAT, "\"attn\": not supported here; give the methods with --attn");
     if (reference && !json_is_string(reference)) return sl_fail(err, SL_ERR_FORMAT, "\"reference\": expected a string");
+    if (!reference && !c->o->texts)
+        return sl_fail(err, SL_ERR_FORMAT, "expected \"reference\", whose tokens --no-texts scores");
     int rc = set_prompt(c, p, &context, &asked, err);
     if (c->o->question_dense) p->n_dense = (int)p->ids.n;
     if (!rc && reference) rc = set_reference(c, p, json_string_value(reference), json_string_length(reference), err);
@@ -118,14 +127,18 @@ static int pages(size_t n_tokens) {
     return (int)((n_tokens + SL_PAGE - 1) / SL_PAGE);
 }
 
+static int batch_of(const compare *c) { // prompts whose next tokens are decoded together
+    return c->o->parallel < c->n_prompts ? c->o->parallel : c->n_prompts;
+}
+
 // Opens an engine with a context for the longest prompt and its answer, and with pages for the forks of the dense path. Forks
 // share the pages of their prefix, so long prompts need pages of about two sequences.
 static int open_engine(compare *c, sl_error *err) {
     size_t limit = (size_t)sl_model_config(c->run.model)->n_ctx, n_ctx = 0;
-    int n_sequences = 1;
+    int most = 0; // pages of a prompt
     for (int i = 0; i < c->n_prompts; i++) {
         const compare_prompt *p = &c->prompts[i];
-        size_t n = p->ids.n + (size_t)c->o->n_predict;
+        size_t n = p->ids.n + (c->o->texts ? (size_t)c->o->n_predict : 0);
         if (n > limit) n = limit;
         if (n < p->reference.n) n = p->reference.n;
         if (n > n_ctx) n_ctx = n;
@@ -134,16 +147,18 @@ static int open_engine(compare *c, sl_error *err) {
         const compare_prompt *p = &c->prompts[i];
         int from = p->reference.n && p->n_before < p->n_dense ? p->n_before : p->n_dense;
         int own = pages(n_ctx) - from / SL_PAGE + 1, need = pages((size_t)p->n_dense) + (c->attn.n + 1) * own;
-        int n = (need + pages(n_ctx) - 1) / pages(n_ctx);
-        if (n > n_sequences) n_sequences = n;
+        if (need > most) most = need;
     }
+    int n_batch = batch_of(c), n_sequences = (n_batch * most + pages(n_ctx) - 1) / pages(n_ctx);
+    if (n_sequences < n_batch) n_sequences = n_batch;
     return cli_run_open_engine(&c->run, (int)n_ctx, n_sequences, err);
 }
 
 static int new_methods(compare *c, sl_error *err) {
     const sl_config *config = sl_model_config(c->run.model);
     c->methods = calloc(c->attn.n, sizeof *c->methods);
-    int rc = c->methods ? 0 : sl_fail(err, SL_ERR_MEMORY, "%d methods: out of memory", c->attn.n);
+    c->profiles = calloc((size_t)config->n_layers * config->n_heads, sizeof *c->profiles);
+    int rc = c->methods && c->profiles ? 0 : sl_fail(err, SL_ERR_MEMORY, "%d methods: out of memory", c->attn.n);
     for (int i = 0; !rc && i < c->attn.n; i++) {
         c->methods[i].text = c->attn.names[i];
         c->methods[i].heads = calloc((size_t)config->n_layers * config->n_heads, sizeof *c->methods[i].heads);
@@ -183,19 +198,21 @@ static void begin_progress(compare *c) {
     cli_progress_begin_run(&c->progress, "compare", "prompts", c->n_prompts, prefill, steps);
 }
 
-enum { N_VALUES = 9 };
+enum { N_VALUES = 8 };
 
 static void values_of(compare_method *m, cli_values *out[N_VALUES]) {
-    cli_values *const all[N_VALUES] = {&m->agreement,   &m->prefix,   &m->kl,    &m->top1,  &m->nll[QUESTION],
-                                       &m->nll[ANSWER], &m->more_nll, &m->error, &m->cosine};
+    cli_values *const all[N_VALUES] = {&m->agreement, &m->prefix,        &m->text_nll,    &m->kl,
+                                       &m->top1,      &m->nll[QUESTION], &m->nll[ANSWER], &m->more_nll};
     memcpy(out, all, sizeof all);
 }
 
 // The figures before a prompt, to remove a prompt that was interrupted.
 typedef struct mark {
-    compare_method *methods; // [attn.n]
-    compare_head *heads;     // [attn.n][n_heads]
-    cli_values dense_nll[N_PARTS];
+    compare_method *methods;   // [attn.n]
+    compare_head *heads;       // [attn.n][n_heads]
+    sl_attn_profile *profiles; // [n_heads]
+    cli_values dense_nll[N_PARTS], dense_text_nll;
+    int n_steps;
     size_t n_heads; // of all layers
 } mark;
 
@@ -204,17 +221,21 @@ static int new_mark(const compare *c, mark *k, sl_error *err) {
     *k = (mark){.n_heads = (size_t)config->n_layers * config->n_heads};
     k->methods = calloc(c->attn.n, sizeof *k->methods);
     k->heads = calloc(c->attn.n * k->n_heads, sizeof *k->heads);
-    return k->methods && k->heads ? 0 : sl_fail(err, SL_ERR_MEMORY, "%d methods: out of memory", c->attn.n);
+    k->profiles = calloc(k->n_heads, sizeof *k->profiles);
+    return k->methods && k->heads && k->profiles ? 0 : sl_fail(err, SL_ERR_MEMORY, "%d methods: out of memory", c->attn.n);
 }
 
 static void free_mark(mark *k) {
     free(k->methods);
     free(k->heads);
+    free(k->profiles);
 }
 
 static void take_mark(const compare *c, mark *k) {
     memcpy(k->methods, c->methods, c->attn.n * sizeof *k->methods);
     memcpy(k->dense_nll, c->dense_nll, sizeof k->dense_nll);
+    memcpy(k->profiles, c->profiles, k->n_heads * sizeof *k->profiles);
+    k->dense_text_nll = c->dense_text_nll, k->n_steps = c->n_steps;
     for (int i = 0; i < c->attn.n; i++) memcpy(k->heads + i * k->n_heads, c->methods[i].heads, k->n_heads * sizeof *k->heads);
 }
 
@@ -228,11 +249,15 @@ static void back_to_mark(compare *c, mark *k) {
         cli_values *now[N_VALUES], *then[N_VALUES];
         values_of(m, now), values_of(before, then);
         for (int j = 0; j < N_VALUES; j++) cut_values(now[j], then[j]);
-        m->n_identical = before->n_identical, m->read = before->read;
+        m->n_identical = before->n_identical, m->read = before->read, m->forced = before->forced;
+        m->outputs.n = before->outputs.n;
         memcpy(m->tiles, before->tiles, sizeof m->tiles);
         memcpy(m->heads, k->heads + i * k->n_heads, k->n_heads * sizeof *k->heads);
     }
+    memcpy(c->profiles, k->profiles, k->n_heads * sizeof *k->profiles);
     for (int j = 0; j < N_PARTS; j++) cut_values(&c->dense_nll[j], &k->dense_nll[j]);
+    cut_values(&c->dense_text_nll, &k->dense_text_nll);
+    c->n_steps = k->n_steps;
 }
 
 static int print_tables(compare *c, int with_plot, sl_error *err) {
@@ -258,13 +283,12 @@ static int run_prompts(compare *c, sl_error *err) {
     int n_done = 0, rc = new_mark(c, &k, err);
     begin_progress(c);
     while (!rc && n_done < c->n_prompts) {
+        int n = batch_of(c), end = n_done + n < c->n_prompts ? n_done + n : c->n_prompts;
         take_mark(c, &k);
-        rc = compare_run_prompt(c, &c->prompts[n_done], err);
-        if (rc)
-            back_to_mark(c, &k);
-        else
-            rc = compare_print_prompt(c, &c->prompts[n_done], n_done, err);
-        if (!rc) cli_progress_update(&c->progress, ++n_done, c->n_prompts);
+        rc = compare_run_prompts(c, &c->prompts[n_done], end - n_done, err);
+        if (rc) back_to_mark(c, &k);
+        for (; !rc && n_done < end; n_done++) rc = compare_print_prompt(c, &c->prompts[n_done], n_done, err);
+        if (!rc) cli_progress_update(&c->progress, n_done, c->n_prompts);
     }
     cli_progress_end(&c->progress);
     free_mark(&k);
@@ -291,9 +315,12 @@ static void close_compare(compare *c) {
         values_of(m, all);
         for (int j = 0; j < N_VALUES; j++) cli_values_free(all[j]);
         free_answer(&m->answer);
+        free(m->outputs.x);
         free(m->heads);
     }
     for (int j = 0; j < N_PARTS; j++) cli_values_free(&c->dense_nll[j]);
+    cli_values_free(&c->dense_text_nll);
+    free(c->profiles);
     free_answer(&c->dense);
     json_decref(c->rows);
     eval_prompter_free(&c->prompter);
@@ -322,6 +349,9 @@ int cmd_compare(const cli_options *flags, sl_error *err) {
     if (!rc) rc = check_flags(&o, err);
     if (!rc && !o.attns.n) rc = sl_fail(err, SL_ERR_ARG, "flag --attn is required: give the methods, separated by commas");
     if (!rc) rc = cli_attn_list_parse(&o.attns, &c.attn, err);
+    if (!rc && o.parallel > 1 && sl_auto_in_plan(&(sl_attn_plan){.n_layers = c.attn.n, .layer = c.attn.specs}))
+        rc =
+            sl_fail(err, SL_ERR_ARG, "--parallel %d: auto chooses a method for each prompt; expected --parallel 1", o.parallel);
     if (!rc) rc = cli_check_device(&o, err);
     if (!rc && o.chat) rc = cli_chat_template(&o, &c.prompter.chat, err);
     if (!rc && o.jsonl) rc = cli_records_open(&records, o.jsonl, CLI_RECORDS_PROMPTS, err);

@@ -1,5 +1,6 @@
 // engine/cli/compare/compare.h - the state of sleigh compare, which its files share: cmd_compare.c (prompts and order of work),
-// compare_runs.c (runs of one prompt), compare_print.c (output) and compare_plot.c (plots).
+// compare_runs.c (runs of one prompt), compare_heads.c (heads and attention on the states of the dense run), compare_forced.c
+// (next tokens), compare_rows.c (figures), compare_print.c (output) and compare_plot.c (plots).
 #ifndef SLEIGH_COMPARE_H
 #define SLEIGH_COMPARE_H
 
@@ -13,16 +14,20 @@
 
 #include <jansson.h>
 
+enum { QUESTION, ANSWER, N_PARTS, N_TILES = 5 };
+
 typedef struct compare_prompt {
     json_t *id; // NULL: the index is the id
     uint32_t sequence;
     sl_ids ids;
-    int n_dense;      // first ids, prefilled with dense attention
-    sl_ids reference; // prompt and text to score, as one text; empty: score the answer of dense attention
-    int n_before;     // first tokens of `reference` that are the prompt
+    int n_dense;                            // first ids, prefilled with dense attention
+    sl_ids reference;                       // prompt and text to score, as one text; empty: score the answer of dense attention
+    int n_before;                           // first tokens of `reference` that are the prompt
+    int first_of[N_PARTS], end_of[N_PARTS]; // its values in dense_nll
+    int n_steps;                            // observed steps up to the end of this prompt
 } compare_prompt;
 
-typedef struct compare_answer { // answer to one prompt
+typedef struct compare_answer { // answer to one prompt; with --no-texts it is empty
     sl_ids ids;                 // with the end token
     sl_text text;
     const char *stopped;
@@ -40,19 +45,25 @@ typedef struct compare_tiles {
     double n, error, cosine;
 } compare_tiles;
 
-enum { QUESTION, ANSWER, N_PARTS, N_TILES = 5 };
+// The error and the cosine of each output: [steps][n_layers][n_heads].
+typedef struct compare_outputs {
+    float (*x)[2]; // [n]
+    int n, cap;
+} compare_outputs;
 
 typedef struct compare_method {
     const char *text;                  // specification
     compare_answer answer;             // to the current prompt
     cli_values agreement;              // per prompt: share of equal tokens
     cli_values prefix;                 // per prompt: tokens before the first different one
+    cli_values text_nll;               // per prompt: see compare.dense_text_nll
     int n_identical;                   // prompts with identical answers
     sl_attn_stats read;                // totals of all free runs
+    sl_attn_stats forced;              // totals of all teacher-forced runs
     cli_values kl, top1;               // per position of the dense path, one group per prompt
     cli_values nll[N_PARTS], more_nll; // more_nll: nll minus the nll of dense attention, for both parts
-    cli_values error, cosine;          // per layer and head, one group per step
-    compare_head *heads;               // [n_layers][n_heads]
+    compare_outputs outputs;
+    compare_head *heads; // [n_layers][n_heads]
     compare_tiles tiles[N_TILES];
 } compare_method;
 
@@ -70,8 +81,11 @@ typedef struct compare {
     int n_held; // first tokens of the session that dense attention prefilled
     compare_answer dense;
     cli_values dense_nll[N_PARTS];
-    compare_method *methods;    // [attn.n]
-    int n_observed, observe_rc; // records of the dense run so far; error of the observer
+    cli_values dense_text_nll; // per prompt: mean negative log-likelihood of the answer's tokens under dense attention
+    compare_method *methods;   // [attn.n]
+    // records of the current dense run so far; steps that all prompts observed; error of the observer
+    int n_observed, n_steps, observe_rc;
+    sl_attn_profile *profiles; // [n_layers][n_heads] sums over the observed steps
     // cost of a switch to another method: time to set the plan, time of the first step after it, time of other steps
     int n_switches, n_first, n_other;
     double switch_ms, first_ms, other_ms;

@@ -4,8 +4,8 @@
 
 #include "engine/cli/compare/compare.h"
 
-json_t *compare_rows(const compare *c, sl_error *err); // [attn.n] a flat object of figures per method; NULL: SL_ERR_MEMORY
 int compare_print_prompt(compare *c, const compare_prompt *p, int index, sl_error *err);
+// rows: the rows of compare_rows
 int compare_print_summary(compare *c, json_t *rows, sl_error *err);
 
 #endif

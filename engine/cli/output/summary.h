@@ -30,21 +30,20 @@ typedef struct cli_estimate {
     double at, error; // NaN: unknown
 } cli_estimate;
 
-// The mean with its standard error. With CLI_MIN_GROUPS or more groups it is the error between groups, so that values of a
-// group may depend on each other in any way. With fewer groups, whose spread is unreliable, it treats all values as
-// independent.
-enum { CLI_MIN_GROUPS = 8 };
-cli_estimate cli_values_mean(const cli_values *v);
-
 typedef struct cli_interval {
     double at, low, high; // NaN: no values
 } cli_interval;
 
+// With CLI_MIN_GROUPS groups or more, all errors and intervals of these functions are between groups, so that values of a group
+// may depend on each other in any way. With fewer groups, whose spread is unreliable, all values count as independent.
+enum { CLI_MIN_GROUPS = 8 };
+cli_estimate cli_values_mean(const cli_values *v);  // with its standard error
+cli_interval cli_values_share(const cli_values *v); // the mean of values 0 and 1, with Wilson's 95% interval
 // The 95% interval of a mean with this standard error: Student's t, with the groups or the values that gave the error.
 cli_interval cli_values_mean_interval(const cli_values *v, cli_estimate mean);
 
-// n quantiles (share: ascending, in 0 to 1) with 95% intervals between order statistics. They assume independent values, and
-// nothing else about the distribution. A quantile is the smallest value with at least that share of values at or below it.
+// n quantiles (share: ascending, in 0 to 1) with 95% intervals between order statistics, which assume nothing about the
+// distribution. A quantile is the smallest value with at least that share of values at or below it.
 int cli_values_quantiles(const cli_values *v, const double *share, int n, cli_interval *out, sl_error *err);
 double cli_values_max(const cli_values *v);
 
