@@ -2,8 +2,8 @@
 """Puts facts between the sentences of real books, and asks for them: for the training of the prose model and for its evaluation.
 
     prose_needles.py --corpus DIR --kind needle --length 32k --samples 32 --seed 1 > needles.jsonl
-    sleigh eval -m models/prose --jsonl needles.jsonl -n 24 -e --stop '\\n' --attn dense,santa-pps:S=128
-    prose_needles.py self-test
+    sleigh eval -m models/prose --jsonl needles.jsonl -n 32 -e --stop '\\n' --attn dense,santa-pps:S=128
+    prose_needles.py self-test [--sleigh FILE]
 
 The wording of facts and questions is that of scripts/tiny_text.py. DIR holds the files of `prose_tokenizer.py encode`. The lines come from
 the test books alone: {"id", "kind", "book", "depth", "context", "question", "answer", "reference", "task", "grader"}. Each text holds
@@ -25,6 +25,7 @@ import operator
 import os
 import random
 import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -332,6 +333,9 @@ def evaluation(model, corpus, kind, length, samples, seed, n_facts, answer_token
 # ---- self-test
 
 
+TINY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "models", "tiny")
+
+
 def expect(right, what):
     if not right:
         raise SystemExit(f"prose_needles: self-test: {what}")
@@ -344,9 +348,10 @@ def check_document(tok, ids, answer, length):
     text = tok.decode(body)
     expect(array.array("H", tok.encode(text)) == body, f"the ids of a document are not those of its text: {text[:200]!r}")
     expect(not any(answer[len(body) + 1 :]), "an answer after the end")
-    n = 0
+    n, before, reply, done = 0, "", "", 1
     for found in re.finditer(b"\1+", answer):
-        before, reply = tok.decode(ids[1 : found.start()]), tok.decode(ids[found.start() : found.end()])
+        before, reply = before + reply + tok.decode(ids[done : found.start()]), tok.decode(ids[found.start() : found.end()])
+        done = found.end()
         question = before[before.rindex("\n") + 1 :]
         n += 1
         key, value = re.fullmatch(r"W.*? (?:for|does|of) (.*?)(?: mentioned in the text| live| work)?\? Answer:", question)[1], reply[:-2]
@@ -366,7 +371,7 @@ def test_training(tokenizer, corpus):
     """Documents of many lengths, of books that are long enough and of many short books."""
     documents, again, other = (NeedleDocuments(tokenizer, corpus, seed) for seed in (3, 3, 4))
     n = [0, 0]
-    for length in (512, 700, 2048, 2048, 8192, 20000):
+    for length in (512, 700, 2048, 2048, 12000):
         for kind in (None, *MIX):
             ids, answer = documents.arrays(length, kind)
             expect((ids, answer) == again.arrays(length, kind), "equal seeds give different documents")
@@ -400,11 +405,49 @@ def test_evaluation(model, corpus):
             answer = bytearray(len(ids))
             answer[n:-1] = b"\1" * (len(ids) - n - 1)
             check_document(tok, ids, answer, len(ids))
-            rest = [p for p in line["context"].split("\n\n") if not re.search("magic|lives|This is the end|There will be", p)]
-            expect(rest and all(p in tests[line["book"]] for p in rest), "the text is not that of the test book")
+            text = line["context"][len(tiny_text.KINDS[kind][0]) : -len(tiny_text.END)]
+            parts = re.split(r"One of the special magic numbers for [\w-]+ is: \d+\.|\w+ \w+ lives (?:with \w+|in) \w+\.", text)
+            bad = [p for p in parts if p.strip() not in tests[line["book"]]]
+            expect(len(parts) == 9 and not bad, f"the text is not that of the test book: {bad}")
 
 
-def self_test():
+
+def test_faults(model, corpus):
+    """A request that cannot be met raises an error with the reason."""
+    tokenizer = os.path.join(model, "tokenizer.json")
+    books = [array.array("H", [1, 2, 3]), array.array("I", [1, 2, 3])]
+    for message, request in (
+        ("another tokenizer", lambda: read_books(corpus, os.path.join(TINY, "tokenizer.json"), "test")),
+        ("no test book", lambda: next(evaluation(model, corpus, "needle", 10**6, 1, 1, 16, 32))),
+        ("expected at least", lambda: next(evaluation(model, corpus, "needle", 512, 1, 1, 64, 32))),
+        ("expected room", lambda: NeedleDocuments(tokenizer, corpus, 1).arrays(64)),
+        ("found no 500 tokens", lambda: Books(bpe.Tok.load(tokenizer), books[:1]).text(random.Random(1), 500)),
+        ("expected uint16", lambda: Books(bpe.Tok.load(tokenizer), books[1:]).text(random.Random(1), 500)),
+        ("found no tokens", lambda: Books(bpe.Tok.load(tokenizer), [])),
+    ):
+        try:
+            request()
+        except ValueError as e:
+            expect(message in str(e), f"expected a message with {message!r}, found {e}")
+        else:
+            expect(False, f"expected an error with {message!r}")
+
+
+def test_sleigh(sleigh, corpus):
+    """`sleigh eval` reads the lines, and the embedded model answers them: the wording is that of its training."""
+    prose_tokenizer.encode(corpus, TINY)
+    path = os.path.join(corpus, "needles.jsonl")
+    for kind in ("needle", "two-hop"):
+        with open(path, "w", encoding="utf-8") as f:
+            f.writelines(json.dumps(line) + "\n" for line, _ in evaluation(TINY, corpus, kind, 640, 2, 1, 2, 32))
+        flags = ["-m", TINY, "--jsonl", path, "-n", "32", "-e", "--stop", "\\n", "--attn", "dense", "-o", "json", "-q"]
+        run = subprocess.run([sleigh, "eval", *flags], capture_output=True, text=True)
+        expect(run.returncode == 0, run.stderr.strip())
+        rows = json.loads(run.stdout)["rows"]
+        expect((rows[0]["samples"], rows[0]["score"]) == (2, 1), f"the embedded model does not answer: {rows[0]}")
+
+
+def self_test(sleigh):
     with tempfile.TemporaryDirectory() as corpus:
         model = os.path.join(corpus, "model")
         prose_tokenizer.test_corpus(corpus)
@@ -413,10 +456,13 @@ def self_test():
         tokenizer = os.path.join(model, "tokenizer.json")
         test_training(tokenizer, corpus)
         test_evaluation(model, corpus)
+        test_faults(model, corpus)
         documents, begin, n = NeedleDocuments(tokenizer, corpus, 1), time.process_time(), 0
         while time.process_time() < begin + 0.5:
             n += len(documents.arrays(8192)[0])
         print(f"{n / (time.process_time() - begin):.0f} tokens a second in documents of 8192")
+        if sleigh:
+            test_sleigh(sleigh, corpus)
     print("self-test passed")
 
 
@@ -435,9 +481,10 @@ def main():
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--facts", type=int, help="needles (default: 16), or pairs of facts (default: 8)")
     p.add_argument("--answer-tokens", type=int, default=32, help="room for the answer (default: 32)")
+    p.add_argument("--sleigh", metavar="FILE", help="self-test: also run `sleigh eval` of this binary")
     a = p.parse_args()
     if a.action:
-        return self_test()
+        return self_test(a.sleigh)
     n_facts = a.facts or (16 if a.kind == "needle" else 8)
     try:
         for line, _ in evaluation(a.model, a.corpus, a.kind, a.length, a.samples, a.seed, n_facts, a.answer_tokens):

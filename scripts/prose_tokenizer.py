@@ -3,10 +3,10 @@
 
     prose_tokenizer.py --corpus DIR --out models/prose train     tokenizer.json, tokenizer_config.json, special_tokens_map.json
     prose_tokenizer.py --corpus DIR --out models/prose encode    DIR/train.u16, DIR/test.u16, DIR/tokens.json
-    prose_tokenizer.py self-test [--sleigh FILE]
+    prose_tokenizer.py self-test [--sleigh FILE] [--library]
 
 The tokenizer is a byte-level BPE with Llama 3's pattern and 16 special tokens (scripts/bpe.py). A digit is always a token. The same books
-give the same tokenizer. The self-test compares merges and ids with the tokenizers library, if it is installed.
+give the same tokenizer. `self-test --library` compares merges and ids with the tokenizers library.
 
 train.u16 and test.u16 hold little-endian uint16 ids: the books of the split in the order of their names, each followed by the
 end-of-text token. tokens.json says where each book lies: {"train": [{"name", "first", "n_tokens"}, ...], "test": [...], "tokenizer"}.
@@ -18,7 +18,6 @@ import collections
 import functools
 import glob
 import hashlib
-import importlib.util
 import json
 import multiprocessing
 import os
@@ -230,7 +229,22 @@ def test_sleigh(sleigh, folder, model):
         expect(ids.tobytes() == data[first : first + 2 * book["n_tokens"]], f"{path}: `sleigh tokenize` has other ids")
 
 
-def self_test(sleigh):
+def test_faults(folder):
+    """Bad input stops a run with one message that names the file."""
+    bad = os.path.join(folder, "bad")
+    for data, message in ((None, "expected books"), (b"One.\n\xff", "byte 5 is not UTF-8")):
+        if data:
+            os.makedirs(os.path.join(bad, "train"))
+            write_file(os.path.join(bad, "train", "book.txt"), data)
+        try:
+            train(bad, os.path.join(bad, "model"))
+            expect(False, "a bad corpus gives a tokenizer")
+        except SystemExit as e:
+            expect(message in str(e) and bad in str(e), f"expected a message with {message!r}, found {e}")
+        expect(not os.path.exists(os.path.join(bad, "model")), "a failed run leaves files")
+
+
+def self_test(sleigh, library):
     import tiny_tokenizer
 
     tiny = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "models", "tiny", "tokenizer.json")
@@ -244,12 +258,11 @@ def self_test(sleigh):
         train(folder, other, 2048, 150_000)
         for name in os.listdir(model):
             expect(read_book(os.path.join(model, name)) == read_book(os.path.join(other, name)), f"{name}: two runs differ")
+        test_faults(folder)
         encode(folder, model)
         test_files(folder, model)
-        if importlib.util.find_spec("tokenizers"):
+        if library:
             test_library(folder, model)
-        else:
-            print("not compared with the tokenizers library, which is not installed")
         if sleigh:
             test_sleigh(sleigh, folder, model)
     print("self-test passed")
@@ -263,13 +276,14 @@ def main():
     p.add_argument("--context", type=int, default=65536, help="model_max_length of tokenizer_config.json (default: 65536)")
     p.add_argument("--sample", type=int, default=50_000_000, help="characters that `train` reads (default: 50 million)")
     p.add_argument("--sleigh", metavar="FILE", help="self-test: compare with `sleigh tokenize` of this binary")
+    p.add_argument("--library", action="store_true", help="self-test: compare with the tokenizers library")
     a = p.parse_args()
     if a.action == "train":
         train(a.corpus, a.out, VOCABULARY, a.sample, a.context)
     elif a.action == "encode":
         encode(a.corpus, a.out)
     else:
-        self_test(a.sleigh)
+        self_test(a.sleigh, a.library)
 
 
 if __name__ == "__main__":

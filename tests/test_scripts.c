@@ -1,5 +1,5 @@
 // tests/test_scripts.c - runs the scripts that check the tree: mutations, layers, names of files, messages, and the commands
-// that the pages print.
+// that the pages print. Runs the self-tests of scripts that prepare the prose model's training.
 #include "tests/support/run_cli.h"
 
 #include <stdlib.h>
@@ -157,6 +157,30 @@ static void add_an_attention(void) {
     run_script(script);
 }
 
+static void self_test(const char *script) {
+    char line[500];
+    const char *bin = getenv("SLEIGH_BIN");
+    snprintf(line, sizeof line, "scripts/%s self-test --sleigh '%s'", script, bin ? bin : "build/sleigh");
+    run_script(line);
+}
+
+// The trainer gives the embedded model's tokenizer again, and `sleigh tokenize` has the ids that `prose_tokenizer.py encode`
+// writes.
+static void prose_tokenizer(void) {
+    self_test("prose_tokenizer.py");
+}
+
+// The trainer and the tokenizer of scripts/bpe.py agree with the tokenizers library.
+static void prose_tokenizer_library(void) {
+    if (system("python3 -c 'import tokenizers' 2>/dev/null")) TEST_SKIP("needs the Python package tokenizers");
+    run_script("scripts/prose_tokenizer.py self-test --library");
+}
+
+// Every answer of a document follows from the text before it, and the embedded model answers such questions in `sleigh eval`.
+static void prose_needles(void) {
+    self_test("prose_needles.py");
+}
+
 // Messages of the library name options, and the command line has a flag for each of them.
 static void messages(void) {
     char script[500];
@@ -180,6 +204,9 @@ static const test_case cases[] = {
     {"layers", NEEDS_NOTHING, layers},
     {"names", NEEDS_NOTHING, names},
     {"messages", NEEDS_NOTHING, messages},
+    {"prose-tokenizer", NEEDS_NOTHING, prose_tokenizer},
+    {"prose-tokenizer-library", NEEDS_NOTHING, prose_tokenizer_library},
+    {"prose-needles", NEEDS_NOTHING, prose_needles},
     {0},
 };
 extern const test_suite suite_scripts;

@@ -164,6 +164,39 @@ static void perplexity_json(void) {
     json_decref(out);
 }
 
+// Writes n lines with a text of two windows of 64 tokens.
+static const char *book_lines(int n, const char *name) {
+    static char path[256];
+    snprintf(path, sizeof path, "%s", in_tmp(name));
+    FILE *f = fopen(path, "w");
+    for (int i = 0; f && i < n; i++) {
+        json_t *line = json_pack("{s:o}", "text", json_sprintf("%d: %.700s", 7919 * i % 10007, long_text(20)));
+        json_dumpf(line, f, 0);
+        fputc('\n', f);
+        json_decref(line);
+    }
+    CHECK(f && !fclose(f));
+    return path;
+}
+
+// The table of an interrupted run is that of a run of its complete texts. The windows of the next text are left out.
+static void perplexity_texts(void) {
+    char all[256];
+    int n = 0;
+    snprintf(all, sizeof all, "%s", book_lines(5000, "all.jsonl"));
+    const char *const args[] = {"perplexity", "-m",        tiny(), "--jsonl",   all,     "-c",
+                                "64",         "--windows", "2",    "--history", "4,all", NULL};
+    result r = interrupt(start(NULL, 0, NULL, args), "stdout", "\n| 8 | ", 1);
+    const char *said = strstr(r.err, "interrupted; the result is of "), *table = strstr(r.out, "\n\n| history | ");
+    CHECK(said && sscanf(said, "interrupted; the result is of %d windows, ", &n) == 1 && n >= 18 && n % 2 == 0);
+    check_error(&r, 1, " windows, 10000 were planned");
+    result whole = RUN("perplexity", "-m", tiny(), "--jsonl", book_lines(n / 2, "some.jsonl"), "-c", "64", "--windows", "2",
+                       "--history", "4,all");
+    CHECK_GOOD(whole);
+    CHECK(table && strstr(whole.out, "\n\n| history | "));
+    CHECK_STR(table, strstr(whole.out, "\n\n| history | "));
+}
+
 // ---- compare ----
 
 // Writes n lines with equal questions about different texts.
@@ -210,6 +243,7 @@ static const test_case cases[] = {
     {"compare-tables", NEEDS_NOTHING, compare_tables},
     {"perplexity-windows", NEEDS_NOTHING, perplexity_windows},
     {"perplexity-json", NEEDS_NOTHING, perplexity_json},
+    {"perplexity-texts", NEEDS_NOTHING, perplexity_texts},
     {"eval-table", NEEDS_NOTHING, eval_table},
     {"complete", NEEDS_NOTHING, complete},
     {"bench-rows", NEEDS_NOTHING, bench_rows},

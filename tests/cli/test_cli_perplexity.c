@@ -271,6 +271,9 @@ static void texts(void) {
     CHECK_HAS(md.out, " tokens scored in 6 windows of 64 from 3 texts, attention dense\n");
     CHECK_GOOD(csv);
     CHECK_INT(count_of(csv.out, csv.n_out, '\n'), 4);
+    size_t n;
+    result piped = RUN_IN(slurp(spill_texts(3), &n), "perplexity", "-m", tiny(), "--jsonl", "-", "-c", "64", "--windows", "2");
+    CHECK_STR(piped.out, md.out);
     close_text(&t);
 }
 
@@ -353,6 +356,7 @@ static void whole_history(void) {
     CHECK_HAS(md.out, "\n\n120 of ");
     CHECK_HAS(md.out, " tokens scored in 3 windows of 90, attention dense\n\n| history | ");
     CHECK_HAS(md.out, "\n| 15 | 15 | 21 | 120 | ");
+    CHECK_HAS(md.err, " of 90 tokens, the last 40 tokens of each scored after 4 histories, in segments of 7\n");
     json_decref(out), json_decref(row);
 }
 

@@ -53,6 +53,7 @@ static int score_rows(void *ctx, int first, int n_rows, const float *logits, sl_
 static int prefill(perplexity *p, int n, sl_error *err) {
     cli_progress bar;
     int rc = 0, chunk = sl_engine_prefill_chunk(p->run.engine);
+    if (n == 0) return 0;
     cli_progress_begin_prefill(&bar, p->run.model, 0);
     for (int i = 0; !rc && i < n; i += chunk) {
         int m = n - i < chunk ? n - i : chunk;

@@ -48,7 +48,7 @@ typedef struct perplexity {
     int n_rows, n_windows, n_scored; // n_scored: scored tokens of a history
     json_t *rows;                    // -o json
     cli_rows table;                  // other formats
-    cli_column columns[5 + CLI_MAX_INTS];
+    cli_column columns[6 + CLI_MAX_INTS];
     cli_model_name name;
     char attn[CLI_ATTN_TEXT];
 } perplexity;

@@ -28,35 +28,32 @@ static void put_mean(json_t *row, const cli_values *nll) {
 
 // ---- rows of windows or texts ----
 
-static void add_columns(perplexity *p, const cli_column *columns, int n) {
-    memcpy(p->columns + p->table.n_columns, columns, n * sizeof *columns);
-    p->table.n_columns += n;
+static const cli_column window_columns[] = {{.title = "window", .key = "window"},
+                                            {.title = "first token", .key = "first_token"},
+                                            {.title = "scored", .key = "scored"}},
+                        text_columns[] = {{.title = "text", .key = "text"},
+                                          {.title = "id", .key = "id"},
+                                          {.title = "windows", .key = "windows"},
+                                          {.title = "scored", .key = "scored"}};
+
+static void add_column(perplexity *p, cli_column column) {
+    p->columns[p->table.n_columns++] = column;
 }
 
 void perplexity_print_begin(perplexity *p) {
-    static const cli_column of_window[] = {{.title = "window", .key = "window"},
-                                           {.title = "first token", .key = "first_token"}},
-                            of_text[] = {{.title = "text", .key = "text"},
-                                         {.title = "id", .key = "id"},
-                                         {.title = "windows", .key = "windows"}},
-                            scored = {.title = "scored", .key = "scored"},
-                            so_far = {
-                                .title = "perplexity so far", .key = "ppl_so_far", .spread = "ppl_so_far_se", .digits = 4};
-    cli_column ppl = {.title = p->o->jsonl ? "perplexity of the text" : "perplexity of the window", .key = "ppl", .digits = 4};
+    const cli_column *first = p->o->jsonl ? text_columns : window_columns;
+    int n = p->o->jsonl ? sizeof text_columns / sizeof *text_columns : sizeof window_columns / sizeof *window_columns;
     p->table = (cli_rows){.format = p->o->format, .columns = p->columns, .model = &p->name};
-    if (p->o->jsonl)
-        add_columns(p, of_text, 3);
-    else
-        add_columns(p, of_window, 2);
-    add_columns(p, &scored, 1);
+    for (int i = 0; i < n; i++) add_column(p, first[i]);
     for (int i = 0; i < p->n_histories && p->o->histories.n; i++) {
         perplexity_history *h = &p->histories[i];
         snprintf(h->title, sizeof h->title, "perplexity after %s", h->name);
-        add_columns(p, &(cli_column){.title = h->title, .key = h->title, .digits = 4}, 1);
+        add_column(p, (cli_column){.title = h->title, .key = h->title, .digits = 4});
     }
     if (p->o->histories.n) return;
-    add_columns(p, &ppl, 1);
-    add_columns(p, &so_far, 1);
+    const char *title = p->o->jsonl ? "perplexity of the text" : "perplexity of the window";
+    add_column(p, (cli_column){.title = title, .key = "ppl", .digits = 4});
+    add_column(p, (cli_column){.title = "perplexity so far", .key = "ppl_so_far", .spread = "ppl_so_far_se", .digits = 4});
 }
 
 // The mean of the values since the last row.
@@ -164,15 +161,15 @@ static int put_ratio(const perplexity *p, int i, json_t *row, sl_error *err) {
 
 static int add_history(const perplexity *p, int i, cli_rows *table, json_t *list, sl_error *err) {
     const perplexity_history *h = &p->histories[i];
-    int n = p->n_ctx - 1 - p->first, is_all = h->n_tokens == CLI_ALL;
-    int most = is_all ? p->n_ctx - 1 : h->n_tokens + (n < p->segment ? n : p->segment) - 1;
-    json_t *row = json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:s}", "history", h->name, "history_fewest",
-                            is_all ? p->first + 1 : h->n_tokens, "history_most", most, "texts", p->o->jsonl ? p->n_rows : 1,
-                            "windows", p->n_windows, "scored", h->nll.n, "attn", p->attn);
+    int is_all = h->n_tokens == CLI_ALL, fewest = is_all ? p->first + 1 : h->n_tokens;
+    int most = is_all ? p->n_ctx - 1 : h->n_tokens + p->segment - 1;
+    json_t *row =
+        json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:s}", "history", h->name, "history_fewest", fewest, "history_most", most,
+                  "texts", p->o->jsonl ? p->n_rows : 1, "windows", p->n_windows, "scored", h->nll.n, "attn", p->attn);
     put_mean(row, &h->nll);
     int rc = put_ratio(p, i, row, err);
     if (!rc && !list) return cli_rows_add(table, row, err);
-    if (!rc) return json_array_append_new(list, row);
+    if (!rc) json_array_append(list, row);
     json_decref(row);
     return rc;
 }

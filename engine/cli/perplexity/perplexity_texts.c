@@ -86,7 +86,9 @@ static int set_scored(perplexity *p, sl_error *err) {
 
 static int set_histories(perplexity *p, sl_error *err) {
     const cli_ints *list = &p->o->histories;
+    int n_score = p->n_ctx - 1 - p->first;
     p->segment = p->o->segment ? p->o->segment : 512;
+    if (p->segment > n_score) p->segment = n_score;
     if (p->o->segment && !list->n) return sl_fail(err, SL_ERR_ARG, "flag --segment needs --history");
     p->n_histories = list->n ? list->n : 1;
     for (int i = 0; i < p->n_histories; i++) {
