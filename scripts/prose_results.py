@@ -55,7 +55,7 @@ FEW_METHODS = [
     "bernoulli:B=8", "topk:k=256", "quest:tokens={512,1024}", "streaming:window={1020,4092}", "magicpig:L=150",
     "vattention:predictor=quest:top=0.02:base=0.02:epsilon=0.2",
 ]
-HISTORIES = ["1k", "4k", "16k"]
+HISTORIES = ["1k", "4k", "16k", "32k"]
 CONTINUATION_SEEDS = (1, 2, 3)
 TEMPERATURE = 0.8
 
@@ -233,10 +233,12 @@ def all_parts(args):
     for size in sizes:
         for kind in ("needle", "two-hop"):
             add(f"{kind}:{size}", keep_eval, "eval", f"{kind}-{size}", "-n", "32", "-e", "--stop", "\\n", "--attn", "dense," + few)
-    top = count(sizes[0])
-    histories = [h for h in HISTORIES if count(h) < top - top // 8]
-    add(f"history:{sizes[0]}", keep_perplexity, "perplexity", "texts", "-c", sizes[0], "--history", ",".join([*histories, "all"]), "--score",
-        str(top // 8))
+    for size in sizes:
+        if size in (sizes[0], "32k"):
+            score = count(size) // 8
+            histories = [h for h in HISTORIES if count(h) < count(size) - score]
+            add(f"history:{size}", keep_perplexity, "perplexity", "texts", "-c", size, "--history", ",".join([*histories, "all"]), "--score",
+                str(score))
     for name, model, text in (("prose", args.model, "books"), ("tiny", args.tiny, "tiny")):
         add(f"attention-{name}:{sizes[0]}", keep_attention, "compare", f"{text}-{sizes[0]}", "--no-texts", "--no-heads", "--attention",
             "--attn", "dense", model=model)
