@@ -210,7 +210,7 @@ def claims(page, kept):
     sizes = list(found)
     rows = []
     for claim, (source, _, _) in found[sizes[-1]].items():
-        rows.append([claim, source] + ["{1}: {2}".format(*found[size].get(claim, ("", "-", "-"))) for size in sizes])
+        rows.append([claim, source] + [": ".join(found[size].get(claim, ("", "-"))[1:]) for size in sizes])
     page.table(["claim", "figure from"] + [f"{size} tokens" for size in sizes], rows)
 
 
