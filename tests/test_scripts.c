@@ -6,12 +6,17 @@
 #include <string.h>
 #include <unistd.h>
 
-static void run_script(const char *script) {
+static void run_script_with(const char *python, const char *script) {
     char command[600];
     size_t n;
-    if (access("scripts/mutate.py", R_OK) || system("python3 -c '' 2>/dev/null")) TEST_SKIP("needs scripts/ and python3");
-    snprintf(command, sizeof command, "python3 %s >'%s' 2>&1", script, in_tmp("said"));
+    snprintf(command, sizeof command, "%s -c '' 2>/dev/null", python);
+    if (access("scripts/mutate.py", R_OK) || system(command)) TEST_SKIP("needs scripts/ and python3");
+    snprintf(command, sizeof command, "%s %s >'%s' 2>&1", python, script, in_tmp("said"));
     if (system(command)) FAIL("%s", slurp(in_tmp("said"), &n));
+}
+
+static void run_script(const char *script) {
+    run_script_with("python3", script);
 }
 
 // The folder of the build that is tested; "": SLEIGH_BIN is not set.
@@ -79,6 +84,13 @@ static void decode_picture(void) {
              in_tmp("decode.svg"));
     run_script(script);
     CHECK_STR(slurp(in_tmp("decode.dat"), &n), slurp("docs/decode.dat", &n));
+}
+
+// The prose corpus: formats, order of pages, splits and duplicates. Debian's lxml belongs to Debian's python3.
+static void prose_corpus(void) {
+    if (system("/usr/bin/python3 -c 'import lxml.etree' 2>/dev/null") || system("command -v dpkg-deb >/dev/null"))
+        TEST_SKIP("needs python3-lxml and dpkg-deb");
+    run_script_with("/usr/bin/python3", "scripts/prose_corpus.py --self-test");
 }
 
 // The inputs of the measurements on books: texts that give the tokens of the books. Its figures: a page of invented figures.
@@ -199,6 +211,7 @@ static const test_case cases[] = {
     {"decode-picture", NEEDS_NOTHING, decode_picture},
     {"demo-prose", NEEDS_NOTHING, demo_prose},
     {"demo-prose-tiny", NEEDS_NOTHING, demo_prose_tiny},
+    {"prose-corpus", NEEDS_NOTHING, prose_corpus},
     {"prose-results", NEEDS_NOTHING, prose_results},
     {"prose-report", NEEDS_NOTHING, prose_report},
     {"prose-page", NEEDS_NOTHING, prose_page},
