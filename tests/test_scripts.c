@@ -93,7 +93,7 @@ static void prose_corpus(void) {
     run_script_with("/usr/bin/python3", "scripts/prose_corpus.py --self-test");
 }
 
-// The inputs of docs/results/prose.md: texts that give the tokens of the books. Its figures: a page of invented figures.
+// The inputs of the measurements on books: texts that give the tokens of the books. Its figures: a page of invented figures.
 static void prose_results(void) {
     run_script("scripts/prose_results.py --self-test");
 }
@@ -104,12 +104,14 @@ static void prose_report(void) {
 
 // The page shows the figures that are kept.
 static void prose_page(void) {
-    char script[600];
+    static const char name[] = "prose.md";
+    char script[600], page[40];
     size_t n;
-    if (access("docs/results/prose.md", R_OK)) TEST_SKIP("needs docs/results/prose.md");
-    snprintf(script, sizeof script, "scripts/prose_report.py --no-picture -o '%s'", in_tmp("prose.md"));
+    snprintf(page, sizeof page, "docs/results/%s", name);
+    if (access(page, R_OK)) TEST_SKIP("needs the page of results");
+    snprintf(script, sizeof script, "scripts/prose_report.py --no-picture -o '%s'", in_tmp(name));
     run_script(script);
-    CHECK_STR(slurp(in_tmp("prose.md"), &n), slurp("docs/results/prose.md", &n));
+    CHECK_STR(slurp(in_tmp(name), &n), slurp(page, &n));
 }
 
 // make demo-prose prints a table with a row for each method. The embedded model continues a text of its own kind.
