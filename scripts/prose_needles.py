@@ -379,7 +379,7 @@ def test_training(tokenizer, corpus):
             some = check_document(documents.tok, ids, answer, length)
             n = [n[0] + some, n[1] + (some > 20)]
             expect(1 <= some <= MAX_QUESTIONS, f"{some} questions")
-    expect(n[0] > 100 and n[1] > 2, f"long documents have few questions: {n}")
+    expect(n[0] > 100 and n[1] > 0, f"long documents have few questions: {n}")
     with_blocks = 0
     for _ in range(60):
         ids, answer = documents.arrays(2048, "needle")

@@ -97,6 +97,14 @@ class Kept:
         """{length: part}"""
         return {size: parts[0] for size, parts in self.of(kind).items()}
 
+    def methods(self):
+        """{length: [part, ...]} of the groups of methods, and {length: [row, ...]} of all their methods."""
+        parts = self.of("methods")
+        for size, groups in parts.items():
+            if any(g["result"]["prompts"] != groups[0]["result"]["prompts"] for g in groups):
+                sys.exit(f"{self.folder}: the groups of methods:{size} are of different books")
+        return parts, {size: [row for g in groups for row in g["result"]["methods"]] for size, groups in parts.items()}
+
     def notes(self):
         path = os.path.join(self.folder, "notes.md")
         if not os.path.exists(path):
@@ -110,16 +118,23 @@ def tokens(size):
     return int(size.removesuffix("k")) * (1024 if size.endswith("k") else 1)
 
 
-def rows_of(part):
-    return {row["attn"]: row for row in part["result"]["methods"]}
+def estimate(row, key):
+    return row[key], row[f"{key}_low"], row[f"{key}_high"]
 
 
-def estimate(row, key, n):
-    """The mean and its interval: from the row, or from the standard error between n books."""
-    if f"{key}_low" in row:
-        return row[key], row[f"{key}_low"], row[f"{key}_high"]
-    half = student(n) * (row.get(f"{key}_se") or math.nan)
-    return row[key], row[key] - half, row[key] + half
+def mean_error(row):
+    """The mean error of heads and its interval; l2_se is between books."""
+    half = student(len(row["by_prompt"]["kl"])) * row["l2_se"]
+    return row["l2"], row["l2"] - half, row["l2"] + half
+
+
+def ratio_of(above, below, key):
+    """The ratio of two rows' means. Without errors by book, the ratio of errors is not paired, and its interval is too wide."""
+    if key in above["by_prompt"]:
+        return ratio(above["by_prompt"][key], below["by_prompt"][key])
+    r = above[key] / below[key]
+    half = student(len(above["by_prompt"]["kl"])) * r * math.hypot(above[f"{key}_se"] / above[key], below[f"{key}_se"] / below[key])
+    return r, r - half, r + half
 
 
 BUDGET = re.compile(r":(S|k|tokens|window|B|L|epsilon|bits|sink|top|base)=[^:+]+")
@@ -144,10 +159,12 @@ class Page:
         self.out.extend(f"| {' | '.join(row)} |\n" for row in rows)
         self.out.append("\n")
 
-    def command(self, *parts):
-        """The command of the last part; those of other lengths and seeds differ in nothing else."""
-        also = "" if len(parts) == 1 else "The other lengths and seeds have the same command with their file and seed:\n\n"
-        self.say(f"{also}```text\n{parts[-1]['command']}\n```")
+    def commands(self, parts):
+        """The commands of the longest length. Those of the other lengths differ in the input only."""
+        last = [part for part in parts if part["part"].split(":")[1] == parts[-1]["part"].split(":")[1]]
+        also = "The commands of the other lengths differ in their input only:\n\n" if len(last) < len(parts) else ""
+        commands = "\n".join(part["command"] for part in last)
+        self.say(f"{also}```text\n{commands}\n```")
 
 
 def begin(page, kept):
@@ -169,50 +186,46 @@ def begin(page, kept):
 
 # ---- claims ----
 
-def errors_ratio(above, below, n):
-    """The ratio of two methods' mean errors of heads."""
-    if "l2" in above["by_prompt"]:
-        return ratio(above["by_prompt"]["l2"], below["by_prompt"]["l2"])
-    r = above["l2"] / below["l2"]  # not paired, so the interval is wider
-    half = student(n) * r * math.hypot(above["l2_se"] / above["l2"], below["l2_se"] / below["l2"])
-    return r, r - half, r + half
-
-
-def claims_at(methods, n):
-    """(claim, where the figure comes from, interval as text, verdict) of one length."""
-    prop = {s: methods[f"santa-prop:S={s}"] for s in BUDGETS}
-    error = estimate(prop[128], "l2", n)
-    last = prop[128]["layer_l2"][-1]
-    yield (f"santa-prop S=128: mean error of heads at most {SANTA_ERROR:g}", "SANTA, Table 28 (FWE, last layer, 32k)",
-           f"{show(error)}; last layer {last:.3f}", at_most(error, SANTA_ERROR))
+def claims_at(methods):
+    """{claim: (where the figure comes from, interval as text, verdict)} of one length; methods: {name: row}."""
+    prop, found = {s: methods.get(f"santa-prop:S={s}") for s in BUDGETS}, {}
+    if prop[128]:
+        error, last = mean_error(prop[128]), prop[128]["layer_l2"][-1]
+        found[f"santa-prop S=128: mean error of heads at most {SANTA_ERROR:g}"] = (
+            "SANTA, Table 28 (FWE, last layer, 32k)", f"{show(error)}; last layer {last:.3f}", at_most(error, SANTA_ERROR))
     for s in BUDGETS[2:]:
-        top1 = tuple(prop[s][k] for k in ("top1", "top1_low", "top1_high"))
-        yield (f"santa-prop S={s}: top-1 agreement at least {100 * SANTA_TOP1:g}%", "SANTA, Table 28", show(top1, 1, 100) + "%",
-               at_least(top1, SANTA_TOP1))
+        if prop[s]:
+            top1 = estimate(prop[s], "top1")
+            found[f"santa-prop S={s}: top-1 agreement at least {100 * SANTA_TOP1:g}%"] = (
+                "SANTA, Table 28", show(top1, 1, 100) + "%", at_least(top1, SANTA_TOP1))
+
+    def compare(name, s, than, key, claim, limit, source):
+        above, below = methods.get(f"{name}:S={s}"), prop[than]
+        if above and below:
+            r = ratio_of(above, below, key)
+            found[claim] = (source, show(r, 2), at_most(r, limit))
+
     for s in BUDGETS:
-        r = errors_ratio(methods[f"santa-pps:S={s}"], prop[s], n)
-        yield (f"santa-pps S={s}: mean error at most {TINY_PPS:.2f} of santa-prop's with the same S", "embedded model", show(r, 2),
-               at_most(r, TINY_PPS))
-    r = errors_ratio(methods["santa-is:S=256"], prop[128], n)
-    yield (f"santa-is S=256: mean error at most {TINY_IS:.2f} of santa-prop's with S=128", "embedded model", show(r, 2), at_most(r, TINY_IS))
+        compare("santa-pps", s, s, "l2", f"santa-pps S={s}: mean error at most {TINY_PPS:.2f} of santa-prop's with the same S", TINY_PPS,
+                "embedded model")
+    compare("santa-is", 256, 128, "l2", f"santa-is S=256: mean error at most {TINY_IS:.2f} of santa-prop's with S=128", TINY_IS, "embedded model")
     for s in BUDGETS:
-        r = ratio(methods[f"santa-pps:S={s}"]["by_prompt"]["kl"], prop[s]["by_prompt"]["kl"])
-        yield f"santa-pps S={s}: KL below santa-prop's with the same S", "-", show(r, 2), at_most(r, 1)
-    r = ratio(methods["santa-is:S=256"]["by_prompt"]["kl"], prop[128]["by_prompt"]["kl"])
-    yield "santa-is S=256: KL below santa-prop's with S=128", "-", show(r, 2), at_most(r, 1)
+        compare("santa-pps", s, s, "kl", f"santa-pps S={s}: KL at most that of santa-prop with the same S", 1, "-")
+    compare("santa-is", 256, 128, "kl", "santa-is S=256: KL at most that of santa-prop with S=128", 1, "-")
+    return found
 
 
 def claims(page, kept):
-    found = {size: list(claims_at(rows_of(part), len(part["result"]["prompts"]))) for size, part in kept.one("methods").items()}
-    if not found:
+    found = {size: claims_at({row["attn"]: row for row in rows}) for size, rows in kept.methods()[1].items()}
+    if not any(found.values()):
         return
     page.say("## Claims of the SANTA paper and of the embedded model")
     page.say("A claim holds if its interval lies on the right side of the figure, and it does not hold if the interval lies on the wrong side. If the\n"
-             "figure lies in the interval, the books do not decide. Errors are relative L2 errors of heads, over all layers. A ratio is paired by book.")
+             "figure lies in the interval, the books do not decide. Errors are relative L2 errors of heads, over all layers.")
     sizes = list(found)
     rows = []
-    for i, (claim, source, _, _) in enumerate(found[sizes[0]]):
-        rows.append([claim, source] + [f"{found[size][i][2]}: {found[size][i][3]}" for size in sizes])
+    for claim, (source, _, _) in found[sizes[-1]].items():
+        rows.append([claim, source] + [": ".join(found[size].get(claim, ("", "-"))[1:]) for size in sizes])
     page.table(["claim", "figure from"] + [f"{size} tokens" for size in sizes], rows)
 
 
@@ -238,7 +251,7 @@ def history(page, kept):
                      "uses distant tokens.")
         else:
             page.say(f"Perplexity does not fall in every row. From {first} to {last} tokens ln(perplexity) changes by {show(all_of_it, 4)}.")
-        page.command(part)
+        page.commands([part])
 
 
 # ---- attention ----
@@ -269,34 +282,31 @@ def attention(page, kept):
                     cells.append(f"{statistics.fmean(x):.{digits}f} ({min(x):.{digits}f} to {max(x):.{digits}f})")
                 body.append([str(layer), *cells])
             page.table(["layer", *(column for column, _, _ in PROFILE.values())], body)
-            page.command(part)
+            page.commands([part])
 
 
 # ---- methods ----
 
 def methods_tables(page, kept):
-    found = kept.one("methods")
+    parts, found = kept.methods()
     if not found:
         return
     page.say("## Next tokens by method")
     page.say("Every method decodes the same tokens of each book, token by token on its own cache, after a dense prefill. KL is the divergence of the\n"
              "method from dense attention in nats. Bytes are the KV bytes that a step reads, divided by those of dense attention.")
-    for size, part in found.items():
-        rows, n = part["result"]["methods"], len(part["result"]["prompts"])
-        page.say(f"### {size} tokens, {n} books, {rows[0]['positions']} scored tokens")
-        dense = estimate(rows[0], "ppl_answer_dense", n)
-        body = [["dense", show(dense), "0", "0", "100", "100"]]
+    for size, rows in found.items():
+        page.say(f"### {size} tokens, {len(parts[size][0]['result']['prompts'])} books, {rows[0]['positions']} scored tokens")
+        body = [["dense", show(estimate(rows[0], "ppl_answer_dense"), 2), "0", "0", "100", "100"]]
         for row in rows:
-            top1 = tuple(row[k] for k in ("top1", "top1_low", "top1_high"))
-            body.append([row["attn"], show(estimate(row, "ppl_answer", n)), show(estimate(row, "ln_ppl_ratio", n), -3),
-                         show(estimate(row, "kl", n), -3), show(top1, 1, 100), f"{100 * row['step_bytes_share']:.1f}"])
+            body.append([row["attn"], show(estimate(row, "ppl_answer"), 2), show(estimate(row, "ln_ppl_ratio"), -3),
+                         show(estimate(row, "kl"), -3), show(estimate(row, "top1"), 1, 100), f"{100 * row['step_bytes_share']:.1f}"])
         page.table(["method", "perplexity", "ln(perplexity / dense)", "KL", "top-1 agreement %", "bytes %"], body)
-    page.command(*found.values())
+    page.commands([part for groups in parts.values() for part in groups])
 
 
 def best(page, kept):
     """The method of lowest KL for each share of bytes."""
-    found = kept.one("methods")
+    found = kept.methods()[1]
     if not found:
         return
     page.say("## Lowest KL for a share of the bytes")
@@ -304,51 +314,50 @@ def best(page, kept):
     body = []
     for share in SHARES:
         cells = []
-        for part in found.values():
-            rows = [row for row in part["result"]["methods"] if row["step_bytes_share"] <= share]
-            row = min(rows, key=lambda row: row["kl"], default=None)
+        for rows in found.values():
+            row = min((row for row in rows if row["step_bytes_share"] <= share), key=lambda row: row["kl"], default=None)
             cells.append(f"{row['attn']}: {row['kl']:.3g}, {100 * row['step_bytes_share']:.1f}%" if row else "-")
         body.append([f"{100 * share:g}%", *cells])
     page.table(["bytes at most"] + [f"{size}: method, KL, bytes" for size in found], body)
 
 
-def curves(part, value):
-    """{curve: points} for a picture: bytes in percent, the value, and its interval."""
-    n, found = len(part["result"]["prompts"]), collections.defaultdict(list)
-    for row in part["result"]["methods"]:
-        y = estimate(row, value, n)
+def curves(rows, value):
+    """{curve: points} for a picture: bytes in percent, and value(row) with its interval."""
+    found = collections.defaultdict(list)
+    for row in rows:
+        y = value(row)
         if y[0] > 0 and row["step_bytes_share"] < 0.995:
             found[curve_of(row["attn"])].append((100 * row["step_bytes_share"], y[0], max(y[1], y[0] / 10), y[2]))
     return {name: sorted(points) for name, points in found.items()}
 
 
 def picture(page, kept, args):
-    found = kept.one("methods")
+    found = kept.methods()[1]
     if not found:
         return
-    size, part = list(found.items())[-1]
+    size, rows = list(found.items())[-1]
     path = os.path.splitext(args.output)[0] + ".svg"
     if args.picture:
         axes, x = "log-x log-y lines", "KV bytes read, % of dense attention"
         draw(args.sleigh, path, f"{size} tokens of held-out books",
-             [("next tokens", x, "KL from dense attention, nats", axes, curves(part, "kl")),
-              ("outputs of heads", x, "mean relative L2 error", axes, curves(part, "l2"))])
+             [("next tokens", x, "KL from dense attention, nats", axes, curves(rows, lambda row: estimate(row, "kl"))),
+              ("outputs of heads", x, "mean relative L2 error", axes, curves(rows, mean_error))])
     page.say(f"![KL and errors of heads against bytes read, all methods, {size}]({os.path.basename(path)})")
     page.say(f"The picture shows the figures at {size} tokens. Budgets with which a method reads as much as dense attention are not shown.")
 
 
 def errors(page, kept):
-    found = {size: part for size, part in kept.one("methods").items() if part["result"]["methods"][0].get("l2") is not None}
+    found = {size: {row["attn"]: row for row in rows} for size, rows in kept.methods()[1].items()}
     if not found:
         return
     sizes = list(found)
-    rows = {size: rows_of(part) for size, part in found.items()}
     page.say("## Errors of heads")
     page.say("Relative L2 error of a head's output on the states of the dense run: all layers, heads and scored positions of all books, from the\n"
              "commands above. A cell has the mean and the median.")
     body = []
-    for attn, row in rows[sizes[-1]].items():
-        body.append([attn] + [f"{rows[size][attn]['l2']:.4f}; {rows[size][attn]['l2_median']:.4f}" for size in sizes] +
+    for attn, row in found[sizes[-1]].items():
+        cells = [found[size].get(attn) for size in sizes]
+        body.append([attn] + [f"{cell['l2']:.4f}; {cell['l2_median']:.4f}" if cell else "-" for cell in cells] +
                     [f"{row['layer_l2'][-1]:.4f}", f"{100 * row['bytes_share']:.1f}"])
     page.table(["method"] + sizes + [f"last layer, {sizes[-1]}: mean", f"bytes %, {sizes[-1]}"], body)
 
@@ -372,7 +381,7 @@ def questions(page, kept):
             gap = show(tuple(row[k] for k in ("difference", "difference_low", "difference_high")), 1, 100) if attn != "dense" else "-"
             body.append([attn, *scores, gap, f"{100 * row['kv_bytes_share']:.1f}"])
         page.table(["method"] + sizes + [f"points more than dense, {sizes[-1]}", f"bytes %, {sizes[-1]}"], body)
-        page.command(*found.values())
+        page.commands(list(found.values()))
 
 
 # ---- continuations ----
@@ -411,7 +420,7 @@ def continuations(page, kept):
             equal = statistics.fmean(x for r in results for x in r["methods"][i]["by_prompt"]["agreement"])
             body.append(row(method["attn"], nll, f"{100 * equal:.0f}", f"{100 * method['kv_bytes_share']:.1f}"))
         page.table(["method", "perplexity under dense", "10%", "median", "90%", "divided by dense's", "equal tokens %", "bytes %"], body)
-    page.command(*(part for parts in found.values() for part in parts))
+    page.commands([part for parts in found.values() for part in parts])
 
 
 # ---- the page ----
@@ -437,8 +446,8 @@ def synthetic_method(attn, factor, share, n):
     """A method whose errors and KL are `factor` times those of factor 1; books differ by 10%."""
     of_book = [1 + 0.1 * (i % 3 - 1) for i in range(n)]
     row = {"attn": attn, "positions": 100, "step_bytes_share": share, "bytes_share": share, "kv_bytes_share": share, "layer_l2": [0.1 * factor] * 2,
-           "l2_median": 0.05 * factor, "top1": 0.95, "top1_low": 0.94, "top1_high": 0.955}
-    for key, at in (("l2", 0.1 * factor), ("kl", 0.01 * factor), ("ln_ppl_ratio", 0.001), ("ppl_answer", 20.0), ("ppl_answer_dense", 19.0)):
+           "l2_median": 0.05 * factor, "l2": 0.1 * factor, "l2_se": 0.003 * factor, "top1": 0.95, "top1_low": 0.94, "top1_high": 0.955}
+    for key, at in (("kl", 0.01 * factor), ("ln_ppl_ratio", 0.001), ("ppl_answer", 20.0), ("ppl_answer_dense", 19.0)):
         row |= {key: at, f"{key}_low": 0.99 * at, f"{key}_high": 1.01 * at}
     row["by_prompt"] = {"kl": [0.01 * factor * x for x in of_book], "l2": [0.1 * factor * x for x in of_book],
                         "text_nll": [2.0 + 0.1 * x for x in of_book], "agreement": [0.5] * n}
@@ -454,8 +463,9 @@ def synthetic(n=9):
     score = {"task": "needle", "score": 0.5, "score_low": 0.4, "score_high": 0.6, "difference": -0.25, "difference_low": -0.5, "difference_high": 0,
              "kv_bytes_share": 1}
     results = {
-        "methods:4k": {**of, "methods": methods},
-        "methods:32k": {**of, "methods": methods},
+        "methods:4k:all": {**of, "methods": methods},
+        "methods:32k:prop": {**of, "methods": methods[:5]},
+        "methods:32k:rest": {**of, "methods": methods[5:]},
         "continuations:32k:1": {**of, "methods": methods, "dense_by_prompt": {"text_nll": [2.0] * n}},
         "attention-tiny:32k": {**of, "attention": heads},
         "needle:32k": {**of, "samples": 8, "rows": [score | {"attn": attn} for attn in ("dense", "santa-prop:S=32")]},
@@ -485,7 +495,7 @@ def self_test():
             f.write("What people write.\n")
         text = report(Kept(folder), argparse.Namespace(picture=False, output="prose.md"))
     expect(text, "What people write.")
-    expect(text, "| santa-prop S=128: mean error of heads at most 0.131 | SANTA, Table 28 (FWE, last layer, 32k) | 0.100 (0.099 to 0.101); last layer 0.100: holds | ")
+    expect(text, "| santa-prop S=128: mean error of heads at most 0.131 | SANTA, Table 28 (FWE, last layer, 32k) | 0.100 (0.093 to 0.107); last layer 0.100: holds | ")
     expect(text, "| santa-prop S=512: top-1 agreement at least 96% | SANTA, Table 28 | 95.0 (94.0 to 95.5)%: does not hold | ")
     expect(text, "| santa-pps S=64: mean error at most 0.70 of santa-prop's with the same S | embedded model | 0.50 (0.50 to 0.50): holds | ")
     expect(text, "| santa-is S=256: mean error at most 0.50 of santa-prop's with S=128 | embedded model | 0.60 (0.60 to 0.60): does not hold | ")

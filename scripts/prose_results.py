@@ -10,9 +10,9 @@ Parts (LEN is a length of --lengths; `methods` means all its lengths):
     inputs             the files of --work: books-LEN.jsonl, texts.jsonl, needle-LEN.jsonl, two-hop-LEN.jsonl, tiny-LEN.jsonl
     history:LEN        perplexity of the same tokens after 1k, 4k, 16k and all tokens before them
     attention-prose:LEN, attention-tiny:LEN   statistics of dense attention, of the model and of the embedded model
-    methods:LEN        every method on the last tokens of books: next tokens, heads
+    methods:LEN:GROUP  the methods of a group on the last tokens of books: next tokens, heads
     needle:LEN, two-hop:LEN   questions about facts that stand in books
-    continuations:LEN:SEED    texts at temperature 0.8
+    continuations:LEN:SEED   texts at temperature 0.8, at the longest length
 
 Each part writes one JSON to --results: the command, the day, the seconds, and the figures of the command's output. A part does not run
 again while its command, its input and its model are the same. Parts can run in several processes, which share a folder.
@@ -40,20 +40,22 @@ import tiny_text
 from bpe import Tok
 from prose_needles import read_books
 
-METHODS = [
-    "santa-prop:S={32,64,128,256,512}", "santa-sys:S={32,64,128,256,512}", "santa-pps:S={32,64,128,256,512}",
-    "santa-is:S={32,64,128,256,512}", "santa-flash:S={32,64,128,256,512}", "dense-q:bits=4", "bernoulli:B={4,8,16}",
-    "bernoulli-group:B=8+santa-prop:S=128", "topk:k={64,256,1024}", "quest:tokens={128,512,1024,2048}",
-    "streaming:window={252,1020,4092,8188}", "magicpig:hits=1:K=8:L={20,40}", "magicpig:L={75,150}", "vattention:epsilon={0.05,0.2}",
-    "vattention:predictor=quest:top=0.02:base=0.02:epsilon={0.05,0.2,0.4}",
-]
+# Groups run as parts of their own, so that they can run side by side.
+METHODS = {
+    "prop": ["santa-prop:S={32,64,128,256,512}", "santa-sys:S={32,64,128,256,512}"],
+    "pps": ["santa-pps:S={32,64,128,256,512}", "santa-is:S={32,64,128,256,512}", "dense-q:bits=4"],
+    "flash": ["santa-flash:S={32,64,128,256,512}", "bernoulli:B={4,8,16}", "bernoulli-group:B=8+santa-prop:S=128", "topk:k={64,256,1024}"],
+    "others": ["quest:tokens={128,512,1024,2048}", "streaming:window={252,1020,4092,8188}", "magicpig:hits=1:K=8:L={20,40}",
+               "magicpig:L={75,150}", "vattention:epsilon={0.05,0.2}",
+               "vattention:predictor=quest:top=0.02:base=0.02:epsilon={0.05,0.2,0.4}"],
+}
 # One or two budgets of each method, for questions and for continuations.
 FEW_METHODS = [
     "santa-prop:S={32,128}", "santa-sys:S=128", "santa-pps:S={32,128}", "santa-is:S={32,128,256}", "santa-flash:S={128,512}",
     "bernoulli:B=8", "topk:k=256", "quest:tokens={512,1024}", "streaming:window={1020,4092}", "magicpig:L=150",
     "vattention:predictor=quest:top=0.02:base=0.02:epsilon=0.2",
 ]
-HISTORIES = ["1k", "4k", "16k"]
+HISTORIES = ["1k", "4k", "16k", "32k"]
 CONTINUATION_SEEDS = (1, 2, 3)
 TEMPERATURE = 0.8
 
@@ -214,7 +216,7 @@ def all_parts(args):
     """{name: Part}, in the order in which parts run. The longest come first, so that processes side by side end together."""
     parts = {}
     sizes = sorted(args.lengths.split(","), key=count, reverse=True)
-    methods, few = ",".join(METHODS), ",".join(FEW_METHODS)
+    few = ",".join(FEW_METHODS)
 
     def add(name, keep, command, input_name, *flags, model=args.model):
         path = args.input(input_name)
@@ -223,17 +225,20 @@ def all_parts(args):
         parts[name] = Part(name, [args.sleigh, command, "-m", model, "--jsonl", path, *flags, *where, "-o", "json"], path, model, keep)
 
     for size in sizes:
-        add(f"methods:{size}", keep_compare, "compare", f"books-{size}", "--no-texts", "--attn", methods)
+        for group, methods in METHODS.items():
+            add(f"methods:{size}:{group}", keep_compare, "compare", f"books-{size}", "--no-texts", "--attn", ",".join(methods))
+    for seed in CONTINUATION_SEEDS:
+        add(f"continuations:{sizes[0]}:{seed}", keep_compare, "compare", f"books-{sizes[0]}", "--no-heads", "-n", str(args.score // 2),
+            "--ignore-eos", "--temp", str(TEMPERATURE), "--top-k", "0", "--top-p", "1", "--min-p", "0", "--seed", str(seed), "--attn", few)
     for size in sizes:
-        for seed in CONTINUATION_SEEDS:
-            add(f"continuations:{size}:{seed}", keep_compare, "compare", f"books-{size}", "--no-heads", "-n", str(args.score), "--ignore-eos",
-                "--temp", str(TEMPERATURE), "--top-k", "0", "--top-p", "1", "--min-p", "0", "--seed", str(seed), "--attn", few)
         for kind in ("needle", "two-hop"):
             add(f"{kind}:{size}", keep_eval, "eval", f"{kind}-{size}", "-n", "32", "-e", "--stop", "\\n", "--attn", "dense," + few)
-    top = count(sizes[0])
-    histories = [h for h in HISTORIES if count(h) < top - top // 8]
-    add(f"history:{sizes[0]}", keep_perplexity, "perplexity", "texts", "-c", sizes[0], "--history", ",".join([*histories, "all"]), "--score",
-        str(top // 8))
+    for size in sizes:
+        if size in (sizes[0], "32k"):
+            score = count(size) // 8
+            histories = [h for h in HISTORIES if count(h) < count(size) - score]
+            add(f"history:{size}", keep_perplexity, "perplexity", "texts", "-c", size, "--history", ",".join([*histories, "all"]), "--score",
+                str(score))
     for name, model, text in (("prose", args.model, "books"), ("tiny", args.tiny, "tiny")):
         add(f"attention-{name}:{sizes[0]}", keep_attention, "compare", f"{text}-{sizes[0]}", "--no-texts", "--no-heads", "--attention",
             "--attn", "dense", model=model)
@@ -356,7 +361,7 @@ def arguments(words=None):
     p.add_argument("--results", default="docs/results/prose")
     p.add_argument("--part", nargs="+", action="extend", default=[], metavar="PART", help="by default every part except inputs")
     p.add_argument("--lengths", default="4k,8k,16k,32k")
-    p.add_argument("--score", type=int, default=256, help="tokens of a reference and of a continuation")
+    p.add_argument("--score", type=int, default=256, help="tokens of a reference; a continuation has half as many")
     p.add_argument("--books", type=int, default=None, help="inputs: at most so many books")
     p.add_argument("--samples", type=int, default=48, help="inputs: questions of each kind and length")
     p.add_argument("--device", default="auto")

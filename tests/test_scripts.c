@@ -6,12 +6,17 @@
 #include <string.h>
 #include <unistd.h>
 
-static void run_script(const char *script) {
+static void run_script_with(const char *python, const char *script) {
     char command[600];
     size_t n;
-    if (access("scripts/mutate.py", R_OK) || system("python3 -c '' 2>/dev/null")) TEST_SKIP("needs scripts/ and python3");
-    snprintf(command, sizeof command, "python3 %s >'%s' 2>&1", script, in_tmp("said"));
+    snprintf(command, sizeof command, "%s -c '' 2>/dev/null", python);
+    if (access("scripts/mutate.py", R_OK) || system(command)) TEST_SKIP("needs scripts/ and python3");
+    snprintf(command, sizeof command, "%s %s >'%s' 2>&1", python, script, in_tmp("said"));
     if (system(command)) FAIL("%s", slurp(in_tmp("said"), &n));
+}
+
+static void run_script(const char *script) {
+    run_script_with("python3", script);
 }
 
 // The folder of the build that is tested; "": SLEIGH_BIN is not set.
@@ -81,7 +86,14 @@ static void decode_picture(void) {
     CHECK_STR(slurp(in_tmp("decode.dat"), &n), slurp("docs/decode.dat", &n));
 }
 
-// The inputs of docs/results/prose.md: texts that give the tokens of the books. Its figures: a page of invented figures.
+// The prose corpus: formats, order of pages, splits and duplicates. Debian's lxml belongs to Debian's python3.
+static void prose_corpus(void) {
+    if (system("/usr/bin/python3 -c 'import lxml.etree' 2>/dev/null") || system("command -v dpkg-deb >/dev/null"))
+        TEST_SKIP("needs python3-lxml and dpkg-deb");
+    run_script_with("/usr/bin/python3", "scripts/prose_corpus.py --self-test");
+}
+
+// The inputs of the measurements on books: texts that give the tokens of the books. Its figures: a page of invented figures.
 static void prose_results(void) {
     run_script("scripts/prose_results.py --self-test");
 }
@@ -92,12 +104,14 @@ static void prose_report(void) {
 
 // The page shows the figures that are kept.
 static void prose_page(void) {
-    char script[600];
+    static const char name[] = "prose.md";
+    char script[600], page[40];
     size_t n;
-    if (access("docs/results/prose.md", R_OK)) TEST_SKIP("needs docs/results/prose.md");
-    snprintf(script, sizeof script, "scripts/prose_report.py --no-picture -o '%s'", in_tmp("prose.md"));
+    snprintf(page, sizeof page, "docs/results/%s", name);
+    if (access(page, R_OK)) TEST_SKIP("needs the page of results");
+    snprintf(script, sizeof script, "scripts/prose_report.py --no-picture -o '%s'", in_tmp(name));
     run_script(script);
-    CHECK_STR(slurp(in_tmp("prose.md"), &n), slurp("docs/results/prose.md", &n));
+    CHECK_STR(slurp(in_tmp(name), &n), slurp(page, &n));
 }
 
 // make demo-prose prints a table with a row for each method. The embedded model continues a text of its own kind.
@@ -197,6 +211,7 @@ static const test_case cases[] = {
     {"decode-picture", NEEDS_NOTHING, decode_picture},
     {"demo-prose", NEEDS_NOTHING, demo_prose},
     {"demo-prose-tiny", NEEDS_NOTHING, demo_prose_tiny},
+    {"prose-corpus", NEEDS_NOTHING, prose_corpus},
     {"prose-results", NEEDS_NOTHING, prose_results},
     {"prose-report", NEEDS_NOTHING, prose_report},
     {"prose-page", NEEDS_NOTHING, prose_page},
