@@ -11,6 +11,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
 def llama_config(**changes):
@@ -45,6 +46,14 @@ def before_attention(x, norm, w_q, w_k, w_v, cos, sin, head_dim, eps, dtype):
         return torch.cat((a * cos[:, None] - b * sin[:, None], b * cos[:, None] + a * sin[:, None]), -1).to(dtype)
 
     return rotated(w_q), rotated(w_k), F.linear(h, w_v.to(dtype)).unflatten(-1, (-1, head_dim))
+
+
+def attention(q, k, v):
+    """q, k, v [B, heads, T, head_dim]; causal. On an H100, forward and backward at 2048 tokens take 11.2 ms with cuDNN's kernels and 8.1 ms
+    with FlashAttention-2's; at 32768 tokens 52 ms and 94 ms (131072 tokens, one layer, 8 heads of 128)."""
+    fastest = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION]
+    with sdpa_kernel((fastest if q.shape[2] > 4096 else fastest[::-1]) + [SDPBackend.MATH], set_priority=True):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
 
 
 def after_attention(x, att, w_o, norm, w_gate, w_up, w_down, eps, dtype):
@@ -100,8 +109,7 @@ class Model(nn.Module):
         x = F.embedding(ids.flatten(), self.embed).float()
         for w in self.layers:
             parts = self.before_attention(x, w.attn_norm, w.q, w.k, w.v, cos, sin, c["head_dim"], self.eps, self.dtype)
-            q, k, v = (t.unflatten(0, (batch, length)).transpose(1, 2) for t in parts)
-            att = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+            att = attention(*(t.unflatten(0, (batch, length)).transpose(1, 2) for t in parts))
             x = self.after_attention(x, att.transpose(1, 2).reshape(batch * length, -1), w.o, w.mlp_norm, w.gate, w.up, w.down, self.eps,
                                      self.dtype)
         return x

@@ -22,7 +22,6 @@ import time
 
 import numpy as np
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import prose_tokenizer
 from bpe import Tok
@@ -145,10 +144,6 @@ def optimizers_of(model, a):
 # ---- evaluation ----
 
 
-def attention_kernels():  # cuDNN's kernels are the fastest on a Hopper GPU
-    return sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH], set_priority=True)
-
-
 @torch.no_grad()
 def held_out(model, books, length, device, a):
     """Returns the perplexity of the second halves of the first `length` tokens of each book with as many tokens, and the number of books."""
@@ -214,7 +209,7 @@ def backward(model, batch, a, device):
 
 def learning_rate(a, step, trained):  # a factor
     left = 1 - trained / a.total_seconds
-    return min(1, (step + 1) / a.warmup) * max(0.0, min(1.0, left / (1 - a.constant)))
+    return min(1, (step + 1) / a.warmup) * max(0.0, min(1.0, left / max(1e-9, 1 - a.constant)))
 
 
 def save_state(a, model, optimizers, progress):
@@ -320,13 +315,12 @@ def run(a, device):
     log(f"{sum(p.numel() for p in model.parameters())} parameters, {len(train_books.ids)} tokens of text, torch {torch.__version__}")
     if a.compile:
         model.compile()
-    with attention_kernels():
-        if progress["trained"] < a.total_seconds:
-            train(model, optimizers, train_books, test_books, progress, a, device)
-        if progress["trained"] < a.total_seconds:
-            log(f"{progress['trained']:.0f} of {a.total_seconds:.0f} seconds; the same command goes on")
-        else:
-            finish(model, test_books, progress, a, device)
+    if progress["trained"] < a.total_seconds:
+        train(model, optimizers, train_books, test_books, progress, a, device)
+    if progress["trained"] < a.total_seconds:
+        log(f"{progress['trained']:.0f} of {a.total_seconds:.0f} seconds; the same command goes on")
+    else:
+        finish(model, test_books, progress, a, device)
     return progress
 
 
