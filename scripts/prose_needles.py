@@ -355,9 +355,9 @@ def check_document(tok, ids, answer, length):
         question = before[before.rindex("\n") + 1 :]
         n += 1
         key, value = re.fullmatch(r"W.*? (?:for|does|of) (.*?)(?: mentioned in the text| live| work)?\? Answer:", question)[1], reply[:-2]
-        if "magic" in question:
+        if "magic number" in question:
             right = before.count(f"One of the special magic numbers for {key} is:{value}.") == 1
-        elif "live" in question:
+        elif " live?" in question:
             other, place = re.fullmatch(r" with (.*) in (.*)", value).groups()
             right = before.count(f"{key} lives with {other}.") == 1 and before.count(f"{other} lives in {place}.") == 1
         else:
