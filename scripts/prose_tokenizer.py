@@ -167,7 +167,8 @@ def test_corpus(folder):
             while len(parts) < 60:
                 story = " ".join(tiny_text.story_sentences(rng))
                 parts += [story, textwrap.fill(story, 78), "\n".join("* " + tiny_text.filler_sentence(rng) for _ in range(3))]
-                parts += [f"{len(parts)} {rng.choice(tiny_text.NOUNS).upper()}", "    for (i = 0; i < %d; i++)\n        x[i] += 1;" % rng.randrange(999)]
+                parts.append(f"{len(parts)} {rng.choice(tiny_text.NOUNS).upper()}")
+                parts.append("    for (i = 0; i < %d; i++)\n        x[i] += 1;" % rng.randrange(999))
             text = "\n\n".join(rng.sample(parts, len(parts)))
             if i == 11:
                 text = HARD + "".join(rng.choice(some) for _ in range(20000)) + HARD * 3
