@@ -38,7 +38,8 @@ MIX = {"needle": 0.65, "two-hop": 0.25, "one-hop": 0.1}  # shares of the kinds i
 FACTS_OF_QUESTION = {"two-hop": 2, "multiquery": 0}  # groups of facts that belong to a question; 0: any; other kinds: 1
 GENERATED = 0.1  # share of training documents with generated sentences in place of a book, as in the tasks of `sleigh eval`
 MAX_FACTS, MAX_QUESTIONS = 64, 48
-SENTENCE, PARAGRAPH, LINE = 1, 2, 4  # places between two ids: after a full stop and before a blank; after a blank line; after a full stop and a newline
+# Places between two ids: after a full stop and before a blank; after a blank line; after a full stop and a newline.
+SENTENCE, PARAGRAPH, LINE = 1, 2, 4
 ABBREVIATIONS = {"mr", "mrs", "ms", "dr", "st", "vs", "prof", "no", "vol", "fig", "sec", "ch", "pp", "cf", "etc", "viz"}
 GOLDEN = (5**0.5 - 1) / 2  # multiples of it, without their whole parts, are spread over 0 to 1 independently of the sample's order
 
@@ -355,9 +356,9 @@ def check_document(tok, ids, answer, length):
         question = before[before.rindex("\n") + 1 :]
         n += 1
         key, value = re.fullmatch(r"W.*? (?:for|does|of) (.*?)(?: mentioned in the text| live| work)?\? Answer:", question)[1], reply[:-2]
-        if "magic" in question:
+        if "magic number" in question:
             right = before.count(f"One of the special magic numbers for {key} is:{value}.") == 1
-        elif "live" in question:
+        elif " live?" in question:
             other, place = re.fullmatch(r" with (.*) in (.*)", value).groups()
             right = before.count(f"{key} lives with {other}.") == 1 and before.count(f"{other} lives in {place}.") == 1
         else:

@@ -26,6 +26,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 
 import bpe
@@ -155,15 +156,22 @@ HARD = (
 
 
 def test_corpus(folder):
-    """Two splits with the project's pages, and one book of strings on which tokenizers differ."""
-    root, chars = os.path.dirname(os.path.dirname(os.path.abspath(__file__))), random.Random(1)
+    """Two splits with other stories of tiny_text.py: paragraphs, wrapped paragraphs, lists, code; and a book on which tokenizers differ."""
+    import tiny_text
+
     some = [chr(c) for c in (*range(9, 14), *range(28, 128), 0x85, 0xA0, *range(0xC0, 0x180), 0x660, 0x4E00, 0x2003, 0x2028, 0x1F600)]
-    mixed = HARD + "".join(chars.choice(some) for _ in range(20000)) + HARD * 3
-    pages = sorted(glob.glob(os.path.join(root, "docs", "*.md")))
     for split in ("train", "test"):
         os.makedirs(os.path.join(folder, split))
-        for i, page in enumerate([*pages, None]):
-            text = read_book(page) if page else mixed
+        for i in range(12):
+            rng, parts = random.Random(f"{split} {i}"), []
+            while len(parts) < 60:
+                story = " ".join(tiny_text.story_sentences(rng))
+                parts += [story, textwrap.fill(story, 78), "\n".join("* " + tiny_text.filler_sentence(rng) for _ in range(3))]
+                parts.append(f"{len(parts)} {rng.choice(tiny_text.NOUNS).upper()}")
+                parts.append("    for (i = 0; i < %d; i++)\n        x[i] += 1;" % rng.randrange(999))
+            text = "\n\n".join(rng.sample(parts, len(parts)))
+            if i == 11:
+                text = HARD + "".join(rng.choice(some) for _ in range(20000)) + HARD * 3
             write_file(os.path.join(folder, split, f"book{i:02d}.txt"), text.encode())
 
 
