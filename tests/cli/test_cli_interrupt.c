@@ -160,7 +160,10 @@ static void perplexity_json(void) {
     json_t *out = json_loadb(from + 3, (size_t)(end + 3 - (from + 3)), 0, NULL);
     CHECK(out && json_is_true(json_object_get(out, "interrupted")) &&
           json_array_size(json_object_get(out, "windows")) >= (size_t)n);
-    CHECK_INT(number(out, "scored"), 31 * (int)json_array_size(json_object_get(out, "windows")));
+    const json_t *windows = json_object_get(out, "windows");
+    size_t last = json_array_size(windows) - 1;
+    CHECK_INT(number(out, "scored"), 31 * ((int)last + 1));
+    CHECK(number(out, "ppl") == number(json_array_get(windows, last), "ppl_so_far")); // no token of the next window counts
     json_decref(out);
 }
 
