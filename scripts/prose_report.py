@@ -18,6 +18,7 @@ import statistics
 import sys
 import tempfile
 
+from prose_results import METHODS
 from reproduce import TABLE_28
 from sleigh_runs import draw
 
@@ -99,7 +100,8 @@ class Kept:
 
     def methods(self):
         """{length: [part, ...]} of the groups of methods, and {length: [row, ...]} of all their methods."""
-        parts = self.of("methods")
+        order = [f"methods:{size}:{group}" for size in self.of("methods") for group in METHODS]
+        parts = {size: sorted(groups, key=lambda part: order.index(part["part"])) for size, groups in self.of("methods").items()}
         for size, groups in parts.items():
             if any(g["result"]["prompts"] != groups[0]["result"]["prompts"] for g in groups):
                 sys.exit(f"{self.folder}: the groups of methods:{size} are of different books")
@@ -452,9 +454,9 @@ def synthetic(n=9):
     score = {"task": "needle", "score": 0.5, "score_low": 0.4, "score_high": 0.6, "difference": -0.25, "difference_low": -0.5, "difference_high": 0,
              "kv_bytes_share": 1}
     results = {
-        "methods:4k:all": {**of, "methods": methods},
+        "methods:4k:pps": {**of, "methods": methods},
         "methods:32k:prop": {**of, "methods": methods[:5]},
-        "methods:32k:rest": {**of, "methods": methods[5:]},
+        "methods:32k:pps": {**of, "methods": methods[5:]},
         "continuations:32k:1": {**of, "methods": methods, "dense_by_prompt": {"text_nll": [2.0] * n}},
         "attention-tiny:32k": {**of, "attention": heads},
         "needle:32k": {**of, "samples": 8, "rows": [score | {"attn": attn} for attn in ("dense", "santa-prop:S=32")]},
