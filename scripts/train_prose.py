@@ -11,6 +11,7 @@
 A stage is a number of wall-clock seconds at one length. The learning rate is constant for the first half of the time and then falls to 0 on a
 line. Matrices of the layers are trained with Muon, the embedding and the norms with Adam."""
 import argparse
+import itertools
 import json
 import math
 import os
@@ -23,6 +24,7 @@ import numpy as np
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+import prose_tokenizer
 from bpe import Tok
 from prose_needles import NeedleDocuments
 from small_llama import Model, init_model, llama_config, round_to_bf16, save_model
@@ -164,7 +166,7 @@ def held_out(model, books, length, device, a):
 def needles(model, books, length, n_docs, device, a):
     """Returns {kind: share of whole answers that are right, teacher-forced}, on books of the test split."""
     result, documents = {}, NeedleDocuments(a.tokenizer, [b for b in books.arrays() if len(b) >= length], 987654321)
-    for kind in documents.KINDS:
+    for kind in documents.mix:
         right = total = 0
         for _ in range(n_docs):
             ids, answer = documents.document(length, kind)
@@ -260,8 +262,8 @@ def train(model, optimizers, train_books, test_books, progress, a, device):
         more = stage_end < piece_end
         upcoming = loader_of(train_books, a.stages[stage + 1][0], a, a.seed * 1000 + progress["pieces"] * 100 + stage + 1) if more else None
         backward(model, next(batches), a, device)  # compiles, outside the clock
-        base, begin, last = progress["trained"], time.time(), time.time()
-        while (trained := base + time.time() - begin) < min(stage_end, piece_end):
+        base, begin, last = progress["trained"], a.clock(), time.time()
+        while (trained := base + a.clock() - begin) < min(stage_end, piece_end):
             factor = learning_rate(a, progress["step"], trained)
             for optimizer in optimizers:
                 optimizer.zero_grad(set_to_none=True)
@@ -277,7 +279,7 @@ def train(model, optimizers, train_books, test_books, progress, a, device):
             if time.time() - last > a.log_every or progress["step"] <= 2:
                 report(model, test_books, length, sums.tolist(), trained, progress, a, device)
                 last = time.time()
-        progress["trained"] = base + time.time() - begin
+        progress["trained"] = trained
         if more:
             stage, stage_end, batches = stage + 1, stage_end + a.stages[stage + 1][1], upcoming
     save_state(a, model, optimizers, progress)
@@ -330,23 +332,19 @@ def run(a, device):
 
 def selftest(p):
     """Trains a few steps on stories of tiny_text.py, in two pieces. The loss must fall, and the second piece must continue the first."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    tokenizer = os.path.join(here, "..", "models", "tiny", "tokenizer.json")
-    tok, rng = Tok.load(tokenizer), random.Random(1)
+    rng = random.Random(1)
     with tempfile.TemporaryDirectory() as folder:
-        books = {split: [] for split in ("train", "test")}
-        for split, places in books.items():
-            ids = []
-            for i in range(3):
-                book = tok.encode(" ".join(filler_sentence(rng) for _ in range(300))) + [tok.eos]
-                places.append(dict(name=f"book {i}", first=len(ids), n_tokens=len(book)))
-                ids += book
-            np.array(ids, np.uint16).tofile(os.path.join(folder, split + ".u16"))
-        with open(os.path.join(folder, "tokens.json"), "w") as f:
-            json.dump(books, f)
         out = os.path.join(folder, "model")
-        a = p.parse_args(f"--corpus {folder} --out {out} --tokenizer {tokenizer} --stages 128:6,256:6 --hidden 64 --ffn 64 --layers 2 --workers 0 "
-                         "--tokens-per-step 1024 --no-compile --log-every 0 --warmup 2 --eval-lengths 256 --eval-docs 1 --piece 9".split())
+        for split in ("train", "test"):
+            os.makedirs(os.path.join(folder, split))
+            for i in range(3):
+                with open(os.path.join(folder, split, f"book{i}.txt"), "w") as f:
+                    f.write("\n\n".join(" ".join(filler_sentence(rng) for _ in range(3)) for _ in range(150)))
+        prose_tokenizer.train(folder, out, vocabulary=600)
+        prose_tokenizer.encode(folder, out)
+        a = p.parse_args(f"--corpus {folder} --out {out} --tokenizer {out}/tokenizer.json --stages 256:6,512:6 --hidden 64 --ffn 64 --layers 2 "
+                         "--workers 0 --tokens-per-step 2048 --no-compile --log-every 0 --warmup 2 --eval-lengths 512 --eval-docs 1 --piece 9".split())
+        a.clock = itertools.count().__next__  # a step takes a second
         first = run(a, torch.device("cpu"))
         second = run(a, torch.device("cpu"))
         losses = [point["loss"] for point in second["curve"]]
@@ -390,6 +388,7 @@ def main():
     a = p.parse_args()
     if a.selftest:
         return selftest(p)
+    a.clock = time.time
     if not torch.cuda.is_available():
         p.error("no GPU (--selftest runs on a CPU)")
     torch.set_float32_matmul_precision("high")
