@@ -226,7 +226,8 @@ def all_parts(args):
 
     for size in sizes:
         for group, methods in METHODS.items():
-            add(f"methods:{size}:{group}", keep_compare, "compare", f"books-{size}", "--no-texts", "--attn", ",".join(methods))
+            add(f"methods:{size}:{group}", keep_compare, "compare", f"books-{size}", "--no-texts", "--parallel", str(args.parallel),
+                "--attn", ",".join(methods))
     for seed in CONTINUATION_SEEDS:
         add(f"continuations:{sizes[0]}:{seed}", keep_compare, "compare", f"books-{sizes[0]}", "--no-heads", "-n", str(args.score // 2),
             "--ignore-eos", "--temp", str(TEMPERATURE), "--top-k", "0", "--top-p", "1", "--min-p", "0", "--seed", str(seed), "--attn", few)
@@ -366,6 +367,7 @@ def arguments(words=None):
     p.add_argument("--samples", type=int, default=48, help="inputs: questions of each kind and length")
     p.add_argument("--device", default="auto")
     p.add_argument("--jobs", type=int, default=1, help="parts that run at the same time; their messages go to .log files in --work")
+    p.add_argument("--parallel", type=int, default=16, help="books whose next tokens `methods` computes in one batch")
     p.add_argument("-t", "--threads", type=int, default=0)
     p.add_argument("--list", action="store_true", help="print the commands, and run nothing")
     p.add_argument("--self-test", action="store_true", help="check the inputs of two small books, without the model")

@@ -195,6 +195,12 @@ static void prose_needles(void) {
     self_test("prose_needles.py");
 }
 
+// A training run of seconds: stages of two lengths, a stop and a resume, and a model folder.
+static void train_prose(void) {
+    if (system("python3 -c 'import torch, numpy, safetensors' 2>/dev/null")) TEST_SKIP("needs the Python package torch");
+    run_script("scripts/train_prose.py --selftest");
+}
+
 // Messages of the library name options, and the command line has a flag for each of them.
 static void messages(void) {
     char script[500];
@@ -222,6 +228,7 @@ static const test_case cases[] = {
     {"prose-tokenizer", NEEDS_NOTHING, prose_tokenizer},
     {"prose-tokenizer-library", NEEDS_NOTHING, prose_tokenizer_library},
     {"prose-needles", NEEDS_NOTHING, prose_needles},
+    {"train-prose", NEEDS_NOTHING, train_prose},
     {0},
 };
 extern const test_suite suite_scripts;
