@@ -15,7 +15,7 @@ enum { MAX_HEADS = 1024 };
 
 int sl_budget_is_by_variance(const sl_attn_spec *spec) {
     if (sl_attn_states_error(spec)) return 0; // the stated error sets the draws of each head
-    return sl_attn_has(spec, "budget") && sl_attn_get(spec, "budget") == 1;
+    return sl_attn_has(spec, "budget") && sl_attn_chooses(spec, "budget", "variance");
 }
 
 // The profile of a head: doubles in draws.scratch. Draws from p: [0] is the relative standard deviation of one draw. PPS:
@@ -34,8 +34,8 @@ static int by_size(const void *a, const void *b) {
 }
 
 void sl_budget_profile(sl_head *x) {
-    if (!x->previous || x->needs_exact) return;
-    double *profile = profile_of(x), norm = fmax(sl_norm(x->previous, x->group->head_dim), 1e-30);
+    if (x->norm_before < 0 || !sl_budget_is_by_variance(x->group->args->spec)) return;
+    double *profile = profile_of(x), norm = fmax(x->norm_before, 1e-30);
     double all = sl_masses_share(&x->sizes, sl_masses_total(&x->sizes), &x->masses);
     if (!is_pps(x)) {
         profile[0] = sqrt(fmax(all - norm * norm, 0)) / norm;
@@ -71,12 +71,13 @@ static double demand(const sl_head *x, double t) {
     return fmin(fmax(want, least), most);
 }
 
-void sl_budget_by_variance(sl_head *heads, int n_heads) {
+void sl_budget_by_variance(sl_layer *l) {
+    sl_head *heads = l->heads;
+    int n_heads = l->args->geom->n_heads;
     double low = -200, high = 200, want[MAX_HEADS]; // log2 t
     int left = n_heads * heads[0].S;
+    if (!l->follows || !sl_budget_is_by_variance(l->args->spec)) return;
     SL_CHECK(n_heads <= MAX_HEADS);
-    for (int i = 0; i < n_heads; i++)
-        if (!heads[i].previous) return;
     for (int step = 0; step < 60; step++) {
         double mid = (low + high) / 2, sum = 0;
         for (int i = 0; i < n_heads; i++) sum += demand(&heads[i], exp2(mid));

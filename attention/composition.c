@@ -16,7 +16,9 @@ sl_composition sl_composition_of(const sl_attn_spec *spec) {
 int sl_attn_on_gpu(const sl_attn_spec *spec) {
 #ifdef SLEIGH_CUDA
     const sl_attn_cuda_ops *ops = spec->method->cuda;
-    if (!ops || !ops->decode || sl_budget_is_by_variance(spec)) return 0; // CUDA kernels cannot wait for budgets of other heads
+    if (!ops || !ops->decode || sl_budget_is_by_variance(spec) || sl_attn_carries_budget(spec) ||
+        sl_attn_certifies_layer(spec))
+        return 0; // CUDA kernels cannot wait for other heads
     return !spec->plus || (spec->plus->cuda && spec->plus->stages->draw->sampler); // bernoulli.cu has the samplers only
 #else
     (void)spec;
@@ -89,6 +91,11 @@ void sl_attn_stats_add(sl_attn_stats *to, const sl_attn_stats *from) {
     to->tries += from->tries;
     to->fallbacks += from->fallbacks;
     to->heavy_tails += from->heavy_tails;
+    to->stated += from->stated;
+    to->certified += from->certified;
+    to->unbounded += from->unbounded;
+    to->stated_sum += from->stated_sum;
+    to->stated_most = fmax(to->stated_most, from->stated_most);
     to->kurtosis = fmax(to->kurtosis, from->kurtosis);
     to->features += from->features;
     to->dense_k_rows += from->dense_k_rows;
@@ -111,6 +118,13 @@ void sl_reports_close(const sl_attn_decode_args *a, const sl_attn_report *report
         st.heavy_tails += r->heavy_tail;
         if (r->kurtosis > st.kurtosis) st.kurtosis = r->kurtosis;
         st.features += r->features;
+        if (i % g->n_heads == 0 && !isnan(r->stated_error)) {
+            st.stated++, st.certified += r->certified;
+            if (isinf(r->stated_error))
+                st.unbounded++;
+            else
+                st.stated_sum += r->stated_error, st.stated_most = fmax(st.stated_most, r->stated_error);
+        }
         if (i % group) continue;
         st.k_rows += r->k_rows;
         st.v_distinct += r->v_distinct;

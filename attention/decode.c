@@ -4,9 +4,10 @@
 //   1. begin of the proposal, if it has one: a task for each KV head;
 //   2. proposal: a task for each chunk of 1,024 rows of a KV head;
 //   3. running masses: a task for each query head;
-//   4. with --budget=variance, the split of the draws over heads: a task for each sequence;
+//   4. the plan of a layer, for draws that have one: a task for each sequence;
 //   5. draw, refine, combine: a task for each query head;
-//   6. distinct rows, for the statistics: a task for each KV head.
+//   6. what the layer keeps for its next step: a task for each sequence;
+//   7. distinct rows, for the statistics: a task for each KV head.
 // The result of a task does not depend on the thread that runs it.
 #include "attention/stages.h"
 
@@ -39,23 +40,28 @@ static int needs(const sl_attn_spec *spec, sl_kv_need *out) {
     return n;
 }
 
-// ---- the output of the previous step ----
-
-typedef struct last_output {
-    uint32_t next_position; // position of the next step; 0: empty
-    float out[];            // [n_heads][head_dim]
-} last_output;
+// ---- what a layer keeps ----
 
 static size_t state(const sl_attn_geom *g, const sl_attn_spec *spec) {
-    int plans = sl_budget_is_by_variance(spec) || (sl_attn_states_error(spec) && sl_composition_of(spec).draw->size_power);
-    return plans ? sizeof(last_output) + (size_t)g->n_heads * g->head_dim * sizeof(float) : 0;
+    const sl_draw *draw = sl_composition_of(spec).draw;
+    return draw && draw->keeps && draw->keeps(spec) ? sizeof(sl_layer_state) + (size_t)g->n_heads * sizeof(float) : 0;
 }
 
-static void keep_output(const sl_attn_query *query, const sl_attn_geom *g) {
-    last_output *m = query->state;
-    if (!m) return;
-    m->next_position = query->position + 1;
-    memcpy(m->out, query->out, (size_t)g->n_heads * g->head_dim * sizeof(float));
+static sl_layer open_layer(const sl_attn_decode_args *args, int s, sl_head *heads) {
+    sl_layer_state *m = args->seqs[s].state;
+    uint32_t position = args->seqs[s].position;
+    return (sl_layer){.args = args,
+                      .query = &args->seqs[s],
+                      .heads = heads,
+                      .state = m,
+                      .follows = m && position && m->threshold.next == position};
+}
+
+static void keep_norms(const sl_layer *l) {
+    int n_heads = l->args->geom->n_heads, dim = l->args->geom->head_dim;
+    if (!l->state) return;
+    l->state->threshold.next = l->query->position + 1;
+    for (int h = 0; h < n_heads; h++) l->state->norm[h] = (float)sl_norm(l->query->out + (size_t)h * dim, dim);
 }
 
 // ---- the workspace ----
@@ -64,7 +70,7 @@ static void keep_output(const sl_attn_query *query, const sl_attn_geom *g) {
 typedef struct layout {
     size_t n_entries, n_blocks, cap, n_scratch; // of an item
     size_t n_state;                             // bytes of a pair
-    size_t heads, groups, reports, states;
+    size_t heads, groups, layers, reports, states;
     size_t stored[2], ref[2], cum[2]; // [0]: masses, [1]: sizes
     size_t row, count, inv_pi, scratch, rows, coef, score;
     size_t size; // of the workspace
@@ -81,6 +87,7 @@ static layout lay_out(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seq
     l.n_entries = l.n_blocks * SL_BLOCK;
     l.heads = sl_workspace_take(&at, items * sizeof(sl_head));
     l.groups = sl_workspace_take(&at, pairs * sizeof(sl_group));
+    l.layers = sl_workspace_take(&at, n_seqs * sizeof(sl_layer));
     l.reports = sl_workspace_take(&at, items * sizeof(sl_attn_report));
     l.states = sl_workspace_take(&at, pairs * l.n_state);
     for (int i = 0; i < (size_power(spec, c.draw) ? 2 : 1); i++) {
@@ -114,6 +121,7 @@ typedef struct call {
     char *ws;
     sl_head *heads;   // [n_seqs * n_heads]
     sl_group *groups; // [n_seqs * n_kv_heads]
+    sl_layer *layers; // [n_seqs]
 } call;
 
 static sl_masses masses_of(const call *c, int which, size_t item, int n) {
@@ -128,7 +136,7 @@ static sl_masses masses_of(const call *c, int which, size_t item, int n) {
 
 static void open_head(call *c, size_t item, const sl_group *g, int index) {
     const sl_attn_decode_args *a = c->args;
-    const last_output *m = g->query->state;
+    const sl_layer *l = &c->layers[g->query - a->seqs];
     int head = g->h * g->n + index, unit = c->stages.propose->unit, n = unit ? (g->kv->n_kv + unit - 1) / unit : 0;
     size_t at = item * c->l.cap;
     sl_head *x = &c->heads[item];
@@ -140,8 +148,7 @@ static void open_head(call *c, size_t item, const sl_group *g, int index) {
         .masses = masses_of(c, 0, item, n),
         .S = budget(a->spec, c->stages.draw, g->kv->n_kv),
         .id = sl_attn_rng_id(a->seed, g->query->sequence, g->query->position, a->layer, a->geom->first_head + head),
-        .previous =
-            m && m->next_position == g->query->position && m->next_position ? m->out + (size_t)head * g->head_dim : NULL,
+        .norm_before = l->follows ? l->state->norm[head] : -1,
         .draws = {.row = (int32_t *)(c->ws + c->l.row) + at,
                   .count = (int32_t *)(c->ws + c->l.count) + at,
                   .inv_pi = (float *)(c->ws + c->l.inv_pi) + at,
@@ -152,7 +159,14 @@ static void open_head(call *c, size_t item, const sl_group *g, int index) {
         .out = g->query->out + (size_t)head * g->head_dim,
         .report = (sl_attn_report *)(c->ws + c->l.reports) + item,
     };
-    *x->report = (sl_attn_report){.error_bound = NAN, .kurtosis = NAN, .error = NAN, .cosine = NAN, .bias = NAN, .features = 1};
+    *x->report = (sl_attn_report){.error_bound = NAN,
+                                  .kappa = NAN,
+                                  .stated_error = NAN,
+                                  .kurtosis = NAN,
+                                  .error = NAN,
+                                  .cosine = NAN,
+                                  .bias = NAN,
+                                  .features = 1};
     x->u = sl_uniform_philox(&x->id);
     if (c->l.stored[1]) x->sizes = masses_of(c, 1, item, n);
 }
@@ -160,6 +174,7 @@ static void open_head(call *c, size_t item, const sl_group *g, int index) {
 static void open_call(call *c) {
     const sl_attn_geom *g = c->args->geom;
     int group = g->n_heads / g->n_kv_heads;
+    for (int s = 0; s < c->args->n_seqs; s++) c->layers[s] = open_layer(c->args, s, c->heads + (size_t)s * g->n_heads);
     for (int pair = 0; pair < c->args->n_seqs * g->n_kv_heads; pair++) {
         sl_group *x = &c->groups[pair];
         *x = sl_group_of(c->args, pair / g->n_kv_heads, pair % g->n_kv_heads);
@@ -207,7 +222,7 @@ static void finish_masses(const call *c, sl_head *x) {
         masses->uniform = 1u << 30;
     }
     if (x->sizes.stored) sl_masses_finish(&x->sizes);
-    if (sl_budget_is_by_variance(c->args->spec)) sl_budget_profile(x);
+    if (c->stages.draw->prepare && !x->needs_exact) c->stages.draw->prepare(x);
 }
 
 // Attends to every row exactly, because the scores of this head are out of the range of stored masses.
@@ -217,6 +232,17 @@ static void fall_back(const call *c, sl_head *x) {
     r->fallback = 1;
     r->v_rows = r->samples = (uint32_t)x->group->kv->n_kv;
     if (sl_attn_states_error(c->args->spec)) r->error_bound = 0;
+}
+
+static void plan(const call *c, sl_layer *l) {
+    if (c->stages.draw->plan) c->stages.draw->plan(l);
+}
+
+static void settle(const call *c, sl_layer *l) {
+    if (c->stages.draw->settle) c->stages.draw->settle(l);
+    if (l->goes_dense)
+        for (int h = 0; h < c->args->geom->n_heads; h++) fall_back(c, &l->heads[h]);
+    keep_norms(l);
 }
 
 static void draw_and_combine(const call *c, sl_head *x) {
@@ -231,6 +257,7 @@ static void draw_and_combine(const call *c, sl_head *x) {
     if (refined) sl_refine(x);
     if (c->stages.draw->expect) c->stages.draw->expect(x);
     sl_combine(x, c->stages.normaliser, refined);
+    if (c->stages.draw->measure) c->stages.draw->measure(x);
     x->report->samples = (uint32_t)x->draws.n_draws;
     x->report->v_rows = (uint32_t)x->draws.n;
     if (c->stages.propose->report) c->stages.propose->report(x);
@@ -255,7 +282,7 @@ static void report_group(const call *c, const sl_group *g, const sl_head *heads)
     const sl_proposal *propose = c->stages.propose;
     size_t row = (size_t)g->head_dim * sizeof(bf16);
     int refined = c->stages.normaliser == SL_BY_SAMPLE && !propose->exact, fresh, distinct = count_distinct(g, heads, &fresh);
-    int needs_exact = 0, n_kv = g->kv->n_kv;
+    int needs_exact = c->layers[g->query - c->args->seqs].goes_dense, n_kv = g->kv->n_kv;
     for (int i = 0; i < g->n; i++) needs_exact |= heads[i].needs_exact;
     if (needs_exact) distinct = n_kv, fresh = sl_page_rows(g->kv, sl_kv_n_built(g->kv));
     // A proposal from page extras has already read the keys of the newest page.
@@ -296,12 +323,12 @@ static void run(call *c) {
 #pragma omp for schedule(dynamic)
             for (int item = 0; item < n_pairs * group; item++) finish_masses(c, &c->heads[item]);
         }
-        if (sl_budget_is_by_variance(c->args->spec)) {
 #pragma omp for schedule(dynamic)
-            for (int s = 0; s < c->args->n_seqs; s++) sl_budget_by_variance(c->heads + (size_t)s * g->n_heads, g->n_heads);
-        }
+        for (int s = 0; s < c->args->n_seqs; s++) plan(c, &c->layers[s]);
 #pragma omp for schedule(dynamic)
         for (int item = 0; item < n_pairs * group; item++) draw_and_combine(c, &c->heads[item]);
+#pragma omp for schedule(dynamic)
+        for (int s = 0; s < c->args->n_seqs; s++) settle(c, &c->layers[s]);
 #pragma omp for schedule(dynamic)
         for (int pair = 0; pair < n_pairs; pair++) report_group(c, &c->groups[pair], c->heads + (size_t)pair * group);
     }
@@ -318,10 +345,10 @@ void sl_stages_decode(const sl_attn_decode_args *a) {
     SL_CHECK(c.l.size <= a->ws->size);
     c.heads = (sl_head *)(c.ws + c.l.heads);
     c.groups = (sl_group *)(c.ws + c.l.groups);
+    c.layers = (sl_layer *)(c.ws + c.l.layers);
     open_call(&c);
     run(&c);
     sl_reports_close(a, c.heads[0].report);
-    for (int s = 0; s < a->n_seqs; s++) keep_output(&a->seqs[s], a->geom);
 }
 
 const sl_attn_ops sl_stages_ops = {.workspace = workspace, .decode = sl_stages_decode, .needs = needs, .state = state};

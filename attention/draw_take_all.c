@@ -155,3 +155,55 @@ int sl_plan_take_all(const sl_masses *size, int most, double target, sl_bound_fn
     }
     return high <= most ? high : 0;
 }
+
+// ---- draws with a known threshold ----
+
+// 1: no row of block b can be heavy, because all its rows together are below kappa. *all: their size.
+static int is_below(const sl_masses *size, int b, uint64_t kappa, uint64_t *all) {
+    *all = running_at_block(size, b + 1) - running_at_block(size, b);
+    return *all < kappa;
+}
+
+sl_take_all sl_split_sizes(const sl_masses *size, uint64_t kappa) {
+    sl_take_all r = {0};
+    uint64_t mass[SL_BLOCK], all;
+    for (int b = 0; b < size->n_blocks; b++) {
+        if (is_below(size, b, kappa, &all)) {
+            r.light += all;
+            continue;
+        }
+        sl_masses_of_block(size, b, mass);
+        for (int i = 0; i < SL_BLOCK && b * SL_BLOCK + i < size->n; i++)
+            if (mass[i] >= kappa)
+                r.n_heavy++;
+            else
+                r.light += mass[i];
+    }
+    r.k = (int)(r.light / kappa);
+    return r;
+}
+
+void sl_draw_at(const sl_masses *size, uint64_t kappa, int shared, sl_uniform u, sl_draws *out) {
+    uint64_t mass[SL_BLOCK], all, running = 0; // total size of the light rows so far
+    uint32_t m = 0;                            // the next step of kappa, and its point
+    uint64_t point = (uint64_t)((u128)u.next(u.ctx, 0) * kappa >> 64);
+    sl_draws_clear(out);
+    for (int b = 0; b < size->n_blocks; b++) {
+        if (is_below(size, b, kappa, &all) && running + all <= point) {
+            running += all;
+            continue;
+        }
+        sl_masses_of_block(size, b, mass);
+        for (int i = 0; i < SL_BLOCK && b * SL_BLOCK + i < size->n; i++) {
+            if (mass[i] >= kappa) {
+                sl_draws_add(out, b * SL_BLOCK + i, 1);
+                continue;
+            }
+            for (running += mass[i]; point < running;) {
+                sl_draws_add(out, b * SL_BLOCK + i, (float)((double)kappa / (double)mass[i]));
+                m++;
+                point = m * kappa + (uint64_t)((u128)u.next(u.ctx, shared ? 0 : m) * kappa >> 64);
+            }
+        }
+    }
+}

@@ -99,6 +99,8 @@ static void report_head(const sl_group *g, const sl_proposal *propose, int i, sl
         .bytes = propose->bytes(g) + v_bytes,
         .dense_bytes = 2 * v_bytes,
         .error_bound = NAN,
+        .kappa = NAN,
+        .stated_error = NAN,
         .kurtosis = NAN,
         .error = NAN,
         .cosine = NAN,

@@ -10,22 +10,24 @@
 
 #include <math.h>
 
-static const char budgets[] = "even,variance";
 #define S_PARAM(DEFAULT)                                                                                                       \
     { "S", SL_PARAM_INT, DEFAULT, 1, 65536, "rows of V drawn per query head", NULL }
-#define BUDGET_PARAM                                                                                                           \
-    { "budget", SL_PARAM_CHOICE, 0, 0, 1, "split of the draws of a layer over its heads", budgets }
+#define BUDGET_PARAM(MOST, WORDS)                                                                                              \
+    { "budget", SL_PARAM_CHOICE, 0, 0, MOST, "split of the draws of a layer over its heads", WORDS }
 
-static const sl_attn_param params[] = {S_PARAM(128), BUDGET_PARAM, {0}};
+static const sl_attn_param params[] = {S_PARAM(128), BUDGET_PARAM(1, "even,variance"), {0}};
 static const sl_attn_param flash_params[] = {S_PARAM(2048), {0}};
 static const sl_attn_param pps_params[] = {
     S_PARAM(128),
-    BUDGET_PARAM,
+    BUDGET_PARAM(2, "even,variance,carried"),
     {"pps", SL_PARAM_CHOICE, 0, 0, 1, "uniform numbers of the light draws: one per draw, or one for all", "strat,sys"},
-    {"epsilon", SL_PARAM_FLOAT, 0, 0, 1, "relative error that every head states, in place of S (a biased estimate); 0: S draws",
-     NULL},
+    {"epsilon", SL_PARAM_FLOAT, 0, 0, 1, "relative error that the method states, in place of S; 0: S draws", NULL},
     {"delta", SL_PARAM_FLOAT, 0.05, 1e-9, 0.2, "probability that a stated error is exceeded", NULL},
-    {"bound", SL_PARAM_CHOICE, 0, 0, 1, "theorem for a stated error", "clt,bernstein"},
+    {"bound", SL_PARAM_CHOICE, 0, 0, 2, "theorem for a stated error", "clt,bernstein,chi2"},
+    {"certify", SL_PARAM_CHOICE, 1, 0, 1, "state the error of a layer, or of every head (a biased estimate)", "layer,head"},
+    {"on-miss", SL_PARAM_CHOICE, 0, 0, 1,
+     "a layer whose error is not certified: count it, or attend to every row (a biased estimate)", "report,dense"},
+    {"aim", SL_PARAM_FLOAT, 0.75, 0.5, 0.99, "share of the layers of all steps that the plan certifies", NULL},
     {0},
 };
 
@@ -52,11 +54,17 @@ static void run_sampler(sl_head *x) {
 // ---- santa-pps ----
 
 static sl_attn_mean pps_mean(const sl_attn_spec *spec) {
-    return sl_attn_states_error(spec) ? SL_MEAN_BIASED : SL_MEAN_UNBIASED;
+    int accepts = sl_attn_states_error(spec) && !(sl_attn_certifies_layer(spec) && sl_attn_chooses(spec, "on-miss", "report"));
+    return accepts ? SL_MEAN_BIASED : SL_MEAN_UNBIASED;
 }
 
 static int check_pps(const sl_attn_spec *spec, sl_error *err) {
-    if (!sl_attn_states_error(spec) || sl_attn_get(spec, "pps") == 0) return 0;
+    if (!sl_attn_states_error(spec)) return 0;
+    if (!sl_attn_certifies_layer(spec) && sl_attn_chooses(spec, "bound", "chi2"))
+        return sl_fail(err, SL_ERR_ARG,
+                       "{attn} santa-pps: found {bound} chi2 with {certify} head, expected {certify} layer: a head alone has too "
+                       "few dimensions");
+    if (sl_attn_chooses(spec, "pps", "strat")) return 0;
     return sl_fail(err, SL_ERR_ARG,
                    "{attn} santa-pps: found {pps} sys with {epsilon} %g, expected {pps} strat: the stated error "
                    "needs a uniform number for each draw",
@@ -64,7 +72,10 @@ static int check_pps(const sl_attn_spec *spec, sl_error *err) {
 }
 
 #define DRAW(SAMPLER)                                                                                                          \
-    { .size_power = second_moment, .capacity = capacity, .scratch = scratch, .run = run_sampler, .sampler = SAMPLER }
+    {                                                                                                                          \
+        .size_power = second_moment, .keeps = sl_budget_is_by_variance, .capacity = capacity, .scratch = scratch,              \
+        .prepare = sl_budget_profile, .plan = sl_budget_by_variance, .run = run_sampler, .sampler = SAMPLER                    \
+    }
 #define STAGES(DRAW)                                                                                                           \
     { .propose = &sl_propose_exact, .draw = &DRAW, .normaliser = SL_BY_TOTAL }
 

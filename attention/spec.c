@@ -14,6 +14,14 @@ int sl_attn_has(const sl_attn_spec *spec, const char *name) {
     return sl_attn_param_index(spec->method, name) >= 0 || (spec->plus && sl_attn_param_index(spec->plus, name) >= 0);
 }
 
+int sl_attn_chooses(const sl_attn_spec *spec, const char *name, const char *word) {
+    int i = sl_attn_param_index(spec->method, name), own = i >= 0;
+    if (!own) i = sl_attn_param_index(spec->plus, name);
+    const char *at = (own ? spec->method : spec->plus)->params[i].choices;
+    for (int skip = (int)sl_attn_get(spec, name); skip > 0; skip--) at += strcspn(at, ",") + 1;
+    return strcspn(at, ",") == strlen(word) && !strncmp(at, word, strlen(word));
+}
+
 int sl_attn_same(const sl_attn_spec *a, const sl_attn_spec *b) {
     if (a->method != b->method || a->plus != b->plus) return 0;
     return !memcmp(a->value, b->value, sizeof a->value) && !memcmp(a->plus_value, b->plus_value, sizeof a->plus_value);
@@ -51,4 +59,13 @@ const char *sl_attn_mean_name(sl_attn_mean mean) {
 
 int sl_attn_states_error(const sl_attn_spec *spec) {
     return sl_attn_has(spec, "epsilon") && sl_attn_get(spec, "epsilon") > 0;
+}
+
+int sl_attn_certifies_layer(const sl_attn_spec *spec) {
+    if (!sl_attn_states_error(spec) || !sl_attn_has(spec, "aim")) return 0;
+    return !sl_attn_has(spec, "certify") || sl_attn_chooses(spec, "certify", "layer");
+}
+
+int sl_attn_carries_budget(const sl_attn_spec *spec) {
+    return !sl_attn_states_error(spec) && sl_attn_has(spec, "budget") && sl_attn_chooses(spec, "budget", "carried");
 }

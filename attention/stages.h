@@ -13,10 +13,10 @@
 // The files of attention/ have one order. A file calls only files of the lines above its line, and files to the left on its
 // line. scripts/check_layers.py finds circles of calls:
 //
-//   contracts  attention.h, random_counter.h, masses.h, stages.h; spec.c (values of parameters)
+//   contracts  attention.h, random_counter.h, masses.h, threshold.h, stages.h; spec.c (values of parameters)
 //   loops      cpu_kernels_*.c, cpu_kernels.c, masses.c; cuda/page_extras.cu, cuda/page_bounds.cu
 //   shared     combine.c, budget.c, composition.c, page_norms.c
-//   stages     draw_samplers.c, draw_take_all.c, propose_*.c, draw_*.c
+//   stages     draw_samplers.c, draw_take_all.c; carried.c; propose_*.c, draw_*.c
 //   drivers    online_softmax.c, decode.c; the other files of cuda/
 //   methods    dense.c, santa.c, importance.c, bernoulli.c, subset.c, sparse.c, vattention.c, random.c; auto_request.c
 //   registry   registry.c
@@ -29,6 +29,7 @@
 #include "attention/masses.h"
 #include "attention/page_extras.h"
 #include "attention/random_counter.h"
+#include "attention/threshold.h"
 
 // A function or a table of attention/cuda/ in an initialiser. NULL in builds without CUDA.
 #ifdef SLEIGH_CUDA
@@ -101,6 +102,11 @@ typedef struct sl_take_all {
 } sl_take_all;
 
 sl_take_all sl_draw_take_all(const sl_masses *size, int S, int shared, sl_uniform u, sl_draws *out);
+// Splits rows at a known kappa >= 1, in units of size: k = light / kappa.
+sl_take_all sl_split_sizes(const sl_masses *size, uint64_t kappa);
+// Takes every row of size >= kappa once, and draws one light row in each step of kappa on the running size of the light rows:
+// the row at m kappa + floor(u_m kappa / 2^64). The last, partial step may draw none. pi_j = min(1, size_j / kappa).
+void sl_draw_at(const sl_masses *size, uint64_t kappa, int shared, sl_uniform u, sl_draws *out);
 // Error bound of k draws from light rows of total size `light`, in units of size.
 typedef double (*sl_bound_fn)(const void *ctx, double light, int k);
 // Returns the smallest S whose error bound is at most `target`, or 0 when this S exceeds `most`. Scratch: 2 most uint64_t, and
@@ -129,9 +135,12 @@ typedef struct sl_head {
     sl_masses masses, sizes; // sizes: only if sl_draw.size_power is not 0
     int S;                   // budget
     int needs_exact;         // sl_masses_out_of_range(&masses): every row is attended to exactly
+    double unit;             // of sizes, in the unit of kappa (carried.c)
+    double kappa;            // the layer's threshold; 0: the head searches for its own
+    sl_threshold_step step;  // of this head
     sl_rng_id id;
-    sl_uniform u;          // of the draws of this head
-    const float *previous; // [head_dim] output of the previous step; NULL: none
+    sl_uniform u;       // of the draws of this head
+    double norm_before; // |output| of the step before; -1: no such step
     sl_draws draws;
     const bf16 **rows; // scratch [capacity]
     float *coef;       // scratch [capacity]
@@ -140,6 +149,22 @@ typedef struct sl_head {
     int n_profile;     // budget.c
     sl_attn_report *report;
 } sl_head;
+
+// What a sequence's layer keeps for its next step.
+typedef struct sl_layer_state {
+    sl_threshold threshold; // `next` holds for all values; the other fields: carried.c
+    float norm[];           // [n_heads] |output|
+} sl_layer_state;
+
+// One step of all query heads of a sequence.
+typedef struct sl_layer {
+    const sl_attn_decode_args *args;
+    const sl_attn_query *query;
+    sl_head *heads;        // [n_heads]
+    sl_layer_state *state; // NULL: the specification keeps none
+    int follows;           // the state is of the position before
+    int goes_dense;        // after sl_draw.settle: every row is attended to exactly
+} sl_layer;
 
 // ---- a stage ----
 
@@ -159,10 +184,15 @@ typedef struct sl_proposal {
 typedef struct sl_draw {
     int (*needs)(const sl_attn_spec *spec, sl_kv_need *out); // page extras of the draw; NULL: none
     int (*size_power)(const sl_attn_spec *spec);             // x->sizes: p_j |v_j|^power; NULL or 0: none
+    int (*keeps)(const sl_attn_spec *spec);                  // 1: decode keeps an sl_layer_state; NULL: never
     int (*budget)(const sl_attn_spec *spec, int n_kv);       // S of a head; NULL: parameter S
     size_t (*capacity)(const sl_attn_spec *spec, int n_kv);  // most rows of a head
     size_t (*scratch)(const sl_attn_spec *spec, int n_kv);   // scratch of a head in uint64_t; NULL: none
-    void (*run)(sl_head *x);                                 // fills x->draws
+    void (*prepare)(sl_head *x);  // after the head's masses; NULL: nothing
+    void (*plan)(sl_layer *l);    // after `prepare` of all heads: sets the heads' S or kappa; NULL: nothing
+    void (*run)(sl_head *x);      // fills x->draws
+    void (*measure)(sl_head *x);  // after the head's output: fills x->step; NULL: nothing
+    void (*settle)(sl_layer *l);  // after `measure` of all heads: changes l->state; NULL: nothing
     // Fills draws.inv_pi if pi_j depends on the exact score (MagicPIG). x->score[i]: the score of draws.row[i]. NULL: run has
     // filled it.
     void (*expect)(sl_head *x);
@@ -209,9 +239,22 @@ double sl_norm(const float *x, int n); // Euclidean
 
 enum { SL_BUDGET_MOST = 4 };                            // a head gets from S / 4 to 4 S draws
 int sl_budget_is_by_variance(const sl_attn_spec *spec); // 1: --budget=variance, and no stated error
-void sl_budget_profile(sl_head *x);                     // prepares one head
-// Sets S of every head of one sequence's layer, at most n_heads * S draws in all.
-void sl_budget_by_variance(sl_head *heads, int n_heads);
+// Without --budget=variance these two functions do nothing.
+void sl_budget_profile(sl_head *x); // an sl_draw.prepare
+// An sl_draw.plan: sets S of every head of one sequence's layer, at most n_heads * S draws in all.
+void sl_budget_by_variance(sl_layer *l);
+
+// ---- a threshold for the heads of a layer: carried.c ----
+
+sl_stated sl_stated_of(double delta, sl_stated_bound bound);
+void sl_threshold_plan(sl_layer *l);   // an sl_draw.plan: sets kappa of every head
+void sl_threshold_settle(sl_layer *l); // an sl_draw.settle
+// Draws at x->kappa, and fills x->step. Returns 0 without draws if the layer has no kappa, or if the head would take more than
+// `most` rows.
+int sl_draw_carried(sl_head *x, double most, int shared);
+void sl_step_of_search(sl_head *x, sl_take_all r); // fills x->step after a search
+// Sum over pairs of the head's light draws of (u.u')^2, u the unit vector of v - centre. centre: [head_dim], or NULL: 0.
+double sl_pairs(const sl_head *x, const float *centre);
 
 // ---- proposals: propose_*.c ----
 

@@ -1,0 +1,128 @@
+// attention/carried.c - thresholds that a layer carries from step to step (threshold.h): which specifications carry one, the
+// plan of a step, the draw of a head, and what the heads' draws say about the next step.
+#include "attention/stages.h"
+#include "engine/base/quantile.h"
+
+#include <math.h>
+
+sl_stated sl_stated_of(double delta, sl_stated_bound bound) {
+    double one_sided = sl_normal_quantile(1 - delta), z = sl_normal_quantile(1 - delta / 2);
+    double t = 2.0 / 9, root = 1 - t + one_sided * sqrt(t);
+    return (sl_stated){bound, z, one_sided, log(2 / delta), z * z / (root * root * root) - 1};
+}
+
+// ---- before the draws ----
+
+// A search of few rows costs little, and a context that fits into the budget says nothing about the next kappa.
+static int is_short(const sl_layer *l) {
+    return sl_attn_carries_budget(l->args->spec) && l->query->kv.n_kv <= SL_BUDGET_MOST * (int)sl_attn_get(l->args->spec, "S");
+}
+
+void sl_threshold_plan(sl_layer *l) {
+    sl_threshold *t = &l->state->threshold;
+    if (!l->follows) *t = (sl_threshold){.margin = 0.8, .spread = 1};
+    if (is_short(l)) t->kappa = 0;
+    for (int h = 0; h < l->args->geom->n_heads; h++) l->heads[h].kappa = t->kappa;
+}
+
+// ---- the draw of a head ----
+
+void sl_step_of_search(sl_head *x, sl_take_all r) {
+    double light = (double)r.light * x->unit, kappa = r.k ? light / r.k : 0;
+    x->step = (sl_threshold_step){.total = (double)sl_masses_total(&x->sizes) * x->unit,
+                                  .rows = r.n_heavy + r.k,
+                                  .light = light,
+                                  .k = r.k,
+                                  .kappa = kappa,
+                                  .B = kappa * light};
+}
+
+int sl_draw_carried(sl_head *x, double most, int shared) {
+    double units = x->kappa / x->unit;
+    if (!(x->kappa > 0)) return 0;
+    uint64_t kappa = units < 1 ? 1 : units < 0x1p62 ? (uint64_t)units : (uint64_t)1 << 62;
+    sl_take_all r = sl_split_sizes(&x->sizes, kappa);
+    double k = (double)r.light / (double)kappa, width = (double)kappa * x->unit, light = (double)r.light * x->unit;
+    x->step = (sl_threshold_step){.total = (double)sl_masses_total(&x->sizes) * x->unit,
+                                  .rows = fmin(r.n_heavy + k, most),
+                                  .light = light,
+                                  .k = k,
+                                  .kappa = width,
+                                  .B = width * light};
+    x->report->budget = (uint32_t)x->step.rows;
+    if (r.n_heavy + k > most) return 0;
+    sl_draw_at(&x->sizes, kappa, shared, x->u, &x->draws);
+    return 1;
+}
+
+// ---- after the draws ----
+
+enum { MOST_PAIRED = 64 }; // draws of a head that are compared with each other
+
+// The mean over pairs of at most MOST_PAIRED draws, at equal distances in the order of rows, stands for all pairs. A draw and
+// itself count as a pair, with 1.
+double sl_pairs(const sl_head *x, const float *centre) {
+    const sl_draws *d = &x->draws;
+    int dim = x->group->head_dim, n = 0, n_light = 0, seen = 0;
+    int row[MOST_PAIRED];
+    double norm[MOST_PAIRED], sum = 0;
+    for (int i = 0; i < d->n; i++) n_light += d->inv_pi[i] > 1 ? d->count[i] : 0;
+    int step = (n_light + MOST_PAIRED - 1) / MOST_PAIRED;
+    for (int i = 0; i < d->n; i++)
+        for (int c = 0; c < d->count[i] && d->inv_pi[i] > 1; c++)
+            if (seen++ % step == 0) row[n++] = i;
+    for (int i = 0; i < n; i++) {
+        double square = 0;
+        for (int c = 0; c < dim; c++) {
+            double v = sl_bf16_to_f32(x->rows[row[i]][c]) - (centre ? centre[c] : 0);
+            square += v * v;
+        }
+        norm[i] = sqrt(square);
+    }
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < i; j++) {
+            float dot = 0;
+            for (int c = 0; c < dim; c++) {
+                float at = centre ? centre[c] : 0;
+                dot += (sl_bf16_to_f32(x->rows[row[i]][c]) - at) * (sl_bf16_to_f32(x->rows[row[j]][c]) - at);
+            }
+            double cosine = norm[i] * norm[j] > 0 ? dot / (norm[i] * norm[j]) : 1;
+            sum += cosine * cosine;
+        }
+    double mean = n > 1 ? sum / (n * (n - 1) / 2.0) : 1;
+    return n_light * (1 + (n_light - 1) * mean);
+}
+
+static void certify(sl_layer *l, const sl_threshold_step *s) {
+    const sl_attn_spec *spec = l->args->spec;
+    double epsilon = sl_attn_get(spec, "epsilon"), share = epsilon / (1 + epsilon), size = sqrt(s->squares);
+    sl_stated stated = sl_stated_of(sl_attn_get(spec, "delta"), (sl_stated_bound)sl_attn_get(spec, "bound"));
+    double b = sl_threshold_error(&l->state->threshold, s, &stated, share, sl_attn_get(spec, "aim"));
+    int certified = b <= share * size; // false for NaN
+    l->goes_dense = !certified && sl_attn_has(spec, "on-miss") && sl_attn_chooses(spec, "on-miss", "dense");
+    for (int h = 0; h < l->args->geom->n_heads; h++) {
+        sl_attn_report *r = l->heads[h].report;
+        r->error_bound = (float)(b / size);
+        r->stated_error = (float)(b < size ? b / (size - b) : b > 0 ? INFINITY : 0);
+        r->certified = (uint32_t)certified;
+    }
+}
+
+void sl_threshold_settle(sl_layer *l) {
+    const sl_attn_spec *spec = l->args->spec;
+    int n_heads = l->args->geom->n_heads;
+    sl_threshold_step s = {0};
+    for (int h = 0; h < n_heads; h++) {
+        const sl_head *x = &l->heads[h];
+        double norm = sl_norm(x->out, x->group->head_dim);
+        s.total += x->step.total, s.rows += x->step.rows, s.light += x->step.light;
+        s.k += x->step.k, s.B += x->step.B, s.pairs += x->step.pairs;
+        s.kappa = fmax(s.kappa, x->step.kappa);
+        s.squares += norm * norm;
+        x->report->kappa = (float)x->step.kappa;
+    }
+    if (sl_attn_carries_budget(spec))
+        sl_threshold_budget(&l->state->threshold, &s, sl_attn_get(spec, "S") * n_heads);
+    else
+        certify(l, &s);
+}
