@@ -76,7 +76,8 @@ static inline SL_HOST_DEVICE void sl_threshold_move(sl_threshold *t, const sl_th
     double kappa = t->kappa > 0 ? t->kappa : s->k > 0 ? s->light / s->k : 0; // after a search: the heads' mean
     double factor = 0.7 + 0.3 * (ratio < 4 ? ratio : 4);
     if (factor > 0) kappa *= factor; // false for NaN
-    t->kappa = kappa < s->total ? kappa : s->total; // with kappa >= total no row is heavy
+    // With kappa >= total no row is heavy.
+    t->kappa = kappa < s->total ? kappa : s->total;
 }
 
 // A budget of `rows` expected rows in a layer. Without light rows kappa does not fall: every row is taken already.
