@@ -22,6 +22,8 @@ typedef struct sl_attn_cuda_stats {
     unsigned long long k_rows, v_rows, v_distinct, samples, bytes, tries, fallbacks;
     unsigned long long heavy_tails, kurtosis; // kurtosis: the largest, as the bits of a float
     unsigned long long features;              // in 1/1024 of a query head's key features
+    unsigned long long stated, certified, unbounded;
+    unsigned long long stated_sum, stated_most; // in units of 2^-20; the largest, as the bits of a float
 } sl_attn_cuda_stats;
 
 typedef struct sl_attn_cuda_decode_args {
@@ -63,6 +65,9 @@ typedef struct sl_attn_cuda_prefill_args {
 // array after them begins at a multiple of SL_CUDA_ALIGNMENT bytes. Stored masses come first: block masses [n_seqs *
 // n_kv_heads][group][max_blocks], then row masses [n_seqs * n_kv_heads][max_blocks][group][32], then (santa-pps) block masses
 // of sizes.
+//
+// A layer that carries a threshold (threshold.h) has two places at the end of its state. The place of a step is its position %
+// 2. A place is an sl_threshold, which holds for this step, and [n_heads] sl_threshold_step.
 enum { SL_CUDA_COUNTERS = 65536, SL_CUDA_ALIGNMENT = 256 };
 
 // The largest number of sequences whose counters fit. Two counters serve all heads. In addition, dense attention uses one
@@ -83,6 +88,9 @@ typedef struct sl_attn_cuda_ops {
     // Adds those reads of a step over n_kv rows that depend only on n_kv. The kernels count the other reads into args->stats.
     void (*account)(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats);
     void (*prefill)(const sl_attn_cuda_prefill_args *args);
+    // Returns what of the specification the kernels do not offer, for messages ("{on-miss} dense"); NULL: nothing. The pointer
+    // NULL: the kernels offer every specification.
+    const char *(*lacks)(const sl_attn_spec *spec);
 } sl_attn_cuda_ops;
 
 // page_extras.cu: build_device of the page extras.

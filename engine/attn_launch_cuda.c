@@ -16,6 +16,10 @@ int sl_cuda_check_method(sl_engine *e, const sl_attn_spec *spec, const char *whe
             "{budget} variance: not offered on a GPU, where no head waits for the others (%s, {attn} %s); use {budget} "
             "even, or {device} cpu",
             where, spec->method->name);
+    const sl_attn_cuda_ops *ops = spec->method->cuda;
+    if (ops && ops->lacks && ops->lacks(spec))
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: not offered on a GPU (%s, {attn} %s); use {device} cpu", ops->lacks(spec),
+                       where, spec->method->name);
     if (!sl_attn_on_gpu(spec))
         return sl_fail(err, SL_ERR_UNSUPPORTED, "{attn} %s%s%s: not offered on a GPU (%s); use {device} cpu",
                        spec->method->name, spec->plus ? "+" : "", spec->plus ? spec->plus->name : "", where);
@@ -50,10 +54,14 @@ sl_attn_cuda_decode_args sl_cuda_decode_args_of(sl_engine *e, const sl_attn_spec
     return args;
 }
 
+static float float_of_bits(unsigned long long bits) {
+    uint32_t word = (uint32_t)bits;
+    float x;
+    memcpy(&x, &word, sizeof x);
+    return x;
+}
+
 sl_attn_stats sl_cuda_counted(const sl_attn_cuda_stats *c) {
-    uint32_t bits = (uint32_t)c->kurtosis;
-    float kurtosis;
-    memcpy(&kurtosis, &bits, sizeof kurtosis);
     return (sl_attn_stats){.k_rows = c->k_rows,
                            .v_rows = c->v_rows,
                            .v_distinct = c->v_distinct,
@@ -62,6 +70,11 @@ sl_attn_stats sl_cuda_counted(const sl_attn_cuda_stats *c) {
                            .tries = c->tries,
                            .fallbacks = c->fallbacks,
                            .heavy_tails = c->heavy_tails,
-                           .kurtosis = kurtosis,
-                           .features = (double)c->features / 1024};
+                           .kurtosis = float_of_bits(c->kurtosis),
+                           .features = (double)c->features / 1024,
+                           .stated = c->stated,
+                           .certified = c->certified,
+                           .unbounded = c->unbounded,
+                           .stated_sum = (double)c->stated_sum / (1 << 20),
+                           .stated_most = float_of_bits(c->stated_most)};
 }

@@ -192,7 +192,10 @@ static void fill_reports(const sl_engine *e, const sl_attn_spec *spec, int n_kv,
                                   .score_bound = NAN,
                                   .error_bound = NAN,
                                   .kappa = NAN,
-                                  .stated_error = NAN,
+                                  .stated_error = !s.stated     ? NAN
+                                                  : s.unbounded ? INFINITY
+                                                                : (float)s.stated_most,
+                                  .certified = (uint32_t)s.certified,
                                   .tries = share_of(s.tries, n, h),
                                   .fallback = share_of(s.fallbacks, n, h),
                                   .kurtosis = NAN,

@@ -27,9 +27,9 @@
     X(cli_manual) X(cli_parts) X(cli_habits) X(cli_hub) X(cli_model_path) X(cli_interrupt)             \
     X(cli_faults) X(progress) X(eval) X(intervals) X(auto) X(package) X(scripts) X(cuda_ops)           \
     X(cuda_linear) X(cuda_decode) X(cuda_prefill) X(cuda_sampler) X(cuda_engine) X(cuda_devices)       \
-    X(cuda_bernoulli) X(cuda_bits) X(cuda_extras) X(cuda_extremes) X(cuda_is) X(cuda_means)            \
-    X(cuda_observe) X(cuda_pps) X(cuda_santa) X(cuda_sparse) X(cuda_take_all) X(cuda_tiny)             \
-    X(cuda_vattention) X(cuda_naive) X(cuda_naive_layers)
+    X(cuda_bernoulli) X(cuda_bits) X(cuda_carried) X(cuda_extras) X(cuda_extremes) X(cuda_is)          \
+    X(cuda_means) X(cuda_observe) X(cuda_pps) X(cuda_santa) X(cuda_sparse) X(cuda_take_all)            \
+    X(cuda_take_known) X(cuda_tiny) X(cuda_vattention) X(cuda_naive) X(cuda_naive_layers)
 // clang-format on
 #define DECLARE(NAME) extern const test_suite suite_##NAME;
 #define ADDRESS(NAME) &suite_##NAME,

@@ -12,16 +12,20 @@
 // | shared memory of pps_draw_kernel | bytes                | contents                                        |
 // |----------------------------------|----------------------|-------------------------------------------------|
 // | block_shared                     | SHARED_BYTES         | sized_space, head, columns, page table, row, coef |
+// | layer_shared                     | LAYER_BYTES          | CARRIED, BY_LAYER: known_rows, step, pairs      |
 // | block masses of sizes            | take_all_memory      | [n_blocks], padded (place_of)                   |
 //
-// The draw kernel computes sizes from masses and norms when it needs them. With a stated error it draws again until the head is
-// certified. After MOST_TRIES tries it sums over every row. The bounds, tries and uniform numbers are those of draw_pps.c.
+// The draw kernel computes sizes from masses and norms when it needs them. It has four modes:
+// - EVEN: S draws.
+// - BY_HEAD: a stated error of each head. The kernel draws again until the head is certified. After MOST_TRIES tries it sums
+//   over every row. The bounds, tries and uniform numbers are those of draw_pps.c.
+// - CARRIED, BY_LAYER: the layer carries a threshold (carried.cuh), which gives a budget or a stated error. The kernel draws at
+//   this threshold (take_known.cuh). It searches where carried.c searches.
+#include "attention/cuda/carried.cuh"
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/norms.cuh"
-#include "attention/cuda/take_all.cuh"
 
 extern "C" {
-#include "attention/stages.h"
 #include "engine/base/quantile.h"
 }
 
@@ -31,10 +35,11 @@ enum {
     SCORE_WARPS = score_config<true, false>::WARPS,
     NORM_THREADS = 96,
     SCORE_THREADS = 32 * (1 + SCORE_WARPS) + NORM_THREADS,
-    PILOT = 128,    // draws of the pilot, which plans the first try of a session
-    MOST_TRIES = 3, // after so many tries the head reads all rows
-    FEW = 30,       // with fewer draws the central limit theorem is not used
+    MOST_TRIES = 3,   // after so many tries the head reads all rows
+    MOST_PAIRED = 64, // light draws of a head that are compared with each other
 };
+
+enum pps_mode { EVEN, BY_HEAD, CARRIED, BY_LAYER };
 
 // The state of a head from step to step.
 struct head_state {
@@ -50,10 +55,11 @@ struct pps_params {
     // that still score keys. The heads of the last sequence must read V before them, while memory is idle (6 x 30k: 1.1 us
     // less).
     int late, late_end;
-    size_t head_state_at; // of this layer in a session's state, after newest_norms: head_state [n_heads], with a stated error
+    size_t head_state_at; // BY_HEAD: of this layer in a session's state, after newest_norms: head_state [n_heads]
     double share;         // epsilon / (1 + epsilon); 0: S draws
     int bernstein;
     double z[MOST_TRIES] = {}, log_term[MOST_TRIES] = {}; // of try i + 1: z(1 - delta / 2), ln(2 / delta)
+    carried_params carried = {};
 };
 
 // The query head of a thread block.
@@ -82,9 +88,21 @@ struct block_shared {
     int row[TAKE_THREADS]; // pool rows; a warp writes only 32 places: its lanes'
     float coef[TAKE_THREADS];
 };
+
+// The draw of a head at the threshold of its layer.
+struct layer_shared {
+    known_rows rows;
+    double kappa;           // of the layer; 0: the head searches
+    sl_threshold_step step; // of the head
+    int is_last;            // of the sequence's heads
+    uint32_t pair_step;     // every pair_step-th light draw is compared with the others; 0: none
+    int pair_row[MOST_PAIRED];
+    float square[MOST_PAIRED], pair_sum[TAKE_WARPS];
+};
 enum {
     SCORE_SHARED_BYTES = (sizeof(score_shared) + 127) / 128 * 128,
-    SHARED_BYTES = (sizeof(block_shared) + 15) / 16 * 16, // block masses follow
+    SHARED_BYTES = (sizeof(block_shared) + 15) / 16 * 16,
+    LAYER_BYTES = (sizeof(layer_shared) + 15) / 16 * 16, // block masses follow
 };
 
 // ---- norms of the newest page ----
@@ -159,11 +177,6 @@ __device__ void sum_masses(head *x, int thread) {
     if (thread % 32 == 0) x->top[thread / 32] = top, x->mass[thread / 32] = sum;
 }
 
-// 2^e; 0 below the normal numbers.
-__device__ double power_of_two(int e) {
-    return __hiloint2double((1023 + max(e, -1023)) << 20, 0);
-}
-
 struct normaliser {
     int top; // 2^top is the unit of masses
     double inverse;
@@ -199,30 +212,43 @@ struct pps_factor {
     __device__ float find() const { return x.row < 0 ? 0 : (float)(probability_of(s->at, x.row) * inverse_pi(&s->take, x)); }
 };
 
-// Adds this thread's row of the sequence, times p_j / pi_j, to the sum. Returns how many rows its warp read.
-template <int DIM> __device__ int add_row(const pps_params &p, block_shared *s, const drawn_row &x, row_sum *sum, int thread) {
-    int row = x.row,
-        pool = row < 0 ? -1 : (s->page[row / SL_PAGE] * p.score.n_kv_heads + s->at.masses.kv_head) * SL_PAGE + row % SL_PAGE;
-    return gather<DIM, 8>(p.draw.v, s, thread, pool, pps_factor{s, x}, sum);
+// Row `row` of the sequence as a pool row; -1: none.
+__device__ int pool_row(const pps_params &p, const block_shared *s, int row) {
+    return row < 0 ? -1 : (s->page[row / SL_PAGE] * p.score.n_kv_heads + s->at.masses.kv_head) * SL_PAGE + row % SL_PAGE;
 }
 
+// Adds this thread's row of the sequence, times p_j / pi_j, to the sum. Returns how many rows its warp read.
+// AHEAD: loads of a lane in flight.
+template <int DIM, int AHEAD = 8>
+__device__ int add_row(const pps_params &p, block_shared *s, const drawn_row &x, row_sum *sum, int thread) {
+    return gather<DIM, AHEAD>(p.draw.v, s, thread, pool_row(p, s, x.row), pps_factor{s, x}, sum);
+}
+
+// What a warp counts.
+struct outcome {
+    int n_read;    // rows of V for the head's output
+    int n_samples; // draws. The warp that has the count of the head counts it, and the other warps count 0
+    int tries;
+    bool dense;
+};
+
 // Column `thread` of the sum over the rows of s->take.drawn.
-template <int DIM> __device__ float sum_draws(const pps_params &p, block_shared *s, uint32_t index, int *n_read, int thread) {
+template <int DIM> __device__ float sum_draws(const pps_params &p, block_shared *s, uint32_t index, outcome *o, int thread) {
     row_sum sum = {};
-    *n_read = 0;
+    o->n_read = 0, o->n_samples = thread < 32 ? s->take.drawn.n_heavy + s->take.drawn.k : 0;
     for (int turn = 0; turn < turns_of(&s->take); turn++) {
         drawn_row x = row_of_turn(&s->take, p.shared, s->at.id, index, turn, thread);
-        *n_read += add_row<DIM>(p, s, x, &sum, thread);
+        o->n_read += add_row<DIM>(p, s, x, &sum, thread);
     }
     return join_columns<DIM>(s->columns, sum, thread);
 }
 
 // Column `thread` of the sum over all rows.
-template <int DIM> __device__ float sum_all(const pps_params &p, block_shared *s, int *n_read, int thread) {
+template <int DIM> __device__ float sum_all(const pps_params &p, block_shared *s, outcome *o, int thread) {
     row_sum sum = {};
-    *n_read = 0;
+    o->n_read = 0, o->n_samples = thread < 32 ? s->at.n : 0, o->dense = true;
     for (int j = thread; j - thread < s->at.n; j += TAKE_THREADS)
-        *n_read += add_row<DIM>(p, s, {j < s->at.n ? j : -1, 0}, &sum, thread);
+        o->n_read += add_row<DIM>(p, s, {j < s->at.n ? j : -1, 0}, &sum, thread);
     return join_columns<DIM>(s->columns, sum, thread);
 }
 
@@ -234,19 +260,21 @@ template <int DIM> __device__ float exact_column(const pps_params &p, block_shar
     return thread < DIM ? s->columns[0][thread] : 0;
 }
 
-// ---- a stated error ----
+// ---- a stated error of each head ----
 
 // Error bound of k draws from light rows of total size `light`, in try i.
 __device__ double error_bound(const pps_params &p, int i, double light, int k) {
     if (light <= 0) return 0;
     double kappa = light / k, B = kappa * light;
-    if (!p.bernstein && k >= FEW) return p.z[i - 1] * sqrt(B);
+    if (!p.bernstein && k >= SL_STATED_FEW) return p.z[i - 1] * sqrt(B);
     return sqrt(2 * B * p.log_term[i - 1]) + 4.0 / 3 * kappa * p.log_term[i - 1];
 }
 
 // The largest kappa whose bound is within target.
 __device__ double widest_kappa(const pps_params &p, int i, double light, double target) {
-    enum { MARGIN = FEW + 4 }; // when k is rounded to an integer, more rows can become heavy, and fewer light draws remain
+    enum {
+        MARGIN = SL_STATED_FEW + 4
+    }; // when k is rounded to an integer, more rows can become heavy, and fewer light draws remain
     double a = 4.0 / 3 * p.log_term[i - 1], b = sqrt(2 * light * p.log_term[i - 1]), x = target / p.z[i - 1];
     double root = 2 * target / (b + sqrt(b * b + 4 * a * target)), kappa = root * root; // solves a root^2 + b root = target
     return p.bernstein ? kappa : fmax(kappa, fmin(x * x / light, light / MARGIN));
@@ -282,37 +310,185 @@ __device__ float norm_of(block_shared *s, float x, int thread) { // norm of a ve
     return sqrtf(x);
 }
 
-struct outcome {
-    int n_read; // rows that the warp read for the head's output
-    int n_samples, tries;
-    bool dense;
-};
-
 // Column `thread` of the head's output. Try 0 is the pilot.
 template <int DIM> __device__ float certify(const pps_params &p, block_shared *s, head_state *before, outcome *o, int thread) {
     const take_all &r = s->take.drawn;
     bool planned = before->next && before->next == (uint32_t)s->at.row.position;
     float norm = planned ? before->norm : 0, out = 0;
-    for (int i = 0, S = PILOT;; i++) {             // ends by break
+    for (int i = 0, S = SL_PILOT;; i++) {          // ends by break
         take_all_solve(&s->take, S, NULL, thread); // the pilot's call also finds the total size
         normaliser z = normaliser_of(s->at);
         double unit = exp2((double)(s->take.sizes.top - z.top - 38)) * z.inverse; // of sizes, relative to the output
         if (i > 0 || !planned) {
-            out = sum_draws<DIM>(p, s, sl_try_index(i, 0), &o->n_read, thread);
+            out = sum_draws<DIM>(p, s, sl_try_index(i, 0), o, thread);
             norm = norm_of(s, out, thread);
-            o->n_samples = r.n_heavy + r.k, o->tries = i;
+            o->tries = i;
         }
         if (i > 0 && unit * error_bound(p, i, (double)r.light, r.k) <= p.share * norm) break;
         if (i < MOST_TRIES) S = plan(p, s, i + 1, (i ? 0.8 : 0.95) * p.share * norm / unit, thread);
         if (i < MOST_TRIES && S > 0) continue;
-        o->dense = true;
-        out = sum_all<DIM>(p, s, &o->n_read, thread);
-        o->n_samples = s->at.n;
+        out = sum_all<DIM>(p, s, o, thread);
         break;
     }
     norm = norm_of(s, out, thread);
     if (thread == 0) *before = {(uint32_t)s->at.row.position + 1, norm};
     return out;
+}
+
+// ---- a threshold of the layer ----
+
+// The pairs of the head's light draws (carried.c, sl_pairs). The rows of V are l->pair_row[0, n). n_light: light draws. All
+// rows are compared in one product V V^T of bf16 mma: warp w has columns 8 w .. 8 w + 7. The rows of V lie over the lists.
+template <int DIM> __device__ double pairs_of(const bf16 *v, block_shared *s, layer_shared *l, int n_light, int n, int thread) {
+    enum { STRIDE = DIM + 8, PIECES = DIM / 8, TILES = MOST_PAIRED / 16 };
+    static_assert(MOST_PAIRED * STRIDE * sizeof(bf16) <= sizeof(known_lists), "the tile");
+    static_assert(MOST_PAIRED == 8 * TAKE_WARPS, "columns");
+    bf16 *tile = (bf16 *)&s->take.lists;
+    int lane = thread % 32, warp = thread / 32, g = lane / 4, q = lane % 4, n_pairs = n * (n - 1) / 2;
+    float c[TILES][4] = {}, sum = 0, all = 0;
+    __syncthreads();
+    for (int i = thread; i < MOST_PAIRED * PIECES; i += TAKE_THREADS) {
+        int row = i / PIECES, piece = i % PIECES;
+        *(uint4 *)(tile + row * STRIDE + piece * 8) =
+            row < n ? __ldg((const uint4 *)(v + (size_t)l->pair_row[row] * DIM) + piece) : make_uint4(0, 0, 0, 0);
+    }
+    __syncthreads();
+    for (int k = 2 * q; k < DIM; k += 16) {
+        const bf16 *column = tile + (8 * warp + g) * STRIDE + k;
+        uint32_t b0 = *(const uint32_t *)column, b1 = *(const uint32_t *)(column + 8);
+#pragma unroll
+        for (int t = 0; t < TILES; t++) {
+            const bf16 *upper = tile + (16 * t + g) * STRIDE + k, *lower = upper + 8 * STRIDE;
+            sl_mma_bf16(c[t], *(const uint32_t *)upper, *(const uint32_t *)lower, *(const uint32_t *)(upper + 8),
+                        *(const uint32_t *)(lower + 8), b0, b1);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 4 * TILES; i++) {
+        int row = 16 * (i / 4) + g + i % 4 / 2 * 8, column = 8 * warp + 2 * q + i % 2;
+        if (row == column) l->square[row] = c[i / 4][i % 4];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 4 * TILES; i++) {
+        int row = 16 * (i / 4) + g + i % 4 / 2 * 8, column = 8 * warp + 2 * q + i % 2;
+        float x = c[i / 4][i % 4], squares = l->square[row] * l->square[column];
+        if (column < row && row < n) sum += squares > 0 ? x * x / squares : 1;
+    }
+    sum = sl_sum_lanes(sum);
+    if (lane == 0) l->pair_sum[warp] = sum;
+    __syncthreads();
+    for (int i = 0; i < TAKE_WARPS; i++) all += l->pair_sum[i];
+    double mean = n_pairs > 0 ? (double)all / n_pairs : 1;
+    return n_light * (1 + (n_light - 1) * mean);
+}
+
+// Every how many light draws one is compared.
+__device__ uint32_t pair_step_of(int n_light) {
+    return ceil_div(n_light, (int)MOST_PAIRED);
+}
+
+// Column `thread` of the output from S draws of a search, with the uniform numbers of a try.
+template <int DIM>
+__device__ float search(const pps_params &p, block_shared *s, layer_shared *l, int S, uint32_t index, outcome *o, int thread) {
+    take_all_solve(&s->take, S, NULL, thread);
+    if (thread == 0) l->step = step_of_search(s->take.sizes, l->rows.unit, s->take.drawn);
+    return sum_draws<DIM>(p, s, index, o, thread);
+}
+
+// Column `thread` of the output in a layer's first step with a stated error. A head draws as many rows as its own stated error
+// needs (carried.c, search_error).
+template <int DIM>
+__device__ float search_error(const pps_params &p, block_shared *s, layer_shared *l, outcome *o, int thread) {
+    float out = search<DIM>(p, s, l, SL_PILOT, 0, o, thread), norm = norm_of(s, out, thread);
+    int S = plan(p, s, 1, 0.95 * p.share * norm / l->rows.unit, thread);
+    if (S == 0) return sum_all<DIM>(p, s, o, thread);
+    out = search<DIM>(p, s, l, S, sl_try_index(1, 0), o, thread);
+    const take_all &r = s->take.drawn;
+    uint32_t step = p.carried.stated.bound == SL_STATED_CHI2 ? pair_step_of(r.k) : 0, number = thread * step;
+    if (step > 0 && number < (uint32_t)r.k)
+        l->pair_row[thread] = pool_row(p, s, light_row(&s->take, false, s->at.id, sl_try_index(1, 0), number).row);
+    if (step > 0) {
+        double pairs = pairs_of<DIM>(p.draw.v, s, l, r.k, ceil_div(r.k, (int)step), thread);
+        if (thread == 0) l->step.pairs = pairs;
+    }
+    return out;
+}
+
+// Waits for the end of the scores, if the head's thread block runs next to late scores (pps_params.late).
+__device__ void wait_if_late(const pps_params &p, int index) {
+    if (index >= p.late && index < p.late_end) sl_wait_previous();
+}
+
+// Column `thread` of the output of a head that draws at kappa. LISTED: split.is_listed.
+template <int DIM, bool STATED, bool LISTED>
+__device__ float draw_known(const pps_params &p, block_shared *s, layer_shared *l, const known_split &split, outcome *o,
+                            int thread) {
+    enum { AHEAD = 12 }; // a head with S = 128 draws takes 17 to 20 rows in each warp
+    row_sum sum = {};
+    uint32_t step = 0, n_light = 0;
+    if (STATED && p.carried.stated.bound == SL_STATED_CHI2) {
+        n_light = points_below(&s->take, &l->rows, p.shared, s->at.id, split.light);
+        step = pair_step_of(n_light);
+    }
+    auto add = [&](const drawn_row &x, uint32_t m) {
+        o->n_samples += __popc(__ballot_sync(~0u, x.row >= 0));
+        if (STATED && step > 0 && x.size > 0 && m % step == 0) l->pair_row[m / step] = pool_row(p, s, x.row);
+        o->n_read += add_row<DIM, AHEAD>(p, s, x, &sum, thread);
+    };
+    if (LISTED)
+        take_part(&s->take, &l->rows, whole_head(split), p.shared, s->at.id, thread, add);
+    else
+        take_parts(&s->take, &l->rows, split, p.shared, s->at.id, thread, add);
+    float out = join_columns<DIM>(s->columns, sum, thread);
+    if (STATED && step > 0) {
+        double pairs = pairs_of<DIM>(p.draw.v, s, l, n_light, ceil_div(n_light, step), thread);
+        if (thread == 0) l->step.pairs = pairs;
+    }
+    return out;
+}
+
+struct rare_result {
+    float out; // column `thread`
+    outcome o;
+};
+
+// The output of a head that does not draw at kappa, or whose heavy rows are too many for the lists, and l->step. fits: the head
+// draws at kappa. The function is not inlined, because it rarely runs.
+template <int DIM, bool STATED>
+__device__ __noinline__ rare_result draw_rarely(const pps_params &p, block_shared *s, layer_shared *l, known_split split,
+                                                bool fits, int thread) {
+    rare_result x = {};
+    if (fits) {
+        x.out = draw_known<DIM, STATED, false>(p, s, l, split, &x.o, thread);
+    } else if (!STATED) {
+        x.out = search<DIM>(p, s, l, l->kappa > 0 ? p.carried.most : p.draw.S, 0, &x.o, thread);
+    } else {
+        x.out = l->kappa > 0 ? sum_all<DIM>(p, s, &x.o, thread) : search_error<DIM>(p, s, l, &x.o, thread);
+        if (thread == 0 && x.o.dense)
+            l->step = step_of_search(s->take.sizes, l->rows.unit, {.n_heavy = s->at.n, .k = 0, .light = 0});
+    }
+    return x;
+}
+
+// Column `thread` of the head's output, and l->step (carried.c, sl_draw_of_layer).
+template <int DIM, bool STATED>
+__device__ float draw_of_layer(const pps_params &p, block_shared *s, layer_shared *l, outcome *o, int thread) {
+    known_split split = {};
+    bool fits = false;
+    if (l->kappa > 0) {
+        list_heavy(&s->take, &l->rows, 0, listed_blocks(&l->rows), thread);
+        __syncthreads();
+        double most = STATED ? s->at.n / 2.0 : p.carried.most;
+        split = split_known(&s->take, &l->rows);
+        fits = split.n_heavy + split.k <= most;
+        if (thread == 0) l->step = step_of_known(s->take.sizes, &l->rows, split, most);
+    }
+    if (!STATED) wait_if_late(p, blockIdx.x);
+    if (fits && split.is_listed) return draw_known<DIM, STATED, true>(p, s, l, split, o, thread);
+    rare_result x = draw_rarely<DIM, STATED>(p, s, l, split, fits, thread);
+    *o = x.o;
+    return x.out;
 }
 
 // ---- the kernels ----
@@ -322,8 +498,8 @@ __device__ void count(sl_attn_cuda_stats *stats, const outcome &o, int row_bytes
     if (!stats || thread % 32 > 0) return;
     atomicAdd(&stats->v_rows, (unsigned long long)o.n_read);
     atomicAdd(&stats->bytes, (unsigned long long)o.n_read * row_bytes);
+    if (o.n_samples) atomicAdd(&stats->samples, (unsigned long long)o.n_samples);
     if (thread > 0) return;
-    atomicAdd(&stats->samples, (unsigned long long)o.n_samples);
     if (o.tries) atomicAdd(&stats->tries, (unsigned long long)o.tries);
     if (o.dense) atomicAdd(&stats->fallbacks, 1ull);
 }
@@ -351,28 +527,29 @@ template <int DIM, typename Config> __global__ void __maxnreg__(144) pps_score_k
         produce<DIM, Config>(p, to);
 }
 
-// out = sum_j c_j (p_j / pi_j) v_j, c_j from S draws of take-all + PPS with size p_j |v_j|. CERTIFIED: S is as large as a
-// stated error needs.
+// out = sum_j c_j (p_j / pi_j) v_j, c_j from take-all + PPS draws with size p_j |v_j|.
 //
 // Grid: one thread block per query head of all sequences.
-// Preconditions: `released` is 0. `released`, `done` and newest_done are 0 at the end. Before the previous kernel has ended,
-// the kernel reads only lengths, page tables and the masses that `done` announces.
-// Bytes: block masses; row masses (from the L2 cache) and norms of blocks with candidates or draws; drawn rows of V. CERTIFIED:
-// the same again for each try.
-// Order of reduction: masses are integers. A warp adds its rows of each TAKE_THREADS rows in order, heavy rows before light
-// rows. Then the sums of the warps are added in order. With 96 registers a thread, a thread block fits on a multiprocessor that
-// also runs a thread block of the scores, and the kernel with S draws has no spills.
-template <int DIM, bool CERTIFIED> __global__ void __maxnreg__(96) pps_draw_kernel(const pps_params p) {
+// Preconditions: `released` is 0. `released`, `done`, newest_done and `finished` are 0 at the end. Before the previous kernel
+// has ended, the kernel reads only lengths, page tables, the state of the layer and the masses that `done` announces. Bytes:
+// block masses; row masses (from the L2 cache) and norms of blocks with candidates or draws; drawn rows of V. BY_HEAD: the same
+// again for each try. CARRIED, BY_LAYER: 64 bytes of state for each head. Order of reduction: masses are integers. A warp adds
+// its rows of each TAKE_THREADS rows in order, heavy rows before light rows. Then the sums of the warps are added in order.
+// With 96 registers a thread, a thread block fits on a multiprocessor that also runs a thread block of the scores.
+template <int DIM, int MODE> __global__ void __maxnreg__(96) pps_draw_kernel(const __grid_constant__ pps_params p) {
     extern __shared__ __align__(128) char memory[];
+    enum { HAS_LAYER = MODE == CARRIED || MODE == BY_LAYER };
     block_shared *s = (block_shared *)memory;
+    layer_shared *l = (layer_shared *)(memory + SHARED_BYTES);
     const score_params &scores = p.score;
     int thread = threadIdx.x, index = blockIdx.x, seq_head = index / scores.group, h = index % scores.group;
+    int seq = seq_head / scores.n_kv_heads, head = seq_head % scores.n_kv_heads * scores.group + h;
     outcome o = {};
     float out;
     sl_start_next();
-    const sl_row row = scores.rows[seq_head / scores.n_kv_heads];
+    const sl_row row = scores.rows[seq];
     head_view masses = view_of(scores, row, seq_head, h);
-    sl_rng_id id = rng_of(p.draw, row, seq_head % scores.n_kv_heads * scores.group + h);
+    sl_rng_id id = rng_of(p.draw, row, head);
     copy_pages(s->page, row, thread);
     if (thread == 0) {
         s->at.row = row, s->at.n = row.position + 1, s->at.masses = masses, s->at.id = id;
@@ -380,37 +557,50 @@ template <int DIM, bool CERTIFIED> __global__ void __maxnreg__(96) pps_draw_kern
         s->take.newest = newest_norms_of(scores, seq_head)->norm, s->take.n_built = row.position / SL_PAGE * SL_PAGE;
         s->take.page = s->page;
     }
-    take_all_prepare(&s->take, memory + SHARED_BYTES, scores.size_mass + (masses.mass - scores.mass), masses.w, masses.stride,
-                     row.position + 1, 0, id, thread);
+    take_all_prepare(&s->take, memory + SHARED_BYTES + (HAS_LAYER ? LAYER_BYTES : 0),
+                     scores.size_mass + (masses.mass - scores.mass), masses.w, masses.stride, row.position + 1, 0, id, thread);
+    if (HAS_LAYER) plan_threshold(p.carried, row, head == 0, stage_of(&s->take), &l->kappa, thread);
     wait_done(scores.done + seq_head, done_target(SCORE_WARPS, row.position + 1), thread);
-    take_all_begin(&s->take, thread);
-    sum_masses(&s->at, thread);
-    if (!CERTIFIED) take_all_solve(&s->take, p.draw.S, NULL, thread);
-    if (CERTIFIED) __syncthreads(); // all warps have stored their largest references
+    if (HAS_LAYER) {
+        asm volatile("cp.async.wait_all;" ::: "memory"); // of copy_pages
+        known_blocks(&s->take, &l->rows, l->kappa, {masses.mass, s->at.mass, s->at.top}, NULL, thread);
+    } else {
+        take_all_begin(&s->take, thread);
+        sum_masses(&s->at, thread);
+    }
+    if (MODE == EVEN) take_all_solve(&s->take, p.draw.S, NULL, thread);
+    if (MODE == BY_HEAD) __syncthreads(); // all warps have stored their largest references
     if (is_beyond(largest_reference(s->at))) {
         out = exact_column<DIM>(p, s, seq_head, h, thread);
-    } else if (CERTIFIED) {
-        out = certify<DIM>(p, s, (head_state *)(row.state + p.head_state_at) + s->at.id.head - p.draw.first_head, &o, thread);
+        if (HAS_LAYER && thread == 0) l->step = {};
+    } else if (MODE == EVEN) {
+        wait_if_late(p, index);
+        out = sum_draws<DIM>(p, s, 0, &o, thread);
+    } else if (MODE == BY_HEAD) {
+        out = certify<DIM>(p, s, (head_state *)(row.state + p.head_state_at) + head, &o, thread);
     } else {
-        if (index >= p.late && index < p.late_end) sl_wait_previous();
-        out = sum_draws<DIM>(p, s, 0, &o.n_read, thread);
-        o.n_samples = s->take.drawn.n_heavy + s->take.drawn.k;
+        out = draw_of_layer<DIM, MODE == BY_LAYER>(p, s, l, &o, thread);
     }
     int before = release_seq_head(p.draw.released + seq_head, seq_head == scores.n_seqs * scores.n_kv_heads - 1, thread);
     if (thread < DIM) p.draw.out[(size_t)index * DIM + thread] = __bfloat16_as_ushort(__float2bfloat16_rn(out));
+    if (MODE == CARRIED && thread == 0) store_step(p.carried, row, head, l->step);
     count(p.draw.stats, o, DIM * sizeof(bf16), thread);
     before = thread < 32 ? __shfl_sync(~0u, before, 0) : 0;
     if (thread < 32 && before == scores.group - 1) { // the last head of the seq_head
         if (thread == 0) p.draw.released[seq_head] = scores.done[seq_head] = scores.newest_done[seq_head] = 0;
         discard_stored(scores, seq_head, row.position + 1, thread, 32);
     }
+    if (MODE != BY_LAYER) return;
+    double norm = norm_of(s, out, thread);
+    if (thread == 0) l->step.squares = norm * norm;
+    finish_step(p.carried, row, seq, head, l->step, stage_of(&s->take), &l->is_last, p.draw.stats, thread);
 }
 
 // ---- launch ----
 
-// Whether the method has a stated error.
-int certifies(const sl_attn_spec *spec) {
-    return sl_attn_get(spec, "epsilon") > 0;
+pps_mode mode_of(const sl_attn_spec *spec) {
+    if (sl_attn_certifies_layer(spec)) return BY_LAYER;
+    return sl_attn_states_error(spec) ? BY_HEAD : sl_attn_carries_budget(spec) ? CARRIED : EVEN;
 }
 
 size_t lay_out(const sl_attn_geom *geom, int n_seqs, int n_kv, void *ws, pps_params *p) {
@@ -427,15 +617,16 @@ size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *, int n_seqs, int
 
 template <int DIM> pps_params params_of(const sl_attn_cuda_decode_args *a) {
     double epsilon = sl_attn_get(a->spec, "epsilon"), delta = sl_attn_get(a->spec, "delta");
-    int n_heads = a->n_seqs * a->geom->n_heads;
+    int n_heads = a->n_seqs * a->geom->n_heads, mode = mode_of(a->spec);
+    size_t head_state_at = a->state_at + a->geom->n_kv_heads * sizeof(newest_norms);
     pps_params p = {.score = score_params_of<DIM>(a),
                     .draw = draw_params_of(a, (int)sl_attn_get(a->spec, "S")),
-                    .shared = !certifies(a->spec) && sl_attn_get(a->spec, "pps") == 1,
+                    .shared = epsilon == 0 && sl_attn_chooses(a->spec, "pps", "sys"),
                     .late = n_heads - sl_multiprocessors(),
                     .late_end = n_heads - a->geom->n_heads,
-                    .head_state_at = a->state_at + a->geom->n_kv_heads * sizeof(newest_norms),
+                    .head_state_at = head_state_at,
                     .share = epsilon / (1 + epsilon),
-                    .bernstein = sl_attn_get(a->spec, "bound") == 1};
+                    .bernstein = mode == BY_HEAD && sl_attn_chooses(a->spec, "bound", "bernstein")};
     SL_CHECK(a->max_kv <= DRAW_ROWS_MAX && a->extra[0] && a->extra_size[0] == SL_PAGE * sizeof(bf16));
     p.draw.parts = 1;
     p.score.top = NULL;
@@ -443,8 +634,9 @@ template <int DIM> pps_params params_of(const sl_attn_cuda_decode_args *a) {
     p.score.state_at = a->state_at;
     p.score.newest_done = p.draw.merged; // no head is drawn in parts, so `merged` is free
     lay_out(a->geom, a->n_seqs, a->max_kv, a->ws, &p);
+    if (mode == CARRIED || mode == BY_LAYER) p.carried = carried_params_of(a, head_state_at);
     for (int i = 0; i < MOST_TRIES; i++) {
-        double of_try = delta / exp2(i + 1);
+        double of_try = mode == BY_LAYER ? delta : delta / exp2(i + 1); // the search of a layer has one try
         p.z[i] = sl_normal_quantile(1 - of_try / 2), p.log_term[i] = log(2 / of_try);
     }
     return p;
@@ -456,14 +648,31 @@ template <int DIM, bool LONG> void launch_score(const sl_attn_cuda_decode_args *
     sl_launch(pps_score_kernel<DIM, config>, dim3(sl_multiprocessors()), dim3(SCORE_THREADS), bytes, a->stream, p, a->v);
 }
 
+template <int DIM, int MODE> void launch_draw(const sl_attn_cuda_decode_args *a, const pps_params &p) {
+    size_t bytes = SHARED_BYTES + take_all_memory(ceil_div(a->max_kv, BLOCK));
+    if (MODE == CARRIED || MODE == BY_LAYER) bytes += LAYER_BYTES;
+    sl_launch(pps_draw_kernel<DIM, MODE>, dim3(a->n_seqs * a->geom->n_heads), dim3(TAKE_THREADS), bytes, a->stream, p);
+}
+
 template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
     pps_params p = params_of<DIM>(a);
     if (uses_long_tiles(p.score, true))
         launch_score<DIM, true>(a, p.score);
     else
         launch_score<DIM, false>(a, p.score);
-    sl_launch(certifies(a->spec) ? pps_draw_kernel<DIM, true> : pps_draw_kernel<DIM, false>, dim3(a->n_seqs * a->geom->n_heads),
-              dim3(TAKE_THREADS), SHARED_BYTES + take_all_memory(ceil_div(a->max_kv, BLOCK)), a->stream, p);
+    switch (mode_of(a->spec)) {
+    case EVEN:
+        launch_draw<DIM, EVEN>(a, p);
+        break;
+    case BY_HEAD:
+        launch_draw<DIM, BY_HEAD>(a, p);
+        break;
+    case CARRIED:
+        launch_draw<DIM, CARRIED>(a, p);
+        break;
+    case BY_LAYER:
+        launch_draw<DIM, BY_LAYER>(a, p);
+    }
 }
 
 void decode(const sl_attn_cuda_decode_args *args) {
@@ -476,8 +685,14 @@ int needs(const sl_attn_spec *, sl_kv_need *out) {
 }
 
 size_t state(const sl_attn_geom *geom, const sl_attn_spec *spec) {
-    size_t bytes = geom->n_kv_heads * sizeof(newest_norms) + (certifies(spec) ? geom->n_heads * sizeof(head_state) : 0);
+    size_t bytes = geom->n_kv_heads * sizeof(newest_norms) + carried_state(geom, spec);
+    if (mode_of(spec) == BY_HEAD) bytes += geom->n_heads * sizeof(head_state);
     return (bytes + 15) / 16 * 16;
+}
+
+const char *lacks(const sl_attn_spec *spec) {
+    bool repeats = mode_of(spec) == BY_LAYER && sl_attn_chooses(spec, "on-miss", "dense");
+    return repeats ? "{on-miss} dense" : NULL; // a certificate is known when the layer's heads have ended
 }
 
 // Counts all keys and norms. The kernel counts the rows of V.
@@ -494,4 +709,5 @@ const sl_attn_cuda_ops sl_santa_pps_cuda_ops = {.workspace = workspace,
                                                 .state = state,
                                                 .max_rows = DRAW_ROWS_MAX,
                                                 .account = account_keys_and_norms,
-                                                .prefill = NULL};
+                                                .prefill = NULL,
+                                                .lacks = lacks};

@@ -7,7 +7,11 @@
 // | shared memory of is_draw_kernel | bytes           | contents                                                          |
 // |---------------------------------|-----------------|-------------------------------------------------------------------|
 // | block_shared                    | SHARED_BYTES    | take_space, query_head, sums, columns, q, page table, row, coef   |
+// | layer_shared                    | LAYER_BYTES     | CARRIED: known_rows, kappa, part                                  |
 // | block masses                    | take_all_memory | [n_blocks], padded (place_of)                                     |
+//
+// With a carried budget (CARRIED) the kernel draws at the layer's threshold (carried.cuh, take_known.cuh), or searches where
+// carried.c searches. The unit of kappa is the total of the sizes.
 //
 // Worked list: S = 128, head_dim 128, one list. Lanes 0 .. 15 of each warp have one row. The warp prefetches their rows of V.
 // Then score_rows loads 16 rows of K: lane (g, q) loads pieces q, q + 4, q + 8, q + 12 of rows g and g + 8. 8 mma with the
@@ -16,8 +20,8 @@
 //
 // Owns: the sums. They differ from combine.c in one point: rows of the newest page keep their stored masses, which are exact
 // scores rounded to bf16, as in dense attention.
+#include "attention/cuda/carried.cuh"
 #include "attention/cuda/score_quantised.cuh"
-#include "attention/cuda/take_all.cuh"
 
 namespace {
 
@@ -29,6 +33,7 @@ struct is_params {
     int page_tiles;   // tiles of a quantised page
     int n_lists;      // list i has every n_lists-th group of TAKE_THREADS drawn rows
     float *newest;    // quantised_params.newest
+    carried_params carried = {};
 };
 
 // The query head of a thread block.
@@ -50,7 +55,21 @@ struct block_shared {
     float coef[TAKE_THREADS];
     int other_top, is_last;
 };
-enum { SHARED_BYTES = (sizeof(block_shared) + 15) / 16 * 16 }; // block masses follow
+
+// The draw of a head at the threshold of its layer.
+struct layer_shared {
+    known_rows rows;
+    double kappa; // of the layer; 0: the head searches
+};
+enum {
+    SHARED_BYTES = (sizeof(block_shared) + 15) / 16 * 16,
+    LAYER_BYTES = (sizeof(layer_shared) + 15) / 16 * 16, // block masses follow
+};
+
+// The thread blocks that share a head's lists. A thread block of a higher number has no list.
+struct sharing {
+    int parts, lists;
+};
 
 // ---- sums of mass * v relative to a power of two ----
 
@@ -173,8 +192,9 @@ template <int DIM> __device__ int add_rows(const is_params &p, block_shared *s, 
 
 // Adds a list to the head's sum. If several thread blocks share the head, stores the list instead.
 template <int DIM>
-__device__ void finish_list(const is_params &p, int index, int list, const mass_sum &sum, int thread, mass_sum *all) {
-    if (p.draw.parts == 1) {
+__device__ void finish_list(const is_params &p, const sharing &of, int index, int list, const mass_sum &sum, int thread,
+                            mass_sum *all) {
+    if (of.parts == 1) {
         add_list(all, sum);
         return;
     }
@@ -218,33 +238,36 @@ struct counts {
     int n_read, n_drawn; // of the warp
 };
 
-// Sums lists part, part + parts, ...
-template <int DIM> __device__ counts sum_lists(const is_params &p, block_shared *s, int part, int thread, mass_sum *all) {
+// Sums lists part, part + parts, ... row(turn): the thread's row in a turn of n_turns.
+template <int DIM, typename Row>
+__device__ counts sum_lists(const is_params &p, block_shared *s, const sharing &of, int part, int n_turns, int thread,
+                            mass_sum *all, const Row &row) {
     counts n = {};
-    for (int list = part; list < p.n_lists; list += p.draw.parts) {
+    for (int list = part; list < of.lists; list += of.parts) {
         warp_sum own = {.top = -INFINITY, .total = 0, .sum = {}};
         if (list > part) __syncthreads();
-        for (int turn = list; turn < turns_of(&s->take); turn += p.n_lists) {
-            drawn_row x = row_of_turn(&s->take, false, s->at.id, 0, turn, thread);
+        for (int turn = list; turn < n_turns; turn += p.n_lists) {
+            drawn_row x = row(turn);
             n.n_drawn += __popc(__ballot_sync(~0u, x.row >= 0));
             n.n_read += add_rows<DIM>(p, s, x, thread, &own);
         }
-        finish_list<DIM>(p, s->at.index, list, join_warps<DIM>(s, own, thread), thread, all);
+        finish_list<DIM>(p, of, s->at.index, list, join_warps<DIM>(s, own, thread), thread, all);
     }
     return n;
 }
 
 // The thread block that finishes a shared head last adds all lists in order. Returns whether this thread block is the last one.
-template <int DIM> __device__ bool gather_lists(const is_params &p, block_shared *s, int index, int thread, mass_sum *all) {
+template <int DIM>
+__device__ bool gather_lists(const is_params &p, block_shared *s, const sharing &of, int index, int thread, mass_sum *all) {
     __syncthreads(); // all threads have stored their part
     if (thread == 0) {
-        s->is_last = sl_add_ordered(p.draw.merged + index, 1) == p.draw.parts - 1;
+        s->is_last = sl_add_ordered(p.draw.merged + index, 1) == of.parts - 1;
         if (s->is_last) p.draw.merged[index] = 0;
     }
     __syncthreads();
     if (!s->is_last) return false;
     const float *lists = p.draw.partial + (size_t)index * p.n_lists * (DIM + 2);
-    for (int i = 0; i < p.n_lists; i++) add_list(all, load_list<DIM>(lists + i * (DIM + 2), thread));
+    for (int i = 0; i < of.lists; i++) add_list(all, load_list<DIM>(lists + i * (DIM + 2), thread));
     return true;
 }
 
@@ -258,10 +281,10 @@ template <int DIM> __device__ mass_sum exact_column(const is_params &p, block_sh
     return {.top = 0, .total = 1, .x = thread < DIM ? s->columns[0][thread] : 0};
 }
 
-// Issues the loads of the head's block masses and of its query.
-template <int DIM> __device__ void begin(const is_params &p, block_shared *s, int thread) {
+// Issues the loads of the head's query, and of its block masses if the head searches.
+template <int DIM, bool SEARCHES> __device__ void begin(const is_params &p, block_shared *s, int thread) {
     const query_head &h = s->at;
-    take_all_begin(&s->take, thread);
+    if (SEARCHES) take_all_begin(&s->take, thread);
     if (thread < DIM / 8)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(s->q + thread)),
                      "l"(p.score.q + (size_t)h.index * DIM + 8 * thread)
@@ -274,6 +297,59 @@ template <int DIM> __device__ void begin(const is_params &p, block_shared *s, in
     }
 }
 
+// ---- a threshold of the layer ----
+
+// Finds the rows that S draws take. The function is not inlined, because it rarely runs.
+__device__ __noinline__ void search(block_shared *s, int S, int thread) {
+    take_all_solve(&s->take, S, &s->other_top, thread);
+}
+
+// Sums the rows of a head whose heavy rows are too many for the lists, as one list.
+template <int DIM>
+__device__ __noinline__ counts sum_parts(const is_params &p, block_shared *s, layer_shared *l, known_split split, int thread,
+                                         mass_sum *all) {
+    counts n = {};
+    warp_sum own = {.top = -INFINITY, .total = 0, .sum = {}};
+    take_parts(&s->take, &l->rows, split, false, s->at.id, thread, [&](const drawn_row &x, uint32_t) {
+        n.n_drawn += __popc(__ballot_sync(~0u, x.row >= 0));
+        n.n_read += add_rows<DIM>(p, s, x, thread, &own);
+    });
+    add_list(all, join_warps<DIM>(s, own, thread));
+    return n;
+}
+
+// Sums the lists of the part (carried.c, sl_draw_of_layer). *of: how the thread blocks share the head. *step: of the head.
+template <int DIM>
+__device__ counts draw_of_layer(const is_params &p, block_shared *s, layer_shared *l, int part, int thread, sharing *of,
+                                sl_threshold_step *step, mass_sum *all) {
+    known_split split = {};
+    bool fits = false;
+    if (l->kappa > 0) {
+        list_heavy(&s->take, &l->rows, 0, listed_blocks(&l->rows), thread);
+        __syncthreads();
+        split = split_known(&s->take, &l->rows);
+        *step = step_of_known(s->take.sizes, &l->rows, split, p.carried.most);
+        fits = split.n_heavy + split.k <= p.carried.most;
+    }
+    if (fits && !split.is_listed) {
+        *of = {.parts = 1, .lists = 1};
+        return part == 0 ? sum_parts<DIM>(p, s, l, split, thread, all) : counts{};
+    }
+    known_part whole = whole_head(split);
+    if (!fits) {
+        search(s, l->kappa > 0 ? p.carried.most : p.draw.S, thread);
+        *step = step_of_search(s->take.sizes, l->rows.unit, s->take.drawn);
+    }
+    int n_turns = fits ? turns_of_part(whole) : turns_of(&s->take);
+    of->lists = max(min(n_turns, p.n_lists), 1), of->parts = min(p.draw.parts, of->lists);
+    if (part >= of->parts) return {};
+    return sum_lists<DIM>(p, s, *of, part, n_turns, thread, all, [&](int turn) {
+        uint32_t m;
+        return fits ? row_of_part(&s->take, &l->rows, whole, false, s->at.id, turn, thread, &m)
+                    : row_of_turn(&s->take, false, s->at.id, 0, turn, thread);
+    });
+}
+
 // out = sum_j c_j e^{s_j} / pi_j v_j / sum_j c_j e^{s_j} / pi_j over S rows drawn in proportion to a mixture of 0.99 e^{s~_j}
 // and 0.01 / n, and all rows of the newest page. s~: scores of quantised keys.
 //
@@ -283,12 +359,16 @@ template <int DIM> __device__ void begin(const is_params &p, block_shared *s, in
 // Bytes: block masses; row masses (from the L2 cache) of blocks with candidates or draws; K and V of drawn rows.
 // Order of reduction: masses are integers. The tiles of the newest page come first, then the lists. In a list, a warp adds its
 // rows in order, then the sums of the warps are added in order.
+// CARRIED: also 64 bytes of state for each head. A head of few rows leaves thread blocks without a list.
 // REGISTERS: with 128, two thread blocks share a multiprocessor when the scores have ended. 136 is the largest number that a
 // thread block of the scores leaves free.
-template <int DIM, int REGISTERS> __global__ void __maxnreg__(REGISTERS) is_draw_kernel(const is_params p) {
+template <int DIM, int REGISTERS, bool CARRIED>
+__global__ void __maxnreg__(REGISTERS) is_draw_kernel(const __grid_constant__ is_params p) {
     extern __shared__ __align__(128) char memory[];
     block_shared *s = (block_shared *)memory;
+    layer_shared *l = (layer_shared *)(memory + SHARED_BYTES);
     int thread = threadIdx.x, part = blockIdx.x, index = blockIdx.y, seq_head = index / p.score.group;
+    int head = seq_head % p.score.n_kv_heads * p.score.group + index % p.score.group;
     sl_start_next();
     const sl_row row = p.score.rows[seq_head / p.score.n_kv_heads];
     query_head at = {.row = row,
@@ -296,28 +376,44 @@ template <int DIM, int REGISTERS> __global__ void __maxnreg__(REGISTERS) is_draw
                      .index = index,
                      .n_kv = row.position + 1,
                      .n_built = row.position / SL_PAGE * SL_PAGE,
-                     .id = rng_of(p.draw, row, seq_head % p.score.n_kv_heads * p.score.group + index % p.score.group)};
+                     .id = rng_of(p.draw, row, head)};
     head_view x = view_of(p.score, row, seq_head, index % p.score.group);
     copy_pages(s->page, row, thread);
     if (thread == 0) s->at = at;
     // 0.01: every row has a positive probability, even if the proposal is wrong.
-    take_all_prepare(&s->take, memory + SHARED_BYTES, x.mass, x.w, x.stride, at.n_built, 0.01, at.id, thread);
+    take_all_prepare(&s->take, memory + SHARED_BYTES + (CARRIED ? LAYER_BYTES : 0), x.mass, x.w, x.stride, at.n_built, 0.01,
+                     at.id, thread);
+    if (CARRIED) plan_threshold(p.carried, row, head == 0 && part == 0, stage_of(&s->take), &l->kappa, thread);
     wait_done(p.score.done + seq_head, quantised_done_target(p.page_tiles, row.position + 1), thread);
-    begin<DIM>(p, s, thread);
+    begin<DIM, !CARRIED>(p, s, thread);
     newest_sums newest = load_newest<DIM>(p, s->at, thread); // in flight together with the block masses
-    if (s->at.n_built > 0)
-        take_all_solve(&s->take, p.draw.S, &s->other_top, thread);
-    else
+    if (s->at.n_built == 0) {
         take_all_nothing(&s->take, thread);
+    } else if (CARRIED) {
+        asm volatile("cp.async.wait_all;" ::: "memory"); // of the query and of copy_pages
+        known_blocks(&s->take, &l->rows, l->kappa, {NULL, NULL, NULL}, &s->other_top, thread);
+    } else {
+        take_all_solve(&s->take, p.draw.S, &s->other_top, thread);
+    }
     int top = s->at.n_built > 0 ? max(s->take.sizes.top, s->other_top) : s->other_top;
     bool exact = is_beyond(top);
     mass_sum all = sum_newest(newest);
     counts n = {};
-    if (!exact) n = sum_lists<DIM>(p, s, part, thread, &all);
+    sharing of = {.parts = p.draw.parts, .lists = p.n_lists};
+    sl_threshold_step step = {};
+    if (CARRIED && !exact && s->at.n_built > 0)
+        n = draw_of_layer<DIM>(p, s, l, part, thread, &of, &step, &all);
+    else if (CARRIED)
+        of.parts = 1;
+    else if (!exact)
+        n = sum_lists<DIM>(p, s, of, part, turns_of(&s->take), thread, &all,
+                           [&](int turn) { return row_of_turn(&s->take, false, s->at.id, 0, turn, thread); });
+    if (CARRIED && part == 0 && thread == 0) store_step(p.carried, row, head, step);
     bool is_last_seq_head = seq_head == p.score.n_seqs * p.score.n_kv_heads - 1;
     int before = release_seq_head(p.draw.released + seq_head, is_last_seq_head, thread);
     if (exact && part == 0) all = exact_column<DIM>(p, s, thread);
-    if ((exact ? part == 0 : p.draw.parts == 1 || gather_lists<DIM>(p, s, index, thread, &all)) && thread < DIM)
+    bool writes = exact || of.parts == 1 ? part == 0 : part < of.parts && gather_lists<DIM>(p, s, of, index, thread, &all);
+    if (writes && thread < DIM)
         p.draw.out[(size_t)index * DIM + thread] = __bfloat16_as_ushort(__float2bfloat16_rn(all.x / all.total));
     if (thread == 0 && before == p.draw.parts * p.score.group - 1) { // the last part of the seq_head
         p.draw.released[seq_head] = p.score.done[seq_head] = 0;
@@ -333,9 +429,10 @@ template <int DIM, int REGISTERS> __global__ void __maxnreg__(REGISTERS) is_draw
 
 // ---- launch ----
 
-// Lists of a head's S draws.
+// Lists of a head's draws.
 int lists_of(const sl_attn_spec *spec) {
-    int n = ceil_div((int)sl_attn_get(spec, "S"), (int)TAKE_THREADS);
+    int most = (int)sl_attn_get(spec, "S") * (sl_attn_carries_budget(spec) ? SL_BUDGET_MOST : 1);
+    int n = ceil_div(most, (int)TAKE_THREADS);
     return n < LISTS_MAX ? n : (int)LISTS_MAX;
 }
 
@@ -372,12 +469,16 @@ template <int DIM, int BITS> void launch(const sl_attn_cuda_decode_args *a) {
                    .n_lists = n_lists,
                    .newest = NULL};
     p.draw.parts = parts_of(n_heads, n_lists);
+    bool carries = sl_attn_carries_budget(a->spec);
+    if (carries) p.carried = carried_params_of(a, a->state_at);
     lay_out(a->geom, n_lists, a->n_seqs, a->max_kv, a->ws, &p);
     p.score = launch_quantised_scores<DIM, BITS>(a, p.score, p.newest);
     SL_CHECK(a->max_kv <= DRAW_ROWS_MAX);
     bool few = n_heads <= 4 * sl_multiprocessors(); // 1 thread block per multiprocessor: 8 x 32k 2% less; 32 x 8k 17% more
-    sl_launch(few ? is_draw_kernel<DIM, 136> : is_draw_kernel<DIM, 128>, dim3(p.draw.parts, n_heads), dim3(TAKE_THREADS),
-              SHARED_BYTES + take_all_memory(ceil_div(a->max_kv, BLOCK)), a->stream, p);
+    void (*draw)(is_params) = few ? is_draw_kernel<DIM, 136, false> : is_draw_kernel<DIM, 128, false>;
+    if (carries) draw = few ? is_draw_kernel<DIM, 136, true> : is_draw_kernel<DIM, 128, true>;
+    sl_launch(draw, dim3(p.draw.parts, n_heads), dim3(TAKE_THREADS),
+              SHARED_BYTES + (carries ? LAYER_BYTES : 0) + take_all_memory(ceil_div(a->max_kv, BLOCK)), a->stream, p);
 }
 
 template <int DIM> void launch_bits(const sl_attn_cuda_decode_args *a) {
@@ -386,6 +487,14 @@ template <int DIM> void launch_bits(const sl_attn_cuda_decode_args *a) {
 
 void decode(const sl_attn_cuda_decode_args *args) {
     SL_WITH_HEAD_DIM(args->geom->head_dim, launch_bits, args);
+}
+
+size_t state(const sl_attn_geom *geom, const sl_attn_spec *spec) {
+    return carried_state(geom, spec);
+}
+
+const char *lacks(const sl_attn_spec *spec) {
+    return sl_attn_states_error(spec) ? "{epsilon}" : NULL;
 }
 
 // Counts the reads of the scores, and V of the newest page. The kernel counts the drawn rows.
@@ -401,7 +510,8 @@ void account_proposal_and_newest(const sl_attn_geom *geom, const sl_attn_spec *s
 const sl_attn_cuda_ops sl_santa_is_cuda_ops = {.workspace = workspace,
                                                .decode = decode,
                                                .needs = needs_quantised,
-                                               .state = NULL,
+                                               .state = state,
                                                .max_rows = DRAW_ROWS_MAX,
                                                .account = account_proposal_and_newest,
-                                               .prefill = NULL};
+                                               .prefill = NULL,
+                                               .lacks = lacks};

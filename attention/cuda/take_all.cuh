@@ -41,6 +41,7 @@ enum {
     WARP_CANDIDATES = 64,                      // candidates that one warp can hold
     CANDIDATES = TAKE_WARPS * WARP_CANDIDATES, // rows that can be heavy
     CANDIDATE_BLOCKS = 512,                    // blocks that can hold candidates
+    KNOWN_LISTED = 128,                        // heavy rows that a warp lists at a known threshold
     S_MOST_LISTED = 4096,                      // so a sum of S sizes is below 2^53, and S * size is below 2^64
     OCTAVES = 32,                              // octaves below the largest size; sizes below them are not counted
     OCTAVE_PLACES = 128,                       // the place of an octave is its reference modulo this
@@ -71,6 +72,13 @@ struct take_all {
     bool listed;    // take_space.heavy lists the heavy rows
 };
 
+// Heavy rows at a known threshold (take_known.cuh), listed by each warp. Rows ascend over all warps.
+struct known_lists {
+    __align__(16) int row[TAKE_WARPS][KNOWN_LISTED];
+    uint64_t before[TAKE_WARPS][KNOWN_LISTED]; // size of all rows before this row, without the warp's heavy rows
+    uint64_t up_to[TAKE_WARPS][KNOWN_LISTED];  // size of the warp's heavy rows up to and including this row
+};
+
 // The shared memory of a head.
 struct take_space { // views lie in shared memory, because rows of V in flight need the registers
     uint64_t *mass; // [take_all_memory], block b at place_of(b)
@@ -81,21 +89,26 @@ struct take_space { // views lie in shared memory, because rows of V in flight n
     uint64_t scan[2][TAKE_WARPS];                                 // of the two turns
     __align__(16) int ints[TAKE_WARPS], n_listed[TAKE_WARPS];     // of the warps
     __align__(16) uint32_t octave[OCTAVE_PLACES][OCTAVE_COLUMNS]; // sums of block masses in units of 2^24; lanes share columns
-    int block[CANDIDATE_BLOCKS];                                  // ascending
-    __align__(16) int n_found[TAKE_WARPS];                        // candidates of each warp
-    int heavy_count[2][TAKE_WARPS];                               // heavy candidates of each warp, of the two turns
-    uint64_t heavy_sum[2][TAKE_WARPS];
-    struct {
-        uint64_t row[TAKE_WARPS][WARP_CANDIDATES];    // row << 40 | size, ascending
-        uint64_t before[TAKE_WARPS][WARP_CANDIDATES]; // size of all rows before this row
-    } found;
     union {
         struct {
-            uint64_t light[CANDIDATES]; // size of the light rows before this row
-            uint64_t heavy[CANDIDATES]; // size of the heavy rows up to and including this row
-            int row[CANDIDATES];        // ascending
-        } heavy;
-        uint64_t heavy_of[TAKE_ENTRIES]; // heavy rows not listed: size of the heavy rows of each entry
+            int block[CANDIDATE_BLOCKS];           // ascending
+            __align__(16) int n_found[TAKE_WARPS]; // candidates of each warp
+            int heavy_count[2][TAKE_WARPS];        // heavy candidates of each warp, of the two turns
+            uint64_t heavy_sum[2][TAKE_WARPS];
+            struct {
+                uint64_t row[TAKE_WARPS][WARP_CANDIDATES];    // row << 40 | size, ascending
+                uint64_t before[TAKE_WARPS][WARP_CANDIDATES]; // size of all rows before this row
+            } found;
+            union {
+                struct {
+                    uint64_t light[CANDIDATES]; // size of the light rows before this row
+                    uint64_t heavy[CANDIDATES]; // size of the heavy rows up to and including this row
+                    int row[CANDIDATES];        // ascending
+                } heavy;
+                uint64_t heavy_of[TAKE_ENTRIES]; // heavy rows not listed: size of the heavy rows of each entry
+            };
+        };
+        known_lists lists; // of a head that does not search
     };
 };
 
@@ -668,6 +681,16 @@ __device__ int turns_of(const take_space *s) {
     return heavy_turns(s) + ceil_div((s->drawn.listed ? s->drawn.n_heavy : 0) + s->drawn.k, TAKE_THREADS);
 }
 
+// Light draw number `number` of those that s->drawn describes.
+template <typename Space>
+__device__ drawn_row light_row(const Space *s, bool shared, const sl_rng_id &id, uint32_t index, uint32_t number) {
+    const take_all &r = s->drawn;
+    uint32_t i = index | (shared ? 0 : number);
+    uint64_t u = i < TAKE_THREADS ? s->uniform[i] : sl_draw_random(&id, i);
+    uint64_t t = threshold(r.light, r.k, inverse_of(r.k), number, u);
+    return r.listed ? find_listed(s, t) : find_unlisted(s, t);
+}
+
 // The thread's row in a turn of the rows that s->drawn describes. In a warp, lanes with rows come first, heavy rows come before
 // light ones, and rows ascend. Equal neighbours are a light row that was drawn twice. If there are few rows, each warp gets 16
 // of them, so that all warps load together. Draw m of the light rows uses the uniform number `index` | m. With `shared`, all
@@ -680,10 +703,7 @@ __device__ drawn_row row_of_turn(const Space *s, bool shared, const sl_rng_id &i
     if (n_listed + r.k <= TAKE_THREADS / 2) m = thread % 32 < 16 ? thread / 32 * 16 + thread % 32 : (int)TAKE_THREADS;
     if (m < n_listed) return {s->heavy.row[m], 0};
     if (m >= n_listed + r.k) return {-1, 0};
-    uint32_t number = m - n_listed, i = index | (shared ? 0 : number);
-    uint64_t u = i < TAKE_THREADS ? s->uniform[i] : sl_draw_random(&id, i);
-    uint64_t t = threshold(r.light, r.k, inverse_of(r.k), number, u);
-    return r.listed ? find_listed(s, t) : find_unlisted(s, t);
+    return light_row(s, shared, id, index, m - n_listed);
 }
 
 // 1 / pi of a row. It needs two divisions, so call it while loads are in flight.

@@ -57,14 +57,26 @@ static void output(const decode_fixture *r, int head, double *to) {
 
 // ---- outputs ----
 
+// One step with this seed. If the layer carries a threshold, steps at the rows before the newest row plan it.
+static void decode_seed(decode_fixture *r, uint32_t seed) {
+    fixture_seed(r, seed);
+    for (int back = sl_carries_threshold(&r->spec) ? 3 : 0; back > 0; back--) {
+        r->rows[0].position = N - 1 - back;
+        fixture_upload_rows(r);
+        fixture_decode(r);
+    }
+    r->rows[0].position = N - 1;
+    fixture_upload_rows(r);
+    fixture_decode(r);
+}
+
 static void check_unbiased(ref_cache *c, const char *attn) {
     moments m[HEADS];
     double mu[HEADS][DIM], out[DIM];
     decode_fixture r = fixture_new(c, attn, 0);
     for (int h = 0; h < HEADS; h++) m[h] = moments_new(DIM);
     for (uint32_t seed = 0; seed < SEEDS; seed++) {
-        fixture_seed(&r, seed);
-        fixture_decode(&r);
+        decode_seed(&r, seed);
         for (int h = 0; h < HEADS; h++) {
             if (seed == 0) fixture_error(&r, 0, h, mu[h]);
             output(&r, h, out);
@@ -76,8 +88,16 @@ static void check_unbiased(ref_cache *c, const char *attn) {
 }
 
 static void unbiased(void) {
-    static const char *const specs[] = {"santa:S=64",       "santa-strat:S=64", "santa-sys:S=64",        "santa-flash:S=512",
-                                        "santa-sys:S=1000", "santa-pps:S=64",   "santa-pps:S=64:pps=sys"};
+    static const char *const specs[] = {"santa:S=64",
+                                        "santa-strat:S=64",
+                                        "santa-sys:S=64",
+                                        "santa-flash:S=512",
+                                        "santa-sys:S=1000",
+                                        "santa-pps:S=64",
+                                        "santa-pps:S=64:pps=sys",
+                                        "santa-pps:S=64:budget=carried",
+                                        "santa-pps:S=64:budget=carried:pps=sys",
+                                        "santa-pps:epsilon=0.3:certify=layer"};
     for (int scale = 1; scale <= 4; scale += 3) { // flat and peaked
         ref_cache c = ref_cache_new(HEADS, KV_HEADS, DIM, 1, &n_kv, scale, test_seed + scale);
         for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) check_unbiased(&c, specs[i]);
@@ -163,8 +183,7 @@ static bias bias_of(ref_cache *c, const char *attn) {
     double mu[HEADS][DIM], out[DIM], sum = 0, square = 0;
     for (uint32_t seed = 0; seed < SEEDS; seed++) {
         double all = 0;
-        fixture_seed(&r, seed);
-        fixture_decode(&r);
+        decode_seed(&r, seed);
         for (int h = 0; h < HEADS; h++) {
             double dot = 0;
             if (seed == 0) fixture_error(&r, 0, h, mu[h]);
@@ -186,6 +205,7 @@ static void self_normalised(void) {
         {"random:S=64", "random:S=256", "random:S=1024"},
         {"santa-is:S=8:proposal=int3", "santa-is:S=32:proposal=int3", "santa-is:S=128:proposal=int3"},
         {"santa-is:S=8", "santa-is:S=32", "santa-is:S=128", "santa-is:S=512"},
+        {"santa-is:S=8:budget=carried", "santa-is:S=32:budget=carried", "santa-is:S=128:budget=carried"},
         {"vattention:sink=8:window=8:top=0:base=0.004:epsilon=1:verify=denominator",
          "vattention:sink=8:window=8:top=0:base=0.016:epsilon=1:verify=denominator",
          "vattention:sink=8:window=8:top=0:base=0.064:epsilon=1:verify=denominator"},

@@ -172,7 +172,11 @@ void fixture_launch(decode_fixture *r) {
                                .fallbacks = now.fallbacks - before.fallbacks,
                                .heavy_tails = now.heavy_tails - before.heavy_tails,
                                .kurtosis = kurtosis,
-                               .features = (double)(now.features - before.features) / 1024};
+                               .features = (double)(now.features - before.features) / 1024,
+                               .stated = now.stated - before.stated,
+                               .certified = now.certified - before.certified,
+                               .unbounded = now.unbounded - before.unbounded,
+                               .stated_sum = (double)(now.stated_sum - before.stated_sum) / (1 << 20)};
     for (int s = 0; s < r->c->n_seqs; s++)
         r->spec.method->cuda->account(&r->c->geom, &r->spec, r->rows[s].position + 1, &r->stats);
 }
@@ -186,6 +190,24 @@ double fixture_error(const decode_fixture *r, int s, int head, double *mu) {
     for (int d = 0; d < dim; d++) out[d] = sl_bf16_to_f32(r->out[at + d]);
     free(p);
     return ref_relative(out, mu ? mu : own, dim);
+}
+
+// ---- the threshold of a layer ----
+
+// The place of the last step, at the end of the sequence's state (attention_cuda.h).
+static const char *place_of_step(const decode_fixture *r, int s) {
+    size_t place = sizeof(sl_threshold) + r->c->geom.n_heads * sizeof(sl_threshold_step);
+    return r->rows[s].state + r->state_size - (r->rows[s].position % 2 ? 1 : 2) * place;
+}
+
+sl_threshold fixture_threshold(const decode_fixture *r, int s) {
+    sl_threshold t;
+    gpu_read(&t, place_of_step(r, s), sizeof t);
+    return t;
+}
+
+void fixture_steps(const decode_fixture *r, int s, sl_threshold_step *out) {
+    gpu_read(out, place_of_step(r, s) + sizeof(sl_threshold), r->c->geom.n_heads * sizeof *out);
 }
 
 // ---- scores and masses ----
@@ -326,6 +348,7 @@ void fixture_check_masses(decode_fixture *r) {
 typedef struct drawn_head {
     sl_masses masses, sizes;
     sl_draws draws;
+    sl_threshold_step step;
     double mean[128], size[128]; // sum_j f_j v_j and sum_j f_j |v_j|, with f_j the share of row j
 } drawn_head;
 
@@ -392,11 +415,13 @@ static drawn_head draw_head(decode_fixture *r, int s, int head) {
                  .report = &report};
     x.u = sl_uniform_philox(&x.id);
     if (draw) x.S = draw->budget ? draw->budget(&r->spec, n) : (int)sl_attn_get(&r->spec, "S");
+    if (sl_carries_threshold(&r->spec)) x.kappa = fixture_threshold(r, s).kappa;
+    if (draw && draw->prepare) draw->prepare(&x);
     if (draw)
         draw->run(&x);
     else
         draw_all_rows(&x.draws, n);
-    h.draws = x.draws;
+    h.draws = x.draws, h.step = x.step;
     free(x.rows), free(x.coef), free(x.score), free(x.out);
     combine(r, &h, s, head);
     return h;
@@ -436,6 +461,16 @@ static void check_output(const decode_fixture *r, const drawn_head *h, int s, in
                  head, d, got, h->draws.n, h->mean[d]);
         }
     }
+}
+
+// The kernel's step of a head must have the bits of the CPU's. `pairs` and `squares` follow from the output.
+static void check_step(const decode_fixture *r, const sl_threshold_step *got, const sl_threshold_step *want, int s, int head) {
+    static const char *const names[] = {"total", "rows", "light", "k", "kappa", "B"};
+    const double *a = (const double *)got, *b = (const double *)want;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (a[i] != b[i])
+            FAIL("%s, %d rows, sequence %d, head %d: %s of the step is %.17g, expected %.17g", r->spec.method->name,
+                 r->c->seqs[s].n_tokens, s, head, names[i], a[i], b[i]);
 }
 
 // Rows of a KV head that at least one head drew. *fresh: the number of them in the newest page.
@@ -498,21 +533,26 @@ void fixture_check(decode_fixture *r) {
     sl_composition stages = sl_composition_of(&r->spec);
     sl_attn_stats want = {0};
     drawn_head heads[SL_MAX_GROUP];
+    sl_threshold_step *steps = malloc(g->n_heads * sizeof *steps);
     if (!stages.draw && !r->n_stored) {
         check_unstored(r);
         return;
     }
     for (int pair = 0; pair < r->n_pairs; pair++) {
         int s = pair / g->n_kv_heads, kv_head = pair % g->n_kv_heads;
+        if (sl_carries_threshold(&r->spec)) fixture_steps(r, s, steps);
         for (int h = 0; h < r->group; h++) {
-            heads[h] = draw_head(r, s, kv_head * r->group + h);
-            check_output(r, &heads[h], s, kv_head * r->group + h);
+            int head = kv_head * r->group + h;
+            heads[h] = draw_head(r, s, head);
+            check_output(r, &heads[h], s, head);
+            if (sl_carries_threshold(&r->spec)) check_step(r, &steps[head], &heads[h].step, s, head);
         }
         sl_attn_decode_args args = cpu_args(r);
         sl_group group = sl_group_of(&args, s, kv_head);
         count(r, &group, heads, &want);
         for (int h = 0; h < r->group; h++) drawn_head_free(&heads[h]);
     }
+    free(steps);
     CHECK_INT(r->stats.samples, want.samples);
     if (!r->stats.v_distinct) return;
     CHECK_INT(r->stats.v_rows, want.v_rows);

@@ -39,10 +39,15 @@ void fixture_decode_queued(decode_fixture *r, int n); // the same step n times; 
 // Runs one step, reads its masses, outputs and counts, and checks that the counters are 0 again.
 void fixture_launch(decode_fixture *r);
 void fixture_decode_alone(decode_fixture *r, int s); // one step of sequence s only; its output goes to out[0]
-void fixture_check(decode_fixture *r);               // after fixture_launch: checks every head's output, and the counts
-void fixture_check_masses(decode_fixture *r);        // after fixture_launch: compares stored masses with the scores
+// After fixture_launch: checks every head's output, the counts, and what the heads keep for the layer's next threshold.
+void fixture_check(decode_fixture *r);
+void fixture_check_masses(decode_fixture *r); // after fixture_launch: compares stored masses with the scores
 // |out - mu| / |mu|, with mu dense attention. mu: [head_dim], filled, or NULL.
 double fixture_error(const decode_fixture *r, int s, int head, double *mu);
+
+// The threshold of the last step of sequence s, and the steps of its heads [n_heads], from the state on the GPU.
+sl_threshold fixture_threshold(const decode_fixture *r, int s);
+void fixture_steps(const decode_fixture *r, int s, sl_threshold_step *out);
 
 // The masses (which 0) or sizes (which 1) that the GPU stored for one head, in the CPU's format. Checks that the block masses
 // are the sums of the stored masses.

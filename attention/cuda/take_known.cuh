@@ -1,0 +1,373 @@
+// attention/cuda/take_known.cuh - take-all + PPS draws at a known threshold kappa, by one thread block on CUDA. It draws the
+// rows, counts and 1 / pi_j of sl_draw_at (draw_take_all.c). Nothing is searched, and nothing is selected in turns.
+//
+// | step           | does                                                                                                |
+// |----------------|-----------------------------------------------------------------------------------------------------|
+// | known_blocks   | the units of sizes and masses, kappa as an integer, the size before each entry, the blocks of at    |
+// |                | least kappa. No other block has a heavy row.                                                        |
+// | list_heavy     | the heavy rows of these blocks, with the light size before each of them                             |
+// | take_part      | heavy rows, and for point m of the light size the light row at it                                   |
+//
+// Point m is m kappa + floor(u_m kappa / 2^64). The light row at a point is found as in take_all.cuh: the heavy rows before it
+// move the point to the running size of all rows.
+//
+// Worked head: n_kv 32768, S = 128, 256 threads. Each thread has 4 of 1024 blocks. Suppose that 48 blocks reach kappa. Each
+// warp reads 6 of them at once: four lanes read a block. Suppose that 45 rows are heavy and that 90 points lie below the light
+// size. Then each of the 8 warps takes 17 or 18 rows. A thread with a point reads the sizes of one block.
+// The chain of dependent reads: block masses, blocks of at least kappa, blocks of points, rows of V.
+//
+// The lists have KNOWN_LISTED rows for each warp. Where a warp finds more, the head is drawn in parts of PART_BLOCKS listed
+// blocks, whose rows always fit (take_parts).
+#ifndef SLEIGH_TAKE_KNOWN_CUH
+#define SLEIGH_TAKE_KNOWN_CUH
+
+#include "attention/cuda/take_all.cuh"
+
+namespace {
+
+enum { PART_BLOCKS = TAKE_WARPS * KNOWN_LISTED / BLOCK };
+const uint64_t KAPPA_MOST = 1ull << 62; // kappa is at most this; no row is heavy
+
+// The shared memory of a head, in addition to its take_space, whose `lists` it uses.
+struct known_rows {
+    uint64_t kappa;                        // in units of size
+    double unit;                           // of sizes, in the unit of the layer's kappa
+    int each_warp;                         // blocks of a warp: its listed blocks begin at block[warp * each_warp]
+    int n_blocks[TAKE_WARPS];              // listed blocks of each warp
+    uint16_t block[DRAW_ROWS_MAX / BLOCK]; // blocks of at least kappa, ascending
+    int n_heavy[TAKE_WARPS];               // heavy rows of each warp
+    uint64_t heavy[TAKE_WARPS];            // their size
+};
+
+// 2^e; 0 below the normal numbers.
+__device__ double power_of_two(int e) {
+    return __hiloint2double((1023 + max(e, -1023)) << 20, 0);
+}
+
+// ---- blocks ----
+
+// The masses of blocks whose total is the unit of kappa, if these are not the sizes: the total of `mass` is 1. of_warp, top:
+// [TAKE_WARPS] in shared memory. After known_blocks, of_warp[i] is a part of the total, and top[i] is its unit.
+struct total_masses {
+    const uint64_t *mass; // [n_blocks], 16-byte aligned
+    uint64_t *of_warp;
+    int *top;
+};
+
+// Loads the thread's EACH blocks. Blocks past the last one are empty.
+template <int EACH> __device__ void load_own(const uint64_t *mass, int n_blocks, int first, uint64_t x[EACH]) {
+    const head_view view = {.mass = mass, .n_blocks = n_blocks};
+    load_masses<EACH>(view, first, x);
+}
+
+// kappa as an integer of at least 1, in units of size (carried.c, draw_carried). kappa 0: no row is heavy.
+__device__ uint64_t kappa_in_units(double kappa, double unit) {
+    double units = kappa / unit;
+    if (!(kappa > 0) || !(units < (double)KAPPA_MOST)) return KAPPA_MOST;
+    return units < 1 ? 1 : (uint64_t)units;
+}
+
+// Finds the unit (top), the total, the size before each entry (s->cum) and the blocks of at least kappa. Stores the block
+// masses to s->mass. other_top: as in take_all_solve. masses.mass NULL: the total of the sizes is 1.
+template <int EACH, typename Space>
+__device__ void known_blocks_of(Space *s, known_rows *r, double kappa, const total_masses &masses, const int *other_top,
+                                int thread) {
+    enum { SHIFT = EACH > 4 ? 2 : 0, N = 1 << SHIFT };
+    int lane = thread % 32, warp = thread / 32, first = thread * EACH, n_blocks = s->sizes.n_blocks, n = s->sizes.n;
+    int top = REF_EMPTY, mass_top = REF_EMPTY;
+    uint64_t x[EACH], y[EACH], own = 0, own_mass = 0, before = 0, total = 0, total_mass = 0;
+    load_own<EACH>(s->sizes.mass, n_blocks, first, x);
+    if (masses.mass) load_own<EACH>(masses.mass, n_blocks, first, y);
+#pragma unroll
+    for (int j = 0; j < EACH; j++) {
+        top = max(top, ref_of(x[j]));
+        if (masses.mass) mass_top = max(mass_top, ref_of(y[j]));
+    }
+    top = __reduce_max_sync(~0u, top);
+    if (masses.mass) mass_top = __reduce_max_sync(~0u, mass_top);
+    if (lane == 0) s->ints[warp] = top;
+    if (lane == 0 && masses.mass) masses.top[warp] = mass_top;
+#pragma unroll
+    for (int j = 0; j < EACH; j += 2)
+        if (first + j < n_blocks) *(ulonglong2 *)(s->mass + place_of(first) + j) = make_ulonglong2(x[j], x[j + 1]);
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < TAKE_WARPS; i++) {
+        top = max(top, s->ints[i]);
+        if (masses.mass) mass_top = max(mass_top, masses.top[i]);
+    }
+    if (other_top && *other_top > top && *other_top - top <= 8) top = *other_top;
+#pragma unroll
+    for (int j = 0; j < EACH; j++) {
+        own += global_mass(x[j], top);
+        if (masses.mass) own_mass += global_mass(y[j], mass_top);
+    }
+    uint64_t running = sl_scan_lanes(own, lane);
+    if (masses.mass) own_mass = sum_lanes(own_mass);
+    if (lane == 31) s->scan[0][warp] = running;
+    if (lane == 31 && masses.mass) masses.of_warp[warp] = own_mass;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < TAKE_WARPS; i++) {
+        if (i == warp) before = total;
+        total += s->scan[0][i];
+        if (masses.mass) total_mass += masses.of_warp[i];
+    }
+    uint64_t each = (uint64_t)(s->sizes.share * (double)total);
+    total += each * (uint64_t)n;
+    running += before - own + each * (uint64_t)min(first * BLOCK, n);
+    double unit = 1.0 / (double)(masses.mass ? total_mass : total);
+    if (masses.mass) unit *= power_of_two(top - mass_top);
+    uint64_t known = kappa_in_units(kappa, unit);
+    uint32_t mask = 0;
+#pragma unroll
+    for (int j = 0; j < EACH; j++) { // entries past the last block are equal to the total
+        uint64_t size = global_mass(x[j], top) + each_of_block(each, first + j, n);
+        if (j % N == 0) s->cum[(first + j) / N] = running;
+        running += size;
+        mask |= (uint32_t)(size >= known) << j;
+    }
+    int at = sl_scan_lanes(__popc(mask), lane), list = warp * 32 * EACH + at - __popc(mask);
+    for (; mask; mask &= mask - 1) r->block[list++] = (uint16_t)(first + __ffs(mask) - 1);
+    if (lane == 31) r->n_blocks[warp] = at;
+    if (thread < TAKE_WARPS && masses.mass) masses.top[thread] = mass_top;
+    if (thread == 0) {
+        s->sizes.shift = SHIFT, s->sizes.top = top, s->sizes.each = each, s->sizes.total = total;
+        s->cum[TAKE_THREADS * EACH / N] = total;
+        s->drawn = {.n_heavy = 0, .k = 1, .light = known, .cut = 0, .listed = true}; // light / k is kappa, for inverse_pi
+        r->kappa = known, r->unit = unit, r->each_warp = 32 * EACH;
+    }
+    __syncthreads();
+}
+
+template <typename Space>
+__device__ void known_blocks(Space *s, known_rows *r, double kappa, const total_masses &masses, const int *other_top,
+                             int thread) {
+    switch (blocks_each(s->sizes.n_blocks)) {
+    case 2:
+        known_blocks_of<2>(s, r, kappa, masses, other_top, thread);
+        break;
+    case 4:
+        known_blocks_of<4>(s, r, kappa, masses, other_top, thread);
+        break;
+    default:
+        known_blocks_of<16>(s, r, kappa, masses, other_top, thread);
+    }
+}
+
+// Listed block number i.
+__device__ int listed_block(const known_rows *r, int i) {
+    int warp = 0;
+#pragma unroll
+    for (int k = 0; k + 1 < TAKE_WARPS; k++)
+        if (warp == k && i >= r->n_blocks[k]) i -= r->n_blocks[k], warp++;
+    return r->block[warp * r->each_warp + i];
+}
+
+__device__ int listed_blocks(const known_rows *r) {
+    int n = 0;
+#pragma unroll
+    for (int i = 0; i < TAKE_WARPS; i++) n += r->n_blocks[i];
+    return n;
+}
+
+// ---- heavy rows ----
+
+// Lists the heavy rows of the listed blocks [from, end). n_heavy and heavy also count rows that do not fit. A warp takes eight
+// blocks at a time, four lanes a block. Call __syncthreads before and after.
+template <typename Space> __device__ void list_heavy(Space *s, known_rows *r, int from, int end, int thread) {
+    const size_view &z = s->sizes;
+    int lane = thread % 32, warp = thread / 32, quarter = lane % 4, count = 0, n = end - from;
+    uint64_t kappa = r->kappa, heavy = 0;
+    end = from + n * (warp + 1) / TAKE_WARPS, from += n * warp / TAKE_WARPS;
+#pragma unroll 1
+    for (int first = from; first < end; first += 8) {
+        int b = listed_block(r, min(first + lane / 4, end - 1)), row = b * BLOCK + 8 * quarter;
+        uint64_t packed = mass_of(s, b);
+        uint4 w = sizes_of(stored_piece(s, b, quarter), packed);
+        const uint32_t pairs[4] = {w.x, w.y, w.z, w.w};
+        int shift = z.top - ref_of(packed);
+        uint32_t mask = 0, mass[8];
+        uint64_t own = 0, own_heavy = 0;
+#pragma unroll
+        for (int j = 0; j < 8; j++) own += mass[j] = unit_mass(j % 2 ? pairs[j / 2] >> 16 : pairs[j / 2] & 0xffff);
+        uint64_t running = own; // in-block mass before the lane's first row
+#pragma unroll
+        for (int step = 1; step < 4; step *= 2) {
+            uint64_t x = __shfl_up_sync(~0u, running, step);
+            if (quarter >= step) running += x;
+        }
+        running -= own;
+        uint64_t in_block = running, before = to_global(running, shift);
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            uint64_t up_to = to_global(in_block += mass[j], shift), size = up_to - before + (row + j < z.n ? z.each : 0);
+            if (size >= kappa && first + lane / 4 < end) mask |= 1u << j, own_heavy += size;
+            before = up_to;
+        }
+        int at = sl_scan_lanes(__popc(mask), lane);
+        uint64_t up_to = sl_scan_lanes(own_heavy, lane), all_heavy = __shfl_sync(~0u, up_to, 31);
+        int place = count + at - __popc(mask);
+        count += __shfl_sync(~0u, at, 31), up_to += heavy - own_heavy, heavy += all_heavy;
+        for (; mask && place < KNOWN_LISTED; mask &= mask - 1, place++) {
+            int i = __ffs(mask) - 1;
+            uint64_t mass_before = running, own_mass = 0;
+#pragma unroll
+            for (int j = 0; j < 8; j++) {
+                if (j < i) mass_before += mass[j];
+                if (j == i) own_mass = mass[j];
+            }
+            s->lists.row[warp][place] = row + i;
+            s->lists.before[warp][place] =
+                size_before(s, b) + to_global(mass_before, shift) + z.each * (uint64_t)(8 * quarter + i) - up_to;
+            s->lists.up_to[warp][place] = up_to += size_between(z, shift, mass_before, own_mass, true);
+        }
+    }
+    if (lane == 0) r->n_heavy[warp] = count, r->heavy[warp] = heavy;
+}
+
+// The split of a head at kappa.
+struct known_split {
+    int n_heavy;
+    uint64_t light; // size of the light rows
+    double k;       // steps of kappa
+    bool is_listed; // all heavy rows are listed
+};
+
+// After list_heavy of all listed blocks.
+template <typename Space> __device__ known_split split_known(const Space *s, const known_rows *r) {
+    known_split x = {.n_heavy = 0, .light = s->sizes.total, .k = 0, .is_listed = true};
+#pragma unroll
+    for (int i = 0; i < TAKE_WARPS; i++)
+        x.n_heavy += r->n_heavy[i], x.light -= r->heavy[i], x.is_listed &= r->n_heavy[i] <= KNOWN_LISTED;
+    x.k = (double)x.light / (double)r->kappa;
+    return x;
+}
+
+// ---- draws ----
+
+// Uniform number `index`, for heads with more than TAKE_THREADS points. Not inlined, because few heads need it.
+__device__ __noinline__ uint64_t later_random(sl_rng_id id, uint32_t index) {
+    return sl_draw_random(&id, index);
+}
+
+// Point m. shared: all points have one uniform number.
+template <typename Space>
+__device__ uint64_t point_of(const Space *s, const known_rows *r, bool shared, const sl_rng_id &id, uint32_t m) {
+    uint32_t i = shared ? 0 : m;
+    uint64_t u = i < TAKE_THREADS ? s->uniform[i] : later_random(id, i);
+    return m * r->kappa + __umul64hi(u, r->kappa);
+}
+
+// The number of points below t. Each of them draws a light row if t is at most the light size.
+template <typename Space>
+__device__ __noinline__ uint32_t points_below(const Space *s, const known_rows *r, bool shared, const sl_rng_id &id,
+                                              uint64_t t) {
+    uint32_t m = (uint32_t)((double)t / (double)r->kappa);
+    while (m > 0 && point_of(s, r, shared, id, m - 1) >= t) m--;
+    while (point_of(s, r, shared, id, m) < t) m++;
+    return m;
+}
+
+// The light row at t. heavy: size of the heavy rows before the listed ones.
+template <typename Space> __device__ drawn_row find_known(const Space *s, const known_rows *r, uint64_t heavy, uint64_t t) {
+    const size_view &z = s->sizes;
+    uint64_t passed = heavy, move = heavy; // move: size of the heavy rows before the row
+    int list = -1, low = 0;
+#pragma unroll
+    for (int i = 0; i < TAKE_WARPS; i++) { // a list without rows has no first row
+        if (r->n_heavy[i] > 0 && s->lists.before[i][0] <= t + passed) list = i, move = passed;
+        passed += r->heavy[i];
+    }
+    if (list >= 0) {
+        int last = count_upto(s->lists.before[list], r->n_heavy[list], t + move) - 1;
+        move += s->lists.up_to[list][last], low = entry_of_row(z, s->lists.row[list][last]);
+    }
+    return find_size(s, t + move, low, entry_of_row(z, z.n - 1));
+}
+
+// Heavy row number i of the lists.
+__device__ int listed_row(const take_space *s, const known_rows *r, int i) {
+    int warp = 0;
+#pragma unroll
+    for (int k = 0; k + 1 < TAKE_WARPS; k++)
+        if (warp == k && i >= r->n_heavy[k]) i -= r->n_heavy[k], warp++;
+    return s->lists.row[warp][i];
+}
+
+// A part of a head: the listed heavy rows and the light rows at points begin, begin + 1, ... below `end`.
+struct known_part {
+    int n_heavy;
+    uint32_t begin;
+    uint64_t end;   // in light size
+    uint64_t heavy; // size of the heavy rows before the part
+    double k;       // end / kappa
+};
+
+// The whole head. Precondition: split.is_listed.
+__device__ known_part whole_head(const known_split &split) {
+    return {.n_heavy = split.n_heavy, .begin = 0, .end = split.light, .heavy = 0, .k = split.k};
+}
+
+// A bound of the rows of a part. The last points may lie past its end.
+__device__ int rows_of_part(const known_part &part) {
+    return part.n_heavy + (int)part.k + 2 - (int)part.begin;
+}
+
+// Turns of at most TAKE_THREADS rows.
+__device__ int turns_of_part(const known_part &part) {
+    return ceil_div(rows_of_part(part), (int)TAKE_THREADS);
+}
+
+// The thread's row in a turn: heavy rows come first, then light rows. *m: the point of a light row. In a warp, lanes with rows
+// come first. Equal neighbours are a light row that was drawn twice. All turns have the same number of rows, and so have all
+// warps, so that all of them load together.
+template <typename Space>
+__device__ drawn_row row_of_part(const Space *s, const known_rows *r, const known_part &part, bool shared, const sl_rng_id &id,
+                                 int turn, int thread, uint32_t *m) {
+    int lane = thread % 32, warp = thread / 32, n = rows_of_part(part), n_each = ceil_div(n, turns_of_part(part));
+    int n_warp = ceil_div(n_each, (int)TAKE_WARPS), own = warp * n_warp + lane, i = turn * n_each + own;
+    *m = 0;
+    if (lane >= n_warp || own >= n_each || i >= n) return {-1, 0};
+    if (i < part.n_heavy) return {listed_row(s, r, i), 0};
+    *m = part.begin + (uint32_t)(i - part.n_heavy);
+    uint64_t t = point_of(s, r, shared, id, *m);
+    if (t >= part.end) return {-1, 0};
+    return find_known(s, r, part.heavy, t);
+}
+
+// Calls add(row, m) for all turns of a part. All threads call it together.
+template <typename Space, typename Add>
+__device__ void take_part(const Space *s, const known_rows *r, const known_part &part, bool shared, const sl_rng_id &id,
+                          int thread, const Add &add) {
+#pragma unroll 1
+    for (int turn = 0; turn < turns_of_part(part); turn++) {
+        uint32_t m;
+        drawn_row x = row_of_part(s, r, part, shared, id, turn, thread, &m);
+        add(x, m);
+    }
+}
+
+// take_part for all parts of a head whose heavy rows are too many for the lists.
+template <typename Space, typename Add>
+__device__ void take_parts(Space *s, known_rows *r, const known_split &split, bool shared, const sl_rng_id &id, int thread,
+                           const Add &add) {
+    int n_blocks = listed_blocks(r);
+    uint64_t light = 0, heavy = 0; // size of the light and of the heavy rows before the part
+    for (int from = 0; from < n_blocks; from += PART_BLOCKS) {
+        int to = min(from + PART_BLOCKS, n_blocks);
+        __syncthreads();
+        list_heavy(s, r, from, to, thread);
+        __syncthreads();
+        known_part part = {.n_heavy = 0, .begin = points_below(s, r, shared, id, light), .end = split.light, .heavy = heavy};
+        for (int i = 0; i < TAKE_WARPS; i++) part.n_heavy += r->n_heavy[i], heavy += r->heavy[i];
+        if (to < n_blocks) part.end = size_before(s, listed_block(r, to)) - heavy;
+        part.k = (double)part.end / (double)r->kappa;
+        take_part(s, r, part, shared, id, thread, add);
+        light = part.end;
+    }
+}
+
+} // namespace
+
+#endif

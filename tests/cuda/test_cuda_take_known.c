@@ -1,0 +1,187 @@
+// tests/cuda/test_cuda_take_known.c - compares take-all + PPS draws at a known threshold on a GPU with the CPU's (sl_draw_at):
+// the split into heavy and light rows, rows, counts and expected counts from the same stored sizes.
+#include "tests/support/gpu.h"
+
+#ifdef SLEIGH_CUDA
+#include "tests/support/draw_inputs.h"
+#include "tests/support/take_known_probe.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_PROBLEMS = 24 };
+
+typedef struct problem {
+    sl_masses size;
+    int shared;
+    double alpha, kappa; // kappa: as a share of the total size
+    sl_rng_id id;
+    sl_take_all want; // filled by run
+} problem;
+
+static uint64_t draw_of(int row, float inv_pi) { // the row is in the high bits, so that integers sort by row
+    uint32_t bits;
+    memcpy(&bits, &inv_pi, sizeof bits);
+    return (uint64_t)row << 32 | bits;
+}
+
+// kappa in units of size, by the rule of carried.c.
+static uint64_t kappa_of(const problem *p) {
+    double units = p->kappa / (1.0 / (double)sl_masses_total(&p->size));
+    return units < 1 ? 1 : units < 0x1p62 ? (uint64_t)units : (uint64_t)1 << 62;
+}
+
+static void check(const problem *p, const take_known_result *r, const int32_t *row, const float *inv_pi) {
+    int n = p->size.n, n_drawn = 0, at = 0, most = (int)(p->want.n_heavy + p->want.k) + 1;
+    sl_draws d = {.row = malloc(most * sizeof *d.row),
+                  .count = malloc(most * sizeof *d.count),
+                  .inv_pi = malloc(most * sizeof *d.inv_pi)};
+    uint64_t *got = malloc(most * sizeof *got);
+    sl_draw_at(&p->size, r->kappa, p->shared, sl_uniform_philox(&p->id), &d);
+    CHECK(r->kappa == kappa_of(p) && r->light == p->want.light);
+    CHECK_INT(r->n_heavy, p->want.n_heavy);
+    CHECK_INT(r->n_points, d.n_draws - p->want.n_heavy);
+    for (int i = 0; i < r->n_entries; i++) {
+        if (row[i] < 0) continue;
+        CHECK(row[i] < n && n_drawn < d.n_draws);
+        got[n_drawn++] = draw_of(row[i], inv_pi[i]);
+    }
+    sl_sort(got, n_drawn);
+    CHECK_INT(n_drawn, d.n_draws);
+    for (int i = 0; i < d.n; i++)
+        for (int c = 0; c < d.count[i]; c++, at++)
+            if (got[at] != draw_of(d.row[i], d.inv_pi[i]))
+                FAIL("n %d, kappa %g, %s, alpha %g: draw %d is of row %d, expected row %d, or 1 / pi is not %.9g", n, p->kappa,
+                     p->shared ? "sys" : "strat", p->alpha, at, (int)(got[at] >> 32), d.row[i], d.inv_pi[i]);
+    free(d.row), free(d.count), free(d.inv_pi), free(got);
+}
+
+// Draws all problems. Returns the number of problems whose heavy rows fitted into the lists.
+static int run(problem *problems, int n_problems) {
+    take_known_problem on_gpu[MOST_PROBLEMS];
+    int n_listed = 0;
+    for (int i = 0; i < n_problems; i++) {
+        problem *p = &problems[i];
+        size_t n_blocks = p->size.n_blocks;
+        uint64_t *mass = malloc((n_blocks + 1) * sizeof *mass);
+        for (size_t b = 0; b < n_blocks; b++) {
+            uint64_t in_block = 0;
+            for (int j = 0; j < SL_BLOCK; j++)
+                in_block += (uint32_t)(sl_bf16_to_f32(p->size.stored[b * SL_BLOCK + j]) * 0x1p30f);
+            mass[b] = (uint64_t)(uint16_t)p->size.ref[b] << 48 | in_block;
+        }
+        if (p->alpha > 0) sl_masses_mix(&p->size, p->alpha);
+        p->want = sl_split_sizes(&p->size, kappa_of(p));
+        int most = 2 * (p->want.n_heavy + p->want.k) + 512 * ((int)n_blocks + 8); // every part of a head ends with a short turn
+        on_gpu[i] = (take_known_problem){.mass = gpu_copy(mass, (n_blocks + 1) * sizeof *mass),
+                                         .w = gpu_copy(p->size.stored, n_blocks * SL_BLOCK * sizeof(bf16)),
+                                         .n = p->size.n,
+                                         .shared = p->shared,
+                                         .alpha = p->alpha,
+                                         .kappa = p->kappa,
+                                         .id = p->id,
+                                         .row = gpu_new(most * sizeof(int32_t)),
+                                         .inv_pi = gpu_new(most * sizeof(float)),
+                                         .most = most,
+                                         .result = gpu_new(sizeof(take_known_result))};
+        free(mass);
+    }
+    take_known_on_gpu(gpu_copy(on_gpu, n_problems * sizeof *on_gpu), n_problems);
+    gpu_sync("take_known_on_gpu");
+    for (int i = 0; i < n_problems; i++) {
+        take_known_result r;
+        gpu_read(&r, on_gpu[i].result, sizeof r);
+        CHECK(r.n_entries <= on_gpu[i].most);
+        int32_t *row = malloc(r.n_entries * sizeof *row + 1);
+        float *inv_pi = malloc(r.n_entries * sizeof *inv_pi + 1);
+        gpu_read(row, on_gpu[i].row, r.n_entries * sizeof *row);
+        gpu_read(inv_pi, on_gpu[i].inv_pi, r.n_entries * sizeof *inv_pi);
+        check(&problems[i], &r, row, inv_pi);
+        n_listed += r.n_listed;
+        free(row), free(inv_pi);
+    }
+    gpu_free_all();
+    return n_listed;
+}
+
+// Thresholds from the size of all rows to a small share of it, and thresholds that are equal to the size of a row.
+static int run_sizes(const sl_masses *size, uint32_t seed, int *n_run) {
+    static const double rows[] = {0.5, 1, 7, 128, 1000, 20000};
+    int n_listed = 0;
+    for (int mixed = 0; mixed < 2; mixed++) {
+        problem problems[MOST_PROBLEMS];
+        int n = 0;
+        sl_masses all = *size;
+        if (mixed) sl_masses_mix(&all, 0.01);
+        for (int i = 0; i < MOST_PROBLEMS / 2; i++) {
+            double total = (double)sl_masses_total(&all), kappa = 1 / rows[i / 2];
+            if (i % 4 == 3) kappa = (double)sl_masses_of_row(&all, (int)((uint64_t)i * 7919 % (uint64_t)all.n)) / total;
+            problem p = {.size = *size,
+                         .shared = i % 2,
+                         .alpha = mixed ? 0.01 : 0,
+                         .kappa = kappa,
+                         .id = {.seed = seed, .sequence = 3, .position = 17, .layer = 2, .head = (uint32_t)i}};
+            if (!(total > 0) || kappa * total < 1 || 1 / kappa > 4e4) continue; // a head never draws so many rows
+            problems[n++] = p;
+        }
+        n_listed += n ? run(problems, n) : 0, *n_run += n;
+    }
+    return n_listed;
+}
+
+static void shapes_and_lengths(void) {
+    int n_listed = 0, n = 0;
+    for (int k = 0; k < N_SHAPES; k++)
+        for (int l = 0; l < N_LENGTHS; l++) {
+            sample s = sample_new(lengths[l], shapes[k], test_seed + 10 * k + l);
+            n_listed += run_sizes(&s.sizes, (uint32_t)(100 * k + l), &n);
+            sample_free(&s);
+        }
+    CHECK(n_listed < n && n_listed > n / 2); // heads of one part and of several parts
+    printf("      heavy rows fitted into the lists of %d of %d heads\n", n_listed, n);
+}
+
+// Sizes on both sides of the limits of threads and entries: 512 and 1024 blocks.
+static void awkward_lengths(void) {
+    static const int n[] = {1, 31, 32, 33, 255, 256, 257, 16384, 16385, 32768, 32769, 131072};
+    int n_run = 0;
+    for (size_t i = 0; i < sizeof n / sizeof *n; i++) {
+        sample s = sample_new(n[i], i % 2 ? PEAKED : FLAT, test_seed + i);
+        run_sizes(&s.sizes, (uint32_t)i, &n_run);
+        sample_free(&s);
+    }
+}
+
+// One value: a threshold of this size makes every row heavy, and the next larger threshold makes every row light.
+static void ties(void) {
+    static const int n[] = {40, 1000, 5000, 70000};
+    for (int i = 0; i < 4; i++) {
+        sample s = sample_new(n[i], FLAT, test_seed + i);
+        for (int b = 0; b < s.sizes.n_blocks; b++) {
+            s.sizes.ref[b] = 0;
+            s.sizes.cum[b + 1] = 0;
+            for (int j = 0; j < SL_BLOCK; j++) {
+                bf16 w = b * SL_BLOCK + j < s.sizes.n ? sl_f32_to_bf16(0.75f) : 0;
+                s.sizes.stored[b * SL_BLOCK + j] = w;
+                s.sizes.cum[b + 1] += (uint32_t)(sl_bf16_to_f32(w) * 0x1p30f);
+            }
+        }
+        sl_masses_finish(&s.sizes);
+        double size = (double)sl_masses_of_row(&s.sizes, 0), total = (double)sl_masses_total(&s.sizes);
+        problem problems[2] = {{.size = s.sizes, .kappa = (size + 0.25) / total},
+                               {.size = s.sizes, .kappa = (size + 1.25) / total}};
+        run(problems, 2);
+        CHECK(problems[0].want.n_heavy == n[i] && problems[1].want.n_heavy == 0);
+        sample_free(&s);
+    }
+}
+#endif
+
+static const test_case cases[] = {
+    GPU_CASE("shapes-and-lengths", shapes_and_lengths),
+    GPU_CASE("awkward-lengths", awkward_lengths),
+    GPU_CASE("ties", ties),
+    {0},
+};
+const test_suite suite_cuda_take_known = {"cuda_take_known", cases};

@@ -1,0 +1,41 @@
+// tests/support/take_known_probe.cu - see take_known_probe.h.
+#include "tests/support/take_known_probe.h"
+#include "attention/cuda/take_known.cuh"
+
+namespace {
+
+struct probe_shared {
+    take_space take;
+    known_rows rows;
+};
+
+__global__ void take_known_kernel(const take_known_problem *problems) {
+    extern __shared__ __align__(128) char memory[];
+    probe_shared *s = (probe_shared *)memory;
+    const take_known_problem p = problems[blockIdx.x];
+    int thread = threadIdx.x, n = 0;
+    take_all_prepare(&s->take, memory + (sizeof *s + 15) / 16 * 16, p.mass, p.w, BLOCK, p.n, p.alpha, p.id, thread);
+    __syncthreads();
+    known_blocks(&s->take, &s->rows, p.kappa, {NULL, NULL, NULL}, NULL, thread);
+    list_heavy(&s->take, &s->rows, 0, listed_blocks(&s->rows), thread);
+    __syncthreads();
+    known_split split = split_known(&s->take, &s->rows);
+    auto add = [&](const drawn_row &x, uint32_t) {
+        if (n + thread < p.most) p.row[n + thread] = x.row, p.inv_pi[n + thread] = inverse_pi(&s->take, x);
+        n += TAKE_THREADS;
+    };
+    uint32_t n_points = points_below(&s->take, &s->rows, p.shared, p.id, split.light);
+    if (split.is_listed)
+        take_part(&s->take, &s->rows, whole_head(split), p.shared, p.id, thread, add);
+    else
+        take_parts(&s->take, &s->rows, split, p.shared, p.id, thread, add);
+    if (thread == 0) *p.result = {s->rows.kappa, split.light, split.n_heavy, split.is_listed, n, n_points};
+}
+
+} // namespace
+
+void take_known_on_gpu(const take_known_problem *problems, int n) {
+    int bytes = (sizeof(probe_shared) + 15) / 16 * 16 + take_all_memory(DRAW_ROWS_MAX / BLOCK);
+    cudaFuncSetAttribute(take_known_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    take_known_kernel<<<n, TAKE_THREADS, bytes>>>(problems);
+}
