@@ -88,9 +88,8 @@ typedef struct sl_attn_cuda_ops {
     // Adds those reads of a step over n_kv rows that depend only on n_kv. The kernels count the other reads into args->stats.
     void (*account)(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats);
     void (*prefill)(const sl_attn_cuda_prefill_args *args);
-    // Returns what of the specification the kernels do not offer, for messages ("{on-miss} dense"); NULL: nothing. The pointer
-    // NULL: the kernels offer every specification.
-    const char *(*lacks)(const sl_attn_spec *spec);
+    // Returns 0, or SL_ERR_UNSUPPORTED with the reason. NULL: the kernels offer every specification.
+    int (*supports)(const sl_attn_spec *spec, sl_error *err);
 } sl_attn_cuda_ops;
 
 // page_extras.cu: build_device of the page extras.

@@ -16,7 +16,7 @@ sl_composition sl_composition_of(const sl_attn_spec *spec) {
 int sl_attn_on_gpu(const sl_attn_spec *spec) {
 #ifdef SLEIGH_CUDA
     const sl_attn_cuda_ops *ops = spec->method->cuda;
-    if (!ops || !ops->decode || (ops->lacks && ops->lacks(spec)) || sl_budget_is_by_variance(spec)) return 0;
+    if (!ops || !ops->decode || (ops->supports && ops->supports(spec, NULL)) || sl_budget_is_by_variance(spec)) return 0;
     return !spec->plus || (spec->plus->cuda && spec->plus->stages->draw->sampler); // bernoulli.cu has the samplers only
 #else
     (void)spec;

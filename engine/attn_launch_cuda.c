@@ -17,9 +17,7 @@ int sl_cuda_check_method(sl_engine *e, const sl_attn_spec *spec, const char *whe
             "even, or {device} cpu",
             where, spec->method->name);
     const sl_attn_cuda_ops *ops = spec->method->cuda;
-    if (ops && ops->lacks && ops->lacks(spec))
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: not offered on a GPU (%s, {attn} %s); use {device} cpu", ops->lacks(spec),
-                       where, spec->method->name);
+    if (ops && ops->supports && ops->supports(spec, err)) return SL_ERR_UNSUPPORTED;
     if (!sl_attn_on_gpu(spec))
         return sl_fail(err, SL_ERR_UNSUPPORTED, "{attn} %s%s%s: not offered on a GPU (%s); use {device} cpu",
                        spec->method->name, spec->plus ? "+" : "", spec->plus ? spec->plus->name : "", where);

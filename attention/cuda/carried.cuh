@@ -69,7 +69,7 @@ static carried_params carried_params_of(const sl_attn_cuda_decode_args *a, size_
                         .stated = {},
                         .share = 0,
                         .aim = 0,
-                        .finished = counters_of(a, 0).lists_done}; // these methods have no lists
+                        .finished = counters_of(a, 0).top}; // santa-pps does not use `top` otherwise
     if (!sl_attn_certifies_layer(a->spec)) return c;
     double epsilon = sl_attn_get(a->spec, "epsilon");
     c.stated = sl_stated_of(sl_attn_get(a->spec, "delta"), (sl_stated_bound)sl_attn_get(a->spec, "bound"));

@@ -482,7 +482,8 @@ __device__ float draw_of_layer(const pps_params &p, block_shared *s, layer_share
         double most = STATED ? s->at.n / 2.0 : p.carried.most;
         split = split_known(&s->take, &l->rows);
         fits = split.n_heavy + split.k <= most;
-        if (thread == 0) l->step = step_of_known(s->take.sizes, &l->rows, split, most);
+        if (thread == TAKE_THREADS - 1) // the last warp has the fewest rows
+            l->step = step_of_known(s->take.sizes, &l->rows, split, most);
     }
     if (!STATED) wait_if_late(p, blockIdx.x);
     if (fits && split.is_listed) return draw_known<DIM, STATED, true>(p, s, l, split, o, thread);
@@ -563,7 +564,7 @@ template <int DIM, int MODE> __global__ void __maxnreg__(96) pps_draw_kernel(con
     wait_done(scores.done + seq_head, done_target(SCORE_WARPS, row.position + 1), thread);
     if (HAS_LAYER) {
         asm volatile("cp.async.wait_all;" ::: "memory"); // of copy_pages
-        known_blocks(&s->take, &l->rows, l->kappa, {masses.mass, s->at.mass, s->at.top}, NULL, thread);
+        known_blocks<true>(&s->take, &l->rows, l->kappa, {masses.mass, s->at.mass, s->at.top}, NULL, thread);
     } else {
         take_all_begin(&s->take, thread);
         sum_masses(&s->at, thread);
@@ -690,9 +691,11 @@ size_t state(const sl_attn_geom *geom, const sl_attn_spec *spec) {
     return (bytes + 15) / 16 * 16;
 }
 
-const char *lacks(const sl_attn_spec *spec) {
-    bool repeats = mode_of(spec) == BY_LAYER && sl_attn_chooses(spec, "on-miss", "dense");
-    return repeats ? "{on-miss} dense" : NULL; // a certificate is known when the layer's heads have ended
+int supports(const sl_attn_spec *spec, sl_error *err) {
+    if (mode_of(spec) != BY_LAYER || !sl_attn_chooses(spec, "on-miss", "dense")) return 0;
+    return sl_fail(err, SL_ERR_UNSUPPORTED,
+                   "{attn} santa-pps: {on-miss} dense is not offered on a GPU, where a layer's error is known when its heads "
+                   "have ended; use {on-miss} report, or {device} cpu");
 }
 
 // Counts all keys and norms. The kernel counts the rows of V.
@@ -710,4 +713,4 @@ const sl_attn_cuda_ops sl_santa_pps_cuda_ops = {.workspace = workspace,
                                                 .max_rows = DRAW_ROWS_MAX,
                                                 .account = account_keys_and_norms,
                                                 .prefill = NULL,
-                                                .lacks = lacks};
+                                                .supports = supports};

@@ -391,7 +391,7 @@ __global__ void __maxnreg__(REGISTERS) is_draw_kernel(const __grid_constant__ is
         take_all_nothing(&s->take, thread);
     } else if (CARRIED) {
         asm volatile("cp.async.wait_all;" ::: "memory"); // of the query and of copy_pages
-        known_blocks(&s->take, &l->rows, l->kappa, {NULL, NULL, NULL}, &s->other_top, thread);
+        known_blocks<false>(&s->take, &l->rows, l->kappa, {NULL, NULL, NULL}, &s->other_top, thread);
     } else {
         take_all_solve(&s->take, p.draw.S, &s->other_top, thread);
     }
@@ -493,8 +493,10 @@ size_t state(const sl_attn_geom *geom, const sl_attn_spec *spec) {
     return carried_state(geom, spec);
 }
 
-const char *lacks(const sl_attn_spec *spec) {
-    return sl_attn_states_error(spec) ? "{epsilon}" : NULL;
+int supports(const sl_attn_spec *spec, sl_error *err) {
+    if (!sl_attn_states_error(spec)) return 0;
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "{attn} santa-is: {epsilon} %g is not offered on a GPU; use {device} cpu",
+                   sl_attn_get(spec, "epsilon"));
 }
 
 // Counts the reads of the scores, and V of the newest page. The kernel counts the drawn rows.
@@ -514,4 +516,4 @@ const sl_attn_cuda_ops sl_santa_is_cuda_ops = {.workspace = workspace,
                                                .max_rows = DRAW_ROWS_MAX,
                                                .account = account_proposal_and_newest,
                                                .prefill = NULL,
-                                               .lacks = lacks};
+                                               .supports = supports};

@@ -68,8 +68,8 @@ __device__ uint64_t kappa_in_units(double kappa, double unit) {
 }
 
 // Finds the unit (top), the total, the size before each entry (s->cum) and the blocks of at least kappa. Stores the block
-// masses to s->mass. other_top: as in take_all_solve. masses.mass NULL: the total of the sizes is 1.
-template <int EACH, typename Space>
+// masses to s->mass. other_top: as in take_all_solve. Without masses (HAS_MASSES) the total of the sizes is 1.
+template <int EACH, bool HAS_MASSES, typename Space>
 __device__ void known_blocks_of(Space *s, known_rows *r, double kappa, const total_masses &masses, const int *other_top,
                                 int thread) {
     enum { SHIFT = EACH > 4 ? 2 : 0, N = 1 << SHIFT };
@@ -77,16 +77,16 @@ __device__ void known_blocks_of(Space *s, known_rows *r, double kappa, const tot
     int top = REF_EMPTY, mass_top = REF_EMPTY;
     uint64_t x[EACH], y[EACH], own = 0, own_mass = 0, before = 0, total = 0, total_mass = 0;
     load_own<EACH>(s->sizes.mass, n_blocks, first, x);
-    if (masses.mass) load_own<EACH>(masses.mass, n_blocks, first, y);
+    if (HAS_MASSES) load_own<EACH>(masses.mass, n_blocks, first, y);
 #pragma unroll
     for (int j = 0; j < EACH; j++) {
         top = max(top, ref_of(x[j]));
-        if (masses.mass) mass_top = max(mass_top, ref_of(y[j]));
+        if (HAS_MASSES) mass_top = max(mass_top, ref_of(y[j]));
     }
     top = __reduce_max_sync(~0u, top);
-    if (masses.mass) mass_top = __reduce_max_sync(~0u, mass_top);
+    if (HAS_MASSES) mass_top = __reduce_max_sync(~0u, mass_top);
     if (lane == 0) s->ints[warp] = top;
-    if (lane == 0 && masses.mass) masses.top[warp] = mass_top;
+    if (lane == 0 && HAS_MASSES) masses.top[warp] = mass_top;
 #pragma unroll
     for (int j = 0; j < EACH; j += 2)
         if (first + j < n_blocks) *(ulonglong2 *)(s->mass + place_of(first) + j) = make_ulonglong2(x[j], x[j + 1]);
@@ -94,30 +94,30 @@ __device__ void known_blocks_of(Space *s, known_rows *r, double kappa, const tot
 #pragma unroll
     for (int i = 0; i < TAKE_WARPS; i++) {
         top = max(top, s->ints[i]);
-        if (masses.mass) mass_top = max(mass_top, masses.top[i]);
+        if (HAS_MASSES) mass_top = max(mass_top, masses.top[i]);
     }
     if (other_top && *other_top > top && *other_top - top <= 8) top = *other_top;
 #pragma unroll
     for (int j = 0; j < EACH; j++) {
         own += global_mass(x[j], top);
-        if (masses.mass) own_mass += global_mass(y[j], mass_top);
+        if (HAS_MASSES) own_mass += global_mass(y[j], mass_top);
     }
     uint64_t running = sl_scan_lanes(own, lane);
-    if (masses.mass) own_mass = sum_lanes(own_mass);
+    if (HAS_MASSES) own_mass = sum_lanes(own_mass);
     if (lane == 31) s->scan[0][warp] = running;
-    if (lane == 31 && masses.mass) masses.of_warp[warp] = own_mass;
+    if (lane == 31 && HAS_MASSES) masses.of_warp[warp] = own_mass;
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < TAKE_WARPS; i++) {
         if (i == warp) before = total;
         total += s->scan[0][i];
-        if (masses.mass) total_mass += masses.of_warp[i];
+        if (HAS_MASSES) total_mass += masses.of_warp[i];
     }
     uint64_t each = (uint64_t)(s->sizes.share * (double)total);
     total += each * (uint64_t)n;
     running += before - own + each * (uint64_t)min(first * BLOCK, n);
-    double unit = 1.0 / (double)(masses.mass ? total_mass : total);
-    if (masses.mass) unit *= power_of_two(top - mass_top);
+    double unit = 1.0 / (double)(HAS_MASSES ? total_mass : total);
+    if (HAS_MASSES) unit *= power_of_two(top - mass_top);
     uint64_t known = kappa_in_units(kappa, unit);
     uint32_t mask = 0;
 #pragma unroll
@@ -130,7 +130,7 @@ __device__ void known_blocks_of(Space *s, known_rows *r, double kappa, const tot
     int at = sl_scan_lanes(__popc(mask), lane), list = warp * 32 * EACH + at - __popc(mask);
     for (; mask; mask &= mask - 1) r->block[list++] = (uint16_t)(first + __ffs(mask) - 1);
     if (lane == 31) r->n_blocks[warp] = at;
-    if (thread < TAKE_WARPS && masses.mass) masses.top[thread] = mass_top;
+    if (thread < TAKE_WARPS && HAS_MASSES) masses.top[thread] = mass_top;
     if (thread == 0) {
         s->sizes.shift = SHIFT, s->sizes.top = top, s->sizes.each = each, s->sizes.total = total;
         s->cum[TAKE_THREADS * EACH / N] = total;
@@ -140,18 +140,18 @@ __device__ void known_blocks_of(Space *s, known_rows *r, double kappa, const tot
     __syncthreads();
 }
 
-template <typename Space>
+template <bool HAS_MASSES, typename Space>
 __device__ void known_blocks(Space *s, known_rows *r, double kappa, const total_masses &masses, const int *other_top,
                              int thread) {
     switch (blocks_each(s->sizes.n_blocks)) {
     case 2:
-        known_blocks_of<2>(s, r, kappa, masses, other_top, thread);
+        known_blocks_of<2, HAS_MASSES>(s, r, kappa, masses, other_top, thread);
         break;
     case 4:
-        known_blocks_of<4>(s, r, kappa, masses, other_top, thread);
+        known_blocks_of<4, HAS_MASSES>(s, r, kappa, masses, other_top, thread);
         break;
     default:
-        known_blocks_of<16>(s, r, kappa, masses, other_top, thread);
+        known_blocks_of<16, HAS_MASSES>(s, r, kappa, masses, other_top, thread);
     }
 }
 
@@ -325,7 +325,8 @@ __device__ int turns_of_part(const known_part &part) {
 template <typename Space>
 __device__ drawn_row row_of_part(const Space *s, const known_rows *r, const known_part &part, bool shared, const sl_rng_id &id,
                                  int turn, int thread, uint32_t *m) {
-    int lane = thread % 32, warp = thread / 32, n = rows_of_part(part), n_each = ceil_div(n, turns_of_part(part));
+    int lane = thread % 32, warp = thread / 32, n = rows_of_part(part), n_each = n;
+    if (n > TAKE_THREADS) n_each = ceil_div(n, turns_of_part(part)); // a division of integers takes many instructions
     int n_warp = ceil_div(n_each, (int)TAKE_WARPS), own = warp * n_warp + lane, i = turn * n_each + own;
     *m = 0;
     if (lane >= n_warp || own >= n_each || i >= n) return {-1, 0};

@@ -23,6 +23,10 @@ static const char *const specs[] = {
     "santa-pps:S=128:pps=sys",
     "santa-pps:epsilon=0.3",
     "santa-pps:epsilon=0.3:bound=bernstein",
+    "santa-pps:S=64:budget=carried",
+    "santa-pps:epsilon=0.3:certify=layer:bound=chi2",
+    "santa-is:S=64:budget=carried",
+    "santa-is:S=300:budget=carried", // drawn in parts
     "santa-is:S=256",
     "santa-is:S=600",
     "santa-is:S=128:proposal=int8",

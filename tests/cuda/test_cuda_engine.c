@@ -237,8 +237,9 @@ static int32_t fed(const model_fixture *r, int i, int step) {
     return (int32_t)((i * 131 + step * 17 + 7) % (r->n_vocab - 16));
 }
 
-static void check_batch(const char *dir, int longest) {
+static void check_batch(const char *dir, int longest, const char *attn) {
     model_fixture r = fixture_on("cuda", dir, longest + STEPS, BATCH, 0);
+    CHECK_OK(sl_engine_set_attention(r.engine, attn, &err), err);
     float *want = malloc((size_t)BATCH * r.n_vocab * sizeof *want);
     for (int i = 0; i < BATCH; i++) { // alone
         sl_session *s = grown_to(&r, i, longest);
@@ -268,11 +269,16 @@ static void check_batch(const char *dir, int longest) {
 }
 
 static void batch_bits(void) {
-    check_batch("models/tiny", 1024);
+    check_batch("models/tiny", 1024, "dense");
+}
+static void batch_bits_carried(void) { // thresholds from step to step
+    check_batch("models/tiny", 1024, "santa-pps:S=16:budget=carried");
+    check_batch("models/tiny", 1024, "santa-is:S=16:budget=carried");
+    check_batch("models/tiny", 1024, "santa-pps:epsilon=0.3:certify=layer");
 }
 static void batch_bits_qwen(void) { // biases; norms of heads
-    check_batch("tests/goldens/qwen2", 300);
-    check_batch("tests/goldens/qwen3-tied", 300);
+    check_batch("tests/goldens/qwen2", 300, "dense");
+    check_batch("tests/goldens/qwen3-tied", 300, "dense");
 }
 
 // Device memory in use, in bytes.
@@ -304,14 +310,15 @@ static void no_allocation(void) {
 }
 
 // Recorded steps and newly queued steps give equal bits. (A change of the attention plan discards the recordings.)
-static void replay_bits(void) {
+static void check_replay(const char *attn) {
     float *last[2];
     for (int afresh = 0; afresh < 2; afresh++) {
         model_fixture r = fixture_on("cuda", "models/tiny", 1200, 2, 0);
+        CHECK_OK(sl_engine_set_attention(r.engine, attn, &err), err);
         sl_session *batch[2] = {grown(&r, 2), grown(&r, 12)};
         for (int step = 0; step < 100; step++) { // across borders of pages and chunks
             int32_t ids[2] = {fed(&r, 2, step), fed(&r, 12, step)};
-            if (afresh) CHECK_OK(sl_engine_set_attention(r.engine, "dense", &err), err);
+            if (afresh) CHECK_OK(sl_engine_set_attention(r.engine, attn, &err), err);
             CHECK_OK(sl_decode(batch, 2, ids, &err), err);
         }
         last[afresh] = malloc(2 * r.n_vocab * sizeof **last);
@@ -323,6 +330,38 @@ static void replay_bits(void) {
         model_fixture_close(&r);
     }
     free(last[0]), free(last[1]);
+}
+static void replay_bits(void) {
+    check_replay("dense");
+    check_replay("santa-pps:S=16:budget=carried");
+    check_replay("santa-is:S=16:budget=carried");
+}
+
+// The first step after a cut, and the first step of a fork, search for a threshold, as the first step of a session does.
+static void thresholds_end_at_a_cut(void) {
+    enum { N = 900 };
+    model_fixture r = fixture_on("cuda", "models/tiny", 1200, 2, 0);
+    CHECK_OK(sl_engine_set_attention(r.engine, "santa-pps:S=16:budget=carried", &err), err);
+    sl_session *s = grown_to(&r, 3, N), *fork;
+    int n = sl_session_n_tokens(s);
+    float *first = malloc(r.n_vocab * sizeof *first);
+    for (int turn = 0; turn < 3; turn++) {
+        if (turn == 1) CHECK_OK(sl_session_truncate(s, n, &err), err);
+        if (turn == 2) {
+            CHECK_OK(sl_session_fork(s, n, 3, &fork, &err), err);
+            sl_session_free(s);
+            s = fork;
+        }
+        for (int step = 0; step < 5; step++) {
+            int32_t id = fed(&r, 3, step);
+            CHECK_OK(sl_decode(&s, 1, &id, &err), err);
+        }
+        if (turn == 0) memcpy(first, sl_session_logits(s, NULL), r.n_vocab * sizeof *first);
+        check_bits(sl_session_logits(s, NULL), first, r.n_vocab, turn == 1 ? "after a cut" : "in a fork");
+    }
+    free(first);
+    sl_session_free(s);
+    model_fixture_close(&r);
 }
 
 // When a batch is larger than all earlier ones, buffers grow, and the recordings of smaller batches are discarded.
@@ -437,9 +476,12 @@ static void errors(void) {
     CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_DEVICE, "device cuda:99");
     o = (sl_engine_options){.device = "cuda", .n_ctx = 512, .attn = "magicpig"};
     CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED, "attn magicpig: not offered on a GPU");
+    o = (sl_engine_options){.device = "cuda", .n_ctx = 512, .attn = "santa-pps:epsilon=0.2:certify=layer:on-miss=dense"};
+    CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED, "on-miss dense is not offered on a GPU");
+    o = (sl_engine_options){.device = "cuda", .n_ctx = 512, .attn = "santa-is:epsilon=0.2:proposal=int8"};
+    CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED, "epsilon 0.2 is not offered on a GPU");
     o = (sl_engine_options){.device = "cuda", .n_ctx = 256, .n_sequences = 2731, .attn = "santa-sys"};
-    CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED,
-              "attn santa-sys: 2731 sequences, at most 2730");
+    CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED, "attn santa-sys: 2731 sequences, at most 2730");
     sl_model_free(model);
 }
 #endif
@@ -452,7 +494,9 @@ static const test_case cases[] = {
     GPU_CASE("chunks-bits", chunks_bits),
     GPU_CASE("batch-bits", batch_bits),
     GPU_CASE("batch-bits-qwen", batch_bits_qwen),
+    GPU_CASE("batch-bits-carried", batch_bits_carried),
     GPU_CASE("replay-bits", replay_bits),
+    GPU_CASE("thresholds-end-at-a-cut", thresholds_end_at_a_cut),
     WHOLE_GPU_CASE("no-allocation", no_allocation),
     GPU_CASE("batch-grows", batch_grows),
     GPU_CASE("prefix-bits", prefix_bits),
