@@ -74,7 +74,7 @@ typedef struct sl_threshold_step {
 // step that follows the previous step alone would draw too many or too few rows.
 static inline SL_HOST_DEVICE void sl_threshold_move(sl_threshold *t, const sl_threshold_step *s, double ratio) {
     double kappa = t->kappa > 0 ? t->kappa : s->k > 0 ? s->light / s->k : 0; // after a search: the heads' mean
-    double factor = 0.7 + 0.3 * (ratio < 4 ? ratio : 4);
+    double factor = 0.7 + 0.3 * (ratio > 4 ? 4 : ratio);
     if (factor > 0) kappa *= factor; // false for NaN
     // With kappa >= total no row is heavy.
     t->kappa = kappa < s->total ? kappa : s->total;

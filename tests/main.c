@@ -19,7 +19,7 @@
 #define SUITES(X)                                                                                      \
     X(kv) X(loader) X(weights) X(fuzz) X(backend) X(tokenizer) X(vocabularies) X(sentencepiece)        \
     X(chat) X(sampler) X(kernels) X(attention) X(randomness) X(draws) X(estimators) X(pps)             \
-    X(proposals) X(importance) X(sparse) X(bernoulli) X(vattention) X(vattention_bounds) X(extremes)   \
+    X(certified) X(proposals) X(importance) X(sparse) X(bernoulli) X(vattention) X(vattention_bounds) X(extremes)   \
     X(means) X(model) X(model_goldens) X(dummy) X(step) X(path) X(finite) X(attention_profile)         \
     X(embed) X(examples)                                                                               \
     X(cli) X(cli_answer) X(cli_output) X(cli_chat) X(cli_jsonl) X(cli_parallel) X(cli_bench)           \
