@@ -89,7 +89,7 @@ static int check_flags(const cli_options *o, sl_error *err) {
                                       CLI_FLAG("--copy", copy),        CLI_FLAG("--memory-rate", memory_rate),
                                       CLI_FLAG("--plot", plot),        CLI_FLAG("--query-spread", query_spread),
                                       CLI_FLAG("--phase", phase),      CLI_FLAG("--output", format),
-                                      CLI_FLAG("--seed", seed)};
+                                      CLI_FLAG("--seed", seed),        CLI_FLAG("--states", states)};
     const char *other = cli_given_flag(o, others, CLI_N_FLAGS(others));
     if (other) return sl_fail(err, SL_ERR_ARG, "flag %s cannot be used with --calibrate", other);
     for (int i = 0; CLI_GIVEN(o, depths) && i < o->depths.n; i++)
