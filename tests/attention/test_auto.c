@@ -100,6 +100,59 @@ static void choices(void) {
     sl_auto_free(&t);
 }
 
+static sl_attn_spec parse(const char *text) {
+    sl_attn_spec spec;
+    CHECK_OK(sl_attn_parse(text, &spec, &err), err);
+    return spec;
+}
+
+// Which specifications auto:epsilon=E takes for the error that they state.
+static void stated(void) {
+    static const struct {
+        const char *spec;
+        int counts;
+    } cases[] = {
+        {"dense", 0},
+        {"santa-pps:S=128", 0},
+        {"santa-is:S=256", 0},
+        {"santa-pps:epsilon=0.1:certify=head", 1},
+        {"santa-pps:epsilon=0.1:certify=layer", 1},
+        {"santa-pps:epsilon=0.1:certify=layer:bound=chi2", 1},
+        {"santa-pps:epsilon=0.1:certify=layer:on-miss=dense", 1},
+        {"vattention:epsilon=0.1", 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sl_attn_spec spec = parse(cases[i].spec);
+        if (sl_auto_counts(&spec) != cases[i].counts) FAIL("%s: expected %d", cases[i].spec, cases[i].counts);
+    }
+}
+
+// The fastest specification that states the error. It keeps its other parameters; a method that does not count is never chosen.
+static void fastest_stated(void) {
+    static const char list[] = "\"dense\", \"santa-pps:epsilon=0.2:certify=layer\", \"santa-pps:epsilon=0.1:certify=head\", "
+                               "\"vattention:epsilon=0.1\", \"santa-pps:epsilon=0.1:certify=layer:on-miss=dense\"";
+    static const struct {
+        const char *us, *want;
+    } cases[] = {
+        {"[20, 8, 9, 1, 10]", "santa-pps:epsilon=0.25:certify=layer"},
+        {"[20, 9, 9, 1, 9]", "santa-pps:epsilon=0.25:certify=layer"}, // of equal times the first one in the table
+        {"[20, 10, 9, 1, 9]", "santa-pps:epsilon=0.25:certify=head"},
+        {"[20, null, 10, 1, 9]", "santa-pps:epsilon=0.25:certify=layer:on-miss=dense"},
+        {"[20, 19.5, 20, 1, 21]", "dense"}, // the fastest one is less than 5% faster
+    };
+    const sl_attn_spec request = parse("auto:epsilon=0.25");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char point[128];
+        sl_attn_spec want = parse(cases[i].want);
+        sl_auto_choice choice;
+        snprintf(point, sizeof point, "{\"n_seqs\": 1, \"n_kv\": 64, \"us\": %s}", cases[i].us);
+        sl_auto_table t = read_table(spill_table("stated.json", list, point));
+        sl_auto_choose(&t, &request, 1, 64, &choice);
+        if (!sl_attn_same(&choice.spec, &want)) FAIL("%s: expected %s", cases[i].us, cases[i].want);
+        sl_auto_free(&t);
+    }
+}
+
 static void lines(void) {
     static const struct {
         const char *request;
@@ -350,6 +403,7 @@ static void calibrate_errors(void) {
         {{"bench", "--calibrate"}, "--calibrate needs the subject attn", 2},
         {{"bench", "decode", "--calibrate"}, "--calibrate needs the subject attn", 2},
         {{"bench", "attn", "--calibrate", "--phase=all"}, "--phase cannot be used with --calibrate", 2},
+        {{"bench", "attn", "--calibrate", "--no-auto-calibrate"}, "--auto-calibrate cannot be used with --calibrate", 2},
         {{"bench", "attn", "--calibrate", "-d", "0"}, "--depth 0", 2},
         {{"bench", "attn", "--calibrate", "-d", "4m"}, "-d 4m: expected", 2},
         {{"bench", "attn", "--calibrate", "-m", "/nowhere"}, "/nowhere", 1},
@@ -504,6 +558,8 @@ static void others(void) {
 
 static const test_case cases[] = {
     {"choices", 0, choices},
+    {"stated", 0, stated},
+    {"fastest_stated", 0, fastest_stated},
     {"lines", 0, lines},
     {"plans", 0, plans},
     {"files", 0, files},

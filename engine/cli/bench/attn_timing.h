@@ -9,17 +9,25 @@
 
 #include "attention/attention.h"
 
+#include <stdio.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 typedef struct sl_bench_attn sl_bench_attn; // device memory for one geometry
 
+static inline int sl_bench_gpu_index(const char *device) { // of a GPU that --device names
+    int index;
+    return sscanf(device, "cuda:%d", &index) == 1 ? index : 0;
+}
+
 typedef struct sl_bench_attn_limits {
     int n_pages;  // pages of the largest decode or prefill
     int n_seqs;   // sequences of the largest decode
     int n_tokens; // tokens of the largest prefill
     double query_deviation, query_spread;
+    int device; // index of the GPU
 } sl_bench_attn_limits;
 
 typedef struct sl_bench_attn_device {
