@@ -76,10 +76,10 @@ typedef struct sl_attn_report {
     float error_bound;                // b / |mu^| of methods with a stated error; NaN: the method states none
     uint32_t tries, fallback;         // draws until the stated error held; 1: every row was attended to exactly
     // of the layer, equal for all query heads. b is the bound of the error of the heads side by side, mu^ their output.
-    float kappa;        // threshold of the head's draw; NaN: no carried threshold
-    float stated_error; // epsilon' = b / (|mu^| - b), inf where b >= |mu^|; NaN: the method states no error of a layer
-    uint32_t certified; // 1: epsilon' <= epsilon
-    float kurtosis;                   // of e^s over the base sample of vattention (3 for normal numbers); NaN: no base sample
+    float kappa;         // threshold of the head's draw; NaN: no carried threshold
+    float stated_error;  // epsilon' = b / (|mu^| - b), inf where b >= |mu^|; NaN: the method states no error of a layer
+    uint32_t certified;  // 1: epsilon' <= epsilon
+    float kurtosis;      // of e^s over the base sample of vattention (3 for normal numbers); NaN: no base sample
     uint32_t heavy_tail; // 1: the kurtosis is so large that the variance of the base sample, and so bound=clt, is unreliable
     // Comparison with dense attention on the same state; NaN without --stats-error. |out - mu| / |mu|; the cosine of out and
     // mu; the part of the error along mu, (out - mu).mu / |mu|^2. The mean of this part over seeds is the bias of the method.
@@ -222,10 +222,10 @@ double sl_attn_get(const sl_attn_spec *spec, const char *name);          // a me
 int sl_attn_has(const sl_attn_spec *spec, const char *name);
 int sl_attn_chooses(const sl_attn_spec *spec, const char *name, const char *word); // 1: the choice `name` has this word
 int sl_attn_same(const sl_attn_spec *a, const sl_attn_spec *b); // 1: the methods and all parameters are equal
-int sl_attn_states_error(const sl_attn_spec *spec); // 1: --epsilon sets the draws, and every head reports its error bound
+int sl_attn_states_error(const sl_attn_spec *spec);    // 1: --epsilon sets the draws, and every head reports its error bound
 int sl_attn_certifies_layer(const sl_attn_spec *spec); // 1: the stated error is that of a layer, not of each head
 int sl_attn_carries_budget(const sl_attn_spec *spec);  // 1: --budget=carried, and no stated error
-int sl_attn_on_gpu(const sl_attn_spec *spec);       // 1: this build decodes with it on a GPU
+int sl_attn_on_gpu(const sl_attn_spec *spec);          // 1: this build decodes with it on a GPU
 // Writes `santa-prop:S=128` into buf: the first parameter, and every parameter that is not at its default.
 void sl_attn_format(const sl_attn_spec *spec, char *buf, size_t size);
 // Writes the value of a parameter as the command line takes it.

@@ -11,6 +11,15 @@ sl_stated sl_stated_of(double delta, sl_stated_bound bound) {
     return (sl_stated){bound, z, one_sided, log(2 / delta), z * z / (root * root * root) - 1};
 }
 
+double sl_bound_of_draws(const void *stated, double light, int k) {
+    double kappa = k ? light / k : 0;
+    return sl_error_bound(stated, 1, kappa, kappa * light, k);
+}
+
+int sl_carries_threshold(const sl_attn_spec *spec) {
+    return sl_attn_carries_budget(spec) || sl_attn_certifies_layer(spec);
+}
+
 // ---- before the draws ----
 
 // A search of few rows costs little, and a context that fits into the budget says nothing about the next kappa.
@@ -19,6 +28,7 @@ static int is_short(const sl_layer *l) {
 }
 
 void sl_threshold_plan(sl_layer *l) {
+    if (!sl_carries_threshold(l->args->spec)) return;
     sl_threshold *t = &l->state->threshold;
     if (!l->follows) *t = (sl_threshold){.margin = 0.8, .spread = 1};
     if (is_short(l)) t->kappa = 0;
@@ -27,7 +37,7 @@ void sl_threshold_plan(sl_layer *l) {
 
 // ---- the draw of a head ----
 
-void sl_step_of_search(sl_head *x, sl_take_all r) {
+static void keep_step(sl_head *x, sl_take_all r) {
     double light = (double)r.light * x->unit, kappa = r.k ? light / r.k : 0;
     x->step = (sl_threshold_step){.total = (double)sl_masses_total(&x->sizes) * x->unit,
                                   .rows = r.n_heavy + r.k,
@@ -37,7 +47,9 @@ void sl_step_of_search(sl_head *x, sl_take_all r) {
                                   .B = kappa * light};
 }
 
-int sl_draw_carried(sl_head *x, double most, int shared) {
+// Draws at x->kappa, and fills x->step. Returns 0 without draws if the layer has no kappa, or if the head would take more than
+// `most` rows.
+static int draw_carried(sl_head *x, double most, int shared) {
     double units = x->kappa / x->unit;
     if (!(x->kappa > 0)) return 0;
     uint64_t kappa = units < 1 ? 1 : units < 0x1p62 ? (uint64_t)units : (uint64_t)1 << 62;
@@ -53,6 +65,58 @@ int sl_draw_carried(sl_head *x, double most, int shared) {
     if (r.n_heavy + k > most) return 0;
     sl_draw_at(&x->sizes, kappa, shared, x->u, &x->draws);
     return 1;
+}
+
+typedef struct try_uniform {
+    sl_uniform of;
+    uint32_t first;
+} try_uniform;
+static uint64_t next_of_try(const void *ctx, uint32_t index) {
+    const try_uniform *t = ctx;
+    return t->of.next(t->of.ctx, t->first | index);
+}
+
+sl_take_all sl_draw_try(sl_head *x, int S, int i) {
+    try_uniform t = {x->u, sl_try_index(i, 0)};
+    return sl_draw_take_all(&x->sizes, S, 0, (sl_uniform){next_of_try, &t}, &x->draws);
+}
+
+void sl_take_every_row(sl_head *x) {
+    sl_draws_clear(&x->draws);
+    for (int j = 0; j < x->sizes.n; j++) sl_draws_add(&x->draws, j, 1);
+    x->report->fallback = 1;
+}
+
+// The first step of a layer: every head draws as many rows as its own stated error needs. A pilot gives the norm of its output.
+static void search_error(sl_head *x, void (*estimate)(sl_head *x)) {
+    const sl_attn_spec *spec = x->group->args->spec;
+    double epsilon = sl_attn_get(spec, "epsilon");
+    sl_stated s = sl_stated_of(sl_attn_get(spec, "delta"), SL_STATED_CLT);
+    sl_draw_try(x, SL_PILOT, 0);
+    estimate(x);
+    double target = 0.95 * epsilon / (1 + epsilon) * sl_norm(x->out, x->group->head_dim);
+    int S = sl_plan_take_all(&x->sizes, x->sizes.n / 2, target / x->unit, sl_bound_of_draws, &s, &x->draws);
+    sl_take_all r = {.n_heavy = x->sizes.n};
+    if (S > 0)
+        r = sl_draw_try(x, S, 1);
+    else
+        sl_take_every_row(x);
+    keep_step(x, r);
+    x->report->budget = (uint32_t)(S ? S : x->sizes.n);
+}
+
+void sl_draw_of_layer(sl_head *x, int shared, void (*estimate)(sl_head *x)) {
+    int certifies = sl_attn_certifies_layer(x->group->args->spec), most = SL_BUDGET_MOST * x->S;
+    if (draw_carried(x, certifies ? x->sizes.n / 2.0 : most, shared)) return;
+    if (!certifies) {
+        x->report->budget = (uint32_t)(x->kappa > 0 ? most : x->S);
+        keep_step(x, sl_draw_take_all(&x->sizes, (int)x->report->budget, shared, x->u, &x->draws));
+    } else if (x->kappa > 0) {
+        sl_take_every_row(x);
+        keep_step(x, (sl_take_all){.n_heavy = x->sizes.n});
+    } else {
+        search_error(x, estimate);
+    }
 }
 
 // ---- after the draws ----
@@ -112,6 +176,7 @@ void sl_threshold_settle(sl_layer *l) {
     const sl_attn_spec *spec = l->args->spec;
     int n_heads = l->args->geom->n_heads;
     sl_threshold_step s = {0};
+    if (!sl_carries_threshold(spec)) return;
     for (int h = 0; h < n_heads; h++) {
         const sl_head *x = &l->heads[h];
         double norm = sl_norm(x->out, x->group->head_dim);

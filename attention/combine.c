@@ -38,6 +38,7 @@ void sl_combine(sl_head *x, sl_normaliser normaliser, int refined) {
     }
     if (normaliser == SL_BY_SAMPLE)
         for (int i = 0; i < d->n; i++) x->coef[i] = (float)(x->coef[i] / sum);
+    x->log2_total = log2(sum) + top;
     x->report->ess = squares > 0 ? (float)(sum * sum / squares) : 0;
     point_at(x, x->group->kv->v);
     x->group->kernels->gather(x->rows, x->coef, d->n, x->group->head_dim, x->out);

@@ -16,9 +16,8 @@ sl_composition sl_composition_of(const sl_attn_spec *spec) {
 int sl_attn_on_gpu(const sl_attn_spec *spec) {
 #ifdef SLEIGH_CUDA
     const sl_attn_cuda_ops *ops = spec->method->cuda;
-    if (!ops || !ops->decode || sl_budget_is_by_variance(spec) || sl_attn_carries_budget(spec) ||
-        sl_attn_certifies_layer(spec))
-        return 0; // CUDA kernels cannot wait for other heads
+    if (!ops || !ops->decode || sl_budget_is_by_variance(spec) || sl_attn_carries_budget(spec) || sl_attn_certifies_layer(spec))
+        return 0;                                                                  // CUDA kernels cannot wait for other heads
     return !spec->plus || (spec->plus->cuda && spec->plus->stages->draw->sampler); // bernoulli.cu has the samplers only
 #else
     (void)spec;

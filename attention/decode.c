@@ -191,7 +191,7 @@ static void propose_chunk(const call *c, const sl_group *g, sl_head *heads, int 
     int unit = propose->unit, first = chunk * (SL_CHUNK / SL_PAGE), last = first + SL_CHUNK / SL_PAGE;
     int pages = (g->kv->n_kv + SL_PAGE - 1) / SL_PAGE, power = size_power(c->args->spec, c->stages.draw);
     float score[SL_MAX_GROUP * SL_CHUNK];
-    bf16 norms[SL_CHUNK];
+    bf16 norms[SL_CHUNK], of_head[SL_CHUNK];
     if (last > pages) last = pages;
     int from = chunk * SL_CHUNK / unit, n = (g->kv->n_kv + unit - 1) / unit - from;
     if (n > SL_CHUNK / unit) n = SL_CHUNK / unit;
@@ -203,9 +203,16 @@ static void propose_chunk(const call *c, const sl_group *g, sl_head *heads, int 
         const sl_masses *masses = &heads[i].masses, *sizes = &heads[i].sizes;
         int b = from / SL_BLOCK;
         g->kernels->masses(score + (size_t)i * SL_CHUNK, n, masses->stored + from, masses->ref + b, masses->cum + b + 1);
-        if (power)
-            g->kernels->sizes(masses->stored + from, masses->ref + b, norms, n, power, sizes->stored + from, sizes->ref + b,
-                              sizes->cum + b + 1);
+        if (!power) continue;
+        const bf16 *size_norms = norms;
+        if (c->stages.draw->size_norms) {
+            for (int page = first; page < last; page++)
+                c->stages.draw->size_norms(&heads[i], page, norms + (page - first) * SL_PAGE,
+                                           of_head + (page - first) * SL_PAGE);
+            size_norms = of_head;
+        }
+        g->kernels->sizes(masses->stored + from, masses->ref + b, size_norms, n, power, sizes->stored + from, sizes->ref + b,
+                          sizes->cum + b + 1);
     }
 }
 

@@ -147,11 +147,13 @@ static uint64_t bytes(const sl_group *g) {
            (uint64_t)sl_page_rows(g->kv, n_built) * g->head_dim * sizeof(bf16);
 }
 
+float sl_quantised_bound(const sl_head *x, int page) {
+    return ((const float *)x->group->state)[(size_t)page * x->group->n + x->index];
+}
+
 static void report(const sl_head *x) {
-    const sl_group *g = x->group;
     float most = 0;
-    for (int page = 0; page <= sl_kv_n_built(g->kv); page++)
-        most = fmaxf(most, ((const float *)g->state)[(size_t)page * g->n + x->index]);
+    for (int page = 0; page <= sl_kv_n_built(x->group->kv); page++) most = fmaxf(most, sl_quantised_bound(x, page));
     x->report->score_bound = most * 0.69314718f; // from log2 units
 }
 

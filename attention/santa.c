@@ -21,13 +21,9 @@ static const sl_attn_param pps_params[] = {
     S_PARAM(128),
     BUDGET_PARAM(2, "even,variance,carried"),
     {"pps", SL_PARAM_CHOICE, 0, 0, 1, "uniform numbers of the light draws: one per draw, or one for all", "strat,sys"},
-    {"epsilon", SL_PARAM_FLOAT, 0, 0, 1, "relative error that the method states, in place of S; 0: S draws", NULL},
-    {"delta", SL_PARAM_FLOAT, 0.05, 1e-9, 0.2, "probability that a stated error is exceeded", NULL},
-    {"bound", SL_PARAM_CHOICE, 0, 0, 2, "theorem for a stated error", "clt,bernstein,chi2"},
+    SL_EPSILON_PARAMS,
+    SL_LAYER_PARAMS,
     {"certify", SL_PARAM_CHOICE, 1, 0, 1, "state the error of a layer, or of every head (a biased estimate)", "layer,head"},
-    {"on-miss", SL_PARAM_CHOICE, 0, 0, 1,
-     "a layer whose error is not certified: count it, or attend to every row (a biased estimate)", "report,dense"},
-    {"aim", SL_PARAM_FLOAT, 0.75, 0.5, 0.99, "share of the layers of all steps that the plan certifies", NULL},
     {0},
 };
 
@@ -61,9 +57,10 @@ static sl_attn_mean pps_mean(const sl_attn_spec *spec) {
 static int check_pps(const sl_attn_spec *spec, sl_error *err) {
     if (!sl_attn_states_error(spec)) return 0;
     if (!sl_attn_certifies_layer(spec) && sl_attn_chooses(spec, "bound", "chi2"))
-        return sl_fail(err, SL_ERR_ARG,
-                       "{attn} santa-pps: found {bound} chi2 with {certify} head, expected {certify} layer: a head alone has too "
-                       "few dimensions");
+        return sl_fail(
+            err, SL_ERR_ARG,
+            "{attn} santa-pps: found {bound} chi2 with {certify} head, expected {certify} layer: a head alone has too "
+            "few dimensions");
     if (sl_attn_chooses(spec, "pps", "strat")) return 0;
     return sl_fail(err, SL_ERR_ARG,
                    "{attn} santa-pps: found {pps} sys with {epsilon} %g, expected {pps} strat: the stated error "
@@ -135,7 +132,7 @@ const sl_attn_method sl_method_santa_pps = {
     .source = "ours: take-all PPS sampling",
     .mean = SL_MEAN_UNBIASED,
     .mean_of = pps_mean,
-    .caution = "with epsilon biased, because the estimate decides whether the draws are accepted. Bias at delta 20%: +1.0 to "
+    .caution = "with epsilon and certify=head or on-miss=dense biased, because the estimate decides whether the draws are accepted. Bias at delta 20%: +1.0 to "
                "+4.2% of "
                "the output on values of one channel, +0.28% on centred values (`sleigh-test means` prints the table)",
     .check = check_pps,

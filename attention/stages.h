@@ -141,6 +141,7 @@ typedef struct sl_head {
     sl_rng_id id;
     sl_uniform u;       // of the draws of this head
     double norm_before; // |output| of the step before; -1: no such step
+    double log2_total;  // of sum_j c_j 2^s_j / pi_j, for exact scores s_j of drawn rows
     sl_draws draws;
     const bf16 **rows; // scratch [capacity]
     float *coef;       // scratch [capacity]
@@ -184,15 +185,17 @@ typedef struct sl_proposal {
 typedef struct sl_draw {
     int (*needs)(const sl_attn_spec *spec, sl_kv_need *out); // page extras of the draw; NULL: none
     int (*size_power)(const sl_attn_spec *spec);             // x->sizes: p_j |v_j|^power; NULL or 0: none
-    int (*keeps)(const sl_attn_spec *spec);                  // 1: decode keeps an sl_layer_state; NULL: never
-    int (*budget)(const sl_attn_spec *spec, int n_kv);       // S of a head; NULL: parameter S
-    size_t (*capacity)(const sl_attn_spec *spec, int n_kv);  // most rows of a head
-    size_t (*scratch)(const sl_attn_spec *spec, int n_kv);   // scratch of a head in uint64_t; NULL: none
-    void (*prepare)(sl_head *x);  // after the head's masses; NULL: nothing
-    void (*plan)(sl_layer *l);    // after `prepare` of all heads: sets the heads' S or kappa; NULL: nothing
-    void (*run)(sl_head *x);      // fills x->draws
-    void (*measure)(sl_head *x);  // after the head's output: fills x->step; NULL: nothing
-    void (*settle)(sl_layer *l);  // after `measure` of all heads: changes l->state; NULL: nothing
+    // Fills `out` with the numbers that sizes of a page have in place of |v_j|, norms: |v_j|. NULL: |v_j|.
+    void (*size_norms)(const sl_head *x, int page, const bf16 *norms, bf16 *out);
+    int (*keeps)(const sl_attn_spec *spec);                 // 1: decode keeps an sl_layer_state; NULL: never
+    int (*budget)(const sl_attn_spec *spec, int n_kv);      // S of a head; NULL: parameter S
+    size_t (*capacity)(const sl_attn_spec *spec, int n_kv); // most rows of a head
+    size_t (*scratch)(const sl_attn_spec *spec, int n_kv);  // scratch of a head in uint64_t; NULL: none
+    void (*prepare)(sl_head *x);                            // after the head's masses; NULL: nothing
+    void (*plan)(sl_layer *l);   // after `prepare` of all heads: sets the heads' S or kappa; NULL: nothing
+    void (*run)(sl_head *x);     // fills x->draws
+    void (*measure)(sl_head *x); // after the head's output: fills x->step; NULL: nothing
+    void (*settle)(sl_layer *l); // after `measure` of all heads: changes l->state; NULL: nothing
     // Fills draws.inv_pi if pi_j depends on the exact score (MagicPIG). x->score[i]: the score of draws.row[i]. NULL: run has
     // filled it.
     void (*expect)(sl_head *x);
@@ -246,21 +249,47 @@ void sl_budget_by_variance(sl_layer *l);
 
 // ---- a threshold for the heads of a layer: carried.c ----
 
+enum { SL_PILOT = 128 }; // draws that give a first estimate of |output|
+
+int sl_carries_threshold(const sl_attn_spec *spec); // 1: a carried budget, or a stated error of a layer
 sl_stated sl_stated_of(double delta, sl_stated_bound bound);
+double sl_bound_of_draws(const void *stated, double light, int k); // an sl_bound_fn of an sl_stated, with a spread of 1
+// Without a carried threshold the next two functions do nothing.
 void sl_threshold_plan(sl_layer *l);   // an sl_draw.plan: sets kappa of every head
 void sl_threshold_settle(sl_layer *l); // an sl_draw.settle
-// Draws at x->kappa, and fills x->step. Returns 0 without draws if the layer has no kappa, or if the head would take more than
-// `most` rows.
-int sl_draw_carried(sl_head *x, double most, int shared);
-void sl_step_of_search(sl_head *x, sl_take_all r); // fills x->step after a search
+// An sl_draw.run: draws at x->kappa, or searches; fills x->step. `estimate` fills x->out from x->draws, for the pilot.
+void sl_draw_of_layer(sl_head *x, int shared, void (*estimate)(sl_head *x));
+// Draws S rows by a search, with the uniform numbers of try i (sl_try_index).
+sl_take_all sl_draw_try(sl_head *x, int S, int i);
+void sl_take_every_row(sl_head *x); // every row that has a size, once; counts a fallback
 // Sum over pairs of the head's light draws of (u.u')^2, u the unit vector of v - centre. centre: [head_dim], or NULL: 0.
 double sl_pairs(const sl_head *x, const float *centre);
+
+// The parameters of a stated error, and of its plan for a layer.
+#define SL_EPSILON_PARAMS                                                                                                      \
+    {"epsilon", SL_PARAM_FLOAT, 0, 0, 1, "relative error that the method states, in place of S; 0: S draws", NULL},            \
+        {"delta", SL_PARAM_FLOAT, 0.05, 1e-9, 0.2, "probability that a stated error is exceeded", NULL}, {                     \
+        "bound", SL_PARAM_CHOICE, 0, 0, 2, "theorem for a stated error", "clt,bernstein,chi2"                                  \
+    }
+#define SL_LAYER_PARAMS                                                                                                        \
+    {"on-miss",                                                                                                                \
+     SL_PARAM_CHOICE,                                                                                                          \
+     0,                                                                                                                        \
+     0,                                                                                                                        \
+     1,                                                                                                                        \
+     "a layer whose error is not certified: count it, or attend to every row (a biased estimate)",                             \
+     "report,dense"},                                                                                                          \
+    {                                                                                                                          \
+        "aim", SL_PARAM_FLOAT, 0.75, 0.5, 0.99, "share of the layers of all steps that the plan certifies", NULL               \
+    }
 
 // ---- proposals: propose_*.c ----
 
 extern const sl_proposal sl_propose_exact, sl_propose_nothing, sl_propose_uniform, sl_propose_quantised, sl_propose_bounds,
     sl_propose_hashes, sl_propose_bernoulli, sl_propose_bernoulli_group;
 
+// The bound of a proposed score's error in a page, in log2 units.
+float sl_quantised_bound(const sl_head *x, int page);
 void sl_score_exact(const sl_group *g, int page, float *score); // an sl_proposal.score, for pages without page extras
 // Count c_i of a feature, from B trials of probability a = |q_i| / max |q| (SANTA paper, equation 9). iid = 0: stratified
 // trials, with number `feature`. iid = 1: trial t has number sl_trial_index(t, feature, head_dim).

@@ -42,7 +42,7 @@ static inline SL_HOST_DEVICE double sl_chi2_quantile(const sl_stated *s, double 
 
 // k: the number of steps of kappa. spread: sl_threshold.spread.
 static inline SL_HOST_DEVICE double sl_error_bound(const sl_stated *s, double spread, double kappa, double B, double k) {
-    if (!(B > 0)) return 0;
+    if (B <= 0) return 0; // NaN gives NaN
     if (s->bound == SL_STATED_BERNSTEIN || k < SL_STATED_FEW) return sqrt(2 * B * s->log_term) + 4.0 / 3 * kappa * s->log_term;
     return sqrt(s->bound == SL_STATED_CHI2 ? sl_chi2_quantile(s, spread) * B : s->z * s->z * B);
 }
@@ -76,7 +76,8 @@ static inline SL_HOST_DEVICE void sl_threshold_move(sl_threshold *t, const sl_th
     double kappa = t->kappa > 0 ? t->kappa : s->k > 0 ? s->light / s->k : 0; // after a search: the heads' mean
     double factor = 0.7 + 0.3 * (ratio < 4 ? ratio : 4);
     if (factor > 0) kappa *= factor; // false for NaN
-    t->kappa = kappa < s->total ? kappa : s->total; // with kappa >= total no row is heavy
+    // With kappa >= total no row is heavy.
+    t->kappa = kappa < s->total ? kappa : s->total;
 }
 
 // A budget of `rows` expected rows in a layer. Without light rows kappa does not fall: every row is taken already.

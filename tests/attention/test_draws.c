@@ -57,6 +57,7 @@ static void uniform_part(void) {
             for (uint32_t r = 0; r < 40; r++) {
                 sl_uniform u = r < 2 ? (sl_uniform){uniform_fixed, &ends[r]} : (sl_uniform){uniform_random, &r};
                 sl_head x = {.group = &group, .masses = s.masses, .S = 1, .u = u, .draws = s.draws};
+                sl_draw_importance.prepare(&x);
                 sl_draw_importance.run(&x);
                 int j = x.draws.row[0];
                 CHECK_INT(x.draws.n, 1 + n - n_proposed);
