@@ -119,6 +119,7 @@ static void stated(void) {
         {"santa-pps:epsilon=0.1:certify=layer", 1},
         {"santa-pps:epsilon=0.1:certify=layer:bound=chi2", 1},
         {"santa-pps:epsilon=0.1:certify=layer:on-miss=dense", 1},
+        {"santa-is:proposal=int8:epsilon=0.1", 1},
         {"vattention:epsilon=0.1", 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -346,7 +347,7 @@ static void calibrate(void) {
     CHECK_HAS(made.out, "\nauto:epsilon=0.1:delta=0.05: ");
     CHECK_HAS(made.err, "calibration: written to ");
     sl_auto_table t = read_table(path);
-    CHECK(t.n_points == 4 && t.n_specs == 8 && t.query_deviation == 4);
+    CHECK(t.n_points == 4 && t.n_specs == 13 && t.query_deviation == 4);
     CHECK_OK(sl_auto_check(&t, path, "cpu", &shape, &err), err);
     sl_auto_free(&t);
     CHECK_GOOD(then);

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <vector>
 
-enum { WARM_UP = 10, MAX_BLOCKS = 16 };
+enum { WARM_UP = 10, STEPS_BEFORE = 12, MAX_BLOCKS = 16 };
 static const size_t FLUSH_BYTES = (size_t)512 << 20, READ_BYTES = (size_t)4 << 30;
 
 struct sl_bench_attn {
@@ -309,8 +309,8 @@ static int build_extra(sl_bench_attn *b, int i, const sl_kv_need *need, sl_error
 // Workspace and state of a step, in one allocation.
 typedef struct sl_bench_attn_memory {
     char *data;
-    void *ws, *state;
-    size_t state_size; // bytes per sequence
+    void *ws, *state, *before; // before: the state at the start of each replay
+    size_t state_size;         // bytes per sequence
 } sl_bench_attn_memory;
 
 static int allocate_step_memory(sl_bench_attn *b, const sl_attn_spec *spec, int n_seqs, int longest, sl_bench_attn_memory *out,
@@ -318,10 +318,29 @@ static int allocate_step_memory(sl_bench_attn *b, const sl_attn_spec *spec, int 
     const sl_attn_cuda_ops *ops = spec->method->cuda;
     size_t ws = sl_align(ops->workspace(&b->geom, spec, n_seqs, 1, longest));
     out->state_size = ops->state ? sl_align(ops->state(&b->geom, spec)) : 0;
-    size_t size = std::max<size_t>(ws + n_seqs * out->state_size, 1);
+    size_t size = std::max<size_t>(ws + 2 * n_seqs * out->state_size, 1);
     int rc = sl_cuda_check(cudaMalloc(&out->data, size), "workspace", err);
-    out->ws = out->data, out->state = out->data + ws;
+    out->ws = out->data, out->state = out->data + ws, out->before = out->data + ws + n_seqs * out->state_size;
     return rc ? rc : sl_cuda_check(cudaMemset(out->data, 0, size), "workspace", err);
+}
+
+static int put_rows(sl_bench_attn *b, std::vector<sl_row> &rows, const int *n_kv, int step, sl_error *err) {
+    for (size_t i = 0; i < rows.size(); i++) rows[i].position = n_kv[i] - 1 + step;
+    return sl_cuda_check(cudaMemcpy(b->rows, rows.data(), rows.size() * sizeof(sl_row), cudaMemcpyHostToDevice), "rows", err);
+}
+
+// A method with a state plans a step from the steps before it. So each replay starts from the state after these steps.
+static int take_steps_before(sl_bench_attn *b, const sl_attn_cuda_decode_args *args, std::vector<sl_row> &rows, const int *n_kv,
+                             const sl_bench_attn_memory *memory, sl_error *err) {
+    size_t size = rows.size() * memory->state_size;
+    int n = size == 0 ? 0 : std::min<int>(STEPS_BEFORE, *std::min_element(n_kv, n_kv + rows.size()) - 1), rc = 0;
+    for (int step = -n; !rc && step < 0; step++) {
+        rc = put_rows(b, rows, n_kv, step, err);
+        if (!rc) args->spec->method->cuda->decode(args);
+        if (!rc) rc = sl_cuda_check(cudaStreamSynchronize(b->stream), "decode", err);
+    }
+    if (!rc) rc = put_rows(b, rows, n_kv, 0, err);
+    return rc ? rc : sl_cuda_check(cudaMemcpy(memory->before, memory->state, size, cudaMemcpyDeviceToDevice), "state", err);
 }
 
 int sl_bench_attn_decode(sl_bench_attn *b, const sl_attn_spec *spec, int n_seqs, const int *n_kv, int repetitions,
@@ -338,12 +357,11 @@ int sl_bench_attn_decode(sl_bench_attn *b, const sl_attn_spec *spec, int n_seqs,
     int page = 0, longest = *std::max_element(n_kv, n_kv + n_seqs);
     int rc = allocate_step_memory(b, spec, n_seqs, longest, &memory, err), n_needs = ops->needs ? ops->needs(spec, need) : 0;
     for (int i = 0; i < n_seqs; i++) {
-        rows[i].position = n_kv[i] - 1, rows[i].sequence = (uint32_t)i, rows[i].pages = b->pages + page;
+        rows[i].sequence = (uint32_t)i, rows[i].pages = b->pages + page;
         rows[i].state = (char *)memory.state + i * memory.state_size;
         page += (n_kv[i] + SL_PAGE - 1) / SL_PAGE;
     }
     SL_CHECK(n_seqs <= b->limits.n_seqs && page <= b->limits.n_pages);
-    if (!rc) rc = sl_cuda_check(cudaMemcpy(b->rows, rows.data(), n_seqs * sizeof(sl_row), cudaMemcpyHostToDevice), "rows", err);
     for (int i = 0; !rc && i < n_needs; i++) rc = build_extra(b, i, &need[i], err);
     sl_attn_cuda_decode_args args = {};
     args.geom = &b->geom, args.spec = spec;
@@ -351,11 +369,15 @@ int sl_bench_attn_decode(sl_bench_attn *b, const sl_attn_spec *spec, int n_seqs,
     args.rows = b->rows, args.q = b->q, args.out = b->out, args.k = b->k, args.v = b->v;
     for (int i = 0; i < n_needs; i++) args.extra[i] = b->extras[i].data, args.extra_size[i] = b->extras[i].size;
     args.stats = b->stats, args.ws = memory.ws, args.stream = b->stream;
+    if (!rc) rc = take_steps_before(b, &args, rows, n_kv, &memory, err);
     std::vector<bf16> first, last((size_t)n_seqs * b->geom.n_heads * b->geom.head_dim);
-    auto same = [&] { // checks that equal steps give equal bits
+    auto same = [&] { // checks that equal steps give equal bits, and puts the state back
         int failed =
             sl_cuda_check(cudaMemcpy(last.data(), b->out, last.size() * sizeof(bf16), cudaMemcpyDeviceToHost), "out", err);
         if (first.empty()) first = last;
+        if (!failed)
+            failed = sl_cuda_check(
+                cudaMemcpy(memory.state, memory.before, n_seqs * memory.state_size, cudaMemcpyDeviceToDevice), "state", err);
         if (failed || !memcmp(first.data(), last.data(), last.size() * sizeof(bf16))) return failed;
         return sl_fail(err, SL_ERR_DEVICE, "attention %s, %d sequences: two replays of a step differ", spec->method->name,
                        n_seqs);

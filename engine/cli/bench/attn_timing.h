@@ -56,7 +56,8 @@ typedef struct sl_bench_attn_result {
     double features; // share of key features that the step read, as the method counts them
 } sl_bench_attn_result;
 
-// Times one new token for each of n_seqs sequences of n_kv[i] rows. The method must offer decode on CUDA.
+// Times one new token for each of n_seqs sequences of n_kv[i] rows. The method must offer decode on CUDA. If the method keeps a
+// state, every replay starts from the state after 12 steps that are not timed.
 int sl_bench_attn_decode(sl_bench_attn *bench, const sl_attn_spec *spec, int n_seqs, const int *n_kv, int repetitions,
                          sl_bench_attn_result *out, sl_error *err);
 // Times the prefill of n_tokens of one sequence, from position `first`. The method must offer prefill on CUDA.

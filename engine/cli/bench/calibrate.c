@@ -34,6 +34,7 @@ static const char *const candidates[] = {
     "santa-pps:S=128",
     "santa-is:S=256",
     "santa-pps:epsilon={0.05,0.1,0.2,0.3,0.5}",
+    "santa-is:proposal=int8:epsilon={0.05,0.1,0.2,0.3,0.5}",
 };
 enum { GPU_REPETITIONS = 15, CPU_REPETITIONS = 5 };
 
@@ -255,8 +256,8 @@ static int calibrate_gpu(const cli_options *o, const cli_grid *g, sl_auto_table 
 }
 
 int cli_calibrate_gpu(const char *device, const char *reason, sl_auto_table *t, sl_error *err) {
-    enum { LEAST_ROWS = 16 * 1024 };
-    gpu_clock c = {.repetitions = GPU_REPETITIONS};
+    enum { FEW = 9, LEAST_ROWS = 16 * 1024 };
+    gpu_clock c = {.repetitions = FEW};
     cli_grid g = {.n_seqs = {.at = {1, 4, 16}, .n = 3},
                   .n_kv = {.at = {2048, 4096, 8192, 16384, 32768, 65536, 131072}, .n = 7},
                   .most_rows = 256 * 1024};
@@ -312,14 +313,24 @@ static int print_times(const cli_options *o, const sl_auto_table *t, sl_error *e
     return rc ? rc : cli_printf(err, "\n\n");
 }
 
+static int is_stated_before(const sl_auto_table *t, int s, double epsilon) {
+    double delta = sl_attn_get(&t->specs[s], "delta");
+    for (int i = 0; i < s; i++)
+        if (sl_attn_states_error(&t->specs[i]) && sl_attn_get(&t->specs[i], "epsilon") == epsilon &&
+            sl_attn_get(&t->specs[i], "delta") == delta)
+            return 1;
+    return 0;
+}
+
 // Prints the choices of auto on the longest contexts, without epsilon and with each measured epsilon.
 static int print_choices(const sl_auto_table *t, sl_error *err) {
     char line[512], text[512], number[2][SL_NUMBER_TEXT];
     int rc = 0;
     for (int s = 0; !rc && s < t->n_specs; s++) {
         const sl_attn_spec *spec = &t->specs[s];
-        double epsilon = sl_attn_has(spec, "epsilon") ? sl_attn_get(spec, "epsilon") : 0;
+        double epsilon = sl_attn_states_error(spec) ? sl_attn_get(spec, "epsilon") : 0;
         if (s > 0 && epsilon == 0) continue; // auto without epsilon was printed with dense
+        if (s && is_stated_before(t, s, epsilon)) continue;
         if (s)
             snprintf(text, sizeof text, "auto:epsilon=%s:delta=%s", sl_number_text(epsilon, number[0]),
                      sl_number_text(sl_attn_get(spec, "delta"), number[1]));
