@@ -2,6 +2,7 @@
 // calibration with a given clock and with the clock of the host, and the commands that accept auto.
 #include "attention/auto.h"
 #include "engine/cli/bench/calibrate.h"
+#include "engine/cli/bench/calibrate_host.h"
 #include "engine/engine.h"
 #include "tests/support/run_cli.h"
 #include "tests/support/gpu.h"
@@ -317,6 +318,47 @@ static void grids(void) {
     sl_auto_free(&t);
 }
 
+// A method that keeps the number of its steps and the position of the last one, and notes what it finds.
+static struct { int n_steps, n_timed, wrong; } noted;
+
+static size_t probe_workspace(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
+    (void)g, (void)spec, (void)n_seqs, (void)n_tokens, (void)n_kv;
+    return 64;
+}
+
+static size_t probe_state(const sl_attn_geom *g, const sl_attn_spec *spec) {
+    (void)g, (void)spec;
+    return 2 * sizeof(uint32_t);
+}
+
+static void probe_decode(const sl_attn_decode_args *args) {
+    enum { N_KV = 300 };
+    for (int s = 0; s < args->n_seqs; s++) {
+        uint32_t *state = args->seqs[s].state, position = args->seqs[s].position;
+        int is_timed = position == N_KV - 1;
+        noted.wrong |= args->seqs[s].kv.n_kv != (int)position + 1; // the context grows by a row in each step
+        noted.wrong |= state[0] > 0 && state[1] + 1 != position;   // a step follows the one before it
+        noted.wrong |= is_timed && state[0] != 12;                 // every timed step follows the same steps
+        noted.n_steps++, noted.n_timed += is_timed;
+        state[0]++, state[1] = position;
+    }
+}
+
+// The host's clock times a method with a state from the state after 12 steps.
+static void steady_state(void) {
+    static const sl_attn_ops ops = {.workspace = probe_workspace, .decode = probe_decode, .state = probe_state};
+    static const sl_attn_method method = {.name = "probe", .mean = SL_MEAN_EXACT, .cpu = &ops};
+    const sl_attn_spec spec = {.method = &method};
+    cli_host_clock *clock = NULL;
+    double us = 0;
+    noted.n_steps = noted.n_timed = noted.wrong = 0;
+    CHECK_OK(cli_host_clock_open(&shape, 4, 4, 1, 3, &clock, &err), err);
+    int rc = cli_host_clock_time(clock, &spec, 2, 300, &us, &err);
+    cli_host_clock_close(clock);
+    CHECK_OK(rc, err);
+    CHECK(!noted.wrong && noted.n_timed == 2 * (2 + 3) && noted.n_steps == 2 * 12 + noted.n_timed && us >= 0);
+}
+
 // From the flag to the file in the cache folder, and from there to a choice.
 static void calibrate(void) {
     char cache[256], path[512], before[4096] = "", home[256];
@@ -566,6 +608,7 @@ static const test_case cases[] = {
     {"files", 0, files},
     {"broken", 0, broken},
     {"grids", 0, grids},
+    {"steady_state", 0, steady_state},
     {"calibrate", 0, calibrate},
     {"calibrate_errors", 0, calibrate_errors},
     WHOLE_GPU_CASE("calibrate-gpu", calibrate_gpu),
