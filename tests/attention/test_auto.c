@@ -492,6 +492,31 @@ static void sides(void) {
     CHECK_HAS(layers.err, "attention: 0-1=dense 2=santa-pps:S=16 3=dense\n");
 }
 
+// auto gives the text and the logits of the method that states the error and is fastest in the table.
+static void stated_sides(void) {
+    static const struct {
+        const char *us, *method;
+    } cases[] = {
+        {"[20, 12, 14, 15]", "santa-is:proposal=int8:epsilon=0.4:delta=0.1"},
+        {"[20, 15, 14, 12]", "santa-pps:certify=layer:on-miss=dense:epsilon=0.4:delta=0.1"},
+        {"[20, 15, 14, null]", "santa-pps:certify=layer:epsilon=0.4:delta=0.1"},
+        {"[20, 20, 20, 20]", "dense"},
+    };
+    const char *text = long_text(24);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char point[128];
+        snprintf(point, sizeof point, "{\"n_seqs\": 1, \"n_kv\": 256, \"us\": %s}", cases[i].us);
+        const char *table = spill_table("sides.json",
+                                        "\"dense\", \"santa-is:proposal=int8:epsilon=0.2\", "
+                                        "\"santa-pps:epsilon=0.4:certify=layer\", "
+                                        "\"santa-pps:epsilon=0.1:certify=layer:on-miss=dense\"",
+                                        point);
+        result chosen = GENERATE("-p", text, "--attn", "auto", "--epsilon", "0.4", "--delta=0.1", "--calibration", table),
+               method = GENERATE("-p", text, "--attn", cases[i].method);
+        check_same(&chosen, &method);
+    }
+}
+
 // The rows of V that are read rise as epsilon falls.
 static void epsilons(void) {
     static const char *const requests[] = {"auto:epsilon=0.8", "auto:epsilon=0.4", "auto:epsilon=0.2", "auto:epsilon=0.1",
@@ -613,6 +638,7 @@ static const test_case cases[] = {
     {"calibrate_errors", 0, calibrate_errors},
     WHOLE_GPU_CASE("calibrate-gpu", calibrate_gpu),
     {"sides", 0, sides},
+    {"stated_sides", 0, stated_sides},
     {"epsilons", 0, epsilons},
     {"refusals", 0, refusals},
     {"many", 0, many},
