@@ -18,7 +18,7 @@ static void report_line(cli_auto *a, const char *line) {
 
 // ---- measuring ----
 
-// 1: auto measured the table with other candidates than `wanted`, which has today's.
+// 1: auto measured the table, with other candidates than those of `wanted`.
 static int is_outdated(const sl_auto_table *t, const sl_auto_table *wanted) {
     int same = t->n_specs == wanted->n_specs;
     for (int s = 0; same && s < t->n_specs; s++) same = sl_attn_same(&t->specs[s], &wanted->specs[s]);

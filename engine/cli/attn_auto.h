@@ -1,9 +1,9 @@
 // engine/cli/attn_auto.h - --attn=auto on the command line: reads the table of this device and model at first use, and reports
 // each new choice on stderr.
 //
-// If a GPU has no table, this file measures one (bench/calibrate.h) and keeps it in the cache folder. It also measures a table
-// again that it measured with other candidates, because those may be slower than today's. A table that the user measured stays.
-// --no-auto-calibrate forbids both. A CPU is never measured here: that takes minutes.
+// If a GPU has no table, this file measures one (bench/calibrate.h) and keeps it in the cache folder. If another version of the
+// program measured a table with other candidates, this file measures again: auto chooses only methods of the table. A table
+// that the user measured stays. --no-auto-calibrate forbids both. A CPU is never measured here: that takes minutes.
 #ifndef SLEIGH_ATTN_AUTO_H
 #define SLEIGH_ATTN_AUTO_H
 
