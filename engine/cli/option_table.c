@@ -77,6 +77,7 @@ const cli_option cli_option_table[] = {
     {"Attention", "--attn-layer", "RULE", OPT_LIST, F(attn_layers), 0, 0, NULL, CLI_DECODES | CLI_EVAL, "use another method in some layers: 0=dense, 2-5=santa:S=64 (may be repeated)"},
     {"Attention", "--S-schedule", "FILE", OPT_STRING, F(schedule), 0, 0, NULL, CLI_DECODES, "set S for each layer: a file with lines of `layer S`"},
     {"Attention", "--calibration", "FILE", OPT_STRING, F(calibration), 0, 0, NULL, CLI_DECODES | CLI_COMPARE | CLI_EVAL | CLI_BENCH, "table for --attn=auto; bench attn --calibrate writes it (default: the file for this device and model in ~/.cache/sleigh)"},
+    {"Attention", "--auto-calibrate", NULL, OPT_SWITCH, F(auto_calibrate), 0, 0, "1", CLI_DECODES | CLI_COMPARE | CLI_EVAL | CLI_BENCH, "with --attn=auto on a GPU without a table: measure one in some seconds and keep it; without this, auto stays dense"},
     {"Attention", "--dense-prefix", "N", OPT_INT, F(dense_prefix), 0, CLI_BIG, NULL, CLI_GENERATE | CLI_COMPARE, "prefill the first N tokens with dense attention; decode the rest of the prompt token by token with --attn"},
     {"Attention", "--dense-prefix", "N", OPT_INT, F(dense_prefix), 0, CLI_BIG, NULL, CLI_PERPLEXITY, "prefill the first N tokens of a window with dense attention; decode the rest token by token (default: half a window; with --attn dense: the whole window)"},
     {"Attention", "--question-dense", NULL, OPT_FLAG, F(question_dense), 0, 0, "0", CLI_GENERATE | CLI_COMPARE, "with --jsonl: also prefill the question with dense attention (set-up A)"},

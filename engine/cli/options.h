@@ -65,7 +65,7 @@ typedef struct cli_options {
     uint32_t seed, seq_id, task_seed;
     double memory_rate, query_deviation, query_spread, temp, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
     int ignore_eos, chat, display_prompt, perf, question_dense, bos, plain, stats_error, ragged, copy, texts, heads, attention,
-        calibrate, escape, mlock, quiet, help;
+        calibrate, auto_calibrate, escape, mlock, quiet, help;
     cli_list stops, logit_bias, attn_layers, stats_attn, attns;
     cli_ints batches, depths, lengths, n_prompts, n_gens, histories, pairs; // pairs: prompt and generated tokens, alternating
     cli_param params[CLI_MAX_PARAMS];

@@ -181,7 +181,7 @@ static int allocate_all(sl_bench_attn *b, sl_error *err) {
 }
 
 int sl_bench_attn_open(const sl_attn_geom *geom, const sl_bench_attn_limits *limits, sl_bench_attn **out, sl_error *err) {
-    int n = 0, device = 0;
+    int n = 0;
     cudaError_t rc = cudaGetDeviceCount(&n);
     if (rc != cudaSuccess || n == 0)
         return sl_fail(err, SL_ERR_DEVICE, "bench needs a GPU: %s",
@@ -190,9 +190,9 @@ int sl_bench_attn_open(const sl_attn_geom *geom, const sl_bench_attn_limits *lim
     if (!b) return sl_fail(err, SL_ERR_MEMORY, "bench: out of memory");
     b->geom = *geom;
     b->limits = *limits;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&b->n_sms, cudaDevAttrMultiProcessorCount, device);
-    int failed = allocate_all(b, err);
+    int failed = sl_cuda_check(cudaSetDevice(limits->device), "choosing the GPU", err);
+    cudaDeviceGetAttribute(&b->n_sms, cudaDevAttrMultiProcessorCount, limits->device);
+    if (!failed) failed = allocate_all(b, err);
     if (failed) {
         sl_bench_attn_close(b);
         return failed;
@@ -299,11 +299,10 @@ int sl_bench_attn_device_of(sl_bench_attn *b, sl_bench_attn_device *out, sl_erro
 
 int sl_bench_read_rate(int index, double *gb_s, sl_error *err) {
     const sl_attn_geom least = {1, 1, 1, 64, 0};
-    const sl_bench_attn_limits limits = {1, 1, 1, 1, 0};
+    const sl_bench_attn_limits limits = {1, 1, 1, 1, 0, index};
     sl_bench_attn_device device;
     sl_bench_attn *b = NULL;
-    int rc = sl_cuda_check(cudaSetDevice(index), "choosing the GPU", err);
-    if (!rc) rc = sl_bench_attn_open(&least, &limits, &b, err);
+    int rc = sl_bench_attn_open(&least, &limits, &b, err);
     if (!rc) rc = sl_bench_attn_device_of(b, &device, err);
     sl_bench_attn_close(b);
     if (!rc) *gb_s = device.read_gb_s;

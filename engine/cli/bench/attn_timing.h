@@ -13,6 +13,8 @@
 
 #include "engine/cli/bench/attn_states.h"
 
+#include <stdio.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -21,11 +23,17 @@ enum { SL_BENCH_STEPS = 30, SL_BENCH_UNTIMED = 10 };
 
 typedef struct sl_bench_attn sl_bench_attn; // device memory for one geometry
 
+static inline int sl_bench_gpu_index(const char *device) { // of a GPU that --device names
+    int index;
+    return sscanf(device, "cuda:%d", &index) == 1 ? index : 0;
+}
+
 typedef struct sl_bench_attn_limits {
     int n_pages;  // pages of the largest decode or prefill
     int n_seqs;   // sequences of the largest decode
     int n_tokens; // tokens of the largest prefill
     double query_deviation, query_spread;
+    int device;                    // index of the GPU
     const cli_attn_states *states; // NULL: normal numbers. Otherwise every sequence has its rows
 } sl_bench_attn_limits;
 

@@ -165,7 +165,7 @@ static int rows_of(const size *s, int i) {
 }
 
 static sl_bench_attn_limits limits_of(const plan *p, const cli_options *o) {
-    sl_bench_attn_limits most = {1, 1, 1, o->query_deviation, o->query_spread, p->states.q ? &p->states : NULL};
+    sl_bench_attn_limits most = {1, 1, 1, o->query_deviation, o->query_spread, 0, p->states.q ? &p->states : NULL};
     for (int i = 0; i < p->n_sizes; i++) {
         const size *s = &p->sizes[i];
         int pages = 0;
