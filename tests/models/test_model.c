@@ -368,6 +368,26 @@ static void stats_count_rows(void) { // a dense step over n rows reads each row 
     free(ids);
 }
 
+// Stated errors count into the sums in any order, and unbounded ones only as a count.
+static void stats_of_stated_errors(void) {
+    static const double errors[] = {0.1f, 0.3f, INFINITY, 1e-7f, 0.2f, 5000, 1024, 0};
+    enum { N = sizeof errors / sizeof *errors };
+    sl_attn_stats none = {0}, up = {0}, down = {0}, parts[2] = {{0}};
+    CHECK(isnan(sl_attn_stats_stated_mean(&none)) && isnan(sl_attn_stats_stated_most(&none)));
+    for (int i = 0; i < N; i++) {
+        sl_attn_stats_state(&up, errors[i], errors[i] <= 0.2f);
+        sl_attn_stats_state(&down, errors[N - 1 - i], errors[N - 1 - i] <= 0.2f);
+        sl_attn_stats_state(&parts[i % 2], errors[i], errors[i] <= 0.2f);
+    }
+    sl_attn_stats_add(&parts[0], &parts[1]);
+    CHECK(!memcmp(&up, &down, sizeof up) && !memcmp(&up, &parts[0], sizeof up));
+    CHECK(up.stated == N && up.certified == 4 && up.unbounded == 2);
+    CHECK_NEAR(sl_attn_stats_stated_mean(&up), (0.1 + 0.3 + 1e-7 + 0.2 + 1024) / 6, 1e-8);
+    CHECK(sl_attn_stats_stated_most(&up) == 1024);
+    sl_attn_stats_state(&none, INFINITY, 0);
+    CHECK(isnan(sl_attn_stats_stated_mean(&none)) && isnan(sl_attn_stats_stated_most(&none)));
+}
+
 // ---- the observer ----
 
 typedef struct seen {
@@ -640,6 +660,7 @@ static const test_case cases[] = {
     {"state-after-a-prefill", 0, state_after_a_prefill},
     {"seed-after-a-parameter-change", 0, seed_after_a_parameter_change},
     {"stats-count-rows", 0, stats_count_rows},
+    {"stats-of-stated-errors", 0, stats_of_stated_errors},
     {"observer", 0, observer},
     {"observer-same-state", 0, observer_same_state},
     {"observer-error", 0, observer_error},
