@@ -419,14 +419,14 @@ static int same_report(const sl_attn_report *a, const sl_attn_report *b) {
     return a->k_rows == b->k_rows && a->v_distinct == b->v_distinct && a->features == b->features && a->bytes == b->bytes &&
            a->dense_bytes == b->dense_bytes && a->v_rows == b->v_rows && a->samples == b->samples && a->budget == b->budget &&
            a->ess == b->ess && a->score_bound == b->score_bound && same_float(a->error_bound, b->error_bound) &&
-           a->tries == b->tries && a->fallback == b->fallback && same_float(a->error, b->error) &&
+           a->tries == b->tries && a->fallback == b->fallback && same_float(a->kappa, b->kappa) &&
+           same_float(a->stated_error, b->stated_error) && a->certified == b->certified && same_float(a->error, b->error) &&
            same_float(a->cosine, b->cosine) && same_float(a->bias, b->bias) && a->tiles == b->tiles;
 }
 
 // Shadows with a state, on a ragged batch: checks count, order and figures of the records, and that the step does not change.
-static void observer(void) {
-    static const char *const running = "santa-pps:S=24:budget=variance", *const names[] = {running, "dense", "santa-sys:S=16",
-                                                                                           "quest:tokens=64"};
+static void observe_method(const char *running) {
+    const char *const names[] = {running, "dense", "santa-sys:S=16", "quest:tokens=64"};
     enum { SHADOWS = 4, SEEDS = 2, SEED = 7 };
     sl_attn_spec shadows[SHADOWS];
     witness w = {0};
@@ -476,11 +476,17 @@ static void observer(void) {
     free(want), free(got), free(w.at);
 }
 
+static void observer(void) {
+    observe_method("santa-pps:S=24:budget=variance");
+    observe_method("santa-pps:epsilon=0.2:certify=layer:on-miss=dense");
+}
+
 // In layer 0 of the first step the queries and keys do not depend on the running method. So a shadow of a method reports the
 // same as the running method, page extras included.
 static void observer_same_state(void) {
-    static const char *const names[] = {"quest:tokens=64", "dense-q", "santa-is:S=32", "santa-sys:S=16"};
-    enum { N = 4 };
+    static const char *const names[] = {"quest:tokens=64", "dense-q", "santa-is:S=32", "santa-sys:S=16",
+                                        "santa-pps:epsilon=0.2:certify=layer"};
+    enum { N = 5 };
     sl_attn_spec shadows[N];
     witness all = {0};
     for (int i = 0; i < N; i++) CHECK_OK(sl_attn_parse(names[i], &shadows[i], &err), err);
