@@ -76,9 +76,10 @@ typedef struct sl_attn_report {
     float error_bound;                // b / |mu^| of methods with a stated error; NaN: the method states none
     uint32_t tries, fallback;         // draws until the stated error held; 1: every row was attended to exactly
     // of the layer, equal for all query heads. b is the bound of the error of the heads side by side, mu^ their output.
-    float kappa;         // threshold of the head's draw; NaN: no carried threshold
-    float stated_error;  // epsilon' = b / (|mu^| - b), inf where b >= |mu^|; NaN: the method states no error of a layer
-    uint32_t certified;  // 1: epsilon' <= epsilon
+    float kappa; // threshold of the head's draw; NaN: no carried threshold
+    // epsilon' = b / (|mu^| - b), inf where b >= |mu^|; 0 after exact attention; NaN: the method states no error of a layer.
+    float stated_error;
+    uint32_t certified;  // 1: epsilon' <= epsilon, by draws
     float kurtosis;      // of e^s over the base sample of vattention (3 for normal numbers); NaN: no base sample
     uint32_t heavy_tail; // 1: the kurtosis is so large that the variance of the base sample, and so bound=clt, is unreliable
     // Comparison with dense attention on the same state; NaN without --stats-error. |out - mu| / |mu|; the cosine of out and

@@ -123,36 +123,34 @@ void sl_draw_of_layer(sl_head *x, int shared, void (*estimate)(sl_head *x)) {
 
 enum { MOST_PAIRED = 64 }; // draws of a head that are compared with each other
 
+// (v - centre) / |v - centre|; 0 for v = centre.
+static void unit_vector(const bf16 *v, const float *centre, int dim, float *out) {
+    for (int c = 0; c < dim; c++) out[c] = sl_bf16_to_f32(v[c]) - (centre ? centre[c] : 0);
+    double norm = sl_norm(out, dim), inverse = norm > 0 ? 1 / norm : 0;
+    for (int c = 0; c < dim; c++) out[c] = (float)(out[c] * inverse);
+}
+
+static double square_of_dot(const float *a, const float *b, int dim) {
+    float dot = 0;
+    for (int c = 0; c < dim; c++) dot += a[c] * b[c];
+    return (double)dot * dot;
+}
+
 // The mean over pairs of at most MOST_PAIRED draws, at equal distances in the order of rows, stands for all pairs. A draw and
 // itself count as a pair, with 1.
 double sl_pairs(const sl_head *x, const float *centre) {
     const sl_draws *d = &x->draws;
     int dim = x->group->head_dim, n = 0, n_light = 0, seen = 0;
-    int row[MOST_PAIRED];
-    double norm[MOST_PAIRED], sum = 0;
+    float unit[MOST_PAIRED][SL_QUANT_DIM];
+    double sum = 0;
+    SL_CHECK(dim <= SL_QUANT_DIM);
     for (int i = 0; i < d->n; i++) n_light += d->inv_pi[i] > 1 ? d->count[i] : 0;
     int step = (n_light + MOST_PAIRED - 1) / MOST_PAIRED;
     for (int i = 0; i < d->n; i++)
         for (int c = 0; c < d->count[i] && d->inv_pi[i] > 1; c++)
-            if (seen++ % step == 0) row[n++] = i;
-    for (int i = 0; i < n; i++) {
-        double square = 0;
-        for (int c = 0; c < dim; c++) {
-            double v = sl_bf16_to_f32(x->rows[row[i]][c]) - (centre ? centre[c] : 0);
-            square += v * v;
-        }
-        norm[i] = sqrt(square);
-    }
+            if (seen++ % step == 0) unit_vector(x->rows[i], centre, dim, unit[n++]);
     for (int i = 0; i < n; i++)
-        for (int j = 0; j < i; j++) {
-            float dot = 0;
-            for (int c = 0; c < dim; c++) {
-                float at = centre ? centre[c] : 0;
-                dot += (sl_bf16_to_f32(x->rows[row[i]][c]) - at) * (sl_bf16_to_f32(x->rows[row[j]][c]) - at);
-            }
-            double cosine = norm[i] * norm[j] > 0 ? dot / (norm[i] * norm[j]) : 1;
-            sum += cosine * cosine;
-        }
+        for (int j = 0; j < i; j++) sum += square_of_dot(unit[i], unit[j], dim);
     double mean = n > 1 ? sum / (n * (n - 1) / 2.0) : 1;
     return n_light * (1 + (n_light - 1) * mean);
 }

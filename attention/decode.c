@@ -7,7 +7,8 @@
 //   4. the plan of a layer, for draws that have one: a task for each sequence;
 //   5. draw, refine, combine: a task for each query head;
 //   6. what the layer keeps for its next step: a task for each sequence;
-//   7. distinct rows, for the statistics: a task for each KV head.
+//   7. exact attention of layers whose error is not certified, with --on-miss=dense: a task for each query head;
+//   8. distinct rows, for the statistics: a task for each KV head.
 // The result of a task does not depend on the thread that runs it.
 #include "attention/stages.h"
 
@@ -247,9 +248,12 @@ static void plan(const call *c, sl_layer *l) {
 
 static void settle(const call *c, sl_layer *l) {
     if (c->stages.draw->settle) c->stages.draw->settle(l);
-    if (l->goes_dense)
-        for (int h = 0; h < c->args->geom->n_heads; h++) fall_back(c, &l->heads[h]);
-    keep_norms(l);
+}
+
+static void repair(const call *c, sl_head *x) {
+    if (!c->layers[x->group->query - c->args->seqs].goes_dense) return;
+    fall_back(c, x);
+    x->report->stated_error = 0;
 }
 
 static void draw_and_combine(const call *c, sl_head *x) {
@@ -337,6 +341,8 @@ static void run(call *c) {
 #pragma omp for schedule(dynamic)
         for (int s = 0; s < c->args->n_seqs; s++) settle(c, &c->layers[s]);
 #pragma omp for schedule(dynamic)
+        for (int item = 0; item < n_pairs * group; item++) repair(c, &c->heads[item]);
+#pragma omp for schedule(dynamic)
         for (int pair = 0; pair < n_pairs; pair++) report_group(c, &c->groups[pair], c->heads + (size_t)pair * group);
     }
 }
@@ -356,6 +362,7 @@ void sl_stages_decode(const sl_attn_decode_args *a) {
     open_call(&c);
     run(&c);
     sl_reports_close(a, c.heads[0].report);
+    for (int s = 0; s < a->n_seqs; s++) keep_norms(&c.layers[s]);
 }
 
 const sl_attn_ops sl_stages_ops = {.workspace = workspace, .decode = sl_stages_decode, .needs = needs, .state = state};

@@ -132,7 +132,8 @@ const sl_attn_method sl_method_santa_pps = {
     .source = "ours: take-all PPS sampling",
     .mean = SL_MEAN_UNBIASED,
     .mean_of = pps_mean,
-    .caution = "with epsilon biased, because the estimate decides whether the draws are accepted. Bias at delta 20%: +1.0 to "
+    .caution = "with epsilon and certify=head or on-miss=dense biased, because the estimate decides whether the draws are "
+               "accepted. Bias at delta 20%: +1.0 to "
                "+4.2% of "
                "the output on values of one channel, +0.28% on centred values (`sleigh-test means` prints the table)",
     .check = check_pps,

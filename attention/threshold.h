@@ -42,7 +42,7 @@ static inline SL_HOST_DEVICE double sl_chi2_quantile(const sl_stated *s, double 
 
 // k: the number of steps of kappa. spread: sl_threshold.spread.
 static inline SL_HOST_DEVICE double sl_error_bound(const sl_stated *s, double spread, double kappa, double B, double k) {
-    if (!(B > 0)) return 0;
+    if (B <= 0) return 0; // NaN gives NaN
     if (s->bound == SL_STATED_BERNSTEIN || k < SL_STATED_FEW) return sqrt(2 * B * s->log_term) + 4.0 / 3 * kappa * s->log_term;
     return sqrt(s->bound == SL_STATED_CHI2 ? sl_chi2_quantile(s, spread) * B : s->z * s->z * B);
 }
