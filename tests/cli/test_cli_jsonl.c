@@ -211,6 +211,16 @@ static void stats_of_layers(void) {
     CHECK_NEAR(number(group, "stated_error"), s.stated / 2 / LAYER_STEPS, 1e-7);
     CHECK_NEAR(number(group, "stated_error_max"), s.most, 1e-7 * s.most);
     CHECK(number(group, "unbounded_share") == 0);
+    char buf[256];
+    int certified, steps;
+    double percent, mean, most;
+    CHECK(sscanf(stat_line(&r, "stated error", buf),
+                 "0.3 at delta 5%%, %d of %d layer-steps certified (%lf%%), mean %lf, largest %lf", &certified, &steps,
+                 &percent, &mean, &most) == 5);
+    CHECK(certified == s.certified / 2 && steps == LAYER_STEPS);
+    CHECK_NEAR(percent, 100.0 * certified / steps, 5.1e-3);
+    CHECK_NEAR(mean, number(group, "stated_error"), 5e-3 * mean);
+    CHECK_NEAR(most, s.most, 5e-3 * most);
     s = sum_layers(file, shadow);
     CHECK(s.lines == LINES && s.kappas == LINES && s.layer_steps == LAYER_STEPS);
     s = sum_layers(file, carried);

@@ -18,7 +18,7 @@ static const sl_attn_spec *stating(const sl_attn_plan *plan, int *same, int *rec
         if (!first) first = s;
         *same &= sl_attn_get(s, "epsilon") == sl_attn_get(first, "epsilon") &&
                  sl_attn_get(s, "delta") == sl_attn_get(first, "delta");
-        *recomputes &= sl_attn_chooses(s, "on-miss", "dense");
+        *recomputes &= sl_attn_has(s, "on-miss") && sl_attn_chooses(s, "on-miss", "dense");
     }
     return first;
 }
