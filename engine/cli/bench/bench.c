@@ -5,6 +5,7 @@
 #include "engine/cli/commands.h"
 #include "engine/cli/error_text.h"
 #include "engine/cli/io.h"
+#include "engine/cli/output/certificates.h"
 #include "engine/cli/output/progress_bar.h"
 #include "engine/cli/output/rows.h"
 #include "engine/cli/output/summary.h"
@@ -418,7 +419,7 @@ static int repeat(cli_bench *b, int which, int run, cli_bench_row *r, sums *s, s
     if (rc) return rc;
     s->run_ms[run] = t.ms;
     s->joules += t.joules;
-    if (n_gen) s->kv_bytes += (double)sl_engine_attn_stats(b->engine)->bytes;
+    if (n_gen) r->read = *sl_engine_attn_stats(b->engine), s->kv_bytes += (double)r->read.bytes;
     uint64_t logits = sl_logits_hash(sl_session_logits(b->sessions[0], NULL), sl_model_config(b->model)->n_vocab);
     cli_meter_clocks(&b->meter, &r->sm_mhz, &r->memory_mhz);
     if (run > 0 && logits != r->logits)
@@ -569,6 +570,7 @@ static json_t *figures_json(const cli_bench *b, const cli_bench_row *r) {
     json_t *o = json_object();
     for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
         json_object_set_new(o, figures[i].key, cli_number(figures[i].value));
+    cli_certificates_put(o, &r->read);
     json_object_set_new(o, "logits", json_string(logits));
     return o;
 }
