@@ -19,6 +19,7 @@ import datetime
 import json
 import math
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -141,8 +142,8 @@ PARTS = {"stated": measure_stated, "budgets": measure_budgets, "tokens": measure
 
 
 def about(args, part):
-    git = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True).stdout.strip()
-    return {"date": datetime.date.today().strftime("%-d %B %Y"), "commit": git, "model": model_line(args.sleigh, args.model), "kinds": args.kinds,
+    version = subprocess.run([args.sleigh, "version"], capture_output=True, text=True, check=True).stdout
+    return {"date": datetime.date.today().strftime("%-d %B %Y"), "commit": re.search(r"commit ([\w-]+)", version)[1], "model": model_line(args.sleigh, args.model), "kinds": args.kinds,
             "texts": args.texts, "positions": args.positions, "skip": args.skip, "seeds": args.seeds, "seed": args.seed, "score": args.score,
             "part": part}
 
@@ -285,7 +286,7 @@ def main():
     a = p.parse_args()
     if not a.render:
         os.makedirs(a.results, exist_ok=True)
-        for size in a.tokens:
+        for size in list(a.tokens):
             for part in a.part:
                 print(f"{size}, {part}", file=sys.stderr)
                 a.tokens = count(size)
