@@ -590,7 +590,7 @@ static void questions(void) {
     r = RUN("eval", "-m", tiny(), "--jsonl", in_tmp("q.jsonl"), "--stop", "\n", "-n", "16", "--grader", "numeric-line", "-o",
             "csv");
     CHECK_GOOD(r);
-    CHECK_HAS(r.out, "\"needles\",0,\"dense\",1,1,1.0,0.206549314,1.0,0.0,0.0,0.0,1.0,0,0,1.0\n");
+    CHECK_HAS(r.out, "\"needles\",0,\"dense\",1,1,1.0,0.206549314,1.0,0.0,0.0,0.0,1.0,0,0,1.0,0,,,,\n");
     spill(in_tmp("q.jsonl"), file, sizeof file - 2); // another content
     r = RUN("eval", "-m", tiny(), "--jsonl", in_tmp("q.jsonl"), "--stop", "\n", "-n", "16", "--procedure", "gsm8k", "--chat",
             "--out", in_tmp("o"));
