@@ -85,6 +85,7 @@ typedef struct sl_attn_report {
     // Comparison with dense attention on the same state; NaN without --stats-error. |out - mu| / |mu|; the cosine of out and
     // mu; the part of the error along mu, (out - mu).mu / |mu|^2. The mean of this part over seeds is the bias of the method.
     float error, cosine, bias;
+    float layer_error; // |out - mu| / |mu| of the layer's heads side by side
     uint32_t tiles; // fewest 256-row tiles that hold 90% of the mass of dense attention; 0 without --stats-error
 } sl_attn_report;
 

@@ -167,6 +167,7 @@ static void open_head(call *c, size_t item, const sl_group *g, int index) {
                                   .error = NAN,
                                   .cosine = NAN,
                                   .bias = NAN,
+                                  .layer_error = NAN,
                                   .features = 1};
     x->u = sl_uniform_philox(&x->id);
     if (c->l.stored[1]) x->sizes = masses_of(c, 1, item, n);

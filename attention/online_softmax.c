@@ -105,6 +105,7 @@ static void report_head(const sl_group *g, const sl_proposal *propose, int i, sl
         .error = NAN,
         .cosine = NAN,
         .bias = NAN,
+        .layer_error = NAN,
     };
     if (propose->report) propose->report(&x);
 }

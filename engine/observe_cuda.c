@@ -199,7 +199,8 @@ static void fill_reports(const sl_engine *e, const sl_attn_spec *spec, int n_kv,
                                   .heavy_tail = share_of(s.heavy_tails, n, h),
                                   .error = NAN,
                                   .cosine = NAN,
-                                  .bias = NAN};
+                                  .bias = NAN,
+                                  .layer_error = NAN};
     }
 }
 

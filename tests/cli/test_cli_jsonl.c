@@ -4,6 +4,7 @@
 #include "tests/support/run_cli.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 
 static int parse_ids(const char *text, int *ids, int max) {
@@ -104,16 +105,29 @@ static void jsonl_errors(void) {
 // ---- --stats ----
 
 static const char *const stats_fields[] = {
-    "sequence",    "position",    "layer",       "head",         "n_kv",     "attn",   "seed", "k_rows",
-    "v_distinct",  "features",    "bytes",       "v_rows",       "samples",  "budget", "ess",  "error",
-    "score_bound", "error_bound", "dense_bytes", "tries",        "fallback", "cosine", "bias", "tiles",
-    "heavy_tail",  "kurtosis",    "kappa",       "stated_error", "certified"};
+    "sequence",    "position",    "layer",       "head",         "n_kv",      "attn",       "seed", "k_rows",
+    "v_distinct",  "features",    "bytes",       "v_rows",       "samples",   "budget",     "ess",  "error",
+    "score_bound", "error_bound", "dense_bytes", "tries",        "fallback",  "cosine",     "bias", "tiles",
+    "heavy_tail",  "kurtosis",    "kappa",       "stated_error", "certified", "layer_error"};
 enum { N_STATS_FIELDS = sizeof stats_fields / sizeof *stats_fields };
+
+// A layer's error is one number, between the errors of its 8 heads. errors: the layer's, the least and the largest of its
+// heads.
+static void check_layer_error(const json_t *line, int i, double errors[3]) {
+    const json_t *error = json_object_get(line, "error"), *layer = json_object_get(line, "layer_error");
+    CHECK(json_is_number(error) == json_is_number(layer));
+    double x = json_number_value(error), of_layer = json_number_value(layer);
+    if (i % 8 == 0) errors[0] = of_layer, errors[1] = errors[2] = x;
+    CHECK(of_layer == errors[0]);
+    errors[1] = fmin(errors[1], x), errors[2] = fmax(errors[2], x);
+    CHECK(i % 8 < 7 || (errors[1] <= of_layer * (1 + 1e-6) && of_layer <= errors[2] * (1 + 1e-6)));
+}
 
 // Reads a file of --stats; each line must have exactly the fields. Counts the lines of a method and seed.
 static int count_stats(const char *path, const char *attn, int seed, int *n_lines, int *n_errors) {
     size_t n;
     int found = 0;
+    double errors[3] = {0};
     *n_lines = *n_errors = 0;
     for (const char *p = slurp(path, &n); *p; (*n_lines)++) {
         json_error_t e;
@@ -126,6 +140,7 @@ static int count_stats(const char *path, const char *attn, int seed, int *n_line
         found += !strcmp(json_string_value(json_object_get(line, "attn")), attn) &&
                  json_integer_value(json_object_get(line, "seed")) == seed;
         *n_errors += json_is_number(json_object_get(line, "error"));
+        check_layer_error(line, *n_lines, errors);
         json_decref(line);
         p += length + 1;
     }

@@ -163,16 +163,9 @@ static void announce(const cli_bench *b, const cli_bench_cost *cost) {
 
 // ---- memory rate and energy ----
 
-#ifdef SLEIGH_CUDA
-static int gpu_index(const char *device) {
-    int index = 0;
-    return sscanf(device, "cuda:%d", &index) == 1 ? index : 0;
-}
-#endif
-
 static int measure_rate(const cli_bench *b, double *gb_s, sl_error *err) {
 #ifdef SLEIGH_CUDA
-    if (sl_device_is_gpu(b->device)) return sl_bench_read_rate(gpu_index(b->device), gb_s, err);
+    if (sl_device_is_gpu(b->device)) return sl_bench_read_rate(sl_bench_gpu_index(b->device), gb_s, err);
 #endif
     return cli_memory_rate(b->o->threads ? b->o->threads : sl_cpu_cores(), gb_s, err);
 }
@@ -194,7 +187,7 @@ static void open_meter(cli_bench *b) {
     cli_meter_source source = {0};
 #ifdef SLEIGH_CUDA
     char pci_id[32];
-    if (sl_device_is_gpu(b->device) && !sl_bench_pci_id(gpu_index(b->device), pci_id, sizeof pci_id, NULL))
+    if (sl_device_is_gpu(b->device) && !sl_bench_pci_id(sl_bench_gpu_index(b->device), pci_id, sizeof pci_id, NULL))
         source.pci_id = pci_id;
 #endif
     if (source.pci_id || !sl_device_is_gpu(b->device)) cli_meter_open(&b->meter, &source);

@@ -72,6 +72,7 @@ static void write_record(void *ctx, const sl_attn_record *r) {
     number(f, "error", p->error);
     number(f, "cosine", p->cosine);
     number(f, "bias", p->bias);
+    number(f, "layer_error", p->layer_error);
     fprintf(f, ",\"tiles\":%u}\n", p->tiles);
     if (ferror(f)) stats->error = errno ? errno : EIO;
 }
