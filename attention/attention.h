@@ -112,7 +112,7 @@ typedef struct sl_attn_stats {
 enum { SL_STATED_UNIT = 1 << 30, SL_STATED_MOST = 1 << 10 };
 
 void sl_attn_stats_add(sl_attn_stats *to, const sl_attn_stats *from);
-void sl_attn_stats_state(sl_attn_stats *to, double stated_error, int certified); // counts one layer
+void sl_attn_stats_add_stated(sl_attn_stats *to, double stated_error, int certified); // counts one layer
 // Mean and largest of the bounded epsilon'; NaN: there are none.
 double sl_attn_stats_stated_mean(const sl_attn_stats *s);
 double sl_attn_stats_stated_most(const sl_attn_stats *s);
