@@ -85,8 +85,14 @@ typedef struct sl_attn_report {
     // Comparison with dense attention on the same state; NaN without --stats-error. |out - mu| / |mu|; the cosine of out and
     // mu; the part of the error along mu, (out - mu).mu / |mu|^2. The mean of this part over seeds is the bias of the method.
     float error, cosine, bias;
-    uint32_t tiles; // fewest 256-row tiles that hold 90% of the mass of dense attention; 0 without --stats-error
+    float layer_error; // |out - mu| / |mu| of the layer's heads side by side
+    uint32_t tiles;    // fewest 256-row tiles that hold 90% of the mass of dense attention; 0 without --stats-error
 } sl_attn_report;
+
+// The fields that most methods leave without a value: `(sl_attn_report){SL_ATTN_NO_VALUES, .k_rows = n}`.
+#define SL_ATTN_NO_VALUES                                                                                                      \
+    .error_bound = NAN, .kappa = NAN, .stated_error = NAN, .kurtosis = NAN, .error = NAN, .cosine = NAN, .bias = NAN,          \
+    .layer_error = NAN
 
 // Sums over calls. Counts are sums over query heads, unless the comment says "per KV head".
 typedef struct sl_attn_stats {
@@ -98,15 +104,23 @@ typedef struct sl_attn_stats {
     uint64_t bytes;                                   // bytes of K, V and page extras read, per KV head
     uint64_t tries;                                   // tries of methods with a stated error
     uint64_t fallbacks;                               // heads that attended to every row exactly
-    uint64_t stated, certified, unbounded;            // layers that stated an error epsilon'; <= epsilon; infinite
-    double stated_sum, stated_most;                   // sum and largest of the finite epsilon'
+    uint64_t stated, certified, unbounded;            // layers that stated an error epsilon'; <= epsilon; > SL_STATED_MOST
+    uint64_t stated_units;                            // sum of the bounded epsilon', in units of 1 / SL_STATED_UNIT
+    double stated_most;                               // the largest of them
     uint64_t heavy_tails;                             // sum of heavy_tail
     double kurtosis;                                  // largest kurtosis; 0: none
     double features;                                  // sum of the shares of key features read
     uint64_t dense_k_rows, dense_v_rows, dense_bytes; // of dense attention: per KV head, per query head, per KV head
 } sl_attn_stats;
 
+// A sum of whole units does not depend on the order of layers, steps and sequences. It holds 2^24 times the largest summand.
+enum { SL_STATED_UNIT = 1 << 30, SL_STATED_MOST = 1 << 10 };
+
 void sl_attn_stats_add(sl_attn_stats *to, const sl_attn_stats *from);
+void sl_attn_stats_add_stated(sl_attn_stats *to, double stated_error, int certified); // counts one layer
+// Mean and largest of the bounded epsilon'; NaN: there are none.
+double sl_attn_stats_stated_mean(const sl_attn_stats *s);
+double sl_attn_stats_stated_most(const sl_attn_stats *s);
 
 // 0: a sampler on a GPU read the rows. It does not know which heads drew the same row, and leaves v_distinct at 0.
 static inline int sl_attn_knows_distinct(uint64_t v_rows, uint64_t v_distinct) {

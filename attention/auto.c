@@ -10,16 +10,17 @@
 
 // ---- candidates ----
 
-// Only santa-pps counts. vAttention's error bound of an output does not hold on heavy tails (sleigh-test means
-// vattention_bounds).
-static int states_error(const sl_attn_spec *spec) {
-    return !strcmp(spec->method->name, "santa-pps") && sl_attn_get(spec, "epsilon") > 0;
+int sl_auto_counts(const sl_attn_spec *spec) {
+    static const char *const names[] = {"santa-pps", "santa-is"};
+    int is_named = 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) is_named |= !strcmp(spec->method->name, names[i]);
+    return is_named && !spec->plus && sl_attn_states_error(spec);
 }
 
 static int is_candidate(const sl_attn_spec *request, const sl_attn_spec *spec) {
     double epsilon = sl_attn_get(request, "epsilon"), delta = sl_attn_get(request, "delta");
-    if (epsilon == 0) return !states_error(spec);
-    return states_error(spec) && sl_attn_get(spec, "epsilon") <= epsilon && sl_attn_get(spec, "delta") <= delta;
+    if (epsilon == 0) return !sl_auto_counts(spec);
+    return sl_auto_counts(spec) && sl_attn_get(spec, "epsilon") <= epsilon && sl_attn_get(spec, "delta") <= delta;
 }
 
 static void set(sl_attn_spec *spec, const char *name, double value) {

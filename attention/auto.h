@@ -1,16 +1,17 @@
 // attention/auto.h - --attn=auto: dense attention below a measured crossover, above it the fastest candidate.
 //
-// `sleigh bench attn --calibrate` measures a table: microseconds of the decode attention of one layer, for dense and for some
-// other specifications, over numbers of sequences and context lengths. A table belongs to one device and one geometry.
+// A table holds measured times: microseconds of the decode attention of one layer, for dense and for some other specifications,
+// over numbers of sequences and context lengths. A table belongs to one device and one geometry. The command line measures it
+// (engine/cli/bench/calibrate.h).
 //
 // `auto` is not a method: it has no functions, an engine refuses it, and sl_attn_methods does not list it. sl_attn_parse
 // accepts it, so a specification or a plan can hold it until sl_auto_choose_plan replaces it:
 //
 //   auto                       candidates: the specifications of the table that state no error,
 //                              by default santa-pps:S=128 and santa-is:S=256
-//   auto:epsilon=E[:delta=D]   candidate: santa-pps:epsilon=E:delta=D, if the table has a time of santa-pps with
-//                              an epsilon <= E and a delta <= D. Smaller values draw more rows, so this time is
-//                              an upper bound.
+//   auto:epsilon=E[:delta=D]   candidates: the specifications of the table that state an error <= E with a
+//                              probability <= D (sl_auto_counts). The choice has epsilon=E and delta=D. Smaller values
+//                              draw more rows, so the time in the table is an upper bound.
 //
 // The choice depends on three things: the table, the largest number of sequences that the engine decodes together, and the
 // length of the context of the caller. It depends on no batch index and on no other sequence.
@@ -31,6 +32,7 @@ typedef struct sl_auto_point {
 typedef struct sl_auto_table {
     char device[256], date[16]; // sl_device_name's; 2026-11-21
     int n_heads, n_kv_heads, head_dim;
+    int automatic;          // 1: measured at the first use of auto; 0: by a command of the user
     double query_deviation; // standard deviation of the timed queries; that of the keys is 1
     int n_specs, n_points;
     sl_attn_spec specs[SL_AUTO_SPECS]; // the first is dense
@@ -49,6 +51,13 @@ int sl_auto_write(const sl_auto_table *table, const char *path, sl_error *err);
 void sl_auto_free(sl_auto_table *table);
 // SL_ERR_UNSUPPORTED when the table belongs to another device or geometry; the message names both. path: for the message.
 int sl_auto_check(const sl_auto_table *table, const char *path, const char *device, const sl_attn_geom *geom, sl_error *err);
+
+// 1: auto:epsilon=E may choose this specification for the error that it states. Two conditions hold:
+// - Its bound holds for every input, at least for many draws. vAttention's bound of an output does not hold on heavy tails
+//   (sleigh-test means vattention_bounds).
+// - It states an error of every step: of each head, or of the layer. A layer certificate counts with both values of on-miss.
+//   With on-miss=report, a step can have a stated error above E; the step reports this error and that it is not certified.
+int sl_auto_counts(const sl_attn_spec *spec);
 
 typedef struct sl_auto_choice {
     sl_attn_spec spec; // dense, or a candidate

@@ -1,7 +1,7 @@
 // attention/auto_table.c - the calibration table (auto.h) as a file: its path, the reader and the writer.
 //
 //   {"format": "sleigh attention calibration 1", "device": "...", "date": "2026-11-21",
-//    "n_heads": 32, "n_kv_heads": 8, "head_dim": 128, "query_deviation": 4.0,
+//    "n_heads": 32, "n_kv_heads": 8, "head_dim": 128, "automatic": true, "query_deviation": 4.0,
 //    "attn": ["dense", "santa-pps:S=128", ...],
 //    "points": [{"n_seqs": 1, "n_kv": 1024, "us": [9.1, 8.7, null]}, ...]}
 #include "attention/auto.h"
@@ -124,6 +124,7 @@ static int read_table(const char *path, json_t *root, sl_auto_table *t, sl_error
     if (!rc) rc = sl_json_int(&f, "head_dim", 1, 1 << 20, NULL, &t->head_dim, err);
     if (!rc) rc = sl_json_float(&f, "query_deviation", 0, 1e6, NULL, &deviation, err);
     t->query_deviation = deviation;
+    t->automatic = json_is_true(sl_json_get(root, "automatic"));
     if (!rc) rc = read_specs(path, sl_json_get(root, "attn"), t, err);
     return rc ? rc : read_points(path, sl_json_get(root, "points"), t, err);
 }
@@ -180,9 +181,9 @@ static json_t *table_json(const sl_auto_table *t) {
         sl_attn_format(&t->specs[s], text, sizeof text);
         json_array_append_new(attn, json_string(text));
     }
-    return json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:f, s:o, s:o}", "format", format, "device", t->device, "date", t->date,
-                     "n_heads", t->n_heads, "n_kv_heads", t->n_kv_heads, "head_dim", t->head_dim, "query_deviation",
-                     t->query_deviation, "attn", attn, "points", points_json(t));
+    return json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:b, s:f, s:o, s:o}", "format", format, "device", t->device, "date",
+                     t->date, "n_heads", t->n_heads, "n_kv_heads", t->n_kv_heads, "head_dim", t->head_dim, "automatic",
+                     t->automatic, "query_deviation", t->query_deviation, "attn", attn, "points", points_json(t));
 }
 
 int sl_auto_write(const sl_auto_table *t, const char *path, sl_error *err) {

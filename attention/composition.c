@@ -92,13 +92,33 @@ void sl_attn_stats_add(sl_attn_stats *to, const sl_attn_stats *from) {
     to->stated += from->stated;
     to->certified += from->certified;
     to->unbounded += from->unbounded;
-    to->stated_sum += from->stated_sum;
+    to->stated_units += from->stated_units;
     to->stated_most = fmax(to->stated_most, from->stated_most);
     to->kurtosis = fmax(to->kurtosis, from->kurtosis);
     to->features += from->features;
     to->dense_k_rows += from->dense_k_rows;
     to->dense_v_rows += from->dense_v_rows;
     to->dense_bytes += from->dense_bytes;
+}
+
+void sl_attn_stats_add_stated(sl_attn_stats *to, double stated_error, int certified) {
+    to->stated++;
+    to->certified += certified;
+    if (!(stated_error <= SL_STATED_MOST)) {
+        to->unbounded++;
+        return;
+    }
+    to->stated_units += (uint64_t)(stated_error * SL_STATED_UNIT + 0.5);
+    to->stated_most = fmax(to->stated_most, stated_error);
+}
+
+double sl_attn_stats_stated_mean(const sl_attn_stats *s) {
+    uint64_t n = s->stated - s->unbounded;
+    return n ? (double)s->stated_units / SL_STATED_UNIT / (double)n : NAN;
+}
+
+double sl_attn_stats_stated_most(const sl_attn_stats *s) {
+    return s->stated > s->unbounded ? s->stated_most : NAN;
 }
 
 void sl_reports_close(const sl_attn_decode_args *a, const sl_attn_report *reports) {
@@ -116,13 +136,7 @@ void sl_reports_close(const sl_attn_decode_args *a, const sl_attn_report *report
         st.heavy_tails += r->heavy_tail;
         if (r->kurtosis > st.kurtosis) st.kurtosis = r->kurtosis;
         st.features += r->features;
-        if (i % g->n_heads == 0 && !isnan(r->stated_error)) {
-            st.stated++, st.certified += r->certified;
-            if (isinf(r->stated_error))
-                st.unbounded++;
-            else
-                st.stated_sum += r->stated_error, st.stated_most = fmax(st.stated_most, r->stated_error);
-        }
+        if (i % g->n_heads == 0 && !isnan(r->stated_error)) sl_attn_stats_add_stated(&st, r->stated_error, (int)r->certified);
         if (i % group) continue;
         st.k_rows += r->k_rows;
         st.v_distinct += r->v_distinct;

@@ -74,7 +74,7 @@ typedef struct sl_threshold_step {
 // step that follows the previous step alone would draw too many or too few rows.
 static inline SL_HOST_DEVICE void sl_threshold_move(sl_threshold *t, const sl_threshold_step *s, double ratio) {
     double kappa = t->kappa > 0 ? t->kappa : s->k > 0 ? s->light / s->k : 0; // after a search: the heads' mean
-    double factor = 0.7 + 0.3 * (ratio < 4 ? ratio : 4);
+    double factor = 0.7 + 0.3 * (ratio > 4 ? 4 : ratio);
     if (factor > 0) kappa *= factor; // false for NaN
     // With kappa >= total no row is heavy.
     t->kappa = kappa < s->total ? kappa : s->total;
@@ -91,16 +91,15 @@ static inline SL_HOST_DEVICE void sl_threshold_budget(sl_threshold *t, const sl_
 // (1 - fall)^(1 - aim) is 1 to first order.
 static inline SL_HOST_DEVICE double sl_threshold_error(sl_threshold *t, const sl_threshold_step *s, const sl_stated *stated,
                                                        double share, double aim) {
-    enum { MOST_SPREAD = 1 };
-    double size = sqrt(s->squares), b = sl_error_bound(stated, t->spread, s->kappa, s->B, s->k), allowed = share * size / b;
+    // The spread of the earlier steps is less noisy, but a step whose rows differ from theirs can have its errors on fewer
+    // lines.
+    double own = s->pairs > 0 && s->k >= 1 ? s->pairs / (s->k * s->k) : t->spread, spread = own > t->spread ? own : t->spread;
+    double size = sqrt(s->squares), b = sl_error_bound(stated, spread, s->kappa, s->B, s->k), allowed = share * size / b;
     sl_threshold_move(t, s, b > 0 ? t->margin * allowed * allowed : 4);
     t->margin *= b <= share * size ? 1 + 0.1 * (1 - aim) : 1 - 0.1 * aim;
     if (t->margin < 0.01) t->margin = 0.01;
     if (t->margin > 2) t->margin = 2;
-    if (s->pairs > 0 && s->k >= 1) {
-        double spread = s->pairs / (s->k * s->k);
-        t->spread = 0.7 * t->spread + 0.3 * (spread < MOST_SPREAD ? spread : MOST_SPREAD);
-    }
+    t->spread = 0.7 * t->spread + 0.3 * (own < 1 ? own : 1);
     return b;
 }
 

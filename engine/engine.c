@@ -347,8 +347,15 @@ void sl_engine_reset_stats(sl_engine *e) {
 
 sl_attention_work sl_engine_attention_work(const sl_engine *e) {
     const sl_attn_stats *stats = sl_engine_attn_stats(e);
-    return (sl_attention_work){
-        .bytes = stats->bytes, .dense_bytes = stats->dense_bytes, .heads = stats->steps, .fallbacks = stats->fallbacks};
+    return (sl_attention_work){.bytes = stats->bytes,
+                               .dense_bytes = stats->dense_bytes,
+                               .heads = stats->steps,
+                               .fallbacks = stats->fallbacks,
+                               .layer_steps = stats->stated,
+                               .certified = stats->certified,
+                               .unbounded = stats->unbounded,
+                               .stated_error = sl_attn_stats_stated_mean(stats),
+                               .stated_error_max = sl_attn_stats_stated_most(stats)};
 }
 
 void sl_engine_describe(const sl_engine *e, char *buf, size_t size) {

@@ -100,8 +100,12 @@ size_t sl_shadow_state_at(const sl_engine *e, int layer, int which) {
 
 // ---- fields of a report that the method does not fill ----
 
+typedef struct squares {
+    double error, norm; // |out - mu|^2 and |mu|^2
+} squares;
+
 // Sets error, cosine and bias of one head's output against dense attention's output mu.
-static void compare(const float *out, const float *mu, int dim, sl_attn_report *r) {
+static squares compare(const float *out, const float *mu, int dim, sl_attn_report *r) {
     double error = 0, dot = 0, norm = 0, out_norm = 0;
     for (int d = 0; d < dim; d++) {
         double e = (double)out[d] - mu[d];
@@ -110,6 +114,7 @@ static void compare(const float *out, const float *mu, int dim, sl_attn_report *
     r->error = (float)sqrt(error / norm);
     r->cosine = (float)(dot / sqrt(norm * out_norm));
     r->bias = (float)((dot - norm) / norm);
+    return (squares){error, norm};
 }
 
 static int by_falling_mass(const void *x, const void *y) {
@@ -139,11 +144,14 @@ void sl_observation_count_tiles(const sl_observation *o, int first, int n, int n
 void sl_observation_report(const sl_engine *e, const sl_attn_record *what, int i, sl_attn_report *reports, const float *out) {
     const sl_observation *o = &e->observation;
     int heads = e->geom.n_heads, dim = e->geom.head_dim;
+    squares layer = {0};
+    for (int h = 0; h < heads && sl_observes_error(o); h++) {
+        squares s = compare(out + (size_t)h * dim, o->dense + ((size_t)i * heads + h) * dim, dim, &reports[h]);
+        layer.error += s.error, layer.norm += s.norm;
+        reports[h].tiles = o->tiles[i * heads + h];
+    }
     for (int h = 0; h < heads; h++) {
-        if (sl_observes_error(o)) {
-            compare(out + (size_t)h * dim, o->dense + ((size_t)i * heads + h) * dim, dim, &reports[h]);
-            reports[h].tiles = o->tiles[i * heads + h];
-        }
+        if (sl_observes_error(o)) reports[h].layer_error = (float)sqrt(layer.error / layer.norm);
         sl_attn_record record = *what;
         record.head = h;
         record.report = &reports[h];

@@ -173,6 +173,12 @@ static uint32_t share_of(uint64_t total, int n, int i) {
     return (uint32_t)(total / n + ((uint64_t)i < total % n));
 }
 
+// The stated error of the layer that was counted; NaN: none.
+static float stated_error_of(const sl_attn_stats *s) {
+    if (!s->stated) return NAN;
+    return s->unbounded ? INFINITY : (float)s->stated_most;
+}
+
 static void fill_reports(const sl_engine *e, const sl_attn_spec *spec, int n_kv, const sl_attn_cuda_stats *counted,
                          sl_attn_report *out) {
     const sl_attn_geom *g = &e->geom;
@@ -181,7 +187,8 @@ static void fill_reports(const sl_engine *e, const sl_attn_spec *spec, int n_kv,
     if (spec->method->cuda->account) spec->method->cuda->account(g, spec, n_kv, &s);
     for (int h = 0; h < n; h++) {
         int kv_head = h / (n / n_kv_heads);
-        out[h] = (sl_attn_report){.k_rows = share_of(s.k_rows, n_kv_heads, kv_head),
+        out[h] = (sl_attn_report){SL_ATTN_NO_VALUES,
+                                  .k_rows = share_of(s.k_rows, n_kv_heads, kv_head),
                                   .v_distinct = share_of(s.v_distinct, n_kv_heads, kv_head),
                                   .features = (float)(s.features / n),
                                   .bytes = share_of(s.bytes, n_kv_heads, kv_head),
@@ -190,19 +197,11 @@ static void fill_reports(const sl_engine *e, const sl_attn_spec *spec, int n_kv,
                                   .samples = share_of(s.samples, n, h),
                                   .ess = NAN,
                                   .score_bound = NAN,
-                                  .error_bound = NAN,
-                                  .kappa = NAN,
-                                  .stated_error = !s.stated     ? NAN
-                                                  : s.unbounded ? INFINITY
-                                                                : (float)s.stated_most,
+                                  .stated_error = stated_error_of(&s),
                                   .certified = (uint32_t)s.certified,
                                   .tries = share_of(s.tries, n, h),
                                   .fallback = share_of(s.fallbacks, n, h),
-                                  .kurtosis = NAN,
-                                  .heavy_tail = share_of(s.heavy_tails, n, h),
-                                  .error = NAN,
-                                  .cosine = NAN,
-                                  .bias = NAN};
+                                  .heavy_tail = share_of(s.heavy_tails, n, h)};
     }
 }
 

@@ -1,6 +1,9 @@
 // engine/cli/attn_auto.c - see attn_auto.h.
 #include "engine/cli/attn_auto.h"
+#include "engine/cli/bench/calibrate.h"
+#include "engine/cli/error_text.h"
 #include "engine/cli/output/progress_bar.h"
+#include "engine/cli/process.h"
 #include "engine/engine.h"
 
 #include <stdio.h>
@@ -13,7 +16,52 @@ static void report_line(cli_auto *a, const char *line) {
     cli_say("%s", line);
 }
 
-// Finds and reads the table, once.
+// ---- measuring ----
+
+// 1: auto measured the table, with other candidates than those of `wanted`.
+static int is_outdated(const sl_auto_table *t, const sl_auto_table *wanted) {
+    int same = t->n_specs == wanted->n_specs;
+    for (int s = 0; same && s < t->n_specs; s++) same = sl_attn_same(&t->specs[s], &wanted->specs[s]);
+    return t->automatic && !same;
+}
+
+// Measures *t, makes it the table and writes it to path. If this fails, the table stays as it is and a line gives the reason.
+static int measure(cli_auto *a, cli_auto_measure *fn, const char *device, const char *path, sl_auto_table *t, sl_error *err) {
+    char line[1280], reason[320];
+    sl_error why;
+    snprintf(reason, sizeof reason, a->has_table ? "other methods in the table of %s" : "no table for %s", t->device);
+    int rc = fn(device, reason, t, &why);
+    if (rc && cli_interrupted()) return sl_fail(err, (sl_err)rc, "%s", cli_error_text(&why));
+    if (rc) {
+        snprintf(line, sizeof line, "attn auto: %scannot measure a table: %s",
+                 a->has_table ? "" : "dense: ", cli_error_text(&why));
+        report_line(a, line);
+        return 0;
+    }
+    sl_auto_free(&a->table);
+    a->table = *t, a->has_table = 1;
+    *t = (sl_auto_table){0};
+    if (!sl_auto_write(&a->table, path, &why)) return 0;
+    snprintf(line, sizeof line, "attn auto: the table is for this run only: %s", cli_error_text(&why));
+    report_line(a, line);
+    return 0;
+}
+
+static int measure_if_needed(cli_auto *a, const cli_options *o, const char *device, const sl_attn_geom *geom, const char *path,
+                             sl_error *err) {
+    cli_auto_measure *fn = a->measure ? a->measure : sl_device_is_gpu(device) ? cli_calibrate_gpu : NULL;
+    sl_auto_table t = {0};
+    if (!fn || o->calibration || !o->auto_calibrate) return 0;
+    int rc = cli_calibration_begin(device, geom, o->query_deviation, &t, err);
+    t.automatic = 1;
+    if (!rc && (!a->has_table || is_outdated(&a->table, &t))) rc = measure(a, fn, device, path, &t, err);
+    sl_auto_free(&t);
+    return rc;
+}
+
+// ---- the table ----
+
+// Finds and reads the table, or measures one, once.
 static int open_table(cli_auto *a, const cli_options *o, const char *device, const sl_config *c, sl_error *err) {
     const sl_attn_geom geom = {
         .n_layers = c->n_layers, .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim};
@@ -25,6 +73,7 @@ static int open_table(cli_auto *a, const cli_options *o, const char *device, con
     if (!rc) rc = sl_auto_read(path, !o->calibration, &a->table, err);
     a->has_table = !rc && a->table.n_specs > 0;
     if (a->has_table) rc = sl_auto_check(&a->table, path, name, &geom, err);
+    if (!rc) rc = measure_if_needed(a, o, device, &geom, path, err);
     if (rc) {
         cli_auto_close(a);
         return rc;

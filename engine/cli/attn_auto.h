@@ -1,5 +1,9 @@
-// engine/cli/attn_auto.h - --attn=auto on the command line: reads the calibration table of this device and model at first use,
-// and reports each new choice on stderr.
+// engine/cli/attn_auto.h - --attn=auto on the command line: reads the table of this device and model at first use, and reports
+// each new choice on stderr.
+//
+// If a GPU has no table, this file measures one (bench/calibrate.h) and keeps it in the cache folder. If another version of the
+// program measured a table with other candidates, this file measures again: auto chooses only methods of the table. A table
+// that the user measured stays. --no-auto-calibrate forbids both. A CPU is never measured here: that takes minutes.
 #ifndef SLEIGH_ATTN_AUTO_H
 #define SLEIGH_ATTN_AUTO_H
 
@@ -7,15 +11,20 @@
 #include "engine/cli/options.h"
 #include "models/config.h"
 
+// cli_calibrate_gpu, or a test's function in its place.
+typedef int cli_auto_measure(const char *device, const char *reason, sl_auto_table *table, sl_error *err);
+
 typedef struct cli_auto {
     sl_auto_table table;
-    int is_open, has_table; // without a table, auto means dense
-    char said[4096];        // lines that were printed already
+    cli_auto_measure *measure; // NULL: cli_calibrate_gpu on a GPU, nothing on a CPU
+    int is_open, has_table;    // without a table, auto means dense
+    char said[4096];           // lines that were printed already
 } cli_auto;
 
 // Copies `plan` to *out and replaces each auto by the method for a context of n_kv tokens in batches of n_seqs. The caller
-// frees *out. The table is --calibration FILE, else the file in the cache folder; without a file, auto means dense. quiet:
-// print nothing. SL_ERR_FORMAT: the file is not a table. SL_ERR_UNSUPPORTED: the table is for another device or model.
+// frees *out. The table is --calibration FILE, else the file in the cache folder. If no table exists and none can be measured,
+// a line on stderr gives the reason, and auto means dense. quiet: do not report the choices. SL_ERR_FORMAT: the file is not a
+// table. SL_ERR_UNSUPPORTED: the table is for another device or model.
 int cli_auto_choose_plan(cli_auto *a, const cli_options *o, const char *device, const sl_config *config,
                          const sl_attn_plan *plan, int n_seqs, int n_kv, int quiet, sl_attn_plan *out, sl_error *err);
 void cli_auto_close(cli_auto *a);

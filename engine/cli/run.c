@@ -471,11 +471,11 @@ static int open_model(cli_run *run, sl_error *err) {
     if (rc) return rc;
     run->requested.n_layers = sl_model_config(run->model)->n_layers;
     rc = apply_attention(o, &spec, &run->requested, err);
+    run->load_ms = cli_now() - start; // without a calibration, which only the first run with auto needs
     // Let auto choose for the longest context first: if its method needs too much memory, the error is reported now.
     run->n_kv = INT_MAX;
     if (!rc) rc = choose_plan(run, &run->requested, run->n_kv, 1, &run->plan, err);
     if (!rc) rc = make_sampling(run, err);
-    run->load_ms = cli_now() - start;
     return rc;
 }
 

@@ -1,6 +1,7 @@
 // engine/cli/timeline.c - see timeline.h.
 #include "engine/cli/timeline.h"
 #include "engine/cli/io.h"
+#include "engine/cli/output/certificates.h"
 #include "engine/cli/output/progress_bar.h"
 #include "engine/cli/process.h"
 #include "engine/cli/run.h"
@@ -302,22 +303,6 @@ static void share(FILE *out, const char *key, uint64_t n, uint64_t dense) {
             dense ? 100.0 * n / dense : 100.0);
 }
 
-// Prints certificates of methods with a stated error, fallbacks to dense attention, and heavy tails.
-static void certificates(const sl_attn_stats *a, FILE *out) {
-    unsigned long long dense = a->fallbacks, heads = a->steps;
-    if (a->tries)
-        fprintf(out, "certified: %.2f draws a head, %llu of %llu heads used dense attention\n",
-                (double)a->tries / (double)heads, dense, heads);
-    else if (dense)
-        fprintf(out, "fallbacks: %llu of %llu heads used dense attention: their scores are beyond the range of stored masses\n",
-                dense, heads);
-    if (a->heavy_tails)
-        fprintf(out,
-                "heavy tails: kurtosis up to %.3g in the base samples of %llu of %llu heads; bound=clt does not hold for these "
-                "heads\n",
-                a->kurtosis, (unsigned long long)a->heavy_tails, heads);
-}
-
 void cli_timeline_stats(const cli_timeline *t, FILE *out) {
     const cli_run *run = t->run;
     const sl_attn_stats *a = sl_engine_attn_stats(run->engine);
@@ -343,7 +328,7 @@ void cli_timeline_stats(const cli_timeline *t, FILE *out) {
     fprintf(out, "samples: %llu\n", (unsigned long long)a->samples);
     if (a->features < (double)a->steps)
         fprintf(out, "features: %.2f%% of key features\n", 100 * a->features / (double)a->steps);
-    certificates(a, out);
+    cli_certificates_print(a, &run->plan, out);
     fprintf(out, "logits: %016llx\n", (unsigned long long)cli_timeline_logits_hash(t));
     int is_default = t->stopped && !strcmp(t->stopped, "limit") && !CLI_GIVEN(run->options, n_predict);
     fprintf(out, "stopped: %s, %d prompt tokens, %d generated, %zu in the context%s\n", t->stopped ? t->stopped : "not begun",

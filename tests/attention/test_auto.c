@@ -2,6 +2,7 @@
 // calibration with a given clock and with the clock of the host, and the commands that accept auto.
 #include "attention/auto.h"
 #include "engine/cli/bench/calibrate.h"
+#include "engine/cli/bench/calibrate_host.h"
 #include "engine/engine.h"
 #include "tests/support/run_cli.h"
 #include "tests/support/gpu.h"
@@ -98,6 +99,60 @@ static void choices(void) {
     int crossover;
     CHECK_STR(pick(NULL, "auto", 1, 1 << 20, &crossover), "dense");
     sl_auto_free(&t);
+}
+
+static sl_attn_spec parse(const char *text) {
+    sl_attn_spec spec;
+    CHECK_OK(sl_attn_parse(text, &spec, &err), err);
+    return spec;
+}
+
+// Which specifications auto:epsilon=E takes for the error that they state.
+static void stated(void) {
+    static const struct {
+        const char *spec;
+        int counts;
+    } cases[] = {
+        {"dense", 0},
+        {"santa-pps:S=128", 0},
+        {"santa-is:S=256", 0},
+        {"santa-pps:epsilon=0.1:certify=head", 1},
+        {"santa-pps:epsilon=0.1:certify=layer", 1},
+        {"santa-pps:epsilon=0.1:certify=layer:bound=chi2", 1},
+        {"santa-pps:epsilon=0.1:certify=layer:on-miss=dense", 1},
+        {"santa-is:proposal=int8:epsilon=0.1", 1},
+        {"vattention:epsilon=0.1", 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sl_attn_spec spec = parse(cases[i].spec);
+        if (sl_auto_counts(&spec) != cases[i].counts) FAIL("%s: expected %d", cases[i].spec, cases[i].counts);
+    }
+}
+
+// The fastest specification that states the error. It keeps its other parameters; a method that does not count is never chosen.
+static void fastest_stated(void) {
+    static const char list[] = "\"dense\", \"santa-pps:epsilon=0.2:certify=layer\", \"santa-pps:epsilon=0.1:certify=head\", "
+                               "\"vattention:epsilon=0.1\", \"santa-pps:epsilon=0.1:certify=layer:on-miss=dense\"";
+    static const struct {
+        const char *us, *want;
+    } cases[] = {
+        {"[20, 8, 9, 1, 10]", "santa-pps:epsilon=0.25:certify=layer"},
+        {"[20, 9, 9, 1, 9]", "santa-pps:epsilon=0.25:certify=layer"}, // of equal times the first one in the table
+        {"[20, 10, 9, 1, 9]", "santa-pps:epsilon=0.25:certify=head"},
+        {"[20, null, 10, 1, 9]", "santa-pps:epsilon=0.25:certify=layer:on-miss=dense"},
+        {"[20, 19.5, 20, 1, 21]", "dense"}, // the fastest one is less than 5% faster
+    };
+    const sl_attn_spec request = parse("auto:epsilon=0.25");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char point[128];
+        sl_attn_spec want = parse(cases[i].want);
+        sl_auto_choice choice;
+        snprintf(point, sizeof point, "{\"n_seqs\": 1, \"n_kv\": 64, \"us\": %s}", cases[i].us);
+        sl_auto_table t = read_table(spill_table("stated.json", list, point));
+        sl_auto_choose(&t, &request, 1, 64, &choice);
+        if (!sl_attn_same(&choice.spec, &want)) FAIL("%s: expected %s", cases[i].us, cases[i].want);
+        sl_auto_free(&t);
+    }
 }
 
 static void lines(void) {
@@ -263,6 +318,47 @@ static void grids(void) {
     sl_auto_free(&t);
 }
 
+// A method that keeps the number of its steps and the position of the last one, and notes what it finds.
+static struct { int n_steps, n_timed, wrong; } noted;
+
+static size_t probe_workspace(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
+    (void)g, (void)spec, (void)n_seqs, (void)n_tokens, (void)n_kv;
+    return 64;
+}
+
+static size_t probe_state(const sl_attn_geom *g, const sl_attn_spec *spec) {
+    (void)g, (void)spec;
+    return 2 * sizeof(uint32_t);
+}
+
+static void probe_decode(const sl_attn_decode_args *args) {
+    enum { N_KV = 300 };
+    for (int s = 0; s < args->n_seqs; s++) {
+        uint32_t *state = args->seqs[s].state, position = args->seqs[s].position;
+        int is_timed = position == N_KV - 1;
+        noted.wrong |= args->seqs[s].kv.n_kv != (int)position + 1; // the context grows by a row in each step
+        noted.wrong |= state[0] > 0 && state[1] + 1 != position;   // a step follows the one before it
+        noted.wrong |= is_timed && state[0] != 12;                 // every timed step follows the same steps
+        noted.n_steps++, noted.n_timed += is_timed;
+        state[0]++, state[1] = position;
+    }
+}
+
+// The host's clock times a method with a state from the state after 12 steps.
+static void steady_state(void) {
+    static const sl_attn_ops ops = {.workspace = probe_workspace, .decode = probe_decode, .state = probe_state};
+    static const sl_attn_method method = {.name = "probe", .mean = SL_MEAN_EXACT, .cpu = &ops};
+    const sl_attn_spec spec = {.method = &method};
+    cli_host_clock *clock = NULL;
+    double us = 0;
+    noted.n_steps = noted.n_timed = noted.wrong = 0;
+    CHECK_OK(cli_host_clock_open(&shape, 4, 4, 1, 3, &clock, &err), err);
+    int rc = cli_host_clock_time(clock, &spec, 2, 300, &us, &err);
+    cli_host_clock_close(clock);
+    CHECK_OK(rc, err);
+    CHECK(!noted.wrong && noted.n_timed == 2 * (2 + 3) && noted.n_steps == 2 * 12 + noted.n_timed && us >= 0);
+}
+
 // From the flag to the file in the cache folder, and from there to a choice.
 static void calibrate(void) {
     char cache[256], path[512], before[4096] = "", home[256];
@@ -293,7 +389,7 @@ static void calibrate(void) {
     CHECK_HAS(made.out, "\nauto:epsilon=0.1:delta=0.05: ");
     CHECK_HAS(made.err, "calibration: written to ");
     sl_auto_table t = read_table(path);
-    CHECK(t.n_points == 4 && t.n_specs == 8 && t.query_deviation == 4);
+    CHECK(t.n_points == 4 && t.n_specs == 13 && t.query_deviation == 4);
     CHECK_OK(sl_auto_check(&t, path, "cpu", &shape, &err), err);
     sl_auto_free(&t);
     CHECK_GOOD(then);
@@ -350,6 +446,7 @@ static void calibrate_errors(void) {
         {{"bench", "--calibrate"}, "--calibrate needs the subject attn", 2},
         {{"bench", "decode", "--calibrate"}, "--calibrate needs the subject attn", 2},
         {{"bench", "attn", "--calibrate", "--phase=all"}, "--phase cannot be used with --calibrate", 2},
+        {{"bench", "attn", "--calibrate", "--no-auto-calibrate"}, "--auto-calibrate cannot be used with --calibrate", 2},
         {{"bench", "attn", "--calibrate", "-d", "0"}, "--depth 0", 2},
         {{"bench", "attn", "--calibrate", "-d", "4m"}, "-d 4m: expected", 2},
         {{"bench", "attn", "--calibrate", "-m", "/nowhere"}, "/nowhere", 1},
@@ -393,6 +490,31 @@ static void sides(void) {
     CHECK_HAS(stated.err, "attention: santa-pps:S=128:epsilon=0.4:delta=0.1\n");
     CHECK_GOOD(layers);
     CHECK_HAS(layers.err, "attention: 0-1=dense 2=santa-pps:S=16 3=dense\n");
+}
+
+// auto gives the text and the logits of the method that states the error and is fastest in the table.
+static void stated_sides(void) {
+    static const struct {
+        const char *us, *method;
+    } cases[] = {
+        {"[20, 12, 14, 15]", "santa-is:proposal=int8:epsilon=0.4:delta=0.1"},
+        {"[20, 15, 14, 12]", "santa-pps:certify=layer:on-miss=dense:epsilon=0.4:delta=0.1"},
+        {"[20, 15, 14, null]", "santa-pps:certify=layer:epsilon=0.4:delta=0.1"},
+        {"[20, 20, 20, 20]", "dense"},
+    };
+    const char *text = long_text(24);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char point[128];
+        snprintf(point, sizeof point, "{\"n_seqs\": 1, \"n_kv\": 256, \"us\": %s}", cases[i].us);
+        const char *table = spill_table("sides.json",
+                                        "\"dense\", \"santa-is:proposal=int8:epsilon=0.2\", "
+                                        "\"santa-pps:epsilon=0.4:certify=layer\", "
+                                        "\"santa-pps:epsilon=0.1:certify=layer:on-miss=dense\"",
+                                        point);
+        result chosen = GENERATE("-p", text, "--attn", "auto", "--epsilon", "0.4", "--delta=0.1", "--calibration", table),
+               method = GENERATE("-p", text, "--attn", cases[i].method);
+        check_same(&chosen, &method);
+    }
 }
 
 // The rows of V that are read rise as epsilon falls.
@@ -504,15 +626,19 @@ static void others(void) {
 
 static const test_case cases[] = {
     {"choices", 0, choices},
+    {"stated", 0, stated},
+    {"fastest_stated", 0, fastest_stated},
     {"lines", 0, lines},
     {"plans", 0, plans},
     {"files", 0, files},
     {"broken", 0, broken},
     {"grids", 0, grids},
+    {"steady_state", 0, steady_state},
     {"calibrate", 0, calibrate},
     {"calibrate_errors", 0, calibrate_errors},
     WHOLE_GPU_CASE("calibrate-gpu", calibrate_gpu),
     {"sides", 0, sides},
+    {"stated_sides", 0, stated_sides},
     {"epsilons", 0, epsilons},
     {"refusals", 0, refusals},
     {"many", 0, many},

@@ -105,6 +105,13 @@ static void usage_errors(void) {
         {{"tokenize", "-m", "M", "--temp", "1"}, "--temp does not belong to this command"},
         {{"logits", "-m", "M", "-o", "x.npy"}, "--ids is required"},
         {{"logits", "-m", "M", "--ids", "x"}, "--output is required"},
+        {{"generate", "-m", "M", "--certify=layer"}, "--certify: the chosen attention method (dense) has no such parameter"},
+        {{"generate", "-m", "M", "--attn=santa-pps", "--certify=both"}, "--certify both: expected one of layer,head"},
+        {{"generate", "-m", "M", "--attn=santa-pps", "--on-miss=x"}, "--on-miss x: expected one of report,dense"},
+        {{"generate", "-m", "M", "--attn=santa-pps", "--aim=0.3"}, "--aim 0.3: expected a number from 0.5 to 0.99"},
+        {{"generate", "-m", "M", "--attn=santa-pps", "--budget=carry"},
+         "--budget carry: expected one of even,variance,carried"},
+        {{"generate", "-m", "M", "--attn=santa-is:epsilon=0.2"}, "found --proposal int4 with --epsilon 0.2, expected int8"},
         {{"methods", "-ngl", "9"}, "flag -ngl does not belong to this command"},
         {{"methods", "-o", "xml"}, "-o xml: expected one of md,csv,json,jsonl"},
     };
@@ -181,14 +188,73 @@ static void statistics(void) {
     result fewer = RUN("generate", "-m", tiny(), "-p", long_text(20), "-n", "2", "--ignore-eos", "--attn=bernoulli");
     CHECK_GOOD(fewer);
     CHECK_HAS(stat_line(&fewer, "features", buf), "% of key features");
-    result stated =
-        RUN("generate", "-m", tiny(), "-p", long_text(20), "-n", "2", "--ignore-eos", "--attn=santa-pps:epsilon=0.1");
-    CHECK_GOOD(stated);
-    CHECK_HAS(stat_line(&stated, "certified", buf), "of 32 heads used dense attention"); // 4 layers x 8 heads x 1 step
     result none = RUN("generate", "-m", tiny(), "-p", question, "-n", "6", "--ignore-eos", "--no-perf");
     CHECK_GOOD(none);
     CHECK_STR(none.out, r.out);
     CHECK_LACKS(none.err, "decode:");
+}
+
+// The lines about stated errors: the value of the line `stated error`, up to the count of certified layer-steps, and its end.
+// has: other parts of the lines; lacks: keys of lines that must not be there.
+static void stated_errors(void) {
+    static const struct {
+        const char *attn[5], *start, *of, *end, *has, *lacks;
+    } cases[] = {
+        // 4 layers x 8 heads x 5 steps
+        {{"--attn=santa-pps:epsilon=0.1:certify=head"}, NULL, NULL, NULL, "of 160 heads used dense attention", "stated error"},
+        {{"--attn=santa-pps:epsilon=0.3:certify=layer"},
+         "0.3 at delta 5%, ",
+         " of 20 layer-steps certified (",
+         "",
+         "",
+         "certified"},
+        {{"--attn=santa-pps:epsilon=0.3:certify=layer:delta=0.2:bound=chi2"},
+         "0.3 at delta 20%, ",
+         " of 20 layer-steps",
+         "",
+         "",
+         "certified"},
+        {{"--attn=santa-pps", "--epsilon=0.25", "--certify=layer", "--on-miss=dense", "--aim=0.9"},
+         "0.25 at delta 5%, ",
+         " of 20 layer-steps certified (",
+         " computed again with dense attention",
+         "heads used dense attention: their layer's stated error needed it, or their scores",
+         "certified"},
+        {{"--attn=santa-is:proposal=int8:epsilon=0.3"},
+         "0.3 at delta 5%, ",
+         " of 20 layer-steps certified (",
+         "",
+         "",
+         "certified"},
+        {{"--attn=santa-pps:epsilon=0.3:certify=layer", "--attn-layer=1=dense",
+          "--attn-layer=2=santa-pps:epsilon=0.2:certify=layer"},
+         "",
+         " of 15 layer-steps certified (",
+         "",
+         "",
+         "certified"},
+        {{"--attn=santa-pps:S=16:budget=carried"}, NULL, NULL, NULL, "", "stated error"},
+    };
+    const char *text = long_text(20);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *args[16] = {"generate", "-m", tiny(), "-p", text, "-n", "6", "--ignore-eos"};
+        char buf[256], key[64];
+        for (int j = 0; j < 5 && cases[i].attn[j]; j++) args[8 + j] = cases[i].attn[j];
+        result r = run_args(NULL, args);
+        CHECK_GOOD(r);
+        CHECK_HAS(r.err, cases[i].has);
+        snprintf(key, sizeof key, "\n%s:", cases[i].lacks);
+        CHECK_LACKS(r.err, key);
+        if (!cases[i].start) continue;
+        const char *line = stat_line(&r, "stated error", buf);
+        if (strncmp(line, cases[i].start, strlen(cases[i].start))) FAIL("%s: \"%s\"", args[8], line);
+        line += strlen(cases[i].start);
+        const char *of = line + strspn(line, "0123456789");
+        if (of == line || strncmp(of, cases[i].of, strlen(cases[i].of))) FAIL("%s: \"%s\"", args[8], line);
+        CHECK_HAS(line, ", mean 0.");
+        CHECK_HAS(line, ", largest ");
+        CHECK_STR(line + strlen(line) - strlen(cases[i].end), cases[i].end);
+    }
 }
 
 static void display_prompt(void) {
@@ -522,6 +588,7 @@ static const test_case cases[] = {
     {"environment", NEEDS_NOTHING, environment},
     {"prompt_sources", NEEDS_NOTHING, prompt_sources},
     {"statistics", NEEDS_NOTHING, statistics},
+    {"stated_errors", NEEDS_NOTHING, stated_errors},
     {"display_prompt", NEEDS_NOTHING, display_prompt},
     {"seeds", NEEDS_NOTHING, seeds},
     {"attention_flags", NEEDS_NOTHING, attention_flags},

@@ -66,6 +66,20 @@ static void json(void) {
     json_decref(rows);
 }
 
+// The stated errors of layers in the timed steps: 4 layers, 5 steps, 2 sequences.
+static void stated_errors(void) {
+    result r = RUN("bench", "decode", "-m", tiny(), "-b", "2", "-d", "300", "--attn", "dense", "--attn",
+                   "santa-pps:epsilon=0.3:certify=layer", "-n", "5", "-r", "2", "-o", "json");
+    CHECK_GOOD(r);
+    json_t *rows = rows_of(&r, 2);
+    const json_t *dense = json_array_get(rows, 0), *stated = json_array_get(rows, 1);
+    CHECK(number(dense, "layer_steps") == 0 && json_is_null(json_object_get(dense, "certified_share")));
+    CHECK_INT(number(stated, "layer_steps"), 4 * 5 * 2);
+    CHECK(number(stated, "certified_share") > 0 && number(stated, "certified_share") <= 1);
+    CHECK(number(stated, "stated_error") > 0 && number(stated, "stated_error") <= number(stated, "stated_error_max"));
+    json_decref(rows);
+}
+
 // Depths of 4 sequences: d / 4, d / 2, 3 d / 4, d, rounded to odd numbers. Copied rows are read like prefilled rows.
 static void ragged(void) {
     static const int depths[] = {255, 511, 767, 1023};
@@ -588,6 +602,7 @@ static void attn_plot(void) {
 #endif
 
 static const test_case cases[] = {
+    {"stated-errors", 0, stated_errors},
     {"json", 0, json},
     {"ragged", 0, ragged},
     {"tables", 0, tables},

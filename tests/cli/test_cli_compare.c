@@ -75,7 +75,9 @@ typedef struct lab {
 } lab;
 
 // Decodes path[n_dense..n - 1) in one session with one method. Returns the logits after each: [n - 1 - n_dense][n_vocab].
-static float *forced_logits(const lab *l, const char *attn, const int32_t *path, int n, int n_dense, uint32_t sequence) {
+// Adds the work of attention to *total.
+static float *forced_logits(const lab *l, const char *attn, const int32_t *path, int n, int n_dense, uint32_t sequence,
+                            sl_attn_stats *total) {
     sl_engine *engine;
     sl_session *s;
     CHECK_OK(sl_engine_new(l->model, &(sl_engine_options){.n_ctx = n, .n_threads = 2, .attn = attn}, &engine, &err), err);
@@ -86,6 +88,7 @@ static float *forced_logits(const lab *l, const char *attn, const int32_t *path,
         CHECK_OK(sl_decode(&s, 1, &path[i], &err), err);
         memcpy(out + (size_t)(i - n_dense) * l->n_vocab, sl_session_logits(s, NULL), l->n_vocab * sizeof *out);
     }
+    sl_attn_stats_add(total, sl_engine_attn_stats(engine));
     sl_session_free(s);
     sl_engine_free(engine);
     return out;
@@ -208,6 +211,18 @@ static void check_prompt(const json_t *own, const json_t *dense, const expected 
     check_close("dense ppl_question of a prompt", number(dense, "ppl_question"), exp(e->dense_nll[0] / e->n_part[0]));
 }
 
+static void check_certificates(const json_t *row, const sl_attn_stats *read) {
+    CHECK_INT(number(row, "layer_steps"), read->stated);
+    if (!read->stated) {
+        CHECK(json_is_null(json_object_get(row, "certified_share")) && json_is_null(json_object_get(row, "stated_error")));
+        return;
+    }
+    check_close("certified_share", number(row, "certified_share"), (double)read->certified / (double)read->stated);
+    check_close("unbounded_share", number(row, "unbounded_share"), (double)read->unbounded / (double)read->stated);
+    check_close("stated_error", number(row, "stated_error"), sl_attn_stats_stated_mean(read));
+    check_close("stated_error_max", number(row, "stated_error_max"), sl_attn_stats_stated_most(read));
+}
+
 // Ids of context, question and an optional text after them, as one text.
 static int prompt_ids(const lab *l, const char *record_text, int32_t *out) {
     sl_ids ids = {0};
@@ -223,7 +238,11 @@ static int prompt_ids(const lab *l, const char *record_text, int32_t *out) {
 
 // Two prompts, the second with a reference instead of the answer; a path longer than a turn; a method with state.
 static void next_tokens(void) {
-    static const char *const methods[] = {"santa-prop:S=12", "santa-pps:S=8:budget=variance"};
+    static const char *const methods[] = {"santa-prop:S=12", "santa-pps:S=8:budget=variance", "santa-pps:S=8:budget=carried",
+                                          "santa-pps:epsilon=0.3:certify=layer"};
+    static const char list[] =
+        "santa-prop:S=12,santa-pps:S=8:budget=variance,santa-pps:S=8:budget=carried,santa-pps:epsilon=0.3:certify=layer";
+    enum { N_METHODS = 4 };
     char reference[2048];
     snprintf(reference, sizeof reference, " 17281. The grass is green and not blue.\n%s", long_text(7));
     char context[2048], file[8192] = "", whole[2][4096];
@@ -236,11 +255,12 @@ static void next_tokens(void) {
         add_line(file, sizeof file, line);
     }
     spill(in_tmp("two.jsonl"), file, strlen(file));
-    json_t *out = compare_json(in_tmp("two.jsonl"), "santa-prop:S=12,santa-pps:S=8:budget=variance", NULL);
+    json_t *out = compare_json(in_tmp("two.jsonl"), list, NULL);
     lab l;
     CHECK_OK(sl_model_load(tiny(), NULL, &l.model, &err), err);
     l.n_vocab = sl_model_config(l.model)->n_vocab;
-    for (int m = 0; m < 2; m++) {
+    for (int m = 0; m < N_METHODS; m++) {
+        sl_attn_stats read = {0}, unused = {0};
         expected e = {0};
         for (int i = 0; i < 2; i++) {
             int32_t path[2048 + MAX_STEPS];
@@ -256,8 +276,8 @@ static void next_tokens(void) {
                 n = n_prompt + ids_of(json_object_get(prompt, "dense"), "ids", path + n_prompt);
                 CHECK_INT(n, n_prompt + N_NEW);
             }
-            float *dense = forced_logits(&l, "dense", path, n, n_dense, (uint32_t)i);
-            float *method = forced_logits(&l, methods[m], path, n, n_dense, (uint32_t)i);
+            float *dense = forced_logits(&l, "dense", path, n, n_dense, (uint32_t)i, &unused);
+            float *method = forced_logits(&l, methods[m], path, n, n_dense, (uint32_t)i, &read);
             expected alone = {0};
             add_steps(&alone, &l, dense, method, path + n_dense + 1, n - 1 - n_dense, n_prompt - n_dense - 1);
             check_prompt(item(prompt, "methods", (size_t)m), json_object_get(prompt, "dense"), &alone);
@@ -266,6 +286,7 @@ static void next_tokens(void) {
         }
         CHECK(e.n > 128 + 2 * N_NEW); // more than a turn
         check_method(item(out, "methods", (size_t)m), &e);
+        check_certificates(item(out, "methods", (size_t)m), &read);
     }
     sl_model_free(l.model);
     json_decref(out);
@@ -520,7 +541,7 @@ static void answers_with_dense(void) {
             snprintf(text, sizeof text, "%sWhat is the hidden number of house %d? Answer:", long_text(4 + (int)i), (int)i % 4);
             int n_prompt = prompt_ids(&l, text, path), n = n_prompt + ids_of(own, "ids", path + n_prompt);
             CHECK_INT(n - n_prompt, 9);
-            float *logits = forced_logits(&l, "dense", path, n, n_prompt - 1, 0);
+            float *logits = forced_logits(&l, "dense", path, n, n_prompt - 1, 0, &(sl_attn_stats){0});
             long double p[4096];
             nll[m][i] = 0;
             CHECK(l.n_vocab <= 4096);
@@ -677,7 +698,8 @@ static void without_texts(void) {
 // A batch of prompts changes no byte of the output. The prompts and references have different lengths; the last batch is not
 // full.
 static void parallel(void) {
-    static const char attn[] = "santa-prop:S=12,santa-pps:S=8,dense";
+    static const char attn[] = "santa-prop:S=12,santa-pps:S=8,dense,santa-pps:S=8:budget=carried,"
+                               "santa-pps:epsilon=0.3:certify=layer,santa-pps:epsilon=0.3:certify=layer:on-miss=dense";
     char file[16384] = "", path[256];
     result first = {0};
     for (int i = 0; i < 5; i++) {

@@ -384,22 +384,44 @@ static void layers(void) {
     check_error(&r, 2, "--attn-layer 9=dense: expected layers from 0 to 3");
 }
 
+// The rows of two methods without a stated error, and of one with a stated error of a layer. Releases the table.
+static void check_layers(json_t *table) {
+    double steps = 0;
+    for (int i = 0; i < 9; i++) {
+        const json_t *row = json_array_get(json_object_get(table, "rows"), (size_t)i);
+        if (i < 6) {
+            CHECK(int_of(row, "layer_steps") == 0 && json_is_null(json_object_get(row, "certified_share")));
+            continue;
+        }
+        double certified = number(row, "certified_share"), mean = number(row, "stated_error");
+        CHECK(certified > 0 && certified < 1 && number(row, "unbounded_share") == 0);
+        CHECK(mean > 0 && mean < number(row, "stated_error_max"));
+        if (i < 8)
+            steps += int_of(row, "layer_steps");
+        else
+            CHECK(int_of(row, "layer_steps") == steps && steps > 0);
+    }
+    json_decref(table);
+}
+
 static void threads(void) {
     char one[256], two[256];
     size_t n, m;
     snprintf(one, sizeof one, "%s", in_tmp("one")), snprintf(two, sizeof two, "%s", in_tmp("two"));
-    result a = RUN(SMALL, "dense,santa:S=4", "--out", one, "-t", "1");
-    result b = RUN(SMALL, "dense,santa:S=4", "--out", two, "-t", "2");
+    static const char attn[] = "dense,santa:S=4,santa-pps:epsilon=0.3:certify=layer";
+    result a = RUN(SMALL, attn, "--out", one, "-t", "1", "-o", "json");
+    result b = RUN(SMALL, attn, "--out", two, "-t", "2", "-o", "json");
     CHECK_GOOD(a);
     CHECK_GOOD(b);
     CHECK_STR(a.out, b.out);
     const char *x = slurp(one, &n), *y = slurp(two, &m);
     CHECK_STR(x, y);
-    result c = RUN(SMALL, "dense,santa:S=4", "--out", one); // nothing is left: the model is not loaded
+    result c = RUN(SMALL, attn, "--out", one, "-o", "json"); // nothing is left: the model is not loaded
     CHECK_GOOD(c);
     CHECK_STR(c.out, a.out);
     CHECK_LACKS(c.err, "backend:");
-    c = RUN(SMALL, "dense,santa:S=4", "--seed", "5", "--out", in_tmp("five")); // other random numbers, the same questions
+    check_layers(document(&c));
+    c = RUN(SMALL, attn, "--seed", "5", "--out", in_tmp("five")); // other random numbers, the same questions
     CHECK_GOOD(c);
     const char *z = slurp(in_tmp("five"), &n);
     CHECK(strcmp(strchr(x, '\n'), strchr(z, '\n')));
@@ -568,7 +590,7 @@ static void questions(void) {
     r = RUN("eval", "-m", tiny(), "--jsonl", in_tmp("q.jsonl"), "--stop", "\n", "-n", "16", "--grader", "numeric-line", "-o",
             "csv");
     CHECK_GOOD(r);
-    CHECK_HAS(r.out, "\"needles\",0,\"dense\",1,1,1.0,0.206549314,1.0,0.0,0.0,0.0,1.0,0,0,1.0\n");
+    CHECK_HAS(r.out, "\"needles\",0,\"dense\",1,1,1.0,0.206549314,1.0,0.0,0.0,0.0,1.0,0,0,1.0,0,,,,\n");
     spill(in_tmp("q.jsonl"), file, sizeof file - 2); // another content
     r = RUN("eval", "-m", tiny(), "--jsonl", in_tmp("q.jsonl"), "--stop", "\n", "-n", "16", "--procedure", "gsm8k", "--chat",
             "--out", in_tmp("o"));
@@ -727,12 +749,12 @@ static void printed(void) {
     CHECK_STR(strchr(md.out, 'S'), want);
     CHECK(number(json_array_get(rows, 8), "worse") >= 5 && number(json_array_get(rows, 8), "p_value") <= 2 / 32.0);
     CHECK_INT(count_of(csv.out, csv.n_out, '\n'), 10);
-    CHECK(!strncmp(
-        csv.out,
-        "model,model_type,n_params,dtype,dummy,task,length,attn,samples,texts,score,score_low,score_high,difference,difference_"
-        "low,difference_high,"
-        "kv_bytes_share,better,worse,p_value\n\"tiny\",\"llama\",5507328,\"bf16\",false,\"niah-single\",600,\"dense\",3,3,1.0,",
-        220));
+    static const char head[] =
+        "model,model_type,n_params,dtype,dummy,task,length,attn,samples,texts,score,score_low,score_high,difference,"
+        "difference_low,difference_high,kv_bytes_share,better,worse,p_value,layer_steps,certified_share,stated_error,"
+        "stated_error_max,unbounded_share\n"
+        "\"tiny\",\"llama\",5507328,\"bf16\",false,\"niah-single\",600,\"dense\",3,3,1.0,";
+    CHECK(!strncmp(csv.out, head, strlen(head)));
     json_decref(table);
 }
 

@@ -4,6 +4,7 @@
 #include "tests/support/run_cli.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 
 static int parse_ids(const char *text, int *ids, int max) {
@@ -104,15 +105,29 @@ static void jsonl_errors(void) {
 // ---- --stats ----
 
 static const char *const stats_fields[] = {
-    "sequence",    "position", "layer",    "head",    "n_kv",   "attn",  "seed",       "k_rows",      "v_distinct",
-    "features",    "bytes",    "v_rows",   "samples", "budget", "ess",   "error",      "score_bound", "error_bound",
-    "dense_bytes", "tries",    "fallback", "cosine",  "bias",   "tiles", "heavy_tail", "kurtosis"};
+    "sequence",    "position",    "layer",       "head",         "n_kv",      "attn",       "seed", "k_rows",
+    "v_distinct",  "features",    "bytes",       "v_rows",       "samples",   "budget",     "ess",  "error",
+    "score_bound", "error_bound", "dense_bytes", "tries",        "fallback",  "cosine",     "bias", "tiles",
+    "heavy_tail",  "kurtosis",    "kappa",       "stated_error", "certified", "layer_error"};
 enum { N_STATS_FIELDS = sizeof stats_fields / sizeof *stats_fields };
+
+// A layer's error is one number, between the errors of its 8 heads. errors: the layer's, the least and the largest of its
+// heads.
+static void check_layer_error(const json_t *line, int i, double errors[3]) {
+    const json_t *error = json_object_get(line, "error"), *layer = json_object_get(line, "layer_error");
+    CHECK(json_is_number(error) == json_is_number(layer));
+    double x = json_number_value(error), of_layer = json_number_value(layer);
+    if (i % 8 == 0) errors[0] = of_layer, errors[1] = errors[2] = x;
+    CHECK(of_layer == errors[0]);
+    errors[1] = fmin(errors[1], x), errors[2] = fmax(errors[2], x);
+    CHECK(i % 8 < 7 || (errors[1] <= of_layer * (1 + 1e-6) && of_layer <= errors[2] * (1 + 1e-6)));
+}
 
 // Reads a file of --stats; each line must have exactly the fields. Counts the lines of a method and seed.
 static int count_stats(const char *path, const char *attn, int seed, int *n_lines, int *n_errors) {
     size_t n;
     int found = 0;
+    double errors[3] = {0};
     *n_lines = *n_errors = 0;
     for (const char *p = slurp(path, &n); *p; (*n_lines)++) {
         json_error_t e;
@@ -125,6 +140,7 @@ static int count_stats(const char *path, const char *attn, int seed, int *n_line
         found += !strcmp(json_string_value(json_object_get(line, "attn")), attn) &&
                  json_integer_value(json_object_get(line, "seed")) == seed;
         *n_errors += json_is_number(json_object_get(line, "error"));
+        check_layer_error(line, *n_lines, errors);
         json_decref(line);
         p += length + 1;
     }
@@ -161,6 +177,79 @@ static void stats_file(void) {
     CHECK_GOOD(r); // /ctx makes a new engine, which is observed too
     count_stats(file, "dense", 0, &n, &errors);
     CHECK_INT(n, 4 * 8 * 2 * 2);
+}
+
+// A method's sums over the lines of --stats.
+typedef struct layer_sums {
+    int lines, kappas, layer_steps, certified;
+    double stated, most;
+} layer_sums;
+
+static layer_sums sum_layers(const char *path, const char *attn) {
+    size_t n;
+    layer_sums s = {0};
+    for (const char *p = slurp(path, &n); *p; p = strchr(p, '\n') + 1) {
+        json_t *line = json_loads(p, JSON_DISABLE_EOF_CHECK, NULL);
+        const json_t *certified = json_object_get(line, "certified"), *error = json_object_get(line, "stated_error");
+        if (!strcmp(json_string_value(json_object_get(line, "attn")), attn)) {
+            s.lines++;
+            s.kappas += json_is_number(json_object_get(line, "kappa"));
+            CHECK_INT(json_is_number(certified), json_is_number(error)); // tiny's layers have bounds in this text
+            if (json_is_number(certified) && json_integer_value(json_object_get(line, "head")) == 0) {
+                double x = json_number_value(error);
+                s.layer_steps++, s.certified += json_number_value(certified) == 1;
+                s.stated += x, s.most = x > s.most ? x : s.most;
+            }
+        }
+        json_decref(line);
+    }
+    return s;
+}
+
+// The lines of a method that states an error of a layer add up to the figures of the answer. Shadows have such lines too.
+static void stats_of_layers(void) {
+    static const char *const running = "santa-pps:S=128:epsilon=0.3:certify=layer",
+                             *const shadow = "santa-is:S=128:proposal=int8:epsilon=0.3",
+                             *const carried = "santa-pps:S=8:budget=carried", *const even = "santa-pps:S=8";
+    enum { LINES = 4 * 8 * 5, LAYER_STEPS = 4 * 5 };
+    char file[256];
+    snprintf(file, sizeof file, "%s", in_tmp("layers.jsonl"));
+    result r =
+        RUN("generate", "-m", tiny(), "-p", long_text(20), "-n", "6", "--ignore-eos", "-o", "json", "--attn", running,
+            "--stats", file, "--stats-attn", shadow, "--stats-attn", carried, "--stats-attn", even, "--stats-attn", running);
+    json_t *answer = document(&r);
+    const json_t *group = json_object_get(answer, "group");
+    layer_sums s = sum_layers(file, running); // of the method and of its shadow
+    CHECK(s.lines == 2 * LINES && s.kappas == s.lines && s.layer_steps == 2 * LAYER_STEPS);
+    CHECK_INT(number(group, "layer_steps"), LAYER_STEPS);
+    CHECK_NEAR(number(group, "certified_share"), s.certified / 2.0 / LAYER_STEPS, 1e-9);
+    CHECK_NEAR(number(group, "stated_error"), s.stated / 2 / LAYER_STEPS, 1e-7);
+    CHECK_NEAR(number(group, "stated_error_max"), s.most, 1e-7 * s.most);
+    CHECK(number(group, "unbounded_share") == 0);
+    char buf[256];
+    int certified, steps;
+    double percent, mean, most;
+    CHECK(sscanf(stat_line(&r, "stated error", buf),
+                 "0.3 at delta 5%%, %d of %d layer-steps certified (%lf%%), mean %lf, largest %lf", &certified, &steps,
+                 &percent, &mean, &most) == 5);
+    CHECK(certified == s.certified / 2 && steps == LAYER_STEPS);
+    CHECK_NEAR(percent, 100.0 * certified / steps, 5.1e-3);
+    CHECK_NEAR(mean, number(group, "stated_error"), 5e-3 * mean);
+    CHECK_NEAR(most, s.most, 5e-3 * most);
+    s = sum_layers(file, shadow);
+    CHECK(s.lines == LINES && s.kappas == LINES && s.layer_steps == LAYER_STEPS);
+    s = sum_layers(file, carried);
+    CHECK(s.lines == LINES && s.kappas == LINES && s.layer_steps == 0);
+    s = sum_layers(file, even);
+    CHECK(s.lines == LINES && s.kappas == 0 && s.layer_steps == 0);
+    json_decref(answer);
+    r = RUN("generate", "-m", tiny(), "-p", question, "-n", "2", "-o", "json", "--attn", even);
+    answer = document(&r);
+    group = json_object_get(answer, "group");
+    CHECK_INT(number(group, "layer_steps"), 0);
+    static const char *const unknown[] = {"certified_share", "stated_error", "stated_error_max", "unbounded_share"};
+    for (int i = 0; i < 4; i++) CHECK(json_is_null(json_object_get(group, unknown[i])));
+    json_decref(answer);
 }
 
 static void stats_errors(void) {
@@ -242,6 +331,7 @@ static const test_case cases[] = {
     {"jsonl_errors", NEEDS_NOTHING, jsonl_errors},
     {"jsonl_methods", NEEDS_NOTHING, jsonl_methods},
     {"stats_file", NEEDS_NOTHING, stats_file},
+    {"stats_of_layers", NEEDS_NOTHING, stats_of_layers},
     {"stats_errors", NEEDS_NOTHING, stats_errors},
     {0},
 };

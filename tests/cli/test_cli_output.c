@@ -168,7 +168,8 @@ static void generate(void) {
 
 static void generate_lines(void) {
     static const char title[] = "generate: lines on stderr";
-    static const char *const methods[] = {"dense", "santa-pps:epsilon=0.2", "bernoulli:B=8", "vattention"};
+    static const char *const methods[] = {"dense", "santa-pps:epsilon=0.2:certify=head",
+                                          "santa-pps:epsilon=0.2:certify=layer:on-miss=dense", "bernoulli:B=8", "vattention"};
     names printed = {.n = 0}, page = documented(title, "line");
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
         result r = RUN("generate", "-m", tiny(), "-p", long_text(40), "-n", "2", "--dense-prefix", "850", "--attn", methods[i]);
@@ -261,7 +262,9 @@ static void calibrate(void) {
     check_fields("bench attn --calibrate", &printed);
 }
 
-#define COMPARE "compare", "-m", tiny(), "-p", "The sky is", "-n", "3", "--attn", "santa:S=4", "--attention"
+#define COMPARE                                                                                                                \
+    "compare", "-m", tiny(), "-p", "The sky is", "-n", "3", "--attn", "santa:S=4,santa-pps:epsilon=0.3:certify=layer",         \
+        "--attention"
 
 static void compare_methods(void) {
     result json = RUN(COMPARE, "-o", "json"), csv = RUN(COMPARE, "-o", "csv"), jsonl = RUN(COMPARE, "-o", "jsonl"),
@@ -271,7 +274,11 @@ static void compare_methods(void) {
     check_csv(&csv, &jsonl);
     check_columns("compare", &md);
     CHECK(!strncmp(md.out, "model: tiny (llama, ", 20));
+    CHECK_HAS(md.out, " KV bytes % | layer-steps certified % | stated error |\n");
     CHECK_HAS(section("compare"), "`switch`");
+    md = RUN("compare", "-m", tiny(), "-p", "The sky is", "-n", "3", "--attn", "santa:S=4");
+    CHECK_GOOD(md);
+    CHECK_LACKS(md.out, "certified");
 }
 
 // The keys on stderr are named in the text of the section.
@@ -339,6 +346,11 @@ static void eval(void) {
     check_lines("eval", &md);
     CHECK_HAS(md.out, " KV bytes % |");
     CHECK_HAS(md.out, " p (McNemar) |");
+    CHECK_LACKS(md.out, "certified");
+    const char *stated = "dense,santa-pps:epsilon=0.3:certify=layer";
+    md = RUN("eval", "-m", tiny(), "--task", "niah-single", "--length", "300", "--samples", "1", "--attn", stated);
+    CHECK_GOOD(md);
+    CHECK_HAS(md.out, " KV bytes % | layer-steps certified % | stated error |\n");
     add_json(&lines, slurp(out, &n));
     check_fields("eval --out", &lines);
     printed.n = 0;

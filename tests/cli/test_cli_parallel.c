@@ -97,6 +97,9 @@ static int same_as_alone(const char *parallel, const char *const *flags, const c
 static void equal_to_alone(void) {
     CHECK_INT(SAME("3", "limit", "-n", "12"), N_PROMPTS); // greedy, from generation_config.json
     CHECK_INT(SAME("7", "limit", "-n", "10", "--ignore-eos", "--attn=santa-prop:S=12"), N_PROMPTS);
+    CHECK_INT(SAME("7", "limit", "-n", "10", "--ignore-eos", "--attn=santa-pps:S=12:budget=carried"), N_PROMPTS);
+    CHECK_INT(SAME("3", "limit", "-n", "10", "--ignore-eos", "--attn=santa-pps:epsilon=0.3:certify=layer:on-miss=dense"),
+              N_PROMPTS);
     CHECK(SAME("2", "limit", "-n", "16", "--temp", "1.2", "--repeat-penalty", "1.1") > 0);
     // some sequences end early; the batch continues
     CHECK(SAME("4", "eos", "-n", "24", "--temp", "1.5", "--min-p", "0", "--top-k", "0", "--logit-bias", "1012+12") > 0);
@@ -148,9 +151,16 @@ static void report(void) {
 static void jsonl(void) {
     char file[32768];
     size_t at = 0;
-    static const char *const specs[] = {NULL, NULL, "santa-sys:S=4", "santa-sys:S=4", "santa-sys:S=4", NULL};
-    static const int groups[] = {0, 0, 1, 1, 2, 3};
-    enum { N = 6 };
+    static const char *const specs[] = {NULL,
+                                        NULL,
+                                        "santa-sys:S=4",
+                                        "santa-sys:S=4",
+                                        "santa-sys:S=4",
+                                        NULL,
+                                        "santa-pps:epsilon=0.3:certify=layer",
+                                        "santa-pps:epsilon=0.3:certify=layer"};
+    static const int groups[] = {0, 0, 1, 1, 2, 3, 4, 4};
+    enum { N = 8 };
     for (int i = 0; i < N; i++) {
         json_t *line = i % 2 ? json_pack("{s:s, s:s}", "prompt", prompt(i), "id", "named")
                              : json_pack("{s:s, s:s}", "context", prompt(i), "question", question);

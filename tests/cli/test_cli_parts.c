@@ -1,4 +1,6 @@
-// tests/cli/test_cli_parts.c - shared parts of the commands: table rows, sizes, token ids as text, the nearest name.
+// tests/cli/test_cli_parts.c - shared parts of the commands: table rows, sizes, token ids as text, the nearest name,
+// states of a model for `bench attn`.
+#include "engine/cli/bench/attn_states.h"
 #include "engine/cli/io.h"
 #include "engine/base/nearest.h"
 #include "engine/cli/options.h"
@@ -135,11 +137,47 @@ static void nearest(void) {
     }
 }
 
+static void write_numbers(const char *name, size_t n) {
+    bf16 numbers[256];
+    for (int i = 0; i < 256; i++) numbers[i] = (bf16)i;
+    spill(in_tmp(name), (const char *)numbers, n * sizeof *numbers);
+}
+
+// Reads a folder of states with n_q, n_k and 160 numbers. want: the error, or NULL.
+static void read_states(const char *header, size_t n_q, size_t n_k, const char *want) {
+    cli_attn_states s;
+    char folder[600];
+    snprintf(folder, sizeof folder, "%s", in_tmp(""));
+    spill(in_tmp("states.json"), header, strlen(header));
+    write_numbers("q.bf16", n_q), write_numbers("k.bf16", n_k), write_numbers("v.bf16", 160);
+    int rc = cli_attn_states_read(&s, folder, &err);
+    if (want) {
+        CHECK(rc != 0 && !s.q);
+        CHECK_HAS(err.message, want);
+        return;
+    }
+    CHECK_OK(rc, err);
+    CHECK(s.geom.n_heads == 4 && s.geom.n_kv_heads == 2 && s.geom.head_dim == 16 && s.n_rows == 5 && s.n_steps == 3);
+    CHECK(s.q[191] == 191 && s.k[159] == 159 && s.v[159] == 159);
+    CHECK_STR(s.source, "a model");
+    cli_attn_states_free(&s);
+}
+
+static void states(void) {
+#define SHAPE_OF(KV_HEADS, STEPS)                                                                                              \
+    "{\"n_heads\": 4, \"n_kv_heads\": " KV_HEADS ", \"head_dim\": 16, \"n_rows\": 5, \"n_steps\": " STEPS                      \
+    ", \"source\": \"a model\"}"
+    read_states(SHAPE_OF("2", "3"), 192, 160, NULL);
+    read_states(SHAPE_OF("2", "3"), 191, 160, "q.bf16: found 191 numbers, expected 192");
+    read_states(SHAPE_OF("2", "3"), 192, 161, "k.bf16: found more than 160 numbers, expected 160");
+    read_states(SHAPE_OF("3", "3"), 192, 160, "found n_heads 4, expected a multiple of n_kv_heads, 3");
+    read_states(SHAPE_OF("2", "6"), 192, 160, "n_steps");
+    read_states("{\"n_heads\": 4}", 192, 160, "n_kv_heads");
+    read_states("[1]", 192, 160, "states.json");
+}
+
 static const test_case cases[] = {
-    {"tables", NEEDS_NOTHING, tables},
-    {"bytes", NEEDS_NOTHING, bytes},
-    {"ids", NEEDS_NOTHING, ids},
-    {"nearest", NEEDS_NOTHING, nearest},
-    {0},
+    {"tables", NEEDS_NOTHING, tables},   {"bytes", NEEDS_NOTHING, bytes},   {"ids", NEEDS_NOTHING, ids},
+    {"nearest", NEEDS_NOTHING, nearest}, {"states", NEEDS_NOTHING, states}, {0},
 };
 const test_suite suite_cli_parts = {"cli_parts", cases};

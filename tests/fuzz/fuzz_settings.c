@@ -142,7 +142,7 @@ static void check_results(const char *data, size_t n) {
 
 static void same_table(const sl_auto_table *a, const sl_auto_table *b) {
     FUZZ_CHECK(a->n_specs == b->n_specs && a->n_points == b->n_points && a->n_heads == b->n_heads, "the table");
-    FUZZ_CHECK(!strcmp(a->device, b->device) && !strcmp(a->date, b->date), a->device);
+    FUZZ_CHECK(!strcmp(a->device, b->device) && !strcmp(a->date, b->date) && a->automatic == b->automatic, a->device);
     for (int i = 0; i < a->n_points; i++)
         FUZZ_CHECK(a->points[i].n_kv == b->points[i].n_kv && a->points[i].n_seqs == b->points[i].n_seqs, "a point");
 }

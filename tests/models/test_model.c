@@ -368,6 +368,26 @@ static void stats_count_rows(void) { // a dense step over n rows reads each row 
     free(ids);
 }
 
+// Stated errors count into the sums in any order, and unbounded ones only as a count.
+static void stats_of_stated_errors(void) {
+    static const double errors[] = {0.1f, 0.3f, INFINITY, 1e-7f, 0.2f, 5000, 1024, 0};
+    enum { N = sizeof errors / sizeof *errors };
+    sl_attn_stats none = {0}, up = {0}, down = {0}, parts[2] = {{0}};
+    CHECK(isnan(sl_attn_stats_stated_mean(&none)) && isnan(sl_attn_stats_stated_most(&none)));
+    for (int i = 0; i < N; i++) {
+        sl_attn_stats_add_stated(&up, errors[i], errors[i] <= 0.2f);
+        sl_attn_stats_add_stated(&down, errors[N - 1 - i], errors[N - 1 - i] <= 0.2f);
+        sl_attn_stats_add_stated(&parts[i % 2], errors[i], errors[i] <= 0.2f);
+    }
+    sl_attn_stats_add(&parts[0], &parts[1]);
+    CHECK(!memcmp(&up, &down, sizeof up) && !memcmp(&up, &parts[0], sizeof up));
+    CHECK(up.stated == N && up.certified == 4 && up.unbounded == 2);
+    CHECK_NEAR(sl_attn_stats_stated_mean(&up), (0.1 + 0.3 + 1e-7 + 0.2 + 1024) / 6, 1e-8);
+    CHECK(sl_attn_stats_stated_most(&up) == 1024);
+    sl_attn_stats_add_stated(&none, INFINITY, 0);
+    CHECK(isnan(sl_attn_stats_stated_mean(&none)) && isnan(sl_attn_stats_stated_most(&none)));
+}
+
 // ---- the observer ----
 
 typedef struct seen {
@@ -399,14 +419,14 @@ static int same_report(const sl_attn_report *a, const sl_attn_report *b) {
     return a->k_rows == b->k_rows && a->v_distinct == b->v_distinct && a->features == b->features && a->bytes == b->bytes &&
            a->dense_bytes == b->dense_bytes && a->v_rows == b->v_rows && a->samples == b->samples && a->budget == b->budget &&
            a->ess == b->ess && a->score_bound == b->score_bound && same_float(a->error_bound, b->error_bound) &&
-           a->tries == b->tries && a->fallback == b->fallback && same_float(a->error, b->error) &&
+           a->tries == b->tries && a->fallback == b->fallback && same_float(a->kappa, b->kappa) &&
+           same_float(a->stated_error, b->stated_error) && a->certified == b->certified && same_float(a->error, b->error) &&
            same_float(a->cosine, b->cosine) && same_float(a->bias, b->bias) && a->tiles == b->tiles;
 }
 
 // Shadows with a state, on a ragged batch: checks count, order and figures of the records, and that the step does not change.
-static void observer(void) {
-    static const char *const running = "santa-pps:S=24:budget=variance", *const names[] = {running, "dense", "santa-sys:S=16",
-                                                                                           "quest:tokens=64"};
+static void observe_method(const char *running) {
+    const char *const names[] = {running, "dense", "santa-sys:S=16", "quest:tokens=64"};
     enum { SHADOWS = 4, SEEDS = 2, SEED = 7 };
     sl_attn_spec shadows[SHADOWS];
     witness w = {0};
@@ -456,11 +476,17 @@ static void observer(void) {
     free(want), free(got), free(w.at);
 }
 
+static void observer(void) {
+    observe_method("santa-pps:S=24:budget=variance");
+    observe_method("santa-pps:epsilon=0.2:certify=layer:on-miss=dense");
+}
+
 // In layer 0 of the first step the queries and keys do not depend on the running method. So a shadow of a method reports the
 // same as the running method, page extras included.
 static void observer_same_state(void) {
-    static const char *const names[] = {"quest:tokens=64", "dense-q", "santa-is:S=32", "santa-sys:S=16"};
-    enum { N = 4 };
+    static const char *const names[] = {"quest:tokens=64", "dense-q", "santa-is:S=32", "santa-sys:S=16",
+                                        "santa-pps:epsilon=0.2:certify=layer"};
+    enum { N = 5 };
     sl_attn_spec shadows[N];
     witness all = {0};
     for (int i = 0; i < N; i++) CHECK_OK(sl_attn_parse(names[i], &shadows[i], &err), err);
@@ -640,6 +666,7 @@ static const test_case cases[] = {
     {"state-after-a-prefill", 0, state_after_a_prefill},
     {"seed-after-a-parameter-change", 0, seed_after_a_parameter_change},
     {"stats-count-rows", 0, stats_count_rows},
+    {"stats-of-stated-errors", 0, stats_of_stated_errors},
     {"observer", 0, observer},
     {"observer-same-state", 0, observer_same_state},
     {"observer-error", 0, observer_error},

@@ -5,13 +5,15 @@
 
 #include <algorithm>
 #include <cuda_bf16.h>
+#include <functional>
+#include <limits.h>
 #include <math.h>
 #include <numeric>
 #include <stdlib.h>
 #include <string.h>
 #include <vector>
 
-enum { WARM_UP = 10, MAX_BLOCKS = 16, STEPS_BEFORE = 32 };
+enum { WARM_UP = 10, MAX_BLOCKS = 16 };
 static const size_t FLUSH_BYTES = (size_t)512 << 20, READ_BYTES = (size_t)4 << 30;
 
 struct sl_bench_attn {
@@ -23,6 +25,8 @@ struct sl_bench_attn {
     float *flush;   // FLUSH_BYTES
     bf16 *k, *v;    // [n_pages][n_kv_heads][256][head_dim]
     bf16 *q, *out;  // [max(n_seqs, n_tokens)][n_heads][head_dim]
+    int n_steps;    // of a series
+    bf16 *step_q;   // [n_steps][n_seqs][n_heads][head_dim]; with a model's states [n_steps][n_heads][head_dim]
     int32_t *pages; // [n_pages] page ids in random order
     sl_row *rows;   // [n_seqs]
     sl_attn_cuda_stats *stats;
@@ -102,9 +106,9 @@ static int fill(sl_bench_attn *b, bf16 *to, size_t n, uint64_t seed, double devi
     return sl_cuda_check(cudaGetLastError(), "fill_normal_kernel", err);
 }
 
-static int spread(sl_bench_attn *b, size_t n, sl_error *err) {
+static int spread(sl_bench_attn *b, bf16 *q, size_t n, sl_error *err) {
     const sl_attn_geom *g = &b->geom;
-    spread_kernel<<<8 * b->n_sms, 256, 0, b->stream>>>(b->q, n, g->n_heads / g->n_kv_heads * g->head_dim, g->head_dim,
+    spread_kernel<<<8 * b->n_sms, 256, 0, b->stream>>>(q, n, g->n_heads / g->n_kv_heads * g->head_dim, g->head_dim,
                                                        (float)b->limits.query_spread, (uint64_t)4 << 40);
     return sl_cuda_check(cudaGetLastError(), "spread_kernel", err);
 }
@@ -121,15 +125,45 @@ static int shuffle_pages(sl_bench_attn *b, sl_error *err) {
                          err);
 }
 
+// Puts the rows of a model's states into page `page` of the pool: rows [first, first + 256) of every KV head.
+static int fill_page(sl_bench_attn *b, int page, int first, sl_error *err) {
+    const cli_attn_states *s = b->limits.states;
+    const sl_attn_geom *g = &b->geom;
+    size_t row = g->head_dim * sizeof(bf16), height = (size_t)g->n_kv_heads, n = std::min<int>(SL_PAGE, s->n_rows - first);
+    size_t to = (size_t)page * g->n_kv_heads * SL_PAGE * g->head_dim, from = (size_t)first * g->head_dim;
+    int rc = sl_cuda_check(cudaMemcpy2D(b->k + to, SL_PAGE * row, s->k + from, s->n_rows * row, n * row, height,
+                                        cudaMemcpyHostToDevice),
+                           "keys", err);
+    return rc ? rc
+              : sl_cuda_check(cudaMemcpy2D(b->v + to, SL_PAGE * row, s->v + from, s->n_rows * row, n * row, height,
+                                           cudaMemcpyHostToDevice),
+                              "values", err);
+}
+
+// Every sequence has all rows of the states. Its pages follow each other in the page table.
+static int fill_states(sl_bench_attn *b, sl_error *err) {
+    const cli_attn_states *s = b->limits.states;
+    int per_sequence = (s->n_rows + SL_PAGE - 1) / SL_PAGE, rc = 0;
+    std::vector<int32_t> ids(b->limits.n_pages);
+    rc = sl_cuda_check(cudaMemcpy(ids.data(), b->pages, ids.size() * sizeof(int32_t), cudaMemcpyDeviceToHost), "page table", err);
+    for (size_t i = 0; !rc && i < ids.size(); i++) rc = fill_page(b, ids[i], (int)i % per_sequence * SL_PAGE, err);
+    size_t n = (size_t)s->n_steps * b->geom.n_heads * b->geom.head_dim;
+    return rc ? rc : sl_cuda_check(cudaMemcpy(b->step_q, s->q, n * sizeof(bf16), cudaMemcpyHostToDevice), "queries", err);
+}
+
 static int allocate_all(sl_bench_attn *b, sl_error *err) {
     const sl_attn_geom *g = &b->geom;
     size_t pool = (size_t)b->limits.n_pages * g->n_kv_heads * SL_PAGE * g->head_dim;
     size_t q = (size_t)std::max(b->limits.n_seqs, b->limits.n_tokens) * g->n_heads * g->head_dim;
+    const cli_attn_states *states = b->limits.states;
+    b->n_steps = states ? states->n_steps : SL_BENCH_STEPS;
+    size_t steps = (size_t)b->n_steps * (states ? 1 : b->limits.n_seqs) * g->n_heads * g->head_dim;
     int rc = allocate(b, FLUSH_BYTES, &b->flush, err);
     if (!rc) rc = allocate(b, pool * sizeof(bf16), &b->k, err);
     if (!rc) rc = allocate(b, pool * sizeof(bf16), &b->v, err);
     if (!rc) rc = allocate(b, q * sizeof(bf16), &b->q, err);
     if (!rc) rc = allocate(b, q * sizeof(bf16), &b->out, err);
+    if (!rc) rc = allocate(b, steps * sizeof(bf16), &b->step_q, err);
     if (!rc) rc = allocate(b, b->limits.n_pages * sizeof(int32_t), &b->pages, err);
     if (!rc) rc = allocate(b, b->limits.n_seqs * sizeof(sl_row), &b->rows, err);
     if (!rc) rc = allocate(b, sizeof *b->stats, &b->stats, err);
@@ -139,12 +173,15 @@ static int allocate_all(sl_bench_attn *b, sl_error *err) {
     if (!rc) rc = fill(b, b->k, pool, 1, 1, err);
     if (!rc) rc = fill(b, b->v, pool, 2, 1, err);
     if (!rc) rc = fill(b, b->q, q, 3, b->limits.query_deviation, err);
-    if (!rc) rc = spread(b, q, err);
-    return rc ? rc : shuffle_pages(b, err);
+    if (!rc) rc = spread(b, b->q, q, err);
+    if (!rc) rc = fill(b, b->step_q, steps, 5, b->limits.query_deviation, err);
+    if (!rc) rc = spread(b, b->step_q, steps, err);
+    if (!rc) rc = shuffle_pages(b, err);
+    return rc || !states ? rc : fill_states(b, err);
 }
 
 int sl_bench_attn_open(const sl_attn_geom *geom, const sl_bench_attn_limits *limits, sl_bench_attn **out, sl_error *err) {
-    int n = 0, device = 0;
+    int n = 0;
     cudaError_t rc = cudaGetDeviceCount(&n);
     if (rc != cudaSuccess || n == 0)
         return sl_fail(err, SL_ERR_DEVICE, "bench needs a GPU: %s",
@@ -153,9 +190,9 @@ int sl_bench_attn_open(const sl_attn_geom *geom, const sl_bench_attn_limits *lim
     if (!b) return sl_fail(err, SL_ERR_MEMORY, "bench: out of memory");
     b->geom = *geom;
     b->limits = *limits;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&b->n_sms, cudaDevAttrMultiProcessorCount, device);
-    int failed = allocate_all(b, err);
+    int failed = sl_cuda_check(cudaSetDevice(limits->device), "choosing the GPU", err);
+    cudaDeviceGetAttribute(&b->n_sms, cudaDevAttrMultiProcessorCount, limits->device);
+    if (!failed) failed = allocate_all(b, err);
     if (failed) {
         sl_bench_attn_close(b);
         return failed;
@@ -186,29 +223,36 @@ static int replay(sl_bench_attn *b, cudaGraphExec_t graph, cudaEvent_t begin, cu
     return rc;
 }
 
-// after: a function that is called after each replay; it returns 0 or an error.
-template <typename After>
+// What is done around replay i of a graph.
+struct around {
+    int n_series, n_untimed; // replays of a series, and how many at its beginning are not timed
+    std::function<int(int i)> before, after; // return 0 or an error
+};
+
 static int measure(sl_bench_attn *b, cudaGraphExec_t graph, int repetitions, sl_bench_attn_time *out, sl_error *err,
-                   After after) {
-    std::vector<double> times(WARM_UP + repetitions);
+                   const around &a) {
+    std::vector<double> times;
     cudaEvent_t begin, end;
     int rc = sl_cuda_check(cudaEventCreate(&begin), "event", err);
     if (rc) return rc;
     rc = sl_cuda_check(cudaEventCreate(&end), "event", err);
-    for (size_t i = 0; !rc && i < times.size(); i++) {
-        rc = replay(b, graph, begin, end, &times[i], err);
-        if (!rc) rc = after();
+    for (int i = 0; !rc && times.size() < (size_t)repetitions; i++) {
+        double us = 0;
+        rc = a.before(i);
+        if (!rc) rc = replay(b, graph, begin, end, &us, err);
+        if (!rc) rc = a.after(i);
+        if (i % a.n_series >= a.n_untimed) times.push_back(us);
     }
-    std::sort(times.begin() + WARM_UP, times.end());
-    *out = {.us = times[WARM_UP + repetitions / 2],
-            .mean_us = std::accumulate(times.begin() + WARM_UP, times.end(), 0.0) / repetitions};
+    std::sort(times.begin(), times.end());
+    if (!rc) *out = {.us = times[repetitions / 2], .mean_us = std::accumulate(times.begin(), times.end(), 0.0) / repetitions};
     cudaEventDestroy(begin), cudaEventDestroy(end);
     return rc;
 }
 
 // Times the work that `launch` puts on the stream.
-template <typename Launch, typename After>
-static int time_graph(sl_bench_attn *b, int repetitions, sl_bench_attn_time *out, sl_error *err, Launch launch, After after) {
+template <typename Launch>
+static int time_graph(sl_bench_attn *b, int repetitions, sl_bench_attn_time *out, sl_error *err, Launch launch,
+                      const around &a) {
     cudaGraph_t graph;
     cudaGraphExec_t exec;
     int rc = sl_cuda_check(cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal), "capture", err);
@@ -220,14 +264,15 @@ static int time_graph(sl_bench_attn *b, int repetitions, sl_bench_attn_time *out
     rc = sl_cuda_check(cudaGraphInstantiate(&exec, graph, 0), "graph", err);
     cudaGraphDestroy(graph);
     if (rc) return rc;
-    rc = measure(b, exec, repetitions, out, err, after);
+    rc = measure(b, exec, repetitions, out, err, a);
     cudaGraphExecDestroy(exec);
     return rc;
 }
 
 template <typename Launch>
 static int time_graph(sl_bench_attn *b, int repetitions, sl_bench_attn_time *out, sl_error *err, Launch launch) {
-    return time_graph(b, repetitions, out, err, launch, [] { return 0; });
+    auto nothing = [](int) { return 0; };
+    return time_graph(b, repetitions, out, err, launch, {INT_MAX, WARM_UP, nothing, nothing});
 }
 
 int sl_bench_attn_device_of(sl_bench_attn *b, sl_bench_attn_device *out, sl_error *err) {
@@ -254,11 +299,10 @@ int sl_bench_attn_device_of(sl_bench_attn *b, sl_bench_attn_device *out, sl_erro
 
 int sl_bench_read_rate(int index, double *gb_s, sl_error *err) {
     const sl_attn_geom least = {1, 1, 1, 64, 0};
-    const sl_bench_attn_limits limits = {1, 1, 1, 1, 0};
+    const sl_bench_attn_limits limits = {1, 1, 1, 1, 0, index};
     sl_bench_attn_device device;
     sl_bench_attn *b = NULL;
-    int rc = sl_cuda_check(cudaSetDevice(index), "choosing the GPU", err);
-    if (!rc) rc = sl_bench_attn_open(&least, &limits, &b, err);
+    int rc = sl_bench_attn_open(&least, &limits, &b, err);
     if (!rc) rc = sl_bench_attn_device_of(b, &device, err);
     sl_bench_attn_close(b);
     if (!rc) *gb_s = device.read_gb_s;
@@ -270,24 +314,6 @@ int sl_bench_pci_id(int index, char *buf, int size, sl_error *err) {
 }
 
 // ---- attention ----
-
-// Bytes and share of key features that one step reads, as the method counts them.
-static int count_reads(sl_bench_attn *b, const sl_attn_cuda_decode_args *args, const int *n_kv, sl_bench_attn_result *out,
-                       sl_error *err) {
-    const sl_attn_cuda_ops *ops = args->spec->method->cuda;
-    sl_attn_stats fixed = {};
-    sl_attn_cuda_stats counted;
-    int rc = sl_cuda_check(cudaMemset(b->stats, 0, sizeof *b->stats), "counters", err);
-    if (rc) return rc;
-    ops->decode(args);
-    rc = sl_cuda_check(cudaStreamSynchronize(b->stream), "decode", err);
-    if (!rc) rc = sl_cuda_check(cudaMemcpy(&counted, b->stats, sizeof counted, cudaMemcpyDeviceToHost), "counters", err);
-    if (rc) return rc;
-    for (int i = 0; ops->account && i < args->n_seqs; i++) ops->account(args->geom, args->spec, n_kv[i], &fixed);
-    out->bytes = (double)fixed.bytes + (double)counted.bytes;
-    out->features = (fixed.features + (double)counted.features / 1024) / ((double)args->n_seqs * args->geom->n_heads);
-    return 0;
-}
 
 // Builds page extra number i of a method for all pages, unless it is built already.
 static int build_extra(sl_bench_attn *b, int i, const sl_kv_need *need, sl_error *err) {
@@ -325,20 +351,62 @@ static int allocate_step_memory(sl_bench_attn *b, const sl_attn_spec *spec, int 
     return rc ? rc : sl_cuda_check(cudaMemset(out->data, 0, size), "workspace", err);
 }
 
-// A method that carries a threshold from step to step is timed in a step that follows earlier steps. A repeated step has the
-// threshold of its first run (carried.cuh).
-static int decode_before(const sl_attn_cuda_decode_args *args, std::vector<sl_row> rows, sl_error *err) {
-    int rc = 0, carries = sl_attn_carries_budget(args->spec) || sl_attn_certifies_layer(args->spec);
-    std::vector<sl_row> earlier = rows;
-    for (int back = carries ? STEPS_BEFORE : 0; !rc && back >= 0; back--) {
-        for (size_t i = 0; i < rows.size(); i++) earlier[i].position = std::max(rows[i].position - back, 0);
-        rc = sl_cuda_check(cudaMemcpy((void *)args->rows, earlier.data(), rows.size() * sizeof(sl_row), cudaMemcpyHostToDevice),
-                           "rows", err);
-        if (rc || back == 0) return rc;
-        args->spec->method->cuda->decode(args);
-        rc = sl_cuda_check(cudaStreamSynchronize(args->stream), "decode", err);
+// The steps of a series, before and after their replays.
+struct steps {
+    sl_bench_attn *b;
+    int n_seqs;
+    std::vector<sl_row> rows; // of the last step
+    sl_bench_attn_memory memory;
+    std::vector<std::vector<bf16>> outputs; // of the first series
+
+    // The rows, queries and state of step t. t = 0 clears the state.
+    int set(int t, sl_error *err) {
+        const sl_attn_geom *g = &b->geom;
+        std::vector<sl_row> now = rows;
+        size_t row = (size_t)g->n_heads * g->head_dim, step = b->limits.states ? 1 : b->limits.n_seqs;
+        for (sl_row &r : now) r.position = std::max(0, (int)r.position - (b->n_steps - 1 - t));
+        int rc = sl_cuda_check(cudaMemcpy(b->rows, now.data(), n_seqs * sizeof(sl_row), cudaMemcpyHostToDevice), "rows", err);
+        for (int i = 0; !rc && i < n_seqs; i++)
+            rc = sl_cuda_check(cudaMemcpy(b->q + i * row, b->step_q + (t * step + (b->limits.states ? 0 : i)) * row,
+                                          row * sizeof(bf16), cudaMemcpyDeviceToDevice),
+                               "queries", err);
+        if (!rc && t == 0) rc = sl_cuda_check(cudaMemset(memory.state, 0, n_seqs * memory.state_size), "state", err);
+        return rc;
     }
-    return rc;
+    // Checks that equal steps give equal bits.
+    int check(int t, const sl_attn_spec *spec, sl_error *err) {
+        std::vector<bf16> last((size_t)n_seqs * b->geom.n_heads * b->geom.head_dim);
+        int rc = sl_cuda_check(cudaMemcpy(last.data(), b->out, last.size() * sizeof(bf16), cudaMemcpyDeviceToHost), "out", err);
+        if (rc) return rc;
+        if ((int)outputs.size() == t) outputs.push_back(last);
+        if (!memcmp(outputs[t].data(), last.data(), last.size() * sizeof(bf16))) return 0;
+        return sl_fail(err, SL_ERR_DEVICE, "attention %s, %d sequences: two replays of a step differ", spec->method->name,
+                       n_seqs);
+    }
+};
+
+// Mean bytes and share of key features that a timed step reads, as the method counts them.
+static int count_reads(steps *series, const sl_attn_cuda_decode_args *args, int n_untimed, sl_bench_attn_result *out,
+                       sl_error *err) {
+    const sl_attn_cuda_ops *ops = args->spec->method->cuda;
+    sl_bench_attn *b = series->b;
+    sl_attn_stats fixed = {};
+    sl_attn_cuda_stats counted;
+    int rc = 0, n = b->n_steps - n_untimed;
+    for (int t = 0; !rc && t < b->n_steps; t++) {
+        rc = series->set(t, err);
+        if (!rc && t == n_untimed) rc = sl_cuda_check(cudaMemset(b->stats, 0, sizeof *b->stats), "counters", err);
+        if (!rc) ops->decode(args);
+        if (!rc) rc = sl_cuda_check(cudaStreamSynchronize(b->stream), "decode", err);
+    }
+    if (!rc) rc = sl_cuda_check(cudaMemcpy(&counted, b->stats, sizeof counted, cudaMemcpyDeviceToHost), "counters", err);
+    if (rc) return rc;
+    for (int i = 0; ops->account && i < args->n_seqs; i++)
+        ops->account(args->geom, args->spec, (int)series->rows[i].position + 1, &fixed);
+    double heads = (double)args->n_seqs * args->geom->n_heads;
+    out->bytes = (double)fixed.bytes + (double)counted.bytes / n;
+    out->features = (fixed.features + (double)counted.features / 1024 / n) / heads;
+    return 0;
 }
 
 int sl_bench_attn_decode(sl_bench_attn *b, const sl_attn_spec *spec, int n_seqs, const int *n_kv, int repetitions,
@@ -349,8 +417,9 @@ int sl_bench_attn_decode(sl_bench_attn *b, const sl_attn_spec *spec, int n_seqs,
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "--attn %s: %d sequences; expected at most %d, the limit of a GPU for this model", spec->method->name,
                        n_seqs, most_seqs);
-    std::vector<sl_row> rows(n_seqs);
-    sl_bench_attn_memory memory = {};
+    steps series = {.b = b, .n_seqs = n_seqs, .rows = std::vector<sl_row>(n_seqs), .memory = {}, .outputs = {}};
+    std::vector<sl_row> &rows = series.rows;
+    sl_bench_attn_memory &memory = series.memory;
     sl_kv_need need[SL_MAX_NEEDS];
     int page = 0, longest = *std::max_element(n_kv, n_kv + n_seqs);
     int rc = allocate_step_memory(b, spec, n_seqs, longest, &memory, err), n_needs = ops->needs ? ops->needs(spec, need) : 0;
@@ -367,20 +436,15 @@ int sl_bench_attn_decode(sl_bench_attn *b, const sl_attn_spec *spec, int n_seqs,
     args.rows = b->rows, args.q = b->q, args.out = b->out, args.k = b->k, args.v = b->v;
     for (int i = 0; i < n_needs; i++) args.extra[i] = b->extras[i].data, args.extra_size[i] = b->extras[i].size;
     args.stats = b->stats, args.ws = memory.ws, args.stream = b->stream;
-    if (!rc) rc = decode_before(&args, rows, err);
-    std::vector<bf16> first, last((size_t)n_seqs * b->geom.n_heads * b->geom.head_dim);
-    auto same = [&] { // checks that equal steps give equal bits
-        int failed =
-            sl_cuda_check(cudaMemcpy(last.data(), b->out, last.size() * sizeof(bf16), cudaMemcpyDeviceToHost), "out", err);
-        if (first.empty()) first = last;
-        if (failed || !memcmp(first.data(), last.data(), last.size() * sizeof(bf16))) return failed;
-        return sl_fail(err, SL_ERR_DEVICE, "attention %s, %d sequences: two replays of a step differ", spec->method->name,
-                       n_seqs);
-    };
+    int n_untimed = std::min<int>(SL_BENCH_UNTIMED, b->n_steps - 1);
+    around a = {.n_series = b->n_steps,
+                .n_untimed = n_untimed,
+                .before = [&](int i) { return series.set(i % b->n_steps, err); },
+                .after = [&](int i) { return series.check(i % b->n_steps, spec, err); }};
     if (!rc)
         rc = time_graph(
-            b, repetitions, &out->time, err, [&] { ops->decode(&args); }, same);
-    if (!rc) rc = count_reads(b, &args, n_kv, out, err);
+            b, repetitions, &out->time, err, [&] { ops->decode(&args); }, a);
+    if (!rc) rc = count_reads(&series, &args, n_untimed, out, err);
     cudaFree(memory.data);
     return rc;
 }

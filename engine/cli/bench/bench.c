@@ -5,6 +5,7 @@
 #include "engine/cli/commands.h"
 #include "engine/cli/error_text.h"
 #include "engine/cli/io.h"
+#include "engine/cli/output/certificates.h"
 #include "engine/cli/output/progress_bar.h"
 #include "engine/cli/output/rows.h"
 #include "engine/cli/output/summary.h"
@@ -162,16 +163,9 @@ static void announce(const cli_bench *b, const cli_bench_cost *cost) {
 
 // ---- memory rate and energy ----
 
-#ifdef SLEIGH_CUDA
-static int gpu_index(const char *device) {
-    int index = 0;
-    return sscanf(device, "cuda:%d", &index) == 1 ? index : 0;
-}
-#endif
-
 static int measure_rate(const cli_bench *b, double *gb_s, sl_error *err) {
 #ifdef SLEIGH_CUDA
-    if (sl_device_is_gpu(b->device)) return sl_bench_read_rate(gpu_index(b->device), gb_s, err);
+    if (sl_device_is_gpu(b->device)) return sl_bench_read_rate(sl_bench_gpu_index(b->device), gb_s, err);
 #endif
     return cli_memory_rate(b->o->threads ? b->o->threads : sl_cpu_cores(), gb_s, err);
 }
@@ -193,7 +187,7 @@ static void open_meter(cli_bench *b) {
     cli_meter_source source = {0};
 #ifdef SLEIGH_CUDA
     char pci_id[32];
-    if (sl_device_is_gpu(b->device) && !sl_bench_pci_id(gpu_index(b->device), pci_id, sizeof pci_id, NULL))
+    if (sl_device_is_gpu(b->device) && !sl_bench_pci_id(sl_bench_gpu_index(b->device), pci_id, sizeof pci_id, NULL))
         source.pci_id = pci_id;
 #endif
     if (source.pci_id || !sl_device_is_gpu(b->device)) cli_meter_open(&b->meter, &source);
@@ -425,7 +419,7 @@ static int repeat(cli_bench *b, int which, int run, cli_bench_row *r, sums *s, s
     if (rc) return rc;
     s->run_ms[run] = t.ms;
     s->joules += t.joules;
-    if (n_gen) s->kv_bytes += (double)sl_engine_attn_stats(b->engine)->bytes;
+    if (n_gen) r->read = *sl_engine_attn_stats(b->engine), s->kv_bytes += (double)r->read.bytes;
     uint64_t logits = sl_logits_hash(sl_session_logits(b->sessions[0], NULL), sl_model_config(b->model)->n_vocab);
     cli_meter_clocks(&b->meter, &r->sm_mhz, &r->memory_mhz);
     if (run > 0 && logits != r->logits)
@@ -576,6 +570,7 @@ static json_t *figures_json(const cli_bench *b, const cli_bench_row *r) {
     json_t *o = json_object();
     for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
         json_object_set_new(o, figures[i].key, cli_number(figures[i].value));
+    cli_certificates_put(o, &r->read);
     json_object_set_new(o, "logits", json_string(logits));
     return o;
 }

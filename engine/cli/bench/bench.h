@@ -48,6 +48,7 @@ typedef struct cli_bench_row {
     double joules;                           // per token
     double linear_ms, attention_ms, rest_ms; // parts of a step; they overlap, so their sum is not step_ms
     int sm_mhz, memory_mhz;                  // clocks of a GPU at the end of a test; 0: unknown
+    sl_attn_stats read;                      // of the timed steps of one repetition
     uint64_t logits;                         // hash of the last logits of the first sequence
 } cli_bench_row;
 

@@ -31,10 +31,10 @@ static const cli_grid gpu_grid = {.n_seqs = {.at = {1, 2, 4, 8, 16, 32}, .n = 6}
                                   .most_rows = 64 * 1024};
 // Without epsilon, auto chooses among the candidates without a stated error.
 static const char *const candidates[] = {
-    "dense",
     "santa-pps:S=128",
     "santa-is:S=256",
     "santa-pps:epsilon={0.05,0.1,0.2,0.3,0.5}",
+    "santa-is:proposal=int8:epsilon={0.05,0.1,0.2,0.3,0.5}",
 };
 enum { GPU_REPETITIONS = 15, CPU_REPETITIONS = 5 };
 
@@ -81,6 +81,31 @@ int cli_calibrate(const cli_clock *clock, const cli_grid *grid, sl_auto_table *t
     return rc;
 }
 
+// Seconds of cli_calibrate, if each measurement takes as long as that of dense attention at the largest size. The first
+// measurement also loads kernels, so the second one counts.
+static int estimate(const cli_clock *clock, const cli_grid *grid, sl_auto_table *t, double *seconds, sl_error *err) {
+    int rc = list_points(grid, t, err), largest = 0;
+    double us, start = 0;
+    for (int i = 1; !rc && i < t->n_points; i++) {
+        const sl_auto_point *p = &t->points[i], *most = &t->points[largest];
+        if ((long long)p->n_seqs * p->n_kv >= (long long)most->n_seqs * most->n_kv) largest = i;
+    }
+    for (int i = 0; !rc && i < 2; i++) {
+        start = cli_now();
+        rc = clock->time(clock->ctx, &t->specs[0], t->points[largest].n_seqs, t->points[largest].n_kv, &us, err);
+    }
+    *seconds = 1e-3 * (cli_now() - start) * t->n_points * t->n_specs;
+    return rc;
+}
+
+int cli_calibrate_announced(const cli_clock *clock, const cli_grid *grid, const char *reason, sl_auto_table *t, sl_error *err) {
+    double seconds;
+    int rc = estimate(clock, grid, t, &seconds, err);
+    if (rc) return rc;
+    cli_say("attn auto: %s, measuring %d methods, about %.0f s", reason, t->n_specs, fmax(ceil(seconds), 1));
+    return cli_calibrate(clock, grid, t, err);
+}
+
 // ---- flags ----
 
 static int check_flags(const cli_options *o, sl_error *err) {
@@ -89,7 +114,8 @@ static int check_flags(const cli_options *o, sl_error *err) {
                                       CLI_FLAG("--copy", copy),        CLI_FLAG("--memory-rate", memory_rate),
                                       CLI_FLAG("--plot", plot),        CLI_FLAG("--query-spread", query_spread),
                                       CLI_FLAG("--phase", phase),      CLI_FLAG("--output", format),
-                                      CLI_FLAG("--seed", seed)};
+                                      CLI_FLAG("--seed", seed),        CLI_FLAG("--auto-calibrate", auto_calibrate),
+                                      CLI_FLAG("--states", states)};
     const char *other = cli_given_flag(o, others, CLI_N_FLAGS(others));
     if (other) return sl_fail(err, SL_ERR_ARG, "flag %s cannot be used with --calibrate", other);
     for (int i = 0; CLI_GIVEN(o, depths) && i < o->depths.n; i++)
@@ -106,18 +132,23 @@ static int offered(const sl_attn_spec *spec, const sl_attn_geom *geom, int on_gp
     return spec->method->supports ? spec->method->supports(geom, spec, err) : 0;
 }
 
-// Lists dense and the methods of --attn, or the candidates that this device and shape offer.
-static int list_specs(const cli_options *o, const sl_attn_geom *geom, int on_gpu, sl_auto_table *t, sl_error *err) {
-    const cli_list standard = {.items = (const char **)candidates, .n = sizeof candidates / sizeof *candidates};
+static const cli_list all_candidates = {.items = (const char **)candidates, .n = sizeof candidates / sizeof *candidates};
+
+typedef enum { IS_ERROR, LEAVE_OUT, LEAVE_OUT_AND_SAY } if_not_offered;
+
+// Lists dense and these methods, as far as this device and shape offer them.
+static int list_specs(const cli_list *methods, if_not_offered rule, const sl_attn_geom *geom, int on_gpu, sl_auto_table *t,
+                      sl_error *err) {
     cli_attn_list list;
-    int given = o->attns.n > 0, rc = cli_attn_list_parse(given ? &o->attns : &standard, &list, err);
+    int rc = cli_attn_list_parse(methods, &list, err);
     t->specs[t->n_specs++] = (sl_attn_spec){.method = &sl_method_dense};
     for (int i = 0; !rc && i < list.n; i++) {
         sl_error why;
         if (list.specs[i].method == &sl_method_dense) continue;
         rc = offered(&list.specs[i], geom, on_gpu, &why);
-        if (rc && !given)
-            cli_say("calibrate: left out: %s", cli_error_text(&why)), rc = 0;
+        if (rc && rule == LEAVE_OUT_AND_SAY) cli_say("calibrate: left out: %s", cli_error_text(&why));
+        if (rc && rule != IS_ERROR)
+            rc = 0;
         else if (rc)
             sl_fail(err, (sl_err)rc, "%s", cli_error_text(&why));
         else if (t->n_specs == SL_AUTO_SPECS)
@@ -127,6 +158,26 @@ static int list_specs(const cli_options *o, const sl_attn_geom *geom, int on_gpu
     }
     cli_attn_list_free(&list);
     return rc;
+}
+
+static int begin_table(const char *device, const sl_attn_geom *geom, double query_deviation, const cli_list *methods,
+                       if_not_offered rule, sl_auto_table *t, sl_error *err) {
+    time_t now = time(NULL);
+    struct tm day;
+    *t = (sl_auto_table){.query_deviation = query_deviation};
+    t->n_heads = geom->n_heads, t->n_kv_heads = geom->n_kv_heads, t->head_dim = geom->head_dim;
+    if (!gmtime_r(&now, &day) || !strftime(t->date, sizeof t->date, "%Y-%m-%d", &day)) strcpy(t->date, "unknown");
+    int rc = sl_device_name(device, t->device, sizeof t->device, err);
+    return rc ? rc : list_specs(methods, rule, geom, sl_device_is_gpu(device), t, err);
+}
+
+int cli_calibration_begin(const char *device, const sl_attn_geom *geom, double query_deviation, sl_auto_table *t,
+                          sl_error *err) {
+    return begin_table(device, geom, query_deviation, &all_candidates, LEAVE_OUT, t, err);
+}
+
+static sl_attn_geom geometry_of(const sl_auto_table *t) {
+    return (sl_attn_geom){.n_layers = 1, .n_heads = t->n_heads, .n_kv_heads = t->n_kv_heads, .head_dim = t->head_dim};
 }
 
 static int find_geometry(const cli_options *o, sl_attn_geom *geom, sl_error *err) {
@@ -189,33 +240,52 @@ static int check_shape(const sl_attn_geom *g, sl_error *err) {
                         dim, group);
 }
 
-static int calibrate_gpu(const cli_options *o, const sl_attn_geom *geom, const cli_grid *g, sl_auto_table *t, sl_error *err) {
-    gpu_clock c = {.repetitions = CLI_GIVEN(o, repetitions) ? o->repetitions : GPU_REPETITIONS};
-    sl_bench_attn_limits limits = {.n_tokens = 1, .query_deviation = o->query_deviation};
-    if (!strncmp(o->device, "cuda:", 5) && strcmp(o->device, "cuda:0"))
-        return sl_fail(
-            err, SL_ERR_UNSUPPORTED,
-            "--device %.40s: --calibrate measures only the first GPU; set CUDA_VISIBLE_DEVICES to make another GPU the first",
-            o->device);
+static int open_gpu(const char *device, const cli_grid *g, const sl_auto_table *t, gpu_clock *c, sl_error *err) {
+    const sl_attn_geom geom = geometry_of(t);
+    sl_bench_attn_limits limits = {.n_tokens = 1, .query_deviation = t->query_deviation, .device = sl_bench_gpu_index(device)};
     find_limits(g, &limits.n_pages, &limits.n_seqs);
-    int rc = check_shape(geom, err);
-    if (!rc) rc = sl_bench_attn_open(geom, &limits, &c.bench, err);
+    int rc = check_shape(&geom, err);
+    return rc ? rc : sl_bench_attn_open(&geom, &limits, &c->bench, err);
+}
+
+static int calibrate_gpu(const cli_options *o, const cli_grid *g, sl_auto_table *t, sl_error *err) {
+    gpu_clock c = {.repetitions = CLI_GIVEN(o, repetitions) ? o->repetitions : GPU_REPETITIONS};
+    int rc = open_gpu(o->device, g, t, &c, err);
     if (!rc) rc = cli_calibrate(&(cli_clock){.time = gpu_time, .ctx = &c}, g, t, err);
     sl_bench_attn_close(c.bench);
     return rc;
 }
+
+int cli_calibrate_gpu(const char *device, const char *reason, sl_auto_table *t, sl_error *err) {
+    enum { FEW = 9, LEAST_ROWS = 16 * 1024 };
+    gpu_clock c = {.repetitions = FEW};
+    cli_grid g = {.n_seqs = {.at = {1, 4, 16}, .n = 3},
+                  .n_kv = {.at = {2048, 4096, 8192, 16384, 32768, 65536, 131072}, .n = 7},
+                  .most_rows = 256 * 1024};
+    int rc = open_gpu(device, &g, t, &c, err);
+    for (; rc == SL_ERR_MEMORY && g.most_rows > LEAST_ROWS; rc = open_gpu(device, &g, t, &c, err)) g.most_rows /= 2;
+    if (!rc) rc = cli_calibrate_announced(&(cli_clock){.time = gpu_time, .ctx = &c}, &g, reason, t, err);
+    sl_bench_attn_close(c.bench);
+    return rc;
+}
 #else
-static int calibrate_gpu(const cli_options *o, const sl_attn_geom *geom, const cli_grid *g, sl_auto_table *t, sl_error *err) {
-    (void)geom, (void)g, (void)t;
-    return sl_fail(err, SL_ERR_UNSUPPORTED, "--device %.40s: this build has no CUDA", o->device);
+static int calibrate_gpu(const cli_options *o, const cli_grid *g, sl_auto_table *t, sl_error *err) {
+    (void)g;
+    return cli_calibrate_gpu(o->device, NULL, t, err);
+}
+
+int cli_calibrate_gpu(const char *device, const char *reason, sl_auto_table *t, sl_error *err) {
+    (void)reason, (void)t;
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "--device %.40s: this build has no CUDA", device);
 }
 #endif
 
-static int calibrate_cpu(const cli_options *o, const sl_attn_geom *geom, const cli_grid *g, sl_auto_table *t, sl_error *err) {
+static int calibrate_cpu(const cli_options *o, const cli_grid *g, sl_auto_table *t, sl_error *err) {
+    const sl_attn_geom geom = geometry_of(t);
     cli_host_clock *host = NULL;
     int n_pages, n_seqs, repetitions = CLI_GIVEN(o, repetitions) ? o->repetitions : CPU_REPETITIONS;
     find_limits(g, &n_pages, &n_seqs);
-    int rc = cli_host_clock_open(geom, n_pages, o->query_deviation, o->threads, repetitions, &host, err);
+    int rc = cli_host_clock_open(&geom, n_pages, t->query_deviation, o->threads, repetitions, &host, err);
     if (!rc) rc = cli_calibrate(&(cli_clock){.time = cli_host_clock_time, .ctx = host}, g, t, err);
     cli_host_clock_close(host);
     return rc;
@@ -244,14 +314,24 @@ static int print_times(const cli_options *o, const sl_auto_table *t, sl_error *e
     return rc ? rc : cli_printf(err, "\n\n");
 }
 
+static int is_stated_before(const sl_auto_table *t, int s, double epsilon) {
+    double delta = sl_attn_get(&t->specs[s], "delta");
+    for (int i = 0; i < s; i++)
+        if (sl_attn_states_error(&t->specs[i]) && sl_attn_get(&t->specs[i], "epsilon") == epsilon &&
+            sl_attn_get(&t->specs[i], "delta") == delta)
+            return 1;
+    return 0;
+}
+
 // Prints the choices of auto on the longest contexts, without epsilon and with each measured epsilon.
 static int print_choices(const sl_auto_table *t, sl_error *err) {
     char line[512], text[512], number[2][SL_NUMBER_TEXT];
     int rc = 0;
     for (int s = 0; !rc && s < t->n_specs; s++) {
         const sl_attn_spec *spec = &t->specs[s];
-        double epsilon = sl_attn_has(spec, "epsilon") ? sl_attn_get(spec, "epsilon") : 0;
+        double epsilon = sl_attn_states_error(spec) ? sl_attn_get(spec, "epsilon") : 0;
         if (s > 0 && epsilon == 0) continue; // auto without epsilon was printed with dense
+        if (s && is_stated_before(t, s, epsilon)) continue;
         if (s)
             snprintf(text, sizeof text, "auto:epsilon=%s:delta=%s", sl_number_text(epsilon, number[0]),
                      sl_number_text(sl_attn_get(spec, "delta"), number[1]));
@@ -272,23 +352,21 @@ static int print_choices(const sl_auto_table *t, sl_error *err) {
 }
 
 int cmd_calibrate(const cli_options *o, sl_error *err) {
-    sl_auto_table t = {.query_deviation = o->query_deviation};
+    int is_given = o->attns.n > 0;
+    sl_auto_table t;
     sl_attn_geom geom;
     char path[4096];
-    time_t now = time(NULL);
-    struct tm day;
     int rc = check_flags(o, err), on_gpu = sl_device_is_gpu(o->device);
-    if (!rc) rc = sl_device_name(o->device, t.device, sizeof t.device, err);
     if (!rc) rc = find_geometry(o, &geom, err);
+    if (!rc)
+        rc = begin_table(o->device, &geom, o->query_deviation, is_given ? &o->attns : &all_candidates,
+                         is_given ? IS_ERROR : LEAVE_OUT_AND_SAY, &t, err);
     if (!rc && o->calibration) snprintf(path, sizeof path, "%s", o->calibration);
     if (!rc && !o->calibration) rc = sl_auto_path(t.device, &geom, path, sizeof path, err);
-    if (!rc) rc = list_specs(o, &geom, on_gpu, &t, err);
     if (rc) return rc;
     cli_grid grid = find_grid(o, on_gpu);
-    t.n_heads = geom.n_heads, t.n_kv_heads = geom.n_kv_heads, t.head_dim = geom.head_dim;
-    if (!gmtime_r(&now, &day) || !strftime(t.date, sizeof t.date, "%Y-%m-%d", &day)) strcpy(t.date, "unknown");
     cli_catch_interrupt(1);
-    rc = on_gpu ? calibrate_gpu(o, &geom, &grid, &t, err) : calibrate_cpu(o, &geom, &grid, &t, err);
+    rc = on_gpu ? calibrate_gpu(o, &grid, &t, err) : calibrate_cpu(o, &grid, &t, err);
     if (!rc) rc = sl_auto_write(&t, path, err);
     if (!rc) rc = print_times(o, &t, err);
     if (!rc) rc = print_choices(&t, err);

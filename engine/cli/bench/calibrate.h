@@ -1,5 +1,5 @@
-// engine/cli/bench/calibrate.h - sleigh bench attn --calibrate: measures the table from which --attn=auto chooses
-// (attention/auto.h).
+// engine/cli/bench/calibrate.h - measures the table from which --attn=auto chooses (attention/auto.h): for
+// `sleigh bench attn --calibrate`, and with fewer sizes at the first use of auto on a GPU (attn_auto.h).
 //
 // calibrate.c owns the sizes, the methods and the output. A clock measures the time: attn_timing.h on a GPU, calibrate_host.h
 // on the CPU. Both clocks call the functions that the engine calls, for one layer.
@@ -25,6 +25,17 @@ typedef struct cli_grid {
 
 // Times table->specs over the grid and fills table->points. SL_ERR_ARG: the grid has no points or too many.
 int cli_calibrate(const cli_clock *clock, const cli_grid *grid, sl_auto_table *table, sl_error *err);
+
+// Fills everything but the points: the device that `device` (a value of --device, not auto) names, today's date, and the
+// candidates that this device and shape offer. The caller frees *out.
+int cli_calibration_begin(const char *device, const sl_attn_geom *geom, double query_deviation, sl_auto_table *out,
+                          sl_error *err);
+// Times table->specs on the GPU `device` over some sizes. Announces the work in a line on stderr: `reason`, the number of
+// methods, and about how many seconds it takes. If the memory of the GPU is small, the largest sizes are left out.
+int cli_calibrate_gpu(const char *device, const char *reason, sl_auto_table *table, sl_error *err);
+// The part of cli_calibrate_gpu after the clock was made. Measures the largest size twice first, to estimate the seconds.
+int cli_calibrate_announced(const cli_clock *clock, const cli_grid *grid, const char *reason, sl_auto_table *table,
+                            sl_error *err);
 
 int cmd_calibrate(const cli_options *o, sl_error *err);
 

@@ -12,7 +12,7 @@
 
 #define DUMMY_DEVIATION                                                                                                        \
     0.02 // deviation of sl_dummy_fill's numbers; queries are scaled up, because the keys have this deviation too
-enum { WARM_UP = 2 };
+enum { WARM_UP = 2, STEPS_BEFORE = 12 };
 
 struct cli_host_clock {
     sl_attn_geom geom;
@@ -60,7 +60,8 @@ typedef struct batch {
     sl_kv_seq *seqs;        // [n]
     sl_attn_query *queries; // [n]
     float *q, *out;         // [n][n_heads][head_dim]
-    char *state;            // [n][state_size]
+    size_t state_size;      // 0: the method keeps no state
+    char *state, *before;   // [n][state_size]; before: at the start of each timed step
 } batch;
 
 static void fill_queries(const cli_host_clock *c, float *q, size_t n) {
@@ -79,10 +80,13 @@ static int open_batch(cli_host_clock *c, const sl_attn_spec *spec, int n_seqs, i
     sl_kv_need need[SL_MAX_NEEDS];
     size_t row = (size_t)c->geom.n_heads * c->geom.head_dim;
     size_t state = ops->state ? (ops->state(&c->geom, spec) + 63) / 64 * 64 : 0;
-    *b = (batch){.n = n_seqs, .seqs = calloc(n_seqs, sizeof *b->seqs), .queries = calloc(n_seqs, sizeof *b->queries)};
+    *b = (batch){.n = n_seqs,
+                 .state_size = state,
+                 .seqs = calloc(n_seqs, sizeof *b->seqs),
+                 .queries = calloc(n_seqs, sizeof *b->queries)};
     b->q = malloc(n_seqs * row * sizeof *b->q), b->out = malloc(n_seqs * row * sizeof *b->out);
-    b->state = calloc(n_seqs, state + 1);
-    if (!b->seqs || !b->queries || !b->q || !b->out || !b->state)
+    b->state = calloc(n_seqs, state + 1), b->before = calloc(n_seqs, state + 1);
+    if (!b->seqs || !b->queries || !b->q || !b->out || !b->state || !b->before)
         return sl_fail(err, SL_ERR_MEMORY, "calibrate: out of memory");
     fill_queries(c, b->q, n_seqs * row);
     int rc = sl_workspace_reserve(&c->ws, ops->workspace(&c->geom, spec, n_seqs, 1, n_kv), err);
@@ -97,8 +101,6 @@ static int open_batch(cli_host_clock *c, const sl_attn_spec *spec, int n_seqs, i
         b->queries[s] = (sl_attn_query){.q = b->q + s * row,
                                         .out = b->out + s * row,
                                         .sequence = (uint32_t)s,
-                                        .position = (uint32_t)n_kv - 1,
-                                        .kv = sl_kv_view_of(&c->pool, &b->seqs[s], 0, n_kv),
                                         .state = state ? b->state + s * state : NULL};
     }
     return rc;
@@ -106,26 +108,40 @@ static int open_batch(cli_host_clock *c, const sl_attn_spec *spec, int n_seqs, i
 
 static void close_batch(cli_host_clock *c, batch *b) {
     for (int s = 0; b->seqs && s < b->n; s++) sl_kv_seq_free(&c->pool, &b->seqs[s]);
-    free(b->seqs), free(b->queries), free(b->q), free(b->out), free(b->state);
+    free(b->seqs), free(b->queries), free(b->q), free(b->out), free(b->state), free(b->before);
+}
+
+// A step over n_kv rows. Returns its microseconds.
+static double step(cli_host_clock *c, const sl_attn_spec *spec, batch *b, int n_kv, uint32_t seed) {
+    sl_attn_stats stats = {0};
+    for (int s = 0; s < b->n; s++) {
+        b->queries[s].position = (uint32_t)n_kv - 1;
+        b->queries[s].kv = sl_kv_view_of(&c->pool, &b->seqs[s], 0, n_kv);
+    }
+    sl_attn_decode_args args = {
+        .geom = &c->geom, .spec = spec, .seed = seed, .n_seqs = b->n, .seqs = b->queries, .ws = &c->ws, .stats = &stats};
+    double start = cli_now();
+    spec->method->cpu->decode(&args);
+    return 1e3 * (cli_now() - start);
+}
+
+// A method with a state plans a step from the steps before it. So each timed step starts from the state after these steps.
+static void take_steps_before(cli_host_clock *c, const sl_attn_spec *spec, batch *b, int n_kv) {
+    int n = !b->state_size ? 0 : n_kv - 1 < STEPS_BEFORE ? n_kv - 1 : STEPS_BEFORE;
+    for (int i = n; i > 0; i--) step(c, spec, b, n_kv - i, 0);
+    memcpy(b->before, b->state, b->n * b->state_size);
 }
 
 int cli_host_clock_time(void *ctx, const sl_attn_spec *spec, int n_seqs, int n_kv, double *us, sl_error *err) {
     cli_host_clock *c = ctx;
     batch b;
-    sl_attn_stats stats = {0};
     double times[c->repetitions];
     int rc = open_batch(c, spec, n_seqs, n_kv, &b, err);
+    if (!rc) take_steps_before(c, spec, &b, n_kv);
     for (int i = -WARM_UP; !rc && i < c->repetitions; i++) {
-        sl_attn_decode_args args = {.geom = &c->geom,
-                                    .spec = spec,
-                                    .seed = (uint32_t)(i + WARM_UP),
-                                    .n_seqs = n_seqs,
-                                    .seqs = b.queries,
-                                    .ws = &c->ws,
-                                    .stats = &stats};
-        double start = cli_now();
-        spec->method->cpu->decode(&args);
-        if (i >= 0) times[i] = 1e3 * (cli_now() - start);
+        memcpy(b.state, b.before, n_seqs * b.state_size);
+        double us = step(c, spec, &b, n_kv, (uint32_t)(i + WARM_UP));
+        if (i >= 0) times[i] = us;
     }
     if (!rc) cli_sort(times, c->repetitions);
     if (!rc) *us = times[c->repetitions / 2];

@@ -21,7 +21,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-static const sl_attn_geom geom = {.n_layers = 1, .n_heads = 32, .n_kv_heads = 8, .head_dim = 128}; // Llama-3.1-8B
+static const sl_attn_geom llama_geom = {.n_layers = 1, .n_heads = 32, .n_kv_heads = 8, .head_dim = 128}; // Llama-3.1-8B
 #define SHAPE "shape of Llama-3.1-8B (32 query heads, 8 KV heads, dimension 128, bf16)" // the model's name in the tables
 enum { MAX_SIZES = 64, MAX_SEQS = 1024, MAX_METHODS = 16, REPETITIONS = 40 };
 
@@ -39,6 +39,9 @@ typedef struct plan {
     size sizes[MAX_SIZES];
     cli_attn_list methods;
     int n_sizes;
+    cli_attn_states states; // --states; q is NULL without it
+    sl_attn_geom geom;
+    char model[320]; // shape or states, for the tables
 } plan;
 
 typedef struct row { // one line of the result
@@ -84,6 +87,10 @@ static void add_standard(plan *p) {
 static int add_sizes(plan *p, const cli_options *o, sl_error *err) {
     static const cli_ints some_batches = {.at = {1, 4}, .n = 2}, some_depths = {.at = {512, 4096}, .n = 2};
     const cli_ints *batches = CLI_GIVEN(o, batches) ? &o->batches : &some_batches;
+    if (p->states.q) { // every sequence has the rows of the states
+        for (int b = 0; b < batches->n; b++) add_decode(p, batches->at[b], p->states.n_rows);
+        return 0;
+    }
     const cli_ints *depths = CLI_GIVEN(o, depths) ? &o->depths : &some_depths;
     if (!CLI_GIVEN(o, batches) && !CLI_GIVEN(o, depths)) return add_standard(p), 0;
     if (batches->n * depths->n > MAX_SIZES / 2)
@@ -117,16 +124,35 @@ static int check_flags(const cli_options *o, sl_error *err) {
     if (other)
         return sl_fail(err, SL_ERR_ARG, "flag %s does not belong to `sleigh bench attn`; it concerns the steps of a model",
                        other);
+    static const cli_flag of_normal[] = {CLI_FLAG("--depth", depths), CLI_FLAG("--query-deviation", query_deviation),
+                                         CLI_FLAG("--query-spread", query_spread)};
+    other = o->states ? cli_given_flag(o, of_normal, CLI_N_FLAGS(of_normal)) : NULL;
+    if (other) return sl_fail(err, SL_ERR_ARG, "flag %s cannot be used with --states, which has the rows and queries", other);
+    if (o->states && !strcmp(o->phase, "prefill"))
+        return sl_fail(err, SL_ERR_ARG, "--phase prefill: expected decode with --states, whose queries are of decode steps");
     if (o->plot && !strcmp(o->phase, "prefill"))
         return sl_fail(err, SL_ERR_ARG, "--plot draws decode times; --phase prefill measures none");
     return o->plot ? cli_plot_check(o->plot, "--plot", err) : 0;
 }
 
+static int read_states(plan *p, const cli_options *o, sl_error *err) {
+    int rc = o->states ? cli_attn_states_read(&p->states, o->states, err) : 0;
+    const sl_attn_geom *g = &p->states.geom;
+    p->geom = o->states ? *g : llama_geom;
+    if (o->states)
+        snprintf(p->model, sizeof p->model, "%s (%d query heads, %d KV heads, dimension %d, %d steps)", p->states.source,
+                 g->n_heads, g->n_kv_heads, g->head_dim, p->states.n_steps);
+    else
+        snprintf(p->model, sizeof p->model, "%s", SHAPE);
+    return rc;
+}
+
 static int make_plan(plan *p, const cli_options *o, sl_error *err) {
     int rc = check_flags(o, err);
+    if (!rc) rc = read_states(p, o, err);
     if (!rc) rc = add_methods(p, o, err);
     if (!rc && strcmp(o->phase, "prefill")) rc = add_sizes(p, o, err);
-    if (rc || !strcmp(o->phase, "decode")) return rc;
+    if (rc || !strcmp(o->phase, "decode") || p->states.q) return rc;
     add_prefill(p, 4096, 0);
     add_prefill(p, 8192, 0);
     add_prefill(p, 32768, 0);
@@ -139,7 +165,7 @@ static int rows_of(const size *s, int i) {
 }
 
 static sl_bench_attn_limits limits_of(const plan *p, const cli_options *o) {
-    sl_bench_attn_limits most = {1, 1, 1, o->query_deviation, o->query_spread};
+    sl_bench_attn_limits most = {1, 1, 1, o->query_deviation, o->query_spread, 0, p->states.q ? &p->states : NULL};
     for (int i = 0; i < p->n_sizes; i++) {
         const size *s = &p->sizes[i];
         int pages = 0;
@@ -153,12 +179,12 @@ static sl_bench_attn_limits limits_of(const plan *p, const cli_options *o) {
 
 // ---- timing ----
 
-static int time_row(sl_bench_attn *bench, row *r, int repetitions, sl_error *err) {
+static int time_row(sl_bench_attn *bench, const sl_attn_geom *g, row *r, int repetitions, sl_error *err) {
     const size *s = r->size;
     int n_kv[MAX_SEQS];
     if (s->n_tokens) {
         double pairs = (double)s->n_tokens * s->first + 0.5 * s->n_tokens * (s->n_tokens + 1.0);
-        r->flops = 4 * pairs * geom.n_heads * geom.head_dim; // two matrix products, each a multiplication and an addition
+        r->flops = 4 * pairs * g->n_heads * g->head_dim; // two matrix products, each a multiplication and an addition
         return sl_bench_attn_prefill(bench, r->spec, s->n_tokens, s->first, repetitions, &r->time, err);
     }
     for (int i = 0; i < s->n_seqs; i++) n_kv[i] = rows_of(s, i);
@@ -178,7 +204,7 @@ static int time_all(sl_bench_attn *bench, const plan *p, int repetitions, row *r
         *r = (row){.size = &p->sizes[i / n_methods], .spec = &p->methods.specs[i % n_methods]};
         cli_progress_update(&progress, i, total);
         if (r->size->n_tokens ? !r->spec->method->cuda->prefill : !r->spec->method->cuda->decode) continue;
-        rc = time_row(bench, r, repetitions, err);
+        rc = time_row(bench, &p->geom, r, repetitions, err);
         ++*n_rows;
     }
     cli_progress_end(&progress);
@@ -196,10 +222,10 @@ static const char *attn_name(const row *r, char buf[256]) {
     return buf;
 }
 
-static int print_md(const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
+static int print_md(const plan *p, const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
     char attn[256];
     int phase = -1,
-        rc = cli_printf(err, "model: " SHAPE "\n\n%s: a read-only kernel reaches %.0f GB/s, an empty graph takes %.1f us\n",
+        rc = cli_printf(err, "model: %s\n\n%s: a read-only kernel reaches %.0f GB/s, an empty graph takes %.1f us\n", p->model,
                         device->name, device->read_gb_s, device->empty_us);
     for (int i = 0; !rc && i < n; i++) {
         const row *r = &rows[i];
@@ -232,20 +258,21 @@ static json_t *row_json(const row *r, const sl_bench_attn_device *device) {
                      "tflop_s", cli_number(prefill ? r->flops / r->time.us * 1e-6 : NAN));
 }
 
-static int print_json(const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
+static int print_json(const plan *p, const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
     json_t *list = json_array();
     for (int i = 0; i < n; i++) json_array_append_new(list, row_json(&rows[i], device));
-    return cli_print_json(json_pack("{s:s, s:s, s:f, s:f, s:o}", "model", SHAPE, "device", device->name, "read_gb_s",
+    return cli_print_json(json_pack("{s:s, s:s, s:f, s:f, s:o}", "model", p->model, "device", device->name, "read_gb_s",
                                     device->read_gb_s, "empty_us", device->empty_us, "rows", list),
                           JSON_INDENT(1), err);
 }
 
 // csv, jsonl
-static int print_rows(const char *format, const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
+static int print_rows(const plan *p, const char *format, const row *rows, int n, const sl_bench_attn_device *device,
+                      sl_error *err) {
     cli_rows table = {.format = format};
     int rc = 0;
     for (int i = 0; !rc && i < n; i++) {
-        json_t *flat = json_pack("{s:s, s:s}", "model", SHAPE, "device", device->name), *item = row_json(&rows[i], device);
+        json_t *flat = json_pack("{s:s, s:s}", "model", p->model, "device", device->name), *item = row_json(&rows[i], device);
         json_object_update(flat, item);
         json_decref(item);
         rc = cli_rows_add(&table, flat, err);
@@ -253,9 +280,9 @@ static int print_rows(const char *format, const row *rows, int n, const sl_bench
     return rc;
 }
 
-static int print(const char *format, const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
-    if (!strcmp(format, "json")) return print_json(rows, n, device, err);
-    return strcmp(format, "md") ? print_rows(format, rows, n, device, err) : print_md(rows, n, device, err);
+static int print(const plan *p, const char *format, const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
+    if (!strcmp(format, "json")) return print_json(p, rows, n, device, err);
+    return strcmp(format, "md") ? print_rows(p, format, rows, n, device, err) : print_md(p, rows, n, device, err);
 }
 
 // Only decodes, and not of a ragged batch, which has no single length.
@@ -264,7 +291,7 @@ static int on_curve(const row *r) {
 }
 
 // Draws latency against context, one curve for each method and number of sequences.
-static int draw(const char *file, const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
+static int draw(const plan *p, const char *file, const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
     cli_curves curves = {0};
     char attn[256], name[288], title[320];
     int rc = 0, batch = 0, differ = 0; // numbers of sequences
@@ -284,7 +311,7 @@ static int draw(const char *file, const row *rows, int n, const sl_bench_attn_de
     panel.title = "attention of a decode step";
     panel.y_label = "time of a step, us";
     panel.log_y = 1;
-    snprintf(title, sizeof title, "%s, %d query heads, %d KV heads", device->name, geom.n_heads, geom.n_kv_heads);
+    snprintf(title, sizeof title, "%s, %d query heads, %d KV heads", device->name, p->geom.n_heads, p->geom.n_kv_heads);
     if (!rc) rc = cli_plot(file, title, &panel, 1, err);
     cli_curves_free(&curves);
     return rc;
@@ -297,14 +324,15 @@ int cmd_bench_attn(const cli_options *o, sl_error *err) {
     sl_bench_attn *bench = NULL;
     int n_rows = 0, rc = make_plan(&p, o, err);
     sl_bench_attn_limits limits = limits_of(&p, o);
-    if (!rc) rc = sl_bench_attn_open(&geom, &limits, &bench, err);
+    if (!rc) rc = sl_bench_attn_open(&p.geom, &limits, &bench, err);
     if (!rc) rc = sl_bench_attn_device_of(bench, &device, err);
     int repetitions = CLI_GIVEN(o, repetitions) ? o->repetitions : REPETITIONS;
     if (!rc) rc = time_all(bench, &p, repetitions, rows, &n_rows, err);
     sl_bench_attn_close(bench);
-    if (!rc) rc = print(o->format, rows, n_rows, &device, err);
-    if (!rc && o->plot) rc = draw(o->plot, rows, n_rows, &device, err);
+    if (!rc) rc = print(&p, o->format, rows, n_rows, &device, err);
+    if (!rc && o->plot) rc = draw(&p, o->plot, rows, n_rows, &device, err);
     cli_attn_list_free(&p.methods);
+    cli_attn_states_free(&p.states);
     return rc;
 }
 

@@ -5,6 +5,7 @@
 #include "engine/cli/compare/compare_rows.h"
 #include "engine/cli/compare/compare_runs.h"
 #include "engine/cli/io.h"
+#include "engine/cli/output/certificates.h"
 #include "engine/cli/output/rows.h"
 
 #include <string.h>
@@ -173,7 +174,10 @@ static int print_free_runs(const compare *c, json_t *dense, json_t *rows, sl_err
 }
 
 static int print_forced(const compare *c, json_t *dense, json_t *rows, sl_error *err) {
-    cli_rows table = TABLE(forced_columns);
+    enum { N_COLUMNS = sizeof forced_columns / sizeof *forced_columns };
+    cli_column columns[N_COLUMNS + CLI_CERTIFICATE_COLUMNS];
+    memcpy(columns, forced_columns, sizeof forced_columns);
+    cli_rows table = {.format = "md", .columns = columns, .n_columns = cli_certificates_columns(rows, columns, N_COLUMNS)};
     const char *path = !c->o->texts      ? "the reference"
                        : c->n_references ? "dense attention or the reference"
                                          : "dense attention";

@@ -4,6 +4,7 @@
 #include "engine/cli/commands.h"
 #include "engine/cli/compare/compare_heads.h"
 #include "engine/cli/compare/compare_runs.h"
+#include "engine/cli/output/certificates.h"
 #include "engine/cli/output/print_json.h"
 #include "engine/cli/output/rows.h"
 
@@ -143,6 +144,7 @@ static int put_next_tokens(const compare *c, const compare_method *m, json_t *ro
     put_mean(row, "ln_ppl_ratio", &m->more_nll);
     put(row, "step_bytes", (double)m->forced.bytes / m->kl.n);
     put(row, "step_bytes_share", (double)m->forced.bytes / (double)m->forced.dense_bytes);
+    cli_certificates_put(row, &m->forced);
     return rc;
 }
 

@@ -15,6 +15,7 @@
 #include "engine/cli/eval/eval_scores.h"
 #include "engine/cli/eval/eval_table.h"
 #include "engine/cli/eval/fingerprint.h"
+#include "engine/cli/output/certificates.h"
 #include "engine/cli/output/model_name.h"
 #include "engine/cli/output/plot.h"
 #include "engine/cli/output/progress_bar.h"
@@ -335,6 +336,7 @@ static int record_answer(eval *e, int group, int number, int method, const eval_
         references = whole = json_pack("[s%]", item->answer.data, item->answer.n);
     double score = eval_grade(item->grader, e->answer.data, e->answer.n, references, extracted);
     e->scores.score[cell] = score, e->scores.bytes[cell] = (double)a->bytes, e->scores.dense[cell] = (double)a->dense_bytes;
+    eval_scores_set_stated(&e->scores, cell, a);
     int rc = cli_watch_check(err);
     if (!rc && e->out) {
         json_t *line = json_pack("{s:s, s:i, s:i, s:i, s:s, s:f, s:s, s:s%, s:s, s:O, s:i, s:i, s:s, s:I, s:I}", "task",
@@ -343,6 +345,7 @@ static int record_answer(eval *e, int group, int number, int method, const eval_
                                  "answer", e->answer.data, e->answer.n, "extracted", extracted, "references", references,
                                  "n_prompt", n_prompt, "n_generated", e->t.n_generated, "stopped", e->t.stopped, "kv_bytes",
                                  (json_int_t)a->bytes, "kv_dense_bytes", (json_int_t)a->dense_bytes);
+        if (line) cli_certificates_put(line, a);
         rc = eval_file_add(e->out, "--out", e->o.out, line, err);
         json_decref(line);
     }

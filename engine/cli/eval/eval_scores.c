@@ -2,6 +2,7 @@
 #include "engine/cli/eval/eval_scores.h"
 #include "engine/base/json.h"
 #include "engine/cli/commands.h"
+#include "engine/cli/output/certificates.h"
 
 #include <errno.h>
 #include <math.h>
@@ -18,15 +19,34 @@ int eval_scores_alloc(eval_scores *s, sl_error *err) {
     s->score = malloc(n * sizeof *s->score);
     s->bytes = calloc(n, sizeof *s->bytes);
     s->dense = calloc(n, sizeof *s->dense);
+    s->stated = calloc(n, sizeof *s->stated);
     s->cluster = calloc((size_t)s->n_samples, sizeof *s->cluster);
-    if (!s->score || !s->bytes || !s->dense || !s->cluster) return sl_fail(err, SL_ERR_MEMORY, "scores: out of memory");
+    if (!s->score || !s->bytes || !s->dense || !s->stated || !s->cluster)
+        return sl_fail(err, SL_ERR_MEMORY, "scores: out of memory");
     for (size_t i = 0; i < n; i++) s->score[i] = NAN;
     return 0;
 }
 
 void eval_scores_free(eval_scores *s) {
-    free(s->groups), free(s->cluster), free(s->score), free(s->bytes), free(s->dense);
+    free(s->groups), free(s->cluster), free(s->score), free(s->bytes), free(s->dense), free(s->stated);
     *s = (eval_scores){0};
+}
+
+void eval_scores_set_stated(eval_scores *s, int cell, const sl_attn_stats *a) {
+    s->stated[cell] = (eval_stated){a->stated, a->certified, a->unbounded, a->stated_units, a->stated_most};
+}
+
+void eval_scores_sum_stated(const eval_scores *s, int method, int first, int n, sl_attn_stats *out) {
+    *out = (sl_attn_stats){0};
+    for (int i = first; i < first + n; i++) {
+        const eval_stated *x = &s->stated[eval_cell(s, method, i)];
+        const sl_attn_stats of_cell = {.stated = x->stated,
+                                       .certified = x->certified,
+                                       .unbounded = x->unbounded,
+                                       .stated_units = x->stated_units,
+                                       .stated_most = x->stated_most};
+        sl_attn_stats_add(out, &of_cell);
+    }
 }
 
 int eval_scores_missing(const eval_scores *s) {
@@ -60,6 +80,7 @@ int eval_scores_complete(const eval_scores *s, eval_scores *out, sl_error *err) 
         for (int m = 0; m < s->n_methods; m++) {
             int to = eval_cell(out, m, i), cell = eval_cell(s, m, from[i]);
             out->score[to] = s->score[cell], out->bytes[to] = s->bytes[cell], out->dense[to] = s->dense[cell];
+            out->stated[to] = s->stated[cell];
         }
     }
     free(from);
@@ -124,17 +145,21 @@ static int take_line(const char *path, int n, const json_t *line, eval_scores *s
     int length;
     json_int_t sample, bytes, dense;
     double score;
+    sl_attn_stats stated;
     if (json_unpack((json_t *)line, "{s:s, s:i, s:I, s:s, s:F, s:I, s:I}", "task", &task, "length", &length, "sample", &sample,
                     "attn", &attn, "score", &score, "kv_bytes", &bytes, "kv_dense_bytes", &dense))
         return bad_line(path, n, "expected a line with a sample", err);
     if (!(score >= 0 && score <= 1) || bytes < 0 || dense < 0)
         return bad_line(path, n, "expected a score from 0 to 1 and bytes of 0 or more", err);
+    if (!cli_certificates_get(line, &stated))
+        return bad_line(path, n, "expected shares from 0 to 1 and errors of 0 or more", err);
     int i = find_sample(s, task, length, sample);
     for (int m = 0; i >= 0 && m < s->n_methods; m++) {
         int cell = eval_cell(s, m, i);
         if (strcmp(s->methods[m], attn)) continue;
         if (!isnan(s->score[cell])) return bad_line(path, n, "this sample and method occur twice", err);
         s->score[cell] = score, s->bytes[cell] = (double)bytes, s->dense[cell] = (double)dense;
+        eval_scores_set_stated(s, cell, &stated);
     }
     return 0;
 }

@@ -6,6 +6,7 @@
 #ifndef SLEIGH_EVAL_SCORES_H
 #define SLEIGH_EVAL_SCORES_H
 
+#include "attention/attention.h"
 #include "engine/base/error.h"
 
 #include <jansson.h>
@@ -18,6 +19,12 @@ typedef struct eval_group {
     int first, n;
 } eval_group;
 
+// What a cell's answer has of sl_attn_stats, under the same names.
+typedef struct eval_stated {
+    uint64_t stated, certified, unbounded, stated_units;
+    double stated_most;
+} eval_stated;
+
 typedef struct eval_scores {
     eval_group *groups; // [n_groups]
     int n_groups, n_samples;
@@ -26,6 +33,7 @@ typedef struct eval_scores {
     int n_methods;
     double *score;         // [n_methods][n_samples]; NaN: missing
     double *bytes, *dense; // [n_methods][n_samples] bytes of the KV cache read; the same for dense attention
+    eval_stated *stated;   // [n_methods][n_samples]
 } eval_scores;
 
 int eval_scores_alloc(eval_scores *s, sl_error *err); // n_samples, n_methods and groups must be set
@@ -36,6 +44,8 @@ static inline int eval_cell(const eval_scores *s, int method, int sample) {
 // Copies the samples that every method has answered, with their groups. Groups without such a sample are left out. The copy
 // borrows names from *s.
 int eval_scores_complete(const eval_scores *s, eval_scores *out, sl_error *err);
+void eval_scores_set_stated(eval_scores *s, int cell, const sl_attn_stats *stats); // sets s->stated of the cell
+void eval_scores_sum_stated(const eval_scores *s, int method, int first, int n, sl_attn_stats *out); // sums over samples
 int eval_scores_missing(const eval_scores *s); // number of cells without a score
 
 // ---- the file: a line {"sleigh_eval", "settings"}, then one line per cell ----

@@ -3,6 +3,7 @@
 #include "engine/cli/commands.h"
 #include "engine/cli/eval/eval_scores.h"
 #include "engine/cli/io.h"
+#include "engine/cli/output/certificates.h"
 #include "engine/cli/output/print_json.h"
 #include "engine/cli/output/rows.h"
 #include "engine/engine.h"
@@ -104,12 +105,14 @@ void eval_summarise(const eval_scores *s, eval_summary *out) {
     for (int m = 0; m < s->n_methods; m++) {
         eval_summary *rows = &out[m * (s->n_groups + 1)], *all = &rows[s->n_groups];
         *all = (eval_summary){.kv_share = kv_share(s, m, 0, s->n_samples)};
+        eval_scores_sum_stated(s, m, 0, s->n_samples, &all->stated);
         for (int g = 0; g < s->n_groups; g++) {
             const eval_group *group = &s->groups[g];
             const paired alone = {s, group, m, -1}, to_first = {s, group, m, 0};
             rows[g] = (eval_summary){.score = score_interval(&alone),
                                      .difference = difference_interval(&to_first),
                                      .kv_share = kv_share(s, m, group->first, group->n)};
+            eval_scores_sum_stated(s, m, group->first, group->n, &rows[g].stated);
             count_clusters(&to_first, &rows[g]);
             rows[g].p_value = cli_mcnemar(rows[g].n_better, rows[g].n_worse);
             count_clusters(&to_first, all);
@@ -124,11 +127,14 @@ void eval_summarise(const eval_scores *s, eval_summary *out) {
 
 static json_t *row_json(const eval_scores *s, const eval_summary *r, int method, int group) {
     const eval_group *g = group < s->n_groups ? &s->groups[group] : NULL;
-    return json_pack("{s:s, s:i, s:s, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:f}", "task", g ? g->task : "all",
-                     "length", g ? g->length : 0, "attn", s->methods[method], "samples", r->n, "texts", r->n_clusters, "score",
-                     r->score.at, "score_low", r->score.low, "score_high", r->score.high, "difference", r->difference.at,
-                     "difference_low", r->difference.low, "difference_high", r->difference.high, "kv_bytes_share", r->kv_share,
-                     "better", r->n_better, "worse", r->n_worse, "p_value", r->p_value);
+    json_t *row =
+        json_pack("{s:s, s:i, s:s, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:f}", "task", g ? g->task : "all",
+                  "length", g ? g->length : 0, "attn", s->methods[method], "samples", r->n, "texts", r->n_clusters, "score",
+                  r->score.at, "score_low", r->score.low, "score_high", r->score.high, "difference", r->difference.at,
+                  "difference_low", r->difference.low, "difference_high", r->difference.high, "kv_bytes_share", r->kv_share,
+                  "better", r->n_better, "worse", r->n_worse, "p_value", r->p_value);
+    if (row) cli_certificates_put(row, &r->stated);
+    return row;
 }
 
 // The column of a group in the md tables, and its keys in the row of a method.
@@ -157,15 +163,16 @@ static json_t *method_row(const eval_scores *s, const eval_summary *r, int metho
     }
     if (row) json_object_set_new(row, "kv_bytes_share", json_real(r[s->n_groups].kv_share));
     if (row) json_object_set_new(row, "p_value", json_real(r[s->n_groups].p_value));
+    if (row) cli_certificates_put(row, &r[s->n_groups].stated);
     return row;
 }
 
 static int print_methods(const eval_scores *s, const eval_summary *summary, int differences, sl_error *err) {
     int n_columns = s->n_groups + 3, rc = 0;
-    cli_column *columns = calloc((size_t)n_columns, sizeof *columns);
+    cli_column *columns = calloc((size_t)n_columns + CLI_CERTIFICATE_COLUMNS, sizeof *columns);
     group_column *names = calloc((size_t)s->n_groups + 1, sizeof *names);
-    cli_rows table = {.format = "md", .columns = columns, .n_columns = n_columns};
-    if (!columns || !names) rc = sl_fail(err, SL_ERR_MEMORY, "the table: out of memory");
+    json_t *rows = json_array();
+    if (!columns || !names || !rows) rc = sl_fail(err, SL_ERR_MEMORY, "the table: out of memory");
     if (!rc) columns[0] = (cli_column){.title = "method", .key = "attn"};
     for (int g = 0; !rc && g <= s->n_groups; g++) {
         name_column(g < s->n_groups ? &s->groups[g] : NULL, g, &names[g]);
@@ -183,7 +190,13 @@ static int print_methods(const eval_scores *s, const eval_summary *summary, int 
                                      ? (cli_column){.title = "p (McNemar)", .key = "p_value", .digits = -2}
                                      : (cli_column){.title = "KV bytes %", .key = "kv_bytes_share", .digits = 1, .scale = 100};
     for (int m = differences; !rc && m < s->n_methods; m++)
-        rc = cli_rows_add(&table, method_row(s, &summary[m * (s->n_groups + 1)], m, names, differences), err);
+        if (json_array_append_new(rows, method_row(s, &summary[m * (s->n_groups + 1)], m, names, differences)))
+            rc = sl_fail(err, SL_ERR_MEMORY, "the table: out of memory");
+    if (!rc && !differences) n_columns = cli_certificates_columns(rows, columns, n_columns);
+    cli_rows table = {.format = "md", .columns = columns, .n_columns = n_columns};
+    for (size_t i = 0; !rc && i < json_array_size(rows); i++)
+        rc = cli_rows_add(&table, json_incref(json_array_get(rows, i)), err);
+    json_decref(rows);
     free(columns), free(names);
     return rc;
 }

@@ -1,6 +1,7 @@
 // engine/cli/generate/answer.c - see answer.h.
 #include "engine/cli/generate/answer.h"
 #include "engine/cli/io.h"
+#include "engine/cli/output/certificates.h"
 #include "engine/cli/output/print_json.h"
 #include "engine/cli/output/rows.h"
 #include "engine/cli/output/token_json.h"
@@ -63,12 +64,15 @@ static void put_all(json_t *to, json_t *from) {
 static json_t *group_json(const cli_answer *a) {
     const sl_attn_stats *s = sl_engine_attn_stats(a->t->run->engine);
     const cli_totals *t = a->totals;
-    return json_pack("{s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:I}", "index", a->group, "size", t->n_prompts,
-                     "steps", t->n_steps, "prefill_ms", t->prefill_ms, "feed_ms", t->feed_ms, "decode_ms", t->decode_ms,
-                     "decode_tok_s", cli_per_second(t->n_decode, t->decode_ms), "k_rows_share",
-                     share(s->k_rows, s->dense_k_rows), "v_rows_share", share(s->v_rows, s->dense_v_rows), "v_distinct_share",
-                     sl_attn_knows_distinct(s->v_rows, s->v_distinct) ? share(s->v_distinct, s->dense_k_rows) : json_null(),
-                     "kv_bytes_share", share(s->bytes, s->dense_bytes), "samples", (json_int_t)s->samples);
+    json_t *out =
+        json_pack("{s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:I}", "index", a->group, "size", t->n_prompts,
+                  "steps", t->n_steps, "prefill_ms", t->prefill_ms, "feed_ms", t->feed_ms, "decode_ms", t->decode_ms,
+                  "decode_tok_s", cli_per_second(t->n_decode, t->decode_ms), "k_rows_share", share(s->k_rows, s->dense_k_rows),
+                  "v_rows_share", share(s->v_rows, s->dense_v_rows), "v_distinct_share",
+                  sl_attn_knows_distinct(s->v_rows, s->v_distinct) ? share(s->v_distinct, s->dense_k_rows) : json_null(),
+                  "kv_bytes_share", share(s->bytes, s->dense_bytes), "samples", (json_int_t)s->samples);
+    cli_certificates_put(out, s);
+    return out;
 }
 
 static json_t *counts_json(const cli_answer *a) {

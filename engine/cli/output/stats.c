@@ -64,11 +64,15 @@ static void write_record(void *ctx, const sl_attn_record *r) {
     number(f, "ess", p->ess);
     number(f, "score_bound", p->score_bound);
     number(f, "error_bound", p->error_bound);
+    number(f, "kappa", p->kappa);
+    number(f, "stated_error", p->stated_error);
+    number(f, "certified", isnan(p->stated_error) ? NAN : p->certified);
     fprintf(f, ",\"tries\":%u,\"fallback\":%u,\"heavy_tail\":%u", p->tries, p->fallback, p->heavy_tail);
     number(f, "kurtosis", p->kurtosis);
     number(f, "error", p->error);
     number(f, "cosine", p->cosine);
     number(f, "bias", p->bias);
+    number(f, "layer_error", p->layer_error);
     fprintf(f, ",\"tiles\":%u}\n", p->tiles);
     if (ferror(f)) stats->error = errno ? errno : EIO;
 }

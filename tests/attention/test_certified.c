@@ -1,0 +1,775 @@
+// tests/attention/test_certified.c - thresholds that a layer carries from step to step, and the stated error of a layer: draws
+// at a known threshold, the rules of threshold.h, the mean of the output, and the share of steps whose error exceeds the stated
+// error. The last two cases print the tables of docs/results/certified.md. SLEIGH_TEST_WHOLE=1 in the environment makes them
+// with many more steps.
+#include "attention/stages.h"
+#include "tests/support/draw_inputs.h"
+#include "tests/support/means.h"
+#include "tests/support/reference.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int is_whole(void) {
+    const char *whole = getenv("SLEIGH_TEST_WHOLE");
+    return whole && *whole && strcmp(whole, "0");
+}
+
+// ---- draws at a known threshold ----
+
+// Number m of repetition i: every number goes once through the grid (i + 1/2) / R while i goes from 0 to R - 1.
+enum { R = 256 };
+static uint64_t uniform_grids(const void *ctx, uint32_t index) {
+    uint32_t i = *(const uint32_t *)ctx;
+    return uniform_grid((int)((i * (2 * index + 1) + 37 * index) % R), R);
+}
+
+// |mean c_j - pi_j| < 1 / R if the steps share a number. With a number for each step, a row that lies in two steps has two
+// parts. Returns the largest count.
+static int check_draws_at(sample *s, const sl_masses *size, uint64_t kappa, int shared) {
+    int n = size->n, most = 0;
+    double mean[512] = {0};
+    sl_take_all split = sl_split_sizes(size, kappa), want = {0};
+    for (int j = 0; j < n; j++) {
+        uint64_t z = sl_masses_of_row(size, j);
+        if (z >= kappa)
+            want.n_heavy++;
+        else
+            want.light += z;
+    }
+    CHECK_INT(split.n_heavy, want.n_heavy);
+    CHECK(split.light == want.light);
+    CHECK_INT(split.k, want.light / kappa);
+    for (uint32_t i = 0; i < R; i++) {
+        uint64_t fixed = uniform_grid((int)i, R);
+        sl_uniform u = shared ? (sl_uniform){uniform_fixed, &fixed} : (sl_uniform){uniform_grids, &i};
+        sl_draw_at(size, kappa, shared, u, &s->draws);
+        int draws = s->draws.n_draws - want.n_heavy;
+        if (draws != split.k && draws != split.k + 1)
+            FAIL("n=%d kappa %g: %d light draws in %d steps", n, (double)kappa, draws, split.k);
+        for (int d = 0; d < s->draws.n; d++) {
+            int j = s->draws.row[d];
+            double z = (double)sl_masses_of_row(size, j);
+            CHECK(j >= 0 && j < n && z > 0 && (d == 0 || j > s->draws.row[d - 1]));
+            CHECK_NEAR(s->draws.inv_pi[d] / fmax(1, (double)kappa / z), 1, 1e-6);
+            mean[j] += (double)s->draws.count[d] / R;
+            most = s->draws.count[d] > most ? s->draws.count[d] : most;
+        }
+    }
+    for (int j = 0; j < n; j++) {
+        double pi = fmin(1, (double)sl_masses_of_row(size, j) / (double)kappa);
+        if (!(fabs(mean[j] - pi) < (shared ? 1.0 : 2.0) / R + 1e-9))
+            FAIL("n=%d kappa %g shared %d row %d: mean count %.6g, expected %.6g", n, (double)kappa, shared, j, mean[j], pi);
+        CHECK(pi < 1 || mean[j] == 1);
+    }
+    return most;
+}
+
+static int by_size(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+// Thresholds between which all rows are heavy and all rows are light; the sizes of rows, so rows tie with kappa.
+static int check_thresholds(sample *s, const sl_masses *size) {
+    uint64_t z[512], total = sl_masses_total(size);
+    int n = 0, most = 0;
+    for (int j = 0; j < size->n; j++)
+        if (sl_masses_of_row(size, j)) z[n++] = sl_masses_of_row(size, j);
+    CHECK(n > 0);
+    qsort(z, n, sizeof *z, by_size);
+    const uint64_t kappas[] = {1,         2,         z[0],  z[0] + 1,  z[n / 2],  z[n - 1],         z[n - 1] + 1,
+                               total / 7, total - 1, total, total + 1, 3 * total, (uint64_t)1 << 62};
+    CHECK_INT(sl_split_sizes(size, 1).n_heavy, n);
+    CHECK_INT(sl_split_sizes(size, z[0]).n_heavy, n);
+    CHECK_INT(sl_split_sizes(size, z[n - 1] + 1).n_heavy, 0);
+    CHECK(sl_split_sizes(size, z[n - 1] + 1).light == total);
+    for (size_t i = 0; i < sizeof kappas / sizeof *kappas; i++)
+        for (int shared = 0; shared < 2 && kappas[i]; shared++) {
+            int count = check_draws_at(s, size, kappas[i], shared);
+            most = count > most ? count : most;
+        }
+    return most;
+}
+
+static void draws_at_a_threshold(void) {
+    static const int ns[] = {1, 31, 32, 33, 257};
+    int most = 0;
+    for (int i = 0; i < 5; i++)
+        for (int kind = 0; kind < N_SHAPES; kind++)
+            for (int mixed = 0; mixed < 2; mixed++) {
+                sample s = sample_new(ns[i], shapes[kind], test_seed + 10 * i + kind);
+                if (mixed) sl_masses_mix(&s.sizes, 0.05);
+                int count = check_thresholds(&s, &s.sizes);
+                most = count > most ? count : most;
+                sample_free(&s);
+            }
+    CHECK_INT(most, 2); // a row below kappa lies in two steps at most
+}
+
+// Sizes that are powers of two, so that many rows tie, and every third row is empty.
+static void equal_and_empty_rows(void) {
+    static const int ns[] = {1, 31, 32, 33, 257};
+    for (int i = 0; i < 5; i++) {
+        float score[512];
+        sample s = sample_new(ns[i], FLAT, test_seed);
+        for (int j = 0; j < ns[i]; j++) score[j] = j % 3 == 2 ? -300 : (float)(j % 4);
+        sl_attn_kernels_named("portable")->masses(score, ns[i], s.masses.stored, s.masses.ref, s.masses.cum + 1);
+        sl_masses_finish(&s.masses);
+        CHECK_INT(sl_masses_of_row(&s.masses, 2 % ns[i]) == 0, ns[i] > 2);
+        check_thresholds(&s, &s.masses);
+        sample_free(&s);
+    }
+}
+
+// ---- the rules of threshold.h ----
+
+// P(chi-square of nu degrees of freedom > x), nu even: a sum of Poisson probabilities.
+static double exceeds(int nu, double x) {
+    double sum = 0, term = exp(-x / 2);
+    for (int i = 0; i < nu / 2; i++, term *= x / 2 / i) sum += term;
+    return sum;
+}
+static double exact_quantile(int nu, double delta) {
+    double low = 0, high = 1000;
+    for (int i = 0; i < 100; i++) {
+        double mid = (low + high) / 2;
+        if (exceeds(nu, mid) > delta)
+            low = mid;
+        else
+            high = mid;
+    }
+    return high;
+}
+
+static void chi_square_quantiles(void) {
+    static const double deltas[] = {1e-6, 1e-4, 1e-3, 0.01, 0.05, 0.1, 0.2};
+    static const int nus[] = {2, 4, 10, 100};
+    for (int i = 0; i < 7; i++) {
+        sl_stated s = sl_stated_of(deltas[i], SL_STATED_CHI2);
+        CHECK_NEAR(erfc(s.z / sqrt(2)) / deltas[i], 1, 1e-6);
+        CHECK_NEAR(sl_chi2_quantile(&s, 1) / (s.z * s.z), 1, 1e-12);
+        double before = 0;
+        for (int spread = 1; spread <= 1000; spread++) { // rises with the spread, up to z^2
+            double q = sl_chi2_quantile(&s, spread / 1000.0);
+            CHECK(q >= before * (1 - 1e-12) && q <= s.z * s.z);
+            before = q;
+        }
+        for (int k = 0; k < 4; k++) {
+            double ratio = sl_chi2_quantile(&s, 1.0 / nus[k]) * nus[k] / exact_quantile(nus[k], deltas[i]);
+            if (!(ratio > 0.995 && ratio < 1.03)) FAIL("nu=%d delta %g: %.4f of the quantile", nus[k], deltas[i], ratio);
+        }
+    }
+}
+
+// b of each bound in closed form; few draws have Bernstein's inequality whatever the bound.
+static void error_bounds(void) {
+    for (int bound = 0; bound < 3; bound++) {
+        sl_stated s = sl_stated_of(0.05, (sl_stated_bound)bound);
+        double l = log(2 / 0.05), bernstein = sqrt(2 * 3 * l) + 4.0 / 3 * 0.01 * l;
+        double want = bound == SL_STATED_BERNSTEIN ? bernstein : 1.959963985 * sqrt(3);
+        CHECK_NEAR(sl_error_bound(&s, 1, 0.01, 3, SL_STATED_FEW), want, 1e-6);
+        CHECK_NEAR(sl_error_bound(&s, 1, 0.01, 3, SL_STATED_FEW - 1), bernstein, 1e-6);
+        CHECK(sl_error_bound(&s, 1, 0.01, 0, 100) == 0);
+        CHECK(isinf(sl_error_bound(&s, 1, 0.01, INFINITY, 100)));
+        CHECK_NEAR(sl_error_bound(&s, 1e-6, 0.01, 3, 100), bound == SL_STATED_CHI2 ? sqrt(3) : want, 0.01);
+    }
+}
+
+static double moved(double kappa, double total, double ratio) {
+    sl_threshold t = {.kappa = kappa};
+    sl_threshold_move(&t, &(sl_threshold_step){.total = total, .light = 5, .k = 10}, ratio);
+    return t.kappa;
+}
+
+// chi2 takes the larger spread of a step and of the steps before, at most 1.
+static void spreads(void) {
+    static const double own[] = {0.01, 0.25, 3}, of_bound[] = {0.1, 0.25, 3}, after[] = {0.073, 0.145, 0.37};
+    sl_stated stated = sl_stated_of(0.05, SL_STATED_CHI2);
+    for (int i = 0; i < 3; i++) {
+        sl_threshold t = {.kappa = 1, .margin = 1, .spread = 0.1};
+        sl_threshold_step s = {
+            .total = 1e3, .light = 100, .k = 100, .kappa = 1, .B = 100, .squares = 1e4, .pairs = own[i] * 1e4};
+        double b = sl_threshold_error(&t, &s, &stated, 0.2, 0.75);
+        CHECK_NEAR(b, sl_error_bound(&stated, of_bound[i], 1, 100, 100), 1e-9);
+        CHECK(b <= stated.z * 10 * (1 + 1e-12));
+        CHECK_NEAR(t.spread, after[i], 1e-12);
+    }
+    sl_threshold t = {.kappa = 1, .margin = 1, .spread = 0.1};
+    sl_threshold_step none = {.total = 1e3, .light = 100, .k = 100, .kappa = 1, .B = 100, .squares = 1e4};
+    CHECK_NEAR(sl_threshold_error(&t, &none, &stated, 0.2, 0.75), sl_error_bound(&stated, 0.1, 1, 100, 100), 1e-9);
+    CHECK_NEAR(t.spread, 0.1, 1e-12);
+}
+
+static void threshold_moves(void) {
+    CHECK_NEAR(moved(2, 100, 1), 2, 1e-12);
+    CHECK_NEAR(moved(2, 100, 0), 1.4, 1e-12);
+    CHECK_NEAR(moved(2, 100, 2), 2.6, 1e-12);
+    CHECK_NEAR(moved(2, 100, INFINITY), 3.8, 1e-12);
+    CHECK_NEAR(moved(2, 100, NAN), 2, 1e-12); // says nothing about kappa
+    CHECK_NEAR(moved(2, 3, INFINITY), 3, 1e-12);
+    CHECK_NEAR(moved(0, 100, 1), 0.5, 1e-12); // the mean of a search
+    sl_threshold t = {0};
+    sl_threshold_move(&t, &(sl_threshold_step){.total = 100}, 1); // a search without light rows: the next step searches
+    CHECK(t.kappa == 0);
+    t.kappa = 2; // all rows are taken: kappa stays until there are too many rows
+    sl_threshold_budget(&t, &(sl_threshold_step){.total = 100, .rows = 50}, 64);
+    CHECK_NEAR(t.kappa, 2, 1e-12);
+    sl_threshold_budget(&t, &(sl_threshold_step){.total = 100, .rows = 128}, 64);
+    CHECK_NEAR(t.kappa, 2.6, 1e-12);
+    sl_threshold_budget(&t, &(sl_threshold_step){.total = 100, .rows = 32, .light = 10, .k = 10}, 64);
+    CHECK_NEAR(t.kappa, 2.6 * 0.85, 1e-12);
+}
+
+// Steps of a layer with 1,000 sizes w_i = 1 / i and |output|^2 = `squares`.
+static sl_threshold_step harmonic_step(double kappa, double squares) {
+    sl_threshold_step s = {.kappa = kappa, .squares = squares};
+    for (int i = 1; i <= 1000; i++) {
+        s.total += 1.0 / i;
+        if (1.0 / i >= kappa)
+            s.rows++;
+        else
+            s.light += 1.0 / i;
+    }
+    s.k = s.light / kappa;
+    s.rows += s.k;
+    s.B = kappa * s.light;
+    return s;
+}
+
+// Each step is equal to the step before, so the carried values converge.
+static void controllers_reach_their_aims(void) {
+    static const double starts[] = {1e-3, 0.01, 0.9};
+    for (int i = 0; i < 3; i++) {
+        sl_threshold t = {.kappa = starts[i], .margin = 0.8, .spread = 1};
+        for (int step = 0; step < 60; step++) {
+            sl_threshold_step s = harmonic_step(t.kappa, 1);
+            sl_threshold_budget(&t, &s, 128);
+        }
+        CHECK_NEAR(harmonic_step(t.kappa, 1).rows, 128, 2);
+        for (int bound = 0; bound < 3; bound++)
+            for (int a = 1; a < 4; a++) {
+                double aim = 0.25 + 0.2 * a, share = 0.2;
+                int certified = 0, n = 4000;
+                sl_stated stated = sl_stated_of(0.05, (sl_stated_bound)bound);
+                uint64_t seed = test_seed + i;
+                t = (sl_threshold){.kappa = starts[i], .margin = 0.8, .spread = 1};
+                for (int step = -200; step < n; step++) {
+                    sl_threshold_step s = harmonic_step(t.kappa, 4 * exp(0.1 * test_normal(&seed)));
+                    double b = sl_threshold_error(&t, &s, &stated, share, aim);
+                    certified += step >= 0 && b <= share * sqrt(s.squares);
+                }
+                CHECK_NEAR((double)certified / n, aim, 0.02);
+            }
+    }
+}
+
+// ---- a layer whose queries change from step to step ----
+//
+// Scores are whole numbers of octaves, so stored masses are exact. A head's score is the sum of two channels of the keys: one
+// that is the head's in all steps, and one that changes from step to step. All copies of the sequence have the same keys,
+// values and queries, but other random numbers.
+
+enum { DIM = MEANS_DIM, KEY_CHANNELS = 25, SWITCH = 24, COPIES = 50, MOST_HEADS = 32 };
+
+typedef enum {
+    GAUSSIAN,    // DIM independent channels around a mean
+    RANK_1,      // one direction for each KV head, a sixth of the values is negative
+    RANK_2,      // two directions for each KV head
+    EQUAL_SIGNS, // one channel, all values positive
+    LINES,       // one channel, with fair signs, and a heavy row in another channel: the error of a head lies on a line
+    ONE_LINE,    // as LINES, and only one head has light rows
+    LINE_AMONG,  // one KV head as in LINES and with larger values, the others Gaussian
+    SWITCHING,   // even rows as in LINES, odd rows Gaussian; in some steps nearly all light mass lies on even rows
+    N_VALUES
+} value_kind;
+static const char *const value_names[] = {
+    "Gaussian", "rank 1", "rank 2", "one channel, equal signs", "lines", "one line", "a line among many", "now and then lines"};
+
+typedef struct layer {
+    ref_cache c;
+    sl_attn_spec spec;
+    value_kind values;
+    double sharp; // standard deviation of a key channel, in octaves
+    int n;        // rows
+    sl_attn_query queries[COPIES];
+    float *q, *out; // [heads][DIM]; [COPIES][heads][DIM]
+    char *state;    // [COPIES][size]
+    size_t size;
+    double (*mu)[DIM]; // [heads]
+    sl_attn_report *reports;
+} layer;
+
+static int is_line(const layer *l, int h) {
+    return l->values == LINES || l->values == ONE_LINE || l->values == SWITCHING || (l->values == LINE_AMONG && h == 0);
+}
+
+// The value of row j of a KV head. Row 0 is the heavy row of a line.
+static void value_of(const layer *l, int h, int j, uint64_t *rng, double v[DIM]) {
+    double x = test_normal(rng), y = test_normal(rng), size = 0.5 + test_uniform(rng);
+    for (int d = 0; d < DIM; d++) v[d] = 1 + test_normal(rng);
+    if (l->values == GAUSSIAN || (l->values == LINE_AMONG && h > 0) || (l->values == SWITCHING && j % 2)) return;
+    memset(v, 0, DIM * sizeof *v);
+    if (is_line(l, h))
+        v[j == 0 ? 0 : 1] = j == 0 ? (l->values == SWITCHING ? 11 : 3)
+                                   : (x < 0 ? -1 : 1) * (l->values == LINE_AMONG  ? 40
+                                                         : l->values == SWITCHING ? 11
+                                                                                  : 1);
+    else if (l->values == EQUAL_SIGNS)
+        v[0] = size;
+    else
+        for (int d = 0; d < DIM; d++) v[d] = (1 + x) * cos(d + h) + (l->values == RANK_2 ? y * sin(3 * d + h) : 0);
+}
+
+static layer layer_new(const char *attn, int n, int n_heads, int n_kv_heads, value_kind values, double sharp, uint64_t seed) {
+    sl_error err;
+    layer l = {.c = ref_cache_new(n_heads, n_kv_heads, DIM, 1, &n, 0, seed), .values = values, .sharp = sharp, .n = n};
+    CHECK_OK(sl_attn_parse(attn, &l.spec, &err), err);
+    int sink = (int)rint((log2(n / 2.0) + log(2) * sharp * sharp) / 2); // two such channels: a third of the mass
+    for (int h = 0; h < n_kv_heads; h++)
+        for (int j = 0; j < n; j++) {
+            double v[DIM];
+            value_of(&l, h, j, &seed, v);
+            for (int d = 0; d < DIM; d++) {
+                int octaves = (int)rint(sharp * test_normal(&seed));
+                if (is_line(&l, h) && j == 0) octaves = sink;
+                if (values == SWITCHING && d == SWITCH) octaves = j % 2 ? 0 : 8;
+                ((bf16 *)ref_k_row(&l.c, 0, h, j))[d] = sl_f32_to_bf16(d < KEY_CHANNELS ? (float)octaves : 0);
+                ((bf16 *)ref_v_row(&l.c, 0, h, j))[d] = sl_f32_to_bf16((float)v[d]);
+            }
+        }
+    size_t row = (size_t)n_heads * DIM;
+    l.q = calloc(row, sizeof *l.q);
+    l.out = malloc(COPIES * row * sizeof *l.out);
+    l.mu = calloc(n_heads, sizeof *l.mu);
+    l.reports = calloc((size_t)COPIES * n_heads, sizeof *l.reports);
+    l.size = l.spec.method->cpu->state ? l.spec.method->cpu->state(&l.c.geom, &l.spec) : 0;
+    l.state = calloc(COPIES, l.size + 1);
+    for (int i = 0; i < COPIES; i++) {
+        l.queries[i] = l.c.queries[0];
+        l.queries[i].q = l.q;
+        l.queries[i].out = l.out + i * row;
+        l.queries[i].state = l.size ? l.state + i * l.size : NULL;
+    }
+    sl_kv_need need[SL_MAX_NEEDS];
+    int n_needs = l.spec.method->cpu->needs(&l.spec, need);
+    for (int i = 0; i < n_needs; i++) ref_build_extras(&l.c, need[i], 0, 1);
+    CHECK_OK(sl_workspace_reserve(&l.c.ws, l.spec.method->cpu->workspace(&l.c.geom, &l.spec, COPIES, 1, n), &err), err);
+    return l;
+}
+
+static void layer_free(layer *l) {
+    ref_cache_free(&l->c);
+    free(l->q), free(l->out), free(l->mu), free(l->reports), free(l->state);
+}
+
+// Other copies, without a step before.
+static void start(layer *l, int first_copy) {
+    memset(l->state, 0, COPIES * l->size);
+    for (int i = 0; i < COPIES; i++) l->queries[i].sequence = (uint32_t)(first_copy + i);
+}
+
+// Sets the queries of a step and mu, and decodes all copies at the position of a step.
+static void decode_query(layer *l, int query, int step) {
+    int n_heads = l->c.geom.n_heads, group = n_heads / l->c.geom.n_kv_heads;
+    double unit = sqrt(DIM) * log(2), total;
+    sl_attn_stats stats = {0};
+    memset(l->q, 0, (size_t)n_heads * DIM * sizeof *l->q);
+    memset(l->mu, 0, n_heads * sizeof *l->mu);
+    for (int head = 0; head < n_heads; head++) {
+        float *q = l->q + (size_t)head * DIM;
+        int own = head % 8, other = 8 + (3 * query + head) % 16;
+        q[own] = q[other] = (float)unit;
+        if (l->values == ONE_LINE && head > 0) q[own] = q[other] = (float)(4 * unit); // the heavy row has nearly all mass
+        q[SWITCH] = l->values == SWITCHING && query % 10 == 9 ? (float)unit : 0;
+        total = 0;
+        for (int j = 0; j < l->n; j++) {
+            const bf16 *k = ref_k_row(&l->c, 0, head / group, j), *v = ref_v_row(&l->c, 0, head / group, j);
+            double octaves = (sl_bf16_to_f32(k[own]) + sl_bf16_to_f32(k[other])) * rint(q[own] / unit);
+            double mass = exp2(octaves + (q[SWITCH] > 0 ? sl_bf16_to_f32(k[SWITCH]) : 0));
+            total += mass;
+            for (int d = 0; d < DIM; d++) l->mu[head][d] += mass * sl_bf16_to_f32(v[d]);
+        }
+        for (int d = 0; d < DIM; d++) l->mu[head][d] /= total;
+    }
+    for (int i = 0; i < COPIES; i++) {
+        l->queries[i].position = (uint32_t)(7 + step);
+        l->queries[i].kv.pool = &l->c.pool; // the caller has copied the layer
+    }
+    sl_attn_decode_args args = {.geom = &l->c.geom,
+                                .spec = &l->spec,
+                                .seed = (uint32_t)test_seed,
+                                .n_seqs = COPIES,
+                                .seqs = l->queries,
+                                .ws = &l->c.ws,
+                                .stats = &stats,
+                                .reports = l->reports};
+    l->spec.method->cpu->decode(&args);
+}
+static void decode_step(layer *l, int step) {
+    decode_query(l, step, step);
+}
+
+typedef struct errors {
+    double error, norm, of_out, along; // |e|, |mu| and |mu^| of the layer; e.mu / |mu|^2
+    double head[MOST_HEADS];           // |e_h| / |mu_h|
+} errors;
+
+static errors errors_of(const layer *l, int copy) {
+    errors e = {0};
+    for (int head = 0; head < l->c.geom.n_heads; head++) {
+        const float *out = l->queries[copy].out + (size_t)head * DIM;
+        double square = 0, norm = 0;
+        for (int d = 0; d < DIM; d++) {
+            double mu = l->mu[head][d], off = out[d] - mu;
+            square += off * off, norm += mu * mu;
+            e.along += off * mu, e.of_out += (double)out[d] * out[d];
+        }
+        e.head[head] = sqrt(square / norm);
+        e.error += square, e.norm += norm;
+    }
+    e.along /= e.norm;
+    e.error = sqrt(e.error), e.norm = sqrt(e.norm), e.of_out = sqrt(e.of_out);
+    return e;
+}
+
+// ---- what a step reports and carries ----
+
+// The sizes p |v| of a head's rows in double precision, and the sum of those below kappa.
+static double sizes_of(const layer *l, int head, double kappa, double *size) {
+    static double p[2000];
+    double mu[DIM], light = 0;
+    int group = l->c.geom.n_heads / l->c.geom.n_kv_heads;
+    ref_attention(&l->c, 0, head, l->q + (size_t)head * DIM, l->n, p, mu);
+    for (int j = 0; j < l->n; j++) {
+        double square = 0;
+        for (int d = 0; d < DIM; d++) square += pow(sl_bf16_to_f32(ref_v_row(&l->c, 0, head / group, j)[d]), 2);
+        size[j] = p[j] * sqrt(square);
+        if (size[j] < kappa) light += size[j];
+    }
+    return light;
+}
+
+// b = z sqrt(kappa sum light) with a norm over all heads, epsilon' = b / (|mu^| - b), and the certificate. Stored sizes are
+// bf16, so rows near kappa can change sides.
+static void reports(void) {
+    static double size[2000];
+    layer l = layer_new("santa-pps:epsilon=0.2:delta=0.1:certify=layer:bound=clt", 2000, 8, 2, GAUSSIAN, 1.5, test_seed);
+    start(&l, 0);
+    for (int step = 0; step < 4; step++) {
+        decode_step(&l, step);
+        for (int copy = 0; copy < 2 && step > 0; copy++) {
+            const sl_attn_report *r = &l.reports[copy * 8];
+            double light = 0, out = errors_of(&l, copy).of_out;
+            for (int head = 0; head < 8; head++) {
+                light += sizes_of(&l, head, r->kappa, size);
+                CHECK(r[head].kappa == r->kappa && r[head].stated_error == r->stated_error &&
+                      r[head].certified == r->certified);
+                CHECK(r[head].samples >= 1);
+            }
+            double b = 1.6448536 * sqrt(r->kappa * light);
+            CHECK_NEAR(r->error_bound * out / b, 1, 0.02);
+            CHECK_NEAR(r->stated_error / (r->error_bound / (1 - r->error_bound)), 1, 1e-5);
+            CHECK_INT(r->certified, r->stated_error <= 0.2);
+        }
+    }
+    layer_free(&l);
+}
+
+// A miss goes dense: the output is exact, and the report says so. A certified layer is sampled.
+static void misses_go_dense(void) {
+    int n_missed = 0, n_certified = 0;
+    layer l = layer_new("santa-pps:epsilon=0.2:delta=0.2:certify=layer:on-miss=dense", 700, 8, 2, RANK_1, 1.5, test_seed);
+    start(&l, 0);
+    for (int step = 0; step < 12; step++) {
+        decode_step(&l, step);
+        for (int i = 0; i < COPIES; i++) {
+            errors e = errors_of(&l, i);
+            int certified = (int)l.reports[i * 8].certified;
+            n_certified += certified, n_missed += !certified;
+            CHECK_INT(e.error < 1e-5 * e.norm, !certified);
+            CHECK_INT(l.reports[i * 8 + 7].fallback, !certified);
+        }
+    }
+    CHECK(n_missed >= 10 && n_certified >= 100);
+    layer_free(&l);
+}
+
+// 1 / nu = sum over heads and pairs of light rows of w w' (u.u')^2, divided by the square of all w. A draw and itself are a
+// pair too. Each step is equal to the step before.
+static double expected_spread(const layer *l, double kappa) {
+    static double size[2000];
+    static float u[300][DIM]; // unit vectors of a head's light rows
+    double pairs = 0, all = 0, alone = 0;
+    for (int head = 0; head < 8; head++) {
+        double light = sizes_of(l, head, kappa, size), of_head = 0;
+        int n = 0;
+        for (int i = 0; i < l->n; i++) {
+            const bf16 *v = ref_v_row(&l->c, 0, head, i);
+            double square = 0;
+            if (size[i] >= kappa) continue;
+            for (int d = 0; d < DIM; d++) square += pow(sl_bf16_to_f32(v[d]), 2);
+            for (int d = 0; d < DIM; d++) u[n][d] = (float)(sl_bf16_to_f32(v[d]) / sqrt(square));
+            size[n++] = size[i];
+        }
+        for (int i = 0; i < n; i++)
+            for (int j = 0; j < n; j++) {
+                float dot = 0;
+                for (int d = 0; d < DIM; d++) dot += u[i][d] * u[j][d];
+                of_head += size[i] * size[j] * dot * dot;
+            }
+        pairs += of_head, all += light, alone += light - of_head / light;
+    }
+    return (pairs + kappa * alone) / all / all;
+}
+
+static void spread_of_values(void) {
+    static const value_kind kinds[] = {GAUSSIAN, RANK_2, LINES};
+    for (int i = 0; i < 3; i++) {
+        double spread = 0;
+        layer l = layer_new("santa-pps:epsilon=0.3:certify=layer:bound=chi2", 300, 8, 8, kinds[i], 0.5, test_seed);
+        start(&l, 0);
+        for (int step = 0; step < 30; step++) decode_query(&l, 0, step);
+        for (int copy = 0; copy < COPIES; copy++)
+            spread += ((const sl_layer_state *)l.queries[copy].state)->threshold.spread / COPIES;
+        CHECK_NEAR(spread / expected_spread(&l, l.reports[0].kappa), 1, 0.15);
+        layer_free(&l);
+    }
+}
+
+// Equal steps reach S rows a head. A head takes 4 S rows where all others have one heavy row, and never more.
+static void carried_budgets(void) {
+    enum { S = 16 };
+    for (int one = 0; one < 2; one++) {
+        double rows = 0;
+        int most = 0;
+        layer l = layer_new("santa-pps:S=16:budget=carried", 700, 8, 8, one ? ONE_LINE : GAUSSIAN, one ? 0.5 : 2, test_seed);
+        start(&l, 0);
+        for (int step = 0; step < 30; step++) {
+            decode_query(&l, one ? step : 0, step);
+            for (int i = 0; i < COPIES * 8; i++) {
+                int samples = (int)l.reports[i].samples;
+                if (step == 0) CHECK_INT(samples, S); // the search
+                if (step >= 20) rows += samples / (10.0 * COPIES * 8);
+                most = samples > most ? samples : most;
+            }
+        }
+        if (!one) CHECK_NEAR(rows, S, 0.5);
+        CHECK(one ? most == 4 * S : most < 4 * S);
+        layer_free(&l);
+    }
+}
+
+// A context of at most 4 S rows searches in every step. A step at another position than the next one searches too.
+static void searches(void) {
+    layer l = layer_new("santa-pps:S=32:budget=carried", 128, 8, 2, GAUSSIAN, 2, test_seed);
+    start(&l, 0);
+    for (int step = 0; step < 4; step++) {
+        decode_step(&l, step);
+        for (int i = 0; i < COPIES * 8; i++) CHECK_INT(l.reports[i].samples, 32);
+    }
+    layer_free(&l);
+    static const char *const specs[] = {"santa-pps:S=32:budget=carried", "santa-pps:epsilon=0.2:certify=layer:bound=chi2"};
+    for (int i = 0; i < 2; i++) {
+        static float out[COPIES * 8 * DIM];
+        l = layer_new(specs[i], 700, 8, 2, GAUSSIAN, 2, test_seed);
+        start(&l, 0);
+        decode_step(&l, 9);
+        memcpy(out, l.out, sizeof out);
+        start(&l, 0);
+        for (int step = 0; step < 4; step++) decode_step(&l, step);
+        decode_step(&l, 9);
+        CHECK(!memcmp(out, l.out, sizeof out));
+        decode_step(&l, 9); // the next step is 10
+        CHECK(!memcmp(out, l.out, sizeof out));
+        layer_free(&l);
+    }
+}
+
+// ---- the mean of the output ----
+
+enum { STEPS = 6 };
+
+// Copies whose steps 2 to STEPS follow carried values. Returns the largest |z| of a step's bias along mu.
+static void check_means(const char *attn, value_kind values, int is_biased) {
+    int copies = (is_whole() ? 4000 : 300) / SCALE, n_heads = 8;
+    layer l = layer_new(attn, 700, n_heads, 2, values, 1.5, test_seed + values);
+    means *m = calloc((size_t)STEPS * n_heads, sizeof *m);
+    double sum[STEPS] = {0}, square[STEPS] = {0}, certified = 0, mean = 0, error = 0;
+    for (int first = 0; first < copies; first += COPIES) {
+        start(&l, first);
+        for (int step = 0; step < STEPS; step++) {
+            decode_step(&l, step);
+            for (int i = 0; i < COPIES; i++) {
+                double along = errors_of(&l, i).along;
+                sum[step] += along, square[step] += along * along;
+                certified += l.reports[i * n_heads].certified;
+                for (int head = 0; head < n_heads; head++) {
+                    means *x = &m[step * n_heads + head];
+                    if (first + i == 0) *x = means_of(l.mu[head]);
+                    means_add(x, l.queries[i].out + (size_t)head * DIM);
+                }
+            }
+        }
+    }
+    for (int step = 1; step < STEPS; step++) {
+        double x = sum[step] / copies, se = sqrt((square[step] / copies - x * x) / copies);
+        mean += x / (STEPS - 1), error += se * se / (STEPS - 1) / (STEPS - 1);
+        if (is_biased) continue;
+        if (!(fabs(x) <= 5 * se + 1e-5)) FAIL("%s, step %d: bias %.3f%% +- %.3f%%", attn, step + 1, 100 * x, 100 * se);
+        for (int head = 0; head < n_heads; head++)
+            if (means_judge(&m[step * n_heads + head], 1e-5).is_biased)
+                FAIL("%s, step %d: head %d is biased", attn, step + 1, head);
+    }
+    error = sqrt(error);
+    printf("      | %s | %s | %d | %+.3f%% | %.3f%% | %+.1f | %.0f%% |\n", attn, value_names[values], copies, 100 * mean,
+           100 * error, mean / error, 100 * certified / copies / STEPS);
+    CHECK(error < 0.001);
+    CHECK(is_biased || fabs(mean) <= 4 * error + 1e-5);
+    free(m);
+    layer_free(&l);
+}
+
+static void means_of_steps(void) {
+    static const char *const specs[] = {"santa-pps:S=32:budget=carried", "santa-pps:S=32:budget=carried:pps=sys",
+                                        "santa-pps:epsilon=0.2:delta=0.2:certify=layer",
+                                        "santa-pps:epsilon=0.3:certify=layer:bound=bernstein",
+                                        "santa-pps:epsilon=0.2:delta=0.1:certify=layer:bound=chi2"};
+    static const value_kind kinds[] = {GAUSSIAN, RANK_1};
+    printf("      | method | values | copies | bias along mu, steps 2 to %d | standard error | z | certified |\n", STEPS);
+    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++)
+        for (int k = 0; k < 2; k++) check_means(specs[i], kinds[k], 0);
+    for (int k = 0; k < 2; k++) check_means("santa-pps:epsilon=0.2:delta=0.2:certify=layer:on-miss=dense", kinds[k], 1);
+}
+
+// ---- coverage ----
+
+typedef struct coverage {
+    int n, missed, beyond, certified; // steps; |e| > epsilon' |mu|; |e| > b; epsilon' <= epsilon
+    int heads, missed_heads;
+    double rows;
+} coverage;
+
+// Steps [from, to) of `copies` sequences.
+static coverage cover(layer *l, int copies, int from, int to) {
+    coverage c = {0};
+    int n_heads = l->c.geom.n_heads;
+    for (int first = 0; first < copies; first += COPIES) {
+        start(l, first);
+        for (int step = 0; step < to; step++) {
+            decode_step(l, step);
+            for (int i = 0; i < COPIES && step >= from; i++) {
+                const sl_attn_report *r = &l->reports[i * n_heads];
+                errors e = errors_of(l, i);
+                double rounding = 1e-5 * e.norm;
+                int missed = e.error > r->stated_error * e.norm + rounding;
+                c.n++, c.missed += missed, c.beyond += e.error > r->error_bound * e.of_out + rounding;
+                c.certified += (int)r->certified;
+                for (int head = 0; head < n_heads; head++) {
+                    c.heads++, c.missed_heads += e.head[head] > r->stated_error + 1e-5;
+                    c.rows += r[head].samples;
+                }
+            }
+        }
+    }
+    return c;
+}
+
+static double lower_share(int k, int n) {
+    return k ? 1 - upper_share(n - k, n) : 0;
+}
+
+typedef struct setting {
+    const char *method; // without delta and bound
+    value_kind values;
+    double sharp;
+    int heads, kv_heads;
+} setting;
+
+// Steps [from, to) of a setting. The default run has one bound and one delta. The share of misses must not be above delta: its
+// 95% interval must reach down to delta, and where errors do not lie on lines, it must lie below delta.
+static void check_setting(const setting *s, const char *bound, int copies, int from, int to) {
+    static const double deltas[] = {0.05, 0.1, 0.2};
+    int on_lines = s->values == LINES || s->values == ONE_LINE || s->values == LINE_AMONG || s->values == SWITCHING;
+    char missed[3][64], beyond[3][32], heads[3][32], certified[3][32], rows[3][32];
+    int n = 0;
+    for (int d = 0; d < 3; d++) {
+        char attn[128];
+        snprintf(missed[d], sizeof missed[d], "-");
+        memcpy(beyond[d], missed[d], 2), memcpy(heads[d], missed[d], 2), memcpy(certified[d], missed[d], 2),
+            memcpy(rows[d], missed[d], 2);
+        if (!is_whole() && d != 1) continue;
+        snprintf(attn, sizeof attn, "%s:bound=%s:delta=%g", s->method, bound, deltas[d]);
+        layer l = layer_new(attn, 2000, s->heads, s->kv_heads, s->values, s->sharp, test_seed + s->values);
+        coverage c = cover(&l, copies, from, to);
+        layer_free(&l);
+        n = c.n;
+        snprintf(missed[d], sizeof missed[d], "%.2f (%.2f to %.2f)", 100.0 * c.missed / n, 100 * lower_share(c.missed, n),
+                 100 * upper_share(c.missed, n));
+        snprintf(beyond[d], sizeof beyond[d], "%.2f", 100.0 * c.beyond / n);
+        snprintf(heads[d], sizeof heads[d], "%.2f", 100.0 * c.missed_heads / c.heads);
+        snprintf(certified[d], sizeof certified[d], "%.0f", 100.0 * c.certified / n);
+        snprintf(rows[d], sizeof rows[d], "%.0f", c.rows / c.heads);
+        if (!(lower_share(c.missed, n) <= deltas[d]) || !(lower_share(c.beyond, n) <= deltas[d]) ||
+            (!on_lines && !(upper_share(c.missed, n) <= deltas[d])))
+            FAIL("%s, %s values: %d of %d steps exceed epsilon', %d exceed b", attn, value_names[s->values], c.missed, n,
+                 c.beyond);
+    }
+    printf("      | %s | %s | %s | %g | %d | %d |", s->method, bound, value_names[s->values], s->sharp, s->heads, n);
+    for (int d = 0; d < 3; d++) printf(" %s |", missed[d]);
+    printf(" %s, %s, %s | %s, %s, %s | %s, %s, %s | %s, %s, %s |\n", beyond[0], beyond[1], beyond[2], heads[0], heads[1],
+           heads[2], certified[0], certified[1], certified[2], rows[0], rows[1], rows[2]);
+    fflush(stdout);
+}
+
+#define PPS(EPSILON) "santa-pps:epsilon=" #EPSILON ":certify=layer"
+#define IS(EPSILON) "santa-is:epsilon=" #EPSILON ":proposal=int8"
+static const setting settings[] = {
+    {PPS(0.2), GAUSSIAN, 0.4, 8, 2},  {PPS(0.2), GAUSSIAN, 3, 8, 2},    {PPS(0.2), GAUSSIAN, 1.5, 32, 8},
+    {PPS(0.2), RANK_1, 1, 8, 2},      {PPS(0.2), RANK_1, 1, 32, 8},     {PPS(0.3), RANK_2, 1, 8, 2},
+    {PPS(0.2), EQUAL_SIGNS, 1, 8, 2}, {PPS(0.15), LINES, 0.5, 8, 2},    {PPS(0.1), LINES, 1, 32, 4},
+    {PPS(0.05), ONE_LINE, 0.5, 8, 8}, {PPS(0.02), ONE_LINE, 2, 8, 8},   {PPS(0.5), LINE_AMONG, 0.5, 8, 8},
+    {PPS(0.3), LINE_AMONG, 1, 16, 8}, {PPS(0.3), SWITCHING, 0.5, 8, 2}, {IS(0.3), GAUSSIAN, 1, 8, 2},
+    {IS(0.3), RANK_1, 1, 8, 2},       {IS(0.2), LINES, 0.5, 8, 2},      {IS(0.1), ONE_LINE, 1, 8, 8},
+};
+
+static void check_coverage(int copies, int from, int to) {
+    static const char *const bounds[] = {"clt", "bernstein", "chi2"};
+    printf("      | method | bound | values | scores | heads | layer-steps | misses in %%, delta 5%% | delta 10%% | delta 20%% "
+           "| |e| > b | misses "
+           "of heads | certified | rows a head |\n");
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
+        for (int bound = is_whole() ? 0 : 2; bound < 3; bound++) {
+            if (bound == 1 && !strncmp(settings[i].method, "santa-is", 8)) continue; // refused
+            if (!is_whole() && settings[i].heads > 8) continue;
+            check_setting(&settings[i], bounds[bound], copies, from, to);
+        }
+}
+static void first_steps(void) {
+    check_coverage(is_whole() ? 500 : COPIES, 0, 3);
+}
+static void later_steps(void) {
+    check_coverage(is_whole() ? 100 : COPIES, is_whole() ? 10 : 4, is_whole() ? 30 : 10);
+}
+
+static const test_case cases[] = {
+    {"draws-at-a-threshold", 0, draws_at_a_threshold},
+    {"equal-and-empty-rows", 0, equal_and_empty_rows},
+    {"chi-square-quantiles", 0, chi_square_quantiles},
+    {"error-bounds", 0, error_bounds},
+    {"spreads", 0, spreads},
+    {"threshold-moves", 0, threshold_moves},
+    {"controllers-reach-their-aims", 0, controllers_reach_their_aims},
+    {"reports", 0, reports},
+    {"misses-go-dense", 0, misses_go_dense},
+    {"spread-of-values", 0, spread_of_values},
+    {"carried-budgets", 0, carried_budgets},
+    {"searches", 0, searches},
+    {"means-of-steps", 0, means_of_steps},
+    {"first-steps", 0, first_steps},
+    {"later-steps", 0, later_steps},
+    {0},
+};
+const test_suite suite_certified = {"certified", cases};

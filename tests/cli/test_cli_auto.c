@@ -1,0 +1,258 @@
+// tests/cli/test_cli_auto.c - the first use of --attn=auto on a device: a missing table is measured once and kept. A given
+// clock stands for the GPU. tests/attention/test_auto.c tests the choices and the files.
+#include "engine/cli/attn_auto.h"
+#include "engine/cli/bench/calibrate.h"
+#include "tests/support/gpu.h"
+#include "tests/support/run_cli.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static sl_error err;
+static const sl_attn_geom shape = {.n_layers = 1, .n_heads = 8, .n_kv_heads = 2, .head_dim = 128}; // of the embedded model
+
+static sl_attn_spec parse(const char *text) {
+    sl_attn_spec spec;
+    CHECK_OK(sl_attn_parse(text, &spec, &err), err);
+    return spec;
+}
+
+// ---- stderr and the cache folder of this process ----
+
+typedef struct place {
+    int was_stderr;
+    char *was_cache;
+} place;
+
+static place enter(const char *cache) {
+    const char *was = getenv("XDG_CACHE_HOME");
+    place p = {dup(STDERR_FILENO), was ? strdup(was) : NULL};
+    int file = open(in_tmp("stderr"), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    setenv("XDG_CACHE_HOME", cache, 1);
+    fflush(stderr);
+    dup2(file, STDERR_FILENO);
+    close(file);
+    return p;
+}
+
+static const char *leave(place *p) { // returns what was written to stderr
+    size_t n;
+    fflush(stderr);
+    dup2(p->was_stderr, STDERR_FILENO);
+    close(p->was_stderr);
+    if (p->was_cache)
+        setenv("XDG_CACHE_HOME", p->was_cache, 1);
+    else
+        unsetenv("XDG_CACHE_HOME");
+    free(p->was_cache);
+    return slurp(in_tmp("stderr"), &n);
+}
+
+// ---- measuring ----
+
+static int made_time(void *ctx, const sl_attn_spec *spec, int n_seqs, int n_kv, double *us, sl_error *e) {
+    (void)e;
+    ++*(int *)ctx;
+    *us = spec->method == &sl_method_dense ? n_kv * n_seqs : 1000 + 0.5 * n_kv * n_seqs; // equal at 2000 rows
+    return 0;
+}
+
+// The largest size is timed twice before the line. Its time alone decides about the seconds.
+static void announced(void) {
+    int calls = 0, rc;
+    const cli_clock clock = {made_time, &calls};
+    const cli_grid grid = {{{1, 4}, 2}, {{512, 1024, 2048}, 3}, 4096};
+    sl_auto_table t = {.n_specs = 2, .specs = {parse("dense"), parse("santa-is:S=256")}};
+    place p = enter(test_tmp());
+    rc = cli_calibrate_announced(&clock, &grid, "no table for X", &t, &err);
+    const char *said = leave(&p);
+    CHECK_OK(rc, err);
+    CHECK_STR(said, "attn auto: no table for X, measuring 2 methods, about 1 s\n");
+    CHECK(t.n_points == 5 && calls == 2 + 5 * 2);
+    sl_auto_free(&t);
+}
+
+// In place of cli_calibrate_gpu.
+static struct {
+    int calls;
+    int fails;
+    const cli_options *other; // another process measures too and ends first
+} measuring;
+
+static int choose(const cli_options *o, char name[32]);
+
+static int measure(const char *device, const char *reason, sl_auto_table *t, sl_error *e) {
+    int calls = 0;
+    const cli_clock clock = {made_time, &calls};
+    const cli_grid grid = {{{1}, 1}, {{1024, 4096}, 2}, 4096};
+    const cli_options *other = measuring.other;
+    char name[32];
+    measuring.calls++;
+    measuring.other = NULL;
+    if (strcmp(device, "cpu")) return sl_fail(e, SL_ERR_ARG, "found device %s, expected cpu", device);
+    if (other && choose(other, name)) return sl_fail(e, SL_ERR_IO, "the other process failed: %s", err.message);
+    return measuring.fails ? sl_fail(e, SL_ERR_MEMORY, "the memory is too small")
+                           : cli_calibrate_announced(&clock, &grid, reason, t, e);
+}
+
+// The method that auto:epsilon=0.2 chooses for a long context. Asks twice, as a run does: first quietly.
+static int choose(const cli_options *o, char name[32]) {
+    const sl_config config = {.n_layers = 4, .n_heads = 8, .n_kv_heads = 2, .head_dim = 128};
+    sl_attn_spec request = parse("auto:epsilon=0.2");
+    sl_attn_plan wanted, plan;
+    cli_auto a = {.measure = measure};
+    CHECK_OK(sl_attn_plan_init(&wanted, config.n_layers, &request, &err), err);
+    int rc = 0;
+    for (int i = 0; !rc && i < 2; i++) {
+        rc = cli_auto_choose_plan(&a, o, "cpu", &config, &wanted, 1, 8192, i == 0, &plan, &err);
+        if (!rc) snprintf(name, 32, "%s", plan.layer[0].method->name);
+        sl_attn_plan_free(&plan);
+    }
+    sl_attn_plan_free(&wanted);
+    cli_auto_close(&a);
+    return rc;
+}
+
+// ---- the first use ----
+
+#define OLD(FIELDS)                                                                                                            \
+    "{\"format\": \"sleigh attention calibration 1\", " FIELDS ", \"date\": \"2026-11-21\", \"n_heads\": 8, "                  \
+    "\"n_kv_heads\": 2, \"head_dim\": 128, \"query_deviation\": 4, \"attn\": [\"dense\"], "                                    \
+    "\"points\": [{\"n_seqs\": 1, \"n_kv\": 64, \"us\": [9]}]}"
+
+static const char announcement[] = "attn auto: no table for cpu, measuring ",
+                  chosen[] = "attn auto: santa-pps:S=128:epsilon=0.2",
+                  again[] = "attn auto: other methods in the table of cpu, measuring ",
+                  nothing[] =
+                      "attn auto: dense: no method that states epsilon 0.2, delta 0.05 or less was measured (1 sequence, "
+                      "cpu, table of 2026-11-21)\n",
+                  by_user[] = OLD("\"device\": \"cpu\""), by_auto[] = OLD("\"device\": \"cpu\", \"automatic\": true"),
+                  of_gpu[] = OLD("\"device\": \"gpu\", \"automatic\": true");
+
+typedef struct use {
+    const char *name, *file;                                 // file: the table before
+    int is_forbidden, is_blocked, is_named, fails, is_raced; // circumstances
+    int calls;                                               // how often a table was measured, in two runs one after the other
+    const char *method;                                      // of both runs; NULL: an error, which is lines[0]
+    const char *lines[3];                                    // on stderr of the first run
+} use;
+
+static const use uses[] = {
+    {.name = "no table", .calls = 1, .method = "santa-pps", .lines = {announcement, chosen}},
+    {.name = "two processes", .is_raced = 1, .calls = 2, .method = "santa-pps", .lines = {announcement, chosen}},
+    {.name = "folder not writable",
+     .is_blocked = 1,
+     .calls = 2,
+     .method = "santa-pps",
+     .lines = {announcement, chosen, "attn auto: the table is for this run only: cannot write "}},
+    {.name = "failure",
+     .fails = 1,
+     .calls = 2,
+     .method = "dense",
+     .lines = {"attn auto: dense: cannot measure a table: the memory is too small\n"}},
+    {.name = "forbidden",
+     .is_forbidden = 1,
+     .method = "dense",
+     .lines = {"attn auto: dense: ", " does not exist; `sleigh bench attn --calibrate -m DIR` creates it\n"}},
+    {.name = "table of the user", .file = by_user, .method = "dense", .lines = {nothing}},
+    {.name = "other methods", .file = by_auto, .calls = 1, .method = "santa-pps", .lines = {again, chosen}},
+    {.name = "other methods, forbidden", .file = by_auto, .is_forbidden = 1, .method = "dense", .lines = {nothing}},
+    {.name = "other methods, failure",
+     .file = by_auto,
+     .fails = 1,
+     .calls = 2,
+     .method = "dense",
+     .lines = {"attn auto: cannot measure a table: the memory is too small\n", nothing}},
+    {.name = "broken table", .file = "{", .lines = {"cpu-h8-kv2-d128.json: line 1: "}},
+    {.name = "table of another device", .file = of_gpu, .lines = {"measured on gpu, this device is cpu"}},
+    {.name = "missing --calibration", .is_named = 1, .lines = {"none.json: No such file"}},
+};
+
+static int lines_with(const char *text, const char *part) {
+    int n = 0;
+    for (const char *p = text; (p = strstr(p, part)); p++) n++;
+    return n;
+}
+
+static void check_use(const use *u, const char *cache) {
+    char path[512], none[256], name[32] = "";
+    snprintf(none, sizeof none, "%s", in_tmp("none.json"));
+    const cli_options o = {.auto_calibrate = !u->is_forbidden, .query_deviation = 4, .calibration = u->is_named ? none : NULL};
+    measuring.calls = 0, measuring.fails = u->fails, measuring.other = u->is_raced ? &o : NULL;
+    for (int run = 0; run < 2; run++) {
+        place p = enter(cache);
+        int rc_path = sl_auto_path("cpu", &shape, path, sizeof path, &err);
+        if (run == 0 && u->is_blocked) spill(cache, "", 0); // a file where the folder would be
+        if (run == 0 && u->file) {
+            sl_auto_table empty = {.n_specs = 0};
+            sl_auto_write(&empty, path, &err); // makes the folders
+            spill(path, u->file, strlen(u->file));
+        }
+        int rc = choose(&o, name);
+        const char *said = leave(&p);
+        CHECK_INT(rc_path, 0);
+        if (!u->method && (!rc || !strstr(err.message, u->lines[0]))) FAIL("%s: %s", u->name, rc ? err.message : "no error");
+        if (u->method && rc) FAIL("%s: %s", u->name, err.message);
+        if (u->method && strcmp(name, u->method)) FAIL("%s, run %d: %s: %s", u->name, run, name, said);
+        for (int i = 0; !run && u->method && i < 3 && u->lines[i]; i++)
+            if (lines_with(said, u->lines[i]) != (u->is_raced ? 2 : 1)) FAIL("%s: %s", u->name, said);
+        if (u->calls < 2 && run && strstr(said, "measuring")) FAIL("%s, run 1: %s", u->name, said);
+    }
+    if (measuring.calls != u->calls) FAIL("%s: measured %d times, expected %d", u->name, measuring.calls, u->calls);
+    if (!u->method || u->fails || u->is_blocked || u->is_forbidden || u->file == by_user) return;
+    sl_auto_table t; // what was kept
+    CHECK_OK(sl_auto_read(path, 0, &t, &err), err);
+    CHECK(t.automatic && t.n_points == 2 && t.n_specs > 2 && t.query_deviation == 4);
+    CHECK_OK(sl_auto_check(&t, path, "cpu", &shape, &err), err);
+    sl_auto_free(&t);
+}
+
+static void first_use(void) {
+    for (size_t i = 0; i < sizeof uses / sizeof *uses; i++) {
+        char cache[256];
+        snprintf(cache, sizeof cache, "%s/cache%zu", test_tmp(), i);
+        check_use(&uses[i], cache);
+    }
+}
+
+// On a CPU, auto measures nothing, with and without the flag.
+static void cpu(void) {
+    static const char *const flags[] = {"--auto-calibrate", "--no-auto-calibrate"};
+    for (int i = 0; i < 2; i++) {
+        place p = enter(in_tmp("empty"));
+        result r = RUN("generate", "-m", tiny(), "-p", question, "-n", "1", "--attn", "auto", flags[i]);
+        leave(&p);
+        CHECK_GOOD(r);
+        CHECK_HAS(r.err, "attn auto: dense: ");
+        CHECK_HAS(r.err, " does not exist; `sleigh bench attn --calibrate -m DIR` creates it\n");
+        CHECK_LACKS(r.err, "measuring");
+    }
+}
+
+#ifdef SLEIGH_CUDA
+// The first run measures a table, and the second run reads it.
+static void gpu(void) {
+    place p = enter(in_tmp("gpu"));
+    result without = RUN("generate", "-m", tiny(), "-p", question, "-n", "1", "--device", "cuda", "--attn", "auto",
+                         "--no-auto-calibrate"),
+           first = RUN("generate", "-m", tiny(), "-p", question, "-n", "1", "--device", "cuda", "--attn", "auto:epsilon=0.2"),
+           second = RUN("generate", "-m", tiny(), "-p", question, "-n", "1", "--device", "cuda", "--attn", "auto");
+    leave(&p);
+    CHECK_GOOD(without);
+    CHECK_HAS(without.err, " does not exist; `sleigh bench attn --calibrate -m DIR` creates it\n");
+    CHECK_GOOD(first);
+    CHECK_HAS(first.err, "attn auto: no table for ");
+    CHECK_HAS(first.err, ", measuring ");
+    CHECK_HAS(first.err, "(1 sequence, ");
+    CHECK_GOOD(second);
+    CHECK_LACKS(second.err, "measuring");
+    CHECK_HAS(second.err, "(1 sequence, ");
+}
+#endif
+
+static const test_case cases[] = {
+    {"announced", 0, announced}, {"first_use", 0, first_use}, {"cpu", 0, cpu}, WHOLE_GPU_CASE("gpu", gpu), {0},
+};
+extern const test_suite suite_cli_auto;
+const test_suite suite_cli_auto = {"cli_auto", cases};
