@@ -23,7 +23,7 @@ typedef struct sl_attn_cuda_stats {
     unsigned long long heavy_tails, kurtosis; // kurtosis: the largest, as the bits of a float
     unsigned long long features;              // in 1/1024 of a query head's key features
     unsigned long long stated, certified, unbounded;
-    unsigned long long stated_sum, stated_most; // in units of 2^-20; the largest, as the bits of a float
+    unsigned long long stated_units, stated_most; // stated_most: the bits of a float
 } sl_attn_cuda_stats;
 
 typedef struct sl_attn_cuda_decode_args {

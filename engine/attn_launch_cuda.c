@@ -73,6 +73,6 @@ sl_attn_stats sl_cuda_counted(const sl_attn_cuda_stats *c) {
                            .stated = c->stated,
                            .certified = c->certified,
                            .unbounded = c->unbounded,
-                           .stated_sum = (double)c->stated_sum / (1 << 20),
+                           .stated_units = c->stated_units,
                            .stated_most = float_of_bits(c->stated_most)};
 }

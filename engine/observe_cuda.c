@@ -197,11 +197,11 @@ static void fill_reports(const sl_engine *e, const sl_attn_spec *spec, int n_kv,
                                   .samples = share_of(s.samples, n, h),
                                   .ess = NAN,
                                   .score_bound = NAN,
-                                  .stated_error = stated_error_of(&s),
                                   .certified = (uint32_t)s.certified,
                                   .tries = share_of(s.tries, n, h),
                                   .fallback = share_of(s.fallbacks, n, h),
                                   .heavy_tail = share_of(s.heavy_tails, n, h)};
+        out[h].stated_error = stated_error_of(&s);
     }
 }
 

@@ -166,9 +166,7 @@ __device__ void plan_threshold(const carried_params &c, const sl_row &row, bool 
 
 // ---- the certificate of a layer ----
 
-enum { STATED_UNIT_BITS = 20 }; // sl_attn_cuda_stats.stated_sum counts units of 2^-20
-
-// Adds the stated error of a layer's step to the statistics.
+// Adds the stated error of a layer's step to the statistics, as sl_attn_stats_add_stated does.
 __device__ void count_certificate(const carried_params &c, const sl_row &row, const sl_threshold_step &sum,
                                   sl_attn_cuda_stats *stats) {
     const sl_threshold *now = threshold_at(c, row, row.position);
@@ -177,11 +175,11 @@ __device__ void count_certificate(const carried_params &c, const sl_row &row, co
     float stated = (float)(b < size ? b / (size - b) : b > 0 ? INFINITY : 0);
     atomicAdd(&stats->stated, 1ull);
     if (b <= c.share * size) atomicAdd(&stats->certified, 1ull);
-    if (isinf(stated)) {
+    if (!(stated <= SL_STATED_MOST)) {
         atomicAdd(&stats->unbounded, 1ull);
         return;
     }
-    atomicAdd(&stats->stated_sum, (unsigned long long)(fmin((double)stated, 0x1p40) * (1 << STATED_UNIT_BITS)));
+    atomicAdd(&stats->stated_units, (unsigned long long)((double)stated * SL_STATED_UNIT + 0.5));
     atomicMax(&stats->stated_most, (unsigned long long)__float_as_uint(stated));
 }
 

@@ -97,6 +97,7 @@ __device__ void known_blocks_of(Space *s, known_rows *r, double kappa, const tot
         if (HAS_MASSES) mass_top = max(mass_top, masses.top[i]);
     }
     if (other_top && *other_top > top && *other_top - top <= 8) top = *other_top;
+    if (EACH > 4) own_masses<EACH>(s, thread, x); // spares registers
 #pragma unroll
     for (int j = 0; j < EACH; j++) {
         own += global_mass(x[j], top);
@@ -120,6 +121,7 @@ __device__ void known_blocks_of(Space *s, known_rows *r, double kappa, const tot
     if (HAS_MASSES) unit *= power_of_two(top - mass_top);
     uint64_t known = kappa_in_units(kappa, unit);
     uint32_t mask = 0;
+    if (EACH > 4) own_masses<EACH>(s, thread, x);
 #pragma unroll
     for (int j = 0; j < EACH; j++) { // entries past the last block are equal to the total
         uint64_t size = global_mass(x[j], top) + each_of_block(each, first + j, n);

@@ -176,7 +176,7 @@ void fixture_launch(decode_fixture *r) {
                                .stated = now.stated - before.stated,
                                .certified = now.certified - before.certified,
                                .unbounded = now.unbounded - before.unbounded,
-                               .stated_sum = (double)(now.stated_sum - before.stated_sum) / (1 << 20)};
+                               .stated_units = now.stated_units - before.stated_units};
     for (int s = 0; s < r->c->n_seqs; s++)
         r->spec.method->cuda->account(&r->c->geom, &r->spec, r->rows[s].position + 1, &r->stats);
 }
