@@ -235,20 +235,22 @@ struct outcome {
 // Column `thread` of the sum over the rows of s->take.drawn.
 template <int DIM> __device__ float sum_draws(const pps_params &p, block_shared *s, uint32_t index, outcome *o, int thread) {
     row_sum sum = {};
-    o->n_read = 0, o->n_samples = thread < 32 ? s->take.drawn.n_heavy + s->take.drawn.k : 0;
+    o->n_read = 0;
     for (int turn = 0; turn < turns_of(&s->take); turn++) {
         drawn_row x = row_of_turn(&s->take, p.shared, s->at.id, index, turn, thread);
         o->n_read += add_row<DIM>(p, s, x, &sum, thread);
     }
+    o->n_samples = thread < 32 ? s->take.drawn.n_heavy + s->take.drawn.k : 0;
     return join_columns<DIM>(s->columns, sum, thread);
 }
 
 // Column `thread` of the sum over all rows.
 template <int DIM> __device__ float sum_all(const pps_params &p, block_shared *s, outcome *o, int thread) {
     row_sum sum = {};
-    o->n_read = 0, o->n_samples = thread < 32 ? s->at.n : 0, o->dense = true;
+    o->n_read = 0, o->dense = true;
     for (int j = thread; j - thread < s->at.n; j += TAKE_THREADS)
         o->n_read += add_row<DIM>(p, s, {j < s->at.n ? j : -1, 0}, &sum, thread);
+    o->n_samples = thread < 32 ? s->at.n : 0;
     return join_columns<DIM>(s->columns, sum, thread);
 }
 

@@ -130,6 +130,7 @@ __device__ void known_blocks_of(Space *s, known_rows *r, double kappa, const tot
         mask |= (uint32_t)(size >= known) << j;
     }
     int at = sl_scan_lanes(__popc(mask), lane), list = warp * 32 * EACH + at - __popc(mask);
+#pragma unroll 1
     for (; mask; mask &= mask - 1) r->block[list++] = (uint16_t)(first + __ffs(mask) - 1);
     if (lane == 31) r->n_blocks[warp] = at;
     if (thread < TAKE_WARPS && HAS_MASSES) masses.top[thread] = mass_top;
@@ -211,6 +212,7 @@ template <typename Space> __device__ void list_heavy(Space *s, known_rows *r, in
         uint64_t up_to = sl_scan_lanes(own_heavy, lane), all_heavy = __shfl_sync(~0u, up_to, 31);
         int place = count + at - __popc(mask);
         count += __shfl_sync(~0u, at, 31), up_to += heavy - own_heavy, heavy += all_heavy;
+#pragma unroll 1
         for (; mask && place < KNOWN_LISTED; mask &= mask - 1, place++) {
             int i = __ffs(mask) - 1;
             uint64_t mass_before = running, own_mass = 0;
