@@ -102,7 +102,7 @@ void sl_attn_stats_add(sl_attn_stats *to, const sl_attn_stats *from) {
     to->dense_bytes += from->dense_bytes;
 }
 
-void sl_attn_stats_state(sl_attn_stats *to, double stated_error, int certified) {
+void sl_attn_stats_add_stated(sl_attn_stats *to, double stated_error, int certified) {
     to->stated++;
     to->certified += certified;
     if (!(stated_error <= SL_STATED_MOST)) {
@@ -137,7 +137,7 @@ void sl_reports_close(const sl_attn_decode_args *a, const sl_attn_report *report
         st.heavy_tails += r->heavy_tail;
         if (r->kurtosis > st.kurtosis) st.kurtosis = r->kurtosis;
         st.features += r->features;
-        if (i % g->n_heads == 0 && !isnan(r->stated_error)) sl_attn_stats_state(&st, r->stated_error, (int)r->certified);
+        if (i % g->n_heads == 0 && !isnan(r->stated_error)) sl_attn_stats_add_stated(&st, r->stated_error, (int)r->certified);
         if (i % group) continue;
         st.k_rows += r->k_rows;
         st.v_distinct += r->v_distinct;

@@ -370,9 +370,56 @@ static void scores_file(void) {
     eval_scores_free(&s);
 }
 
+// Stated errors of layers in a line of the file. A line of a method without them may lack the fields, or have nulls.
+static void stated_in_file(void) {
+    static const struct {
+        const char *fields;
+        int good, stated, certified, unbounded;
+        double mean, most;
+    } cases[] = {
+        {"\"layer_steps\":0,\"certified_share\":null,\"stated_error\":null", 1, 0, 0, 0, NAN, NAN},
+        {"\"layer_steps\":8,\"certified_share\":0.75,\"stated_error\":0.2,\"stated_error_max\":0.5,\"unbounded_share\":0.125",
+         1, 8, 6, 1, 0.2, 0.5},
+        {"\"layer_steps\":3,\"certified_share\":0.33333333333333331,\"stated_error\":null,\"unbounded_share\":1.0", 1, 3, 1, 3,
+         NAN, NAN},
+        {"\"layer_steps\":-1", 0, 0, 0, 0, 0, 0},
+        {"\"layer_steps\":8,\"certified_share\":1.5", 0, 0, 0, 0, 0, 0},
+        {"\"layer_steps\":8,\"unbounded_share\":-0.1", 0, 0, 0, 0, 0, 0},
+        {"\"layer_steps\":8,\"stated_error\":-1", 0, 0, 0, 0, 0, 0},
+        {"\"layer_steps\":8,\"stated_error_max\":2000", 0, 0, 0, 0, 0, 0},
+        {"\"layer_steps\":9000000000000000,\"stated_error\":1000", 0, 0, 0, 0, 0, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char file[4096] = "{\"sleigh_eval\":1,\"settings\":{\"seed\":7,\"model\":\"m\"}}\n";
+        FILE *out = NULL;
+        sl_error e;
+        eval_scores s;
+        sl_attn_stats sum;
+        add_line(file, "x", 64, 1, "dense", 0.5);
+        snprintf(file + strlen(file) - 2, sizeof file - strlen(file), ",%s}\n", cases[i].fields);
+        spill(in_tmp("scores"), file, strlen(file));
+        if (!cases[i].good) {
+            CHECK_ERR(open_scores(&s, 7, &out, &e), e, SL_ERR_FORMAT, "line 2: expected shares from 0 to 1 and errors");
+            eval_scores_free(&s);
+            continue;
+        }
+        CHECK_OK(open_scores(&s, 7, &out, &e), e);
+        eval_scores_sum_stated(&s, 0, 0, 4, &sum);
+        CHECK_INT(sum.stated, cases[i].stated);
+        CHECK_INT(sum.certified, cases[i].certified);
+        CHECK_INT(sum.unbounded, cases[i].unbounded);
+        double mean = sl_attn_stats_stated_mean(&sum), most = sl_attn_stats_stated_most(&sum);
+        CHECK(isnan(cases[i].mean) ? isnan(mean) : fabs(mean - cases[i].mean) < 1e-9);
+        CHECK(isnan(cases[i].most) ? isnan(most) : most == cases[i].most);
+        fclose(out);
+        eval_scores_free(&s);
+    }
+}
+
 static const test_case cases[] = {
     {"graders", NEEDS_NOTHING, graders},         {"grade_long", NEEDS_NOTHING, grade_long},
     {"records", NEEDS_NOTHING, records},         {"records_errors", NEEDS_NOTHING, records_errors},
-    {"scores_file", NEEDS_NOTHING, scores_file}, {0},
+    {"scores_file", NEEDS_NOTHING, scores_file},
+    {"stated_in_file", NEEDS_NOTHING, stated_in_file}, {0},
 };
 const test_suite suite_eval = {"eval", cases};

@@ -375,16 +375,16 @@ static void stats_of_stated_errors(void) {
     sl_attn_stats none = {0}, up = {0}, down = {0}, parts[2] = {{0}};
     CHECK(isnan(sl_attn_stats_stated_mean(&none)) && isnan(sl_attn_stats_stated_most(&none)));
     for (int i = 0; i < N; i++) {
-        sl_attn_stats_state(&up, errors[i], errors[i] <= 0.2f);
-        sl_attn_stats_state(&down, errors[N - 1 - i], errors[N - 1 - i] <= 0.2f);
-        sl_attn_stats_state(&parts[i % 2], errors[i], errors[i] <= 0.2f);
+        sl_attn_stats_add_stated(&up, errors[i], errors[i] <= 0.2f);
+        sl_attn_stats_add_stated(&down, errors[N - 1 - i], errors[N - 1 - i] <= 0.2f);
+        sl_attn_stats_add_stated(&parts[i % 2], errors[i], errors[i] <= 0.2f);
     }
     sl_attn_stats_add(&parts[0], &parts[1]);
     CHECK(!memcmp(&up, &down, sizeof up) && !memcmp(&up, &parts[0], sizeof up));
     CHECK(up.stated == N && up.certified == 4 && up.unbounded == 2);
     CHECK_NEAR(sl_attn_stats_stated_mean(&up), (0.1 + 0.3 + 1e-7 + 0.2 + 1024) / 6, 1e-8);
     CHECK(sl_attn_stats_stated_most(&up) == 1024);
-    sl_attn_stats_state(&none, INFINITY, 0);
+    sl_attn_stats_add_stated(&none, INFINITY, 0);
     CHECK(isnan(sl_attn_stats_stated_mean(&none)) && isnan(sl_attn_stats_stated_most(&none)));
 }
 

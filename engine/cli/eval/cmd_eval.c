@@ -336,7 +336,7 @@ static int record_answer(eval *e, int group, int number, int method, const eval_
         references = whole = json_pack("[s%]", item->answer.data, item->answer.n);
     double score = eval_grade(item->grader, e->answer.data, e->answer.n, references, extracted);
     e->scores.score[cell] = score, e->scores.bytes[cell] = (double)a->bytes, e->scores.dense[cell] = (double)a->dense_bytes;
-    eval_scores_state(&e->scores, cell, a);
+    eval_scores_set_stated(&e->scores, cell, a);
     int rc = cli_watch_check(err);
     if (!rc && e->out) {
         json_t *line = json_pack("{s:s, s:i, s:i, s:i, s:s, s:f, s:s, s:s%, s:s, s:O, s:i, s:i, s:s, s:I, s:I}", "task",

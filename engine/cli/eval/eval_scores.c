@@ -32,11 +32,11 @@ void eval_scores_free(eval_scores *s) {
     *s = (eval_scores){0};
 }
 
-void eval_scores_state(eval_scores *s, int cell, const sl_attn_stats *a) {
+void eval_scores_set_stated(eval_scores *s, int cell, const sl_attn_stats *a) {
     s->stated[cell] = (eval_stated){a->stated, a->certified, a->unbounded, a->stated_units, a->stated_most};
 }
 
-void eval_scores_stated(const eval_scores *s, int method, int first, int n, sl_attn_stats *out) {
+void eval_scores_sum_stated(const eval_scores *s, int method, int first, int n, sl_attn_stats *out) {
     *out = (sl_attn_stats){0};
     for (int i = first; i < first + n; i++) {
         const eval_stated *x = &s->stated[eval_cell(s, method, i)];
@@ -159,7 +159,7 @@ static int take_line(const char *path, int n, const json_t *line, eval_scores *s
         if (strcmp(s->methods[m], attn)) continue;
         if (!isnan(s->score[cell])) return bad_line(path, n, "this sample and method occur twice", err);
         s->score[cell] = score, s->bytes[cell] = (double)bytes, s->dense[cell] = (double)dense;
-        eval_scores_state(s, cell, &stated);
+        eval_scores_set_stated(s, cell, &stated);
     }
     return 0;
 }

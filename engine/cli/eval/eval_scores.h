@@ -44,8 +44,8 @@ static inline int eval_cell(const eval_scores *s, int method, int sample) {
 // Copies the samples that every method has answered, with their groups. Groups without such a sample are left out. The copy
 // borrows names from *s.
 int eval_scores_complete(const eval_scores *s, eval_scores *out, sl_error *err);
-void eval_scores_state(eval_scores *s, int cell, const sl_attn_stats *stats);                    // sets s->stated of the cell
-void eval_scores_stated(const eval_scores *s, int method, int first, int n, sl_attn_stats *out); // sums over samples
+void eval_scores_set_stated(eval_scores *s, int cell, const sl_attn_stats *stats); // sets s->stated of the cell
+void eval_scores_sum_stated(const eval_scores *s, int method, int first, int n, sl_attn_stats *out); // sums over samples
 int eval_scores_missing(const eval_scores *s); // number of cells without a score
 
 // ---- the file: a line {"sleigh_eval", "settings"}, then one line per cell ----

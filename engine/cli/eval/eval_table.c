@@ -105,14 +105,14 @@ void eval_summarise(const eval_scores *s, eval_summary *out) {
     for (int m = 0; m < s->n_methods; m++) {
         eval_summary *rows = &out[m * (s->n_groups + 1)], *all = &rows[s->n_groups];
         *all = (eval_summary){.kv_share = kv_share(s, m, 0, s->n_samples)};
-        eval_scores_stated(s, m, 0, s->n_samples, &all->stated);
+        eval_scores_sum_stated(s, m, 0, s->n_samples, &all->stated);
         for (int g = 0; g < s->n_groups; g++) {
             const eval_group *group = &s->groups[g];
             const paired alone = {s, group, m, -1}, to_first = {s, group, m, 0};
             rows[g] = (eval_summary){.score = score_interval(&alone),
                                      .difference = difference_interval(&to_first),
                                      .kv_share = kv_share(s, m, group->first, group->n)};
-            eval_scores_stated(s, m, group->first, group->n, &rows[g].stated);
+            eval_scores_sum_stated(s, m, group->first, group->n, &rows[g].stated);
             count_clusters(&to_first, &rows[g]);
             rows[g].p_value = cli_mcnemar(rows[g].n_better, rows[g].n_worse);
             count_clusters(&to_first, all);

@@ -74,15 +74,16 @@ static double get(const json_t *row, const char *key) {
 }
 
 int cli_certificates_get(const json_t *row, sl_attn_stats *out) {
-    double n = get(row, STEPS), certified = get(row, CERTIFIED), unbounded = get(row, UNBOUNDED), mean = get(row, MEAN);
+    double n = get(row, STEPS), certified = get(row, CERTIFIED), mean = get(row, MEAN), most = get(row, MOST),
+           unbounded = get(row, UNBOUNDED);
     *out = (sl_attn_stats){0};
     if (!(n >= 0 && n < 0x1p53 && certified >= 0 && certified <= 1 && unbounded >= 0 && unbounded <= 1)) return 0;
-    if (!(mean >= 0 && mean <= SL_STATED_MOST && get(row, MOST) >= 0 && get(row, MOST) <= SL_STATED_MOST)) return 0;
+    if (!(mean >= 0 && mean * n < 0x1p63 / SL_STATED_UNIT && most >= 0 && most <= SL_STATED_MOST)) return 0;
     out->stated = (uint64_t)n;
     out->certified = (uint64_t)llround(certified * n);
     out->unbounded = (uint64_t)llround(unbounded * n);
     out->stated_units = (uint64_t)llround(mean * (double)(out->stated - out->unbounded) * SL_STATED_UNIT);
-    out->stated_most = get(row, MOST);
+    out->stated_most = most;
     return 1;
 }
 
