@@ -151,6 +151,7 @@ static void chi_square_quantiles(void) {
         sl_stated s = sl_stated_of(deltas[i], SL_STATED_CHI2);
         CHECK_NEAR(erfc(s.z / sqrt(2)) / deltas[i], 1, 1e-6);
         CHECK_NEAR(sl_chi2_quantile(&s, 1) / (s.z * s.z), 1, 1e-12);
+        CHECK_NEAR(sl_chi2_quantile(&s, 0), 1, 1e-12);
         double before = 0;
         for (int spread = 1; spread <= 1000; spread++) { // rises with the spread, up to z^2
             double q = sl_chi2_quantile(&s, spread / 1000.0);
@@ -159,7 +160,8 @@ static void chi_square_quantiles(void) {
         }
         for (int k = 0; k < 4; k++) {
             double ratio = sl_chi2_quantile(&s, 1.0 / nus[k]) * nus[k] / exact_quantile(nus[k], deltas[i]);
-            if (!(ratio > 0.995 && ratio < 1.03)) FAIL("nu=%d delta %g: %.4f of the quantile", nus[k], deltas[i], ratio);
+            if (!(ratio > 0.995 && ratio < (deltas[i] < 0.05 ? 2.2 : 1.05)))
+                FAIL("nu=%d delta %g: %.4f of the quantile", nus[k], deltas[i], ratio);
         }
     }
 }
@@ -175,7 +177,7 @@ static void lines_among_many(void) {
         for (int k = 0; k < 6; k++) {
             double s = shares[k], x = (sl_chi2_quantile(&stated, s * s) - 1 + s) / s, beyond = erfc(sqrt(x / 2));
             printf(" %.2f%% |", 100 * beyond);
-            CHECK(deltas[i] < 0.05 || beyond <= 1.4 * deltas[i]);
+            CHECK(beyond <= deltas[i] * (1 + 1e-6));
             CHECK(s < 1 || fabs(beyond / deltas[i] - 1) < 1e-6);
         }
         printf("\n");
