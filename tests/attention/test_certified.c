@@ -502,7 +502,8 @@ static void reports(void) {
 // A miss goes dense: the output is exact, and the report says so. A certified layer is sampled.
 static void misses_go_dense(void) {
     int n_missed = 0, n_certified = 0;
-    layer l = layer_new("santa-pps:epsilon=0.2:delta=0.2:certify=layer:on-miss=dense", 700, 8, 2, RANK_1, 1.5, test_seed);
+    layer l =
+        layer_new("santa-pps:epsilon=0.2:delta=0.2:certify=layer:bound=clt:on-miss=dense", 700, 8, 2, RANK_1, 1.5, test_seed);
     start(&l, 0);
     for (int step = 0; step < 12; step++) {
         decode_step(&l, step);
@@ -655,14 +656,15 @@ static void check_means(const char *attn, value_kind values, int is_biased) {
 
 static void means_of_steps(void) {
     static const char *const specs[] = {"santa-pps:S=32:budget=carried", "santa-pps:S=32:budget=carried:pps=sys",
-                                        "santa-pps:epsilon=0.2:delta=0.2:certify=layer",
+                                        "santa-pps:epsilon=0.2:delta=0.2:certify=layer:bound=clt",
                                         "santa-pps:epsilon=0.3:certify=layer:bound=bernstein",
                                         "santa-pps:epsilon=0.2:delta=0.1:certify=layer:bound=chi2"};
     static const value_kind kinds[] = {GAUSSIAN, RANK_1};
     printf("      | method | values | copies | bias along mu, steps 2 to %d | standard error | z | certified |\n", STEPS);
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++)
         for (int k = 0; k < 2; k++) check_means(specs[i], kinds[k], 0);
-    for (int k = 0; k < 2; k++) check_means("santa-pps:epsilon=0.2:delta=0.2:certify=layer:on-miss=dense", kinds[k], 1);
+    for (int k = 0; k < 2; k++)
+        check_means("santa-pps:epsilon=0.2:delta=0.2:certify=layer:bound=clt:on-miss=dense", kinds[k], 1);
 }
 
 // ---- coverage ----
