@@ -86,8 +86,13 @@ typedef struct sl_attn_report {
     // mu; the part of the error along mu, (out - mu).mu / |mu|^2. The mean of this part over seeds is the bias of the method.
     float error, cosine, bias;
     float layer_error; // |out - mu| / |mu| of the layer's heads side by side
-    uint32_t tiles; // fewest 256-row tiles that hold 90% of the mass of dense attention; 0 without --stats-error
+    uint32_t tiles;    // fewest 256-row tiles that hold 90% of the mass of dense attention; 0 without --stats-error
 } sl_attn_report;
+
+// The fields that most methods leave without a value: `(sl_attn_report){SL_ATTN_NO_VALUES, .k_rows = n}`.
+#define SL_ATTN_NO_VALUES                                                                                                      \
+    .error_bound = NAN, .kappa = NAN, .stated_error = NAN, .kurtosis = NAN, .error = NAN, .cosine = NAN, .bias = NAN,          \
+    .layer_error = NAN
 
 // Sums over calls. Counts are sums over query heads, unless the comment says "per KV head".
 typedef struct sl_attn_stats {

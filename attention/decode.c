@@ -160,15 +160,7 @@ static void open_head(call *c, size_t item, const sl_group *g, int index) {
         .out = g->query->out + (size_t)head * g->head_dim,
         .report = (sl_attn_report *)(c->ws + c->l.reports) + item,
     };
-    *x->report = (sl_attn_report){.error_bound = NAN,
-                                  .kappa = NAN,
-                                  .stated_error = NAN,
-                                  .kurtosis = NAN,
-                                  .error = NAN,
-                                  .cosine = NAN,
-                                  .bias = NAN,
-                                  .layer_error = NAN,
-                                  .features = 1};
+    *x->report = (sl_attn_report){SL_ATTN_NO_VALUES, .features = 1};
     x->u = sl_uniform_philox(&x->id);
     if (c->l.stored[1]) x->sizes = masses_of(c, 1, item, n);
 }

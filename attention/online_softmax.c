@@ -90,6 +90,7 @@ static void report_head(const sl_group *g, const sl_proposal *propose, int i, sl
     sl_head x = {.group = g, .index = i, .report = r};
     int n = g->kv->n_kv;
     *r = (sl_attn_report){
+        SL_ATTN_NO_VALUES,
         .k_rows = (uint32_t)(propose->exact   ? n
                              : propose->needs ? sl_page_rows(g->kv, sl_kv_n_built(g->kv))
                                               : 0),
@@ -98,14 +99,6 @@ static void report_head(const sl_group *g, const sl_proposal *propose, int i, sl
         .features = 1,
         .bytes = propose->bytes(g) + v_bytes,
         .dense_bytes = 2 * v_bytes,
-        .error_bound = NAN,
-        .kappa = NAN,
-        .stated_error = NAN,
-        .kurtosis = NAN,
-        .error = NAN,
-        .cosine = NAN,
-        .bias = NAN,
-        .layer_error = NAN,
     };
     if (propose->report) propose->report(&x);
 }

@@ -269,7 +269,7 @@ double sl_pairs(const sl_head *x, const float *centre);
 #define SL_EPSILON_PARAMS                                                                                                      \
     {"epsilon", SL_PARAM_FLOAT, 0, 0, 1, "relative error that the method states, in place of S; 0: S draws", NULL},            \
         {"delta", SL_PARAM_FLOAT, 0.05, 1e-9, 0.2, "probability that a stated error is exceeded", NULL}, {                     \
-        "bound", SL_PARAM_CHOICE, 0, 0, 2, "theorem for a stated error", "clt,bernstein,chi2"                                  \
+        "bound", SL_PARAM_CHOICE, 2, 0, 2, "theorem for a stated error", "clt,bernstein,chi2"                                  \
     }
 #define SL_LAYER_PARAMS                                                                                                        \
     {"on-miss",                                                                                                                \

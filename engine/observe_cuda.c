@@ -181,7 +181,8 @@ static void fill_reports(const sl_engine *e, const sl_attn_spec *spec, int n_kv,
     if (spec->method->cuda->account) spec->method->cuda->account(g, spec, n_kv, &s);
     for (int h = 0; h < n; h++) {
         int kv_head = h / (n / n_kv_heads);
-        out[h] = (sl_attn_report){.k_rows = share_of(s.k_rows, n_kv_heads, kv_head),
+        out[h] = (sl_attn_report){SL_ATTN_NO_VALUES,
+                                  .k_rows = share_of(s.k_rows, n_kv_heads, kv_head),
                                   .v_distinct = share_of(s.v_distinct, n_kv_heads, kv_head),
                                   .features = (float)(s.features / n),
                                   .bytes = share_of(s.bytes, n_kv_heads, kv_head),
@@ -190,17 +191,9 @@ static void fill_reports(const sl_engine *e, const sl_attn_spec *spec, int n_kv,
                                   .samples = share_of(s.samples, n, h),
                                   .ess = NAN,
                                   .score_bound = NAN,
-                                  .error_bound = NAN,
-                                  .kappa = NAN,
-                                  .stated_error = NAN,
                                   .tries = share_of(s.tries, n, h),
                                   .fallback = share_of(s.fallbacks, n, h),
-                                  .kurtosis = NAN,
-                                  .heavy_tail = share_of(s.heavy_tails, n, h),
-                                  .error = NAN,
-                                  .cosine = NAN,
-                                  .bias = NAN,
-                                  .layer_error = NAN};
+                                  .heavy_tail = share_of(s.heavy_tails, n, h)};
     }
 }
 

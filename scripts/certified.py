@@ -32,7 +32,8 @@ from sleigh_runs import model_line
 EPSILONS = (0.05, 0.1, 0.2, 0.3, 0.5)
 DELTAS = (0.05, 0.1, 0.2)
 BUDGETS = (32, 64, 128, 256, 512)
-# Rows a head of the exact plan with the true |mu|, delta 5% and z (../shared/prototype/certified_by_layer.py; METHODS.md).
+# Rows of a head that a simulation in numpy takes at delta 5% with z, epsilons as in EPSILONS. It knows |mu|, so it certifies every
+# layer-step with the fewest rows. Its text is `tiny_text.py --seed 1 --prompt`, the last 24 positions.
 SIMULATED = {"8k": (338, 157, 69, 43, 25), "24k": (786, 331, 129, 75, 41)}
 METHODS = {"santa-pps": "santa-pps", "santa-is": "santa-is:proposal=int8"}
 
@@ -172,7 +173,7 @@ def head(*names):
 
 
 def render_rows(lengths):
-    print("### Rows of a head\ndelta 5%. The simulation plans with the true |mu| and z, and certifies every layer-step.\n")
+    print("### Rows of a head\ndelta 5%. The simulation knows |mu|: it certifies every layer-step with the fewest rows that z allows.\n")
     head("tokens", "method, bound", *(f"epsilon {e:g}" for e in EPSILONS))
     for size, found in lengths.items():
         if size in SIMULATED:
@@ -261,7 +262,7 @@ def render(args):
     with_budgets = {size: found for size, found in lengths.items() if "budgets" in found}
     render_rows(with_stated)
     render_stated(with_stated, lambda e, d: d == 0.05, "Stated errors, delta 5%")
-    render_stated(with_stated, lambda e, d: e == 0.2, "Coverage of the bounds, epsilon 0.2")
+    render_stated(with_stated, lambda e, d: d > 0.05, "Stated errors, delta 10% and 20%")
     render_budgets(with_budgets)
     render_rows_of_budgets(with_budgets)
 

@@ -114,6 +114,31 @@ static void prose_page(void) {
     CHECK_STR(slurp(in_tmp(name), &n), slurp(page, &n));
 }
 
+// A measurement with all its parts, on a short text.
+static void certified(void) {
+    char script[400], results[200];
+    const char *bin = getenv("SLEIGH_BIN");
+    size_t n;
+    skip_with_sanitizers();
+    snprintf(results, sizeof results, "%s", in_tmp("figures"));
+    snprintf(script, sizeof script,
+             "scripts/certified.py --sleigh '%s' --tokens 640 --kinds needle --texts 1 --positions 6 --skip 3 --seeds 1 --score 8 "
+             "--results '%s'",
+             bin ? bin : "build/sleigh", results);
+    run_script(script);
+    const char *said = slurp(in_tmp("said"), &n);
+    CHECK_HAS(said, "\n| 640 | `santa-pps`, chi2 | ");
+    CHECK_HAS(said, "\n| 640 | `santa-is` | 0.2 | 20% | chi2 | ");
+    CHECK_HAS(said, "\n| 640 | `santa-is` | 512 | ");
+}
+
+// The page shows the figures that are kept.
+static void certified_page(void) {
+    size_t n;
+    run_script("scripts/certified.py --render");
+    CHECK_HAS(slurp("docs/results/certified.md", &n), slurp(in_tmp("said"), &n));
+}
+
 // make demo-prose prints a table with a row for each method. The embedded model continues a text of its own kind.
 static void demo_prose_of(const char *model, const char *file) {
     char script[900];
@@ -221,6 +246,8 @@ static const test_case cases[] = {
     {"prose-results", NEEDS_NOTHING, prose_results},
     {"prose-report", NEEDS_NOTHING, prose_report},
     {"prose-page", NEEDS_NOTHING, prose_page},
+    {"certified", NEEDS_NOTHING, certified},
+    {"certified-page", NEEDS_NOTHING, certified_page},
     {"mutations", NEEDS_NOTHING, mutations},
     {"layers", NEEDS_NOTHING, layers},
     {"names", NEEDS_NOTHING, names},

@@ -371,8 +371,8 @@ static void start(layer *l, int first_copy) {
     for (int i = 0; i < COPIES; i++) l->queries[i].sequence = (uint32_t)(first_copy + i);
 }
 
-// Sets the queries and mu of a step, and decodes all copies.
-static void decode_step(layer *l, int step) {
+// Sets the queries of a step and mu, and decodes all copies at the position of a step.
+static void decode_query(layer *l, int query, int step) {
     int n_heads = l->c.geom.n_heads, group = n_heads / l->c.geom.n_kv_heads;
     double unit = sqrt(DIM) * log(2), total;
     sl_attn_stats stats = {0};
@@ -380,10 +380,10 @@ static void decode_step(layer *l, int step) {
     memset(l->mu, 0, n_heads * sizeof *l->mu);
     for (int head = 0; head < n_heads; head++) {
         float *q = l->q + (size_t)head * DIM;
-        int own = head % 8, other = 8 + (3 * step + head) % 16;
+        int own = head % 8, other = 8 + (3 * query + head) % 16;
         q[own] = q[other] = (float)unit;
         if (l->values == ONE_LINE && head > 0) q[own] = q[other] = (float)(4 * unit); // the heavy row has nearly all mass
-        q[SWITCH] = l->values == SWITCHING && step % 10 == 9 ? (float)unit : 0;
+        q[SWITCH] = l->values == SWITCHING && query % 10 == 9 ? (float)unit : 0;
         total = 0;
         for (int j = 0; j < l->n; j++) {
             const bf16 *k = ref_k_row(&l->c, 0, head / group, j), *v = ref_v_row(&l->c, 0, head / group, j);
@@ -408,6 +408,9 @@ static void decode_step(layer *l, int step) {
                                 .reports = l->reports};
     l->spec.method->cpu->decode(&args);
 }
+static void decode_step(layer *l, int step) {
+    decode_query(l, step, step);
+}
 
 typedef struct errors {
     double error, norm, of_out, along; // |e|, |mu| and |mu^| of the layer; e.mu / |mu|^2
@@ -430,6 +433,159 @@ static errors errors_of(const layer *l, int copy) {
     e.along /= e.norm;
     e.error = sqrt(e.error), e.norm = sqrt(e.norm), e.of_out = sqrt(e.of_out);
     return e;
+}
+
+// ---- what a step reports and carries ----
+
+// The sizes p |v| of a head's rows in double precision, and the sum of those below kappa.
+static double sizes_of(const layer *l, int head, double kappa, double *size) {
+    static double p[2000];
+    double mu[DIM], light = 0;
+    int group = l->c.geom.n_heads / l->c.geom.n_kv_heads;
+    ref_attention(&l->c, 0, head, l->q + (size_t)head * DIM, l->n, p, mu);
+    for (int j = 0; j < l->n; j++) {
+        double square = 0;
+        for (int d = 0; d < DIM; d++) square += pow(sl_bf16_to_f32(ref_v_row(&l->c, 0, head / group, j)[d]), 2);
+        size[j] = p[j] * sqrt(square);
+        if (size[j] < kappa) light += size[j];
+    }
+    return light;
+}
+
+// b = z sqrt(kappa sum light) with a norm over all heads, epsilon' = b / (|mu^| - b), and the certificate. Stored sizes are
+// bf16, so rows near kappa can change sides.
+static void reports(void) {
+    static double size[2000];
+    layer l = layer_new("santa-pps:epsilon=0.2:delta=0.1:certify=layer:bound=clt", 2000, 8, 2, GAUSSIAN, 1.5, test_seed);
+    start(&l, 0);
+    for (int step = 0; step < 4; step++) {
+        decode_step(&l, step);
+        for (int copy = 0; copy < 2 && step > 0; copy++) {
+            const sl_attn_report *r = &l.reports[copy * 8];
+            double light = 0, out = errors_of(&l, copy).of_out;
+            for (int head = 0; head < 8; head++) {
+                light += sizes_of(&l, head, r->kappa, size);
+                CHECK(r[head].kappa == r->kappa && r[head].stated_error == r->stated_error &&
+                      r[head].certified == r->certified);
+                CHECK(r[head].samples >= 1);
+            }
+            double b = 1.6448536 * sqrt(r->kappa * light);
+            CHECK_NEAR(r->error_bound * out / b, 1, 0.02);
+            CHECK_NEAR(r->stated_error / (r->error_bound / (1 - r->error_bound)), 1, 1e-5);
+            CHECK_INT(r->certified, r->stated_error <= 0.2);
+        }
+    }
+    layer_free(&l);
+}
+
+// A miss goes dense: the output is exact, and the report says so. A certified layer is sampled.
+static void misses_go_dense(void) {
+    int n_missed = 0, n_certified = 0;
+    layer l = layer_new("santa-pps:epsilon=0.2:delta=0.2:certify=layer:on-miss=dense", 700, 8, 2, RANK_1, 1.5, test_seed);
+    start(&l, 0);
+    for (int step = 0; step < 12; step++) {
+        decode_step(&l, step);
+        for (int i = 0; i < COPIES; i++) {
+            errors e = errors_of(&l, i);
+            int certified = (int)l.reports[i * 8].certified;
+            n_certified += certified, n_missed += !certified;
+            CHECK_INT(e.error < 1e-5 * e.norm, !certified);
+            CHECK_INT(l.reports[i * 8 + 7].fallback, !certified);
+        }
+    }
+    CHECK(n_missed >= 10 && n_certified >= 100);
+    layer_free(&l);
+}
+
+// 1 / nu = sum over heads and pairs of light rows of w w' (u.u')^2, divided by the square of all w. A draw and itself are a
+// pair too. Each step is equal to the step before.
+static double expected_spread(const layer *l, double kappa) {
+    static double size[2000];
+    static float u[300][DIM]; // unit vectors of a head's light rows
+    double pairs = 0, all = 0, alone = 0;
+    for (int head = 0; head < 8; head++) {
+        double light = sizes_of(l, head, kappa, size), of_head = 0;
+        int n = 0;
+        for (int i = 0; i < l->n; i++) {
+            const bf16 *v = ref_v_row(&l->c, 0, head, i);
+            double square = 0;
+            if (size[i] >= kappa) continue;
+            for (int d = 0; d < DIM; d++) square += pow(sl_bf16_to_f32(v[d]), 2);
+            for (int d = 0; d < DIM; d++) u[n][d] = (float)(sl_bf16_to_f32(v[d]) / sqrt(square));
+            size[n++] = size[i];
+        }
+        for (int i = 0; i < n; i++)
+            for (int j = 0; j < n; j++) {
+                float dot = 0;
+                for (int d = 0; d < DIM; d++) dot += u[i][d] * u[j][d];
+                of_head += size[i] * size[j] * dot * dot;
+            }
+        pairs += of_head, all += light, alone += light - of_head / light;
+    }
+    return (pairs + kappa * alone) / all / all;
+}
+
+static void spread_of_values(void) {
+    static const value_kind kinds[] = {GAUSSIAN, RANK_2, LINES};
+    for (int i = 0; i < 3; i++) {
+        double spread = 0;
+        layer l = layer_new("santa-pps:epsilon=0.3:certify=layer:bound=chi2", 300, 8, 8, kinds[i], 0.5, test_seed);
+        start(&l, 0);
+        for (int step = 0; step < 30; step++) decode_query(&l, 0, step);
+        for (int copy = 0; copy < COPIES; copy++)
+            spread += ((const sl_layer_state *)l.queries[copy].state)->threshold.spread / COPIES;
+        CHECK_NEAR(spread / expected_spread(&l, l.reports[0].kappa), 1, 0.15);
+        layer_free(&l);
+    }
+}
+
+// Equal steps reach S rows a head. A head takes 4 S rows where all others have one heavy row, and never more.
+static void carried_budgets(void) {
+    enum { S = 16 };
+    for (int one = 0; one < 2; one++) {
+        double rows = 0;
+        int most = 0;
+        layer l = layer_new("santa-pps:S=16:budget=carried", 700, 8, 8, one ? ONE_LINE : GAUSSIAN, one ? 0.5 : 2, test_seed);
+        start(&l, 0);
+        for (int step = 0; step < 30; step++) {
+            decode_query(&l, one ? step : 0, step);
+            for (int i = 0; i < COPIES * 8; i++) {
+                int samples = (int)l.reports[i].samples;
+                if (step == 0) CHECK_INT(samples, S); // the search
+                if (step >= 20) rows += samples / (10.0 * COPIES * 8);
+                most = samples > most ? samples : most;
+            }
+        }
+        if (!one) CHECK_NEAR(rows, S, 0.5);
+        CHECK(one ? most == 4 * S : most < 4 * S);
+        layer_free(&l);
+    }
+}
+
+// A context of at most 4 S rows searches in every step. A step at another position than the next one searches too.
+static void searches(void) {
+    layer l = layer_new("santa-pps:S=32:budget=carried", 128, 8, 2, GAUSSIAN, 2, test_seed);
+    start(&l, 0);
+    for (int step = 0; step < 4; step++) {
+        decode_step(&l, step);
+        for (int i = 0; i < COPIES * 8; i++) CHECK_INT(l.reports[i].samples, 32);
+    }
+    layer_free(&l);
+    static const char *const specs[] = {"santa-pps:S=32:budget=carried", "santa-pps:epsilon=0.2:certify=layer:bound=chi2"};
+    for (int i = 0; i < 2; i++) {
+        static float out[COPIES * 8 * DIM];
+        l = layer_new(specs[i], 700, 8, 2, GAUSSIAN, 2, test_seed);
+        start(&l, 0);
+        decode_step(&l, 9);
+        memcpy(out, l.out, sizeof out);
+        start(&l, 0);
+        for (int step = 0; step < 4; step++) decode_step(&l, step);
+        decode_step(&l, 9);
+        CHECK(!memcmp(out, l.out, sizeof out));
+        decode_step(&l, 9); // the next step is 10
+        CHECK(!memcmp(out, l.out, sizeof out));
+        layer_free(&l);
+    }
 }
 
 // ---- the mean of the output ----
@@ -606,6 +762,11 @@ static const test_case cases[] = {
     {"spreads", 0, spreads},
     {"threshold-moves", 0, threshold_moves},
     {"controllers-reach-their-aims", 0, controllers_reach_their_aims},
+    {"reports", 0, reports},
+    {"misses-go-dense", 0, misses_go_dense},
+    {"spread-of-values", 0, spread_of_values},
+    {"carried-budgets", 0, carried_budgets},
+    {"searches", 0, searches},
     {"means-of-steps", 0, means_of_steps},
     {"first-steps", 0, first_steps},
     {"later-steps", 0, later_steps},
