@@ -1,7 +1,7 @@
 // tests/attention/test_certified.c - thresholds that a layer carries from step to step, and the stated error of a layer: draws
 // at a known threshold, the rules of threshold.h, the mean of the output, and the share of steps whose error exceeds the stated
-// error. The last two cases print the tables of docs/results/certified.md. SLEIGH_TEST_WHOLE=1 in the environment makes them
-// with many more steps.
+// error. The last three cases print tables of docs/results/certified.md. SLEIGH_TEST_WHOLE=1 in the environment makes them with
+// many more steps.
 #include "attention/stages.h"
 #include "tests/support/draw_inputs.h"
 #include "tests/support/means.h"
