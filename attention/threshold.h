@@ -33,10 +33,13 @@ typedef struct sl_stated {
 } sl_stated;
 
 // The quantile 1 - delta of chi-square with nu = 1 / spread degrees of freedom, divided by nu: the formula of Wilson and
-// Hilferty (1931), scaled so that it is exact, z^2, at nu = 1. At most z^2.
+// Hilferty (1931), scaled so that it is exact, z^2, at nu = 1. At most z^2. At least the quantile of s chi-square of one degree
+// + 1 - s with s^2 = spread: a line with the share s of B, and the rest on many lines. At small delta its quantile is the
+// largest one of all sums of normal squares with this mean and variance.
 static inline SL_HOST_DEVICE double sl_chi2_quantile(const sl_stated *s, double spread) {
     double t = 2.0 / 9 * spread, root = 1 - t + s->one_sided * sqrt(t), most = s->z * s->z;
-    double x = root * root * root * (1 + s->correction * spread);
+    double x = root * root * root * (1 + s->correction * spread), line = 1 + sqrt(spread) * (most - 1);
+    if (x < line) x = line;
     return x < most ? x : most;
 }
 

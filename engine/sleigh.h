@@ -154,9 +154,10 @@ SL_API void sl_engine_describe(const sl_engine *engine, char *buf, size_t size);
 typedef struct sl_attention_work {
     uint64_t bytes, dense_bytes; // read; what dense attention reads
     uint64_t heads, fallbacks;   // query heads served; heads whose method attended to every row instead
-    // Of methods that state an error epsilon' of a layer: layers of all steps; with epsilon' <= epsilon; with no useful bound
+    // Of methods that state an error epsilon' of a layer in each step: stated errors; those that draws certified, epsilon' <=
+    // epsilon; those without a bound. Then the mean and the largest epsilon' with a bound; NaN: none.
     uint64_t layer_steps, certified, unbounded;
-    double stated_error, stated_error_max; // mean and largest of the other epsilon'; NaN: none
+    double stated_error, stated_error_max;
 } sl_attention_work;
 SL_API sl_attention_work sl_engine_attention_work(const sl_engine *engine); // since the engine was made
 

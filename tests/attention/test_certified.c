@@ -1,7 +1,7 @@
 // tests/attention/test_certified.c - thresholds that a layer carries from step to step, and the stated error of a layer: draws
 // at a known threshold, the rules of threshold.h, the mean of the output, and the share of steps whose error exceeds the stated
-// error. The last two cases print the tables of docs/results/certified.md. SLEIGH_TEST_WHOLE=1 in the environment makes them
-// with many more steps.
+// error. The last three cases print tables of docs/results/certified.md. SLEIGH_TEST_WHOLE=1 in the environment makes them with
+// many more steps.
 #include "attention/stages.h"
 #include "tests/support/draw_inputs.h"
 #include "tests/support/means.h"
@@ -151,6 +151,7 @@ static void chi_square_quantiles(void) {
         sl_stated s = sl_stated_of(deltas[i], SL_STATED_CHI2);
         CHECK_NEAR(erfc(s.z / sqrt(2)) / deltas[i], 1, 1e-6);
         CHECK_NEAR(sl_chi2_quantile(&s, 1) / (s.z * s.z), 1, 1e-12);
+        CHECK_NEAR(sl_chi2_quantile(&s, 0), 1, 1e-12);
         double before = 0;
         for (int spread = 1; spread <= 1000; spread++) { // rises with the spread, up to z^2
             double q = sl_chi2_quantile(&s, spread / 1000.0);
@@ -159,8 +160,27 @@ static void chi_square_quantiles(void) {
         }
         for (int k = 0; k < 4; k++) {
             double ratio = sl_chi2_quantile(&s, 1.0 / nus[k]) * nus[k] / exact_quantile(nus[k], deltas[i]);
-            if (!(ratio > 0.995 && ratio < 1.03)) FAIL("nu=%d delta %g: %.4f of the quantile", nus[k], deltas[i], ratio);
+            if (!(ratio > 0.995 && ratio < (deltas[i] < 0.05 ? 2.2 : 1.05)))
+                FAIL("nu=%d delta %g: %.4f of the quantile", nus[k], deltas[i], ratio);
         }
+    }
+}
+
+// |e|^2 = s chi-square of one degree + (1 - s): a line with the share s of B, and the rest on many lines. Satterthwaite's
+// formula has its largest error here. The share of |e| > b follows from the normal distribution.
+static void lines_among_many(void) {
+    static const double deltas[] = {0.2, 0.1, 0.05, 0.01, 0.001}, shares[] = {0.1, 0.2, 0.3, 0.5, 0.7, 1};
+    printf("      | delta | share of B on one line: 0.1 | 0.2 | 0.3 | 0.5 | 0.7 | 1 |\n");
+    for (int i = 0; i < 5; i++) {
+        sl_stated stated = sl_stated_of(deltas[i], SL_STATED_CHI2);
+        printf("      | %g%% |", 100 * deltas[i]);
+        for (int k = 0; k < 6; k++) {
+            double s = shares[k], x = (sl_chi2_quantile(&stated, s * s) - 1 + s) / s, beyond = erfc(sqrt(x / 2));
+            printf(" %.2f%% |", 100 * beyond);
+            CHECK(beyond <= deltas[i] * (1 + 1e-6));
+            CHECK(s < 1 || fabs(beyond / deltas[i] - 1) < 1e-6);
+        }
+        printf("\n");
     }
 }
 
@@ -281,7 +301,7 @@ typedef enum {
     EQUAL_SIGNS, // one channel, all values positive
     LINES,       // one channel, with fair signs, and a heavy row in another channel: the error of a head lies on a line
     ONE_LINE,    // as LINES, and only one head has light rows
-    LINE_AMONG,  // one KV head as in LINES and with larger values, the others Gaussian
+    LINE_AMONG,  // one KV head as in LINES, the others with a mean of 0 in DIM channels, and a heavy row in each
     SWITCHING,   // even rows as in LINES, odd rows Gaussian; in some steps nearly all light mass lies on even rows
     N_VALUES
 } value_kind;
@@ -302,21 +322,22 @@ typedef struct layer {
     sl_attn_report *reports;
 } layer;
 
-static int is_line(const layer *l, int h) {
-    return l->values == LINES || l->values == ONE_LINE || l->values == SWITCHING || (l->values == LINE_AMONG && h == 0);
+// 1: row 0 of the KV head has a third of the mass, and its value is the output.
+static int is_hard(value_kind values) {
+    return values == LINES || values == ONE_LINE || values == LINE_AMONG || values == SWITCHING;
 }
 
 // The value of row j of a KV head. Row 0 is the heavy row of a line.
 static void value_of(const layer *l, int h, int j, uint64_t *rng, double v[DIM]) {
     double x = test_normal(rng), y = test_normal(rng), size = 0.5 + test_uniform(rng);
-    for (int d = 0; d < DIM; d++) v[d] = 1 + test_normal(rng);
-    if (l->values == GAUSSIAN || (l->values == LINE_AMONG && h > 0) || (l->values == SWITCHING && j % 2)) return;
+    double sink = l->values == SWITCHING || l->values == LINE_AMONG ? 24 : 3;
+    for (int d = 0; d < DIM; d++) v[d] = test_normal(rng);
+    if (l->values == LINE_AMONG && h > 0 && j > 0) return;
+    for (int d = 0; d < DIM; d++) v[d] += 1;
+    if (l->values == GAUSSIAN || (l->values == SWITCHING && j % 2)) return;
     memset(v, 0, DIM * sizeof *v);
-    if (is_line(l, h))
-        v[j == 0 ? 0 : 1] = j == 0 ? (l->values == SWITCHING ? 11 : 3)
-                                   : (x < 0 ? -1 : 1) * (l->values == LINE_AMONG  ? 40
-                                                         : l->values == SWITCHING ? 11
-                                                                                  : 1);
+    if (is_hard(l->values))
+        v[j == 0 ? 0 : 1] = j == 0 ? sink : (x < 0 ? -sink / 3 : sink / 3) * (l->values == LINE_AMONG ? 3 : 1);
     else if (l->values == EQUAL_SIGNS)
         v[0] = size;
     else
@@ -334,7 +355,7 @@ static layer layer_new(const char *attn, int n, int n_heads, int n_kv_heads, val
             value_of(&l, h, j, &seed, v);
             for (int d = 0; d < DIM; d++) {
                 int octaves = (int)rint(sharp * test_normal(&seed));
-                if (is_line(&l, h) && j == 0) octaves = sink;
+                if (is_hard(values) && j == 0) octaves = sink;
                 if (values == SWITCHING && d == SWITCH) octaves = j % 2 ? 0 : 8;
                 ((bf16 *)ref_k_row(&l.c, 0, h, j))[d] = sl_f32_to_bf16(d < KEY_CHANNELS ? (float)octaves : 0);
                 ((bf16 *)ref_v_row(&l.c, 0, h, j))[d] = sl_f32_to_bf16((float)v[d]);
@@ -481,7 +502,8 @@ static void reports(void) {
 // A miss goes dense: the output is exact, and the report says so. A certified layer is sampled.
 static void misses_go_dense(void) {
     int n_missed = 0, n_certified = 0;
-    layer l = layer_new("santa-pps:epsilon=0.2:delta=0.2:certify=layer:on-miss=dense", 700, 8, 2, RANK_1, 1.5, test_seed);
+    layer l =
+        layer_new("santa-pps:epsilon=0.2:delta=0.2:certify=layer:bound=clt:on-miss=dense", 700, 8, 2, RANK_1, 1.5, test_seed);
     start(&l, 0);
     for (int step = 0; step < 12; step++) {
         decode_step(&l, step);
@@ -634,14 +656,15 @@ static void check_means(const char *attn, value_kind values, int is_biased) {
 
 static void means_of_steps(void) {
     static const char *const specs[] = {"santa-pps:S=32:budget=carried", "santa-pps:S=32:budget=carried:pps=sys",
-                                        "santa-pps:epsilon=0.2:delta=0.2:certify=layer",
+                                        "santa-pps:epsilon=0.2:delta=0.2:certify=layer:bound=clt",
                                         "santa-pps:epsilon=0.3:certify=layer:bound=bernstein",
                                         "santa-pps:epsilon=0.2:delta=0.1:certify=layer:bound=chi2"};
     static const value_kind kinds[] = {GAUSSIAN, RANK_1};
     printf("      | method | values | copies | bias along mu, steps 2 to %d | standard error | z | certified |\n", STEPS);
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++)
         for (int k = 0; k < 2; k++) check_means(specs[i], kinds[k], 0);
-    for (int k = 0; k < 2; k++) check_means("santa-pps:epsilon=0.2:delta=0.2:certify=layer:on-miss=dense", kinds[k], 1);
+    for (int k = 0; k < 2; k++)
+        check_means("santa-pps:epsilon=0.2:delta=0.2:certify=layer:bound=clt:on-miss=dense", kinds[k], 1);
 }
 
 // ---- coverage ----
@@ -692,7 +715,6 @@ typedef struct setting {
 // 95% interval must reach down to delta, and where errors do not lie on lines, it must lie below delta.
 static void check_setting(const setting *s, const char *bound, int copies, int from, int to) {
     static const double deltas[] = {0.05, 0.1, 0.2};
-    int on_lines = s->values == LINES || s->values == ONE_LINE || s->values == LINE_AMONG || s->values == SWITCHING;
     char missed[3][64], beyond[3][32], heads[3][32], certified[3][32], rows[3][32];
     int n = 0;
     for (int d = 0; d < 3; d++) {
@@ -713,7 +735,7 @@ static void check_setting(const setting *s, const char *bound, int copies, int f
         snprintf(certified[d], sizeof certified[d], "%.0f", 100.0 * c.certified / n);
         snprintf(rows[d], sizeof rows[d], "%.0f", c.rows / c.heads);
         if (!(lower_share(c.missed, n) <= deltas[d]) || !(lower_share(c.beyond, n) <= deltas[d]) ||
-            (!on_lines && !(upper_share(c.missed, n) <= deltas[d])))
+            (!is_hard(s->values) && !(upper_share(c.missed, n) <= deltas[d])))
             FAIL("%s, %s values: %d of %d steps exceed epsilon', %d exceed b", attn, value_names[s->values], c.missed, n,
                  c.beyond);
     }
@@ -727,37 +749,39 @@ static void check_setting(const setting *s, const char *bound, int copies, int f
 #define PPS(EPSILON) "santa-pps:epsilon=" #EPSILON ":certify=layer"
 #define IS(EPSILON) "santa-is:epsilon=" #EPSILON ":proposal=int8"
 static const setting settings[] = {
-    {PPS(0.2), GAUSSIAN, 0.4, 8, 2},  {PPS(0.2), GAUSSIAN, 3, 8, 2},    {PPS(0.2), GAUSSIAN, 1.5, 32, 8},
-    {PPS(0.2), RANK_1, 1, 8, 2},      {PPS(0.2), RANK_1, 1, 32, 8},     {PPS(0.3), RANK_2, 1, 8, 2},
-    {PPS(0.2), EQUAL_SIGNS, 1, 8, 2}, {PPS(0.15), LINES, 0.5, 8, 2},    {PPS(0.1), LINES, 1, 32, 4},
-    {PPS(0.05), ONE_LINE, 0.5, 8, 8}, {PPS(0.02), ONE_LINE, 2, 8, 8},   {PPS(0.5), LINE_AMONG, 0.5, 8, 8},
-    {PPS(0.3), LINE_AMONG, 1, 16, 8}, {PPS(0.3), SWITCHING, 0.5, 8, 2}, {IS(0.3), GAUSSIAN, 1, 8, 2},
-    {IS(0.3), RANK_1, 1, 8, 2},       {IS(0.2), LINES, 0.5, 8, 2},      {IS(0.1), ONE_LINE, 1, 8, 8},
+    {PPS(0.2), GAUSSIAN, 0.4, 8, 2},   {PPS(0.2), GAUSSIAN, 3, 8, 2},    {PPS(0.2), GAUSSIAN, 1.5, 32, 8},
+    {PPS(0.2), RANK_1, 1, 8, 2},       {PPS(0.2), RANK_1, 1, 32, 8},     {PPS(0.3), RANK_2, 1, 8, 2},
+    {PPS(0.2), EQUAL_SIGNS, 1, 8, 2},  {PPS(0.15), LINES, 0.5, 8, 2},    {PPS(0.1), LINES, 1, 32, 4},
+    {PPS(0.05), ONE_LINE, 0.5, 8, 8},  {PPS(0.02), ONE_LINE, 2, 8, 8},   {PPS(0.15), LINE_AMONG, 0.4, 8, 8},
+    {PPS(0.15), LINE_AMONG, 1, 16, 8}, {PPS(0.3), SWITCHING, 0.5, 8, 2}, {IS(0.3), GAUSSIAN, 1, 8, 2},
+    {IS(0.3), RANK_1, 1, 8, 2},        {IS(0.2), LINES, 0.5, 8, 2},      {IS(0.1), ONE_LINE, 1, 8, 8},
 };
 
 static void check_coverage(int copies, int from, int to) {
     static const char *const bounds[] = {"clt", "bernstein", "chi2"};
     printf("      | method | bound | values | scores | heads | layer-steps | misses in %%, delta 5%% | delta 10%% | delta 20%% "
-           "| |e| > b | misses "
-           "of heads | certified | rows a head |\n");
+           "| errors above b | "
+           "misses of heads | certified | rows a head |\n");
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
         for (int bound = is_whole() ? 0 : 2; bound < 3; bound++) {
-            if (bound == 1 && !strncmp(settings[i].method, "santa-is", 8)) continue; // refused
+            // santa-is refuses Bernstein's bound. On other values it is far above every error.
+            if (bound == 1 && (!strncmp(settings[i].method, "santa-is", 8) || !is_hard(settings[i].values))) continue;
             if (!is_whole() && settings[i].heads > 8) continue;
             check_setting(&settings[i], bounds[bound], copies, from, to);
         }
 }
 static void first_steps(void) {
-    check_coverage(is_whole() ? 500 : COPIES, 0, 3);
+    check_coverage(is_whole() ? 250 : COPIES, 0, 3);
 }
 static void later_steps(void) {
-    check_coverage(is_whole() ? 100 : COPIES, is_whole() ? 10 : 4, is_whole() ? 30 : 10);
+    check_coverage(COPIES, is_whole() ? 10 : 4, is_whole() ? 30 : 10);
 }
 
 static const test_case cases[] = {
     {"draws-at-a-threshold", 0, draws_at_a_threshold},
     {"equal-and-empty-rows", 0, equal_and_empty_rows},
     {"chi-square-quantiles", 0, chi_square_quantiles},
+    {"lines-among-many", 0, lines_among_many},
     {"error-bounds", 0, error_bounds},
     {"spreads", 0, spreads},
     {"threshold-moves", 0, threshold_moves},

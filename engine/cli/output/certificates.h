@@ -16,8 +16,7 @@ void cli_certificates_put(json_t *row, const sl_attn_stats *stats);
 // Reads the fields back; a row without them has no layer-steps. 0: a field is out of range.
 int cli_certificates_get(const json_t *row, sl_attn_stats *stats);
 
-// Appends columns of these fields to a table of n columns, if a row of the list has layer-steps. Returns the
-// number of columns.
+// Appends columns of these fields to a table of n columns, if a row of the list has layer-steps. Returns the number of columns.
 enum { CLI_CERTIFICATE_COLUMNS = 2 };
 int cli_certificates_columns(const json_t *rows, cli_column *columns, int n);
 
