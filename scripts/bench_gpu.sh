@@ -20,5 +20,5 @@ SLEIGH_BIN="$bin/sleigh" "$bin/sleigh-test" --gpu -j "$(nproc)" | grep -vE '^ok|
 "$bin/sleigh" bench attn --phase decode --attn "$carried"
 "$bin/sleigh" bench attn --phase decode --query-deviation 1 --attn "$carried"
 "$bin/sleigh" bench attn --phase decode -b 1,8 -d 8k,32k --query-spread 0.75 --attn bernoulli-group+santa-sys:S=128,bernoulli-group
-"$bin/sleigh" bench decode $model -b 6 -d 30k --attn dense,santa-prop,santa-pps,santa-is:S=256
+"$bin/sleigh" bench decode $model -b 6 -d 30k --attn "dense,santa-prop,santa-pps,santa-is:S=256,santa-pps:budget=carried,santa-pps:epsilon=0.2:certify=layer"
 if python3 -c 'import torch' 2>/dev/null; then python3 scripts/bench_peers.py; fi

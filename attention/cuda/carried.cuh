@@ -3,7 +3,7 @@
 // The heads of a step do not wait for each other. Each head stores what its draw says about the next step: a sl_threshold_step.
 // In the next step every head's thread block adds these steps in the order of heads, and computes the layer's kappa from the
 // sum. It does so while keys are still scored, so the plan adds no time. All thread blocks run the same instructions on the
-// same values, so they have the same kappa.
+// same values (move_threshold is not inlined), so they have the same kappa.
 //
 // A layer has two places for a step in the session's state. Steps at even and odd positions alternate. So a head never
 // overwrites a value that another head of the step still reads. A place holds an sl_threshold, which head 0 writes, and
@@ -141,6 +141,16 @@ __device__ sl_threshold_step step_of_search(const size_view &z, double unit, con
 
 // ---- the plan ----
 
+// Moves *t to the step after `sum`. Returns the error bound of that step; 0 for a budget. The function is not inlined, because
+// all kernels must contract its products and sums alike.
+__device__ __noinline__ double move_threshold(const carried_params &c, sl_threshold *t, const sl_threshold_step &sum) {
+    if (c.rows > 0) {
+        sl_threshold_budget(t, &sum, c.rows);
+        return 0;
+    }
+    return sl_threshold_error(t, &sum, &c.stated, c.share, c.aim);
+}
+
 // Computes the threshold of this step. *kappa: in shared memory; 0: the head searches. stores: this thread block stores the
 // threshold. Call __syncthreads before *kappa is read.
 __device__ void plan_threshold(const carried_params &c, const sl_row &row, bool stores, double *stage, double *kappa,
@@ -151,10 +161,7 @@ __device__ void plan_threshold(const carried_params &c, const sl_row &row, bool 
     sl_threshold t = {.next = 0, .kappa = 0, .margin = 0.8, .spread = 1};
     if (row.position > 0 && __ldcg(&before->next) == (uint32_t)row.position) {
         t = {.next = 0, .kappa = __ldcg(&before->kappa), .margin = __ldcg(&before->margin), .spread = __ldcg(&before->spread)};
-        if (c.rows > 0)
-            sl_threshold_budget(&t, &sum, c.rows);
-        else
-            sl_threshold_error(&t, &sum, &c.stated, c.share, c.aim);
+        move_threshold(c, &t, sum);
     }
     if (row.position < c.short_rows) t.kappa = 0;
     t.next = (uint32_t)row.position + 1;
@@ -171,7 +178,7 @@ __device__ void count_certificate(const carried_params &c, const sl_row &row, co
                                   sl_attn_cuda_stats *stats) {
     const sl_threshold *now = threshold_at(c, row, row.position);
     sl_threshold t = {.next = 0, .kappa = __ldcg(&now->kappa), .margin = __ldcg(&now->margin), .spread = __ldcg(&now->spread)};
-    double b = sl_threshold_error(&t, &sum, &c.stated, c.share, c.aim), size = sqrt(sum.squares);
+    double b = move_threshold(c, &t, sum), size = sqrt(sum.squares);
     float stated = (float)(b < size ? b / (size - b) : b > 0 ? INFINITY : 0);
     atomicAdd(&stats->stated, 1ull);
     if (b <= c.share * size) atomicAdd(&stats->certified, 1ull);
