@@ -303,7 +303,6 @@ typedef enum {
     ONE_LINE,    // as LINES, and only one head has light rows
     LINE_AMONG,  // one KV head as in LINES, the others with a mean of 0 in DIM channels, and a heavy row in each
     SWITCHING,   // even rows as in LINES, odd rows Gaussian; in some steps nearly all light mass lies on even rows
-    N_VALUES
 } value_kind;
 static const char *const value_names[] = {
     "Gaussian", "rank 1", "rank 2", "one channel, equal signs", "lines", "one line", "a line among many", "now and then lines"};
