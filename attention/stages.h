@@ -240,7 +240,8 @@ double sl_norm(const float *x, int n); // Euclidean
 
 // ---- draws over the heads of a layer: budget.c ----
 
-enum { SL_BUDGET_MOST = 4 };                            // a head gets from S / 4 to 4 S draws
+// A head gets at most 4 S draws, and with --budget=variance at least S / 4.
+enum { SL_BUDGET_MOST = 4 };
 int sl_budget_is_by_variance(const sl_attn_spec *spec); // 1: --budget=variance, and no stated error
 // Without --budget=variance these two functions do nothing.
 void sl_budget_profile(sl_head *x); // an sl_draw.prepare
@@ -266,22 +267,16 @@ void sl_take_every_row(sl_head *x); // every row that has a size, once; counts a
 double sl_pairs(const sl_head *x, const float *centre);
 
 // The parameters of a stated error, and of its plan for a layer.
+// clang-format off
 #define SL_EPSILON_PARAMS                                                                                                      \
     {"epsilon", SL_PARAM_FLOAT, 0, 0, 1, "relative error that the method states, in place of S; 0: S draws", NULL},            \
-        {"delta", SL_PARAM_FLOAT, 0.05, 1e-9, 0.2, "probability that a stated error is exceeded", NULL}, {                     \
-        "bound", SL_PARAM_CHOICE, 2, 0, 2, "theorem for a stated error", "clt,bernstein,chi2"                                  \
-    }
+    {"delta", SL_PARAM_FLOAT, 0.05, 1e-9, 0.2, "probability that a stated error is exceeded", NULL},                           \
+    {"bound", SL_PARAM_CHOICE, 2, 0, 2, "bound of the error; clt and chi2 hold for many draws", "clt,bernstein,chi2"}
 #define SL_LAYER_PARAMS                                                                                                        \
-    {"on-miss",                                                                                                                \
-     SL_PARAM_CHOICE,                                                                                                          \
-     0,                                                                                                                        \
-     0,                                                                                                                        \
-     1,                                                                                                                        \
-     "a layer whose error is not certified: count it, or attend to every row (a biased estimate)",                             \
-     "report,dense"},                                                                                                          \
-    {                                                                                                                          \
-        "aim", SL_PARAM_FLOAT, 0.75, 0.5, 0.99, "share of the layers of all steps that the plan certifies", NULL               \
-    }
+    {"on-miss", SL_PARAM_CHOICE, 0, 0, 1,                                                                                      \
+     "a layer whose error is not certified: count it, or attend to every row (a biased estimate)", "report,dense"},            \
+    {"aim", SL_PARAM_FLOAT, 0.75, 0.5, 0.99, "share of layer-steps that the plan aims to certify", NULL}
+// clang-format on
 
 // ---- proposals: propose_*.c ----
 

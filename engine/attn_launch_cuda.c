@@ -16,6 +16,15 @@ int sl_cuda_check_method(sl_engine *e, const sl_attn_spec *spec, const char *whe
             "{budget} variance: not offered on a GPU, where no head waits for the others (%s, {attn} %s); use {budget} "
             "even, or {device} cpu",
             where, spec->method->name);
+    if (sl_attn_carries_budget(spec))
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "{budget} carried: not offered on a GPU (%s, {attn} %s); use {budget} even, or {device} cpu", where,
+                       spec->method->name);
+    if (sl_attn_certifies_layer(spec))
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "{epsilon} %g: a GPU does not offer the stated error of a layer (%s, {attn} %s); use santa-pps with "
+                       "{certify} head, or {device} cpu",
+                       sl_attn_get(spec, "epsilon"), where, spec->method->name);
     if (!sl_attn_on_gpu(spec))
         return sl_fail(err, SL_ERR_UNSUPPORTED, "{attn} %s%s%s: not offered on a GPU (%s); use {device} cpu",
                        spec->method->name, spec->plus ? "+" : "", spec->plus ? spec->plus->name : "", where);

@@ -211,7 +211,7 @@ static void spreads(void) {
     for (int i = 0; i < 3; i++) {
         sl_threshold t = {.kappa = 1, .margin = 1, .spread = 0.1};
         sl_threshold_step s = {
-            .total = 1e3, .light = 100, .k = 100, .kappa = 1, .B = 100, .squares = 1e4, .pairs = own[i] * 1e4};
+            .total = 1e3, .light = 100, .k = 100, .kappa = 1, .B = 100, .squares = 1e4, .trace_squares = own[i] * 1e4};
         double b = sl_threshold_error(&t, &s, &stated, 0.2, 0.75);
         CHECK_NEAR(b, sl_error_bound(&stated, of_bound[i], 1, 100, 100), 1e-9);
         CHECK(b <= stated.z * 10 * (1 + 1e-12));
