@@ -79,8 +79,8 @@ static void run(sl_head *x) {
 // A drawn row's summand is at most kappa (Z~ / Z) |v - mu| / (|v| + m), and |v - mu| / (|v| + m) <= max(1, |mu| / m).
 static void measure(sl_head *x) {
     if (!is_certified(x) || n_proposed(x) == 0) return;
-    double proposed = log2((double)sl_masses_total(&x->masses)) + x->masses.top - 38;
-    double widen = exp2(proposed - x->log2_total) * fmax(1, sl_norm(x->out, x->group->head_dim) / size_of_mean(x));
+    double ratio = exp2(sl_masses_log2_total(&x->masses) - x->log2_total); // Z~ / Z^
+    double widen = ratio * fmax(1, sl_norm(x->out, x->group->head_dim) / size_of_mean(x));
     x->step.B *= widen * widen;
     x->step.kappa *= widen;
     for (int page = 0; x->step.light > 0 && page < sl_kv_n_built(x->group->kv); page++)

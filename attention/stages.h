@@ -102,10 +102,11 @@ typedef struct sl_take_all {
 } sl_take_all;
 
 sl_take_all sl_draw_take_all(const sl_masses *size, int S, int shared, sl_uniform u, sl_draws *out);
-// Splits rows at a known kappa >= 1, in units of size: k = light / kappa.
+// Splits rows at a known kappa, 1 <= kappa <= 2^62, in units of size: k = light / kappa.
 sl_take_all sl_split_sizes(const sl_masses *size, uint64_t kappa);
 // Takes every row of size >= kappa once, and draws one light row in each step of kappa on the running size of the light rows:
 // the row at m kappa + floor(u_m kappa / 2^64). The last, partial step may draw none. pi_j = min(1, size_j / kappa).
+// At most n_heavy + k + 1 rows of sl_split_sizes.
 void sl_draw_at(const sl_masses *size, uint64_t kappa, int shared, sl_uniform u, sl_draws *out);
 // Error bound of k draws from light rows of total size `light`, in units of size.
 typedef double (*sl_bound_fn)(const void *ctx, double light, int k);
@@ -141,7 +142,7 @@ typedef struct sl_head {
     sl_rng_id id;
     sl_uniform u;       // of the draws of this head
     double norm_before; // |output| of the step before; -1: no such step
-    double log2_total;  // of sum_j c_j 2^s_j / pi_j, for exact scores s_j of drawn rows
+    double log2_total;  // of sum_j c_j 2^s_j / pi_j, for exact scores s_j of drawn rows; only after sl_combine with refined = 1
     sl_draws draws;
     const bf16 **rows; // scratch [capacity]
     float *coef;       // scratch [capacity]

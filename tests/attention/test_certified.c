@@ -223,6 +223,21 @@ static void spreads(void) {
     CHECK_NEAR(t.spread, 0.1, 1e-12);
 }
 
+// Where heads take every row, kappa follows the B that draws would have had, and the margin stays.
+static void steps_without_draws(void) {
+    sl_stated stated = sl_stated_of(0.05, SL_STATED_CLT);
+    sl_threshold_step s = {.total = 1e3, .kappa = 1, .spared_B = 100, .spared_k = 100, .squares = 1e4};
+    sl_threshold t = {.kappa = 1, .margin = 0.8, .spread = 1};
+    double r = 0.8 * pow(0.2 * 100 / (stated.z * 10), 2);
+    CHECK(sl_threshold_error(&t, &s, &stated, 0.2, 0.75) == 0);
+    CHECK_NEAR(t.kappa, 0.7 + 0.3 * r, 1e-12);
+    CHECK(t.margin == 0.8 && t.spread == 1);
+    s.spared_B = s.spared_k = 0; // one row has all the mass
+    CHECK(sl_threshold_error(&t, &s, &stated, 0.2, 0.75) == 0);
+    CHECK_NEAR(t.kappa, 1.9 * (0.7 + 0.3 * r), 1e-12);
+    CHECK(t.margin == 0.8);
+}
+
 static void threshold_moves(void) {
     CHECK_NEAR(moved(2, 100, 1), 2, 1e-12);
     CHECK_NEAR(moved(2, 100, 0), 1.4, 1e-12);
@@ -494,6 +509,20 @@ static void reports(void) {
             CHECK_NEAR(r->stated_error / (r->error_bound / (1 - r->error_bound)), 1, 1e-5);
             CHECK_INT(r->certified, r->stated_error <= 0.2);
         }
+    }
+    layer_free(&l);
+}
+
+// A stated error that needs more than half of the rows: every head takes every row in every step.
+static void short_contexts(void) {
+    layer l = layer_new("santa-pps:epsilon=0.03:certify=layer:bound=clt", 200, 8, 2, GAUSSIAN, 0.4, test_seed);
+    start(&l, 0);
+    for (int step = 0; step < 30; step++) {
+        decode_step(&l, step);
+        const sl_attn_report *r = l.reports;
+        CHECK_INT(r->certified, 1);
+        CHECK_INT(r->v_rows, l.n);
+        CHECK(r->stated_error == 0 && errors_of(&l, 0).error < 1e-2 * errors_of(&l, 0).norm);
     }
     layer_free(&l);
 }
@@ -784,6 +813,8 @@ static const test_case cases[] = {
     {"error-bounds", 0, error_bounds},
     {"spreads", 0, spreads},
     {"threshold-moves", 0, threshold_moves},
+    {"steps-without-draws", 0, steps_without_draws},
+    {"short-contexts", 0, short_contexts},
     {"controllers-reach-their-aims", 0, controllers_reach_their_aims},
     {"reports", 0, reports},
     {"misses-go-dense", 0, misses_go_dense},
