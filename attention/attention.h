@@ -75,8 +75,9 @@ typedef struct sl_attn_report {
     float score_bound;                // largest distance of a proposed score from its exact score, in nats; 0: no bound
     float error_bound;                // b / |mu^| of methods with a stated error; NaN: the method states none
     uint32_t tries, fallback;         // draws until the stated error held; 1: every row was attended to exactly
-    // of the layer, equal for all query heads. b is the bound of the error of the heads side by side, mu^ their output.
-    float kappa; // threshold of the head's draw; NaN: no carried threshold
+    float kappa;                      // threshold of the head's draw; 0: it took every row; NaN: no carried threshold
+    // of the layer, equal for all query heads. b is the bound of the error of the heads side by side, mu^ their output;
+    // error_bound has the same b and mu^.
     // epsilon' = b / (|mu^| - b), inf where b >= |mu^|; 0 after exact attention; NaN: the method states no error of a layer.
     float stated_error;
     uint32_t certified;  // 1: epsilon' <= epsilon, by draws

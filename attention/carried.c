@@ -22,17 +22,18 @@ int sl_carries_threshold(const sl_attn_spec *spec) {
 
 // ---- before the draws ----
 
-// A search of few rows costs little, and a context that fits into the budget says nothing about the next kappa.
+// A search of few rows costs little. While nearly every row is taken, the rows say little about the next kappa.
 static int is_short(const sl_layer *l) {
     return sl_attn_carries_budget(l->args->spec) && l->query->kv.n_kv <= SL_BUDGET_MOST * (int)sl_attn_get(l->args->spec, "S");
 }
 
 void sl_threshold_plan(sl_layer *l) {
     if (!sl_carries_threshold(l->args->spec)) return;
+    SL_CHECK(l->state);
     sl_threshold *t = &l->state->threshold;
     if (!l->follows) *t = (sl_threshold){.margin = 0.8, .spread = 1};
     if (is_short(l)) t->kappa = 0;
-    for (int h = 0; h < l->args->geom->n_heads; h++) l->heads[h].kappa = t->kappa;
+    for (int h = 0; h < l->args->geom->n_heads; h++) l->heads[h].kappa = t->kappa, l->heads[h].report->kappa = 0;
 }
 
 // ---- the draw of a head ----
@@ -45,6 +46,7 @@ static void keep_step(sl_head *x, sl_take_all r) {
                                   .k = r.k,
                                   .kappa = kappa,
                                   .B = kappa * light};
+    x->report->kappa = (float)kappa;
 }
 
 // Draws at x->kappa, and fills x->step. Returns 0 without draws if the layer has no kappa, or if the head would take more than
@@ -62,6 +64,7 @@ static int draw_carried(sl_head *x, double most, int shared) {
                                   .kappa = width,
                                   .B = width * light};
     x->report->budget = (uint32_t)x->step.rows;
+    x->report->kappa = (float)width;
     if (r.n_heavy + k > most) return 0;
     sl_draw_at(&x->sizes, kappa, shared, x->u, &x->draws);
     return 1;
@@ -111,9 +114,13 @@ void sl_draw_of_layer(sl_head *x, int shared, void (*estimate)(sl_head *x)) {
     if (!certifies) {
         x->report->budget = (uint32_t)(x->kappa > 0 ? most : x->S);
         keep_step(x, sl_draw_take_all(&x->sizes, (int)x->report->budget, shared, x->u, &x->draws));
+        if (x->kappa > 0) x->step.light = x->step.k = 0; // a smaller kappa would give this head no more rows
     } else if (x->kappa > 0) {
+        double k = x->step.k, B = x->step.B, kappa = x->step.kappa; // of the draws that the head does not make
         sl_take_every_row(x);
         keep_step(x, (sl_take_all){.n_heavy = x->sizes.n});
+        x->step.spared_k = k, x->step.spared_B = B, x->step.kappa = kappa;
+        x->report->budget = (uint32_t)x->sizes.n;
     } else {
         search_error(x, estimate);
     }
@@ -164,8 +171,8 @@ static void certify(sl_layer *l, const sl_threshold_step *s) {
     l->goes_dense = !certified && sl_attn_has(spec, "on-miss") && sl_attn_chooses(spec, "on-miss", "dense");
     for (int h = 0; h < l->args->geom->n_heads; h++) {
         sl_attn_report *r = l->heads[h].report;
-        r->error_bound = (float)(b / size);
-        r->stated_error = (float)(b < size ? b / (size - b) : b > 0 ? INFINITY : 0);
+        r->error_bound = (float)(b == 0 ? 0 : b / size);
+        r->stated_error = (float)(b < size ? b / (size - b) : b == 0 ? 0 : INFINITY); // NaN: not bounded
         r->certified = (uint32_t)certified;
     }
 }
@@ -179,10 +186,10 @@ void sl_threshold_settle(sl_layer *l) {
         const sl_head *x = &l->heads[h];
         double norm = sl_norm(x->out, x->group->head_dim);
         s.total += x->step.total, s.rows += x->step.rows, s.light += x->step.light;
-        s.k += x->step.k, s.B += x->step.B, s.pairs += x->step.pairs;
+        s.k += x->step.k, s.B += x->step.B, s.trace_squares += x->step.trace_squares;
+        s.spared_k += x->step.spared_k, s.spared_B += x->step.spared_B;
         s.kappa = fmax(s.kappa, x->step.kappa);
         s.squares += norm * norm;
-        x->report->kappa = (float)x->step.kappa;
     }
     if (sl_attn_carries_budget(spec))
         sl_threshold_budget(&l->state->threshold, &s, sl_attn_get(spec, "S") * n_heads);

@@ -33,7 +33,6 @@ static float size_of_mean(const sl_head *x) {
     bf16 norms[SL_PAGE];
     float sum = 0;
     if (x->norm_before > 0) return 1.25f * (float)x->norm_before;
-    if (n == 0) n = sl_page_rows(g->kv, --page);
     sl_norms_of_page(g, page, norms);
     for (int j = 0; j < n; j++) sum += sl_bf16_to_f32(norms[j]);
     return fmaxf(sum / (float)n, 1e-30f);
@@ -41,7 +40,8 @@ static float size_of_mean(const sl_head *x) {
 
 static void size_norms(const sl_head *x, int page, const bf16 *norms, bf16 *out) {
     float m = size_of_mean(x), factor = exp2f(fminf(sl_quantised_bound(x, page), MOST_BOUND));
-    for (int j = 0; j < SL_PAGE; j++) out[j] = bf16_above(factor * (sl_bf16_to_f32(norms[j]) + m));
+    for (int j = 0, n = sl_page_rows(x->group->kv, page); j < n; j++)
+        out[j] = bf16_above(factor * (sl_bf16_to_f32(norms[j]) + m));
 }
 
 static int is_certified(const sl_head *x) {
@@ -79,13 +79,14 @@ static void run(sl_head *x) {
 // A drawn row's summand is at most kappa (Z~ / Z) |v - mu| / (|v| + m), and |v - mu| / (|v| + m) <= max(1, |mu| / m).
 static void measure(sl_head *x) {
     if (!is_certified(x) || n_proposed(x) == 0) return;
-    double proposed = log2((double)sl_masses_total(&x->masses)) + x->masses.top - 38;
-    double widen = exp2(proposed - x->log2_total) * fmax(1, sl_norm(x->out, x->group->head_dim) / size_of_mean(x));
+    double ratio = exp2(sl_masses_log2_total(&x->masses) - x->log2_total); // Z~ / Z^
+    double widen = ratio * fmax(1, sl_norm(x->out, x->group->head_dim) / size_of_mean(x));
     x->step.B *= widen * widen;
     x->step.kappa *= widen;
-    for (int page = 0; page < sl_kv_n_built(x->group->kv); page++)
+    for (int page = 0; x->step.light > 0 && page < sl_kv_n_built(x->group->kv); page++)
         if (!(sl_quantised_bound(x, page) <= MOST_BOUND)) x->step.B = INFINITY;
-    if (sl_attn_chooses(x->group->args->spec, "bound", "chi2")) x->step.pairs = sl_pairs(x, x->out);
+    if (sl_attn_chooses(x->group->args->spec, "bound", "chi2"))
+        x->step.trace_squares = pow(x->step.kappa, 4) * sl_pairs(x, x->out);
 }
 
 static int by_norm(const sl_attn_spec *spec) {

@@ -68,7 +68,8 @@ static void plan(sl_layer *l) {
 
 static void measure(sl_head *x) {
     const sl_attn_spec *spec = x->group->args->spec;
-    if (sl_attn_certifies_layer(spec) && sl_attn_chooses(spec, "bound", "chi2")) x->step.pairs = sl_pairs(x, NULL);
+    if (sl_attn_certifies_layer(spec) && sl_attn_chooses(spec, "bound", "chi2"))
+        x->step.trace_squares = pow(x->step.kappa, 4) * sl_pairs(x, NULL);
 }
 
 static int keeps(const sl_attn_spec *spec) {

@@ -69,6 +69,10 @@ uint64_t sl_masses_total(const sl_masses *masses) {
     return masses->cum[masses->n_blocks] + masses->uniform * (uint64_t)masses->n;
 }
 
+double sl_masses_log2_total(const sl_masses *masses) {
+    return log2((double)sl_masses_total(masses)) + masses->top - 38; // a mass of 2^top is the integer 2^30 << 8
+}
+
 double sl_masses_share(const sl_masses *masses, uint64_t mass, const sl_masses *of) {
     return ldexp((double)mass / (double)sl_masses_total(of), masses->top - of->top);
 }

@@ -35,7 +35,8 @@ void sl_masses_truncate(sl_masses *masses, int n);
 uint64_t sl_masses_running(const sl_masses *masses, int j); // C_j: mass up to and including row j; C_{-1} = 0
 uint64_t sl_masses_of_row(const sl_masses *masses, int j);  // C_j - C_{j-1}
 void sl_masses_of_block(const sl_masses *masses, int b, uint64_t mass[SL_BLOCK]);
-uint64_t sl_masses_total(const sl_masses *masses); // C_{n-1}
+uint64_t sl_masses_total(const sl_masses *masses);    // C_{n-1}
+double sl_masses_log2_total(const sl_masses *masses); // of sum_j 2^(s_j), up to the rounding of stored masses
 // `mass` of `masses` as a share of the total of `of`.
 double sl_masses_share(const sl_masses *masses, uint64_t mass, const sl_masses *of);
 int sl_masses_out_of_range(const sl_masses *masses); // 1: a score is NaN, too large or too small for stored masses

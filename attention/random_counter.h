@@ -12,7 +12,8 @@
 //   ATTENTION  independent and stratified draws           m, the draw
 //   ATTENTION  systematic draws                           0
 //   ATTENTION  draws of a tile                            t, the tile
-//   ATTENTION  santa-pps with a stated error              sl_try_index(try, m)
+//   ATTENTION  draws at a carried threshold               m, the step of kappa
+//   ATTENTION  searches with a stated error               sl_try_index(try, m)
 //   ATTENTION  uniform sample without replacement         i, the step of the shuffle
 //   FEATURES   Bernoulli trials, stratified               i, the feature
 //   FEATURES   Bernoulli trials, independent              sl_trial_index(t, i, head_dim)

@@ -102,10 +102,11 @@ typedef struct sl_take_all {
 } sl_take_all;
 
 sl_take_all sl_draw_take_all(const sl_masses *size, int S, int shared, sl_uniform u, sl_draws *out);
-// Splits rows at a known kappa >= 1, in units of size: k = light / kappa.
+// Splits rows at a known kappa, 1 <= kappa <= 2^62, in units of size: k = light / kappa.
 sl_take_all sl_split_sizes(const sl_masses *size, uint64_t kappa);
 // Takes every row of size >= kappa once, and draws one light row in each step of kappa on the running size of the light rows:
 // the row at m kappa + floor(u_m kappa / 2^64). The last, partial step may draw none. pi_j = min(1, size_j / kappa).
+// At most n_heavy + k + 1 rows of sl_split_sizes.
 void sl_draw_at(const sl_masses *size, uint64_t kappa, int shared, sl_uniform u, sl_draws *out);
 // Error bound of k draws from light rows of total size `light`, in units of size.
 typedef double (*sl_bound_fn)(const void *ctx, double light, int k);
@@ -141,7 +142,7 @@ typedef struct sl_head {
     sl_rng_id id;
     sl_uniform u;       // of the draws of this head
     double norm_before; // |output| of the step before; -1: no such step
-    double log2_total;  // of sum_j c_j 2^s_j / pi_j, for exact scores s_j of drawn rows
+    double log2_total;  // of sum_j c_j 2^s_j / pi_j, for exact scores s_j of drawn rows; only after sl_combine with refined = 1
     sl_draws draws;
     const bf16 **rows; // scratch [capacity]
     float *coef;       // scratch [capacity]
@@ -240,7 +241,8 @@ double sl_norm(const float *x, int n); // Euclidean
 
 // ---- draws over the heads of a layer: budget.c ----
 
-enum { SL_BUDGET_MOST = 4 };                            // a head gets from S / 4 to 4 S draws
+// A head gets at most 4 S draws, and with --budget=variance at least S / 4.
+enum { SL_BUDGET_MOST = 4 };
 int sl_budget_is_by_variance(const sl_attn_spec *spec); // 1: --budget=variance, and no stated error
 // Without --budget=variance these two functions do nothing.
 void sl_budget_profile(sl_head *x); // an sl_draw.prepare
@@ -266,22 +268,16 @@ void sl_take_every_row(sl_head *x); // every row that has a size, once; counts a
 double sl_pairs(const sl_head *x, const float *centre);
 
 // The parameters of a stated error, and of its plan for a layer.
+// clang-format off
 #define SL_EPSILON_PARAMS                                                                                                      \
     {"epsilon", SL_PARAM_FLOAT, 0, 0, 1, "relative error that the method states, in place of S; 0: S draws", NULL},            \
-        {"delta", SL_PARAM_FLOAT, 0.05, 1e-9, 0.2, "probability that a stated error is exceeded", NULL}, {                     \
-        "bound", SL_PARAM_CHOICE, 2, 0, 2, "theorem for a stated error", "clt,bernstein,chi2"                                  \
-    }
+    {"delta", SL_PARAM_FLOAT, 0.05, 1e-9, 0.2, "probability that a stated error is exceeded", NULL},                           \
+    {"bound", SL_PARAM_CHOICE, 2, 0, 2, "bound of the error; clt and chi2 hold for many draws", "clt,bernstein,chi2"}
 #define SL_LAYER_PARAMS                                                                                                        \
-    {"on-miss",                                                                                                                \
-     SL_PARAM_CHOICE,                                                                                                          \
-     0,                                                                                                                        \
-     0,                                                                                                                        \
-     1,                                                                                                                        \
-     "a layer whose error is not certified: count it, or attend to every row (a biased estimate)",                             \
-     "report,dense"},                                                                                                          \
-    {                                                                                                                          \
-        "aim", SL_PARAM_FLOAT, 0.75, 0.5, 0.99, "share of the layers of all steps that the plan certifies", NULL               \
-    }
+    {"on-miss", SL_PARAM_CHOICE, 0, 0, 1,                                                                                      \
+     "a layer whose error is not certified: count it, or attend to every row (a biased estimate)", "report,dense"},            \
+    {"aim", SL_PARAM_FLOAT, 0.75, 0.5, 0.99, "share of layer-steps that the plan aims to certify", NULL}
+// clang-format on
 
 // ---- proposals: propose_*.c ----
 

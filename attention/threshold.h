@@ -6,8 +6,9 @@
 //
 //   trace Cov <= B = sum over heads of kappa light.
 //
-// A step's kappa follows from earlier steps only, so it does not depend on the step's uniform numbers: the estimate stays
-// unbiased. The rules use +, * and / only. A sequence without an earlier step searches: each head finds its own kappa.
+// The kappa of a decode step follows from earlier decode steps only, so it does not depend on the uniform numbers of this
+// decode step: the estimate stays unbiased. The rules use +, *, / and square roots only. A sequence without an earlier step
+// searches: each head finds its own kappa.
 #ifndef SLEIGH_THRESHOLD_H
 #define SLEIGH_THRESHOLD_H
 
@@ -33,9 +34,9 @@ typedef struct sl_stated {
 } sl_stated;
 
 // The quantile 1 - delta of chi-square with nu = 1 / spread degrees of freedom, divided by nu: the formula of Wilson and
-// Hilferty (1931), scaled so that it is exact, z^2, at nu = 1. At most z^2. At least the quantile of s chi-square of one degree
-// + 1 - s with s^2 = spread: a line with the share s of B, and the rest on many lines. At small delta its quantile is the
-// largest one of all sums of normal squares with this mean and variance.
+// Hilferty (1931), scaled so that it is exact, z^2, at nu = 1. At most z^2. At least 1 + s (z^2 - 1) with s = sqrt(spread):
+// the quantile of s X + 1 - s, X chi-square with one degree of freedom, where the share s of B lies on one line and the rest on
+// very many lines. At small delta no other sum of normal squares with this mean and variance has a larger quantile.
 static inline SL_HOST_DEVICE double sl_chi2_quantile(const sl_stated *s, double spread) {
     double t = 2.0 / 9 * spread, root = 1 - t + s->one_sided * sqrt(t), most = s->z * s->z;
     double x = root * root * root * (1 + s->correction * spread), line = 1 + sqrt(spread) * (most - 1);
@@ -63,14 +64,17 @@ typedef struct sl_threshold {
 
 // A step, summed over the heads of a layer. Sizes are in the unit of kappa.
 typedef struct sl_threshold_step {
-    double total;   // of all sizes
-    double rows;    // expected rows: heavy rows + light / kappa, and at most the ceiling of a head
-    double light;   // of light rows
-    double k;       // steps of kappa: light / kappa
-    double kappa;   // the largest of a head
-    double B;       // kappa light; a method may widen it
-    double pairs;   // sum over pairs of light draws of (u.u')^2, u a draw's unit vector; 0: not counted
-    double squares; // |output|^2
+    double total; // of all sizes
+    double rows;  // expected rows: heavy rows + light / kappa, and at most the ceiling of a head; all rows if all are taken
+    double light; // of light rows
+    double k;     // steps of kappa: light / kappa
+    double kappa; // the largest of a head
+    double B;     // kappa light; a method may widen it
+    // k and B that the draws of a head would have had, where the head took every row instead.
+    double spared_k, spared_B;
+    double trace_squares; // tr C^2: kappa^4 times the sum over pairs of light draws of (u.u')^2, u a draw's unit vector;
+                          // 0: not counted
+    double squares;       // |output|^2
 } sl_threshold_step;
 
 // The next kappa: this step's kappa times 0.7 + 0.3 ratio. Reason: a layer's sharpness changes from token to token, so a
@@ -83,23 +87,26 @@ static inline SL_HOST_DEVICE void sl_threshold_move(sl_threshold *t, const sl_th
     t->kappa = kappa < s->total ? kappa : s->total;
 }
 
-// A budget of `rows` expected rows in a layer. Without light rows kappa does not fall: every row is taken already.
+// A budget of `rows` expected rows in a layer. kappa does not fall without light rows: then it gives no more rows.
 static inline SL_HOST_DEVICE void sl_threshold_budget(sl_threshold *t, const sl_threshold_step *s, double rows) {
     double ratio = s->rows / rows;
     sl_threshold_move(t, s, s->light > 0 || ratio > 1 ? ratio : 1);
 }
 
 // A stated error of `share` = epsilon / (1 + epsilon) of |output|: then |e| <= epsilon |mu| wherever |e| <= b. Returns b of
-// this step. The margin changes so that the share `aim` of all steps is certified: b <= share |output|. (1 + rise)^aim
-// (1 - fall)^(1 - aim) is 1 to first order.
+// this step. The margin changes in steps with draws, so that the share `aim` of them is certified: b <= share |output|. It
+// rises by 0.1 (1 - aim) or falls by 0.1 aim, which cancel if the share is `aim`.
 static inline SL_HOST_DEVICE double sl_threshold_error(sl_threshold *t, const sl_threshold_step *s, const sl_stated *stated,
                                                        double share, double aim) {
     // The spread of the earlier steps is less noisy, but a step whose rows differ from theirs can have its errors on fewer
     // lines.
-    double own = s->pairs > 0 && s->k >= 1 ? s->pairs / (s->k * s->k) : t->spread, spread = own > t->spread ? own : t->spread;
-    double size = sqrt(s->squares), b = sl_error_bound(stated, spread, s->kappa, s->B, s->k), allowed = share * size / b;
-    sl_threshold_move(t, s, b > 0 ? t->margin * allowed * allowed : 4);
-    t->margin *= b <= share * size ? 1 + 0.1 * (1 - aim) : 1 - 0.1 * aim;
+    double own = s->trace_squares > 0 && s->B > 0 ? s->trace_squares / (s->B * s->B) : t->spread;
+    double spread = own > t->spread ? own : t->spread, norm = sqrt(s->squares);
+    double b = sl_error_bound(stated, spread, s->kappa, s->B, s->k);
+    double planned = sl_error_bound(stated, spread, s->kappa, s->B + s->spared_B, s->k + s->spared_k);
+    double allowed = share * norm / planned;
+    sl_threshold_move(t, s, planned > 0 ? t->margin * allowed * allowed : 4);
+    if (s->B > 0) t->margin *= b <= share * norm ? 1 + 0.1 * (1 - aim) : 1 - 0.1 * aim;
     if (t->margin < 0.01) t->margin = 0.01;
     if (t->margin > 2) t->margin = 2;
     t->spread = 0.7 * t->spread + 0.3 * (own < 1 ? own : 1);

@@ -20,17 +20,17 @@ from small_llama import Model, load_weights
 
 
 def tokens_of(args, tok):
-    """The first args.tokens tokens of the text, with BOS."""
+    """args.tokens tokens with BOS: the first ones of the file, or the last ones of the default text, which ends with the question."""
     if args.text:
         with open(args.text, encoding="utf-8") as f:
             text = f.read()
     else:
         context, questions = tiny_text.task_context("needle", random.Random(args.seed), args.tokens + 256, 1)
         text = context + questions[0][0]
-    ids = [tok.bos, *tok.encode(text)]
-    if len(ids) < args.tokens:
-        sys.exit(f"{args.text or 'the text'}: found {len(ids)} tokens, expected at least {args.tokens}")
-    return ids[:args.tokens]
+    ids, n = tok.encode(text), args.tokens - 1
+    if len(ids) < n:
+        sys.exit(f"{args.text or 'the text'}: found {len(ids)} tokens, expected at least {n}")
+    return [tok.bos, *(ids[:n] if args.text else ids[len(ids) - n:])]
 
 
 def states_of(model, ids, steps):

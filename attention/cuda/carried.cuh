@@ -12,7 +12,7 @@
 //
 // With a stated error, the head that finishes last also computes the layer's certificate, for the statistics only.
 //
-// Equal to the CPU's: all fields of a head's step, except `pairs` and `squares`, have the CPU's bits if the stored masses and
+// Equal to the CPU's: all fields of a head's step, except `trace_squares` and `squares`, have the CPU's bits if the stored masses and
 // kappa are equal. The next kappa agrees up to roundings, because nvcc contracts products and sums.
 #ifndef SLEIGH_CARRIED_CUH
 #define SLEIGH_CARRIED_CUH
@@ -122,7 +122,9 @@ __device__ sl_threshold_step step_of_known(const size_view &z, const known_rows 
             .k = x.k,
             .kappa = kappa,
             .B = kappa * light,
-            .pairs = 0,
+            .spared_k = 0,
+            .spared_B = 0,
+            .trace_squares = 0,
             .squares = 0};
 }
 
@@ -135,8 +137,21 @@ __device__ sl_threshold_step step_of_search(const size_view &z, double unit, con
             .k = (double)x.k,
             .kappa = kappa,
             .B = kappa * light,
-            .pairs = 0,
+            .spared_k = 0,
+            .spared_B = 0,
+            .trace_squares = 0,
             .squares = 0};
+}
+
+// The step of a head that searched because it would have taken too many rows: a smaller kappa gives it no more rows.
+__device__ sl_threshold_step at_ceiling(sl_threshold_step step) {
+    step.light = step.k = 0;
+    return step;
+}
+
+// tr C^2 of a head with this sum over pairs of draws.
+__device__ double trace_of(double kappa, double pairs) {
+    return kappa * kappa * kappa * kappa * pairs;
 }
 
 // ---- the plan ----

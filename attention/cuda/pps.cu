@@ -412,7 +412,7 @@ __device__ float search_error(const pps_params &p, block_shared *s, layer_shared
         l->pair_row[thread] = pool_row(p, s, light_row(&s->take, false, s->at.id, sl_try_index(1, 0), number).row);
     if (step > 0) {
         double pairs = pairs_of<DIM>(p.draw.v, s, l, r.k, ceil_div(r.k, (int)step), thread);
-        if (thread == 0) l->step.pairs = pairs;
+        if (thread == 0) l->step.trace_squares = trace_of(l->step.kappa, pairs);
     }
     return out;
 }
@@ -445,7 +445,7 @@ __device__ float draw_known(const pps_params &p, block_shared *s, layer_shared *
     float out = join_columns<DIM>(s->columns, sum, thread);
     if (STATED && step > 0) {
         double pairs = pairs_of<DIM>(p.draw.v, s, l, n_light, ceil_div(n_light, step), thread);
-        if (thread == 0) l->step.pairs = pairs;
+        if (thread == 0) l->step.trace_squares = trace_of(l->step.kappa, pairs);
     }
     return out;
 }
@@ -465,10 +465,14 @@ __device__ __noinline__ rare_result draw_rarely(const pps_params &p, block_share
         x.out = draw_known<DIM, STATED, false>(p, s, l, split, &x.o, thread);
     } else if (!STATED) {
         x.out = search<DIM>(p, s, l, l->kappa > 0 ? p.carried.most : p.draw.S, 0, &x.o, thread);
+        if (thread == 0 && l->kappa > 0) l->step = at_ceiling(l->step);
     } else {
         x.out = l->kappa > 0 ? sum_all<DIM>(p, s, &x.o, thread) : search_error<DIM>(p, s, l, &x.o, thread);
-        if (thread == 0 && x.o.dense)
+        if (thread == 0 && x.o.dense) {
+            const sl_threshold_step planned = l->step; // of the draws that the head does not make, if the layer has a kappa
             l->step = step_of_search(s->take.sizes, l->rows.unit, {.n_heavy = s->at.n, .k = 0, .light = 0});
+            if (l->kappa > 0) l->step.spared_k = planned.k, l->step.spared_B = planned.B, l->step.kappa = planned.kappa;
+        }
     }
     return x;
 }

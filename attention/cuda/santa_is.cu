@@ -339,6 +339,7 @@ __device__ counts draw_of_layer(const is_params &p, block_shared *s, layer_share
     if (!fits) {
         search(s, l->kappa > 0 ? p.carried.most : p.draw.S, thread);
         *step = step_of_search(s->take.sizes, l->rows.unit, s->take.drawn);
+        if (l->kappa > 0) *step = at_ceiling(*step);
     }
     int n_turns = fits ? turns_of_part(whole) : turns_of(&s->take);
     of->lists = max(min(n_turns, p.n_lists), 1), of->parts = min(p.draw.parts, of->lists);

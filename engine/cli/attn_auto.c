@@ -29,7 +29,8 @@ static int is_outdated(const sl_auto_table *t, const sl_auto_table *wanted) {
 static int measure(cli_auto *a, cli_auto_measure *fn, const char *device, const char *path, sl_auto_table *t, sl_error *err) {
     char line[1280], reason[320];
     sl_error why;
-    snprintf(reason, sizeof reason, a->has_table ? "other methods in the table of %s" : "no table for %s", t->device);
+    snprintf(reason, sizeof reason, a->has_table ? "the table of %s has the methods of another version" : "no table for %s",
+             t->device);
     int rc = fn(device, reason, t, &why);
     if (rc && cli_interrupted()) return sl_fail(err, (sl_err)rc, "%s", cli_error_text(&why));
     if (rc) {

@@ -423,16 +423,22 @@ static int runs_on_gpu(const sl_attn_spec *spec) {
     return spec->method == &sl_method_auto || sl_attn_on_gpu(spec);
 }
 
+// What a GPU does not offer, for the line below.
+static const char *name_of(const sl_attn_spec *spec) {
+    if (sl_attn_carries_budget(spec)) return "--budget carried";
+    return sl_attn_certifies_layer(spec) ? "the stated error of a layer" : spec->method->name;
+}
+
 const char *cli_pick_device(const cli_options *o, const sl_attn_spec *specs, int n) {
     const char *missing = o->stats ? "--stats (counts of single heads)" : NULL;
     if (strcmp(o->device, "auto")) return o->device;
     if (!sl_device_is_gpu("auto")) return "cpu";
     for (int i = 0; !missing && i < n; i++)
-        if (!runs_on_gpu(&specs[i])) missing = specs[i].method->name;
+        if (!runs_on_gpu(&specs[i])) missing = name_of(&specs[i]);
     for (int i = 0; !missing && i < o->attn_layers.n; i++) {
         const char *text = strchr(o->attn_layers.items[i], '=');
         sl_attn_spec spec;
-        if (text && !sl_attn_parse(text + 1, &spec, NULL) && !runs_on_gpu(&spec)) missing = spec.method->name;
+        if (text && !sl_attn_parse(text + 1, &spec, NULL) && !runs_on_gpu(&spec)) missing = name_of(&spec);
     }
     if (!missing) return "cuda";
     fprintf(stderr, "device: cpu, because a GPU does not offer %s\n", missing);

@@ -211,7 +211,7 @@ static void spreads(void) {
     for (int i = 0; i < 3; i++) {
         sl_threshold t = {.kappa = 1, .margin = 1, .spread = 0.1};
         sl_threshold_step s = {
-            .total = 1e3, .light = 100, .k = 100, .kappa = 1, .B = 100, .squares = 1e4, .pairs = own[i] * 1e4};
+            .total = 1e3, .light = 100, .k = 100, .kappa = 1, .B = 100, .squares = 1e4, .trace_squares = own[i] * 1e4};
         double b = sl_threshold_error(&t, &s, &stated, 0.2, 0.75);
         CHECK_NEAR(b, sl_error_bound(&stated, of_bound[i], 1, 100, 100), 1e-9);
         CHECK(b <= stated.z * 10 * (1 + 1e-12));
@@ -221,6 +221,21 @@ static void spreads(void) {
     sl_threshold_step none = {.total = 1e3, .light = 100, .k = 100, .kappa = 1, .B = 100, .squares = 1e4};
     CHECK_NEAR(sl_threshold_error(&t, &none, &stated, 0.2, 0.75), sl_error_bound(&stated, 0.1, 1, 100, 100), 1e-9);
     CHECK_NEAR(t.spread, 0.1, 1e-12);
+}
+
+// Where heads take every row, kappa follows the B that draws would have had, and the margin stays.
+static void steps_without_draws(void) {
+    sl_stated stated = sl_stated_of(0.05, SL_STATED_CLT);
+    sl_threshold_step s = {.total = 1e3, .kappa = 1, .spared_B = 100, .spared_k = 100, .squares = 1e4};
+    sl_threshold t = {.kappa = 1, .margin = 0.8, .spread = 1};
+    double r = 0.8 * pow(0.2 * 100 / (stated.z * 10), 2);
+    CHECK(sl_threshold_error(&t, &s, &stated, 0.2, 0.75) == 0);
+    CHECK_NEAR(t.kappa, 0.7 + 0.3 * r, 1e-12);
+    CHECK(t.margin == 0.8 && t.spread == 1);
+    s.spared_B = s.spared_k = 0; // one row has all the mass
+    CHECK(sl_threshold_error(&t, &s, &stated, 0.2, 0.75) == 0);
+    CHECK_NEAR(t.kappa, 1.9 * (0.7 + 0.3 * r), 1e-12);
+    CHECK(t.margin == 0.8);
 }
 
 static void threshold_moves(void) {
@@ -303,7 +318,6 @@ typedef enum {
     ONE_LINE,    // as LINES, and only one head has light rows
     LINE_AMONG,  // one KV head as in LINES, the others with a mean of 0 in DIM channels, and a heavy row in each
     SWITCHING,   // even rows as in LINES, odd rows Gaussian; in some steps nearly all light mass lies on even rows
-    N_VALUES
 } value_kind;
 static const char *const value_names[] = {
     "Gaussian", "rank 1", "rank 2", "one channel, equal signs", "lines", "one line", "a line among many", "now and then lines"};
@@ -495,6 +509,20 @@ static void reports(void) {
             CHECK_NEAR(r->stated_error / (r->error_bound / (1 - r->error_bound)), 1, 1e-5);
             CHECK_INT(r->certified, r->stated_error <= 0.2);
         }
+    }
+    layer_free(&l);
+}
+
+// A stated error that needs more than half of the rows: every head takes every row in every step.
+static void short_contexts(void) {
+    layer l = layer_new("santa-pps:epsilon=0.03:certify=layer:bound=clt", 200, 8, 2, GAUSSIAN, 0.4, test_seed);
+    start(&l, 0);
+    for (int step = 0; step < 30; step++) {
+        decode_step(&l, step);
+        const sl_attn_report *r = l.reports;
+        CHECK_INT(r->certified, 1);
+        CHECK_INT(r->v_rows, l.n);
+        CHECK(r->stated_error == 0 && errors_of(&l, 0).error < 1e-2 * errors_of(&l, 0).norm);
     }
     layer_free(&l);
 }
@@ -785,6 +813,8 @@ static const test_case cases[] = {
     {"error-bounds", 0, error_bounds},
     {"spreads", 0, spreads},
     {"threshold-moves", 0, threshold_moves},
+    {"steps-without-draws", 0, steps_without_draws},
+    {"short-contexts", 0, short_contexts},
     {"controllers-reach-their-aims", 0, controllers_reach_their_aims},
     {"reports", 0, reports},
     {"misses-go-dense", 0, misses_go_dense},

@@ -38,7 +38,8 @@ static sl_threshold_step sum_of_steps(const decode_fixture *r, int s) {
     for (int h = 0; h < n; h++) {
         sum.total += steps[h].total, sum.rows += steps[h].rows, sum.light += steps[h].light, sum.k += steps[h].k;
         sum.kappa = fmax(sum.kappa, steps[h].kappa);
-        sum.B += steps[h].B, sum.pairs += steps[h].pairs, sum.squares += steps[h].squares;
+        sum.spared_k += steps[h].spared_k, sum.spared_B += steps[h].spared_B;
+        sum.B += steps[h].B, sum.trace_squares += steps[h].trace_squares, sum.squares += steps[h].squares;
     }
     free(steps);
     return sum;

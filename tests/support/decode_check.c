@@ -463,9 +463,9 @@ static void check_output(const decode_fixture *r, const drawn_head *h, int s, in
     }
 }
 
-// The kernel's step of a head must have the bits of the CPU's. `pairs` and `squares` follow from the output.
+// The kernel's step of a head must have the bits of the CPU's. `trace_squares` and `squares` follow from the output.
 static void check_step(const decode_fixture *r, const sl_threshold_step *got, const sl_threshold_step *want, int s, int head) {
-    static const char *const names[] = {"total", "rows", "light", "k", "kappa", "B"};
+    static const char *const names[] = {"total", "rows", "light", "k", "kappa", "B", "spared k", "spared B"};
     const double *a = (const double *)got, *b = (const double *)want;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (a[i] != b[i])

@@ -180,6 +180,16 @@ static int allocate_all(sl_bench_attn *b, sl_error *err) {
     return rc || !states ? rc : fill_states(b, err);
 }
 
+static int check_shape(const sl_attn_geom *g, sl_error *err) {
+    int group = g->n_heads / g->n_kv_heads, dim = g->head_dim;
+    int ok = (dim == 64 || dim == 80 || dim == 96 || dim == 128) && ((group >= 1 && group <= 4) || group == 8);
+    return ok ? 0
+              : sl_fail(err, SL_ERR_UNSUPPORTED,
+                        "head_dim %d, %d query heads per KV head: a GPU supports head_dim 64, 80, 96 and 128, and 1 to 4 or 8 "
+                        "query heads per KV head",
+                        dim, group);
+}
+
 int sl_bench_attn_open(const sl_attn_geom *geom, const sl_bench_attn_limits *limits, sl_bench_attn **out, sl_error *err) {
     int n = 0;
     cudaError_t rc = cudaGetDeviceCount(&n);
@@ -190,7 +200,8 @@ int sl_bench_attn_open(const sl_attn_geom *geom, const sl_bench_attn_limits *lim
     if (!b) return sl_fail(err, SL_ERR_MEMORY, "bench: out of memory");
     b->geom = *geom;
     b->limits = *limits;
-    int failed = sl_cuda_check(cudaSetDevice(limits->device), "choosing the GPU", err);
+    int failed = check_shape(geom, err);
+    if (!failed) failed = sl_cuda_check(cudaSetDevice(limits->device), "choosing the GPU", err);
     cudaDeviceGetAttribute(&b->n_sms, cudaDevAttrMultiProcessorCount, limits->device);
     if (!failed) failed = allocate_all(b, err);
     if (failed) {
@@ -354,7 +365,7 @@ static int allocate_step_memory(sl_bench_attn *b, const sl_attn_spec *spec, int 
 // The steps of a series, before and after their replays.
 struct steps {
     sl_bench_attn *b;
-    int n_seqs;
+    int n, n_seqs;            // steps of the series, at most the rows of the shortest sequence
     std::vector<sl_row> rows; // of the last step
     sl_bench_attn_memory memory;
     std::vector<std::vector<bf16>> outputs; // of the first series
@@ -364,10 +375,11 @@ struct steps {
         const sl_attn_geom *g = &b->geom;
         std::vector<sl_row> now = rows;
         size_t row = (size_t)g->n_heads * g->head_dim, step = b->limits.states ? 1 : b->limits.n_seqs;
-        for (sl_row &r : now) r.position = std::max(0, (int)r.position - (b->n_steps - 1 - t));
+        int query = b->n_steps - n + t;
+        for (sl_row &r : now) r.position -= n - 1 - t;
         int rc = sl_cuda_check(cudaMemcpy(b->rows, now.data(), n_seqs * sizeof(sl_row), cudaMemcpyHostToDevice), "rows", err);
         for (int i = 0; !rc && i < n_seqs; i++)
-            rc = sl_cuda_check(cudaMemcpy(b->q + i * row, b->step_q + (t * step + (b->limits.states ? 0 : i)) * row,
+            rc = sl_cuda_check(cudaMemcpy(b->q + i * row, b->step_q + (query * step + (b->limits.states ? 0 : i)) * row,
                                           row * sizeof(bf16), cudaMemcpyDeviceToDevice),
                                "queries", err);
         if (!rc && t == 0) rc = sl_cuda_check(cudaMemset(memory.state, 0, n_seqs * memory.state_size), "state", err);
@@ -385,19 +397,21 @@ struct steps {
     }
 };
 
-// Mean bytes and share of key features that a timed step reads, as the method counts them.
+// Mean bytes and share of key features that a timed step reads, as the method counts them. Reads that depend only on the number
+// of rows are those of the last step. Also compares the outputs of the series with those of the replays.
 static int count_reads(steps *series, const sl_attn_cuda_decode_args *args, int n_untimed, sl_bench_attn_result *out,
                        sl_error *err) {
     const sl_attn_cuda_ops *ops = args->spec->method->cuda;
     sl_bench_attn *b = series->b;
     sl_attn_stats fixed = {};
     sl_attn_cuda_stats counted;
-    int rc = 0, n = b->n_steps - n_untimed;
-    for (int t = 0; !rc && t < b->n_steps; t++) {
+    int rc = 0, n = series->n - n_untimed;
+    for (int t = 0; !rc && t < series->n; t++) {
         rc = series->set(t, err);
         if (!rc && t == n_untimed) rc = sl_cuda_check(cudaMemset(b->stats, 0, sizeof *b->stats), "counters", err);
         if (!rc) ops->decode(args);
         if (!rc) rc = sl_cuda_check(cudaStreamSynchronize(b->stream), "decode", err);
+        if (!rc) rc = series->check(t, args->spec, err);
     }
     if (!rc) rc = sl_cuda_check(cudaMemcpy(&counted, b->stats, sizeof counted, cudaMemcpyDeviceToHost), "counters", err);
     if (rc) return rc;
@@ -417,7 +431,8 @@ int sl_bench_attn_decode(sl_bench_attn *b, const sl_attn_spec *spec, int n_seqs,
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "--attn %s: %d sequences; expected at most %d, the limit of a GPU for this model", spec->method->name,
                        n_seqs, most_seqs);
-    steps series = {.b = b, .n_seqs = n_seqs, .rows = std::vector<sl_row>(n_seqs), .memory = {}, .outputs = {}};
+    int n = std::min(b->n_steps, *std::min_element(n_kv, n_kv + n_seqs));
+    steps series = {.b = b, .n = n, .n_seqs = n_seqs, .rows = std::vector<sl_row>(n_seqs), .memory = {}, .outputs = {}};
     std::vector<sl_row> &rows = series.rows;
     sl_bench_attn_memory &memory = series.memory;
     sl_kv_need need[SL_MAX_NEEDS];
@@ -436,11 +451,11 @@ int sl_bench_attn_decode(sl_bench_attn *b, const sl_attn_spec *spec, int n_seqs,
     args.rows = b->rows, args.q = b->q, args.out = b->out, args.k = b->k, args.v = b->v;
     for (int i = 0; i < n_needs; i++) args.extra[i] = b->extras[i].data, args.extra_size[i] = b->extras[i].size;
     args.stats = b->stats, args.ws = memory.ws, args.stream = b->stream;
-    int n_untimed = std::min<int>(SL_BENCH_UNTIMED, b->n_steps - 1);
-    around a = {.n_series = b->n_steps,
+    int n_untimed = std::min<int>(SL_BENCH_UNTIMED, n - 1);
+    around a = {.n_series = n,
                 .n_untimed = n_untimed,
-                .before = [&](int i) { return series.set(i % b->n_steps, err); },
-                .after = [&](int i) { return series.check(i % b->n_steps, spec, err); }};
+                .before = [&](int i) { return series.set(i % n, err); },
+                .after = [&](int i) { return series.check(i % n, spec, err); }};
     if (!rc)
         rc = time_graph(
             b, repetitions, &out->time, err, [&] { ops->decode(&args); }, a);

@@ -230,22 +230,11 @@ static int gpu_time(void *ctx, const sl_attn_spec *spec, int n_seqs, int n_kv, d
 }
 
 // The same check as in the CUDA backend, which is not open here.
-static int check_shape(const sl_attn_geom *g, sl_error *err) {
-    int group = g->n_heads / g->n_kv_heads, dim = g->head_dim;
-    int ok = (dim == 64 || dim == 80 || dim == 96 || dim == 128) && ((group >= 1 && group <= 4) || group == 8);
-    return ok ? 0
-              : sl_fail(err, SL_ERR_UNSUPPORTED,
-                        "head_dim %d, %d query heads per KV head: a GPU supports head_dim 64, 80, 96 and 128, and 1 to 4 or 8 "
-                        "query heads per KV head",
-                        dim, group);
-}
-
 static int open_gpu(const char *device, const cli_grid *g, const sl_auto_table *t, gpu_clock *c, sl_error *err) {
     const sl_attn_geom geom = geometry_of(t);
     sl_bench_attn_limits limits = {.n_tokens = 1, .query_deviation = t->query_deviation, .device = sl_bench_gpu_index(device)};
     find_limits(g, &limits.n_pages, &limits.n_seqs);
-    int rc = check_shape(&geom, err);
-    return rc ? rc : sl_bench_attn_open(&geom, &limits, &c->bench, err);
+    return sl_bench_attn_open(&geom, &limits, &c->bench, err);
 }
 
 static int calibrate_gpu(const cli_options *o, const cli_grid *g, sl_auto_table *t, sl_error *err) {

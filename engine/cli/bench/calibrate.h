@@ -27,7 +27,7 @@ typedef struct cli_grid {
 int cli_calibrate(const cli_clock *clock, const cli_grid *grid, sl_auto_table *table, sl_error *err);
 
 // Fills everything but the points: the device that `device` (a value of --device, not auto) names, today's date, and the
-// candidates that this device and shape offer. The caller frees *out.
+// candidates that this device and shape offer. The caller frees *out. SL_ERR_DEVICE: there is no such device.
 int cli_calibration_begin(const char *device, const sl_attn_geom *geom, double query_deviation, sl_auto_table *out,
                           sl_error *err);
 // Times table->specs on the GPU `device` over some sizes. Announces the work in a line on stderr: `reason`, the number of

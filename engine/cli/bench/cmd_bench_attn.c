@@ -87,15 +87,15 @@ static void add_standard(plan *p) {
 static int add_sizes(plan *p, const cli_options *o, sl_error *err) {
     static const cli_ints some_batches = {.at = {1, 4}, .n = 2}, some_depths = {.at = {512, 4096}, .n = 2};
     const cli_ints *batches = CLI_GIVEN(o, batches) ? &o->batches : &some_batches;
+    const cli_ints *depths = CLI_GIVEN(o, depths) ? &o->depths : &some_depths;
+    int n_sizes = batches->n * (p->states.q ? 1 : depths->n);
+    if (n_sizes > MAX_SIZES / 2)
+        return sl_fail(err, SL_ERR_ARG, "--batch and --depth: expected at most %d sizes, found %d", MAX_SIZES / 2, n_sizes);
     if (p->states.q) { // every sequence has the rows of the states
         for (int b = 0; b < batches->n; b++) add_decode(p, batches->at[b], p->states.n_rows);
         return 0;
     }
-    const cli_ints *depths = CLI_GIVEN(o, depths) ? &o->depths : &some_depths;
     if (!CLI_GIVEN(o, batches) && !CLI_GIVEN(o, depths)) return add_standard(p), 0;
-    if (batches->n * depths->n > MAX_SIZES / 2)
-        return sl_fail(err, SL_ERR_ARG, "--batch and --depth: expected at most %d sizes, found %d", MAX_SIZES / 2,
-                       batches->n * depths->n);
     for (int d = 0; d < depths->n; d++) {
         if (depths->at[d] == 0)
             return sl_fail(err, SL_ERR_ARG, "--depth 0: expected at least 1, a kernel needs rows to attend to");
