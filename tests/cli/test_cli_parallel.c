@@ -162,8 +162,8 @@ static void jsonl(void) {
     static const int groups[] = {0, 0, 1, 1, 2, 3, 4, 4};
     enum { N = 8 };
     for (int i = 0; i < N; i++) {
-        json_t *line = i % 2 ? json_pack("{s:s, s:s}", "prompt", prompt(i), "id", "named")
-                             : json_pack("{s:s, s:s}", "context", prompt(i), "question", question);
+        json_t *line = i % 2 ? json_pack("{s:s, s:s}", "prompt", prompt(i % N_PROMPTS), "id", "named")
+                             : json_pack("{s:s, s:s}", "context", prompt(i % N_PROMPTS), "question", question);
         if (specs[i]) json_object_set_new(line, "attn", json_string(specs[i]));
         if (i == 4) json_object_set_new(line, "seq", json_integer(77));
         if (i == 0) json_object_set_new(line, "id", json_null()), json_object_set_new(line, "prompt", json_null());
