@@ -43,7 +43,9 @@ from prose_needles import read_books
 # Groups run as parts of their own, so that they can run side by side.
 METHODS = {
     "prop": ["santa-prop:S={32,64,128,256,512}", "santa-sys:S={32,64,128,256,512}"],
-    "pps": ["santa-pps:S={32,64,128,256,512}", "santa-is:S={32,64,128,256,512}", "dense-q:bits=4"],
+    "pps": ["santa-pps:budget=even:S={32,64,128,256,512}", "santa-is:budget=even:S={32,64,128,256,512}", "dense-q:bits=4"],
+    "carried": ["santa-pps:budget=carried:S={32,64,128,256,512}", "santa-is:budget=carried:S={32,64,128,256,512}",
+                "santa-pps:epsilon={0.05,0.1,0.2,0.4}:certify=layer"],
     "flash": ["santa-flash:S={32,64,128,256,512}", "bernoulli:B={4,8,16}", "bernoulli-group:B=8+santa-prop:S=128", "topk:k={64,256,1024}"],
     "others": ["quest:tokens={128,512,1024,2048}", "streaming:window={252,1020,4092,8188}", "magicpig:hits=1:K=8:L={20,40}",
                "magicpig:L={75,150}", "vattention:epsilon={0.05,0.2}",
