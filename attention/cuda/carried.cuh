@@ -91,9 +91,10 @@ __device__ void store_step(const carried_params &c, const sl_row &row, int head,
     for (int i = 0; i < STEP_FIELDS; i++) __stcg((double *)to + i, from[i]);
 }
 
-// Adds the steps that the heads stored at `position`, in the order of heads. Thread 0 gets the sum. All threads of the thread
-// block call the function. stage: [STAGE_DOUBLES] of shared memory.
-__device__ sl_threshold_step sum_steps(const carried_params &c, const sl_row &row, int position, double *stage, int thread) {
+// Adds the steps that the heads stored at `position`, in the order of heads. Returns the sum in shared memory. Only the first
+// warp may read it, because no barrier follows. All threads of the thread block call the function. stage: [STAGE_DOUBLES] of
+// shared memory.
+__device__ const sl_threshold_step *sum_steps(const carried_params &c, const sl_row &row, int position, double *stage, int thread) {
     const double *from = (const double *)(threshold_at(c, row, position) + 1);
     double sum = 0, *sums = stage + STEPS_STAGED * STEP_FIELDS;
     for (int first = 0; first < c.n_heads; first += STEPS_STAGED) {
@@ -110,7 +111,7 @@ __device__ sl_threshold_step sum_steps(const carried_params &c, const sl_row &ro
     }
     if (thread < STEP_FIELDS) sums[thread] = sum;
     if (thread < 32) __syncwarp();
-    return *(const sl_threshold_step *)sums;
+    return (const sl_threshold_step *)sums;
 }
 
 // The step of a head that draws at kappa. most: rows of a head.
@@ -171,12 +172,12 @@ __device__ __noinline__ double move_threshold(const carried_params &c, sl_thresh
 __device__ void plan_threshold(const carried_params &c, const sl_row &row, bool stores, double *stage, double *kappa,
                                int thread) {
     const sl_threshold *before = threshold_at(c, row, row.position - 1);
-    sl_threshold_step sum = sum_steps(c, row, row.position - 1, stage, thread);
+    const sl_threshold_step *sum = sum_steps(c, row, row.position - 1, stage, thread);
     if (thread > 0) return;
     sl_threshold t = {.next = 0, .kappa = 0, .margin = 0.8, .spread = 1};
     if (row.position > 0 && __ldcg(&before->next) == (uint32_t)row.position) {
         t = {.next = 0, .kappa = __ldcg(&before->kappa), .margin = __ldcg(&before->margin), .spread = __ldcg(&before->spread)};
-        move_threshold(c, &t, sum);
+        move_threshold(c, &t, *sum);
     }
     if (row.position < c.short_rows) t.kappa = 0;
     t.next = (uint32_t)row.position + 1;
@@ -216,8 +217,8 @@ __device__ void finish_step(const carried_params &c, const sl_row &row, int seq,
     }
     __syncthreads();
     if (!*is_last || !stats) return;
-    sl_threshold_step sum = sum_steps(c, row, row.position, stage, thread);
-    if (thread == 0) count_certificate(c, row, sum, stats);
+    const sl_threshold_step *sum = sum_steps(c, row, row.position, stage, thread);
+    if (thread == 0) count_certificate(c, row, *sum, stats);
 }
 
 } // namespace
