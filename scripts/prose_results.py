@@ -47,14 +47,15 @@ METHODS = {
     "carried": ["santa-pps:budget=carried:S={32,64,128,256,512}", "santa-is:budget=carried:S={32,64,128,256,512}",
                 "santa-pps:epsilon={0.05,0.1,0.2,0.4}:certify=layer"],
     "flash": ["santa-flash:S={32,64,128,256,512}", "bernoulli:B={4,8,16}", "bernoulli-group:B=8+santa-prop:S=128", "topk:k={64,256,1024}"],
-    "others": ["quest:tokens={128,512,1024,2048}", "streaming:window={252,1020,4092,8188}", "magicpig:hits=1:K=8:L={20,40}",
-               "magicpig:L={75,150}", "vattention:epsilon={0.05,0.2}",
-               "vattention:predictor=quest:top=0.02:base=0.02:epsilon={0.05,0.2,0.4}"],
+    "others": ["santa-flash:S=2048", "quest:tokens={128,512,1024,2048}", "streaming:window={252,1020,4092,8188}",
+               "vattention:epsilon={0.05,0.2}", "vattention:predictor=quest:top=0.02:base=0.02:epsilon={0.05,0.2,0.4}"],
+    "magicpig": ["magicpig:hits=1:K=8:L={20,40}", "magicpig:L={75,150}"],
 }
+ON_CPU = ["magicpig"]  # groups without a GPU version run on the CPU on every machine
 # One or two budgets of each method, for questions and for continuations.
 FEW_METHODS = [
     "santa-prop:S={32,128}", "santa-sys:S=128", "santa-pps:S={32,128}", "santa-is:S={32,128,256}", "santa-flash:S={128,512}",
-    "bernoulli:B=8", "topk:k=256", "quest:tokens={512,1024}", "streaming:window={1020,4092}", "magicpig:L=150",
+    "bernoulli:B=8", "topk:k=256", "quest:tokens={512,1024}", "streaming:window={1020,4092}",
     "vattention:predictor=quest:top=0.02:base=0.02:epsilon=0.2",
 ]
 HISTORIES = ["1k", "4k", "16k", "32k"]
@@ -220,16 +221,16 @@ def all_parts(args):
     sizes = sorted(args.lengths.split(","), key=count, reverse=True)
     few = ",".join(FEW_METHODS)
 
-    def add(name, keep, command, input_name, *flags, model=args.model):
+    def add(name, keep, command, input_name, *flags, model=args.model, device=args.device):
         path = args.input(input_name)
-        where = [] if args.device == "auto" else ["--device", args.device]
+        where = [] if device == "auto" else ["--device", device]
         where += ["-t", str(args.threads)] if args.threads else []
         parts[name] = Part(name, [args.sleigh, command, "-m", model, "--jsonl", path, *flags, *where, "-o", "json"], path, model, keep)
 
     for size in sizes:
         for group, methods in METHODS.items():
             add(f"methods:{size}:{group}", keep_compare, "compare", f"books-{size}", "--no-texts", "--parallel", str(args.parallel),
-                "--attn", ",".join(methods))
+                "--attn", ",".join(methods), device="cpu" if group in ON_CPU else args.device)
     for seed in CONTINUATION_SEEDS:
         add(f"continuations:{sizes[0]}:{seed}", keep_compare, "compare", f"books-{sizes[0]}", "--no-heads", "-n", str(args.score // 2),
             "--ignore-eos", "--temp", str(TEMPERATURE), "--top-k", "0", "--top-p", "1", "--min-p", "0", "--seed", str(seed), "--attn", few)
