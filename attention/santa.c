@@ -12,18 +12,18 @@
 
 #define S_PARAM(DEFAULT)                                                                                                       \
     { "S", SL_PARAM_INT, DEFAULT, 1, 65536, "rows of V drawn per query head", NULL }
-#define BUDGET_PARAM(MOST, WORDS)                                                                                              \
-    { "budget", SL_PARAM_CHOICE, 0, 0, MOST, "split of the draws of a layer over its heads", WORDS }
+#define BUDGET_PARAM(DEFAULT, MOST, WORDS)                                                                                     \
+    { "budget", SL_PARAM_CHOICE, DEFAULT, 0, MOST, "split of the draws of a layer over its heads", WORDS }
 
-static const sl_attn_param params[] = {S_PARAM(128), BUDGET_PARAM(1, "even,variance"), {0}};
+static const sl_attn_param params[] = {S_PARAM(128), BUDGET_PARAM(0, 1, "even,variance"), {0}};
 static const sl_attn_param flash_params[] = {S_PARAM(2048), {0}};
 static const sl_attn_param pps_params[] = {
     S_PARAM(128),
-    BUDGET_PARAM(2, "even,variance,carried"),
+    BUDGET_PARAM(2, 2, "even,variance,carried"),
     {"pps", SL_PARAM_CHOICE, 0, 0, 1, "uniform numbers of the light draws: one per draw, or one for all", "strat,sys"},
     SL_EPSILON_PARAMS,
     SL_LAYER_PARAMS,
-    {"certify", SL_PARAM_CHOICE, 1, 0, 1, "state the error of a layer, or of every head (a biased estimate)", "layer,head"},
+    {"certify", SL_PARAM_CHOICE, 0, 0, 1, "state the error of a layer, or of every head (a biased estimate)", "layer,head"},
     {0},
 };
 

@@ -59,8 +59,8 @@ def stated_methods():
 
 def budget_methods():
     """{specification: (method, budget, S)}"""
-    words = [("santa-pps:S={}", "santa-pps", "even"), ("santa-pps:S={}:budget=carried", "santa-pps", "carried"),
-             ("santa-is:S={}", "santa-is", "even"), ("santa-is:S={}:budget=carried", "santa-is", "carried")]
+    words = [("santa-pps:S={}:budget=even", "santa-pps", "even"), ("santa-pps:S={}:budget=carried", "santa-pps", "carried"),
+             ("santa-is:S={}:budget=even", "santa-is", "even"), ("santa-is:S={}:budget=carried", "santa-is", "carried")]
     return {text.format(s): (method, budget, s) for text, method, budget in words for s in BUDGETS}
 
 

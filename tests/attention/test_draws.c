@@ -41,7 +41,7 @@ static void uniform_part(void) {
     static const uint64_t ends[] = {0, UINT64_MAX};
     sl_error err;
     sl_attn_spec spec;
-    CHECK_OK(sl_attn_parse("santa-is:S=1", &spec, &err), err);
+    CHECK_OK(sl_attn_parse("santa-is:S=1:budget=even", &spec, &err), err);
     sl_attn_decode_args args = {.spec = &spec};
     for (int k = 0; k < N_SHAPES; k++)
         for (int l = 0; l < 3; l++) {

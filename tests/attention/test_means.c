@@ -156,10 +156,12 @@ static void labels(void) {
     } want[] = {
         {"dense", SL_MEAN_EXACT},
         {"santa-pps", SL_MEAN_UNBIASED},
-        {"santa-pps:epsilon=0.2", SL_MEAN_BIASED},
+        {"santa-pps:epsilon=0.2", SL_MEAN_UNBIASED},
+        {"santa-pps:epsilon=0.2:certify=head", SL_MEAN_BIASED},
+        {"santa-pps:epsilon=0.2:on-miss=dense", SL_MEAN_BIASED},
         {"santa-pps:budget=variance", SL_MEAN_UNBIASED},
         {"bernoulli+santa-sys", SL_MEAN_BIASED},
-        {"bernoulli-group+santa-pps:epsilon=0.2", SL_MEAN_BIASED},
+        {"bernoulli-group+santa-pps:epsilon=0.2:certify=head", SL_MEAN_BIASED},
         {"santa-prop", SL_MEAN_BIASED},
         {"santa-flash", SL_MEAN_UNBIASED},
     };
@@ -204,8 +206,8 @@ static void exclusive_parameters(void) {
 // Draws are accepted when the bound is small relative to the estimate, so large estimates are accepted more often. The label
 // says "biased"; this prints the bias. On one channel it must show: without a bias the label would be wrong.
 static void stated_errors_are_biased(void) {
-    static const char *const specs[] = {"santa-pps:epsilon=0.2:delta=0.2", "santa-pps:epsilon=0.4:delta=0.2",
-                                        "santa-pps:epsilon=0.3:delta=0.2:bound=bernstein"};
+    static const char *const specs[] = {"santa-pps:certify=head:epsilon=0.2:delta=0.2", "santa-pps:certify=head:epsilon=0.4:delta=0.2",
+                                        "santa-pps:certify=head:epsilon=0.3:delta=0.2:bound=bernstein"};
     static const int problems[] = {1, 6};
     int n_seen = 0;
     printf("      | method | problem | step before | bias along mu | standard error | z | went dense |\n");

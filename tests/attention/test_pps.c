@@ -317,7 +317,7 @@ static void stated_error(const char *bound, double epsilon, double delta) {
         ref_add_to_values(&c, 1);
         for (int seed = 0; seed < seeds; seed++) {
             char attn[128];
-            snprintf(attn, sizeof attn, "santa-pps:epsilon=%g:delta=%g:bound=%s", epsilon, delta, bound);
+            snprintf(attn, sizeof attn, "santa-pps:certify=head:epsilon=%g:delta=%g:bound=%s", epsilon, delta, bound);
             decode_twice(&c, attn, 2, (uint32_t)(test_seed + seed));
             for (int index = 0; index < 16; index++) {
                 const sl_attn_report *r = &c.reports[index];
@@ -370,7 +370,7 @@ static void stated_error_at_its_hardest(const char *bound, double epsilon, doubl
     char attn[128];
     sl_error err;
     sl_attn_spec spec;
-    snprintf(attn, sizeof attn, "santa-pps:epsilon=%g:delta=%g:bound=%s", epsilon, delta, bound);
+    snprintf(attn, sizeof attn, "santa-pps:certify=head:epsilon=%g:delta=%g:bound=%s", epsilon, delta, bound);
     CHECK_OK(sl_attn_parse(attn, &spec, &err), err);
     for (int k = 0; k < 3; k++) {
         ref_cache c = cache_along_one_channel(2, n, scales[k], test_seed + k);
@@ -458,7 +458,7 @@ static void the_stated_bound_is_as_documented(void) {
         double epsilon = epsilons[i / 3 % 2];
         int bernstein = i / 6;
         char attn[96];
-        snprintf(attn, sizeof attn, "santa-pps:epsilon=%g:delta=0.1:bound=%s", epsilon, bernstein ? "bernstein" : "clt");
+        snprintf(attn, sizeof attn, "santa-pps:certify=head:epsilon=%g:delta=0.1:bound=%s", epsilon, bernstein ? "bernstein" : "clt");
         ref_cache c = ref_cache_new(8, 2, 64, 1, &n, scales[i % 3], test_seed + i);
         ref_add_to_values(&c, 1);
         for (uint32_t seed = 0; seed < 3; seed++) {
@@ -506,7 +506,7 @@ static void plans_leave_room(void) {
         char attn[96];
         sl_error err;
         sl_attn_spec spec;
-        snprintf(attn, sizeof attn, "santa-pps:epsilon=%g:delta=%g:bound=%s", epsilon, delta, bernstein ? "bernstein" : "clt");
+        snprintf(attn, sizeof attn, "santa-pps:certify=head:epsilon=%g:delta=%g:bound=%s", epsilon, delta, bernstein ? "bernstein" : "clt");
         CHECK_OK(sl_attn_parse(attn, &spec, &err), err);
         void *state = calloc(1, spec.method->cpu->state(&c.geom, &spec));
         if (before > 0) {
@@ -536,7 +536,7 @@ static void out_of_reach_is_dense(void) {
         int n = lengths_of[i];
         ref_cache c = ref_cache_new(4, 2, 64, 1, &n, 0, test_seed + i);
         ref_add_to_values(&c, 1);
-        sl_attn_stats st = decode_twice(&c, "santa-pps:epsilon=0.0001", 1, 3);
+        sl_attn_stats st = decode_twice(&c, "santa-pps:certify=head:epsilon=0.0001", 1, 3);
         CHECK_INT(st.fallbacks, 4);
         for (int head = 0; head < 4; head++) {
             CHECK_INT(c.reports[head].samples, n);
@@ -556,13 +556,13 @@ static void rows_rise_as_epsilon_falls(void) {
     uint64_t before = 0;
     for (int i = 0; i < 4; i++) {
         char attn[64];
-        snprintf(attn, sizeof attn, "santa-pps:epsilon=%g", epsilons[i]);
+        snprintf(attn, sizeof attn, "santa-pps:certify=head:epsilon=%g", epsilons[i]);
         sl_attn_stats st = decode_twice(&c, attn, 1, 3);
         if (!(st.v_rows > before))
             FAIL("epsilon %g: %llu rows, before %llu", epsilons[i], (unsigned long long)st.v_rows, (unsigned long long)before);
         before = st.v_rows;
     }
-    sl_attn_stats st = decode_twice(&c, "santa-pps:epsilon=0.0001", 1, 3); // impossible: every head takes every row
+    sl_attn_stats st = decode_twice(&c, "santa-pps:certify=head:epsilon=0.0001", 1, 3); // impossible: every head takes every row
     CHECK_INT(st.fallbacks, 8);
     CHECK_INT(st.v_rows, 8 * n);
     for (int head = 0; head < 8; head++) CHECK(ref_error(&c, 0, head) < 0x1p-8);
@@ -654,13 +654,13 @@ static void a_stated_error_needs_no_budgets(void) {
     float want[8 * 64];
     sl_error err;
     sl_attn_spec spec;
-    CHECK_OK(sl_attn_parse("santa-pps:epsilon=0.3:budget=variance", &spec, &err), err);
+    CHECK_OK(sl_attn_parse("santa-pps:certify=head:epsilon=0.3:budget=variance", &spec, &err), err);
     CHECK_INT(sl_budget_is_by_variance(&spec), 0);
     ref_cache c = ref_cache_new(8, 2, 64, 1, &n, 1, test_seed);
     ref_add_to_values(&c, 1);
-    decode_twice(&c, "santa-pps:epsilon=0.3", 1, 3);
+    decode_twice(&c, "santa-pps:certify=head:epsilon=0.3", 1, 3);
     memcpy(want, c.out, sizeof want);
-    decode_twice(&c, "santa-pps:epsilon=0.3:budget=variance", 1, 3);
+    decode_twice(&c, "santa-pps:certify=head:epsilon=0.3:budget=variance", 1, 3);
     CHECK(!memcmp(want, c.out, sizeof want));
     ref_cache_free(&c);
 }

@@ -212,8 +212,8 @@ static void every_number_once(void) {
                                         "random:S=200",
                                         "vattention:verify=denominator:epsilon=0.03",
                                         "vattention:bound=hoeffding:verify=denominator:epsilon=0.3",
-                                        "santa-pps:epsilon=0.25:delta=0.2",
-                                        "santa-pps:epsilon=0.4:delta=0.2:bound=bernstein"};
+                                        "santa-pps:certify=head:epsilon=0.25:delta=0.2",
+                                        "santa-pps:certify=head:epsilon=0.4:delta=0.2:bound=bernstein"};
     static const int n = 6000;
     sl_error err;
     int n_second = 0;

@@ -698,7 +698,7 @@ static void without_texts(void) {
 // A batch of prompts changes no byte of the output. The prompts and references have different lengths; the last batch is not
 // full.
 static void parallel(void) {
-    static const char attn[] = "santa-prop:S=12,santa-pps:S=8,dense,santa-pps:S=8:budget=carried,"
+    static const char attn[] = "santa-prop:S=12,santa-pps:S=8:budget=even,dense,santa-pps:S=8:budget=carried,"
                                "santa-pps:epsilon=0.3:certify=layer,santa-pps:epsilon=0.3:certify=layer:on-miss=dense";
     char file[16384] = "", path[256];
     result first = {0};

@@ -21,8 +21,8 @@ static const char *const specs[] = {
     "santa-sys:S=1000", // drawn in parts
     "santa-pps:S=128",
     "santa-pps:S=128:pps=sys",
-    "santa-pps:epsilon=0.3",
-    "santa-pps:epsilon=0.3:bound=bernstein",
+    "santa-pps:epsilon=0.3:certify=head",
+    "santa-pps:epsilon=0.3:certify=head:bound=bernstein",
     "santa-pps:S=64:budget=carried",
     "santa-pps:epsilon=0.3:certify=layer:bound=chi2",
     "santa-is:S=64:budget=carried",

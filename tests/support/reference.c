@@ -94,7 +94,19 @@ sl_attn_stats ref_decode_spec(ref_cache *c, const sl_attn_spec *spec, int first,
                                 .ws = &c->ws,
                                 .stats = &stats,
                                 .reports = c->reports};
+    // A query without a state gets an empty one: its sequence has no step before.
+    size_t size = spec->method->cpu->state ? spec->method->cpu->state(&c->geom, spec) : 0;
+    char *states = calloc(n, size + 1);
+    int is_first[n];
+    for (int i = 0; i < n; i++) {
+        sl_attn_query *q = &c->queries[first + i];
+        is_first[i] = size > 0 && !q->state;
+        if (is_first[i]) q->state = states + i * size;
+    }
     spec->method->cpu->decode(&args);
+    for (int i = 0; i < n; i++)
+        if (is_first[i]) c->queries[first + i].state = NULL;
+    free(states);
     return stats;
 }
 
