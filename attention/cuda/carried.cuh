@@ -207,10 +207,11 @@ __device__ void count_certificate(const carried_params &c, const sl_row &row, co
 }
 
 // Stores the step of a head. The thread block that finishes the sequence's layer last computes the certificate. step: in shared
-// memory, of this head; it is overwritten. The first warp calls the function.
+// memory, of this head; it is overwritten. One warp calls the function, and has set *step.
 __device__ void finish_step(const carried_params &c, const sl_row &row, int seq, int head, sl_threshold_step *step,
                             sl_attn_cuda_stats *stats, int lane) {
     int before = 0;
+    __syncwarp();
     if (lane == 0) {
         store_step(c, row, head, *step);
         before = sl_add_ordered(c.finished + seq, 1);

@@ -95,7 +95,7 @@ struct layer_shared {
     known_rows rows;
     double kappa;           // of the layer; 0: the head searches
     sl_threshold_step step; // of the head, set by thread STEP_THREAD
-    uint32_t pair_step;     // every pair_step-th light draw is compared with the others; 0: none
+    int n_light;            // light draws of a stated error
     int pair_row[MOST_PAIRED];
     float inverse_square[MOST_PAIRED], pair_sum[TAKE_WARPS]; // 1 / |v|^2 of the compared rows; 0: |v| is 0
 };
@@ -441,24 +441,27 @@ __device__ float draw_known(const pps_params &p, block_shared *s, layer_shared *
                             int thread) {
     enum { AHEAD = 12 }; // a head with S = 128 draws takes 17 to 20 rows in each warp
     row_sum sum = {};
-    uint32_t step = 0, n_light = 0;
-    if (STATED && p.carried.stated.bound == SL_STATED_CHI2) {
-        n_light = points_below(&s->take, &l->rows, p.shared, s->at.id, split.light);
-        step = pair_step_of(n_light);
-    }
+    uint32_t step = STATED && p.carried.stated.bound == SL_STATED_CHI2 ? pair_step_of((int)split.k + 1) : 0;
+    int n_light = 0;
     auto add = [&](const drawn_row &x, uint32_t m) {
         o->n_samples += __popc(__ballot_sync(~0u, x.row >= 0));
-        if (STATED && step > 0 && x.size > 0 && m % step == 0) l->pair_row[m / step] = pool_row(p, s, x.row);
+        if (STATED && step > 0) {
+            n_light += __popc(__ballot_sync(~0u, x.size > 0));
+            uint32_t i = m / step;
+            if (x.size > 0 && i * step == m) l->pair_row[i] = pool_row(p, s, x.row);
+        }
         o->n_read += add_row<DIM, AHEAD>(p, s, x, &sum, thread);
     };
     if (LISTED)
         take_part(&s->take, &l->rows, whole_head(split), p.shared, s->at.id, thread, add);
     else
         take_parts(&s->take, &l->rows, split, p.shared, s->at.id, thread, add);
+    if (STATED && step > 0 && thread % 32 == 0) atomicAdd(&l->n_light, n_light);
     float out = join_columns<DIM>(s->columns, sum, thread);
     if (LISTED && thread == STEP_THREAD) l->step = known_step<STATED>(p, s, l, split_known(&s->take, &l->rows));
     if (STATED && step > 0) {
-        double pairs = pairs_of<DIM>(p.draw.v, s, l, n_light, ceil_div(n_light, step), thread);
+        int n = l->n_light;
+        double pairs = pairs_of<DIM>(p.draw.v, s, l, n, ceil_div(n, (int)step), thread);
         if (thread == STEP_THREAD) l->step.trace_squares = trace_of(l->step.kappa, pairs);
     }
     return out;
@@ -577,6 +580,7 @@ template <int DIM, int MODE> __global__ void __maxnreg__(96) pps_draw_kernel(con
         s->take.newest = newest_norms_of(scores, seq_head)->norm, s->take.n_built = row.position / SL_PAGE * SL_PAGE;
         s->take.page = s->page;
     }
+    if (MODE == BY_LAYER && thread == 0) l->n_light = 0;
     take_all_prepare(&s->take, memory + SHARED_BYTES + (HAS_LAYER ? LAYER_BYTES : 0),
                      scores.size_mass + (masses.mass - scores.mass), masses.w, masses.stride, row.position + 1, 0, id, thread);
     wait_done(scores.done + seq_head, done_target(SCORE_WARPS, row.position + 1), thread);
@@ -603,17 +607,23 @@ template <int DIM, int MODE> __global__ void __maxnreg__(96) pps_draw_kernel(con
     int before = release_seq_head(p.draw.released + seq_head, seq_head == scores.n_seqs * scores.n_kv_heads - 1, thread);
     if (thread < DIM) p.draw.out[(size_t)index * DIM + thread] = __bfloat16_as_ushort(__float2bfloat16_rn(out));
     if (MODE == CARRIED && thread == STEP_THREAD) store_step(p.carried, row, head, l->step);
-    count(p.draw.stats, o, DIM * sizeof(bf16), thread);
+    if (MODE == BY_LAYER) { // in another warp than the first, which releases the masses meanwhile
+        float square = sl_sum_lanes(out * out);
+        if (thread % 32 == 0) s->square[thread / 32] = square;
+        __syncthreads();
+        if (thread == STEP_THREAD) {
+            double sum = 0;
+            for (int i = 0; i < TAKE_WARPS; i++) sum += s->square[i];
+            l->step.squares = sum;
+        }
+        if (thread / 32 == PLAN_WARP) finish_step(p.carried, row, seq, head, &l->step, p.draw.stats, thread % 32);
+    }
+    count(p.draw.stats, o, DIM * sizeof(bf16), thread); // after the stores of the step, which must not wait for it
     before = thread < 32 ? __shfl_sync(~0u, before, 0) : 0;
     if (thread < 32 && before == scores.group - 1) { // the last head of the seq_head
         if (thread == 0) p.draw.released[seq_head] = scores.done[seq_head] = scores.newest_done[seq_head] = 0;
         discard_stored(scores, seq_head, row.position + 1, thread, 32);
     }
-    if (MODE != BY_LAYER) return;
-    double norm = norm_of(s, out, thread); // after its barriers the first warp may read l->step
-    if (thread >= 32) return;
-    if (thread == 0) l->step.squares = norm * norm;
-    finish_step(p.carried, row, seq, head, &l->step, p.draw.stats, thread);
 }
 
 // ---- launch ----
