@@ -1,8 +1,8 @@
 // attention/cuda/carried.cuh - the threshold kappa that a layer carries from step to step, on CUDA (carried.c, threshold.h).
 //
 // The heads of a step do not wait for each other. Each head stores what its draw says about the next step: a sl_threshold_step.
-// In the next step every head's thread block adds these steps in the order of heads, and computes the layer's kappa from the
-// sum. It does so while keys are still scored, so the plan adds no time. All thread blocks run the same instructions on the
+// In the next step one warp of every head's thread block adds these steps in a fixed order, and computes the layer's kappa from
+// the sum. It does so while keys are still scored, so the plan adds no time. All thread blocks run the same instructions on the
 // same values (move_threshold is not inlined), so they have the same kappa.
 //
 // A layer has two places for a step in the session's state. Steps at even and odd positions alternate. So a head never
@@ -12,8 +12,8 @@
 //
 // With a stated error, the head that finishes last also computes the layer's certificate, for the statistics only.
 //
-// Equal to the CPU's: all fields of a head's step, except `trace_squares` and `squares`, have the CPU's bits if the stored masses and
-// kappa are equal. The next kappa agrees up to roundings, because nvcc contracts products and sums.
+// Equal to the CPU's: all fields of a head's step, except `trace_squares` and `squares`, have the CPU's bits if the stored
+// masses and kappa are equal. The next kappa agrees up to roundings, because nvcc contracts products and sums.
 #ifndef SLEIGH_CARRIED_CUH
 #define SLEIGH_CARRIED_CUH
 
@@ -28,15 +28,10 @@ namespace {
 
 enum {
     STEP_FIELDS = sizeof(sl_threshold_step) / sizeof(double),
-    STEPS_STAGED = 64,                               // heads whose steps lie in shared memory together
-    STAGE_DOUBLES = (STEPS_STAGED + 1) * STEP_FIELDS // and the sum
+    STEP_PARTS = 32 / STEP_FIELDS, // parts of a warp that add the steps of different heads
+    STEPS_AHEAD = 11,              // loads of a lane in flight: with 32 heads, all loads are
+    PLAN_WARP = TAKE_WARPS - 1,    // warp 0 waits for the scores meanwhile
 };
-static_assert(STAGE_DOUBLES * sizeof(double) <= sizeof(known_lists), "stage_of");
-
-// [STAGE_DOUBLES] of shared memory, over the lists of rows.
-__device__ double *stage_of(take_space *s) {
-    return (double *)&s->lists;
-}
 
 struct carried_params {
     size_t state_at; // of this layer in a session's state: two places
@@ -91,27 +86,28 @@ __device__ void store_step(const carried_params &c, const sl_row &row, int head,
     for (int i = 0; i < STEP_FIELDS; i++) __stcg((double *)to + i, from[i]);
 }
 
-// Adds the steps that the heads stored at `position`, in the order of heads. Returns the sum in shared memory. Only the first
-// warp may read it, because no barrier follows. All threads of the thread block call the function. stage: [STAGE_DOUBLES] of
-// shared memory.
-__device__ const sl_threshold_step *sum_steps(const carried_params &c, const sl_row &row, int position, double *stage, int thread) {
+// Adds the steps that the heads stored at `position`. One warp calls the function. Lane f + STEP_FIELDS i adds field f of heads
+// i, i + STEP_PARTS, ... to: in shared memory; after the call the warp may read it.
+__device__ void sum_steps(const carried_params &c, const sl_row &row, int position, sl_threshold_step *to, int lane) {
     const double *from = (const double *)(threshold_at(c, row, position) + 1);
-    double sum = 0, *sums = stage + STEPS_STAGED * STEP_FIELDS;
-    for (int first = 0; first < c.n_heads; first += STEPS_STAGED) {
-        int n = min(c.n_heads - first, (int)STEPS_STAGED);
-        __syncthreads();
-#pragma unroll 1
-        for (int i = thread; i < n * STEP_FIELDS; i += TAKE_THREADS) stage[i] = __ldcg(from + first * STEP_FIELDS + i);
-        __syncthreads();
-#pragma unroll 4
-        for (int h = 0; thread < STEP_FIELDS && h < n; h++) {
-            double x = stage[h * STEP_FIELDS + thread];
-            sum = thread == offsetof(sl_threshold_step, kappa) / sizeof(double) ? fmax(sum, x) : sum + x;
+    int field = lane % STEP_FIELDS, part = lane / STEP_FIELDS;
+    bool is_kappa = field == offsetof(sl_threshold_step, kappa) / sizeof(double);
+    double sum = 0;
+    for (int first = part; first < c.n_heads; first += STEP_PARTS * STEPS_AHEAD) {
+        double x[STEPS_AHEAD];
+#pragma unroll
+        for (int i = 0; i < STEPS_AHEAD; i++) {
+            int h = first + STEP_PARTS * i;
+            x[i] = h < c.n_heads && part < STEP_PARTS ? __ldcg(from + h * STEP_FIELDS + field) : 0;
         }
+#pragma unroll
+        for (int i = 0; i < STEPS_AHEAD; i++) sum = !is_kappa ? sum + x[i] : x[i] > sum ? x[i] : sum;
     }
-    if (thread < STEP_FIELDS) sums[thread] = sum;
-    if (thread < 32) __syncwarp();
-    return (const sl_threshold_step *)sums;
+    double second = __shfl_sync(~0u, sum, lane + STEP_FIELDS), third = __shfl_sync(~0u, sum, lane + 2 * STEP_FIELDS);
+    static_assert(STEP_PARTS == 3, "the sum of the parts");
+    sum = is_kappa ? fmax(sum, fmax(second, third)) : sum + second + third;
+    if (part == 0) ((double *)to)[field] = sum;
+    __syncwarp();
 }
 
 // The step of a head that draws at kappa. most: rows of a head.
@@ -167,18 +163,22 @@ __device__ __noinline__ double move_threshold(const carried_params &c, sl_thresh
     return sl_threshold_error(t, &sum, &c.stated, c.share, c.aim);
 }
 
-// Computes the threshold of this step. *kappa: in shared memory; 0: the head searches. stores: this thread block stores the
-// threshold. Call __syncthreads before *kappa is read.
-__device__ void plan_threshold(const carried_params &c, const sl_row &row, bool stores, double *stage, double *kappa,
+// Computes the threshold of this step. *kappa, *sum: in shared memory. *kappa 0: the head searches. stores: this thread block
+// stores the threshold. All threads of the thread block call the function; one warp computes. All its loads are in flight
+// together. Call __syncthreads before *kappa is read.
+__device__ void plan_threshold(const carried_params &c, const sl_row &row, bool stores, sl_threshold_step *sum, double *kappa,
                                int thread) {
+    if (thread / 32 != PLAN_WARP) return;
     const sl_threshold *before = threshold_at(c, row, row.position - 1);
-    const sl_threshold_step *sum = sum_steps(c, row, row.position - 1, stage, thread);
-    if (thread > 0) return;
-    sl_threshold t = {.next = 0, .kappa = 0, .margin = 0.8, .spread = 1};
-    if (row.position > 0 && __ldcg(&before->next) == (uint32_t)row.position) {
-        t = {.next = 0, .kappa = __ldcg(&before->kappa), .margin = __ldcg(&before->margin), .spread = __ldcg(&before->spread)};
+    uint32_t next = __ldcg(&before->next);
+    sl_threshold t = {
+        .next = 0, .kappa = __ldcg(&before->kappa), .margin = __ldcg(&before->margin), .spread = __ldcg(&before->spread)};
+    sum_steps(c, row, row.position - 1, sum, thread % 32);
+    if (thread % 32 > 0) return;
+    if (row.position > 0 && next == (uint32_t)row.position)
         move_threshold(c, &t, *sum);
-    }
+    else
+        t = {.next = 0, .kappa = 0, .margin = 0.8, .spread = 1};
     if (row.position < c.short_rows) t.kappa = 0;
     t.next = (uint32_t)row.position + 1;
     *kappa = t.kappa;
@@ -206,19 +206,23 @@ __device__ void count_certificate(const carried_params &c, const sl_row &row, co
     atomicMax(&stats->stated_most, (unsigned long long)__float_as_uint(stated));
 }
 
-// Stores the step of a head. The thread block that finishes the sequence's layer last computes the certificate. step: of
-// thread 0. is_last: in shared memory. All threads of the thread block call the function.
-__device__ void finish_step(const carried_params &c, const sl_row &row, int seq, int head, const sl_threshold_step &step,
-                            double *stage, int *is_last, sl_attn_cuda_stats *stats, int thread) {
-    if (thread == 0) {
-        store_step(c, row, head, step);
-        *is_last = sl_add_ordered(c.finished + seq, 1) == c.n_heads - 1;
-        if (*is_last) c.finished[seq] = 0;
+// Stores the step of a head. The thread block that finishes the sequence's layer last computes the certificate. step: in shared
+// memory, of this head; it is overwritten. One warp calls the function, and has set *step.
+__device__ void finish_step(const carried_params &c, const sl_row &row, int seq, int head, sl_threshold_step *step,
+                            sl_attn_cuda_stats *stats, int lane) {
+    int before = 0;
+    __syncwarp();
+    if (lane == 0) {
+        store_step(c, row, head, *step);
+        before = sl_add_ordered(c.finished + seq, 1);
     }
-    __syncthreads();
-    if (!*is_last || !stats) return;
-    const sl_threshold_step *sum = sum_steps(c, row, row.position, stage, thread);
-    if (thread == 0) count_certificate(c, row, *sum, stats);
+    before = __shfl_sync(~0u, before, 0);
+    __syncwarp(); // orders the reads of the other lanes after the addition
+    if (before != c.n_heads - 1) return;
+    if (lane == 0) c.finished[seq] = 0;
+    if (!stats) return;
+    sum_steps(c, row, row.position, step, lane);
+    if (lane == 0) count_certificate(c, row, *step, stats);
 }
 
 } // namespace

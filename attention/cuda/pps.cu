@@ -37,6 +37,7 @@ enum {
     SCORE_THREADS = 32 * (1 + SCORE_WARPS) + NORM_THREADS,
     MOST_TRIES = 3,   // after so many tries the head reads all rows
     MOST_PAIRED = 64, // light draws of a head that are compared with each other
+    STEP_THREAD = TAKE_THREADS - 1,
 };
 
 enum pps_mode { EVEN, BY_HEAD, CARRIED, BY_LAYER };
@@ -93,11 +94,10 @@ struct block_shared {
 struct layer_shared {
     known_rows rows;
     double kappa;           // of the layer; 0: the head searches
-    sl_threshold_step step; // of the head
-    int is_last;            // of the sequence's heads
-    uint32_t pair_step;     // every pair_step-th light draw is compared with the others; 0: none
+    sl_threshold_step step; // of the head, set by thread STEP_THREAD
+    int n_light;            // light draws of a stated error
     int pair_row[MOST_PAIRED];
-    float square[MOST_PAIRED], pair_sum[TAKE_WARPS];
+    float inverse_square[MOST_PAIRED], pair_sum[TAKE_WARPS]; // 1 / |v|^2 of the compared rows; 0: |v| is 0
 };
 enum {
     SCORE_SHARED_BYTES = (sizeof(score_shared) + 127) / 128 * 128,
@@ -340,7 +340,8 @@ template <int DIM> __device__ float certify(const pps_params &p, block_shared *s
 // ---- a threshold of the layer ----
 
 // The pairs of the head's light draws (carried.c, sl_pairs). The rows of V are l->pair_row[0, n). n_light: light draws. All
-// rows are compared in one product V V^T of bf16 mma: warp w has columns 8 w .. 8 w + 7. The rows of V lie over the lists.
+// rows are compared in one product V V^T of bf16 mma: warp w has columns 8 w .. 8 w + 7. The rows of V lie over the lists: call
+// __syncthreads after the last use of the lists and before this.
 template <int DIM> __device__ double pairs_of(const bf16 *v, block_shared *s, layer_shared *l, int n_light, int n, int thread) {
     enum { STRIDE = DIM + 8, PIECES = DIM / 8, TILES = MOST_PAIRED / 16 };
     static_assert(MOST_PAIRED * STRIDE * sizeof(bf16) <= sizeof(known_lists), "the tile");
@@ -348,7 +349,6 @@ template <int DIM> __device__ double pairs_of(const bf16 *v, block_shared *s, la
     bf16 *tile = (bf16 *)&s->take.lists;
     int lane = thread % 32, warp = thread / 32, g = lane / 4, q = lane % 4, n_pairs = n * (n - 1) / 2;
     float c[TILES][4] = {}, sum = 0, all = 0;
-    __syncthreads();
     for (int i = thread; i < MOST_PAIRED * PIECES; i += TAKE_THREADS) {
         int row = i / PIECES, piece = i % PIECES;
         *(uint4 *)(tile + row * STRIDE + piece * 8) =
@@ -368,14 +368,14 @@ template <int DIM> __device__ double pairs_of(const bf16 *v, block_shared *s, la
 #pragma unroll
     for (int i = 0; i < 4 * TILES; i++) {
         int row = 16 * (i / 4) + g + i % 4 / 2 * 8, column = 8 * warp + 2 * q + i % 2;
-        if (row == column) l->square[row] = c[i / 4][i % 4];
+        if (row == column) l->inverse_square[row] = c[i / 4][i % 4] > 1e-30f ? __fdividef(1, c[i / 4][i % 4]) : 0;
     }
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < 4 * TILES; i++) {
         int row = 16 * (i / 4) + g + i % 4 / 2 * 8, column = 8 * warp + 2 * q + i % 2;
-        float x = c[i / 4][i % 4], squares = l->square[row] * l->square[column];
-        if (column < row && row < n) sum += squares > 0 ? x * x / squares : 1;
+        float x = c[i / 4][i % 4], a = l->inverse_square[row], b = l->inverse_square[column];
+        if (column < row && row < n) sum += a > 0 && b > 0 ? (x * a) * (x * b) : 1;
     }
     sum = sl_sum_lanes(sum);
     if (lane == 0) l->pair_sum[warp] = sum;
@@ -394,7 +394,7 @@ __device__ uint32_t pair_step_of(int n_light) {
 template <int DIM>
 __device__ float search(const pps_params &p, block_shared *s, layer_shared *l, int S, uint32_t index, outcome *o, int thread) {
     take_all_solve(&s->take, S, NULL, thread);
-    if (thread == 0) l->step = step_of_search(s->take.sizes, l->rows.unit, s->take.drawn);
+    if (thread == STEP_THREAD) l->step = step_of_search(s->take.sizes, l->rows.unit, s->take.drawn);
     return sum_draws<DIM>(p, s, index, o, thread);
 }
 
@@ -411,8 +411,9 @@ __device__ float search_error(const pps_params &p, block_shared *s, layer_shared
     if (step > 0 && number < (uint32_t)r.k)
         l->pair_row[thread] = pool_row(p, s, light_row(&s->take, false, s->at.id, sl_try_index(1, 0), number).row);
     if (step > 0) {
+        __syncthreads();
         double pairs = pairs_of<DIM>(p.draw.v, s, l, r.k, ceil_div(r.k, (int)step), thread);
-        if (thread == 0) l->step.trace_squares = trace_of(l->step.kappa, pairs);
+        if (thread == STEP_THREAD) l->step.trace_squares = trace_of(l->step.kappa, pairs);
     }
     return out;
 }
@@ -422,30 +423,46 @@ __device__ void wait_if_late(const pps_params &p, int index) {
     if (index >= p.late && index < p.late_end) sl_wait_previous();
 }
 
-// Column `thread` of the output of a head that draws at kappa. LISTED: split.is_listed.
+// Most rows of a head that draws at kappa.
+template <bool STATED> __device__ double most_rows(const pps_params &p, const block_shared *s) {
+    return STATED ? s->at.n / 2.0 : p.carried.most;
+}
+
+template <bool STATED>
+__device__ sl_threshold_step known_step(const pps_params &p, const block_shared *s, const layer_shared *l,
+                                        const known_split &split) {
+    return step_of_known(s->take.sizes, &l->rows, split, most_rows<STATED>(p, s));
+}
+
+// Column `thread` of the output of a head that draws at kappa. LISTED: split.is_listed. Then the function also sets l->step,
+// after the sum, because the rows of V should not wait for it.
 template <int DIM, bool STATED, bool LISTED>
 __device__ float draw_known(const pps_params &p, block_shared *s, layer_shared *l, const known_split &split, outcome *o,
                             int thread) {
     enum { AHEAD = 12 }; // a head with S = 128 draws takes 17 to 20 rows in each warp
     row_sum sum = {};
-    uint32_t step = 0, n_light = 0;
-    if (STATED && p.carried.stated.bound == SL_STATED_CHI2) {
-        n_light = points_below(&s->take, &l->rows, p.shared, s->at.id, split.light);
-        step = pair_step_of(n_light);
-    }
+    uint32_t step = STATED && p.carried.stated.bound == SL_STATED_CHI2 ? pair_step_of((int)split.k + 1) : 0;
+    int n_light = 0;
     auto add = [&](const drawn_row &x, uint32_t m) {
         o->n_samples += __popc(__ballot_sync(~0u, x.row >= 0));
-        if (STATED && step > 0 && x.size > 0 && m % step == 0) l->pair_row[m / step] = pool_row(p, s, x.row);
+        if (STATED && step > 0) {
+            n_light += __popc(__ballot_sync(~0u, x.size > 0));
+            uint32_t i = m / step;
+            if (x.size > 0 && i * step == m) l->pair_row[i] = pool_row(p, s, x.row);
+        }
         o->n_read += add_row<DIM, AHEAD>(p, s, x, &sum, thread);
     };
     if (LISTED)
         take_part(&s->take, &l->rows, whole_head(split), p.shared, s->at.id, thread, add);
     else
         take_parts(&s->take, &l->rows, split, p.shared, s->at.id, thread, add);
+    if (STATED && step > 0 && thread % 32 == 0) atomicAdd(&l->n_light, n_light);
     float out = join_columns<DIM>(s->columns, sum, thread);
+    if (LISTED && thread == STEP_THREAD) l->step = known_step<STATED>(p, s, l, split_known(&s->take, &l->rows));
     if (STATED && step > 0) {
-        double pairs = pairs_of<DIM>(p.draw.v, s, l, n_light, ceil_div(n_light, step), thread);
-        if (thread == 0) l->step.trace_squares = trace_of(l->step.kappa, pairs);
+        int n = l->n_light;
+        double pairs = pairs_of<DIM>(p.draw.v, s, l, n, ceil_div(n, (int)step), thread);
+        if (thread == STEP_THREAD) l->step.trace_squares = trace_of(l->step.kappa, pairs);
     }
     return out;
 }
@@ -461,14 +478,15 @@ template <int DIM, bool STATED>
 __device__ __noinline__ rare_result draw_rarely(const pps_params &p, block_shared *s, layer_shared *l, known_split split,
                                                 bool fits, int thread) {
     rare_result x = {};
+    if (thread == STEP_THREAD && l->kappa > 0) l->step = known_step<STATED>(p, s, l, split);
     if (fits) {
         x.out = draw_known<DIM, STATED, false>(p, s, l, split, &x.o, thread);
     } else if (!STATED) {
         x.out = search<DIM>(p, s, l, l->kappa > 0 ? p.carried.most : p.draw.S, 0, &x.o, thread);
-        if (thread == 0 && l->kappa > 0) l->step = at_ceiling(l->step);
+        if (thread == STEP_THREAD && l->kappa > 0) l->step = at_ceiling(l->step);
     } else {
         x.out = l->kappa > 0 ? sum_all<DIM>(p, s, &x.o, thread) : search_error<DIM>(p, s, l, &x.o, thread);
-        if (thread == 0 && x.o.dense) {
+        if (thread == STEP_THREAD && x.o.dense) {
             const sl_threshold_step planned = l->step; // of the draws that the head does not make, if the layer has a kappa
             l->step = step_of_search(s->take.sizes, l->rows.unit, {.n_heavy = s->at.n, .k = 0, .light = 0});
             if (l->kappa > 0) l->step.spared_k = planned.k, l->step.spared_B = planned.B, l->step.kappa = planned.kappa;
@@ -485,11 +503,8 @@ __device__ float draw_of_layer(const pps_params &p, block_shared *s, layer_share
     if (l->kappa > 0) {
         list_heavy(&s->take, &l->rows, 0, listed_blocks(&l->rows), thread);
         __syncthreads();
-        double most = STATED ? s->at.n / 2.0 : p.carried.most;
         split = split_known(&s->take, &l->rows);
-        fits = split.n_heavy + split.k <= most;
-        if (thread == TAKE_THREADS - 1) // the last warp has the fewest rows
-            l->step = step_of_known(s->take.sizes, &l->rows, split, most);
+        fits = split.n_heavy + split.k <= most_rows<STATED>(p, s);
     }
     if (!STATED) wait_if_late(p, blockIdx.x);
     if (fits && split.is_listed) return draw_known<DIM, STATED, true>(p, s, l, split, o, thread);
@@ -555,6 +570,7 @@ template <int DIM, int MODE> __global__ void __maxnreg__(96) pps_draw_kernel(con
     float out;
     sl_start_next();
     const sl_row row = scores.rows[seq];
+    if (HAS_LAYER) plan_threshold(p.carried, row, head == 0, &l->step, &l->kappa, thread);
     head_view masses = view_of(scores, row, seq_head, h);
     sl_rng_id id = rng_of(p.draw, row, head);
     copy_pages(s->page, row, thread);
@@ -564,9 +580,9 @@ template <int DIM, int MODE> __global__ void __maxnreg__(96) pps_draw_kernel(con
         s->take.newest = newest_norms_of(scores, seq_head)->norm, s->take.n_built = row.position / SL_PAGE * SL_PAGE;
         s->take.page = s->page;
     }
+    if (MODE == BY_LAYER && thread == 0) l->n_light = 0;
     take_all_prepare(&s->take, memory + SHARED_BYTES + (HAS_LAYER ? LAYER_BYTES : 0),
                      scores.size_mass + (masses.mass - scores.mass), masses.w, masses.stride, row.position + 1, 0, id, thread);
-    if (HAS_LAYER) plan_threshold(p.carried, row, head == 0, stage_of(&s->take), &l->kappa, thread);
     wait_done(scores.done + seq_head, done_target(SCORE_WARPS, row.position + 1), thread);
     if (HAS_LAYER) {
         asm volatile("cp.async.wait_all;" ::: "memory"); // of copy_pages
@@ -579,7 +595,7 @@ template <int DIM, int MODE> __global__ void __maxnreg__(96) pps_draw_kernel(con
     if (MODE == BY_HEAD) __syncthreads(); // all warps have stored their largest references
     if (is_beyond(largest_reference(s->at))) {
         out = exact_column<DIM>(p, s, seq_head, h, thread);
-        if (HAS_LAYER && thread == 0) l->step = {};
+        if (HAS_LAYER && thread == STEP_THREAD) l->step = {};
     } else if (MODE == EVEN) {
         wait_if_late(p, index);
         out = sum_draws<DIM>(p, s, 0, &o, thread);
@@ -590,17 +606,24 @@ template <int DIM, int MODE> __global__ void __maxnreg__(96) pps_draw_kernel(con
     }
     int before = release_seq_head(p.draw.released + seq_head, seq_head == scores.n_seqs * scores.n_kv_heads - 1, thread);
     if (thread < DIM) p.draw.out[(size_t)index * DIM + thread] = __bfloat16_as_ushort(__float2bfloat16_rn(out));
-    if (MODE == CARRIED && thread == 0) store_step(p.carried, row, head, l->step);
-    count(p.draw.stats, o, DIM * sizeof(bf16), thread);
+    if (MODE == CARRIED && thread == STEP_THREAD) store_step(p.carried, row, head, l->step);
+    if (MODE == BY_LAYER) { // in another warp than the first, which releases the masses meanwhile
+        float square = sl_sum_lanes(out * out);
+        if (thread % 32 == 0) s->square[thread / 32] = square;
+        __syncthreads();
+        if (thread == STEP_THREAD) {
+            double sum = 0;
+            for (int i = 0; i < TAKE_WARPS; i++) sum += s->square[i];
+            l->step.squares = sum;
+        }
+        if (thread / 32 == PLAN_WARP) finish_step(p.carried, row, seq, head, &l->step, p.draw.stats, thread % 32);
+    }
+    count(p.draw.stats, o, DIM * sizeof(bf16), thread); // after the stores of the step, which must not wait for it
     before = thread < 32 ? __shfl_sync(~0u, before, 0) : 0;
     if (thread < 32 && before == scores.group - 1) { // the last head of the seq_head
         if (thread == 0) p.draw.released[seq_head] = scores.done[seq_head] = scores.newest_done[seq_head] = 0;
         discard_stored(scores, seq_head, row.position + 1, thread, 32);
     }
-    if (MODE != BY_LAYER) return;
-    double norm = norm_of(s, out, thread);
-    if (thread == 0) l->step.squares = norm * norm;
-    finish_step(p.carried, row, seq, head, l->step, stage_of(&s->take), &l->is_last, p.draw.stats, thread);
 }
 
 // ---- launch ----

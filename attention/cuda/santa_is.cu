@@ -7,7 +7,7 @@
 // | shared memory of is_draw_kernel | bytes           | contents                                                          |
 // |---------------------------------|-----------------|-------------------------------------------------------------------|
 // | block_shared                    | SHARED_BYTES    | take_space, query_head, sums, columns, q, page table, row, coef   |
-// | layer_shared                    | LAYER_BYTES     | CARRIED: known_rows, kappa, part                                  |
+// | layer_shared                    | LAYER_BYTES     | CARRIED: known_rows, kappa, step                                  |
 // | block masses                    | take_all_memory | [n_blocks], padded (place_of)                                     |
 //
 // With a carried budget (CARRIED) the kernel draws at the layer's threshold (carried.cuh, take_known.cuh), or searches where
@@ -59,7 +59,8 @@ struct block_shared {
 // The draw of a head at the threshold of its layer.
 struct layer_shared {
     known_rows rows;
-    double kappa; // of the layer; 0: the head searches
+    double kappa;           // of the layer; 0: the head searches
+    sl_threshold_step step; // of the head, set by thread 0
 };
 enum {
     SHARED_BYTES = (sizeof(block_shared) + 15) / 16 * 16,
@@ -299,15 +300,10 @@ template <int DIM, bool SEARCHES> __device__ void begin(const is_params &p, bloc
 
 // ---- a threshold of the layer ----
 
-// Finds the rows that S draws take. The function is not inlined, because it rarely runs.
-__device__ __noinline__ void search(block_shared *s, int S, int thread) {
-    take_all_solve(&s->take, S, &s->other_top, thread);
-}
-
 // Sums the rows of a head whose heavy rows are too many for the lists, as one list.
 template <int DIM>
-__device__ __noinline__ counts sum_parts(const is_params &p, block_shared *s, layer_shared *l, known_split split, int thread,
-                                         mass_sum *all) {
+__device__ counts sum_parts(const is_params &p, block_shared *s, layer_shared *l, known_split split, int thread,
+                            mass_sum *all) {
     counts n = {};
     warp_sum own = {.top = -INFINITY, .total = 0, .sum = {}};
     take_parts(&s->take, &l->rows, split, false, s->at.id, thread, [&](const drawn_row &x, uint32_t) {
@@ -318,37 +314,65 @@ __device__ __noinline__ counts sum_parts(const is_params &p, block_shared *s, la
     return n;
 }
 
-// Sums the lists of the part (carried.c, sl_draw_of_layer). *of: how the thread blocks share the head. *step: of the head.
+// Shares n_turns turns of TAKE_THREADS rows out.
+__device__ sharing share_turns(const is_params &p, int n_turns) {
+    int lists = max(min(n_turns, p.n_lists), 1);
+    return {.parts = min(p.draw.parts, lists), .lists = lists};
+}
+
+// draw_of_layer for a head that does not draw at kappa, or whose heavy rows are too many for the lists. fits: the head draws at
+// kappa. The function is not inlined, because it rarely runs.
+template <int DIM>
+__device__ __noinline__ counts draw_rarely(const is_params &p, block_shared *s, layer_shared *l, known_split split, bool fits,
+                                           int part, int thread, sharing *of, mass_sum *all) {
+    if (fits) {
+        *of = {.parts = 1, .lists = 1};
+        if (thread == 0) l->step = step_of_known(s->take.sizes, &l->rows, split, p.carried.most);
+        return part == 0 ? sum_parts<DIM>(p, s, l, split, thread, all) : counts{};
+    }
+    take_all_solve(&s->take, l->kappa > 0 ? p.carried.most : p.draw.S, &s->other_top, thread);
+    if (thread == 0) {
+        l->step = step_of_search(s->take.sizes, l->rows.unit, s->take.drawn);
+        if (l->kappa > 0) l->step = at_ceiling(l->step);
+    }
+    int n_turns = turns_of(&s->take);
+    *of = share_turns(p, n_turns);
+    if (part >= of->parts) return {};
+    return sum_lists<DIM>(p, s, *of, part, n_turns, thread, all,
+                          [&](int turn) { return row_of_turn(&s->take, false, s->at.id, 0, turn, thread); });
+}
+
+// Sums the lists of the part (carried.c, sl_draw_of_layer). *of: how the thread blocks share the head. Thread 0 sets l->step.
 template <int DIM>
 __device__ counts draw_of_layer(const is_params &p, block_shared *s, layer_shared *l, int part, int thread, sharing *of,
-                                sl_threshold_step *step, mass_sum *all) {
+                                mass_sum *all) {
     known_split split = {};
     bool fits = false;
     if (l->kappa > 0) {
         list_heavy(&s->take, &l->rows, 0, listed_blocks(&l->rows), thread);
         __syncthreads();
         split = split_known(&s->take, &l->rows);
-        *step = step_of_known(s->take.sizes, &l->rows, split, p.carried.most);
         fits = split.n_heavy + split.k <= p.carried.most;
     }
-    if (fits && !split.is_listed) {
-        *of = {.parts = 1, .lists = 1};
-        return part == 0 ? sum_parts<DIM>(p, s, l, split, thread, all) : counts{};
+    if (!fits || !split.is_listed) {
+        sharing rare = {};
+        mass_sum sum = *all;
+        counts n = draw_rarely<DIM>(p, s, l, split, fits, part, thread, &rare, &sum);
+        *of = rare, *all = sum;
+        return n;
     }
     known_part whole = whole_head(split);
-    if (!fits) {
-        search(s, l->kappa > 0 ? p.carried.most : p.draw.S, thread);
-        *step = step_of_search(s->take.sizes, l->rows.unit, s->take.drawn);
-        if (l->kappa > 0) *step = at_ceiling(*step);
-    }
-    int n_turns = fits ? turns_of_part(whole) : turns_of(&s->take);
-    of->lists = max(min(n_turns, p.n_lists), 1), of->parts = min(p.draw.parts, of->lists);
-    if (part >= of->parts) return {};
-    return sum_lists<DIM>(p, s, *of, part, n_turns, thread, all, [&](int turn) {
-        uint32_t m;
-        return fits ? row_of_part(&s->take, &l->rows, whole, false, s->at.id, turn, thread, &m)
-                    : row_of_turn(&s->take, false, s->at.id, 0, turn, thread);
-    });
+    int n_turns = turns_of_part(whole);
+    *of = share_turns(p, n_turns);
+    counts n = {};
+    if (part < of->parts)
+        n = sum_lists<DIM>(p, s, *of, part, n_turns, thread, all, [&](int turn) {
+            uint32_t m;
+            return row_of_part(&s->take, &l->rows, whole, false, s->at.id, turn, thread, &m);
+        });
+    if (part == 0 && thread == 0) // after the sum, because the rows should not wait for it
+        l->step = step_of_known(s->take.sizes, &l->rows, split_known(&s->take, &l->rows), p.carried.most);
+    return n;
 }
 
 // out = sum_j c_j e^{s_j} / pi_j v_j / sum_j c_j e^{s_j} / pi_j over S rows drawn in proportion to a mixture of 0.99 e^{s~_j}
@@ -378,13 +402,13 @@ __global__ void __maxnreg__(REGISTERS) is_draw_kernel(const __grid_constant__ is
                      .n_kv = row.position + 1,
                      .n_built = row.position / SL_PAGE * SL_PAGE,
                      .id = rng_of(p.draw, row, head)};
+    if (CARRIED) plan_threshold(p.carried, row, head == 0 && part == 0, &l->step, &l->kappa, thread);
     head_view x = view_of(p.score, row, seq_head, index % p.score.group);
     copy_pages(s->page, row, thread);
     if (thread == 0) s->at = at;
     // 0.01: every row has a positive probability, even if the proposal is wrong.
     take_all_prepare(&s->take, memory + SHARED_BYTES + (CARRIED ? LAYER_BYTES : 0), x.mass, x.w, x.stride, at.n_built, 0.01,
                      at.id, thread);
-    if (CARRIED) plan_threshold(p.carried, row, head == 0 && part == 0, stage_of(&s->take), &l->kappa, thread);
     wait_done(p.score.done + seq_head, quantised_done_target(p.page_tiles, row.position + 1), thread);
     begin<DIM, !CARRIED>(p, s, thread);
     newest_sums newest = load_newest<DIM>(p, s->at, thread); // in flight together with the block masses
@@ -401,21 +425,23 @@ __global__ void __maxnreg__(REGISTERS) is_draw_kernel(const __grid_constant__ is
     mass_sum all = sum_newest(newest);
     counts n = {};
     sharing of = {.parts = p.draw.parts, .lists = p.n_lists};
-    sl_threshold_step step = {};
     if (CARRIED && !exact && s->at.n_built > 0)
-        n = draw_of_layer<DIM>(p, s, l, part, thread, &of, &step, &all);
+        n = draw_of_layer<DIM>(p, s, l, part, thread, &of, &all);
     else if (CARRIED)
         of.parts = 1;
     else if (!exact)
         n = sum_lists<DIM>(p, s, of, part, turns_of(&s->take), thread, &all,
                            [&](int turn) { return row_of_turn(&s->take, false, s->at.id, 0, turn, thread); });
-    if (CARRIED && part == 0 && thread == 0) store_step(p.carried, row, head, step);
     bool is_last_seq_head = seq_head == p.score.n_seqs * p.score.n_kv_heads - 1;
     int before = release_seq_head(p.draw.released + seq_head, is_last_seq_head, thread);
     if (exact && part == 0) all = exact_column<DIM>(p, s, thread);
     bool writes = exact || of.parts == 1 ? part == 0 : part < of.parts && gather_lists<DIM>(p, s, of, index, thread, &all);
     if (writes && thread < DIM)
         p.draw.out[(size_t)index * DIM + thread] = __bfloat16_as_ushort(__float2bfloat16_rn(all.x / all.total));
+    if (CARRIED && part == 0 && thread == 0) {
+        if (exact || s->at.n_built == 0) l->step = {};
+        store_step(p.carried, row, head, l->step);
+    }
     if (thread == 0 && before == p.draw.parts * p.score.group - 1) { // the last part of the seq_head
         p.draw.released[seq_head] = p.score.done[seq_head] = 0;
         if (is_last_seq_head) *p.score.next_item = 0;

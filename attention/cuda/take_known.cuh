@@ -3,18 +3,18 @@
 //
 // | step           | does                                                                                                |
 // |----------------|-----------------------------------------------------------------------------------------------------|
-// | known_blocks   | the units of sizes and masses, kappa as an integer, the size before each entry, the blocks of at    |
-// |                | least kappa. No other block has a heavy row.                                                        |
+// | known_blocks   | the units of sizes and masses, kappa as an integer, the size before each entry, the blocks that     |
+// |                | can have a row of at least kappa: their size and their reference are large enough                   |
 // | list_heavy     | the heavy rows of these blocks, with the light size before each of them                             |
 // | take_part      | heavy rows, and for point m of the light size the light row at it                                   |
 //
 // Point m is m kappa + floor(u_m kappa / 2^64). The light row at a point is found as in take_all.cuh: the heavy rows before it
 // move the point to the running size of all rows.
 //
-// Worked head: n_kv 32768, S = 128, 256 threads. Each thread has 4 of 1024 blocks. Suppose that 48 blocks reach kappa. Each
-// warp reads 6 of them at once: four lanes read a block. Suppose that 45 rows are heavy and that 90 points lie below the light
-// size. Then each of the 8 warps takes 17 or 18 rows. A thread with a point reads the sizes of one block.
-// The chain of dependent reads: block masses, blocks of at least kappa, blocks of points, rows of V.
+// Worked head: n_kv 32768, S = 128, 256 threads. Each thread has 4 of 1024 blocks. Suppose that 48 blocks can have heavy rows.
+// Each warp reads 6 of them at once: four lanes read a block. Suppose that 45 rows are heavy and that 90 points lie below the
+// light size. Then each of the 8 warps takes 17 or 18 rows. A thread with a point reads the sizes of one block. The chain of
+// dependent reads: block masses, blocks that can have heavy rows, blocks of points, rows of V.
 //
 // The lists have KNOWN_LISTED rows for each warp. Where a warp finds more, the head is drawn in parts of PART_BLOCKS listed
 // blocks, whose rows always fit (take_parts).
@@ -34,7 +34,7 @@ struct known_rows {
     double unit;                           // of sizes, in the unit of the layer's kappa
     int each_warp;                         // blocks of a warp: its listed blocks begin at block[warp * each_warp]
     int n_blocks[TAKE_WARPS];              // listed blocks of each warp
-    uint16_t block[DRAW_ROWS_MAX / BLOCK]; // blocks of at least kappa, ascending
+    uint16_t block[DRAW_ROWS_MAX / BLOCK]; // blocks that can have heavy rows, ascending
     int n_heavy[TAKE_WARPS];               // heavy rows of each warp
     uint64_t heavy[TAKE_WARPS];            // their size
 };
@@ -67,8 +67,16 @@ __device__ uint64_t kappa_in_units(double kappa, double unit) {
     return units < 1 ? 1 : (uint64_t)units;
 }
 
-// Finds the unit (top), the total, the size before each entry (s->cum) and the blocks of at least kappa. Stores the block
-// masses to s->mass. other_top: as in take_all_solve. Without masses (HAS_MASSES) the total of the sizes is 1.
+// The smallest reference of a block that can contain a row of at least kappa. The size of a row exceeds 2^(38 - top + ref) +
+// each by at most 1.
+__device__ int least_reference(uint64_t kappa, int top, uint64_t each) {
+    if (kappa <= each + 1) return REF_EMPTY;
+    uint64_t least = kappa - each - 1;
+    return top - 38 + (least > 1 ? 64 - __clzll((long long)(least - 1)) : 0);
+}
+
+// Finds the unit (top), the total, the size before each entry (s->cum) and the blocks that can contain a row of at least kappa.
+// Stores the block masses to s->mass. other_top: as in take_all_solve. Without masses (HAS_MASSES) the total of the sizes is 1.
 template <int EACH, bool HAS_MASSES, typename Space>
 __device__ void known_blocks_of(Space *s, known_rows *r, double kappa, const total_masses &masses, const int *other_top,
                                 int thread) {
@@ -121,13 +129,14 @@ __device__ void known_blocks_of(Space *s, known_rows *r, double kappa, const tot
     if (HAS_MASSES) unit *= power_of_two(top - mass_top);
     uint64_t known = kappa_in_units(kappa, unit);
     uint32_t mask = 0;
+    int least = least_reference(known, top, each);
     if (EACH > 4) own_masses<EACH>(s, thread, x);
 #pragma unroll
     for (int j = 0; j < EACH; j++) { // entries past the last block are equal to the total
         uint64_t size = global_mass(x[j], top) + each_of_block(each, first + j, n);
         if (j % N == 0) s->cum[(first + j) / N] = running;
         running += size;
-        mask |= (uint32_t)(size >= known) << j;
+        mask |= (uint32_t)(size >= known && ref_of(x[j]) >= least) << j;
     }
     int at = sl_scan_lanes(__popc(mask), lane), list = warp * 32 * EACH + at - __popc(mask);
 #pragma unroll 1

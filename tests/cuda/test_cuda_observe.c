@@ -7,6 +7,7 @@
 #include "tests/support/models.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -154,19 +155,29 @@ static void profiles_on(const char *device, double sum[LAYERS * HEADS][N_PROFILE
     free(ids);
 }
 
-// The queries and keys differ by the rounding of activations to bf16 (see check_figures). An effective number of keys and a
-// mean distance follow the scores; a median and a number of rows move by whole rows.
+// The queries and keys differ by the rounding of activations to bf16 (see check_figures). An effective number of keys, a mass
+// and a mean distance follow the scores of a head. A median does not: where half of the mass ends before a gap between heavy
+// rows, a change of 0.4% of the query moves it over the gap (from 50 to 38 in one head here). These moves are as likely in each
+// direction, and heads move independently, so the sum over the heads of a layer is compared: with random changes of 0.4% of
+// queries and keys it moves by up to 1.4%, with 1% by up to 2.3%.
 static void same_profiles(void) {
     static double cpu[LAYERS * HEADS][N_PROFILE], gpu[LAYERS * HEADS][N_PROFILE];
+    enum { MEDIAN = offsetof(sl_attn_profile, distance_median) / sizeof(double) };
     memset(cpu, 0, sizeof cpu), memset(gpu, 0, sizeof gpu);
     profiles_on("cpu", cpu);
     profiles_on("cuda", gpu);
     for (int i = 0; i < LAYERS * HEADS; i++)
         for (int j = 0; j < N_PROFILE; j++) {
             double most = (j == 2 || j == 3 ? 0.01 : 2) + 0.05 * cpu[i][j];
-            if (!(fabs(gpu[i][j] - cpu[i][j]) <= most))
+            if (j != MEDIAN && !(fabs(gpu[i][j] - cpu[i][j]) <= most))
                 FAIL("layer %d, head %d, figure %d: %g, on the CPU %g", i / HEADS, i % HEADS, j, gpu[i][j], cpu[i][j]);
         }
+    for (int layer = 0; layer < LAYERS; layer++) {
+        double got = 0, want = 0;
+        for (int i = layer * HEADS; i < (layer + 1) * HEADS; i++) got += gpu[i][MEDIAN], want += cpu[i][MEDIAN];
+        printf("      layer %d: mean of the medians %.2f, on the CPU %.2f\n", layer, got / HEADS, want / HEADS);
+        CHECK_NEAR(got, want, 0.05 * want);
+    }
 }
 
 // ---- no output changes ----
