@@ -139,9 +139,15 @@ static void the_limit(void) {
         double octaves;
         int falls_back;
     } sizes[] = {{-31900, 0}, {-2000, 0}, {1100, 0}, {2000, 0}, {31900, 0}, {32100, 1}, {-32100, 1}};
-    static const char *const methods[] = {
-        "santa-sys",   "santa-prop:S=1500",       "santa-pps:S=1500", "santa-pps:epsilon=0.2", "santa-pps:epsilon=0.2:certify=head",
-        "topk:k=1500", "vattention:epsilon=0.01", "santa-is:S=1500",  "santa-pps:budget=variance"};
+    static const char *const methods[] = {"santa-sys",
+                                          "santa-prop:S=1500",
+                                          "santa-pps:S=1500",
+                                          "santa-pps:epsilon=0.2",
+                                          "santa-pps:epsilon=0.2:certify=head",
+                                          "topk:k=1500",
+                                          "vattention:epsilon=0.01",
+                                          "santa-is:S=1500",
+                                          "santa-pps:budget=variance"};
     for (int k = 0; k < 7; k++) {
         ref_cache c = new_cache();
         for (int h = 0; h < KV_HEADS; h++)

@@ -206,7 +206,8 @@ static void exclusive_parameters(void) {
 // Draws are accepted when the bound is small relative to the estimate, so large estimates are accepted more often. The label
 // says "biased"; this prints the bias. On one channel it must show: without a bias the label would be wrong.
 static void stated_errors_are_biased(void) {
-    static const char *const specs[] = {"santa-pps:certify=head:epsilon=0.2:delta=0.2", "santa-pps:certify=head:epsilon=0.4:delta=0.2",
+    static const char *const specs[] = {"santa-pps:certify=head:epsilon=0.2:delta=0.2",
+                                        "santa-pps:certify=head:epsilon=0.4:delta=0.2",
                                         "santa-pps:certify=head:epsilon=0.3:delta=0.2:bound=bernstein"};
     static const int problems[] = {1, 6};
     int n_seen = 0;

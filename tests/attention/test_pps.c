@@ -458,7 +458,8 @@ static void the_stated_bound_is_as_documented(void) {
         double epsilon = epsilons[i / 3 % 2];
         int bernstein = i / 6;
         char attn[96];
-        snprintf(attn, sizeof attn, "santa-pps:certify=head:epsilon=%g:delta=0.1:bound=%s", epsilon, bernstein ? "bernstein" : "clt");
+        snprintf(attn, sizeof attn, "santa-pps:certify=head:epsilon=%g:delta=0.1:bound=%s", epsilon,
+                 bernstein ? "bernstein" : "clt");
         ref_cache c = ref_cache_new(8, 2, 64, 1, &n, scales[i % 3], test_seed + i);
         ref_add_to_values(&c, 1);
         for (uint32_t seed = 0; seed < 3; seed++) {
@@ -506,7 +507,8 @@ static void plans_leave_room(void) {
         char attn[96];
         sl_error err;
         sl_attn_spec spec;
-        snprintf(attn, sizeof attn, "santa-pps:certify=head:epsilon=%g:delta=%g:bound=%s", epsilon, delta, bernstein ? "bernstein" : "clt");
+        snprintf(attn, sizeof attn, "santa-pps:certify=head:epsilon=%g:delta=%g:bound=%s", epsilon, delta,
+                 bernstein ? "bernstein" : "clt");
         CHECK_OK(sl_attn_parse(attn, &spec, &err), err);
         void *state = calloc(1, spec.method->cpu->state(&c.geom, &spec));
         if (before > 0) {
@@ -562,7 +564,8 @@ static void rows_rise_as_epsilon_falls(void) {
             FAIL("epsilon %g: %llu rows, before %llu", epsilons[i], (unsigned long long)st.v_rows, (unsigned long long)before);
         before = st.v_rows;
     }
-    sl_attn_stats st = decode_twice(&c, "santa-pps:certify=head:epsilon=0.0001", 1, 3); // impossible: every head takes every row
+    sl_attn_stats st =
+        decode_twice(&c, "santa-pps:certify=head:epsilon=0.0001", 1, 3); // impossible: every head takes every row
     CHECK_INT(st.fallbacks, 8);
     CHECK_INT(st.v_rows, 8 * n);
     for (int head = 0; head < 8; head++) CHECK(ref_error(&c, 0, head) < 0x1p-8);

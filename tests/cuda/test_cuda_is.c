@@ -36,8 +36,8 @@ static void lengths(void) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         double scale = i % 3 == 0 ? 0 : i % 3 == 1 ? 1 : 4;
         ref_cache c = ref_cache_new(8, 2, 128, 1, &all[i], scale, test_seed);
-        check_on(&c, "santa-is:S=128");
-        check_on(&c, "santa-is:S=256");
+        check_on(&c, "santa-is:S=128:budget=even");
+        check_on(&c, "santa-is:S=256:budget=even");
         check_on(&c, "dense-q");
         ref_cache_free(&c);
     }
@@ -46,8 +46,9 @@ static void lengths(void) {
 
 static void samples(void) {
     static const int n = 3000;
-    static const char *const attn[] = {"santa-is:S=1",   "santa-is:S=3",    "santa-is:S=127", "santa-is:S=129",
-                                       "santa-is:S=513", "santa-is:S=2000", "santa-is:S=4096"};
+    static const char *const attn[] = {
+        "santa-is:S=1:budget=even",   "santa-is:S=3:budget=even",    "santa-is:S=127:budget=even", "santa-is:S=129:budget=even",
+        "santa-is:S=513:budget=even", "santa-is:S=2000:budget=even", "santa-is:S=4096:budget=even"};
     ref_cache c = ref_cache_new(4, 1, 128, 1, &n, 2, test_seed);
     for (size_t i = 0; i < sizeof attn / sizeof *attn; i++) check_on(&c, attn[i]);
     ref_cache_free(&c);
@@ -56,9 +57,9 @@ static void samples(void) {
 
 static void shapes(void) {
     static const int dims[] = {64, 80, 96, 128}, groups[] = {1, 2, 3, 4, 5, 6, 7, 8}, lengths[] = {700, 1, 2049};
-    static const char *const attn[] = {"santa-is:S=64:proposal=int8",
-                                       "santa-is:S=64",
-                                       "santa-is:S=64:proposal=int3",
+    static const char *const attn[] = {"santa-is:S=64:proposal=int8:budget=even",
+                                       "santa-is:S=64:budget=even",
+                                       "santa-is:S=64:proposal=int3:budget=even",
                                        "dense-q:bits=8",
                                        "dense-q:bits=4",
                                        "dense-q:bits=3"};
@@ -83,7 +84,7 @@ static void a_heavy_newest_page(void) {
             for (int d = 0; d < 128; d++)
                 ((bf16 *)ref_k_row(&c, 0, 0, j))[d] =
                     sl_f32_to_bf16((float)(c.q[d] / square * sqrt(128) / log2_e * (shifts[i] + 4)));
-        check_on(&c, "santa-is:S=64");
+        check_on(&c, "santa-is:S=64:budget=even");
         ref_cache_free(&c);
     }
     n_off_by_1 = n_compared = 0; // huge scores sometimes differ by more than the last bit
@@ -93,7 +94,7 @@ static void a_heavy_newest_page(void) {
 static void equals_dense(void) {
     static const int n = 1500;
     ref_cache c = ref_cache_new(8, 2, 128, 1, &n, 2, test_seed);
-    decode_fixture r = fixture_new(&c, "santa-is:S=1500", 5);
+    decode_fixture r = fixture_new(&c, "santa-is:S=1500:budget=even", 5);
     fixture_launch(&r);
     for (int h = 0; h < 8; h++) {
         double mu[128];
@@ -105,7 +106,7 @@ static void equals_dense(void) {
 }
 
 static void ragged_batch(void) {
-    static const char *const attn[] = {"santa-is:S=256", "dense-q", "santa-is:S=128:proposal=int8"};
+    static const char *const attn[] = {"santa-is:S=256:budget=even", "dense-q", "santa-is:S=128:proposal=int8:budget=even"};
     ref_cache c = ref_cache_new(8, 2, 128, FIXTURE_SEQS, fixture_ragged, 3, test_seed);
     for (int i = 0; i < 3; i++) check_on(&c, attn[i]);
     ref_cache_free(&c);

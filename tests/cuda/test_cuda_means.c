@@ -103,8 +103,8 @@ static void unbiased(void) {
                                         "santa-sys:S=64",
                                         "santa-flash:S=512",
                                         "santa-sys:S=1000",
-                                        "santa-pps:S=64",
-                                        "santa-pps:S=64:pps=sys",
+                                        "santa-pps:S=64:budget=even",
+                                        "santa-pps:S=64:pps=sys:budget=even",
                                         "santa-pps:S=64:budget=carried",
                                         "santa-pps:S=64:budget=carried:pps=sys"};
     for (int scale = 1; scale <= 4; scale += 3) { // flat and peaked
@@ -225,8 +225,9 @@ static bias bias_of(ref_cache *c, const char *attn) {
 static void self_normalised(void) {
     static const char *const specs[][4] = {
         {"random:S=64", "random:S=256", "random:S=1024"},
-        {"santa-is:S=8:proposal=int3", "santa-is:S=32:proposal=int3", "santa-is:S=128:proposal=int3"},
-        {"santa-is:S=8", "santa-is:S=32", "santa-is:S=128", "santa-is:S=512"},
+        {"santa-is:S=8:proposal=int3:budget=even", "santa-is:S=32:proposal=int3:budget=even",
+         "santa-is:S=128:proposal=int3:budget=even"},
+        {"santa-is:S=8:budget=even", "santa-is:S=32:budget=even", "santa-is:S=128:budget=even", "santa-is:S=512:budget=even"},
         {"santa-is:S=8:budget=carried", "santa-is:S=32:budget=carried", "santa-is:S=128:budget=carried"},
         {"vattention:sink=8:window=8:top=0:base=0.004:epsilon=1:verify=denominator",
          "vattention:sink=8:window=8:top=0:base=0.016:epsilon=1:verify=denominator",
@@ -278,8 +279,8 @@ static void errors(void) {
     for (int i = 0; i < 8; i++) {
         double scale = scales[i % 4];
         ref_cache c = ref_cache_new(HEADS, KV_HEADS, DIM, 1, &n[i / 4], scale, test_seed);
-        double prop = mean_error(&c, "santa-prop:S=128"), pps = mean_error(&c, "santa-pps:S=128"),
-               is = mean_error(&c, "santa-is:S=256");
+        double prop = mean_error(&c, "santa-prop:S=128"), pps = mean_error(&c, "santa-pps:S=128:budget=even"),
+               is = mean_error(&c, "santa-is:S=256:budget=even");
         printf("      %d rows, query deviation %g: santa-prop %.4f, santa-pps %.4f (%.4f of prop), santa-is int4 S=256 %.4f "
                "(%.2f)\n",
                n[i / 4], scale, prop, pps, pps / prop, is, is / prop);
@@ -340,8 +341,9 @@ static void labels(void) {
 // santa-pps with --epsilon is labelled biased, because a head accepts its draws when the bound is small compared with the
 // estimate. Values of one channel show the bias. The test fails when the bias is gone, because the label would then be wrong.
 static void stated_errors_are_biased(void) {
-    static const char *const specs[] = {"santa-pps:epsilon=0.2:delta=0.2", "santa-pps:epsilon=0.4:delta=0.2",
-                                        "santa-pps:epsilon=0.3:delta=0.2:bound=bernstein"};
+    static const char *const specs[] = {"santa-pps:certify=head:epsilon=0.2:delta=0.2",
+                                        "santa-pps:certify=head:epsilon=0.4:delta=0.2",
+                                        "santa-pps:certify=head:epsilon=0.3:delta=0.2:bound=bernstein"};
     double mu[MEANS_DIM];
     ref_cache c = label_cache(1, mu);
     for (int i = 0; i < 3; i++) {

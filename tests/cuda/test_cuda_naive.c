@@ -589,7 +589,7 @@ static void gpu_take_all(void) {
     for (int i = 0; i < 6; i++) {
         char attn[48];
         ref_cache c = ref_cache_new(6, 2, i % 2 ? 64 : 128, 4, lengths, 1 + i % 2, test_seed + i);
-        snprintf(attn, sizeof attn, "santa-pps:S=%d:pps=%s", budgets[i % 3], i / 3 ? "sys" : "strat");
+        snprintf(attn, sizeof attn, "santa-pps:S=%d:pps=%s:budget=even", budgets[i % 3], i / 3 ? "sys" : "strat");
         decode_fixture r = fixture_new(&c, attn, 17);
         head_memory m = head_memory_new(2075);
         fixture_launch(&r);

@@ -16,7 +16,7 @@ static void check(int n_heads, int n_kv_heads, int dim, int n_seqs, const int *l
     ref_cache c = ref_cache_new(n_heads, n_kv_heads, dim, n_seqs, lengths, scale, test_seed);
     for (int k = 0; k < 2; k++) {
         char attn[64];
-        snprintf(attn, sizeof attn, "santa-pps:S=%d:pps=%s", S, k ? "sys" : "strat");
+        snprintf(attn, sizeof attn, "santa-pps:S=%d:pps=%s:budget=even", S, k ? "sys" : "strat");
         fixture_try_on(&c, attn);
     }
     ref_cache_free(&c);
@@ -51,7 +51,7 @@ static void ragged_batch(void) {
 static void kept_norms(void) {
     static const int n[] = {700, 513, 2049, 300, 1}, before[] = {290, 40, 39, 1};
     ref_cache c = ref_cache_new(8, 2, 128, 5, n, 2, test_seed);
-    decode_fixture r = fixture_new(&c, "santa-pps:S=64", 5);
+    decode_fixture r = fixture_new(&c, "santa-pps:S=64:budget=even", 5);
     for (int i = 0; i < 4; i++) {
         for (int s = 0; s < 5; s++) r.rows[s].position = n[s] > before[i] ? n[s] - 1 - before[i] : 0;
         fixture_upload_rows(&r);
@@ -71,7 +71,7 @@ static void kept_norms(void) {
 static void enough_rows_is_dense(void) { // stored masses are bf16: each is off by at most 2^-8, independently
     static const int n[] = {1, 31, 255, 256, 257, 1500};
     ref_cache c = ref_cache_new(8, 2, 128, 6, n, 2, test_seed);
-    decode_fixture r = fixture_new(&c, "santa-pps:S=1500", 5);
+    decode_fixture r = fixture_new(&c, "santa-pps:S=1500:budget=even", 5);
     fixture_launch(&r);
     for (int i = 0; i < 48; i++)
         CHECK(fixture_error(&r, i / 8, i % 8, NULL) < 0x1p-7); // masses and the output are rounded, by 2^-8 each
@@ -84,7 +84,7 @@ static void enough_rows_is_dense(void) { // stored masses are bf16: each is off 
 static void one_hot_is_exact(void) {
     static const int n = 3000;
     ref_cache c = ref_cache_new(4, 4, 128, 1, &n, 400, test_seed);
-    decode_fixture r = fixture_new(&c, "santa-pps", 5);
+    decode_fixture r = fixture_new(&c, "santa-pps:budget=even", 5);
     double *p = malloc(n * sizeof *p), mu[128];
     int n_one_hot = 0;
     fixture_launch(&r);
@@ -124,7 +124,7 @@ static void stated(const char *bound, double epsilon, double delta, int hardest)
     static const int n[SEQS] = {2001, 8000};
     int certified[2] = {0}, exceeded[2] = {0}, dense_heads = 0, tries = 0;
     char attn[96];
-    snprintf(attn, sizeof attn, "santa-pps:epsilon=%g:delta=%g:bound=%s", epsilon, delta, bound);
+    snprintf(attn, sizeof attn, "santa-pps:certify=head:epsilon=%g:delta=%g:bound=%s", epsilon, delta, bound);
     for (int k = 0; k < 3; k++) {
         ref_cache c = ref_cache_new(HEADS, HEADS, 64, SEQS, n, scales[k], test_seed + k);
         if (hardest)
@@ -238,17 +238,18 @@ static void like_the_cpu(const char *attn, int hardest) {
     ref_cache_free(&c);
 }
 static void plans_are_the_cpus(void) {
-    like_the_cpu("santa-pps:epsilon=0.2", 0);
-    like_the_cpu("santa-pps:epsilon=0.3:bound=bernstein", 0);
-    like_the_cpu("santa-pps:epsilon=0.2:delta=0.2", 1);
-    like_the_cpu("santa-pps:epsilon=0.25:delta=0.2:bound=bernstein", 1);
+    like_the_cpu("santa-pps:certify=head:epsilon=0.2", 0);
+    like_the_cpu("santa-pps:certify=head:epsilon=0.3:bound=bernstein", 0);
+    like_the_cpu("santa-pps:certify=head:epsilon=0.2:delta=0.2", 1);
+    like_the_cpu("santa-pps:certify=head:epsilon=0.25:delta=0.2:bound=bernstein", 1);
 }
 
 // The number of rows rises as epsilon falls. With an epsilon that draws cannot reach, every head attends to all rows exactly.
 static void rows_rise_as_epsilon_falls(void) {
     static const int n = 8000;
-    static const char *const specs[] = {"santa-pps:epsilon=0.4", "santa-pps:epsilon=0.2", "santa-pps:epsilon=0.1",
-                                        "santa-pps:epsilon=0.05", "santa-pps:epsilon=0.001"};
+    static const char *const specs[] = {"santa-pps:certify=head:epsilon=0.4", "santa-pps:certify=head:epsilon=0.2",
+                                        "santa-pps:certify=head:epsilon=0.1", "santa-pps:certify=head:epsilon=0.05",
+                                        "santa-pps:certify=head:epsilon=0.001"};
     uint64_t before = 0;
     for (int i = 0; i < 5; i++) {
         ref_cache c = ref_cache_new(8, 2, 64, 1, &n, 1.5, test_seed);

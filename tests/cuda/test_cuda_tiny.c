@@ -24,7 +24,7 @@ enum {
     ROW = HEADS * DIM,
 };
 
-static const char *const methods[] = {"santa-prop:S=128", "santa-pps:S=128", "santa-is:S=256"};
+static const char *const methods[] = {"santa-prop:S=128", "santa-pps:S=128:budget=even", "santa-is:S=256:budget=even"};
 enum { PROP, PPS, IS, N_METHODS };
 
 static sl_error err;
