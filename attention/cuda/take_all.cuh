@@ -720,7 +720,6 @@ __device__ float inverse_pi(const take_space *s, const drawn_row &x) {
 
 // Copies the sequence's page table to shared memory. take_all_solve waits for it.
 __device__ void copy_pages(int32_t *to, const sl_row &row, int thread) {
-#pragma unroll 1
     for (int i = thread; i <= row.position / SL_PAGE; i += TAKE_THREADS)
         asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to + i)), "l"(row.pages + i) : "memory");
 }
