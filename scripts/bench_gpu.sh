@@ -5,8 +5,8 @@
 set -eu
 bin=${1:-build}
 sampled="dense,santa-sys,santa-prop,santa-pps,santa-flash,santa-is:S=256,dense-q:bits={4,8}"
-carried="dense,santa-sys,santa-pps,santa-pps:budget=carried,santa-is:S=256,santa-is:S=256:budget=carried"
-carried="$carried,santa-pps:epsilon=0.2:certify=layer:bound={clt,chi2}"
+thresholds="dense,santa-sys,santa-pps,santa-pps:budget=even,santa-is:S=256,santa-is:S=256:budget=even"
+thresholds="$thresholds,santa-pps:epsilon=0.2:bound={clt,chi2}"
 model="-m models/llama-3.1-8b --load-format dummy --device cuda"
 
 SLEIGH_BIN="$bin/sleigh" "$bin/sleigh-test" --gpu -j "$(nproc)" | grep -vE '^ok|^seed'
@@ -17,8 +17,8 @@ SLEIGH_BIN="$bin/sleigh" "$bin/sleigh-test" --gpu -j "$(nproc)" | grep -vE '^ok|
 "$bin/sleigh" bench decode $model -b 1 -d 32k
 "$bin/sleigh" bench attn --phase decode --attn "$sampled,topk,topp,streaming,quest,vattention,random"
 "$bin/sleigh" bench attn --phase decode --query-deviation 1 --attn "$sampled"
-"$bin/sleigh" bench attn --phase decode --attn "$carried"
-"$bin/sleigh" bench attn --phase decode --query-deviation 1 --attn "$carried"
+"$bin/sleigh" bench attn --phase decode --attn "$thresholds"
+"$bin/sleigh" bench attn --phase decode --query-deviation 1 --attn "$thresholds"
 "$bin/sleigh" bench attn --phase decode -b 1,8 -d 8k,32k --query-spread 0.75 --attn bernoulli-group+santa-sys:S=128,bernoulli-group
-"$bin/sleigh" bench decode $model -b 6 -d 30k --attn "dense,santa-prop,santa-pps,santa-is:S=256,santa-pps:budget=carried,santa-pps:epsilon=0.2:certify=layer"
+"$bin/sleigh" bench decode $model -b 6 -d 30k --attn "dense,santa-prop,santa-pps,santa-is:S=256,santa-pps:budget=even,santa-pps:epsilon=0.2"
 if python3 -c 'import torch' 2>/dev/null; then python3 scripts/bench_peers.py; fi
