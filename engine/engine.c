@@ -215,35 +215,75 @@ static int new_scratch(sl_engine *e, sl_error *err) {
                    e->max_rows, e->scratch_size >> 20);
 }
 
+static void free_rows(sl_engine *e) {
+    const sl_backend *be = e->backend;
+    if (be && be->is_device) be->release(be, e->step_rows, e->row_capacity * sizeof *e->step_rows);
+    if (be) be->release(be, e->step_ids, e->row_capacity * sizeof *e->step_ids);
+    free(e->rows);
+    e->rows = e->step_rows = NULL, e->step_ids = NULL;
+}
+
+// Makes the arrays of the rows of a pass.
+static int new_rows(sl_engine *e, int n) {
+    const sl_backend *be = e->backend;
+    free_rows(e);
+    e->row_capacity = n;
+    e->rows = calloc(n, sizeof *e->rows);
+    e->step_rows = be->is_device ? be->alloc(be, n * sizeof *e->step_rows) : e->rows;
+    e->step_ids = be->alloc(be, n * sizeof *e->step_ids);
+    return e->rows && e->step_rows && e->step_ids;
+}
+
+static void free_segment(sl_engine *e) {
+    if (e->backend) e->backend->release(e->backend, e->segment, e->segment_size);
+    e->segment = NULL, e->segment_size = 0, e->segment_tokens = 0;
+}
+
+int sl_engine_set_segment(sl_engine *e, int n_tokens, sl_error *err) {
+    const sl_config *c = &e->model->config;
+    int n_rows = n_tokens < e->n_ctx ? n_tokens : e->n_ctx, rc = 0;
+    if (n_tokens == e->segment_tokens) return 0;
+    if (e->backend->forget) e->backend->forget(e->backend); // recordings hold the addresses of the rows
+    free_segment(e);
+    if (n_tokens && n_rows > e->max_rows) {
+        e->segment_size = c->arch->segment_size(c, e->backend, n_rows);
+        e->segment = e->backend->alloc(e->backend, e->segment_size);
+        if (!e->segment || !new_rows(e, n_rows))
+            rc = sl_fail(err, SL_ERR_MEMORY,
+                         "a segment of %d tokens: %zu MiB cannot be allocated; use a smaller {prefill_segment}", n_rows,
+                         e->segment_size >> 20);
+    }
+    if (rc) free_segment(e);
+    if (rc && !new_rows(e, e->max_rows)) return sl_fail(err, SL_ERR_MEMORY, "the rows of a pass: out of memory");
+    if (!rc) e->segment_tokens = n_tokens;
+    return rc;
+}
+
 // The arrays of a step.
 static int new_step(sl_engine *e, sl_error *err) {
     const sl_backend *be = e->backend;
-    size_t rows = e->max_rows, logits = (size_t)e->n_sequences * e->model->config.n_vocab * sizeof(float);
-    e->rows = calloc(rows, sizeof *e->rows);
+    size_t logits = (size_t)e->n_sequences * e->model->config.n_vocab * sizeof(float);
     e->ranges = calloc(e->n_sequences, sizeof *e->ranges);
     e->queries = calloc(e->n_sequences, sizeof *e->queries);
     e->logits_owner = calloc(e->n_sequences, sizeof *e->logits_owner);
-    if (!e->rows || !e->ranges || !e->queries || !e->logits_owner) return no_memory(e, err);
-    e->step_rows = be->is_device ? be->alloc(be, rows * sizeof *e->step_rows) : e->rows;
-    e->step_ids = be->alloc(be, rows * sizeof *e->step_ids);
+    if (!e->ranges || !e->queries || !e->logits_owner || !new_rows(e, e->max_rows)) return no_memory(e, err);
     e->step_logits = be->alloc(be, logits);
     if (be->is_device) e->last_logits = be->alloc(be, logits);
-    int ok = e->step_rows && e->step_ids && e->step_logits && (e->last_logits || !be->is_device);
+    int ok = e->step_logits && (e->last_logits || !be->is_device);
     return ok ? 0 : no_memory(e, err);
 }
 
 static void free_step(sl_engine *e) {
     const sl_backend *be = e->backend;
-    size_t rows = e->max_rows, logits = (size_t)e->n_sequences * e->model->config.n_vocab * sizeof(float);
+    size_t logits = (size_t)e->n_sequences * e->model->config.n_vocab * sizeof(float);
+    free_rows(e);
+    free_segment(e);
     if (be) {
-        if (be->is_device) be->release(be, e->step_rows, rows * sizeof *e->step_rows);
-        be->release(be, e->step_ids, rows * sizeof *e->step_ids);
         be->release(be, e->step_logits, logits);
         be->release(be, e->last_logits, logits);
         be->release(be, e->step_ws, e->step_ws_size);
         be->release(be, e->step_stats, e->step_stats_size);
     }
-    free(e->rows);
     free(e->ranges);
     free(e->queries);
     free(e->logits_owner);

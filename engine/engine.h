@@ -45,6 +45,9 @@ int sl_engine_new_planned(const sl_model *model, const sl_engine_options *option
                           sl_error *err);
 int sl_engine_set_plan(sl_engine *engine, const sl_attn_plan *plan, sl_error *err);
 int sl_engine_prefill_chunk(const sl_engine *engine); // tokens of one prefill pass
+// Prefills in segments of n_tokens tokens, which begin at multiples of n_tokens, layer by layer (sl_batch.segment). 0: in
+// passes of prefill_chunk tokens. Allocates the memory of a segment.
+int sl_engine_set_segment(sl_engine *e, int n_tokens, sl_error *err);
 // The work of attention in decode steps since the last reset.
 const sl_attn_stats *sl_engine_attn_stats(const sl_engine *engine);
 void sl_engine_reset_stats(sl_engine *engine);

@@ -109,17 +109,22 @@ struct sl_engine {
     // state before its next step.
     int plan_version, observe_version;
     int n_ctx, n_sequences, prefill_chunk, max_rows;
+    // A prefill pass ends at a multiple of segment_tokens, and runs layer by layer. 0: passes of prefill_chunk tokens
+    int segment_tokens;
     uint32_t seed;
     // Buffers of one pass (a chunk of a prefill, or a decode step), in host memory.
     sl_workspace workspace; // of attention on the CPU
     sl_row_range *ranges;   // [n_sequences]
-    sl_row *rows;           // [max_rows]
+    sl_row *rows;           // [row_capacity]
+    int row_capacity;       // max_rows, or the largest segment
     sl_attn_query *queries; // [n_sequences]
     // Buffers of one pass, in the backend's memory.
     void *scratch; // the architecture's activations
     size_t scratch_size;
-    sl_row *step_rows;  // [max_rows]; on the CPU the same array as rows
-    int32_t *step_ids;  // [max_rows]
+    void *segment; // what the architecture keeps of a segment of row_capacity rows; NULL: no segments
+    size_t segment_size;
+    sl_row *step_rows;  // [row_capacity]; on the CPU the same array as rows
+    int32_t *step_ids;  // [row_capacity]
     float *step_logits; // [n_sequences][n_vocab]
     float *last_logits; // [n_sequences][n_vocab] on a device: step_logits before the step, for sequences that end with it
     void *step_ws;      // workspace of attention on a device
