@@ -72,12 +72,12 @@ static int visible(const sl_attn_prefill_args *a, const tile *t, int r, int from
 
 static float largest(const float *s, int n) { // NaN if one of them is NaN
     float most = -INFINITY;
-    for (int i = 0; i < n; i++)
-        if (isnan(s[i]))
-            return s[i];
-        else
-            most = s[i] > most ? s[i] : most;
-    return most;
+    int is_nan = 0;
+    for (int i = 0; i < n; i++) {
+        most = s[i] > most ? s[i] : most;
+        is_nan |= isnan(s[i]);
+    }
+    return is_nan ? NAN : most;
 }
 
 // 1: every row's scores of the block lie more than skip_distance below the row's running maximum. The rows lose the block.
@@ -113,14 +113,17 @@ static int visit(const sl_attn_prefill_args *a, const sl_attn_kernels *kernels, 
     return 1;
 }
 
+static int next_block(const tile *t, int from, int last) {
+    return t->mask ? sl_mask_next(t->mask, from, last) : from;
+}
+
 // Visits all key blocks of the tile. Returns how many it did not skip.
 static int visit_blocks(const sl_attn_prefill_args *a, const sl_attn_kernels *kernels, tile *t, int last) {
     int n_visited = 0;
-    for (int b = 0; b <= last; b++) {
-        if (t->mask && (b = sl_mask_next(t->mask, b, last)) > last) break;
-        int pair = b % 2 == 0 && b < last && !(a->skip_distance > 0) && (!t->mask || sl_mask_has(t->mask, b + 1));
-        n_visited += (1 + pair) * visit(a, kernels, t, b * BLOCK, (1 + pair) * BLOCK);
-        b += pair;
+    for (int b = next_block(t, 0, last), n; b <= last; b = next_block(t, b + n, last)) {
+        int whole_page = b % 2 == 0 && b < last && next_block(t, b + 1, last) == b + 1;
+        n = whole_page && !(a->skip_distance > 0) ? 2 : 1; // the rule skips single blocks
+        n_visited += n * visit(a, kernels, t, b * BLOCK, n * BLOCK);
     }
     return n_visited;
 }

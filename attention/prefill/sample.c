@@ -78,7 +78,7 @@ static const sl_attn_ops ops = {.mask_workspace = sl_mask_run_workspace, .mask =
 const sl_attn_method sl_method_sample = {
     .name = "sample",
     .summary = "column and slash blocks that hold most of the attention of sampled queries",
-    .source = "SampleAttention (papers), Algorithm 1",
+    .source = "SampleAttention (Zhu et al., arXiv:2406.15486), Algorithm 1",
     .mean = SL_MEAN_BIASED,
     .params = params,
     .cpu = &ops,
