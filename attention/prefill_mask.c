@@ -35,6 +35,7 @@ size_t sl_mask_workspace(const sl_attn_geom *g, const sl_attn_spec *spec, int n_
 
 void sl_mask_propose(const sl_mask_args *a) {
     sl_prefill_mask *m = a->mask;
+    SL_CHECK(m->first == (a->kv.n_kv - a->n_tokens) / SL_MASK_BLOCK && m->first + m->n > (a->kv.n_kv - 1) / SL_MASK_BLOCK);
     memset(m->bits, 0, sl_mask_bytes(m));
     for (int head = 0; head < m->n_heads; head++) {
         if (a->reports) a->reports[head] = (sl_mask_report){.kept = SL_MASK_NOT_SAMPLED};

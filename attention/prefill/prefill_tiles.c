@@ -176,9 +176,10 @@ void sl_prefill_tiles(const sl_attn_prefill_args *a) {
     const sl_attn_geom *g = a->geom;
     const sl_attn_kernels *kernels = sl_attn_kernels_best();
     int by_block = a->mask || a->skip_distance > 0, step = dense_tokens(g->n_heads / g->n_kv_heads);
-    int n_tasks = by_block ? ((a->kv.n_kv - 1) / BLOCK - (a->kv.n_kv - a->n_tokens) / BLOCK + 1) * g->n_heads
-                           : (a->n_tokens + step - 1) / step * g->n_kv_heads;
+    int first_block = (a->kv.n_kv - a->n_tokens) / BLOCK, last_block = (a->kv.n_kv - 1) / BLOCK;
+    int n_tasks = by_block ? (last_block - first_block + 1) * g->n_heads : (a->n_tokens + step - 1) / step * g->n_kv_heads;
     SL_CHECK(sl_prefill_workspace(g) <= a->ws->size);
+    SL_CHECK(!a->mask || (first_block >= a->mask->first && last_block < a->mask->first + a->mask->n));
 #pragma omp parallel for schedule(dynamic)
     for (int task = 0; task < n_tasks; task++) {
         tile t = by_block ? block_tile(a, task) : dense_tile(a, task);

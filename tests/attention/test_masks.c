@@ -149,7 +149,8 @@ static void definitions(void) {
         {8, 2, 16, 1, 130}, {1, 1, 64, 1000, 1}, {2, 1, 64, 300, 1000}, {4, 4, 32, 515, 640}, {2, 1, 16, 128 * 64 - 70, 200}};
     for (size_t i = 0; i < sizeof g / sizeof *g; i++) {
         segment s = segment_new(g[i].heads, g[i].kv_heads, g[i].dim, g[i].base, g[i].n, test_seed + i);
-        for (int k = 0; k < N_METHODS; k++) check_mask(&s, methods[k]);
+        int step = g[i].n > 500 ? 3 : 1; // a third of the methods on large segments, for time
+        for (int k = (int)i % step; k < N_METHODS; k += step) check_mask(&s, methods[k]);
         segment_free(&s);
     }
 }

@@ -28,7 +28,7 @@ void segment_attend(segment *s, const sl_prefill_mask *mask, const char *rule, i
 
 // Scores of query token i of the segment with the keys up to it, in log2 units and in double precision, not rounded.
 void naive_scores(const segment *s, int head, int token, double *score);
-// The shares of a row of `stride` queries and keys in columns 0 .. row, as integers (prefill/row_sums.h).
+// The shares of a row of `stride` queries and keys in columns 0 .. row, as integers (row_sums.h).
 void naive_shares(const segment *s, int head, int stride, int row, uint32_t *share);
 // Clears and fills bits (sl_mask_bytes) by the definition of the method, and kept[n_heads] of its report.
 void naive_mask(segment *s, const char *method, uint64_t *bits, int32_t *kept);
