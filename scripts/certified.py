@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Measures stated errors of layers and carried budgets on states of the embedded model, and prints the tables of docs/results/certified.md.
+"""Measures stated errors of layers and carried budgets on states of a model, and prints the tables of docs/results/certified.md.
 
     python3 scripts/certified.py --tokens 8k 32k                            # hours on two cores; keeps the figures of each length
     python3 scripts/certified.py --tokens 8k --part stated                  # one part: stated, budgets or tokens
     python3 scripts/certified.py --render                                   # prints the tables of the kept figures
+    python3 scripts/certified.py -m models/prose --books build/prose-work/books-8k.jsonl --part stated --results docs/results/certified/prose
 
-Texts have a fact to find (needle) or two facts to join (two-hop); scripts/tiny_text.py makes them. Dense attention decodes the last
---positions tokens of a text, and every method runs on the same queries and keys with its own state and --seeds seeds. The first --skip of
-these steps do not count, because a sequence's first step searches for its threshold and the next steps learn the spread of its errors.
+Texts have a fact to find (needle) or two facts to join (two-hop); scripts/tiny_text.py makes them. With --books, the texts are those of an
+input of scripts/prose_results.py, whose length is --tokens. Dense attention decodes the last --positions tokens of a text, and every method
+runs on the same queries and keys with its own state and --seeds seeds. The first --skip of these steps do not count, because a sequence's
+first step searches for its threshold and the next steps learn the spread of its errors.
 
 Parts:
     stated    methods that state an error of a layer: rows, certified share, epsilon', and the share of errors above epsilon'
@@ -26,7 +28,7 @@ import sys
 import tempfile
 
 import tiny_text
-from eval_error import name_records, observe
+from eval_error import name_records, observe, prompt_of
 from sleigh_runs import model_line
 
 EPSILONS = (0.05, 0.1, 0.2, 0.3, 0.5)
@@ -34,7 +36,7 @@ DELTAS = (0.05, 0.1, 0.2)
 BUDGETS = (32, 64, 128, 256, 512)
 # Rows of a head that a simulation in numpy takes at delta 5% with z, epsilons as in EPSILONS. It knows |mu|, so it certifies every
 # layer-step with the fewest rows. Its text is `tiny_text.py --seed 1 --prompt`, the last 24 positions.
-SIMULATED = {"8k": (338, 157, 69, 43, 25), "24k": (786, 331, 129, 75, 41)}
+SIMULATED = {("tiny", "8k"): (338, 157, 69, 43, 25), ("tiny", "24k"): (786, 331, 129, 75, 41)}
 METHODS = {"santa-pps": "santa-pps", "santa-is": "santa-is:proposal=int8"}
 
 
@@ -66,23 +68,35 @@ def budget_methods():
 
 # ---- measurements ----
 
+def books(args):
+    """The first lines of --books: {"id", "prompt", "reference"}."""
+    with open(args.books) as f:
+        return [json.loads(line) for line, _ in zip(f, range(args.texts))]
+
+
+def texts_of(args):
+    """[(name, text)]"""
+    if args.books:
+        return [(book["id"], book["prompt"] + book["reference"]) for book in books(args)]
+    return [(f"{kind} {i + 1}", prompt_of(args, kind, i)) for kind in args.kinds.split(",") for i in range(args.texts)]
+
+
 def layer_steps(args, methods):
     """Yields (method, records of the layer's heads) for every counted layer and step of every text."""
     with open(os.path.join(args.model, "config.json")) as f:
         heads = json.load(f)["num_attention_heads"]
     with tempfile.TemporaryDirectory() as tmp:
-        for kind in args.kinds.split(","):
-            for i in range(args.texts):
-                print(f"{kind}, text {i + 1} of {args.texts}", file=sys.stderr)
-                first, group = None, []
-                for r, m in zip(observe(args, kind, i, methods, tmp), name_records(args, methods)):
-                    first = r["position"] if first is None else first
-                    if m is None or r["position"] < first + args.skip - 1:
-                        continue
-                    group.append(r)
-                    if len(group) == heads:
-                        yield m, group
-                        group = []
+        for name, text in texts_of(args):
+            print(name, file=sys.stderr)
+            first, group = None, []
+            for r, m in zip(observe(args, text, methods, tmp), name_records(args, methods)):
+                first = r["position"] if first is None else first
+                if m is None or r["position"] < first + args.skip - 1:
+                    continue
+                group.append(r)
+                if len(group) == heads:
+                    yield m, group
+                    group = []
 
 
 def measure_stated(args):
@@ -121,17 +135,21 @@ def measure_budgets(args):
             for m, f in found.items()}
 
 
+def tiny_references(args):
+    """Texts whose last --score tokens are the reference."""
+    for kind in args.kinds.split(","):
+        for i in range(args.texts):
+            text, _ = tiny_text.task_context(kind, tiny_text.random.Random(f"{args.seed}/{kind}/{i}"), args.tokens, 4)
+            at = text.rindex(" ", 0, len(text) - 3 * args.score)  # a token has about three bytes
+            yield {"prompt": text[:at], "reference": text[at:]}
+
+
 def measure_tokens(args):
     methods = list(budget_methods())
     with tempfile.TemporaryDirectory() as tmp:
         path = os.path.join(tmp, "texts.jsonl")
         with open(path, "w") as f:
-            for kind in args.kinds.split(","):
-                for i in range(args.texts):
-                    rng = tiny_text.random.Random(f"{args.seed}/{kind}/{i}")
-                    text, _ = tiny_text.task_context(kind, rng, args.tokens, 4)
-                    at = text.rindex(" ", 0, len(text) - 3 * args.score)  # a token has about three bytes
-                    f.write(json.dumps({"prompt": text[:at], "reference": text[at:]}) + "\n")
+            f.writelines(json.dumps(line) + "\n" for line in (books(args) if args.books else tiny_references(args)))
         command = [args.sleigh, "compare", "-m", args.model, "--jsonl", path, "--no-texts", "-o", "json", "-s", str(args.first_seed),
                    "-t", str(args.threads), "--attn", ",".join(methods)]
         out = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
@@ -144,7 +162,8 @@ PARTS = {"stated": measure_stated, "budgets": measure_budgets, "tokens": measure
 
 def about(args, part):
     version = subprocess.run([args.sleigh, "version"], capture_output=True, text=True, check=True).stdout
-    return {"date": datetime.date.today().strftime("%-d %B %Y"), "commit": re.search(r"commit ([\w-]+)", version)[1], "model": model_line(args.sleigh, args.model), "kinds": args.kinds,
+    return {"date": datetime.date.today().strftime("%-d %B %Y"), "commit": re.search(r"commit ([\w-]+)", version)[1], "model": model_line(args.sleigh, args.model),
+            "kinds": "book" if args.books else args.kinds,
             "texts": args.texts, "positions": args.positions, "skip": args.skip, "seeds": args.seeds, "seed": args.seed, "score": args.score,
             "part": part}
 
@@ -173,17 +192,18 @@ def head(*names):
 
 
 def render_rows(lengths):
-    print("### Rows of a head\ndelta 5%. The simulation knows |mu|: it certifies every layer-step with the fewest rows that z allows.\n")
+    print("### Rows of a head, delta 5%\n")
     head("tokens", "method, bound", *(f"epsilon {e:g}" for e in EPSILONS))
     for size, found in lengths.items():
-        if size in SIMULATED:
-            line(size, "simulation", *(str(x) for x in SIMULATED[size]))
+        simulated = SIMULATED.get((re.search(r"model: (\S+)", found["stated"]["model"])[1], size))
+        if simulated:
+            line(size, "simulation", *map(str, simulated))
         for method in METHODS:
             for bound in ("clt", "chi2"):
                 rows = [found["stated"]["figures"][stated(method, e, 0.05, bound)]["rows"] for e in EPSILONS]
-                by = [f" ({x / y:.2f})" for x, y in zip(rows, SIMULATED[size])] if size in SIMULATED and method == "santa-pps" else [""] * 5
+                by = [f" ({x / y:.2f})" for x, y in zip(rows, simulated)] if simulated and method == "santa-pps" else [""] * 5
                 line(size, f"`{method}`, {bound}", *(f"{x:.0f}{y}" for x, y in zip(rows, by)))
-    print("\nIn brackets: divided by the simulation.\n")
+    print()
 
 
 def render_stated(lengths, keep, title):
@@ -244,7 +264,7 @@ def render_rows_of_budgets(lengths):
 
 def render(args):
     lengths = collections.defaultdict(dict)
-    names = sorted(os.listdir(args.results), key=lambda name: (count(name.split("-")[0]), name))
+    names = sorted((name for name in os.listdir(args.results) if name.endswith(".json")), key=lambda name: (count(name.split("-")[0]), name))
     for name in names:
         size, part = name.removesuffix(".json").split("-")
         with open(os.path.join(args.results, name)) as f:
@@ -256,15 +276,16 @@ def render(args):
     for size, found in lengths.items():
         for part, f in found.items():
             counts = ["", "", "", str(f["score"])] if part == "tokens" else [str(f["positions"]), str(f["skip"]), str(f["seeds"]), ""]
-            line(size, part, f"{f['date']}, {f['commit']}", f"{f['texts']} of each kind ({f['kinds']})", *counts)
+            line(size, part, f"{f['date']}, {f['commit']}", f"{f['texts']} books" if f["kinds"] == "book" else f"{f['texts']} of each kind ({f['kinds']})", *counts)
     print()
     with_stated = {size: found for size, found in lengths.items() if "stated" in found}
     with_budgets = {size: found for size, found in lengths.items() if "budgets" in found}
     render_rows(with_stated)
     render_stated(with_stated, lambda e, d: d == 0.05, "Stated errors, delta 5%")
     render_stated(with_stated, lambda e, d: d > 0.05, "Stated errors, delta 10% and 20%")
-    render_budgets(with_budgets)
-    render_rows_of_budgets(with_budgets)
+    if with_budgets:
+        render_budgets(with_budgets)
+        render_rows_of_budgets(with_budgets)
 
 
 def main():
@@ -274,7 +295,8 @@ def main():
     p.add_argument("--tokens", nargs="+", default=["8k"], metavar="LENGTH")
     p.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
     p.add_argument("--kinds", default="needle,two-hop")
-    p.add_argument("--texts", type=int, default=2, help="texts of each kind")
+    p.add_argument("--books", metavar="FILE", help="JSONL of texts, instead of --kinds")
+    p.add_argument("--texts", type=int, default=2, help="texts of each kind; with --books, its first lines")
     p.add_argument("--positions", type=int, default=44, help="decoded positions of a text")
     p.add_argument("--skip", type=int, default=12, help="first positions that do not count")
     p.add_argument("--seeds", type=int, default=2)

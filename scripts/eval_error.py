@@ -33,12 +33,16 @@ def expand(text):
     return out
 
 
-def observe(args, kind, index, methods, tmp):
-    """Yields the records of one text: one dict for each line of --stats."""
+def prompt_of(args, kind, index):
     context, questions = tiny_text.task_context(kind, random.Random(f"{args.seed}/{kind}/{index}"), args.tokens, 4)
+    return context + questions[0][0]
+
+
+def observe(args, text, methods, tmp):
+    """Yields the records of one text: one dict for each line of --stats."""
     prompt, stats = os.path.join(tmp, "prompt.txt"), os.path.join(tmp, "stats.jsonl")
     with open(prompt, "w") as f:
-        f.write(context + questions[0][0])
+        f.write(text)
     tokenize = [args.sleigh, "tokenize", "-m", args.model, "-f", prompt, "--bos"]
     n_prompt = len(subprocess.run(tokenize, capture_output=True, text=True, check=True).stdout.split(","))
     extra = ["--dense-prefix", str(n_prompt - args.positions - 1), "--stats", stats, "--stats-seeds", str(args.seeds)]
@@ -61,7 +65,7 @@ def collect(args, methods, kinds):
         for kind in kinds:
             for i in range(args.texts):
                 print(f"{kind}, text {i + 1} of {args.texts}", file=sys.stderr)
-                for r, m in zip(observe(args, kind, i, methods, tmp), name_records(args, methods)):
+                for r, m in zip(observe(args, prompt_of(args, kind, i), methods, tmp), name_records(args, methods)):
                     if m is None:  # dense, which decodes
                         continue
                     found[m][kind].append(r["error"])

@@ -137,6 +137,8 @@ static void certified_page(void) {
     size_t n;
     run_script("scripts/certified.py --render");
     CHECK_HAS(slurp("docs/results/certified.md", &n), slurp(in_tmp("said"), &n));
+    run_script("scripts/certified.py --render --results docs/results/certified/prose");
+    CHECK_HAS(slurp("docs/results/certified.md", &n), slurp(in_tmp("said"), &n));
 }
 
 // make demo-prose prints a table with a row for each method. The embedded model continues a text of its own kind.
