@@ -105,6 +105,9 @@ void sl_mask_propose(const sl_mask_args *args);
 // <= SL_MASK_BLOCK. The function needs sl_mask_measure_workspace bytes, and reads neither spec nor reports.
 int32_t sl_mask_measure(const sl_mask_args *args, int head, int first, int n);
 size_t sl_mask_measure_workspace(const sl_attn_geom *geom, int n_kv);
+// The error of args->out against dense attention, |out - exact| / |exact|, for the tokens [first, first + n) of a call that has
+// run. exact: [n][n_heads][head_dim], overwritten; error: [n][n_heads].
+void sl_prefill_errors(const sl_attn_prefill_args *args, int first, int n, float *exact, float *error);
 
 #ifdef __cplusplus
 }

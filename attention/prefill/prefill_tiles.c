@@ -186,3 +186,23 @@ void sl_prefill_tiles(const sl_attn_prefill_args *a) {
         attend_tile(a, kernels, &t, (float *)a->ws->data + tile_floats(g) * omp_get_thread_num());
     }
 }
+
+void sl_prefill_errors(const sl_attn_prefill_args *a, int first, int n, float *exact, float *error) {
+    int dim = a->geom->head_dim, n_heads = a->geom->n_heads;
+    size_t at = (size_t)first * n_heads * dim;
+    sl_attn_prefill_args dense = {.geom = a->geom,
+                                  .spec = a->spec,
+                                  .layer = a->layer,
+                                  .n_tokens = n,
+                                  .q = a->q + at,
+                                  .out = exact,
+                                  .kv = a->kv,
+                                  .ws = a->ws};
+    dense.kv.n_kv -= a->n_tokens - first - n;
+    sl_prefill_tiles(&dense);
+    for (int i = 0; i < n * n_heads; i++) {
+        double square = 0, norm = sl_norm(exact + (size_t)i * dim, dim);
+        for (int d = 0; d < dim; d++) square += pow(a->out[at + (size_t)i * dim + d] - exact[(size_t)i * dim + d], 2);
+        error[i] = (float)(sqrt(square) / norm);
+    }
+}

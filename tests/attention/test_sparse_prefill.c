@@ -135,6 +135,34 @@ static void counts(void) {
     segment_free(&s);
 }
 
+// ---- errors ----
+
+static void errors(void) {
+    enum { FIRST = 150, N = 170, HEADS = 4, DIM = 64 };
+    segment s = segment_new(HEADS, 2, DIM, 200, 700, test_seed);
+    sl_attn_spec dense = {.method = &sl_method_dense};
+    float *exact = malloc(sizeof *exact * N * HEADS * DIM), error[N * HEADS];
+    random_mask(&s, 0.3, test_seed);
+    segment_attend(&s, &s.mask, NULL, s.n_tokens, NULL, NULL);
+    sl_attn_prefill_args args = {.geom = &s.c.geom,
+                                 .spec = &dense,
+                                 .n_tokens = s.n_tokens,
+                                 .q = s.q,
+                                 .out = s.out,
+                                 .kv = sl_kv_view_of(&s.c.pool, &s.c.seqs[0], 0, s.base + s.n_tokens),
+                                 .ws = &s.c.ws};
+    sl_prefill_errors(&args, FIRST, N, exact, error);
+    for (int i = 0; i < N; i += 7)
+        for (int head = 0; head < HEADS; head++) {
+            double mu[DIM];
+            naive_row(&s, head, FIRST + i, NULL, mu);
+            double want = ref_relative(s.out + ((size_t)(FIRST + i) * HEADS + head) * DIM, mu, DIM);
+            CHECK_NEAR(error[i * HEADS + head], want, 2 * RELATIVE * (1 + want));
+        }
+    free(exact);
+    segment_free(&s);
+}
+
 // ---- threshold ----
 
 // The rule by definition. Fills the blocks that the queries of a block skip, and D / (l + D) of each row: lost[128].
@@ -306,6 +334,7 @@ static const test_case cases[] = {
     {"full-mask", 0, full_mask},
     {"splits", 0, splits},
     {"counts", 0, counts},
+    {"errors", 0, errors},
     {"threshold", 0, threshold},
     {"threshold-splits", 0, threshold_splits},
     {"nothing-skipped", 0, nothing_skipped},
