@@ -164,8 +164,13 @@ typedef struct sl_attn_decode_args {
     sl_attn_report *reports;   // [n_seqs][n_heads], filled; NULL: no reports
 } sl_attn_decode_args;
 
-struct sl_prefill_mask;
-struct sl_prefill_count;
+struct sl_prefill_mask; // prefill_mask.h
+struct sl_mask_args;    // prefill_mask.h
+
+// Key blocks of one query head, summed over the query blocks of a call. A query block that two calls share counts twice.
+typedef struct sl_prefill_count {
+    uint64_t visited, causal; // softmax and V were computed; dense attention visits them
+} sl_prefill_count;
 
 // Consecutive tokens of one sequence. Token i has the position kv.n_kv - n_tokens + i and sees the rows up to this position.
 typedef struct sl_attn_prefill_args {
@@ -181,24 +186,16 @@ typedef struct sl_attn_prefill_args {
     // sl_attn_ops.skip_distance of the method; 0: no block is skipped. Whether a block is skipped depends on all queries of a
     // query block. So a call must have all of them, or its bits depend on the split.
     float skip_distance;
-    // D / (l + D) of each row: an upper bound of the share of the mass that the skipped blocks have. l is the sum of e^(s - m)
-    // over the visited keys, and D the sum of 128 e^(m_B - m) over the skipped blocks. m_B is the row's largest score in block
-    // B.
-    float *lost;                     // [n_tokens][n_heads], overwritten; NULL: not wanted
-    struct sl_prefill_count *counts; // [n_heads], added to; NULL: not wanted
+    // D / (l + D) of each row, an upper bound of the share of the mass that the skipped blocks have. l is the sum of e^(s - m)
+    // over the visited keys, and D the sum of 128 e^(m_B - m) over the skipped blocks. m_B: the row's largest score in block B.
+    float *lost;              // [n_tokens][n_heads], overwritten; NULL: not wanted
+    sl_prefill_count *counts; // [n_heads], added to; NULL: not wanted
 } sl_attn_prefill_args;
-
-// Key blocks of one query head, summed over the query blocks of a call. A query block that two calls share counts twice.
-typedef struct sl_prefill_count {
-    uint64_t visited, causal; // softmax and V were computed; dense attention visits them
-} sl_prefill_count;
 
 // ---- a method ----
 
 // The functions of a backend. decode and prefill may use all threads. Equal inputs give equal bits for every number of threads,
 // batch size and batch index.
-struct sl_mask_args;
-
 typedef struct sl_attn_ops {
     // Bytes of scratch for up to n_seqs sequences of n_kv rows: of decode (n_tokens == 1) or of a prefill of n_tokens.
     size_t (*workspace)(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv);
@@ -209,9 +206,9 @@ typedef struct sl_attn_ops {
     int (*needs)(const sl_attn_spec *spec, sl_kv_need *out);
     // Bytes of state that decode keeps from step to step for a sequence and layer. They are zero at the start. NULL or 0: none.
     size_t (*state)(const sl_attn_geom *geom, const sl_attn_spec *spec);
-    // A method for prefill has `mask` or `skip_distance`, and the prefill of method dense runs it. A method without `decode`
-    // has no workspace, needs and state. Adds key blocks to a mask that has the diagonal and the sink (prefill_mask.h). Only
-    // sl_mask_propose calls it.
+
+    // ---- a method for prefill: `mask` or `skip_distance`. The prefill of method dense runs it ----
+    // Adds key blocks to a mask that has the diagonal and the sink (prefill_mask.h). Only sl_mask_propose calls it.
     void (*mask)(const struct sl_mask_args *args);
     size_t (*mask_workspace)(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_tokens, int n_kv); // NULL: 0 bytes
     // The rule of `threshold`: a block is skipped whose scores lie more than this distance, in log2 units, below the running

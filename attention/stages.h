@@ -19,8 +19,10 @@
 //   shared     combine.c, budget.c, composition.c, page_norms.c
 //   stages     draw_samplers.c, draw_take_all.c; carried.c; propose_*.c, draw_*.c; prefill/row_sums.c
 //   drivers    online_softmax.c, decode.c; prefill/prefill_tiles.c; the other files of cuda/
-//   methods    the other files of prefill/; dense.c, santa.c, importance.c, bernoulli.c, subset.c, sparse.c, vattention.c,
-//   random.c; auto_request.c registry   registry.c on top     params.c (parsing), plan.c, auto_table.c, auto.c
+//   methods    dense.c, santa.c, importance.c, bernoulli.c, subset.c, sparse.c, vattention.c, random.c; auto_request.c;
+//              the other files of prefill/
+//   registry   registry.c
+//   on top     params.c (parsing), plan.c, auto_table.c, auto.c
 #ifndef SLEIGH_STAGES_H
 #define SLEIGH_STAGES_H
 

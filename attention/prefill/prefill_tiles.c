@@ -64,7 +64,7 @@ static size_t row_at(const sl_attn_prefill_args *a, const tile *t, int r) { // i
     return (token * a->geom->n_heads + head) * a->geom->head_dim;
 }
 
-// The keys [from, ...) that row r sees.
+// How many of the keys [from, from + n) row r sees.
 static int visible(const sl_attn_prefill_args *a, const tile *t, int r, int from, int n) {
     int seen = r < t->rows ? a->kv.n_kv - a->n_tokens + t->first + r / t->n_heads + 1 - from : 0;
     return seen < 0 ? 0 : seen < n ? seen : n;

@@ -176,14 +176,14 @@ static void ties(void) {
 
 // ---- structure that must be found ----
 
-enum { OFFSET = 901, COLUMN = 1500, N = 3000, DIM = 64 };
+enum { OFFSET = 901, WHOLE_BLOCKS = 7 * 128, COLUMN = 1500, N = 3000, DIM = 64 };
 
 static void set_key(segment *s, int h, int j, const float *x, float scale) {
     for (int d = 0; d < DIM; d++) ((bf16 *)ref_k_row(&s->c, 0, h, j))[d] = sl_f32_to_bf16(x ? scale * x[d] : 0);
 }
 
-// Head 0 attends to key 0, head 1 to the key at OFFSET before the query, head 2 to key COLUMN, as far as there are such keys.
-static segment planted(void) {
+// Head 0 attends to key 0, head 1 to the key `offset` before the query, head 2 to key COLUMN, as far as there are such keys.
+static segment planted(int offset) {
     segment s = segment_new(3, 3, DIM, 0, N, test_seed);
     float u[DIM];
     for (int d = 0; d < DIM; d++) u[d] = d % 2 ? 4 : -4;
@@ -193,7 +193,7 @@ static segment planted(void) {
         set_key(&s, 0, i, i == 0 ? u : NULL, 1);
         set_key(&s, 2, i, i == COLUMN ? u : NULL, 1);
     }
-    for (int j = 0; j < N; j++) set_key(&s, 1, j, j + OFFSET < N ? s.q + ((size_t)(j + OFFSET) * 3 + 1) * DIM : NULL, 1);
+    for (int j = 0; j < N; j++) set_key(&s, 1, j, j + offset < N ? s.q + ((size_t)(j + offset) * 3 + 1) * DIM : NULL, 1);
     return s;
 }
 
@@ -215,18 +215,24 @@ static void check_planted(segment *s, const char *method, int has_stripe, double
 }
 
 static void structure(void) {
-    segment s = planted();
+    segment s = planted(OFFSET);
     // The diagonal, the sink, the column or the two diagonals of a stripe: at most 5 blocks of 12 on average.
     check_planted(&s, "sample", 1, 0.4);
     check_planted(&s, "vertical-slash:columns=1:slashes=1", 1, 0.4);
+    // The last 64 queries see 1, 64 and 1 keys with a mass above 0.
+    check_planted(&s, "vertical-slash:columns=100000:slashes=0", 0, 0.4);
     // Query blocks that see no planted key have flat rows, so their masks are as dense as the share asks.
     check_planted(&s, "oracle:mass=0.99", 1, 0.45);
     segment_free(&s);
-    s = planted();
+    s = planted(OFFSET);
     for (int j = 0; j < N; j++) // an antidiagonal of 8 has one key of the column: a score of 1 / 8
         for (int d = 0; d < DIM; d++)
             *(bf16 *)(ref_k_row(&s.c, 0, 2, j) + d) = sl_f32_to_bf16(j == COLUMN ? (d % 2 ? 4 : -4) : 0);
     check_planted(&s, "xattention", 0, 0.6);
+    segment_free(&s);
+    s = planted(WHOLE_BLOCKS); // the slash crosses one key block of each query block
+    check_mask(&s, "vertical-slash:columns=0:slashes=1");
+    CHECK(!sl_mask_has(sl_mask_row(&s.mask, 1, 20), 12) && sl_mask_has(sl_mask_row(&s.mask, 1, 20), 13));
     segment_free(&s);
 }
 
