@@ -9,19 +9,14 @@ static size_t state_size(const sl_engine *e, const sl_attn_spec *spec) {
     return spec->method->cpu->state ? spec->method->cpu->state(&e->geom, spec) : 0;
 }
 
-static int check_layer(sl_engine *e, int layer, const sl_attn_spec *spec, size_t *size, sl_error *err) {
+static int check_layer(sl_engine *e, const sl_attn_spec *spec, size_t *size, sl_error *err) {
     const sl_attn_method *m = spec->method;
-    if (!m->cpu || !m->cpu->decode)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "{attn} %s: not offered for decoding on this device (layer %d)", m->name,
-                       layer);
-    if (m->supports) {
-        int rc = m->supports(&e->geom, spec, err);
-        if (rc) return rc;
-    }
+    int rc = sl_attn_check_decode(spec, err);
+    if (!rc && m->supports) rc = m->supports(&e->geom, spec, err);
+    if (rc) return rc;
     *size = m->cpu->workspace(&e->geom, spec, e->n_sequences, 1, e->n_ctx);
     sl_kv_need need[SL_MAX_NEEDS];
-    int rc = 0, n = needs(spec, need);
-    for (int i = 0; !rc && i < n; i++) rc = sl_kv_keep(&e->pool, need[i], err);
+    for (int i = 0, n = needs(spec, need); !rc && i < n; i++) rc = sl_kv_keep(&e->pool, need[i], err);
     return rc;
 }
 
@@ -31,7 +26,7 @@ static int prepare(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
     int rc = 0;
     for (int i = 0; !rc && i < plan->n_layers; i++) {
         size_t size = 0;
-        rc = check_layer(e, i, &plan->layer[i], &size, err);
+        rc = check_layer(e, &plan->layer[i], &size, err);
         if (size > most) most = size;
     }
     return rc ? rc : sl_workspace_reserve(&e->workspace, most, err);

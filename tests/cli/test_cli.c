@@ -300,6 +300,12 @@ static void attention_flags(void) {
         RUN("generate", "-m", m, "-p", text, "-n", "1", "--attn", "santa-prop", "--S=8", "--S-schedule", in_tmp("schedule"));
     CHECK_GOOD(d);
     CHECK_HAS(d.err, "attention: 0=santa-prop:S=16 1-2=santa-prop:S=8 3=santa-prop:S=4");
+    static const char *const masks[] = {"sample", "threshold", "oracle:mass=0.9"};
+    for (int i = 0; i < 3; i++) { // these methods have no decode
+        result e = RUN("generate", "-m", m, "-p", text, "-n", "8", "--attn", masks[i]);
+        CHECK(e.code == 1 && e.n_out == 0);
+        CHECK_HAS(e.err, "a method for prefill, which does not decode");
+    }
 }
 
 static void stop_strings(void) {
