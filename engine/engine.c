@@ -200,20 +200,7 @@ int sl_engine_set_attention(sl_engine *e, const char *attn, sl_error *err) {
     return rc;
 }
 
-// ---- life ----
-
-static int no_memory(const sl_engine *e, sl_error *err) {
-    return sl_fail(err, SL_ERR_MEMORY, "a batch of %d sequences: out of memory", e->n_sequences);
-}
-
-static int new_scratch(sl_engine *e, sl_error *err) {
-    const sl_config *c = &e->model->config;
-    e->scratch_size = c->arch->scratch_size(c, e->backend, e->max_rows);
-    e->scratch = e->backend->alloc(e->backend, e->scratch_size);
-    if (e->scratch) return 0;
-    return sl_fail(err, SL_ERR_MEMORY, "activations of %d rows: %zu MiB cannot be allocated; use a smaller {prefill_chunk}",
-                   e->max_rows, e->scratch_size >> 20);
-}
+// ---- rows and segments of a pass ----
 
 static void free_rows(sl_engine *e) {
     const sl_backend *be = e->backend;
@@ -239,13 +226,14 @@ static void free_segment(sl_engine *e) {
     e->segment = NULL, e->segment_size = 0, e->segment_tokens = 0;
 }
 
-int sl_engine_set_segment(sl_engine *e, int n_tokens, sl_error *err) {
+// Prefills in segments of n_tokens tokens. 0: in passes of prefill_chunk tokens
+static int set_segment(sl_engine *e, int n_tokens, sl_error *err) {
     const sl_config *c = &e->model->config;
     int n_rows = n_tokens < e->n_ctx ? n_tokens : e->n_ctx, rc = 0;
     if (n_tokens == e->segment_tokens) return 0;
-    if (e->backend->forget) e->backend->forget(e->backend); // recordings hold the addresses of the rows
+    e->backend->forget(e->backend); // recordings hold the addresses of the rows
     free_segment(e);
-    if (n_tokens && n_rows > e->max_rows) {
+    if (n_rows > e->max_rows) {
         e->segment_size = c->arch->segment_size(c, e->backend, n_rows);
         e->segment = e->backend->alloc(e->backend, e->segment_size);
         if (!e->segment || !new_rows(e, n_rows))
@@ -257,6 +245,102 @@ int sl_engine_set_segment(sl_engine *e, int n_tokens, sl_error *err) {
     if (rc && !new_rows(e, e->max_rows)) return sl_fail(err, SL_ERR_MEMORY, "the rows of a pass: out of memory");
     if (!rc) e->segment_tokens = n_tokens;
     return rc;
+}
+
+// ---- prefill ----
+
+static int prefills(const sl_attn_spec *spec) {
+    const sl_attn_ops *ops = spec->method->cpu;
+    return spec->method == &sl_method_dense || (ops && (ops->mask || ops->skip_distance));
+}
+
+static int check_prefill(const sl_engine *e, const sl_attn_plan *plan, int segment, sl_error *err) {
+    for (int i = 0; i < plan->n_layers; i++)
+        if (!prefills(&plan->layer[i]))
+            return sl_fail(err, SL_ERR_ARG, "{attn_prefill} %s: a method for decoding, which does not prefill (layer %d)",
+                           plan->layer[i].method->name, i);
+    if (segment < SL_MASK_BLOCK)
+        return sl_fail(err, SL_ERR_ARG, "{prefill_segment} %d: expected at least %d", segment, SL_MASK_BLOCK);
+    if (e->max_rows < SL_MASK_BLOCK && e->max_rows < e->n_ctx)
+        return sl_fail(err, SL_ERR_ARG, "{prefill_chunk} %d: expected at least %d with {attn_prefill}", e->max_rows,
+                       SL_MASK_BLOCK);
+    return 0;
+}
+
+static void reset_prefill(sl_engine *e) {
+    size_t n = (size_t)e->geom.n_layers * e->geom.n_heads;
+    memset(e->prefill_counts, 0, n * sizeof *e->prefill_counts);
+    for (size_t i = 0; i < n; i++) e->mask_reports[i].kept = SL_MASK_NOT_SAMPLED;
+}
+
+static int set_prefill(sl_engine *e, const sl_attn_plan *plan, int segment, sl_error *err) {
+    sl_attn_plan copy;
+    int is_sparse = 0, has_masks = 0;
+    SL_CHECK(plan->n_layers == e->geom.n_layers);
+    for (int i = 0; i < plan->n_layers; i++) {
+        const sl_attn_method *m = plan->layer[i].method;
+        is_sparse |= m != &sl_method_dense;
+        has_masks |= m->cpu && m->cpu->mask;
+    }
+    int rc = is_sparse ? check_prefill(e, plan, segment, err) : 0;
+    if (!rc) rc = sl_attn_plan_init(&copy, plan->n_layers, &plan->layer[0], err);
+    if (rc) return rc;
+    memcpy(copy.layer, plan->layer, plan->n_layers * sizeof *copy.layer);
+    if (is_sparse) rc = e->attention->prepare_prefill(e, &copy, segment < e->n_ctx ? segment : e->n_ctx, err);
+    if (!rc) rc = set_segment(e, is_sparse ? segment : 0, err);
+    if (rc) {
+        sl_attn_plan_free(&copy);
+        return rc;
+    }
+    sl_attn_plan_free(&e->prefill);
+    e->prefill = copy;
+    e->has_masks = has_masks;
+    return 0;
+}
+
+int sl_engine_set_prefill(sl_engine *e, const sl_attn_plan *plan, int segment, sl_error *err) {
+    int rc = sl_engine_enter(e, err);
+    if (rc) return rc;
+    rc = set_prefill(e, plan, segment, err);
+    sl_engine_leave(e);
+    return rc;
+}
+
+sl_prefill_report sl_engine_prefill_report(const sl_engine *e, int layer, int head) {
+    size_t i = (size_t)layer * e->geom.n_heads + head;
+    return (sl_prefill_report){e->prefill_counts[i].visited, e->prefill_counts[i].causal, e->mask_reports[i].kept};
+}
+
+// The counts, and dense attention in every layer.
+static int new_prefill(sl_engine *e, sl_error *err) {
+    size_t n = (size_t)e->geom.n_layers * e->geom.n_heads;
+    e->prefill_counts = malloc(n * sizeof *e->prefill_counts);
+    e->mask_reports = malloc(n * sizeof *e->mask_reports);
+    if (!e->prefill_counts || !e->mask_reports) return sl_fail(err, SL_ERR_MEMORY, "reports of %zu heads: out of memory", n);
+    reset_prefill(e);
+    return sl_attn_plan_init(&e->prefill, e->geom.n_layers, &(sl_attn_spec){.method = &sl_method_dense}, err);
+}
+
+static void free_prefill(sl_engine *e) {
+    sl_attn_plan_free(&e->prefill);
+    free(e->mask.bits);
+    free(e->prefill_counts);
+    free(e->mask_reports);
+}
+
+// ---- life ----
+
+static int no_memory(const sl_engine *e, sl_error *err) {
+    return sl_fail(err, SL_ERR_MEMORY, "a batch of %d sequences: out of memory", e->n_sequences);
+}
+
+static int new_scratch(sl_engine *e, sl_error *err) {
+    const sl_config *c = &e->model->config;
+    e->scratch_size = c->arch->scratch_size(c, e->backend, e->max_rows);
+    e->scratch = e->backend->alloc(e->backend, e->scratch_size);
+    if (e->scratch) return 0;
+    return sl_fail(err, SL_ERR_MEMORY, "activations of %d rows: %zu MiB cannot be allocated; use a smaller {prefill_chunk}",
+                   e->max_rows, e->scratch_size >> 20);
 }
 
 // The arrays of a step.
@@ -310,6 +394,7 @@ static int init(sl_engine *e, const sl_engine_options *o, const sl_attn_plan *pl
     if (!rc) rc = sl_kv_pool_init(&e->pool, e->backend, c->n_layers, c->n_kv_heads, c->head_dim, n_pages, err);
     e->pool.seed = e->seed;
     if (!rc) rc = new_step(e, err);
+    if (!rc) rc = new_prefill(e, err);
     if (rc) return rc;
     return plan ? set_plan(e, plan, err) : set_attention(e, o->attn ? o->attn : "dense", err);
 }
@@ -350,6 +435,7 @@ void sl_engine_free(sl_engine *e) {
     if (!e || atomic_fetch_sub(&e->n_users, 1) > 1) return;
     sl_kv_pool_free(&e->pool);
     sl_attn_plan_free(&e->plan);
+    free_prefill(e);
     if (e->backend) e->backend->release(e->backend, e->scratch, e->scratch_size);
     sl_workspace_free(&e->workspace);
     sl_observation_free(e, &e->observation);
@@ -383,6 +469,7 @@ const sl_attn_stats *sl_engine_attn_stats(const sl_engine *e) {
 void sl_engine_reset_stats(sl_engine *e) {
     if (e->attention->collect) e->attention->collect(e);
     e->stats = (sl_attn_stats){0};
+    reset_prefill(e);
 }
 
 sl_attention_work sl_engine_attention_work(const sl_engine *e) {

@@ -50,6 +50,8 @@ static sl_batch make_batch(sl_engine *e, int n_ranges, int n_rows, const int32_t
         .ranges = e->ranges,
         .mode = mode,
         .attend = e->attention->attend,
+        .propose = e->has_masks ? e->attention->propose : NULL,
+        .attend_step = e->segment_tokens ? SL_MASK_BLOCK : 1,
         .logits_mode = SL_LINEAR_DECODE,
         .logits = e->step_logits,
     };

@@ -47,6 +47,8 @@ struct sl_batch {
     void (*attend)(const sl_batch *batch, int layer, int first, int n, sl_queries q, void *out);
     // Called once in a layer, before attend, with the queries of all rows [first, first + n) that attend. NULL: not called
     void (*propose)(const sl_batch *batch, int layer, int first, int n, sl_queries q);
+    // Calls of attend in a layer end at positions that are multiples of attend_step, except the last one. At most max_rows
+    int attend_step;
     // Logits of the last n_out rows. n_out 0: the pass fills the KV cache only.
     int n_out;
     sl_linear_mode logits_mode; // of lm_head

@@ -210,9 +210,11 @@ static void run_segment_layer(const sl_batch *b, int layer, int first, const scr
     }
     sl_queries q = {.data = s->q, .stride = q_dim};
     if (b->propose && first < b->n_rows) b->propose(b, layer, first, b->n_rows - first, q);
-    for (int from = first; from < b->n_rows; from += b->max_rows) {
+    for (int from = first, n; from < b->n_rows; from += n) {
+        n = part_rows(b, from);
+        if (from + n < b->n_rows) n -= (b->ranges[0].position + from + n) % b->attend_step;
         q.data = (const char *)s->q + (size_t)(from - first) * row;
-        run_rest(b, layer, from, part_rows(b, from), q, s);
+        run_rest(b, layer, from, n, q, s);
     }
 }
 

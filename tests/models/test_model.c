@@ -57,36 +57,6 @@ static void chunked_prefill(void) { // equal bits with any chunk size, at and ar
     free(ids), free(want), free(got);
 }
 
-// Segments, which run layer by layer, give the bits of chunks: with any chunk size, in two calls, and where a session continues
-// in the middle of a segment. A segment of 64 tokens is one chunk of at most 100 tokens.
-static void segments(void) {
-    static const int sizes[] = {1024, 300, 64, 0}, chunks[] = {100, 17}, calls[][2] = {{0, 700}, {123, 577}, {1, 511}};
-    model_fixture first = fixture_open("models/tiny", "dense", 1024, 1, 1024, 0, 0);
-    int32_t *ids = test_ids(700, first.n_vocab, test_seed);
-    float *want = malloc(first.n_vocab * sizeof *want), *got = malloc(first.n_vocab * sizeof *got);
-    for (size_t c = 0; c < sizeof chunks / sizeof *chunks; c++) {
-        model_fixture r = fixture_open("models/tiny", "dense", 1024, 1, chunks[c], 0, 0);
-        for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
-            int before = calls[i][0], n = calls[i][1];
-            sl_session *s = model_fixture_session(&first, 0);
-            run_greedy(&first, s, ids, before + n, 2, want, NULL);
-            sl_session_free(s);
-            for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
-                s = model_fixture_session(&r, 0);
-                CHECK_OK(sl_engine_set_segment(r.engine, sizes[k], &err), err);
-                if (before) CHECK_OK(sl_prefill(s, ids, before, NULL, &err), err);
-                run_greedy(&r, s, ids + before, n, 2, got, NULL);
-                if (!equal_bits(got, want, r.n_vocab))
-                    FAIL("%d and %d tokens in segments of %d and chunks of %d: other bits", before, n, sizes[k], chunks[c]);
-                sl_session_free(s);
-            }
-        }
-        model_fixture_close(&r);
-    }
-    model_fixture_close(&first);
-    free(ids), free(want), free(got);
-}
-
 // Decoding 8 sequences of different lengths together and one by one gives equal bits.
 static void batch_of_8(const char *attn) {
     enum { B = 8, STEPS = 6 };
@@ -686,7 +656,6 @@ static void observer_state(void) {
 
 static const test_case cases[] = {
     {"chunked-prefill-bits", 0, chunked_prefill},
-    {"segments-bits", 0, segments},
     {"batch-of-8-bits", 0, batch_invariance},
     {"seeds-and-threads", 0, seeds_and_threads},
     {"decode-agrees-with-prefill", 0, decode_agrees_with_prefill},
