@@ -117,7 +117,7 @@ static void refused_prefill(void) {
     } cases[] = {
         {"santa-pps", 512, 1024, "attn_prefill santa-pps: a method for decoding, which does not prefill (layer 0)"},
         {"sample", 512, 100, "prefill_segment 100: expected at least 128"},
-        {"sample", 100, 1024, "{prefill_chunk} 100: expected at least 128 with attn_prefill"},
+        {"sample", 100, 1024, "prefill_chunk 100: expected at least 128 with attn_prefill"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         model_fixture r = open_with(cases[i].chunk);
