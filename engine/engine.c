@@ -311,6 +311,16 @@ sl_prefill_report sl_engine_prefill_report(const sl_engine *e, int layer, int he
     return (sl_prefill_report){e->prefill_counts[i].visited, e->prefill_counts[i].causal, e->mask_reports[i].kept};
 }
 
+sl_prefill_report sl_engine_prefill_total(const sl_engine *e) {
+    sl_prefill_report all = {.kept = SL_MASK_NOT_SAMPLED};
+    for (int i = 0; i < e->geom.n_layers * e->geom.n_heads; i++) {
+        int32_t kept = e->mask_reports[i].kept;
+        all.visited += e->prefill_counts[i].visited, all.causal += e->prefill_counts[i].causal;
+        if (kept != SL_MASK_NOT_SAMPLED && (all.kept == SL_MASK_NOT_SAMPLED || kept < all.kept)) all.kept = kept;
+    }
+    return all;
+}
+
 // The counts, and dense attention in every layer.
 static int new_prefill(sl_engine *e, sl_error *err) {
     size_t n = (size_t)e->geom.n_layers * e->geom.n_heads;
@@ -457,9 +467,6 @@ int sl_engine_skip_parts(sl_engine *e, unsigned parts, sl_error *err) {
 
 int sl_engine_n_ctx(const sl_engine *e) {
     return e->n_ctx;
-}
-int sl_engine_prefill_chunk(const sl_engine *e) {
-    return e->prefill_chunk;
 }
 const sl_attn_stats *sl_engine_attn_stats(const sl_engine *e) {
     if (e->attention->collect)

@@ -97,9 +97,9 @@ static int reserve_prefill(sl_session *s, const int32_t *ids, int n, sl_error *e
     return rc;
 }
 
-// Tokens of the pass that begins at `position`, of n tokens left: a chunk, or what is left of the segment.
-static int pass_tokens(const sl_engine *e, int position, int n) {
-    int most = e->segment_tokens ? e->segment_tokens - position % e->segment_tokens : e->prefill_chunk;
+int sl_session_next_pass(const sl_session *s, int n) {
+    const sl_engine *e = s->engine;
+    int most = e->segment_tokens ? e->segment_tokens - s->kv.n_tokens % e->segment_tokens : e->prefill_chunk;
     return n < most ? n : most;
 }
 
@@ -115,7 +115,7 @@ static int prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *
     int before = s->kv.n_tokens, rc = 0;
     int is_watched = e->cancel.fn || (progress && progress->fn);
     for (int i = 0, m; !rc && i < n; i += m) {
-        m = pass_tokens(e, s->kv.n_tokens, n - i);
+        m = sl_session_next_pass(s, n - i);
         rc = sl_cancel_poll(&e->cancel, err);
         if (rc) break;
         sl_batch pass = prefill_batch(s, ids + i, m);
@@ -175,7 +175,7 @@ static int prefill_logits(sl_session *s, const int32_t *ids, int n, float *logit
     size_t n_vocab = e->model->config.n_vocab;
     int rc = 0, most = e->max_rows < GROUP ? e->max_rows : GROUP;
     for (int i = 0, m; !rc && i < n; i += m) {
-        m = pass_tokens(e, s->kv.n_tokens, n - i);
+        m = sl_session_next_pass(s, n - i);
         rc = sl_cancel_poll(&e->cancel, err);
         if (rc) break;
         sl_batch pass = prefill_batch(s, ids + i, m);
