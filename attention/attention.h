@@ -265,7 +265,7 @@ int sl_attn_same(const sl_attn_spec *a, const sl_attn_spec *b); // 1: the method
 int sl_attn_states_error(const sl_attn_spec *spec);    // 1: --epsilon sets the draws, and every head reports its error bound
 int sl_attn_certifies_layer(const sl_attn_spec *spec); // 1: the stated error is that of a layer, not of each head
 int sl_attn_carries_budget(const sl_attn_spec *spec);  // 1: --budget=carried, and no stated error
-// 0, or SL_ERR_UNSUPPORTED with the reason when the CPU does not decode with the method.
+// 0; SL_ERR_ARG for a method that only prefills; SL_ERR_UNSUPPORTED when the CPU does not decode with the method.
 int sl_attn_check_decode(const sl_attn_spec *spec, sl_error *err);
 const char *sl_attn_phases(const sl_attn_method *method); // "decode", "prefill" or "decode, prefill": what the CPU offers
 int sl_attn_on_gpu(const sl_attn_spec *spec);             // 1: this build decodes with it on a GPU
