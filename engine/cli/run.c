@@ -1,5 +1,6 @@
 // engine/cli/run.c - see run.h.
 #include "engine/cli/run.h"
+#include "engine/cli/error_text.h"
 #include "engine/base/number.h"
 #include "engine/base/philox.h"
 #include "engine/cli/io.h"
@@ -451,8 +452,12 @@ static int set_prefill(const cli_run *run, sl_engine *engine, sl_error *err) {
     const cli_options *o = run->options;
     sl_attn_spec spec;
     sl_attn_plan plan;
-    int rc = sl_attn_parse(o->attn_prefill, &spec, err);
-    if (!rc) rc = sl_attn_plan_init(&plan, sl_model_config(run->model)->n_layers, &spec, err);
+    sl_error why;
+    if (sl_attn_parse(o->attn_prefill, &spec, &why)) { // the text names --attn
+        const char *text = cli_error_text(&why);
+        return sl_fail(err, SL_ERR_ARG, "--attn-prefill%.900s", strncmp(text, "--attn", 6) ? text : text + 6);
+    }
+    int rc = sl_attn_plan_init(&plan, sl_model_config(run->model)->n_layers, &spec, err);
     if (rc) return rc;
     rc = sl_engine_set_prefill(engine, &plan, o->prefill_segment, err);
     sl_attn_plan_free(&plan);

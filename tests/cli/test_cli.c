@@ -232,6 +232,8 @@ static void refused_prefill(void) {
         const char *flag, *value, *message;
     } cases[] = {
         {"--attn-prefill", "santa", "--attn-prefill santa: a method for decoding, which does not prefill (layer 0)"},
+        {"--attn-prefill", "sampel", "--attn-prefill sampel: unknown method; did you mean sample?"},
+        {"--attn-prefill", "sample:alpha=1", "--attn-prefill sample: unknown parameter \"alpha\"; did you mean alpha_c?"},
         {"--attn", "sample", "--attn sample: a method for prefill, which does not decode; use --attn-prefill"},
         {"--prefill-segment", "100", "--prefill-segment 100: expected a whole number, 128 or more"},
     };
