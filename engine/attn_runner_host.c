@@ -51,13 +51,13 @@ static int prepare_prefill(sl_engine *e, const sl_attn_plan *plan, int n_tokens,
     return 0;
 }
 
-// The engine's mask becomes that of rows [first, first + n) of the batch in this layer.
-static void propose(const sl_batch *b, int layer, int first, int n, sl_queries q) {
+// The engine's mask becomes that of the batch in this layer.
+static void propose(const sl_batch *b, int layer, sl_queries q) {
     const sl_row_range *range = &b->ranges[0];
     sl_engine *e = range->session->engine;
     const sl_attn_spec *spec = &e->prefill.layer[layer];
     uint64_t *bits = e->mask.bits;
-    int n_kv = range->position + first + n;
+    int n = b->n_rows, n_kv = range->position + n;
     if (!spec->method->cpu->mask) return;
     e->mask = sl_mask_of(e->geom.n_heads, n, n_kv), e->mask.bits = bits;
     SL_CHECK(sl_mask_bytes(&e->mask) <= e->mask_size);

@@ -287,7 +287,8 @@ static int set_prefill(sl_engine *e, const sl_attn_plan *plan, int segment, sl_e
     if (rc) return rc;
     memcpy(copy.layer, plan->layer, plan->n_layers * sizeof *copy.layer);
     if (is_sparse) rc = e->attention->prepare_prefill(e, &copy, segment < e->n_ctx ? segment : e->n_ctx, err);
-    if (!rc) rc = set_segment(e, is_sparse ? segment : 0, err);
+    int before = e->segment_tokens;
+    if (!rc && (rc = set_segment(e, is_sparse ? segment : 0, err)) != 0) set_segment(e, before, NULL);
     if (rc) {
         sl_attn_plan_free(&copy);
         return rc;

@@ -77,7 +77,7 @@ typedef struct sl_attn_runner {
     // Checks the methods of a plan of prefill, and reserves memory for segments of n_tokens tokens. SL_ERR_UNSUPPORTED for a
     // method that this device does not offer.
     int (*prepare_prefill)(sl_engine *e, const sl_attn_plan *plan, int n_tokens, sl_error *err);
-    void (*propose)(const sl_batch *batch, int layer, int first, int n, sl_queries q); // sl_batch.propose; NULL: no masks
+    void (*propose)(const sl_batch *batch, int layer, sl_queries q); // sl_batch.propose; NULL: no masks
     // sl_batch.attend
     void (*attend)(const sl_batch *batch, int layer, int first, int n, sl_queries q, void *out);
     // Called once a step: adds to e->stats the rows and bytes that follow from the lengths of the sessions. NULL: attend counts

@@ -50,8 +50,7 @@ static sl_batch make_batch(sl_engine *e, int n_ranges, int n_rows, const int32_t
         .ranges = e->ranges,
         .mode = mode,
         .attend = e->attention->attend,
-        .propose = e->has_masks ? e->attention->propose : NULL,
-        .attend_step = e->segment_tokens ? SL_MASK_BLOCK : 1,
+        .attend_step = 1,
         .logits_mode = SL_LINEAR_DECODE,
         .logits = e->step_logits,
     };
@@ -63,7 +62,10 @@ static sl_batch prefill_batch(sl_session *s, const int32_t *ids, int n) {
     const int32_t *pages = sl_session_page_table(s);
     for (int i = 0; i < n; i++) e->rows[i] = (sl_row){.position = s->kv.n_tokens + i, .sequence = s->sequence, .pages = pages};
     e->ranges[0] = (sl_row_range){.session = s, .n_rows = n, .position = s->kv.n_tokens};
-    return make_batch(e, 1, n, ids, SL_LINEAR_PREFILL);
+    sl_batch pass = make_batch(e, 1, n, ids, SL_LINEAR_PREFILL);
+    if (e->has_masks) pass.propose = e->attention->propose;
+    if (e->segment_tokens) pass.attend_step = SL_MASK_BLOCK;
+    return pass;
 }
 
 // The next token of n sessions: n ranges of one row.

@@ -45,9 +45,11 @@ struct sl_batch {
     // Attention of rows [first, first + n) in one layer, after their K and V are stored. out: act [n][n_heads * head_dim]. The
     // engine's runner for the backend: engine/attn_runner_host.c, engine/attn_runner_cuda.c.
     void (*attend)(const sl_batch *batch, int layer, int first, int n, sl_queries q, void *out);
-    // Called once in a layer, before attend, with the queries of all rows [first, first + n) that attend. NULL: not called
-    void (*propose)(const sl_batch *batch, int layer, int first, int n, sl_queries q);
-    // Calls of attend in a layer end at positions that are multiples of attend_step, except the last one. At most max_rows
+    // Called once in a layer that attends, before attend, with the queries of all rows, also of rows that do not attend. NULL:
+    // not called
+    void (*propose)(const sl_batch *batch, int layer, sl_queries q);
+    // Calls of attend in a layer begin and end at positions that are multiples of attend_step, where rows of the batch have
+    // such positions. At most max_rows
     int attend_step;
     // Logits of the last n_out rows. n_out 0: the pass fills the KV cache only.
     int n_out;

@@ -197,38 +197,50 @@ static int part_rows(const sl_batch *b, int from) {
     return b->n_rows - from < b->max_rows ? b->n_rows - from : b->max_rows;
 }
 
-// One layer of a segment, in parts. The queries of rows `first` on lie in s->q.
-static void run_segment_layer(const sl_batch *b, int layer, int first, const scratch *s) {
+// Queries of row `row` on, from the queries of row 0 on.
+static sl_queries queries_from(const sl_batch *b, sl_queries q, int row) {
+    return (sl_queries){.data = (const char *)q.data + row * q.stride * b->backend->act_size, .stride = q.stride};
+}
+
+// One layer of a segment, in parts. s->q has the queries of all rows that need queries, at their rows.
+static void run_segment_layer(const sl_batch *b, int layer, int first, int first_query, const scratch *s) {
     const sl_backend *be = b->backend;
     size_t q_dim = (size_t)b->weights->config->n_heads * b->weights->config->head_dim, row = q_dim * be->act_size;
+    const sl_queries all = {.data = s->q, .stride = q_dim};
     for (int from = 0; from < b->n_rows; from += b->max_rows) {
-        int n = part_rows(b, from), skip = first > from ? first - from : 0;
+        int n = part_rows(b, from), skip = first_query > from ? first_query - from : 0;
         if (skip > n) skip = n;
         sl_queries q = run_qkv(b, layer, from, n, skip, s);
-        char *to = (char *)s->q + (size_t)(from + skip - first) * row;
+        char *to = (char *)s->q + (size_t)(from + skip) * row;
         if (skip < n) be->copy(be, to, row, q.data, q.stride * be->act_size, row, n - skip);
     }
-    sl_queries q = {.data = s->q, .stride = q_dim};
-    if (b->propose && first < b->n_rows) b->propose(b, layer, first, b->n_rows - first, q);
+    if (b->propose && first < b->n_rows) b->propose(b, layer, all);
     for (int from = first, n; from < b->n_rows; from += n) {
         n = part_rows(b, from);
         if (from + n < b->n_rows) n -= (b->ranges[0].position + from + n) % b->attend_step;
-        q.data = (const char *)s->q + (size_t)(from - first) * row;
-        run_rest(b, layer, from, n, q, s);
+        run_rest(b, layer, from, n, queries_from(b, all, from), s);
     }
 }
 
-// One layer over the batch's rows. Rows before `first` only store K and V: in the last layer nothing reads more of them.
+// One layer over the batch's rows. Rows before `first` only store K and V: in the last layer nothing reads more of them. A mask
+// needs their queries too.
 static void run_layer(const sl_batch *b, int layer, int first, const scratch *s) {
+    int first_query = b->propose && first < b->n_rows ? 0 : first;
     if (b->segment) {
-        run_segment_layer(b, layer, first, s);
+        run_segment_layer(b, layer, first, first_query, s);
         return;
     }
-    int n = b->n_rows - first;
-    sl_queries q = run_qkv(b, layer, 0, b->n_rows, first, s);
-    if (n == 0) return;
-    if (b->propose) b->propose(b, layer, first, n, q);
-    run_rest(b, layer, first, n, q, s);
+    sl_queries q = run_qkv(b, layer, 0, b->n_rows, first_query, s);
+    if (first == b->n_rows) return;
+    if (b->propose) b->propose(b, layer, q);
+    run_rest(b, layer, first, b->n_rows - first, queries_from(b, q, first - first_query), s);
+}
+
+// The first row that attends in the last layer: logits need the last n_out rows.
+static int first_of_last_layer(const sl_batch *b) {
+    int first = b->n_rows - b->n_out;
+    if (b->n_out) first -= (b->ranges[0].position + first) % b->attend_step;
+    return first > 0 ? first : 0;
 }
 
 void sl_llama_logits(const sl_batch *b, int first, int n, float *out) {
@@ -250,7 +262,7 @@ void sl_llama_forward(const sl_batch *b) {
     SL_CHECK(b->mode == SL_LINEAR_DECODE || b->n_ranges == 1); // the rows' positions follow from the first one
     if (!b->segment) be->prepare_rope(be, &b->weights->rope, b->rows, b->n_rows);
     be->embed(be, &w->embed, b->ids, b->n_rows, s.x);
-    for (int i = 0; i < c->n_layers; i++) run_layer(b, i, i + 1 < c->n_layers ? 0 : b->n_rows - b->n_out, &s);
+    for (int i = 0; i < c->n_layers; i++) run_layer(b, i, i + 1 < c->n_layers ? 0 : first_of_last_layer(b), &s);
     if (b->n_out && b->logits) sl_llama_logits(b, 0, b->n_out, b->logits);
 }
 
