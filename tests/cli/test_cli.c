@@ -356,7 +356,7 @@ static void attention_flags(void) {
     static const char *const masks[] = {"sample", "threshold", "oracle:mass=0.9"};
     for (int i = 0; i < 3; i++) { // these methods have no decode
         result e = RUN("generate", "-m", m, "-p", text, "-n", "8", "--attn", masks[i]);
-        CHECK(e.code == 1 && e.n_out == 0);
+        CHECK(e.code == 2 && e.n_out == 0);
         CHECK_HAS(e.err, "a method for prefill, which does not decode");
     }
 }
