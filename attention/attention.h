@@ -164,6 +164,14 @@ typedef struct sl_attn_decode_args {
     sl_attn_report *reports;   // [n_seqs][n_heads], filled; NULL: no reports
 } sl_attn_decode_args;
 
+struct sl_prefill_mask; // prefill_mask.h
+struct sl_mask_args;    // prefill_mask.h
+
+// Key blocks of one query head, summed over the query blocks of a call. A query block that two calls share counts twice.
+typedef struct sl_prefill_count {
+    uint64_t visited, causal; // softmax and V were computed; dense attention visits them
+} sl_prefill_count;
+
 // Consecutive tokens of one sequence. Token i has the position kv.n_kv - n_tokens + i and sees the rows up to this position.
 typedef struct sl_attn_prefill_args {
     const sl_attn_geom *geom;
@@ -174,6 +182,14 @@ typedef struct sl_attn_prefill_args {
     float *out;     // [n_tokens][n_heads][head_dim]
     sl_kv_view kv;  // includes the rows of these tokens
     sl_workspace *ws;
+    const struct sl_prefill_mask *mask; // key blocks to visit, of a segment that has these tokens (prefill_mask.h); NULL: all
+    // sl_attn_ops.skip_distance of the method; 0: no block is skipped. Whether a block is skipped depends on all queries of a
+    // query block. So a call must have all of them, or its bits depend on the split.
+    float skip_distance;
+    // D / (l + D) of each row, an upper bound of the share of the mass that the skipped blocks have. l is the sum of e^(s - m)
+    // over the visited keys, and D the sum of 128 e^(m_B - m) over the skipped blocks. m_B: the row's largest score in block B.
+    float *lost;              // [n_tokens][n_heads], overwritten; NULL: not wanted
+    sl_prefill_count *counts; // [n_heads], added to; NULL: not wanted
 } sl_attn_prefill_args;
 
 // ---- a method ----
@@ -190,6 +206,14 @@ typedef struct sl_attn_ops {
     int (*needs)(const sl_attn_spec *spec, sl_kv_need *out);
     // Bytes of state that decode keeps from step to step for a sequence and layer. They are zero at the start. NULL or 0: none.
     size_t (*state)(const sl_attn_geom *geom, const sl_attn_spec *spec);
+
+    // ---- a method for prefill: `mask` or `skip_distance`. The prefill of method dense runs it ----
+    // Adds key blocks to a mask that has the diagonal and the sink (prefill_mask.h). Only sl_mask_propose calls it.
+    void (*mask)(const struct sl_mask_args *args);
+    size_t (*mask_workspace)(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_tokens, int n_kv); // NULL: 0 bytes
+    // The rule of `threshold`: a block is skipped whose scores lie more than this distance, in log2 units, below the running
+    // maximum of each row of its query block. Above 0.
+    float (*skip_distance)(const sl_attn_spec *spec);
 } sl_attn_ops;
 
 // The mean of the output over seeds, up to rounding. tests/attention/test_means.c checks this statement of every method.
@@ -241,7 +265,10 @@ int sl_attn_same(const sl_attn_spec *a, const sl_attn_spec *b); // 1: the method
 int sl_attn_states_error(const sl_attn_spec *spec);    // 1: --epsilon sets the draws, and every head reports its error bound
 int sl_attn_certifies_layer(const sl_attn_spec *spec); // 1: the stated error is that of a layer, not of each head
 int sl_attn_carries_budget(const sl_attn_spec *spec);  // 1: --budget=carried, and no stated error
-int sl_attn_on_gpu(const sl_attn_spec *spec);          // 1: this build decodes with it on a GPU
+// 0; SL_ERR_ARG for a method that only prefills; SL_ERR_UNSUPPORTED when the CPU does not decode with the method.
+int sl_attn_check_decode(const sl_attn_spec *spec, sl_error *err);
+const char *sl_attn_phases(const sl_attn_method *method); // "decode", "prefill" or "decode, prefill": what the CPU offers
+int sl_attn_on_gpu(const sl_attn_spec *spec);             // 1: this build decodes with it on a GPU
 // Writes `santa-prop:S=128` into buf: the first parameter, and every parameter that is not at its default.
 void sl_attn_format(const sl_attn_spec *spec, char *buf, size_t size);
 // Writes the value of a parameter as the command line takes it.

@@ -180,10 +180,11 @@ static void put_cell(const char *text, FILE *out) {
 }
 
 void sl_attn_list(FILE *out) {
-    fprintf(out, "| method | mean | what it does | parameters | source | caution |\n|---|---|---|---|---|---|\n");
+    fprintf(out, "| method | phase | mean | what it does | parameters | source | caution |\n|---|---|---|---|---|---|---|\n");
     for (int i = 0; sl_attn_methods[i]; i++) {
         const sl_attn_method *m = sl_attn_methods[i];
-        fprintf(out, "| %s | %s%s | ", m->name, sl_attn_mean_name(m->mean), m->mean_of ? " (see caution)" : "");
+        fprintf(out, "| %s | %s | %s%s | ", m->name, sl_attn_phases(m), sl_attn_mean_name(m->mean),
+                m->mean_of ? " (see caution)" : "");
         put_cell(m->summary, out);
         fprintf(out, " | ");
         for (const sl_attn_param *p = m->params; p && p->name; p++) {

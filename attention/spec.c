@@ -69,3 +69,17 @@ int sl_attn_certifies_layer(const sl_attn_spec *spec) {
 int sl_attn_carries_budget(const sl_attn_spec *spec) {
     return !sl_attn_states_error(spec) && sl_attn_has(spec, "budget") && sl_attn_chooses(spec, "budget", "carried");
 }
+
+const char *sl_attn_phases(const sl_attn_method *m) {
+    int decode = m->cpu && m->cpu->decode, prefill = m->cpu && (m->cpu->prefill || m->cpu->mask || m->cpu->skip_distance);
+    return decode && prefill ? "decode, prefill" : prefill ? "prefill" : "decode";
+}
+
+int sl_attn_check_decode(const sl_attn_spec *spec, sl_error *err) {
+    const sl_attn_method *m = spec->method;
+    if (m->cpu && m->cpu->decode) return 0;
+    if (!strcmp(sl_attn_phases(m), "prefill"))
+        return sl_fail(err, SL_ERR_ARG, "{attn} %s: a method for prefill, which does not decode; use {attn_prefill}",
+                       m->name);
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "{attn} %s: not offered for decoding on this device", m->name);
+}

@@ -13,12 +13,14 @@
 // The files of attention/ have one order. A file calls only files of the lines above its line, and files to the left on its
 // line. scripts/check_layers.py finds circles of calls:
 //
-//   contracts  attention.h, random_counter.h, masses.h, threshold.h, stages.h; spec.c (values of parameters)
+//   contracts  attention.h, prefill_mask.h, random_counter.h, masses.h, threshold.h, stages.h; spec.c (values of parameters);
+//              prefill_mask.c
 //   loops      cpu_kernels_*.c, cpu_kernels.c, masses.c; cuda/page_extras.cu, cuda/page_bounds.cu
 //   shared     combine.c, budget.c, composition.c, page_norms.c
-//   stages     draw_samplers.c, draw_take_all.c; carried.c; propose_*.c, draw_*.c
-//   drivers    online_softmax.c, decode.c; the other files of cuda/
-//   methods    dense.c, santa.c, importance.c, bernoulli.c, subset.c, sparse.c, vattention.c, random.c; auto_request.c
+//   stages     draw_samplers.c, draw_take_all.c; carried.c; propose_*.c, draw_*.c; prefill/row_sums.c
+//   drivers    online_softmax.c, decode.c; prefill/prefill_tiles.c; the other files of cuda/
+//   methods    dense.c, santa.c, importance.c, bernoulli.c, subset.c, sparse.c, vattention.c, random.c; auto_request.c;
+//              the other files of prefill/
 //   registry   registry.c
 //   on top     params.c (parsing), plan.c, auto_table.c, auto.c
 #ifndef SLEIGH_STAGES_H
@@ -306,6 +308,11 @@ size_t sl_online_softmax_workspace(const sl_attn_geom *geom, const sl_attn_spec 
 void sl_online_softmax_decode(const sl_attn_decode_args *args, const sl_proposal *propose);
 // Exact attention of one query head into x->out, with the bits of method dense. The function reads K twice and V twice.
 void sl_exact_head(sl_head *x);
+
+// ---- prefill: prefill/prefill_tiles.c ----
+
+void sl_prefill_tiles(const sl_attn_prefill_args *args);
+size_t sl_prefill_workspace(const sl_attn_geom *geom);
 
 // ---- the driver of a composition: decode.c ----
 

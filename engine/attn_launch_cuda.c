@@ -10,6 +10,7 @@ int sl_cuda_needs(const sl_attn_spec *spec, sl_kv_need *out) {
 
 int sl_cuda_check_method(sl_engine *e, const sl_attn_spec *spec, const char *where, sl_error *err) {
     sl_kv_need need[SL_MAX_NEEDS];
+    if (!strcmp(sl_attn_phases(spec->method), "prefill")) return sl_attn_check_decode(spec, err);
     if (sl_budget_is_by_variance(spec))
         return sl_fail(
             err, SL_ERR_UNSUPPORTED,

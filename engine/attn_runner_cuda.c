@@ -61,6 +61,15 @@ static int prepare(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
     return rc ? rc : reserve(e, plan, err);
 }
 
+static int prepare_prefill(sl_engine *e, const sl_attn_plan *plan, int n_tokens, sl_error *err) {
+    (void)e, (void)n_tokens;
+    for (int i = 0; i < plan->n_layers; i++)
+        if (plan->layer[i].method != &sl_method_dense)
+            return sl_fail(err, SL_ERR_UNSUPPORTED, "{attn_prefill} %s: not offered on a GPU (layer %d); use {device} cpu",
+                           plan->layer[i].method->name, i);
+    return 0;
+}
+
 static void prefill(const sl_batch *b, int layer, int first, int n, sl_queries q, void *out) {
     sl_session *s = b->ranges[0].session;
     const sl_engine *e = s->engine;
@@ -138,6 +147,7 @@ const sl_attn_runner sl_cuda_attn_runner = {
     .prepare = prepare,
     .needs = sl_cuda_needs,
     .state_size = state_size,
+    .prepare_prefill = prepare_prefill,
     .attend = attend,
     .account = account,
     .collect = collect,

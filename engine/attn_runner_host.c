@@ -1,6 +1,8 @@
 // engine/attn_runner_host.c - attention on the host: translates a batch into the arguments of a method.
 #include "engine/engine_internal.h"
 
+#include <stdlib.h>
+
 static int needs(const sl_attn_spec *spec, sl_kv_need *out) {
     return spec->method->cpu->needs ? spec->method->cpu->needs(spec, out) : 0;
 }
@@ -9,19 +11,14 @@ static size_t state_size(const sl_engine *e, const sl_attn_spec *spec) {
     return spec->method->cpu->state ? spec->method->cpu->state(&e->geom, spec) : 0;
 }
 
-static int check_layer(sl_engine *e, int layer, const sl_attn_spec *spec, size_t *size, sl_error *err) {
+static int check_layer(sl_engine *e, const sl_attn_spec *spec, size_t *size, sl_error *err) {
     const sl_attn_method *m = spec->method;
-    if (!m->cpu || !m->cpu->decode)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "{attn} %s: not offered for decoding on this device (layer %d)", m->name,
-                       layer);
-    if (m->supports) {
-        int rc = m->supports(&e->geom, spec, err);
-        if (rc) return rc;
-    }
+    int rc = sl_attn_check_decode(spec, err);
+    if (!rc && m->supports) rc = m->supports(&e->geom, spec, err);
+    if (rc) return rc;
     *size = m->cpu->workspace(&e->geom, spec, e->n_sequences, 1, e->n_ctx);
     sl_kv_need need[SL_MAX_NEEDS];
-    int rc = 0, n = needs(spec, need);
-    for (int i = 0; !rc && i < n; i++) rc = sl_kv_keep(&e->pool, need[i], err);
+    for (int i = 0, n = needs(spec, need); !rc && i < n; i++) rc = sl_kv_keep(&e->pool, need[i], err);
     return rc;
 }
 
@@ -31,26 +28,71 @@ static int prepare(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
     int rc = 0;
     for (int i = 0; !rc && i < plan->n_layers; i++) {
         size_t size = 0;
-        rc = check_layer(e, i, &plan->layer[i], &size, err);
+        rc = check_layer(e, &plan->layer[i], &size, err);
         if (size > most) most = size;
     }
     return rc ? rc : sl_workspace_reserve(&e->workspace, most, err);
 }
 
+// ---- prefill ----
+
+static int prepare_prefill(sl_engine *e, const sl_attn_plan *plan, int n_tokens, sl_error *err) {
+    sl_prefill_mask mask = sl_mask_of(e->geom.n_heads, n_tokens, e->n_ctx);
+    size_t most = 0, bytes = sl_mask_bytes(&mask);
+    for (int i = 0; i < plan->n_layers; i++) {
+        size_t size = sl_mask_workspace(&e->geom, &plan->layer[i], n_tokens, e->n_ctx);
+        if (size > most) most = size;
+    }
+    int rc = sl_workspace_reserve(&e->workspace, most, err);
+    if (rc || bytes <= e->mask_size) return rc;
+    uint64_t *bits = realloc(e->mask.bits, bytes);
+    if (!bits) return sl_fail(err, SL_ERR_MEMORY, "{attn_prefill}: %zu MiB for masks: out of memory", bytes >> 20);
+    e->mask.bits = bits, e->mask_size = bytes;
+    return 0;
+}
+
+// The engine's mask becomes that of the batch in this layer.
+static void propose(const sl_batch *b, int layer, sl_queries q) {
+    const sl_row_range *range = &b->ranges[0];
+    sl_engine *e = range->session->engine;
+    const sl_attn_spec *spec = &e->prefill.layer[layer];
+    uint64_t *bits = e->mask.bits;
+    int n = b->n_rows, n_kv = range->position + n;
+    if (!spec->method->cpu->mask) return;
+    e->mask = sl_mask_of(e->geom.n_heads, n, n_kv), e->mask.bits = bits;
+    SL_CHECK(sl_mask_bytes(&e->mask) <= e->mask_size);
+    sl_mask_report reports[e->geom.n_heads], *least = e->mask_reports + (size_t)layer * e->geom.n_heads;
+    sl_mask_propose(&(sl_mask_args){.geom = &e->geom,
+                                    .spec = spec,
+                                    .layer = layer,
+                                    .n_tokens = n,
+                                    .q = q.data,
+                                    .kv = sl_kv_view_of(b->kv, &range->session->kv, layer, n_kv),
+                                    .ws = &e->workspace,
+                                    .mask = &e->mask,
+                                    .reports = reports});
+    for (int h = 0; h < e->geom.n_heads; h++)
+        if (least[h].kept == SL_MASK_NOT_SAMPLED || reports[h].kept < least[h].kept) least[h] = reports[h];
+}
+
 static void prefill(const sl_batch *b, int layer, int first, int n, sl_queries q, void *out) {
     sl_engine *e = b->ranges[0].session->engine;
-    const sl_attn_spec dense = {.method = &sl_method_dense}; // prefill is dense whatever the plan decodes with
+    const sl_attn_spec *spec = &e->prefill.layer[layer];
+    const sl_attn_ops *ops = spec->method->cpu;
     sl_attn_prefill_args args = {
         .geom = &e->geom,
-        .spec = &dense,
+        .spec = spec,
         .layer = layer,
         .n_tokens = n,
         .q = q.data,
         .out = out,
         .ws = &e->workspace,
         .kv = sl_kv_view_of(b->kv, &b->ranges[0].session->kv, layer, b->ranges[0].position + first + n),
+        .mask = ops->mask ? &e->mask : NULL,
+        .skip_distance = ops->skip_distance ? ops->skip_distance(spec) : 0,
+        .counts = e->segment_tokens ? e->prefill_counts + (size_t)layer * e->geom.n_heads : NULL,
     };
-    dense.method->cpu->prefill(&args);
+    sl_method_dense.cpu->prefill(&args); // runs every method of prefill
 }
 
 static void attend(const sl_batch *b, int layer, int first, int n, sl_queries q, void *out) {
@@ -91,4 +133,11 @@ static void attend(const sl_batch *b, int layer, int first, int n, sl_queries q,
 }
 
 const sl_attn_runner sl_host_attn_runner = {
-    .prepare = prepare, .needs = needs, .state_size = state_size, .attend = attend, .check_shadow = sl_host_check_shadow};
+    .prepare = prepare,
+    .needs = needs,
+    .state_size = state_size,
+    .prepare_prefill = prepare_prefill,
+    .propose = propose,
+    .attend = attend,
+    .check_shadow = sl_host_check_shadow,
+};

@@ -200,6 +200,145 @@ int sl_engine_set_attention(sl_engine *e, const char *attn, sl_error *err) {
     return rc;
 }
 
+// ---- rows and segments of a pass ----
+
+static void free_rows(sl_engine *e) {
+    const sl_backend *be = e->backend;
+    if (be && be->is_device) be->release(be, e->step_rows, e->row_capacity * sizeof *e->step_rows);
+    if (be) be->release(be, e->step_ids, e->row_capacity * sizeof *e->step_ids);
+    free(e->rows);
+    e->rows = e->step_rows = NULL, e->step_ids = NULL;
+}
+
+// Makes the arrays of the rows of a pass.
+static int new_rows(sl_engine *e, int n) {
+    const sl_backend *be = e->backend;
+    free_rows(e);
+    e->row_capacity = n;
+    e->rows = calloc(n, sizeof *e->rows);
+    e->step_rows = be->is_device ? be->alloc(be, n * sizeof *e->step_rows) : e->rows;
+    e->step_ids = be->alloc(be, n * sizeof *e->step_ids);
+    return e->rows && e->step_rows && e->step_ids;
+}
+
+static void free_segment(sl_engine *e) {
+    if (e->backend) e->backend->release(e->backend, e->segment, e->segment_size);
+    e->segment = NULL, e->segment_size = 0, e->segment_tokens = 0;
+}
+
+// Prefills in segments of n_tokens tokens. 0: in passes of prefill_chunk tokens
+static int set_segment(sl_engine *e, int n_tokens, sl_error *err) {
+    const sl_config *c = &e->model->config;
+    int n_rows = n_tokens < e->n_ctx ? n_tokens : e->n_ctx, rc = 0;
+    if (n_tokens == e->segment_tokens) return 0;
+    e->backend->forget(e->backend); // recordings hold the addresses of the rows
+    free_segment(e);
+    if (n_rows > e->max_rows) {
+        e->segment_size = c->arch->segment_size(c, e->backend, n_rows);
+        e->segment = e->backend->alloc(e->backend, e->segment_size);
+        if (!e->segment || !new_rows(e, n_rows))
+            rc = sl_fail(err, SL_ERR_MEMORY,
+                         "a segment of %d tokens: %zu MiB cannot be allocated; use a smaller {prefill_segment}", n_rows,
+                         e->segment_size >> 20);
+    }
+    if (rc) free_segment(e);
+    if (rc && !new_rows(e, e->max_rows)) return sl_fail(err, SL_ERR_MEMORY, "the rows of a pass: out of memory");
+    if (!rc) e->segment_tokens = n_tokens;
+    return rc;
+}
+
+// ---- prefill ----
+
+static int prefills(const sl_attn_spec *spec) {
+    const sl_attn_ops *ops = spec->method->cpu;
+    return spec->method == &sl_method_dense || (ops && (ops->mask || ops->skip_distance));
+}
+
+static int check_prefill(const sl_engine *e, const sl_attn_plan *plan, int segment, sl_error *err) {
+    for (int i = 0; i < plan->n_layers; i++)
+        if (!prefills(&plan->layer[i]))
+            return sl_fail(err, SL_ERR_ARG, "{attn_prefill} %s: a method for decoding, which does not prefill (layer %d)",
+                           plan->layer[i].method->name, i);
+    if (segment < SL_MASK_BLOCK)
+        return sl_fail(err, SL_ERR_ARG, "{prefill_segment} %d: expected at least %d", segment, SL_MASK_BLOCK);
+    if (e->max_rows < SL_MASK_BLOCK && e->max_rows < e->n_ctx)
+        return sl_fail(err, SL_ERR_ARG, "{prefill_chunk} %d: expected at least %d with {attn_prefill}", e->max_rows,
+                       SL_MASK_BLOCK);
+    return 0;
+}
+
+static void reset_prefill(sl_engine *e) {
+    size_t n = (size_t)e->geom.n_layers * e->geom.n_heads;
+    memset(e->prefill_counts, 0, n * sizeof *e->prefill_counts);
+    for (size_t i = 0; i < n; i++) e->mask_reports[i].kept = SL_MASK_NOT_SAMPLED;
+}
+
+static int set_prefill(sl_engine *e, const sl_attn_plan *plan, int segment, sl_error *err) {
+    sl_attn_plan copy;
+    int is_sparse = 0, has_masks = 0;
+    SL_CHECK(plan->n_layers == e->geom.n_layers);
+    for (int i = 0; i < plan->n_layers; i++) {
+        const sl_attn_method *m = plan->layer[i].method;
+        is_sparse |= m != &sl_method_dense;
+        has_masks |= m->cpu && m->cpu->mask;
+    }
+    int rc = is_sparse ? check_prefill(e, plan, segment, err) : 0;
+    if (!rc) rc = sl_attn_plan_init(&copy, plan->n_layers, &plan->layer[0], err);
+    if (rc) return rc;
+    memcpy(copy.layer, plan->layer, plan->n_layers * sizeof *copy.layer);
+    if (is_sparse) rc = e->attention->prepare_prefill(e, &copy, segment < e->n_ctx ? segment : e->n_ctx, err);
+    int before = e->segment_tokens;
+    if (!rc && (rc = set_segment(e, is_sparse ? segment : 0, err)) != 0) set_segment(e, before, NULL);
+    if (rc) {
+        sl_attn_plan_free(&copy);
+        return rc;
+    }
+    sl_attn_plan_free(&e->prefill);
+    e->prefill = copy;
+    e->has_masks = has_masks;
+    return 0;
+}
+
+int sl_engine_set_prefill(sl_engine *e, const sl_attn_plan *plan, int segment, sl_error *err) {
+    int rc = sl_engine_enter(e, err);
+    if (rc) return rc;
+    rc = set_prefill(e, plan, segment, err);
+    sl_engine_leave(e);
+    return rc;
+}
+
+sl_prefill_report sl_engine_prefill_report(const sl_engine *e, int layer, int head) {
+    size_t i = (size_t)layer * e->geom.n_heads + head;
+    return (sl_prefill_report){e->prefill_counts[i].visited, e->prefill_counts[i].causal, e->mask_reports[i].kept};
+}
+
+sl_prefill_report sl_engine_prefill_total(const sl_engine *e) {
+    sl_prefill_report all = {.kept = SL_MASK_NOT_SAMPLED};
+    for (int i = 0; i < e->geom.n_layers * e->geom.n_heads; i++) {
+        int32_t kept = e->mask_reports[i].kept;
+        all.visited += e->prefill_counts[i].visited, all.causal += e->prefill_counts[i].causal;
+        if (kept != SL_MASK_NOT_SAMPLED && (all.kept == SL_MASK_NOT_SAMPLED || kept < all.kept)) all.kept = kept;
+    }
+    return all;
+}
+
+// The counts, and dense attention in every layer.
+static int new_prefill(sl_engine *e, sl_error *err) {
+    size_t n = (size_t)e->geom.n_layers * e->geom.n_heads;
+    e->prefill_counts = malloc(n * sizeof *e->prefill_counts);
+    e->mask_reports = malloc(n * sizeof *e->mask_reports);
+    if (!e->prefill_counts || !e->mask_reports) return sl_fail(err, SL_ERR_MEMORY, "reports of %zu heads: out of memory", n);
+    reset_prefill(e);
+    return sl_attn_plan_init(&e->prefill, e->geom.n_layers, &(sl_attn_spec){.method = &sl_method_dense}, err);
+}
+
+static void free_prefill(sl_engine *e) {
+    sl_attn_plan_free(&e->prefill);
+    free(e->mask.bits);
+    free(e->prefill_counts);
+    free(e->mask_reports);
+}
+
 // ---- life ----
 
 static int no_memory(const sl_engine *e, sl_error *err) {
@@ -218,32 +357,28 @@ static int new_scratch(sl_engine *e, sl_error *err) {
 // The arrays of a step.
 static int new_step(sl_engine *e, sl_error *err) {
     const sl_backend *be = e->backend;
-    size_t rows = e->max_rows, logits = (size_t)e->n_sequences * e->model->config.n_vocab * sizeof(float);
-    e->rows = calloc(rows, sizeof *e->rows);
+    size_t logits = (size_t)e->n_sequences * e->model->config.n_vocab * sizeof(float);
     e->ranges = calloc(e->n_sequences, sizeof *e->ranges);
     e->queries = calloc(e->n_sequences, sizeof *e->queries);
     e->logits_owner = calloc(e->n_sequences, sizeof *e->logits_owner);
-    if (!e->rows || !e->ranges || !e->queries || !e->logits_owner) return no_memory(e, err);
-    e->step_rows = be->is_device ? be->alloc(be, rows * sizeof *e->step_rows) : e->rows;
-    e->step_ids = be->alloc(be, rows * sizeof *e->step_ids);
+    if (!e->ranges || !e->queries || !e->logits_owner || !new_rows(e, e->max_rows)) return no_memory(e, err);
     e->step_logits = be->alloc(be, logits);
     if (be->is_device) e->last_logits = be->alloc(be, logits);
-    int ok = e->step_rows && e->step_ids && e->step_logits && (e->last_logits || !be->is_device);
+    int ok = e->step_logits && (e->last_logits || !be->is_device);
     return ok ? 0 : no_memory(e, err);
 }
 
 static void free_step(sl_engine *e) {
     const sl_backend *be = e->backend;
-    size_t rows = e->max_rows, logits = (size_t)e->n_sequences * e->model->config.n_vocab * sizeof(float);
+    size_t logits = (size_t)e->n_sequences * e->model->config.n_vocab * sizeof(float);
+    free_rows(e);
+    free_segment(e);
     if (be) {
-        if (be->is_device) be->release(be, e->step_rows, rows * sizeof *e->step_rows);
-        be->release(be, e->step_ids, rows * sizeof *e->step_ids);
         be->release(be, e->step_logits, logits);
         be->release(be, e->last_logits, logits);
         be->release(be, e->step_ws, e->step_ws_size);
         be->release(be, e->step_stats, e->step_stats_size);
     }
-    free(e->rows);
     free(e->ranges);
     free(e->queries);
     free(e->logits_owner);
@@ -270,6 +405,7 @@ static int init(sl_engine *e, const sl_engine_options *o, const sl_attn_plan *pl
     if (!rc) rc = sl_kv_pool_init(&e->pool, e->backend, c->n_layers, c->n_kv_heads, c->head_dim, n_pages, err);
     e->pool.seed = e->seed;
     if (!rc) rc = new_step(e, err);
+    if (!rc) rc = new_prefill(e, err);
     if (rc) return rc;
     return plan ? set_plan(e, plan, err) : set_attention(e, o->attn ? o->attn : "dense", err);
 }
@@ -310,6 +446,7 @@ void sl_engine_free(sl_engine *e) {
     if (!e || atomic_fetch_sub(&e->n_users, 1) > 1) return;
     sl_kv_pool_free(&e->pool);
     sl_attn_plan_free(&e->plan);
+    free_prefill(e);
     if (e->backend) e->backend->release(e->backend, e->scratch, e->scratch_size);
     sl_workspace_free(&e->workspace);
     sl_observation_free(e, &e->observation);
@@ -332,9 +469,6 @@ int sl_engine_skip_parts(sl_engine *e, unsigned parts, sl_error *err) {
 int sl_engine_n_ctx(const sl_engine *e) {
     return e->n_ctx;
 }
-int sl_engine_prefill_chunk(const sl_engine *e) {
-    return e->prefill_chunk;
-}
 const sl_attn_stats *sl_engine_attn_stats(const sl_engine *e) {
     if (e->attention->collect)
         e->attention->collect((sl_engine *)e); // fills a cache; the engine does not change for the caller
@@ -343,6 +477,7 @@ const sl_attn_stats *sl_engine_attn_stats(const sl_engine *e) {
 void sl_engine_reset_stats(sl_engine *e) {
     if (e->attention->collect) e->attention->collect(e);
     e->stats = (sl_attn_stats){0};
+    reset_prefill(e);
 }
 
 sl_attention_work sl_engine_attention_work(const sl_engine *e) {

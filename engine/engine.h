@@ -44,7 +44,27 @@ int sl_device_arithmetic(const char *device, char *buf, size_t size, sl_error *e
 int sl_engine_new_planned(const sl_model *model, const sl_engine_options *options, const sl_attn_plan *plan, sl_engine **out,
                           sl_error *err);
 int sl_engine_set_plan(sl_engine *engine, const sl_attn_plan *plan, sl_error *err);
-int sl_engine_prefill_chunk(const sl_engine *engine); // tokens of one prefill pass
+// Tokens of the first pass of sl_prefill(session, ids, n). Calls of sl_prefill that end where passes end give the bits of one
+// call.
+int sl_session_next_pass(const sl_session *session, int n);
+// Sets the method that each layer prefills with: dense, or a method with sl_attn_ops.mask or .skip_distance. The plan is
+// copied. If a layer is not dense, a prefill runs in segments of `segment` tokens, which begin at multiples of `segment`, layer
+// by layer (sl_batch.segment). prefill_chunk divides the work of a layer, and does not change a bit. After an error the
+// previous methods stay. SL_ERR_ARG: a method does not prefill; prefill_chunk or segment is less than 128. SL_ERR_UNSUPPORTED:
+// the device does not offer a method. SL_ERR_MEMORY
+enum { SL_PREFILL_SEGMENT = 32768 }; // the default
+int sl_engine_set_prefill(sl_engine *engine, const sl_attn_plan *plan, int segment, sl_error *err);
+// Of query head `head` in a layer since the last reset: key blocks that were visited, those that dense attention visits, and
+// the least share of a sampled row's mass that a mask kept, in units of 2^-24 (SL_MASK_NOT_SAMPLED: no rows were sampled).
+typedef struct sl_prefill_report {
+    uint64_t visited, causal;
+    int32_t kept;
+} sl_prefill_report;
+sl_prefill_report sl_engine_prefill_report(const sl_engine *engine, int layer, int head);
+static inline double sl_prefill_kept(sl_prefill_report r) { // a share; NaN: no rows were sampled
+    return r.kept < 0 ? NAN : r.kept * 0x1p-24;
+}
+sl_prefill_report sl_engine_prefill_total(const sl_engine *engine); // the sums, and the least share, over layers and heads
 // The work of attention in decode steps since the last reset.
 const sl_attn_stats *sl_engine_attn_stats(const sl_engine *engine);
 void sl_engine_reset_stats(sl_engine *engine);

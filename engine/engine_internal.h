@@ -2,6 +2,7 @@
 #ifndef SLEIGH_INTERNAL_H
 #define SLEIGH_INTERNAL_H
 
+#include "attention/prefill_mask.h"
 #include "engine/backend/backend.h"
 #include "engine/kv/kv_extras.h"
 #include "engine/engine.h"
@@ -73,6 +74,10 @@ typedef struct sl_attn_runner {
     int (*prepare)(sl_engine *e, const sl_attn_plan *plan, sl_error *err);
     int (*needs)(const sl_attn_spec *spec, sl_kv_need *out);            // page extras of a method, at most SL_MAX_NEEDS
     size_t (*state_size)(const sl_engine *e, const sl_attn_spec *spec); // bytes of a method's state in one layer
+    // Checks the methods of a plan of prefill, and reserves memory for segments of n_tokens tokens. SL_ERR_UNSUPPORTED for a
+    // method that this device does not offer.
+    int (*prepare_prefill)(sl_engine *e, const sl_attn_plan *plan, int n_tokens, sl_error *err);
+    void (*propose)(const sl_batch *batch, int layer, sl_queries q); // sl_batch.propose; NULL: no masks
     // sl_batch.attend
     void (*attend)(const sl_batch *batch, int layer, int first, int n, sl_queries q, void *out);
     // Called once a step: adds to e->stats the rows and bytes that follow from the lengths of the sessions. NULL: attend counts
@@ -109,17 +114,29 @@ struct sl_engine {
     // state before its next step.
     int plan_version, observe_version;
     int n_ctx, n_sequences, prefill_chunk, max_rows;
+    // ---- sparse prefill: sl_engine_set_prefill ----
+    sl_attn_plan prefill; // the method that each layer prefills with
+    int has_masks;        // 1: a layer's method proposes a mask
+    // A prefill pass ends at a multiple of segment_tokens, and runs layer by layer. 0: passes of prefill_chunk tokens
+    int segment_tokens;
+    sl_prefill_mask mask;             // of the layer and segment that run, in host memory
+    size_t mask_size;                 // bytes of mask.bits
+    sl_prefill_count *prefill_counts; // [n_layers][n_heads]
+    sl_mask_report *mask_reports;     // [n_layers][n_heads] the least of all segments
     uint32_t seed;
     // Buffers of one pass (a chunk of a prefill, or a decode step), in host memory.
     sl_workspace workspace; // of attention on the CPU
     sl_row_range *ranges;   // [n_sequences]
-    sl_row *rows;           // [max_rows]
+    sl_row *rows;           // [row_capacity]
+    int row_capacity;       // max_rows, or the largest segment
     sl_attn_query *queries; // [n_sequences]
     // Buffers of one pass, in the backend's memory.
     void *scratch; // the architecture's activations
     size_t scratch_size;
-    sl_row *step_rows;  // [max_rows]; on the CPU the same array as rows
-    int32_t *step_ids;  // [max_rows]
+    void *segment; // what the architecture keeps of a segment of row_capacity rows; NULL: no segments
+    size_t segment_size;
+    sl_row *step_rows;  // [row_capacity]; on the CPU the same array as rows
+    int32_t *step_ids;  // [row_capacity]
     float *step_logits; // [n_sequences][n_vocab]
     float *last_logits; // [n_sequences][n_vocab] on a device: step_logits before the step, for sequences that end with it
     void *step_ws;      // workspace of attention on a device

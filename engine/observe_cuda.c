@@ -260,7 +260,7 @@ void sl_cuda_observe(const sl_batch *batch, const sl_attn_cuda_decode_args *runn
     send_rows(batch, running->layer);
     for (int which = 0; which < d->n_launches; which++) launch(e, running, which, &there);
     if (d->n_specs || there.scores) sl_cuda_page_masses(running, e->observation.max_pages, there.masses, there.scores);
-    be->copy(be, running->out, there.out, size, size, 1);
+    be->copy(be, running->out, size, there.out, size, size, 1);
     be->download(be, d->host_block, d->block, block_size(e, &e->observation, n));
     if (d->n_specs) take_dense(e, n, &here);
     if (here.scores) make_profiles(e, n, &here);

@@ -31,7 +31,7 @@ static int check_ids(const sl_engine *e, const int32_t *ids, int n, sl_error *er
 }
 
 // Makes a batch of the first n_ranges of e->ranges and n_rows of e->rows. Uploads rows and ids. ids: NULL when step_ids holds
-// them
+// them. More rows than max_rows are a segment.
 static sl_batch make_batch(sl_engine *e, int n_ranges, int n_rows, const int32_t *ids, sl_linear_mode mode) {
     const sl_backend *be = e->backend;
     if (be->is_device) be->upload(be, e->step_rows, e->rows, n_rows * sizeof *e->rows);
@@ -41,6 +41,7 @@ static sl_batch make_batch(sl_engine *e, int n_ranges, int n_rows, const int32_t
         .backend = be,
         .scratch = e->scratch,
         .max_rows = e->max_rows,
+        .segment = n_rows > e->max_rows ? e->segment : NULL,
         .n_rows = n_rows,
         .ids = e->step_ids,
         .rows = e->step_rows,
@@ -49,6 +50,7 @@ static sl_batch make_batch(sl_engine *e, int n_ranges, int n_rows, const int32_t
         .ranges = e->ranges,
         .mode = mode,
         .attend = e->attention->attend,
+        .attend_step = 1,
         .logits_mode = SL_LINEAR_DECODE,
         .logits = e->step_logits,
     };
@@ -60,7 +62,10 @@ static sl_batch prefill_batch(sl_session *s, const int32_t *ids, int n) {
     const int32_t *pages = sl_session_page_table(s);
     for (int i = 0; i < n; i++) e->rows[i] = (sl_row){.position = s->kv.n_tokens + i, .sequence = s->sequence, .pages = pages};
     e->ranges[0] = (sl_row_range){.session = s, .n_rows = n, .position = s->kv.n_tokens};
-    return make_batch(e, 1, n, ids, SL_LINEAR_PREFILL);
+    sl_batch pass = make_batch(e, 1, n, ids, SL_LINEAR_PREFILL);
+    if (e->has_masks) pass.propose = e->attention->propose;
+    if (e->segment_tokens) pass.attend_step = SL_MASK_BLOCK;
+    return pass;
 }
 
 // The next token of n sessions: n ranges of one row.
@@ -94,26 +99,32 @@ static int reserve_prefill(sl_session *s, const int32_t *ids, int n, sl_error *e
     return rc;
 }
 
-// 1: a prefill with a progress or cancel callback waits after the chunk that ends at token n_done of n. A device queues chunks,
-// and has no work while the host waits, so the host waits for every fourth chunk only.
-static int is_wait(const sl_engine *e, int n_done, int n) {
-    return !e->backend->is_device || n_done == n || n_done / e->prefill_chunk % 4 == 0;
+int sl_session_next_pass(const sl_session *s, int n) {
+    const sl_engine *e = s->engine;
+    int most = e->segment_tokens ? e->segment_tokens - s->kv.n_tokens % e->segment_tokens : e->prefill_chunk;
+    return n < most ? n : most;
 }
 
-// Prefills chunk by chunk. After an error the session has the tokens of before.
+// 1: a prefill with a progress or cancel callback waits after the pass of m tokens that ends at token n_done of n. A device
+// queues chunks, and has no work while the host waits, so the host waits for every fourth chunk only.
+static int is_wait(const sl_engine *e, int n_done, int m, int n) {
+    return !e->backend->is_device || m > e->prefill_chunk || n_done == n || n_done / e->prefill_chunk % 4 == 0;
+}
+
+// Prefills pass by pass. After an error the session has the tokens of before.
 static int prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *progress, sl_error *err) {
     sl_engine *e = s->engine;
     int before = s->kv.n_tokens, rc = 0;
     int is_watched = e->cancel.fn || (progress && progress->fn);
-    for (int i = 0; !rc && i < n; i += e->prefill_chunk) {
-        int m = n - i < e->prefill_chunk ? n - i : e->prefill_chunk;
+    for (int i = 0, m; !rc && i < n; i += m) {
+        m = sl_session_next_pass(s, n - i);
         rc = sl_cancel_poll(&e->cancel, err);
         if (rc) break;
         sl_batch pass = prefill_batch(s, ids + i, m);
         pass.n_out = i + m == n;
         e->model->config.arch->forward(&pass);
         s->kv.n_tokens += m;
-        if (!is_watched || !is_wait(e, i + m, n)) continue;
+        if (!is_watched || !is_wait(e, i + m, m, n)) continue;
         rc = e->backend->finish(e->backend, err);
         if (!rc) sl_progress_report(progress, i + m, n);
     }
@@ -164,9 +175,9 @@ static int prefill_logits(sl_session *s, const int32_t *ids, int n, float *logit
                           const sl_progress *progress, sl_error *err) {
     sl_engine *e = s->engine;
     size_t n_vocab = e->model->config.n_vocab;
-    int rc = 0;
-    for (int i = 0; !rc && i < n; i += e->prefill_chunk) {
-        int m = n - i < e->prefill_chunk ? n - i : e->prefill_chunk;
+    int rc = 0, most = e->max_rows < GROUP ? e->max_rows : GROUP;
+    for (int i = 0, m; !rc && i < n; i += m) {
+        m = sl_session_next_pass(s, n - i);
         rc = sl_cancel_poll(&e->cancel, err);
         if (rc) break;
         sl_batch pass = prefill_batch(s, ids + i, m);
@@ -175,8 +186,8 @@ static int prefill_logits(sl_session *s, const int32_t *ids, int n, float *logit
         pass.logits_mode = SL_LINEAR_PREFILL;
         e->model->config.arch->forward(&pass);
         s->kv.n_tokens += m;
-        for (int j = 0; !rc && j < m; j += GROUP) {
-            int rows = m - j < GROUP ? m - j : GROUP;
+        for (int j = 0; !rc && j < m; j += most) {
+            int rows = m - j < most ? m - j : most;
             rc = download_logits(e, &pass, j, rows, logits, err);
             if (!rc) rc = fn(ctx, i + j, rows, logits, err);
             if (!rc && i + j + rows == n) memcpy(s->logits, logits + (rows - 1) * n_vocab, n_vocab * sizeof *logits);
@@ -357,7 +368,7 @@ static int step_on_device(sl_session *const *batch, int n, sl_sampler *const *sa
     int rc = reserve_decode(batch, n, NULL, err);
     if (rc) return rc;
     sl_batch step = queue_sampling(e, batch, n, samplers);
-    be->copy(be, e->last_logits, e->step_logits, size, size, 1);
+    be->copy(be, e->last_logits, size, e->step_logits, size, size, 1);
     be->run_step(be, n, e->model->config.arch->forward, &step);
     rc = be->sampled_ids(be, ids, n, err);
     if (rc) return rc;

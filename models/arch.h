@@ -31,6 +31,10 @@ struct sl_batch {
     const sl_backend *backend;
     void *scratch; // arch->scratch_size(config, backend, max_rows) bytes of the backend's memory
     int max_rows;
+    // arch->segment_size(config, backend, n) bytes of the backend's memory, n >= n_rows: the pass is a segment of a prefill. It
+    // goes layer by layer: all rows' queries and keys, then `propose`, then the rest of the layer, in parts of max_rows rows.
+    // NULL: a pass of at most max_rows rows.
+    void *segment;
     int n_rows;
     const int32_t *ids; // [n_rows], the backend's memory
     const sl_row *rows; // [n_rows], the backend's memory
@@ -41,6 +45,12 @@ struct sl_batch {
     // Attention of rows [first, first + n) in one layer, after their K and V are stored. out: act [n][n_heads * head_dim]. The
     // engine's runner for the backend: engine/attn_runner_host.c, engine/attn_runner_cuda.c.
     void (*attend)(const sl_batch *batch, int layer, int first, int n, sl_queries q, void *out);
+    // Called once in a layer that attends, before attend, with the queries of all rows, also of rows that do not attend. NULL:
+    // not called
+    void (*propose)(const sl_batch *batch, int layer, sl_queries q);
+    // Calls of attend in a layer begin and end at positions that are multiples of attend_step, where rows of the batch have
+    // such positions. At most max_rows
+    int attend_step;
     // Logits of the last n_out rows. n_out 0: the pass fills the KV cache only.
     int n_out;
     sl_linear_mode logits_mode; // of lm_head
@@ -60,6 +70,8 @@ typedef struct sl_arch {
     size_t (*weights_size)(const sl_config *c);
     void (*declare)(sl_model_weights *w);
     size_t (*scratch_size)(const sl_config *c, const sl_backend *be, int max_rows); // bytes of a pass of up to max_rows rows
+    size_t (*segment_size)(const sl_config *c, const sl_backend *be,
+                           int n_rows); // bytes of what a segment of n_rows rows keeps
     // Runs a pass: embeds the ids, runs the layers, which store K and V, and writes batch->logits. On a device it queues the
     // operations. What it queues depends on the numbers in *batch only, never on a sequence's length.
     void (*forward)(const sl_batch *batch);

@@ -93,6 +93,7 @@ typedef struct scratch {
     void *att;  // act [max_rows][n_heads * head_dim]
     void *act;  // act [max_rows][n_ffn]
     void *work; // act [max_rows][the larger of what qkv (sl_qkv) and gate_up need]
+    void *q;    // of a segment (lay_out_segment), and x too; else NULL
 } scratch;
 
 static char *take(size_t *at, char *base, size_t size) {
@@ -119,52 +120,134 @@ size_t sl_llama_scratch_size(const sl_config *c, const sl_backend *be, int max_r
     return lay_out(c, be, max_rows, NULL, &unused);
 }
 
+// What a segment keeps from part to part: x, and the queries of a layer, act [n_rows][n_heads * head_dim].
+static size_t lay_out_segment(const sl_config *c, const sl_backend *be, size_t n_rows, char *base, float **x, void **q) {
+    size_t at = 0;
+    *x = (float *)take(&at, base, n_rows * c->hidden * sizeof(float));
+    *q = take(&at, base, n_rows * be->act_size * c->n_heads * c->head_dim);
+    return at;
+}
+
+size_t sl_llama_segment_size(const sl_config *c, const sl_backend *be, int n_rows) {
+    float *x;
+    void *q;
+    return lay_out_segment(c, be, n_rows, NULL, &x, &q);
+}
+
 // ---- a pass ----
 
-// One layer over the batch's rows. Rows before `first` only store K and V: in the last layer nothing reads more of them.
-static void run_layer(const sl_batch *b, int layer, int first, const scratch *s) {
+static scratch scratch_of(const sl_batch *b) {
+    scratch s;
+    lay_out(b->weights->config, b->backend, b->max_rows, b->scratch, &s);
+    s.q = NULL;
+    if (b->segment) lay_out_segment(b->weights->config, b->backend, b->n_rows, b->segment, &s.x, &s.q);
+    return s;
+}
+
+static const layer_weights *weights_of(const sl_batch *b, int layer) {
+    return &((const llama_weights *)b->weights->fields)->layers[layer];
+}
+
+// Rows [from, from + n): stores K and V of all rows, and returns the queries of rows `first` on.
+static sl_queries run_qkv(const sl_batch *b, int layer, int from, int n, int first, const scratch *s) {
     const sl_backend *be = b->backend;
     const sl_config *c = b->weights->config;
-    const layer_weights *l = &((const llama_weights *)b->weights->fields)->layers[layer];
-    int n = b->n_rows - first, position = b->ranges[0].position + first;
-    float *x = s->x + (size_t)first * c->hidden;
+    const layer_weights *l = weights_of(b, layer);
     sl_kv_rows kv = sl_kv_layer(b->kv, layer);
-    be->rmsnorm(be, s->x, &l->attn_norm, b->n_rows, c->norm_eps, s->h);
-    sl_queries q = be->qkv(be, &(sl_qkv){.q = &l->q,
-                                         .k = &l->k,
-                                         .v = &l->v,
-                                         .n_rows = b->n_rows,
-                                         .first = first,
-                                         .x = s->h,
-                                         .rows = b->rows,
-                                         .position = b->ranges[0].position,
-                                         .mode = b->mode,
-                                         .rope = &b->weights->rope,
-                                         .n_heads = c->n_heads,
-                                         .n_kv_heads = c->n_kv_heads,
-                                         .k_layer = kv.k,
-                                         .v_layer = kv.v,
-                                         .work = s->work,
-                                         .q_bias = c->has_qkv_bias ? &l->q_bias : NULL,
-                                         .k_bias = c->has_qkv_bias ? &l->k_bias : NULL,
-                                         .v_bias = c->has_qkv_bias ? &l->v_bias : NULL,
-                                         .q_norm = c->has_qk_norm ? &l->q_norm : NULL,
-                                         .k_norm = c->has_qk_norm ? &l->k_norm : NULL,
-                                         .norm_eps = c->norm_eps});
-    if (n == 0) return;
-    b->attend(b, layer, first, n, q, s->att);
+    if (b->segment) be->prepare_rope(be, &b->weights->rope, b->rows + from, n);
+    be->rmsnorm(be, s->x + (size_t)from * c->hidden, &l->attn_norm, n, c->norm_eps, s->h);
+    return be->qkv(be, &(sl_qkv){.q = &l->q,
+                                 .k = &l->k,
+                                 .v = &l->v,
+                                 .n_rows = n,
+                                 .first = first,
+                                 .x = s->h,
+                                 .rows = b->rows + from,
+                                 .position = b->ranges[0].position + from,
+                                 .mode = b->mode,
+                                 .rope = &b->weights->rope,
+                                 .n_heads = c->n_heads,
+                                 .n_kv_heads = c->n_kv_heads,
+                                 .k_layer = kv.k,
+                                 .v_layer = kv.v,
+                                 .work = s->work,
+                                 .q_bias = c->has_qkv_bias ? &l->q_bias : NULL,
+                                 .k_bias = c->has_qkv_bias ? &l->k_bias : NULL,
+                                 .v_bias = c->has_qkv_bias ? &l->v_bias : NULL,
+                                 .q_norm = c->has_qk_norm ? &l->q_norm : NULL,
+                                 .k_norm = c->has_qk_norm ? &l->k_norm : NULL,
+                                 .norm_eps = c->norm_eps});
+}
+
+// The rest of a layer for rows [from, from + n): attention, its output projection, and the MLP.
+static void run_rest(const sl_batch *b, int layer, int from, int n, sl_queries q, const scratch *s) {
+    const sl_backend *be = b->backend;
+    const sl_config *c = b->weights->config;
+    const layer_weights *l = weights_of(b, layer);
+    int position = b->ranges[0].position + from;
+    float *x = s->x + (size_t)from * c->hidden;
+    b->attend(b, layer, from, n, q, s->att);
     be->linear(be, &l->o, s->att, n, b->mode, position, 1, x);
     be->rmsnorm(be, x, &l->mlp_norm, n, c->norm_eps, s->h);
     be->gate_up(be, &l->gate, &l->up, s->h, n, b->mode, position, s->work, s->act);
     be->linear(be, &l->down, s->act, n, b->mode, position, 1, x);
 }
 
+static int part_rows(const sl_batch *b, int from) {
+    return b->n_rows - from < b->max_rows ? b->n_rows - from : b->max_rows;
+}
+
+// Queries of row `row` on, from the queries of row 0 on.
+static sl_queries queries_from(const sl_batch *b, sl_queries q, int row) {
+    return (sl_queries){.data = (const char *)q.data + row * q.stride * b->backend->act_size, .stride = q.stride};
+}
+
+// One layer of a segment, in parts. s->q has the queries of all rows that need queries, at their rows.
+static void run_segment_layer(const sl_batch *b, int layer, int first, int first_query, const scratch *s) {
+    const sl_backend *be = b->backend;
+    size_t q_dim = (size_t)b->weights->config->n_heads * b->weights->config->head_dim, row = q_dim * be->act_size;
+    const sl_queries all = {.data = s->q, .stride = q_dim};
+    for (int from = 0; from < b->n_rows; from += b->max_rows) {
+        int n = part_rows(b, from), skip = first_query > from ? first_query - from : 0;
+        if (skip > n) skip = n;
+        sl_queries q = run_qkv(b, layer, from, n, skip, s);
+        char *to = (char *)s->q + (size_t)(from + skip) * row;
+        if (skip < n) be->copy(be, to, row, q.data, q.stride * be->act_size, row, n - skip);
+    }
+    if (b->propose && first < b->n_rows) b->propose(b, layer, all);
+    for (int from = first, n; from < b->n_rows; from += n) {
+        n = part_rows(b, from);
+        if (from + n < b->n_rows) n -= (b->ranges[0].position + from + n) % b->attend_step;
+        run_rest(b, layer, from, n, queries_from(b, all, from), s);
+    }
+}
+
+// One layer over the batch's rows. Rows before `first` only store K and V: in the last layer nothing reads more of them. A mask
+// needs their queries too.
+static void run_layer(const sl_batch *b, int layer, int first, const scratch *s) {
+    int first_query = b->propose && first < b->n_rows ? 0 : first;
+    if (b->segment) {
+        run_segment_layer(b, layer, first, first_query, s);
+        return;
+    }
+    sl_queries q = run_qkv(b, layer, 0, b->n_rows, first_query, s);
+    if (first == b->n_rows) return;
+    if (b->propose) b->propose(b, layer, q);
+    run_rest(b, layer, first, b->n_rows - first, queries_from(b, q, first - first_query), s);
+}
+
+// The first row that attends in the last layer: logits need the last n_out rows.
+static int first_of_last_layer(const sl_batch *b) {
+    int first = b->n_rows - b->n_out;
+    if (b->n_out) first -= (b->ranges[0].position + first) % b->attend_step;
+    return first > 0 ? first : 0;
+}
+
 void sl_llama_logits(const sl_batch *b, int first, int n, float *out) {
     const sl_backend *be = b->backend;
     const sl_config *c = b->weights->config;
     const llama_weights *w = b->weights->fields;
-    scratch s;
-    lay_out(c, be, b->max_rows, b->scratch, &s);
+    scratch s = scratch_of(b);
     int row = b->n_rows - b->n_out + first;
     be->rmsnorm(be, s.x + (size_t)row * c->hidden, &w->norm, n, c->norm_eps, s.h);
     be->linear(be, &w->head, s.h, n, b->logits_mode, b->ranges[0].position + row, 0, out);
@@ -174,13 +257,12 @@ void sl_llama_forward(const sl_batch *b) {
     const sl_backend *be = b->backend;
     const sl_config *c = b->weights->config;
     const llama_weights *w = b->weights->fields;
-    scratch s;
-    SL_CHECK(b->n_rows > 0 && b->n_rows <= b->max_rows && b->n_out >= 0 && b->n_out <= b->n_rows);
+    scratch s = scratch_of(b);
+    SL_CHECK(b->n_rows > 0 && (b->segment || b->n_rows <= b->max_rows) && b->n_out >= 0 && b->n_out <= b->n_rows);
     SL_CHECK(b->mode == SL_LINEAR_DECODE || b->n_ranges == 1); // the rows' positions follow from the first one
-    lay_out(c, be, b->max_rows, b->scratch, &s);
-    be->prepare_rope(be, &b->weights->rope, b->rows, b->n_rows);
+    if (!b->segment) be->prepare_rope(be, &b->weights->rope, b->rows, b->n_rows);
     be->embed(be, &w->embed, b->ids, b->n_rows, s.x);
-    for (int i = 0; i < c->n_layers; i++) run_layer(b, i, i + 1 < c->n_layers ? 0 : b->n_rows - b->n_out, &s);
+    for (int i = 0; i < c->n_layers; i++) run_layer(b, i, i + 1 < c->n_layers ? 0 : first_of_last_layer(b), &s);
     if (b->n_out && b->logits) sl_llama_logits(b, 0, b->n_out, b->logits);
 }
 

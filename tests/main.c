@@ -20,8 +20,8 @@
     X(kv) X(loader) X(weights) X(fuzz) X(backend) X(tokenizer) X(vocabularies) X(sentencepiece)        \
     X(chat) X(sampler) X(kernels) X(attention) X(randomness) X(draws) X(estimators) X(pps)             \
     X(certified) X(proposals) X(importance) X(sparse) X(bernoulli) X(vattention) X(vattention_bounds)  \
-    X(extremes) X(means) X(model) X(model_goldens) X(thresholds) X(dummy) X(step) X(path) X(finite)    \
-    X(attention_profile) X(embed) X(examples)                                                          \
+    X(extremes) X(means) X(masks) X(sparse_prefill) X(model) X(model_goldens) X(prefill_methods)            \
+    X(thresholds) X(dummy) X(step) X(path) X(finite) X(attention_profile) X(embed) X(examples)         \
     X(cli) X(cli_answer) X(cli_output) X(cli_chat) X(cli_jsonl) X(cli_parallel) X(cli_bench)           \
     X(cli_compare) X(cli_eval) X(cli_meter) X(cli_perplexity) X(cli_plot) X(cli_reproduce)             \
     X(cli_manual) X(cli_parts) X(cli_habits) X(cli_hub) X(cli_model_path) X(cli_interrupt)             \

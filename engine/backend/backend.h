@@ -128,8 +128,9 @@ struct sl_backend {
     size_t (*free_memory)(const sl_backend *be);                 // bytes that can still be allocated
     void *(*alloc)(const sl_backend *be, size_t size);           // zeros, 256-byte aligned; NULL: out of memory
     void (*release)(const sl_backend *be, void *p, size_t size); // p may be NULL
-    // Copies `height` runs of `width` bytes within the backend's memory. Runs begin `pitch` bytes apart, in `to` and in `from`.
-    void (*copy)(const sl_backend *be, void *to, const void *from, size_t pitch, size_t width, size_t height);
+    // Copies `height` runs of `width` bytes within the backend's memory. Runs begin to_pitch and from_pitch bytes apart.
+    void (*copy)(const sl_backend *be, void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                 size_t height);
     void (*clear)(const sl_backend *be, void *p, size_t size);
     void (*upload)(const sl_backend *be, void *to, const void *from, size_t size);   // `from` may change after the call
     void (*download)(const sl_backend *be, void *to, const void *from, size_t size); // waits for all operations queued before

@@ -28,9 +28,9 @@ static json_t *params_json(const sl_attn_method *m) {
 }
 
 static json_t *method_json(const sl_attn_method *m) {
-    return json_pack("{s:s, s:s?, s:s?, s:s, s:s?, s:b, s:b, s:o}", "name", m->name, "summary", m->summary, "source", m->source,
-                     "mean", sl_attn_mean_name(m->mean), "caution", m->caution, "cpu", m->cpu != NULL, "cuda", m->cuda != NULL,
-                     "params", params_json(m));
+    return json_pack("{s:s, s:s, s:s?, s:s?, s:s, s:s?, s:b, s:b, s:o}", "name", m->name, "phase", sl_attn_phases(m), "summary",
+                     m->summary, "source", m->source, "mean", sl_attn_mean_name(m->mean), "caution", m->caution, "cpu",
+                     m->cpu != NULL, "cuda", m->cuda != NULL, "params", params_json(m));
 }
 
 int cmd_methods(const cli_options *o, sl_error *err) {

@@ -75,6 +75,8 @@ const cli_option cli_option_table[] = {
 
     {"Attention", "--attn", "SPEC", OPT_STRING, F(attn), 0, 0, "dense", CLI_DECODES, "attention method for decoding, with parameters: santa-prop:S=128 (`sleigh methods` lists all); auto: dense below a measured length, the fastest method above it"},
     {"Attention", "--attn-layer", "RULE", OPT_LIST, F(attn_layers), 0, 0, NULL, CLI_DECODES | CLI_EVAL, "use another method in some layers: 0=dense, 2-5=santa:S=64 (may be repeated)"},
+    {"Attention", "--attn-prefill", "SPEC", OPT_STRING, F(attn_prefill), 0, 0, "dense", CLI_DECODES, "attention method for prefill: dense, or a method that skips blocks of keys: sample:alpha_c=0.9, streaming:window=4k (`sleigh methods`: phase prefill)"},
+    {"Attention", "--prefill-segment", "N", OPT_INT, F(prefill_segment), 128, CLI_BIG, "32768", CLI_DECODES, "with --attn-prefill: tokens that a mask is made for at once; a prompt is split at multiples of N. At least the prompt's length: one mask, as in the papers"},
     {"Attention", "--S-schedule", "FILE", OPT_STRING, F(schedule), 0, 0, NULL, CLI_DECODES, "set S for each layer: a file with lines of `layer S`"},
     {"Attention", "--calibration", "FILE", OPT_STRING, F(calibration), 0, 0, NULL, CLI_DECODES | CLI_COMPARE | CLI_EVAL | CLI_BENCH, "table for --attn=auto; bench attn --calibrate writes it (default: the file for this device and model in ~/.cache/sleigh)"},
     {"Attention", "--auto-calibrate", NULL, OPT_SWITCH, F(auto_calibrate), 0, 0, "1", CLI_DECODES | CLI_COMPARE | CLI_EVAL | CLI_BENCH, "with --attn=auto on a GPU without a table: measure one in some seconds and keep it; without this, auto stays dense"},

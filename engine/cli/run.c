@@ -1,5 +1,6 @@
 // engine/cli/run.c - see run.h.
 #include "engine/cli/run.h"
+#include "engine/cli/error_text.h"
 #include "engine/base/number.h"
 #include "engine/base/philox.h"
 #include "engine/cli/io.h"
@@ -440,9 +441,27 @@ const char *cli_pick_device(const cli_options *o, const sl_attn_spec *specs, int
         sl_attn_spec spec;
         if (text && !sl_attn_parse(text + 1, &spec, NULL) && !runs_on_gpu(&spec)) missing = name_of(&spec);
     }
+    if (!missing && strcmp(o->attn_prefill ? o->attn_prefill : "dense", "dense")) missing = o->attn_prefill;
     if (!missing) return "cuda";
     fprintf(stderr, "device: cpu, because a GPU does not offer %s\n", missing);
     return "cpu";
+}
+
+// --attn-prefill
+static int set_prefill(const cli_run *run, sl_engine *engine, sl_error *err) {
+    const cli_options *o = run->options;
+    sl_attn_spec spec;
+    sl_attn_plan plan;
+    sl_error why;
+    if (sl_attn_parse(o->attn_prefill, &spec, &why)) { // the text names --attn
+        const char *text = cli_error_text(&why);
+        return sl_fail(err, SL_ERR_ARG, "--attn-prefill%.900s", strncmp(text, "--attn", 6) ? text : text + 6);
+    }
+    int rc = sl_attn_plan_init(&plan, sl_model_config(run->model)->n_layers, &spec, err);
+    if (rc) return rc;
+    rc = sl_engine_set_prefill(engine, &plan, o->prefill_segment, err);
+    sl_attn_plan_free(&plan);
+    return rc;
 }
 
 static int new_engine(cli_run *run, int n_ctx, int n_sequences, sl_engine **out, sl_error *err) {
@@ -458,6 +477,7 @@ static int new_engine(cli_run *run, int n_ctx, int n_sequences, sl_engine **out,
     cli_progress_begin(&bar, "upload", "tensors");
     int rc = sl_engine_new_planned(run->model, &options, &run->plan, out, err);
     cli_progress_end(&bar);
+    if (!rc) rc = set_prefill(run, *out, err);
     return rc ? rc : cli_stats_observe(&run->stats, *out, err);
 }
 

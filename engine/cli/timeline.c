@@ -90,11 +90,11 @@ static int record_token(cli_timeline *t, int32_t id, sl_error *err) {
 // Prefills one pass at a time, to react to Ctrl+C in between. The logits do not depend on the passes.
 int cli_timeline_prefill(cli_timeline *t, const int32_t *ids, int n, sl_error *err) {
     cli_progress progress;
-    int rc = 0, piece = sl_engine_prefill_chunk(t->run->engine);
+    int rc = 0;
     double start = cli_now();
     cli_progress_begin_prefill(&progress, t->run->model, sl_session_n_tokens(t->session));
-    for (int i = 0; !rc && !t->stopped && i < n; i += piece) {
-        int m = n - i < piece ? n - i : piece;
+    for (int i = 0, m; !rc && !t->stopped && i < n; i += m) {
+        m = sl_session_next_pass(t->session, n - i);
         t->prefill_flops += sl_model_prefill_flops(t->run->model, sl_session_n_tokens(t->session), m);
         rc = sl_prefill(t->session, ids + i, m, NULL, err);
         for (int j = 0; !rc && j < m; j++) rc = record_token(t, ids[i + j], err);
@@ -312,6 +312,10 @@ void cli_timeline_stats(const cli_timeline *t, FILE *out) {
     fprintf(out, "load: %.2f ms\n", run->load_ms);
     fprintf(out, "prefill: %.2f ms, %d tokens, %.2f tok/s, %.1f GFLOP/s\n", t->prefill_ms, t->n_prefill,
             cli_per_second(t->n_prefill, t->prefill_ms), cli_per_second(t->prefill_flops, t->prefill_ms) * 1e-9);
+    sl_prefill_report prefill = sl_engine_prefill_total(run->engine);
+    if (prefill.causal) share(out, "prefill_blocks", prefill.visited, prefill.causal);
+    if (prefill.kept >= 0)
+        fprintf(out, "prefill_kept: %.2f%% of the mass of a sampled row, at least\n", 100 * sl_prefill_kept(prefill));
     if (t->n_feed)
         fprintf(out, "feed: %.2f ms, %d tokens, %.2f tok/s\n", t->feed_ms, t->n_feed, cli_per_second(t->n_feed, t->feed_ms));
     fprintf(out, "decode: %.2f ms, %d steps, %.2f tok/s\n", t->decode_ms, t->n_decode,

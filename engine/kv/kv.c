@@ -59,8 +59,8 @@ static int grow_table(sl_kv_seq *seq, int n_pages, sl_error *err) {
 static void copy_page(sl_kv_pool *pool, int32_t to, int32_t from) {
     const sl_backend *be = pool->backend;
     size_t block = (size_t)pool->n_kv_heads * SL_PAGE * pool->head_dim, pitch = layer_elems(pool) * sizeof(bf16);
-    be->copy(be, pool->k + to * block, pool->k + from * block, pitch, block * sizeof(bf16), pool->n_layers);
-    be->copy(be, pool->v + to * block, pool->v + from * block, pitch, block * sizeof(bf16), pool->n_layers);
+    be->copy(be, pool->k + to * block, pitch, pool->k + from * block, pitch, block * sizeof(bf16), pool->n_layers);
+    be->copy(be, pool->v + to * block, pitch, pool->v + from * block, pitch, block * sizeof(bf16), pool->n_layers);
 }
 
 static int32_t take_page(sl_kv_pool *pool) {

@@ -22,7 +22,9 @@ static void registry(void) {
     for (int i = 0; sl_attn_methods[i]; i++) {
         const sl_attn_method *m = sl_attn_methods[i];
         CHECK(sl_attn_find(m->name) == m);
-        CHECK(m->summary && m->source && m->cpu && m->cpu->workspace && m->cpu->decode);
+        CHECK(m->summary && m->source && m->cpu);
+        if (m->cpu->decode) CHECK(m->cpu->workspace);
+        if (!m->cpu->decode) CHECK(!m->cpu->mask != !m->cpu->skip_distance && !m->cpu->needs && !m->cpu->state);
         for (const char *p = m->name; *p; p++) CHECK(islower((unsigned char)*p) || isdigit((unsigned char)*p) || *p == '-');
         for (int j = 0; j < i; j++) CHECK(strcmp(m->name, sl_attn_methods[j]->name));
         int n = 0;
@@ -118,6 +120,9 @@ static void refusals(void) {
         {"vattention:epsilon=0", SL_ERR_ARG, "0.0001"},
         {"bernoulli+dense", SL_ERR_UNSUPPORTED, "draw rows of V"},
         {"bernoulli+santa-is", SL_ERR_UNSUPPORTED, "draw rows of V"},
+        {"sample+santa", SL_ERR_UNSUPPORTED, "not a score method"},
+        {"bernoulli+sample", SL_ERR_UNSUPPORTED, "draw rows of V"},
+        {"sample:alpha_c=1.01", SL_ERR_ARG, "from 0 to 1"},
         {"santa+santa", SL_ERR_UNSUPPORTED, "not a score method"},
         {"bernoulli+", SL_ERR_ARG, "unknown method"},
         {"bernoulli+santa-prop:B=8", SL_ERR_ARG, "\"B\""},
@@ -131,6 +136,20 @@ static void refusals(void) {
     memset(text, 'a', sizeof text);
     text[sizeof text - 1] = 0;
     CHECK_ERR(sl_attn_parse(text, &spec, &err), err, SL_ERR_ARG, "characters");
+}
+
+static void phases(void) {
+    static const char *const want[][2] = {{"dense", "decode, prefill"}, {"streaming", "decode, prefill"},
+                                          {"santa-pps", "decode"},      {"sample", "prefill"},
+                                          {"threshold", "prefill"},     {"oracle", "prefill"}};
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        sl_attn_spec spec = parse(want[i][0]);
+        CHECK_STR(sl_attn_phases(spec.method), want[i][1]);
+        if (strstr(want[i][1], "decode"))
+            CHECK_OK(sl_attn_check_decode(&spec, &err), err);
+        else
+            CHECK_ERR(sl_attn_check_decode(&spec, &err), err, SL_ERR_ARG, "a method for prefill");
+    }
 }
 
 static void plan_rules(void) {
@@ -213,7 +232,7 @@ static void listing(void) {
             *to++ = *c;
         }
         *to = 0;
-        CHECK_INT(n_bars, 7);
+        CHECK_INT(n_bars, 8);
         if (n_rows < 2) continue; // the heading
         const sl_attn_method *m = sl_attn_methods[n_rows - 2];
         if (!strstr(plain, m->name) || !strstr(plain, m->summary)) FAIL("row %d lacks %s: %s", n_rows, m->name, m->summary);
@@ -266,14 +285,17 @@ static void same_bits(void) {
     int n[16];
     for (int i = 0; i < 16; i++) n[i] = ((const int[]){1, 31, 255, 256, 257, 1023, 1025, 2000})[i % 8] + i / 8;
     ref_cache c = ref_cache_new(8, 2, 64, 16, n, 2, test_seed);
-    for (int i = 0; sl_attn_methods[i]; i++) check_bits(&c, sl_attn_methods[i]->name);
+    for (int i = 0; sl_attn_methods[i]; i++)
+        if (sl_attn_methods[i]->cpu->decode) check_bits(&c, sl_attn_methods[i]->name);
     for (size_t i = 0; i < sizeof more / sizeof *more; i++) check_bits(&c, more[i]);
     ref_cache_free(&c);
 }
 
 static const test_case cases[] = {
-    {"registry", 0, registry}, {"values", 0, values},         {"digits", 0, digits},
-    {"refusals", 0, refusals}, {"plan-rules", 0, plan_rules}, {"schedules", 0, schedules},
-    {"listing", 0, listing},   {"same-bits", 0, same_bits},   {0},
+    {"registry", 0, registry},   {"phases", 0, phases},
+    {"values", 0, values},       {"digits", 0, digits},
+    {"refusals", 0, refusals},   {"plan-rules", 0, plan_rules},
+    {"schedules", 0, schedules}, {"listing", 0, listing},
+    {"same-bits", 0, same_bits}, {0},
 };
 const test_suite suite_attention = {"attention", cases};

@@ -21,7 +21,7 @@ static void none_is_missing(void) {
             CHECK_OK(sl_attn_parse(extremes[k].attn, &spec, &err), err);
             n += spec.method == sl_attn_methods[i];
         }
-        if (n == 0) FAIL("method %s is in no row of the table", sl_attn_methods[i]->name);
+        if (n == 0 && sl_attn_methods[i]->cpu->decode) FAIL("method %s is in no row of the table", sl_attn_methods[i]->name);
     }
 }
 

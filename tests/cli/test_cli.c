@@ -194,6 +194,59 @@ static void statistics(void) {
     CHECK_LACKS(none.err, "decode:");
 }
 
+// --attn-prefill: what the summary and the JSON say, and the errors. Chunks and -t change no bit.
+static void sparse_prefill(void) {
+    static const struct {
+        const char *attn, *kept; // kept: the start of the line, NULL: there is none
+    } cases[] = {{"sample:alpha_c=0.5:alpha_s=0.5", "prefill_kept: "},
+                 {"vertical-slash:columns=4:slashes=8", "prefill_kept: "},
+                 {"streaming:sink=4:window=20", NULL},
+                 {"xattention:threshold=0.3", NULL},
+                 {"threshold:lambda=0.5", NULL}};
+    char text[8192], setup[256], blocks[256];
+    snprintf(text, sizeof text, "%s", long_text(120));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+#define ATTN "generate", "-m", tiny(), "-p", text, "-n", "2", "--temp", "0", "--attn-prefill", cases[i].attn
+        result r = RUN(ATTN), in_parts = RUN(ATTN, "-ub", "128", "-t", "1"), one_mask = RUN(ATTN, "--prefill-segment", "128");
+        CHECK_GOOD(r);
+        CHECK_GOOD(in_parts);
+        CHECK_GOOD(one_mask);
+        snprintf(setup, sizeof setup, "prompt tokens with %s attention", cases[i].attn);
+        CHECK_HAS(r.err, setup);
+        unsigned long long visited, causal;
+        CHECK(sscanf(stat_line(&r, "prefill_blocks", blocks), "%llu of %llu", &visited, &causal) == 2);
+        CHECK(0 < visited && visited < causal);
+        CHECK((strstr(r.err, "prefill_kept: ") != NULL) == (cases[i].kept != NULL));
+        char want[256], got[256];
+        snprintf(want, sizeof want, "%s", stat_line(&r, "logits", got));
+        CHECK_STR(stat_line(&in_parts, "logits", got), want);
+#undef ATTN
+    }
+    result dense = RUN("generate", "-m", tiny(), "-p", text, "-n", "1", "--attn-prefill", "dense");
+    CHECK_GOOD(dense);
+    CHECK(!strstr(dense.err, "prefill_blocks"));
+}
+
+static void refused_prefill(void) {
+    static const struct {
+        const char *flag, *value, *message;
+    } cases[] = {
+        {"--attn-prefill", "santa", "--attn-prefill santa: a method for decoding, which does not prefill (layer 0)"},
+        {"--attn-prefill", "sampel", "--attn-prefill sampel: unknown method; did you mean sample?"},
+        {"--attn-prefill", "sample:alpha=1", "--attn-prefill sample: unknown parameter \"alpha\"; did you mean alpha_c?"},
+        {"--attn", "sample", "--attn sample: a method for prefill, which does not decode; use --attn-prefill"},
+        {"--prefill-segment", "100", "--prefill-segment 100: expected a whole number, 128 or more"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        result r = RUN("generate", "-m", tiny(), "-p", "x", "-n", "1", cases[i].flag, cases[i].value);
+        CHECK_INT(r.code, 2);
+        CHECK_HAS(r.err, cases[i].message);
+    }
+    result r = RUN("generate", "-m", tiny(), "-p", "x", "-n", "1", "--attn-prefill", "sample", "-ub", "100");
+    CHECK_INT(r.code, 2);
+    CHECK_HAS(r.err, "--ubatch-size 100: expected at least 128 with --attn-prefill");
+}
+
 // The lines about stated errors: the value of the line `stated error`, up to the count of certified layer-steps, and its end.
 // has: other parts of the lines; lacks: keys of lines that must not be there.
 static void stated_errors(void) {
@@ -300,6 +353,12 @@ static void attention_flags(void) {
         RUN("generate", "-m", m, "-p", text, "-n", "1", "--attn", "santa-prop", "--S=8", "--S-schedule", in_tmp("schedule"));
     CHECK_GOOD(d);
     CHECK_HAS(d.err, "attention: 0=santa-prop:S=16 1-2=santa-prop:S=8 3=santa-prop:S=4");
+    static const char *const masks[] = {"sample", "threshold", "oracle:mass=0.9"};
+    for (int i = 0; i < 3; i++) { // these methods have no decode
+        result e = RUN("generate", "-m", m, "-p", text, "-n", "8", "--attn", masks[i]);
+        CHECK(e.code == 2 && e.n_out == 0);
+        CHECK_HAS(e.err, "a method for prefill, which does not decode");
+    }
 }
 
 static void stop_strings(void) {
@@ -589,6 +648,8 @@ static const test_case cases[] = {
     {"prompt_sources", NEEDS_NOTHING, prompt_sources},
     {"statistics", NEEDS_NOTHING, statistics},
     {"stated_errors", NEEDS_NOTHING, stated_errors},
+    {"sparse_prefill", NEEDS_NOTHING, sparse_prefill},
+    {"refused_prefill", NEEDS_NOTHING, refused_prefill},
     {"display_prompt", NEEDS_NOTHING, display_prompt},
     {"seeds", NEEDS_NOTHING, seeds},
     {"attention_flags", NEEDS_NOTHING, attention_flags},

@@ -175,6 +175,8 @@ static void generate_lines(void) {
         result r = RUN("generate", "-m", tiny(), "-p", long_text(40), "-n", "2", "--dense-prefix", "850", "--attn", methods[i]);
         add_lines(&printed, &r);
     }
+    result sparse = RUN("generate", "-m", tiny(), "-p", question, "-n", "2", "--attn-prefill", "sample");
+    add_lines(&printed, &sparse);
     spill(in_tmp("prompts"), "The sky\n", 8);
     result r = RUN("generate", "-m", tiny(), "--prompts", in_tmp("prompts"), "-n", "2");
     add_lines(&printed, &r);

@@ -138,7 +138,7 @@ static void dense(void) { // one prefill pass per window; adjacent and overlappi
     json_t *out = document(&r), *overlapping = document(&over);
     check_windows(&t, out, 101, 101, 50, 101, "dense");
     check_windows(&t, overlapping, 100, 45, 50, 100, "dense");
-    CHECK_HAS(r.err, "each in one dense prefill pass");
+    CHECK_HAS(r.err, "each in one prefill with dense attention");
     CHECK_HAS(r.err, " tok/s");
     json_decref(out), json_decref(overlapping);
     close_text(&t);

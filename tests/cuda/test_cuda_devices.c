@@ -49,7 +49,7 @@ static void memory(void) {
         set_device(!g);
         be[g]->upload(be[g], p, host, N);
         set_device(!g);
-        be[g]->copy(be[g], p + N, p, N, N, 1);
+        be[g]->copy(be[g], p + N, N, p, N, N, 1);
         set_device(!g);
         be[g]->clear(be[g], p, N);
         set_device(!g);

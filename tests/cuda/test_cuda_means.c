@@ -324,6 +324,7 @@ static void labels(void) {
         double mu[MEANS_DIM];
         ref_cache c = label_cache(problem, mu);
         for (int i = 0; sl_attn_methods[i]; i++) {
+            if (!sl_attn_methods[i]->cpu->decode) continue;
             const char *attn = means_spec(sl_attn_methods[i]->name);
             sl_attn_spec spec;
             sl_error err;

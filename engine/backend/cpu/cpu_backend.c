@@ -327,9 +327,10 @@ static void release(const sl_backend *be, void *p, size_t size) {
     if (p) munmap(p, size);
 }
 
-static void copy_runs(const sl_backend *be, void *to, const void *from, size_t pitch, size_t width, size_t height) {
+static void copy_runs(const sl_backend *be, void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                      size_t height) {
     (void)be;
-    for (size_t i = 0; i < height; i++) memcpy((char *)to + i * pitch, (const char *)from + i * pitch, width);
+    for (size_t i = 0; i < height; i++) memcpy((char *)to + i * to_pitch, (const char *)from + i * from_pitch, width);
 }
 
 static void clear(const sl_backend *be, void *p, size_t size) {

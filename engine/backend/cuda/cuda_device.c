@@ -131,10 +131,11 @@ void sl_cuda_release(const sl_backend *be, void *p, size_t size) {
     sl_cuda_keep_error(c, cudaFree(p), "release");
 }
 
-void sl_cuda_copy(const sl_backend *be, void *to, const void *from, size_t pitch, size_t width, size_t height) {
+void sl_cuda_copy(const sl_backend *be, void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                  size_t height) {
     sl_cuda *c = sl_cuda_of(be);
     sl_cuda_use(c);
-    sl_cuda_keep_error(c, cudaMemcpy2DAsync(to, pitch, from, pitch, width, height, cudaMemcpyDeviceToDevice, c->stream),
+    sl_cuda_keep_error(c, cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, height, cudaMemcpyDeviceToDevice, c->stream),
                        "copy");
 }
 

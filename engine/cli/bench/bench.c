@@ -113,12 +113,11 @@ static int warm_up(cli_bench *b, sl_error *err) {
     enum { FIRST = 32, STEPS = 8, PASSES = 4, ENOUGH_MS = 500 };
     const int32_t *ids = b->prompts[0].data;
     sl_session *s;
-    int room = (int)b->prompts[0].n, n = room - STEPS, chunk = sl_engine_prefill_chunk(b->engine);
+    int room = (int)b->prompts[0].n, n = room - STEPS;
     double all_ms = 0;
     int rc = sl_session_new(b->engine, 0, &s, err);
     if (rc) return rc;
-    if (n < 1) n = 1;
-    if (n > chunk) n = chunk;
+    n = sl_session_next_pass(s, n < 1 ? 1 : n);
     rc = sl_prefill(s, ids, n < FIRST ? n : FIRST, NULL, err);
     for (int i = 0; !rc && i < PASSES && all_ms < ENOUGH_MS; i++) {
         double start = cli_now();
@@ -253,12 +252,12 @@ static int check_interrupt(sl_error *err) {
 // the passes.
 static int prefill_to(cli_bench *b, int j, int want, sl_error *err) {
     cli_progress bar;
-    int from = b->held[j], piece = sl_engine_prefill_chunk(b->engine), rc = 0;
+    int from = b->held[j], rc = 0;
     if (want == from) return 0;
     double start = cli_now();
     cli_progress_begin_prefill(&bar, b->model, from);
-    for (int i = from; !rc && i < want; i += piece) {
-        int n = want - i < piece ? want - i : piece;
+    for (int i = from, n; !rc && i < want; i += n) {
+        n = sl_session_next_pass(b->sessions[j], want - i);
         rc = sl_prefill(b->sessions[j], b->prompts[j].data + i, n, NULL, err);
         if (!rc) rc = check_interrupt(err);
         if (!rc) cli_progress_update(&bar, i + n - from, want - from);

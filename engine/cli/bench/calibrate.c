@@ -127,7 +127,7 @@ static int check_flags(const cli_options *o, sl_error *err) {
 static int offered(const sl_attn_spec *spec, const sl_attn_geom *geom, int on_gpu, sl_error *err) {
     char text[512];
     sl_attn_format(spec, text, sizeof text);
-    if (on_gpu ? !sl_attn_on_gpu(spec) : !spec->method->cpu)
+    if (on_gpu ? !sl_attn_on_gpu(spec) : sl_attn_check_decode(spec, NULL))
         return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %.200s: not offered on this device", text);
     return spec->method->supports ? spec->method->supports(geom, spec, err) : 0;
 }

@@ -71,6 +71,9 @@ static json_t *group_json(const cli_answer *a) {
                   "v_rows_share", share(s->v_rows, s->dense_v_rows), "v_distinct_share",
                   sl_attn_knows_distinct(s->v_rows, s->v_distinct) ? share(s->v_distinct, s->dense_k_rows) : json_null(),
                   "kv_bytes_share", share(s->bytes, s->dense_bytes), "samples", (json_int_t)s->samples);
+    sl_prefill_report prefill = sl_engine_prefill_total(a->t->run->engine);
+    put_all(out, json_pack("{s:o, s:o}", "prefill_density", share(prefill.visited, prefill.causal), "prefill_kept",
+                           cli_number(sl_prefill_kept(prefill))));
     cli_certificates_put(out, s);
     return out;
 }

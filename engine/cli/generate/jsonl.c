@@ -136,8 +136,9 @@ int cli_generate_jsonl(const cli_options *o, sl_error *err) {
             cli_run_describe(&run, stderr);
             fprintf(stderr,
                     o->question_dense
-                        ? "setup: A, prefill of contexts and questions with dense attention; --attn decodes the answers\n"
-                        : "setup: B, prefill of contexts with dense attention; --attn decodes questions and answers\n");
+                        ? "setup: A, prefill of contexts and questions with %s attention; --attn decodes the answers\n"
+                        : "setup: B, prefill of contexts with %s attention; --attn decodes questions and answers\n",
+                    o->attn_prefill);
             cli_catch_interrupt(1);
             rc = run_lines(&j, err);
             if (!rc && o->perf) cli_totals_print(&j.all, run.load_ms, stderr);

@@ -202,10 +202,11 @@ static int run_job(job *j, sl_error *err) {
     if (!rc && !j->batch) rc = sl_fail(err, SL_ERR_MEMORY, "--parallel %d: out of memory", o->parallel);
     if (rc) return rc;
     cli_run_describe(j->run, stderr);
-    fprintf(stderr, "setup: %s\n",
+    fprintf(stderr,
             o->prompts || o->question_dense
-                ? "A, prefill of prompts with dense attention; --attn decodes the answers"
-                : "B, prefill of prompts and contexts with dense attention; --attn decodes questions and answers");
+                ? "setup: A, prefill of prompts with %s attention; --attn decodes the answers\n"
+                : "setup: B, prefill of prompts and contexts with %s attention; --attn decodes questions and answers\n",
+            o->attn_prefill);
     fprintf(stderr, "parallel: %d prompts in static batches of %d\n", j->n_requests, o->parallel);
     cli_catch_interrupt(1);
     rc = run_groups(j, err);
@@ -219,8 +220,9 @@ int cli_generate_parallel(const cli_options *o, sl_error *err) {
     int rc = cli_need_model(o, err);
     if (!rc) rc = check_flags(o, err);
     if (!rc && o->chat) rc = cli_chat_template(o, &j.template, err);
-    if (!rc) rc = cli_records_open(&j.records, o->prompts ? o->prompts : o->jsonl,
-                                   o->prompts ? CLI_RECORDS_PLAIN : CLI_RECORDS_PROMPTS, err);
+    if (!rc)
+        rc = cli_records_open(&j.records, o->prompts ? o->prompts : o->jsonl,
+                              o->prompts ? CLI_RECORDS_PLAIN : CLI_RECORDS_PROMPTS, err);
     if (!rc) rc = read_requests(&j, err);
     if (!rc) rc = cli_run_open(&run, o, err);
     if (!rc) {

@@ -52,11 +52,11 @@ static int score_rows(void *ctx, int first, int n_rows, const float *logits, sl_
 // Prefills the first n of p->ids, one pass at a time, to react to Ctrl+C in between.
 static int prefill(perplexity *p, int n, sl_error *err) {
     cli_progress bar;
-    int rc = 0, chunk = sl_engine_prefill_chunk(p->run.engine);
+    int rc = 0;
     if (n == 0) return 0;
     cli_progress_begin_prefill(&bar, p->run.model, 0);
-    for (int i = 0; !rc && i < n; i += chunk) {
-        int m = n - i < chunk ? n - i : chunk;
+    for (int i = 0, m; !rc && i < n; i += m) {
+        m = sl_session_next_pass(p->session, n - i);
         rc = cli_interrupted() ? interrupted(err) : sl_prefill(p->session, p->ids + i, m, NULL, err);
         cli_progress_update(&bar, i + m, n);
     }
@@ -202,9 +202,9 @@ static void describe(const perplexity *p) {
         fprintf(stderr, ", the last %d tokens of each scored after %d histories, in segments of %d\n", p->n_ctx - 1 - p->first,
                 p->n_histories, p->segment);
     else if (p->n_dense == p->n_ctx)
-        fprintf(stderr, ", each in one dense prefill pass\n");
+        fprintf(stderr, ", each in one prefill with %s attention\n", p->o->attn_prefill);
     else
-        fprintf(stderr, ", prefill of %d with dense attention, the rest decoded\n", p->n_dense);
+        fprintf(stderr, ", prefill of %d with %s attention, the rest decoded\n", p->n_dense, p->o->attn_prefill);
 }
 
 static int run(perplexity *p, sl_error *err) {

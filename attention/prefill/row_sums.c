@@ -1,0 +1,224 @@
+// attention/prefill/row_sums.c - scores of sampled rows in two passes over the keys, without a matrix of all scores
+// (row_sums.h).
+#include "attention/prefill/row_sums.h"
+#include "attention/prefill/integer_softmax.h"
+#include "attention/stages.h"
+
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+
+// ---- scratch ----
+
+// base NULL: only computes the bytes.
+static size_t lay_out(const sl_attn_geom *g, int n_kv, char *base, sl_row_sums *x) {
+    size_t at = 0, n = n_kv, rows = SL_MASK_BLOCK, dim = g->head_dim;
+    size_t blocks = (n + SL_MASK_BLOCK - 1) / SL_MASK_BLOCK, words = (blocks + 63) / 64;
+#define TAKE(FIELD, N)                                                                                                         \
+    do {                                                                                                                       \
+        size_t from = sl_workspace_take(&at, (N) * sizeof *x->FIELD);                                                          \
+        if (base) x->FIELD = (void *)(base + from);                                                                            \
+    } while (0)
+    TAKE(block, rows * blocks);
+    TAKE(mass, rows * blocks);
+    TAKE(ref, rows * blocks);
+    TAKE(column, n);
+    TAKE(slash, n);
+    TAKE(sum, n);
+    TAKE(rank, n);
+    TAKE(set, words);
+    TAKE(other, words);
+    TAKE(q, rows * dim);
+    TAKE(k_page, dim * SL_PAGE);
+    TAKE(k, dim * SL_PAGE);
+    TAKE(score, rows * SL_PAGE);
+#undef TAKE
+    return at;
+}
+
+size_t sl_mask_measure_workspace(const sl_attn_geom *g, int n_kv) {
+    return lay_out(g, n_kv, NULL, &(sl_row_sums){0});
+}
+
+size_t sl_mask_run_workspace(const sl_attn_geom *g, const sl_attn_spec *spec, int n_tokens, int n_kv) {
+    (void)spec, (void)n_tokens;
+    return omp_get_max_threads() * sl_mask_measure_workspace(g, n_kv);
+}
+
+void sl_mask_run(const sl_mask_args *a, int n, sl_mask_task task) {
+    size_t bytes = sl_mask_measure_workspace(a->geom, a->kv.n_kv);
+    SL_CHECK(bytes * omp_get_max_threads() <= a->ws->size);
+#pragma omp parallel for schedule(dynamic)
+    for (int i = n - 1; i >= 0; i--) { // the last queries see the most keys
+        sl_row_sums x = {0};
+        lay_out(a->geom, a->kv.n_kv, (char *)a->ws->data + bytes * omp_get_thread_num(), &x);
+        task(a, i, &x);
+    }
+}
+
+// ---- scores ----
+
+sl_score_rows sl_rows_of_blocks(const sl_mask_args *a, int head, int from, int to, int stride) {
+    int base = a->kv.n_kv - a->n_tokens, first = from * SL_MASK_BLOCK, last = to * SL_MASK_BLOCK - 1;
+    if (first < base) first = base;
+    if (last >= a->kv.n_kv) last = a->kv.n_kv - 1;
+    return (sl_score_rows){.head = head, .stride = stride, .first = first / stride, .n = last / stride - first / stride + 1};
+}
+
+static void load_queries(const sl_mask_args *a, const sl_score_rows *rows, float *q) {
+    int dim = a->geom->head_dim, base = a->kv.n_kv - a->n_tokens, from = rows->first * rows->stride - base;
+    memset(q, 0, (size_t)SL_MASK_BLOCK * dim * sizeof *q);
+    for (int i = 0; i < rows->n * rows->stride; i++)
+        if (from + i >= 0 && from + i < a->n_tokens)
+            memcpy(q + (size_t)i * dim, a->q + ((size_t)(from + i) * a->geom->n_heads + rows->head) * dim, dim * sizeof *q);
+}
+
+// Row (t, d) of x->k is channel d of key stride - 1 - t of every column.
+static void load_keys(const sl_mask_args *a, const sl_score_rows *rows, int page, sl_row_sums *x) {
+    const sl_attn_geom *g = a->geom;
+    int dim = g->head_dim, stride = rows->stride, h = rows->head / (g->n_heads / g->n_kv_heads);
+    const bf16 *k = a->kv.k + sl_kv_block(&a->kv, g->n_kv_heads, dim, page, h);
+    sl_attn_kernels_best()->widen_transposed(k, sl_page_rows(&a->kv, page), dim, stride == 1 ? x->k : x->k_page);
+    if (stride == 1) return;
+    float *to = x->k;
+    for (int t = 0; t < stride; t++)
+        for (int d = 0; d < dim; d++)
+            for (int c = 0; c < SL_PAGE / stride; c++) *to++ = x->k_page[(size_t)d * SL_PAGE + c * stride + stride - 1 - t];
+}
+
+// Writes the scores of all rows with the columns of a page. Returns 0 if a visible score is not a number of the allowed size.
+static int score_page(const sl_mask_args *a, const sl_score_rows *rows, int page, sl_row_sums *x) {
+    int width = SL_PAGE / rows->stride, k = rows->stride * a->geom->head_dim, good = 1;
+    int padded = (rows->n + SL_GEMM_ROWS - 1) / SL_GEMM_ROWS * SL_GEMM_ROWS;
+    float scale = sl_score_scale(a->geom->head_dim) / (float)rows->stride;
+    load_keys(a, rows, page, x);
+    sl_attn_kernels_best()->gemm(x->q, k, x->k, width, padded, width, k, 0, x->score, width);
+    for (int r = 0; r < rows->n; r++)
+        for (int c = 0; c < width && page * width + c <= rows->first + r; c++) {
+            float *s = x->score + r * width + c;
+            *s = sl_bf16_to_f32(sl_f32_to_bf16(*s * scale));
+            good &= fabsf(*s) <= SL_REF_MOST; // 0 for NaN
+        }
+    return good;
+}
+
+// ---- pass 1: the normaliser of each row ----
+
+static void add_block_masses(const sl_score_rows *rows, int page, sl_row_sums *x) {
+    int width = SL_PAGE / rows->stride, per_block = SL_MASK_BLOCK / rows->stride;
+    for (int r = 0; r < rows->n; r++)
+        for (int from = 0; from < width && page * width + from <= rows->first + r; from += per_block) {
+            const float *s = x->score + r * width;
+            int left = rows->first + r + 1 - page * width, to = from + per_block < left ? from + per_block : left;
+            float top = s[from];
+            uint64_t mass = 0;
+            for (int c = from; c < to; c++) top = s[c] > top ? s[c] : top;
+            top = ceilf(top);
+            for (int c = from; c < to; c++) mass += sl_distance_mass(top - s[c]);
+            size_t at = (size_t)r * x->n_blocks + (page * width + from) / per_block;
+            x->ref[at] = (int16_t)top, x->mass[at] = mass;
+        }
+}
+
+typedef struct row_scale {
+    int top;
+    uint32_t factor;
+} row_scale;
+
+static row_scale scale_of(const sl_score_rows *rows, int r, const sl_row_sums *x) {
+    const int16_t *ref = x->ref + (size_t)r * x->n_blocks;
+    const uint64_t *mass = x->mass + (size_t)r * x->n_blocks;
+    int last = (rows->first + r) * rows->stride / SL_MASK_BLOCK, top = ref[0];
+    uint64_t z = 0;
+    for (int b = 0; b <= last; b++) top = ref[b] > top ? ref[b] : top;
+    for (int b = 0; b <= last; b++) z += top - ref[b] < 64 ? mass[b] >> (top - ref[b]) : 0;
+    return (row_scale){top, sl_share_factor(z)};
+}
+
+// ---- pass 2: shares ----
+
+static void add_shares(const sl_score_rows *rows, int page, const row_scale *scale, sl_row_sums *x) {
+    int width = SL_PAGE / rows->stride, per_block = SL_MASK_BLOCK / rows->stride;
+    for (int r = 0; r < rows->n; r++)
+        for (int c = 0, column = page * width; c < width && column <= rows->first + r; c++, column++) {
+            uint32_t mass = sl_distance_mass((float)scale[r].top - x->score[r * width + c]);
+            uint32_t share = sl_share(mass, scale[r].factor);
+            x->block[(size_t)r * x->n_blocks + column / per_block] += share;
+            x->column[column] += share;
+            x->slash[rows->first + r - column] += share;
+        }
+}
+
+int sl_sum_rows(const sl_mask_args *a, const sl_score_rows *rows, sl_row_sums *x) {
+    int width = SL_PAGE / rows->stride, last = rows->first + rows->n - 1, good = 1;
+    row_scale scale[SL_MASK_BLOCK];
+    SL_CHECK(rows->n > 0 && rows->n * rows->stride <= SL_MASK_BLOCK);
+    x->n_columns = last + 1, x->n_blocks = last * rows->stride / SL_MASK_BLOCK + 1;
+    memset(x->block, 0, (size_t)rows->n * x->n_blocks * sizeof *x->block);
+    memset(x->column, 0, x->n_columns * sizeof *x->column);
+    memset(x->slash, 0, x->n_columns * sizeof *x->slash);
+    load_queries(a, rows, x->q);
+    for (int page = 0; good && page <= last / width; page++) {
+        good = score_page(a, rows, page, x);
+        if (good) add_block_masses(rows, page, x);
+    }
+    if (!good) return 0;
+    for (int r = 0; r < rows->n; r++) scale[r] = scale_of(rows, r, x);
+    for (int page = 0; page <= last / width; page++) {
+        score_page(a, rows, page, x);
+        add_shares(rows, page, scale, x);
+    }
+    return 1;
+}
+
+void sl_sum_blocks(const sl_score_rows *rows, sl_row_sums *x) {
+    memcpy(x->sum, x->block, x->n_blocks * sizeof *x->sum);
+    for (int r = 1; r < rows->n; r++)
+        for (int j = 0; j < x->n_blocks; j++) x->sum[j] += x->block[(size_t)r * x->n_blocks + j];
+}
+
+// ---- the mask of a head ----
+
+int32_t sl_rows_kept(const sl_mask_args *a, const sl_score_rows *rows, const sl_row_sums *x) {
+    int32_t least = 1 << SL_SHARE_BITS;
+    for (int r = 0; r < rows->n; r++) {
+        const uint32_t *block = x->block + (size_t)r * x->n_blocks;
+        int diagonal = (rows->first + r) / SL_MASK_BLOCK;
+        const uint64_t *bits = sl_mask_row(a->mask, rows->head, diagonal);
+        uint64_t kept = 0, total = 0;
+        for (int j = 0; j <= diagonal; j++) {
+            total += block[j];
+            if (sl_mask_has(bits, j)) kept += block[j];
+        }
+        int32_t share = (int32_t)((kept << SL_SHARE_BITS) / total);
+        least = share < least ? share : least;
+    }
+    return least;
+}
+
+int32_t sl_mask_measure(const sl_mask_args *a, int head, int first, int n) {
+    sl_row_sums x = {0};
+    sl_score_rows rows = {.head = head, .stride = 1, .first = a->kv.n_kv - a->n_tokens + first, .n = n};
+    SL_CHECK(first >= 0 && first + n <= a->n_tokens && sl_mask_measure_workspace(a->geom, a->kv.n_kv) <= a->ws->size);
+    lay_out(a->geom, a->kv.n_kv, a->ws->data, &x);
+    return sl_sum_rows(a, &rows, &x) ? sl_rows_kept(a, &rows, &x) : SL_MASK_NOT_SAMPLED;
+}
+
+void sl_mask_add_all(const sl_mask_args *a, int head, int from, int to) {
+    for (int i = from; i < to; i++) sl_mask_add(a->mask, head, i, 0, i);
+}
+
+// ---- the largest sums ----
+
+void sl_rank_sums(const uint32_t *sum, int n, uint64_t *rank) {
+    for (int i = 0; i < n; i++) rank[i] = (uint64_t)~sum[i] << 32 | (uint32_t)i;
+    sl_sort(rank, n);
+}
+
+int sl_fewest_reaching(const uint64_t *rank, int n, uint64_t share) {
+    uint64_t total = 0, sum = 0;
+    int k = 0;
+    for (int i = 0; i < n; i++) total += sl_rank_sum(rank[i]);
+    while (k < n && sum << 32 < share * total) sum += sl_rank_sum(rank[k++]);
+    return k;
+}

@@ -1,0 +1,70 @@
+// attention/prefill/row_sums.h - sums of exact attention probabilities over some rows of one head, and the choice of the
+// largest sums: what the masks that read scores share.
+//
+// A row is `stride` consecutive queries and a column is `stride` consecutive keys. The score of a row and a column is the mean
+// of the stride scores on their antidiagonal: query t of the row with key stride - 1 - t of the column. With stride 1 these are
+// the scores of attention. A row sees the columns up to its own number. Queries that the segment lacks, and keys past the end,
+// are zero vectors. Scores are fp32 sums times sl_score_scale, rounded to bf16; integer_softmax.h makes shares of them. Shares
+// of up to 128 rows fit in uint32, and their sums do not depend on the order.
+#ifndef SLEIGH_ROW_SUMS_H
+#define SLEIGH_ROW_SUMS_H
+
+#include "attention/prefill_mask.h"
+
+// Rows [first, first + n) of a head: row x has the positions stride x .. stride x + stride - 1. sl_sum_rows expects
+// n * stride <= SL_MASK_BLOCK.
+typedef struct sl_score_rows {
+    int head, stride, first, n;
+} sl_score_rows;
+
+// The rows whose queries lie in the query blocks [from, to), as far as the segment has them.
+sl_score_rows sl_rows_of_blocks(const sl_mask_args *a, int head, int from, int to, int stride);
+
+// Scratch of one thread, and results.
+typedef struct sl_row_sums {
+    int n_blocks, n_columns; // key blocks and columns up to those of the last row
+    uint32_t *block;         // [n][n_blocks] sum of the row's shares in a key block
+    uint32_t *column;        // [n_columns] sum over rows of the shares of a column
+    uint32_t *slash;         // [n_columns] sum over rows of the shares at an offset: row number - column number
+    uint32_t *sum;           // [n_kv] free for the caller
+    uint64_t *rank;          // [n_kv] free for the caller
+    uint64_t *set, *other;   // [n_words of the mask] free for the caller
+    float *q;                // [rows][stride * head_dim]
+    float *k_page;           // [head_dim][256]
+    float *k;                // [stride * head_dim][256 / stride]
+    float *score;            // [rows][256 / stride]
+    uint64_t *mass;          // [n][n_blocks]
+    int16_t *ref;            // [n][n_blocks]
+} sl_row_sums;
+
+// Returns 0 when a score is NaN or larger than SL_REF_MOST: there are no sums. The attention of such a head must visit every
+// block, so that it returns what dense attention returns.
+int sl_sum_rows(const sl_mask_args *a, const sl_score_rows *rows, sl_row_sums *x);
+void sl_sum_blocks(const sl_score_rows *rows, sl_row_sums *x); // x->sum[j]: the sum over rows of block j
+// Runs task(a, i, scratch) for i < n on all threads. A task writes only its own part of the mask and the reports.
+typedef void (*sl_mask_task)(const sl_mask_args *a, int i, sl_row_sums *scratch);
+void sl_mask_run(const sl_mask_args *a, int n, sl_mask_task task);
+size_t sl_mask_run_workspace(const sl_attn_geom *g, const sl_attn_spec *spec, int n_tokens, int n_kv); // a mask_workspace
+
+// The least share, over the rows of the last sl_sum_rows (of stride 1), that the mask keeps.
+int32_t sl_rows_kept(const sl_mask_args *a, const sl_score_rows *rows, const sl_row_sums *x);
+void sl_mask_add_all(const sl_mask_args *a, int head, int from, int to); // every block of the query blocks [from, to)
+
+// ---- the largest sums ----
+
+// Writes the indices 0 .. n - 1, by sum descending and then by index ascending. rank: [n].
+void sl_rank_sums(const uint32_t *sum, int n, uint64_t *rank);
+static inline uint32_t sl_rank_index(uint64_t rank) {
+    return (uint32_t)rank;
+}
+static inline uint32_t sl_rank_sum(uint64_t rank) {
+    return ~(uint32_t)(rank >> 32);
+}
+// How many of the first entries reach `share` of the total of all sums: the fewest. The total is below 2^32. share is in units
+// of 2^-32: sl_share_of of a parameter. Share 1 keeps every positive sum, and share 0 none.
+int sl_fewest_reaching(const uint64_t *rank, int n, uint64_t share);
+static inline uint64_t sl_share_of(double x) {
+    return (uint64_t)(x * 0x1p32 + 0.5);
+}
+
+#endif

@@ -1,0 +1,85 @@
+// attention/prefill/sample.c - the mask of SampleAttention: columns and slashes that hold most of the mass of sampled queries.
+//
+// Q. Zhu, J. Duan, C. Chen, S. Liu, X. Li, G. Feng, X. Lv, X. Xiao, D. Zhang, D. Lin, C. Yang: SampleAttention: Near-Lossless
+// Acceleration of Long Context LLM Inference with Adaptive Structured Sparse Attention, Algorithm 1. A segment is split into
+// chunk_n chunks of query blocks, equal to within one block. The last 128 queries of a chunk are sampled. The sink and the
+// diagonal are our addition (prefill_mask.h).
+#include "attention/prefill/row_sums.h"
+#include "attention/stages.h"
+
+#include <string.h>
+
+static const sl_attn_param params[] = {
+    {"alpha_c", SL_PARAM_FLOAT, 0.95, 0, 1, "share of the sampled mass that the chosen columns hold", NULL},
+    {"alpha_s", SL_PARAM_FLOAT, 0.95, 0, 1, "share of the sampled mass that the chosen slashes hold", NULL},
+    {"chunk_n", SL_PARAM_INT, 1, 1, 64, "chunks of a segment, each with samples of its own", NULL},
+    {0},
+};
+
+static uint64_t share_param(const sl_mask_args *a, const char *name) {
+    return sl_share_of(sl_attn_get(a->spec, name));
+}
+
+// Column blocks whose sums reach alpha_c of the total.
+static void choose_columns(const sl_mask_args *a, const sl_score_rows *rows, sl_row_sums *x) {
+    sl_sum_blocks(rows, x);
+    sl_rank_sums(x->sum, x->n_blocks, x->rank);
+    int k = sl_fewest_reaching(x->rank, x->n_blocks, share_param(a, "alpha_c"));
+    for (int i = 0; i < k; i++) sl_mask_set(x->set, (int)sl_rank_index(x->rank[i]));
+}
+
+// Slash block b has the offsets 128 b .. 128 b + 127. They cross two key blocks of a query block: b and b + 1 before the
+// diagonal.
+static void choose_slashes(const sl_mask_args *a, sl_row_sums *x) {
+    memset(x->sum, 0, x->n_blocks * sizeof *x->sum);
+    for (int o = 0; o < x->n_columns; o++) x->sum[o / SL_MASK_BLOCK] += x->slash[o];
+    sl_rank_sums(x->sum, x->n_blocks, x->rank);
+    int k = sl_fewest_reaching(x->rank, x->n_blocks, share_param(a, "alpha_s"));
+    for (int i = 0, b; i < k; i++) {
+        sl_mask_set(x->other, b = (int)sl_rank_index(x->rank[i]));
+        if (b + 1 < x->n_blocks) sl_mask_set(x->other, b + 1);
+    }
+}
+
+// The query blocks [from, to) of a head. Returns the estimated CRA.
+static int32_t mask_chunk(const sl_mask_args *a, int head, int from, int to, sl_row_sums *x) {
+    sl_score_rows rows = sl_rows_of_blocks(a, head, from, to, 1);
+    if (rows.n > SL_MASK_BLOCK) rows.first += rows.n - SL_MASK_BLOCK, rows.n = SL_MASK_BLOCK;
+    if (!sl_sum_rows(a, &rows, x)) {
+        sl_mask_add_all(a, head, from, to);
+        return SL_MASK_NOT_SAMPLED;
+    }
+    memset(x->set, 0, a->mask->n_words * sizeof *x->set);
+    memset(x->other, 0, a->mask->n_words * sizeof *x->other);
+    choose_columns(a, &rows, x);
+    choose_slashes(a, x);
+    sl_mask_add_lines(a->mask, head, from, to, x->set, x->other);
+    return sl_rows_kept(a, &rows, x);
+}
+
+static void mask_head(const sl_mask_args *a, int head, sl_row_sums *x) {
+    const sl_prefill_mask *m = a->mask;
+    int32_t least = 1 << SL_SHARE_BITS;
+    int n = (int)sl_attn_get(a->spec, "chunk_n");
+    if (n > m->n) n = m->n;
+    for (int c = 0; c < n; c++) {
+        int32_t kept = mask_chunk(a, head, m->first + c * m->n / n, m->first + (c + 1) * m->n / n, x);
+        least = kept < least ? kept : least;
+    }
+    if (a->reports) a->reports[head].kept = least;
+}
+
+static void mask(const sl_mask_args *a) {
+    sl_mask_run(a, a->geom->n_heads, mask_head);
+}
+
+static const sl_attn_ops ops = {.mask_workspace = sl_mask_run_workspace, .mask = mask};
+
+const sl_attn_method sl_method_sample = {
+    .name = "sample",
+    .summary = "column and slash blocks that hold most of the attention of sampled queries",
+    .source = "SampleAttention (Zhu et al., arXiv:2406.15486), Algorithm 1",
+    .mean = SL_MEAN_BIASED,
+    .params = params,
+    .cpu = &ops,
+};
