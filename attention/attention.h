@@ -282,6 +282,7 @@ typedef struct sl_attn_plan {
 } sl_attn_plan;
 
 int sl_attn_plan_init(sl_attn_plan *plan, int n_layers, const sl_attn_spec *all, sl_error *err);
+int sl_attn_plan_copy(sl_attn_plan *plan, const sl_attn_plan *from, sl_error *err); // *plan: not initialised
 int sl_attn_plan_set(sl_attn_plan *plan, const char *rule, sl_error *err); // `0=dense`, `2-5=santa:S=64`
 // Reads a file of lines `layer S`, and sets parameter S of each named layer. '#' starts a comment.
 int sl_attn_plan_schedule(sl_attn_plan *plan, const char *path, sl_error *err);

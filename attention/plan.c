@@ -13,6 +13,12 @@ int sl_attn_plan_init(sl_attn_plan *plan, int n_layers, const sl_attn_spec *all,
     return 0;
 }
 
+int sl_attn_plan_copy(sl_attn_plan *plan, const sl_attn_plan *from, sl_error *err) {
+    int rc = sl_attn_plan_init(plan, from->n_layers, &from->layer[0], err);
+    if (!rc) memcpy(plan->layer, from->layer, from->n_layers * sizeof *plan->layer);
+    return rc;
+}
+
 void sl_attn_plan_free(sl_attn_plan *plan) {
     free(plan->layer);
     *plan = (sl_attn_plan){0};

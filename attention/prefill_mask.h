@@ -76,7 +76,7 @@ uint64_t sl_mask_causal(const sl_prefill_mask *m);          // blocks of a head 
 
 // ---- a mask proposal ----
 
-// What the method knows of one head. Shares of the mass are in units of 2^-24.
+// What a method reports about one head. A share of the mass is in units of 2^-24.
 enum { SL_SHARE_BITS = 24, SL_MASK_NOT_SAMPLED = -1 };
 typedef struct sl_mask_report {
     // The estimated CRA (cumulative residual attention, SampleAttention): the least share of a sampled row's mass that the mask

@@ -7,8 +7,8 @@
 //   trace Cov <= B = sum over heads of kappa light.
 //
 // The kappa of a decode step follows from earlier decode steps only, so it does not depend on the uniform numbers of this
-// decode step: the estimate stays unbiased. The rules use +, *, / and square roots only. A sequence without an earlier step
-// searches: each head finds its own kappa.
+// decode step: the estimate stays unbiased. The rules use +, *, / and square roots only. In a sequence without an earlier
+// step, each head searches for its own kappa.
 #ifndef SLEIGH_THRESHOLD_H
 #define SLEIGH_THRESHOLD_H
 

@@ -157,9 +157,8 @@ static int choose_ctx(sl_engine *e, const sl_engine_options *o, sl_error *err) {
 static int set_plan(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
     sl_attn_plan copy;
     SL_CHECK(plan->n_layers == e->geom.n_layers);
-    int rc = sl_attn_plan_init(&copy, e->geom.n_layers, &plan->layer[0], err);
+    int rc = sl_attn_plan_copy(&copy, plan, err);
     if (rc) return rc;
-    memcpy(copy.layer, plan->layer, plan->n_layers * sizeof *copy.layer);
     for (int i = 0; !rc && i < copy.n_layers; i++) rc = sl_attn_check(&copy.layer[i], err);
     if (!rc) rc = e->attention->prepare(e, &copy, err);
     if (rc) {
@@ -283,9 +282,8 @@ static int set_prefill(sl_engine *e, const sl_attn_plan *plan, int segment, sl_e
         has_masks |= m->cpu && m->cpu->mask;
     }
     int rc = is_sparse ? check_prefill(e, plan, segment, err) : 0;
-    if (!rc) rc = sl_attn_plan_init(&copy, plan->n_layers, &plan->layer[0], err);
+    if (!rc) rc = sl_attn_plan_copy(&copy, plan, err);
     if (rc) return rc;
-    memcpy(copy.layer, plan->layer, plan->n_layers * sizeof *copy.layer);
     if (is_sparse) rc = e->attention->prepare_prefill(e, &copy, segment < e->n_ctx ? segment : e->n_ctx, err);
     int before = e->segment_tokens;
     if (!rc && (rc = set_segment(e, is_sparse ? segment : 0, err)) != 0) set_segment(e, before, NULL);

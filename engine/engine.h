@@ -52,7 +52,6 @@ int sl_session_next_pass(const sl_session *session, int n);
 // by layer (sl_batch.segment). prefill_chunk divides the work of a layer, and does not change a bit. After an error the
 // previous methods stay. SL_ERR_ARG: a method does not prefill; prefill_chunk or segment is less than 128. SL_ERR_UNSUPPORTED:
 // the device does not offer a method. SL_ERR_MEMORY
-enum { SL_PREFILL_SEGMENT = 32768 }; // the default
 int sl_engine_set_prefill(sl_engine *engine, const sl_attn_plan *plan, int segment, sl_error *err);
 // Of query head `head` in a layer since the last reset: key blocks that were visited, those that dense attention visits, and
 // the least share of a sampled row's mass that a mask kept, in units of 2^-24 (SL_MASK_NOT_SAMPLED: no rows were sampled).

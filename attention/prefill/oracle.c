@@ -16,12 +16,7 @@ static const sl_attn_param params[] = {
 static void mask_block(const sl_mask_args *a, int task, sl_row_sums *x) {
     const sl_prefill_mask *m = a->mask;
     int head = task % m->n_heads, i = m->first + task / m->n_heads;
-    sl_score_rows rows = sl_rows_of_blocks(a, head, i, i + 1, 1);
-    if (!sl_sum_rows(a, &rows, x)) {
-        sl_mask_add_all(a, head, i, i + 1);
-        return;
-    }
-    sl_sum_blocks(&rows, x);
+    if (!sl_sum_query_block(a, head, i, 1, x)) return;
     uint64_t total = 0, kept = 0, share = sl_share_of(sl_attn_get(a->spec, "mass")), *row = sl_mask_row(m, head, i);
     int most = (int)((sl_share_of(sl_attn_get(a->spec, "density")) * (uint64_t)(i + 1) + (1u << 31)) >> 32), n = 0;
     for (int j = 0; j <= i; j++) {

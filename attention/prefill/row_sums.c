@@ -208,6 +208,16 @@ void sl_mask_add_all(const sl_mask_args *a, int head, int from, int to) {
     for (int i = from; i < to; i++) sl_mask_add(a->mask, head, i, 0, i);
 }
 
+int sl_sum_query_block(const sl_mask_args *a, int head, int i, int stride, sl_row_sums *x) {
+    sl_score_rows rows = sl_rows_of_blocks(a, head, i, i + 1, stride);
+    int has_sums = sl_sum_rows(a, &rows, x);
+    if (has_sums)
+        sl_sum_blocks(&rows, x);
+    else
+        sl_mask_add_all(a, head, i, i + 1);
+    return has_sums;
+}
+
 // ---- the largest sums ----
 
 void sl_rank_sums(const uint32_t *sum, int n, uint64_t *rank) {

@@ -41,6 +41,9 @@ typedef struct sl_row_sums {
 // block, so that it returns what dense attention returns.
 int sl_sum_rows(const sl_mask_args *a, const sl_score_rows *rows, sl_row_sums *x);
 void sl_sum_blocks(const sl_score_rows *rows, sl_row_sums *x); // x->sum[j]: the sum over rows of block j
+// sl_sum_rows and sl_sum_blocks of all rows of query block i. Without sums the mask gets every block of the query block, and
+// the function returns 0.
+int sl_sum_query_block(const sl_mask_args *a, int head, int i, int stride, sl_row_sums *x);
 // Runs task(a, i, scratch) for i < n on all threads. A task writes only its own part of the mask and the reports.
 typedef void (*sl_mask_task)(const sl_mask_args *a, int i, sl_row_sums *scratch);
 void sl_mask_run(const sl_mask_args *a, int n, sl_mask_task task);

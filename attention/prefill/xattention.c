@@ -2,9 +2,9 @@
 // block's total.
 //
 // R. Xu, G. Xiao, H. Huang, J. Guo, S. Han: XAttention: Block Sparse Attention with Antidiagonal Scoring, arXiv:2503.16428. A
-// row is `stride` queries, and a column `stride` keys (row_sums.h). Their score is the mean over the antidiagonal. The score of
-// a block pair is the sum of the softmax of these scores over its rows and columns. It is an estimate, not the mass of the
-// block.
+// row is `stride` queries. A column is `stride` keys (row_sums.h). The score of a row and a column is the mean over their
+// antidiagonal. The score of a block pair is the sum of the softmax of these scores over the rows and columns of the pair. This
+// sum is an estimate, not the mass of the block.
 #include "attention/prefill/row_sums.h"
 #include "attention/stages.h"
 
@@ -17,12 +17,7 @@ static const sl_attn_param params[] = {
 static void mask_block(const sl_mask_args *a, int task, sl_row_sums *x) {
     const sl_prefill_mask *m = a->mask;
     int head = task % m->n_heads, i = m->first + task / m->n_heads, stride = sl_attn_get(a->spec, "stride") > 0 ? 16 : 8;
-    sl_score_rows rows = sl_rows_of_blocks(a, head, i, i + 1, stride);
-    if (!sl_sum_rows(a, &rows, x)) {
-        sl_mask_add_all(a, head, i, i + 1);
-        return;
-    }
-    sl_sum_blocks(&rows, x);
+    if (!sl_sum_query_block(a, head, i, stride, x)) return;
     sl_rank_sums(x->sum, i + 1, x->rank);
     int k = sl_fewest_reaching(x->rank, i + 1, sl_share_of(sl_attn_get(a->spec, "threshold")));
     for (int c = 0; c < k; c++) sl_mask_set(sl_mask_row(m, head, i), (int)sl_rank_index(x->rank[c]));

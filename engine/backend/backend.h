@@ -128,7 +128,8 @@ struct sl_backend {
     size_t (*free_memory)(const sl_backend *be);                 // bytes that can still be allocated
     void *(*alloc)(const sl_backend *be, size_t size);           // zeros, 256-byte aligned; NULL: out of memory
     void (*release)(const sl_backend *be, void *p, size_t size); // p may be NULL
-    // Copies `height` runs of `width` bytes within the backend's memory. Runs begin to_pitch and from_pitch bytes apart.
+    // Copies `height` runs of `width` bytes within the backend's memory. In `to`, a run begins to_pitch bytes after the run
+    // before it. In `from`, it begins from_pitch bytes after it.
     void (*copy)(const sl_backend *be, void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
                  size_t height);
     void (*clear)(const sl_backend *be, void *p, size_t size);

@@ -424,7 +424,7 @@ static int runs_on_gpu(const sl_attn_spec *spec) {
     return spec->method == &sl_method_auto || sl_attn_on_gpu(spec);
 }
 
-// What a GPU does not offer, for the line below.
+// The words that cli_pick_device prints for a method that a GPU does not offer.
 static const char *name_of(const sl_attn_spec *spec) {
     if (sl_attn_carries_budget(spec)) return "--budget carried";
     return sl_attn_certifies_layer(spec) ? "the stated error of a layer" : spec->method->name;
@@ -441,7 +441,7 @@ const char *cli_pick_device(const cli_options *o, const sl_attn_spec *specs, int
         sl_attn_spec spec;
         if (text && !sl_attn_parse(text + 1, &spec, NULL) && !runs_on_gpu(&spec)) missing = name_of(&spec);
     }
-    if (!missing && strcmp(o->attn_prefill ? o->attn_prefill : "dense", "dense")) missing = o->attn_prefill;
+    if (!missing && strcmp(o->attn_prefill, "dense")) missing = o->attn_prefill;
     if (!missing) return "cuda";
     fprintf(stderr, "device: cpu, because a GPU does not offer %s\n", missing);
     return "cpu";
