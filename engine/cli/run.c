@@ -241,7 +241,7 @@ static int apply_attention(const cli_options *o, sl_attn_spec *spec, sl_attn_pla
     for (int i = 0; !rc && i < o->attn_layers.n; i++) {
         sl_text rule = {0};
         rc = complete_rule(o, o->attn_layers.items[i], &rule, used, err);
-        if (!rc && plan) rc = sl_attn_plan_set(plan, rule.data, err);
+        if (!rc && plan) rc = sl_attn_plan_set(plan, "attn_layer", rule.data, err);
         sl_text_free(&rule);
     }
     for (int i = 0; !rc && i < o->n_params; i++)
@@ -350,7 +350,7 @@ int cli_run_set_attention_but(cli_run *run, const char *text, const cli_list *ru
     sl_attn_plan plan = {.n_layers = run->plan.n_layers};
     int rc = text ? sl_attn_parse(text, &spec, err) : apply_attention(run->options, &spec, &plan, err);
     if (!rc && text) rc = sl_attn_plan_init(&plan, run->plan.n_layers, &spec, err);
-    for (int i = 0; !rc && i < rules->n; i++) rc = sl_attn_plan_set(&plan, rules->items[i], err);
+    for (int i = 0; !rc && i < rules->n; i++) rc = sl_attn_plan_set(&plan, "attn_layer", rules->items[i], err);
     if (!rc) return apply_plan(run, &plan, err);
     sl_attn_plan_free(&plan);
     return rc;

@@ -315,7 +315,7 @@ void cli_timeline_stats(const cli_timeline *t, FILE *out) {
     sl_prefill_report prefill = sl_engine_prefill_total(run->engine);
     if (prefill.causal) share(out, "prefill_blocks", prefill.visited, prefill.causal);
     if (prefill.kept >= 0)
-        fprintf(out, "prefill_kept: %.2f%% of the mass of a sampled row, at least\n", 100 * sl_prefill_kept(prefill));
+        fprintf(out, "prefill_kept: %.2f%% of the mass of a sampled row, at least\n", 100 * sl_prefill_share(prefill.kept));
     if (t->n_feed)
         fprintf(out, "feed: %.2f ms, %d tokens, %.2f tok/s\n", t->feed_ms, t->n_feed, cli_per_second(t->n_feed, t->feed_ms));
     fprintf(out, "decode: %.2f ms, %d steps, %.2f tok/s\n", t->decode_ms, t->n_decode,

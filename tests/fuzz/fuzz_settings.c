@@ -62,7 +62,7 @@ static sl_attn_plan plan_of(const char *text) {
 static void check_rule(const char *text) {
     sl_attn_plan plan = plan_of("dense");
     sl_error err = {0};
-    if (fuzz_ok(sl_attn_plan_set(&plan, text, &err), &err))
+    if (fuzz_ok(sl_attn_plan_set(&plan, "attn_layer", text, &err), &err))
         for (int i = 0; i < LAYERS; i++) check_spec(&plan.layer[i]);
     sl_attn_plan_free(&plan);
 }

@@ -73,7 +73,7 @@ static json_t *group_json(const cli_answer *a) {
                   "kv_bytes_share", share(s->bytes, s->dense_bytes), "samples", (json_int_t)s->samples);
     sl_prefill_report prefill = sl_engine_prefill_total(a->t->run->engine);
     put_all(out, json_pack("{s:o, s:o}", "prefill_density", share(prefill.visited, prefill.causal), "prefill_kept",
-                           cli_number(sl_prefill_kept(prefill))));
+                           cli_number(sl_prefill_share(prefill.kept))));
     cli_certificates_put(out, s);
     return out;
 }
