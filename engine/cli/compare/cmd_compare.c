@@ -348,7 +348,7 @@ int cmd_compare(const cli_options *flags, sl_error *err) {
     int n_records, is_open = 0, rc = cli_need_model(&o, err);
     if (!rc) rc = check_flags(&o, err);
     if (!rc && !o.attns.n) rc = sl_fail(err, SL_ERR_ARG, "flag --attn is required: give the methods, separated by commas");
-    if (!rc) rc = cli_attn_list_parse(&o.attns, &c.attn, err);
+    if (!rc) rc = cli_attn_list_parse("--attn", &o.attns, &c.attn, err);
     if (!rc && o.parallel > 1 && sl_auto_in_plan(&(sl_attn_plan){.n_layers = c.attn.n, .layer = c.attn.specs}))
         rc =
             sl_fail(err, SL_ERR_ARG, "--parallel %d: auto chooses a method for each prompt; expected --parallel 1", o.parallel);
