@@ -1,8 +1,8 @@
 // engine/cli/compare/compare_runs.c - the runs of one prompt of sleigh compare:
 //   dense run           dense attention generates (with --no-texts it decodes the reference). At each step, every method also
 //                       runs on the same queries and KV cache (compare_heads.c).
-//   free run            each method generates from the same dense prefix. Dense attention scores the text.
-//   teacher-forced run  each method decodes the tokens of the dense run or of a reference (compare_forced.c).
+//   free run            each method generates from its prefix, which its method for prefill has made. Dense attention scores
+//   the text. teacher-forced run  each method decodes the tokens of the dense run or of a reference (compare_forced.c).
 #include "engine/cli/compare/compare_runs.h"
 #include "engine/cli/compare/compare.h"
 #include "engine/cli/compare/compare_forced.h"
@@ -13,6 +13,7 @@
 #include "engine/cli/timeline.h"
 
 #include <math.h>
+#include <string.h>
 
 static int check_interrupt(sl_error *err) {
     return cli_interrupted() ? sl_fail(err, SL_ERR_IO, "interrupted") : 0;
@@ -20,23 +21,42 @@ static int check_interrupt(sl_error *err) {
 
 // ---- the prefix, and an answer ----
 
-// Makes the session hold exactly the dense prefix of the prompt. If that is the whole prompt, the session has the logits of its
-// last token.
-static int to_prefix(compare *c, const compare_prompt *p, sl_error *err) {
-    int keep = cli_timeline_common(&c->t, p->ids.data, p->n_dense);
-    if (keep > c->n_held) keep = c->n_held;
-    if (keep == (int)p->ids.n) keep--; // repeat the last token, for its logits
-    int rc = cli_timeline_cut(&c->t, keep, err);
-    c->n_held = keep;
-    if (!rc) rc = cli_timeline_prefill(&c->t, p->ids.data + keep, p->n_dense - keep, err);
+// Adds what the last prefill did to the figures of a method for prefill.
+static void add_prefill(compare *c, int which) {
+    const sl_config *config = sl_model_config(c->run.model);
+    const cli_timeline *t = &c->t;
+    int n = config->n_layers * config->n_heads;
+    for (int i = 0; t->prefill && i < n; i++) sl_prefill_report_add(&c->prefill_heads[which * n + i], &t->prefill[i]);
+    if (t->n_prefill < (int)t->ids.n) return;
+    c->prefill_ms[which] += t->prefill_ms;
+    c->n_timed[which]++;
+}
+
+int compare_hold_prefix(compare *c, int which, const int32_t *ids, int n_prefill, int n, sl_error *err) {
+    int rc = cli_run_set_prefill(&c->run, which < 0 ? "dense" : c->prefills.names[which], NULL, err);
+    if (!rc) rc = cli_timeline_prefix(&c->t, ids, n_prefill, n, &c->n_held, err);
     if (!rc) rc = check_interrupt(err);
-    if (!rc) c->n_held = p->n_dense;
+    for (int i = 0; which < 0 && i < c->prefills.n; i++)
+        if (!strcmp(c->prefills.names[i], "dense")) which = i;
+    if (!rc && which >= 0 && c->t.n_prefill) add_prefill(c, which);
     return rc;
 }
 
-// Decodes the rest of the prompt and the answer with the current method.
-static int generate(compare *c, const compare_prompt *p, compare_answer *a, sl_error *err) {
-    int rc = to_prefix(c, p, err);
+static int to_prefix(compare *c, const compare_prompt *p, int which, sl_error *err) {
+    return compare_hold_prefix(c, which, p->ids.data, p->n_dense, (int)p->ids.n, err);
+}
+
+// Keeps a fork of the dense prefix for the prompt.
+static int keep_dense_prefix(compare *c, const compare_prompt *p, sl_error *err) {
+    int rc = to_prefix(c, p, -1, err);
+    sl_session_free(c->dense_prefix);
+    c->dense_prefix = NULL;
+    return rc ? rc : sl_session_fork(c->t.session, p->n_dense, p->sequence, &c->dense_prefix, err);
+}
+
+// Decodes the rest of the prompt and the answer with the current method, after a prefill with a method of c->prefills.
+static int generate(compare *c, const compare_prompt *p, int which, compare_answer *a, sl_error *err) {
+    int rc = to_prefix(c, p, which, err);
     a->text.n = a->ids.n = 0;
     sl_engine_reset_stats(c->run.engine);
     if (!rc) rc = sl_text_append(&a->text, "", 0, err);
@@ -79,7 +99,8 @@ static int score_answer(compare *c, const compare_prompt *p, const compare_answe
     for (int i = from; !rc && i < n_prompt; i++) rc = sl_ids_push(&ids, p->ids.data[i], err);
     for (size_t i = 0; !rc && i < a->ids.n; i++) rc = sl_ids_push(&ids, a->ids.data[i], err);
     answer_score s = {.ids = ids.data, .n_vocab = sl_model_config(c->run.model)->n_vocab, .n_rows = n_prompt - from - 1};
-    if (!rc) rc = sl_session_fork(c->t.session, from, p->sequence, &fork, err);
+    if (!rc) rc = sl_session_fork(c->dense_prefix, from, p->sequence, &fork, err);
+    if (!rc) rc = cli_run_set_prefill(&c->run, "dense", NULL, err);
     if (!rc) rc = sl_prefill_logits(fork, ids.data, (int)ids.n - 1, score_rows, &s, NULL, err);
     sl_session_free(fork);
     sl_ids_free(&ids);
@@ -106,8 +127,9 @@ static int free_run(compare *c, const compare_prompt *p, int which, sl_error *er
     compare_method *m = &c->methods[which];
     int rc = cli_run_set_attention(&c->run, m->text, err);
     if (!rc) rc = cli_run_set_prompt(&c->run, (int)p->ids.n, err);
-    if (!rc) rc = generate(c, p, &m->answer, err);
+    if (!rc) rc = generate(c, p, compare_prefill_of(c, which), &m->answer, err);
     if (rc) return rc;
+    m->feed_ms += c->t.feed_ms;
     sl_attn_stats_add(&m->read, sl_engine_attn_stats(c->run.engine));
     return judge_answer(c, p, m, err);
 }
@@ -116,7 +138,7 @@ static int dense_run(compare *c, compare_prompt *p, sl_error *err) {
     double nll;
     int rc = cli_run_set_attention(&c->run, "dense", err);
     if (!rc) rc = compare_observe_begin(c, err);
-    if (!rc) rc = generate(c, p, &c->dense, err);
+    if (!rc) rc = generate(c, p, -1, &c->dense, err);
     rc = compare_observe_end(c, p, rc, err);
     if (!rc) rc = score_answer(c, p, &c->dense, &nll, err);
     if (!rc) rc = cli_values_add(&c->dense_text_nll, nll, err);
@@ -127,8 +149,7 @@ static int dense_run(compare *c, compare_prompt *p, sl_error *err) {
 static int dense_steps(compare *c, compare_prompt *p, const compare_path *path, sl_error *err) {
     sl_session *fork = NULL;
     int rc = cli_run_set_attention(&c->run, "dense", err);
-    if (!rc) rc = to_prefix(c, p, err);
-    if (!rc) rc = sl_session_fork(c->t.session, path->from, p->sequence, &fork, err);
+    if (!rc) rc = sl_session_fork(c->dense_prefix, path->from, p->sequence, &fork, err);
     if (!rc) rc = compare_observe_begin(c, err);
     for (int i = path->from; !rc && i < path->n - 1; i++) {
         rc = sl_decode(&fork, 1, &path->ids[i], err);
@@ -170,10 +191,10 @@ static int begin_prompt(compare *c, compare_prompt *p, compare_forced *f, sl_err
     compare_path path = {0};
     sl_session_set_sequence(c->t.session, p->sequence);
     int rc = cli_run_set_prompt(&c->run, (int)p->ids.n, err);
+    if (!rc) rc = keep_dense_prefix(c, p, err);
     if (!rc && c->o->texts) rc = free_runs(c, p, err);
     if (!rc) rc = compare_path_init(c, p, &path, err);
     if (!rc && !c->o->texts && compare_observes(c)) rc = dense_steps(c, p, &path, err);
-    if (!rc) rc = to_prefix(c, p, err);
     if (!rc) return compare_forced_add(f, p, &path, err);
     sl_ids_free(&path.own);
     return rc;

@@ -349,14 +349,13 @@ static int record_answer(eval *e, int group, int number, int method, const eval_
     e->scores.prefill[cell] = prefill_of(e, n_prompt);
     int rc = cli_watch_check(err);
     if (!rc && e->out) {
-        json_t *line =
-            json_pack("{s:s, s:i, s:i, s:i, s:s, s:s, s:f, s:s, s:s%, s:s, s:O, s:i, s:i, s:s, s:I, s:I}", "task", g->task,
-                      "length", g->length, "sample", number, "text", e->scores.cluster[g->first + number], "attn",
-                      e->scores.methods[method], "attn_prefill", eval_prefill_of(&e->scores, method), "score", score, "grader",
-                      eval_grader_name(item->grader), "answer", e->answer.data, e->answer.n, "extracted", extracted,
-                      "references", references, "n_prompt", n_prompt, "n_generated", e->t.n_generated, "stopped", e->t.stopped,
-                      "kv_bytes", (json_int_t)a->bytes, "kv_dense_bytes", (json_int_t)a->dense_bytes);
-        if (line) eval_prefill_put(line, &e->scores.prefill[cell]);
+        json_t *line = json_pack("{s:s, s:i, s:i, s:i, s:s, s:f, s:s, s:s%, s:s, s:O, s:i, s:i, s:s, s:I, s:I}", "task",
+                                 g->task, "length", g->length, "sample", number, "text", e->scores.cluster[g->first + number],
+                                 "attn", e->scores.methods[method], "score", score, "grader", eval_grader_name(item->grader),
+                                 "answer", e->answer.data, e->answer.n, "extracted", extracted, "references", references,
+                                 "n_prompt", n_prompt, "n_generated", e->t.n_generated, "stopped", e->t.stopped, "kv_bytes",
+                                 (json_int_t)a->bytes, "kv_dense_bytes", (json_int_t)a->dense_bytes);
+        if (line) eval_prefill_put(&e->scores, line, method, &e->scores.prefill[cell]);
         if (line) cli_certificates_put(line, a);
         rc = eval_file_add(e->out, "--out", e->o.out, line, err);
         json_decref(line);
@@ -501,7 +500,7 @@ static int prepare(eval *e, sl_tokenizer **tok, sl_error *err) {
     if (!rc) rc = cli_attn_list_parse("--attn-prefill", &o->attn_prefills, &e->prefills, err);
     if (!rc) rc = cli_attn_list_repeat(&e->attn, e->prefills.n, err);
     e->scores.prefills = e->prefills.names;
-    e->scores.n_prefills = e->prefills.n;
+    e->scores.n_prefills = e->prefills.n, e->scores.lists_prefill = o->attn_prefills.n > 0;
     e->scores.methods = e->attn.names;
     e->scores.n_methods = e->attn.n;
     if (!rc) rc = o->jsonl ? list_records(e, err) : list_tasks(e, err);

@@ -46,7 +46,7 @@ static void prefill_fields(eval_prefill *p, double *out[N_PREFILL]) {
 }
 
 const char *eval_prefill_of(const eval_scores *s, int method) {
-    return s->prefills[method / (s->n_methods / s->n_prefills)];
+    return s->n_prefills ? s->prefills[method / (s->n_methods / s->n_prefills)] : "dense";
 }
 
 eval_prefill eval_scores_prefill(const eval_scores *s, int method, int first, int n) {
@@ -68,8 +68,10 @@ eval_prefill eval_scores_prefill(const eval_scores *s, int method, int first, in
     return out;
 }
 
-void eval_prefill_put(json_t *row, const eval_prefill *p) {
+void eval_prefill_put(const eval_scores *s, json_t *row, int method, const eval_prefill *p) {
     double *from[N_PREFILL];
+    if (!s->lists_prefill) return;
+    json_object_set_new(row, "attn_prefill", json_string(eval_prefill_of(s, method)));
     prefill_fields((eval_prefill *)p, from);
     for (int f = 0; f < N_PREFILL; f++) json_object_set_new(row, prefill_names[f], cli_number(*from[f]));
 }
@@ -119,8 +121,11 @@ static int is_complete(const eval_scores *s, int sample) {
 
 int eval_scores_complete(const eval_scores *s, eval_scores *out, sl_error *err) {
     int n = 0, *from = malloc((size_t)s->n_samples * sizeof *from); // [out->n_samples] sample of *s
-    *out =
-        (eval_scores){.methods = s->methods, .n_methods = s->n_methods, .prefills = s->prefills, .n_prefills = s->n_prefills};
+    *out = (eval_scores){.methods = s->methods,
+                         .n_methods = s->n_methods,
+                         .prefills = s->prefills,
+                         .n_prefills = s->n_prefills,
+                         .lists_prefill = s->lists_prefill};
     out->groups = calloc((size_t)s->n_groups, sizeof *out->groups);
     for (int g = 0; from && out->groups && g < s->n_groups; g++) {
         eval_group *group = &out->groups[out->n_groups];

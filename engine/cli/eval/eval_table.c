@@ -130,13 +130,13 @@ void eval_summarise(const eval_scores *s, eval_summary *out) {
 
 static json_t *row_json(const eval_scores *s, const eval_summary *r, int method, int group) {
     const eval_group *g = group < s->n_groups ? &s->groups[group] : NULL;
-    json_t *row = json_pack("{s:s, s:i, s:s, s:s, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:f}", "task",
-                            g ? g->task : "all", "length", g ? g->length : 0, "attn", s->methods[method], "attn_prefill",
-                            eval_prefill_of(s, method), "samples", r->n, "texts", r->n_clusters, "score", r->score.at,
-                            "score_low", r->score.low, "score_high", r->score.high, "difference", r->difference.at,
-                            "difference_low", r->difference.low, "difference_high", r->difference.high, "kv_bytes_share",
-                            r->kv_share, "better", r->n_better, "worse", r->n_worse, "p_value", r->p_value);
-    if (row) eval_prefill_put(row, &r->prefill);
+    json_t *row =
+        json_pack("{s:s, s:i, s:s, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:f}", "task", g ? g->task : "all",
+                  "length", g ? g->length : 0, "attn", s->methods[method], "samples", r->n, "texts", r->n_clusters, "score",
+                  r->score.at, "score_low", r->score.low, "score_high", r->score.high, "difference", r->difference.at,
+                  "difference_low", r->difference.low, "difference_high", r->difference.high, "kv_bytes_share", r->kv_share,
+                  "better", r->n_better, "worse", r->n_worse, "p_value", r->p_value);
+    if (row) eval_prefill_put(s, row, method, &r->prefill);
     if (row) cli_certificates_put(row, &r->stated);
     return row;
 }
@@ -157,12 +157,8 @@ static void name_column(const eval_group *g, int index, group_column *out) { // 
     snprintf(out->high, sizeof out->high, "%d_high", index);
 }
 
-static int is_sparse(const eval_scores *s) { // 1: the tables show the prefill
-    return s->n_prefills > 1 || strcmp(s->prefills[0], "dense");
-}
-
 static json_t *method_row(const eval_scores *s, const eval_summary *r, int method, const group_column *names, int differences) {
-    json_t *row = json_pack("{s:s, s:s}", "attn", s->methods[method], "attn_prefill", eval_prefill_of(s, method));
+    json_t *row = json_pack("{s:s}", "attn", s->methods[method]);
     for (int g = 0; row && g <= s->n_groups; g++) {
         const cli_interval *i = differences ? &r[g].difference : &r[g].score;
         json_object_set_new(row, names[g].key, json_real(i->at));
@@ -171,7 +167,7 @@ static json_t *method_row(const eval_scores *s, const eval_summary *r, int metho
     }
     if (row) json_object_set_new(row, "kv_bytes_share", json_real(r[s->n_groups].kv_share));
     if (row) json_object_set_new(row, "p_value", json_real(r[s->n_groups].p_value));
-    if (row && is_sparse(s)) eval_prefill_put(row, &r[s->n_groups].prefill);
+    if (row) eval_prefill_put(s, row, method, &r[s->n_groups].prefill);
     if (row) cli_certificates_put(row, &r[s->n_groups].stated);
     return row;
 }
@@ -183,7 +179,7 @@ static int print_methods(const eval_scores *s, const eval_summary *summary, int 
     json_t *rows = json_array();
     if (!columns || !names || !rows) rc = sl_fail(err, SL_ERR_MEMORY, "the table: out of memory");
     if (!rc) columns[n_columns++] = (cli_column){.title = "method", .key = "attn"};
-    if (!rc && is_sparse(s)) columns[n_columns++] = (cli_column){.title = "prefill", .key = "attn_prefill"};
+    if (!rc && s->lists_prefill) columns[n_columns++] = (cli_column){.title = "prefill", .key = "attn_prefill"};
     for (int g = 0; !rc && g <= s->n_groups; g++) {
         name_column(g < s->n_groups ? &s->groups[g] : NULL, g, &names[g]);
         columns[n_columns++] = (cli_column){.title = names[g].title,
@@ -221,7 +217,7 @@ static int print_md(const eval_scores *s, const eval_summary *summary, const eva
     if (!rc) rc = print_methods(s, summary, 0, err);
     if (rc || s->n_methods < 2) return rc;
     rc = cli_printf(err, "\nDifference to %s%s%s in points (95%% interval), on the same samples\n\n", s->methods[0],
-                    is_sparse(s) ? " with prefill " : "", is_sparse(s) ? s->prefills[0] : "");
+                    s->lists_prefill ? " with prefill " : "", s->lists_prefill ? s->prefills[0] : "");
     return rc ? rc : print_methods(s, summary, 1, err);
 }
 
