@@ -1,6 +1,6 @@
 // engine/cli/compare/compare.h - the state of sleigh compare, which its files share: cmd_compare.c (prompts and order of work),
-// compare_runs.c (runs of one prompt), compare_heads.c (heads and attention on the states of the dense run), compare_forced.c
-// (next tokens), compare_rows.c (figures), compare_print.c (output) and compare_plot.c (plots).
+// compare_runs.c (runs of one prompt), compare_prefix.c (its prefix), compare_heads.c (heads and attention on the states of the
+// dense run), compare_forced.c (next tokens), compare_rows.c (figures), compare_print.c (output) and compare_plot.c (plots).
 #ifndef SLEIGH_COMPARE_H
 #define SLEIGH_COMPARE_H
 

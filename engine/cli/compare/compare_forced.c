@@ -7,7 +7,7 @@
 // result.
 #include "engine/cli/compare/compare_forced.h"
 #include "engine/backend/backend.h"
-#include "engine/cli/compare/compare_runs.h"
+#include "engine/cli/compare/compare_prefix.h"
 #include "engine/cli/io.h"
 #include "engine/cli/output/progress_bar.h"
 #include "engine/cli/process.h"

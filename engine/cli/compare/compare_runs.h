@@ -7,9 +7,6 @@
 double compare_steps(const compare *c, const compare_prompt *p); // decode steps of all runs of a prompt, at most
 // Runs n prompts: fills the values, and the answers (to the last prompt).
 int compare_run_prompts(compare *c, compare_prompt *p, int n, sl_error *err);
-// Makes the session hold ids[0, n_prefill), prefilled with a method of c->prefills (which -1: densely). n: tokens of the
-// prompt.
-int compare_hold_prefix(compare *c, int which, const int32_t *ids, int n_prefill, int n, sl_error *err);
 int compare_differ_at(const sl_ids *a, const sl_ids *b); // index of the first difference; -1: equal
 
 #endif
