@@ -1,8 +1,8 @@
 // engine/cli/compare/compare_runs.c - the runs of one prompt of sleigh compare:
 //   dense run           dense attention generates (with --no-texts it decodes the reference). At each step, every method also
 //                       runs on the same queries and KV cache (compare_heads.c).
-//   free run            each method generates from its prefix, which its method for prefill has made. Dense attention scores
-//   the text. teacher-forced run  each method decodes the tokens of the dense run or of a reference (compare_forced.c).
+//   free run            each method generates after its own prefill. Dense attention scores the text.
+//   teacher-forced run  each method decodes the tokens of the dense run or of a reference (compare_forced.c).
 #include "engine/cli/compare/compare_runs.h"
 #include "engine/cli/compare/compare.h"
 #include "engine/cli/compare/compare_forced.h"
@@ -14,7 +14,6 @@
 #include "engine/cli/timeline.h"
 
 #include <math.h>
-#include <string.h>
 
 static int check_interrupt(sl_error *err) {
     return cli_interrupted() ? sl_fail(err, SL_ERR_IO, "interrupted") : 0;
