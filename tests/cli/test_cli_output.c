@@ -283,7 +283,7 @@ static void compare_methods(void) {
     check_csv(&csv, &jsonl);
     check_columns("compare", &md);
     CHECK(!strncmp(md.out, "model: tiny (llama, ", 20));
-    CHECK_HAS(md.out, " KV bytes % | layer-steps certified % | stated error |\n");
+    CHECK_HAS(md.out, " prefill error | layer-steps certified % | stated error |\n");
     CHECK_HAS(section("compare"), "`switch`");
     md = RUN("compare", "-m", tiny(), "-p", "The sky is", "-n", "3", "--attn", "santa:S=4");
     CHECK_GOOD(md);
