@@ -229,14 +229,17 @@ static int complete_rule(const cli_options *o, const char *rule, sl_text *out, u
     return rc;
 }
 
-// Checks --attn, --attn-layer and --PARAM as far as possible without a model. plan: NULL, or the plan to fill.
-static int apply_attention(const cli_options *o, sl_attn_spec *spec, sl_attn_plan *plan, sl_error *err) {
+// Checks --attn, --attn-layer and --PARAM as far as possible without a model. plan: NULL, or the plan to fill. profiled: the
+// plan of --attn-profile, which takes the place of --attn if this flag is not given; NULL: none.
+static int apply_attention(const cli_options *o, const sl_attn_plan *profiled, sl_attn_spec *spec, sl_attn_plan *plan,
+                           sl_error *err) {
     unsigned char used[CLI_MAX_PARAMS] = {0};
     int rc = parse_attn(o, spec, used, err);
     if (!rc && plan) {
         int n_layers = plan->n_layers;
         *plan = (sl_attn_plan){0};
-        rc = sl_attn_plan_init(plan, n_layers, spec, err);
+        rc = profiled && profiled->n_layers && !CLI_GIVEN(o, attn) ? sl_attn_plan_copy(plan, profiled, err)
+                                                                   : sl_attn_plan_init(plan, n_layers, spec, err);
     }
     for (int i = 0; !rc && i < o->attn_layers.n; i++) {
         sl_text rule = {0};
@@ -312,11 +315,76 @@ static int apply_plan(cli_run *run, sl_attn_plan *wanted, sl_error *err) {
     return 0;
 }
 
+// ---- prefill ----
+
+static int prefills_by_profile(const cli_run *run) { // 1: --attn-prefill=auto
+    const cli_options *o = run->options;
+    return CLI_GIVEN(o, attn_prefill) ? !strcmp(o->attn_prefill, "auto") : run->profile.n_ranges > 0;
+}
+
+// Reads --attn-profile for the loaded model.
+static int read_profile(cli_run *run, sl_error *err) {
+    const cli_options *o = run->options;
+    char name[256];
+    if (!o->attn_profile) return 0;
+    int rc = sl_device_name(run->device, name, sizeof name, err);
+    if (!rc)
+        rc = cli_attn_profile_read(o->attn_profile, o->model, !strcmp(o->load_format, "dummy"),
+                                   sl_model_config(run->model)->n_layers, name, &run->profile, err);
+    if (!rc && *run->profile.calibration) run->attn_auto.calibration = run->profile.calibration;
+    return rc;
+}
+
+// Sets run->prefill and its text, for a prompt of n_tokens; 0: no prompt yet.
+static int choose_prefill(cli_run *run, int n_tokens, sl_error *err) {
+    const char *text = run->options->attn_prefill;
+    int by_profile = prefills_by_profile(run);
+    sl_error why;
+    if (by_profile || !sl_attn_parse(text, &run->prefill, &why)) {
+        if (by_profile) run->prefill = *cli_attn_profile_choose(&run->profile, n_tokens);
+        sl_attn_format(&run->prefill, run->prefill_text, sizeof run->prefill_text);
+        if (by_profile && !n_tokens) strcpy(run->prefill_text, "auto");
+        return 0;
+    }
+    text = cli_error_text(&why); // names --attn
+    return sl_fail(err, SL_ERR_ARG, "--attn-prefill%.900s", strncmp(text, "--attn", 6) ? text : text + 6);
+}
+
+static int set_prefill(const cli_run *run, sl_engine *engine, sl_error *err) {
+    const cli_options *o = run->options;
+    int from_profile = prefills_by_profile(run) && run->profile.n_ranges && !CLI_GIVEN(o, prefill_segment);
+    sl_attn_plan plan;
+    int rc = sl_attn_plan_init(&plan, sl_model_config(run->model)->n_layers, &run->prefill, err);
+    if (rc) return rc;
+    rc = sl_engine_set_prefill(engine, &plan, from_profile ? run->profile.segment : o->prefill_segment, err);
+    sl_attn_plan_free(&plan);
+    return rc;
+}
+
+// --attn-prefill=auto: sets the method for a prompt of n_tokens, and reports a change on stderr.
+static int set_prompt_prefill(cli_run *run, int n_tokens, sl_error *err) {
+    const sl_attn_spec before = run->prefill;
+    int rc = choose_prefill(run, n_tokens, err);
+    if (!rc && sl_attn_same(&before, &run->prefill)) return 0;
+    if (!rc) rc = set_prefill(run, run->engine, err);
+    if (rc) {
+        run->prefill = before;
+        return rc;
+    }
+    run->prefill_id++;
+    cli_say("attn-prefill auto: %s for %d tokens", run->prefill_text, n_tokens);
+    return 0;
+}
+
+// ---- the length of the prompt ----
+
 int cli_run_set_prompt(cli_run *run, int n_tokens, sl_error *err) {
     sl_attn_plan plan;
     run->n_kv = n_tokens;
-    if (!sl_auto_in_plan(&run->requested)) return 0;
-    int rc = choose_plan(run, &run->requested, n_tokens, 0, &plan, err), same = !rc;
+    int rc = prefills_by_profile(run) ? set_prompt_prefill(run, n_tokens, err) : 0;
+    if (rc || !sl_auto_in_plan(&run->requested)) return rc;
+    rc = choose_plan(run, &run->requested, n_tokens, 0, &plan, err);
+    int same = !rc;
     for (int i = 0; same && i < plan.n_layers; i++) same = sl_attn_same(&plan.layer[i], &run->plan.layer[i]);
     if (!rc && !same) rc = sl_engine_set_plan(run->engine, &plan, err);
     if (rc || same) {
@@ -331,7 +399,7 @@ int cli_run_set_prompt(cli_run *run, int n_tokens, sl_error *err) {
 int cli_run_choose_text(cli_run *run, const char *attn, int n_tokens, char *buf, size_t size, sl_error *err) {
     sl_attn_spec spec;
     sl_attn_plan wanted = {.n_layers = run->plan.n_layers}, plan = {0};
-    int rc = attn ? sl_attn_parse(attn, &spec, err) : apply_attention(run->options, &spec, &wanted, err);
+    int rc = attn ? sl_attn_parse(attn, &spec, err) : apply_attention(run->options, &run->profile.decode, &spec, &wanted, err);
     if (!rc && attn) rc = sl_attn_plan_init(&wanted, wanted.n_layers, &spec, err);
     if (!rc) rc = choose_plan(run, &wanted, n_tokens, 1, &plan, err);
     if (!rc) format_plan(&plan, buf, size);
@@ -348,7 +416,7 @@ int cli_run_set_attention(cli_run *run, const char *text, sl_error *err) {
 int cli_run_set_attention_but(cli_run *run, const char *text, const cli_list *rules, sl_error *err) {
     sl_attn_spec spec;
     sl_attn_plan plan = {.n_layers = run->plan.n_layers};
-    int rc = text ? sl_attn_parse(text, &spec, err) : apply_attention(run->options, &spec, &plan, err);
+    int rc = text ? sl_attn_parse(text, &spec, err) : apply_attention(run->options, &run->profile.decode, &spec, &plan, err);
     if (!rc && text) rc = sl_attn_plan_init(&plan, run->plan.n_layers, &spec, err);
     for (int i = 0; !rc && i < rules->n; i++) rc = sl_attn_plan_set(&plan, rules->items[i], err);
     if (!rc) return apply_plan(run, &plan, err);
@@ -441,27 +509,10 @@ const char *cli_pick_device(const cli_options *o, const sl_attn_spec *specs, int
         sl_attn_spec spec;
         if (text && !sl_attn_parse(text + 1, &spec, NULL) && !runs_on_gpu(&spec)) missing = name_of(&spec);
     }
-    if (!missing && strcmp(o->attn_prefill, "dense")) missing = o->attn_prefill;
+    if (!missing && strcmp(o->attn_prefill, "dense") && strcmp(o->attn_prefill, "auto")) missing = o->attn_prefill;
     if (!missing) return "cuda";
     fprintf(stderr, "device: cpu, because a GPU does not offer %s\n", missing);
     return "cpu";
-}
-
-// --attn-prefill
-static int set_prefill(const cli_run *run, sl_engine *engine, sl_error *err) {
-    const cli_options *o = run->options;
-    sl_attn_spec spec;
-    sl_attn_plan plan;
-    sl_error why;
-    if (sl_attn_parse(o->attn_prefill, &spec, &why)) { // the text names --attn
-        const char *text = cli_error_text(&why);
-        return sl_fail(err, SL_ERR_ARG, "--attn-prefill%.900s", strncmp(text, "--attn", 6) ? text : text + 6);
-    }
-    int rc = sl_attn_plan_init(&plan, sl_model_config(run->model)->n_layers, &spec, err);
-    if (rc) return rc;
-    rc = sl_engine_set_prefill(engine, &plan, o->prefill_segment, err);
-    sl_attn_plan_free(&plan);
-    return rc;
 }
 
 static int new_engine(cli_run *run, int n_ctx, int n_sequences, sl_engine **out, sl_error *err) {
@@ -488,7 +539,7 @@ static int open_model(cli_run *run, sl_error *err) {
     sl_config config;
     int rc = cli_need_model(o, err);
     if (!rc) rc = cli_check_device(o, err);
-    if (!rc) rc = apply_attention(o, &spec, NULL, err);
+    if (!rc) rc = apply_attention(o, NULL, &spec, NULL, err);
     if (!rc) rc = check_biases(o, err);
     if (!rc) run->device = cli_pick_device(o, &spec, 1);
     if (!rc) rc = cli_read_config(o, &config, err);
@@ -496,7 +547,11 @@ static int open_model(cli_run *run, sl_error *err) {
     if (!rc) rc = cli_load_model(o, run->device, 0, &run->model, err);
     if (rc) return rc;
     run->requested.n_layers = sl_model_config(run->model)->n_layers;
-    rc = apply_attention(o, &spec, &run->requested, err);
+    rc = read_profile(run, err);
+    if (!rc && prefills_by_profile(run) && !run->profile.n_ranges)
+        cli_say("attn-prefill auto: dense: no --attn-profile FILE names a method; `sleigh tune` makes such a file");
+    if (!rc) rc = choose_prefill(run, 0, err);
+    if (!rc) rc = apply_attention(o, &run->profile.decode, &spec, &run->requested, err);
     run->load_ms = cli_now() - start; // without a calibration, which only the first run with auto needs
     // Let auto choose for the longest context first: if its method needs too much memory, the error is reported now.
     run->n_kv = INT_MAX;
@@ -535,6 +590,7 @@ void cli_run_close(cli_run *run) {
     sl_attn_plan_free(&run->requested);
     sl_attn_plan_free(&run->plan);
     cli_auto_close(&run->attn_auto);
+    cli_attn_profile_free(&run->profile);
     free((void *)run->sampling.bias);
     sl_model_free(run->model);
     *run = (cli_run){0};

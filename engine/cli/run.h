@@ -5,6 +5,7 @@
 #include "engine/backend/sampler.h"
 #include "engine/base/error.h"
 #include "engine/cli/attn_auto.h"
+#include "engine/cli/attn_profile.h"
 #include "engine/cli/options.h"
 #include "engine/cli/output/stats.h"
 #include "engine/engine.h"
@@ -22,8 +23,12 @@ typedef struct cli_run {
     sl_attn_plan requested; // what the flags or the caller request
     sl_attn_plan plan;      // the plan in use: `requested`, with each auto replaced by a method
     cli_auto attn_auto;
-    int n_kv;             // prompt tokens, for which auto chooses; INT_MAX: no prompt yet
-    sl_sampling sampling; // the run owns .bias
+    cli_attn_profile profile; // --attn-profile; empty without the flag
+    sl_attn_spec prefill;     // the method of --attn-prefill in use, with auto replaced by a method
+    char prefill_text[256];   // the same as text; "auto" until there is a prompt
+    unsigned prefill_id;      // changes with the method of --attn-prefill=auto
+    int n_kv;                 // prompt tokens, for which auto chooses; INT_MAX: no prompt yet
+    sl_sampling sampling;     // the run owns .bias
     double load_ms;
     cli_stats stats;
 } cli_run;
@@ -56,7 +61,7 @@ int cli_run_set_attention_but(cli_run *run, const char *spec, const cli_list *ru
 // Sets the length of the next prompt. If the plan holds auto, chooses for this length and reports a new choice on stderr. The
 // choice depends only on the prompt's length and on --parallel, so the method does not change while the answer grows. Plans
 // that are set later use this length, until the next prompt.
-int cli_run_set_prompt(cli_run *run, int n_tokens, sl_error *err);
+int cli_run_set_prompt(cli_run *run, int n_tokens, sl_error *err); // the same for --attn-prefill=auto
 // Replaces auto in any plan by the choice for the current prompt. The caller frees *out.
 int cli_run_choose_plan(cli_run *run, const sl_attn_plan *listed, sl_attn_plan *out, sl_error *err);
 // Writes the plan of a prompt of n_tokens with method `attn` (NULL: the method of the flags), with the choice of auto. Prompts

@@ -67,7 +67,7 @@ int cli_timeline_set_sampling(cli_timeline *t, const sl_sampling *sampling, sl_e
 }
 
 int cli_timeline_common(const cli_timeline *t, const int32_t *ids, int n) {
-    return cli_common_prefix(ids, (size_t)n, t->ids.data, t->ids.n);
+    return t->prefill_id == t->run->prefill_id ? cli_common_prefix(ids, (size_t)n, t->ids.data, t->ids.n) : 0;
 }
 
 int cli_check_prompt(const cli_run *run, size_t n, sl_error *err) {
@@ -92,6 +92,7 @@ int cli_timeline_prefill(cli_timeline *t, const int32_t *ids, int n, sl_error *e
     cli_progress progress;
     int rc = 0;
     double start = cli_now();
+    if (!t->ids.n) t->prefill_id = t->run->prefill_id;
     cli_progress_begin_prefill(&progress, t->run->model, sl_session_n_tokens(t->session));
     for (int i = 0, m; !rc && !t->stopped && i < n; i += m) {
         m = sl_session_next_pass(t->session, n - i);

@@ -18,6 +18,7 @@ typedef struct cli_timeline {
     sl_sampler *sampler;
     sl_stopper *stopper; // NULL: no stop strings
     sl_ids ids;          // tokens of the session
+    unsigned prefill_id; // run->prefill_id of these tokens
     // counts and times since the last cut
     int n_prefill, n_feed, n_decode, n_generated; // n_decode: steps, also the one whose token completed a stop string
     int n_prompt;                                 // tokens in the context when the generation began
@@ -51,7 +52,8 @@ void cli_timeline_begin(cli_timeline *t, int at_start, cli_sink sink, void *ctx)
 int cli_timelines_generate(cli_timeline *const *batch, int n, sl_error *err);
 // Samples later tokens with other parameters. After an error nothing changed.
 int cli_timeline_set_sampling(cli_timeline *t, const sl_sampling *sampling, sl_error *err);
-int cli_timeline_common(const cli_timeline *t, const int32_t *ids, int n); // length of the common prefix
+// Length of the common prefix; 0 if another method of --attn-prefill=auto prefilled the tokens of the session.
+int cli_timeline_common(const cli_timeline *t, const int32_t *ids, int n);
 uint64_t cli_timeline_logits_hash(const cli_timeline *t); // of the last logits, also after a cut
 void cli_timeline_stats(const cli_timeline *t, FILE *out);
 

@@ -76,9 +76,10 @@ static int generate(chat *c, sl_error *err) {
     int rc = encode(c, &ids, err);
     if (!rc) rc = cli_check_prompt(&c->run, ids.n, err);
     if (!rc) {
-        int n = (int)ids.n, keep = cli_timeline_common(&c->t, ids.data, n);
-        if (keep == n) keep = n - 1; // repeat the last token: the session holds logits of another step
+        int n = (int)ids.n;
         rc = cli_run_set_prompt(&c->run, n, err);
+        int keep = cli_timeline_common(&c->t, ids.data, n);
+        if (keep == n) keep = n - 1; // repeat the last token: the session holds logits of another step
         if (!rc) rc = cli_timeline_cut(&c->t, keep, err);
         if (!rc) rc = cli_timeline_prefill(&c->t, ids.data + keep, n - keep, err);
         if (!rc) rc = cli_timeline_generate(&c->t, 1, sink_reply, c, err);

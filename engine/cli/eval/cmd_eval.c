@@ -20,6 +20,7 @@
 #include "engine/cli/output/plot.h"
 #include "engine/cli/output/progress_bar.h"
 #include "engine/cli/process.h"
+#include "engine/cli/resume_file.h"
 #include "engine/cli/run.h"
 #include "engine/cli/timeline.h"
 #include "engine/cli/watch.h"
@@ -270,7 +271,7 @@ static int dump_item(eval *e, FILE *f, int group, int number, const eval_text *t
                                  item->prefix.data ? item->prefix.data : "", item->prefix.n, "outputs", item->references,
                                  "length", (int)ids.n + item->n_predict, "grader", eval_grader_name(item->grader));
         if (line && item->answer.n) json_object_set_new(line, "answer", json_stringn(item->answer.data, item->answer.n));
-        rc = eval_file_add(f, "--dump", e->o.dump, line, err);
+        rc = cli_resume_add(f, "--dump", e->o.dump, line, err);
         json_decref(line);
     }
     sl_text_free(&input);
@@ -346,7 +347,7 @@ static int record_answer(eval *e, int group, int number, int method, const eval_
                                  "n_prompt", n_prompt, "n_generated", e->t.n_generated, "stopped", e->t.stopped, "kv_bytes",
                                  (json_int_t)a->bytes, "kv_dense_bytes", (json_int_t)a->dense_bytes);
         if (line) cli_certificates_put(line, a);
-        rc = eval_file_add(e->out, "--out", e->o.out, line, err);
+        rc = cli_resume_add(e->out, "--out", e->o.out, line, err);
         json_decref(line);
     }
     json_decref(whole);

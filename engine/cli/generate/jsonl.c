@@ -138,7 +138,7 @@ int cli_generate_jsonl(const cli_options *o, sl_error *err) {
                     o->question_dense
                         ? "setup: A, prefill of contexts and questions with %s attention; --attn decodes the answers\n"
                         : "setup: B, prefill of contexts with %s attention; --attn decodes questions and answers\n",
-                    o->attn_prefill);
+                    run.prefill_text);
             cli_catch_interrupt(1);
             rc = run_lines(&j, err);
             if (!rc && o->perf) cli_totals_print(&j.all, run.load_ms, stderr);

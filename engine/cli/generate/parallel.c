@@ -206,7 +206,7 @@ static int run_job(job *j, sl_error *err) {
             o->prompts || o->question_dense
                 ? "setup: A, prefill of prompts with %s attention; --attn decodes the answers\n"
                 : "setup: B, prefill of prompts and contexts with %s attention; --attn decodes questions and answers\n",
-            o->attn_prefill);
+            j->run->prefill_text);
     fprintf(stderr, "parallel: %d prompts in static batches of %d\n", j->n_requests, o->parallel);
     cli_catch_interrupt(1);
     rc = run_groups(j, err);

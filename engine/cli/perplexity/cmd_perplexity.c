@@ -202,9 +202,9 @@ static void describe(const perplexity *p) {
         fprintf(stderr, ", the last %d tokens of each scored after %d histories, in segments of %d\n", p->n_ctx - 1 - p->first,
                 p->n_histories, p->segment);
     else if (p->n_dense == p->n_ctx)
-        fprintf(stderr, ", each in one prefill with %s attention\n", p->o->attn_prefill);
+        fprintf(stderr, ", each in one prefill with %s attention\n", p->run.prefill_text);
     else
-        fprintf(stderr, ", prefill of %d with %s attention, the rest decoded\n", p->n_dense, p->o->attn_prefill);
+        fprintf(stderr, ", prefill of %d with %s attention, the rest decoded\n", p->n_dense, p->run.prefill_text);
 }
 
 static int run(perplexity *p, sl_error *err) {

@@ -1,0 +1,332 @@
+// engine/cli/tune/cmd_tune.c - sleigh tune: finds attention settings for a model on prompts, and writes them to a profile. This
+// file has the flags, the log, the table and the profile; see tune.h.
+#include "attention/auto.h"
+#include "engine/cli/commands.h"
+#include "engine/cli/error_text.h"
+#include "engine/cli/eval/fingerprint.h"
+#include "engine/cli/output/progress_bar.h"
+#include "engine/cli/process.h"
+#include "engine/cli/resume_file.h"
+#include "engine/cli/tune/tune.h"
+#include "engine/kv/kv.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LOG_VERSION = 1 };
+
+// ---- flags ----
+
+static int has_part(const tune *t, const char *part) {
+    size_t n = strlen(part);
+    for (const char *p = t->o.parts; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL)
+        if (strcspn(p, ",") == n && !strncmp(p, part, n)) return 1;
+    return 0;
+}
+
+static int check_parts(const cli_options *o, sl_error *err) {
+    for (const char *p = o->parts; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
+        int n = (int)strcspn(p, ",");
+        if (!(n == 7 && !strncmp(p, "prefill", 7)) && !(n == 7 && !strncmp(p, "budgets", 7)))
+            return sl_fail(err, SL_ERR_ARG, "--parts %.60s: expected prefill, budgets or both", o->parts);
+    }
+    return 0;
+}
+
+static int check_flags(const cli_options *o, sl_error *err) {
+    static const cli_flag of_tasks[] = {CLI_FLAG("--task", task), CLI_FLAG("--haystack", haystack)};
+    const char *other = cli_given_flag(o, of_tasks, CLI_N_FLAGS(of_tasks));
+    if (!o->out)
+        return sl_fail(err, SL_ERR_ARG, "flag --out is required: give the profile to write, for example --out tiny.json");
+    if (o->jsonl && other) return sl_fail(err, SL_ERR_ARG, "flag %s cannot be used with --jsonl", other);
+    if (o->measure[0] == 'k' && !o->jsonl)
+        return sl_fail(err, SL_ERR_ARG, "--measure kl needs --jsonl FILE with lines {\"text\"}");
+    if (o->lengths.n > CLI_PROFILE_RANGES)
+        return sl_fail(err, SL_ERR_ARG, "--length: expected at most %d lengths", CLI_PROFILE_RANGES);
+    if (o->parallel > 1) return sl_fail(err, SL_ERR_ARG, "--parallel: not offered");
+    int rc = check_parts(o, err);
+    return rc ? rc : cli_check_chat_flags(o, err);
+}
+
+static int check_candidates(tune *t, sl_error *err) {
+    static const char *const grid[] = {"sample:alpha_c={0.8,0.9,0.95,0.98}:alpha_s={0.8,0.9,0.95,0.98}:chunk_n={1,2,4}"};
+    const cli_list standard = {.items = (const char **)grid, .n = 1};
+    sl_error why;
+    if (cli_attn_list_parse(t->o.candidates.n ? &t->o.candidates : &standard, &t->candidates, &why)) {
+        const char *text = cli_error_text(&why); // names --attn
+        return sl_fail(err, why.code, "--attn-prefill%.900s", strncmp(text, "--attn", 6) ? text : text + 6);
+    }
+    for (int i = 0; i < t->candidates.n; i++) {
+        const sl_attn_spec *s = &t->candidates.specs[i];
+        if (s->method == &sl_method_dense || tune_estimator_blocks(s, 1, SL_PAGE) < 0)
+            return sl_fail(err, SL_ERR_ARG,
+                           "--attn-prefill %s: expected sample, vertical-slash, xattention, streaming or threshold, whose work "
+                           "is known; dense is always measured",
+                           t->candidates.names[i]);
+    }
+    return 0;
+}
+
+static int check_method(tune *t, sl_error *err) {
+    int rc = sl_attn_parse(t->o.attn, &t->method, err);
+    if (!rc && (t->method.plus || sl_attn_param_index(t->method.method, "S") < 0 || !t->method.method->cpu))
+        rc = sl_fail(err, SL_ERR_ARG, "--attn %.100s: expected one method with a number of draws S", t->o.attn);
+    return rc;
+}
+
+static int by_size(const void *a, const void *b) {
+    return (*(const int *)a > *(const int *)b) - (*(const int *)a < *(const int *)b);
+}
+
+static int check_lengths(tune *t, sl_error *err) {
+    sl_config config;
+    cli_ints *l = &t->o.lengths;
+    int rc = cli_read_config(&t->o, &config, err);
+    qsort(l->at, (size_t)l->n, sizeof *l->at, by_size);
+    for (int i = 0; !rc && i < l->n; i++) {
+        if (l->at[i] > config.n_ctx)
+            rc = sl_fail(err, SL_ERR_ARG, "--length %d: expected at most %d, this model's max_position_embeddings", l->at[i],
+                         config.n_ctx);
+        else if (i && l->at[i] == l->at[i - 1])
+            rc = sl_fail(err, SL_ERR_ARG, "--length %d is named twice", l->at[i]);
+    }
+    return rc;
+}
+
+// The table of --auto must be readable; the profile names it by its full path.
+static int check_calibration(const tune *t, char path[CLI_PROFILE_PATH], sl_error *err) {
+    sl_auto_table table;
+    *path = 0;
+    if (!t->o.calibration) return 0;
+    int rc = sl_auto_read(t->o.calibration, 0, &table, err);
+    sl_auto_free(&table);
+    if (!rc && !realpath(t->o.calibration, path))
+        rc = sl_fail(err, SL_ERR_IO, "--calibration %s: %s", t->o.calibration, strerror(errno));
+    return rc;
+}
+
+// ---- the log ----
+
+json_t *tune_find(const tune *t, const char *name) {
+    return json_object_get(t->log, name);
+}
+
+int tune_record(tune *t, const char *name, json_t *value, sl_error *err) {
+    json_t *line = json_pack("{s:s, s:O}", "name", name, "value", value);
+    int bad = !line || json_object_set_new(t->log, name, value);
+    int rc = bad ? sl_fail(err, SL_ERR_MEMORY, "a measurement: out of memory") : 0;
+    if (!rc) rc = cli_resume_add(t->log_file, "--out", t->log_path, line, err);
+    json_decref(line);
+    return rc;
+}
+
+static int take_line(void *ctx, int n, const json_t *line, sl_error *err) {
+    tune *t = ctx;
+    const char *name = json_string_value(json_object_get(line, "name"));
+    json_t *value = json_object_get(line, "value");
+    if (!name || !json_is_object(value) || json_object_size(line) != 2)
+        return sl_fail(err, SL_ERR_FORMAT, "--out %s: line %d: expected a measurement, {\"name\", \"value\"}", t->log_path, n);
+    if (json_object_get(t->log, name))
+        return sl_fail(err, SL_ERR_FORMAT, "--out %s: line %d: the measurement %.200s occurs twice", t->log_path, n, name);
+    return json_object_set(t->log, name, value) ? sl_fail(err, SL_ERR_MEMORY, "measurements: out of memory") : 0;
+}
+
+// What every measurement depends on. Names of measurements hold the rest.
+static int open_log(tune *t, sl_error *err) {
+    const cli_options *o = &t->o;
+    cli_fingerprint model;
+    char arithmetic[256];
+    int is_dummy = !strcmp(o->load_format, "dummy"), rc = cli_fingerprint_read(o->model, is_dummy, &model, err);
+    if (!rc) rc = sl_device_arithmetic(t->run.device, arithmetic, sizeof arithmetic, err);
+    if (rc) return rc;
+    t->settings = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:b, s:b, s:s?, s:s?, s:I, s:I, s:i, s:i, s:s, s:s, s:i}",
+                            "version", cli_version(), "model", t->model.name, "config", model.config, "weights", model.weights,
+                            "tokenizer", model.tokenizer, "device", t->device, "arithmetic", arithmetic, "question-dense",
+                            o->question_dense, "chat", o->chat, "system-prompt", o->system_prompt, "chat-template",
+                            t->prompter.chat ? sl_chat_name(t->prompter.chat) : NULL, "seed", (json_int_t)o->seed, "task-seed",
+                            (json_int_t)o->task_seed, "n-predict", o->n_predict, "prefill-segment", o->prefill_segment,
+                            "haystack", o->haystack, "measure", o->measure, "score", o->score);
+    if (t->settings && o->jsonl) json_object_set_new(t->settings, "jsonl", json_string(t->records.hash));
+    json_t *stops = json_array();
+    for (int i = 0; i < o->stops.n; i++) json_array_append_new(stops, json_string(o->stops.items[i]));
+    if (!t->settings || json_object_set_new(t->settings, "stop", stops))
+        return sl_fail(err, SL_ERR_MEMORY, "settings: out of memory");
+    t->log = json_object();
+    const cli_resume file = {
+        .flag = "--out", .path = t->log_path, .command = "tune", .version = LOG_VERSION, .take = take_line, .ctx = t};
+    rc = cli_resume_open(&file, t->settings, &t->log_file, err);
+    if (!rc && json_object_size(t->log)) cli_say("log: %s has %zu measurements", t->log_path, json_object_size(t->log));
+    return rc;
+}
+
+// ---- the table ----
+
+static const cli_column columns[] = {
+    {.title = "part", .key = "part"},
+    {.title = "length", .key = "length"},
+    {.title = "setting", .key = "setting"},
+    {.title = "prompts", .key = "prompts"},
+    {.title = "n", .key = "n"},
+    {.title = "score", .key = "x", .low = "low", .high = "high", .digits = 3},
+    {.title = "loss", .key = "loss", .digits = 4},
+    {.title = "density", .key = "density", .digits = 3},
+    {.title = "work", .key = "work", .digits = 3},
+    {.title = "prefill ms", .key = "prefill_ms", .digits = 1},
+    {.title = "result", .key = "result"},
+};
+enum { N_COLUMNS = sizeof columns / sizeof *columns };
+
+static const cli_column kl_columns[] = {
+    {.title = "part", .key = "part"},
+    {.title = "length", .key = "length"},
+    {.title = "setting", .key = "setting"},
+    {.title = "prompts", .key = "prompts"},
+    {.title = "n", .key = "n"},
+    {.title = "KL", .key = "x", .spread = "x_se", .digits = -4},
+    {.title = "density", .key = "density", .digits = 3},
+    {.title = "work", .key = "work", .digits = 3},
+    {.title = "prefill ms", .key = "prefill_ms", .digits = 1},
+    {.title = "result", .key = "result"},
+};
+enum { N_KL_COLUMNS = sizeof kl_columns / sizeof *kl_columns };
+
+int tune_print(tune *t, json_t *row, sl_error *err) {
+    static const char *const keys[] = {"part", "length", "setting", "prompts", "n",    "x",          "x_se",
+                                       "low",  "high",   "loss",    "density", "work", "prefill_ms", "result"};
+    json_t *ordered = json_object();
+    for (size_t i = 0; ordered && i < sizeof keys / sizeof *keys; i++) {
+        json_t *value = json_object_get(row, keys[i]);
+        json_object_set_new(ordered, keys[i], value ? json_incref(value) : json_null());
+    }
+    json_decref(row);
+    return cli_rows_add(&t->rows, ordered, err);
+}
+
+// ---- the run ----
+
+static int prepare(tune *t, sl_error *err) {
+    cli_options *o = &t->o;
+    int rc = cli_need_model(o, err);
+    if (!rc) rc = cli_check_device(o, err);
+    if (!rc) rc = check_flags(o, err);
+    if (!rc) rc = check_parts(o, err);
+    if (!rc) rc = check_candidates(t, err);
+    if (!rc) rc = check_method(t, err);
+    if (!rc) rc = check_lengths(t, err);
+    if (!rc && o->chat) rc = cli_chat_template(o, &t->prompter.chat, err);
+    int n = snprintf(t->log_path, sizeof t->log_path, "%s.log", o->out ? o->out : "");
+    if (!rc && n >= (int)sizeof t->log_path) rc = sl_fail(err, SL_ERR_ARG, "--out: the path is too long");
+    t->newline[0] = "\n"; // answers in the plain wording are one line
+    if (!o->jsonl && !o->chat && !o->stops.n) o->stops = (cli_list){.items = t->newline, .n = 1};
+    return rc;
+}
+
+// Opens an engine for the longest prompt, with pages for the contexts that the budgets keep.
+static int open_engine(tune *t, sl_error *err) {
+    size_t n_ctx = 0, n_pages = 0, limit = (size_t)sl_model_config(t->run.model)->n_ctx;
+    for (int i = 0; i < t->n_prompts; i++) {
+        const tune_prompt *p = &t->prompts[i];
+        size_t n = p->ids.n + (p->item ? (size_t)p->item->n_predict : 0);
+        if (n > limit) n = limit;
+        if (n > n_ctx) n_ctx = n;
+        if (has_part(t, "budgets") && p->length == t->prompts[0].length) n_pages += (n + SL_PAGE - 1) / SL_PAGE + 1;
+    }
+    size_t per_sequence = (n_ctx + SL_PAGE - 1) / SL_PAGE;
+    return cli_run_open_engine(&t->run, (int)n_ctx, (int)((n_pages + per_sequence - 1) / per_sequence) + 1, err);
+}
+
+static int plan_work(const tune *t) { // an upper bound of the measurements
+    int n = 0;
+    for (int i = 0; i < t->n_prompts && has_part(t, "prefill"); i++) n += t->prompts[i].is_check ? 2 : 1 + t->candidates.n;
+    if (has_part(t, "budgets")) n += t->o.iterations * t->o.episodes;
+    for (int i = 0; i < t->n_prompts && has_part(t, "budgets"); i++)
+        if (t->prompts[i].length == t->prompts[0].length) n += t->prompts[i].is_check ? 4 : t->o.check ? 1 : 5;
+    return n;
+}
+
+static int open_run(tune *t, sl_error *err) {
+    cli_options *o = &t->o;
+    int rc = cli_run_open_model(&t->run, o, err);
+    if (rc) return rc;
+    t->prompter.o = o, t->prompter.tok = sl_model_tokenizer(t->run.model);
+    if (!t->prompter.tok)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: the folder has no tokenizer, which tune needs", o->model);
+    cli_model_name_of(t->run.model, o->model, &t->model);
+    t->maker = (eval_maker){.seed = o->task_seed,
+                            .instruct = o->chat,
+                            .n_questions = 1,
+                            .n_predict = o->n_predict,
+                            .haystack = !strcmp(o->haystack, "noise")     ? HAYSTACK_NOISE
+                                        : !strcmp(o->haystack, "needles") ? HAYSTACK_NEEDLES
+                                                                          : HAYSTACK_TEXT,
+                            .count = eval_prompt_count,
+                            .ctx = &t->prompter};
+    rc = tune_make_prompts(t, err);
+    if (!rc) rc = open_engine(t, err);
+    if (!rc) rc = sl_device_name(t->run.device, t->device, sizeof t->device, err);
+    if (rc) return rc;
+    t->run.sampling = (sl_sampling){.temp = 0, .top_p = 1, .repeat_penalty = 1, .seed = o->seed};
+    return cli_timeline_open(&t->t, &t->run, 0, err);
+}
+
+static int write_profile(tune *t, json_t *prefill, json_t *decode, const char *calibration, sl_error *err) {
+    char times[CLI_PROFILE_PATH];
+    json_t *model = cli_attn_profile_model(t->o.model, !strcmp(t->o.load_format, "dummy"), err);
+    if (!model) {
+        json_decref(prefill), json_decref(decode);
+        return SL_ERR_IO;
+    }
+    int rc = cli_attn_profile_write(t->o.out, model, prefill, decode, *calibration ? json_string(calibration) : NULL, err);
+    cli_prefill_times_path(t->o.out, times);
+    if (rc || !t->n_times) return rc;
+    rc = cli_prefill_times_write(times, t->device, t->times, t->n_times, err);
+    int crossover = cli_prefill_crossover(t->times, t->n_times);
+    if (!rc && crossover == INT_MAX)
+        cli_say("prefill: no length has a tuned method that is 5%% faster than dense prefill on %s", t->device);
+    else if (!rc)
+        cli_say("prefill: the tuned methods are at least 5%% faster than dense prefill from %d tokens on (%s)", crossover,
+                t->device);
+    return rc;
+}
+
+static int run(tune *t, sl_error *err) {
+    char calibration[CLI_PROFILE_PATH];
+    json_t *prefill = NULL, *decode = NULL;
+    int rc = check_calibration(t, calibration, err);
+    if (!rc) rc = open_run(t, err);
+    if (!rc) rc = open_log(t, err);
+    if (rc) return rc;
+    int is_kl = tune_is_kl(t);
+    t->n_planned = plan_work(t);
+    t->rows = (cli_rows){.format = t->o.format,
+                         .columns = is_kl ? kl_columns : columns,
+                         .n_columns = is_kl ? N_KL_COLUMNS : N_COLUMNS,
+                         .model = &t->model};
+    cli_catch_interrupt(1);
+    cli_progress_begin_run(&t->progress, "tune", "measurements", t->n_planned, 0, 0);
+    if (has_part(t, "prefill")) rc = tune_prefill_part(t, &prefill, err);
+    if (!rc && has_part(t, "budgets")) rc = tune_budgets_part(t, &decode, err);
+    cli_progress_end(&t->progress);
+    int end = cli_rows_end(&t->rows, rc ? NULL : err);
+    if (!rc) rc = end;
+    if (!rc) return write_profile(t, prefill, decode, calibration, err);
+    json_decref(prefill), json_decref(decode);
+    return rc;
+}
+
+int cmd_tune(const cli_options *o, sl_error *err) {
+    tune t = {.o = *o};
+    int rc = prepare(&t, err);
+    if (!rc) rc = run(&t, err);
+    tune_free_prompts(&t);
+    cli_timeline_close(&t.t);
+    cli_run_close(&t.run);
+    if (t.log_file) fclose(t.log_file);
+    eval_prompter_free(&t.prompter);
+    eval_records_free(&t.records);
+    cli_attn_list_free(&t.candidates);
+    json_decref(t.log), json_decref(t.settings);
+    return rc;
+}
