@@ -1,12 +1,10 @@
 // engine/cli/tune/cmd_tune.c - sleigh tune: finds attention settings for a model on prompts, and writes them to a profile. This
-// file has the flags, the log, the table and the profile; see tune.h.
+// file has the flags, the order of work and the profile; see tune.h.
 #include "attention/auto.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/error_text.h"
-#include "engine/cli/eval/fingerprint.h"
 #include "engine/cli/output/progress_bar.h"
 #include "engine/cli/process.h"
-#include "engine/cli/resume_file.h"
 #include "engine/cli/tune/tune.h"
 #include "engine/kv/kv.h"
 
@@ -14,8 +12,6 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { LOG_VERSION = 1 };
 
 // ---- flags ----
 
@@ -41,11 +37,12 @@ static int check_flags(const cli_options *o, sl_error *err) {
     if (!o->out)
         return sl_fail(err, SL_ERR_ARG, "flag --out is required: give the profile to write, for example --out tiny.json");
     if (o->jsonl && other) return sl_fail(err, SL_ERR_ARG, "flag %s cannot be used with --jsonl", other);
+    if (o->jsonl && !strcmp(o->jsonl, "-"))
+        return sl_fail(err, SL_ERR_ARG, "--jsonl -: expected a file, because the run may be continued");
     if (o->measure[0] == 'k' && !o->jsonl)
         return sl_fail(err, SL_ERR_ARG, "--measure kl needs --jsonl FILE with lines {\"text\"}");
     if (o->lengths.n > CLI_PROFILE_RANGES)
         return sl_fail(err, SL_ERR_ARG, "--length: expected at most %d lengths", CLI_PROFILE_RANGES);
-    if (o->parallel > 1) return sl_fail(err, SL_ERR_ARG, "--parallel: not offered");
     int rc = check_parts(o, err);
     return rc ? rc : cli_check_chat_flags(o, err);
 }
@@ -76,15 +73,11 @@ static int check_method(tune *t, sl_error *err) {
     return rc;
 }
 
-static int by_size(const void *a, const void *b) {
-    return (*(const int *)a > *(const int *)b) - (*(const int *)a < *(const int *)b);
-}
-
 static int check_lengths(tune *t, sl_error *err) {
     sl_config config;
     cli_ints *l = &t->o.lengths;
     int rc = cli_read_config(&t->o, &config, err);
-    qsort(l->at, (size_t)l->n, sizeof *l->at, by_size);
+    cli_sort_ints(l);
     for (int i = 0; !rc && i < l->n; i++) {
         if (l->at[i] > config.n_ctx)
             rc = sl_fail(err, SL_ERR_ARG, "--length %d: expected at most %d, this model's max_position_embeddings", l->at[i],
@@ -107,103 +100,6 @@ static int check_calibration(const tune *t, char path[CLI_PROFILE_PATH], sl_erro
     return rc;
 }
 
-// ---- the log ----
-
-json_t *tune_find(const tune *t, const char *name) {
-    return json_object_get(t->log, name);
-}
-
-int tune_record(tune *t, const char *name, json_t *value, sl_error *err) {
-    json_t *line = json_pack("{s:s, s:O}", "name", name, "value", value);
-    int bad = !line || json_object_set_new(t->log, name, value);
-    int rc = bad ? sl_fail(err, SL_ERR_MEMORY, "a measurement: out of memory") : 0;
-    if (!rc) rc = cli_resume_add(t->log_file, "--out", t->log_path, line, err);
-    json_decref(line);
-    return rc;
-}
-
-static int take_line(void *ctx, int n, const json_t *line, sl_error *err) {
-    tune *t = ctx;
-    const char *name = json_string_value(json_object_get(line, "name"));
-    json_t *value = json_object_get(line, "value");
-    if (!name || !json_is_object(value) || json_object_size(line) != 2)
-        return sl_fail(err, SL_ERR_FORMAT, "--out %s: line %d: expected a measurement, {\"name\", \"value\"}", t->log_path, n);
-    if (json_object_get(t->log, name))
-        return sl_fail(err, SL_ERR_FORMAT, "--out %s: line %d: the measurement %.200s occurs twice", t->log_path, n, name);
-    return json_object_set(t->log, name, value) ? sl_fail(err, SL_ERR_MEMORY, "measurements: out of memory") : 0;
-}
-
-// What every measurement depends on. Names of measurements hold the rest.
-static int open_log(tune *t, sl_error *err) {
-    const cli_options *o = &t->o;
-    cli_fingerprint model;
-    char arithmetic[256];
-    int is_dummy = !strcmp(o->load_format, "dummy"), rc = cli_fingerprint_read(o->model, is_dummy, &model, err);
-    if (!rc) rc = sl_device_arithmetic(t->run.device, arithmetic, sizeof arithmetic, err);
-    if (rc) return rc;
-    t->settings = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:b, s:b, s:s?, s:s?, s:I, s:I, s:i, s:i, s:s, s:s, s:i}",
-                            "version", cli_version(), "model", t->model.name, "config", model.config, "weights", model.weights,
-                            "tokenizer", model.tokenizer, "device", t->device, "arithmetic", arithmetic, "question-dense",
-                            o->question_dense, "chat", o->chat, "system-prompt", o->system_prompt, "chat-template",
-                            t->prompter.chat ? sl_chat_name(t->prompter.chat) : NULL, "seed", (json_int_t)o->seed, "task-seed",
-                            (json_int_t)o->task_seed, "n-predict", o->n_predict, "prefill-segment", o->prefill_segment,
-                            "haystack", o->haystack, "measure", o->measure, "score", o->score);
-    if (t->settings && o->jsonl) json_object_set_new(t->settings, "jsonl", json_string(t->records.hash));
-    json_t *stops = json_array();
-    for (int i = 0; i < o->stops.n; i++) json_array_append_new(stops, json_string(o->stops.items[i]));
-    if (!t->settings || json_object_set_new(t->settings, "stop", stops))
-        return sl_fail(err, SL_ERR_MEMORY, "settings: out of memory");
-    t->log = json_object();
-    const cli_resume file = {
-        .flag = "--out", .path = t->log_path, .command = "tune", .version = LOG_VERSION, .take = take_line, .ctx = t};
-    rc = cli_resume_open(&file, t->settings, &t->log_file, err);
-    if (!rc && json_object_size(t->log)) cli_say("log: %s has %zu measurements", t->log_path, json_object_size(t->log));
-    return rc;
-}
-
-// ---- the table ----
-
-static const cli_column columns[] = {
-    {.title = "part", .key = "part"},
-    {.title = "length", .key = "length"},
-    {.title = "setting", .key = "setting"},
-    {.title = "prompts", .key = "prompts"},
-    {.title = "n", .key = "n"},
-    {.title = "score", .key = "x", .low = "low", .high = "high", .digits = 3},
-    {.title = "loss", .key = "loss", .digits = 4},
-    {.title = "density", .key = "density", .digits = 3},
-    {.title = "work", .key = "work", .digits = 3},
-    {.title = "prefill ms", .key = "prefill_ms", .digits = 1},
-    {.title = "result", .key = "result"},
-};
-enum { N_COLUMNS = sizeof columns / sizeof *columns };
-
-static const cli_column kl_columns[] = {
-    {.title = "part", .key = "part"},
-    {.title = "length", .key = "length"},
-    {.title = "setting", .key = "setting"},
-    {.title = "prompts", .key = "prompts"},
-    {.title = "n", .key = "n"},
-    {.title = "KL", .key = "x", .spread = "x_se", .digits = -4},
-    {.title = "density", .key = "density", .digits = 3},
-    {.title = "work", .key = "work", .digits = 3},
-    {.title = "prefill ms", .key = "prefill_ms", .digits = 1},
-    {.title = "result", .key = "result"},
-};
-enum { N_KL_COLUMNS = sizeof kl_columns / sizeof *kl_columns };
-
-int tune_print(tune *t, json_t *row, sl_error *err) {
-    static const char *const keys[] = {"part", "length", "setting", "prompts", "n",    "x",          "x_se",
-                                       "low",  "high",   "loss",    "density", "work", "prefill_ms", "result"};
-    json_t *ordered = json_object();
-    for (size_t i = 0; ordered && i < sizeof keys / sizeof *keys; i++) {
-        json_t *value = json_object_get(row, keys[i]);
-        json_object_set_new(ordered, keys[i], value ? json_incref(value) : json_null());
-    }
-    json_decref(row);
-    return cli_rows_add(&t->rows, ordered, err);
-}
-
 // ---- the run ----
 
 static int prepare(tune *t, sl_error *err) {
@@ -211,7 +107,6 @@ static int prepare(tune *t, sl_error *err) {
     int rc = cli_need_model(o, err);
     if (!rc) rc = cli_check_device(o, err);
     if (!rc) rc = check_flags(o, err);
-    if (!rc) rc = check_parts(o, err);
     if (!rc) rc = check_candidates(t, err);
     if (!rc) rc = check_method(t, err);
     if (!rc) rc = check_lengths(t, err);
@@ -231,7 +126,7 @@ static int open_engine(tune *t, sl_error *err) {
         size_t n = p->ids.n + (p->item ? (size_t)p->item->n_predict : 0);
         if (n > limit) n = limit;
         if (n > n_ctx) n_ctx = n;
-        if (has_part(t, "budgets") && p->length == t->prompts[0].length) n_pages += (n + SL_PAGE - 1) / SL_PAGE + 1;
+        if (has_part(t, "budgets") && p->length == tune_first_length(t)) n_pages += (n + SL_PAGE - 1) / SL_PAGE + 1;
     }
     size_t per_sequence = (n_ctx + SL_PAGE - 1) / SL_PAGE;
     return cli_run_open_engine(&t->run, (int)n_ctx, (int)((n_pages + per_sequence - 1) / per_sequence) + 1, err);
@@ -242,7 +137,7 @@ static int plan_work(const tune *t) { // an upper bound of the measurements
     for (int i = 0; i < t->n_prompts && has_part(t, "prefill"); i++) n += t->prompts[i].is_check ? 2 : 1 + t->candidates.n;
     if (has_part(t, "budgets")) n += t->o.iterations * t->o.episodes;
     for (int i = 0; i < t->n_prompts && has_part(t, "budgets"); i++)
-        if (t->prompts[i].length == t->prompts[0].length) n += t->prompts[i].is_check ? 4 : t->o.check ? 1 : 5;
+        if (t->prompts[i].length == tune_first_length(t)) n += t->prompts[i].is_check ? 4 : t->o.check ? 1 : 5;
     return n;
 }
 
@@ -296,14 +191,10 @@ static int run(tune *t, sl_error *err) {
     json_t *prefill = NULL, *decode = NULL;
     int rc = check_calibration(t, calibration, err);
     if (!rc) rc = open_run(t, err);
-    if (!rc) rc = open_log(t, err);
+    if (!rc) rc = tune_open_log(t, err);
     if (rc) return rc;
-    int is_kl = tune_is_kl(t);
     t->n_planned = plan_work(t);
-    t->rows = (cli_rows){.format = t->o.format,
-                         .columns = is_kl ? kl_columns : columns,
-                         .n_columns = is_kl ? N_KL_COLUMNS : N_COLUMNS,
-                         .model = &t->model};
+    tune_open_table(t);
     cli_catch_interrupt(1);
     cli_progress_begin_run(&t->progress, "tune", "measurements", t->n_planned, 0, 0);
     if (has_part(t, "prefill")) rc = tune_prefill_part(t, &prefill, err);

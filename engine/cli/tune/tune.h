@@ -1,6 +1,6 @@
 // engine/cli/tune/tune.h - the state of sleigh tune, which its files share: cmd_tune.c (flags, order of work, the profile),
-// tune_prompts.c (prompts, and one measurement on a prompt), tune_prefill.c (the method of each length), tune_budgets.c (the
-// draws of each layer).
+// tune_log.c (the log and the table), tune_prompts.c (prompts, and one measurement on a prompt), tune_prefill.c (the method of
+// each length), tune_budgets.c (the draws of each layer).
 //
 // Every measurement has a name. The log holds name and value of each one, so a run asks the log first, and an interrupted run
 // continues. The order of the measurements and the choices depend on values without times only.
@@ -61,8 +61,12 @@ typedef struct tune {
 // Makes the prompts of --task or --jsonl. The run's model must be loaded.
 int tune_make_prompts(tune *t, sl_error *err);
 void tune_free_prompts(tune *t);
+int tune_first_length(const tune *t); // the shortest --length that has prompts: that of the budgets
 // The prompts of a length: those of --check or the others. Returns their number.
 int tune_select(tune *t, int length, int is_check, tune_prompt **out);
+
+// The shortest prompt of length i of an ascending list: from the middle between it and the one below; 3/4 of the first length.
+int tune_range_from(const cli_ints *lengths, int i);
 
 // What a measurement on a prompt gives. x: the score of the answer, or the KL divergence of a text.
 typedef struct tune_value {
@@ -83,12 +87,14 @@ static inline int tune_is_kl(const tune *t) {
     return t->o.measure[0] == 'k';
 }
 
-// ---- cmd_tune.c ----
+// ---- tune_log.c ----
 
+int tune_open_log(tune *t, sl_error *err);                                // reads the measurements of an earlier run
 json_t *tune_find(const tune *t, const char *name);                       // the value in the log; NULL: not measured yet
 int tune_record(tune *t, const char *name, json_t *value, sl_error *err); // releases the value
 // A row of the table. `row` has "part", "length", "setting" and any of the other keys.
 int tune_print(tune *t, json_t *row, sl_error *err);
+void tune_open_table(tune *t);
 
 // ---- the parts: *out is the part of the profile, NULL without one ----
 
@@ -99,7 +105,5 @@ int tune_budgets_part(tune *t, json_t **out, sl_error *err);
 double tune_estimator_blocks(const sl_attn_spec *spec, int n, int segment);
 // All of its work, divided by that of dense prefill. visited, causal: of the engine's report.
 double tune_work(const sl_attn_spec *spec, int n, int segment, double visited, double causal);
-// The shortest prompt of length i of an ascending list: from the middle between it and the one below; 3/4 of the first length.
-int tune_range_from(const cli_ints *lengths, int i);
 
 #endif

@@ -231,11 +231,9 @@ int tune_budgets_part(tune *t, json_t **out, sl_error *err) {
     budgets b = {.t = t, .n_layers = sl_model_config(t->run.model)->n_layers};
     double value[N_SCHEDULES], *policy;
     int best = 0, rc = alloc(&b, err), S = (int)sl_attn_get(&t->method, "S");
-    for (int i = 0; !rc && !b.n_train && i < t->o.lengths.n; i++) { // the first length with prompts
-        b.length = t->o.lengths.at[i];
-        b.n_train = tune_select(t, b.length, 0, b.train);
-        b.n_check = tune_select(t, b.length, 1, b.check);
-    }
+    b.length = tune_first_length(t);
+    if (!rc) b.n_train = tune_select(t, b.length, 0, b.train);
+    if (!rc) b.n_check = tune_select(t, b.length, 1, b.check);
     if (!rc && !b.n_check) b.n_check = tune_select(t, b.length, 0, b.check);
     b.total = S * b.n_layers, policy = b.theta + b.n_layers;
     sl_attn_format(&t->method, b.attn, sizeof b.attn);

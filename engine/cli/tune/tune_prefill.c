@@ -28,7 +28,7 @@ double tune_estimator_blocks(const sl_attn_spec *spec, int n, int segment) {
     const char *name = spec->method->name;
     int chunks = !strcmp(name, "sample") ? (int)sl_attn_get(spec, "chunk_n") : 1;
     double rows = !strcmp(name, "sample") ? SL_MASK_BLOCK : !strcmp(name, "vertical-slash") ? 64 : 0, sum = 0;
-    double stride = !strcmp(name, "xattention") ? sl_attn_get(spec, "stride") : 0;
+    double stride = strcmp(name, "xattention") ? 0 : sl_attn_get(spec, "stride") > 0 ? 16 : 8;
     if (rows == 0 && stride == 0 && strcmp(name, "streaming") && strcmp(name, "dense") && strcmp(name, "threshold")) return -1;
     for (int at = 0; at < n; at += segment) {
         int end = at + segment < n ? at + segment : n, first = at / SL_MASK_BLOCK, last = (end - 1) / SL_MASK_BLOCK;
@@ -46,10 +46,6 @@ double tune_work(const sl_attn_spec *spec, int n, int segment, double visited, d
     // `threshold` computes the scores of every block, half of the work, and V of the blocks that it does not skip.
     if (spec->method->cpu && spec->method->cpu->skip_distance) return (1 + density) / 2;
     return density + tune_estimator_blocks(spec, n, segment) / blocks;
-}
-
-int tune_range_from(const cli_ints *lengths, int i) {
-    return i ? (lengths->at[i - 1] + lengths->at[i]) / 2 : lengths->at[0] - lengths->at[0] / 4;
 }
 
 // ---- one candidate ----

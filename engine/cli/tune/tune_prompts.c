@@ -64,6 +64,10 @@ static int make_tasks(tune *t, sl_error *err) {
     return rc;
 }
 
+int tune_range_from(const cli_ints *lengths, int i) {
+    return i ? (lengths->at[i - 1] + lengths->at[i]) / 2 : lengths->at[0] - lengths->at[0] / 4;
+}
+
 // The --length that a prompt of n tokens belongs to; 0: it is shorter than every range.
 static int length_of(const tune *t, int n) {
     int found = 0;
@@ -141,6 +145,12 @@ void tune_free_prompts(tune *t) {
     free(t->prompts);
 }
 
+int tune_first_length(const tune *t) {
+    int least = t->prompts[0].length;
+    for (int i = 1; i < t->n_prompts; i++) least = t->prompts[i].length < least ? t->prompts[i].length : least;
+    return least;
+}
+
 int tune_select(tune *t, int length, int is_check, tune_prompt **out) {
     int n = 0;
     for (int i = 0; i < t->n_prompts; i++)
@@ -209,8 +219,9 @@ static uint32_t sequence_of(const char *name) {
 static int set_prefill(tune *t, const sl_attn_spec *spec, sl_error *err) {
     sl_attn_plan plan;
     int rc = sl_attn_plan_init(&plan, sl_model_config(t->run.model)->n_layers, spec, err);
-    if (!rc) rc = sl_engine_set_prefill(t->run.engine, &plan, t->o.prefill_segment, err);
-    if (!rc) sl_attn_plan_free(&plan);
+    if (rc) return rc;
+    rc = sl_engine_set_prefill(t->run.engine, &plan, t->o.prefill_segment, err);
+    sl_attn_plan_free(&plan);
     return rc;
 }
 
