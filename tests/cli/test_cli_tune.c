@@ -78,13 +78,25 @@ static void prefill(void) {
     json_decref(root);
 }
 
+// Writes the profile `name` of the embedded model with these parts.
+static void write_profile(const char *name, const char *parts) {
+    char text[4096];
+    RUN("tune", "-m", tiny(), "--parts", "budgets", "--length", "256", "--task", "niah-single", "--samples", "1", "--check",
+        "0", "--iterations", "0", "--out", in_tmp("any.json"));
+    const char *model = strstr(text_of("any.json"), "\"model\"");
+    CHECK(model);
+    snprintf(text, sizeof text, "{\"format\": \"sleigh attention profile 1\", %.*s, %s}", (int)(strchr(model, '}') + 1 - model),
+             model, parts);
+    spill(in_tmp(name), text, strlen(text));
+}
+
 // A line of --jsonl gets the same answer after a line that another method prefilled, and alone.
 static void lines(void) {
     char text[16384], one[8192];
-    RUN(PREFILL, "--out", in_tmp("p.json"));
-    CHECK(!remove(in_tmp("p.times.json")));
+    write_profile("p.json", "\"prefill\": {\"segment\": 32768, \"ranges\": [{\"from\": 1000, \"attn\": "
+                            "\"streaming:sink=1:window=1\"}]}");
     snprintf(one, sizeof one, "{\"prompt\": \"%.8000s\", \"seq\": 5}\n", one_line(60));
-    snprintf(text, sizeof text, "{\"prompt\": \"%.200s\", \"seq\": 4}\n%s", one_line(60), one);
+    snprintf(text, sizeof text, "{\"prompt\": \"%.4000s\", \"seq\": 4}\n%s", one_line(25), one);
     spill(in_tmp("two.jsonl"), text, strlen(text));
     spill(in_tmp("one.jsonl"), one, strlen(one));
     result two = RUN("generate", "-m", tiny(), "--jsonl", in_tmp("two.jsonl"), "-n", "4", "--temp", "0", "--attn-profile",
@@ -93,6 +105,7 @@ static void lines(void) {
                        in_tmp("p.json"));
     CHECK_GOOD(two);
     CHECK_GOOD(alone);
+    CHECK_HAS(two.err, "attn-prefill auto: streaming:sink=1:window=1 for ");
     const char *a = strstr(strchr(two.out, '\n'), "\"logits"), *b = strstr(alone.out, "\"logits");
     CHECK(a && b && !strncmp(a, b, 28));
 }
@@ -113,11 +126,7 @@ static void budgets(void) {
         CHECK_INT(sum, 12);
     }
     json_decref(root);
-    const char *text = "{\"format\": \"sleigh attention profile 1\",", *model = strstr(text_of("b.json"), "\"model\"");
-    char own[4096];
-    snprintf(own, sizeof own, "%s%.*s, \"decode\": {\"layers\": [\"santa:S=5\", \"dense\", \"santa:S=2\", \"santa:S=2\"]}}",
-             text, (int)(strchr(model, '}') + 1 - model), model);
-    spill(in_tmp("own.json"), own, strlen(own));
+    write_profile("own.json", "\"decode\": {\"layers\": [\"santa:S=5\", \"dense\", \"santa:S=2\", \"santa:S=2\"]}");
     result used = RUN("generate", "-m", tiny(), "-p", question, "-n", "2", "--attn-profile", in_tmp("own.json"));
     CHECK_GOOD(used);
     CHECK_HAS(used.err, "attention: 0=santa:S=5 1=dense 2-3=santa:S=2\n");
@@ -153,6 +162,11 @@ static void continues(void) {
     CHECK_GOOD(again);
     CHECK_STR(text_of("a.json"), want);
     CHECK_INT(lines_of("a.json.log"), n_lines);
+    char *last = text_of("a.json.log"), twice[1 << 16];
+    snprintf(twice, sizeof twice, "%s%s", last, strchr(last, '\n') + 1);
+    spill(in_tmp("b.json.log"), twice, strlen(twice));
+    result bad = RUN(BUDGETS, "--out", in_tmp("b.json"));
+    check_error(&bad, 1, "b.json.log: line 18: the measurement ");
     result seed = RUN(BUDGETS, "--out", in_tmp("a.json"), "--seed", "1");
     check_error(&seed, 2, "a.json.log was written with seed = 0, but this command has 1");
     result threads = RUN(BUDGETS, "--out", in_tmp("t.json"), "-t", "1"); // equal seeds give equal bytes

@@ -102,8 +102,16 @@ static int check_calibration(const tune *t, char path[CLI_PROFILE_PATH], sl_erro
 
 // ---- the run ----
 
+// Defaults of fields that other commands have without a default.
+static void set_defaults(cli_options *o) {
+    if (!CLI_GIVEN(o, samples)) o->samples = 16;
+    if (!CLI_GIVEN(o, score)) o->score = 32;
+    if (!CLI_GIVEN(o, attn)) o->attn = "santa-prop:S=8";
+}
+
 static int prepare(tune *t, sl_error *err) {
     cli_options *o = &t->o;
+    set_defaults(o);
     int rc = cli_need_model(o, err);
     if (!rc) rc = cli_check_device(o, err);
     if (!rc) rc = check_flags(o, err);

@@ -52,10 +52,10 @@ double tune_work(const sl_attn_spec *spec, int n, int segment, double visited, d
 
 typedef struct result {
     const char *attn;
-    int n, passed;
+    int n;
     double x, loss, density, work; // means over the prompts
     double ms;                     // median
-    const char *dropped;           // why; NULL: measured on every prompt
+    const char *dropped;           // why it cannot be the choice; NULL: it passed on every prompt
 } result;
 
 static double loss_of(const tune *t, double dense, double x) {
@@ -94,8 +94,6 @@ static int measure(tune *t, tune_prompt **prompts, int n, const double *dense, c
         t->n_planned -= n - out->n;
         out->x = x / out->n, out->loss = loss / out->n, out->density = visited / causal, out->work = work / out->n;
         out->ms = cli_median(ms, out->n);
-        out->passed = !out->dropped && loss <= allowed;
-        if (!out->dropped && !out->passed) out->dropped = "the loss is too large";
     }
     free(ms);
     return rc;
@@ -155,7 +153,7 @@ static int tune_length(tune *t, int i, json_t *ranges, sl_error *err) {
     best = train.of_dense;
     for (int c = 0; !rc && c < t->candidates.n; c++) {
         rc = measure(t, train.at, train.n, train.dense, t->candidates.names[c], best.work, &r, err);
-        int is_best = !rc && r.passed && r.work < best.work;
+        int is_best = !rc && !r.dropped && r.work < best.work;
         if (is_best) best = r;
         if (!rc)
             rc = print(t, length, "tune", &r, is_best ? "best so far" : r.dropped ? r.dropped : "another has less work", err);
