@@ -37,9 +37,7 @@ static int check_keys(const place *p, const char *const *known, sl_error *err) {
     json_object_foreach((json_t *)p->object, key, value) {
         int is_known = 0;
         for (const char *const *k = known; *k; k++) is_known |= !strcmp(*k, key);
-        if (!is_known)
-            return sl_fail(err, SL_ERR_FORMAT, "%s: unknown field %s%.60s; `sleigh tune` of this version writes none", p->path,
-                           p->where, key);
+        if (!is_known) return sl_fail(err, SL_ERR_FORMAT, "%s: unknown field %s%.60s", p->path, p->where, key);
     }
     return 0;
 }
@@ -54,7 +52,7 @@ static int enter(const place *p, const char *field, place *out, sl_error *err) {
 static int get_text(const place *p, const char *field, const char **out, sl_error *err) {
     const json_t *v = sl_json_get(p->object, field);
     *out = json_string_value(v);
-    return *out && strlen(*out) == json_string_length(v) ? 0 : wrong(p, field, "a string", err);
+    return *out ? 0 : wrong(p, field, "a string", err);
 }
 
 static int get_count(const place *p, const char *field, int min, int *out, sl_error *err) {
@@ -182,6 +180,16 @@ static int read_root(const char *path, json_t **out, sl_error *err) {
                    text ? text : sl_json_type(sl_json_get(*out, "format")), format);
 }
 
+// Writes and releases root. The same values give the same bytes.
+static int write_json(const char *path, json_t *root, sl_error *err) {
+    sl_whole_file w;
+    if (!root) return sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", path);
+    FILE *f = sl_whole_file_open(&w, path, 0666);
+    int ok = f && !json_dumpf(root, f, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) && fputc('\n', f) != EOF;
+    json_decref(root);
+    return sl_whole_file_close(&w, ok, err);
+}
+
 // ---- times ----
 
 void cli_prefill_times_path(const char *profile, char buf[CLI_PROFILE_PATH]) {
@@ -201,12 +209,7 @@ int cli_prefill_times_write(const char *path, const char *device, const cli_pref
     for (int i = 0; i < n; i++)
         json_array_append_new(
             list, json_pack("{s:i, s:f, s:f}", "from", times[i].from, "ms", times[i].ms, "dense_ms", times[i].dense_ms));
-    json_t *root = json_pack("{s:s, s:s, s:o}", "format", times_format, "device", device, "ranges", list);
-    sl_whole_file w;
-    FILE *f = sl_whole_file_open(&w, path, 0666);
-    int ok = f && root && !json_dumpf(root, f, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) && fputc('\n', f) != EOF;
-    json_decref(root);
-    return sl_whole_file_close(&w, ok, err);
+    return write_json(path, json_pack("{s:s, s:s, s:o}", "format", times_format, "device", device, "ranges", list), err);
 }
 
 // A file that is missing, or that another device wrote, leaves the crossover 0.
@@ -283,11 +286,7 @@ int cli_attn_profile_write(const char *path, json_t *model, json_t *prefill, jso
     if (calibration) bad |= json_object_set_new(root, "auto", json_pack("{s:o}", "calibration", calibration));
     if (bad) {
         json_decref(root);
-        return sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", path);
+        root = NULL;
     }
-    sl_whole_file w;
-    FILE *f = sl_whole_file_open(&w, path, 0666);
-    int ok = f && !json_dumpf(root, f, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) && fputc('\n', f) != EOF;
-    json_decref(root);
-    return sl_whole_file_close(&w, ok, err);
+    return write_json(path, root, err);
 }

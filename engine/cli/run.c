@@ -342,8 +342,8 @@ static int choose_prefill(cli_run *run, int n_tokens, sl_error *err) {
     sl_error why;
     if (by_profile || !sl_attn_parse(text, &run->prefill, &why)) {
         if (by_profile) run->prefill = *cli_attn_profile_choose(&run->profile, n_tokens);
-        sl_attn_format(&run->prefill, run->prefill_text, sizeof run->prefill_text);
-        if (by_profile && !n_tokens) strcpy(run->prefill_text, "auto");
+        snprintf(run->prefill_text, sizeof run->prefill_text, "%.255s", by_profile ? "auto" : text);
+        if (by_profile && n_tokens) sl_attn_format(&run->prefill, run->prefill_text, sizeof run->prefill_text);
         return 0;
     }
     text = cli_error_text(&why); // names --attn

@@ -25,7 +25,7 @@ typedef struct cli_run {
     cli_auto attn_auto;
     cli_attn_profile profile; // --attn-profile; empty without the flag
     sl_attn_spec prefill;     // the method of --attn-prefill in use, with auto replaced by a method
-    char prefill_text[256];   // the same as text; "auto" until there is a prompt
+    char prefill_text[256];   // the same as the flag has it; "auto" until there is a prompt
     unsigned prefill_id;      // changes with the method of --attn-prefill=auto
     int n_kv;                 // prompt tokens, for which auto chooses; INT_MAX: no prompt yet
     sl_sampling sampling;     // the run owns .bias

@@ -56,10 +56,8 @@ static int make_tasks(tune *t, sl_error *err) {
         int task = eval_task_find(name), all = !strcmp(name, "all");
         if (task < 0 && !all)
             return sl_fail(err, SL_ERR_ARG, "--task %s: unknown task; `sleigh eval --help` lists all tasks", name);
-        for (int k = all ? 0 : task; !rc && eval_task_name(k); k = all ? k + 1 : -1) {
-            for (int i = 0; !rc && i < t->o.lengths.n; i++) rc = make_task(t, k, t->o.lengths.at[i], err);
-            if (!all) break;
-        }
+        for (int k = 0; !rc && eval_task_name(k); k++)
+            for (int i = 0; !rc && (all || k == task) && i < t->o.lengths.n; i++) rc = make_task(t, k, t->o.lengths.at[i], err);
     }
     return rc;
 }
