@@ -1,5 +1,6 @@
 // engine/cli/attn_list.c - see attn_list.h.
 #include "engine/cli/attn_list.h"
+#include "attention/auto.h"
 #include "engine/cli/error_text.h"
 
 #include <math.h>
@@ -91,6 +92,18 @@ int cli_attn_list_parse(const char *flag, const cli_list *items, cli_attn_list *
             p = p[n] ? p + n + 1 : NULL;
         }
     }
+    return rc;
+}
+
+int cli_refuse_auto(const char *flag, const sl_attn_spec *spec, sl_error *err) {
+    if (spec->method != &sl_method_auto) return 0;
+    return sl_fail(err, SL_ERR_ARG,
+                   "%s auto: chooses by the settings of --attn-profile, which this command does not read; name a method", flag);
+}
+
+int cli_prefill_list_parse(const cli_list *items, cli_attn_list *out, sl_error *err) {
+    int rc = cli_attn_list_parse("--attn-prefill", items, out, err);
+    for (int i = 0; !rc && i < out->n; i++) rc = cli_refuse_auto("--attn-prefill", &out->specs[i], err);
     return rc;
 }
 

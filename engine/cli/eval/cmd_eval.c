@@ -21,6 +21,7 @@
 #include "engine/cli/output/plot.h"
 #include "engine/cli/output/progress_bar.h"
 #include "engine/cli/process.h"
+#include "engine/cli/resume_file.h"
 #include "engine/cli/run.h"
 #include "engine/cli/timeline.h"
 #include "engine/cli/watch.h"
@@ -273,7 +274,7 @@ static int dump_item(eval *e, FILE *f, int group, int number, const eval_text *t
                                  item->prefix.data ? item->prefix.data : "", item->prefix.n, "outputs", item->references,
                                  "length", (int)ids.n + item->n_predict, "grader", eval_grader_name(item->grader));
         if (line && item->answer.n) json_object_set_new(line, "answer", json_stringn(item->answer.data, item->answer.n));
-        rc = eval_file_add(f, "--dump", e->o.dump, line, err);
+        rc = cli_resume_add(f, "--dump", e->o.dump, line, err);
         json_decref(line);
     }
     sl_text_free(&input);
@@ -357,7 +358,7 @@ static int record_answer(eval *e, int group, int number, int method, const eval_
                                  (json_int_t)a->bytes, "kv_dense_bytes", (json_int_t)a->dense_bytes);
         if (line) eval_prefill_put(&e->scores, line, method, &e->scores.prefill[cell]);
         if (line) cli_certificates_put(line, a);
-        rc = eval_file_add(e->out, "--out", e->o.out, line, err);
+        rc = cli_resume_add(e->out, "--out", e->o.out, line, err);
         json_decref(line);
     }
     json_decref(whole);
@@ -497,7 +498,7 @@ static int prepare(eval *e, sl_tokenizer **tok, sl_error *err) {
     if (!rc) rc = cli_check_device(o, err);
     if (!rc) rc = check_flags(o, err);
     if (!rc) rc = cli_attn_list_parse("--attn", &o->attns, &e->attn, err);
-    if (!rc) rc = cli_attn_list_parse("--attn-prefill", &o->attn_prefills, &e->prefills, err);
+    if (!rc) rc = cli_prefill_list_parse(&o->attn_prefills, &e->prefills, err);
     if (!rc) rc = cli_attn_list_repeat(&e->attn, e->prefills.n, err);
     e->scores.prefills = e->prefills.names;
     e->scores.n_prefills = e->prefills.n, e->scores.lists_prefill = o->attn_prefills.n > 0;
