@@ -4,6 +4,7 @@
 #include "engine/base/whole_file.h"
 #include "engine/cli/error_text.h"
 #include "engine/cli/eval/fingerprint.h"
+#include "engine/cli/io.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -253,6 +254,17 @@ int cli_attn_profile_read(const char *path, const char *model, int is_dummy, int
     if (!rc) rc = read_auto(&p, out, err);
     if (!rc && out->n_ranges) rc = read_times(path, device, out, err);
     json_decref(root);
+    return rc;
+}
+
+int cli_attn_profile_hash(const char *path, char out[SL_HASH_TEXT], sl_error *err) {
+    char times[CLI_PROFILE_PATH];
+    sl_text text = {0};
+    cli_prefill_times_path(path, times);
+    int rc = cli_read_file(path, &text, err);
+    if (!rc && !access(times, F_OK)) rc = cli_read_file(times, &text, err);
+    if (!rc) sl_hash_text(sl_fnv1a(SL_FNV1A_START, text.data, text.n), out);
+    sl_text_free(&text);
     return rc;
 }
 

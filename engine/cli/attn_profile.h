@@ -17,6 +17,7 @@
 
 #include "attention/attention.h"
 #include "engine/base/error.h"
+#include "engine/base/hash.h"
 
 #include <jansson.h>
 
@@ -41,6 +42,8 @@ typedef struct cli_attn_profile {
 // field. SL_ERR_UNSUPPORTED: made for another model. The caller frees *out, also after an error.
 int cli_attn_profile_read(const char *path, const char *model, int is_dummy, int n_layers, const char *device,
                           cli_attn_profile *out, sl_error *err);
+// A hash of the profile and of its file of times, if there is one: what auto chooses depends on both.
+int cli_attn_profile_hash(const char *path, char out[SL_HASH_TEXT], sl_error *err);
 void cli_attn_profile_free(cli_attn_profile *p);
 // The method that prefills a prompt of n_tokens: that of its range, or dense.
 const sl_attn_spec *cli_attn_profile_choose(const cli_attn_profile *p, int n_tokens);

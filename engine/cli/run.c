@@ -235,7 +235,7 @@ static int check_prefill_rule(const cli_options *o, const char *rule, sl_error *
     const char *text = strchr(rule, '=');
     sl_attn_spec spec;
     int rc = text ? cli_attn_parse("--attn-prefill-layer", text + 1, &spec, err) : 0;
-    if (!rc && text && !(o->command & CLI_DECODES)) rc = cli_refuse_auto("--attn-prefill-layer", &spec, err);
+    if (!rc && text) rc = cli_check_auto(o, "--attn-prefill-layer", &spec, err);
     if (rc || !text || spec.method == &sl_method_auto || strstr(sl_attn_phases(spec.method), "prefill")) return rc;
     return sl_fail(err, SL_ERR_ARG, "--attn-prefill-layer %.64s: a method for decoding, which does not prefill", rule);
 }
@@ -274,7 +274,7 @@ static int apply_flags(const cli_options *o, const attn_flags *f, sl_attn_spec *
 // The method of --attn-prefill, else auto if --attn-profile has methods for prefill; profile: NULL, or that of --attn-profile.
 static int apply_prefill(const cli_options *o, const cli_attn_profile *profile, sl_attn_plan *plan, unsigned char *used,
                          sl_error *err) {
-    int by_profile = profile && profile->n_ranges && !CLI_GIVEN(o, attn_prefill);
+    int by_profile = profile && profile->n_ranges && o->command & CLI_DECODES && !CLI_GIVEN(o, attn_prefill);
     const attn_flags flags = {.flag = "--attn-prefill",
                               .text = by_profile ? "auto" : o->attn_prefill,
                               .option = "attn_prefill_layer",
@@ -287,7 +287,7 @@ static int apply_prefill(const cli_options *o, const cli_attn_profile *profile, 
 // plan takes the place of --attn if this flag is not given. plan: NULL, or the plan to fill.
 static int apply_attention(const cli_options *o, const cli_attn_profile *profile, sl_attn_spec *spec, sl_attn_plan *plan,
                            sl_error *err) {
-    int is_profiled = profile && profile->decode.n_layers && !CLI_GIVEN(o, attn);
+    int is_profiled = profile && profile->decode.n_layers && o->command & CLI_DECODES && !CLI_GIVEN(o, attn);
     const attn_flags flags = {.flag = "--attn",
                               .text = o->attn,
                               .option = "attn_layer",

@@ -90,11 +90,14 @@ static void write_profile(const char *name, const char *parts) {
     spill(in_tmp(name), text, strlen(text));
 }
 
+// A method that sees two blocks only, and a profile that has it from a length on.
+#define SHORT_VIEW "streaming:sink=1:window=1"
+#define RANGE_FROM(n) "\"prefill\": {\"segment\": 32768, \"ranges\": [{\"from\": " n ", \"attn\": \"" SHORT_VIEW "\"}]}"
+
 // A line of --jsonl gets the same answer after a line that another method prefilled, and alone.
 static void lines(void) {
     char text[16384], one[8192];
-    write_profile("p.json", "\"prefill\": {\"segment\": 32768, \"ranges\": [{\"from\": 1000, \"attn\": "
-                            "\"streaming:sink=1:window=1\"}]}");
+    write_profile("p.json", RANGE_FROM("1000"));
     snprintf(one, sizeof one, "{\"prompt\": \"%.8000s\", \"seq\": 5}\n", one_line(60));
     snprintf(text, sizeof text, "{\"prompt\": \"%.4000s\", \"seq\": 4}\n%s", one_line(25), one);
     spill(in_tmp("two.jsonl"), text, strlen(text));
@@ -108,6 +111,116 @@ static void lines(void) {
     CHECK_HAS(two.err, "attn-prefill auto: streaming:sink=1:window=1 for ");
     const char *a = strstr(strchr(two.out, '\n'), "\"logits"), *b = strstr(alone.out, "\"logits");
     CHECK(a && b && !strncmp(a, b, 28));
+}
+
+// Checks the line of --jsonl that `row` points at, and returns the next one.
+static const char *check_line(const char *row, const char *attn, char logits[17]) {
+    json_t *line = json_loads(row, JSON_DISABLE_EOF_CHECK, NULL);
+    CHECK(line);
+    CHECK_STR(json_string_value(json_object_get(line, "attn_prefill")), attn);
+    snprintf(logits, 17, "%s", json_string_value(json_object_get(line, "logits")));
+    json_decref(line);
+    return strchr(row, '\n') + 1;
+}
+
+// Lines ask for auto on their own, one by one and in a batch: each gets the method for its own length. A rule of
+// --attn-prefill-layer changes one layer of auto.
+static void auto_by_line(void) {
+    static const char *const want[] = {"dense", SHORT_VIEW, "dense", SHORT_VIEW};
+    static const char *const fields[] = {"auto", "auto", "dense", SHORT_VIEW};
+    char text[40000] = "", one[8192], logits[2][4][17];
+    write_profile("p.json", RANGE_FROM("1000"));
+    for (int i = 0; i < 4; i++)
+        snprintf(text + strlen(text), sizeof text - strlen(text),
+                 "{\"prompt\": \"%.*s\", \"seq\": 5, \"attn_prefill\": \"%s\"}\n", i ? 8000 : 2000, one_line(60), fields[i]);
+    spill(in_tmp("lines"), text, strlen(text));
+#define LINES                                                                                                                  \
+    "generate", "-m", tiny(), "--jsonl", in_tmp("lines"), "-n", "2", "--temp", "0", "--attn-profile", in_tmp("p.json"),        \
+        "--attn-prefill", "threshold"
+    result r[2] = {RUN(LINES), RUN(LINES, "--parallel", "4")};
+    for (int k = 0; k < 2; k++) {
+        CHECK_GOOD(r[k]);
+        const char *row = r[k].out;
+        for (int i = 0; i < 4; i++) row = check_line(row, want[i], logits[k][i]);
+        CHECK_STR(logits[k][1], logits[k][3]); // of the same prompt and method
+        CHECK(strcmp(logits[k][1], logits[k][2]));
+    }
+    for (int i = 0; i < 4; i++) CHECK_STR(logits[0][i], logits[1][i]);
+    snprintf(one, sizeof one, "%.8000s", one_line(60));
+    result rule = RUN("generate", "-m", tiny(), "-p", one, "-n", "1", "--attn-profile", in_tmp("p.json"),
+                      "--attn-prefill-layer", "0=dense");
+    CHECK_GOOD(rule);
+    CHECK_HAS(rule.err, "with 0=dense 1-3=" SHORT_VIEW " attention");
+}
+
+// auto runs in the segments of the profile, and in those of the flag if it is given.
+static void segment(void) {
+    static const char method[] = "sample:alpha_c=0.5:alpha_s=0.5";
+    char prompt[8192], parts[256], logits[4][17];
+    snprintf(parts, sizeof parts, "\"prefill\": {\"segment\": 256, \"ranges\": [{\"from\": 300, \"attn\": \"%s\"}]}", method);
+    write_profile("p.json", parts);
+    snprintf(prompt, sizeof prompt, "%.8000s", one_line(60));
+#define ONE "generate", "-m", tiny(), "-p", prompt, "-n", "1", "--temp", "0", "-o", "json"
+    result r[] = {RUN(ONE, "--attn-profile", in_tmp("p.json")), RUN(ONE, "--attn-prefill", method, "--prefill-segment", "256"),
+                  RUN(ONE, "--attn-profile", in_tmp("p.json"), "--prefill-segment", "32k"), RUN(ONE, "--attn-prefill", method)};
+    for (int i = 0; i < 4; i++) {
+        json_t *root = document(&r[i]);
+        snprintf(logits[i], 17, "%s", json_string_value(json_object_get(root, "logits")));
+        json_decref(root);
+    }
+    CHECK_STR(logits[0], logits[1]);
+    CHECK_STR(logits[2], logits[3]);
+    CHECK(strcmp(logits[0], logits[2]));
+}
+
+// A chat that grows past a range: each turn is prefilled with the method for the length so far, and the rows of the earlier
+// turns stay.
+static void auto_in_chat(void) {
+    char input[9000];
+    write_profile("p.json", RANGE_FROM("1000"));
+    snprintf(input, sizeof input, "Hello\n%.8000s\n/regen\n", one_line(60));
+    result r = RUN_IN(input, "chat", "-m", tiny(), "--chat-template", "chatml", "-n", "4", "--temp", "0", "--attn-profile",
+                      in_tmp("p.json"));
+    CHECK_GOOD(r);
+    CHECK_HAS(r.err, "attn-prefill auto: " SHORT_VIEW " for ");
+}
+
+// auto in a list of eval and of compare has the figures of the method that it chooses; the file of --out names the profile.
+static void auto_in_lists(void) {
+// The lists of eval and compare name the methods for decoding, so this part of a profile has no effect there.
+#define DRAWS ", \"decode\": {\"layers\": [\"santa:S=1\", \"santa:S=1\", \"santa:S=1\", \"santa:S=1\"]}"
+#define EVAL                                                                                                                   \
+    "eval", "-m", tiny(), "--task", "niah-single", "--length", "700", "--samples", "1", "--question-dense", "--attn-prefill",  \
+        "auto,dense," SHORT_VIEW, "--prefill-check", "2", "--attn-profile", in_tmp("p.json"), "-o", "json"
+    static const char *const keys[] = {"score", "prefill_density", "prefill_cra", "prefill_error"};
+    write_profile("p.json", RANGE_FROM("300") DRAWS);
+    result r = RUN(EVAL, "--out", in_tmp("o"));
+    json_t *all = document(&r), *rows = json_object_get(all, "rows");
+    CHECK_INT(json_array_size(rows), 6); // the task and all, for each method
+    const json_t *row = json_array_get(rows, 0), *same = json_array_get(rows, 4);
+    CHECK_STR(json_string_value(json_object_get(row, "attn_prefill")), "auto");
+    CHECK_STR(json_string_value(json_object_get(row, "attn")), "dense");
+    for (int k = 0; k < 4; k++) CHECK(number(row, keys[k]) == number(same, keys[k]));
+    CHECK(number(row, "prefill_density") < 1);
+    json_decref(all);
+    write_profile("p.json", RANGE_FROM("400") DRAWS);
+    result other = RUN(EVAL, "--out", in_tmp("o"));
+    check_error(&other, 2, "was written with attn-profile = \"fnv1a:");
+    result rule = RUN("eval", "-m", tiny(), "--length", "700", "--samples", "1", "--attn-prefill-layer", "0=auto");
+    check_error(&rule, 2, "--attn-prefill-layer auto: expected --attn-profile FILE");
+    result none = RUN("compare", "-m", tiny(), "-p", "a", "--attn", "dense", "--attn-prefill", "dense,auto");
+    check_error(&none, 2, "--attn-prefill auto: expected --attn-profile FILE");
+    char prompt[8192];
+    snprintf(prompt, sizeof prompt, "%.8000s", one_line(40));
+    result c = RUN("compare", "-m", tiny(), "-p", prompt, "-n", "2", "--attn", "dense", "--attn-prefill", "auto," SHORT_VIEW,
+                   "--attn-profile", in_tmp("p.json"), "-o", "json");
+    CHECK_HAS(c.err, "attention: dense\n");
+    all = document(&c), rows = json_object_get(all, "methods");
+    row = json_array_get(rows, 0), same = json_array_get(rows, 1);
+    CHECK_STR(json_string_value(json_object_get(row, "attn_prefill")), "auto");
+    CHECK(number(row, "kl") > 0 && number(row, "kl") == number(same, "kl"));
+    CHECK(number(row, "prefill_density") < 1 && number(row, "prefill_density") == number(same, "prefill_density"));
+    json_decref(all);
 }
 
 // The profile has the draws of each layer; a run uses them, and --attn-layer changes one of them.
@@ -211,6 +324,7 @@ static void refused(void) {
         {"--attn-prefill", "oracle", "--attn-prefill oracle"},
         {"--attn-prefill", "sampel", "--attn-prefill sampel: unknown method; did you mean sample?"},
         {"--attn-prefill", "dense", "dense is always measured"},
+        {"--attn-prefill", "auto", "--attn-prefill auto: expected sample, vertical-slash, xattention, streaming or threshold"},
         {"--attn", "topk", "--attn topk: expected one method with a number of draws S"},
         {"--measure", "kl", "--measure kl needs --jsonl FILE"},
         {"--length", "512,512", "--length 512 is named twice"},
@@ -238,6 +352,10 @@ static void refused(void) {
 static const test_case cases[] = {
     {"prefill", NEEDS_NOTHING, prefill},
     {"lines", NEEDS_NOTHING, lines},
+    {"auto_by_line", NEEDS_NOTHING, auto_by_line},
+    {"segment", NEEDS_NOTHING, segment},
+    {"auto_in_chat", NEEDS_NOTHING, auto_in_chat},
+    {"auto_in_lists", NEEDS_NOTHING, auto_in_lists},
     {"budgets", NEEDS_NOTHING, budgets},
     {"continues", NEEDS_NOTHING, continues},
     {"texts", NEEDS_NOTHING, texts},

@@ -50,7 +50,7 @@ static int check_candidates(tune *t, sl_error *err) {
     static const char *const grid[] = {"sample:alpha_c={0.8,0.9,0.95,0.98}:alpha_s={0.8,0.9,0.95,0.98}:chunk_n={1,2,4}"};
     const cli_list standard = {.items = (const char **)grid, .n = 1};
     const cli_list *given = t->o.attn_prefills.n ? &t->o.attn_prefills : &standard;
-    int rc = cli_prefill_list_parse(given, &t->candidates, err);
+    int rc = cli_attn_list_parse("--attn-prefill", given, &t->candidates, err);
     if (rc) return rc;
     for (int i = 0; i < t->candidates.n; i++) {
         const sl_attn_spec *s = &t->candidates.specs[i];
