@@ -215,6 +215,9 @@ static void auto_in_lists(void) {
     result c = RUN("compare", "-m", tiny(), "-p", prompt, "-n", "2", "--attn", "dense", "--attn-prefill", "auto," SHORT_VIEW,
                    "--attn-profile", in_tmp("p.json"), "-o", "json");
     CHECK_HAS(c.err, "attention: dense\n");
+    result plain = RUN("compare", "-m", tiny(), "-p", prompt, "-n", "1", "--attn", "dense", "--attn-profile", in_tmp("p.json"));
+    CHECK_GOOD(plain);
+    CHECK(!strstr(plain.err, "attn-prefill auto"));
     all = document(&c), rows = json_object_get(all, "methods");
     row = json_array_get(rows, 0), same = json_array_get(rows, 1);
     CHECK_STR(json_string_value(json_object_get(row, "attn_prefill")), "auto");
