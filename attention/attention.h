@@ -275,7 +275,7 @@ void sl_attn_format(const sl_attn_spec *spec, char *buf, size_t size);
 void sl_attn_param_format(const sl_attn_param *param, double value, char *buf, size_t size);
 void sl_attn_list(FILE *out); // the table of `sleigh methods`
 
-// The method that each layer decodes with.
+// The method that each layer decodes with, or prefills with.
 typedef struct sl_attn_plan {
     int n_layers;
     sl_attn_spec *layer; // [n_layers]
@@ -283,7 +283,8 @@ typedef struct sl_attn_plan {
 
 int sl_attn_plan_init(sl_attn_plan *plan, int n_layers, const sl_attn_spec *all, sl_error *err);
 int sl_attn_plan_copy(sl_attn_plan *plan, const sl_attn_plan *from, sl_error *err); // *plan: not initialised
-int sl_attn_plan_set(sl_attn_plan *plan, const char *rule, sl_error *err); // `0=dense`, `2-5=santa:S=64`
+// rule: `0=dense`, `2-5=santa:S=64`. option: the name in messages, attn_layer or attn_prefill_layer
+int sl_attn_plan_set(sl_attn_plan *plan, const char *option, const char *rule, sl_error *err);
 // Reads a file of lines `layer S`, and sets parameter S of each named layer. '#' starts a comment.
 int sl_attn_plan_schedule(sl_attn_plan *plan, const char *path, sl_error *err);
 void sl_attn_plan_free(sl_attn_plan *plan);

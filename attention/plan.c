@@ -24,7 +24,7 @@ void sl_attn_plan_free(sl_attn_plan *plan) {
     *plan = (sl_attn_plan){0};
 }
 
-int sl_attn_plan_set(sl_attn_plan *plan, const char *rule, sl_error *err) {
+int sl_attn_plan_set(sl_attn_plan *plan, const char *option, const char *rule, sl_error *err) {
     char *end;
     sl_attn_spec spec;
     long first = strtol(rule, &end, 10), last = first;
@@ -35,9 +35,9 @@ int sl_attn_plan_set(sl_attn_plan *plan, const char *rule, sl_error *err) {
         ok = end != from && isdigit((unsigned char)*from);
     }
     if (!ok || *end != '=')
-        return sl_fail(err, SL_ERR_ARG, "{attn_layer} %.64s: expected LAYER=METHOD or FIRST-LAST=METHOD", rule);
+        return sl_fail(err, SL_ERR_ARG, "{%s} %.64s: expected LAYER=METHOD or FIRST-LAST=METHOD", option, rule);
     if (first > last || last >= plan->n_layers)
-        return sl_fail(err, SL_ERR_ARG, "{attn_layer} %.64s: expected layers from 0 to %d, in order", rule, plan->n_layers - 1);
+        return sl_fail(err, SL_ERR_ARG, "{%s} %.64s: expected layers from 0 to %d, in order", option, rule, plan->n_layers - 1);
     int rc = sl_attn_parse(end + 1, &spec, err);
     if (rc) return rc;
     for (long i = first; i <= last; i++) plan->layer[i] = spec;

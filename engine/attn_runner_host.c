@@ -38,7 +38,7 @@ static int prepare(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
 
 static int prepare_prefill(sl_engine *e, const sl_attn_plan *plan, int n_tokens, sl_error *err) {
     sl_prefill_mask mask = sl_mask_of(e->geom.n_heads, n_tokens, e->n_ctx);
-    size_t most = 0, bytes = sl_mask_bytes(&mask);
+    size_t most = sl_mask_measure_workspace(&e->geom, e->n_ctx), bytes = sl_mask_bytes(&mask);
     for (int i = 0; i < plan->n_layers; i++) {
         size_t size = sl_mask_workspace(&e->geom, &plan->layer[i], n_tokens, e->n_ctx);
         if (size > most) most = size;
@@ -61,18 +61,45 @@ static void propose(const sl_batch *b, int layer, sl_queries q) {
     if (!spec->method->cpu->mask) return;
     e->mask = sl_mask_of(e->geom.n_heads, n, n_kv), e->mask.bits = bits;
     SL_CHECK(sl_mask_bytes(&e->mask) <= e->mask_size);
-    sl_mask_report reports[e->geom.n_heads], *least = e->mask_reports + (size_t)layer * e->geom.n_heads;
-    sl_mask_propose(&(sl_mask_args){.geom = &e->geom,
-                                    .spec = spec,
-                                    .layer = layer,
-                                    .n_tokens = n,
-                                    .q = q.data,
-                                    .kv = sl_kv_view_of(b->kv, &range->session->kv, layer, n_kv),
-                                    .ws = &e->workspace,
-                                    .mask = &e->mask,
-                                    .reports = reports});
-    for (int h = 0; h < e->geom.n_heads; h++)
-        if (least[h].kept == SL_MASK_NOT_SAMPLED || reports[h].kept < least[h].kept) least[h] = reports[h];
+    sl_mask_report reports[e->geom.n_heads];
+    const sl_mask_args args = {.geom = &e->geom,
+                               .spec = spec,
+                               .layer = layer,
+                               .n_tokens = n,
+                               .q = q.data,
+                               .kv = sl_kv_view_of(b->kv, &range->session->kv, layer, n_kv),
+                               .ws = &e->workspace,
+                               .mask = &e->mask,
+                               .reports = reports};
+    sl_mask_propose(&args);
+    for (int h = 0; h < e->geom.n_heads; h++) {
+        sl_prefill_report *r = &e->pass_reports[(size_t)layer * e->geom.n_heads + h];
+        r->kept = reports[h].kept;
+        for (int i = 0; i < sl_prefill_n_checked(e, n); i++) {
+            const sl_prefill_report one = {.kept = SL_MASK_NOT_SAMPLED,
+                                           .measured = sl_mask_measure(&args, h, sl_prefill_checked_row(e, n, i), 1)};
+            sl_prefill_report_add(r, &one);
+        }
+    }
+}
+
+// Adds the errors of the checked rows among the rows [first, first + args->n_tokens) of the pass.
+static void check_rows(sl_engine *e, const sl_attn_prefill_args *args, int first, int n_pass) {
+    int n_heads = e->geom.n_heads;
+    float *error = e->checked + (size_t)n_heads * e->geom.head_dim;
+    for (int i = 0; i < sl_prefill_n_checked(e, n_pass); i++) {
+        int row = sl_prefill_checked_row(e, n_pass, i);
+        if (row < first || row >= first + args->n_tokens) continue;
+        sl_prefill_errors(args, row - first, 1, e->checked, error);
+        for (int h = 0; h < n_heads; h++) {
+            const sl_prefill_report one = {.kept = SL_MASK_NOT_SAMPLED,
+                                           .measured = SL_MASK_NOT_SAMPLED,
+                                           .n_errors = 1,
+                                           .errors = error[h],
+                                           .error_max = error[h]};
+            sl_prefill_report_add(&e->pass_reports[(size_t)args->layer * n_heads + h], &one);
+        }
+    }
 }
 
 static void prefill(const sl_batch *b, int layer, int first, int n, sl_queries q, void *out) {
@@ -93,6 +120,7 @@ static void prefill(const sl_batch *b, int layer, int first, int n, sl_queries q
         .counts = e->segment_tokens ? e->prefill_counts + (size_t)layer * e->geom.n_heads : NULL,
     };
     sl_method_dense.cpu->prefill(&args); // runs every method of prefill
+    if (e->segment_tokens && e->checked) check_rows(e, &args, first, b->n_rows);
 }
 
 static void attend(const sl_batch *b, int layer, int first, int n, sl_queries q, void *out) {

@@ -266,10 +266,10 @@ static int check_prefill(const sl_engine *e, const sl_attn_plan *plan, int segme
     return 0;
 }
 
-static void reset_prefill(sl_engine *e) {
-    size_t n = (size_t)e->geom.n_layers * e->geom.n_heads;
-    memset(e->prefill_counts, 0, n * sizeof *e->prefill_counts);
-    for (size_t i = 0; i < n; i++) e->mask_reports[i].kept = SL_MASK_NOT_SAMPLED;
+static int same_prefill(const sl_engine *e, const sl_attn_plan *plan, int segment) {
+    int same = e->segment_tokens == segment;
+    for (int i = 0; same && i < plan->n_layers; i++) same = sl_attn_same(&e->prefill.layer[i], &plan->layer[i]);
+    return same;
 }
 
 static int set_prefill(sl_engine *e, const sl_attn_plan *plan, int segment, sl_error *err) {
@@ -281,6 +281,7 @@ static int set_prefill(sl_engine *e, const sl_attn_plan *plan, int segment, sl_e
         is_sparse |= m != &sl_method_dense;
         has_masks |= m->cpu && m->cpu->mask;
     }
+    if (same_prefill(e, plan, is_sparse ? segment : 0)) return 0;
     int rc = is_sparse ? check_prefill(e, plan, segment, err) : 0;
     if (!rc) rc = sl_attn_plan_copy(&copy, plan, err);
     if (rc) return rc;
@@ -294,6 +295,7 @@ static int set_prefill(sl_engine *e, const sl_attn_plan *plan, int segment, sl_e
     sl_attn_plan_free(&e->prefill);
     e->prefill = copy;
     e->has_masks = has_masks;
+    e->prefill_version++;
     return 0;
 }
 
@@ -305,36 +307,16 @@ int sl_engine_set_prefill(sl_engine *e, const sl_attn_plan *plan, int segment, s
     return rc;
 }
 
-sl_prefill_report sl_engine_prefill_report(const sl_engine *e, int layer, int head) {
-    size_t i = (size_t)layer * e->geom.n_heads + head;
-    return (sl_prefill_report){e->prefill_counts[i].visited, e->prefill_counts[i].causal, e->mask_reports[i].kept};
-}
-
-sl_prefill_report sl_engine_prefill_total(const sl_engine *e) {
-    sl_prefill_report all = {.kept = SL_MASK_NOT_SAMPLED};
-    for (int i = 0; i < e->geom.n_layers * e->geom.n_heads; i++) {
-        int32_t kept = e->mask_reports[i].kept;
-        all.visited += e->prefill_counts[i].visited, all.causal += e->prefill_counts[i].causal;
-        if (kept != SL_MASK_NOT_SAMPLED && (all.kept == SL_MASK_NOT_SAMPLED || kept < all.kept)) all.kept = kept;
-    }
-    return all;
-}
-
-// The counts, and dense attention in every layer.
+// The reports, and dense attention in every layer.
 static int new_prefill(sl_engine *e, sl_error *err) {
-    size_t n = (size_t)e->geom.n_layers * e->geom.n_heads;
-    e->prefill_counts = malloc(n * sizeof *e->prefill_counts);
-    e->mask_reports = malloc(n * sizeof *e->mask_reports);
-    if (!e->prefill_counts || !e->mask_reports) return sl_fail(err, SL_ERR_MEMORY, "reports of %zu heads: out of memory", n);
-    reset_prefill(e);
-    return sl_attn_plan_init(&e->prefill, e->geom.n_layers, &(sl_attn_spec){.method = &sl_method_dense}, err);
+    int rc = sl_prefill_new_reports(e, err);
+    return rc ? rc : sl_attn_plan_init(&e->prefill, e->geom.n_layers, &(sl_attn_spec){.method = &sl_method_dense}, err);
 }
 
 static void free_prefill(sl_engine *e) {
     sl_attn_plan_free(&e->prefill);
     free(e->mask.bits);
-    free(e->prefill_counts);
-    free(e->mask_reports);
+    sl_prefill_free_reports(e);
 }
 
 // ---- life ----
@@ -475,7 +457,7 @@ const sl_attn_stats *sl_engine_attn_stats(const sl_engine *e) {
 void sl_engine_reset_stats(sl_engine *e) {
     if (e->attention->collect) e->attention->collect(e);
     e->stats = (sl_attn_stats){0};
-    reset_prefill(e);
+    sl_prefill_reset(e);
 }
 
 sl_attention_work sl_engine_attention_work(const sl_engine *e) {

@@ -53,17 +53,51 @@ int sl_session_next_pass(const sl_session *session, int n);
 // previous methods stay. SL_ERR_ARG: a method does not prefill; prefill_chunk or segment is less than 128. SL_ERR_UNSUPPORTED:
 // the device does not offer a method. SL_ERR_MEMORY
 int sl_engine_set_prefill(sl_engine *engine, const sl_attn_plan *plan, int segment, sl_error *err);
-// Of query head `head` in a layer since the last reset: key blocks that were visited, those that dense attention visits, and
-// the least share of a sampled row's mass that a mask kept, in units of 2^-24 (SL_MASK_NOT_SAMPLED: no rows were sampled).
+// What a query head did in sparse prefills. A share is in units of 2^-24; below 0: of no row.
 typedef struct sl_prefill_report {
-    uint64_t visited, causal;
-    int32_t kept;
+    uint64_t visited, causal; // key blocks that were visited, and those that dense attention visits
+    int32_t kept;      // the estimated CRA: the least share of a row's mass that the mask kept, of rows that the method read
+    int32_t measured;  // the measured CRA: the same of the checked rows
+    uint64_t n_errors; // checked rows
+    double errors, error_max; // |out - dense| / |dense| of their outputs: sum and maximum
 } sl_prefill_report;
-sl_prefill_report sl_engine_prefill_report(const sl_engine *engine, int layer, int head);
-static inline double sl_prefill_kept(sl_prefill_report r) { // a share; NaN: no rows were sampled
-    return r.kept < 0 ? NAN : r.kept * 0x1p-24;
+static inline double sl_prefill_share(int32_t share) { // NaN: of no row
+    return share < 0 ? NAN : share * 0x1p-24;
 }
-sl_prefill_report sl_engine_prefill_total(const sl_engine *engine); // the sums, and the least share, over layers and heads
+static inline double sl_prefill_density(const sl_prefill_report *r) { // NaN: no sparse prefill
+    return r->causal ? (double)r->visited / (double)r->causal : NAN;
+}
+static inline double sl_prefill_error(const sl_prefill_report *r) { // the mean; NaN: no row was checked
+    return r->n_errors ? r->errors / (double)r->n_errors : NAN;
+}
+void sl_prefill_report_add(sl_prefill_report *to, const sl_prefill_report *from); // sums, least shares, greatest error
+sl_prefill_report sl_prefill_report_none(void);
+// Since the last reset: of a head, and of all layers and heads together.
+sl_prefill_report sl_engine_prefill_report(const sl_engine *engine, int layer, int head);
+sl_prefill_report sl_engine_prefill_total(const sl_engine *engine);
+// One head in one segment of a sparse prefill.
+typedef struct sl_prefill_record {
+    uint32_t sequence;
+    int position, n_tokens; // of the segment: its first token, and their number
+    int layer, head;
+    const sl_attn_spec *spec;
+    const sl_prefill_report *report;
+} sl_prefill_record;
+typedef struct sl_prefill_observer {
+    void (*fn)(void *ctx, const sl_prefill_record *record); // after each segment, layer by layer; NULL: only the reports
+    void *ctx;
+    int n_rows; // rows of each segment to check, at equal distances, the last row among them. 0: none. At most all are checked
+} sl_prefill_observer;
+// Observes every later sparse prefill; NULL: stops observing. An observer changes no bit. SL_ERR_MEMORY: the previous observer
+// stays.
+int sl_engine_observe_prefill(sl_engine *engine, const sl_prefill_observer *observer, sl_error *err);
+// How many of its first n tokens a session may keep for another prompt that begins with these tokens. Rows of dense prefills
+// and of decode steps depend only on the tokens before them. Rows of a segment of a sparse prefill depend on the whole segment,
+// so a segment is kept whole or not at all.
+// n_prefill > 0: the prompt is prefilled up to token n_prefill, and its rows must be those of a session without other tokens
+// before. So the function keeps only segments that such a prefill has too, with the methods that are set. n_prefill 0: the
+// session continues a conversation, and keeps each segment that it has read to the end.
+int sl_session_reusable(const sl_session *session, int n, int n_prefill);
 // The work of attention in decode steps since the last reset.
 const sl_attn_stats *sl_engine_attn_stats(const sl_engine *engine);
 void sl_engine_reset_stats(sl_engine *engine);

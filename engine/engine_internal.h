@@ -117,12 +117,16 @@ struct sl_engine {
     // ---- sparse prefill: sl_engine_set_prefill ----
     sl_attn_plan prefill; // the method that each layer prefills with
     int has_masks;        // 1: a layer's method proposes a mask
+    int prefill_version;  // counts the plans that sl_engine_set_prefill has set
     // A prefill pass ends at a multiple of segment_tokens, and runs layer by layer. 0: passes of prefill_chunk tokens
     int segment_tokens;
-    sl_prefill_mask mask;             // of the layer and segment that run, in host memory
-    size_t mask_size;                 // bytes of mask.bits
-    sl_prefill_count *prefill_counts; // [n_layers][n_heads]
-    sl_mask_report *mask_reports;     // [n_layers][n_heads] the least of all segments
+    sl_prefill_mask mask;               // of the layer and segment that run, in host memory
+    size_t mask_size;                   // bytes of mask.bits
+    sl_prefill_count *prefill_counts;   // [n_layers][n_heads] blocks of the pass that runs
+    sl_prefill_report *pass_reports;    // [n_layers][n_heads] the other fields of that pass
+    sl_prefill_report *prefill_reports; // [n_layers][n_heads] of all passes since the last reset
+    sl_prefill_observer prefill_observer;
+    float *checked; // [n_heads][head_dim + 1] dense attention's outputs of a checked row, and its errors; NULL: no checks
     uint32_t seed;
     // Buffers of one pass (a chunk of a prefill, or a decode step), in host memory.
     sl_workspace workspace; // of attention on the CPU
@@ -170,8 +174,12 @@ struct sl_session {
     } * state;             // [n_layers]; on a device parts of device_state
     char *device_state;    // NULL: no method has a state
     size_t device_state_size;
-    char *shadow_state;  // [n_layers][n_shadows][n_seeds][state_size]; NULL: none
-    size_t shadow_size;  // bytes of shadow_state. The engine's size may differ between sl_engine_observe and the next step
+    char *shadow_state; // [n_layers][n_shadows][n_seeds][state_size]; NULL: none
+    size_t shadow_size; // bytes of shadow_state. The engine's size may differ between sl_engine_observe and the next step
+    struct sl_segment { // tokens that sparse prefill read together; the session's segments are in order
+        int first, end, version; // version: sl_engine.prefill_version; -1: the end of the segment was cut off
+    } * segments;
+    int n_segments, cap_segments;
     uint64_t batch_mark; // n_batches of the last batch with this session: finds a session that is in a batch twice
     int plan_version, observe_version; // the engine's counts when the session's states were made
 };
@@ -206,6 +214,22 @@ static inline size_t sl_device_state_at(const sl_engine *e, const sl_attn_plan *
 void sl_session_build_extras(sl_session *s); // builds the page extras of full pages that have none
 // The page table in the backend's memory. A device gets the entries that changed since the last call.
 const int32_t *sl_session_page_table(sl_session *s);
+
+// Makes room for the segments of a prefill of n tokens.
+int sl_session_reserve_segments(sl_session *s, int n, sl_error *err);
+void sl_session_add_segment(sl_session *s, int first, int n); // after a pass of a sparse prefill
+void sl_session_cut_rows(sl_session *s, int n_tokens);        // keeps n_tokens in the KV cache
+
+// ---- prefill_report.c ----
+
+int sl_prefill_new_reports(sl_engine *e, sl_error *err);
+void sl_prefill_free_reports(sl_engine *e);
+void sl_prefill_reset(sl_engine *e); // forgets all reports
+// After a pass of n tokens of a sparse prefill: adds its reports to those of the engine, and calls the observer.
+void sl_prefill_pass_done(sl_engine *e, uint32_t sequence, int position, int n);
+// The rows to check in a pass of n tokens: sl_prefill_n_checked rows, in ascending order.
+int sl_prefill_n_checked(const sl_engine *e, int n);
+int sl_prefill_checked_row(const sl_engine *e, int n, int i);
 
 // ---- logits.c: sl_engine.step_logits, and the session that owns each row of step_logits ----
 

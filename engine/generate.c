@@ -109,6 +109,7 @@ static int set_prompt(sl_generator *g, const int32_t *ids, int n, int *n_reused,
     if (n > n_ctx) return sl_fail(err, SL_ERR_CONTEXT, "the prompt has %d tokens: more than {n_ctx} %d", n, n_ctx);
     while (keep < n && (size_t)keep < g->ids.n && g->ids.data[keep] == ids[keep]) keep++;
     if (keep == n) keep = n - 1; // the session may hold more tokens, and its logits are those after the last one
+    keep = sl_session_reusable(g->session, keep, 0);
     rc = truncate(g, keep, err);
     if (!rc) rc = sl_prefill(g->session, ids + keep, n - keep, &g->progress, err);
     for (int i = keep; !rc && i < n; i++) rc = record(g, ids[i], err);

@@ -112,6 +112,62 @@ const int32_t *sl_session_page_table(sl_session *s) {
     return s->device_pages;
 }
 
+// ---- segments of sparse prefills ----
+
+enum { CUT_SEGMENT = -1 };
+
+int sl_session_reserve_segments(sl_session *s, int n, sl_error *err) {
+    const sl_engine *e = s->engine;
+    int need = e->segment_tokens ? s->n_segments + n / e->segment_tokens + 2 : 0;
+    if (need <= s->cap_segments) return 0;
+    void *grown = realloc(s->segments, (size_t)need * sizeof *s->segments);
+    if (!grown) return sl_fail(err, SL_ERR_MEMORY, "%d segments: out of memory", need);
+    s->segments = grown, s->cap_segments = need;
+    return 0;
+}
+
+void sl_session_add_segment(sl_session *s, int first, int n) {
+    SL_CHECK(s->n_segments < s->cap_segments);
+    s->segments[s->n_segments++] = (struct sl_segment){first, first + n, s->engine->prefill_version};
+}
+
+void sl_session_cut_rows(sl_session *s, int n_tokens) {
+    sl_kv_truncate(&s->engine->pool, &s->kv, n_tokens);
+    while (s->n_segments && s->segments[s->n_segments - 1].first >= n_tokens) s->n_segments--;
+    struct sl_segment *last = s->segments + s->n_segments - 1;
+    if (s->n_segments && last->end > n_tokens) last->end = n_tokens, last->version = CUT_SEGMENT;
+}
+
+// The segment that holds tokens n - 1 and n, or whose end was cut off at n; NULL: none
+static const struct sl_segment *segment_across(const sl_session *s, int n) {
+    for (int i = 0; i < s->n_segments; i++) {
+        const struct sl_segment *g = &s->segments[i];
+        if (g->first < n && (n < g->end || (n == g->end && g->version == CUT_SEGMENT))) return g;
+    }
+    return NULL;
+}
+
+// The end of the last segment that a prefill of n_prefill tokens from token 0 has too, at most n.
+static int same_segments(const sl_session *s, int n, int n_prefill) {
+    const sl_engine *e = s->engine;
+    int at = 0;
+    for (int i = 0; i < s->n_segments; i++) {
+        const struct sl_segment *g = &s->segments[i];
+        int end = n_prefill - at < e->segment_tokens ? n_prefill : at + e->segment_tokens;
+        if (g->first != at || g->end != end || g->end > n || g->version != e->prefill_version) break;
+        at = end;
+    }
+    return at;
+}
+
+int sl_session_reusable(const sl_session *s, int n, int n_prefill) {
+    const struct sl_segment *across = segment_across(s, n);
+    SL_CHECK(n >= 0 && n <= s->kv.n_tokens);
+    if (!n_prefill) return across ? across->first : n;
+    if (s->engine->segment_tokens) return same_segments(s, n, n_prefill);
+    return s->n_segments && s->segments[0].first < n ? s->segments[0].first : n;
+}
+
 // ---- life ----
 
 static size_t max_pages(const sl_engine *e) { // of a sequence
@@ -148,6 +204,7 @@ void sl_session_free(sl_session *s) {
     s->engine->backend->release(s->engine->backend, s->device_pages, max_pages(s->engine) * sizeof *s->device_pages);
     sl_engine_free(s->engine);
     free(s->sent_pages);
+    free(s->segments);
     free(s->state);
     free(s->logits);
     free(s);
@@ -167,7 +224,7 @@ int sl_session_truncate(sl_session *s, int n_tokens, sl_error *err) {
     if (n_tokens < 0 || n_tokens > s->kv.n_tokens)
         return sl_fail(err, SL_ERR_ARG, "truncate to %d tokens: the session has %d", n_tokens, s->kv.n_tokens);
     if (n_tokens < s->kv.n_tokens) s->has_logits = 0;
-    sl_kv_truncate(&s->engine->pool, &s->kv, n_tokens);
+    sl_session_cut_rows(s, n_tokens);
     for (int i = 0; i < s->engine->geom.n_layers; i++)
         if (s->state[i].data) s->engine->backend->clear(s->engine->backend, s->state[i].data, s->state[i].size);
     if (s->shadow_state) s->engine->backend->clear(s->engine->backend, s->shadow_state, s->shadow_size);
@@ -179,14 +236,24 @@ typedef int (*branch_fn)(sl_kv_pool *pool, const sl_kv_seq *src, sl_kv_seq *dst,
 static int branch(const sl_session *s, int n_tokens, uint32_t sequence, branch_fn fn, sl_session **out, sl_error *err) {
     if (n_tokens < 0 || n_tokens > s->kv.n_tokens)
         return sl_fail(err, SL_ERR_ARG, "fork at %d tokens: the session has %d", n_tokens, s->kv.n_tokens);
-    sl_session *made;
+    const struct sl_segment *across = segment_across(s, n_tokens);
+    if (across)
+        return sl_fail(err, SL_ERR_ARG,
+                       "fork at %d tokens: {attn_prefill} read the tokens %d to %d together, so another sequence cannot share "
+                       "a part of their rows; fork at %d or %d",
+                       n_tokens, across->first, across->end - 1, across->first, across->end);
+    sl_session *made = NULL;
     int rc = sl_session_new(s->engine, sequence, &made, err);
-    if (rc) return rc;
-    rc = fn(&s->engine->pool, &s->kv, &made->kv, n_tokens, err);
+    if (!rc && s->n_segments && !(made->segments = malloc((size_t)s->n_segments * sizeof *made->segments)))
+        rc = sl_fail(err, SL_ERR_MEMORY, "%d segments: out of memory", s->n_segments);
+    if (!rc) rc = fn(&s->engine->pool, &s->kv, &made->kv, n_tokens, err);
     if (rc) {
         sl_session_free(made);
         return rc;
     }
+    for (int i = 0; i < s->n_segments && s->segments[i].first < n_tokens; i++)
+        made->segments[made->n_segments++] = s->segments[i];
+    made->cap_segments = made->n_segments;
     if (s->has_logits && n_tokens == s->kv.n_tokens) {
         memcpy(made->logits, sl_session_logits(s, NULL), s->engine->model->config.n_vocab * sizeof *made->logits);
         made->has_logits = 1;

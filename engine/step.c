@@ -95,6 +95,7 @@ static int reserve_prefill(sl_session *s, const int32_t *ids, int n, sl_error *e
                        s->kv.n_tokens, e->n_ctx);
     int rc = check_ids(e, ids, n, err);
     if (!rc) rc = sl_session_sync_state(s, err);
+    if (!rc) rc = sl_session_reserve_segments(s, n, err);
     if (!rc) rc = sl_kv_reserve(&e->pool, &s->kv, s->kv.n_tokens + n, err);
     return rc;
 }
@@ -103,6 +104,16 @@ int sl_session_next_pass(const sl_session *s, int n) {
     const sl_engine *e = s->engine;
     int most = e->segment_tokens ? e->segment_tokens - s->kv.n_tokens % e->segment_tokens : e->prefill_chunk;
     return n < most ? n : most;
+}
+
+// Appends a pass of m tokens, which forward has run or queued.
+static void end_pass(sl_session *s, int m) {
+    sl_engine *e = s->engine;
+    if (e->segment_tokens) {
+        sl_session_add_segment(s, s->kv.n_tokens, m);
+        sl_prefill_pass_done(e, s->sequence, s->kv.n_tokens, m);
+    }
+    s->kv.n_tokens += m;
 }
 
 // 1: a prefill with a progress or cancel callback waits after the pass of m tokens that ends at token n_done of n. A device
@@ -123,14 +134,14 @@ static int prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *
         sl_batch pass = prefill_batch(s, ids + i, m);
         pass.n_out = i + m == n;
         e->model->config.arch->forward(&pass);
-        s->kv.n_tokens += m;
+        end_pass(s, m);
         if (!is_watched || !is_wait(e, i + m, m, n)) continue;
         rc = e->backend->finish(e->backend, err);
         if (!rc) sl_progress_report(progress, i + m, n);
     }
     int finished = e->backend->finish(e->backend, rc ? NULL : err);
     if (!rc) rc = finished;
-    if (rc) sl_kv_truncate(&e->pool, &s->kv, before);
+    if (rc) sl_session_cut_rows(s, before);
     return rc;
 }
 
@@ -185,7 +196,7 @@ static int prefill_logits(sl_session *s, const int32_t *ids, int n, float *logit
         pass.logits = NULL; // in groups, below
         pass.logits_mode = SL_LINEAR_PREFILL;
         e->model->config.arch->forward(&pass);
-        s->kv.n_tokens += m;
+        end_pass(s, m);
         for (int j = 0; !rc && j < m; j += most) {
             int rows = m - j < most ? m - j : most;
             rc = download_logits(e, &pass, j, rows, logits, err);
@@ -208,7 +219,7 @@ int sl_prefill_logits(sl_session *s, const int32_t *ids, int n, sl_logits_fn fn,
         sl_logits_before_step(e, NULL, 0, e->n_sequences); // after an error the session has its logits
         rc = prefill_logits(s, ids, n, logits, fn, ctx, progress, err);
         if (rc)
-            sl_kv_truncate(&e->pool, &s->kv, before);
+            sl_session_cut_rows(s, before);
         else {
             sl_session_build_extras(s);
             s->has_logits = 1;

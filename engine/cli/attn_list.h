@@ -14,8 +14,12 @@ typedef struct cli_attn_list {
     int n, cap;
 } cli_attn_list;
 
-// Without the flag the list is `dense`. SL_ERR_ARG: a method is named twice. The caller frees *out, also after an error.
-int cli_attn_list_parse(const cli_list *items, cli_attn_list *out, sl_error *err);
+// Parses a method; messages name `flag` in place of --attn.
+int cli_attn_parse(const char *flag, const char *text, sl_attn_spec *spec, sl_error *err);
+// The methods of `flag`; without the flag the list is `dense`. SL_ERR_ARG: a method is named twice. The caller frees *out, also
+// after an error.
+int cli_attn_list_parse(const char *flag, const cli_list *items, cli_attn_list *out, sl_error *err);
+int cli_attn_list_repeat(cli_attn_list *list, int times, sl_error *err); // the whole list, `times` times
 // For plots: methods that differ only in their budget lie on one curve. Returns the budget, the first parameter if it is S or
 // k, else NaN. name: the method without its budget. 'santa-is:S=64:proposal=int8' is 64 on curve 'santa-is:proposal=int8'.
 double cli_attn_curve(const cli_attn_list *list, int i, char name[CLI_ATTN_NAME]);

@@ -467,7 +467,10 @@ void cli_options_free(cli_options *o) {
     free(o->attn_layers.items);
     free(o->stats_attn.items);
     free(o->attns.items);
+    free(o->attn_prefill_layers.items);
+    free(o->attn_prefills.items);
     o->owned = o->stops = o->logit_bias = o->attn_layers = o->stats_attn = o->attns = (cli_list){0};
+    o->attn_prefill_layers = o->attn_prefills = (cli_list){0};
 }
 
 int cli_option_given(const cli_options *o, size_t field) {

@@ -1,7 +1,7 @@
 // engine/cli/records.c - see records.h.
 #include "engine/cli/records.h"
-#include "attention/attention.h"
 #include "engine/base/json.h"
+#include "engine/cli/attn_list.h"
 #include "engine/cli/error_text.h"
 #include "engine/cli/io.h"
 #include "engine/cli/logprobs.h"
@@ -47,10 +47,23 @@ static int check_prompt(const cli_records *r, const json_t *record, sl_error *er
     return 0;
 }
 
-// Checks the fields of a line. A method is only parsed: this model may still refuse it later.
+// Checks a field with a method, which is only parsed: this model may still refuse it later.
+static int check_attn(const cli_records *r, const json_t *record, const char *field, const char *flag, sl_error *err) {
+    const json_t *attn = sl_json_get(record, field);
+    const char *text = json_string_value(attn); // NULL: no string
+    sl_attn_spec spec;
+    sl_error why;
+    if (!attn) return 0;
+    if (!text || strlen(text) != json_string_length(attn))
+        return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: \"%s\": expected a string, as %s takes it", r->path, r->n_lines, field,
+                       flag);
+    if (!cli_attn_parse(flag, text, &spec, &why)) return 0;
+    return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: \"%s\": %.800s", r->path, r->n_lines, field, why.message);
+}
+
+// Checks the fields of a line.
 static int check_record(const cli_records *r, const json_t *record, sl_error *err) {
-    const json_t *attn = sl_json_get(record, "attn"), *seq = sl_json_get(record, "seq"),
-                 *logprobs = sl_json_get(record, "logprobs");
+    const json_t *seq = sl_json_get(record, "seq"), *logprobs = sl_json_get(record, "logprobs");
     if (r->kind == CLI_RECORDS_TEXTS) return check_text(r, record, err);
     int rc = check_prompt(r, record, err);
     if (rc) return rc;
@@ -61,12 +74,8 @@ static int check_record(const cli_records *r, const json_t *record, sl_error *er
         (!json_is_integer(logprobs) || json_integer_value(logprobs) < 0 || json_integer_value(logprobs) > CLI_MAX_LOGPROBS))
         return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: \"logprobs\": expected a whole number from 0 to %d", r->path,
                        r->n_lines, CLI_MAX_LOGPROBS);
-    if (!attn) return 0;
-    sl_attn_spec spec;
-    sl_error why = {.message = "expected a string, as --attn takes it"};
-    const char *text = json_string_value(attn); // NULL: no string
-    if (text && strlen(text) == json_string_length(attn) && !sl_attn_parse(text, &spec, &why)) return 0;
-    return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: \"attn\": %.800s", r->path, r->n_lines, cli_error_text(&why));
+    rc = check_attn(r, record, "attn", "--attn", err);
+    return rc ? rc : check_attn(r, record, "attn_prefill", "--attn-prefill", err);
 }
 
 static int plain_record(const cli_records *r, size_t n, json_t **out, sl_error *err) {
@@ -140,6 +149,10 @@ int cli_records_tokenize(cli_records *r, const sl_tokenizer *tok, const json_t *
 
 const char *cli_record_attn(const json_t *record) {
     return json_string_value(sl_json_get(record, "attn"));
+}
+
+const char *cli_record_attn_prefill(const json_t *record) {
+    return json_string_value(sl_json_get(record, "attn_prefill"));
 }
 
 const json_t *cli_record_logprobs(const json_t *record) {

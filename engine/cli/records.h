@@ -1,9 +1,10 @@
 // engine/cli/records.h - reads files of many prompts or texts, one per line: JSONL (--jsonl) or plain text (--prompts).
 //
 // A record of a prompt is an object with "prompt", or with "context" and "question" (set-up B: --attn decodes the question).
-// Optional fields: "id", "attn" (the method of this line), "seq" (the sequence number that keys its random numbers) and
-// "logprobs" (the number of alternatives for each generated token). A plain line becomes a record with "prompt" only. A record
-// of a text is an object with "text"; "id" is optional. Blank lines are skipped. Errors name file and line.
+// Optional fields: "id", "attn" (the method of this line), "attn_prefill" (its method for prefill), "seq" (the sequence number
+// that keys its random numbers) and "logprobs" (the number of alternatives for each generated token). A plain line becomes a
+// record with "prompt" only. A record of a text is an object with "text"; "id" is optional. Blank lines are skipped. Errors
+// name file and line.
 #ifndef SLEIGH_RECORDS_H
 #define SLEIGH_RECORDS_H
 
@@ -45,6 +46,7 @@ int cli_records_check(cli_records *r, int *n, sl_error *err);
 int cli_records_tokenize(cli_records *r, const sl_tokenizer *tok, const json_t *record, sl_ids *ids, int *n_shared,
                          sl_error *err);
 const char *cli_record_attn(const json_t *record);                          // NULL: the method of the flags
+const char *cli_record_attn_prefill(const json_t *record);                  // the same
 const json_t *cli_record_logprobs(const json_t *record);                    // an integer; NULL: --logprobs decides
 uint32_t cli_record_sequence(const json_t *record, uint32_t seq_id, int i); // "seq" of the record, else seq_id + i
 // Adds file and line to the message of an error, except SL_ERR_IO, whose message names a file already. Returns rc.

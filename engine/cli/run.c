@@ -1,6 +1,6 @@
 // engine/cli/run.c - see run.h.
 #include "engine/cli/run.h"
-#include "engine/cli/error_text.h"
+#include "engine/cli/attn_list.h"
 #include "engine/base/number.h"
 #include "engine/base/philox.h"
 #include "engine/cli/io.h"
@@ -190,9 +190,10 @@ static int has_param(const sl_attn_method *m, const char *name) {
     return 0;
 }
 
-// Parses --attn and applies the --PARAM flags that its method has.
-static int parse_attn(const cli_options *o, sl_attn_spec *spec, unsigned char *used, sl_error *err) {
-    int rc = sl_attn_parse(o->attn, spec, err);
+// Parses the method of a flag and applies the --PARAM flags that it has.
+static int parse_attn(const cli_options *o, const char *flag, const char *text, sl_attn_spec *spec, unsigned char *used,
+                      sl_error *err) {
+    int rc = cli_attn_parse(flag, text, spec, err);
     for (int i = 0; !rc && i < o->n_params; i++) {
         if (!has_param(spec->method, o->params[i].name)) continue;
         used[i] = 1;
@@ -229,21 +230,57 @@ static int complete_rule(const cli_options *o, const char *rule, sl_text *out, u
     return rc;
 }
 
-// Checks --attn, --attn-layer and --PARAM as far as possible without a model. plan: NULL, or the plan to fill.
-static int apply_attention(const cli_options *o, sl_attn_spec *spec, sl_attn_plan *plan, sl_error *err) {
-    unsigned char used[CLI_MAX_PARAMS] = {0};
-    int rc = parse_attn(o, spec, used, err);
+// Checks the method of a rule of --attn-prefill-layer. sl_attn_plan_set reports errors before the method.
+static int check_prefill_rule(const char *rule, sl_error *err) {
+    const char *text = strchr(rule, '=');
+    sl_attn_spec spec;
+    int rc = text ? cli_attn_parse("--attn-prefill-layer", text + 1, &spec, err) : 0;
+    if (rc || !text || strstr(sl_attn_phases(spec.method), "prefill")) return rc;
+    return sl_fail(err, SL_ERR_ARG, "--attn-prefill-layer %.64s: a method for decoding, which does not prefill", rule);
+}
+
+// Applies a rule of --attn-layer or --attn-prefill-layer; option: its name in messages. plan: NULL, or the plan to change.
+static int apply_rule(const cli_options *o, const char *option, const char *text, sl_attn_plan *plan, unsigned char *used,
+                      sl_error *err) {
+    sl_text rule = {0};
+    int rc = strcmp(option, "attn_prefill_layer") ? 0 : check_prefill_rule(text, err);
+    if (!rc) rc = complete_rule(o, text, &rule, used, err);
+    if (!rc && plan) rc = sl_attn_plan_set(plan, option, rule.data, err);
+    sl_text_free(&rule);
+    return rc;
+}
+
+// A flag for all layers, and the rules of its flag for layers.
+typedef struct attn_flags {
+    const char *flag, *text, *option; // option: the name of the rules in messages
+    const cli_list *rules;
+} attn_flags;
+
+// plan: NULL, or the plan to fill, whose n_layers is set.
+static int apply_flags(const cli_options *o, const attn_flags *f, sl_attn_spec *spec, sl_attn_plan *plan, unsigned char *used,
+                       sl_error *err) {
+    int rc = parse_attn(o, f->flag, f->text, spec, used, err);
     if (!rc && plan) {
         int n_layers = plan->n_layers;
         *plan = (sl_attn_plan){0};
         rc = sl_attn_plan_init(plan, n_layers, spec, err);
     }
-    for (int i = 0; !rc && i < o->attn_layers.n; i++) {
-        sl_text rule = {0};
-        rc = complete_rule(o, o->attn_layers.items[i], &rule, used, err);
-        if (!rc && plan) rc = sl_attn_plan_set(plan, rule.data, err);
-        sl_text_free(&rule);
-    }
+    for (int i = 0; !rc && i < f->rules->n; i++) rc = apply_rule(o, f->option, f->rules->items[i], plan, used, err);
+    return rc;
+}
+
+static int apply_prefill(const cli_options *o, sl_attn_plan *plan, unsigned char *used, sl_error *err) {
+    const attn_flags flags = {"--attn-prefill", o->attn_prefill, "attn_prefill_layer", &o->attn_prefill_layers};
+    sl_attn_spec spec;
+    return apply_flags(o, &flags, &spec, plan, used, err);
+}
+
+// Checks --attn, --attn-layer and --PARAM as far as possible without a model. plan: NULL, or the plan to fill.
+static int apply_attention(const cli_options *o, sl_attn_spec *spec, sl_attn_plan *plan, sl_error *err) {
+    const attn_flags flags = {"--attn", o->attn, "attn_layer", &o->attn_layers};
+    unsigned char used[CLI_MAX_PARAMS] = {0};
+    int rc = apply_flags(o, &flags, spec, plan, used, err);
+    if (!rc) rc = apply_prefill(o, NULL, used, err);
     for (int i = 0; !rc && i < o->n_params; i++)
         if (!used[i])
             rc = sl_fail(err, SL_ERR_ARG, "flag --%s: the chosen attention method (%s) has no such parameter",
@@ -281,6 +318,10 @@ static void format_plan(const sl_attn_plan *plan, char *buf, size_t size) {
 
 void cli_run_format_attention(const cli_run *run, char *buf, size_t size) {
     format_plan(&run->plan, buf, size);
+}
+
+void cli_run_format_prefill(const cli_run *run, char *buf, size_t size) {
+    format_plan(&run->prefill, buf, size);
 }
 
 static int default_sequences(const cli_options *o) {
@@ -350,7 +391,7 @@ int cli_run_set_attention_but(cli_run *run, const char *text, const cli_list *ru
     sl_attn_plan plan = {.n_layers = run->plan.n_layers};
     int rc = text ? sl_attn_parse(text, &spec, err) : apply_attention(run->options, &spec, &plan, err);
     if (!rc && text) rc = sl_attn_plan_init(&plan, run->plan.n_layers, &spec, err);
-    for (int i = 0; !rc && i < rules->n; i++) rc = sl_attn_plan_set(&plan, rules->items[i], err);
+    for (int i = 0; !rc && i < rules->n; i++) rc = sl_attn_plan_set(&plan, "attn_layer", rules->items[i], err);
     if (!rc) return apply_plan(run, &plan, err);
     sl_attn_plan_free(&plan);
     return rc;
@@ -430,6 +471,16 @@ static const char *name_of(const sl_attn_spec *spec) {
     return sl_attn_certifies_layer(spec) ? "the stated error of a layer" : spec->method->name;
 }
 
+// The first method of the flags for prefill that is not dense; NULL: there is none.
+static const char *sparse_prefill(const cli_options *o) {
+    const cli_list *lists[] = {&o->attn_prefills, &o->attn_prefill_layers};
+    if (strcmp(o->attn_prefill, "dense")) return o->attn_prefill;
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < lists[k]->n; i++)
+            if (strcmp(lists[k]->items[i], "dense")) return lists[k]->items[i];
+    return NULL;
+}
+
 const char *cli_pick_device(const cli_options *o, const sl_attn_spec *specs, int n) {
     const char *missing = o->stats ? "--stats (counts of single heads)" : NULL;
     if (strcmp(o->device, "auto")) return o->device;
@@ -441,28 +492,47 @@ const char *cli_pick_device(const cli_options *o, const sl_attn_spec *specs, int
         sl_attn_spec spec;
         if (text && !sl_attn_parse(text + 1, &spec, NULL) && !runs_on_gpu(&spec)) missing = name_of(&spec);
     }
-    if (!missing && strcmp(o->attn_prefill, "dense")) missing = o->attn_prefill;
+    if (!missing) missing = sparse_prefill(o);
     if (!missing) return "cuda";
     fprintf(stderr, "device: cpu, because a GPU does not offer %s\n", missing);
     return "cpu";
 }
 
-// --attn-prefill
-static int set_prefill(const cli_run *run, sl_engine *engine, sl_error *err) {
-    const cli_options *o = run->options;
-    sl_attn_spec spec;
-    sl_attn_plan plan;
-    sl_error why;
-    if (sl_attn_parse(o->attn_prefill, &spec, &why)) { // the text names --attn
-        const char *text = cli_error_text(&why);
-        return sl_fail(err, SL_ERR_ARG, "--attn-prefill%.900s", strncmp(text, "--attn", 6) ? text : text + 6);
-    }
-    int rc = sl_attn_plan_init(&plan, sl_model_config(run->model)->n_layers, &spec, err);
-    if (rc) return rc;
-    rc = sl_engine_set_prefill(engine, &plan, o->prefill_segment, err);
-    sl_attn_plan_free(&plan);
-    return rc;
+// ---- prefill ----
+
+// The observer of sparse prefills: the file of --stats, and run->prefill_into.
+static void observe_prefill(void *ctx, const sl_prefill_record *r) {
+    cli_run *run = ctx;
+    int n_heads = sl_model_config(run->model)->n_heads;
+    if (run->prefill_into) sl_prefill_report_add(&run->prefill_into[r->layer * n_heads + r->head], r->report);
+    cli_stats_prefill(&run->stats, r);
 }
+
+static int set_prefill(cli_run *run, sl_engine *engine, const char *text, const cli_list *rules, sl_error *err) {
+    unsigned char used[CLI_MAX_PARAMS];
+    sl_attn_spec spec;
+    sl_attn_plan plan = {.n_layers = sl_model_config(run->model)->n_layers};
+    int rc = text ? cli_attn_parse("--attn-prefill", text, &spec, err) : apply_prefill(run->options, &plan, used, err);
+    if (!rc && text) rc = sl_attn_plan_init(&plan, plan.n_layers, &spec, err);
+    for (int i = 0; !rc && rules && i < rules->n; i++) {
+        rc = check_prefill_rule(rules->items[i], err);
+        if (!rc) rc = sl_attn_plan_set(&plan, "attn_prefill_layer", rules->items[i], err);
+    }
+    if (!rc) rc = sl_engine_set_prefill(engine, &plan, run->options->prefill_segment, err);
+    if (rc) {
+        sl_attn_plan_free(&plan);
+        return rc;
+    }
+    sl_attn_plan_free(&run->prefill);
+    run->prefill = plan;
+    return 0;
+}
+
+int cli_run_set_prefill(cli_run *run, const char *text, const cli_list *rules, sl_error *err) {
+    return set_prefill(run, run->engine, text, rules, err);
+}
+
+// ---- the engine ----
 
 static int new_engine(cli_run *run, int n_ctx, int n_sequences, sl_engine **out, sl_error *err) {
     const cli_options *o = run->options;
@@ -477,7 +547,9 @@ static int new_engine(cli_run *run, int n_ctx, int n_sequences, sl_engine **out,
     cli_progress_begin(&bar, "upload", "tensors");
     int rc = sl_engine_new_planned(run->model, &options, &run->plan, out, err);
     cli_progress_end(&bar);
-    if (!rc) rc = set_prefill(run, *out, err);
+    if (!rc) rc = set_prefill(run, *out, NULL, NULL, err);
+    const sl_prefill_observer observer = {.fn = observe_prefill, .ctx = run, .n_rows = o->prefill_check};
+    if (!rc) rc = sl_engine_observe_prefill(*out, &observer, err);
     return rc ? rc : cli_stats_observe(&run->stats, *out, err);
 }
 
@@ -534,6 +606,7 @@ void cli_run_close(cli_run *run) {
     sl_engine_free(run->engine);
     sl_attn_plan_free(&run->requested);
     sl_attn_plan_free(&run->plan);
+    sl_attn_plan_free(&run->prefill);
     cli_auto_close(&run->attn_auto);
     free((void *)run->sampling.bias);
     sl_model_free(run->model);

@@ -19,8 +19,10 @@ typedef struct cli_run {
     const char *device; // the device in use; never auto
     sl_model *model;
     sl_engine *engine;
-    sl_attn_plan requested; // what the flags or the caller request
-    sl_attn_plan plan;      // the plan in use: `requested`, with each auto replaced by a method
+    sl_attn_plan requested;          // what the flags or the caller request
+    sl_attn_plan plan;               // the plan in use: `requested`, with each auto replaced by a method
+    sl_attn_plan prefill;            // the methods of prefill in use
+    sl_prefill_report *prefill_into; // [n_layers][n_heads] what sparse prefills add their reports to; NULL: nothing
     cli_auto attn_auto;
     int n_kv;             // prompt tokens, for which auto chooses; INT_MAX: no prompt yet
     sl_sampling sampling; // the run owns .bias
@@ -67,6 +69,10 @@ void cli_run_describe_attention(const cli_run *run, FILE *out);
 // Writes the plan: one specification, or "0=dense 1-31=santa-prop:S=128" if layers differ.
 enum { CLI_ATTN_TEXT = 16384 };
 void cli_run_format_attention(const cli_run *run, char *buf, size_t size);
+// The methods of later prefills. text NULL: those of the flags; else a method for all layers, then rules in the form of
+// --attn-prefill-layer.
+int cli_run_set_prefill(cli_run *run, const char *text, const cli_list *rules, sl_error *err);
+void cli_run_format_prefill(const cli_run *run, char *buf, size_t size); // as cli_run_format_attention
 
 int cli_check_device(const cli_options *o, sl_error *err); // SL_ERR_ARG: this build has no such --device
 int cli_need_model(const cli_options *o, sl_error *err);   // SL_ERR_ARG: --model is missing

@@ -2,6 +2,7 @@
 #include "engine/cli/timeline.h"
 #include "engine/cli/io.h"
 #include "engine/cli/output/certificates.h"
+#include "engine/cli/output/prefill_fields.h"
 #include "engine/cli/output/progress_bar.h"
 #include "engine/cli/process.h"
 #include "engine/cli/run.h"
@@ -27,6 +28,7 @@ void cli_timeline_close(cli_timeline *t) {
     sl_ids_free(&t->ids);
     sl_ids_free(&t->generated);
     sl_text_free(&t->piece);
+    free(t->prefill);
     cli_logprobs_free(&t->logprobs);
     *t = (cli_timeline){0};
 }
@@ -49,8 +51,25 @@ int cli_timeline_cut(cli_timeline *t, int n_tokens, sl_error *err) {
     t->n_prefill = t->n_feed = t->n_decode = t->n_generated = t->n_prompt = 0;
     t->prefill_ms = t->feed_ms = t->decode_ms = t->prefill_flops = 0;
     t->stopped = NULL;
+    free(t->prefill);
+    t->prefill = NULL;
     sl_engine_reset_stats(t->run->engine);
     return 0;
+}
+
+int cli_timeline_prefix(cli_timeline *t, const int32_t *ids, int n_prefill, int n, int *n_held, sl_error *err) {
+    int keep = cli_timeline_common(t, ids, n_prefill);
+    if (keep > *n_held) keep = *n_held;
+    if (keep == n) keep = n - 1; // repeat the last token: the session holds logits of another step
+    keep = sl_session_reusable(t->session, keep, n_prefill);
+    sl_prefill_report *kept = keep == n_prefill ? t->prefill : NULL; // of the rows that all stay
+    if (kept) t->prefill = NULL;
+    int rc = cli_timeline_cut(t, keep, err);
+    if (kept) t->prefill = kept;
+    *n_held = keep;
+    if (!rc) rc = cli_timeline_prefill(t, ids + keep, n_prefill - keep, err);
+    if (!rc) *n_held += t->n_prefill;
+    return rc;
 }
 
 int cli_timeline_set_sampling(cli_timeline *t, const sl_sampling *sampling, sl_error *err) {
@@ -87,11 +106,31 @@ static int record_token(cli_timeline *t, int32_t id, sl_error *err) {
     return rc ? rc : sl_ids_push(&t->ids, id, err);
 }
 
+// Makes t->prefill, when a layer does not prefill densely.
+static int new_prefill_reports(cli_timeline *t, sl_error *err) {
+    const sl_config *c = sl_model_config(t->run->model);
+    int n = c->n_layers * c->n_heads, is_sparse = 0;
+    for (int i = 0; i < t->run->prefill.n_layers; i++) is_sparse |= t->run->prefill.layer[i].method != &sl_method_dense;
+    if (!is_sparse || t->prefill) return 0;
+    t->prefill = malloc((size_t)n * sizeof *t->prefill);
+    if (!t->prefill) return sl_fail(err, SL_ERR_MEMORY, "reports of %d heads: out of memory", n);
+    for (int i = 0; i < n; i++) t->prefill[i] = sl_prefill_report_none();
+    return 0;
+}
+
+sl_prefill_report cli_timeline_prefill_total(const cli_timeline *t) {
+    const sl_config *c = sl_model_config(t->run->model);
+    sl_prefill_report all = sl_prefill_report_none();
+    for (int i = 0; t->prefill && i < c->n_layers * c->n_heads; i++) sl_prefill_report_add(&all, &t->prefill[i]);
+    return all;
+}
+
 // Prefills one pass at a time, to react to Ctrl+C in between. The logits do not depend on the passes.
 int cli_timeline_prefill(cli_timeline *t, const int32_t *ids, int n, sl_error *err) {
     cli_progress progress;
-    int rc = 0;
+    int rc = new_prefill_reports(t, err);
     double start = cli_now();
+    t->run->prefill_into = t->prefill;
     cli_progress_begin_prefill(&progress, t->run->model, sl_session_n_tokens(t->session));
     for (int i = 0, m; !rc && !t->stopped && i < n; i += m) {
         m = sl_session_next_pass(t->session, n - i);
@@ -103,6 +142,8 @@ int cli_timeline_prefill(cli_timeline *t, const int32_t *ids, int n, sl_error *e
         if (cli_interrupted()) t->stopped = "interrupted";
     }
     cli_progress_end(&progress);
+    t->run->prefill_into = NULL;
+    if (!rc) rc = cli_stats_check(&t->run->stats, err);
     t->prefill_ms += cli_now() - start;
     return rc;
 }
@@ -312,10 +353,8 @@ void cli_timeline_stats(const cli_timeline *t, FILE *out) {
     fprintf(out, "load: %.2f ms\n", run->load_ms);
     fprintf(out, "prefill: %.2f ms, %d tokens, %.2f tok/s, %.1f GFLOP/s\n", t->prefill_ms, t->n_prefill,
             cli_per_second(t->n_prefill, t->prefill_ms), cli_per_second(t->prefill_flops, t->prefill_ms) * 1e-9);
-    sl_prefill_report prefill = sl_engine_prefill_total(run->engine);
-    if (prefill.causal) share(out, "prefill_blocks", prefill.visited, prefill.causal);
-    if (prefill.kept >= 0)
-        fprintf(out, "prefill_kept: %.2f%% of the mass of a sampled row, at least\n", 100 * sl_prefill_kept(prefill));
+    const sl_prefill_report prefill = cli_timeline_prefill_total(t);
+    cli_prefill_print(&prefill, out);
     if (t->n_feed)
         fprintf(out, "feed: %.2f ms, %d tokens, %.2f tok/s\n", t->feed_ms, t->n_feed, cli_per_second(t->n_feed, t->feed_ms));
     fprintf(out, "decode: %.2f ms, %d steps, %.2f tok/s\n", t->decode_ms, t->n_decode,

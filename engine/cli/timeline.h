@@ -23,9 +23,10 @@ typedef struct cli_timeline {
     int n_prompt;                                 // tokens in the context when the generation began
     double prefill_ms, feed_ms, decode_ms;
     double prefill_flops;
-    const char *stopped; // the reason why the generation ended; NULL: it has not ended
-    sl_ids generated;    // all tokens sampled since cli_timeline_begin, an end token included
-    int n_logprobs;      // alternatives that `logprobs` records for each token of `generated`; -1: it records nothing
+    sl_prefill_report *prefill; // [n_layers][n_heads] of sparse prefills; NULL: there was none
+    const char *stopped;        // the reason why the generation ended; NULL: it has not ended
+    sl_ids generated;           // all tokens sampled since cli_timeline_begin, an end token included
+    int n_logprobs;             // alternatives that `logprobs` records for each token of `generated`; -1: it records nothing
     cli_logprobs logprobs;
     // output of the generated text
     sl_detok_stream detok;
@@ -38,7 +39,15 @@ int cli_timeline_open(cli_timeline *t, cli_run *run, uint32_t sequence, sl_error
 void cli_timeline_close(cli_timeline *t);
 // Keeps the first n_tokens. Resets counters, timings and the attention statistics of the engine.
 int cli_timeline_cut(cli_timeline *t, int n_tokens, sl_error *err);
-// Append tokens: prefill with dense attention, feed with one decode step per token. Ctrl+C ends them early and sets `stopped`.
+// Makes the session hold ids[0, n_prefill), as a prefill of these tokens leaves it, and prefills the tokens that it cannot
+// keep. n: tokens of the prompt. If all are prefilled, the session has the logits of the last one. At most n_held of its first
+// tokens were prefilled, the others decoded; the caller keeps *n_held for the next call and sets it to 0 when the session is
+// new.
+int cli_timeline_prefix(cli_timeline *t, const int32_t *ids, int n_prefill, int n, int *n_held, sl_error *err);
+// The sums over layers and heads.
+sl_prefill_report cli_timeline_prefill_total(const cli_timeline *t);
+// Append tokens: prefill with the methods of the run, feed with one decode step per token. Ctrl+C ends them early and sets
+// `stopped`.
 int cli_timeline_prefill(cli_timeline *t, const int32_t *ids, int n, sl_error *err);
 int cli_timeline_feed(cli_timeline *t, const int32_t *ids, int n, sl_error *err);
 // Generates until EOS, a stop string, --n-predict, a full context or Ctrl+C, and sets `stopped` to the reason. at_start: no
@@ -52,7 +61,7 @@ int cli_timelines_generate(cli_timeline *const *batch, int n, sl_error *err);
 // Samples later tokens with other parameters. After an error nothing changed.
 int cli_timeline_set_sampling(cli_timeline *t, const sl_sampling *sampling, sl_error *err);
 int cli_timeline_common(const cli_timeline *t, const int32_t *ids, int n); // length of the common prefix
-uint64_t cli_timeline_logits_hash(const cli_timeline *t); // of the last logits, also after a cut
+uint64_t cli_timeline_logits_hash(const cli_timeline *t);                  // of the last logits, also after a cut
 void cli_timeline_stats(const cli_timeline *t, FILE *out);
 
 // SL_ERR_CONTEXT, with both counts: a prompt of n tokens does not fit. SL_ERR_FORMAT: the prompt is empty.

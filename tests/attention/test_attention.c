@@ -156,8 +156,8 @@ static void plan_rules(void) {
     sl_attn_plan plan;
     sl_attn_spec all = parse("santa-prop:S=64");
     CHECK_OK(sl_attn_plan_init(&plan, 6, &all, &err), err);
-    CHECK_OK(sl_attn_plan_set(&plan, "0=dense", &err), err);
-    CHECK_OK(sl_attn_plan_set(&plan, "2-4=santa:S=9", &err), err);
+    CHECK_OK(sl_attn_plan_set(&plan, "attn_layer", "0=dense", &err), err);
+    CHECK_OK(sl_attn_plan_set(&plan, "attn_layer", "2-4=santa:S=9", &err), err);
     static const char *const want[] = {"dense", "santa-prop", "santa", "santa", "santa", "santa-prop"};
     for (int i = 0; i < 6; i++) CHECK_STR(plan.layer[i].method->name, want[i]);
     CHECK_INT(sl_attn_get(&plan.layer[3], "S"), 9);
@@ -170,7 +170,7 @@ static void plan_rules(void) {
         {"1=nothing", "unknown method"}, {"1x=dense", "LAYER=METHOD"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        CHECK_ERR(sl_attn_plan_set(&plan, bad[i].rule, &err), err, SL_ERR_ARG, bad[i].part);
+        CHECK_ERR(sl_attn_plan_set(&plan, "attn_layer", bad[i].rule, &err), err, SL_ERR_ARG, bad[i].part);
     for (int i = 0; i < 6; i++) CHECK_STR(plan.layer[i].method->name, want[i]); // a refused rule changes nothing
     sl_attn_plan_free(&plan);
 }
@@ -206,7 +206,7 @@ static void schedules(void) {
     }
     snprintf(comment, sizeof comment, "%070d5\n", 0); // one word, not layer 0 and S = 5
     CHECK_ERR(schedule(&plan, comment), err, SL_ERR_ARG, "line 1: expected \"LAYER S\"");
-    CHECK_OK(sl_attn_plan_set(&plan, "1=dense", &err), err);
+    CHECK_OK(sl_attn_plan_set(&plan, "attn_layer", "1=dense", &err), err);
     CHECK_ERR(schedule(&plan, "1 4\n"), err, SL_ERR_ARG, "no parameters");
     CHECK_ERR(sl_attn_plan_schedule(&plan, "/nowhere/schedule", &err), err, SL_ERR_IO, "/nowhere/schedule");
     sl_attn_plan_free(&plan);

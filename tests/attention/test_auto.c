@@ -190,8 +190,8 @@ static void plans(void) {
     CHECK_OK(sl_attn_parse("topk:k=4", &spec, &err), err);
     CHECK_OK(sl_attn_plan_init(&plan, 4, &spec, &err), err);
     CHECK(!sl_auto_in_plan(&plan));
-    CHECK_OK(sl_attn_plan_set(&plan, "1=auto", &err), err);
-    CHECK_OK(sl_attn_plan_set(&plan, "3=auto:epsilon=0.2", &err), err);
+    CHECK_OK(sl_attn_plan_set(&plan, "attn_layer", "1=auto", &err), err);
+    CHECK_OK(sl_attn_plan_set(&plan, "attn_layer", "3=auto:epsilon=0.2", &err), err);
     CHECK(sl_auto_in_plan(&plan));
     CHECK_OK(sl_auto_choose_plan(&t, &plan, 1, 100, &out, &err), err);
     CHECK(!sl_auto_in_plan(&out) && !strcmp(out.layer[0].method->name, "topk") && !strcmp(out.layer[2].method->name, "topk"));

@@ -201,7 +201,7 @@ static void sparse_prefill(void) {
     } cases[] = {{"sample:alpha_c=0.5:alpha_s=0.5", "prefill_kept: "},
                  {"vertical-slash:columns=4:slashes=8", "prefill_kept: "},
                  {"streaming:sink=4:window=20", NULL},
-                 {"xattention:threshold=0.3", NULL},
+                 {"xattention:stride=8:threshold=0.3", NULL},
                  {"threshold:lambda=0.5", NULL}};
     char text[8192], setup[256], blocks[256];
     snprintf(text, sizeof text, "%s", long_text(120));

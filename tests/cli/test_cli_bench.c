@@ -505,7 +505,7 @@ static void braces(void) {
     const cli_list list = {.items = flags, .n = 2}, none = {0};
     cli_attn_list found;
     sl_error e;
-    CHECK_OK(cli_attn_list_parse(&list, &found, &e), e);
+    CHECK_OK(cli_attn_list_parse("--attn", &list, &found, &e), e);
     CHECK_INT(found.n, 8);
     for (int i = 0; i < 8; i++) CHECK_STR(found.names[i], want[i]);
     CHECK(sl_attn_get(&found.specs[2], "S") == 1024 && sl_attn_get(&found.specs[6], "S") == 16);
@@ -515,12 +515,12 @@ static void braces(void) {
     CHECK(cli_attn_curve(&found, 7, name) == 128 && !strcmp(name, "topk"));
     CHECK(isnan(cli_attn_curve(&found, 0, name)) && !strcmp(name, "dense"));
     cli_attn_list_free(&found);
-    CHECK_OK(cli_attn_list_parse(&none, &found, &e), e);
+    CHECK_OK(cli_attn_list_parse("--attn", &none, &found, &e), e);
     CHECK(found.n == 1 && !strcmp(found.names[0], "dense"));
     cli_attn_list_free(&found);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         const cli_list one = {.items = (const char *[]){bad[i].text}, .n = 1};
-        int rc = cli_attn_list_parse(&one, &found, &e);
+        int rc = cli_attn_list_parse("--attn", &one, &found, &e);
         cli_attn_list_free(&found);
         CHECK_ERR(rc, e, SL_ERR_ARG, bad[i].part);
     }

@@ -175,7 +175,8 @@ static void generate_lines(void) {
         result r = RUN("generate", "-m", tiny(), "-p", long_text(40), "-n", "2", "--dense-prefix", "850", "--attn", methods[i]);
         add_lines(&printed, &r);
     }
-    result sparse = RUN("generate", "-m", tiny(), "-p", question, "-n", "2", "--attn-prefill", "sample");
+    result sparse =
+        RUN("generate", "-m", tiny(), "-p", question, "-n", "2", "--attn-prefill", "sample", "--prefill-check", "1");
     add_lines(&printed, &sparse);
     spill(in_tmp("prompts"), "The sky\n", 8);
     result r = RUN("generate", "-m", tiny(), "--prompts", in_tmp("prompts"), "-n", "2");
@@ -188,11 +189,17 @@ static void stats(void) {
     char file[256];
     names printed = {.n = 0};
     snprintf(file, sizeof file, "%s", in_tmp("stats"));
-    result r = RUN("generate", "-m", tiny(), "-p", question, "-n", "2", "--attn", "santa", "--stats", file, "--stats-error");
+    result r = RUN("generate", "-m", tiny(), "-p", question, "-n", "2", "--attn", "santa", "--stats", file, "--stats-error",
+                   "--attn-prefill", "sample");
     CHECK_GOOD(r);
     char *text = slurp(file, &n);
-    text[strcspn(text, "\n") + 1] = 0; // the lines have the same fields (cli_jsonl/stats_file)
+    char *step = strstr(text, "\"n_kv\"");
+    CHECK(step != NULL);
+    while (step[-1] != '\n') step--;
+    text[strcspn(text, "\n")] = 0; // the lines of each kind have the same fields (cli_jsonl/stats_file, cli_prefill/stats)
+    step[strcspn(step, "\n")] = 0;
     add_json(&printed, text);
+    add_json(&printed, step);
     check_fields("generate --stats", &printed);
 }
 
@@ -265,8 +272,8 @@ static void calibrate(void) {
 }
 
 #define COMPARE                                                                                                                \
-    "compare", "-m", tiny(), "-p", "The sky is", "-n", "3", "--attn", "santa:S=4,santa-pps:epsilon=0.3:certify=layer",         \
-        "--attention"
+    "compare", "-m", tiny(), "-p", "The sky is", "-n", "3", "--prefill-check", "1", "--attn-prefill", "sample", "--attn",      \
+        "santa:S=4,santa-pps:epsilon=0.3:certify=layer", "--attention"
 
 static void compare_methods(void) {
     result json = RUN(COMPARE, "-o", "json"), csv = RUN(COMPARE, "-o", "csv"), jsonl = RUN(COMPARE, "-o", "jsonl"),
@@ -276,7 +283,7 @@ static void compare_methods(void) {
     check_csv(&csv, &jsonl);
     check_columns("compare", &md);
     CHECK(!strncmp(md.out, "model: tiny (llama, ", 20));
-    CHECK_HAS(md.out, " KV bytes % | layer-steps certified % | stated error |\n");
+    CHECK_HAS(md.out, " prefill error | layer-steps certified % | stated error |\n");
     CHECK_HAS(section("compare"), "`switch`");
     md = RUN("compare", "-m", tiny(), "-p", "The sky is", "-n", "3", "--attn", "santa:S=4");
     CHECK_GOOD(md);

@@ -40,7 +40,7 @@ static void check_list(const char *text) {
     cli_list items = {.items = &text, .n = 1};
     cli_attn_list list;
     sl_error err = {0};
-    if (fuzz_ok(cli_attn_list_parse(&items, &list, &err), &err)) {
+    if (fuzz_ok(cli_attn_list_parse("--attn", &items, &list, &err), &err)) {
         for (int i = 0; i < list.n; i++) {
             char curve[CLI_ATTN_NAME];
             check_spec(&list.specs[i]);
@@ -62,7 +62,7 @@ static sl_attn_plan plan_of(const char *text) {
 static void check_rule(const char *text) {
     sl_attn_plan plan = plan_of("dense");
     sl_error err = {0};
-    if (fuzz_ok(sl_attn_plan_set(&plan, text, &err), &err))
+    if (fuzz_ok(sl_attn_plan_set(&plan, "attn_layer", text, &err), &err))
         for (int i = 0; i < LAYERS; i++) check_spec(&plan.layer[i]);
     sl_attn_plan_free(&plan);
 }

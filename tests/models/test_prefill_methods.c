@@ -28,7 +28,7 @@ static void set_prefill(model_fixture *r, const char *attn, const char *rule, in
     sl_attn_plan plan;
     CHECK_OK(sl_attn_parse(attn, &spec, &err), err);
     CHECK_OK(sl_attn_plan_init(&plan, sl_model_config(r->model)->n_layers, &spec, &err), err);
-    if (rule) CHECK_OK(sl_attn_plan_set(&plan, rule, &err), err);
+    if (rule) CHECK_OK(sl_attn_plan_set(&plan, "attn_prefill_layer", rule, &err), err);
     CHECK_OK(sl_engine_set_prefill(r->engine, &plan, segment, &err), err);
     sl_attn_plan_free(&plan);
 }
@@ -158,10 +158,162 @@ static void refused_prefill(void) {
     }
 }
 
+// ---- reuse of rows ----
+
+static sl_session *session_of(model_fixture *r, const int32_t *ids, int n) {
+    sl_session *s = model_fixture_session(r, 0);
+    CHECK_OK(sl_prefill(s, ids, n, NULL, &err), err);
+    return s;
+}
+
+// A segment is kept whole or not at all, and only for a prompt whose prefill has this segment too.
+static void reusable_rows(void) {
+    enum { N = 900 };
+    static const struct {
+        const char *attn;
+        int n, n_prefill, want;
+    } cases[] = {
+        // the session has the segments 0 to 511 and 512 to 899 of `sample`, then 2 decoded tokens
+        {"sample", 900, 900, 900}, {"sample", 899, 899, 512},         {"sample", 700, 900, 512},
+        {"sample", 900, 901, 512}, // a prefill of 901 tokens has the segment 512 to 900
+        {"sample", 600, 600, 512}, {"sample", 512, 512, 512},         {"sample", 400, 400, 0},
+        {"sample", 902, 0, 902},   {"sample", 901, 0, 901},           {"sample", 899, 0, 512},
+        {"sample", 100, 0, 0},     {"sample:chunk_n=2", 900, 900, 0}, // another method
+        {"dense", 900, 900, 0},
+    };
+    model_fixture r = open_with(256);
+    int32_t *ids = test_ids(N, r.n_vocab, test_seed);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        set_prefill(&r, "sample", NULL, 512);
+        sl_session *s = session_of(&r, ids, N);
+        for (int k = 0; k < 2; k++) CHECK_OK(sl_decode(&s, 1, ids, &err), err);
+        set_prefill(&r, cases[i].attn, NULL, 512);
+        int got = sl_session_reusable(s, cases[i].n, cases[i].n_prefill);
+        if (got != cases[i].want)
+            FAIL("%s: %d of %d tokens: expected %d, found %d", cases[i].attn, cases[i].n, cases[i].n_prefill, cases[i].want,
+                 got);
+        sl_session_free(s);
+    }
+    set_prefill(&r, "dense", NULL, 0);
+    sl_session *s = session_of(&r, ids, 77);
+    CHECK_INT(sl_session_reusable(s, 60, 100), 60);
+    set_prefill(&r, "sample", NULL, 512);
+    CHECK_INT(sl_session_reusable(s, 77, 77), 0); // rows of dense attention
+    CHECK_OK(sl_prefill(s, ids + 77, 100, NULL, &err), err);
+    set_prefill(&r, "dense", NULL, 0);
+    CHECK_INT(sl_session_reusable(s, 177, 177), 77);
+    sl_session_free(s);
+    model_fixture_close(&r);
+    free(ids);
+}
+
+// Another session never gets a part of a segment. A fork at a border has the bits of a session of its own.
+static void forks(void) {
+    enum { N = 900 };
+    model_fixture r = open_with(256);
+    int32_t *ids = test_ids(N, r.n_vocab, test_seed);
+    float *want = malloc(r.n_vocab * sizeof *want);
+    set_prefill(&r, "sample:alpha_c=0.6:alpha_s=0.6", NULL, 512);
+    sl_session *s = session_of(&r, ids, N), *fork = NULL;
+    CHECK_ERR(
+        sl_session_fork(s, 700, 0, &fork, &err), err, SL_ERR_ARG,
+        "fork at 700 tokens: attn_prefill read the tokens 512 to 899 together, so another sequence cannot share a part of "
+        "their rows; fork at 512 or 900");
+    CHECK_ERR(sl_session_copy(s, 1, 0, &fork, &err), err, SL_ERR_ARG, "fork at 0 or 512");
+    CHECK_OK(sl_session_fork(s, N, 0, &fork, &err), err);
+    CHECK(equal_bits(sl_session_logits(fork, NULL), sl_session_logits(s, NULL), r.n_vocab));
+    CHECK_INT(sl_session_reusable(fork, N, N), N);
+    CHECK_INT(sl_session_reusable(fork, N - 1, 0), 512);
+    memcpy(want, sl_session_logits(s, NULL), r.n_vocab * sizeof *want);
+    sl_session_free(fork);
+    CHECK_OK(sl_session_fork(s, 512, 0, &fork, &err), err);
+    CHECK_OK(sl_prefill(fork, ids + 512, N - 512, NULL, &err), err);
+    CHECK(equal_bits(sl_session_logits(fork, NULL), want, r.n_vocab));
+    sl_session_free(fork);
+    CHECK_OK(sl_session_truncate(s, 700, &err), err);
+    CHECK_INT(sl_session_reusable(s, 700, 0), 512);
+    CHECK_ERR(sl_session_fork(s, 700, 0, &fork, &err), err, SL_ERR_ARG, "fork at 512 or 700");
+    sl_session_free(s);
+    model_fixture_close(&r);
+    free(ids), free(want);
+}
+
+// ---- reports ----
+
+typedef struct seen {
+    int n, n_heads;
+    sl_prefill_report sum;
+} seen;
+
+static void see(void *ctx, const sl_prefill_record *r) {
+    seen *x = ctx;
+    int first = 3 * x->n_heads; // in the last layer, the first segment does not attend
+    CHECK_INT(r->layer * x->n_heads + r->head, x->n < first ? x->n : x->n - first);
+    CHECK_INT(r->position, x->n < first ? 0 : 512);
+    CHECK_INT(r->n_tokens, r->position ? 388 : 512);
+    CHECK(r->sequence == 0 && r->report->visited <= r->report->causal);
+    sl_prefill_report_add(&x->sum, r->report);
+    x->n++;
+}
+
+// An observer gets each segment, layer and head once, and the checks of rows say what is right for two masks.
+static void observed(void) {
+    static const struct {
+        const char *attn;
+        int is_full;
+    } cases[] = {{"streaming:window=1024", 1}, {"sample:alpha_c=0.4:alpha_s=0.4", 0}, {"threshold:lambda=0.3", 0}};
+    model_fixture r = open_with(200), plain = open_with(200);
+    const sl_config *c = sl_model_config(r.model);
+    int32_t *ids = test_ids(900, r.n_vocab, test_seed);
+    CHECK_INT(c->n_layers, 4);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        seen x = {.n_heads = c->n_heads, .sum = sl_prefill_report_none()};
+        CHECK_OK(sl_engine_observe_prefill(r.engine, &(sl_prefill_observer){see, &x, 5}, &err), err);
+        set_prefill(&r, cases[i].attn, NULL, 512), set_prefill(&plain, cases[i].attn, NULL, 512);
+        sl_engine_reset_stats(r.engine);
+        sl_session *s = session_of(&r, ids, 900), *t = session_of(&plain, ids, 900);
+        CHECK(equal_bits(sl_session_logits(s, NULL), sl_session_logits(t, NULL), r.n_vocab));
+        CHECK_INT(x.n, 7 * c->n_heads);
+        sl_prefill_report all = sl_engine_prefill_total(r.engine);
+        CHECK(all.visited == x.sum.visited && all.causal == x.sum.causal && all.kept == x.sum.kept);
+        CHECK(all.measured == x.sum.measured && all.n_errors == x.sum.n_errors && all.error_max == x.sum.error_max);
+        // 5 rows of each segment and head in 3 layers; in the last layer only the last block attends, with one of the 5 rows
+        CHECK_INT(all.n_errors, 31 * c->n_heads);
+        CHECK((all.measured == SL_MASK_NOT_SAMPLED) == !strncmp(cases[i].attn, "threshold", 9));
+        if (cases[i].is_full)
+            CHECK(all.measured == 1 << SL_SHARE_BITS && all.error_max < 1e-5 && sl_prefill_density(&all) == 1);
+        else
+            CHECK(all.measured < 1 << SL_SHARE_BITS && sl_prefill_error(&all) > 1e-4 &&
+                  all.error_max >= sl_prefill_error(&all));
+        sl_session_free(s), sl_session_free(t);
+    }
+    CHECK_OK(sl_engine_observe_prefill(r.engine, NULL, &err), err);
+    model_fixture_close(&r), model_fixture_close(&plain);
+    free(ids);
+}
+
+// A segment without sampled rows (its scores are not numbers) does not forget the least share of the others.
+static void sums_of_reports(void) {
+    sl_prefill_report all = sl_prefill_report_none(), some = all, none = all;
+    CHECK(isnan(sl_prefill_share(all.kept)) && isnan(sl_prefill_density(&all)) && isnan(sl_prefill_error(&all)));
+    some.kept = 1 << 22, some.measured = 1 << 21, some.n_errors = 2, some.errors = 3, some.error_max = 2;
+    none.visited = 5, none.causal = 10;
+    sl_prefill_report_add(&all, &none), sl_prefill_report_add(&all, &some), sl_prefill_report_add(&all, &none);
+    CHECK(all.kept == 1 << 22 && all.measured == 1 << 21 && all.visited == 10 && all.causal == 20);
+    CHECK(sl_prefill_share(all.kept) == 0.25 && sl_prefill_error(&all) == 1.5 && all.error_max == 2);
+    some.kept = 1 << 20, some.error_max = NAN;
+    sl_prefill_report_add(&all, &some), sl_prefill_report_add(&all, &none);
+    CHECK(all.kept == 1 << 20 && isnan(all.error_max));
+}
+
 static const test_case cases[] = {
     {"full-masks-are-dense", 0, full_masks},
     {"chunks", 0, sparse_chunks},
     {"refused", 0, refused_prefill},
+    {"reusable-rows", 0, reusable_rows},
+    {"forks", 0, forks},
+    {"observed", 0, observed},
+    {"sums-of-reports", 0, sums_of_reports},
     {0},
 };
 const test_suite suite_prefill_methods = {"prefill_methods", cases};

@@ -206,7 +206,7 @@ int cli_bench_open(cli_bench *b, const cli_options *o, const cli_bench_plan *pla
     sl_config config;
     int rc = cli_need_model(o, err);
     if (!rc) rc = cli_check_device(o, err);
-    if (!rc) rc = cli_attn_list_parse(&o->attns, &b->attn, err);
+    if (!rc) rc = cli_attn_list_parse("--attn", &o->attns, &b->attn, err);
     if (!rc) rc = cli_read_config(o, &config, err);
     if (!rc) rc = check_depths(plan, config.n_ctx, err);
     if (!rc) b->device = cli_pick_device(o, b->attn.specs, b->attn.n);

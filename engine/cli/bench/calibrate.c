@@ -140,7 +140,7 @@ typedef enum { IS_ERROR, LEAVE_OUT, LEAVE_OUT_AND_SAY } if_not_offered;
 static int list_specs(const cli_list *methods, if_not_offered rule, const sl_attn_geom *geom, int on_gpu, sl_auto_table *t,
                       sl_error *err) {
     cli_attn_list list;
-    int rc = cli_attn_list_parse(methods, &list, err);
+    int rc = cli_attn_list_parse("--attn", methods, &list, err);
     t->specs[t->n_specs++] = (sl_attn_spec){.method = &sl_method_dense};
     for (int i = 0; !rc && i < list.n; i++) {
         sl_error why;

@@ -106,7 +106,7 @@ static int add_sizes(plan *p, const cli_options *o, sl_error *err) {
 
 static int add_methods(plan *p, const cli_options *o, sl_error *err) {
     cli_attn_list *list = &p->methods;
-    int rc = cli_attn_list_parse(&o->attns, list, err);
+    int rc = cli_attn_list_parse("--attn", &o->attns, list, err);
     if (!rc && list->n > MAX_METHODS) rc = sl_fail(err, SL_ERR_ARG, "--attn: expected at most %d methods", MAX_METHODS);
     for (int i = 0; !rc && i < list->n; i++)
         if (!sl_attn_on_gpu(&list->specs[i]))

@@ -78,6 +78,7 @@ static int generate(chat *c, sl_error *err) {
     if (!rc) {
         int n = (int)ids.n, keep = cli_timeline_common(&c->t, ids.data, n);
         if (keep == n) keep = n - 1; // repeat the last token: the session holds logits of another step
+        keep = sl_session_reusable(c->t.session, keep, 0);
         rc = cli_run_set_prompt(&c->run, n, err);
         if (!rc) rc = cli_timeline_cut(&c->t, keep, err);
         if (!rc) rc = cli_timeline_prefill(&c->t, ids.data + keep, n - keep, err);

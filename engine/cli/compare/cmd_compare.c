@@ -101,6 +101,8 @@ static int read_record(compare *c, const json_t *record, sl_error *err) {
     p->id = json_incref(sl_json_get(record, "id"));
     if (cli_record_attn(record))
         return sl_fail(err, SL_ERR_FORMAT, "\"attn\": not supported here; give the methods with --attn");
+    if (cli_record_attn_prefill(record))
+        return sl_fail(err, SL_ERR_FORMAT, "\"attn_prefill\": not supported here; give the methods with --attn-prefill");
     if (reference && !json_is_string(reference)) return sl_fail(err, SL_ERR_FORMAT, "\"reference\": expected a string");
     if (!reference && !c->o->texts)
         return sl_fail(err, SL_ERR_FORMAT, "expected \"reference\", whose tokens --no-texts scores");
@@ -132,10 +134,11 @@ static int batch_of(const compare *c) { // prompts whose next tokens are decoded
 }
 
 // Opens an engine with a context for the longest prompt and its answer, and with pages for the forks of the dense path. Forks
-// share the pages of their prefix, so long prompts need pages of about two sequences.
+// share the pages of their prefix, so long prompts need pages of about two sequences, and one for each sparse prefill.
 static int open_engine(compare *c, sl_error *err) {
     size_t limit = (size_t)sl_model_config(c->run.model)->n_ctx, n_ctx = 0;
-    int most = 0; // pages of a prompt
+    int most = 0, n_sparse = 0; // most: pages of a prompt; n_sparse: prefixes beside the dense one
+    for (int i = 0; i < c->prefills.n; i++) n_sparse += strcmp(c->prefills.names[i], "dense") != 0;
     for (int i = 0; i < c->n_prompts; i++) {
         const compare_prompt *p = &c->prompts[i];
         size_t n = p->ids.n + (c->o->texts ? (size_t)c->o->n_predict : 0);
@@ -146,7 +149,8 @@ static int open_engine(compare *c, sl_error *err) {
     for (int i = 0; i < c->n_prompts; i++) {
         const compare_prompt *p = &c->prompts[i];
         int from = p->reference.n && p->n_before < p->n_dense ? p->n_before : p->n_dense;
-        int own = pages(n_ctx) - from / SL_PAGE + 1, need = pages((size_t)p->n_dense) + (c->attn.n + 1) * own;
+        int own = pages(n_ctx) - from / SL_PAGE + 1,
+            need = (1 + n_sparse) * pages((size_t)p->n_dense) + (c->attn.n + 1) * own + 1;
         if (need > most) most = need;
     }
     int n_batch = batch_of(c), n_sequences = (n_batch * most + pages(n_ctx) - 1) / pages(n_ctx);
@@ -158,9 +162,16 @@ static int new_methods(compare *c, sl_error *err) {
     const sl_config *config = sl_model_config(c->run.model);
     c->methods = calloc(c->attn.n, sizeof *c->methods);
     c->profiles = calloc((size_t)config->n_layers * config->n_heads, sizeof *c->profiles);
-    int rc = c->methods && c->profiles ? 0 : sl_fail(err, SL_ERR_MEMORY, "%d methods: out of memory", c->attn.n);
+    size_t n_reports = (size_t)c->prefills.n * config->n_layers * config->n_heads;
+    c->prefill_heads = malloc(n_reports * sizeof *c->prefill_heads);
+    c->prefill_ms = calloc(c->prefills.n, sizeof *c->prefill_ms);
+    c->n_timed = calloc(c->prefills.n, sizeof *c->n_timed);
+    for (size_t i = 0; c->prefill_heads && i < n_reports; i++) c->prefill_heads[i] = sl_prefill_report_none();
+    int ok = c->methods && c->profiles && c->prefill_heads && c->prefill_ms && c->n_timed;
+    int rc = ok ? 0 : sl_fail(err, SL_ERR_MEMORY, "%d methods: out of memory", c->attn.n);
     for (int i = 0; !rc && i < c->attn.n; i++) {
         c->methods[i].text = c->attn.names[i];
+        c->methods[i].prefill = c->prefills.names[compare_prefill_of(c, i)];
         c->methods[i].heads = calloc((size_t)config->n_layers * config->n_heads, sizeof *c->methods[i].heads);
         if (!c->methods[i].heads) rc = sl_fail(err, SL_ERR_MEMORY, "errors of the heads: out of memory");
     }
@@ -170,13 +181,14 @@ static int new_methods(compare *c, sl_error *err) {
 // ---- all prompts ----
 
 static void describe(const compare *c) {
+    const char *how = compare_lists_prefill(c) ? " with each method of --attn-prefill" : " with dense attention";
     cli_run_describe(&c->run, stderr);
     for (int i = 0; i < c->n_prompts; i++)
         if (c->prompts[i].n_dense < (int)c->prompts[i].ids.n) {
-            fprintf(stderr, "setup: B, prefill of contexts with dense attention; the methods decode questions and answers\n");
+            fprintf(stderr, "setup: B, prefill of contexts%s; the methods decode questions and answers\n", how);
             return;
         }
-    fprintf(stderr, "setup: A, prefill of prompts with dense attention; the methods decode the answers\n");
+    fprintf(stderr, "setup: A, prefill of prompts%s; the methods decode the answers\n", how);
 }
 
 static void describe_switches(const compare *c) {
@@ -208,9 +220,12 @@ static void values_of(compare_method *m, cli_values *out[N_VALUES]) {
 
 // The figures before a prompt, to remove a prompt that was interrupted.
 typedef struct mark {
-    compare_method *methods;   // [attn.n]
-    compare_head *heads;       // [attn.n][n_heads]
-    sl_attn_profile *profiles; // [n_heads]
+    compare_method *methods;          // [attn.n]
+    compare_head *heads;              // [attn.n][n_heads]
+    sl_attn_profile *profiles;        // [n_heads]
+    sl_prefill_report *prefill_heads; // [prefills.n][n_heads]
+    double *prefill_ms;               // [prefills.n]
+    int *n_timed;                     // [prefills.n]
     cli_values dense_nll[N_PARTS], dense_text_nll;
     int n_steps;
     size_t n_heads; // of all layers
@@ -222,19 +237,29 @@ static int new_mark(const compare *c, mark *k, sl_error *err) {
     k->methods = calloc(c->attn.n, sizeof *k->methods);
     k->heads = calloc(c->attn.n * k->n_heads, sizeof *k->heads);
     k->profiles = calloc(k->n_heads, sizeof *k->profiles);
-    return k->methods && k->heads && k->profiles ? 0 : sl_fail(err, SL_ERR_MEMORY, "%d methods: out of memory", c->attn.n);
+    k->prefill_heads = calloc(c->prefills.n * k->n_heads, sizeof *k->prefill_heads);
+    k->prefill_ms = calloc(c->prefills.n, sizeof *k->prefill_ms);
+    k->n_timed = calloc(c->prefills.n, sizeof *k->n_timed);
+    int ok = k->methods && k->heads && k->profiles && k->prefill_heads && k->prefill_ms && k->n_timed;
+    return ok ? 0 : sl_fail(err, SL_ERR_MEMORY, "%d methods: out of memory", c->attn.n);
 }
 
 static void free_mark(mark *k) {
     free(k->methods);
     free(k->heads);
     free(k->profiles);
+    free(k->prefill_heads);
+    free(k->prefill_ms);
+    free(k->n_timed);
 }
 
 static void take_mark(const compare *c, mark *k) {
     memcpy(k->methods, c->methods, c->attn.n * sizeof *k->methods);
     memcpy(k->dense_nll, c->dense_nll, sizeof k->dense_nll);
     memcpy(k->profiles, c->profiles, k->n_heads * sizeof *k->profiles);
+    memcpy(k->prefill_heads, c->prefill_heads, c->prefills.n * k->n_heads * sizeof *k->prefill_heads);
+    memcpy(k->prefill_ms, c->prefill_ms, c->prefills.n * sizeof *k->prefill_ms);
+    memcpy(k->n_timed, c->n_timed, c->prefills.n * sizeof *k->n_timed);
     k->dense_text_nll = c->dense_text_nll, k->n_steps = c->n_steps;
     for (int i = 0; i < c->attn.n; i++) memcpy(k->heads + i * k->n_heads, c->methods[i].heads, k->n_heads * sizeof *k->heads);
 }
@@ -250,11 +275,14 @@ static void back_to_mark(compare *c, mark *k) {
         values_of(m, now), values_of(before, then);
         for (int j = 0; j < N_VALUES; j++) cut_values(now[j], then[j]);
         m->n_identical = before->n_identical, m->read = before->read, m->forced = before->forced;
-        m->outputs.n = before->outputs.n;
+        m->outputs.n = before->outputs.n, m->feed_ms = before->feed_ms;
         memcpy(m->tiles, before->tiles, sizeof m->tiles);
         memcpy(m->heads, k->heads + i * k->n_heads, k->n_heads * sizeof *k->heads);
     }
     memcpy(c->profiles, k->profiles, k->n_heads * sizeof *k->profiles);
+    memcpy(c->prefill_heads, k->prefill_heads, c->prefills.n * k->n_heads * sizeof *k->prefill_heads);
+    memcpy(c->prefill_ms, k->prefill_ms, c->prefills.n * sizeof *k->prefill_ms);
+    memcpy(c->n_timed, k->n_timed, c->prefills.n * sizeof *k->n_timed);
     for (int j = 0; j < N_PARTS; j++) cut_values(&c->dense_nll[j], &k->dense_nll[j]);
     cut_values(&c->dense_text_nll, &k->dense_text_nll);
     c->n_steps = k->n_steps;
@@ -321,6 +349,9 @@ static void close_compare(compare *c) {
     for (int j = 0; j < N_PARTS; j++) cli_values_free(&c->dense_nll[j]);
     cli_values_free(&c->dense_text_nll);
     free(c->profiles);
+    free(c->prefill_heads);
+    free(c->prefill_ms);
+    free(c->n_timed);
     free_answer(&c->dense);
     json_decref(c->rows);
     eval_prompter_free(&c->prompter);
@@ -336,6 +367,7 @@ static int run_compare(compare *c, sl_error *err) {
     describe(c);
     cli_catch_interrupt(1);
     rc = run_prompts(c, err);
+    sl_session_free(c->dense_prefix);
     cli_timeline_close(&c->t);
     return rc;
 }
@@ -348,7 +380,10 @@ int cmd_compare(const cli_options *flags, sl_error *err) {
     int n_records, is_open = 0, rc = cli_need_model(&o, err);
     if (!rc) rc = check_flags(&o, err);
     if (!rc && !o.attns.n) rc = sl_fail(err, SL_ERR_ARG, "flag --attn is required: give the methods, separated by commas");
-    if (!rc) rc = cli_attn_list_parse(&o.attns, &c.attn, err);
+    if (!rc) rc = cli_attn_list_parse("--attn", &o.attns, &c.attn, err);
+    c.n_decode = c.attn.n;
+    if (!rc) rc = cli_attn_list_parse("--attn-prefill", &o.attn_prefills, &c.prefills, err);
+    if (!rc) rc = cli_attn_list_repeat(&c.attn, c.prefills.n, err);
     if (!rc && o.parallel > 1 && sl_auto_in_plan(&(sl_attn_plan){.n_layers = c.attn.n, .layer = c.attn.specs}))
         rc =
             sl_fail(err, SL_ERR_ARG, "--parallel %d: auto chooses a method for each prompt; expected --parallel 1", o.parallel);
@@ -377,6 +412,7 @@ int cmd_compare(const cli_options *flags, sl_error *err) {
     close_compare(&c);
     if (is_open) cli_run_close(&c.run);
     cli_attn_list_free(&c.attn);
+    cli_attn_list_free(&c.prefills);
     cli_records_close(&records);
     sl_text_free(&text);
     sl_text_free(&reference);

@@ -1,6 +1,6 @@
 // engine/cli/compare/compare.h - the state of sleigh compare, which its files share: cmd_compare.c (prompts and order of work),
-// compare_runs.c (runs of one prompt), compare_heads.c (heads and attention on the states of the dense run), compare_forced.c
-// (next tokens), compare_rows.c (figures), compare_print.c (output) and compare_plot.c (plots).
+// compare_runs.c (runs of one prompt), compare_prefix.c (its prefix), compare_heads.c (heads and attention on the states of the
+// dense run), compare_forced.c (next tokens), compare_rows.c (figures), compare_print.c (output) and compare_plot.c (plots).
 #ifndef SLEIGH_COMPARE_H
 #define SLEIGH_COMPARE_H
 
@@ -53,6 +53,8 @@ typedef struct compare_outputs {
 
 typedef struct compare_method {
     const char *text;                  // specification
+    const char *prefill;               // specification of its prefill
+    double feed_ms;                    // of all free runs: decode steps of the prompts' tokens after the prefix
     compare_answer answer;             // to the current prompt
     cli_values agreement;              // per prompt: share of equal tokens
     cli_values prefix;                 // per prompt: tokens before the first different one
@@ -72,13 +74,19 @@ typedef struct compare {
     cli_run run;
     cli_timeline t;
     cli_model_name name;
-    cli_attn_list attn;
+    cli_attn_list attn; // the n_decode methods of --attn, once for each method of --attn-prefill
+    cli_attn_list prefills;
+    int n_decode;
     eval_prompter prompter;
     compare_prompt *prompts;     // [n_prompts]
     int n_prompts, n_references; // prompts with a reference
     int is_partial;              // 1: an interruption left out the last prompts
     cli_progress progress;
-    int n_held; // first tokens of the session that dense attention prefilled
+    int n_held;                       // first tokens of the session that were prefilled
+    sl_session *dense_prefix;         // the prefix of the current prompt, prefilled densely
+    sl_prefill_report *prefill_heads; // [prefills.n][n_layers][n_heads]
+    double *prefill_ms;               // [prefills.n] of all prefills that began with the first token
+    int *n_timed;                     // [prefills.n] their number
     compare_answer dense;
     cli_values dense_nll[N_PARTS];
     cli_values dense_text_nll; // per prompt: mean negative log-likelihood of the answer's tokens under dense attention
@@ -91,5 +99,12 @@ typedef struct compare {
     double switch_ms, first_ms, other_ms;
     json_t *rows; // -o json: one object per prompt
 } compare;
+
+static inline int compare_prefill_of(const compare *c, int method) { // index in c->prefills
+    return method / c->n_decode;
+}
+static inline int compare_lists_prefill(const compare *c) { // 1: the tables show the prefill
+    return c->o->attn_prefills.n > 0;
+}
 
 #endif

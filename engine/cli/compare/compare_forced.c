@@ -7,6 +7,7 @@
 // result.
 #include "engine/cli/compare/compare_forced.h"
 #include "engine/backend/backend.h"
+#include "engine/cli/compare/compare_prefix.h"
 #include "engine/cli/io.h"
 #include "engine/cli/output/progress_bar.h"
 #include "engine/cli/process.h"
@@ -84,6 +85,16 @@ void compare_forced_free(compare_forced *f) {
     free(f);
 }
 
+// Makes the sessions of the methods with one method for prefill.
+static int fork_methods(compare *c, lane *l, int prefill, sl_error *err) {
+    const compare_path *path = &l->path;
+    int is_dense = !strcmp(c->prefills.names[prefill], "dense"), first = 1 + prefill * c->n_decode;
+    int rc = is_dense ? 0 : compare_hold_prefix(c, prefill, path->ids, path->from, path->n, err);
+    for (int i = first; !rc && i < first + c->n_decode; i++)
+        rc = sl_session_fork(is_dense ? c->dense_prefix : c->t.session, path->from, l->prompt->sequence, &l->sessions[i], err);
+    return rc;
+}
+
 int compare_forced_add(compare_forced *f, compare_prompt *p, const compare_path *path, sl_error *err) {
     SL_CHECK(f->n_lanes < f->cap_lanes);
     lane *l = &f->lanes[f->n_lanes++];
@@ -92,7 +103,8 @@ int compare_forced_add(compare_forced *f, compare_prompt *p, const compare_path 
     l->sessions = calloc(n, sizeof *l->sessions);
     l->scores = calloc((size_t)n * l->n_steps + 1, sizeof *l->scores);
     if (!l->sessions || !l->scores) return sl_fail(err, SL_ERR_MEMORY, "scores of %d steps: out of memory", l->n_steps);
-    for (int i = 0; !rc && i < n; i++) rc = sl_session_fork(f->c->t.session, path->from, p->sequence, &l->sessions[i], err);
+    if (!rc) rc = sl_session_fork(f->c->dense_prefix, path->from, p->sequence, &l->sessions[0], err);
+    for (int k = f->c->prefills.n - 1; !rc && k >= 0; k--) rc = fork_methods(f->c, l, k, err); // the session holds the last one
     return rc;
 }
 

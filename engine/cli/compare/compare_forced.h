@@ -19,7 +19,7 @@ typedef struct compare_forced compare_forced;
 
 int compare_forced_new(compare *c, int n_prompts, compare_forced **out, sl_error *err);
 void compare_forced_free(compare_forced *f);
-// Adds a prompt to the batch. c->t.session must hold the dense prefix; it may change later. Takes over path->own.
+// Adds a prompt to the batch: each method gets a fork of its prefix, dense attention of c->dense_prefix. Takes over path->own.
 int compare_forced_add(compare_forced *f, compare_prompt *p, const compare_path *path, sl_error *err);
 // Runs the batch. Adds the values of the next-tokens comparison, prompt by prompt.
 int compare_forced_run(compare_forced *f, sl_error *err);

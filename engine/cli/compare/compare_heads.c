@@ -49,20 +49,23 @@ static void add_profile(compare *c, const sl_attn_record *r) {
 // Receives, for each layer, the heads of dense attention, which runs, and then the heads of each method in order.
 static void observe(void *ctx, const sl_attn_record *r) {
     compare *c = ctx;
-    int n_heads = sl_model_config(c->run.model)->n_heads, n_methods = c->o->heads ? c->attn.n : 0;
+    int n_heads = sl_model_config(c->run.model)->n_heads, n_methods = c->o->heads ? c->n_decode : 0;
     int which = c->n_observed++ / n_heads % (n_methods + 1) - 1;
     if (which < 0) {
         c->n_steps += r->layer == 0 && r->head == 0;
         if (r->profile) add_profile(c, r);
         return;
     }
-    if (!c->observe_rc) c->observe_rc = add_record(&c->methods[which], r, n_heads);
-    if (r->layer == sl_model_config(c->run.model)->n_layers - 1) add_tiles(&c->methods[which], r->report);
+    for (int i = which; i < c->attn.n;
+         i += c->n_decode) { // the method with each prefill: the states are those of dense prefill
+        if (!c->observe_rc) c->observe_rc = add_record(&c->methods[i], r, n_heads);
+        if (r->layer == sl_model_config(c->run.model)->n_layers - 1) add_tiles(&c->methods[i], r->report);
+    }
 }
 
 // Observes the methods, with the choice of auto for the current prompt.
 int compare_observe_begin(compare *c, sl_error *err) {
-    const sl_attn_plan listed = {.n_layers = c->attn.n, .layer = c->attn.specs};
+    const sl_attn_plan listed = {.n_layers = c->n_decode, .layer = c->attn.specs};
     sl_attn_plan shadows;
     c->n_observed = 0;
     if (!compare_observes(c)) return 0;

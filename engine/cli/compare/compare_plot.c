@@ -21,7 +21,7 @@ static double field(const json_t *row, const char *name) {
 // Curves of the methods with a budget.
 static int error_curves(const compare *c, const json_t *rows, cli_curves *out, sl_error *err) {
     int rc = 0;
-    for (int i = 0; !rc && i < c->attn.n; i++) {
+    for (int i = 0; !rc && i < c->n_decode; i++) {
         char name[CLI_ATTN_NAME];
         const json_t *row = json_array_get(rows, (size_t)i);
         double budget = cli_attn_curve(&c->attn, i, name), at = field(row, "l2"), error = field(row, "l2_se");
@@ -32,9 +32,9 @@ static int error_curves(const compare *c, const json_t *rows, cli_curves *out, s
 
 // [n_layers][methods][n_heads], mean errors over steps
 static double *layer_cells(const compare *c, int n_layers, int n_heads) {
-    double *cells = malloc((size_t)n_layers * (size_t)c->attn.n * (size_t)n_heads * sizeof *cells), *at = cells;
+    double *cells = malloc((size_t)n_layers * (size_t)c->n_decode * (size_t)n_heads * sizeof *cells), *at = cells;
     for (int layer = 0; cells && layer < n_layers; layer++)
-        for (int i = 0; i < c->attn.n; i++)
+        for (int i = 0; i < c->n_decode; i++)
             for (int head = 0; head < n_heads; head++) {
                 const compare_head *h = &c->methods[i].heads[layer * n_heads + head];
                 *at++ = h->error / h->n;
@@ -53,7 +53,7 @@ int compare_plot(const compare *c, const json_t *rows, sl_error *err) {
     int rc = cells ? error_curves(c, rows, &curves, err) : sl_fail(err, SL_ERR_MEMORY, "--plot: out of memory");
     if (curves.n) panels[n_panels++] = cli_panel_error(&curves);
     panels[n_panels++] =
-        cli_panel_layers(cells, config->n_layers, config->n_heads, (const char *const *)c->attn.names, c->attn.n);
+        cli_panel_layers(cells, config->n_layers, config->n_heads, (const char *const *)c->attn.names, c->n_decode);
     snprintf(title, sizeof title, "%.200s, %d prompts", c->name.name, c->n_prompts);
     if (!rc) rc = cli_plot(c->o->plot, title, panels, n_panels, err);
     cli_curves_free(&curves);

@@ -1,11 +1,13 @@
 // engine/cli/compare/compare_print.c - the output of sleigh compare. md: the answers to each prompt as soon as they are
 // complete, and up to four tables at the end. csv: the figures of the tables, one row per method. json: everything, with heads
-// and tokens. It prints no times, so equal runs print equal bytes.
+// and tokens. It prints no times, so equal runs print equal bytes
+// (with --attn-prefill: but for TTFT).
 #include "engine/cli/compare/compare_print.h"
 #include "engine/cli/compare/compare_rows.h"
 #include "engine/cli/compare/compare_runs.h"
 #include "engine/cli/io.h"
 #include "engine/cli/output/certificates.h"
+#include "engine/cli/output/prefill_fields.h"
 #include "engine/cli/output/rows.h"
 
 #include <string.h>
@@ -48,7 +50,10 @@ static int print_answer(const compare *c, const compare_method *m, sl_error *err
     int differ = compare_differ_at(&c->dense.ids, &a->ids), colour = isatty(STDOUT_FILENO);
     size_t same = a->text.n;
     int rc = differ < 0 ? 0 : text_before(c, a, differ, &same, err);
-    if (!rc) rc = cli_printf(err, "| %s | ", m->text);
+    if (!rc && compare_lists_prefill(c))
+        rc = cli_printf(err, "| %s, prefill %s | ", m->text, m->prefill);
+    else if (!rc)
+        rc = cli_printf(err, "| %s | ", m->text);
     if (!rc) rc = differ < 0 ? cli_printf(err, "-") : cli_printf(err, "%d of %zu", differ, c->dense.ids.n);
     if (!rc) rc = cli_printf(err, " | %.1f%% | ", 100 * m->agreement.x[m->agreement.n - 1]);
     if (!rc) rc = print_cell(a->text.data, same, err);
@@ -62,8 +67,8 @@ static int print_texts(const compare *c, const compare_prompt *p, int index, sl_
     const char *id = json_string_value(p->id);
     int rc = index ? 0 : cli_print_model(&c->name, err);
     if (!rc)
-        rc = cli_printf(err, "prompt %d%s%s: %zu tokens, %d of them prefilled densely\n\n", index, id ? ": " : "", id ? id : "",
-                        p->ids.n, p->n_dense);
+        rc = cli_printf(err, "prompt %d%s%s: %zu tokens, %d of them prefilled%s\n\n", index, id ? ": " : "", id ? id : "",
+                        p->ids.n, p->n_dense, compare_lists_prefill(c) ? "" : " densely");
     if (!rc) rc = cli_printf(err, "| method | differs at token | agreement | text |\n|---|---|---|---|\n| (dense) | | | ");
     if (!rc) rc = print_cell(c->dense.text.data, c->dense.text.n, err);
     if (!rc) rc = cli_printf(err, " |\n");
@@ -81,6 +86,15 @@ int compare_print_prompt(compare *c, const compare_prompt *p, int index, sl_erro
 }
 
 // ---- the tables ----
+
+// Copies the columns of a table. After the first one, inserts the method for prefill, if --attn-prefill lists methods. Returns
+// the number of columns. out: room for n + 1
+static int copy_columns(const compare *c, const cli_column *columns, int n, cli_column *out) {
+    int more = compare_lists_prefill(c);
+    out[0] = columns[0], out[1] = (cli_column){.title = "prefill", .key = "attn_prefill"};
+    memcpy(out + 1 + more, columns + 1, (size_t)(n - 1) * sizeof *columns);
+    return n + more;
+}
 
 #define TABLE(COLUMNS)                                                                                                         \
     { .format = "md", .columns = COLUMNS, .n_columns = sizeof COLUMNS / sizeof *(COLUMNS) }
@@ -165,7 +179,9 @@ static int print_rows(cli_rows *table, json_t *rows, sl_error *err) {
 }
 
 static int print_free_runs(const compare *c, json_t *dense, json_t *rows, sl_error *err) {
-    cli_rows table = TABLE(free_columns);
+    enum { N_COLUMNS = sizeof free_columns / sizeof *free_columns };
+    cli_column columns[N_COLUMNS + 1];
+    cli_rows table = {.format = "md", .columns = columns, .n_columns = copy_columns(c, free_columns, N_COLUMNS, columns)};
     int rc = cli_printf(err, "texts: %d prompts, seed %u, temperature %g\n\n", c->n_prompts, c->o->seed,
                         (double)c->run.sampling.temp);
     if (!rc) rc = cli_rows_add(&table, json_incref(dense), err);
@@ -175,9 +191,9 @@ static int print_free_runs(const compare *c, json_t *dense, json_t *rows, sl_err
 
 static int print_forced(const compare *c, json_t *dense, json_t *rows, sl_error *err) {
     enum { N_COLUMNS = sizeof forced_columns / sizeof *forced_columns };
-    cli_column columns[N_COLUMNS + CLI_CERTIFICATE_COLUMNS];
-    memcpy(columns, forced_columns, sizeof forced_columns);
-    cli_rows table = {.format = "md", .columns = columns, .n_columns = cli_certificates_columns(rows, columns, N_COLUMNS)};
+    cli_column columns[N_COLUMNS + 1 + CLI_PREFILL_COLUMNS + CLI_CERTIFICATE_COLUMNS];
+    int n_columns = cli_prefill_columns(rows, columns, copy_columns(c, forced_columns, N_COLUMNS, columns));
+    cli_rows table = {.format = "md", .columns = columns, .n_columns = cli_certificates_columns(rows, columns, n_columns)};
     const char *path = !c->o->texts      ? "the reference"
                        : c->n_references ? "dense attention or the reference"
                                          : "dense attention";
@@ -192,13 +208,15 @@ static int print_forced(const compare *c, json_t *dense, json_t *rows, sl_error 
     return rc ? rc : print_rows(&table, rows, err);
 }
 
+// One row for each method of --attn: the states are those of dense prefill.
 static int print_heads(const compare *c, json_t *rows, sl_error *err) {
     cli_rows table = TABLE(head_columns);
     int rc = cli_printf(err,
                         "\nheads on the states of the dense run: %d outputs; a row's figures are means over layers, heads and "
                         "steps\n\n",
                         c->methods[0].outputs.n);
-    return rc ? rc : print_rows(&table, rows, err);
+    for (int i = 0; !rc && i < c->n_decode; i++) rc = cli_rows_add(&table, json_incref(json_array_get(rows, (size_t)i)), err);
+    return rc;
 }
 
 static int print_attention(const compare *c, sl_error *err) {

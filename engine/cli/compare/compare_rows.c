@@ -5,6 +5,7 @@
 #include "engine/cli/compare/compare_heads.h"
 #include "engine/cli/compare/compare_runs.h"
 #include "engine/cli/output/certificates.h"
+#include "engine/cli/output/prefill_fields.h"
 #include "engine/cli/output/print_json.h"
 #include "engine/cli/output/rows.h"
 
@@ -148,12 +149,28 @@ static int put_next_tokens(const compare *c, const compare_method *m, json_t *ro
     return rc;
 }
 
+static const sl_prefill_report *heads_of_prefill(const compare *c, const compare_method *m) { // [n_layers][n_heads]
+    const sl_config *config = sl_model_config(c->run.model);
+    return c->prefill_heads + (size_t)compare_prefill_of(c, (int)(m - c->methods)) * config->n_layers * config->n_heads;
+}
+
+static void put_prefill(const compare *c, const compare_method *m, json_t *row) {
+    const sl_config *config = sl_model_config(c->run.model);
+    sl_prefill_report total = sl_prefill_report_none();
+    int k = compare_prefill_of(c, (int)(m - c->methods)), has_question = m->nll[QUESTION].n > 0;
+    double feed = c->o->texts ? m->feed_ms / c->n_prompts : has_question ? NAN : 0;
+    for (int i = 0; i < config->n_layers * config->n_heads; i++) sl_prefill_report_add(&total, &heads_of_prefill(c, m)[i]);
+    put(row, "ttft_ms", c->n_timed[k] ? c->prefill_ms[k] / c->n_timed[k] + feed : NAN);
+    cli_prefill_put(row, &total);
+}
+
 // A flat object with the same fields in the same order for every method. NULL: SL_ERR_MEMORY
 static json_t *row_of(const compare *c, const compare_method *m, sl_error *err) {
-    json_t *row = json_pack("{s:s, s:i}", "attn", m->text, "prompts", c->n_prompts);
+    json_t *row = json_pack("{s:s, s:s, s:i}", "attn", m->text, "attn_prefill", m->prefill, "prompts", c->n_prompts);
     int rc = row ? put_texts(c, m, row, err) : sl_fail(err, SL_ERR_MEMORY, "the tables: out of memory");
     if (!rc) rc = put_next_tokens(c, m, row, err);
     if (!rc) rc = put_outputs(c, m, -1, row, err);
+    if (!rc && compare_lists_prefill(c)) put_prefill(c, m, row);
     if (!rc) return row;
     json_decref(row);
     return NULL;
@@ -172,7 +189,7 @@ json_t *compare_rows(const compare *c, sl_error *err) {
 }
 
 json_t *compare_dense_row(const compare *c, sl_error *err) {
-    json_t *row = json_pack("{s:s}", "attn", "(dense)");
+    json_t *row = json_pack("{s:s, s:s}", "attn", "(dense)", "attn_prefill", "dense");
     if (!row) {
         sl_fail(err, SL_ERR_MEMORY, "the tables: out of memory");
         return NULL;
@@ -318,6 +335,7 @@ json_t *compare_prompt_json(const compare *c, const compare_prompt *p, int index
         json_t *answer = answer_json(&m->answer);
         int differ = compare_differ_at(&c->dense.ids, &m->answer.ids);
         json_object_set_new(answer, "attn", json_string(m->text));
+        json_object_set_new(answer, "attn_prefill", json_string(m->prefill));
         json_object_set_new(answer, "differs_at", differ < 0 ? json_null() : json_integer(differ));
         put(answer, "agreement", last(&m->agreement));
         put(answer, "text_nll", last(&m->text_nll));
@@ -337,6 +355,7 @@ json_t *compare_prompt_json(const compare *c, const compare_prompt *p, int index
 
 int compare_print_json(compare *c, json_t *methods, sl_error *err) {
     const cli_options *o = c->o;
+    const sl_config *config = sl_model_config(c->run.model);
     char device[256];
     int rc = 0;
     sl_engine_describe(c->run.engine, device, sizeof device);
@@ -345,6 +364,8 @@ int compare_print_json(compare *c, json_t *methods, sl_error *err) {
         json_object_set_new(row, "heads", heads_json(c, &c->methods[i]));
         rc = add_layers(c, &c->methods[i], row, err);
         json_object_set_new(row, "tiles", tiles_json(c, &c->methods[i]));
+        json_object_set_new(row, "prefill_heads",
+                            cli_prefill_heads(heads_of_prefill(c, &c->methods[i]), config->n_layers, config->n_heads));
     }
     if (rc) return rc;
     json_t *out =

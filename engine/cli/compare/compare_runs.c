@@ -1,12 +1,13 @@
 // engine/cli/compare/compare_runs.c - the runs of one prompt of sleigh compare:
 //   dense run           dense attention generates (with --no-texts it decodes the reference). At each step, every method also
 //                       runs on the same queries and KV cache (compare_heads.c).
-//   free run            each method generates from the same dense prefix. Dense attention scores the text.
+//   free run            each method generates after its own prefill. Dense attention scores the text.
 //   teacher-forced run  each method decodes the tokens of the dense run or of a reference (compare_forced.c).
 #include "engine/cli/compare/compare_runs.h"
 #include "engine/cli/compare/compare.h"
 #include "engine/cli/compare/compare_forced.h"
 #include "engine/cli/compare/compare_heads.h"
+#include "engine/cli/compare/compare_prefix.h"
 #include "engine/cli/io.h"
 #include "engine/cli/output/progress_bar.h"
 #include "engine/cli/process.h"
@@ -20,23 +21,21 @@ static int check_interrupt(sl_error *err) {
 
 // ---- the prefix, and an answer ----
 
-// Makes the session hold exactly the dense prefix of the prompt. If that is the whole prompt, the session has the logits of its
-// last token.
-static int to_prefix(compare *c, const compare_prompt *p, sl_error *err) {
-    int keep = cli_timeline_common(&c->t, p->ids.data, p->n_dense);
-    if (keep > c->n_held) keep = c->n_held;
-    if (keep == (int)p->ids.n) keep--; // repeat the last token, for its logits
-    int rc = cli_timeline_cut(&c->t, keep, err);
-    c->n_held = keep;
-    if (!rc) rc = cli_timeline_prefill(&c->t, p->ids.data + keep, p->n_dense - keep, err);
-    if (!rc) rc = check_interrupt(err);
-    if (!rc) c->n_held = p->n_dense;
-    return rc;
+static int to_prefix(compare *c, const compare_prompt *p, int which, sl_error *err) {
+    return compare_hold_prefix(c, which, p->ids.data, p->n_dense, (int)p->ids.n, err);
 }
 
-// Decodes the rest of the prompt and the answer with the current method.
-static int generate(compare *c, const compare_prompt *p, compare_answer *a, sl_error *err) {
-    int rc = to_prefix(c, p, err);
+// Keeps a fork of the dense prefix for the prompt.
+static int keep_dense_prefix(compare *c, const compare_prompt *p, sl_error *err) {
+    int rc = to_prefix(c, p, -1, err);
+    sl_session_free(c->dense_prefix);
+    c->dense_prefix = NULL;
+    return rc ? rc : sl_session_fork(c->t.session, p->n_dense, p->sequence, &c->dense_prefix, err);
+}
+
+// Decodes the rest of the prompt and the answer with the current method, after a prefill with a method of c->prefills.
+static int generate(compare *c, const compare_prompt *p, int which, compare_answer *a, sl_error *err) {
+    int rc = to_prefix(c, p, which, err);
     a->text.n = a->ids.n = 0;
     sl_engine_reset_stats(c->run.engine);
     if (!rc) rc = sl_text_append(&a->text, "", 0, err);
@@ -79,7 +78,8 @@ static int score_answer(compare *c, const compare_prompt *p, const compare_answe
     for (int i = from; !rc && i < n_prompt; i++) rc = sl_ids_push(&ids, p->ids.data[i], err);
     for (size_t i = 0; !rc && i < a->ids.n; i++) rc = sl_ids_push(&ids, a->ids.data[i], err);
     answer_score s = {.ids = ids.data, .n_vocab = sl_model_config(c->run.model)->n_vocab, .n_rows = n_prompt - from - 1};
-    if (!rc) rc = sl_session_fork(c->t.session, from, p->sequence, &fork, err);
+    if (!rc) rc = sl_session_fork(c->dense_prefix, from, p->sequence, &fork, err);
+    if (!rc) rc = cli_run_set_prefill(&c->run, "dense", NULL, err);
     if (!rc) rc = sl_prefill_logits(fork, ids.data, (int)ids.n - 1, score_rows, &s, NULL, err);
     sl_session_free(fork);
     sl_ids_free(&ids);
@@ -106,8 +106,9 @@ static int free_run(compare *c, const compare_prompt *p, int which, sl_error *er
     compare_method *m = &c->methods[which];
     int rc = cli_run_set_attention(&c->run, m->text, err);
     if (!rc) rc = cli_run_set_prompt(&c->run, (int)p->ids.n, err);
-    if (!rc) rc = generate(c, p, &m->answer, err);
+    if (!rc) rc = generate(c, p, compare_prefill_of(c, which), &m->answer, err);
     if (rc) return rc;
+    m->feed_ms += c->t.feed_ms;
     sl_attn_stats_add(&m->read, sl_engine_attn_stats(c->run.engine));
     return judge_answer(c, p, m, err);
 }
@@ -116,7 +117,7 @@ static int dense_run(compare *c, compare_prompt *p, sl_error *err) {
     double nll;
     int rc = cli_run_set_attention(&c->run, "dense", err);
     if (!rc) rc = compare_observe_begin(c, err);
-    if (!rc) rc = generate(c, p, &c->dense, err);
+    if (!rc) rc = generate(c, p, -1, &c->dense, err);
     rc = compare_observe_end(c, p, rc, err);
     if (!rc) rc = score_answer(c, p, &c->dense, &nll, err);
     if (!rc) rc = cli_values_add(&c->dense_text_nll, nll, err);
@@ -127,8 +128,7 @@ static int dense_run(compare *c, compare_prompt *p, sl_error *err) {
 static int dense_steps(compare *c, compare_prompt *p, const compare_path *path, sl_error *err) {
     sl_session *fork = NULL;
     int rc = cli_run_set_attention(&c->run, "dense", err);
-    if (!rc) rc = to_prefix(c, p, err);
-    if (!rc) rc = sl_session_fork(c->t.session, path->from, p->sequence, &fork, err);
+    if (!rc) rc = sl_session_fork(c->dense_prefix, path->from, p->sequence, &fork, err);
     if (!rc) rc = compare_observe_begin(c, err);
     for (int i = path->from; !rc && i < path->n - 1; i++) {
         rc = sl_decode(&fork, 1, &path->ids[i], err);
@@ -170,10 +170,10 @@ static int begin_prompt(compare *c, compare_prompt *p, compare_forced *f, sl_err
     compare_path path = {0};
     sl_session_set_sequence(c->t.session, p->sequence);
     int rc = cli_run_set_prompt(&c->run, (int)p->ids.n, err);
+    if (!rc) rc = keep_dense_prefix(c, p, err);
     if (!rc && c->o->texts) rc = free_runs(c, p, err);
     if (!rc) rc = compare_path_init(c, p, &path, err);
     if (!rc && !c->o->texts && compare_observes(c)) rc = dense_steps(c, p, &path, err);
-    if (!rc) rc = to_prefix(c, p, err);
     if (!rc) return compare_forced_add(f, p, &path, err);
     sl_ids_free(&path.own);
     return rc;

@@ -1,7 +1,8 @@
 // engine/cli/eval/cmd_eval.c - sleigh eval: asks the questions of generated tasks, or of a file, with each method on the same
 // prefilled context.
 //
-// Set-up B: dense attention prefills the context, and the method decodes question and answer (--question-dense: set-up A). All
+// Set-up B: the context is prefilled (densely, or with each method of --attn-prefill), and the method decodes question and
+// answer (--question-dense: set-up A). All
 // questions about a text are asked with one method before the next, so that the page extras of a method are built once. The
 // random numbers of a sample are keyed by its task, length and number, so an answer does not depend on the number of samples,
 // their order or the threads.
@@ -37,10 +38,10 @@ enum {
 };
 
 typedef struct eval {
-    cli_options o; // the flags, with this command's choice of device, context, tokens to generate and stop texts
-    cli_attn_list attn;
-    eval_records records; // of --jsonl
-    int *tasks;           // [scores.n_groups] task of each generated group
+    cli_options o;                // the flags, with this command's choice of device, context, tokens to generate and stop texts
+    cli_attn_list attn, prefills; // attn: the methods of --attn, once for each method of --attn-prefill
+    eval_records records;         // of --jsonl
+    int *tasks;                   // [scores.n_groups] task of each generated group
     eval_scores scores;
     cli_model_name name;
     json_t *settings;
@@ -51,7 +52,7 @@ typedef struct eval {
     // state of the run
     cli_run run;
     cli_timeline t;
-    int n_dense; // first tokens of the session that dense attention prefilled
+    int n_held;  // first tokens of the session that were prefilled
     sl_ids *ids; // [questions of a text]
     int *n_shared;
     sl_text answer;
@@ -190,6 +191,8 @@ static int make_settings(eval *e, sl_error *err) {
     if (s && o->grader) bad |= json_object_set_new(s, "grader", json_string(o->grader));
     if (s && o->procedure) bad |= json_object_set_new(s, "procedure", json_string(o->procedure));
     if (s && o->attn_layers.n) bad |= json_object_set_new(s, "attn-layer", texts_json(&o->attn_layers));
+    if (s && o->attn_prefill_layers.n) bad |= json_object_set_new(s, "attn-prefill-layer", texts_json(&o->attn_prefill_layers));
+    if (s && CLI_GIVEN(o, prefill_segment)) bad |= json_object_set_new(s, "prefill-segment", json_integer(o->prefill_segment));
     if (s) bad |= json_object_set_new(s, "stop", texts_json(&o->stops));
     if (s && o->jsonl) bad |= json_object_set_new(s, "jsonl", json_string(e->records.hash));
     if (s && !o->jsonl) {
@@ -300,14 +303,8 @@ static int dump(eval *e, sl_error *err) {
 static int ask(eval *e, const sl_ids *ids, int n_shared, sl_error *err) {
     cli_timeline *t = &e->t;
     int n = (int)ids->n, n_dense = e->o.question_dense ? n : n_shared;
-    int keep = cli_timeline_common(t, ids->data, n_dense);
-    if (keep > e->n_dense) keep = e->n_dense;
-    if (keep == n) keep = n - 1; // repeat the last token: the session holds logits of another step
     int rc = cli_run_set_prompt(&e->run, n, err);
-    if (!rc) rc = cli_timeline_cut(t, keep, err);
-    e->n_dense = keep;
-    if (!rc) rc = cli_timeline_prefill(t, ids->data + keep, n_dense - keep, err);
-    if (!rc) e->n_dense += t->n_prefill;
+    if (!rc) rc = cli_timeline_prefix(t, ids->data, n_dense, n, &e->n_held, err);
     if (!rc) rc = cli_timeline_feed(t, ids->data + n_dense, n - n_dense, err);
     e->answer.n = 0;
     if (!rc) rc = sl_text_append(&e->answer, "", 0, err);
@@ -325,6 +322,18 @@ static uint32_t sequence_of(const eval *e, const eval_group *g, int number) {
     return e->o.seq_id + sl_fnv1a_32(SL_FNV1A_32_START, name, (size_t)n);
 }
 
+static eval_prefill prefill_of(const eval *e, int n_prompt) {
+    const cli_timeline *t = &e->t;
+    const sl_prefill_report r = cli_timeline_prefill_total(t);
+    int is_whole = t->n_prefill > 0 && t->n_prefill + t->n_feed == n_prompt;
+    return (eval_prefill){.ttft_ms = is_whole ? t->prefill_ms + t->feed_ms : NAN,
+                          .density = sl_prefill_density(&r),
+                          .kept = sl_prefill_share(r.kept),
+                          .cra = sl_prefill_share(r.measured),
+                          .error = sl_prefill_error(&r),
+                          .error_max = r.n_errors ? r.error_max : NAN};
+}
+
 static int record_answer(eval *e, int group, int number, int method, const eval_item *item, int n_prompt, sl_error *err) {
     const eval_group *g = &e->scores.groups[group];
     const sl_attn_stats *a = sl_engine_attn_stats(e->run.engine);
@@ -337,6 +346,7 @@ static int record_answer(eval *e, int group, int number, int method, const eval_
     double score = eval_grade(item->grader, e->answer.data, e->answer.n, references, extracted);
     e->scores.score[cell] = score, e->scores.bytes[cell] = (double)a->bytes, e->scores.dense[cell] = (double)a->dense_bytes;
     eval_scores_set_stated(&e->scores, cell, a);
+    e->scores.prefill[cell] = prefill_of(e, n_prompt);
     int rc = cli_watch_check(err);
     if (!rc && e->out) {
         json_t *line = json_pack("{s:s, s:i, s:i, s:i, s:s, s:f, s:s, s:s%, s:s, s:O, s:i, s:i, s:s, s:I, s:I}", "task",
@@ -345,6 +355,7 @@ static int record_answer(eval *e, int group, int number, int method, const eval_
                                  "answer", e->answer.data, e->answer.n, "extracted", extracted, "references", references,
                                  "n_prompt", n_prompt, "n_generated", e->t.n_generated, "stopped", e->t.stopped, "kv_bytes",
                                  (json_int_t)a->bytes, "kv_dense_bytes", (json_int_t)a->dense_bytes);
+        if (line) eval_prefill_put(&e->scores, line, method, &e->scores.prefill[cell]);
         if (line) cli_certificates_put(line, a);
         rc = eval_file_add(e->out, "--out", e->o.out, line, err);
         json_decref(line);
@@ -352,6 +363,11 @@ static int record_answer(eval *e, int group, int number, int method, const eval_
     json_decref(whole);
     cli_progress_update(&e->progress, ++e->n_done, e->n_todo);
     return rc;
+}
+
+static int set_methods(eval *e, int m, sl_error *err) {
+    int rc = cli_run_set_attention_but(&e->run, e->scores.methods[m], &e->o.attn_layers, err);
+    return rc ? rc : cli_run_set_prefill(&e->run, eval_prefill_of(&e->scores, m), &e->o.attn_prefill_layers, err);
 }
 
 static int ask_all(eval *e, int group, int first, const eval_text *text, int n, sl_error *err) {
@@ -367,7 +383,7 @@ static int ask_all(eval *e, int group, int first, const eval_text *text, int n, 
         for (int q = 0; !rc && q < n; q++) {
             if (!isnan(e->scores.score[eval_cell(&e->scores, m, g->first + first + q)])) continue;
             cli_progress_item(&e->progress, g->task);
-            if (!is_set++) rc = cli_run_set_attention_but(&e->run, e->scores.methods[m], &e->o.attn_layers, err);
+            if (!is_set++) rc = set_methods(e, m, err);
             sl_session_set_sequence(e->t.session, sequence_of(e, g, first + q));
             e->o.n_predict = text->items[q].n_predict;
             if (!rc) rc = ask(e, &e->ids[q], e->n_shared[q], err);
@@ -439,8 +455,11 @@ static int run(eval *e, sl_error *err) {
     if (rc) return rc;
     sl_engine_describe(e->run.engine, device, sizeof device);
     fprintf(stderr, "model: %s\nbackend: %s\nsetup: %s\n", e->o.model, device,
-            e->o.question_dense ? "A, prefill of contexts and questions with dense attention; each method decodes the answers"
-                                : "B, prefill of contexts with dense attention; each method decodes questions and answers");
+            e->o.question_dense ? "A, prefill of contexts and questions; each method decodes the answers"
+                                : "B, prefill of contexts; each method decodes questions and answers");
+    fprintf(stderr, "prefill:");
+    for (int i = 0; i < e->prefills.n; i++) fprintf(stderr, "%s %s", i ? "," : "", e->prefills.names[i]);
+    fprintf(stderr, "\n");
     fprintf(stderr, "samples: %d with %d methods each, %d of %d answers left\n", e->scores.n_samples, e->scores.n_methods,
             e->n_todo, e->scores.n_samples * e->scores.n_methods);
     cli_catch_interrupt(1);
@@ -477,7 +496,11 @@ static int prepare(eval *e, sl_tokenizer **tok, sl_error *err) {
     int rc = cli_need_model(o, err);
     if (!rc) rc = cli_check_device(o, err);
     if (!rc) rc = check_flags(o, err);
-    if (!rc) rc = cli_attn_list_parse(&o->attns, &e->attn, err);
+    if (!rc) rc = cli_attn_list_parse("--attn", &o->attns, &e->attn, err);
+    if (!rc) rc = cli_attn_list_parse("--attn-prefill", &o->attn_prefills, &e->prefills, err);
+    if (!rc) rc = cli_attn_list_repeat(&e->attn, e->prefills.n, err);
+    e->scores.prefills = e->prefills.names;
+    e->scores.n_prefills = e->prefills.n, e->scores.lists_prefill = o->attn_prefills.n > 0;
     e->scores.methods = e->attn.names;
     e->scores.n_methods = e->attn.n;
     if (!rc) rc = o->jsonl ? list_records(e, err) : list_tasks(e, err);
@@ -519,6 +542,7 @@ static void close_eval(eval *e) {
     eval_scores_free(&e->scores);
     eval_records_free(&e->records);
     cli_attn_list_free(&e->attn);
+    cli_attn_list_free(&e->prefills);
     json_decref(e->settings);
 }
 

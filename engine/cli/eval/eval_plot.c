@@ -5,15 +5,18 @@
 #include "engine/cli/eval/eval_table.h"
 #include "engine/cli/output/plot.h"
 
+#include <stdio.h>
+
 int eval_plot(const char *file, const char *title, const eval_scores *s, const cli_attn_list *attn, const eval_summary *summary,
               sl_error *err) {
     cli_curves curves = {0};
     int rc = 0;
     for (int m = 0; !rc && m < s->n_methods; m++) {
         const eval_summary *all = &summary[m * (s->n_groups + 1) + s->n_groups];
-        char name[CLI_ATTN_NAME];
+        char name[CLI_ATTN_NAME], curve[2 * CLI_ATTN_NAME];
         cli_attn_curve(attn, m, name);
-        rc = cli_curves_add(&curves, name,
+        snprintf(curve, sizeof curve, s->n_prefills > 1 ? "%s, prefill %s" : "%s", name, eval_prefill_of(s, m));
+        rc = cli_curves_add(&curves, curve,
                             (cli_point){100 * all->kv_share, 100 * all->score.at, 100 * all->score.low, 100 * all->score.high},
                             err);
     }

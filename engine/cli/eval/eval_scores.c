@@ -3,6 +3,7 @@
 #include "engine/base/json.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/output/certificates.h"
+#include "engine/cli/output/rows.h"
 
 #include <errno.h>
 #include <math.h>
@@ -20,17 +21,74 @@ int eval_scores_alloc(eval_scores *s, sl_error *err) {
     s->bytes = calloc(n, sizeof *s->bytes);
     s->dense = calloc(n, sizeof *s->dense);
     s->stated = calloc(n, sizeof *s->stated);
+    s->prefill = calloc(n, sizeof *s->prefill);
     s->cluster = calloc((size_t)s->n_samples, sizeof *s->cluster);
-    if (!s->score || !s->bytes || !s->dense || !s->stated || !s->cluster)
+    if (!s->score || !s->bytes || !s->dense || !s->stated || !s->prefill || !s->cluster)
         return sl_fail(err, SL_ERR_MEMORY, "scores: out of memory");
     for (size_t i = 0; i < n; i++) s->score[i] = NAN;
     return 0;
 }
 
 void eval_scores_free(eval_scores *s) {
-    free(s->groups), free(s->cluster), free(s->score), free(s->bytes), free(s->dense), free(s->stated);
+    free(s->groups), free(s->cluster), free(s->score), free(s->bytes), free(s->dense), free(s->stated), free(s->prefill);
     *s = (eval_scores){0};
 }
+
+// ---- prefill ----
+
+enum { N_PREFILL = sizeof(eval_prefill) / sizeof(double), KEPT = 2, CRA = 3, ERROR_MAX = 5 };
+static const char *const prefill_names[N_PREFILL] = {"ttft_ms",     "prefill_density", "prefill_kept",
+                                                     "prefill_cra", "prefill_error",   "prefill_error_max"};
+
+static void prefill_fields(eval_prefill *p, double *out[N_PREFILL]) {
+    double *const all[N_PREFILL] = {&p->ttft_ms, &p->density, &p->kept, &p->cra, &p->error, &p->error_max};
+    memcpy(out, all, sizeof all);
+}
+
+const char *eval_prefill_of(const eval_scores *s, int method) {
+    return s->n_prefills ? s->prefills[method / (s->n_methods / s->n_prefills)] : "dense";
+}
+
+eval_prefill eval_scores_prefill(const eval_scores *s, int method, int first, int n) {
+    eval_prefill out;
+    double *to[N_PREFILL];
+    prefill_fields(&out, to);
+    for (int f = 0; f < N_PREFILL; f++) {
+        double sum = 0, least = INFINITY, most = -INFINITY;
+        int count = 0;
+        for (int i = first; i < first + n; i++) {
+            double *of[N_PREFILL];
+            prefill_fields(&s->prefill[eval_cell(s, method, i)], of);
+            if (isnan(*of[f])) continue;
+            sum += *of[f], least = fmin(least, *of[f]), most = fmax(most, *of[f]);
+            count++;
+        }
+        *to[f] = !count ? NAN : f == KEPT || f == CRA ? least : f == ERROR_MAX ? most : sum / count;
+    }
+    return out;
+}
+
+void eval_prefill_put(const eval_scores *s, json_t *row, int method, const eval_prefill *p) {
+    double *from[N_PREFILL];
+    if (!s->lists_prefill) return;
+    json_object_set_new(row, "attn_prefill", json_string(eval_prefill_of(s, method)));
+    prefill_fields((eval_prefill *)p, from);
+    for (int f = 0; f < N_PREFILL; f++) json_object_set_new(row, prefill_names[f], cli_number(*from[f]));
+}
+
+// The fields of a line; 0: one is not a number of 0 or more.
+static int read_prefill(const json_t *line, eval_prefill *out) {
+    double *to[N_PREFILL];
+    prefill_fields(out, to);
+    for (int f = 0; f < N_PREFILL; f++) {
+        const json_t *value = sl_json_get(line, prefill_names[f]);
+        *to[f] = json_is_number(value) ? json_number_value(value) : NAN;
+        if (*to[f] < 0 || (value && !json_is_number(value) && !json_is_null(value))) return 0;
+    }
+    return 1;
+}
+
+// ---- stated errors ----
 
 void eval_scores_set_stated(eval_scores *s, int cell, const sl_attn_stats *a) {
     s->stated[cell] = (eval_stated){a->stated, a->certified, a->unbounded, a->stated_units, a->stated_most};
@@ -63,7 +121,11 @@ static int is_complete(const eval_scores *s, int sample) {
 
 int eval_scores_complete(const eval_scores *s, eval_scores *out, sl_error *err) {
     int n = 0, *from = malloc((size_t)s->n_samples * sizeof *from); // [out->n_samples] sample of *s
-    *out = (eval_scores){.methods = s->methods, .n_methods = s->n_methods};
+    *out = (eval_scores){.methods = s->methods,
+                         .n_methods = s->n_methods,
+                         .prefills = s->prefills,
+                         .n_prefills = s->n_prefills,
+                         .lists_prefill = s->lists_prefill};
     out->groups = calloc((size_t)s->n_groups, sizeof *out->groups);
     for (int g = 0; from && out->groups && g < s->n_groups; g++) {
         eval_group *group = &out->groups[out->n_groups];
@@ -80,7 +142,7 @@ int eval_scores_complete(const eval_scores *s, eval_scores *out, sl_error *err) 
         for (int m = 0; m < s->n_methods; m++) {
             int to = eval_cell(out, m, i), cell = eval_cell(s, m, from[i]);
             out->score[to] = s->score[cell], out->bytes[to] = s->bytes[cell], out->dense[to] = s->dense[cell];
-            out->stated[to] = s->stated[cell];
+            out->stated[to] = s->stated[cell], out->prefill[to] = s->prefill[cell];
         }
     }
     free(from);
@@ -141,24 +203,28 @@ static int find_sample(const eval_scores *s, const char *task, int length, json_
 }
 
 static int take_line(const char *path, int n, const json_t *line, eval_scores *s, sl_error *err) {
-    const char *task, *attn;
+    const char *task, *attn, *prefill = "dense";
+    eval_prefill of_prefill;
     int length;
     json_int_t sample, bytes, dense;
     double score;
     sl_attn_stats stated;
-    if (json_unpack((json_t *)line, "{s:s, s:i, s:I, s:s, s:F, s:I, s:I}", "task", &task, "length", &length, "sample", &sample,
-                    "attn", &attn, "score", &score, "kv_bytes", &bytes, "kv_dense_bytes", &dense))
+    if (json_unpack((json_t *)line, "{s:s, s:i, s:I, s:s, s?s, s:F, s:I, s:I}", "task", &task, "length", &length, "sample",
+                    &sample, "attn", &attn, "attn_prefill", &prefill, "score", &score, "kv_bytes", &bytes, "kv_dense_bytes",
+                    &dense))
         return bad_line(path, n, "expected a line with a sample", err);
     if (!(score >= 0 && score <= 1) || bytes < 0 || dense < 0)
         return bad_line(path, n, "expected a score from 0 to 1 and bytes of 0 or more", err);
     if (!cli_certificates_get(line, &stated))
         return bad_line(path, n, "expected shares from 0 to 1 and errors of 0 or more", err);
+    if (!read_prefill(line, &of_prefill)) return bad_line(path, n, "expected figures of the prefill of 0 or more", err);
     int i = find_sample(s, task, length, sample);
     for (int m = 0; i >= 0 && m < s->n_methods; m++) {
         int cell = eval_cell(s, m, i);
-        if (strcmp(s->methods[m], attn)) continue;
+        if (strcmp(s->methods[m], attn) || strcmp(eval_prefill_of(s, m), prefill)) continue;
         if (!isnan(s->score[cell])) return bad_line(path, n, "this sample and method occur twice", err);
         s->score[cell] = score, s->bytes[cell] = (double)bytes, s->dense[cell] = (double)dense;
+        s->prefill[cell] = of_prefill;
         eval_scores_set_stated(s, cell, &stated);
     }
     return 0;

@@ -25,12 +25,22 @@ typedef struct eval_stated {
     double stated_most;
 } eval_stated;
 
+// The prefill of a cell's answer. NaN: prefill was dense, or nothing was measured.
+typedef struct eval_prefill {
+    double ttft_ms; // of an answer whose whole prompt was prefilled: milliseconds of prefill and feed
+    double density, kept, cra, error, error_max;
+} eval_prefill;
+
 typedef struct eval_scores {
     eval_group *groups; // [n_groups]
     int n_groups, n_samples;
     int *cluster;   // [n_samples], ascending within a group
     char **methods; // [n_methods], not owned; differences are to the first
     int n_methods;
+    char **prefills; // [n_prefills], not owned; n_methods / n_prefills methods in a row have the same one
+    int n_prefills,
+        lists_prefill; // n_prefills 0: dense; lists_prefill: 1: --attn-prefill is given, so lines and tables show the prefill
+    eval_prefill *prefill; // [n_methods][n_samples]
     double *score;         // [n_methods][n_samples]; NaN: missing
     double *bytes, *dense; // [n_methods][n_samples] bytes of the KV cache read; the same for dense attention
     eval_stated *stated;   // [n_methods][n_samples]
@@ -44,6 +54,11 @@ static inline int eval_cell(const eval_scores *s, int method, int sample) {
 // Copies the samples that every method has answered, with their groups. Groups without such a sample are left out. The copy
 // borrows names from *s.
 int eval_scores_complete(const eval_scores *s, eval_scores *out, sl_error *err);
+const char *eval_prefill_of(const eval_scores *s, int method); // its method for prefill
+// Over n samples: means of ttft_ms, density and error, the least kept and cra, the greatest error_max.
+eval_prefill eval_scores_prefill(const eval_scores *s, int method, int first, int n);
+// Adds attn_prefill and the fields of *p to a row or a line of --out, if the scores list prefills.
+void eval_prefill_put(const eval_scores *s, json_t *row, int method, const eval_prefill *p);
 void eval_scores_set_stated(eval_scores *s, int cell, const sl_attn_stats *stats); // sets s->stated of the cell
 void eval_scores_sum_stated(const eval_scores *s, int method, int first, int n, sl_attn_stats *out); // sums over samples
 int eval_scores_missing(const eval_scores *s); // number of cells without a score

@@ -4,6 +4,7 @@
 #include "engine/cli/eval/eval_scores.h"
 #include "engine/cli/io.h"
 #include "engine/cli/output/certificates.h"
+#include "engine/cli/output/prefill_fields.h"
 #include "engine/cli/output/print_json.h"
 #include "engine/cli/output/rows.h"
 #include "engine/engine.h"
@@ -104,14 +105,16 @@ void eval_summarise(const eval_scores *s, eval_summary *out) {
     SL_CHECK(!eval_scores_missing(s));
     for (int m = 0; m < s->n_methods; m++) {
         eval_summary *rows = &out[m * (s->n_groups + 1)], *all = &rows[s->n_groups];
-        *all = (eval_summary){.kv_share = kv_share(s, m, 0, s->n_samples)};
+        *all =
+            (eval_summary){.kv_share = kv_share(s, m, 0, s->n_samples), .prefill = eval_scores_prefill(s, m, 0, s->n_samples)};
         eval_scores_sum_stated(s, m, 0, s->n_samples, &all->stated);
         for (int g = 0; g < s->n_groups; g++) {
             const eval_group *group = &s->groups[g];
             const paired alone = {s, group, m, -1}, to_first = {s, group, m, 0};
             rows[g] = (eval_summary){.score = score_interval(&alone),
                                      .difference = difference_interval(&to_first),
-                                     .kv_share = kv_share(s, m, group->first, group->n)};
+                                     .kv_share = kv_share(s, m, group->first, group->n),
+                                     .prefill = eval_scores_prefill(s, m, group->first, group->n)};
             eval_scores_sum_stated(s, m, group->first, group->n, &rows[g].stated);
             count_clusters(&to_first, &rows[g]);
             rows[g].p_value = cli_mcnemar(rows[g].n_better, rows[g].n_worse);
@@ -133,6 +136,7 @@ static json_t *row_json(const eval_scores *s, const eval_summary *r, int method,
                   r->score.at, "score_low", r->score.low, "score_high", r->score.high, "difference", r->difference.at,
                   "difference_low", r->difference.low, "difference_high", r->difference.high, "kv_bytes_share", r->kv_share,
                   "better", r->n_better, "worse", r->n_worse, "p_value", r->p_value);
+    if (row) eval_prefill_put(s, row, method, &r->prefill);
     if (row) cli_certificates_put(row, &r->stated);
     return row;
 }
@@ -163,35 +167,38 @@ static json_t *method_row(const eval_scores *s, const eval_summary *r, int metho
     }
     if (row) json_object_set_new(row, "kv_bytes_share", json_real(r[s->n_groups].kv_share));
     if (row) json_object_set_new(row, "p_value", json_real(r[s->n_groups].p_value));
+    if (row) eval_prefill_put(s, row, method, &r[s->n_groups].prefill);
     if (row) cli_certificates_put(row, &r[s->n_groups].stated);
     return row;
 }
 
 static int print_methods(const eval_scores *s, const eval_summary *summary, int differences, sl_error *err) {
-    int n_columns = s->n_groups + 3, rc = 0;
-    cli_column *columns = calloc((size_t)n_columns + CLI_CERTIFICATE_COLUMNS, sizeof *columns);
+    int n_columns = 0, rc = 0;
+    cli_column *columns = calloc((size_t)s->n_groups + 4 + CLI_PREFILL_COLUMNS + CLI_CERTIFICATE_COLUMNS, sizeof *columns);
     group_column *names = calloc((size_t)s->n_groups + 1, sizeof *names);
     json_t *rows = json_array();
     if (!columns || !names || !rows) rc = sl_fail(err, SL_ERR_MEMORY, "the table: out of memory");
-    if (!rc) columns[0] = (cli_column){.title = "method", .key = "attn"};
+    if (!rc) columns[n_columns++] = (cli_column){.title = "method", .key = "attn"};
+    if (!rc && s->lists_prefill) columns[n_columns++] = (cli_column){.title = "prefill", .key = "attn_prefill"};
     for (int g = 0; !rc && g <= s->n_groups; g++) {
         name_column(g < s->n_groups ? &s->groups[g] : NULL, g, &names[g]);
-        columns[g + 1] = (cli_column){.title = names[g].title,
-                                      .key = names[g].key,
-                                      .low = names[g].low,
-                                      .high = names[g].high,
-                                      .digits = differences ? 2 : 1,
-                                      .scale = 100,
-                                      .sign = differences,
-                                      .hidden = g == s->n_groups && s->n_groups == 1}; // hides "all" if there is one group
+        columns[n_columns++] = (cli_column){.title = names[g].title,
+                                            .key = names[g].key,
+                                            .low = names[g].low,
+                                            .high = names[g].high,
+                                            .digits = differences ? 2 : 1,
+                                            .scale = 100,
+                                            .sign = differences,
+                                            .hidden = g == s->n_groups && s->n_groups == 1}; // hides "all" beside one group
     }
     if (!rc)
-        columns[n_columns - 1] = differences
-                                     ? (cli_column){.title = "p (McNemar)", .key = "p_value", .digits = -2}
-                                     : (cli_column){.title = "KV bytes %", .key = "kv_bytes_share", .digits = 1, .scale = 100};
+        columns[n_columns++] = differences
+                                   ? (cli_column){.title = "p (McNemar)", .key = "p_value", .digits = -2}
+                                   : (cli_column){.title = "KV bytes %", .key = "kv_bytes_share", .digits = 1, .scale = 100};
     for (int m = differences; !rc && m < s->n_methods; m++)
         if (json_array_append_new(rows, method_row(s, &summary[m * (s->n_groups + 1)], m, names, differences)))
             rc = sl_fail(err, SL_ERR_MEMORY, "the table: out of memory");
+    if (!rc && !differences) n_columns = cli_prefill_columns(rows, columns, n_columns);
     if (!rc && !differences) n_columns = cli_certificates_columns(rows, columns, n_columns);
     cli_rows table = {.format = "md", .columns = columns, .n_columns = n_columns};
     for (size_t i = 0; !rc && i < json_array_size(rows); i++)
@@ -209,7 +216,8 @@ static int print_md(const eval_scores *s, const eval_summary *summary, const eva
     if (!rc) rc = cli_printf(err, "\n\n");
     if (!rc) rc = print_methods(s, summary, 0, err);
     if (rc || s->n_methods < 2) return rc;
-    rc = cli_printf(err, "\nDifference to %s in points (95%% interval), on the same samples\n\n", s->methods[0]);
+    rc = cli_printf(err, "\nDifference to %s%s%s in points (95%% interval), on the same samples\n\n", s->methods[0],
+                    s->lists_prefill ? " with prefill " : "", s->lists_prefill ? s->prefills[0] : "");
     return rc ? rc : print_methods(s, summary, 1, err);
 }
 

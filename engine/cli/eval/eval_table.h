@@ -12,6 +12,7 @@ typedef struct eval_summary {
     double p_value;                 // exact, two-sided test of equal chances (McNemar's if a cluster is one sample)
     double kv_share;                // bytes of the KV cache read / bytes of dense attention; 0: no step was taken
     sl_attn_stats stated;           // its fields about stated errors of layers
+    eval_prefill prefill;
     int n, n_clusters;
 } eval_summary;
 

@@ -1,7 +1,9 @@
 // engine/cli/generate/answer.c - see answer.h.
 #include "engine/cli/generate/answer.h"
+#include "engine/cli/error_text.h"
 #include "engine/cli/io.h"
 #include "engine/cli/output/certificates.h"
+#include "engine/cli/output/prefill_fields.h"
 #include "engine/cli/output/print_json.h"
 #include "engine/cli/output/rows.h"
 #include "engine/cli/output/token_json.h"
@@ -71,9 +73,8 @@ static json_t *group_json(const cli_answer *a) {
                   "v_rows_share", share(s->v_rows, s->dense_v_rows), "v_distinct_share",
                   sl_attn_knows_distinct(s->v_rows, s->v_distinct) ? share(s->v_distinct, s->dense_k_rows) : json_null(),
                   "kv_bytes_share", share(s->bytes, s->dense_bytes), "samples", (json_int_t)s->samples);
-    sl_prefill_report prefill = sl_engine_prefill_total(a->t->run->engine);
-    put_all(out, json_pack("{s:o, s:o}", "prefill_density", share(prefill.visited, prefill.causal), "prefill_kept",
-                           cli_number(sl_prefill_kept(prefill))));
+    const sl_prefill_report prefill = sl_engine_prefill_total(a->t->run->engine);
+    if (out) cli_prefill_put(out, &prefill);
     cli_certificates_put(out, s);
     return out;
 }
@@ -88,11 +89,21 @@ static json_t *counts_json(const cli_answer *a) {
 
 static json_t *method_json(const cli_answer *a) {
     const cli_run *run = a->t->run;
-    char attn[CLI_ATTN_TEXT], hash[24];
+    char attn[CLI_ATTN_TEXT], prefill[CLI_ATTN_TEXT], hash[24];
     cli_run_format_attention(run, attn, sizeof attn);
+    cli_run_format_prefill(run, prefill, sizeof prefill);
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)cli_timeline_logits_hash(a->t));
-    return json_pack("{s:s, s:I, s:I, s:s}", "attn", attn, "seed", (json_int_t)run->options->seed, "seq",
-                     (json_int_t)sl_session_sequence(a->t->session), "logits", hash);
+    return json_pack("{s:s, s:s, s:I, s:I, s:s}", "attn", attn, "attn_prefill", a->attn_prefill ? a->attn_prefill : prefill,
+                     "seed", (json_int_t)run->options->seed, "seq", (json_int_t)sl_session_sequence(a->t->session), "logits",
+                     hash);
+}
+
+static json_t *prefill_json(const cli_timeline *t) {
+    const sl_config *c = sl_model_config(t->run->model);
+    const sl_prefill_report total = cli_timeline_prefill_total(t);
+    json_t *out = json_pack("{s:o}", "prefill_heads", cli_prefill_heads(t->prefill, c->n_layers, c->n_heads));
+    if (out) cli_prefill_put(out, &total);
+    return out;
 }
 
 static void put_optional(const cli_answer *a, json_t *out) {
@@ -112,10 +123,17 @@ int cli_answer_print(const cli_answer *a, sl_error *err) {
     if (out) {
         put_all(out, counts_json(a));
         put_all(out, method_json(a));
+        put_all(out, prefill_json(a->t));
         put_optional(a, out);
         json_object_set_new(out, "group", group_json(a));
     }
     return cli_print_json(out, JSON_COMPACT, err);
+}
+
+int cli_answer_set_prefill(cli_run *run, const json_t *record, sl_error *err) {
+    sl_error why;
+    int rc = cli_run_set_prefill(run, cli_record_attn_prefill(record), NULL, &why);
+    return rc ? sl_fail(err, rc, "\"attn_prefill\": %.900s", cli_error_text(&why)) : 0;
 }
 
 int cli_answer_logprobs(const cli_options *o, const json_t *record) {

@@ -27,6 +27,7 @@ typedef struct cli_answer {
     const sl_ids *prompt; // its ids
     const sl_text *text;
     const cli_timeline *t;
+    const char *attn_prefill; // NULL: that of the run
     const cli_totals *totals; // of the group
 } cli_answer;
 
@@ -34,6 +35,8 @@ typedef struct cli_answer {
 // because a --stop text cut a character in two.
 int cli_answer_print(const cli_answer *a, sl_error *err);
 
+// Sets the method of a line for prefill, or else that of the flags.
+int cli_answer_set_prefill(cli_run *run, const json_t *record, sl_error *err);
 // The number of alternatives for which a line, or else --logprobs, asks; -1: no log-probabilities.
 int cli_answer_logprobs(const cli_options *o, const json_t *record);
 

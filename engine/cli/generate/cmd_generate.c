@@ -42,13 +42,14 @@ static int check_flags(const cli_options *o, sl_error *err) {
 static int run_prompt(cli_timeline *t, const sl_ids *ids, const sl_text *shown, int at_start, sl_text *answer, sl_error *err) {
     const cli_options *o = t->run->options;
     int n = (int)ids->n, n_dense = o->dense_prefix < 0 ? n : o->dense_prefix;
+    char prefill[CLI_ATTN_TEXT];
+    cli_run_format_prefill(t->run, prefill, sizeof prefill);
     if (o->dense_prefix < 0)
-        fprintf(stderr, "setup: A, prefill of all %d prompt tokens with %s attention; --attn decodes the answer\n", n,
-                o->attn_prefill);
+        fprintf(stderr, "setup: A, prefill of all %d prompt tokens with %s attention; --attn decodes the answer\n", n, prefill);
     else
         fprintf(stderr,
                 "setup: B, prefill of %d of %d prompt tokens with %s attention; --attn decodes the rest and the answer\n",
-                n_dense, n, o->attn_prefill);
+                n_dense, n, prefill);
     int rc = cli_timeline_prefill(t, ids->data, n_dense, err);
     if (!rc) rc = cli_timeline_feed(t, ids->data + n_dense, n - n_dense, err);
     if (!rc && shown) rc = cli_sink_stdout(NULL, shown->data, shown->n, err);

@@ -2,8 +2,9 @@
 //
 // Set-up B: dense attention prefills the context of a line, and --attn decodes the question token by token. Context and
 // question are tokenized as one text; the common prefix with the tokens of only the context counts as the context. One session
-// serves all lines: the rows of a common prefix of two consecutive contexts stay in the cache. A line may name its method
-// ("attn") and the sequence number that keys its random numbers ("seq"), so that one prefill serves many methods.
+// serves all lines: the rows of a common prefix of two consecutive contexts stay in the cache (with a sparse prefill only if
+// the second context has the same segments). A line may name its methods ("attn", "attn_prefill") and the sequence number that
+// keys its random numbers ("seq"), so that one prefill serves many methods.
 #include "engine/cli/generate/jsonl.h"
 #include "engine/base/json.h"
 #include "engine/cli/error_text.h"
@@ -23,7 +24,7 @@ typedef struct job {
     cli_timeline t;
     cli_records records;
     int n_total;  // records in the file; 0: unknown
-    int n_dense;  // first tokens of the session that dense attention prefilled
+    int n_held;   // first tokens of the session that were prefilled
     sl_ids ids;   // of the line
     int n_shared; // tokens of the context, a prefix of ids
     sl_text answer;
@@ -46,13 +47,7 @@ static int set_method(job *j, const json_t *record, sl_error *err) {
 static int answer(job *j, sl_error *err) {
     cli_timeline *t = &j->t;
     int n = (int)j->ids.n, n_dense = j->run->options->question_dense ? n : j->n_shared;
-    int keep = cli_timeline_common(t, j->ids.data, n_dense);
-    if (keep > j->n_dense) keep = j->n_dense;
-    if (keep == n) keep = n - 1; // repeat the last token: the session holds logits of another step
-    int rc = cli_timeline_cut(t, keep, err);
-    j->n_dense = keep;
-    if (!rc) rc = cli_timeline_prefill(t, j->ids.data + keep, n_dense - keep, err);
-    if (!rc) j->n_dense += t->n_prefill;
+    int rc = cli_timeline_prefix(t, j->ids.data, n_dense, n, &j->n_held, err);
     if (!rc) rc = cli_timeline_feed(t, j->ids.data + n_dense, n - n_dense, err);
     j->answer.n = 0;
     if (!rc) rc = sl_text_append(&j->answer, "", 0, err);
@@ -81,6 +76,7 @@ static int run_line(job *j, const json_t *record, int index, sl_error *err) {
     j->t.n_logprobs = cli_answer_logprobs(j->run->options, record);
     sl_session_set_sequence(j->t.session, cli_record_sequence(record, j->run->options->seq_id, index));
     int rc = set_method(j, record, err);
+    if (!rc) rc = cli_answer_set_prefill(j->run, record, err);
     if (!rc) rc = cli_records_tokenize(&j->records, sl_model_tokenizer(j->run->model), record, &j->ids, &j->n_shared, err);
     if (!rc) rc = cli_check_prompt(j->run, j->ids.n, err);
     if (!rc) rc = cli_run_set_prompt(j->run, (int)j->ids.n, err);
@@ -133,12 +129,14 @@ int cli_generate_jsonl(const cli_options *o, sl_error *err) {
         cli_model_name_of(run.model, o->model, &j.model);
         rc = cli_timeline_open(&j.t, &run, o->seq_id, err);
         if (!rc) {
+            char prefill[CLI_ATTN_TEXT];
+            cli_run_format_prefill(&run, prefill, sizeof prefill);
             cli_run_describe(&run, stderr);
             fprintf(stderr,
                     o->question_dense
                         ? "setup: A, prefill of contexts and questions with %s attention; --attn decodes the answers\n"
                         : "setup: B, prefill of contexts with %s attention; --attn decodes questions and answers\n",
-                    o->attn_prefill);
+                    prefill);
             cli_catch_interrupt(1);
             rc = run_lines(&j, err);
             if (!rc && o->perf) cli_totals_print(&j.all, run.load_ms, stderr);

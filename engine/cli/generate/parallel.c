@@ -2,8 +2,9 @@
 // answer.
 //
 // All prompts are read, tokenized and checked first. Then each group of N lines is prefilled line by line and decoded together.
-// Finished slots are not refilled until the whole batch ends. A line with another method starts a new group, because the engine
-// decodes with one plan at a time. An answer does not depend on the other lines of its group.
+// Finished slots are not refilled until the whole batch ends. A line with another "attn" starts a new group, because the engine
+// decodes with one plan at a time. Each line of a group has its own method for prefill. An answer does not depend on the other
+// lines of its group.
 #include "engine/cli/generate/parallel.h"
 #include "engine/base/json.h"
 #include "engine/cli/error_text.h"
@@ -24,8 +25,9 @@ typedef struct request { // a line of the file
     int line;
     json_t *record;
     sl_ids ids;
-    int n_dense; // first ids, prefilled with dense attention; --attn decodes the rest
+    int n_dense; // first ids, which are prefilled; --attn decodes the rest
     char *attn;  // plan, with the choice of auto
+    char *attn_prefill;
     cli_timeline t;
     sl_text text;
 } request;
@@ -111,8 +113,12 @@ static int set_method(job *j, const char *attn, sl_error *err) {
 
 static int begin(job *j, request *r, int index, sl_error *err) {
     const cli_options *o = j->run->options;
+    char prefill[CLI_ATTN_TEXT];
     int n = (int)r->ids.n;
     int rc = cli_timeline_open(&r->t, j->run, cli_record_sequence(r->record, o->seq_id, index), err);
+    if (!rc) rc = cli_answer_set_prefill(j->run, r->record, err);
+    cli_run_format_prefill(j->run, prefill, sizeof prefill);
+    if (!rc && !(r->attn_prefill = strdup(prefill))) rc = sl_fail(err, SL_ERR_MEMORY, "--parallel: out of memory");
     if (!rc) rc = cli_timeline_prefill(&r->t, r->ids.data, r->n_dense, err);
     if (!rc) rc = cli_timeline_feed(&r->t, r->ids.data + r->n_dense, n - r->n_dense, err);
     if (!rc) rc = sl_text_append(&r->text, "", 0, err);
@@ -129,6 +135,7 @@ static int print_answer(const job *j, const request *r, const cli_totals *group,
                           .prompt = &r->ids,
                           .text = &r->text,
                           .t = &r->t,
+                          .attn_prefill = r->attn_prefill,
                           .totals = group};
     return cli_records_at_line(&j->records, r->line, cli_answer_print(&a, err), err);
 }
@@ -157,6 +164,7 @@ static void free_request(request *r) {
     sl_ids_free(&r->ids);
     sl_text_free(&r->text);
     free(r->attn);
+    free(r->attn_prefill);
     json_decref(r->record);
     r->record = NULL;
 }
@@ -201,12 +209,14 @@ static int run_job(job *j, sl_error *err) {
     j->batch = malloc((size_t)o->parallel * sizeof *j->batch);
     if (!rc && !j->batch) rc = sl_fail(err, SL_ERR_MEMORY, "--parallel %d: out of memory", o->parallel);
     if (rc) return rc;
+    char prefill[CLI_ATTN_TEXT];
+    cli_run_format_prefill(j->run, prefill, sizeof prefill);
     cli_run_describe(j->run, stderr);
     fprintf(stderr,
             o->prompts || o->question_dense
                 ? "setup: A, prefill of prompts with %s attention; --attn decodes the answers\n"
                 : "setup: B, prefill of prompts and contexts with %s attention; --attn decodes questions and answers\n",
-            o->attn_prefill);
+            prefill);
     fprintf(stderr, "parallel: %d prompts in static batches of %d\n", j->n_requests, o->parallel);
     cli_catch_interrupt(1);
     rc = run_groups(j, err);

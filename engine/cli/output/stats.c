@@ -77,6 +77,25 @@ static void write_record(void *ctx, const sl_attn_record *r) {
     if (ferror(f)) stats->error = errno ? errno : EIO;
 }
 
+void cli_stats_prefill(cli_stats *stats, const sl_prefill_record *r) {
+    FILE *f = stats->file;
+    const sl_prefill_report *p = r->report;
+    char attn[256];
+    if (!f || stats->error) return;
+    errno = 0;
+    sl_attn_format(r->spec, attn, sizeof attn);
+    fprintf(f, "{\"sequence\":%u,\"position\":%d,\"n_tokens\":%d,\"layer\":%d,\"head\":%d,\"attn_prefill\":\"%s\"", r->sequence,
+            r->position, r->n_tokens, r->layer, r->head, attn);
+    fprintf(f, ",\"blocks\":%llu,\"dense_blocks\":%llu", (unsigned long long)p->visited, (unsigned long long)p->causal);
+    number(f, "prefill_density", sl_prefill_density(p));
+    number(f, "prefill_kept", sl_prefill_share(p->kept));
+    number(f, "prefill_cra", sl_prefill_share(p->measured));
+    number(f, "prefill_error", sl_prefill_error(p));
+    number(f, "prefill_error_max", p->n_errors ? p->error_max : NAN);
+    fprintf(f, "}\n");
+    if (ferror(f)) stats->error = errno ? errno : EIO;
+}
+
 int cli_stats_observe(cli_stats *stats, sl_engine *engine, sl_error *err) {
     if (!stats->file) return 0;
     const sl_observer observer = {.fn = write_record,

@@ -195,6 +195,8 @@ static int run_texts(perplexity *p, sl_error *err) {
 }
 
 static void describe(const perplexity *p) {
+    char prefill[CLI_ATTN_TEXT];
+    cli_run_format_prefill(&p->run, prefill, sizeof prefill);
     cli_run_describe_attention(&p->run, stderr);
     fprintf(stderr, "setup: %d window%s of %d tokens", p->n_planned, p->n_planned == 1 ? "" : "s", p->n_ctx);
     if (p->o->jsonl) fprintf(stderr, " from %d text%s", p->n_texts, p->n_texts == 1 ? "" : "s");
@@ -202,9 +204,9 @@ static void describe(const perplexity *p) {
         fprintf(stderr, ", the last %d tokens of each scored after %d histories, in segments of %d\n", p->n_ctx - 1 - p->first,
                 p->n_histories, p->segment);
     else if (p->n_dense == p->n_ctx)
-        fprintf(stderr, ", each in one prefill with %s attention\n", p->o->attn_prefill);
+        fprintf(stderr, ", each in one prefill with %s attention\n", prefill);
     else
-        fprintf(stderr, ", prefill of %d with %s attention, the rest decoded\n", p->n_dense, p->o->attn_prefill);
+        fprintf(stderr, ", prefill of %d with %s attention, the rest decoded\n", p->n_dense, prefill);
 }
 
 static int run(perplexity *p, sl_error *err) {

@@ -1,0 +1,112 @@
+// engine/prefill_report.c - what sparse prefills report: key blocks, kept mass, and checks of single rows against dense
+// attention.
+//
+// The attention runner fills sl_engine.prefill_counts and pass_reports while a pass runs. sl_prefill_pass_done adds them up.
+#include "engine/engine_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static size_t n_heads_of(const sl_engine *e) { // of all layers
+    return (size_t)e->geom.n_layers * e->geom.n_heads;
+}
+
+// ---- reports ----
+
+sl_prefill_report sl_prefill_report_none(void) {
+    return (sl_prefill_report){.kept = SL_MASK_NOT_SAMPLED, .measured = SL_MASK_NOT_SAMPLED};
+}
+
+static int32_t least_share(int32_t a, int32_t b) {
+    if (a == SL_MASK_NOT_SAMPLED || b == SL_MASK_NOT_SAMPLED) return a > b ? a : b;
+    return a < b ? a : b;
+}
+
+void sl_prefill_report_add(sl_prefill_report *to, const sl_prefill_report *from) {
+    to->visited += from->visited, to->causal += from->causal;
+    to->kept = least_share(to->kept, from->kept), to->measured = least_share(to->measured, from->measured);
+    to->n_errors += from->n_errors, to->errors += from->errors;
+    if (from->error_max > to->error_max || isnan(from->error_max)) to->error_max = from->error_max; // not a number: it stays
+}
+
+sl_prefill_report sl_engine_prefill_report(const sl_engine *e, int layer, int head) {
+    return e->prefill_reports[(size_t)layer * e->geom.n_heads + head];
+}
+
+sl_prefill_report sl_engine_prefill_total(const sl_engine *e) {
+    sl_prefill_report all = sl_prefill_report_none();
+    for (size_t i = 0; i < n_heads_of(e); i++) sl_prefill_report_add(&all, &e->prefill_reports[i]);
+    return all;
+}
+
+// ---- a pass ----
+
+static void begin_pass(sl_engine *e) {
+    memset(e->prefill_counts, 0, n_heads_of(e) * sizeof *e->prefill_counts);
+    for (size_t i = 0; i < n_heads_of(e); i++) e->pass_reports[i] = sl_prefill_report_none();
+}
+
+void sl_prefill_pass_done(sl_engine *e, uint32_t sequence, int position, int n) {
+    const sl_prefill_observer *o = &e->prefill_observer;
+    for (size_t i = 0; i < n_heads_of(e); i++) {
+        sl_prefill_report *r = &e->pass_reports[i];
+        r->visited = e->prefill_counts[i].visited, r->causal = e->prefill_counts[i].causal;
+        sl_prefill_report_add(&e->prefill_reports[i], r);
+        int layer = (int)i / e->geom.n_heads;
+        const sl_prefill_record record = {.sequence = sequence,
+                                          .position = position,
+                                          .n_tokens = n,
+                                          .layer = layer,
+                                          .head = (int)i % e->geom.n_heads,
+                                          .spec = &e->prefill.layer[layer],
+                                          .report = r};
+        if (o->fn && r->causal) o->fn(o->ctx, &record);
+    }
+    begin_pass(e);
+}
+
+int sl_prefill_n_checked(const sl_engine *e, int n) {
+    return e->prefill_observer.n_rows < n ? e->prefill_observer.n_rows : n;
+}
+
+int sl_prefill_checked_row(const sl_engine *e, int n, int i) {
+    return (int)((int64_t)(i + 1) * n / sl_prefill_n_checked(e, n)) - 1;
+}
+
+// ---- the observer ----
+
+int sl_engine_observe_prefill(sl_engine *e, const sl_prefill_observer *observer, sl_error *err) {
+    int rc = sl_engine_enter(e, err);
+    if (rc) return rc;
+    size_t n = (size_t)e->geom.n_heads * (e->geom.head_dim + 1);
+    if (observer && observer->n_rows && !e->checked && !(e->checked = malloc(n * sizeof *e->checked)))
+        rc = sl_fail(err, SL_ERR_MEMORY, "outputs of a row: out of memory");
+    if (!rc) e->prefill_observer = observer ? *observer : (sl_prefill_observer){0};
+    sl_engine_leave(e);
+    return rc;
+}
+
+// ---- life ----
+
+void sl_prefill_reset(sl_engine *e) {
+    for (size_t i = 0; i < n_heads_of(e); i++) e->prefill_reports[i] = sl_prefill_report_none();
+}
+
+int sl_prefill_new_reports(sl_engine *e, sl_error *err) {
+    size_t n = n_heads_of(e);
+    e->prefill_counts = malloc(n * sizeof *e->prefill_counts);
+    e->pass_reports = malloc(n * sizeof *e->pass_reports);
+    e->prefill_reports = malloc(n * sizeof *e->prefill_reports);
+    if (!e->prefill_counts || !e->pass_reports || !e->prefill_reports)
+        return sl_fail(err, SL_ERR_MEMORY, "reports of %zu heads: out of memory", n);
+    begin_pass(e);
+    sl_prefill_reset(e);
+    return 0;
+}
+
+void sl_prefill_free_reports(sl_engine *e) {
+    free(e->prefill_counts);
+    free(e->pass_reports);
+    free(e->prefill_reports);
+    free(e->checked);
+}
