@@ -4,7 +4,7 @@
 static const sl_attn_param is_params[] = {
     {"S", SL_PARAM_INT, 128, 1, 65536, "rows drawn per query head, in addition to the newest page", NULL},
     {"proposal", SL_PARAM_CHOICE, 1, 0, 2, "format of the quantised keys", "int8,int4,int3"},
-    {"budget", SL_PARAM_CHOICE, 1, 0, 1, "split of the draws of a layer over its heads", "even,carried"},
+    {"budget", SL_PARAM_CHOICE, 0, 0, 1, "split of the draws of a layer over its heads", "even,carried"},
     SL_EPSILON_PARAMS,
     SL_LAYER_PARAMS,
     {0},

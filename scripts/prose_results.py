@@ -54,7 +54,7 @@ METHODS = {
 ON_CPU = ["magicpig"]  # groups without a GPU version run on the CPU on every machine
 # One or two budgets of each method, for questions and for continuations.
 FEW_METHODS = [
-    "santa-prop:S={32,128}", "santa-sys:S=128", "santa-pps:S={32,128}", "santa-is:S={32,128,256}", "santa-flash:S={128,512}",
+    "santa-prop:S={32,128}", "santa-sys:S=128", "santa-pps:S={32,128}", "santa-is:budget=carried:S={32,128,256}", "santa-flash:S={128,512}",
     "bernoulli:B=8", "topk:k=256", "quest:tokens={512,1024}", "streaming:window={1020,4092}",
     "vattention:predictor=quest:top=0.02:base=0.02:epsilon=0.2",
 ]

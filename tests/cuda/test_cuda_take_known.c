@@ -4,6 +4,7 @@
 
 #ifdef SLEIGH_CUDA
 #include "tests/support/draw_inputs.h"
+#include "tests/support/gpu_draws.h"
 #include "tests/support/take_known_probe.h"
 
 #include <math.h>
@@ -20,12 +21,6 @@ typedef struct problem {
     sl_take_all want; // filled by run
 } problem;
 
-static uint64_t draw_of(int row, float inv_pi) { // the row is in the high bits, so that integers sort by row
-    uint32_t bits;
-    memcpy(&bits, &inv_pi, sizeof bits);
-    return (uint64_t)row << 32 | bits;
-}
-
 // kappa in units of size, by the rule of carried.c.
 static uint64_t kappa_of(const problem *p) {
     double units = p->kappa / (1.0 / (double)sl_masses_total(&p->size));
@@ -33,28 +28,19 @@ static uint64_t kappa_of(const problem *p) {
 }
 
 static void check(const problem *p, const take_known_result *r, const int32_t *row, const float *inv_pi) {
-    int n = p->size.n, n_drawn = 0, at = 0, most = (int)(p->want.n_heavy + p->want.k) + 1;
+    int n = p->size.n, most = (int)(p->want.n_heavy + p->want.k) + 1;
+    char what[100];
     sl_draws d = {.row = malloc(most * sizeof *d.row),
                   .count = malloc(most * sizeof *d.count),
                   .inv_pi = malloc(most * sizeof *d.inv_pi)};
-    uint64_t *got = malloc(most * sizeof *got);
     sl_draw_at(&p->size, r->kappa, p->shared, sl_uniform_philox(&p->id), &d);
     CHECK(r->kappa == kappa_of(p) && r->light == p->want.light);
     CHECK_INT(r->n_heavy, p->want.n_heavy);
     CHECK_INT(r->n_points, d.n_draws - p->want.n_heavy);
-    for (int i = 0; i < r->n_entries; i++) {
-        if (row[i] < 0) continue;
-        CHECK(row[i] < n && n_drawn < d.n_draws);
-        got[n_drawn++] = draw_of(row[i], inv_pi[i]);
-    }
-    sl_sort(got, n_drawn);
-    CHECK_INT(n_drawn, d.n_draws);
-    for (int i = 0; i < d.n; i++)
-        for (int c = 0; c < d.count[i]; c++, at++)
-            if (got[at] != draw_of(d.row[i], d.inv_pi[i]))
-                FAIL("n %d, kappa %g, %s, alpha %g: draw %d is of row %d, expected row %d, or 1 / pi is not %.9g", n, p->kappa,
-                     p->shared ? "sys" : "strat", p->alpha, at, (int)(got[at] >> 32), d.row[i], d.inv_pi[i]);
-    free(d.row), free(d.count), free(d.inv_pi), free(got);
+    for (int i = 0; i < r->n_entries; i++) CHECK(row[i] < n);
+    snprintf(what, sizeof what, "n %d, kappa %g, %s, alpha %g", n, p->kappa, p->shared ? "sys" : "strat", p->alpha);
+    check_same_draws(what, &d, row, inv_pi, r->n_entries);
+    free(d.row), free(d.count), free(d.inv_pi);
 }
 
 // Draws all problems. Returns the number of problems whose heavy rows fitted into the lists.
@@ -64,17 +50,11 @@ static int run(problem *problems, int n_problems) {
     for (int i = 0; i < n_problems; i++) {
         problem *p = &problems[i];
         size_t n_blocks = p->size.n_blocks;
-        uint64_t *mass = malloc((n_blocks + 1) * sizeof *mass);
-        for (size_t b = 0; b < n_blocks; b++) {
-            uint64_t in_block = 0;
-            for (int j = 0; j < SL_BLOCK; j++)
-                in_block += (uint32_t)(sl_bf16_to_f32(p->size.stored[b * SL_BLOCK + j]) * 0x1p30f);
-            mass[b] = (uint64_t)(uint16_t)p->size.ref[b] << 48 | in_block;
-        }
+        uint64_t *mass = gpu_block_masses(&p->size);
         if (p->alpha > 0) sl_masses_mix(&p->size, p->alpha);
         p->want = sl_split_sizes(&p->size, kappa_of(p));
         int most = 2 * (p->want.n_heavy + p->want.k) + 512 * ((int)n_blocks + 8); // every part of a head ends with a short turn
-        on_gpu[i] = (take_known_problem){.mass = gpu_copy(mass, (n_blocks + 1) * sizeof *mass),
+        on_gpu[i] = (take_known_problem){.mass = mass,
                                          .w = gpu_copy(p->size.stored, n_blocks * SL_BLOCK * sizeof(bf16)),
                                          .n = p->size.n,
                                          .shared = p->shared,
@@ -85,7 +65,6 @@ static int run(problem *problems, int n_problems) {
                                          .inv_pi = gpu_new(most * sizeof(float)),
                                          .most = most,
                                          .result = gpu_new(sizeof(take_known_result))};
-        free(mass);
     }
     take_known_on_gpu(gpu_copy(on_gpu, n_problems * sizeof *on_gpu), n_problems);
     gpu_sync("take_known_on_gpu");
