@@ -98,6 +98,7 @@ int sl_engine_observe_prefill(sl_engine *engine, const sl_prefill_observer *obse
 // before. So the function keeps only segments that such a prefill has too, with the methods that are set. n_prefill 0: the
 // session continues a conversation, and keeps each segment that it has read to the end.
 int sl_session_reusable(const sl_session *session, int n, int n_prefill);
+int sl_session_n_prefilled(const sl_session *session); // the first tokens, up to the first that a decode step appended
 // The work of attention in decode steps since the last reset.
 const sl_attn_stats *sl_engine_attn_stats(const sl_engine *engine);
 void sl_engine_reset_stats(sl_engine *engine);

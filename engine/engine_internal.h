@@ -160,6 +160,7 @@ struct sl_session {
     uint32_t sequence;
     int in_generator; // 1: the session of a generator, whose caller has claimed the engine
     sl_kv_seq kv;
+    int n_prefilled;       // the first tokens, up to the first that a decode step appended
     int has_logits;        // 0: the session is empty, or was cut at its last token
     float *logits;         // [n_vocab], valid when has_host_logits
     int logits_row;        // the row of the engine's step_logits that holds the logits; -1: none
@@ -198,6 +199,11 @@ int sl_engine_enter(sl_engine *e, sl_error *err);
 void sl_engine_leave(sl_engine *e);
 // Calls the log callback with a line. The format is as in printf.
 __attribute__((format(printf, 2, 3))) void sl_engine_log(const sl_engine *e, const char *format, ...);
+
+// ---- step.c ----
+
+// SL_ERR_ARG: an id is not of the vocabulary.
+int sl_check_ids(const sl_engine *e, const int32_t *ids, int n, sl_error *err);
 
 // ---- session.c ----
 

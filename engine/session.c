@@ -133,6 +133,7 @@ void sl_session_add_segment(sl_session *s, int first, int n) {
 
 void sl_session_cut_rows(sl_session *s, int n_tokens) {
     sl_kv_truncate(&s->engine->pool, &s->kv, n_tokens);
+    if (s->n_prefilled > n_tokens) s->n_prefilled = n_tokens;
     while (s->n_segments && s->segments[s->n_segments - 1].first >= n_tokens) s->n_segments--;
     if (!s->n_segments) return;
     struct sl_segment *last = s->segments + s->n_segments - 1;
@@ -214,6 +215,9 @@ void sl_session_free(sl_session *s) {
 int sl_session_n_tokens(const sl_session *s) {
     return s->kv.n_tokens;
 }
+int sl_session_n_prefilled(const sl_session *s) {
+    return s->n_prefilled;
+}
 uint32_t sl_session_sequence(const sl_session *s) {
     return s->sequence;
 }
@@ -255,6 +259,7 @@ static int branch(const sl_session *s, int n_tokens, uint32_t sequence, branch_f
     for (int i = 0; i < s->n_segments && s->segments[i].first < n_tokens; i++)
         made->segments[made->n_segments++] = s->segments[i];
     made->cap_segments = made->n_segments;
+    made->n_prefilled = s->n_prefilled < n_tokens ? s->n_prefilled : n_tokens;
     if (s->has_logits && n_tokens == s->kv.n_tokens) {
         memcpy(made->logits, sl_session_logits(s, NULL), s->engine->model->config.n_vocab * sizeof *made->logits);
         made->has_logits = 1;

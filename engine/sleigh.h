@@ -184,6 +184,17 @@ SL_API void sl_session_set_sequence(sl_session *s, uint32_t sequence);
 SL_API int sl_session_truncate(sl_session *s, int n_tokens, sl_error *err);
 // A new session that shares the KV rows of the first n_tokens tokens of s. It has logits if it has all tokens of s.
 SL_API int sl_session_fork(const sl_session *s, int n_tokens, uint32_t sequence, sl_session **out, sl_error *err);
+// Writes the session to a file, which replaces a file at `path` when it is whole: the rows of its tokens, its logits, and what
+// its attention methods keep from step to step. ids: [sl_session_n_tokens], the tokens, which the session does not keep.
+// progress: in layers of K, then of V; NULL: no reports. SL_ERR_IO: the file cannot be written. docs/session-file.md has the
+// format.
+SL_API int sl_session_save(const sl_session *s, const int32_t *ids, const char *path, const sl_progress *progress,
+                           sl_error *err);
+// A new session from a file of sl_session_save. It continues with the bits of the saved session, if model, device, seed and
+// methods are the same. *ids: its tokens [*n_ids]; the caller frees *ids with sl_free. SL_ERR_ARG: the file is of another
+// model; SL_ERR_FORMAT: the file is damaged; SL_ERR_CONTEXT: it has more tokens than n_ctx.
+SL_API int sl_session_load(sl_engine *engine, const char *path, sl_session **out, int32_t **ids, int *n_ids,
+                           const sl_progress *progress, sl_error *err);
 // [n_vocab], after the last token; valid until the next call with the session. NULL with SL_ERR_ARG in *err: the session has no
 // logits, because it is empty or was truncated.
 SL_API const float *sl_session_logits(const sl_session *s, sl_error *err);

@@ -22,7 +22,7 @@ static void leave(sl_session *s) {
 
 // ---- the batch of a pass ----
 
-static int check_ids(const sl_engine *e, const int32_t *ids, int n, sl_error *err) {
+int sl_check_ids(const sl_engine *e, const int32_t *ids, int n, sl_error *err) {
     for (int i = 0; i < n; i++)
         if (ids[i] < 0 || ids[i] >= e->model->config.n_vocab)
             return sl_fail(err, SL_ERR_ARG, "token %d of %d: id %d, expected 0 to %d", i, n, ids[i],
@@ -93,7 +93,7 @@ static int reserve_prefill(sl_session *s, const int32_t *ids, int n, sl_error *e
     if (n > e->n_ctx - s->kv.n_tokens)
         return sl_fail(err, SL_ERR_CONTEXT, "the prompt has %d tokens, %d are in the context already, and {n_ctx} is %d", n,
                        s->kv.n_tokens, e->n_ctx);
-    int rc = check_ids(e, ids, n, err);
+    int rc = sl_check_ids(e, ids, n, err);
     if (!rc) rc = sl_session_sync_state(s, err);
     if (!rc) rc = sl_session_reserve_segments(s, n, err);
     if (!rc) rc = sl_kv_reserve(&e->pool, &s->kv, s->kv.n_tokens + n, err);
@@ -113,6 +113,7 @@ static void end_pass(sl_session *s, int m) {
         sl_session_add_segment(s, s->kv.n_tokens, m);
         sl_prefill_pass_done(e, s->sequence, s->kv.n_tokens, m);
     }
+    if (s->n_prefilled == s->kv.n_tokens) s->n_prefilled += m;
     s->kv.n_tokens += m;
 }
 
@@ -267,7 +268,7 @@ static int check_room(const sl_session *s, sl_error *err) {
 // ids: NULL when they are not sampled yet
 static int reserve_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err) {
     sl_engine *e = batch[0]->engine;
-    int rc = ids ? check_ids(e, ids, n, err) : 0;
+    int rc = ids ? sl_check_ids(e, ids, n, err) : 0;
     for (int i = 0; !rc && i < n; i++) {
         sl_session *s = batch[i];
         SL_CHECK(s->plan == batch[0]->plan); // one launch serves all ranges of a batch; a recording holds one plan

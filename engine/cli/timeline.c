@@ -57,19 +57,17 @@ int cli_timeline_cut(cli_timeline *t, int n_tokens, sl_error *err) {
     return 0;
 }
 
-int cli_timeline_prefix(cli_timeline *t, const int32_t *ids, int n_prefill, int n, int *n_held, sl_error *err) {
+int cli_timeline_prefix(cli_timeline *t, const int32_t *ids, int n_prefill, int n, sl_error *err) {
     int keep = cli_timeline_common(t, ids, n_prefill);
-    if (keep > *n_held) keep = *n_held;
-    if (keep == n) keep = n - 1; // repeat the last token: the session holds logits of another step
+    if (keep > sl_session_n_prefilled(t->session)) keep = sl_session_n_prefilled(t->session);
+    int has_logits = sl_session_n_tokens(t->session) == n && sl_session_logits(t->session, NULL);
+    if (keep == n && !has_logits) keep = n - 1; // repeat the last token: the session holds logits of another step
     keep = sl_session_reusable(t->session, keep, n_prefill);
     sl_prefill_report *kept = keep == n_prefill ? t->prefill : NULL; // of the rows that all stay
     if (kept) t->prefill = NULL;
     int rc = cli_timeline_cut(t, keep, err);
     if (kept) t->prefill = kept;
-    *n_held = keep;
-    if (!rc) rc = cli_timeline_prefill(t, ids + keep, n_prefill - keep, err);
-    if (!rc) *n_held += t->n_prefill;
-    return rc;
+    return rc ? rc : cli_timeline_prefill(t, ids + keep, n_prefill - keep, err);
 }
 
 int cli_timeline_set_sampling(cli_timeline *t, const sl_sampling *sampling, sl_error *err) {

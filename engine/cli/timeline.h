@@ -40,10 +40,8 @@ void cli_timeline_close(cli_timeline *t);
 // Keeps the first n_tokens. Resets counters, timings and the attention statistics of the engine.
 int cli_timeline_cut(cli_timeline *t, int n_tokens, sl_error *err);
 // Makes the session hold ids[0, n_prefill), as a prefill of these tokens leaves it, and prefills the tokens that it cannot
-// keep. n: tokens of the prompt. If all are prefilled, the session has the logits of the last one. At most n_held of its first
-// tokens were prefilled, the others decoded; the caller keeps *n_held for the next call and sets it to 0 when the session is
-// new.
-int cli_timeline_prefix(cli_timeline *t, const int32_t *ids, int n_prefill, int n, int *n_held, sl_error *err);
+// keep. n: tokens of the prompt. If all are prefilled, the session has the logits of the last one.
+int cli_timeline_prefix(cli_timeline *t, const int32_t *ids, int n_prefill, int n, sl_error *err);
 // The sums over layers and heads.
 sl_prefill_report cli_timeline_prefill_total(const cli_timeline *t);
 // Append tokens: prefill with the methods of the run, feed with one decode step per token. Ctrl+C ends them early and sets

@@ -191,7 +191,7 @@ static void one_by_one(void) {
         {{"--max-model-len"}, 2, "flag --max-model-len needs a value"},
         {{"--tensor-parallel-size", "1"}, 0, "--tensor-parallel-size 1 (a run uses one GPU)"},
         {{"-tp", "2"}, 2, "-tp 2: expected 1; a run uses one GPU"},
-        {{"--prompt-cache", "x"}, 2, "Sleigh writes no cache files"},
+        {{"--prompt-cache-all"}, 2, "generate --prompt-cache FILE keeps the prompt"},
         {{"--json-schema", "{}"}, 2, "Sleigh does not constrain the text"},
         {{"-s", "-1"}, 0, "note: --seed -1 chose "},
         {{"-c", "0"}, 0, "context 131072 of 131072 tokens"},

@@ -7,6 +7,7 @@
 #include "engine/cli/chat/turns.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/error_text.h"
+#include "engine/cli/generate/prompt_cache.h"
 #include "engine/cli/io.h"
 #include "engine/cli/process.h"
 #include "engine/cli/run.h"
@@ -383,6 +384,7 @@ static int open_chat(chat *c, const cli_options *o, sl_error *err) {
     if (!rc) rc = cli_chat_template(o, &c->template, err);
     if (!rc) rc = cli_run_open(&c->run, o, err);
     if (!rc) rc = cli_timeline_open(&c->t, &c->run, o->seq_id, err);
+    if (!rc) rc = cli_prompt_cache_load(&c->t, err);
     return rc || !system ? rc : chat_turns_set_system(&c->turns, system, strlen(system), err);
 }
 
@@ -404,6 +406,7 @@ int cmd_chat(const cli_options *o, sl_error *err) {
         fprintf(stderr, "chat: template %s; /help lists all commands\n", sl_chat_name(c.template));
         cli_catch_interrupt(0);
         rc = converse(&c, err);
+        if (!rc && c.t.ids.n) rc = cli_prompt_cache_save(&c.t, err);
     }
     chat_turns_clear(&c.turns);
     sl_text_free(&c.reply);

@@ -82,7 +82,6 @@ typedef struct compare {
     int n_prompts, n_references; // prompts with a reference
     int is_partial;              // 1: an interruption left out the last prompts
     cli_progress progress;
-    int n_held;                       // first tokens of the session that were prefilled
     sl_session *dense_prefix;         // the prefix of the current prompt, prefilled densely
     sl_prefill_report *prefill_heads; // [prefills.n][n_layers][n_heads]
     double *prefill_ms;               // [prefills.n] of all prefills that began with the first token

@@ -17,7 +17,7 @@ static void add_prefill(compare *c, int which) {
 
 int compare_hold_prefix(compare *c, int which, const int32_t *ids, int n_prefill, int n, sl_error *err) {
     int rc = cli_run_set_prefill(&c->run, which < 0 ? "dense" : c->prefills.names[which], NULL, err);
-    if (!rc) rc = cli_timeline_prefix(&c->t, ids, n_prefill, n, &c->n_held, err);
+    if (!rc) rc = cli_timeline_prefix(&c->t, ids, n_prefill, n, err);
     if (!rc && cli_interrupted()) rc = sl_fail(err, SL_ERR_IO, "interrupted");
     for (int i = 0; which < 0 && i < c->prefills.n; i++)
         if (!strcmp(c->prefills.names[i], "dense")) which = i;

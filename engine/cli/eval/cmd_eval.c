@@ -53,7 +53,6 @@ typedef struct eval {
     // state of the run
     cli_run run;
     cli_timeline t;
-    int n_held;  // first tokens of the session that were prefilled
     sl_ids *ids; // [questions of a text]
     int *n_shared;
     sl_text answer;
@@ -307,7 +306,7 @@ static int ask(eval *e, const sl_ids *ids, int n_shared, sl_error *err) {
     cli_timeline *t = &e->t;
     int n = (int)ids->n, n_dense = e->o.question_dense ? n : n_shared;
     int rc = cli_run_set_prompt(&e->run, n, err);
-    if (!rc) rc = cli_timeline_prefix(t, ids->data, n_dense, n, &e->n_held, err);
+    if (!rc) rc = cli_timeline_prefix(t, ids->data, n_dense, n, err);
     if (!rc) rc = cli_timeline_feed(t, ids->data + n_dense, n - n_dense, err);
     e->answer.n = 0;
     if (!rc) rc = sl_text_append(&e->answer, "", 0, err);

@@ -4,6 +4,7 @@
 #include "engine/cli/generate/answer.h"
 #include "engine/cli/generate/jsonl.h"
 #include "engine/cli/generate/parallel.h"
+#include "engine/cli/generate/prompt_cache.h"
 #include "engine/cli/io.h"
 #include "engine/cli/process.h"
 #include "engine/cli/run.h"
@@ -50,7 +51,8 @@ static int run_prompt(cli_timeline *t, const sl_ids *ids, const sl_text *shown, 
         fprintf(stderr,
                 "setup: B, prefill of %d of %d prompt tokens with %s attention; --attn decodes the rest and the answer\n",
                 n_dense, n, prefill);
-    int rc = cli_timeline_prefill(t, ids->data, n_dense, err);
+    int rc = cli_timeline_prefix(t, ids->data, n_dense, n, err);
+    if (!rc && t->n_prefill && !t->stopped) rc = cli_prompt_cache_save(t, err);
     if (!rc) rc = cli_timeline_feed(t, ids->data + n_dense, n - n_dense, err);
     if (!rc && shown) rc = cli_sink_stdout(NULL, shown->data, shown->n, err);
     return rc ? rc : cli_timeline_generate(t, at_start, is_json(o) ? cli_sink_text : cli_sink_stdout, answer, err);
@@ -95,7 +97,9 @@ static int generate(cli_run *run, const sl_text *text, sl_error *err) {
         if (has_text(o) && !o->chat) cli_hint_chat(run, text, &ids);
         cli_catch_interrupt(1);
         t.n_logprobs = cli_answer_logprobs(o, NULL);
-        rc = run_prompt(&t, &ids, o->display_prompt && !is_json(o) ? text : NULL, o->chat || (has_text(o) && text->n == 0),
+        rc = cli_prompt_cache_load(&t, err);
+        if (!rc)
+            rc = run_prompt(&t, &ids, o->display_prompt && !is_json(o) ? text : NULL, o->chat || (has_text(o) && text->n == 0),
                         &answer, err);
         if (!rc) rc = print_end(&t, &ids, &answer, err);
         if (!rc && o->perf) cli_timeline_stats(&t, stderr);
@@ -110,6 +114,8 @@ int cmd_generate(const cli_options *o, sl_error *err) {
     if ((o->jsonl || o->prompts) && CLI_GIVEN(o, format) == CLI_BY_FLAG && !is_json(o))
         return sl_fail(err, SL_ERR_ARG, "-o text cannot be used with %s, which writes JSON",
                        o->jsonl ? "--jsonl" : "--prompts");
+    if ((o->jsonl || o->prompts) && o->prompt_cache)
+        return sl_fail(err, SL_ERR_ARG, "flag --prompt-cache cannot be used with %s", o->jsonl ? "--jsonl" : "--prompts");
     if (cli_is_parallel(o)) return cli_generate_parallel(o, err);
     if (o->jsonl) return cli_generate_jsonl(o, err);
     const sl_chat_template *template = NULL;

@@ -24,7 +24,6 @@ typedef struct job {
     cli_timeline t;
     cli_records records;
     int n_total;  // records in the file; 0: unknown
-    int n_held;   // first tokens of the session that were prefilled
     sl_ids ids;   // of the line
     int n_shared; // tokens of the context, a prefix of ids
     sl_text answer;
@@ -47,7 +46,7 @@ static int set_method(job *j, const json_t *record, sl_error *err) {
 static int answer(job *j, sl_error *err) {
     cli_timeline *t = &j->t;
     int n = (int)j->ids.n, n_dense = j->run->options->question_dense ? n : j->n_shared;
-    int rc = cli_timeline_prefix(t, j->ids.data, n_dense, n, &j->n_held, err);
+    int rc = cli_timeline_prefix(t, j->ids.data, n_dense, n, err);
     if (!rc) rc = cli_timeline_feed(t, j->ids.data + n_dense, n - n_dense, err);
     j->answer.n = 0;
     if (!rc) rc = sl_text_append(&j->answer, "", 0, err);

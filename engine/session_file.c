@@ -1,0 +1,433 @@
+// engine/session_file.c - sl_session_save and sl_session_load: a session as a file of the safetensors format.
+//
+// docs/session-file.md describes the tensors and the metadata. Page extras are not in the file: they are functions of the rows,
+// so a load builds them again.
+#include "engine/engine_internal.h"
+#include "engine/base/hash.h"
+#include "engine/base/whole_file.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FORMAT "sleigh-session-1"
+
+enum { OTHER_PREFILL = -2 }; // version of a segment of methods that this engine does not prefill with
+
+// ---- what a file must have in common with an engine ----
+
+// What determines the values of K and V, besides the tokens.
+typedef struct identity {
+    char weights[SL_HASH_TEXT]; // sl_tensors_hash, or "dummy"
+    char shape[256];
+    char rope[SL_HASH_TEXT]; // of the inverse frequencies
+    char arithmetic[256];    // bits differ between different arithmetics
+} identity;
+
+static int identify(const sl_engine *e, identity *out, sl_error *err) {
+    const sl_config *c = &e->model->config;
+    float *inv_freq = malloc((size_t)c->head_dim / 2 * sizeof *inv_freq);
+    if (!inv_freq) return sl_fail(err, SL_ERR_MEMORY, "session: out of memory");
+    sl_config_rope(c, inv_freq);
+    sl_hash_text(sl_fnv1a(SL_FNV1A_START, inv_freq, (size_t)c->head_dim / 2 * sizeof *inv_freq), out->rope);
+    free(inv_freq);
+    if (e->model->is_dummy)
+        snprintf(out->weights, sizeof out->weights, "dummy");
+    else
+        sl_hash_text(sl_tensors_hash(e->model->tensors, SL_FNV1A_START), out->weights);
+    snprintf(out->shape, sizeof out->shape,
+             "%s, %d layers, hidden %d, %d heads, %d KV heads, head_dim %d, vocabulary %d, norm_eps %.9g", c->model_type,
+             c->n_layers, c->hidden, c->n_heads, c->n_kv_heads, c->head_dim, c->n_vocab, (double)c->norm_eps);
+    if (e->backend->is_device)
+        e->backend->describe(e->backend, out->arithmetic, sizeof out->arithmetic);
+    else
+        sl_cpu_arithmetic(out->arithmetic, sizeof out->arithmetic);
+    return 0;
+}
+
+// The methods of sparse prefills, layer by layer, and the segment. The caller frees *out with sl_text_free.
+static int format_prefill(const sl_engine *e, sl_text *out, sl_error *err) {
+    char text[256];
+    int n = snprintf(text, sizeof text, "%d", e->segment_tokens), rc = sl_text_append(out, text, (size_t)n, err);
+    for (int i = 0; !rc && e->segment_tokens && i < e->geom.n_layers; i++) {
+        sl_attn_format(&e->prefill.layer[i], text, sizeof text);
+        rc = sl_text_append(out, " ", 1, err);
+        if (!rc) rc = sl_text_append(out, text, strlen(text), err);
+    }
+    return rc;
+}
+
+// ---- rows ----
+
+typedef struct row_run { // rows of one page, layer and KV head: [n][head_dim]
+    bf16 *rows;
+    size_t n_bytes;
+} row_run;
+
+// Run `page_index` of layer and head h of a session's K (is_v 0) or V.
+static row_run run_of(const sl_session *s, int is_v, int layer, int h, int page_index) {
+    const sl_kv_pool *pool = &s->engine->pool;
+    const sl_kv_rows rows = sl_kv_layer(pool, layer);
+    int left = s->kv.n_tokens - page_index * SL_PAGE, n = left < SL_PAGE ? left : SL_PAGE;
+    size_t block = ((size_t)s->kv.pages[page_index] * pool->n_kv_heads + h) * SL_PAGE * pool->head_dim;
+    return (row_run){(is_v ? rows.v : rows.k) + block, (size_t)n * pool->head_dim * sizeof(bf16)};
+}
+
+// Calls fn with each run, in the order of the file: [2][n_layers][n_kv_heads][n_tokens][head_dim]. fn returns 0 to stop.
+typedef int (*run_fn)(void *ctx, const sl_backend *be, row_run run);
+static int each_run(const sl_session *s, run_fn fn, void *ctx, const sl_progress *progress) {
+    const sl_kv_pool *pool = &s->engine->pool;
+    int n_pages = (s->kv.n_tokens + SL_PAGE - 1) / SL_PAGE, ok = 1;
+    for (int i = 0; ok && i < 2 * pool->n_layers; i++) {
+        for (int h = 0; ok && h < pool->n_kv_heads; h++)
+            for (int p = 0; ok && p < n_pages; p++)
+                ok = fn(ctx, s->engine->backend, run_of(s, i >= pool->n_layers, i % pool->n_layers, h, p));
+        sl_progress_report(progress, i + 1, 2 * pool->n_layers);
+    }
+    return ok;
+}
+
+// ---- writing ----
+
+typedef struct writer {
+    FILE *f;
+    void *bounce; // a run in host memory
+    sl_text header;
+    size_t at; // bytes of data that the header has declared
+    int rc;    // 0, or the error of the header
+    sl_error *err;
+} writer;
+
+__attribute__((format(printf, 2, 3))) static void add(writer *w, const char *format, ...) {
+    char text[1024];
+    va_list ap;
+    va_start(ap, format);
+    int n = vsnprintf(text, sizeof text, format, ap);
+    va_end(ap);
+    SL_CHECK(n >= 0 && n < (int)sizeof text);
+    if (!w->rc) w->rc = sl_text_append(&w->header, text, (size_t)n, w->err);
+}
+
+// The texts are plain: no quotes, backslashes and control characters.
+static void add_metadata(writer *w, const char *key, const char *value) {
+    add(w, "%s\"%s\":\"", w->header.n && w->header.data[w->header.n - 1] == '{' ? "" : ",", key);
+    if (!w->rc) w->rc = sl_text_append(&w->header, value, strlen(value), w->err);
+    add(w, "\"");
+}
+
+static void add_number(writer *w, const char *key, long long value) {
+    char text[32];
+    snprintf(text, sizeof text, "%lld", value);
+    add_metadata(w, key, text);
+}
+
+static void add_tensor(writer *w, const char *name, const char *dtype, const char *shape, size_t n_bytes) {
+    add(w, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}", name, dtype, shape, w->at, w->at + n_bytes);
+    w->at += n_bytes;
+}
+
+static void add_all_metadata(writer *w, const sl_session *s, const identity *own, const sl_text *prefill) {
+    char key[32], text[256];
+    add(w, "{\"__metadata__\":{");
+    add_metadata(w, "format", FORMAT);
+    add_metadata(w, "weights", own->weights);
+    add_metadata(w, "shape", own->shape);
+    add_metadata(w, "rope", own->rope);
+    add_metadata(w, "arithmetic", own->arithmetic);
+    add_number(w, "sequence", s->sequence);
+    add_number(w, "n_prefilled", s->n_prefilled);
+    add_metadata(w, "prefill", prefill->data);
+    for (int i = 0; i < s->engine->geom.n_layers; i++) {
+        if (!s->state[i].data) continue;
+        snprintf(key, sizeof key, "state.%d", i);
+        sl_attn_format(&s->state[i].spec, text, sizeof text);
+        add_metadata(w, key, text);
+    }
+    add(w, "}");
+}
+
+static void add_all_tensors(writer *w, const sl_session *s) {
+    const sl_engine *e = s->engine;
+    const sl_kv_pool *pool = &e->pool;
+    char shape[96], name[32];
+    size_t n_rows = (size_t)pool->n_layers * pool->n_kv_heads * s->kv.n_tokens;
+    snprintf(shape, sizeof shape, "%d,%d,%d,%d", pool->n_layers, pool->n_kv_heads, s->kv.n_tokens, pool->head_dim);
+    add_tensor(w, "k", "BF16", shape, n_rows * pool->head_dim * sizeof(bf16));
+    add_tensor(w, "v", "BF16", shape, n_rows * pool->head_dim * sizeof(bf16));
+    snprintf(shape, sizeof shape, "%d", s->kv.n_tokens);
+    add_tensor(w, "ids", "I32", shape, (size_t)s->kv.n_tokens * sizeof(int32_t));
+    if (s->has_logits) {
+        snprintf(shape, sizeof shape, "%d", e->model->config.n_vocab);
+        add_tensor(w, "logits", "F32", shape, (size_t)e->model->config.n_vocab * sizeof(float));
+    }
+    if (s->n_segments) {
+        snprintf(shape, sizeof shape, "%d,3", s->n_segments);
+        add_tensor(w, "segments", "I32", shape, (size_t)s->n_segments * 3 * sizeof(int32_t));
+    }
+    for (int i = 0; i < e->geom.n_layers; i++) {
+        if (!s->state[i].data) continue;
+        snprintf(name, sizeof name, "state.%d", i);
+        snprintf(shape, sizeof shape, "%zu", s->state[i].size);
+        add_tensor(w, name, "U8", shape, s->state[i].size);
+    }
+    add(w, "}");
+    while (!w->rc && w->header.n % 8) add(w, " ");
+}
+
+static int write_bytes(FILE *f, const void *data, size_t n) {
+    return fwrite(data, 1, n, f) == n;
+}
+
+static int write_run(void *ctx, const sl_backend *be, row_run run) {
+    writer *w = ctx;
+    if (be->is_device) be->download(be, w->bounce, run.rows, run.n_bytes);
+    return write_bytes(w->f, be->is_device ? w->bounce : run.rows, run.n_bytes);
+}
+
+static int write_segments(const sl_session *s, FILE *f) {
+    int ok = 1;
+    for (int i = 0; ok && i < s->n_segments; i++) {
+        const struct sl_segment *g = &s->segments[i];
+        int version = g->version < 0 ? g->version : g->version == s->engine->prefill_version ? 0 : OTHER_PREFILL;
+        const int32_t out[3] = {g->first, g->end, version};
+        ok = write_bytes(f, out, sizeof out);
+    }
+    return ok;
+}
+
+static int write_states(const sl_session *s, writer *w) {
+    const sl_backend *be = s->engine->backend;
+    int ok = 1;
+    for (int i = 0; ok && i < s->engine->geom.n_layers; i++) {
+        const struct sl_method_state *state = &s->state[i];
+        if (!state->data) continue;
+        void *host = be->is_device ? malloc(state->size) : state->data;
+        if (be->is_device && host) be->download(be, host, state->data, state->size);
+        ok = host && write_bytes(w->f, host, state->size);
+        if (be->is_device) free(host);
+    }
+    return ok;
+}
+
+// The order of the tensors is that of add_all_tensors.
+static int write_all(const sl_session *s, const int32_t *ids, writer *w, const sl_progress *progress) {
+    unsigned char size[8];
+    for (int i = 0; i < 8; i++) size[i] = (unsigned char)((uint64_t)w->header.n >> 8 * i);
+    int ok = write_bytes(w->f, size, sizeof size) && write_bytes(w->f, w->header.data, w->header.n);
+    ok = ok && each_run(s, write_run, w, progress);
+    ok = ok && write_bytes(w->f, ids, (size_t)s->kv.n_tokens * sizeof *ids);
+    if (ok && s->has_logits)
+        ok = write_bytes(w->f, sl_session_last_logits(s), (size_t)s->engine->model->config.n_vocab * sizeof(float));
+    ok = ok && write_segments(s, w->f);
+    return ok && write_states(s, w);
+}
+
+int sl_session_save(const sl_session *s, const int32_t *ids, const char *path, const sl_progress *progress, sl_error *err) {
+    const sl_engine *e = s->engine;
+    identity own;
+    sl_text prefill = {0};
+    sl_whole_file file;
+    writer w = {.err = err};
+    if (s->kv.n_tokens == 0) return sl_fail(err, SL_ERR_ARG, "%s: the session to save is empty", path);
+    int rc = identify(e, &own, err);
+    if (!rc) rc = sl_check_ids(e, ids, s->kv.n_tokens, err);
+    if (!rc) rc = format_prefill(e, &prefill, err);
+    if (!rc && !(w.bounce = malloc((size_t)SL_PAGE * e->pool.head_dim * sizeof(bf16))))
+        rc = sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", path);
+    if (!rc) {
+        add_all_metadata(&w, s, &own, &prefill);
+        add_all_tensors(&w, s);
+        rc = w.rc;
+    }
+    if (!rc) {
+        w.f = sl_whole_file_open(&file, path, 0666);
+        rc = sl_whole_file_close(&file, w.f && write_all(s, ids, &w, progress), err);
+    }
+    free(w.bounce);
+    sl_text_free(&w.header);
+    sl_text_free(&prefill);
+    return rc;
+}
+
+// ---- reading ----
+
+typedef struct reader {
+    const char *path;
+    const sl_tensors *tensors;
+    const sl_engine *engine;
+    identity own;
+    int n_tokens;
+} reader;
+
+static const char *metadata(const reader *r, const char *key) {
+    const char *value = sl_tensors_metadata(r->tensors, key);
+    return value ? value : "missing";
+}
+
+static int expect_metadata(const reader *r, const char *key, const char *expected, sl_error *err) {
+    const char *found = metadata(r, key);
+    if (!strcmp(found, expected)) return 0;
+    return sl_fail(err, SL_ERR_ARG, "%s: metadata %s is %.200s, expected %.200s", r->path, key, found, expected);
+}
+
+static int read_number(const reader *r, const char *key, long long max, long long *out, sl_error *err) {
+    const char *text = metadata(r, key);
+    char *end;
+    *out = strtoll(text, &end, 10);
+    if (end != text && !*end && *out >= 0 && *out <= max) return 0;
+    return sl_fail(err, SL_ERR_FORMAT, "%s: metadata %s is %.60s, expected a number from 0 to %lld", r->path, key, text, max);
+}
+
+// A tensor of this dtype and number of bytes, whose shape begins with dims. NULL with the reason in *err
+static const sl_tensor *find(const reader *r, const char *name, const char *dtype, int n_dims, const int64_t *dims,
+                             sl_error *err) {
+    const sl_tensor *t = sl_tensors_find(r->tensors, name);
+    char found[160] = "", expected[160] = "";
+    if (!t) {
+        sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s is missing", r->path, name);
+        return NULL;
+    }
+    if (!strcmp(t->dtype_name, dtype) && t->n_dims == n_dims && !memcmp(t->dims, dims, (size_t)n_dims * sizeof *dims)) return t;
+    sl_format_dims(t->dims, t->n_dims, found, sizeof found);
+    sl_format_dims(dims, n_dims, expected, sizeof expected);
+    sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s is %s %s, expected %s %s", r->path, name, t->dtype_name, found, dtype, expected);
+    return NULL;
+}
+
+static int check_file(reader *r, sl_error *err) {
+    int rc = expect_metadata(r, "format", FORMAT, err);
+    if (!rc) rc = expect_metadata(r, "shape", r->own.shape, err);
+    if (!rc) rc = expect_metadata(r, "weights", r->own.weights, err);
+    if (!rc) rc = expect_metadata(r, "rope", r->own.rope, err);
+    const sl_tensor *ids = sl_tensors_find(r->tensors, "ids");
+    if (rc) return rc;
+    if (!ids || strcmp(ids->dtype_name, "I32") || ids->n_dims != 1 || ids->dims[0] < 1 || ids->dims[0] > INT32_MAX)
+        return sl_fail(err, SL_ERR_FORMAT, "%s: expected a tensor ids of dtype I32 with one dimension", r->path);
+    if (ids->dims[0] > r->engine->n_ctx)
+        return sl_fail(err, SL_ERR_CONTEXT, "%s: the session has %lld tokens, and {n_ctx} is %d", r->path,
+                       (long long)ids->dims[0], r->engine->n_ctx);
+    r->n_tokens = (int)ids->dims[0];
+    return sl_check_ids(r->engine, ids->data, r->n_tokens, err);
+}
+
+static int read_run(void *ctx, const sl_backend *be, row_run run) {
+    const char **from = ctx;
+    be->upload(be, run.rows, *from, run.n_bytes);
+    *from += run.n_bytes;
+    return 1;
+}
+
+static int read_rows(const reader *r, sl_session *s, const sl_progress *progress, sl_error *err) {
+    sl_kv_pool *pool = &s->engine->pool;
+    const int64_t shape[] = {pool->n_layers, pool->n_kv_heads, r->n_tokens, pool->head_dim};
+    const sl_tensor *k = find(r, "k", "BF16", 4, shape, err), *v = k ? find(r, "v", "BF16", 4, shape, err) : NULL;
+    if (!k || !v) return SL_ERR_FORMAT;
+    if ((const char *)k->data + k->n_bytes != v->data)
+        return sl_fail(err, SL_ERR_FORMAT, "%s: tensor v does not follow tensor k", r->path);
+    int rc = sl_kv_reserve(pool, &s->kv, r->n_tokens, err);
+    if (rc) return rc;
+    s->kv.n_tokens = r->n_tokens;
+    const char *from = k->data;
+    each_run(s, read_run, &from, progress);
+    return s->engine->backend->finish(s->engine->backend, err);
+}
+
+static int read_logits(const reader *r, sl_session *s, sl_error *err) {
+    const int64_t shape[] = {s->engine->model->config.n_vocab};
+    if (!sl_tensors_find(r->tensors, "logits")) return 0;
+    const sl_tensor *t = find(r, "logits", "F32", 1, shape, err);
+    if (!t) return SL_ERR_FORMAT;
+    memcpy(s->logits, t->data, t->n_bytes);
+    s->has_logits = 1;
+    return 0;
+}
+
+// A segment keeps its version if this engine prefills with the methods of the file.
+static int read_segments(const reader *r, sl_session *s, sl_error *err) {
+    const sl_tensor *t = sl_tensors_find(r->tensors, "segments");
+    sl_text own = {0};
+    if (!t) return 0;
+    int64_t n = t->n_dims ? t->dims[0] : 0;
+    if (!find(r, "segments", "I32", 2, (const int64_t[]){n, 3}, err)) return SL_ERR_FORMAT;
+    if (n < 1 || n > r->n_tokens)
+        return sl_fail(err, SL_ERR_FORMAT, "%s: %lld segments, expected 1 to %d", r->path, (long long)n, r->n_tokens);
+    s->segments = malloc((size_t)n * sizeof *s->segments);
+    if (!s->segments) return sl_fail(err, SL_ERR_MEMORY, "%lld segments: out of memory", (long long)n);
+    s->cap_segments = (int)n;
+    int rc = format_prefill(s->engine, &own, err), is_same = !rc && !strcmp(own.data, metadata(r, "prefill"));
+    sl_text_free(&own);
+    for (int i = 0, before = 0; !rc && i < n; i++) {
+        const int32_t *g = (const int32_t *)t->data + 3 * i;
+        if (g[0] < before || g[1] <= g[0] || g[1] > r->n_tokens || g[2] > 0 || g[2] < OTHER_PREFILL)
+            return sl_fail(err, SL_ERR_FORMAT, "%s: segment %d has tokens %d to %d and version %d, expected %d to %d at most",
+                           r->path, i, g[0], g[1] - 1, g[2], before, r->n_tokens - 1);
+        int version = g[2] < 0 ? g[2] : is_same ? s->engine->prefill_version : OTHER_PREFILL;
+        s->segments[s->n_segments++] = (struct sl_segment){g[0], g[1], version};
+        before = g[1];
+    }
+    return rc;
+}
+
+// The states of the layers whose method is the engine's. The other layers begin as after a prefill.
+static int read_states(const reader *r, sl_session *s, sl_error *err) {
+    const sl_backend *be = s->engine->backend;
+    int rc = sl_session_sync_state(s, err);
+    if (rc || strcmp(metadata(r, "arithmetic"), r->own.arithmetic)) return rc;
+    for (int i = 0; i < s->engine->geom.n_layers; i++) {
+        struct sl_method_state *state = &s->state[i];
+        char name[32], spec[256];
+        snprintf(name, sizeof name, "state.%d", i);
+        sl_attn_format(&state->spec, spec, sizeof spec);
+        if (!state->data || strcmp(metadata(r, name), spec)) continue;
+        const sl_tensor *t = find(r, name, "U8", 1, (const int64_t[]){(int64_t)state->size}, err);
+        if (!t) return SL_ERR_FORMAT;
+        be->upload(be, state->data, t->data, state->size);
+    }
+    return be->finish(be, err);
+}
+
+static int read_session(const reader *r, sl_session *s, const sl_progress *progress, sl_error *err) {
+    long long sequence = 0, n_prefilled = 0;
+    int rc = read_number(r, "sequence", UINT32_MAX, &sequence, err);
+    if (!rc) rc = read_number(r, "n_prefilled", r->n_tokens, &n_prefilled, err);
+    if (!rc) rc = read_rows(r, s, progress, err);
+    if (!rc) rc = read_logits(r, s, err);
+    if (!rc) rc = read_segments(r, s, err);
+    if (!rc) rc = read_states(r, s, err);
+    if (rc) return rc;
+    s->sequence = (uint32_t)sequence;
+    s->n_prefilled = (int)n_prefilled;
+    sl_session_build_extras(s);
+    return 0;
+}
+
+int sl_session_load(sl_engine *engine, const char *path, sl_session **out, int32_t **ids, int *n_ids,
+                    const sl_progress *progress, sl_error *err) {
+    reader r = {.path = path, .engine = engine};
+    sl_tensors *tensors = NULL;
+    sl_session *s = NULL;
+    int32_t *copy = NULL;
+    int rc = sl_engine_enter(engine, err);
+    if (rc) return rc;
+    rc = identify(engine, &r.own, err);
+    if (!rc) rc = sl_tensors_open_file(path, &tensors, err);
+    r.tensors = tensors;
+    if (!rc) rc = check_file(&r, err);
+    if (!rc) rc = sl_session_new(engine, 0, &s, err);
+    if (!rc) rc = read_session(&r, s, progress, err);
+    if (!rc) rc = sl_tensor_file_check(sl_tensors_file(tensors, 0), err);
+    if (!rc && !(copy = malloc((size_t)r.n_tokens * sizeof *copy))) rc = sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", path);
+    if (!rc) memcpy(copy, sl_tensors_find(tensors, "ids")->data, (size_t)r.n_tokens * sizeof *copy);
+    if (!rc && strcmp(metadata(&r, "arithmetic"), r.own.arithmetic))
+        sl_engine_log(engine, "%s was written by %.200s; its rows have other bits than those of %.200s", path,
+                      metadata(&r, "arithmetic"), r.own.arithmetic);
+    sl_tensors_close(tensors);
+    sl_engine_leave(engine);
+    if (rc) {
+        sl_session_free(s);
+        return rc;
+    }
+    *out = s, *ids = copy, *n_ids = r.n_tokens;
+    return 0;
+}
