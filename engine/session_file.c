@@ -21,17 +21,13 @@ enum { OTHER_PREFILL = -2 }; // version of a segment of methods that this engine
 typedef struct identity {
     char weights[SL_HASH_TEXT]; // sl_tensors_hash, or "dummy"
     char shape[256];
-    char rope[SL_HASH_TEXT]; // of the inverse frequencies
-    char arithmetic[256];    // bits differ between different arithmetics
+    char rope[256];
+    char arithmetic[256]; // bits differ between different arithmetics
 } identity;
 
-static int identify(const sl_engine *e, identity *out, sl_error *err) {
+static void identify(const sl_engine *e, identity *out) {
     const sl_config *c = &e->model->config;
-    float *inv_freq = malloc((size_t)c->head_dim / 2 * sizeof *inv_freq);
-    if (!inv_freq) return sl_fail(err, SL_ERR_MEMORY, "session: out of memory");
-    sl_config_rope(c, inv_freq);
-    sl_hash_text(sl_fnv1a(SL_FNV1A_START, inv_freq, (size_t)c->head_dim / 2 * sizeof *inv_freq), out->rope);
-    free(inv_freq);
+    sl_config_describe_rope(c, out->rope, sizeof out->rope);
     if (e->model->is_dummy)
         snprintf(out->weights, sizeof out->weights, "dummy");
     else
@@ -43,7 +39,6 @@ static int identify(const sl_engine *e, identity *out, sl_error *err) {
         e->backend->describe(e->backend, out->arithmetic, sizeof out->arithmetic);
     else
         sl_cpu_arithmetic(out->arithmetic, sizeof out->arithmetic);
-    return 0;
 }
 
 // The methods of sparse prefills, layer by layer, and the segment. The caller frees *out with sl_text_free.
@@ -230,8 +225,8 @@ int sl_session_save(const sl_session *s, const int32_t *ids, const char *path, c
     sl_whole_file file;
     writer w = {.err = err};
     if (s->kv.n_tokens == 0) return sl_fail(err, SL_ERR_ARG, "%s: the session to save is empty", path);
-    int rc = identify(e, &own, err);
-    if (!rc) rc = sl_check_ids(e, ids, s->kv.n_tokens, err);
+    identify(e, &own);
+    int rc = sl_check_ids(e, ids, s->kv.n_tokens, err);
     if (!rc) rc = format_prefill(e, &prefill, err);
     if (!rc && !(w.bounce = malloc((size_t)SL_PAGE * e->pool.head_dim * sizeof(bf16))))
         rc = sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", path);
@@ -410,8 +405,8 @@ int sl_session_load(sl_engine *engine, const char *path, sl_session **out, int32
     int32_t *copy = NULL;
     int rc = sl_engine_enter(engine, err);
     if (rc) return rc;
-    rc = identify(engine, &r.own, err);
-    if (!rc) rc = sl_tensors_open_file(path, &tensors, err);
+    identify(engine, &r.own);
+    rc = sl_tensors_open_file(path, &tensors, err);
     r.tensors = tensors;
     if (!rc) rc = check_file(&r, err);
     if (!rc) rc = sl_session_new(engine, 0, &s, err);

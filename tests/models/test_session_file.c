@@ -215,7 +215,7 @@ static void damaged(void) {
         {"sleigh-session-1", "sleigh-session-2", SL_ERR_ARG, "metadata format is sleigh-session-2, expected sleigh-session-1"},
         {"head_dim 128", "head_dim 192", SL_ERR_ARG, "metadata shape is llama, 4 layers"},
         {"\"weights\":\"fnv1a:", "\"weights\":\"fnv1b:", SL_ERR_ARG, "metadata weights is fnv1b:"},
-        {"\"rope\":\"fnv1a:", "\"rope\":\"fnv1b:", SL_ERR_ARG, "metadata rope is fnv1b:"},
+        {"\"rope\":\"theta 5", "\"rope\":\"theta 4", SL_ERR_ARG, "metadata rope is theta 400000, llama3"},
         {"\"sequence\":\"5\"", "\"sequence\":\"x\"", SL_ERR_FORMAT, "metadata sequence is x, expected a number"},
         {"\"n_prefilled\":\"300\"", "\"n_prefilled\":\"301\"", SL_ERR_FORMAT, "metadata n_prefilled is 301"},
         {"\"ids\"", "\"xds\"", SL_ERR_FORMAT, "expected a tensor ids"},
