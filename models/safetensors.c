@@ -1,5 +1,6 @@
 // models/safetensors.c - maps the files of a folder and checks every tensor's extent. See safetensors.h.
 #include "models/safetensors.h"
+#include "engine/base/hash.h"
 #include "engine/base/json.h"
 #include "models/safetensors_header.h"
 
@@ -20,6 +21,7 @@ struct sl_tensors {
     sl_tensor *tensors; // sorted by name once all shards are open
     int n_tensors;
     size_t n_bytes;
+    sl_header metadata; // of one file, without its entries; empty for a folder
 };
 
 static const struct {
@@ -130,7 +132,8 @@ static int take_entries(sl_tensors *t, const sl_tensor_file *s, sl_header *h, si
     return 0;
 }
 
-static int open_shard(sl_tensors *t, const char *path, sl_error *err) {
+// metadata: gets the header's metadata; NULL: not wanted
+static int open_shard(sl_tensors *t, const char *path, sl_header *metadata, sl_error *err) {
     sl_tensor_file *s = &t->shards[t->n_shards++];
     *s = (sl_tensor_file){.path = strdup(path), .fd = -1};
     if (!s->path) return sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", path);
@@ -149,6 +152,10 @@ static int open_shard(sl_tensors *t, const char *path, sl_error *err) {
     for (int i = 0; !rc && i < h.n; i++) rc = check_extent(path, &h.entries[i], data_offset, data_size, err);
     if (!rc) rc = check_cover(path, &h, data_size, err);
     if (!rc) rc = take_entries(t, s, &h, data_offset, err);
+    if (!rc && metadata) {
+        *metadata = (sl_header){.metadata = h.metadata, .n_metadata = h.n_metadata};
+        h.metadata = NULL, h.n_metadata = 0;
+    }
     sl_header_free(&h);
     return rc;
 }
@@ -181,7 +188,7 @@ static int open_index(sl_tensors *t, const char *dir, const json_t *map, sl_erro
         snprintf(path, sizeof path, "%s/%s", dir, name);
         int known = 0;
         for (int i = 0; i < t->n_shards; i++) known |= !strcmp(t->shards[i].path, path);
-        int rc = known ? 0 : open_shard(t, path, err);
+        int rc = known ? 0 : open_shard(t, path, NULL, err);
         if (rc) return rc;
     }
     int rc = sort_names(t, err);
@@ -212,7 +219,7 @@ static int open_folder(sl_tensors *t, const char *dir, sl_error *err) {
         t->shards = calloc(1, sizeof *t->shards);
         if (!t->shards) return sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", dir);
         snprintf(path, sizeof path, "%s/model.safetensors", dir);
-        int rc = open_shard(t, path, err);
+        int rc = open_shard(t, path, NULL, err);
         return rc ? rc : sort_names(t, err);
     }
     if (!exists(dir, "model.safetensors.index.json"))
@@ -233,16 +240,33 @@ static int open_folder(sl_tensors *t, const char *dir, sl_error *err) {
     return rc;
 }
 
-int sl_tensors_open(const char *dir, sl_tensors **out, sl_error *err) {
+static int open_file(sl_tensors *t, const char *path, sl_error *err) {
+    t->shards = calloc(1, sizeof *t->shards);
+    if (!t->shards) return sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", path);
+    int rc = open_shard(t, path, &t->metadata, err);
+    return rc ? rc : sort_names(t, err);
+}
+
+// fn: open_folder, open_file
+static int open_path(const char *path, int (*fn)(sl_tensors *t, const char *path, sl_error *err), sl_tensors **out,
+                     sl_error *err) {
     sl_tensors *t = calloc(1, sizeof *t);
-    if (!t) return sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", dir);
-    int rc = strlen(dir) > 3000 ? sl_fail(err, SL_ERR_ARG, "%.200s...: the path is too long", dir) : open_folder(t, dir, err);
+    if (!t) return sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", path);
+    int rc = strlen(path) > 3000 ? sl_fail(err, SL_ERR_ARG, "%.200s...: the path is too long", path) : fn(t, path, err);
     if (rc) {
         sl_tensors_close(t);
         return rc;
     }
     *out = t;
     return 0;
+}
+
+int sl_tensors_open(const char *dir, sl_tensors **out, sl_error *err) {
+    return open_path(dir, open_folder, out, err);
+}
+
+int sl_tensors_open_file(const char *path, sl_tensors **out, sl_error *err) {
+    return open_path(path, open_file, out, err);
 }
 
 // ---- tensors without a file ----
@@ -308,6 +332,7 @@ void sl_tensors_close(sl_tensors *t) {
     }
     free(t->tensors);
     free(t->shards);
+    sl_header_free(&t->metadata);
     free(t);
 }
 
@@ -344,12 +369,37 @@ size_t sl_tensors_bytes(const sl_tensors *t) {
     return t->n_bytes;
 }
 
+const char *sl_tensors_metadata(const sl_tensors *t, const char *name) {
+    for (int i = 0; i < t->metadata.n_metadata; i++)
+        if (!strcmp(t->metadata.metadata[2 * i], name)) return t->metadata.metadata[2 * i + 1];
+    return NULL;
+}
+
+static uint64_t hash_tensor(const sl_tensor *t, uint64_t hash) {
+    enum { BLOCK = 4096, BLOCKS = 8 };
+    uint64_t n_dims = (uint64_t)t->n_dims;
+    hash = sl_fnv1a(hash, t->name, strlen(t->name) + 1);
+    hash = sl_fnv1a(hash, t->dtype_name, strlen(t->dtype_name) + 1);
+    hash = sl_fnv1a(hash, &n_dims, sizeof n_dims);
+    hash = sl_fnv1a(hash, t->dims, (size_t)t->n_dims * sizeof *t->dims);
+    if (t->n_bytes <= BLOCKS * BLOCK) return sl_fnv1a(hash, t->data, t->n_bytes);
+    size_t step = (t->n_bytes - BLOCK) / (BLOCKS - 1);
+    for (int i = 0; i < BLOCKS; i++)
+        hash = sl_fnv1a(hash, (const char *)t->data + (i + 1 < BLOCKS ? i * step : t->n_bytes - BLOCK), BLOCK);
+    return hash;
+}
+
+uint64_t sl_tensors_hash(const sl_tensors *t, uint64_t hash) {
+    for (int i = 0; i < t->n_tensors; i++) hash = hash_tensor(&t->tensors[i], hash);
+    return hash;
+}
+
 const sl_tensor *sl_tensors_find(const sl_tensors *t, const char *name) {
     sl_tensor key = {.name = name};
     return t->n_tensors ? bsearch(&key, t->tensors, t->n_tensors, sizeof key, by_name) : NULL;
 }
 
-static void format_dims(const int64_t *dims, int n, char *buf, size_t size) {
+void sl_format_dims(const int64_t *dims, int n, char *buf, size_t size) {
     size_t at = (size_t)snprintf(buf, size, "[");
     for (int i = 0; i < n && at < size; i++)
         at += (size_t)snprintf(buf + at, size - at, "%s%lld", i ? ", " : "", (long long)dims[i]);
@@ -365,8 +415,8 @@ int sl_tensors_bind(const sl_tensors *t, const char *name, int n_rows, int n_col
     const int64_t want[2] = {n_rows ? n_rows : n_cols, n_cols};
     if (found->n_dims != rank || memcmp(found->dims, want, rank * sizeof *want)) {
         char got[128], expected[128];
-        format_dims(found->dims, found->n_dims, got, sizeof got);
-        format_dims(want, rank, expected, sizeof expected);
+        sl_format_dims(found->dims, found->n_dims, got, sizeof got);
+        sl_format_dims(want, rank, expected, sizeof expected);
         return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s has shape %s, expected %s", found->file, name, got, expected);
     }
     int dtype = !strcmp(found->dtype_name, "BF16")  ? SL_BF16

@@ -34,6 +34,9 @@ typedef struct sl_tensor_file {
 typedef struct sl_tensors sl_tensors;
 
 int sl_tensors_open(const char *dir, sl_tensors **out, sl_error *err);
+int sl_tensors_open_file(const char *path, sl_tensors **out, sl_error *err); // one file
+// A text of the header's __metadata__; NULL: there is none. Only after sl_tensors_open_file.
+const char *sl_tensors_metadata(const sl_tensors *t, const char *name);
 
 // Declares tensors without a file: BF16, data NULL.
 typedef struct sl_tensor_shape {
@@ -54,9 +57,17 @@ int sl_tensors_count(const sl_tensors *t);
 const sl_tensor *sl_tensors_at(const sl_tensors *t, int i);
 const sl_tensor *sl_tensors_find(const sl_tensors *t, const char *name); // NULL: no such tensor
 size_t sl_tensors_bytes(const sl_tensors *t);                            // of all tensors
+// Continues an FNV-1a hash (engine/base/hash.h) with every tensor, in the order of the names (as bytes): the name and a NUL,
+// the dtype of the header and a NUL, the number of dimensions, each dimension (numbers as 8 bytes, lowest byte first), samples
+// of the data. The samples are all bytes of a tensor of at most 32 KiB, otherwise 8 blocks of 4 KiB: block i < 7 begins at byte
+// i * floor((size - 4096) / 7), and the last block ends the tensor. So shards do not change the hash, 10 MB of a model of 16 GB
+// are read, and models that differ in a few numbers only may have equal hashes.
+uint64_t sl_tensors_hash(const sl_tensors *t, uint64_t hash);
 
 // Binds a matrix [n_rows][n_cols] (n_rows 0: a vector [n_cols]). A missing tensor, a dtype other than BF16, F16 and F32, a
 // wrong rank and a wrong dimension are errors with file, name, found and expected.
 int sl_tensors_bind(const sl_tensors *t, const char *name, int n_rows, int n_cols, sl_weight *out, sl_error *err);
+
+void sl_format_dims(const int64_t *dims, int n, char *buf, size_t size); // "[2, 3]", for messages
 
 #endif

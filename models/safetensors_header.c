@@ -2,7 +2,7 @@
 //
 // The format is a small part of JSON: an object of tensors and an optional object __metadata__ of strings. Each tensor is an
 // object of dtype, shape and data_offsets. Anything else is an error with its byte position. The parser allocates memory for
-// names, entries and one buffer for metadata.
+// names, entries and metadata.
 #include "models/safetensors_header.h"
 
 #include <stdlib.h>
@@ -129,17 +129,37 @@ static int take_null(parser *p) {
     return 1;
 }
 
-static int parse_metadata(parser *p) { // null counts as not given
+static int out_of_memory(const parser *p) {
+    return sl_fail(p->err, SL_ERR_MEMORY, "%s: header: out of memory", p->file);
+}
+
+// Adds a copy of `text` to h->metadata: a name, or the text of the name before.
+static int push_metadata(parser *p, sl_header *h, int i, const char *text) {
+    if (i == 0) {
+        char **grown = realloc(h->metadata, 2 * ((size_t)h->n_metadata + 1) * sizeof *grown);
+        if (!grown) return out_of_memory(p);
+        h->metadata = grown;
+        grown[2 * h->n_metadata] = grown[2 * h->n_metadata + 1] = NULL;
+        h->n_metadata++;
+    }
+    char *copy = strdup(text);
+    h->metadata[2 * (h->n_metadata - 1) + i] = copy;
+    return copy ? 0 : out_of_memory(p);
+}
+
+static int parse_metadata(parser *p, sl_header *h) { // null counts as not given
     static const size_t CAP = 1 << 20;
     if (take_null(p)) return 0;
     char *text = malloc(CAP);
-    int rc = text ? 0 : sl_fail(p->err, SL_ERR_MEMORY, "%s: header: out of memory", p->file);
+    int rc = text ? 0 : out_of_memory(p);
     if (!rc && !next_is(p, '{')) rc = fail(p, "'{' after __metadata__");
     if (!rc && !next_is(p, '}')) {
         do {
-            rc = parse_string(p, text, CAP);
-            if (!rc && !next_is(p, ':')) rc = fail(p, "':'");
-            if (!rc) rc = parse_string(p, text, CAP);
+            for (int i = 0; !rc && i < 2; i++) {
+                rc = parse_string(p, text, CAP);
+                if (!rc && i == 0 && !next_is(p, ':')) rc = fail(p, "':'");
+                if (!rc) rc = push_metadata(p, h, i, text);
+            }
         } while (!rc && next_is(p, ','));
         if (!rc && !next_is(p, '}')) rc = fail(p, "',' or '}'");
     }
@@ -178,7 +198,7 @@ static int push_entry(parser *p, sl_header *h, const sl_header_entry *t) {
     if (h->n == h->cap) {
         int cap = h->cap ? 2 * h->cap : 64;
         sl_header_entry *grown = realloc(h->entries, cap * sizeof *grown);
-        if (!grown) return sl_fail(p->err, SL_ERR_MEMORY, "%s: header: out of memory", p->file);
+        if (!grown) return out_of_memory(p);
         h->entries = grown;
         h->cap = cap;
     }
@@ -195,14 +215,14 @@ static int parse_entries(parser *p, sl_header *h) {
         int rc = parse_string(p, name, sizeof name);
         if (!rc && !next_is(p, ':')) rc = fail(p, "':'");
         if (!rc && !strcmp(name, "__metadata__")) {
-            rc = parse_metadata(p);
+            rc = parse_metadata(p, h);
             if (rc) return rc;
             continue;
         }
         if (!rc) rc = parse_tensor(p, &t);
         if (rc) return rc;
         t.name = strdup(name);
-        rc = t.name ? push_entry(p, h, &t) : sl_fail(p->err, SL_ERR_MEMORY, "%s: header: out of memory", p->file);
+        rc = t.name ? push_entry(p, h, &t) : out_of_memory(p);
         if (rc) {
             free(t.name);
             return rc;
@@ -224,5 +244,7 @@ int sl_header_parse(const char *file, const char *text, size_t n, sl_header *out
 void sl_header_free(sl_header *h) {
     for (int i = 0; i < h->n; i++) free(h->entries[i].name);
     free(h->entries);
+    for (int i = 0; i < 2 * h->n_metadata; i++) free(h->metadata[i]);
+    free(h->metadata);
     *h = (sl_header){0};
 }

@@ -15,6 +15,8 @@ typedef struct sl_header_entry {
 typedef struct sl_header {
     sl_header_entry *entries;
     int n, cap;
+    char **metadata; // [n_metadata][2] names and texts of __metadata__, in the order of the file
+    int n_metadata;
 } sl_header;
 
 int sl_header_parse(const char *file, const char *text, size_t n, sl_header *out, sl_error *err);

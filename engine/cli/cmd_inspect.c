@@ -1,4 +1,5 @@
-// engine/cli/cmd_inspect.c - sleigh inspect: shows the contents of a model folder and the costs of the model. Reads no weights.
+// engine/cli/cmd_inspect.c - sleigh inspect: shows the contents of a model folder and the costs of the model. Reads samples of
+// the weights, if the folder has a bucket file.
 #include "attention/attention.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/io.h"
@@ -7,11 +8,13 @@
 #include "engine/cli/output/rows.h"
 #include "engine/cli/run.h"
 #include "engine/kv/kv.h"
+#include "models/bucket_file.h"
 #include "models/safetensors.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct costs {
     const char *device;
@@ -40,10 +43,6 @@ static int costs_of(const sl_model *model, const cli_options *o, costs *out, sl_
     return sl_engine_largest_ctx(model, o->device, 1, &out->largest_ctx, err);
 }
 
-static const char *rope_name(const sl_config *c) {
-    return c->rope_type == SL_ROPE_LLAMA3 ? "llama3" : c->rope_type == SL_ROPE_LINEAR ? "linear" : "plain";
-}
-
 // Writes "bpe, 1024 ids", or the reason why the folder has no tokenizer.
 static void describe_tokenizer(const char *dir, char *buf, size_t size) {
     sl_tokenizer *tok;
@@ -66,7 +65,7 @@ static int print_config(const cli_options *o, const sl_config *c, sl_error *err)
                         "| heads | %d, KV %d, dimension %d |\n| vocabulary | %d |\n| output head | %s |\n",
                         o->model, c->model_type, c->n_layers, c->hidden, c->n_ffn, c->n_heads, c->n_kv_heads, c->head_dim,
                         c->n_vocab, c->tied ? "tied to the embedding" : "separate");
-    if (!rc) rc = cli_printf(err, "| RoPE | theta %g, %s", c->rope_theta, rope_name(c));
+    if (!rc) rc = cli_printf(err, "| RoPE | theta %g, %s", c->rope_theta, sl_config_rope_name(c));
     if (!rc && c->rope_type != SL_ROPE_PLAIN) rc = cli_printf(err, ", factor %g", c->rope_factor);
     if (!rc)
         rc = cli_printf(err, " |\n| norm epsilon | %g |\n| context limit | %d |\n| BOS | %d |\n| EOS |", c->norm_eps, c->n_ctx,
@@ -131,6 +130,39 @@ static int print_tensors(const sl_tensors *t, sl_error *err) {
     return rc;
 }
 
+// The bucket file of the folder, or the reason why it cannot be used.
+typedef struct bucket_file {
+    int exists;
+    sl_bucket_file *file; // NULL: error says why
+    sl_error error;
+} bucket_file;
+
+static bucket_file open_buckets(const cli_options *o, const sl_model *model) {
+    char path[4200];
+    bucket_file f = {0};
+    snprintf(path, sizeof path, "%.4000s/" SL_BUCKET_FILE, o->model);
+    f.exists = !access(path, F_OK);
+    if (f.exists) sl_model_open_buckets(model, &f.file, &f.error);
+    return f;
+}
+
+static int print_buckets(const bucket_file *f, sl_error *err) {
+    if (!f->exists) return 0;
+    if (!f->file) return cli_printf(err, "| bucket file | |\n|---|---|\n| unusable | %s |\n\n", f->error.message);
+    const sl_buckets *b = sl_bucket_file_get(f->file);
+    double bytes = (double)sl_tensors_bytes(sl_bucket_file_tensors(f->file));
+    char text[32], classifier[64] = "none";
+    if (b->width) snprintf(classifier, sizeof classifier, "%d -> %d -> %d", b->head_dim, b->width, b->n_buckets);
+    int rc =
+        cli_printf(err,
+                   "| bucket file | " SL_BUCKET_FILE " |\n|---|---|\n| size | %.0f bytes, %s |\n| buckets of a KV head | %d |\n"
+                   "| centroids of keys | %s |\n| classifier of queries | %s |\n| layers without buckets | %d |\n\n",
+                   bytes, cli_bytes(bytes, text), b->n_buckets, b->roped ? "before and after RoPE" : "before RoPE", classifier,
+                   b->n_dense);
+    if (!rc) rc = print_tensors(sl_bucket_file_tensors(f->file), err);
+    return rc ? rc : cli_printf(err, "\n");
+}
+
 // ---- JSON ----
 
 static json_t *config_json(const cli_options *o, const sl_config *c) {
@@ -141,7 +173,7 @@ static json_t *config_json(const cli_options *o, const sl_config *c) {
     return json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:b, s:f, s:s, s:f, s:f, s:i, s:o, s:s}", "model_type",
                      c->model_type, "n_layers", c->n_layers, "hidden", c->hidden, "n_ffn", c->n_ffn, "n_heads", c->n_heads,
                      "n_kv_heads", c->n_kv_heads, "head_dim", c->head_dim, "n_vocab", c->n_vocab, "n_ctx", c->n_ctx, "tied",
-                     c->tied, "rope_theta", (double)c->rope_theta, "rope_type", rope_name(c), "rope_factor",
+                     c->tied, "rope_theta", (double)c->rope_theta, "rope_type", sl_config_rope_name(c), "rope_factor",
                      c->rope_type == SL_ROPE_PLAIN ? 1.0 : c->rope_factor, "norm_eps", (double)c->norm_eps, "bos", c->bos,
                      "eos", eos, "tokenizer", tok);
 }
@@ -183,7 +215,18 @@ static json_t *extras_json(const sl_config *c) {
     return list;
 }
 
-static int print_json(const cli_options *o, const cli_model_name *name, const sl_model *model, const costs *k, sl_error *err) {
+static json_t *buckets_json(const bucket_file *f) {
+    if (!f->exists) return json_null();
+    if (!f->file) return json_pack("{s:s, s:s}", "file", SL_BUCKET_FILE, "error", f->error.message);
+    const sl_buckets *b = sl_bucket_file_get(f->file);
+    const sl_tensors *t = sl_bucket_file_tensors(f->file);
+    return json_pack("{s:s, s:I, s:i, s:i, s:i, s:b, s:o}", "file", SL_BUCKET_FILE, "bytes", (json_int_t)sl_tensors_bytes(t),
+                     "buckets", b->n_buckets, "width", b->width, "dense_layers", b->n_dense, "roped", b->roped != NULL,
+                     "tensors", tensors_json(t));
+}
+
+static int print_json(const cli_options *o, const cli_model_name *name, const sl_model *model, const costs *k,
+                      const bucket_file *buckets, sl_error *err) {
     const sl_config *c = sl_model_config(model);
     json_t *out = json_object();
     json_object_set_new(out, "folder", cli_file_json(o->model));
@@ -191,6 +234,7 @@ static int print_json(const cli_options *o, const cli_model_name *name, const sl
     json_object_set_new(out, "costs", costs_json(k));
     json_object_set_new(out, "memory", memory_json(k, c->n_ctx));
     json_object_set_new(out, "page_extras", extras_json(c));
+    json_object_set_new(out, "bucket_file", buckets_json(buckets));
     json_object_set_new(out, "tensors", tensors_json(sl_model_tensors(model)));
     return cli_print_json(cli_model_name_json(name, out), JSON_INDENT(1), err);
 }
@@ -204,13 +248,15 @@ static int print_row(const cli_options *o, const cli_model_name *name, json_t *c
     return cli_rows_add(&table, config, err);
 }
 
-static int print_md(const cli_options *o, const cli_model_name *name, const sl_model *model, const costs *k, sl_error *err) {
+static int print_md(const cli_options *o, const cli_model_name *name, const sl_model *model, const costs *k,
+                    const bucket_file *buckets, sl_error *err) {
     const sl_config *c = sl_model_config(model);
     int rc = cli_print_model(name, err);
     if (!rc) rc = print_config(o, c, err);
     if (!rc) rc = print_costs(k, err);
     if (!rc) rc = print_memory(k, c->n_ctx, err);
     if (!rc) rc = print_extras(k, c, err);
+    if (!rc) rc = print_buckets(buckets, err);
     return rc ? rc : print_tensors(sl_model_tensors(model), err);
 }
 
@@ -229,12 +275,14 @@ int cmd_inspect(const cli_options *o, sl_error *err) {
     }
     cli_model_name name;
     cli_model_name_of(model, o->model, &name);
+    bucket_file buckets = open_buckets(o, model);
     if (!strcmp(o->format, "md"))
-        rc = print_md(o, &name, model, &k, err);
+        rc = print_md(o, &name, model, &k, &buckets, err);
     else if (!strcmp(o->format, "json"))
-        rc = print_json(o, &name, model, &k, err);
+        rc = print_json(o, &name, model, &k, &buckets, err);
     else
         rc = print_row(o, &name, config_json(o, c), costs_json(&k), err);
+    sl_bucket_file_close(buckets.file);
     sl_model_free(model);
     return rc;
 }

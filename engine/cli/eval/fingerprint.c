@@ -9,8 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { BLOCK = 4096, BLOCKS = 8 };
-
 // Hashes the names and contents of the files that exist.
 static int hash_files(const char *dir, const char *const *names, char out[SL_HASH_TEXT], sl_error *err) {
     uint64_t hash = SL_FNV1A_START;
@@ -31,30 +29,13 @@ static int hash_files(const char *dir, const char *const *names, char out[SL_HAS
     return rc;
 }
 
-static void hash_tensor(const sl_tensor *t, uint64_t *hash) {
-    uint64_t n_dims = (uint64_t)t->n_dims;
-    *hash = sl_fnv1a(*hash, t->name, strlen(t->name) + 1);
-    *hash = sl_fnv1a(*hash, t->dtype_name, strlen(t->dtype_name) + 1);
-    *hash = sl_fnv1a(*hash, &n_dims, sizeof n_dims);
-    *hash = sl_fnv1a(*hash, t->dims, (size_t)t->n_dims * sizeof *t->dims);
-    if (t->n_bytes <= BLOCKS * BLOCK) {
-        *hash = sl_fnv1a(*hash, t->data, t->n_bytes);
-        return;
-    }
-    size_t step = (t->n_bytes - BLOCK) / (BLOCKS - 1); // the first block is at the start of the tensor, the last one at its end
-    for (int i = 0; i < BLOCKS; i++)
-        *hash = sl_fnv1a(*hash, (const char *)t->data + (i + 1 < BLOCKS ? i * step : t->n_bytes - BLOCK), BLOCK);
-}
-
 static int hash_weights(const char *dir, char out[SL_HASH_TEXT], sl_error *err) {
     sl_tensors *tensors;
-    uint64_t hash = SL_FNV1A_START;
     int rc = sl_tensors_open(dir, &tensors, err);
     if (rc) return rc;
     rc = cli_watch(tensors, err);
-    for (int i = 0; !rc && i < sl_tensors_count(tensors); i++) hash_tensor(sl_tensors_at(tensors, i), &hash);
+    if (!rc) sl_hash_text(sl_tensors_hash(tensors, SL_FNV1A_START), out);
     sl_tensors_close(tensors);
-    sl_hash_text(hash, out);
     return rc;
 }
 

@@ -12,8 +12,7 @@ typedef struct cli_fingerprint {
     char tokenizer[SL_HASH_TEXT]; // files of the tokenizer and the chat template
 } cli_fingerprint;
 
-// Reads 8 blocks of 4 KiB of each tensor: 10 MB of a model of 16 GB. Models that differ in a few numbers only may have equal
-// hashes. is_dummy: there are no weights to read. From then on the files of weights are watched (watch.h).
+// Samples the weights (sl_tensors_hash). is_dummy: there are no weights to read. From then on the files of weights are watched (watch.h).
 int cli_fingerprint_read(const char *dir, int is_dummy, cli_fingerprint *out, sl_error *err);
 
 #endif
