@@ -104,7 +104,7 @@ static double extras_of(const sl_attn_method *m, const sl_config *c) {
     double bytes = 0;
     if (sl_attn_parse(m->name, &spec, &(sl_error){0}) || !m->cpu || !m->cpu->needs) return 0;
     for (int n = m->cpu->needs(&spec, needs), i = 0; i < n; i++)
-        bytes += (double)needs[i].kind->size(needs[i].arg, c->head_dim);
+        bytes += (double)needs[i].kind->size(needs[i].arg, c->head_dim) / (needs[i].kind->span ? needs[i].kind->span : 1);
     return bytes * c->n_kv_heads * c->n_layers / SL_PAGE;
 }
 
