@@ -25,7 +25,8 @@ typedef struct sl_attn_geom {
     int n_layers, n_heads, n_kv_heads, head_dim;
     // The model-wide index of query head 0. Random counters add it, so a shard of the heads uses the same random numbers as an
     // engine with all heads.
-    int first_head; // 0: every engine holds all heads today
+    int first_head;                   // 0: every engine holds all heads today
+    const struct sl_buckets *buckets; // the model's (attention/buckets.h), for methods with needs_buckets; NULL: none
 } sl_attn_geom;
 
 // log2(e) / sqrt(head_dim): q.k times this factor is a score in log2 units, so 2^score = e^(q.k / sqrt(head_dim)).
@@ -236,6 +237,7 @@ struct sl_attn_method {
     int (*check)(const sl_attn_spec *spec, sl_error *err);
     // Returns 0, or SL_ERR_UNSUPPORTED with the reason. NULL: the method supports every shape that the engine loads.
     int (*supports)(const sl_attn_geom *geom, const sl_attn_spec *spec, sl_error *err);
+    int needs_buckets; // 1: sl_attn_geom.buckets must be there. The engine opens the bucket file of the model for such a method
     const struct sl_composition *stages; // the composition that sl_stages_ops runs (stages.h); NULL: `cpu` composes no stages
     const sl_attn_ops *cpu;              // NULL: the CPU does not offer the method
     const struct sl_attn_cuda_ops *cuda; // NULL: CUDA does not offer the method (attention_cuda.h)

@@ -40,6 +40,8 @@ const cli_plot_style cli_plot_styles[] = {
     {"topp",             0x8b4513, OPEN_PENTAGON, SOLID},
     {"quest",            0x6a5acd, STAR,          SOLID},
     {"magicpig",         0xcc3366, OPEN_CIRCLE,   SOLID},
+    {"saap",             0xff7f0e, SQUARE,        SOLID},
+    {"saap-kmeans",      0x1b7fbd, OPEN_UP,       SOLID},
     {"vattention",       0x117733, OPEN_SQUARE,   SOLID},
     {"random",           0xb0a090, CROSS,         SOLID},
     {"auto",             0x5c4033, OPEN_DOWN,     SOLID},
