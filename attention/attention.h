@@ -77,6 +77,9 @@ typedef struct sl_attn_report {
     float error_bound;                // b / |mu^| of methods with a stated error; NaN: the method states none
     uint32_t tries, fallback;         // draws until the stated error held; 1: every row was attended to exactly
     float kappa;                      // threshold of the head's draw; 0: it took every row; NaN: no carried threshold
+    // Of random draws with known probabilities (saap-is); NaN: no such draws, or too few. The standard error of the output,
+    // relative to its norm; the largest share of the normaliser that one draw has; the Pareto shape of the draws' weights.
+    float standard_error, largest_draw, pareto_shape;
     // of the layer, equal for all query heads. b is the bound of the error of the heads side by side, mu^ their output;
     // error_bound has the same b and mu^.
     // epsilon' = b / (|mu^| - b), inf where b >= |mu^|; 0 after exact attention; NaN: the method states no error of a layer.
@@ -93,8 +96,8 @@ typedef struct sl_attn_report {
 
 // The fields that most methods leave without a value: `(sl_attn_report){SL_ATTN_NO_VALUES, .k_rows = n}`.
 #define SL_ATTN_NO_VALUES                                                                                                      \
-    .error_bound = NAN, .kappa = NAN, .stated_error = NAN, .kurtosis = NAN, .error = NAN, .cosine = NAN, .bias = NAN,          \
-    .layer_error = NAN
+    .error_bound = NAN, .kappa = NAN, .standard_error = NAN, .largest_draw = NAN, .pareto_shape = NAN, .stated_error = NAN,    \
+    .kurtosis = NAN, .error = NAN, .cosine = NAN, .bias = NAN, .layer_error = NAN
 
 // Sums over calls. Counts are sums over query heads, unless the comment says "per KV head".
 typedef struct sl_attn_stats {

@@ -84,3 +84,53 @@ static void lists_build(const sl_kv_page *page, void *out) {
 
 const sl_kv_extra_kind sl_bucket_lists_kind = {
     .name = "bucket lists", .span = SL_BUCKET_SPAN, .of = &sl_bucket_rows_kind, .size = lists_size, .build = lists_build};
+
+// ---- bucket cells ----
+
+static size_t cells_size(int roped, int head_dim) {
+    (void)roped;
+    return (size_t)SL_BUCKET_CELLS * 2 * head_dim * sizeof(bf16);
+}
+
+// Adds k - centre, or its square, to the sum of each row's cell. centre, sum: [cells][dim]; count: [cells]
+static void add_rows(const sl_kv_page *page, const float *centre, int squared, float *sum, int *count) {
+    int dim = page->head_dim;
+    float k[256];
+    for (int i = 0; i < SL_BUCKET_SPAN; i++) {
+        const sl_bucket_rows *rows = page->parts[i];
+        for (int j = 0; j < SL_PAGE; j++) {
+            int cell = sl_bucket_cell(rows->bucket[j], page->buckets->n_buckets);
+            float *to = sum + (size_t)cell * dim;
+            const float *from = centre + (size_t)cell * dim;
+            sl_attn_kernels_best()->widen(page->k_parts[i] + (size_t)rows->row[j] * dim, dim, k);
+            for (int d = 0; d < dim; d++) {
+                float x = k[d] - from[d];
+                to[d] += squared ? x * x : x;
+            }
+            count[cell]++;
+        }
+    }
+}
+
+static void cells_build(const sl_kv_page *page, void *out) {
+    float mean[SL_BUCKET_CELLS * 256] = {0}, sum[SL_BUCKET_CELLS * 256] = {0};
+    int count[SL_BUCKET_CELLS] = {0}, dim = page->head_dim;
+    bf16 *to = out;
+    add_rows(page, mean, 0, sum, count);
+    for (int i = 0; i < SL_BUCKET_CELLS * dim; i++) {
+        int n = count[i / dim];
+        mean[i] = n ? sum[i] / (float)n : 0;
+        sum[i] = 0;
+    }
+    memset(count, 0, sizeof count);
+    add_rows(page, mean, 1, sum, count);
+    for (int cell = 0; cell < SL_BUCKET_CELLS; cell++)
+        for (int d = 0; d < dim; d++) {
+            int i = cell * dim + d;
+            to[2 * cell * dim + d] = sl_f32_to_bf16(mean[i]);
+            to[(2 * cell + 1) * dim + d] = sl_f32_to_bf16(count[cell] ? sum[i] / (float)count[cell] : 0);
+        }
+}
+
+const sl_kv_extra_kind sl_bucket_cells_kind = {
+    .name = "bucket cells", .span = SL_BUCKET_SPAN, .of = &sl_bucket_rows_kind, .size = cells_size, .build = cells_build};

@@ -4,7 +4,9 @@
 // A row gets its bucket when its page is full. Two levels keep the walk of a step short (docs/methods.md has the bytes):
 //   bucket rows   of a page: its rows, sorted by bucket
 //   bucket lists  of a span of 16 pages: for each bucket, the list of its rows
+//   bucket cells  of a span, for saap-is: mean and variance of the keys of each cell
 // A step reads the lists of the visited buckets in every full span, and the sorted rows of the pages after the last full span.
+// A cell of a span is a group of consecutive buckets: there are 64 cells, or C if C is below 64.
 #ifndef SLEIGH_BUCKET_INDEX_H
 #define SLEIGH_BUCKET_INDEX_H
 
@@ -31,7 +33,14 @@ typedef struct sl_bucket_lists {
     uint16_t row[SL_BUCKET_SPAN_ROWS];
 } sl_bucket_lists;
 
-extern const sl_kv_extra_kind sl_bucket_rows_kind, sl_bucket_lists_kind;
+enum { SL_BUCKET_CELLS = 64 };
+
+static inline int sl_bucket_cell(int bucket, int n_buckets) {
+    return n_buckets < SL_BUCKET_CELLS ? bucket : bucket * SL_BUCKET_CELLS / n_buckets;
+}
+// The block of the extra "bucket cells" is bf16 [64][2][head_dim]: mean and variance by channel of the keys after RoPE of the
+// rows of a cell; zeros for a cell without rows. The sums are fp32, page by page and in the order of the bucket rows.
+extern const sl_kv_extra_kind sl_bucket_rows_kind, sl_bucket_lists_kind, sl_bucket_cells_kind;
 
 // Undoes RoPE: rotates x [head_dim] back by the angles position * inv_freq[i], in the layout of Hugging Face (number i is
 // rotated with number i + head_dim / 2). The angle is rounded to fp32, as the backends compute it. out may be x.

@@ -9,8 +9,7 @@
 //
 // The rows of a step: the sink, the sliding window, rows that have no bucket yet (the newest page), and the rows of the visited
 // buckets. A bitmap of the rows holds them, so a row counts once.
-#include "attention/bucket_index.h"
-#include "attention/stages.h"
+#include "attention/bucket_visit.h"
 
 #include <math.h>
 #include <string.h>
@@ -19,17 +18,7 @@ enum { MAX_DIM = 256 };
 
 // ---- what a step of a KV head keeps ----
 
-typedef struct visit {
-    uint64_t *bytes;  // [1] of the index, the centroids and the classifier that the step read
-    uint64_t *keys;   // [C] scratch: score and bucket, in the order of the visits
-    uint64_t *bitmap; // [ceil(n_kv / 64)] bit j: row j is read
-    float *score;     // [C]
-    float *hidden;    // [W]
-    float *logits;    // [C]
-    uint8_t *visited; // [C]
-} visit;
-
-static size_t lay_out(const sl_buckets *b, int n_kv, char *base, visit *out) {
+static size_t lay_out(const sl_buckets *b, int n_kv, char *base, sl_bucket_visit *out) {
     size_t at = 0, C = (size_t)b->n_buckets;
 #define TAKE(FIELD, N) out->FIELD = (void *)(base + sl_workspace_take(&at, (N) * sizeof *out->FIELD))
     TAKE(bytes, 1);
@@ -44,16 +33,22 @@ static size_t lay_out(const sl_buckets *b, int n_kv, char *base, visit *out) {
 }
 
 static size_t state(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv) {
-    visit v;
+    sl_bucket_visit v;
     char none;
     (void)spec;
     SL_CHECK(geom->buckets != NULL);
     return lay_out(geom->buckets, n_kv, &none, &v);
 }
 
-static visit visit_of(const sl_group *g) {
-    visit v;
-    lay_out(g->args->geom->buckets, g->kv->n_kv, g->state, &v);
+sl_bucket_visit sl_bucket_visit_of(const sl_group *g) {
+    const sl_attn_spec *spec = g->args->spec;
+    int n = g->kv->n_kv, sink = (int)sl_attn_get(spec, "sink"), window = (int)sl_attn_get(spec, "window");
+    int without_bucket = sl_kv_n_built(g->kv) * SL_PAGE;
+    sl_bucket_visit v;
+    lay_out(g->args->geom->buckets, n, g->state, &v);
+    v.sink = sink < n ? sink : n;
+    v.window = window < n ? n - window : 0;
+    if (v.window > without_bucket) v.window = without_bucket;
     return v;
 }
 
@@ -88,7 +83,7 @@ static void query_before_rope(const sl_group *g, int i, float *x) {
     sl_rotate_back(g->args->geom->buckets->inv_freq, g->head_dim, (int)g->query->position, g->q + (size_t)i * g->head_dim, x);
 }
 
-static void score_by_centroid(const sl_group *g, const visit *v) {
+static void score_by_centroid(const sl_group *g, const sl_bucket_visit *v) {
     const sl_buckets *b = g->args->geom->buckets;
     int dim = g->head_dim, roped = is_roped(g->args->spec);
     const bf16 *centroids = (roped ? b->roped : b->centroids) + model_head(g) * b->n_buckets * dim;
@@ -114,7 +109,7 @@ static void add_softmax(const float *logits, int n, float *sum) {
     for (int c = 0; c < n; c++) sum[c] += (float)(exp((double)logits[c] - most) / total);
 }
 
-static void score_by_classifier(const sl_group *g, const visit *v) {
+static void score_by_classifier(const sl_group *g, const sl_bucket_visit *v) {
     const sl_buckets *b = g->args->geom->buckets;
     int C = b->n_buckets, W = b->width;
     size_t head = model_head(g);
@@ -136,7 +131,7 @@ static void score_by_classifier(const sl_group *g, const visit *v) {
 }
 
 // Marks the l buckets of largest score in v->visited.
-static void choose(const visit *v, int C, int l) {
+static void choose(const sl_bucket_visit *v, int C, int l) {
     for (int c = 0; c < C; c++) {
         uint32_t bits;
         memcpy(&bits, &v->score[c], sizeof bits);
@@ -158,12 +153,12 @@ static void mark_range(uint64_t *bitmap, int first, int end) {
     for (int j = first; j < end; j++) mark(bitmap, j);
 }
 
-// Marks the rows of the visited buckets that lie in pages before row `end`.
-static void walk(const sl_group *g, const visit *v, int end) {
+// Marks the rows of the visited buckets that lie in pages before the window.
+static void walk(const sl_group *g, const sl_bucket_visit *v) {
     int C = g->args->geom->buckets->n_buckets, n_spans = sl_kv_n_spans(g->kv, SL_BUCKET_SPAN);
     sl_kv_need need[SL_MAX_NEEDS];
     needs(g->args->spec, need);
-    for (int s = 0; s < n_spans && s * SL_BUCKET_SPAN_ROWS < end; s++) {
+    for (int s = 0; s < n_spans && s * SL_BUCKET_SPAN_ROWS < v->window; s++) {
         const sl_bucket_lists *lists = sl_kv_extra(g->kv, need[1], (s + 1) * SL_BUCKET_SPAN - 1, g->h);
         for (int c = 0; c < C; c++) {
             if (!v->visited[c]) continue;
@@ -172,7 +167,7 @@ static void walk(const sl_group *g, const visit *v, int end) {
             *v->bytes += (2 + (uint64_t)(lists->first[c + 1] - lists->first[c])) * sizeof(uint16_t);
         }
     }
-    for (int page = n_spans * SL_BUCKET_SPAN; page < sl_kv_n_built(g->kv) && page * SL_PAGE < end; page++) {
+    for (int page = n_spans * SL_BUCKET_SPAN; page * SL_PAGE < v->window; page++) {
         const sl_bucket_rows *rows = sl_kv_extra(g->kv, need[0], page, g->h);
         for (int i = 0; i < SL_PAGE; i++)
             if (v->visited[rows->bucket[i]]) mark(v->bitmap, page * SL_PAGE + rows->row[i]);
@@ -180,24 +175,20 @@ static void walk(const sl_group *g, const visit *v, int end) {
     }
 }
 
-static void begin(sl_group *g, void (*score)(const sl_group *g, const visit *v)) {
+static void begin(sl_group *g, void (*score)(const sl_group *g, const sl_bucket_visit *v)) {
     const sl_attn_spec *spec = g->args->spec;
-    visit v = visit_of(g);
+    sl_bucket_visit v = sl_bucket_visit_of(g);
     int n = g->kv->n_kv, C = g->args->geom->buckets->n_buckets, l = (int)sl_attn_get(spec, "l");
-    int sink = (int)sl_attn_get(spec, "sink"), window = (int)sl_attn_get(spec, "window");
-    int window_from = window < n ? n - window : 0, without_bucket = sl_kv_n_built(g->kv) * SL_PAGE;
+    int is_dense = g->args->layer < (int)sl_attn_get(spec, "dense-layers");
     memset(v.bitmap, 0, ((size_t)n + 63) / 64 * sizeof *v.bitmap);
+    memset(v.visited, is_dense, (size_t)C);
     *v.bytes = 0;
-    if (g->args->layer < (int)sl_attn_get(spec, "dense-layers")) {
-        mark_range(v.bitmap, 0, n);
-        return;
-    }
-    mark_range(v.bitmap, 0, sink < n ? sink : n);
-    mark_range(v.bitmap, window_from < without_bucket ? window_from : without_bucket, n);
-    if (l == 0) return;
+    mark_range(v.bitmap, 0, is_dense ? n : v.sink);
+    mark_range(v.bitmap, v.window, n);
+    if (is_dense || l == 0) return;
     score(g, &v);
     choose(&v, C, l);
-    walk(g, &v, window_from);
+    walk(g, &v);
 }
 
 static void begin_classifier(sl_group *g) {
@@ -208,10 +199,24 @@ static void begin_centroids(sl_group *g) {
 }
 
 static uint64_t bytes(const sl_group *g) { // with the keys of the newest page, which decode.c does not count as refined
-    return *visit_of(g).bytes + (uint64_t)sl_page_rows(g->kv, sl_kv_n_built(g->kv)) * g->head_dim * sizeof(bf16);
+    return *sl_bucket_visit_of(g).bytes + (uint64_t)sl_page_rows(g->kv, sl_kv_n_built(g->kv)) * g->head_dim * sizeof(bf16);
+}
+
+// saap-is: the same buckets, and the cells of each span.
+static int needs_cells(const sl_attn_spec *spec, sl_kv_need *out) {
+    int n = needs(spec, out);
+    out[n] = (sl_kv_need){&sl_bucket_cells_kind, 0};
+    return n + 1;
+}
+static uint64_t bytes_with_cells(const sl_group *g) {
+    uint64_t of_span =
+        g->args->layer < (int)sl_attn_get(g->args->spec, "dense-layers") ? 0 : sl_bucket_cells_kind.size(0, g->head_dim);
+    return bytes(g) + (uint64_t)sl_kv_n_spans(g->kv, SL_BUCKET_SPAN) * of_span;
 }
 
 const sl_proposal sl_propose_buckets = {.unit = 0, .needs = needs, .state = state, .begin = begin_classifier, .bytes = bytes};
+const sl_proposal sl_propose_cells = {
+    .unit = 0, .needs = needs_cells, .state = state, .begin = begin_classifier, .bytes = bytes_with_cells};
 const sl_proposal sl_propose_centroids = {.unit = 0, .needs = needs, .state = state, .begin = begin_centroids, .bytes = bytes};
 
 // ---- the draw ----
@@ -225,7 +230,7 @@ static int no_budget(const sl_attn_spec *spec, int n_kv) { // the number of rows
     return 0;
 }
 static void run(sl_head *x) {
-    visit v = visit_of(x->group);
+    sl_bucket_visit v = sl_bucket_visit_of(x->group);
     sl_draws_clear(&x->draws);
     for (int w = 0; w < (x->group->kv->n_kv + 63) / 64; w++)
         for (uint64_t bits = v.bitmap[w]; bits; bits &= bits - 1) sl_draws_add(&x->draws, w * 64 + __builtin_ctzll(bits), 1);

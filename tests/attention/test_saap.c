@@ -82,6 +82,7 @@ static void rotation(void) {
 static void buckets_before_rope(void) {
     enum { DIM = 64, C = 20, HEADS = 2, LAYERS = 3 };
     uint64_t seed = test_seed;
+    CHECK_OK(sl_cpu_choose(&err), err);
     sl_buckets b = test_buckets_new(LAYERS, HEADS, DIM, C, 0, 0, test_seed);
     for (int t = 0; t < 2000; t++) {
         int layer = t % LAYERS, h = t / LAYERS % HEADS, first = (int)(test_uniform(&seed) * 200000), roped = t % 7 == 0;
@@ -201,12 +202,13 @@ enum { N_SHAPES = 4 };
 
 // With l = C every row lies in a visited bucket, and the output is dense attention's.
 static void every_bucket(void) {
-    static const int lengths[] = {1, 31, 255, 256, 257, 1000, 4097};
+    static const int lengths[] = {1, 255, 256, 257, 700, 4353};
     static const char *const methods[] = {"saap:l=13:dense-layers=0:sink=0:window=0",
                                           "saap-kmeans:l=13:dense-layers=0:window=100",
                                           "saap-kmeans:l=4096:dense-layers=0:rope=1:sink=300:window=5"};
     for (int i = 0; i < N_SHAPES; i++)
-        for (int j = 0; j < 7; j++) {
+        for (int j = 0; j < 6; j++) {
+            if (lengths[j] > 2000 && i < 3) continue; // time
             ref_cache c = ref_cache_new(shapes[i].heads, shapes[i].kv_heads, shapes[i].dim, 1, &lengths[j], 1, test_seed + j);
             for (int m = 0; m < 3; m++) {
                 ref_decode(&c, methods[m], 0, 1, 1, 0);
@@ -343,7 +345,7 @@ static void rows_of_a_step(void) {
     int n = 0, n_tried = 0;
     for (int i = 0; i < N_SHAPES; i++)
         for (int j = 0; j < 8; j++) {
-            if (lengths[j] > 2000 && i % 3) continue; // time
+            if (lengths[j] > 2000 && i < 3) continue; // time
             ref_cache c = ref_cache_new(shapes[i].heads, shapes[i].kv_heads, shapes[i].dim, 1, &lengths[j], 1, test_seed + j);
             ref_add_to_values(&c, 1);
             for (size_t t = 0; t < sizeof trials / sizeof *trials; t++) {

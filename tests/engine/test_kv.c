@@ -258,7 +258,7 @@ enum { SPAN = 3 };
 static void span_build(const sl_kv_page *page, void *out) {
     uint64_t h = (uint64_t)page->first;
     CHECK(!page->k && !page->v && page->first % (SPAN * SL_PAGE) == 0);
-    for (int i = 0; i < SPAN; i++) h = h * 31 + *(const uint64_t *)page->parts[i];
+    for (int i = 0; i < SPAN; i++) h = h * 31 + *(const uint64_t *)page->parts[i] + page->k_parts[i][i];
     *(uint64_t *)out = h;
     __atomic_add_fetch(&n_built, 1, __ATOMIC_RELAXED);
 }
@@ -284,7 +284,7 @@ static void check_spans(sl_kv_pool *pool, const sl_kv_seq *seq, int n_new) {
                 for (int i = 0; i < SPAN; i++) {
                     const bf16 *k = k_at(pool, seq, layer, h, (span * SPAN + i) * SL_PAGE),
                                *v = v_at(pool, seq, layer, h, (span * SPAN + i) * SL_PAGE);
-                    want = want * 31 + digest(digest(1, k), v);
+                    want = want * 31 + digest(digest(1, k), v) + k[i];
                 }
                 if (*(const uint64_t *)sl_kv_extra(&view, of_spans, (span + 1) * SPAN - 1, h) != want)
                     FAIL("layer %d, span %d, head %d: the block does not fit the rows", layer, span, h);

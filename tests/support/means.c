@@ -103,6 +103,7 @@ const char *means_spec(const char *method) {
         {"random", "random:S=32"},
         {"saap", "saap:l=1:sink=1:window=2:dense-layers=0"},
         {"saap-kmeans", "saap-kmeans:l=1:sink=1:window=2:dense-layers=0"},
+        {"saap-is", "saap-is:S=8:l=1:sink=1:window=2:dense-layers=0"},
     };
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++)
         if (!strcmp(specs[i][0], method)) return specs[i][1];

@@ -42,6 +42,7 @@ const cli_plot_style cli_plot_styles[] = {
     {"magicpig",         0xcc3366, OPEN_CIRCLE,   SOLID},
     {"saap",             0xff7f0e, SQUARE,        SOLID},
     {"saap-kmeans",      0x1b7fbd, OPEN_UP,       SOLID},
+    {"saap-is",          0xd62728, CIRCLE,        SOLID},
     {"vattention",       0x117733, OPEN_SQUARE,   SOLID},
     {"random",           0xb0a090, CROSS,         SOLID},
     {"auto",             0x5c4033, OPEN_DOWN,     SOLID},
