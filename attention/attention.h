@@ -25,7 +25,8 @@ typedef struct sl_attn_geom {
     int n_layers, n_heads, n_kv_heads, head_dim;
     // The model-wide index of query head 0. Random counters add it, so a shard of the heads uses the same random numbers as an
     // engine with all heads.
-    int first_head; // 0: every engine holds all heads today
+    int first_head;                   // 0: every engine holds all heads today
+    const struct sl_buckets *buckets; // the model's (attention/buckets.h), for methods with needs_buckets; NULL: none
 } sl_attn_geom;
 
 // log2(e) / sqrt(head_dim): q.k times this factor is a score in log2 units, so 2^score = e^(q.k / sqrt(head_dim)).
@@ -76,6 +77,9 @@ typedef struct sl_attn_report {
     float error_bound;                // b / |mu^| of methods with a stated error; NaN: the method states none
     uint32_t tries, fallback;         // draws until the stated error held; 1: every row was attended to exactly
     float kappa;                      // threshold of the head's draw; 0: it took every row; NaN: no carried threshold
+    // Of random draws with known probabilities (saap-is); NaN: no such draws, or too few. The standard error of the output,
+    // relative to its norm; the largest share of the normaliser that one draw has; the Pareto shape of the draws' weights.
+    float standard_error, largest_draw, pareto_shape;
     // of the layer, equal for all query heads. b is the bound of the error of the heads side by side, mu^ their output;
     // error_bound has the same b and mu^.
     // epsilon' = b / (|mu^| - b), inf where b >= |mu^|; 0 after exact attention; NaN: the method states no error of a layer.
@@ -92,8 +96,8 @@ typedef struct sl_attn_report {
 
 // The fields that most methods leave without a value: `(sl_attn_report){SL_ATTN_NO_VALUES, .k_rows = n}`.
 #define SL_ATTN_NO_VALUES                                                                                                      \
-    .error_bound = NAN, .kappa = NAN, .stated_error = NAN, .kurtosis = NAN, .error = NAN, .cosine = NAN, .bias = NAN,          \
-    .layer_error = NAN
+    .error_bound = NAN, .kappa = NAN, .standard_error = NAN, .largest_draw = NAN, .pareto_shape = NAN, .stated_error = NAN,    \
+    .kurtosis = NAN, .error = NAN, .cosine = NAN, .bias = NAN, .layer_error = NAN
 
 // Sums over calls. Counts are sums over query heads, unless the comment says "per KV head".
 typedef struct sl_attn_stats {
@@ -236,6 +240,7 @@ struct sl_attn_method {
     int (*check)(const sl_attn_spec *spec, sl_error *err);
     // Returns 0, or SL_ERR_UNSUPPORTED with the reason. NULL: the method supports every shape that the engine loads.
     int (*supports)(const sl_attn_geom *geom, const sl_attn_spec *spec, sl_error *err);
+    int needs_buckets; // 1: sl_attn_geom.buckets must be there. The engine opens the bucket file of the model for such a method
     const struct sl_composition *stages; // the composition that sl_stages_ops runs (stages.h); NULL: `cpu` composes no stages
     const sl_attn_ops *cpu;              // NULL: the CPU does not offer the method
     const struct sl_attn_cuda_ops *cuda; // NULL: CUDA does not offer the method (attention_cuda.h)

@@ -65,6 +65,10 @@ typedef struct sl_attn_kernels {
                   int16_t *size_ref, uint64_t *mass);
     // Bit i: stored[i] >= least, for the 32 stored masses of a block. bf16 >= 0 have the order of their bits as integers.
     uint32_t (*at_least)(const bf16 *stored, bf16 least);
+    // bucket[j]: the centroid with the largest inner product with row j, the lowest one among equals; 0: all products are NaN.
+    // x: [n_rows][head_dim], each number a bf16; centroids: [n_centroids][head_dim]. A product sums in the order of the
+    // channels. Products of two bf16 are exact in fp32, so every instruction set gives the same buckets.
+    void (*nearest)(const float *x, int n_rows, const bf16 *centroids, int n_centroids, int head_dim, uint16_t *bucket);
     // One step of online softmax over n_rows <= 256 rows for `group` heads: o = sum 2^(s-m) v, l = sum 2^(s-m), m = max s over
     // all rows so far. score: [group][stride]; v: [n_rows][head_dim]; m, l: [group], start -inf and 0; o: [group][head_dim],
     // start 0. A score that is NaN makes l NaN, and so the output o / l.

@@ -165,6 +165,42 @@ static void count_matches(const uint16_t *sig, const uint16_t *query, int n_tabl
     }
 }
 
+// ---- buckets ----
+
+static void widen(const bf16 *src, int n, float *dst) {
+    for (int i = 0; i < n; i += VW) v_store(dst + i, v_load_bf16(src + i));
+}
+
+// Four rows against VW centroids at a time. A lane is a centroid, so a product sums in the order of the channels.
+static void nearest(const float *x, int n_rows, const bf16 *centroids, int n_centroids, int head_dim, uint16_t *bucket) {
+    enum { ROWS = 4 };
+    float most[SL_TILE], tile[VW * 256] __attribute__((aligned(64))), wide[256];
+    for (int j = 0; j < n_rows; j++) most[j] = -INFINITY, bucket[j] = 0;
+    for (int c = 0; c < n_centroids; c += VW) {
+        int n = n_centroids - c < VW ? n_centroids - c : VW;
+        for (int r = 0; r < n; r++) {
+            widen(centroids + (size_t)(c + r) * head_dim, head_dim, wide);
+            for (int d = 0; d < head_dim; d++) tile[d * VW + r] = wide[d];
+        }
+        for (int r = n; r < VW; r++)
+            for (int d = 0; d < head_dim; d++) tile[d * VW + r] = 0;
+        for (int j = 0; j < n_rows; j += ROWS) {
+            const float *row[ROWS];
+            float dot[ROWS][VW];
+            vf acc[ROWS];
+            for (int r = 0; r < ROWS; r++) row[r] = x + (size_t)(j + r < n_rows ? j + r : j) * head_dim, acc[r] = v_set(0);
+            for (int d = 0; d < head_dim; d++) {
+                vf t = v_load(tile + d * VW);
+                for (int r = 0; r < ROWS; r++) acc[r] = v_fma(v_set(row[r][d]), t, acc[r]);
+            }
+            memcpy(dot, acc, sizeof dot);
+            for (int r = 0; r < ROWS && j + r < n_rows; r++)
+                for (int i = 0; i < n; i++)
+                    if (dot[r][i] > most[j + r]) most[j + r] = dot[r][i], bucket[j + r] = (uint16_t)(c + i);
+        }
+    }
+}
+
 // ---- quantised keys ----
 
 static void quantise_query(const float *q, const f16 *step, const f16 *zero, int head_dim, int bits, float scale,
@@ -482,10 +518,6 @@ static void gather(const bf16 *const *v, const float *coef, int n, int head_dim,
 
 // ---- prefill ----
 
-static void widen(const bf16 *src, int n, float *dst) {
-    for (int i = 0; i < n; i += VW) v_store(dst + i, v_load_bf16(src + i));
-}
-
 static void widen_transposed(const bf16 *src, int n_rows, int head_dim, float *dst) {
     for (int d = 0; d < head_dim; d++) {
         uint32_t *to = (uint32_t *)(dst + (size_t)d * SL_TILE);
@@ -541,6 +573,7 @@ const sl_attn_kernels PASTE(sl_attn_kernels_, SL_ISA) = {
     .score_features = score_features,
     .score_bounds = score_bounds,
     .count_matches = count_matches,
+    .nearest = nearest,
     .quantise_query = quantise_query,
     .score_quantised = score_quantised,
     .masses = masses,

@@ -29,10 +29,8 @@ static size_t norms_size(int arg, int head_dim) {
     (void)arg, (void)head_dim;
     return SL_PAGE * sizeof(bf16);
 }
-static void norms_build(int arg, int head_dim, const bf16 *k, const bf16 *v, const void *before, const void *shared,
-                        void *out) {
-    (void)arg, (void)k, (void)before, (void)shared;
-    sl_norms(v, SL_PAGE, head_dim, out);
+static void norms_build(const sl_kv_page *page, void *out) {
+    sl_norms(page->v, SL_PAGE, page->head_dim, out);
 }
 
 const sl_kv_extra_kind sl_page_norms = {

@@ -112,11 +112,11 @@ static size_t size(int arg, int head_dim) {
     (void)arg;
     return (size_t)head_dim * SL_PAGE * sizeof(bf16);
 }
-static void build(int arg, int head_dim, const bf16 *k, const bf16 *v, const void *before, const void *shared, void *out) {
+static void build(const sl_kv_page *page, void *out) {
     bf16 *to = out;
-    (void)arg, (void)v, (void)before, (void)shared;
+    int head_dim = page->head_dim;
     for (int j = 0; j < SL_PAGE; j++)
-        for (int i = 0; i < head_dim; i++) to[(size_t)i * SL_PAGE + j] = k[(size_t)j * head_dim + i];
+        for (int i = 0; i < head_dim; i++) to[(size_t)i * SL_PAGE + j] = page->k[(size_t)j * head_dim + i];
 }
 const sl_kv_extra_kind sl_keys_by_feature = {
     .name = "keys by feature",

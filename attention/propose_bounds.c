@@ -27,9 +27,8 @@ static size_t size(int arg, int head_dim) {
     (void)arg;
     return (size_t)UNITS * 2 * head_dim * sizeof(bf16);
 }
-static void build(int arg, int head_dim, const bf16 *k, const bf16 *v, const void *before, const void *shared, void *out) {
-    (void)arg, (void)v, (void)before, (void)shared;
-    find_bounds(k, SL_PAGE, head_dim, out);
+static void build(const sl_kv_page *page, void *out) {
+    find_bounds(page->k, SL_PAGE, page->head_dim, out);
 }
 const sl_kv_extra_kind sl_key_bounds = {
     .name = "key bounds",

@@ -90,10 +90,12 @@ static size_t size(int arg, int head_dim) {
     return (bytes + 63) / 64 * 64;
 }
 
-static void build(int arg, int head_dim, const bf16 *k, const bf16 *v, const void *before, const void *shared, void *out) {
+static void build(const sl_kv_page *from, void *out) {
     float x[SL_PAGE * MAX_DIM];
+    int head_dim = from->head_dim;
+    const bf16 *k = from->k;
+    const void *before = from->before;
     hashed_page page = page_at(out, head_dim), last = page_at(before, head_dim);
-    (void)v;
     *page.count = SL_PAGE + (before ? *last.count : 0);
     for (int c = 0; c < head_dim; c++) {
         float sum = before ? last.sum[c] : 0;
@@ -110,7 +112,7 @@ static void build(int arg, int head_dim, const bf16 *k, const bf16 *v, const voi
         }
         page.norm[j] = sqrtf(square);
     }
-    hash_rows(sl_attn_kernels_best(), shared, arg, head_dim, x, SL_PAGE, page.sig);
+    hash_rows(sl_attn_kernels_best(), from->shared, from->arg, head_dim, x, SL_PAGE, page.sig);
 }
 
 static const sl_kv_extra_kind hashed_keys = {

@@ -62,12 +62,13 @@ static f16 f16_above(float x) {
     return sl_f16_to_f32(h) < x && h != 0x7bff ? (f16)(h + 1) : h;
 }
 
-static void build(int bits, int head_dim, const bf16 *k, const bf16 *v, const void *before, const void *shared, void *out) {
+static void build(const sl_kv_page *page, void *out) {
+    int bits = page->arg, head_dim = page->head_dim;
+    const bf16 *k = page->k;
     f16 *step = out, *zero = step + head_dim;
     uint8_t *at = (uint8_t *)(zero + head_dim);
     int levels = (1 << bits) - 1, n_planes;
     plane p[2];
-    (void)v, (void)before, (void)shared;
     memset(out, 0, size(bits, head_dim));
     n_planes = planes_of(bits, p);
     for (int c = 0; c < head_dim; c++) {

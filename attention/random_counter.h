@@ -15,6 +15,7 @@
 //   ATTENTION  draws at a carried threshold               m, the step of kappa
 //   ATTENTION  searches with a stated error               sl_try_index(try, m)
 //   ATTENTION  uniform sample without replacement         i, the step of the shuffle
+//   BUCKETS    draws from the buckets not visited         m, the draw
 //   FEATURES   Bernoulli trials, stratified               i, the feature
 //   FEATURES   Bernoulli trials, independent              sl_trial_index(t, i, head_dim)
 //
@@ -42,6 +43,11 @@ static inline SL_HOST_DEVICE uint64_t sl_draw_random(const sl_rng_id *id, uint32
 // The uniform number `index` of a query's Bernoulli trials, as u / 2^64 in [0, 1).
 static inline SL_HOST_DEVICE uint64_t sl_feature_random(const sl_rng_id *id, uint32_t index) {
     return sl_rng_u64(id, index, SL_STREAM_FEATURES);
+}
+
+// The uniform number of draw m from the buckets that a head does not visit, as u / 2^64 in [0, 1).
+static inline SL_HOST_DEVICE uint64_t sl_bucket_random(const sl_rng_id *id, uint32_t m) {
+    return sl_rng_u64(id, m, SL_STREAM_BUCKETS);
 }
 
 // Four random words for number i of a KV head's projections. The caller uses two of them.

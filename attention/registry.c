@@ -9,7 +9,8 @@
     X(santa) X(santa_strat) X(santa_sys) X(santa_prop) X(santa_flash) X(santa_pps)              \
     X(santa_is) X(dense_q)                                                                      \
     X(bernoulli) X(bernoulli_group)                                                             \
-    X(streaming) X(topk) X(topp) X(quest) X(magicpig) X(vattention) X(random)                   \
+    X(streaming) X(topk) X(topp) X(quest) X(magicpig) X(saap) X(saap_kmeans)         \
+    X(saap_is) X(vattention) X(random)                                                          \
     X(sample) X(vertical_slash) X(xattention) X(threshold) X(oracle)
 // clang-format on
 

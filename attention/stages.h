@@ -13,13 +13,14 @@
 // The files of attention/ have one order. A file calls only files of the lines above its line, and files to the left on its
 // line. scripts/check_layers.py finds circles of calls:
 //
-//   contracts  attention.h, prefill_mask.h, random_counter.h, masses.h, threshold.h, stages.h; spec.c (values of parameters);
+//   contracts  buckets.h, bucket_index.h, pareto.h; attention.h, prefill_mask.h, random_counter.h, masses.h, threshold.h,
+//   stages.h; spec.c (values of parameters);
 //              prefill_mask.c
 //   loops      cpu_kernels_*.c, cpu_kernels.c, masses.c; cuda/page_extras.cu, cuda/page_bounds.cu
-//   shared     combine.c, budget.c, composition.c, page_norms.c
+//   shared     combine.c, budget.c, composition.c, page_norms.c, bucket_index.c, pareto.c
 //   stages     draw_samplers.c, draw_take_all.c; carried.c; propose_*.c, draw_*.c; prefill/row_sums.c
 //   drivers    online_softmax.c, decode.c; prefill/prefill_tiles.c; the other files of cuda/
-//   methods    dense.c, santa.c, importance.c, bernoulli.c, subset.c, sparse.c, vattention.c, random.c; auto_request.c;
+//   methods    dense.c, santa.c, importance.c, bernoulli.c, subset.c, sparse.c, saap.c, vattention.c, random.c; auto_request.c;
 //              the other files of prefill/
 //   registry   registry.c
 //   on top     params.c (parsing), plan.c, auto_table.c, auto.c
@@ -284,7 +285,8 @@ double sl_pairs(const sl_head *x, const float *centre);
 // ---- proposals: propose_*.c ----
 
 extern const sl_proposal sl_propose_exact, sl_propose_nothing, sl_propose_uniform, sl_propose_quantised, sl_propose_bounds,
-    sl_propose_hashes, sl_propose_bernoulli, sl_propose_bernoulli_group;
+    sl_propose_hashes, sl_propose_bernoulli, sl_propose_bernoulli_group, sl_propose_buckets, sl_propose_centroids,
+    sl_propose_cells;
 
 // The bound of a proposed score's error in a page, in log2 units.
 float sl_quantised_bound(const sl_head *x, int page);
@@ -296,10 +298,10 @@ int sl_bernoulli_count(sl_uniform u, int feature, int head_dim, int B, double a,
 // (MagicPIG).
 double sl_hash_probability(double cosine, int K, int L, int hits);
 
-// ---- draws: draw_*.c, propose_hashes.c ----
+// ---- draws: draw_*.c, propose_hashes.c, propose_buckets.c ----
 
 extern const sl_draw sl_draw_pps, sl_draw_importance, sl_draw_top_k, sl_draw_top_p, sl_draw_window, sl_draw_top_units,
-    sl_draw_candidates, sl_draw_verified;
+    sl_draw_candidates, sl_draw_verified, sl_draw_visited, sl_draw_unvisited;
 
 // ---- every row once: online_softmax.c ----
 

@@ -160,6 +160,7 @@ static int set_plan(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
     int rc = sl_attn_plan_copy(&copy, plan, err);
     if (rc) return rc;
     for (int i = 0; !rc && i < copy.n_layers; i++) rc = sl_attn_check(&copy.layer[i], err);
+    for (int i = 0; !rc && i < copy.n_layers; i++) rc = sl_engine_need_buckets(e, &copy.layer[i], err);
     if (!rc) rc = e->attention->prepare(e, &copy, err);
     if (rc) {
         sl_attn_plan_free(&copy);
@@ -425,6 +426,7 @@ int sl_engine_new(const sl_model *model, const sl_engine_options *options, sl_en
 void sl_engine_free(sl_engine *e) {
     if (!e || atomic_fetch_sub(&e->n_users, 1) > 1) return;
     sl_kv_pool_free(&e->pool);
+    sl_engine_close_buckets(e);
     sl_attn_plan_free(&e->plan);
     free_prefill(e);
     if (e->backend) e->backend->release(e->backend, e->scratch, e->scratch_size);

@@ -11,6 +11,7 @@
 #include "tokenizer/tokenizer.h"
 
 struct sl_tensors;
+struct sl_bucket_file;
 
 // ---- model ----
 
@@ -26,6 +27,9 @@ int sl_model_materialise(sl_model *model, int n_threads, const sl_progress *prog
 const sl_config *sl_model_config(const sl_model *model);
 const sl_tokenizer *sl_model_tokenizer(const sl_model *model); // NULL: no tokenizer
 const struct sl_tensors *sl_model_tensors(const sl_model *model);
+// Opens the bucket file in the model's folder (models/bucket_file.h, with its errors), which the caller closes. SL_ERR_ARG also
+// for a model with random weights. SL_ERR_IO: the folder has no such file.
+int sl_model_open_buckets(const sl_model *model, struct sl_bucket_file **out, sl_error *err);
 size_t sl_model_decode_bytes(const sl_model *model); // bytes of weights that one decode step reads
 // Floating-point operations of sl_prefill of n tokens after n_from others. A multiply-add counts as two. (sl_prefill skips most
 // of the last layer for every token except the last.)

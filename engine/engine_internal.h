@@ -109,6 +109,7 @@ struct sl_engine {
     sl_model_weights weights; // the model's, in the backend's memory
     sl_attn_geom geom;
     sl_kv_pool pool;
+    struct sl_bucket_file *bucket_file; // the model's, opened for the first method that needs it; NULL: none yet
     sl_attn_plan plan;
     // Counts of sl_engine_set_plan and sl_engine_observe. A session with another count rebuilds its methods' or shadows'
     // state before its next step.
@@ -199,6 +200,12 @@ int sl_engine_enter(sl_engine *e, sl_error *err);
 void sl_engine_leave(sl_engine *e);
 // Calls the log callback with a line. The format is as in printf.
 __attribute__((format(printf, 2, 3))) void sl_engine_log(const sl_engine *e, const char *format, ...);
+
+// ---- engine_buckets.c ----
+
+// Opens the model's bucket file for a method that needs it, at most once. Errors: sl_model_open_buckets.
+int sl_engine_need_buckets(sl_engine *e, const sl_attn_spec *spec, sl_error *err);
+void sl_engine_close_buckets(sl_engine *e); // after the engine's last step
 
 // ---- step.c ----
 

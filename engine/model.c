@@ -1,6 +1,7 @@
 // engine/model.c - sl_model: the config, weights and tokenizer of a folder, loaded once and then constant.
 #include "engine/backend/dummy_weights.h"
 #include "engine/engine_internal.h"
+#include "models/bucket_file.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -130,6 +131,17 @@ int sl_model_check(const sl_model *model, sl_error *err) {
     for (int i = 0; !rc && i < sl_tensors_n_files(model->tensors); i++)
         rc = sl_tensor_file_check(sl_tensors_file(model->tensors, i), err);
     return rc;
+}
+
+// ---- the bucket file ----
+
+int sl_model_open_buckets(const sl_model *model, sl_bucket_file **out, sl_error *err) {
+    char path[4200];
+    snprintf(path, sizeof path, "%.4000s/" SL_BUCKET_FILE, model->dir);
+    if (model->is_dummy) return sl_fail(err, SL_ERR_ARG, "%s: a bucket file belongs to weights, and these are random", path);
+    if (access(path, R_OK))
+        return sl_fail(err, SL_ERR_IO, "%s: the model has no bucket file; scripts/train_saap.py makes it", path);
+    return sl_bucket_file_open(path, &model->config, model->tensors, out, err);
 }
 
 // ---- access ----

@@ -29,7 +29,8 @@ void sl_observation_free(sl_engine *e, sl_observation *o) {
 }
 
 static int add_shadow(sl_engine *e, sl_observation *o, const sl_attn_spec *spec, sl_error *err) {
-    int rc = e->attention->check_shadow(e, spec, err);
+    int rc = sl_engine_need_buckets(e, spec, err);
+    if (!rc) rc = e->attention->check_shadow(e, spec, err);
     size_t state = rc ? 0 : sl_align(e->attention->state_size(e, spec));
     if (state > o->state_size) o->state_size = state;
     return rc;

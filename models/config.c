@@ -1,5 +1,6 @@
 // models/config.c - reads and checks config.json and generation_config.json. The architecture reads its own fields.
 #include "models/config.h"
+#include "engine/base/hash.h"
 #include "engine/base/json.h"
 #include "models/arch.h"
 
@@ -94,4 +95,24 @@ int sl_config_load(const char *dir, sl_config *config, sl_error *err) {
     rc = read_generation(&(sl_json_file){path, root}, config, err);
     json_decref(root);
     return rc;
+}
+
+// ---- the hash ----
+
+uint64_t sl_config_hash(const sl_config *c) {
+    char text[1024];
+    int n = snprintf(text, sizeof text,
+                     "model_type=%s\nvocab_size=%d\nhidden_size=%d\nintermediate_size=%d\nnum_hidden_layers=%d\n"
+                     "num_attention_heads=%d\nnum_key_value_heads=%d\nhead_dim=%d\nrms_norm_eps=%.9g\n"
+                     "tie_word_embeddings=%d\nrope_theta=%.9g\nrope_type=%s\nfactor=%.9g\nlow_freq_factor=%.9g\n"
+                     "high_freq_factor=%.9g\noriginal_max_position_embeddings=%d\n",
+                     c->model_type, c->n_vocab, c->hidden, c->n_ffn, c->n_layers, c->n_heads, c->n_kv_heads, c->head_dim,
+                     c->norm_eps, c->tied, c->rope_theta, sl_config_rope_name(c), c->rope_factor, c->rope_low_freq,
+                     c->rope_high_freq, c->rope_original_ctx);
+    SL_CHECK(n > 0 && (size_t)n < sizeof text);
+    if (c->rope_type == SL_ROPE_YARN) {
+        sl_config_describe_rope(c, text + n, sizeof text - (size_t)n);
+        n = (int)strlen(text);
+    }
+    return sl_fnv1a(SL_FNV1A_START, text, (size_t)n);
 }

@@ -44,6 +44,13 @@ typedef struct sl_config {
 
 // Reads both files. model_type names the architecture; its read_config reads the fields of config.json.
 int sl_config_load(const char *dir, sl_config *config, sl_error *err);
+// FNV-1a (engine/base/hash.h) of the fields that change the arithmetic, as a text of lines NAME=VALUE, each ended by a newline:
+//   model_type, vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, num_key_value_heads,
+//   head_dim, rms_norm_eps, tie_word_embeddings (0 or 1), rope_theta, rope_type (sl_config_rope_name), factor,
+//   low_freq_factor, high_freq_factor, original_max_position_embeddings
+// Numbers that are not integers are written as printf's %.9g of their fp32 value. Without a scaling, factor is 1 and the last
+// three are 0; with linear, the last three are 0. With yarn, the text of sl_config_describe_rope follows.
+uint64_t sl_config_hash(const sl_config *config);
 // Writes inv_freq[head_dim / 2] of RoPE, scaled as config says, in fp32 as Hugging Face computes it (rope.c).
 void sl_config_rope(const sl_config *config, float *inv_freq);
 // Replaces RoPE's fields by the options. With o->scaling, n_ctx becomes SL_MOST_POSITIONS. SL_ERR_ARG: an option is out of

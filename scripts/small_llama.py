@@ -25,9 +25,11 @@ def llama_config(**changes):
 
 
 def rope_frequencies(c):
-    """Returns float64 [head_dim / 2], with llama3 scaling."""
-    s, dim = c["rope_scaling"], c["head_dim"]
+    """Returns float64 [head_dim / 2], with llama3 scaling where the config has one."""
+    s, dim = c.get("rope_scaling"), c["head_dim"]
     freq = c["rope_theta"] ** -(np.arange(0, dim, 2, dtype=np.float64) / dim)
+    if not s:
+        return freq
     turns = s["original_max_position_embeddings"] * freq / (2 * math.pi)
     smooth = np.clip((turns - s["low_freq_factor"]) / (s["high_freq_factor"] - s["low_freq_factor"]), 0, 1)
     return freq * (smooth + (1 - smooth) / s["factor"])
@@ -221,7 +223,9 @@ def save_model(out, model, tok, result):
 
 
 def load_weights(path, model):
-    """Reads weights in Hugging Face's names from a safetensors file of any float type."""
-    weights = load_file(path)
+    """Reads weights in Hugging Face's names from a safetensors file of any float type, or from a list of files (shards)."""
+    weights = {}
+    for file in [path] if isinstance(path, str) else path:
+        weights |= load_file(file)
     for name, p in model.named():
         p.data.copy_(weights[name])

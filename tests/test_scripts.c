@@ -1,5 +1,6 @@
 // tests/test_scripts.c - runs the scripts that check the tree: mutations, layers, names of files, messages, and the commands
 // that the pages print. Runs the self-tests of scripts that prepare the prose model's training.
+#include "tests/support/bucket_plan.h"
 #include "tests/support/run_cli.h"
 
 #include <stdlib.h>
@@ -228,6 +229,19 @@ static void train_prose(void) {
     run_script("scripts/train_prose.py --selftest");
 }
 
+// A training of seconds, twice: the same seed gives the same file, and the program accepts the file.
+static void train_saap(void) {
+    char script[600], command[700];
+    size_t n;
+    if (system("python3 -c 'import torch, numpy, safetensors' 2>/dev/null")) TEST_SKIP("needs the Python package torch");
+    bucket_plan_link("models/tiny", in_tmp("model"));
+    snprintf(script, sizeof script, "scripts/train_saap.py --selftest --out '%s/saap.safetensors'", in_tmp("model"));
+    run_script(script);
+    snprintf(command, sizeof command, "'%s' inspect -m '%s' >'%s'", cli_binary(), in_tmp("model"), in_tmp("shown"));
+    CHECK(!system(command));
+    CHECK_HAS(slurp(in_tmp("shown"), &n), "| classifier of queries | 128 -> 16 -> 16 |");
+}
+
 // Messages of the library name options, and the command line has a flag for each of them.
 static void messages(void) {
     char script[500];
@@ -257,6 +271,7 @@ static const test_case cases[] = {
     {"prose-tokenizer", NEEDS_NOTHING, prose_tokenizer},
     {"prose-tokenizer-library", NEEDS_NOTHING, prose_tokenizer_library},
     {"prose-needles", NEEDS_NOTHING, prose_needles},
+    {"train-saap", NEEDS_NOTHING, train_saap},
     {"train-prose", NEEDS_NOTHING, train_prose},
     {0},
 };

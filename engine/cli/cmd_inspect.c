@@ -1,4 +1,5 @@
-// engine/cli/cmd_inspect.c - sleigh inspect: shows the contents of a model folder and the costs of the model. Reads no weights.
+// engine/cli/cmd_inspect.c - sleigh inspect: shows the contents of a model folder and the costs of the model. Reads samples of
+// the weights, if the folder has a bucket file.
 #include "attention/attention.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/io.h"
@@ -7,11 +8,13 @@
 #include "engine/cli/output/rows.h"
 #include "engine/cli/run.h"
 #include "engine/kv/kv.h"
+#include "models/bucket_file.h"
 #include "models/safetensors.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct costs {
     const char *device;
@@ -100,7 +103,7 @@ static double extras_of(const sl_attn_method *m, const sl_config *c) {
     double bytes = 0;
     if (sl_attn_parse(m->name, &spec, &(sl_error){0}) || !m->cpu || !m->cpu->needs) return 0;
     for (int n = m->cpu->needs(&spec, needs), i = 0; i < n; i++)
-        bytes += (double)needs[i].kind->size(needs[i].arg, c->head_dim);
+        bytes += (double)needs[i].kind->size(needs[i].arg, c->head_dim) / (needs[i].kind->span ? needs[i].kind->span : 1);
     return bytes * c->n_kv_heads * c->n_layers / SL_PAGE;
 }
 
@@ -124,6 +127,39 @@ static int print_tensors(const sl_tensors *t, sl_error *err) {
         if (!rc) rc = cli_printf(err, "] | %zu |\n", x->n_bytes);
     }
     return rc;
+}
+
+// The bucket file of the folder, or the reason why it cannot be used.
+typedef struct bucket_file {
+    int exists;
+    sl_bucket_file *file; // NULL: error says why
+    sl_error error;
+} bucket_file;
+
+static bucket_file open_buckets(const cli_options *o, const sl_model *model) {
+    char path[4200];
+    bucket_file f = {0};
+    snprintf(path, sizeof path, "%.4000s/" SL_BUCKET_FILE, o->model);
+    f.exists = !access(path, F_OK);
+    if (f.exists) sl_model_open_buckets(model, &f.file, &f.error);
+    return f;
+}
+
+static int print_buckets(const bucket_file *f, sl_error *err) {
+    if (!f->exists) return 0;
+    if (!f->file) return cli_printf(err, "| bucket file | |\n|---|---|\n| unusable | %s |\n\n", f->error.message);
+    const sl_buckets *b = sl_bucket_file_get(f->file);
+    double bytes = (double)sl_tensors_bytes(sl_bucket_file_tensors(f->file));
+    char text[32], classifier[64] = "none";
+    if (b->width) snprintf(classifier, sizeof classifier, "%d -> %d -> %d", b->head_dim, b->width, b->n_buckets);
+    int rc =
+        cli_printf(err,
+                   "| bucket file | " SL_BUCKET_FILE " |\n|---|---|\n| size | %.0f bytes, %s |\n| buckets of a KV head | %d |\n"
+                   "| centroids of keys | %s |\n| classifier of queries | %s |\n| layers without buckets | %d |\n\n",
+                   bytes, cli_bytes(bytes, text), b->n_buckets, b->roped ? "before and after RoPE" : "before RoPE", classifier,
+                   b->n_dense);
+    if (!rc) rc = print_tensors(sl_bucket_file_tensors(f->file), err);
+    return rc ? rc : cli_printf(err, "\n");
 }
 
 // ---- JSON ----
@@ -177,7 +213,18 @@ static json_t *extras_json(const sl_config *c) {
     return list;
 }
 
-static int print_json(const cli_options *o, const cli_model_name *name, const sl_model *model, const costs *k, sl_error *err) {
+static json_t *buckets_json(const bucket_file *f) {
+    if (!f->exists) return json_null();
+    if (!f->file) return json_pack("{s:s, s:s}", "file", SL_BUCKET_FILE, "error", f->error.message);
+    const sl_buckets *b = sl_bucket_file_get(f->file);
+    const sl_tensors *t = sl_bucket_file_tensors(f->file);
+    return json_pack("{s:s, s:I, s:i, s:i, s:i, s:b, s:o}", "file", SL_BUCKET_FILE, "bytes", (json_int_t)sl_tensors_bytes(t),
+                     "buckets", b->n_buckets, "width", b->width, "dense_layers", b->n_dense, "roped", b->roped != NULL,
+                     "tensors", tensors_json(t));
+}
+
+static int print_json(const cli_options *o, const cli_model_name *name, const sl_model *model, const costs *k,
+                      const bucket_file *buckets, sl_error *err) {
     const sl_config *c = sl_model_config(model);
     json_t *out = json_object();
     json_object_set_new(out, "folder", cli_file_json(o->model));
@@ -185,6 +232,7 @@ static int print_json(const cli_options *o, const cli_model_name *name, const sl
     json_object_set_new(out, "costs", costs_json(k));
     json_object_set_new(out, "memory", memory_json(k, c->n_scaled));
     json_object_set_new(out, "page_extras", extras_json(c));
+    json_object_set_new(out, "bucket_file", buckets_json(buckets));
     json_object_set_new(out, "tensors", tensors_json(sl_model_tensors(model)));
     return cli_print_json(cli_model_name_json(name, out), JSON_INDENT(1), err);
 }
@@ -198,13 +246,15 @@ static int print_row(const cli_options *o, const cli_model_name *name, json_t *c
     return cli_rows_add(&table, config, err);
 }
 
-static int print_md(const cli_options *o, const cli_model_name *name, const sl_model *model, const costs *k, sl_error *err) {
+static int print_md(const cli_options *o, const cli_model_name *name, const sl_model *model, const costs *k,
+                    const bucket_file *buckets, sl_error *err) {
     const sl_config *c = sl_model_config(model);
     int rc = cli_print_model(name, err);
     if (!rc) rc = print_config(o, c, err);
     if (!rc) rc = print_costs(k, err);
     if (!rc) rc = print_memory(k, c->n_scaled, err);
     if (!rc) rc = print_extras(k, c, err);
+    if (!rc) rc = print_buckets(buckets, err);
     return rc ? rc : print_tensors(sl_model_tensors(model), err);
 }
 
@@ -224,12 +274,14 @@ int cmd_inspect(const cli_options *o, sl_error *err) {
     }
     cli_model_name name;
     cli_model_name_of(model, o->model, &name);
+    bucket_file buckets = open_buckets(o, model);
     if (!strcmp(o->format, "md"))
-        rc = print_md(o, &name, model, &k, err);
+        rc = print_md(o, &name, model, &k, &buckets, err);
     else if (!strcmp(o->format, "json"))
-        rc = print_json(o, &name, model, &k, err);
+        rc = print_json(o, &name, model, &k, &buckets, err);
     else
         rc = print_row(o, &name, config_json(o, c), costs_json(&k), err);
+    sl_bucket_file_close(buckets.file);
     sl_model_free(model);
     return rc;
 }

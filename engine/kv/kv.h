@@ -16,14 +16,15 @@ enum { SL_PAGE = 256 }; // rows of a page; also the tile of every sampler
 typedef struct sl_kv_pool {
     const sl_backend *backend; // k and v lie in its memory
     int n_layers, n_kv_heads, head_dim, n_pages;
-    uint32_t seed;               // of the random numbers that page extras use; set it before the first sl_kv_keep
-    bf16 *k, *v;                 // [n_layers][n_pages][n_kv_heads][256][head_dim]
-    int32_t *refs;               // [n_pages] number of sequences that hold the page; 0: free
-    int32_t *free;               // [n_free] ids of free pages, a stack
-    int n_free;                  // pages
-    uint64_t *versions;          // [n_pages] grows before rows of the page change; never 0. See kv_extras.c
-    size_t n_bytes;              // of k and v together
-    struct sl_kv_extras *extras; // of kv_extras.c; NULL: none yet
+    uint32_t seed;                    // of the random numbers that page extras use; set it before the first sl_kv_keep
+    const struct sl_buckets *buckets; // the model's, for page extras that read them (attention/buckets.h); NULL: none yet
+    bf16 *k, *v;                      // [n_layers][n_pages][n_kv_heads][256][head_dim]
+    int32_t *refs;                    // [n_pages] number of sequences that hold the page; 0: free
+    int32_t *free;                    // [n_free] ids of free pages, a stack
+    int n_free;                       // pages
+    uint64_t *versions;               // [n_pages] grows before rows of the page change; never 0. See kv_extras.c
+    size_t n_bytes;                   // of k and v together
+    struct sl_kv_extras *extras;      // of kv_extras.c; NULL: none yet
     void (*free_extras)(struct sl_kv_pool *pool); // kv_extras.c sets this pointer, because kv.c must not call kv_extras.c
 } sl_kv_pool;
 

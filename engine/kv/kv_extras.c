@@ -9,6 +9,13 @@ typedef struct store { // the memory of one extra
     char *data;      // [n_layers][n_pages][n_kv_heads][size], committed by first touch
     uint64_t *built; // [n_layers][n_pages] version of the page that its blocks were built from; 0: none
     char *shared;    // [n_layers][n_kv_heads][shared_size]; NULL: the kind shares nothing
+    // Of a span: few pages end a span, so their blocks lie close together, in the lowest free slots. NULL: the slot of a page
+    // is the page's id.
+    struct sl_kv_slot {
+        int32_t of_page;  // the slot of page i; -1: none
+        int32_t owner;    // the page that slot i belongs to; -1: none
+        uint64_t version; // of the owner, when it took slot i
+    } * slots;            // [n_pages]
 } store;
 
 struct sl_kv_extras {
@@ -46,6 +53,28 @@ static int make_shared(const sl_kv_pool *pool, store *s) {
     return 1;
 }
 
+// ---- slots of spans ----
+
+static int make_slots(const sl_kv_pool *pool, store *s) { // 0: no memory
+    if (!s->need.kind->span) return 1;
+    s->slots = malloc(pool->n_pages * sizeof *s->slots);
+    for (int i = 0; s->slots && i < pool->n_pages; i++) s->slots[i] = (struct sl_kv_slot){-1, -1, 0};
+    return s->slots != NULL;
+}
+
+// Gives the page a slot. A slot is free if its owner is free or was written again: no sequence reads its blocks.
+static void take_slot(const sl_kv_pool *pool, store *s, int32_t page) {
+    int32_t slot = s->slots[page].of_page, owner;
+    for (int32_t i = 0; slot < 0; i++) { // each owner has one slot, so a page without a slot finds one
+        owner = s->slots[i].owner;
+        if (owner < 0 || !pool->refs[owner] || pool->versions[owner] != s->slots[i].version) slot = i;
+    }
+    owner = s->slots[slot].owner;
+    if (owner >= 0) s->slots[owner].of_page = -1;
+    s->slots[slot].owner = page, s->slots[slot].version = pool->versions[page];
+    s->slots[page].of_page = slot;
+}
+
 static size_t store_bytes(const sl_kv_pool *pool, const store *s) {
     return (size_t)pool->n_layers * pool->n_pages * pool->n_kv_heads * s->size;
 }
@@ -54,6 +83,7 @@ static void free_store(const sl_kv_pool *pool, store *s) {
     pool->backend->release(pool->backend, s->data, store_bytes(pool, s));
     free(s->built);
     free(s->shared);
+    free(s->slots);
 }
 
 static size_t list_bytes(const sl_kv_pool *pool) {
@@ -95,7 +125,8 @@ int sl_kv_keep(sl_kv_pool *pool, sl_kv_need need, sl_error *err) {
                        SL_KV_EXTRAS);
     store s = {.need = need, .size = kind->size(need.arg, pool->head_dim)};
     s.built = calloc((size_t)pool->n_layers * pool->n_pages, sizeof *s.built);
-    if (s.built && make_shared(pool, &s)) s.data = pool->backend->alloc(pool->backend, store_bytes(pool, &s));
+    if (s.built && make_slots(pool, &s) && make_shared(pool, &s))
+        s.data = pool->backend->alloc(pool->backend, store_bytes(pool, &s));
     if (!s.data) {
         free_store(pool, &s);
         return sl_fail(err, SL_ERR_MEMORY, "\"%s\" of the KV cache: %zu MiB cannot be reserved; pass a smaller {n_ctx}",
@@ -106,23 +137,48 @@ int sl_kv_keep(sl_kv_pool *pool, sl_kv_need need, sl_error *err) {
 }
 
 static char *block_of(const sl_kv_pool *pool, const store *s, int layer, int32_t page, int h) {
-    return s->data + (((size_t)layer * pool->n_pages + page) * pool->n_kv_heads + h) * s->size;
+    int32_t slot = s->slots ? s->slots[page].of_page : page;
+    SL_CHECK(slot >= 0);
+    return s->data + (((size_t)layer * pool->n_pages + slot) * pool->n_kv_heads + h) * s->size;
 }
 
 static void build_page(const sl_kv_pool *pool, const store *s, const sl_kv_view *view, int i, int h) {
     const sl_kv_extra_kind *kind = s->need.kind;
-    size_t rows = sl_kv_block(view, pool->n_kv_heads, pool->head_dim, i, h);
-    const void *before = kind->chained && i ? block_of(pool, s, view->layer, view->pages[i - 1], h) : NULL;
-    kind->build(s->need.arg, pool->head_dim, view->k + rows, view->v + rows, before, shared_of(pool, s, view->layer, h),
-                block_of(pool, s, view->layer, view->pages[i], h));
+    const void *parts[SL_KV_SPAN_MOST];
+    const bf16 *k_parts[SL_KV_SPAN_MOST];
+    int first = kind->span ? i + 1 - kind->span : i;
+    sl_kv_page page = {.arg = s->need.arg,
+                       .head_dim = pool->head_dim,
+                       .layer = view->layer,
+                       .h = h,
+                       .first = first * SL_PAGE,
+                       .before = kind->chained && i ? block_of(pool, s, view->layer, view->pages[i - 1], h) : NULL,
+                       .shared = shared_of(pool, s, view->layer, h),
+                       .buckets = pool->buckets};
+    if (kind->span) {
+        const store *from = find_store(pool, (sl_kv_need){kind->of, s->need.arg});
+        SL_CHECK(from != NULL);
+        for (int j = first; j <= i; j++) {
+            parts[j - first] = block_of(pool, from, view->layer, view->pages[j], h);
+            k_parts[j - first] = view->k + sl_kv_block(view, pool->n_kv_heads, pool->head_dim, j, h);
+        }
+        page.parts = parts, page.k_parts = k_parts;
+    } else {
+        size_t rows = sl_kv_block(view, pool->n_kv_heads, pool->head_dim, i, h);
+        page.k = view->k + rows, page.v = view->v + rows;
+    }
+    kind->build(&page, block_of(pool, s, view->layer, view->pages[i], h));
 }
 
-// Returns 1 when the block of the sequence's page number i was built from the rows that the page has now.
+// Returns 1 when the sequence's page number i has no block, or when its block was built from the rows that the page has now.
 static int is_built(const sl_kv_pool *pool, const store *s, const sl_kv_seq *seq, int layer, int i) {
+    if (s->need.kind->span && (i + 1) % s->need.kind->span) return 1;
     return s->built[(size_t)layer * pool->n_pages + seq->pages[i]] == pool->versions[seq->pages[i]];
 }
 
 static void build_on_host(const sl_kv_pool *pool, store *s, const sl_kv_seq *seq, int layer, int first, int n_full) {
+    for (int i = first; s->slots && i < n_full; i++)
+        if (!is_built(pool, s, seq, layer, i)) take_slot(pool, s, seq->pages[i]);
     sl_kv_view view = sl_kv_view_of(pool, seq, layer, seq->n_tokens);
     // Threads build single pages in any order. Pages of a chained kind are built in order, as one run.
     int stride = s->need.kind->chained ? n_full - first : 1, n_runs = (n_full - first) / stride;

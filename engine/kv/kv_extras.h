@@ -4,6 +4,11 @@
 // An extra is a block of bytes for each layer, page and KV head. The block is built once, from the rows of a full page.
 // Sequences that share a page also share the extras of the page. An extra is a kind (how to build it) and an argument of this
 // kind; methods that need the same kind and argument share the memory.
+//
+// The kind of a span has one block for `span` consecutive pages of a sequence: pages [i span, (i + 1) span) share the block
+// that is kept with their last page. It is built from the blocks of another extra. The pages before a page of a sequence do not
+// change while the page does not change: sequences share prefixes only, and a cut drops the later pages. So the block of a span
+// is valid as long as its last page is.
 #ifndef SLEIGH_KV_EXTRAS_H
 #define SLEIGH_KV_EXTRAS_H
 
@@ -23,18 +28,32 @@ typedef struct sl_kv_device_build {
     void *stream;          // cudaStream_t
 } sl_kv_device_build;
 
+// What build reads: one full page of one KV head, or one span.
+typedef struct sl_kv_page {
+    int arg, head_dim, layer, h;      // h: KV head
+    int first;                        // position of row 0; of a span: of its first row
+    const bf16 *k, *v;                // [256][head_dim]; NULL for a span
+    const void *before;               // the block of the previous page, for a chained kind; NULL: the first page
+    const void *const *parts;         // [span] the blocks of the pages of a span in the extra `of`; NULL: no span
+    const bf16 *const *k_parts;       // [span] K of these pages, [256][head_dim] each
+    const void *shared;               // data of the KV head; NULL: none
+    const struct sl_buckets *buckets; // sl_kv_pool.buckets
+} sl_kv_page;
+
+enum { SL_KV_SPAN_MOST = 16 };
+
 typedef struct sl_kv_extra_kind {
     const char *name;
     int chained;                           // 1: build reads the block of the previous page
+    int span;                              // pages of a block, at most SL_KV_SPAN_MOST; 0: a block for each page
+    const struct sl_kv_extra_kind *of;     // of a span: it is built from this kind with the same argument, which the pool keeps
     size_t (*size)(int arg, int head_dim); // bytes of a block, a multiple of 64
     // Data that all pages of one KV head in one layer share (random projections): the number of bytes, and the function that
     // computes the data. The data depend on the seed of the pool, the layer and the KV head, but not on a sequence or a
     // position, because sequences share pages. NULL: no such data
     size_t (*shared_size)(int arg, int head_dim);
     void (*share)(int arg, int head_dim, uint32_t seed, int layer, int head, void *out);
-    // Builds the block of one page and KV head. k, v: [256][head_dim]. before: the block of the previous page, for a chained
-    // kind; NULL for the first page.
-    void (*build)(int arg, int head_dim, const bf16 *k, const bf16 *v, const void *before, const void *shared, void *out);
+    void (*build)(const sl_kv_page *page, void *out); // one block
     // Builds many pages on a device, with the same bits as build. NULL: not available on a device
     void (*build_device)(const sl_kv_device_build *pages);
 } sl_kv_extra_kind;
@@ -46,8 +65,8 @@ typedef struct sl_kv_need { // one extra
 
 // Makes the pool keep an extra. A second call for the same extra does nothing. SL_ERR_MEMORY: no memory, or too many extras.
 int sl_kv_keep(sl_kv_pool *pool, sl_kv_need need, sl_error *err);
-// Builds an extra in one layer, for every full page of the sequence whose block is missing or out of date. The pool must keep
-// the extra.
+// Builds an extra in one layer, for every full page (or full span) of the sequence whose block is missing or out of date. The
+// pool must keep the extra. Build the extra `of` of a span first.
 void sl_kv_build(sl_kv_pool *pool, const sl_kv_seq *seq, int layer, sl_kv_need need);
 
 // Number of pages of the view that have extras: all pages except the page of the newest row. This step may have filled that
@@ -57,7 +76,12 @@ static inline int sl_kv_n_built(const sl_kv_view *view) {
 }
 // All blocks of an extra in one layer: [n_pages][n_kv_heads][*size]. The pool must keep the extra.
 void *sl_kv_extra_layer(const sl_kv_pool *pool, sl_kv_need need, int layer, size_t *size);
-// The block of page number `page_index` < sl_kv_n_built(view) and KV head h. The pool must keep the extra.
+// Number of spans of `span` pages that have a block.
+static inline int sl_kv_n_spans(const sl_kv_view *view, int span) {
+    return sl_kv_n_built(view) / span;
+}
+// The block of page number `page_index` < sl_kv_n_built(view) and KV head h. The pool must keep the extra. Of a span:
+// page_index is its last page.
 const void *sl_kv_extra(const sl_kv_view *view, sl_kv_need need, int page_index, int h);
 // The data that the pages of KV head h share; NULL: the kind has none.
 const void *sl_kv_shared(const sl_kv_view *view, sl_kv_need need, int h);

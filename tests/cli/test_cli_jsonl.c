@@ -105,10 +105,11 @@ static void jsonl_errors(void) {
 // ---- --stats ----
 
 static const char *const stats_fields[] = {
-    "sequence",    "position",    "layer",       "head",         "n_kv",      "attn",       "seed", "k_rows",
-    "v_distinct",  "features",    "bytes",       "v_rows",       "samples",   "budget",     "ess",  "error",
-    "score_bound", "error_bound", "dense_bytes", "tries",        "fallback",  "cosine",     "bias", "tiles",
-    "heavy_tail",  "kurtosis",    "kappa",       "stated_error", "certified", "layer_error"};
+    "sequence",  "position",    "layer",          "head",         "n_kv",        "attn",    "seed",
+    "k_rows",    "v_distinct",  "features",       "bytes",        "v_rows",      "samples", "budget",
+    "ess",       "error",       "score_bound",    "error_bound",  "dense_bytes", "tries",   "fallback",
+    "cosine",    "bias",        "tiles",          "heavy_tail",   "kurtosis",    "kappa",   "stated_error",
+    "certified", "layer_error", "standard_error", "largest_draw", "pareto_shape"};
 enum { N_STATS_FIELDS = sizeof stats_fields / sizeof *stats_fields };
 
 // A layer's error is one number, between the errors of its 8 heads. errors: the layer's, the least and the largest of its

@@ -35,7 +35,8 @@ static void compare(const sl_kv_extra_kind *kind, int arg, int dim) {
     for (int i = 0; i < 3; i++)
         for (int h = 0; h < HEADS; h++) {
             size_t block = (size_t)pages[i] * HEADS + h;
-            kind->build(arg, dim, x + block * rows, x + block * rows, NULL, NULL, want + block * size);
+            const bf16 *from = x + block * rows;
+            kind->build(&(sl_kv_page){.arg = arg, .head_dim = dim, .k = from, .v = from}, want + block * size);
         }
     kind->build_device(&(sl_kv_device_build){.arg = arg,
                                              .head_dim = dim,

@@ -147,11 +147,9 @@ static size_t digest_size(int arg, int head_dim) {
     (void)arg, (void)head_dim;
     return 64;
 }
-static void digest_build(int arg, int head_dim, const bf16 *k, const bf16 *v, const void *before, const void *shared,
-                         void *out) {
-    uint64_t h = (uint64_t)arg + (before ? *(const uint64_t *)before : 0);
-    (void)head_dim, (void)shared;
-    *(uint64_t *)out = digest(digest(h, k), v);
+static void digest_build(const sl_kv_page *page, void *out) {
+    uint64_t h = (uint64_t)page->arg + (page->before ? *(const uint64_t *)page->before : 0);
+    *(uint64_t *)out = digest(digest(h, page->k), page->v);
     __atomic_add_fetch(&n_built, 1, __ATOMIC_RELAXED);
 }
 static const sl_kv_extra_kind plain = {.name = "digests", .size = digest_size, .build = digest_build},
@@ -253,7 +251,113 @@ static void extras_of_a_fork(void) { // a fork copies a part of a page; the copy
     sl_kv_pool_free(&pool);
 }
 
+// ---- spans ----
+
+enum { SPAN = 3 };
+
+static void span_build(const sl_kv_page *page, void *out) {
+    uint64_t h = (uint64_t)page->first;
+    CHECK(!page->k && !page->v && page->first % (SPAN * SL_PAGE) == 0);
+    for (int i = 0; i < SPAN; i++) h = h * 31 + *(const uint64_t *)page->parts[i] + page->k_parts[i][i];
+    *(uint64_t *)out = h;
+    __atomic_add_fetch(&n_built, 1, __ATOMIC_RELAXED);
+}
+static const sl_kv_extra_kind spans = {
+    .name = "digests of spans", .span = SPAN, .of = &plain, .size = digest_size, .build = span_build};
+static const sl_kv_need of_pages = {&plain, 1}, of_spans = {&spans, 1};
+
+// Builds the spans of the sequence, checks every block, and checks that n_new spans were built.
+static void check_spans(sl_kv_pool *pool, const sl_kv_seq *seq, int n_new) {
+    int n = 0;
+    for (int layer = 0; layer < LAYERS; layer++) {
+        CHECK_OK(sl_kv_keep(pool, of_pages, &err), err);
+        CHECK_OK(sl_kv_keep(pool, of_spans, &err), err);
+        sl_kv_build(pool, seq, layer, of_pages);
+        n_built = 0;
+        sl_kv_build(pool, seq, layer, of_spans);
+        n += n_built;
+        sl_kv_view view = sl_kv_view_of(pool, seq, layer, seq->n_tokens + 1);
+        CHECK_INT(sl_kv_n_spans(&view, SPAN), seq->n_tokens / SL_PAGE / SPAN);
+        for (int h = 0; h < HEADS; h++)
+            for (int span = 0; span < sl_kv_n_spans(&view, SPAN); span++) {
+                uint64_t want = (uint64_t)span * SPAN * SL_PAGE;
+                for (int i = 0; i < SPAN; i++) {
+                    const bf16 *k = k_at(pool, seq, layer, h, (span * SPAN + i) * SL_PAGE),
+                               *v = v_at(pool, seq, layer, h, (span * SPAN + i) * SL_PAGE);
+                    want = want * 31 + digest(digest(1, k), v) + k[i];
+                }
+                if (*(const uint64_t *)sl_kv_extra(&view, of_spans, (span + 1) * SPAN - 1, h) != want)
+                    FAIL("layer %d, span %d, head %d: the block does not fit the rows", layer, span, h);
+            }
+    }
+    CHECK_INT(n, n_new * LAYERS * HEADS);
+}
+
+// The blocks of n spans of one sequence lie side by side, in the lowest slots.
+static void check_compact(const sl_kv_pool *pool, const sl_kv_seq *seq, int n) {
+    sl_kv_view view = sl_kv_view_of(pool, seq, 0, seq->n_tokens + 1);
+    for (int span = 1; span < n; span++)
+        CHECK_INT((const char *)sl_kv_extra(&view, of_spans, (span + 1) * SPAN - 1, 0) -
+                      (const char *)sl_kv_extra(&view, of_spans, span * SPAN - 1, 0),
+                  HEADS * 64);
+}
+
+static void spans_of_sequences(void) {
+    sl_kv_pool pool = pool_of(30);
+    sl_kv_seq a = {0}, b = {0}, c = {0};
+    append(&pool, &a, SPAN * SL_PAGE - 1, 1);
+    check_spans(&pool, &a, 0);
+    append(&pool, &a, SPAN * SL_PAGE, 1);
+    check_spans(&pool, &a, 1);
+    append(&pool, &a, 9 * SL_PAGE + 7, 3);
+    check_spans(&pool, &a, 2);
+    check_spans(&pool, &a, 0);
+    check_compact(&pool, &a, 3);
+    CHECK_OK(sl_kv_fork(&pool, &a, &b, 7 * SL_PAGE + 9, &err), err); // shares two spans and one page of the third
+    check_spans(&pool, &b, 0);
+    append(&pool, &b, 9 * SL_PAGE, 5);
+    check_spans(&pool, &b, 1);
+    check_spans(&pool, &a, 0);
+    sl_kv_truncate(&pool, &a, 4 * SL_PAGE + 100); // within the second span, whose pages b still holds
+    append(&pool, &a, 12 * SL_PAGE, 7);
+    check_spans(&pool, &a, 3);
+    check_spans(&pool, &b, 0);
+    CHECK_OK(sl_kv_copy(&pool, &b, &c, 6 * SL_PAGE, &err), err);
+    check_spans(&pool, &c, 2);
+    sl_kv_seq_free(&pool, &b);
+    sl_kv_seq_free(&pool, &a);
+    append(&pool, &b, 9 * SL_PAGE, 11); // takes the slots of the spans that no sequence holds
+    check_spans(&pool, &b, 3);
+    check_spans(&pool, &c, 0);
+    sl_kv_truncate(&pool, &b, 6 * SL_PAGE); // a cut at the end of a span keeps the span
+    check_spans(&pool, &b, 0);
+    sl_kv_truncate(&pool, &b, 6 * SL_PAGE - 1);
+    append(&pool, &b, 6 * SL_PAGE, 13);
+    check_spans(&pool, &b, 1);
+    sl_kv_seq_free(&pool, &b), sl_kv_seq_free(&pool, &c);
+    sl_kv_pool_free(&pool);
+}
+
+// Many sequences that share all but the last page of a span: each of them has a span of its own.
+static void spans_of_forks(void) {
+    enum { FORKS = 12 };
+    sl_kv_pool pool = pool_of(FORKS + SPAN);
+    sl_kv_seq a = {0}, forks[FORKS] = {0};
+    append(&pool, &a, (SPAN - 1) * SL_PAGE, 1);
+    for (int i = 0; i < FORKS; i++) {
+        CHECK_OK(sl_kv_fork(&pool, &a, &forks[i], (SPAN - 1) * SL_PAGE, &err), err);
+        append(&pool, &forks[i], SPAN * SL_PAGE, i + 3);
+        check_spans(&pool, &forks[i], 1);
+    }
+    for (int i = 0; i < FORKS; i++) check_spans(&pool, &forks[i], 0);
+    for (int i = 0; i < FORKS; i++) sl_kv_seq_free(&pool, &forks[i]);
+    sl_kv_seq_free(&pool, &a);
+    sl_kv_pool_free(&pool);
+}
+
 static const test_case cases[] = {
+    {"spans", 0, spans_of_sequences},
+    {"spans-of-forks", 0, spans_of_forks},
     {"lengths", 0, lengths},
     {"exhaustion", 0, exhaustion},
     {"copies", 0, copies},

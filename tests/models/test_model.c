@@ -420,8 +420,10 @@ static int same_report(const sl_attn_report *a, const sl_attn_report *b) {
            a->dense_bytes == b->dense_bytes && a->v_rows == b->v_rows && a->samples == b->samples && a->budget == b->budget &&
            a->ess == b->ess && a->score_bound == b->score_bound && same_float(a->error_bound, b->error_bound) &&
            a->tries == b->tries && a->fallback == b->fallback && same_float(a->kappa, b->kappa) &&
-           same_float(a->stated_error, b->stated_error) && a->certified == b->certified && same_float(a->error, b->error) &&
-           same_float(a->cosine, b->cosine) && same_float(a->bias, b->bias) && a->tiles == b->tiles;
+           same_float(a->standard_error, b->standard_error) && same_float(a->largest_draw, b->largest_draw) &&
+           same_float(a->pareto_shape, b->pareto_shape) && same_float(a->stated_error, b->stated_error) &&
+           a->certified == b->certified && same_float(a->error, b->error) && same_float(a->cosine, b->cosine) &&
+           same_float(a->bias, b->bias) && a->tiles == b->tiles;
 }
 
 // Shadows with a state, on a ragged batch: checks count, order and figures of the records, and that the step does not change.

@@ -32,6 +32,9 @@ const extreme_subject extremes[] = {
     {"topp", 1, 1, 1},
     {"quest:tokens=64", 1, 1, 1},
     {"magicpig:K=6:L=30", 0, 0, 1},
+    {"saap:window=100:dense-layers=0", 0, 0, 1}, // more buckets than there are: every row
+    {"saap-kmeans:window=100:dense-layers=0", 0, 0, 1},
+    {"saap-is:window=100:dense-layers=0", 0, 0, 1},
     {"vattention", 1, 1, 1},
     {"vattention:predictor=quest", 1, 1, 1},
     {"vattention:bound=hoeffding:epsilon=0.5", 1, 1, 1},

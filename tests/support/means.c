@@ -101,6 +101,9 @@ const char *means_spec(const char *method) {
         {"magicpig", "magicpig:K=4:L=3:sink=0:window=0"},
         {"vattention", "vattention:sink=4:window=4:top=0:base=0.02:epsilon=1"},
         {"random", "random:S=32"},
+        {"saap", "saap:l=1:sink=1:window=2:dense-layers=0"},
+        {"saap-kmeans", "saap-kmeans:l=1:sink=1:window=2:dense-layers=0"},
+        {"saap-is", "saap-is:S=8:l=1:sink=1:window=2:dense-layers=0"},
     };
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++)
         if (!strcmp(specs[i][0], method)) return specs[i][1];

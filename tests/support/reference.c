@@ -1,6 +1,7 @@
 // tests/support/reference.c - see reference.h. Plain loops over rows in double precision. They share no code with attention/.
 #include "tests/support/reference.h"
 #include "engine/backend/backend.h"
+#include "tests/support/bucket_plan.h"
 #include "tests/test.h"
 
 #include <math.h>
@@ -23,6 +24,7 @@ ref_cache ref_cache_new(int n_heads, int n_kv_heads, int head_dim, int n_seqs, c
     int n_pages = 0;
     for (int s = 0; s < n_seqs; s++) n_pages += (lengths[s] + SL_PAGE - 1) / SL_PAGE;
     CHECK_OK(sl_kv_pool_init(&c.pool, sl_cpu_memory(), 1, n_kv_heads, head_dim, n_pages + 3, &err), err);
+    c.buckets = test_buckets_new(1, n_kv_heads, head_dim, REF_BUCKETS, REF_WIDTH, 0, seed + 99);
     shuffle_free_pages(&c.pool, &seed);
     size_t n_pool = (size_t)c.pool.n_pages * n_kv_heads * SL_PAGE * head_dim;
     for (size_t i = 0; i < n_pool; i++) c.pool.k[i] = c.pool.v[i] = 0x7fc0; // NaN
@@ -55,6 +57,7 @@ void ref_cache_free(ref_cache *c) {
     for (int s = 0; s < c->n_seqs; s++) sl_kv_seq_free(&c->pool, &c->seqs[s]);
     sl_kv_pool_free(&c->pool);
     sl_workspace_free(&c->ws);
+    test_buckets_free(&c->buckets);
     free(c->seqs), free(c->queries), free(c->q), free(c->out), free(c->reports);
 }
 
@@ -81,6 +84,7 @@ sl_attn_stats ref_decode_spec(ref_cache *c, const sl_attn_spec *spec, int first,
     int longest = 0;
     for (int s = first; s < first + n; s++) longest = c->seqs[s].n_tokens > longest ? c->seqs[s].n_tokens : longest;
     for (int s = 0; s < c->n_seqs; s++) c->queries[s].kv.pool = &c->pool; // the caller may have copied the cache
+    c->geom.buckets = c->pool.buckets = &c->buckets;
     sl_kv_need need[SL_MAX_NEEDS];
     int n_needs = spec->method->cpu->needs ? spec->method->cpu->needs(spec, need) : 0;
     for (int i = 0; i < n_needs; i++) ref_build_extras(c, need[i], first, n);

@@ -4,6 +4,7 @@
 #define SLEIGH_REFERENCE_H
 
 #include "attention/attention.h"
+#include "attention/buckets.h"
 
 // A pool of one layer with its sequences. Pages are shuffled. Rows after the end of a sequence are NaN.
 typedef struct ref_cache {
@@ -15,7 +16,10 @@ typedef struct ref_cache {
     sl_attn_query *queries;
     sl_attn_report *reports; // [n_seqs][n_heads] of the last ref_decode
     sl_workspace ws;
+    sl_buckets buckets; // random, of REF_BUCKETS buckets
 } ref_cache;
+
+enum { REF_BUCKETS = 13, REF_WIDTH = 32 };
 
 // Keys and queries are normal random numbers. query_scale 0 gives flat attention, 1 mild, 4 and more peaked.
 ref_cache ref_cache_new(int n_heads, int n_kv_heads, int head_dim, int n_seqs, const int *lengths, double query_scale,

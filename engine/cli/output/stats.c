@@ -65,6 +65,9 @@ static void write_record(void *ctx, const sl_attn_record *r) {
     number(f, "score_bound", p->score_bound);
     number(f, "error_bound", p->error_bound);
     number(f, "kappa", p->kappa);
+    number(f, "standard_error", p->standard_error);
+    number(f, "largest_draw", p->largest_draw);
+    number(f, "pareto_shape", p->pareto_shape);
     number(f, "stated_error", p->stated_error);
     number(f, "certified", isnan(p->stated_error) ? NAN : p->certified);
     fprintf(f, ",\"tries\":%u,\"fallback\":%u,\"heavy_tail\":%u", p->tries, p->fallback, p->heavy_tail);

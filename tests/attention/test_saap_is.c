@@ -1,0 +1,324 @@
+// tests/attention/test_saap_is.c - saap-is: with S = 0 the bits of saap; the statistics of cells; expected counts of the draws
+// against weights in double precision; a bias that falls as 1 / S; the reported standard error and Pareto shape.
+#include "attention/bucket_visit.h"
+#include "attention/pareto.h"
+#include "tests/support/draw_inputs.h"
+#include "tests/support/reference.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static sl_error err;
+
+static sl_attn_spec parse(const char *attn) {
+    sl_attn_spec spec;
+    CHECK_OK(sl_attn_parse(attn, &spec, &err), err);
+    return spec;
+}
+
+// ---- S = 0 ----
+
+static void no_draws(void) {
+    static const int lengths[] = {1, 257, 1500, 4400};
+    static const char *const pairs[][2] = {
+        {"saap:l=3:window=100:dense-layers=0", "saap-is:S=0:l=3:window=100:dense-layers=0"},
+        {"saap:l=0:sink=0:window=0:dense-layers=0", "saap-is:S=0:l=0:sink=0:window=0:dense-layers=0:proposal=classifier"},
+        {"saap:l=13:window=100:dense-layers=0", "saap-is:S=50:l=13:window=100:dense-layers=0"}, // no row is left to draw
+        {"saap:l=1", "saap-is:S=50:l=1"},                                                       // a dense layer
+    };
+    enum { ROW = 6 * 80 };
+    for (int j = 0; j < 4; j++) {
+        ref_cache c = ref_cache_new(6, 2, 80, 1, &lengths[j], 1, test_seed + j);
+        for (int p = 0; p < 4; p++) {
+            float out[ROW];
+            sl_attn_report reports[6];
+            ref_decode(&c, pairs[p][0], 0, 1, 1, 0);
+            memcpy(out, c.out, sizeof out);
+            memcpy(reports, c.reports, sizeof reports);
+            ref_decode(&c, pairs[p][1], 0, 1, 1, 0);
+            if (memcmp(out, c.out, sizeof out)) FAIL("%s: other bits than %s", pairs[p][1], pairs[p][0]);
+            for (int h = 0; h < 6; h++) {
+                CHECK_INT(c.reports[h].v_rows, reports[h].v_rows);
+                CHECK_INT(c.reports[h].k_rows, reports[h].k_rows);
+                CHECK(isnan(c.reports[h].standard_error) && isnan(c.reports[h].pareto_shape) &&
+                      isnan(c.reports[h].largest_draw));
+            }
+        }
+        ref_cache_free(&c);
+    }
+}
+
+// ---- the statistics of cells ----
+
+static void cells(void) {
+    enum { N = 8500, DIM = 32 };
+    static const int n = N;
+    ref_cache c = ref_cache_new(2, 2, DIM, 1, &n, 1, test_seed);
+    ref_decode(&c, "saap-is:S=5:l=1:dense-layers=0", 0, 1, 1, 0);
+    const sl_kv_view *kv = &c.queries[0].kv;
+    for (int h = 0; h < 2; h++)
+        for (int span = 0; span < 2; span++) {
+            static double sum[REF_BUCKETS][DIM], square[REF_BUCKETS][DIM];
+            int count[REF_BUCKETS] = {0};
+            memset(sum, 0, sizeof sum), memset(square, 0, sizeof square);
+            for (int j = span * SL_BUCKET_SPAN_ROWS; j < (span + 1) * SL_BUCKET_SPAN_ROWS; j++) {
+                uint16_t bucket;
+                const bf16 *k = ref_k_row(&c, 0, h, j);
+                sl_bucket_assign(&c.buckets, 0, 0, h, k, 1, j, &bucket);
+                count[bucket]++;
+                for (int d = 0; d < DIM; d++) {
+                    double x = sl_bf16_to_f32(k[d]);
+                    sum[bucket][d] += x, square[bucket][d] += x * x;
+                }
+            }
+            const bf16 *got = sl_kv_extra(kv, (sl_kv_need){&sl_bucket_cells_kind, 0}, (span + 1) * SL_BUCKET_SPAN - 1, h);
+            for (int cell = 0; cell < REF_BUCKETS; cell++) // fewer than 64 buckets: a cell is a bucket
+                for (int d = 0; d < DIM && count[cell]; d++) {
+                    double mean = sum[cell][d] / count[cell], variance = square[cell][d] / count[cell] - mean * mean;
+                    CHECK_NEAR(sl_bf16_to_f32(got[2 * cell * DIM + d]), mean, 0.004 * fabs(mean) + 1e-5);
+                    CHECK_NEAR(sl_bf16_to_f32(got[(2 * cell + 1) * DIM + d]), variance, 0.004 * variance + 1e-5);
+                }
+            for (int i = REF_BUCKETS * 2 * DIM; i < SL_BUCKET_CELLS * 2 * DIM; i++) CHECK_INT(got[i], 0);
+        }
+    CHECK_INT(sl_bucket_cell(1023, 1024), 63);
+    CHECK_INT(sl_bucket_cell(16, 1024), 1);
+    CHECK_INT(sl_bucket_cell(15, 1024), 0);
+    CHECK_INT(sl_bucket_cell(99, 100), 63);
+    CHECK_INT(sl_bucket_cell(62, 63), 62);
+    ref_cache_free(&c);
+}
+
+// ---- expected counts ----
+
+enum { HEADS = 32, MOST = 9000 };
+
+// Counts of a decode, and 1 / pi of drawn rows; 0: never drawn. -1: exact.
+static struct { double count[MOST], inverse[MOST]; } seen;
+
+static void run_and_note(sl_head *x) {
+    sl_bucket_visit v = sl_bucket_visit_of(x->group);
+    int drawn = 0;
+    sl_draw_unvisited.run(x);
+#pragma omp critical
+    for (int i = 0; i < x->draws.n; i++) {
+        int row = x->draws.row[i];
+        CHECK(i == 0 || row > x->draws.row[i - 1]);
+        if (v.bitmap[row / 64] >> row % 64 & 1) {
+            CHECK(x->draws.count[i] == 1 && x->draws.inv_pi[i] == 1);
+            seen.inverse[row] = -1;
+            continue;
+        }
+        CHECK(seen.inverse[row] == 0 || seen.inverse[row] == x->draws.inv_pi[i]); // equal queries
+        seen.inverse[row] = x->draws.inv_pi[i];
+        seen.count[row] += x->draws.count[i];
+        drawn += x->draws.count[i];
+    }
+    CHECK_INT(drawn, x->S);
+}
+
+// q_j of each row that may be drawn, in double precision; -1: exact.
+static void expected(const ref_cache *c, int by_classifier, double gamma, const sl_bucket_visit *v, double *q) {
+    int n = c->seqs[0].n_tokens, dim = c->geom.head_dim,
+        n_full = sl_kv_n_spans(&c->queries[0].kv, SL_BUCKET_SPAN) * SL_BUCKET_SPAN_ROWS;
+    double *score = malloc(n * sizeof *score), most = -INFINITY, total = 0, of_spans = 0;
+    int *bucket = calloc(n, sizeof *bucket), count[REF_BUCKETS] = {0}, rows = 0, rows_of_spans = 0;
+    for (int j = 0; j < n; j++) {
+        uint16_t b;
+        int is_exact = v->bitmap[j / 64] >> j % 64 & 1;
+        q[j] = is_exact ? -1 : 0;
+        if (is_exact) continue;
+        sl_bucket_assign(&c->buckets, 0, 0, 0, ref_k_row(c, 0, 0, j), 1, j, &b);
+        bucket[j] = b, count[b]++, rows++;
+    }
+    for (int j = 0; j < n; j++) {
+        if (q[j] < 0) continue;
+        score[j] = -INFINITY;
+        if (by_classifier)
+            score[j] = gamma * log(v->score[bucket[j]] / HEADS) - log(count[bucket[j]]);
+        else if (j < n_full) {
+            const bf16 *cell = sl_kv_extra(&c->queries[0].kv, (sl_kv_need){&sl_bucket_cells_kind, 0},
+                                           j / SL_BUCKET_SPAN_ROWS * SL_BUCKET_SPAN + SL_BUCKET_SPAN - 1, 0);
+            cell += 2 * bucket[j] * dim;
+            score[j] = 0;
+            for (int d = 0; d < dim; d++)
+                score[j] += c->q[d] * sl_bf16_to_f32(cell[d]) / sqrt(dim) +
+                            c->q[d] * c->q[d] * sl_bf16_to_f32(cell[dim + d]) / (2.0 * dim);
+        }
+        most = fmax(most, score[j]);
+    }
+    for (int j = 0; j < n; j++) {
+        if (q[j] < 0 || (!by_classifier && j >= n_full)) continue;
+        total += q[j] = exp(score[j] - most);
+        of_spans += q[j], rows_of_spans++;
+    }
+    for (int j = n_full; j < n && !by_classifier; j++) // the mean weight of the others
+        if (q[j] == 0) total += q[j] = rows_of_spans ? of_spans / rows_of_spans : 1;
+    for (int j = 0; j < n; j++)
+        if (q[j] >= 0) q[j] = 0.9 * q[j] / total + 0.1 / rows;
+    free(score), free(bucket);
+}
+
+static void try_counts(const char *attn, int n, int R) {
+    ref_cache c = ref_cache_new(HEADS, 1, 32, 1, &n, 1.5, test_seed + n);
+    for (int h = 1; h < HEADS; h++) memcpy(c.q + h * 32, c.q, 32 * sizeof *c.q);
+    sl_attn_spec spec = parse(attn);
+    sl_draw noting = sl_draw_unvisited;
+    sl_composition stages = *spec.method->stages;
+    sl_attn_method toy = *spec.method;
+    noting.run = run_and_note, stages.draw = &noting, toy.stages = &stages;
+    double *q = malloc(n * sizeof *q), sum = 0, S = sl_attn_get(&spec, "S");
+    int by_classifier = sl_attn_chooses(&spec, "proposal", "classifier");
+    double gamma = sl_attn_get(&spec, "gamma");
+    memset(&seen, 0, sizeof seen);
+    spec.method = &toy;
+    for (int r = 0; r < R; r++) ref_decode_spec(&c, &spec, 0, 1, (uint32_t)(test_seed + r), 0);
+
+    // The visited buckets of the last step, with a state of its own.
+    sl_attn_decode_args args = {.geom = &c.geom, .spec = &spec, .n_seqs = 1, .seqs = c.queries};
+    sl_group g = sl_group_of(&args, 0, 0);
+    g.state = calloc(1, sl_propose_cells.state(&c.geom, &spec, n));
+    sl_propose_cells.begin(&g);
+    sl_bucket_visit v = sl_bucket_visit_of(&g);
+    expected(&c, by_classifier, gamma, &v, q);
+    double chi = 0;
+    int n_drawn = 0;
+    for (int j = 0; j < n; j++) {
+        CHECK((seen.inverse[j] < 0) == (q[j] < 0));
+        if (q[j] < 0) continue;
+        sum += q[j], n_drawn++;
+        if (seen.inverse[j] > 0) CHECK_NEAR(seen.inverse[j] * S * q[j], 1, 2e-3);
+        double mean = (double)R * HEADS * S * q[j]; // of the sum of counts; its variance is at most the mean
+        if (fabs(seen.count[j] - mean) > 6 * sqrt(mean) + 6)
+            FAIL("%s: row %d drawn %g times, expected %g", attn, j, seen.count[j], mean);
+        chi += pow(seen.count[j] - mean, 2) / mean;
+    }
+    CHECK_NEAR(sum, 1, 1e-9);
+    CHECK(n_drawn > 100 && chi < n_drawn + 6 * sqrt(2.0 * n_drawn)); // at most a chi-square of n_drawn degrees
+    CHECK_INT(c.reports[0].budget, (int)S);
+    CHECK_INT(c.reports[0].samples, (int)S + n - n_drawn);
+    free(g.state), free(q);
+    ref_cache_free(&c);
+}
+
+static void expected_counts(void) {
+    try_counts("saap-is:S=40:l=3:sink=7:window=300:dense-layers=0", 5000, 30);
+    try_counts("saap-is:S=64:l=0:sink=0:window=0:dense-layers=0", 8700, 20);
+    try_counts("saap-is:S=40:l=2:sink=300:window=10:dense-layers=0", 1500, 30); // no full span: uniform
+    try_counts("saap-is:S=40:l=3:sink=7:window=300:dense-layers=0:proposal=classifier", 5000, 30);
+    try_counts("saap-is:S=33:l=4:window=700:dense-layers=0:proposal=classifier:gamma=0.3", 1500, 30);
+}
+
+// ---- bias and standard error ----
+
+// As the test of santa-is: the values are 1 where the proposal is too small, else -1. So the bias has one direction, and bias
+// times S is seen to be constant.
+static void bias_falls(void) {
+    enum { N = 4700, DIM = 16 };
+    static const int n = N, budgets[] = {4, 8, 16};
+    const int R = 300 / SCALE;
+    double p[N], mu[256], q[N], scaled[3], noise[3];
+    ref_cache c = ref_cache_new(HEADS, 1, DIM, 1, &n, 1.5, test_seed);
+    for (int h = 1; h < HEADS; h++) memcpy(c.q + h * DIM, c.q, DIM * sizeof *c.q);
+    sl_attn_spec spec = parse("saap-is:S=4:l=0:sink=0:window=0:dense-layers=0");
+    ref_decode_spec(&c, &spec, 0, 1, 1, 0);
+    sl_attn_decode_args args = {.geom = &c.geom, .spec = &spec, .n_seqs = 1, .seqs = c.queries};
+    sl_group g = sl_group_of(&args, 0, 0);
+    g.state = calloc(1, sl_propose_cells.state(&c.geom, &spec, n));
+    sl_propose_cells.begin(&g);
+    sl_bucket_visit v = sl_bucket_visit_of(&g);
+    expected(&c, 0, 1, &v, q);
+    ref_attention(&c, 0, 0, c.q, n, p, mu);
+    for (int j = 0; j < n; j++) {
+        bf16 *row = (bf16 *)ref_v_row(&c, 0, 0, j);
+        memset(row, 0, DIM * sizeof *row);
+        row[0] = sl_f32_to_bf16(q[j] >= 0 && p[j] > q[j] ? 1 : -1);
+    }
+    ref_attention(&c, 0, 0, c.q, n, p, mu);
+    for (int b = 0; b < 3; b++) {
+        double sum = 0, square = 0, stated = 0;
+        spec.value[sl_attn_param_index(spec.method, "S")] = budgets[b];
+        for (int r = 0; r < R; r++) {
+            ref_decode_spec(&c, &spec, 0, 1, (uint32_t)(test_seed + 7 * r), 0);
+            for (int h = 0; h < HEADS; h++) {
+                double x = c.out[h * DIM];
+                sum += x, square += x * x, stated += pow(c.reports[h].standard_error * x, 2);
+                CHECK(c.reports[h].largest_draw > 0 && c.reports[h].largest_draw <= 1);
+                CHECK(isnan(c.reports[h].pareto_shape)); // fewer than 25 draws
+            }
+        }
+        double mean = sum / R / HEADS, variance = square / R / HEADS - mean * mean;
+        scaled[b] = (mean - mu[0]) * budgets[b], noise[b] = sqrt(variance / R / HEADS) * budgets[b];
+        stated /= R * HEADS;
+        printf("      S = %d: bias times S %.4f, standard error %.4f; variance %.4f, stated %.4f\n", budgets[b], scaled[b],
+               noise[b], variance, stated);
+        if (b == 2) CHECK(stated > 0.5 * variance && stated < 2 * variance); // of first order in 1 / S, for independent draws
+    }
+    CHECK(fabs(scaled[0]) > 3 * noise[0]);
+    for (int b = 1; b < 3; b++) {
+        double ratio = scaled[b] / scaled[0], error = 5 * hypot(noise[b], noise[0]) / fabs(scaled[0]);
+        if (!(ratio > 0.6 - error && ratio < 1.5 + error))
+            FAIL("bias times S: %.4f at S=4, %.4f at S=%d", scaled[0], scaled[b], budgets[b]);
+    }
+    free(g.state);
+    ref_cache_free(&c);
+}
+
+// More draws, smaller error; and below the error of saap with the same visited buckets.
+static void error_falls(void) {
+    static const int n = 5000;
+    static const char *const methods[] = {"saap:l=2:window=100:dense-layers=0", "saap-is:S=64:l=2:window=100:dense-layers=0",
+                                          "saap-is:S=1024:l=2:window=100:dense-layers=0"};
+    ref_cache c = ref_cache_new(8, 2, 64, 1, &n, 1, test_seed);
+    ref_add_to_values(&c, 1);
+    double error[3] = {0};
+    for (int m = 0; m < 3; m++)
+        for (int r = 0; r < 10; r++) {
+            ref_decode(&c, methods[m], 0, 1, (uint32_t)r, 0);
+            for (int h = 0; h < 8; h++) {
+                error[m] += ref_error(&c, 0, h) / 80;
+                if (m == 2) CHECK(isfinite(c.reports[h].pareto_shape) && c.reports[h].standard_error > 0);
+            }
+        }
+    printf("      saap %.4f, S = 64 %.4f, S = 1024 %.4f\n", error[0], error[1], error[2]);
+    CHECK(error[2] < 0.5 * error[1] && error[2] < error[0]);
+    ref_cache_free(&c);
+}
+
+// ---- the Pareto shape ----
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void pareto_shape(void) {
+    enum { N = 20000 };
+    static const double shapes[] = {0.1, 0.5, 0.9, 1.5};
+    static double w[N];
+    uint64_t seed = test_seed;
+    for (int t = 0; t < 4; t++) {
+        for (int i = 0; i < N; i++) w[i] = (pow(1 - test_uniform(&seed), -shapes[t]) - 1) / shapes[t]; // generalised Pareto
+        qsort(w, N, sizeof *w, ascending);
+        CHECK_NEAR(sl_pareto_shape(w, N), shapes[t], 0.25); // 425 numbers: a standard error of (1 + k) / sqrt(425)
+    }
+    for (int i = 0; i < N; i++) w[i] = 3;
+    CHECK(isnan(sl_pareto_shape(w, N)));
+    CHECK(isnan(sl_pareto_shape(w, 24)));
+    for (int i = 0; i < 25; i++) w[i] = i + 1;
+    CHECK(isfinite(sl_pareto_shape(w, 25)));
+    w[24] = INFINITY;
+    CHECK(isnan(sl_pareto_shape(w, 25)));
+}
+
+static const test_case cases[] = {
+    {"no-draws", NEEDS_NOTHING, no_draws},
+    {"cells", NEEDS_NOTHING, cells},
+    {"expected-counts", NEEDS_NOTHING, expected_counts},
+    {"bias-falls", NEEDS_NOTHING, bias_falls},
+    {"error-falls", NEEDS_NOTHING, error_falls},
+    {"pareto-shape", NEEDS_NOTHING, pareto_shape},
+    {0},
+};
+const test_suite suite_saap_is = {"saap_is", cases};
