@@ -185,7 +185,8 @@ static void begin(sl_group *g, void (*score)(const sl_group *g, const sl_bucket_
     *v.bytes = 0;
     mark_range(v.bitmap, 0, is_dense ? n : v.sink);
     mark_range(v.bitmap, v.window, n);
-    if (is_dense || l == 0) return;
+    int draws_by_score = sl_attn_has(spec, "proposal") && sl_attn_chooses(spec, "proposal", "classifier");
+    if (is_dense || (l == 0 && !draws_by_score)) return;
     score(g, &v);
     choose(&v, C, l);
     walk(g, &v);

@@ -1,5 +1,5 @@
 // tests/attention/test_saap_is.c - saap-is: with S = 0 the bits of saap; the statistics of cells; expected counts of the draws
-// against weights in double precision; a bias that falls as 1 / S; the reported standard error and Pareto shape.
+// against sizes in double precision; a bias that falls as 1 / S; the reported standard error and Pareto shape.
 #include "attention/bucket_visit.h"
 #include "attention/pareto.h"
 #include "tests/support/draw_inputs.h"
@@ -153,7 +153,7 @@ static void expected(const ref_cache *c, int by_classifier, double gamma, const 
         total += q[j] = exp(score[j] - most);
         of_spans += q[j], rows_of_spans++;
     }
-    for (int j = n_full; j < n && !by_classifier; j++) // the mean weight of the others
+    for (int j = n_full; j < n && !by_classifier; j++) // the mean size of the others
         if (q[j] == 0) total += q[j] = rows_of_spans ? of_spans / rows_of_spans : 1;
     for (int j = 0; j < n; j++)
         if (q[j] >= 0) q[j] = 0.9 * q[j] / total + 0.1 / rows;
@@ -207,6 +207,8 @@ static void expected_counts(void) {
     try_counts("saap-is:S=64:l=0:sink=0:window=0:dense-layers=0", 8700, 20);
     try_counts("saap-is:S=40:l=2:sink=300:window=10:dense-layers=0", 1500, 30); // no full span: uniform
     try_counts("saap-is:S=40:l=3:sink=7:window=300:dense-layers=0:proposal=classifier", 5000, 30);
+    try_counts("saap-is:S=40:l=0:window=300:dense-layers=0:proposal=classifier", 1500, 30);
+    try_counts("saap-is:S=40:l=3:window=300:dense-layers=0:proposal=classifier:gamma=0", 1500, 30);
     try_counts("saap-is:S=33:l=4:window=700:dense-layers=0:proposal=classifier:gamma=0.3", 1500, 30);
 }
 
