@@ -10,7 +10,7 @@ typedef struct sl_bucket_visit {
     uint64_t *bytes;  // [1] of page extras, centroids and classifier that the step read
     uint64_t *keys;   // [C] scratch: score and bucket, in the order of the visits
     uint64_t *bitmap; // [ceil(n_kv / 64)] bit j: row j is read exactly
-    float *score;     // [C] of the buckets; set if a bucket is visited, or if draws read it
+    float *score;     // [C] of the buckets; set if a row is left for which a choice or a draw reads it
     float *hidden;    // [W] scratch
     float *logits;    // [C] scratch
     uint8_t *visited; // [C] 1: the rows of the bucket are read exactly. A dense layer visits all buckets

@@ -186,7 +186,7 @@ static void begin(sl_group *g, void (*score)(const sl_group *g, const sl_bucket_
     mark_range(v.bitmap, 0, is_dense ? n : v.sink);
     mark_range(v.bitmap, v.window, n);
     int draws_by_score = sl_attn_has(spec, "proposal") && sl_attn_chooses(spec, "proposal", "classifier");
-    if (is_dense || (l == 0 && !draws_by_score)) return;
+    if (is_dense || v.sink >= v.window || (l == 0 && !draws_by_score)) return; // no row is left, or no score is read
     score(g, &v);
     choose(&v, C, l);
     walk(g, &v);
