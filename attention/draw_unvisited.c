@@ -7,9 +7,9 @@
 // Draw m of S has the threshold floor((m W + floor(u_m W / 2^64)) / S) on the running size, W = sum w_j. So draws are
 // stratified, and E c_j = S w_j / W.
 //
-// --proposal=cells: w_j = 2^30 e^(t - max t), rounded down, with t = q.m / sqrt(d) + sum_c q_c^2 var_c / (2 d) from the mean m
-// and the variance of the keys of the row's cell. e^t is the mean of e^s if the keys are normal. A row after the last full span
-// has the mean size of the others.
+// --proposal=cells: w_j = 2^30 e^(t - max t), rounded down, over rows that may be drawn, with t = q.m / sqrt(d) + sum_c q_c^2
+// var_c / (2 d) from the mean m and the variance of the keys of the row's cell. e^t is the mean of e^s if the keys are normal.
+// A row after the last full span has the mean size of the others.
 // --proposal=classifier: w_j = 2^30 x / max x, rounded down, with x = f_b^gamma / n_b for the bucket b of the row, f_b the
 // group's mean probability of the bucket, n_b the number of its rows that may be drawn.
 // Then every size is raised by the same number, so that the share ALPHA of W is uniform. A t or x that is not finite counts as
@@ -55,8 +55,8 @@ static int trim(rows_run *r, const sl_bucket_visit *v) {
 typedef int (*run_fn)(void *ctx, const rows_run *r); // not 0: no more runs
 
 static void each_run(const sl_group *g, const sl_bucket_visit *v, run_fn fn, void *ctx) {
-    int C = g->args->geom->buckets->n_buckets, n_spans = sl_kv_n_spans(g->kv, SL_BUCKET_SPAN);
-    for (int s = 0; s < n_spans && s * SL_BUCKET_SPAN_ROWS < v->window; s++) {
+    int C = g->args->geom->buckets->n_buckets, n_spans = sl_bucket_n_spans(g, v);
+    for (int s = 0; s < n_spans; s++) {
         const sl_bucket_lists *lists =
             sl_kv_extra(g->kv, (sl_kv_need){&sl_bucket_lists_kind, 0}, (s + 1) * SL_BUCKET_SPAN - 1, g->h);
         for (int c = 0; c < C; c++) {
@@ -84,6 +84,7 @@ typedef struct sizes {
     const sl_head *x;
     int by;               // BY_...
     double *of;           // [spans][64], or [C]: scores in log2 units, then sizes
+    double most;          // largest score of a row that may be drawn
     uint64_t rest;        // size of a row after the last full span, with BY_CELLS
     uint64_t rows, total; // of all rows that may be drawn
     uint64_t after;       // of these rows: after the last full span
@@ -94,18 +95,13 @@ static double finite_or_none(double x) { // a score that is not finite has no si
     return isfinite(x) ? x : -INFINITY;
 }
 
-static int n_spans_of(const sl_group *g, const sl_bucket_visit *v) { // spans with rows before the window
-    int n = (v->window + SL_BUCKET_SPAN_ROWS - 1) / SL_BUCKET_SPAN_ROWS, most = sl_kv_n_spans(g->kv, SL_BUCKET_SPAN);
-    return n < most ? n : most;
-}
-
 // Scores of all cells in log2 units.
 static void score_cells(const sl_group *g, const sl_bucket_visit *v, const float *q, double *score) {
     int dim = g->head_dim;
     float square[256], mean_part[SL_BUCKET_CELLS], variance_part[SL_BUCKET_CELLS];
     float half = 0.34657359f * g->scale * g->scale; // ln 2 / 2: the variance of a score in log2 units, as a mean of 2^score
     for (int d = 0; d < dim; d++) square[d] = q[d] * q[d];
-    for (int s = 0; s < n_spans_of(g, v); s++) {
+    for (int s = 0; s < sl_bucket_n_spans(g, v); s++) {
         const bf16 *cells = sl_kv_extra(g->kv, (sl_kv_need){&sl_bucket_cells_kind, 0}, (s + 1) * SL_BUCKET_SPAN - 1, g->h);
         const bf16 *mean[SL_BUCKET_CELLS], *variance[SL_BUCKET_CELLS];
         for (int i = 0; i < SL_BUCKET_CELLS; i++) mean[i] = cells + 2 * i * dim, variance[i] = cells + (2 * i + 1) * dim;
@@ -131,36 +127,47 @@ static void score_buckets(const sl_group *g, const sl_bucket_visit *v, double *s
                                 : -INFINITY;
 }
 
-static uint64_t size_of_row(const sizes *w, const rows_run *r) { // of a row, without the uniform part
-    if (w->by == BY_CLASSIFIER) return (uint64_t)w->of[r->bucket];
-    if (r->span < 0) return w->rest;
-    return (uint64_t)w->of[r->span * SL_BUCKET_CELLS + sl_bucket_cell(r->bucket, w->x->group->args->geom->buckets->n_buckets)];
+static double *place_of(const sizes *w, const rows_run *r) { // in w->of; NULL: the run has no score
+    if (w->by == BY_CLASSIFIER) return &w->of[r->bucket];
+    if (r->span < 0) return NULL;
+    return &w->of[r->span * SL_BUCKET_CELLS + sl_bucket_cell(r->bucket, w->x->group->args->geom->buckets->n_buckets)];
+}
+
+static uint64_t size_of_row(const sizes *w, const rows_run *r) { // without the uniform part
+    const double *size = place_of(w, r);
+    return size ? (uint64_t)*size : w->rest;
+}
+
+static int find_most(void *ctx, const rows_run *r) {
+    sizes *w = ctx;
+    const double *score = place_of(w, r);
+    if (score) w->most = fmax(w->most, *score);
+    return 0;
 }
 
 static int add_size(void *ctx, const rows_run *r) {
     sizes *w = ctx;
     w->rows += (uint64_t)r->n;
-    if (r->span < 0 && w->by == BY_CELLS)
-        w->after += (uint64_t)r->n;
-    else
+    if (place_of(w, r))
         w->total += (uint64_t)r->n * size_of_row(w, r);
+    else
+        w->after += (uint64_t)r->n;
     return 0;
 }
 
 static sizes sizes_of(const sl_head *x, const sl_bucket_visit *v, double *of) {
     const sl_group *g = x->group;
-    sizes w = {.x = x, .by = (int)sl_attn_get(g->args->spec, "proposal"), .of = of};
-    int n = w.by == BY_CELLS ? n_spans_of(g, v) * SL_BUCKET_CELLS : g->args->geom->buckets->n_buckets;
-    double most = -INFINITY;
+    sizes w = {.x = x, .by = (int)sl_attn_get(g->args->spec, "proposal"), .of = of, .most = -INFINITY};
+    int n = w.by == BY_CELLS ? sl_bucket_n_spans(g, v) * SL_BUCKET_CELLS : g->args->geom->buckets->n_buckets;
     if (w.by == BY_CELLS)
         score_cells(g, v, x->q, of);
     else
         score_buckets(g, v, of);
-    for (int i = 0; i < n; i++) most = fmax(most, of[i]);
-    for (int i = 0; i < n; i++) of[i] = of[i] > -INFINITY ? floor(UNIT * exp2(of[i] - most)) : 0;
+    each_run(g, v, find_most, &w);
+    for (int i = 0; i < n; i++) of[i] = of[i] > -INFINITY ? floor(UNIT * fmin(exp2(of[i] - w.most), 1)) : 0;
     each_run(g, v, add_size, &w);
-    uint64_t counted = w.rows - w.after;
-    w.rest = counted ? w.total / counted : 0;
+    uint64_t scored = w.rows - w.after;
+    w.rest = scored ? w.total / scored : 0;
     w.total += w.rest * w.after;
     if (w.rows) w.uniform = (uint64_t)(ALPHA / (1 - ALPHA) * (double)w.total / (double)w.rows) + 1;
     w.total += w.uniform * w.rows;
