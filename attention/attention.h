@@ -78,7 +78,7 @@ typedef struct sl_attn_report {
     uint32_t tries, fallback;         // draws until the stated error held; 1: every row was attended to exactly
     float kappa;                      // threshold of the head's draw; 0: it took every row; NaN: no carried threshold
     // Of random draws with known probabilities (saap-is); NaN: no such draws, or too few. The standard error of the output,
-    // relative to its norm; the largest share of the normaliser that one draw has; the Pareto shape of the draws' weights.
+    // relative to its norm; the largest share of the normaliser that one draw has; the Pareto shape of the draws' coefficients.
     float standard_error, largest_draw, pareto_shape;
     // of the layer, equal for all query heads. b is the bound of the error of the heads side by side, mu^ their output;
     // error_bound has the same b and mu^.

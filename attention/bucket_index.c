@@ -94,6 +94,7 @@ static size_t cells_size(int roped, int head_dim) {
 
 // Adds k - centre, or its square, to the sum of each row's cell. centre, sum: [cells][dim]; count: [cells]
 static void add_rows(const sl_kv_page *page, const float *centre, int squared, float *sum, int *count) {
+    const sl_attn_kernels *kernels = sl_attn_kernels_best();
     int dim = page->head_dim;
     float k[256];
     for (int i = 0; i < SL_BUCKET_SPAN; i++) {
@@ -102,7 +103,7 @@ static void add_rows(const sl_kv_page *page, const float *centre, int squared, f
             int cell = sl_bucket_cell(rows->bucket[j], page->buckets->n_buckets);
             float *to = sum + (size_t)cell * dim;
             const float *from = centre + (size_t)cell * dim;
-            sl_attn_kernels_best()->widen(page->k_parts[i] + (size_t)rows->row[j] * dim, dim, k);
+            kernels->widen(page->k_parts[i] + (size_t)rows->row[j] * dim, dim, k);
             for (int d = 0; d < dim; d++) {
                 float x = k[d] - from[d];
                 to[d] += squared ? x * x : x;

@@ -1,17 +1,19 @@
 // attention/draw_unvisited.c - the draw of saap-is: every row that saap reads, once, and S rows of the buckets that are not
 // visited, drawn with known probabilities (docs/methods.md, saap-is).
 //
-// The rows that may be drawn are the complement of the rows that are read exactly: rows of buckets that are not visited,
-// outside of the sink and the sliding window. They are ordered by span, bucket and position; rows after the last full span by
-// page, bucket and position. A row j has an integer weight w_j > 0, equal for the rows of a cell (or of a bucket), so a running
-// sum of weights needs no row by row walk. Draw m of S has the threshold floor((m W + floor(u_m W / 2^64)) / S) on the running
-// sum, W = sum w_j. Draws are stratified, and E c_j = S w_j / W.
+// Only rows that are not read exactly may be drawn: rows of buckets that are not visited, outside of the sink and the sliding
+// window. They are ordered by span, bucket and position; rows after the last full span by page, bucket and position. A row j
+// has an integer size w_j > 0, equal for the rows of a cell (or of a bucket), so the running size needs no walk row by row.
+// Draw m of S has the threshold floor((m W + floor(u_m W / 2^64)) / S) on the running size, W = sum w_j. So draws are
+// stratified, and E c_j = S w_j / W.
 //
-// Weights. --proposal=cells: w_j = 2^30 e^{t - max t}, rounded down, with t = q.m / sqrt(d) + sum_c q_c^2 var_c / (2 d) from
-// the mean m and the variance of the keys of the row's cell (the log of the mean of e^s if keys are normal). A row after the
-// last full span has the mean weight of the others. --proposal=classifier: w_j = 2^30 x / max x, with x = f_b^gamma / n_b for
-// the bucket b of the row, f_b the group's probability of the bucket, n_b the number of its rows that may be drawn. Then every
-// weight is raised by the same number, so that the share alpha of W is uniform. A weight that is not finite counts as 0 before.
+// --proposal=cells: w_j = 2^30 e^(t - max t), rounded down, over rows that may be drawn, with t = q.m / sqrt(d) + sum_c q_c^2
+// var_c / (2 d) from the mean m and the variance of the keys of the row's cell. e^t is the mean of e^s if the keys are normal.
+// A row after the last full span has the mean size of the others.
+// --proposal=classifier: w_j = 2^30 x / max x, rounded down, with x = f_b^gamma / n_b for the bucket b of the row, f_b the
+// group's mean probability of the bucket, n_b the number of its rows that may be drawn.
+// Then every size is raised by the same number, so that the share ALPHA of W is uniform. A t or x that is not finite counts as
+// size 0 before that.
 #include "attention/bucket_visit.h"
 #include "attention/pareto.h"
 
@@ -53,8 +55,8 @@ static int trim(rows_run *r, const sl_bucket_visit *v) {
 typedef int (*run_fn)(void *ctx, const rows_run *r); // not 0: no more runs
 
 static void each_run(const sl_group *g, const sl_bucket_visit *v, run_fn fn, void *ctx) {
-    int C = g->args->geom->buckets->n_buckets, n_spans = sl_kv_n_spans(g->kv, SL_BUCKET_SPAN);
-    for (int s = 0; s < n_spans && s * SL_BUCKET_SPAN_ROWS < v->window; s++) {
+    int C = g->args->geom->buckets->n_buckets, n_spans = sl_bucket_n_spans(g, v);
+    for (int s = 0; s < n_spans; s++) {
         const sl_bucket_lists *lists =
             sl_kv_extra(g->kv, (sl_kv_need){&sl_bucket_lists_kind, 0}, (s + 1) * SL_BUCKET_SPAN - 1, g->h);
         for (int c = 0; c < C; c++) {
@@ -76,25 +78,21 @@ static void each_run(const sl_group *g, const sl_bucket_visit *v, run_fn fn, voi
     }
 }
 
-// ---- weights ----
+// ---- sizes ----
 
-typedef struct weights {
+typedef struct sizes {
     const sl_head *x;
     int by;               // BY_...
-    double *of;           // [spans][64], or [C]: scores, then weights
-    uint64_t rest;        // weight of rows after the last full span, with BY_CELLS
+    double *of;           // [spans][64], or [C]: scores in log2 units, then sizes
+    double most;          // largest score of a row that may be drawn
+    uint64_t rest;        // size of a row after the last full span, with BY_CELLS
     uint64_t rows, total; // of all rows that may be drawn
     uint64_t after;       // of these rows: after the last full span
-    uint64_t uniform;     // added to every weight
-} weights;
+    uint64_t uniform;     // added to every size
+} sizes;
 
-static double finite_or_none(double x) { // a number that is not finite has no weight
+static double finite_or_none(double x) { // a score that is not finite has no size
     return isfinite(x) ? x : -INFINITY;
-}
-
-static int n_spans_of(const sl_group *g, const sl_bucket_visit *v) { // spans with rows before the window
-    int n = (v->window + SL_BUCKET_SPAN_ROWS - 1) / SL_BUCKET_SPAN_ROWS, most = sl_kv_n_spans(g->kv, SL_BUCKET_SPAN);
-    return n < most ? n : most;
 }
 
 // Scores of all cells in log2 units.
@@ -103,7 +101,7 @@ static void score_cells(const sl_group *g, const sl_bucket_visit *v, const float
     float square[256], mean_part[SL_BUCKET_CELLS], variance_part[SL_BUCKET_CELLS];
     float half = 0.34657359f * g->scale * g->scale; // ln 2 / 2: the variance of a score in log2 units, as a mean of 2^score
     for (int d = 0; d < dim; d++) square[d] = q[d] * q[d];
-    for (int s = 0; s < n_spans_of(g, v); s++) {
+    for (int s = 0; s < sl_bucket_n_spans(g, v); s++) {
         const bf16 *cells = sl_kv_extra(g->kv, (sl_kv_need){&sl_bucket_cells_kind, 0}, (s + 1) * SL_BUCKET_SPAN - 1, g->h);
         const bf16 *mean[SL_BUCKET_CELLS], *variance[SL_BUCKET_CELLS];
         for (int i = 0; i < SL_BUCKET_CELLS; i++) mean[i] = cells + 2 * i * dim, variance[i] = cells + (2 * i + 1) * dim;
@@ -125,39 +123,51 @@ static void score_buckets(const sl_group *g, const sl_bucket_visit *v, double *s
     for (int c = 0; c < C; c++) score[c] = 0;
     each_run(g, v, count_bucket, score);
     for (int c = 0; c < C; c++)
-        score[c] = score[c] > 0 ? finite_or_none(gamma * log2((double)v->score[c] / g->n) - log2(score[c])) : -INFINITY;
+        score[c] = score[c] > 0 ? finite_or_none((gamma > 0 ? gamma * log2((double)v->score[c] / g->n) : 0) - log2(score[c]))
+                                : -INFINITY;
 }
 
-static uint64_t weight_of(const weights *w, const rows_run *r) { // of a row, without the uniform part
-    if (w->by == BY_CLASSIFIER) return (uint64_t)w->of[r->bucket];
-    if (r->span < 0) return w->rest;
-    return (uint64_t)w->of[r->span * SL_BUCKET_CELLS + sl_bucket_cell(r->bucket, w->x->group->args->geom->buckets->n_buckets)];
+static double *place_of(const sizes *w, const rows_run *r) { // in w->of; NULL: the run has no score
+    if (w->by == BY_CLASSIFIER) return &w->of[r->bucket];
+    if (r->span < 0) return NULL;
+    return &w->of[r->span * SL_BUCKET_CELLS + sl_bucket_cell(r->bucket, w->x->group->args->geom->buckets->n_buckets)];
 }
 
-static int add_weight(void *ctx, const rows_run *r) {
-    weights *w = ctx;
-    w->rows += (uint64_t)r->n;
-    if (r->span < 0 && w->by == BY_CELLS)
-        w->after += (uint64_t)r->n;
-    else
-        w->total += (uint64_t)r->n * weight_of(w, r);
+static uint64_t size_of_row(const sizes *w, const rows_run *r) { // without the uniform part
+    const double *size = place_of(w, r);
+    return size ? (uint64_t)*size : w->rest;
+}
+
+static int find_most(void *ctx, const rows_run *r) {
+    sizes *w = ctx;
+    const double *score = place_of(w, r);
+    if (score) w->most = fmax(w->most, *score);
     return 0;
 }
 
-static weights weigh(const sl_head *x, const sl_bucket_visit *v, double *of) {
+static int add_size(void *ctx, const rows_run *r) {
+    sizes *w = ctx;
+    w->rows += (uint64_t)r->n;
+    if (place_of(w, r))
+        w->total += (uint64_t)r->n * size_of_row(w, r);
+    else
+        w->after += (uint64_t)r->n;
+    return 0;
+}
+
+static sizes sizes_of(const sl_head *x, const sl_bucket_visit *v, double *of) {
     const sl_group *g = x->group;
-    weights w = {.x = x, .by = (int)sl_attn_get(g->args->spec, "proposal"), .of = of};
-    int n = w.by == BY_CELLS ? n_spans_of(g, v) * SL_BUCKET_CELLS : g->args->geom->buckets->n_buckets;
-    double most = -INFINITY;
+    sizes w = {.x = x, .by = (int)sl_attn_get(g->args->spec, "proposal"), .of = of, .most = -INFINITY};
+    int n = w.by == BY_CELLS ? sl_bucket_n_spans(g, v) * SL_BUCKET_CELLS : g->args->geom->buckets->n_buckets;
     if (w.by == BY_CELLS)
         score_cells(g, v, x->q, of);
     else
         score_buckets(g, v, of);
-    for (int i = 0; i < n; i++) most = fmax(most, of[i]);
-    for (int i = 0; i < n; i++) of[i] = of[i] > -INFINITY ? floor(UNIT * exp2(of[i] - most)) : 0;
-    each_run(g, v, add_weight, &w);
-    uint64_t counted = w.rows - w.after;
-    w.rest = counted ? w.total / counted : 0;
+    each_run(g, v, find_most, &w);
+    for (int i = 0; i < n; i++) of[i] = of[i] > -INFINITY ? floor(UNIT * fmin(exp2(of[i] - w.most), 1)) : 0;
+    each_run(g, v, add_size, &w);
+    uint64_t scored = w.rows - w.after;
+    w.rest = scored ? w.total / scored : 0;
     w.total += w.rest * w.after;
     if (w.rows) w.uniform = (uint64_t)(ALPHA / (1 - ALPHA) * (double)w.total / (double)w.rows) + 1;
     w.total += w.uniform * w.rows;
@@ -167,9 +177,9 @@ static weights weigh(const sl_head *x, const sl_bucket_visit *v, double *of) {
 // ---- draws ----
 
 typedef struct drawing {
-    const weights *w;
+    const sizes *w;
     int S, m;         // draw m is next
-    uint64_t running; // weight of the runs so far
+    uint64_t running; // size of the runs so far
     uint64_t point;   // threshold of draw m
     uint64_t *rows;   // [S] row << 32 | draw
     double *inverse;  // [S] 1 / pi
@@ -182,10 +192,10 @@ static void next_point(drawing *d) {
 
 static int draw_from(void *ctx, const rows_run *r) {
     drawing *d = ctx;
-    uint64_t weight = weight_of(d->w, r) + d->w->uniform, end = d->running + weight * (uint64_t)r->n;
+    uint64_t size = size_of_row(d->w, r) + d->w->uniform, end = d->running + size * (uint64_t)r->n;
     while (d->m < d->S && d->point < end) {
-        d->rows[d->m] = (uint64_t)row_of(r, (int)((d->point - d->running) / weight)) << 32 | (uint32_t)d->m;
-        d->inverse[d->m] = (double)d->w->total / ((double)d->S * (double)weight);
+        d->rows[d->m] = (uint64_t)row_of(r, (int)((d->point - d->running) / size)) << 32 | (uint32_t)d->m;
+        d->inverse[d->m] = (double)d->w->total / ((double)d->S * (double)size);
         d->m++;
         if (d->m < d->S) next_point(d);
     }
@@ -226,9 +236,9 @@ static void run(sl_head *x) {
     sl_bucket_visit v = sl_bucket_visit_of(x->group);
     uint64_t *rows = x->draws.scratch;
     double *inverse = (double *)(rows + x->S), *of = inverse + x->S;
-    weights w = {0};
+    sizes w = {0};
     drawing d = {.w = &w, .S = x->S, .rows = rows, .inverse = inverse};
-    if (x->S > 0) w = weigh(x, &v, of);
+    if (x->S > 0) w = sizes_of(x, &v, of);
     if (w.rows > 0) {
         next_point(&d);
         each_run(x->group, &v, draw_from, &d);

@@ -32,7 +32,7 @@ static double log_likelihood(const tail *t, double b) {
 double sl_pareto_shape(const double *w, int n) {
     int m = n / 5 < (int)ceil(3 * sqrt(n)) ? n / 5 : (int)ceil(3 * sqrt(n));
     double from = n > m ? w[n - m - 1] : 0, most = -INFINITY, sum = 0, mean = 0;
-    while (m >= LEAST && !(w[n - m] > from)) m--; // a row that was drawn twice has two equal weights
+    while (m >= LEAST && !(w[n - m] > from)) m--; // a row that was drawn twice has two equal numbers
     if (m < LEAST || !isfinite(w[n - 1]) || !(w[n - 1] > w[n - m])) return NAN;
     tail t = {w + n - m, from, m};
     int n_grid = 30 + (int)sqrt(m);

@@ -1,7 +1,8 @@
-// attention/propose_buckets.c - two proposals and the draw of SAAP: rows of the buckets that a KV head visits, each once.
+// attention/propose_buckets.c - the proposals of SAAP, and its draw: rows of the buckets that a KV head visits, each once.
 //
 // The group's queries choose l buckets together (SAAP, section 5, "Batched queries"). The score of a bucket is
-//   sl_propose_buckets    the sum over the group's queries of the classifier's probability, softmax(w2 relu(w1 x + b1) + b2)
+//   sl_propose_buckets,
+//   sl_propose_cells      the sum over the group's queries of the classifier's probability, softmax(w2 relu(w1 x + b1) + b2)
 //   sl_propose_centroids  the inner product of the centroid with the sum over the group's queries of x / |x|
 // x is a query before RoPE. A step has queries after RoPE, so x is the query rotated back by its position. With rope=1 x is
 // the query after RoPE. Equal scores: the lower bucket first. A NaN among the queries makes all scores NaN, and then the
@@ -18,9 +19,10 @@ enum { MAX_DIM = 256 };
 
 // ---- what a step of a KV head keeps ----
 
-static size_t lay_out(const sl_buckets *b, int n_kv, char *base, sl_bucket_visit *out) {
+// The arrays in the memory from `base` on. Returns their size.
+static size_t lay_out(const sl_buckets *b, int n_kv, void *base, sl_bucket_visit *out) {
     size_t at = 0, C = (size_t)b->n_buckets;
-#define TAKE(FIELD, N) out->FIELD = (void *)(base + sl_workspace_take(&at, (N) * sizeof *out->FIELD))
+#define TAKE(FIELD, N) out->FIELD = (void *)((uintptr_t)base + sl_workspace_take(&at, (N) * sizeof *out->FIELD))
     TAKE(bytes, 1);
     TAKE(keys, C);
     TAKE(bitmap, ((size_t)n_kv + 63) / 64);
@@ -34,10 +36,9 @@ static size_t lay_out(const sl_buckets *b, int n_kv, char *base, sl_bucket_visit
 
 static size_t state(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv) {
     sl_bucket_visit v;
-    char none;
     (void)spec;
     SL_CHECK(geom->buckets != NULL);
-    return lay_out(geom->buckets, n_kv, &none, &v);
+    return lay_out(geom->buckets, n_kv, NULL, &v);
 }
 
 sl_bucket_visit sl_bucket_visit_of(const sl_group *g) {
@@ -50,6 +51,10 @@ sl_bucket_visit sl_bucket_visit_of(const sl_group *g) {
     v.window = window < n ? n - window : 0;
     if (v.window > without_bucket) v.window = without_bucket;
     return v;
+}
+
+static int is_dense_layer(const sl_group *g) {
+    return g->args->layer < (int)sl_attn_get(g->args->spec, "dense-layers");
 }
 
 static int is_roped(const sl_attn_spec *spec) {
@@ -153,12 +158,17 @@ static void mark_range(uint64_t *bitmap, int first, int end) {
     for (int j = first; j < end; j++) mark(bitmap, j);
 }
 
+int sl_bucket_n_spans(const sl_group *g, const sl_bucket_visit *v) {
+    int n = (v->window + SL_BUCKET_SPAN_ROWS - 1) / SL_BUCKET_SPAN_ROWS, full = sl_kv_n_spans(g->kv, SL_BUCKET_SPAN);
+    return n < full ? n : full;
+}
+
 // Marks the rows of the visited buckets that lie in pages before the window.
 static void walk(const sl_group *g, const sl_bucket_visit *v) {
-    int C = g->args->geom->buckets->n_buckets, n_spans = sl_kv_n_spans(g->kv, SL_BUCKET_SPAN);
+    int C = g->args->geom->buckets->n_buckets, n_spans = sl_bucket_n_spans(g, v);
     sl_kv_need need[SL_MAX_NEEDS];
     needs(g->args->spec, need);
-    for (int s = 0; s < n_spans && s * SL_BUCKET_SPAN_ROWS < v->window; s++) {
+    for (int s = 0; s < n_spans; s++) {
         const sl_bucket_lists *lists = sl_kv_extra(g->kv, need[1], (s + 1) * SL_BUCKET_SPAN - 1, g->h);
         for (int c = 0; c < C; c++) {
             if (!v->visited[c]) continue;
@@ -179,13 +189,14 @@ static void begin(sl_group *g, void (*score)(const sl_group *g, const sl_bucket_
     const sl_attn_spec *spec = g->args->spec;
     sl_bucket_visit v = sl_bucket_visit_of(g);
     int n = g->kv->n_kv, C = g->args->geom->buckets->n_buckets, l = (int)sl_attn_get(spec, "l");
-    int is_dense = g->args->layer < (int)sl_attn_get(spec, "dense-layers");
+    int is_dense = is_dense_layer(g);
     memset(v.bitmap, 0, ((size_t)n + 63) / 64 * sizeof *v.bitmap);
     memset(v.visited, is_dense, (size_t)C);
     *v.bytes = 0;
     mark_range(v.bitmap, 0, is_dense ? n : v.sink);
     mark_range(v.bitmap, v.window, n);
-    if (is_dense || l == 0) return;
+    int draws_by_score = sl_attn_has(spec, "proposal") && sl_attn_chooses(spec, "proposal", "classifier");
+    if (is_dense || v.sink >= v.window || (l == 0 && !draws_by_score)) return; // no row is left, or no score is read
     score(g, &v);
     choose(&v, C, l);
     walk(g, &v);
@@ -202,16 +213,19 @@ static uint64_t bytes(const sl_group *g) { // with the keys of the newest page, 
     return *sl_bucket_visit_of(g).bytes + (uint64_t)sl_page_rows(g->kv, sl_kv_n_built(g->kv)) * g->head_dim * sizeof(bf16);
 }
 
-// saap-is: the same buckets, and the cells of each span.
+// saap-is: the same buckets, and the cells of the spans before the window, if draws read them.
+static int reads_cells(const sl_attn_spec *spec) {
+    return sl_attn_get(spec, "S") > 0 && sl_attn_chooses(spec, "proposal", "cells");
+}
 static int needs_cells(const sl_attn_spec *spec, sl_kv_need *out) {
     int n = needs(spec, out);
-    out[n] = (sl_kv_need){&sl_bucket_cells_kind, 0};
-    return n + 1;
+    if (reads_cells(spec)) out[n++] = (sl_kv_need){&sl_bucket_cells_kind, 0};
+    return n;
 }
 static uint64_t bytes_with_cells(const sl_group *g) {
-    uint64_t of_span =
-        g->args->layer < (int)sl_attn_get(g->args->spec, "dense-layers") ? 0 : sl_bucket_cells_kind.size(0, g->head_dim);
-    return bytes(g) + (uint64_t)sl_kv_n_spans(g->kv, SL_BUCKET_SPAN) * of_span;
+    sl_bucket_visit v = sl_bucket_visit_of(g);
+    if (is_dense_layer(g) || !reads_cells(g->args->spec)) return bytes(g);
+    return bytes(g) + sl_bucket_n_spans(g, &v) * (uint64_t)sl_bucket_cells_kind.size(0, g->head_dim);
 }
 
 const sl_proposal sl_propose_buckets = {.unit = 0, .needs = needs, .state = state, .begin = begin_classifier, .bytes = bytes};

@@ -28,8 +28,8 @@
 typedef struct sl_bucket_file sl_bucket_file;
 
 // Maps the file and checks metadata, the model's hash, and the dtype and shape of each tensor. Errors name the file, the
-// tensor or metadata, the found and the expected value: SL_ERR_IO: the file cannot be read. SL_ERR_UNSUPPORTED: another
-// format_version. SL_ERR_ARG: the file was made for another model. SL_ERR_FORMAT: all other errors.
+// tensor or metadata, the found and the expected value. SL_ERR_IO: the file cannot be read. SL_ERR_UNSUPPORTED: another
+// format_version, or made for another model. SL_ERR_FORMAT: all other errors.
 int sl_bucket_file_open(const char *path, const sl_config *config, const sl_tensors *weights, sl_bucket_file **out,
                         sl_error *err);
 void sl_bucket_file_close(sl_bucket_file *f);

@@ -233,7 +233,8 @@ static void dense_layers(void) {
         {"saap:l=0:window=300:dense-layers=3", 3, 301},
         {"saap-kmeans:l=0:window=300:dense-layers=0", 0, 301},
         {"saap:l=0:sink=0:window=0", 1, 1000 - 768}, // the newest page has no buckets
-        {"saap:l=0:sink=800:window=300", 1, 1000},   // sink and window overlap
+        {"saap:l=3:sink=800:window=300", 1, 1000},   // sink and window overlap
+        {"saap-kmeans:l=3", 1, 1000},
     };
     ref_cache c = ref_cache_new(4, 2, 64, 1, &n, 1, test_seed);
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
@@ -241,6 +242,7 @@ static void dense_layers(void) {
         CHECK_INT(c.reports[0].v_rows, want[i].rows);
         CHECK_INT(c.reports[3].v_distinct, want[i].rows);
         if (want[i].rows == n) CHECK_NEAR(ref_error(&c, 0, 1), 0, 1e-5);
+        if (want[i].rows == n) CHECK_INT(c.reports[0].bytes, c.reports[0].dense_bytes); // nothing is chosen
     }
     ref_cache_free(&c);
 }

@@ -3,6 +3,7 @@
 // Runs $SLEIGH_BIN (default build/sleigh) on the embedded model. The cases do not judge the text of the model. They check that
 // equal questions get equal answers and that each error is one line.
 #include "attention/attention.h"
+#include "tests/support/bucket_plan.h"
 #include "tests/support/run_cli.h"
 
 #include <errno.h>
@@ -619,12 +620,49 @@ static void inspect(void) {
     long long weights = json_integer_value(json_object_get(costs, "weights_bytes")),
               most = json_integer_value(json_object_get(last, "bytes"));
     size_t n_memory = json_array_size(memory);
+    const json_t *buckets = json_object_get(root, "bucket_file");
+    double n_buckets = number(buckets, "buckets"), bucket_bytes = number(buckets, "bytes");
     json_decref(root);
+    CHECK_INT(n_buckets, 256);
+    CHECK(bucket_bytes > 0 && bucket_bytes < 6e6);
+    CHECK_HAS(r.out, "| classifier of queries | 128 -> 256 -> 256 |");
     CHECK_INT(n_memory, 6);
     CHECK_INT(most - weights, 4096LL * 131072 * 6);
     CHECK_INT(kv, 4096 * 8192);
     CHECK(step > kv);
     CHECK_INT(n_tensors, 3 + 4 * 9);
+}
+
+// A model without a bucket file, with the file of another model, and with its own.
+static void bucket_files(void) {
+    char dir[600];
+    size_t n;
+    snprintf(dir, sizeof dir, "%s", in_tmp("model"));
+    bucket_plan_link("models/prose", dir);
+    result r = RUN("generate", "-m", dir, "-p", "The", "-n", "2", "--attn", "saap");
+    check_error(&r, 1, "--attn saap: ");
+    CHECK_HAS(r.err, "the model has no bucket file; scripts/train_saap.py makes it");
+    r = RUN("inspect", "-m", dir);
+    CHECK_GOOD(r);
+    CHECK_LACKS(r.out, "bucket file");
+    const char *data = slurp("models/tiny/saap.safetensors", &n);
+    spill(in_tmp("model/saap.safetensors"), data, n);
+    r = RUN("generate", "-m", dir, "-p", "The", "-n", "2", "--attn", "saap");
+    check_error(&r, 1, "made for another model: metadata model is \"fnv1a:");
+    r = RUN("inspect", "-m", dir);
+    CHECK_GOOD(r);
+    CHECK_HAS(r.out, "| unusable | ");
+    CHECK_HAS(r.out, "made for another model");
+    r = RUN("inspect", "-m", dir, "-o", "json");
+    json_t *root = document(&r);
+    const char *why = json_string_value(json_object_get(json_object_get(root, "bucket_file"), "error"));
+    CHECK(why && strstr(why, "made for another model"));
+    json_decref(root);
+    r = RUN("generate", "-m", tiny(), "-p", question, "-n", "4", "--attn", "saap", "--l", "4", "--window", "20",
+            "--dense-layers", "0");
+    check_error(&r, 1, "--attn saap: found --dense-layers 0, expected at least 1");
+    r = RUN("generate", "-m", tiny(), "-p", question, "-n", "4", "--attn", "saap-is:S=9", "--l", "4", "--window", "20");
+    CHECK_GOOD(r);
 }
 
 static void methods(void) {
@@ -666,6 +704,7 @@ static const test_case cases[] = {
     {"chat", NEEDS_NOTHING, chat},
     {"chat_errors", NEEDS_NOTHING, chat_errors},
     {"inspect", NEEDS_NOTHING, inspect},
+    {"bucket-files", NEEDS_NOTHING, bucket_files},
     {"methods", NEEDS_NOTHING, methods},
     {0},
 };

@@ -8,6 +8,7 @@
 
 const fuzz_target fuzz_targets[] = {
     {"safetensors", fuzz_safetensors},
+    {"buckets", fuzz_buckets},
     {"model", fuzz_model},
     {"config", fuzz_config},
     {"bpe", fuzz_bpe},

@@ -43,6 +43,7 @@ int fuzz_ok(int rc, const sl_error *err);
 
 // The targets.
 void fuzz_safetensors(const char *data, size_t n); // fuzz_models.c
+void fuzz_buckets(const char *data, size_t n);
 void fuzz_model(const char *data, size_t n);
 void fuzz_config(const char *data, size_t n);
 void fuzz_bpe(const char *data, size_t n); // fuzz_tokens.c

@@ -1,6 +1,8 @@
-// tests/fuzz/fuzz_models.c - a model folder: the header of a safetensors file, whole files and shards, config.json.
+// tests/fuzz/fuzz_models.c - a model folder: the header of a safetensors file, whole files and shards, config.json; the header
+// of a bucket file.
 #include "models/safetensors_header.h"
 #include "engine/engine.h"
+#include "models/bucket_file.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <math.h>
@@ -24,19 +26,25 @@ static unsigned touch(const sl_tensors *t) {
     return sum;
 }
 
-// Writes the file of this header, with the bytes that its last tensor needs, if they are few.
-static void open_file(const char *header, size_t n, const sl_header *h) {
+// Writes the file of this header, with the bytes that its last tensor needs, if they are few. Returns the bytes; -1: too many.
+static int64_t write_file(const char *name, const char *header, size_t n, const sl_header *h) {
     enum { MOST = 4096 };
     int64_t size = 0;
     for (int i = 0; i < h->n; i++)
         if (h->entries[i].end > size) size = h->entries[i].end;
-    if (size > MOST) return;
+    if (size > MOST) return -1;
     char *file = calloc(1, 8 + n + (size_t)size);
     FUZZ_CHECK(file != NULL, "memory");
     for (int i = 0; i < 8; i++) file[i] = (char)((uint64_t)n >> 8 * i);
     memcpy(file + 8, header, n);
-    fuzz_write("model.safetensors", file, 8 + n + (size_t)size);
+    fuzz_write(name, file, 8 + n + (size_t)size);
     free(file);
+    return size;
+}
+
+static void open_file(const char *header, size_t n, const sl_header *h) {
+    int64_t size = write_file("model.safetensors", header, n, h);
+    if (size < 0) return;
     sl_tensors *t;
     sl_error err = {0};
     if (fuzz_ok(sl_tensors_open(fuzz_dir(), &t, &err), &err)) {
@@ -63,6 +71,30 @@ void fuzz_safetensors(const char *data, size_t n) {
         sl_header_free(&h);
     }
     free(text);
+}
+
+// The input is the header of a bucket file for a model of one layer and one KV head without weights.
+void fuzz_buckets(const char *data, size_t n) {
+    const sl_config config = {
+        .n_layers = 1, .n_heads = 1, .n_kv_heads = 1, .head_dim = 16, .rope_theta = 10000, .rope_factor = 1};
+    sl_header h;
+    sl_tensors *weights;
+    sl_bucket_file *file;
+    sl_error err = {0};
+    if (!fuzz_ok(sl_header_parse(SL_BUCKET_FILE, data, n, &h, &err), &err)) return;
+    int64_t size = write_file(SL_BUCKET_FILE, data, n, &h);
+    sl_header_free(&h);
+    if (size < 0) return;
+    FUZZ_CHECK(!sl_tensors_declare(NULL, 0, &weights, &err), err.message);
+    if (fuzz_ok(sl_bucket_file_open(fuzz_path(SL_BUCKET_FILE), &config, weights, &file, &err), &err)) {
+        const sl_buckets *b = sl_bucket_file_get(file);
+        touch(sl_bucket_file_tensors(file));
+        FUZZ_CHECK(b->n_buckets >= 1 && b->n_buckets <= SL_BUCKETS_MOST && b->width % 16 == 0 && b->n_dense <= 1, "a size");
+        FUZZ_CHECK(b->centroids && !b->width == !b->w1 && !b->w1 == !b->b1 && !b->w1 == !b->w2 && !b->w1 == !b->b2, "a part");
+        sl_bucket_file_close(file);
+    }
+    sl_tensors_close(weights);
+    fuzz_remove(SL_BUCKET_FILE);
 }
 
 void fuzz_model(const char *data, size_t n) {

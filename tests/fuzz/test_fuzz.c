@@ -70,6 +70,9 @@ static void replay(const char *name, int least) {
 static void safetensors(void) {
     replay("safetensors", 11);
 }
+static void buckets(void) {
+    replay("buckets", 5);
+}
 static void model(void) {
     replay("model", 16);
 }
@@ -109,8 +112,9 @@ static void plot(void) {
 }
 
 static void all_targets(void) { // each target needs a case here, or nothing replays its inputs
-    static const char *const here[] = {"safetensors",  "model", "config",    "bpe",  "tokenizer-model", "text", "chat",
-                                       "conversation", "jsonl", "questions", "attn", "results",         "plot", NULL};
+    static const char *const here[] = {"safetensors",     "buckets", "model",   "config",       "bpe",
+                                       "tokenizer-model", "text",    "chat",    "conversation", "jsonl",
+                                       "questions",       "attn",    "results", "plot",         NULL};
     int n = 0;
     for (; fuzz_targets[n].name && here[n]; n++) CHECK_STR(fuzz_targets[n].name, here[n]);
     CHECK(!fuzz_targets[n].name && !here[n]);
@@ -264,6 +268,7 @@ static void nulls(void) {
 
 static const test_case cases[] = {
     {"safetensors", 0, safetensors},
+    {"buckets", 0, buckets},
     {"model", 0, model},
     {"config", 0, config},
     {"bpe", 0, bpe},

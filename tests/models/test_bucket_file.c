@@ -93,7 +93,7 @@ static const fault faults[] = {
     {"dense_layers", 0, NULL, -1, SL_ERR_FORMAT, "metadata dense_layers is missing"},
     {"dense_layers", 0, "99", -1, SL_ERR_FORMAT, "dense_layers is \"99\", expected an integer from 0 to "},
     {"model", 0, NULL, -1, SL_ERR_FORMAT, "metadata model is missing"},
-    {"model", 0, "fnv1a:0123456789abcdef", -1, SL_ERR_ARG,
+    {"model", 0, "fnv1a:0123456789abcdef", -1, SL_ERR_UNSUPPORTED,
      "made for another model: metadata model is \"fnv1a:0123456789abcdef\", expected fnv1a:"},
     {"centroids", 1, NULL, -1, SL_ERR_FORMAT, "tensor centroids is missing"},
     {"centroids", 1, "F32", -1, SL_ERR_FORMAT, "tensor centroids has dtype F32, expected BF16"},
