@@ -62,7 +62,7 @@ HISTORIES = ["1k", "4k", "16k", "32k"]
 CONTINUATION_SEEDS = (1, 2, 3)
 TEMPERATURE = 0.8
 
-Part = collections.namedtuple("Part", "name command input model keep")  # input None: the command makes its prompts
+Part = collections.namedtuple("Part", "name command input model keep")  # input, model None: the command has none
 
 
 def count(size):
@@ -266,7 +266,8 @@ def run_part(args, part):
     """Runs a part unless its file is there. Returns the reason of a failure."""
     path = os.path.join(args.results, part.name.replace(":", "-") + ".json")
     try:
-        key = {"command": shown(args, part), "input": part.input and hash_of(part.input), "model": hash_of(os.path.join(part.model, "model.safetensors"))}
+        key = {"command": shown(args, part), "input": part.input and hash_of(part.input),
+               "model": part.model and hash_of(os.path.join(part.model, "model.safetensors"))}
     except OSError as e:
         return f"{part.name}: {e}; the part `inputs` makes inputs, and scripts/train_prose.py trains the model"
     if os.path.exists(path):

@@ -14,6 +14,7 @@ Parts (LEN is a length of --lengths, GROUP a group of methods):
     tokens-tiny:LEN:GROUP    the same for the embedded model, on questions of its own kind
     score-tiny:LEN:GROUP     answers of the embedded model: needles, two-hop questions, frequent words
     needle:LEN:GROUP, two-hop:LEN:GROUP   answers of the prose model to questions about facts that stand in books
+    kernels, dense-kernel    only on a GPU: times of attention with masks, of the masks, and of dense attention (sleigh bench attn)
 
 Groups: masks, chunks (sample by alpha and chunk_n), threshold, oracle. Groups without a GPU version run on the CPU on every machine:
 leave them out with --groups where the lengths are too long for a CPU.
@@ -79,6 +80,10 @@ def keep_score(doc):
     return of_document(doc, device=doc["settings"].get("arithmetic"), rows=rows)
 
 
+def keep_kernels(doc):
+    return of_document({"version": "-", "commit": "-", **doc}, rows=doc["rows"])
+
+
 # ---- inputs ----
 
 def first_lines(args, name):
@@ -134,6 +139,9 @@ def all_parts(args):
         score(f"score-tiny:{size}", args.tiny, None, "--task", TINY_TASKS, "--length", size)
         for kind in ("needle", "two-hop") if prose else ():
             score(f"{kind}:{size}", args.model, args.input(f"{kind}-{size}"), "-n", "32", "-e", "--stop", "\\n")
+    if args.device not in ("auto", "cpu"):
+        for name, phase in (("kernels", "masks"), ("dense-kernel", "prefill")):
+            parts[name] = Part(name, [args.sleigh, "bench", "attn", "--phase", phase, "--device", args.device, "-o", "json"], None, None, keep_kernels)
     return parts
 
 
@@ -178,6 +186,7 @@ def self_test():
         gpu = all_parts(arguments([*words, "--device", "cuda"]))
         devices = [gpu[f"score-tiny:2k:{group}"].command for group in ("masks", "oracle")]
         expect([c[c.index("--device") + 1] for c in devices] == ["cuda", "cpu"], "devices of groups")
+        expect("kernels" in gpu and "kernels" not in parts, "times of kernels")
         expect("--jsonl" not in devices[0] and "models/tiny" in shown(a, gpu["score-tiny:2k:masks"]), "a part without an input")
 
 
