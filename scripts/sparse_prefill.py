@@ -40,7 +40,7 @@ METHODS = {
               "streaming:window={252,508,1020,2044}", "xattention:threshold={0.7,0.8,0.9,0.95}"],
     "chunks": ["sample:alpha_c=0.8:alpha_s=0.8:chunk_n={2,4,6}", "sample:alpha_c=0.9:alpha_s=0.9:chunk_n={2,4,6}",
                "sample:alpha_c=0.95:alpha_s=0.95:chunk_n={2,4,6}"],
-    "threshold": ["threshold:lambda={1e-6,1e-4,1e-3,1e-2,1e-1}"],
+    "threshold": ["threshold:lambda={1e-6,1e-3,1e-2,0.1,0.5}"],
     "oracle": ["oracle:density={0.05,0.1,0.2,0.4}"],
 }
 SCORE_METHODS = {
@@ -48,7 +48,7 @@ SCORE_METHODS = {
               "sample:alpha_c=0.95:alpha_s=0.95", "vertical-slash:columns=64:slashes=256", "vertical-slash:columns=256:slashes=1024",
               "streaming:window={252,1020}", "xattention:threshold={0.8,0.9}"],
     "chunks": ["sample:alpha_c=0.8:alpha_s=0.8:chunk_n={2,4,6}", "sample:alpha_c=0.95:alpha_s=0.95:chunk_n={2,4,6}"],
-    "threshold": ["threshold:lambda={1e-3,1e-2,1e-1}"],
+    "threshold": ["threshold:lambda={1e-2,0.1,0.5}"],
     "oracle": ["oracle:density={0.05,0.1,0.2}"],
 }
 ON_CPU = ("threshold", "oracle")  # groups without a GPU version
