@@ -14,6 +14,7 @@ Parts (LEN is a length of --lengths, GROUP a group of methods):
     tokens-tiny:LEN:GROUP    the same for the embedded model, on questions of its own kind
     score-tiny:LEN:GROUP     answers of the embedded model: needles, two-hop questions, frequent words
     needle:LEN:GROUP, two-hop:LEN:GROUP   answers of the prose model to questions about facts that stand in books
+    score-tiny-facts, needle-facts, two-hop-facts   the same, but the prompt has the answer up to the fact: the next token is its first one
     kernels, dense-kernel    only on a GPU: times of attention with masks, of the masks, and of dense attention (sleigh bench attn)
 
 Groups: masks, chunks (sample by alpha and chunk_n), threshold, oracle. Groups without a GPU version run on the CPU on every machine:
@@ -26,6 +27,7 @@ import argparse
 import concurrent.futures
 import json
 import os
+import subprocess
 import sys
 import tempfile
 
@@ -99,6 +101,41 @@ def first_lines(args, name):
     return out
 
 
+def up_to_fact(text, fact):
+    """The beginning of an answer before `fact`. A digit is a token of its own; a word is a token with the blank before it."""
+    before = text[:text.index(fact)]
+    return before if fact[0].isdigit() else before.rstrip(" ")
+
+
+def facts_of_tiny(args, path, size):
+    """The questions of score-tiny, in RULER's form."""
+    command = [args.sleigh, "eval", "-m", args.tiny, "--task", TINY_TASKS, "--length", size, "--samples", str(args.samples), "--dump", path]
+    if subprocess.run([*command, "-q"]).returncode:
+        sys.exit(f"{path} was not made")
+    with open(path) as f:
+        lines = [json.loads(line) for line in f]
+    for line in lines:
+        fact = min(line["outputs"], key=line["answer"].index)
+        line["answer_prefix"] += up_to_fact(" " + line["answer"], fact)
+    return lines
+
+
+def facts_of_prose(args, kind, size):
+    with open(args.input(f"{kind}-{size}")) as f:
+        lines = [json.loads(line) for line in f]
+    for line in lines:
+        line["question"] += up_to_fact(line["reference"], line["answer"])
+    return lines
+
+
+def make_facts(args, part):
+    """Makes the input of a part whose prompts have the answer up to the fact."""
+    name, size = part.name.split(":")[:2]
+    kind = name.removesuffix("-facts")
+    if kind != name and not os.path.exists(part.input):
+        prose_results.write_lines(part.input, facts_of_tiny(args, part.input, size) if kind == "score-tiny" else facts_of_prose(args, kind, size))
+
+
 def make_tiny_inputs(args, sizes):
     missing = [size for size in sizes if not os.path.exists(args.input(f"tiny-{size}"))]
     if missing:
@@ -137,8 +174,10 @@ def all_parts(args):
             tokens(f"tokens-prose:{size}", args.model, f"books-{size}")
         tokens(f"tokens-tiny:{size}", args.tiny, f"tiny-{size}", "--question-dense")
         score(f"score-tiny:{size}", args.tiny, None, "--task", TINY_TASKS, "--length", size)
+        score(f"score-tiny-facts:{size}", args.tiny, args.input(f"score-tiny-facts-{size}-{args.samples}"), "-n", "32", "-e", "--stop", "\\n")
         for kind in ("needle", "two-hop") if prose else ():
-            score(f"{kind}:{size}", args.model, args.input(f"{kind}-{size}"), "-n", "32", "-e", "--stop", "\\n")
+            for end in ("", "-facts"):
+                score(f"{kind}{end}:{size}", args.model, args.input(f"{kind}{end}-{size}"), "-n", "32", "-e", "--stop", "\\n")
     if args.device not in ("auto", "cpu"):
         for name, phase in (("kernels", "masks"), ("dense-kernel", "prefill")):
             parts[name] = Part(name, [args.sleigh, "bench", "attn", "--phase", phase, "--device", args.device, "-o", "json"], None, None, keep_kernels)
@@ -183,6 +222,12 @@ def self_test():
         expect(method["kl"] == 0.123457 and method["by_prompt"] == [0.123457] and "texts" not in method, "kept figures")
         expect(method["heads"]["cra"] == [[None, 0.1235]] and "error_max" not in method["heads"], "kept figures of heads")
         expect(kept["command"].startswith("build/sleigh compare -m models/tiny --jsonl build/prose-work/books-2k-first1.jsonl"), "kept command")
+        with open(a.input("two-hop-2k"), "w") as f:
+            f.write('{"question": "Where? Answer:", "reference": " with Ann in Rome.\\n", "answer": "Rome"}\n')
+        make_facts(a, parts["two-hop-facts:2k:masks"])
+        with open(a.input("two-hop-facts-2k")) as f:
+            expect(json.load(f)["question"] == "Where? Answer: with Ann in", "a prompt up to the fact")
+        expect(up_to_fact(" 17.", "17") == " ", "a prompt up to a number")
         gpu = all_parts(arguments([*words, "--device", "cuda"]))
         devices = [gpu[f"score-tiny:2k:{group}"].command for group in ("masks", "oracle")]
         expect([c[c.index("--device") + 1] for c in devices] == ["cuda", "cpu"], "devices of groups")
@@ -226,6 +271,8 @@ def main():
         for part in parts:
             print(f"{part.name}: {shown(a, part)}")
         return
+    for part in parts:
+        make_facts(a, part)
     with concurrent.futures.ThreadPoolExecutor(a.jobs) as pool:
         faults = [fault for fault in pool.map(lambda part: run_part(a, part), parts) if fault]
     if faults:

@@ -20,7 +20,9 @@ from sleigh_runs import draw
 LOSSES = (0.0001, 0.001, 0.01)  # nats
 MARGIN = 0.05                   # of the mass: an estimated CRA that is so much above the measured one is too high
 # (part, model, what is asked)
-QUESTIONS = (("score-tiny", "tiny", "needles, two-hop questions and frequent words"), ("needle", "prose", "needles in books"),
+QUESTIONS = (("score-tiny-facts", "tiny", "needles, two-hop questions and frequent words, up to the fact"),
+             ("needle-facts", "prose", "needles in books, up to the fact"), ("two-hop-facts", "prose", "two-hop questions in books, up to the fact"),
+             ("score-tiny", "tiny", "needles, two-hop questions and frequent words"), ("needle", "prose", "needles in books"),
              ("two-hop", "prose", "two-hop questions in books"))
 MODELS = {"prose": "the prose model, held-out books", "tiny": "the embedded model, questions of its own kind"}
 # The parameters that tables show, with the defaults that names of methods leave out.
@@ -161,6 +163,9 @@ def begin(page, kept):
              "  that the method samples, the measured CRA the least over rows at equal distances (`--prefill-check`). The least over all layers and\n"
              "  heads says what the worst head does. The mean over heads is the mean of the least shares of the heads.\n"
              "- The **error** of a checked row is |output - dense output| / |dense output| of a head, on the queries, keys and values of the sparse run.\n"
+             "- **Up to the fact**: the prompt has the beginning of the right answer, so that the next token is the first one of the fact. The last row of\n"
+             "  the sparse prefill must find it. In the other questions the first token of the answer is a blank or a common word, and dense attention\n"
+             "  then decodes the fact from keys and values that the mask did not remove.\n"
              "- **KL** is the divergence of the probabilities of the next token from those after dense prefill, in nats. Its interval is 95%. With fewer\n"
              "  than 8 prompts it takes positions as independent.")
     page.say("Measured on:\n\n" + "\n".join(f"- {how}: {', '.join(what)}" for how, what in made.items()))
