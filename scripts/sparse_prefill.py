@@ -14,7 +14,7 @@ Parts (LEN is a length of --lengths, GROUP a group of methods):
     tokens-tiny:LEN:GROUP    the same for the embedded model, on questions of its own kind
     score-tiny:LEN:GROUP     answers of the embedded model: needles, two-hop questions, frequent words
     needle:LEN:GROUP, two-hop:LEN:GROUP   answers of the prose model to questions about facts that stand in books
-    score-tiny-facts, needle-facts, two-hop-facts   the same, but the prompt has the answer up to the fact: the next token is its first one
+    score-tiny-facts, needle-facts, two-hop-facts   answers with one fact; the prompt has the answer up to the fact: the next token is its first one
     kernels, dense-kernel    only on a GPU: times of attention with masks, of the masks, and of dense attention (sleigh bench attn)
 
 Groups: masks, chunks (sample by alpha and chunk_n), threshold, oracle. Groups without a GPU version run on the CPU on every machine:
@@ -56,6 +56,7 @@ SCORE_METHODS = {
 ON_CPU = ("threshold", "oracle")  # groups without a GPU version
 PROSE_MOST = "32k"                # the longest input of the prose model
 TINY_TASKS = "niah-multikey,qa-2hop,fwe"
+FACT_TASKS = "niah-multikey,qa-2hop"  # their answers hold one fact
 OF_METHOD = ("positions", "top1", "kl", "ln_ppl_ratio", "ppl_answer")
 OF_PREFILL = ("ttft_ms", "prefill_density", "prefill_kept", "prefill_cra", "prefill_error", "prefill_error_max")
 OF_SCORE = ("task", "length", "samples", "texts", "score", "score_low", "score_high", "difference", "difference_low", "difference_high", "better",
@@ -108,15 +109,14 @@ def up_to_fact(text, fact):
 
 
 def facts_of_tiny(args, path, size):
-    """The questions of score-tiny, in RULER's form."""
-    command = [args.sleigh, "eval", "-m", args.tiny, "--task", TINY_TASKS, "--length", size, "--samples", str(args.samples), "--dump", path]
+    """Questions with one fact as the answer, in RULER's form."""
+    command = [args.sleigh, "eval", "-m", args.tiny, "--task", FACT_TASKS, "--length", size, "--samples", str(args.samples), "--dump", path]
     if subprocess.run([*command, "-q"]).returncode:
         sys.exit(f"{path} was not made")
     with open(path) as f:
         lines = [json.loads(line) for line in f]
     for line in lines:
-        fact = min(line["outputs"], key=line["answer"].index)
-        line["answer_prefix"] += up_to_fact(" " + line["answer"], fact)
+        line["answer_prefix"] += up_to_fact(" " + line["answer"], line["outputs"][0])
     return lines
 
 

@@ -20,7 +20,7 @@ from sleigh_runs import draw
 LOSSES = (0.0001, 0.001, 0.01)  # nats
 MARGIN = 0.05                   # of the mass: an estimated CRA that is so much above the measured one is too high
 # (part, model, what is asked)
-QUESTIONS = (("score-tiny-facts", "tiny", "needles, two-hop questions and frequent words, up to the fact"),
+QUESTIONS = (("score-tiny-facts", "tiny", "needles and two-hop questions, up to the fact"),
              ("needle-facts", "prose", "needles in books, up to the fact"), ("two-hop-facts", "prose", "two-hop questions in books, up to the fact"),
              ("score-tiny", "tiny", "needles, two-hop questions and frequent words"), ("needle", "prose", "needles in books"),
              ("two-hop", "prose", "two-hop questions in books"))
