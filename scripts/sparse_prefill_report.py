@@ -62,9 +62,7 @@ def curve(method):
     p = params(method)
     if family(method) != "sample":
         return family(method)
-    if p["alpha_c"] != p["alpha_s"]:
-        return None
-    return "sample" if p["chunk_n"] == "1" else f"sample, {p['chunk_n']} chunks"
+    return "sample" if p["alpha_c"] == p["alpha_s"] and p["chunk_n"] == "1" else None
 
 
 def order(row):
@@ -177,21 +175,20 @@ def least_density(rows, passes):
 
 
 def summary(page, kept):
-    for model, title in MODELS.items():
-        found = kept.methods(f"tokens-{model}")
-        if not found:
-            continue
-        page.say(f"## The least density for a given KL: {title}")
-        page.say("Of the settings of a method that are in the tables below, the one of least density whose mean KL is at most the limit. `-`: no setting.\n"
-                 "`threshold` does (1 + density) / 2 of the work of dense attention, because it computes all scores.")
-        body = []
-        for name in FAMILIES:
-            for size, rows in found.items():
-                of_family = [row for row in rows if family(row["method"]) == name]
-                if of_family:
-                    cells = [least_density(of_family, lambda row, limit=limit: row["kl"] <= limit) for limit in LOSSES]
-                    body.append([f"`{name}`", size] + [f"{percent(row['prefill_density'])}% ({label(row['method'])})" if row else "-" for row in cells])
-        page.table(["method", "tokens"] + [f"KL at most {limit:g}" for limit in LOSSES], body)
+    found = kept.methods("tokens-prose")
+    if not found:
+        return
+    page.say(f"## The least density for a given KL: {MODELS['prose']}")
+    page.say("Of the settings of a method that are in the tables below, the one of least density whose mean KL is at most the limit. `-`: no setting.\n"
+             "`threshold` does (1 + density) / 2 of the work of dense attention, because it computes all scores.")
+    body = []
+    for name in FAMILIES:
+        for size, rows in found.items():
+            of_family = [row for row in rows if family(row["method"]) == name]
+            if of_family:
+                cells = [least_density(of_family, lambda row, limit=limit: row["kl"] <= limit) for limit in LOSSES]
+                body.append([f"`{name}`", size] + [f"{percent(row['prefill_density'])}% ({label(row['method'])})" if row else "-" for row in cells])
+    page.table(["method", "tokens"] + [f"KL at most {limit:g}" for limit in LOSSES], body)
 
 
 def kept_scores(page, kept):
@@ -234,7 +231,8 @@ def picture(page, kept, args):
             continue
         size, rows = max(found.items(), key=lambda item: (len(item[1]), tokens(item[0])))
         name, x = "prose model" if model == "prose" else "embedded model", "blocks visited, % of dense attention"
-        panels.append((f"{name}, {size} tokens", x, "KL from dense prefill, nats", "log-y lines", curves(rows, lambda row: row["kl"])))
+        if model == "prose":  # the tokens of the other model are few
+            panels.append((f"{name}, {size} tokens", x, "KL from dense prefill, nats", "log-y lines", curves(rows, lambda row: row["kl"])))
         panels.append((f"{name}, {size} tokens", x, "measured CRA, mean over heads, %", "lines", curves(rows, mean_cra)))
         shown.append(f"the {name} at {size} tokens")
     if not panels:
@@ -243,7 +241,7 @@ def picture(page, kept, args):
     if args.picture:
         draw(args.sleigh, path, "after a sparse prefill", panels)
     page.say(f"![KL and CRA against density of every method]({os.path.basename(path)})")
-    page.say(f"The picture shows {' and '.join(shown)}. `sample` is drawn with alpha_c = alpha_s.")
+    page.say(f"The picture shows {' and '.join(shown)}. `sample` is drawn with alpha_c = alpha_s and one chunk.")
 
 
 def next_tokens(page, kept):
