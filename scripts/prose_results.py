@@ -62,7 +62,7 @@ HISTORIES = ["1k", "4k", "16k", "32k"]
 CONTINUATION_SEEDS = (1, 2, 3)
 TEMPERATURE = 0.8
 
-Part = collections.namedtuple("Part", "name command input model keep")
+Part = collections.namedtuple("Part", "name command input model keep")  # input, model None: the command has none
 
 
 def count(size):
@@ -256,7 +256,9 @@ def hash_of(path):
 
 def shown(args, part):
     """The command as a reader types it in the repository."""
-    where = {args.sleigh: "build/sleigh", part.input: f"build/prose-work/{os.path.basename(part.input)}"}
+    where = {args.sleigh: "build/sleigh"}
+    if part.input:
+        where[part.input] = f"build/prose-work/{os.path.basename(part.input)}"
     return " ".join(shlex.quote(where.get(word, word)) for word in part.command)
 
 
@@ -264,7 +266,8 @@ def run_part(args, part):
     """Runs a part unless its file is there. Returns the reason of a failure."""
     path = os.path.join(args.results, part.name.replace(":", "-") + ".json")
     try:
-        key = {"command": shown(args, part), "input": hash_of(part.input), "model": hash_of(os.path.join(part.model, "model.safetensors"))}
+        key = {"command": shown(args, part), "input": part.input and hash_of(part.input),
+               "model": part.model and hash_of(os.path.join(part.model, "model.safetensors"))}
     except OSError as e:
         return f"{part.name}: {e}; the part `inputs` makes inputs, and scripts/train_prose.py trains the model"
     if os.path.exists(path):

@@ -103,16 +103,47 @@ static void prose_report(void) {
     run_script("scripts/prose_report.py --self-test");
 }
 
-// The page shows the figures that are kept.
-static void prose_page(void) {
-    static const char name[] = "prose.md";
-    char script[600], page[40];
+// Measurements of sparse prefill: parts and commands; a page of invented figures; two short measurements and their page.
+static void sparse_prefill(void) {
+    char script[800], results[200], page[200];
+    const char *bin = getenv("SLEIGH_BIN");
+    size_t n;
+    run_script("scripts/sparse_prefill.py --self-test");
+    run_script("scripts/sparse_prefill_report.py --self-test");
+    skip_with_sanitizers();
+    snprintf(results, sizeof results, "%s", in_tmp("figures"));
+    snprintf(page, sizeof page, "%s", in_tmp("page.md"));
+    snprintf(script, sizeof script,
+             "scripts/sparse_prefill.py --sleigh '%s' --device cpu -t 1 --lengths 640 --part tokens-tiny score-tiny --groups "
+             "threshold --books 1 "
+             "--samples 1 --check 2 --work '%s' --results '%s'",
+             bin ? bin : "build/sleigh", in_tmp("work"), results);
+    run_script(script);
+    snprintf(script, sizeof script, "scripts/sparse_prefill_report.py --no-picture --results '%s' -o '%s'", results, page);
+    run_script(script);
+    const char *text = slurp(page, &n);
+    CHECK_HAS(text, "## Next tokens at 640: the embedded model");
+    CHECK_HAS(text, "| threshold lambda 0.1 | ");
+    CHECK_HAS(text, "## Answers at 640: the embedded model");
+}
+
+// A page in docs/results shows the figures that are kept.
+static void check_page(const char *report, const char *name) {
+    char script[600], page[80];
     size_t n;
     snprintf(page, sizeof page, "docs/results/%s", name);
     if (access(page, R_OK)) TEST_SKIP("needs the page of results");
-    snprintf(script, sizeof script, "scripts/prose_report.py --no-picture -o '%s'", in_tmp(name));
+    snprintf(script, sizeof script, "%s --no-picture -o '%s'", report, in_tmp(name));
     run_script(script);
     CHECK_STR(slurp(in_tmp(name), &n), slurp(page, &n));
+}
+
+static void prose_page(void) {
+    check_page("scripts/prose_report.py", "prose.md");
+}
+
+static void sparse_prefill_page(void) {
+    check_page("scripts/sparse_prefill_report.py", "sparse-prefill.md");
 }
 
 // A measurement with all its parts, on a short text.
@@ -122,10 +153,11 @@ static void certified(void) {
     size_t n;
     skip_with_sanitizers();
     snprintf(results, sizeof results, "%s", in_tmp("figures"));
-    snprintf(script, sizeof script,
-             "scripts/certified.py --sleigh '%s' --tokens 640 --kinds needle --texts 1 --positions 6 --skip 3 --seeds 1 --score 8 "
-             "--results '%s'",
-             bin ? bin : "build/sleigh", results);
+    snprintf(
+        script, sizeof script,
+        "scripts/certified.py --sleigh '%s' --tokens 640 --kinds needle --texts 1 --positions 6 --skip 3 --seeds 1 --score 8 "
+        "--results '%s'",
+        bin ? bin : "build/sleigh", results);
     run_script(script);
     const char *said = slurp(in_tmp("said"), &n);
     CHECK_HAS(said, "\n| 640 | `santa-pps`, chi2 | ");
@@ -262,6 +294,8 @@ static const test_case cases[] = {
     {"prose-results", NEEDS_NOTHING, prose_results},
     {"prose-report", NEEDS_NOTHING, prose_report},
     {"prose-page", NEEDS_NOTHING, prose_page},
+    {"sparse-prefill", NEEDS_NOTHING, sparse_prefill},
+    {"sparse-prefill-page", NEEDS_NOTHING, sparse_prefill_page},
     {"certified", NEEDS_NOTHING, certified},
     {"certified-page", NEEDS_NOTHING, certified_page},
     {"mutations", NEEDS_NOTHING, mutations},

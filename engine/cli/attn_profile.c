@@ -168,11 +168,20 @@ static int check_model(const place *root, const char *model, int is_dummy, const
                    same_config ? own.weights : own.config);
 }
 
+// Standard input is refused, because eval reads the profile twice: for its hash, and for its methods.
+static int check_path(const char *path, sl_error *err) {
+    if (!strcmp(path, "-"))
+        return sl_fail(err, SL_ERR_ARG,
+                       "--attn-profile -: expected the path of a file; a profile is not read from standard input");
+    return access(path, R_OK) ? sl_fail(err, SL_ERR_IO, "--attn-profile %s: %s", path, strerror(errno)) : 0;
+}
+
 static int read_root(const char *path, json_t **out, sl_error *err) {
     json_error_t e;
     const char *text;
+    int rc = check_path(path, err);
     *out = NULL;
-    if (access(path, R_OK)) return sl_fail(err, SL_ERR_IO, "--attn-profile %s: %s", path, strerror(errno));
+    if (rc) return rc;
     *out = json_load_file(path, JSON_REJECT_DUPLICATES, &e);
     if (!*out) return sl_fail(err, SL_ERR_FORMAT, "--attn-profile %s: line %d: %s", path, e.line, e.text);
     text = json_string_value(sl_json_get(*out, "format"));
@@ -261,7 +270,8 @@ int cli_attn_profile_hash(const char *path, char out[SL_HASH_TEXT], sl_error *er
     char times[CLI_PROFILE_PATH];
     sl_text text = {0};
     cli_prefill_times_path(path, times);
-    int rc = cli_read_file(path, &text, err);
+    int rc = check_path(path, err);
+    if (!rc) rc = cli_read_file(path, &text, err);
     if (!rc && !access(times, F_OK)) rc = cli_read_file(times, &text, err);
     if (!rc) sl_hash_text(sl_fnv1a(SL_FNV1A_START, text.data, text.n), out);
     sl_text_free(&text);

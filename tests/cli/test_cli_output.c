@@ -272,8 +272,8 @@ static void calibrate(void) {
 }
 
 #define COMPARE                                                                                                                \
-    "compare", "-m", tiny(), "-p", "The sky is", "-n", "3", "--prefill-check", "1", "--attn-prefill", "sample", "--attn",      \
-        "santa:S=4,santa-pps:epsilon=0.3:certify=layer", "--attention"
+    "compare", "-m", tiny(), "-p", "The sky is", "-n", "3", "--prefill-check", "1", "--attn-prefill", "sample",                \
+        "--attn-prefill-layer", "0=dense", "--attn", "santa:S=4,santa-pps:epsilon=0.3:certify=layer", "--attention"
 
 static void compare_methods(void) {
     result json = RUN(COMPARE, "-o", "json"), csv = RUN(COMPARE, "-o", "csv"), jsonl = RUN(COMPARE, "-o", "jsonl"),

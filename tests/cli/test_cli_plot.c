@@ -300,7 +300,7 @@ static void styles(void) {
                 distance += abs((int)(a->rgb >> shift & 255) - (int)(b->rgb >> shift & 255));
             if (a->marker == b->marker && a->dash == b->dash && distance < 100) FAIL("%s and %s look alike", a->name, b->name);
         }
-    // A style belongs to a method or a peer. A method without a row in the table gets a spare style.
+    // A style belongs to a method or a peer. Every method has one. Another curve gets a spare style.
     static const char *const others[] = {"cuDNN", "FlashAttention-3", "FlashAttention-2", "FlashInfer", "vLLM", "llama.cpp",
                                          "bytes"};
     for (const cli_plot_style *a = cli_plot_styles; a->name; a++) {
@@ -309,6 +309,8 @@ static void styles(void) {
         if (!known) FAIL("%s is not a method", a->name);
         CHECK_STR(cli_plot_style_of(a->name, 0).name, a->name);
     }
+    for (int i = 0; sl_attn_methods[i]; i++)
+        CHECK_STR(cli_plot_style_of(sl_attn_methods[i]->name, 0).name, sl_attn_methods[i]->name);
     static const char *const names[] = {"santa-is:S=64", "santa-is, batch 4", "santa-is+santa", "santa-is"};
     for (int i = 0; i < 4; i++) CHECK_STR(cli_plot_style_of(names[i], 0).name, "santa-is");
     cli_plot_style first = cli_plot_style_of("dense", 0), second = cli_plot_style_of("dense", 1),

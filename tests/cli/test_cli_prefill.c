@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #define SPARSE "sample:alpha_c=0.3:alpha_s=0.3"
+#define NARROW "streaming:sink=1:window=4"
 #define STREAMING "streaming:sink=4:window=100"
 enum { N_LAYERS = 4, N_HEADS = 8 }; // of the embedded model
 
@@ -230,6 +231,21 @@ static void chat(void) {
     "eval", "-m", tiny(), "--task", "niah-single", "--length", "700", "--samples", "2", "--attn", "dense,streaming:window=64", \
         "--prefill-check", "2"
 
+// The figures of a row are those of its heads: the greatest error, the least shares, and a density between those of heads.
+static void check_heads(const json_t *row) {
+    const json_t *heads = json_object_get(row, "prefill_heads");
+    double kept = 1, cra = 1, error_max = 0, least = 1, most = 0;
+    for (int layer = 0; layer < N_LAYERS; layer++)
+        for (int h = 0; h < N_HEADS; h++) {
+            kept = fmin(kept, cell(heads, "kept", layer, h)), cra = fmin(cra, cell(heads, "cra", layer, h));
+            error_max = fmax(error_max, cell(heads, "error_max", layer, h));
+            least = fmin(least, cell(heads, "density", layer, h)), most = fmax(most, cell(heads, "density", layer, h));
+        }
+    double density = number(row, "prefill_density");
+    CHECK(kept == number(row, "prefill_kept") && cra == number(row, "prefill_cra"));
+    CHECK(error_max == number(row, "prefill_error_max") && least < density && density < most);
+}
+
 // Pairs of every method with every method for prefill, as lines of the file and as rows; a run continues.
 static void eval(void) {
     result first = RUN(EVAL, "--attn-prefill", "dense", "--out", in_tmp("o"), "-o", "csv");
@@ -248,14 +264,22 @@ static void eval(void) {
         CHECK_STR(string(row, "attn_prefill"), i < 4 ? "dense" : SPARSE);
         CHECK(json_is_number(json_object_get(row, "prefill_density")) == (i >= 4));
         CHECK(json_is_number(json_object_get(row, "ttft_ms")) == (i / 2 % 2 == 0));
+        CHECK(json_is_null(json_object_get(row, "prefill_heads")) == (i < 4));
         if (i < 4) continue;
         const json_t *same = json_array_get(json_object_get(other, "rows"), i - 4);
         static const char *const keys[] = {"score",       "kv_bytes_share", "prefill_density",
                                            "prefill_cra", "prefill_error",  "prefill_kept"};
         for (int k = 0; k < 6; k++) CHECK(number(row, keys[k]) == number(same, keys[k]));
         CHECK(number(row, "prefill_density") < 1 && number(row, "prefill_cra") < 1 && number(row, "prefill_error") > 0);
+        check_heads(row);
+        CHECK(json_equal(json_object_get(row, "prefill_heads"), json_object_get(same, "prefill_heads")));
     }
     json_decref(doc), json_decref(other);
+    result again = RUN(EVAL, "--attn-prefill", "dense," SPARSE, "--out", in_tmp("o"), "-o", "json"); // no answer is of this run
+    doc = document(&again);
+    const json_t *kept = json_array_get(json_object_get(doc, "rows"), 7);
+    CHECK(json_is_number(json_object_get(kept, "prefill_density")) && json_is_null(json_object_get(kept, "prefill_heads")));
+    json_decref(doc);
     CHECK_HAS(table.out, "| method | prefill | niah-single 700 | KV bytes % | TTFT ms | density % | estimated CRA % | CRA % | "
                          "prefill error |\n");
     CHECK_HAS(table.out, "Difference to dense with prefill dense in points");
@@ -264,6 +288,11 @@ static void eval(void) {
     CHECK_HAS(plain.out, "| method | niah-single 700 | KV bytes % |\n");
     result rule = RUN(EVAL, "--out", in_tmp("o"), "--attn-prefill-layer", "0=" SPARSE);
     check_error(&rule, 2, "attn-prefill-layer = (not set)");
+    result one = RUN(EVAL, "--attn-prefill-layer", "0=" SPARSE, "-o", "json");
+    doc = document(&one);
+    const json_t *heads = json_object_get(json_array_get(json_object_get(doc, "rows"), 0), "prefill_heads");
+    CHECK(cell(heads, "density", 0, 0) < 1 && cell(heads, "density", 1, 0) == 1);
+    json_decref(doc);
     result twice = RUN(EVAL, "--attn-prefill", "dense,dense");
     check_error(&twice, 2, "--attn-prefill: dense is named twice");
 }
@@ -274,14 +303,19 @@ static const json_t *method_at(const json_t *doc, size_t i) {
     return json_array_get(json_object_get(doc, "methods"), i);
 }
 
+// The line of compare's file: a long text under `key`, and a reference. question: NULL, or the line's question
+static void spill_line(const char *key, const char *question) {
+    json_t *line = json_pack("{s:s, s:s*, s:s}", key, prompt(), "question", question, "reference", " 1 2 3 4");
+    char *text = json_dumps(line, 0);
+    spill(in_tmp("c"), text, strlen(text));
+    free(text), json_decref(line);
+}
+
 // Each method after each prefill, against dense decoding after dense prefill. A pair does not depend on the other pairs.
 static void compare(void) {
     static const char *const keys[] = {"kl", "kl_max",          "top1",         "agreement",   "text_nll",     "ppl_answer",
                                        "l2", "prefill_density", "prefill_kept", "prefill_cra", "prefill_error"};
-    json_t *line = json_pack("{s:s, s:s, s:s}", "context", prompt(), "question", " House 3:", "reference", " 1 2 3 4");
-    char *text = json_dumps(line, 0);
-    spill(in_tmp("c"), text, strlen(text));
-    free(text), json_decref(line);
+    spill_line("context", " House 3:");
     result r = RUN(COMPARE, "dense,topk:k=16", "--attn-prefill", "dense," SPARSE),
            alone = RUN(COMPARE, "topk:k=16", "--attn-prefill", SPARSE),
            steps = RUN(COMPARE, "topk:k=16", "--attn-prefill", SPARSE, "--no-texts"), plain = RUN(COMPARE, "topk:k=16");
@@ -312,9 +346,45 @@ static void compare(void) {
     CHECK_HAS(bad.err, "\"attn_prefill\": not supported here; give the methods with --attn-prefill");
 }
 
+// Rules for layers change every method of the list. `dense` of the list is then no longer what the methods are compared with.
+static void compare_layers(void) {
+    static const char *const keys[] = {"kl",           "top1",        "ppl_answer",   "prefill_density",
+                                       "prefill_kept", "prefill_cra", "prefill_error"};
+    spill_line("prompt", NULL);
+    result by_rule = RUN(COMPARE, "dense", "--no-texts", "--attn-prefill-layer", "0-3=" NARROW),
+           by_list = RUN(COMPARE, "dense", "--no-texts", "--attn-prefill", NARROW),
+           some = RUN(COMPARE, "dense", "--attn-prefill", "dense," NARROW, "--attn-prefill-layer", "0=dense",
+                      "--attn-prefill-layer", "1=" NARROW);
+    json_t *a = document(&by_rule), *b = document(&by_list), *c = document(&some);
+    for (int k = 0; k < 7; k++) {
+        const json_t *x = json_object_get(method_at(a, 0), keys[k]), *y = json_object_get(method_at(b, 0), keys[k]);
+        if (!json_equal(x, y)) FAIL("%s: the rule and the list differ", keys[k]);
+    }
+    CHECK(number(method_at(a, 0), "kl") > 0 && number(method_at(a, 0), "prefill_density") < 1);
+    CHECK(json_equal(json_object_get(method_at(a, 0), "prefill_heads"), json_object_get(method_at(b, 0), "prefill_heads")));
+    for (size_t i = 0; i < 2; i++) { // dense with layer 1 narrow; narrow with layer 0 dense
+        const json_t *heads = json_object_get(method_at(c, i), "prefill_heads");
+        CHECK(number(method_at(c, i), "kl") > 0);
+        CHECK(cell(heads, "density", 0, 0) == 1 && cell(heads, "density", 1, 0) < 1);
+        CHECK((cell(heads, "density", 2, 0) == 1) == (i == 0));
+    }
+    CHECK_STR(json_string_value(json_array_get(json_object_get(c, "attn_prefill_layer"), 1)), "1=" NARROW);
+    CHECK(!json_object_get(b, "attn_prefill_layer"));
+    json_decref(a), json_decref(b), json_decref(c);
+    result bad = RUN(COMPARE, "dense", "--attn-prefill-layer", "1-2=santa");
+    check_error(&bad, 2, "--attn-prefill-layer 1-2=santa: a method for decoding, which does not prefill");
+}
+
 static const test_case cases[] = {
-    {"layers", NEEDS_NOTHING, layers}, {"refused", NEEDS_NOTHING, refused},     {"stats", NEEDS_NOTHING, stats},
-    {"lines", NEEDS_NOTHING, lines},   {"bad_lines", NEEDS_NOTHING, bad_lines}, {"chat", NEEDS_NOTHING, chat},
-    {"eval", NEEDS_NOTHING, eval},     {"compare", NEEDS_NOTHING, compare},     {0},
+    {"layers", NEEDS_NOTHING, layers},
+    {"refused", NEEDS_NOTHING, refused},
+    {"stats", NEEDS_NOTHING, stats},
+    {"lines", NEEDS_NOTHING, lines},
+    {"bad_lines", NEEDS_NOTHING, bad_lines},
+    {"chat", NEEDS_NOTHING, chat},
+    {"eval", NEEDS_NOTHING, eval},
+    {"compare", NEEDS_NOTHING, compare},
+    {"compare_layers", NEEDS_NOTHING, compare_layers},
+    {0},
 };
 const test_suite suite_cli_prefill = {"cli_prefill", cases};

@@ -347,6 +347,12 @@ static void refused(void) {
     spill(in_tmp("bad.json"), "{", 1);
     r = RUN("generate", "-m", tiny(), "-p", "a", "-n", "1", "--attn-profile", in_tmp("bad.json"));
     check_error(&r, 1, "--attn-profile ");
+    for (int i = 0; i < 3; i++) {
+        static const char *const commands[] = {"eval", "compare", "generate"};
+        r = RUN_IN("{}", commands[i], "-m", tiny(), "--attn-profile", "-", i ? "-p" : "--samples", i ? "a" : "1", "--attn",
+                   "dense");
+        check_error(&r, 2, "--attn-profile -: expected the path of a file; a profile is not read from standard input");
+    }
     result note = RUN("generate", "-m", tiny(), "-p", "a", "-n", "1", "--attn-prefill", "auto");
     CHECK_GOOD(note);
     CHECK_HAS(note.err, "attn-prefill auto: dense: no --attn-profile FILE names a method");

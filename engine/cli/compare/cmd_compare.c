@@ -138,7 +138,7 @@ static int batch_of(const compare *c) { // prompts whose next tokens are decoded
 static int open_engine(compare *c, sl_error *err) {
     size_t limit = (size_t)sl_model_config(c->run.model)->n_ctx, n_ctx = 0;
     int most = 0, n_sparse = 0; // most: pages of a prompt; n_sparse: prefixes beside the dense one
-    for (int i = 0; i < c->prefills.n; i++) n_sparse += strcmp(c->prefills.names[i], "dense") != 0;
+    for (int i = 0; i < c->prefills.n; i++) n_sparse += !compare_is_dense_prefill(c, i);
     for (int i = 0; i < c->n_prompts; i++) {
         const compare_prompt *p = &c->prompts[i];
         size_t n = p->ids.n + (c->o->texts ? (size_t)c->o->n_predict : 0);

@@ -13,6 +13,7 @@
 #include "engine/cli/timeline.h"
 
 #include <jansson.h>
+#include <string.h>
 
 enum { QUESTION, ANSWER, N_PARTS, N_TILES = 5 };
 
@@ -103,7 +104,12 @@ static inline int compare_prefill_of(const compare *c, int method) { // index in
     return method / c->n_decode;
 }
 static inline int compare_lists_prefill(const compare *c) { // 1: the tables show the prefill
-    return c->o->attn_prefills.n > 0;
+    return c->o->attn_prefills.n > 0 || c->o->attn_prefill_layers.n > 0;
+}
+// 1: a method of c->prefills is the dense prefill that all methods are compared with. --attn-prefill-layer changes every method
+// of the list, so `dense` is then another prefill.
+static inline int compare_is_dense_prefill(const compare *c, int prefill) {
+    return !c->o->attn_prefill_layers.n && !strcmp(c->prefills.names[prefill], "dense");
 }
 
 #endif

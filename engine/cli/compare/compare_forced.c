@@ -88,7 +88,7 @@ void compare_forced_free(compare_forced *f) {
 // Makes the sessions of the methods with one method for prefill.
 static int fork_methods(compare *c, lane *l, int prefill, sl_error *err) {
     const compare_path *path = &l->path;
-    int is_dense = !strcmp(c->prefills.names[prefill], "dense"), first = 1 + prefill * c->n_decode;
+    int is_dense = compare_is_dense_prefill(c, prefill), first = 1 + prefill * c->n_decode;
     int rc = is_dense ? 0 : compare_hold_prefix(c, prefill, path->ids, path->from, path->n, err);
     for (int i = first; !rc && i < first + c->n_decode; i++)
         rc = sl_session_fork(is_dense ? c->dense_prefix : c->t.session, path->from, l->prompt->sequence, &l->sessions[i], err);

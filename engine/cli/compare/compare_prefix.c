@@ -2,8 +2,6 @@
 #include "engine/cli/compare/compare_prefix.h"
 #include "engine/cli/process.h"
 
-#include <string.h>
-
 // Adds what the last prefill did to the figures of a method for prefill.
 static void add_prefill(compare *c, int which) {
     const sl_config *config = sl_model_config(c->run.model);
@@ -16,11 +14,12 @@ static void add_prefill(compare *c, int which) {
 }
 
 int compare_hold_prefix(compare *c, int which, const int32_t *ids, int n_prefill, int n, sl_error *err) {
-    int rc = cli_run_set_prefill(&c->run, which < 0 ? "dense" : c->prefills.names[which], NULL, err);
+    int rc = which < 0 ? cli_run_set_prefill(&c->run, "dense", NULL, err)
+                       : cli_run_set_prefill(&c->run, c->prefills.names[which], &c->o->attn_prefill_layers, err);
     if (!rc) rc = cli_timeline_prefix(&c->t, ids, n_prefill, n, err);
     if (!rc && cli_interrupted()) rc = sl_fail(err, SL_ERR_IO, "interrupted");
     for (int i = 0; which < 0 && i < c->prefills.n; i++)
-        if (!strcmp(c->prefills.names[i], "dense")) which = i;
+        if (compare_is_dense_prefill(c, i)) which = i;
     if (!rc && which >= 0 && c->t.n_prefill) add_prefill(c, which);
     return rc;
 }

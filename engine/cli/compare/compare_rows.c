@@ -371,6 +371,12 @@ int compare_print_json(compare *c, json_t *methods, sl_error *err) {
     json_t *out =
         json_pack("{s:s, s:s, s:s, s:I, s:f, s:i}", "version", SLEIGH_VERSION, "commit", cli_commit(), "device", device, "seed",
                   (json_int_t)o->seed, "temp", (double)c->run.sampling.temp, "n_predict", o->n_predict);
+    if (o->attn_prefill_layers.n) {
+        json_t *rules = json_array();
+        for (int i = 0; i < o->attn_prefill_layers.n; i++)
+            json_array_append_new(rules, json_string(o->attn_prefill_layers.items[i]));
+        json_object_set_new(out, "attn_prefill_layer", rules);
+    }
     json_object_set_new(out, "interrupted", json_boolean(c->is_partial));
     json_object_set_new(out, "steps", json_integer(c->n_steps));
     json_object_set_new(out, "attention", attention_json(c));

@@ -350,6 +350,7 @@ static int record_answer(eval *e, int group, int number, int method, const eval_
     e->scores.score[cell] = score, e->scores.bytes[cell] = (double)a->bytes, e->scores.dense[cell] = (double)a->dense_bytes;
     eval_scores_set_stated(&e->scores, cell, a);
     e->scores.prefill[cell] = prefill_of(e, n_prompt);
+    eval_scores_add_heads(&e->scores, method, group, e->t.prefill);
     int rc = cli_watch_check(err);
     if (!rc && e->out) {
         json_t *line = json_pack("{s:s, s:i, s:i, s:i, s:s, s:f, s:s, s:s%, s:s, s:O, s:i, s:i, s:s, s:I, s:I}", "task",
@@ -446,6 +447,8 @@ static int open_run(eval *e, sl_error *err) {
     for (int i = 0; !o->jsonl && i < o->lengths.n; i++)
         if (o->lengths.at[i] > e->o.n_ctx) e->o.n_ctx = o->lengths.at[i];
     int rc = cli_run_open(&e->run, &e->o, err);
+    const sl_config *config = rc ? NULL : sl_model_config(e->run.model);
+    if (!rc && e->scores.lists_prefill) rc = eval_scores_alloc_heads(&e->scores, config->n_layers, config->n_heads, err);
     if (rc) return rc;
     if (!CLI_GIVEN(o, temp)) // greedy; ignores the settings of the model
         e->run.sampling = (sl_sampling){.temp = 0, .top_p = 1, .repeat_penalty = 1, .seed = o->seed};
@@ -503,7 +506,7 @@ static int prepare(eval *e, sl_tokenizer **tok, sl_error *err) {
     if (!rc) rc = cli_prefill_list_parse(o, &e->prefills, err);
     if (!rc) rc = cli_attn_list_repeat(&e->attn, e->prefills.n, err);
     e->scores.prefills = e->prefills.names;
-    e->scores.n_prefills = e->prefills.n, e->scores.lists_prefill = o->attn_prefills.n > 0;
+    e->scores.n_prefills = e->prefills.n, e->scores.lists_prefill = o->attn_prefills.n > 0 || o->attn_prefill_layers.n > 0;
     e->scores.methods = e->attn.names;
     e->scores.n_methods = e->attn.n;
     if (!rc) rc = o->jsonl ? list_records(e, err) : list_tasks(e, err);

@@ -2,7 +2,7 @@
 #include "engine/cli/eval/eval_scores.h"
 #include "engine/base/json.h"
 #include "engine/cli/output/certificates.h"
-#include "engine/cli/output/rows.h"
+#include "engine/cli/output/prefill_fields.h"
 #include "engine/cli/resume_file.h"
 
 #include <math.h>
@@ -28,6 +28,7 @@ int eval_scores_alloc(eval_scores *s, sl_error *err) {
 
 void eval_scores_free(eval_scores *s) {
     free(s->groups), free(s->cluster), free(s->score), free(s->bytes), free(s->dense), free(s->stated), free(s->prefill);
+    free(s->heads), free(s->n_counted);
     *s = (eval_scores){0};
 }
 
@@ -71,6 +72,42 @@ void eval_prefill_put(const eval_scores *s, json_t *row, int method, const eval_
     json_object_set_new(row, "attn_prefill", json_string(eval_prefill_of(s, method)));
     prefill_fields((eval_prefill *)p, from);
     for (int f = 0; f < N_PREFILL; f++) json_object_set_new(row, prefill_names[f], cli_number(*from[f]));
+}
+
+int eval_scores_alloc_heads(eval_scores *s, int n_layers, int n_heads, sl_error *err) {
+    size_t n_rows = (size_t)s->n_methods * (size_t)s->n_groups, n = n_rows * (size_t)n_layers * (size_t)n_heads;
+    s->n_layers = n_layers, s->n_heads = n_heads;
+    s->heads = malloc(n * sizeof *s->heads);
+    s->n_counted = calloc(n_rows, sizeof *s->n_counted);
+    if (!s->heads || !s->n_counted) return sl_fail(err, SL_ERR_MEMORY, "figures of heads: out of memory");
+    for (size_t i = 0; i < n; i++) s->heads[i] = sl_prefill_report_none();
+    return 0;
+}
+
+static sl_prefill_report *heads_of(const eval_scores *s, int method, int group) { // [n_layers][n_heads]
+    return s->heads + ((size_t)method * (size_t)s->n_groups + (size_t)group) * (size_t)(s->n_layers * s->n_heads);
+}
+
+void eval_scores_add_heads(eval_scores *s, int method, int group, const sl_prefill_report *heads) {
+    if (!s->heads) return;
+    s->n_counted[method * s->n_groups + group]++;
+    for (int i = 0; heads && i < s->n_layers * s->n_heads; i++)
+        sl_prefill_report_add(&heads_of(s, method, group)[i], &heads[i]);
+}
+
+json_t *eval_scores_heads_json(const eval_scores *s, int method, int group) {
+    int first = group < s->n_groups ? group : 0, end = group < s->n_groups ? group + 1 : s->n_groups,
+        n = s->n_layers * s->n_heads;
+    sl_prefill_report *sum = s->heads ? malloc((size_t)n * sizeof *sum) : NULL;
+    int ok = sum != NULL;
+    for (int i = 0; ok && i < n; i++) sum[i] = sl_prefill_report_none();
+    for (int g = first; ok && g < end; g++) {
+        ok = s->n_counted[method * s->n_groups + g] == s->groups[g].n;
+        for (int i = 0; ok && i < n; i++) sl_prefill_report_add(&sum[i], &heads_of(s, method, g)[i]);
+    }
+    json_t *out = ok ? cli_prefill_heads(sum, s->n_layers, s->n_heads) : json_null();
+    free(sum);
+    return out;
 }
 
 // The fields of a line; 0: one is not a number of 0 or more.

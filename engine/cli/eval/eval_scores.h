@@ -8,6 +8,7 @@
 
 #include "attention/attention.h"
 #include "engine/base/error.h"
+#include "engine/engine.h"
 
 #include <jansson.h>
 #include <stdint.h>
@@ -39,8 +40,11 @@ typedef struct eval_scores {
     int n_methods;
     char **prefills; // [n_prefills], not owned; n_methods / n_prefills methods in a row have the same one
     int n_prefills,
-        lists_prefill; // n_prefills 0: dense; lists_prefill: 1: --attn-prefill is given, so lines and tables show the prefill
-    eval_prefill *prefill; // [n_methods][n_samples]
+        lists_prefill;        // n_prefills 0: dense; lists_prefill: 1: lines and tables show the prefill
+    eval_prefill *prefill;    // [n_methods][n_samples]
+    sl_prefill_report *heads; // [n_methods][n_groups][n_layers][n_heads] sums over the answers of this run; NULL: not counted
+    int *n_counted;           // [n_methods][n_groups] number of these answers
+    int n_layers, n_heads;
     double *score;         // [n_methods][n_samples]; NaN: missing
     double *bytes, *dense; // [n_methods][n_samples] bytes of the KV cache read; the same for dense attention
     eval_stated *stated;   // [n_methods][n_samples]
@@ -59,6 +63,13 @@ const char *eval_prefill_of(const eval_scores *s, int method); // its method for
 eval_prefill eval_scores_prefill(const eval_scores *s, int method, int first, int n);
 // Adds attn_prefill and the fields of *p to a row or a line of --out, if the scores list prefills.
 void eval_prefill_put(const eval_scores *s, json_t *row, int method, const eval_prefill *p);
+// The prefills of each layer and head. A file of --out does not hold them, because it would have 60 kB for each answer of an 8B
+// model.
+int eval_scores_alloc_heads(eval_scores *s, int n_layers, int n_heads, sl_error *err);
+// heads: [n_layers][n_heads] of an answer; NULL: prefilled densely
+void eval_scores_add_heads(eval_scores *s, int method, int group, const sl_prefill_report *heads);
+// The field prefill_heads of a group (n_groups: of all groups). null: prefilled densely, or not all answers are of this run
+json_t *eval_scores_heads_json(const eval_scores *s, int method, int group);
 void eval_scores_set_stated(eval_scores *s, int cell, const sl_attn_stats *stats); // sets s->stated of the cell
 void eval_scores_sum_stated(const eval_scores *s, int method, int first, int n, sl_attn_stats *out); // sums over samples
 int eval_scores_missing(const eval_scores *s); // number of cells without a score

@@ -224,8 +224,11 @@ static int print_md(const eval_scores *s, const eval_summary *summary, const eva
 static int print_json(const eval_scores *s, const eval_summary *summary, const eval_source *source, sl_error *err) {
     json_t *rows = json_array(), *out = json_object();
     for (int m = 0; m < s->n_methods; m++)
-        for (int g = 0; g <= s->n_groups; g++)
-            json_array_append_new(rows, row_json(s, &summary[m * (s->n_groups + 1) + g], m, g));
+        for (int g = 0; g <= s->n_groups; g++) {
+            json_t *row = row_json(s, &summary[m * (s->n_groups + 1) + g], m, g);
+            if (row && s->lists_prefill) json_object_set_new(row, "prefill_heads", eval_scores_heads_json(s, m, g));
+            json_array_append_new(rows, row);
+        }
     json_object_set_new(out, "version", json_string(SLEIGH_VERSION));
     json_object_set_new(out, "commit", json_string(cli_commit()));
     json_object_set(out, "settings", (json_t *)source->settings);

@@ -46,6 +46,12 @@ const cli_plot_style cli_plot_styles[] = {
     {"vattention",       0x117733, OPEN_SQUARE,   SOLID},
     {"random",           0xb0a090, CROSS,         SOLID},
     {"auto",             0x5c4033, OPEN_DOWN,     SOLID},
+    // prefill
+    {"sample",           0x004d40, CIRCLE,        SOLID},
+    {"vertical-slash",   0xd81b60, UP,            SOLID},
+    {"xattention",       0x1e5bff, DOWN,          SOLID},
+    {"threshold",        0xffb000, SQUARE,        SOLID},
+    {"oracle",           0x404040, STAR,          DASHED},
     // peers: dashed, with open markers
     {"cuDNN",            0xc08a00, OPEN_UP,       DASHED},
     {"FlashAttention-3", 0xa0307a, OPEN_CIRCLE,   DASHED},
