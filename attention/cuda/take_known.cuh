@@ -50,6 +50,7 @@ __device__ double power_of_two(int e) {
 // [TAKE_WARPS] in shared memory. After known_blocks, of_warp[i] is a part of the total, and top[i] is its unit.
 struct total_masses {
     const uint64_t *mass; // [n_blocks], 16-byte aligned
+    int n_blocks;         // at least the blocks with sizes
     uint64_t *of_warp;
     int *top;
 };
@@ -85,7 +86,7 @@ __device__ void known_blocks_of(Space *s, known_rows *r, double kappa, const tot
     int top = REF_EMPTY, mass_top = REF_EMPTY;
     uint64_t x[EACH], y[EACH], own = 0, own_mass = 0, before = 0, total = 0, total_mass = 0;
     load_own<EACH>(s->sizes.mass, n_blocks, first, x);
-    if (HAS_MASSES) load_own<EACH>(masses.mass, n_blocks, first, y);
+    if (HAS_MASSES) load_own<EACH>(masses.mass, masses.n_blocks, first, y);
 #pragma unroll
     for (int j = 0; j < EACH; j++) {
         top = max(top, ref_of(x[j]));
@@ -155,7 +156,7 @@ __device__ void known_blocks_of(Space *s, known_rows *r, double kappa, const tot
 template <bool HAS_MASSES, typename Space>
 __device__ void known_blocks(Space *s, known_rows *r, double kappa, const total_masses &masses, const int *other_top,
                              int thread) {
-    switch (blocks_each(s->sizes.n_blocks)) {
+    switch (blocks_each(HAS_MASSES ? masses.n_blocks : s->sizes.n_blocks)) {
     case 2:
         known_blocks_of<2, HAS_MASSES>(s, r, kappa, masses, other_top, thread);
         break;
