@@ -29,15 +29,21 @@
 
 namespace {
 
-enum { LISTS_MAX = 8 }; // of a head's draws
+enum {
+    LISTS_MAX = 8,  // of a head's draws
+    LATE_PARTS = 4, // thread blocks that share a late head
+};
 enum is_mode { EVEN, CARRIED, BY_LAYER };
 
 struct is_params {
     score_params score;
-    draw_params draw; // parts: thread blocks that share a head
-    int page_tiles;   // tiles of a quantised page
-    int n_lists;      // list i has every n_lists-th group of TAKE_THREADS drawn rows
-    float *newest;    // quantised_params.newest
+    draw_params draw; // parts: thread blocks that share a head from `late` on
+    // Query heads below `late` have one thread block. In a batch the draws of early heads overlap the scores of later ones, but
+    // the last heads' draws add to the time, and the head with the most rows decides. A multiple of the group.
+    int late;
+    int page_tiles; // tiles of a quantised page
+    int n_lists;    // list i has every n_lists-th group of TAKE_THREADS drawn rows
+    float *newest;  // quantised_params.newest
     carried_params carried = {};
 };
 
@@ -45,6 +51,7 @@ struct is_params {
 struct query_head {
     sl_row row;
     int seq_head, index; // index: number among all query heads
+    int parts;           // thread blocks that share the head
     int n_kv, n_built;   // rows; rows of built pages
     sl_rng_id id;
 };
@@ -347,9 +354,9 @@ __device__ counts sum_parts(const is_params &p, block_shared *s, layer_shared *l
 }
 
 // Shares n_turns turns of TAKE_THREADS rows out.
-__device__ sharing share_turns(const is_params &p, int n_turns) {
+__device__ sharing share_turns(const is_params &p, const query_head &h, int n_turns) {
     int lists = max(min(n_turns, p.n_lists), 1);
-    return {.parts = min(p.draw.parts, lists), .lists = lists};
+    return {.parts = min(h.parts, lists), .lists = lists};
 }
 
 // Sums every row with quantised keys once.
@@ -402,7 +409,7 @@ __device__ __noinline__ counts draw_rarely(const is_params &p, block_shared *s, 
         return part == 0 ? sum_parts<DIM, STATED>(p, s, l, split, thread, all) : counts{};
     }
     if (STATED && l->kappa > 0) {
-        *of = share_turns(p, ceil_div(s->at.n_built, (int)TAKE_THREADS));
+        *of = share_turns(p, s->at, ceil_div(s->at.n_built, (int)TAKE_THREADS));
         counts n = sum_every_row<DIM>(p, s, l, *of, part, thread, all);
         sl_threshold_step planned = step_of_known(s->take.sizes, &l->rows, split, 0); // of the draws that the head spares
         if (thread == 0) l->step.spared_k = planned.k, l->step.spared_B = planned.B, l->step.kappa = planned.kappa;
@@ -418,7 +425,7 @@ __device__ __noinline__ counts draw_rarely(const is_params &p, block_shared *s, 
         if (l->kappa > 0) l->step = at_ceiling(l->step);
     }
     int n_turns = turns_of(&s->take);
-    *of = share_turns(p, n_turns);
+    *of = share_turns(p, s->at, n_turns);
     if (part >= of->parts) return {};
     return sum_lists<DIM>(p, s, *of, part, n_turns, thread, all,
                           [&](int turn) { return row_of_turn(&s->take, false, s->at.id, 0, turn, thread); });
@@ -447,7 +454,7 @@ __device__ counts draw_of_layer(const is_params &p, block_shared *s, layer_share
     }
     known_part whole = whole_head(split);
     int n_turns = turns_of_part(whole);
-    *of = share_turns(p, n_turns);
+    *of = share_turns(p, s->at, n_turns);
     counts n = {};
     uint32_t step = STATED ? pair_step(p, split) : 0;
     if (part < of->parts)
@@ -547,11 +554,14 @@ __global__ void __maxnreg__(REGISTERS) is_draw_kernel(const __grid_constant__ is
     layer_shared *l = (layer_shared *)(memory + SHARED_BYTES);
     int thread = threadIdx.x, part = blockIdx.x, index = blockIdx.y, seq_head = index / p.score.group;
     int head = seq_head % p.score.n_kv_heads * p.score.group + index % p.score.group;
+    int parts = index < p.late ? 1 : p.draw.parts;
+    if (part >= parts) return;
     sl_start_next();
     const sl_row row = p.score.rows[seq_head / p.score.n_kv_heads];
     query_head at = {.row = row,
                      .seq_head = seq_head,
                      .index = index,
+                     .parts = parts,
                      .n_kv = row.position + 1,
                      .n_built = row.position / SL_PAGE * SL_PAGE,
                      .id = rng_of(p.draw, row, head)};
@@ -582,7 +592,7 @@ __global__ void __maxnreg__(REGISTERS) is_draw_kernel(const __grid_constant__ is
     bool exact = is_beyond(top);
     mass_sum all = sum_newest(newest);
     counts n = {};
-    sharing of = {.parts = p.draw.parts, .lists = p.n_lists};
+    sharing of = {.parts = parts, .lists = p.n_lists};
     if (HAS_LAYER && !exact && s->at.n_built > 0)
         n = draw_of_layer<DIM, MODE == BY_LAYER>(p, s, l, part, thread, &of, &all);
     else if (HAS_LAYER)
@@ -602,7 +612,7 @@ __global__ void __maxnreg__(REGISTERS) is_draw_kernel(const __grid_constant__ is
     }
     if (MODE == BY_LAYER && writes)
         measure<DIM>(p, s, l, seq_head / p.score.n_kv_heads, head, all, !exact && s->at.n_built > 0, of.parts == 1, thread);
-    if (thread == 0 && before == p.draw.parts * p.score.group - 1) { // the last part of the seq_head
+    if (thread == 0 && before == parts * p.score.group - 1) { // the last part of the seq_head
         p.draw.released[seq_head] = p.score.done[seq_head] = 0;
         if (is_last_seq_head) *p.score.next_item = 0;
     }
@@ -666,11 +676,17 @@ template <int DIM, int BITS> void launch(const sl_attn_cuda_decode_args *a) {
     int n_lists = lists_of(a->spec), mode = mode_of(a->spec);
     is_params p = {.score = score_params_of<DIM>(a),
                    .draw = draw_params_of(a, (int)sl_attn_get(a->spec, "S")),
+                   .late = 0,
                    .page_tiles = tile<DIM, BITS>::TILES,
                    .n_lists = n_lists,
                    .newest = NULL};
     SL_CHECK(a->max_kv <= DRAW_ROWS_MAX);
-    p.draw.parts = parts_of(a->n_seqs * a->geom->n_heads, n_lists);
+    int n_heads = a->n_seqs * a->geom->n_heads;
+    p.draw.parts = parts_of(n_heads, n_lists);
+    if (mode != EVEN && p.draw.parts == 1) {
+        p.draw.parts = n_lists < LATE_PARTS ? n_lists : (int)LATE_PARTS;
+        p.late = ceil_div(n_heads - sl_multiprocessors() / p.draw.parts, p.score.group) * p.score.group;
+    }
     if (mode != EVEN) p.carried = carried_params_of(a, a->state_at);
     lay_out(a->geom, a->spec, a->n_seqs, a->max_kv, a->ws, &p);
     if (mode == BY_LAYER) {

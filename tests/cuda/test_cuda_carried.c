@@ -93,6 +93,13 @@ static void importance(void) {
     check(8, 2, 128, FIXTURE_SEQS, fixture_ragged, 3, "santa-is:S=32:budget=carried");
 }
 
+// More heads than multiprocessors: the heads of the last sequences have several thread blocks, the others one.
+static void late_heads(void) {
+    static const int n[] = {700, 1500, 300, 600, 2300};
+    check(32, 8, 64, 5, n, 1, "santa-is:S=300:budget=carried");
+    check(32, 8, 64, 5, n, 1, "santa-is:proposal=int8:epsilon=0.03");
+}
+
 // Sizes of a stated error from quantised keys. With few rows, heads take every row. The steps before the newest one have a
 // built page: the GPU's plan of a search can differ from the CPU's by a draw.
 static void importance_stated(void) {
@@ -352,6 +359,7 @@ static const test_case cases[] = {
     GPU_CASE("shapes", shapes_of_model),
     GPU_CASE("samples", samples),
     GPU_CASE("santa-is", importance),
+    GPU_CASE("santa-is-late-heads", late_heads),
     GPU_CASE("santa-is-stated", importance_stated),
     GPU_CASE("thresholds-follow-the-rule", thresholds_follow_the_rule),
     GPU_CASE("rows-approach-the-budget", rows_approach_the_budget),
