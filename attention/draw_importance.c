@@ -56,7 +56,8 @@ static void prepare(sl_head *x) {
     if (n_proposed(x) == 0) return;
     sl_masses_truncate(&x->sizes, n_proposed(x)); // the newest page can have nearly all the mass
     if (!is_certified(x)) sl_masses_mix(&x->sizes, alpha);
-    x->unit = sl_masses_share(&x->sizes, 1, is_certified(x) ? &x->masses : &x->sizes);
+    const sl_masses *of = is_certified(x) ? &x->masses : &x->sizes;
+    x->unit = sl_masses_share(&x->sizes, 1, of), x->units = sl_masses_units(&x->sizes, of);
 }
 
 // ---- the draw ----

@@ -138,7 +138,7 @@ typedef struct sl_head {
     sl_masses masses, sizes; // sizes: only if sl_draw.size_power is not 0
     int S;                   // budget
     int needs_exact;         // sl_masses_out_of_range(&masses): every row is attended to exactly
-    double unit;             // of sizes, in the unit of kappa (carried.c)
+    double unit, units;      // of sizes: a unit of size in the unit of kappa, and its inverse (carried.c)
     double kappa;            // the layer's threshold; 0: the head searches for its own
     sl_threshold_step step;  // of this head
     sl_rng_id id;

@@ -104,11 +104,12 @@ __device__ void sum_steps(const carried_params &c, const sl_row &row, int positi
 
 // The step of a head that draws at kappa. most: rows of a head.
 __device__ sl_threshold_step step_of_known(const size_view &z, const known_rows *r, const known_split &x, double most) {
-    double kappa = (double)r->kappa * r->unit, light = (double)x.light * r->unit;
-    return {.total = (double)z.total * r->unit,
-            .rows = fmin(x.n_heavy + x.k, most),
+    double unit = unit_of(r), kappa = (double)r->kappa * unit, light = (double)x.light * unit;
+    double k = (double)x.light / (double)r->kappa;
+    return {.total = (double)z.total * unit,
+            .rows = fmin(x.n_heavy + k, most),
             .light = light,
-            .k = x.k,
+            .k = k,
             .kappa = kappa,
             .B = kappa * light,
             .spared_k = 0,

@@ -291,7 +291,7 @@ template <int DIM> __device__ float certify(const pps_params &p, block_shared *s
 template <int DIM>
 __device__ float search(const pps_params &p, block_shared *s, layer_shared *l, int S, uint32_t index, outcome *o, int thread) {
     take_all_solve(&s->take, S, NULL, thread);
-    if (thread == STEP_THREAD) l->step = step_of_search(s->take.sizes, l->rows.unit, s->take.drawn);
+    if (thread == STEP_THREAD) l->step = step_of_search(s->take.sizes, unit_of(&l->rows), s->take.drawn);
     return sum_draws<DIM>(p, s, index, o, thread);
 }
 
@@ -300,7 +300,7 @@ __device__ float search(const pps_params &p, block_shared *s, layer_shared *l, i
 template <int DIM>
 __device__ float search_error(const pps_params &p, block_shared *s, layer_shared *l, outcome *o, int thread) {
     float out = search<DIM>(p, s, l, SL_PILOT, 0, o, thread), norm = norm_of(s->square, out, thread);
-    int S = plan(&s->take, p.bound[0], 0.95 * p.share * norm / l->rows.unit, thread);
+    int S = plan(&s->take, p.bound[0], 0.95 * p.share * norm / unit_of(&l->rows), thread);
     if (S == 0) return sum_all<DIM>(p, s, o, thread);
     out = search<DIM>(p, s, l, S, sl_try_index(1, 0), o, thread);
     const take_all &r = s->take.drawn;
@@ -338,7 +338,7 @@ __device__ float draw_known(const pps_params &p, block_shared *s, layer_shared *
                             int thread) {
     enum { AHEAD = 12 }; // a head with S = 128 draws takes 17 to 20 rows in each warp
     row_sum sum = {};
-    uint32_t step = STATED && p.carried.stated.bound == SL_STATED_CHI2 ? pair_step_of((int)split.k + 1) : 0;
+    uint32_t step = STATED && p.carried.stated.bound == SL_STATED_CHI2 ? pair_step_of((int)split.k + 2) : 0;
     int n_light = 0;
     auto add = [&](const drawn_row &x, uint32_t m) {
         o->n_samples += __popc(__ballot_sync(~0u, x.row >= 0));
@@ -385,7 +385,7 @@ __device__ __noinline__ rare_result draw_rarely(const pps_params &p, block_share
         x.out = l->kappa > 0 ? sum_all<DIM>(p, s, &x.o, thread) : search_error<DIM>(p, s, l, &x.o, thread);
         if (thread == STEP_THREAD && x.o.dense) {
             const sl_threshold_step planned = l->step; // of the draws that the head does not make, if the layer has a kappa
-            l->step = step_of_search(s->take.sizes, l->rows.unit, {.n_heavy = s->at.n, .k = 0, .light = 0});
+            l->step = step_of_search(s->take.sizes, unit_of(&l->rows), {.n_heavy = s->at.n, .k = 0, .light = 0});
             if (l->kappa > 0) l->step.spared_k = planned.k, l->step.spared_B = planned.B, l->step.kappa = planned.kappa;
         }
     }
@@ -401,7 +401,7 @@ __device__ float draw_of_layer(const pps_params &p, block_shared *s, layer_share
         list_heavy(&s->take, &l->rows, 0, listed_blocks(&l->rows), thread);
         __syncthreads();
         split = split_known(&s->take, &l->rows);
-        fits = split.n_heavy + split.k <= most_rows<STATED>(p, s);
+        fits = fits_in(split, l->rows.kappa, most_rows<STATED>(p, s));
     }
     if (!STATED) wait_if_late(p, blockIdx.x);
     if (fits && split.is_listed) return draw_known<DIM, STATED, true>(p, s, l, split, o, thread);

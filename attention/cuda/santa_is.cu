@@ -328,7 +328,7 @@ template <bool STATED> __device__ double most_rows(const is_params &p, const blo
 
 // Every how many light draws of a head at kappa one is compared; 0: none.
 __device__ uint32_t pair_step(const is_params &p, const known_split &split) {
-    return p.carried.stated.bound == SL_STATED_CHI2 ? pair_step_of((int)split.k + 1) : 0;
+    return p.carried.stated.bound == SL_STATED_CHI2 ? pair_step_of((int)split.k + 2) : 0;
 }
 
 // Keeps the row of point m for pairs_of.
@@ -364,7 +364,7 @@ template <int DIM>
 __device__ counts sum_every_row(const is_params &p, block_shared *s, layer_shared *l, const sharing &of, int part, int thread,
                                 mass_sum *all) {
     if (thread == 0) {
-        l->step = step_of_search(s->take.sizes, l->rows.unit, {.n_heavy = s->at.n_built, .k = 0, .light = 0});
+        l->step = step_of_search(s->take.sizes, unit_of(&l->rows), {.n_heavy = s->at.n_built, .k = 0, .light = 0});
         l->took_all = true;
     }
     if (part >= of.parts) return {};
@@ -378,7 +378,7 @@ __device__ counts sum_every_row(const is_params &p, block_shared *s, layer_share
 template <int DIM>
 __device__ counts sum_try(const is_params &p, block_shared *s, layer_shared *l, int S, int number, int thread, mass_sum *all) {
     take_all_solve(&s->take, S, NULL, thread);
-    if (thread == 0) l->step = step_of_search(s->take.sizes, l->rows.unit, s->take.drawn);
+    if (thread == 0) l->step = step_of_search(s->take.sizes, unit_of(&l->rows), s->take.drawn);
     return sum_lists<DIM>(p, s, {.parts = 1, .lists = 1}, 0, turns_of(&s->take), thread, all, [&](int turn) {
         return row_of_turn(&s->take, false, s->at.id, sl_try_index(number, 0), turn, thread);
     });
@@ -392,7 +392,7 @@ __device__ counts search_error(const is_params &p, block_shared *s, layer_shared
     sum_try<DIM>(p, s, l, SL_PILOT, 0, thread, &pilot);
     float norm = norm_of(l->square, thread < DIM ? pilot.x / pilot.total : 0, thread);
     draw_bound bound = {false, p.carried.stated.z, p.carried.stated.log_term};
-    int S = plan(&s->take, bound, 0.95 * p.carried.share * norm / l->rows.unit, thread);
+    int S = plan(&s->take, bound, 0.95 * p.carried.share * norm / unit_of(&l->rows), thread);
     if (S == 0) return sum_every_row<DIM>(p, s, l, {.parts = 1, .lists = 1}, 0, thread, all);
     if (thread == 0) l->searched = true;
     return sum_try<DIM>(p, s, l, S, 1, thread, all);
@@ -421,7 +421,7 @@ __device__ __noinline__ counts draw_rarely(const is_params &p, block_shared *s, 
     }
     take_all_solve(&s->take, l->kappa > 0 ? p.carried.most : p.draw.S, &s->other_top, thread);
     if (thread == 0) {
-        l->step = step_of_search(s->take.sizes, l->rows.unit, s->take.drawn);
+        l->step = step_of_search(s->take.sizes, unit_of(&l->rows), s->take.drawn);
         if (l->kappa > 0) l->step = at_ceiling(l->step);
     }
     int n_turns = turns_of(&s->take);
@@ -442,7 +442,7 @@ __device__ counts draw_of_layer(const is_params &p, block_shared *s, layer_share
         list_heavy(&s->take, &l->rows, 0, listed_blocks(&l->rows), thread);
         __syncthreads();
         split = split_known(&s->take, &l->rows);
-        fits = split.n_heavy + split.k <= most_rows<STATED>(p, s);
+        fits = fits_in(split, l->rows.kappa, most_rows<STATED>(p, s));
     }
     if (STATED && thread == 0) l->split = split;
     if (!fits || !split.is_listed) {
@@ -476,9 +476,9 @@ __device__ counts draw_of_layer(const is_params &p, block_shared *s, layer_share
 __device__ int find_pairs(const is_params &p, block_shared *s, layer_shared *l, bool has_rows, int thread) {
     const take_all &r = s->take.drawn;
     bool known = !l->searched;
-    uint32_t last = (uint32_t)l->split.k;
+    uint32_t last = known ? (uint32_t)l->step.k : 0;
     int n_light = l->searched ? r.k : (int)last + (point_of(&s->take, &l->rows, false, s->at.id, last) < l->split.light);
-    uint32_t step = pair_step_of(known ? (int)last + 1 : r.k), m = thread * step;
+    uint32_t step = known ? pair_step(p, l->split) : pair_step_of(r.k), m = thread * step;
     if (l->took_all) n_light = 0;
     if (thread == 0) l->pairs.n_light = n_light;
     if (thread < MOST_PAIRED && m < (uint32_t)n_light && !(known && has_rows)) {

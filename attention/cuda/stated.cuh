@@ -86,7 +86,7 @@ struct pair_space {
     float inverse_square[MOST_PAIRED], sum[TAKE_WARPS]; // 1 / |v - centre|^2 of the compared rows; 0: the norm is 0
 };
 
-// Every how many light draws one is compared.
+// Every how many light draws one is compared. n_light: at least their number.
 __device__ uint32_t pair_step_of(int n_light) {
     return ceil_div(n_light, (int)MOST_PAIRED);
 }
