@@ -67,6 +67,13 @@ template <int EACH> __device__ void load_own(const uint64_t *mass, int n_blocks,
     load_masses<EACH>(view, first, x);
 }
 
+// Loads EACH blocks, in whole cache lines over the warp. Each block has one thread.
+template <int EACH> __device__ void load_any(const uint64_t *mass, int n_blocks, int thread, uint64_t x[EACH]) {
+    const head_view view = {.mass = mass, .n_blocks = n_blocks};
+#pragma unroll
+    for (int i = 0; i < EACH; i += 2) load_masses<2>(view, 2 * thread + i * TAKE_THREADS, x + i);
+}
+
 // kappa as an integer of at least 1, in units of size (carried.c, draw_carried). kappa 0: no row is heavy.
 __device__ uint64_t kappa_in_units(double kappa, uint64_t total, int exponent) {
     double units = kappa * ((double)total * power_of_two(exponent));
@@ -91,8 +98,15 @@ __device__ void known_blocks_of(Space *s, known_rows *r, double kappa, const tot
     int lane = thread % 32, warp = thread / 32, first = thread * EACH, n_blocks = s->sizes.n_blocks, n = s->sizes.n;
     int top = REF_EMPTY, mass_top = REF_EMPTY;
     uint64_t x[EACH], y[EACH], own = 0, own_mass = 0, before = 0, total = 0, total_mass = 0;
-    load_own<EACH>(s->sizes.mass, n_blocks, first, x);
-    if (HAS_MASSES) load_own<EACH>(masses.mass, masses.n_blocks, first, y);
+    if (HAS_MASSES) load_any<EACH>(masses.mass, masses.n_blocks, thread, y);
+    if (EACH > 4) { // in whole cache lines; a thread's own 16 block masses are a line
+        take_all_begin(s, thread);
+        asm volatile("cp.async.wait_all;" ::: "memory");
+        __syncthreads();
+        own_masses<EACH>(s, thread, x);
+    } else {
+        load_own<EACH>(s->sizes.mass, n_blocks, first, x);
+    }
 #pragma unroll
     for (int j = 0; j < EACH; j++) {
         top = max(top, ref_of(x[j]));
@@ -103,7 +117,7 @@ __device__ void known_blocks_of(Space *s, known_rows *r, double kappa, const tot
     if (lane == 0) s->ints[warp] = top;
     if (lane == 0 && HAS_MASSES) masses.top[warp] = mass_top;
 #pragma unroll
-    for (int j = 0; j < EACH; j += 2)
+    for (int j = 0; EACH <= 4 && j < EACH; j += 2)
         if (first + j < n_blocks) *(ulonglong2 *)(s->mass + place_of(first) + j) = make_ulonglong2(x[j], x[j + 1]);
     __syncthreads();
 #pragma unroll
