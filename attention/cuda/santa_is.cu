@@ -78,8 +78,8 @@ struct layer_shared {
     int top[TAKE_WARPS];
     float m; // size_of_mean
     known_split split;
-    bool searched, took_all; // the draws of a search; every row. Neither: draws at kappa, as `split` says
-    bool is_unbounded;       // a page's bound is too large
+    bool searched, took_all;       // the draws of a search; every row. Neither: draws at kappa, as `split` says
+    bool is_unbounded[TAKE_WARPS]; // a page's bound is too large, among the pages that a warp tests
     float square[TAKE_WARPS];
     pair_space pairs;
 };
@@ -411,8 +411,10 @@ __device__ __noinline__ counts draw_rarely(const is_params &p, block_shared *s, 
     if (STATED && l->kappa > 0) {
         *of = share_turns(p, s->at, ceil_div(s->at.n_built, (int)TAKE_THREADS));
         counts n = sum_every_row<DIM>(p, s, l, *of, part, thread, all);
-        sl_threshold_step planned = step_of_known(s->take.sizes, &l->rows, split, 0); // of the draws that the head spares
-        if (thread == 0) l->step.spared_k = planned.k, l->step.spared_B = planned.B, l->step.kappa = planned.kappa;
+        if (thread == 0) { // of the draws that the head does not make
+            sl_threshold_step planned = step_of_known(s->take.sizes, &l->rows, split, 0);
+            l->step.spared_k = planned.k, l->step.spared_B = planned.B, l->step.kappa = planned.kappa;
+        }
         return n;
     }
     if (STATED) {
@@ -497,12 +499,14 @@ __device__ void measure(const is_params &p, block_shared *s, layer_shared *l, in
     float out = thread < DIM ? all.x / all.total : 0;
     int n = 0;
     double pairs = 0;
-    bool compares = draws && p.carried.stated.bound == SL_STATED_CHI2;
+    bool compares = draws && p.carried.stated.bound == SL_STATED_CHI2, unbounded = false;
     __syncthreads(); // the columns may be written again
     if (thread < DIM) s->columns[0][thread] = out;
     if (compares) n = find_pairs(p, s, l, has_rows, thread);
     for (int b = thread; draws && b < s->take.sizes.n_blocks; b += TAKE_THREADS)
-        if (mass_of(&s->take, b) >> SIZE_UNBOUNDED_AT & 1) l->is_unbounded = true;
+        unbounded |= mass_of(&s->take, b) >> SIZE_UNBOUNDED_AT & 1;
+    unbounded = __any_sync(~0u, unbounded);
+    if (thread % 32 == 0) l->is_unbounded[thread / 32] = unbounded;
     float norm = norm_of(l->square, out, thread); // has two barriers
     if (compares) pairs = pairs_of<DIM, true>(p.draw.v, &s->take.lists, &l->pairs, s->columns[0], l->pairs.n_light, n, thread);
     if (thread / 32 != PLAN_WARP) return;
@@ -512,11 +516,11 @@ __device__ void measure(const is_params &p, block_shared *s, layer_shared *l, in
         for (int i = 0; i < TAKE_WARPS; i++) x.squares += l->square[i];
         if (draws) {
             double masses = 0;
-            for (int i = 0; i < TAKE_WARPS; i++) masses += (double)l->mass[i];
+            for (int i = 0; i < TAKE_WARPS; i++) masses += (double)l->mass[i], unbounded |= l->is_unbounded[i];
             double ratio = masses / all.total * exp2((double)(l->top[0] - 38) - all.top); // Z~ / Z^
             double widen = ratio * fmax(1.0, (double)(norm / l->m));
             x.B *= widen * widen, x.kappa *= widen;
-            if (x.light > 0 && l->is_unbounded) x.B = INFINITY;
+            if (x.light > 0 && unbounded) x.B = INFINITY;
             x.trace_squares = trace_of(x.kappa, pairs);
         }
         l->step = x;
@@ -526,7 +530,7 @@ __device__ void measure(const is_params &p, block_shared *s, layer_shared *l, in
 
 // Sets what `measure` needs besides the draws, while keys are still scored.
 __device__ void prepare_measure(const is_params &p, layer_shared *l, int seq_head, bool draws, int thread) {
-    if (thread == 0) l->searched = l->took_all = l->is_unbounded = false;
+    if (thread == 0) l->searched = l->took_all = false;
     if (thread / 32 != PLAN_WARP || !draws) return;
     double square = square_of_head(p.score, seq_head, blockIdx.y % p.score.group);
     float m = size_of_mean(p.score, seq_head, square, thread % 32);
