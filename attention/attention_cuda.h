@@ -63,8 +63,8 @@ typedef struct sl_attn_cuda_prefill_args {
 
 // The first SL_CUDA_COUNTERS ints of decode's workspace are counters. attention/cuda/workspace.cuh states their layout. Each
 // array after them begins at a multiple of SL_CUDA_ALIGNMENT bytes. Stored masses come first: block masses [n_seqs *
-// n_kv_heads][group][max_blocks], then row masses [n_seqs * n_kv_heads][max_blocks][group][32], then (santa-pps) block masses
-// of sizes.
+// n_kv_heads][group][max_blocks], then row masses [n_seqs * n_kv_heads][max_blocks][group][32], then (santa-pps, and santa-is
+// with a stated error) block masses of sizes. This santa-is stores the sizes of built pages in place of their row masses.
 //
 // A layer that carries a threshold (threshold.h) has two places at the end of its state. The place of a step is its position %
 // 2. A place is an sl_threshold, which holds for this step, and [n_heads] sl_threshold_step.
