@@ -59,6 +59,8 @@ typedef struct sl_attn_cuda_prefill_args {
     const int32_t *pages; // of the sequence
     void *ws;             // ops->workspace() bytes; NULL: dense prefill needs none
     cudaStream_t stream;
+    const struct sl_prefill_mask *mask; // as in sl_attn_prefill_args, with bits in device memory; NULL: all key blocks
+    unsigned long long *visited;        // [n_heads] key blocks that a call with a mask visits, added to; NULL: not wanted
 } sl_attn_cuda_prefill_args;
 
 // The first SL_CUDA_COUNTERS ints of decode's workspace are counters. attention/cuda/workspace.cuh states their layout. Each
