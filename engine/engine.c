@@ -305,13 +305,20 @@ int sl_engine_set_prefill(sl_engine *e, const sl_attn_plan *plan, int segment, s
     return rc;
 }
 
+// Fills a cache; the engine does not change for the caller.
+static void collect_prefill(const sl_engine *e) {
+    if (e->attention->collect_prefill) e->attention->collect_prefill((sl_engine *)e);
+}
+
 sl_prefill_report sl_engine_prefill_report(const sl_engine *e, int layer, int head) {
+    collect_prefill(e);
     size_t i = (size_t)layer * e->geom.n_heads + head;
     return (sl_prefill_report){e->prefill_counts[i].visited, e->prefill_counts[i].causal, e->mask_reports[i].kept};
 }
 
 sl_prefill_report sl_engine_prefill_total(const sl_engine *e) {
     sl_prefill_report all = {.kept = SL_MASK_NOT_SAMPLED};
+    collect_prefill(e);
     for (int i = 0; i < e->geom.n_layers * e->geom.n_heads; i++) {
         int32_t kept = e->mask_reports[i].kept;
         all.visited += e->prefill_counts[i].visited, all.causal += e->prefill_counts[i].causal;
@@ -376,6 +383,7 @@ static void free_step(sl_engine *e) {
         be->release(be, e->last_logits, logits);
         be->release(be, e->step_ws, e->step_ws_size);
         be->release(be, e->step_stats, e->step_stats_size);
+        be->release(be, e->prefill_memory, e->prefill_memory_size);
     }
     free(e->ranges);
     free(e->queries);
@@ -475,6 +483,7 @@ const sl_attn_stats *sl_engine_attn_stats(const sl_engine *e) {
 void sl_engine_reset_stats(sl_engine *e) {
     if (e->attention->collect) e->attention->collect(e);
     e->stats = (sl_attn_stats){0};
+    collect_prefill(e);
     reset_prefill(e);
 }
 

@@ -66,8 +66,8 @@ template <int D, bool masked> struct tiles {
 typedef struct prefill_params {
     const int32_t *pages;
     int n_tokens, first, n_heads, n_kv_heads;
-    int section_heads; // heads that are computed together (work)
-    float scale;       // sl_score_scale
+    int section_heads;   // heads that are computed together (work)
+    float scale;         // sl_score_scale
     query_blocks blocks; // with a mask; dense attention does not read it
     bf16 *out;           // with a mask; dense attention writes with TMA only
 } prefill_params;
@@ -267,8 +267,9 @@ template <bool masked> struct key_tiles { // all of them
 template <> struct key_tiles<true> { // the set bits of a row of the mask
     int block, page, next, ahead;    // key block and page of the current tile, page and key block of the next tile
     const uint64_t *row;
-    uint64_t word, mine; // bits of the current word that are not visited; words of all lanes, which become current in this order
-    int at, n_loaded;    // key block of the current word's first bit; words of the row that lanes have loaded
+    uint64_t word,
+        mine;         // bits of the current word that are not visited; words of all lanes, which become current in this order
+    int at, n_loaded; // key block of the current word's first bit; words of the row that lanes have loaded
     __device__ __forceinline__ int key(int) const { return block * KEYS; }
     // Finds the next set bit. There must be one.
     __device__ __forceinline__ void find(const prefill_params &p, int lane) {
@@ -323,7 +324,8 @@ static __device__ __forceinline__ void load(const prefill_params &p, uint32_t sh
         key_tiles<masked> keys;
         keys.begin(p, w, lane);
         for (int j = 0; j <= w.n_keys; j++) {
-            int key_v = keys.key(j - 1), row_v = (keys.page * p.n_kv_heads + kv_head) * SL_PAGE + key_v % SL_PAGE; // V tile j - 1
+            int key_v = keys.key(j - 1),
+                row_v = (keys.page * p.n_kv_heads + kv_head) * SL_PAGE + key_v % SL_PAGE; // V tile j - 1
             if (j < w.n_keys) {
                 keys.step(p, w, j, lane);
                 int stage = (n_done + j) % N_STAGES;
@@ -518,7 +520,7 @@ static __device__ __forceinline__ void compute(const prefill_params &p, uint32_t
     for (int n = 0; more; n++) {
         uint32_t q = shared + n % 2 * T::q_bytes + wg * T::wg_bytes;
         int position = w.place(p, w.token0 + wg * WG_ROWS); // of the warpgroup's first token
-        int last = position + row - lane % 4 * 2;         // last visible column, relative to the lane's first column of tile 0
+        int last = position + row - lane % 4 * 2; // last visible column, relative to the lane's first column of tile 0
         int n_whole = min((position + 1) / KEYS, w.n_keys); // key tiles in which all tokens of the warpgroup see all rows
         float s[64];
         int stage = c.n_done % N_STAGES;

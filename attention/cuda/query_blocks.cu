@@ -8,9 +8,9 @@ enum { THREADS = 256, WARPS = THREADS / 32 };
 
 typedef struct count_params {
     query_blocks blocks;
-    uint64_t *items;             // [n_query_blocks * n_heads], in order of falling query blocks
-    unsigned long long *visited; // [n_heads]; NULL: not wanted
-    int first, n_query_blocks;   // query blocks [first, first + n_query_blocks)
+    uint64_t *items;                   // [n_query_blocks * n_heads], in order of falling query blocks
+    sl_attn_cuda_prefill_stats *stats; // [n_heads]; NULL: not wanted
+    int first, n_query_blocks;         // query blocks [first, first + n_query_blocks)
     int n_heads, section_heads;
 } count_params;
 
@@ -30,7 +30,7 @@ static __global__ void __launch_bounds__(THREADS) count_blocks_kernel(const coun
     if (lane) return;
     uint64_t later = (p.n_heads - 1) / p.section_heads - head / p.section_heads;
     p.items[i] = later << 48 | (uint64_t)length << 32 | (uint64_t)head << 16 | block;
-    if (p.visited) atomicAdd(p.visited + head, (unsigned long long)length);
+    if (p.stats) atomicAdd(&p.stats[head].visited, (unsigned long long)length);
 }
 
 static int n_query_blocks(int first, int n_tokens) {
@@ -62,7 +62,7 @@ query_blocks sl_cuda_order_query_blocks(const sl_attn_cuda_prefill_args *args, i
     if (m) blocks.bits = m->bits, blocks.first = m->first, blocks.n = m->n, blocks.n_words = m->n_words;
     count_params p = {.blocks = blocks,
                       .items = unsorted,
-                      .visited = args->visited,
+                      .stats = args->stats,
                       .first = args->first / SL_MASK_BLOCK,
                       .n_query_blocks = n_blocks,
                       .n_heads = n_heads,

@@ -26,9 +26,7 @@ typedef struct query_blocks {
     int first, n, n_words;
 } query_blocks;
 
-// Bytes of workspace for order_query_blocks.
-size_t sl_cuda_query_blocks_workspace(const sl_attn_geom *geom, int n_tokens);
-// Sorts the query blocks of a call into args->ws, on args->stream, and adds their lengths to args->visited.
+// Sorts the query blocks of a call into args->ws, on args->stream, and adds their lengths to args->stats.
 query_blocks sl_cuda_order_query_blocks(const sl_attn_cuda_prefill_args *args, int section_heads);
 
 #ifdef __CUDACC__
