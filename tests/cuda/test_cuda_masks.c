@@ -4,6 +4,7 @@
 // Dot products of the segments are exact in fp32 (mask_reference.h). So the bf16 scores are equal on both devices, and the
 // masks must be equal.
 #include "attention/cuda/dense_prefill.cuh"
+#include "tests/cuda/naive.h"
 #include "tests/support/gpu.h"
 #include "tests/support/mask_reference.h"
 #include "tests/test.h"
@@ -28,7 +29,7 @@ enum { N_SHAPES = sizeof shapes / sizeof *shapes, EXTRA = 16 /* elements after t
 // A segment in device memory.
 typedef struct on_gpu {
     segment s;
-    bf16 *q, *k, *v;
+    bf16 *q, *k, *v, *q_on_cpu; // q: [n_tokens][q_stride]
     size_t q_stride;
     int32_t *pages;
     sl_prefill_mask mask; // bits in device memory
@@ -48,7 +49,7 @@ static on_gpu copy_segment(segment s) {
     d.pages = gpu_copy(s.c.seqs[0].pages, (size_t)(s.base + s.n_tokens + SL_PAGE - 1) / SL_PAGE * sizeof *d.pages);
     d.mask.bits = gpu_new(sl_mask_bytes(&s.mask));
     d.stats = gpu_zero(g->n_heads * sizeof *d.stats);
-    free(q);
+    d.q_on_cpu = q;
     return d;
 }
 
@@ -58,6 +59,7 @@ static on_gpu new_on_gpu(const shape *z, uint64_t seed) {
 
 static void drop(on_gpu *d) {
     segment_free(&d->s);
+    free(d->q_on_cpu);
     gpu_free_all();
 }
 
@@ -105,10 +107,10 @@ static void compare_kept(const on_gpu *d, const char *method) {
     sl_attn_cuda_prefill_stats stats[64];
     gpu_read(stats, d->stats, d->mask.n_heads * sizeof *stats);
     for (int head = 0; head < d->mask.n_heads; head++) {
-        int is_sampled = d->s.reports[head].kept != SL_MASK_NOT_SAMPLED;
+        int unkept = (int)stats[head].unkept, kept = unkept ? (1 << SL_SHARE_BITS) + 1 - unkept : SL_MASK_NOT_SAMPLED;
         CHECK_INT(stats[head].visited, 0);
-        if (is_sampled ? (1 << SL_SHARE_BITS) + 1 - (int)stats[head].unkept != d->s.reports[head].kept : stats[head].unkept > 0)
-            FAIL("%s, head %d: unkept %u, expected kept %d", method, head, stats[head].unkept, d->s.reports[head].kept);
+        if (kept != d->s.reports[head].kept)
+            FAIL("%s, head %d: kept %d, expected %d", method, head, kept, d->s.reports[head].kept);
     }
 }
 
@@ -219,22 +221,16 @@ static bf16 *attend(on_gpu *d, prefill_fn kernel, int masked, int step) {
 static const double TOLERANCE = 0x1p-7;
 
 static double row_error(const on_gpu *d, int token, int head, const bf16 *out) {
-    int n = d->s.base + token + 1, dim = d->s.c.geom.head_dim, h = head / (d->s.c.geom.n_heads / d->s.c.geom.n_kv_heads);
-    const uint64_t *bits = sl_mask_row(&d->s.mask, head, (n - 1) / SL_MASK_BLOCK);
-    double *score = malloc(n * sizeof *score), mu[128] = {0}, sum = 0, top = -INFINITY;
+    const sl_attn_geom *g = &d->s.c.geom;
+    const uint64_t *blocks = sl_mask_row(&d->s.mask, head, (d->s.base + token) / SL_MASK_BLOCK);
+    naive_cache cache = {d->s.c.pool.k, d->s.c.pool.v, d->s.c.seqs[0].pages, g->n_heads, g->n_kv_heads, g->head_dim};
+    double mu[128];
     float got[128];
-    naive_scores(&d->s, head, token, score);
-    for (int j = 0; j < n; j++)
-        if (sl_mask_has(bits, j / SL_MASK_BLOCK)) top = fmax(top, score[j]);
-    for (int j = 0; j < n; j++) {
-        if (!sl_mask_has(bits, j / SL_MASK_BLOCK)) continue;
-        double p = exp2(score[j] - top);
-        sum += p;
-        for (int c = 0; c < dim; c++) mu[c] += p * sl_bf16_to_f32(ref_v_row(&d->s.c, 0, h, j)[c]);
+    for (int i = 0; i < g->head_dim; i++) {
+        mu[i] = naive_masked_prefill(cache, d->q_on_cpu, d->q_stride, d->s.base, token, head, blocks, i);
+        got[i] = sl_bf16_to_f32(out[i]);
     }
-    for (int c = 0; c < dim; c++) mu[c] /= sum, got[c] = sl_bf16_to_f32(out[c]);
-    free(score);
-    return ref_relative(got, mu, dim);
+    return ref_relative(got, mu, g->head_dim);
 }
 
 static void masked_attention(void) {
@@ -244,7 +240,7 @@ static void masked_attention(void) {
         random_mask(&d, 0.4, test_seed + 77);
         for (int i = 0; i < 2; i++) {
             bf16 *out = attend(&d, kernels[i], 1, d.s.n_tokens);
-            for (int token = 0; token < d.s.n_tokens; token += token < 3 || token > d.s.n_tokens - 4 ? 1 : 11)
+            for (int token = 0; token < d.s.n_tokens; token += token < 3 || token > d.s.n_tokens - 4 ? 1 : 37)
                 for (int head = 0; head < heads; head++) {
                     double error = row_error(&d, token, head, out + ((size_t)token * heads + head) * dim);
                     if (!(error <= TOLERANCE))
