@@ -103,19 +103,26 @@ static int prepare_prefill(sl_engine *e, const sl_attn_plan *plan, int n_tokens,
     const sl_backend *be = e->backend;
     for (int i = 0; i < plan->n_layers; i++)
         if (plan->layer[i].method != &sl_method_dense && !has_mask(&plan->layer[i]))
-            return sl_fail(err, SL_ERR_UNSUPPORTED, "{attn_prefill} %s: not offered on a GPU (layer %d); use {device} cpu",
-                           plan->layer[i].method->name, i);
+            return sl_fail(err, SL_ERR_UNSUPPORTED, "{attn_prefill} %s: not offered on a GPU, %s (layer %d); use {device} cpu",
+                           plan->layer[i].method->name,
+                           plan->layer[i].method->cpu->skip_distance ? "whose kernels skip no block by its scores"
+                                                                     : "which has no kernel for its mask",
+                           i);
     be->stream(be);               // makes the engine's GPU the current device
     int more = SL_MASK_BLOCK - 1; // a segment may begin and end inside a block
     sl_prefill_mask mask = sl_mask_of(e->geom.n_heads, n_tokens + more, e->n_ctx + more);
-    size_t mask_at = sl_align(prefill_stats_size(e)), ws_at = mask_at + sl_align(sl_mask_bytes(&mask));
-    size_t size = ws_at + prefill_ws_size(e, plan, n_tokens);
+    size_t mask_size = sl_align(sl_mask_bytes(&mask)), ws_size = prefill_ws_size(e, plan, n_tokens);
+    size_t old_mask = e->prefill_ws_at - e->prefill_mask_at, old_ws = e->prefill_memory_size - e->prefill_ws_at;
+    if (mask_size <= old_mask && ws_size <= old_ws) return 0;
+    if (mask_size < old_mask) mask_size = old_mask; // the previous plan stays if a later step fails
+    if (ws_size < old_ws) ws_size = old_ws;
+    size_t mask_at = sl_align(prefill_stats_size(e)), size = mask_at + mask_size + ws_size;
     void *memory = be->alloc(be, size);
     if (!memory) return sl_fail(err, SL_ERR_MEMORY, "{attn_prefill}: %zu MiB for masks on the GPU: out of memory", size >> 20);
     collect_prefill(e);
     be->release(be, e->prefill_memory, e->prefill_memory_size);
     e->prefill_memory = memory, e->prefill_memory_size = size;
-    e->prefill_mask_at = mask_at, e->prefill_ws_at = ws_at;
+    e->prefill_mask_at = mask_at, e->prefill_ws_at = mask_at + mask_size;
     return 0;
 }
 

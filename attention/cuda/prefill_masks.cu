@@ -54,6 +54,14 @@ struct mask_params {
     size_t temporary_size;
 };
 
+// Clears the marks of scores without sums. Grid: [n / 256].
+__global__ void __launch_bounds__(THREADS) clear_kernel(int *bad, int n) {
+    int i = blockIdx.x * THREADS + threadIdx.x;
+    sl_start_next();
+    sl_wait_previous();
+    if (i < n) bad[i] = 0;
+}
+
 // ---- lists ----
 
 __device__ void put_entry(const mask_params &p, int list, int i, uint32_t sum) {
@@ -310,8 +318,8 @@ template <int D> void launch_strided_sums(const mask_params &p, cudaStream_t str
 
 void launch_heads(const sl_attn_cuda_mask_args *a, mask_params &p) {
     row_sums_params &s = p.sums;
-    size_t n_bad = p.how.stride == 1 ? (size_t)s.n_chunks * s.n_heads : (size_t)s.n_heads * s.n_queries;
-    cudaMemsetAsync(s.bad, 0, n_bad * sizeof *s.bad, a->stream);
+    int n_bad = s.n_heads * (p.how.stride == 1 ? s.n_chunks : s.n_queries);
+    sl_launch(clear_kernel, dim3((n_bad + THREADS - 1) / THREADS), dim3(THREADS), 0, a->stream, s.bad, n_bad);
     SL_WITH_HEAD_DIM(a->geom->head_dim, launch_strided_sums, p, a->stream);
     if (p.how.stride == 1 && !p.how.in_tokens)
         sl_launch(list_block_sums_kernel, dim3((p.length + WARPS - 1) / WARPS, p.n_lists), dim3(THREADS), 0, a->stream, p);

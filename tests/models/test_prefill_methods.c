@@ -182,7 +182,7 @@ static void gpu_refused(void) {
     CHECK_OK(sl_attn_parse("oracle", &spec, &err), err);
     CHECK_OK(sl_attn_plan_init(&plan, sl_model_config(r.model)->n_layers, &spec, &err), err);
     CHECK_ERR(sl_engine_set_prefill(r.engine, &plan, 1024, &err), err, SL_ERR_UNSUPPORTED,
-              "attn_prefill oracle: not offered on a GPU (layer 0)");
+              "attn_prefill oracle: not offered on a GPU, which has no kernel for its mask (layer 0)");
     sl_attn_plan_free(&plan);
     model_fixture_close(&r);
 }
