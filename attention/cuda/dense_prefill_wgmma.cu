@@ -1,12 +1,15 @@
-// attention/cuda/dense_prefill_wgmma.cu - dense attention of a prompt's tokens on Hopper. The tensor memory accelerator (TMA)
-// copies tiles, and wgmma multiplies them. dense_prefill.cuh states the formula. The overlaps are those of FlashAttention-3
-// (Shah et al., 2024, section 3).
-// The naive version is in tests/cuda/naive.h: naive_dense_prefill.
+// attention/cuda/dense_prefill_wgmma.cu - attention of a prompt's tokens on Hopper: dense, or with a mask of key blocks. The
+// tensor memory accelerator (TMA) copies tiles, and wgmma multiplies them. dense_prefill.cuh states the formula. The overlaps
+// are those of FlashAttention-3 (Shah et al., 2024, section 3).
+// The naive versions are in tests/cuda/naive.h: naive_dense_prefill, naive_masked_prefill.
+//
+// With a mask a query tile is a query block, at its place in the sequence, and the loading warp walks the set bits of the
+// block's row. Everything else is the same: a tile of keys is a key block.
 //
 // | role     | warps          | registers  | does                                                            |
 // |----------|----------------|------------|-----------------------------------------------------------------|
-// | load     | warp 0 of 4    | 24 or 32   | issues TMA copies of query tiles, K tiles, V tiles              |
-// | compute  | 2 or 3 groups of 4 | 240 or 160 | a warpgroup has 64 tokens of the tile: scores, softmax, values, output |
+// | load     | warp 0 of 4    | 24 to 40   | issues TMA copies of query tiles, K tiles, V tiles              |
+// | compute  | 2 or 3 groups of 4 | 160 to 240 | a warpgroup has 64 tokens of the tile: scores, softmax, values, output |
 //
 // | shared memory, in order | bytes (DIM 128)  | contents                                              |
 // |-------------------------|------------------|-------------------------------------------------------|
@@ -23,6 +26,7 @@
 // sl_cuda_dense_prefill_wgmma_runs returns 0.
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/dense_prefill.cuh"
+#include "attention/cuda/query_blocks.cuh"
 #include "engine/backend/cuda/barrier.cuh"
 #include "engine/backend/cuda/device.cuh"
 
@@ -41,9 +45,10 @@ enum {
 
 // Shared memory of a thread block. A tile of n rows lies as [padded / 64][n][64] elements with TMA's 128-byte swizzle: the
 // 16-byte unit c of row r has the place c ^ (r % 8). Columns from D on are not used.
-template <int D> struct tiles {
+// masked: a tile has the 128 queries of a query block.
+template <int D, bool masked> struct tiles {
     // Number of computing warpgroups: three if scores, masses and output fit in 160 registers a thread.
-    static constexpr int n_wgs = D == 64 ? 3 : 2;
+    static constexpr int n_wgs = D == 64 && !masked ? 3 : 2;
     static constexpr int threads = WG_THREADS * (n_wgs + 1);
     static constexpr int rows = WG_ROWS * n_wgs;
     static constexpr int padded = (D + COLUMNS - 1) / COLUMNS * COLUMNS;
@@ -53,14 +58,18 @@ template <int D> struct tiles {
     static constexpr int k_at = 2 * q_bytes, v_at = k_at + N_STAGES * kv_bytes; // two query tiles come first
     static constexpr int bytes = v_at + N_STAGES * kv_bytes + 1024;             // 1024 bytes more to align to 1024
     // The multiprocessor has 65536 registers. The loading warpgroup releases most of its registers for the other warpgroups.
-    static constexpr int load_registers = n_wgs == 2 ? 24 : 32, compute_registers = n_wgs == 2 ? 240 : 160;
+    // The walk over a mask needs more than 24.
+    static constexpr int load_registers = masked ? 40 : n_wgs == 2 ? 24 : 32;
+    static constexpr int compute_registers = masked ? 232 : n_wgs == 2 ? 240 : 160;
 };
 
 typedef struct prefill_params {
     const int32_t *pages;
     int n_tokens, first, n_heads, n_kv_heads;
-    int section_heads; // heads that are computed together (work)
-    float scale;       // sl_score_scale
+    int section_heads;   // heads that are computed together (work)
+    float scale;         // sl_score_scale
+    query_blocks blocks; // with a mask; dense attention does not read it
+    bf16 *out;           // with a mask; dense attention writes with TMA only
 } prefill_params;
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -191,15 +200,19 @@ typedef struct barriers {
 // in the L2 cache (section_heads). In a section, tiles are in order of falling length. Round by round, each thread block gets
 // one tile, in rising order of thread blocks in even rounds and in falling order in odd rounds. So all thread blocks get about
 // the same number of keys, and thread blocks read the same keys at the same time.
-template <int ROWS> struct work {
-    int token0, head, n_keys; // first token of the tile; key tiles that its last token sees
+static __device__ __forceinline__ int turn_in_round(int n_rounds) {
+    int n_blocks = gridDim.x, block = blockIdx.x;
+    return n_rounds * n_blocks + (n_rounds % 2 ? n_blocks - 1 - block : block);
+}
+
+template <int ROWS, bool masked> struct work { // dense
+    int token0, head, n_keys;                  // first token of the tile; key tiles that its last token sees
     int section = 0,
         n_rounds = 0; // of the next tile: first head of its section; tiles that each thread block already has of this section
     __device__ __forceinline__ bool next(const prefill_params &p) {
-        int n_tiles = (p.n_tokens + ROWS - 1) / ROWS, n_blocks = gridDim.x, block = blockIdx.x;
+        int n_tiles = (p.n_tokens + ROWS - 1) / ROWS;
         for (; section < p.n_heads; section += p.section_heads, n_rounds = 0) {
-            int n_heads = min(p.section_heads, p.n_heads - section);
-            int i = n_rounds * n_blocks + (n_rounds % 2 ? n_blocks - 1 - block : block);
+            int n_heads = min(p.section_heads, p.n_heads - section), i = turn_in_round(n_rounds);
             if (i >= n_tiles * n_heads) continue;
             n_rounds++;
             token0 = (n_tiles - 1 - i / n_heads) * ROWS;
@@ -209,15 +222,90 @@ template <int ROWS> struct work {
         }
         return false;
     }
+    // The position of token `token` of the tile's call. Tile j of the keys has the rows from KEYS * j on.
+    __device__ __forceinline__ int place(const prefill_params &p, int token) const { return p.first + token; }
+};
+
+// The list of query blocks has sections and falling lengths already (order_query_blocks). n_keys: set bits of the block's row.
+template <int ROWS> struct work<ROWS, true> {
+    int token0, head, n_keys; // token0 is negative when the call begins inside the query block
+    int n_rounds = 0;
+    uint64_t ahead; // the next item. It is loaded one tile early
+    __device__ __forceinline__ void fetch(const prefill_params &p) {
+        int i = turn_in_round(n_rounds++);
+        ahead = i < p.blocks.n_items ? p.blocks.items[i] : 0;
+    }
+    __device__ __forceinline__ bool next(const prefill_params &p) {
+        if (n_rounds == 0) fetch(p);
+        if (item_length(ahead) == 0) return false;
+        token0 = item_block(ahead) * ROWS - p.first % ROWS;
+        head = item_head(ahead), n_keys = item_length(ahead);
+        fetch(p);
+        return true;
+    }
+    // The diagonal is the last key tile. So these are places of queries in a sequence that has only the visited blocks.
+    __device__ __forceinline__ int place(const prefill_params &, int token) const {
+        return (n_keys - 1) * KEYS + token - token0;
+    }
+};
+
+// The key tiles of a query tile, in ascending order. step(j) makes tile j the current one, for j = 0, 1, .. key(j) is then the
+// tile's first row in the sequence. The page of a tile is loaded one tile early.
+template <bool masked> struct key_tiles { // all of them
+    int page, next;                       // of the current tile and of the next tile
+    __device__ __forceinline__ int key(int j) const { return j * KEYS; }
+    template <typename W> __device__ __forceinline__ void begin(const prefill_params &p, const W &, int) {
+        page = next = p.pages[0];
+    }
+    template <typename W> __device__ __forceinline__ void step(const prefill_params &p, const W &, int j, int) {
+        if (j % 2) return;
+        page = next;
+        if ((j + 2) * KEYS < p.first + p.n_tokens) next = p.pages[(j + 2) * KEYS / SL_PAGE];
+    }
+};
+
+template <> struct key_tiles<true> { // the set bits of a row of the mask
+    int block, page, next, ahead;    // key block and page of the current tile, page and key block of the next tile
+    const uint64_t *row;
+    uint64_t word,
+        mine;         // bits of the current word that are not visited; words of all lanes, which become current in this order
+    int at, n_loaded; // key block of the current word's first bit; words of the row that lanes have loaded
+    __device__ __forceinline__ int key(int) const { return block * KEYS; }
+    // Finds the next set bit. There must be one.
+    __device__ __forceinline__ void find(const prefill_params &p, int lane) {
+        while (!word) {
+            uint32_t some = __ballot_sync(~0u, mine != 0);
+            if (some) {
+                int from = __ffs(some) - 1;
+                word = __shfl_sync(~0u, mine, from), at = (n_loaded - 32 + from) * 64;
+                if (lane == from) mine = 0;
+            } else {
+                mine = n_loaded + lane < p.blocks.n_words ? row[n_loaded + lane] : 0;
+                n_loaded += 32;
+            }
+        }
+        ahead = at + __ffsll((long long)word) - 1;
+        word &= word - 1;
+        next = p.pages[ahead * KEYS / SL_PAGE];
+    }
+    template <typename W> __device__ __forceinline__ void begin(const prefill_params &p, const W &w, int lane) {
+        row = mask_row(p.blocks, w.head, (p.first + w.token0) / KEYS);
+        word = mine = 0, n_loaded = block = page = 0;
+        find(p, lane);
+    }
+    template <typename W> __device__ __forceinline__ void step(const prefill_params &p, const W &w, int j, int lane) {
+        block = ahead, page = next;
+        if (j + 1 < w.n_keys) find(p, lane);
+    }
 };
 
 // The loading warp: copies queries, then K and V tiles, until the rings are full. V is copied one tile later than K, because it
 // is used later.
-template <int D>
+template <int D, bool masked>
 static __device__ __forceinline__ void load(const prefill_params &p, uint32_t shared, barriers *bars, const CUtensorMap *q_map,
                                             const CUtensorMap *k_map, const CUtensorMap *v_map, int lane) {
-    using T = tiles<D>;
-    work<T::rows> w;
+    using T = tiles<D, masked>;
+    work<T::rows, masked> w;
     int n_done = 0; // key tiles of the query tiles before
     uint32_t tail_parity = 0;
     for (int n = 0; w.next(p); n++) {
@@ -232,15 +320,17 @@ static __device__ __forceinline__ void load(const prefill_params &p, uint32_t sh
                                   w.token0 + g * WG_ROWS, &bars->q.full[n % 2]);
         }
         int kv_head = w.head / (p.n_heads / p.n_kv_heads);
-        int n_kv = p.first + p.n_tokens, page = p.pages[0], next = page;
+        int n_kv = p.first + p.n_tokens;
+        key_tiles<masked> keys;
+        keys.begin(p, w, lane);
         for (int j = 0; j <= w.n_keys; j++) {
-            int row_v = (page * p.n_kv_heads + kv_head) * SL_PAGE + (j - 1) * KEYS % SL_PAGE; // first row of V tile j - 1
-            if (j % 2 == 0) page = next;
-            if (j % 2 == 0 && (j + 2) * KEYS < n_kv) next = p.pages[(j + 2) * KEYS / SL_PAGE]; // one tile ahead
+            int key_v = keys.key(j - 1),
+                row_v = (keys.page * p.n_kv_heads + kv_head) * SL_PAGE + key_v % SL_PAGE; // V tile j - 1
             if (j < w.n_keys) {
+                keys.step(p, w, j, lane);
                 int stage = (n_done + j) % N_STAGES;
                 barrier_wait(&bars->k.empty[stage], (n_done + j) / N_STAGES % 2 ^ 1);
-                int row = (page * p.n_kv_heads + kv_head) * SL_PAGE + j * KEYS % SL_PAGE;
+                int row = (keys.page * p.n_kv_heads + kv_head) * SL_PAGE + keys.key(j) % SL_PAGE;
                 if (lane == 0) {
                     barrier_expect(&bars->k.full[stage], T::kv_bytes);
 #pragma unroll
@@ -252,7 +342,7 @@ static __device__ __forceinline__ void load(const prefill_params &p, uint32_t sh
             int stage = (n_done + j - 1) % N_STAGES;
             uint32_t v = shared + T::v_at + stage * T::kv_bytes;
             barrier_wait(&bars->v.empty[stage], (n_done + j - 1) / N_STAGES % 2 ^ 1);
-            bool tail = j * KEYS > n_kv;
+            bool tail = key_v + KEYS > n_kv;
             uint64_t *landed = tail ? &bars->tail : &bars->v.full[stage];
             if (lane == 0) {
                 barrier_expect(landed, T::kv_bytes);
@@ -262,7 +352,7 @@ static __device__ __forceinline__ void load(const prefill_params &p, uint32_t sh
             if (!tail) continue;
             barrier_wait(landed, tail_parity);
             tail_parity ^= 1;
-            for (int i = (n_kv - (j - 1) * KEYS) * 8 + lane; i < KEYS * 8; i += 32) // 16-byte units of 64 columns
+            for (int i = (n_kv - key_v) * 8 + lane; i < KEYS * 8; i += 32) // 16-byte units of 64 columns
 #pragma unroll
                 for (int c = 0; c < D; c += COLUMNS)
                     asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(v + c * KEYS * 2 + i * 16), "r"(0)
@@ -303,8 +393,8 @@ typedef struct softmax_state {
     float keep[2]; // factor of the last tile for the sums of the tiles before
 } softmax_state;
 
-// Turns scores into masses 2^(scale (s - max)). Columns > last (> last + 8 for the second row) are masked.
-template <bool masked>
+// Turns scores into masses 2^(scale (s - max)). With `hidden`, columns > last (> last + 8 for the second row) get the mass 0.
+template <bool hidden>
 static __device__ __forceinline__ void softmax(float (&s)[64], softmax_state &state, float scale, int last) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -313,7 +403,7 @@ static __device__ __forceinline__ void softmax(float (&s)[64], softmax_state &st
         for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
             for (int e = 2 * r; e < 2 * r + 2; e++) {
-                if (masked && n * 8 + e % 2 > last + 8 * r) s[4 * n + e] = -INFINITY;
+                if (hidden && n * 8 + e % 2 > last + 8 * r) s[4 * n + e] = -INFINITY;
                 top = fmaxf(top, s[4 * n + e]);
             }
         top = sl_quad_max(top);
@@ -346,10 +436,10 @@ template <int D> struct consumer {
 // Adds key tile j. The products for the scores of tile j and for the values of tile j - 1 are issued together. The softmax of
 // tile j runs during the product with the values. While this warpgroup computes its softmax, other warpgroups use the tensor
 // cores.
-template <int D, bool masked>
+template <int D, bool masked, bool hidden>
 static __device__ __forceinline__ void step(consumer<D> &c, uint32_t q, uint32_t shared, barriers *bars, int wg, int lane,
                                             float scale, int last) {
-    using T = tiles<D>;
+    using T = tiles<D, masked>;
     float s[64];
     int k_stage = c.n_done % N_STAGES, v_stage = (c.n_done - 1) % N_STAGES;
     named_sync(BAR_TURN + wg, 2 * WG_THREADS);
@@ -359,7 +449,7 @@ static __device__ __forceinline__ void step(consumer<D> &c, uint32_t q, uint32_t
     named_arrive(BAR_TURN + (wg + 1) % T::n_wgs, 2 * WG_THREADS);
     wgmma_wait<1>(s);
     if (lane == 0) barrier_arrive(&bars->k.empty[k_stage]);
-    softmax<masked>(s, c.state, scale, last);
+    softmax<hidden>(s, c.state, scale, last);
     // Test the barrier here and not at the use of V: the assembler moves no arithmetic across the loop of a wait. So all of the
     // softmax runs during the product with V.
     pin(s);
@@ -373,12 +463,31 @@ static __device__ __forceinline__ void step(consumer<D> &c, uint32_t q, uint32_t
     c.n_done++;
 }
 
+// Writes the rows of a warpgroup whose first token is before the call. TMA cannot write a box that begins there.
+template <int D>
+static __device__ __forceinline__ void store_rows(const prefill_params &p, const consumer<D> &c, const float (&factor)[2],
+                                                  int head, int token, int thread) {
+    int lane = thread % 32, r = token + thread / 32 * 16 + lane / 4;
+#pragma unroll
+    for (int i = 0; i < D / 2; i += 2) {
+        int half = i / 2 % 2, row = r + 8 * half;
+        if (row >= 0 && row < p.n_tokens)
+            *(uint32_t *)(p.out + ((size_t)row * p.n_heads + head) * D + i / 4 * 8 + lane % 4 * 2) =
+                sl_pack_bf16(c.o[i] * factor[half], c.o[i + 1] * factor[half]);
+    }
+}
+
 // out = o / sum. The output goes through the warpgroup's part of the query tile in shared memory. TMA does not write rows past
 // n_tokens.
-template <int D>
-static __device__ __forceinline__ void store(const consumer<D> &c, uint32_t staged, const CUtensorMap *out_map, int head,
-                                             int token, int wg, int thread) {
+template <int D, bool masked>
+static __device__ __forceinline__ void store(const prefill_params &p, const consumer<D> &c, uint32_t staged,
+                                             const CUtensorMap *out_map, int head, int token, int wg, int thread) {
     float factor[2] = {1 / sl_quad_sum(c.state.sum[0]), 1 / sl_quad_sum(c.state.sum[1])};
+    if (masked && token < 0) {
+        store_rows<D>(p, c, factor, head, token, thread);
+        named_sync(BAR_STORE + wg, WG_THREADS); // after this barrier, no warp's product reads the queries
+        return;
+    }
     named_sync(BAR_STORE + wg, WG_THREADS); // after this barrier, no warp's product reads the queries
     int lane = thread % 32, r = thread / 32 * 16 + lane / 4;
 #pragma unroll
@@ -397,21 +506,21 @@ static __device__ __forceinline__ void store(const consumer<D> &c, uint32_t stag
     }
 }
 
-template <int D>
+template <int D, bool masked>
 static __device__ __forceinline__ void compute(const prefill_params &p, uint32_t shared, barriers *bars,
                                                const CUtensorMap *out_map, int wg, int thread) {
-    using T = tiles<D>;
+    using T = tiles<D, masked>;
     int lane = thread % 32;
     int row = thread / 32 * 16 + lane / 4; // this lane's first row among the warpgroup's 64 rows
-    work<T::rows> w;
+    work<T::rows, masked> w;
     consumer<D> c;
     c.n_done = 0;
     bool more = w.next(p);
     if (wg == T::n_wgs - 1) named_arrive(BAR_TURN, 2 * WG_THREADS); // lets warpgroup 0 begin
     for (int n = 0; more; n++) {
         uint32_t q = shared + n % 2 * T::q_bytes + wg * T::wg_bytes;
-        int position = p.first + w.token0 + wg * WG_ROWS; // of the warpgroup's first token
-        int last = position + row - lane % 4 * 2;         // last visible column, relative to the lane's first column of tile 0
+        int position = w.place(p, w.token0 + wg * WG_ROWS); // of the warpgroup's first token
+        int last = position + row - lane % 4 * 2; // last visible column, relative to the lane's first column of tile 0
         int n_whole = min((position + 1) / KEYS, w.n_keys); // key tiles in which all tokens of the warpgroup see all rows
         float s[64];
         int stage = c.n_done % N_STAGES;
@@ -432,22 +541,22 @@ static __device__ __forceinline__ void compute(const prefill_params &p, uint32_t
             barrier_arrive(&bars->q.empty[(n - 1) % 2]);
         }
         int j = 1;
-        for (; j < n_whole; j++) step<D, false>(c, q, shared, bars, wg, lane, p.scale, 0);
-        for (; j < w.n_keys; j++) step<D, true>(c, q, shared, bars, wg, lane, p.scale, last - j * KEYS);
+        for (; j < n_whole; j++) step<D, masked, false>(c, q, shared, bars, wg, lane, p.scale, 0);
+        for (; j < w.n_keys; j++) step<D, masked, true>(c, q, shared, bars, wg, lane, p.scale, last - j * KEYS);
         stage = (c.n_done - 1) % N_STAGES;
         issue_values<D>(c.o, c.p, shared + T::v_at + stage * T::kv_bytes);
         int head = w.head, token = w.token0 + wg * WG_ROWS;
         more = w.next(p);
         wgmma_wait<0>(c.o);
         if (lane == 0) barrier_arrive(&bars->v.empty[stage]);
-        store<D>(c, q, out_map, head, token, wg, thread);
+        store<D, masked>(p, c, q, out_map, head, token, wg, thread);
     }
     if (thread == 0) tma_stores_read(); // shared memory must exist until the stores have read it
 }
 
 #endif // __CUDA_ARCH_FEAT_SM90_ALL
 
-// Dense causal attention for paged keys, with the two overlaps of FlashAttention-3 (step).
+// Causal attention for paged keys, with the two overlaps of FlashAttention-3 (step): dense, or with a mask of key blocks.
 //
 // Grid: one thread block per multiprocessor, each with its share of the query tiles (work).
 // Preconditions: head_dim D; all pointers 16-byte aligned; q_stride a multiple of 8; pages hold rows [0, first + n_tokens);
@@ -458,13 +567,13 @@ static __device__ __forceinline__ void compute(const prefill_params &p, uint32_t
 // Measured on one H100, November 2026, 32 heads of 128 over 8 KV heads: 680 TFLOP/s at 4k tokens, 727 at 8k, 689 at 32k (where
 // power limits the clock), 670 for 2,048 tokens after 30,720, 690 for 8,192 after 24,576. cuBLAS multiplies large matrices at
 // 795. cuDNN 9: 618 at 8k, 622 at 32k. At 8k with heads of 96: 620; of 80: 529; of 64: 524.
-template <int D>
-__global__ void __launch_bounds__(tiles<D>::threads, 1)
+template <int D, bool masked>
+__global__ void __launch_bounds__(tiles<D, masked>::threads, 1)
     dense_prefill_wgmma_kernel(const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtensorMap k_map,
                                const __grid_constant__ CUtensorMap v_map, const __grid_constant__ CUtensorMap out_map,
                                const __grid_constant__ prefill_params p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    using T = tiles<D>;
+    using T = tiles<D, masked>;
     extern __shared__ unsigned char dynamic[];
     __shared__ barriers bars; // the only static shared memory; sl_cuda_dense_prefill_wgmma_runs tests whether the kernel has
                               // static shared memory
@@ -488,10 +597,10 @@ __global__ void __launch_bounds__(tiles<D>::threads, 1)
                          0); // with the shuffle, the compiler knows that all lanes have the same value
     if (wg == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(T::load_registers));
-        if (threadIdx.x < 32) load<D>(p, shared, &bars, &q_map, &k_map, &v_map, threadIdx.x);
+        if (threadIdx.x < 32) load<D, masked>(p, shared, &bars, &q_map, &k_map, &v_map, threadIdx.x);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(T::compute_registers));
-        compute<D>(p, shared, &bars, &out_map, wg - 1, threadIdx.x % WG_THREADS);
+        compute<D, masked>(p, shared, &bars, &out_map, wg - 1, threadIdx.x % WG_THREADS);
     }
 #endif
 }
@@ -543,8 +652,8 @@ static int section_heads(const sl_attn_cuda_prefill_args *args, int n_tiles, int
     return (long long)more * (args->first + 1) * 64 <= (long long)n_rounds * n_kv ? heads : n_heads;
 }
 
-template <int D> static void launch(const sl_attn_cuda_prefill_args *args) {
-    using T = tiles<D>;
+template <int D, bool masked> static void launch_kernel(const sl_attn_cuda_prefill_args *args) {
+    using T = tiles<D, masked>;
     const sl_attn_geom *geom = args->geom;
     int n_tiles = (args->n_tokens + T::rows - 1) / T::rows;
     int n_sms = sl_multiprocessors(), l2_bytes = (int)sl_l2_bytes();
@@ -557,11 +666,24 @@ template <int D> static void launch(const sl_attn_cuda_prefill_args *args) {
         .n_kv_heads = geom->n_kv_heads,
         .section_heads = section_heads(args, n_tiles, n_blocks, l2_bytes),
         .scale = sl_score_scale(D),
+        .blocks = {},
+        .out = args->out,
     };
+    if (masked) {
+        p.blocks = sl_cuda_order_query_blocks(args, p.section_heads);
+        n_blocks = p.blocks.n_items < n_sms ? p.blocks.n_items : n_sms;
+    }
     CUtensorMap q = head_map(args->q, geom, args->n_tokens, args->q_stride);
     CUtensorMap out = head_map(args->out, geom, args->n_tokens, (size_t)geom->n_heads * D);
     CUtensorMap k = page_map(args->k, geom, args->n_pages), v = page_map(args->v, geom, args->n_pages);
-    sl_launch(dense_prefill_wgmma_kernel<D>, dim3(n_blocks), dim3(T::threads), T::bytes, args->stream, q, k, v, out, p);
+    sl_launch(dense_prefill_wgmma_kernel<D, masked>, dim3(n_blocks), dim3(T::threads), T::bytes, args->stream, q, k, v, out, p);
+}
+
+template <int D> static void launch(const sl_attn_cuda_prefill_args *args) {
+    if (args->mask)
+        launch_kernel<D, true>(args);
+    else
+        launch_kernel<D, false>(args);
 }
 
 void sl_cuda_dense_prefill_wgmma(const sl_attn_cuda_prefill_args *args) {
@@ -570,5 +692,6 @@ void sl_cuda_dense_prefill_wgmma(const sl_attn_cuda_prefill_args *args) {
 
 int sl_cuda_dense_prefill_wgmma_runs(void) {
     cudaFuncAttributes attributes; // an empty kernel body has no barriers, so it has no static shared memory
-    return cudaFuncGetAttributes(&attributes, dense_prefill_wgmma_kernel<128>) == cudaSuccess && attributes.sharedSizeBytes > 0;
+    return cudaFuncGetAttributes(&attributes, dense_prefill_wgmma_kernel<128, false>) == cudaSuccess &&
+           attributes.sharedSizeBytes > 0;
 }

@@ -632,4 +632,6 @@ const sl_attn_cuda_ops sl_santa_pps_cuda_ops = {.workspace = workspace,
                                                 .max_rows = DRAW_ROWS_MAX,
                                                 .account = account_keys_and_norms,
                                                 .prefill = NULL,
-                                                .supports = supports_on_miss};
+                                                .supports = supports_on_miss,
+                                                .mask = NULL,
+                                                .mask_workspace = NULL};

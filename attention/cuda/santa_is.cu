@@ -744,4 +744,6 @@ const sl_attn_cuda_ops sl_santa_is_cuda_ops = {.workspace = workspace,
                                                .max_rows = DRAW_ROWS_MAX,
                                                .account = account_proposal_and_newest,
                                                .prefill = NULL,
-                                               .supports = supports_on_miss};
+                                               .supports = supports_on_miss,
+                                               .mask = NULL,
+                                               .mask_workspace = NULL};

@@ -467,18 +467,24 @@ static int runs_on_gpu(const sl_attn_spec *spec) {
 
 // The words that cli_pick_device prints for a method that a GPU does not offer.
 static const char *name_of(const sl_attn_spec *spec) {
-    if (sl_attn_carries_budget(spec)) return "--budget carried";
-    return sl_attn_certifies_layer(spec) ? "the stated error of a layer" : spec->method->name;
+    return sl_attn_certifies_layer(spec) ? "--on-miss dense" : spec->method->name;
 }
 
-// The first method of the flags for prefill that is not dense; NULL: there is none.
-static const char *sparse_prefill(const cli_options *o) {
-    const cli_list *lists[] = {&o->attn_prefills, &o->attn_prefill_layers};
-    if (strcmp(o->attn_prefill, "dense")) return o->attn_prefill;
-    for (int k = 0; k < 2; k++)
-        for (int i = 0; i < lists[k]->n; i++)
-            if (strcmp(lists[k]->items[i], "dense")) return lists[k]->items[i];
-    return NULL;
+static int prefills_on_gpu(const char *text) { // 1 also for a text with an error, which is reported later
+    sl_attn_spec spec;
+    return sl_attn_parse(text, &spec, NULL) || sl_attn_prefills_on_gpu(&spec);
+}
+
+// The first method of the flags for prefill that a GPU does not offer; NULL: there is none.
+static const char *missing_prefill(const cli_options *o) {
+    if (!prefills_on_gpu(o->attn_prefill)) return o->attn_prefill;
+    for (int i = 0; i < o->attn_prefills.n; i++)
+        if (!prefills_on_gpu(o->attn_prefills.items[i])) return o->attn_prefills.items[i];
+    for (int i = 0; i < o->attn_prefill_layers.n; i++) {
+        const char *text = strchr(o->attn_prefill_layers.items[i], '=');
+        if (text && !prefills_on_gpu(text + 1)) return text + 1;
+    }
+    return o->prefill_check ? "--prefill-check" : NULL;
 }
 
 const char *cli_pick_device(const cli_options *o, const sl_attn_spec *specs, int n) {
@@ -492,7 +498,7 @@ const char *cli_pick_device(const cli_options *o, const sl_attn_spec *specs, int
         sl_attn_spec spec;
         if (text && !sl_attn_parse(text + 1, &spec, NULL) && !runs_on_gpu(&spec)) missing = name_of(&spec);
     }
-    if (!missing) missing = sparse_prefill(o);
+    if (!missing) missing = missing_prefill(o);
     if (!missing) return "cuda";
     fprintf(stderr, "device: cpu, because a GPU does not offer %s\n", missing);
     return "cpu";
