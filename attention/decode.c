@@ -43,9 +43,10 @@ static int needs(const sl_attn_spec *spec, sl_kv_need *out) {
 
 // ---- what a layer keeps ----
 
-static size_t state(const sl_attn_geom *g, const sl_attn_spec *spec) {
+static size_t state(const sl_attn_geom *g, const sl_attn_spec *spec) { // a multiple of 8: states may lie side by side
     const sl_draw *draw = sl_composition_of(spec).draw;
-    return draw && draw->keeps && draw->keeps(spec) ? sizeof(sl_layer_state) + (size_t)g->n_heads * sizeof(float) : 0;
+    size_t norms = ((size_t)g->n_heads * sizeof(float) + 7) / 8 * 8;
+    return draw && draw->keeps && draw->keeps(spec) ? sizeof(sl_layer_state) + norms : 0;
 }
 
 static sl_layer open_layer(const sl_attn_decode_args *args, int s, sl_head *heads) {

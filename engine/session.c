@@ -134,8 +134,9 @@ void sl_session_add_segment(sl_session *s, int first, int n) {
 void sl_session_cut_rows(sl_session *s, int n_tokens) {
     sl_kv_truncate(&s->engine->pool, &s->kv, n_tokens);
     while (s->n_segments && s->segments[s->n_segments - 1].first >= n_tokens) s->n_segments--;
+    if (!s->n_segments) return;
     struct sl_segment *last = s->segments + s->n_segments - 1;
-    if (s->n_segments && last->end > n_tokens) last->end = n_tokens, last->version = CUT_SEGMENT;
+    if (last->end > n_tokens) last->end = n_tokens, last->version = CUT_SEGMENT;
 }
 
 // The segment that holds tokens n - 1 and n, or whose end was cut off at n; NULL: none

@@ -22,7 +22,8 @@ enum {
     SL_STREAM_FEATURES = 3,
     SL_STREAM_WEIGHTS = 4,
     SL_STREAM_PROMPT = 5,
-    SL_STREAM_TASK = 6
+    SL_STREAM_TASK = 6,
+    SL_STREAM_TUNE = 7
 };
 
 typedef struct {

@@ -48,11 +48,15 @@ static int measure(cli_auto *a, cli_auto_measure *fn, const char *device, const 
     return 0;
 }
 
+static const char *given_table(const cli_auto *a, const cli_options *o) { // NULL: none
+    return o->calibration ? o->calibration : a->calibration;
+}
+
 static int measure_if_needed(cli_auto *a, const cli_options *o, const char *device, const sl_attn_geom *geom, const char *path,
                              sl_error *err) {
     cli_auto_measure *fn = a->measure ? a->measure : sl_device_is_gpu(device) ? cli_calibrate_gpu : NULL;
     sl_auto_table t = {0};
-    if (!fn || o->calibration || !o->auto_calibrate) return 0;
+    if (!fn || given_table(a, o) || !o->auto_calibrate) return 0;
     int rc = cli_calibration_begin(device, geom, o->query_deviation, &t, err);
     t.automatic = 1;
     if (!rc && (!a->has_table || is_outdated(&a->table, &t))) rc = measure(a, fn, device, path, &t, err);
@@ -67,11 +71,11 @@ static int open_table(cli_auto *a, const cli_options *o, const char *device, con
     const sl_attn_geom geom = {
         .n_layers = c->n_layers, .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim};
     char name[256], found[4096], line[4224];
-    const char *path = o->calibration ? o->calibration : found;
+    const char *given = given_table(a, o), *path = given ? given : found;
     if (a->is_open) return 0;
     int rc = sl_device_name(device, name, sizeof name, err);
-    if (!rc && !o->calibration) rc = sl_auto_path(name, &geom, found, sizeof found, err);
-    if (!rc) rc = sl_auto_read(path, !o->calibration, &a->table, err);
+    if (!rc && !given) rc = sl_auto_path(name, &geom, found, sizeof found, err);
+    if (!rc) rc = sl_auto_read(path, !given, &a->table, err);
     a->has_table = !rc && a->table.n_specs > 0;
     if (a->has_table) rc = sl_auto_check(&a->table, path, name, &geom, err);
     if (!rc) rc = measure_if_needed(a, o, device, &geom, path, err);

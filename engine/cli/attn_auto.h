@@ -17,14 +17,15 @@ typedef int cli_auto_measure(const char *device, const char *reason, sl_auto_tab
 typedef struct cli_auto {
     sl_auto_table table;
     cli_auto_measure *measure; // NULL: cli_calibrate_gpu on a GPU, nothing on a CPU
+    const char *calibration;   // table of --attn-profile; --calibration takes precedence; NULL: none
     int is_open, has_table;    // without a table, auto means dense
     char said[4096];           // lines that were printed already
 } cli_auto;
 
 // Copies `plan` to *out and replaces each auto by the method for a context of n_kv tokens in batches of n_seqs. The caller
-// frees *out. The table is --calibration FILE, else the file in the cache folder. If no table exists and none can be measured,
-// a line on stderr gives the reason, and auto means dense. quiet: do not report the choices. SL_ERR_FORMAT: the file is not a
-// table. SL_ERR_UNSUPPORTED: the table is for another device or model.
+// frees *out. The table is --calibration FILE, else that of a->calibration, else the file in the cache folder. If no table
+// exists and none can be measured, a line on stderr gives the reason, and auto means dense. quiet: do not report the choices.
+// SL_ERR_FORMAT: the file is not a table. SL_ERR_UNSUPPORTED: the table is for another device or model.
 int cli_auto_choose_plan(cli_auto *a, const cli_options *o, const char *device, const sl_config *config,
                          const sl_attn_plan *plan, int n_seqs, int n_kv, int quiet, sl_attn_plan *out, sl_error *err);
 void cli_auto_close(cli_auto *a);

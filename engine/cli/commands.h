@@ -21,6 +21,7 @@ int cmd_compare(const cli_options *o, sl_error *err);
 int cmd_perplexity(const cli_options *o, sl_error *err);
 int cmd_bench(const cli_options *o, sl_error *err);
 int cmd_eval(const cli_options *o, sl_error *err);
+int cmd_tune(const cli_options *o, sl_error *err);
 int cmd_plot(const cli_options *o, sl_error *err);
 
 const char *cli_commit(void);  // the commit of this build; "": unknown (cmd_version.c)

@@ -135,6 +135,17 @@ static const char eval_notes[] =
     "--out stores every answer. If FILE exists, the same command continues its run, and may add samples, tasks, lengths or\n"
     "methods. A file from other settings, other weights or another build is refused.\n";
 
+static const char tune_notes[] =
+    "tune measures settings on prompts and writes them into a profile, which --attn-profile reads (docs/tune.md).\n"
+    "  prefill   for each --length, the candidate with the least work whose loss against dense prefill is at most --loss. The\n"
+    "            work is counted in blocks, so it does not depend on the machine; the measured times stand beside it.\n"
+    "  budgets   the draws of each layer at an equal total: uniform, by the variance of the layers, and learned from the\n"
+    "            answers (REINFORCE, as in appendix K of the SANTA paper), at the first --length. The best on the prompts of\n"
+    "            --check goes into the profile.\n"
+    "\n"
+    "The same flags and the same seed give the same profile, byte for byte. Times go to FILE.times.json, which\n"
+    "--attn-prefill=auto reads on the device that measured them.\n";
+
 static const cli_command commands[] = {
     {"generate", "-m DIR [-p TEXT | -f FILE | < FILE] [flags]", "Continue a prompt.", CLI_GENERATE, cmd_generate, generate_notes},
     {"chat", "-m DIR [flags]", "Talk to a chat model.", CLI_CHAT, cmd_chat, chat_notes},
@@ -146,6 +157,7 @@ static const cli_command commands[] = {
     {"compare", "-m DIR --attn SPEC,... [-p TEXT | -f FILE | --jsonl FILE] [flags]", "Compare attention methods with dense attention: answers, next tokens, outputs of heads.", CLI_COMPARE, cmd_compare, compare_notes},
     {"perplexity", "-m DIR [-f FILE | --jsonl FILE] [--attn SPEC] [flags]", "Measure how well the model predicts texts (perplexity).", CLI_PERPLEXITY, cmd_perplexity, perplexity_notes},
     {"eval", "-m DIR [--task LIST --length N | --jsonl FILE] [flags]", "Score the answers of attention methods on long-context tasks.", CLI_EVAL, cmd_eval, eval_notes},
+    {"tune", "-m DIR --out FILE [--task LIST --length N | --jsonl FILE] [flags]", "Find attention settings for a model and write them to a profile.", CLI_TUNE, cmd_tune, tune_notes},
     {"plot", "FILE.dat [-o FILE]", "Draw a picture again from the data file that --plot wrote.", CLI_PLOT, cmd_plot, NULL},
     {"methods", "[-o md|csv|json|jsonl]", "List the attention methods and their parameters.", CLI_METHODS, cmd_methods, NULL},
     {"version", "", "Print version, commit, compiler and backend.", CLI_VERSION, cmd_version, NULL},

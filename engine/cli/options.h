@@ -26,11 +26,12 @@ enum { // the bit of each command in cli_option.commands
     CLI_PERPLEXITY = 1024,
     CLI_EVAL = 2048,
     CLI_PLOT = 4096,
+    CLI_TUNE = 8192,
     // groups of commands
     CLI_RUNS = CLI_GENERATE | CLI_CHAT,
     CLI_SAMPLES = CLI_RUNS | CLI_COMPARE,
     CLI_DECODES = CLI_RUNS | CLI_PERPLEXITY, // with one attention plan: --attn and its flags
-    CLI_ENGINES = CLI_SAMPLES | CLI_DECODES | CLI_LOGITS | CLI_BENCH | CLI_EVAL,
+    CLI_ENGINES = CLI_SAMPLES | CLI_DECODES | CLI_LOGITS | CLI_BENCH | CLI_EVAL | CLI_TUNE,
     CLI_LOADS = CLI_ENGINES | CLI_TOKENIZE | CLI_DETOKENIZE | CLI_INSPECT
 };
 
@@ -52,18 +53,20 @@ typedef struct cli_param { // a parameter of a method: --S=128
     const char *value;
 } cli_param;
 
-enum { CLI_MAX_FLAGS = 128, CLI_MAX_PARAMS = 32 };
+enum { CLI_MAX_FLAGS = 160, CLI_MAX_PARAMS = 32 };
 
 typedef struct cli_options {
     unsigned command;
     const char *model, *prompt, *file, *system_prompt, *chat_template, *jsonl, *attn, *schedule, *ids, *out, *format, *device,
         *stats, *load_format, *prompts, *phase, *plot, *reference, *task, *haystack, *grader, *procedure, *dump, *calibration,
-        *states, *attn_prefill,
+        *states, *attn_prefill, *attn_profile, *parts, *measure,
         *what; // what: the subject after `bench`, the file after `plot`
     int n_predict, n_ctx, ubatch, threads, top_k, repeat_last_n, dense_prefix, stats_seeds, random_prompt, parallel,
-        repetitions, stride, windows, score, segment, samples, questions, logprobs, prefill_segment, prefill_check;
+        repetitions, stride, windows, score, segment, samples, questions, logprobs, prefill_segment, prefill_check, check,
+        iterations, episodes, batch_questions;
     uint32_t seed, seq_id, task_seed;
-    double memory_rate, query_deviation, query_spread, temp, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
+    double loss, rate, memory_rate, query_deviation, query_spread, temp, top_p, min_p, repeat_penalty, presence_penalty,
+        frequency_penalty;
     int ignore_eos, chat, display_prompt, perf, question_dense, bos, plain, stats_error, ragged, copy, texts, heads, attention,
         calibrate, auto_calibrate, escape, mlock, quiet, help;
     cli_list stops, logit_bias, attn_layers, attn_prefill_layers, stats_attn, attns, attn_prefills;

@@ -231,11 +231,12 @@ static int complete_rule(const cli_options *o, const char *rule, sl_text *out, u
 }
 
 // Checks the method of a rule of --attn-prefill-layer. sl_attn_plan_set reports errors before the method.
-static int check_prefill_rule(const char *rule, sl_error *err) {
+static int check_prefill_rule(const cli_options *o, const char *rule, sl_error *err) {
     const char *text = strchr(rule, '=');
     sl_attn_spec spec;
     int rc = text ? cli_attn_parse("--attn-prefill-layer", text + 1, &spec, err) : 0;
-    if (rc || !text || strstr(sl_attn_phases(spec.method), "prefill")) return rc;
+    if (!rc && text) rc = cli_check_auto(o, "--attn-prefill-layer", &spec, err);
+    if (rc || !text || spec.method == &sl_method_auto || strstr(sl_attn_phases(spec.method), "prefill")) return rc;
     return sl_fail(err, SL_ERR_ARG, "--attn-prefill-layer %.64s: a method for decoding, which does not prefill", rule);
 }
 
@@ -243,7 +244,7 @@ static int check_prefill_rule(const char *rule, sl_error *err) {
 static int apply_rule(const cli_options *o, const char *option, const char *text, sl_attn_plan *plan, unsigned char *used,
                       sl_error *err) {
     sl_text rule = {0};
-    int rc = strcmp(option, "attn_prefill_layer") ? 0 : check_prefill_rule(text, err);
+    int rc = strcmp(option, "attn_prefill_layer") ? 0 : check_prefill_rule(o, text, err);
     if (!rc) rc = complete_rule(o, text, &rule, used, err);
     if (!rc && plan) rc = sl_attn_plan_set(plan, option, rule.data, err);
     sl_text_free(&rule);
@@ -254,6 +255,7 @@ static int apply_rule(const cli_options *o, const char *option, const char *text
 typedef struct attn_flags {
     const char *flag, *text, *option; // option: the name of the rules in messages
     const cli_list *rules;
+    const sl_attn_plan *profiled; // the plan of --attn-profile, in place of `text`; NULL: none
 } attn_flags;
 
 // plan: NULL, or the plan to fill, whose n_layers is set.
@@ -263,24 +265,37 @@ static int apply_flags(const cli_options *o, const attn_flags *f, sl_attn_spec *
     if (!rc && plan) {
         int n_layers = plan->n_layers;
         *plan = (sl_attn_plan){0};
-        rc = sl_attn_plan_init(plan, n_layers, spec, err);
+        rc = f->profiled ? sl_attn_plan_copy(plan, f->profiled, err) : sl_attn_plan_init(plan, n_layers, spec, err);
     }
     for (int i = 0; !rc && i < f->rules->n; i++) rc = apply_rule(o, f->option, f->rules->items[i], plan, used, err);
     return rc;
 }
 
-static int apply_prefill(const cli_options *o, sl_attn_plan *plan, unsigned char *used, sl_error *err) {
-    const attn_flags flags = {"--attn-prefill", o->attn_prefill, "attn_prefill_layer", &o->attn_prefill_layers};
+// The method of --attn-prefill, else auto if --attn-profile has methods for prefill; profile: NULL, or that of --attn-profile.
+static int apply_prefill(const cli_options *o, const cli_attn_profile *profile, sl_attn_plan *plan, unsigned char *used,
+                         sl_error *err) {
+    int by_profile = profile && profile->n_ranges && o->command & CLI_DECODES && !CLI_GIVEN(o, attn_prefill);
+    const attn_flags flags = {.flag = "--attn-prefill",
+                              .text = by_profile ? "auto" : o->attn_prefill,
+                              .option = "attn_prefill_layer",
+                              .rules = &o->attn_prefill_layers};
     sl_attn_spec spec;
     return apply_flags(o, &flags, &spec, plan, used, err);
 }
 
-// Checks --attn, --attn-layer and --PARAM as far as possible without a model. plan: NULL, or the plan to fill.
-static int apply_attention(const cli_options *o, sl_attn_spec *spec, sl_attn_plan *plan, sl_error *err) {
-    const attn_flags flags = {"--attn", o->attn, "attn_layer", &o->attn_layers};
+// Checks --attn, --attn-layer and --PARAM as far as possible without a model. profile: NULL, or that of --attn-profile, whose
+// plan takes the place of --attn if this flag is not given. plan: NULL, or the plan to fill.
+static int apply_attention(const cli_options *o, const cli_attn_profile *profile, sl_attn_spec *spec, sl_attn_plan *plan,
+                           sl_error *err) {
+    int is_profiled = profile && profile->decode.n_layers && o->command & CLI_DECODES && !CLI_GIVEN(o, attn);
+    const attn_flags flags = {.flag = "--attn",
+                              .text = o->attn,
+                              .option = "attn_layer",
+                              .rules = &o->attn_layers,
+                              .profiled = is_profiled ? &profile->decode : NULL};
     unsigned char used[CLI_MAX_PARAMS] = {0};
     int rc = apply_flags(o, &flags, spec, plan, used, err);
-    if (!rc) rc = apply_prefill(o, NULL, used, err);
+    if (!rc) rc = apply_prefill(o, NULL, NULL, used, err);
     for (int i = 0; !rc && i < o->n_params; i++)
         if (!used[i])
             rc = sl_fail(err, SL_ERR_ARG, "flag --%s: the chosen attention method (%s) has no such parameter",
@@ -321,7 +336,7 @@ void cli_run_format_attention(const cli_run *run, char *buf, size_t size) {
 }
 
 void cli_run_format_prefill(const cli_run *run, char *buf, size_t size) {
-    format_plan(&run->prefill, buf, size);
+    format_plan(run->n_kv == INT_MAX ? &run->requested_prefill : &run->prefill, buf, size); // no prompt yet: auto
 }
 
 static int default_sequences(const cli_options *o) {
@@ -353,11 +368,109 @@ static int apply_plan(cli_run *run, sl_attn_plan *wanted, sl_error *err) {
     return 0;
 }
 
+// ---- prefill ----
+
+// Reads --attn-profile for the loaded model.
+static int read_profile(cli_run *run, sl_error *err) {
+    const cli_options *o = run->options;
+    char name[256];
+    if (!o->attn_profile) return 0;
+    int rc = sl_device_name(run->device, name, sizeof name, err);
+    if (!rc)
+        rc = cli_attn_profile_read(o->attn_profile, o->model, !strcmp(o->load_format, "dummy"),
+                                   sl_model_config(run->model)->n_layers, name, &run->profile, err);
+    if (!rc && *run->profile.calibration) run->attn_auto.calibration = run->profile.calibration;
+    return rc;
+}
+
+// The observer of sparse prefills: the file of --stats, and run->prefill_into.
+static void observe_prefill(void *ctx, const sl_prefill_record *r) {
+    cli_run *run = ctx;
+    int n_heads = sl_model_config(run->model)->n_heads;
+    if (run->prefill_into) sl_prefill_report_add(&run->prefill_into[r->layer * n_heads + r->head], r->report);
+    cli_stats_prefill(&run->stats, r);
+}
+
+// What --attn-prefill=auto chooses for the current prompt.
+static const sl_attn_spec *prefill_choice(const cli_run *run) {
+    return cli_attn_profile_choose(&run->profile, run->n_kv == INT_MAX ? 0 : run->n_kv);
+}
+
+// Replaces auto in `wanted` by the choice for the current prompt, and sets the result in the engine. After an error
+// run->prefill is unchanged.
+static int use_prefill(cli_run *run, sl_engine *engine, const sl_attn_plan *wanted, sl_error *err) {
+    const cli_options *o = run->options;
+    const sl_attn_spec choice = *prefill_choice(run);
+    int from_profile = sl_auto_in_plan(wanted) && run->profile.n_ranges && !CLI_GIVEN(o, prefill_segment);
+    sl_attn_plan plan;
+    int rc = sl_attn_plan_copy(&plan, wanted, err);
+    if (rc) return rc;
+    for (int i = 0; i < plan.n_layers; i++)
+        if (plan.layer[i].method == &sl_method_auto) plan.layer[i] = choice;
+    rc = sl_engine_set_prefill(engine, &plan, from_profile ? run->profile.segment : o->prefill_segment, err);
+    if (rc) {
+        sl_attn_plan_free(&plan);
+        return rc;
+    }
+    sl_attn_plan_free(&run->prefill);
+    run->prefill = plan;
+    return 0;
+}
+
+// A line on stderr, once, if auto has no profile to choose from.
+static void explain_auto(cli_run *run, const sl_attn_plan *wanted) {
+    if (!sl_auto_in_plan(wanted) || run->profile.n_ranges || run->said_dense) return;
+    cli_say("attn-prefill auto: dense: no --attn-profile FILE names a method; `sleigh tune` makes such a file");
+    run->said_dense = 1;
+}
+
+static int set_prefill(cli_run *run, sl_engine *engine, const char *text, const cli_list *rules, sl_error *err) {
+    unsigned char used[CLI_MAX_PARAMS];
+    sl_attn_spec spec;
+    sl_attn_plan wanted = {.n_layers = sl_model_config(run->model)->n_layers};
+    int rc = text ? cli_attn_parse("--attn-prefill", text, &spec, err)
+                  : apply_prefill(run->options, &run->profile, &wanted, used, err);
+    if (!rc && text) rc = sl_attn_plan_init(&wanted, wanted.n_layers, &spec, err);
+    for (int i = 0; !rc && rules && i < rules->n; i++) {
+        rc = check_prefill_rule(run->options, rules->items[i], err);
+        if (!rc) rc = sl_attn_plan_set(&wanted, "attn_prefill_layer", rules->items[i], err);
+    }
+    if (!rc) rc = use_prefill(run, engine, &wanted, err);
+    if (rc) {
+        sl_attn_plan_free(&wanted);
+        return rc;
+    }
+    sl_attn_plan_free(&run->requested_prefill);
+    run->requested_prefill = wanted;
+    explain_auto(run, &wanted);
+    return 0;
+}
+
+int cli_run_set_prefill(cli_run *run, const char *text, const cli_list *rules, sl_error *err) {
+    return set_prefill(run, run->engine, text, rules, err);
+}
+
+// ---- the length of the prompt ----
+
+// --attn-prefill=auto: sets the choice for the current prompt, and reports it on stderr if it is not `before`.
+static int set_prompt_prefill(cli_run *run, const sl_attn_spec *before, sl_error *err) {
+    char text[256];
+    if (!sl_auto_in_plan(&run->requested_prefill)) return 0;
+    int rc = use_prefill(run, run->engine, &run->requested_prefill, err);
+    if (rc || sl_attn_same(before, prefill_choice(run))) return rc;
+    sl_attn_format(prefill_choice(run), text, sizeof text);
+    cli_say("attn-prefill auto: %s for %d tokens", text, run->n_kv);
+    return 0;
+}
+
 int cli_run_set_prompt(cli_run *run, int n_tokens, sl_error *err) {
+    const sl_attn_spec *before = prefill_choice(run);
     sl_attn_plan plan;
     run->n_kv = n_tokens;
-    if (!sl_auto_in_plan(&run->requested)) return 0;
-    int rc = choose_plan(run, &run->requested, n_tokens, 0, &plan, err), same = !rc;
+    int rc = set_prompt_prefill(run, before, err);
+    if (rc || !sl_auto_in_plan(&run->requested)) return rc;
+    rc = choose_plan(run, &run->requested, n_tokens, 0, &plan, err);
+    int same = !rc;
     for (int i = 0; same && i < plan.n_layers; i++) same = sl_attn_same(&plan.layer[i], &run->plan.layer[i]);
     if (!rc && !same) rc = sl_engine_set_plan(run->engine, &plan, err);
     if (rc || same) {
@@ -372,7 +485,7 @@ int cli_run_set_prompt(cli_run *run, int n_tokens, sl_error *err) {
 int cli_run_choose_text(cli_run *run, const char *attn, int n_tokens, char *buf, size_t size, sl_error *err) {
     sl_attn_spec spec;
     sl_attn_plan wanted = {.n_layers = run->plan.n_layers}, plan = {0};
-    int rc = attn ? sl_attn_parse(attn, &spec, err) : apply_attention(run->options, &spec, &wanted, err);
+    int rc = attn ? sl_attn_parse(attn, &spec, err) : apply_attention(run->options, &run->profile, &spec, &wanted, err);
     if (!rc && attn) rc = sl_attn_plan_init(&wanted, wanted.n_layers, &spec, err);
     if (!rc) rc = choose_plan(run, &wanted, n_tokens, 1, &plan, err);
     if (!rc) format_plan(&plan, buf, size);
@@ -389,7 +502,7 @@ int cli_run_set_attention(cli_run *run, const char *text, sl_error *err) {
 int cli_run_set_attention_but(cli_run *run, const char *text, const cli_list *rules, sl_error *err) {
     sl_attn_spec spec;
     sl_attn_plan plan = {.n_layers = run->plan.n_layers};
-    int rc = text ? sl_attn_parse(text, &spec, err) : apply_attention(run->options, &spec, &plan, err);
+    int rc = text ? sl_attn_parse(text, &spec, err) : apply_attention(run->options, &run->profile, &spec, &plan, err);
     if (!rc && text) rc = sl_attn_plan_init(&plan, run->plan.n_layers, &spec, err);
     for (int i = 0; !rc && i < rules->n; i++) rc = sl_attn_plan_set(&plan, "attn_layer", rules->items[i], err);
     if (!rc) return apply_plan(run, &plan, err);
@@ -470,9 +583,10 @@ static const char *name_of(const sl_attn_spec *spec) {
     return sl_attn_certifies_layer(spec) ? "--on-miss dense" : spec->method->name;
 }
 
-static int prefills_on_gpu(const char *text) { // 1 also for a text with an error, which is reported later
+// 1 also for a text with an error, which is reported later, and for auto: a profile names methods of its own device.
+static int prefills_on_gpu(const char *text) {
     sl_attn_spec spec;
-    return sl_attn_parse(text, &spec, NULL) || sl_attn_prefills_on_gpu(&spec);
+    return sl_attn_parse(text, &spec, NULL) || spec.method == &sl_method_auto || sl_attn_prefills_on_gpu(&spec);
 }
 
 // The first method of the flags for prefill that a GPU does not offer; NULL: there is none.
@@ -504,40 +618,6 @@ const char *cli_pick_device(const cli_options *o, const sl_attn_spec *specs, int
     return "cpu";
 }
 
-// ---- prefill ----
-
-// The observer of sparse prefills: the file of --stats, and run->prefill_into.
-static void observe_prefill(void *ctx, const sl_prefill_record *r) {
-    cli_run *run = ctx;
-    int n_heads = sl_model_config(run->model)->n_heads;
-    if (run->prefill_into) sl_prefill_report_add(&run->prefill_into[r->layer * n_heads + r->head], r->report);
-    cli_stats_prefill(&run->stats, r);
-}
-
-static int set_prefill(cli_run *run, sl_engine *engine, const char *text, const cli_list *rules, sl_error *err) {
-    unsigned char used[CLI_MAX_PARAMS];
-    sl_attn_spec spec;
-    sl_attn_plan plan = {.n_layers = sl_model_config(run->model)->n_layers};
-    int rc = text ? cli_attn_parse("--attn-prefill", text, &spec, err) : apply_prefill(run->options, &plan, used, err);
-    if (!rc && text) rc = sl_attn_plan_init(&plan, plan.n_layers, &spec, err);
-    for (int i = 0; !rc && rules && i < rules->n; i++) {
-        rc = check_prefill_rule(rules->items[i], err);
-        if (!rc) rc = sl_attn_plan_set(&plan, "attn_prefill_layer", rules->items[i], err);
-    }
-    if (!rc) rc = sl_engine_set_prefill(engine, &plan, run->options->prefill_segment, err);
-    if (rc) {
-        sl_attn_plan_free(&plan);
-        return rc;
-    }
-    sl_attn_plan_free(&run->prefill);
-    run->prefill = plan;
-    return 0;
-}
-
-int cli_run_set_prefill(cli_run *run, const char *text, const cli_list *rules, sl_error *err) {
-    return set_prefill(run, run->engine, text, rules, err);
-}
-
 // ---- the engine ----
 
 static int new_engine(cli_run *run, int n_ctx, int n_sequences, sl_engine **out, sl_error *err) {
@@ -566,7 +646,7 @@ static int open_model(cli_run *run, sl_error *err) {
     sl_config config;
     int rc = cli_need_model(o, err);
     if (!rc) rc = cli_check_device(o, err);
-    if (!rc) rc = apply_attention(o, &spec, NULL, err);
+    if (!rc) rc = apply_attention(o, NULL, &spec, NULL, err);
     if (!rc) rc = check_biases(o, err);
     if (!rc) run->device = cli_pick_device(o, &spec, 1);
     if (!rc) rc = cli_read_config(o, &config, err);
@@ -574,7 +654,8 @@ static int open_model(cli_run *run, sl_error *err) {
     if (!rc) rc = cli_load_model(o, run->device, 0, &run->model, err);
     if (rc) return rc;
     run->requested.n_layers = sl_model_config(run->model)->n_layers;
-    rc = apply_attention(o, &spec, &run->requested, err);
+    rc = read_profile(run, err);
+    if (!rc) rc = apply_attention(o, &run->profile, &spec, &run->requested, err);
     run->load_ms = cli_now() - start; // without a calibration, which only the first run with auto needs
     // Let auto choose for the longest context first: if its method needs too much memory, the error is reported now.
     run->n_kv = INT_MAX;
@@ -612,8 +693,10 @@ void cli_run_close(cli_run *run) {
     sl_engine_free(run->engine);
     sl_attn_plan_free(&run->requested);
     sl_attn_plan_free(&run->plan);
+    sl_attn_plan_free(&run->requested_prefill);
     sl_attn_plan_free(&run->prefill);
     cli_auto_close(&run->attn_auto);
+    cli_attn_profile_free(&run->profile);
     free((void *)run->sampling.bias);
     sl_model_free(run->model);
     *run = (cli_run){0};

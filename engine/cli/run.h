@@ -5,6 +5,7 @@
 #include "engine/backend/sampler.h"
 #include "engine/base/error.h"
 #include "engine/cli/attn_auto.h"
+#include "engine/cli/attn_profile.h"
 #include "engine/cli/options.h"
 #include "engine/cli/output/stats.h"
 #include "engine/engine.h"
@@ -21,11 +22,14 @@ typedef struct cli_run {
     sl_engine *engine;
     sl_attn_plan requested;          // what the flags or the caller request
     sl_attn_plan plan;               // the plan in use: `requested`, with each auto replaced by a method
+    sl_attn_plan requested_prefill;  // the same for prefill
     sl_attn_plan prefill;            // the methods of prefill in use
     sl_prefill_report *prefill_into; // [n_layers][n_heads] what sparse prefills add their reports to; NULL: nothing
     cli_auto attn_auto;
-    int n_kv;             // prompt tokens, for which auto chooses; INT_MAX: no prompt yet
-    sl_sampling sampling; // the run owns .bias
+    cli_attn_profile profile; // --attn-profile; empty without the flag
+    int said_dense;           // 1: a line on stderr said that --attn-prefill=auto is dense without a profile
+    int n_kv;                 // prompt tokens, for which auto chooses; INT_MAX: no prompt yet
+    sl_sampling sampling;     // the run owns .bias
     double load_ms;
     cli_stats stats;
 } cli_run;
@@ -58,7 +62,7 @@ int cli_run_set_attention_but(cli_run *run, const char *spec, const cli_list *ru
 // Sets the length of the next prompt. If the plan holds auto, chooses for this length and reports a new choice on stderr. The
 // choice depends only on the prompt's length and on --parallel, so the method does not change while the answer grows. Plans
 // that are set later use this length, until the next prompt.
-int cli_run_set_prompt(cli_run *run, int n_tokens, sl_error *err);
+int cli_run_set_prompt(cli_run *run, int n_tokens, sl_error *err); // the same for --attn-prefill=auto
 // Replaces auto in any plan by the choice for the current prompt. The caller frees *out.
 int cli_run_choose_plan(cli_run *run, const sl_attn_plan *listed, sl_attn_plan *out, sl_error *err);
 // Writes the plan of a prompt of n_tokens with method `attn` (NULL: the method of the flags), with the choice of auto. Prompts
@@ -72,7 +76,8 @@ void cli_run_format_attention(const cli_run *run, char *buf, size_t size);
 // The methods of later prefills. text NULL: those of the flags; else a method for all layers, then rules in the form of
 // --attn-prefill-layer.
 int cli_run_set_prefill(cli_run *run, const char *text, const cli_list *rules, sl_error *err);
-void cli_run_format_prefill(const cli_run *run, char *buf, size_t size); // as cli_run_format_attention
+// As cli_run_format_attention; before the first prompt, auto is not replaced.
+void cli_run_format_prefill(const cli_run *run, char *buf, size_t size);
 
 int cli_check_device(const cli_options *o, sl_error *err); // SL_ERR_ARG: this build has no such --device
 int cli_need_model(const cli_options *o, sl_error *err);   // SL_ERR_ARG: --model is missing

@@ -885,8 +885,8 @@ static void tables(void) {
     size_t names = strcspn(again[0].out, "\n");
     CHECK_INT(count_of(again[0].out, again[0].n_out, '\n'), 3);
     CHECK_INT(count_of(again[0].out, again[0].n_out, ','), 3 * count_of(again[0].out, names, ','));
-    CHECK(!strncmp(again[0].out, "model,model_type,n_params,dtype,dummy,attn,prompts,identical,", 61));
-    CHECK_HAS(again[0].out, "\n\"tiny\",\"llama\",5507328,\"bf16\",false,\"topk:k=4\",2,");
+    CHECK(!strncmp(again[0].out, "model,model_type,n_params,dtype,dummy,attn,attn_prefill,prompts,identical,", 74));
+    CHECK_HAS(again[0].out, "\n\"tiny\",\"llama\",5507328,\"bf16\",false,\"topk:k=4\",\"dense\",2,");
 }
 
 // The curves show the figures of the table; the heat map shows the heads of the JSON.

@@ -2,6 +2,7 @@
 #include "engine/cli/eval/eval_grade.h"
 #include "engine/cli/eval/eval_records.h"
 #include "engine/cli/eval/eval_scores.h"
+#include "engine/cli/resume_file.h"
 #include "tests/support/run_cli.h"
 
 #include <math.h>
@@ -341,7 +342,7 @@ static void scores_file(void) {
     CHECK(s.bytes[1] == 11 && s.dense[1] == 101 && s.bytes[6] == 10 && s.dense[6] == 100 && s.bytes[0] == 0);
     CHECK_INT(eval_scores_missing(&s), 6);
     json_t *line = json_pack("{s:f}", "score", 0.1);
-    CHECK_OK(eval_file_add(out, "--out", "scores", line, &e), e);
+    CHECK_OK(cli_resume_add(out, "--out", "scores", line, &e), e);
     json_decref(line);
     const char *now = slurp(in_tmp("scores"), &n);
     CHECK(n > whole && !memcmp(now, file, whole));

@@ -382,7 +382,7 @@ int cmd_compare(const cli_options *flags, sl_error *err) {
     if (!rc && !o.attns.n) rc = sl_fail(err, SL_ERR_ARG, "flag --attn is required: give the methods, separated by commas");
     if (!rc) rc = cli_attn_list_parse("--attn", &o.attns, &c.attn, err);
     c.n_decode = c.attn.n;
-    if (!rc) rc = cli_attn_list_parse("--attn-prefill", &o.attn_prefills, &c.prefills, err);
+    if (!rc) rc = cli_prefill_list_parse(&o, &c.prefills, err);
     if (!rc) rc = cli_attn_list_repeat(&c.attn, c.prefills.n, err);
     if (!rc && o.parallel > 1 && sl_auto_in_plan(&(sl_attn_plan){.n_layers = c.attn.n, .layer = c.attn.specs}))
         rc =

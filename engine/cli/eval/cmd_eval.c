@@ -21,6 +21,7 @@
 #include "engine/cli/output/plot.h"
 #include "engine/cli/output/progress_bar.h"
 #include "engine/cli/process.h"
+#include "engine/cli/resume_file.h"
 #include "engine/cli/run.h"
 #include "engine/cli/timeline.h"
 #include "engine/cli/watch.h"
@@ -173,10 +174,11 @@ static json_t *texts_json(const cli_list *texts) {
 static int make_settings(eval *e, sl_error *err) {
     const cli_options *o = &e->o;
     cli_fingerprint model;
-    char arithmetic[256];
+    char arithmetic[256], profile[SL_HASH_TEXT];
     int is_dummy = !strcmp(o->load_format, "dummy"), rc = cli_model_name_read(o->model, is_dummy, &e->name, err);
     if (!rc) rc = cli_fingerprint_read(o->model, is_dummy, &model, err);
     if (!rc) rc = sl_device_arithmetic(o->device, arithmetic, sizeof arithmetic, err);
+    if (!rc && o->attn_profile) rc = cli_attn_profile_hash(o->attn_profile, profile, err);
     if (rc) return rc;
     json_t *s = e->settings = json_pack(
         "{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:b, s:b, s:s?, s:I, s:I, s:i, s:f}", "version", cli_version(), "model",
@@ -192,6 +194,7 @@ static int make_settings(eval *e, sl_error *err) {
     if (s && o->procedure) bad |= json_object_set_new(s, "procedure", json_string(o->procedure));
     if (s && o->attn_layers.n) bad |= json_object_set_new(s, "attn-layer", texts_json(&o->attn_layers));
     if (s && o->attn_prefill_layers.n) bad |= json_object_set_new(s, "attn-prefill-layer", texts_json(&o->attn_prefill_layers));
+    if (s && o->attn_profile) bad |= json_object_set_new(s, "attn-profile", json_string(profile));
     if (s && CLI_GIVEN(o, prefill_segment)) bad |= json_object_set_new(s, "prefill-segment", json_integer(o->prefill_segment));
     if (s) bad |= json_object_set_new(s, "stop", texts_json(&o->stops));
     if (s && o->jsonl) bad |= json_object_set_new(s, "jsonl", json_string(e->records.hash));
@@ -273,7 +276,7 @@ static int dump_item(eval *e, FILE *f, int group, int number, const eval_text *t
                                  item->prefix.data ? item->prefix.data : "", item->prefix.n, "outputs", item->references,
                                  "length", (int)ids.n + item->n_predict, "grader", eval_grader_name(item->grader));
         if (line && item->answer.n) json_object_set_new(line, "answer", json_stringn(item->answer.data, item->answer.n));
-        rc = eval_file_add(f, "--dump", e->o.dump, line, err);
+        rc = cli_resume_add(f, "--dump", e->o.dump, line, err);
         json_decref(line);
     }
     sl_text_free(&input);
@@ -357,7 +360,7 @@ static int record_answer(eval *e, int group, int number, int method, const eval_
                                  (json_int_t)a->bytes, "kv_dense_bytes", (json_int_t)a->dense_bytes);
         if (line) eval_prefill_put(&e->scores, line, method, &e->scores.prefill[cell]);
         if (line) cli_certificates_put(line, a);
-        rc = eval_file_add(e->out, "--out", e->o.out, line, err);
+        rc = cli_resume_add(e->out, "--out", e->o.out, line, err);
         json_decref(line);
     }
     json_decref(whole);
@@ -497,7 +500,7 @@ static int prepare(eval *e, sl_tokenizer **tok, sl_error *err) {
     if (!rc) rc = cli_check_device(o, err);
     if (!rc) rc = check_flags(o, err);
     if (!rc) rc = cli_attn_list_parse("--attn", &o->attns, &e->attn, err);
-    if (!rc) rc = cli_attn_list_parse("--attn-prefill", &o->attn_prefills, &e->prefills, err);
+    if (!rc) rc = cli_prefill_list_parse(o, &e->prefills, err);
     if (!rc) rc = cli_attn_list_repeat(&e->attn, e->prefills.n, err);
     e->scores.prefills = e->prefills.names;
     e->scores.n_prefills = e->prefills.n, e->scores.lists_prefill = o->attn_prefills.n > 0;

@@ -1,17 +1,14 @@
 // engine/cli/eval/eval_scores.c - see eval_scores.h.
 #include "engine/cli/eval/eval_scores.h"
 #include "engine/base/json.h"
-#include "engine/cli/commands.h"
 #include "engine/cli/output/certificates.h"
 #include "engine/cli/output/rows.h"
+#include "engine/cli/resume_file.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 enum { FORMAT = 1 };
 
@@ -152,45 +149,6 @@ int eval_scores_complete(const eval_scores *s, eval_scores *out, sl_error *err) 
 
 // ---- reading an existing file ----
 
-static void show(const json_t *value, char buf[160]) {
-    char *text = value ? json_dumps(value, JSON_ENCODE_ANY) : NULL;
-    snprintf(buf, 160, "%s", text ? text : "(not set)");
-    free(text);
-}
-
-static const char HEAD[] = "{\"sleigh_eval\":";
-
-static int not_ours(const char *path, sl_error *err) {
-    return sl_fail(err, SL_ERR_ARG, "--out %s: expected a file that sleigh eval wrote, found another line 1; name another file",
-                   path);
-}
-
-// The first key of `some` that `others` do not have or have with another value; NULL: none. The name of the model may differ:
-// the fingerprints tell whether it is the same model.
-static const char *differing(const json_t *some, const json_t *others) {
-    const char *key;
-    json_t *value;
-    json_object_foreach((json_t *)some, key, value) {
-        const json_t *other = sl_json_get(others, key);
-        if ((json_is_null(value) && !other) || !strcmp(key, "model")) continue; // null: absent in both
-        if (!other || !json_equal(other, value)) return key;
-    }
-    return NULL;
-}
-
-static int check_settings(const char *path, const json_t *header, const json_t *settings, sl_error *err) {
-    const json_t *was = sl_json_get(header, "settings"), *version = sl_json_get(header, "sleigh_eval");
-    char before[160], now[160];
-    if (!json_is_object(was) || json_integer_value(version) != FORMAT) return not_ours(path, err);
-    const char *key = differing(settings, was);
-    if (!key) key = differing(was, settings);
-    if (!key) return 0;
-    show(sl_json_get(was, key), before), show(sl_json_get(settings, key), now);
-    return sl_fail(err, SL_ERR_ARG,
-                   "--out %s was written with %s = %s, but this command has %s; name another file, or remove this one", path,
-                   key, before, now);
-}
-
 static int bad_line(const char *path, int n, const char *what, sl_error *err) {
     return sl_fail(err, SL_ERR_FORMAT, "--out %s: line %d: %s", path, n, what);
 }
@@ -230,60 +188,18 @@ static int take_line(const char *path, int n, const json_t *line, eval_scores *s
     return 0;
 }
 
-// Reads complete lines. *end: the end of the last complete line.
-static int read_lines(const char *path, FILE *f, const json_t *settings, eval_scores *s, long *end, sl_error *err) {
-    char *line = NULL;
-    size_t cap = 0;
-    ssize_t size;
-    int rc = 0;
-    *end = 0;
-    for (int n = 1; !rc && (size = getline(&line, &cap, f)) > 0; n++) {
-        if (line[size - 1] != '\n') { // incomplete: it may be removed only if sleigh eval wrote it
-            if (n == 1 && strncmp(line, HEAD, strlen(line) < strlen(HEAD) ? strlen(line) : strlen(HEAD)))
-                rc = not_ours(path, err);
-            break;
-        }
-        json_error_t e;
-        json_t *value = json_loadb(line, (size_t)size, JSON_REJECT_DUPLICATES, &e);
-        rc = !value   ? bad_line(path, n, e.text, err)
-             : n == 1 ? check_settings(path, value, settings, err)
-                      : take_line(path, n, value, s, err);
-        json_decref(value);
-        *end += size;
-    }
-    if (!rc && ferror(f)) rc = sl_fail(err, SL_ERR_IO, "--out: cannot read %s: %s", path, strerror(errno));
-    free(line);
-    return rc;
-}
+typedef struct reader {
+    const char *path;
+    eval_scores *scores;
+} reader;
 
-static int cannot_write(const char *flag, const char *path, sl_error *err) {
-    return sl_fail(err, SL_ERR_IO, "%s: cannot write %s: %s", flag, path, strerror(errno));
+static int take(void *ctx, int n, const json_t *line, sl_error *err) {
+    const reader *r = ctx;
+    return take_line(r->path, n, line, r->scores, err);
 }
 
 int eval_file_open(const char *path, const json_t *settings, eval_scores *s, FILE **out, sl_error *err) {
-    FILE *f = fopen(path, "a+");
-    long end = 0;
-    if (!f) return cannot_write("--out", path, err);
-    int rc = flock(fileno(f), LOCK_EX | LOCK_NB) ? sl_fail(err, SL_ERR_IO, "--out %s: another run writes to it", path) : 0;
-    rewind(f);
-    if (!rc) rc = read_lines(path, f, settings, s, &end, err);
-    if (!rc && (ftruncate(fileno(f), end) || fseek(f, 0, SEEK_END))) rc = cannot_write("--out", path, err);
-    if (!rc && !end) {
-        json_t *head = json_pack("{s:i, s:s, s:O}", "sleigh_eval", FORMAT, "commit", cli_commit(), "settings", settings);
-        rc = eval_file_add(f, "--out", path, head, err);
-        json_decref(head);
-    }
-    if (rc)
-        fclose(f);
-    else
-        *out = f;
-    return rc;
-}
-
-int eval_file_add(FILE *f, const char *flag, const char *path, const json_t *line, sl_error *err) {
-    char *text = line ? json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
-    if (!text) return sl_fail(err, SL_ERR_MEMORY, "%s %s: out of memory, or text that is not UTF-8", flag, path);
-    int rc = fprintf(f, "%s\n", text) < 0 || fflush(f) ? cannot_write(flag, path, err) : 0;
-    free(text);
-    return rc;
+    reader r = {.path = path, .scores = s};
+    const cli_resume file = {.flag = "--out", .path = path, .command = "eval", .version = FORMAT, .take = take, .ctx = &r};
+    return cli_resume_open(&file, settings, out, err);
 }

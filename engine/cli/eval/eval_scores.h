@@ -63,13 +63,10 @@ void eval_scores_set_stated(eval_scores *s, int cell, const sl_attn_stats *stats
 void eval_scores_sum_stated(const eval_scores *s, int method, int first, int n, sl_attn_stats *out); // sums over samples
 int eval_scores_missing(const eval_scores *s); // number of cells without a score
 
-// ---- the file: a line {"sleigh_eval", "settings"}, then one line per cell ----
+// ---- the file: a line {"sleigh_eval", "settings"}, then one line per cell (cli_resume_add) ----
 
-// Opens or creates `path` for appending. From an existing file it removes an incomplete last line and reads the cells into *s,
-// except those of other tasks, lengths, samples and methods. SL_ERR_ARG names a setting that differs from the file. SL_ERR_IO:
-// another run writes to the file.
+// cli_resume_open (resume_file.h). Reads the cells of an existing file into *s, except those of other tasks, lengths, samples
+// and methods.
 int eval_file_open(const char *path, const json_t *settings, eval_scores *s, FILE **out, sl_error *err);
-// Writes a line and flushes it. flag: the flag that named the file, for messages.
-int eval_file_add(FILE *f, const char *flag, const char *path, const json_t *line, sl_error *err);
 
 #endif

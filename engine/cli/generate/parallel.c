@@ -117,6 +117,7 @@ static int begin(job *j, request *r, int index, sl_error *err) {
     int n = (int)r->ids.n;
     int rc = cli_timeline_open(&r->t, j->run, cli_record_sequence(r->record, o->seq_id, index), err);
     if (!rc) rc = cli_answer_set_prefill(j->run, r->record, err);
+    if (!rc) rc = cli_run_set_prompt(j->run, n, err); // --attn=auto chooses the same plan for all of the group
     cli_run_format_prefill(j->run, prefill, sizeof prefill);
     if (!rc && !(r->attn_prefill = strdup(prefill))) rc = sl_fail(err, SL_ERR_MEMORY, "--parallel: out of memory");
     if (!rc) rc = cli_timeline_prefill(&r->t, r->ids.data, r->n_dense, err);
@@ -143,7 +144,6 @@ static int print_answer(const job *j, const request *r, const cli_totals *group,
 static int run_group(job *j, request *r, int n, sl_error *err) {
     int first = (int)(r - j->requests);
     int rc = cli_records_at_line(&j->records, r->line, set_method(j, cli_record_attn(r->record), err), err);
-    if (!rc) rc = cli_run_set_prompt(j->run, (int)r->ids.n, err); // auto chooses the same plan for all of the group
     sl_engine_reset_stats(j->run->engine);
     for (int i = 0; !rc && i < n; i++) {
         rc = cli_records_at_line(&j->records, r[i].line, begin(j, &r[i], first + i, err), err);
