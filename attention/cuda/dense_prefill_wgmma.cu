@@ -111,15 +111,7 @@ static __device__ __forceinline__ void load(const prefill_params &p, uint32_t sh
     uint32_t tail_parity = 0;
     for (int n = 0; w.next(p); n++) {
         barrier_wait(&bars->q.empty[n % 2], n / 2 % 2 ^ 1);
-        if (lane == 0) {
-            barrier_expect(&bars->q.full[n % 2], T::q_bytes);
-#pragma unroll
-            for (int g = 0; g < T::n_wgs; g++)
-#pragma unroll
-                for (int c = 0; c < D; c += COLUMNS)
-                    tma_load_head(shared + n % 2 * T::q_bytes + g * T::wg_bytes + c * WG_ROWS * 2, q_map, c, w.head,
-                                  w.token0 + g * WG_ROWS, &bars->q.full[n % 2]);
-        }
+        if (lane == 0) load_queries<D, T::n_wgs>(shared + n % 2 * T::q_bytes, q_map, w.head, w.token0, &bars->q.full[n % 2]);
         int kv_head = w.head / (p.n_heads / p.n_kv_heads);
         int n_kv = p.first + p.n_tokens;
         key_tiles<masked> keys;
@@ -132,12 +124,7 @@ static __device__ __forceinline__ void load(const prefill_params &p, uint32_t sh
                 int stage = (n_done + j) % N_STAGES;
                 barrier_wait(&bars->k.empty[stage], (n_done + j) / N_STAGES % 2 ^ 1);
                 int row = (keys.page * p.n_kv_heads + kv_head) * SL_PAGE + keys.key(j) % SL_PAGE;
-                if (lane == 0) {
-                    barrier_expect(&bars->k.full[stage], T::kv_bytes);
-#pragma unroll
-                    for (int c = 0; c < D; c += COLUMNS)
-                        tma_load(shared + T::k_at + stage * T::kv_bytes + c * KEYS * 2, k_map, c, row, &bars->k.full[stage]);
-                }
+                if (lane == 0) load_keys<D>(shared + T::k_at + stage * T::kv_bytes, k_map, row, &bars->k.full[stage]);
             }
             if (j == 0) continue;
             int stage = (n_done + j - 1) % N_STAGES;
@@ -145,21 +132,11 @@ static __device__ __forceinline__ void load(const prefill_params &p, uint32_t sh
             barrier_wait(&bars->v.empty[stage], (n_done + j - 1) / N_STAGES % 2 ^ 1);
             bool tail = key_v + KEYS > n_kv;
             uint64_t *landed = tail ? &bars->tail : &bars->v.full[stage];
-            if (lane == 0) {
-                barrier_expect(landed, T::kv_bytes);
-#pragma unroll
-                for (int c = 0; c < D; c += COLUMNS) tma_load(v + c * KEYS * 2, v_map, c, row_v, landed);
-            }
+            if (lane == 0) load_keys<D>(v, v_map, row_v, landed);
             if (!tail) continue;
             barrier_wait(landed, tail_parity);
             tail_parity ^= 1;
-            for (int i = (n_kv - key_v) * 8 + lane; i < KEYS * 8; i += 32) // 16-byte units of 64 columns
-#pragma unroll
-                for (int c = 0; c < D; c += COLUMNS)
-                    asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(v + c * KEYS * 2 + i * 16), "r"(0)
-                                 : "memory");
-            fence_async();
-            __syncwarp();
+            clear_tail<D>(v, n_kv - key_v, lane);
             if (lane == 0) barrier_arrive(&bars->v.full[stage]);
         }
         n_done += w.n_keys;
@@ -179,23 +156,21 @@ static __device__ __forceinline__ void softmax(float (&s)[64], softmax_state &st
                 if (hidden && n * 8 + e % 2 > last + 8 * r) s[4 * n + e] = -INFINITY;
                 top = fmaxf(top, s[4 * n + e]);
             }
-        top = sl_quad_max(top);
-        state.keep[r] = sl_raise_max(&state.max[r], top, scale);
-        float shift = state.max[r] * scale, sum = 0;
-#pragma unroll
-        for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-            for (int e = 4 * n + 2 * r; e < 4 * n + 2 * r + 2; e++) {
-                s[e] = sl_exp2(fmaf(s[e], scale, -shift));
-                sum += s[e];
-            }
-        state.sum[r] = fmaf(state.sum[r], state.keep[r], sum);
+        weigh_row(s, state, r, sl_quad_max(top), scale);
     }
 }
 
-// Adds key tile j. The products for the scores of tile j and for the values of tile j - 1 are issued together. The softmax of
-// tile j runs during the product with the values. While this warpgroup computes its softmax, other warpgroups use the tensor
-// cores.
+// The state of a computing warpgroup from tile to tile.
+template <int D> struct consumer {
+    float o[D / 2];
+    uint32_t p[32]; // masses of the newest tile; its V has landed, and its product with V is not yet issued
+    softmax_state state;
+    int n_done; // key tiles whose scores are computed; the last of them has not yet been multiplied by V
+};
+
+// Adds key tile j. The products for the scores of tile j and for the values of tile j - 1 are issued together. The softmax
+// of tile j runs during the product with the values. While this warpgroup computes its softmax, other warpgroups use the
+// tensor cores.
 template <int D, bool masked, bool hidden>
 static __device__ __forceinline__ void step(consumer<D> &c, uint32_t q, uint32_t shared, barriers *bars, int wg, int lane,
                                             float scale, int last) {
@@ -266,7 +241,7 @@ static __device__ __forceinline__ void compute(const prefill_params &p, uint32_t
         more = w.next(p);
         wgmma_wait<0>(c.o);
         if (lane == 0) barrier_arrive(&bars->v.empty[stage]);
-        store<D, masked>(p, c, q, out_map, head, token, wg, thread);
+        store<D, masked>(p, c.o, c.state.sum, q, out_map, head, token, wg, thread);
     }
     if (thread == 0) tma_stores_read(); // shared memory must exist until the stores have read it
 }
@@ -326,19 +301,8 @@ template <int D, bool masked> static void launch_kernel(const sl_attn_cuda_prefi
     using T = tiles<D, masked>;
     const sl_attn_geom *geom = args->geom;
     int n_tiles = (args->n_tokens + T::rows - 1) / T::rows;
-    int n_sms = sl_multiprocessors(), l2_bytes = (int)sl_l2_bytes();
-    int n_blocks = n_tiles * geom->n_heads < n_sms ? n_tiles * geom->n_heads : n_sms;
-    prefill_params p = {
-        .pages = args->pages,
-        .n_tokens = args->n_tokens,
-        .first = args->first,
-        .n_heads = geom->n_heads,
-        .n_kv_heads = geom->n_kv_heads,
-        .section_heads = section_heads(args, n_tiles, n_blocks, l2_bytes),
-        .scale = sl_score_scale(D),
-        .blocks = {},
-        .out = args->out,
-    };
+    int n_sms = sl_multiprocessors(), n_items = n_tiles * geom->n_heads, n_blocks = n_items < n_sms ? n_items : n_sms;
+    prefill_params p = params_of(args, n_tiles, n_blocks);
     if (masked) {
         p.blocks = sl_cuda_order_query_blocks(args, p.section_heads);
         n_blocks = p.blocks.n_items < n_sms ? p.blocks.n_items : n_sms;
@@ -357,6 +321,7 @@ template <int D> static void launch(const sl_attn_cuda_prefill_args *args) {
 }
 
 void sl_cuda_dense_prefill_wgmma(const sl_attn_cuda_prefill_args *args) {
+    if (args->skip_distance > 0) return sl_cuda_skip_prefill_wgmma(args);
     SL_WITH_HEAD_DIM(args->geom->head_dim, launch, args);
 }
 

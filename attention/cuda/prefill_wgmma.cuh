@@ -144,6 +144,35 @@ WGMMA_VALUES(80, F40, C40, "%40, %41, %42, %43", "%44")
 WGMMA_VALUES(96, F48, C48, "%48, %49, %50, %51", "%52")
 WGMMA_VALUES(128, F64, C64, "%64, %65, %66, %67", "%68")
 
+// Starts the copy of the queries of N_WGS warpgroups. `bar` counts their bytes. Call it with one thread.
+template <int D, int N_WGS>
+static __device__ __forceinline__ void load_queries(uint32_t to, const CUtensorMap *map, int head, int token0, uint64_t *bar) {
+    constexpr int wg_bytes = WG_ROWS * ((D + COLUMNS - 1) / COLUMNS * COLUMNS) * 2;
+    barrier_expect(bar, N_WGS * wg_bytes);
+#pragma unroll
+    for (int g = 0; g < N_WGS; g++)
+#pragma unroll
+        for (int c = 0; c < D; c += COLUMNS)
+            tma_load_head(to + g * wg_bytes + c * WG_ROWS * 2, map, c, head, token0 + g * WG_ROWS, bar);
+}
+
+// Starts the copy of a key tile, of K or V, that begins at row `row` of the map.
+template <int D> static __device__ __forceinline__ void load_keys(uint32_t to, const CUtensorMap *map, int row, uint64_t *bar) {
+    barrier_expect(bar, KEYS * ((D + COLUMNS - 1) / COLUMNS * COLUMNS) * 2);
+#pragma unroll
+    for (int c = 0; c < D; c += COLUMNS) tma_load(to + c * KEYS * 2, map, c, row, bar);
+}
+
+// Sets the rows from n_rows on of a tile of V to zero, and makes the zeros visible to products. All lanes of a warp call it.
+template <int D> static __device__ __forceinline__ void clear_tail(uint32_t v, int n_rows, int lane) {
+    for (int i = n_rows * 8 + lane; i < KEYS * 8; i += 32) // 16-byte units of 64 columns
+#pragma unroll
+        for (int c = 0; c < D; c += COLUMNS)
+            asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(v + c * KEYS * 2 + i * 16), "r"(0) : "memory");
+    fence_async();
+    __syncwarp();
+}
+
 // ---- the work of a thread block ----
 
 // The query tiles of a thread block, one after the other. The heads are cut into sections. The keys and values of a section fit
@@ -244,24 +273,30 @@ typedef struct softmax_state {
     float keep[2]; // factor of the last tile for the sums of the tiles before
 } softmax_state;
 
+// Turns the scores of row r into masses 2^(scale (s - max)). top: the highest score of this tile and the tiles before.
+static __device__ __forceinline__ void weigh_row(float (&s)[64], softmax_state &state, int r, float top, float scale) {
+    state.keep[r] = sl_raise_max(&state.max[r], top, scale);
+    float shift = state.max[r] * scale, sum = 0;
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+        for (int e = 4 * n + 2 * r; e < 4 * n + 2 * r + 2; e++) {
+            s[e] = sl_exp2(fmaf(s[e], scale, -shift));
+            sum += s[e];
+        }
+    state.sum[r] = fmaf(state.sum[r], state.keep[r], sum);
+}
+
 static __device__ __forceinline__ void round_masses(uint32_t (&p)[32], const float (&s)[64]) {
 #pragma unroll
     for (int i = 0; i < 32; i++) p[i] = sl_pack_bf16(s[2 * i], s[2 * i + 1]);
 }
 
-// The state of a computing warpgroup from tile to tile.
-template <int D> struct consumer {
-    float o[D / 2];
-    uint32_t p[32]; // masses of the newest tile; its V has landed, and its product with V is not yet issued
-    softmax_state state;
-    int n_done; // key tiles whose scores are computed; the last of them has not yet been multiplied by V
-};
-
 // ---- the output ----
 
 // Writes the rows of a warpgroup whose first token is before the call. TMA cannot write a box that begins there.
 template <int D>
-static __device__ __forceinline__ void store_rows(const prefill_params &p, const consumer<D> &c, const float (&factor)[2],
+static __device__ __forceinline__ void store_rows(const prefill_params &p, const float (&o)[D / 2], const float (&factor)[2],
                                                   int head, int token, int thread) {
     int lane = thread % 32, r = token + thread / 32 * 16 + lane / 4;
 #pragma unroll
@@ -269,18 +304,19 @@ static __device__ __forceinline__ void store_rows(const prefill_params &p, const
         int half = i / 2 % 2, row = r + 8 * half;
         if (row >= 0 && row < p.n_tokens)
             *(uint32_t *)(p.out + ((size_t)row * p.n_heads + head) * D + i / 4 * 8 + lane % 4 * 2) =
-                sl_pack_bf16(c.o[i] * factor[half], c.o[i + 1] * factor[half]);
+                sl_pack_bf16(o[i] * factor[half], o[i + 1] * factor[half]);
     }
 }
 
 // out = o / sum. The output goes through the warpgroup's part of the query tile in shared memory. TMA does not write rows past
 // n_tokens.
 template <int D, bool masked>
-static __device__ __forceinline__ void store(const prefill_params &p, const consumer<D> &c, uint32_t staged,
-                                             const CUtensorMap *out_map, int head, int token, int wg, int thread) {
-    float factor[2] = {1 / sl_quad_sum(c.state.sum[0]), 1 / sl_quad_sum(c.state.sum[1])};
+static __device__ __forceinline__ void store(const prefill_params &p, const float (&o)[D / 2], const float (&sum)[2],
+                                             uint32_t staged, const CUtensorMap *out_map, int head, int token, int wg,
+                                             int thread) {
+    float factor[2] = {1 / sl_quad_sum(sum[0]), 1 / sl_quad_sum(sum[1])};
     if (masked && token < 0) {
-        store_rows<D>(p, c, factor, head, token, thread);
+        store_rows<D>(p, o, factor, head, token, thread);
         named_sync(BAR_STORE + wg, WG_THREADS); // after this barrier, no warp's product reads the queries
         return;
     }
@@ -290,7 +326,7 @@ static __device__ __forceinline__ void store(const prefill_params &p, const cons
     for (int i = 0; i < D / 2; i += 2) {
         int n = i / 4, half = i / 2 % 2;
         uint32_t at = staged + n / 8 * WG_ROWS * 128 + (r + 8 * half) * 128 + ((n % 8) ^ (r % 8)) * 16 + lane % 4 * 4;
-        uint32_t pair = sl_pack_bf16(c.o[i] * factor[half], c.o[i + 1] * factor[half]);
+        uint32_t pair = sl_pack_bf16(o[i] * factor[half], o[i + 1] * factor[half]);
         asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(pair) : "memory");
     }
     fence_async();
@@ -351,6 +387,18 @@ static int section_heads(const sl_attn_cuda_prefill_args *args, int n_tiles, int
     int n_rounds = (n_tiles * n_heads + n_blocks - 1) / n_blocks;
     int more = (n_tiles * heads + n_blocks - 1) / n_blocks * n_sections - n_rounds; // additional rounds, of the shortest tiles
     return (long long)more * (args->first + 1) * 64 <= (long long)n_rounds * n_kv ? heads : n_heads;
+}
+
+static prefill_params params_of(const sl_attn_cuda_prefill_args *args, int n_tiles, int n_blocks) {
+    return {.pages = args->pages,
+            .n_tokens = args->n_tokens,
+            .first = args->first,
+            .n_heads = args->geom->n_heads,
+            .n_kv_heads = args->geom->n_kv_heads,
+            .section_heads = section_heads(args, n_tiles, n_blocks, (int)sl_l2_bytes()),
+            .scale = sl_score_scale(args->geom->head_dim),
+            .blocks = {},
+            .out = args->out};
 }
 
 #endif

@@ -62,7 +62,7 @@ query_blocks sl_cuda_order_query_blocks(const sl_attn_cuda_prefill_args *args, i
     if (m) blocks.bits = m->bits, blocks.first = m->first, blocks.n = m->n, blocks.n_words = m->n_words;
     count_params p = {.blocks = blocks,
                       .items = unsorted,
-                      .stats = args->stats,
+                      .stats = m ? args->stats : NULL, // without a mask the kernel counts
                       .first = args->first / SL_MASK_BLOCK,
                       .n_query_blocks = n_blocks,
                       .n_heads = n_heads,

@@ -26,7 +26,7 @@ typedef struct query_blocks {
     int first, n, n_words;
 } query_blocks;
 
-// Sorts the query blocks of a call into args->ws, on args->stream, and adds their lengths to args->stats.
+// Sorts the query blocks of a call into args->ws, on args->stream. Adds the lengths of a mask to args->stats.
 query_blocks sl_cuda_order_query_blocks(const sl_attn_cuda_prefill_args *args, int section_heads);
 
 #ifdef __CUDACC__

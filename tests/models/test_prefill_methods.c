@@ -108,7 +108,7 @@ static void check_sparse_chunks(const char *device) {
                                           "xattention:threshold=0.5",
                                           "threshold:lambda=0.3",
                                           "oracle:density=0.5"};
-    int n_methods = device ? 4 : 6; // a GPU offers the first four
+    int n_methods = device ? 5 : 6; // a GPU offers the first five
     static const int chunks[] = {1024, 200, 128};
     model_fixture r[3];
     for (int c = 0; c < 3; c++) r[c] = open_on(device, chunks[c]);
@@ -155,11 +155,12 @@ static void gpu_sparse_chunks(void) {
 // The tiny model on both devices: the masks come from queries and keys that differ by roundings, so the share of visited blocks
 // of a method may differ by a few blocks.
 static void gpu_densities(void) {
-    static const char *const methods[] = {"sample", "vertical-slash:columns=20:slashes=60", "xattention:threshold=0.8"};
+    static const char *const methods[] = {"sample", "vertical-slash:columns=20:slashes=60", "xattention:threshold=0.8",
+                                          "threshold:lambda=0.3"};
     model_fixture r[2] = {open_on(NULL, 512), open_on("cuda", 512)};
     int32_t *ids = test_ids(1000, r[0].n_vocab, test_seed);
     float *out = malloc(r[0].n_vocab * sizeof *out);
-    for (int m = 0; m < 3; m++) {
+    for (int m = 0; m < 4; m++) {
         sl_prefill_report report[2];
         for (int i = 0; i < 2; i++) {
             set_prefill(&r[i], methods[m], NULL, 1024);
@@ -264,9 +265,9 @@ static void reusable_rows(void) {
 }
 
 // Another session never gets a part of a segment. A fork at a border has the bits of a session of its own.
-static void forks(void) {
+static void check_forks(const char *device) {
     enum { N = 900 };
-    model_fixture r = open_on(NULL, 256);
+    model_fixture r = open_on(device, 256);
     int32_t *ids = test_ids(N, r.n_vocab, test_seed);
     float *want = malloc(r.n_vocab * sizeof *want);
     set_prefill(&r, "sample:alpha_c=0.6:alpha_s=0.6", NULL, 512);
@@ -293,6 +294,50 @@ static void forks(void) {
     model_fixture_close(&r);
     free(ids), free(want);
 }
+static void forks(void) {
+    check_forks(NULL);
+}
+
+// Two sessions with a common prefix and other lengths have the bits of sessions alone, also when they decode together.
+static void check_ragged(const char *device) {
+    static const char *const methods[] = {"sample:alpha_c=0.6:alpha_s=0.6", "threshold:lambda=0.3"};
+    static const int lengths[2] = {900, 677};
+    model_fixture r = open_on(device, 256);
+    int32_t *ids = test_ids(900, r.n_vocab, test_seed);
+    float *want[2];
+    for (int i = 0; i < 2; i++) want[i] = malloc(r.n_vocab * sizeof *want[i]);
+    for (int m = 0; m < 2; m++) {
+        sl_session *s[2];
+        set_prefill(&r, methods[m], NULL, 512);
+        for (int i = 0; i < 2; i++) {
+            sl_session *alone = session_of(&r, ids, lengths[i]);
+            CHECK_OK(sl_decode(&alone, 1, ids, &err), err);
+            memcpy(want[i], sl_session_logits(alone, NULL), r.n_vocab * sizeof *want[i]);
+            sl_session_free(alone);
+        }
+        s[0] = session_of(&r, ids, 512);
+        CHECK_OK(sl_session_fork(s[0], 512, 0, &s[1], &err), err);
+        for (int i = 1; i >= 0; i--) CHECK_OK(sl_prefill(s[i], ids + 512, lengths[i] - 512, NULL, &err), err);
+        CHECK_OK(sl_decode(s, 2, (int32_t[]){ids[0], ids[0]}, &err), err);
+        for (int i = 0; i < 2; i++) CHECK(equal_bits(sl_session_logits(s[i], NULL), want[i], r.n_vocab));
+        for (int i = 0; i < 2; i++) sl_session_free(s[i]);
+    }
+    for (int i = 0; i < 2; i++) free(want[i]);
+    model_fixture_close(&r);
+    free(ids);
+}
+static void ragged(void) {
+    check_ragged(NULL);
+}
+
+#ifdef SLEIGH_CUDA
+static void gpu_forks(void) {
+    check_forks("cuda");
+}
+static void gpu_ragged(void) {
+    check_ragged("cuda");
+}
+#endif
 
 // ---- reports ----
 
@@ -368,11 +413,14 @@ static const test_case cases[] = {
     {"refused", 0, refused_prefill},
     {"reusable-rows", 0, reusable_rows},
     {"forks", 0, forks},
+    {"ragged", 0, ragged},
     {"observed", 0, observed},
     {"sums-of-reports", 0, sums_of_reports},
     GPU_CASE("gpu-full-masks-are-dense", gpu_full_masks),
     GPU_CASE("gpu-chunks", gpu_sparse_chunks),
     GPU_CASE("gpu-densities", gpu_densities),
+    GPU_CASE("gpu-forks", gpu_forks),
+    GPU_CASE("gpu-ragged", gpu_ragged),
     GPU_CASE("gpu-refused", gpu_refused),
     {0},
 };
