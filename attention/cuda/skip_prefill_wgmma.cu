@@ -316,16 +316,17 @@ static __device__ __forceinline__ void compute(const skip_params &p, uint32_t sh
         int n_whole = min((position + 1) / KEYS, w.n_keys); // key blocks in which all tokens of the warpgroup see all rows
         c.begin(p.p, token + row);
         barrier_wait(&bars->q_full[n % 2], n / 2 % 2);
-        for (int j = 0; j < w.n_keys; j++)
+        for (int j = 0; j < w.n_keys; j++) {
             if (__any_sync(~0u, c.is_pending && c.has_landed))
                 step<D, true>(p, c, q, shared, bars, wg, thread, j >= n_whole, last - j * KEYS);
             else
                 step<D, false>(p, c, q, shared, bars, wg, thread, j >= n_whole, last - j * KEYS);
-        if (__any_sync(~0u, c.is_pending)) multiply(c, shared, bars, lane);
-        if (n > 0 && thread == 0) { // when the output before has left shared memory, the loading warp may use its place
-            tma_stores_read();
-            barrier_arrive(&bars->q_empty[(n - 1) % 2]);
+            if (j == 0 && n > 0 && thread == 0) { // when the output before has left shared memory, its place may be used
+                tma_stores_read();
+                barrier_arrive(&bars->q_empty[(n - 1) % 2]);
+            }
         }
+        if (__any_sync(~0u, c.is_pending)) multiply(c, shared, bars, lane);
         more = w.next(p.p);
         report(p, c, head, token + row, lane, wg == 0 && thread == 0);
         store<D, true>(p.p, c.o, c.state.sum, q, out_map, head, token, wg, thread);
@@ -343,7 +344,6 @@ static __device__ __forceinline__ void compute(const skip_params &p, uint32_t sh
 // the thread blocks that run together, all but the first one find them in the L2 cache.
 // Order of reduction: that of dense_prefill_wgmma_kernel without the skipped blocks. A call in which no block is skipped gives
 // the bits of dense attention.
-// Not yet measured on a GPU.
 template <int D>
 __global__ void __launch_bounds__(tiles<D>::threads, 1)
     skip_prefill_wgmma_kernel(const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtensorMap k_map,

@@ -589,11 +589,23 @@ static int prefills_on_gpu(const char *text) {
     return sl_attn_parse(text, &spec, NULL) || spec.method == &sl_method_auto || sl_attn_prefills_on_gpu(&spec);
 }
 
+// The first method of a list that a GPU does not prefill with; NULL: there is none, or the list has an error.
+static const char *missing_in_list(const cli_list *items) {
+    cli_attn_list list;
+    const char *missing = NULL;
+    int rc = cli_attn_list_parse("--attn-prefill", items, &list, NULL);
+    for (int i = 0; !rc && !missing && i < list.n; i++)
+        if (list.specs[i].method != &sl_method_auto && !sl_attn_prefills_on_gpu(&list.specs[i]))
+            missing = list.specs[i].method->name;
+    cli_attn_list_free(&list);
+    return missing;
+}
+
 // The first method of the flags for prefill that a GPU does not offer; NULL: there is none.
 static const char *missing_prefill(const cli_options *o) {
+    const char *missing = missing_in_list(&o->attn_prefills);
     if (!prefills_on_gpu(o->attn_prefill)) return o->attn_prefill;
-    for (int i = 0; i < o->attn_prefills.n; i++)
-        if (!prefills_on_gpu(o->attn_prefills.items[i])) return o->attn_prefills.items[i];
+    if (missing) return missing;
     for (int i = 0; i < o->attn_prefill_layers.n; i++) {
         const char *text = strchr(o->attn_prefill_layers.items[i], '=');
         if (text && !prefills_on_gpu(text + 1)) return text + 1;

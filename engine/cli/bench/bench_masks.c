@@ -1,8 +1,9 @@
 // engine/cli/bench/bench_masks.c - sleigh bench attn --phase masks: times prefill attention with random masks of several
-// densities, and the making of masks, against dense attention of the same tokens.
+// densities, the making of masks, and attention with the rule of `threshold`, against dense attention of the same tokens.
 //
 // The time of attention with a mask is compared with the density times the time of dense attention. The time of a mask is
-// compared with the time of dense attention.
+// compared with the time of dense attention. `threshold` computes all scores, so its rows are a list apart: its time is
+// compared with (1 + density) / 2 times the time of dense attention.
 #include "engine/cli/bench/cmd_bench.h"
 
 #ifdef SLEIGH_CUDA
@@ -20,19 +21,28 @@ enum { REPETITIONS = 20 };
 static const int lengths[] = {32 << 10, 128 << 10};
 static const double densities[] = {0.05, 0.1, 0.2, 0.4, 0.7, 1};
 static const char *const masks[] = {"sample", "sample:chunk_n=4", "vertical-slash", "xattention", "streaming"};
-enum { N_LENGTHS = 2, N_DENSITIES = 6, N_MASKS = 5, N_ROWS = N_LENGTHS * (1 + N_DENSITIES + N_MASKS) };
+enum {
+    N_LENGTHS = 2,
+    N_DENSITIES = 6,
+    N_MASKS = 5,
+    N_OF_LENGTH = 1 + 2 * N_DENSITIES + N_MASKS,
+    N_ROWS = N_LENGTHS * N_OF_LENGTH
+};
+
+// Keys are normal numbers or 0. At the default deviation of queries, lambda lies between the two: blocks of zeros are skipped.
+static const char rule[] = "threshold:lambda=0.0025";
 
 typedef struct row {
-    int n_tokens;
-    char what[48]; // "dense", "attention with a mask", or the method of a mask
+    int n_tokens, is_rule;
+    char what[48]; // "dense", "attention with a mask", the method of a mask, or `rule`
     double density, us, mean_us, dense_us;
 } row;
 
 static double of_dense(const row *r) {
     return r->us / r->dense_us;
 }
-static double of_work(const row *r) { // NaN: not a time of attention with a mask
-    return r->us / (r->density * r->dense_us);
+static double of_work(const row *r) { // NaN: not a time of attention with a mask or a rule
+    return of_dense(r) / (r->is_rule ? (1 + r->density) / 2 : r->density);
 }
 
 static int time_mask(sl_bench_attn *bench, const char *method, int repetitions, row *r, sl_error *err) {
@@ -45,13 +55,26 @@ static int time_mask(sl_bench_attn *bench, const char *method, int repetitions, 
     return rc;
 }
 
+static int time_rule(sl_bench_attn *bench, double density, int repetitions, row *r, sl_error *err) {
+    sl_attn_spec spec;
+    sl_bench_attn_time time;
+    int rc = sl_attn_parse(rule, &spec, err);
+    if (!rc) rc = sl_bench_attn_threshold(bench, &spec, r->n_tokens, density, repetitions, &r->density, &time, err);
+    snprintf(r->what, sizeof r->what, "%s", rule);
+    r->is_rule = 1;
+    if (!rc) r->us = time.us, r->mean_us = time.mean_us;
+    return rc;
+}
+
 // Row i of the rows of a length. dense: row 0.
 static int time_row(sl_bench_attn *bench, int i, int repetitions, const row *dense, row *r, sl_error *err) {
     const sl_attn_spec spec = {.method = &sl_method_dense};
     sl_bench_attn_time time = {0};
     int rc;
     r->density = NAN;
-    if (i > N_DENSITIES) {
+    if (i > N_DENSITIES + N_MASKS) {
+        rc = time_rule(bench, densities[i - N_DENSITIES - N_MASKS - 1], repetitions, r, err);
+    } else if (i > N_DENSITIES) {
         rc = time_mask(bench, masks[i - N_DENSITIES - 1], repetitions, r, err);
     } else {
         snprintf(r->what, sizeof r->what, i ? "attention with a mask" : "dense");
@@ -64,7 +87,7 @@ static int time_row(sl_bench_attn *bench, int i, int repetitions, const row *den
 }
 
 static int time_all(sl_bench_attn *bench, int repetitions, row *rows, sl_error *err) {
-    int rc = 0, n = N_ROWS / N_LENGTHS;
+    int rc = 0, n = N_OF_LENGTH;
     cli_progress progress;
     cli_progress_begin(&progress, "bench attn", "times");
     for (int i = 0; !rc && i < N_ROWS; i++) {
@@ -82,14 +105,16 @@ static json_t *row_json(const row *r) {
                      cli_number(of_work(r)));
 }
 
-static int print_md(const row *rows, const sl_bench_attn_device *device, sl_error *err) {
+// The rows of attention with `threshold`, or the others.
+static int print_table(const row *rows, int is_rule, sl_error *err) {
     int rc = cli_printf(err,
-                        "%s\n\n| tokens | what | density | ms | mean ms | time / dense | time / (density x dense) |\n"
+                        "\n| tokens | what | density | ms | mean ms | time / dense | time / (%s x dense) |\n"
                         "|---|---|---|---|---|---|---|\n",
-                        device->name);
+                        is_rule ? "(1 + density) / 2" : "density");
     for (int i = 0; !rc && i < N_ROWS; i++) {
         const row *r = &rows[i];
         char density[16] = "", work[16] = "";
+        if (r->is_rule != is_rule) continue;
         if (!isnan(r->density)) {
             snprintf(density, sizeof density, "%.1f%%", 100 * r->density);
             snprintf(work, sizeof work, "%.3f", of_work(r));
@@ -98,6 +123,12 @@ static int print_md(const row *rows, const sl_bench_attn_device *device, sl_erro
                         r->us * 1e-3, r->mean_us * 1e-3, 100 * of_dense(r), work);
     }
     return rc;
+}
+
+static int print_md(const row *rows, const sl_bench_attn_device *device, sl_error *err) {
+    int rc = cli_printf(err, "%s\n", device->name);
+    if (!rc) rc = print_table(rows, 0, err);
+    return rc ? rc : print_table(rows, 1, err);
 }
 
 static int print_rows(const char *format, const row *rows, const sl_bench_attn_device *device, sl_error *err) {
