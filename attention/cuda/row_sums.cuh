@@ -49,7 +49,7 @@ struct row_sums_params {
     int *bad;
     uint32_t *block;  // [task][n_blocks][128 rows] sum of the row's shares in a key block; stride 1
     uint32_t *column; // [task][n_kv] sum over rows; NULL: not wanted; stride 1
-    uint32_t *slash;  // [task][n_kv] sum over rows at an offset; stride 1
+    uint32_t *slash;  // [task][n_kv] sum over rows at an offset; without `column` over 128 offsets, at the first; stride 1
     uint32_t *pair;   // [n_heads][n_queries][n_blocks] sum over the rows of a query block; stride > 1
 };
 
@@ -125,8 +125,24 @@ struct lane_place {
     }
 };
 
-// s = the scores of tile c, rounded to bf16. Marks tasks with scores that have no sums.
-template <int D, int STRIDE>
+// Sets the elements that their rows do not see to 0, or to -infinity.
+template <bool to_zero>
+static __device__ __forceinline__ void hide(const task_rows &t, int c, const lane_place &at,
+                                            float s[BLOCKS][TILE_KEYS / 8][4]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        int seen = at.seen(t, i, c);
+#pragma unroll
+        for (int n = 0; n < TILE_KEYS / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                if (8 * n + e > seen) s[i / 2][n][i % 2 * 2 + e] = to_zero ? 0 : -INFINITY;
+    }
+}
+
+// s = the scores of tile c, rounded to bf16; -infinity where a row does not see a column, so that the mass is 0. `checks`:
+// marks tasks with scores that have no sums.
+template <int D, int STRIDE, bool checks>
 static __device__ __forceinline__ void score_tile(const row_sums_params &p, const task_rows &t, int task, int c, bool first,
                                                   bf16 *q, bf16 *k, const lane_place &at, float s[BLOCKS][TILE_KEYS / 8][4]) {
     clear(s);
@@ -139,32 +155,56 @@ static __device__ __forceinline__ void score_tile(const row_sums_params &p, cons
         __syncthreads();
         add_scores<D>(s, q + at.warp_row * tile_stride<D>, k + at.warp_column * tile_stride<D>, threadIdx.x % 32);
     }
+    bool whole = true; // the rows of the warp see all columns
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        int seen = at.seen(t, i, c);
-        bool good = true;
+        whole &= at.seen(t, i, c) >= TILE_KEYS - 7;
 #pragma unroll
         for (int n = 0; n < TILE_KEYS / 8; n++) {
             float *x = s[i / 2][n] + i % 2 * 2;
             uint32_t pair = sl_pack_bf16(__fmul_rn(x[0], p.scale), __fmul_rn(x[1], p.scale));
             x[0] = __uint_as_float(pair << 16), x[1] = __uint_as_float(pair & 0xffff0000);
-#pragma unroll
-            for (int e = 0; e < 2; e++) good &= 8 * n + e > seen || fabsf(x[e]) <= SL_REF_MOST; // false for NaN
         }
-        if (good) continue;
+    }
+    whole = __all_sync(~0u, whole);
+    if (!whole) hide<checks>(t, c, at, s);
+    if (!checks) return;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float most = 0; // size of a score; NaN if one is NaN
+#pragma unroll
+        for (int n = 0; n < TILE_KEYS / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) most = sl_max_nan(most, fabsf(s[i / 2][n][i % 2 * 2 + e]));
+        if (most <= SL_REF_MOST) continue;
         int query_block = (t.row0 + at.row + 8 * i) * STRIDE / SL_MASK_BLOCK - p.first_block;
         p.bad[STRIDE == 1 ? task : t.head * p.n_queries + query_block] = 1;
     }
+    if (!whole) hide<false>(t, c, at, s);
 }
 
-// Calls F(n, e, x) for the visible elements x of row i, in the columns 8 [from, to).
-template <int FROM, int TO, typename F>
-static __device__ __forceinline__ void each_seen(float s[BLOCKS][TILE_KEYS / 8][4], int i, int seen, F f) {
+// The largest score of row i in the columns 8 [FROM, TO).
+template <int FROM, int TO> static __device__ __forceinline__ float top_of(const float s[BLOCKS][TILE_KEYS / 8][4], int i) {
+    float top = -INFINITY;
 #pragma unroll
     for (int n = FROM; n < TO; n++)
 #pragma unroll
-        for (int e = 0; e < 2; e++)
-            if (8 * n + e <= seen) f(n, e, s[i / 2][n][i % 2 * 2 + e]);
+        for (int e = 0; e < 2; e++) top = fmaxf(top, s[i / 2][n][i % 2 * 2 + e]);
+    return top;
+}
+// The sum of their masses. A mass is at most 2^30, so three of them fit in 32 bits.
+template <int FROM, int TO>
+static __device__ __forceinline__ uint64_t mass_of(const float s[BLOCKS][TILE_KEYS / 8][4], int i, float ref) {
+    uint64_t mass = 0;
+    uint32_t part = 0;
+#pragma unroll
+    for (int n = FROM; n < TO; n++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            part += sl_distance_mass(ref - s[i / 2][n][i % 2 * 2 + e]);
+            if ((2 * n + e) % 3 == 2) mass += part, part = 0;
+        }
+    return mass + part;
 }
 
 static __device__ __forceinline__ uint64_t quad_sum(uint64_t x) {
@@ -186,25 +226,20 @@ struct half_masses { // of the two halves of a key block's columns
 };
 
 // A tile has one key block, whose columns belong to two warps.
-static __device__ __forceinline__ void add_block_masses(const row_sums_params &p, const task_rows &t, int task, int c,
-                                                        const lane_place &at, float s[BLOCKS][TILE_KEYS / 8][4],
-                                                        half_masses &half) {
+static __device__ __forceinline__ void add_block_masses(const row_sums_params &p, int task, int c, const lane_place &at,
+                                                        float s[BLOCKS][TILE_KEYS / 8][4], half_masses &half) {
     int lane = threadIdx.x % 32, side = at.warp_column / TILE_KEYS;
     float top[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        float x = -INFINITY;
-        each_seen<0, TILE_KEYS / 8>(s, i, at.seen(t, i, c), [&](int, int, float y) { x = fmaxf(x, y); });
-        top[i] = sl_quad_max(x);
+        top[i] = sl_quad_max(top_of<0, TILE_KEYS / 8>(s, i));
         if (lane % 4 == 0) half.top[side][at.row + 8 * i] = top[i];
     }
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         float ref = ceilf(fmaxf(top[i], half.top[1 - side][at.row + 8 * i]));
-        uint64_t mass = 0;
-        each_seen<0, TILE_KEYS / 8>(s, i, at.seen(t, i, c), [&](int, int, float y) { mass += sl_distance_mass(ref - y); });
-        mass = quad_sum(mass);
+        uint64_t mass = quad_sum(mass_of<0, TILE_KEYS / 8>(s, i, ref));
         if (lane % 4 == 0) half.mass[side][at.row + 8 * i] = mass;
     }
     __syncthreads();
@@ -217,20 +252,15 @@ static __device__ __forceinline__ void add_block_masses(const row_sums_params &p
 
 // A key block has 128 / STRIDE columns, in one warp.
 template <int STRIDE>
-static __device__ __forceinline__ void add_pair_masses(const row_sums_params &p, const task_rows &t, int task, int c,
-                                                       const lane_place &at, float s[BLOCKS][TILE_KEYS / 8][4]) {
+static __device__ __forceinline__ void add_pair_masses(const row_sums_params &p, int task, int c, const lane_place &at,
+                                                       float s[BLOCKS][TILE_KEYS / 8][4]) {
     constexpr int WIDTH = SL_MASK_BLOCK / STRIDE / 8; // of a key block, in units of 8 columns
     auto add = [&](auto block) {
         constexpr int j = decltype(block)::value;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            int seen = at.seen(t, i, c);
-            float top = -INFINITY;
-            each_seen<j * WIDTH, (j + 1) * WIDTH>(s, i, seen, [&](int, int, float y) { top = fmaxf(top, y); });
-            float ref = ceilf(sl_quad_max(top));
-            uint64_t mass = 0;
-            each_seen<j * WIDTH, (j + 1) * WIDTH>(s, i, seen, [&](int, int, float y) { mass += sl_distance_mass(ref - y); });
-            mass = quad_sum(mass);
+            float ref = ceilf(sl_quad_max(top_of<j * WIDTH, (j + 1) * WIDTH>(s, i)));
+            uint64_t mass = quad_sum(mass_of<j * WIDTH, (j + 1) * WIDTH>(s, i, ref));
             int key_block = c * STRIDE + at.warp_column * STRIDE / SL_MASK_BLOCK + j;
             size_t to = ((size_t)task * p.n_blocks + key_block) * TASK_ROWS + at.row + 8 * i;
             if (threadIdx.x % 4 == 0 && ref > -INFINITY) p.mass[to] = mass, p.ref[to] = (int16_t)ref;
@@ -257,11 +287,11 @@ template <int D, int STRIDE> __global__ void __launch_bounds__(SUM_THREADS, 2) r
     int n_tiles = (t.row0 + t.end - 1) / TASK_COLUMNS + 1;
     for (int c = blockIdx.x; c < n_tiles; c += gridDim.x) {
         float s[BLOCKS][TILE_KEYS / 8][4];
-        score_tile<D, STRIDE>(p, t, task, c, c == (int)blockIdx.x, q, k, at, s);
+        score_tile<D, STRIDE, true>(p, t, task, c, c == (int)blockIdx.x, q, k, at, s);
         if constexpr (STRIDE == 1)
-            add_block_masses(p, t, task, c, at, s, half);
+            add_block_masses(p, task, c, at, s, half);
         else
-            add_pair_masses<STRIDE>(p, t, task, c, at, s);
+            add_pair_masses<STRIDE>(p, task, c, at, s);
     }
 }
 
@@ -303,47 +333,79 @@ struct tile_sums {
     uint32_t slash[TASK_ROWS + TASK_COLUMNS]; // row - column + 127
 };
 
-// s: shares, 0 where a row does not see a column. All sums are of integers, so their order is free.
-static __device__ __forceinline__ void add_tile_sums(const row_sums_params &p, const task_rows &t, int task, int c,
-                                                     const lane_place &at, uint32_t s[BLOCKS][TILE_KEYS / 8][4],
-                                                     tile_sums &sum) {
-    int lane = threadIdx.x % 32;
-    for (int i = threadIdx.x; i < (int)(sizeof sum / sizeof(uint32_t)); i += SUM_THREADS) ((uint32_t *)&sum)[i] = 0;
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        uint32_t x = 0;
-#pragma unroll
-        for (int n = 0; n < TILE_KEYS / 8; n++) x += s[i / 2][n][i % 2 * 2] + s[i / 2][n][i % 2 * 2 + 1];
-        x = quad_sum(x);
-        if (lane % 4 == 0) atomicAdd(&sum.row[at.row + 8 * i], x);
-    }
-    if (p.column) {
-#pragma unroll
-        for (int n = 0; n < TILE_KEYS / 8; n++)
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                uint32_t x = s[0][n][e] + s[0][n][e + 2] + s[1][n][e] + s[1][n][e + 2];
-                for (int step = 4; step < 32; step *= 2) x += __shfl_xor_sync(~0u, x, step);
-                if (lane < 4) atomicAdd(&sum.column[at.column + 8 * n + e], x);
-            }
-    }
-    // Elements of equal i - n lie on one diagonal.
+// Calls f(d, e, x) with the sum x of the elements on each diagonal of the thread: their row - column is that of the first
+// element + 8 d - e.
+template <typename F> static __device__ __forceinline__ void each_diagonal(const uint32_t s[BLOCKS][TILE_KEYS / 8][4], F f) {
 #pragma unroll
     for (int d = -(TILE_KEYS / 8 - 1); d < 4; d++)
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             uint32_t x = 0;
 #pragma unroll
-            for (int i = 0; i < 4; i++)
+            for (int i = 0; i < 4; i++) // elements of equal i - n lie on one diagonal
                 if (i - d >= 0 && i - d < TILE_KEYS / 8) x += s[i / 2][i - d][i % 2 * 2 + e];
-            if (x) atomicAdd(&sum.slash[at.row - at.column + 8 * d - e + TASK_COLUMNS - 1], x);
+            f(d, e, x);
         }
+}
+
+// Adds to the sums of 128 offsets, each of which stands at its first offset. The warp's part of a tile has 95 offsets, of at
+// most two such sums. total: of the thread's shares.
+static __device__ __forceinline__ void add_slash_blocks(const row_sums_params &p, int task, int first, const lane_place &at,
+                                                        const uint32_t s[BLOCKS][TILE_KEYS / 8][4], uint32_t total) {
+    int block = (first + at.warp_row - at.warp_column - (TILE_KEYS - 1)) >> 7; // of the least offset; down, if it is negative
+    int end = (block + 1) * SL_MASK_BLOCK - (first + at.row - at.column);      // of the block, for 8 d - e
+    uint32_t low = 0, *to = p.slash + (size_t)task * (p.first + p.n_tokens);
+    each_diagonal(s, [&](int d, int e, uint32_t x) { low += 8 * d - e < end ? x : 0; });
+    low = __reduce_add_sync(~0u, low), total = __reduce_add_sync(~0u, total);
+    if (threadIdx.x % 32 > 0) return;
+    if (low) atomicAdd(to + block * SL_MASK_BLOCK, low); // only offsets >= 0 have shares
+    if (total - low) atomicAdd(to + (block + 1) * SL_MASK_BLOCK, total - low);
+}
+
+// Adds to the sums of keys and of single offsets.
+static __device__ __forceinline__ void add_lines(const lane_place &at, const uint32_t s[BLOCKS][TILE_KEYS / 8][4],
+                                                 tile_sums &sum) {
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int n = 0; n < TILE_KEYS / 8; n++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            uint32_t x = s[0][n][e] + s[0][n][e + 2] + s[1][n][e] + s[1][n][e + 2];
+            for (int step = 4; step < 32; step *= 2) x += __shfl_xor_sync(~0u, x, step);
+            if (lane < 4) atomicAdd(&sum.column[at.column + 8 * n + e], x);
+        }
+    each_diagonal(s, [&](int d, int e, uint32_t x) {
+        if (x) atomicAdd(&sum.slash[at.row - at.column + 8 * d - e + TASK_COLUMNS - 1], x);
+    });
+}
+
+// s: shares, 0 where a row does not see a column. All sums are of integers, so their order is free.
+static __device__ __forceinline__ void add_tile_sums(const row_sums_params &p, const task_rows &t, int task, int c,
+                                                     const lane_place &at, const uint32_t s[BLOCKS][TILE_KEYS / 8][4],
+                                                     tile_sums &sum) {
+    int first = t.row0 - c * TASK_COLUMNS; // offset of the tile's first element
+    for (int i = threadIdx.x; i < (int)(sizeof sum / sizeof(uint32_t)); i += SUM_THREADS) ((uint32_t *)&sum)[i] = 0;
+    __syncthreads();
+    uint32_t total = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        uint32_t x = 0;
+#pragma unroll
+        for (int n = 0; n < TILE_KEYS / 8; n++) x += s[i / 2][n][i % 2 * 2] + s[i / 2][n][i % 2 * 2 + 1];
+        total += x;
+        x = quad_sum(x);
+        if (threadIdx.x % 4 == 0) atomicAdd(&sum.row[at.row + 8 * i], x);
+    }
+    if (p.column)
+        add_lines(at, s, sum);
+    else
+        add_slash_blocks(p, task, first, at, s, total);
     __syncthreads();
     int i = threadIdx.x, key = c * TASK_COLUMNS + i, n_kv = p.first + p.n_tokens;
     if (i < TASK_ROWS) p.block[((size_t)task * p.n_blocks + c) * TASK_ROWS + i] = sum.row[i];
-    if (p.column && i < TASK_COLUMNS && key < n_kv) p.column[(size_t)task * n_kv + key] = sum.column[i];
-    int offset = t.row0 - c * TASK_COLUMNS + i - (TASK_COLUMNS - 1);
+    if (!p.column) return;
+    if (i < TASK_COLUMNS && key < n_kv) p.column[(size_t)task * n_kv + key] = sum.column[i];
+    int offset = first + i - (TASK_COLUMNS - 1);
     if (sum.slash[i]) atomicAdd(p.slash + (size_t)task * n_kv + offset, sum.slash[i]); // only offsets >= 0 have shares
 }
 
@@ -381,18 +443,16 @@ template <int D, int STRIDE> __global__ void __launch_bounds__(SUM_THREADS, 2) r
     int n_tiles = (t.row0 + t.end - 1) / TASK_COLUMNS + 1;
     for (int c = blockIdx.x; c < n_tiles; c += gridDim.x) {
         float s[BLOCKS][TILE_KEYS / 8][4];
-        score_tile<D, STRIDE>(p, t, task, c, c == (int)blockIdx.x, q, k, at, s);
+        score_tile<D, STRIDE, false>(p, t, task, c, c == (int)blockIdx.x, q, k, at, s);
         uint32_t share[BLOCKS][TILE_KEYS / 8][4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             row_scale scale = p.scales[task * TASK_ROWS + at.row + 8 * i];
-            int seen = at.seen(t, i, c);
 #pragma unroll
             for (int n = 0; n < TILE_KEYS / 8; n++)
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
-                    float x = s[i / 2][n][i % 2 * 2 + e];
-                    uint32_t mass = 8 * n + e <= seen ? sl_distance_mass((float)scale.top - x) : 0;
+                    uint32_t mass = sl_distance_mass((float)scale.top - s[i / 2][n][i % 2 * 2 + e]);
                     share[i / 2][n][i % 2 * 2 + e] = sl_share(mass, scale.factor);
                 }
         }
