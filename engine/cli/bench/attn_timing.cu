@@ -313,7 +313,7 @@ int sl_bench_attn_device_of(sl_bench_attn *b, sl_bench_attn_device *out, sl_erro
 
 int sl_bench_read_rate(int index, double *gb_s, sl_error *err) {
     const sl_attn_geom least = {1, 1, 1, 64, 0};
-    const sl_bench_attn_limits limits = {1, 1, 1, 1, 0, index};
+    const sl_bench_attn_limits limits = {1, 1, 1, 1, 0, index, NULL};
     sl_bench_attn_device device;
     sl_bench_attn *b = NULL;
     int rc = sl_bench_attn_open(&least, &limits, &b, err);
