@@ -140,8 +140,25 @@ static __device__ __forceinline__ void hide(const task_rows &t, int c, const lan
     }
 }
 
+// Marks the task, or the query blocks, that have a score which is NaN or too large.
+template <int STRIDE>
+static __device__ __forceinline__ void mark_bad(const row_sums_params &p, const task_rows &t, int task, const lane_place &at,
+                                                const float s[BLOCKS][TILE_KEYS / 8][4]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float most = 0; // size of a score; NaN if one is NaN
+#pragma unroll
+        for (int n = 0; n < TILE_KEYS / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) most = sl_max_nan(most, fabsf(s[i / 2][n][i % 2 * 2 + e]));
+        if (most <= SL_REF_MOST) continue;
+        int query_block = (t.row0 + at.row + 8 * i) * STRIDE / SL_MASK_BLOCK - p.first_block;
+        p.bad[STRIDE == 1 ? task : t.head * p.n_queries + query_block] = 1;
+    }
+}
+
 // s = the scores of tile c, rounded to bf16; -infinity where a row does not see a column, so that the mass is 0. `checks`:
-// marks tasks with scores that have no sums.
+// marks scores that have no sums.
 template <int D, int STRIDE, bool checks>
 static __device__ __forceinline__ void score_tile(const row_sums_params &p, const task_rows &t, int task, int c, bool first,
                                                   bf16 *q, bf16 *k, const lane_place &at, float s[BLOCKS][TILE_KEYS / 8][4]) {
@@ -168,19 +185,10 @@ static __device__ __forceinline__ void score_tile(const row_sums_params &p, cons
     }
     whole = __all_sync(~0u, whole);
     if (!whole) hide<checks>(t, c, at, s);
-    if (!checks) return;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        float most = 0; // size of a score; NaN if one is NaN
-#pragma unroll
-        for (int n = 0; n < TILE_KEYS / 8; n++)
-#pragma unroll
-            for (int e = 0; e < 2; e++) most = sl_max_nan(most, fabsf(s[i / 2][n][i % 2 * 2 + e]));
-        if (most <= SL_REF_MOST) continue;
-        int query_block = (t.row0 + at.row + 8 * i) * STRIDE / SL_MASK_BLOCK - p.first_block;
-        p.bad[STRIDE == 1 ? task : t.head * p.n_queries + query_block] = 1;
+    if constexpr (checks) {
+        mark_bad<STRIDE>(p, t, task, at, s);
+        if (!whole) hide<false>(t, c, at, s);
     }
-    if (!whole) hide<false>(t, c, at, s);
 }
 
 // The largest score of row i in the columns 8 [FROM, TO).
