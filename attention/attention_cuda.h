@@ -45,6 +45,12 @@ typedef struct sl_attn_cuda_decode_args {
     int keeps_masses; // for tests: stored masses stay in ws
 } sl_attn_cuda_decode_args;
 
+// What prefill with a mask did, of one query head, in device memory. All 0: nothing yet.
+typedef struct sl_attn_cuda_prefill_stats {
+    unsigned long long visited; // key blocks, summed over the query blocks of calls
+    unsigned unkept;            // the largest 2^24 + 1 - sl_mask_report.kept of segments; 0: no rows were sampled
+} sl_attn_cuda_prefill_stats;
+
 // A run of consecutive tokens of one sequence. Token i is at position `first` + i and sees rows [0, first + i].
 typedef struct sl_attn_cuda_prefill_args {
     const sl_attn_geom *geom;
@@ -57,14 +63,33 @@ typedef struct sl_attn_cuda_prefill_args {
     bf16 *out;            // [n_tokens][n_heads][head_dim]
     const bf16 *k, *v;    // this layer: [n_pages][n_kv_heads][256][head_dim]
     const int32_t *pages; // of the sequence
-    void *ws;             // ops->workspace() bytes; NULL: dense prefill needs none
+    void *ws;             // sl_cuda_query_blocks_workspace bytes with a mask or a rule; NULL: dense prefill needs none
     cudaStream_t stream;
+    const struct sl_prefill_mask *mask; // as in sl_attn_prefill_args, with bits in device memory; NULL: all key blocks
+    sl_attn_cuda_prefill_stats *stats;  // [n_heads] of a call with a mask or a rule; NULL: not wanted
+    float skip_distance;                // as in sl_attn_prefill_args, without a mask; 0: no block is skipped
+    float *lost;                        // [n_tokens][n_heads] of a call with a skip_distance, overwritten; NULL: not wanted
 } sl_attn_cuda_prefill_args;
+
+// A mask proposal: what sl_mask_args is on the CPU. The segment has the positions [first, first + n_tokens).
+typedef struct sl_attn_cuda_mask_args {
+    const sl_attn_geom *geom;
+    const sl_attn_spec *spec;
+    int n_tokens, first;
+    const bf16 *q;                      // [n_tokens][q_stride], as in sl_attn_cuda_prefill_args
+    size_t q_stride;                    // elements from token to token, a multiple of 8
+    const bf16 *k;                      // this layer: [n_pages][n_kv_heads][256][head_dim]
+    const int32_t *pages;               // of the sequence
+    const struct sl_prefill_mask *mask; // of sl_mask_of, with bits in device memory, overwritten
+    sl_attn_cuda_prefill_stats *stats;  // [n_heads]; NULL: not wanted
+    void *ws;                           // ops->mask_workspace() bytes, 256-byte aligned
+    cudaStream_t stream;
+} sl_attn_cuda_mask_args;
 
 // The first SL_CUDA_COUNTERS ints of decode's workspace are counters. attention/cuda/workspace.cuh states their layout. Each
 // array after them begins at a multiple of SL_CUDA_ALIGNMENT bytes. Stored masses come first: block masses [n_seqs *
-// n_kv_heads][group][max_blocks], then row masses [n_seqs * n_kv_heads][max_blocks][group][32], then (santa-pps) block masses
-// of sizes.
+// n_kv_heads][group][max_blocks], then row masses [n_seqs * n_kv_heads][max_blocks][group][32], then (santa-pps, and santa-is
+// with a stated error) block masses of sizes. This santa-is stores the sizes of built pages in place of their row masses.
 //
 // A layer that carries a threshold (threshold.h) has two places at the end of its state. The place of a step is its position %
 // 2. A place is an sl_threshold, which holds for this step, and [n_heads] sl_threshold_step.
@@ -90,6 +115,9 @@ typedef struct sl_attn_cuda_ops {
     void (*prefill)(const sl_attn_cuda_prefill_args *args);
     // Returns 0, or SL_ERR_UNSUPPORTED with the reason. NULL: the kernels offer every specification.
     int (*supports)(const sl_attn_spec *spec, sl_error *err);
+    // A method for prefill. It overwrites the mask; the diagonal and the sink are its work. NULL: no mask on CUDA.
+    void (*mask)(const sl_attn_cuda_mask_args *args);
+    size_t (*mask_workspace)(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_tokens, int n_kv); // NULL: 0 bytes
 } sl_attn_cuda_ops;
 
 // page_extras.cu: build_device of the page extras.
@@ -105,6 +133,13 @@ void sl_cuda_dense_decode(const sl_attn_cuda_decode_args *args);
 void sl_cuda_dense_prefill(const sl_attn_cuda_prefill_args *args);
 extern const sl_attn_cuda_ops sl_dense_cuda_ops; // decode and prefill
 extern const sl_attn_cuda_ops sl_streaming_cuda_ops;
+extern const sl_attn_cuda_ops sl_threshold_cuda_ops; // prefill with a skip_distance
+// Bytes of sl_attn_cuda_prefill_args.ws for a call with a mask or a rule.
+size_t sl_cuda_query_blocks_workspace(const sl_attn_geom *geom, int n_tokens);
+
+// prefill_masks.cu: sample, vertical-slash, xattention.
+extern const sl_attn_cuda_ops sl_prefill_mask_cuda_ops;
+void sl_cuda_streaming_mask(const sl_attn_cuda_mask_args *args);
 
 // santa.cu, for the same shapes.
 extern const sl_attn_cuda_ops sl_santa_cuda_ops, sl_santa_strat_cuda_ops, sl_santa_sys_cuda_ops, sl_santa_prop_cuda_ops,

@@ -52,7 +52,7 @@ static void keep_step(sl_head *x, sl_take_all r) {
 // Draws at x->kappa, and fills x->step. Returns 0 without draws if the layer has no kappa, or if the head would take more than
 // `most` rows.
 static int draw_carried(sl_head *x, double most, int shared) {
-    double units = x->kappa / x->unit;
+    double units = x->kappa * x->units;
     if (!(x->kappa > 0)) return 0;
     uint64_t kappa = units < 1 ? 1 : units < 0x1p62 ? (uint64_t)units : (uint64_t)1 << 62;
     sl_take_all r = sl_split_sizes(&x->sizes, kappa);
@@ -65,7 +65,7 @@ static int draw_carried(sl_head *x, double most, int shared) {
                                   .B = width * light};
     x->report->budget = (uint32_t)x->step.rows;
     x->report->kappa = (float)width;
-    if (r.n_heavy + k > most) return 0;
+    if (!((double)r.light <= (most - r.n_heavy) * (double)kappa)) return 0; // n_heavy + k > most
     sl_draw_at(&x->sizes, kappa, shared, x->u, &x->draws);
     return 1;
 }

@@ -24,6 +24,16 @@ int sl_attn_on_gpu(const sl_attn_spec *spec) {
 #endif
 }
 
+int sl_attn_prefills_on_gpu(const sl_attn_spec *spec) {
+#ifdef SLEIGH_CUDA
+    const sl_attn_cuda_ops *ops = spec->method->cuda;
+    return ops && (ops->prefill || ops->mask);
+#else
+    (void)spec;
+    return 0;
+#endif
+}
+
 int sl_page_rows(const sl_kv_view *kv, int page) {
     int left = kv->n_kv - page * SL_PAGE;
     return left < SL_PAGE ? left : SL_PAGE;

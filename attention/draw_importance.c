@@ -8,8 +8,6 @@
 #include <math.h>
 #include <string.h>
 
-enum { MOST_BOUND = 40 }; // in log2 units; a larger bound states no error
-
 static int n_proposed(const sl_head *x) {
     return sl_kv_n_built(x->group->kv) * SL_PAGE;
 }
@@ -26,22 +24,26 @@ static bf16 bf16_above(float x) {
     return (bf16)((bits + 0xffff) >> 16);
 }
 
-// m: above |mu| in most steps. sl_head.step.B is wider where it is not.
+// m: above |mu| in most steps. sl_head.step.B is wider where it is not. Precondition: a page is built.
 static float size_of_mean(const sl_head *x) {
     const sl_group *g = x->group;
-    int page = sl_kv_n_built(g->kv), n = sl_page_rows(g->kv, page);
     bf16 norms[SL_PAGE];
-    float sum = 0;
+    double sum = 0;
     if (x->norm_before > 0) return 1.25f * (float)x->norm_before;
-    sl_norms_of_page(g, page, norms);
-    for (int j = 0; j < n; j++) sum += sl_bf16_to_f32(norms[j]);
-    return fmaxf(sum / (float)n, 1e-30f);
+    sl_norms_of_page(g, sl_kv_n_built(g->kv) - 1, norms);
+    for (int j = 0; j < SL_PAGE; j++) sum += sl_bf16_to_f32(norms[j]);
+    return fmaxf((float)(sum / SL_PAGE), 1e-30f);
 }
 
+// The newest page has no sizes, so the unit of sizes does not depend on it.
 static void size_norms(const sl_head *x, int page, const bf16 *norms, bf16 *out) {
-    float m = size_of_mean(x), factor = exp2f(fminf(sl_quantised_bound(x, page), MOST_BOUND));
-    for (int j = 0, n = sl_page_rows(x->group->kv, page); j < n; j++)
-        out[j] = bf16_above(factor * (sl_bf16_to_f32(norms[j]) + m));
+    int n = sl_page_rows(x->group->kv, page);
+    if (page == sl_kv_n_built(x->group->kv)) {
+        memset(out, 0, n * sizeof *out);
+        return;
+    }
+    float m = size_of_mean(x), factor = exp2f(fminf(sl_quantised_bound(x, page), SL_MOST_SCORE_BOUND));
+    for (int j = 0; j < n; j++) out[j] = bf16_above(factor * (sl_bf16_to_f32(norms[j]) + m));
 }
 
 static int is_certified(const sl_head *x) {
@@ -54,7 +56,8 @@ static void prepare(sl_head *x) {
     if (n_proposed(x) == 0) return;
     sl_masses_truncate(&x->sizes, n_proposed(x)); // the newest page can have nearly all the mass
     if (!is_certified(x)) sl_masses_mix(&x->sizes, alpha);
-    x->unit = sl_masses_share(&x->sizes, 1, is_certified(x) ? &x->masses : &x->sizes);
+    const sl_masses *of = is_certified(x) ? &x->masses : &x->sizes;
+    x->unit = sl_masses_share(&x->sizes, 1, of), x->units = sl_masses_units(&x->sizes, of);
 }
 
 // ---- the draw ----
@@ -84,7 +87,7 @@ static void measure(sl_head *x) {
     x->step.B *= widen * widen;
     x->step.kappa *= widen;
     for (int page = 0; x->step.light > 0 && page < sl_kv_n_built(x->group->kv); page++)
-        if (!(sl_quantised_bound(x, page) <= MOST_BOUND)) x->step.B = INFINITY;
+        if (!(sl_quantised_bound(x, page) <= SL_MOST_SCORE_BOUND)) x->step.B = INFINITY;
     if (sl_attn_chooses(x->group->args->spec, "bound", "chi2"))
         x->step.trace_squares = pow(x->step.kappa, 4) * sl_pairs(x, x->out);
 }

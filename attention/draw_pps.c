@@ -58,6 +58,7 @@ static void run(sl_head *x) {
 
 static void prepare(sl_head *x) {
     x->unit = sl_masses_share(&x->sizes, 1, &x->masses); // sizes in units of the output
+    x->units = sl_masses_units(&x->sizes, &x->masses);
     sl_budget_profile(x);
 }
 

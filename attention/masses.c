@@ -77,6 +77,10 @@ double sl_masses_share(const sl_masses *masses, uint64_t mass, const sl_masses *
     return ldexp((double)mass / (double)sl_masses_total(of), masses->top - of->top);
 }
 
+double sl_masses_units(const sl_masses *masses, const sl_masses *of) {
+    return ldexp((double)sl_masses_total(of), of->top - masses->top);
+}
+
 int sl_masses_out_of_range(const sl_masses *masses) {
     return masses->top > SL_REF_MOST || masses->top < -SL_REF_MOST;
 }

@@ -39,6 +39,8 @@ uint64_t sl_masses_total(const sl_masses *masses);    // C_{n-1}
 double sl_masses_log2_total(const sl_masses *masses); // of sum_j 2^(s_j), up to the rounding of stored masses
 // `mass` of `masses` as a share of the total of `of`.
 double sl_masses_share(const sl_masses *masses, uint64_t mass, const sl_masses *of);
+// The total of `of` in units of mass of `masses`: sl_masses_share of this mass is 1.
+double sl_masses_units(const sl_masses *masses, const sl_masses *of);
 int sl_masses_out_of_range(const sl_masses *masses); // 1: a score is NaN, too large or too small for stored masses
 void sl_masses_mix(sl_masses *masses, double alpha); // p <- (1 - alpha) p + alpha / n
 // Writes the k rows of largest mass, ascending in row. On ties the lower row comes first. Rows of zero mass do not count.

@@ -139,7 +139,7 @@ typedef struct sl_head {
     sl_masses masses, sizes; // sizes: only if sl_draw.size_power is not 0
     int S;                   // budget
     int needs_exact;         // sl_masses_out_of_range(&masses): every row is attended to exactly
-    double unit;             // of sizes, in the unit of kappa (carried.c)
+    double unit, units;      // of sizes: a unit of size in the unit of kappa, and its inverse (carried.c)
     double kappa;            // the layer's threshold; 0: the head searches for its own
     sl_threshold_step step;  // of this head
     sl_rng_id id;
@@ -288,6 +288,7 @@ extern const sl_proposal sl_propose_exact, sl_propose_nothing, sl_propose_unifor
     sl_propose_hashes, sl_propose_bernoulli, sl_propose_bernoulli_group, sl_propose_buckets, sl_propose_centroids,
     sl_propose_cells;
 
+enum { SL_MOST_SCORE_BOUND = 40 }; // a page with a larger bound states no error
 // The bound of a proposed score's error in a page, in log2 units.
 float sl_quantised_bound(const sl_head *x, int page);
 void sl_score_exact(const sl_group *g, int page, float *score); // an sl_proposal.score, for pages without page extras

@@ -1,6 +1,7 @@
 // engine/attn_runner_cuda.c - attention on the GPU: translates a batch into the arguments of a method's kernels.
 //
 // sl_backend.stream makes the engine's GPU the current device, so every launch here and in observe_cuda.c goes to that GPU.
+#include "attention/prefill_mask.h"
 #include "engine/attn_launch_cuda.h"
 #include "engine/backend/cuda/cuda_backend.h"
 #include "engine/observe_cuda.h"
@@ -61,23 +62,126 @@ static int prepare(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
     return rc ? rc : reserve(e, plan, err);
 }
 
+// ---- prefill ----
+
+static int has_mask(const sl_attn_spec *spec) {
+    return spec->method->cuda && spec->method->cuda->mask;
+}
+
+// The distance of the rule that skips blocks; 0: the method has none.
+static float skip_distance(const sl_attn_spec *spec) {
+    return spec->method->cpu->skip_distance ? spec->method->cpu->skip_distance(spec) : 0;
+}
+
+static size_t prefill_stats_size(const sl_engine *e) {
+    return (size_t)e->geom.n_layers * e->geom.n_heads * sizeof(sl_attn_cuda_prefill_stats);
+}
+
+// Bytes of workspace for the masks of a plan, and for attention with them or with a rule.
+static size_t prefill_ws_size(const sl_engine *e, const sl_attn_plan *plan, int n_tokens) {
+    size_t most = sl_cuda_query_blocks_workspace(&e->geom, e->max_rows);
+    for (int i = 0; i < plan->n_layers; i++) {
+        const sl_attn_spec *spec = &plan->layer[i];
+        if (!has_mask(spec) || !spec->method->cuda->mask_workspace) continue;
+        size_t size = spec->method->cuda->mask_workspace(&e->geom, spec, n_tokens, e->n_ctx);
+        if (size > most) most = size;
+    }
+    return most;
+}
+
+// Moves the counts of a pass to the engine's, and clears them.
+static void collect_prefill(sl_engine *e) {
+    const sl_backend *be = e->backend;
+    size_t n = (size_t)e->geom.n_layers * e->geom.n_heads;
+    if (!e->prefill_memory) return;
+    sl_attn_cuda_prefill_stats counted[n];
+    be->download(be, counted, e->prefill_memory, sizeof counted);
+    be->clear(be, e->prefill_memory, sizeof counted);
+    for (size_t i = 0; i < n; i++) {
+        e->prefill_counts[i].visited += counted[i].visited;
+        if (counted[i].unkept) e->pass_reports[i].kept = (1 << SL_SHARE_BITS) + 1 - (int32_t)counted[i].unkept;
+    }
+}
+
 static int prepare_prefill(sl_engine *e, const sl_attn_plan *plan, int n_tokens, sl_error *err) {
-    (void)e, (void)n_tokens;
+    const sl_backend *be = e->backend;
     for (int i = 0; i < plan->n_layers; i++)
-        if (plan->layer[i].method != &sl_method_dense)
-            return sl_fail(err, SL_ERR_UNSUPPORTED, "{attn_prefill} %s: not offered on a GPU (layer %d); use {device} cpu",
-                           plan->layer[i].method->name, i);
+        if (!sl_attn_prefills_on_gpu(&plan->layer[i]))
+            return sl_fail(
+                err, SL_ERR_UNSUPPORTED,
+                "{attn_prefill} %s: not offered on a GPU, which has no kernel for its mask (layer %d); use {device} cpu",
+                plan->layer[i].method->name, i);
+    be->stream(be);               // makes the engine's GPU the current device
+    int more = SL_MASK_BLOCK - 1; // a segment may begin and end inside a block
+    sl_prefill_mask mask = sl_mask_of(e->geom.n_heads, n_tokens + more, e->n_ctx + more);
+    size_t mask_size = sl_align(sl_mask_bytes(&mask)), ws_size = prefill_ws_size(e, plan, n_tokens);
+    size_t old_mask = e->prefill_ws_at - e->prefill_mask_at, old_ws = e->prefill_memory_size - e->prefill_ws_at;
+    if (mask_size <= old_mask && ws_size <= old_ws) return 0;
+    if (mask_size < old_mask) mask_size = old_mask; // the previous plan stays if a later step fails
+    if (ws_size < old_ws) ws_size = old_ws;
+    size_t mask_at = sl_align(prefill_stats_size(e)), size = mask_at + mask_size + ws_size;
+    void *memory = be->alloc(be, size);
+    if (!memory) return sl_fail(err, SL_ERR_MEMORY, "{attn_prefill}: %zu MiB for masks on the GPU: out of memory", size >> 20);
+    be->release(be, e->prefill_memory, e->prefill_memory_size);
+    e->prefill_memory = memory, e->prefill_memory_size = size;
+    e->prefill_mask_at = mask_at, e->prefill_ws_at = mask_at + mask_size;
     return 0;
+}
+
+// The mask of the batch, in the GPU's memory.
+static sl_prefill_mask mask_of(const sl_batch *b) {
+    const sl_engine *e = b->ranges[0].session->engine;
+    sl_prefill_mask mask = sl_mask_of(e->geom.n_heads, b->n_rows, b->ranges[0].position + b->n_rows);
+    mask.bits = (uint64_t *)((char *)e->prefill_memory + e->prefill_mask_at);
+    SL_CHECK(sl_mask_bytes(&mask) <= e->prefill_ws_at - e->prefill_mask_at);
+    return mask;
+}
+
+static sl_attn_cuda_prefill_stats *prefill_stats(const sl_engine *e, int layer) {
+    return (sl_attn_cuda_prefill_stats *)e->prefill_memory + (size_t)layer * e->geom.n_heads;
+}
+
+static void propose(const sl_batch *b, int layer, sl_queries q) {
+    const sl_engine *e = b->ranges[0].session->engine;
+    const sl_attn_spec *spec = &e->prefill.layer[layer];
+    if (!has_mask(spec)) return;
+    sl_prefill_mask mask = mask_of(b);
+    sl_attn_cuda_mask_args args = {
+        .geom = &e->geom,
+        .spec = spec,
+        .n_tokens = b->n_rows,
+        .first = b->ranges[0].position,
+        .q = q.data,
+        .q_stride = q.stride,
+        .k = sl_kv_layer(b->kv, layer).k,
+        .pages = b->ranges[0].session->device_pages,
+        .mask = &mask,
+        .stats = prefill_stats(e, layer),
+        .ws = (char *)e->prefill_memory + e->prefill_ws_at,
+        .stream = b->backend->stream(b->backend),
+    };
+    spec->method->cuda->mask(&args);
+}
+
+// Counts the key blocks that dense attention visits for tokens [first, first + n) of a layer.
+static void count_causal(sl_engine *e, int layer, int first, int n, int is_dense) {
+    sl_prefill_mask call = sl_mask_of(e->geom.n_heads, n, first + n);
+    for (int head = 0; head < e->geom.n_heads; head++) {
+        sl_prefill_count *count = &e->prefill_counts[(size_t)layer * e->geom.n_heads + head];
+        count->causal += sl_mask_causal(&call);
+        if (is_dense) count->visited += sl_mask_causal(&call);
+    }
 }
 
 static void prefill(const sl_batch *b, int layer, int first, int n, sl_queries q, void *out) {
     sl_session *s = b->ranges[0].session;
-    const sl_engine *e = s->engine;
-    const sl_attn_spec dense = {.method = &sl_method_dense}; // prefill is dense whatever the plan decodes with
+    sl_engine *e = s->engine;
+    const sl_attn_spec *spec = &e->prefill.layer[layer];
+    sl_prefill_mask mask;
     sl_kv_rows kv = sl_kv_layer(b->kv, layer);
     sl_attn_cuda_prefill_args args = {
         .geom = &e->geom,
-        .spec = &dense,
+        .spec = spec,
         .layer = layer,
         .n_tokens = n,
         .first = b->ranges[0].position + first,
@@ -90,7 +194,18 @@ static void prefill(const sl_batch *b, int layer, int first, int n, sl_queries q
         .pages = s->device_pages,
         .stream = b->backend->stream(b->backend),
     };
-    sl_method_dense.cuda->prefill(&args);
+    if (has_mask(spec)) {
+        mask = mask_of(b);
+        args.mask = &mask;
+    }
+    args.skip_distance = skip_distance(spec);
+    int is_dense = !args.mask && !(args.skip_distance > 0);
+    if (!is_dense) {
+        args.ws = (char *)e->prefill_memory + e->prefill_ws_at;
+        args.stats = prefill_stats(e, layer);
+    }
+    if (e->segment_tokens) count_causal(e, layer, args.first, n, is_dense);
+    sl_method_dense.cuda->prefill(&args); // runs every method of prefill
 }
 
 static void attend(const sl_batch *b, int layer, int first, int n, sl_queries q, void *out) {
@@ -148,9 +263,11 @@ const sl_attn_runner sl_cuda_attn_runner = {
     .needs = sl_cuda_needs,
     .state_size = state_size,
     .prepare_prefill = prepare_prefill,
+    .propose = propose,
     .attend = attend,
     .account = account,
     .collect = collect,
+    .collect_prefill = collect_prefill,
     .check_shadow = sl_cuda_check_shadow,
     .observe = sl_cuda_new_observation,
     .unobserve = sl_cuda_free_observation,

@@ -359,6 +359,7 @@ static void free_step(sl_engine *e) {
         be->release(be, e->last_logits, logits);
         be->release(be, e->step_ws, e->step_ws_size);
         be->release(be, e->step_stats, e->step_stats_size);
+        be->release(be, e->prefill_memory, e->prefill_memory_size);
     }
     free(e->ranges);
     free(e->queries);

@@ -83,7 +83,8 @@ typedef struct sl_attn_runner {
     // Called once a step: adds to e->stats the rows and bytes that follow from the lengths of the sessions. NULL: attend counts
     // everything
     void (*account)(sl_engine *e, sl_session *const *sessions, int n);
-    void (*collect)(sl_engine *e); // adds the kernels' counts to e->stats. NULL: attend counts everything
+    void (*collect)(sl_engine *e);         // adds the kernels' counts to e->stats. NULL: attend counts everything
+    void (*collect_prefill)(sl_engine *e); // sets e->prefill_counts and e->pass_reports of a pass. NULL: as above
     // Checks that a shadow, or dense attention as the reference, can run, and makes the pool keep its page extras.
     int (*check_shadow)(sl_engine *e, const sl_attn_spec *spec, sl_error *err);
     // Allocates memory for the observer in addition to the arrays of *o, after check_shadow of all shadows. NULL: none needed
@@ -128,6 +129,9 @@ struct sl_engine {
     sl_prefill_report *prefill_reports; // [n_layers][n_heads] of all passes since the last reset
     sl_prefill_observer prefill_observer;
     float *checked; // [n_heads][head_dim + 1] dense attention's outputs of a checked row, and its errors; NULL: no checks
+    // Of sparse prefill on a GPU, in its memory: sl_attn_cuda_prefill_stats [n_layers][n_heads], a mask, workspace.
+    void *prefill_memory;
+    size_t prefill_memory_size, prefill_mask_at, prefill_ws_at; // offsets of the mask and the workspace
     uint32_t seed;
     // Buffers of one pass (a chunk of a prefill, or a decode step), in host memory.
     sl_workspace workspace; // of attention on the CPU

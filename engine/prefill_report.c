@@ -48,6 +48,7 @@ static void begin_pass(sl_engine *e) {
 
 void sl_prefill_pass_done(sl_engine *e, uint32_t sequence, int position, int n) {
     const sl_prefill_observer *o = &e->prefill_observer;
+    if (e->attention->collect_prefill) e->attention->collect_prefill(e);
     for (size_t i = 0; i < n_heads_of(e); i++) {
         sl_prefill_report *r = &e->pass_reports[i];
         r->visited = e->prefill_counts[i].visited, r->causal = e->prefill_counts[i].causal;
@@ -79,7 +80,12 @@ int sl_engine_observe_prefill(sl_engine *e, const sl_prefill_observer *observer,
     int rc = sl_engine_enter(e, err);
     if (rc) return rc;
     size_t n = (size_t)e->geom.n_heads * (e->geom.head_dim + 1);
-    if (observer && observer->n_rows && !e->checked && !(e->checked = malloc(n * sizeof *e->checked)))
+    if (observer && observer->n_rows && e->attention->collect_prefill)
+        rc = sl_fail(err, SL_ERR_UNSUPPORTED,
+                     "{prefill_check} %d: not offered on a GPU, where no kernel computes dense attention of single rows; use "
+                     "{device} cpu",
+                     observer->n_rows);
+    if (!rc && observer && observer->n_rows && !e->checked && !(e->checked = malloc(n * sizeof *e->checked)))
         rc = sl_fail(err, SL_ERR_MEMORY, "outputs of a row: out of memory");
     if (!rc) e->prefill_observer = observer ? *observer : (sl_prefill_observer){0};
     sl_engine_leave(e);

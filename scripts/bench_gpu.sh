@@ -11,6 +11,7 @@ model="-m models/llama-3.1-8b --load-format dummy --device cuda"
 
 SLEIGH_BIN="$bin/sleigh" "$bin/sleigh-test" --gpu -j "$(nproc)" | grep -vE '^ok|^seed'
 "$bin/sleigh" bench attn
+"$bin/sleigh" bench attn --phase masks
 "$bin/sleigh" bench decode $model -b 1,2,4,8,16 -d 4k
 "$bin/sleigh" bench decode $model -b 1,6 -d 30k
 "$bin/sleigh" bench decode $model -b 6 -d 30k --ragged

@@ -5,10 +5,7 @@
 // the sum. It does so while keys are still scored, so the plan adds no time. All thread blocks run the same instructions on the
 // same values (move_threshold is not inlined), so they have the same kappa.
 //
-// A layer has two places for a step in the session's state. Steps at even and odd positions alternate. So a head never
-// overwrites a value that another head of the step still reads. A place holds an sl_threshold, which head 0 writes, and
-// [n_heads] sl_threshold_step. The threshold of position i is valid for a step at position i + 1. Between two clears of the
-// state, positions only grow. A repeated step gives equal bits.
+// layer_state.cuh has the places of thresholds and steps in the session's state.
 //
 // With a stated error, the head that finishes last also computes the layer's certificate, for the statistics only.
 //
@@ -17,8 +14,8 @@
 #ifndef SLEIGH_CARRIED_CUH
 #define SLEIGH_CARRIED_CUH
 
+#include "attention/cuda/layer_state.cuh"
 #include "attention/cuda/take_known.cuh"
-#include "attention/threshold.h"
 
 extern "C" {
 #include "attention/stages.h"
@@ -44,11 +41,6 @@ struct carried_params {
     int *finished; // a stated error: [n_seqs] counter of finished heads. It is 0 at the end
 };
 
-// Bytes of one place.
-__host__ __device__ size_t place_bytes(int n_heads) {
-    return sizeof(sl_threshold) + n_heads * sizeof(sl_threshold_step);
-}
-
 // Bytes of a layer's state.
 static size_t carried_state(const sl_attn_geom *geom, const sl_attn_spec *spec) {
     return sl_carries_threshold(spec) ? 2 * place_bytes(geom->n_heads) : 0;
@@ -64,7 +56,7 @@ static carried_params carried_params_of(const sl_attn_cuda_decode_args *a, size_
                         .stated = {},
                         .share = 0,
                         .aim = 0,
-                        .finished = counters_of(a, 0).top}; // santa-pps does not use `top` otherwise
+                        .finished = counters_of(a, 0).top}; // no kernel uses `top` otherwise
     if (!sl_attn_certifies_layer(a->spec)) return c;
     double epsilon = sl_attn_get(a->spec, "epsilon");
     c.stated = sl_stated_of(sl_attn_get(a->spec, "delta"), (sl_stated_bound)sl_attn_get(a->spec, "bound"));
@@ -73,7 +65,7 @@ static carried_params carried_params_of(const sl_attn_cuda_decode_args *a, size_
 }
 
 __device__ sl_threshold *threshold_at(const carried_params &c, const sl_row &row, int position) {
-    return (sl_threshold *)(row.state + c.state_at + (unsigned)position % 2 * place_bytes(c.n_heads));
+    return threshold_at(row, c.state_at, c.n_heads, position);
 }
 
 // ---- steps of heads ----
@@ -112,11 +104,12 @@ __device__ void sum_steps(const carried_params &c, const sl_row &row, int positi
 
 // The step of a head that draws at kappa. most: rows of a head.
 __device__ sl_threshold_step step_of_known(const size_view &z, const known_rows *r, const known_split &x, double most) {
-    double kappa = (double)r->kappa * r->unit, light = (double)x.light * r->unit;
-    return {.total = (double)z.total * r->unit,
-            .rows = fmin(x.n_heavy + x.k, most),
+    double unit = unit_of(r), kappa = (double)r->kappa * unit, light = (double)x.light * unit;
+    double k = (double)x.light / (double)r->kappa;
+    return {.total = (double)z.total * unit,
+            .rows = fmin(x.n_heavy + k, most),
             .light = light,
-            .k = x.k,
+            .k = k,
             .kappa = kappa,
             .B = kappa * light,
             .spared_k = 0,

@@ -708,7 +708,10 @@ const sl_attn_cuda_ops sl_streaming_cuda_ops = {.workspace = streaming_workspace
                                                 .state = NULL,
                                                 .max_rows = 0,
                                                 .account = account_streaming,
-                                                .prefill = NULL};
+                                                .prefill = NULL,
+                                                .supports = NULL,
+                                                .mask = sl_cuda_streaming_mask,
+                                                .mask_workspace = NULL};
 
 // ---- dense ----
 
@@ -724,4 +727,7 @@ const sl_attn_cuda_ops sl_dense_cuda_ops = {.workspace = sl_cuda_dense_workspace
                                             .state = NULL,
                                             .max_rows = 0,
                                             .account = account_all_rows,
-                                            .prefill = sl_cuda_dense_prefill};
+                                            .prefill = sl_cuda_dense_prefill,
+                                            .supports = NULL,
+                                            .mask = NULL,
+                                            .mask_workspace = NULL};

@@ -218,4 +218,7 @@ const sl_attn_cuda_ops sl_dense_q_cuda_ops = {.workspace = workspace,
                                               .state = NULL,
                                               .max_rows = 0,
                                               .account = account_proposal_and_values,
-                                              .prefill = NULL};
+                                              .prefill = NULL,
+                                              .supports = NULL,
+                                              .mask = NULL,
+                                              .mask_workspace = NULL};

@@ -21,9 +21,9 @@
 //   over every row. The bounds, tries and uniform numbers are those of draw_pps.c.
 // - CARRIED, BY_LAYER: the layer carries a threshold (carried.cuh), which gives a budget or a stated error. The kernel draws at
 //   this threshold (take_known.cuh). It searches where carried.c searches.
-#include "attention/cuda/carried.cuh"
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/norms.cuh"
+#include "attention/cuda/stated.cuh"
 
 extern "C" {
 #include "engine/base/quantile.h"
@@ -35,8 +35,7 @@ enum {
     SCORE_WARPS = score_config<true, false>::WARPS,
     NORM_THREADS = 96,
     SCORE_THREADS = 32 * (1 + SCORE_WARPS) + NORM_THREADS,
-    MOST_TRIES = 3,   // after so many tries the head reads all rows
-    MOST_PAIRED = 64, // light draws of a head that are compared with each other
+    MOST_TRIES = 3, // after so many tries the head reads all rows
     STEP_THREAD = TAKE_THREADS - 1,
 };
 
@@ -56,10 +55,9 @@ struct pps_params {
     // that still score keys. The heads of the last sequence must read V before them, while memory is idle (6 x 30k: 1.1 us
     // less).
     int late, late_end;
-    size_t head_state_at; // BY_HEAD: of this layer in a session's state, after newest_norms: head_state [n_heads]
-    double share;         // epsilon / (1 + epsilon); 0: S draws
-    int bernstein;
-    double z[MOST_TRIES] = {}, log_term[MOST_TRIES] = {}; // of try i + 1: z(1 - delta / 2), ln(2 / delta)
+    size_t head_state_at;              // BY_HEAD: of this layer in a session's state, after newest_norms: head_state [n_heads]
+    double share;                      // epsilon / (1 + epsilon); 0: S draws
+    draw_bound bound[MOST_TRIES] = {}; // of try i + 1
     carried_params carried = {};
 };
 
@@ -95,9 +93,7 @@ struct layer_shared {
     known_rows rows;
     double kappa;           // of the layer; 0: the head searches
     sl_threshold_step step; // of the head, set by thread STEP_THREAD
-    int n_light;            // light draws of a stated error
-    int pair_row[MOST_PAIRED];
-    float inverse_square[MOST_PAIRED], pair_sum[TAKE_WARPS]; // 1 / |v|^2 of the compared rows; 0: |v| is 0
+    pair_space pairs;
 };
 enum {
     SCORE_SHARED_BYTES = (sizeof(score_shared) + 127) / 128 * 128,
@@ -264,54 +260,6 @@ template <int DIM> __device__ float exact_column(const pps_params &p, block_shar
 
 // ---- a stated error of each head ----
 
-// Error bound of k draws from light rows of total size `light`, in try i.
-__device__ double error_bound(const pps_params &p, int i, double light, int k) {
-    if (light <= 0) return 0;
-    double kappa = light / k, B = kappa * light;
-    if (!p.bernstein && k >= SL_STATED_FEW) return p.z[i - 1] * sqrt(B);
-    return sqrt(2 * B * p.log_term[i - 1]) + 4.0 / 3 * kappa * p.log_term[i - 1];
-}
-
-// The largest kappa whose bound is within target.
-__device__ double widest_kappa(const pps_params &p, int i, double light, double target) {
-    enum {
-        MARGIN = SL_STATED_FEW + 4
-    }; // when k is rounded to an integer, more rows can become heavy, and fewer light draws remain
-    double a = 4.0 / 3 * p.log_term[i - 1], b = sqrt(2 * light * p.log_term[i - 1]), x = target / p.z[i - 1];
-    double root = 2 * target / (b + sqrt(b * b + 4 * a * target)), kappa = root * root; // solves a root^2 + b root = target
-    return p.bernstein ? kappa : fmax(kappa, fmin(x * x / light, light / MARGIN));
-}
-
-// Returns a number of draws with which the bound is within target. It is near the smallest such number. 0: the number is more
-// than half of the rows. The light size and kappa approach their limits from the safe side, so the plan is valid after any
-// number of rounds.
-__device__ int plan(const pps_params &p, block_shared *s, int i, double target, int thread) {
-    enum { MOST_ROUNDS = 12 };
-    const size_view &z = s->take.sizes;
-    uint64_t light = z.total, heavy;
-    double kappa = 0;
-    int n_heavy = 0;
-    for (int round = 0; round < MOST_ROUNDS && light > 0; round++) {
-        kappa = widest_kappa(p, i, (double)light, target);
-        split(&s->take, (uint64_t)kappa, &n_heavy, &heavy, thread);
-        if (z.total - heavy == light) break;
-        light = z.total - heavy;
-    }
-    double S = n_heavy + (light > 0 ? ceil((double)light / kappa) : 0);
-    return S <= z.n / 2 ? max((int)S, 1) : 0;
-}
-
-__device__ float norm_of(block_shared *s, float x, int thread) { // norm of a vector; each thread has one element, x
-    x *= x;
-    for (int step = 1; step < 32; step *= 2) x += __shfl_xor_sync(~0u, x, step);
-    __syncthreads();
-    if (thread % 32 == 0) s->square[thread / 32] = x;
-    __syncthreads();
-    x = 0;
-    for (int i = 0; i < TAKE_WARPS; i++) x += s->square[i];
-    return sqrtf(x);
-}
-
 // Column `thread` of the head's output. Try 0 is the pilot.
 template <int DIM> __device__ float certify(const pps_params &p, block_shared *s, head_state *before, outcome *o, int thread) {
     const take_all &r = s->take.drawn;
@@ -323,78 +271,27 @@ template <int DIM> __device__ float certify(const pps_params &p, block_shared *s
         double unit = exp2((double)(s->take.sizes.top - z.top - 38)) * z.inverse; // of sizes, relative to the output
         if (i > 0 || !planned) {
             out = sum_draws<DIM>(p, s, sl_try_index(i, 0), o, thread);
-            norm = norm_of(s, out, thread);
+            norm = norm_of(s->square, out, thread);
             o->tries = i;
         }
-        if (i > 0 && unit * error_bound(p, i, (double)r.light, r.k) <= p.share * norm) break;
-        if (i < MOST_TRIES) S = plan(p, s, i + 1, (i ? 0.8 : 0.95) * p.share * norm / unit, thread);
+        if (i > 0 && unit * error_bound(p.bound[i - 1], (double)r.light, r.k) <= p.share * norm) break;
+        if (i < MOST_TRIES) S = plan(&s->take, p.bound[i], (i ? 0.8 : 0.95) * p.share * norm / unit, thread);
         if (i < MOST_TRIES && S > 0) continue;
         out = sum_all<DIM>(p, s, o, thread);
         break;
     }
-    norm = norm_of(s, out, thread);
+    norm = norm_of(s->square, out, thread);
     if (thread == 0) *before = {(uint32_t)s->at.row.position + 1, norm};
     return out;
 }
 
 // ---- a threshold of the layer ----
 
-// The pairs of the head's light draws (carried.c, sl_pairs). The rows of V are l->pair_row[0, n). n_light: light draws. All
-// rows are compared in one product V V^T of bf16 mma: warp w has columns 8 w .. 8 w + 7. The rows of V lie over the lists: call
-// __syncthreads after the last use of the lists and before this.
-template <int DIM> __device__ double pairs_of(const bf16 *v, block_shared *s, layer_shared *l, int n_light, int n, int thread) {
-    enum { STRIDE = DIM + 8, PIECES = DIM / 8, TILES = MOST_PAIRED / 16 };
-    static_assert(MOST_PAIRED * STRIDE * sizeof(bf16) <= sizeof(known_lists), "the tile");
-    static_assert(MOST_PAIRED == 8 * TAKE_WARPS, "columns");
-    bf16 *tile = (bf16 *)&s->take.lists;
-    int lane = thread % 32, warp = thread / 32, g = lane / 4, q = lane % 4, n_pairs = n * (n - 1) / 2;
-    float c[TILES][4] = {}, sum = 0, all = 0;
-    for (int i = thread; i < MOST_PAIRED * PIECES; i += TAKE_THREADS) {
-        int row = i / PIECES, piece = i % PIECES;
-        *(uint4 *)(tile + row * STRIDE + piece * 8) =
-            row < n ? __ldg((const uint4 *)(v + (size_t)l->pair_row[row] * DIM) + piece) : make_uint4(0, 0, 0, 0);
-    }
-    __syncthreads();
-    for (int k = 2 * q; k < DIM; k += 16) {
-        const bf16 *column = tile + (8 * warp + g) * STRIDE + k;
-        uint32_t b0 = *(const uint32_t *)column, b1 = *(const uint32_t *)(column + 8);
-#pragma unroll
-        for (int t = 0; t < TILES; t++) {
-            const bf16 *upper = tile + (16 * t + g) * STRIDE + k, *lower = upper + 8 * STRIDE;
-            sl_mma_bf16(c[t], *(const uint32_t *)upper, *(const uint32_t *)lower, *(const uint32_t *)(upper + 8),
-                        *(const uint32_t *)(lower + 8), b0, b1);
-        }
-    }
-#pragma unroll
-    for (int i = 0; i < 4 * TILES; i++) {
-        int row = 16 * (i / 4) + g + i % 4 / 2 * 8, column = 8 * warp + 2 * q + i % 2;
-        if (row == column) l->inverse_square[row] = c[i / 4][i % 4] > 1e-30f ? __fdividef(1, c[i / 4][i % 4]) : 0;
-    }
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < 4 * TILES; i++) {
-        int row = 16 * (i / 4) + g + i % 4 / 2 * 8, column = 8 * warp + 2 * q + i % 2;
-        float x = c[i / 4][i % 4], a = l->inverse_square[row], b = l->inverse_square[column];
-        if (column < row && row < n) sum += a > 0 && b > 0 ? (x * a) * (x * b) : 1;
-    }
-    sum = sl_sum_lanes(sum);
-    if (lane == 0) l->pair_sum[warp] = sum;
-    __syncthreads();
-    for (int i = 0; i < TAKE_WARPS; i++) all += l->pair_sum[i];
-    double mean = n_pairs > 0 ? (double)all / n_pairs : 1;
-    return n_light * (1 + (n_light - 1) * mean);
-}
-
-// Every how many light draws one is compared.
-__device__ uint32_t pair_step_of(int n_light) {
-    return ceil_div(n_light, (int)MOST_PAIRED);
-}
-
 // Column `thread` of the output from S draws of a search, with the uniform numbers of a try.
 template <int DIM>
 __device__ float search(const pps_params &p, block_shared *s, layer_shared *l, int S, uint32_t index, outcome *o, int thread) {
     take_all_solve(&s->take, S, NULL, thread);
-    if (thread == STEP_THREAD) l->step = step_of_search(s->take.sizes, l->rows.unit, s->take.drawn);
+    if (thread == STEP_THREAD) l->step = step_of_search(s->take.sizes, unit_of(&l->rows), s->take.drawn);
     return sum_draws<DIM>(p, s, index, o, thread);
 }
 
@@ -402,17 +299,17 @@ __device__ float search(const pps_params &p, block_shared *s, layer_shared *l, i
 // needs (carried.c, search_error).
 template <int DIM>
 __device__ float search_error(const pps_params &p, block_shared *s, layer_shared *l, outcome *o, int thread) {
-    float out = search<DIM>(p, s, l, SL_PILOT, 0, o, thread), norm = norm_of(s, out, thread);
-    int S = plan(p, s, 1, 0.95 * p.share * norm / l->rows.unit, thread);
+    float out = search<DIM>(p, s, l, SL_PILOT, 0, o, thread), norm = norm_of(s->square, out, thread);
+    int S = plan(&s->take, p.bound[0], 0.95 * p.share * norm / unit_of(&l->rows), thread);
     if (S == 0) return sum_all<DIM>(p, s, o, thread);
     out = search<DIM>(p, s, l, S, sl_try_index(1, 0), o, thread);
     const take_all &r = s->take.drawn;
     uint32_t step = p.carried.stated.bound == SL_STATED_CHI2 ? pair_step_of(r.k) : 0, number = thread * step;
     if (step > 0 && number < (uint32_t)r.k)
-        l->pair_row[thread] = pool_row(p, s, light_row(&s->take, false, s->at.id, sl_try_index(1, 0), number).row);
+        l->pairs.row[thread] = pool_row(p, s, light_row(&s->take, false, s->at.id, sl_try_index(1, 0), number).row);
     if (step > 0) {
         __syncthreads();
-        double pairs = pairs_of<DIM>(p.draw.v, s, l, r.k, ceil_div(r.k, (int)step), thread);
+        double pairs = pairs_of<DIM, false>(p.draw.v, &s->take.lists, &l->pairs, NULL, r.k, ceil_div(r.k, (int)step), thread);
         if (thread == STEP_THREAD) l->step.trace_squares = trace_of(l->step.kappa, pairs);
     }
     return out;
@@ -441,14 +338,14 @@ __device__ float draw_known(const pps_params &p, block_shared *s, layer_shared *
                             int thread) {
     enum { AHEAD = 12 }; // a head with S = 128 draws takes 17 to 20 rows in each warp
     row_sum sum = {};
-    uint32_t step = STATED && p.carried.stated.bound == SL_STATED_CHI2 ? pair_step_of((int)split.k + 1) : 0;
+    uint32_t step = STATED && p.carried.stated.bound == SL_STATED_CHI2 ? pair_step_of((int)split.k + 2) : 0;
     int n_light = 0;
     auto add = [&](const drawn_row &x, uint32_t m) {
         o->n_samples += __popc(__ballot_sync(~0u, x.row >= 0));
         if (STATED && step > 0) {
             n_light += __popc(__ballot_sync(~0u, x.size > 0));
             uint32_t i = m / step;
-            if (x.size > 0 && i * step == m) l->pair_row[i] = pool_row(p, s, x.row);
+            if (x.size > 0 && i * step == m) l->pairs.row[i] = pool_row(p, s, x.row);
         }
         o->n_read += add_row<DIM, AHEAD>(p, s, x, &sum, thread);
     };
@@ -456,12 +353,12 @@ __device__ float draw_known(const pps_params &p, block_shared *s, layer_shared *
         take_part(&s->take, &l->rows, whole_head(split), p.shared, s->at.id, thread, add);
     else
         take_parts(&s->take, &l->rows, split, p.shared, s->at.id, thread, add);
-    if (STATED && step > 0 && thread % 32 == 0) atomicAdd(&l->n_light, n_light);
+    if (STATED && step > 0 && thread % 32 == 0) atomicAdd(&l->pairs.n_light, n_light);
     float out = join_columns<DIM>(s->columns, sum, thread);
     if (LISTED && thread == STEP_THREAD) l->step = known_step<STATED>(p, s, l, split_known(&s->take, &l->rows));
     if (STATED && step > 0) {
-        int n = l->n_light;
-        double pairs = pairs_of<DIM>(p.draw.v, s, l, n, ceil_div(n, (int)step), thread);
+        int n = l->pairs.n_light;
+        double pairs = pairs_of<DIM, false>(p.draw.v, &s->take.lists, &l->pairs, NULL, n, ceil_div(n, (int)step), thread);
         if (thread == STEP_THREAD) l->step.trace_squares = trace_of(l->step.kappa, pairs);
     }
     return out;
@@ -488,7 +385,7 @@ __device__ __noinline__ rare_result draw_rarely(const pps_params &p, block_share
         x.out = l->kappa > 0 ? sum_all<DIM>(p, s, &x.o, thread) : search_error<DIM>(p, s, l, &x.o, thread);
         if (thread == STEP_THREAD && x.o.dense) {
             const sl_threshold_step planned = l->step; // of the draws that the head does not make, if the layer has a kappa
-            l->step = step_of_search(s->take.sizes, l->rows.unit, {.n_heavy = s->at.n, .k = 0, .light = 0});
+            l->step = step_of_search(s->take.sizes, unit_of(&l->rows), {.n_heavy = s->at.n, .k = 0, .light = 0});
             if (l->kappa > 0) l->step.spared_k = planned.k, l->step.spared_B = planned.B, l->step.kappa = planned.kappa;
         }
     }
@@ -504,7 +401,7 @@ __device__ float draw_of_layer(const pps_params &p, block_shared *s, layer_share
         list_heavy(&s->take, &l->rows, 0, listed_blocks(&l->rows), thread);
         __syncthreads();
         split = split_known(&s->take, &l->rows);
-        fits = split.n_heavy + split.k <= most_rows<STATED>(p, s);
+        fits = fits_in(split, l->rows.kappa, most_rows<STATED>(p, s));
     }
     if (!STATED) wait_if_late(p, blockIdx.x);
     if (fits && split.is_listed) return draw_known<DIM, STATED, true>(p, s, l, split, o, thread);
@@ -580,13 +477,13 @@ template <int DIM, int MODE> __global__ void __maxnreg__(96) pps_draw_kernel(con
         s->take.newest = newest_norms_of(scores, seq_head)->norm, s->take.n_built = row.position / SL_PAGE * SL_PAGE;
         s->take.page = s->page;
     }
-    if (MODE == BY_LAYER && thread == 0) l->n_light = 0;
+    if (MODE == BY_LAYER && thread == 0) l->pairs.n_light = 0;
     take_all_prepare(&s->take, memory + SHARED_BYTES + (HAS_LAYER ? LAYER_BYTES : 0),
                      scores.size_mass + (masses.mass - scores.mass), masses.w, masses.stride, row.position + 1, 0, id, thread);
     wait_done(scores.done + seq_head, done_target(SCORE_WARPS, row.position + 1), thread);
     if (HAS_LAYER) {
         asm volatile("cp.async.wait_all;" ::: "memory"); // of copy_pages
-        known_blocks<true>(&s->take, &l->rows, l->kappa, {masses.mass, s->at.mass, s->at.top}, NULL, thread);
+        known_blocks<true>(&s->take, &l->rows, l->kappa, {masses.mass, masses.n_blocks, s->at.mass, s->at.top}, NULL, thread);
     } else {
         take_all_begin(&s->take, thread);
         sum_masses(&s->at, thread);
@@ -655,8 +552,7 @@ template <int DIM> pps_params params_of(const sl_attn_cuda_decode_args *a) {
                     .late = n_heads - sl_multiprocessors(),
                     .late_end = n_heads - a->geom->n_heads,
                     .head_state_at = head_state_at,
-                    .share = epsilon / (1 + epsilon),
-                    .bernstein = mode == BY_HEAD && sl_attn_chooses(a->spec, "bound", "bernstein")};
+                    .share = epsilon / (1 + epsilon)};
     SL_CHECK(a->max_kv <= DRAW_ROWS_MAX && a->extra[0] && a->extra_size[0] == SL_PAGE * sizeof(bf16));
     p.draw.parts = 1;
     p.score.top = NULL;
@@ -667,7 +563,8 @@ template <int DIM> pps_params params_of(const sl_attn_cuda_decode_args *a) {
     if (mode == CARRIED || mode == BY_LAYER) p.carried = carried_params_of(a, head_state_at);
     for (int i = 0; i < MOST_TRIES; i++) {
         double of_try = mode == BY_LAYER ? delta : delta / exp2(i + 1); // the search of a layer has one try
-        p.z[i] = sl_normal_quantile(1 - of_try / 2), p.log_term[i] = log(2 / of_try);
+        p.bound[i] = {mode == BY_HEAD && sl_attn_chooses(a->spec, "bound", "bernstein"), sl_normal_quantile(1 - of_try / 2),
+                      log(2 / of_try)};
     }
     return p;
 }
@@ -720,13 +617,6 @@ size_t state(const sl_attn_geom *geom, const sl_attn_spec *spec) {
     return (bytes + 15) / 16 * 16;
 }
 
-int supports(const sl_attn_spec *spec, sl_error *err) {
-    if (mode_of(spec) != BY_LAYER || !sl_attn_chooses(spec, "on-miss", "dense")) return 0;
-    return sl_fail(err, SL_ERR_UNSUPPORTED,
-                   "{attn} santa-pps: {on-miss} dense is not offered on a GPU, where a layer's error is known when its heads "
-                   "have ended; use {on-miss} report, or {device} cpu");
-}
-
 // Counts all keys and norms. The kernel counts the rows of V.
 void account_keys_and_norms(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
     account_all_keys(geom, spec, n_kv, stats);
@@ -742,4 +632,6 @@ const sl_attn_cuda_ops sl_santa_pps_cuda_ops = {.workspace = workspace,
                                                 .max_rows = DRAW_ROWS_MAX,
                                                 .account = account_keys_and_norms,
                                                 .prefill = NULL,
-                                                .supports = supports};
+                                                .supports = supports_on_miss,
+                                                .mask = NULL,
+                                                .mask_workspace = NULL};

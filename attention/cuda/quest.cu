@@ -82,4 +82,7 @@ const sl_attn_cuda_ops sl_quest_cuda_ops = {.workspace = workspace,
                                             .state = NULL,
                                             .max_rows = 0,
                                             .account = account_bounds,
-                                            .prefill = NULL};
+                                            .prefill = NULL,
+                                            .supports = NULL,
+                                            .mask = NULL,
+                                            .mask_workspace = NULL};

@@ -109,7 +109,7 @@ template <sampler KIND> void decode(const sl_attn_cuda_decode_args *args) {
 #define OPS(KIND)                                                                                                              \
     {                                                                                                                          \
         .workspace = workspace, .decode = decode<KIND>, .needs = NULL, .state = NULL, .max_rows = DRAW_ROWS_MAX,               \
-        .account = account_all_keys, .prefill = NULL                                                                           \
+        .account = account_all_keys, .prefill = NULL, .supports = NULL, .mask = NULL, .mask_workspace = NULL                   \
     }
 const sl_attn_cuda_ops sl_santa_cuda_ops = OPS(INDEPENDENT), sl_santa_strat_cuda_ops = OPS(STRATIFIED),
                        sl_santa_sys_cuda_ops = OPS(SYSTEMATIC), sl_santa_prop_cuda_ops = OPS(TILES_PROPORTIONAL),

@@ -91,7 +91,7 @@ struct score_params {
     bf16 *w = NULL;        // [n_seqs * n_kv_heads][max_blocks][group][32] row masses
     // With SIZES:
     const bf16 *norms = NULL; // [n_pages][n_kv_heads][256] |v| of all pages but the newest page of each sequence
-    size_t state_at = 0;      // of this layer in a session's state: newest_norms [n_kv_heads]
+    size_t state_at = 0;      // of this layer in a session's state: newest_norms [n_kv_heads]; quantised keys: layer_state.cuh
     int *newest_done =
         NULL; // [n_seqs * n_kv_heads] 1: the norms of the newest page are up to date. The drawers set it to 0 again
     uint64_t *size_mass = NULL; // block masses of sizes, as `mass`, with SIZE_UNIT_AT
@@ -600,14 +600,23 @@ __device__ uint32_t size_of_product(uint32_t product, int unit) {
     return *(const uint32_t *)&x;
 }
 
-// Stores the block mass of the block's sizes (cpu_kernels.h, size). norms: of rows 8 (lane % 4) .. + 7.
+// The unit of a block's sizes, from the bits of its largest product (cpu_kernels.h, sizes).
+__device__ int size_unit(uint32_t most) {
+    return min(max((int)((most + 0x7f) >> 7) - 127, -SIZE_UNIT_MOST), (int)SIZE_UNIT_MOST);
+}
+
+// The reference of a block's sizes. ref: of its masses. is_empty: all sizes are 0.
+__device__ int size_ref(int ref, int unit, bool is_empty) {
+    return is_empty ? (int)REF_EMPTY : max(min(ref + unit, 32767), REF_EMPTY + 1);
+}
+
+// Stores the block mass of the block's sizes (cpu_kernels.h, sizes). norms: of rows 8 (lane % 4) .. + 7.
 __device__ void store_sizes(const score_params &p, int seq_head, int row, const block_masses &x, const uint4 &norms) {
     uint4 y = {product_of(x.w.x, norms.x), product_of(x.w.y, norms.y), product_of(x.w.z, norms.z), product_of(x.w.w, norms.w)};
     uint32_t most = __vmaxu2(__vmaxu2(y.x, y.y), __vmaxu2(y.z, y.w)); // of bits: products are not negative
     for (int step = 1; step < 4; step *= 2) most = __vmaxu2(most, __shfl_xor_sync(~0u, most, step));
     most = max(most & 0xffff, most >> 16);
-    int unit = min(max((int)((most + 0x7f) >> 7) - 127, -SIZE_UNIT_MOST), (int)SIZE_UNIT_MOST);
-    int ref = most ? max(min(x.ref + unit, 32767), REF_EMPTY + 1) : (int)REF_EMPTY;
+    int unit = size_unit(most), ref = size_ref(x.ref, unit, most == 0);
     y = {size_of_product(y.x, unit), size_of_product(y.y, unit), size_of_product(y.z, unit), size_of_product(y.w, unit)};
     uint64_t mass = mass_of_block(y) | (uint64_t)(unit + SIZE_UNIT_MOST) << SIZE_UNIT_AT | (uint64_t)(uint16_t)ref << 48;
     if (threadIdx.x % 4 == 0 && threadIdx.x % 32 / 4 < p.group) store_mass(p, p.size_mass, seq_head, row, mass);

@@ -22,11 +22,14 @@
 // tiles of the newest page a pair can also sum mass * V. A separate kernel draws (take_all.cuh) and waits on `done`. Before
 // `done` may grow, all threads must see the stored masses. That takes about a microsecond. So announcer warps wait for it, and
 // consumers do not.
+//
+// With SIZES (santa-is with a stated error) built pages store sizes in place of row masses (quantised_masses.cuh). Stages also
+// hold the norms |v| of the tile, after q.
 #ifndef SLEIGH_SCORE_QUANTISED_CUH
 #define SLEIGH_SCORE_QUANTISED_CUH
 
 #include "attention/cuda/head_dim.cuh"
-#include "attention/cuda/score_keys.cuh"
+#include "attention/cuda/quantised_masses.cuh"
 
 #include <cuda_fp16.h>
 
@@ -48,7 +51,6 @@ enum {
     // attention (up to 8 rows) still fits on the same multiprocessor. The linear layer after attention waits for the draws
     // anyway.
     QUANTISED_SHARED = 139600,
-    PASS = 4,           // heads scored together: two halves of 16 rows share the 8 columns of an mma
     EXACT_ROWS = BLOCK, // rows of K and V in a tile of the newest page
     NEWEST_TILES = SL_PAGE / EXACT_ROWS,
     WORDS = 32,        // words of 4 channels in a query, padded with zeros
@@ -104,9 +106,12 @@ template <int DIM, int BITS> struct tile {
         Q_AT = (int)BYTES > (int)EXACT_BYTES ? (int)BYTES : (int)EXACT_BYTES,
         STEPS = (UNITS + 3) / 4, // loads of a block; each loads one unit per quarter of the lanes
     };
-    static __host__ __device__ int stage(int group) { return ceil_div(Q_AT + group * layout<DIM>::ROW, 128) * 128; }
-    static __host__ int stages(int group, int others) { // others: bytes of shared memory without the stages
-        int n = (QUANTISED_SHARED - others) / stage(group);
+    static __host__ __device__ int norms_at(int group) { return Q_AT + group * layout<DIM>::ROW; }
+    template <bool SIZES> static __host__ __device__ int stage(int group) {
+        return ceil_div(norms_at(group) + (SIZES ? ROWS * (int)sizeof(bf16) : 0), 128) * 128;
+    }
+    static __host__ int stages(int stage_bytes, int others) { // others: bytes of shared memory without the stages
+        int n = (QUANTISED_SHARED - others) / stage_bytes;
         SL_CHECK(n >= PAIRS); // end_pair needs it: consumers never release a stage with the mark of the end
         return n < QUANTISED_STAGES ? n : (int)QUANTISED_STAGES;
     }
@@ -116,7 +121,7 @@ template <int DIM, int BITS> struct tile {
 template <int BITS> struct quantised_queries {
     enum { PARTS = BITS == 8 ? 2 : 1 };     // of 8-bit codes: the high parts, then the low parts
     uint32_t word[PARTS][GROUP_MAX][WORDS]; // bytes of four channels
-    float4 score[GROUP_MAX];                // s = (dot - x) y + z
+    float4 score[GROUP_MAX];                // s = (dot - x) y + z; SIZES: w is 2^b, negative if b is too large
 };
 template <int BITS> union tile_space {
     quantised_queries<BITS> queries;
@@ -206,9 +211,10 @@ template <int DIM, int BITS> __device__ void wait_previous(const quantised_param
 
 // Issues a tile of lane `owner`'s item: part `part` of its page, or its rows of K and V. The owner issues all copies, so its
 // item needs no broadcast.
-template <int DIM, int BITS>
+template <int DIM, int BITS, bool SIZES>
 __device__ void issue_tile(const quantised_params &p, page_producer *to, const quantised_item &own, int owner, int part) {
     typedef tile<DIM, BITS> at;
+    enum { COPIES = SIZES ? 4 : 3 };
     if (to->n_issued >= p.score.n_stages) wait_previous<DIM, BITS>(p, to);
     barrier_wait(&to->r.head->empty[to->stage], to->parity ^ 1);
     uint64_t *full = to->full();
@@ -216,10 +222,12 @@ __device__ void issue_tile(const quantised_params &p, page_producer *to, const q
     size_t pool = (size_t)own.page * p.score.n_kv_heads + own.kv_head, row = (pool * SL_PAGE + own.row % SL_PAGE) * DIM;
     const char *page = p.codes + pool * p.size;
     int whole = at::TILES == 1, q_bytes = p.score.group * layout<DIM>::ROW;
-    const void *from[3] = {page, page + at::PLANE_AT + part * at::PLANE,
-                           page + at::PLANE_AT + at::TILES * at::PLANE + part * at::PLANE2};
-    int bytes[3] = {whole ? (int)at::BYTES : (int)at::PLANE_AT, whole ? 0 : (int)at::PLANE, whole ? 0 : (int)at::PLANE2};
-    uint32_t offset[3] = {0, at::PLANE_AT, at::PLANE2_AT};
+    const void *from[4] = {page, page + at::PLANE_AT + part * at::PLANE,
+                           page + at::PLANE_AT + at::TILES * at::PLANE + part * at::PLANE2,
+                           p.score.norms + pool * SL_PAGE + part * at::ROWS};
+    int bytes[4] = {whole ? (int)at::BYTES : (int)at::PLANE_AT, whole ? 0 : (int)at::PLANE, whole ? 0 : (int)at::PLANE2,
+                    own.exact ? 0 : at::ROWS * (int)sizeof(bf16)};
+    uint32_t offset[4] = {0, at::PLANE_AT, at::PLANE2_AT, (uint32_t)at::norms_at(p.score.group)};
     if (own.exact) {
         from[0] = p.score.k + row, from[1] = p.v + row, offset[1] = at::V_AT;
         bytes[0] = at::V_AT, bytes[1] = p.newest ? (int)at::V_AT : 0, bytes[2] = 0;
@@ -230,15 +238,15 @@ __device__ void issue_tile(const quantised_params &p, page_producer *to, const q
         to->r.head->info[to->stage] = info;
 #if __CUDA_ARCH__ >= 900
         uint64_t policy = to->n_issued < p.score.n_normal ? to->normal : to->leaves_first;
-        barrier_expect(full, bytes[0] + bytes[1] + bytes[2] + q_bytes);
-        for (int i = 0; i < 3; i++)
+        barrier_expect(full, bytes[0] + bytes[1] + bytes[2] + (SIZES ? bytes[3] : 0) + q_bytes);
+        for (int i = 0; i < COPIES; i++)
             if (bytes[i]) copy_bulk(data + offset[i], from[i], bytes[i], full, policy);
         if (to->has_waited) copy_query<DIM, BITS>(p, to->r, to->stage, full, own.seq_head);
 #endif
     }
     __syncwarp();
 #if __CUDA_ARCH__ < 900
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < COPIES; i++)
         copy_warp(data + __shfl_sync(~0u, offset[i], owner), (const void *)__shfl_sync(~0u, (unsigned long long)from[i], owner),
                   __shfl_sync(~0u, bytes[i], owner));
     copy_warp(data + at::Q_AT, p.score.q + (size_t)__shfl_sync(~0u, own.seq_head, owner) * p.score.group * DIM, q_bytes);
@@ -278,14 +286,15 @@ __device__ quantised_item plan_item(const quantised_params &p, seq_lookup *looku
 }
 
 // Issues the items of lanes `from` .. `end` - 1, up to the first lane without an item. Returns whether each lane had an item.
-template <int DIM, int BITS>
+template <int DIM, int BITS, bool SIZES>
 __device__ bool produce_items(const quantised_params &p, page_producer *to, const quantised_item &own, int from, int end) {
     uint32_t exact = __ballot_sync(~0u, own.exact), there = __ballot_sync(~0u, own.seq_head >= 0);
     for (int i = from; i < end; i++) {
         if (!(there >> i & 1)) return false;
         bool is_exact = exact >> i & 1;
         if (is_exact) wait_previous<DIM, BITS>(p, to); // the newest row
-        for (int part = 0; part < (is_exact ? 1 : tile<DIM, BITS>::TILES); part++) issue_tile<DIM, BITS>(p, to, own, i, part);
+        for (int part = 0; part < (is_exact ? 1 : tile<DIM, BITS>::TILES); part++)
+            issue_tile<DIM, BITS, SIZES>(p, to, own, i, part);
     }
     return true;
 }
@@ -308,7 +317,7 @@ __device__ first_items plan_first(const quantised_params &p) {
 
 // The thread block takes tickets for the other items, because thread blocks that share a multiprocessor with draws are slower.
 // A ticket stands for TICKET_ITEMS items. The producer takes a ticket and looks up its items while other items are copied.
-template <int DIM, int BITS>
+template <int DIM, int BITS, bool SIZES>
 __device__ void produce_pages(const quantised_params &p, const page_ring &r, const first_items &f) {
     int lane = threadIdx.x % 32, ticket = 0; // lane 0: the next ticket
     page_producer to = {.r = r, .normal = sl_l2_policy(SL_L2_ANY), .leaves_first = sl_l2_policy(SL_L2_FIRST_OUT)};
@@ -317,14 +326,14 @@ __device__ void produce_pages(const quantised_params &p, const page_ring &r, con
 #endif
     seq_lookup lookup = f.lookup;
     quantised_item own = f.own;
-    bool more = produce_items<DIM, BITS>(p, &to, own, 0, FIRST_ITEMS - LAST_OF_FIRST);
+    bool more = produce_items<DIM, BITS, SIZES>(p, &to, own, 0, FIRST_ITEMS - LAST_OF_FIRST);
     wait_previous<DIM, BITS>(p, &to);
     if (lane == 0) ticket = sl_take_number(p.score.next_item);
     for (int from = FIRST_ITEMS - LAST_OF_FIRST, end = FIRST_ITEMS; more; from = 0, end = TICKET_ITEMS) {
         int first = FIRST_ITEMS * (int)gridDim.x + __shfl_sync(~0u, ticket, 0) * TICKET_ITEMS;
         quantised_item next = plan_item(p, &lookup, first + min(lane, TICKET_ITEMS - 1));
         if (lane == 0) ticket = sl_take_number(p.score.next_item);
-        more = produce_items<DIM, BITS>(p, &to, own, from, end);
+        more = produce_items<DIM, BITS, SIZES>(p, &to, own, from, end);
         own = next;
     }
     for (int i = 0; i < PAIRS; i++) end_pair(&to);
@@ -350,12 +359,12 @@ __device__ float divide(float x, float y) {
 // Quantises N heads' queries for the steps and zeros at the tile's beginning (cpu_kernels.inc.h, quantise_query). A lane has
 // four channels. The heads are first, first + stride, ... For heads past the group, the function repeats the last head of the
 // group.
-template <int DIM, int BITS, int N>
+template <int DIM, int BITS, bool SIZES, int N>
 __device__ void quantise_queries(const char *data, int first, int stride, int group, float scale,
                                  quantised_queries<BITS> *out) {
     int lane = threadIdx.x % 32;
     const float middle = (float)((1 << BITS) - 1) / 2, levels = BITS == 8 ? 127 * 128 : 127, magic = 12582912.0f;
-    float x[N][4] = {}, bias[N] = {}, most[N] = {};
+    float x[N][4] = {}, bias[N] = {}, most[N] = {}, size[N] = {};
     if (lane < DIM / 4) {
         uint2 s = *(const uint2 *)(data + 8 * lane), z = *(const uint2 *)(data + 2 * DIM + 8 * lane);
         float2 s0 = halves(s.x), s1 = halves(s.y), z0 = halves(z.x), z1 = halves(z.y);
@@ -371,6 +380,7 @@ __device__ void quantise_queries(const char *data, int first, int stride, int gr
                 x[h][i] = __fmul_rn(own, step[i]);
                 bias[h] = fmaf(own, zero[i], fmaf(x[h][i], middle, bias[h]));
                 most[h] = fmaxf(most[h], fabsf(x[h][i]));
+                if (SIZES) size[h] += fabsf(x[h][i]);
             }
         }
     }
@@ -393,7 +403,12 @@ __device__ void quantise_queries(const char *data, int first, int stride, int gr
         if (BITS == 8) out->word[1][word][lane] = low;
         sum = __reduce_add_sync(~0u, sum);
         for (int step = 1; step < 32; step *= 2) bias[h] += __shfl_xor_sync(~0u, bias[h], step);
-        if (lane == 0) out->score[word] = make_float4(__fmul_rn(middle, (float)sum), unit, bias[h], 0);
+        float factor = 0;
+        if (SIZES) {
+            float bound = 0.5f * sl_sum_lanes(size[h]) + 0.5f * unit * middle * DIM;
+            factor = bound <= SL_MOST_SCORE_BOUND ? exp2f(bound) : -exp2f(SL_MOST_SCORE_BOUND);
+        }
+        if (lane == 0) out->score[word] = make_float4(__fmul_rn(middle, (float)sum), unit, bias[h], factor);
     }
 }
 
@@ -474,74 +489,6 @@ template <int DIM, int BITS> struct code_scorer {
     }
 };
 
-// ---- scores to masses ----
-
-__device__ uint32_t ceilings(float low, float high) { // two ceilings as saturated 16-bit integers; NaN gives SL_REF_INVALID
-    uint32_t x;
-    asm("{ .reg .b16 a, b; cvt.rpi.s16.f32 a, %1; cvt.rpi.s16.f32 b, %2; mov.b32 %0, {a, b}; }"
-        : "=r"(x)
-        : "f"(fminf(low, SL_REF_INVALID)), "f"(fminf(high, SL_REF_INVALID))); // fminf drops NaN
-    return x;
-}
-
-// Sums x[i] over the lanes that differ in bits 0, 1 and 4. Lane q = lane % 4 gets the sum of x[q % N].
-template <int N> __device__ uint64_t sum_each(const uint64_t x[N]) {
-    int q = threadIdx.x % 4;
-    uint64_t y[2], z;
-#pragma unroll
-    for (int k = 0; k < N / 2; k++) {
-        uint64_t keep = q & 1 ? x[2 * k + 1] : x[2 * k], send = q & 1 ? x[2 * k] : x[2 * k + 1];
-        y[k] = keep + __shfl_xor_sync(~0u, send, 1);
-    }
-    if (N == 4) {
-        uint64_t keep = q & 2 ? y[1] : y[0], send = q & 2 ? y[0] : y[1];
-        z = keep + __shfl_xor_sync(~0u, send, 2);
-    } else {
-        z = y[0] + __shfl_xor_sync(~0u, y[0], 2);
-    }
-    return z + __shfl_xor_sync(~0u, z, 16);
-}
-
-// Stores the masses of N blocks of 32 scores. s has the layout of code_scorer's accumulators. first: number of the first block
-// in the sequence.
-template <int N> __device__ void store_blocks(const score_params &p, int seq_head, int first, int pass, const float s[N][4]) {
-    int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4, head = pass * PASS + g % 4, lower = g / 4;
-    uint32_t refs[N];
-    uint64_t mass[N];
-    uint2 w[N];
-#pragma unroll
-    for (int b = 0; b < N; b++) refs[b] = ceilings(sl_max_nan(s[b][0], s[b][2]), sl_max_nan(s[b][1], s[b][3]));
-#pragma unroll
-    for (int step = 2; step < 32; step *= 2)
-#pragma unroll
-        for (int b = 0; b < N; b++) refs[b] = __vmaxs2(refs[b], __shfl_xor_sync(~0u, refs[b], step));
-#pragma unroll
-    for (int b = 0; b < N; b++) {
-        float even = (float)(int16_t)refs[b], odd = (float)((int)refs[b] >> 16);
-        __nv_bfloat162 one = __float2bfloat162_rn(1.0f);
-        __nv_bfloat162 upper_row = __hmin2(__floats2bfloat162_rn(sl_exp2(s[b][0] - even), sl_exp2(s[b][1] - odd)), one);
-        __nv_bfloat162 lower_row = __hmin2(__floats2bfloat162_rn(sl_exp2(s[b][2] - even), sl_exp2(s[b][3] - odd)), one);
-        // after the transposition, lane (g, q) has rows 8 q + 2 (g / 4) + {0, 1, 4, 5} of head g % 4
-        uint32_t x = sl_transpose_b16(*(uint32_t *)&upper_row), y = sl_transpose_b16(*(uint32_t *)&lower_row);
-        uint32_t w0 = __byte_perm(x, y, 0x5410), w1 = __byte_perm(x, y, 0x7632);
-        mass[b] = (uint64_t)(unit_mass(w0 & 0xffff) + unit_mass(w0 >> 16)) + (unit_mass(w1 & 0xffff) + unit_mass(w1 >> 16));
-        uint32_t other = __shfl_xor_sync(~0u, lower ? w0 : w1, 16);
-        w[b] = lower ? make_uint2(other, w1) : make_uint2(w0, other);
-    }
-    uint64_t sum = sum_each<N>(mass);
-    uint32_t own = refs[0]; // reference of block g % N; lane (b, head / 2) passes it to lanes (head, b)
-#pragma unroll
-    for (int b = 1; b < N; b++) own = g % N == b ? refs[b] : own;
-    own = __shfl_sync(~0u, own, q * 4 + g % 4 / 2);
-    uint64_t ref = head % 2 ? own >> 16 : own & 0xffff;
-    if (head >= p.group) return;
-    bf16 *to = p.w + (((size_t)seq_head * p.max_blocks + first) * p.group + head) * BLOCK + 8 * q + 4 * lower;
-#pragma unroll
-    for (int b = 0; b < N; b++) store_result(p, (uint2 *)(to + b * p.group * BLOCK), w[b]);
-    if (lower == 0 && q < N)
-        store_result(p, p.mass + ((size_t)seq_head * p.group + head) * p.max_blocks + first + q, ref << 48 | sum);
-}
-
 // ---- consumers ----
 
 // A barrier of the two warps of a pair.
@@ -605,14 +552,22 @@ __device__ void consume_rows(const quantised_params &params, const tile_info &in
 }
 
 // Consumes a tile of quantised keys. Releases the stage as soon as the products are computed.
-template <int DIM, int BITS>
+template <int DIM, int BITS, bool SIZES>
 __device__ void consume_codes(const score_params &p, const tile_info &info, const char *data, uint64_t *empty,
                               quantised_queries<BITS> *queries, int pair, int half) {
     typedef code_scorer<DIM, BITS> scorer;
     enum { N = tile<DIM, BITS>::BLOCKS };
-    int q = threadIdx.x % 4, n_passes = ceil_div(p.group, PASS);
-    for (int head = half; head < p.group; head += 4) quantise_queries<DIM, BITS, 2>(data, head, 2, p.group, p.scale, queries);
+    int lane = threadIdx.x % 32, q = lane % 4, g = lane / 4, n_passes = ceil_div(p.group, PASS);
+    double square = SIZES ? square_of_head(p, info.seq_head, g % PASS) : 0; // in flight while queries are quantised
+    size_source<N> sizes = {};
+    for (int head = half; head < p.group; head += 4)
+        quantise_queries<DIM, BITS, SIZES, 2>(data, head, 2, p.group, p.scale, queries);
     pair_sync(pair);
+#pragma unroll
+    for (int i = 0; SIZES && i < 2 * N; i++) // the lane's rows: store_blocks
+        sizes.norms[i / 2][i % 2] =
+            ((const uint32_t *)(data + tile<DIM, BITS>::norms_at(
+                                           p.group)))[(half * N + i / 2) * (BLOCK / 2) + 4 * q + g / 4 + i % 2 * 2];
     for (int pass = 0; pass < n_passes; pass++) {
         int c[scorer::PARTS][N][4];
         float s[N][4];
@@ -627,7 +582,12 @@ __device__ void consume_codes(const score_params &p, const tile_info &info, cons
                 int dot = scorer::PARTS == 2 ? c[0][b][i] * 128 + c[scorer::PARTS - 1][b][i] : c[0][b][i];
                 s[b][i] = fmaf((float)dot - f.x, f.y, f.z);
             }
-        store_blocks<N>(p, info.seq_head, info.row / BLOCK + half * N, pass, s);
+        if (SIZES) {
+            sizes.m = size_of_mean(p, info.seq_head, square, lane);
+            sizes.factor = queries->score[min(pass * PASS + g % PASS, p.group - 1)].w;
+            if (pass + 1 < n_passes) square = square_of_head(p, info.seq_head, (pass + 1) * PASS + g % PASS);
+        }
+        store_blocks<N, SIZES>(p, info.seq_head, info.row / BLOCK + half * N, pass, s, sizes);
     }
 }
 
@@ -667,7 +627,7 @@ __device__ void announce_tiles(const score_params &p, stored_tiles *stored, int 
 }
 
 // The loop of a consumer warp: waits for its pair's next tile, stores the masses, passes the tile to the announcer.
-template <int DIM, int BITS>
+template <int DIM, int BITS, bool SIZES>
 __device__ void consume_pages(const quantised_params &params, const page_ring &r, tile_space<BITS> (*spaces)[2],
                               stored_tiles *stored) {
     const score_params &p = params.score;
@@ -688,7 +648,7 @@ __device__ void consume_pages(const quantised_params &params, const page_ring &r
         if (info.row >= (info.n_kv - 1) / SL_PAGE * SL_PAGE)
             consume_rows<DIM, BITS>(params, info, data, empty, space->masses, pair, half);
         else
-            consume_codes<DIM, BITS>(p, info, data, empty, &space->queries, pair, half);
+            consume_codes<DIM, BITS, SIZES>(p, info, data, empty, &space->queries, pair, half);
         if (p.done) add_tile(stored, pair, half, i, info.seq_head);
     }
 }
@@ -704,27 +664,29 @@ __device__ int quantised_done_target(int page_tiles, int n_kv) {
 // Preconditions: next_item is 0; the next kernel of the method sets it to 0 again. Before the previous kernel has ended, the
 // kernel reads only built pages, lengths and page tables.
 // Bytes: the quantised pages, K (and V) of the newest page, 2 + 1/4 bytes per row and query head of masses.
-template <int DIM, int BITS> __global__ void __maxnreg__(80) quantised_scores_kernel(const quantised_params p) {
+// SIZES: also the norms of built pages, and 1/4 byte per row and query head of block masses of sizes.
+template <int DIM, int BITS, bool SIZES> __global__ void __maxnreg__(80) quantised_scores_kernel(const quantised_params p) {
     extern __shared__ __align__(128) char memory[];
     typedef quantised_shared<BITS> shared_type;
     shared_type *shared = (shared_type *)memory;
-    page_ring r = {&shared->ring, memory + sizeof(shared_type), p.score.n_stages, tile<DIM, BITS>::stage(p.score.group)};
+    page_ring r = {&shared->ring, memory + sizeof(shared_type), p.score.n_stages,
+                   tile<DIM, BITS>::template stage<SIZES>(p.score.group)};
     int warp = threadIdx.x / 32;
     first_items first;
     if (warp == 2 * PAIRS) first = plan_first(p);
     quantised_begin(&shared->ring, &shared->stored);
     __syncthreads();
     if (warp < 2 * PAIRS)
-        consume_pages<DIM, BITS>(p, r, shared->pair, &shared->stored);
+        consume_pages<DIM, BITS, SIZES>(p, r, shared->pair, &shared->stored);
     else if (warp == 2 * PAIRS)
-        produce_pages<DIM, BITS>(p, r, first);
+        produce_pages<DIM, BITS, SIZES>(p, r, first);
     else if (p.score.done)
         announce_tiles(p.score, &shared->stored, warp - 2 * PAIRS - 1);
 }
 
 // newest: memory for the sums of the newest page; in this case `done` counts stored tiles. NULL: no sums; readers wait for the
 // end of the kernel. scores: with the arrays of the workspace. Returns the parameters for the kernel that reads the masses.
-template <int DIM, int BITS>
+template <int DIM, int BITS, bool SIZES = false>
 score_params launch_quantised_scores(const sl_attn_cuda_decode_args *a, score_params scores, float *newest) {
     typedef tile<DIM, BITS> at;
     quantised_params p = {
@@ -734,9 +696,11 @@ score_params launch_quantised_scores(const sl_attn_cuda_decode_args *a, score_pa
     score_params score = p.score;
     if (!newest) p.score.done = NULL;
     p.score.n_normal = normal_tiles((size_t)a->n_seqs * a->max_kv / SL_PAGE * a->geom->n_kv_heads * p.size, at::BYTES);
-    p.score.n_stages = at::stages(p.score.group, sizeof(quantised_shared<BITS>));
-    size_t bytes = sizeof(quantised_shared<BITS>) + (size_t)p.score.n_stages * at::stage(p.score.group);
-    sl_launch(quantised_scores_kernel<DIM, BITS>, dim3(sl_multiprocessors()), dim3(QUANTISED_THREADS), bytes, a->stream, p);
+    int stage = at::template stage<SIZES>(p.score.group);
+    p.score.n_stages = at::stages(stage, sizeof(quantised_shared<BITS>));
+    size_t bytes = sizeof(quantised_shared<BITS>) + (size_t)p.score.n_stages * stage;
+    sl_launch(quantised_scores_kernel<DIM, BITS, SIZES>, dim3(sl_multiprocessors()), dim3(QUANTISED_THREADS), bytes, a->stream,
+              p);
     return score;
 }
 

@@ -146,11 +146,17 @@ const sl_attn_cuda_ops sl_oracle_cuda_ops = {.workspace = oracle_workspace,
                                              .state = NULL,
                                              .max_rows = 0,
                                              .account = account_all_keys,
-                                             .prefill = NULL};
+                                             .prefill = NULL,
+                                             .supports = NULL,
+                                             .mask = NULL,
+                                             .mask_workspace = NULL};
 const sl_attn_cuda_ops sl_random_cuda_ops = {.workspace = random_workspace,
                                              .decode = random_decode,
                                              .needs = NULL,
                                              .state = NULL,
                                              .max_rows = 0,
                                              .account = account_random,
-                                             .prefill = NULL};
+                                             .prefill = NULL,
+                                             .supports = NULL,
+                                             .mask = NULL,
+                                             .mask_workspace = NULL};

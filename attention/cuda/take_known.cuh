@@ -30,8 +30,9 @@ const uint64_t KAPPA_MOST = 1ull << 62; // kappa is at most this; no row is heav
 
 // The shared memory of a head, in addition to its take_space, whose `lists` it uses.
 struct known_rows {
-    uint64_t kappa;                        // in units of size
-    double unit;                           // of sizes, in the unit of the layer's kappa
+    uint64_t kappa; // in units of size
+    uint64_t total; // the unit of the layer's kappa, in units of 2^total_exponent sizes
+    int total_exponent;
     int each_warp;                         // blocks of a warp: its listed blocks begin at block[warp * each_warp]
     int n_blocks[TAKE_WARPS];              // listed blocks of each warp
     uint16_t block[DRAW_ROWS_MAX / BLOCK]; // blocks that can have heavy rows, ascending
@@ -39,9 +40,14 @@ struct known_rows {
     uint64_t heavy[TAKE_WARPS];            // their size
 };
 
-// 2^e; 0 below the normal numbers.
+// 2^e; 0 below the normal numbers, 2^1023 above them.
 __device__ double power_of_two(int e) {
-    return __hiloint2double((1023 + max(e, -1023)) << 20, 0);
+    return __hiloint2double((1023 + min(max(e, -1023), 1023)) << 20, 0);
+}
+
+// A unit of size in the unit of the layer's kappa (sl_masses_share). It takes a division, so call it after the draws.
+__device__ double unit_of(const known_rows *r) {
+    return 1.0 / (double)r->total * power_of_two(-r->total_exponent);
 }
 
 // ---- blocks ----
@@ -50,6 +56,7 @@ __device__ double power_of_two(int e) {
 // [TAKE_WARPS] in shared memory. After known_blocks, of_warp[i] is a part of the total, and top[i] is its unit.
 struct total_masses {
     const uint64_t *mass; // [n_blocks], 16-byte aligned
+    int n_blocks;         // at least the blocks with sizes
     uint64_t *of_warp;
     int *top;
 };
@@ -60,9 +67,16 @@ template <int EACH> __device__ void load_own(const uint64_t *mass, int n_blocks,
     load_masses<EACH>(view, first, x);
 }
 
+// Loads EACH blocks, in whole cache lines over the warp. Each block has one thread.
+template <int EACH> __device__ void load_any(const uint64_t *mass, int n_blocks, int thread, uint64_t x[EACH]) {
+    const head_view view = {.mass = mass, .n_blocks = n_blocks};
+#pragma unroll
+    for (int i = 0; i < EACH; i += 2) load_masses<2>(view, 2 * thread + i * TAKE_THREADS, x + i);
+}
+
 // kappa as an integer of at least 1, in units of size (carried.c, draw_carried). kappa 0: no row is heavy.
-__device__ uint64_t kappa_in_units(double kappa, double unit) {
-    double units = kappa / unit;
+__device__ uint64_t kappa_in_units(double kappa, uint64_t total, int exponent) {
+    double units = kappa * ((double)total * power_of_two(exponent));
     if (!(kappa > 0) || !(units < (double)KAPPA_MOST)) return KAPPA_MOST;
     return units < 1 ? 1 : (uint64_t)units;
 }
@@ -84,8 +98,15 @@ __device__ void known_blocks_of(Space *s, known_rows *r, double kappa, const tot
     int lane = thread % 32, warp = thread / 32, first = thread * EACH, n_blocks = s->sizes.n_blocks, n = s->sizes.n;
     int top = REF_EMPTY, mass_top = REF_EMPTY;
     uint64_t x[EACH], y[EACH], own = 0, own_mass = 0, before = 0, total = 0, total_mass = 0;
-    load_own<EACH>(s->sizes.mass, n_blocks, first, x);
-    if (HAS_MASSES) load_own<EACH>(masses.mass, n_blocks, first, y);
+    if (HAS_MASSES) load_any<EACH>(masses.mass, masses.n_blocks, thread, y);
+    if (EACH > 4) { // in whole cache lines; a thread's own 16 block masses are a line
+        take_all_begin(s, thread);
+        asm volatile("cp.async.wait_all;" ::: "memory");
+        __syncthreads();
+        own_masses<EACH>(s, thread, x);
+    } else {
+        load_own<EACH>(s->sizes.mass, n_blocks, first, x);
+    }
 #pragma unroll
     for (int j = 0; j < EACH; j++) {
         top = max(top, ref_of(x[j]));
@@ -96,7 +117,7 @@ __device__ void known_blocks_of(Space *s, known_rows *r, double kappa, const tot
     if (lane == 0) s->ints[warp] = top;
     if (lane == 0 && HAS_MASSES) masses.top[warp] = mass_top;
 #pragma unroll
-    for (int j = 0; j < EACH; j += 2)
+    for (int j = 0; EACH <= 4 && j < EACH; j += 2)
         if (first + j < n_blocks) *(ulonglong2 *)(s->mass + place_of(first) + j) = make_ulonglong2(x[j], x[j + 1]);
     __syncthreads();
 #pragma unroll
@@ -125,9 +146,8 @@ __device__ void known_blocks_of(Space *s, known_rows *r, double kappa, const tot
     uint64_t each = (uint64_t)(s->sizes.share * (double)total);
     total += each * (uint64_t)n;
     running += before - own + each * (uint64_t)min(first * BLOCK, n);
-    double unit = 1.0 / (double)(HAS_MASSES ? total_mass : total);
-    if (HAS_MASSES) unit *= power_of_two(top - mass_top);
-    uint64_t known = kappa_in_units(kappa, unit);
+    int exponent = HAS_MASSES ? mass_top - top : 0;
+    uint64_t known = kappa_in_units(kappa, HAS_MASSES ? total_mass : total, exponent);
     uint32_t mask = 0;
     int least = least_reference(known, top, each);
     if (EACH > 4) own_masses<EACH>(s, thread, x);
@@ -147,7 +167,8 @@ __device__ void known_blocks_of(Space *s, known_rows *r, double kappa, const tot
         s->sizes.shift = SHIFT, s->sizes.top = top, s->sizes.each = each, s->sizes.total = total;
         s->cum[TAKE_THREADS * EACH / N] = total;
         s->drawn = {.n_heavy = 0, .k = 1, .light = known, .cut = 0, .listed = true}; // light / k is kappa, for inverse_pi
-        r->kappa = known, r->unit = unit, r->each_warp = 32 * EACH;
+        r->kappa = known, r->each_warp = 32 * EACH;
+        r->total = HAS_MASSES ? total_mass : total, r->total_exponent = exponent;
     }
     __syncthreads();
 }
@@ -155,7 +176,7 @@ __device__ void known_blocks_of(Space *s, known_rows *r, double kappa, const tot
 template <bool HAS_MASSES, typename Space>
 __device__ void known_blocks(Space *s, known_rows *r, double kappa, const total_masses &masses, const int *other_top,
                              int thread) {
-    switch (blocks_each(s->sizes.n_blocks)) {
+    switch (blocks_each(HAS_MASSES ? masses.n_blocks : s->sizes.n_blocks)) {
     case 2:
         known_blocks_of<2, HAS_MASSES>(s, r, kappa, masses, other_top, thread);
         break;
@@ -243,9 +264,18 @@ template <typename Space> __device__ void list_heavy(Space *s, known_rows *r, in
 struct known_split {
     int n_heavy;
     uint64_t light; // size of the light rows
-    double k;       // steps of kappa
+    float k;        // steps of kappa; the last digits can be wrong, because an exact division takes longer
     bool is_listed; // all heavy rows are listed
 };
+
+__device__ float steps_of(uint64_t light, uint64_t kappa) {
+    return __fdividef((float)light, (float)kappa);
+}
+
+// Whether heavy rows and steps of kappa are at most `most` together (carried.c, draw_carried).
+__device__ bool fits_in(const known_split &x, uint64_t kappa, double most) {
+    return (double)x.light <= (most - x.n_heavy) * (double)kappa;
+}
 
 // After list_heavy of all listed blocks.
 template <typename Space> __device__ known_split split_known(const Space *s, const known_rows *r) {
@@ -253,7 +283,7 @@ template <typename Space> __device__ known_split split_known(const Space *s, con
 #pragma unroll
     for (int i = 0; i < TAKE_WARPS; i++)
         x.n_heavy += r->n_heavy[i], x.light -= r->heavy[i], x.is_listed &= r->n_heavy[i] <= KNOWN_LISTED;
-    x.k = (double)x.light / (double)r->kappa;
+    x.k = steps_of(x.light, r->kappa);
     return x;
 }
 
@@ -314,7 +344,7 @@ struct known_part {
     uint32_t begin;
     uint64_t end;   // in light size
     uint64_t heavy; // size of the heavy rows before the part
-    double k;       // end / kappa
+    float k;        // end / kappa, as in known_split
 };
 
 // The whole head. Precondition: split.is_listed.
@@ -322,7 +352,7 @@ __device__ known_part whole_head(const known_split &split) {
     return {.n_heavy = split.n_heavy, .begin = 0, .end = split.light, .heavy = 0, .k = split.k};
 }
 
-// A bound of the rows of a part. The last points may lie past its end.
+// A bound of the rows of a part. The last points may lie past its end. k can be one too small.
 __device__ int rows_of_part(const known_part &part) {
     return part.n_heavy + (int)part.k + 2 - (int)part.begin;
 }
@@ -376,7 +406,7 @@ __device__ void take_parts(Space *s, known_rows *r, const known_split &split, bo
         known_part part = {.n_heavy = 0, .begin = points_below(s, r, shared, id, light), .end = split.light, .heavy = heavy};
         for (int i = 0; i < TAKE_WARPS; i++) part.n_heavy += r->n_heavy[i], heavy += r->heavy[i];
         if (to < n_blocks) part.end = size_before(s, listed_block(r, to)) - heavy;
-        part.k = (double)part.end / (double)r->kappa;
+        part.k = steps_of(part.end, r->kappa);
         take_part(s, r, part, shared, id, thread, add);
         light = part.end;
     }

@@ -454,4 +454,7 @@ const sl_attn_cuda_ops sl_vattention_cuda_ops = {.workspace = workspace,
                                                  .state = NULL,
                                                  .max_rows = 0,
                                                  .account = account_index,
-                                                 .prefill = NULL};
+                                                 .prefill = NULL,
+                                                 .supports = NULL,
+                                                 .mask = NULL,
+                                                 .mask_workspace = NULL};

@@ -22,11 +22,18 @@
 // 2^-distance in units of 2^-30, for distance >= 0. f is the fraction of the distance in units of 2^-16. The cubic polynomial
 // has the smallest relative error on [0, 1] of those with the values 1 and 1/2 at the ends, so there is no step between
 // octaves.
+//   y = 45342 - (u f >> 16), u = 15185 - (2611 f >> 16): each difference is one product with a constant that rounds up
 static inline SL_HOST_DEVICE uint32_t sl_distance_mass(float distance) {
-    if (!(distance < 30)) return 0;
-    uint32_t t = (uint32_t)(distance * 65536.0f), f = t & 0xffff;
-    uint32_t y = 45342 - ((15185 - (2611 * f >> 16)) * f >> 16);
-    return ((1u << 30) - (y * f >> 2)) >> (t >> 16);
+    float d = distance < 30 ? distance : 31; // 31 for NaN: 2^30 >> 31 is 0
+#ifdef __CUDA_ARCH__
+    // The sum has the unit 1 and is rounded down, so its lower half and upper half end with those of floor(65536 d). A
+    // conversion to an integer has a quarter of the rate.
+    uint32_t t = __float_as_uint(__fmaf_rd(d, 65536.0f, 8388608.0f));
+#else
+    uint32_t t = (uint32_t)(d * 65536.0f);
+#endif
+    uint32_t f = t & 0xffff, u = ((15185u << 16) + 0xffff - 2611 * f) >> 16, y = ((45342u << 16) + 0xffff - u * f) >> 16;
+    return ((1u << 30) - (y * f >> 2)) >> (t >> 16 & 31);
 }
 
 // Z is above 2^29, because the largest score of a row is less than 1 below top. So the factor fits in 32 bits.

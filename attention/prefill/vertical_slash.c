@@ -60,4 +60,5 @@ const sl_attn_method sl_method_vertical_slash = {
     .mean = SL_MEAN_BIASED,
     .params = params,
     .cpu = &ops,
+    .cuda = SL_ON_CUDA(sl_prefill_mask_cuda_ops),
 };

@@ -609,19 +609,37 @@ static int runs_on_gpu(const sl_attn_spec *spec) {
 
 // The words that cli_pick_device prints for a method that a GPU does not offer.
 static const char *name_of(const sl_attn_spec *spec) {
-    if (sl_attn_carries_budget(spec)) return "--budget carried";
-    return sl_attn_certifies_layer(spec) ? "the stated error of a layer" : spec->method->name;
+    return sl_attn_certifies_layer(spec) ? "--on-miss dense" : spec->method->name;
 }
 
-// The first method of the flags for prefill that is not dense; NULL: there is none. auto does not count: its profile is not
-// read yet.
-static const char *sparse_prefill(const cli_options *o) {
-    const cli_list *lists[] = {&o->attn_prefills, &o->attn_prefill_layers};
-    if (strcmp(o->attn_prefill, "dense") && strcmp(o->attn_prefill, "auto")) return o->attn_prefill;
-    for (int k = 0; k < 2; k++)
-        for (int i = 0; i < lists[k]->n; i++)
-            if (strcmp(lists[k]->items[i], "dense")) return lists[k]->items[i];
-    return NULL;
+// 1 also for a text with an error, which is reported later, and for auto: a profile names methods of its own device.
+static int prefills_on_gpu(const char *text) {
+    sl_attn_spec spec;
+    return sl_attn_parse(text, &spec, NULL) || spec.method == &sl_method_auto || sl_attn_prefills_on_gpu(&spec);
+}
+
+// The first method of a list that a GPU does not prefill with; NULL: there is none, or the list has an error.
+static const char *missing_in_list(const cli_list *items) {
+    cli_attn_list list;
+    const char *missing = NULL;
+    int rc = cli_attn_list_parse("--attn-prefill", items, &list, NULL);
+    for (int i = 0; !rc && !missing && i < list.n; i++)
+        if (list.specs[i].method != &sl_method_auto && !sl_attn_prefills_on_gpu(&list.specs[i]))
+            missing = list.specs[i].method->name;
+    cli_attn_list_free(&list);
+    return missing;
+}
+
+// The first method of the flags for prefill that a GPU does not offer; NULL: there is none.
+static const char *missing_prefill(const cli_options *o) {
+    const char *missing = missing_in_list(&o->attn_prefills);
+    if (!prefills_on_gpu(o->attn_prefill)) return o->attn_prefill;
+    if (missing) return missing;
+    for (int i = 0; i < o->attn_prefill_layers.n; i++) {
+        const char *text = strchr(o->attn_prefill_layers.items[i], '=');
+        if (text && !prefills_on_gpu(text + 1)) return text + 1;
+    }
+    return o->prefill_check ? "--prefill-check" : NULL;
 }
 
 const char *cli_pick_device(const cli_options *o, const sl_attn_spec *specs, int n) {
@@ -635,7 +653,7 @@ const char *cli_pick_device(const cli_options *o, const sl_attn_spec *specs, int
         sl_attn_spec spec;
         if (text && !sl_attn_parse(text + 1, &spec, NULL) && !runs_on_gpu(&spec)) missing = name_of(&spec);
     }
-    if (!missing) missing = sparse_prefill(o);
+    if (!missing) missing = missing_prefill(o);
     if (!missing) return "cuda";
     fprintf(stderr, "device: cpu, because a GPU does not offer %s\n", missing);
     return "cpu";

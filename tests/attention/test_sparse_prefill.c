@@ -165,46 +165,9 @@ static void errors(void) {
 
 // ---- threshold ----
 
-// The rule by definition. Fills the blocks that the queries of a block skip, and D / (l + D) of each row: lost[128].
-static int naive_rule(const segment *s, int head, int i, double lambda, char *skipped, double *lost) {
-    int first = i * 128 < s->base ? s->base : i * 128, last = i * 128 + 127, n_skipped = 0;
-    if (last >= s->base + s->n_tokens) last = s->base + s->n_tokens - 1;
-    double(*top)[64] = calloc(128, sizeof *top), *score = malloc((last + 1) * sizeof *score), most[128];
-    for (int row = first; row <= last; row++) {
-        naive_scores(s, head, row - s->base, score);
-        for (int j = 0; j <= i; j++) top[row - first][j] = -INFINITY;
-        for (int c = 0; c <= row; c++) top[row - first][c / 128] = fmax(top[row - first][c / 128], score[c]);
-        most[row - first] = -INFINITY;
-    }
-    for (int j = 0; j <= i; j++) {
-        skipped[j] = 1;
-        for (int r = 0; r <= last - first; r++) skipped[j] &= top[r][j] < most[r] + log2(lambda);
-        for (int r = 0; r <= last - first && !skipped[j]; r++) most[r] = fmax(most[r], top[r][j]);
-        n_skipped += skipped[j];
-    }
-    for (int row = first; row <= last; row++) {
-        double l = 0, d = 0, *own = top[row - first];
-        naive_scores(s, head, row - s->base, score);
-        for (int c = 0; c <= row; c++)
-            if (!skipped[c / 128]) l += exp2(score[c] - most[row - first]);
-        for (int j = 0; j <= i; j++)
-            if (skipped[j]) d += 128 * exp2(own[j] - most[row - first]);
-        lost[row - first] = d / (l + d);
-    }
-    free(top), free(score);
-    return n_skipped;
-}
-
-// Keys of a later block are larger, so the running maximum rises, and the blocks differ.
 static segment uneven(int k) {
     segment s = segment_at(k, test_seed + k);
-    static const float scales[] = {2, 0.25f, 1, 0.25f, 4, 0.5f, 0.125f};
-    for (int h = 0; h < s.c.geom.n_kv_heads; h++)
-        for (int j = 0; j < s.base + s.n_tokens; j++)
-            for (int d = 0; d < s.c.geom.head_dim; d++) {
-                bf16 *key = (bf16 *)ref_k_row(&s.c, 0, h, j) + d;
-                *key = sl_f32_to_bf16(sl_bf16_to_f32(*key) * scales[j / 128 % 7]);
-            }
+    segment_make_uneven(&s);
     return s;
 }
 

@@ -565,11 +565,12 @@ static void attn_errors(void) {
         {{"--attn", ","}, "--attn : unknown method", 2},
         {{"--attn", "bernoulli+santa-pps:S=4"}, "--attn bernoulli:B=8+santa-pps:S=4: not offered on a GPU", 1},
         {{"--attn", "santa-pps:budget=variance"}, "--attn santa-pps:S=128:budget=variance: not offered on a GPU", 1},
-        {{"--phase", "load"}, "--phase load: expected one of decode,prefill,all", 2},
+        {{"--phase", "load"}, "--phase load: expected one of decode,prefill,masks,all", 2},
         {{"--steps", "4"}, "flag --steps does not belong to `sleigh bench attn`", 2},
         {{"-d", "0"}, "--depth 0: expected at least 1", 2},
         {{"--plot", "x.jpg"}, "--plot x.jpg: expected a file name", 2},
         {{"--plot", "x.svg", "--phase", "prefill"}, "--plot draws decode times; --phase prefill measures none", 2},
+        {{"--depth", "4k", "--phase", "masks"}, "flag --depth cannot be used with --phase masks", 2},
         {{"again"}, "unexpected argument \"again\"", 2},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -1,6 +1,7 @@
 // tests/cli/test_cli_prefill.c - methods for prefill end to end: by layer, by line, as a list of eval and compare; their
 // reports; which rows a line may keep from the line before.
 #include "attention/prefill_mask.h"
+#include "tests/support/gpu.h"
 #include "tests/support/run_cli.h"
 
 #include <math.h>
@@ -374,6 +375,22 @@ static void compare_layers(void) {
     result bad = RUN(COMPARE, "dense", "--attn-prefill-layer", "1-2=santa");
     check_error(&bad, 2, "--attn-prefill-layer 1-2=santa: a method for decoding, which does not prefill");
 }
+#ifdef SLEIGH_CUDA
+// auto takes the CPU for a method that a GPU does not prefill with, in a list too, and the GPU for the others.
+static void devices(void) {
+    static const char cpu[] = "device: cpu, because a GPU does not offer oracle";
+    result one = RUN(ONE, "--device", "auto", "--attn-prefill", "oracle");
+    result list = RUN("compare", "-m", tiny(), "-p", question, "-n", "1", "--attn", "dense", "--attn-prefill",
+                      "streaming,oracle", "--device", "auto");
+    result rule = RUN(ONE, "--device", "auto", "--attn-prefill", "threshold:lambda=0.3");
+    CHECK_GOOD(one);
+    CHECK_GOOD(list);
+    CHECK_GOOD(rule);
+    CHECK_HAS(one.err, cpu);
+    CHECK_HAS(list.err, cpu);
+    CHECK_LACKS(rule.err, "device: cpu");
+}
+#endif
 
 static const test_case cases[] = {
     {"layers", NEEDS_NOTHING, layers},
@@ -385,6 +402,7 @@ static const test_case cases[] = {
     {"eval", NEEDS_NOTHING, eval},
     {"compare", NEEDS_NOTHING, compare},
     {"compare_layers", NEEDS_NOTHING, compare_layers},
+    GPU_CASE("devices", devices),
     {0},
 };
 const test_suite suite_cli_prefill = {"cli_prefill", cases};

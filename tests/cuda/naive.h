@@ -62,12 +62,19 @@ static inline SL_HOST_DEVICE double naive_score(naive_cache c, const bf16 *q, in
     return dot * 1.4426950408889634 / sqrt((double)c.head_dim);
 }
 
-// Softmax attention: out[d] = sum_j p_j v_j[d],  p_j = 2^(s_j - top) / sum_i 2^(s_i - top),  over rows j < n_rows.
+// Softmax attention: out[d] = sum_j p_j v_j[d],  p_j = 2^(s_j - top) / sum_i 2^(s_i - top),  over rows j < n_rows. With
+// blocks, only over the rows of its key blocks: bit b % 64 of blocks[b / 64] stands for the rows 128 b .. 128 b + 127.
 // top is the largest score: subtracting it changes no p_j and keeps 2^(...) within the range of floating-point numbers.
-static inline SL_HOST_DEVICE double naive_attention(naive_cache c, const bf16 *q, int head, int n_rows, int d) {
+static inline SL_HOST_DEVICE int naive_visits(const uint64_t *blocks, int j) {
+    return !blocks || (blocks[j / 128 / 64] >> (j / 128 % 64) & 1);
+}
+static inline SL_HOST_DEVICE double naive_attention(naive_cache c, const bf16 *q, int head, int n_rows, const uint64_t *blocks,
+                                                    int d) {
     double top = -INFINITY, sum = 0, out = 0;
-    for (int j = 0; j < n_rows; j++) top = fmax(top, naive_score(c, q, head, j));
+    for (int j = 0; j < n_rows; j++)
+        if (naive_visits(blocks, j)) top = fmax(top, naive_score(c, q, head, j));
     for (int j = 0; j < n_rows; j++) {
+        if (!naive_visits(blocks, j)) continue;
         double e = exp2(naive_score(c, q, head, j) - top);
         sum += e;
         out += e * naive_from_bf16(naive_row(c, c.v, head, j)[d]);
@@ -78,14 +85,20 @@ static inline SL_HOST_DEVICE double naive_attention(naive_cache c, const bf16 *q
 // Decode (attention/cuda/dense_decode.cu): one query, the newest token's, attends to every row.
 // q: [n_heads][head_dim]; the result is out[head][d].
 static inline SL_HOST_DEVICE double naive_dense_decode(naive_cache c, const bf16 *q, int n_kv, int head, int d) {
-    return naive_attention(c, q + (size_t)head * c.head_dim, head, n_kv, d);
+    return naive_attention(c, q + (size_t)head * c.head_dim, head, n_kv, NULL, d);
 }
 
 // Causal prefill (attention/cuda/dense_prefill.cu): token i of a run stands at position first + i and attends to the rows up to
 // this position, not to later ones. q: [n_tokens][q_stride]; the result is out[i][head][d].
 static inline SL_HOST_DEVICE double naive_dense_prefill(naive_cache c, const bf16 *q, size_t q_stride, int first, int i,
                                                         int head, int d) {
-    return naive_attention(c, q + i * q_stride + (size_t)head * c.head_dim, head, first + i + 1, d);
+    return naive_attention(c, q + i * q_stride + (size_t)head * c.head_dim, head, first + i + 1, NULL, d);
+}
+
+// The same with a mask of key blocks (attention/prefill_mask.h). blocks: the row of the head and of the token's query block.
+static inline SL_HOST_DEVICE double naive_masked_prefill(naive_cache c, const bf16 *q, size_t q_stride, int first, int i,
+                                                         int head, const uint64_t *blocks, int d) {
+    return naive_attention(c, q + i * q_stride + (size_t)head * c.head_dim, head, first + i + 1, blocks, d);
 }
 
 // ---- the masses of a head: attention/cuda/score_keys.cuh, on the CPU `weigh` ----

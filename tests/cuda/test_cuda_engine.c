@@ -275,6 +275,7 @@ static void batch_bits_carried(void) { // thresholds from step to step
     check_batch("models/tiny", 1024, "santa-pps:S=16:budget=carried");
     check_batch("models/tiny", 1024, "santa-is:S=16:budget=carried");
     check_batch("models/tiny", 1024, "santa-pps:epsilon=0.3:certify=layer");
+    check_batch("models/tiny", 1024, "santa-is:proposal=int8:epsilon=0.3");
 }
 static void batch_bits_qwen(void) { // biases; norms of heads
     check_batch("tests/goldens/qwen2", 300, "dense");
@@ -335,6 +336,7 @@ static void replay_bits(void) {
     check_replay("dense");
     check_replay("santa-pps:S=16:budget=carried");
     check_replay("santa-is:S=16:budget=carried");
+    check_replay("santa-is:proposal=int8:epsilon=0.3");
 }
 
 // The first step after a cut, and the first step of a fork, search for a threshold, as the first step of a session does.
@@ -478,8 +480,9 @@ static void errors(void) {
     CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED, "attn magicpig: not offered on a GPU");
     o = (sl_engine_options){.device = "cuda", .n_ctx = 512, .attn = "santa-pps:epsilon=0.2:certify=layer:on-miss=dense"};
     CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED, "on-miss dense is not offered on a GPU");
-    o = (sl_engine_options){.device = "cuda", .n_ctx = 512, .attn = "santa-is:epsilon=0.2:proposal=int8"};
-    CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED, "epsilon 0.2 is not offered on a GPU");
+    o = (sl_engine_options){.device = "cuda", .n_ctx = 512, .attn = "santa-is:epsilon=0.2:proposal=int8:on-miss=dense"};
+    CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED,
+              "santa-is: on-miss dense is not offered on a GPU");
     o = (sl_engine_options){.device = "cuda", .n_ctx = 256, .n_sequences = 2731, .attn = "santa-sys"};
     CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED, "attn santa-sys: 2731 sequences, at most 2730");
     sl_model_free(model);

@@ -5,6 +5,7 @@
 #include "attention/stages.h"
 #include "tests/support/draw_inputs.h"
 #include "tests/support/gpu.h"
+#include "tests/support/mask_reference.h"
 #include "tests/support/reference.h"
 
 #include <math.h>
@@ -52,6 +53,26 @@ static void dense(void) {
         }
     free(q), free(p);
     ref_cache_free(&c);
+}
+
+// The CPU's attention with a mask is fp32, as in test_sparse_prefill.c.
+static void masked(void) {
+    enum { HEADS = 4, DIM = 64, N = 300, BASE = 200 };
+    segment s = segment_new(HEADS, 2, DIM, BASE, N, test_seed);
+    bf16 *q = malloc((size_t)N * HEADS * DIM * sizeof *q);
+    for (int i = 0; i < N * HEADS * DIM; i++) q[i] = sl_f32_to_bf16(s.q[i]); // exact
+    segment_mask(&s, "streaming:sink=1:window=100");
+    segment_attend(&s, &s.mask, NULL, N, NULL, NULL);
+    for (int i = 0; i < N; i += 13)
+        for (int head = 0; head < HEADS; head++) {
+            double mu[DIM];
+            const uint64_t *blocks = sl_mask_row(&s.mask, head, (BASE + i) / SL_MASK_BLOCK);
+            for (int d = 0; d < DIM; d++)
+                mu[d] = naive_masked_prefill(cache_of(&s.c, 0), q, HEADS * DIM, BASE, i, head, blocks, d);
+            CHECK(ref_relative(s.out + ((size_t)i * HEADS + head) * DIM, mu, DIM) < 1e-5);
+        }
+    free(q);
+    segment_free(&s);
 }
 
 // ---- masses ----
@@ -728,6 +749,7 @@ static void gpu_features(void) {
 
 static const test_case cases[] = {
     {"dense", 0, dense},
+    {"masked", 0, masked},
     {"masses", 0, masses},
     {"draws", 0, draws},
     {"take-all", 0, take_all},

@@ -23,7 +23,7 @@ typedef struct problem {
 
 // kappa in units of size, by the rule of carried.c.
 static uint64_t kappa_of(const problem *p) {
-    double units = p->kappa / (1.0 / (double)sl_masses_total(&p->size));
+    double units = p->kappa * (double)sl_masses_total(&p->size);
     return units < 1 ? 1 : units < 0x1p62 ? (uint64_t)units : (uint64_t)1 << 62;
 }
 

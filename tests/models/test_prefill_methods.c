@@ -3,8 +3,8 @@
 #include "attention/prefill_mask.h"
 #include "engine/engine.h"
 #include "models/config.h"
+#include "tests/support/gpu.h"
 #include "tests/support/models.h"
-#include "tests/test.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -13,9 +13,10 @@
 static sl_error err;
 static int n_vocab_of_model; // of check_all_logits
 
-static model_fixture open_with(int chunk) {
-    return model_fixture_load("models/tiny", "dense",
-                              (sl_engine_options){.n_ctx = 1024, .n_sequences = 2, .prefill_chunk = chunk});
+static model_fixture open_on(const char *device, int chunk) {
+    return model_fixture_load(
+        "models/tiny", "dense",
+        (sl_engine_options){.n_ctx = 1024, .n_sequences = 2, .prefill_chunk = chunk, .device = device, .seed = 1});
 }
 
 static int equal_bits(const float *a, const float *b, int n) {
@@ -48,13 +49,13 @@ static void prefill_twice(model_fixture *r, const int32_t *ids, int before, int 
 
 // A mask with all blocks gives the bits of dense attention: in segments, with any chunk size, in two calls, and where a session
 // continues in the middle of a segment.
-static void full_masks(void) {
+static void check_full_masks(const char *device) {
     static const int segments[] = {1024, 300, 128}, chunks[] = {1024, 200, 128}, calls[][2] = {{0, 700}, {123, 577}, {1, 511}};
-    model_fixture first = open_with(1024);
+    model_fixture first = open_on(device, 1024);
     int32_t *ids = test_ids(700, first.n_vocab, test_seed);
     float *want = malloc(first.n_vocab * sizeof *want), *got = malloc(first.n_vocab * sizeof *got);
     for (int c = 0; c < 3; c++) {
-        model_fixture r = open_with(chunks[c]);
+        model_fixture r = open_on(device, chunks[c]);
         for (int i = 0; i < 3; i++) {
             prefill_twice(&first, ids, calls[i][0], calls[i][1], want);
             for (int k = 0; k < 3; k++) {
@@ -72,6 +73,9 @@ static void full_masks(void) {
     }
     model_fixture_close(&first);
     free(ids), free(want), free(got);
+}
+static void full_masks(void) {
+    check_full_masks(NULL);
 }
 
 static int keep_last(void *ctx, int first_row, int n_rows, const float *logits, sl_error *e) {
@@ -97,22 +101,23 @@ static void check_all_logits(model_fixture *r, const int32_t *ids, int n, const 
 }
 
 // Chunks do not change a bit of a sparse prefill, and the counts say that it was sparse.
-static void sparse_chunks(void) {
+static void check_sparse_chunks(const char *device) {
     static const char *const methods[] = {"sample:alpha_c=0.6:alpha_s=0.6:chunk_n=2",
                                           "vertical-slash:columns=20:slashes=60",
                                           "streaming:window=130",
                                           "xattention:threshold=0.5",
                                           "threshold:lambda=0.3",
                                           "oracle:density=0.5"};
+    int n_methods = device ? 5 : 6; // a GPU offers the first five
     static const int chunks[] = {1024, 200, 128};
     model_fixture r[3];
-    for (int c = 0; c < 3; c++) r[c] = open_with(chunks[c]);
+    for (int c = 0; c < 3; c++) r[c] = open_on(device, chunks[c]);
     int32_t *ids = test_ids(900, r[0].n_vocab, test_seed);
     size_t n_vocab = r[0].n_vocab;
     float *dense = malloc(n_vocab * sizeof *dense), *out[3];
     for (int c = 0; c < 3; c++) out[c] = malloc(n_vocab * sizeof *out[c]);
     prefill_twice(&r[0], ids, 77, 823, dense);
-    for (size_t m = 0; m < sizeof methods / sizeof *methods; m++) {
+    for (int m = 0; m < n_methods; m++) {
         for (int c = 0; c < 3; c++) {
             set_prefill(&r[c], methods[m], NULL, 512);
             sl_engine_reset_stats(r[c].engine);
@@ -120,7 +125,7 @@ static void sparse_chunks(void) {
             if (!equal_bits(out[c], out[0], n_vocab)) FAIL("%s in chunks of %d: other bits", methods[m], chunks[c]);
         }
         CHECK(!equal_bits(out[0], dense, n_vocab));
-        check_all_logits(&r[1], ids, 645, methods[m]);
+        if (!device) check_all_logits(&r[1], ids, 645, methods[m]);
         uint64_t visited = 0, causal = 0;
         for (int layer = 0; layer < sl_model_config(r[0].model)->n_layers; layer++)
             for (int head = 0; head < sl_model_config(r[0].model)->n_heads; head++) {
@@ -134,6 +139,58 @@ static void sparse_chunks(void) {
     for (int c = 0; c < 3; c++) model_fixture_close(&r[c]), free(out[c]);
     free(ids), free(dense);
 }
+static void sparse_chunks(void) {
+    check_sparse_chunks(NULL);
+}
+
+#ifdef SLEIGH_CUDA
+
+static void gpu_full_masks(void) {
+    check_full_masks("cuda");
+}
+static void gpu_sparse_chunks(void) {
+    check_sparse_chunks("cuda");
+}
+
+// The tiny model on both devices: the masks come from queries and keys that differ by roundings, so the share of visited blocks
+// of a method may differ by a few blocks.
+static void gpu_densities(void) {
+    static const char *const methods[] = {"sample", "vertical-slash:columns=20:slashes=60", "xattention:threshold=0.8",
+                                          "threshold:lambda=0.3"};
+    model_fixture r[2] = {open_on(NULL, 512), open_on("cuda", 512)};
+    int32_t *ids = test_ids(1000, r[0].n_vocab, test_seed);
+    float *out = malloc(r[0].n_vocab * sizeof *out);
+    for (int m = 0; m < 4; m++) {
+        sl_prefill_report report[2];
+        for (int i = 0; i < 2; i++) {
+            set_prefill(&r[i], methods[m], NULL, 1024);
+            sl_engine_reset_stats(r[i].engine);
+            prefill_twice(&r[i], ids, 0, 1000, out);
+            report[i] = sl_engine_prefill_total(r[i].engine);
+        }
+        CHECK_INT(report[0].causal, report[1].causal);
+        CHECK_NEAR((double)report[1].visited / report[1].causal, (double)report[0].visited / report[0].causal, 0.02);
+        CHECK_NEAR(report[1].kept * 0x1p-24, report[0].kept * 0x1p-24, 0.05);
+    }
+    for (int i = 0; i < 2; i++) model_fixture_close(&r[i]);
+    free(ids), free(out);
+}
+
+static void gpu_refused(void) {
+    model_fixture r = open_on("cuda", 512);
+    sl_attn_spec spec;
+    sl_attn_plan plan;
+    CHECK_OK(sl_attn_parse("oracle", &spec, &err), err);
+    CHECK_OK(sl_attn_plan_init(&plan, sl_model_config(r.model)->n_layers, &spec, &err), err);
+    CHECK_ERR(sl_engine_set_prefill(r.engine, &plan, 1024, &err), err, SL_ERR_UNSUPPORTED,
+              "attn_prefill oracle: not offered on a GPU, which has no kernel for its mask (layer 0)");
+    CHECK_ERR(sl_engine_observe_prefill(r.engine, &(sl_prefill_observer){.n_rows = 3}, &err), err, SL_ERR_UNSUPPORTED,
+              "prefill_check 3: not offered on a GPU");
+    sl_attn_plan_free(&plan);
+    model_fixture_close(&r);
+}
+
+#endif
 
 static void refused_prefill(void) {
     static const struct {
@@ -146,7 +203,7 @@ static void refused_prefill(void) {
         {"sample", 100, 1024, "prefill_chunk 100: expected at least 128 with attn_prefill"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        model_fixture r = open_with(cases[i].chunk);
+        model_fixture r = open_on(NULL, cases[i].chunk);
         sl_attn_spec spec;
         sl_attn_plan plan;
         CHECK_OK(sl_attn_parse(cases[i].attn, &spec, &err), err);
@@ -181,7 +238,7 @@ static void reusable_rows(void) {
         {"sample", 100, 0, 0},     {"sample:chunk_n=2", 900, 900, 0}, // another method
         {"dense", 900, 900, 0},
     };
-    model_fixture r = open_with(256);
+    model_fixture r = open_on(NULL, 256);
     int32_t *ids = test_ids(N, r.n_vocab, test_seed);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         set_prefill(&r, "sample", NULL, 512);
@@ -208,9 +265,9 @@ static void reusable_rows(void) {
 }
 
 // Another session never gets a part of a segment. A fork at a border has the bits of a session of its own.
-static void forks(void) {
+static void check_forks(const char *device) {
     enum { N = 900 };
-    model_fixture r = open_with(256);
+    model_fixture r = open_on(device, 256);
     int32_t *ids = test_ids(N, r.n_vocab, test_seed);
     float *want = malloc(r.n_vocab * sizeof *want);
     set_prefill(&r, "sample:alpha_c=0.6:alpha_s=0.6", NULL, 512);
@@ -237,6 +294,50 @@ static void forks(void) {
     model_fixture_close(&r);
     free(ids), free(want);
 }
+static void forks(void) {
+    check_forks(NULL);
+}
+
+// Two sessions with a common prefix and other lengths have the bits of sessions alone, also when they decode together.
+static void check_ragged(const char *device) {
+    static const char *const methods[] = {"sample:alpha_c=0.6:alpha_s=0.6", "threshold:lambda=0.3"};
+    static const int lengths[2] = {900, 677};
+    model_fixture r = open_on(device, 256);
+    int32_t *ids = test_ids(900, r.n_vocab, test_seed);
+    float *want[2];
+    for (int i = 0; i < 2; i++) want[i] = malloc(r.n_vocab * sizeof *want[i]);
+    for (int m = 0; m < 2; m++) {
+        sl_session *s[2];
+        set_prefill(&r, methods[m], NULL, 512);
+        for (int i = 0; i < 2; i++) {
+            sl_session *alone = session_of(&r, ids, lengths[i]);
+            CHECK_OK(sl_decode(&alone, 1, ids, &err), err);
+            memcpy(want[i], sl_session_logits(alone, NULL), r.n_vocab * sizeof *want[i]);
+            sl_session_free(alone);
+        }
+        s[0] = session_of(&r, ids, 512);
+        CHECK_OK(sl_session_fork(s[0], 512, 0, &s[1], &err), err);
+        for (int i = 1; i >= 0; i--) CHECK_OK(sl_prefill(s[i], ids + 512, lengths[i] - 512, NULL, &err), err);
+        CHECK_OK(sl_decode(s, 2, (int32_t[]){ids[0], ids[0]}, &err), err);
+        for (int i = 0; i < 2; i++) CHECK(equal_bits(sl_session_logits(s[i], NULL), want[i], r.n_vocab));
+        for (int i = 0; i < 2; i++) sl_session_free(s[i]);
+    }
+    for (int i = 0; i < 2; i++) free(want[i]);
+    model_fixture_close(&r);
+    free(ids);
+}
+static void ragged(void) {
+    check_ragged(NULL);
+}
+
+#ifdef SLEIGH_CUDA
+static void gpu_forks(void) {
+    check_forks("cuda");
+}
+static void gpu_ragged(void) {
+    check_ragged("cuda");
+}
+#endif
 
 // ---- reports ----
 
@@ -262,7 +363,7 @@ static void observed(void) {
         const char *attn;
         int is_full;
     } cases[] = {{"streaming:window=1024", 1}, {"sample:alpha_c=0.4:alpha_s=0.4", 0}, {"threshold:lambda=0.3", 0}};
-    model_fixture r = open_with(200), plain = open_with(200);
+    model_fixture r = open_on(NULL, 200), plain = open_on(NULL, 200);
     const sl_config *c = sl_model_config(r.model);
     int32_t *ids = test_ids(900, r.n_vocab, test_seed);
     CHECK_INT(c->n_layers, 4);
@@ -312,8 +413,15 @@ static const test_case cases[] = {
     {"refused", 0, refused_prefill},
     {"reusable-rows", 0, reusable_rows},
     {"forks", 0, forks},
+    {"ragged", 0, ragged},
     {"observed", 0, observed},
     {"sums-of-reports", 0, sums_of_reports},
+    GPU_CASE("gpu-full-masks-are-dense", gpu_full_masks),
+    GPU_CASE("gpu-chunks", gpu_sparse_chunks),
+    GPU_CASE("gpu-densities", gpu_densities),
+    GPU_CASE("gpu-forks", gpu_forks),
+    GPU_CASE("gpu-ragged", gpu_ragged),
+    GPU_CASE("gpu-refused", gpu_refused),
     {0},
 };
 const test_suite suite_prefill_methods = {"prefill_methods", cases};

@@ -22,6 +22,7 @@ const extreme_subject extremes[] = {
     {"santa-is:budget=even", 1, 1, 1},
     {"santa-is:proposal=int8:S=700", 1, 1, 1},
     {"santa-is:proposal=int3", 1, 1, 1},
+    {"santa-is:proposal=int8:epsilon=0.3", 1, 1, 1},
     {"bernoulli", 0, 0, 1},
     {"bernoulli-group", 0, 0, 1},
     {"bernoulli:B=2+santa-sys", 1, 1, 1},

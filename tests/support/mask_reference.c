@@ -33,6 +33,16 @@ segment segment_new(int n_heads, int n_kv_heads, int head_dim, int base, int n_t
     return s;
 }
 
+void segment_make_uneven(segment *s) {
+    static const float scales[] = {2, 0.25f, 1, 0.25f, 4, 0.5f, 0.125f};
+    for (int h = 0; h < s->c.geom.n_kv_heads; h++)
+        for (int j = 0; j < s->base + s->n_tokens; j++)
+            for (int d = 0; d < s->c.geom.head_dim; d++) {
+                bf16 *key = (bf16 *)ref_k_row(&s->c, 0, h, j) + d;
+                *key = sl_f32_to_bf16(sl_bf16_to_f32(*key) * scales[j / 128 % 7]);
+            }
+}
+
 void segment_free(segment *s) {
     for (int i = 0; i < s->n_tokens * s->c.geom.n_heads; i++) free(s->dots[i]);
     ref_cache_free(&s->c);
@@ -309,4 +319,35 @@ void naive_mask(segment *s, const char *method, uint64_t *bits, int32_t *kept) {
         for (size_t k = 0; k < sizeof methods / sizeof *methods; k++)
             if (!strcmp(methods[k].name, x.spec.method->name)) methods[k].fn(&x, head);
     }
+}
+
+// ---- the rule of threshold ----
+
+int naive_rule(const segment *s, int head, int i, double lambda, char *skipped, double *lost) {
+    int first = i * 128 < s->base ? s->base : i * 128, last = i * 128 + 127, n_skipped = 0;
+    if (last >= s->base + s->n_tokens) last = s->base + s->n_tokens - 1;
+    double(*top)[64] = calloc(128, sizeof *top), *score = malloc((last + 1) * sizeof *score), most[128];
+    for (int row = first; row <= last; row++) {
+        naive_scores(s, head, row - s->base, score);
+        for (int j = 0; j <= i; j++) top[row - first][j] = -INFINITY;
+        for (int c = 0; c <= row; c++) top[row - first][c / 128] = fmax(top[row - first][c / 128], score[c]);
+        most[row - first] = -INFINITY;
+    }
+    for (int j = 0; j <= i; j++) {
+        skipped[j] = 1;
+        for (int r = 0; r <= last - first; r++) skipped[j] &= top[r][j] < most[r] + log2(lambda);
+        for (int r = 0; r <= last - first && !skipped[j]; r++) most[r] = fmax(most[r], top[r][j]);
+        n_skipped += skipped[j];
+    }
+    for (int row = first; row <= last; row++) {
+        double l = 0, d = 0, *own = top[row - first];
+        naive_scores(s, head, row - s->base, score);
+        for (int c = 0; c <= row; c++)
+            if (!skipped[c / 128]) l += exp2(score[c] - most[row - first]);
+        for (int j = 0; j <= i; j++)
+            if (skipped[j]) d += 128 * exp2(own[j] - most[row - first]);
+        lost[row - first] = d / (l + d);
+    }
+    free(top), free(score);
+    return n_skipped;
 }

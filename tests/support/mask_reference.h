@@ -21,6 +21,8 @@ typedef struct segment {
 
 segment segment_new(int n_heads, int n_kv_heads, int head_dim, int base, int n_tokens, uint64_t seed);
 void segment_free(segment *s);
+// Scales keys by powers of two, other ones for each key block: the running maximum rises, and the blocks differ.
+void segment_make_uneven(segment *s);
 sl_mask_args segment_args(segment *s, const sl_attn_spec *spec);
 void segment_mask(segment *s, const char *method); // makes s->mask and s->reports
 // Attends with the mask, or to all keys, in calls of `step` tokens. rule: a method with a skip_distance, or NULL.
@@ -34,5 +36,8 @@ void naive_shares(const segment *s, int head, int stride, int row, uint32_t *sha
 void naive_mask(segment *s, const char *method, uint64_t *bits, int32_t *kept);
 // The sum over a query block's rows of the shares in each key block 0 .. i.
 void naive_block_sums(const segment *s, int head, int i, int stride, uint32_t *sum);
+// The rule of `threshold` by definition. Fills the key blocks 0 .. i that query block i skips, and D / (l + D) of each of its
+// rows: lost[128]. Returns the number of skipped blocks. i < 64
+int naive_rule(const segment *s, int head, int i, double lambda, char *skipped, double *lost);
 
 #endif

@@ -16,7 +16,7 @@ __global__ void take_known_kernel(const take_known_problem *problems) {
     int thread = threadIdx.x, n = 0;
     take_all_prepare(&s->take, memory + (sizeof *s + 15) / 16 * 16, p.mass, p.w, BLOCK, p.n, p.alpha, p.id, thread);
     __syncthreads();
-    known_blocks<false>(&s->take, &s->rows, p.kappa, {NULL, NULL, NULL}, NULL, thread);
+    known_blocks<false>(&s->take, &s->rows, p.kappa, {NULL, 0, NULL, NULL}, NULL, thread);
     list_heavy(&s->take, &s->rows, 0, listed_blocks(&s->rows), thread);
     __syncthreads();
     known_split split = split_known(&s->take, &s->rows);

@@ -1,6 +1,7 @@
 // engine/cli/bench/attn_timing.cu - see attn_timing.h.
 #include "engine/cli/bench/attn_timing.h"
 #include "attention/attention_cuda.h"
+#include "attention/prefill_mask.h"
 #include "engine/backend/cuda/device.cuh"
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <limits.h>
 #include <math.h>
 #include <numeric>
+#include <random>
 #include <stdlib.h>
 #include <string.h>
 #include <vector>
@@ -131,9 +133,9 @@ static int fill_page(sl_bench_attn *b, int page, int first, sl_error *err) {
     const sl_attn_geom *g = &b->geom;
     size_t row = g->head_dim * sizeof(bf16), height = (size_t)g->n_kv_heads, n = std::min<int>(SL_PAGE, s->n_rows - first);
     size_t to = (size_t)page * g->n_kv_heads * SL_PAGE * g->head_dim, from = (size_t)first * g->head_dim;
-    int rc = sl_cuda_check(cudaMemcpy2D(b->k + to, SL_PAGE * row, s->k + from, s->n_rows * row, n * row, height,
-                                        cudaMemcpyHostToDevice),
-                           "keys", err);
+    int rc = sl_cuda_check(
+        cudaMemcpy2D(b->k + to, SL_PAGE * row, s->k + from, s->n_rows * row, n * row, height, cudaMemcpyHostToDevice), "keys",
+        err);
     return rc ? rc
               : sl_cuda_check(cudaMemcpy2D(b->v + to, SL_PAGE * row, s->v + from, s->n_rows * row, n * row, height,
                                            cudaMemcpyHostToDevice),
@@ -145,7 +147,8 @@ static int fill_states(sl_bench_attn *b, sl_error *err) {
     const cli_attn_states *s = b->limits.states;
     int per_sequence = (s->n_rows + SL_PAGE - 1) / SL_PAGE, rc = 0;
     std::vector<int32_t> ids(b->limits.n_pages);
-    rc = sl_cuda_check(cudaMemcpy(ids.data(), b->pages, ids.size() * sizeof(int32_t), cudaMemcpyDeviceToHost), "page table", err);
+    rc = sl_cuda_check(cudaMemcpy(ids.data(), b->pages, ids.size() * sizeof(int32_t), cudaMemcpyDeviceToHost), "page table",
+                       err);
     for (size_t i = 0; !rc && i < ids.size(); i++) rc = fill_page(b, ids[i], (int)i % per_sequence * SL_PAGE, err);
     size_t n = (size_t)s->n_steps * b->geom.n_heads * b->geom.head_dim;
     return rc ? rc : sl_cuda_check(cudaMemcpy(b->step_q, s->q, n * sizeof(bf16), cudaMemcpyHostToDevice), "queries", err);
@@ -236,7 +239,7 @@ static int replay(sl_bench_attn *b, cudaGraphExec_t graph, cudaEvent_t begin, cu
 
 // What is done around replay i of a graph.
 struct around {
-    int n_series, n_untimed; // replays of a series, and how many at its beginning are not timed
+    int n_series, n_untimed;                 // replays of a series, and how many at its beginning are not timed
     std::function<int(int i)> before, after; // return 0 or an error
 };
 
@@ -310,7 +313,7 @@ int sl_bench_attn_device_of(sl_bench_attn *b, sl_bench_attn_device *out, sl_erro
 
 int sl_bench_read_rate(int index, double *gb_s, sl_error *err) {
     const sl_attn_geom least = {1, 1, 1, 64, 0};
-    const sl_bench_attn_limits limits = {1, 1, 1, 1, 0, index};
+    const sl_bench_attn_limits limits = {1, 1, 1, 1, 0, index, NULL};
     sl_bench_attn_device device;
     sl_bench_attn *b = NULL;
     int rc = sl_bench_attn_open(&least, &limits, &b, err);
@@ -464,21 +467,131 @@ int sl_bench_attn_decode(sl_bench_attn *b, const sl_attn_spec *spec, int n_seqs,
     return rc;
 }
 
-int sl_bench_attn_prefill(sl_bench_attn *b, const sl_attn_spec *spec, int n_tokens, int first, int repetitions,
-                          sl_bench_attn_time *out, sl_error *err) {
-    const sl_attn_cuda_ops *ops = spec->method->cuda;
+// ---- prefill ----
+
+// `size` bytes of memory for a launch, filled with 0. *to: NULL after an error.
+static int new_memory(size_t size, void **to, sl_error *err) {
+    *to = NULL;
+    int rc = sl_cuda_check(cudaMalloc(to, std::max<size_t>(size, 1)), "workspace", err);
+    return rc ? rc : sl_cuda_check(cudaMemset(*to, 0, size), "workspace", err);
+}
+
+static sl_attn_cuda_prefill_args prefill_args(const sl_bench_attn *b, const sl_attn_spec *spec, int n_tokens, int first,
+                                              void *ws) {
     SL_CHECK(n_tokens <= b->limits.n_tokens && (first + n_tokens + SL_PAGE - 1) / SL_PAGE <= b->limits.n_pages);
-    size_t size = std::max<size_t>(ops->workspace(&b->geom, spec, 1, n_tokens, first + n_tokens), 1);
-    void *ws = NULL;
-    int rc = sl_cuda_check(cudaMalloc(&ws, size), "workspace", err);
-    if (!rc) rc = sl_cuda_check(cudaMemset(ws, 0, size), "workspace", err);
     sl_attn_cuda_prefill_args args = {};
     args.geom = &b->geom, args.spec = spec;
     args.n_tokens = n_tokens, args.first = first, args.n_pages = b->limits.n_pages;
     args.q = b->q, args.q_stride = (size_t)b->geom.n_heads * b->geom.head_dim, args.out = b->out;
     args.k = b->k, args.v = b->v, args.pages = b->pages;
     args.ws = ws, args.stream = b->stream;
+    return args;
+}
+
+int sl_bench_attn_prefill(sl_bench_attn *b, const sl_attn_spec *spec, int n_tokens, int first, int repetitions,
+                          sl_bench_attn_time *out, sl_error *err) {
+    const sl_attn_cuda_ops *ops = spec->method->cuda;
+    void *ws;
+    int rc = new_memory(ops->workspace(&b->geom, spec, 1, n_tokens, first + n_tokens), &ws, err);
+    sl_attn_cuda_prefill_args args = prefill_args(b, spec, n_tokens, first, ws);
     if (!rc) rc = time_graph(b, repetitions, out, err, [&] { ops->prefill(&args); });
     cudaFree(ws);
+    return rc;
+}
+
+// Fills the rows of a mask on the host.
+static void fill_mask(const sl_prefill_mask *m, double density) {
+    std::mt19937_64 random(1);
+    std::fill_n(m->bits, sl_mask_bytes(m) / sizeof *m->bits, 0);
+    for (int head = 0; head < m->n_heads; head++)
+        for (int i = 0; i < m->n; i++) { // i is the diagonal too
+            uint64_t *row = sl_mask_row(m, head, i);
+            int left = std::max((int)lround(density * (i + 1)) - 2, 0);
+            sl_mask_set(row, 0), sl_mask_set(row, i);
+            for (int j = 1; j < i; j++) // each choice of `left` of the other blocks has the same probability
+                if ((int)(random() % (uint64_t)(i - j)) < left) sl_mask_set(row, j), left--;
+        }
+}
+
+int sl_bench_attn_masked(sl_bench_attn *b, int n_tokens, double density, int repetitions, double *reached,
+                         sl_bench_attn_time *out, sl_error *err) {
+    const sl_attn_spec dense = {&sl_method_dense, {}, NULL, {}};
+    sl_prefill_mask m = sl_mask_of(b->geom.n_heads, n_tokens, n_tokens);
+    std::vector<uint64_t> bits(sl_mask_bytes(&m) / sizeof(uint64_t));
+    void *ws, *on_gpu = NULL;
+    m.bits = bits.data();
+    fill_mask(&m, density);
+    uint64_t n = 0;
+    for (int head = 0; head < m.n_heads; head++) n += sl_mask_count(&m, head);
+    *reached = (double)n / ((double)sl_mask_causal(&m) * m.n_heads);
+    int rc = new_memory(sl_cuda_query_blocks_workspace(&b->geom, n_tokens), &ws, err);
+    if (!rc) rc = new_memory(sl_mask_bytes(&m), &on_gpu, err);
+    if (!rc) rc = sl_cuda_check(cudaMemcpy(on_gpu, m.bits, sl_mask_bytes(&m), cudaMemcpyHostToDevice), "mask", err);
+    m.bits = (uint64_t *)on_gpu;
+    sl_attn_cuda_prefill_args args = prefill_args(b, &dense, n_tokens, 0, ws);
+    args.mask = &m;
+    if (!rc) rc = time_graph(b, repetitions, out, err, [&] { sl_method_dense.cuda->prefill(&args); });
+    cudaFree(ws), cudaFree(on_gpu);
+    return rc;
+}
+
+// Sets the keys of key blocks to 0, in all KV heads: all but the share `density` of the blocks 1, 2, ..
+static int quieten_keys(sl_bench_attn *b, int n_tokens, double density, sl_error *err) {
+    const sl_attn_geom *g = &b->geom;
+    int n = (n_tokens + SL_MASK_BLOCK - 1) / SL_MASK_BLOCK, left = (int)lround((1 - density) * (n - 1)), rc = 0;
+    size_t block = (size_t)SL_MASK_BLOCK * g->head_dim, page = (size_t)SL_PAGE * g->head_dim;
+    std::mt19937_64 random(1);
+    std::vector<int32_t> pages(b->limits.n_pages);
+    rc = sl_cuda_check(cudaMemcpy(pages.data(), b->pages, pages.size() * sizeof(int32_t), cudaMemcpyDeviceToHost), "page table",
+                       err);
+    for (int j = 1; !rc && j < n; j++) { // each choice of `left` of the other blocks has the same probability
+        if ((int)(random() % (uint64_t)(n - j)) >= left) continue;
+        bf16 *at = b->k + pages[j / 2] * g->n_kv_heads * page + j % 2 * block;
+        rc = sl_cuda_check(cudaMemset2D(at, page * sizeof(bf16), 0, block * sizeof(bf16), g->n_kv_heads), "keys", err);
+        left--;
+    }
+    return rc;
+}
+
+int sl_bench_attn_threshold(sl_bench_attn *b, const sl_attn_spec *spec, int n_tokens, double density, int repetitions,
+                            double *reached, sl_bench_attn_time *out, sl_error *err) {
+    const sl_attn_geom *g = &b->geom;
+    sl_prefill_mask m = sl_mask_of(g->n_heads, n_tokens, n_tokens);
+    std::vector<sl_attn_cuda_prefill_stats> counted(g->n_heads);
+    size_t size = counted.size() * sizeof counted[0], pool = (size_t)b->limits.n_pages * g->n_kv_heads * SL_PAGE * g->head_dim;
+    void *ws, *stats = NULL;
+    int rc = new_memory(sl_cuda_query_blocks_workspace(g, n_tokens), &ws, err);
+    if (!rc) rc = new_memory(size, &stats, err);
+    if (!rc) rc = quieten_keys(b, n_tokens, density, err);
+    sl_attn_cuda_prefill_args args = prefill_args(b, spec, n_tokens, 0, ws);
+    args.skip_distance = spec->method->cpu->skip_distance(spec);
+    args.stats = (sl_attn_cuda_prefill_stats *)stats;
+    if (!rc) sl_method_dense.cuda->prefill(&args);
+    if (!rc) rc = sl_cuda_check(cudaStreamSynchronize(b->stream), "prefill with a rule", err);
+    if (!rc) rc = sl_cuda_check(cudaMemcpy(counted.data(), stats, size, cudaMemcpyDeviceToHost), "counts", err);
+    uint64_t visited = 0;
+    for (const auto &head : counted) visited += head.visited;
+    *reached = (double)visited / ((double)sl_mask_causal(&m) * g->n_heads);
+    args.stats = NULL;
+    if (!rc) rc = time_graph(b, repetitions, out, err, [&] { sl_method_dense.cuda->prefill(&args); });
+    cudaFree(ws), cudaFree(stats);
+    return rc ? rc : fill(b, b->k, pool, 1, 1, err);
+}
+
+int sl_bench_attn_mask(sl_bench_attn *b, const sl_attn_spec *spec, int n_tokens, int repetitions, sl_bench_attn_time *out,
+                       sl_error *err) {
+    const sl_attn_cuda_ops *ops = spec->method->cuda;
+    sl_prefill_mask m = sl_mask_of(b->geom.n_heads, n_tokens, n_tokens);
+    void *ws, *bits = NULL;
+    int rc = new_memory(ops->mask_workspace ? ops->mask_workspace(&b->geom, spec, n_tokens, n_tokens) : 0, &ws, err);
+    if (!rc) rc = new_memory(sl_mask_bytes(&m), &bits, err);
+    m.bits = (uint64_t *)bits;
+    sl_attn_cuda_prefill_args p = prefill_args(b, spec, n_tokens, 0, ws);
+    sl_attn_cuda_mask_args args = {};
+    args.geom = p.geom, args.spec = spec, args.n_tokens = n_tokens;
+    args.q = p.q, args.q_stride = p.q_stride, args.k = p.k, args.pages = p.pages;
+    args.mask = &m, args.ws = ws, args.stream = b->stream;
+    if (!rc) rc = time_graph(b, repetitions, out, err, [&] { ops->mask(&args); });
+    cudaFree(ws), cudaFree(bits);
     return rc;
 }

@@ -135,6 +135,16 @@ static int check_flags(const cli_options *o, sl_error *err) {
     return o->plot ? cli_plot_check(o->plot, "--plot", err) : 0;
 }
 
+// --phase masks has sizes and methods of its own.
+static int check_masks_flags(const cli_options *o, sl_error *err) {
+    static const cli_flag others[] = {CLI_FLAG("--attn", attns), CLI_FLAG("--batch", batches), CLI_FLAG("--depth", depths),
+                                      CLI_FLAG("--states", states), CLI_FLAG("--plot", plot)};
+    const char *other = cli_given_flag(o, others, CLI_N_FLAGS(others));
+    return other ? sl_fail(err, SL_ERR_ARG, "flag %s cannot be used with --phase masks, which has its own sizes and methods",
+                           other)
+                 : 0;
+}
+
 static int read_states(plan *p, const cli_options *o, sl_error *err) {
     int rc = o->states ? cli_attn_states_read(&p->states, o->states, err) : 0;
     const sl_attn_geom *g = &p->states.geom;
@@ -322,6 +332,11 @@ int cmd_bench_attn(const cli_options *o, sl_error *err) {
     row rows[MAX_SIZES * MAX_METHODS];
     sl_bench_attn_device device;
     sl_bench_attn *bench = NULL;
+    if (!strcmp(o->phase, "masks")) {
+        int failed = check_flags(o, err);
+        if (!failed) failed = check_masks_flags(o, err);
+        return failed ? failed : cli_bench_masks(o, &llama_geom, err);
+    }
     int n_rows = 0, rc = make_plan(&p, o, err);
     sl_bench_attn_limits limits = limits_of(&p, o);
     if (!rc) rc = sl_bench_attn_open(&p.geom, &limits, &bench, err);
