@@ -29,6 +29,7 @@ static int load(const char *dir, const sl_model_options *o, sl_model *model, sl_
     model->is_dummy = (o->flags & SL_MODEL_DUMMY) != 0;
     int rc = sl_cancel_poll(&o->cancel, err);
     if (!rc) rc = sl_config_load(dir, &model->config, err);
+    if (!rc) rc = sl_config_change_rope(&model->config, &o->rope, err);
     if (!rc && model->is_dummy)
         rc = sl_model_weights_declare(&model->config, &model->tensors, &model->weights, err);
     else if (!rc) {

@@ -92,9 +92,22 @@ enum {
     SL_MODEL_NO_TOKENIZER = 1 // do not load the tokenizer, which a folder may lack
 };
 
+// RoPE in place of what config.json says, to run a model past the context that it was trained on. NULL or 0: the value of
+// config.json where this file has the same scaling, else the default. A scaling replaces the one of config.json.
+typedef struct sl_rope_options {
+    const char *scaling;                      // "none", "linear", "llama3", "yarn"; NULL: as config.json says
+    double theta;                             // the base of the frequencies
+    double factor;                            // linear, llama3, yarn: how many times the original context; at least 1
+    int original_ctx;                         // llama3, yarn: tokens of the original context; default: max_position_embeddings
+    double low_freq_factor, high_freq_factor; // llama3: turns within the original context; default: 1 and 4
+    double attention_factor;                  // yarn: factor of cosine and sine; default: 0.1 ln(factor) + 1
+    double beta_fast, beta_slow;              // yarn: turns within the original context; default: 32 and 1
+} sl_rope_options;
+
 typedef struct sl_model_options {
     unsigned flags; // SL_MODEL_...
     sl_cancel cancel;
+    sl_rope_options rope; // with rope.scaling, a session may have more tokens than max_position_embeddings
 } sl_model_options;
 
 // Loads a folder of Hugging Face: config.json, *.safetensors, tokenizer files. The weights stay in the mapped files. options

@@ -78,7 +78,8 @@ int sl_config_load(const char *dir, sl_config *config, sl_error *err) {
                           .gen_repeat_penalty = NAN,
                           .gen_top_k = -1,
                           .gen_do_sample = -1,
-                          .rope_factor = 1};
+                          .rope_factor = 1,
+                          .rope_attention = 1};
     char path[4200];
     json_t *root;
     int rc = sl_json_load(dir, "config.json", 0, &root, err);

@@ -8,26 +8,34 @@
 
 #include <stdint.h>
 
-typedef enum { SL_ROPE_PLAIN, SL_ROPE_LINEAR, SL_ROPE_LLAMA3 } sl_rope_type;
+typedef enum { SL_ROPE_PLAIN, SL_ROPE_LINEAR, SL_ROPE_LLAMA3, SL_ROPE_YARN } sl_rope_type;
 
-enum { SL_MAX_EOS = 16 };
+// fp32 represents the positions below 2^24 exactly, and RoPE computes its angles in fp32.
+enum { SL_MAX_EOS = 16, SL_MOST_POSITIONS = 1 << 24 };
 
 struct sl_arch;
 
 typedef struct sl_config {
     const struct sl_arch *arch;                                                 // models/arch.h
     char model_type[32];                                                        // "llama", "mistral", "qwen2", "qwen3"
-    int n_vocab, hidden, n_ffn, n_layers, n_heads, n_kv_heads, head_dim, n_ctx; // n_ctx: max_position_embeddings
+    int n_vocab, hidden, n_ffn, n_layers, n_heads, n_kv_heads, head_dim, n_ctx; // n_ctx: most tokens of a session
+    int n_trained; // max_position_embeddings; n_ctx is larger only after sl_config_change_rope
+    int n_scaled;  // tokens that the scaling of RoPE is made for: n_trained, or more after sl_config_change_rope
     float norm_eps;
     int tied;         // 1: lm_head is the embedding table
     int has_qkv_bias; // q, k and v have biases (Qwen2.5)
     int has_qk_norm;  // query heads and key heads are normed (Qwen3)
     float rope_theta;
     sl_rope_type rope_type;
-    float rope_factor, rope_low_freq, rope_high_freq; // linear RoPE uses rope_factor only
-    int rope_original_ctx;
-    int32_t bos;             // -1: none
-    int32_t eos[SL_MAX_EOS]; // the ids of both files; n_eos may be 0
+    float rope_factor;                    // 1: plain
+    float rope_low_freq, rope_high_freq;  // llama3: turns within the original context
+    int rope_original_ctx;                // llama3, yarn
+    float rope_beta_fast, rope_beta_slow; // yarn: turns within the original context
+    int rope_truncate;                    // yarn: 1: the ramp begins and ends at whole pairs
+    float rope_attention;                 // factor of cosine and sine; 1 without yarn
+    int is_rope_changed;                  // 1: sl_config_change_rope has replaced what config.json says
+    int32_t bos;                          // -1: none
+    int32_t eos[SL_MAX_EOS];              // the ids of both files; n_eos may be 0
     int n_eos;
     // generation_config.json. NaN or -1: not given. do_sample: 0, 1, or -1
     float gen_temp, gen_top_p, gen_min_p, gen_repeat_penalty;
@@ -36,7 +44,13 @@ typedef struct sl_config {
 
 // Reads both files. model_type names the architecture; its read_config reads the fields of config.json.
 int sl_config_load(const char *dir, sl_config *config, sl_error *err);
-// Writes inv_freq[head_dim / 2] of RoPE, scaled as config says, in fp32 as Hugging Face computes it (config_fields.c).
+// Writes inv_freq[head_dim / 2] of RoPE, scaled as config says, in fp32 as Hugging Face computes it (rope.c).
 void sl_config_rope(const sl_config *config, float *inv_freq);
+// Replaces RoPE's fields by the options. With o->scaling, n_ctx becomes SL_MOST_POSITIONS. SL_ERR_ARG: an option is out of
+// range, belongs to another scaling, or is missing; then *config is undefined. Call it once, after sl_config_load.
+int sl_config_change_rope(sl_config *config, const sl_rope_options *o, sl_error *err);
+const char *sl_config_rope_name(const sl_config *config); // "plain", "linear", "llama3", "yarn"
+// Writes all parameters of RoPE. Equal texts mean equal frequencies and factors.
+void sl_config_describe_rope(const sl_config *config, char *buf, size_t size);
 
 #endif

@@ -40,7 +40,7 @@ void sl_model_weights_tie(sl_model_weights *w, sl_weight *to, const sl_weight *f
 }
 
 static int init(const sl_config *c, sl_model_weights *w, sl_error *err) {
-    *w = (sl_model_weights){.config = c, .rope.head_dim = c->head_dim};
+    *w = (sl_model_weights){.config = c, .rope = {.head_dim = c->head_dim, .scale = c->rope_attention}};
     w->fields = calloc(1, c->arch->weights_size(c));
     w->rope.inv_freq = malloc(c->head_dim / 2 * sizeof(float));
     if (w->fields) c->arch->declare(w);

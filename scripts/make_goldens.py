@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import transformers
 from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 GREEDY_STEPS = 32
 LEAST_MARGIN = 1e-2  # least difference of the two largest logits at every greedy step, so that rounding cannot change the token
@@ -28,6 +29,8 @@ MODELS = {  # name: (config class, changes, dtype, tokens of the prompt, shards)
     "tied": (LlamaConfig, dict(tie_word_embeddings=True), torch.bfloat16, 90, 1),
     "f16": (LlamaConfig, dict(), torch.float16, 80, 1),
     "f32": (LlamaConfig, dict(hidden_size=96, num_attention_heads=6, num_key_value_heads=2, head_dim=32), torch.float32, 100, 1),
+    "yarn": (Qwen2Config, dict(SMALL, rms_norm_eps=1e-6, max_position_embeddings=512, rope_parameters=dict(rope_type="yarn",
+             rope_theta=10000.0, factor=4.0, original_max_position_embeddings=32)), torch.bfloat16, 130, 1),
     "headdim80": (LlamaConfig, dict(head_dim=80, hidden_size=96), torch.bfloat16, 270, 1),
     "sharded": (LlamaConfig, dict(rope_parameters=dict(rope_type="linear", rope_theta=10000.0, factor=2.0)), torch.bfloat16, 120, 3),
     "mistral": (MistralConfig, dict(sliding_window=None, head_dim=32), torch.bfloat16, 110, 1),
@@ -45,7 +48,8 @@ MODELS = {  # name: (config class, changes, dtype, tokens of the prompt, shards)
 TINY_ACTIVATIONS = {"eps": (0.015, 0.002), "eps-default": (0.005, 0.0006)}  # the scales of the embedding and of o_proj, down_proj
 NO_EPS = ("eps-default",)
 NEW_ROPE = ("mistral", "sharded", "qwen3-tied")  # config.json keeps rope_parameters
-PUBLISHED_WINDOW = ("qwen2", "qwen3")  # config.json has the window fields of the published Qwen2.5 folders
+TYPE_SPELLING = ("yarn",)  # rope_scaling names its type as published Qwen2.5 folders do
+PUBLISHED_WINDOW = ("qwen2", "qwen3", "yarn")  # config.json has the window fields of the published Qwen2.5 folders
 
 
 class RoundedCache(DynamicCache):
@@ -131,6 +135,11 @@ def make(name, out):
         path = os.path.join(folder, "config.json")
         if name not in NEW_ROPE:
             old_style_rope(path)
+        if name in TYPE_SPELLING:
+            with open(path) as f:
+                rope = json.load(f)["rope_scaling"]
+            rope["type"] = rope.pop("rope_type")
+            change_config(path, ["rope_scaling"], {"rope_scaling": rope})
         if name in NO_EPS:
             change_config(path, ["rms_norm_eps"], {})
         if name in PUBLISHED_WINDOW:
@@ -146,6 +155,34 @@ def make(name, out):
     write_json(os.path.join(folder, "greedy.json"), greedy)
     np.save(os.path.join(folder, "logits.npy"), logits)
     print(f"{name}: seed {seed}, {n} tokens, least greedy margin {margin:.3f}")
+
+
+ROPE_CASES = [  # (rope_theta, head_dim, max_position_embeddings, rope_scaling)
+    (10000.0, 128, 4096, dict(rope_type="linear", factor=4.0)),
+    (500000.0, 128, 131072, dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192)),
+    (500000.0, 64, 131072, dict(rope_type="llama3", factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192)),
+    (1000000.0, 128, 32768, dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32768)),
+    (1000000.0, 128, 40960, dict(rope_type="yarn", factor=32.0, original_max_position_embeddings=32768)),
+    (10000.0, 128, 65536, dict(rope_type="yarn", factor=16.0, original_max_position_embeddings=4096, beta_fast=16.0, beta_slow=2.0)),
+    (10000.0, 64, 163840, dict(rope_type="yarn", factor=40.0, original_max_position_embeddings=4096, mscale=1.0, mscale_all_dim=0.5)),
+    (150000.0, 64, 131072, dict(rope_type="yarn", factor=32.0, original_max_position_embeddings=4096, truncate=False)),
+    (10000.0, 80, 8192, dict(rope_type="yarn", factor=2.0, original_max_position_embeddings=4096, attention_factor=1.25)),
+    (10000.0, 16, 512, dict(rope_type="yarn", factor=1.0, original_max_position_embeddings=512)),
+    (10000.0, 32, 64, dict(rope_type="yarn", factor=8.0, original_max_position_embeddings=8)),
+]
+
+
+def make_rope(out):
+    """Writes the frequencies of RoPE's scalings, and the factor of cosine and sine."""
+    cases = []
+    for theta, head_dim, n_ctx, scaling in ROPE_CASES:
+        config = LlamaConfig(**{**BASE, "head_dim": head_dim, "max_position_embeddings": n_ctx, "rope_parameters": dict(scaling, rope_theta=theta)})
+        inv_freq, attention = ROPE_INIT_FUNCTIONS[scaling["rope_type"]](config, "cpu")
+        cases.append(dict(head_dim=head_dim, max_position_embeddings=n_ctx, rope_theta=theta, rope_scaling=scaling,
+                          inv_freq=[float(x) for x in inv_freq], attention_factor=float(attention)))
+    with open(os.path.join(out, "rope.json"), "w") as f:
+        json.dump(dict(transformers=transformers.__version__, torch=torch.__version__, cases=cases), f, indent=1)
+    print(f"rope: {len(cases)} scalings")
 
 
 def make_tiny(out, n=600):
@@ -170,19 +207,24 @@ def make_tiny(out, n=600):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("-o", "--out", default=os.path.join(os.path.dirname(__file__), "..", "tests", "goldens"))
-    p.add_argument("--only", nargs="*", choices=[*MODELS, "tiny"], help="make only these")
+    p.add_argument("--only", nargs="*", choices=[*MODELS, "tiny", "rope"], help="make only these")
     a = p.parse_args()
     torch.set_num_threads(1)
-    for name in a.only or [*MODELS, "tiny"]:
+    for name in a.only or [*MODELS, "tiny", "rope"]:
         if name == "tiny":
             make_tiny(a.out)
+        elif name == "rope":
+            make_rope(a.out)
         else:
             make(name, a.out)
+    if a.only:
+        return  # README.md names the versions that made the other files
     with open(os.path.join(a.out, "README.md"), "w") as f:
         f.write("# Golden fixtures\n\nMade by `scripts/make_goldens.py` with "
                 f"torch {torch.__version__} and transformers {transformers.__version__}: float32\n"
                 "arithmetic, eager attention, keys and values rounded to bfloat16 as they enter the cache. `ids.json` is the prompt,\n"
-                "`logits.npy` its logits, `greedy.json` the greedy continuation.\n")
+                "`logits.npy` its logits, `greedy.json` the greedy continuation.\n"
+                "`rope.json` holds frequencies of scaled RoPE, and the versions that computed them.\n")
 
 
 if __name__ == "__main__":

@@ -64,7 +64,8 @@ typedef struct sl_row {
 
 typedef struct sl_rope {
     int head_dim;
-    float *inv_freq; // [head_dim / 2], scaling applied (llama3, linear); host memory
+    float *inv_freq; // [head_dim / 2], scaling applied (llama3, linear, yarn); host memory
+    float scale;     // factor of cosine and sine; 1 without yarn
 } sl_rope;
 
 typedef enum { SL_LINEAR_DECODE, SL_LINEAR_PREFILL } sl_linear_mode;

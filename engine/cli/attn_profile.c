@@ -147,7 +147,7 @@ static int read_auto(const place *root, cli_attn_profile *out, sl_error *err) {
     return n < CLI_PROFILE_PATH ? 0 : sl_fail(err, SL_ERR_FORMAT, "%s: auto.calibration: the path is too long", root->path);
 }
 
-static int check_model(const place *root, const char *model, int is_dummy, sl_error *err) {
+static int check_model(const place *root, const char *model, int is_dummy, const sl_rope_options *rope, sl_error *err) {
     static const char *const keys[] = {"config", "weights", NULL};
     const char *config, *weights;
     cli_fingerprint own;
@@ -157,7 +157,7 @@ static int check_model(const place *root, const char *model, int is_dummy, sl_er
     if (!rc) rc = check_keys(&p, keys, err);
     if (!rc) rc = get_text(&p, "config", &config, err);
     if (!rc) rc = get_text(&p, "weights", &weights, err);
-    if (!rc) rc = cli_fingerprint_read(model, is_dummy, &own, err);
+    if (!rc) rc = cli_fingerprint_read(model, is_dummy, rope, &own, err);
     if (rc) return rc;
     int same_config = !strcmp(config, own.config);
     if (same_config && !strcmp(weights, own.weights)) return 0;
@@ -240,15 +240,15 @@ static int read_times(const char *profile, const char *device, cli_attn_profile 
 
 // ---- a profile ----
 
-int cli_attn_profile_read(const char *path, const char *model, int is_dummy, int n_layers, const char *device,
-                          cli_attn_profile *out, sl_error *err) {
+int cli_attn_profile_read(const char *path, const char *model, int is_dummy, const sl_rope_options *rope, int n_layers,
+                          const char *device, cli_attn_profile *out, sl_error *err) {
     static const char *const keys[] = {"format", "model", "prefill", "decode", "auto", NULL};
     json_t *root;
     *out = (cli_attn_profile){0};
     int rc = read_root(path, &root, err);
     const place p = {.path = path, .object = root};
     if (!rc) rc = check_keys(&p, keys, err);
-    if (!rc) rc = check_model(&p, model, is_dummy, err);
+    if (!rc) rc = check_model(&p, model, is_dummy, rope, err);
     if (!rc) rc = read_prefill(&p, out, err);
     if (!rc) rc = read_decode(&p, n_layers, out, err);
     if (!rc) rc = read_auto(&p, out, err);
@@ -281,9 +281,9 @@ const sl_attn_spec *cli_attn_profile_choose(const cli_attn_profile *p, int n_tok
     return found;
 }
 
-json_t *cli_attn_profile_model(const char *model, int is_dummy, sl_error *err) {
+json_t *cli_attn_profile_model(const char *model, int is_dummy, const sl_rope_options *rope, sl_error *err) {
     cli_fingerprint own;
-    if (cli_fingerprint_read(model, is_dummy, &own, err)) return NULL;
+    if (cli_fingerprint_read(model, is_dummy, rope, &own, err)) return NULL;
     json_t *out = json_pack("{s:s, s:s}", "config", own.config, "weights", own.weights);
     if (!out) sl_fail(err, SL_ERR_MEMORY, "the profile: out of memory");
     return out;

@@ -40,8 +40,8 @@ typedef struct cli_attn_profile {
 // Reads and checks a profile for the model in the folder `model` (is_dummy: its weights are random) with n_layers layers.
 // device: the name of the device, for the file of times. SL_ERR_IO: cannot read. SL_ERR_FORMAT: not a profile; names file and
 // field. SL_ERR_UNSUPPORTED: made for another model. The caller frees *out, also after an error.
-int cli_attn_profile_read(const char *path, const char *model, int is_dummy, int n_layers, const char *device,
-                          cli_attn_profile *out, sl_error *err);
+int cli_attn_profile_read(const char *path, const char *model, int is_dummy, const sl_rope_options *rope, int n_layers,
+                          const char *device, cli_attn_profile *out, sl_error *err);
 // A hash of the profile and of its file of times, if there is one: what auto chooses depends on both.
 int cli_attn_profile_hash(const char *path, char out[SL_HASH_TEXT], sl_error *err);
 void cli_attn_profile_free(cli_attn_profile *p);
@@ -49,7 +49,7 @@ void cli_attn_profile_free(cli_attn_profile *p);
 const sl_attn_spec *cli_attn_profile_choose(const cli_attn_profile *p, int n_tokens);
 
 // {"config", "weights"} of the model. NULL after an error.
-json_t *cli_attn_profile_model(const char *model, int is_dummy, sl_error *err);
+json_t *cli_attn_profile_model(const char *model, int is_dummy, const sl_rope_options *rope, sl_error *err);
 // Writes a profile of these parts (NULL: left out) and releases them. The same parts give the same bytes.
 int cli_attn_profile_write(const char *path, json_t *model, json_t *prefill, json_t *decode, json_t *calibration,
                            sl_error *err);

@@ -40,10 +40,6 @@ static int costs_of(const sl_model *model, const cli_options *o, costs *out, sl_
     return sl_engine_largest_ctx(model, o->device, 1, &out->largest_ctx, err);
 }
 
-static const char *rope_name(const sl_config *c) {
-    return c->rope_type == SL_ROPE_LLAMA3 ? "llama3" : c->rope_type == SL_ROPE_LINEAR ? "linear" : "plain";
-}
-
 // Writes "bpe, 1024 ids", or the reason why the folder has no tokenizer.
 static void describe_tokenizer(const char *dir, char *buf, size_t size) {
     sl_tokenizer *tok;
@@ -59,18 +55,17 @@ static void describe_tokenizer(const char *dir, char *buf, size_t size) {
 // ---- table ----
 
 static int print_config(const cli_options *o, const sl_config *c, sl_error *err) {
-    char tok[256];
+    char tok[256], rope[256];
     describe_tokenizer(o->model, tok, sizeof tok);
+    sl_config_describe_rope(c, rope, sizeof rope);
     int rc = cli_printf(err,
                         "| folder | %s |\n|---|---|\n| type | %s |\n| layers | %d |\n| hidden | %d |\n| feed-forward | %d |\n"
                         "| heads | %d, KV %d, dimension %d |\n| vocabulary | %d |\n| output head | %s |\n",
                         o->model, c->model_type, c->n_layers, c->hidden, c->n_ffn, c->n_heads, c->n_kv_heads, c->head_dim,
                         c->n_vocab, c->tied ? "tied to the embedding" : "separate");
-    if (!rc) rc = cli_printf(err, "| RoPE | theta %g, %s", c->rope_theta, rope_name(c));
-    if (!rc && c->rope_type != SL_ROPE_PLAIN) rc = cli_printf(err, ", factor %g", c->rope_factor);
     if (!rc)
-        rc = cli_printf(err, " |\n| norm epsilon | %g |\n| context limit | %d |\n| BOS | %d |\n| EOS |", c->norm_eps, c->n_ctx,
-                        c->bos);
+        rc = cli_printf(err, "| RoPE | %s |\n| norm epsilon | %g |\n| context limit | %d |\n| BOS | %d |\n| EOS |", rope,
+                        c->norm_eps, c->n_scaled, c->bos);
     for (int i = 0; !rc && i < c->n_eos; i++) rc = cli_printf(err, "%s%d", i ? ", " : " ", c->eos[i]);
     return rc ? rc : cli_printf(err, " |\n| tokenizer | %s |\n\n", tok);
 }
@@ -140,10 +135,9 @@ static json_t *config_json(const cli_options *o, const sl_config *c) {
     for (int i = 0; i < c->n_eos; i++) json_array_append_new(eos, json_integer(c->eos[i]));
     return json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:b, s:f, s:s, s:f, s:f, s:i, s:o, s:s}", "model_type",
                      c->model_type, "n_layers", c->n_layers, "hidden", c->hidden, "n_ffn", c->n_ffn, "n_heads", c->n_heads,
-                     "n_kv_heads", c->n_kv_heads, "head_dim", c->head_dim, "n_vocab", c->n_vocab, "n_ctx", c->n_ctx, "tied",
-                     c->tied, "rope_theta", (double)c->rope_theta, "rope_type", rope_name(c), "rope_factor",
-                     c->rope_type == SL_ROPE_PLAIN ? 1.0 : c->rope_factor, "norm_eps", (double)c->norm_eps, "bos", c->bos,
-                     "eos", eos, "tokenizer", tok);
+                     "n_kv_heads", c->n_kv_heads, "head_dim", c->head_dim, "n_vocab", c->n_vocab, "n_ctx", c->n_scaled, "tied",
+                     c->tied, "rope_theta", (double)c->rope_theta, "rope_type", sl_config_rope_name(c), "rope_factor",
+                     (double)c->rope_factor, "norm_eps", (double)c->norm_eps, "bos", c->bos, "eos", eos, "tokenizer", tok);
 }
 
 static json_t *tensors_json(const sl_tensors *t) {
@@ -189,7 +183,7 @@ static int print_json(const cli_options *o, const cli_model_name *name, const sl
     json_object_set_new(out, "folder", cli_file_json(o->model));
     json_object_set_new(out, "config", config_json(o, c));
     json_object_set_new(out, "costs", costs_json(k));
-    json_object_set_new(out, "memory", memory_json(k, c->n_ctx));
+    json_object_set_new(out, "memory", memory_json(k, c->n_scaled));
     json_object_set_new(out, "page_extras", extras_json(c));
     json_object_set_new(out, "tensors", tensors_json(sl_model_tensors(model)));
     return cli_print_json(cli_model_name_json(name, out), JSON_INDENT(1), err);
@@ -209,7 +203,7 @@ static int print_md(const cli_options *o, const cli_model_name *name, const sl_m
     int rc = cli_print_model(name, err);
     if (!rc) rc = print_config(o, c, err);
     if (!rc) rc = print_costs(k, err);
-    if (!rc) rc = print_memory(k, c->n_ctx, err);
+    if (!rc) rc = print_memory(k, c->n_scaled, err);
     if (!rc) rc = print_extras(k, c, err);
     return rc ? rc : print_tensors(sl_model_tensors(model), err);
 }
@@ -218,7 +212,8 @@ int cmd_inspect(const cli_options *o, sl_error *err) {
     sl_model *model = NULL;
     int rc = cli_need_model(o, err);
     unsigned dummy = strcmp(o->load_format, "dummy") ? 0 : SL_MODEL_DUMMY;
-    if (!rc) rc = sl_model_load(o->model, &(sl_model_options){.flags = SL_MODEL_NO_TOKENIZER | dummy}, &model, err);
+    const sl_model_options options = {.flags = SL_MODEL_NO_TOKENIZER | dummy, .rope = cli_rope_options(o)};
+    if (!rc) rc = sl_model_load(o->model, &options, &model, err);
     if (rc) return rc;
     const sl_config *c = sl_model_config(model);
     costs k;

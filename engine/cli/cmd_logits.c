@@ -65,6 +65,7 @@ static int prefill(const cli_options *o, const sl_model *model, const sl_ids *id
     sl_progress progress = {.fn = cli_progress_update, .ctx = &bar};
     int rc = sl_engine_new(model, &options, &engine, err);
     if (!rc) rc = sl_session_new(engine, 0, &session, err);
+    if (!rc) cli_warn_trained(sl_model_config(model), options.n_ctx);
     out->row_bytes = (size_t)sl_model_config(model)->n_vocab * sizeof(float);
     if (!rc) rc = write_header(out, (int)ids->n, sl_model_config(model)->n_vocab, err);
     if (!rc) {

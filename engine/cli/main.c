@@ -9,6 +9,7 @@
 #include "engine/cli/model_path.h"
 #include "engine/cli/output/progress_bar.h"
 #include "engine/cli/process.h"
+#include "engine/cli/run.h"
 #include "engine/cli/watch.h"
 #include "models/config.h"
 
@@ -226,8 +227,10 @@ static int complete(cli_options *o, char model[CLI_PATH_SIZE], sl_error *err) {
     if (rc || !o->model) return rc;
     o->model = model;
     if (!CLI_GIVEN(o, n_ctx) || o->n_ctx) return 0;
+    const sl_rope_options rope = cli_rope_options(o);
     rc = sl_config_load(model, &config, err);
-    if (!rc) o->n_ctx = config.n_ctx;
+    if (!rc) rc = sl_config_change_rope(&config, &rope, err);
+    if (!rc) o->n_ctx = config.n_scaled;
     return rc;
 }
 

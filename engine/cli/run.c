@@ -116,15 +116,42 @@ static int make_weights(const cli_options *o, const char *device, sl_model *mode
     return rc;
 }
 
+sl_rope_options cli_rope_options(const cli_options *o) {
+    return (sl_rope_options){.scaling = o->rope_scaling,
+                             .theta = o->rope_theta,
+                             .factor = o->rope_scale,
+                             .original_ctx = o->rope_original_ctx,
+                             .low_freq_factor = o->rope_low_freq_factor,
+                             .high_freq_factor = o->rope_high_freq_factor,
+                             .attention_factor = o->yarn_attention_factor,
+                             .beta_fast = o->yarn_beta_fast,
+                             .beta_slow = o->yarn_beta_slow};
+}
+
+const char *cli_limit_text(const sl_config *config) {
+    return config->n_ctx > config->n_trained
+               ? "because fp32 represents no larger position exactly"
+               : "this model's max_position_embeddings (--rope-scaling runs it past its trained context)";
+}
+
+int cli_warn_trained(const sl_config *config, int n_ctx) {
+    if (n_ctx <= config->n_trained) return 0;
+    char rope[256];
+    sl_config_describe_rope(config, rope, sizeof rope);
+    cli_say("warning: a context of %d tokens, and this model was trained on %d; RoPE: %s", n_ctx, config->n_trained, rope);
+    return 1;
+}
+
 int cli_read_config(const cli_options *o, sl_config *out, sl_error *err) {
+    const sl_rope_options rope = cli_rope_options(o);
     int rc = sl_config_load(o->model, out, err);
+    if (!rc) rc = sl_config_change_rope(out, &rope, err);
     if (rc) return rc;
     if (o->n_ctx > out->n_ctx)
-        return sl_fail(err, SL_ERR_ARG, "--ctx-size %d: expected 1 to %d, this model's max_position_embeddings", o->n_ctx,
-                       out->n_ctx);
+        return sl_fail(err, SL_ERR_ARG, "--ctx-size %d: expected 1 to %d, %s", o->n_ctx, out->n_ctx, cli_limit_text(out));
     if (o->random_prompt > out->n_ctx)
-        return sl_fail(err, SL_ERR_ARG, "--random-prompt %d: expected 1 to %d, this model's max_position_embeddings",
-                       o->random_prompt, out->n_ctx);
+        return sl_fail(err, SL_ERR_ARG, "--random-prompt %d: expected 1 to %d, %s", o->random_prompt, out->n_ctx,
+                       cli_limit_text(out));
     return 0;
 }
 
@@ -148,7 +175,8 @@ static int lock_weights(const cli_options *o, const char *device, const sl_tenso
 
 int cli_load_model(const cli_options *o, const char *device, unsigned flags, sl_model **out, sl_error *err) {
     int is_dummy = !strcmp(o->load_format, "dummy");
-    int rc = sl_model_load(o->model, &(sl_model_options){.flags = flags | (is_dummy ? SL_MODEL_DUMMY : 0)}, out, err);
+    const sl_model_options options = {.flags = flags | (is_dummy ? SL_MODEL_DUMMY : 0), .rope = cli_rope_options(o)};
+    int rc = sl_model_load(o->model, &options, out, err);
     if (rc) return rc;
     if (is_dummy && !(flags & SL_MODEL_NO_TOKENIZER)) rc = check_tokenizer(o, *out, err);
     if (!rc) rc = cli_watch(sl_model_tensors(*out), err);
@@ -373,11 +401,12 @@ static int apply_plan(cli_run *run, sl_attn_plan *wanted, sl_error *err) {
 // Reads --attn-profile for the loaded model.
 static int read_profile(cli_run *run, sl_error *err) {
     const cli_options *o = run->options;
+    const sl_rope_options rope = cli_rope_options(o);
     char name[256];
     if (!o->attn_profile) return 0;
     int rc = sl_device_name(run->device, name, sizeof name, err);
     if (!rc)
-        rc = cli_attn_profile_read(o->attn_profile, o->model, !strcmp(o->load_format, "dummy"),
+        rc = cli_attn_profile_read(o->attn_profile, o->model, !strcmp(o->load_format, "dummy"), &rope,
                                    sl_model_config(run->model)->n_layers, name, &run->profile, err);
     if (!rc && *run->profile.calibration) run->attn_auto.calibration = run->profile.calibration;
     return rc;
@@ -633,6 +662,7 @@ static int new_engine(cli_run *run, int n_ctx, int n_sequences, sl_engine **out,
     cli_progress_begin(&bar, "upload", "tensors");
     int rc = sl_engine_new_planned(run->model, &options, &run->plan, out, err);
     cli_progress_end(&bar);
+    if (!rc && !run->said_trained) run->said_trained = cli_warn_trained(sl_model_config(run->model), sl_engine_n_ctx(*out));
     if (!rc) rc = set_prefill(run, *out, NULL, NULL, err);
     const sl_prefill_observer observer = {.fn = observe_prefill, .ctx = run, .n_rows = o->prefill_check};
     if (!rc) rc = sl_engine_observe_prefill(*out, &observer, err);
@@ -743,6 +773,10 @@ void cli_run_describe(const cli_run *run, FILE *out) {
             c->n_layers, c->hidden, sl_engine_n_ctx(run->engine), c->n_ctx,
             sl_model_is_dummy(run->model) ? ", dummy weights: its text has no meaning" : "");
     fprintf(out, "backend: %s\n", buf);
+    if (c->is_rope_changed) {
+        sl_config_describe_rope(c, buf, sizeof buf);
+        fprintf(out, "rope: %s\n", buf);
+    }
     cli_run_describe_attention(run, out);
     describe_sampling(&run->sampling, out);
 }

@@ -27,6 +27,7 @@ typedef struct cli_run {
     sl_prefill_report *prefill_into; // [n_layers][n_heads] what sparse prefills add their reports to; NULL: nothing
     cli_auto attn_auto;
     cli_attn_profile profile; // --attn-profile; empty without the flag
+    int said_trained;         // 1: cli_warn_trained has printed its line
     int said_dense;           // 1: a line on stderr said that --attn-prefill=auto is dense without a profile
     int n_kv;                 // prompt tokens, for which auto chooses; INT_MAX: no prompt yet
     sl_sampling sampling;     // the run owns .bias
@@ -37,7 +38,13 @@ typedef struct cli_run {
 // The device of --device auto: a GPU if there is one that offers these n methods and the other flags, else the CPU. If there is
 // a GPU that lacks a feature, a line on stderr names the feature.
 const char *cli_pick_device(const cli_options *o, const sl_attn_spec *specs, int n);
-// Reads config.json of --model and checks the flags whose range depends on the model's context. Call it before slow work.
+sl_rope_options cli_rope_options(const cli_options *o); // the flags of --rope-scaling
+// The reason for config->n_ctx, for messages.
+const char *cli_limit_text(const sl_config *config);
+// Prints a line on stderr and returns 1 if a context of n_ctx tokens is longer than the one that the model was trained on.
+int cli_warn_trained(const sl_config *config, int n_ctx);
+// Reads config.json of --model, applies --rope-scaling, and checks the flags whose range depends on the model's context. Call
+// it before slow work.
 int cli_read_config(const cli_options *o, sl_config *out, sl_error *err);
 // Loads --model, or makes dummy weights (--load-format). flags: those of sl_model_load. SL_ERR_ARG: the flags need texts, but
 // a dummy model has no tokenizer.

@@ -18,7 +18,7 @@ static char *text_of(const char *name) {
 static const char *profile_with(const char *parts) {
     static char text[8192];
     sl_error e;
-    json_t *model = cli_attn_profile_model(tiny(), 0, &e);
+    json_t *model = cli_attn_profile_model(tiny(), 0, NULL, &e);
     CHECK(model);
     char *fields = json_dumps(model, 0);
     snprintf(text, sizeof text, "{\"format\": \"sleigh attention profile 1\", \"model\": %s%s%s}", fields, *parts ? ", " : "",
@@ -29,7 +29,7 @@ static const char *profile_with(const char *parts) {
 }
 
 static int read_profile(const char *path, cli_attn_profile *p, sl_error *e) {
-    return cli_attn_profile_read(path, tiny(), 0, N_LAYERS, "cpu", p, e);
+    return cli_attn_profile_read(path, tiny(), 0, NULL, N_LAYERS, "cpu", p, e);
 }
 
 #define RANGES                                                                                                                 \
@@ -111,7 +111,7 @@ static void refused(void) {
               "field format is other, expected \"sleigh attention profile 1\"");
     spill(in_tmp("bad.json"), "[]", 2);
     CHECK_ERR(read_profile(in_tmp("bad.json"), &p, &e), e, SL_ERR_FORMAT, "field format is missing");
-    CHECK_ERR(cli_attn_profile_read(profile_with(""), tiny(), 1, N_LAYERS, "cpu", &p, &e), e, SL_ERR_UNSUPPORTED,
+    CHECK_ERR(cli_attn_profile_read(profile_with(""), tiny(), 1, NULL, N_LAYERS, "cpu", &p, &e), e, SL_ERR_UNSUPPORTED,
               "made for a model with weights fnv1a:"); // random weights are another model
     char *text = (profile_with(""), text_of("p.json")), *config = strstr(text, "fnv1a:");
     config[6] = config[6] == '0' ? '1' : '0';
@@ -154,7 +154,7 @@ static void written(void) {
     char first[2048];
     cli_attn_profile p;
     for (int i = 0; i < 2; i++) {
-        json_t *model = cli_attn_profile_model(tiny(), 0, &e);
+        json_t *model = cli_attn_profile_model(tiny(), 0, NULL, &e);
         json_t *prefill = json_pack("{s:i, s:[{s:i, s:s}]}", "segment", 256, "ranges", "from", 5, "attn", "sample");
         CHECK_OK(cli_attn_profile_write(in_tmp("w.json"), model, prefill, NULL, json_string("/t.json"), &e), e);
         if (!i) snprintf(first, sizeof first, "%s", text_of("w.json"));

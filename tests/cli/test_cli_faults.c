@@ -353,7 +353,7 @@ static void fingerprints(void) {
     sl_tensors *tensors;
     size_t n;
     char *file = slurp("tests/goldens/mha/model.safetensors", &n), cmd[800], path[320];
-    CHECK_OK(cli_fingerprint_read(model, 0, &whole, &err), err);
+    CHECK_OK(cli_fingerprint_read(model, 0, NULL, &whole, &err), err);
     CHECK_OK(sl_tensors_open(model, &tensors, &err), err);
     int n_tensors = sl_tensors_count(tensors);
     for (int i = -1; i < 2 * n_tensors; i++) {
@@ -368,7 +368,7 @@ static void fingerprints(void) {
         spill(path, file, n);
         if (i >= 0) file[at] ^= 1;
         *strrchr(path, '/') = 0;
-        CHECK_OK(cli_fingerprint_read(path, 0, &other, &err), err);
+        CHECK_OK(cli_fingerprint_read(path, 0, NULL, &other, &err), err);
         CHECK_STR(other.config, whole.config);
         CHECK_STR(other.tokenizer, whole.tokenizer);
         if (!strcmp(other.weights, whole.weights) != (i < 0)) FAIL("tensor %s, byte %zu: %s", t->name, at, other.weights);

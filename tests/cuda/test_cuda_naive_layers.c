@@ -68,7 +68,7 @@ static void norm_and_linear(void) {
 static void rope_and_swiglu(void) {
     layer_inputs in = make_layer_inputs(test_seed + 1);
     enum { Q = HEADS * DIM, KV = KV_HEADS * DIM, CACHE = PAGES * KV_HEADS * 256 * DIM };
-    sl_rope rope = {.head_dim = DIM, .inv_freq = in.inv_freq};
+    sl_rope rope = {.head_dim = DIM, .inv_freq = in.inv_freq, .scale = 1};
     bf16 *k_cache = calloc(CACHE, sizeof *k_cache), *v_cache = calloc(CACHE, sizeof *v_cache);
     for (int r = 0; r < ROWS; r++) {
         const bf16 *x = in.qkv + r * HEADS_IN_ROW * DIM;
@@ -203,7 +203,7 @@ static void gpu_rope_append(void) {
     gpu_read(q, a.q, sizeof q), gpu_read(k, a.k, CACHE * sizeof *k), gpu_read(v, a.v, CACHE * sizeof *v);
     sl_row *rows_device = copy_rows(pages_device);
     float2 *table = gpu_new(ROWS * DIM / 2 * sizeof *table);
-    sl_cuda_rope_table(inv_freq, rows_device, ROWS, DIM, table, 0);
+    sl_cuda_rope_table(inv_freq, 1, rows_device, ROWS, DIM, table, 0);
     sl_cuda_rope_append(qkv, STRIDE, table, rows_device, ROWS, HEADS, KV_HEADS, DIM, fast_k_device, fast_v_device, 0);
     gpu_read(fast, qkv, sizeof fast);
     gpu_read(fast_k, fast_k_device, CACHE * sizeof *fast_k), gpu_read(fast_v, fast_v_device, CACHE * sizeof *fast_v);
@@ -257,7 +257,7 @@ static void gpu_norm_rope_append(void) {
                           .rows = rows_device,
                           .k = gpu_new(CACHE * sizeof *fast_k),
                           .v = gpu_new(CACHE * sizeof *fast_v)};
-    sl_cuda_rope_table(inv_freq, rows_device, ROWS, DIM, table, 0);
+    sl_cuda_rope_table(inv_freq, 1, rows_device, ROWS, DIM, table, 0);
     sl_cuda_norm_rope_append(&fast, 0);
     gpu_read(fast_q, fast.q, sizeof fast_q);
     gpu_read(fast_k, fast.k, CACHE * sizeof *fast_k), gpu_read(fast_v, fast.v, CACHE * sizeof *fast_v);

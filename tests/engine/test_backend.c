@@ -192,7 +192,8 @@ static void rope_append(void) {
         sl_row rows[4];
         for (int i = 0; i < half; i++) inv_freq[i] = 1 / powf(500000, 2.0f * i / dim);
         for (int r = 0; r < 4; r++) rows[r] = (sl_row){.position = positions[r], .pages = pages};
-        sl_cpu_rope_append(&(sl_rope){dim, inv_freq}, rows, 4, HEADS, KV, q, k, v, cache, v_cache);
+        sl_cpu_rope_append(&(sl_rope){.head_dim = dim, .inv_freq = inv_freq, .scale = 1}, rows, 4, HEADS, KV, q, k, v, cache,
+                           v_cache);
         for (int r = 0; r < 4; r++)
             for (int i = 0; i < half; i++) {
                 double angle = (float)positions[r] * inv_freq[i], c = cos(angle), s = sin(angle);
@@ -278,7 +279,7 @@ static void check_qkv(const sl_backend *be, const qkv_model *m, sl_linear_mode m
     sl_row rows[QKV_ROWS];
     for (int i = 0; i < dim / 2; i++) inv_freq[i] = 1 / powf(10000, 2.0f * i / dim);
     for (int r = 0; r < n_rows; r++) rows[r] = (sl_row){.position = POSITION + r, .pages = pages};
-    sl_rope rope = {dim, inv_freq};
+    sl_rope rope = {.head_dim = dim, .inv_freq = inv_freq, .scale = 1};
     sl_qkv a = {.q = &m->w[0],
                 .k = &m->w[1],
                 .v = &m->w[2],

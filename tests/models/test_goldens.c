@@ -75,6 +75,9 @@ static void golden_mha(void) {
 static void golden_gqa(void) {
     check_golden("gqa");
 }
+static void golden_yarn(void) {
+    check_golden("yarn");
+}
 static void golden_tied(void) {
     check_golden("tied");
 }
@@ -152,6 +155,7 @@ static const test_case cases[] = {
     {"f32", 0, golden_f32},
     {"headdim80", 0, golden_headdim80},
     {"sharded-linear-rope", 0, golden_sharded},
+    {"yarn-rope", 0, golden_yarn},
     {"mistral", 0, golden_mistral},
     {"eps", 0, golden_eps},
     {"eps-default", 0, golden_eps_default},

@@ -220,8 +220,8 @@ static void rope_row(const sl_rope *rope, const sl_row *row, int n_heads, int n_
     float cosine[128], sine[128];
     for (int i = 0; i < half; i++) { // the angle in fp32, as transformers computes it
         float angle = (float)row->position * rope->inv_freq[i];
-        cosine[i] = (float)cos((double)angle);
-        sine[i] = (float)sin((double)angle);
+        cosine[i] = (float)cos((double)angle) * rope->scale;
+        sine[i] = (float)sin((double)angle) * rope->scale;
     }
     for (int h = 0; h < n_heads; h++) rotate(q + h * dim, cosine, sine, half);
     for (int h = 0; h < n_kv_heads; h++) {

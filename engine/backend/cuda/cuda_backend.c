@@ -37,7 +37,7 @@ static void prepare_rope(const sl_backend *be, const sl_rope *rope, const sl_row
         c->rope_size = size;
     }
     if (c->skipped_parts & SL_PART_REST) return;
-    sl_cuda_rope_table(c->inv_freq, rows, n_rows, rope->head_dim, (float2 *)c->rope, c->stream);
+    sl_cuda_rope_table(c->inv_freq, rope->scale, rows, n_rows, rope->head_dim, (float2 *)c->rope, c->stream);
 }
 
 static void skip_parts(const sl_backend *be, unsigned parts) {

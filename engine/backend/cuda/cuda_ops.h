@@ -21,9 +21,9 @@ cudaError_t sl_cuda_ops_version(int *version);
 // x[r] = table[ids[r]]: table [n_vocab][hidden], x [n_rows][hidden]; hidden a multiple of 8.
 void sl_cuda_embed(const bf16 *table, const int32_t *ids, int n_rows, int hidden, float *x, cudaStream_t stream);
 
-// table[r][i] = (cos a, sin a), a = (float)rows[r].position * inv_freq[i]. The product is fp32, cosine and sine are computed in
-// double, as on the CPU. inv_freq: [head_dim / 2]; table: [n_rows][head_dim / 2].
-void sl_cuda_rope_table(const float *inv_freq, const sl_row *rows, int n_rows, int head_dim, float2 *table,
+// table[r][i] = (cos a, sin a) * scale, a = (float)rows[r].position * inv_freq[i]. The products are fp32, cosine and sine are
+// computed in double, as on the CPU. inv_freq: [head_dim / 2]; table: [n_rows][head_dim / 2].
+void sl_cuda_rope_table(const float *inv_freq, float scale, const sl_row *rows, int n_rows, int head_dim, float2 *table,
                         cudaStream_t stream);
 
 // RoPE, and the append to the KV cache. Dimension i is rotated with dimension i + head_dim / 2. qkv: [n_rows][stride] elements;

@@ -216,6 +216,7 @@ int cli_bench_open(cli_bench *b, const cli_options *o, const cli_bench_plan *pla
     find_peak(b);
     cli_bench_cost cost;
     rc = new_engine(b, err);
+    if (!rc) cli_warn_trained(&config, sl_engine_n_ctx(b->engine));
     if (!rc) rc = new_sequences(b, err);
     if (!rc) rc = plan_work(b, &cost, err);
     if (!rc) rc = warm_up(b, err);

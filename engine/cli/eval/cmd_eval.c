@@ -175,8 +175,9 @@ static int make_settings(eval *e, sl_error *err) {
     const cli_options *o = &e->o;
     cli_fingerprint model;
     char arithmetic[256], profile[SL_HASH_TEXT];
-    int is_dummy = !strcmp(o->load_format, "dummy"), rc = cli_model_name_read(o->model, is_dummy, &e->name, err);
-    if (!rc) rc = cli_fingerprint_read(o->model, is_dummy, &model, err);
+    const sl_rope_options rope = cli_rope_options(o);
+    int is_dummy = !strcmp(o->load_format, "dummy"), rc = cli_model_name_read(o->model, is_dummy, &rope, &e->name, err);
+    if (!rc) rc = cli_fingerprint_read(o->model, is_dummy, &rope, &model, err);
     if (!rc) rc = sl_device_arithmetic(o->device, arithmetic, sizeof arithmetic, err);
     if (!rc && o->attn_profile) rc = cli_attn_profile_hash(o->attn_profile, profile, err);
     if (rc) return rc;
@@ -237,11 +238,11 @@ static int check_limits(const eval *e, sl_error *err) {
     if (rc) return rc;
     for (int i = 0; !o->jsonl && i < o->lengths.n; i++)
         if (o->lengths.at[i] > config.n_ctx)
-            return sl_fail(err, SL_ERR_ARG, "--length %d: expected at most %d, this model's max_position_embeddings",
-                           o->lengths.at[i], config.n_ctx);
+            return sl_fail(err, SL_ERR_ARG, "--length %d: expected at most %d, %s", o->lengths.at[i], config.n_ctx,
+                           cli_limit_text(&config));
     if (o->n_predict > config.n_ctx)
-        return sl_fail(err, SL_ERR_ARG, "--n-predict %d: expected at most %d, this model's max_position_embeddings",
-                       o->n_predict, config.n_ctx);
+        return sl_fail(err, SL_ERR_ARG, "--n-predict %d: expected at most %d, %s", o->n_predict, config.n_ctx,
+                       cli_limit_text(&config));
     return 0;
 }
 

@@ -3,6 +3,7 @@
 #include "engine/base/hash.h"
 #include "engine/cli/io.h"
 #include "engine/cli/watch.h"
+#include "models/config.h"
 
 #include <stdint.h>
 #include <stdio.h>
@@ -11,8 +12,9 @@
 
 enum { BLOCK = 4096, BLOCKS = 8 };
 
-// Hashes the names and contents of the files that exist.
-static int hash_files(const char *dir, const char *const *names, char out[SL_HASH_TEXT], sl_error *err) {
+// Hashes the names and contents of the files that exist, and a text.
+static int hash_files(const char *dir, const char *const *names, const char *text_after, char out[SL_HASH_TEXT],
+                      sl_error *err) {
     uint64_t hash = SL_FNV1A_START;
     int rc = 0;
     for (; !rc && *names; names++) {
@@ -27,7 +29,18 @@ static int hash_files(const char *dir, const char *const *names, char out[SL_HAS
         hash = sl_fnv1a(hash, text.data, text.n);
         sl_text_free(&text);
     }
-    sl_hash_text(hash, out);
+    sl_hash_text(sl_fnv1a(hash, text_after, strlen(text_after)), out);
+    return rc;
+}
+
+// Describes RoPE if the options change it. Otherwise the text is empty, and the hash is that of the files.
+static int describe_rope(const char *dir, const sl_rope_options *rope, char *buf, size_t size, sl_error *err) {
+    sl_config config;
+    *buf = 0;
+    if (!rope) return 0;
+    int rc = sl_config_load(dir, &config, err);
+    if (!rc) rc = sl_config_change_rope(&config, rope, err);
+    if (!rc && config.is_rope_changed) sl_config_describe_rope(&config, buf, size);
     return rc;
 }
 
@@ -58,12 +71,14 @@ static int hash_weights(const char *dir, char out[SL_HASH_TEXT], sl_error *err) 
     return rc;
 }
 
-int cli_fingerprint_read(const char *dir, int is_dummy, cli_fingerprint *out, sl_error *err) {
+int cli_fingerprint_read(const char *dir, int is_dummy, const sl_rope_options *rope, cli_fingerprint *out, sl_error *err) {
     static const char *const config[] = {"config.json", "generation_config.json", NULL};
     static const char *const tokenizer[] = {"tokenizer.json",      "tokenizer.model",    "tokenizer_config.json",
                                             "chat_template.jinja", "chat_template.json", NULL};
-    int rc = hash_files(dir, config, out->config, err);
-    if (!rc) rc = hash_files(dir, tokenizer, out->tokenizer, err);
+    char changed[256];
+    int rc = describe_rope(dir, rope, changed, sizeof changed, err);
+    if (!rc) rc = hash_files(dir, config, changed, out->config, err);
+    if (!rc) rc = hash_files(dir, tokenizer, "", out->tokenizer, err);
     snprintf(out->weights, sizeof out->weights, "dummy");
     return rc || is_dummy ? rc : hash_weights(dir, out->weights, err);
 }

@@ -7,13 +7,14 @@
 
 typedef struct cli_fingerprint {
     // Each "fnv1a:" and 16 digits.
-    char config[SL_HASH_TEXT];    // config.json and generation_config.json
+    char config[SL_HASH_TEXT];    // config.json and generation_config.json, and what the options change of RoPE
     char weights[SL_HASH_TEXT];   // name, dtype, shape and samples of the data of each tensor; independent of shards
     char tokenizer[SL_HASH_TEXT]; // files of the tokenizer and the chat template
 } cli_fingerprint;
 
 // Reads 8 blocks of 4 KiB of each tensor: 10 MB of a model of 16 GB. Models that differ in a few numbers only may have equal
-// hashes. is_dummy: there are no weights to read. From then on the files of weights are watched (watch.h).
-int cli_fingerprint_read(const char *dir, int is_dummy, cli_fingerprint *out, sl_error *err);
+// hashes. is_dummy: there are no weights to read. rope: NULL: as config.json says. From then on the files of weights are
+// watched (watch.h).
+int cli_fingerprint_read(const char *dir, int is_dummy, const sl_rope_options *rope, cli_fingerprint *out, sl_error *err);
 
 #endif

@@ -53,12 +53,13 @@ void cli_model_name_of(const sl_model *model, const char *path, cli_model_name *
     *out = (cli_model_name){.is_dummy = sl_model_is_dummy(model)};
     cli_model_folder_name(path, out->name, sizeof out->name);
     snprintf(out->type, sizeof out->type, "%s", sl_model_config(model)->model_type);
+    if (sl_model_config(model)->is_rope_changed) sl_config_describe_rope(sl_model_config(model), out->rope, sizeof out->rope);
     count_params(sl_model_tensors(model), out);
 }
 
-int cli_model_name_read(const char *path, int is_dummy, cli_model_name *out, sl_error *err) {
+int cli_model_name_read(const char *path, int is_dummy, const sl_rope_options *rope, cli_model_name *out, sl_error *err) {
     sl_model *model;
-    const sl_model_options options = {.flags = SL_MODEL_NO_TOKENIZER | (is_dummy ? SL_MODEL_DUMMY : 0)};
+    const sl_model_options options = {.flags = SL_MODEL_NO_TOKENIZER | (is_dummy ? SL_MODEL_DUMMY : 0), .rope = *rope};
     int rc = sl_model_load(path, &options, &model, err);
     if (rc) return rc;
     cli_model_name_of(model, path, out);
@@ -68,8 +69,8 @@ int cli_model_name_read(const char *path, int is_dummy, cli_model_name *out, sl_
 
 const char *cli_model_name_text(const cli_model_name *m, char buf[CLI_MODEL_TEXT]) {
     int big = m->n_params >= 1e9;
-    snprintf(buf, CLI_MODEL_TEXT, "%s (%s, %.2f %s parameters, %s%s)", m->name, m->type, m->n_params * (big ? 1e-9 : 1e-6),
-             big ? "B" : "M", m->dtype, m->is_dummy ? ", random weights" : "");
+    snprintf(buf, CLI_MODEL_TEXT, "%s (%s, %.2f %s parameters, %s%s%s%s)", m->name, m->type, m->n_params * (big ? 1e-9 : 1e-6),
+             big ? "B" : "M", m->dtype, m->is_dummy ? ", random weights" : "", *m->rope ? ", RoPE: " : "", m->rope);
     return buf;
 }
 
@@ -77,6 +78,7 @@ json_t *cli_model_name_json(const cli_model_name *m, json_t *object) {
     json_t *out = object ? json_pack("{s:s, s:s, s:I, s:s, s:b}", "model", m->name, "model_type", m->type, "n_params",
                                      (json_int_t)m->n_params, "dtype", m->dtype, "dummy", m->is_dummy)
                          : NULL;
+    if (out && *m->rope) json_object_set_new(out, "rope", json_string(m->rope));
     if (out) json_object_update(out, object);
     json_decref(object);
     return out;

@@ -77,8 +77,8 @@ static int check_lengths(tune *t, sl_error *err) {
     cli_sort_ints(l);
     for (int i = 0; !rc && i < l->n; i++) {
         if (l->at[i] > config.n_ctx)
-            rc = sl_fail(err, SL_ERR_ARG, "--length %d: expected at most %d, this model's max_position_embeddings", l->at[i],
-                         config.n_ctx);
+            rc = sl_fail(err, SL_ERR_ARG, "--length %d: expected at most %d, %s", l->at[i], config.n_ctx,
+                         cli_limit_text(&config));
         else if (i && l->at[i] == l->at[i - 1])
             rc = sl_fail(err, SL_ERR_ARG, "--length %d is named twice", l->at[i]);
     }
@@ -173,7 +173,8 @@ static int open_run(tune *t, sl_error *err) {
 
 static int write_profile(tune *t, json_t *prefill, json_t *decode, const char *calibration, sl_error *err) {
     char times[CLI_PROFILE_PATH];
-    json_t *model = cli_attn_profile_model(t->o.model, !strcmp(t->o.load_format, "dummy"), err);
+    const sl_rope_options rope = cli_rope_options(&t->o);
+    json_t *model = cli_attn_profile_model(t->o.model, !strcmp(t->o.load_format, "dummy"), &rope, err);
     if (!model) {
         json_decref(prefill), json_decref(decode);
         return SL_ERR_IO;

@@ -52,7 +52,8 @@ int tune_open_log(tune *t, sl_error *err) {
     const cli_options *o = &t->o;
     cli_fingerprint model;
     char arithmetic[256];
-    int is_dummy = !strcmp(o->load_format, "dummy"), rc = cli_fingerprint_read(o->model, is_dummy, &model, err);
+    const sl_rope_options rope = cli_rope_options(o);
+    int is_dummy = !strcmp(o->load_format, "dummy"), rc = cli_fingerprint_read(o->model, is_dummy, &rope, &model, err);
     if (!rc) rc = sl_device_arithmetic(t->run.device, arithmetic, sizeof arithmetic, err);
     if (rc) return rc;
     t->settings = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:b, s:b, s:s?, s:s?, s:I, s:I, s:i, s:i, s:s, s:s, s:i}",
