@@ -229,11 +229,11 @@ struct outcome {
 };
 
 // Column `thread` of the sum over the rows of s->take.drawn.
-template <int DIM> __device__ float sum_draws(const pps_params &p, block_shared *s, uint32_t index, outcome *o, int thread) {
+template <int DIM> __device__ float sum_draws(const pps_params &p, block_shared *s, int in_try, outcome *o, int thread) {
     row_sum sum = {};
     o->n_read = 0;
     for (int turn = 0; turn < turns_of(&s->take); turn++) {
-        drawn_row x = row_of_turn(&s->take, p.shared, s->at.id, index, turn, thread);
+        drawn_row x = row_of_turn(&s->take, p.shared, s->at.id, in_try, turn, thread);
         o->n_read += add_row<DIM>(p, s, x, &sum, thread);
     }
     o->n_samples = thread < 32 ? s->take.drawn.n_heavy + s->take.drawn.k : 0;
@@ -270,7 +270,7 @@ template <int DIM> __device__ float certify(const pps_params &p, block_shared *s
         normaliser z = normaliser_of(s->at);
         double unit = exp2((double)(s->take.sizes.top - z.top - 38)) * z.inverse; // of sizes, relative to the output
         if (i > 0 || !planned) {
-            out = sum_draws<DIM>(p, s, sl_try_index(i, 0), o, thread);
+            out = sum_draws<DIM>(p, s, i, o, thread);
             norm = norm_of(s->square, out, thread);
             o->tries = i;
         }
@@ -289,10 +289,10 @@ template <int DIM> __device__ float certify(const pps_params &p, block_shared *s
 
 // Column `thread` of the output from S draws of a search, with the uniform numbers of a try.
 template <int DIM>
-__device__ float search(const pps_params &p, block_shared *s, layer_shared *l, int S, uint32_t index, outcome *o, int thread) {
+__device__ float search(const pps_params &p, block_shared *s, layer_shared *l, int S, int in_try, outcome *o, int thread) {
     take_all_solve(&s->take, S, NULL, thread);
     if (thread == STEP_THREAD) l->step = step_of_search(s->take.sizes, unit_of(&l->rows), s->take.drawn);
-    return sum_draws<DIM>(p, s, index, o, thread);
+    return sum_draws<DIM>(p, s, in_try, o, thread);
 }
 
 // Column `thread` of the output in a layer's first step with a stated error. A head draws as many rows as its own stated error
@@ -302,11 +302,11 @@ __device__ float search_error(const pps_params &p, block_shared *s, layer_shared
     float out = search<DIM>(p, s, l, SL_PILOT, 0, o, thread), norm = norm_of(s->square, out, thread);
     int S = plan(&s->take, p.bound[0], 0.95 * p.share * norm / unit_of(&l->rows), thread);
     if (S == 0) return sum_all<DIM>(p, s, o, thread);
-    out = search<DIM>(p, s, l, S, sl_try_index(1, 0), o, thread);
+    out = search<DIM>(p, s, l, S, 1, o, thread);
     const take_all &r = s->take.drawn;
     uint32_t step = p.carried.stated.bound == SL_STATED_CHI2 ? pair_step_of(r.k) : 0, number = thread * step;
     if (step > 0 && number < (uint32_t)r.k)
-        l->pairs.row[thread] = pool_row(p, s, light_row(&s->take, false, s->at.id, sl_try_index(1, 0), number).row);
+        l->pairs.row[thread] = pool_row(p, s, light_row(&s->take, false, s->at.id, 1, number).row);
     if (step > 0) {
         __syncthreads();
         double pairs = pairs_of<DIM, false>(p.draw.v, &s->take.lists, &l->pairs, NULL, r.k, ceil_div(r.k, (int)step), thread);

@@ -380,7 +380,7 @@ __device__ counts sum_try(const is_params &p, block_shared *s, layer_shared *l, 
     take_all_solve(&s->take, S, NULL, thread);
     if (thread == 0) l->step = step_of_search(s->take.sizes, unit_of(&l->rows), s->take.drawn);
     return sum_lists<DIM>(p, s, {.parts = 1, .lists = 1}, 0, turns_of(&s->take), thread, all, [&](int turn) {
-        return row_of_turn(&s->take, false, s->at.id, sl_try_index(number, 0), turn, thread);
+        return row_of_turn(&s->take, false, s->at.id, number, turn, thread);
     });
 }
 
@@ -485,7 +485,7 @@ __device__ int find_pairs(const is_params &p, block_shared *s, layer_shared *l, 
     if (thread == 0) l->pairs.n_light = n_light;
     if (thread < MOST_PAIRED && m < (uint32_t)n_light && !(known && has_rows)) {
         drawn_row x = known ? find_known(&s->take, &l->rows, 0, point_of(&s->take, &l->rows, false, s->at.id, m))
-                            : light_row(&s->take, false, s->at.id, sl_try_index(1, 0), m);
+                            : light_row(&s->take, false, s->at.id, 1, m);
         l->pairs.row[thread] = pool_row(p, s, x.row);
     }
     return n_light > 0 ? ceil_div(n_light, (int)step) : 0;

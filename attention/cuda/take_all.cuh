@@ -681,11 +681,11 @@ __device__ int turns_of(const take_space *s) {
     return heavy_turns(s) + ceil_div((s->drawn.listed ? s->drawn.n_heavy : 0) + s->drawn.k, TAKE_THREADS);
 }
 
-// Light draw number `number` of those that s->drawn describes.
+// Light draw number `number` of those that s->drawn describes, with the uniform numbers of a try (sl_try_index).
 template <typename Space>
-__device__ drawn_row light_row(const Space *s, bool shared, const sl_rng_id &id, uint32_t index, uint32_t number) {
+__device__ drawn_row light_row(const Space *s, bool shared, const sl_rng_id &id, int in_try, uint32_t number) {
     const take_all &r = s->drawn;
-    uint32_t i = index | (shared ? 0 : number);
+    uint32_t i = sl_try_index(in_try, shared ? 0 : number);
     uint64_t u = i < TAKE_THREADS ? s->uniform[i] : sl_draw_random(&id, i);
     uint64_t t = threshold(r.light, r.k, inverse_of(r.k), number, u);
     return r.listed ? find_listed(s, t) : find_unlisted(s, t);
@@ -693,17 +693,17 @@ __device__ drawn_row light_row(const Space *s, bool shared, const sl_rng_id &id,
 
 // The thread's row in a turn of the rows that s->drawn describes. In a warp, lanes with rows come first, heavy rows come before
 // light ones, and rows ascend. Equal neighbours are a light row that was drawn twice. If there are few rows, each warp gets 16
-// of them, so that all warps load together. Draw m of the light rows uses the uniform number `index` | m. With `shared`, all
-// draws use the number `index`.
+// of them, so that all warps load together. Draw m of the light rows uses number m of the try. With `shared`, all draws use
+// number 0.
 template <typename Space>
-__device__ drawn_row row_of_turn(const Space *s, bool shared, const sl_rng_id &id, uint32_t index, int turn, int thread) {
+__device__ drawn_row row_of_turn(const Space *s, bool shared, const sl_rng_id &id, int in_try, int turn, int thread) {
     const take_all &r = s->drawn;
     int n_listed = r.listed ? r.n_heavy : 0, n_heavy = heavy_turns(s), m = (turn - n_heavy) * TAKE_THREADS + thread;
     if (turn < n_heavy) return {heavy_row(s, turn * TAKE_WARPS + thread / 32), 0};
     if (n_listed + r.k <= TAKE_THREADS / 2) m = thread % 32 < 16 ? thread / 32 * 16 + thread % 32 : (int)TAKE_THREADS;
     if (m < n_listed) return {s->heavy.row[m], 0};
     if (m >= n_listed + r.k) return {-1, 0};
-    return light_row(s, shared, id, index, m - n_listed);
+    return light_row(s, shared, id, in_try, m - n_listed);
 }
 
 // 1 / pi of a row. It needs two divisions, so call it while loads are in flight.
