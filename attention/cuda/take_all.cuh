@@ -352,13 +352,13 @@ __device__ int find_long(take_space *s, int S, const int *other_top, uint64_t *l
     total += each * (uint64_t)n;
     running += before - own + each * (uint64_t)min(first * BLOCK, n);
     at += n_before - n_own;
-    bool fit = n_listed <= CANDIDATE_BLOCKS;
+    bool fits = n_listed <= CANDIDATE_BLOCKS;
     for (int i = 0; i < OWN_ENTRIES; i++) // of entries past the last block
         if ((thread * OWN_ENTRIES + i) << shift >= n_blocks) s->cum[thread * OWN_ENTRIES + i] = total;
     each_own(mass, n_blocks, shift, thread, [&](int b, uint64_t x) {
         if (b % (1 << shift) == 0) s->cum[b >> shift] = running;
         running += global_mass(x, top) + each_of_block(each, b, n);
-        if (fit && is_listed(x)) s->block[at++] = b;
+        if (fits && is_listed(x)) s->block[at++] = b;
     });
     if (thread == 0) {
         s->sizes.shift = shift, s->sizes.top = top, s->sizes.each = each, s->sizes.total = total;
@@ -367,7 +367,7 @@ __device__ int find_long(take_space *s, int S, const int *other_top, uint64_t *l
     clear_octaves(s, thread);
     __syncthreads();
     *least = bound.least;
-    return fit ? n_listed : -1;
+    return fits ? n_listed : -1;
 }
 
 // Finds the unit (top), the total, the sizes before each entry (s->cum), a lower bound of kappa (*least), and the blocks that
