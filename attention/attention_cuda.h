@@ -146,8 +146,8 @@ void sl_cuda_streaming_mask(const sl_attn_cuda_mask_args *args);
 extern const sl_attn_cuda_ops sl_santa_cuda_ops, sl_santa_strat_cuda_ops, sl_santa_sys_cuda_ops, sl_santa_prop_cuda_ops,
     sl_santa_flash_cuda_ops;
 extern const sl_attn_cuda_ops sl_santa_pps_cuda_ops; // pps.cu
-// The same kernels for sequences of more than SL_CUDA_SHORT_ROWS rows (*_long.cu). Only `decode` and `workspace` are set.
-// santa: by sampler, in the order of the line above.
+// The same kernels for engines whose sequences may have more than SL_CUDA_SHORT_ROWS rows (*_long.cu). Only the launchers of
+// the tables above call them. santa: in the order santa, santa-strat, santa-sys, santa-prop, santa-flash.
 extern const sl_attn_cuda_ops sl_santa_long_cuda_ops[5], sl_santa_pps_long_cuda_ops, sl_santa_is_long_cuda_ops,
     sl_bernoulli_long_cuda_ops, sl_bernoulli_group_long_cuda_ops;
 

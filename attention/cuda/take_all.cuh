@@ -27,6 +27,9 @@
 // that loads the instructions ahead (6 us more).
 //
 // Owns: the choice of rows and their expected counts. The callers own the masses of rows and their addresses.
+//
+// The file has more than 800 lines, because the steps for long contexts (long_context.cuh) stand next to those that they
+// replace.
 #ifndef SLEIGH_TAKE_ALL_CUH
 #define SLEIGH_TAKE_ALL_CUH
 
