@@ -54,11 +54,12 @@ static int refuse(const sl_kv_demand *d, const sl_kv_room *room, const sl_kv_lay
     double cache = (double)(l->proposing + l->newest), on_gpu = (double)cache_room(d, room);
     return sl_fail(
         err, SL_ERR_MEMORY,
-        "{kv_cache} %s: {n_ctx} %d with %d sequence(s) does not fit: %.2f GiB of the cache on the GPU, where weights "
-        "and scratch memory (%.2f GiB) leave %.2f; %.2f GiB in host memory, where %.2f are free. {kv_cache} gpu "
-        "fits {n_ctx} %lld, or %lld sequence(s) of %d; {kv_cache} host fits {n_ctx} %lld, or %lld sequence(s)",
-        l->place == SL_KV_HOST ? "host" : "gpu", d->n_ctx, d->n_sequences, cache / gib, (double)d->fixed / gib, on_gpu / gib,
-        (double)l->host / gib, (double)room->host / gib, context[0], sequences[0], d->n_ctx, context[1], sequences[1]);
+        "K and V %s: {n_ctx} %d with %d sequence(s) does not fit: %.2f GiB of the cache on the GPU, where weights "
+        "and scratch memory (%.2f GiB) leave %.2f; %.2f GiB in host memory, where %.2f are free. With K and V on the "
+        "GPU, {n_ctx} %lld fits, or %lld sequence(s) of %d; in host memory, {n_ctx} %lld, or %lld sequence(s)",
+        l->place == SL_KV_HOST ? "in host memory" : "on the GPU", d->n_ctx, d->n_sequences, cache / gib, (double)d->fixed / gib,
+        on_gpu / gib, (double)l->host / gib, (double)room->host / gib, context[0], sequences[0], d->n_ctx, context[1],
+        sequences[1]);
 }
 
 // Gives the rest of the GPU's room to hot rows, up to their share.

@@ -28,8 +28,8 @@ typedef struct sl_kv_demand {
 } sl_kv_demand;
 
 typedef struct sl_kv_room { // bytes
-    size_t gpu, host;       // free; host: sl_host_memory_free, or {host_memory}
-    size_t gpu_most;        // {kv_gpu_memory}: most bytes of the cache on the GPU (proposing, newest, hot); 0: no limit
+    size_t gpu, host;       // free; host: sl_host_memory_free, or what the user allows
+    size_t gpu_most;        // most bytes of the cache on the GPU (proposing, newest, hot); 0: no limit
 } sl_kv_room;
 
 typedef struct sl_kv_layout {

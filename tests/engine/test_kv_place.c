@@ -111,7 +111,7 @@ static void places(void) {
     CHECK(l.proposing == (size_t)4096 * 32 * 8 * 16896);
     CHECK_INT(l.hot_rows, (1 << 20) / 20);
     CHECK(l.hot == (size_t)l.hot_rows * d.row);
-    // 512k rows fit on the GPU; --kv-cache host keeps them on the host.
+    // 512k rows fit on the GPU; SL_KV_HOST keeps them on the host.
     d.n_ctx = 1 << 19;
     CHECK_OK(sl_kv_place_rows(&d, &h200, SL_KV_AUTO, &l, &err), err);
     CHECK(l.place == SL_KV_GPU && l.host == 0 && l.newest == 64 * GIB && l.hot == 0 && l.hot_rows == 0);
@@ -152,9 +152,9 @@ static void refusals(void) {
          SL_KV_AUTO,
          1 << 20,
          1,
-         "kv_cache host: n_ctx 1048576 with 1 sequence(s) does not fit"},
-        {{.gpu = 139 * GIB, .host = 300 * GIB}, SL_KV_GPU, 1 << 20, 1, "kv_cache gpu: n_ctx 1048576 with 1"},
-        {{.gpu = 139 * GIB, .host = 300 * GIB}, SL_KV_HOST, 1 << 19, 6, "kv_cache host: n_ctx 524288 with 6"},
+         "K and V in host memory: n_ctx 1048576 with 1 sequence(s) does not fit"},
+        {{.gpu = 139 * GIB, .host = 300 * GIB}, SL_KV_GPU, 1 << 20, 1, "K and V on the GPU: n_ctx 1048576 with 1"},
+        {{.gpu = 139 * GIB, .host = 300 * GIB}, SL_KV_HOST, 1 << 19, 6, "K and V in host memory: n_ctx 524288 with 6"},
         {{.gpu = 10 * GIB, .host = 300 * GIB}, SL_KV_AUTO, 4096, 1, "(17.00 GiB) leave 0.00"},
         {{.gpu = 80 * GIB, .host = 300 * GIB, .gpu_most = 1 * GIB}, SL_KV_AUTO, 1 << 18, 1, "leave 1.00"},
         {{.gpu = 80 * GIB, .host = 0}, SL_KV_AUTO, 1 << 20, 1, "128.00 GiB in host memory"},
@@ -168,10 +168,9 @@ static void refusals(void) {
         int rc = sl_kv_place_rows(&d, &cases[i].room, cases[i].place, &l, &err);
         CHECK_INT(rc, SL_ERR_MEMORY);
         if (!strstr(err.message, cases[i].part)) FAIL("case %zu: \"%s\" lacks \"%s\"", i, err.message, cases[i].part);
-        const char *limits = strstr(err.message, "kv_cache gpu fits");
+        const char *limits = strstr(err.message, "GPU, n_ctx ");
         CHECK(limits);
-        CHECK_INT(sscanf(limits,
-                         "kv_cache gpu fits n_ctx %lld, or %lld sequence(s) of %d; kv_cache host fits n_ctx %lld, or %lld",
+        CHECK_INT(sscanf(limits, "GPU, n_ctx %lld fits, or %lld sequence(s) of %d; in host memory, n_ctx %lld, or %lld",
                          &ctx[0], &sequences[0], &n_ctx, &ctx[1], &sequences[1]),
                   5);
         check_limits(d, &cases[i].room, SL_KV_GPU, ctx[0], sequences[0]);
