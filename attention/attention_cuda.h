@@ -103,6 +103,10 @@ static inline int sl_cuda_most_seqs(const sl_attn_geom *g, int is_dense) {
     return (SL_CUDA_COUNTERS - 2) / (is_dense ? g->n_kv_heads : draws > rows ? draws : rows);
 }
 
+// Rows of a sequence up to which kernels that draw keep a head's arrays in shared memory, and the most rows for which they can
+// draw (attention/cuda/long_context.cuh).
+enum { SL_CUDA_SHORT_ROWS = 131072, SL_CUDA_LONG_ROWS = 1 << 21 };
+
 typedef struct sl_attn_cuda_ops {
     // Bytes of workspace for decoding n_seqs sequences (n_tokens == 1) or for prefill of n_tokens, of up to n_kv rows.
     size_t (*workspace)(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv);
@@ -145,6 +149,10 @@ void sl_cuda_streaming_mask(const sl_attn_cuda_mask_args *args);
 extern const sl_attn_cuda_ops sl_santa_cuda_ops, sl_santa_strat_cuda_ops, sl_santa_sys_cuda_ops, sl_santa_prop_cuda_ops,
     sl_santa_flash_cuda_ops;
 extern const sl_attn_cuda_ops sl_santa_pps_cuda_ops; // pps.cu
+// The same kernels for engines whose sequences may have more than SL_CUDA_SHORT_ROWS rows (*_long.cu). Only the launchers of
+// the tables above call them. santa: in the order santa, santa-strat, santa-sys, santa-prop, santa-flash.
+extern const sl_attn_cuda_ops sl_santa_long_cuda_ops[5], sl_santa_pps_long_cuda_ops, sl_santa_is_long_cuda_ops,
+    sl_bernoulli_long_cuda_ops, sl_bernoulli_group_long_cuda_ops;
 
 // The other methods, for the same shapes. bernoulli.cu: alone and with the samplers of santa.cu. sparse.cu: topk and topp
 // (oracle), random.

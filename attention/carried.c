@@ -72,15 +72,16 @@ static int draw_carried(sl_head *x, double most, int shared) {
 
 typedef struct try_uniform {
     sl_uniform of;
-    uint32_t first;
+    int i;
 } try_uniform;
 static uint64_t next_of_try(const void *ctx, uint32_t index) {
     const try_uniform *t = ctx;
-    return t->of.next(t->of.ctx, t->first | index);
+    return t->of.next(t->of.ctx, sl_try_index(t->i, index));
 }
 
 sl_take_all sl_draw_try(sl_head *x, int S, int i) {
-    try_uniform t = {x->u, sl_try_index(i, 0)};
+    try_uniform t = {x->u, i};
+    SL_CHECK(i < SL_TRIES && S <= SL_TRY_DRAWS);
     return sl_draw_take_all(&x->sizes, S, 0, (sl_uniform){next_of_try, &t}, &x->draws);
 }
 

@@ -19,6 +19,10 @@
 //   FEATURES   Bernoulli trials, stratified               i, the feature
 //   FEATURES   Bernoulli trials, independent              sl_trial_index(t, i, head_dim)
 //
+// One head uses one line of this table in a step: a layer with a stated error searches in its first step, and draws at the
+// carried threshold later. An index has 32 bits, and each of m, t and i is at most the number of rows of a sequence (or, of the
+// trials, B * head_dim). So no two numbers of a head share a counter for all lengths that an int holds.
+//
 // The stream HASH (propose_hashes.c) has a key and a counter of other words: the projections belong to pages, which sequences
 // share. sl_hash_random gives them.
 #ifndef SLEIGH_RANDOM_COUNTER_H
@@ -55,11 +59,12 @@ static inline SL_HOST_DEVICE sl_philox4 sl_hash_random(uint32_t seed, uint32_t i
     return sl_philox(seed, 0, i, (uint32_t)layer << 16 | (uint32_t)kv_head, 0, SL_STREAM_HASH);
 }
 
-// santa-pps with a stated error draws again while its bound fails: number m of try i; try 0 is the pilot. A try has 2^20
-// numbers. A try with more draws would share numbers with other tries.
-enum { SL_TRY_BITS = 20 };
+// santa-pps with a stated error draws again while its bound fails: number m of try i, 0 <= i < SL_TRIES and m < SL_TRY_DRAWS;
+// try 0 is the pilot. The low SL_TRY_BITS bits of m come first, then i, then the high bits of m. So no two pairs (i, m) have
+// the same index. A try has at most half as many draws as the sequence has rows, and a sequence has fewer than 2^31 rows.
+enum { SL_TRY_BITS = 20, SL_TRIES = 4, SL_TRY_DRAWS = 1 << 30 };
 static inline SL_HOST_DEVICE uint32_t sl_try_index(int i, uint32_t m) {
-    return (uint32_t)i << SL_TRY_BITS | m;
+    return m >> SL_TRY_BITS << (SL_TRY_BITS + 2) | (uint32_t)i << SL_TRY_BITS | (m & ((1u << SL_TRY_BITS) - 1));
 }
 
 // Trial t of feature i.

@@ -142,9 +142,11 @@ static int no_room(const sl_engine *e, int n_ctx, int fits, sl_error *err) {
 static int choose_ctx(sl_engine *e, const sl_engine_options *o, sl_error *err) {
     int limit = e->model->config.n_ctx, fits = largest_ctx(e->model, e->backend, e->n_sequences, e->max_rows);
     if (o->n_ctx < 0 || o->n_ctx > limit)
-        return sl_fail(err, SL_ERR_ARG, "{n_ctx} %d: expected 1 to %d, this model's max_position_embeddings", o->n_ctx, limit);
+        return sl_fail(err, SL_ERR_ARG, "{n_ctx} %d: expected 1 to %d, this model's limit", o->n_ctx, limit);
     e->n_ctx = o->n_ctx ? o->n_ctx : limit < DEFAULT_CTX ? limit : DEFAULT_CTX;
     if (fits <= 0 || o->n_ctx > fits) return no_room(e, e->n_ctx, fits, err);
+    if (e->n_ctx > e->model->config.n_trained)
+        sl_engine_log(e, "the context has %d tokens, and this model was trained on %d", e->n_ctx, e->model->config.n_trained);
     if (e->n_ctx <= fits) return 0;
     sl_engine_log(e, "%s: the context has %d tokens instead of %d, because no more fit into memory", e->backend->name, fits,
                   e->n_ctx);

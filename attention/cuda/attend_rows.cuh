@@ -49,7 +49,16 @@ struct row_lists {
     int32_t *list;   // [n_seqs * n_heads][capacity] ascending entries
     uint32_t *mask;  // [n_seqs * n_heads][mask_words] bit i: entry i is in a list
     int capacity, mask_words, unit;
+    // Contexts whose bits of entries do not fit into shared memory: [n_seqs * n_heads][head_memory], in place of it. NULL: they
+    // fit.
+    int *memory;
 };
+
+// Ints in global memory for the arrays of a head that grow with the context: two bits and a reference for each entry, and
+// vattention's bits of fixed and drawn rows. A multiple of 64.
+static __host__ __device__ size_t head_memory(int mask_words) {
+    return ((size_t)mask_words * 7 / 2 + 8448 + 63) / 64 * 64; // 8448: counts of ranks (select_words), and roundings
+}
 
 static row_lists take_lists(arena *from, int n_heads, int capacity, int n_entries, int unit) {
     row_lists l = {};
@@ -57,6 +66,7 @@ static row_lists take_lists(arena *from, int n_heads, int capacity, int n_entrie
     l.plan = from->take<head_plan>(n_heads);
     l.list = from->take<int32_t>((size_t)n_heads * capacity);
     l.mask = from->take<uint32_t>((size_t)n_heads * l.mask_words);
+    l.memory = n_entries > SL_CUDA_SHORT_ROWS ? from->take<int>(n_heads * head_memory(l.mask_words)) : NULL;
     return l;
 }
 

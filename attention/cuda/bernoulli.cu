@@ -686,7 +686,7 @@ size_t lay_out(const sl_attn_geom *geom, int S, int n_seqs, int n_kv, void *ws, 
     size_t n_sums = (size_t)n_seqs * geom->n_heads * max_chunks_of(geom->n_kv_heads, n_kv) * CONSUMER_WARPS;
     if (S) {
         take_masses(&a, &p->score, geom, n_seqs, n_kv);
-        take_partial(&a, &p->draw, geom, n_seqs, S);
+        take_draw_arrays(&a, &p->draw, geom, n_seqs, S);
     } else {
         p->o = a.take<float>(n_sums * geom->head_dim);
         p->ml = a.take<float2>(n_sums);
@@ -699,7 +699,13 @@ int draws_of(const sl_attn_spec *spec) {
     return spec->plus ? (int)sl_attn_get(spec, "S") : 0;
 }
 
-size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int, int n_kv) {
+// Whether the long kernels serve a launch: those with a sampler, from the first row that the short ones cannot represent.
+bool is_for_long(const sl_attn_spec *spec, int max_kv) {
+    return !IS_LONG && spec->plus && max_kv > ROWS_MAX;
+}
+
+size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
+    if (is_for_long(spec, n_kv)) return sl_bernoulli_long_cuda_ops.workspace(geom, spec, n_seqs, n_tokens, n_kv);
     bernoulli_params p;
     return lay_out(geom, draws_of(spec), n_seqs, n_kv, NULL, &p);
 }
@@ -717,7 +723,7 @@ template <int DIM, int HEADS, bool DRAWN> void launch_kernel(const sl_attn_cuda_
                           .ml = NULL,
                           .o = NULL};
     lay_out(a->geom, S, a->n_seqs, a->max_kv, a->ws, &p);
-    SL_CHECK(!DRAWN || (sampler_of(a->spec->plus, &p.kind) && ceil_div(p.score.max_blocks, TILE_BLOCKS) <= TILES_MAX));
+    SL_CHECK(!DRAWN || (sampler_of(a->spec->plus, &p.kind) && a->max_kv <= ROWS_MAX));
     size_t bytes = (sizeof(block_shared<DIM, HEADS>) + 127) / 128 * 128;
     sl_launch(bernoulli_ring_kernel<DIM, HEADS, DRAWN>, dim3(sl_multiprocessors()), dim3(warp_roles<DRAWN>::THREADS),
               bytes + (size_t)STAGES * part<DIM>::STAGE, a->stream, p);
@@ -725,13 +731,15 @@ template <int DIM, int HEADS, bool DRAWN> void launch_kernel(const sl_attn_cuda_
 
 template <int DIM> void launch(const sl_attn_cuda_decode_args *a, bool is_shared) {
     bool few = a->geom->n_heads <= 4 * a->geom->n_kv_heads;
-    if (a->spec->plus)
+    if (IS_LONG || a->spec->plus)
         few ? launch_kernel<DIM, 4, true>(a, is_shared) : launch_kernel<DIM, GROUP_MAX, true>(a, is_shared);
     else
         few ? launch_kernel<DIM, 4, false>(a, is_shared) : launch_kernel<DIM, GROUP_MAX, false>(a, is_shared);
 }
 
 template <bool SHARED> void decode(const sl_attn_cuda_decode_args *a) {
+    if (is_for_long(a->spec, a->max_kv))
+        return (SHARED ? sl_bernoulli_group_long_cuda_ops : sl_bernoulli_long_cuda_ops).decode(a);
     SL_WITH_HEAD_DIM(a->geom->head_dim, launch, a, SHARED);
 }
 
@@ -754,4 +762,8 @@ void account_values(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv
         .workspace = workspace, .decode = decode<SHARED>, .needs = needs, .state = NULL, .max_rows = 0,                        \
         .account = account_values, .prefill = NULL, .supports = NULL, .mask = NULL, .mask_workspace = NULL                     \
     }
+#ifdef SL_LONG_CONTEXT
+const sl_attn_cuda_ops sl_bernoulli_long_cuda_ops = OPS(false), sl_bernoulli_group_long_cuda_ops = OPS(true);
+#else
 const sl_attn_cuda_ops sl_bernoulli_cuda_ops = OPS(false), sl_bernoulli_group_cuda_ops = OPS(true);
+#endif

@@ -17,6 +17,7 @@
 #ifndef SLEIGH_DRAW_ROWS_CUH
 #define SLEIGH_DRAW_ROWS_CUH
 
+#include "attention/cuda/long_context.cuh"
 #include "attention/cuda/score_keys.cuh"
 #include "attention/random_counter.h"
 
@@ -25,23 +26,27 @@ namespace {
 enum {
     DRAW_WARPS = 4, // drawer warps
     DRAW_THREADS = 32 * DRAW_WARPS,
-    ENTRIES = 512,   // running sums of mass in shared memory: 8^3, for find_row
-    TILE_BLOCKS = 8, // blocks of a sampler's tile: 256 rows
-    TILES_MAX = 512, // tiles of a sequence
-    DRAW_ROWS_MAX = TILES_MAX * SL_PAGE,
+    TILE_BLOCKS = 8,                          // blocks of a sampler's tile: 256 rows
+    TILES_MAX = ROWS_MAX / SL_PAGE,           // tiles of a sequence
+    ENTRIES = IS_LONG ? (int)TILES_MAX : 512, // running sums of mass; 512: in shared memory, 8^3, for find_row
+    LONG_SHIFT = 3,                           // IS_LONG: an entry is a tile
     DIM_MAX = 128,
+    // IS_LONG: bytes of a thread block's arrays in global memory: cum and first of draw_space
+    LONG_BYTES = ((ENTRIES + 1) * 8 + (TILES_MAX + 1) * 4 + 255) / 256 * 256,
 };
+static_assert(!IS_LONG || TILE_BLOCKS == 1 << LONG_SHIFT, "an entry is a tile");
 
 struct draw_params {
     const bf16 *v;         // [n_pages][n_kv_heads][256][head_dim]
     bf16 *out;             // [n_seqs][n_kv_heads][group][head_dim]
     int layer, first_head; // first_head: sl_attn_geom.first_head
     int S;
-    int parts;             // thread blocks that share the draws of one head
-    int *next_part;        // counter: parts that drawers have taken
-    int *released;         // [n_seqs * n_kv_heads] counter: parts that no longer read the seq_head's masses
-    int *merged;           // [n_seqs * n_heads] counter: finished parts of a head
-    float *partial = NULL; // [n_seqs * n_heads][parts][head_dim]; NULL: one part
+    int parts;              // thread blocks that share the draws of one head
+    int *next_part;         // counter: parts that drawers have taken
+    int *released;          // [n_seqs * n_kv_heads] counter: parts that no longer read the seq_head's masses
+    int *merged;            // [n_seqs * n_heads] counter: finished parts of a head
+    float *partial = NULL;  // [n_seqs * n_heads][parts][head_dim]; NULL: one part
+    char *of_blocks = NULL; // IS_LONG: [thread blocks][LONG_BYTES]
     sl_attn_cuda_stats *stats = NULL;
 };
 
@@ -51,10 +56,12 @@ static int draw_parts(int S) {
     return min(ceil_div(S, 256), 8);
 }
 
-// Takes the array of partial sums, which heads need when several thread blocks share their draws.
-static inline void take_partial(arena *from, draw_params *p, const sl_attn_geom *geom, int n_seqs, int S) {
+// Takes the array of partial sums, which heads need when several thread blocks share their draws, and the arrays of thread
+// blocks. The grid has a thread block for each multiprocessor.
+static inline void take_draw_arrays(arena *from, draw_params *p, const sl_attn_geom *geom, int n_seqs, int S) {
     int parts = draw_parts(S);
     p->partial = parts == 1 ? NULL : from->take<float>((size_t)n_seqs * geom->n_heads * parts * geom->head_dim);
+    if (IS_LONG) p->of_blocks = from->take<char>((size_t)sl_multiprocessors() * LONG_BYTES);
 }
 
 // Everything but the arrays of the workspace. S: 0 if the method draws no rows.
@@ -78,8 +85,8 @@ __device__ sl_rng_id rng_of(const draw_params &p, const sl_row &row, int head) {
 }
 
 struct draw_space {
-    uint64_t cum[ENTRIES + 1]; // mass before each entry
-    int first[TILES_MAX + 1];  // draws before each tile
+    context_array<uint64_t, ENTRIES + 1> cum; // mass before each entry
+    context_array<int, TILES_MAX + 1> first;  // draws before each tile
     uint64_t scan[DRAW_WARPS];
     int ints[2][DRAW_WARPS];      // one array for each of the two turns of sum_threads
     int ticket, is_last, is_dead; // is_dead: no part needs the seq_head's masses any more
@@ -198,10 +205,39 @@ template <int SHIFT> __device__ void load_entries(draw_space *s, head_view *h, i
     drawers_sync();
 }
 
+// Tiles of a head.
+__device__ int tiles_of(const head_view &h) {
+    return ceil_div(h.n_blocks, TILE_BLOCKS);
+}
+
+// load_head where an entry is a tile. A thread has consecutive tiles.
+__device__ void load_tiles(draw_space *s, head_view *h, int thread) {
+    int n = tiles_of(*h), each = ceil_div(n, (int)DRAW_THREADS), from = min(thread * each, n), end = min(from + each, n);
+    int top = __ldcg(h->top) + REF_EMPTY;
+    uint64_t own = 0;
+    for (int tile = from; tile < end; tile++) {
+        uint64_t x[TILE_BLOCKS], sum = 0;
+        load_masses<TILE_BLOCKS>(*h, tile * TILE_BLOCKS, x);
+#pragma unroll
+        for (int i = 0; i < TILE_BLOCKS; i++) sum += global_mass(x[i], top);
+        s->cum[tile] = sum, own += sum;
+    }
+    uint64_t running = scan_threads(s, thread, own, &h->total) - own;
+    for (int tile = from; tile < end; tile++) {
+        uint64_t sum = s->cum[tile];
+        s->cum[tile] = running, running += sum;
+    }
+    if (thread == 0) s->cum[n] = h->total;
+    h->top_ref = top, h->shift = LONG_SHIFT;
+    drawers_sync();
+}
+
 // Loads the head's largest reference, and computes the mass before each entry. For entries past the last block this is the
 // total.
 __device__ void load_head(draw_space *s, head_view *h, int thread) {
-    if (h->n_blocks <= ENTRIES)
+    if (IS_LONG)
+        load_tiles(s, h, thread);
+    else if (h->n_blocks <= ENTRIES)
         load_entries<0>(s, h, thread);
     else if (h->n_blocks <= ENTRIES * 2)
         load_entries<1>(s, h, thread);
@@ -229,7 +265,7 @@ template <typename T> __device__ int count_upto(const T *x, int n, T t) {
 
 // Mass before a sampler's tile.
 __device__ uint64_t tile_begin(const draw_space *s, const head_view &h, int tile) {
-    return s->cum[min(tile * TILE_BLOCKS >> h.shift, (int)ENTRIES)];
+    return s->cum[IS_LONG ? min(tile, tiles_of(h)) : min(tile * TILE_BLOCKS >> h.shift, (int)ENTRIES)];
 }
 
 // 1 / x. Only the last bits can be wrong.
@@ -244,7 +280,7 @@ __device__ double inverse_of(double x) {
 // corrects the estimate by the exact remainder.
 __device__ uint64_t threshold(uint64_t mass, int S, double share, uint32_t m, uint64_t u) {
     uint64_t low = m * mass + __umul64hi(u, mass);
-    uint64_t q = (uint64_t)((m + (double)u * 0x1p-64) * ((double)mass * share)); // below 2^56, so the error is below 2^6
+    uint64_t q = (uint64_t)((m + (double)u * 0x1p-64) * ((double)mass * share)); // below 2^60, so the error is below 2^10
     int rest = (int)(low - q * (unsigned)S), n = __float2int_rd((float)rest * (float)share);
     rest -= n * S; // n estimates floor(rest / S) with an error of at most 1
     return q + (n + (rest >= S) - (rest < 0));
@@ -316,8 +352,9 @@ template <int SHIFT> __device__ int find_in_entry(const head_view &h, int e, uin
 // The row at threshold t < total, as a pool row: the first row whose running mass exceeds t.
 __device__ int find_row(const draw_space *s, const head_view &h, uint64_t t) {
     int entry = 0; // cum[entry] <= t < cum[entry + 1]
+    if (IS_LONG) entry = count_upto(s->cum + 1, tiles_of(h) - 1, t);
 #pragma unroll
-    for (int step = ENTRIES / 8; step > 0; step /= 8) {
+    for (int step = IS_LONG ? 0 : ENTRIES / 8; step > 0; step /= 8) {
         int n = 0;
 #pragma unroll
         for (int i = 1; i < 8; i++) n += s->cum[entry + i * step] <= t;
@@ -499,6 +536,13 @@ __device__ void release_and_clear(const score_params &p, const draw_params &d, i
 template <typename Drawer>
 __device__ void draw_all(const score_params &p, const draw_params &d, draw_space *s, int thread, const Drawer &drawer) {
     int n_each = p.group * d.parts, n = p.n_seqs * p.n_kv_heads * n_each, ticket = blockIdx.x, taken = 0;
+#ifdef SL_LONG_CONTEXT
+    if (thread == 0) {
+        char *at = d.of_blocks + (size_t)blockIdx.x * LONG_BYTES;
+        s->cum = (uint64_t *)at, s->first = (int *)(at + (ENTRIES + 1) * sizeof(uint64_t));
+    }
+    drawers_sync();
+#endif
     sl_wait_previous();
     if (thread == 0) taken = sl_take_number(d.next_part);
     while (ticket < n) {

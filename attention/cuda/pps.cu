@@ -59,6 +59,7 @@ struct pps_params {
     double share;                      // epsilon / (1 + epsilon); 0: S draws
     draw_bound bound[MOST_TRIES] = {}; // of try i + 1
     carried_params carried = {};
+    uint16_t *listed = NULL; // IS_LONG: place_listed
 };
 
 // The query head of a thread block.
@@ -83,7 +84,7 @@ struct block_shared {
     head at;
     float columns[TAKE_WARPS][DIM_MAX];
     float square[TAKE_WARPS];
-    int32_t page[TILES_MAX];
+    context_array<int32_t, TILES_MAX> page;
     int row[TAKE_THREADS]; // pool rows; a warp writes only 32 places: its lanes'
     float coef[TAKE_THREADS];
 };
@@ -229,11 +230,11 @@ struct outcome {
 };
 
 // Column `thread` of the sum over the rows of s->take.drawn.
-template <int DIM> __device__ float sum_draws(const pps_params &p, block_shared *s, uint32_t index, outcome *o, int thread) {
+template <int DIM> __device__ float sum_draws(const pps_params &p, block_shared *s, int in_try, outcome *o, int thread) {
     row_sum sum = {};
     o->n_read = 0;
     for (int turn = 0; turn < turns_of(&s->take); turn++) {
-        drawn_row x = row_of_turn(&s->take, p.shared, s->at.id, index, turn, thread);
+        drawn_row x = row_of_turn(&s->take, p.shared, s->at.id, in_try, turn, thread);
         o->n_read += add_row<DIM>(p, s, x, &sum, thread);
     }
     o->n_samples = thread < 32 ? s->take.drawn.n_heavy + s->take.drawn.k : 0;
@@ -270,7 +271,7 @@ template <int DIM> __device__ float certify(const pps_params &p, block_shared *s
         normaliser z = normaliser_of(s->at);
         double unit = exp2((double)(s->take.sizes.top - z.top - 38)) * z.inverse; // of sizes, relative to the output
         if (i > 0 || !planned) {
-            out = sum_draws<DIM>(p, s, sl_try_index(i, 0), o, thread);
+            out = sum_draws<DIM>(p, s, i, o, thread);
             norm = norm_of(s->square, out, thread);
             o->tries = i;
         }
@@ -289,10 +290,10 @@ template <int DIM> __device__ float certify(const pps_params &p, block_shared *s
 
 // Column `thread` of the output from S draws of a search, with the uniform numbers of a try.
 template <int DIM>
-__device__ float search(const pps_params &p, block_shared *s, layer_shared *l, int S, uint32_t index, outcome *o, int thread) {
+__device__ float search(const pps_params &p, block_shared *s, layer_shared *l, int S, int in_try, outcome *o, int thread) {
     take_all_solve(&s->take, S, NULL, thread);
     if (thread == STEP_THREAD) l->step = step_of_search(s->take.sizes, unit_of(&l->rows), s->take.drawn);
-    return sum_draws<DIM>(p, s, index, o, thread);
+    return sum_draws<DIM>(p, s, in_try, o, thread);
 }
 
 // Column `thread` of the output in a layer's first step with a stated error. A head draws as many rows as its own stated error
@@ -302,11 +303,11 @@ __device__ float search_error(const pps_params &p, block_shared *s, layer_shared
     float out = search<DIM>(p, s, l, SL_PILOT, 0, o, thread), norm = norm_of(s->square, out, thread);
     int S = plan(&s->take, p.bound[0], 0.95 * p.share * norm / unit_of(&l->rows), thread);
     if (S == 0) return sum_all<DIM>(p, s, o, thread);
-    out = search<DIM>(p, s, l, S, sl_try_index(1, 0), o, thread);
+    out = search<DIM>(p, s, l, S, 1, o, thread);
     const take_all &r = s->take.drawn;
     uint32_t step = p.carried.stated.bound == SL_STATED_CHI2 ? pair_step_of(r.k) : 0, number = thread * step;
     if (step > 0 && number < (uint32_t)r.k)
-        l->pairs.row[thread] = pool_row(p, s, light_row(&s->take, false, s->at.id, sl_try_index(1, 0), number).row);
+        l->pairs.row[thread] = pool_row(p, s, light_row(&s->take, false, s->at.id, 1, number).row);
     if (step > 0) {
         __syncthreads();
         double pairs = pairs_of<DIM, false>(p.draw.v, &s->take.lists, &l->pairs, NULL, r.k, ceil_div(r.k, (int)step), thread);
@@ -455,7 +456,7 @@ template <int DIM, typename Config> __global__ void __maxnreg__(144) pps_score_k
 // again for each try. CARRIED, BY_LAYER: 64 bytes of state for each head. Order of reduction: masses are integers. A warp adds
 // its rows of each TAKE_THREADS rows in order, heavy rows before light rows. Then the sums of the warps are added in order.
 // With 96 registers a thread, a thread block fits on a multiprocessor that also runs a thread block of the scores.
-template <int DIM, int MODE> __global__ void __maxnreg__(96) pps_draw_kernel(const __grid_constant__ pps_params p) {
+template <int DIM, int MODE> __global__ void __maxnreg__(IS_LONG ? 160 : 96) pps_draw_kernel(const __grid_constant__ pps_params p) {
     extern __shared__ __align__(128) char memory[];
     enum { HAS_LAYER = MODE == CARRIED || MODE == BY_LAYER };
     block_shared *s = (block_shared *)memory;
@@ -478,6 +479,7 @@ template <int DIM, int MODE> __global__ void __maxnreg__(96) pps_draw_kernel(con
         s->take.page = s->page;
     }
     if (MODE == BY_LAYER && thread == 0) l->pairs.n_light = 0;
+    if (HAS_LAYER && thread == 0) place_listed(&l->rows, p.listed, scores.max_blocks);
     take_all_prepare(&s->take, memory + SHARED_BYTES + (HAS_LAYER ? LAYER_BYTES : 0),
                      scores.size_mass + (masses.mass - scores.mass), masses.w, masses.stride, row.position + 1, 0, id, thread);
     wait_done(scores.done + seq_head, done_target(SCORE_WARPS, row.position + 1), thread);
@@ -530,16 +532,18 @@ pps_mode mode_of(const sl_attn_spec *spec) {
     return sl_attn_states_error(spec) ? BY_HEAD : sl_attn_carries_budget(spec) ? CARRIED : EVEN;
 }
 
-size_t lay_out(const sl_attn_geom *geom, int n_seqs, int n_kv, void *ws, pps_params *p) {
+size_t lay_out(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_kv, void *ws, pps_params *p) {
     arena a = after_counters(ws);
     take_masses(&a, &p->score, geom, n_seqs, n_kv);
     p->score.size_mass = a.take<uint64_t>(n_block_masses(geom, n_seqs, n_kv));
+    if (sl_carries_threshold(spec)) p->listed = take_listed(&a, (size_t)n_seqs * geom->n_heads, n_kv);
     return bytes_taken(a, ws);
 }
 
-size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *, int n_seqs, int, int n_kv) {
+size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
+    if (!IS_LONG && n_kv > ROWS_MAX) return sl_santa_pps_long_cuda_ops.workspace(geom, spec, n_seqs, n_tokens, n_kv);
     pps_params p;
-    return lay_out(geom, n_seqs, n_kv, NULL, &p);
+    return lay_out(geom, spec, n_seqs, n_kv, NULL, &p);
 }
 
 template <int DIM> pps_params params_of(const sl_attn_cuda_decode_args *a) {
@@ -553,13 +557,13 @@ template <int DIM> pps_params params_of(const sl_attn_cuda_decode_args *a) {
                     .late_end = n_heads - a->geom->n_heads,
                     .head_state_at = head_state_at,
                     .share = epsilon / (1 + epsilon)};
-    SL_CHECK(a->max_kv <= DRAW_ROWS_MAX && a->extra[0] && a->extra_size[0] == SL_PAGE * sizeof(bf16));
+    SL_CHECK(a->max_kv <= ROWS_MAX && a->extra[0] && a->extra_size[0] == SL_PAGE * sizeof(bf16));
     p.draw.parts = 1;
     p.score.top = NULL;
     p.score.norms = (const bf16 *)a->extra[0];
     p.score.state_at = a->state_at;
     p.score.newest_done = p.draw.merged; // no head is drawn in parts, so `merged` is free
-    lay_out(a->geom, a->n_seqs, a->max_kv, a->ws, &p);
+    lay_out(a->geom, a->spec, a->n_seqs, a->max_kv, a->ws, &p);
     if (mode == CARRIED || mode == BY_LAYER) p.carried = carried_params_of(a, head_state_at);
     for (int i = 0; i < MOST_TRIES; i++) {
         double of_try = mode == BY_LAYER ? delta : delta / exp2(i + 1); // the search of a layer has one try
@@ -603,6 +607,7 @@ template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
 }
 
 void decode(const sl_attn_cuda_decode_args *args) {
+    if (!IS_LONG && args->max_kv > ROWS_MAX) return sl_santa_pps_long_cuda_ops.decode(args);
     SL_WITH_HEAD_DIM(args->geom->head_dim, launch, args);
 }
 
@@ -625,13 +630,18 @@ void account_keys_and_norms(const sl_attn_geom *geom, const sl_attn_spec *spec, 
 
 } // namespace
 
-const sl_attn_cuda_ops sl_santa_pps_cuda_ops = {.workspace = workspace,
-                                                .decode = decode,
-                                                .needs = needs,
-                                                .state = state,
-                                                .max_rows = DRAW_ROWS_MAX,
-                                                .account = account_keys_and_norms,
-                                                .prefill = NULL,
-                                                .supports = supports_on_miss,
-                                                .mask = NULL,
-                                                .mask_workspace = NULL};
+#ifdef SL_LONG_CONTEXT
+const sl_attn_cuda_ops sl_santa_pps_long_cuda_ops
+#else
+const sl_attn_cuda_ops sl_santa_pps_cuda_ops
+#endif
+    = {.workspace = workspace,
+       .decode = decode,
+       .needs = needs,
+       .state = state,
+       .max_rows = SL_CUDA_LONG_ROWS,
+       .account = account_keys_and_norms,
+       .prefill = NULL,
+       .supports = supports_on_miss,
+       .mask = NULL,
+       .mask_workspace = NULL};

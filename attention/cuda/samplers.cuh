@@ -7,18 +7,15 @@
 
 #include "attention/cuda/draw_rows.cuh"
 
+#include <type_traits>
+
 namespace {
 
 enum sampler { INDEPENDENT, STRATIFIED, SYSTEMATIC, TILES_PROPORTIONAL, TILES_UNIFORM };
 
 // ---- budgets of tiles ----
 
-// Tiles of a head, for samplers that work by tiles.
-__device__ int tiles_of(const head_view &h) {
-    return ceil_div(h.n_blocks, TILE_BLOCKS);
-}
-
-// Returns q and r with W S = q mass + r, 0 <= r < mass. mass < 2^56, q < 2^32.
+// Returns q and r with W S = q mass + r, 0 <= r < mass. mass < 2^60, q < 2^32.
 __device__ uint32_t divide(uint64_t W, int S, uint64_t mass, uint64_t *r) {
     uint32_t q = (uint32_t)((double)W * inverse_of((double)mass) * S); // the error is at most 1
     int64_t rest = (int64_t)(W * (uint64_t)S - q * mass);              // between -mass and 2 mass, although both products wrap
@@ -33,18 +30,30 @@ __device__ uint32_t divide(uint64_t W, int S, uint64_t mass, uint64_t *r) {
     return q;
 }
 
+// A bit for each of a thread's tiles.
+template <int EACH> using tile_bits = std::conditional_t<EACH <= 32, uint32_t, uint64_t>;
+__device__ int count_bits(uint32_t x) {
+    return __popc(x);
+}
+__device__ int count_bits(uint64_t x) {
+    return __popcll(x);
+}
+
 // Selects the `wanted` largest values of all threads. On ties it selects the lower tile. Bit i of the result: the function
 // selects tile thread * EACH + i, which has the value x[i]. Preconditions: at least `wanted` values are not 0; values are below
 // 2^n_bits; the last call of sum_threads before this call had turn 0. The function finds the smallest selected value bit by
 // bit.
-template <int EACH> __device__ int select_largest(draw_space *s, const uint64_t x[EACH], int n_bits, int wanted, int thread) {
-    int open = (1 << EACH) - 1, chosen = 0, n_open = EACH * DRAW_THREADS;
+template <int EACH>
+__device__ tile_bits<EACH> select_largest(draw_space *s, const uint64_t x[EACH], int n_bits, int wanted, int thread) {
+    typedef tile_bits<EACH> bits;
+    bits open = ~(bits)0 >> (8 * sizeof(bits) - EACH), chosen = 0;
+    int n_open = EACH * DRAW_THREADS;
     for (int bit = n_bits - 1, turn = 1; bit >= 0 && wanted < n_open; bit--, turn ^= 1) {
-        int ones = 0;
-#pragma unroll
-        for (int i = 0; i < EACH; i++) ones |= (int)(x[i] >> bit & 1) << i;
+        bits ones = 0;
+#pragma unroll(EACH <= 4 ? EACH : 1)
+        for (int i = 0; i < EACH; i++) ones |= (bits)(x[i] >> bit & 1) << i;
         ones &= open;
-        int n = EACH == 1 ? count_threads(ones) : sum_threads(s, turn, thread, __popc(ones));
+        int n = EACH == 1 ? count_threads(ones) : sum_threads(s, turn, thread, count_bits(ones));
         if (n >= wanted) {
             open = ones, n_open = n;
         } else {
@@ -54,7 +63,7 @@ template <int EACH> __device__ int select_largest(draw_space *s, const uint64_t 
     }
     if (wanted == n_open) return chosen | open;
     uint64_t all;
-    int before = (int)scan_threads(s, thread, __popc(open), &all) - __popc(open);
+    int before = (int)scan_threads(s, thread, count_bits(open), &all) - count_bits(open);
     for (; open && before < wanted; open &= open - 1, before++) chosen |= open & -open; // ties
     return chosen;
 }
@@ -64,7 +73,7 @@ template <int EACH> __device__ int select_largest(draw_space *s, const uint64_t 
 template <int EACH> __device__ int plan_each(draw_space *s, const head_view &h, sampler kind, int S, int thread) {
     int T = tiles_of(h), each = max(1, (2 * S + T) / (2 * T)), n[EACH], own = 0;
     uint64_t remainder[EACH] = {}, all;
-#pragma unroll
+#pragma unroll(EACH <= 4 ? EACH : 1)
     for (int i = 0; i < EACH; i++) {
         int t = thread * EACH + i;
         uint64_t W = tile_begin(s, h, t + 1) - tile_begin(s, h, t);
@@ -73,13 +82,13 @@ template <int EACH> __device__ int plan_each(draw_space *s, const head_view &h, 
     }
     if (kind == TILES_PROPORTIONAL) {
         int left = S - sum_threads(s, 0, thread, own);
-        int more = left ? select_largest<EACH>(s, remainder, 64 - __clzll(h.total), left, thread) : 0;
-        own += __popc(more);
-#pragma unroll
+        tile_bits<EACH> more = left ? select_largest<EACH>(s, remainder, 64 - __clzll(h.total), left, thread) : 0;
+        own += count_bits(more);
+#pragma unroll(EACH <= 4 ? EACH : 1)
         for (int i = 0; i < EACH; i++) n[i] += more >> i & 1;
     }
     int before = (int)scan_threads(s, thread, own, &all) - own;
-#pragma unroll
+#pragma unroll(EACH <= 4 ? EACH : 1)
     for (int i = 0; i < EACH; i++) {
         s->first[thread * EACH + i] = before;
         before += n[i];

@@ -74,11 +74,12 @@ template <int DIM, typename Config> __global__ void __maxnreg__(144) santa_ring_
 size_t lay_out(const sl_attn_geom *geom, int S, int n_seqs, int n_kv, void *ws, santa_params *p) {
     arena a = after_counters(ws);
     take_masses(&a, &p->score, geom, n_seqs, n_kv);
-    take_partial(&a, &p->draw, geom, n_seqs, S);
+    take_draw_arrays(&a, &p->draw, geom, n_seqs, S);
     return bytes_taken(a, ws);
 }
 
-size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int, int n_kv) {
+size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
+    if (!IS_LONG && n_kv > ROWS_MAX) return sl_santa_long_cuda_ops[0].workspace(geom, spec, n_seqs, n_tokens, n_kv);
     santa_params p;
     return lay_out(geom, (int)sl_attn_get(spec, "S"), n_seqs, n_kv, NULL, &p);
 }
@@ -93,7 +94,7 @@ template <int DIM> void launch(const sl_attn_cuda_decode_args *a, sampler kind) 
     int S = (int)sl_attn_get(a->spec, "S");
     santa_params p = {.score = score_params_of<DIM>(a), .draw = draw_params_of(a, S), .kind = kind};
     lay_out(a->geom, S, a->n_seqs, a->max_kv, a->ws, &p);
-    SL_CHECK(ceil_div(p.score.max_blocks, TILE_BLOCKS) <= TILES_MAX);
+    SL_CHECK(a->max_kv <= ROWS_MAX);
     if (uses_long_tiles(p.score, p.draw.parts == 1))
         launch_tiles<DIM, true>(a, p);
     else
@@ -101,6 +102,7 @@ template <int DIM> void launch(const sl_attn_cuda_decode_args *a, sampler kind) 
 }
 
 template <sampler KIND> void decode(const sl_attn_cuda_decode_args *args) {
+    if (!IS_LONG && args->max_kv > ROWS_MAX) return sl_santa_long_cuda_ops[KIND].decode(args);
     SL_WITH_HEAD_DIM(args->geom->head_dim, launch, args, KIND);
 }
 
@@ -108,9 +110,14 @@ template <sampler KIND> void decode(const sl_attn_cuda_decode_args *args) {
 
 #define OPS(KIND)                                                                                                              \
     {                                                                                                                          \
-        .workspace = workspace, .decode = decode<KIND>, .needs = NULL, .state = NULL, .max_rows = DRAW_ROWS_MAX,               \
+        .workspace = workspace, .decode = decode<KIND>, .needs = NULL, .state = NULL, .max_rows = SL_CUDA_LONG_ROWS,           \
         .account = account_all_keys, .prefill = NULL, .supports = NULL, .mask = NULL, .mask_workspace = NULL                   \
     }
+#ifdef SL_LONG_CONTEXT
+const sl_attn_cuda_ops sl_santa_long_cuda_ops[] = {OPS(INDEPENDENT), OPS(STRATIFIED), OPS(SYSTEMATIC), OPS(TILES_PROPORTIONAL),
+                                                   OPS(TILES_UNIFORM)};
+#else
 const sl_attn_cuda_ops sl_santa_cuda_ops = OPS(INDEPENDENT), sl_santa_strat_cuda_ops = OPS(STRATIFIED),
                        sl_santa_sys_cuda_ops = OPS(SYSTEMATIC), sl_santa_prop_cuda_ops = OPS(TILES_PROPORTIONAL),
                        sl_santa_flash_cuda_ops = OPS(TILES_UNIFORM);
+#endif

@@ -45,6 +45,7 @@ struct is_params {
     int n_lists;    // list i has every n_lists-th group of TAKE_THREADS drawn rows
     float *newest;  // quantised_params.newest
     carried_params carried = {};
+    uint16_t *listed = NULL; // IS_LONG: place_listed
 };
 
 // The query head of a thread block.
@@ -62,7 +63,7 @@ struct block_shared {
     float2 sums[TAKE_WARPS]; // largest score and sum of masses of each warp
     float columns[TAKE_WARPS][DIM_MAX];
     uint4 q[DIM_MAX / 8]; // of the head
-    int32_t page[TILES_MAX];
+    context_array<int32_t, TILES_MAX> page;
     int row[TAKE_THREADS]; // pool rows; a warp writes only 32 places: its lanes'
     float coef[TAKE_THREADS];
     int other_top, is_last;
@@ -379,9 +380,8 @@ template <int DIM>
 __device__ counts sum_try(const is_params &p, block_shared *s, layer_shared *l, int S, int number, int thread, mass_sum *all) {
     take_all_solve(&s->take, S, NULL, thread);
     if (thread == 0) l->step = step_of_search(s->take.sizes, unit_of(&l->rows), s->take.drawn);
-    return sum_lists<DIM>(p, s, {.parts = 1, .lists = 1}, 0, turns_of(&s->take), thread, all, [&](int turn) {
-        return row_of_turn(&s->take, false, s->at.id, sl_try_index(number, 0), turn, thread);
-    });
+    return sum_lists<DIM>(p, s, {.parts = 1, .lists = 1}, 0, turns_of(&s->take), thread, all,
+                          [&](int turn) { return row_of_turn(&s->take, false, s->at.id, number, turn, thread); });
 }
 
 // The first step of a layer with a stated error (carried.c, search_error). One thread block sums the head.
@@ -485,7 +485,7 @@ __device__ int find_pairs(const is_params &p, block_shared *s, layer_shared *l, 
     if (thread == 0) l->pairs.n_light = n_light;
     if (thread < MOST_PAIRED && m < (uint32_t)n_light && !(known && has_rows)) {
         drawn_row x = known ? find_known(&s->take, &l->rows, 0, point_of(&s->take, &l->rows, false, s->at.id, m))
-                            : light_row(&s->take, false, s->at.id, sl_try_index(1, 0), m);
+                            : light_row(&s->take, false, s->at.id, 1, m);
         l->pairs.row[thread] = pool_row(p, s, x.row);
     }
     return n_light > 0 ? ceil_div(n_light, (int)step) : 0;
@@ -551,7 +551,7 @@ __device__ void prepare_measure(const is_params &p, layer_shared *l, int seq_hea
 // REGISTERS: with 128, two thread blocks share a multiprocessor when the scores have ended. 136 is the largest number that a
 // thread block of the scores leaves free.
 template <int DIM, int REGISTERS, int MODE>
-__global__ void __maxnreg__(REGISTERS) is_draw_kernel(const __grid_constant__ is_params p) {
+__global__ void __maxnreg__(IS_LONG ? 168 : REGISTERS) is_draw_kernel(const __grid_constant__ is_params p) {
     extern __shared__ __align__(128) char memory[];
     enum { HAS_LAYER = MODE != EVEN };
     block_shared *s = (block_shared *)memory;
@@ -575,6 +575,7 @@ __global__ void __maxnreg__(REGISTERS) is_draw_kernel(const __grid_constant__ is
     const uint64_t *sizes = MODE == BY_LAYER ? p.score.size_mass + (x.mass - p.score.mass) : x.mass;
     copy_pages(s->page, row, thread);
     if (thread == 0) s->at = at;
+    if (HAS_LAYER && thread == 0) place_listed(&l->rows, p.listed, p.score.max_blocks);
     // 0.01: every row has a positive probability, even if the proposal is wrong.
     take_all_prepare(&s->take, memory + SHARED_BYTES + (HAS_LAYER ? LAYER_BYTES : 0), sizes, x.w, x.stride, at.n_built,
                      MODE == BY_LAYER ? 0 : 0.01, at.id, thread);
@@ -654,10 +655,12 @@ size_t lay_out(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, i
     if (mode_of(spec) == BY_LAYER) p->score.size_mass = a.take<uint64_t>(n_block_masses(geom, n_seqs, n_kv));
     p->draw.partial = a.take<float>(n_sum_floats(geom, lists_of(spec), n_seqs));
     p->newest = a.take<float>(n_sum_floats(geom, NEWEST_TILES, n_seqs));
+    if (mode_of(spec) != EVEN) p->listed = take_listed(&a, (size_t)n_seqs * geom->n_heads * lists_of(spec), n_kv);
     return bytes_taken(a, ws);
 }
 
-size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int, int n_kv) {
+size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
+    if (!IS_LONG && n_kv > ROWS_MAX) return sl_santa_is_long_cuda_ops.workspace(geom, spec, n_seqs, n_tokens, n_kv);
     is_params p;
     return lay_out(geom, spec, n_seqs, n_kv, NULL, &p);
 }
@@ -684,7 +687,7 @@ template <int DIM, int BITS> void launch(const sl_attn_cuda_decode_args *a) {
                    .page_tiles = tile<DIM, BITS>::TILES,
                    .n_lists = n_lists,
                    .newest = NULL};
-    SL_CHECK(a->max_kv <= DRAW_ROWS_MAX);
+    SL_CHECK(a->max_kv <= ROWS_MAX);
     int n_heads = a->n_seqs * a->geom->n_heads;
     p.draw.parts = parts_of(n_heads, n_lists);
     if (mode != EVEN && p.draw.parts == 1) {
@@ -713,6 +716,7 @@ template <int DIM> void launch_bits(const sl_attn_cuda_decode_args *a) {
 }
 
 void decode(const sl_attn_cuda_decode_args *args) {
+    if (!IS_LONG && args->max_kv > ROWS_MAX) return sl_santa_is_long_cuda_ops.decode(args);
     SL_WITH_HEAD_DIM(args->geom->head_dim, launch_bits, args);
 }
 
@@ -737,13 +741,18 @@ void account_proposal_and_newest(const sl_attn_geom *geom, const sl_attn_spec *s
 
 } // namespace
 
-const sl_attn_cuda_ops sl_santa_is_cuda_ops = {.workspace = workspace,
-                                               .decode = decode,
-                                               .needs = needs,
-                                               .state = state,
-                                               .max_rows = DRAW_ROWS_MAX,
-                                               .account = account_proposal_and_newest,
-                                               .prefill = NULL,
-                                               .supports = supports_on_miss,
-                                               .mask = NULL,
-                                               .mask_workspace = NULL};
+#ifdef SL_LONG_CONTEXT
+const sl_attn_cuda_ops sl_santa_is_long_cuda_ops
+#else
+const sl_attn_cuda_ops sl_santa_is_cuda_ops
+#endif
+    = {.workspace = workspace,
+       .decode = decode,
+       .needs = needs,
+       .state = state,
+       .max_rows = SL_CUDA_LONG_ROWS,
+       .account = account_proposal_and_newest,
+       .prefill = NULL,
+       .supports = supports_on_miss,
+       .mask = NULL,
+       .mask_workspace = NULL};

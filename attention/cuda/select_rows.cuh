@@ -12,6 +12,9 @@
 // | counts of ranks         | select_words      | [RANKS]; later the bit words `above` and `equal` [n_blocks] each |
 // | references              | max_blocks / 2    | [n_blocks] int16                                                |
 //
+// From 131,073 entries on (GLOBAL) only the counts lie in shared memory. The bit words and references lie in global memory
+// (row_lists.memory).
+//
 // Worked head: n_kv 32768, k = 128. 512 threads load 1024 references and find the top. Suppose that 128 references are at least
 // top - 1. Then no selected mass has a rank above 256, and the thread block reads only blocks whose reference is at least top -
 // 2. A thread loads 8 pieces of 8 masses (16 bytes) at a time. find_cut: a warp sums 128 ranks, then one warp finds the cut.
@@ -35,7 +38,7 @@ enum {
 struct stored_masses {
     const bf16 *w; // the 32 row masses of block b begin at b * stride
     int stride, n, n_blocks;
-    const int16_t *ref; // [n_blocks] references of the blocks, in shared memory
+    const int16_t *ref; // [n_blocks] references of the blocks
     int top;            // the largest reference
 };
 
@@ -83,8 +86,7 @@ __device__ uint64_t scan_block(select_space *s, uint64_t x, uint64_t *all) {
 
 // ---- ranks ----
 
-// Returns the stored masses of query head `head` of the group. n: entries. ref: [n_blocks] in shared memory; the function
-// writes it.
+// Returns the stored masses of query head `head` of the group. n: entries. ref: [n_blocks]; the function writes it.
 __device__ stored_masses open_masses(select_space *s, const score_params &p, int seq_head, int head, int n, int16_t *ref) {
     stored_masses h = {.w = p.w + ((size_t)seq_head * p.max_blocks * p.group + head) * BLOCK,
                        .stride = p.group * BLOCK,
@@ -277,18 +279,19 @@ __device__ int list_entries(select_space *s, int n_words, int32_t *to, const uin
 }
 
 // Shared memory, in ints, of a selection from n_words * 32 entries: counts of ranks, and later two bits for every entry.
+enum { COUNT_INTS = (RANKS + 127) / 128 * 128 };
 __host__ __device__ int select_words(int n_words) {
-    return max(ceil_div(RANKS, 128) * 128, 2 * n_words + 2);
+    return max((int)COUNT_INTS, 2 * n_words + 2);
 }
 
 // Selects the k largest entries (by_mass false), or the fewest entries that hold the share p of the mass, as bits in above
-// [n_blocks]. memory: [select_words]; `above` lies at its beginning. Returns the cut.
-__device__ cut_rule select_largest(select_space *s, const stored_masses &h, int *memory, bool by_mass, int k, double p) {
+// and equal [n_blocks], which follows it. count: COUNT_INTS ints; `above` may lie over them. Returns the cut.
+__device__ cut_rule select_largest(select_space *s, const stored_masses &h, int *count, uint32_t *above, bool by_mass, int k,
+                                   double p) {
     int last = by_mass ? RANKS - 1 : lowest_rank(s, h, k);
-    count_ranks(h, last, memory);
-    cut_rule c = find_cut(s, memory, last, by_mass, k, p);
-    uint32_t *above = (uint32_t *)memory, *equal = above + h.n_blocks;
-    mark_ranks(h, c.cut, above, equal);
+    count_ranks(h, last, count);
+    cut_rule c = find_cut(s, count, last, by_mass, k, p);
+    mark_ranks(h, c.cut, above, above + h.n_blocks);
     return c;
 }
 
@@ -339,12 +342,13 @@ __device__ void add_newest(const stored_masses &h, int k, cut_rule *c, uint32_t 
 // Grid: a thread block per query head.
 // Bytes: the head's stored masses twice, from the L2 cache.
 // Order of reduction: counts, marks and the masses of an octave are integers, so their order has no effect.
-static __global__ void __launch_bounds__(SELECT_THREADS, 2) select_rows_kernel(const select_params p) {
-    extern __shared__ __align__(16) int memory[];
+template <bool GLOBAL> static __global__ void __launch_bounds__(SELECT_THREADS, 2) select_rows_kernel(const select_params p) {
+    extern __shared__ __align__(16) int shared[];
     __shared__ select_space s;
     sl_start_next();
     sl_wait_previous();
-    int head = blockIdx.x, seq_head = head / p.score.group, n_kv = p.score.rows[seq_head / p.score.n_kv_heads].position + 1;
+    int *memory = GLOBAL ? p.lists.memory + blockIdx.x * head_memory(p.lists.mask_words) : shared, head = blockIdx.x,
+        seq_head = head / p.score.group, n_kv = p.score.rows[seq_head / p.score.n_kv_heads].position + 1;
     int unit = p.lists.unit;
     stored_masses h = open_masses(&s, p.score, seq_head, head % p.score.group, ceil_div(n_kv, unit),
                                   (int16_t *)(memory + select_words(p.score.max_blocks)));
@@ -357,7 +361,7 @@ static __global__ void __launch_bounds__(SELECT_THREADS, 2) select_rows_kernel(c
         for (int b = threadIdx.x; b < h.n_blocks; b += SELECT_THREADS) above[b] = all_entries(h.n, b);
         __syncthreads();
     } else {
-        cut_rule c = select_largest(&s, h, memory, p.kind == REACHING, p.k, p.p);
+        cut_rule c = select_largest(&s, h, shared, above, p.kind == REACHING, p.k, p.p);
         if (p.kind == LARGEST_UNITS) add_newest(h, p.k, &c, above, equal);
         take_equal(&s, c, h.n_blocks, above, equal);
     }
@@ -374,8 +378,11 @@ static __global__ void __launch_bounds__(SELECT_THREADS, 2) select_rows_kernel(c
 }
 
 static inline void launch_select(const select_params &p, int n_heads, cudaStream_t stream) {
+    bool global = p.lists.memory != NULL;
     size_t bytes = select_words(p.score.max_blocks) * sizeof(int) + p.score.max_blocks * sizeof(int16_t);
-    sl_launch(select_rows_kernel, dim3(n_heads), dim3(SELECT_THREADS), bytes, stream, p);
+    if (global) bytes = COUNT_INTS * sizeof(int);
+    sl_launch(global ? select_rows_kernel<true> : select_rows_kernel<false>, dim3(n_heads), dim3(SELECT_THREADS), bytes, stream,
+              p);
 }
 
 // ---- exact scores of all keys ----

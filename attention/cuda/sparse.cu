@@ -74,12 +74,14 @@ struct random_params {
 // Draws S rows of each query head uniformly with replacement. The list has the order of the draws, so a row that is drawn again
 // is listed again. From n rows of equal mass, draw_samplers.c draws the same row: floor(u n / 2^64). Grid: a thread block per
 // query head.
-__global__ void __launch_bounds__(DRAW_THREADS) draw_uniform_kernel(const random_params p) {
-    extern __shared__ uint32_t drawn[]; // a bit for each row
+// GLOBAL: the bits of a long context are made in the mask itself.
+template <bool GLOBAL> __global__ void __launch_bounds__(DRAW_THREADS) draw_uniform_kernel(const random_params p) {
+    extern __shared__ uint32_t row_bits[];
     __shared__ int n_distinct;
     sl_start_next();
     sl_wait_previous();
     int head = blockIdx.x;
+    uint32_t *mask = p.lists.mask + (size_t)head * p.lists.mask_words, *drawn = GLOBAL ? mask : row_bits; // a bit for each row
     const sl_row row = p.rows[head / p.n_heads];
     sl_rng_id id = sl_attn_rng_id(row.seed, row.sequence, (uint32_t)row.position, p.layer, p.first_head + head % p.n_heads);
     for (int i = threadIdx.x; i < p.lists.mask_words; i += DRAW_THREADS) drawn[i] = 0;
@@ -93,8 +95,9 @@ __global__ void __launch_bounds__(DRAW_THREADS) draw_uniform_kernel(const random
     __syncthreads();
     int n = 0;
     for (int i = threadIdx.x; i < p.lists.mask_words; i += DRAW_THREADS) {
-        p.lists.mask[(size_t)head * p.lists.mask_words + i] = drawn[i];
-        n += __popc(drawn[i]);
+        uint32_t bits = GLOBAL ? __ldcg(drawn + i) : drawn[i];
+        if (!GLOBAL) mask[i] = bits;
+        n += __popc(bits);
     }
     n = __reduce_add_sync(~0u, n);
     if (threadIdx.x % 32 == 0) atomicAdd(&n_distinct, n);
@@ -125,8 +128,9 @@ template <int DIM> void launch_random(const sl_attn_cuda_decode_args *a) {
     p.reads_k = 1;
     random_params draw = {a->rows,  p.lists, a->geom->n_heads, a->geom->first_head, (int)sl_attn_get(a->spec, "S"),
                           a->layer, a->stats};
-    sl_launch(draw_uniform_kernel, dim3(a->n_seqs * a->geom->n_heads), dim3(DRAW_THREADS),
-              p.lists.mask_words * sizeof(uint32_t), a->stream, draw);
+    bool global = p.lists.memory != NULL;
+    sl_launch(global ? draw_uniform_kernel<true> : draw_uniform_kernel<false>, dim3(a->n_seqs * a->geom->n_heads),
+              dim3(DRAW_THREADS), global ? 0 : p.lists.mask_words * sizeof(uint32_t), a->stream, draw);
     launch_attend<DIM, true, false>(p, a->n_seqs * a->geom->n_heads, 1, a->stream);
 }
 

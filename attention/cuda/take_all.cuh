@@ -27,6 +27,9 @@
 // that loads the instructions ahead (6 us more).
 //
 // Owns: the choice of rows and their expected counts. The callers own the masses of rows and their addresses.
+//
+// The file has more than 800 lines, because the steps for long contexts (long_context.cuh) stand next to those that they
+// replace.
 #ifndef SLEIGH_TAKE_ALL_CUH
 #define SLEIGH_TAKE_ALL_CUH
 
@@ -37,7 +40,8 @@ namespace {
 enum {
     TAKE_THREADS = 256,
     TAKE_WARPS = TAKE_THREADS / 32,
-    TAKE_ENTRIES = 4 * TAKE_THREADS,           // entries of `cum`, the running sums of sizes
+    OWN_ENTRIES = IS_LONG ? 16 : 4,            // of a thread
+    TAKE_ENTRIES = OWN_ENTRIES * TAKE_THREADS, // entries of `cum`, the running sums of sizes
     WARP_CANDIDATES = 64,                      // candidates that one warp can hold
     CANDIDATES = TAKE_WARPS * WARP_CANDIDATES, // rows that can be heavy
     CANDIDATE_BLOCKS = 512,                    // blocks that can hold candidates
@@ -56,7 +60,7 @@ const uint64_t SIZE_MASK = (1ull << SIZE_BITS) - 1;
 struct size_view {
     const uint64_t *mass; // [n_blocks] ref << 48 | block mass
     const bf16 *w;        // the 32 sizes of block b begin at b * stride, 16-byte aligned
-    int stride, n;        // n: rows, at most 131072
+    int stride, n;        // n: rows, at most ROWS_MAX
     int n_blocks;
     double share; // a row's uniform part, as a fraction of the total (sl_masses_mix)
     // Found by take_all_solve:
@@ -81,7 +85,7 @@ struct known_lists {
 
 // The shared memory of a head.
 struct take_space { // views lie in shared memory, because rows of V in flight need the registers
-    uint64_t *mass; // [take_all_memory], block b at place_of(b)
+    uint64_t *mass; // [take_all_memory], block b at place_of(b); IS_LONG: not used, sizes.mass stays in global memory
     size_view sizes;
     take_all drawn;
     uint64_t uniform[TAKE_THREADS];                               // the head's first TAKE_THREADS uniform numbers
@@ -127,12 +131,12 @@ __host__ __device__ int place_of(int b) {
 
 // Bytes of take_space.mass for contexts of up to n_blocks blocks.
 __host__ __device__ int take_all_memory(int n_blocks) {
-    return ceil_div(place_of(n_blocks) + 2, 2) * 2 * (int)sizeof(uint64_t);
+    return IS_LONG ? 0 : ceil_div(place_of(n_blocks) + 2, 2) * 2 * (int)sizeof(uint64_t);
 }
 
 // The packed mass of block b.
 __device__ uint64_t mass_of(const take_space *s, int b) {
-    return s->mass[place_of(b)];
+    return IS_LONG ? __ldcg(s->sizes.mass + b) : s->mass[place_of(b)];
 }
 
 // Each of the TAKE_THREADS threads clears 16 bytes.
@@ -157,6 +161,7 @@ __device__ void take_all_prepare(take_space *s, void *memory, const uint64_t *ma
 // Issues the loads of the block masses in whole lines. They bypass the L1 cache, because it can contain outdated lines.
 // take_all_solve waits for them.
 __device__ void take_all_begin(take_space *s, int thread) {
+    if (IS_LONG) return;
     const uint64_t *mass = s->sizes.mass;
     uint32_t to = shared_address(s->mass);
     for (int b = 2 * thread; b < s->sizes.n_blocks; b += 2 * TAKE_THREADS)
@@ -291,6 +296,81 @@ template <int EACH> __device__ void own_masses(const take_space *s, int thread, 
         if (j < n_own) both = *(const ulonglong2 *)(mass + j);
         x[j] = both.x, x[j + 1] = j + 1 < n_own ? both.y : MASS_EMPTY;
     }
+}
+
+// ---- IS_LONG: a thread has OWN_ENTRIES consecutive entries of 2^shift blocks ----
+
+// The smallest shift with which TAKE_ENTRIES entries cover all blocks.
+__device__ int entry_shift(int n_blocks) {
+    int shift = 0;
+    while ((int)TAKE_ENTRIES << shift < n_blocks) shift++;
+    return shift;
+}
+
+// Calls visit(block, packed mass) for the thread's blocks in order.
+template <typename Visit>
+__device__ void each_own(const uint64_t *mass, int n_blocks, int shift, int thread, const Visit &visit) {
+    enum { AHEAD = 8 }; // masses of a lane in flight
+    const head_view view = {.mass = mass, .n_blocks = n_blocks};
+    int first = thread * OWN_ENTRIES << shift, end = min(first + (OWN_ENTRIES << shift), n_blocks);
+    for (int b = first; b < end; b += AHEAD) {
+        uint64_t x[AHEAD];
+        load_masses<AHEAD>(view, b, x);
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++)
+            if (b + j < end) visit(b + j, x[j]);
+    }
+}
+
+// find_blocks with any number of blocks in a thread.
+__device__ int find_long(take_space *s, int S, const int *other_top, uint64_t *least, int thread) {
+    const uint64_t *mass = s->sizes.mass;
+    int lane = thread % 32, warp = thread / 32, n = s->sizes.n, n_blocks = s->sizes.n_blocks, shift = entry_shift(n_blocks);
+    int top = REF_EMPTY, n_own = 0, n_listed = 0, n_before = 0;
+    uint64_t own = 0, before = 0, total = 0;
+    each_own(mass, n_blocks, shift, thread, [&](int, uint64_t x) { top = max(top, ref_of(x)); });
+    top = __reduce_max_sync(~0u, top);
+    each_own(mass, n_blocks, shift, thread, [&](int, uint64_t x) {
+        uint32_t units = (uint32_t)((x & MASS_MASK) >> 24);
+        int ref = ref_of(x);
+        if (units && top - ref < OCTAVES) atomicAdd(&s->octave[ref & (OCTAVE_PLACES - 1)][lane % OCTAVE_COLUMNS], units);
+    });
+    if (lane == 0) s->ints[warp] = top;
+    __syncthreads();
+    for (int i = 0; i < TAKE_WARPS; i++) top = max(top, s->ints[i]);
+    if (other_top && *other_top > top && *other_top - top <= 8) top = *other_top;
+    bounds bound = find_bounds(s, top, S);
+    auto is_listed = [&](uint64_t x) { return largest_of(x, top, bound.each_most) > bound.least; };
+    each_own(mass, n_blocks, shift, thread, [&](int, uint64_t x) { own += global_mass(x, top), n_own += is_listed(x); });
+    uint64_t running = sl_scan_lanes(own, lane);
+    int at = sl_scan_lanes(n_own, lane);
+    if (lane == 31) s->scan[0][warp] = running, s->n_listed[warp] = at;
+    __syncthreads();
+    for (int i = 0; i < TAKE_WARPS; i++) {
+        if (i == warp) before = total, n_before = n_listed;
+        total += s->scan[0][i], n_listed += s->n_listed[i];
+    }
+    uint64_t each = (uint64_t)(s->sizes.share * (double)total);
+    int first = thread * OWN_ENTRIES << shift;
+    total += each * (uint64_t)n;
+    running += before - own + each * (uint64_t)min(first * BLOCK, n);
+    at += n_before - n_own;
+    bool fits = n_listed <= CANDIDATE_BLOCKS;
+    for (int i = 0; i < OWN_ENTRIES; i++) // of entries past the last block
+        if ((thread * OWN_ENTRIES + i) << shift >= n_blocks) s->cum[thread * OWN_ENTRIES + i] = total;
+    each_own(mass, n_blocks, shift, thread, [&](int b, uint64_t x) {
+        if (b % (1 << shift) == 0) s->cum[b >> shift] = running;
+        running += global_mass(x, top) + each_of_block(each, b, n);
+        if (fits && is_listed(x)) s->block[at++] = b;
+    });
+    if (thread == 0) {
+        s->sizes.shift = shift, s->sizes.top = top, s->sizes.each = each, s->sizes.total = total;
+        s->cum[TAKE_ENTRIES] = total;
+    }
+    clear_octaves(s, thread);
+    __syncthreads();
+    *least = bound.least;
+    return fits ? n_listed : -1;
 }
 
 // Finds the unit (top), the total, the sizes before each entry (s->cum), a lower bound of kappa (*least), and the blocks that
@@ -468,15 +548,30 @@ __device__ bool solve_found(take_space *s, int S, uint64_t least, int thread) {
     return true;
 }
 
+// Calls visit(block) for the blocks of the warp that can have rows larger than cut. All lanes get the same block.
+template <typename Space, typename Visit>
+__device__ void each_large(const Space *s, uint64_t cut, int warp, const Visit &visit) {
+    const size_view &z = s->sizes;
+    if (!IS_LONG) {
+        for (int b = warp; b < z.n_blocks; b += TAKE_WARPS)
+            if (largest_of(z, mass_of(s, b)) > cut) visit(b);
+        return;
+    }
+    for (int first = warp * 32; first < z.n_blocks; first += TAKE_WARPS * 32) {
+        int b = first + threadIdx.x % 32;
+        uint32_t large = __ballot_sync(~0u, b < z.n_blocks && largest_of(z, mass_of(s, min(b, z.n_blocks - 1))) > cut);
+        for (; large; large &= large - 1) visit(first + __ffs(large) - 1);
+    }
+}
+
 // Number and total size of the rows larger than cut.
 template <typename Space> __device__ void split(Space *s, uint64_t cut, int *n_heavy, uint64_t *heavy, int thread) {
     uint64_t sum = 0, all;
     int count = 0;
-    for (int b = thread / 32; b < s->sizes.n_blocks; b += TAKE_WARPS) {
-        if (largest_of(s->sizes, mass_of(s, b)) <= cut) continue;
+    each_large(s, cut, thread / 32, [&](int b) {
         uint64_t size = size_of_lane(s, b);
         if (size > cut) sum += size, count++;
-    }
+    });
     scan_takers(s, 0, thread, count, &all);
     *n_heavy = (int)all;
     scan_takers(s, 1, thread, sum, heavy);
@@ -486,7 +581,7 @@ template <typename Space> __device__ void split(Space *s, uint64_t cut, int *n_h
 // light size before each entry. The function is not inlined, because its instructions would lie between those that run for
 // every head.
 template <typename Space> __device__ __noinline__ void solve_blocks(Space *s, int S, int thread) {
-    enum { EACH = TAKE_ENTRIES / TAKE_THREADS };
+    enum { EACH = OWN_ENTRIES };
     const size_view &z = s->sizes;
     take_all r = {.n_heavy = 0, .k = S, .light = z.total, .cut = z.total / S, .listed = false};
     for (;;) {
@@ -500,11 +595,10 @@ template <typename Space> __device__ __noinline__ void solve_blocks(Space *s, in
     if (thread == 0) s->drawn = r;
     for (int e = thread; e < TAKE_ENTRIES; e += TAKE_THREADS) s->heavy_of[e] = 0;
     __syncthreads();
-    for (int b = thread / 32; b < z.n_blocks; b += TAKE_WARPS) {
-        if (largest_of(z, mass_of(s, b)) <= r.cut) continue;
+    each_large(s, r.cut, thread / 32, [&](int b) {
         uint64_t size = size_of_lane(s, b);
         if (size > r.cut) atomicAdd((unsigned long long *)&s->heavy_of[b >> z.shift], (unsigned long long)size);
-    }
+    });
     __syncthreads();
     int n_entries = ceil_div(z.n_blocks, 1 << z.shift);
     uint64_t entry[EACH], own = 0, all;
@@ -537,16 +631,15 @@ template <typename Space> __device__ void take_all_solve(Space *s, int S, const 
     int n;
     asm volatile("cp.async.wait_all;" ::: "memory");
     __syncthreads();
-    switch (blocks_each(s->sizes.n_blocks)) {
-    case 2:
+    int n_each = IS_LONG ? 0 : blocks_each(s->sizes.n_blocks);
+    if (IS_LONG)
+        n = find_long(s, S, other_top, &least, thread);
+    else if (n_each == 2)
         n = find_blocks<2>(s, S, other_top, &least, thread);
-        break;
-    case 4:
+    else if (n_each == 4)
         n = find_blocks<4>(s, S, other_top, &least, thread);
-        break;
-    default:
+    else
         n = find_blocks<16>(s, S, other_top, &least, thread);
-    }
     if (s->sizes.total == 0) {
         take_all_nothing(s, thread);
         return;
@@ -681,11 +774,11 @@ __device__ int turns_of(const take_space *s) {
     return heavy_turns(s) + ceil_div((s->drawn.listed ? s->drawn.n_heavy : 0) + s->drawn.k, TAKE_THREADS);
 }
 
-// Light draw number `number` of those that s->drawn describes.
+// Light draw number `number` of those that s->drawn describes, with the uniform numbers of a try (sl_try_index).
 template <typename Space>
-__device__ drawn_row light_row(const Space *s, bool shared, const sl_rng_id &id, uint32_t index, uint32_t number) {
+__device__ drawn_row light_row(const Space *s, bool shared, const sl_rng_id &id, int in_try, uint32_t number) {
     const take_all &r = s->drawn;
-    uint32_t i = index | (shared ? 0 : number);
+    uint32_t i = sl_try_index(in_try, shared ? 0 : number);
     uint64_t u = i < TAKE_THREADS ? s->uniform[i] : sl_draw_random(&id, i);
     uint64_t t = threshold(r.light, r.k, inverse_of(r.k), number, u);
     return r.listed ? find_listed(s, t) : find_unlisted(s, t);
@@ -693,17 +786,17 @@ __device__ drawn_row light_row(const Space *s, bool shared, const sl_rng_id &id,
 
 // The thread's row in a turn of the rows that s->drawn describes. In a warp, lanes with rows come first, heavy rows come before
 // light ones, and rows ascend. Equal neighbours are a light row that was drawn twice. If there are few rows, each warp gets 16
-// of them, so that all warps load together. Draw m of the light rows uses the uniform number `index` | m. With `shared`, all
-// draws use the number `index`.
+// of them, so that all warps load together. Draw m of the light rows uses number m of the try. With `shared`, all draws use
+// number 0.
 template <typename Space>
-__device__ drawn_row row_of_turn(const Space *s, bool shared, const sl_rng_id &id, uint32_t index, int turn, int thread) {
+__device__ drawn_row row_of_turn(const Space *s, bool shared, const sl_rng_id &id, int in_try, int turn, int thread) {
     const take_all &r = s->drawn;
     int n_listed = r.listed ? r.n_heavy : 0, n_heavy = heavy_turns(s), m = (turn - n_heavy) * TAKE_THREADS + thread;
     if (turn < n_heavy) return {heavy_row(s, turn * TAKE_WARPS + thread / 32), 0};
     if (n_listed + r.k <= TAKE_THREADS / 2) m = thread % 32 < 16 ? thread / 32 * 16 + thread % 32 : (int)TAKE_THREADS;
     if (m < n_listed) return {s->heavy.row[m], 0};
     if (m >= n_listed + r.k) return {-1, 0};
-    return light_row(s, shared, id, index, m - n_listed);
+    return light_row(s, shared, id, in_try, m - n_listed);
 }
 
 // 1 / pi of a row. It needs two divisions, so call it while loads are in flight.
@@ -718,10 +811,16 @@ __device__ float inverse_pi(const take_space *s, const drawn_row &x) {
 // sl_start_next when all its thread blocks are resident and the kernel before it has ended. So no thread block waits for a
 // thread block that is not resident, and the counter that it reads belongs to this launch.
 
-// Copies the sequence's page table to shared memory. take_all_solve waits for it.
-__device__ void copy_pages(int32_t *to, const sl_row &row, int thread) {
-    for (int i = thread; i <= row.position / SL_PAGE; i += TAKE_THREADS)
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to + i)), "l"(row.pages + i) : "memory");
+// Copies the sequence's page table to shared memory. take_all_solve waits for it. IS_LONG: the table stays in global memory,
+// and thread 0 sets the pointer `to`.
+template <typename Pages> __device__ __forceinline__ void copy_pages(Pages &to, const sl_row &row, int thread) {
+    if constexpr (IS_LONG) {
+        if (thread == 0) to = (int32_t *)row.pages;
+    } else {
+        for (int i = thread; i <= row.position / SL_PAGE; i += TAKE_THREADS)
+            asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to + i)), "l"(row.pages + i)
+                         : "memory");
+    }
 }
 
 // Waits until the counter is `wanted`.

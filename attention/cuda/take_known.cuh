@@ -26,6 +26,7 @@
 namespace {
 
 enum { PART_BLOCKS = TAKE_WARPS * KNOWN_LISTED / BLOCK };
+static_assert(ROWS_MAX / BLOCK <= 1 << 16, "known_rows.block");
 const uint64_t KAPPA_MOST = 1ull << 62; // kappa is at most this; no row is heavy
 
 // The shared memory of a head, in addition to its take_space, whose `lists` it uses.
@@ -33,11 +34,11 @@ struct known_rows {
     uint64_t kappa; // in units of size
     uint64_t total; // the unit of the layer's kappa, in units of 2^total_exponent sizes
     int total_exponent;
-    int each_warp;                         // blocks of a warp: its listed blocks begin at block[warp * each_warp]
-    int n_blocks[TAKE_WARPS];              // listed blocks of each warp
-    uint16_t block[DRAW_ROWS_MAX / BLOCK]; // blocks that can have heavy rows, ascending
-    int n_heavy[TAKE_WARPS];               // heavy rows of each warp
-    uint64_t heavy[TAKE_WARPS];            // their size
+    int each_warp;                                   // blocks of a warp: its listed blocks begin at block[warp * each_warp]
+    int n_blocks[TAKE_WARPS];                        // listed blocks of each warp
+    context_array<uint16_t, ROWS_MAX / BLOCK> block; // blocks that can have heavy rows, ascending
+    int n_heavy[TAKE_WARPS];                         // heavy rows of each warp
+    uint64_t heavy[TAKE_WARPS];                      // their size
 };
 
 // 2^e; 0 below the normal numbers, 2^1023 above them.
@@ -60,6 +61,18 @@ struct total_masses {
     uint64_t *of_warp;
     int *top;
 };
+
+// IS_LONG: the thread block's place for listed blocks. listed: [thread blocks][max_blocks]. One thread calls it.
+__device__ void place_listed(known_rows *r, uint16_t *listed, int max_blocks) {
+#ifdef SL_LONG_CONTEXT
+    r->block = listed + (size_t)(blockIdx.y * gridDim.x + blockIdx.x) * max_blocks;
+#endif
+}
+
+// Takes the places of n_blocks thread blocks.
+static inline uint16_t *take_listed(arena *from, size_t n_blocks, int n_kv) {
+    return IS_LONG ? from->take<uint16_t>(n_blocks * block_stride(n_kv)) : NULL;
+}
 
 // Loads the thread's EACH blocks. Blocks past the last one are empty.
 template <int EACH> __device__ void load_own(const uint64_t *mass, int n_blocks, int first, uint64_t x[EACH]) {
@@ -173,19 +186,83 @@ __device__ void known_blocks_of(Space *s, known_rows *r, double kappa, const tot
     __syncthreads();
 }
 
+// known_blocks_of with any number of blocks in a thread.
+template <bool HAS_MASSES, typename Space>
+__device__ void known_long(Space *s, known_rows *r, double kappa, const total_masses &masses, const int *other_top,
+                           int thread) {
+    const uint64_t *mass = s->sizes.mass;
+    int lane = thread % 32, warp = thread / 32, n = s->sizes.n, n_blocks = s->sizes.n_blocks;
+    int shift = entry_shift(HAS_MASSES ? masses.n_blocks : n_blocks), top = REF_EMPTY, mass_top = REF_EMPTY, n_own = 0;
+    uint64_t own = 0, own_mass = 0, before = 0, total = 0, total_mass = 0;
+    each_own(mass, n_blocks, shift, thread, [&](int, uint64_t x) { top = max(top, ref_of(x)); });
+    if (HAS_MASSES)
+        each_own(masses.mass, masses.n_blocks, shift, thread, [&](int, uint64_t x) { mass_top = max(mass_top, ref_of(x)); });
+    top = __reduce_max_sync(~0u, top), mass_top = __reduce_max_sync(~0u, mass_top);
+    if (lane == 0) s->ints[warp] = top;
+    if (lane == 0 && HAS_MASSES) masses.top[warp] = mass_top;
+    __syncthreads();
+    for (int i = 0; i < TAKE_WARPS; i++) {
+        top = max(top, s->ints[i]);
+        if (HAS_MASSES) mass_top = max(mass_top, masses.top[i]);
+    }
+    if (other_top && *other_top > top && *other_top - top <= 8) top = *other_top;
+    each_own(mass, n_blocks, shift, thread, [&](int, uint64_t x) { own += global_mass(x, top); });
+    if (HAS_MASSES)
+        each_own(masses.mass, masses.n_blocks, shift, thread, [&](int, uint64_t x) { own_mass += global_mass(x, mass_top); });
+    uint64_t running = sl_scan_lanes(own, lane);
+    if (HAS_MASSES) own_mass = sum_lanes(own_mass);
+    if (lane == 31) s->scan[0][warp] = running;
+    if (lane == 31 && HAS_MASSES) masses.of_warp[warp] = own_mass;
+    __syncthreads();
+    for (int i = 0; i < TAKE_WARPS; i++) {
+        if (i == warp) before = total;
+        total += s->scan[0][i];
+        if (HAS_MASSES) total_mass += masses.of_warp[i];
+    }
+    uint64_t each = (uint64_t)(s->sizes.share * (double)total);
+    int first = thread * OWN_ENTRIES << shift, exponent = HAS_MASSES ? mass_top - top : 0;
+    total += each * (uint64_t)n;
+    running += before - own + each * (uint64_t)min(first * BLOCK, n);
+    uint64_t known = kappa_in_units(kappa, HAS_MASSES ? total_mass : total, exponent);
+    int least = least_reference(known, top, each);
+    auto is_listed = [&](int b, uint64_t x) {
+        return global_mass(x, top) + each_of_block(each, b, n) >= known && ref_of(x) >= least;
+    };
+    for (int i = 0; i < OWN_ENTRIES; i++) // of entries past the last block
+        if ((thread * OWN_ENTRIES + i) << shift >= n_blocks) s->cum[thread * OWN_ENTRIES + i] = total;
+    each_own(mass, n_blocks, shift, thread, [&](int b, uint64_t x) {
+        if (b % (1 << shift) == 0) s->cum[b >> shift] = running;
+        running += global_mass(x, top) + each_of_block(each, b, n);
+        n_own += is_listed(b, x);
+    });
+    int at = sl_scan_lanes(n_own, lane), each_warp = 32 * OWN_ENTRIES << shift, list = warp * each_warp + at - n_own;
+    each_own(mass, n_blocks, shift, thread, [&](int b, uint64_t x) {
+        if (is_listed(b, x)) r->block[list++] = (uint16_t)b;
+    });
+    if (lane == 31) r->n_blocks[warp] = at;
+    if (thread < TAKE_WARPS && HAS_MASSES) masses.top[thread] = mass_top;
+    if (thread == 0) {
+        s->sizes.shift = shift, s->sizes.top = top, s->sizes.each = each, s->sizes.total = total;
+        s->cum[TAKE_ENTRIES] = total;
+        s->drawn = {.n_heavy = 0, .k = 1, .light = known, .cut = 0, .listed = true}; // light / k is kappa, for inverse_pi
+        r->kappa = known, r->each_warp = each_warp;
+        r->total = HAS_MASSES ? total_mass : total, r->total_exponent = exponent;
+    }
+    __syncthreads();
+}
+
 template <bool HAS_MASSES, typename Space>
 __device__ void known_blocks(Space *s, known_rows *r, double kappa, const total_masses &masses, const int *other_top,
                              int thread) {
-    switch (blocks_each(HAS_MASSES ? masses.n_blocks : s->sizes.n_blocks)) {
-    case 2:
+    int n_each = IS_LONG ? 0 : blocks_each(HAS_MASSES ? masses.n_blocks : s->sizes.n_blocks);
+    if (IS_LONG)
+        known_long<HAS_MASSES>(s, r, kappa, masses, other_top, thread);
+    else if (n_each == 2)
         known_blocks_of<2, HAS_MASSES>(s, r, kappa, masses, other_top, thread);
-        break;
-    case 4:
+    else if (n_each == 4)
         known_blocks_of<4, HAS_MASSES>(s, r, kappa, masses, other_top, thread);
-        break;
-    default:
+    else
         known_blocks_of<16, HAS_MASSES>(s, r, kappa, masses, other_top, thread);
-    }
 }
 
 // Listed block number i.

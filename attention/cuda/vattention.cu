@@ -107,8 +107,11 @@ __device__ uint32_t deposit(uint32_t bits, uint32_t mask) { // bit i goes to the
 
 // words[b] = the drawn rows of word b. Residual rows are numbered without the fixed rows. The function draws m of n_residual
 // rows; an earlier call drew `from` of them. If m = n_residual, it takes all rows.
+template <bool GLOBAL>
 __device__ void sample_words(select_space *s, const verified_params &p, int head, const uint32_t *fixed, int n_kv,
                              int n_residual, int from, int m, uint32_t *drawn, uint32_t *words) {
+    // A word that draw_sample has set with atomics, which in global memory bypass the L1 cache.
+    auto drawn_word = [&](int i) { return GLOBAL ? __ldcg(drawn + i) : drawn[i]; };
     int n_words = ceil_div(n_kv, 32);
     uint64_t before = 0, all;
     int *last = p.permutation + (size_t)head * 2 * p.stride;
@@ -118,7 +121,8 @@ __device__ void sample_words(select_space *s, const verified_params &p, int head
         int at = (int)(before + scan_block(s, __popc(free), &all));
         before += all;
         if (b >= n_words) continue;
-        words[b] = m < n_residual ? deposit(__funnelshift_r(drawn[at / 32], drawn[at / 32 + 1], at % 32), free) : free;
+        words[b] =
+            m < n_residual ? deposit(__funnelshift_r(drawn_word(at / 32), drawn_word(at / 32 + 1), at % 32), free) : free;
     }
     __syncthreads();
 }
@@ -152,9 +156,12 @@ __device__ float largest_left(select_space *s, const stored_masses &h, const uin
 // Grid: a thread block per query head.
 // Bytes: the stored masses twice, from the L2 cache; 8 bytes of permutation per row.
 // Order of reduction: the kernel has no floating-point sums.
-__global__ void __launch_bounds__(SELECT_THREADS, 2) pick_rows_kernel(const verified_params p) {
-    extern __shared__ __align__(16) int memory[]; // [select_words], fixed [mask_words], references
+// GLOBAL: as in select_rows_kernel.
+template <bool GLOBAL> __global__ void __launch_bounds__(SELECT_THREADS, 2) pick_rows_kernel(const verified_params p) {
+    extern __shared__ __align__(16) int shared[];
     __shared__ select_space s;
+    // [select_words], fixed [mask_words], references
+    int *memory = GLOBAL ? p.lists.memory + blockIdx.x * head_memory(p.lists.mask_words) : shared;
     sl_start_next();
     sl_wait_previous();
     int head = blockIdx.x, seq_head = head / p.score.group, n_kv = p.score.rows[head / p.n_heads].position + 1;
@@ -171,7 +178,7 @@ __global__ void __launch_bounds__(SELECT_THREADS, 2) pick_rows_kernel(const veri
     int k = (int)ceil(p.top * h.n);
     for (int b = threadIdx.x; k == 0 && b < h.n_blocks; b += SELECT_THREADS) above[b] = 0;
     if (k > 0) {
-        cut_rule c = select_largest(&s, h, (int *)above, false, k, 0);
+        cut_rule c = select_largest(&s, h, shared, above, false, k, 0);
         take_equal(&s, c, h.n_blocks, above, above + h.n_blocks);
     }
     __syncthreads();
@@ -188,7 +195,7 @@ __global__ void __launch_bounds__(SELECT_THREADS, 2) pick_rows_kernel(const veri
     int n_residual = n_kv - plan.at[1], m = max((int)ceil(p.base * n_residual), 2);
     m = min(m, n_residual);
     uint32_t *drawn = above, *words = above + n_words + 2;
-    sample_words(&s, p, head, fixed, n_kv, n_residual, 0, m, drawn, words);
+    sample_words<GLOBAL>(&s, p, head, fixed, n_kv, n_residual, 0, m, drawn, words);
     list_entries(&s, n_words, list + plan.at[1], words, NULL);
     for (int b = threadIdx.x; b < n_words; b += SELECT_THREADS) {
         size_t at = (size_t)head * p.lists.mask_words + b;
@@ -316,8 +323,9 @@ __device__ void count_tail(sl_attn_cuda_stats *stats, double kurtosis, int n_bas
 // Grid: a thread block per query head.
 // Bytes: the partial results of lists 0 and 1.
 // Order of reduction: the chunks in order, then the lanes.
-template <int DIM> __global__ void __launch_bounds__(SELECT_THREADS, 2) plan_rows_kernel(const verified_params p) {
-    extern __shared__ __align__(16) int memory[]; // fixed, drawn, words
+template <int DIM, bool GLOBAL> __global__ void __launch_bounds__(SELECT_THREADS, 2) plan_rows_kernel(const verified_params p) {
+    extern __shared__ __align__(16) int shared[];
+    int *memory = GLOBAL ? p.lists.memory + blockIdx.x * head_memory(p.lists.mask_words) : shared; // fixed, drawn, words
     __shared__ select_space s;
     __shared__ plan_space<DIM> space;
     sl_start_next();
@@ -339,7 +347,7 @@ template <int DIM> __global__ void __launch_bounds__(SELECT_THREADS, 2) plan_row
         uint32_t *mask = p.lists.mask + (size_t)head * p.lists.mask_words;
         for (int i = threadIdx.x; i < n_words; i += SELECT_THREADS) fixed[i] = p.fixed[(size_t)head * p.lists.mask_words + i];
         __syncthreads();
-        sample_words(&s, p, head, fixed, n_kv, n_residual, n_base, b, drawn, words);
+        sample_words<GLOBAL>(&s, p, head, fixed, n_kv, n_residual, n_base, b, drawn, words);
         list_entries(&s, n_words, p.lists.list + (size_t)head * p.lists.capacity + plan.at[2], words, mask);
         for (int i = threadIdx.x; i < n_words; i += SELECT_THREADS) mask[i] |= words[i];
     }
@@ -403,10 +411,15 @@ template <int DIM, bool SCORES> void launch_kernels(const verified_params &p, in
     attend_params base = p.attend, rest = p.attend;
     base.out = NULL;
     rest.first_list = 2, rest.n_lists = LISTS;
+    bool global = p.lists.memory != NULL;
     size_t pick_bytes = (select_words(n_words) + n_words) * sizeof(int) + p.score.max_blocks * sizeof(int16_t);
-    sl_launch(pick_rows_kernel, dim3(n_heads), dim3(SELECT_THREADS), pick_bytes, stream, p);
+    size_t plan_bytes = global ? 0 : (3 * n_words + 8) * sizeof(int);
+    if (global) pick_bytes = COUNT_INTS * sizeof(int);
+    sl_launch(global ? pick_rows_kernel<true> : pick_rows_kernel<false>, dim3(n_heads), dim3(SELECT_THREADS), pick_bytes,
+              stream, p);
     launch_attend<DIM, SCORES, true>(base, n_heads, 2, stream);
-    sl_launch(plan_rows_kernel<DIM>, dim3(n_heads), dim3(SELECT_THREADS), (3 * n_words + 8) * sizeof(int), stream, p);
+    sl_launch(global ? plan_rows_kernel<DIM, true> : plan_rows_kernel<DIM, false>, dim3(n_heads), dim3(SELECT_THREADS),
+              plan_bytes, stream, p);
     launch_attend<DIM, SCORES, false>(rest, n_heads, 1, stream);
 }
 

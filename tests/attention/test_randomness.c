@@ -282,6 +282,40 @@ static void hash_functions(void) {
     ref_cache_free(&c);
 }
 
+// ---- no two uses share a counter ----
+
+// Marks a number. Fails if it was marked before.
+static void mark(uint8_t *bits, uint32_t i, const char *what) {
+    if (bits[i / 8] >> i % 8 & 1) FAIL("%s: index %u is used twice", what, i);
+    bits[i / 8] |= (uint8_t)(1 << i % 8);
+}
+
+// All indices of a try of a head with 2^21 rows, which has at most 2^20 draws, and of twice as many draws; then the trials of
+// bernoulli with the largest B and head_dim.
+static void index_packing(void) {
+    enum { ROWS = 1 << 21, DIM = 256, B = 1024 };
+    const uint32_t most = sl_try_index(SL_TRIES - 1, ROWS - 1);
+    uint8_t *bits = calloc(most / 8 + 1, 1);
+    for (int i = 0; i < SL_TRIES; i++)
+        for (uint32_t m = 0; m < ROWS; m++) {
+            uint32_t at = sl_try_index(i, m);
+            CHECK(at <= most);
+            mark(bits, at, "tries");
+        }
+    for (uint32_t m = 0; m < 1 << 20; m += 4097) // numbers of earlier releases stay
+        for (uint32_t i = 0; i < SL_TRIES; i++) CHECK_INT(sl_try_index((int)i, m), i << 20 | m);
+    memset(bits, 0, most / 8 + 1);
+    CHECK(sl_trial_index(B - 1, DIM - 1, DIM) <= most);
+    for (int t = 0; t < B; t++)
+        for (int i = 0; i < DIM; i++) mark(bits, sl_trial_index(t, i, DIM), "trials");
+    free(bits);
+    const uint32_t edge[] = {0, 1, (1 << 20) - 1, 1 << 20, (1 << 22) - 1, 1 << 22, SL_TRY_DRAWS / 2, SL_TRY_DRAWS - 1};
+    enum { EDGES = sizeof edge / sizeof *edge };
+    for (int a = 0; a < EDGES * SL_TRIES; a++)
+        for (int b = 0; b < a; b++)
+            CHECK(sl_try_index(a % SL_TRIES, edge[a / SL_TRIES]) != sl_try_index(b % SL_TRIES, edge[b / SL_TRIES]));
+}
+
 static const test_case cases[] = {
     {"documented-counter", 0, documented_counter},
     {"first-head", 0, first_head},
@@ -289,6 +323,7 @@ static const test_case cases[] = {
     {"covariances", 0, covariances},
     {"every-number-once", 0, every_number_once},
     {"hash-functions", 0, hash_functions},
+    {"index-packing", 0, index_packing},
     {0},
 };
 const test_suite suite_randomness = {"randomness", cases};

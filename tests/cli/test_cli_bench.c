@@ -600,6 +600,17 @@ static void attn_plot(void) {
     CHECK_HAS(data, "# curve: santa-sys:S=16, batch 2\n512 ");
     CHECK_LACKS(data, "prefill");
 }
+
+// Depths on both sides of the kernels for short contexts, and one beyond the kernels for long ones.
+static void attn_depths(void) {
+    result r = RUN("bench", "attn", "-b", "1", "-d", "128k,200k", "-r", "2", "--phase", "decode", "--attn",
+                   "santa-sys:S=16,santa-prop,santa-pps,santa-is,topk,vattention", "-o", "jsonl");
+    CHECK_GOOD(r);
+    CHECK_INT(count_of(r.out, r.n_out, '\n'), 12);
+    r = RUN("bench", "attn", "-b", "1", "-d", "2097153", "-r", "2", "--phase", "decode", "--attn", "santa-sys:S=16");
+    CHECK(r.code);
+    CHECK_HAS(r.err, "--attn santa-sys: --depth 2097153; expected at most 2097152");
+}
 #endif
 
 static const test_case cases[] = {
@@ -618,6 +629,7 @@ static const test_case cases[] = {
     {"plot", 0, plot},
     {"attn_errors", 0, attn_errors},
     GPU_CASE("attn-plot", attn_plot),
+    WHOLE_GPU_CASE("attn-depths", attn_depths),
     {0},
 };
 extern const test_suite suite_cli_bench;

@@ -13,24 +13,6 @@
 
 // ---- steps ----
 
-static void go_back(decode_fixture *r, int back) { // to `back` rows before the newest row
-    for (int s = 0; s < r->c->n_seqs; s++) {
-        int newest = r->c->seqs[s].n_tokens - 1;
-        r->rows[s].position = newest > back ? newest - back : 0;
-    }
-    fixture_upload_rows(r);
-}
-
-// Decodes the rows before the newest row, then the newest row.
-static void decode_steps(decode_fixture *r, int n_before) {
-    for (int back = n_before; back > 0; back--) {
-        go_back(r, back);
-        fixture_decode(r);
-    }
-    go_back(r, 0);
-    fixture_launch(r);
-}
-
 static sl_threshold_step sum_of_steps(const decode_fixture *r, int s) {
     int n = r->c->geom.n_heads;
     sl_threshold_step sum = {0}, *steps = malloc(n * sizeof *steps);
@@ -47,7 +29,7 @@ static sl_threshold_step sum_of_steps(const decode_fixture *r, int s) {
 
 static void check_on(ref_cache *c, const char *attn, int n_before) {
     decode_fixture r = fixture_new(c, attn, 23);
-    decode_steps(&r, n_before);
+    fixture_launch_after(&r, n_before);
     fixture_check_masses(&r);
     fixture_check(&r);
     fixture_free(&r);
@@ -130,7 +112,7 @@ static void thresholds_follow_the_rule(void) {
         sl_threshold before[3];
         sl_threshold_step sum[3];
         for (int back = 6; back >= 0; back--) {
-            go_back(&r, back);
+            fixture_go_back(&r, back);
             fixture_decode(&r);
             for (int s = 0; s < 3; s++) {
                 sl_threshold t = {.margin = 0.8, .spread = 1}, got = fixture_threshold(&r, s);
@@ -159,7 +141,7 @@ static void rows_approach_the_budget(void) {
     static const int n = 9000;
     ref_cache c = ref_cache_new(16, 4, 64, 1, &n, 2, test_seed);
     decode_fixture r = fixture_new(&c, "santa-pps:S=100:budget=carried", 3);
-    decode_steps(&r, 30);
+    fixture_launch_after(&r, 30);
     double rows = sum_of_steps(&r, 0).rows / 16;
     printf("      %.1f expected rows a head, %.1f draws\n", rows, r.stats.samples / 16.0);
     CHECK(rows > 95 && rows < 105);
@@ -176,7 +158,7 @@ static void a_head_at_its_ceiling(void) {
     for (int d = 0; d < 64; d++) c.q[d] *= 0.002f;
     decode_fixture r = fixture_new(&c, "santa-pps:S=32:budget=carried", 3);
     sl_threshold_step steps[16];
-    decode_steps(&r, 30);
+    fixture_launch_after(&r, 30);
     fixture_check(&r);
     fixture_steps(&r, 0, steps);
     CHECK(steps[0].rows == 128);
@@ -197,11 +179,11 @@ static void a_gap_searches(void) {
     CHECK(fixture_threshold(&r, 0).kappa == 0);
     fixture_seed(&r, 3); // clears the state
     for (int back = 9; back > 4; back--) {
-        go_back(&r, back);
+        fixture_go_back(&r, back);
         fixture_decode(&r);
         CHECK((fixture_threshold(&r, 0).kappa > 0) == (back < 9));
     }
-    go_back(&r, 0);
+    fixture_go_back(&r, 0);
     fixture_launch(&r);
     CHECK(fixture_threshold(&r, 0).kappa == 0 && !memcmp(first, r.out, bytes));
     fixture_decode(&r); // a step twice
@@ -219,7 +201,7 @@ static void a_head_out_of_range(void) {
     c.q[6 * 64 + 3] = 1e30f;
     decode_fixture r = fixture_new(&c, "santa-pps:S=64:budget=carried", 3);
     sl_threshold_step steps[8], none = {0};
-    decode_steps(&r, 4);
+    fixture_launch_after(&r, 4);
     fixture_steps(&r, 0, steps);
     for (int h = 0; h < 8; h++) {
         CHECK(!memcmp(&steps[h], &none, sizeof none) == (h == 5 || h == 6));
@@ -244,13 +226,13 @@ static void batch_and_slot(void) {
         decode_fixture r = fixture_new(&c, specs[k], 7);
         bf16 together[SEQS * EACH];
         sl_threshold kept[SEQS];
-        decode_steps(&r, STEPS);
+        fixture_launch_after(&r, STEPS);
         memcpy(together, r.out, sizeof together);
         for (int s = 0; s < SEQS; s++) kept[s] = fixture_threshold(&r, s);
         fixture_seed(&r, 7); // clears the state
         for (int s = SEQS - 1; s >= 0; s--) {
             for (int back = STEPS; back >= 0; back--) {
-                go_back(&r, back);
+                fixture_go_back(&r, back);
                 fixture_decode_alone(&r, s);
             }
             sl_threshold t = fixture_threshold(&r, s);
@@ -277,7 +259,7 @@ static void stated(const char *method, const char *bound, double epsilon, double
     decode_fixture r = fixture_new(&c, attn, 5);
     for (uint32_t seed = 0; seed < SEEDS; seed++) {
         fixture_seed(&r, seed);
-        decode_steps(&r, BEFORE);
+        fixture_launch_after(&r, BEFORE);
         double off = 0;
         for (int h = 0; h < HEADS; h++) {
             if (seed == 0) fixture_error(&r, 0, h, mu[h]);
@@ -328,7 +310,7 @@ static void pairs_of(const char *attn) {
     size_t size = r.spec.method->cpu->state(&c.geom, &r.spec);
     for (int s = 0; s < SEQS; s++) c.queries[s].state = calloc(1, size);
     for (int back = 8; back >= 0; back--) {
-        go_back(&r, back);
+        fixture_go_back(&r, back);
         for (int s = 0; s < SEQS; s++) c.queries[s].position = n[s] - 1 - back, c.queries[s].kv.n_kv = n[s] - back;
         fixture_launch(&r);
         sl_attn_stats cpu = ref_decode(&c, attn, 0, SEQS, 5, FIXTURE_LAYER);

@@ -4,6 +4,7 @@
 
 #ifdef SLEIGH_CUDA
 #include "tests/support/take_all_probe.h"
+#include "attention/attention_cuda.h"
 #include "tests/support/draw_inputs.h"
 #include "tests/support/gpu_draws.h"
 
@@ -40,7 +41,10 @@ static void check(const problem *p, const int *result, uint64_t light, const int
     free(d.row), free(d.count), free(d.inv_pi), free(d.scratch);
 }
 
-// Draws all problems. Returns the number of problems whose candidates fitted in shared memory.
+static void (*const on_gpu_of[])(const take_all_problem *, int) = {take_all_on_gpu, take_all_on_gpu_long};
+
+// Draws all problems of one length, with the code for long contexts and, if their length allows it, with the code for short
+// ones. Returns the number of problems whose candidates fitted in shared memory.
 static int run(problem *problems, int n_problems) {
     take_all_problem on_gpu[MOST_PROBLEMS];
     int n_listed = 0;
@@ -60,9 +64,14 @@ static int run(problem *problems, int n_problems) {
                                        .light = gpu_new(sizeof(uint64_t))};
         if (p->alpha > 0) sl_masses_mix(&p->size, p->alpha);
     }
-    take_all_on_gpu(gpu_copy(on_gpu, n_problems * sizeof *on_gpu), n_problems);
-    gpu_sync("take_all_on_gpu");
-    for (int i = 0; i < n_problems; i++) {
+    const take_all_problem *device = gpu_copy(on_gpu, n_problems * sizeof *on_gpu);
+    int first = problems[0].size.n > SL_CUDA_SHORT_ROWS;
+    for (int j = first * n_problems; j < 2 * n_problems; j++) {
+        int i = j % n_problems;
+        if (i == 0) {
+            on_gpu_of[j / n_problems](device, n_problems);
+            gpu_sync("take_all_on_gpu");
+        }
         int result[4];
         uint64_t light;
         gpu_read(result, on_gpu[i].result, sizeof result);
@@ -72,7 +81,7 @@ static int run(problem *problems, int n_problems) {
         gpu_read(row, on_gpu[i].row, result[0] * sizeof *row);
         gpu_read(inv_pi, on_gpu[i].inv_pi, result[0] * sizeof *inv_pi);
         check(&problems[i], result, light, row, inv_pi);
-        n_listed += result[3];
+        if (j / n_problems == first) n_listed += result[3];
         free(row), free(inv_pi);
     }
     gpu_free_all();
@@ -128,6 +137,16 @@ static void ties(void) {
     }
 }
 
+// Contexts that only the code for long contexts supports.
+static void long_contexts(void) {
+    static const int n[] = {131073, 200000, 1 << 21};
+    for (int i = 0; i < 3; i++) {
+        sample s = sample_new(n[i], i == 1 ? FLAT : PEAKED, test_seed + i);
+        run_sizes(&s.sizes, (uint32_t)i);
+        sample_free(&s);
+    }
+}
+
 // Sizes as attention has them: at S = 128 the candidates fit when there are more blocks than draws.
 static void candidates_fit(void) {
     static const double spreads[] = {0.5, 1, 2, 4};
@@ -151,6 +170,7 @@ static void candidates_fit(void) {
 
 static const test_case cases[] = {
     GPU_CASE("shapes-and-lengths", shapes_and_lengths),
+    GPU_CASE("long-contexts", long_contexts),
     GPU_CASE("ties", ties),
     GPU_CASE("candidates-fit", candidates_fit),
     {0},

@@ -3,6 +3,7 @@
 #include "tests/support/gpu.h"
 
 #ifdef SLEIGH_CUDA
+#include "attention/attention_cuda.h"
 #include "tests/support/draw_inputs.h"
 #include "tests/support/gpu_draws.h"
 #include "tests/support/take_known_probe.h"
@@ -43,7 +44,10 @@ static void check(const problem *p, const take_known_result *r, const int32_t *r
     free(d.row), free(d.count), free(d.inv_pi);
 }
 
-// Draws all problems. Returns the number of problems whose heavy rows fitted into the lists.
+static void (*const on_gpu_of[])(const take_known_problem *, int) = {take_known_on_gpu, take_known_on_gpu_long};
+
+// Draws all problems of one length, with the code for long contexts and, if their length allows it, with the code for short
+// ones. Returns the number of problems whose heavy rows fitted into the lists.
 static int run(problem *problems, int n_problems) {
     take_known_problem on_gpu[MOST_PROBLEMS];
     int n_listed = 0;
@@ -64,11 +68,17 @@ static int run(problem *problems, int n_problems) {
                                          .row = gpu_new(most * sizeof(int32_t)),
                                          .inv_pi = gpu_new(most * sizeof(float)),
                                          .most = most,
+                                         .listed = gpu_new(n_blocks * sizeof(uint16_t)),
                                          .result = gpu_new(sizeof(take_known_result))};
     }
-    take_known_on_gpu(gpu_copy(on_gpu, n_problems * sizeof *on_gpu), n_problems);
-    gpu_sync("take_known_on_gpu");
-    for (int i = 0; i < n_problems; i++) {
+    const take_known_problem *device = gpu_copy(on_gpu, n_problems * sizeof *on_gpu);
+    int first = problems[0].size.n > SL_CUDA_SHORT_ROWS;
+    for (int j = first * n_problems; j < 2 * n_problems; j++) {
+        int i = j % n_problems;
+        if (i == 0) {
+            on_gpu_of[j / n_problems](device, n_problems);
+            gpu_sync("take_known_on_gpu");
+        }
         take_known_result r;
         gpu_read(&r, on_gpu[i].result, sizeof r);
         CHECK(r.n_entries <= on_gpu[i].most);
@@ -77,7 +87,7 @@ static int run(problem *problems, int n_problems) {
         gpu_read(row, on_gpu[i].row, r.n_entries * sizeof *row);
         gpu_read(inv_pi, on_gpu[i].inv_pi, r.n_entries * sizeof *inv_pi);
         check(&problems[i], &r, row, inv_pi);
-        n_listed += r.n_listed;
+        if (j / n_problems == first) n_listed += r.n_listed;
         free(row), free(inv_pi);
     }
     gpu_free_all();
@@ -132,6 +142,18 @@ static void awkward_lengths(void) {
     }
 }
 
+// Contexts that only the code for long contexts supports.
+static void long_contexts(void) {
+    static const int n[] = {131073, 200000, 1 << 21};
+    int n_run = 0;
+    for (size_t i = 0; i < sizeof n / sizeof *n; i++) {
+        sample s = sample_new(n[i], i == 1 ? FLAT : PEAKED, test_seed + i);
+        run_sizes(&s.sizes, (uint32_t)i, &n_run);
+        sample_free(&s);
+    }
+    CHECK(n_run > 30);
+}
+
 // One value: a threshold of this size makes every row heavy, and the next larger threshold makes every row light.
 static void ties(void) {
     static const int n[] = {40, 1000, 5000, 70000};
@@ -160,6 +182,7 @@ static void ties(void) {
 static const test_case cases[] = {
     GPU_CASE("shapes-and-lengths", shapes_and_lengths),
     GPU_CASE("awkward-lengths", awkward_lengths),
+    GPU_CASE("long-contexts", long_contexts),
     GPU_CASE("ties", ties),
     {0},
 };

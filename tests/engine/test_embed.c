@@ -475,6 +475,25 @@ static void log_lines(void) {
     sl_engine_free(engine), sl_model_free(model);
 }
 
+// A scaling raises the limit of the context, and the log says that the context is longer than the trained one.
+static void rope_options(void) {
+    sl_model *model, *plain = load();
+    lines l = {0};
+    const sl_model_options yarn = {.rope = {.scaling = "yarn", .factor = 4}}, wrong = {.rope = {.scaling = "yarn"}};
+    CHECK_ERR(sl_model_load("models/tiny", &wrong, &model, &err), err, SL_ERR_ARG, "rope_scaling yarn needs rope_scale");
+    CHECK_OK(sl_model_load("models/tiny", &yarn, &model, &err), err);
+    CHECK(sl_model_n_ctx(model) > 4 * 131072);
+    sl_engine_free(engine_of(model, (sl_engine_options){.n_ctx = 131072, .log = {keep_line, &l}}));
+    CHECK_INT(l.n, 0);
+    sl_engine *engine = engine_of(model, (sl_engine_options){.n_ctx = 131073, .log = {keep_line, &l}});
+    CHECK_INT(l.n, 1);
+    CHECK_STR(l.last, "the context has 131073 tokens, and this model was trained on 131072");
+    sl_engine_free(engine), sl_model_free(model);
+    CHECK_ERR(sl_engine_new(plain, &(sl_engine_options){.n_ctx = 131073}, &engine, &err), err, SL_ERR_ARG,
+              "n_ctx 131073: expected 1 to 131072");
+    sl_model_free(plain);
+}
+
 // ---- texts ----
 
 static void tokens(void) {
@@ -663,6 +682,7 @@ static const test_case cases[] = {
     {"number-of-threads", 0, number_of_threads},
     {"options-in-messages", 0, options_in_messages},
     {"log-lines", 0, log_lines},
+    {"rope-options", 0, rope_options},
     {"tokens", 0, tokens},
     {"generates", 0, generates},
     {"cancelled-generation", 0, cancelled_generation},

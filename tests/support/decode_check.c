@@ -65,8 +65,12 @@ static size_t out_size(const decode_fixture *r, int n_seqs) {
 }
 
 decode_fixture fixture_new(ref_cache *c, const char *attn, uint32_t seed) {
+    return fixture_new_for(c, attn, seed, 0);
+}
+
+decode_fixture fixture_new_for(ref_cache *c, const char *attn, uint32_t seed, int least_kv) {
     const sl_attn_geom *g = &c->geom;
-    decode_fixture r = {.c = c, .group = g->n_heads / g->n_kv_heads, .n_pairs = c->n_seqs * g->n_kv_heads};
+    decode_fixture r = {.c = c, .group = g->n_heads / g->n_kv_heads, .n_pairs = c->n_seqs * g->n_kv_heads, .max_kv = least_kv};
     CHECK_OK(sl_attn_parse(attn, &r.spec, &err), err);
     CHECK(sl_attn_on_gpu(&r.spec) && c->n_seqs <= FIXTURE_SEQS);
     const sl_attn_cuda_ops *ops = r.spec.method->cuda;
@@ -138,6 +142,23 @@ void fixture_decode_queued(decode_fixture *r, int n) {
     r->args.spec = &r->spec; // the caller may have copied *r
     for (int i = 1; i < n; i++) r->spec.method->cuda->decode(&r->args);
     decode(r, &r->args);
+}
+
+void fixture_go_back(decode_fixture *r, int back) {
+    for (int s = 0; s < r->c->n_seqs; s++) {
+        int newest = r->c->seqs[s].n_tokens - 1;
+        r->rows[s].position = newest > back ? newest - back : 0;
+    }
+    fixture_upload_rows(r);
+}
+
+void fixture_launch_after(decode_fixture *r, int n_before) {
+    for (int back = n_before; back > 0; back--) {
+        fixture_go_back(r, back);
+        fixture_decode(r);
+    }
+    fixture_go_back(r, 0);
+    fixture_launch(r);
 }
 
 void fixture_decode_alone(decode_fixture *r, int s) {

@@ -31,6 +31,8 @@ typedef struct decode_fixture {
 // Builds page extras on both devices, of all pages except the newest one of each sequence. Device memory that was not written
 // is NaN.
 decode_fixture fixture_new(ref_cache *c, const char *attn, uint32_t seed);
+// The same with memory and kernels for sequences of up to least_kv rows, or more if c has longer ones.
+decode_fixture fixture_new_for(ref_cache *c, const char *attn, uint32_t seed, int least_kv);
 void fixture_free(decode_fixture *r);                 // also frees all device memory of the case
 void fixture_upload_rows(decode_fixture *r);          // after a change of r->rows
 void fixture_seed(decode_fixture *r, uint32_t seed);  // sets the seed and clears the state of the step before
@@ -38,6 +40,10 @@ void fixture_decode(decode_fixture *r);               // one step
 void fixture_decode_queued(decode_fixture *r, int n); // the same step n times; waits for the last one only
 // Runs one step, reads its masses, outputs and counts, and checks that the counters are 0 again.
 void fixture_launch(decode_fixture *r);
+// Moves every sequence to `back` rows before its newest row.
+void fixture_go_back(decode_fixture *r, int back);
+// Decodes the n_before rows before the newest row, then calls fixture_launch for the newest row.
+void fixture_launch_after(decode_fixture *r, int n_before);
 void fixture_decode_alone(decode_fixture *r, int s); // one step of sequence s only; its output goes to out[0]
 // After fixture_launch: checks every head's output, the counts, and what the heads keep for the layer's next threshold.
 void fixture_check(decode_fixture *r);

@@ -25,7 +25,7 @@ __global__ void take_all_kernel(const take_all_problem *problems) {
 } // namespace
 
 void take_all_on_gpu(const take_all_problem *problems, int n) {
-    int bytes = (sizeof(take_space) + 15) / 16 * 16 + take_all_memory(DRAW_ROWS_MAX / BLOCK);
+    int bytes = (sizeof(take_space) + 15) / 16 * 16 + take_all_memory(ROWS_MAX / BLOCK);
     cudaFuncSetAttribute(take_all_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     take_all_kernel<<<n, TAKE_THREADS, bytes>>>(problems);
 }

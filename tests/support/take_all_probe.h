@@ -22,7 +22,9 @@ typedef struct take_all_problem { // pointers point to device memory
     uint64_t *light;
 } take_all_problem;
 
-void take_all_on_gpu(const take_all_problem *problems, int n); // problems: device memory. Returns before the kernel ends
+// problems: device memory. Return before the kernel ends. long: the code for contexts of more than SL_CUDA_SHORT_ROWS rows.
+void take_all_on_gpu(const take_all_problem *problems, int n);
+void take_all_on_gpu_long(const take_all_problem *problems, int n);
 
 #ifdef __cplusplus
 }

@@ -14,6 +14,7 @@ __global__ void take_known_kernel(const take_known_problem *problems) {
     probe_shared *s = (probe_shared *)memory;
     const take_known_problem p = problems[blockIdx.x];
     int thread = threadIdx.x, n = 0;
+    if (thread == 0) place_listed(&s->rows, p.listed, 0);
     take_all_prepare(&s->take, memory + (sizeof *s + 15) / 16 * 16, p.mass, p.w, BLOCK, p.n, p.alpha, p.id, thread);
     __syncthreads();
     known_blocks<false>(&s->take, &s->rows, p.kappa, {NULL, 0, NULL, NULL}, NULL, thread);
@@ -35,7 +36,7 @@ __global__ void take_known_kernel(const take_known_problem *problems) {
 } // namespace
 
 void take_known_on_gpu(const take_known_problem *problems, int n) {
-    int bytes = (sizeof(probe_shared) + 15) / 16 * 16 + take_all_memory(DRAW_ROWS_MAX / BLOCK);
+    int bytes = (sizeof(probe_shared) + 15) / 16 * 16 + take_all_memory(ROWS_MAX / BLOCK);
     cudaFuncSetAttribute(take_known_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     take_known_kernel<<<n, TAKE_THREADS, bytes>>>(problems);
 }

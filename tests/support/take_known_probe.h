@@ -26,10 +26,13 @@ typedef struct take_known_problem { // pointers point to device memory
     int32_t *row;  // [most], -1: no row
     float *inv_pi; // [most]
     int most;
+    uint16_t *listed; // [n_blocks], for the code for long contexts
     take_known_result *result;
 } take_known_problem;
 
-void take_known_on_gpu(const take_known_problem *problems, int n); // problems: device memory. Returns before the kernel ends
+// problems: device memory. Return before the kernel ends. long: the code for contexts of more than SL_CUDA_SHORT_ROWS rows.
+void take_known_on_gpu(const take_known_problem *problems, int n);
+void take_known_on_gpu_long(const take_known_problem *problems, int n);
 
 #ifdef __cplusplus
 }

@@ -5,6 +5,7 @@
 // instruction set, which SLEIGH_ISA chooses.
 #include "engine/backend/cpu/cpu_ops.h"
 #include "engine/backend/cpu/blas_reserve.h"
+#include "engine/base/host_memory.h"
 #include "engine/kv/kv.h"
 
 #include <cblas.h>
@@ -292,23 +293,9 @@ static void gate_up(const sl_backend *be, const sl_weight *gate, const sl_weight
 
 // ---- host memory ----
 
-// Bytes that this process may still allocate: the free memory of the machine, or of the control group if that is less.
 static size_t free_memory(const sl_backend *be) {
     (void)be;
-    size_t kib = 0, limit, used;
-    char line[256];
-    FILE *f = fopen("/proc/meminfo", "r");
-    while (f && fgets(line, sizeof line, f) && sscanf(line, "MemAvailable: %zu", &kib) != 1) continue;
-    if (f) fclose(f);
-    size_t bytes = kib << 10;
-    FILE *max = fopen("/sys/fs/cgroup/memory.max", "r"), *now = fopen("/sys/fs/cgroup/memory.current", "r");
-    if (max && now && fscanf(max, "%zu", &limit) == 1 && fscanf(now, "%zu", &used) == 1) {
-        size_t left = limit > used ? limit - used : 0;
-        if (left < bytes) bytes = left;
-    }
-    if (max) fclose(max);
-    if (now) fclose(now);
-    return bytes;
+    return sl_host_memory_free("");
 }
 
 // The system commits memory page by page at first touch, so unused parts of a KV cache take no memory.

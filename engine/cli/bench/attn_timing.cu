@@ -434,12 +434,16 @@ int sl_bench_attn_decode(sl_bench_attn *b, const sl_attn_spec *spec, int n_seqs,
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "--attn %s: %d sequences; expected at most %d, the limit of a GPU for this model", spec->method->name,
                        n_seqs, most_seqs);
+    int longest = *std::max_element(n_kv, n_kv + n_seqs), most = spec->plus ? spec->plus->cuda->max_rows : ops->max_rows;
+    if (most && longest > most)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %s: --depth %d; expected at most %d, the limit of its kernels",
+                       spec->method->name, longest, most);
     int n = std::min(b->n_steps, *std::min_element(n_kv, n_kv + n_seqs));
     steps series = {.b = b, .n = n, .n_seqs = n_seqs, .rows = std::vector<sl_row>(n_seqs), .memory = {}, .outputs = {}};
     std::vector<sl_row> &rows = series.rows;
     sl_bench_attn_memory &memory = series.memory;
     sl_kv_need need[SL_MAX_NEEDS];
-    int page = 0, longest = *std::max_element(n_kv, n_kv + n_seqs);
+    int page = 0;
     int rc = allocate_step_memory(b, spec, n_seqs, longest, &memory, err), n_needs = ops->needs ? ops->needs(spec, need) : 0;
     for (int i = 0; i < n_seqs; i++) {
         rows[i].position = n_kv[i] - 1, rows[i].sequence = (uint32_t)i, rows[i].pages = b->pages + page;
