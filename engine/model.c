@@ -86,12 +86,13 @@ size_t sl_model_bytes_to_allocate(const sl_model *model) {
 }
 
 // Makes a tensor in pieces, to report progress.
-static void make_tensor(const sl_tensor *t, const bf16 *quantiles, int n_threads, const sl_progress *progress, size_t *done,
+static void make_tensor(const sl_tensor *t, bf16 *quantiles, int n_threads, const sl_progress *progress, size_t *done,
                         size_t total) {
     enum { PIECE = 1 << 23, MIB = 20 }; // elements: 16 MiB
     bf16 *data = (bf16 *)t->data;       // writable: sl_tensors_allocate
     size_t n = t->n_bytes / sizeof *data;
     uint64_t key = sl_dummy_key(t->name);
+    if (t->n_dims > 1) sl_dummy_quantiles(sl_dummy_deviation(t->name, (int)t->dims[1]), quantiles);
     for (size_t i = 0; i < n; i += PIECE) {
         size_t m = n - i < PIECE ? n - i : PIECE;
         if (t->n_dims > 1)
@@ -112,7 +113,6 @@ int sl_model_materialise(sl_model *model, int n_threads, const sl_progress *prog
     bf16 *quantiles = malloc(SL_DUMMY_QUANTILES * sizeof *quantiles);
     int rc = quantiles ? sl_tensors_allocate(model->tensors, err) : sl_fail(err, SL_ERR_MEMORY, "dummy weights: out of memory");
     if (!rc) {
-        sl_dummy_quantiles(quantiles);
         for (int i = 0; i < sl_tensors_count(model->tensors); i++)
             make_tensor(sl_tensors_at(model->tensors, i), quantiles, n_threads, progress, &done, total);
         sl_model_weights bound;

@@ -53,8 +53,8 @@ SCORE_METHODS = {
     "threshold": ["threshold:lambda={1e-2,0.1,0.5}"],
     "oracle": ["oracle:density={0.05,0.1,0.2}"],
 }
-ON_CPU = ("threshold", "oracle")  # groups without a GPU version
-PROSE_MOST = "32k"                # the longest input of the prose model
+ON_CPU = ("oracle",)           # groups without a GPU version
+PROSE_MOST = "32k"             # the longest input of the prose model
 TINY_TASKS = "niah-multikey,qa-2hop,fwe"
 FACT_TASKS = "niah-multikey,qa-2hop"  # their answers hold one fact
 OF_METHOD = ("positions", "top1", "kl", "ln_ppl_ratio", "ppl_answer")
@@ -148,10 +148,13 @@ def make_tiny_inputs(args, sizes):
 def all_parts(args):
     """{name: Part}, in the order in which parts run."""
     parts = {}
+    has_gpu = args.device not in ("auto", "cpu")
+
+    def on_gpu(group):
+        return has_gpu and group not in ON_CPU
 
     def add(name, keep, command, model, path, group, *flags):
-        on_gpu = args.device not in ("auto", "cpu")
-        device = "cpu" if on_gpu and group in ON_CPU else args.device
+        device = args.device if on_gpu(group) or not has_gpu else "cpu"
         where = [] if device == "auto" else ["--device", device]
         where += ["-t", str(args.threads)] if args.threads else []
         where += ["--prefill-segment", args.segment] if args.segment else []
@@ -161,7 +164,7 @@ def all_parts(args):
     def tokens(name, model, source, *flags):
         for group in args.groups:
             add(f"{name}:{group}", keep_tokens, "compare", model, args.input(first_lines(args, source)), group, "--no-texts", "--no-heads", *flags,
-                "--prefill-check", str(args.check), "--attn-prefill", ",".join(METHODS[group]))
+                "--prefill-check", "0" if on_gpu(group) else str(args.check), "--attn-prefill", ",".join(METHODS[group]))
 
     def score(name, model, path, *flags):
         for group in args.groups:
@@ -178,7 +181,7 @@ def all_parts(args):
         for kind in ("needle", "two-hop") if prose else ():
             for end in ("", "-facts"):
                 score(f"{kind}{end}:{size}", args.model, args.input(f"{kind}{end}-{size}"), "-n", "32", "-e", "--stop", "\\n")
-    if args.device not in ("auto", "cpu"):
+    if has_gpu:
         for name, phase in (("kernels", "masks"), ("dense-kernel", "prefill")):
             parts[name] = Part(name, [args.sleigh, "bench", "attn", "--phase", phase, "--device", args.device, "-o", "json"], None, None, keep_kernels)
     return parts
@@ -247,7 +250,7 @@ def arguments(words=None):
     p.add_argument("--lengths", default="4k,8k,16k")
     p.add_argument("--books", type=int, default=0, help="first lines of the inputs of tokens-prose and tokens-tiny; 0: all")
     p.add_argument("--samples", type=int, default=48, help="questions of each task and length")
-    p.add_argument("--check", type=int, default=32, help="rows of a segment that tokens-prose and tokens-tiny compare with dense attention")
+    p.add_argument("--check", type=int, default=32, help="rows of a segment that tokens-prose and tokens-tiny compare with dense attention; not on a GPU")
     p.add_argument("--segment", default="", metavar="N", help="--prefill-segment of the commands")
     p.add_argument("--device", default="auto")
     p.add_argument("--jobs", type=int, default=1, help="parts that run at the same time; their messages go to .log files in --work")

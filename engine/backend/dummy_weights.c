@@ -12,16 +12,24 @@ uint64_t sl_dummy_key(const char *name) {
     return sl_fnv1a(SL_FNV1A_START, name, strlen(name));
 }
 
-bf16 sl_dummy_vector(const char *name) {
-    static const char bias[] = ".bias";
-    size_t n = strlen(name), n_bias = sizeof bias - 1;
-    return sl_f32_to_bf16(n >= n_bias && !strcmp(name + n - n_bias, bias) ? 0 : 1);
+static int ends_with(const char *name, const char *end) {
+    size_t n = strlen(name), n_end = strlen(end);
+    return n >= n_end && !strcmp(name + n - n_end, end);
 }
 
-void sl_dummy_quantiles(bf16 *quantiles) {
+double sl_dummy_deviation(const char *name, int n_columns) {
+    const double deviation = 0.02, of_scores = 4;
+    return ends_with(name, ".q_proj.weight") ? of_scores / (deviation * n_columns) : deviation;
+}
+
+bf16 sl_dummy_vector(const char *name) {
+    return sl_f32_to_bf16(ends_with(name, ".bias") ? 0 : 1);
+}
+
+void sl_dummy_quantiles(double deviation, bf16 *quantiles) {
 #pragma omp parallel for schedule(static)
     for (int w = 0; w < SL_DUMMY_QUANTILES; w++)
-        quantiles[w] = sl_f32_to_bf16((float)(0.02 * sl_normal_quantile((w + 0.5) / SL_DUMMY_QUANTILES)));
+        quantiles[w] = sl_f32_to_bf16((float)(deviation * sl_normal_quantile((w + 0.5) / SL_DUMMY_QUANTILES)));
 }
 
 void sl_dummy_fill(uint64_t key, const bf16 *quantiles, size_t from, size_t n, int n_threads, bf16 *out) {

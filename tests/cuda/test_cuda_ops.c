@@ -266,7 +266,7 @@ static void swiglu(void) {
 static void dummy_fill(void) { // the CPU's numbers to the bit
     static const int sizes[] = {1, 7, 8, 1003, 1 << 20};
     bf16 *quantiles = malloc(SL_DUMMY_QUANTILES * sizeof *quantiles);
-    sl_dummy_quantiles(quantiles);
+    sl_dummy_quantiles(0.02, quantiles);
     bf16 *table = gpu_copy(quantiles, SL_DUMMY_QUANTILES * sizeof *quantiles);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         size_t n = sizes[i];

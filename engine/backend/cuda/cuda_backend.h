@@ -43,7 +43,10 @@ typedef struct sl_cuda {
     char *staging[2];
     cudaEvent_t staging_read[2]; // the last copy from the buffer has ended
     int next_staging;
-    bf16 *quantiles; // of dummy weights; NULL: the model has none
+    struct { // of dummy weights (dummy_weights.h): most matrices, and projections of queries; values NULL: not made yet
+        double deviation;
+        bf16 *values;
+    } quantiles[2];
     // rotations (RoPE); all layers of a step share them
     float *inv_freq;         // [head_dim / 2]
     const void *inv_freq_of; // the host array that was copied to inv_freq

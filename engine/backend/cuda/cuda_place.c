@@ -25,7 +25,7 @@ static int init_staging(sl_cuda *c, sl_error *err) {
 }
 
 // Copies `size` bytes from the host to the GPU, SL_STAGING bytes at a time.
-static int send(sl_cuda *c, char *to, const char *from, size_t size, sl_error *err) {
+static int send(sl_cuda *c, void *to, const void *from, size_t size, sl_error *err) {
     enum { PART = 1 << 20 };
     int rc = 0;
     for (size_t at = 0; !rc && at < size; at += SL_STAGING, c->next_staging ^= 1) {
@@ -34,8 +34,8 @@ static int send(sl_cuda *c, char *to, const char *from, size_t size, sl_error *e
         rc = sl_cuda_check(cudaEventSynchronize(c->staging_read[c->next_staging]), "weights", err);
         if (rc) break;
 #pragma omp parallel for schedule(static)
-        for (size_t i = 0; i < n; i += PART) memcpy(piece + i, from + at + i, n - i < PART ? n - i : PART);
-        rc = sl_cuda_check(cudaMemcpyAsync(to + at, piece, n, cudaMemcpyHostToDevice, c->stream), "weights", err);
+        for (size_t i = 0; i < n; i += PART) memcpy(piece + i, (const char *)from + at + i, n - i < PART ? n - i : PART);
+        rc = sl_cuda_check(cudaMemcpyAsync((char *)to + at, piece, n, cudaMemcpyHostToDevice, c->stream), "weights", err);
         if (!rc) rc = sl_cuda_check(cudaEventRecord(c->staging_read[c->next_staging], c->stream), "weights", err);
     }
     return rc;
@@ -53,26 +53,38 @@ static int send_rounded(sl_cuda *c, bf16 *to, const sl_weight *w, sl_error *err)
     return rc;
 }
 
+// Finds or makes the table of a deviation.
+static int dummy_quantiles(sl_cuda *c, double deviation, const bf16 **out, sl_error *err) {
+    enum { BYTES = SL_DUMMY_QUANTILES * sizeof(bf16) };
+    int i = c->quantiles[0].values && c->quantiles[0].deviation != deviation;
+    SL_CHECK(!c->quantiles[i].values || c->quantiles[i].deviation == deviation);
+    *out = c->quantiles[i].values;
+    if (*out) return 0;
+    bf16 *values = malloc(BYTES);
+    if (!values) return sl_fail(err, SL_ERR_MEMORY, "dummy weights: out of memory");
+    sl_dummy_quantiles(deviation, values);
+    int rc = sl_cuda_check(cudaMalloc((void **)&c->quantiles[i].values, BYTES), "dummy weights", err);
+    if (!rc) rc = send(c, c->quantiles[i].values, values, BYTES, err);
+    free(values);
+    c->quantiles[i].deviation = deviation;
+    *out = c->quantiles[i].values;
+    return rc;
+}
+
 // Makes a dummy weight with the same numbers as on the CPU (engine/backend/dummy_weights.h).
 static int make_dummy(sl_cuda *c, bf16 *to, const sl_weight *w, sl_error *err) {
-    size_t n = w->n_rows == 1 ? count(w) : SL_DUMMY_QUANTILES;
-    if (w->n_rows > 1 && c->quantiles) {
-        sl_cuda_dummy_fill(sl_dummy_key(w->name), c->quantiles, count(w), to, c->stream);
-        return 0;
-    }
-    bf16 *values = malloc(n * sizeof *values);
-    if (!values) return sl_fail(err, SL_ERR_MEMORY, "dummy weights: out of memory");
-    int rc = 0;
     if (w->n_rows > 1) {
-        sl_dummy_quantiles(values);
-        rc = sl_cuda_check(cudaMalloc((void **)&c->quantiles, n * sizeof *values), "dummy weights", err);
-        if (!rc) rc = send(c, (char *)c->quantiles, (const char *)values, n * sizeof *values, err);
-    } else {
-        for (size_t i = 0; i < n; i++) values[i] = sl_dummy_vector(w->name);
-        rc = send(c, (char *)to, (const char *)values, n * sizeof *values, err);
+        const bf16 *quantiles;
+        int rc = dummy_quantiles(c, sl_dummy_deviation(w->name, w->n_cols), &quantiles, err);
+        if (!rc) sl_cuda_dummy_fill(sl_dummy_key(w->name), quantiles, count(w), to, c->stream);
+        return rc;
     }
+    bf16 *values = malloc(count(w) * sizeof *values);
+    if (!values) return sl_fail(err, SL_ERR_MEMORY, "dummy weights: out of memory");
+    for (size_t i = 0; i < count(w); i++) values[i] = sl_dummy_vector(w->name);
+    int rc = send(c, to, values, count(w) * sizeof *values, err);
     free(values);
-    return rc || w->n_rows == 1 ? rc : make_dummy(c, to, w, err);
+    return rc;
 }
 
 static int keep_block(sl_cuda *c, void *block, sl_error *err) {
@@ -104,7 +116,7 @@ int sl_cuda_place(const sl_backend *be, sl_weight *const *weights, int n, sl_err
         if (!w->data)
             rc = make_dummy(c, to, w, err);
         else if (w->dtype == SL_BF16)
-            rc = send(c, (char *)to, w->data, count(w) * sizeof *to, err);
+            rc = send(c, to, w->data, count(w) * sizeof *to, err);
         else
             rc = send_rounded(c, to, w, err);
         w->data = to;
@@ -116,8 +128,8 @@ int sl_cuda_place(const sl_backend *be, sl_weight *const *weights, int n, sl_err
 void sl_cuda_place_free(sl_cuda *c) {
     for (int i = 0; i < c->n_blocks; i++) cudaFree(c->blocks[i]);
     free(c->blocks);
-    cudaFree(c->quantiles);
     for (int i = 0; i < 2; i++) {
+        cudaFree(c->quantiles[i].values);
         if (c->staging_read[i]) cudaEventDestroy(c->staging_read[i]);
         cudaFreeHost(c->staging[i]);
     }

@@ -39,7 +39,7 @@ int cli_host_clock_open(const sl_attn_geom *geom, int n_pages, double query_devi
         return rc;
     }
     size_t n = (size_t)n_pages * geom->n_kv_heads * SL_PAGE * geom->head_dim;
-    sl_dummy_quantiles(c->quantiles);
+    sl_dummy_quantiles(DUMMY_DEVIATION, c->quantiles);
     sl_dummy_fill(sl_dummy_key("k"), c->quantiles, 0, n, n_threads, c->pool.k);
     sl_dummy_fill(sl_dummy_key("v"), c->quantiles, 0, n, n_threads, c->pool.v);
     *out = c;
