@@ -39,6 +39,9 @@ static void check_bits(const float *got, const float *want, int n, const char *w
 // number, independently, and so adds a relative error of about 1.5e-3 (RMS). So 8 layers add up to 1.0e-2. The residual stream
 // of a random model amplifies the error; the bound allows a factor of 2.4.
 static const double LOGITS_RELATIVE = 2.5e-2;
+// The scores of dummy weights have a deviation of 4, so a row with much mass has a score near 12. Its query and its key have
+// rounding errors of 2^-9, which change the score by 0.03 and the row's probability by 3%. Three layers add up.
+static const double DUMMY_LOGITS_RELATIVE = 0.1;
 
 typedef struct rows {
     float *data;
@@ -156,7 +159,8 @@ static void logits_shapes(void) {
         double step = relative(got + (size_t)N * n_vocab, want + (size_t)N * n_vocab, n_vocab);
         printf("      head_dim %d, %d query heads, %d KV heads: relative error of prefill %.3g, of a decode step %.3g\n",
                shapes[i].head_dim, shapes[i].n_heads, shapes[i].n_kv_heads, e, step);
-        if (!(e <= LOGITS_RELATIVE && step <= LOGITS_RELATIVE)) FAIL("relative error of the logits %.3g, %.3g", e, step);
+        if (!(e <= DUMMY_LOGITS_RELATIVE && step <= DUMMY_LOGITS_RELATIVE))
+            FAIL("relative error of the logits %.3g, %.3g", e, step);
         free(ids), free(want), free(got);
     }
 }

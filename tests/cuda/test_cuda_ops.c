@@ -87,7 +87,7 @@ static void rope_table(void) {
         for (int i = 0; i < n_rows * half; i++) {
             float angle = (float)rows[i / half].position * inv_freq[i % half];
             // half a unit in the last place, for < 1; with a scale, this times the scale, and the rounding of a product < 2
-            double near = scale == 1 ? 0x1.01p-25 : 0x1.5p-24;
+            double near = scale == 1 ? 0x1.01p-25 : scale * 0x1.01p-25 + 0x1.01p-24;
             check_near("cosine", i, table[i].x, cos((double)angle) * scale, near);
             check_near("sine", i, table[i].y, sin((double)angle) * scale, near);
         }

@@ -653,7 +653,9 @@ void fixture_check(decode_fixture *r) {
         for (int h = 0; h < r->group; h++) drawn_head_free(&heads[h]);
     }
     free(steps);
-    CHECK_INT(r->stats.samples, want.samples);
+    // vattention plans the length of its sample from sums in floating point, whose order differs.
+    uint64_t slack = sl_attn_has(&r->spec, "base") ? want.samples >> 16 : 0;
+    CHECK(r->stats.samples + slack >= want.samples && r->stats.samples <= want.samples + slack);
     if (!r->stats.v_distinct) return;
     CHECK_INT(r->stats.v_rows, want.v_rows);
     CHECK_INT(r->stats.v_distinct, want.v_distinct);
