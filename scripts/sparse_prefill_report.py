@@ -223,25 +223,29 @@ def mean_cra(row):
     return 100 * statistics.fmean(heads(row, "cra") or [0])
 
 
+def panels_of(model, found):
+    """KL of the longest prompts, if it is the prose model (the tokens of the other model are few), and measured CRA of the longest prompts
+    with checked rows."""
+    name, x, panels = "prose model" if model == "prose" else "embedded model", "blocks visited, % of dense attention", []
+    checked = [size for size, rows in found.items() if any(heads(row, "cra") for row in rows)]
+    if model == "prose":
+        size = max(found, key=tokens)
+        panels.append((f"{name}, {size} tokens", x, "KL from dense prefill, nats", "log-y lines", curves(found[size], lambda row: row["kl"])))
+    if checked:
+        size = max(checked, key=lambda size: (len(found[size]), tokens(size)))
+        panels.append((f"{name}, {size} tokens", x, "measured CRA, mean over heads, %", "lines", curves(found[size], mean_cra)))
+    return panels
+
+
 def picture(page, kept, args):
-    panels, shown = [], []
-    for model in MODELS:
-        found = kept.methods(f"tokens-{model}")
-        if not found:
-            continue
-        size, rows = max(found.items(), key=lambda item: (len(item[1]), tokens(item[0])))
-        name, x = "prose model" if model == "prose" else "embedded model", "blocks visited, % of dense attention"
-        if model == "prose":  # the tokens of the other model are few
-            panels.append((f"{name}, {size} tokens", x, "KL from dense prefill, nats", "log-y lines", curves(rows, lambda row: row["kl"])))
-        panels.append((f"{name}, {size} tokens", x, "measured CRA, mean over heads, %", "lines", curves(rows, mean_cra)))
-        shown.append(f"the {name} at {size} tokens")
+    panels = [panel for model in MODELS if (found := kept.methods(f"tokens-{model}")) for panel in panels_of(model, found)]
     if not panels:
         return
     path = os.path.splitext(args.output)[0] + ".svg"
     if args.picture:
         draw(args.sleigh, path, "after a sparse prefill", panels)
     page.say(f"![KL and CRA against density of every method]({os.path.basename(path)})")
-    page.say(f"The picture shows {' and '.join(shown)}. `sample` is drawn with alpha_c = alpha_s and one chunk.")
+    page.say("`sample` is drawn with alpha_c = alpha_s and one chunk.")
 
 
 def next_tokens(page, kept):
