@@ -115,7 +115,7 @@ class Kept:
         if not os.path.exists(path):
             return ""
         with open(path) as f:
-            return f.read().strip() + "\n\n"
+            return f.read().strip() + "\n\nPeople wrote this section ([notes.md](sparse-prefill/notes.md)); scripts wrote the rest of the page.\n\n"
 
 
 def heads(row, key):
