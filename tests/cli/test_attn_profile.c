@@ -173,14 +173,14 @@ static void work(void) {
         int n, segment;
         double blocks;
     } cases[] = {
-        {"sample", 640, 1 << 20, 5},             // the last 128 queries see 5 blocks
-        {"sample:chunk_n=2", 640, 1 << 20, 7},   // chunks of 2 and 3 blocks: they end at blocks 2 and 5
-        {"sample:chunk_n=64", 640, 1 << 20, 15}, // a chunk for each block
-        {"sample", 640, 256, 2 + 4 + 5},         // three segments
-        {"sample", 1, 256, 1},
+        {"sample", 640, 1 << 20, 2.5},            // the last 128 queries see 5 blocks, scores only
+        {"sample:chunk_n=2", 640, 1 << 20, 3.5},  // chunks of 2 and 3 blocks: they end at blocks 2 and 5
+        {"sample:chunk_n=64", 640, 1 << 20, 7.5}, // a chunk for each block
+        {"sample", 640, 256, (2 + 4 + 5) / 2.0},  // three segments
+        {"sample", 1, 256, 0.5},
         {"vertical-slash", 640, 1 << 20, 2.5},
         {"streaming", 640, 1 << 20, 0},
-        {"xattention", 640, 1 << 20, 15.0 / 8},
+        {"xattention", 640, 1 << 20, 15.0 / 16},
         {"oracle", 640, 1 << 20, -1},
     };
     sl_attn_spec spec;
@@ -190,7 +190,7 @@ static void work(void) {
         CHECK_NEAR(tune_estimator_blocks(&spec, cases[i].n, cases[i].segment), cases[i].blocks, 1e-12);
     }
     CHECK_OK(sl_attn_parse("sample", &spec, &e), e);
-    CHECK_NEAR(tune_work(&spec, 640, 1 << 20, 60, 120), 0.5 + 5.0 / 15, 1e-12);
+    CHECK_NEAR(tune_work(&spec, 640, 1 << 20, 60, 120), 0.5 + 2.5 / 15, 1e-12);
     CHECK_OK(sl_attn_parse("threshold", &spec, &e), e);
     CHECK_NEAR(tune_work(&spec, 640, 1 << 20, 60, 120), 0.75, 1e-12);
     const cli_ints lengths = {.at = {1024, 2048, 8192}, .n = 3};

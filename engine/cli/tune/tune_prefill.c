@@ -15,26 +15,29 @@
 
 // ---- work ----
 
-// Blocks that the sampled rows of a segment see. The last 128 (or n_rows) queries of each chunk see the keys up to the end of
-// the chunk. first, n: query blocks of the segment.
-static double sampled_blocks(int first, int n, int chunks, double n_rows) {
+// Key blocks that the sampled rows of a segment see. The last queries of each chunk see the keys up to the end of the chunk.
+// first, n: query blocks of the segment.
+static double sampled_blocks(int first, int n, int chunks) {
     double sum = 0;
     if (chunks > n) chunks = n;
     for (int c = 1; c <= chunks; c++) sum += first + c * n / chunks;
-    return sum * n_rows / SL_MASK_BLOCK;
+    return sum;
 }
 
 double tune_estimator_blocks(const sl_attn_spec *spec, int n, int segment) {
     const char *name = spec->method->name;
     int chunks = !strcmp(name, "sample") ? (int)sl_attn_get(spec, "chunk_n") : 1;
-    double rows = !strcmp(name, "sample") ? SL_MASK_BLOCK : !strcmp(name, "vertical-slash") ? 64 : 0, sum = 0;
+    // Scores are half of a block's work: `sample` computes those of 128 queries once, `vertical-slash` those of 64 queries
+    // twice.
+    double of_block = !strcmp(name, "sample") || !strcmp(name, "vertical-slash") ? 0.5 : 0, sum = 0;
     double stride = strcmp(name, "xattention") ? 0 : sl_attn_get(spec, "stride") > 0 ? 16 : 8;
-    if (rows == 0 && stride == 0 && strcmp(name, "streaming") && strcmp(name, "dense") && strcmp(name, "threshold")) return -1;
+    if (of_block == 0 && stride == 0 && strcmp(name, "streaming") && strcmp(name, "dense") && strcmp(name, "threshold"))
+        return -1;
     for (int at = 0; at < n; at += segment) {
         int end = at + segment < n ? at + segment : n, first = at / SL_MASK_BLOCK, last = (end - 1) / SL_MASK_BLOCK;
-        if (rows > 0) sum += sampled_blocks(first, last - first + 1, chunks, rows);
-        // Two passes over (128 / stride)^2 scores of stride x head_dim products a block: 1 / stride of a block's two products.
-        for (int i = first; stride > 0 && i <= last; i++) sum += (i + 1) / stride;
+        if (of_block > 0) sum += of_block * sampled_blocks(first, last - first + 1, chunks);
+        // (128 / stride)^2 scores of stride x head_dim products a block: 1 / stride of one of a block's two products
+        for (int i = first; stride > 0 && i <= last; i++) sum += 0.5 * (i + 1) / stride;
     }
     return sum;
 }
