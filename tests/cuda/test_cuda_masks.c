@@ -165,14 +165,23 @@ static void long_segments(void) {
     }
 }
 
-// A NaN in a key that the sampled queries see: the mask has every block.
+// A NaN in a key that the sampled queries see, an infinite score, and a row whose scores are all far below 0: the mask has
+// every block. A single score far below 0 has no mass.
 static void no_sums(void) {
     static const char *const methods[] = {"sample:chunk_n=2", "vertical-slash", "xattention:threshold=0.5"};
-    segment s = segment_new(4, 2, 64, 100, 600, test_seed);
-    ((bf16 *)ref_k_row(&s.c, 0, 1, 333))[5] = 0x7FC0;
-    on_gpu d = copy_segment(s);
-    for (int m = 0; m < 3; m++) check_mask(&d, methods[m]);
-    drop(&d);
+    static const struct {
+        bf16 value;
+        int first, n, is_full;
+    } keys[] = {{0x7fc0, 333, 1, 1}, {0x7f00, 333, 1, 1}, {0xff00, 0, 700, 1}, {0xff00, 333, 1, 0}, {0xc900, 128, 60, 0}};
+    for (int k = 0; k < 5; k++) {
+        segment s = segment_new(4, 2, 64, 100, 600, test_seed);
+        for (int i = 0; i < 600 * 4; i++) s.q[(size_t)i * 64 + 5] = 3;
+        for (int j = 0; j < keys[k].n; j++) ((bf16 *)ref_k_row(&s.c, 0, 1, keys[k].first + j))[5] = keys[k].value;
+        on_gpu d = copy_segment(s);
+        for (int m = 0; m < 3; m++) check_mask(&d, methods[m]);
+        CHECK((sl_mask_count(&d.s.mask, 2) == sl_mask_causal(&d.s.mask)) == keys[k].is_full);
+        drop(&d);
+    }
 }
 
 // ---- attention with a mask ----
