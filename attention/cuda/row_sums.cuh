@@ -209,7 +209,8 @@ static __device__ __forceinline__ void each_tile(const row_sums_params &p, unsig
             copies_landed();
             __syncthreads();
             if (part == 0) f.finish();
-            add_scores<D>(s, q + at.warp_row * tile_stride<D>, k + at.warp_column * tile_stride<D>, threadIdx.x % 32);
+            if (at.warp_row < walk.t.end) // the warp has rows
+                add_scores<D>(s, q + at.warp_row * tile_stride<D>, k + at.warp_column * tile_stride<D>, threadIdx.x % 32);
         }
         round_scores(p, walk.t, walk.c, at, s);
         f.tops(at, s);

@@ -78,6 +78,7 @@ static void integers(void) {
     uint32_t octave[SL_OCTAVE];
     sl_mass_octave(octave);
     CHECK(sl_fine_mass(octave, 31 * SL_OCTAVE) == 0 && sl_fine_mass(octave, 4000000000u) == 0);
+    CHECK(sl_mass_below(1 << 23, 37) == 1 && sl_mass_below(1 << 23, 38) == 0 && sl_mass_below(1 << 23, 64) == 0);
     for (int d = 0; d < 31 * SL_OCTAVE; d++)
         CHECK_INT(sl_fine_mass(octave, d), (uint32_t)(0x1p30 * SL_MASS_SCALE * exp2(-d / 64.0)));
     for (int d = 0; d < SL_MASS_REACH + SL_OCTAVE; d++) { // a mass is far enough from the middle of two integers

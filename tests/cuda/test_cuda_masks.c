@@ -165,6 +165,21 @@ static void long_segments(void) {
     }
 }
 
+// All scores are 0, so many sums are equal: the lower index comes first.
+static void ties(void) {
+    static const char *const methods[] = {"sample:alpha_c=0.4:alpha_s=0",
+                                          "sample:alpha_c=0:alpha_s=0.6",
+                                          "vertical-slash:columns=301:slashes=0",
+                                          "vertical-slash:columns=0:slashes=301",
+                                          "vertical-slash",
+                                          "xattention:threshold=0.5"};
+    segment s = segment_new(2, 1, 64, 10, 1000, test_seed);
+    memset(s.q, 0, sizeof *s.q * 1000 * 2 * 64);
+    on_gpu d = copy_segment(s);
+    for (int m = 0; m < 6; m++) check_mask(&d, methods[m]);
+    drop(&d);
+}
+
 // A NaN in a key that the sampled queries see, an infinite score, and a row whose scores are all far below 0: the mask has
 // every block. A single score far below 0 has no mass.
 static void no_sums(void) {
@@ -512,6 +527,7 @@ static const test_case cases[] = {
     GPU_CASE("xattention", xattention),
     GPU_CASE("streaming", streaming),
     GPU_CASE("long-segments", long_segments),
+    GPU_CASE("ties", ties),
     GPU_CASE("no-sums", no_sums),
     GPU_CASE("masked-attention", masked_attention),
     GPU_CASE("full-mask", full_mask),
