@@ -18,7 +18,7 @@
 
 namespace {
 
-enum { THREADS = 256, WARPS = THREADS / 32, MERGE_THREADS = 128, KEPT_GROUPS = 8 };
+enum { THREADS = 256, WARPS = THREADS / 32, MERGE_THREADS = 128 };
 const size_t MOST_SCRATCH = (size_t)256 << 20;
 
 // How a list is cut.
@@ -242,27 +242,26 @@ __global__ void __launch_bounds__(MERGE_THREADS)
 
 // ---- the report ----
 
-// Finds the least share of a task's rows that the mask keeps, in units of 2^-24. Grid: [tasks].
-__global__ void __launch_bounds__(TASK_ROWS *KEPT_GROUPS) kept_kernel(const __grid_constant__ mask_params p) {
-    __shared__ uint64_t sums[KEPT_GROUPS][TASK_ROWS], parts[KEPT_GROUPS][TASK_ROWS];
+// Finds the least share of a task's rows that the mask keeps, in units of 2^-24. Grid: [tasks][4].
+__global__ void __launch_bounds__(SCALE_ROWS *SCALE_GROUPS) kept_kernel(const __grid_constant__ mask_params p) {
+    __shared__ uint64_t totals[SCALE_GROUPS][SCALE_ROWS], parts[SCALE_GROUPS][SCALE_ROWS];
     sl_start_next();
     sl_wait_previous();
-    int task = blockIdx.x, row = threadIdx.x % TASK_ROWS, g = threadIdx.x / TASK_ROWS;
+    int task = blockIdx.x, r = threadIdx.x % SCALE_ROWS, row = blockIdx.y * SCALE_ROWS + r, g = threadIdx.x / SCALE_ROWS;
     task_rows t = rows_of_task(p.sums, task, 1);
     int diagonal = row < t.end ? (t.row0 + row) / SL_MASK_BLOCK : -1;
-    bool lacks = row < t.end && p.sums.scales[task * TASK_ROWS + row].top == SL_REF_INVALID;
+    const uint64_t *bits = p.bits + ((size_t)t.head * p.sums.n_queries + diagonal - p.sums.first_block) * p.n_words;
     uint64_t total = 0, kept = 0;
-    for (int b = g; b <= diagonal; b += KEPT_GROUPS) {
-        const uint64_t *bits = p.bits + ((size_t)t.head * p.sums.n_queries + diagonal - p.sums.first_block) * p.n_words;
+    for (int b = g; b <= diagonal; b += SCALE_GROUPS) {
         block_shares x = shares_of(p.sums, task, row, b);
         total += x.low + x.high;
         if (bits[b / 64] >> (b % 64) & 1) kept += x.low + x.high;
     }
-    sums[g][row] = total, parts[g][row] = kept;
-    lacks = __syncthreads_or(lacks);
+    totals[g][r] = total, parts[g][r] = kept;
+    __syncthreads();
     if (g > 0 || row >= t.end) return;
-    for (int i = 1; i < KEPT_GROUPS; i++) total += sums[i][row], kept += parts[i][row];
-    int least = lacks ? SL_MASK_NOT_SAMPLED : total ? (int)((kept << SL_SHARE_BITS) / total) : 1 << SL_SHARE_BITS;
+    for (int i = 1; i < SCALE_GROUPS; i++) total += totals[i][r], kept += parts[i][r];
+    int least = total ? (int)((kept << SL_SHARE_BITS) / total) : SL_MASK_NOT_SAMPLED; // a row without sums has no shares
     atomicMax(&p.stats[t.head].unkept, (unsigned)((1 << SL_SHARE_BITS) + 1 - least));
 }
 
@@ -364,7 +363,8 @@ void launch_heads(const sl_attn_cuda_mask_args *a, mask_params &p) {
     sl_launch(merge_kernel<chosen_blocks>, dim3(s.n_queries, s.n_heads), dim3(MERGE_THREADS), 0, a->stream, chosen_blocks{p},
               p.bits, p.n_words, s.first_block, s.n_queries);
     if (p.stats && p.how.stride == 1)
-        sl_launch(kept_kernel, dim3(s.n_chunks * s.n_heads), dim3(TASK_ROWS * KEPT_GROUPS), 0, a->stream, p);
+        sl_launch(kept_kernel, dim3(s.n_chunks * s.n_heads, TASK_ROWS / SCALE_ROWS), dim3(SCALE_ROWS * SCALE_GROUPS), 0,
+                  a->stream, p);
 }
 
 void make_mask(const sl_attn_cuda_mask_args *a) {
