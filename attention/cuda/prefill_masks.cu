@@ -1,13 +1,15 @@
 // attention/cuda/prefill_masks.cu - masks for prefill on the GPU: sample, vertical-slash, xattention, streaming. They are those
-// of attention/prefill/ on the CPU, bit by bit, where the bf16 scores are equal. The host reads nothing.
+// of attention/prefill/ on the CPU, bit by bit, where the scores are equal. The host reads nothing.
 //
-// | step   | kernel                                  | makes                                                        |
-// |--------|-----------------------------------------|--------------------------------------------------------------|
-// | masses | row_sums.cuh                            | integer masses of rows in key blocks, and their shares       |
-// | lists  | list_block_sums_kernel, list_pair_sums_kernel, row_lines_kernel | sums of columns and slashes, or of pairs |
-// | choice | choose_kernel                           | flags of the chosen key blocks and distances                 |
-// | mask   | merge_kernel                            | the bits                                                     |
-// | report | kept_kernel                             | the least kept share of a sampled row                        |
+// | step   | kernel                               | makes                                        |
+// |--------|--------------------------------------|----------------------------------------------|
+// | masses | row_masses_kernel, row_scales_kernel | integer masses of rows in key blocks, scales |
+// | lists  | list_block_sums_kernel (sample)      | sums of the shares of columns and slashes    |
+// |        | list_pair_sums_kernel (xattention)   | sums of the shares of pairs                  |
+// |        | row_lines_kernel (vertical-slash)    | sums of the shares of keys and offsets       |
+// | choice | choose_kernel                        | flags of the chosen key blocks and distances |
+// | mask   | merge_kernel                         | the bits                                     |
+// | report | kept_kernel                          | the least kept share of a sampled row        |
 //
 // A launch has as many heads as fit in MOST_SCRATCH bytes, at least one.
 #include "attention/cuda/head_dim.cuh"

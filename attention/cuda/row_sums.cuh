@@ -1,15 +1,15 @@
 // attention/cuda/row_sums.cuh - sums of attention probabilities over sampled rows, as integers: the kernels of what
 // attention/prefill/row_sums.c computes on the CPU. No matrix of all scores is in memory. attention/prefill/row_sums.h defines
-// rows, columns and strides, and integer_softmax.h defines shares. From the bf16 scores on, the integers are those of the CPU.
+// rows, columns and strides, and integer_softmax.h defines shares. From equal scores come the integers of the CPU.
 //
 // A task is up to 128 rows of one head. A tile is 128 rows and 128 columns of a task. With stride 1 a tile has one key block.
 // With stride S it has S query blocks and S key blocks.
 //
-// | kernel            | makes                                                                              |
-// |-------------------|------------------------------------------------------------------------------------|
-// | row_masses_kernel | pass 1: ref and the two masses of each row and key block                            |
-// | row_scales_kernel | from them top and factor of each row; clears what row_lines_kernel adds to         |
-// | row_lines_kernel  | pass 2, for single keys and offsets only: sums of shares                           |
+// | kernel            | makes                                                                      |
+// |-------------------|----------------------------------------------------------------------------|
+// | row_masses_kernel | pass 1: ref and the two masses of each row and key block                   |
+// | row_scales_kernel | from them top and factor of each row; clears what row_lines_kernel adds to |
+// | row_lines_kernel  | pass 2, for single keys and offsets only: sums of shares                   |
 //
 // 8 warps: warp w has rows 32 (w % 4) .. + 31 and columns 64 (w / 4) .. + 63 of a tile. While a thread block computes the
 // masses or shares of a tile, the keys of its next tile are on their way to shared memory.
@@ -186,8 +186,9 @@ struct tile_walk {
     }
 };
 
-// Calls f for every tile of the thread block. f.tops(at, s) runs before a __syncthreads, f.masses(...) after it.
-// f.finish() runs after the next __syncthreads, and before another f.tops or f.masses of any thread.
+// Calls f for every tile of the thread block: f.tops(at, s), a __syncthreads, f.masses(t, task, c, at, s), the first
+// __syncthreads of the next tile, f.finish(). A thread may be at f.tops of the next tile while another one is at f.finish.
+// f.finish also runs once before the first tile.
 template <int D, int STRIDE, typename F>
 static __device__ __forceinline__ void each_tile(const row_sums_params &p, unsigned char *shared, F &f) {
     bf16 *q = (bf16 *)shared, *k = q + TASK_ROWS * tile_stride<D>;

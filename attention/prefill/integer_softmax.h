@@ -4,11 +4,17 @@
 // From the scores on, all is exact: every device gets the same integers from the same scores, in any order of the keys. The
 // fp32 sums of two devices differ in their last bits, so two scores differ by one unit where a limit lies between the sums.
 //
-//   ref_b    = ceil(largest score of key block b / 64)             top = largest ref_b of the row
-//   mass(d)  = c 2^(-d / 64), d = 64 ref - score: in units of 2^-16 (ref = ref_b) to nearest, in units of 2^-30 (ref = top)
-//   down mass_b   = sum of mass(64 ref_b - score) over the block's keys, in units of 2^-16 Z        = sum over blocks of
-//   (mass_b << 14) >> (top - ref_b), in units of 2^-30 share(x) = (x factor + 2^36) >> 37, factor = floor(2^61 / Z): the mass
-//   x, in units of 2^-30, as a part of 1 in units of 2^-24
+// | number   | definition                                                  | unit  |
+// |----------|-------------------------------------------------------------|-------|
+// | ref_b    | ceil(largest score of key block b / 64)                     | 1     |
+// | top      | largest ref_b of the row                                    | 1     |
+// | mass(d)  | c 2^(-d / 64), to nearest: of a score at the distance d     | 2^-16 |
+// | mass_b   | sum of mass(64 ref_b - score) over the block's keys         | 2^-16 |
+// | Z        | sum over blocks of (mass_b << 14) >> (top - ref_b)          | 2^-30 |
+// | factor   | floor(2^61 / Z)                                             |       |
+// | share(x) | (x factor + 2^36) >> 37 of a mass x in units of 2^-30       | 2^-24 |
+//
+// The mass of a single key is relative to top, in units of 2^-30, rounded down (sl_fine_mass).
 //
 // mass_b is wrong by at most 2^-9 of itself: 128 roundings of 2^-17, and the block's largest mass is above 1/2. Z keeps one
 // number for each block, because a sum that is shifted when its maximum grows would depend on the order.
