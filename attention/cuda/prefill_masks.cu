@@ -1,23 +1,22 @@
 // attention/cuda/prefill_masks.cu - masks for prefill on the GPU: sample, vertical-slash, xattention, streaming. They are those
-// of attention/prefill/ on the CPU, bit by bit, where the bf16 scores are equal. The host reads nothing.
+// of attention/prefill/ on the CPU, bit by bit, where the scores are equal. The host reads nothing.
 //
-// | step               | kernel                                  | makes                                            |
-// |--------------------|-----------------------------------------|--------------------------------------------------|
-// | sums               | row_sums.cuh, three kernels             | integer sums of shares                           |
-// | lists              | list_block_sums_kernel, list_sums_kernel| (sum, index) of columns and slashes, or of pairs |
-// | sort               | cub::DeviceSegmentedRadixSort           | each list by sum descending, index ascending     |
-// | choice             | choose_kernel                           | flags of the chosen key blocks and distances     |
-// | mask               | merge_kernel                            | the bits                                         |
-// | report             | kept_kernel                             | the least kept share of a sampled row            |
+// | step   | kernel                               | makes                                        |
+// |--------|--------------------------------------|----------------------------------------------|
+// | masses | row_masses_kernel, row_scales_kernel | integer masses of rows in key blocks, scales |
+// | lists  | list_block_sums_kernel (sample)      | sums of the shares of columns and slashes    |
+// |        | list_pair_sums_kernel (xattention)   | sums of the shares of pairs                  |
+// |        | row_lines_kernel (vertical-slash)    | sums of the shares of keys and offsets       |
+// | choice | choose_kernel                        | flags of the chosen key blocks and distances |
+// | mask   | merge_kernel                         | the bits                                     |
+// | report | kept_kernel                          | the least kept share of a sampled row        |
 //
 // A launch has as many heads as fit in MOST_SCRATCH bytes, at least one.
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/row_sums.cuh"
 #include "attention/cuda/workspace.cuh"
-#include "attention/prefill/row_sums.h"
 
 #include <cub/block/block_scan.cuh>
-#include <cub/device/device_segmented_radix_sort.cuh>
 
 namespace {
 
@@ -27,7 +26,7 @@ const size_t MOST_SCRATCH = (size_t)256 << 20;
 // How a list is cut.
 struct choice {
     uint64_t share; // > 0: the fewest entries whose sums reach this share of the total, in units of 2^-32
-    int most;       // share 0: the first entries with a positive sum, at most this number
+    int most;       // share 0: the entries with the largest positive sums, this number
 };
 
 // What a method does.
@@ -44,36 +43,17 @@ struct mask_params {
     shape how;
     int n_words;         // of a row of the mask
     int length, n_lists; // entries of a list. Stride 1: columns of all tasks, then slashes of all tasks. Else: query blocks
-    uint64_t *entries;   // [n_lists][length] sum << 32 | index
-    uint64_t *sorted;    // [n_lists][length]
-    int *offsets;        // [n_lists + 1]
+    uint32_t *list;      // [n_lists][length]
     uint8_t *flags;      // [n_lists][n_blocks] 1: the key block, or the distance of the key block, is chosen
     uint64_t *bits;      // [n_heads][n_queries][n_words]
     sl_attn_cuda_prefill_stats *stats; // [n_heads]; NULL: not wanted
-    void *temporary;                   // of the sort
-    size_t temporary_size;
 };
-
-// Clears the marks of scores without sums. Grid: [n / 256].
-__global__ void __launch_bounds__(THREADS) clear_kernel(int *bad, int n) {
-    int i = blockIdx.x * THREADS + threadIdx.x;
-    sl_start_next();
-    sl_wait_previous();
-    if (i < n) bad[i] = 0;
-}
 
 // ---- lists ----
 
-__device__ void put_entry(const mask_params &p, int list, int i, uint32_t sum) {
-    p.entries[(size_t)list * p.length + i] = (uint64_t)sum << 32 | (uint32_t)i;
-    if (i < p.sums.n_blocks) p.flags[(size_t)list * p.sums.n_blocks + i] = 0;
-    if (i == 0) p.offsets[list] = list * p.length;
-    if (i == 0 && list == p.n_lists - 1) p.offsets[p.n_lists] = p.n_lists * p.length;
-}
-
-// Sums of key blocks and of 128 offsets. Grid: [entries / 8][lists]. A warp per entry.
-__global__ void __launch_bounds__(THREADS) list_block_sums_kernel(const mask_params p) {
-    int i = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32, n_kv = p.sums.first + p.sums.n_tokens;
+// Sums of key blocks and of 128 offsets, over the rows of a task. Grid: [entries / 8][lists]. A warp per entry.
+__global__ void __launch_bounds__(THREADS) list_block_sums_kernel(const __grid_constant__ mask_params p) {
+    int i = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
     sl_start_next();
     sl_wait_previous();
     if (i >= p.length) return;
@@ -81,34 +61,36 @@ __global__ void __launch_bounds__(THREADS) list_block_sums_kernel(const mask_par
     bool is_slash = (int)blockIdx.y >= n_tasks;
     task_rows t = rows_of_task(p.sums, task, 1);
     uint32_t sum = 0;
-    for (int x = lane; x < SL_MASK_BLOCK; x += 32) {
-        int offset = i * SL_MASK_BLOCK + x;
-        if (is_slash && offset < n_kv)
-            sum += p.sums.slash[(size_t)task * n_kv + offset];
-        else if (!is_slash && i < key_blocks_of(t, 1))
-            sum += p.sums.block[((size_t)task * p.sums.n_blocks + i) * TASK_ROWS + x];
+    for (int row = lane; row < t.end; row += 32) {
+        int diagonal = (t.row0 + row) / SL_MASK_BLOCK;
+        if (i > diagonal) continue;
+        block_shares x = shares_of(p.sums, task, row, is_slash ? diagonal - i : i);
+        sum += is_slash ? x.low : x.low + x.high;
+        if (is_slash && i < diagonal) sum += shares_of(p.sums, task, row, diagonal - i - 1).high;
     }
     sum = __reduce_add_sync(~0u, sum);
-    if (lane == 0) put_entry(p, blockIdx.y, i, sum);
+    if (lane == 0) p.list[(size_t)blockIdx.y * p.length + i] = sum;
 }
 
-// Sums of keys and of offsets, or of the pairs of a query block. Grid: [entries / 256][lists].
-__global__ void __launch_bounds__(THREADS) list_sums_kernel(const mask_params p) {
-    int i = blockIdx.x * THREADS + threadIdx.x, list = blockIdx.y, n_kv = p.sums.first + p.sums.n_tokens;
+// The task and the first row of a query block, with stride > 1.
+__device__ void find_rows(const mask_params &p, int list, int *task, int *row) {
+    int q = list % p.sums.n_queries, head = list / p.sums.n_queries;
+    *task = q / p.how.stride * p.sums.n_heads + head, *row = q % p.how.stride * (SL_MASK_BLOCK / p.how.stride);
+}
+
+// Sums of the pairs of a query block. Grid: [entries / 256][lists].
+__global__ void __launch_bounds__(THREADS) list_pair_sums_kernel(const __grid_constant__ mask_params p) {
+    int i = blockIdx.x * THREADS + threadIdx.x, list = blockIdx.y, task, row;
     sl_start_next();
     sl_wait_previous();
     if (i >= p.length) return;
+    find_rows(p, list, &task, &row);
+    task_rows t = rows_of_task(p.sums, task, p.how.stride);
+    int from = max(row, t.begin), to = min(row + SL_MASK_BLOCK / p.how.stride, t.end);
     uint32_t sum = 0;
-    if (p.how.stride > 1) {
-        int query_block = p.sums.first_block + list % p.sums.n_queries;
-        if (i <= query_block) sum = p.sums.pair[(size_t)list * p.sums.n_blocks + i];
-    } else {
-        int n_tasks = p.n_lists / 2, task = list % n_tasks;
-        task_rows t = rows_of_task(p.sums, task, 1);
-        const uint32_t *from = list < n_tasks ? p.sums.column : p.sums.slash;
-        if (i < t.row0 + t.end) sum = from[(size_t)task * n_kv + i];
-    }
-    put_entry(p, list, i, sum);
+    if (i <= p.sums.first_block + list % p.sums.n_queries)
+        for (int r = from; r < to; r++) sum += shares_of(p.sums, task, r, i).low;
+    p.list[(size_t)list * p.length + i] = sum;
 }
 
 // ---- choice ----
@@ -121,32 +103,102 @@ __device__ void flag_entry(const mask_params &p, int list, bool is_slash, int in
     if (is_slash && (!p.how.in_tokens || index % SL_MASK_BLOCK) && block + 1 < p.sums.n_blocks) flags[block + 1] = 1;
 }
 
-// Grid: [lists]. An entry is chosen by the sum of the entries before it.
-__global__ void __launch_bounds__(THREADS) choose_kernel(const mask_params p) {
+// A row of the list has no sums. One row for each of the first threads.
+__device__ bool lacks_sums(const mask_params &p, int list) {
+    int n_rows = SL_MASK_BLOCK / p.how.stride, task, row;
+    if (p.how.stride > 1)
+        find_rows(p, list, &task, &row);
+    else
+        task = list % (p.n_lists / 2), row = 0;
+    return (int)threadIdx.x < n_rows && p.sums.scales[task * TASK_ROWS + row + threadIdx.x].top == SL_REF_INVALID;
+}
+
+struct list_cut {
+    uint32_t least;  // entries with a larger sum are chosen
+    uint64_t before; // what they reach. Entries with the sum `least` follow, by index, until the choice is reached
+};
+
+struct chooser {
     typedef cub::BlockScan<uint64_t, THREADS> scan;
-    __shared__ typename scan::TempStorage memory;
+    struct memory {
+        typename scan::TempStorage scan;
+        uint32_t bins[256];
+        uint64_t before;
+        int digit;
+    };
+    const mask_params &p;
+    const uint32_t *list;
+    const choice c;
+    memory &m;
+    uint64_t wanted; // share * total, in units of 2^-32
+
+    __device__ bool reached(uint64_t x) const { // x: a sum of the largest entries, or their number
+        return c.share ? x << 32 >= wanted : x >= (uint64_t)c.most;
+    }
+    __device__ uint64_t worth(uint32_t sum) const { return c.share ? sum : 1; }
+    __device__ uint64_t total() {
+        uint64_t x = 0, before, all;
+        for (int i = threadIdx.x; i < p.length; i += THREADS) x += list[i];
+        scan(m.scan).ExclusiveSum(x, before, all);
+        return all;
+    }
+    // Finds the sum where the choice is reached, digit by digit from the highest: the sums of the entries with each digit tell
+    // in which digit. least 0: it is not reached, so all positive entries are chosen. reached(0) must be false.
+    __device__ list_cut cut() {
+        list_cut x = {0, 0};
+        for (int shift = 24; shift >= 0; shift -= 8) {
+            __syncthreads(); // all threads have read m
+            m.bins[threadIdx.x] = 0;
+            if (threadIdx.x == 0) m.digit = -1;
+            __syncthreads();
+            for (int i = threadIdx.x; i < p.length; i += THREADS) {
+                uint32_t sum = list[i];
+                if (sum && (shift == 24 || sum >> (shift + 8) == x.least))
+                    atomicAdd(&m.bins[sum >> shift & 255], (uint32_t)worth(sum));
+            }
+            __syncthreads();
+            int digit = 255 - threadIdx.x;
+            uint64_t own = m.bins[digit], before;
+            scan(m.scan).ExclusiveSum(own, before);
+            before += x.before;
+            if (!reached(before) && reached(before + own)) m.digit = digit, m.before = before;
+            __syncthreads();
+            if (m.digit < 0) return {0, 0};
+            x.least = x.least << 8 | m.digit, x.before = m.before;
+        }
+        return x;
+    }
+    // Calls f(i) for the chosen entries.
+    template <typename F> __device__ void each(F f) {
+        wanted = c.share ? c.share * total() : 0;
+        if (reached(0)) return;
+        list_cut x = cut();
+        uint64_t n_equal = 0, before, all;
+        for (int from = 0; from < p.length; from += THREADS) {
+            int i = from + threadIdx.x;
+            uint32_t sum = i < p.length ? list[i] : 0;
+            bool equal = sum && sum == x.least;
+            __syncthreads(); // the scan before has read m
+            scan(m.scan).ExclusiveSum((uint64_t)equal, before, all);
+            if (equal ? !reached(x.before + (n_equal + before) * worth(sum)) : sum > x.least) f(i);
+            n_equal += all;
+        }
+    }
+};
+
+// Grid: [lists]. Without sums every block is chosen.
+__global__ void __launch_bounds__(THREADS) choose_kernel(const __grid_constant__ mask_params p) {
+    __shared__ chooser::memory memory;
     sl_start_next();
     sl_wait_previous();
     int list = blockIdx.x;
-    bool is_slash = p.how.stride == 1 && list >= p.n_lists / 2;
-    choice c = is_slash ? p.how.slashes : p.how.columns;
-    const uint64_t *sorted = p.sorted + (size_t)list * p.length;
-    uint64_t total = 0, before = 0, sum, part;
-    for (int from = 0; from < p.length; from += THREADS) {
-        uint64_t x = from + (int)threadIdx.x < p.length ? sorted[from + threadIdx.x] >> 32 : 0;
-        total += x;
-    }
-    scan(memory).InclusiveSum(total, sum, part); // part: of all threads
-    total = part;
-    for (int from = 0; from < p.length; from += THREADS) {
-        int i = from + threadIdx.x;
-        uint64_t entry = i < p.length ? sorted[i] : 0;
-        __syncthreads(); // the scan before has read `memory`
-        scan(memory).ExclusiveSum(entry >> 32, sum, part);
-        bool chosen = c.most ? i < c.most && entry >> 32 : (before + sum) << 32 < c.share * total;
-        if (i < p.length && chosen) flag_entry(p, list, is_slash, (int)(uint32_t)entry);
-        before += part;
-    }
+    bool lacks = __syncthreads_or(lacks_sums(p, list)), is_slash = p.how.stride == 1 && list >= p.n_lists / 2;
+    uint8_t *flags = p.flags + (size_t)list * p.sums.n_blocks;
+    for (int j = threadIdx.x; j < p.sums.n_blocks; j += THREADS) flags[j] = lacks;
+    __syncthreads(); // the flags are clear
+    if (lacks) return;
+    chooser x = {p, p.list + (size_t)list * p.length, is_slash ? p.how.slashes : p.how.columns, memory, 0};
+    x.each([&](int i) { flag_entry(p, list, is_slash, i); });
 }
 
 // ---- the mask ----
@@ -159,11 +211,10 @@ struct chosen_blocks {
         int q = query_block - s.first_block;
         if (p.how.stride > 1) {
             int list = head * s.n_queries + q;
-            return s.bad[list] || p.flags[(size_t)list * s.n_blocks + j];
+            return p.flags[(size_t)list * s.n_blocks + j];
         }
         int chunk = (int)(((long long)(q + 1) * s.n_chunks - 1) / s.n_queries), task = chunk * s.n_heads + head;
-        return s.bad[task] || p.flags[(size_t)task * s.n_blocks + j] ||
-               p.flags[(size_t)(p.n_lists / 2 + task) * s.n_blocks + query_block - j];
+        return p.flags[(size_t)task * s.n_blocks + j] || p.flags[(size_t)(p.n_lists / 2 + task) * s.n_blocks + query_block - j];
     }
 };
 
@@ -193,38 +244,30 @@ __global__ void __launch_bounds__(MERGE_THREADS)
 
 // ---- the report ----
 
-// Finds the least share of a task's rows that the mask keeps, in units of 2^-24. Grid: [tasks].
-__global__ void __launch_bounds__(TASK_ROWS *SCALE_GROUPS) kept_kernel(const mask_params p) {
-    __shared__ uint64_t sums[SCALE_GROUPS][TASK_ROWS], parts[SCALE_GROUPS][TASK_ROWS];
+// Finds the least share of a task's rows that the mask keeps, in units of 2^-24. Grid: [tasks][4].
+__global__ void __launch_bounds__(SCALE_ROWS *SCALE_GROUPS) kept_kernel(const __grid_constant__ mask_params p) {
+    __shared__ uint64_t totals[SCALE_GROUPS][SCALE_ROWS], parts[SCALE_GROUPS][SCALE_ROWS];
     sl_start_next();
     sl_wait_previous();
-    int task = blockIdx.x, row = threadIdx.x % TASK_ROWS, g = threadIdx.x / TASK_ROWS;
+    int task = blockIdx.x, r = threadIdx.x % SCALE_ROWS, row = blockIdx.y * SCALE_ROWS + r, g = threadIdx.x / SCALE_ROWS;
     task_rows t = rows_of_task(p.sums, task, 1);
     int diagonal = row < t.end ? (t.row0 + row) / SL_MASK_BLOCK : -1;
-    const uint32_t *block = p.sums.block + (size_t)task * p.sums.n_blocks * TASK_ROWS + row;
+    const uint64_t *bits = p.bits + ((size_t)t.head * p.sums.n_queries + diagonal - p.sums.first_block) * p.n_words;
     uint64_t total = 0, kept = 0;
     for (int b = g; b <= diagonal; b += SCALE_GROUPS) {
-        const uint64_t *bits = p.bits + ((size_t)t.head * p.sums.n_queries + diagonal - p.sums.first_block) * p.n_words;
-        uint32_t share = block[(size_t)b * TASK_ROWS];
-        total += share;
-        if (bits[b / 64] >> (b % 64) & 1) kept += share;
+        block_shares x = shares_of(p.sums, task, row, b);
+        total += x.low + x.high;
+        if (bits[b / 64] >> (b % 64) & 1) kept += x.low + x.high;
     }
-    sums[g][row] = total, parts[g][row] = kept;
+    totals[g][r] = total, parts[g][r] = kept;
     __syncthreads();
     if (g > 0 || row >= t.end) return;
-    for (int i = 1; i < SCALE_GROUPS; i++) total += sums[i][row], kept += parts[i][row];
-    bool bad = p.sums.bad[task];
-    int least = bad ? SL_MASK_NOT_SAMPLED : total ? (int)((kept << SL_SHARE_BITS) / total) : 1 << SL_SHARE_BITS;
+    for (int i = 1; i < SCALE_GROUPS; i++) total += totals[i][r], kept += parts[i][r];
+    int least = total ? (int)((kept << SL_SHARE_BITS) / total) : SL_MASK_NOT_SAMPLED; // a row without sums has no shares
     atomicMax(&p.stats[t.head].unkept, (unsigned)((1 << SL_SHARE_BITS) + 1 - least));
 }
 
 // ---- host ----
-
-cudaError_t sort(const mask_params &p, void *temporary, size_t *bytes, cudaStream_t stream) {
-    return cub::DeviceSegmentedRadixSort::SortKeysDescending(temporary, *bytes, (const uint64_t *)p.entries, p.sorted,
-                                                             (long long)p.n_lists * p.length, p.n_lists, p.offsets,
-                                                             p.offsets + 1, 32, 64, stream);
-}
 
 // Sets the sizes of n heads, and takes their arrays.
 void lay_out(arena &a, mask_params &p, int n_heads) {
@@ -234,21 +277,16 @@ void lay_out(arena &a, mask_params &p, int n_heads) {
     s.n_heads = n_heads;
     p.n_lists = (int)(with_rows ? 2 * n_tasks : n_queries);
     p.length = p.how.in_tokens ? (int)n_kv : s.n_blocks;
+    s.n_tiles = 0;
+    for (int chunk = 0; chunk < s.n_chunks; chunk++)
+        s.n_tiles += n_heads * tiles_of(rows_of_task(s, chunk * n_heads, p.how.stride));
     s.mass = a.take<uint64_t>(n_tasks * s.n_blocks * TASK_ROWS);
-    s.ref = a.take<int16_t>(n_tasks * s.n_blocks * TASK_ROWS);
-    s.scales = a.take<row_scale>(n_tasks * TASK_ROWS);
-    s.bad = a.take<int>(with_rows ? n_tasks : n_queries);
-    s.block = with_rows ? a.take<uint32_t>(n_tasks * s.n_blocks * TASK_ROWS) : NULL;
-    s.column = with_rows && p.how.in_tokens ? a.take<uint32_t>(n_tasks * n_kv) : NULL;
-    s.slash = with_rows ? a.take<uint32_t>(n_tasks * n_kv) : NULL;
-    s.pair = with_rows ? NULL : a.take<uint32_t>(n_queries * s.n_blocks);
-    p.entries = a.take<uint64_t>((size_t)p.n_lists * p.length);
-    p.sorted = a.take<uint64_t>((size_t)p.n_lists * p.length);
-    p.offsets = a.take<int>(p.n_lists + 1);
+    s.scales = a.take<sl_row_scale>(n_tasks * TASK_ROWS);
+    p.list = a.take<uint32_t>((size_t)p.n_lists * p.length);
     p.flags = a.take<uint8_t>((size_t)p.n_lists * s.n_blocks);
-    p.temporary_size = 0;
-    sort(p, NULL, &p.temporary_size, 0);
-    p.temporary = a.take<char>(p.temporary_size);
+    if (!p.how.in_tokens) return;
+    s.column = p.list, s.offset = p.list + n_tasks * n_kv;
+    sl_mass_octave(s.octave);
 }
 
 shape shape_of(const sl_attn_spec *spec, int n_queries) {
@@ -298,39 +336,37 @@ size_t mask_workspace(const sl_attn_geom *g, const sl_attn_spec *spec, int n_tok
     return max(scratch_size(p, 1), min(scratch_size(p, g->n_heads), MOST_SCRATCH));
 }
 
-template <int D, int STRIDE> void launch_sums(const row_sums_params &p, cudaStream_t stream) {
-    enum { TILES = 8 }; // of a thread block
-    int n_tasks = p.n_chunks * p.n_heads, n_tiles = (p.n_blocks + STRIDE - 1) / STRIDE;
-    dim3 grid((n_tiles + TILES - 1) / TILES, n_tasks);
+template <int D, int STRIDE> void launch_masses(const row_sums_params &p, cudaStream_t stream) {
+    dim3 grid(min(2 * sl_multiprocessors(), p.n_tiles)); // two thread blocks fit on a multiprocessor
     sl_launch(row_masses_kernel<D, STRIDE>, grid, dim3(SUM_THREADS), sum_shared_bytes<D>, stream, p);
-    sl_launch(row_scales_kernel<STRIDE>, dim3(n_tasks), dim3(TASK_ROWS * SCALE_GROUPS), 0, stream, p);
-    sl_launch(row_shares_kernel<D, STRIDE>, grid, dim3(SUM_THREADS), sum_shared_bytes<D>, stream, p);
+    sl_launch(row_scales_kernel<STRIDE>, dim3(p.n_chunks * p.n_heads, TASK_ROWS / SCALE_ROWS), dim3(SCALE_ROWS * SCALE_GROUPS),
+              0, stream, p);
+    if constexpr (STRIDE == 1)
+        if (p.column) sl_launch(row_lines_kernel<D>, grid, dim3(SUM_THREADS), sum_shared_bytes<D>, stream, p);
 }
 
-template <int D> void launch_strided_sums(const mask_params &p, cudaStream_t stream) {
+template <int D> void launch_strided_masses(const mask_params &p, cudaStream_t stream) {
     if (p.how.stride == 1)
-        launch_sums<D, 1>(p.sums, stream);
+        launch_masses<D, 1>(p.sums, stream);
     else if (p.how.stride == 8)
-        launch_sums<D, 8>(p.sums, stream);
+        launch_masses<D, 8>(p.sums, stream);
     else
-        launch_sums<D, 16>(p.sums, stream);
+        launch_masses<D, 16>(p.sums, stream);
 }
 
 void launch_heads(const sl_attn_cuda_mask_args *a, mask_params &p) {
     row_sums_params &s = p.sums;
-    int n_bad = s.n_heads * (p.how.stride == 1 ? s.n_chunks : s.n_queries);
-    sl_launch(clear_kernel, dim3((n_bad + THREADS - 1) / THREADS), dim3(THREADS), 0, a->stream, s.bad, n_bad);
-    SL_WITH_HEAD_DIM(a->geom->head_dim, launch_strided_sums, p, a->stream);
-    if (p.how.stride == 1 && !p.how.in_tokens)
+    SL_WITH_HEAD_DIM(a->geom->head_dim, launch_strided_masses, p, a->stream);
+    if (p.how.stride > 1)
+        sl_launch(list_pair_sums_kernel, dim3((p.length + THREADS - 1) / THREADS, p.n_lists), dim3(THREADS), 0, a->stream, p);
+    else if (!p.how.in_tokens)
         sl_launch(list_block_sums_kernel, dim3((p.length + WARPS - 1) / WARPS, p.n_lists), dim3(THREADS), 0, a->stream, p);
-    else
-        sl_launch(list_sums_kernel, dim3((p.length + THREADS - 1) / THREADS, p.n_lists), dim3(THREADS), 0, a->stream, p);
-    sort(p, p.temporary, &p.temporary_size, a->stream); // a failure stays CUDA's last error
     sl_launch(choose_kernel, dim3(p.n_lists), dim3(THREADS), 0, a->stream, p);
     sl_launch(merge_kernel<chosen_blocks>, dim3(s.n_queries, s.n_heads), dim3(MERGE_THREADS), 0, a->stream, chosen_blocks{p},
               p.bits, p.n_words, s.first_block, s.n_queries);
     if (p.stats && p.how.stride == 1)
-        sl_launch(kept_kernel, dim3(s.n_chunks * s.n_heads), dim3(TASK_ROWS * SCALE_GROUPS), 0, a->stream, p);
+        sl_launch(kept_kernel, dim3(s.n_chunks * s.n_heads, TASK_ROWS / SCALE_ROWS), dim3(SCALE_ROWS * SCALE_GROUPS), 0,
+                  a->stream, p);
 }
 
 void make_mask(const sl_attn_cuda_mask_args *a) {

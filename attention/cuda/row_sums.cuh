@@ -1,17 +1,18 @@
 // attention/cuda/row_sums.cuh - sums of attention probabilities over sampled rows, as integers: the kernels of what
 // attention/prefill/row_sums.c computes on the CPU. No matrix of all scores is in memory. attention/prefill/row_sums.h defines
-// rows, columns and strides, and integer_softmax.h defines shares. From the bf16 scores on, the integers are those of the CPU.
+// rows, columns and strides, and integer_softmax.h defines shares. From equal scores come the integers of the CPU.
 //
 // A task is up to 128 rows of one head. A tile is 128 rows and 128 columns of a task. With stride 1 a tile has one key block.
 // With stride S it has S query blocks and S key blocks.
 //
-// | kernel            | makes                                                                        |
-// |-------------------|------------------------------------------------------------------------------|
-// | row_masses_kernel | pass 1: ref and mass of each row and key block                               |
-// | row_scales_kernel | from them top and factor of each row; clears what pass 2 adds to             |
-// | row_shares_kernel | pass 2: shares, and their sums                                               |
+// | kernel            | makes                                                                      |
+// |-------------------|----------------------------------------------------------------------------|
+// | row_masses_kernel | pass 1: ref and the two masses of each row and key block                   |
+// | row_scales_kernel | from them top and factor of each row; clears what row_lines_kernel adds to |
+// | row_lines_kernel  | pass 2, for single keys and offsets only: sums of shares                   |
 //
-// 8 warps: warp w has rows 32 (w % 4) .. + 31 and columns 64 (w / 4) .. + 63 of a tile.
+// 8 warps: warp w has rows 32 (w % 4) .. + 31 and columns 64 (w / 4) .. + 63 of a tile. While a thread block computes the
+// masses or shares of a tile, the keys of its next tile are on their way to shared memory.
 #ifndef SLEIGH_ROW_SUMS_CUH
 #define SLEIGH_ROW_SUMS_CUH
 
@@ -19,14 +20,9 @@
 #include "attention/cuda/dense_prefill.cuh"
 #include "attention/cuda/mma_tiles.cuh"
 #include "attention/prefill/integer_softmax.h"
-#include "attention/prefill_mask.h"
+#include "attention/prefill/row_sums.h"
 
-enum { TASK_ROWS = 128, TASK_COLUMNS = 128, SUM_THREADS = 256, SCALE_GROUPS = 8 };
-
-struct row_scale {
-    int top;
-    uint32_t factor;
-};
+enum { TASK_ROWS = 128, TASK_COLUMNS = 128, SUM_THREADS = 256, SCALE_ROWS = 32, SCALE_GROUPS = 32 };
 
 struct row_sums_params {
     const bf16 *q;   // [n_tokens][q_stride]
@@ -40,25 +36,30 @@ struct row_sums_params {
     int n_chunks;               // tasks of a head
     int most_rows;              // of a task with stride 1: its last rows
     int n_blocks;               // key blocks of the sequence
+    int n_tiles;                // of all tasks
     float scale;                // sl_score_scale / stride
     // Task t has head first_head + t % n_heads and chunk t / n_heads.
-    uint64_t *mass;    // [task][n_blocks][128 rows]
-    int16_t *ref;      // [task][n_blocks][128 rows]
-    row_scale *scales; // [task][128]
-    // 1: a score is NaN or too large. Stride 1: [task]. Else [n_heads][n_queries].
-    int *bad;
-    uint32_t *block;  // [task][n_blocks][128 rows] sum of the row's shares in a key block; stride 1
-    uint32_t *column; // [task][n_kv] sum over rows; NULL: not wanted; stride 1
-    uint32_t *slash;  // [task][n_kv] sum over rows at an offset; without `column` over 128 offsets, at the first; stride 1
-    uint32_t *pair;   // [n_heads][n_queries][n_blocks] sum over the rows of a query block; stride > 1
+    uint64_t *mass;             // [task][n_blocks][128 rows] pack_mass
+    sl_row_scale *scales;       // [task][128]; top SL_REF_INVALID: no sums; factor 0: no shares
+    uint32_t *column;           // [task][n_kv] sum over rows; NULL: not wanted; stride 1
+    uint32_t *offset;           // [task][n_kv] sum over rows; with `column`
+    uint32_t octave[SL_OCTAVE]; // sl_mass_octave, with `column`
 };
+
+// A block's two masses and its ref in 64 bits. A mass is at most 2^23.
+static __device__ __forceinline__ uint64_t pack_mass(uint32_t low, uint32_t high, int ref) {
+    return (uint64_t)low | (uint64_t)high << 24 | (uint64_t)(uint16_t)ref << 48;
+}
+static __device__ __forceinline__ sl_block_mass unpack_mass(uint64_t x) {
+    return {(uint32_t)x & 0xffffff, (uint32_t)(x >> 24) & 0xffffff, (int16_t)(x >> 48)};
+}
 
 // The rows of a task: those with the numbers row0 + begin .. row0 + end - 1. from, to: the query blocks that they stand for.
 struct task_rows {
     int head, chunk, from, to, row0, begin, end;
 };
 
-static __device__ __forceinline__ task_rows rows_of_task(const row_sums_params &p, int task, int stride) {
+static __host__ __device__ __forceinline__ task_rows rows_of_task(const row_sums_params &p, int task, int stride) {
     task_rows t;
     int n_kv = p.first + p.n_tokens;
     t.head = task % p.n_heads, t.chunk = task / p.n_heads;
@@ -77,8 +78,8 @@ static __device__ __forceinline__ task_rows rows_of_task(const row_sums_params &
     return t;
 }
 
-static __device__ __forceinline__ int key_blocks_of(const task_rows &t, int stride) { // up to that of the last row
-    return (t.row0 + t.end - 1) * stride / SL_MASK_BLOCK + 1;
+static __host__ __device__ __forceinline__ int tiles_of(const task_rows &t) {
+    return (t.row0 + t.end - 1) / TASK_COLUMNS + 1;
 }
 
 // ---- scores ----
@@ -125,8 +126,7 @@ struct lane_place {
     }
 };
 
-// Sets the elements that their rows do not see to 0, or to -infinity.
-template <bool to_zero>
+// Sets the elements that their rows do not see to -infinity.
 static __device__ __forceinline__ void hide(const task_rows &t, int c, const lane_place &at,
                                             float s[BLOCKS][TILE_KEYS / 8][4]) {
 #pragma unroll
@@ -136,241 +136,291 @@ static __device__ __forceinline__ void hide(const task_rows &t, int c, const lan
         for (int n = 0; n < TILE_KEYS / 8; n++)
 #pragma unroll
             for (int e = 0; e < 2; e++)
-                if (8 * n + e > seen) s[i / 2][n][i % 2 * 2 + e] = to_zero ? 0 : -INFINITY;
+                if (8 * n + e > seen) s[i / 2][n][i % 2 * 2 + e] = -INFINITY;
     }
 }
 
-// Marks the task, or the query blocks, that have a score which is NaN or too large.
-template <int STRIDE>
-static __device__ __forceinline__ void mark_bad(const row_sums_params &p, const task_rows &t, int task, const lane_place &at,
-                                                const float s[BLOCKS][TILE_KEYS / 8][4]) {
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        float most = 0; // size of a score; NaN if one is NaN
-#pragma unroll
-        for (int n = 0; n < TILE_KEYS / 8; n++)
-#pragma unroll
-            for (int e = 0; e < 2; e++) most = sl_max_nan(most, fabsf(s[i / 2][n][i % 2 * 2 + e]));
-        if (most <= SL_REF_MOST) continue;
-        int query_block = (t.row0 + at.row + 8 * i) * STRIDE / SL_MASK_BLOCK - p.first_block;
-        p.bad[STRIDE == 1 ? task : t.head * p.n_queries + query_block] = 1;
-    }
-}
+// The sum of a score and SCORE_ZERO has the unit 2^-6, so a fused product and sum rounds a score as sl_score_of does.
+#define SCORE_ZERO 0x1.8p17f
 
-// s = the scores of tile c, rounded to bf16; -infinity where a row does not see a column, so that the mass is 0. `checks`:
-// marks scores that have no sums.
-template <int D, int STRIDE, bool checks>
-static __device__ __forceinline__ void score_tile(const row_sums_params &p, const task_rows &t, int task, int c, bool first,
-                                                  bf16 *q, bf16 *k, const lane_place &at, float s[BLOCKS][TILE_KEYS / 8][4]) {
-    clear(s);
-#pragma unroll 1
-    for (int part = 0; part < STRIDE; part++) {
-        __syncthreads(); // no thread reads the keys before
-        if (STRIDE > 1 || first) load_queries<D, STRIDE>(p, t, part, q);
-        load_columns<D, STRIDE>(p, t, part, c, k);
-        copies_landed();
-        __syncthreads();
-        add_scores<D>(s, q + at.warp_row * tile_stride<D>, k + at.warp_column * tile_stride<D>, threadIdx.x % 32);
-    }
+// Makes of sums q.k the scores + SCORE_ZERO; -infinity where a row does not see a column. A score below -65536 has another
+// unit, and its mass is 0 in any case.
+static __device__ __forceinline__ void round_scores(const row_sums_params &p, const task_rows &t, int c, const lane_place &at,
+                                                    float s[BLOCKS][TILE_KEYS / 8][4]) {
     bool whole = true; // the rows of the warp see all columns
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         whole &= at.seen(t, i, c) >= TILE_KEYS - 7;
 #pragma unroll
-        for (int n = 0; n < TILE_KEYS / 8; n++) {
-            float *x = s[i / 2][n] + i % 2 * 2;
-            uint32_t pair = sl_pack_bf16(__fmul_rn(x[0], p.scale), __fmul_rn(x[1], p.scale));
-            x[0] = __uint_as_float(pair << 16), x[1] = __uint_as_float(pair & 0xffff0000);
-        }
+        for (int n = 0; n < TILE_KEYS / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                float *x = &s[i / 2][n][i % 2 * 2 + e];
+                *x = __fmaf_rn(*x, p.scale, SCORE_ZERO);
+            }
     }
-    whole = __all_sync(~0u, whole);
-    if (!whole) hide<checks>(t, c, at, s);
-    if constexpr (checks) {
-        mark_bad<STRIDE>(p, t, task, at, s);
-        if (!whole) hide<false>(t, c, at, s);
-    }
+    if (!__all_sync(~0u, whole)) hide(t, c, at, s);
 }
 
-// The largest score of row i in the columns 8 [FROM, TO).
-template <int FROM, int TO> static __device__ __forceinline__ float top_of(const float s[BLOCKS][TILE_KEYS / 8][4], int i) {
-    float top = -INFINITY;
-#pragma unroll
-    for (int n = FROM; n < TO; n++)
-#pragma unroll
-        for (int e = 0; e < 2; e++) top = fmaxf(top, s[i / 2][n][i % 2 * 2 + e]);
-    return top;
-}
-// The sum of their masses. A mass is at most 2^30, so three of them fit in 32 bits.
-template <int FROM, int TO>
-static __device__ __forceinline__ uint64_t mass_of(const float s[BLOCKS][TILE_KEYS / 8][4], int i, float ref) {
-    uint64_t mass = 0;
-    uint32_t part = 0;
-#pragma unroll
-    for (int n = FROM; n < TO; n++)
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            part += sl_distance_mass(ref - s[i / 2][n][i % 2 * 2 + e]);
-            if ((2 * n + e) % 3 == 2) mass += part, part = 0;
+// The tiles of a thread block: an equal part of the tiles of all tasks, in order.
+struct tile_walk {
+    task_rows t;
+    int task, c, n_left;
+
+    __device__ __forceinline__ tile_walk(const row_sums_params &p, int stride) {
+        int at = (int)((long long)blockIdx.x * p.n_tiles / gridDim.x);
+        n_left = (int)((long long)(blockIdx.x + 1) * p.n_tiles / gridDim.x) - at;
+        for (int chunk = 0;; chunk++) {
+            t = rows_of_task(p, chunk * p.n_heads, stride);
+            if (at < tiles_of(t) * p.n_heads || chunk == p.n_chunks - 1) break;
+            at -= tiles_of(t) * p.n_heads;
         }
-    return mass + part;
+        task = t.chunk * p.n_heads + at / tiles_of(t), c = at % tiles_of(t);
+        t.head = task % p.n_heads;
+    }
+    __device__ __forceinline__ bool next(const row_sums_params &p, int stride) { // true: of another task
+        n_left--;
+        if (++c < tiles_of(t) || !n_left) return false;
+        t = rows_of_task(p, ++task, stride), c = 0;
+        return true;
+    }
+};
+
+// Calls f for every tile of the thread block: f.tops(at, s), a __syncthreads, f.masses(t, task, c, at, s), the first
+// __syncthreads of the next tile, f.finish(). A thread may be at f.tops of the next tile while another one is at f.finish.
+// f.finish also runs once before the first tile.
+template <int D, int STRIDE, typename F>
+static __device__ __forceinline__ void each_tile(const row_sums_params &p, unsigned char *shared, F &f) {
+    bf16 *q = (bf16 *)shared, *k = q + TASK_ROWS * tile_stride<D>;
+    lane_place at;
+    tile_walk walk(p, STRIDE);
+    if (!walk.n_left) return;
+    load_queries<D, STRIDE>(p, walk.t, 0, q);
+    load_columns<D, STRIDE>(p, walk.t, 0, walk.c, k);
+    while (walk.n_left) {
+        float s[BLOCKS][TILE_KEYS / 8][4];
+        clear(s);
+#pragma unroll 1
+        for (int part = 0; part < STRIDE; part++) {
+            if (part > 0) {
+                __syncthreads(); // no thread reads the part before
+                load_queries<D, STRIDE>(p, walk.t, part, q);
+                load_columns<D, STRIDE>(p, walk.t, part, walk.c, k);
+            }
+            copies_landed();
+            __syncthreads();
+            if (part == 0) f.finish();
+            if (at.warp_row < walk.t.end) // the warp has rows
+                add_scores<D>(s, q + at.warp_row * tile_stride<D>, k + at.warp_column * tile_stride<D>, threadIdx.x % 32);
+        }
+        round_scores(p, walk.t, walk.c, at, s);
+        f.tops(at, s);
+        task_rows t = walk.t;
+        int task = walk.task, c = walk.c;
+        bool other = walk.next(p, STRIDE);
+        __syncthreads(); // no thread reads the tile
+        if (walk.n_left) {
+            if (STRIDE > 1 || other) load_queries<D, STRIDE>(p, walk.t, 0, q);
+            load_columns<D, STRIDE>(p, walk.t, 0, walk.c, k);
+        }
+        f.masses(t, task, c, at, s);
+    }
+    __syncthreads();
+    f.finish();
 }
 
-static __device__ __forceinline__ uint64_t quad_sum(uint64_t x) {
-    x += __shfl_xor_sync(~0u, x, 1);
-    return x + __shfl_xor_sync(~0u, x, 2);
-}
+template <int D> static constexpr size_t sum_shared_bytes = (size_t)(TASK_ROWS + TASK_COLUMNS) * tile_stride<D> * sizeof(bf16);
+
 static __device__ __forceinline__ uint32_t quad_sum(uint32_t x) {
     x += __shfl_xor_sync(~0u, x, 1);
     return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-template <int D> static constexpr size_t sum_shared_bytes = (size_t)(TASK_ROWS + TASK_COLUMNS) * tile_stride<D> * sizeof(bf16);
-
 // ---- pass 1 ----
 
-struct half_masses { // of the two halves of a key block's columns
-    float top[2][TASK_ROWS];
-    uint64_t mass[2][TASK_ROWS];
+// The largest score + SCORE_ZERO of row i in the columns 8 [FROM, TO); NaN if one is NaN.
+template <int FROM, int TO> static __device__ __forceinline__ float top_of(const float s[BLOCKS][TILE_KEYS / 8][4], int i) {
+    float top = -INFINITY;
+#pragma unroll
+    for (int n = FROM; n < TO; n++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) top = sl_max_nan(top, s[i / 2][n][i % 2 * 2 + e]);
+    return sl_quad_max_nan(top);
+}
+
+struct block_ref {
+    float zero; // ref + SCORE_ZERO
+    int stored; // SL_REF_EMPTY: no score of a mass above 0; SL_REF_INVALID: no sums
+    __device__ __forceinline__ block_ref(float top) {
+        float ref = ceilf(top - SCORE_ZERO);
+        zero = ref + SCORE_ZERO;
+        stored = top < SCORE_ZERO - SL_REF_MOST ? SL_REF_EMPTY : top <= SCORE_ZERO + SL_REF_MOST ? (int)ref : SL_REF_INVALID;
+    }
 };
 
-// A tile has one key block, whose columns belong to two warps.
-static __device__ __forceinline__ void add_block_masses(const row_sums_params &p, int task, int c, const lane_place &at,
-                                                        float s[BLOCKS][TILE_KEYS / 8][4], half_masses &half) {
-    int lane = threadIdx.x % 32, side = at.warp_column / TILE_KEYS;
-    float top[4];
+// The sum of masses of row i in the columns 8 n + e of [8 FROM, 8 TO), and with SPLIT also of those with 8 n + e <= split. Sums
+// start at 2^7, so their unit is 2^-16: each fused product and sum rounds one mass to nearest, and the sum does not depend on
+// the order. A row has at most 128 masses of at most c < 1. NaN gives any integer.
+template <int FROM, int TO, bool SPLIT>
+static __device__ __forceinline__ void mass_of(const float s[BLOCKS][TILE_KEYS / 8][4], int i, float zero, int split,
+                                               uint32_t *all, uint32_t *low) {
+    const float start = 1 << (23 - SL_MASS_BITS), c = SL_MASS_SCALE;
+    float sum = start, part = start;
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        top[i] = sl_quad_max(top_of<0, TILE_KEYS / 8>(s, i));
-        if (lane % 4 == 0) half.top[side][at.row + 8 * i] = top[i];
-    }
-    __syncthreads();
+    for (int n = FROM; n < TO; n++)
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        float ref = ceilf(fmaxf(top[i], half.top[1 - side][at.row + 8 * i]));
-        uint64_t mass = quad_sum(mass_of<0, TILE_KEYS / 8>(s, i, ref));
-        if (lane % 4 == 0) half.mass[side][at.row + 8 * i] = mass;
-    }
-    __syncthreads();
-    int row = threadIdx.x;
-    if (row >= TASK_ROWS) return;
-    float ref = ceilf(fmaxf(half.top[0][row], half.top[1][row]));
-    size_t to = ((size_t)task * p.n_blocks + c) * TASK_ROWS + row;
-    if (ref > -INFINITY) p.mass[to] = half.mass[0][row] + half.mass[1][row], p.ref[to] = (int16_t)ref;
+        for (int e = 0; e < 2; e++) {
+            float x = sl_exp2(__fsub_rn(s[i / 2][n][i % 2 * 2 + e], zero));
+            sum = __fmaf_rn(x, c, sum);
+            if (SPLIT && 8 * n + e <= split) part = __fmaf_rn(x, c, part);
+        }
+    *all = quad_sum(__float_as_uint(sum) - __float_as_uint(start)) & 0x7fffff;
+    if (SPLIT) *low = quad_sum(__float_as_uint(part) - __float_as_uint(start)) & 0x7fffff;
 }
 
-// A key block has 128 / STRIDE columns, in one warp.
-template <int STRIDE>
-static __device__ __forceinline__ void add_pair_masses(const row_sums_params &p, int task, int c, const lane_place &at,
-                                                       float s[BLOCKS][TILE_KEYS / 8][4]) {
-    constexpr int WIDTH = SL_MASK_BLOCK / STRIDE / 8; // of a key block, in units of 8 columns
-    auto add = [&](auto block) {
-        constexpr int j = decltype(block)::value;
+// A tile has one key block, whose columns belong to two warps.
+struct block_masses {
+    const row_sums_params &p;
+    float (*top)[TASK_ROWS];     // [2 halves of the columns] of the tile
+    uint64_t (*half)[TASK_ROWS]; // [2] packed, of the tile before
+    uint64_t *to;                // of the tile before; NULL: no tile yet
+    float own[4];
+
+    __device__ __forceinline__ void finish() {
+        if (threadIdx.x >= TASK_ROWS || !to) return;
+        uint64_t a = half[0][threadIdx.x], b = half[1][threadIdx.x];
+        to[threadIdx.x] = a + (b << 16 >> 16);
+    }
+    __device__ __forceinline__ void tops(const lane_place &at, const float s[BLOCKS][TILE_KEYS / 8][4]) {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            float ref = ceilf(sl_quad_max(top_of<j * WIDTH, (j + 1) * WIDTH>(s, i)));
-            uint64_t mass = quad_sum(mass_of<j * WIDTH, (j + 1) * WIDTH>(s, i, ref));
-            int key_block = c * STRIDE + at.warp_column * STRIDE / SL_MASK_BLOCK + j;
-            size_t to = ((size_t)task * p.n_blocks + key_block) * TASK_ROWS + at.row + 8 * i;
-            if (threadIdx.x % 4 == 0 && ref > -INFINITY) p.mass[to] = mass, p.ref[to] = (int16_t)ref;
+            own[i] = top_of<0, TILE_KEYS / 8>(s, i);
+            if (threadIdx.x % 4 == 0) top[at.warp_column / TILE_KEYS][at.row + 8 * i] = own[i];
         }
-    };
-    add(std::integral_constant<int, 0>()), add(std::integral_constant<int, 1>());
-    add(std::integral_constant<int, 2>()), add(std::integral_constant<int, 3>());
-    if constexpr (WIDTH == 1) {
-        add(std::integral_constant<int, 4>()), add(std::integral_constant<int, 5>());
-        add(std::integral_constant<int, 6>()), add(std::integral_constant<int, 7>());
     }
-}
+    __device__ __forceinline__ void masses(const task_rows &t, int task, int c, const lane_place &at,
+                                           const float s[BLOCKS][TILE_KEYS / 8][4]) {
+        int side = at.warp_column / TILE_KEYS, split[4];
+        bool is_low = true, is_high = true; // all columns of the warp are up to the split of their row, or after it
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            split[i] = (t.row0 + at.row + 8 * i) % SL_MASK_BLOCK - at.column;
+            is_low &= split[i] >= TILE_KEYS - 7, is_high &= split[i] < 0;
+        }
+        is_low = __all_sync(~0u, is_low), is_high = __all_sync(~0u, is_high);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            block_ref ref(sl_max_nan(own[i], top[1 - side][at.row + 8 * i]));
+            uint32_t all, low;
+            if (is_low || is_high) {
+                mass_of<0, TILE_KEYS / 8, false>(s, i, ref.zero, 0, &all, &low);
+                low = is_low ? all : 0;
+            } else
+                mass_of<0, TILE_KEYS / 8, true>(s, i, ref.zero, split[i], &all, &low);
+            if (threadIdx.x % 4 == 0) half[side][at.row + 8 * i] = pack_mass(low, (all - low) & 0x7fffff, ref.stored);
+        }
+        to = p.mass + ((size_t)task * p.n_blocks + c) * TASK_ROWS;
+    }
+};
 
-// Grid: [splits][tasks]. The thread blocks of a task share its tiles.
-template <int D, int STRIDE> __global__ void __launch_bounds__(SUM_THREADS, 2) row_masses_kernel(const row_sums_params p) {
+// A key block has 128 / STRIDE columns, in one warp.
+template <int STRIDE> struct pair_masses {
+    const row_sums_params &p;
+
+    __device__ __forceinline__ void finish() {}
+    __device__ __forceinline__ void tops(const lane_place &, const float[BLOCKS][TILE_KEYS / 8][4]) {}
+    template <int J>
+    __device__ __forceinline__ void add(const task_rows &t, int task, int c, const lane_place &at,
+                                        const float s[BLOCKS][TILE_KEYS / 8][4]) {
+        constexpr int WIDTH = SL_MASK_BLOCK / STRIDE / 8; // of a key block, in units of 8 columns
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            block_ref ref(top_of<J * WIDTH, (J + 1) * WIDTH>(s, i));
+            uint32_t all, low;
+            mass_of<J * WIDTH, (J + 1) * WIDTH, false>(s, i, ref.zero, 0, &all, &low);
+            int key_block = c * STRIDE + at.warp_column * STRIDE / SL_MASK_BLOCK + J, row = at.row + 8 * i;
+            bool sees = row >= t.begin && row < t.end && key_block <= (t.row0 + row) * STRIDE / SL_MASK_BLOCK;
+            if (threadIdx.x % 4 == 0 && sees)
+                p.mass[((size_t)task * p.n_blocks + key_block) * TASK_ROWS + row] = pack_mass(all, 0, ref.stored);
+        }
+        if constexpr ((J + 1) * WIDTH < TILE_KEYS / 8) add<J + 1>(t, task, c, at, s);
+    }
+    __device__ __forceinline__ void masses(const task_rows &t, int task, int c, const lane_place &at,
+                                           const float s[BLOCKS][TILE_KEYS / 8][4]) {
+        add<0>(t, task, c, at, s);
+    }
+};
+
+// Grid: any number of thread blocks, which share the tiles.
+template <int D, int STRIDE>
+__global__ void __launch_bounds__(SUM_THREADS, 2) row_masses_kernel(const __grid_constant__ row_sums_params p) {
     extern __shared__ __align__(16) unsigned char shared[];
-    __shared__ half_masses half; // of stride 1
-    bf16 *q = (bf16 *)shared, *k = q + TASK_ROWS * tile_stride<D>;
     sl_start_next();
     sl_wait_previous();
-    int task = blockIdx.y;
-    task_rows t = rows_of_task(p, task, STRIDE);
-    lane_place at;
-    int n_tiles = (t.row0 + t.end - 1) / TASK_COLUMNS + 1;
-    for (int c = blockIdx.x; c < n_tiles; c += gridDim.x) {
-        float s[BLOCKS][TILE_KEYS / 8][4];
-        score_tile<D, STRIDE, true>(p, t, task, c, c == (int)blockIdx.x, q, k, at, s);
-        if constexpr (STRIDE == 1)
-            add_block_masses(p, task, c, at, s, half);
-        else
-            add_pair_masses<STRIDE>(p, task, c, at, s);
+    if constexpr (STRIDE == 1) {
+        __shared__ float top[2][TASK_ROWS];
+        __shared__ uint64_t half[2][TASK_ROWS];
+        block_masses f = {p, top, half, NULL, {}};
+        each_tile<D, STRIDE>(p, shared, f);
+    } else {
+        pair_masses<STRIDE> f = {p};
+        each_tile<D, STRIDE>(p, shared, f);
     }
 }
 
-// Grid: [tasks]. Thread (g, r) has the key blocks g, g + 8, ... of row r.
-template <int STRIDE> __global__ void __launch_bounds__(TASK_ROWS *SCALE_GROUPS) row_scales_kernel(const row_sums_params p) {
-    __shared__ int tops[SCALE_GROUPS][TASK_ROWS];
-    __shared__ uint64_t sums[SCALE_GROUPS][TASK_ROWS];
+// ---- shares of key blocks ----
+
+// Grid: [tasks][4]. Thread (g, r) has the key blocks g, g + 32, ... of row r.
+template <int STRIDE>
+__global__ void __launch_bounds__(SCALE_ROWS *SCALE_GROUPS) row_scales_kernel(const __grid_constant__ row_sums_params p) {
+    __shared__ int tops[SCALE_GROUPS][SCALE_ROWS];
+    __shared__ uint64_t sums[SCALE_GROUPS][SCALE_ROWS];
     sl_start_next();
     sl_wait_previous();
-    int task = blockIdx.x, row = threadIdx.x % TASK_ROWS, g = threadIdx.x / TASK_ROWS, top = INT16_MIN;
+    int task = blockIdx.x, r = threadIdx.x % SCALE_ROWS, row = blockIdx.y * SCALE_ROWS + r, g = threadIdx.x / SCALE_ROWS;
     task_rows t = rows_of_task(p, task, STRIDE);
-    int last = row >= t.begin && row < t.end ? (t.row0 + row) * STRIDE / SL_MASK_BLOCK : -1;
-    const int16_t *ref = p.ref + (size_t)task * p.n_blocks * TASK_ROWS + row;
+    int last = row >= t.begin && row < t.end ? (t.row0 + row) * STRIDE / SL_MASK_BLOCK : -1, top = SL_REF_EMPTY;
     const uint64_t *mass = p.mass + (size_t)task * p.n_blocks * TASK_ROWS + row;
-    for (int b = g; b <= last; b += SCALE_GROUPS) top = max(top, (int)ref[(size_t)b * TASK_ROWS]);
-    tops[g][row] = top;
+    for (int b = g; b <= last; b += SCALE_GROUPS) top = max(top, (int)unpack_mass(mass[(size_t)b * TASK_ROWS]).ref);
+    tops[g][r] = top;
     __syncthreads();
-    for (int i = 0; i < SCALE_GROUPS; i++) top = max(top, tops[i][row]);
+    for (int i = 0; i < SCALE_GROUPS; i++) top = max(top, tops[i][r]);
     uint64_t z = 0;
     for (int b = g; b <= last; b += SCALE_GROUPS) {
-        int shift = top - ref[(size_t)b * TASK_ROWS];
-        z += shift < 64 ? mass[(size_t)b * TASK_ROWS] >> shift : 0;
+        sl_block_mass m = unpack_mass(mass[(size_t)b * TASK_ROWS]);
+        z += sl_mass_below(m.low + m.high, top - m.ref);
     }
-    sums[g][row] = z;
+    sums[g][r] = z;
     __syncthreads();
     if (g == 0) {
-        for (int i = 1; i < SCALE_GROUPS; i++) z += sums[i][row];
-        p.scales[task * TASK_ROWS + row] = {top, z ? sl_share_factor(z) : 0}; // 0: a row without sums
+        for (int i = 1; i < SCALE_GROUPS; i++) z += sums[i][r];
+        bool lacks = last >= 0 && (top == SL_REF_EMPTY || top == SL_REF_INVALID);
+        p.scales[task * TASK_ROWS + row] = {lacks ? SL_REF_INVALID : top, z && !lacks ? sl_share_factor(z) : 0};
     }
-    if (!p.slash) return;
-    uint32_t *slash = p.slash + (size_t)task * (p.first + p.n_tokens);
-    for (int o = threadIdx.x; o < p.first + p.n_tokens; o += TASK_ROWS * SCALE_GROUPS) slash[o] = 0;
+    if (!p.column) return;
+    int n_kv = p.first + p.n_tokens, from = blockIdx.y * SCALE_ROWS * SCALE_GROUPS + threadIdx.x;
+    for (int o = from; o < n_kv; o += TASK_ROWS * SCALE_GROUPS) p.offset[(size_t)task * n_kv + o] = 0;
+}
+
+// The row's shares of a key block, 0 without sums.
+struct block_shares {
+    uint32_t low, high;
+};
+static __device__ __forceinline__ block_shares shares_of(const row_sums_params &p, int task, int row, int key_block) {
+    sl_row_scale scale = p.scales[task * TASK_ROWS + row];
+    sl_block_mass m = unpack_mass(p.mass[((size_t)task * p.n_blocks + key_block) * TASK_ROWS + row]);
+    int below = scale.top - m.ref;
+    return {sl_share(sl_mass_below(m.low, below), scale.factor), sl_share(sl_mass_below(m.high, below), scale.factor)};
 }
 
 // ---- pass 2 ----
 
 struct tile_sums {
-    uint32_t row[TASK_ROWS], column[TASK_COLUMNS];
-    uint32_t slash[TASK_ROWS + TASK_COLUMNS]; // row - column + 127
+    uint32_t column[TASK_COLUMNS];
+    uint32_t offset[TASK_ROWS + TASK_COLUMNS]; // row - column + 127
 };
 
-// Calls f(d, e, x) with the sum x of the elements on each diagonal of the thread: their row - column is that of the first
-// element + 8 d - e.
-template <typename F> static __device__ __forceinline__ void each_diagonal(const uint32_t s[BLOCKS][TILE_KEYS / 8][4], F f) {
-#pragma unroll
-    for (int d = -(TILE_KEYS / 8 - 1); d < 4; d++)
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            uint32_t x = 0;
-#pragma unroll
-            for (int i = 0; i < 4; i++) // elements of equal i - n lie on one diagonal
-                if (i - d >= 0 && i - d < TILE_KEYS / 8) x += s[i / 2][i - d][i % 2 * 2 + e];
-            f(d, e, x);
-        }
-}
-
-// Adds to the sums of 128 offsets, each of which stands at its first offset. The warp's part of a tile has 95 offsets, of at
-// most two such sums. total: of the thread's shares.
-static __device__ __forceinline__ void add_slash_blocks(const row_sums_params &p, int task, int first, const lane_place &at,
-                                                        const uint32_t s[BLOCKS][TILE_KEYS / 8][4], uint32_t total) {
-    int block = (first + at.warp_row - at.warp_column - (TILE_KEYS - 1)) >> 7; // of the least offset; down, if it is negative
-    int end = (block + 1) * SL_MASK_BLOCK - (first + at.row - at.column);      // of the block, for 8 d - e
-    uint32_t low = 0, *to = p.slash + (size_t)task * (p.first + p.n_tokens);
-    each_diagonal(s, [&](int d, int e, uint32_t x) { low += 8 * d - e < end ? x : 0; });
-    low = __reduce_add_sync(~0u, low), total = __reduce_add_sync(~0u, total);
-    if (threadIdx.x % 32 > 0) return;
-    if (low) atomicAdd(to + block * SL_MASK_BLOCK, low); // only offsets >= 0 have shares
-    if (total - low) atomicAdd(to + (block + 1) * SL_MASK_BLOCK, total - low);
-}
-
-// Adds to the sums of keys and of single offsets.
+// Adds to the sums of columns and offsets of a tile. s: shares.
 static __device__ __forceinline__ void add_lines(const lane_place &at, const uint32_t s[BLOCKS][TILE_KEYS / 8][4],
                                                  tile_sums &sum) {
     int lane = threadIdx.x % 32;
@@ -382,93 +432,62 @@ static __device__ __forceinline__ void add_lines(const lane_place &at, const uin
             for (int step = 4; step < 32; step *= 2) x += __shfl_xor_sync(~0u, x, step);
             if (lane < 4) atomicAdd(&sum.column[at.column + 8 * n + e], x);
         }
-    each_diagonal(s, [&](int d, int e, uint32_t x) {
-        if (x) atomicAdd(&sum.slash[at.row - at.column + 8 * d - e + TASK_COLUMNS - 1], x);
-    });
-}
-
-// s: shares, 0 where a row does not see a column. All sums are of integers, so their order is free.
-static __device__ __forceinline__ void add_tile_sums(const row_sums_params &p, const task_rows &t, int task, int c,
-                                                     const lane_place &at, const uint32_t s[BLOCKS][TILE_KEYS / 8][4],
-                                                     tile_sums &sum) {
-    int first = t.row0 - c * TASK_COLUMNS; // offset of the tile's first element
-    for (int i = threadIdx.x; i < (int)(sizeof sum / sizeof(uint32_t)); i += SUM_THREADS) ((uint32_t *)&sum)[i] = 0;
-    __syncthreads();
-    uint32_t total = 0;
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        uint32_t x = 0;
+    for (int d = -(TILE_KEYS / 8 - 1); d < 4; d++)
 #pragma unroll
-        for (int n = 0; n < TILE_KEYS / 8; n++) x += s[i / 2][n][i % 2 * 2] + s[i / 2][n][i % 2 * 2 + 1];
-        total += x;
-        x = quad_sum(x);
-        if (threadIdx.x % 4 == 0) atomicAdd(&sum.row[at.row + 8 * i], x);
-    }
-    if (p.column)
-        add_lines(at, s, sum);
-    else
-        add_slash_blocks(p, task, first, at, s, total);
-    __syncthreads();
-    int i = threadIdx.x, key = c * TASK_COLUMNS + i, n_kv = p.first + p.n_tokens;
-    if (i < TASK_ROWS) p.block[((size_t)task * p.n_blocks + c) * TASK_ROWS + i] = sum.row[i];
-    if (!p.column) return;
-    if (i < TASK_COLUMNS && key < n_kv) p.column[(size_t)task * n_kv + key] = sum.column[i];
-    int offset = first + i - (TASK_COLUMNS - 1);
-    if (sum.slash[i]) atomicAdd(p.slash + (size_t)task * n_kv + offset, sum.slash[i]); // only offsets >= 0 have shares
-}
-
-// The sums of the pairs of a query block and a key block in the warp's part of a tile.
-template <int STRIDE>
-static __device__ __forceinline__ void store_pair_sums(const row_sums_params &p, const task_rows &t, int c,
-                                                       const lane_place &at, uint32_t s[BLOCKS][TILE_KEYS / 8][4]) {
-    constexpr int WIDTH = SL_MASK_BLOCK / STRIDE / 8, HEIGHT = WIDTH; // of a block, in units of 8 columns, and of 8 rows
-#pragma unroll
-    for (int i = 0; i < 4; i += HEIGHT)
-#pragma unroll
-        for (int n = 0; n < TILE_KEYS / 8; n += WIDTH) {
+        for (int e = 0; e < 2; e++) {
             uint32_t x = 0;
 #pragma unroll
-            for (int r = i; r < i + HEIGHT; r++)
-#pragma unroll
-                for (int m = n; m < n + WIDTH; m++) x += s[r / 2][m][r % 2 * 2] + s[r / 2][m][r % 2 * 2 + 1];
-            x = __reduce_add_sync(~0u, x);
-            int query_block = t.from + (at.warp_row + 8 * i) * STRIDE / SL_MASK_BLOCK;
-            int key_block = (c * TASK_COLUMNS + at.warp_column + 8 * n) * STRIDE / SL_MASK_BLOCK;
-            if (threadIdx.x % 32 == 0 && query_block < t.to && key_block <= query_block)
-                p.pair[((size_t)t.head * p.n_queries + query_block - p.first_block) * p.n_blocks + key_block] = x;
+            for (int i = 0; i < 4; i++) // elements of equal i - n lie on one diagonal: row - column is 8 d - e more
+                if (i - d >= 0 && i - d < TILE_KEYS / 8) x += s[i / 2][i - d][i % 2 * 2 + e];
+            if (x) atomicAdd(&sum.offset[at.row - at.column + 8 * d - e + TASK_COLUMNS - 1], x);
         }
 }
 
-template <int D, int STRIDE> __global__ void __launch_bounds__(SUM_THREADS, 2) row_shares_kernel(const row_sums_params p) {
-    extern __shared__ __align__(16) unsigned char shared[];
-    __shared__ tile_sums sum; // of stride 1
-    bf16 *q = (bf16 *)shared, *k = q + TASK_ROWS * tile_stride<D>;
-    sl_start_next();
-    sl_wait_previous();
-    int task = blockIdx.y;
-    task_rows t = rows_of_task(p, task, STRIDE);
-    lane_place at;
-    int n_tiles = (t.row0 + t.end - 1) / TASK_COLUMNS + 1;
-    for (int c = blockIdx.x; c < n_tiles; c += gridDim.x) {
-        float s[BLOCKS][TILE_KEYS / 8][4];
-        score_tile<D, STRIDE, false>(p, t, task, c, c == (int)blockIdx.x, q, k, at, s);
+struct line_shares {
+    const row_sums_params &p;
+    tile_sums &sum;
+    const uint32_t *octave;
+
+    __device__ __forceinline__ void finish() {}
+    __device__ __forceinline__ void tops(const lane_place &, const float[BLOCKS][TILE_KEYS / 8][4]) {
+        for (int i = threadIdx.x; i < (int)(sizeof sum / sizeof(uint32_t)); i += SUM_THREADS) ((uint32_t *)&sum)[i] = 0;
+    }
+    __device__ __forceinline__ void masses(const task_rows &t, int task, int c, const lane_place &at,
+                                           const float s[BLOCKS][TILE_KEYS / 8][4]) {
         uint32_t share[BLOCKS][TILE_KEYS / 8][4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            row_scale scale = p.scales[task * TASK_ROWS + at.row + 8 * i];
+            sl_row_scale scale = p.scales[task * TASK_ROWS + at.row + 8 * i];
+            // Floats of one unit have the order and the distances of their bits. A smaller score is at a larger distance.
+            uint32_t zero = __float_as_uint((float)scale.top + SCORE_ZERO);
 #pragma unroll
             for (int n = 0; n < TILE_KEYS / 8; n++)
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
-                    uint32_t mass = sl_distance_mass((float)scale.top - s[i / 2][n][i % 2 * 2 + e]);
-                    share[i / 2][n][i % 2 * 2 + e] = sl_share(mass, scale.factor);
+                    int j = i % 2 * 2 + e;
+                    share[i / 2][n][j] = sl_share(sl_fine_mass(octave, zero - __float_as_uint(s[i / 2][n][j])), scale.factor);
                 }
         }
-        if constexpr (STRIDE == 1)
-            add_tile_sums(p, t, task, c, at, share, sum);
-        else
-            store_pair_sums<STRIDE>(p, t, c, at, share);
+        add_lines(at, share, sum);
+        __syncthreads();
+        int i = threadIdx.x, key = c * TASK_COLUMNS + i, n_kv = p.first + p.n_tokens;
+        if (i < TASK_COLUMNS && key < n_kv) p.column[(size_t)task * n_kv + key] = sum.column[i];
+        int offset = t.row0 - c * TASK_COLUMNS + i - (TASK_COLUMNS - 1);
+        if (sum.offset[i]) atomicAdd(p.offset + (size_t)task * n_kv + offset, sum.offset[i]); // only offsets >= 0 have shares
     }
+};
+
+// Grid: any number of thread blocks, which share the tiles.
+template <int D> __global__ void __launch_bounds__(SUM_THREADS, 2) row_lines_kernel(const __grid_constant__ row_sums_params p) {
+    extern __shared__ __align__(16) unsigned char shared[];
+    __shared__ tile_sums sum;
+    __shared__ uint32_t octave[SL_OCTAVE];
+    sl_start_next();
+    sl_wait_previous();
+    if (threadIdx.x < SL_OCTAVE) octave[threadIdx.x] = p.octave[threadIdx.x];
+    line_shares f = {p, sum, octave};
+    each_tile<D, 1>(p, shared, f);
 }
 
 #endif

@@ -1,5 +1,5 @@
-// attention/prefill/row_sums.c - scores of sampled rows in two passes over the keys, without a matrix of all scores
-// (row_sums.h).
+// attention/prefill/row_sums.c - sums over sampled rows in one pass over the keys, or in two for single keys, without a matrix
+// of all scores (row_sums.h).
 #include "attention/prefill/row_sums.h"
 #include "attention/prefill/integer_softmax.h"
 #include "attention/stages.h"
@@ -21,9 +21,12 @@ static size_t lay_out(const sl_attn_geom *g, int n_kv, char *base, sl_row_sums *
     } while (0)
     TAKE(block, rows * blocks);
     TAKE(mass, rows * blocks);
-    TAKE(ref, rows * blocks);
+    TAKE(scale, rows);
+    TAKE(octave, SL_OCTAVE);
+    TAKE(near, SL_MASS_REACH);
+    TAKE(slash, blocks);
     TAKE(column, n);
-    TAKE(slash, n);
+    TAKE(offset, n);
     TAKE(sum, n);
     TAKE(rank, n);
     TAKE(set, words);
@@ -31,6 +34,7 @@ static size_t lay_out(const sl_attn_geom *g, int n_kv, char *base, sl_row_sums *
     TAKE(q, rows * dim);
     TAKE(k_page, dim * SL_PAGE);
     TAKE(k, dim * SL_PAGE);
+    TAKE(dot, rows * SL_PAGE);
     TAKE(score, rows * SL_PAGE);
 #undef TAKE
     return at;
@@ -86,89 +90,126 @@ static void load_keys(const sl_mask_args *a, const sl_score_rows *rows, int page
             for (int c = 0; c < SL_PAGE / stride; c++) *to++ = x->k_page[(size_t)d * SL_PAGE + c * stride + stride - 1 - t];
 }
 
-// Writes the scores of all rows with the columns of a page. Returns 0 if a visible score is not a number of the allowed size.
-static int score_page(const sl_mask_args *a, const sl_score_rows *rows, int page, sl_row_sums *x) {
-    int width = SL_PAGE / rows->stride, k = rows->stride * a->geom->head_dim, good = 1;
+static int n_seen(const sl_score_rows *rows, int r, int page) { // columns of a page that row r sees; below 1: none
+    int width = SL_PAGE / rows->stride, n = rows->first + r + 1 - page * width;
+    return n < width ? n : width;
+}
+
+// Writes the scores of all rows with the columns of a page, as far as the rows see them.
+static void score_page(const sl_mask_args *a, const sl_score_rows *rows, int page, sl_row_sums *x) {
+    int width = SL_PAGE / rows->stride, k = rows->stride * a->geom->head_dim;
     int padded = (rows->n + SL_GEMM_ROWS - 1) / SL_GEMM_ROWS * SL_GEMM_ROWS;
     float scale = sl_score_scale(a->geom->head_dim) / (float)rows->stride;
     load_keys(a, rows, page, x);
-    sl_attn_kernels_best()->gemm(x->q, k, x->k, width, padded, width, k, 0, x->score, width);
+    sl_attn_kernels_best()->gemm(x->q, k, x->k, width, padded, width, k, 0, x->dot, width);
     for (int r = 0; r < rows->n; r++)
-        for (int c = 0; c < width && page * width + c <= rows->first + r; c++) {
-            float *s = x->score + r * width + c;
-            *s = sl_bf16_to_f32(sl_f32_to_bf16(*s * scale));
-            good &= fabsf(*s) <= SL_REF_MOST; // 0 for NaN
+        for (int c = 0, n = n_seen(rows, r, page); c < n; c++)
+            x->score[r * width + c] = sl_score_of(x->dot[r * width + c], scale);
+}
+
+// ---- pass 1: masses of key blocks ----
+
+void sl_mass_octave(uint32_t *octave) {
+    for (int d = 0; d < SL_OCTAVE; d++) octave[d] = (uint32_t)(0x1p30 * SL_MASS_SCALE * exp2(-d / (double)SL_OCTAVE));
+}
+
+static void fill_masses(sl_row_sums *x) {
+    sl_mass_octave(x->octave);
+    for (int d = 0; d < SL_MASS_REACH; d++)
+        x->near[d] = (x->octave[d % SL_OCTAVE] + (1u << (13 + d / SL_OCTAVE))) >> (14 + d / SL_OCTAVE);
+}
+
+static uint32_t sum_of_masses(const int32_t *score, int n, int ref, const uint32_t *near) {
+    uint32_t sum = 0;
+    for (int c = 0; c < n; c++) {
+        uint32_t d = (uint32_t)(ref * SL_OCTAVE - score[c]);
+        sum += d < SL_MASS_REACH ? near[d] : 0;
+    }
+    return sum;
+}
+
+// score: of the n columns of a block that the row sees; the first n_low of them are up to the split. Returns 0: no sums.
+static int mass_of_block(const int32_t *score, int n, int n_low, const uint32_t *near, sl_block_mass *to) {
+    int32_t top = score[0], least = -SL_REF_MOST * SL_OCTAVE;
+    for (int c = 1; c < n; c++) top = score[c] > top ? score[c] : top;
+    if (top > SL_REF_MOST * SL_OCTAVE) return 0;
+    *to = (sl_block_mass){.ref = SL_REF_EMPTY};
+    if (top < least) return 1;
+    to->ref = (int16_t)((top - least + SL_OCTAVE - 1) / SL_OCTAVE - SL_REF_MOST);
+    to->low = sum_of_masses(score, n_low, to->ref, near);
+    to->high = sum_of_masses(score + n_low, n - n_low, to->ref, near);
+    return 1;
+}
+
+static int add_block_masses(const sl_score_rows *rows, int page, sl_row_sums *x) {
+    int width = SL_PAGE / rows->stride, per_block = SL_MASK_BLOCK / rows->stride, good = 1;
+    for (int r = 0; r < rows->n; r++)
+        for (int from = 0, n = n_seen(rows, r, page); from < n; from += per_block) {
+            int left = n - from < per_block ? n - from : per_block, low = left, row = rows->first + r;
+            if (rows->stride == 1 && row % SL_MASK_BLOCK + 1 < low) low = row % SL_MASK_BLOCK + 1;
+            sl_block_mass *to = x->mass + (size_t)r * x->n_blocks + (page * width + from) / per_block;
+            good &= mass_of_block(x->score + r * width + from, left, low, x->near, to);
         }
     return good;
 }
 
-// ---- pass 1: the normaliser of each row ----
+// ---- shares of key blocks ----
 
-static void add_block_masses(const sl_score_rows *rows, int page, sl_row_sums *x) {
-    int width = SL_PAGE / rows->stride, per_block = SL_MASK_BLOCK / rows->stride;
-    for (int r = 0; r < rows->n; r++)
-        for (int from = 0; from < width && page * width + from <= rows->first + r; from += per_block) {
-            const float *s = x->score + r * width;
-            int left = rows->first + r + 1 - page * width, to = from + per_block < left ? from + per_block : left;
-            float top = s[from];
-            uint64_t mass = 0;
-            for (int c = from; c < to; c++) top = s[c] > top ? s[c] : top;
-            top = ceilf(top);
-            for (int c = from; c < to; c++) mass += sl_distance_mass(top - s[c]);
-            size_t at = (size_t)r * x->n_blocks + (page * width + from) / per_block;
-            x->ref[at] = (int16_t)top, x->mass[at] = mass;
-        }
-}
-
-typedef struct row_scale {
-    int top;
-    uint32_t factor;
-} row_scale;
-
-static row_scale scale_of(const sl_score_rows *rows, int r, const sl_row_sums *x) {
-    const int16_t *ref = x->ref + (size_t)r * x->n_blocks;
-    const uint64_t *mass = x->mass + (size_t)r * x->n_blocks;
-    int last = (rows->first + r) * rows->stride / SL_MASK_BLOCK, top = ref[0];
+static sl_row_scale scale_of(const sl_block_mass *mass, int n) { // factor 0: no sums
+    int top = mass[0].ref;
     uint64_t z = 0;
-    for (int b = 0; b <= last; b++) top = ref[b] > top ? ref[b] : top;
-    for (int b = 0; b <= last; b++) z += top - ref[b] < 64 ? mass[b] >> (top - ref[b]) : 0;
-    return (row_scale){top, sl_share_factor(z)};
+    for (int b = 0; b < n; b++) top = mass[b].ref > top ? mass[b].ref : top;
+    for (int b = 0; b < n; b++) z += sl_mass_below(mass[b].low + mass[b].high, top - mass[b].ref);
+    return (sl_row_scale){top, z ? sl_share_factor(z) : 0};
 }
 
-// ---- pass 2: shares ----
-
-static void add_shares(const sl_score_rows *rows, int page, const row_scale *scale, sl_row_sums *x) {
-    int width = SL_PAGE / rows->stride, per_block = SL_MASK_BLOCK / rows->stride;
-    for (int r = 0; r < rows->n; r++)
-        for (int c = 0, column = page * width; c < width && column <= rows->first + r; c++, column++) {
-            uint32_t mass = sl_distance_mass((float)scale[r].top - x->score[r * width + c]);
-            uint32_t share = sl_share(mass, scale[r].factor);
-            x->block[(size_t)r * x->n_blocks + column / per_block] += share;
-            x->column[column] += share;
-            x->slash[rows->first + r - column] += share;
-        }
+static int add_shares(const sl_score_rows *rows, int r, sl_row_sums *x) {
+    const sl_block_mass *mass = x->mass + (size_t)r * x->n_blocks;
+    int diagonal = (rows->first + r) * rows->stride / SL_MASK_BLOCK;
+    sl_row_scale scale = x->scale[r] = scale_of(mass, diagonal + 1);
+    for (int b = 0; b <= diagonal; b++) {
+        uint32_t low = sl_share(sl_mass_below(mass[b].low, scale.top - mass[b].ref), scale.factor);
+        uint32_t high = sl_share(sl_mass_below(mass[b].high, scale.top - mass[b].ref), scale.factor);
+        x->block[(size_t)r * x->n_blocks + b] = low + high;
+        x->slash[diagonal - b] += low;
+        if (b < diagonal) x->slash[diagonal - b - 1] += high; // the diagonal has no columns after the split
+    }
+    return scale.factor != 0;
 }
 
 int sl_sum_rows(const sl_mask_args *a, const sl_score_rows *rows, sl_row_sums *x) {
-    int width = SL_PAGE / rows->stride, last = rows->first + rows->n - 1, good = 1;
-    row_scale scale[SL_MASK_BLOCK];
+    int width = SL_PAGE / rows->stride, last = rows->first + rows->n - 1;
     SL_CHECK(rows->n > 0 && rows->n * rows->stride <= SL_MASK_BLOCK);
     x->n_columns = last + 1, x->n_blocks = last * rows->stride / SL_MASK_BLOCK + 1;
     memset(x->block, 0, (size_t)rows->n * x->n_blocks * sizeof *x->block);
-    memset(x->column, 0, x->n_columns * sizeof *x->column);
-    memset(x->slash, 0, x->n_columns * sizeof *x->slash);
+    memset(x->slash, 0, x->n_blocks * sizeof *x->slash);
+    fill_masses(x);
     load_queries(a, rows, x->q);
-    for (int page = 0; good && page <= last / width; page++) {
-        good = score_page(a, rows, page, x);
-        if (good) add_block_masses(rows, page, x);
-    }
-    if (!good) return 0;
-    for (int r = 0; r < rows->n; r++) scale[r] = scale_of(rows, r, x);
     for (int page = 0; page <= last / width; page++) {
         score_page(a, rows, page, x);
-        add_shares(rows, page, scale, x);
+        if (!add_block_masses(rows, page, x)) return 0;
     }
+    for (int r = 0; r < rows->n; r++)
+        if (!add_shares(rows, r, x)) return 0;
     return 1;
+}
+
+// ---- pass 2: shares of columns and of offsets ----
+
+void sl_sum_lines(const sl_mask_args *a, const sl_score_rows *rows, sl_row_sums *x) {
+    int width = SL_PAGE / rows->stride;
+    memset(x->column, 0, x->n_columns * sizeof *x->column);
+    memset(x->offset, 0, x->n_columns * sizeof *x->offset);
+    for (int page = 0; page * width < x->n_columns; page++) {
+        score_page(a, rows, page, x);
+        for (int r = 0; r < rows->n; r++)
+            for (int c = 0, n = n_seen(rows, r, page), column = page * width; c < n; c++, column++) {
+                uint32_t d = (uint32_t)(x->scale[r].top * SL_OCTAVE - x->score[r * width + c]);
+                uint32_t share = sl_share(sl_fine_mass(x->octave, d), x->scale[r].factor);
+                x->column[column] += share;
+                x->offset[rows->first + r - column] += share;
+            }
+    }
 }
 
 void sl_sum_blocks(const sl_score_rows *rows, sl_row_sums *x) {

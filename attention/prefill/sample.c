@@ -31,9 +31,7 @@ static void choose_columns(const sl_mask_args *a, const sl_score_rows *rows, sl_
 // Slash block b has the offsets 128 b .. 128 b + 127. They cross two key blocks of a query block: b and b + 1 before the
 // diagonal.
 static void choose_slashes(const sl_mask_args *a, sl_row_sums *x) {
-    memset(x->sum, 0, x->n_blocks * sizeof *x->sum);
-    for (int o = 0; o < x->n_columns; o++) x->sum[o / SL_MASK_BLOCK] += x->slash[o];
-    sl_rank_sums(x->sum, x->n_blocks, x->rank);
+    sl_rank_sums(x->slash, x->n_blocks, x->rank);
     int k = sl_fewest_reaching(x->rank, x->n_blocks, share_param(a, "alpha_s"));
     for (int i = 0, b; i < k; i++) {
         sl_mask_set(x->other, b = (int)sl_rank_index(x->rank[i]));

@@ -33,11 +33,12 @@ static void mask_head(const sl_mask_args *a, int head, sl_row_sums *x) {
         sl_mask_add_all(a, head, m->first, m->first + m->n);
         return;
     }
+    sl_sum_lines(a, &rows, x);
     memset(x->set, 0, m->n_words * sizeof *x->set);
     memset(x->other, 0, m->n_words * sizeof *x->other);
     int k = rank_positive(x->column, x->n_columns, (int)sl_attn_get(a->spec, "columns"), x->rank);
     for (int i = 0; i < k; i++) sl_mask_set(x->set, (int)sl_rank_index(x->rank[i]) / SL_MASK_BLOCK);
-    k = rank_positive(x->slash, x->n_columns, (int)sl_attn_get(a->spec, "slashes"), x->rank);
+    k = rank_positive(x->offset, x->n_columns, (int)sl_attn_get(a->spec, "slashes"), x->rank);
     for (int i = 0; i < k; i++) { // keys 128 i - offset .. 128 i + 127 - offset
         int offset = (int)sl_rank_index(x->rank[i]), distance = offset / SL_MASK_BLOCK;
         sl_mask_set(x->other, distance);

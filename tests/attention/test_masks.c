@@ -1,5 +1,6 @@
 // tests/attention/test_masks.c - masks for prefill: the integers of probabilities against double precision, every mask against
 // its definition (mask_reference.h), planted structure, the measured share of the mass.
+#include "attention/prefill/row_sums.h"
 #include "attention/prefill/integer_softmax.h"
 #include "tests/support/mask_reference.h"
 #include "tests/test.h"
@@ -45,45 +46,81 @@ static void shape(void) {
 
 // ---- integers ----
 
-static void integers(void) {
+static void scores(void) {
+    static const struct {
+        float dot, scale;
+        int want;
+    } want[] = {{0, 1, 0},
+                {1, 1, 64},
+                {-1, 0.5f, -32},
+                {0x1.8p-6f, 1, 2}, // ties go to even numbers
+                {0x1.4p-5f, 1, 2},
+                {-0x1.8p-6f, 1, -2},
+                {0x1.800002p-6f, 1, 2},
+                {31999.5f, 1, 31999 * 64 + 32},
+                {1e30f, 1, SL_SCORE_MOST * 64},
+                {INFINITY, 1, SL_SCORE_MOST * 64},
+                {NAN, 1, SL_SCORE_MOST * 64},
+                {-1e30f, 1, SL_SCORE_LEAST * 64},
+                {-INFINITY, 1, SL_SCORE_LEAST * 64}};
     uint64_t seed = test_seed;
-    CHECK_INT(sl_distance_mass(0), 1 << 30);
-    CHECK_INT(sl_distance_mass(30), 0);
-    CHECK_INT(sl_distance_mass(INFINITY), 0);
-    CHECK_INT(sl_distance_mass(NAN), 0);
-    for (int i = 0; i < 300000; i++) {
-        float x = (float)(test_uniform(&seed) * (i % 2 ? 30 : 1));
-        double want = exp2(30 - (double)x), got = sl_distance_mass(x);
-        if (!(fabs(got - want) <= 2e-4 * want + 1)) FAIL("distance %g: mass %g, expected %g", x, got, want);
-    }
-    for (int i = 0; i < 300000; i++) { // floor(2^61 / z) loses at most one unit
-        uint64_t z = (uint64_t)exp2(29.001 + 20 * test_uniform(&seed));
-        uint32_t mass = (uint32_t)(test_uniform(&seed) * fmin((double)z, 1 << 30)), factor = sl_share_factor(z);
-        double want = (double)mass / (double)z * 0x1p24, got = sl_share(mass, factor);
-        if (!(fabs(got - want) <= 0.5 + want / factor + 1e-6))
-            FAIL("mass %u of %g: %g, expected %g", mass, (double)z, got, want);
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) CHECK_INT(sl_score_of(want[i].dot, want[i].scale), want[i].want);
+    for (int i = 0; i < 300000; i++) { // one rounding: that of a fused product and sum in fp32, on a GPU
+        float dot = (float)(test_uniform(&seed) * 400 - 200), scale = (float)test_uniform(&seed);
+        float fused = fmaf(dot, scale, 0x1.8p17f) - 0x1.8p17f;
+        if (sl_score_of(dot, scale) != (int)(fused * 64))
+            FAIL("%a * %a: %d, expected %g", dot, scale, sl_score_of(dot, scale), fused * 64);
     }
 }
 
-// Shares against the softmax of rounded scores: the rounding of a bf16 score of size x moves a mass by 2^-9 x ln 2, relative.
+static void integers(void) {
+    uint64_t seed = test_seed;
+    uint32_t octave[SL_OCTAVE];
+    sl_mass_octave(octave);
+    CHECK(sl_fine_mass(octave, 31 * SL_OCTAVE) == 0 && sl_fine_mass(octave, 4000000000u) == 0);
+    CHECK(sl_mass_below(1 << 23, 37) == 1 && sl_mass_below(1 << 23, 38) == 0 && sl_mass_below(1 << 23, 64) == 0);
+    for (int d = 0; d < 31 * SL_OCTAVE; d++)
+        CHECK_INT(sl_fine_mass(octave, d), (uint32_t)(0x1p30 * SL_MASS_SCALE * exp2(-d / 64.0)));
+    for (int d = 0; d < SL_MASS_REACH + SL_OCTAVE; d++) { // a mass is far enough from the middle of two integers
+        double x = 0x1p16 * SL_MASS_SCALE * exp2(-d / 64.0), e = 0.9 * 0x1p-20, low = rint(x * (1 - e)),
+               high = rint(x * (1 + e));
+        if (low != high || (d >= SL_MASS_REACH) != (rint(x) == 0)) FAIL("distance %d: mass %.9g", d, x);
+    }
+    for (int i = 0; i < 300000; i++) { // floor(2^61 / z) loses at most one unit
+        uint64_t z = (uint64_t)exp2(29.001 + 20 * test_uniform(&seed)), mass = (uint64_t)(test_uniform(&seed) * (double)z);
+        uint32_t factor = sl_share_factor(z);
+        double want = (double)mass / (double)z * 0x1p24, got = sl_share(mass, factor);
+        if (!(fabs(got - want) <= 0.5 + want / factor + 1e-6))
+            FAIL("mass %llu of %g: %g, expected %g", (unsigned long long)mass, (double)z, got, want);
+    }
+}
+
+// Shares against the softmax of scores that are not rounded: the rounding of a score by 2^-7 moves a mass by 2^-7 ln 2, and the
+// normaliser by the same at most. The masses of blocks are wrong by 2^-9.
 static void softmax(void) {
     segment s = segment_new(2, 1, 64, 37, 700, test_seed);
-    uint32_t share[737];
+    uint32_t share[737], blocks[12];
     double score[737];
     for (int token = 0; token < 700; token += 33) {
-        double most = 0, total = 0, sum = 0;
+        double total = 0, sum = 0, sum_of_blocks = 0, want_of_block = 0, relative = 2 * 0x1p-7 * 0.694 + 0x1p-9;
         int n = s.base + token + 1;
         naive_scores(&s, 1, token, score);
         naive_shares(&s, 1, 1, n - 1, share);
-        for (int j = 0; j < n; j++) most = fmax(most, fabs(score[j])), total += exp2(score[j]);
-        double relative = 2 * (most / 512 * 0.7 + 2e-4);
+        naive_block_shares(&s, 1, 1, n - 1, blocks);
+        for (int j = 0; j < n; j++) total += exp2(score[j]);
         for (int j = 0; j < n; j++) {
             double want = exp2(score[j]) / total * 0x1p24;
-            sum += share[j];
+            sum += share[j], want_of_block += want;
             if (!(fabs(share[j] - want) <= 1 + relative * want))
                 FAIL("token %d, key %d: %u, expected %g", token, j, share[j], want);
+            if (j % 128 < 127 && j < n - 1) continue;
+            double got = (double)blocks[j / 128 * 2] + blocks[j / 128 * 2 + 1];
+            if (!(fabs(got - want_of_block) <= 2 + (relative + 0x1p-9) * want_of_block))
+                FAIL("token %d, key block %d: %g, expected %g", token, j / 128, got, want_of_block);
+            sum_of_blocks += got, want_of_block = 0;
         }
-        CHECK_NEAR(sum, 0x1p24, n + 1e-3 * 0x1p24);
+        CHECK_NEAR(sum, 0x1p24, n + 0x1p-8 * 0x1p24);
+        CHECK_NEAR(sum_of_blocks, 0x1p24, 2 * 12);
     }
     segment_free(&s);
 }
@@ -236,13 +273,18 @@ static void structure(void) {
     segment_free(&s);
 }
 
-// A score that is not a number, or is infinite: the mask of its heads is full, so the output is that of dense attention.
+// A score that is not a number, or is infinite, or a row whose scores are all far below 0: the mask of its heads is full, so
+// the output is that of dense attention.
 static void not_finite(void) {
     static const char *const some[] = {"sample:alpha_c=0:alpha_s=0", "vertical-slash:columns=0:slashes=0",
                                        "xattention:threshold=0", "oracle:density=0"};
-    for (int k = 0; k < 8; k++) {
+    static const struct {
+        bf16 value;
+        int first, n; // keys with this value in a channel
+    } keys[] = {{0x7fc0, 3, 1}, {0x7f00, 3, 1}, {0xff00, 0, 700}};
+    for (int k = 0; k < 12; k++) {
         segment s = segment_new(4, 2, 64, 0, 700, test_seed);
-        ((bf16 *)ref_k_row(&s.c, 0, 1, 3))[5] = k < 4 ? 0x7fc0 : 0x7f00;
+        for (int j = 0; j < keys[k / 4].n; j++) ((bf16 *)ref_k_row(&s.c, 0, 1, keys[k / 4].first + j))[5] = keys[k / 4].value;
         for (int i = 0; i < 700 * 4; i++) s.q[(size_t)i * 64 + 5] = 3;
         segment_mask(&s, some[k % 4]);
         for (int head = 0; head < 4; head++) {
@@ -253,6 +295,18 @@ static void not_finite(void) {
         }
         segment_free(&s);
     }
+}
+
+// Keys with scores of -infinity, or below those that have a mass, count as keys without mass.
+static void far_scores(void) {
+    segment s = segment_new(2, 1, 64, 0, 700, test_seed);
+    for (int i = 0; i < 700 * 2; i++) s.q[(size_t)i * 64 + 5] = 3;
+    for (int j = 200; j < 600; j += 7) ((bf16 *)ref_k_row(&s.c, 0, 0, j))[5] = j % 2 ? 0xff00 : 0xc900;
+    for (int k = 0; k < N_METHODS; k++) check_mask(&s, methods[k]);
+    CHECK(s.reports[0].kept == SL_MASK_NOT_SAMPLED);
+    segment_mask(&s, "sample");
+    CHECK(s.reports[0].kept != SL_MASK_NOT_SAMPLED);
+    segment_free(&s);
 }
 
 // ---- the kept share ----
@@ -285,7 +339,7 @@ static void oracle_is_best(void) {
 // The estimate of `sample` is the measured share of its sampled rows; other rows are measured by definition.
 static void measured(void) {
     segment s = segment_new(4, 2, 64, 77, 900, test_seed);
-    uint32_t *share = malloc(4 * 977);
+    uint32_t share[16];
     segment_mask(&s, "sample:alpha_c=0.3:alpha_s=0.3");
     sl_mask_args args = segment_args(&s, NULL);
     CHECK_OK(sl_workspace_reserve(&s.c.ws, sl_mask_measure_workspace(&s.c.geom, 977), &err), err);
@@ -294,21 +348,21 @@ static void measured(void) {
         CHECK(s.reports[head].kept < 1 << 24);
         for (int token = 0; token < 900; token += 101) {
             uint64_t kept = 0, total = 0;
-            naive_shares(&s, head, 1, 77 + token, share);
-            for (int j = 0; j <= 77 + token; j++) {
+            naive_block_shares(&s, head, 1, 77 + token, share);
+            for (int j = 0; j < 2 * ((77 + token) / 128 + 1); j++) {
                 total += share[j];
-                if (sl_mask_has(sl_mask_row(&s.mask, head, (77 + token) / 128), j / 128)) kept += share[j];
+                if (sl_mask_has(sl_mask_row(&s.mask, head, (77 + token) / 128), j / 2)) kept += share[j];
             }
             CHECK_INT(sl_mask_measure(&args, head, token, 1), kept * (1 << 24) / total);
         }
     }
-    free(share);
     segment_free(&s);
 }
 
 static const test_case cases[] = {
     {"sets", 0, sets},
     {"shape", 0, shape},
+    {"scores", 0, scores},
     {"integers", 0, integers},
     {"softmax", 0, softmax},
     {"definitions", 0, definitions},
@@ -316,6 +370,7 @@ static const test_case cases[] = {
     {"ties", 0, ties},
     {"structure", 0, structure},
     {"not-finite", 0, not_finite},
+    {"far-scores", 0, far_scores},
     {"oracle-is-best", 0, oracle_is_best},
     {"measured", 0, measured},
     {0},

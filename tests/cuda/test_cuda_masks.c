@@ -165,14 +165,57 @@ static void long_segments(void) {
     }
 }
 
-// A NaN in a key that the sampled queries see: the mask has every block.
+// All scores are 0, so many sums are equal: the lower index comes first.
+static void ties(void) {
+    static const char *const methods[] = {"sample:alpha_c=0.4:alpha_s=0",
+                                          "sample:alpha_c=0:alpha_s=0.6",
+                                          "vertical-slash:columns=301:slashes=0",
+                                          "vertical-slash:columns=0:slashes=301",
+                                          "vertical-slash",
+                                          "xattention:threshold=0.5"};
+    segment s = segment_new(2, 1, 64, 10, 1000, test_seed);
+    memset(s.q, 0, sizeof *s.q * 1000 * 2 * 64);
+    on_gpu d = copy_segment(s);
+    for (int m = 0; m < 6; m++) check_mask(&d, methods[m]);
+    drop(&d);
+}
+
+// Key blocks with one score of 0 and scores of -1, -2, .. units: every distance with a mass above 0, so every result of ex2
+// that can differ from the integers of the CPU. A difference of one unit in a block's mass moves the kept share.
+static void distances(void) {
+    static const char *const methods[] = {"sample:alpha_c=0.15:alpha_s=0", "sample:alpha_c=0.4:alpha_s=0",
+                                          "sample:alpha_c=0.6:alpha_s=0", "sample:alpha_c=0.8:alpha_s=0",
+                                          "sample:alpha_c=0.95:alpha_s=0"};
+    segment s = segment_new(1, 1, 64, 0, 1280, test_seed);
+    memset(s.q, 0, sizeof *s.q * 1280 * 64);
+    for (int j = 0; j < 1280; j++) {
+        bf16 *key = (bf16 *)ref_k_row(&s.c, 0, 0, j);
+        float dot = j % 128 ? (float)(j / 128 + 1 - j) / 64 / sl_score_scale(64) : 0;
+        key[0] = sl_f32_to_bf16(dot), key[1] = sl_f32_to_bf16((dot - sl_bf16_to_f32(key[0])) * 256);
+        s.q[(size_t)j * 64] = 1, s.q[(size_t)j * 64 + 1] = 1.0f / 256;
+    }
+    on_gpu d = copy_segment(s);
+    for (int m = 0; m < 5; m++) check_mask(&d, methods[m]);
+    drop(&d);
+}
+
+// A NaN in a key that the sampled queries see, an infinite score, and a row whose scores are all far below 0: the mask has
+// every block. A single score far below 0 has no mass.
 static void no_sums(void) {
     static const char *const methods[] = {"sample:chunk_n=2", "vertical-slash", "xattention:threshold=0.5"};
-    segment s = segment_new(4, 2, 64, 100, 600, test_seed);
-    ((bf16 *)ref_k_row(&s.c, 0, 1, 333))[5] = 0x7FC0;
-    on_gpu d = copy_segment(s);
-    for (int m = 0; m < 3; m++) check_mask(&d, methods[m]);
-    drop(&d);
+    static const struct {
+        bf16 value;
+        int first, n, is_full;
+    } keys[] = {{0x7fc0, 333, 1, 1}, {0x7f00, 333, 1, 1}, {0xff00, 0, 700, 1}, {0xff00, 333, 1, 0}, {0xc900, 128, 60, 0}};
+    for (int k = 0; k < 5; k++) {
+        segment s = segment_new(4, 2, 64, 100, 600, test_seed);
+        for (int i = 0; i < 600 * 4; i++) s.q[(size_t)i * 64 + 5] = 3;
+        for (int j = 0; j < keys[k].n; j++) ((bf16 *)ref_k_row(&s.c, 0, 1, keys[k].first + j))[5] = keys[k].value;
+        on_gpu d = copy_segment(s);
+        for (int m = 0; m < 3; m++) check_mask(&d, methods[m]);
+        CHECK((sl_mask_count(&d.s.mask, 2) == sl_mask_causal(&d.s.mask)) == keys[k].is_full);
+        drop(&d);
+    }
 }
 
 // ---- attention with a mask ----
@@ -503,6 +546,8 @@ static const test_case cases[] = {
     GPU_CASE("xattention", xattention),
     GPU_CASE("streaming", streaming),
     GPU_CASE("long-segments", long_segments),
+    GPU_CASE("ties", ties),
+    GPU_CASE("distances", distances),
     GPU_CASE("no-sums", no_sums),
     GPU_CASE("masked-attention", masked_attention),
     GPU_CASE("full-mask", full_mask),

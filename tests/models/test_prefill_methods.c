@@ -153,11 +153,13 @@ static void gpu_sparse_chunks(void) {
 }
 
 // The tiny model on both devices: the masks come from queries and keys that differ by roundings, so the share of visited blocks
-// of a method may differ by a few blocks.
+// of a method may differ by a few blocks. One block can change the least kept share of a head much, so most heads must agree,
+// not all.
 static void gpu_densities(void) {
     static const char *const methods[] = {"sample", "vertical-slash:columns=20:slashes=60", "xattention:threshold=0.8",
                                           "threshold:lambda=0.3"};
     model_fixture r[2] = {open_on(NULL, 512), open_on("cuda", 512)};
+    const sl_config *c = sl_model_config(r[0].model);
     int32_t *ids = test_ids(1000, r[0].n_vocab, test_seed);
     float *out = malloc(r[0].n_vocab * sizeof *out);
     for (int m = 0; m < 4; m++) {
@@ -170,7 +172,14 @@ static void gpu_densities(void) {
         }
         CHECK_INT(report[0].causal, report[1].causal);
         CHECK_NEAR((double)report[1].visited / report[1].causal, (double)report[0].visited / report[0].causal, 0.02);
-        CHECK_NEAR(report[1].kept * 0x1p-24, report[0].kept * 0x1p-24, 0.05);
+        int n_agree = 0, n = c->n_layers * c->n_heads;
+        for (int i = 0; i < n; i++) {
+            int32_t kept[2];
+            for (int k = 0; k < 2; k++) kept[k] = sl_engine_prefill_report(r[k].engine, i / c->n_heads, i % c->n_heads).kept;
+            CHECK((kept[0] == SL_MASK_NOT_SAMPLED) == (kept[1] == SL_MASK_NOT_SAMPLED));
+            n_agree += fabs((double)kept[0] - kept[1]) <= 0.05 * (1 << SL_SHARE_BITS);
+        }
+        if (4 * n_agree < 3 * n) FAIL("%s: %d of %d heads keep the same share on both devices", methods[m], n_agree, n);
     }
     for (int i = 0; i < 2; i++) model_fixture_close(&r[i]);
     free(ids), free(out);

@@ -121,35 +121,68 @@ void naive_scores(const segment *s, int head, int token, double *score) {
         score[j] = dot(s, head, token, j) * 1.4426950408889634 / sqrt(s->c.geom.head_dim);
 }
 
-void naive_shares(const segment *s, int head, int stride, int row, uint32_t *share) {
-    int per_block = 128 / stride, top = -1000000;
-    float *score = malloc((row + 1) * sizeof *score);
-    uint64_t z = 0;
-    for (int c = 0; c <= row; c++) {
+// A mass in units of 2^-bits, to nearest, or down.
+static uint64_t mass(int distance, int bits, double add) {
+    return (uint64_t)floor(ldexp((double)SL_MASS_SCALE * exp2(-distance / 64.0), bits) + add);
+}
+
+typedef struct row {  // of scores, as integers
+    int *score;       // [row + 1]
+    uint64_t *blocks; // [n_blocks][2] masses of each key block, relative to its ref: up to the split, and after it
+    int *ref;         // [n_blocks]
+    int top;
+    uint64_t z;
+} row;
+
+static row row_new(const segment *s, int head, int stride, int number) {
+    int per_block = 128 / stride, n_blocks = number / per_block + 1;
+    row x = {malloc((number + 1) * sizeof(int)), calloc(n_blocks, 16), malloc(n_blocks * sizeof(int)), -1000000, 0};
+    for (int b = 0; b < n_blocks; b++) x.ref[b] = -1000000;
+    for (int c = 0; c <= number; c++) {
         double sum = 0;
-        for (int t = 0; t < stride; t++) sum += dot(s, head, row * stride + t - s->base, c * stride + stride - 1 - t);
-        score[c] = sl_bf16_to_f32(sl_f32_to_bf16((float)sum * (sl_score_scale(s->c.geom.head_dim) / (float)stride)));
-        if (ceil(score[c]) > top) top = (int)ceil(score[c]);
+        for (int t = 0; t < stride; t++) sum += dot(s, head, number * stride + t - s->base, c * stride + stride - 1 - t);
+        double score = (double)(float)sum * (sl_score_scale(s->c.geom.head_dim) / (float)stride);
+        int *ref = x.ref + c / per_block;
+        x.score[c] = (int)lrint(fmax(score, -40000) * 64); // the mass of a lower score is 0
+        *ref = fmax(*ref, ceil(x.score[c] / 64.0));
+        x.top = x.top > *ref ? x.top : *ref;
     }
-    for (int from = 0; from <= row; from += per_block) {
-        int ref = -1000000, to = from + per_block - 1 < row ? from + per_block - 1 : row;
-        uint64_t mass = 0;
-        for (int c = from; c <= to; c++) ref = ceil(score[c]) > ref ? (int)ceil(score[c]) : ref;
-        for (int c = from; c <= to; c++) mass += sl_distance_mass((float)ref - score[c]);
-        z += top - ref > 63 ? 0 : mass >> (top - ref);
+    for (int c = 0; c <= number; c++) {
+        int b = c / per_block, after = stride == 1 && (number - c) / 128 != number / 128 - b;
+        x.blocks[2 * b + after] += mass(64 * x.ref[b] - x.score[c], 16, 0.5);
     }
-    for (int c = 0; c <= row; c++) share[c] = sl_share(sl_distance_mass((float)top - score[c]), sl_share_factor(z));
-    free(score);
+    for (int b = 0; b < n_blocks; b++)
+        x.z += x.top - x.ref[b] > 63 ? 0 : ((x.blocks[2 * b] + x.blocks[2 * b + 1]) << 14) >> (x.top - x.ref[b]);
+    return x;
+}
+
+static void row_free(row *x) {
+    free(x->score), free(x->blocks), free(x->ref);
+}
+
+void naive_shares(const segment *s, int head, int stride, int number, uint32_t *share) {
+    row x = row_new(s, head, stride, number);
+    for (int c = 0; c <= number; c++) share[c] = sl_share(mass(64 * x.top - x.score[c], 30, 0), sl_share_factor(x.z));
+    row_free(&x);
+}
+
+void naive_block_shares(const segment *s, int head, int stride, int number, uint32_t *share) {
+    row x = row_new(s, head, stride, number);
+    for (int i = 0; i < 2 * (number * stride / 128 + 1); i++) {
+        int shift = x.top - x.ref[i / 2];
+        share[i] = sl_share(shift > 63 ? 0 : (x.blocks[i] << 14) >> shift, sl_share_factor(x.z));
+    }
+    row_free(&x);
 }
 
 void naive_block_sums(const segment *s, int head, int i, int stride, uint32_t *sum) {
     int first = i * 128 < s->base ? s->base : i * 128, last = i * 128 + 127, n = s->base + s->n_tokens;
-    uint32_t *share = malloc((n + 1) * sizeof *share);
+    uint32_t *share = malloc(2 * (i + 1) * sizeof *share);
     if (last >= n) last = n - 1;
     memset(sum, 0, (i + 1) * sizeof *sum);
-    for (int row = first / stride; row <= last / stride; row++) {
-        naive_shares(s, head, stride, row, share);
-        for (int c = 0; c <= row; c++) sum[c * stride / 128] += share[c];
+    for (int number = first / stride; number <= last / stride; number++) {
+        naive_block_shares(s, head, stride, number, share);
+        for (int j = 0; j < 2 * (i + 1); j++) sum[j / 2] += share[j];
     }
     free(share);
 }
@@ -186,43 +219,19 @@ static void take(const uint32_t *sum, int n, double share, int most, char *taken
     }
 }
 
-typedef struct sampled { // of sampled rows, by key and by offset
-    int first, last;     // positions
-    uint32_t *column, *slash, *share;
-    char *columns, *slashes;
-} sampled;
-
-static sampled sample_rows(naive *x, int head, int first, int last) {
-    int n = last + 1;
-    sampled r = {first, last, calloc(n, 4), calloc(n, 4), malloc(4 * n), malloc(n), malloc(n)};
+static void measure(naive *x, int head, int first, int last) {
+    uint32_t *share = malloc(2 * (last / 128 + 1) * sizeof *share);
     for (int i = first; i <= last; i++) {
-        naive_shares(x->s, head, 1, i, r.share);
-        for (int j = 0; j <= i; j++) r.column[j] += r.share[j], r.slash[i - j] += r.share[j];
-    }
-    return r;
-}
-
-static void measure(naive *x, int head, sampled *r) {
-    for (int i = r->first; i <= r->last; i++) {
         uint64_t kept = 0, total = 0;
-        naive_shares(x->s, head, 1, i, r->share);
-        for (int j = 0; j <= i; j++) {
-            total += r->share[j];
-            if (has(x, head, i / 128, j / 128)) kept += r->share[j];
+        naive_block_shares(x->s, head, 1, i, share);
+        for (int j = 0; j < 2 * (i / 128 + 1); j++) {
+            total += share[j];
+            if (has(x, head, i / 128, j / 2)) kept += share[j];
         }
-        int32_t share = (int32_t)(kept * (1 << 24) / total);
-        if (x->kept[head] < 0 || share < x->kept[head]) x->kept[head] = share;
+        int32_t part = (int32_t)(kept * (1 << 24) / total);
+        if (x->kept[head] < 0 || part < x->kept[head]) x->kept[head] = part;
     }
-    free(r->column), free(r->slash), free(r->share), free(r->columns), free(r->slashes);
-}
-
-static void sums_of_128(uint32_t *x, int n) {
-    for (int i = 0; i < n; i++) {
-        uint32_t value = x[i];
-        x[i] = i % 128 ? 0 : value;
-        if (i % 128) x[i / 128 * 128] += value;
-    }
-    for (int b = 0; b * 128 < n; b++) x[b] = x[b * 128];
+    free(share);
 }
 
 static void sample_chunk(naive *x, int head, int from, int to) {
@@ -231,17 +240,24 @@ static void sample_chunk(naive *x, int head, int from, int to) {
     if (first < s->base) first = s->base;
     if (last >= s->base + s->n_tokens) last = s->base + s->n_tokens - 1;
     if (first < last - 127) first = last - 127;
-    sampled r = sample_rows(x, head, first, last);
+    uint32_t column[256] = {0}, slash[256] = {0}, share[512];
+    char columns[256], slashes[256];
     int n_blocks = last / 128 + 1;
-    sums_of_128(r.column, last + 1), sums_of_128(r.slash, last + 1);
-    take(r.column, n_blocks, sl_attn_get(&x->spec, "alpha_c"), n_blocks, r.columns);
-    take(r.slash, n_blocks, sl_attn_get(&x->spec, "alpha_s"), n_blocks, r.slashes);
+    for (int i = first; i <= last; i++) {
+        naive_block_shares(s, head, 1, i, share);
+        for (int j = 0; j < 2 * (i / 128 + 1); j++) {
+            column[j / 2] += share[j];
+            if (share[j]) slash[i / 128 - j / 2 - j % 2] += share[j];
+        }
+    }
+    take(column, n_blocks, sl_attn_get(&x->spec, "alpha_c"), n_blocks, columns);
+    take(slash, n_blocks, sl_attn_get(&x->spec, "alpha_s"), n_blocks, slashes);
     for (int i = from; i < to; i++)
         for (int b = 0; b < n_blocks; b++) {
-            if (r.columns[b]) add(x, head, i, b);
-            if (r.slashes[b]) add(x, head, i, i - b), add(x, head, i, i - b - 1);
+            if (columns[b]) add(x, head, i, b);
+            if (slashes[b]) add(x, head, i, i - b), add(x, head, i, i - b - 1);
         }
-    measure(x, head, &r);
+    measure(x, head, first, last);
 }
 
 static void sample(naive *x, int head) {
@@ -251,17 +267,23 @@ static void sample(naive *x, int head) {
 }
 
 static void vertical_slash(naive *x, int head) {
-    int last = x->s->base + x->s->n_tokens - 1, first = last - 63 < x->s->base ? x->s->base : last - 63;
-    sampled r = sample_rows(x, head, first, last);
-    take(r.column, last + 1, 1, (int)sl_attn_get(&x->spec, "columns"), r.columns);
-    take(r.slash, last + 1, 1, (int)sl_attn_get(&x->spec, "slashes"), r.slashes);
+    int n = x->s->base + x->s->n_tokens, first = n - 64 < x->s->base ? x->s->base : n - 64;
+    uint32_t *column = calloc(n, 4), *slash = calloc(n, 4), *share = malloc(4 * n);
+    char *columns = malloc(n), *slashes = malloc(n);
+    for (int i = first; i < n; i++) {
+        naive_shares(x->s, head, 1, i, share);
+        for (int j = 0; j <= i; j++) column[j] += share[j], slash[i - j] += share[j];
+    }
+    take(column, n, 1, (int)sl_attn_get(&x->spec, "columns"), columns);
+    take(slash, n, 1, (int)sl_attn_get(&x->spec, "slashes"), slashes);
     for (int i = x->m.first; i < x->m.first + x->m.n; i++)
-        for (int o = 0; o <= last; o++) {
-            if (r.columns[o]) add(x, head, i, o / 128);
-            for (int t = 0; r.slashes[o] && t < 128; t++)
+        for (int o = 0; o < n; o++) {
+            if (columns[o]) add(x, head, i, o / 128);
+            for (int t = 0; slashes[o] && t < 128; t++)
                 if (128 * i + t >= o) add(x, head, i, (128 * i + t - o) / 128);
         }
-    measure(x, head, &r);
+    measure(x, head, first, n - 1);
+    free(column), free(slash), free(share), free(columns), free(slashes);
 }
 
 static void xattention(naive *x, int head) {

@@ -32,6 +32,8 @@ void segment_attend(segment *s, const sl_prefill_mask *mask, const char *rule, i
 void naive_scores(const segment *s, int head, int token, double *score);
 // The shares of a row of `stride` queries and keys in columns 0 .. row, as integers (row_sums.h).
 void naive_shares(const segment *s, int head, int stride, int row, uint32_t *share);
+// The row's shares of each key block: of the columns up to the split, and after it. share: [n_blocks][2]
+void naive_block_shares(const segment *s, int head, int stride, int row, uint32_t *share);
 // Clears and fills bits (sl_mask_bytes) by the definition of the method, and kept[n_heads] of its report.
 void naive_mask(segment *s, const char *method, uint64_t *bits, int32_t *kept);
 // The sum over a query block's rows of the shares in each key block 0 .. i.
