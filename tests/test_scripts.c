@@ -123,7 +123,7 @@ static void sparse_prefill(void) {
     run_script(script);
     const char *text = slurp(page, &n);
     CHECK_HAS(text, "## Next tokens at 640: the embedded model");
-    CHECK_HAS(text, "| threshold lambda 0.1 | ");
+    CHECK_HAS(text, "| threshold, lambda 0.1 | ");
     CHECK_HAS(text, "## Answers at 640: the embedded model");
 }
 

@@ -2,6 +2,7 @@
 #include "attention/cuda/query_blocks.cuh"
 #include "engine/backend/cuda/device.cuh"
 
+#define CCCL_DISABLE_NVTX // otherwise the library would define the global names of NVTX
 #include <cub/device/device_radix_sort.cuh>
 
 enum { THREADS = 256, WARPS = THREADS / 32 };

@@ -50,7 +50,7 @@ const cli_plot_style cli_plot_styles[] = {
     {"sample",           0x004d40, CIRCLE,        SOLID},
     {"vertical-slash",   0xd81b60, UP,            SOLID},
     {"xattention",       0x1e5bff, DOWN,          SOLID},
-    {"threshold",        0xffb000, SQUARE,        SOLID},
+    {"threshold",        0xffb000, PENTAGON,      SOLID},
     {"oracle",           0x404040, STAR,          DASHED},
     // peers: dashed, with open markers
     {"cuDNN",            0xc08a00, OPEN_UP,       DASHED},
