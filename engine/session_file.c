@@ -20,7 +20,7 @@ enum { OTHER_PREFILL = -2 }; // version of a segment of methods that this engine
 // What determines the values of K and V, besides the tokens.
 typedef struct identity {
     char weights[SL_HASH_TEXT]; // sl_tensors_hash, or "dummy"
-    char shape[256];
+    char shape[320];
     char rope[256];
     char arithmetic[256]; // bits differ between different arithmetics
 } identity;
@@ -33,8 +33,9 @@ static void identify(const sl_engine *e, identity *out) {
     else
         sl_hash_text(sl_tensors_hash(e->model->tensors, SL_FNV1A_START), out->weights);
     snprintf(out->shape, sizeof out->shape,
-             "%s, %d layers, hidden %d, %d heads, %d KV heads, head_dim %d, vocabulary %d, norm_eps %.9g", c->model_type,
-             c->n_layers, c->hidden, c->n_heads, c->n_kv_heads, c->head_dim, c->n_vocab, (double)c->norm_eps);
+             "%s, %d layers, hidden %d, MLP %d, %d heads, %d KV heads, head_dim %d, vocabulary %d, norm_eps %.9g",
+             c->model_type, c->n_layers, c->hidden, c->n_ffn, c->n_heads, c->n_kv_heads, c->head_dim, c->n_vocab,
+             (double)c->norm_eps);
     if (e->backend->is_device)
         e->backend->describe(e->backend, out->arithmetic, sizeof out->arithmetic);
     else
@@ -90,7 +91,7 @@ typedef struct writer {
     void *bounce; // a run in host memory
     sl_text header;
     size_t at; // bytes of data that the header has declared
-    int rc;    // 0, or the error of the header
+    int rc;    // 0, or the error of the header or of the device
     sl_error *err;
 } writer;
 
@@ -214,19 +215,22 @@ static int write_all(const sl_session *s, const int32_t *ids, writer *w, const s
     ok = ok && write_bytes(w->f, ids, (size_t)s->kv.n_tokens * sizeof *ids);
     if (ok && s->has_logits)
         ok = write_bytes(w->f, sl_session_last_logits(s), (size_t)s->engine->model->config.n_vocab * sizeof(float));
-    ok = ok && write_segments(s, w->f);
-    return ok && write_states(s, w);
+    ok = ok && write_segments(s, w->f) && write_states(s, w);
+    w->rc = s->engine->backend->finish(s->engine->backend, w->err); // a copy from the GPU may have failed
+    return ok && !w->rc;
 }
 
 int sl_session_save(const sl_session *s, const int32_t *ids, const char *path, const sl_progress *progress, sl_error *err) {
-    const sl_engine *e = s->engine;
+    sl_engine *e = s->engine;
     identity own;
     sl_text prefill = {0};
     sl_whole_file file;
     writer w = {.err = err};
     if (s->kv.n_tokens == 0) return sl_fail(err, SL_ERR_ARG, "%s: the session to save is empty", path);
+    int rc = sl_engine_enter(e, err);
+    if (rc) return rc;
     identify(e, &own);
-    int rc = sl_check_ids(e, ids, s->kv.n_tokens, err);
+    rc = sl_check_ids(e, ids, s->kv.n_tokens, err);
     if (!rc) rc = format_prefill(e, &prefill, err);
     if (!rc && !(w.bounce = malloc((size_t)SL_PAGE * e->pool.head_dim * sizeof(bf16))))
         rc = sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", path);
@@ -236,9 +240,13 @@ int sl_session_save(const sl_session *s, const int32_t *ids, const char *path, c
         rc = w.rc;
     }
     if (!rc) {
+        sl_error of_file;
         w.f = sl_whole_file_open(&file, path, 0666);
-        rc = sl_whole_file_close(&file, w.f && write_all(s, ids, &w, progress), err);
+        rc = sl_whole_file_close(&file, w.f && write_all(s, ids, &w, progress), &of_file);
+        if (rc && !w.rc) *err = of_file;
+        if (w.rc) rc = w.rc;
     }
+    sl_engine_leave(e);
     free(w.bounce);
     sl_text_free(&w.header);
     sl_text_free(&prefill);
@@ -263,7 +271,8 @@ static const char *metadata(const reader *r, const char *key) {
 static int expect_metadata(const reader *r, const char *key, const char *expected, sl_error *err) {
     const char *found = metadata(r, key);
     if (!strcmp(found, expected)) return 0;
-    return sl_fail(err, SL_ERR_ARG, "%s: metadata %s is %.200s, expected %.200s", r->path, key, found, expected);
+    return sl_fail(err, sl_tensors_metadata(r->tensors, key) ? SL_ERR_ARG : SL_ERR_FORMAT,
+                   "%s: metadata %s is %.200s, expected %.200s", r->path, key, found, expected);
 }
 
 static int read_number(const reader *r, const char *key, long long max, long long *out, sl_error *err) {
@@ -303,7 +312,11 @@ static int check_file(reader *r, sl_error *err) {
         return sl_fail(err, SL_ERR_CONTEXT, "%s: the session has %lld tokens, and {n_ctx} is %d", r->path,
                        (long long)ids->dims[0], r->engine->n_ctx);
     r->n_tokens = (int)ids->dims[0];
-    return sl_check_ids(r->engine, ids->data, r->n_tokens, err);
+    for (int i = 0, n_vocab = r->engine->model->config.n_vocab; i < r->n_tokens; i++)
+        if (((const int32_t *)ids->data)[i] < 0 || ((const int32_t *)ids->data)[i] >= n_vocab)
+            return sl_fail(err, SL_ERR_FORMAT, "%s: tensor ids: token %d is %d, expected 0 to %d", r->path, i,
+                           ((const int32_t *)ids->data)[i], n_vocab - 1);
+    return 0;
 }
 
 static int read_run(void *ctx, const sl_backend *be, row_run run) {

@@ -14,7 +14,8 @@
 // allowed.
 //
 // Threads. Engines in different threads may run at the same time, also with one model. A call that runs an engine (sl_prefill,
-// sl_decode, sl_sample, sl_step, sl_generate, sl_chat_say, sl_chat_again, sl_engine_set_attention) returns SL_ERR_ARG while
+// sl_decode, sl_sample, sl_step, sl_generate, sl_chat_say, sl_chat_again, sl_engine_set_attention, sl_session_save,
+// sl_session_load) returns SL_ERR_ARG while
 // another call runs the same engine; so does a call from a callback of the other call. The calls that do not run an engine must
 // not overlap with other calls with the same engine, its sessions and its chats.
 #ifndef SLEIGH_H

@@ -159,8 +159,9 @@ static int set_scaling(sl_config *c, const sl_config *before, const sl_rope_opti
         return sl_fail(err, SL_ERR_ARG, "{rope_scaling} %s needs {rope_scale}: how many times the trained context", o->scaling);
     double file_factor = same ? before->rope_factor : 1;
     c->rope_factor = given(o->factor, before->rope_factor);
-    c->rope_original_ctx = o->original_ctx ? o->original_ctx : same ? before->rope_original_ctx : before->n_trained;
     c->n_scaled = (int)fmin(before->n_trained * fmax(c->rope_factor / file_factor, 1), SL_MOST_POSITIONS);
+    if (c->rope_type == SL_ROPE_LINEAR) return 0;
+    c->rope_original_ctx = o->original_ctx ? o->original_ctx : same ? before->rope_original_ctx : before->n_trained;
     if (c->rope_type == SL_ROPE_LLAMA3) {
         c->rope_low_freq = given(o->low_freq_factor, same ? before->rope_low_freq : 1);
         c->rope_high_freq = given(o->high_freq_factor, same ? before->rope_high_freq : 4);
@@ -168,7 +169,6 @@ static int set_scaling(sl_config *c, const sl_config *before, const sl_rope_opti
         return sl_fail(err, SL_ERR_ARG, "{rope_high_freq_factor} %g: expected more than {rope_low_freq_factor}, which is %g",
                        c->rope_high_freq, c->rope_low_freq);
     }
-    if (c->rope_type != SL_ROPE_YARN) return 0;
     double scaled = (double)c->rope_original_ctx * c->rope_factor;
     c->n_scaled = (int)fmin(fmax(scaled, before->n_trained), SL_MOST_POSITIONS);
     c->rope_beta_fast = given(o->beta_fast, same ? before->rope_beta_fast : 32);
@@ -194,6 +194,7 @@ int sl_config_change_rope(sl_config *c, const sl_rope_options *o, sl_error *err)
     c->rope_theta = given(o->theta, c->rope_theta);
     if (!o->scaling) return 0;
     c->rope_type = type, c->rope_factor = 1, c->rope_attention = 1;
+    c->rope_original_ctx = 0, c->rope_low_freq = 0, c->rope_high_freq = 0;
     c->n_ctx = c->n_trained > SL_MOST_POSITIONS ? c->n_trained : SL_MOST_POSITIONS;
     return type == SL_ROPE_PLAIN ? 0 : set_scaling(c, &before, o, err);
 }

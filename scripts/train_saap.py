@@ -58,8 +58,8 @@ def fnv1a(state, data):
 def config_text(c):
     rope = c.get("rope_parameters") or c.get("rope_scaling") or {}
     kind = rope.get("rope_type", rope.get("type")) or "default"
-    if c["model_type"] != "llama" or kind not in ("default", "linear", "llama3"):
-        sys.exit(f"train_saap: model_type {c['model_type']} with RoPE {kind}: expected llama with default, linear or llama3")
+    if c["model_type"] != "llama" or kind not in ("default", "llama3"):
+        sys.exit(f"train_saap: model_type {c['model_type']} with RoPE {kind}: expected llama with default or llama3")
 
     def f(x):
         return "%.9g" % np.float32(x)
@@ -376,6 +376,8 @@ def options(arguments):
     p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     p.add_argument("--selftest", action="store_true")
     a = p.parse_args(arguments)
+    if a.selftest and not a.out:
+        p.error("--selftest needs --out FILE, which it overwrites")
     if a.width % 16 or not 16 <= a.width <= 8192:
         p.error(f"--width {a.width}: expected a multiple of 16 from 16 to 8192")
     if not 1 <= a.buckets <= 4096:
@@ -389,6 +391,11 @@ def run(a):
     with open(os.path.join(a.model, "config.json")) as file:
         config = json.load(file)
     name = model_hash(a.model, config)
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    config |= dict(head_dim=config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"],
+                   num_key_value_heads=config.get("num_key_value_heads") or config["num_attention_heads"],
+                   rope_theta=rope.get("rope_theta") or config.get("rope_theta") or 10000,
+                   rope_scaling=rope if "factor" in rope else None)  # as Model reads it; config_text has refused other types
     model = Model(config, torch.bfloat16 if a.device.startswith("cuda") else torch.float32)
     load_weights(weight_files(a.model), model)
     model = model.to(a.device)

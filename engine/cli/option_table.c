@@ -43,7 +43,7 @@ const cli_option cli_option_table[] = {
     {"Input", "--chat", NULL, OPT_FLAG, F(chat), 0, 0, "0", CLI_GENERATE | CLI_COMPARE | CLI_EVAL | CLI_TUNE, "wrap the prompt in the model's chat template"},
     {"Input", "--chat-template", "NAME", OPT_STRING, F(chat_template), 0, 0, NULL, RUNS | CLI_COMPARE | CLI_EVAL | CLI_TUNE, "name of the chat template (default: the template of the model)"},
     {"Input", "-sys --system-prompt", "TEXT", OPT_STRING, F(system_prompt), 0, 0, NULL, RUNS | CLI_COMPARE | CLI_EVAL | CLI_TUNE, "system message of the chat"},
-    {"Input", "--prompt-cache", "FILE", OPT_STRING, F(prompt_cache), 0, 0, NULL, CLI_GENERATE, "begin with the session in FILE, if FILE exists, and prefill only what the prompt has in addition; then write the session of the prompt to FILE. This changes no bit of the answer"},
+    {"Input", "--prompt-cache", "FILE", OPT_STRING, F(prompt_cache), 0, 0, NULL, CLI_GENERATE, "begin with the session in FILE, if FILE exists, and prefill only what the prompt has in addition; then write the session of the prompt to FILE. A file of the same arithmetic changes no bit of the answer"},
     {"Input", "--prompt-cache", "FILE", OPT_STRING, F(prompt_cache), 0, 0, NULL, CLI_CHAT, "begin with the session in FILE, if FILE exists; at the end write the session of the conversation to FILE"},
     {"Input", "--prompt-cache-ro", NULL, OPT_FLAG, F(prompt_cache_ro), 0, 0, "0", RUNS, "with --prompt-cache: read FILE, and do not write it"},
     {"Input", "--jsonl", "FILE", OPT_STRING, F(jsonl), 0, 0, NULL, CLI_GENERATE, "answer each line of FILE, {\"context\", \"question\", \"id\"} or {\"prompt\"}; print one JSON object per line"},

@@ -53,6 +53,11 @@ static void generate(void) {
         result grown = WITH(longer), kept = WITH(longer, "--prompt-cache", file, "--prompt-cache-ro");
         check_same(&grown, &kept);
         CHECK_INT(size_of(file), size);
+        if (i == 0) { // the file has all tokens of this prompt
+            result begin = WITH(long_text(10), "--prompt-cache", file);
+            CHECK_GOOD(begin);
+            CHECK_INT(size_of(file), size);
+        }
         int rest = stat_count(&kept, "prefill"), all = stat_count(&grown, "prefill");
         if (rest <= 0 || rest >= all - n / 2) FAIL("%s: %d of %d tokens prefilled", prefills[i], rest, all);
         result shorter = WITH("The harbor", "--prompt-cache", file); // replaces the file: its prompt begins with other tokens

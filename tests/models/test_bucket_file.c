@@ -197,6 +197,12 @@ static void hash_of_a_config(void) {
     CHECK(sl_config_hash(&a) != sl_config_hash(&b));
     b = a, b.n_heads = 16;
     CHECK(sl_config_hash(&a) != sl_config_hash(&b));
+    static const char *const scalings[] = {"none", "linear"}; // parameters of the file's llama3 do not count
+    for (int i = 0; i < 2; i++) {
+        b = a;
+        CHECK_OK(sl_config_change_rope(&b, &(sl_rope_options){.scaling = scalings[i], .factor = i ? 2 : 0}, &err), err);
+        CHECK(b.rope_low_freq == 0 && b.rope_high_freq == 0 && b.rope_original_ctx == 0);
+    }
 }
 
 static const test_case cases[] = {

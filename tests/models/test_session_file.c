@@ -213,6 +213,8 @@ static void damaged(void) {
         const char *part;
     } edits[] = {
         {"sleigh-session-1", "sleigh-session-2", SL_ERR_ARG, "metadata format is sleigh-session-2, expected sleigh-session-1"},
+        {"\"format\"", "\"fxrmat\"", SL_ERR_FORMAT, "metadata format is missing, expected sleigh-session-1"},
+        {"MLP 768", "MLP 769", SL_ERR_ARG, "metadata shape is llama, 4 layers, hidden 256, MLP 769"},
         {"head_dim 128", "head_dim 192", SL_ERR_ARG, "metadata shape is llama, 4 layers"},
         {"\"weights\":\"fnv1a:", "\"weights\":\"fnv1b:", SL_ERR_ARG, "metadata weights is fnv1b:"},
         {"\"rope\":\"theta 5", "\"rope\":\"theta 4", SL_ERR_ARG, "metadata rope is theta 400000, llama3"},
@@ -253,7 +255,7 @@ static void damaged(void) {
     CHECK(found != NULL);
     found[7] = 1 << 20;
     write_whole(path_of("bad"), good, n);
-    check_refused(&r, "bad", SL_ERR_ARG, "token 7 of 300: id 1048576");
+    check_refused(&r, "bad", SL_ERR_FORMAT, "tensor ids: token 7 is 1048576, expected 0 to 1023");
     free(good), free(ids);
     sl_session_free(s);
     model_fixture_close(&r);

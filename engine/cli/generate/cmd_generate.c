@@ -51,8 +51,10 @@ static int run_prompt(cli_timeline *t, const sl_ids *ids, const sl_text *shown, 
         fprintf(stderr,
                 "setup: B, prefill of %d of %d prompt tokens with %s attention; --attn decodes the rest and the answer\n",
                 n_dense, n, prefill);
+    int in_cache = cli_timeline_common(t, ids->data, n_dense);
     int rc = cli_timeline_prefix(t, ids->data, n_dense, n, err);
-    if (!rc && t->n_prefill && !t->stopped) rc = cli_prompt_cache_save(t, err);
+    // A file with all tokens of the prompt stays, unless other methods prefilled it. The step of one token makes logits.
+    if (!rc && (in_cache < n_dense || t->n_prefill > 1) && !t->stopped) rc = cli_prompt_cache_save(t, err);
     if (!rc) rc = cli_timeline_feed(t, ids->data + n_dense, n - n_dense, err);
     if (!rc && shown) rc = cli_sink_stdout(NULL, shown->data, shown->n, err);
     return rc ? rc : cli_timeline_generate(t, at_start, is_json(o) ? cli_sink_text : cli_sink_stdout, answer, err);
@@ -100,7 +102,7 @@ static int generate(cli_run *run, const sl_text *text, sl_error *err) {
         rc = cli_prompt_cache_load(&t, err);
         if (!rc)
             rc = run_prompt(&t, &ids, o->display_prompt && !is_json(o) ? text : NULL, o->chat || (has_text(o) && text->n == 0),
-                        &answer, err);
+                            &answer, err);
         if (!rc) rc = print_end(&t, &ids, &answer, err);
         if (!rc && o->perf) cli_timeline_stats(&t, stderr);
         cli_timeline_close(&t);
