@@ -38,6 +38,8 @@ typedef struct sl_attn_cuda_decode_args {
     const bf16 *k, *v;               // this layer: [n_pages][n_kv_heads][256][head_dim]
     const void *extra[SL_MAX_NEEDS]; // page extras of this layer, in the order of ops->needs: [n_pages][n_kv_heads][extra_size]
     size_t extra_size[SL_MAX_NEEDS];
+    // Of a span: [n_pages] the block of a page in extra[i], -1: none (sl_kv_extra_slots). NULL: no span.
+    const int32_t *extra_slots[SL_MAX_NEEDS];
     size_t state_at;           // offset of this layer in rows[i].state; ops->state bytes, zero at a session's start
     sl_attn_cuda_stats *stats; // integer atomics add to it
     void *ws;                  // ops->workspace() bytes, 256-byte aligned; the counters must be zero before the first call
@@ -129,6 +131,10 @@ void sl_cuda_build_norms(const sl_kv_device_build *b);
 void sl_cuda_build_quantised(const sl_kv_device_build *b);
 void sl_cuda_build_keys_by_feature(const sl_kv_device_build *b);
 void sl_cuda_build_bounds(const sl_kv_device_build *b); // page_bounds.cu
+// bucket_index.cu: the arrays of b->buckets lie in device memory.
+void sl_cuda_build_bucket_rows(const sl_kv_device_build *b);
+void sl_cuda_build_bucket_lists(const sl_kv_device_build *b);
+void sl_cuda_build_bucket_cells(const sl_kv_device_build *b);
 
 // dense_decode.cu, dense_prefill.cu: head_dim 64, 80, 96, 128; groups of 1 to 8. Every method shares the counters at the
 // beginning of the workspace, and every call leaves them at 0.
@@ -159,6 +165,9 @@ extern const sl_attn_cuda_ops sl_santa_long_cuda_ops[5], sl_santa_pps_long_cuda_
 extern const sl_attn_cuda_ops sl_bernoulli_cuda_ops, sl_bernoulli_group_cuda_ops;
 extern const sl_attn_cuda_ops sl_santa_is_cuda_ops, sl_dense_q_cuda_ops;
 extern const sl_attn_cuda_ops sl_oracle_cuda_ops, sl_random_cuda_ops, sl_quest_cuda_ops, sl_vattention_cuda_ops;
+
+// saap.cu: saap and saap-kmeans. The arrays of geom->buckets lie in device memory.
+extern const sl_attn_cuda_ops sl_saap_cuda_ops;
 
 // quest.cu: counts the page bounds that a step over n_kv rows reads.
 void sl_cuda_account_bounds(const sl_attn_geom *geom, int n_kv, sl_attn_stats *stats);
