@@ -89,4 +89,5 @@ const sl_attn_method sl_method_saap_is = {
     .needs_buckets = 1,
     .stages = &with_draws,
     .cpu = &sl_stages_ops,
+    .cuda = SL_ON_CUDA(sl_saap_is_cuda_ops),
 };

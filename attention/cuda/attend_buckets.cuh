@@ -45,6 +45,7 @@ struct attend_buckets_params {
     int *done;  // [n_seqs * n_kv_heads] counter: finished chunks
     // Drawn rows (saap-is).
     int n_drawn;         // of a query head; 0: none
+    const int *drawable; // [n_seqs * n_kv_heads] rows that may be drawn; 0: nothing was drawn
     const int32_t *draw; // [n_seqs * n_heads][n_drawn] positions, -1: no row
     const float *weight; // [n_seqs * n_heads][n_drawn] log2 of 1 / pi
 };
@@ -64,7 +65,8 @@ struct row_parts {
 
 // By one warp.
 __device__ void find_parts(const attend_buckets_params &p, const visit_range &r, int seq_head, row_parts *parts) {
-    int lane = threadIdx.x, at = r.sink + (r.n_kv - r.window), n_heads = p.n_drawn ? p.visit.group : 0;
+    int lane = threadIdx.x, at = r.sink + (r.n_kv - r.window);
+    int n_heads = p.n_drawn && r.n_segments && __ldcg(p.drawable + seq_head) ? p.visit.group : 0;
     if (lane == 0) parts->start[0] = 0, parts->start[1] = r.sink, parts->n_parts = 2 + r.n_segments + n_heads;
     for (int first = 0; first < r.n_segments; first += 32) {
         int i = first + lane, n = i < r.n_segments ? __ldcg(p.visit.count + (size_t)seq_head * p.visit.max_segments + i) : 0;
@@ -105,7 +107,8 @@ __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
     return *(uint32_t *)&x;
 }
 
-template <int DIM> struct bucket_attender {
+// DRAWS: some rows are drawn rows of one query head.
+template <int DIM, bool DRAWS> struct bucket_attender {
     enum {
         REGS = DIM / 8,           // of a row
         PIECE = DIM % 32 ? 4 : 8, // channels of a load
@@ -168,7 +171,7 @@ template <int DIM> struct bucket_attender {
 #pragma unroll
         for (int i = 0; i < 4; i++) { // score i is that of row 2 t + i % 2 + 8 (i / 2)
             int row = 2 * t + i % 2 + i / 2 * 8, is_row = __shfl_sync(~0u, at, row) >= 0;
-            if (p.n_drawn) {
+            if (DRAWS) {
                 int of = __shfl_sync(~0u, head, row);
                 s[i] += __shfl_sync(~0u, weight, row);
                 is_row &= of == ALL_HEADS || of == g;
@@ -210,7 +213,7 @@ __device__ float rescale(float m, float most) {
     return m == -INFINITY ? 0 : exp2f(m - most);
 }
 
-template <int DIM> __device__ void store_warp(const bucket_attender<DIM> &a, bucket_space<DIM> *s) {
+template <int DIM, bool DRAWS> __device__ void store_warp(const bucket_attender<DIM, DRAWS> &a, bucket_space<DIM> *s) {
     int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     float l = a.l + __shfl_xor_sync(~0u, a.l, 1);
     l += __shfl_xor_sync(~0u, l, 2);
@@ -289,7 +292,8 @@ __device__ void merge_bucket_chunks(const attend_buckets_params &p, bucket_space
 // and chunk, in the L2 cache.
 // Order of reduction: a warp's rows, the lanes of a head, the warps, the chunks, each in order.
 // Error: as dense_decode_ring_kernel.
-template <int DIM> __global__ void __launch_bounds__(BUCKET_THREADS, 3) attend_buckets_kernel(const attend_buckets_params p) {
+template <int DIM, bool DRAWS>
+__global__ void __launch_bounds__(BUCKET_THREADS, 3) attend_buckets_kernel(const attend_buckets_params p) {
     __shared__ __align__(16) bucket_space<DIM> s;
     sl_start_next();
     sl_wait_previous();
@@ -301,7 +305,7 @@ template <int DIM> __global__ void __launch_bounds__(BUCKET_THREADS, 3) attend_b
     int n = s.parts.start[s.parts.n_parts], each = bucket_chunk_rows(n), n_chunks = ceil_div(n, each), chunk = blockIdx.x;
     if (chunk >= n_chunks) return;
     int warp = threadIdx.x / 32, lane_row = threadIdx.x % TILE_ROWS, end = min((chunk + 1) * each, n);
-    bucket_attender<DIM> a;
+    bucket_attender<DIM, DRAWS> a;
     a.begin(p.visit.q + seq_head * p.visit.group * DIM, p.visit.group);
     for (int first = chunk * each + warp * TILE_ROWS; first < end; first += PASS_ROWS) {
         int head = ALL_HEADS, i = first + lane_row;
@@ -333,8 +337,8 @@ static void take_bucket_partials(arena *a, attend_buckets_params *p, int n_seqs,
 }
 
 template <int DIM> static void launch_attend_buckets(const attend_buckets_params &p, cudaStream_t stream) {
-    sl_launch(attend_buckets_kernel<DIM>, dim3(p.max_chunks, p.visit.n_seqs * p.visit.n_kv_heads), dim3(BUCKET_THREADS), 0,
-              stream, p);
+    sl_launch(p.n_drawn ? attend_buckets_kernel<DIM, true> : attend_buckets_kernel<DIM, false>,
+              dim3(p.max_chunks, p.visit.n_seqs * p.visit.n_kv_heads), dim3(BUCKET_THREADS), 0, stream, p);
 }
 
 } // namespace

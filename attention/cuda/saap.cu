@@ -1,8 +1,9 @@
-// attention/cuda/saap.cu - saap and saap-kmeans on CUDA: attention over the rows of visited buckets.
+// attention/cuda/saap.cu - saap, saap-kmeans and saap-is on CUDA: attention over the rows of visited buckets, and over rows
+// that are drawn from the other buckets.
 //
-// bucket_visit.cuh scores the buckets, chooses, and lists the rows; attend_buckets.cuh reads the rows. Layers below
-// dense-layers run dense decode. bucket_index.cu builds the index.
-#include "attention/cuda/attend_buckets.cuh"
+// bucket_visit.cuh scores the buckets, chooses, and lists the rows; bucket_draws.cuh draws; attend_buckets.cuh reads the rows.
+// Layers below dense-layers run dense decode. bucket_index.cu builds the index.
+#include "attention/cuda/bucket_draws.cuh"
 #include "attention/cuda/head_dim.cuh"
 
 namespace {
@@ -11,15 +12,20 @@ bool has_rope(const sl_attn_spec *spec) {
     return sl_attn_has(spec, "rope") && sl_attn_get(spec, "rope") > 0;
 }
 
+int draws_of(const sl_attn_spec *spec) { // of a query head
+    return sl_attn_has(spec, "S") ? (int)sl_attn_get(spec, "S") : 0;
+}
+
 bool is_by_centroid(const sl_attn_spec *spec) {
     return sl_attn_has(spec, "rope");
 }
 
-// The index, in this order: bucket rows, bucket lists.
+// The index, in this order: bucket rows, bucket lists, bucket cells.
 int needs(const sl_attn_spec *spec, sl_kv_need *out) {
     out[0] = {&sl_bucket_rows_kind, has_rope(spec)};
     out[1] = {&sl_bucket_lists_kind, has_rope(spec)};
-    return 2;
+    out[2] = {&sl_bucket_cells_kind, 0};
+    return draws_of(spec) > 0 ? 3 : 2;
 }
 
 // Everything that depends only on the model and the specification.
@@ -37,18 +43,23 @@ attend_buckets_params params_of(const sl_attn_geom *geom, const sl_attn_spec *sp
     return p;
 }
 
-size_t lay_out(const sl_attn_geom *geom, const sl_attn_spec *, int n_seqs, int n_kv, void *ws, attend_buckets_params *p) {
+// The arrays of the workspace, which `d` shares with `p`.
+size_t lay_out(const sl_attn_spec *spec, int n_seqs, int n_kv, void *ws, attend_buckets_params *p, draw_params *d) {
     arena a = after_counters(ws);
     take_visit(&a, &p->visit, n_seqs, n_kv);
-    take_bucket_partials(&a, p, n_seqs, n_kv);
-    (void)geom;
+    p->n_drawn = d->S = draws_of(spec);
+    take_bucket_partials(&a, p, n_seqs, n_kv + (size_t)d->S * p->visit.group);
+    d->visit = p->visit;
+    if (d->S) take_draws(&a, d, n_seqs);
+    p->draw = d->draw, p->weight = d->weight, p->drawable = d->drawable;
     return bytes_taken(a, ws);
 }
 
 size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
     attend_buckets_params p = params_of(geom, spec);
+    draw_params d = {};
     size_t dense = sl_cuda_dense_workspace(geom, spec, n_seqs, n_tokens, n_kv);
-    return n_tokens > 1 ? dense : max(lay_out(geom, spec, n_seqs, n_kv, NULL, &p), dense);
+    return n_tokens > 1 ? dense : max(lay_out(spec, n_seqs, n_kv, NULL, &p, &d), dense);
 }
 
 // Sets the arrays of the model that belong to the layer, and the arguments of the step.
@@ -81,9 +92,15 @@ __global__ void count_dense_kernel(const sl_row *rows, int n_kv_heads, int group
 
 template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
     attend_buckets_params p = params_of(a->geom, a->spec);
-    lay_out(a->geom, a->spec, a->n_seqs, a->max_kv, a->ws, &p);
+    draw_params d = {};
+    lay_out(a->spec, a->n_seqs, a->max_kv, a->ws, &p, &d);
     open_step(a, &p);
     launch_visit(p.visit, a->stream);
+    if (d.S) {
+        d.visit = p.visit, d.scale = p.scale, d.layer = a->layer, d.first_head = a->geom->first_head;
+        d.cells = (const char *)a->extra[2], d.cells_size = a->extra_size[2], d.cell_slots = a->extra_slots[2];
+        launch_draws(d, a->stream);
+    }
     launch_attend_buckets<DIM>(p, a->stream);
 }
 
@@ -104,6 +121,13 @@ void account(const sl_attn_geom *geom, const sl_attn_spec *, int, sl_attn_stats 
     stats->features += geom->n_heads;
 }
 
+int supports_draws(const sl_attn_spec *spec, sl_error *err) {
+    if (draws_of(spec) == 0 || sl_attn_chooses(spec, "proposal", "cells")) return 0;
+    return sl_fail(err, SL_ERR_UNSUPPORTED,
+                   "{attn} %s: {proposal} classifier: not offered on a GPU; use {proposal} cells, or {device} cpu",
+                   spec->method->name);
+}
+
 } // namespace
 
 const sl_attn_cuda_ops sl_saap_cuda_ops = {.workspace = workspace,
@@ -116,3 +140,13 @@ const sl_attn_cuda_ops sl_saap_cuda_ops = {.workspace = workspace,
                                            .supports = NULL,
                                            .mask = NULL,
                                            .mask_workspace = NULL};
+const sl_attn_cuda_ops sl_saap_is_cuda_ops = {.workspace = workspace,
+                                              .decode = decode,
+                                              .needs = needs,
+                                              .state = NULL,
+                                              .max_rows = SL_CUDA_LONG_ROWS,
+                                              .account = account,
+                                              .prefill = NULL,
+                                              .supports = supports_draws,
+                                              .mask = NULL,
+                                              .mask_workspace = NULL};

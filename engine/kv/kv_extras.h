@@ -10,9 +10,9 @@
 // change while the page does not change: sequences share prefixes only, and a cut drops the later pages. So the block of a span
 // is valid as long as its last page is.
 //
-// Few pages end a span, and the memory of a device is not committed by first touch. So a device has blocks of spans for an eighth
-// of the pages, and SL_KV_SPARE_SLOTS more. Without forks a sixteenth is enough. Many forks of one long prompt can need more:
-// then the last page of a span has no block, and readers use the extra `of` of the span's pages.
+// Few pages end a span, and the memory of a device is not committed by first touch. So a device has blocks of spans for an
+// eighth of the pages, and SL_KV_SPARE_SLOTS more. Without forks a sixteenth is enough. Many forks of one long prompt can need
+// more: then the last page of a span has no block, and readers use the extra `of` of the span's pages.
 #ifndef SLEIGH_KV_EXTRAS_H
 #define SLEIGH_KV_EXTRAS_H
 
@@ -25,15 +25,16 @@ enum {
 
 // Pages of one layer to build on a device, or spans. All pointers are device memory, except for `buckets`.
 typedef struct sl_kv_device_build {
-    int arg, head_dim, n_kv_heads, layer;
+    int arg, head_dim, n_kv_heads;
     size_t size;           // bytes of a block
     int n;                 // number of blocks to build, for all KV heads
     const int32_t *pages;  // [n] page ids; of a span: of its last page
     const int32_t *before; // [n] page id of the previous page of the sequence, -1: none. A chained kind builds in this order
-    const int32_t *index;  // [n] number of the page in its sequence: its first row has the position 256 * index
     const bf16 *k, *v;     // [n_pages][n_kv_heads][256][head_dim]
     void *data;            // [n_pages][n_kv_heads][size]; of a span: [slots][n_kv_heads][size]
     void *stream;          // cudaStream_t
+    int layer;
+    const int32_t *index; // [n] number of the page in its sequence: its first row has the position 256 * index
     // Of a span.
     const int32_t *parts; // [n][span] page ids
     const int32_t *slots; // [n] the block of `data` to write

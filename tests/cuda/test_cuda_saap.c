@@ -6,6 +6,7 @@
 #include "attention/bucket_visit.h"
 #include "tests/support/bucket_plan.h"
 #include "tests/support/decode_check.h"
+#include "tests/support/models.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -19,10 +20,14 @@ static ref_cache cache_of(int n_heads, int n_kv_heads, int dim, int n_seqs, cons
     return c;
 }
 
-static decode_fixture fixture_of(ref_cache *c, const char *attn) {
+static decode_fixture fixture_for(ref_cache *c, const char *attn, int least_kv) {
     c->geom.buckets = c->pool.buckets = &c->buckets;
     for (int s = 0; s < c->n_seqs; s++) c->queries[s].kv.pool = &c->pool;
-    return fixture_new(c, attn, 1);
+    return fixture_new_for(c, attn, 1, least_kv);
+}
+
+static decode_fixture fixture_of(ref_cache *c, const char *attn) {
+    return fixture_for(c, attn, 0);
 }
 
 // ---- the index ----
@@ -71,12 +76,12 @@ static void try_index(const char *attn, int dim, int C, int n_seqs, const int *l
 static void index_bits(void) {
     static const int lengths[] = {1, 256, 257, 700, 4096, 4097, 9000}, few[] = {600, 4400};
     static const int dims[] = {64, 80, 96, 128}, counts[] = {1, 5, 13, 128, 129, 1000, 4096};
-    for (int roped = 0; roped < 2; roped++) {
-        const char *attn = roped ? "saap-kmeans:rope=1" : "saap";
+    for (int kind = 0; kind < 3; kind++) {
+        const char *attn = kind == 1 ? "saap-kmeans:rope=1" : kind == 2 ? "saap-is" : "saap";
         for (int d = 0; d < 4; d++) try_index(attn, dims[d], 13 + d, 2, few);
         try_index(attn, 64, 64, 7, lengths);
     }
-    for (int i = 0; i < 7; i++) try_index("saap", 64, counts[i], 1, few + 1);
+    for (int i = 0; i < 7; i++) try_index("saap-is", 64, counts[i], 1, few + 1);
 }
 
 // ---- the rows of a step ----
@@ -317,6 +322,18 @@ static void spans_without_lists(void) {
         free(slots);
         fixture_free(&r);
     }
+    // saap-is draws from such a span too: 4,000 draws from 13,000 rows give nearly dense attention.
+    decode_fixture r = fixture_of(&c, "saap-is:l=1:S=4000:dense-layers=0:window=50");
+    for (int i = 1; i < 3; i++) {
+        int32_t *slots = malloc(c.pool.n_pages * sizeof *slots);
+        gpu_read(slots, r.args.extra_slots[i], c.pool.n_pages * sizeof *slots);
+        slots[c.seqs[i - 1].pages[15]] = -1;
+        r.args.extra_slots[i] = gpu_copy(slots, c.pool.n_pages * sizeof *slots);
+        free(slots);
+    }
+    fixture_launch(&r);
+    for (int i = 0; i < 8; i++) CHECK(fixture_error(&r, i / 4, i % 4, NULL) < 0.15);
+    fixture_free(&r);
     ref_cache_free(&c);
 }
 
@@ -347,6 +364,144 @@ static void dense(void) {
     ref_cache_free(&c);
 }
 
+// ---- saap-is ----
+
+// The bits of a step, from malloc.
+static bf16 *bits_of(ref_cache *c, const char *attn) {
+    decode_fixture r = fixture_of(c, attn);
+    size_t size = (size_t)c->n_seqs * c->geom.n_heads * c->geom.head_dim * sizeof(bf16);
+    bf16 *out = malloc(size);
+    fixture_launch(&r);
+    memcpy(out, r.out, size);
+    fixture_free(&r);
+    return out;
+}
+
+// With S = 0, or when every row is read exactly, saap-is has the bits of saap.
+static void nothing_to_draw(void) {
+    static const char *const same[][2] = {
+        {"saap:l=3:dense-layers=0:window=100", "saap-is:l=3:dense-layers=0:window=100:S=0"},
+        {"saap:l=13:dense-layers=0:window=100", "saap-is:l=13:dense-layers=0:window=100:S=77"},
+        {"saap:l=3:dense-layers=0:window=9000", "saap-is:l=3:dense-layers=0:window=9000:S=77"},
+        {"saap:l=3:dense-layers=4", "saap-is:l=3:dense-layers=4:S=77"},
+        {"saap:l=3:dense-layers=0:window=100", "saap-is:l=3:dense-layers=0:window=100:S=0:proposal=classifier"},
+    };
+    static const int n[] = {5000, 300, 8800};
+    ref_cache c = cache_of(8, 2, 64, 3, n, 13, 32);
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
+        bf16 *want = bits_of(&c, same[i][0]), *got = bits_of(&c, same[i][1]);
+        if (memcmp(want, got, 3 * 8 * 64 * sizeof *want)) FAIL("%s has other bits than %s", same[i][1], same[i][0]);
+        free(want), free(got);
+    }
+    ref_cache_free(&c);
+    sl_attn_spec spec;
+    sl_error err;
+    CHECK_OK(sl_attn_parse("saap-is:proposal=classifier", &spec, &err), err);
+    CHECK(!sl_attn_on_gpu(&spec));
+}
+
+// Compares a step of saap-is with the CPU's. A draw whose threshold lies on the border of two rows may take either row. Returns
+// the share of compared heads that have the CPU's output.
+static double compare_draws(ref_cache *c, const char *attn) {
+    decode_fixture r = fixture_of(c, attn);
+    int dim = c->geom.head_dim, n_same = 0, n = 0;
+    fixture_launch(&r);
+    sl_attn_stats want = ref_decode(c, attn, 0, c->n_seqs, 1, FIXTURE_LAYER);
+    CHECK_INT(r.stats.samples, want.samples);
+    CHECK(r.stats.v_rows >= want.v_rows); // a row that was drawn twice counts twice
+    for (int i = 0; i < c->n_seqs * c->geom.n_heads; i++) {
+        float out[128];
+        double mu[128];
+        cpu_visit v;
+        visit_on_cpu(&r, i / c->geom.n_heads, i % c->geom.n_heads / r.group, &v);
+        int clear = is_clear(&v, c->buckets.n_buckets, (int)sl_attn_get(&r.spec, "l"));
+        free(v.group.state);
+        if (!clear) continue;
+        for (int d = 0; d < dim; d++) {
+            out[d] = sl_bf16_to_f32(r.out[(size_t)i * dim + d]);
+            mu[d] = c->out[(size_t)i * dim + d];
+        }
+        double error = ref_relative(out, mu, dim);
+        if (!(error < 0.3)) FAIL("%s, head %d: off by %g from the CPU", attn, i, error);
+        n_same += error < 0x1p-7, n++;
+    }
+    fixture_free(&r);
+    return n ? (double)n_same / n : 1;
+}
+
+static void draws(void) {
+    static const int n[] = {700, 4700, 9000, 256}, long_n = 33000, groups[] = {1, 3, 4, 8}, dims[] = {128, 64, 80, 96};
+    double same = 0;
+    int n_tried = 0;
+    for (int i = 0; i < 4; i++) {
+        ref_cache c = cache_of(2 * groups[i], 2, dims[i], 4, n, i == 3 ? 300 : 20 + 30 * i, 32);
+        same += compare_draws(&c, "saap-is:S=64:l=3:window=100:dense-layers=0");
+        same += compare_draws(&c, "saap-is:S=50:l=0:window=0:sink=400:dense-layers=0");
+        n_tried += 2;
+        ref_cache_free(&c);
+    }
+    ref_cache c = cache_of(4, 1, 128, 1, &long_n, 100, 32);
+    same += compare_draws(&c, "saap-is:S=300:l=4:dense-layers=0"), n_tried++;
+    ref_cache_free(&c);
+    if (!(same > 0.9 * n_tried)) FAIL("%g of the heads have the CPU's output", same / n_tried);
+}
+
+// ---- on an engine ----
+
+enum { FULL = 9000, CUT = 6500, STEPS = 3 };
+
+// Logits after the steps, from malloc.
+static float *logits_after(sl_session *s, const int32_t *ids, int n_vocab) {
+    sl_error err;
+    for (int i = 0; i < STEPS; i++) CHECK_OK(sl_decode(&s, 1, ids + i, &err), err);
+    float *copy = malloc(n_vocab * sizeof *copy);
+    memcpy(copy, sl_session_logits(s, NULL), n_vocab * sizeof *copy);
+    return copy;
+}
+
+static void check_logits(const char *attn, const char *what, const float *want, float *got, int n_vocab) {
+    if (memcmp(want, got, n_vocab * sizeof *want)) FAIL("%s: %s has other logits than a session made at once", attn, what);
+    free(got);
+}
+
+// A session that was cut inside a span and continued, and a fork that shares pages and continues, have the logits of a session
+// that was made at once: their index is that of their rows.
+static void cuts_and_forks(void) {
+    static const char *const methods[] = {"saap:l=4:window=50", "saap-kmeans:l=4:window=50:rope=1",
+                                          "saap-is:S=64:l=4:window=50"};
+    sl_error err;
+    sl_model *model;
+    sl_engine *engine;
+    CHECK_OK(sl_model_load("models/tiny", &(sl_model_options){.flags = SL_MODEL_NO_TOKENIZER}, &model, &err), err);
+    sl_engine_options options = {.n_ctx = 10240, .n_sequences = 3, .attn = "dense", .device = "cuda", .seed = 1};
+    CHECK_OK(sl_engine_new(model, &options, &engine, &err), err);
+    int n_vocab = sl_model_n_vocab(model);
+    int32_t *ids = test_ids(FULL + STEPS, n_vocab, test_seed), *other = test_ids(FULL, n_vocab, test_seed + 1);
+    memcpy(other, ids, CUT * sizeof *ids);
+    for (int m = 0; m < 3; m++) {
+        sl_session *s, *cut, *fork;
+        CHECK_OK(sl_engine_set_attention(engine, methods[m], &err), err);
+        CHECK_OK(sl_session_new(engine, 1, &s, &err), err);
+        CHECK_OK(sl_prefill(s, ids, FULL, NULL, &err), err);
+        float *want = logits_after(s, ids + FULL, n_vocab);
+        CHECK_OK(sl_session_new(engine, 1, &cut, &err), err);
+        CHECK_OK(sl_prefill(cut, other, FULL, NULL, &err), err);
+        free(logits_after(cut, ids + FULL, n_vocab)); // builds the index of rows that the cut drops
+        CHECK_OK(sl_session_truncate(cut, CUT, &err), err);
+        CHECK_OK(sl_prefill(cut, ids + CUT, FULL - CUT, NULL, &err), err);
+        check_logits(methods[m], "a session that was cut", want, logits_after(cut, ids + FULL, n_vocab), n_vocab);
+        sl_session_free(cut);
+        CHECK_OK(sl_session_fork(s, CUT, 1, &fork, &err), err);
+        CHECK_OK(sl_prefill(fork, ids + CUT, FULL - CUT, NULL, &err), err);
+        check_logits(methods[m], "a fork", want, logits_after(fork, ids + FULL, n_vocab), n_vocab);
+        sl_session_free(s), sl_session_free(fork);
+        free(want);
+    }
+    free(ids), free(other);
+    sl_engine_free(engine);
+    sl_model_free(model);
+}
+
 // Kernels for the longest contexts.
 static void long_context(void) {
     static const int n = 140000;
@@ -355,8 +510,7 @@ static void long_context(void) {
     ref_cache_free(&c);
     static const int few = 6000;
     c = cache_of(4, 1, 64, 1, &few, 64, 16);
-    c.geom.buckets = c.pool.buckets = &c.buckets;
-    decode_fixture r = fixture_new_for(&c, "saap:l=4:dense-layers=0:window=100", 1, SL_CUDA_LONG_ROWS);
+    decode_fixture r = fixture_for(&c, "saap:l=4:dense-layers=0:window=100", SL_CUDA_LONG_ROWS);
     fixture_launch(&r);
     check_step(&r);
     fixture_free(&r);
@@ -373,6 +527,9 @@ static const test_case cases[] = {
     GPU_CASE("ragged-batch", ragged_batch),
     GPU_CASE("spans-without-lists", spans_without_lists),
     GPU_CASE("dense", dense),
+    GPU_CASE("nothing-to-draw", nothing_to_draw),
+    GPU_CASE("draws", draws),
+    GPU_CASE("cuts-and-forks", cuts_and_forks),
     GPU_CASE("long-context", long_context),
     {0},
 };
