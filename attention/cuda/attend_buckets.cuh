@@ -1,6 +1,6 @@
 // attention/cuda/attend_buckets.cuh - attention of a group of query heads over the rows that bucket_visit.cuh lists, on CUDA.
 //
-// The rows of a KV head are numbered without a gap: sink, window, the listed rows of each segment, and then the drawn rows of
+// The rows of a KV head are numbered without a gap: sink, window, the listed rows of each section, and then the drawn rows of
 // each query head (bucket_draws.cuh). They are cut into chunks of equal length, so a large bucket is cut too. A thread block
 // has one chunk. The thread block that ends last merges the chunks of a head in order. Chunks depend only on the number of
 // rows, so results do not depend on the batch.
@@ -29,8 +29,8 @@ enum {
     PASS_ROWS = TILE_ROWS * BUCKET_WARPS,
     BUCKET_CHUNKS = 48, // of a KV head at most: one wave of thread blocks for 8 KV heads
     CHUNK_ROWS_LEAST = 2 * PASS_ROWS,
-    SEGMENTS_MOST = SL_CUDA_LONG_ROWS / SL_BUCKET_SPAN_ROWS + 1,
-    STARTS = 2 + SEGMENTS_MOST + GROUP_MAX + 1,
+    SECTIONS_MOST = SL_CUDA_LONG_ROWS / SL_BUCKET_SPAN_ROWS + 1,
+    STARTS = 2 + SECTIONS_MOST + GROUP_MAX + 1,
     ALL_HEADS = -1,
 };
 
@@ -56,7 +56,7 @@ __host__ __device__ int bucket_chunk_rows(int n_rows) {
 
 // ---- the rows of a KV head ----
 
-// start[i]: number of the first row of part i. Parts: sink, window, segments, query heads. start[n_parts] is the number of
+// start[i]: number of the first row of part i. Parts: sink, window, sections, query heads. start[n_parts] is the number of
 // rows.
 struct row_parts {
     int start[STARTS];
@@ -66,15 +66,15 @@ struct row_parts {
 // By one warp.
 __device__ void find_parts(const attend_buckets_params &p, const visit_range &r, int seq_head, row_parts *parts) {
     int lane = threadIdx.x, at = r.sink + (r.n_kv - r.window);
-    int n_heads = p.n_drawn && r.n_segments && __ldcg(p.drawable + seq_head) ? p.visit.group : 0;
-    if (lane == 0) parts->start[0] = 0, parts->start[1] = r.sink, parts->n_parts = 2 + r.n_segments + n_heads;
-    for (int first = 0; first < r.n_segments; first += 32) {
-        int i = first + lane, n = i < r.n_segments ? __ldcg(p.visit.count + (size_t)seq_head * p.visit.max_segments + i) : 0;
+    int n_heads = p.n_drawn && r.n_sections && __ldcg(p.drawable + seq_head) ? p.visit.group : 0;
+    if (lane == 0) parts->start[0] = 0, parts->start[1] = r.sink, parts->n_parts = 2 + r.n_sections + n_heads;
+    for (int first = 0; first < r.n_sections; first += 32) {
+        int i = first + lane, n = i < r.n_sections ? __ldcg(p.visit.count + (size_t)seq_head * p.visit.max_sections + i) : 0;
         int end = at + sl_scan_lanes(n, lane);
-        if (i < r.n_segments) parts->start[2 + i] = end - n;
+        if (i < r.n_sections) parts->start[2 + i] = end - n;
         at = __shfl_sync(~0u, end, 31);
     }
-    if (lane <= n_heads) parts->start[2 + r.n_segments + lane] = at + lane * p.n_drawn;
+    if (lane <= n_heads) parts->start[2 + r.n_sections + lane] = at + lane * p.n_drawn;
 }
 
 // The position of row i; -1: no row. *head: the query head that reads it, or ALL_HEADS. *weight: log2 of its weight.
@@ -88,13 +88,13 @@ __device__ int row_at(const attend_buckets_params &p, const visit_range &r, int 
         else
             end = middle;
     }
-    int own = i - parts->start[part], segment = part - 2;
+    int own = i - parts->start[part], section = part - 2;
     *head = ALL_HEADS, *weight = 0;
     if (part == 0) return own;
     if (part == 1) return r.window + own;
-    if (segment < r.n_segments)
-        return __ldcg(p.visit.list + ((size_t)seq_head * p.visit.max_segments + segment) * SL_BUCKET_SPAN_ROWS + own);
-    *head = segment - r.n_segments;
+    if (section < r.n_sections)
+        return __ldcg(p.visit.list + ((size_t)seq_head * p.visit.max_sections + section) * SL_BUCKET_SPAN_ROWS + own);
+    *head = section - r.n_sections;
     size_t at = ((size_t)seq_head * p.visit.group + *head) * p.n_drawn + own;
     *weight = __ldcg(p.weight + at);
     return __ldcg(p.draw + at);

@@ -3,11 +3,11 @@
 //
 // | kernel            | grid                             | writes                                                      |
 // |-------------------|----------------------------------|-------------------------------------------------------------|
-// | score_cells_kernel| (segments, sequences * KV heads) | scores of cells, numbers of their rows that may be drawn    |
-// | size_cells_kernel | query heads                      | the largest score, the sizes' sums, sums before each segment|
+// | score_cells_kernel| (sections, sequences * KV heads) | scores of cells, numbers of their rows that may be drawn    |
+// | size_cells_kernel | query heads                      | the largest score, the sizes' sums, sums before each section|
 // | draw_cells_kernel | (S / 8, query heads)             | rows and weights; a warp for each draw                      |
 //
-// A segment is that of bucket_visit.cuh. A span without lists, and the last segment, have no cells: all of their rows have the
+// A section is that of bucket_visit.cuh. A span without lists, and the last section, have no cells: all of their rows have the
 // mean size of the others.
 //
 // Scores are fp32 sums in another order than the CPU's. So sizes differ by about 2^-20 of themselves, and few thresholds fall
@@ -23,7 +23,7 @@ namespace {
 enum {
     CELL_THREADS = 256,
     CELL_WARPS = CELL_THREADS / 32,
-    CELL_COUNTS = SL_BUCKET_CELLS + 1, // the last one: rows of a segment without cells
+    CELL_COUNTS = SL_BUCKET_CELLS + 1, // the last one: rows of a section without cells
     SIZE_THREADS = 512,
     SIZE_WARPS = SIZE_THREADS / 32,
 };
@@ -41,9 +41,9 @@ struct draw_params {
     const int32_t *cell_slots; // of cells
     float scale;               // log2(e) / sqrt(head_dim)
     int S, layer, first_head;
-    int *count;      // [n_seqs * n_kv_heads][max_segments][CELL_COUNTS] rows that may be drawn
-    float *score;    // [n_seqs * n_heads][max_segments][64] log2; -inf: no score
-    uint64_t *start; // [n_seqs * n_heads][max_segments + 1] size of the rows before a segment
+    int *count;      // [n_seqs * n_kv_heads][max_sections][CELL_COUNTS] rows that may be drawn
+    float *score;    // [n_seqs * n_heads][max_sections][64] log2; -inf: no score
+    uint64_t *start; // [n_seqs * n_heads][max_sections + 1] size of the rows before a section
     draw_plan *plan; // [n_seqs * n_heads]
     int *drawable;   // [n_seqs * n_kv_heads] rows that may be drawn
     int32_t *draw;   // [n_seqs * n_heads][S] positions
@@ -64,10 +64,10 @@ __device__ int drawable_run(const visit_params &p, const visit_range &r, const s
     return is_visited(p, seq_head, bucket) ? 0 : max(trim_run(r, base, rows, n), 0);
 }
 
-// Pages of a segment without cells: [*first, *end).
-__device__ void pages_of(const visit_range &r, int segment, int *first, int *end) {
-    *first = segment * SL_BUCKET_SPAN;
-    *end = segment < r.n_spans() ? *first + SL_BUCKET_SPAN : ceil_div(r.window, SL_PAGE);
+// Pages of a section without cells: [*first, *end).
+__device__ void pages_of(const visit_range &r, int section, int *first, int *end) {
+    *first = section * SL_BUCKET_SPAN;
+    *end = section < r.n_spans() ? *first + SL_BUCKET_SPAN : ceil_div(r.window, SL_PAGE);
 }
 
 // 1: row i of a page's sorted rows may be drawn. *position: its position.
@@ -78,13 +78,13 @@ __device__ int may_draw(const visit_params &p, const visit_range &r, const sl_ro
     return *position >= r.sink && *position < r.window && !is_visited(p, seq_head, rows->bucket[i]);
 }
 
-// The cells of a span, [64][2][head_dim], and its lists; NULL: the segment has no cells.
-__device__ const bf16 *cells_of(const draw_params &p, const visit_range &r, const sl_row &row, int seq_head, int segment,
+// The cells of a span, [64][2][head_dim], and its lists; NULL: the section has no cells.
+__device__ const bf16 *cells_of(const draw_params &p, const visit_range &r, const sl_row &row, int seq_head, int section,
                                 const sl_bucket_lists **lists) {
     const visit_params &v = p.visit;
-    *lists = segment < r.n_spans() ? lists_of(v, row, seq_head, segment) : NULL;
+    *lists = section < r.n_spans() ? lists_of(v, row, seq_head, section) : NULL;
     if (!*lists) return NULL;
-    int slot = __ldcg(p.cell_slots + row.pages[(segment + 1) * SL_BUCKET_SPAN - 1]);
+    int slot = __ldcg(p.cell_slots + row.pages[(section + 1) * SL_BUCKET_SPAN - 1]);
     size_t block = (size_t)slot * v.n_kv_heads + seq_head % v.n_kv_heads;
     return slot < 0 ? NULL : (const bf16 *)(p.cells + block * p.cells_size);
 }
@@ -104,10 +104,10 @@ static __global__ void __launch_bounds__(CELL_THREADS) score_cells_kernel(const 
     float half = 0.34657359f * p.scale * p.scale; // ln 2 / 2: the variance of a score in log2 units, as a mean of 2^score
     for (int i = threadIdx.x; i < v.group * dim; i += CELL_THREADS)
         q[i / dim][i % dim] = sl_widen(v.q[(size_t)seq_head * v.group * dim + i]);
-    for (int segment = blockIdx.x; segment < r.n_segments; segment += gridDim.x) {
+    for (int section = blockIdx.x; section < r.n_sections; section += gridDim.x) {
         const sl_bucket_lists *lists;
-        const bf16 *cells = cells_of(p, r, row, seq_head, segment, &lists);
-        int base = segment * SL_BUCKET_SPAN_ROWS, n = 0;
+        const bf16 *cells = cells_of(p, r, row, seq_head, section, &lists);
+        int base = section * SL_BUCKET_SPAN_ROWS, n = 0;
         __syncthreads();
         for (int i = threadIdx.x; i < CELL_COUNTS; i += CELL_THREADS) count[i] = 0;
         __syncthreads();
@@ -119,12 +119,12 @@ static __global__ void __launch_bounds__(CELL_THREADS) score_cells_kernel(const 
             }
         } else {
             int first, end, position;
-            pages_of(r, segment, &first, &end);
+            pages_of(r, section, &first, &end);
             for (int page = first; page < end; page++) n += may_draw(v, r, row, seq_head, page, threadIdx.x, &position);
             atomicAdd(&count[SL_BUCKET_CELLS], n);
         }
         __syncthreads();
-        size_t at = (size_t)seq_head * v.max_segments + segment;
+        size_t at = (size_t)seq_head * v.max_sections + section;
         for (int i = threadIdx.x; i < CELL_COUNTS; i += CELL_THREADS) p.count[at * CELL_COUNTS + i] = count[i];
         for (int cell = warp; cell < SL_BUCKET_CELLS && cells; cell += CELL_WARPS) {
             const bf16 *mean = cells + 2 * cell * dim, *variance = mean + dim;
@@ -145,7 +145,7 @@ static __global__ void __launch_bounds__(CELL_THREADS) score_cells_kernel(const 
                 if (g >= v.group) break;
                 float score = sl_sum_lanes(sum[g]);
                 if (lane == 0)
-                    p.score[(((size_t)seq_head * v.group + g) * v.max_segments + segment) * SL_BUCKET_CELLS + cell] =
+                    p.score[(((size_t)seq_head * v.group + g) * v.max_sections + section) * SL_BUCKET_CELLS + cell] =
                         isfinite(score) ? score : -INFINITY;
             }
         }
@@ -176,8 +176,8 @@ __device__ uint64_t sum_sizes(size_space *s, uint64_t x) {
     return sum;
 }
 
-// Size of the rows of a segment, by one warp.
-__device__ uint64_t segment_size(const draw_plan &plan, const int *count, const float *score) {
+// Size of the rows of a section, by one warp.
+__device__ uint64_t section_size(const draw_plan &plan, const int *count, const float *score) {
     int lane = threadIdx.x % 32;
     uint64_t sum = lane == 0 ? __ldcg(count + SL_BUCKET_CELLS) * (plan.rest + plan.uniform) : 0;
     for (int cell = lane; cell < SL_BUCKET_CELLS; cell += 32) {
@@ -195,9 +195,9 @@ static __global__ void __launch_bounds__(SIZE_THREADS) size_cells_kernel(const d
     const visit_params &v = p.visit;
     size_t head = blockIdx.x, seq_head = head / v.group;
     visit_range r = range_of(v, v.rows[seq_head / v.n_kv_heads]);
-    const int *count = p.count + seq_head * v.max_segments * CELL_COUNTS;
-    const float *score = p.score + head * v.max_segments * SL_BUCKET_CELLS;
-    int n = r.n_segments * SL_BUCKET_CELLS, warp = threadIdx.x / 32;
+    const int *count = p.count + seq_head * v.max_sections * CELL_COUNTS;
+    const float *score = p.score + head * v.max_sections * SL_BUCKET_CELLS;
+    int n = r.n_sections * SL_BUCKET_CELLS, warp = threadIdx.x / 32;
     float most = -INFINITY;
     for (int i = threadIdx.x; i < n; i += SIZE_THREADS)
         if (__ldcg(count + i / SL_BUCKET_CELLS * CELL_COUNTS + i % SL_BUCKET_CELLS)) most = fmaxf(most, __ldcg(score + i));
@@ -211,7 +211,7 @@ static __global__ void __launch_bounds__(SIZE_THREADS) size_cells_kernel(const d
         rows += own;
         if (own) total += own * cell_size(__ldcg(score + i), most);
     }
-    for (int i = threadIdx.x; i < r.n_segments; i += SIZE_THREADS) after += __ldcg(count + i * CELL_COUNTS + SL_BUCKET_CELLS);
+    for (int i = threadIdx.x; i < r.n_sections; i += SIZE_THREADS) after += __ldcg(count + i * CELL_COUNTS + SL_BUCKET_CELLS);
     rows = sum_sizes(&s, rows), total = sum_sizes(&s, total), after = sum_sizes(&s, after);
     if (threadIdx.x == 0) {
         draw_plan plan = {0, rows ? total / rows : 0, 0, most, (int)(rows + after)};
@@ -222,19 +222,19 @@ static __global__ void __launch_bounds__(SIZE_THREADS) size_cells_kernel(const d
         if (head % v.group == 0) p.drawable[seq_head] = plan.rows;
     }
     __syncthreads();
-    uint64_t *start = p.start + head * (v.max_segments + 1);
-    for (int i = warp; i < r.n_segments; i += SIZE_WARPS) {
-        uint64_t size = segment_size(s.plan, count + i * CELL_COUNTS, score + (size_t)i * SL_BUCKET_CELLS);
+    uint64_t *start = p.start + head * (v.max_sections + 1);
+    for (int i = warp; i < r.n_sections; i += SIZE_WARPS) {
+        uint64_t size = section_size(s.plan, count + i * CELL_COUNTS, score + (size_t)i * SL_BUCKET_CELLS);
         if (threadIdx.x % 32 == 0) start[i + 1] = size;
     }
     __syncthreads();
     if (threadIdx.x >= 32) return;
     uint64_t before = 0;
     if (threadIdx.x == 0) start[0] = 0;
-    for (int first = 0; first < r.n_segments; first += 32) {
+    for (int first = 0; first < r.n_sections; first += 32) {
         int i = first + threadIdx.x;
-        uint64_t end = before + sl_scan_lanes(i < r.n_segments ? __ldcg(start + i + 1) : 0, threadIdx.x);
-        if (i < r.n_segments) start[i + 1] = end;
+        uint64_t end = before + sl_scan_lanes(i < r.n_sections ? __ldcg(start + i + 1) : 0, threadIdx.x);
+        if (i < r.n_sections) start[i + 1] = end;
         before = __shfl_sync(~0u, end, 31);
     }
 }
@@ -249,12 +249,12 @@ struct cell_drawer {
     draw_plan plan;
     size_t head, seq_head;
 
-    // The segment that has the threshold; *point becomes the size behind the segment's first row.
-    __device__ int find_segment(uint64_t *point) const {
-        const uint64_t *start = p.start + head * (p.visit.max_segments + 1);
+    // The section that has the threshold; *point becomes the size behind the section's first row.
+    __device__ int find_section(uint64_t *point) const {
+        const uint64_t *start = p.start + head * (p.visit.max_sections + 1);
         int lane = threadIdx.x % 32, n = 0;
-        for (int first = 0; first < r.n_segments; first += 32) { // segments that begin at the threshold or before
-            bool before = first + lane < r.n_segments && __ldcg(start + first + lane) <= *point;
+        for (int first = 0; first < r.n_sections; first += 32) { // sections that begin at the threshold or before
+            bool before = first + lane < r.n_sections && __ldcg(start + first + lane) <= *point;
             n += __popc(__ballot_sync(~0u, before));
         }
         *point -= __ldcg(start + n - 1);
@@ -275,11 +275,11 @@ struct cell_drawer {
         return to;
     }
 
-    __device__ int draw_from_cells(int segment, const sl_bucket_lists *lists, uint64_t point, uint64_t *size) const {
+    __device__ int draw_from_cells(int section, const sl_bucket_lists *lists, uint64_t point, uint64_t *size) const {
         const visit_params &v = p.visit;
-        int lane = threadIdx.x % 32, cell = -1, C = v.C, base = segment * SL_BUCKET_SPAN_ROWS;
-        const int *count = p.count + (seq_head * v.max_segments + segment) * CELL_COUNTS;
-        const float *score = p.score + (head * v.max_segments + segment) * SL_BUCKET_CELLS;
+        int lane = threadIdx.x % 32, cell = -1, C = v.C, base = section * SL_BUCKET_SPAN_ROWS;
+        const int *count = p.count + (seq_head * v.max_sections + section) * CELL_COUNTS;
+        const float *score = p.score + (head * v.max_sections + section) * SL_BUCKET_CELLS;
         uint64_t index = 0;
         for (int first = 0; cell < 0 && first < SL_BUCKET_CELLS; first += 32) {
             uint64_t n = __ldcg(count + first + lane);
@@ -301,11 +301,11 @@ struct cell_drawer {
         return -1;
     }
 
-    __device__ int draw_from_pages(int segment, uint64_t point, uint64_t *size) const {
+    __device__ int draw_from_pages(int section, uint64_t point, uint64_t *size) const {
         int first, end, lane = threadIdx.x % 32, position;
         *size = plan.rest + plan.uniform;
         uint64_t index = point / *size, own;
-        pages_of(r, segment, &first, &end);
+        pages_of(r, section, &first, &end);
         for (int i = first * SL_PAGE; i < end * SL_PAGE; i += 32) {
             int n = may_draw(p.visit, r, row, (int)seq_head, i / SL_PAGE, i % SL_PAGE + lane, &position);
             int to = find_lane(n, 1, &index, &own);
@@ -320,10 +320,10 @@ struct cell_drawer {
         // floor((m W + floor(u W / 2^64)) / S), W < 2^53, m < S <= 2^16
         uint64_t W = plan.total, S = p.S, part = __umul64hi(sl_bucket_random(&id, m), W);
         uint64_t point = m * (W / S) + (m * (W % S) + part) / S;
-        int segment = find_segment(&point);
+        int section = find_section(&point);
         const sl_bucket_lists *lists;
-        return cells_of(p, r, row, (int)seq_head, segment, &lists) ? draw_from_cells(segment, lists, point, size)
-                                                                   : draw_from_pages(segment, point, size);
+        return cells_of(p, r, row, (int)seq_head, section, &lists) ? draw_from_cells(section, lists, point, size)
+                                                                   : draw_from_pages(section, point, size);
     }
 };
 
@@ -335,7 +335,7 @@ static __global__ void __launch_bounds__(CELL_THREADS) draw_cells_kernel(const d
     int m = blockIdx.x * CELL_WARPS + threadIdx.x / 32;
     const sl_row row = v.rows[seq_head / v.n_kv_heads];
     cell_drawer d = {p, row, range_of(v, row), p.plan[head], head, seq_head};
-    if (m >= p.S || d.r.n_segments == 0 || d.plan.rows == 0) return;
+    if (m >= p.S || d.r.n_sections == 0 || d.plan.rows == 0) return;
     uint64_t size = 1;
     int position = d.draw(m, &size);
     if (threadIdx.x % 32) return;
@@ -355,9 +355,9 @@ static __global__ void __launch_bounds__(CELL_THREADS) draw_cells_kernel(const d
 static void take_draws(arena *a, draw_params *p, int n_seqs) {
     const visit_params &v = p->visit;
     size_t seq_heads = (size_t)n_seqs * v.n_kv_heads, heads = seq_heads * v.group;
-    p->count = a->take<int>(seq_heads * v.max_segments * CELL_COUNTS);
-    p->score = a->take<float>(heads * v.max_segments * SL_BUCKET_CELLS);
-    p->start = a->take<uint64_t>(heads * (v.max_segments + 1));
+    p->count = a->take<int>(seq_heads * v.max_sections * CELL_COUNTS);
+    p->score = a->take<float>(heads * v.max_sections * SL_BUCKET_CELLS);
+    p->start = a->take<uint64_t>(heads * (v.max_sections + 1));
     p->plan = a->take<draw_plan>(heads);
     p->drawable = a->take<int>(seq_heads);
     p->draw = a->take<int32_t>(heads * p->S);
@@ -366,7 +366,7 @@ static void take_draws(arena *a, draw_params *p, int n_seqs) {
 
 static void launch_draws(const draw_params &p, cudaStream_t stream) {
     int seq_heads = p.visit.n_seqs * p.visit.n_kv_heads, heads = seq_heads * p.visit.group;
-    sl_launch(score_cells_kernel, dim3(min(p.visit.max_segments, (int)LIST_BLOCKS_MOST), seq_heads), dim3(CELL_THREADS), 0,
+    sl_launch(score_cells_kernel, dim3(min(p.visit.max_sections, (int)LIST_BLOCKS_MOST), seq_heads), dim3(CELL_THREADS), 0,
               stream, p);
     sl_launch(size_cells_kernel, dim3(heads), dim3(SIZE_THREADS), 0, stream, p);
     sl_launch(draw_cells_kernel, dim3(ceil_div(p.S, CELL_WARPS), heads), dim3(CELL_THREADS), 0, stream, p);

@@ -7,10 +7,10 @@
 // | logits_kernel           | (C / 32, KV heads, query heads / 4)         | w2 hidden + b2 of every query head            |
 // | centroids_kernel        | (C / 32, KV heads, sequences)               | scores of buckets (saap-kmeans)               |
 // | choose_buckets_kernel   | sequences * KV heads                        | scores (saap); the visited buckets            |
-// | list_rows_kernel        | (segments, sequences * KV heads)            | the rows of visited buckets                   |
+// | list_rows_kernel        | (sections, sequences * KV heads)            | the rows of visited buckets                   |
 //
-// Rows are listed by segment: a segment is a full span of 4,096 positions, and the last segment has the pages after the last
-// full span. A segment has its own memory, so the thread blocks of a head do not wait for each other. Rows of the sink and of
+// Rows are listed by section: a section is a full span of 4,096 positions, and the last section has the pages after the last
+// full span. A section has its own memory, so the thread blocks of a head do not wait for each other. Rows of the sink and of
 // the window are not listed.
 //
 // Scores are fp32 sums over the lanes of a warp, the CPU's are fp32 sums over the lanes of a vector. So a bucket can be visited
@@ -38,7 +38,7 @@ enum {
     CHOOSE_WARPS = CHOOSE_THREADS / 32,
     LIST_THREADS = 256,
     LIST_WARPS = LIST_THREADS / 32,
-    LIST_BLOCKS_MOST = 64, // thread blocks that share the segments of a head
+    LIST_BLOCKS_MOST = 64, // thread blocks that share the sections of a head
     VISIT_DIM_MOST = 128,
 };
 
@@ -60,9 +60,9 @@ struct visit_params {
     float *score;         // [n_seqs * n_kv_heads][C]
     uint32_t *visited;    // [n_seqs * n_kv_heads][VISIT_WORDS] bit c: bucket c is visited
     uint16_t *ids;        // [n_seqs * n_kv_heads][C] the l visited buckets, ascending
-    int *count;           // [n_seqs * n_kv_heads][max_segments] listed rows
-    int32_t *list;        // [n_seqs * n_kv_heads][max_segments][4096] positions
-    int max_segments;
+    int *count;           // [n_seqs * n_kv_heads][max_sections] listed rows
+    int32_t *list;        // [n_seqs * n_kv_heads][max_sections][4096] positions
+    int max_sections;
     sl_attn_cuda_stats *stats;
 };
 
@@ -73,8 +73,8 @@ struct visit_params {
 struct visit_range {
     int n_kv, sink, window;
     int n_built;    // pages with a bucket index
-    int n_segments; // 0: no row is between sink and window
-    __device__ int n_spans() const { return n_segments - 1; }
+    int n_sections; // 0: no row is between sink and window
+    __device__ int n_spans() const { return n_sections - 1; }
 };
 
 __device__ visit_range range_of(const visit_params &p, const sl_row &row) {
@@ -82,11 +82,11 @@ __device__ visit_range range_of(const visit_params &p, const sl_row &row) {
     r.n_kv = row.position + 1, r.n_built = row.position / SL_PAGE;
     r.sink = min(p.sink, r.n_kv);
     r.window = min(p.window < r.n_kv ? r.n_kv - p.window : 0, r.n_built * SL_PAGE);
-    r.n_segments = 0;
+    r.n_sections = 0;
     if (r.sink >= r.window)
         r.sink = r.window = r.n_kv; // every row is read
     else
-        r.n_segments = min(ceil_div(r.window, SL_BUCKET_SPAN_ROWS), r.n_built / SL_BUCKET_SPAN) + 1;
+        r.n_sections = min(ceil_div(r.window, SL_BUCKET_SPAN_ROWS), r.n_built / SL_BUCKET_SPAN) + 1;
     return r;
 }
 
@@ -322,7 +322,7 @@ static __global__ void __launch_bounds__(CHOOSE_THREADS) choose_buckets_kernel(c
     sl_wait_previous();
     size_t seq_head = blockIdx.x;
     int C = p.C, n_words = ceil_div(C, 32), lane = threadIdx.x % 32;
-    if (range_of(p, p.rows[seq_head / p.n_kv_heads]).n_segments == 0) return;
+    if (range_of(p, p.rows[seq_head / p.n_kv_heads]).n_sections == 0) return;
     for (int c = threadIdx.x; c < C; c += CHOOSE_THREADS) s.score[c] = p.w1 ? 0 : __ldcg(p.score + seq_head * C + c);
     for (int g = 0; g < p.group && p.w1; g++) add_softmax(&s, p.logits + (seq_head * p.group + g) * C, C);
     for (int c = threadIdx.x; c < C && p.w1; c += CHOOSE_THREADS) p.score[seq_head * C + c] = s.score[c];
@@ -469,7 +469,7 @@ __device__ uint64_t score_bytes(const visit_params &p) {
     return p.w1 ? (W * d + C * W) * sizeof(bf16) + (W + C) * sizeof(float) : C * d * sizeof(bf16);
 }
 
-// Order of rows in a segment: buckets, then positions; in the last segment pages, buckets, positions.
+// Order of rows in a section: buckets, then positions; in the last section pages, buckets, positions.
 static __global__ void __launch_bounds__(LIST_THREADS) list_rows_kernel(const visit_params p) {
     __shared__ list_space s;
     sl_start_next();
@@ -477,18 +477,18 @@ static __global__ void __launch_bounds__(LIST_THREADS) list_rows_kernel(const vi
     int seq_head = blockIdx.y;
     const sl_row row = p.rows[seq_head / p.n_kv_heads];
     visit_range r = range_of(p, row);
-    bool scores = r.n_segments > 0 && p.scores;
+    bool scores = r.n_sections > 0 && p.scores;
     if (blockIdx.x == 0 && threadIdx.x == 0 && p.stats)
         count_read(p, r.sink + (r.n_kv - r.window), scores ? score_bytes(p) : 0);
     for (int i = threadIdx.x; i < VISIT_WORDS && p.l > 0; i += LIST_THREADS)
         s.visited[i] = i < ceil_div(p.C, 32) ? __ldcg(p.visited + (size_t)seq_head * VISIT_WORDS + i) : 0;
     __syncthreads();
-    for (int segment = blockIdx.x; segment < r.n_segments; segment += gridDim.x) {
-        size_t at = (size_t)seq_head * p.max_segments + segment;
+    for (int section = blockIdx.x; section < r.n_sections; section += gridDim.x) {
+        size_t at = (size_t)seq_head * p.max_sections + section;
         int32_t *to = p.list + at * SL_BUCKET_SPAN_ROWS;
-        int n = 0, n_read = 0, first = segment * SL_BUCKET_SPAN, base = segment * SL_BUCKET_SPAN_ROWS;
-        bool is_span = segment < r.n_spans();
-        const sl_bucket_lists *lists = is_span && p.l > 0 ? lists_of(p, row, seq_head, segment) : NULL;
+        int n = 0, n_read = 0, first = section * SL_BUCKET_SPAN, base = section * SL_BUCKET_SPAN_ROWS;
+        bool is_span = section < r.n_spans();
+        const sl_bucket_lists *lists = is_span && p.l > 0 ? lists_of(p, row, seq_head, section) : NULL;
         int end = is_span ? first + SL_BUCKET_SPAN : ceil_div(r.window, SL_PAGE);
         if (lists)
             n = list_span(p, &s, r, lists, seq_head, base, to, &n_read);
@@ -512,9 +512,9 @@ static __global__ void __launch_bounds__(LIST_THREADS) list_rows_kernel(const vi
 // The arrays of the workspace.
 static void take_visit(arena *a, visit_params *p, int n_seqs, int max_kv) {
     size_t seq_heads = (size_t)n_seqs * p->n_kv_heads, heads = seq_heads * p->group;
-    p->max_segments = (max_kv - 1) / SL_BUCKET_SPAN_ROWS + 1;
-    p->count = a->take<int>(seq_heads * p->max_segments);
-    p->list = a->take<int32_t>(seq_heads * p->max_segments * SL_BUCKET_SPAN_ROWS);
+    p->max_sections = (max_kv - 1) / SL_BUCKET_SPAN_ROWS + 1;
+    p->count = a->take<int>(seq_heads * p->max_sections);
+    p->list = a->take<int32_t>(seq_heads * p->max_sections * SL_BUCKET_SPAN_ROWS);
     p->visited = a->take<uint32_t>(seq_heads * VISIT_WORDS);
     p->ids = a->take<uint16_t>(seq_heads * p->C);
     p->score = a->take<float>(seq_heads * p->C);
@@ -538,7 +538,7 @@ static void launch_visit(const visit_params &p, cudaStream_t stream) {
         }
         sl_launch(choose_buckets_kernel, dim3(p.n_seqs * p.n_kv_heads), dim3(CHOOSE_THREADS), 0, stream, p);
     }
-    sl_launch(list_rows_kernel, dim3(min(p.max_segments, (int)LIST_BLOCKS_MOST), p.n_seqs * p.n_kv_heads), dim3(LIST_THREADS),
+    sl_launch(list_rows_kernel, dim3(min(p.max_sections, (int)LIST_BLOCKS_MOST), p.n_seqs * p.n_kv_heads), dim3(LIST_THREADS),
               0, stream, p);
 }
 

@@ -122,13 +122,13 @@ static int is_clear(const cpu_visit *v, int C, int l) {
 
 // The lists that the last step wrote (attention_cuda.h).
 typedef struct step_lists {
-    int max_segments, *count;
+    int max_sections, *count;
     int32_t *list;
 } step_lists;
 
 static step_lists read_lists(const decode_fixture *r) {
-    step_lists l = {.max_segments = (r->args.max_kv - 1) / SL_BUCKET_SPAN_ROWS + 1};
-    size_t n = (size_t)r->n_pairs * l.max_segments, bytes = n * sizeof *l.count;
+    step_lists l = {.max_sections = (r->args.max_kv - 1) / SL_BUCKET_SPAN_ROWS + 1};
+    size_t n = (size_t)r->n_pairs * l.max_sections, bytes = n * sizeof *l.count;
     const char *at = (char *)((int *)r->args.ws + SL_CUDA_COUNTERS);
     l.count = malloc(bytes), l.list = malloc(n * SL_BUCKET_SPAN_ROWS * sizeof *l.list);
     gpu_read(l.count, at, bytes);
@@ -144,7 +144,7 @@ static void mark_rows(const decode_fixture *r, const step_lists *l, const sl_buc
     if (v->sink >= v->window) return;
     int spans = (v->window + SL_BUCKET_SPAN_ROWS - 1) / SL_BUCKET_SPAN_ROWS, full = n_built / SL_BUCKET_SPAN;
     for (int i = 0; i <= (spans < full ? spans : full); i++) {
-        size_t at = (size_t)pair * l->max_segments + i;
+        size_t at = (size_t)pair * l->max_sections + i;
         for (int k = 0; k < l->count[at]; k++) {
             int j = l->list[at * SL_BUCKET_SPAN_ROWS + k];
             if (j < v->sink || j >= v->window || reads[j])
