@@ -130,6 +130,14 @@ template <int N> __device__ void multiply(const bf16 *w, int n_rows, int n, cons
         for (int i = 0; i < N; i++) out[r][i] = sl_sum_lanes(out[r][i]);
 }
 
+// Loads rows of a matrix of the model into the L2 cache: the thread block's rows [first, first + 32) of n, each of `bytes`
+// bytes. A kernel may call this before the previous kernel has ended, because no kernel writes the model's numbers.
+__device__ void prefetch_rows(const void *matrix, int first, int n, size_t bytes) {
+    const char *from = (const char *)matrix + first * bytes, *end = from + min(n - first, (int)BLOCK_OUTPUTS) * bytes;
+    for (const char *at = from + threadIdx.x * 128; at < end; at += SCORE_THREADS * 128)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+}
+
 // Loads a query into x [head_dim], rotated back unless keys after RoPE are compared. The threads from, from + step, .. share
 // it.
 __device__ void load_query(const visit_params &p, int query, int position, float *x, int from, int step) {
@@ -154,6 +162,8 @@ __device__ int query_of(const visit_params &p, int h, int i, int *sequence) {
 static __global__ void __launch_bounds__(SCORE_THREADS) hidden_kernel(const visit_params p) {
     __shared__ __align__(16) float x[QUERIES * VISIT_DIM_MOST];
     sl_start_next();
+    if (blockIdx.z == 0)
+        prefetch_rows(p.w1 + (size_t)blockIdx.y * p.W * p.head_dim, blockIdx.x * BLOCK_OUTPUTS, p.W, p.head_dim * sizeof(bf16));
     sl_wait_previous();
     int h = blockIdx.y, first = blockIdx.x * BLOCK_OUTPUTS + threadIdx.x / 32 * WARP_OUTPUTS, lane = threadIdx.x % 32, s;
     for (int i = 0; i < QUERIES; i++) {
@@ -184,6 +194,8 @@ static __global__ void __launch_bounds__(SCORE_THREADS) hidden_kernel(const visi
 static __global__ void __launch_bounds__(SCORE_THREADS) logits_kernel(const visit_params p) {
     extern __shared__ __align__(16) float hidden[];
     sl_start_next();
+    if (blockIdx.z == 0)
+        prefetch_rows(p.w2 + (size_t)blockIdx.y * p.C * p.W, blockIdx.x * BLOCK_OUTPUTS, p.C, p.W * sizeof(bf16));
     sl_wait_previous();
     int h = blockIdx.y, first = blockIdx.x * BLOCK_OUTPUTS + threadIdx.x / 32 * WARP_OUTPUTS, lane = threadIdx.x % 32, s;
     for (int i = 0; i < QUERIES; i++) {
