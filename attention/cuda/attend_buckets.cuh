@@ -201,7 +201,7 @@ template <int DIM, bool DRAWS> struct bucket_attender {
 
 template <int DIM> struct bucket_space {
     row_parts parts;
-    float o[BUCKET_WARPS][GROUP_MAX][DIM];
+    alignas(float2) float o[BUCKET_WARPS][GROUP_MAX][DIM]; // stored in pairs; row_parts is an odd number of ints
     float2 ml[BUCKET_WARPS][GROUP_MAX];
     float2 chunks[BUCKET_CHUNKS][GROUP_MAX]; // (maximum, sum); later x is the factor of the chunk
     float sum[GROUP_MAX];
