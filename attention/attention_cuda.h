@@ -43,6 +43,8 @@ typedef struct sl_attn_cuda_decode_args {
     void *ws;                  // ops->workspace() bytes, 256-byte aligned; the counters must be zero before the first call
     cudaStream_t stream;
     int keeps_masses; // for tests: stored masses stay in ws
+    // Of a span: [n_pages] the block of a page in extra[i], -1: none (sl_kv_extra_slots). NULL: no span.
+    const int32_t *extra_slots[SL_MAX_NEEDS];
 } sl_attn_cuda_decode_args;
 
 // What prefill with a mask did, of one query head, in device memory. All 0: nothing yet.
@@ -89,7 +91,9 @@ typedef struct sl_attn_cuda_mask_args {
 // The first SL_CUDA_COUNTERS ints of decode's workspace are counters. attention/cuda/workspace.cuh states their layout. Each
 // array after them begins at a multiple of SL_CUDA_ALIGNMENT bytes. Stored masses come first: block masses [n_seqs *
 // n_kv_heads][group][max_blocks], then row masses [n_seqs * n_kv_heads][max_blocks][group][32], then (santa-pps, and santa-is
-// with a stated error) block masses of sizes. This santa-is stores the sizes of built pages in place of their row masses.
+// with a stated error) block masses of sizes. This santa-is stores the sizes of built pages in place of their row masses. The
+// saap methods have lists of rows first (bucket_visit.cuh): their lengths [n_seqs * n_kv_heads][sections], then positions
+// [n_seqs * n_kv_heads][sections][4096], with (max_kv - 1) / 4096 + 1 sections.
 //
 // A layer that carries a threshold (threshold.h) has two places at the end of its state. The place of a step is its position %
 // 2. A place is an sl_threshold, which holds for this step, and [n_heads] sl_threshold_step.
@@ -129,6 +133,10 @@ void sl_cuda_build_norms(const sl_kv_device_build *b);
 void sl_cuda_build_quantised(const sl_kv_device_build *b);
 void sl_cuda_build_keys_by_feature(const sl_kv_device_build *b);
 void sl_cuda_build_bounds(const sl_kv_device_build *b); // page_bounds.cu
+// bucket_index.cu: the arrays of b->buckets lie in device memory.
+void sl_cuda_build_bucket_rows(const sl_kv_device_build *b);
+void sl_cuda_build_bucket_lists(const sl_kv_device_build *b);
+void sl_cuda_build_bucket_cells(const sl_kv_device_build *b);
 
 // dense_decode.cu, dense_prefill.cu: head_dim 64, 80, 96, 128; groups of 1 to 8. Every method shares the counters at the
 // beginning of the workspace, and every call leaves them at 0.
@@ -159,6 +167,9 @@ extern const sl_attn_cuda_ops sl_santa_long_cuda_ops[5], sl_santa_pps_long_cuda_
 extern const sl_attn_cuda_ops sl_bernoulli_cuda_ops, sl_bernoulli_group_cuda_ops;
 extern const sl_attn_cuda_ops sl_santa_is_cuda_ops, sl_dense_q_cuda_ops;
 extern const sl_attn_cuda_ops sl_oracle_cuda_ops, sl_random_cuda_ops, sl_quest_cuda_ops, sl_vattention_cuda_ops;
+
+// saap.cu: saap and saap-kmeans; saap-is. The arrays of geom->buckets lie in device memory.
+extern const sl_attn_cuda_ops sl_saap_cuda_ops, sl_saap_is_cuda_ops;
 
 // quest.cu: counts the page bounds that a step over n_kv rows reads.
 void sl_cuda_account_bounds(const sl_attn_geom *geom, int n_kv, sl_attn_stats *stats);

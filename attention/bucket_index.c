@@ -1,6 +1,7 @@
 // attention/bucket_index.c - see bucket_index.h.
 #include "attention/bucket_index.h"
 #include "attention/cpu_kernels.h"
+#include "attention/stages.h"
 
 #include <math.h>
 #include <string.h>
@@ -59,7 +60,8 @@ static void rows_build(const sl_kv_page *page, void *out) {
     }
 }
 
-const sl_kv_extra_kind sl_bucket_rows_kind = {.name = "bucket rows", .size = rows_size, .build = rows_build};
+const sl_kv_extra_kind sl_bucket_rows_kind = {
+    .name = "bucket rows", .size = rows_size, .build = rows_build, .build_device = SL_ON_CUDA(sl_cuda_build_bucket_rows)};
 
 // ---- bucket lists ----
 
@@ -82,8 +84,12 @@ static void lists_build(const sl_kv_page *page, void *out) {
     }
 }
 
-const sl_kv_extra_kind sl_bucket_lists_kind = {
-    .name = "bucket lists", .span = SL_BUCKET_SPAN, .of = &sl_bucket_rows_kind, .size = lists_size, .build = lists_build};
+const sl_kv_extra_kind sl_bucket_lists_kind = {.name = "bucket lists",
+                                               .span = SL_BUCKET_SPAN,
+                                               .of = &sl_bucket_rows_kind,
+                                               .size = lists_size,
+                                               .build = lists_build,
+                                               .build_device = SL_ON_CUDA(sl_cuda_build_bucket_lists)};
 
 // ---- bucket cells ----
 
@@ -133,5 +139,9 @@ static void cells_build(const sl_kv_page *page, void *out) {
         }
 }
 
-const sl_kv_extra_kind sl_bucket_cells_kind = {
-    .name = "bucket cells", .span = SL_BUCKET_SPAN, .of = &sl_bucket_rows_kind, .size = cells_size, .build = cells_build};
+const sl_kv_extra_kind sl_bucket_cells_kind = {.name = "bucket cells",
+                                               .span = SL_BUCKET_SPAN,
+                                               .of = &sl_bucket_rows_kind,
+                                               .size = cells_size,
+                                               .build = cells_build,
+                                               .build_device = SL_ON_CUDA(sl_cuda_build_bucket_cells)};

@@ -11,6 +11,7 @@
 #define SLEIGH_BUCKET_INDEX_H
 
 #include "attention/buckets.h"
+#include "engine/base/philox.h"
 #include "engine/kv/kv_extras.h"
 
 #ifdef __cplusplus
@@ -35,7 +36,7 @@ typedef struct sl_bucket_lists {
 
 enum { SL_BUCKET_CELLS = 64 };
 
-static inline int sl_bucket_cell(int bucket, int n_buckets) {
+static inline SL_HOST_DEVICE int sl_bucket_cell(int bucket, int n_buckets) {
     return n_buckets < SL_BUCKET_CELLS ? bucket : bucket * SL_BUCKET_CELLS / n_buckets;
 }
 // The block of the extra "bucket cells" is bf16 [64][2][head_dim]: mean and variance by channel of the keys after RoPE of the

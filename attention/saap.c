@@ -62,6 +62,7 @@ const sl_attn_method sl_method_saap = {
     .needs_buckets = 1,
     .stages = &by_classifier,
     .cpu = &sl_stages_ops,
+    .cuda = SL_ON_CUDA(sl_saap_cuda_ops),
 };
 const sl_attn_method sl_method_saap_kmeans = {
     .name = "saap-kmeans",
@@ -74,6 +75,7 @@ const sl_attn_method sl_method_saap_kmeans = {
     .needs_buckets = 1,
     .stages = &by_centroid,
     .cpu = &sl_stages_ops,
+    .cuda = SL_ON_CUDA(sl_saap_cuda_ops),
 };
 const sl_attn_method sl_method_saap_is = {
     .name = "saap-is",
@@ -87,4 +89,5 @@ const sl_attn_method sl_method_saap_is = {
     .needs_buckets = 1,
     .stages = &with_draws,
     .cpu = &sl_stages_ops,
+    .cuda = SL_ON_CUDA(sl_saap_is_cuda_ops),
 };

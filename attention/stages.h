@@ -16,7 +16,8 @@
 //   contracts  buckets.h, bucket_index.h, pareto.h; attention.h, prefill_mask.h, random_counter.h, masses.h, threshold.h,
 //   stages.h; spec.c (values of parameters);
 //              prefill_mask.c
-//   loops      cpu_kernels_*.c, cpu_kernels.c, masses.c; cuda/page_extras.cu, cuda/page_bounds.cu
+//   loops      cpu_kernels_*.c, cpu_kernels.c, masses.c; cuda/page_extras.cu, cuda/page_bounds.cu,
+//              cuda/bucket_index.cu
 //   shared     combine.c, budget.c, composition.c, page_norms.c, bucket_index.c, pareto.c
 //   stages     draw_samplers.c, draw_take_all.c; carried.c; propose_*.c, draw_*.c; prefill/row_sums.c
 //   drivers    online_softmax.c, decode.c; prefill/prefill_tiles.c; the other files of cuda/

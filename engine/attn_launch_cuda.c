@@ -48,8 +48,10 @@ sl_attn_cuda_decode_args sl_cuda_decode_args_of(sl_engine *e, const sl_attn_spec
         .v = kv.v,
         .stream = e->backend->stream(e->backend),
     };
-    for (int i = 0, n_needs = sl_cuda_needs(spec, need); i < n_needs; i++)
+    for (int i = 0, n_needs = sl_cuda_needs(spec, need); i < n_needs; i++) {
         args.extra[i] = sl_kv_extra_layer(&e->pool, need[i], layer, &args.extra_size[i]);
+        args.extra_slots[i] = sl_kv_extra_slots(&e->pool, need[i]);
+    }
     return args;
 }
 

@@ -1,17 +1,73 @@
-// engine/engine_buckets.c - the bucket file of an engine's model, for methods that need it.
+// engine/engine_buckets.c - the bucket file of an engine's model, for methods that need it. On a device its tensors are copied
+// to the device.
 #include "engine/engine_internal.h"
 #include "models/bucket_file.h"
+
+#include <stdlib.h>
+
+struct sl_device_buckets {
+    sl_buckets buckets; // arrays in the backend's memory
+    struct {
+        void *data;
+        size_t size;
+    } parts[7];
+    int n_parts;
+};
+
+// A copy of n bytes of host memory in the backend's memory. *ok becomes 0 when there is no memory.
+static const void *copy_part(const sl_backend *be, struct sl_device_buckets *d, const void *from, size_t n, int *ok) {
+    if (!from || !*ok) return NULL;
+    void *to = be->alloc(be, n);
+    *ok = to != NULL;
+    if (!to) return NULL;
+    be->upload(be, to, from, n);
+    d->parts[d->n_parts].data = to, d->parts[d->n_parts++].size = n;
+    return to;
+}
+
+static void free_copies(sl_engine *e) {
+    struct sl_device_buckets *d = e->device_buckets;
+    for (int i = 0; d && i < d->n_parts; i++) e->backend->release(e->backend, d->parts[i].data, d->parts[i].size);
+    free(d);
+    e->device_buckets = NULL;
+}
+
+static int copy_to_device(sl_engine *e, const sl_buckets *b, sl_error *err) {
+    size_t heads = (size_t)b->n_layers * b->n_kv_heads, C = b->n_buckets, W = b->width, dim = b->head_dim, all = 0;
+    struct sl_device_buckets *d = e->device_buckets = calloc(1, sizeof *d);
+    const sl_backend *be = e->backend;
+    int ok = d != NULL;
+    if (ok) {
+        d->buckets = *b;
+        d->buckets.centroids = copy_part(be, d, b->centroids, heads * C * dim * sizeof(bf16), &ok);
+        d->buckets.roped = copy_part(be, d, b->roped, heads * C * dim * sizeof(bf16), &ok);
+        d->buckets.w1 = copy_part(be, d, b->w1, heads * W * dim * sizeof(bf16), &ok);
+        d->buckets.w2 = copy_part(be, d, b->w2, heads * C * W * sizeof(bf16), &ok);
+        d->buckets.b1 = copy_part(be, d, b->b1, heads * W * sizeof(float), &ok);
+        d->buckets.b2 = copy_part(be, d, b->b2, heads * C * sizeof(float), &ok);
+        d->buckets.inv_freq = copy_part(be, d, b->inv_freq, dim / 2 * sizeof(float), &ok);
+    }
+    if (ok) return 0;
+    for (int i = 0; d && i < d->n_parts; i++) all += d->parts[i].size;
+    free_copies(e);
+    return sl_fail(err, SL_ERR_MEMORY, "the bucket file: out of memory on the device, after %zu MiB of it", all >> 20);
+}
 
 int sl_engine_need_buckets(sl_engine *e, const sl_attn_spec *spec, sl_error *err) {
     sl_error why;
     if (!spec->method->needs_buckets || e->bucket_file) return 0;
     int rc = sl_model_open_buckets(e->model, &e->bucket_file, &why);
+    if (!rc && e->backend->is_device) {
+        rc = copy_to_device(e, sl_bucket_file_get(e->bucket_file), &why);
+        if (rc) sl_engine_close_buckets(e);
+    }
     if (rc) return sl_fail(err, rc, "{attn} %s: %s", spec->method->name, why.message);
-    e->geom.buckets = e->pool.buckets = sl_bucket_file_get(e->bucket_file);
+    e->geom.buckets = e->pool.buckets = e->device_buckets ? &e->device_buckets->buckets : sl_bucket_file_get(e->bucket_file);
     return 0;
 }
 
 void sl_engine_close_buckets(sl_engine *e) {
+    free_copies(e);
     sl_bucket_file_close(e->bucket_file);
     e->bucket_file = NULL;
 }

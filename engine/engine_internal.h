@@ -110,7 +110,8 @@ struct sl_engine {
     sl_model_weights weights; // the model's, in the backend's memory
     sl_attn_geom geom;
     sl_kv_pool pool;
-    struct sl_bucket_file *bucket_file; // the model's, opened for the first method that needs it; NULL: none yet
+    struct sl_bucket_file *bucket_file;       // the model's, opened for the first method that needs it; NULL: none yet
+    struct sl_device_buckets *device_buckets; // its tensors in the backend's memory (engine_buckets.c); NULL on the CPU
     sl_attn_plan plan;
     // Counts of sl_engine_set_plan and sl_engine_observe. A session with another count rebuilds its methods' or shadows'
     // state before its next step.

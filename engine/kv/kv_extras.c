@@ -12,18 +12,23 @@ typedef struct store { // the memory of one extra
     // Of a span: few pages end a span, so their blocks lie close together, in the lowest free slots. NULL: the slot of a page
     // is the page's id.
     struct sl_kv_slot {
-        int32_t of_page;  // the slot of page i; -1: none
-        int32_t owner;    // the page that slot i belongs to; -1: none
-        uint64_t version; // of the owner, when it took slot i
-    } * slots;            // [n_pages]
+        int32_t owner;    // the page that the slot belongs to; -1: none
+        uint64_t version; // of the owner, when it took the slot
+    } * slots;            // [n_slots]
+    int n_slots;
+    int32_t *slot_of;        // [n_pages] the slot of a page; -1: none
+    int32_t *device_slot_of; // the same in device memory; NULL on the CPU
 } store;
 
 struct sl_kv_extras {
     store stores[SL_KV_EXTRAS];
     int n_stores;
-    int32_t *to_build;        // [2][n_pages] scratch of build_on_device
+    int32_t *to_build;        // [BUILD_LISTS][n_pages] scratch of build_on_device
     int32_t *device_to_build; // the same in device memory; NULL on the CPU
 };
+
+// Lists of build_on_device: pages, before, index, slots; parts of spans, which are pages of one sequence.
+enum { PAGES, BEFORE, INDEX, SLOTS, PARTS, BUILD_LISTS };
 
 static store *find_store(const sl_kv_pool *pool, sl_kv_need need) {
     struct sl_kv_extras *x = pool->extras;
@@ -55,28 +60,44 @@ static int make_shared(const sl_kv_pool *pool, store *s) {
 
 // ---- slots of spans ----
 
-static int make_slots(const sl_kv_pool *pool, store *s) { // 0: no memory
-    if (!s->need.kind->span) return 1;
-    s->slots = malloc(pool->n_pages * sizeof *s->slots);
-    for (int i = 0; s->slots && i < pool->n_pages; i++) s->slots[i] = (struct sl_kv_slot){-1, -1, 0};
-    return s->slots != NULL;
+static size_t blocks_of(const sl_kv_pool *pool, const store *s) { // of a layer and KV head
+    return s->slots ? s->n_slots : pool->n_pages;
 }
 
-// Gives the page a slot. A slot is free if its owner is free or was written again: no sequence reads its blocks.
-static void take_slot(const sl_kv_pool *pool, store *s, int32_t page) {
-    int32_t slot = s->slots[page].of_page, owner;
-    for (int32_t i = 0; slot < 0; i++) { // each owner has one slot, so a page without a slot finds one
+static int make_slots(const sl_kv_pool *pool, store *s) { // 0: no memory
+    const sl_backend *be = pool->backend;
+    if (!s->need.kind->span) return 1;
+    s->n_slots = pool->n_pages;
+    if (be->is_device && pool->n_pages / 8 + SL_KV_SPARE_SLOTS < pool->n_pages)
+        s->n_slots = pool->n_pages / 8 + SL_KV_SPARE_SLOTS;
+    s->slots = malloc(s->n_slots * sizeof *s->slots);
+    s->slot_of = malloc(pool->n_pages * sizeof *s->slot_of);
+    if (be->is_device) s->device_slot_of = be->alloc(be, pool->n_pages * sizeof *s->slot_of);
+    if (!s->slots || !s->slot_of || (be->is_device && !s->device_slot_of)) return 0;
+    for (int i = 0; i < s->n_slots; i++) s->slots[i] = (struct sl_kv_slot){-1, 0};
+    for (int i = 0; i < pool->n_pages; i++) s->slot_of[i] = -1;
+    if (be->is_device) be->upload(be, s->device_slot_of, s->slot_of, pool->n_pages * sizeof *s->slot_of);
+    return 1;
+}
+
+// Gives the page a slot, if one is free. A slot is free if its owner is free or was written again: no sequence reads its
+// blocks. Returns 1 when slots changed.
+static int take_slot(const sl_kv_pool *pool, store *s, int32_t page) {
+    int32_t slot = s->slot_of[page], before = slot, owner;
+    for (int32_t i = 0; slot < 0 && i < s->n_slots; i++) {
         owner = s->slots[i].owner;
         if (owner < 0 || !pool->refs[owner] || pool->versions[owner] != s->slots[i].version) slot = i;
     }
+    if (slot < 0) return 0;
     owner = s->slots[slot].owner;
-    if (owner >= 0) s->slots[owner].of_page = -1;
-    s->slots[slot].owner = page, s->slots[slot].version = pool->versions[page];
-    s->slots[page].of_page = slot;
+    if (owner >= 0) s->slot_of[owner] = -1;
+    s->slots[slot] = (struct sl_kv_slot){page, pool->versions[page]};
+    s->slot_of[page] = slot;
+    return slot != before;
 }
 
 static size_t store_bytes(const sl_kv_pool *pool, const store *s) {
-    return (size_t)pool->n_layers * pool->n_pages * pool->n_kv_heads * s->size;
+    return pool->n_layers * blocks_of(pool, s) * pool->n_kv_heads * s->size;
 }
 
 static void free_store(const sl_kv_pool *pool, store *s) {
@@ -84,10 +105,12 @@ static void free_store(const sl_kv_pool *pool, store *s) {
     free(s->built);
     free(s->shared);
     free(s->slots);
+    free(s->slot_of);
+    pool->backend->release(pool->backend, s->device_slot_of, pool->n_pages * sizeof *s->slot_of);
 }
 
 static size_t list_bytes(const sl_kv_pool *pool) {
-    return 2 * (size_t)pool->n_pages * sizeof(int32_t);
+    return BUILD_LISTS * (size_t)pool->n_pages * sizeof(int32_t);
 }
 
 static void free_extras(sl_kv_pool *pool) {
@@ -136,10 +159,14 @@ int sl_kv_keep(sl_kv_pool *pool, sl_kv_need need, sl_error *err) {
     return 0;
 }
 
+static char *layer_of(const sl_kv_pool *pool, const store *s, int layer) { // all blocks of a layer
+    return s->data + layer * blocks_of(pool, s) * pool->n_kv_heads * s->size;
+}
+
 static char *block_of(const sl_kv_pool *pool, const store *s, int layer, int32_t page, int h) {
-    int32_t slot = s->slots ? s->slots[page].of_page : page;
+    int32_t slot = s->slots ? s->slot_of[page] : page;
     SL_CHECK(slot >= 0);
-    return s->data + (((size_t)layer * pool->n_pages + slot) * pool->n_kv_heads + h) * s->size;
+    return layer_of(pool, s, layer) + ((size_t)slot * pool->n_kv_heads + h) * s->size;
 }
 
 static void build_page(const sl_kv_pool *pool, const store *s, const sl_kv_view *view, int i, int h) {
@@ -189,30 +216,56 @@ static void build_on_host(const sl_kv_pool *pool, store *s, const sl_kv_seq *seq
                 if (!is_built(pool, s, seq, layer, i)) build_page(pool, s, &view, i, h);
 }
 
+// Fills the lists of the blocks to build. Returns their number.
+static int list_blocks(const sl_kv_pool *pool, store *s, const sl_kv_seq *seq, int layer, int first, int n_full,
+                       int32_t *lists) {
+    const sl_backend *be = pool->backend;
+    int n = 0, span = s->need.kind->span, size = pool->n_pages, moved = 0;
+    for (int i = first; i < n_full; i++) {
+        int32_t page = seq->pages[i];
+        if (is_built(pool, s, seq, layer, i)) continue;
+        if (span) moved |= take_slot(pool, s, page);
+        if (span && s->slot_of[page] < 0) continue;
+        for (int j = 0; j < span; j++) lists[PARTS * size + n * span + j] = seq->pages[i + 1 - span + j];
+        lists[PAGES * size + n] = page;
+        lists[BEFORE * size + n] = i ? seq->pages[i - 1] : -1;
+        lists[INDEX * size + n] = i;
+        lists[SLOTS * size + n++] = span ? s->slot_of[page] : page;
+    }
+    if (moved) be->upload(be, s->device_slot_of, s->slot_of, size * sizeof *s->slot_of);
+    return n;
+}
+
 static void build_on_device(const sl_kv_pool *pool, store *s, const sl_kv_seq *seq, int layer, int first, int n_full) {
     const sl_backend *be = pool->backend;
-    int32_t *pages = pool->extras->to_build, *before = pages + pool->n_pages;
-    int32_t *device_pages = pool->extras->device_to_build, *device_before = device_pages + pool->n_pages;
-    int n = 0;
-    for (int i = first; i < n_full; i++) {
-        if (is_built(pool, s, seq, layer, i)) continue;
-        pages[n] = seq->pages[i];
-        before[n++] = i ? seq->pages[i - 1] : -1;
+    const sl_kv_extra_kind *kind = s->need.kind;
+    int32_t *lists = pool->extras->to_build, *on_device = pool->extras->device_to_build;
+    int size = pool->n_pages, n = list_blocks(pool, s, seq, layer, first, n_full, lists);
+    if (n == 0) return;
+    for (int i = 0; i < BUILD_LISTS; i++) {
+        int each = i < PARTS ? 1 : kind->span;
+        if (each) be->upload(be, on_device + i * size, lists + i * size, (size_t)n * each * sizeof *lists);
     }
-    be->upload(be, device_pages, pages, n * sizeof *pages);
-    be->upload(be, device_before, before, n * sizeof *before);
+    const store *of = kind->span ? find_store(pool, (sl_kv_need){kind->of, s->need.arg}) : NULL;
     sl_kv_rows rows = sl_kv_layer(pool, layer);
-    s->need.kind->build_device(&(sl_kv_device_build){.arg = s->need.arg,
-                                                     .head_dim = pool->head_dim,
-                                                     .n_kv_heads = pool->n_kv_heads,
-                                                     .size = s->size,
-                                                     .n = n,
-                                                     .pages = device_pages,
-                                                     .before = device_before,
-                                                     .k = rows.k,
-                                                     .v = rows.v,
-                                                     .data = block_of(pool, s, layer, 0, 0),
-                                                     .stream = be->stream(be)});
+    kind->build_device(&(sl_kv_device_build){.arg = s->need.arg,
+                                             .head_dim = pool->head_dim,
+                                             .n_kv_heads = pool->n_kv_heads,
+                                             .layer = layer,
+                                             .size = s->size,
+                                             .n = n,
+                                             .pages = on_device + PAGES * size,
+                                             .before = on_device + BEFORE * size,
+                                             .index = on_device + INDEX * size,
+                                             .k = rows.k,
+                                             .v = rows.v,
+                                             .data = layer_of(pool, s, layer),
+                                             .stream = be->stream(be),
+                                             .parts = on_device + PARTS * size,
+                                             .slots = on_device + SLOTS * size,
+                                             .of = of ? layer_of(pool, of, layer) : NULL,
+                                             .of_size = of ? of->size : 0,
+                                             .buckets = pool->buckets});
 }
 
 void sl_kv_build(sl_kv_pool *pool, const sl_kv_seq *seq, int layer, sl_kv_need need) {
@@ -233,7 +286,13 @@ void *sl_kv_extra_layer(const sl_kv_pool *pool, sl_kv_need need, int layer, size
     const store *s = find_store(pool, need);
     SL_CHECK(s != NULL);
     *size = s->size;
-    return block_of(pool, s, layer, 0, 0);
+    return layer_of(pool, s, layer);
+}
+
+const int32_t *sl_kv_extra_slots(const sl_kv_pool *pool, sl_kv_need need) {
+    const store *s = find_store(pool, need);
+    SL_CHECK(s != NULL);
+    return s->device_slot_of;
 }
 
 const void *sl_kv_extra(const sl_kv_view *view, sl_kv_need need, int page_index, int h) {

@@ -9,23 +9,38 @@
 // that is kept with their last page. It is built from the blocks of another extra. The pages before a page of a sequence do not
 // change while the page does not change: sequences share prefixes only, and a cut drops the later pages. So the block of a span
 // is valid as long as its last page is.
+//
+// Few pages end a span, and the memory of a device is not committed by first touch. So a device has blocks of spans for an
+// eighth of the pages, and SL_KV_SPARE_SLOTS more. Without forks a sixteenth is enough. Many forks of one long prompt can need
+// more: then the last page of a span has no block, and readers use the extra `of` of the span's pages.
 #ifndef SLEIGH_KV_EXTRAS_H
 #define SLEIGH_KV_EXTRAS_H
 
 #include "engine/kv/kv.h"
 
-enum { SL_KV_EXTRAS = 32 }; // extras that one pool keeps at most
+enum {
+    SL_KV_EXTRAS = 32,     // extras that one pool keeps at most
+    SL_KV_SPARE_SLOTS = 16 // of spans on a device
+};
 
-// Pages of one layer to build on a device. All pointers are device memory.
+// Pages of one layer to build on a device, or spans. All pointers are device memory, except for `buckets`.
 typedef struct sl_kv_device_build {
     int arg, head_dim, n_kv_heads;
     size_t size;           // bytes of a block
-    int n;                 // number of pages to build
-    const int32_t *pages;  // [n] page ids
+    int n;                 // number of blocks to build, for all KV heads
+    const int32_t *pages;  // [n] page ids; of a span: of its last page
     const int32_t *before; // [n] page id of the previous page of the sequence, -1: none. A chained kind builds in this order
     const bf16 *k, *v;     // [n_pages][n_kv_heads][256][head_dim]
-    void *data;            // [n_pages][n_kv_heads][size]
+    void *data;            // [n_pages][n_kv_heads][size]; of a span: [slots][n_kv_heads][size]
     void *stream;          // cudaStream_t
+    int layer;
+    const int32_t *index; // [n] number of the page in its sequence: its first row has the position 256 * index
+    // Of a span.
+    const int32_t *parts; // [n][span] page ids
+    const int32_t *slots; // [n] the block of `data` to write
+    const void *of;       // data of the extra `of`: [n_pages][n_kv_heads][of_size]
+    size_t of_size;
+    const struct sl_buckets *buckets; // sl_kv_pool.buckets
 } sl_kv_device_build;
 
 // What build reads: one full page of one KV head, or one span.
@@ -74,8 +89,11 @@ void sl_kv_build(sl_kv_pool *pool, const sl_kv_seq *seq, int layer, sl_kv_need n
 static inline int sl_kv_n_built(const sl_kv_view *view) {
     return (view->n_kv - 1) / SL_PAGE;
 }
-// All blocks of an extra in one layer: [n_pages][n_kv_heads][*size]. The pool must keep the extra.
+// All blocks of an extra in one layer: [n_pages][n_kv_heads][*size], of a span [slots][n_kv_heads][*size]. The pool must keep
+// the extra.
 void *sl_kv_extra_layer(const sl_kv_pool *pool, sl_kv_need need, int layer, size_t *size);
+// Of a span, on a device: the slots of the pages, [n_pages] in device memory, -1: the page has no block. NULL: no span.
+const int32_t *sl_kv_extra_slots(const sl_kv_pool *pool, sl_kv_need need);
 // Number of spans of `span` pages that have a block.
 static inline int sl_kv_n_spans(const sl_kv_view *view, int span) {
     return sl_kv_n_built(view) / span;

@@ -1,5 +1,6 @@
 // tests/cli/test_cli_interrupt.c - Ctrl+C during long commands: what they have so far is printed, and the exit code is not 0.
 #include "engine/cli/eval/eval_scores.h"
+#include "tests/support/gpu.h"
 #include "tests/support/pty.h"
 #include "tests/support/run_cli.h"
 
@@ -113,6 +114,17 @@ static void bench_rows(void) {
     CHECK_INT(json_array_size(rows), 1);
     json_decref(rows);
 }
+
+#ifdef SLEIGH_CUDA
+// Rows are printed as soon as they are known.
+static void bench_attn_rows(void) {
+    const char *const args[] = {"bench", "attn", "--phase", "decode", "-b", "1", "-d", "1k-60k+1k", "--attn", "dense", NULL};
+    result r = interrupt(start(NULL, 0, NULL, args), "stdout", "\n| 1 x 1k | dense | ", 1);
+    check_error(&r, 1, "interrupted; the table has ");
+    CHECK_HAS(r.err, " rows of at most 60");
+    CHECK_LACKS(r.out, "| 1 x 60k |");
+}
+#endif
 
 // ---- perplexity ----
 
@@ -250,6 +262,7 @@ static const test_case cases[] = {
     {"eval-table", NEEDS_NOTHING, eval_table},
     {"complete", NEEDS_NOTHING, complete},
     {"bench-rows", NEEDS_NOTHING, bench_rows},
+    GPU_CASE("bench-attn-rows", bench_attn_rows),
     {"chat-pipe", NEEDS_NOTHING, chat_pipe},
     {0},
 };

@@ -49,6 +49,9 @@ static const char *const specs[] = {
     "random:S=100",
     "vattention:epsilon=0.2",
     "vattention:epsilon=0.2:predictor=quest",
+    "saap:l=3:window=100:dense-layers=0",
+    "saap-kmeans:l=3:window=100:dense-layers=0:rope=1",
+    "saap-is:S=64:l=3:window=100:dense-layers=0",
 };
 enum { N_SPECS = sizeof specs / sizeof *specs };
 

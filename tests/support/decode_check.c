@@ -13,31 +13,104 @@ static sl_error err;
 
 const int fixture_ragged[FIXTURE_SEQS] = {1, 5000, 256, 257, 31, 9000, 1024, 77, 4096, 300, 2, 20000, 512, 513, 100, 3333};
 
+// ---- the buckets of a model ----
+
+typedef struct fixture_model {
+    sl_attn_geom geom;
+    sl_buckets buckets;
+} fixture_model;
+
+// The numbers of one layer in device memory, for each layer up to FIXTURE_LAYER.
+static const void *of_all_layers(const void *data, size_t size) {
+    char *all = malloc((FIXTURE_LAYER + 1) * size + 1);
+    for (int i = 0; i <= FIXTURE_LAYER && data; i++) memcpy(all + i * size, data, size);
+    const void *copy = data ? gpu_copy(all, (FIXTURE_LAYER + 1) * size) : NULL;
+    free(all);
+    return copy;
+}
+
+static fixture_model *model_of(const ref_cache *c) {
+    const sl_buckets *b = &c->buckets;
+    fixture_model *m = malloc(sizeof *m);
+    size_t H = b->n_kv_heads, C = b->n_buckets, W = b->width, d = b->head_dim;
+    *m = (fixture_model){.geom = c->geom, .buckets = *b};
+    m->geom.buckets = &m->buckets;
+    m->buckets.n_layers = FIXTURE_LAYER + 1;
+    m->buckets.centroids = of_all_layers(b->centroids, H * C * d * sizeof(bf16));
+    m->buckets.roped = of_all_layers(b->roped, H * C * d * sizeof(bf16));
+    m->buckets.w1 = of_all_layers(b->w1, H * W * d * sizeof(bf16));
+    m->buckets.w2 = of_all_layers(b->w2, H * C * W * sizeof(bf16));
+    m->buckets.b1 = of_all_layers(b->b1, H * W * sizeof(float));
+    m->buckets.b2 = of_all_layers(b->b2, H * C * sizeof(float));
+    m->buckets.inv_freq = gpu_copy(b->inv_freq, d / 2 * sizeof(float));
+    return m;
+}
+
+// ---- page extras ----
+
+// Pages, or last pages of spans, of all sequences, with what a build on a device reads.
+typedef struct build_lists {
+    int n;
+    int32_t *pages, *index, *slots, *parts, *slot_of; // slot_of: [n_pages of the pool]
+} build_lists;
+
+static build_lists list_builds(const ref_cache *c, int span) {
+    int most = c->pool.n_pages;
+    build_lists l = {0,
+                     malloc(most * sizeof(int32_t)),
+                     malloc(most * sizeof(int32_t)),
+                     malloc(most * sizeof(int32_t)),
+                     malloc((size_t)most * (span + 1) * sizeof(int32_t)),
+                     malloc(most * sizeof(int32_t))};
+    for (int i = 0; i < most; i++) l.slot_of[i] = -1;
+    for (int s = 0; s < c->n_seqs; s++)
+        for (int i = 0; i < (c->seqs[s].n_tokens - 1) / SL_PAGE; i++) {
+            const int32_t *pages = c->seqs[s].pages;
+            if (span && (i + 1) % span) continue;
+            for (int j = 0; j < span; j++) l.parts[l.n * span + j] = pages[i + 1 - span + j];
+            l.pages[l.n] = pages[i], l.index[l.n] = i, l.slots[l.n] = l.slot_of[pages[i]] = span ? l.n : pages[i];
+            l.n++;
+        }
+    return l;
+}
+
+static void free_builds(build_lists *l) {
+    free(l->pages), free(l->index), free(l->slots), free(l->parts), free(l->slot_of);
+}
+
 static void build_extras(decode_fixture *r) {
     sl_kv_need need[SL_MAX_NEEDS];
     const sl_attn_cuda_ops *ops = r->spec.method->cuda;
     const sl_attn_geom *g = &r->c->geom;
-    int n = ops->needs ? ops->needs(&r->spec, need) : 0, n_pages = 0;
-    int32_t *pages = malloc(r->c->pool.n_pages * sizeof *pages);
-    for (int s = 0; s < r->c->n_seqs; s++)
-        for (int i = 0; i < (r->c->seqs[s].n_tokens - 1) / SL_PAGE; i++) pages[n_pages++] = r->c->seqs[s].pages[i];
+    int n = ops->needs ? ops->needs(&r->spec, need) : 0;
     for (int i = 0; i < n; i++) {
+        int span = need[i].kind->span;
+        build_lists l = list_builds(r->c, span);
+        if (span) r->n_slots = l.n;
         size_t size = need[i].kind->size(need[i].arg, g->head_dim);
-        void *data = gpu_new(size * r->c->pool.n_pages * g->n_kv_heads);
+        void *data = gpu_new(size * (span ? l.n : r->c->pool.n_pages) * g->n_kv_heads + 1);
         r->args.extra[i] = data, r->args.extra_size[i] = size;
-        if (n_pages > 0)
-            need[i].kind->build_device(&(sl_kv_device_build){.arg = need[i].arg,
-                                                             .head_dim = g->head_dim,
-                                                             .n_kv_heads = g->n_kv_heads,
-                                                             .size = size,
-                                                             .n = n_pages,
-                                                             .pages = gpu_copy(pages, n_pages * sizeof *pages),
-                                                             .k = r->args.k,
-                                                             .v = r->args.v,
-                                                             .data = data});
+        r->args.extra_slots[i] = span ? gpu_copy(l.slot_of, r->c->pool.n_pages * sizeof(int32_t)) : NULL;
+        sl_kv_device_build build = {.arg = need[i].arg,
+                                    .head_dim = g->head_dim,
+                                    .n_kv_heads = g->n_kv_heads,
+                                    .layer = FIXTURE_LAYER,
+                                    .size = size,
+                                    .n = l.n,
+                                    .pages = gpu_copy(l.pages, l.n * sizeof(int32_t)),
+                                    .index = gpu_copy(l.index, l.n * sizeof(int32_t)),
+                                    .k = r->args.k,
+                                    .v = r->args.v,
+                                    .data = data,
+                                    .parts = gpu_copy(l.parts, (size_t)l.n * span * sizeof(int32_t)),
+                                    .slots = gpu_copy(l.slots, l.n * sizeof(int32_t)),
+                                    .of = r->args.extra[0], // the extra that spans are built from is the first one
+                                    .of_size = r->args.extra_size[0],
+                                    .buckets = r->args.geom->buckets};
+        if (l.n > 0) need[i].kind->build_device(&build);
         ref_build_extras(r->c, need[i], 0, r->c->n_seqs);
+        free_builds(&l);
     }
-    free(pages);
 }
 
 // The arrays that decode stores in the workspace: none (0), masses (1), masses and sizes (2).
@@ -79,6 +152,7 @@ decode_fixture fixture_new_for(ref_cache *c, const char *attn, uint32_t seed, in
     if (r.n_stored) r.max_blocks = (((r.max_kv + r.unit - 1) / r.unit + 63) / 64) * 2;
     size_t bytes = (size_t)c->pool.n_pages * g->n_kv_heads * SL_PAGE * g->head_dim * sizeof(bf16),
            n_q = out_size(&r, c->n_seqs);
+    if (r.spec.method->needs_buckets) r.model = model_of(c), g = &r.model->geom;
     r.state_size = ops->state ? ops->state(g, &r.spec) : 0;
     char *state = gpu_zero(c->n_seqs * r.state_size + 1);
     bf16 *q = malloc(n_q * sizeof *q);
@@ -114,7 +188,7 @@ decode_fixture fixture_new_for(ref_cache *c, const char *attn, uint32_t seed, in
 }
 
 void fixture_free(decode_fixture *r) {
-    free(r->out);
+    free(r->out), free(r->model);
     free(r->mass[0]), free(r->mass[1]), free(r->stored);
     gpu_free_all();
 }

@@ -15,10 +15,12 @@ extern const int fixture_ragged[FIXTURE_SEQS]; // lengths of a batch, on both si
 typedef struct decode_fixture {
     ref_cache *c; // belongs to the caller; fixture_new rounds its queries to bf16
     sl_attn_spec spec;
-    int max_kv, group, n_pairs; // n_pairs: pairs of a sequence and a KV head
-    int n_stored;               // 0: nothing; 1: masses; 2: masses and sizes
-    int unit, max_blocks;       // rows that share a stored mass; blocks of 32 stored masses of the longest head
-    size_t state_size;          // bytes per sequence
+    int max_kv, group, n_pairs;  // n_pairs: pairs of a sequence and a KV head
+    int n_stored;                // 0: nothing; 1: masses; 2: masses and sizes
+    int unit, max_blocks;        // rows that share a stored mass; blocks of 32 stored masses of the longest head
+    size_t state_size;           // bytes per sequence
+    struct fixture_model *model; // args.geom with buckets in device memory, for methods that need them; else NULL
+    int n_slots;                 // blocks of the page extras of spans
     sl_row rows[FIXTURE_SEQS];
     sl_attn_cuda_decode_args args;
     bf16 *out;                  // [n_seqs][n_heads][head_dim] of the last step

@@ -70,6 +70,7 @@ sl_attn_stats ref_decode(ref_cache *c, const char *attn, int first, int n, uint3
 
 void ref_build_extras(ref_cache *c, sl_kv_need need, int first, int n) {
     sl_error err;
+    c->pool.buckets = &c->buckets; // the caller may have copied the cache
     CHECK_OK(sl_kv_keep(&c->pool, need, &err), err);
     for (int s = first; s < first + n; s++) {
         sl_kv_seq before = c->seqs[s];

@@ -1,6 +1,7 @@
 // engine/cli/bench/attn_timing.cu - see attn_timing.h.
 #include "engine/cli/bench/attn_timing.h"
 #include "attention/attention_cuda.h"
+#include "attention/buckets.h"
 #include "attention/prefill_mask.h"
 #include "engine/backend/cuda/device.cuh"
 
@@ -15,7 +16,7 @@
 #include <string.h>
 #include <vector>
 
-enum { WARM_UP = 10, MAX_BLOCKS = 16 };
+enum { WARM_UP = 10, MAX_BLOCKS = 32, BUCKETS = 1024, WIDTH = 1024 };
 static const size_t FLUSH_BYTES = (size_t)512 << 20, READ_BYTES = (size_t)4 << 30;
 
 struct sl_bench_attn {
@@ -37,7 +38,10 @@ struct sl_bench_attn {
         size_t size; // bytes per page and KV head
         void *data;
     } extras[SL_MAX_NEEDS];
-    uint32_t *never; // target of a write that never happens; without this write the compiler would remove the loads
+    sl_buckets buckets;     // random; in device memory, from the first method with buckets on
+    int32_t *index;         // [n_pages] 0, 1, ..
+    int32_t *parts, *slots; // [n_pages] of spans: pages of the sequences' full spans; the span that a page ends, or -1
+    uint32_t *never;        // target of a write that never happens; without this write the compiler would remove the loads
     cudaStream_t stream;
 };
 
@@ -127,6 +131,13 @@ static int shuffle_pages(sl_bench_attn *b, sl_error *err) {
                          err);
 }
 
+static int number_pages(sl_bench_attn *b, sl_error *err) {
+    std::vector<int32_t> numbers(b->limits.n_pages);
+    std::iota(numbers.begin(), numbers.end(), 0);
+    return sl_cuda_check(cudaMemcpy(b->index, numbers.data(), numbers.size() * sizeof(int32_t), cudaMemcpyHostToDevice),
+                         "numbers of pages", err);
+}
+
 // Puts the rows of a model's states into page `page` of the pool: rows [first, first + 256) of every KV head.
 static int fill_page(sl_bench_attn *b, int page, int first, sl_error *err) {
     const cli_attn_states *s = b->limits.states;
@@ -168,6 +179,7 @@ static int allocate_all(sl_bench_attn *b, sl_error *err) {
     if (!rc) rc = allocate(b, q * sizeof(bf16), &b->out, err);
     if (!rc) rc = allocate(b, steps * sizeof(bf16), &b->step_q, err);
     if (!rc) rc = allocate(b, b->limits.n_pages * sizeof(int32_t), &b->pages, err);
+    if (!rc) rc = allocate(b, b->limits.n_pages * sizeof(int32_t), &b->index, err);
     if (!rc) rc = allocate(b, b->limits.n_seqs * sizeof(sl_row), &b->rows, err);
     if (!rc) rc = allocate(b, sizeof *b->stats, &b->stats, err);
     if (!rc) rc = allocate(b, sizeof(uint32_t), &b->never, err);
@@ -180,6 +192,7 @@ static int allocate_all(sl_bench_attn *b, sl_error *err) {
     if (!rc) rc = fill(b, b->step_q, steps, 5, b->limits.query_deviation, err);
     if (!rc) rc = spread(b, b->step_q, steps, err);
     if (!rc) rc = shuffle_pages(b, err);
+    if (!rc) rc = number_pages(b, err);
     return rc || !states ? rc : fill_states(b, err);
 }
 
@@ -329,20 +342,75 @@ int sl_bench_pci_id(int index, char *buf, int size, sl_error *err) {
 
 // ---- attention ----
 
-// Builds page extra number i of a method for all pages, unless it is built already.
-static int build_extra(sl_bench_attn *b, int i, const sl_kv_need *need, sl_error *err) {
+// Makes the numbers of methods with buckets, for one layer: 1,024 random centroids of norm 1 for a KV head, and a classifier of
+// width 1,024.
+static int make_buckets(sl_bench_attn *b, sl_error *err) {
     const sl_attn_geom *g = &b->geom;
-    if (b->extras[i].data && b->extras[i].need.kind == need->kind && b->extras[i].need.arg == need->arg) return 0;
+    const size_t heads = g->n_kv_heads, C = BUCKETS, W = WIDTH, dim = g->head_dim;
+    if (b->geom.buckets) return 0;
+    sl_buckets *m = &b->buckets;
+    bf16 *centroids, *w1, *w2;
+    float *b1, *b2, *inv_freq;
+    std::vector<float> angles(dim / 2);
+    for (size_t i = 0; i < dim / 2; i++) angles[i] = (float)pow(10000, -2.0 * i / dim);
+    int rc = allocate(b, heads * C * dim * sizeof(bf16), &centroids, err);
+    if (!rc) rc = allocate(b, heads * W * dim * sizeof(bf16), &w1, err);
+    if (!rc) rc = allocate(b, heads * C * W * sizeof(bf16), &w2, err);
+    if (!rc) rc = allocate(b, heads * W * sizeof(float), &b1, err);
+    if (!rc) rc = allocate(b, heads * C * sizeof(float), &b2, err);
+    if (!rc) rc = allocate(b, dim / 2 * sizeof(float), &inv_freq, err);
+    if (!rc) rc = allocate(b, b->limits.n_pages * sizeof(int32_t), &b->parts, err);
+    if (!rc) rc = allocate(b, b->limits.n_pages * sizeof(int32_t), &b->slots, err);
+    if (!rc) rc = fill(b, centroids, heads * C * dim, 6, 1 / sqrt(dim), err);
+    if (!rc) rc = fill(b, w1, heads * W * dim, 7, 1 / sqrt(dim), err);
+    if (!rc) rc = fill(b, w2, heads * C * W, 8, 2 / sqrt(W), err);
+    if (!rc) rc = sl_cuda_check(cudaMemset(b1, 0, heads * W * sizeof(float)), "classifier", err);
+    if (!rc) rc = sl_cuda_check(cudaMemset(b2, 0, heads * C * sizeof(float)), "classifier", err);
+    if (!rc)
+        rc = sl_cuda_check(cudaMemcpy(inv_freq, angles.data(), dim / 2 * sizeof(float), cudaMemcpyHostToDevice), "RoPE", err);
+    if (rc) return rc;
+    m->n_layers = 1, m->n_kv_heads = g->n_kv_heads, m->head_dim = g->head_dim, m->n_buckets = BUCKETS, m->width = WIDTH;
+    m->centroids = m->roped = centroids, m->w1 = w1, m->w2 = w2, m->b1 = b1, m->b2 = b2, m->inv_freq = inv_freq;
+    b->geom.buckets = m;
+    return 0;
+}
+
+// Lists the full spans of the sequences, whose pages follow each other in the page table. Returns 0 or an error.
+static int list_spans(sl_bench_attn *b, int span, int n_seqs, const int *n_kv, int *n_spans, sl_error *err) {
+    std::vector<int32_t> ids(b->limits.n_pages), slots(ids.size(), -1), parts;
+    int rc = sl_cuda_check(cudaMemcpy(ids.data(), b->pages, ids.size() * sizeof(int32_t), cudaMemcpyDeviceToHost), "page table",
+                           err);
+    if (rc) return rc;
+    for (int s = 0, first = 0; s < n_seqs; first += (n_kv[s++] + SL_PAGE - 1) / SL_PAGE)
+        for (int i = span; i <= n_kv[s] / SL_PAGE; i += span) {
+            slots[ids[first + i - 1]] = (int32_t)parts.size() / span;
+            parts.insert(parts.end(), ids.begin() + first + i - span, ids.begin() + first + i);
+        }
+    *n_spans = (int)parts.size() / span;
+    rc =
+        sl_cuda_check(cudaMemcpy(b->parts, parts.data(), parts.size() * sizeof(int32_t), cudaMemcpyHostToDevice), "spans", err);
+    return rc ? rc
+              : sl_cuda_check(cudaMemcpy(b->slots, slots.data(), slots.size() * sizeof(int32_t), cudaMemcpyHostToDevice),
+                              "spans", err);
+}
+
+// Builds page extra number i of a method for all pages, unless it is built already; of a span: for the spans of the sequences.
+static int build_extra(sl_bench_attn *b, int i, const sl_kv_need *need, int n_seqs, const int *n_kv, sl_error *err) {
+    const sl_attn_geom *g = &b->geom;
+    int span = need->kind->span, n = b->limits.n_pages, rc = 0;
+    if (!span && b->extras[i].data && b->extras[i].need.kind == need->kind && b->extras[i].need.arg == need->arg) return 0;
+    if (span) rc = list_spans(b, span, n_seqs, n_kv, &n, err);
     size_t size = need->kind->size(need->arg, g->head_dim);
     cudaFree(b->extras[i].data);
     b->extras[i].data = NULL;
-    int rc = sl_cuda_check(cudaMalloc(&b->extras[i].data, size * b->limits.n_pages * g->n_kv_heads), need->kind->name, err);
-    if (rc) return rc;
+    if (!rc) rc = sl_cuda_check(cudaMalloc(&b->extras[i].data, size * std::max(n, 1) * g->n_kv_heads), need->kind->name, err);
+    if (rc || n == 0) return rc;
     b->extras[i].need = *need, b->extras[i].size = size;
     sl_kv_device_build build = {};
     build.arg = need->arg, build.head_dim = g->head_dim, build.n_kv_heads = g->n_kv_heads, build.size = size;
-    build.n = b->limits.n_pages, build.pages = b->pages;
+    build.n = n, build.pages = b->pages, build.index = b->index, build.buckets = g->buckets;
     build.k = b->k, build.v = b->v, build.data = b->extras[i].data, build.stream = b->stream;
+    if (span) build.parts = b->parts, build.slots = b->index, build.of = b->extras[0].data, build.of_size = b->extras[0].size;
     need->kind->build_device(&build);
     return sl_cuda_check(cudaStreamSynchronize(b->stream), need->kind->name, err);
 }
@@ -426,8 +494,16 @@ static int count_reads(steps *series, const sl_attn_cuda_decode_args *args, int 
     return 0;
 }
 
-int sl_bench_attn_decode(sl_bench_attn *b, const sl_attn_spec *spec, int n_seqs, const int *n_kv, int repetitions,
+// The specification that is timed: a method with buckets has no dense layer here, because there is one layer only.
+static sl_attn_spec timed_spec(const sl_attn_spec *spec) {
+    sl_attn_spec timed = *spec;
+    if (spec->method->needs_buckets) timed.value[sl_attn_param_index(spec->method, "dense-layers")] = 0;
+    return timed;
+}
+
+int sl_bench_attn_decode(sl_bench_attn *b, const sl_attn_spec *asked, int n_seqs, const int *n_kv, int repetitions,
                          sl_bench_attn_result *out, sl_error *err) {
+    const sl_attn_spec of_layer = timed_spec(asked), *spec = &of_layer;
     const sl_attn_cuda_ops *ops = spec->method->cuda;
     int most_seqs = sl_cuda_most_seqs(&b->geom, spec->method == &sl_method_dense);
     if (n_seqs > most_seqs)
@@ -444,19 +520,23 @@ int sl_bench_attn_decode(sl_bench_attn *b, const sl_attn_spec *spec, int n_seqs,
     sl_bench_attn_memory &memory = series.memory;
     sl_kv_need need[SL_MAX_NEEDS];
     int page = 0;
-    int rc = allocate_step_memory(b, spec, n_seqs, longest, &memory, err), n_needs = ops->needs ? ops->needs(spec, need) : 0;
+    int rc = spec->method->needs_buckets ? make_buckets(b, err) : 0, n_needs = ops->needs ? ops->needs(spec, need) : 0;
+    if (!rc) rc = allocate_step_memory(b, spec, n_seqs, longest, &memory, err);
     for (int i = 0; i < n_seqs; i++) {
         rows[i].position = n_kv[i] - 1, rows[i].sequence = (uint32_t)i, rows[i].pages = b->pages + page;
         rows[i].state = (char *)memory.state + i * memory.state_size;
         page += (n_kv[i] + SL_PAGE - 1) / SL_PAGE;
     }
     SL_CHECK(n_seqs <= b->limits.n_seqs && page <= b->limits.n_pages);
-    for (int i = 0; !rc && i < n_needs; i++) rc = build_extra(b, i, &need[i], err);
+    for (int i = 0; !rc && i < n_needs; i++) rc = build_extra(b, i, &need[i], n_seqs, n_kv, err);
     sl_attn_cuda_decode_args args = {};
     args.geom = &b->geom, args.spec = spec;
     args.n_seqs = n_seqs, args.max_kv = longest;
     args.rows = b->rows, args.q = b->q, args.out = b->out, args.k = b->k, args.v = b->v;
-    for (int i = 0; i < n_needs; i++) args.extra[i] = b->extras[i].data, args.extra_size[i] = b->extras[i].size;
+    for (int i = 0; i < n_needs; i++) {
+        args.extra[i] = b->extras[i].data, args.extra_size[i] = b->extras[i].size;
+        args.extra_slots[i] = need[i].kind->span ? b->slots : NULL;
+    }
     args.stats = b->stats, args.ws = memory.ws, args.stream = b->stream;
     int n_untimed = std::min<int>(SL_BENCH_UNTIMED, n - 1);
     around a = {.n_series = n,

@@ -10,6 +10,7 @@
 #include "attention/attention_cuda.h"
 #include "engine/cli/bench/attn_timing.h"
 #include "engine/cli/io.h"
+#include "engine/cli/process.h"
 #include "engine/cli/output/print_json.h"
 #include "engine/cli/output/progress_bar.h"
 
@@ -25,8 +26,9 @@ enum {
     N_LENGTHS = 2,
     N_DENSITIES = 6,
     N_MASKS = 5,
-    N_OF_LENGTH = 1 + 2 * N_DENSITIES + N_MASKS,
-    N_ROWS = N_LENGTHS * N_OF_LENGTH
+    N_OF_LENGTH = 1 + N_DENSITIES + N_MASKS, // without `threshold`
+    N_FIRST = N_LENGTHS * N_OF_LENGTH,       // rows of the first table
+    N_ROWS = N_FIRST + N_LENGTHS * N_DENSITIES
 };
 
 // Keys are normal numbers or 0. At the default deviation of queries, lambda lies between the two: blocks of zeros are skipped.
@@ -66,36 +68,27 @@ static int time_rule(sl_bench_attn *bench, double density, int repetitions, row 
     return rc;
 }
 
-// Row i of the rows of a length. dense: row 0.
-static int time_row(sl_bench_attn *bench, int i, int repetitions, const row *dense, row *r, sl_error *err) {
+// Row i of a length in the first table.
+static int time_first(sl_bench_attn *bench, int i, int repetitions, row *r, sl_error *err) {
     const sl_attn_spec spec = {.method = &sl_method_dense};
     sl_bench_attn_time time = {0};
-    int rc;
     r->density = NAN;
-    if (i > N_DENSITIES + N_MASKS) {
-        rc = time_rule(bench, densities[i - N_DENSITIES - N_MASKS - 1], repetitions, r, err);
-    } else if (i > N_DENSITIES) {
-        rc = time_mask(bench, masks[i - N_DENSITIES - 1], repetitions, r, err);
-    } else {
-        snprintf(r->what, sizeof r->what, i ? "attention with a mask" : "dense");
-        rc = i ? sl_bench_attn_masked(bench, r->n_tokens, densities[i - 1], repetitions, &r->density, &time, err)
+    if (i > N_DENSITIES) return time_mask(bench, masks[i - N_DENSITIES - 1], repetitions, r, err);
+    snprintf(r->what, sizeof r->what, i ? "attention with a mask" : "dense");
+    int rc = i ? sl_bench_attn_masked(bench, r->n_tokens, densities[i - 1], repetitions, &r->density, &time, err)
                : sl_bench_attn_prefill(bench, &spec, r->n_tokens, 0, repetitions, &time, err);
-        r->us = time.us, r->mean_us = time.mean_us;
-    }
-    r->dense_us = dense->us;
+    r->us = time.us, r->mean_us = time.mean_us;
     return rc;
 }
 
-static int time_all(sl_bench_attn *bench, int repetitions, row *rows, sl_error *err) {
-    int rc = 0, n = N_OF_LENGTH;
-    cli_progress progress;
-    cli_progress_begin(&progress, "bench attn", "times");
-    for (int i = 0; !rc && i < N_ROWS; i++) {
-        cli_progress_update(&progress, i, N_ROWS);
-        rows[i] = (row){.n_tokens = lengths[i / n]};
-        rc = time_row(bench, i % n, repetitions, &rows[i / n * n], &rows[i], err);
-    }
-    cli_progress_end(&progress);
+// Row i of both tables.
+static int time_row(sl_bench_attn *bench, int i, int repetitions, row *rows, sl_error *err) {
+    int is_rule = i >= N_FIRST, length = is_rule ? (i - N_FIRST) / N_DENSITIES : i / N_OF_LENGTH, rc;
+    row *r = &rows[i];
+    *r = (row){.n_tokens = lengths[length]};
+    rc = is_rule ? time_rule(bench, densities[(i - N_FIRST) % N_DENSITIES], repetitions, r, err)
+                 : time_first(bench, i % N_OF_LENGTH, repetitions, r, err);
+    r->dense_us = rows[length * N_OF_LENGTH].us;
     return rc;
 }
 
@@ -105,62 +98,71 @@ static json_t *row_json(const row *r) {
                      cli_number(of_work(r)));
 }
 
-// The rows of attention with `threshold`, or the others.
-static int print_table(const row *rows, int is_rule, sl_error *err) {
-    int rc = cli_printf(err,
-                        "\n| tokens | what | density | ms | mean ms | time / dense | time / (%s x dense) |\n"
-                        "|---|---|---|---|---|---|---|\n",
-                        is_rule ? "(1 + density) / 2" : "density");
-    for (int i = 0; !rc && i < N_ROWS; i++) {
-        const row *r = &rows[i];
-        char density[16] = "", work[16] = "";
-        if (r->is_rule != is_rule) continue;
-        if (!isnan(r->density)) {
-            snprintf(density, sizeof density, "%.1f%%", 100 * r->density);
-            snprintf(work, sizeof work, "%.3f", of_work(r));
-        }
+static int print_md(const row *r, int is_first, sl_error *err) { // is_first: of its table
+    char density[16] = "", work[16] = "";
+    int rc = !is_first ? 0
+                       : cli_printf(err,
+                                    "\n| tokens | what | density | ms | mean ms | time / dense | time / (%s x dense) |\n"
+                                    "|---|---|---|---|---|---|---|\n",
+                                    r->is_rule ? "(1 + density) / 2" : "density");
+    if (!isnan(r->density)) {
+        snprintf(density, sizeof density, "%.1f%%", 100 * r->density);
+        snprintf(work, sizeof work, "%.3f", of_work(r));
+    }
+    if (!rc)
         rc = cli_printf(err, "| %dk | %s | %s | %.3f | %.3f | %.2f%% | %s |\n", r->n_tokens >> 10, r->what, density,
                         r->us * 1e-3, r->mean_us * 1e-3, 100 * of_dense(r), work);
-    }
-    return rc;
+    return rc ? rc : cli_flush(err);
 }
 
-static int print_md(const row *rows, const sl_bench_attn_device *device, sl_error *err) {
-    int rc = cli_printf(err, "%s\n", device->name);
-    if (!rc) rc = print_table(rows, 0, err);
-    return rc ? rc : print_table(rows, 1, err);
+static int add_row(cli_rows *table, const row *r, const sl_bench_attn_device *device, sl_error *err) { // csv, jsonl
+    json_t *item = row_json(r);
+    json_object_set_new(item, "device", json_string(device->name));
+    return cli_rows_add(table, item, err);
 }
 
-static int print_rows(const char *format, const row *rows, const sl_bench_attn_device *device, sl_error *err) {
-    cli_rows table = {.format = format};
+// is_partial: the rows are those before an error or an interrupt.
+static int print_json(const row *rows, int n, const sl_bench_attn_device *device, int is_partial, sl_error *err) {
     json_t *list = json_array();
-    int rc = 0, is_json = !strcmp(format, "json");
-    for (int i = 0; !rc && i < N_ROWS; i++) {
-        json_t *item = row_json(&rows[i]);
-        if (is_json) {
-            json_array_append_new(list, item);
-            continue;
-        }
-        json_object_set_new(item, "device", json_string(device->name));
-        rc = cli_rows_add(&table, item, err);
+    for (int i = 0; i < n; i++) json_array_append_new(list, row_json(&rows[i]));
+    return cli_print_json(json_pack("{s:s, s:b, s:o}", "device", device->name, "interrupted", is_partial, "rows", list),
+                          JSON_INDENT(1), err);
+}
+
+// Fills rows [N_ROWS]. Rows of md, csv and jsonl are printed as soon as they are known; json is printed at the end.
+static int time_all(sl_bench_attn *bench, const char *format, int repetitions, row *rows, sl_error *err) {
+    sl_bench_attn_device device;
+    cli_rows table = {.format = format};
+    cli_progress progress;
+    sl_error why;
+    int n = 0, is_md = !strcmp(format, "md"), is_json = !strcmp(format, "json");
+    int rc = sl_bench_attn_device_of(bench, &device, err);
+    if (!rc && is_md) rc = cli_printf(err, "%s\n", device.name);
+    if (!rc) cli_catch_interrupt(1);
+    cli_progress_begin(&progress, "bench attn", "times");
+    while (!rc && n < N_ROWS) {
+        cli_progress_update(&progress, n, N_ROWS);
+        rc = cli_interrupted() ? sl_fail(err, SL_ERR_IO, "interrupted; the tables have %d rows of %d", n, N_ROWS)
+                               : time_row(bench, n, repetitions, rows, err);
+        if (!rc && is_md) rc = print_md(&rows[n], n == 0 || n == N_FIRST, err);
+        if (!rc && !is_md && !is_json) rc = add_row(&table, &rows[n], &device, err);
+        n += !rc;
     }
-    if (is_json) return cli_print_json(json_pack("{s:s, s:o}", "device", device->name, "rows", list), JSON_INDENT(1), err);
-    json_decref(list);
-    return rc;
+    cli_progress_end(&progress);
+    if (!is_json || n == 0) return rc;
+    int failed = print_json(rows, n, &device, rc != 0, rc ? &why : err);
+    return rc ? rc : failed; // the first error is the reason
 }
 
 int cli_bench_masks(const cli_options *o, const sl_attn_geom *geom, sl_error *err) {
     const int most = lengths[N_LENGTHS - 1];
     sl_bench_attn_limits limits = {most / SL_PAGE, 1, most, o->query_deviation, o->query_spread, 0, NULL};
     sl_bench_attn *bench = NULL;
-    sl_bench_attn_device device;
     row rows[N_ROWS];
     int rc = sl_bench_attn_open(geom, &limits, &bench, err);
-    if (!rc) rc = sl_bench_attn_device_of(bench, &device, err);
-    if (!rc) rc = time_all(bench, CLI_GIVEN(o, repetitions) ? o->repetitions : REPETITIONS, rows, err);
+    if (!rc) rc = time_all(bench, o->format, CLI_GIVEN(o, repetitions) ? o->repetitions : REPETITIONS, rows, err);
     sl_bench_attn_close(bench);
-    if (rc) return rc;
-    return strcmp(o->format, "md") ? print_rows(o->format, rows, &device, err) : print_md(rows, &device, err);
+    return rc;
 }
 
 #endif

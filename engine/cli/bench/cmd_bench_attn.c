@@ -17,6 +17,7 @@
 #include "engine/cli/output/progress_bar.h"
 #include "engine/cli/output/rows.h"
 #include "engine/cli/bench/attn_timing.h"
+#include "engine/cli/process.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -204,23 +205,6 @@ static int time_row(sl_bench_attn *bench, const sl_attn_geom *g, row *r, int rep
     return rc;
 }
 
-// Fills rows[0..*n_rows), size by size. A method without a kernel for the phase gets no row.
-static int time_all(sl_bench_attn *bench, const plan *p, int repetitions, row *rows, int *n_rows, sl_error *err) {
-    int rc = 0, n_methods = p->methods.n, total = p->n_sizes * n_methods;
-    cli_progress progress;
-    cli_progress_begin(&progress, "bench attn", "times"); // of each size and method
-    for (int i = 0; !rc && i < total; i++) {
-        row *r = &rows[*n_rows];
-        *r = (row){.size = &p->sizes[i / n_methods], .spec = &p->methods.specs[i % n_methods]};
-        cli_progress_update(&progress, i, total);
-        if (r->size->n_tokens ? !r->spec->method->cuda->prefill : !r->spec->method->cuda->decode) continue;
-        rc = time_row(bench, &p->geom, r, repetitions, err);
-        ++*n_rows;
-    }
-    cli_progress_end(&progress);
-    return rc;
-}
-
 // ---- tables ----
 
 static double floor_us(const row *r, const sl_bench_attn_device *device) {
@@ -232,30 +216,39 @@ static const char *attn_name(const row *r, char buf[256]) {
     return buf;
 }
 
-static int print_md(const plan *p, const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
+// Rows of md, csv and jsonl are printed as soon as they are known: a run that is stopped has printed the rows so far. json is
+// printed at the end.
+typedef struct output {
+    const plan *p;
+    sl_bench_attn_device device;
+    cli_rows table;      // csv, jsonl
+    const char *md_head; // of the last table; NULL: none
+} output;
+
+static int print_head(const output *out, sl_error *err) {
+    if (strcmp(out->table.format, "md")) return 0;
+    return cli_printf(err, "model: %s\n\n%s: a read-only kernel reaches %.0f GB/s, an empty graph takes %.1f us\n",
+                      out->p->model, out->device.name, out->device.read_gb_s, out->device.empty_us);
+}
+
+static int print_md(output *out, const row *r, sl_error *err) {
     char attn[256];
-    int phase = -1,
-        rc = cli_printf(err, "model: %s\n\n%s: a read-only kernel reaches %.0f GB/s, an empty graph takes %.1f us\n", p->model,
-                        device->name, device->read_gb_s, device->empty_us);
-    for (int i = 0; !rc && i < n; i++) {
-        const row *r = &rows[i];
-        int prefill = r->size->n_tokens > 0;
-        if (prefill != phase)
-            rc = cli_printf(
-                err,
-                prefill ? "\n| prefill, tokens | attn | ms | mean ms | TFLOP/s |\n|---|---|---|---|---|\n"
-                        : "\n| decode, B x rows | attn | us | mean us | GB/s | floor, us | floor / time | key features read |\n"
-                          "|---|---|---|---|---|---|---|---|\n");
-        phase = prefill;
-        if (!rc && prefill)
-            rc = cli_printf(err, "| %s | %s | %.3f | %.3f | %.0f |\n", r->size->name, attn_name(r, attn), r->time.us * 1e-3,
-                            r->time.mean_us * 1e-3, r->flops / r->time.us * 1e-6);
-        else if (!rc)
-            rc = cli_printf(err, "| %s | %s | %.1f | %.1f | %.0f | %.1f | %.1f%% | %.1f%% |\n", r->size->name,
-                            attn_name(r, attn), r->time.us, r->time.mean_us, r->bytes / r->time.us * 1e-3, floor_us(r, device),
-                            100 * floor_us(r, device) / r->time.us, 100 * r->features);
-    }
-    return rc;
+    int prefill = r->size->n_tokens > 0, rc = 0;
+    const char *head =
+        prefill ? "\n| prefill, tokens | attn | ms | mean ms | TFLOP/s |\n|---|---|---|---|---|\n"
+                : "\n| decode, B x rows | attn | us | mean us | GB/s | floor, us | floor / time | key features read |\n"
+                  "|---|---|---|---|---|---|---|---|\n";
+    if (!out->md_head || strcmp(head, out->md_head)) rc = cli_printf(err, "%s", head);
+    out->md_head = head;
+    double floor = floor_us(r, &out->device);
+    if (!rc && prefill)
+        rc = cli_printf(err, "| %s | %s | %.3f | %.3f | %.0f |\n", r->size->name, attn_name(r, attn), r->time.us * 1e-3,
+                        r->time.mean_us * 1e-3, r->flops / r->time.us * 1e-6);
+    else if (!rc)
+        rc = cli_printf(err, "| %s | %s | %.1f | %.1f | %.0f | %.1f | %.1f%% | %.1f%% |\n", r->size->name, attn_name(r, attn),
+                        r->time.us, r->time.mean_us, r->bytes / r->time.us * 1e-3, floor, 100 * floor / r->time.us,
+                        100 * r->features);
+    return rc ? rc : cli_flush(err);
 }
 
 static json_t *row_json(const row *r, const sl_bench_attn_device *device) {
@@ -268,31 +261,49 @@ static json_t *row_json(const row *r, const sl_bench_attn_device *device) {
                      "tflop_s", cli_number(prefill ? r->flops / r->time.us * 1e-6 : NAN));
 }
 
-static int print_json(const plan *p, const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
+// is_partial: the rows are those before an error or an interrupt.
+static int print_json(const output *out, const row *rows, int n, int is_partial, sl_error *err) {
+    const sl_bench_attn_device *device = &out->device;
     json_t *list = json_array();
     for (int i = 0; i < n; i++) json_array_append_new(list, row_json(&rows[i], device));
-    return cli_print_json(json_pack("{s:s, s:s, s:f, s:f, s:o}", "model", p->model, "device", device->name, "read_gb_s",
-                                    device->read_gb_s, "empty_us", device->empty_us, "rows", list),
+    return cli_print_json(json_pack("{s:s, s:s, s:f, s:f, s:b, s:o}", "model", out->p->model, "device", device->name,
+                                    "read_gb_s", device->read_gb_s, "empty_us", device->empty_us, "interrupted", is_partial,
+                                    "rows", list),
                           JSON_INDENT(1), err);
 }
 
-// csv, jsonl
-static int print_rows(const plan *p, const char *format, const row *rows, int n, const sl_bench_attn_device *device,
-                      sl_error *err) {
-    cli_rows table = {.format = format};
-    int rc = 0;
-    for (int i = 0; !rc && i < n; i++) {
-        json_t *flat = json_pack("{s:s, s:s}", "model", p->model, "device", device->name), *item = row_json(&rows[i], device);
-        json_object_update(flat, item);
-        json_decref(item);
-        rc = cli_rows_add(&table, flat, err);
-    }
-    return rc;
+// A row of csv or jsonl.
+static int add_row(output *out, const row *r, sl_error *err) {
+    const sl_bench_attn_device *device = &out->device;
+    json_t *flat = json_pack("{s:s, s:s}", "model", out->p->model, "device", device->name), *item = row_json(r, device);
+    json_object_update(flat, item);
+    json_decref(item);
+    return cli_rows_add(&out->table, flat, err);
 }
 
-static int print(const plan *p, const char *format, const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
-    if (!strcmp(format, "json")) return print_json(p, rows, n, device, err);
-    return strcmp(format, "md") ? print_rows(p, format, rows, n, device, err) : print_md(p, rows, n, device, err);
+static int print_row(output *out, const row *r, sl_error *err) {
+    if (!strcmp(out->table.format, "json")) return 0;
+    return strcmp(out->table.format, "md") ? add_row(out, r, err) : print_md(out, r, err);
+}
+
+// Fills rows[0..*n_rows), size by size, and prints them. A method without a kernel for the phase gets no row.
+static int time_all(sl_bench_attn *bench, output *out, int repetitions, row *rows, int *n_rows, sl_error *err) {
+    const plan *p = out->p;
+    int rc = 0, n_methods = p->methods.n, total = p->n_sizes * n_methods;
+    cli_progress progress;
+    cli_progress_begin(&progress, "bench attn", "times"); // of each size and method
+    for (int i = 0; !rc && i < total; i++) {
+        row *r = &rows[*n_rows];
+        *r = (row){.size = &p->sizes[i / n_methods], .spec = &p->methods.specs[i % n_methods]};
+        cli_progress_update(&progress, i, total);
+        if (r->size->n_tokens ? !r->spec->method->cuda->prefill : !r->spec->method->cuda->decode) continue;
+        rc = cli_interrupted() ? sl_fail(err, SL_ERR_IO, "interrupted; the table has %d rows of at most %d", *n_rows, total)
+                               : time_row(bench, &p->geom, r, repetitions, err);
+        if (!rc) rc = print_row(out, r, err);
+        if (!rc) ++*n_rows;
+    }
+    cli_progress_end(&progress);
+    return rc;
 }
 
 // Only decodes, and not of a ragged batch, which has no single length.
@@ -330,8 +341,9 @@ static int draw(const plan *p, const char *file, const row *rows, int n, const s
 int cmd_bench_attn(const cli_options *o, sl_error *err) {
     plan p = {0};
     row rows[MAX_SIZES * MAX_METHODS];
-    sl_bench_attn_device device;
+    output out = {.p = &p, .table = {.format = o->format}};
     sl_bench_attn *bench = NULL;
+    sl_error why;
     if (!strcmp(o->phase, "masks")) {
         int failed = check_flags(o, err);
         if (!failed) failed = check_masks_flags(o, err);
@@ -340,12 +352,17 @@ int cmd_bench_attn(const cli_options *o, sl_error *err) {
     int n_rows = 0, rc = make_plan(&p, o, err);
     sl_bench_attn_limits limits = limits_of(&p, o);
     if (!rc) rc = sl_bench_attn_open(&p.geom, &limits, &bench, err);
-    if (!rc) rc = sl_bench_attn_device_of(bench, &device, err);
+    if (!rc) rc = sl_bench_attn_device_of(bench, &out.device, err);
     int repetitions = CLI_GIVEN(o, repetitions) ? o->repetitions : REPETITIONS;
-    if (!rc) rc = time_all(bench, &p, repetitions, rows, &n_rows, err);
+    if (!rc) rc = print_head(&out, err);
+    if (!rc) cli_catch_interrupt(1);
+    if (!rc) rc = time_all(bench, &out, repetitions, rows, &n_rows, err);
     sl_bench_attn_close(bench);
-    if (!rc) rc = print(&p, o->format, rows, n_rows, &device, err);
-    if (!rc && o->plot) rc = draw(&p, o->plot, rows, n_rows, &device, err);
+    if (!strcmp(o->format, "json") && (!rc || n_rows)) {
+        int failed = print_json(&out, rows, n_rows, rc != 0, rc ? &why : err);
+        rc = rc ? rc : failed; // the first error is the reason
+    }
+    if (!rc && o->plot) rc = draw(&p, o->plot, rows, n_rows, &out.device, err);
     cli_attn_list_free(&p.methods);
     cli_attn_states_free(&p.states);
     return rc;
