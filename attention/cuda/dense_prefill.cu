@@ -211,12 +211,7 @@ template <int D, bool masked> __global__ void __launch_bounds__(THREADS) dense_p
 
 // ---- the rule of `threshold` ----
 
-typedef struct skip_params {
-    prefill_params p;
-    float distance;                    // sl_attn_prefill_args.skip_distance
-    float *lost;                       // [n_tokens][n_heads]; NULL: not wanted
-    sl_attn_cuda_prefill_stats *stats; // [n_heads]; NULL: not wanted
-} skip_params;
+typedef sl_skip_params<prefill_params> skip_params;
 
 // What a lane knows of its rows: row 2 b + r is row lane / 4 + 8 r of block b.
 typedef struct lane_rows {

@@ -97,5 +97,13 @@ static __device__ __forceinline__ float sl_lost_share(const sl_row_rule &row, fl
     return lost / (sum + lost);
 }
 
+// Parameters of a kernel that follows the rule. P: the kernel's parameters without it.
+template <typename P> struct sl_skip_params {
+    P p;
+    float distance;                    // sl_attn_prefill_args.skip_distance
+    float *lost;                       // [n_tokens][n_heads]; NULL: not wanted
+    sl_attn_cuda_prefill_stats *stats; // [n_heads]; NULL: not wanted
+};
+
 #endif // __CUDACC__
 #endif

@@ -285,8 +285,7 @@ __global__ void __launch_bounds__(tiles<D, masked>::threads, 1)
     __syncthreads();
     sl_start_next();
     sl_wait_previous();
-    int wg = __shfl_sync(0xffffffff, threadIdx.x / WG_THREADS,
-                         0); // with the shuffle, the compiler knows that all lanes have the same value
+    int wg = warp_group();
     if (wg == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(T::load_registers));
         if (threadIdx.x < 32) load<D, masked>(p, shared, &bars, &q_map, &k_map, &v_map, threadIdx.x);

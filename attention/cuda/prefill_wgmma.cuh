@@ -33,6 +33,11 @@ typedef struct prefill_params {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
+// The thread's warpgroup. With the shuffle, the compiler knows that all lanes of a warp have the same value.
+static __device__ __forceinline__ int warp_group(void) {
+    return __shfl_sync(0xffffffff, threadIdx.x / WG_THREADS, 0);
+}
+
 // ---- barriers ----
 
 // Named barriers. All lanes of a warp call them together.

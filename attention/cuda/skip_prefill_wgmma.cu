@@ -43,12 +43,7 @@ template <int D> struct tiles {
     static constexpr int load_registers = 40, compute_registers = 232;
 };
 
-typedef struct skip_params {
-    prefill_params p;
-    float distance;                    // sl_attn_prefill_args.skip_distance
-    float *lost;                       // [n_tokens][n_heads]; NULL: not wanted
-    sl_attn_cuda_prefill_stats *stats; // [n_heads]; NULL: not wanted
-} skip_params;
+typedef sl_skip_params<prefill_params> skip_params;
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
@@ -374,8 +369,7 @@ __global__ void __launch_bounds__(tiles<D>::threads, 1)
     __syncthreads();
     sl_start_next();
     sl_wait_previous();
-    int wg = __shfl_sync(0xffffffff, threadIdx.x / WG_THREADS,
-                         0); // with the shuffle, the compiler knows that all lanes have the same value
+    int wg = warp_group();
     if (wg == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(T::load_registers));
         if (threadIdx.x < 32) load<D>(p.p, shared, &bars, &q_map, &k_map, &v_map, threadIdx.x);
