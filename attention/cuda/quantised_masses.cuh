@@ -46,8 +46,8 @@ template <int N> __device__ uint64_t sum_each(const uint64_t x[N]) {
 }
 
 // The mean of a page's norms. Sums of 256 bf16 numbers in double have no rounding errors, unless the numbers differ by more
-// than 2^37. The function is not inlined, because only the first step of a session needs it.
-__device__ __noinline__ float mean_of_norms(const bf16 *norms, int lane) {
+// than 2^37.
+__device__ float mean_of_norms(const bf16 *norms, int lane) {
     uint4 x = __ldg((const uint4 *)norms + lane);
     const uint32_t pairs[4] = {x.x, x.y, x.z, x.w};
     double sum = 0;
@@ -57,21 +57,36 @@ __device__ __noinline__ float mean_of_norms(const bf16 *norms, int lane) {
     return fmaxf((float)(sum / SL_PAGE), 1e-30f);
 }
 
-// |output|^2 of a head of the group in the step before; 0: no such step.
-__device__ double square_of_head(const score_params &p, int seq_head, int head) {
-    head = seq_head % p.n_kv_heads * p.group + min(head, p.group - 1);
-    return square_before(p.rows[seq_head / p.n_kv_heads], p.state_at, p.n_kv_heads * p.group, head);
+// The number m of a query head, which stands for |mu| in its sizes (draw_importance.c, size_of_mean), if the head has a step
+// before; 0: it has none. Reads only what earlier steps have stored.
+__device__ float known_mean(const score_params &p, int seq_head, int head) {
+    int n_heads = p.n_kv_heads * p.group, of_layer = seq_head % p.n_kv_heads * p.group + head;
+    return __fmul_rn(1.25f, (float)sqrt(square_before(p.rows[seq_head / p.n_kv_heads], p.state_at, n_heads, of_layer)));
 }
 
-// The number m of the lane's head, which stands for |mu| in its sizes (draw_importance.c, size_of_mean). square: of
-// square_of_head. All lanes of a warp call the function.
-__device__ float size_of_mean(const score_params &p, int seq_head, double square, int lane) {
-    float norm = (float)sqrt(square), m = __fmul_rn(1.25f, norm);
-    if (!__any_sync(~0u, !(norm > 0))) return m;
+// The number m of a query head without a step before. All lanes of a warp call the function with the same seq_head. It is not
+// inlined, because only the first step of a session needs it.
+__device__ __noinline__ float first_mean(const score_params &p, int seq_head, int lane) {
     const sl_row row = p.rows[seq_head / p.n_kv_heads];
     size_t page = row.pages[row.position / SL_PAGE - 1];
-    float mean = mean_of_norms(p.norms + (page * p.n_kv_heads + seq_head % p.n_kv_heads) * SL_PAGE, lane);
-    return norm > 0 ? m : mean;
+    return mean_of_norms(p.norms + (page * p.n_kv_heads + seq_head % p.n_kv_heads) * SL_PAGE, lane);
+}
+
+enum { MEANS_KEPT = 1024 }; // query heads whose known_mean a thread block keeps in shared memory
+
+// Fills means[MEANS_KEPT] for the first query heads of all sequences.
+__device__ void keep_means(const score_params &p, float *means, int thread, int n_threads) {
+    int n = min(p.n_seqs * p.n_kv_heads * p.group, (int)MEANS_KEPT);
+    for (int i = thread; i < n; i += n_threads) means[i] = known_mean(p, i / p.group, i % p.group);
+}
+
+// The number m of head `head` of a seq_head's group. All lanes of a warp call the function with the same seq_head.
+__device__ float mean_of_head(const score_params &p, const float *means, int seq_head, int head, int lane) {
+    int i = seq_head * p.group + head;
+    float m = i < MEANS_KEPT ? means[i] : known_mean(p, seq_head, head);
+    if (!__any_sync(~0u, !(m > 0))) return m;
+    float first = first_mean(p, seq_head, lane);
+    return m > 0 ? m : first;
 }
 
 // From what a lane computes the sizes of its rows in N blocks.

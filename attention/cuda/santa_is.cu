@@ -30,19 +30,19 @@
 namespace {
 
 enum {
-    LISTS_MAX = 8,  // of a head's draws
-    LATE_PARTS = 4, // thread blocks that share a late head
+    LISTS_MAX = 32,      // of a head's draws
+    EVEN_LISTS_MAX = 8, // of S draws
+    MOST_PARTS = 8,     // thread blocks that are assigned to a head
 };
 enum is_mode { EVEN, CARRIED, BY_LAYER };
 
 struct is_params {
     score_params score;
-    draw_params draw; // parts: thread blocks that share a head from `late` on
-    // Query heads below `late` have one thread block. In a batch the draws of early heads overlap the scores of later ones, but
-    // the last heads' draws add to the time, and the head with the most rows decides. A multiple of the group.
-    int late;
+    draw_params draw; // parts: thread blocks that are assigned to a head
+    list_queue queue;
+    int n_heads;    // query heads of all sequences
     int page_tiles; // tiles of a quantised page
-    int n_lists;    // list i has every n_lists-th group of TAKE_THREADS drawn rows
+    int n_lists;    // most lists of a head; list i has every n_lists-th group of TAKE_THREADS drawn rows
     float *newest;  // quantised_params.newest
     carried_params carried = {};
     uint16_t *listed = NULL; // IS_LONG: place_listed
@@ -52,7 +52,8 @@ struct is_params {
 struct query_head {
     sl_row row;
     int seq_head, index; // index: number among all query heads
-    int parts;           // thread blocks that share the head
+    int part;            // number of an assigned thread block
+    int list;            // the list that a roaming thread block has taken; -1: the thread block is assigned to the head
     int n_kv, n_built;   // rows; rows of built pages
     sl_rng_id id;
 };
@@ -67,6 +68,7 @@ struct block_shared {
     int row[TAKE_THREADS]; // pool rows; a warp writes only 32 places: its lanes'
     float coef[TAKE_THREADS];
     int other_top, is_last;
+    open_list taken; // of the thread block
 };
 
 // The draw of a head at the threshold of its layer.
@@ -87,11 +89,6 @@ struct layer_shared {
 enum {
     SHARED_BYTES = (sizeof(block_shared) + 15) / 16 * 16,
     LAYER_BYTES = (sizeof(layer_shared) + 15) / 16 * 16, // block masses follow
-};
-
-// The thread blocks that share a head's lists. A thread block of a higher number has no list.
-struct sharing {
-    int parts, lists;
 };
 
 // ---- sums of mass * v relative to a power of two ----
@@ -213,14 +210,8 @@ template <int DIM> __device__ int add_rows(const is_params &p, block_shared *s, 
 
 // ---- a query head ----
 
-// Adds a list to the head's sum. If several thread blocks share the head, stores the list instead.
-template <int DIM>
-__device__ void finish_list(const is_params &p, const sharing &of, int index, int list, const mass_sum &sum, int thread,
-                            mass_sum *all) {
-    if (of.parts == 1) {
-        add_list(all, sum);
-        return;
-    }
+// Stores a list for the thread block that finishes the head.
+template <int DIM> __device__ void store_list(const is_params &p, int index, int list, const mass_sum &sum, int thread) {
     float *to = p.draw.partial + ((size_t)index * p.n_lists + list) * (DIM + 2);
     if (thread < DIM) __stcg(to + thread, sum.x);
     if (thread == 0) __stcg(to + DIM, sum.top), __stcg(to + DIM + 1, sum.total);
@@ -259,38 +250,66 @@ __device__ mass_sum sum_newest(const newest_sums &s) {
 
 struct counts {
     int n_read, n_drawn; // of the warp
+    int n_lists;         // lists that the thread block has stored
 };
 
-// Sums lists part, part + parts, ... row(turn): the thread's row in a turn of n_turns.
+// The sum of turns first, first + step, ... of n_turns. row(turn): the thread's row in a turn.
 template <int DIM, typename Row>
-__device__ counts sum_lists(const is_params &p, block_shared *s, const sharing &of, int part, int n_turns, int thread,
-                            mass_sum *all, const Row &row) {
+__device__ mass_sum sum_turns(const is_params &p, block_shared *s, int first, int step, int n_turns, int thread, counts *n,
+                              const Row &row) {
+    warp_sum own = {.top = -INFINITY, .total = 0, .sum = {}};
+    for (int turn = first; turn < n_turns; turn += step) {
+        drawn_row x = row(turn);
+        n->n_drawn += __popc(__ballot_sync(~0u, x.row >= 0));
+        n->n_read += add_rows<DIM>(p, s, x, thread, &own);
+    }
+    return join_warps<DIM>(s, own, thread);
+}
+
+// Takes the next list of the head for the thread block.
+__device__ int next_list(const is_params &p, block_shared *s, int thread) {
+    __syncthreads(); // the list before is stored, and its number has been read
+    if (thread == 0) s->taken.list = take_list(p.queue, s->at.index);
+    __syncthreads();
+    return s->taken.list;
+}
+
+// Sums the turns of the lists that the thread block takes. A head with one list is added to *all by part 0. Other lists are
+// stored.
+template <int DIM, typename Row>
+__device__ counts sum_lists(const is_params &p, block_shared *s, int n_lists, int n_turns, int thread, mass_sum *all,
+                            const Row &row) {
     counts n = {};
-    for (int list = part; list < of.lists; list += of.parts) {
-        warp_sum own = {.top = -INFINITY, .total = 0, .sum = {}};
-        if (list > part) __syncthreads();
-        for (int turn = list; turn < n_turns; turn += of.lists) {
-            drawn_row x = row(turn);
-            n.n_drawn += __popc(__ballot_sync(~0u, x.row >= 0));
-            n.n_read += add_rows<DIM>(p, s, x, thread, &own);
+    if (thread == 0 && s->at.part == 0) settle_head(p.queue, s->at.index, n_lists);
+    int list = n_lists == 1 ? s->at.part : s->at.list >= 0 ? s->at.list : next_list(p, s, thread);
+#pragma unroll 1
+    for (; list < n_lists; list = next_list(p, s, thread)) {
+        mass_sum sum = sum_turns<DIM>(p, s, list, n_lists, n_turns, thread, &n, row);
+        if (n_lists == 1) {
+            add_list(all, sum);
+            break;
         }
-        finish_list<DIM>(p, of, s->at.index, list, join_warps<DIM>(s, own, thread), thread, all);
+        store_list<DIM>(p, s->at.index, list, sum, thread);
+        n.n_lists++;
     }
     return n;
 }
 
-// The thread block that finishes a shared head last adds all lists in order. Returns whether this thread block is the last one.
+// Adds all n_lists lists of the head in order, if the thread block has stored the last one. Returns whether it has.
 template <int DIM>
-__device__ bool gather_lists(const is_params &p, block_shared *s, const sharing &of, int index, int thread, mass_sum *all) {
+__device__ bool gather_lists(const is_params &p, block_shared *s, int n_lists, int n_stored, int thread, mass_sum *all) {
+    int index = s->at.index;
+    if (n_stored == 0) return false;
     __syncthreads(); // all threads have stored their part
     if (thread == 0) {
-        s->is_last = sl_add_ordered(p.draw.merged + index, 1) == of.parts - 1;
+        s->is_last = sl_add_ordered(p.draw.merged + index, n_stored) == n_lists - n_stored;
         if (s->is_last) p.draw.merged[index] = 0;
     }
     __syncthreads();
     if (!s->is_last) return false;
     const float *lists = p.draw.partial + (size_t)index * p.n_lists * (DIM + 2);
-    for (int i = 0; i < of.lists; i++) add_list(all, load_list<DIM>(lists + i * (DIM + 2), thread));
+#pragma unroll 2
+    for (int i = 0; i < n_lists; i++) add_list(all, load_list<DIM>(lists + i * (DIM + 2), thread));
     return true;
 }
 
@@ -354,22 +373,20 @@ __device__ counts sum_parts(const is_params &p, block_shared *s, layer_shared *l
     return n;
 }
 
-// Shares n_turns turns of TAKE_THREADS rows out.
-__device__ sharing share_turns(const is_params &p, const query_head &h, int n_turns) {
-    int lists = max(min(n_turns, p.n_lists), 1);
-    return {.parts = min(h.parts, lists), .lists = lists};
+// Number of lists for n_turns turns of TAKE_THREADS rows.
+__device__ int lists_of_turns(const is_params &p, int n_turns) {
+    return max(min(n_turns, p.n_lists), 1);
 }
 
 // Sums every row with quantised keys once.
 template <int DIM>
-__device__ counts sum_every_row(const is_params &p, block_shared *s, layer_shared *l, const sharing &of, int part, int thread,
+__device__ counts sum_every_row(const is_params &p, block_shared *s, layer_shared *l, int n_lists, int thread,
                                 mass_sum *all) {
     if (thread == 0) {
         l->step = step_of_search(s->take.sizes, unit_of(&l->rows), {.n_heavy = s->at.n_built, .k = 0, .light = 0});
         l->took_all = true;
     }
-    if (part >= of.parts) return {};
-    return sum_lists<DIM>(p, s, of, part, ceil_div(s->at.n_built, (int)TAKE_THREADS), thread, all, [&](int turn) {
+    return sum_lists<DIM>(p, s, n_lists, ceil_div(s->at.n_built, (int)TAKE_THREADS), thread, all, [&](int turn) {
         int row = turn * TAKE_THREADS + thread;
         return drawn_row{row < s->at.n_built ? row : -1, 0};
     });
@@ -378,23 +395,25 @@ __device__ counts sum_every_row(const is_params &p, block_shared *s, layer_share
 // Sums S draws of a search, with the uniform numbers of a try.
 template <int DIM>
 __device__ counts sum_try(const is_params &p, block_shared *s, layer_shared *l, int S, int number, int thread, mass_sum *all) {
+    counts n = {};
     take_all_solve(&s->take, S, NULL, thread);
     if (thread == 0) l->step = step_of_search(s->take.sizes, unit_of(&l->rows), s->take.drawn);
-    return sum_lists<DIM>(p, s, {.parts = 1, .lists = 1}, 0, turns_of(&s->take), thread, all,
-                          [&](int turn) { return row_of_turn(&s->take, false, s->at.id, number, turn, thread); });
+    add_list(all, sum_turns<DIM>(p, s, 0, 1, turns_of(&s->take), thread, &n,
+                                 [&](int turn) { return row_of_turn(&s->take, false, s->at.id, number, turn, thread); }));
+    return n;
 }
 
-// The first step of a layer with a stated error (carried.c, search_error). One thread block sums the head.
+// The first step of a layer with a stated error (carried.c, search_error). Part 0 sums the head.
 template <int DIM>
-__device__ counts search_error(const is_params &p, block_shared *s, layer_shared *l, int part, int thread, mass_sum *all) {
+__device__ counts search_error(const is_params &p, block_shared *s, layer_shared *l, int thread, mass_sum *all) {
     mass_sum pilot = *all;
-    if (part > 0) return {};
+    if (s->at.part > 0) return {};
     sum_try<DIM>(p, s, l, SL_PILOT, 0, thread, &pilot);
     float norm = norm_of(l->square, thread < DIM ? pilot.x / pilot.total : 0, thread);
     draw_bound bound = {false, p.carried.stated.z, p.carried.stated.log_term};
     int S = plan(&s->take, bound, 0.95 * p.carried.share * norm / unit_of(&l->rows), thread);
-    if (S == 0) return sum_every_row<DIM>(p, s, l, {.parts = 1, .lists = 1}, 0, thread, all);
-    if (thread == 0) l->searched = true;
+    if (S == 0) return sum_every_row<DIM>(p, s, l, 1, thread, all);
+    if (thread == 0) settle_head(p.queue, s->at.index, 1), l->searched = true;
     return sum_try<DIM>(p, s, l, S, 1, thread, all);
 }
 
@@ -402,42 +421,39 @@ __device__ counts search_error(const is_params &p, block_shared *s, layer_shared
 // kappa. The function is not inlined, because it rarely runs.
 template <int DIM, bool STATED>
 __device__ __noinline__ counts draw_rarely(const is_params &p, block_shared *s, layer_shared *l, known_split split, bool fits,
-                                           int part, int thread, sharing *of, mass_sum *all) {
+                                           int thread, int *n_lists, mass_sum *all) {
+    *n_lists = 1;
     if (fits) {
-        *of = {.parts = 1, .lists = 1};
         if (thread == 0) l->step = step_of_known(s->take.sizes, &l->rows, split, most_rows<STATED>(p, s));
-        return part == 0 ? sum_parts<DIM, STATED>(p, s, l, split, thread, all) : counts{};
+        if (s->at.part > 0) return {};
+        if (thread == 0) settle_head(p.queue, s->at.index, 1);
+        return sum_parts<DIM, STATED>(p, s, l, split, thread, all);
     }
     if (STATED && l->kappa > 0) {
-        *of = share_turns(p, s->at, ceil_div(s->at.n_built, (int)TAKE_THREADS));
-        counts n = sum_every_row<DIM>(p, s, l, *of, part, thread, all);
+        *n_lists = lists_of_turns(p, ceil_div(s->at.n_built, (int)TAKE_THREADS));
+        counts n = sum_every_row<DIM>(p, s, l, *n_lists, thread, all);
         if (thread == 0) { // of the draws that the head does not make
             sl_threshold_step planned = step_of_known(s->take.sizes, &l->rows, split, 0);
             l->step.spared_k = planned.k, l->step.spared_B = planned.B, l->step.kappa = planned.kappa;
         }
         return n;
     }
-    if (STATED) {
-        *of = {.parts = 1, .lists = 1};
-        return search_error<DIM>(p, s, l, part, thread, all);
-    }
+    if (STATED) return search_error<DIM>(p, s, l, thread, all);
     take_all_solve(&s->take, l->kappa > 0 ? p.carried.most : p.draw.S, &s->other_top, thread);
     if (thread == 0) {
         l->step = step_of_search(s->take.sizes, unit_of(&l->rows), s->take.drawn);
         if (l->kappa > 0) l->step = at_ceiling(l->step);
     }
     int n_turns = turns_of(&s->take);
-    *of = share_turns(p, s->at, n_turns);
-    if (part >= of->parts) return {};
-    return sum_lists<DIM>(p, s, *of, part, n_turns, thread, all,
+    *n_lists = lists_of_turns(p, n_turns);
+    return sum_lists<DIM>(p, s, *n_lists, n_turns, thread, all,
                           [&](int turn) { return row_of_turn(&s->take, false, s->at.id, 0, turn, thread); });
 }
 
-// Sums the lists of the part (carried.c, sl_draw_of_layer). *of: how the thread blocks share the head. Thread 0 sets l->step:
-// with STATED in every thread block, else in part 0.
+// Sums the lists that the thread block takes (carried.c, sl_draw_of_layer). *n_lists: of the head. Thread 0 sets l->step: with
+// STATED in every thread block, else in part 0.
 template <int DIM, bool STATED>
-__device__ counts draw_of_layer(const is_params &p, block_shared *s, layer_shared *l, int part, int thread, sharing *of,
-                                mass_sum *all) {
+__device__ counts draw_of_layer(const is_params &p, block_shared *s, layer_shared *l, int thread, int *n_lists, mass_sum *all) {
     known_split split = {};
     bool fits = false;
     if (l->kappa > 0) {
@@ -448,25 +464,23 @@ __device__ counts draw_of_layer(const is_params &p, block_shared *s, layer_share
     }
     if (STATED && thread == 0) l->split = split;
     if (!fits || !split.is_listed) {
-        sharing rare = {};
+        int lists;
         mass_sum sum = *all;
-        counts n = draw_rarely<DIM, STATED>(p, s, l, split, fits, part, thread, &rare, &sum);
-        *of = rare, *all = sum;
+        counts n = draw_rarely<DIM, STATED>(p, s, l, split, fits, thread, &lists, &sum);
+        *n_lists = lists, *all = sum;
         return n;
     }
     known_part whole = whole_head(split);
     int n_turns = turns_of_part(whole);
-    *of = share_turns(p, s->at, n_turns);
-    counts n = {};
+    *n_lists = lists_of_turns(p, n_turns);
     uint32_t step = STATED ? pair_step(p, split) : 0;
-    if (part < of->parts)
-        n = sum_lists<DIM>(p, s, *of, part, n_turns, thread, all, [&](int turn) {
-            uint32_t m;
-            drawn_row x = row_of_part(&s->take, &l->rows, whole, false, s->at.id, turn, thread, &m);
-            if (STATED) keep_pair(p, s, l, step, x, m);
-            return x;
-        });
-    if ((STATED || part == 0) && thread == 0) // after the sum, because the rows should not wait for it
+    counts n = sum_lists<DIM>(p, s, *n_lists, n_turns, thread, all, [&](int turn) {
+        uint32_t m;
+        drawn_row x = row_of_part(&s->take, &l->rows, whole, false, s->at.id, turn, thread, &m);
+        if (STATED) keep_pair(p, s, l, step, x, m);
+        return x;
+    });
+    if ((STATED || s->at.part == 0) && thread == 0) // after the sum, because the rows should not wait for it
         l->step = step_of_known(s->take.sizes, &l->rows, split_known(&s->take, &l->rows), most_rows<STATED>(p, s));
     return n;
 }
@@ -529,49 +543,37 @@ __device__ void measure(const is_params &p, block_shared *s, layer_shared *l, in
 }
 
 // Sets what `measure` needs besides the draws, while keys are still scored.
-__device__ void prepare_measure(const is_params &p, layer_shared *l, int seq_head, bool draws, int thread) {
+__device__ void prepare_measure(const is_params &p, layer_shared *l, int seq_head, int h, bool draws, int thread) {
     if (thread == 0) l->searched = l->took_all = false;
     if (thread / 32 != PLAN_WARP || !draws) return;
-    double square = square_of_head(p.score, seq_head, blockIdx.y % p.score.group);
-    float m = size_of_mean(p.score, seq_head, square, thread % 32);
+    float m = known_mean(p.score, seq_head, h);
+    if (!(m > 0)) m = first_mean(p.score, seq_head, thread % 32); // all lanes have one head
     if (thread % 32 == 0) l->m = m;
 }
 
-// out = sum_j c_j e^{s_j} / pi_j v_j / sum_j c_j e^{s_j} / pi_j over S rows drawn in proportion to a mixture of 0.99 e^{s~_j}
-// and 0.01 / n, and all rows of the newest page. s~: scores of quantised keys.
-//
-// Grid: (parts, query heads of all sequences). The parts take the lists of drawn rows in turn.
-// Preconditions: `merged` and `released` are 0. `merged`, `released`, `done` and next_item are 0 at the end. Before the
-// previous kernel has ended, the kernel reads only lengths, page tables and the masses that `done` announces.
-// Bytes: block masses; row masses (from the L2 cache) of blocks with candidates or draws; K and V of drawn rows.
-// Order of reduction: masses are integers. The tiles of the newest page come first, then the lists. In a list, a warp adds its
-// rows in order, then the sums of the warps are added in order.
-// CARRIED, BY_LAYER: also 80 bytes of state for each head. A head of few rows leaves thread blocks without a list. BY_LAYER:
-// block masses and block masses of sizes; `finished` is 0 at the end.
-// REGISTERS: with 128, two thread blocks share a multiprocessor when the scores have ended. 136 is the largest number that a
-// thread block of the scores leaves free.
-template <int DIM, int REGISTERS, int MODE>
-__global__ void __maxnreg__(IS_LONG ? 168 : REGISTERS) is_draw_kernel(const __grid_constant__ is_params p) {
-    extern __shared__ __align__(128) char memory[];
+// ---- the kernel ----
+
+// Prepares the thread block for query head `index`. Waits for the head's masses, unless a roaming thread block has taken `list`
+// of the head: an open head has its masses.
+template <int DIM, int MODE>
+__device__ void prepare_head(const is_params &p, char *memory, int index, int part, int list, int thread) {
     enum { HAS_LAYER = MODE != EVEN };
     block_shared *s = (block_shared *)memory;
     layer_shared *l = (layer_shared *)(memory + SHARED_BYTES);
-    int thread = threadIdx.x, part = blockIdx.x, index = blockIdx.y, seq_head = index / p.score.group;
-    int head = seq_head % p.score.n_kv_heads * p.score.group + index % p.score.group;
-    int parts = index < p.late ? 1 : p.draw.parts;
-    if (part >= parts) return;
-    sl_start_next();
+    int seq_head = index / p.score.group, h = index % p.score.group;
+    int head = seq_head % p.score.n_kv_heads * p.score.group + h;
     const sl_row row = p.score.rows[seq_head / p.score.n_kv_heads];
     query_head at = {.row = row,
                      .seq_head = seq_head,
                      .index = index,
-                     .parts = parts,
+                     .part = part,
+                     .list = list,
                      .n_kv = row.position + 1,
                      .n_built = row.position / SL_PAGE * SL_PAGE,
                      .id = rng_of(p.draw, row, head)};
     if (HAS_LAYER) plan_threshold(p.carried, row, head == 0 && part == 0, &l->step, &l->kappa, thread);
-    if (MODE == BY_LAYER) prepare_measure(p, l, seq_head, at.n_built > 0, thread);
-    head_view x = view_of(p.score, row, seq_head, index % p.score.group);
+    if (MODE == BY_LAYER) prepare_measure(p, l, seq_head, h, at.n_built > 0, thread);
+    head_view x = view_of(p.score, row, seq_head, h);
     const uint64_t *sizes = MODE == BY_LAYER ? p.score.size_mass + (x.mass - p.score.mass) : x.mass;
     copy_pages(s->page, row, thread);
     if (thread == 0) s->at = at;
@@ -579,55 +581,119 @@ __global__ void __maxnreg__(IS_LONG ? 168 : REGISTERS) is_draw_kernel(const __gr
     // 0.01: every row has a positive probability, even if the proposal is wrong.
     take_all_prepare(&s->take, memory + SHARED_BYTES + (HAS_LAYER ? LAYER_BYTES : 0), sizes, x.w, x.stride, at.n_built,
                      MODE == BY_LAYER ? 0 : 0.01, at.id, thread);
-    wait_done(p.score.done + seq_head, quantised_done_target(p.page_tiles, row.position + 1), thread);
+    if (list < 0)
+        wait_done(p.score.done + seq_head, quantised_done_target(p.page_tiles, row.position + 1), thread);
+    else
+        __syncthreads();
     begin<DIM, MODE>(p, s, x.mass, thread);
-    newest_sums newest = load_newest<DIM>(p, s->at, thread); // in flight together with the block masses
+}
+
+// Finds the units and the total of the head's sizes, and, unless the layer draws at kappa, the heavy rows.
+template <int DIM, int MODE> __device__ void find_sizes(const is_params &p, block_shared *s, layer_shared *l, int thread) {
     if (s->at.n_built == 0) {
         take_all_nothing(&s->take, thread);
-    } else if (HAS_LAYER) {
+    } else if (MODE == EVEN) {
+        take_all_solve(&s->take, p.draw.S, &s->other_top, thread);
+    } else {
         asm volatile("cp.async.wait_all;" ::: "memory"); // of the query and of copy_pages
+        head_view x = view_of(p.score, s->at.row, s->at.seq_head, s->at.index % p.score.group);
         if (MODE == CARRIED)
             known_blocks<false>(&s->take, &l->rows, l->kappa, {NULL, 0, NULL, NULL}, &s->other_top, thread);
         else
             known_blocks<true>(&s->take, &l->rows, l->kappa, {x.mass, x.n_blocks, l->mass, l->top}, NULL, thread);
-    } else {
-        take_all_solve(&s->take, p.draw.S, &s->other_top, thread);
     }
-    int top = s->at.n_built > 0 ? max(MODE == BY_LAYER ? l->top[0] : s->take.sizes.top, s->other_top) : s->other_top;
-    bool exact = is_beyond(top);
+}
+
+// Counts that an assigned thread block no longer reads the masses of the seq_head. The last one sets the counters to 0.
+__device__ void reset_counters(const is_params &p, const query_head &at, int before) {
+    if (before != p.draw.parts * p.score.group - 1) return;
+    p.draw.released[at.seq_head] = p.score.done[at.seq_head] = 0;
+    if (at.seq_head == p.score.n_seqs * p.score.n_kv_heads - 1) *p.score.next_item = 0;
+}
+
+__device__ void count(sl_attn_cuda_stats *stats, const counts &n, int row_bytes, bool fallback, int thread) {
+    if (!stats || thread % 32 > 0) return;
+    atomicAdd(&stats->k_rows, (unsigned long long)n.n_read);
+    atomicAdd(&stats->v_rows, (unsigned long long)n.n_read);
+    atomicAdd(&stats->bytes, (unsigned long long)n.n_read * 2 * row_bytes);
+    atomicAdd(&stats->samples, (unsigned long long)n.n_drawn);
+    if (thread == 0 && fallback) atomicAdd(&stats->fallbacks, 1ull);
+}
+
+// Draws the rows of query head `index`, or of the lists that this thread block takes. The thread block that finishes the head
+// writes its output.
+template <int DIM, int MODE>
+__device__ void draw_head(const is_params &p, char *memory, int index, int part, int list, int thread) {
+    enum { HAS_LAYER = MODE != EVEN };
+    block_shared *s = (block_shared *)memory;
+    layer_shared *l = (layer_shared *)(memory + SHARED_BYTES);
+    prepare_head<DIM, MODE>(p, memory, index, part, list, thread);
+    newest_sums newest = load_newest<DIM>(p, s->at, thread); // in flight together with the block masses
+    find_sizes<DIM, MODE>(p, s, l, thread);
+    const query_head &at = s->at;
+    int top = at.n_built > 0 ? max(MODE == BY_LAYER ? l->top[0] : s->take.sizes.top, s->other_top) : s->other_top;
+    bool exact = is_beyond(top), draws = !exact && at.n_built > 0;
     mass_sum all = sum_newest(newest);
     counts n = {};
-    sharing of = {.parts = parts, .lists = p.n_lists};
-    if (HAS_LAYER && !exact && s->at.n_built > 0)
-        n = draw_of_layer<DIM, MODE == BY_LAYER>(p, s, l, part, thread, &of, &all);
-    else if (HAS_LAYER)
-        of.parts = 1;
-    else if (!exact)
-        n = sum_lists<DIM>(p, s, of, part, turns_of(&s->take), thread, &all,
+    int n_lists = 1, before = 0;
+    if (!draws) {
+        if (thread == 0 && part == 0) settle_head(p.queue, index, 1);
+    } else if (HAS_LAYER) {
+        n = draw_of_layer<DIM, MODE == BY_LAYER>(p, s, l, thread, &n_lists, &all);
+    } else {
+        n = sum_lists<DIM>(p, s, n_lists = p.n_lists, turns_of(&s->take), thread, &all,
                            [&](int turn) { return row_of_turn(&s->take, false, s->at.id, 0, turn, thread); });
-    bool is_last_seq_head = seq_head == p.score.n_seqs * p.score.n_kv_heads - 1;
-    int before = release_seq_head(p.draw.released + seq_head, is_last_seq_head, thread);
+    }
+    if (list < 0) {
+        bool is_last_seq_head = at.seq_head == p.score.n_seqs * p.score.n_kv_heads - 1;
+        before = release_seq_head(p.draw.released + at.seq_head, is_last_seq_head, thread);
+    }
     if (exact && part == 0) all = exact_column<DIM>(p, s, thread);
-    bool writes = exact || of.parts == 1 ? part == 0 : part < of.parts && gather_lists<DIM>(p, s, of, index, thread, &all);
+    bool writes = n_lists == 1 ? part == 0 : gather_lists<DIM>(p, s, n_lists, n.n_lists, thread, &all);
     if (writes && thread < DIM)
         p.draw.out[(size_t)index * DIM + thread] = __bfloat16_as_ushort(__float2bfloat16_rn(all.x / all.total));
+    int head = at.seq_head % p.score.n_kv_heads * p.score.group + index % p.score.group;
     if (MODE == CARRIED && part == 0 && thread == 0) {
-        if (exact || s->at.n_built == 0) l->step = {};
-        store_step(p.carried, row, head, l->step);
+        if (!draws) l->step = {};
+        store_step(p.carried, at.row, head, l->step);
     }
     if (MODE == BY_LAYER && writes)
-        measure<DIM>(p, s, l, seq_head / p.score.n_kv_heads, head, all, !exact && s->at.n_built > 0, of.parts == 1, thread);
-    if (thread == 0 && before == parts * p.score.group - 1) { // the last part of the seq_head
-        p.draw.released[seq_head] = p.score.done[seq_head] = 0;
-        if (is_last_seq_head) *p.score.next_item = 0;
+        measure<DIM>(p, s, l, at.seq_head / p.score.n_kv_heads, head, all, draws, n_lists == 1, thread);
+    if (list < 0 && thread == 0) reset_counters(p, at, before);
+    count(p.draw.stats, n, DIM * sizeof(bf16), MODE == BY_LAYER && writes && l->took_all, thread);
+}
+
+// out = sum_j c_j e^{s_j} / pi_j v_j / sum_j c_j e^{s_j} / pi_j over S rows drawn in proportion to a mixture of 0.99 e^{s~_j}
+// and 0.01 / n, and all rows of the newest page. s~: scores of quantised keys.
+//
+// Grid: (parts, query heads of all sequences and roaming rows). A thread block of a roaming row takes lists of any open head
+// (list_queue.cuh). Preconditions: `merged` and `released` are 0. `merged`, `released`, `done` and next_item are 0 at the end.
+// The counters of `queue` are 0. Before the previous kernel has ended, the kernel reads only lengths, page tables, the state of
+// the layer, the queue, and the masses that `done` announces.
+// Bytes: block masses; row masses (from the L2 cache) of blocks with candidates or draws; K and V of drawn rows.
+// Order of reduction: masses are integers. The tiles of the newest page come first, then the lists. In a list, a warp adds its
+// rows in order, then the sums of the warps are added in order.
+// CARRIED, BY_LAYER: also 80 bytes of state for each head. BY_LAYER: block masses and block masses of sizes; `finished` is 0 at
+// the end.
+// REGISTERS: with 128, two thread blocks share a multiprocessor when the scores have ended. 136 is the largest number that a
+// thread block of the scores leaves free.
+template <int DIM, int REGISTERS, int MODE>
+__global__ void __maxnreg__(IS_LONG ? 168 : REGISTERS) is_draw_kernel(const __grid_constant__ is_params p) {
+    extern __shared__ __align__(128) char memory[];
+    block_shared *s = (block_shared *)memory;
+    int thread = threadIdx.x, part = blockIdx.x;
+    open_list work = {(int)blockIdx.y, -1};
+    sl_start_next();
+    if (work.index >= p.n_heads) { // the thread block roams
+        if (thread < 32) {
+            work = find_open_list(p.queue);
+            if (thread == 0) s->taken = work;
+        }
+        __syncthreads();
+        work = s->taken, part = 1;
+        if (work.index < 0) return;
     }
-    if (p.draw.stats && thread % 32 == 0) {
-        atomicAdd(&p.draw.stats->k_rows, (unsigned long long)n.n_read);
-        atomicAdd(&p.draw.stats->v_rows, (unsigned long long)n.n_read);
-        atomicAdd(&p.draw.stats->bytes, (unsigned long long)n.n_read * 2 * DIM * sizeof(bf16));
-        atomicAdd(&p.draw.stats->samples, (unsigned long long)n.n_drawn);
-        if (MODE == BY_LAYER && writes && thread == 0 && l->took_all) atomicAdd(&p.draw.stats->fallbacks, 1ull);
-    }
+    draw_head<DIM, MODE>(p, memory, work.index, part, work.list, thread);
 }
 
 // ---- launch ----
@@ -636,12 +702,29 @@ is_mode mode_of(const sl_attn_spec *spec) {
     return sl_attn_certifies_layer(spec) ? BY_LAYER : sl_attn_carries_budget(spec) ? CARRIED : EVEN;
 }
 
-// Lists of a head's draws.
+// Most lists of a head's draws.
 int lists_of(const sl_attn_spec *spec) {
     if (mode_of(spec) == BY_LAYER) return LISTS_MAX;
     int most = (int)sl_attn_get(spec, "S") * (mode_of(spec) == CARRIED ? SL_BUDGET_MOST : 1);
-    int n = ceil_div(most, (int)TAKE_THREADS);
-    return n < LISTS_MAX ? n : (int)LISTS_MAX;
+    int n = ceil_div(most, (int)TAKE_THREADS), limit = mode_of(spec) == CARRIED ? LISTS_MAX : EVEN_LISTS_MAX;
+    return n < limit ? n : limit;
+}
+
+// Thread blocks that are assigned to a head. It is more than 1 if there are few heads.
+int parts_of(int n_heads, int n_lists) {
+    int parts = 2 * sl_multiprocessors() / n_heads, most = n_lists < MOST_PARTS ? n_lists : (int)MOST_PARTS;
+    return parts < 1 ? 1 : parts < most ? parts : most;
+}
+
+// Roaming thread blocks. With several parts for each head, few heads have more lists than parts.
+int roaming_of(int parts, int n_lists) {
+    return n_lists > 1 && parts == 1 ? 2 * sl_multiprocessors() : 0;
+}
+
+// At least the thread blocks of a launch with up to n_heads heads.
+size_t most_thread_blocks(int n_heads) {
+    int assigned = 2 * sl_multiprocessors();
+    return (size_t)(n_heads > assigned ? n_heads : assigned) + 2 * sl_multiprocessors();
 }
 
 // Number of floats of n sums for each query head: [n_seqs * n_heads][n][head_dim + 2].
@@ -655,7 +738,8 @@ size_t lay_out(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, i
     if (mode_of(spec) == BY_LAYER) p->score.size_mass = a.take<uint64_t>(n_block_masses(geom, n_seqs, n_kv));
     p->draw.partial = a.take<float>(n_sum_floats(geom, lists_of(spec), n_seqs));
     p->newest = a.take<float>(n_sum_floats(geom, NEWEST_TILES, n_seqs));
-    if (mode_of(spec) != EVEN) p->listed = take_listed(&a, (size_t)n_seqs * geom->n_heads * lists_of(spec), n_kv);
+    if (mode_of(spec) != EVEN) p->listed = take_listed(&a, most_thread_blocks(n_seqs * geom->n_heads), n_kv);
+    p->queue = lists_of(spec) > 1 ? take_queue(&a, n_seqs * geom->n_heads) : list_queue{};
     return bytes_taken(a, ws);
 }
 
@@ -665,16 +749,9 @@ size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs,
     return lay_out(geom, spec, n_seqs, n_kv, NULL, &p);
 }
 
-// Thread blocks that share a head. It is more than 1 if there are few heads.
-int parts_of(int n_heads, int n_lists) {
-    int parts = 2 * sl_multiprocessors() / n_heads;
-    return parts < 1 ? 1 : parts < n_lists ? parts : n_lists;
-}
-
 template <int DIM, int MODE> void launch_draw(const sl_attn_cuda_decode_args *a, const is_params &p) {
-    int n_heads = a->n_seqs * a->geom->n_heads;
-    bool few = n_heads <= 4 * sl_multiprocessors(); // 1 thread block per multiprocessor: 8 x 32k 2% less; 32 x 8k 17% more
-    sl_launch(few ? is_draw_kernel<DIM, 136, MODE> : is_draw_kernel<DIM, 128, MODE>, dim3(p.draw.parts, n_heads),
+    bool few = MODE == EVEN && p.n_heads <= 4 * sl_multiprocessors(); // 1 thread block per multiprocessor: 8 x 32k 2% less; 32 x 8k 17% more
+    sl_launch(few ? is_draw_kernel<DIM, 136, MODE> : is_draw_kernel<DIM, 128, MODE>, dim3(p.draw.parts, p.n_heads + p.queue.n_roaming),
               dim3(TAKE_THREADS), SHARED_BYTES + (MODE == EVEN ? 0 : LAYER_BYTES) + take_all_memory(ceil_div(a->max_kv, BLOCK)),
               a->stream, p);
 }
@@ -683,28 +760,25 @@ template <int DIM, int BITS> void launch(const sl_attn_cuda_decode_args *a) {
     int n_lists = lists_of(a->spec), mode = mode_of(a->spec);
     is_params p = {.score = score_params_of<DIM>(a),
                    .draw = draw_params_of(a, (int)sl_attn_get(a->spec, "S")),
-                   .late = 0,
+                   .queue = {},
+                   .n_heads = a->n_seqs * a->geom->n_heads,
                    .page_tiles = tile<DIM, BITS>::TILES,
                    .n_lists = n_lists,
                    .newest = NULL};
     SL_CHECK(a->max_kv <= ROWS_MAX);
-    int n_heads = a->n_seqs * a->geom->n_heads;
-    p.draw.parts = parts_of(n_heads, n_lists);
-    if (mode != EVEN && p.draw.parts == 1) {
-        p.draw.parts = n_lists < LATE_PARTS ? n_lists : (int)LATE_PARTS;
-        p.late = ceil_div(n_heads - sl_multiprocessors() / p.draw.parts, p.score.group) * p.score.group;
-    }
     if (mode != EVEN) p.carried = carried_params_of(a, a->state_at);
     lay_out(a->geom, a->spec, a->n_seqs, a->max_kv, a->ws, &p);
+    p.draw.parts = parts_of(p.n_heads, n_lists);
+    p.queue.n_roaming = roaming_of(p.draw.parts, n_lists);
     if (mode == BY_LAYER) {
         SL_CHECK(BITS == 8 && a->extra[1] && a->extra_size[1] == SL_PAGE * sizeof(bf16));
         p.score.norms = (const bf16 *)a->extra[1];
         p.score.state_at = a->state_at;
-        p.score = launch_quantised_scores<DIM, 8, true>(a, p.score, p.newest);
+        p.score = launch_quantised_scores<DIM, 8, true>(a, p.score, p.newest, p.queue);
         launch_draw<DIM, BY_LAYER>(a, p);
         return;
     }
-    p.score = launch_quantised_scores<DIM, BITS>(a, p.score, p.newest);
+    p.score = launch_quantised_scores<DIM, BITS>(a, p.score, p.newest, p.queue);
     if (mode == CARRIED)
         launch_draw<DIM, CARRIED>(a, p);
     else

@@ -29,6 +29,7 @@
 #define SLEIGH_SCORE_QUANTISED_CUH
 
 #include "attention/cuda/head_dim.cuh"
+#include "attention/cuda/list_queue.cuh"
 #include "attention/cuda/quantised_masses.cuh"
 
 #include <cuda_fp16.h>
@@ -53,7 +54,10 @@ enum {
     QUANTISED_SHARED = 139600,
     EXACT_ROWS = BLOCK, // rows of K and V in a tile of the newest page
     NEWEST_TILES = SL_PAGE / EXACT_ROWS,
-    WORDS = 32,        // words of 4 channels in a query, padded with zeros
+    MASSES_BYTES = GROUP_MAX * EXACT_ROWS * sizeof(bf16),
+    // Words of 4 channels in a query: 32, the last ones zeros, and 8 more. So the words that the lanes of a warp read at a time
+    // lie in different banks.
+    WORDS = 40,
     UNANNOUNCED = 8,   // most tiles of a pair that are stored and not yet added to `done`
     FIRST_ITEMS = 8,   // items of a thread block that follow from blockIdx.x
     LAST_OF_FIRST = 4, // the last of these; they are issued after the first ticket is taken
@@ -68,6 +72,7 @@ struct quantised_params {
     const bf16 *v; // [n_pages][n_kv_heads][256][head_dim]
     float *newest; // [n_seqs * n_heads][NEWEST_TILES][head_dim + 2]: sum of mass * v; then the sum's reference; then the sum of
                    // masses
+    list_queue queue; // of the kernel that draws
 };
 
 // ---- how a sequence is cut ----
@@ -117,31 +122,44 @@ template <int DIM, int BITS> struct tile {
     }
 };
 
-// The data that the warps of a pair exchange for one tile. A pair has two copies, so it needs only one barrier for each tile.
-template <int BITS> struct quantised_queries {
-    enum { PARTS = BITS == 8 ? 2 : 1 };     // of 8-bit codes: the high parts, then the low parts
-    uint32_t word[PARTS][GROUP_MAX][WORDS]; // bytes of four channels
-    float4 score[GROUP_MAX];                // s = (dot - x) y + z; SIZES: w is 2^b, negative if b is too large
-};
-template <int BITS> union tile_space {
-    quantised_queries<BITS> queries;
-    bf16 masses[GROUP_MAX][EXACT_ROWS]; // of the newest page
+// The data that the warps of a pair exchange for one tile: the queries in the units of its page, or the masses of a tile of the
+// newest page. A pair has two copies, so it needs only one barrier for each tile. They lie in shared memory.
+template <int BITS> struct tile_space {
+    enum { PARTS = BITS == 8 ? 2 : 1 }; // of 8-bit codes: the high parts, then the low parts
+    char *at;
+    int heads; // padded: of the group, a multiple of PASS
+    static __host__ __device__ int padded(int group) { return ceil_div(group, PASS) * PASS; }
+    static __host__ __device__ int bytes(int heads) {
+        int queries = heads * (PARTS * WORDS * (int)sizeof(uint32_t) + (int)sizeof(float4));
+        return queries > MASSES_BYTES ? queries : (int)MASSES_BYTES;
+    }
+    // Bytes of four channels: [PARTS][heads][WORDS].
+    __device__ uint32_t *word(int part, int head) const { return (uint32_t *)at + (part * heads + head) * WORDS; }
+    // Of a head: s = (dot - x) y + z; SIZES: w is 2^b, negative if b is too large.
+    __device__ float4 *score() const { return (float4 *)(at + PARTS * heads * WORDS * sizeof(uint32_t)); }
+    typedef bf16 row_masses[EXACT_ROWS];
+    __device__ row_masses *masses() const { return (row_masses *)at; } // [GROUP_MAX][EXACT_ROWS]
 };
 
-// Any pair can take a stage. Each pair has separate `full` barriers, so no pair waits for a phase that another pair consumes.
+// Any pair can take a stage. A pair takes whole items, so it quantises the queries once for each page. Its tile number i has the
+// barrier full[pair][i % QUANTISED_STAGES] and the stage stage_of[pair][i % QUANTISED_STAGES]. So no pair waits for a phase that
+// another pair consumes. All unreleased tiles have stages of their own, so at most QUANTISED_STAGES tiles of a pair are on the
+// way.
 struct ring_shared {
     uint64_t full[PAIRS][QUANTISED_STAGES], empty[QUANTISED_STAGES];
     tile_info info[QUANTISED_STAGES];
+    int stage_of[PAIRS][QUANTISED_STAGES];
+    int full_of[QUANTISED_STAGES]; // the barrier of the stage's tile: pair * QUANTISED_STAGES + i % QUANTISED_STAGES
 };
 // Tiles of each pair that are stored and not yet added to `done`. Tile number i has the place i % UNANNOUNCED.
 struct stored_tiles {
     uint64_t full[PAIRS][UNANNOUNCED], empty[PAIRS][UNANNOUNCED];
     int seq_head[PAIRS][UNANNOUNCED]; // -1: the pair has no more tiles
 };
-template <int BITS> struct __align__(128) quantised_shared {
+template <bool SIZES> struct __align__(128) quantised_shared { // then a tile_space twice for each pair, and the ring's stages
     ring_shared ring;
     stored_tiles stored;
-    __align__(16) tile_space<BITS> pair[PAIRS][2];
+    float means[SIZES ? (int)MEANS_KEPT : 1]; // of the first query heads: known_mean
 };
 
 struct page_ring {
@@ -179,14 +197,24 @@ struct quantised_item {
 struct page_producer {
     page_ring r;
     int stage, parity; // of the next tile
-    int n_issued;      // tiles that were issued; the pairs take them in turn
+    int n_issued;      // tiles
+    int pair;          // of the item; the pairs take items in turn
+    uint32_t numbers;  // 8 bits for each pair: the number of its next tile, modulo QUANTISED_STAGES
     int has_waited;
     uint64_t normal, leaves_first; // L2 policies: normal_tiles
-    __device__ uint64_t *full() const { return &r.head->full[n_issued % PAIRS][stage]; }
+    __device__ int place() const { return pair * QUANTISED_STAGES + (int)(numbers >> 8 * pair & 0xff); }
+    __device__ uint64_t *full() const { return r.head->full[0] + place(); }
+    // One thread calls it: writes what the consumers need to find the tile.
+    __device__ void describe(const tile_info &info) const {
+        r.head->info[stage] = info, r.head->stage_of[0][place()] = stage, r.head->full_of[stage] = place();
+    }
     __device__ void advance() {
+        uint32_t next = ((numbers >> 8 * pair & 0xff) + 1) % QUANTISED_STAGES;
+        numbers = (numbers & ~(0xffu << 8 * pair)) | next << 8 * pair;
         n_issued++;
         if (++stage == r.n_stages) stage = 0, parity ^= 1;
     }
+    __device__ void end_item() { pair = (pair + 1) % PAIRS; }
 };
 
 // One thread calls the function.
@@ -205,7 +233,7 @@ template <int DIM, int BITS> __device__ void wait_previous(const quantised_param
     to->has_waited = 1;
     const page_ring &r = to->r;
     for (int i = 0; threadIdx.x % 32 == 0 && i < to->n_issued; i++)
-        copy_query<DIM, BITS>(p, r, i, &r.head->full[i % PAIRS][i], r.head->info[i].seq_head);
+        copy_query<DIM, BITS>(p, r, i, r.head->full[0] + r.head->full_of[i], r.head->info[i].seq_head);
     __syncwarp();
 }
 
@@ -235,7 +263,7 @@ __device__ void issue_tile(const quantised_params &p, page_producer *to, const q
     if (threadIdx.x % 32 == owner) {
         tile_info info = {};
         info.seq_head = own.seq_head, info.row = own.row + part * at::ROWS, info.n_kv = own.n_kv;
-        to->r.head->info[to->stage] = info;
+        to->describe(info);
 #if __CUDA_ARCH__ >= 900
         uint64_t policy = to->n_issued < p.score.n_normal ? to->normal : to->leaves_first;
         barrier_expect(full, bytes[0] + bytes[1] + bytes[2] + (SIZES ? bytes[3] : 0) + q_bytes);
@@ -260,13 +288,18 @@ __device__ void issue_tile(const quantised_params &p, page_producer *to, const q
 __device__ void end_pair(page_producer *to) {
     uint64_t *full = to->full();
     barrier_wait(&to->r.head->empty[to->stage], to->parity ^ 1);
-    if (threadIdx.x % 32 == 0) to->r.head->info[to->stage].seq_head = -1;
+    if (threadIdx.x % 32 == 0) {
+        tile_info end = {};
+        end.seq_head = -1;
+        to->describe(end);
+    }
 #if __CUDA_ARCH__ < 900
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
 #endif
     __syncwarp();
     if (threadIdx.x % 32 == 0) barrier_arrive(full);
     to->advance();
+    to->end_item();
 }
 
 // The lane's item: item `number` of all items. The tiles of the newest page come in the middle of a KV head's items.
@@ -295,6 +328,7 @@ __device__ bool produce_items(const quantised_params &p, page_producer *to, cons
         if (is_exact) wait_previous<DIM, BITS>(p, to); // the newest row
         for (int part = 0; part < (is_exact ? 1 : tile<DIM, BITS>::TILES); part++)
             issue_tile<DIM, BITS, SIZES>(p, to, own, i, part);
+        to->end_item();
     }
     return true;
 }
@@ -361,7 +395,7 @@ __device__ float divide(float x, float y) {
 // group.
 template <int DIM, int BITS, bool SIZES, int N>
 __device__ void quantise_queries(const char *data, int first, int stride, int group, float scale,
-                                 quantised_queries<BITS> *out) {
+                                 const tile_space<BITS> &out) {
     int lane = threadIdx.x % 32;
     const float middle = (float)((1 << BITS) - 1) / 2, levels = BITS == 8 ? 127 * 128 : 127, magic = 12582912.0f;
     float x[N][4] = {}, bias[N] = {}, most[N] = {}, size[N] = {};
@@ -399,8 +433,8 @@ __device__ void quantise_queries(const char *data, int first, int stride, int gr
             high |= (uint32_t)(part & 0xff) << (8 * i);
             low |= (uint32_t)((code - 128 * part) & 0xff) << (8 * i);
         }
-        out->word[0][word][lane] = high;
-        if (BITS == 8) out->word[1][word][lane] = low;
+        out.word(0, word)[lane] = high;
+        if (BITS == 8) out.word(1, word)[lane] = low;
         sum = __reduce_add_sync(~0u, sum);
         for (int step = 1; step < 32; step *= 2) bias[h] += __shfl_xor_sync(~0u, bias[h], step);
         float factor = 0;
@@ -408,11 +442,18 @@ __device__ void quantise_queries(const char *data, int first, int stride, int gr
             float bound = 0.5f * sl_sum_lanes(size[h]) + 0.5f * unit * middle * DIM;
             factor = bound <= SL_MOST_SCORE_BOUND ? exp2f(bound) : -exp2f(SL_MOST_SCORE_BOUND);
         }
-        if (lane == 0) out->score[word] = make_float4(__fmul_rn(middle, (float)sum), unit, bias[h], factor);
+        if (lane == 0) out.score()[word] = make_float4(__fmul_rn(middle, (float)sum), unit, bias[h], factor);
     }
 }
 
 // ---- products ----
+
+// The low halves of the bytes of x and the high halves of the bytes of y.
+__device__ uint32_t join_halves(uint32_t x, uint32_t y) {
+    uint32_t z;
+    asm("lop3.b32 %0, %1, %2, %3, 0xe4;" : "=r"(z) : "r"(x), "r"(y), "n"(0x0f0f0f0f)); // x & mask | y & ~mask
+    return z;
+}
 
 // c [16][8] += a [16][32] b [32][8]: unsigned codes times signed query bytes.
 __device__ void mma_codes(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
@@ -429,10 +470,10 @@ __device__ void mma_codes(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b
 // + 1 of rows 4 g + 2 (q / 2) and the next row.
 template <int DIM, int BITS> struct code_scorer {
     typedef tile<DIM, BITS> at;
-    enum { PARTS = quantised_queries<BITS>::PARTS, PER_STEP = BITS == 3 ? 2 : 1 };
+    enum { PARTS = tile_space<BITS>::PARTS, PER_STEP = BITS == 3 ? 2 : 1 };
 
     // c[part][block][4]: dot products of the blocks of `half` with heads pass * PASS, + 1, ...
-    static __device__ void products(const char *data, const quantised_queries<BITS> *queries, int pass, int half,
+    static __device__ void products(const char *data, const tile_space<BITS> &queries, int pass, int half,
                                     int c[PARTS][at::BLOCKS][4]) {
         int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
         const char *rows = data + g % 4 * 16;
@@ -450,7 +491,7 @@ template <int DIM, int BITS> struct code_scorer {
             for (int part = 0; part < PARTS; part++)
 #pragma unroll
                 for (int i = 0; i < 2 * PER_STEP; i++) {
-                    uint32_t x = queries->word[part][pass * PASS + g % 4][word + i];
+                    uint32_t x = queries.word(part, pass * PASS + g % 4)[word + i];
                     first[part][i] = g < 4 ? x : 0;
                     second[part][i] = g < 4 ? 0 : x;
                 }
@@ -484,7 +525,7 @@ template <int DIM, int BITS> struct code_scorer {
     // The codes of channels 4 i .. 4 i + 3 of a unit, from the words of its planes.
     static __device__ uint32_t codes(uint32_t x, uint32_t y, int i) {
         if (BITS == 4) return (i ? x >> 4 : x) & 0x0f0f0f0fu;
-        if (BITS == 8) return i ? (x >> 4 & 0x0f0f0f0fu) | (y & 0xf0f0f0f0u) : (x & 0x0f0f0f0fu) | (y << 4 & 0xf0f0f0f0u);
+        if (BITS == 8) return i ? join_halves(x >> 4, y) : join_halves(x, y << 4);
         return (x >> (2 * i) & 0x03030303u) | ((i < 2 ? y << (2 - i) : y >> (i - 2)) & 0x04040404u);
     }
 };
@@ -551,18 +592,20 @@ __device__ void consume_rows(const quantised_params &params, const tile_info &in
     leave_stage(empty);
 }
 
-// Consumes a tile of quantised keys. Releases the stage as soon as the products are computed.
+// Consumes a tile of quantised keys. The first tile of a page also quantises the queries. Releases the stage as soon as the
+// products are computed.
 template <int DIM, int BITS, bool SIZES>
 __device__ void consume_codes(const score_params &p, const tile_info &info, const char *data, uint64_t *empty,
-                              quantised_queries<BITS> *queries, int pair, int half) {
+                              const tile_space<BITS> &queries, const float *means, int pair, int half) {
     typedef code_scorer<DIM, BITS> scorer;
     enum { N = tile<DIM, BITS>::BLOCKS };
     int lane = threadIdx.x % 32, q = lane % 4, g = lane / 4, n_passes = ceil_div(p.group, PASS);
-    double square = SIZES ? square_of_head(p, info.seq_head, g % PASS) : 0; // in flight while queries are quantised
     size_source<N> sizes = {};
-    for (int head = half; head < p.group; head += 4)
-        quantise_queries<DIM, BITS, SIZES, 2>(data, head, 2, p.group, p.scale, queries);
-    pair_sync(pair);
+    if (tile<DIM, BITS>::TILES == 1 || info.row % SL_PAGE == 0) {
+        for (int head = half; head < p.group; head += 4)
+            quantise_queries<DIM, BITS, SIZES, 2>(data, head, 2, p.group, p.scale, queries);
+        pair_sync(pair);
+    }
 #pragma unroll
     for (int i = 0; SIZES && i < 2 * N; i++) // the lane's rows: store_blocks
         sizes.norms[i / 2][i % 2] =
@@ -573,7 +616,7 @@ __device__ void consume_codes(const score_params &p, const tile_info &info, cons
         float s[N][4];
         scorer::products(data, queries, pass, half, c);
         if (pass == n_passes - 1) leave_stage(empty);
-        const float4 even = queries->score[pass * PASS + q % 2 * 2], odd = queries->score[pass * PASS + q % 2 * 2 + 1];
+        const float4 even = queries.score()[pass * PASS + q % 2 * 2], odd = queries.score()[pass * PASS + q % 2 * 2 + 1];
 #pragma unroll
         for (int b = 0; b < N; b++)
 #pragma unroll
@@ -583,9 +626,9 @@ __device__ void consume_codes(const score_params &p, const tile_info &info, cons
                 s[b][i] = fmaf((float)dot - f.x, f.y, f.z);
             }
         if (SIZES) {
-            sizes.m = size_of_mean(p, info.seq_head, square, lane);
-            sizes.factor = queries->score[min(pass * PASS + g % PASS, p.group - 1)].w;
-            if (pass + 1 < n_passes) square = square_of_head(p, info.seq_head, (pass + 1) * PASS + g % PASS);
+            int head = min(pass * PASS + g % PASS, p.group - 1);
+            sizes.m = mean_of_head(p, means, info.seq_head, head, lane);
+            sizes.factor = queries.score()[head].w;
         }
         store_blocks<N, SIZES>(p, info.seq_head, info.row / BLOCK + half * N, pass, s, sizes);
     }
@@ -628,27 +671,32 @@ __device__ void announce_tiles(const score_params &p, stored_tiles *stored, int 
 
 // The loop of a consumer warp: waits for its pair's next tile, stores the masses, passes the tile to the announcer.
 template <int DIM, int BITS, bool SIZES>
-__device__ void consume_pages(const quantised_params &params, const page_ring &r, tile_space<BITS> (*spaces)[2],
-                              stored_tiles *stored) {
+__device__ void consume_pages(const quantised_params &params, const page_ring &r, char *spaces, stored_tiles *stored,
+                              const float *means) {
     const score_params &p = params.score;
-    int warp = threadIdx.x / 32, pair = warp / 2, half = warp % 2, stage = pair % r.n_stages;
-    uint32_t parities = 0; // bit i: the parity of the pair's next phase of stage i
+    int warp = threadIdx.x / 32, pair = warp / 2, half = warp % 2, n_items = 0;
+    int heads = tile_space<BITS>::padded(p.group);
     sl_wait_previous();    // the drawers of the layer before may still read the stored masses
-    sl_start_next();       // from now on the draw kernel may read `done`, which the previous launch must have set to 0
-    for (int i = 0;; i++, stage = (stage + PAIRS) % r.n_stages) {
-        barrier_wait(&r.head->full[pair][stage], parities >> stage & 1);
-        parities ^= 1u << stage;
+    if (warp == 0) {
+        clear_queue(params.queue);
+        sl_start_next(); // from now on the draw kernel may read the queue, and `done`, which the previous launch has set to 0
+    }
+    for (int i = 0;; i++) {
+        barrier_wait(&r.head->full[pair][i % QUANTISED_STAGES], i / QUANTISED_STAGES % 2);
         __syncwarp(); // mma needs a converged warp; lanes can leave the wait one by one
+        int stage = r.head->stage_of[pair][i % QUANTISED_STAGES];
         tile_info info = r.head->info[stage];
         const char *data = r.data(stage);
         uint64_t *empty = &r.head->empty[stage];
         if (p.done && info.seq_head < 0) add_tile(stored, pair, half, i, -1);
         if (info.seq_head < 0) return;
-        tile_space<BITS> *space = &spaces[pair][i % 2];
-        if (info.row >= (info.n_kv - 1) / SL_PAGE * SL_PAGE)
-            consume_rows<DIM, BITS>(params, info, data, empty, space->masses, pair, half);
+        bool exact = info.row >= (info.n_kv - 1) / SL_PAGE * SL_PAGE;
+        if (exact || info.row % SL_PAGE == 0) n_items++;
+        tile_space<BITS> space = {spaces + (pair * 2 + n_items % 2) * tile_space<BITS>::bytes(heads), heads};
+        if (exact)
+            consume_rows<DIM, BITS>(params, info, data, empty, space.masses(), pair, half);
         else
-            consume_codes<DIM, BITS, SIZES>(p, info, data, empty, &space->queries, pair, half);
+            consume_codes<DIM, BITS, SIZES>(p, info, data, empty, space, means, pair, half);
         if (p.done) add_tile(stored, pair, half, i, info.seq_head);
     }
 }
@@ -667,38 +715,48 @@ __device__ int quantised_done_target(int page_tiles, int n_kv) {
 // SIZES: also the norms of built pages, and 1/4 byte per row and query head of block masses of sizes.
 template <int DIM, int BITS, bool SIZES> __global__ void __maxnreg__(80) quantised_scores_kernel(const quantised_params p) {
     extern __shared__ __align__(128) char memory[];
-    typedef quantised_shared<BITS> shared_type;
+    typedef quantised_shared<SIZES> shared_type;
+    typedef tile_space<BITS> space;
     shared_type *shared = (shared_type *)memory;
-    page_ring r = {&shared->ring, memory + sizeof(shared_type), p.score.n_stages,
+    char *spaces = memory + sizeof(shared_type);
+    page_ring r = {&shared->ring, spaces + 2 * PAIRS * space::bytes(space::padded(p.score.group)), p.score.n_stages,
                    tile<DIM, BITS>::template stage<SIZES>(p.score.group)};
     int warp = threadIdx.x / 32;
     first_items first;
     if (warp == 2 * PAIRS) first = plan_first(p);
+    if (SIZES && warp < 2 * PAIRS) keep_means(p.score, shared->means, threadIdx.x, PAIRS * PAIR_THREADS);
     quantised_begin(&shared->ring, &shared->stored);
     __syncthreads();
     if (warp < 2 * PAIRS)
-        consume_pages<DIM, BITS, SIZES>(p, r, shared->pair, &shared->stored);
+        consume_pages<DIM, BITS, SIZES>(p, r, spaces, &shared->stored, shared->means);
     else if (warp == 2 * PAIRS)
         produce_pages<DIM, BITS, SIZES>(p, r, first);
     else if (p.score.done)
         announce_tiles(p.score, &shared->stored, warp - 2 * PAIRS - 1);
 }
 
-// newest: memory for the sums of the newest page; in this case `done` counts stored tiles. NULL: no sums; readers wait for the
+// queue: of the kernel that draws next, to be cleared. newest: memory for the sums of the newest page; in this case `done` counts stored tiles. NULL: no sums; readers wait for the
 // end of the kernel. scores: with the arrays of the workspace. Returns the parameters for the kernel that reads the masses.
 template <int DIM, int BITS, bool SIZES = false>
-score_params launch_quantised_scores(const sl_attn_cuda_decode_args *a, score_params scores, float *newest) {
+score_params launch_quantised_scores(const sl_attn_cuda_decode_args *a, score_params scores, float *newest,
+                                     const list_queue &queue = {}) {
     typedef tile<DIM, BITS> at;
     quantised_params p = {
-        .score = scores, .codes = (const char *)a->extra[0], .size = (int)a->extra_size[0], .v = a->v, .newest = newest};
+        .score = scores,
+                          .codes = (const char *)a->extra[0],
+                          .size = (int)a->extra_size[0],
+                          .v = a->v,
+                          .newest = newest,
+                          .queue = queue};
     p.score.masses_last_out = true,
     p.score.n_discarded = 0; // 1 to 2 us less: codes have a quarter of K's bytes, so masses are a larger share of all bytes
     score_params score = p.score;
     if (!newest) p.score.done = NULL;
     p.score.n_normal = normal_tiles((size_t)a->n_seqs * a->max_kv / SL_PAGE * a->geom->n_kv_heads * p.size, at::BYTES);
     int stage = at::template stage<SIZES>(p.score.group);
-    p.score.n_stages = at::stages(stage, sizeof(quantised_shared<BITS>));
-    size_t bytes = sizeof(quantised_shared<BITS>) + (size_t)p.score.n_stages * stage;
+    int others = sizeof(quantised_shared<SIZES>) + 2 * PAIRS * tile_space<BITS>::bytes(tile_space<BITS>::padded(p.score.group));
+    p.score.n_stages = at::stages(stage, others);
+    size_t bytes = others + (size_t)p.score.n_stages * stage;
     sl_launch(quantised_scores_kernel<DIM, BITS, SIZES>, dim3(sl_multiprocessors()), dim3(QUANTISED_THREADS), bytes, a->stream,
               p);
     return score;
