@@ -46,7 +46,7 @@ struct draw_params {
     uint64_t *start; // [n_seqs * n_heads][max_sections + 1] size of the rows before a section
     draw_plan *plan; // [n_seqs * n_heads]
     int *drawable;   // [n_seqs * n_kv_heads] rows that may be drawn
-    int32_t *draw;   // [n_seqs * n_heads][S] positions
+    int32_t *draw;   // [n_seqs * n_heads][S] pool rows
     float *weight;   // [n_seqs * n_heads][S] log2 of 1 / pi
 };
 
@@ -82,7 +82,7 @@ __device__ int may_draw(const visit_params &p, const visit_range &r, const sl_ro
 __device__ const bf16 *cells_of(const draw_params &p, const visit_range &r, const sl_row &row, int seq_head, int section,
                                 const sl_bucket_lists **lists) {
     const visit_params &v = p.visit;
-    *lists = section < r.n_spans() ? lists_of(v, row, seq_head, section) : NULL;
+    *lists = lists_of(v, seq_head, slot_of(v, r, row, section));
     if (!*lists) return NULL;
     int slot = __ldcg(p.cell_slots + row.pages[(section + 1) * SL_BUCKET_SPAN - 1]);
     size_t block = (size_t)slot * v.n_kv_heads + seq_head % v.n_kv_heads;
@@ -339,7 +339,7 @@ static __global__ void __launch_bounds__(CELL_THREADS) draw_cells_kernel(const d
     uint64_t size = 1;
     int position = d.draw(m, &size);
     if (threadIdx.x % 32) return;
-    p.draw[head * p.S + m] = position;
+    p.draw[head * p.S + m] = position < 0 ? -1 : pool_page(v, row, (int)seq_head, position / SL_PAGE) + position % SL_PAGE;
     p.weight[head * p.S + m] = (float)log2((double)d.plan.total / ((double)p.S * (double)size));
     if (!v.stats || m > 0) return;
     atomicAdd(&v.stats->v_rows, (unsigned long long)p.S);
@@ -366,8 +366,7 @@ static void take_draws(arena *a, draw_params *p, int n_seqs) {
 
 static void launch_draws(const draw_params &p, cudaStream_t stream) {
     int seq_heads = p.visit.n_seqs * p.visit.n_kv_heads, heads = seq_heads * p.visit.group;
-    sl_launch(score_cells_kernel, dim3(min(p.visit.max_sections, (int)LIST_BLOCKS_MOST), seq_heads), dim3(CELL_THREADS), 0,
-              stream, p);
+    sl_launch(score_cells_kernel, dim3(min(p.visit.max_sections, 64), seq_heads), dim3(CELL_THREADS), 0, stream, p);
     sl_launch(size_cells_kernel, dim3(heads), dim3(SIZE_THREADS), 0, stream, p);
     sl_launch(draw_cells_kernel, dim3(ceil_div(p.S, CELL_WARPS), heads), dim3(CELL_THREADS), 0, stream, p);
 }

@@ -1,7 +1,8 @@
 // attention/cuda/saap.cu - saap, saap-kmeans and saap-is on CUDA: attention over the rows of visited buckets, and over rows
 // that are drawn from the other buckets.
 //
-// bucket_visit.cuh scores the buckets, chooses, and lists the rows; bucket_draws.cuh draws; attend_buckets.cuh reads the rows.
+// bucket_scores.cuh scores the buckets; bucket_visit.cuh chooses and lists the rows; bucket_draws.cuh draws; attend_buckets.cuh
+// reads the rows.
 // Layers below dense-layers run dense decode. bucket_index.cu builds the index.
 #include "attention/cuda/bucket_draws.cuh"
 #include "attention/cuda/head_dim.cuh"
