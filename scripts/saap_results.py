@@ -32,7 +32,6 @@ METHODS = ["saap:l={0,2,4,8,16,32}", "saap-kmeans:l={2,4,8,16,32}", "saap-kmeans
 TIMED = ["dense", "saap:l={32,40}", "saap-kmeans:l=32", "saap-is:S=256:l={8,32}", "santa-is:S=256", "quest:tokens=8192", "streaming:sink=1:window=2047"]
 TASKS = "niah-multikey,qa-2hop,fwe"
 TEXTS = ("needle", "numbers", "code")
-SCORED = 32        # tokens of a reference, about
 OF_METHOD = ("attn", "positions", "top1", "kl", "kl_low", "kl_high", "l2", "l2_se", "l2_median", "l2_90", "bytes_share", "step_bytes_share", "k_rows", "v_rows")
 OF_SCORE = ("task", "length", "attn", "samples", "texts", "score", "score_low", "score_high", "difference", "difference_low", "difference_high",
             "kv_bytes_share")
@@ -70,8 +69,8 @@ def tokens_of(args, text):
 
 
 def cut(args, text, n_tokens):
-    """The longest beginning of `text` that ends at a blank and has at most n_tokens tokens: {"prompt", "reference"}; the last tokens are the
-    reference."""
+    """The longest beginning of `text` that ends at a blank and has at most n_tokens tokens: {"prompt", "reference"}. A token of these texts has
+    one to two letters."""
     low, high = 0, len(text)
     if tokens_of(args, text) < n_tokens:
         sys.exit(f"saap_results: a text of {tokens_of(args, text)} tokens; expected at least {n_tokens}")
@@ -79,7 +78,7 @@ def cut(args, text, n_tokens):
         middle = (low + high) // 2
         low, high = (middle, high) if tokens_of(args, text[:middle]) <= n_tokens else (low, middle)
     end = text.rindex(" ", 0, low)
-    middle = text.rindex(" ", 0, max(end - 2 * SCORED, 1))
+    middle = text.rindex(" ", 0, max(end - 2 * args.score, 1))
     return {"prompt": text[:middle], "reference": text[middle:end]}
 
 
@@ -195,6 +194,7 @@ def arguments(words=None):
     p.add_argument("--part", nargs="+", action="extend", default=[], metavar="PART", help="by default every part")
     p.add_argument("--lengths", default="32k,128k")
     p.add_argument("--texts", type=int, default=2, help="texts of each kind and length")
+    p.add_argument("--score", type=int, default=32, help="tokens of a reference of numbers and code, about")
     p.add_argument("--samples", type=int, default=12, help="questions of each task and length")
     p.add_argument("--device", default="auto")
     p.add_argument("--jobs", type=int, default=1, help="parts that run at the same time; their messages go to .log files in --work")

@@ -138,7 +138,8 @@ static void saap_results(void) {
     snprintf(results, sizeof results, "%s", in_tmp("figures"));
     snprintf(page, sizeof page, "%s", in_tmp("page.md"));
     snprintf(script, sizeof script,
-             "scripts/saap_results.py --sleigh '%s' --device cpu -t 1 --lengths 2304 --texts 1 --part heads --work '%s' "
+             "scripts/saap_results.py --sleigh '%s' --device cpu -t 1 --lengths 2304 --texts 1 --score 4 --part "
+             "heads:2304:code --work '%s' "
              "--results '%s'",
              bin ? bin : "build/sleigh", in_tmp("work"), results);
     run_script(script);

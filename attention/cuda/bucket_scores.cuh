@@ -11,9 +11,9 @@
 // previous kernel. With C = W = 1024 and 8 KV heads, 128 thread blocks hold 128 KB of w2 each. Layer 1 also loads w2 into the
 // L2 cache, because it starts while the linear layer before attention still runs.
 //
-// **Order of the kernels of a step.** The first kernel of a step of a saap method calls sl_start_next after sl_wait_previous.
-// So every kernel before the step has ended when the second kernel starts. Therefore the later kernels read queries, rows, page
-// tables, K, V and page extras before they wait; they wait only for what kernels of the same step write.
+// **Order of the kernels.** A step of a saap method in one layer has several kernels. The first of them calls sl_start_next after
+// sl_wait_previous. So every kernel before it has ended when the second kernel starts. Therefore the later kernels read queries,
+// rows, page tables, K, V and page extras before they wait. They wait only for what kernels of the same layer write.
 //
 // Products use tensor cores. A bf16 has 8 bits, so an fp32 number of x is the sum of three bf16 (split), and w x is the sum of
 // three products. The sums are fp32, as the CPU's are, in another order.
@@ -50,12 +50,16 @@ struct visit_params {
     const char *page_rows, *lists; // page extras: sl_bucket_rows, sl_bucket_lists
     size_t page_rows_size, lists_size;
     const int32_t *slots; // of lists
-    float *hidden;        // [n_seqs * n_heads][W]
-    float *logits;        // [n_seqs * n_heads][C]
-    float *score;         // [n_seqs * n_kv_heads][C] by centroids
-    uint32_t *visited;    // [n_seqs * n_kv_heads][VISIT_WORDS] bit c: bucket c is visited
-    int *count;           // [n_seqs * n_kv_heads][max_sections] listed rows
-    int32_t *list;        // [n_seqs * n_kv_heads][max_sections][4096] pool rows
+    // of saap-is
+    const int32_t *cell_slots; // of bucket cells
+    int *cell_count;   // [n_seqs * n_kv_heads][max_sections][CELL_COUNTS] rows that may be drawn: of 64 cells and 0; in a
+                       // section without cells of 16 pages, and at the end of all pages
+    float *hidden;     // [n_seqs * n_heads][W]
+    float *logits;     // [n_seqs * n_heads][C]
+    float *score;      // [n_seqs * n_kv_heads][C] by centroids
+    uint32_t *visited; // [n_seqs * n_kv_heads][VISIT_WORDS] bit c: bucket c is visited
+    int *count;        // [n_seqs * n_kv_heads][max_sections] listed rows
+    int32_t *list;     // [n_seqs * n_kv_heads][max_sections][4096] pool rows
     int max_sections;
     sl_attn_cuda_stats *stats;
 };

@@ -8,6 +8,10 @@
 //
 // Before it waits for the scores, a thread block finds the lists of its spans and loads their offsets into the L2 cache.
 //
+// For saap-is it also counts the rows that may be drawn (bucket_draws.cuh): those of a cell, or those of a page in a section
+// without cells. Rows of a cell are the rows of its buckets less those of visited buckets. In a span that the sink or the
+// window cuts, every row of the pages is looked at.
+//
 // Scores are fp32 sums in another order than the CPU's. So a bucket can be visited on one device only, where its score differs
 // from the last visited score by less than the rounding of both.
 #ifndef SLEIGH_BUCKET_VISIT_CUH
@@ -54,9 +58,11 @@ __device__ visit_range range_of(const visit_params &p, const sl_row &row) {
 struct visit_space {
     alignas(16) float heads[GROUP_MAX][VISIT_WARPS]; // of a query head and warp: the largest logit, then the sum of e^logit
     uint32_t visited[VISIT_WORDS], equal[VISIT_WORDS];
-    uint16_t ids[SL_BUCKETS_MOST]; // the visited buckets, ascending
-    int slots[SECTIONS_MOST];      // of the lists of the thread block's sections; -1: no lists
-    int page_count[VISIT_WARPS];   // listed rows of a page
+    uint16_t ids[SL_BUCKETS_MOST];           // the visited buckets, ascending
+    int slots[SECTIONS_MOST];                // of the lists of the thread block's sections; -1: no lists
+    bool has_cells[SECTIONS_MOST];           // of the thread block's sections
+    int page_count[VISIT_WARPS];             // listed rows of a page, or rows that may be drawn
+    int cells[VISIT_WARPS][SL_BUCKET_CELLS]; // rows of a warp's section that may be drawn
 };
 
 // Combines the warps' numbers of a query head in the order of the warps.
@@ -232,11 +238,21 @@ __device__ int pool_page(const visit_params &p, const sl_row &row, int seq_head,
     return (row.pages[page] * p.n_kv_heads + seq_head % p.n_kv_heads) * SL_PAGE;
 }
 
+// The slot of a span's cells; -1: it has none.
+__device__ int cell_slot_of(const visit_params &p, const visit_range &r, const sl_row &row, int section) {
+    return section < r.n_spans() ? __ldcg(p.cell_slots + row.pages[(section + 1) * SL_BUCKET_SPAN - 1]) : -1;
+}
+
 // Finds the lists of the thread block's sections, and loads their offsets into the L2 cache.
+template <bool DRAWS>
 __device__ void find_lists(const visit_params &p, visit_space *s, const visit_range &r, const sl_row &row, int seq_head) {
     int n_own = 0;
     for (int section = blockIdx.x; section < r.n_sections; section += gridDim.x) n_own++;
-    for (int i = threadIdx.x; i < n_own; i += VISIT_THREADS) s->slots[i] = slot_of(p, r, row, blockIdx.x + i * gridDim.x);
+    for (int i = threadIdx.x; i < n_own; i += VISIT_THREADS) {
+        int section = blockIdx.x + i * gridDim.x;
+        s->slots[i] = slot_of(p, r, row, section);
+        if (DRAWS) s->has_cells[i] = s->slots[i] >= 0 && cell_slot_of(p, r, row, section) >= 0;
+    }
     __syncthreads();
     int lines = ceil_div((p.C + 1) * (int)sizeof(uint16_t), 128);
     for (int i = threadIdx.x; i < n_own * lines; i += VISIT_THREADS) {
@@ -276,37 +292,66 @@ __device__ int list_span(const visit_params &p, const visit_space *s, const visi
     return n;
 }
 
-// Lists the rows of visited buckets of pages [first, end), at most 16, by the thread block. A warp has a page, and a lane eight
-// of its sorted rows.
-__device__ int list_pages(const visit_params &p, visit_space *s, const visit_range &r, const sl_row &row, int seq_head,
-                          int first, int end, int32_t *to) {
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, page = first + warp, pool = 0, before = 0, all = 0;
-    uint32_t taken = 0;
-    uint2 packed = make_uint2(0, 0); // rows of the page, a byte each
-    if (page < end) {
-        const sl_bucket_rows *rows = bucket_rows_of(p, row, seq_head, page);
-        const uint4 buckets = *(const uint4 *)(rows->bucket + 8 * lane);
+// Eight of the sorted rows of a page, which a lane has.
+struct page_part {
+    int pool;         // first pool row of the page
+    uint32_t visited; // bit i: row i lies between sink and window in a visited bucket
+    uint32_t others;  // bit i: it lies there in another bucket
+    uint4 buckets;    // two in each number
+    uint2 rows;       // four in each number
+
+    __device__ int bucket(int i) const {
         const uint32_t pairs[4] = {buckets.x, buckets.y, buckets.z, buckets.w};
-        packed = *(const uint2 *)(rows->row + 8 * lane), pool = pool_page(p, row, seq_head, page);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            int bucket = pairs[i / 2] >> i % 2 * 16 & 0xffff, j = (i < 4 ? packed.x : packed.y) >> i % 4 * 8 & 255;
-            int position = page * SL_PAGE + j;
-            if (s->visited[bucket / 32] >> bucket % 32 & 1 && position >= r.sink && position < r.window) taken |= 1u << i;
-        }
+        return pairs[i / 2] >> i % 2 * 16 & 0xffff;
     }
-    int own = __popc(taken), at = sl_scan_lanes(own, lane) - own;
-    if (lane == 31) s->page_count[warp] = at + own;
+    __device__ int row(int i) const { return (i < 4 ? rows.x : rows.y) >> i % 4 * 8 & 255; }
+};
+
+// Loads rows 8 lane .. 8 lane + 7 of a page. No rows if the page is not before `end`.
+__device__ page_part load_page_part(const visit_params &p, const visit_space *s, const visit_range &r, const sl_row &row,
+                                    int seq_head, int page, int end) {
+    page_part part = {0, 0, 0, make_uint4(0, 0, 0, 0), make_uint2(0, 0)};
+    int lane = threadIdx.x % 32;
+    if (page >= end) return part;
+    const sl_bucket_rows *rows = bucket_rows_of(p, row, seq_head, page);
+    part.buckets = *(const uint4 *)(rows->bucket + 8 * lane), part.rows = *(const uint2 *)(rows->row + 8 * lane);
+    part.pool = pool_page(p, row, seq_head, page);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        int bucket = part.bucket(i), position = page * SL_PAGE + part.row(i);
+        if (position < r.sink || position >= r.window) continue;
+        if (s->visited[bucket / 32] >> bucket % 32 & 1)
+            part.visited |= 1u << i;
+        else
+            part.others |= 1u << i;
+    }
+    return part;
+}
+
+// Adds up the pages' numbers of rows, by the thread block: *before of the pages before the warp's page. Returns the sum.
+__device__ int sum_pages(visit_space *s, int own, int *before) {
+    int warp = threadIdx.x / 32, all = 0;
+    *before = 0;
+    if (threadIdx.x % 32 == 31) s->page_count[warp] = own;
     __syncthreads();
     for (int w = 0; w < VISIT_WARPS; w++) {
-        if (w < warp) before += s->page_count[w];
+        if (w < warp) *before += s->page_count[w];
         all += s->page_count[w];
     }
-    for (at += before; taken; taken &= taken - 1) {
-        int i = __ffs(taken) - 1;
-        to[at++] = pool + (int)((i < 4 ? packed.x : packed.y) >> i % 4 * 8 & 255);
-    }
-    __syncthreads(); // before the next section counts
+    return all;
+}
+
+// Lists the rows of visited buckets of pages [first, end), at most 16, by the thread block. A warp has a page.
+__device__ int list_pages(const visit_params &p, visit_space *s, const visit_range &r, const sl_row &row, int seq_head,
+                          int first, int end, int32_t *to) {
+    int lane = threadIdx.x % 32, before;
+    page_part part = load_page_part(p, s, r, row, seq_head, first + threadIdx.x / 32, end);
+    int at = sl_scan_lanes(__popc(part.visited), lane), all = sum_pages(s, at, &before);
+    at += before - __popc(part.visited);
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (part.visited >> i & 1) to[at++] = part.pool + part.row(i);
+    __syncthreads(); // before page_count changes
     return all;
 }
 static_assert((int)VISIT_WARPS == (int)SL_BUCKET_SPAN && sizeof(sl_bucket_rows) % 16 == 0, "a warp for each page");
@@ -326,43 +371,103 @@ __device__ uint64_t score_bytes(const visit_params &p) {
     return p.w1 ? (W * d + C * W) * sizeof(bf16) + (W + C) * sizeof(float) : C * d * sizeof(bf16);
 }
 
-// Lists a section: by its lists, which the warp `owner` walks, or by the sorted rows of its pages.
-__device__ void list_section(const visit_params &p, visit_space *s, const visit_range &r, const sl_row &row, int seq_head,
-                             int section, int slot, int owner) {
-    int first = section * SL_BUCKET_SPAN, end = section < r.n_spans() ? first + SL_BUCKET_SPAN : ceil_div(r.window, SL_PAGE);
-    int n = 0, n_read = 0, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    size_t at = (size_t)seq_head * p.max_sections + section;
-    int32_t *to = p.list + at * SL_BUCKET_SPAN_ROWS;
-    const sl_bucket_lists *lists = lists_of(p, seq_head, slot);
-    if (lists && warp != owner) return;
-    if (p.l > 0)
-        n = lists ? list_span(p, s, r, row, seq_head, lists, section, to, &n_read)
-                  : list_pages(p, s, r, row, seq_head, first, end, to);
-    n_read = __reduce_add_sync(~0u, n_read);
-    if (lane > 0 || (!lists && warp > 0)) return;
-    p.count[at] = n;
-    if (p.stats && p.l > 0)
-        count_read(p, n,
-                   lists ? (n_read + 2 * (uint64_t)p.l) * sizeof(uint16_t) : max(end - first, 0) * sizeof(sl_bucket_rows));
+// ---- rows that may be drawn ----
+
+enum { CELL_COUNTS = SL_BUCKET_CELLS + 1 };
+
+// The buckets of a cell: [*first, *end).
+__device__ void buckets_of_cell(int cell, int C, int *first, int *end) {
+    bool is_few = C < SL_BUCKET_CELLS;
+    *first = is_few ? min(cell, C) : ceil_div(cell * C, SL_BUCKET_CELLS);
+    *end = is_few ? min(cell + 1, C) : ceil_div((cell + 1) * C, SL_BUCKET_CELLS);
 }
 
-// Grid: (thread blocks of a head, sequences * KV heads). EACH: buckets of a thread. Order of rows in a section: buckets, then
-// positions; without lists pages, buckets, positions.
-template <int EACH> static __global__ void __launch_bounds__(VISIT_THREADS) visit_buckets_kernel(const visit_params p) {
+// Counts the rows of the cells of a span that neither sink nor window cuts, by one warp.
+__device__ void count_cells(const visit_params &p, visit_space *s, const sl_bucket_lists *lists, int *count) {
+    int lane = threadIdx.x % 32, *own = s->cells[threadIdx.x / 32];
+    for (int cell = lane; cell < SL_BUCKET_CELLS; cell += 32) {
+        int first, end;
+        buckets_of_cell(cell, p.C, &first, &end);
+        own[cell] = lists->first[end] - lists->first[first];
+    }
+    __syncwarp();
+    for (int i = lane; i < p.l; i += 32) {
+        int c = s->ids[i];
+        atomicAdd(&own[sl_bucket_cell(c, p.C)], lists->first[c] - lists->first[c + 1]);
+    }
+    __syncwarp();
+    for (int cell = lane; cell < SL_BUCKET_CELLS; cell += 32) count[cell] = own[cell];
+    if (lane == 0) count[SL_BUCKET_CELLS] = 0;
+    __syncwarp(); // before the warp's next section
+}
+
+// Counts the rows of pages [first, end), at most 16, by the thread block: of each cell, or of each page and of all.
+__device__ void count_pages(const visit_params &p, visit_space *s, const visit_range &r, const sl_row &row, int seq_head,
+                            int first, int end, bool has_cells, int *count) {
+    int tid = threadIdx.x, before;
+    __syncthreads(); // all warps have counted their sections in s->cells
+    if (tid < SL_BUCKET_CELLS) s->cells[0][tid] = 0;
+    page_part part = load_page_part(p, s, r, row, seq_head, first + tid / 32, end);
+    int all = sum_pages(s, sl_scan_lanes(__popc(part.others), tid % 32), &before); // the barrier follows the zeros
+    for (int i = 0; i < 8 && has_cells; i++)
+        if (part.others >> i & 1) atomicAdd(&s->cells[0][sl_bucket_cell(part.bucket(i), p.C)], 1);
+    __syncthreads();
+    if (tid < SL_BUCKET_CELLS) count[tid] = has_cells ? s->cells[0][tid] : tid < VISIT_WARPS ? s->page_count[tid] : 0;
+    if (tid == 0) count[SL_BUCKET_CELLS] = has_cells ? 0 : all;
+    __syncthreads();
+}
+
+// ---- the kernel ----
+
+// Lists a section: by its lists, which the warp `owner` walks, or by the sorted rows of its pages. i: its number among the
+// thread block's sections.
+template <bool DRAWS>
+__device__ void visit_section(const visit_params &p, visit_space *s, const visit_range &r, const sl_row &row, int seq_head,
+                              int section, int i) {
+    int first = section * SL_BUCKET_SPAN, end = section < r.n_spans() ? first + SL_BUCKET_SPAN : ceil_div(r.window, SL_PAGE);
+    int n = 0, n_read = 0, warp = threadIdx.x / 32, lane = threadIdx.x % 32, base = section * SL_BUCKET_SPAN_ROWS;
+    size_t at = (size_t)seq_head * p.max_sections + section;
+    int32_t *to = p.list + at * SL_BUCKET_SPAN_ROWS;
+    const sl_bucket_lists *lists = lists_of(p, seq_head, s->slots[i]);
+    bool is_owner = warp == i % VISIT_WARPS;
+    if (p.l > 0 && lists && is_owner) n = list_span(p, s, r, row, seq_head, lists, section, to, &n_read);
+    if (p.l > 0 && !lists) n = list_pages(p, s, r, row, seq_head, first, end, to);
+    n_read = __reduce_add_sync(~0u, n_read);
+    if (is_owner && lane == 0) {
+        p.count[at] = n;
+        if (p.stats && p.l > 0)
+            count_read(p, n,
+                       lists ? (n_read + 2 * (uint64_t)p.l) * sizeof(uint16_t) : max(end - first, 0) * sizeof(sl_bucket_rows));
+    }
+    if (!DRAWS) return;
+    int *count = p.cell_count + at * CELL_COUNTS;
+    if (!s->has_cells[i] || base < r.sink || base + SL_BUCKET_SPAN_ROWS > r.window)
+        count_pages(p, s, r, row, seq_head, first, end, s->has_cells[i], count);
+    else if (is_owner)
+        count_cells(p, s, lists, count);
+}
+
+// Grid: (thread blocks of a head, sequences * KV heads). EACH: buckets of a thread. DRAWS: counts rows that may be drawn. Order
+// of rows in a section: buckets, then positions; without lists pages, buckets, positions.
+template <int EACH, bool DRAWS>
+static __global__ void __launch_bounds__(VISIT_THREADS) visit_buckets_kernel(const visit_params p) {
     __shared__ visit_space s;
-    if (!p.scores) sl_wait_previous(); // the first kernel of the step: bucket_scores.cuh, order of the kernels
+    if (!p.scores && !DRAWS) sl_wait_previous(); // the first kernel of the step: bucket_scores.cuh, order of the kernels
     sl_start_next();
     int seq_head = blockIdx.y;
     const sl_row row = p.rows[seq_head / p.n_kv_heads];
     const visit_range r = range_of(p, row);
-    find_lists(p, &s, r, row, seq_head);
+    find_lists<DRAWS>(p, &s, r, row, seq_head);
+    if (DRAWS && p.l == 0) {
+        for (int w = threadIdx.x; w < VISIT_WORDS; w += VISIT_THREADS) s.visited[w] = 0;
+        __syncthreads();
+    }
     sl_wait_previous();
-    bool chooses = p.l > 0 && r.n_sections > 0;
-    if (chooses) choose_buckets<EACH>(p, &s, seq_head);
+    if (p.l > 0 && r.n_sections > 0) choose_buckets<EACH>(p, &s, seq_head);
     if (blockIdx.x == 0 && threadIdx.x == 0 && p.stats)
         count_read(p, r.sink + (r.n_kv - r.window), r.n_sections > 0 && p.scores ? score_bytes(p) : 0);
     for (int i = 0, section = blockIdx.x; section < r.n_sections; section += gridDim.x, i++)
-        list_section(p, &s, r, row, seq_head, section, s.slots[i], i % VISIT_WARPS);
+        visit_section<DRAWS>(p, &s, r, row, seq_head, section, i);
 }
 
 // ---- launch ----
@@ -381,10 +486,10 @@ static void take_visit(arena *a, visit_params *p, int n_seqs, int max_kv) {
     p->logits = a->take<float>(heads * p->C);
 }
 
-static void launch_visit(const visit_params &p, cudaStream_t stream) {
+template <bool DRAWS> static void launch_visit(const visit_params &p, cudaStream_t stream) {
     int seq_heads = p.n_seqs * p.n_kv_heads, blocks = min(max(sl_multiprocessors() / seq_heads, 1), p.max_sections);
-    if (p.scores) launch_scores(p, stream);
-    sl_launch(p.C <= FEW_BUCKETS ? visit_buckets_kernel<2> : visit_buckets_kernel<SL_BUCKETS_MOST / VISIT_THREADS>,
+    sl_launch(p.C <= FEW_BUCKETS ? visit_buckets_kernel<2, DRAWS>
+                                 : visit_buckets_kernel<SL_BUCKETS_MOST / VISIT_THREADS, DRAWS>,
               dim3(blocks, seq_heads), dim3(VISIT_THREADS), 0, stream, p);
 }
 
