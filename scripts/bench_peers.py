@@ -2,9 +2,10 @@
 scaled_dot_product_attention), FlashAttention-3 if the package fa3-fwd is installed, linear layers of cuBLAS. The method is that of
 `sleigh bench attn`: replays of a CUDA graph, a write of 512 MB before each replay, medians.
 
-usage: python3 scripts/bench_peers.py [decode] [prefill] [linear] [context]     prints one JSON line for each row
+usage: python3 scripts/bench_peers.py [decode] [prefill] [linear] [context] [buckets]     prints one JSON line for each row
 
-decode and prefill use the sizes of `sleigh bench attn`; context times decode of one sequence from 4k to 128k tokens.
+decode and prefill use the sizes of `sleigh bench attn`; context times decode of one sequence from 4k to 128k tokens; buckets uses the
+sizes of docs/results/saap.md.
 """
 
 import json
@@ -22,6 +23,7 @@ except ImportError:
 
 HEADS, KV_HEADS, DIM = 32, 8, 128
 DECODE = [(1, 8192), (1, 32768), (1, 131072), (6, 30720), (8, 32768), (16, 32768), (32, 8192)]
+BUCKETS = [(1, 131072), (1, 175104), (1, 524288), (6, 131072)]
 CONTEXT = [(1, 4096 << i) for i in range(6)]
 PREFILL = [4096, 8192, 32768]
 LAYER = [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)]  # (out, in): qkv, output, gate and up, down
@@ -91,6 +93,10 @@ def context():
     decode(CONTEXT)
 
 
+def buckets():
+    decode(BUCKETS)
+
+
 def report_prefill(n, backend, us):
     report(test="prefill", n=n, backend=backend, ms=us / 1e3, tflops=round(2 * HEADS * n * n * DIM / us / 1e6))
 
@@ -128,4 +134,4 @@ def linear():
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or ["decode", "prefill", "linear"]:
-        {"decode": decode, "prefill": prefill, "linear": linear, "context": context}[name]()
+        {"decode": decode, "prefill": prefill, "linear": linear, "context": context, "buckets": buckets}[name]()

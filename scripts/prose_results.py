@@ -258,8 +258,14 @@ def shown(args, part):
     """The command as a reader types it in the repository."""
     where = {args.sleigh: "build/sleigh"}
     if part.input:
-        where[part.input] = f"build/prose-work/{os.path.basename(part.input)}"
+        where[part.input] = f"{args.shown_work}/{os.path.basename(part.input)}"
     return " ".join(shlex.quote(where.get(word, word)) for word in part.command)
+
+
+def document_of(text):
+    """A program prints one document, or a JSON line for each row."""
+    lines = text.splitlines()
+    return json.loads(text) if len(lines) == 1 or not lines[0].endswith("}") else {"rows": [json.loads(line) for line in lines]}
 
 
 def run_part(args, part):
@@ -285,7 +291,7 @@ def run_part(args, part):
         return f"{part.name}: exit {run.returncode}" + (f"; {log} has the reason" if args.jobs > 1 else "")
     with open(out) as f:
         kept = {"part": part.name, **key, "date": datetime.date.today().isoformat(), "seconds": round(time.monotonic() - start, 1),
-                "result": rounded(part.keep(json.load(f)))}
+                "result": rounded(part.keep(document_of(f.read())))}
     with open(path + ".part", "w") as f:
         json.dump(kept, f, separators=(",", ":"))
         f.write("\n")
@@ -301,6 +307,14 @@ def chosen(parts, names):
         if not any(p == name or p.startswith(name + ":") for p in parts):
             sys.exit(f"--part {name}: expected inputs or one of {' '.join(parts)}")
     return [p for p in parts.values() if not names or any(p.name == n or p.name.startswith(n + ":") for n in names)]
+
+
+def run_all(args, parts):
+    """Runs the parts, args.jobs at the same time. Ends the program with the reasons of the failures."""
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        faults = [fault for fault in pool.map(lambda part: run_part(args, part), parts) if fault]
+    if faults:
+        sys.exit("\n".join(faults))
 
 
 # ---- self-test ----
@@ -378,7 +392,7 @@ def arguments(words=None):
     p.add_argument("--list", action="store_true", help="print the commands, and run nothing")
     p.add_argument("--self-test", action="store_true", help="check the inputs of two small books, without the model")
     a = p.parse_args(words)
-    a.input = lambda name: os.path.join(a.work, name + ".jsonl")
+    a.input, a.shown_work = lambda name: os.path.join(a.work, name + ".jsonl"), "build/prose-work"
     return a
 
 
@@ -397,10 +411,7 @@ def main():
             print(f"{part.name}: {shown(a, part)}")
         return
     os.makedirs(a.results, exist_ok=True)
-    with concurrent.futures.ThreadPoolExecutor(a.jobs) as pool:
-        faults = [fault for fault in pool.map(lambda part: run_part(a, part), parts) if fault]
-    if faults:
-        sys.exit("\n".join(faults))
+    run_all(a, parts)
 
 
 if __name__ == "__main__":

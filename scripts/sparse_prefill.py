@@ -24,7 +24,6 @@ The inputs of the prose model are those of `scripts/prose_results.py --part inpu
 are made if they are missing. Each part writes one JSON to --results: command, day, seconds, and the figures of the command's output. A part
 does not run again while its command, its input and its model are the same."""
 import argparse
-import concurrent.futures
 import json
 import os
 import subprocess
@@ -32,7 +31,7 @@ import sys
 import tempfile
 
 import prose_results
-from prose_results import Part, chosen, count, expect, of_document, rounded, run_part, shown
+from prose_results import Part, chosen, count, expect, of_document, run_all, run_part, shown
 
 # The methods of next tokens and CRA, and those of scores.
 METHODS = {
@@ -258,7 +257,7 @@ def arguments(words=None):
     p.add_argument("--list", action="store_true", help="print the commands, and run nothing")
     p.add_argument("--self-test", action="store_true", help="check parts, commands and kept figures, without a model")
     a = p.parse_args(words)
-    a.input = lambda name: os.path.join(a.work, name + ".jsonl")
+    a.input, a.shown_work = lambda name: os.path.join(a.work, name + ".jsonl"), "build/prose-work"
     return a
 
 
@@ -276,10 +275,7 @@ def main():
         return
     for part in parts:
         make_facts(a, part)
-    with concurrent.futures.ThreadPoolExecutor(a.jobs) as pool:
-        faults = [fault for fault in pool.map(lambda part: run_part(a, part), parts) if fault]
-    if faults:
-        sys.exit("\n".join(faults))
+    run_all(a, parts)
 
 
 if __name__ == "__main__":

@@ -127,6 +127,30 @@ static void sparse_prefill(void) {
     CHECK_HAS(text, "## Answers at 640: the embedded model");
 }
 
+// Measurements of methods with buckets: parts and commands; a page of invented figures; a short measurement and its page.
+static void saap_results(void) {
+    char script[800], results[200], page[200];
+    const char *bin = getenv("SLEIGH_BIN");
+    size_t n;
+    run_script("scripts/saap_results.py --self-test");
+    run_script("scripts/saap_report.py --self-test");
+    skip_with_sanitizers();
+    snprintf(results, sizeof results, "%s", in_tmp("figures"));
+    snprintf(page, sizeof page, "%s", in_tmp("page.md"));
+    snprintf(script, sizeof script,
+             "scripts/saap_results.py --sleigh '%s' --device cpu -t 1 --lengths 2304 --texts 1 --score 4 --part "
+             "heads:2304:code --work '%s' "
+             "--results '%s'",
+             bin ? bin : "build/sleigh", in_tmp("work"), results);
+    run_script(script);
+    snprintf(script, sizeof script, "scripts/saap_report.py --no-picture --results '%s' -o '%s'", results, page);
+    run_script(script);
+    const char *text = slurp(page, &n);
+    CHECK_HAS(text, "## Error of heads at 2304");
+    CHECK_HAS(text, "| `saap-kmeans:l=4:rope=1` | ");
+    CHECK_HAS(text, "| 2304 | C source | 16 | ");
+}
+
 // A page in docs/results shows the figures that are kept.
 static void check_page(const char *report, const char *name) {
     char script[600], page[80];
@@ -144,6 +168,10 @@ static void prose_page(void) {
 
 static void sparse_prefill_page(void) {
     check_page("scripts/sparse_prefill_report.py", "sparse-prefill.md");
+}
+
+static void saap_page(void) {
+    check_page("scripts/saap_report.py", "saap.md");
 }
 
 // A measurement with all its parts, on a short text.
@@ -296,6 +324,8 @@ static const test_case cases[] = {
     {"prose-page", NEEDS_NOTHING, prose_page},
     {"sparse-prefill", NEEDS_NOTHING, sparse_prefill},
     {"sparse-prefill-page", NEEDS_NOTHING, sparse_prefill_page},
+    {"saap-results", NEEDS_NOTHING, saap_results},
+    {"saap-page", NEEDS_NOTHING, saap_page},
     {"certified", NEEDS_NOTHING, certified},
     {"certified-page", NEEDS_NOTHING, certified_page},
     {"mutations", NEEDS_NOTHING, mutations},

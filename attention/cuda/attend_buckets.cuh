@@ -1,9 +1,10 @@
 // attention/cuda/attend_buckets.cuh - attention of a group of query heads over the rows that bucket_visit.cuh lists, on CUDA.
 //
-// The rows of a KV head are numbered without a gap: sink, window, the listed rows of each section, and then the drawn rows of
-// each query head (bucket_draws.cuh). They are cut into chunks of equal length, so a large bucket is cut too. A thread block
-// has one chunk. The thread block that ends last merges the chunks of a head in order. Chunks depend only on the number of
-// rows, so results do not depend on the batch.
+// The rows of a KV head are two sets. The first set is read in every step: sink and window. The second set follows from the
+// choice: the listed rows of each section, and then the drawn rows of each query head (bucket_draws.cuh). Both sets are cut
+// into chunks of equal length, so a large bucket is cut too. A thread block has one chunk. Thread blocks of the first set
+// attend to their rows before they wait for the choice. The thread block that ends last merges the chunks of a head in order.
+// Chunks depend only on the numbers of rows, so results do not depend on the batch.
 //
 // A warp has 16 rows at a time. With g = lane / 4 and t = lane % 4, a lane loads parts of K and V of rows g and g + 8: DIM / 4
 // channels each. Register r of a row holds the channels channel_of(r) and the next one. The inner product over channels has any
@@ -29,8 +30,8 @@ enum {
     PASS_ROWS = TILE_ROWS * BUCKET_WARPS,
     BUCKET_CHUNKS = 48, // of a KV head at most: one wave of thread blocks for 8 KV heads
     CHUNK_ROWS_LEAST = 2 * PASS_ROWS,
-    SECTIONS_MOST = SL_CUDA_LONG_ROWS / SL_BUCKET_SPAN_ROWS + 1,
-    STARTS = 2 + SECTIONS_MOST + GROUP_MAX + 1,
+    STARTS = SECTIONS_MOST + GROUP_MAX + 1,
+    COUNTS_EACH = (SECTIONS_MOST + BUCKET_THREADS - 1) / BUCKET_THREADS, // sections whose counts a thread adds up
     ALL_HEADS = -1,
 };
 
@@ -46,40 +47,88 @@ struct attend_buckets_params {
     // Drawn rows (saap-is).
     int n_drawn;         // of a query head; 0: none
     const int *drawable; // [n_seqs * n_kv_heads] rows that may be drawn; 0: nothing was drawn
-    const int32_t *draw; // [n_seqs * n_heads][n_drawn] positions, -1: no row
+    const int32_t *draw; // [n_seqs * n_heads][n_drawn] pool rows
     const float *weight; // [n_seqs * n_heads][n_drawn] log2 of 1 / pi
 };
 
-__host__ __device__ int bucket_chunk_rows(int n_rows) {
-    return max(ceil_div(ceil_div(n_rows, BUCKET_CHUNKS), PASS_ROWS) * PASS_ROWS, (int)CHUNK_ROWS_LEAST);
-}
-
 // ---- the rows of a KV head ----
 
-// start[i]: number of the first row of part i. Parts: sink, window, sections, query heads. start[n_parts] is the number of
+// Length of chunks of n rows, for at most `most` chunks.
+__host__ __device__ int bucket_chunk_rows(int n, int most) {
+    return max(ceil_div(ceil_div(n, most), PASS_ROWS) * PASS_ROWS, (int)CHUNK_ROWS_LEAST);
+}
+
+// The chunks of the rows that every step reads.
+struct fixed_chunks {
+    int n_rows, each, n;
+};
+
+// Both sets of rows get chunks in proportion to their rows. The second set counts with the rows that equal buckets would have.
+__device__ fixed_chunks fixed_chunks_of(const attend_buckets_params &p, const visit_range &r) {
+    fixed_chunks c = {r.sink + (r.n_kv - r.window), 0, 0};
+    long long others = (long long)(r.window - r.sink) * p.visit.l / p.visit.C + (long long)p.n_drawn * p.visit.group;
+    if (r.n_sections == 0) others = 0;
+    int most = (int)(BUCKET_CHUNKS * (long long)c.n_rows / (c.n_rows + others));
+    c.each = bucket_chunk_rows(c.n_rows, min(max(most, 1), BUCKET_CHUNKS - 1));
+    c.n = ceil_div(c.n_rows, c.each);
+    return c;
+}
+
+// start[i]: number of the first row of part i of the second set. Parts: sections, query heads. start[n_parts] is the number of
 // rows.
 struct row_parts {
     int start[STARTS];
     int n_parts;
+    int sums[BUCKET_WARPS];
 };
 
-// By one warp.
+// By the thread block. A thread adds up the counts of consecutive sections.
 __device__ void find_parts(const attend_buckets_params &p, const visit_range &r, int seq_head, row_parts *parts) {
-    int lane = threadIdx.x, at = r.sink + (r.n_kv - r.window);
-    int n_heads = p.n_drawn && r.n_sections && __ldcg(p.drawable + seq_head) ? p.visit.group : 0;
-    if (lane == 0) parts->start[0] = 0, parts->start[1] = r.sink, parts->n_parts = 2 + r.n_sections + n_heads;
-    for (int first = 0; first < r.n_sections; first += 32) {
-        int i = first + lane, n = i < r.n_sections ? __ldcg(p.visit.count + (size_t)seq_head * p.visit.max_sections + i) : 0;
-        int end = at + sl_scan_lanes(n, lane);
-        if (i < r.n_sections) parts->start[2 + i] = end - n;
-        at = __shfl_sync(~0u, end, 31);
+    int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, each = ceil_div(r.n_sections, BUCKET_THREADS), own = 0, at,
+        all = 0;
+    int n_heads = p.n_drawn && r.n_sections && __ldcg(p.drawable + seq_head) ? p.visit.group : 0, n[COUNTS_EACH];
+#pragma unroll
+    for (int i = 0; i < COUNTS_EACH; i++) {
+        int section = tid * each + i;
+        n[i] =
+            i < each && section < r.n_sections ? __ldcg(p.visit.count + (size_t)seq_head * p.visit.max_sections + section) : 0;
+        own += n[i];
     }
-    if (lane <= n_heads) parts->start[2 + r.n_sections + lane] = at + lane * p.n_drawn;
+    at = sl_scan_lanes(own, lane);
+    if (lane == 31) parts->sums[warp] = at;
+    __syncthreads();
+    at -= own;
+    for (int w = 0; w < BUCKET_WARPS; w++) {
+        if (w < warp) at += parts->sums[w];
+        all += parts->sums[w];
+    }
+#pragma unroll
+    for (int i = 0; i < COUNTS_EACH; i++) {
+        int section = tid * each + i;
+        if (i < each && section < r.n_sections) parts->start[section] = at;
+        at += n[i];
+    }
+    if (tid <= n_heads) parts->start[r.n_sections + tid] = all + tid * p.n_drawn;
+    if (tid == 0) parts->n_parts = r.n_sections + n_heads;
+    __syncthreads();
 }
 
-// The position of row i; -1: no row. *head: the query head that reads it, or ALL_HEADS. *weight: log2 of its weight.
-__device__ int row_at(const attend_buckets_params &p, const visit_range &r, int seq_head, const row_parts *parts, int i,
-                      int *head, float *weight) {
+// A row that a lane attends to.
+struct bucket_row {
+    int at;       // pool row; -1: none
+    int head;     // the query head that reads it, or ALL_HEADS
+    float weight; // log2 of its weight
+};
+
+// Row i of the first set.
+__device__ bucket_row fixed_row(const attend_buckets_params &p, const visit_range &r, const sl_row &row, int seq_head, int i) {
+    int j = i < r.sink ? i : r.window + i - r.sink;
+    return {pool_page(p.visit, row, seq_head, j / SL_PAGE) + j % SL_PAGE, ALL_HEADS, 0};
+}
+
+// Row i of the second set.
+__device__ bucket_row chosen_row(const attend_buckets_params &p, const visit_range &r, const row_parts *parts, int seq_head,
+                                 int i) {
     int part = 0, end = parts->n_parts; // the last part that begins at i or before
     while (end - part > 1) {
         int middle = (part + end) / 2;
@@ -88,24 +137,33 @@ __device__ int row_at(const attend_buckets_params &p, const visit_range &r, int 
         else
             end = middle;
     }
-    int own = i - parts->start[part], section = part - 2;
-    *head = ALL_HEADS, *weight = 0;
-    if (part == 0) return own;
-    if (part == 1) return r.window + own;
-    if (section < r.n_sections)
-        return __ldcg(p.visit.list + ((size_t)seq_head * p.visit.max_sections + section) * SL_BUCKET_SPAN_ROWS + own);
-    *head = section - r.n_sections;
-    size_t at = ((size_t)seq_head * p.visit.group + *head) * p.n_drawn + own;
-    *weight = __ldcg(p.weight + at);
-    return __ldcg(p.draw + at);
+    int own = i - parts->start[part], head = part - r.n_sections;
+    if (head < 0) {
+        size_t section = (size_t)seq_head * p.visit.max_sections + part;
+        return {__ldcg(p.visit.list + section * SL_BUCKET_SPAN_ROWS + own), ALL_HEADS, 0};
+    }
+    size_t at = ((size_t)seq_head * p.visit.group + head) * p.n_drawn + own;
+    return {__ldcg(p.draw + at), head, __ldcg(p.weight + at)};
+}
+
+// Row i, or none from `end` on.
+__device__ bucket_row row_of(const attend_buckets_params &p, const visit_range &r, const sl_row &row, int seq_head,
+                             bool is_fixed, const row_parts *parts, int i, int end) {
+    if (i >= end) return {-1, ALL_HEADS, 0};
+    return is_fixed ? fixed_row(p, r, row, seq_head, i) : chosen_row(p, r, parts, seq_head, i);
+}
+
+// Waits for the choice. The thread block's chunk of the second set is [*begin, *end); *n_chunks: of both sets.
+__device__ void chunk_of_chosen(const attend_buckets_params &p, const visit_range &r, int seq_head, const fixed_chunks &fixed,
+                                row_parts *parts, int *begin, int *end, int *n_chunks) {
+    sl_wait_previous();
+    find_parts(p, r, seq_head, parts);
+    int n = parts->start[parts->n_parts], each = bucket_chunk_rows(n, BUCKET_CHUNKS - fixed.n);
+    *begin = ((int)blockIdx.y - fixed.n) * each, *end = min(*begin + each, n);
+    *n_chunks = fixed.n + ceil_div(n, each);
 }
 
 // ---- one warp ----
-
-__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
-    __nv_bfloat162 x = __floats2bfloat162_rn(low, high);
-    return *(uint32_t *)&x;
-}
 
 // DRAWS: some rows are drawn rows of one query head.
 template <int DIM, bool DRAWS> struct bucket_attender {
@@ -154,9 +212,9 @@ template <int DIM, bool DRAWS> struct bucket_attender {
         s[0] = c[0] * scale, s[1] = c[1] * scale;
     }
 
-    // Adds 16 rows. Lanes 0 to 15 (and 16 to 31 again) hold one row each: `at`, its number in the pool, or -1; head, weight.
-    __device__ void add(const attend_buckets_params &p, int at, int head, float weight) {
-        int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    // Adds 16 rows. Lanes 0 to 15 (and 16 to 31 again) hold one row each.
+    __device__ void add(const attend_buckets_params &p, const bucket_row &row16) {
+        int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, at = row16.at;
         uint32_t k[2][REGS], v[2][REGS];
         uint64_t policy = sl_l2_policy(SL_L2_FIRST_OUT); // draw_rows.cuh, gather: why these rows leave the L2 cache first
         int own[2] = {__shfl_sync(~0u, at, g), __shfl_sync(~0u, at, g + 8)};
@@ -172,8 +230,8 @@ template <int DIM, bool DRAWS> struct bucket_attender {
         for (int i = 0; i < 4; i++) { // score i is that of row 2 t + i % 2 + 8 (i / 2)
             int row = 2 * t + i % 2 + i / 2 * 8, is_row = __shfl_sync(~0u, at, row) >= 0;
             if (DRAWS) {
-                int of = __shfl_sync(~0u, head, row);
-                s[i] += __shfl_sync(~0u, weight, row);
+                int of = __shfl_sync(~0u, row16.head, row);
+                s[i] += __shfl_sync(~0u, row16.weight, row);
                 is_row &= of == ALL_HEADS || of == g;
             }
             s[i] = is_row ? s[i] : -INFINITY;
@@ -270,7 +328,7 @@ __device__ void merge_bucket_chunks(const attend_buckets_params &p, bucket_space
         int g = i / (DIM / 4);
         const float4 *from = (const float4 *)(p.o + seq_head * p.max_chunks * group * DIM) + i;
         float4 o = make_float4(0, 0, 0, 0);
-#pragma unroll 8
+#pragma unroll 16
         for (int c = 0; c < n_chunks; c++) {
             float4 x = __ldcg(from + (size_t)c * group * (DIM / 4));
             float factor = s->chunks[c][g].x;
@@ -287,7 +345,7 @@ __device__ void merge_bucket_chunks(const attend_buckets_params &p, bucket_space
 // out = sum_j w_j e_j v_j / sum_j w_j e_j over the rows of a query head, e_j = 2^(q.k_j scale), w_j = 1 or the weight of a
 // draw.
 //
-// Grid: (chunks, sequences * KV heads).
+// Grid: (sequences * KV heads, chunks). The chunks of the first set come first, so their thread blocks start first.
 // Bytes: the rows of K and V once for all query heads of the group; 4 (DIM + 2) bytes of partial results for each query head
 // and chunk, in the L2 cache.
 // Order of reduction: a warp's rows, the lanes of a head, the warps, the chunks, each in order.
@@ -296,25 +354,25 @@ template <int DIM, bool DRAWS>
 __global__ void __launch_bounds__(BUCKET_THREADS, 3) attend_buckets_kernel(const attend_buckets_params p) {
     __shared__ __align__(16) bucket_space<DIM> s;
     sl_start_next();
-    sl_wait_previous();
-    size_t seq_head = blockIdx.y;
+    int seq_head = blockIdx.x, chunk = blockIdx.y, warp = threadIdx.x / 32, lane_row = threadIdx.x % TILE_ROWS;
     const sl_row row = p.visit.rows[seq_head / p.visit.n_kv_heads];
-    visit_range r = range_of(p.visit, row);
-    if (threadIdx.x < 32) find_parts(p, r, (int)seq_head, &s.parts);
-    __syncthreads();
-    int n = s.parts.start[s.parts.n_parts], each = bucket_chunk_rows(n), n_chunks = ceil_div(n, each), chunk = blockIdx.x;
-    if (chunk >= n_chunks) return;
-    int warp = threadIdx.x / 32, lane_row = threadIdx.x % TILE_ROWS, end = min((chunk + 1) * each, n);
+    const visit_range r = range_of(p.visit, row);
+    const fixed_chunks fixed = fixed_chunks_of(p, r);
     bucket_attender<DIM, DRAWS> a;
-    a.begin(p.visit.q + seq_head * p.visit.group * DIM, p.visit.group);
-    for (int first = chunk * each + warp * TILE_ROWS; first < end; first += PASS_ROWS) {
-        int head = ALL_HEADS, i = first + lane_row;
-        float weight = 0;
-        int j = i < end ? row_at(p, r, (int)seq_head, &s.parts, i, &head, &weight) : -1;
-        if (j >= 0)
-            j = (row.pages[j / SL_PAGE] * p.visit.n_kv_heads + (int)seq_head % p.visit.n_kv_heads) * SL_PAGE + j % SL_PAGE;
-        a.add(p, j, head, weight);
+    a.begin(p.visit.q + (size_t)seq_head * p.visit.group * DIM, p.visit.group);
+    const bool is_fixed = chunk < fixed.n;
+    int begin = chunk * fixed.each, end = min(begin + fixed.each, fixed.n_rows), n_chunks;
+    if (!is_fixed) {
+        chunk_of_chosen(p, r, seq_head, fixed, &s.parts, &begin, &end, &n_chunks);
+        if (begin >= end) return;
     }
+    bucket_row next = row_of(p, r, row, seq_head, is_fixed, &s.parts, begin + warp * TILE_ROWS + lane_row, end);
+    for (int first = begin + warp * TILE_ROWS; first < end; first += PASS_ROWS) {
+        bucket_row now = next;
+        next = row_of(p, r, row, seq_head, is_fixed, &s.parts, first + PASS_ROWS + lane_row, end);
+        a.add(p, now);
+    }
+    if (is_fixed) chunk_of_chosen(p, r, seq_head, fixed, &s.parts, &begin, &end, &n_chunks);
     store_warp(a, &s);
     __syncthreads();
     merge_warps<DIM>(p, &s, seq_head, chunk, n_chunks == 1);
@@ -331,14 +389,14 @@ __global__ void __launch_bounds__(BUCKET_THREADS, 3) attend_buckets_kernel(const
 // max_rows: most rows of a KV head.
 static void take_bucket_partials(arena *a, attend_buckets_params *p, int n_seqs, size_t max_rows) {
     size_t seq_heads = (size_t)n_seqs * p->visit.n_kv_heads;
-    p->max_chunks = (int)min((max_rows + CHUNK_ROWS_LEAST - 1) / CHUNK_ROWS_LEAST, (size_t)BUCKET_CHUNKS);
+    p->max_chunks = (int)min((max_rows + CHUNK_ROWS_LEAST - 1) / CHUNK_ROWS_LEAST + 1, (size_t)BUCKET_CHUNKS);
     p->ml = a->take<float2>(seq_heads * p->max_chunks * p->visit.group);
     p->o = a->take<float>(seq_heads * p->max_chunks * p->visit.group * p->visit.head_dim);
 }
 
 template <int DIM> static void launch_attend_buckets(const attend_buckets_params &p, cudaStream_t stream) {
     sl_launch(p.n_drawn ? attend_buckets_kernel<DIM, true> : attend_buckets_kernel<DIM, false>,
-              dim3(p.max_chunks, p.visit.n_seqs * p.visit.n_kv_heads), dim3(BUCKET_THREADS), 0, stream, p);
+              dim3(p.visit.n_seqs * p.visit.n_kv_heads, p.max_chunks), dim3(BUCKET_THREADS), 0, stream, p);
 }
 
 } // namespace

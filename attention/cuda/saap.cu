@@ -1,7 +1,8 @@
 // attention/cuda/saap.cu - saap, saap-kmeans and saap-is on CUDA: attention over the rows of visited buckets, and over rows
 // that are drawn from the other buckets.
 //
-// bucket_visit.cuh scores the buckets, chooses, and lists the rows; bucket_draws.cuh draws; attend_buckets.cuh reads the rows.
+// bucket_scores.cuh scores the buckets; bucket_visit.cuh chooses and lists the rows; bucket_draws.cuh draws; attend_buckets.cuh
+// reads the rows.
 // Layers below dense-layers run dense decode. bucket_index.cu builds the index.
 #include "attention/cuda/bucket_draws.cuh"
 #include "attention/cuda/head_dim.cuh"
@@ -95,11 +96,16 @@ template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
     draw_params d = {};
     lay_out(a->spec, a->n_seqs, a->max_kv, a->ws, &p, &d);
     open_step(a, &p);
-    launch_visit(p.visit, a->stream);
+    if (p.visit.scores) launch_scores(p.visit, a->stream);
     if (d.S) {
+        p.visit.cell_count = d.visit.cell_count, p.visit.cell_slots = a->extra_slots[2];
         d.visit = p.visit, d.scale = p.scale, d.layer = a->layer, d.first_head = a->geom->first_head;
-        d.cells = (const char *)a->extra[2], d.cells_size = a->extra_size[2], d.cell_slots = a->extra_slots[2];
+        d.cells = (const char *)a->extra[2], d.cells_size = a->extra_size[2];
+        launch_score_cells<DIM>(d, a->stream);
+        launch_visit<true>(p.visit, a->stream);
         launch_draws(d, a->stream);
+    } else {
+        launch_visit<false>(p.visit, a->stream);
     }
     launch_attend_buckets<DIM>(p, a->stream);
 }

@@ -137,6 +137,15 @@ static step_lists read_lists(const decode_fixture *r) {
     return l;
 }
 
+// The position of a pool row of KV head h; -1: sequence s has no such row.
+static int position_of(const decode_fixture *r, int s, int h, int pool_row) {
+    const ref_cache *c = r->c;
+    int heads = c->geom.n_kv_heads, page = pool_row / SL_PAGE / heads;
+    for (int i = 0; i < c->seqs[s].n_pages && pool_row / SL_PAGE % heads == h; i++)
+        if (c->seqs[s].pages[i] == page) return i * SL_PAGE + pool_row % SL_PAGE;
+    return -1;
+}
+
 // Marks the rows that the GPU reads for a KV head. Every row must be listed at most once.
 static void mark_rows(const decode_fixture *r, const step_lists *l, const sl_bucket_visit *v, int s, int h, char *reads) {
     int n = r->c->seqs[s].n_tokens, pair = s * r->c->geom.n_kv_heads + h, n_built = (n - 1) / SL_PAGE;
@@ -146,7 +155,7 @@ static void mark_rows(const decode_fixture *r, const step_lists *l, const sl_buc
     for (int i = 0; i <= (spans < full ? spans : full); i++) {
         size_t at = (size_t)pair * l->max_sections + i;
         for (int k = 0; k < l->count[at]; k++) {
-            int j = l->list[at * SL_BUCKET_SPAN_ROWS + k];
+            int j = position_of(r, s, h, l->list[at * SL_BUCKET_SPAN_ROWS + k]);
             if (j < v->sink || j >= v->window || reads[j])
                 FAIL("sequence %d, KV head %d: row %d is listed twice, or in the sink or window", s, h, j);
             reads[j] = 1;
@@ -250,11 +259,13 @@ static void shapes(void) {
         }
 }
 
-// Many buckets, and a classifier of the size that the paper has.
+// Many buckets, and classifiers on both sides of the limits of the kernels: 64 rows of a matrix for a thread block, 128 and
+// 1,024 columns at a time, 1,024 buckets.
 static void many_buckets(void) {
-    static const int counts[] = {31, 32, 33, 256, 1000, 1024, 4096}, budgets[] = {1, 7, 32, 300, 4096}, n = 9000;
-    for (int i = 0; i < 7; i++) {
-        ref_cache c = cache_of(4, 1, 64, 1, &n, counts[i], i == 5 ? 1024 : 96 + 16 * i);
+    static const int counts[] = {31, 32, 33, 64, 65, 256, 1000, 1024, 1025, 4096}, n = 9000;
+    static const int widths[] = {8, 16, 128, 144, 1008, 112, 1040, 1024, 2064, 192}, budgets[] = {1, 7, 32, 300, 4096};
+    for (int i = 0; i < 10; i++) {
+        ref_cache c = cache_of(4, 1, 64, 1, &n, counts[i], widths[i]);
         for (int k = 0; k < 5; k++) {
             char attn[80];
             snprintf(attn, sizeof attn, "%s:l=%d:dense-layers=0:window=200", (i + k) % 3 ? "saap" : "saap-kmeans", budgets[k]);
