@@ -259,6 +259,7 @@ def shown(args, part):
     where = {args.sleigh: "build/sleigh"}
     if part.input:
         where[part.input] = f"build/prose-work/{os.path.basename(part.input)}"
+    where.update((word, f"build/prose-work/{os.path.basename(word)}") for word in part.command if os.path.dirname(word) == args.work)
     return " ".join(shlex.quote(where.get(word, word)) for word in part.command)
 
 
