@@ -256,10 +256,10 @@ def hash_of(path):
 
 def shown(args, part):
     """The command as a reader types it in the repository."""
-    where = {args.sleigh: "build/sleigh"}
+    where = {word: f"build/prose-work/{os.path.basename(word)}" for word in part.command if os.path.dirname(word) == args.work}
+    where[args.sleigh] = "build/sleigh"
     if part.input:
         where[part.input] = f"build/prose-work/{os.path.basename(part.input)}"
-    where.update((word, f"build/prose-work/{os.path.basename(word)}") for word in part.command if os.path.dirname(word) == args.work)
     return " ".join(shlex.quote(where.get(word, word)) for word in part.command)
 
 
