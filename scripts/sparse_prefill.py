@@ -18,6 +18,8 @@ Parts (LEN is a length of --lengths, GROUP a group of methods):
     score-tiny-facts, needle-facts, two-hop-facts   answers with one fact; the prompt has the answer up to the fact: the next token is its first one
     tune:LEN                 what `sleigh tune` chooses for the embedded model, on --tune questions of each task, also up to the fact
     tuned-facts:LEN:tuned    that setting and fixed ones on --pairs other questions of each task; without a choice of tune:LEN, the fixed ones only
+    ttft:NAME                only on a GPU: time of a prefill of 130,000 tokens in the shape of Llama-3.1-8B, random weights: dense, with a window of
+                             the density that tune chose at the first of --lengths (tuned; left out without a choice), and by sample
     kernels, dense-kernel    only on a GPU: times of attention with masks, of the masks, and of dense attention (sleigh bench attn)
 
 Groups: masks, chunks (sample by alpha and chunk_n), threshold, oracle. Groups without a GPU version run on the CPU on every machine:
@@ -61,6 +63,9 @@ CANDIDATES = "sample:alpha_c={0.3,0.4,0.5,0.7}:alpha_s={0.3,0.4,0.5,0.7}"
 FIXED = ["sample:alpha_c=0.4:alpha_s=0.4", "sample:alpha_c=0.5:alpha_s=0.5", "sample:alpha_c=0.8:alpha_s=0.8"]
 LOSS = 0.01                    # of tune: one point
 TUNE_SEED = 7                  # --task-seed of the questions of tune; those of tuned-facts have eval's default
+TTFT_TOKENS = 130000
+SHAPE_8B = "models/llama-3.1-8b"
+BLOCK = 128                    # positions of a block of a mask
 ON_CPU = ("oracle",)           # groups without a GPU version
 PROSE_MOST = "32k"             # the longest input of the prose model
 TINY_TASKS = "niah-multikey,qa-2hop,fwe"
@@ -99,15 +104,28 @@ def keep_tune(doc, log):
     return of_document({"version": head["settings"]["version"].split()[0], "commit": head["commit"], "device": head["settings"]["arithmetic"]}, rows=rows)
 
 
-def tuned_method(args, size):
-    """What tune chose at this length. None: the part tune:LEN has not run, or dense prefill is the choice."""
+def tuned_row(args, size):
+    """The row of what tune chose at this length. None: the part tune:LEN has not run, or dense prefill is the choice."""
     path = os.path.join(args.results, f"tune-{size}.json")
     if not os.path.exists(path):
         return None
     with open(path) as f:
         rows = json.load(f)["result"]["rows"]
-    found = [row["setting"] for row in rows if row["result"] == "chosen"]
-    return None if found == ["dense"] else found[0]
+    found = next(row for row in rows if row["result"] == "chosen")
+    return None if found["setting"] == "dense" else found
+
+
+def window_of(density, n_tokens):
+    """The window of `streaming` with this density. A query block visits w / 128 + 1 blocks of a window of w keys, and the sink."""
+    n_blocks = -(-n_tokens // BLOCK)
+    visited = n_blocks * (1 - (1 - density) ** 0.5)
+    return max(1, round((visited - 2) * BLOCK))
+
+
+def keep_ttft(doc):
+    """doc: an answer of generate."""
+    return {"version": "-", "commit": "-", "device": "a GPU", "method": doc["attn_prefill"], "tokens": doc["n_prompt"], "ms": doc["prefill_ms"],
+            "density": doc.get("prefill_density") or 1.0}
 
 
 def keep_kernels(doc):
@@ -212,7 +230,8 @@ def all_parts(args):
                                                       "--samples", str(2 * args.tune), "--check", "0", "--question-dense", "-n", "32", "-e", "--stop", "\\n",
                                                       "--loss", str(LOSS), "--attn-prefill", CANDIDATES, "--out", profile, *where],
                                      source, args.tiny, lambda doc: keep_tune(doc, profile + ".log"))
-        choice = tuned_method(args, size)
+        row = tuned_row(args, size)
+        choice = row and row["setting"]
         methods = ["dense", *([choice] if choice else []), *(method for method in FIXED if method != choice)]
         add(f"tuned-facts:{size}:tuned", keep_score, "eval", args.tiny, args.input(f"tuned-facts-{size}-{args.pairs}"), "tuned", "-n", "32", "-e",
             "--stop", "\\n", "--samples", str(args.pairs), "--question-dense", "--attn-prefill", ",".join(methods))
@@ -229,6 +248,13 @@ def all_parts(args):
             for end in ("", "-facts"):
                 score(f"{kind}{end}:{size}", args.model, args.input(f"{kind}{end}-{size}"), "-n", "32", "-e", "--stop", "\\n")
     if has_gpu:
+        row = tuned_row(args, args.lengths.split(",")[0])
+        methods = {"dense": "dense", "tuned": row and f"streaming:window={window_of(row['density'], TTFT_TOKENS)}", "sample": "sample"}
+        for name, method in methods.items():
+            if method:
+                parts[f"ttft:{name}"] = Part(f"ttft:{name}", [args.sleigh, "generate", "-m", SHAPE_8B, "--load-format", "dummy", "--random-prompt",
+                                                              str(TTFT_TOKENS), "-c", "131072", "--prefill-segment", "131072", "-n", "2", "--ignore-eos",
+                                                              "--attn-prefill", method, "--device", args.device, "-o", "json"], None, None, keep_ttft)
         for name, phase in (("kernels", "masks"), ("dense-kernel", "prefill")):
             parts[name] = Part(name, [args.sleigh, "bench", "attn", "--phase", phase, "--device", args.device, "-o", "json"], None, None, keep_kernels)
     return parts
@@ -290,6 +316,9 @@ def self_test():
         gpu = all_parts(arguments([*words, "--device", "cuda"]))
         devices = [gpu[f"score-tiny:2k:{group}"].command for group in ("masks", "oracle")]
         expect([c[c.index("--device") + 1] for c in devices] == ["cuda", "cpu"], "devices of groups")
+        expect("ttft:dense" in gpu and "ttft:dense" not in parts and "ttft:tuned" not in gpu, "times to the first token")
+        expect(window_of(0.2, 130000) == 13474, f"the window of a density: {window_of(0.2, 130000)}")
+        expect(keep_ttft({"attn_prefill": "dense", "n_prompt": 9, "prefill_ms": 2.5})["density"] == 1, "kept time to the first token")
         expect("kernels" in gpu and "kernels" not in parts, "times of kernels")
         expect("--jsonl" not in devices[0] and "models/tiny" in shown(a, gpu["score-tiny:2k:masks"]), "a part without an input")
 
