@@ -275,6 +275,7 @@ int sl_attn_check_decode(const sl_attn_spec *spec, sl_error *err);
 const char *sl_attn_phases(const sl_attn_method *method); // "decode", "prefill" or "decode, prefill": what the CPU offers
 int sl_attn_on_gpu(const sl_attn_spec *spec);             // 1: this build decodes with it on a GPU
 int sl_attn_prefills_on_gpu(const sl_attn_spec *spec);    // 1: this build prefills with it on a GPU
+int sl_attn_makes_mask(const sl_attn_spec *spec);         // 1: a prefill with it visits the blocks of a mask
 // Writes `santa-prop:S=128` into buf: the first parameter, and every parameter that is not at its default.
 void sl_attn_format(const sl_attn_spec *spec, char *buf, size_t size);
 // Writes the value of a parameter as the command line takes it.

@@ -2,6 +2,7 @@
 #include "attention/auto.h"
 #include "engine/base/number.h"
 
+#include <limits.h>
 #include <math.h>
 #include <string.h>
 
@@ -88,6 +89,31 @@ void sl_auto_choice_format(const sl_auto_table *t, const sl_attn_spec *request, 
     if (n >= 0 && (size_t)n < size)
         snprintf(buf + n, size - n, " (%d sequence%s, %.128s, table of %s)", c->n_seqs, c->n_seqs == 1 ? "" : "s", t->device,
                  t->date);
+}
+
+// ---- prefill ----
+
+int sl_auto_prefill_crossover(const sl_auto_prefill *p) {
+    int crossover = INT_MAX;
+    for (int i = p->attn.method ? p->n_lengths - 1 : -1; i >= 0; i--) {
+        const sl_auto_length *l = &p->lengths[i];
+        if (!(l->mask_us + l->attention_us <= FASTER * l->dense_us)) break;
+        crossover = l->n_tokens;
+    }
+    return crossover;
+}
+
+void sl_auto_prefill_format(const sl_auto_table *t, char *buf, size_t size) {
+    const sl_auto_prefill *p = &t->prefill;
+    char text[256], density[SL_NUMBER_TEXT];
+    int crossover = sl_auto_prefill_crossover(p), n;
+    sl_attn_format(&p->attn, text, sizeof text);
+    sl_number_text(p->density, density);
+    n = crossover < INT_MAX
+            ? snprintf(buf, size, "%s, dense below %d tokens", text, crossover)
+            : snprintf(buf, size, "dense: %s is not faster at %d tokens", text, p->lengths[p->n_lengths - 1].n_tokens);
+    if (n >= 0 && (size_t)n < size)
+        snprintf(buf + n, size - n, " (timed with %s of the blocks, %.128s, table of %s)", density, t->device, t->date);
 }
 
 // ---- plans ----

@@ -1,4 +1,5 @@
-// attention/auto.h - --attn=auto: dense attention below a measured crossover, above it the fastest candidate.
+// attention/auto.h - --attn=auto: dense attention below a measured crossover, above it the fastest candidate; and the
+// crossover of --attn-prefill=auto.
 //
 // A table holds measured times: microseconds of the decode attention of one layer, for dense and for some other specifications,
 // over numbers of sequences and context lengths. A table belongs to one device and one geometry. The command line measures it
@@ -13,8 +14,11 @@
 //                              probability <= D (sl_auto_counts). The choice has epsilon=E and delta=D. Smaller values
 //                              draw more rows, so the time in the table is an upper bound.
 //
-// The choice depends on three things: the table, the largest number of sequences that the engine decodes together, and the
-// length of the context of the caller. It depends on no batch index and on no other sequence.
+// A table may also have times of prefill for one method with a mask: dense attention, the making of a mask, and attention with
+// a random mask of a stated density. --attn-prefill=auto is dense below the crossover of these times, and this method above it.
+//
+// The choice for decoding depends on three things: the table, the largest number of sequences that the engine decodes together,
+// and the length of the context of the caller. It depends on no batch index and on no other sequence.
 #ifndef SLEIGH_ATTENTION_AUTO_H
 #define SLEIGH_ATTENTION_AUTO_H
 
@@ -22,12 +26,24 @@
 
 extern const sl_attn_method sl_method_auto;
 
-enum { SL_AUTO_SPECS = 16, SL_AUTO_POINTS = 512 };
+enum { SL_AUTO_SPECS = 16, SL_AUTO_POINTS = 512, SL_AUTO_LENGTHS = 16 };
 
 typedef struct sl_auto_point {
     int n_seqs, n_kv;         // n_seqs sequences of n_kv rows each
     double us[SL_AUTO_SPECS]; // [n_specs] microseconds of one layer; NaN: not measured (never for dense)
 } sl_auto_point;
+
+typedef struct sl_auto_length { // microseconds of the prefill of one sequence and layer
+    int n_tokens;
+    double dense_us, mask_us, attention_us; // dense attention; the making of a mask; attention with a random mask
+} sl_auto_length;
+
+typedef struct sl_auto_prefill {
+    sl_attn_spec attn;                       // a method with a mask; method NULL: the table has no times of prefill
+    double density;                          // of the random masks
+    int n_lengths;                           // at least 1, unless attn.method is NULL
+    sl_auto_length lengths[SL_AUTO_LENGTHS]; // n_tokens ascending
+} sl_auto_prefill;
 
 typedef struct sl_auto_table {
     char device[256], date[16]; // sl_device_name's; 2026-11-21
@@ -37,6 +53,7 @@ typedef struct sl_auto_table {
     int n_specs, n_points;
     sl_attn_spec specs[SL_AUTO_SPECS]; // the first is dense
     sl_auto_point *points;             // [n_points], sorted by n_seqs, then by n_kv; no two are equal
+    sl_auto_prefill prefill;
 } sl_auto_table;
 
 // Writes the path $XDG_CACHE_HOME/sleigh/attn-DEVICE-hN-kvN-dN.json into buf; without XDG_CACHE_HOME, ~/.cache/sleigh/...
@@ -76,6 +93,13 @@ void sl_auto_choose(const sl_auto_table *table, const sl_attn_spec *request, int
 // Writes the choice as one line. The line does not contain n_kv, so it is equal for all lengths with the same choice.
 void sl_auto_choice_format(const sl_auto_table *table, const sl_attn_spec *request, const sl_auto_choice *choice, char *buf,
                            size_t size);
+
+// The fewest tokens for which --attn-prefill=auto takes the method of the table: the smallest measured length at which, and at
+// every larger measured length, a mask and the attention with it take at most 95% of the time of dense attention. INT_MAX:
+// there is no such length, or the table has no times of prefill.
+int sl_auto_prefill_crossover(const sl_auto_prefill *prefill);
+// Writes the choice as one line. The table has times of prefill.
+void sl_auto_prefill_format(const sl_auto_table *table, char *buf, size_t size);
 
 int sl_auto_in_plan(const sl_attn_plan *plan); // 1: the method of some layer is auto
 // Copies plan into *out and replaces auto by the choices of sl_auto_choose. The caller frees *out. SL_ERR_MEMORY.

@@ -3,7 +3,11 @@
 //   {"format": "sleigh attention calibration 1", "device": "...", "date": "2026-11-21",
 //    "n_heads": 32, "n_kv_heads": 8, "head_dim": 128, "automatic": true, "query_deviation": 4.0,
 //    "attn": ["dense", "santa-pps:S=128", ...],
-//    "points": [{"n_seqs": 1, "n_kv": 1024, "us": [9.1, 8.7, null]}, ...]}
+//    "points": [{"n_seqs": 1, "n_kv": 1024, "us": [9.1, 8.7, null]}, ...],
+//    "prefill": {"attn": "sample", "density": 0.5,
+//                "lengths": [{"n_tokens": 1024, "dense_us": 31.2, "mask_us": 40.5, "attention_us": 22.8}, ...]}}
+//
+// "prefill" is optional.
 #include "attention/auto.h"
 #include "engine/base/json.h"
 #include "engine/base/make_folders.h"
@@ -112,6 +116,52 @@ static int read_points(const char *path, const json_t *list, sl_auto_table *t, s
     return 0;
 }
 
+static double time_of(const json_t *item, const char *field) { // NaN: not a time
+    const json_t *x = sl_json_get(item, field);
+    return json_is_number(x) && json_number_value(x) > 0 ? json_number_value(x) : NAN;
+}
+
+static int read_lengths(const char *path, const json_t *list, sl_auto_prefill *p, sl_error *err) {
+    size_t n = json_array_size(list);
+    char what[128];
+    if (n < 1 || n > SL_AUTO_LENGTHS) return bad(path, err, "field prefill.lengths: expected a list of 1 to 16 lengths");
+    for (int least = 1; p->n_lengths < (int)n; p->n_lengths++) {
+        const json_t *item = json_array_get(list, p->n_lengths), *n_tokens = sl_json_get(item, "n_tokens");
+        sl_auto_length *l = &p->lengths[p->n_lengths];
+        l->dense_us = time_of(item, "dense_us"), l->mask_us = time_of(item, "mask_us");
+        l->attention_us = time_of(item, "attention_us");
+        int is_good = is_whole(n_tokens) && json_integer_value(n_tokens) >= least;
+        if (!is_good || isnan(l->dense_us + l->mask_us + l->attention_us)) {
+            snprintf(what, sizeof what,
+                     "field prefill.lengths: number %d: expected n_tokens, ascending, and three times > 0: dense_us, "
+                     "mask_us, attention_us",
+                     p->n_lengths + 1);
+            return bad(path, err, what);
+        }
+        l->n_tokens = (int)json_integer_value(n_tokens), least = l->n_tokens + 1;
+    }
+    return 0;
+}
+
+static int read_prefill(const char *path, const json_t *object, sl_auto_prefill *p, sl_error *err) {
+    const char *text = json_string_value(sl_json_get(object, "attn"));
+    const json_t *density = sl_json_get(object, "density");
+    char what[640];
+    sl_attn_spec spec;
+    sl_error why;
+    if (!object) return 0;
+    if (!json_is_object(object)) return bad(path, err, "field prefill: expected an object");
+    int rc = sl_attn_parse(text ? text : "", &spec, &why);
+    snprintf(what, sizeof what, "field prefill.attn: %.500s", rc ? why.message : "expected a method with a mask");
+    if (rc || !sl_attn_makes_mask(&spec)) return bad(path, err, what);
+    if (!json_is_number(density) || !(json_number_value(density) > 0 && json_number_value(density) <= 1))
+        return bad(path, err, "field prefill.density: expected a number above 0, at most 1");
+    p->density = json_number_value(density);
+    rc = read_lengths(path, sl_json_get(object, "lengths"), p, err);
+    if (!rc) p->attn = spec;
+    return rc;
+}
+
 static int read_table(const char *path, json_t *root, sl_auto_table *t, sl_error *err) {
     const sl_json_file f = {.path = path, .root = root};
     const char *found = json_string_value(sl_json_get(root, "format"));
@@ -126,7 +176,8 @@ static int read_table(const char *path, json_t *root, sl_auto_table *t, sl_error
     t->query_deviation = deviation;
     t->automatic = json_is_true(sl_json_get(root, "automatic"));
     if (!rc) rc = read_specs(path, sl_json_get(root, "attn"), t, err);
-    return rc ? rc : read_points(path, sl_json_get(root, "points"), t, err);
+    if (!rc) rc = read_points(path, sl_json_get(root, "points"), t, err);
+    return rc ? rc : read_prefill(path, sl_json_get(root, "prefill"), &t->prefill, err);
 }
 
 int sl_auto_read(const char *path, int optional, sl_auto_table *out, sl_error *err) {
@@ -174,6 +225,18 @@ static json_t *points_json(const sl_auto_table *t) {
     return points;
 }
 
+static json_t *prefill_json(const sl_auto_prefill *p) {
+    char text[512];
+    json_t *lengths = json_array();
+    for (int i = 0; i < p->n_lengths; i++) {
+        const sl_auto_length *l = &p->lengths[i];
+        json_array_append_new(lengths, json_pack("{s:i, s:f, s:f, s:f}", "n_tokens", l->n_tokens, "dense_us", l->dense_us,
+                                                 "mask_us", l->mask_us, "attention_us", l->attention_us));
+    }
+    sl_attn_format(&p->attn, text, sizeof text);
+    return json_pack("{s:s, s:f, s:o}", "attn", text, "density", p->density, "lengths", lengths);
+}
+
 static json_t *table_json(const sl_auto_table *t) {
     json_t *attn = json_array();
     for (int s = 0; s < t->n_specs; s++) {
@@ -181,9 +244,13 @@ static json_t *table_json(const sl_auto_table *t) {
         sl_attn_format(&t->specs[s], text, sizeof text);
         json_array_append_new(attn, json_string(text));
     }
-    return json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:b, s:f, s:o, s:o}", "format", format, "device", t->device, "date",
-                     t->date, "n_heads", t->n_heads, "n_kv_heads", t->n_kv_heads, "head_dim", t->head_dim, "automatic",
-                     t->automatic, "query_deviation", t->query_deviation, "attn", attn, "points", points_json(t));
+    json_t *root =
+        json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:b, s:f, s:o, s:o}", "format", format, "device", t->device, "date", t->date,
+                  "n_heads", t->n_heads, "n_kv_heads", t->n_kv_heads, "head_dim", t->head_dim, "automatic", t->automatic,
+                  "query_deviation", t->query_deviation, "attn", attn, "points", points_json(t));
+    if (!root || !t->prefill.attn.method || !json_object_set_new(root, "prefill", prefill_json(&t->prefill))) return root;
+    json_decref(root);
+    return NULL;
 }
 
 int sl_auto_write(const sl_auto_table *t, const char *path, sl_error *err) {

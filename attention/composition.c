@@ -34,6 +34,10 @@ int sl_attn_prefills_on_gpu(const sl_attn_spec *spec) {
 #endif
 }
 
+int sl_attn_makes_mask(const sl_attn_spec *spec) {
+    return spec->method->cpu && spec->method->cpu->mask;
+}
+
 int sl_page_rows(const sl_kv_view *kv, int page) {
     int left = kv->n_kv - page * SL_PAGE;
     return left < SL_PAGE ? left : SL_PAGE;

@@ -256,7 +256,8 @@ def hash_of(path):
 
 def shown(args, part):
     """The command as a reader types it in the repository."""
-    where = {args.sleigh: "build/sleigh"}
+    where = {word: f"build/prose-work/{os.path.basename(word)}" for word in part.command if os.path.dirname(word) == args.work}
+    where[args.sleigh] = "build/sleigh"
     if part.input:
         where[part.input] = f"{args.shown_work}/{os.path.basename(part.input)}"
     return " ".join(shlex.quote(where.get(word, word)) for word in part.command)

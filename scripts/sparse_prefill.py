@@ -4,6 +4,7 @@
     python3 scripts/sparse_prefill.py --lengths 4k,8k -t 1                                # hours on two cores
     python3 scripts/sparse_prefill.py --lengths 32k,128k --device cuda --groups masks chunks
     python3 scripts/sparse_prefill.py --lengths 4k --part tokens-prose score-tiny --groups oracle --books 4 --samples 8
+    python3 scripts/sparse_prefill.py --lengths 32k --device cuda --part tune tuned-facts          # 800 paired questions
     python3 scripts/sparse_prefill_report.py
 
 Every method prefills the whole prompt, the question included (set-up A), and dense attention decodes the answer. So a figure shows
@@ -15,6 +16,10 @@ Parts (LEN is a length of --lengths, GROUP a group of methods):
     score-tiny:LEN:GROUP     answers of the embedded model: needles, two-hop questions, frequent words
     needle:LEN:GROUP, two-hop:LEN:GROUP   answers of the prose model to questions about facts that stand in books
     score-tiny-facts, needle-facts, two-hop-facts   answers with one fact; the prompt has the answer up to the fact: the next token is its first one
+    tune:LEN                 what `sleigh tune` chooses for the embedded model, on --tune questions of each task, also up to the fact
+    tuned-facts:LEN:tuned    that setting and fixed ones on --pairs other questions of each task; without a choice of tune:LEN, the fixed ones only
+    ttft:NAME                only on a GPU: time of a prefill of 130,000 tokens in the shape of Llama-3.1-8B, random weights: dense, with a window of
+                             the density that tune chose at the first of --lengths (tuned; left out without a choice), and by sample
     kernels, dense-kernel    only on a GPU: times of attention with masks, of the masks, and of dense attention (sleigh bench attn)
 
 Groups: masks, chunks (sample by alpha and chunk_n), threshold, oracle. Groups without a GPU version run on the CPU on every machine:
@@ -52,6 +57,14 @@ SCORE_METHODS = {
     "threshold": ["threshold:lambda={1e-2,0.1,0.5}"],
     "oracle": ["oracle:density={0.05,0.1,0.2}"],
 }
+# Candidates of tune, the cheap ones first, and settings that answer the questions beside the choice of tune.
+CANDIDATES = "sample:alpha_c={0.3,0.4,0.5,0.7}:alpha_s={0.3,0.4,0.5,0.7}"
+FIXED = ["sample:alpha_c=0.4:alpha_s=0.4", "sample:alpha_c=0.5:alpha_s=0.5", "sample:alpha_c=0.8:alpha_s=0.8"]
+LOSS = 0.01                    # of tune: one point
+TUNE_SEED = 7                  # --task-seed of the questions of tune; those of tuned-facts have eval's default
+TTFT_TOKENS = 130000
+SHAPE_8B = "models/llama-3.1-8b"
+BLOCK = 128                    # positions of a block of a mask
 ON_CPU = ("oracle",)           # groups without a GPU version
 PROSE_MOST = "32k"             # the longest input of the prose model
 TINY_TASKS = "niah-multikey,qa-2hop,fwe"
@@ -82,6 +95,38 @@ def keep_score(doc):
     return of_document(doc, device=doc["settings"].get("arithmetic"), rows=rows)
 
 
+def keep_tune(doc, log):
+    """The rows of a length. log: the log of the profile, which has the commit and the device."""
+    with open(log) as f:
+        head = json.loads(f.readline())
+    rows = [{k: row[k] for k in ("setting", "n", "x", "low", "high", "loss", "density", "work", "prefill_ms", "result")} for row in doc]
+    return of_document({"version": head["settings"]["version"].split()[0], "commit": head["commit"], "device": head["settings"]["arithmetic"]}, rows=rows)
+
+
+def tuned_row(args, size):
+    """The row of what tune chose at this length. None: the part tune:LEN has not run, or dense prefill is the choice."""
+    path = os.path.join(args.results, f"tune-{size}.json")
+    if not os.path.exists(path):
+        return None
+    with open(path) as f:
+        rows = json.load(f)["result"]["rows"]
+    found = next(row for row in rows if row["result"] == "chosen")
+    return None if found["setting"] == "dense" else found
+
+
+def window_of(density, n_tokens):
+    """The window of `streaming` with this density. A query block visits w / 128 + 1 blocks of a window of w keys, and the sink."""
+    n_blocks = -(-n_tokens // BLOCK)
+    visited = n_blocks * (1 - (1 - density) ** 0.5)
+    return max(1, round((visited - 2) * BLOCK))
+
+
+def keep_ttft(doc):
+    """doc: an answer of generate."""
+    return {"version": "-", "commit": "-", "device": "a GPU", "method": doc["attn_prefill"], "tokens": doc["n_prompt"], "ms": doc["prefill_ms"],
+            "density": doc.get("prefill_density") or 1.0}
+
+
 def keep_kernels(doc):
     return of_document({"version": "-", "commit": "-", **doc}, rows=doc["rows"])
 
@@ -107,16 +152,17 @@ def up_to_fact(text, fact):
     return before if fact[0].isdigit() else before.rstrip(" ")
 
 
-def facts_of_tiny(args, path, size):
-    """Questions with one fact as the answer, in RULER's form."""
-    command = [args.sleigh, "eval", "-m", args.tiny, "--task", FACT_TASKS, "--length", size, "--samples", str(args.samples), "--dump", path]
+def facts_of_tiny(args, path, size, samples, *flags):
+    """Questions with one fact as the answer, in RULER's form. The tasks take turns, so that the first lines have both."""
+    command = [args.sleigh, "eval", "-m", args.tiny, "--task", FACT_TASKS, "--length", size, "--samples", str(samples), *flags, "--dump", path]
     if subprocess.run([*command, "-q"]).returncode:
         sys.exit(f"{path} was not made")
     with open(path) as f:
         lines = [json.loads(line) for line in f]
     for line in lines:
         line["answer_prefix"] += up_to_fact(" " + line["answer"], line["outputs"][0])
-    return lines
+    tasks = len(FACT_TASKS.split(","))
+    return [lines[task * samples + i] for i in range(samples) for task in range(tasks)] if flags else lines
 
 
 def facts_of_prose(args, kind, size):
@@ -129,10 +175,13 @@ def facts_of_prose(args, kind, size):
 
 def make_facts(args, part):
     """Makes the input of a part whose prompts have the answer up to the fact."""
-    name, size = part.name.split(":")[:2]
+    name, size = (part.name.split(":") + [""])[:2]
     kind = name.removesuffix("-facts")
-    if kind != name and not os.path.exists(part.input):
-        prose_results.write_lines(part.input, facts_of_tiny(args, part.input, size) if kind == "score-tiny" else facts_of_prose(args, kind, size))
+    makers = {"score-tiny-facts": lambda: facts_of_tiny(args, part.input, size, args.samples),
+              "tuned-facts": lambda: facts_of_tiny(args, part.input, size, args.pairs),
+              "tune": lambda: facts_of_tiny(args, part.input, size, args.tune, "--task-seed", str(TUNE_SEED))}
+    if (kind != name or name in makers) and not os.path.exists(part.input):
+        prose_results.write_lines(part.input, makers.get(name, lambda: facts_of_prose(args, kind, size))())
 
 
 def make_tiny_inputs(args, sizes):
@@ -152,13 +201,16 @@ def all_parts(args):
     def on_gpu(group):
         return has_gpu and group not in ON_CPU
 
-    def add(name, keep, command, model, path, group, *flags):
+    def device_flags(group):
         device = args.device if on_gpu(group) or not has_gpu else "cpu"
         where = [] if device == "auto" else ["--device", device]
         where += ["-t", str(args.threads)] if args.threads else []
-        where += ["--prefill-segment", args.segment] if args.segment else []
+        return where + (["--prefill-segment", args.segment] if args.segment else [])
+
+    def add(name, keep, command, model, path, group, *flags):
         source = ["--jsonl", path] if path else []
-        parts[name] = Part(name, [args.sleigh, command, "-m", model, *source, *flags, "--attn", "dense", *where, "-o", "json"], path, model, keep)
+        parts[name] = Part(name, [args.sleigh, command, "-m", model, *source, *flags, "--attn", "dense", *device_flags(group), "-o", "json"], path, model,
+                           keep)
 
     def tokens(name, model, source, *flags):
         for group in args.groups:
@@ -170,6 +222,19 @@ def all_parts(args):
             add(f"{name}:{group}", keep_score, "eval", model, path, group, *flags, "--samples", str(args.samples), "--question-dense",
                 "--attn-prefill", ",".join(["dense", *SCORE_METHODS[group]]))
 
+    def tuned(size):
+        profile, source = os.path.join(args.work, f"tuned-{size}.json"), args.input(f"tune-{size}-{args.tune}")
+        where = [*device_flags("tuned"), "-o", "json"]
+        parts[f"tune:{size}"] = Part(f"tune:{size}", [args.sleigh, "tune", "-m", args.tiny, "--parts", "prefill", "--length", size, "--jsonl", source,
+                                                      "--samples", str(2 * args.tune), "--check", "0", "--question-dense", "-n", "32", "-e", "--stop", "\\n",
+                                                      "--loss", str(LOSS), "--attn-prefill", CANDIDATES, "--out", profile, *where],
+                                     source, args.tiny, lambda doc: keep_tune(doc, profile + ".log"))
+        row = tuned_row(args, size)
+        choice = row and row["setting"]
+        methods = ["dense", *([choice] if choice else []), *(method for method in FIXED if method != choice)]
+        add(f"tuned-facts:{size}:tuned", keep_score, "eval", args.tiny, args.input(f"tuned-facts-{size}-{args.pairs}"), "tuned", "-n", "32", "-e",
+            "--stop", "\\n", "--samples", str(args.pairs), "--question-dense", "--attn-prefill", ",".join(methods))
+
     for size in sorted(args.lengths.split(","), key=count):
         prose = count(size) <= count(PROSE_MOST)
         if prose:
@@ -177,10 +242,18 @@ def all_parts(args):
         tokens(f"tokens-tiny:{size}", args.tiny, f"tiny-{size}", "--question-dense")
         score(f"score-tiny:{size}", args.tiny, None, "--task", TINY_TASKS, "--length", size)
         score(f"score-tiny-facts:{size}", args.tiny, args.input(f"score-tiny-facts-{size}-{args.samples}"), "-n", "32", "-e", "--stop", "\\n")
+        tuned(size)
         for kind in ("needle", "two-hop") if prose else ():
             for end in ("", "-facts"):
                 score(f"{kind}{end}:{size}", args.model, args.input(f"{kind}{end}-{size}"), "-n", "32", "-e", "--stop", "\\n")
     if has_gpu:
+        row = tuned_row(args, args.lengths.split(",")[0])
+        methods = {"dense": "dense", "tuned": row and f"streaming:window={window_of(row['density'], TTFT_TOKENS)}", "sample": "sample"}
+        for name, method in methods.items():
+            if method:
+                parts[f"ttft:{name}"] = Part(f"ttft:{name}", [args.sleigh, "generate", "-m", SHAPE_8B, "--load-format", "dummy", "--random-prompt",
+                                                              str(TTFT_TOKENS), "-c", "131072", "--prefill-segment", "131072", "-n", "2", "--ignore-eos",
+                                                              "--attn-prefill", method, "--device", args.device, "-o", "json"], None, None, keep_ttft)
         for name, phase in (("kernels", "masks"), ("dense-kernel", "prefill")):
             parts[name] = Part(name, [args.sleigh, "bench", "attn", "--phase", phase, "--device", args.device, "-o", "json"], None, None, keep_kernels)
     return parts
@@ -230,9 +303,21 @@ def self_test():
         with open(a.input("two-hop-facts-2k")) as f:
             expect(json.load(f)["question"] == "Where? Answer: with Ann in", "a prompt up to the fact")
         expect(up_to_fact(" 17.", "17") == " ", "a prompt up to a number")
+        expect("sample:alpha_c=0.3" not in " ".join(parts["tuned-facts:2k:tuned"].command), "without a choice of tune")
+        with open(os.path.join(folder, "tune-2k.json"), "w") as f:
+            json.dump({"result": {"rows": [{"setting": "dense", "result": ""}, {"setting": "sample:alpha_c=0.3", "result": "chosen"}]}}, f)
+        expect("dense,sample:alpha_c=0.3,sample:alpha_c=0.4:alpha_s=0.4," in " ".join(all_parts(a)["tuned-facts:2k:tuned"].command), "the choice of tune")
+        log = os.path.join(folder, "log")
+        with open(log, "w") as f:
+            f.write('{"sleigh_tune": 1, "commit": "c", "settings": {"version": "0", "arithmetic": "d"}}\n')
+        row = {**dict.fromkeys(("setting", "n", "x", "low", "high", "loss", "density", "work", "prefill_ms", "result"), 1), "part": "prefill"}
+        expect(keep_tune([row], log)["rows"] == [{k: 1 for k in row if k != "part"}], "kept rows of tune")
         gpu = all_parts(arguments([*words, "--device", "cuda"]))
         devices = [gpu[f"score-tiny:2k:{group}"].command for group in ("masks", "oracle")]
         expect([c[c.index("--device") + 1] for c in devices] == ["cuda", "cpu"], "devices of groups")
+        expect("ttft:dense" in gpu and "ttft:dense" not in parts and "ttft:tuned" not in gpu, "times to the first token")
+        expect(window_of(0.2, 130000) == 13474, f"the window of a density: {window_of(0.2, 130000)}")
+        expect(keep_ttft({"attn_prefill": "dense", "n_prompt": 9, "prefill_ms": 2.5})["density"] == 1, "kept time to the first token")
         expect("kernels" in gpu and "kernels" not in parts, "times of kernels")
         expect("--jsonl" not in devices[0] and "models/tiny" in shown(a, gpu["score-tiny:2k:masks"]), "a part without an input")
 
@@ -249,11 +334,14 @@ def arguments(words=None):
     p.add_argument("--lengths", default="4k,8k,16k")
     p.add_argument("--books", type=int, default=0, help="first lines of the inputs of tokens-prose and tokens-tiny; 0: all")
     p.add_argument("--samples", type=int, default=48, help="questions of each task and length")
+    p.add_argument("--tune", type=int, default=100, help="questions of each task that tune:LEN tunes on")
+    p.add_argument("--pairs", type=int, default=400, help="questions of each task of tuned-facts")
     p.add_argument("--check", type=int, default=32, help="rows of a segment that tokens-prose and tokens-tiny compare with dense attention; not on a GPU")
     p.add_argument("--segment", default="", metavar="N", help="--prefill-segment of the commands")
     p.add_argument("--device", default="auto")
     p.add_argument("--jobs", type=int, default=1, help="parts that run at the same time; their messages go to .log files in --work")
     p.add_argument("-t", "--threads", type=int, default=0)
+    p.add_argument("--inputs", action="store_true", help="make the inputs of the parts, and run nothing")
     p.add_argument("--list", action="store_true", help="print the commands, and run nothing")
     p.add_argument("--self-test", action="store_true", help="check parts, commands and kept figures, without a model")
     a = p.parse_args(words)
@@ -275,7 +363,12 @@ def main():
         return
     for part in parts:
         make_facts(a, part)
-    run_all(a, parts)
+    if a.inputs:
+        return
+    first = [part for part in parts if part.name.startswith("tune:")]  # the commands of other parts depend on their choices
+    rest = {part.name for part in parts} - {part.name for part in first}
+    run_all(a, first)
+    run_all(a, [part for part in all_parts(a).values() if part.name in rest])
 
 
 if __name__ == "__main__":

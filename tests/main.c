@@ -27,10 +27,10 @@
     X(cli_parallel) X(cli_bench) X(cli_compare) X(cli_eval) X(cli_meter) X(cli_perplexity)             \
     X(cli_plot) X(cli_reproduce) X(cli_manual) X(cli_parts) X(cli_habits) X(cli_rope) X(cli_hub)       \
     X(cli_model_path) X(cli_interrupt) X(cli_faults) X(layer_budgets) X(attn_profile) X(cli_tune)      \
-    X(progress) X(eval) X(intervals) X(auto) X(cli_auto) X(package) X(scripts) X(cuda_ops)             \
+    X(progress) X(eval) X(intervals) X(auto) X(auto_prefill) X(strips) X(cli_auto) X(package) X(scripts) X(cuda_ops)             \
     X(cuda_linear) X(cuda_decode) X(cuda_prefill) X(cuda_sampler) X(cuda_engine) X(cuda_devices)       \
     X(cuda_bernoulli) X(cuda_bits) X(cuda_carried) X(cuda_extras) X(cuda_extremes) X(cuda_is)          \
-    X(cuda_masks) X(cuda_long) X(cuda_means) X(cuda_observe) X(cuda_pps) X(cuda_santa)                 \
+    X(cuda_masks) X(cuda_same_masks) X(cuda_long) X(cuda_means) X(cuda_observe) X(cuda_pps) X(cuda_santa)                 \
     X(cuda_saap) X(cuda_sparse) X(cuda_take_all) X(cuda_take_known) X(cuda_tiny) X(cuda_vattention)    \
     X(cuda_naive) X(cuda_naive_layers)
 // clang-format on

@@ -24,7 +24,8 @@ enum {
     SL_STREAM_PROMPT = 5,
     SL_STREAM_TASK = 6,
     SL_STREAM_TUNE = 7,
-    SL_STREAM_BUCKETS = 8
+    SL_STREAM_BUCKETS = 8,
+    SL_STREAM_MASK = 9
 };
 
 typedef struct {

@@ -18,9 +18,14 @@ static void report_line(cli_auto *a, const char *line) {
 
 // ---- measuring ----
 
-// 1: auto measured the table, with other candidates than those of `wanted`.
+static int same_prefill(const sl_auto_prefill *a, const sl_auto_prefill *b) {
+    return a->attn.method == b->attn.method && (!a->attn.method || sl_attn_same(&a->attn, &b->attn)) &&
+           a->density == b->density;
+}
+
+// 1: auto measured the table, with other methods than those of `wanted`.
 static int is_outdated(const sl_auto_table *t, const sl_auto_table *wanted) {
-    int same = t->n_specs == wanted->n_specs;
+    int same = t->n_specs == wanted->n_specs && same_prefill(&t->prefill, &wanted->prefill);
     for (int s = 0; same && s < t->n_specs; s++) same = sl_attn_same(&t->specs[s], &wanted->specs[s]);
     return t->automatic && !same;
 }
@@ -70,24 +75,30 @@ static int measure_if_needed(cli_auto *a, const cli_options *o, const char *devi
 static int open_table(cli_auto *a, const cli_options *o, const char *device, const sl_config *c, sl_error *err) {
     const sl_attn_geom geom = {
         .n_layers = c->n_layers, .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim};
-    char name[256], found[4096], line[4224];
-    const char *given = given_table(a, o), *path = given ? given : found;
+    char name[256];
+    const char *given = given_table(a, o);
     if (a->is_open) return 0;
     int rc = sl_device_name(device, name, sizeof name, err);
-    if (!rc && !given) rc = sl_auto_path(name, &geom, found, sizeof found, err);
-    if (!rc) rc = sl_auto_read(path, !given, &a->table, err);
+    if (!rc && given) snprintf(a->path, sizeof a->path, "%s", given);
+    if (!rc && !given) rc = sl_auto_path(name, &geom, a->path, sizeof a->path, err);
+    if (!rc) rc = sl_auto_read(a->path, !given, &a->table, err);
     a->has_table = !rc && a->table.n_specs > 0;
-    if (a->has_table) rc = sl_auto_check(&a->table, path, name, &geom, err);
-    if (!rc) rc = measure_if_needed(a, o, device, &geom, path, err);
-    if (rc) {
+    if (a->has_table) rc = sl_auto_check(&a->table, a->path, name, &geom, err);
+    if (!rc) rc = measure_if_needed(a, o, device, &geom, a->path, err);
+    if (rc)
         cli_auto_close(a);
-        return rc;
-    }
-    a->is_open = 1;
-    if (a->has_table) return 0;
-    snprintf(line, sizeof line, "attn auto: dense: %s does not exist; `sleigh bench attn --calibrate -m DIR` creates it", path);
+    else
+        a->is_open = 1;
+    return rc;
+}
+
+// ---- the choices ----
+
+static void report_missing(cli_auto *a) {
+    char line[4224];
+    snprintf(line, sizeof line, "attn auto: dense: %s does not exist; `sleigh bench attn --calibrate -m DIR` creates it",
+             a->path);
     report_line(a, line);
-    return 0;
 }
 
 static void report_choices(cli_auto *a, const sl_attn_plan *plan, int n_seqs, int n_kv) {
@@ -107,8 +118,38 @@ int cli_auto_choose_plan(cli_auto *a, const cli_options *o, const char *device, 
     *out = (sl_attn_plan){0};
     int wanted = sl_auto_in_plan(plan), rc = wanted ? open_table(a, o, device, config, err) : 0;
     if (rc) return rc;
+    if (wanted && !a->has_table) report_missing(a);
     if (wanted && a->has_table && !quiet) report_choices(a, plan, n_seqs, n_kv);
     return sl_auto_choose_plan(a->has_table ? &a->table : NULL, plan, n_seqs, n_kv, out, err);
+}
+
+// What the table says about prefill, or why auto is dense.
+static void report_prefill(cli_auto *a) {
+    static const char calibrate[] = "`sleigh bench attn --calibrate -m DIR`";
+    char text[4096 + 256], line[4096 + 320];
+    if (!a->is_open)
+        snprintf(text, sizeof text, "dense: no --attn-profile FILE names a method; `sleigh tune` makes such a file");
+    else if (!a->has_table)
+        snprintf(text, sizeof text,
+                 "dense: %s does not exist; %s creates it, and `sleigh tune` finds methods for --attn-profile", a->path,
+                 calibrate);
+    else if (!a->table.prefill.attn.method)
+        snprintf(text, sizeof text, "dense: %s has no times of prefill; %s measures them", a->path, calibrate);
+    else
+        sl_auto_prefill_format(&a->table, text, sizeof text);
+    snprintf(line, sizeof line, "attn-prefill auto: %s", text);
+    report_line(a, line);
+}
+
+int cli_auto_choose_prefill(cli_auto *a, const cli_options *o, const char *device, const sl_config *config,
+                            const cli_attn_profile *profile, int n_tokens, sl_attn_spec *out, sl_error *err) {
+    *out = *cli_attn_profile_choose(profile, n_tokens);
+    if (profile->n_ranges) return 0;
+    int rc = o->command & CLI_DECODES ? open_table(a, o, device, config, err) : 0;
+    if (rc) return rc;
+    if (a->has_table && n_tokens >= sl_auto_prefill_crossover(&a->table.prefill)) *out = a->table.prefill.attn;
+    report_prefill(a);
+    return 0;
 }
 
 void cli_auto_close(cli_auto *a) {

@@ -1,5 +1,5 @@
-// engine/cli/attn_auto.h - --attn=auto on the command line: reads the table of this device and model at first use, and reports
-// each new choice on stderr.
+// engine/cli/attn_auto.h - --attn=auto and --attn-prefill=auto on the command line: reads the table of this device and model at
+// first use, and reports each new choice on stderr.
 //
 // If a GPU has no table, this file measures one (bench/calibrate.h) and keeps it in the cache folder. If another version of the
 // program measured a table with other candidates, this file measures again: auto chooses only methods of the table. A table
@@ -8,6 +8,7 @@
 #define SLEIGH_ATTN_AUTO_H
 
 #include "attention/auto.h"
+#include "engine/cli/attn_profile.h"
 #include "engine/cli/options.h"
 #include "models/config.h"
 
@@ -19,6 +20,7 @@ typedef struct cli_auto {
     cli_auto_measure *measure; // NULL: cli_calibrate_gpu on a GPU, nothing on a CPU
     const char *calibration;   // table of --attn-profile; --calibration takes precedence; NULL: none
     int is_open, has_table;    // without a table, auto means dense
+    char path[4096];           // of the table
     char said[4096];           // lines that were printed already
 } cli_auto;
 
@@ -28,6 +30,12 @@ typedef struct cli_auto {
 // SL_ERR_FORMAT: the file is not a table. SL_ERR_UNSUPPORTED: the table is for another device or model.
 int cli_auto_choose_plan(cli_auto *a, const cli_options *o, const char *device, const sl_config *config,
                          const sl_attn_plan *plan, int n_seqs, int n_kv, int quiet, sl_attn_plan *out, sl_error *err);
+// *out becomes the method that --attn-prefill=auto means for a prompt of n_tokens. If the profile has methods for prefill, it
+// is that of the prompt's range. Otherwise it is the method of the table from its crossover on, and dense below. The table is
+// that of cli_auto_choose_plan; compare and eval use none, because they record only the profile. Without a table, or without
+// times of prefill in it, a line on stderr gives the reason, and auto means dense.
+int cli_auto_choose_prefill(cli_auto *a, const cli_options *o, const char *device, const sl_config *config,
+                            const cli_attn_profile *profile, int n_tokens, sl_attn_spec *out, sl_error *err);
 void cli_auto_close(cli_auto *a);
 
 #endif

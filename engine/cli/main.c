@@ -77,8 +77,9 @@ static const char bench_notes[] =
     "\n"
     "`sleigh bench attn --calibrate` times dense attention and the candidates of --attn=auto (or the methods of --attn) over\n"
     "numbers of sequences and rows, for the heads of --model (default: Llama-3.1-8B's), on a GPU or the CPU. It writes the\n"
-    "table from which auto chooses (docs/bench.md). It takes --calibration, -m, --attn, -b, -d, -r, --device, -t and\n"
-    "--query-deviation.\n";
+    "table from which auto chooses (docs/bench.md). It also times dense prefill, the masks of --mask-method and prefill with\n"
+    "random masks over -p tokens (-p 0: not), for the crossover of --attn-prefill=auto. It takes --calibration, -m, --attn,\n"
+    "-b, -d, -p, -r, --device, -t, --mask-method, --mask-density and --query-deviation.\n";
 
 static const char compare_notes[] =
     "Dense attention answers each prompt first. Then each method of --attn answers it, from the same dense prefill. (With\n"

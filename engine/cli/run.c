@@ -420,37 +420,43 @@ static void observe_prefill(void *ctx, const sl_prefill_record *r) {
     cli_stats_prefill(&run->stats, r);
 }
 
-// What --attn-prefill=auto chooses for the current prompt.
-static const sl_attn_spec *prefill_choice(const cli_run *run) {
-    return cli_attn_profile_choose(&run->profile, run->n_kv == INT_MAX ? 0 : run->n_kv);
+// What auto in `wanted` means for the current prompt; before the first prompt, and without auto, dense.
+static int choose_prefill(cli_run *run, const sl_attn_plan *wanted, sl_attn_spec *out, sl_error *err) {
+    *out = (sl_attn_spec){.method = &sl_method_dense};
+    if (!sl_auto_in_plan(wanted)) return 0;
+    return cli_auto_choose_prefill(&run->attn_auto, run->options, run->device, sl_model_config(run->model), &run->profile,
+                                   run->n_kv == INT_MAX ? 0 : run->n_kv, out, err);
+}
+
+// Reads the table of --attn-prefill=auto, or measures one, which needs the memory of the engine that is not open yet.
+static int open_prefill_table(cli_run *run, sl_error *err) {
+    unsigned char used[CLI_MAX_PARAMS];
+    sl_attn_plan wanted = {.n_layers = sl_model_config(run->model)->n_layers};
+    int rc = apply_prefill(run->options, &run->profile, &wanted, used, err);
+    if (!rc) rc = choose_prefill(run, &wanted, &run->prefill_auto, err);
+    sl_attn_plan_free(&wanted);
+    return rc;
 }
 
 // Replaces auto in `wanted` by the choice for the current prompt, and sets the result in the engine. After an error
 // run->prefill is unchanged.
 static int use_prefill(cli_run *run, sl_engine *engine, const sl_attn_plan *wanted, sl_error *err) {
-    const cli_options *o = run->options;
-    const sl_attn_spec choice = *prefill_choice(run);
-    int from_profile = sl_auto_in_plan(wanted) && run->profile.n_ranges && !CLI_GIVEN(o, prefill_segment);
+    sl_attn_spec choice;
+    int from_profile = sl_auto_in_plan(wanted) && run->profile.n_ranges && !CLI_GIVEN(run->options, prefill_segment);
     sl_attn_plan plan;
-    int rc = sl_attn_plan_copy(&plan, wanted, err);
+    int rc = choose_prefill(run, wanted, &choice, err);
+    if (!rc) rc = sl_attn_plan_copy(&plan, wanted, err);
     if (rc) return rc;
     for (int i = 0; i < plan.n_layers; i++)
         if (plan.layer[i].method == &sl_method_auto) plan.layer[i] = choice;
-    rc = sl_engine_set_prefill(engine, &plan, from_profile ? run->profile.segment : o->prefill_segment, err);
+    rc = sl_engine_set_prefill(engine, &plan, from_profile ? run->profile.segment : run->options->prefill_segment, err);
     if (rc) {
         sl_attn_plan_free(&plan);
         return rc;
     }
     sl_attn_plan_free(&run->prefill);
-    run->prefill = plan;
+    run->prefill = plan, run->prefill_auto = choice;
     return 0;
-}
-
-// A line on stderr, once, if auto has no profile to choose from.
-static void explain_auto(cli_run *run, const sl_attn_plan *wanted) {
-    if (!sl_auto_in_plan(wanted) || run->profile.n_ranges || run->said_dense) return;
-    cli_say("attn-prefill auto: dense: no --attn-profile FILE names a method; `sleigh tune` makes such a file");
-    run->said_dense = 1;
 }
 
 static int set_prefill(cli_run *run, sl_engine *engine, const char *text, const cli_list *rules, sl_error *err) {
@@ -471,7 +477,6 @@ static int set_prefill(cli_run *run, sl_engine *engine, const char *text, const 
     }
     sl_attn_plan_free(&run->requested_prefill);
     run->requested_prefill = wanted;
-    explain_auto(run, &wanted);
     return 0;
 }
 
@@ -481,22 +486,22 @@ int cli_run_set_prefill(cli_run *run, const char *text, const cli_list *rules, s
 
 // ---- the length of the prompt ----
 
-// --attn-prefill=auto: sets the choice for the current prompt, and reports it on stderr if it is not `before`.
-static int set_prompt_prefill(cli_run *run, const sl_attn_spec *before, sl_error *err) {
+// --attn-prefill=auto: sets the choice for the current prompt, and reports it on stderr if it is another one than before.
+static int set_prompt_prefill(cli_run *run, sl_error *err) {
+    const sl_attn_spec before = run->prefill_auto;
     char text[256];
     if (!sl_auto_in_plan(&run->requested_prefill)) return 0;
     int rc = use_prefill(run, run->engine, &run->requested_prefill, err);
-    if (rc || sl_attn_same(before, prefill_choice(run))) return rc;
-    sl_attn_format(prefill_choice(run), text, sizeof text);
+    if (rc || sl_attn_same(&before, &run->prefill_auto)) return rc;
+    sl_attn_format(&run->prefill_auto, text, sizeof text);
     cli_say("attn-prefill auto: %s for %d tokens", text, run->n_kv);
     return 0;
 }
 
 int cli_run_set_prompt(cli_run *run, int n_tokens, sl_error *err) {
-    const sl_attn_spec *before = prefill_choice(run);
     sl_attn_plan plan;
     run->n_kv = n_tokens;
-    int rc = set_prompt_prefill(run, before, err);
+    int rc = set_prompt_prefill(run, err);
     if (rc || !sl_auto_in_plan(&run->requested)) return rc;
     rc = choose_plan(run, &run->requested, n_tokens, 0, &plan, err);
     int same = !rc;
@@ -702,6 +707,7 @@ static int open_model(cli_run *run, sl_error *err) {
     // Let auto choose for the longest context first: if its method needs too much memory, the error is reported now.
     run->n_kv = INT_MAX;
     if (!rc) rc = choose_plan(run, &run->requested, run->n_kv, 1, &run->plan, err);
+    if (!rc) rc = open_prefill_table(run, err);
     if (!rc) rc = make_sampling(run, err);
     return rc;
 }

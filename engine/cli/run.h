@@ -24,11 +24,11 @@ typedef struct cli_run {
     sl_attn_plan plan;               // the plan in use: `requested`, with each auto replaced by a method
     sl_attn_plan requested_prefill;  // the same for prefill
     sl_attn_plan prefill;            // the methods of prefill in use
+    sl_attn_spec prefill_auto;       // what --attn-prefill=auto means for the current prompt
     sl_prefill_report *prefill_into; // [n_layers][n_heads] what sparse prefills add their reports to; NULL: nothing
     cli_auto attn_auto;
     cli_attn_profile profile; // --attn-profile; empty without the flag
     int said_trained;         // 1: cli_warn_trained has printed its line
-    int said_dense;           // 1: a line on stderr said that --attn-prefill=auto is dense without a profile
     int n_kv;                 // prompt tokens, for which auto chooses; INT_MAX: no prompt yet
     sl_sampling sampling;     // the run owns .bias
     double load_ms;

@@ -299,8 +299,8 @@ static int made_time(void *ctx, const sl_attn_spec *spec, int n_seqs, int n_kv, 
 
 static void grids(void) {
     int calls = 0, crossover;
-    const cli_clock clock = {made_time, &calls};
-    cli_grid grid = {{{4, 1, 4}, 3}, {{4096, 1024, 2048, 512}, 4}, 8192};
+    const cli_clock clock = {made_time, &calls, NULL};
+    cli_grid grid = {{{4, 1, 4}, 3}, {{4096, 1024, 2048, 512}, 4}, 8192, {{0}, 1}, 8192};
     sl_auto_table t = {.n_specs = 2};
     CHECK_OK(sl_attn_parse("dense", &t.specs[0], &err), err);
     CHECK_OK(sl_attn_parse("santa-is:S=256", &t.specs[1], &err), err);
@@ -311,6 +311,7 @@ static void grids(void) {
     CHECK_INT(crossover, 4096); // at 2048 the candidate takes 99% of the time of dense attention
     pick(&t, "auto", 4, 1, &crossover);
     CHECK_INT(crossover, 1024);
+    CHECK(t.prefill.attn.method == NULL); // it was not asked for
     grid.n_kv.at[0] = 666;
     CHECK_ERR(cli_calibrate(&clock, &grid, &t, &err), err, SL_ERR_DEVICE, "the clock stopped");
     grid.most_rows = 100;
@@ -368,7 +369,7 @@ static void calibrate(void) {
     setenv("XDG_CACHE_HOME", cache, 1);
     int rc = sl_auto_path("cpu", &shape, path, sizeof path, &err);
     result none = RUN("generate", "-m", tiny(), "-p", question, "-n", "2", "--attn", "auto");
-    result made = RUN("bench", "attn", "--calibrate", "-m", tiny(), "-b", "1,2", "-d", "128,512", "-r", "1");
+    result made = RUN("bench", "attn", "--calibrate", "-m", tiny(), "-b", "1,2", "-d", "128,512", "-p", "0", "-r", "1");
     result then = RUN("generate", "-m", tiny(), "-p", question, "-n", "2", "--attn", "auto:epsilon=0.01");
     setenv("XDG_CACHE_HOME", "relative", 1);
     int rc_home = sl_auto_path("Some GPU/7", &shape, home, sizeof home, &err);

@@ -58,19 +58,32 @@ static int made_time(void *ctx, const sl_attn_spec *spec, int n_seqs, int n_kv, 
     return 0;
 }
 
-// The largest size is timed twice before the line. Its time alone decides about the seconds.
+// A prefill that is faster from 2048 tokens on.
+static int made_prefill(void *ctx, const sl_attn_spec *spec, double density, sl_auto_length *l, sl_error *e) {
+    (void)spec, (void)e;
+    ++*(int *)ctx;
+    l->dense_us = l->n_tokens, l->mask_us = 700, l->attention_us = density * l->n_tokens;
+    return 0;
+}
+
+// The largest sizes of decoding and of prefill are timed twice before the line. Their times alone decide about the seconds.
 static void announced(void) {
-    int calls = 0, rc;
-    const cli_clock clock = {made_time, &calls};
-    const cli_grid grid = {{{1, 4}, 2}, {{512, 1024, 2048}, 3}, 4096};
-    sl_auto_table t = {.n_specs = 2, .specs = {parse("dense"), parse("santa-is:S=256")}};
-    place p = enter(test_tmp());
-    rc = cli_calibrate_announced(&clock, &grid, "no table for X", &t, &err);
-    const char *said = leave(&p);
-    CHECK_OK(rc, err);
-    CHECK_STR(said, "attn auto: no table for X, measuring 2 methods, about 1 s\n");
-    CHECK(t.n_points == 5 && calls == 2 + 5 * 2);
-    sl_auto_free(&t);
+    for (int with_prefill = 0; with_prefill < 2; with_prefill++) {
+        int calls = 0, rc;
+        const cli_clock clock = {made_time, &calls, made_prefill};
+        const cli_grid grid = {{{1, 4}, 2}, {{512, 1024, 2048}, 3}, 4096, {{512, 2048}, 2}, 4096};
+        sl_auto_table t = {.n_specs = 2, .specs = {parse("dense"), parse("santa-is:S=256")}};
+        if (with_prefill) t.prefill = (sl_auto_prefill){.attn = parse("sample"), .density = 0.5};
+        place p = enter(test_tmp());
+        rc = cli_calibrate_announced(&clock, &grid, "no table for X", &t, &err);
+        const char *said = leave(&p);
+        CHECK_OK(rc, err);
+        CHECK_STR(said, with_prefill ? "attn auto: no table for X, measuring 2 methods and sparse prefill, about 1 s\n"
+                                     : "attn auto: no table for X, measuring 2 methods, about 1 s\n");
+        CHECK(t.n_points == 5 && t.prefill.n_lengths == 2 * with_prefill);
+        CHECK_INT(calls, 2 + 5 * 2 + with_prefill * (2 + 2));
+        sl_auto_free(&t);
+    }
 }
 
 // In place of cli_calibrate_gpu.
@@ -84,8 +97,8 @@ static int choose(const cli_options *o, char name[32]);
 
 static int measure(const char *device, const char *reason, sl_auto_table *t, sl_error *e) {
     int calls = 0;
-    const cli_clock clock = {made_time, &calls};
-    const cli_grid grid = {{{1}, 1}, {{1024, 4096}, 2}, 4096};
+    const cli_clock clock = {made_time, &calls, made_prefill};
+    const cli_grid grid = {{{1}, 1}, {{1024, 4096}, 2}, 4096, {{1024, 2048}, 2}, 4096};
     const cli_options *other = measuring.other;
     char name[32];
     measuring.calls++;
@@ -204,6 +217,7 @@ static void check_use(const use *u, const char *cache) {
     sl_auto_table t; // what was kept
     CHECK_OK(sl_auto_read(path, 0, &t, &err), err);
     CHECK(t.automatic && t.n_points == 2 && t.n_specs > 2 && t.query_deviation == 4);
+    CHECK(t.prefill.n_lengths == 2 && t.prefill.attn.method && !strcmp(t.prefill.attn.method->name, "sample"));
     CHECK_OK(sl_auto_check(&t, path, "cpu", &shape, &err), err);
     sl_auto_free(&t);
 }
@@ -216,14 +230,72 @@ static void first_use(void) {
     }
 }
 
+// What --attn-prefill=auto means for n_tokens.
+static const char *choose_prefill(const cli_options *o, cli_auto *a, int n_tokens) {
+    static const cli_attn_profile none;
+    const sl_config config = {.n_layers = 4, .n_heads = 8, .n_kv_heads = 2, .head_dim = 128};
+    sl_attn_spec spec;
+    int rc = cli_auto_choose_prefill(a, o, "cpu", &config, &none, n_tokens, &spec, &err);
+    return rc ? err.message : spec.method->name;
+}
+
+// Without a table, --attn-prefill=auto measures one, once. Its own table without times of prefill is measured again.
+static void prefill(void) {
+    static const char line[] =
+        "attn-prefill auto: sample:alpha_c=0.95, dense below 2048 tokens (timed with 0.5 of the blocks, cpu, table of ";
+    const cli_options o = {.command = CLI_GENERATE, .auto_calibrate = 1, .query_deviation = 4};
+    char path[512];
+    measuring.calls = measuring.fails = 0, measuring.other = NULL;
+    for (int run = 0; run < 3; run++) {
+        cli_auto a = {.measure = measure};
+        sl_auto_table t;
+        place p = enter(in_tmp("prefill"));
+        int rc = sl_auto_path("cpu", &shape, path, sizeof path, &err);
+        if (!rc && run == 2) {
+            rc = sl_auto_read(path, 0, &t, &err);
+            t.prefill = (sl_auto_prefill){.n_lengths = 0};
+            if (!rc) rc = sl_auto_write(&t, path, &err);
+            sl_auto_free(&t);
+        }
+        const char *below = choose_prefill(&o, &a, 2047), *above = choose_prefill(&o, &a, 2048);
+        const char *said = leave(&p);
+        cli_auto_close(&a);
+        CHECK_OK(rc, err);
+        CHECK_STR(below, "dense");
+        CHECK_STR(above, "sample");
+        if (lines_with(said, line) != 1) FAIL("run %d: %s", run, said);
+        CHECK_INT(lines_with(said, run == 0   ? "attn auto: no table for cpu, measuring "
+                                   : run == 1 ? "attn-prefill auto: "
+                                              : "attn auto: the table of cpu has the methods of another version, measuring "),
+                  1);
+    }
+    CHECK_INT(measuring.calls, 2);
+}
+
+// eval and compare record the profile and no table, so their auto reads none.
+static void prefill_recorded(void) {
+    const cli_options o = {.command = CLI_EVAL, .auto_calibrate = 1, .query_deviation = 4};
+    cli_auto a = {.measure = measure};
+    measuring.calls = 0;
+    place p = enter(in_tmp("prefill"));
+    const char *name = choose_prefill(&o, &a, 1 << 20), *said = leave(&p);
+    cli_auto_close(&a);
+    CHECK_STR(name, "dense");
+    CHECK_STR(said, "attn-prefill auto: dense: no --attn-profile FILE names a method; `sleigh tune` makes such a file\n");
+    CHECK_INT(measuring.calls, 0);
+}
+
 // On a CPU, auto measures nothing, with and without the flag.
 static void cpu(void) {
     static const char *const flags[] = {"--auto-calibrate", "--no-auto-calibrate"};
     for (int i = 0; i < 2; i++) {
         place p = enter(in_tmp("empty"));
-        result r = RUN("generate", "-m", tiny(), "-p", question, "-n", "1", "--attn", "auto", flags[i]);
+        result r = RUN("generate", "-m", tiny(), "-p", question, "-n", "1", "--attn", "auto", "--attn-prefill", "auto",
+                       "--device", "cpu", flags[i]);
         leave(&p);
         CHECK_GOOD(r);
+        CHECK_HAS(r.err, "attn-prefill auto: dense: ");
+        CHECK_HAS(r.err, " does not exist; `sleigh bench attn --calibrate -m DIR` creates it, and `sleigh tune` finds ");
         CHECK_HAS(r.err, "attn auto: dense: ");
         CHECK_HAS(r.err, " does not exist; `sleigh bench attn --calibrate -m DIR` creates it\n");
         CHECK_LACKS(r.err, "measuring");
@@ -252,7 +324,13 @@ static void gpu(void) {
 #endif
 
 static const test_case cases[] = {
-    {"announced", 0, announced}, {"first_use", 0, first_use}, {"cpu", 0, cpu}, WHOLE_GPU_CASE("gpu", gpu), {0},
+    {"announced", 0, announced},
+    {"first_use", 0, first_use},
+    {"prefill", 0, prefill},
+    {"prefill_recorded", 0, prefill_recorded},
+    {"cpu", 0, cpu},
+    WHOLE_GPU_CASE("gpu", gpu),
+    {0},
 };
 extern const test_suite suite_cli_auto;
 const test_suite suite_cli_auto = {"cli_auto", cases};

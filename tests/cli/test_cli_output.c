@@ -264,7 +264,8 @@ static void calibrate(void) {
     size_t n;
     names printed = {.n = 0};
     snprintf(file, sizeof file, "%s", in_tmp("table"));
-    result r = RUN("bench", "attn", "--calibrate", "-m", tiny(), "-b", "1", "-d", "256", "-r", "1", "--calibration", file);
+    result r = RUN("bench", "attn", "--calibrate", "-m", tiny(), "-b", "1", "-d", "256", "-p", "256", "-r", "1",
+                   "--calibration", file);
     CHECK_GOOD(r);
     CHECK(!strncmp(r.out, "model: tiny\n", 12));
     add_json(&printed, slurp(file, &n));

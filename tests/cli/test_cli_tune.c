@@ -353,9 +353,6 @@ static void refused(void) {
                    "dense");
         check_error(&r, 2, "--attn-profile -: expected the path of a file; a profile is not read from standard input");
     }
-    result note = RUN("generate", "-m", tiny(), "-p", "a", "-n", "1", "--attn-prefill", "auto");
-    CHECK_GOOD(note);
-    CHECK_HAS(note.err, "attn-prefill auto: dense: no --attn-profile FILE names a method");
 }
 
 static const test_case cases[] = {

@@ -165,6 +165,31 @@ static void long_segments(void) {
     }
 }
 
+// One mask of few blocks, for compute-sanitizer's racecheck, which needs minutes for the cases above. 320 tiles are more than
+// two for each multiprocessor of today's GPUs, so a thread block computes two tiles: of one task, or of two tasks.
+static void check_races(const shape *z, const char *method) {
+    sl_attn_spec spec;
+    CHECK_OK(sl_attn_parse(method, &spec, &err), err);
+    on_gpu d = new_on_gpu(z, test_seed);
+    segment_mask(&d.s, method);
+    propose(&d, &spec);
+    uint64_t *bits = read_bits(&d);
+    if (memcmp(bits, d.s.mask.bits, sl_mask_bytes(&d.mask))) compare_bits(&d, method, bits);
+    compare_kept(&d, method);
+    free(bits);
+    drop(&d);
+}
+
+static void races_sample(void) { // 4 chunks of 32 heads with 1 to 4 key blocks
+    check_races(&(shape){32, 4, 64, 100, 410}, "sample:chunk_n=4:alpha_c=0.6:alpha_s=0.4");
+}
+static void races_vertical_slash(void) { // 10 key blocks for each of 32 heads, and lists longer than a thread block
+    check_races(&(shape){32, 4, 64, 50, 1200}, "vertical-slash:columns=40:slashes=20");
+}
+static void races_xattention(void) { // 5 tiles of 1,024 keys for each of 64 heads
+    check_races(&(shape){64, 8, 64, 4000, 260}, "xattention:threshold=0.5");
+}
+
 // All scores are 0, so many sums are equal: the lower index comes first.
 static void ties(void) {
     static const char *const methods[] = {"sample:alpha_c=0.4:alpha_s=0",
@@ -546,6 +571,9 @@ static const test_case cases[] = {
     GPU_CASE("xattention", xattention),
     GPU_CASE("streaming", streaming),
     GPU_CASE("long-segments", long_segments),
+    GPU_CASE("races-sample", races_sample),
+    GPU_CASE("races-vertical-slash", races_vertical_slash),
+    GPU_CASE("races-xattention", races_xattention),
     GPU_CASE("ties", ties),
     GPU_CASE("distances", distances),
     GPU_CASE("no-sums", no_sums),

@@ -6,8 +6,8 @@
 #ifdef SLEIGH_CUDA
 #include "attention/attention_cuda.h"
 #include "attention/stages.h"
-#include "engine/cli/eval/eval_prompt.h"
 #include "engine/engine.h"
+#include "tests/support/task_prompt.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -90,17 +90,6 @@ typedef struct states {
     bf16 *k[LAYERS], *v[LAYERS]; // [rows][KV_HEADS][DIM], after the last step
 } states;
 
-static void make_prompt(const sl_model *model, const char *task, sl_ids *ids) {
-    eval_prompter prompter = {.tok = sl_model_tokenizer(model)};
-    eval_maker maker = {.seed = 1, .n_questions = 1, .n_predict = 0, .count = eval_prompt_count, .ctx = &prompter};
-    eval_text text = {0};
-    CHECK_OK(eval_task_text(&maker, eval_task_find(task), TOKENS, 0, &text, &err), err);
-    CHECK_OK(eval_prompt_ids(&prompter, &text.context, &text.items[0], ids, NULL, &err), err);
-    CHECK(ids->n > TOKENS * 9 / 10 && ids->n <= TOKENS);
-    eval_text_free(&text);
-    eval_prompter_free(&prompter);
-}
-
 // The rows of one layer, in the order of the sequence.
 static bf16 *read_rows(const bf16 *pages, const int32_t *page_ids, int n_kv) {
     size_t page_row = (size_t)KV_HEADS * SL_PAGE * DIM;
@@ -134,7 +123,7 @@ static void make_states(sl_model *model, const char *task, states *s) {
     sl_engine *engine;
     sl_session *session;
     sl_ids ids = {0};
-    make_prompt(model, task, &ids);
+    task_prompt(model, task, TOKENS, &ids);
     CHECK_OK(sl_attn_plan_init(&plan, LAYERS, &spec, &err), err);
     const sl_engine_options options = {.n_ctx = TOKENS, .device = "cuda"};
     CHECK_OK(sl_engine_new_planned(model, &options, &plan, &engine, &err), err);

@@ -4,6 +4,7 @@
 #include "attention/buckets.h"
 #include "attention/prefill_mask.h"
 #include "engine/backend/cuda/device.cuh"
+#include "engine/cli/bench/random_mask.h"
 
 #include <algorithm>
 #include <cuda_bf16.h>
@@ -583,20 +584,6 @@ int sl_bench_attn_prefill(sl_bench_attn *b, const sl_attn_spec *spec, int n_toke
     return rc;
 }
 
-// Fills the rows of a mask on the host.
-static void fill_mask(const sl_prefill_mask *m, double density) {
-    std::mt19937_64 random(1);
-    std::fill_n(m->bits, sl_mask_bytes(m) / sizeof *m->bits, 0);
-    for (int head = 0; head < m->n_heads; head++)
-        for (int i = 0; i < m->n; i++) { // i is the diagonal too
-            uint64_t *row = sl_mask_row(m, head, i);
-            int left = std::max((int)lround(density * (i + 1)) - 2, 0);
-            sl_mask_set(row, 0), sl_mask_set(row, i);
-            for (int j = 1; j < i; j++) // each choice of `left` of the other blocks has the same probability
-                if ((int)(random() % (uint64_t)(i - j)) < left) sl_mask_set(row, j), left--;
-        }
-}
-
 int sl_bench_attn_masked(sl_bench_attn *b, int n_tokens, double density, int repetitions, double *reached,
                          sl_bench_attn_time *out, sl_error *err) {
     const sl_attn_spec dense = {&sl_method_dense, {}, NULL, {}};
@@ -604,10 +591,7 @@ int sl_bench_attn_masked(sl_bench_attn *b, int n_tokens, double density, int rep
     std::vector<uint64_t> bits(sl_mask_bytes(&m) / sizeof(uint64_t));
     void *ws, *on_gpu = NULL;
     m.bits = bits.data();
-    fill_mask(&m, density);
-    uint64_t n = 0;
-    for (int head = 0; head < m.n_heads; head++) n += sl_mask_count(&m, head);
-    *reached = (double)n / ((double)sl_mask_causal(&m) * m.n_heads);
+    *reached = cli_random_mask(&m, density);
     int rc = new_memory(sl_cuda_query_blocks_workspace(&b->geom, n_tokens), &ws, err);
     if (!rc) rc = new_memory(sl_mask_bytes(&m), &on_gpu, err);
     if (!rc) rc = sl_cuda_check(cudaMemcpy(on_gpu, m.bits, sl_mask_bytes(&m), cudaMemcpyHostToDevice), "mask", err);

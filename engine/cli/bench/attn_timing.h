@@ -70,9 +70,7 @@ int sl_bench_attn_decode(sl_bench_attn *bench, const sl_attn_spec *spec, int n_s
 // Times the prefill of n_tokens of one sequence, from position `first`. The method must offer prefill on CUDA.
 int sl_bench_attn_prefill(sl_bench_attn *bench, const sl_attn_spec *spec, int n_tokens, int first, int repetitions,
                           sl_bench_attn_time *out, sl_error *err);
-// Times the prefill of the first n_tokens of a sequence with a random mask. Each query block of each head visits the sink, the
-// diagonal and other key blocks by chance, in all the share `density` of its causal blocks, rounded. Writes the density of the
-// whole mask to *reached.
+// Times the prefill of the first n_tokens of a sequence with a random mask (random_mask.h). Writes its density to *reached.
 int sl_bench_attn_masked(sl_bench_attn *bench, int n_tokens, double density, int repetitions, double *reached,
                          sl_bench_attn_time *out, sl_error *err);
 // Times the prefill of the first n_tokens of a sequence with the rule of `threshold`, in which the keys of some key blocks are

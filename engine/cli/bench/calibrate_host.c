@@ -1,8 +1,10 @@
 // engine/cli/bench/calibrate_host.c - see calibrate_host.h.
 #include "engine/cli/bench/calibrate_host.h"
+#include "attention/prefill_mask.h"
 #include "engine/backend/backend.h"
 #include "engine/backend/dummy_weights.h"
 #include "engine/cli/bench/calibrate.h"
+#include "engine/cli/bench/random_mask.h"
 #include "engine/cli/output/summary.h"
 #include "engine/cli/process.h"
 
@@ -146,5 +148,89 @@ int cli_host_clock_time(void *ctx, const sl_attn_spec *spec, int n_seqs, int n_k
     if (!rc) cli_sort(times, c->repetitions);
     if (!rc) *us = times[c->repetitions / 2];
     close_batch(c, &b);
+    return rc;
+}
+
+// ---- prefill ----
+
+// Inputs and outputs of the prefill of one sequence.
+typedef struct prompt {
+    sl_kv_seq seq;
+    float *q, *out; // [n_tokens][n_heads][head_dim]
+    sl_prefill_mask mask;
+} prompt;
+
+static int open_prompt(cli_host_clock *c, const sl_attn_spec *spec, int n_tokens, prompt *p, sl_error *err) {
+    const sl_attn_geom *g = &c->geom;
+    const sl_attn_spec dense = {.method = &sl_method_dense};
+    size_t n = (size_t)n_tokens * g->n_heads * g->head_dim, ws = sl_mask_workspace(g, spec, n_tokens, n_tokens),
+           dense_ws = sl_method_dense.cpu->workspace(g, &dense, 1, n_tokens, n_tokens);
+    *p = (prompt){.mask = sl_mask_of(g->n_heads, n_tokens, n_tokens)};
+    p->q = malloc(n * sizeof *p->q), p->out = malloc(n * sizeof *p->out), p->mask.bits = malloc(sl_mask_bytes(&p->mask));
+    if (!p->q || !p->out || !p->mask.bits) return sl_fail(err, SL_ERR_MEMORY, "calibrate: out of memory");
+    fill_queries(c, p->q, n);
+    int rc = sl_workspace_reserve(&c->ws, ws > dense_ws ? ws : dense_ws, err);
+    if (!rc) rc = sl_kv_reserve(&c->pool, &p->seq, n_tokens, err);
+    p->seq.n_tokens = n_tokens;
+    return rc;
+}
+
+static void close_prompt(cli_host_clock *c, prompt *p) {
+    sl_kv_seq_free(&c->pool, &p->seq);
+    free(p->q), free(p->out), free(p->mask.bits);
+}
+
+static void make_mask(cli_host_clock *c, const sl_attn_spec *spec, prompt *p, int n_tokens) {
+    const sl_mask_args args = {.geom = &c->geom,
+                               .spec = spec,
+                               .n_tokens = n_tokens,
+                               .q = p->q,
+                               .kv = sl_kv_view_of(&c->pool, &p->seq, 0, n_tokens),
+                               .ws = &c->ws,
+                               .mask = &p->mask};
+    sl_mask_propose(&args);
+}
+
+static void attend(cli_host_clock *c, prompt *p, int n_tokens, int is_sparse) {
+    const sl_attn_spec dense = {.method = &sl_method_dense};
+    const sl_attn_prefill_args args = {.geom = &c->geom,
+                                       .spec = &dense,
+                                       .n_tokens = n_tokens,
+                                       .q = p->q,
+                                       .out = p->out,
+                                       .kv = sl_kv_view_of(&c->pool, &p->seq, 0, n_tokens),
+                                       .ws = &c->ws,
+                                       .mask = is_sparse ? &p->mask : NULL};
+    sl_method_dense.cpu->prefill(&args);
+}
+
+typedef enum { DENSE, MASK, SPARSE } part;
+
+// Median microseconds of one part, after one call that is not timed.
+static double time_part(cli_host_clock *c, const sl_attn_spec *spec, prompt *p, int n_tokens, part part) {
+    double times[c->repetitions];
+    for (int i = -1; i < c->repetitions; i++) {
+        double start = cli_now();
+        if (part == MASK)
+            make_mask(c, spec, p, n_tokens);
+        else
+            attend(c, p, n_tokens, part == SPARSE);
+        if (i >= 0) times[i] = 1e3 * (cli_now() - start);
+    }
+    cli_sort(times, c->repetitions);
+    return times[c->repetitions / 2];
+}
+
+int cli_host_clock_prefill(void *ctx, const sl_attn_spec *spec, double density, sl_auto_length *l, sl_error *err) {
+    cli_host_clock *c = ctx;
+    prompt p;
+    int rc = open_prompt(c, spec, l->n_tokens, &p, err);
+    if (!rc) {
+        l->dense_us = time_part(c, spec, &p, l->n_tokens, DENSE);
+        l->mask_us = time_part(c, spec, &p, l->n_tokens, MASK);
+        cli_random_mask(&p.mask, density);
+        l->attention_us = time_part(c, spec, &p, l->n_tokens, SPARSE);
+    }
+    close_prompt(c, &p);
     return rc;
 }
