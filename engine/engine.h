@@ -48,6 +48,9 @@ int sl_device_arithmetic(const char *device, char *buf, size_t size, sl_error *e
 int sl_engine_new_planned(const sl_model *model, const sl_engine_options *options, const sl_attn_plan *plan, sl_engine **out,
                           sl_error *err);
 int sl_engine_set_plan(sl_engine *engine, const sl_attn_plan *plan, sl_error *err);
+// The same as sl_engine_largest_ctx with kv_cache "host", for o->attn, o->n_sequences and the memory limits of *o. 0: not offered
+// on this device or for this method.
+int sl_engine_largest_ctx_on_host(const sl_model *model, const sl_engine_options *o, int *n_ctx, sl_error *err);
 // Tokens of the first pass of sl_prefill(session, ids, n). Calls of sl_prefill that end where passes end give the bits of one
 // call.
 int sl_session_next_pass(const sl_session *session, int n);

@@ -17,7 +17,7 @@
 
 // clang-format off
 #define SUITES(X)                                                                                      \
-    X(kv) X(loader) X(bucket_file) X(host_memory) X(weights) X(rope) X(fuzz) X(backend) X(tokenizer)   \
+    X(kv) X(kv_place) X(kv_host) X(loader) X(bucket_file) X(host_memory) X(weights) X(rope) X(fuzz) X(backend) X(tokenizer)   \
     X(vocabularies) X(sentencepiece) X(chat) X(sampler) X(kernels) X(attention) X(randomness)          \
     X(draws) X(estimators) X(long) X(pps) X(certified) X(proposals) X(importance) X(sparse)            \
     X(saap) X(saap_is) X(bernoulli) X(vattention) X(vattention_bounds) X(extremes) X(means)            \

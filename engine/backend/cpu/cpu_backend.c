@@ -330,6 +330,22 @@ static void copy_bytes(const sl_backend *be, void *to, const void *from, size_t 
     memcpy(to, from, size);
 }
 
+// The specification of move_pages.
+static void move_pages(const sl_backend *be, const sl_page_move *m) {
+    (void)be;
+    size_t run = (size_t)m->n_kv_heads * m->page_rows, row = (size_t)m->head_dim * sizeof(bf16);
+    for (int layer = 0; layer < m->n_layers; layer++)
+        for (int i = 0; i < m->n; i++) {
+            bf16 *k = m->k + layer * m->k_layer + m->at[i] * run * m->head_dim;
+            bf16 *v = m->v + layer * m->k_layer + m->at[i] * run * m->head_dim;
+            bf16 *rows = m->rows + layer * m->rows_layer + m->page[i] * run * 2 * m->head_dim;
+            for (size_t j = 0; j < run; j++, k += m->head_dim, v += m->head_dim, rows += 2 * m->head_dim) {
+                memcpy(m->to_host ? rows : k, m->to_host ? k : rows, row);
+                memcpy(m->to_host ? rows + m->head_dim : v, m->to_host ? v : rows + m->head_dim, row);
+            }
+        }
+}
+
 // ---- a step: every operation has ended when its call returns ----
 
 static void forget(const sl_backend *be) {
@@ -375,6 +391,9 @@ static const sl_backend table = {
     .clear = clear,
     .upload = copy_bytes,
     .download = copy_bytes,
+    .alloc_host = map_memory,
+    .release_host = release,
+    .move_pages = move_pages,
     .finish = finish,
     .forget = forget,
     .prepare_rope = prepare_rope,
