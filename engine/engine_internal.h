@@ -5,7 +5,6 @@
 #include "attention/prefill_mask.h"
 #include "engine/backend/backend.h"
 #include "engine/kv/kv_extras.h"
-#include "engine/kv/kv_place.h"
 #include "engine/engine.h"
 #include "models/arch.h"
 

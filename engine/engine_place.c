@@ -172,11 +172,6 @@ static int place_on_host(sl_engine *e, const sl_engine_options *o, const sl_attn
     if (rc) return rc;
     if (e->n_ctx > e->model->config.n_trained)
         sl_engine_log(e, "the context has %d tokens, and this model was trained on %d", e->n_ctx, e->model->config.n_trained);
-    const double gib = 1 << 30;
-    sl_engine_log(e, "K and V in host memory: %.2f GiB; on %s %.2f GiB for choosing rows, %.2f GiB for the newest pages, "
-                     "%.2f GiB to stream a layer",
-                  (double)e->kv.host / gib, e->backend->name, (double)e->kv.proposing / gib, (double)e->kv.newest / gib,
-                  (double)e->kv.streamed / gib);
     return 0;
 }
 
@@ -194,6 +189,10 @@ int sl_engine_place(sl_engine *e, const sl_engine_options *o, const sl_attn_plan
     if (place == SL_KV_HOST) return place_on_host(e, o, plan, err);
     e->kv = (sl_kv_layout){.place = SL_KV_GPU};
     return choose_ctx(e, o, err);
+}
+
+const sl_kv_layout *sl_engine_kv_layout(const sl_engine *e) {
+    return &e->kv;
 }
 
 int sl_engine_largest_ctx_on_host(const sl_model *model, const sl_engine_options *o, int *n_ctx, sl_error *err) {

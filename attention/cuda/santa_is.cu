@@ -22,7 +22,7 @@
 // query in column 0 give 16 scores. The warp computes e^s / pi relative to its maximum and gathers V. join_warps adds the sums
 // of the 8 warps in order. 128 threads have one column each.
 //
-// santa_is_host.cu compiles the kernels for rows in host memory. There add_rows first fetches the rows of the warp
+// santa_is_host.cu and santa_is_host_long.cu compile the kernels for rows in host memory. There add_rows first fetches the rows of the warp
 // (host_rows.cuh).
 //
 // Owns: the sums. They differ from combine.c in one point: rows of the newest page keep their stored masses, which are exact
@@ -575,7 +575,7 @@ __device__ void prepare_measure(const is_params &p, layer_shared *l, int seq_hea
 // REGISTERS: with 128, two thread blocks share a multiprocessor when the scores have ended. 136 is the largest number that a
 // thread block of the scores leaves free.
 template <int DIM, int REGISTERS, int MODE>
-__global__ void __maxnreg__(IS_LONG && !IS_HOST ? 168 : REGISTERS) is_draw_kernel(const __grid_constant__ is_params p) {
+__global__ void __maxnreg__(IS_LONG ? 168 : REGISTERS) is_draw_kernel(const __grid_constant__ is_params p) {
     extern __shared__ __align__(128) char memory[];
     enum { HAS_LAYER = MODE != EVEN };
     block_shared *s = (block_shared *)memory;
@@ -657,6 +657,8 @@ __global__ void __maxnreg__(IS_LONG && !IS_HOST ? 168 : REGISTERS) is_draw_kerne
 
 // ---- launch ----
 
+const sl_attn_cuda_ops &long_ops = IS_HOST ? sl_santa_is_host_long_cuda_ops : sl_santa_is_long_cuda_ops;
+
 is_mode mode_of(const sl_attn_spec *spec) {
     return sl_attn_certifies_layer(spec) ? BY_LAYER : sl_attn_carries_budget(spec) ? CARRIED : EVEN;
 }
@@ -687,7 +689,7 @@ size_t lay_out(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, i
 }
 
 size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
-    if (!IS_LONG && n_kv > ROWS_MAX) return sl_santa_is_long_cuda_ops.workspace(geom, spec, n_seqs, n_tokens, n_kv);
+    if (!IS_LONG && n_kv > ROWS_MAX) return long_ops.workspace(geom, spec, n_seqs, n_tokens, n_kv);
     is_params p;
     return lay_out(geom, spec, n_seqs, n_kv, NULL, &p);
 }
@@ -745,7 +747,7 @@ template <int DIM> void launch_bits(const sl_attn_cuda_decode_args *a) {
 }
 
 void decode(const sl_attn_cuda_decode_args *args) {
-    if (!IS_LONG && args->max_kv > ROWS_MAX) return sl_santa_is_long_cuda_ops.decode(args);
+    if (!IS_LONG && args->max_kv > ROWS_MAX) return long_ops.decode(args);
     SL_WITH_HEAD_DIM(args->geom->head_dim, launch_bits, args);
 }
 
@@ -770,7 +772,9 @@ void account_proposal_and_newest(const sl_attn_geom *geom, const sl_attn_spec *s
 
 } // namespace
 
-#ifdef SL_HOST_ROWS
+#if defined SL_HOST_ROWS && defined SL_LONG_CONTEXT
+const sl_attn_cuda_ops sl_santa_is_host_long_cuda_ops
+#elif defined SL_HOST_ROWS
 const sl_attn_cuda_ops sl_santa_is_host_cuda_ops
 #elif defined SL_LONG_CONTEXT
 const sl_attn_cuda_ops sl_santa_is_long_cuda_ops

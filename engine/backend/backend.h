@@ -154,6 +154,8 @@ struct sl_backend {
     void *(*alloc_host)(const sl_backend *be, size_t size);
     void (*release_host)(const sl_backend *be, void *p, size_t size); // p may be NULL
     void (*move_pages)(const sl_backend *be, const sl_page_move *move);
+    // Queues the numbers of sl_dummy_fill from element 0 on. quantiles: the backend's memory
+    void (*fill)(const sl_backend *be, uint64_t key, const bf16 *quantiles, size_t n, bf16 *out);
     // Copies n weights of equal n_cols into one block of the backend's memory, without gaps, and sets their data pointers.
     // Weights without data (a dummy model) get random numbers. NULL: operations read weights where the loader put them
     int (*place)(const sl_backend *be, sl_weight *const *weights, int n, sl_error *err);

@@ -5,6 +5,7 @@
 // instruction set, which SLEIGH_ISA chooses.
 #include "engine/backend/cpu/cpu_ops.h"
 #include "engine/backend/cpu/blas_reserve.h"
+#include "engine/backend/dummy_weights.h"
 #include "engine/base/host_memory.h"
 #include "engine/kv/kv.h"
 
@@ -346,6 +347,11 @@ static void move_pages(const sl_backend *be, const sl_page_move *m) {
         }
 }
 
+static void fill(const sl_backend *be, uint64_t key, const bf16 *quantiles, size_t n, bf16 *out) {
+    (void)be;
+    sl_dummy_fill(key, quantiles, 0, n, 0, out);
+}
+
 // ---- a step: every operation has ended when its call returns ----
 
 static void forget(const sl_backend *be) {
@@ -394,6 +400,7 @@ static const sl_backend table = {
     .alloc_host = map_memory,
     .release_host = release,
     .move_pages = move_pages,
+    .fill = fill,
     .finish = finish,
     .forget = forget,
     .prepare_rope = prepare_rope,

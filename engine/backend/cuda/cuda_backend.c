@@ -49,6 +49,10 @@ static void move_pages(const sl_backend *be, const sl_page_move *move) {
     sl_cuda_move_pages(move, use(be)->stream);
 }
 
+static void fill(const sl_backend *be, uint64_t key, const bf16 *quantiles, size_t n, bf16 *out) {
+    sl_cuda_dummy_fill(key, quantiles, n, out, use(be)->stream);
+}
+
 static void embed(const sl_backend *be, const sl_weight *table, const int32_t *ids, int n_rows, float *x) {
     sl_cuda *c = use(be);
     if (c->skipped_parts & SL_PART_REST) return;
@@ -257,6 +261,7 @@ static const sl_backend operations = {
     .alloc_host = sl_cuda_alloc_host,
     .release_host = sl_cuda_release_host,
     .move_pages = move_pages,
+    .fill = fill,
     .place = sl_cuda_place,
     .stream = sl_cuda_stream,
     .finish = sl_cuda_finish,
