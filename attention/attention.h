@@ -115,6 +115,7 @@ typedef struct sl_attn_stats {
     uint64_t heavy_tails;                             // sum of heavy_tail
     double kurtosis;                                  // largest kurtosis; 0: none
     double features;                                  // sum of the shares of key features read
+    uint64_t fetched, hits;                           // rows of K and V fetched from host memory; found in the cache of hot rows
     uint64_t dense_k_rows, dense_v_rows, dense_bytes; // of dense attention: per KV head, per query head, per KV head
 } sl_attn_stats;
 
@@ -274,6 +275,7 @@ int sl_attn_carries_budget(const sl_attn_spec *spec);  // 1: --budget=carried, a
 int sl_attn_check_decode(const sl_attn_spec *spec, sl_error *err);
 const char *sl_attn_phases(const sl_attn_method *method); // "decode", "prefill" or "decode, prefill": what the CPU offers
 int sl_attn_on_gpu(const sl_attn_spec *spec);             // 1: this build decodes with it on a GPU
+int sl_attn_on_host_rows(const sl_attn_spec *spec);       // 1: the same, with K and V in host memory
 int sl_attn_prefills_on_gpu(const sl_attn_spec *spec);    // 1: this build prefills with it on a GPU
 int sl_attn_makes_mask(const sl_attn_spec *spec);         // 1: a prefill with it visits the blocks of a mask
 // Writes `santa-prop:S=128` into buf: the first parameter, and every parameter that is not at its default.

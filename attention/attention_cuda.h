@@ -24,6 +24,7 @@ typedef struct sl_attn_cuda_stats {
     unsigned long long features;              // in 1/1024 of a query head's key features
     unsigned long long stated, certified, unbounded;
     unsigned long long stated_units, stated_most; // stated_most: the bits of a float
+    unsigned long long fetched, hits;             // rows fetched from host memory; rows found in the cache of hot rows
 } sl_attn_cuda_stats;
 
 typedef struct sl_attn_cuda_decode_args {
@@ -35,7 +36,10 @@ typedef struct sl_attn_cuda_decode_args {
     const sl_row *rows;              // [n_seqs]: sequence i has rows[i].position + 1 rows in rows[i].pages
     const bf16 *q;                   // [n_seqs][n_heads][head_dim], after RoPE
     bf16 *out;                       // [n_seqs][n_heads][head_dim]
-    const bf16 *k, *v;               // this layer: [n_pages][n_kv_heads][256][head_dim]
+    // This layer: [n_pages][n_kv_heads][256][head_dim]. With host_rows, only the newest page of each sequence lies there. Its
+    // entry in the page table is its page in k and v.
+    const bf16 *k, *v;
+    const bf16 *host_rows; // of ops->host: this layer, [n_pages][n_kv_heads][256][2][head_dim] in host memory; else NULL
     const void *extra[SL_MAX_NEEDS]; // page extras of this layer, in the order of ops->needs: [n_pages][n_kv_heads][extra_size]
     size_t extra_size[SL_MAX_NEEDS];
     size_t state_at;           // offset of this layer in rows[i].state; ops->state bytes, zero at a session's start
@@ -126,6 +130,7 @@ typedef struct sl_attn_cuda_ops {
     // A method for prefill. It overwrites the mask; the diagonal and the sink are its work. NULL: no mask on CUDA.
     void (*mask)(const sl_attn_cuda_mask_args *args);
     size_t (*mask_workspace)(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_tokens, int n_kv); // NULL: 0 bytes
+    const struct sl_attn_cuda_ops *host; // the same with the rows of full pages in host memory; NULL: not offered
 } sl_attn_cuda_ops;
 
 // page_extras.cu: build_device of the page extras.
@@ -161,6 +166,8 @@ extern const sl_attn_cuda_ops sl_santa_pps_cuda_ops; // pps.cu
 // the tables above call them. santa: in the order santa, santa-strat, santa-sys, santa-prop, santa-flash.
 extern const sl_attn_cuda_ops sl_santa_long_cuda_ops[5], sl_santa_pps_long_cuda_ops, sl_santa_is_long_cuda_ops,
     sl_bernoulli_long_cuda_ops, sl_bernoulli_group_long_cuda_ops;
+// The same kernels for rows in host memory (*_host.cu). They are sl_attn_cuda_ops.host of the tables without `host`.
+extern const sl_attn_cuda_ops sl_santa_is_host_cuda_ops, sl_santa_is_host_long_cuda_ops;
 
 // The other methods, for the same shapes. bernoulli.cu: alone and with the samplers of santa.cu. sparse.cu: topk and topp
 // (oracle), random.

@@ -24,6 +24,15 @@ int sl_attn_on_gpu(const sl_attn_spec *spec) {
 #endif
 }
 
+int sl_attn_on_host_rows(const sl_attn_spec *spec) {
+#ifdef SLEIGH_CUDA
+    return sl_attn_on_gpu(spec) && !spec->plus && spec->method->cuda->host;
+#else
+    (void)spec;
+    return 0;
+#endif
+}
+
 int sl_attn_prefills_on_gpu(const sl_attn_spec *spec) {
 #ifdef SLEIGH_CUDA
     const sl_attn_cuda_ops *ops = spec->method->cuda;
@@ -110,6 +119,8 @@ void sl_attn_stats_add(sl_attn_stats *to, const sl_attn_stats *from) {
     to->stated_most = fmax(to->stated_most, from->stated_most);
     to->kurtosis = fmax(to->kurtosis, from->kurtosis);
     to->features += from->features;
+    to->fetched += from->fetched;
+    to->hits += from->hits;
     to->dense_k_rows += from->dense_k_rows;
     to->dense_v_rows += from->dense_v_rows;
     to->dense_bytes += from->dense_bytes;

@@ -1,8 +1,13 @@
 // engine/attn_launch_cuda.c - see attn_launch_cuda.h.
 #include "engine/attn_launch_cuda.h"
 #include "attention/stages.h"
+#include "engine/kv/kv_host.h"
 
 #include <string.h>
+
+const sl_attn_cuda_ops *sl_cuda_ops_of(const sl_engine *e, const sl_attn_spec *spec) {
+    return e->pool.host ? spec->method->cuda->host : spec->method->cuda;
+}
 
 int sl_cuda_needs(const sl_attn_spec *spec, sl_kv_need *out) {
     return spec->method->cuda->needs ? spec->method->cuda->needs(spec, out) : 0;
@@ -22,6 +27,7 @@ int sl_cuda_check_method(sl_engine *e, const sl_attn_spec *spec, const char *whe
     if (!sl_attn_on_gpu(spec))
         return sl_fail(err, SL_ERR_UNSUPPORTED, "{attn} %s%s%s: not offered on a GPU (%s); use {device} cpu",
                        spec->method->name, spec->plus ? "+" : "", spec->plus ? spec->plus->name : "", where);
+    if (e->pool.host && !sl_attn_on_host_rows(spec)) return sl_engine_refuse_on_host(spec, where, err);
     int most = spec->plus ? spec->plus->cuda->max_rows : spec->method->cuda->max_rows;
     if (most && e->n_ctx > most)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "{attn} %s: a context of %d tokens, at most %d on a GPU (%s)",
@@ -46,6 +52,7 @@ sl_attn_cuda_decode_args sl_cuda_decode_args_of(sl_engine *e, const sl_attn_spec
         .q = q,
         .k = kv.k,
         .v = kv.v,
+        .host_rows = e->pool.host ? sl_kv_host_row(&e->pool, layer, 0, 0, 0) : NULL,
         .stream = e->backend->stream(e->backend),
     };
     for (int i = 0, n_needs = sl_cuda_needs(spec, need); i < n_needs; i++) {
@@ -77,5 +84,7 @@ sl_attn_stats sl_cuda_counted(const sl_attn_cuda_stats *c) {
                            .certified = c->certified,
                            .unbounded = c->unbounded,
                            .stated_units = c->stated_units,
-                           .stated_most = float_of_bits(c->stated_most)};
+                           .stated_most = float_of_bits(c->stated_most),
+                           .fetched = c->fetched,
+                           .hits = c->hits};
 }

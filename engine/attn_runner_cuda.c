@@ -4,6 +4,7 @@
 #include "attention/prefill_mask.h"
 #include "engine/attn_launch_cuda.h"
 #include "engine/backend/cuda/cuda_backend.h"
+#include "engine/kv/kv_host.h"
 #include "engine/observe_cuda.h"
 
 #include <stdio.h>
@@ -23,7 +24,7 @@ static size_t lay_out(const sl_engine *e, const sl_attn_plan *plan, size_t *at) 
         int same = 0;
         while (same < i && !sl_attn_same(&plan->layer[same], spec)) same++;
         at[i] = same < i ? at[same] : total;
-        if (same == i) total += sl_align(spec->method->cuda->workspace(&e->geom, spec, e->n_sequences, 1, e->n_ctx));
+        if (same == i) total += sl_align(sl_cuda_ops_of(e, spec)->workspace(&e->geom, spec, e->n_sequences, 1, e->n_ctx));
     }
     return total;
 }
@@ -178,20 +179,21 @@ static void prefill(const sl_batch *b, int layer, int first, int n, sl_queries q
     sl_engine *e = s->engine;
     const sl_attn_spec *spec = &e->prefill.layer[layer];
     sl_prefill_mask mask;
-    sl_kv_rows kv = sl_kv_layer(b->kv, layer);
+    const sl_kv_host *host = b->kv->host; // the layer is in the staged pages (kv_stream.c)
+    sl_kv_rows kv = host ? sl_kv_staged(b->kv) : sl_kv_layer(b->kv, layer);
     sl_attn_cuda_prefill_args args = {
         .geom = &e->geom,
         .spec = spec,
         .layer = layer,
         .n_tokens = n,
         .first = b->ranges[0].position + first,
-        .n_pages = b->kv->n_pages,
+        .n_pages = host ? host->n_staged : b->kv->n_pages,
         .q = q.data,
         .q_stride = q.stride,
         .out = out,
         .k = kv.k,
         .v = kv.v,
-        .pages = s->device_pages,
+        .pages = host ? host->in_order : s->device_pages,
         .stream = b->backend->stream(b->backend),
     };
     if (has_mask(spec)) {
@@ -228,7 +230,7 @@ static void attend(const sl_batch *b, int layer, int first, int n, sl_queries q,
     if (e->observation.observer.fn)
         sl_cuda_observe(b, &args);
     else
-        args.spec->method->cuda->decode(&args);
+        sl_cuda_ops_of(e, args.spec)->decode(&args);
 }
 
 // Counts what dense attention would read, and what methods read whose reads follow from the length.

@@ -11,8 +11,6 @@
 #include "engine/backend/cuda/cuda.h"
 #endif
 
-enum { DEFAULT_CTX = 32768, DEFAULT_CHUNK = 512, DEFAULT_DEVICE_CHUNK = 2048, RESERVE_BYTES = 96 << 20 };
-
 const char *sl_version(void) {
     return SLEIGH_VERSION;
 }
@@ -78,7 +76,7 @@ int sl_device_arithmetic(const char *device, char *buf, size_t size, sl_error *e
     return rc;
 }
 
-static int open_backend(sl_engine *e, const sl_engine_options *o, sl_error *err) {
+int sl_engine_open_backend(sl_engine *e, const sl_engine_options *o, sl_error *err) {
     int index, rc = parse_device(o->device, &index, err);
     e->attention = &sl_host_attn_runner;
     e->n_threads = o->n_threads > 0 ? o->n_threads : sl_cpu_cores();
@@ -90,68 +88,6 @@ static int open_backend(sl_engine *e, const sl_engine_options *o, sl_error *err)
     rc = sl_cuda_init(index, &e->backend, err);
 #endif
     return rc;
-}
-
-// ---- memory limits ----
-
-// Bytes that the engine will still allocate on this backend, without the KV cache.
-static size_t fixed_bytes(const sl_model *model, const sl_backend *be, int n_sequences, int max_rows) {
-    const sl_config *c = &model->config;
-    size_t weights = be->is_device ? sl_tensors_bytes(model->tensors) : sl_model_bytes_to_allocate(model);
-    size_t scratch = c->arch->scratch_size(c, be, max_rows);
-    return RESERVE_BYTES + weights + scratch + 2 * (size_t)n_sequences * c->n_vocab * sizeof(float);
-}
-
-static int largest_ctx(const sl_model *model, const sl_backend *be, int n_sequences, int max_rows) {
-    const sl_config *c = &model->config;
-    size_t fixed = fixed_bytes(model, be, n_sequences, max_rows), all = be->free_memory(be);
-    size_t room = all > fixed ? all - fixed : 0;
-    size_t tokens = room / sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim) / n_sequences;
-    tokens = tokens / SL_PAGE * SL_PAGE;
-    return tokens < (size_t)c->n_ctx ? (int)tokens : c->n_ctx;
-}
-
-int sl_engine_largest_ctx(const sl_model *model, const char *device, int n_sequences, int *n_ctx, sl_error *err) {
-    sl_engine e = {.model = model};
-    if (n_sequences < 1) return sl_fail(err, SL_ERR_ARG, "{n_sequences} %d: expected at least 1", n_sequences);
-    int rc = open_backend(&e, &(sl_engine_options){.device = device}, err);
-    if (rc) return rc;
-    int chunk = e.backend->is_device ? DEFAULT_DEVICE_CHUNK : DEFAULT_CHUNK;
-    *n_ctx = largest_ctx(model, e.backend, n_sequences, chunk < model->config.n_ctx ? chunk : model->config.n_ctx);
-    if (e.backend->free) e.backend->free(e.backend);
-    return 0;
-}
-
-static int no_room(const sl_engine *e, int n_ctx, int fits, sl_error *err) {
-    const sl_config *c = &e->model->config;
-    const sl_backend *be = e->backend;
-    double gib = 1 << 30, free = be->free_memory(be) / gib;
-    double fixed = fixed_bytes(e->model, be, e->n_sequences, e->max_rows) / gib;
-    double kv = (double)sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim) * n_ctx * e->n_sequences / gib;
-    int most = (int)((free - fixed) / kv * e->n_sequences);
-    if (fits <= 0)
-        return sl_fail(err, SL_ERR_MEMORY, "%s: weights and scratch memory need %.2f GiB, %.2f are free: %.2f GiB are missing",
-                       be->name, fixed, free, fixed - free > 0 ? fixed - free : 0.01);
-    return sl_fail(err, SL_ERR_MEMORY,
-                   "%s: {n_ctx} %d does not fit into memory with %d sequence(s): %.2f GiB of KV cache and %.2f GiB of weights "
-                   "and scratch memory, %.2f GiB free: %.2f GiB are missing. The largest that fits is {n_ctx} %d, or %d "
-                   "sequence(s) of %d",
-                   be->name, n_ctx, e->n_sequences, kv, fixed, free, kv + fixed - free, fits, most > 0 ? most : 0, n_ctx);
-}
-
-static int choose_ctx(sl_engine *e, const sl_engine_options *o, sl_error *err) {
-    int limit = e->model->config.n_ctx, fits = largest_ctx(e->model, e->backend, e->n_sequences, e->max_rows);
-    if (o->n_ctx < 0 || o->n_ctx > limit)
-        return sl_fail(err, SL_ERR_ARG, "{n_ctx} %d: expected 1 to %d, this model's limit", o->n_ctx, limit);
-    e->n_ctx = o->n_ctx ? o->n_ctx : limit < DEFAULT_CTX ? limit : DEFAULT_CTX;
-    if (fits <= 0 || o->n_ctx > fits) return no_room(e, e->n_ctx, fits, err);
-    if (e->n_ctx > e->model->config.n_trained)
-        sl_engine_log(e, "the context has %d tokens, and this model was trained on %d", e->n_ctx, e->model->config.n_trained);
-    if (e->n_ctx <= fits) return 0;
-    sl_engine_log(e, "%s: the context has %d tokens instead of %d, because no more fit into memory", e->backend->name, fits,
-                  e->n_ctx);
-    e->n_ctx = fits;
-    return 0;
 }
 
 // ---- attention ----
@@ -175,11 +111,16 @@ static int set_plan(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
     return 0;
 }
 
-static int set_attention(sl_engine *e, const char *attn, sl_error *err) {
+// The plan with one method in every layer. The caller frees *out.
+static int plan_of(const sl_engine *e, const char *attn, sl_attn_plan *out, sl_error *err) {
     sl_attn_spec spec;
-    sl_attn_plan plan;
     int rc = sl_attn_parse(attn, &spec, err);
-    if (!rc) rc = sl_attn_plan_init(&plan, e->geom.n_layers, &spec, err);
+    return rc ? rc : sl_attn_plan_init(out, e->geom.n_layers, &spec, err);
+}
+
+static int set_attention(sl_engine *e, const char *attn, sl_error *err) {
+    sl_attn_plan plan;
+    int rc = plan_of(e, attn, &plan, err);
     if (rc) return rc;
     rc = set_plan(e, &plan, err);
     sl_attn_plan_free(&plan);
@@ -257,6 +198,12 @@ static int prefills(const sl_attn_spec *spec) {
 }
 
 static int check_prefill(const sl_engine *e, const sl_attn_plan *plan, int segment, sl_error *err) {
+    for (int i = 0; e->pool.host && i < plan->n_layers; i++)
+        if (plan->layer[i].method != &sl_method_dense)
+            return sl_fail(err, SL_ERR_UNSUPPORTED,
+                           "{attn_prefill} %s: not offered with {kv_cache} host, where a prefill streams a layer at a time and a "
+                           "segment needs all of its passes in one layer (layer %d); expected dense",
+                           plan->layer[i].method->name, i);
     for (int i = 0; i < plan->n_layers; i++)
         if (!prefills(&plan->layer[i]))
             return sl_fail(err, SL_ERR_ARG, "{attn_prefill} %s: a method for decoding, which does not prefill (layer %d)",
@@ -369,6 +316,18 @@ static void free_step(sl_engine *e) {
     free(e->step_ws_at);
 }
 
+static int new_pool(sl_engine *e, sl_error *err) {
+    const sl_config *c = &e->model->config;
+    int own = (e->n_ctx + SL_PAGE - 1) / SL_PAGE, n_pages = own * e->n_sequences, rc;
+    if (e->kv.place == SL_KV_HOST) // the page extra of a span is built from staged pages
+        rc = sl_kv_pool_init_on_host(&e->pool, e->backend, c->n_layers, c->n_kv_heads, c->head_dim, n_pages, e->kv.n_frames,
+                                     own > SL_KV_SPAN_MOST ? own : (int)SL_KV_SPAN_MOST, err);
+    else
+        rc = sl_kv_pool_init(&e->pool, e->backend, c->n_layers, c->n_kv_heads, c->head_dim, n_pages, err);
+    e->pool.seed = e->seed;
+    return rc;
+}
+
 static int init(sl_engine *e, const sl_engine_options *o, const sl_attn_plan *plan, sl_error *err) {
     const sl_config *c = &e->model->config;
     const sl_shape shape = {c->hidden, c->n_ffn, c->n_heads, c->n_kv_heads, c->head_dim};
@@ -379,19 +338,13 @@ static int init(sl_engine *e, const sl_engine_options *o, const sl_attn_plan *pl
         rc = sl_fail(err, SL_ERR_ARG, "a dummy model's weights are not made yet: sl_model_materialise");
     if (!rc && e->backend->prepare) rc = e->backend->prepare(e->backend, &shape, err);
     if (rc) return rc;
-    e->prefill_chunk = o->prefill_chunk ? o->prefill_chunk : e->backend->is_device ? DEFAULT_DEVICE_CHUNK : DEFAULT_CHUNK;
-    if (e->prefill_chunk > c->n_ctx) e->prefill_chunk = c->n_ctx;
-    e->max_rows = e->prefill_chunk > e->n_sequences ? e->prefill_chunk : e->n_sequences;
-    rc = choose_ctx(e, o, err);
+    rc = sl_engine_place(e, o, plan, err);
     if (!rc) rc = sl_model_weights_place(&e->model->weights, e->backend, &o->progress, &o->cancel, &e->weights, err);
     if (!rc) rc = new_scratch(e, err);
-    int n_pages = (e->n_ctx + SL_PAGE - 1) / SL_PAGE * e->n_sequences;
-    if (!rc) rc = sl_kv_pool_init(&e->pool, e->backend, c->n_layers, c->n_kv_heads, c->head_dim, n_pages, err);
-    e->pool.seed = e->seed;
+    if (!rc) rc = new_pool(e, err);
     if (!rc) rc = new_step(e, err);
     if (!rc) rc = new_prefill(e, err);
-    if (rc) return rc;
-    return plan ? set_plan(e, plan, err) : set_attention(e, o->attn ? o->attn : "dense", err);
+    return rc ? rc : set_plan(e, plan, err);
 }
 
 int sl_engine_new_planned(const sl_model *model, const sl_engine_options *options, const sl_attn_plan *plan, sl_engine **out,
@@ -407,10 +360,13 @@ int sl_engine_new_planned(const sl_model *model, const sl_engine_options *option
     e->seed = options->seed;
     e->cancel = options->cancel;
     e->log = options->log;
-    int rc = open_backend(e, options, err);
+    int rc = sl_engine_open_backend(e, options, err);
     if (!rc) rc = sl_engine_enter(e, err);
     if (!rc) {
-        rc = init(e, options, plan, err);
+        sl_attn_plan own = {0};
+        if (!plan) rc = plan_of(e, options->attn ? options->attn : "dense", &own, err);
+        if (!rc) rc = init(e, options, plan ? plan : &own, err);
+        sl_attn_plan_free(&own);
         sl_engine_leave(e);
     }
     if (rc) {

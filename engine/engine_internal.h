@@ -110,6 +110,7 @@ struct sl_engine {
     sl_model_weights weights; // the model's, in the backend's memory
     sl_attn_geom geom;
     sl_kv_pool pool;
+    sl_kv_layout kv; // where K and V lie
     struct sl_bucket_file *bucket_file;       // the model's, opened for the first method that needs it; NULL: none yet
     struct sl_device_buckets *device_buckets; // its tensors in the backend's memory (engine_buckets.c); NULL on the CPU
     sl_attn_plan plan;
@@ -172,7 +173,7 @@ struct sl_session {
     int logits_row;        // the row of the engine's step_logits that holds the logits; -1: none
     int has_host_logits;   // 0: only row logits_row of step_logits holds the logits
     int32_t *device_pages; // a device's copy of the page table
-    int32_t *sent_pages;   // [n_sent_pages] what device_pages holds
+    int32_t *sent_pages;   // [n_sent_pages] what device_pages holds: entries (sl_kv_entry)
     int n_sent_pages;
     struct sl_method_state {
         void *data; // NULL: the layer's method has no state
@@ -211,6 +212,26 @@ __attribute__((format(printf, 2, 3))) void sl_engine_log(const sl_engine *e, con
 // Opens the model's bucket file for a method that needs it, at most once. Errors: sl_model_open_buckets.
 int sl_engine_need_buckets(sl_engine *e, const sl_attn_spec *spec, sl_error *err);
 void sl_engine_close_buckets(sl_engine *e); // after the engine's last step
+
+// ---- engine.c ----
+
+// Opens the backend that the options name: e->backend, e->attention, e->n_threads.
+int sl_engine_open_backend(sl_engine *e, const sl_engine_options *o, sl_error *err);
+
+// ---- engine_place.c ----
+
+// Chooses where K and V lie and the number of tokens of a session: e->kv, e->n_ctx, e->prefill_chunk, e->max_rows. plan: the
+// methods of decode steps. Allocates nothing. SL_ERR_MEMORY: no place has enough memory.
+int sl_engine_place(sl_engine *e, const sl_engine_options *o, const sl_attn_plan *plan, sl_error *err);
+// SL_ERR_UNSUPPORTED with the reason. where: "layer 3"
+int sl_engine_refuse_on_host(const sl_attn_spec *spec, const char *where, sl_error *err);
+
+// ---- kv_stream.c: a prefill with K and V in host memory ----
+
+// sl_batch.open_layer: brings the layer's rows before the pass to the staged pages, and writes the new rows of the layer before
+// out. Returns the staged pages.
+sl_kv_rows sl_kv_stream_open(const sl_batch *b, int layer);
+void sl_kv_stream_close(const sl_batch *b); // after forward: writes the new rows of the last layer out
 
 // ---- step.c ----
 

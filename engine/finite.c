@@ -1,6 +1,7 @@
 // engine/finite.c - refuses logits that are not finite, so that no token is sampled from them. The error names the layer, KV
 // head and position of the first key in the cache that is not finite. The arithmetic failed there first.
 #include "engine/engine_internal.h"
+#include "engine/kv/kv_host.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -28,16 +29,27 @@ static int find_in_page(const bf16 *page, const sl_attn_geom *g, int n_rows) {
     return -1;
 }
 
+// K of a page [n_kv_heads][256][head_dim] whose rows are on the host.
+static void copy_from_host(const sl_kv_pool *pool, int layer, int32_t id, bf16 *page) {
+    for (int h = 0; h < pool->n_kv_heads; h++)
+        for (int j = 0; j < SL_PAGE; j++, page += pool->head_dim)
+            memcpy(page, sl_kv_host_row(pool, layer, id, h, j), pool->head_dim * sizeof *page);
+}
+
 // Searches layer by layer, then by position, and describes the first key found. page: scratch memory of one page
 static void describe_keys(const sl_session *s, bf16 *page, char *text, size_t size) {
     const sl_engine *e = s->engine;
     const sl_attn_geom *g = &e->geom;
     size_t block = (size_t)g->n_kv_heads * SL_PAGE * g->head_dim;
     int n_rows = s->kv.n_tokens;
+    sl_kv_write_out(&s->engine->pool, &s->kv);
+    if (e->pool.host) e->backend->finish(e->backend, NULL);
     for (int layer = 0; layer < g->n_layers; layer++)
         for (int i = 0; i * SL_PAGE < n_rows; i++) {
             const bf16 *from = sl_kv_layer(&e->pool, layer).k + s->kv.pages[i] * block;
-            if (e->backend->is_device)
+            if (e->pool.host)
+                copy_from_host(&e->pool, layer, s->kv.pages[i], page);
+            else if (e->backend->is_device)
                 e->backend->download(e->backend, page, from, block * sizeof *page);
             else
                 memcpy(page, from, block * sizeof *page);

@@ -95,6 +95,9 @@ static void lay_out(const sl_engine *e, struct sl_device_observation *d) {
 
 int sl_cuda_new_observation(sl_engine *e, sl_observation *o, sl_error *err) {
     const sl_backend *be = e->backend;
+    if (e->pool.host)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "{kv_cache} host: steps are not observed, because dense attention reads every row; use {kv_cache} gpu");
     struct sl_device_observation *d = o->device = calloc(1, sizeof *d);
     if (d) {
         int n = o->observer.n_shadows;

@@ -1,6 +1,7 @@
 // engine/session.c - sl_session: making, forking and cutting a timeline, and what attention methods keep for it. engine/step.c
 // appends tokens.
 #include "engine/engine_internal.h"
+#include "engine/kv/kv_host.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -101,13 +102,12 @@ const int32_t *sl_session_page_table(sl_session *s) {
     const sl_backend *be = s->engine->backend;
     const sl_kv_seq *kv = &s->kv;
     if (!be->is_device) return kv->pages;
+    const sl_kv_pool *pool = &s->engine->pool;
     int first = 0;
-    while (first < kv->n_pages && first < s->n_sent_pages && kv->pages[first] == s->sent_pages[first]) first++;
-    if (first < kv->n_pages) {
-        size_t size = (kv->n_pages - first) * sizeof *kv->pages;
-        memcpy(s->sent_pages + first, kv->pages + first, size);
-        be->upload(be, s->device_pages + first, kv->pages + first, size);
-    }
+    while (first < kv->n_pages && first < s->n_sent_pages && sl_kv_entry(pool, kv, first) == s->sent_pages[first]) first++;
+    for (int i = first; i < kv->n_pages; i++) s->sent_pages[i] = sl_kv_entry(pool, kv, i);
+    if (first < kv->n_pages)
+        be->upload(be, s->device_pages + first, s->sent_pages + first, (kv->n_pages - first) * sizeof *s->sent_pages);
     s->n_sent_pages = kv->n_pages;
     return s->device_pages;
 }

@@ -3,6 +3,7 @@
 // docs/session-file.md describes the tensors and the metadata. Page extras are not in the file: they are functions of the rows,
 // so a load builds them again.
 #include "engine/engine_internal.h"
+#include "engine/kv/kv_host.h"
 #include "engine/base/hash.h"
 #include "engine/base/whole_file.h"
 
@@ -59,15 +60,21 @@ static int format_prefill(const sl_engine *e, sl_text *out, sl_error *err) {
 typedef struct row_run { // rows of one page, layer and KV head: [n][head_dim]
     bf16 *rows;
     size_t n_bytes;
+    int on_host, head_dim; // on_host: row i begins at rows + 2 i head_dim, in host memory
 } row_run;
 
 // Run `page_index` of layer and head h of a session's K (is_v 0) or V.
 static row_run run_of(const sl_session *s, int is_v, int layer, int h, int page_index) {
     const sl_kv_pool *pool = &s->engine->pool;
-    const sl_kv_rows rows = sl_kv_layer(pool, layer);
     int left = s->kv.n_tokens - page_index * SL_PAGE, n = left < SL_PAGE ? left : SL_PAGE;
+    size_t n_bytes = (size_t)n * pool->head_dim * sizeof(bf16);
+    if (pool->host) {
+        bf16 *row = sl_kv_host_row(pool, layer, s->kv.pages[page_index], h, 0);
+        return (row_run){row + (is_v ? pool->head_dim : 0), n_bytes, 1, pool->head_dim};
+    }
+    const sl_kv_rows rows = sl_kv_layer(pool, layer);
     size_t block = ((size_t)s->kv.pages[page_index] * pool->n_kv_heads + h) * SL_PAGE * pool->head_dim;
-    return (row_run){(is_v ? rows.v : rows.k) + block, (size_t)n * pool->head_dim * sizeof(bf16)};
+    return (row_run){(is_v ? rows.v : rows.k) + block, n_bytes, 0, pool->head_dim};
 }
 
 // Calls fn with each run, in the order of the file: [2][n_layers][n_kv_heads][n_tokens][head_dim]. fn returns 0 to stop.
@@ -177,6 +184,9 @@ static int write_bytes(FILE *f, const void *data, size_t n) {
 
 static int write_run(void *ctx, const sl_backend *be, row_run run) {
     writer *w = ctx;
+    size_t row = run.head_dim * sizeof(bf16);
+    for (size_t at = 0; run.on_host && at < run.n_bytes; at += row) memcpy((char *)w->bounce + at, (char *)run.rows + 2 * at, row);
+    if (run.on_host) return write_bytes(w->f, w->bounce, run.n_bytes);
     if (be->is_device) be->download(be, w->bounce, run.rows, run.n_bytes);
     return write_bytes(w->f, be->is_device ? w->bounce : run.rows, run.n_bytes);
 }
@@ -230,7 +240,9 @@ int sl_session_save(const sl_session *s, const int32_t *ids, const char *path, c
     int rc = sl_engine_enter(e, err);
     if (rc) return rc;
     identify(e, &own);
-    rc = sl_check_ids(e, ids, s->kv.n_tokens, err);
+    sl_kv_write_out(&e->pool, &s->kv); // the host reads the rows below
+    rc = e->pool.host ? e->backend->finish(e->backend, err) : 0;
+    if (!rc) rc = sl_check_ids(e, ids, s->kv.n_tokens, err);
     if (!rc) rc = format_prefill(e, &prefill, err);
     if (!rc && !(w.bounce = malloc((size_t)SL_PAGE * e->pool.head_dim * sizeof(bf16))))
         rc = sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", path);
@@ -321,7 +333,9 @@ static int check_file(reader *r, sl_error *err) {
 
 static int read_run(void *ctx, const sl_backend *be, row_run run) {
     const char **from = ctx;
-    be->upload(be, run.rows, *from, run.n_bytes);
+    size_t row = run.head_dim * sizeof(bf16);
+    for (size_t at = 0; run.on_host && at < run.n_bytes; at += row) memcpy((char *)run.rows + 2 * at, *from + at, row);
+    if (!run.on_host) be->upload(be, run.rows, *from, run.n_bytes);
     *from += run.n_bytes;
     return 1;
 }
@@ -334,6 +348,7 @@ static int read_rows(const reader *r, sl_session *s, const sl_progress *progress
     if ((const char *)k->data + k->n_bytes != v->data)
         return sl_fail(err, SL_ERR_FORMAT, "%s: tensor v does not follow tensor k", r->path);
     int rc = sl_kv_reserve(pool, &s->kv, r->n_tokens, err);
+    if (!rc && pool->host) rc = s->engine->backend->finish(s->engine->backend, err); // no kernel writes these pages any more
     if (rc) return rc;
     s->kv.n_tokens = r->n_tokens;
     const char *from = k->data;

@@ -3,6 +3,7 @@
 // Prefill and decode make an sl_batch (models/arch.h), the input of one pass, and call the architecture's forward. On a device
 // a decode step goes through a recording (sl_backend.run_step). docs/architecture.md shows the path down to a kernel.
 #include "engine/engine_internal.h"
+#include "engine/kv/kv_host.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -59,13 +60,20 @@ static sl_batch make_batch(sl_engine *e, int n_ranges, int n_rows, const int32_t
 // The next n tokens of one session: one range of n rows.
 static sl_batch prefill_batch(sl_session *s, const int32_t *ids, int n) {
     sl_engine *e = s->engine;
-    const int32_t *pages = sl_session_page_table(s);
+    sl_kv_write_out(&e->pool, &s->kv);
+    const int32_t *pages = e->pool.host ? e->pool.host->in_order : sl_session_page_table(s);
     for (int i = 0; i < n; i++) e->rows[i] = (sl_row){.position = s->kv.n_tokens + i, .sequence = s->sequence, .pages = pages};
     e->ranges[0] = (sl_row_range){.session = s, .n_rows = n, .position = s->kv.n_tokens};
     sl_batch pass = make_batch(e, 1, n, ids, SL_LINEAR_PREFILL);
     if (e->has_masks) pass.propose = e->attention->propose;
     if (e->segment_tokens) pass.attend_step = SL_MASK_BLOCK;
+    if (e->pool.host) pass.open_layer = sl_kv_stream_open;
     return pass;
+}
+
+static void run_prefill(const sl_batch *pass) {
+    pass->weights->config->arch->forward(pass);
+    if (pass->open_layer) sl_kv_stream_close(pass);
 }
 
 // The next token of n sessions: n ranges of one row.
@@ -134,7 +142,7 @@ static int prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *
         if (rc) break;
         sl_batch pass = prefill_batch(s, ids + i, m);
         pass.n_out = i + m == n;
-        e->model->config.arch->forward(&pass);
+        run_prefill(&pass);
         end_pass(s, m);
         if (!is_watched || !is_wait(e, i + m, m, n)) continue;
         rc = e->backend->finish(e->backend, err);
@@ -196,7 +204,7 @@ static int prefill_logits(sl_session *s, const int32_t *ids, int n, float *logit
         pass.n_out = m;
         pass.logits = NULL; // in groups, below
         pass.logits_mode = SL_LINEAR_PREFILL;
-        e->model->config.arch->forward(&pass);
+        run_prefill(&pass);
         end_pass(s, m);
         for (int j = 0; !rc && j < m; j += most) {
             int rows = m - j < most ? m - j : most;
@@ -275,7 +283,9 @@ static int reserve_decode(sl_session *const *batch, int n, const int32_t *ids, s
         rc = check_room(s, err);
         if (!rc) rc = sl_session_sync_state(s, err);
         if (!rc) rc = sl_kv_reserve(&e->pool, &s->kv, s->kv.n_tokens + 1, err);
-        if (!rc) sl_session_build_extras(s);
+        if (rc) break;
+        sl_kv_hold(&e->pool, &s->kv);
+        sl_session_build_extras(s);
     }
     return rc;
 }

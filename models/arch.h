@@ -45,6 +45,9 @@ struct sl_batch {
     // Attention of rows [first, first + n) in one layer, after their K and V are stored. out: act [n][n_heads * head_dim]. The
     // engine's runner for the backend: engine/attn_runner_host.c, engine/attn_runner_cuda.c.
     void (*attend)(const sl_batch *batch, int layer, int first, int n, sl_queries q, void *out);
+    // Returns where the pass stores K and V of a layer. Called before the first qkv of each layer, layer by layer. NULL: the
+    // layer of `kv`
+    sl_kv_rows (*open_layer)(const sl_batch *batch, int layer);
     // Called once in a layer that attends, before attend, with the queries of all rows, also of rows that do not attend. NULL:
     // not called
     void (*propose)(const sl_batch *batch, int layer, sl_queries q);

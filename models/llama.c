@@ -153,7 +153,7 @@ static sl_queries run_qkv(const sl_batch *b, int layer, int from, int n, int fir
     const sl_backend *be = b->backend;
     const sl_config *c = b->weights->config;
     const layer_weights *l = weights_of(b, layer);
-    sl_kv_rows kv = sl_kv_layer(b->kv, layer);
+    sl_kv_rows kv = b->open_layer ? b->open_layer(b, layer) : sl_kv_layer(b->kv, layer);
     if (b->segment) be->prepare_rope(be, &b->weights->rope, b->rows + from, n);
     be->rmsnorm(be, s->x + (size_t)from * c->hidden, &l->attn_norm, n, c->norm_eps, s->h);
     return be->qkv(be, &(sl_qkv){.q = &l->q,

@@ -17,7 +17,7 @@
 
 // clang-format off
 #define SUITES(X)                                                                                      \
-    X(kv) X(loader) X(bucket_file) X(host_memory) X(weights) X(rope) X(fuzz) X(backend) X(tokenizer)   \
+    X(kv) X(kv_place) X(kv_host) X(loader) X(bucket_file) X(host_memory) X(weights) X(rope) X(fuzz) X(backend) X(tokenizer)   \
     X(vocabularies) X(sentencepiece) X(chat) X(sampler) X(kernels) X(attention) X(randomness)          \
     X(draws) X(estimators) X(long) X(pps) X(certified) X(proposals) X(importance) X(sparse)            \
     X(saap) X(saap_is) X(bernoulli) X(vattention) X(vattention_bounds) X(extremes) X(means)            \
@@ -32,7 +32,7 @@
     X(cuda_bernoulli) X(cuda_bits) X(cuda_carried) X(cuda_extras) X(cuda_extremes) X(cuda_is)          \
     X(cuda_masks) X(cuda_same_masks) X(cuda_long) X(cuda_means) X(cuda_observe) X(cuda_pps) X(cuda_santa)                 \
     X(cuda_saap) X(cuda_sparse) X(cuda_take_all) X(cuda_take_known) X(cuda_tiny) X(cuda_vattention)    \
-    X(cuda_naive) X(cuda_naive_layers)
+    X(cuda_naive) X(cuda_naive_layers) X(cuda_host)
 // clang-format on
 #define DECLARE(NAME) extern const test_suite suite_##NAME;
 #define ADDRESS(NAME) &suite_##NAME,

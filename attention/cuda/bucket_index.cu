@@ -28,7 +28,7 @@ enum {
 };
 
 struct assign_params {
-    const int32_t *pages, *index;
+    const int32_t *pages, *from, *index;
     const bf16 *k, *centroids; // centroids: of the layer
     const float *inv_freq;     // NULL: the keys are compared as they are
     int head_dim, n_kv_heads, n_buckets;
@@ -42,8 +42,9 @@ struct assign_space {
 };
 
 // Loads the rows of the thread block. A row before RoPE is rounded to bf16.
-__device__ void load_rows(const assign_params &p, assign_space *s, size_t block, int first, int position) {
+__device__ void load_rows(const assign_params &p, assign_space *s, int first, int position) {
     int half = p.head_dim / 2;
+    size_t block = (size_t)p.from[blockIdx.x] * p.n_kv_heads + blockIdx.y;
     for (int i = threadIdx.x; i < ASSIGN_ROWS * half; i += ASSIGN_THREADS) {
         int j = i / half, d = i % half;
         const bf16 *row = p.k + (block * SL_PAGE + first + j) * p.head_dim;
@@ -83,7 +84,7 @@ __global__ void __launch_bounds__(ASSIGN_THREADS) assign_kernel(const assign_par
     int bucket[ROWS_EACH];
 #pragma unroll
     for (int r = 0; r < ROWS_EACH; r++) most[r] = -INFINITY, bucket[r] = 0;
-    load_rows(p, &s, block, first, p.index[blockIdx.x] * SL_PAGE + first);
+    load_rows(p, &s, first, p.index[blockIdx.x] * SL_PAGE + first);
     for (int c = 0; c < p.n_buckets; c += ASSIGN_CENTROIDS) {
         float dot[ROWS_EACH][8] = {};
         for (int from = 0; from < p.head_dim; from += ASSIGN_CHANNELS) {
@@ -201,7 +202,7 @@ __global__ void __launch_bounds__(LIST_THREADS) lists_kernel(const lists_params 
 // ---- cells of a span ----
 
 struct cells_params {
-    const int32_t *parts, *slots;
+    const int32_t *parts, *from, *slots; // from: [spans][SL_BUCKET_SPAN] places of the parts in k
     const char *rows; // sl_bucket_rows of all pages
     size_t rows_size;
     const bf16 *k;
@@ -218,7 +219,7 @@ __device__ int add_rows(const cells_params &p, int cell, float centre, bool squa
     for (int i = 0; i < SL_BUCKET_SPAN; i++) {
         const sl_bucket_rows *rows = rows_of_part(p.parts, p.rows, p.rows_size, i);
         const bf16 *k =
-            p.k + ((size_t)p.parts[blockIdx.x * SL_BUCKET_SPAN + i] * gridDim.y + blockIdx.y) * SL_PAGE * p.head_dim;
+            p.k + ((size_t)p.from[blockIdx.x * SL_BUCKET_SPAN + i] * gridDim.y + blockIdx.y) * SL_PAGE * p.head_dim;
         int from = 0, end = SL_PAGE; // the first row of the cell
         while (from < end) {
             int middle = (from + end) / 2;
@@ -258,6 +259,7 @@ void sl_cuda_build_bucket_rows(const sl_kv_device_build *b) {
     SL_CHECK(m != NULL && b->head_dim <= DIM_MOST && b->head_dim % 2 == 0);
     size_t heads = (size_t)b->layer * m->n_kv_heads;
     assign_params p = {.pages = b->pages,
+                       .from = b->from,
                        .index = b->index,
                        .k = b->k,
                        .centroids = (b->arg ? m->roped : m->centroids) + heads * m->n_buckets * m->head_dim,
@@ -286,6 +288,7 @@ void sl_cuda_build_bucket_lists(const sl_kv_device_build *b) {
 void sl_cuda_build_bucket_cells(const sl_kv_device_build *b) {
     SL_CHECK(b->head_dim <= DIM_MOST);
     cells_params p = {.parts = b->parts,
+                      .from = b->from,
                       .slots = b->slots,
                       .rows = (const char *)b->of,
                       .rows_size = b->of_size,

@@ -711,7 +711,8 @@ const sl_attn_cuda_ops sl_streaming_cuda_ops = {.workspace = streaming_workspace
                                                 .prefill = NULL,
                                                 .supports = NULL,
                                                 .mask = sl_cuda_streaming_mask,
-                                                .mask_workspace = NULL};
+                                                .mask_workspace = NULL,
+                                                .host = NULL};
 
 // ---- dense ----
 
@@ -730,4 +731,5 @@ const sl_attn_cuda_ops sl_dense_cuda_ops = {.workspace = sl_cuda_dense_workspace
                                             .prefill = sl_cuda_dense_prefill,
                                             .supports = NULL,
                                             .mask = NULL,
-                                            .mask_workspace = NULL};
+                                            .mask_workspace = NULL,
+                                            .host = NULL};

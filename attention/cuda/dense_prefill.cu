@@ -393,4 +393,5 @@ const sl_attn_cuda_ops sl_threshold_cuda_ops = {.workspace = NULL,
                                                 .prefill = sl_cuda_dense_prefill,
                                                 .supports = NULL,
                                                 .mask = NULL,
-                                                .mask_workspace = NULL};
+                                                .mask_workspace = NULL,
+                                                .host = NULL};

@@ -389,22 +389,21 @@ struct known_factor {
 
 // x[j]: the lane's 16 bytes of row (from + j) * ROWS + lane / LANES of the n rows in `row`. Numbers past n read the last row
 // again, because with a condition the loads would not be in flight together.
-template <int DIM, int N>
-__device__ void load_rows(uint4 x[N], const bf16 *v, const int *row, int n, int from, int lane, uint64_t policy) {
+template <int DIM, int N, typename Rows>
+__device__ void load_rows(uint4 x[N], const Rows &v, const int *row, int n, int from, int lane, uint64_t policy) {
     enum { LANES = DIM / 8, ROWS = 32 / LANES };
 #pragma unroll
     for (int j = 0; j < N; j++)
-        x[j] = sl_load_l2((const uint4 *)(v + (size_t)row[min((from + j) * ROWS + lane / LANES, n - 1)] * DIM) + lane % LANES,
-                          policy);
+        x[j] = load_piece<DIM>(v, row[min((from + j) * ROWS + lane / LANES, n - 1)], lane % LANES, policy);
 }
 
 // Adds the lanes' pool rows of V, times their factors, to the warp's sum. row -1: the lane has no row; the lanes without a row
 // are the last ones of the warp. Equal neighbours are read once. s->row and s->coef have one place for each thread. AHEAD:
 // loads of a lane in flight. Returns the number of rows that were read. The rows of V leave the L2 cache first. With the normal
 // policy they would evict changed lines, and the cache would write these lines to memory (16 x 32k, S = 2048: 525 us with the
-// normal policy, 486 us with this one).
-template <int DIM, int AHEAD = 16, typename Space, typename Factor>
-__device__ int gather(const bf16 *v, Space *s, int thread, int row, Factor factor, row_sum *sum) {
+// normal policy, 486 us with this one). v: const bf16 *, or paired_rows.
+template <int DIM, int AHEAD = 16, typename Rows, typename Space, typename Factor>
+__device__ int gather(const Rows &v, Space *s, int thread, int row, Factor factor, row_sum *sum) {
     enum { LANES = DIM / 8, ROWS = 32 / LANES, PASSES = (32 + ROWS - 1) / ROWS };
     int lane = thread % 32, warp = thread / 32 * 32, before = __shfl_up_sync(~0u, row, 1);
     bool leads = row >= 0 && (lane == 0 || row != before);

@@ -10,19 +10,19 @@ namespace {
 // warp takes two of the 16 units. Bytes: reads K once, and writes an eighth of its size.
 template <int DIM>
 __global__ void __launch_bounds__(BOUND_THREADS)
-    build_bounds_kernel(const int32_t *pages, const bf16 *k, size_t size, char *data) {
+    build_bounds_kernel(const int32_t *pages, const int32_t *from, const bf16 *k, size_t size, char *data) {
     sl_start_next();
     sl_wait_previous();
-    size_t block = (size_t)pages[blockIdx.x] * gridDim.y + blockIdx.y;
+    size_t block = (size_t)pages[blockIdx.x] * gridDim.y + blockIdx.y, rows = (size_t)from[blockIdx.x] * gridDim.y + blockIdx.y;
     for (int u = threadIdx.x / 32; u < PAGE_UNITS; u += BOUND_THREADS / 32)
-        find_bounds<DIM>(k + (block * SL_PAGE + u * UNIT) * DIM, UNIT, (bf16 *)(data + block * size) + u * 2 * DIM);
+        find_bounds<DIM>(k + (rows * SL_PAGE + u * UNIT) * DIM, UNIT, (bf16 *)(data + block * size) + u * 2 * DIM);
 }
 
 } // namespace
 
 template <int DIM> static void launch_build_bounds(const sl_kv_device_build *b) {
     sl_launch(build_bounds_kernel<DIM>, dim3(b->n, b->n_kv_heads), dim3(BOUND_THREADS), 0, (cudaStream_t)b->stream, b->pages,
-              b->k, b->size, (char *)b->data);
+              b->from, b->k, b->size, (char *)b->data);
 }
 
 void sl_cuda_build_bounds(const sl_kv_device_build *b) {

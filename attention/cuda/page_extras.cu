@@ -14,16 +14,16 @@ static_assert((int)THREADS == (int)SL_PAGE, "one thread for each row");
 // ---- norms of V ----
 
 // out[j] = |v_j|. Grid: (pages, KV heads), one thread for each row.
-static __global__ void __launch_bounds__(THREADS) norms_kernel(const int32_t *pages, const bf16 *v, int head_dim, bf16 *out) {
+static __global__ void __launch_bounds__(THREADS) norms_kernel(const int32_t *pages, const int32_t *from, const bf16 *v, int head_dim, bf16 *out) {
     sl_start_next();
     sl_wait_previous();
-    size_t block = (size_t)pages[blockIdx.x] * gridDim.y + blockIdx.y;
-    out[block * SL_PAGE + threadIdx.x] = sl_norm_of_row(v + (block * SL_PAGE + threadIdx.x) * head_dim, head_dim);
+    size_t block = (size_t)pages[blockIdx.x] * gridDim.y + blockIdx.y, rows = (size_t)from[blockIdx.x] * gridDim.y + blockIdx.y;
+    out[block * SL_PAGE + threadIdx.x] = sl_norm_of_row(v + (rows * SL_PAGE + threadIdx.x) * head_dim, head_dim);
 }
 
 void sl_cuda_build_norms(const sl_kv_device_build *b) {
-    sl_launch(norms_kernel, dim3(b->n, b->n_kv_heads), dim3(THREADS), 0, (cudaStream_t)b->stream, b->pages, b->v, b->head_dim,
-              (bf16 *)b->data);
+    sl_launch(norms_kernel, dim3(b->n, b->n_kv_heads), dim3(THREADS), 0, (cudaStream_t)b->stream, b->pages, b->from, b->v,
+              b->head_dim, (bf16 *)b->data);
 }
 
 // ---- quantised keys ----
@@ -67,12 +67,12 @@ static __device__ void store_words(plane p, const uint8_t codes[32], int first, 
 // Grid: (pages, KV heads).
 // Bytes: reads K of the page twice, the second time from the L2 cache; writes bits / 16 of its size.
 static __global__ void __launch_bounds__(THREADS)
-    quantise_kernel(const int32_t *pages, const bf16 *k, int head_dim, int bits, size_t size, uint8_t *data) {
+    quantise_kernel(const int32_t *pages, const int32_t *from_pages, const bf16 *k, int head_dim, int bits, size_t size, uint8_t *data) {
     __shared__ float zero[128], inverse[128];
     sl_start_next();
     sl_wait_previous();
     size_t block = (size_t)pages[blockIdx.x] * gridDim.y + blockIdx.y;
-    const bf16 *rows = k + block * SL_PAGE * head_dim;
+    const bf16 *rows = k + ((size_t)from_pages[blockIdx.x] * gridDim.y + blockIdx.y) * SL_PAGE * head_dim;
     uint8_t *out = data + block * size;
     int c = threadIdx.x, levels = (1 << bits) - 1;
     if (c < head_dim) {
@@ -116,8 +116,8 @@ static __global__ void __launch_bounds__(THREADS)
 
 void sl_cuda_build_quantised(const sl_kv_device_build *b) {
     SL_CHECK(b->head_dim <= 128);
-    sl_launch(quantise_kernel, dim3(b->n, b->n_kv_heads), dim3(THREADS), 0, (cudaStream_t)b->stream, b->pages, b->k,
-              b->head_dim, b->arg, b->size, (uint8_t *)b->data);
+    sl_launch(quantise_kernel, dim3(b->n, b->n_kv_heads), dim3(THREADS), 0, (cudaStream_t)b->stream, b->pages, b->from,
+              b->k, b->head_dim, b->arg, b->size, (uint8_t *)b->data);
 }
 
 // ---- keys by feature ----
@@ -127,12 +127,13 @@ enum { FEATURES = 16 }; // features that a thread block transposes
 // out[i][j] = k[j][i]. Grid: (pages, KV heads, head_dim / 16). A thread reads 32 bytes of one row. Then it writes 32 bytes of
 // one feature.
 static __global__ void __launch_bounds__(THREADS)
-    by_feature_kernel(const int32_t *pages, const bf16 *k, int head_dim, size_t size, char *data) {
+    by_feature_kernel(const int32_t *pages, const int32_t *from, const bf16 *k, int head_dim, size_t size, char *data) {
     __shared__ __align__(16) bf16 turned[FEATURES][SL_PAGE + 8]; // the pad puts neighbouring features into different banks
     sl_start_next();
     sl_wait_previous();
     size_t block = (size_t)pages[blockIdx.x] * gridDim.y + blockIdx.y;
-    const bf16 *row = k + (block * SL_PAGE + threadIdx.x) * head_dim + blockIdx.z * FEATURES;
+    size_t rows = (size_t)from[blockIdx.x] * gridDim.y + blockIdx.y;
+    const bf16 *row = k + (rows * SL_PAGE + threadIdx.x) * head_dim + blockIdx.z * FEATURES;
     uint4 x[2] = {((const uint4 *)row)[0], ((const uint4 *)row)[1]};
     const uint32_t *pairs = (const uint32_t *)x;
 #pragma unroll
@@ -147,5 +148,5 @@ static __global__ void __launch_bounds__(THREADS)
 void sl_cuda_build_keys_by_feature(const sl_kv_device_build *b) {
     SL_CHECK(b->head_dim % FEATURES == 0);
     sl_launch(by_feature_kernel, dim3(b->n, b->n_kv_heads, b->head_dim / FEATURES), dim3(THREADS), 0, (cudaStream_t)b->stream,
-              b->pages, b->k, b->head_dim, b->size, (char *)b->data);
+              b->pages, b->from, b->k, b->head_dim, b->size, (char *)b->data);
 }

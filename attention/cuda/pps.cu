@@ -644,4 +644,5 @@ const sl_attn_cuda_ops sl_santa_pps_cuda_ops
        .prefill = NULL,
        .supports = supports_on_miss,
        .mask = NULL,
-       .mask_workspace = NULL};
+       .mask_workspace = NULL,
+       .host = NULL};

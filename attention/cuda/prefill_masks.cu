@@ -401,4 +401,5 @@ const sl_attn_cuda_ops sl_prefill_mask_cuda_ops = {.workspace = NULL,
                                                    .prefill = NULL,
                                                    .supports = NULL,
                                                    .mask = make_mask,
-                                                   .mask_workspace = mask_workspace};
+                                                   .mask_workspace = mask_workspace,
+                                                   .host = NULL};

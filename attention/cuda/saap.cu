@@ -145,7 +145,8 @@ const sl_attn_cuda_ops sl_saap_cuda_ops = {.workspace = workspace,
                                            .prefill = NULL,
                                            .supports = NULL,
                                            .mask = NULL,
-                                           .mask_workspace = NULL};
+                                           .mask_workspace = NULL,
+                                           .host = NULL};
 const sl_attn_cuda_ops sl_saap_is_cuda_ops = {.workspace = workspace,
                                               .decode = decode,
                                               .needs = needs,
@@ -155,4 +156,5 @@ const sl_attn_cuda_ops sl_saap_is_cuda_ops = {.workspace = workspace,
                                               .prefill = NULL,
                                               .supports = supports_draws,
                                               .mask = NULL,
-                                              .mask_workspace = NULL};
+                                              .mask_workspace = NULL,
+                                              .host = NULL};

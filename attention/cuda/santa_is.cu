@@ -22,6 +22,9 @@
 // query in column 0 give 16 scores. The warp computes e^s / pi relative to its maximum and gathers V. join_warps adds the sums
 // of the 8 warps in order. 128 threads have one column each.
 //
+// santa_is_host.cu and santa_is_host_long.cu compile the kernels for rows in host memory. There add_rows first fetches the rows of the warp
+// (host_rows.cuh).
+//
 // Owns: the sums. They differ from combine.c in one point: rows of the newest page keep their stored masses, which are exact
 // scores rounded to bf16, as in dense attention.
 #include "attention/cuda/score_quantised.cuh"
@@ -46,6 +49,7 @@ struct is_params {
     float *newest;  // quantised_params.newest
     carried_params carried = {};
     uint16_t *listed = NULL; // IS_LONG: place_listed
+    host_rows host = {};     // IS_HOST
 };
 
 // The query head of a thread block.
@@ -137,12 +141,17 @@ __device__ void prefetch(const bf16 *row, int bytes) {
     for (int at = 0; at < bytes; at += 128) asm volatile("prefetch.global.L2 [%0];" ::"l"((const char *)row + at));
 }
 
-// Computes the exact scores of the warp's n rows in s->row. Lane i gets the score of row i. The query is column 0 of the mma.
-// *factor: inverse_pi of the lane's row, computed while the first rows are in flight.
+// A part of a row of K. IS_HOST: another lane has written the row.
+template <typename T> __device__ T load_k(const T *from) {
+    return IS_HOST ? __ldcg(from) : __ldg(from);
+}
+
+// Computes the exact scores of the warp's n rows of K in s->row. Lane i gets the score of row i. The query is column 0 of the mma.
+// *factor: inverse_pi of the lane's row, computed while the first rows are in flight. IS_HOST: rows of V lie between those of K.
 template <int DIM>
-__device__ float score_rows(const score_params &p, const block_shared *s, int n, int thread, const drawn_row &drawn,
+__device__ float score_rows(const score_params &p, const bf16 *rows, const block_shared *s, int n, int thread, const drawn_row &drawn,
                             float *factor) {
-    enum { LOADS = scorer<DIM>::K_LOADS, ODD = scorer<DIM>::K_STEPS % 2 };
+    enum { LOADS = scorer<DIM>::K_LOADS, ODD = scorer<DIM>::K_STEPS % 2, STRIDE = (IS_HOST ? 2 : 1) * layout<DIM>::ROW };
     int lane = thread % 32, warp = thread / 32 * 32, lane_q = lane % 4, n_halves = n > 16 ? 2 : 1;
     float c[2][4] = {}, score = 0;
     uint4 a[2][LOADS], b[2][LOADS];
@@ -151,15 +160,15 @@ __device__ float score_rows(const score_params &p, const block_shared *s, int n,
     for (int half = 0; half < 2; half++) {
         if (half == n_halves) break;
         int place = half * 16 + lane / 4;
-        const char *k = (const char *)p.k + lane_q * 16;
-        const char *upper = k + (size_t)s->row[warp + min(place, n - 1)] * layout<DIM>::ROW;
-        const char *lower = k + (size_t)s->row[warp + min(place + 8, n - 1)] * layout<DIM>::ROW;
+        const char *k = (const char *)rows + lane_q * 16;
+        const char *upper = k + (size_t)s->row[warp + min(place, n - 1)] * STRIDE;
+        const char *lower = k + (size_t)s->row[warp + min(place + 8, n - 1)] * STRIDE;
 #pragma unroll
         for (int j = 0; j < LOADS; j++)
-            a[half][j] = __ldg((const uint4 *)(upper + j * 64)), b[half][j] = __ldg((const uint4 *)(lower + j * 64));
+            a[half][j] = load_k((const uint4 *)(upper + j * 64)), b[half][j] = load_k((const uint4 *)(lower + j * 64));
         if (ODD)
-            a_rest[half] = __ldg((const uint2 *)(upper + LOADS * 64 - lane_q * 8)),
-            b_rest[half] = __ldg((const uint2 *)(lower + LOADS * 64 - lane_q * 8));
+            a_rest[half] = load_k((const uint2 *)(upper + LOADS * 64 - lane_q * 8)),
+            b_rest[half] = load_k((const uint2 *)(lower + LOADS * 64 - lane_q * 8));
     }
     *factor = inverse_pi(&s->take, drawn);
 #pragma unroll
@@ -195,16 +204,24 @@ template <int DIM> __device__ int add_rows(const is_params &p, block_shared *s, 
     int n = __popc(__ballot_sync(~0u, x.row >= 0)), row = x.row < 0 ? -1 : pool_row(p, s, x.row);
     if (n == 0) return 0;
     float factor;
-    if (row >= 0) prefetch(p.draw.v + (size_t)row * DIM, layout<DIM>::ROW);
+    const bf16 *k = p.score.k;
+    if (IS_HOST) {
+        bf16 *fetched = fetched_of_block<DIM>(p.host, TAKE_THREADS);
+        row = fetch_rows<DIM>(p.host, s, fetched, thread, row);
+        k = fetched;
+    } else if (row >= 0) {
+        prefetch(p.draw.v + (size_t)row * DIM, layout<DIM>::ROW);
+    }
     s->row[thread] = row;
     __syncwarp();
-    float score = score_rows<DIM>(p.score, s, n, thread, x, &factor);
+    float score = score_rows<DIM>(p.score, k, s, n, thread, x, &factor);
     float top = fmaxf(sl_max_lanes(row < 0 ? -INFINITY : score), to->top);
     float fall = exp2f(to->top - top), mass = row < 0 ? 0 : factor * exp2f(score - top);
     to->top = top;
     to->total = fmaf(to->total, fall, sl_sum_lanes(mass));
 #pragma unroll
     for (int k = 0; k < 8; k++) to->sum.x[k] *= fall;
+    if (IS_HOST) return gather<DIM>(paired_rows{k + DIM}, s, thread, row, known_factor{mass}, &to->sum);
     return gather<DIM>(p.draw.v, s, thread, row, known_factor{mass}, &to->sum);
 }
 
@@ -317,8 +334,9 @@ __device__ bool gather_lists(const is_params &p, block_shared *s, int n_lists, i
 template <int DIM> __device__ mass_sum exact_column(const is_params &p, block_shared *s, int thread) {
     const query_head &h = s->at;
     if (thread < 32)
-        attend_exactly<DIM>(exact_head_of(p.score, p.draw.v, p.draw.stats, h.row, h.seq_head, h.index % p.score.group, DIM),
-                            s->columns[0]);
+        attend_exactly<DIM>(
+            exact_head_of(p.score, p.draw.v, p.draw.stats, h.row, h.seq_head, h.index % p.score.group, DIM, p.host.rows),
+            s->columns[0]);
     __syncthreads();
     return {.top = 0, .total = 1, .x = thread < DIM ? s->columns[0][thread] : 0};
 }
@@ -522,7 +540,13 @@ __device__ void measure(const is_params &p, block_shared *s, layer_shared *l, in
     unbounded = __any_sync(~0u, unbounded);
     if (thread % 32 == 0) l->is_unbounded[thread / 32] = unbounded;
     float norm = norm_of(l->square, out, thread); // has two barriers
-    if (compares) pairs = pairs_of<DIM, true>(p.draw.v, &s->take.lists, &l->pairs, s->columns[0], l->pairs.n_light, n, thread);
+    if (compares && IS_HOST) {
+        const paired_rows v = {p.host.rows + DIM};
+        pairs = pairs_of<DIM, true>(v, &s->take.lists, &l->pairs, s->columns[0], l->pairs.n_light, n, thread);
+        if (p.draw.stats && thread == 0) atomicAdd(&p.draw.stats->fetched, (unsigned long long)n);
+    } else if (compares) {
+        pairs = pairs_of<DIM, true>(p.draw.v, &s->take.lists, &l->pairs, s->columns[0], l->pairs.n_light, n, thread);
+    }
     if (thread / 32 != PLAN_WARP) return;
     if (thread % 32 == 0) {
         sl_threshold_step x = draws ? l->step : sl_threshold_step{};
@@ -616,6 +640,7 @@ __device__ void count(sl_attn_cuda_stats *stats, const counts &n, int row_bytes,
     atomicAdd(&stats->k_rows, (unsigned long long)n.n_read);
     atomicAdd(&stats->v_rows, (unsigned long long)n.n_read);
     atomicAdd(&stats->bytes, (unsigned long long)n.n_read * 2 * row_bytes);
+    if (IS_HOST) atomicAdd(&stats->fetched, (unsigned long long)n.n_read);
     atomicAdd(&stats->samples, (unsigned long long)n.n_drawn);
     if (thread == 0 && fallback) atomicAdd(&stats->fallbacks, 1ull);
 }
@@ -698,6 +723,8 @@ __global__ void __maxnreg__(IS_LONG ? 168 : REGISTERS) is_draw_kernel(const __gr
 
 // ---- launch ----
 
+const sl_attn_cuda_ops &long_ops = IS_HOST ? sl_santa_is_host_long_cuda_ops : sl_santa_is_long_cuda_ops;
+
 is_mode mode_of(const sl_attn_spec *spec) {
     return sl_attn_certifies_layer(spec) ? BY_LAYER : sl_attn_carries_budget(spec) ? CARRIED : EVEN;
 }
@@ -738,13 +765,15 @@ size_t lay_out(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, i
     if (mode_of(spec) == BY_LAYER) p->score.size_mass = a.take<uint64_t>(n_block_masses(geom, n_seqs, n_kv));
     p->draw.partial = a.take<float>(n_sum_floats(geom, lists_of(spec), n_seqs));
     p->newest = a.take<float>(n_sum_floats(geom, NEWEST_TILES, n_seqs));
-    if (mode_of(spec) != EVEN) p->listed = take_listed(&a, most_thread_blocks(n_seqs * geom->n_heads), n_kv);
+    size_t n_blocks = most_thread_blocks(n_seqs * geom->n_heads);
+    if (mode_of(spec) != EVEN) p->listed = take_listed(&a, n_blocks, n_kv);
     p->queue = lists_of(spec) > 1 ? take_queue(&a, n_seqs * geom->n_heads) : list_queue{};
+    if (IS_HOST) p->host.fetched = a.take<bf16>(n_blocks * TAKE_THREADS * 2 * geom->head_dim);
     return bytes_taken(a, ws);
 }
 
 size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
-    if (!IS_LONG && n_kv > ROWS_MAX) return sl_santa_is_long_cuda_ops.workspace(geom, spec, n_seqs, n_tokens, n_kv);
+    if (!IS_LONG && n_kv > ROWS_MAX) return long_ops.workspace(geom, spec, n_seqs, n_tokens, n_kv);
     is_params p;
     return lay_out(geom, spec, n_seqs, n_kv, NULL, &p);
 }
@@ -767,6 +796,8 @@ template <int DIM, int BITS> void launch(const sl_attn_cuda_decode_args *a) {
                    .newest = NULL};
     SL_CHECK(a->max_kv <= ROWS_MAX);
     if (mode != EVEN) p.carried = carried_params_of(a, a->state_at);
+    SL_CHECK((a->host_rows != NULL) == IS_HOST);
+    p.host.rows = a->host_rows;
     lay_out(a->geom, a->spec, a->n_seqs, a->max_kv, a->ws, &p);
     p.draw.parts = parts_of(p.n_heads, n_lists);
     p.queue.n_roaming = roaming_of(p.draw.parts, n_lists);
@@ -790,7 +821,7 @@ template <int DIM> void launch_bits(const sl_attn_cuda_decode_args *a) {
 }
 
 void decode(const sl_attn_cuda_decode_args *args) {
-    if (!IS_LONG && args->max_kv > ROWS_MAX) return sl_santa_is_long_cuda_ops.decode(args);
+    if (!IS_LONG && args->max_kv > ROWS_MAX) return long_ops.decode(args);
     SL_WITH_HEAD_DIM(args->geom->head_dim, launch_bits, args);
 }
 
@@ -815,7 +846,11 @@ void account_proposal_and_newest(const sl_attn_geom *geom, const sl_attn_spec *s
 
 } // namespace
 
-#ifdef SL_LONG_CONTEXT
+#if defined SL_HOST_ROWS && defined SL_LONG_CONTEXT
+const sl_attn_cuda_ops sl_santa_is_host_long_cuda_ops
+#elif defined SL_HOST_ROWS
+const sl_attn_cuda_ops sl_santa_is_host_cuda_ops
+#elif defined SL_LONG_CONTEXT
 const sl_attn_cuda_ops sl_santa_is_long_cuda_ops
 #else
 const sl_attn_cuda_ops sl_santa_is_cuda_ops
@@ -829,4 +864,9 @@ const sl_attn_cuda_ops sl_santa_is_cuda_ops
        .prefill = NULL,
        .supports = supports_on_miss,
        .mask = NULL,
-       .mask_workspace = NULL};
+       .mask_workspace = NULL,
+#if defined SL_HOST_ROWS || defined SL_LONG_CONTEXT
+       .host = NULL};
+#else
+       .host = &sl_santa_is_host_cuda_ops};
+#endif

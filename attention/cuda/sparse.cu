@@ -153,7 +153,8 @@ const sl_attn_cuda_ops sl_oracle_cuda_ops = {.workspace = oracle_workspace,
                                              .prefill = NULL,
                                              .supports = NULL,
                                              .mask = NULL,
-                                             .mask_workspace = NULL};
+                                             .mask_workspace = NULL,
+                                             .host = NULL};
 const sl_attn_cuda_ops sl_random_cuda_ops = {.workspace = random_workspace,
                                              .decode = random_decode,
                                              .needs = NULL,
@@ -163,4 +164,5 @@ const sl_attn_cuda_ops sl_random_cuda_ops = {.workspace = random_workspace,
                                              .prefill = NULL,
                                              .supports = NULL,
                                              .mask = NULL,
-                                             .mask_workspace = NULL};
+                                             .mask_workspace = NULL,
+                                             .host = NULL};

@@ -101,8 +101,8 @@ __device__ uint32_t centred(uint32_t pair, const float *centre) {
 // The sum over pairs of n_light light draws (carried.c, sl_pairs), from the n rows l->row[0, n). centre: [DIM] in shared memory
 // with CENTRED; else 0. All rows are compared in one product of bf16 mma: warp w has columns 8 w .. 8 w + 7. The rows lie over
 // `lists`: call __syncthreads after the last use of the lists and before this.
-template <int DIM, bool CENTRED>
-__device__ double pairs_of(const bf16 *v, known_lists *lists, pair_space *l, const float *centre, int n_light, int n,
+template <int DIM, bool CENTRED, typename Rows>
+__device__ double pairs_of(const Rows &v, known_lists *lists, pair_space *l, const float *centre, int n_light, int n,
                            int thread) {
     enum { STRIDE = DIM + 8, PIECES = DIM / 8, TILES = MOST_PAIRED / 16 };
     static_assert(MOST_PAIRED * STRIDE * sizeof(bf16) <= sizeof(known_lists), "the tile");
@@ -112,7 +112,7 @@ __device__ double pairs_of(const bf16 *v, known_lists *lists, pair_space *l, con
     float c[TILES][4] = {}, sum = 0, all = 0;
     for (int i = thread; i < MOST_PAIRED * PIECES; i += TAKE_THREADS) {
         int row = i / PIECES, piece = i % PIECES;
-        uint4 x = row < n ? __ldg((const uint4 *)(v + (size_t)l->row[row] * DIM) + piece) : make_uint4(0, 0, 0, 0);
+        uint4 x = row < n ? load_piece<DIM>(v, l->row[row], piece) : make_uint4(0, 0, 0, 0);
         const float *from = centre + piece * 8;
         if (CENTRED && row < n)
             x = make_uint4(centred(x.x, from), centred(x.y, from + 2), centred(x.z, from + 4), centred(x.w, from + 6));

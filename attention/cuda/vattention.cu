@@ -470,4 +470,5 @@ const sl_attn_cuda_ops sl_vattention_cuda_ops = {.workspace = workspace,
                                                  .prefill = NULL,
                                                  .supports = NULL,
                                                  .mask = NULL,
-                                                 .mask_workspace = NULL};
+                                                 .mask_workspace = NULL,
+                                                 .host = NULL};

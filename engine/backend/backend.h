@@ -98,6 +98,20 @@ typedef struct sl_queries {
     size_t stride;
 } sl_queries;
 
+// Pages to copy between K and V in the backend's memory, and rows of the host (engine/kv/kv_host.h), in every layer and KV head.
+// A row of the host has K and V side by side.
+enum { SL_MOVE_MOST = 128 };
+typedef struct sl_page_move {
+    int n; // pages, at most SL_MOVE_MOST
+    int n_layers, n_kv_heads, head_dim, page_rows;
+    int to_host;                // 1: k and v to rows; 0: rows to k and v
+    bf16 *k, *v;                // layers k_layer elements apart, each [pages][n_kv_heads][page_rows][head_dim]
+    bf16 *rows;                 // layers rows_layer elements apart, each [pages][n_kv_heads][page_rows][2][head_dim]
+    size_t k_layer, rows_layer; // elements
+    int32_t at[SL_MOVE_MOST];   // [n] pages of k and v
+    int32_t page[SL_MOVE_MOST]; // [n] pages of rows
+} sl_page_move;
+
 typedef struct sl_shape { // of a model
     int hidden, n_ffn, n_heads, n_kv_heads, head_dim;
 } sl_shape;
@@ -136,6 +150,12 @@ struct sl_backend {
     void (*clear)(const sl_backend *be, void *p, size_t size);
     void (*upload)(const sl_backend *be, void *to, const void *from, size_t size);   // `from` may change after the call
     void (*download)(const sl_backend *be, void *to, const void *from, size_t size); // waits for all operations queued before
+    // Host memory that the device's kernels read and write themselves, page-locked; NULL: out of memory. On the CPU as alloc
+    void *(*alloc_host)(const sl_backend *be, size_t size);
+    void (*release_host)(const sl_backend *be, void *p, size_t size); // p may be NULL
+    void (*move_pages)(const sl_backend *be, const sl_page_move *move);
+    // Queues the numbers of sl_dummy_fill from element 0 on. quantiles: the backend's memory
+    void (*fill)(const sl_backend *be, uint64_t key, const bf16 *quantiles, size_t n, bf16 *out);
     // Copies n weights of equal n_cols into one block of the backend's memory, without gaps, and sets their data pointers.
     // Weights without data (a dummy model) get random numbers. NULL: operations read weights where the loader put them
     int (*place)(const sl_backend *be, sl_weight *const *weights, int n, sl_error *err);

@@ -60,12 +60,17 @@ static int has_memory(const char *controllers, size_t n) {
     return 0;
 }
 
-size_t sl_host_memory_free(const char *root) {
-    char path[PATH], line[PATH];
+static size_t available(const char *root) {
+    char path[PATH];
     size_t kib = 0;
     snprintf(path, sizeof path, "%s/proc/meminfo", root);
     read_number(path, "MemAvailable:", &kib);
-    size_t most = kib << 10;
+    return kib << 10;
+}
+
+// What the control groups leave, if it is less than `most`.
+static size_t left_by_groups(const char *root, size_t most) {
+    char path[PATH], line[PATH];
     snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
     FILE *f = fopen(path, "r");
     while (f && fgets(line, sizeof line, f)) { // ID:CONTROLLERS:GROUP; version 2 has no controllers
@@ -78,4 +83,14 @@ size_t sl_host_memory_free(const char *root) {
     }
     if (f) fclose(f);
     return most;
+}
+
+size_t sl_host_memory_free(const char *root) {
+    return left_by_groups(root, available(root));
+}
+
+size_t sl_host_memory_allowed(const char *root) {
+    const size_t unlimited = (size_t)1 << 60; // version 1 writes a number near 2^63 for "no limit"
+    size_t left = left_by_groups(root, unlimited);
+    return left < unlimited ? left : available(root);
 }

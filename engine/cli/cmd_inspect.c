@@ -18,7 +18,7 @@
 
 typedef struct costs {
     const char *device;
-    int n_ctx, largest_ctx;
+    int n_ctx, largest_ctx, largest_on_host; // largest_on_host: with K and V in host memory; 0: not on this device
     double weights, decode_weights, kv_token, kv_ctx;
 } costs;
 
@@ -40,7 +40,11 @@ static int costs_of(const sl_model *model, const cli_options *o, costs *out, sl_
     k.kv_token = (double)sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim);
     k.kv_ctx = k.kv_token * k.n_ctx;
     *out = k;
-    return sl_engine_largest_ctx(model, o->device, 1, &out->largest_ctx, err);
+    int rc = sl_engine_largest_ctx(model, o->device, 1, &out->largest_ctx, err);
+    if (rc || !sl_device_is_gpu(o->device)) return rc;
+    const sl_engine_options on_host = {
+        .device = o->device, .attn = "santa-is", .kv_gpu_memory = o->kv_gpu_memory, .host_memory = o->host_memory};
+    return sl_engine_largest_ctx_on_host(model, &on_host, &out->largest_on_host, err);
 }
 
 // Writes "bpe, 1024 ids", or the reason why the folder has no tokenizer.
@@ -75,14 +79,17 @@ static int print_config(const cli_options *o, const sl_config *c, sl_error *err)
 
 static int print_costs(const costs *k, sl_error *err) {
     char a[32], b[32], c[32], d[32], e[32];
-    return cli_printf(
+    int rc = cli_printf(
         err,
         "| costs | |\n|---|---|\n| weights | %.0f bytes, %s |\n| KV per token | %.0f bytes, %s |\n"
         "| KV at %d tokens | %.0f bytes, %s |\n| dense decode step at %d tokens reads | %.0f bytes, %s (weights: %s) |\n"
-        "| largest context that fits now | %d tokens on the %s |\n\n",
+        "| largest context that fits now | %d tokens on the %s |\n",
         k->weights, cli_bytes(k->weights, a), k->kv_token, cli_bytes(k->kv_token, b), k->n_ctx, k->kv_ctx,
         cli_bytes(k->kv_ctx, c), k->n_ctx, k->decode_weights + k->kv_ctx, cli_bytes(k->decode_weights + k->kv_ctx, d),
         cli_bytes(k->decode_weights, e), k->largest_ctx, k->device);
+    if (!rc && k->largest_on_host)
+        rc = cli_printf(err, "| with `--kv-cache host --attn santa-is` | %d tokens |\n", k->largest_on_host);
+    return rc ? rc : cli_printf(err, "\n");
 }
 
 static int print_memory(const costs *k, int most, sl_error *err) {
@@ -189,9 +196,10 @@ static json_t *tensors_json(const sl_tensors *t) {
 }
 
 static json_t *costs_json(const costs *k) {
-    return json_pack("{s:i, s:I, s:I, s:I, s:I, s:i, s:s}", "ctx", k->n_ctx, "weights_bytes", (json_int_t)k->weights,
+    return json_pack("{s:i, s:I, s:I, s:I, s:I, s:i, s:o, s:s}", "ctx", k->n_ctx, "weights_bytes", (json_int_t)k->weights,
                      "kv_bytes_per_token", (json_int_t)k->kv_token, "kv_bytes", (json_int_t)k->kv_ctx, "decode_step_bytes",
-                     (json_int_t)(k->decode_weights + k->kv_ctx), "largest_ctx", k->largest_ctx, "device", k->device);
+                     (json_int_t)(k->decode_weights + k->kv_ctx), "largest_ctx", k->largest_ctx, "largest_ctx_on_host",
+                     k->largest_on_host ? json_integer(k->largest_on_host) : json_null(), "device", k->device);
 }
 
 static json_t *memory_json(const costs *k, int most) {

@@ -26,6 +26,9 @@ const cli_option cli_option_table[] = {
     {"Model", "-ub --ubatch-size", "N", OPT_INT, F(ubatch), 1, 65536, NULL, ENGINES, "tokens per prefill pass (default: 512; on a GPU: 2048)"},
     {"Model", "-t --threads", "N", OPT_INT, F(threads), 0, 1024, "0", ENGINES, "number of CPU threads; 0: one for each core"},
     {"Model", "--device", "DEVICE", OPT_STRING, F(device), 0, 0, "auto", ENGINES | CLI_INSPECT, "device to run on: cpu, cuda, cuda:N, or auto (a GPU if it can run the chosen methods)"},
+    {"Model", "--kv-cache", "gpu,host,auto", OPT_CHOICE, F(kv_cache), 0, 0, "gpu", CLI_DECODES | CLI_BENCH, "where K and V lie with --device cuda: gpu; host: in host memory, from which a step fetches the rows that it draws (docs/cuda.md lists the methods); auto: host if the context does not fit on the GPU"},
+    {"Model", "--kv-gpu-memory", "SIZE", OPT_SIZE, F(kv_gpu_memory), 1, 1e18, NULL, CLI_DECODES | CLI_BENCH | CLI_INSPECT, "with --kv-cache host: most memory of the GPU for the cache, such as 20G: what methods choose rows from, the newest pages, hot rows (default: what is free)"},
+    {"Model", "--host-memory", "SIZE", OPT_SIZE, F(host_memory), 1, 1e18, NULL, CLI_DECODES | CLI_BENCH | CLI_INSPECT, "with --kv-cache host: most host memory for K and V, such as 200G (default: what the control groups of the process leave; without a limit, what is free)"},
     {"Model", "--rope-scaling", "none,linear,llama3,yarn", OPT_CHOICE, F(rope_scaling), 0, 0, NULL, ENGINES | CLI_INSPECT, "run the model past its trained context: replace the RoPE scaling of config.json by this one; --ctx-size may then exceed max_position_embeddings"},
     {"Model", "--rope-scale", "X", OPT_FLOAT, F(rope_scale), 1, 1e6, NULL, ENGINES | CLI_INSPECT, "with --rope-scaling: factor of the context; linear divides every frequency by X, llama3 and yarn divide the low ones (default: config.json's, if it has the same scaling)"},
     {"Model", "--rope-theta --rope-freq-base", "X", OPT_FLOAT, F(rope_theta), 1, 1e12, NULL, ENGINES | CLI_INSPECT, "base of RoPE's frequencies (default: config.json's)"},
@@ -126,6 +129,7 @@ const cli_option cli_option_table[] = {
     {"Bench", "-r --repetitions", "N", OPT_INT, F(repetitions), 1, 1000, NULL, CLI_BENCH, "repetitions of each test, all from the same depth (default: 5; bench decode: 1; bench attn: 40)"},
     {"Bench", "--ragged", NULL, OPT_FLAG, F(ragged), 0, 0, "0", CLI_BENCH, "give sequence i of b a depth of (i + 1) / b of --depth, rounded down to an odd number"},
     {"Bench", "--copy", NULL, OPT_FLAG, F(copy), 0, 0, "0", CLI_BENCH, "prefill one sequence and copy its rows to the others: a faster start, the same memory traffic in the tests"},
+    {"Bench", "--fill", "prefill,random", OPT_CHOICE, F(fill), 0, 0, "prefill", CLI_BENCH, "how the KV cache is filled to --depth: prefill random tokens; or write random rows without a prefill, for long contexts"},
     {"Bench", "--memory-rate", "X", OPT_FLOAT, F(memory_rate), 0, 1e6, "0", CLI_BENCH, "memory rate of this device in GB/s, the base of \"% of peak\"; 0: measure it"},
     {"Bench", "-o --output", "md,csv,json,jsonl", OPT_CHOICE, F(format), 0, 0, "md", CLI_BENCH, "format of the results (docs/output.md)"},
 

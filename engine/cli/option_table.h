@@ -14,6 +14,7 @@ typedef enum {
     OPT_SEED,   // the same; -1 is a random number
     OPT_CTX,    // as OPT_INT; 0 is allowed too, whatever `min` says
     OPT_FLOAT,  // double
+    OPT_SIZE,   // size_t, bytes; suffix K, M, G or T: times 2^10, 2^20, ..
     OPT_FLAG,   // int, 1 if given
     OPT_SWITCH, // int, --name and --no-name
     OPT_LIST,   // cli_list, repeatable

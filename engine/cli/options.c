@@ -206,6 +206,19 @@ static int add_pair(cli_options *o, const cli_option *opt, const char *flag, con
     return rc ? rc : add_int(list, flag, b, err);
 }
 
+// A number of bytes: 512M, 1.5G, 2T.
+static int set_size(cli_options *o, const cli_option *opt, const char *flag, const char *value, sl_error *err) {
+    static const char suffixes[] = "KMGT";
+    char *end;
+    double number = isdigit((unsigned char)*value) ? strtod(value, &end) : 0, unit = 1;
+    const char *at = number > 0 && *end ? strchr(suffixes, toupper((unsigned char)*end)) : NULL;
+    if (at) unit = (double)(1ull << (10 * (at - suffixes + 1)));
+    if (!(number > 0) || end[at != NULL] || number * unit < opt->min || number * unit > opt->max)
+        return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected a number of bytes above 0, such as 512M, 40G or 1.5T", flag, value);
+    *(size_t *)field_of(o, opt) = (size_t)(number * unit);
+    return 0;
+}
+
 static int set_choice(cli_options *o, const cli_option *opt, const char *flag, const char *value, sl_error *err) {
     size_t n = strlen(value);
     for (const char *p = opt->value; *p;) {
@@ -238,6 +251,9 @@ static int set_value(cli_options *o, const cli_option *opt, const char *flag, co
         break;
     case OPT_CHOICE:
         rc = set_choice(o, opt, flag, value, err);
+        break;
+    case OPT_SIZE:
+        rc = set_size(o, opt, flag, value, err);
         break;
     case OPT_INTS:
         rc = set_ints(o, opt, flag, value, err);

@@ -59,12 +59,13 @@ typedef struct cli_options {
     unsigned command;
     const char *model, *prompt, *file, *system_prompt, *chat_template, *jsonl, *attn, *schedule, *ids, *out, *format, *device,
         *stats, *load_format, *prompts, *phase, *plot, *reference, *task, *haystack, *grader, *procedure, *dump, *calibration,
-        *states, *attn_prefill, *attn_profile, *prompt_cache, *parts, *measure, *rope_scaling, *mask_method,
+        *states, *attn_prefill, *attn_profile, *prompt_cache, *parts, *measure, *rope_scaling, *mask_method, *kv_cache, *fill,
         *what; // what: the subject after `bench`, the file after `plot`
     int n_predict, n_ctx, ubatch, threads, top_k, repeat_last_n, dense_prefix, stats_seeds, random_prompt, parallel,
         repetitions, stride, windows, score, segment, samples, questions, logprobs, prefill_segment, prefill_check, check,
         iterations, episodes, batch_questions, rope_original_ctx;
     uint32_t seed, seq_id, task_seed;
+    size_t kv_gpu_memory, host_memory; // bytes; 0: not given
     double loss, rate, memory_rate, mask_density, query_deviation, query_spread, temp, top_p, min_p, repeat_penalty,
         presence_penalty, frequency_penalty, rope_scale, rope_theta, rope_low_freq_factor, rope_high_freq_factor,
         yarn_attention_factor, yarn_beta_fast, yarn_beta_slow;

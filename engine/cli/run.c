@@ -674,6 +674,9 @@ static int new_engine(cli_run *run, int n_ctx, int n_sequences, sl_engine **out,
                                  .prefill_chunk = o->ubatch,
                                  .n_threads = o->threads,
                                  .device = run->device,
+                                 .kv_cache = o->kv_cache,
+                                 .kv_gpu_memory = o->kv_gpu_memory,
+                                 .host_memory = o->host_memory,
                                  .progress = {.fn = cli_progress_update, .ctx = &bar},
                                  .seed = o->seed};
     cli_progress_begin(&bar, "upload", "tensors");
@@ -783,6 +786,15 @@ static void describe_sampling(const sl_sampling *s, FILE *out) {
     fprintf(out, ", seed %u\n", s->seed);
 }
 
+static void describe_kv(const sl_kv_layout *kv, FILE *out) {
+    char text[5][32];
+    if (kv->place != SL_KV_HOST) return;
+    fprintf(out, "KV cache: %s of host memory; on the GPU %s to choose rows, %s for the newest pages, %s for hot rows, %s to stream a "
+                 "layer of a prefill\n",
+            cli_bytes((double)kv->host, text[0]), cli_bytes((double)kv->proposing, text[1]), cli_bytes((double)kv->newest, text[2]),
+            cli_bytes((double)kv->hot, text[3]), cli_bytes((double)kv->streamed, text[4]));
+}
+
 void cli_run_describe(const cli_run *run, FILE *out) {
     const sl_config *c = sl_model_config(run->model);
     char buf[256];
@@ -791,6 +803,7 @@ void cli_run_describe(const cli_run *run, FILE *out) {
             c->n_layers, c->hidden, sl_engine_n_ctx(run->engine), c->n_ctx,
             sl_model_is_dummy(run->model) ? ", dummy weights: its text has no meaning" : "");
     fprintf(out, "backend: %s\n", buf);
+    describe_kv(sl_engine_kv_layout(run->engine), out);
     if (c->is_rope_changed) {
         sl_config_describe_rope(c, buf, sizeof buf);
         fprintf(out, "rope: %s\n", buf);

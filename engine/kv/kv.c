@@ -1,25 +1,27 @@
 // engine/kv/kv.c - see kv.h.
 #include "engine/kv/kv.h"
+#include "engine/kv/kv_host.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static size_t layer_elems(const sl_kv_pool *pool) {
-    return (size_t)pool->n_pages * pool->n_kv_heads * SL_PAGE * pool->head_dim;
+static size_t layer_elems(const sl_kv_pool *pool) { // of pool->k
+    size_t n_pages = pool->host ? pool->host->n_frames : pool->n_pages;
+    return n_pages * pool->n_kv_heads * SL_PAGE * pool->head_dim;
 }
 
 size_t sl_kv_bytes_per_token(int n_layers, int n_kv_heads, int head_dim) {
     return (size_t)n_layers * n_kv_heads * head_dim * 2 * sizeof(bf16);
 }
 
-int sl_kv_pool_init(sl_kv_pool *pool, const sl_backend *backend, int n_layers, int n_kv_heads, int head_dim, int n_pages,
-                    sl_error *err) {
-    *pool = (sl_kv_pool){
-        .backend = backend, .n_layers = n_layers, .n_kv_heads = n_kv_heads, .head_dim = head_dim, .n_pages = n_pages};
-    size_t bytes = layer_elems(pool) * n_layers * sizeof(bf16);
+// Allocates the arrays of a pool whose numbers are set.
+static int new_pool(sl_kv_pool *pool, sl_error *err) {
+    const sl_backend *be = pool->backend;
+    size_t bytes = layer_elems(pool) * pool->n_layers * sizeof(bf16);
+    int n_pages = pool->n_pages;
     pool->n_bytes = 2 * bytes;
-    pool->k = backend->alloc(backend, bytes);
-    pool->v = backend->alloc(backend, bytes);
+    pool->k = be->alloc(be, bytes);
+    pool->v = be->alloc(be, bytes);
     pool->refs = calloc(n_pages, sizeof *pool->refs);
     pool->free = malloc(n_pages * sizeof *pool->free);
     pool->versions = calloc(n_pages, sizeof *pool->versions);
@@ -32,12 +34,74 @@ int sl_kv_pool_init(sl_kv_pool *pool, const sl_backend *backend, int n_layers, i
     return 0;
 }
 
+int sl_kv_pool_init(sl_kv_pool *pool, const sl_backend *backend, int n_layers, int n_kv_heads, int head_dim, int n_pages,
+                    sl_error *err) {
+    *pool = (sl_kv_pool){
+        .backend = backend, .n_layers = n_layers, .n_kv_heads = n_kv_heads, .head_dim = head_dim, .n_pages = n_pages};
+    return new_pool(pool, err);
+}
+
+// Allocates the arrays of pool->host, whose numbers are set.
+static int new_host(sl_kv_pool *pool, sl_error *err) {
+    const sl_backend *be = pool->backend;
+    sl_kv_host *host = pool->host;
+    size_t page = (size_t)pool->n_kv_heads * SL_PAGE * pool->head_dim * sizeof(bf16), staged = host->n_staged * page;
+    host->n_bytes = 2 * page * pool->n_pages * pool->n_layers;
+    host->rows = be->alloc_host(be, host->n_bytes);
+    host->frame_of = malloc(pool->n_pages * sizeof *host->frame_of);
+    host->page_of = malloc(host->n_frames * sizeof *host->page_of);
+    host->held = calloc(host->n_frames, sizeof *host->held);
+    int32_t *in_order = malloc(host->n_staged * sizeof *in_order);
+    host->staged_k = be->alloc(be, staged), host->staged_v = be->alloc(be, staged);
+    host->in_order = be->alloc(be, host->n_staged * sizeof *in_order);
+    int ok = host->rows && host->frame_of && host->page_of && host->held && in_order && host->staged_k && host->staged_v &&
+             host->in_order;
+    for (int i = 0; ok && i < host->n_staged; i++) in_order[i] = i;
+    if (ok) be->upload(be, host->in_order, in_order, host->n_staged * sizeof *in_order);
+    for (int i = 0; ok && i < pool->n_pages; i++) host->frame_of[i] = -1;
+    for (int i = 0; ok && i < host->n_frames; i++) host->page_of[i] = -1;
+    free(in_order);
+    if (ok) return 0;
+    size_t mib = host->n_bytes >> 20, staged_mib = 2 * staged >> 20;
+    sl_kv_pool_free(pool);
+    return sl_fail(err, SL_ERR_MEMORY,
+                   "KV cache of %zu MiB of page-locked host memory, and %zu MiB of the device for one layer: out of memory; pass "
+                   "a smaller {n_ctx}",
+                   mib, staged_mib);
+}
+
+int sl_kv_pool_init_on_host(sl_kv_pool *pool, const sl_backend *backend, int n_layers, int n_kv_heads, int head_dim, int n_pages,
+                            int n_frames, int n_staged, sl_error *err) {
+    *pool = (sl_kv_pool){
+        .backend = backend, .n_layers = n_layers, .n_kv_heads = n_kv_heads, .head_dim = head_dim, .n_pages = n_pages};
+    SL_CHECK(n_frames > SL_KV_SPARE_FRAMES && n_staged > 0);
+    if (!(pool->host = calloc(1, sizeof *pool->host))) return sl_fail(err, SL_ERR_MEMORY, "KV cache: out of memory");
+    pool->host->n_frames = n_frames, pool->host->n_staged = n_staged;
+    int rc = new_pool(pool, err);
+    return rc ? rc : new_host(pool, err);
+}
+
+static void free_host(sl_kv_pool *pool) {
+    const sl_backend *be = pool->backend;
+    sl_kv_host *host = pool->host;
+    size_t staged = (size_t)host->n_staged * pool->n_kv_heads * SL_PAGE * pool->head_dim * sizeof(bf16);
+    be->release_host(be, host->rows, host->n_bytes);
+    be->release(be, host->staged_k, staged);
+    be->release(be, host->staged_v, staged);
+    be->release(be, host->in_order, host->n_staged * sizeof *host->in_order);
+    free(host->frame_of);
+    free(host->page_of);
+    free(host->held);
+    free(host);
+}
+
 void sl_kv_pool_free(sl_kv_pool *pool) {
     const sl_backend *be = pool->backend;
     if (be) {
         be->release(be, pool->k, pool->n_bytes / 2);
         be->release(be, pool->v, pool->n_bytes / 2);
     }
+    if (pool->host) free_host(pool);
     if (pool->extras) pool->free_extras(pool);
     free(pool->refs);
     free(pool->free);
@@ -58,6 +122,10 @@ static int grow_table(sl_kv_seq *seq, int n_pages, sl_error *err) {
 // Copies all layers of one page.
 static void copy_page(sl_kv_pool *pool, int32_t to, int32_t from) {
     const sl_backend *be = pool->backend;
+    if (pool->host) {
+        sl_kv_host_copy(pool, to, from);
+        return;
+    }
     size_t block = (size_t)pool->n_kv_heads * SL_PAGE * pool->head_dim, pitch = layer_elems(pool) * sizeof(bf16);
     be->copy(be, pool->k + to * block, pitch, pool->k + from * block, pitch, block * sizeof(bf16), pool->n_layers);
     be->copy(be, pool->v + to * block, pitch, pool->v + from * block, pitch, block * sizeof(bf16), pool->n_layers);
@@ -72,7 +140,9 @@ static int32_t take_page(sl_kv_pool *pool) {
 
 static void drop_page(sl_kv_pool *pool, int32_t id) {
     SL_CHECK(pool->refs[id] > 0);
-    if (--pool->refs[id] == 0) pool->free[pool->n_free++] = id;
+    if (--pool->refs[id] > 0) return;
+    sl_kv_host_forget(pool, id);
+    pool->free[pool->n_free++] = id;
 }
 
 static int check_free(const sl_kv_pool *pool, int n, sl_error *err) {

@@ -18,7 +18,8 @@ typedef struct sl_kv_pool {
     int n_layers, n_kv_heads, head_dim, n_pages;
     uint32_t seed;                    // of the random numbers that page extras use; set it before the first sl_kv_keep
     const struct sl_buckets *buckets; // the model's, for page extras that read them (attention/buckets.h); NULL: none yet
-    bf16 *k, *v;                      // [n_layers][n_pages][n_kv_heads][256][head_dim]
+    bf16 *k, *v;                      // [n_layers][n_pages][n_kv_heads][256][head_dim]; with `host`: n_frames in place of n_pages
+    struct sl_kv_host *host;          // the rows are in host memory (kv_host.h); NULL: they are in k and v
     int32_t *refs;                    // [n_pages] number of sequences that hold the page; 0: free
     int32_t *free;                    // [n_free] ids of free pages, a stack
     int n_free;                       // pages
@@ -51,6 +52,10 @@ typedef struct sl_kv_rows {
 
 int sl_kv_pool_init(sl_kv_pool *pool, const sl_backend *backend, int n_layers, int n_kv_heads, int head_dim, int n_pages,
                     sl_error *err);
+// A pool whose rows lie in host memory (kv_host.h), with n_frames pages in the backend's memory, at least SL_KV_SPARE_FRAMES + 1,
+// and n_staged pages of one layer.
+int sl_kv_pool_init_on_host(sl_kv_pool *pool, const sl_backend *backend, int n_layers, int n_kv_heads, int head_dim, int n_pages,
+                            int n_frames, int n_staged, sl_error *err);
 void sl_kv_pool_free(sl_kv_pool *pool);
 
 // Bytes of K and V per token, over all layers.
@@ -68,7 +73,7 @@ int sl_kv_fork(sl_kv_pool *pool, const sl_kv_seq *src, sl_kv_seq *dst, int n_tok
 int sl_kv_copy(sl_kv_pool *pool, const sl_kv_seq *src, sl_kv_seq *dst, int n_tokens, sl_error *err);
 void sl_kv_seq_free(sl_kv_pool *pool, sl_kv_seq *seq);
 
-sl_kv_rows sl_kv_layer(const sl_kv_pool *pool, int layer);
+sl_kv_rows sl_kv_layer(const sl_kv_pool *pool, int layer); // with `host`: the frames
 sl_kv_view sl_kv_view_of(const sl_kv_pool *pool, const sl_kv_seq *seq, int layer, int n_kv);
 
 // Elements from view->k (or v) to the [256][head_dim] block of page number `page_index` of the view and KV head h.

@@ -1,5 +1,6 @@
 // engine/kv/kv_extras.c - see kv_extras.h.
 #include "engine/kv/kv_extras.h"
+#include "engine/kv/kv_host.h"
 
 #include <stdlib.h>
 
@@ -204,6 +205,7 @@ static int is_built(const sl_kv_pool *pool, const store *s, const sl_kv_seq *seq
 }
 
 static void build_on_host(const sl_kv_pool *pool, store *s, const sl_kv_seq *seq, int layer, int first, int n_full) {
+    SL_CHECK(!pool->host);
     for (int i = first; s->slots && i < n_full; i++)
         if (!is_built(pool, s, seq, layer, i)) take_slot(pool, s, seq->pages[i]);
     sl_kv_view view = sl_kv_view_of(pool, seq, layer, seq->n_tokens);
@@ -236,18 +238,13 @@ static int list_blocks(const sl_kv_pool *pool, store *s, const sl_kv_seq *seq, i
     return n;
 }
 
-static void build_on_device(const sl_kv_pool *pool, store *s, const sl_kv_seq *seq, int layer, int first, int n_full) {
-    const sl_backend *be = pool->backend;
+// Builds blocks [first, first + n) of the lists in device memory. from: places of the rows of their pages, of block 0 on.
+static void build_blocks(const sl_kv_pool *pool, const store *s, int layer, int first, int n, sl_kv_rows rows,
+                         const int32_t *from) {
     const sl_kv_extra_kind *kind = s->need.kind;
-    int32_t *lists = pool->extras->to_build, *on_device = pool->extras->device_to_build;
-    int size = pool->n_pages, n = list_blocks(pool, s, seq, layer, first, n_full, lists);
-    if (n == 0) return;
-    for (int i = 0; i < BUILD_LISTS; i++) {
-        int each = i < PARTS ? 1 : kind->span;
-        if (each) be->upload(be, on_device + i * size, lists + i * size, (size_t)n * each * sizeof *lists);
-    }
     const store *of = kind->span ? find_store(pool, (sl_kv_need){kind->of, s->need.arg}) : NULL;
-    sl_kv_rows rows = sl_kv_layer(pool, layer);
+    const int32_t *on_device = pool->extras->device_to_build + first;
+    int size = pool->n_pages;
     kind->build_device(&(sl_kv_device_build){.arg = s->need.arg,
                                              .head_dim = pool->head_dim,
                                              .n_kv_heads = pool->n_kv_heads,
@@ -257,15 +254,39 @@ static void build_on_device(const sl_kv_pool *pool, store *s, const sl_kv_seq *s
                                              .pages = on_device + PAGES * size,
                                              .before = on_device + BEFORE * size,
                                              .index = on_device + INDEX * size,
+                                             .from = from,
                                              .k = rows.k,
                                              .v = rows.v,
                                              .data = layer_of(pool, s, layer),
-                                             .stream = be->stream(be),
-                                             .parts = on_device + PARTS * size,
+                                             .stream = pool->backend->stream(pool->backend),
+                                             .parts = pool->extras->device_to_build + PARTS * size + first * kind->span,
                                              .slots = on_device + SLOTS * size,
                                              .of = of ? layer_of(pool, of, layer) : NULL,
                                              .of_size = of ? of->size : 0,
                                              .buckets = pool->buckets});
+}
+
+static void build_on_device(const sl_kv_pool *pool, store *s, const sl_kv_seq *seq, int layer, int first, int n_full) {
+    const sl_backend *be = pool->backend;
+    const sl_kv_extra_kind *kind = s->need.kind;
+    int32_t *lists = pool->extras->to_build, *on_device = pool->extras->device_to_build;
+    int size = pool->n_pages, n = list_blocks(pool, s, seq, layer, first, n_full, lists);
+    int each = kind->span ? kind->span : 1, which = kind->span ? PARTS : PAGES; // pages that a block is built from
+    if (n == 0) return;
+    for (int i = 0; i < BUILD_LISTS; i++)
+        if (i < PARTS || kind->span)
+            be->upload(be, on_device + i * size, lists + i * size, (size_t)n * (i < PARTS ? 1 : each) * sizeof *lists);
+    if (!pool->host) {
+        build_blocks(pool, s, layer, 0, n, sl_kv_layer(pool, layer), on_device + which * size);
+        return;
+    }
+    int most = pool->host->n_staged / each;
+    SL_CHECK(most > 0);
+    for (int i = 0, m; i < n; i += m) {
+        m = n - i < most ? n - i : most;
+        sl_kv_bring(pool, layer, lists + which * size + i * each, m * each, 0);
+        build_blocks(pool, s, layer, i, m, sl_kv_staged(pool), pool->host->in_order);
+    }
 }
 
 void sl_kv_build(sl_kv_pool *pool, const sl_kv_seq *seq, int layer, sl_kv_need need) {

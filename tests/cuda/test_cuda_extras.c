@@ -44,6 +44,7 @@ static void compare(const sl_kv_extra_kind *kind, int arg, int dim) {
                                              .size = size,
                                              .n = 3,
                                              .pages = gpu_copy(pages, sizeof pages),
+                                             .from = gpu_copy(pages, sizeof pages),
                                              .k = gpu_x,
                                              .v = gpu_x,
                                              .data = out});

@@ -5,6 +5,7 @@
 // instruction set, which SLEIGH_ISA chooses.
 #include "engine/backend/cpu/cpu_ops.h"
 #include "engine/backend/cpu/blas_reserve.h"
+#include "engine/backend/dummy_weights.h"
 #include "engine/base/host_memory.h"
 #include "engine/kv/kv.h"
 
@@ -330,6 +331,27 @@ static void copy_bytes(const sl_backend *be, void *to, const void *from, size_t 
     memcpy(to, from, size);
 }
 
+// The specification of move_pages.
+static void move_pages(const sl_backend *be, const sl_page_move *m) {
+    (void)be;
+    size_t run = (size_t)m->n_kv_heads * m->page_rows, row = (size_t)m->head_dim * sizeof(bf16);
+    for (int layer = 0; layer < m->n_layers; layer++)
+        for (int i = 0; i < m->n; i++) {
+            bf16 *k = m->k + layer * m->k_layer + m->at[i] * run * m->head_dim;
+            bf16 *v = m->v + layer * m->k_layer + m->at[i] * run * m->head_dim;
+            bf16 *rows = m->rows + layer * m->rows_layer + m->page[i] * run * 2 * m->head_dim;
+            for (size_t j = 0; j < run; j++, k += m->head_dim, v += m->head_dim, rows += 2 * m->head_dim) {
+                memcpy(m->to_host ? rows : k, m->to_host ? k : rows, row);
+                memcpy(m->to_host ? rows + m->head_dim : v, m->to_host ? v : rows + m->head_dim, row);
+            }
+        }
+}
+
+static void fill(const sl_backend *be, uint64_t key, const bf16 *quantiles, size_t n, bf16 *out) {
+    (void)be;
+    sl_dummy_fill(key, quantiles, 0, n, 0, out);
+}
+
 // ---- a step: every operation has ended when its call returns ----
 
 static void forget(const sl_backend *be) {
@@ -375,6 +397,10 @@ static const sl_backend table = {
     .clear = clear,
     .upload = copy_bytes,
     .download = copy_bytes,
+    .alloc_host = map_memory,
+    .release_host = release,
+    .move_pages = move_pages,
+    .fill = fill,
     .finish = finish,
     .forget = forget,
     .prepare_rope = prepare_rope,

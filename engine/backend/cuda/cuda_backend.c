@@ -3,6 +3,7 @@
 // Operations are queued on one stream and return nothing. finish() returns the first error.
 #include "engine/backend/cuda/cuda_backend.h"
 #include "engine/backend/cuda/cuda.h"
+#include "engine/backend/cuda/kv_pages.h"
 #include "engine/backend/cuda/linear.h"
 #include "engine/backend/cuda/cuda_ops.h"
 #include "engine/backend/cuda/cuda_sampler.h"
@@ -42,6 +43,14 @@ static void prepare_rope(const sl_backend *be, const sl_rope *rope, const sl_row
 
 static void skip_parts(const sl_backend *be, unsigned parts) {
     sl_cuda_of(be)->skipped_parts = parts;
+}
+
+static void move_pages(const sl_backend *be, const sl_page_move *move) {
+    sl_cuda_move_pages(move, use(be)->stream);
+}
+
+static void fill(const sl_backend *be, uint64_t key, const bf16 *quantiles, size_t n, bf16 *out) {
+    sl_cuda_dummy_fill(key, quantiles, n, out, use(be)->stream);
 }
 
 static void embed(const sl_backend *be, const sl_weight *table, const int32_t *ids, int n_rows, float *x) {
@@ -249,6 +258,10 @@ static const sl_backend operations = {
     .clear = sl_cuda_clear,
     .upload = sl_cuda_upload,
     .download = sl_cuda_download,
+    .alloc_host = sl_cuda_alloc_host,
+    .release_host = sl_cuda_release_host,
+    .move_pages = move_pages,
+    .fill = fill,
     .place = sl_cuda_place,
     .stream = sl_cuda_stream,
     .finish = sl_cuda_finish,

@@ -89,6 +89,8 @@ void sl_cuda_describe(const sl_backend *be, char *buf, size_t size);
 size_t sl_cuda_free_memory(const sl_backend *be);
 void *sl_cuda_alloc(const sl_backend *be, size_t size);
 void sl_cuda_release(const sl_backend *be, void *p, size_t size);
+void *sl_cuda_alloc_host(const sl_backend *be, size_t size);
+void sl_cuda_release_host(const sl_backend *be, void *p, size_t size);
 void sl_cuda_copy(const sl_backend *be, void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
                   size_t height);
 void sl_cuda_clear(const sl_backend *be, void *p, size_t size);

@@ -131,6 +131,26 @@ void sl_cuda_release(const sl_backend *be, void *p, size_t size) {
     sl_cuda_keep_error(c, cudaFree(p), "release");
 }
 
+// With unified addressing, kernels read the memory at the host's address.
+void *sl_cuda_alloc_host(const sl_backend *be, size_t size) {
+    void *p = NULL, *on_device = NULL;
+    sl_error unused;
+    sl_cuda_use(sl_cuda_of(be));
+    if (sl_cuda_check(cudaHostAlloc(&p, size, cudaHostAllocMapped), "host memory", &unused)) return NULL;
+    if (!sl_cuda_check(cudaHostGetDevicePointer(&on_device, p, 0), "host memory", &unused) && on_device == p) return p;
+    cudaFreeHost(p);
+    return NULL;
+}
+
+void sl_cuda_release_host(const sl_backend *be, void *p, size_t size) {
+    (void)size;
+    sl_cuda *c = sl_cuda_of(be);
+    if (!p) return;
+    sl_cuda_use(c);
+    sl_cuda_keep_error(c, cudaStreamSynchronize(c->stream), "release");
+    sl_cuda_keep_error(c, cudaFreeHost(p), "release");
+}
+
 void sl_cuda_copy(const sl_backend *be, void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
                   size_t height) {
     sl_cuda *c = sl_cuda_of(be);

@@ -57,14 +57,25 @@ static int check_depths(const cli_bench_plan *plan, int limit, sl_error *err) {
                    depth, limit - (rows - depth), rows - depth, limit);
 }
 
+// 1: K and V can be in host memory, so the engine needs a method at its start.
+static int on_host(const cli_options *o) {
+    return strcmp(o->kv_cache, "gpu") != 0;
+}
+
 static int new_engine(cli_bench *b, sl_error *err) {
     const cli_options *o = b->o;
     cli_progress bar;
+    char attn[CLI_ATTN_NAME];
+    sl_attn_format(&b->attn.specs[0], attn, sizeof attn);
     const sl_engine_options options = {.n_ctx = (int)most_rows(b->plan), // check_depths
                                        .n_sequences = b->max_batch,
                                        .prefill_chunk = o->ubatch,
                                        .n_threads = o->threads,
                                        .device = b->device,
+                                       .attn = on_host(o) ? attn : NULL,
+                                       .kv_cache = o->kv_cache,
+                                       .kv_gpu_memory = o->kv_gpu_memory,
+                                       .host_memory = o->host_memory,
                                        .progress = {.fn = cli_progress_update, .ctx = &bar},
                                        .seed = o->seed};
     cli_progress_begin(&bar, "upload", "tensors");
@@ -251,11 +262,21 @@ static int check_interrupt(sl_error *err) {
 
 // Appends n tokens of its prompt to session j, one pass at a time, to react to Ctrl+C in between. The logits do not depend on
 // the passes.
+static int is_random(const cli_options *o) {
+    return !strcmp(o->fill, "random");
+}
+
 static int prefill_to(cli_bench *b, int j, int want, sl_error *err) {
     cli_progress bar;
     int from = b->held[j], rc = 0;
     if (want == from) return 0;
     double start = cli_now();
+    if (is_random(b->o)) {
+        rc = sl_session_fill(b->sessions[j], want, err);
+        b->fill_ms[j] += cli_now() - start;
+        b->held[j] = want;
+        return rc;
+    }
     cli_progress_begin_prefill(&bar, b->model, from);
     for (int i = from, n; !rc && i < want; i += n) {
         n = sl_session_next_pass(b->sessions[j], want - i);
@@ -272,7 +293,7 @@ static int prefill_to(cli_bench *b, int j, int want, sl_error *err) {
 // Makes session j hold exactly the first `want` tokens of its prompt. Only --ragged needs fewer tokens than before.
 static int set_depth(cli_bench *b, int j, int want, sl_error *err) {
     int copied = b->o->copy && j > 0, rc = 0;
-    if (b->sessions[j] && (want < b->held[j] || (copied && want > b->held[j]))) {
+    if (b->sessions[j] && (want < b->held[j] || ((copied || is_random(b->o)) && want > b->held[j]))) {
         sl_session_free(b->sessions[j]);
         b->sessions[j] = NULL;
     }
@@ -302,7 +323,11 @@ static int make_logits(cli_bench *b, int n, sl_error *err) {
     for (int j = 0; !rc && j < n; j++) {
         int at = b->held[j] > 0 ? b->held[j] - 1 : 0;
         rc = sl_session_truncate(b->sessions[j], at, err);
-        if (!rc) rc = sl_prefill(b->sessions[j], &b->prompts[b->o->copy ? 0 : j].data[at], 1, NULL, err);
+        const int32_t *id = &b->prompts[b->o->copy ? 0 : j].data[at];
+        if (!rc && at > 0 && (is_random(b->o) || on_host(b->o))) // a prefill would stream all rows from the host
+            rc = sl_decode(&b->sessions[j], 1, id, err);
+        else if (!rc)
+            rc = sl_prefill(b->sessions[j], id, 1, NULL, err);
         cli_progress_work(&b->progress, cli_bench_step_bytes(b->model, b->held[j]));
     }
     return rc;
@@ -530,9 +555,18 @@ static json_t *source_json(const cli_bench *b, const cli_bench_row *r) {
 static json_t *test_json(const cli_bench *b, const cli_bench_row *r) {
     char name[64] = "";
     name_test(r, name);
-    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:s, s:b, s:b, s:i, s:I}", "test", name, "n_prompt", r->test.n_prompt, "n_gen",
+    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:s, s:b, s:b, s:s, s:s, s:i, s:I}", "test", name, "n_prompt", r->test.n_prompt, "n_gen",
                      r->test.n_gen, "depth", r->depth, "batch", r->batch, "attn", r->attn, "ragged", b->o->ragged, "copy",
-                     b->o->copy, "repetitions", b->plan->repetitions, "seed", (json_int_t)b->o->seed);
+                     b->o->copy, "fill", b->o->fill, "kv_cache", b->o->kv_cache, "repetitions", b->plan->repetitions, "seed", (json_int_t)b->o->seed);
+}
+
+// A count of a repetition's timed steps, for each step.
+static double steps_of(const cli_bench_row *r, uint64_t n) {
+    return r->test.n_gen ? (double)n / r->test.n_gen : NAN;
+}
+
+static double row_bytes(const cli_bench *b) { // K and V of a row of one KV head
+    return 2.0 * sl_model_config(b->model)->head_dim * sizeof(bf16);
 }
 
 static json_t *figures_json(const cli_bench *b, const cli_bench_row *r) {
@@ -563,6 +597,8 @@ static json_t *figures_json(const cli_bench *b, const cli_bench_row *r) {
                    {"floor_ms", r->test.n_gen ? weights / b->peak_gb_s * 1e-6 : NAN},
                    {"weights_bytes", weights},
                    {"kv_bytes", r->kv_bytes},
+                   {"bus_rows", steps_of(r, r->read.fetched)},
+                   {"bus_bytes", steps_of(r, r->read.fetched) * row_bytes(b)},
                    {"joules_token", r->joules},
                    {"linear_ms", r->linear_ms},
                    {"attention_ms", r->attention_ms},

@@ -3,11 +3,13 @@
 #include "engine/cli/bench/cmd_bench.h"
 #include "engine/cli/output/rows.h"
 
+#include <string.h>
+
 static const cli_ints gpu_batches = {.at = {1, 4}, .n = 2}, gpu_depths = {.at = {512, 4096}, .n = 2};
 static const cli_ints cpu_batches = {.at = {1}, .n = 1}, cpu_depths = {.at = {512}, .n = 1}; // a CPU prefills slowly
 static const cli_ints n_gens = {.at = {32}, .n = 1};
 
-static const cli_column columns[] = {
+static const cli_column all_columns[] = {
     {.title = "batch", .key = "batch"},
     {.title = "depth", .key = "depth"},
     {.title = "attention", .key = "attn"},
@@ -19,6 +21,8 @@ static const cli_column columns[] = {
     {.title = "step ms", .key = "step_ms", .digits = 3},
     {.title = "tok/s", .key = "tok_s", .digits = 1},
     {.title = "GB/s", .key = "gb_s", .digits = 1},
+    {.title = "rows over the bus", .key = "bus_rows", .digits = 0},
+    {.title = "bytes over the bus", .key = "bus_bytes", .digits = 0},
     {.title = "% of peak", .key = "peak_share", .digits = 1, .scale = 100},
     {.title = "floor ms", .key = "floor_ms", .digits = 3},
     {.title = "linear ms", .key = "linear_ms", .digits = 3},
@@ -50,5 +54,9 @@ static int make_plan(cli_bench_plan *plan, const cli_options *o, sl_error *err) 
 int cmd_bench_decode(const cli_options *o, sl_error *err) {
     cli_bench_plan plan;
     int rc = make_plan(&plan, o, err);
+    cli_column columns[sizeof all_columns / sizeof *all_columns];
+    memcpy(columns, all_columns, sizeof columns);
+    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++)
+        columns[i].hidden = !strncmp(columns[i].key, "bus_", 4) && !strcmp(o->kv_cache, "gpu");
     return rc ? rc : cli_bench_print(o, &plan, columns, sizeof columns / sizeof *columns, err);
 }

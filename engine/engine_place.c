@@ -1,0 +1,219 @@
+// engine/engine_place.c - where K and V of an engine lie, and how long its context is: on the CPU, on the GPU, or in host memory
+// with a part on the GPU (engine/kv/kv_place.h). Everything here is computed before the engine allocates its memory.
+#include "engine/base/host_memory.h"
+#include "engine/engine_internal.h"
+#include "engine/kv/kv_host.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    DEFAULT_CTX = 32768,
+    DEFAULT_CHUNK = 512,
+    DEFAULT_DEVICE_CHUNK = 2048,
+    DEFAULT_HOST_CHUNK = 16384, // rows in host memory: every chunk streams all rows before it
+    RESERVE_BYTES = 96 << 20
+};
+
+// ---- K and V in the backend's memory ----
+
+// Bytes that the engine will still allocate on this backend, without the KV cache.
+static size_t fixed_bytes(const sl_model *model, const sl_backend *be, int n_sequences, int max_rows) {
+    const sl_config *c = &model->config;
+    size_t weights = be->is_device ? sl_tensors_bytes(model->tensors) : sl_model_bytes_to_allocate(model);
+    size_t scratch = c->arch->scratch_size(c, be, max_rows);
+    return RESERVE_BYTES + weights + scratch + 2 * (size_t)n_sequences * c->n_vocab * sizeof(float);
+}
+
+static int largest_ctx(const sl_model *model, const sl_backend *be, int n_sequences, int max_rows) {
+    const sl_config *c = &model->config;
+    size_t fixed = fixed_bytes(model, be, n_sequences, max_rows), all = be->free_memory(be);
+    size_t room = all > fixed ? all - fixed : 0;
+    size_t tokens = room / sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim) / n_sequences;
+    tokens = tokens / SL_PAGE * SL_PAGE;
+    return tokens < (size_t)c->n_ctx ? (int)tokens : c->n_ctx;
+}
+
+int sl_engine_largest_ctx(const sl_model *model, const char *device, int n_sequences, int *n_ctx, sl_error *err) {
+    sl_engine e = {.model = model};
+    if (n_sequences < 1) return sl_fail(err, SL_ERR_ARG, "{n_sequences} %d: expected at least 1", n_sequences);
+    int rc = sl_engine_open_backend(&e, &(sl_engine_options){.device = device}, err);
+    if (rc) return rc;
+    int chunk = e.backend->is_device ? DEFAULT_DEVICE_CHUNK : DEFAULT_CHUNK;
+    *n_ctx = largest_ctx(model, e.backend, n_sequences, chunk < model->config.n_ctx ? chunk : model->config.n_ctx);
+    if (e.backend->free) e.backend->free(e.backend);
+    return 0;
+}
+
+static int no_room(const sl_engine *e, int n_ctx, int fits, sl_error *err) {
+    const sl_config *c = &e->model->config;
+    const sl_backend *be = e->backend;
+    double gib = 1 << 30, free = be->free_memory(be) / gib;
+    double fixed = fixed_bytes(e->model, be, e->n_sequences, e->max_rows) / gib;
+    double kv = (double)sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim) * n_ctx * e->n_sequences / gib;
+    int most = (int)((free - fixed) / kv * e->n_sequences);
+    if (fits <= 0)
+        return sl_fail(err, SL_ERR_MEMORY, "%s: weights and scratch memory need %.2f GiB, %.2f are free: %.2f GiB are missing",
+                       be->name, fixed, free, fixed - free > 0 ? fixed - free : 0.01);
+    return sl_fail(err, SL_ERR_MEMORY,
+                   "%s: {n_ctx} %d does not fit into memory with %d sequence(s): %.2f GiB of KV cache and %.2f GiB of weights "
+                   "and scratch memory, %.2f GiB free: %.2f GiB are missing. The largest that fits is {n_ctx} %d, or %d "
+                   "sequence(s) of %d",
+                   be->name, n_ctx, e->n_sequences, kv, fixed, free, kv + fixed - free, fits, most > 0 ? most : 0, n_ctx);
+}
+
+// Chooses n_ctx with K and V in the backend's memory.
+static int choose_ctx(sl_engine *e, const sl_engine_options *o, sl_error *err) {
+    int limit = e->model->config.n_ctx, fits = largest_ctx(e->model, e->backend, e->n_sequences, e->max_rows);
+    if (o->n_ctx < 0 || o->n_ctx > limit)
+        return sl_fail(err, SL_ERR_ARG, "{n_ctx} %d: expected 1 to %d, this model's limit", o->n_ctx, limit);
+    e->n_ctx = o->n_ctx ? o->n_ctx : limit < DEFAULT_CTX ? limit : DEFAULT_CTX;
+    if (fits <= 0 || o->n_ctx > fits) return no_room(e, e->n_ctx, fits, err);
+    if (e->n_ctx > e->model->config.n_trained)
+        sl_engine_log(e, "the context has %d tokens, and this model was trained on %d", e->n_ctx, e->model->config.n_trained);
+    if (e->n_ctx <= fits) return 0;
+    sl_engine_log(e, "%s: the context has %d tokens instead of %d, because no more fit into memory", e->backend->name, fits,
+                  e->n_ctx);
+    e->n_ctx = fits;
+    return 0;
+}
+
+// ---- K and V in host memory ----
+
+static int parse_place(const char *text, sl_kv_place *out, sl_error *err) {
+    static const char *const names[] = {[SL_KV_AUTO] = "auto", [SL_KV_GPU] = "gpu", [SL_KV_HOST] = "host"};
+    *out = SL_KV_GPU;
+    if (!text) return 0;
+    for (int i = 0; i < 3; i++)
+        if (!strcmp(text, names[i])) {
+            *out = (sl_kv_place)i;
+            return 0;
+        }
+    return sl_fail(err, SL_ERR_ARG, "{kv_cache} %.40s: expected gpu, host or auto", text);
+}
+
+int sl_engine_refuse_on_host(const sl_attn_spec *spec, const char *where, sl_error *err) {
+    char text[256];
+    sl_attn_format(spec, text, sizeof text);
+    return sl_fail(err, SL_ERR_UNSUPPORTED,
+                   "{attn} %s: not offered with {kv_cache} host (%s), because a step would read too many rows over the bus; "
+                   "expected a method that reads few rows of K and V: santa-is, quest, vattention, saap or saap-is",
+                   text, where);
+}
+
+static int check_methods(const sl_attn_plan *plan, sl_error *err) {
+    for (int i = 0; i < plan->n_layers; i++) {
+        char where[32];
+        snprintf(where, sizeof where, "layer %d", i);
+        if (!sl_attn_on_host_rows(&plan->layer[i])) return sl_engine_refuse_on_host(&plan->layer[i], where, err);
+    }
+    return 0;
+}
+
+// Bytes of a page's extras of all methods of the plan, over all layers and KV heads, and of the masses that a step stores.
+static size_t proposing_of(const sl_engine *e, const sl_attn_plan *plan) {
+    const sl_attn_geom *g = &e->geom;
+    sl_kv_need needs[SL_MAX_NEEDS], seen[SL_KV_EXTRAS];
+    int n_seen = 0;
+    size_t bytes = 0, masses = (size_t)g->n_heads * (SL_PAGE / 32) * (sizeof(uint64_t) + 32 * sizeof(bf16));
+    for (int i = 0; i < plan->n_layers; i++) {
+        int n = e->attention->needs(&plan->layer[i], needs);
+        for (int j = 0; j < n; j++) {
+            int at = 0;
+            while (at < n_seen && (seen[at].kind != needs[j].kind || seen[at].arg != needs[j].arg)) at++;
+            if (at < n_seen || n_seen == SL_KV_EXTRAS) continue;
+            seen[n_seen++] = needs[j];
+            size_t size = needs[j].kind->size(needs[j].arg, g->head_dim);
+            bytes += needs[j].kind->span ? size / 8 : size; // kv_extras.h
+        }
+    }
+    return bytes * g->n_kv_heads * g->n_layers + masses;
+}
+
+static sl_kv_demand demand_of(const sl_engine *e, const sl_attn_plan *plan, int n_ctx) {
+    const sl_config *c = &e->model->config;
+    size_t row = sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim);
+    return (sl_kv_demand){.row = row,
+                          .proposing = proposing_of(e, plan),
+                          .fixed = fixed_bytes(e->model, e->backend, e->n_sequences, e->max_rows),
+                          .n_ctx = n_ctx,
+                          .n_sequences = e->n_sequences,
+                          .spare_frames = SL_KV_SPARE_FRAMES,
+                          .streamed = row / c->n_layers,
+                          .hot_share = 0};
+}
+
+static sl_kv_room room_of(const sl_engine *e, const sl_engine_options *o) {
+    return (sl_kv_room){.gpu = e->backend->free_memory(e->backend),
+                        .host = o->host_memory ? o->host_memory : sl_host_memory_allowed(""),
+                        .gpu_most = o->kv_gpu_memory};
+}
+
+// Tokens of a prefill pass, and rows of the largest pass.
+static void choose_rows(sl_engine *e, const sl_engine_options *o, int default_chunk) {
+    e->prefill_chunk = o->prefill_chunk ? o->prefill_chunk : default_chunk;
+    if (e->prefill_chunk > e->model->config.n_ctx) e->prefill_chunk = e->model->config.n_ctx;
+    if (o->n_ctx > 0 && e->prefill_chunk > o->n_ctx && !o->prefill_chunk) e->prefill_chunk = o->n_ctx;
+    e->max_rows = e->prefill_chunk > e->n_sequences ? e->prefill_chunk : e->n_sequences;
+}
+
+static int place_on_host(sl_engine *e, const sl_engine_options *o, const sl_attn_plan *plan, sl_error *err) {
+    int limit = e->model->config.n_ctx, rc = check_methods(plan, err);
+    if (rc) return rc;
+    if (o->n_ctx < 0 || o->n_ctx > limit)
+        return sl_fail(err, SL_ERR_ARG, "{n_ctx} %d: expected 1 to %d, this model's limit", o->n_ctx, limit);
+    choose_rows(e, o, DEFAULT_HOST_CHUNK);
+    e->n_ctx = o->n_ctx ? o->n_ctx : limit < DEFAULT_CTX ? limit : DEFAULT_CTX;
+    const sl_kv_room room = room_of(e, o);
+    sl_kv_demand d = demand_of(e, plan, e->n_ctx);
+    long long fits = sl_kv_largest_ctx(&d, &room, SL_KV_HOST);
+    if (!o->n_ctx && fits > 0 && fits < e->n_ctx) d.n_ctx = e->n_ctx = (int)fits;
+    rc = sl_kv_place_rows(&d, &room, SL_KV_HOST, &e->kv, err);
+    if (rc) return rc;
+    if (e->n_ctx > e->model->config.n_trained)
+        sl_engine_log(e, "the context has %d tokens, and this model was trained on %d", e->n_ctx, e->model->config.n_trained);
+    return 0;
+}
+
+int sl_engine_place(sl_engine *e, const sl_engine_options *o, const sl_attn_plan *plan, sl_error *err) {
+    sl_kv_place place;
+    int is_device = e->backend->is_device, rc = parse_place(o->kv_cache, &place, err);
+    if (rc) return rc;
+    if (place != SL_KV_GPU && !is_device)
+        return sl_fail(err, SL_ERR_ARG, "{kv_cache} %s: on the CPU, K and V are in host memory anyway; use {device} cuda", o->kv_cache);
+    choose_rows(e, o, is_device ? DEFAULT_DEVICE_CHUNK : DEFAULT_CHUNK);
+    if (place == SL_KV_AUTO) {
+        int limit = e->model->config.n_ctx, wanted = o->n_ctx ? o->n_ctx : limit < DEFAULT_CTX ? limit : DEFAULT_CTX;
+        place = largest_ctx(e->model, e->backend, e->n_sequences, e->max_rows) >= wanted ? SL_KV_GPU : SL_KV_HOST;
+    }
+    if (place == SL_KV_HOST) return place_on_host(e, o, plan, err);
+    e->kv = (sl_kv_layout){.place = SL_KV_GPU};
+    return choose_ctx(e, o, err);
+}
+
+const sl_kv_layout *sl_engine_kv_layout(const sl_engine *e) {
+    return &e->kv;
+}
+
+int sl_engine_largest_ctx_on_host(const sl_model *model, const sl_engine_options *o, int *n_ctx, sl_error *err) {
+    sl_engine e = {.model = model, .n_sequences = o->n_sequences > 0 ? o->n_sequences : 1};
+    const sl_config *c = &model->config;
+    sl_attn_plan plan;
+    sl_attn_spec spec;
+    *n_ctx = 0;
+    e.geom = (sl_attn_geom){.n_layers = c->n_layers, .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim};
+    int rc = sl_attn_parse(o->attn, &spec, err);
+    if (!rc) rc = sl_attn_plan_init(&plan, c->n_layers, &spec, err);
+    if (rc) return rc;
+    rc = sl_engine_open_backend(&e, o, err);
+    if (!rc && e.backend->is_device && sl_attn_on_host_rows(&spec)) {
+        choose_rows(&e, o, DEFAULT_HOST_CHUNK);
+        const sl_kv_room room = room_of(&e, o);
+        const sl_kv_demand d = demand_of(&e, &plan, 1);
+        long long fits = sl_kv_largest_ctx(&d, &room, SL_KV_HOST);
+        *n_ctx = fits < c->n_ctx ? (int)fits : c->n_ctx;
+    }
+    if (!rc && e.backend->free) e.backend->free(e.backend);
+    sl_attn_plan_free(&plan);
+    return rc;
+}

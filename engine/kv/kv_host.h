@@ -1,0 +1,60 @@
+// engine/kv/kv_host.h - the rows of a KV pool in host memory, for a device whose memory is too small for them.
+//
+// The host keeps every page in the layout [n_kv_heads][256][2][head_dim]: K and V of a row side by side, so that one fetch over
+// the bus brings both. The device has few pages in the ordinary layout, the frames. The rows of a page lie either in a frame or on
+// the host, never in both:
+//
+//   - sl_kv_hold gives a frame to the page of a sequence's next row, where a step appends K and V. It writes the sequence's
+//     earlier pages out.
+//   - A prefill streams a layer of its sequence to the staged pages, appends its rows there, and writes the new pages out
+//     (sl_kv_bring, sl_kv_write_rows). After a prefill no page of the sequence has a frame.
+//   - If no frame is free, the frame that was held least recently is written out.
+//
+// So kernels find the rows of full pages on the host, by the page's id, and the rows of the newest page in k and v of the pool, by
+// the frame. A device's page table has the frame of the newest page in the place of the id (sl_kv_entry).
+//
+// Shared pages are full pages, or pages of which a fork shares no row that it will write (kv.h). So a page in a frame is the
+// newest page of one sequence, or a full page that is written out before the next step of a sequence that holds it.
+#ifndef SLEIGH_KV_HOST_H
+#define SLEIGH_KV_HOST_H
+
+#include "engine/kv/kv.h"
+
+typedef struct sl_kv_host {
+    bf16 *rows;     // [n_layers][n_pages][n_kv_heads][256][2][head_dim], page-locked memory of the host
+    size_t n_bytes; // of rows
+    int n_frames;   // pages of pool->k and v
+    int32_t *frame_of; // [n_pages] the frame of a page; -1: its rows are on the host
+    int32_t *page_of;  // [n_frames] the page in a frame; -1: none
+    uint64_t *held;    // [n_frames] the time of the last hold
+    uint64_t time;     // counts holds
+    // Memory of the device that a layer of one sequence is streamed to: [n_staged][n_kv_heads][256][head_dim]
+    int n_staged;
+    bf16 *staged_k, *staged_v;
+    int32_t *in_order; // [n_staged] 0, 1, 2, ..: the page table of the staged pages, in the device's memory
+} sl_kv_host;
+
+enum { SL_KV_SPARE_FRAMES = 2 }; // beside one for each sequence of a batch: source and target of a copied page
+
+// The functions below do nothing if the pool has no host.
+
+// Gives the page of row n_tokens of the sequence a frame, and writes its earlier pages out. Call it after sl_kv_reserve. A batch
+// of up to n_frames - SL_KV_SPARE_FRAMES sequences keeps all its frames.
+void sl_kv_hold(sl_kv_pool *pool, const sl_kv_seq *seq);
+void sl_kv_write_out(sl_kv_pool *pool, const sl_kv_seq *seq); // all pages of the sequence
+// Entry i of the page table that kernels read in a step.
+int32_t sl_kv_entry(const sl_kv_pool *pool, const sl_kv_seq *seq, int i);
+void sl_kv_host_forget(sl_kv_pool *pool, int32_t page); // the page is free: its frame is free
+// Copies the rows of a page. `to` gets a frame.
+void sl_kv_host_copy(sl_kv_pool *pool, int32_t to, int32_t from);
+
+// K and V of the staged pages.
+sl_kv_rows sl_kv_staged(const sl_kv_pool *pool);
+// Copies the rows of pages[0 .. n) in one layer to the staged pages at, at + 1, .. Their rows are on the host.
+void sl_kv_bring(const sl_kv_pool *pool, int layer, const int32_t *pages, int n, int at);
+// The other direction.
+void sl_kv_write_rows(sl_kv_pool *pool, int layer, const int32_t *pages, int n, int at);
+// Row `row` of a page, whose rows are on the host: K, then V. Valid for the host after finish() of the backend.
+bf16 *sl_kv_host_row(const sl_kv_pool *pool, int layer, int32_t page, int h, int row);
+
+#endif

@@ -1,0 +1,26 @@
+// engine/kv_stream.c - a prefill with K and V in host memory (engine/kv/kv_host.h).
+//
+// The pass runs in the staged pages: page i of the sequence is staged page i. For each layer, the rows before the pass are
+// streamed from the host to the staged pages, the model appends its rows there, attention reads the staged pages, and the pages with
+// new rows are written out. So attention has the kernels and the bits of a prefill with the cache on the GPU.
+#include "engine/engine_internal.h"
+#include "engine/kv/kv_host.h"
+
+// Writes the pages with rows of the pass out.
+static void write_new(const sl_batch *b, int layer) {
+    sl_session *s = b->ranges[0].session;
+    int first = b->ranges[0].position / SL_PAGE, end = (b->ranges[0].position + b->n_rows - 1) / SL_PAGE + 1;
+    sl_kv_write_rows(&s->engine->pool, layer, s->kv.pages + first, end - first, first);
+}
+
+sl_kv_rows sl_kv_stream_open(const sl_batch *b, int layer) {
+    sl_session *s = b->ranges[0].session;
+    int n_old = (b->ranges[0].position + SL_PAGE - 1) / SL_PAGE;
+    if (layer > 0) write_new(b, layer - 1);
+    sl_kv_bring(&s->engine->pool, layer, s->kv.pages, n_old, 0);
+    return sl_kv_staged(&s->engine->pool);
+}
+
+void sl_kv_stream_close(const sl_batch *b) {
+    write_new(b, b->ranges[0].session->engine->geom.n_layers - 1);
+}

@@ -1,0 +1,53 @@
+// engine/session_fill.c - a session of random rows, for benches of long contexts that a prefill would take too long to make.
+#include "engine/backend/dummy_weights.h"
+#include "engine/engine_internal.h"
+#include "engine/kv/kv_host.h"
+
+#include <stdlib.h>
+
+// The key of a page of K (is_v 0) or V. Different pages have different numbers.
+static uint64_t key_of(const sl_session *s, int layer, int page_index, int is_v) {
+    char name[96];
+    snprintf(name, sizeof name, "%s of page %d, layer %d, sequence %u", is_v ? "V" : "K", page_index, layer, s->sequence);
+    return sl_dummy_key(name);
+}
+
+// Fills the pages of one layer.
+static void fill_layer(sl_session *s, int layer, const bf16 *quantiles) {
+    sl_kv_pool *pool = &s->engine->pool;
+    const sl_backend *be = s->engine->backend;
+    size_t page = (size_t)pool->n_kv_heads * SL_PAGE * pool->head_dim;
+    sl_kv_rows rows = pool->host ? sl_kv_staged(pool) : sl_kv_layer(pool, layer);
+    for (int i = 0; i < s->kv.n_pages; i++) {
+        size_t at = (pool->host ? i : s->kv.pages[i]) * page;
+        be->fill(be, key_of(s, layer, i, 0), quantiles, page, rows.k + at);
+        be->fill(be, key_of(s, layer, i, 1), quantiles, page, rows.v + at);
+    }
+    if (pool->host) sl_kv_write_rows(pool, layer, s->kv.pages, s->kv.n_pages, 0);
+}
+
+int sl_session_fill(sl_session *s, int n, sl_error *err) {
+    sl_engine *e = s->engine;
+    const sl_backend *be = e->backend;
+    if (s->kv.n_tokens > 0) return sl_fail(err, SL_ERR_ARG, "random rows: expected an empty session, found %d tokens", s->kv.n_tokens);
+    if (n < 1 || n > e->n_ctx) return sl_fail(err, SL_ERR_ARG, "%d random rows: expected 1 to {n_ctx} %d", n, e->n_ctx);
+    int rc = sl_engine_enter(e, err);
+    if (rc) return rc;
+    size_t size = SL_DUMMY_QUANTILES * sizeof(bf16);
+    bf16 *values = malloc(size), *quantiles = be->alloc(be, size);
+    rc = values && quantiles ? sl_session_sync_state(s, err) : sl_fail(err, SL_ERR_MEMORY, "random rows: out of memory");
+    if (!rc) rc = sl_kv_reserve(&e->pool, &s->kv, n, err);
+    if (!rc) {
+        sl_dummy_quantiles(1, values);
+        be->upload(be, quantiles, values, size);
+        for (int layer = 0; layer < e->geom.n_layers; layer++) fill_layer(s, layer, quantiles);
+        s->kv.n_tokens = s->n_prefilled = n;
+        sl_session_build_extras(s);
+        rc = be->finish(be, err);
+        if (rc) sl_session_cut_rows(s, 0);
+    }
+    be->release(be, quantiles, size);
+    free(values);
+    sl_engine_leave(e);
+    return rc;
+}

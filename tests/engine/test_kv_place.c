@@ -1,0 +1,105 @@
+// tests/engine/test_kv_place.c - where the rows of K and V lie and what fits (kv_place.h).
+#include "engine/kv/kv_place.h"
+#include "tests/test.h"
+
+#include <string.h>
+
+static sl_error err;
+
+#define GIB ((size_t)1 << 30)
+
+// Llama-3.1-8B: 131,072 bytes of K and V a row. Quantised keys in 4 bits: 16 KB and steps of each page, layer and KV head.
+static const sl_kv_demand llama8b = {.row = 131072,
+                                     .proposing = (size_t)32 * 8 * (16384 + 512),
+                                     .fixed = 17 * GIB,
+                                     .n_ctx = 1 << 20,
+                                     .n_sequences = 1,
+                                     .spare_frames = 2,
+                                     .streamed = 4096,
+                                     .hot_share = 0.05};
+
+static void places(void) {
+    const sl_kv_room h200 = {.gpu = 139 * GIB, .host = 200 * GIB};
+    sl_kv_demand d = llama8b;
+    sl_kv_layout l;
+    // A million rows: 128 GiB of K and V and 16.5 GiB of quantised keys.
+    CHECK_OK(sl_kv_place_rows(&d, &h200, SL_KV_AUTO, &l, &err), err);
+    CHECK(l.place == SL_KV_HOST && l.host == 128 * GIB && l.newest == (size_t)3 * 256 * 131072 && l.fixed == 17 * GIB);
+    CHECK(l.n_frames == 3 && l.streamed == 4 * GIB);
+    CHECK(l.proposing == (size_t)4096 * 32 * 8 * 16896);
+    CHECK_INT(l.hot_rows, (1 << 20) / 20);
+    CHECK(l.hot == (size_t)l.hot_rows * d.row);
+    // 512k rows fit on the GPU; SL_KV_HOST keeps them on the host.
+    d.n_ctx = 1 << 19;
+    CHECK_OK(sl_kv_place_rows(&d, &h200, SL_KV_AUTO, &l, &err), err);
+    CHECK(l.place == SL_KV_GPU && l.host == 0 && l.newest == 64 * GIB && l.streamed == 0 && l.hot == 0 && l.hot_rows == 0);
+    CHECK_OK(sl_kv_place_rows(&d, &h200, SL_KV_HOST, &l, &err), err);
+    CHECK(l.place == SL_KV_HOST && l.host == 64 * GIB);
+    // Less memory for the cache: fewer hot rows.
+    sl_kv_room small = h200;
+    small.gpu_most = 11 * GIB;
+    CHECK_OK(sl_kv_place_rows(&d, &small, SL_KV_AUTO, &l, &err), err);
+    CHECK(l.place == SL_KV_HOST && l.hot_rows > 0 && l.hot_rows < (1 << 19) / 20);
+    CHECK(l.proposing + l.newest + l.streamed + l.hot <= 11 * GIB && l.proposing + l.newest + l.streamed + l.hot + d.row > 11 * GIB);
+    // Less than a page, and several sequences. A prefill streams one sequence at a time.
+    d.n_ctx = 100, d.n_sequences = 5;
+    CHECK_OK(sl_kv_place_rows(&d, &h200, SL_KV_HOST, &l, &err), err);
+    CHECK(l.n_frames == 7 && l.newest == (size_t)7 * 256 * d.row && l.host == (size_t)5 * 256 * d.row);
+    CHECK(l.streamed == (size_t)256 * 4096);
+}
+
+// The limits in the message fit, and one page or one sequence more does not.
+static void check_limits(sl_kv_demand d, const sl_kv_room *room, sl_kv_place place, long long n_ctx, long long n_sequences) {
+    sl_kv_demand x = d;
+    sl_kv_layout l;
+    for (int more = 0; more < 2; more++) {
+        x = d, x.n_ctx = (int)(n_ctx + 256 * more);
+        if (x.n_ctx > 0) CHECK_INT(sl_kv_place_rows(&x, room, place, &l, &err) == 0, !more);
+        x = d, x.n_sequences = (int)n_sequences + more;
+        if (x.n_sequences > 0) CHECK_INT(sl_kv_place_rows(&x, room, place, &l, &err) == 0, !more);
+    }
+}
+
+static void refusals(void) {
+    static const struct {
+        sl_kv_room room;
+        sl_kv_place place;
+        int n_ctx, n_sequences;
+        const char *part;
+    } cases[] = {
+        {{.gpu = 139 * GIB, .host = 100 * GIB},
+         SL_KV_AUTO,
+         1 << 20,
+         1,
+         "K and V in host memory: n_ctx 1048576 with 1 sequence(s) does not fit"},
+        {{.gpu = 139 * GIB, .host = 300 * GIB}, SL_KV_GPU, 1 << 20, 1, "K and V on the GPU: n_ctx 1048576 with 1"},
+        {{.gpu = 139 * GIB, .host = 300 * GIB}, SL_KV_HOST, 1 << 19, 6, "K and V in host memory: n_ctx 524288 with 6"},
+        {{.gpu = 10 * GIB, .host = 300 * GIB}, SL_KV_AUTO, 4096, 1, "(17.00 GiB) leave 0.00"},
+        {{.gpu = 80 * GIB, .host = 300 * GIB, .gpu_most = 1 * GIB}, SL_KV_AUTO, 1 << 18, 1, "leave 1.00"},
+        {{.gpu = 80 * GIB, .host = 0}, SL_KV_AUTO, 1 << 20, 1, "128.00 GiB in host memory"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sl_kv_demand d = llama8b;
+        sl_kv_layout l;
+        long long ctx[2], sequences[2];
+        int n_ctx;
+        d.n_ctx = cases[i].n_ctx, d.n_sequences = cases[i].n_sequences;
+        int rc = sl_kv_place_rows(&d, &cases[i].room, cases[i].place, &l, &err);
+        CHECK_INT(rc, SL_ERR_MEMORY);
+        if (!strstr(err.message, cases[i].part)) FAIL("case %zu: \"%s\" lacks \"%s\"", i, err.message, cases[i].part);
+        const char *limits = strstr(err.message, "GPU, n_ctx ");
+        CHECK(limits);
+        CHECK_INT(sscanf(limits, "GPU, n_ctx %lld fits, or %lld sequence(s) of %d; in host memory, n_ctx %lld, or %lld",
+                         &ctx[0], &sequences[0], &n_ctx, &ctx[1], &sequences[1]),
+                  5);
+        check_limits(d, &cases[i].room, SL_KV_GPU, ctx[0], sequences[0]);
+        check_limits(d, &cases[i].room, SL_KV_HOST, ctx[1], sequences[1]);
+    }
+}
+
+static const test_case cases[] = {
+    {"places", 0, places},
+    {"refusals", 0, refusals},
+    {0},
+};
+const test_suite suite_kv_place = {"kv_place", cases};
