@@ -10,7 +10,8 @@
 //
 // | shared memory, in order | bytes (int4, DIM 128, group 4) | contents                                               |
 // |-------------------------|--------------------------------|--------------------------------------------------------|
-// | quantised_shared        | 1 KB + 8 x 1152                | barriers, tile_infos; a tile_space twice for each pair |
+// | quantised_shared        | 1.5 KB; with SIZES 5.5 KB      | barriers, tile_infos; means of heads                   |
+// | tile_space              | 8 x 704                        | twice for each pair: quantised queries, or masses      |
 // | ring stages             | 7 x 17920                      | steps, zeros, code planes (or K and V); q [group][DIM] |
 //
 // Worked tile: int4, DIM 128, group 4. A tile is a page: 512 bytes of steps and zeros, 16 KB of codes, 1 KB of q. Warp 0 of the

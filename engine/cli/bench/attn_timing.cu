@@ -409,7 +409,7 @@ static int build_extra(sl_bench_attn *b, int i, const sl_kv_need *need, int n_se
     b->extras[i].need = *need, b->extras[i].size = size;
     sl_kv_device_build build = {};
     build.arg = need->arg, build.head_dim = g->head_dim, build.n_kv_heads = g->n_kv_heads, build.size = size;
-    build.n = n, build.pages = b->pages, build.index = b->index, build.buckets = g->buckets;
+    build.n = n, build.pages = b->pages, build.from = span ? b->parts : b->pages, build.index = b->index, build.buckets = g->buckets;
     build.k = b->k, build.v = b->v, build.data = b->extras[i].data, build.stream = b->stream;
     if (span) build.parts = b->parts, build.slots = b->index, build.of = b->extras[0].data, build.of_size = b->extras[0].size;
     need->kind->build_device(&build);
