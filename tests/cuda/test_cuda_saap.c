@@ -263,7 +263,7 @@ static void shapes(void) {
 // 1,024 columns at a time, 1,024 buckets.
 static void many_buckets(void) {
     static const int counts[] = {31, 32, 33, 64, 65, 256, 1000, 1024, 1025, 4096}, n = 9000;
-    static const int widths[] = {8, 16, 128, 144, 1008, 112, 1040, 1024, 2064, 192}, budgets[] = {1, 7, 32, 300, 4096};
+    static const int widths[] = {16, 48, 128, 144, 1008, 112, 1040, 1024, 2064, 192}, budgets[] = {1, 7, 32, 300, 4096};
     for (int i = 0; i < 10; i++) {
         ref_cache c = cache_of(4, 1, 64, 1, &n, counts[i], widths[i]);
         for (int k = 0; k < 5; k++) {
@@ -279,8 +279,8 @@ static void many_buckets(void) {
 static void ties(void) {
     static const int n = 5000;
     for (int is_nan = 0; is_nan < 2; is_nan++) {
-        ref_cache c = cache_of(4, 1, 64, 1, &n, 70, 8);
-        memset((void *)c.buckets.w2, 0, 70 * 8 * sizeof(bf16));
+        ref_cache c = cache_of(4, 1, 64, 1, &n, 70, 16);
+        memset((void *)c.buckets.w2, 0, 70 * 16 * sizeof(bf16));
         memset((void *)c.buckets.b2, 0, 70 * sizeof(float));
         if (is_nan) c.q[3 * 64 + 5] = NAN; // head 3
         decode_fixture r = fixture_of(&c, "saap:l=33:dense-layers=0:window=100");
