@@ -48,6 +48,8 @@ int sl_device_arithmetic(const char *device, char *buf, size_t size, sl_error *e
 int sl_engine_new_planned(const sl_model *model, const sl_engine_options *options, const sl_attn_plan *plan, sl_engine **out,
                           sl_error *err);
 int sl_engine_set_plan(sl_engine *engine, const sl_attn_plan *plan, sl_error *err);
+// The bucket file, which the engine maps for the first method that needs it; NULL: no method has needed it.
+const struct sl_tensors *sl_engine_bucket_tensors(const sl_engine *engine);
 // Tokens of the first pass of sl_prefill(session, ids, n). Calls of sl_prefill that end where passes end give the bits of one
 // call.
 int sl_session_next_pass(const sl_session *session, int n);
