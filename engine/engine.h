@@ -53,6 +53,8 @@ const sl_kv_layout *sl_engine_kv_layout(const sl_engine *engine); // where K and
 // The same as sl_engine_largest_ctx with kv_cache "host", for o->attn, o->n_sequences and the memory limits of *o. 0: not offered
 // on this device or for this method.
 int sl_engine_largest_ctx_on_host(const sl_model *model, const sl_engine_options *o, int *n_ctx, sl_error *err);
+// The bucket file, which the engine maps for the first method that needs it; NULL: no method has needed it.
+const struct sl_tensors *sl_engine_bucket_tensors(const sl_engine *engine);
 // Tokens of the first pass of sl_prefill(session, ids, n). Calls of sl_prefill that end where passes end give the bits of one
 // call.
 int sl_session_next_pass(const sl_session *session, int n);

@@ -66,6 +66,10 @@ int sl_engine_need_buckets(sl_engine *e, const sl_attn_spec *spec, sl_error *err
     return 0;
 }
 
+const sl_tensors *sl_engine_bucket_tensors(const sl_engine *e) {
+    return e->bucket_file ? sl_bucket_file_tensors(e->bucket_file) : NULL;
+}
+
 void sl_engine_close_buckets(sl_engine *e) {
     free_copies(e);
     sl_bucket_file_close(e->bucket_file);

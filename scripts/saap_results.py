@@ -1,19 +1,21 @@
 #!/usr/bin/env python3
 """Runs the measurements of docs/results/saap.md and keeps their figures. scripts/saap_report.py writes the page.
 
-    python3 scripts/saap_results.py --device cuda                                  # 32k and 128k tokens: 3 to 4 minutes on an H200
+    python3 scripts/saap_results.py --part inputs                                  # needs no GPU
+    python3 scripts/saap_results.py --device cuda                                  # every other part, at 32k and 128k tokens
     python3 scripts/saap_results.py --lengths 4k --samples 2 -t 1                  # on a CPU
     python3 scripts/saap_report.py
 
 Parts (LEN is a length of --lengths):
+    inputs           the files of --work, which other parts make if they are missing
     heads:LEN:TEXT   the next tokens of a text and the outputs of heads with every method: error, KL, bytes and rows read. needle: texts of
                      the training's kind, with other seeds; numbers: multiples of a prime; code: C source of this tree
     score:LEN        answers of the embedded model: needles, two-hop questions, frequent words (sleigh eval)
     kernels, kernels-batch, peers   only on a GPU: times of attention of one layer in the shape of Llama-3.1-8B (sleigh bench attn), and of
                      FlashAttention and cuDNN (scripts/bench_peers.py, needs PyTorch)
 
-The inputs are made if they are missing in --work. Each part writes one JSON to --results: command, day, seconds, and the figures of the
-command's output. A part does not run again while its command, its input and its model are the same."""
+Each part writes one JSON to --results: command, day, seconds, and the figures of the command's output. A part does not run again while its
+command, its input and its model are the same."""
 import argparse
 import glob
 import importlib.util
@@ -213,6 +215,10 @@ def main():
     if not a.list:
         make_inputs(a)
         os.makedirs(a.results, exist_ok=True)
+    if "inputs" in a.part:
+        a.part.remove("inputs")
+        if not a.part:
+            return
     parts = chosen(all_parts(a), a.part)
     if a.list:
         for part in parts:

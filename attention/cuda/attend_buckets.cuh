@@ -196,10 +196,17 @@ template <int DIM, bool DRAWS> struct bucket_attender {
         }
     }
 
+    // The lane's channels of head g of queries [group][DIM]; zeros from head `group` on. Past the L1 cache: bucket_scores.cuh,
+    // order of the kernels.
+    static __device__ void load_query(const bf16 *queries, int group, uint32_t to[REGS]) {
+        int g = threadIdx.x % 32 / 4;
+#pragma unroll
+        for (int r = 0; r < REGS; r++) to[r] = g < group ? __ldcg((const uint32_t *)(queries + g * DIM + channel_of(r))) : 0;
+    }
+
     // queries: [group][DIM]
     __device__ void begin(const bf16 *queries, int group) {
-        int g = threadIdx.x % 32 / 4;
-        load(g < group ? queries + g * DIM : NULL, sl_l2_policy(SL_L2_ANY), q);
+        load_query(queries, group, q);
 #pragma unroll
         for (int r = 0; r < REGS; r++) o[r][0] = o[r][1] = 0;
         m = -INFINITY, l = 0;

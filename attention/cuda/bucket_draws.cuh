@@ -6,10 +6,9 @@
 // | score_cells_kernel| (sections, sequences * KV heads) | scores of cells                                             |
 // | draw_cells_kernel | (S / 32, query heads)            | rows and weights; eight lanes for each draw                 |
 //
-// Scores of cells do not depend on the visited buckets, so score_cells_kernel runs next to the second layer of the classifier. It
-// waits for that layer only before it ends.
-// visit_buckets_kernel counts the rows of cells that may be drawn. Every thread block of draw_cells_kernel adds up the sizes of
-// its head, which takes less time than one more kernel.
+// Scores of cells do not depend on the visited buckets, so score_cells_kernel runs next to the second layer of the classifier.
+// It waits for that layer only before it ends. visit_buckets_kernel counts the rows of cells that may be drawn. Every thread
+// block of draw_cells_kernel adds up the sizes of its head, which takes less time than one more kernel.
 //
 // A section is that of bucket_visit.cuh. A span without lists or cells, and the last section, have no cells: all of their rows
 // have the mean size of the others.
@@ -77,7 +76,7 @@ template <int DIM> static __global__ void __launch_bounds__(CELL_THREADS, 2) sco
     uint64_t policy = sl_l2_policy(SL_L2_ANY);
     float half = 0.34657359f * p.scale * p.scale;
     uint32_t q[REGS];
-    attender::load(g < v.group ? queries + g * DIM : NULL, policy, q);
+    attender::load_query(queries, v.group, q);
     int section = blockIdx.x, slot = section < r.n_spans() ? cell_slot_of(v, r, row, section) : -1;
     if (slot >= 0) {
         size_t block = (size_t)slot * v.n_kv_heads + seq_head % v.n_kv_heads;

@@ -11,9 +11,11 @@
 // previous kernel. With C = W = 1024 and 8 KV heads, 128 thread blocks hold 128 KB of w2 each. Layer 1 also loads w2 into the
 // L2 cache, because it starts while the linear layer before attention still runs.
 //
-// **Order of the kernels.** A step of a saap method in one layer has several kernels. The first of them calls sl_start_next after
-// sl_wait_previous. So every kernel before it has ended when the second kernel starts. Therefore the later kernels read queries,
-// rows, page tables, K, V and page extras before they wait. They wait only for what kernels of the same layer write.
+// **Order of the kernels.** A step of a saap method in one layer has several kernels. The first of them calls sl_start_next
+// after sl_wait_previous. So every kernel before it has ended when the second kernel starts. Therefore the later kernels read
+// queries, rows, page tables, K, V and page extras before they wait. They wait only for what kernels of the same layer write.
+// Queries and the newest rows of K and V change from layer to layer, so all kernels load them past the L1 cache, which keeps no
+// old copy.
 //
 // Products use tensor cores. A bf16 has 8 bits, so an fp32 number of x is the sum of three bf16 (split), and w x is the sum of
 // three products. The sums are fp32, as the CPU's are, in another order.
@@ -86,7 +88,7 @@ __device__ void rotate_query_back(float inv_freq, int position, float *a, float 
 __device__ void load_query_pair(const visit_params &p, int query, int position, int d, float *x) {
     const bf16 *q = p.q + (size_t)query * p.head_dim;
     int half = p.head_dim / 2;
-    float a = sl_widen(q[d]), b = sl_widen(q[d + half]);
+    float a = sl_widen(__ldcg(q + d)), b = sl_widen(__ldcg(q + d + half));
     if (!p.roped) rotate_query_back(p.inv_freq[d], position, &a, &b);
     x[d] = a, x[d + half] = b;
 }

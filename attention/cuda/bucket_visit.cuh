@@ -409,8 +409,9 @@ __device__ void count_pages(const visit_params &p, visit_space *s, const visit_r
     if (tid < SL_BUCKET_CELLS) s->cells[0][tid] = 0;
     page_part part = load_page_part(p, s, r, row, seq_head, first + tid / 32, end);
     int all = sum_pages(s, sl_scan_lanes(__popc(part.others), tid % 32), &before); // the barrier follows the zeros
-    for (int i = 0; i < 8 && has_cells; i++)
-        if (part.others >> i & 1) atomicAdd(&s->cells[0][sl_bucket_cell(part.bucket(i), p.C)], 1);
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (has_cells && part.others >> i & 1) atomicAdd(&s->cells[0][sl_bucket_cell(part.bucket(i), p.C)], 1);
     __syncthreads();
     if (tid < SL_BUCKET_CELLS) count[tid] = has_cells ? s->cells[0][tid] : tid < VISIT_WARPS ? s->page_count[tid] : 0;
     if (tid == 0) count[SL_BUCKET_CELLS] = has_cells ? 0 : all;

@@ -385,6 +385,7 @@ static int apply_plan(cli_run *run, sl_attn_plan *wanted, sl_error *err) {
     sl_attn_plan plan;
     int rc = choose_plan(run, wanted, run->n_kv, 1, &plan, err);
     if (!rc) rc = sl_engine_set_plan(run->engine, &plan, err);
+    if (!rc) rc = cli_watch_buckets(run->engine, err);
     if (rc) {
         sl_attn_plan_free(&plan);
         sl_attn_plan_free(wanted);
@@ -507,6 +508,7 @@ int cli_run_set_prompt(cli_run *run, int n_tokens, sl_error *err) {
     int same = !rc;
     for (int i = 0; same && i < plan.n_layers; i++) same = sl_attn_same(&plan.layer[i], &run->plan.layer[i]);
     if (!rc && !same) rc = sl_engine_set_plan(run->engine, &plan, err);
+    if (!rc) rc = cli_watch_buckets(run->engine, err);
     if (rc || same) {
         sl_attn_plan_free(&plan);
         return rc;
@@ -686,7 +688,8 @@ static int new_engine(cli_run *run, int n_ctx, int n_sequences, sl_engine **out,
     if (!rc) rc = set_prefill(run, *out, NULL, NULL, err);
     const sl_prefill_observer observer = {.fn = observe_prefill, .ctx = run, .n_rows = o->prefill_check};
     if (!rc) rc = sl_engine_observe_prefill(*out, &observer, err);
-    return rc ? rc : cli_stats_observe(&run->stats, *out, err);
+    if (!rc) rc = cli_stats_observe(&run->stats, *out, err);
+    return rc ? rc : cli_watch_buckets(*out, err);
 }
 
 static int open_model(cli_run *run, sl_error *err) {

@@ -73,6 +73,11 @@ int cli_watch(const sl_tensors *tensors, sl_error *err) {
     return rc;
 }
 
+int cli_watch_buckets(const sl_engine *engine, sl_error *err) {
+    const sl_tensors *buckets = sl_engine_bucket_tensors(engine);
+    return buckets ? cli_watch(buckets, err) : 0;
+}
+
 int cli_watch_check(sl_error *err) {
     int rc = 0;
     for (int i = 0; !rc && i < n_files; i++) rc = sl_tensor_file_check(&files[i], err);

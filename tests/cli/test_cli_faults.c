@@ -190,10 +190,10 @@ static void copy_model(const char *to) {
     CHECK_INT(system(cmd), 0);
 }
 
-static void do_harm(const char *dir, harm how) {
+static void harm_file(const char *dir, const char *file, harm how) {
     char path[320], zeros[4096] = {0};
     struct stat st;
-    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    snprintf(path, sizeof path, "%s/%s", dir, file);
     CHECK_INT(stat(path, &st), 0);
     if (how == CUT) CHECK_INT(truncate(path, st.st_size / 8), 0);
     if (how == TOUCH) CHECK_INT(utimensat(AT_FDCWD, path, (struct timespec[2]){{.tv_sec = 1}, {.tv_sec = 1}}, 0), 0);
@@ -201,6 +201,10 @@ static void do_harm(const char *dir, harm how) {
     FILE *f = fopen(path, "r+b");
     CHECK(f && !fseek(f, how == APPEND ? 0 : st.st_size / 2, how == APPEND ? SEEK_END : SEEK_SET));
     CHECK(fwrite(zeros, 1, sizeof zeros, f) == sizeof zeros && !fclose(f));
+}
+
+static void do_harm(const char *dir, harm how) {
+    harm_file(dir, "model.safetensors", how);
 }
 
 static void wait_for(const char *path, long size) {
@@ -256,6 +260,27 @@ static void weights_under_generate(void) {
         do_harm(dir, how);
         result r = finish(pid, NULL);
         check_error(&r, 1, "/model.safetensors changed while it was in use");
+    }
+}
+
+// The same for the bucket file. A cut removes the classifier, which every step reads from 257 tokens on.
+static void buckets_under_a_run(void) {
+    static const struct {
+        harm how;
+        const char *n; // tokens
+    } runs[] = {{CUT, "1500"}, {TOUCH, "200"}};
+    char dir[256];
+    snprintf(dir, sizeof dir, "%s", in_tmp("model"));
+    for (int i = 0; i < 2; i++) {
+        const char *const args[] = {"generate",      "-m", dir,       "-p",           question, "--attn",
+                                    "saap:window=8", "-n", runs[i].n, "--ignore-eos", NULL};
+        copy_model(dir);
+        CHECK(remove(in_tmp("stdout")) == 0 || i == 0);
+        pid_t pid = start(NULL, 0, NULL, args);
+        wait_for(in_tmp("stdout"), 8);
+        harm_file(dir, "saap.safetensors", runs[i].how);
+        result r = finish(pid, NULL);
+        check_error(&r, 1, "/saap.safetensors changed while it was in use");
     }
 }
 
@@ -401,6 +426,7 @@ static const test_case cases[] = {
     {"short_stack", NEEDS_NOTHING, short_stack},
     {"weights_under_eval", NEEDS_NOTHING, weights_under_eval},
     {"weights_under_generate", NEEDS_NOTHING, weights_under_generate},
+    {"buckets_under_a_run", NEEDS_NOTHING, buckets_under_a_run},
     {"resume_elsewhere", NEEDS_NOTHING, resume_elsewhere},
     {"blas_core", NEEDS_NOTHING, blas_core},
     {"fingerprints", NEEDS_NOTHING, fingerprints},

@@ -275,6 +275,15 @@ static void many_buckets(void) {
     }
 }
 
+// More thread blocks than multiprocessors, and more than 8 query heads for each: a thread block multiplies its rows with
+// several groups of queries, and loads the rows again, because they do not fit at once.
+static void many_queries(void) {
+    static const int n[] = {700, 4600, 300};
+    ref_cache c = cache_of(32, 4, 64, 3, n, 4096, 1040);
+    try_on(&c, "saap:l=40:dense-layers=0:window=100");
+    ref_cache_free(&c);
+}
+
 // Equal scores: the lower buckets are visited. A NaN among the queries: buckets 0 to l - 1.
 static void ties(void) {
     static const int n = 5000;
@@ -441,6 +450,10 @@ static double compare_draws(ref_cache *c, const char *attn) {
 }
 
 static void draws(void) {
+    ref_cache ragged = cache_of(8, 2, 64, FIXTURE_SEQS, fixture_ragged, 50, 32); // a thread block visits several sections
+    double of_ragged = compare_draws(&ragged, "saap-is:S=40:l=3:window=100:dense-layers=0");
+    ref_cache_free(&ragged);
+    if (!(of_ragged > 0.9)) FAIL("ragged: %g of the heads have the CPU's output", of_ragged);
     static const int n[] = {700, 4700, 9000, 256}, long_n = 33000, groups[] = {1, 3, 4, 8}, dims[] = {128, 64, 80, 96};
     double same = 0;
     int n_tried = 0;
@@ -534,6 +547,7 @@ static const test_case cases[] = {
     GPU_CASE("lengths", lengths),
     GPU_CASE("shapes", shapes),
     GPU_CASE("many-buckets", many_buckets),
+    GPU_CASE("many-queries", many_queries),
     GPU_CASE("ties", ties),
     GPU_CASE("ragged-batch", ragged_batch),
     GPU_CASE("spans-without-lists", spans_without_lists),

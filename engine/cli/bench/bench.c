@@ -10,6 +10,7 @@
 #include "engine/cli/output/rows.h"
 #include "engine/cli/output/summary.h"
 #include "engine/cli/process.h"
+#include "engine/cli/watch.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -343,6 +344,7 @@ static int set_attention(cli_bench *b, const cli_bench_row *r, const sl_attn_spe
         rc = cli_auto_choose_plan(&b->attn_auto, b->o, b->device, config, &wanted, r->batch, r->depth + r->test.n_prompt, 0,
                                   &plan, err);
     if (!rc) rc = sl_engine_set_plan(b->engine, &plan, err);
+    if (!rc) rc = cli_watch_buckets(b->engine, err);
     sl_attn_plan_free(&wanted);
     sl_attn_plan_free(&plan);
     return rc;

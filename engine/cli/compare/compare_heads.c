@@ -2,6 +2,7 @@
 // keys and values of these steps, and how dense attention spreads its mass.
 #include "engine/cli/compare/compare_heads.h"
 #include "engine/cli/grow.h"
+#include "engine/cli/watch.h"
 
 #include <math.h>
 
@@ -76,6 +77,7 @@ int compare_observe_begin(compare *c, sl_error *err) {
                                   .shadows = shadows.layer,
                                   .n_shadows = c->o->heads ? shadows.n_layers : 0};
     if (!rc) rc = sl_engine_observe(c->run.engine, &observer, err);
+    if (!rc) rc = cli_watch_buckets(c->run.engine, err);
     sl_attn_plan_free(&shadows);
     return rc;
 }

@@ -7,6 +7,7 @@
 #include "engine/cli/process.h"
 #include "engine/cli/records.h"
 #include "engine/cli/tune/tune.h"
+#include "engine/cli/watch.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -281,6 +282,7 @@ int tune_decode(tune *t, tune_prompt *p, const sl_attn_plan *plan, const char *n
         if (!rc) rc = hold_context(t, p, err);
     }
     if (!rc) rc = sl_engine_set_plan(t->run.engine, plan, err);
+    if (!rc) rc = cli_watch_buckets(t->run.engine, err);
     if (rc) return rc;
     sl_session_set_sequence(p->context.session, sequence_of(key));
     rc = decode(t, &p->context, p, x, err);
