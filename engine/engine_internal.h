@@ -215,6 +215,7 @@ void sl_engine_close_buckets(sl_engine *e); // after the engine's last step
 // ---- step.c ----
 
 // SL_ERR_ARG: an id is not of the vocabulary.
+int sl_find_bad_id(const sl_engine *e, const int32_t *ids, int n); // the first that is no id of the model; n: there is none
 int sl_check_ids(const sl_engine *e, const int32_t *ids, int n, sl_error *err);
 
 // ---- session.c ----
