@@ -236,6 +236,7 @@ void sl_kv_stream_close(const sl_batch *b); // after forward: writes the new row
 // ---- step.c ----
 
 // SL_ERR_ARG: an id is not of the vocabulary.
+int sl_find_bad_id(const sl_engine *e, const int32_t *ids, int n); // the first that is no id of the model; n: there is none
 int sl_check_ids(const sl_engine *e, const int32_t *ids, int n, sl_error *err);
 
 // ---- session.c ----

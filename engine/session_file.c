@@ -324,11 +324,11 @@ static int check_file(reader *r, sl_error *err) {
         return sl_fail(err, SL_ERR_CONTEXT, "%s: the session has %lld tokens, and {n_ctx} is %d", r->path,
                        (long long)ids->dims[0], r->engine->n_ctx);
     r->n_tokens = (int)ids->dims[0];
-    for (int i = 0, n_vocab = r->engine->model->config.n_vocab; i < r->n_tokens; i++)
-        if (((const int32_t *)ids->data)[i] < 0 || ((const int32_t *)ids->data)[i] >= n_vocab)
-            return sl_fail(err, SL_ERR_FORMAT, "%s: tensor ids: token %d is %d, expected 0 to %d", r->path, i,
-                           ((const int32_t *)ids->data)[i], n_vocab - 1);
-    return 0;
+    const int32_t *id = (const int32_t *)ids->data;
+    int bad = sl_find_bad_id(r->engine, id, r->n_tokens);
+    return bad == r->n_tokens ? 0
+                              : sl_fail(err, SL_ERR_FORMAT, "%s: tensor ids: token %d is %d, expected 0 to %d", r->path, bad,
+                                        id[bad], r->engine->model->config.n_vocab - 1);
 }
 
 static int read_run(void *ctx, const sl_backend *be, row_run run) {

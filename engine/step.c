@@ -23,12 +23,17 @@ static void leave(sl_session *s) {
 
 // ---- the batch of a pass ----
 
+int sl_find_bad_id(const sl_engine *e, const int32_t *ids, int n) {
+    int i = 0;
+    while (i < n && ids[i] >= 0 && ids[i] < e->model->config.n_vocab) i++;
+    return i;
+}
+
 int sl_check_ids(const sl_engine *e, const int32_t *ids, int n, sl_error *err) {
-    for (int i = 0; i < n; i++)
-        if (ids[i] < 0 || ids[i] >= e->model->config.n_vocab)
-            return sl_fail(err, SL_ERR_ARG, "token %d of %d: id %d, expected 0 to %d", i, n, ids[i],
-                           e->model->config.n_vocab - 1);
-    return 0;
+    int i = sl_find_bad_id(e, ids, n);
+    return i == n ? 0
+                  : sl_fail(err, SL_ERR_ARG, "token %d of %d: id %d, expected 0 to %d", i, n, ids[i],
+                            e->model->config.n_vocab - 1);
 }
 
 // Makes a batch of the first n_ranges of e->ranges and n_rows of e->rows. Uploads rows and ids. ids: NULL when step_ids holds

@@ -502,23 +502,25 @@ def self_test():
 
 # ---- all ----
 
-def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def run_report(doc, name, maker, kept_in, report, self_test):
+    """The command line of a script that writes docs/results/NAME.md from the kept figures of docs/results/NAME. maker: the script that
+    keeps the figures. kept_in: makes the figures of a folder, with their parts in .parts. report: makes the text of them."""
+    p = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--sleigh", default="build/sleigh")
-    p.add_argument("--results", default="docs/results/prose")
-    p.add_argument("-o", "--output", default="docs/results/prose.md")
+    p.add_argument("--results", default=f"docs/results/{name}")
+    p.add_argument("-o", "--output", default=f"docs/results/{name}.md")
     p.add_argument("--picture", action=argparse.BooleanOptionalAction, default=True)
     p.add_argument("--self-test", action="store_true", help="check a page of invented figures")
     a = p.parse_args()
     if a.self_test:
         return self_test()
-    kept = Kept(a.results)
+    kept = kept_in(a.results)
     if not kept.parts:
-        sys.exit(f"{a.results}: no kept figures; scripts/prose_results.py makes them")
+        sys.exit(f"{a.results}: no kept figures; scripts/{maker} makes them")
     text = report(kept, a)
     with open(a.output, "w") as f:
         f.write(text)
 
 
 if __name__ == "__main__":
-    main()
+    run_report(__doc__, "prose", "prose_results.py", Kept, report, self_test)

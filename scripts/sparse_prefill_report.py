@@ -14,7 +14,7 @@ import statistics
 import sys
 import tempfile
 
-from prose_report import Page, show, tokens
+from prose_report import Page, run_report, show, tokens
 from sleigh_runs import draw
 
 LOSSES = (0.0001, 0.001, 0.01)  # nats
@@ -535,23 +535,5 @@ def self_test():
             sys.exit(f"sparse_prefill_report: self-test: expected {line!r} in\n{text}")
 
 
-def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--sleigh", default="build/sleigh")
-    p.add_argument("--results", default="docs/results/sparse-prefill")
-    p.add_argument("-o", "--output", default="docs/results/sparse-prefill.md")
-    p.add_argument("--picture", action=argparse.BooleanOptionalAction, default=True)
-    p.add_argument("--self-test", action="store_true", help="check a page of invented figures")
-    a = p.parse_args()
-    if a.self_test:
-        return self_test()
-    kept = Kept(a.results)
-    if not kept.parts:
-        sys.exit(f"{a.results}: no kept figures; scripts/sparse_prefill.py makes them")
-    text = report(kept, a)
-    with open(a.output, "w") as f:
-        f.write(text)
-
-
 if __name__ == "__main__":
-    main()
+    run_report(__doc__, "sparse-prefill", "sparse_prefill.py", Kept, report, self_test)

@@ -4,6 +4,7 @@
 #include "engine/cli/bench/calibrate.h"
 #include "engine/cli/bench/calibrate_host.h"
 #include "engine/engine.h"
+#include "tests/support/given_table.h"
 #include "tests/support/run_cli.h"
 #include "tests/support/gpu.h"
 
@@ -19,19 +20,8 @@ static const sl_attn_geom shape = {.n_layers = 1, .n_heads = 8, .n_kv_heads = 2,
 
 // ---- given tables ----
 
-// A table of the embedded model on the CPU. points: the text between the brackets.
 static const char *spill_table(const char *name, const char *attn, const char *points) {
-    static char paths[4][256], text[4096];
-    static int i;
-    char *path = paths[i++ % 4];
-    snprintf(path, sizeof paths[0], "%s", in_tmp(name));
-    int n = snprintf(text, sizeof text,
-                     "{\"format\": \"sleigh attention calibration 1\", \"device\": \"cpu\", \"date\": \"2026-11-21\", "
-                     "\"n_heads\": 8, \"n_kv_heads\": 2, \"head_dim\": 128, \"query_deviation\": 4, \"attn\": [%s], "
-                     "\"points\": [%s]}",
-                     attn, points);
-    spill(path, text, (size_t)n);
-    return path;
+    return given_table_spill(name, attn, points, "");
 }
 
 static sl_auto_table read_table(const char *path) {

@@ -7,6 +7,7 @@
 #include "engine/cli/bench/calibrate_host.h"
 #include "engine/cli/bench/random_mask.h"
 #include "engine/engine.h"
+#include "tests/support/given_table.h"
 #include "tests/support/gpu.h"
 #include "tests/support/run_cli.h"
 
@@ -51,19 +52,8 @@ static void crossovers(void) {
 
 // ---- files ----
 
-// A table of the embedded model on the CPU. prefill: the text of its field "prefill", or "".
 static const char *spill_table(const char *name, const char *prefill) {
-    static char paths[4][256], text[4096];
-    static int i;
-    char *path = paths[i++ % 4];
-    snprintf(path, sizeof paths[0], "%s", in_tmp(name));
-    int n = snprintf(text, sizeof text,
-                     "{\"format\": \"sleigh attention calibration 1\", \"device\": \"cpu\", \"date\": \"2026-11-21\", "
-                     "\"n_heads\": 8, \"n_kv_heads\": 2, \"head_dim\": 128, \"query_deviation\": 4, \"attn\": [\"dense\"], "
-                     "\"points\": [{\"n_seqs\": 1, \"n_kv\": 64, \"us\": [9]}]%s%s}",
-                     *prefill ? ", \"prefill\": " : "", prefill);
-    spill(path, text, (size_t)n);
-    return path;
+    return given_table_spill(name, "\"dense\"", "{\"n_seqs\": 1, \"n_kv\": 64, \"us\": [9]}", prefill);
 }
 
 #define TIMES(n, dense, mask, attention)                                                                                       \

@@ -107,22 +107,6 @@ static void buckets_before_rope(void) {
 
 // ---- the index ----
 
-static void write_rows(ref_cache *c, int s, int from, int to, uint64_t seed) {
-    for (int j = from; j < to; j++)
-        for (int h = 0; h < c->geom.n_kv_heads; h++)
-            for (int d = 0; d < c->geom.head_dim; d++) {
-                uint64_t at = seed + (((uint64_t)j * 8 + h) * 256 + d) * 2; // a row depends on (seed, j, h) alone
-                ((bf16 *)ref_k_row(c, s, h, j))[d] = sl_f32_to_bf16((float)test_normal(&at));
-                ((bf16 *)ref_v_row(c, s, h, j))[d] = sl_f32_to_bf16((float)test_normal(&at));
-            }
-}
-
-static void set_length(ref_cache *c, int s, int n) {
-    CHECK_OK(sl_kv_reserve(&c->pool, &c->seqs[s], n, &err), err);
-    c->seqs[s].n_tokens = n;
-    c->queries[s].kv = sl_kv_view_of(&c->pool, &c->seqs[s], 0, n);
-}
-
 // The index of a sequence is the index of its rows, built here from scratch.
 static void check_index(const ref_cache *c, int s, int roped) {
     const sl_kv_view *kv = &c->queries[s].kv;
@@ -169,25 +153,25 @@ static void index_follows_its_rows(void) {
     for (int roped = 0; roped < 2; roped++) {
         const char *attn = roped ? "saap-kmeans:l=3:dense-layers=0:rope=1" : "saap-kmeans:l=3:dense-layers=0";
         ref_cache c = ref_cache_new(2, 1, DIM, 2, two, 1, test_seed);
-        write_rows(&c, 0, 0, N, 100);
+        ref_write_rows(&c, 0, 0, N, 100);
         ref_decode(&c, attn, 0, 1, 1, 1);
         check_index(&c, 0, roped);
         sl_kv_truncate(&c.pool, &c.seqs[0], CUT);
-        set_length(&c, 0, AGAIN);
-        write_rows(&c, 0, CUT, AGAIN, 77);
+        ref_set_length(&c, 0, AGAIN);
+        ref_write_rows(&c, 0, CUT, AGAIN, 77);
         ref_decode(&c, attn, 0, 1, 1, 1);
         check_index(&c, 0, roped);
 
         sl_kv_seq_free(&c.pool, &c.seqs[1]);
         CHECK_OK(sl_kv_fork(&c.pool, &c.seqs[0], &c.seqs[1], FORK, &err), err);
-        set_length(&c, 1, FORKED);
-        write_rows(&c, 1, FORK, FORKED, 5);
+        ref_set_length(&c, 1, FORKED);
+        ref_write_rows(&c, 1, FORK, FORKED, 5);
         ref_decode(&c, attn, 0, 2, 1, 1);
         check_index(&c, 0, roped);
         check_index(&c, 1, roped);
         sl_kv_truncate(&c.pool, &c.seqs[0], CUT); // the fork keeps the pages that it shared
-        set_length(&c, 0, AGAIN);
-        write_rows(&c, 0, CUT, AGAIN, 9);
+        ref_set_length(&c, 0, AGAIN);
+        ref_write_rows(&c, 0, CUT, AGAIN, 9);
         ref_decode(&c, attn, 0, 2, 1, 1);
         check_index(&c, 0, roped);
         check_index(&c, 1, roped);

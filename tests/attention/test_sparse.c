@@ -282,22 +282,6 @@ static void one_hit_tends_to_dense(void) {
 
 // ---- page extras of sequences that change ----
 
-static void write_rows(ref_cache *c, int s, int from, int to, uint64_t seed) {
-    for (int j = from; j < to; j++)
-        for (int h = 0; h < c->geom.n_kv_heads; h++)
-            for (int d = 0; d < c->geom.head_dim; d++) {
-                uint64_t at = seed + (((uint64_t)j * 8 + h) * 256 + d) * 2; // a row depends on (seed, j, h) alone
-                ((bf16 *)ref_k_row(c, s, h, j))[d] = sl_f32_to_bf16((float)test_normal(&at));
-                ((bf16 *)ref_v_row(c, s, h, j))[d] = sl_f32_to_bf16((float)test_normal(&at));
-            }
-}
-
-static void set_length(ref_cache *c, int s, int n) {
-    CHECK_OK(sl_kv_reserve(&c->pool, &c->seqs[s], n, &err), err);
-    c->seqs[s].n_tokens = n;
-    c->queries[s].kv = sl_kv_view_of(&c->pool, &c->seqs[s], 0, n);
-}
-
 static void check_same_extras(const ref_cache *a, int s, const ref_cache *b, const char *attn) {
     sl_attn_spec spec;
     sl_kv_need need[SL_MAX_NEEDS];
@@ -321,13 +305,13 @@ static void extras_follow_their_rows(void) {
     for (int m = 0; m < 2; m++) {
         ref_cache a = ref_cache_new(8, 2, 64, 2, two, 1, test_seed), b = ref_cache_new(8, 2, 64, 1, &again, 1, test_seed + 1),
                   f = ref_cache_new(8, 2, 64, 1, &forked, 1, test_seed + 2);
-        write_rows(&a, 0, 0, N, 100);
+        ref_write_rows(&a, 0, 0, N, 100);
         ref_decode(&a, methods[m], 0, 1, 1, 0);
         sl_kv_truncate(&a.pool, &a.seqs[0], CUT);
-        set_length(&a, 0, AGAIN);
-        write_rows(&a, 0, CUT, AGAIN, 77);
+        ref_set_length(&a, 0, AGAIN);
+        ref_write_rows(&a, 0, CUT, AGAIN, 77);
         ref_decode(&a, methods[m], 0, 1, 1, 0);
-        write_rows(&b, 0, 0, CUT, 100), write_rows(&b, 0, CUT, AGAIN, 77);
+        ref_write_rows(&b, 0, 0, CUT, 100), ref_write_rows(&b, 0, CUT, AGAIN, 77);
         memcpy(b.q, a.q, ROW * sizeof *b.q);
         ref_decode(&b, methods[m], 0, 1, 1, 0);
         check_same_extras(&a, 0, &b, methods[m]);
@@ -335,10 +319,10 @@ static void extras_follow_their_rows(void) {
 
         sl_kv_seq_free(&a.pool, &a.seqs[1]);
         CHECK_OK(sl_kv_fork(&a.pool, &a.seqs[0], &a.seqs[1], FORK, &err), err);
-        set_length(&a, 1, FORKED);
-        write_rows(&a, 1, FORK, FORKED, 5);
+        ref_set_length(&a, 1, FORKED);
+        ref_write_rows(&a, 1, FORK, FORKED, 5);
         ref_decode(&a, methods[m], 0, 2, 1, 0);
-        write_rows(&f, 0, 0, CUT, 100), write_rows(&f, 0, CUT, FORK, 77), write_rows(&f, 0, FORK, FORKED, 5);
+        ref_write_rows(&f, 0, 0, CUT, 100), ref_write_rows(&f, 0, CUT, FORK, 77), ref_write_rows(&f, 0, FORK, FORKED, 5);
         memcpy(f.q, a.q + ROW, ROW * sizeof *f.q);
         ref_decode(&f, methods[m], 0, 1, 1, 0);
         check_same_extras(&a, 1, &f, methods[m]);

@@ -1,8 +1,8 @@
 // tests/cli/test_cli_compare.c - sleigh compare end to end: compares its figures with library sessions (one engine each, all
-// logits kept) and with the texts and --stats of generate. Also: dense against dense, formats, errors.
-// The file has more than 800 lines, because its cases share the run of the library that they compare with.
+// logits kept) and with the texts and --stats of generate. Also: dense against dense.
+// test_cli_compare_forms.c has the cases about batches, set-ups, templates, tables, pictures and errors.
 #include "engine/engine.h"
-#include "tests/support/run_cli.h"
+#include "tests/cli/compare_cases.h"
 #include "tests/support/gpu.h"
 #include "tests/support/models.h"
 
@@ -15,7 +15,7 @@ static sl_error err;
 
 // ---- records, and compare's results for them ----
 
-static void add_line(char *file, size_t size, json_t *line) {
+void compare_add_line(char *file, size_t size, json_t *line) {
     char *text = json_dumps(line, 0);
     size_t at = strlen(file);
     if ((size_t)snprintf(file + at, size - at, "%s\n", text) >= size - at) FAIL("records of more than %zu bytes", size);
@@ -31,7 +31,7 @@ static const char *spill_lengths(int n, int long_one) {
     for (int i = 0; i < n; i++) {
         snprintf(context, sizeof context, "%s", long_text(long_one && i + 1 == n ? long_one : 4 + i));
         snprintf(asked, sizeof asked, "What is the hidden number of house %d? Answer:", i % 4);
-        add_line(file, sizeof file, json_pack("{s:s, s:s, s:i}", "context", context, "question", asked, "id", 10 + i));
+        compare_add_line(file, sizeof file, json_pack("{s:s, s:s, s:i}", "context", context, "question", asked, "id", 10 + i));
     }
     static char path[256]; // in_tmp reuses its paths
     snprintf(path, sizeof path, "%s", in_tmp("records.jsonl"));
@@ -39,16 +39,16 @@ static const char *spill_lengths(int n, int long_one) {
     return path;
 }
 
-static const char *spill_records(int n) {
+const char *compare_spill_records(int n) {
     return spill_lengths(n, 0);
 }
 
-static json_t *compare_json(const char *records, const char *attn, const char *more) {
+json_t *compare_json(const char *records, const char *attn, const char *more) {
     result r = RUN("compare", "-m", tiny(), "--jsonl", records, "--attn", attn, "-n", "20", "--ignore-eos", "-o", "json", more);
     return document(&r);
 }
 
-static const json_t *item(const json_t *o, const char *list, size_t i) {
+const json_t *compare_item(const json_t *o, const char *list, size_t i) {
     const json_t *found = json_array_get(json_object_get(o, list), i);
     if (!found) FAIL("\"%s\" has no item %zu", list, i);
     return found;
@@ -252,7 +252,7 @@ static void next_tokens(void) {
         snprintf(whole[i], sizeof whole[i], "%s%s", context, asked[i]);
         json_t *line = json_pack("{s:s, s:s}", "context", context, "question", asked[i]);
         json_object_set_new(line, "reference", i ? json_string(reference) : json_null());
-        add_line(file, sizeof file, line);
+        compare_add_line(file, sizeof file, line);
     }
     spill(in_tmp("two.jsonl"), file, strlen(file));
     json_t *out = compare_json(in_tmp("two.jsonl"), list, NULL);
@@ -264,7 +264,7 @@ static void next_tokens(void) {
         expected e = {0};
         for (int i = 0; i < 2; i++) {
             int32_t path[2048 + MAX_STEPS];
-            const json_t *prompt = item(out, "prompts", (size_t)i);
+            const json_t *prompt = compare_item(out, "prompts", (size_t)i);
             int n_prompt = prompt_ids(&l, whole[i], path), n_dense = (int)number(prompt, "n_dense"), n;
             CHECK_INT(number(prompt, "n_prompt"), n_prompt);
             CHECK(n_dense > n_prompt / 2 && n_dense < n_prompt);
@@ -280,24 +280,24 @@ static void next_tokens(void) {
             float *method = forced_logits(&l, methods[m], path, n, n_dense, (uint32_t)i, &read);
             expected alone = {0};
             add_steps(&alone, &l, dense, method, path + n_dense + 1, n - 1 - n_dense, n_prompt - n_dense - 1);
-            check_prompt(item(prompt, "methods", (size_t)m), json_object_get(prompt, "dense"), &alone);
+            check_prompt(compare_item(prompt, "methods", (size_t)m), json_object_get(prompt, "dense"), &alone);
             add_steps(&e, &l, dense, method, path + n_dense + 1, n - 1 - n_dense, n_prompt - n_dense - 1);
             free(dense), free(method);
         }
         CHECK(e.n > 128 + 2 * N_NEW); // more than a turn
-        check_method(item(out, "methods", (size_t)m), &e);
-        check_certificates(item(out, "methods", (size_t)m), &read);
+        check_method(compare_item(out, "methods", (size_t)m), &e);
+        check_certificates(compare_item(out, "methods", (size_t)m), &read);
     }
     sl_model_free(l.model);
     json_decref(out);
 }
 
 static void dense_with_dense(void) {
-    json_t *out = compare_json(spill_records(2), "streaming:window=8:sink=2,dense", NULL);
+    json_t *out = compare_json(compare_spill_records(2), "streaming:window=8:sink=2,dense", NULL);
     static const char *const zeros[] = {"kl",           "kl_se",           "kl_median", "kl_90_high", "kl_99", "kl_max",
                                         "ln_ppl_ratio", "ln_ppl_ratio_se", "l2",        "l2_90",      "bias"},
                              *const ones[] = {"top1", "top1_high", "agreement", "kv_bytes_share", "bytes_share"};
-    const json_t *row = item(out, "methods", 1);
+    const json_t *row = compare_item(out, "methods", 1);
     for (size_t i = 0; i < sizeof zeros / sizeof *zeros; i++)
         if (number(row, zeros[i]) != 0) FAIL("%s: %g", zeros[i], number(row, zeros[i]));
     for (size_t i = 0; i < sizeof ones / sizeof *ones; i++)
@@ -305,14 +305,14 @@ static void dense_with_dense(void) {
     CHECK(number(row, "ppl_answer") == number(row, "ppl_answer_dense") && number(row, "identical") == 2);
     CHECK(number(row, "common_prefix") == N_NEW && number(row, "positions") > 2 * (N_NEW - 1));
     for (size_t i = 0; i < 2; i++)
-        CHECK(json_is_null(json_object_get(item(item(out, "prompts", i), "methods", 1), "differs_at")));
+        CHECK(json_is_null(json_object_get(compare_item(compare_item(out, "prompts", i), "methods", 1), "differs_at")));
     json_decref(out);
 }
 
 // Each answer equals that of generate. Its figures follow from the ids.
 static void texts(void) {
     static const char *const methods[] = {"streaming:window=8:sink=2", "santa:S=2"};
-    const char *records = spill_records(3);
+    const char *records = compare_spill_records(3);
     json_t *out = compare_json(records, "streaming:window=8:sink=2,santa:S=2", "--no-heads");
     double agreement[2] = {0}, prefix[2] = {0};
     int identical[2] = {0};
@@ -322,8 +322,8 @@ static void texts(void) {
         CHECK_GOOD(r);
         const char *line = r.out;
         for (size_t i = 0; i < 3; i++, line = strchr(line, '\n') + 1) {
-            const json_t *prompt = item(out, "prompts", i), *dense = json_object_get(prompt, "dense");
-            const json_t *own = m < 0 ? dense : item(prompt, "methods", (size_t)m);
+            const json_t *prompt = compare_item(out, "prompts", i), *dense = json_object_get(prompt, "dense");
+            const json_t *own = m < 0 ? dense : compare_item(prompt, "methods", (size_t)m);
             json_t *said = json_loads(line, JSON_DISABLE_EOF_CHECK, NULL);
             CHECK_STR(json_string_value(json_object_get(own, "text")), json_string_value(json_object_get(said, "text")));
             CHECK_STR(json_string_value(json_object_get(own, "stopped")), "limit");
@@ -346,7 +346,7 @@ static void texts(void) {
         }
     }
     for (size_t m = 0; m < 2; m++) {
-        const json_t *row = item(out, "methods", m);
+        const json_t *row = compare_item(out, "methods", m);
         check_close("agreement", number(row, "agreement"), agreement[m]);
         check_close("common_prefix", number(row, "common_prefix"), prefix[m]);
         CHECK_INT(number(row, "identical"), identical[m]);
@@ -423,13 +423,13 @@ static void heads(void) {
         json_decref(record);
     }
     for (size_t m = 0; m < 2; m++) {
-        const json_t *row = item(out, "methods", m);
+        const json_t *row = compare_item(out, "methods", m);
         double error = 0;
         head_sums whole = {0};
         CHECK_INT(number(row, "head_outputs"), n / 2);
         CHECK_INT(json_array_size(json_object_get(row, "heads")), LAYERS * HEADS);
         for (int i = 0; i < LAYERS * HEADS; i++) {
-            const json_t *head = item(row, "heads", (size_t)i);
+            const json_t *head = compare_item(row, "heads", (size_t)i);
             const head_sums *h = &sums[m][i];
             CHECK(number(head, "layer") == i / HEADS && number(head, "head") == i % HEADS);
             check_close("l2", number(head, "l2"), h->error / h->n);
@@ -441,7 +441,7 @@ static void heads(void) {
         check_reads(row, &whole);
         check_close("cosine", number(row, "cosine"), whole.cosine / whole.n);
         for (int i = 0; i < 5; i++) {
-            const json_t *tile = item(row, "tiles", (size_t)i);
+            const json_t *tile = compare_item(row, "tiles", (size_t)i);
             const tile_sums *t = &tiles[m][i];
             CHECK_INT(number(tile, "head_outputs"), t->n);
             if (t->n > 0) check_close("l2 by tiles", number(tile, "l2"), t->error / t->n);
@@ -451,7 +451,7 @@ static void heads(void) {
         check_close("l2", number(row, "l2"), error / (n / 2));
         double of_prompts = 0; // a step of the dense run is a position of its path
         for (size_t i = 0; i < 2; i++) {
-            const json_t *own = item(item(out, "prompts", i), "methods", m);
+            const json_t *own = compare_item(compare_item(out, "prompts", i), "methods", m);
             of_prompts += number(own, "l2") * number(own, "positions") * LAYERS * HEADS;
         }
         check_close("l2 of prompts", of_prompts / (n / 2), number(row, "l2"));
@@ -467,7 +467,7 @@ static void heads(void) {
 static void heads_on_gpu(void) {
     static const char *const devices[] = {"cpu", "cuda"};
     static const char *const known[] = {"l2", "cosine", "v_rows", "k_rows", "samples"};
-    const char *records = spill_records(2);
+    const char *records = compare_spill_records(2);
     json_t *out[2];
     for (int i = 0; i < 2; i++) {
         result r = RUN("compare", "-m", tiny(), "--jsonl", records, "-n", "20", "--ignore-eos", "--device", devices[i],
@@ -475,14 +475,14 @@ static void heads_on_gpu(void) {
         out[i] = document(&r);
     }
     for (size_t m = 0; m < 2; m++) {
-        const json_t *want = item(out[0], "methods", m), *got = item(out[1], "methods", m);
+        const json_t *want = compare_item(out[0], "methods", m), *got = compare_item(out[1], "methods", m);
         for (size_t i = 0; i < sizeof known / sizeof *known; i++)
             CHECK_NEAR(number(got, known[i]), number(want, known[i]), 0.003 + 0.1 * number(want, known[i]));
         CHECK_INT(number(got, "head_outputs"), number(want, "head_outputs"));
         CHECK_INT(json_array_size(json_object_get(got, "heads")), json_array_size(json_object_get(want, "heads")));
         CHECK(json_is_null(json_object_get(got, "ess")) && json_is_null(json_object_get(got, "coefficient_spread")));
         CHECK(json_is_null(json_object_get(got, "v_distinct")) == (m == 0)); // sampled methods do not count them on a GPU
-        CHECK(number(item(got, "tiles", 0), "head_outputs") > 0);
+        CHECK(number(compare_item(got, "tiles", 0), "head_outputs") > 0);
     }
     json_decref(out[0]), json_decref(out[1]);
     for (int i = 0; i < 2; i++) { // generate gives the same
@@ -502,11 +502,11 @@ static void heads_on_gpu(void) {
 // With eight or more prompts the error is between prompts and does not depend on the values within one.
 static void between_prompts(void) {
     enum { N = 9 };
-    json_t *out = compare_json(spill_records(N), "santa:S=4", "--no-heads");
-    const json_t *row = item(out, "methods", 0);
+    json_t *out = compare_json(compare_spill_records(N), "santa:S=4", "--no-heads");
+    const json_t *row = compare_item(out, "methods", 0);
     double mean = number(row, "kl"), squares = 0, n = 0;
     for (size_t i = 0; i < N; i++) {
-        const json_t *own = item(item(out, "prompts", i), "methods", 0);
+        const json_t *own = compare_item(compare_item(out, "prompts", i), "methods", 0);
         double off = number(own, "positions") * (number(own, "kl") - mean);
         squares += off * off;
         n += number(own, "positions");
@@ -524,7 +524,7 @@ static void between_prompts(void) {
 static void answers_with_dense(void) {
     enum { N = 9, METHODS = 2 };
     static const char attn[] = "streaming:window=8:sink=2,dense";
-    const char *records = spill_records(N);
+    const char *records = compare_spill_records(N);
     result r = RUN("compare", "-m", tiny(), "--jsonl", records, "--attn", attn, "-n", "9", "--temp", "0.8", "--ignore-eos",
                    "--no-heads", "-o", "json");
     json_t *out = document(&r);
@@ -534,8 +534,8 @@ static void answers_with_dense(void) {
     l.n_vocab = sl_model_config(l.model)->n_vocab;
     for (size_t i = 0; i < N; i++)
         for (int m = 0; m <= METHODS; m++) {
-            const json_t *prompt = item(out, "prompts", i);
-            const json_t *own = m < METHODS ? item(prompt, "methods", (size_t)m) : json_object_get(prompt, "dense");
+            const json_t *prompt = compare_item(out, "prompts", i);
+            const json_t *own = m < METHODS ? compare_item(prompt, "methods", (size_t)m) : json_object_get(prompt, "dense");
             char text[4096];
             int32_t path[2048];
             snprintf(text, sizeof text, "%sWhat is the hidden number of house %d? Answer:", long_text(4 + (int)i), (int)i % 4);
@@ -556,7 +556,7 @@ static void answers_with_dense(void) {
         }
     sl_model_free(l.model);
     for (int m = 0; m <= METHODS; m++) {
-        const json_t *row = item(out, "methods", m < METHODS ? (size_t)m : 0);
+        const json_t *row = compare_item(out, "methods", m < METHODS ? (size_t)m : 0);
         const char *name = m < METHODS ? "text_nll" : "text_nll_dense";
         char key[64];
         double squares = 0;
@@ -629,7 +629,7 @@ static void check_profiles(const json_t *out, const observed *o) {
     CHECK_INT(number(out, "steps"), o->n_steps);
     CHECK_INT(json_array_size(json_object_get(out, "attention")), 32);
     for (int i = 0; i < 32; i++) {
-        const json_t *row = item(out, "attention", (size_t)i);
+        const json_t *row = compare_item(out, "attention", (size_t)i);
         CHECK(number(row, "layer") == i / 8 && number(row, "head") == i % 8);
         for (size_t j = 0; j < sizeof names / sizeof *names; j++)
             check_close(names[j], number(row, names[j]), ((const double *)&o->profile[i])[j] / o->n_steps);
@@ -648,8 +648,8 @@ static void without_texts(void) {
     char file[8192] = "", whole[4096], path_name[256];
     int32_t path[2048];
     lab l;
-    add_line(file, sizeof file,
-             json_pack("{s:s, s:s, s:s}", "context", long_text(6), "question", "Which?", "reference", reference));
+    compare_add_line(file, sizeof file,
+                     json_pack("{s:s, s:s, s:s}", "context", long_text(6), "question", "Which?", "reference", reference));
     snprintf(path_name, sizeof path_name, "%s", in_tmp("one.jsonl"));
     spill(path_name, file, strlen(file));
     json_t *with = compare_json(path_name, "santa-prop:S=12,topk:k=8", "--no-heads");
@@ -662,29 +662,30 @@ static void without_texts(void) {
     CHECK_OK(sl_model_load(tiny(), NULL, &l.model, &err), err);
     l.n_vocab = sl_model_config(l.model)->n_vocab;
     snprintf(whole, sizeof whole, "%sWhich?%s", long_text(6), reference);
-    int n = prompt_ids(&l, whole, path), n_dense = (int)number(item(out[0], "prompts", 0), "n_dense");
+    int n = prompt_ids(&l, whole, path), n_dense = (int)number(compare_item(out[0], "prompts", 0), "n_dense");
     seen = (observed){0};
     observe_path(&l, "santa-prop:S=12", path, n, n_dense, &seen);
     sl_model_free(l.model);
     check_profiles(out[0], &seen);
     static double all[4 * 4096];
     int n_all = 0;
-    const json_t *row = item(out[0], "methods", 0);
+    const json_t *row = compare_item(out[0], "methods", 0);
     CHECK_INT(json_array_size(json_object_get(row, "layers")), 4);
     check_close("bytes_share", number(row, "bytes_share"), seen.bytes / seen.dense_bytes);
     for (int i = 0; i < 4; i++) {
         memcpy(all + n_all, seen.l2[i], (size_t)seen.n[i] * sizeof *all), n_all += seen.n[i];
-        check_median(item(row, "layers", (size_t)i), seen.l2[i], seen.n[i]);
-        CHECK_INT(number(item(row, "layers", (size_t)i), "layer"), i);
+        check_median(compare_item(row, "layers", (size_t)i), seen.l2[i], seen.n[i]);
+        CHECK_INT(number(compare_item(row, "layers", (size_t)i), "layer"), i);
     }
     check_median(row, all, n_all);
     for (int i = 0; i < 2; i++) {
-        const json_t *prompt = item(out[i], "prompts", 0), *dense = json_object_get(prompt, "dense");
+        const json_t *prompt = compare_item(out[i], "prompts", 0), *dense = json_object_get(prompt, "dense");
         CHECK(json_is_null(json_object_get(dense, "text")) && json_array_size(json_object_get(dense, "ids")) == 0);
         CHECK(json_is_null(json_object_get(dense, "stopped")) && json_is_null(json_object_get(dense, "text_nll")));
         for (size_t m = 0; m < 2; m++) {
-            const json_t *got = item(out[i], "methods", m), *want = item(with, "methods", m);
-            const json_t *own = item(prompt, "methods", m), *twin = item(item(with, "prompts", 0), "methods", m);
+            const json_t *got = compare_item(out[i], "methods", m), *want = compare_item(with, "methods", m);
+            const json_t *own = compare_item(prompt, "methods", m),
+                         *twin = compare_item(compare_item(with, "prompts", 0), "methods", m);
             for (size_t j = 0; j < sizeof same / sizeof *same; j++) CHECK(number(got, same[j]) == number(want, same[j]));
             CHECK(number(own, "kl") == number(twin, "kl") && number(own, "ppl_answer") == number(twin, "ppl_answer"));
             for (size_t j = 0; j < sizeof unknown / sizeof *unknown; j++) CHECK(json_is_null(json_object_get(got, unknown[j])));
@@ -695,40 +696,13 @@ static void without_texts(void) {
     json_decref(with);
 }
 
-// A batch of prompts changes no byte of the output. The prompts and references have different lengths; the last batch is not
-// full.
-static void parallel(void) {
-    static const char attn[] = "santa-prop:S=12,santa-pps:S=8:budget=even,dense,santa-pps:S=8:budget=carried,"
-                               "santa-pps:epsilon=0.3:certify=layer,santa-pps:epsilon=0.3:certify=layer:on-miss=dense";
-    char file[16384] = "", path[256];
-    result first = {0};
-    for (int i = 0; i < 5; i++) {
-        char reference[2048];
-        snprintf(reference, sizeof reference, " The grass is %s.", i == 2 ? long_text(7) : "green");
-        add_line(file, sizeof file,
-                 json_pack("{s:s, s:s}", "prompt", i == 4 ? "The grass" : long_text(3 + i), "reference", reference));
-    }
-    snprintf(path, sizeof path, "%s", in_tmp("five.jsonl"));
-    spill(path, file, strlen(file));
-    for (int i = 1; i <= 5; i += 2) {
-        char n[8];
-        snprintf(n, sizeof n, "%d", i);
-        result r = RUN("compare", "-m", tiny(), "--jsonl", path, "--attn", attn, "--no-texts", "--no-heads", "-o", "json",
-                       "--parallel", n);
-        CHECK_GOOD(r);
-        if (i == 1)
-            first = r;
-        else
-            CHECK_STR(r.out, first.out);
-    }
-}
-
 // The bytes of next tokens are those of the steps of this comparison alone: generate counts the same bytes for the same tokens.
 static void step_bytes(void) {
     result r = RUN("compare", "-m", tiny(), "-p", question, "--attn", "topk:k=2,dense", "-n", "9", "--ignore-eos", "-o", "json",
                    "--dense-prefix", "3");
     json_t *out = document(&r);
-    const json_t *topk = item(out, "methods", 0), *dense = item(out, "methods", 1), *prompt = item(out, "prompts", 0);
+    const json_t *topk = compare_item(out, "methods", 0), *dense = compare_item(out, "methods", 1),
+                 *prompt = compare_item(out, "prompts", 0);
     int n = (int)number(prompt, "n_prompt") + 9 - 1, n_steps = n - 3;
     double rows = 0, bytes = 2.0 * 2 * 128 * 2 * 4; // of a row: K and V, 2 KV heads, 128 elements of 2 bytes, 4 layers
     for (int i = 4; i <= n; i++) rows += i;
@@ -748,9 +722,9 @@ static void lengths(void) {
     result r = RUN("compare", "-m", tiny(), "-p", question, "--attn", "streaming:window=8:sink=2,santa:S=2,topk:k=2", "-n",
                    "30", "--stop", "a", "--no-heads", "-o", "json");
     json_t *out = document(&r);
-    const json_t *dense = json_object_get(item(out, "prompts", 0), "dense");
+    const json_t *dense = json_object_get(compare_item(out, "prompts", 0), "dense");
     for (size_t m = 0; m < 3; m++) {
-        const json_t *own = item(item(out, "prompts", 0), "methods", m), *row = item(out, "methods", m);
+        const json_t *own = compare_item(compare_item(out, "prompts", 0), "methods", m), *row = compare_item(out, "methods", m);
         int32_t a[MAX_STEPS], b[MAX_STEPS];
         int n_a = ids_of(dense, "ids", a), n_b = ids_of(own, "ids", b), n = n_a < n_b ? n_a : n_b, same = 0, first = -1;
         for (int i = 0; i < n; i++) same += a[i] == b[i];
@@ -788,188 +762,10 @@ static void merged_reference(void) {
     result r =
         RUN("compare", "-m", tiny(), "-p", begun, "--attn", "dense", "-n", "2", "--reference", in_tmp("ref.txt"), "-o", "json");
     json_t *out = document(&r);
-    CHECK_INT(number(item(out, "methods", 0), "positions"), n_b - same - 1);
-    CHECK_INT(number(item(out, "methods", 0), "answer_tokens"), n_b - same - 1);
-    CHECK(number(item(out, "methods", 0), "kl") == 0);
+    CHECK_INT(number(compare_item(out, "methods", 0), "positions"), n_b - same - 1);
+    CHECK_INT(number(compare_item(out, "methods", 0), "answer_tokens"), n_b - same - 1);
+    CHECK(number(compare_item(out, "methods", 0), "kl") == 0);
     json_decref(out);
-}
-
-// One prompt in set-ups A and B; dense attention prefills the question in A. Many methods on a context of one page need pages
-// for many forks.
-static void set_ups(void) {
-    static const char attn[] = "santa:S=4,santa:S=5,santa:S=6,santa:S=7,santa:S=8,santa-sys:S=8,topk:k=2,quest:tokens=16";
-    result a = RUN("compare", "-m", tiny(), "-p", question, "--attn", attn, "-n", "12", "--ignore-eos", "-o", "json");
-    result b = RUN("compare", "-m", tiny(), "-p", question, "--attn", attn, "-n", "12", "--ignore-eos", "-o", "json",
-                   "--dense-prefix", "5");
-    CHECK_HAS(a.err, "setup: A, ");
-    CHECK_HAS(b.err, "setup: B, ");
-    CHECK_HAS(b.err, "switch: ");
-    json_t *x = document(&a), *y = document(&b);
-    int n_prompt = (int)number(item(x, "prompts", 0), "n_prompt");
-    for (size_t m = 0; m < 8; m++) {
-        CHECK_INT(number(item(x, "methods", m), "positions"), 11); // dense logits give the first answer token
-        CHECK_INT(number(item(x, "methods", m), "question_tokens"), 0);
-        CHECK(json_is_null(json_object_get(item(x, "methods", m), "ppl_question")));
-        CHECK_INT(number(item(y, "methods", m), "positions"), n_prompt - 5 + 11);
-        CHECK_INT(number(item(y, "methods", m), "question_tokens"), n_prompt - 6);
-    }
-    json_decref(x), json_decref(y);
-    x = compare_json(spill_records(1), "santa:S=4", "--question-dense");
-    CHECK_INT(number(item(x, "methods", 0), "question_tokens"), 0);
-    CHECK(number(item(x, "prompts", 0), "n_dense") == number(item(x, "prompts", 0), "n_prompt"));
-    json_decref(x);
-    spill(in_tmp("ref.txt"), " 48213.", 7);
-    result r = RUN("compare", "-m", tiny(), "-p", question, "--attn", "topk:k=2", "-n", "2", "--reference", in_tmp("ref.txt"));
-    CHECK_GOOD(r);
-    CHECK_HAS(r.out, "or the reference: ");
-}
-
-// --chat puts prompts into the model's template, as in generate. In a record, the dense part is the context with the template
-// before it.
-static void chats(void) {
-    static const char context[] = "The hidden number of the harbor is 48213. The grass is green. ", asked[] = "What is it?";
-    char text[256], lines[512] = "";
-    snprintf(text, sizeof text, "%s%s", context, asked);
-    add_line(lines, sizeof lines, json_pack("{s:s, s:s}", "context", context, "question", asked));
-    add_line(lines, sizeof lines, json_pack("{s:s, s:s}", "prompt", text, "reference", " 48213."));
-    spill(in_tmp("chat.jsonl"), lines, strlen(lines));
-    for (int chat = 0; chat < 2; chat++) {
-        result said = RUN("generate", "-m", tiny(), "-p", text, "-n", "8", "--ignore-eos", "--temp", "0",
-                          chat ? "--chat" : NULL, "--chat-template", "llama3", "-sys", "Be brief."),
-               r = RUN("compare", "-m", tiny(), "--jsonl", in_tmp("chat.jsonl"), "-n", "8", "--ignore-eos", "--attn",
-                       "topk:k=4", "-o", "json", chat ? "--chat" : NULL, "--chat-template", "llama3", "-sys", "Be brief."),
-               one = RUN("compare", "-m", tiny(), "-p", text, "-n", "8", "--ignore-eos", "--attn", "topk:k=4", "-o", "json",
-                         chat ? "--chat" : NULL, "--chat-template", "llama3", "-sys", "Be brief.");
-        char line[256];
-        int n_prompt;
-        CHECK_GOOD(said);
-        CHECK(sscanf(strchr(stat_line(&said, "stopped", line), ','), ", %d prompt", &n_prompt) == 1);
-        json_t *many = document(&r), *single = document(&one);
-        for (size_t i = 0; i < 3; i++) {
-            const json_t *prompt = item(i < 2 ? many : single, "prompts", i % 2), *dense = json_object_get(prompt, "dense");
-            CHECK_INT(number(prompt, "n_prompt"), n_prompt);
-            CHECK_STR(json_string_value(json_object_get(dense, "text")), said.out);
-            if (i == 0) CHECK(number(prompt, "n_dense") > (chat ? 30 : 10) && number(prompt, "n_dense") < n_prompt - 3);
-            if (i > 0) CHECK_INT(number(prompt, "n_dense"), n_prompt);
-        }
-        json_decref(many), json_decref(single);
-    }
-}
-
-// The rows of a table have as many columns as its head. A | in a text is not a column.
-static void tables(void) {
-    const char *records = spill_records(2);
-    spill(in_tmp("bars.jsonl"), "{\"prompt\": \"a | b | c\\nd | e\"}\n", 31);
-    for (int i = 0; i < 2; i++) {
-        result r = RUN("compare", "-m", tiny(), "--jsonl", i ? in_tmp("bars.jsonl") : records, "--attn", "dense,santa:S=2",
-                       "-n", "9", "--ignore-eos");
-        CHECK_GOOD(r);
-        int bars = 0, rows = 0;
-        for (const char *p = r.out; *p; p += strcspn(p, "\n") + 1) {
-            int here = 0;
-            for (size_t j = 0; j < strcspn(p, "\n"); j++) here += p[j] == '|' && !(j && p[j - 1] == '\\');
-            if (*p == '|' && bars) CHECK_INT(here, bars);
-            bars = *p == '|' ? here : 0;
-            rows += *p == '|';
-        }
-        CHECK_INT(rows, (i ? 1 : 2) * 5 + 5 + 5 + 4);
-        CHECK_HAS(r.out, "| dense | - | 100.0% | ");
-        if (!i) CHECK_HAS(r.out, "{+");
-    }
-    result again[2];
-    for (int i = 0; i < 2; i++)
-        again[i] = RUN("compare", "-m", tiny(), "--jsonl", records, "--attn", "santa:S=2", "--attn", "topk:k=4", "-n", "9",
-                       "-o", "csv", "--temp", "0.7", "--seed", "5");
-    CHECK_GOOD(again[0]);
-    CHECK_STR(again[0].out, again[1].out);
-    size_t names = strcspn(again[0].out, "\n");
-    CHECK_INT(count_of(again[0].out, again[0].n_out, '\n'), 3);
-    CHECK_INT(count_of(again[0].out, again[0].n_out, ','), 3 * count_of(again[0].out, names, ','));
-    CHECK(!strncmp(again[0].out, "model,model_type,n_params,dtype,dummy,attn,attn_prefill,prompts,identical,", 74));
-    CHECK_HAS(again[0].out, "\n\"tiny\",\"llama\",5507328,\"bf16\",false,\"topk:k=4\",\"dense\",2,");
-}
-
-// The curves show the figures of the table; the heat map shows the heads of the JSON.
-static void plot(void) {
-    const char *records = spill_records(2);
-    char data[65536];
-    size_t n;
-    result r = RUN("compare", "-m", tiny(), "--jsonl", records, "--attn", "santa:S={2,8},streaming:window=8:sink=2", "-n", "20",
-                   "--ignore-eos", "-o", "json", "--plot", in_tmp("p.svg"));
-    json_t *out = document(&r);
-    snprintf(data, sizeof data, "%s", slurp(in_tmp("p.dat"), &n));
-    CHECK_HAS(data, "# curve: santa\n# fit: ");
-    CHECK_LACKS(data, "# curve: streaming");
-    for (size_t i = 0; i < 2; i++) {
-        const json_t *row = item(out, "methods", i);
-        double at = number(row, "l2"), error = number(row, "l2_se"), point[3] = {0};
-        const char *line = strstr(data, i ? "\n8 " : "\n2 ");
-        CHECK(line && sscanf(line + 2, "%lf %lf %lf", &point[0], &point[1], &point[2]) == 3);
-        CHECK_NEAR(point[0], at, 1e-8);
-        CHECK_NEAR(point[1], at - error, 1e-8);
-        CHECK_NEAR(point[2], at + error, 1e-8);
-    }
-    const char *p = strstr(data, "# columns: santa:S=2\n# columns: santa:S=8\n# columns: streaming:sink=2:window=8\n");
-    CHECK(p != NULL);
-    for (int i = 0; i < 3; i++) p = strchr(p, '\n') + 1;
-    size_t n_heads = json_array_size(json_object_get(item(out, "methods", 0), "heads")) / 4; // 4 layers
-    for (size_t layer = 0; layer < 4; layer++)
-        for (size_t i = 0; i < 3 * n_heads; i++) {
-            const json_t *head = item(item(out, "methods", i / n_heads), "heads", layer * n_heads + i % n_heads);
-            char *end;
-            CHECK_NEAR(strtod(p, &end), number(head, "l2"), 1e-8);
-            CHECK(end > p);
-            p = end;
-        }
-    json_decref(out);
-}
-
-static void errors(void) {
-    static const struct {
-        int code;
-        const char *args[6], *part;
-    } cases[] = {
-        {2, {"-p", "x"}, "flag --attn is required"},
-        {2, {"-p", "x", "--attn", "dense,,topk"}, "--attn : unknown method"},
-        {2, {"-p", "x", "--attn", "dense,santta"}, "santta"},
-        {2, {"-p", "x", "--attn", "dense", "-n", "0"}, "-n 0: expected"},
-        {2, {"-p", "x", "--attn", "dense", "--dense-prefix=9"}, "--dense-prefix 9: expected at most"},
-        {2, {"-p", "x", "--attn", "dense", "--question-dense"}, "flag --question-dense needs --jsonl"},
-        {2, {"--jsonl", "-", "--attn", "dense", "--dense-prefix=9"}, "flag --dense-prefix cannot be used with --jsonl"},
-        {2, {"--jsonl", "-", "--attn", "dense", "--reference=x"}, "flag --reference cannot be used with --jsonl"},
-        {2, {"-p", "x", "--attn", "dense", "-sys", "x"}, "flag --system-prompt needs --chat"},
-        {2, {"-p", "x", "--attn", "dense", "--chat-template", "llama3"}, "flag --chat-template needs --chat"},
-        {2, {"-p", "x", "--attn", "dense", "--chat", "--chat-template=x"}, "--chat-template x: expected one of"},
-        {1, {"-p", "x", "--attn", "dense", "--reference", "/dev/null"}, "expected a reference with at least one token"},
-        {1, {"--jsonl", "-", "--attn", "dense"}, "expected prompts, found none"},
-        {2, {"-p", "x", "--attn", "dense", "--plot", "x.jpg"}, "--plot x.jpg: expected a file name"},
-        {2, {"-p", "x", "--attn", "dense", "--no-heads", "--plot=x.svg"}, "--plot draws the errors of heads; --no-heads"},
-        {2, {"-p", "x", "--attn", "dense", "--no-texts"}, "--no-texts needs tokens to score: give --reference FILE"},
-        {2, {"-p", "x", "--attn", "dense", "--parallel", "2"}, "--parallel 2 needs --no-texts"},
-        {2,
-         {"--jsonl=-", "--attn", "auto", "--no-texts", "--parallel=2"},
-         "--parallel 2: auto chooses a method for each prompt"},
-        {2, {"-p", "x", "--attn", "dense", "-o", "xml"}, "expected one of md,csv,json,jsonl"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const char *args[10] = {"compare", "-m", tiny()};
-        memcpy(args + 3, cases[i].args, sizeof cases[i].args);
-        result r = run_args("", args);
-        check_error(&r, cases[i].code, cases[i].part);
-    }
-    static const char *const lines[][2] = {
-        {"{\"prompt\": \"a\", \"attn\": \"dense\"}", "line 1: \"attn\": not supported here"},
-        {"{\"prompt\": \"a\", \"reference\": 1}", "line 1: \"reference\": expected a string"},
-        {"{\"prompt\": 1}", "line 1: \"prompt\": expected a string"},
-    };
-    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
-        result r = RUN_IN(lines[i][0], "compare", "-m", tiny(), "--jsonl", "-", "--attn", "dense");
-        check_error(&r, 1, lines[i][1]);
-    }
-    result r = RUN_IN("{\"prompt\": \"a\"}", "compare", "-m", tiny(), "--jsonl", "-", "--attn", "dense", "--no-texts");
-    check_error(&r, 1, "line 1: expected \"reference\", whose tokens --no-texts scores");
-    r = RUN("compare", "-p", "x", "--attn", "dense");
-    check_error(&r, 2, "flag --model is required");
 }
 
 static const test_case cases[] = {
@@ -981,15 +777,15 @@ static const test_case cases[] = {
     {"between-prompts", 0, between_prompts},
     {"answers-with-dense", 0, answers_with_dense},
     {"without-texts", 0, without_texts},
-    {"parallel", 0, parallel},
+    {"parallel", 0, case_parallel},
     {"step-bytes", 0, step_bytes},
     {"lengths", 0, lengths},
     {"merged-reference", 0, merged_reference},
-    {"set-ups", 0, set_ups},
-    {"chats", 0, chats},
-    {"tables", 0, tables},
-    {"plot", 0, plot},
-    {"errors", 0, errors},
+    {"set-ups", 0, case_set_ups},
+    {"chats", 0, case_chats},
+    {"tables", 0, case_tables},
+    {"plot", 0, case_plot},
+    {"errors", 0, case_errors},
     {0},
 };
 const test_suite suite_cli_compare = {"cli_compare", cases};

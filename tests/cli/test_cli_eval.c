@@ -1,5 +1,6 @@
-// tests/cli/test_cli_eval.c - sleigh eval end to end: the contents of its texts, interrupted and continued runs, tables.
-#include "tests/support/run_cli.h"
+// tests/cli/test_cli_eval.c - sleigh eval end to end: interrupted and continued runs, tables. test_cli_eval_texts.c has the
+// cases of the suite about the contents of the texts.
+#include "tests/cli/eval_cases.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -9,218 +10,37 @@
 #include <sys/stat.h>
 #include <time.h>
 
-enum { MAX_LINES = 512, MAX_FACTS = 2048, WORD = 64 };
-
 // ---- files of lines ----
 
-static int n_parsed;
-static json_t
-    *parsed[MAX_LINES]; // from the last read_lines; static, because a failed check jumps out of a case and would leak it
+int n_eval_lines;
+json_t *eval_lines[EVAL_LINES];
 
-static int read_lines(const char *path) {
+int eval_lines_read(const char *path) {
     size_t n;
     const char *p = slurp(path, &n);
-    while (n_parsed) json_decref(parsed[--n_parsed]);
-    for (; *p; n_parsed++) {
+    while (n_eval_lines) json_decref(eval_lines[--n_eval_lines]);
+    for (; *p; n_eval_lines++) {
         size_t size = strcspn(p, "\n");
-        CHECK(n_parsed < MAX_LINES && p[size] == '\n');
-        if (!(parsed[n_parsed] = json_loadb(p, size, JSON_REJECT_DUPLICATES, NULL))) FAIL("no JSON: %.200s", p);
+        CHECK(n_eval_lines < EVAL_LINES && p[size] == '\n');
+        if (!(eval_lines[n_eval_lines] = json_loadb(p, size, JSON_REJECT_DUPLICATES, NULL))) FAIL("no JSON: %.200s", p);
         p += size + 1;
     }
-    return n_parsed;
+    return n_eval_lines;
 }
 
-static const char *text_of(const json_t *line, const char *key) {
+const char *eval_line_text(const json_t *line, const char *key) {
     const char *text = json_string_value(json_object_get(line, key));
     if (!text) FAIL("no text \"%s\"", key);
     return text;
 }
 
-static int int_of(const json_t *line, const char *key) {
+int eval_line_int(const json_t *line, const char *key) {
     if (!json_is_integer(json_object_get(line, key))) FAIL("no number \"%s\"", key);
     return (int)json_integer_value(json_object_get(line, key));
 }
 
-// ---- an independent reader of the tasks' texts ----
-
-typedef struct fact {
-    char a[WORD], b[WORD];
-    const char *at, *end; // position in the text
-} fact;
-
-static fact facts[MAX_FACTS];
-
-// Finds every `before A middle B after` in a text, with the shortest A and B, without line breaks.
-static int find_facts(const char *text, const char *before, const char *middle, const char *after) {
-    int n = 0;
-    for (const char *p = text; (p = strstr(p, before)); n++) {
-        const char *a = p + strlen(before), *b = strstr(a, middle), *end = b ? strstr(b + strlen(middle), after) : NULL;
-        if (!end || b - a >= WORD || end - b >= WORD + (long)strlen(middle)) FAIL("cut short: %.100s", p);
-        CHECK(n < MAX_FACTS);
-        facts[n] = (fact){.at = p, .end = end + strlen(after)};
-        snprintf(facts[n].a, WORD, "%.*s", (int)(b - a), a);
-        snprintf(facts[n].b, WORD, "%.*s", (int)(end - b - (long)strlen(middle)), b + strlen(middle));
-        p = end;
-    }
-    return n;
-}
-
-static void check_references(const json_t *line, char want[][WORD], int n) {
-    const json_t *outputs = json_object_get(line, "outputs");
-    if ((int)json_array_size(outputs) != n)
-        FAIL("%s: %zu references, expected %d", text_of(line, "task"), json_array_size(outputs), n);
-    for (int i = 0; i < n; i++) CHECK_STR(json_string_value(json_array_get(outputs, (size_t)i)), want[i]);
-}
-
-// Needles: the values of the keys that the question names, in the order of the question; values of one key in the order of the
-// text.
-static void check_needles(const json_t *line, int n_needles) {
-    const char *text = text_of(line, "input"), *asked = text_of(line, "question"), *p = strstr(asked, " for ") + 5;
-    char want[8][WORD];
-    int n = find_facts(text, " One of the special magic numbers for ", " is: ", "."), n_want = 0;
-    CHECK_INT(n, n_needles);
-    for (int i = 1; i < n; i++) CHECK(facts[i].at > facts[i - 1].end); // facts do not overlap
-    while (strncmp(p, "mentioned", 9)) {
-        char key[WORD];
-        size_t size = strcspn(p, ", ");
-        snprintf(key, sizeof key, "%.*s", (int)size, p);
-        for (int i = 0; i < n && strcmp(key, "and"); i++)
-            if (!strcmp(facts[i].a, key)) CHECK(n_want < 8), strcpy(want[n_want++], facts[i].b);
-        p += size + strspn(p + size, ", ");
-    }
-    check_references(line, want, n_want);
-    for (int i = 0; i < n_want; i++) CHECK(strlen(want[i]) == 7 && strspn(want[i], "0123456789") == 7);
-}
-
-static void check_variables(const json_t *line) {
-    char value[WORD], want[8][WORD];
-    int n = find_facts(text_of(line, "input"), " VAR ", " = ", "."), n_want = 0;
-    CHECK(sscanf(text_of(line, "question"), "Which variables hold %63[0-9]?", value) == 1);
-    for (int i = 0; i < n; i++) { // in the order of the text, each after the variable that it copies
-        int holds = !strcmp(facts[i].b, value);
-        for (int j = 0; j < n_want; j++) holds |= !strncmp(facts[i].b, "VAR ", 4) && !strcmp(facts[i].b + 4, want[j]);
-        if (holds) CHECK(n_want < 8), strcpy(want[n_want++], facts[i].a);
-    }
-    CHECK_INT(n_want, 5);
-    check_references(line, want, n_want);
-}
-
-static void check_one_hop(const json_t *line) {
-    char name[WORD], want[1][WORD], job[WORD];
-    const char *asked = text_of(line, "question");
-    int asks_job = sscanf(asked, "What is the job of %63[^?]", name) == 1;
-    if (!asks_job) {
-        CHECK(sscanf(asked, "Where does %63[^?]", name) == 1);
-        *strstr(name, " work") = 0;
-    }
-    char before[WORD + 16];
-    snprintf(before, sizeof before, " %s works in ", name);
-    CHECK_INT(find_facts(text_of(line, "input"), before, " as a ", "."), 1);
-    strcpy(want[0], facts[0].a);
-    strcpy(job, facts[0].b);
-    if (asks_job) strcpy(want[0], job);
-    check_references(line, want, 1);
-}
-
-static void check_two_hop(const json_t *line) {
-    char name[WORD], before[WORD + 16], want[1][WORD];
-    const char *text = text_of(line, "input");
-    CHECK(sscanf(text_of(line, "question"), "Where does %63[^?]", name) == 1);
-    *strstr(name, " live") = 0;
-    snprintf(before, sizeof before, " %s lives with", name);
-    CHECK_INT(find_facts(text, before, " ", "."), 1);
-    snprintf(before, sizeof before, " %s lives in", facts[0].b);
-    CHECK_INT(find_facts(text, before, " ", "."), 1);
-    strcpy(want[0], facts[0].b);
-    check_references(line, want, 1);
-}
-
-// The n most frequent words between the introduction and the end; the next word must be rarer.
-static void check_words(const json_t *line, int n) {
-    static char words[MAX_FACTS][WORD];
-    static int counts[MAX_FACTS];
-    int n_words = 0;
-    char want[16][WORD];
-    const char *p = strstr(text_of(line, "input"), "appears. ") + 9, *end = strstr(p, " This is the end");
-    CHECK(end);
-    while (p < end) {
-        char word[WORD];
-        size_t size = strcspn(p, " ");
-        snprintf(word, sizeof word, "%.*s", (int)(p + size >= end ? end - p - 1 : (long)size),
-                 p); // without the full stop of the last word
-        p += size + 1;
-        if (!strcmp(word, "...") || (word[strlen(word) - 1] == '.' && strspn(word, "0123456789") == strlen(word) - 1)) continue;
-        int i = 0;
-        while (i < n_words && strcmp(words[i], word)) i++;
-        if (i == n_words) {
-            CHECK(n_words < MAX_FACTS);
-            strcpy(words[n_words], word), counts[n_words++] = 0;
-        }
-        counts[i]++;
-    }
-    const json_t *outputs = json_object_get(line, "outputs");
-    CHECK_INT(json_array_size(outputs), n);
-    int least = 1 << 30, most = 0;
-    for (int i = 0; i < n_words; i++) {
-        int asked = 0;
-        for (int k = 0; k < n; k++) asked |= !strcmp(words[i], json_string_value(json_array_get(outputs, (size_t)k)));
-        if (asked && counts[i] < least) least = counts[i];
-        if (!asked && counts[i] > most) most = counts[i];
-    }
-    CHECK(n_words > n && least > most);
-    for (int k = 0; k < n; k++) snprintf(want[k], WORD, "%s", json_string_value(json_array_get(outputs, (size_t)k)));
-    for (int k = 0; k < n; k++)
-        for (int j = 0; j < k; j++) CHECK(strcmp(want[k], want[j]));
-}
-
-static void check_line(const json_t *line) {
-    const char *task = text_of(line, "task");
-    if (!strcmp(task, "niah-single"))
-        check_needles(line, 1);
-    else if (!strcmp(task, "niah-multikey"))
-        check_needles(line, 16);
-    else if (!strncmp(task, "niah-multi", 10))
-        check_needles(line, 4);
-    else if (!strcmp(task, "vt"))
-        check_variables(line);
-    else if (!strcmp(task, "qa-1hop"))
-        check_one_hop(line);
-    else if (!strcmp(task, "qa-2hop"))
-        check_two_hop(line);
-    else
-        check_words(line, 3);
-}
-
-static int n_tokens(const char *text, const char *flag) {
-    result r = RUN_IN(text, "tokenize", "-m", tiny(), flag);
-    CHECK_GOOD(r);
-    int n = 1;
-    for (const char *p = r.out; *p; p++) n += *p == ',';
-    return n;
-}
-
-static void texts(void) {
-    enum { SAMPLES = 3, TASKS = 9, LENGTHS = 2 };
-    static const int lengths[] = {1024, 3000};
-    result r = RUN("eval", "-m", tiny(), "--task", "all", "--length", "1k,3000", "--samples", "3", "--dump", in_tmp("d.jsonl"));
-    CHECK_GOOD(r);
-    CHECK_INT(r.n_out, 0);
-    CHECK_INT(read_lines(in_tmp("d.jsonl")), TASKS * LENGTHS * SAMPLES);
-    for (int i = 0; i < n_parsed; i++) {
-        int length = lengths[i / SAMPLES % LENGTHS];
-        CHECK_INT(int_of(parsed[i], "index"), i % SAMPLES);
-        check_line(parsed[i]);
-        // at most --length; shorter by at most one sentence, or for lists of words by the jumps of two ranks
-        static char whole[65536];
-        snprintf(whole, sizeof whole, "%s%s", text_of(parsed[i], "input"), text_of(parsed[i], "answer_prefix"));
-        int prompt = n_tokens(whole, "--bos"), all = int_of(parsed[i], "length");
-        CHECK(all - prompt >= 24 && all - prompt <= 96); // generated tokens
-        if (all > length || all < length - 60) FAIL("%s: %d tokens of %d", text_of(parsed[i], "task"), all, length);
-    }
-}
-
 // Joins the lines of a file in which `key` is `value`.
-static const char *select_lines(const char *path, const char *part, int max) {
+const char *eval_lines_select(const char *path, const char *part, int max) {
     static char out[4][1 << 20];
     static int next;
     char *to = out[next++ % 4];
@@ -236,78 +56,6 @@ static const char *select_lines(const char *path, const char *part, int max) {
     }
     to[at] = 0;
     return to;
-}
-
-// A sample does not depend on the other samples. Another seed gives another sample.
-static void seeds(void) {
-    const char *m = tiny();
-    char few[256], many[256], other[256];
-    snprintf(few, sizeof few, "%s", in_tmp("few")), snprintf(many, sizeof many, "%s", in_tmp("many"));
-    snprintf(other, sizeof other, "%s", in_tmp("other"));
-    result r =
-        RUN("eval", "-m", m, "--task", "qa-2hop", "--length", "900", "--samples", "5", "--questions", "2", "--dump", few);
-    CHECK_GOOD(r);
-    r = RUN("eval", "-m", m, "--task", "vt,qa-2hop", "--length", "2k,900", "--samples", "12", "--questions", "2", "--dump",
-            many, "-t", "1");
-    CHECK_GOOD(r);
-    r = RUN("eval", "-m", m, "--task", "qa-2hop", "--length", "900", "--samples", "5", "--questions", "2", "--task-seed", "43",
-            "--dump", other);
-    CHECK_GOOD(r);
-    const char *a = select_lines(few, "", 5);
-    CHECK_INT(read_lines(many), 48);
-    int same = 0;
-    for (int i = 0; i < n_parsed; i++) { // lines of qa-2hop at 900 tokens, in order
-        char *text = json_dumps(parsed[i], JSON_COMPACT);
-        size_t n = strlen(text);
-        if (!strcmp(text_of(parsed[i], "task"), "qa-2hop") && int_of(parsed[i], "length") <= 900 && same < 5) {
-            CHECK(!strncmp(a, text, n) && a[n] == '\n');
-            a += n + 1, same++;
-        }
-        free(text);
-    }
-    CHECK_INT(same, 5);
-    CHECK(strcmp(select_lines(few, "", 5), select_lines(other, "", 5)));
-    CHECK_INT(read_lines(few), 5); // two questions about each text
-    CHECK_INT(strncmp(text_of(parsed[0], "input"), text_of(parsed[1], "input"), 2000), 0);
-    CHECK(strcmp(text_of(parsed[0], "question"), text_of(parsed[1], "question")));
-    CHECK(strncmp(text_of(parsed[1], "input"), text_of(parsed[2], "input"), 2000));
-}
-
-// Haystacks, and the wording for assistants, whose length includes the chat template.
-static void wordings(void) {
-    const char *m = tiny();
-    static const char *const haystacks[][2] = {{"noise", "again"}, {"needles", "magic numbers"}};
-    for (int i = 0; i < 2; i++) {
-        result r = RUN("eval", "-m", m, "--task", "niah-multikey", "--length", "1k", "--samples", "2", "--haystack",
-                       haystacks[i][0], "--dump", in_tmp("h"));
-        CHECK_GOOD(r);
-        CHECK_INT(read_lines(in_tmp("h")), 2);
-        const char *text = text_of(parsed[0], "input");
-        int n = find_facts(text, " One of the special magic numbers for ", " is: ", ".");
-        CHECK(i ? n > 30 : n == 16);
-        CHECK_HAS(text, haystacks[i][1]);
-        CHECK(int_of(parsed[0], "length") > 960 && int_of(parsed[0], "length") <= 1024);
-    }
-    result r = RUN("eval", "-m", m, "--task", "niah-single", "--length", "128k", "--samples", "1", "--dump", in_tmp("long"));
-    CHECK_GOOD(r);
-    CHECK_INT(read_lines(in_tmp("long")), 1);
-    CHECK(int_of(parsed[0], "length") > 131072 - 40 && int_of(parsed[0], "length") <= 131072);
-    r = RUN("eval", "-m", m, "--chat", "--task", "niah-single,vt,cwe,fwe,qa-2hop", "--length", "2k", "--samples", "1", "--dump",
-            in_tmp("c"));
-    CHECK_GOOD(r);
-    CHECK_INT(read_lines(in_tmp("c")), 5);
-    CHECK_HAS(text_of(parsed[0], "input"), "The secret code of ");
-    CHECK_LACKS(text_of(parsed[0], "input"), "Answer:");
-    CHECK_INT(json_array_size(json_object_get(parsed[1], "outputs")), 5);
-    CHECK_INT(json_array_size(json_object_get(parsed[2], "outputs")), 10);
-    for (int i = 0; i < 5; i++) {
-        int plain = n_tokens(text_of(parsed[i], "input"), "--bos"), all = int_of(parsed[i], "length");
-        CHECK(all <= 2048 && all > 1900 && all - plain > 30 + 5); // with the tokens of the template
-    }
-    r = RUN("eval", "-m", m, "--chat", "--task", "niah-single", "--length", "600", "--samples", "1", "--attn", "dense,topk:k=8",
-            "-o", "csv", "-n", "4");
-    CHECK_GOOD(r);
-    CHECK_HAS(r.out, "\"niah-single\",600,\"topk:k=8\",1,1,");
 }
 
 // ---- runs ----
@@ -326,16 +74,16 @@ static void answers(void) {
         const json_t *row = json_array_get(rows, i);
         double score = json_real_value(json_object_get(row, "score")), low = json_real_value(json_object_get(row, "score_low")),
                share = json_real_value(json_object_get(row, "kv_bytes_share"));
-        CHECK_STR(text_of(row, "task"), i % 3 == 0 ? "niah-single" : i % 3 == 1 ? "qa-2hop" : "all");
-        CHECK_INT(int_of(row, "samples"), i % 3 == 2 ? 8 : 4);
-        CHECK_INT(int_of(row, "texts"), i % 3 == 0 ? 4 : i % 3 == 1 ? 2 : 6);
+        CHECK_STR(eval_line_text(row, "task"), i % 3 == 0 ? "niah-single" : i % 3 == 1 ? "qa-2hop" : "all");
+        CHECK_INT(eval_line_int(row, "samples"), i % 3 == 2 ? 8 : 4);
+        CHECK_INT(eval_line_int(row, "texts"), i % 3 == 0 ? 4 : i % 3 == 1 ? 2 : 6);
         if (i < 6) { // dense and santa-pps: all right
             const double z2 = 1.959963984540054 * 1.959963984540054, off[] = {z2 / (4 + z2), z2 / (2 + z2)};
             double want = 1 - (i % 3 < 2 ? off[i % 3] : hypot(off[0], off[1]) / 2);
             CHECK(score == 1);
             CHECK_NEAR(low, want, 1e-9);
-            CHECK_INT(int_of(row, "better"), 0);
-            CHECK_INT(int_of(row, "worse"), 0);
+            CHECK_INT(eval_line_int(row, "better"), 0);
+            CHECK_INT(eval_line_int(row, "worse"), 0);
             CHECK(number(row, "p_value") == 1);
         }
         if (i == 8)
@@ -390,16 +138,16 @@ static void check_layers(json_t *table) {
     for (int i = 0; i < 9; i++) {
         const json_t *row = json_array_get(json_object_get(table, "rows"), (size_t)i);
         if (i < 6) {
-            CHECK(int_of(row, "layer_steps") == 0 && json_is_null(json_object_get(row, "certified_share")));
+            CHECK(eval_line_int(row, "layer_steps") == 0 && json_is_null(json_object_get(row, "certified_share")));
             continue;
         }
         double certified = number(row, "certified_share"), mean = number(row, "stated_error");
         CHECK(certified > 0 && certified < 1 && number(row, "unbounded_share") == 0);
         CHECK(mean > 0 && mean < number(row, "stated_error_max"));
         if (i < 8)
-            steps += int_of(row, "layer_steps");
+            steps += eval_line_int(row, "layer_steps");
         else
-            CHECK(int_of(row, "layer_steps") == steps && steps > 0);
+            CHECK(eval_line_int(row, "layer_steps") == steps && steps > 0);
     }
     json_decref(table);
 }
@@ -425,7 +173,8 @@ static void threads(void) {
     CHECK_GOOD(c);
     const char *z = slurp(in_tmp("five"), &n);
     CHECK(strcmp(strchr(x, '\n'), strchr(z, '\n')));
-    CHECK(!strcmp(select_lines(one, "\"attn\":\"dense\"", 99), select_lines(in_tmp("five"), "\"attn\":\"dense\"", 99)));
+    CHECK(
+        !strcmp(eval_lines_select(one, "\"attn\":\"dense\"", 99), eval_lines_select(in_tmp("five"), "\"attn\":\"dense\"", 99)));
 }
 
 // An uninterrupted run with its file at `whole`, and the name of another file.
@@ -460,7 +209,7 @@ static void resume(void) {
     const two_files f = run_whole();
     size_t head = strcspn(f.text, "\n") + 1, n;
     const size_t cuts[] = {head / 2, head, f.n / 2, f.n - 200, f.n - 1};
-    CHECK_INT(read_lines(f.whole), 1 + 16);
+    CHECK_INT(eval_lines_read(f.whole), 1 + 16);
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
         spill(f.cut, f.text, cuts[i]);
         check_goes_on(&f);
@@ -469,13 +218,13 @@ static void resume(void) {
                       "2", "--attn", "dense,santa:S=4,topk:k=8", "--out", f.cut, "-o", "csv");
     CHECK_GOOD(more);
     CHECK_HAS(more.err, "samples: 12 with 3 methods each, 20 of 36 answers left");
-    CHECK_INT(read_lines(f.cut), 1 + 36);
+    CHECK_INT(eval_lines_read(f.cut), 1 + 36);
     CHECK(!strncmp(slurp(f.cut, &n), f.text, f.n)); // the old part stays
-    for (int i = 1; i < n_parsed; i++)
+    for (int i = 1; i < n_eval_lines; i++)
         for (int j = 1; j < i; j++)
-            CHECK(strcmp(text_of(parsed[i], "attn"), text_of(parsed[j], "attn")) ||
-                  strcmp(text_of(parsed[i], "task"), text_of(parsed[j], "task")) ||
-                  int_of(parsed[i], "sample") != int_of(parsed[j], "sample"));
+            CHECK(strcmp(eval_line_text(eval_lines[i], "attn"), eval_line_text(eval_lines[j], "attn")) ||
+                  strcmp(eval_line_text(eval_lines[i], "task"), eval_line_text(eval_lines[j], "task")) ||
+                  eval_line_int(eval_lines[i], "sample") != eval_line_int(eval_lines[j], "sample"));
 }
 
 // A run is interrupted while it writes, by a signal that it handles and by one that it cannot handle. The completed file has
@@ -561,17 +310,17 @@ static void ruler_file(void) {
         CHECK_GOOD(y);
         CHECK_HAS(x.err, a ? "setup: A" : "setup: B");
         CHECK_HAS(y.out, "\"vt\",0,\"topk:k=16\",2,2,");
-        CHECK_INT(read_lines(one), 9);
+        CHECK_INT(eval_lines_read(one), 9);
         char answers[9][512];
         double scores[9];
         for (int i = 1; i < 9; i++) {
-            snprintf(answers[i], sizeof answers[i], "%s", text_of(parsed[i], "answer"));
-            scores[i] = json_number_value(json_object_get(parsed[i], "score"));
+            snprintf(answers[i], sizeof answers[i], "%s", eval_line_text(eval_lines[i], "answer"));
+            scores[i] = json_number_value(json_object_get(eval_lines[i], "score"));
         }
-        CHECK_INT(read_lines(two), 9);
+        CHECK_INT(eval_lines_read(two), 9);
         for (int i = 1; i < 9; i++) {
-            CHECK_STR(text_of(parsed[i], "answer"), answers[i]);
-            CHECK(json_number_value(json_object_get(parsed[i], "score")) == scores[i]);
+            CHECK_STR(eval_line_text(eval_lines[i], "answer"), answers[i]);
+            CHECK(json_number_value(json_object_get(eval_lines[i], "score")) == scores[i]);
         }
     }
 }
@@ -607,9 +356,9 @@ static uint32_t fnv32(const char *text) {
 
 // Context and question of a line of a dump.
 static json_t *record_of(const json_t *line, uint32_t sequence) {
-    const char *input = text_of(line, "input"), *asked = text_of(line, "question");
+    const char *input = eval_line_text(line, "input"), *asked = eval_line_text(line, "question");
     char whole[1024];
-    snprintf(whole, sizeof whole, "%s%s", asked, text_of(line, "answer_prefix"));
+    snprintf(whole, sizeof whole, "%s%s", asked, eval_line_text(line, "answer_prefix"));
     return json_pack("{s:s#, s:s, s:I}", "context", input, (int)(strlen(input) - strlen(asked)), "question", whole, "seq",
                      (json_int_t)sequence);
 }
@@ -620,10 +369,10 @@ static void as_generate(void) {
     char file[32768] = "", name[64];
     result dump = RUN("eval", "-m", tiny(), "--task", "qa-2hop", "--length", "600", "--samples", "3", "--dump", in_tmp("d"));
     CHECK_GOOD(dump);
-    CHECK_INT(read_lines(in_tmp("d")), 3);
+    CHECK_INT(eval_lines_read(in_tmp("d")), 3);
     for (int i = 0; i < 3; i++) {
         snprintf(name, sizeof name, "qa-2hop/600/%d", i);
-        json_t *record = record_of(parsed[i], 5 + fnv32(name));
+        json_t *record = record_of(eval_lines[i], 5 + fnv32(name));
         char *line = json_dumps(record, JSON_COMPACT);
         snprintf(file + strlen(file), sizeof file - strlen(file), "%s\n", line);
         json_decref(record), free(line);
@@ -637,11 +386,11 @@ static void as_generate(void) {
                        "santa:S=1", "--seed", "3", "--seq-id", "5", "--out", in_tmp(a ? "a" : "b"), dense);
         CHECK_GOOD(said);
         CHECK_GOOD(r);
-        CHECK_INT(read_lines(in_tmp(a ? "a" : "b")), 4);
+        CHECK_INT(eval_lines_read(in_tmp(a ? "a" : "b")), 4);
         const char *line = said.out;
         for (int i = 1; i < 4; i++, line = strchr(line, '\n') + 1) {
             json_t *want = json_loads(line, JSON_DISABLE_EOF_CHECK, NULL);
-            CHECK_STR(text_of(parsed[i], "answer"), text_of(want, "text"));
+            CHECK_STR(eval_line_text(eval_lines[i], "answer"), eval_line_text(want, "text"));
             json_decref(want);
         }
     }
@@ -664,9 +413,9 @@ static void longer_context(void) {
         result r = RUN("eval", "-m", tiny(), "--jsonl", in_tmp("q.jsonl"), "--attn", "dense,streaming:sink=1:window=1", "-n",
                        "24", "--out", in_tmp("o"));
         CHECK_GOOD(r);
-        CHECK_INT(read_lines(in_tmp("o")), 3 + 2 * both);
+        CHECK_INT(eval_lines_read(in_tmp("o")), 3 + 2 * both);
         snprintf(answers[both], sizeof answers[both], "%s",
-                 text_of(parsed[1 + 2 * both], "answer")); // answer of dense attention to the last record
+                 eval_line_text(eval_lines[1 + 2 * both], "answer")); // answer of dense attention to the last record
     }
     CHECK_STR(answers[1], answers[0]);
     CHECK(strlen(answers[0]) > 20);
@@ -702,7 +451,7 @@ static void golden(void) {
         if (hash != goldens[i].hash)
             FAIL("dump %zu: %016llx, expected %016llx", i, (unsigned long long)hash, (unsigned long long)goldens[i].hash);
     }
-    CHECK_INT(read_lines(in_tmp("texts")), 64); // 32 samples by default
+    CHECK_INT(eval_lines_read(in_tmp("texts")), 64); // 32 samples by default
 }
 
 // The tables show the numbers of the JSON rows.
@@ -796,9 +545,9 @@ static void errors(void) {
 }
 
 static const test_case cases[] = {
-    {"texts", NEEDS_NOTHING, texts},
-    {"seeds", NEEDS_NOTHING, seeds},
-    {"wordings", NEEDS_NOTHING, wordings},
+    {"texts", NEEDS_NOTHING, case_eval_texts},
+    {"seeds", NEEDS_NOTHING, case_eval_seeds},
+    {"wordings", NEEDS_NOTHING, case_eval_wordings},
     {"answers", NEEDS_NOTHING, answers},
     {"plot", NEEDS_NOTHING, plot},
     {"layers", NEEDS_NOTHING, layers},

@@ -125,6 +125,23 @@ const bf16 *ref_v_row(const ref_cache *c, int s, int h, int j) {
     return c->pool.v + row_at(c, s, h, j);
 }
 
+void ref_write_rows(ref_cache *c, int s, int from, int to, uint64_t seed) {
+    for (int j = from; j < to; j++)
+        for (int h = 0; h < c->geom.n_kv_heads; h++)
+            for (int d = 0; d < c->geom.head_dim; d++) {
+                uint64_t at = seed + (((uint64_t)j * 8 + h) * 256 + d) * 2;
+                ((bf16 *)ref_k_row(c, s, h, j))[d] = sl_f32_to_bf16((float)test_normal(&at));
+                ((bf16 *)ref_v_row(c, s, h, j))[d] = sl_f32_to_bf16((float)test_normal(&at));
+            }
+}
+
+void ref_set_length(ref_cache *c, int s, int n) {
+    sl_error err;
+    CHECK_OK(sl_kv_reserve(&c->pool, &c->seqs[s], n, &err), err);
+    c->seqs[s].n_tokens = n;
+    c->queries[s].kv = sl_kv_view_of(&c->pool, &c->seqs[s], 0, n);
+}
+
 void ref_attention(const ref_cache *c, int s, int head, const float *q, int n, double *p, double *mu) {
     int dim = c->geom.head_dim, h = head / (c->geom.n_heads / c->geom.n_kv_heads);
     double most = -INFINITY, sum = 0;

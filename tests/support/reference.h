@@ -33,6 +33,9 @@ sl_attn_stats ref_decode_spec(ref_cache *c, const sl_attn_spec *spec, int first,
 // newest row does not count.
 void ref_build_extras(ref_cache *c, sl_kv_need need, int first, int n);
 // Row j of KV head h of a sequence.
+// Fills the rows [from, to) of sequence s with normal numbers. A row depends on the seed, its number and its KV head alone.
+void ref_write_rows(ref_cache *c, int s, int from, int to, uint64_t seed);
+void ref_set_length(ref_cache *c, int s, int n); // the first n rows are the sequence's
 const bf16 *ref_k_row(const ref_cache *c, int s, int h, int j);
 const bf16 *ref_v_row(const ref_cache *c, int s, int h, int j);
 // Dense attention of one head over the first n_visible rows. p: [n_visible] probabilities; mu: [head_dim] output.

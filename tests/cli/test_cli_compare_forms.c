@@ -1,0 +1,213 @@
+// tests/cli/test_cli_compare_forms.c - cases of the suite cli_compare: batches of prompts, set-ups, chat templates, tables,
+// pictures and errors. test_cli_compare.c has the cases about figures.
+#include "tests/cli/compare_cases.h"
+
+#include <stdlib.h>
+
+// A batch of prompts changes no byte of the output. The prompts and references have different lengths; the last batch is not
+// full.
+void case_parallel(void) {
+    static const char attn[] = "santa-prop:S=12,santa-pps:S=8:budget=even,dense,santa-pps:S=8:budget=carried,"
+                               "santa-pps:epsilon=0.3:certify=layer,santa-pps:epsilon=0.3:certify=layer:on-miss=dense";
+    char file[16384] = "", path[256];
+    result first = {0};
+    for (int i = 0; i < 5; i++) {
+        char reference[2048];
+        snprintf(reference, sizeof reference, " The grass is %s.", i == 2 ? long_text(7) : "green");
+        compare_add_line(file, sizeof file,
+                         json_pack("{s:s, s:s}", "prompt", i == 4 ? "The grass" : long_text(3 + i), "reference", reference));
+    }
+    snprintf(path, sizeof path, "%s", in_tmp("five.jsonl"));
+    spill(path, file, strlen(file));
+    for (int i = 1; i <= 5; i += 2) {
+        char n[8];
+        snprintf(n, sizeof n, "%d", i);
+        result r = RUN("compare", "-m", tiny(), "--jsonl", path, "--attn", attn, "--no-texts", "--no-heads", "-o", "json",
+                       "--parallel", n);
+        CHECK_GOOD(r);
+        if (i == 1)
+            first = r;
+        else
+            CHECK_STR(r.out, first.out);
+    }
+}
+
+// One prompt in set-ups A and B; dense attention prefills the question in A. Many methods on a context of one page need pages
+// for many forks.
+void case_set_ups(void) {
+    static const char attn[] = "santa:S=4,santa:S=5,santa:S=6,santa:S=7,santa:S=8,santa-sys:S=8,topk:k=2,quest:tokens=16";
+    result a = RUN("compare", "-m", tiny(), "-p", question, "--attn", attn, "-n", "12", "--ignore-eos", "-o", "json");
+    result b = RUN("compare", "-m", tiny(), "-p", question, "--attn", attn, "-n", "12", "--ignore-eos", "-o", "json",
+                   "--dense-prefix", "5");
+    CHECK_HAS(a.err, "setup: A, ");
+    CHECK_HAS(b.err, "setup: B, ");
+    CHECK_HAS(b.err, "switch: ");
+    json_t *x = document(&a), *y = document(&b);
+    int n_prompt = (int)number(compare_item(x, "prompts", 0), "n_prompt");
+    for (size_t m = 0; m < 8; m++) {
+        CHECK_INT(number(compare_item(x, "methods", m), "positions"), 11); // dense logits give the first answer token
+        CHECK_INT(number(compare_item(x, "methods", m), "question_tokens"), 0);
+        CHECK(json_is_null(json_object_get(compare_item(x, "methods", m), "ppl_question")));
+        CHECK_INT(number(compare_item(y, "methods", m), "positions"), n_prompt - 5 + 11);
+        CHECK_INT(number(compare_item(y, "methods", m), "question_tokens"), n_prompt - 6);
+    }
+    json_decref(x), json_decref(y);
+    x = compare_json(compare_spill_records(1), "santa:S=4", "--question-dense");
+    CHECK_INT(number(compare_item(x, "methods", 0), "question_tokens"), 0);
+    CHECK(number(compare_item(x, "prompts", 0), "n_dense") == number(compare_item(x, "prompts", 0), "n_prompt"));
+    json_decref(x);
+    spill(in_tmp("ref.txt"), " 48213.", 7);
+    result r = RUN("compare", "-m", tiny(), "-p", question, "--attn", "topk:k=2", "-n", "2", "--reference", in_tmp("ref.txt"));
+    CHECK_GOOD(r);
+    CHECK_HAS(r.out, "or the reference: ");
+}
+
+// --chat puts prompts into the model's template, as in generate. In a record, the dense part is the context with the template
+// before it.
+void case_chats(void) {
+    static const char context[] = "The hidden number of the harbor is 48213. The grass is green. ", asked[] = "What is it?";
+    char text[256], lines[512] = "";
+    snprintf(text, sizeof text, "%s%s", context, asked);
+    compare_add_line(lines, sizeof lines, json_pack("{s:s, s:s}", "context", context, "question", asked));
+    compare_add_line(lines, sizeof lines, json_pack("{s:s, s:s}", "prompt", text, "reference", " 48213."));
+    spill(in_tmp("chat.jsonl"), lines, strlen(lines));
+    for (int chat = 0; chat < 2; chat++) {
+        result said = RUN("generate", "-m", tiny(), "-p", text, "-n", "8", "--ignore-eos", "--temp", "0",
+                          chat ? "--chat" : NULL, "--chat-template", "llama3", "-sys", "Be brief."),
+               r = RUN("compare", "-m", tiny(), "--jsonl", in_tmp("chat.jsonl"), "-n", "8", "--ignore-eos", "--attn",
+                       "topk:k=4", "-o", "json", chat ? "--chat" : NULL, "--chat-template", "llama3", "-sys", "Be brief."),
+               one = RUN("compare", "-m", tiny(), "-p", text, "-n", "8", "--ignore-eos", "--attn", "topk:k=4", "-o", "json",
+                         chat ? "--chat" : NULL, "--chat-template", "llama3", "-sys", "Be brief.");
+        char line[256];
+        int n_prompt;
+        CHECK_GOOD(said);
+        CHECK(sscanf(strchr(stat_line(&said, "stopped", line), ','), ", %d prompt", &n_prompt) == 1);
+        json_t *many = document(&r), *single = document(&one);
+        for (size_t i = 0; i < 3; i++) {
+            const json_t *prompt = compare_item(i < 2 ? many : single, "prompts", i % 2),
+                         *dense = json_object_get(prompt, "dense");
+            CHECK_INT(number(prompt, "n_prompt"), n_prompt);
+            CHECK_STR(json_string_value(json_object_get(dense, "text")), said.out);
+            if (i == 0) CHECK(number(prompt, "n_dense") > (chat ? 30 : 10) && number(prompt, "n_dense") < n_prompt - 3);
+            if (i > 0) CHECK_INT(number(prompt, "n_dense"), n_prompt);
+        }
+        json_decref(many), json_decref(single);
+    }
+}
+
+// The rows of a table have as many columns as its head. A | in a text is not a column.
+void case_tables(void) {
+    const char *records = compare_spill_records(2);
+    spill(in_tmp("bars.jsonl"), "{\"prompt\": \"a | b | c\\nd | e\"}\n", 31);
+    for (int i = 0; i < 2; i++) {
+        result r = RUN("compare", "-m", tiny(), "--jsonl", i ? in_tmp("bars.jsonl") : records, "--attn", "dense,santa:S=2",
+                       "-n", "9", "--ignore-eos");
+        CHECK_GOOD(r);
+        int bars = 0, rows = 0;
+        for (const char *p = r.out; *p; p += strcspn(p, "\n") + 1) {
+            int here = 0;
+            for (size_t j = 0; j < strcspn(p, "\n"); j++) here += p[j] == '|' && !(j && p[j - 1] == '\\');
+            if (*p == '|' && bars) CHECK_INT(here, bars);
+            bars = *p == '|' ? here : 0;
+            rows += *p == '|';
+        }
+        CHECK_INT(rows, (i ? 1 : 2) * 5 + 5 + 5 + 4);
+        CHECK_HAS(r.out, "| dense | - | 100.0% | ");
+        if (!i) CHECK_HAS(r.out, "{+");
+    }
+    result again[2];
+    for (int i = 0; i < 2; i++)
+        again[i] = RUN("compare", "-m", tiny(), "--jsonl", records, "--attn", "santa:S=2", "--attn", "topk:k=4", "-n", "9",
+                       "-o", "csv", "--temp", "0.7", "--seed", "5");
+    CHECK_GOOD(again[0]);
+    CHECK_STR(again[0].out, again[1].out);
+    size_t names = strcspn(again[0].out, "\n");
+    CHECK_INT(count_of(again[0].out, again[0].n_out, '\n'), 3);
+    CHECK_INT(count_of(again[0].out, again[0].n_out, ','), 3 * count_of(again[0].out, names, ','));
+    CHECK(!strncmp(again[0].out, "model,model_type,n_params,dtype,dummy,attn,attn_prefill,prompts,identical,", 74));
+    CHECK_HAS(again[0].out, "\n\"tiny\",\"llama\",5507328,\"bf16\",false,\"topk:k=4\",\"dense\",2,");
+}
+
+// The curves show the figures of the table; the heat map shows the heads of the JSON.
+void case_plot(void) {
+    const char *records = compare_spill_records(2);
+    char data[65536];
+    size_t n;
+    result r = RUN("compare", "-m", tiny(), "--jsonl", records, "--attn", "santa:S={2,8},streaming:window=8:sink=2", "-n", "20",
+                   "--ignore-eos", "-o", "json", "--plot", in_tmp("p.svg"));
+    json_t *out = document(&r);
+    snprintf(data, sizeof data, "%s", slurp(in_tmp("p.dat"), &n));
+    CHECK_HAS(data, "# curve: santa\n# fit: ");
+    CHECK_LACKS(data, "# curve: streaming");
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *row = compare_item(out, "methods", i);
+        double at = number(row, "l2"), error = number(row, "l2_se"), point[3] = {0};
+        const char *line = strstr(data, i ? "\n8 " : "\n2 ");
+        CHECK(line && sscanf(line + 2, "%lf %lf %lf", &point[0], &point[1], &point[2]) == 3);
+        CHECK_NEAR(point[0], at, 1e-8);
+        CHECK_NEAR(point[1], at - error, 1e-8);
+        CHECK_NEAR(point[2], at + error, 1e-8);
+    }
+    const char *p = strstr(data, "# columns: santa:S=2\n# columns: santa:S=8\n# columns: streaming:sink=2:window=8\n");
+    CHECK(p != NULL);
+    for (int i = 0; i < 3; i++) p = strchr(p, '\n') + 1;
+    size_t n_heads = json_array_size(json_object_get(compare_item(out, "methods", 0), "heads")) / 4; // 4 layers
+    for (size_t layer = 0; layer < 4; layer++)
+        for (size_t i = 0; i < 3 * n_heads; i++) {
+            const json_t *head =
+                compare_item(compare_item(out, "methods", i / n_heads), "heads", layer * n_heads + i % n_heads);
+            char *end;
+            CHECK_NEAR(strtod(p, &end), number(head, "l2"), 1e-8);
+            CHECK(end > p);
+            p = end;
+        }
+    json_decref(out);
+}
+
+void case_errors(void) {
+    static const struct {
+        int code;
+        const char *args[6], *part;
+    } cases[] = {
+        {2, {"-p", "x"}, "flag --attn is required"},
+        {2, {"-p", "x", "--attn", "dense,,topk"}, "--attn : unknown method"},
+        {2, {"-p", "x", "--attn", "dense,santta"}, "santta"},
+        {2, {"-p", "x", "--attn", "dense", "-n", "0"}, "-n 0: expected"},
+        {2, {"-p", "x", "--attn", "dense", "--dense-prefix=9"}, "--dense-prefix 9: expected at most"},
+        {2, {"-p", "x", "--attn", "dense", "--question-dense"}, "flag --question-dense needs --jsonl"},
+        {2, {"--jsonl", "-", "--attn", "dense", "--dense-prefix=9"}, "flag --dense-prefix cannot be used with --jsonl"},
+        {2, {"--jsonl", "-", "--attn", "dense", "--reference=x"}, "flag --reference cannot be used with --jsonl"},
+        {2, {"-p", "x", "--attn", "dense", "-sys", "x"}, "flag --system-prompt needs --chat"},
+        {2, {"-p", "x", "--attn", "dense", "--chat-template", "llama3"}, "flag --chat-template needs --chat"},
+        {2, {"-p", "x", "--attn", "dense", "--chat", "--chat-template=x"}, "--chat-template x: expected one of"},
+        {1, {"-p", "x", "--attn", "dense", "--reference", "/dev/null"}, "expected a reference with at least one token"},
+        {1, {"--jsonl", "-", "--attn", "dense"}, "expected prompts, found none"},
+        {2, {"-p", "x", "--attn", "dense", "--plot", "x.jpg"}, "--plot x.jpg: expected a file name"},
+        {2, {"-p", "x", "--attn", "dense", "--no-heads", "--plot=x.svg"}, "--plot draws the errors of heads; --no-heads"},
+        {2, {"-p", "x", "--attn", "dense", "--no-texts"}, "--no-texts needs tokens to score: give --reference FILE"},
+        {2, {"-p", "x", "--attn", "dense", "--parallel", "2"}, "--parallel 2 needs --no-texts"},
+        {2,
+         {"--jsonl=-", "--attn", "auto", "--no-texts", "--parallel=2"},
+         "--parallel 2: auto chooses a method for each prompt"},
+        {2, {"-p", "x", "--attn", "dense", "-o", "xml"}, "expected one of md,csv,json,jsonl"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *args[10] = {"compare", "-m", tiny()};
+        memcpy(args + 3, cases[i].args, sizeof cases[i].args);
+        result r = run_args("", args);
+        check_error(&r, cases[i].code, cases[i].part);
+    }
+    static const char *const lines[][2] = {
+        {"{\"prompt\": \"a\", \"attn\": \"dense\"}", "line 1: \"attn\": not supported here"},
+        {"{\"prompt\": \"a\", \"reference\": 1}", "line 1: \"reference\": expected a string"},
+        {"{\"prompt\": 1}", "line 1: \"prompt\": expected a string"},
+    };
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        result r = RUN_IN(lines[i][0], "compare", "-m", tiny(), "--jsonl", "-", "--attn", "dense");
+        check_error(&r, 1, lines[i][1]);
+    }
+    result r = RUN_IN("{\"prompt\": \"a\"}", "compare", "-m", tiny(), "--jsonl", "-", "--attn", "dense", "--no-texts");
+    check_error(&r, 1, "line 1: expected \"reference\", whose tokens --no-texts scores");
+    r = RUN("compare", "-p", "x", "--attn", "dense");
+    check_error(&r, 2, "flag --model is required");
+}
