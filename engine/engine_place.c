@@ -140,7 +140,7 @@ static sl_kv_demand demand_of(const sl_engine *e, const sl_attn_plan *plan, int 
                           .n_sequences = e->n_sequences,
                           .spare_frames = SL_KV_SPARE_FRAMES,
                           .streamed = row / c->n_layers,
-                          .hot_share = 0};
+                          .hot_share = 0.05};
 }
 
 static sl_kv_room room_of(const sl_engine *e, const sl_engine_options *o) {

@@ -209,9 +209,9 @@ template <int DIM> __device__ int add_rows(const is_params &p, block_shared *s, 
     float factor;
     const bf16 *k = p.score.k;
     if (IS_HOST) {
-        bf16 *fetched = fetched_of_block<DIM>(p.host, TAKE_THREADS);
-        row = fetch_rows<DIM>(p.host, s, fetched, thread, row);
-        k = fetched;
+        size_t places = places_of_block(TAKE_THREADS);
+        row = fetch_rows<DIM>(p.host, s, places, thread, row);
+        k = p.host.fetched + places * 2 * DIM;
     } else if (row >= 0) {
         prefetch(p.draw.v + (size_t)row * DIM, layout<DIM>::ROW);
     }
@@ -649,7 +649,6 @@ __global__ void __maxnreg__(IS_LONG ? 168 : REGISTERS) is_draw_kernel(const __gr
         atomicAdd(&p.draw.stats->k_rows, (unsigned long long)n.n_read);
         atomicAdd(&p.draw.stats->v_rows, (unsigned long long)n.n_read);
         atomicAdd(&p.draw.stats->bytes, (unsigned long long)n.n_read * 2 * DIM * sizeof(bf16));
-        if (IS_HOST) atomicAdd(&p.draw.stats->fetched, (unsigned long long)n.n_read);
         atomicAdd(&p.draw.stats->samples, (unsigned long long)n.n_drawn);
         if (MODE == BY_LAYER && writes && thread == 0 && l->took_all) atomicAdd(&p.draw.stats->fallbacks, 1ull);
     }
@@ -683,8 +682,12 @@ size_t lay_out(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, i
     p->draw.partial = a.take<float>(n_sum_floats(geom, lists_of(spec), n_seqs));
     p->newest = a.take<float>(n_sum_floats(geom, NEWEST_TILES, n_seqs));
     if (mode_of(spec) != EVEN) p->listed = take_listed(&a, (size_t)n_seqs * geom->n_heads * lists_of(spec), n_kv);
-    if (IS_HOST) // a head has at most as many thread blocks as lists
-        p->host.fetched = a.take<bf16>((size_t)n_seqs * geom->n_heads * lists_of(spec) * TAKE_THREADS * 2 * geom->head_dim);
+    if (IS_HOST) { // a head has at most as many thread blocks as lists
+        size_t places = (size_t)n_seqs * geom->n_heads * lists_of(spec) * TAKE_THREADS;
+        p->host.fetched = a.take<bf16>(places * 2 * geom->head_dim);
+        p->host.listed = a.take<int>(places);
+        p->host.ended = a.take<int>(geom->n_kv_heads);
+    }
     return bytes_taken(a, ws);
 }
 
@@ -708,6 +711,21 @@ template <int DIM, int MODE> void launch_draw(const sl_attn_cuda_decode_args *a,
               a->stream, p);
 }
 
+// Takes the fetched rows into the cache of hot rows.
+void keep_hot_rows(const sl_attn_cuda_decode_args *a, const is_params &p) {
+    if (!IS_HOST || p.host.hot.n_sets == 0) return;
+    const sl_cuda_hot_lists lists = {.hot = p.host.hot,
+                                     .n_seqs = a->n_seqs,
+                                     .n_kv_heads = a->geom->n_kv_heads,
+                                     .group = p.score.group,
+                                     .parts = p.draw.parts,
+                                     .places = TAKE_THREADS,
+                                     .listed = p.host.listed,
+                                     .fetched = p.host.fetched,
+                                     .ended = p.host.ended};
+    sl_cuda_keep_hot_rows(&lists, a->geom->head_dim, a->stream);
+}
+
 template <int DIM, int BITS> void launch(const sl_attn_cuda_decode_args *a) {
     int n_lists = lists_of(a->spec), mode = mode_of(a->spec);
     is_params p = {.score = score_params_of<DIM>(a),
@@ -725,7 +743,7 @@ template <int DIM, int BITS> void launch(const sl_attn_cuda_decode_args *a) {
     }
     if (mode != EVEN) p.carried = carried_params_of(a, a->state_at);
     SL_CHECK((a->host_rows != NULL) == IS_HOST);
-    p.host.rows = a->host_rows;
+    p.host.rows = a->host_rows, p.host.hot = a->hot, p.host.n_kv_heads = a->geom->n_kv_heads, p.host.stats = a->stats;
     lay_out(a->geom, a->spec, a->n_seqs, a->max_kv, a->ws, &p);
     if (mode == BY_LAYER) {
         SL_CHECK(BITS == 8 && a->extra[1] && a->extra_size[1] == SL_PAGE * sizeof(bf16));
@@ -733,6 +751,7 @@ template <int DIM, int BITS> void launch(const sl_attn_cuda_decode_args *a) {
         p.score.state_at = a->state_at;
         p.score = launch_quantised_scores<DIM, 8, true>(a, p.score, p.newest);
         launch_draw<DIM, BY_LAYER>(a, p);
+        keep_hot_rows(a, p);
         return;
     }
     p.score = launch_quantised_scores<DIM, BITS>(a, p.score, p.newest);
@@ -740,6 +759,7 @@ template <int DIM, int BITS> void launch(const sl_attn_cuda_decode_args *a) {
         launch_draw<DIM, CARRIED>(a, p);
     else
         launch_draw<DIM, EVEN>(a, p);
+    keep_hot_rows(a, p);
 }
 
 template <int DIM> void launch_bits(const sl_attn_cuda_decode_args *a) {

@@ -7,6 +7,29 @@ static size_t page_elems(const sl_kv_pool *pool) { // of K, or of V
     return (size_t)pool->n_kv_heads * SL_PAGE * pool->head_dim;
 }
 
+// ---- the cache of hot rows ----
+
+// The device's version of a page changes with its rows on the host, so the cache does not find copies of the rows before.
+static void publish(const sl_kv_pool *pool, int32_t page) {
+    uint32_t version = (uint32_t)pool->versions[page];
+    if (version == 0) version = 1u << 31; // 0 is no version
+    pool->backend->upload(pool->backend, pool->host->versions + page, &version, sizeof version);
+}
+
+void sl_kv_publish(sl_kv_pool *pool, const sl_kv_seq *seq) {
+    for (int i = 0; pool->host && i < seq->n_pages; i++) publish(pool, seq->pages[i]);
+}
+
+sl_kv_hot_rows sl_kv_hot_layer(const sl_kv_pool *pool, int layer) {
+    if (!pool->host) return (sl_kv_hot_rows){.imposed = -1};
+    sl_kv_hot_rows hot = pool->host->hot;
+    size_t sets = (size_t)layer * pool->n_kv_heads * hot.n_sets;
+    if (!hot.n_sets) return hot;
+    hot.tags += sets * SL_KV_HOT_WAYS, hot.order += sets;
+    hot.rows += sets * SL_KV_HOT_WAYS * 2 * pool->head_dim;
+    return hot;
+}
+
 // ---- copies ----
 
 static sl_page_move move_of(const sl_kv_pool *pool, int to_host) {
@@ -54,6 +77,7 @@ void sl_kv_bring(const sl_kv_pool *pool, int layer, const int32_t *pages, int n,
 void sl_kv_write_rows(sl_kv_pool *pool, int layer, const int32_t *pages, int n, int at) {
     for (int i = 0; i < n; i++) SL_CHECK(pool->host->frame_of[pages[i]] < 0);
     move_staged(pool, layer, pages, n, at, 1);
+    for (int i = 0; layer + 1 == pool->n_layers && i < n; i++) publish(pool, pages[i]); // no step runs before the last layer
 }
 
 bf16 *sl_kv_host_row(const sl_kv_pool *pool, int layer, int32_t page, int h, int row) {
@@ -72,6 +96,7 @@ static void write_out(sl_kv_pool *pool, int32_t page) {
     int32_t frame = pool->host->frame_of[page];
     if (frame < 0) return;
     move_page(pool, page, frame, 1);
+    publish(pool, page);
     free_frame(pool->host, frame);
 }
 
