@@ -180,7 +180,8 @@ extern const sl_attn_cuda_ops sl_santa_pps_cuda_ops; // pps.cu
 extern const sl_attn_cuda_ops sl_santa_long_cuda_ops[5], sl_santa_pps_long_cuda_ops, sl_santa_is_long_cuda_ops,
     sl_bernoulli_long_cuda_ops, sl_bernoulli_group_long_cuda_ops;
 // The same kernels for rows in host memory (*_host.cu). They are sl_attn_cuda_ops.host of the tables without `host`.
-extern const sl_attn_cuda_ops sl_santa_is_host_cuda_ops, sl_santa_is_host_long_cuda_ops;
+extern const sl_attn_cuda_ops sl_santa_is_host_cuda_ops, sl_santa_is_host_long_cuda_ops, sl_quest_host_cuda_ops,
+    sl_vattention_host_cuda_ops, sl_saap_host_cuda_ops, sl_saap_is_host_cuda_ops;
 
 // The other methods, for the same shapes. bernoulli.cu: alone and with the samplers of santa.cu. sparse.cu: topk and topp
 // (oracle), random.

@@ -99,6 +99,7 @@ static int set_plan(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
     int rc = sl_attn_plan_copy(&copy, plan, err);
     if (rc) return rc;
     for (int i = 0; !rc && i < copy.n_layers; i++) rc = sl_attn_check(&copy.layer[i], err);
+    if (!rc && e->pool.host) rc = sl_engine_check_on_host(&copy, err);
     for (int i = 0; !rc && i < copy.n_layers; i++) rc = sl_engine_need_buckets(e, &copy.layer[i], err);
     if (!rc) rc = e->attention->prepare(e, &copy, err);
     if (rc) {

@@ -17,6 +17,7 @@
 #define SLEIGH_ATTEND_BUCKETS_CUH
 
 #include "attention/cuda/bucket_visit.cuh"
+#include "attention/cuda/host_rows.cuh"
 
 #include <cuda_bf16.h>
 
@@ -48,6 +49,7 @@ struct attend_buckets_params {
     const int *drawable; // [n_seqs * n_kv_heads] rows that may be drawn; 0: nothing was drawn
     const int32_t *draw; // [n_seqs * n_heads][n_drawn] positions, -1: no row
     const float *weight; // [n_seqs * n_heads][n_drawn] log2 of 1 / pi
+    const bf16 *host;    // IS_HOST: host_rows.rows
 };
 
 __host__ __device__ int bucket_chunk_rows(int n_rows) {
@@ -129,10 +131,10 @@ template <int DIM, bool DRAWS> struct bucket_attender {
         for (int i = 0; i < REGS / PIECE_REGS; i++) {
             const bf16 *from = row + i * 4 * PIECE + t * PIECE;
             if constexpr (PIECE == 8) {
-                uint4 x = row ? sl_load_l2((const uint4 *)from, policy) : make_uint4(0, 0, 0, 0);
+                uint4 x = row ? load_part((const uint4 *)from, policy) : make_uint4(0, 0, 0, 0);
                 to[4 * i] = x.x, to[4 * i + 1] = x.y, to[4 * i + 2] = x.z, to[4 * i + 3] = x.w;
             } else {
-                uint2 x = row ? sl_load_l2((const uint2 *)from, policy) : make_uint2(0, 0);
+                uint2 x = row ? load_part((const uint2 *)from, policy) : make_uint2(0, 0);
                 to[2 * i] = x.x, to[2 * i + 1] = x.y;
             }
         }
@@ -161,9 +163,10 @@ template <int DIM, bool DRAWS> struct bucket_attender {
         uint64_t policy = sl_l2_policy(SL_L2_FIRST_OUT); // draw_rows.cuh, gather: why these rows leave the L2 cache first
         int own[2] = {__shfl_sync(~0u, at, g), __shfl_sync(~0u, at, g + 8)};
 #pragma unroll
-        for (int i = 0; i < 2; i++) load(own[i] >= 0 ? p.k + (size_t)own[i] * DIM : NULL, policy, k[i]);
+        for (int i = 0; i < 2; i++) load(own[i] >= 0 ? k_of_row<DIM>(p.k, p.host, own[i]) : NULL, policy, k[i]);
 #pragma unroll
-        for (int i = 0; i < 2; i++) load(own[i] >= 0 ? p.v + (size_t)own[i] * DIM : NULL, policy, v[i]);
+        for (int i = 0; i < 2; i++) load(own[i] >= 0 ? v_of_row<DIM>(p.v, p.host, own[i]) : NULL, policy, v[i]);
+        count_fetched(p.visit.stats, at, 32 / TILE_ROWS);
         float s[4];
         scores_of(q, k[0], p.scale, s);
         scores_of(q, k[1], p.scale, s + 2);
@@ -312,7 +315,8 @@ __global__ void __launch_bounds__(BUCKET_THREADS, 3) attend_buckets_kernel(const
         float weight = 0;
         int j = i < end ? row_at(p, r, (int)seq_head, &s.parts, i, &head, &weight) : -1;
         if (j >= 0)
-            j = (row.pages[j / SL_PAGE] * p.visit.n_kv_heads + (int)seq_head % p.visit.n_kv_heads) * SL_PAGE + j % SL_PAGE;
+            j = mark_row((row.pages[j / SL_PAGE] * p.visit.n_kv_heads + (int)seq_head % p.visit.n_kv_heads) * SL_PAGE + j % SL_PAGE,
+                         j / SL_PAGE, row.position / SL_PAGE);
         a.add(p, j, head, weight);
     }
     store_warp(a, &s);

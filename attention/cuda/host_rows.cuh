@@ -2,7 +2,8 @@
 // themselves. The files *_host.cu compile decode kernels a second time, with SL_HOST_ROWS. There the rows of full pages lie on the
 // host, K and V of a row side by side, and those of the newest page in k and v.
 //
-// fetch_rows copies the drawn rows of a warp to memory of the GPU, and the kernel then reads the copies as it reads rows on the
+// Kernels that read lists of rows (attend_rows.cuh, attend_buckets.cuh) read them where they lie, K and V with loads that are in flight
+// together. fetch_rows copies the drawn rows of a warp to memory of the GPU, and the kernel then reads the copies as it reads rows on the
 // GPU. A row of head_dim 128 is 512 bytes: the 32 lanes of a warp request it with one load, so K and V of a row are fetched
 // together. Rows that the cache of hot rows has are copied from there (hot_rows.cuh). A cold row costs 33 to 38 ns of the bus at any size up to 512 bytes (H200, November 2026), so the number of rows sets
 // the time, and not their bytes. A warp has FETCH_AHEAD loads in flight.
@@ -51,6 +52,42 @@ template <int DIM> __device__ uint4 load_piece(const bf16 *v, int row, int piece
 template <int DIM> __device__ uint4 load_piece(const paired_rows &rows, int row, int piece, uint64_t) {
     return load_piece<DIM>(rows, row, piece);
 }
+
+// ---- rows that a kernel reads where they lie ----
+
+enum { IN_FRAME = 1 << 30 }; // a mark of pool rows: IS_HOST: the row is in k and v, not on the host
+
+// A pool row of the page with number `page` of a sequence, whose newest page has number `newest`.
+__device__ __forceinline__ int mark_row(int row, int page, int newest) {
+    return IS_HOST && page == newest ? row | IN_FRAME : row;
+}
+
+// Whether a marked row is on the host.
+__device__ __forceinline__ bool is_on_host(int row) {
+    return IS_HOST && row >= 0 && !(row & IN_FRAME);
+}
+
+// K and V of a marked row. k, v: of the layer. host: host_rows.rows
+template <int DIM> __device__ __forceinline__ const bf16 *k_of_row(const bf16 *k, const bf16 *host, int row) {
+    return is_on_host(row) ? host + (size_t)row * 2 * DIM : k + (size_t)(IS_HOST ? row & ~IN_FRAME : row) * DIM;
+}
+template <int DIM> __device__ __forceinline__ const bf16 *v_of_row(const bf16 *v, const bf16 *host, int row) {
+    return is_on_host(row) ? host + (size_t)row * 2 * DIM + DIM : v + (size_t)(IS_HOST ? row & ~IN_FRAME : row) * DIM;
+}
+
+// A part of such a row.
+template <typename T> __device__ __forceinline__ T load_part(const T *from, uint64_t policy) {
+    return IS_HOST ? __ldcg(from) : sl_load_l2(from, policy);
+}
+
+// Counts the rows on the host that the warp reads. `row` of n_lanes lanes is the same row.
+__device__ __forceinline__ void count_fetched(sl_attn_cuda_stats *stats, int row, int n_lanes) {
+    if (!IS_HOST || !stats) return;
+    int n = __popc(__ballot_sync(~0u, is_on_host(row))) / n_lanes;
+    if (n > 0 && threadIdx.x % 32 == 0) atomicAdd(&stats->fetched, (unsigned long long)n);
+}
+
+// ---- rows that a kernel fetches first ----
 
 // The number of the first of the thread block's n_threads places.
 __device__ size_t places_of_block(int n_threads) {

@@ -207,6 +207,28 @@ static void ragged_batch(void) {
     ref_cache_free(&c);
 }
 
+// Methods that read lists of rows where they lie.
+static void other_methods(void) {
+    static const char *const attn[] = {"quest:tokens=64", "quest:tokens=1024",
+                                       "vattention:epsilon=0.3:predictor=quest:base=0.02:top=0.02",
+                                       "saap:l=3:sink=2:window=64", "saap-kmeans:l=2:window=300",
+                                       "saap-is:l=2:S=32:proposal=cells:sink=1:window=128"};
+    static const int lengths[] = {4800, 700, 257};
+    for (size_t k = 0; k < sizeof attn / sizeof *attn; k++) {
+        static const int dims[] = {64, 80, 96, 128};
+        for (int d = 0; d < 4; d++) {
+            ref_cache c = ref_cache_new(8, 2, dims[d], 3, lengths, 2, test_seed);
+            ref_add_to_values(&c, 1);
+            check_decode(&c, attn[k], 2, 0);
+            ref_cache_free(&c);
+        }
+    }
+    ref_cache c = ref_cache_new(8, 2, 128, FIXTURE_SEQS, fixture_ragged, 3, test_seed);
+    ref_add_to_values(&c, 1);
+    for (size_t k = 0; k < sizeof attn / sizeof *attn; k++) check_decode(&c, attn[k], 1, 0);
+    ref_cache_free(&c);
+}
+
 // Scores beyond the range of stored masses: a head attends to every row, on the host and in the frame.
 static void exact_heads(void) {
     static const int n = 1000;
@@ -218,6 +240,7 @@ static void exact_heads(void) {
             ((bf16 *)ref_k_row(&c, 0, 0, j))[d] = sl_f32_to_bf16((float)(c.q[d] / square * sqrt(128) * 1.4427 * 4000));
     check_decode(&c, "santa-is:S=64:budget=even", 1, 0);
     check_decode(&c, "santa-is:S=64:budget=carried", 1, 0);
+    check_decode(&c, "quest:tokens=64", 1, 0);
     ref_cache_free(&c);
 }
 
@@ -343,14 +366,22 @@ static void hot_rows(void) {
 
 enum { N_CTX = 1300, BATCH = 3 };
 
+// The first layer decodes with quest, because it is dense with saap.
 static model_fixture open_at(const char *place, const char *attn, int chunk) {
-    return model_fixture_load("models/tiny", attn,
-                              (sl_engine_options){.n_ctx = N_CTX,
-                                                  .n_sequences = BATCH,
-                                                  .prefill_chunk = chunk,
-                                                  .device = "cuda",
-                                                  .kv_cache = place,
-                                                  .seed = 1});
+    const sl_engine_options o = {
+        .n_ctx = N_CTX, .n_sequences = BATCH, .prefill_chunk = chunk, .device = "cuda", .kv_cache = place, .seed = 1};
+    model_fixture r;
+    sl_attn_plan plan;
+    sl_attn_spec spec, first;
+    CHECK_OK(sl_model_load("models/tiny", &(sl_model_options){.flags = SL_MODEL_NO_TOKENIZER}, &r.model, &err), err);
+    CHECK_OK(sl_attn_parse(attn, &spec, &err), err);
+    CHECK_OK(sl_attn_parse("quest:tokens=64", &first, &err), err);
+    CHECK_OK(sl_attn_plan_init(&plan, sl_model_config(r.model)->n_layers, &spec, &err), err);
+    if (sl_attn_has(&spec, "dense-layers")) plan.layer[0] = first;
+    CHECK_OK(sl_engine_new_planned(r.model, &o, &plan, &r.engine, &err), err);
+    sl_attn_plan_free(&plan);
+    r.n_vocab = sl_model_n_vocab(r.model);
+    return r;
 }
 
 static void check_bits(const float *got, const float *want, int n, const char *what) {
@@ -427,6 +458,10 @@ static void model_bits(void) {
     check_model("santa-is:S=16:budget=even", 0, 0);
     check_model("santa-is:S=16:budget=carried", 300, 128);
     check_model("santa-is:proposal=int8:epsilon=0.3", 0, 100);
+    check_model("quest:tokens=128", 0, 0);
+    check_model("vattention:epsilon=0.3:predictor=quest", 0, 0);
+    check_model("saap:l=8:window=64", 0, 128);
+    check_model("saap-is:l=4:S=32:proposal=cells:window=64", 0, 0);
 }
 
 // Logits of every token of a prefill, in small chunks on the host.
@@ -597,6 +632,10 @@ static void errors(void) {
     CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED, "attn dense: not offered with kv_cache host");
     o.attn = "santa-prop";
     CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED, "santa-is, quest, vattention, saap or saap-is");
+    o.attn = "vattention";
+    CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED, "predictor exact: not offered with kv_cache host");
+    o.attn = "saap";
+    CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED, "saap: layer 0 is dense (dense-layers 1)");
     o.attn = "santa-is", o.kv_cache = "disk";
     CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_ARG, "kv_cache disk: expected gpu, host or auto");
     o.kv_cache = "host", o.host_memory = 1 << 20;
@@ -630,6 +669,7 @@ static const test_case cases[] = {
     GPU_CASE("lengths", lengths),
     GPU_CASE("shapes", shapes),
     GPU_CASE("ragged-batch", ragged_batch),
+    GPU_CASE("other-methods", other_methods),
     GPU_CASE("exact-heads", exact_heads),
     GPU_CASE("long-contexts", long_contexts),
     GPU_CASE("hot-rows", hot_rows),
