@@ -411,7 +411,7 @@ int sl_engine_skip_parts(sl_engine *e, unsigned parts, sl_error *err) {
 
 int sl_engine_impose_hits(sl_engine *e, double share, sl_error *err) {
     if (!e->pool.host || !e->pool.host->hot.n_sets)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "{hot_hits}: expected {kv_cache} host with a cache of hot rows, found none");
+        return sl_fail(err, SL_ERR_ARG, "{hot_hits}: expected {kv_cache} host with a cache of hot rows, found none");
     e->backend->forget(e->backend); // recordings hold the share
     e->pool.host->hot.imposed = share < 0 ? -1 : (int)(share * 65536 + 0.5);
     return 0;

@@ -463,7 +463,7 @@ void account_index(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv,
 int supports(const sl_attn_spec *spec, sl_error *err) {
     if (!IS_HOST || by_bounds(spec)) return 0;
     return sl_fail(err, SL_ERR_UNSUPPORTED,
-                   "{attn} vattention: {predictor} exact: not offered with {kv_cache} host, because it reads every key; expected "
+                   "{attn} vattention: {predictor} oracle: not offered with {kv_cache} host, because it reads every key; expected "
                    "{predictor} quest");
 }
 

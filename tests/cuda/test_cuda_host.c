@@ -591,7 +591,7 @@ static void random_rows(void) {
     const sl_attn_stats *stats = sl_engine_attn_stats(m[1].engine);
     CHECK(stats->fetched > 0 && stats->hits > 0 && stats->v_rows > stats->fetched + stats->hits);
     CHECK_OK(sl_engine_impose_hits(m[1].engine, 0, &err), err);
-    CHECK_ERR(sl_engine_impose_hits(m[0].engine, 0, &err), err, SL_ERR_UNSUPPORTED, "expected kv_cache host");
+    CHECK_ERR(sl_engine_impose_hits(m[0].engine, 0, &err), err, SL_ERR_ARG, "expected kv_cache host");
     sl_engine_reset_stats(m[1].engine);
     CHECK_OK(sl_decode(&s[1], 1, &(int32_t){5}, &err), err);
     stats = sl_engine_attn_stats(m[1].engine);
@@ -633,7 +633,7 @@ static void errors(void) {
     o.attn = "santa-prop";
     CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED, "santa-is, quest, vattention, saap or saap-is");
     o.attn = "vattention";
-    CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED, "predictor exact: not offered with kv_cache host");
+    CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED, "predictor oracle: not offered with kv_cache host");
     o.attn = "saap";
     CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED, "saap: layer 0 is dense (dense-layers 1)");
     o.attn = "santa-is", o.kv_cache = "disk";
