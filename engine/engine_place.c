@@ -146,7 +146,7 @@ static sl_kv_demand demand_of(const sl_engine *e, const sl_attn_plan *plan, int 
                           .n_ctx = n_ctx,
                           .n_sequences = e->n_sequences,
                           .spare_frames = SL_KV_SPARE_FRAMES,
-                          .streamed = row / c->n_layers,
+                          .streamed = 2 * row / c->n_layers, // two layers of one sequence
                           .hot_share = 0.05};
 }
 

@@ -60,7 +60,7 @@ static int new_hot(sl_kv_pool *pool) { // 0: no memory
 static int new_host(sl_kv_pool *pool, sl_error *err) {
     const sl_backend *be = pool->backend;
     sl_kv_host *host = pool->host;
-    size_t page = (size_t)pool->n_kv_heads * SL_PAGE * pool->head_dim * sizeof(bf16), staged = host->n_staged * page;
+    size_t page = (size_t)pool->n_kv_heads * SL_PAGE * pool->head_dim * sizeof(bf16), staged = 2 * host->n_staged * page;
     host->n_bytes = 2 * page * pool->n_pages * pool->n_layers;
     host->rows = be->alloc_host(be, host->n_bytes);
     host->frame_of = malloc(pool->n_pages * sizeof *host->frame_of);
@@ -82,7 +82,7 @@ static int new_host(sl_kv_pool *pool, sl_error *err) {
     size_t mib = host->n_bytes >> 20, staged_mib = 2 * staged >> 20;
     sl_kv_pool_free(pool);
     return sl_fail(err, SL_ERR_MEMORY,
-                   "KV cache of %zu MiB of page-locked host memory, and %zu MiB of the device for one layer: out of memory; pass "
+                   "KV cache of %zu MiB of page-locked host memory, and %zu MiB of the device for two layers: out of memory; pass "
                    "a smaller {n_ctx}",
                    mib, staged_mib);
 }
@@ -103,7 +103,7 @@ int sl_kv_pool_init_on_host(sl_kv_pool *pool, const sl_backend *backend, int n_l
 static void free_host(sl_kv_pool *pool) {
     const sl_backend *be = pool->backend;
     sl_kv_host *host = pool->host;
-    size_t staged = (size_t)host->n_staged * pool->n_kv_heads * SL_PAGE * pool->head_dim * sizeof(bf16);
+    size_t staged = 2 * (size_t)host->n_staged * pool->n_kv_heads * SL_PAGE * pool->head_dim * sizeof(bf16);
     be->release_host(be, host->rows, host->n_bytes);
     be->release(be, host->staged_k, staged);
     be->release(be, host->staged_v, staged);

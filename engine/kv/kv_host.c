@@ -32,6 +32,11 @@ sl_kv_hot_rows sl_kv_hot_layer(const sl_kv_pool *pool, int layer) {
 
 // ---- copies ----
 
+sl_kv_rows sl_kv_staged(const sl_kv_pool *pool, int layer) {
+    size_t at = (size_t)(layer % 2) * pool->host->n_staged * page_elems(pool);
+    return (sl_kv_rows){pool->host->staged_k + at, pool->host->staged_v + at};
+}
+
 static sl_page_move move_of(const sl_kv_pool *pool, int to_host) {
     return (sl_page_move){.n_layers = pool->n_layers,
                           .n_kv_heads = pool->n_kv_heads,
@@ -52,11 +57,13 @@ static void move_page(const sl_kv_pool *pool, int32_t page, int32_t frame, int t
     pool->backend->move_pages(pool->backend, &m);
 }
 
-static void move_staged(const sl_kv_pool *pool, int layer, const int32_t *pages, int n, int at, int to_host) {
-    sl_page_move m = move_of(pool, to_host);
+// m: move_of
+static void move_staged(const sl_kv_pool *pool, int layer, const int32_t *pages, int n, int at, sl_page_move m) {
+    sl_kv_rows staged = sl_kv_staged(pool, layer);
     SL_CHECK(at >= 0 && at + n <= pool->host->n_staged);
+    for (int i = 0; i < n; i++) SL_CHECK(pool->host->frame_of[pages[i]] < 0);
     m.n_layers = 1;
-    m.k = pool->host->staged_k, m.v = pool->host->staged_v;
+    m.k = staged.k, m.v = staged.v;
     m.rows += layer * m.rows_layer;
     for (int i = 0; i < n; i += m.n) {
         m.n = n - i < SL_MOVE_MOST ? n - i : SL_MOVE_MOST;
@@ -65,18 +72,18 @@ static void move_staged(const sl_kv_pool *pool, int layer, const int32_t *pages,
     }
 }
 
-sl_kv_rows sl_kv_staged(const sl_kv_pool *pool) {
-    return (sl_kv_rows){pool->host->staged_k, pool->host->staged_v};
+void sl_kv_bring(const sl_kv_pool *pool, int layer, const int32_t *pages, int n, int at) {
+    move_staged(pool, layer, pages, n, at, move_of(pool, 0));
 }
 
-void sl_kv_bring(const sl_kv_pool *pool, int layer, const int32_t *pages, int n, int at) {
-    for (int i = 0; i < n; i++) SL_CHECK(pool->host->frame_of[pages[i]] < 0);
-    move_staged(pool, layer, pages, n, at, 0);
+void sl_kv_bring_aside(const sl_kv_pool *pool, int layer, const int32_t *pages, int n) {
+    sl_page_move m = move_of(pool, 0);
+    m.aside = 1;
+    move_staged(pool, layer, pages, n, 0, m);
 }
 
 void sl_kv_write_rows(sl_kv_pool *pool, int layer, const int32_t *pages, int n, int at) {
-    for (int i = 0; i < n; i++) SL_CHECK(pool->host->frame_of[pages[i]] < 0);
-    move_staged(pool, layer, pages, n, at, 1);
+    move_staged(pool, layer, pages, n, at, move_of(pool, 1));
     for (int i = 0; layer + 1 == pool->n_layers && i < n; i++) publish(pool, pages[i]); // no step runs before the last layer
 }
 

@@ -39,7 +39,8 @@ typedef struct sl_kv_host {
     int32_t *page_of;  // [n_frames] the page in a frame; -1: none
     uint64_t *held;    // [n_frames] the time of the last hold
     uint64_t time;     // counts holds
-    // Memory of the device that a layer of one sequence is streamed to: [n_staged][n_kv_heads][256][head_dim]
+    // Memory of the device that layers of one sequence are streamed to: [2][n_staged][n_kv_heads][256][head_dim]. Layer i has part i %
+    // 2, so that a layer can be streamed while the one before it is in use.
     int n_staged;
     bf16 *staged_k, *staged_v;
     int32_t *in_order; // [n_staged] 0, 1, 2, ..: the page table of the staged pages, in the device's memory
@@ -62,10 +63,12 @@ void sl_kv_host_forget(sl_kv_pool *pool, int32_t page); // the page is free: its
 // Copies the rows of a page. `to` gets a frame.
 void sl_kv_host_copy(sl_kv_pool *pool, int32_t to, int32_t from);
 
-// K and V of the staged pages.
-sl_kv_rows sl_kv_staged(const sl_kv_pool *pool);
+// K and V of the staged pages of a layer.
+sl_kv_rows sl_kv_staged(const sl_kv_pool *pool, int layer);
 // Copies the rows of pages[0 .. n) in one layer to the staged pages at, at + 1, .. Their rows are on the host.
 void sl_kv_bring(const sl_kv_pool *pool, int layer, const int32_t *pages, int n, int at);
+// The same from staged page 0 on, beside other operations: between aside_begin and aside_end of the backend.
+void sl_kv_bring_aside(const sl_kv_pool *pool, int layer, const int32_t *pages, int n);
 // The other direction.
 void sl_kv_write_rows(sl_kv_pool *pool, int layer, const int32_t *pages, int n, int at);
 // Call after the host has written rows of the sequence's pages. (The functions above do it themselves.)

@@ -34,7 +34,7 @@ static void free_pinned(void) {
 }
 
 // Moves pages on the GPU and on the CPU, and compares all memory.
-static void check_moves(int n_layers, int n_kv_heads, int dim, int n, int to_host) {
+static void check_moves(int n_layers, int n_kv_heads, int dim, int n, int to_host, int aside) {
     enum { AT = 140, PAGES = 150 };
     size_t page = (size_t)n_kv_heads * SL_PAGE * dim, ordinary = n_layers * AT * page, rows = 2 * n_layers * PAGES * page;
     bf16 *k = malloc(ordinary * sizeof *k), *v = malloc(ordinary * sizeof *v), *on_host = new_pinned(rows * sizeof *on_host);
@@ -48,6 +48,7 @@ static void check_moves(int n_layers, int n_kv_heads, int dim, int n, int to_hos
                       .head_dim = dim,
                       .page_rows = SL_PAGE,
                       .to_host = to_host,
+                      .aside = aside,
                       .k = gpu_k,
                       .v = gpu_v,
                       .rows = on_host,
@@ -74,8 +75,9 @@ static void moves(void) {
     static const int dims[] = {64, 80, 96, 128};
     for (int i = 0; i < 4; i++)
         for (int to_host = 0; to_host < 2; to_host++) {
-            check_moves(2, 1, dims[i], 3, to_host);
-            check_moves(1, 2, dims[i], SL_MOVE_MOST, to_host);
+            check_moves(2, 1, dims[i], 3, to_host, 0);
+            check_moves(1, 2, dims[i], SL_MOVE_MOST, to_host, 0);
+            check_moves(1, 2, dims[i], 57, to_host, 1);
         }
 }
 

@@ -180,9 +180,12 @@ static void prefill_to(sl_kv_pool *pool, sl_kv_seq *seq, int n, int chunk, int t
         int from = seq->n_tokens, end = from + chunk < n ? from + chunk : n, first = from / SL_PAGE;
         sl_kv_write_out(pool, seq);
         for (int layer = 0; layer < LAYERS; layer++) {
-            sl_kv_rows rows = sl_kv_staged(pool);
+            sl_kv_rows rows = sl_kv_staged(pool, layer);
             memset(rows.k, 0x5a, (size_t)STAGED * HEADS * SL_PAGE * DIM * sizeof(bf16));
-            sl_kv_bring(pool, layer, seq->pages, (from + SL_PAGE - 1) / SL_PAGE, 0);
+            if (layer % 2)
+                sl_kv_bring_aside(pool, layer, seq->pages, (from + SL_PAGE - 1) / SL_PAGE);
+            else
+                sl_kv_bring(pool, layer, seq->pages, (from + SL_PAGE - 1) / SL_PAGE, 0);
             for (int j = 0; j < from; j++)
                 for (int h = 0; h < HEADS; h++) {
                     size_t at = ((size_t)(j / SL_PAGE * HEADS + h) * SL_PAGE + j % SL_PAGE) * DIM;
@@ -222,7 +225,7 @@ static void many_pages(void) { // more pages than one move takes
     CHECK_OK(sl_kv_pool_init_on_host(&pool, sl_cpu_memory(), 1, 1, DIM, PAGES, FRAMES, PAGES, 0, &err), err);
     int32_t pages[PAGES];
     for (int i = 0; i < PAGES; i++) pages[i] = (int32_t)(i * 2 % PAGES); // PAGES is odd: every page once
-    sl_kv_rows rows = sl_kv_staged(&pool);
+    sl_kv_rows rows = sl_kv_staged(&pool, 0);
     for (size_t i = 0; i < (size_t)PAGES * SL_PAGE * DIM; i++) rows.k[i] = (bf16)(i / DIM), rows.v[i] = (bf16)(i / DIM + 7);
     sl_kv_write_rows(&pool, 0, pages, PAGES, 0);
     for (int i = 0; i < PAGES; i++) {
@@ -256,6 +259,16 @@ static void versions(void) {
     sl_kv_publish(&pool, &b);
     CHECK_INT(pool.host->versions[b.pages[4]], (uint32_t)pool.versions[b.pages[4]]);
     sl_kv_seq_free(&pool, &b);
+    sl_kv_pool_free(&pool);
+}
+
+// The staged pages of a layer are not those of the layer before.
+static void two_layers(void) {
+    sl_kv_pool pool = pool_of(6, FRAMES);
+    size_t n = (size_t)STAGED * HEADS * SL_PAGE * DIM;
+    CHECK(sl_kv_staged(&pool, 1).k == sl_kv_staged(&pool, 0).k + n && sl_kv_staged(&pool, 1).v == sl_kv_staged(&pool, 0).v + n);
+    CHECK(sl_kv_staged(&pool, 2).k == sl_kv_staged(&pool, 0).k);
+    sl_kv_staged(&pool, 1).v[n - 1] = 5; // the last element
     sl_kv_pool_free(&pool);
 }
 
@@ -298,6 +311,7 @@ static const test_case cases[] = {
     {"prefills", 0, prefills},
     {"many-pages", 0, many_pages},
     {"versions", 0, versions},
+    {"two-layers", 0, two_layers},
     {"hot-layers", 0, hot_layers},
     {"hot-order", 0, hot_order},
     {0},
