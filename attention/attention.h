@@ -276,6 +276,8 @@ int sl_attn_check_decode(const sl_attn_spec *spec, sl_error *err);
 const char *sl_attn_phases(const sl_attn_method *method); // "decode", "prefill" or "decode, prefill": what the CPU offers
 int sl_attn_on_gpu(const sl_attn_spec *spec);             // 1: this build decodes with it on a GPU
 int sl_attn_on_host_rows(const sl_attn_spec *spec);       // 1: the same, with K and V in host memory
+// SL_ERR_UNSUPPORTED with the reason, if it is a parameter that sl_attn_on_host_rows returns 0; else 0.
+int sl_attn_why_not_on_host(const sl_attn_spec *spec, sl_error *err);
 int sl_attn_prefills_on_gpu(const sl_attn_spec *spec);    // 1: this build prefills with it on a GPU
 int sl_attn_makes_mask(const sl_attn_spec *spec);         // 1: a prefill with it visits the blocks of a mask
 // Writes `santa-prop:S=128` into buf: the first parameter, and every parameter that is not at its default.

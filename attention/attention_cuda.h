@@ -10,6 +10,7 @@
 #include "attention/attention.h"
 #include "attention/page_extras.h"
 #include "engine/backend/backend.h"
+#include "engine/kv/kv_host.h"
 
 #include <cuda_runtime.h>
 
@@ -40,6 +41,7 @@ typedef struct sl_attn_cuda_decode_args {
     // entry in the page table is its page in k and v.
     const bf16 *k, *v;
     const bf16 *host_rows; // of ops->host: this layer, [n_pages][n_kv_heads][256][2][head_dim] in host memory; else NULL
+    sl_kv_hot_rows hot;    // with host_rows: of this layer
     const void *extra[SL_MAX_NEEDS]; // page extras of this layer, in the order of ops->needs: [n_pages][n_kv_heads][extra_size]
     size_t extra_size[SL_MAX_NEEDS];
     size_t state_at;           // offset of this layer in rows[i].state; ops->state bytes, zero at a session's start
@@ -133,6 +135,17 @@ typedef struct sl_attn_cuda_ops {
     const struct sl_attn_cuda_ops *host; // the same with the rows of full pages in host memory; NULL: not offered
 } sl_attn_cuda_ops;
 
+// Rows that the thread blocks of a draw kernel have fetched from the host: [n_seqs][n_kv_heads][group][parts][places].
+typedef struct sl_cuda_hot_lists {
+    sl_kv_hot_rows hot;
+    int n_seqs, n_kv_heads, group, parts, places; // places: a multiple of 32
+    int *listed;                                  // pool row + 1; 0: none
+    const bf16 *fetched;                          // K and V of the rows: [..][2][head_dim]
+    int *ended;                                   // [n_kv_heads] counters
+} sl_cuda_hot_lists;
+// hot_rows.cu: takes the rows into the cache, and sets the lists to 0.
+void sl_cuda_keep_hot_rows(const sl_cuda_hot_lists *lists, int head_dim, cudaStream_t stream);
+
 // page_extras.cu: build_device of the page extras.
 void sl_cuda_build_norms(const sl_kv_device_build *b);
 void sl_cuda_build_quantised(const sl_kv_device_build *b);
@@ -167,7 +180,8 @@ extern const sl_attn_cuda_ops sl_santa_pps_cuda_ops; // pps.cu
 extern const sl_attn_cuda_ops sl_santa_long_cuda_ops[5], sl_santa_pps_long_cuda_ops, sl_santa_is_long_cuda_ops,
     sl_bernoulli_long_cuda_ops, sl_bernoulli_group_long_cuda_ops;
 // The same kernels for rows in host memory (*_host.cu). They are sl_attn_cuda_ops.host of the tables without `host`.
-extern const sl_attn_cuda_ops sl_santa_is_host_cuda_ops, sl_santa_is_host_long_cuda_ops;
+extern const sl_attn_cuda_ops sl_santa_is_host_cuda_ops, sl_santa_is_host_long_cuda_ops, sl_quest_host_cuda_ops,
+    sl_vattention_host_cuda_ops, sl_saap_host_cuda_ops, sl_saap_is_host_cuda_ops;
 
 // The other methods, for the same shapes. bernoulli.cu: alone and with the samplers of santa.cu. sparse.cu: topk and topp
 // (oracle), random.

@@ -26,9 +26,21 @@ int sl_attn_on_gpu(const sl_attn_spec *spec) {
 
 int sl_attn_on_host_rows(const sl_attn_spec *spec) {
 #ifdef SLEIGH_CUDA
-    return sl_attn_on_gpu(spec) && !spec->plus && spec->method->cuda->host;
+    if (!sl_attn_on_gpu(spec) || spec->plus || !spec->method->cuda->host) return 0;
+    const sl_attn_cuda_ops *host = spec->method->cuda->host;
+    return !host->supports || !host->supports(spec, NULL);
 #else
     (void)spec;
+    return 0;
+#endif
+}
+
+int sl_attn_why_not_on_host(const sl_attn_spec *spec, sl_error *err) {
+#ifdef SLEIGH_CUDA
+    const sl_attn_cuda_ops *host = sl_attn_on_gpu(spec) && !spec->plus ? spec->method->cuda->host : NULL;
+    return host && host->supports ? host->supports(spec, err) : 0;
+#else
+    (void)spec, (void)err;
     return 0;
 #endif
 }

@@ -53,6 +53,7 @@ sl_attn_cuda_decode_args sl_cuda_decode_args_of(sl_engine *e, const sl_attn_spec
         .k = kv.k,
         .v = kv.v,
         .host_rows = e->pool.host ? sl_kv_host_row(&e->pool, layer, 0, 0, 0) : NULL,
+        .hot = sl_kv_hot_layer(&e->pool, layer),
         .stream = e->backend->stream(e->backend),
     };
     for (int i = 0, n_needs = sl_cuda_needs(spec, need); i < n_needs; i++) {

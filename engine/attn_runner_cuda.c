@@ -180,7 +180,7 @@ static void prefill(const sl_batch *b, int layer, int first, int n, sl_queries q
     const sl_attn_spec *spec = &e->prefill.layer[layer];
     sl_prefill_mask mask;
     const sl_kv_host *host = b->kv->host; // the layer is in the staged pages (kv_stream.c)
-    sl_kv_rows kv = host ? sl_kv_staged(b->kv) : sl_kv_layer(b->kv, layer);
+    sl_kv_rows kv = host ? sl_kv_staged(b->kv, layer) : sl_kv_layer(b->kv, layer);
     sl_attn_cuda_prefill_args args = {
         .geom = &e->geom,
         .spec = spec,

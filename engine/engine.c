@@ -2,6 +2,7 @@
 //
 // An engine allocates everything that the largest step needs. A step allocates nothing.
 #include "engine/engine_internal.h"
+#include "engine/kv/kv_host.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -98,6 +99,7 @@ static int set_plan(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
     int rc = sl_attn_plan_copy(&copy, plan, err);
     if (rc) return rc;
     for (int i = 0; !rc && i < copy.n_layers; i++) rc = sl_attn_check(&copy.layer[i], err);
+    if (!rc && e->pool.host) rc = sl_engine_check_on_host(&copy, err);
     for (int i = 0; !rc && i < copy.n_layers; i++) rc = sl_engine_need_buckets(e, &copy.layer[i], err);
     if (!rc) rc = e->attention->prepare(e, &copy, err);
     if (rc) {
@@ -321,7 +323,7 @@ static int new_pool(sl_engine *e, sl_error *err) {
     int own = (e->n_ctx + SL_PAGE - 1) / SL_PAGE, n_pages = own * e->n_sequences, rc;
     if (e->kv.place == SL_KV_HOST) // the page extra of a span is built from staged pages
         rc = sl_kv_pool_init_on_host(&e->pool, e->backend, c->n_layers, c->n_kv_heads, c->head_dim, n_pages, e->kv.n_frames,
-                                     own > SL_KV_SPAN_MOST ? own : (int)SL_KV_SPAN_MOST, err);
+                                     own > SL_KV_SPAN_MOST ? own : (int)SL_KV_SPAN_MOST, (int)e->kv.hot_rows, err);
     else
         rc = sl_kv_pool_init(&e->pool, e->backend, c->n_layers, c->n_kv_heads, c->head_dim, n_pages, err);
     e->pool.seed = e->seed;
@@ -404,6 +406,14 @@ int sl_engine_skip_parts(sl_engine *e, unsigned parts, sl_error *err) {
     if (!e->backend->skip_parts) return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: steps are not timed in parts", e->backend->name);
     e->backend->forget(e->backend);
     e->backend->skip_parts(e->backend, parts);
+    return 0;
+}
+
+int sl_engine_impose_hits(sl_engine *e, double share, sl_error *err) {
+    if (!e->pool.host || !e->pool.host->hot.n_sets)
+        return sl_fail(err, SL_ERR_ARG, "{hot_hits}: expected {kv_cache} host with a cache of hot rows, found none");
+    e->backend->forget(e->backend); // recordings hold the share
+    e->pool.host->hot.imposed = share < 0 ? -1 : (int)(share * 65536 + 0.5);
     return 0;
 }
 

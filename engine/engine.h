@@ -118,6 +118,10 @@ void sl_engine_reset_stats(sl_engine *engine);
 // meaningless. 0: later steps are complete again. SL_ERR_UNSUPPORTED on the CPU.
 int sl_engine_skip_parts(sl_engine *engine, unsigned parts, sl_error *err);
 
+// For benches: of the rows that later steps draw, `share` counts as found in the cache of hot rows, whatever the cache holds. The logits
+// of such steps are meaningless. Below 0: steps look rows up again. SL_ERR_ARG: there is no such cache.
+int sl_engine_impose_hits(sl_engine *engine, double share, sl_error *err);
+
 // How dense attention spreads its mass p over the rows in one decode step of one query head. The distance of the newest row is
 // 0.
 enum { SL_PROFILE_SINK = 4, SL_PROFILE_WINDOW = 256 };

@@ -223,6 +223,8 @@ int sl_engine_open_backend(sl_engine *e, const sl_engine_options *o, sl_error *e
 // Chooses where K and V lie and the number of tokens of a session: e->kv, e->n_ctx, e->prefill_chunk, e->max_rows. plan: the
 // methods of decode steps. Allocates nothing. SL_ERR_MEMORY: no place has enough memory.
 int sl_engine_place(sl_engine *e, const sl_engine_options *o, const sl_attn_plan *plan, sl_error *err);
+// SL_ERR_UNSUPPORTED: a method of the plan cannot decode with K and V in host memory.
+int sl_engine_check_on_host(const sl_attn_plan *plan, sl_error *err);
 // SL_ERR_UNSUPPORTED with the reason. where: "layer 3"
 int sl_engine_refuse_on_host(const sl_attn_spec *spec, const char *where, sl_error *err);
 

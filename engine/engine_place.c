@@ -95,17 +95,24 @@ static int parse_place(const char *text, sl_kv_place *out, sl_error *err) {
 int sl_engine_refuse_on_host(const sl_attn_spec *spec, const char *where, sl_error *err) {
     char text[256];
     sl_attn_format(spec, text, sizeof text);
+    if (sl_attn_why_not_on_host(spec, err)) return SL_ERR_UNSUPPORTED;
     return sl_fail(err, SL_ERR_UNSUPPORTED,
                    "{attn} %s: not offered with {kv_cache} host (%s), because a step would read too many rows over the bus; "
                    "expected a method that reads few rows of K and V: santa-is, quest, vattention, saap or saap-is",
                    text, where);
 }
 
-static int check_methods(const sl_attn_plan *plan, sl_error *err) {
+int sl_engine_check_on_host(const sl_attn_plan *plan, sl_error *err) {
     for (int i = 0; i < plan->n_layers; i++) {
+        const sl_attn_spec *spec = &plan->layer[i];
         char where[32];
         snprintf(where, sizeof where, "layer %d", i);
-        if (!sl_attn_on_host_rows(&plan->layer[i])) return sl_engine_refuse_on_host(&plan->layer[i], where, err);
+        if (!sl_attn_on_host_rows(spec)) return sl_engine_refuse_on_host(spec, where, err);
+        if (sl_attn_has(spec, "dense-layers") && i < (int)sl_attn_get(spec, "dense-layers"))
+            return sl_fail(err, SL_ERR_UNSUPPORTED,
+                           "{attn} %s: layer %d is dense ({dense-layers} %d), and with {kv_cache} host it would read every row over "
+                           "the bus; give the layer another method, such as {attn_layer} %d=quest",
+                           spec->method->name, i, (int)sl_attn_get(spec, "dense-layers"), i);
     }
     return 0;
 }
@@ -139,8 +146,8 @@ static sl_kv_demand demand_of(const sl_engine *e, const sl_attn_plan *plan, int 
                           .n_ctx = n_ctx,
                           .n_sequences = e->n_sequences,
                           .spare_frames = SL_KV_SPARE_FRAMES,
-                          .streamed = row / c->n_layers,
-                          .hot_share = 0};
+                          .streamed = 2 * row / c->n_layers, // two layers of one sequence
+                          .hot_share = 0.05};
 }
 
 static sl_kv_room room_of(const sl_engine *e, const sl_engine_options *o) {
@@ -158,7 +165,7 @@ static void choose_rows(sl_engine *e, const sl_engine_options *o, int default_ch
 }
 
 static int place_on_host(sl_engine *e, const sl_engine_options *o, const sl_attn_plan *plan, sl_error *err) {
-    int limit = e->model->config.n_ctx, rc = check_methods(plan, err);
+    int limit = e->model->config.n_ctx, rc = sl_engine_check_on_host(plan, err);
     if (rc) return rc;
     if (o->n_ctx < 0 || o->n_ctx > limit)
         return sl_fail(err, SL_ERR_ARG, "{n_ctx} %d: expected 1 to %d, this model's limit", o->n_ctx, limit);

@@ -353,6 +353,7 @@ static int read_rows(const reader *r, sl_session *s, const sl_progress *progress
     s->kv.n_tokens = r->n_tokens;
     const char *from = k->data;
     each_run(s, read_run, &from, progress);
+    sl_kv_publish(pool, &s->kv);
     return s->engine->backend->finish(s->engine->backend, err);
 }
 

@@ -17,7 +17,7 @@ static void fill_layer(sl_session *s, int layer, const bf16 *quantiles) {
     sl_kv_pool *pool = &s->engine->pool;
     const sl_backend *be = s->engine->backend;
     size_t page = (size_t)pool->n_kv_heads * SL_PAGE * pool->head_dim;
-    sl_kv_rows rows = pool->host ? sl_kv_staged(pool) : sl_kv_layer(pool, layer);
+    sl_kv_rows rows = pool->host ? sl_kv_staged(pool, layer) : sl_kv_layer(pool, layer);
     for (int i = 0; i < s->kv.n_pages; i++) {
         size_t at = (pool->host ? i : s->kv.pages[i]) * page;
         be->fill(be, key_of(s, layer, i, 0), quantiles, page, rows.k + at);

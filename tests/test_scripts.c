@@ -87,6 +87,21 @@ static void decode_picture(void) {
     CHECK_STR(slurp(in_tmp("decode.dat"), &n), slurp("docs/decode.dat", &n));
 }
 
+// The report on K and V in host memory, on the CPU, where they are always.
+static void host_memory(void) {
+    char script[900];
+    const char *bin = getenv("SLEIGH_BIN");
+    size_t n;
+    snprintf(script, sizeof script,
+             "scripts/host_memory.py --device cpu -m models/tiny --depths 256,512 --density-depth 512 --rope-scale 1 --steps 2 --sleigh "
+             "'%s' --work '%s/runs' -o '%s'",
+             bin ? bin : "build/sleigh", test_tmp(), in_tmp("host.md"));
+    run_script(script);
+    const char *page = slurp(in_tmp("host.md"), &n), *data = slurp(in_tmp("host.dat"), &n);
+    CHECK(strstr(page, "| 512 | on the host, replayed | - | ") && strstr(page, "| quest:tokens=512 | "));
+    CHECK(strstr(data, "# curve: vattention\n") && strstr(data, "y: time of a step, ms"));
+}
+
 // The prose corpus: formats, order of pages, splits and duplicates. Debian's lxml belongs to Debian's python3.
 static void prose_corpus(void) {
     if (system("/usr/bin/python3 -c 'import lxml.etree' 2>/dev/null") || system("command -v dpkg-deb >/dev/null"))
@@ -316,6 +331,7 @@ static const test_case cases[] = {
     {"commands-of-docs", NEEDS_NOTHING, commands_of_docs},
     {"faults-of-commands", NEEDS_NOTHING, faults_of_commands},
     {"decode-picture", NEEDS_NOTHING, decode_picture},
+    {"host-memory", NEEDS_NOTHING, host_memory},
     {"demo-prose", NEEDS_NOTHING, demo_prose},
     {"demo-prose-tiny", NEEDS_NOTHING, demo_prose_tiny},
     {"prose-corpus", NEEDS_NOTHING, prose_corpus},

@@ -18,6 +18,7 @@
 #define SLEIGH_ATTEND_BUCKETS_CUH
 
 #include "attention/cuda/bucket_visit.cuh"
+#include "attention/cuda/host_rows.cuh"
 
 #include <cuda_bf16.h>
 
@@ -49,6 +50,7 @@ struct attend_buckets_params {
     const int *drawable; // [n_seqs * n_kv_heads] rows that may be drawn; 0: nothing was drawn
     const int32_t *draw; // [n_seqs * n_heads][n_drawn] pool rows
     const float *weight; // [n_seqs * n_heads][n_drawn] log2 of 1 / pi
+    const bf16 *host;    // IS_HOST: host_rows.rows
 };
 
 // ---- the rows of a KV head ----
@@ -115,7 +117,7 @@ __device__ void find_parts(const attend_buckets_params &p, const visit_range &r,
 
 // A row that a lane attends to.
 struct bucket_row {
-    int at;       // pool row; -1: none
+    int at;       // marked pool row (host_rows.cuh); -1: none
     int head;     // the query head that reads it, or ALL_HEADS
     float weight; // log2 of its weight
 };
@@ -123,10 +125,11 @@ struct bucket_row {
 // Row i of the first set.
 __device__ bucket_row fixed_row(const attend_buckets_params &p, const visit_range &r, const sl_row &row, int seq_head, int i) {
     int j = i < r.sink ? i : r.window + i - r.sink;
-    return {pool_page(p.visit, row, seq_head, j / SL_PAGE) + j % SL_PAGE, ALL_HEADS, 0};
+    int at = pool_page(p.visit, row, seq_head, j / SL_PAGE) + j % SL_PAGE;
+    return {mark_row(at, j / SL_PAGE, row.position / SL_PAGE), ALL_HEADS, 0};
 }
 
-// Row i of the second set.
+// Row i of the second set. No such row is in the newest page, so none has a mark.
 __device__ bucket_row chosen_row(const attend_buckets_params &p, const visit_range &r, const row_parts *parts, int seq_head,
                                  int i) {
     int part = 0, end = parts->n_parts; // the last part that begins at i or before
@@ -187,10 +190,10 @@ template <int DIM, bool DRAWS> struct bucket_attender {
         for (int i = 0; i < REGS / PIECE_REGS; i++) {
             const bf16 *from = row + i * 4 * PIECE + t * PIECE;
             if constexpr (PIECE == 8) {
-                uint4 x = row ? sl_load_l2((const uint4 *)from, policy) : make_uint4(0, 0, 0, 0);
+                uint4 x = row ? load_part((const uint4 *)from, policy) : make_uint4(0, 0, 0, 0);
                 to[4 * i] = x.x, to[4 * i + 1] = x.y, to[4 * i + 2] = x.z, to[4 * i + 3] = x.w;
             } else {
-                uint2 x = row ? sl_load_l2((const uint2 *)from, policy) : make_uint2(0, 0);
+                uint2 x = row ? load_part((const uint2 *)from, policy) : make_uint2(0, 0);
                 to[2 * i] = x.x, to[2 * i + 1] = x.y;
             }
         }
@@ -226,9 +229,10 @@ template <int DIM, bool DRAWS> struct bucket_attender {
         uint64_t policy = sl_l2_policy(SL_L2_FIRST_OUT); // draw_rows.cuh, gather: why these rows leave the L2 cache first
         int own[2] = {__shfl_sync(~0u, at, g), __shfl_sync(~0u, at, g + 8)};
 #pragma unroll
-        for (int i = 0; i < 2; i++) load(own[i] >= 0 ? p.k + (size_t)own[i] * DIM : NULL, policy, k[i]);
+        for (int i = 0; i < 2; i++) load(own[i] >= 0 ? k_of_row<DIM>(p.k, p.host, own[i]) : NULL, policy, k[i]);
 #pragma unroll
-        for (int i = 0; i < 2; i++) load(own[i] >= 0 ? p.v + (size_t)own[i] * DIM : NULL, policy, v[i]);
+        for (int i = 0; i < 2; i++) load(own[i] >= 0 ? v_of_row<DIM>(p.v, p.host, own[i]) : NULL, policy, v[i]);
+        count_fetched(p.visit.stats, at, 32 / TILE_ROWS);
         float s[4];
         scores_of(q, k[0], p.scale, s);
         scores_of(q, k[1], p.scale, s + 2);

@@ -107,6 +107,7 @@ struct attend_params {
     int reads_k;      // for the statistics: 1: this kernel reads rows of K
     int reads_newest; // 1: the scores have counted K of the newest page already, because it has no page extra
     sl_attn_cuda_stats *stats;
+    const bf16 *host; // IS_HOST: host_rows.rows
 };
 
 static void take_partials(arena *from, attend_params *p, int n_heads, int head_dim, int capacity_rows, int with_moments) {
@@ -120,7 +121,7 @@ static void take_partials(arena *from, attend_params *p, int n_heads, int head_d
 // Everything but the lists and the memory of partial results.
 static attend_params attend_params_of(const sl_attn_cuda_decode_args *a) {
     attend_params p = {};
-    p.rows = a->rows, p.q = a->q, p.k = a->k, p.v = a->v, p.out = a->out;
+    p.rows = a->rows, p.q = a->q, p.k = a->k, p.v = a->v, p.out = a->out, p.host = a->host_rows;
     p.n_kv_heads = a->geom->n_kv_heads, p.group = a->geom->n_heads / a->geom->n_kv_heads;
     p.scale = sl_score_scale(a->geom->head_dim);
     p.n_lists = 1;
@@ -197,9 +198,10 @@ template <int DIM, bool SCORES, bool MOMENTS> struct attender {
         for (int i = 0; i < WARP_ROWS; i++) {
             int at = __shfl_sync(~0u, row, i * SHARE);
             bool real = at >= 0 && lane < LANES;
-            if (SCORES) x[i] = real ? sl_load_l2((const uint2 *)(p.k + (size_t)at * DIM) + lane, policy) : make_uint2(0, 0);
-            y[i] = real ? sl_load_l2((const uint2 *)(p.v + (size_t)at * DIM) + lane, policy) : make_uint2(0, 0);
+            if (SCORES) x[i] = real ? load_part((const uint2 *)k_of_row<DIM>(p.k, p.host, at) + lane, policy) : make_uint2(0, 0);
+            y[i] = real ? load_part((const uint2 *)v_of_row<DIM>(p.v, p.host, at) + lane, policy) : make_uint2(0, 0);
         }
+        count_fetched(p.stats, row, SHARE);
         if (SCORES) {
             float s[WARP_ROWS];
 #pragma unroll
@@ -235,8 +237,8 @@ template <int DIM, bool SCORES, bool MOMENTS> struct attender {
 // The rows of one list of one query head.
 struct row_source {
     const int32_t *pages, *list;
-    int kv_head, n_kv_heads, unit, n;
-    const uint64_t *mass; // of the head
+    int kv_head, n_kv_heads, unit, n, newest; // newest: the number of the newest page
+    const uint64_t *mass;                     // of the head
     const bf16 *w;
     int stride, top;
 
@@ -248,7 +250,7 @@ struct row_source {
             bf16 x = __ldcg((const unsigned short *)w + (size_t)(row / BLOCK) * stride + row % BLOCK);
             *row_mass = __uint_as_float((uint32_t)x << 16) * power_of_two(ref - top);
         }
-        return (pages[row / SL_PAGE] * n_kv_heads + kv_head) * SL_PAGE + row % SL_PAGE;
+        return mark_row((pages[row / SL_PAGE] * n_kv_heads + kv_head) * SL_PAGE + row % SL_PAGE, row / SL_PAGE, newest);
     }
 };
 
@@ -262,6 +264,7 @@ __device__ row_source source_of(const attend_params &p, const sl_row &row, int s
             .n_kv_heads = p.n_kv_heads,
             .unit = p.lists.unit,
             .n = rows_of(plan->at[list + 1] - from, p.lists.unit, row.position + 1),
+            .newest = row.position / SL_PAGE,
             .mass = p.mass + (size_t)head * p.max_blocks,
             .w = p.w + ((size_t)seq_head * p.max_blocks * p.group + head % p.group) * BLOCK,
             .stride = p.group * BLOCK,
@@ -410,7 +413,8 @@ __device__ void count_distinct(const attend_params &p, int seq_head, int head_di
 // Exact attention by one warp. The function counts the keys of the head, because count_distinct counts only rows of lists.
 template <int DIM>
 __device__ void attend_beyond(const attend_params &p, attend_space<DIM> *s, const sl_row &row, int seq_head, int head) {
-    const exact_head h = make_exact_head(p.q + (size_t)head * DIM, p.k, p.v, row, p.n_kv_heads, seq_head, p.scale, NULL);
+    const exact_head h = make_exact_head(p.q + (size_t)head * DIM, p.k, p.v, row, p.n_kv_heads, seq_head, p.scale, NULL,
+                                         p.host);
     attend_exactly<DIM>(h, s->o[0]);
     for (int d = threadIdx.x; d < DIM; d += 32) store_bf16(p.out + (size_t)head * DIM + d, s->o[0][d]);
     if (!p.stats || threadIdx.x > 0) return;

@@ -170,9 +170,9 @@ template <int DIM> __device__ int add_rows(const is_params &p, block_shared *s, 
     float factor;
     const bf16 *k = p.score.k;
     if (IS_HOST) {
-        bf16 *fetched = fetched_of_block<DIM>(p.host, TAKE_THREADS);
-        row = fetch_rows<DIM>(p.host, s, fetched, thread, row);
-        k = fetched;
+        size_t places = places_of_block(TAKE_THREADS);
+        row = fetch_rows<DIM>(p.host, s, places, thread, row);
+        k = p.host.fetched + places * 2 * DIM;
     } else if (row >= 0) {
         prefetch(p.draw.v + (size_t)row * DIM, layout<DIM>::ROW);
     }

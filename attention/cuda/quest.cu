@@ -68,6 +68,7 @@ void account_bounds(const sl_attn_geom *geom, const sl_attn_spec *, int n_kv, sl
 
 } // namespace
 
+#ifndef SL_HOST_ROWS
 // Counts the bounds of built pages, and the keys of the newest page, because each step computes the bounds of this page.
 void sl_cuda_account_bounds(const sl_attn_geom *geom, int n_kv, sl_attn_stats *stats) {
     int n_built = (n_kv - 1) / SL_PAGE, n_newest = n_kv - n_built * SL_PAGE;
@@ -75,8 +76,16 @@ void sl_cuda_account_bounds(const sl_attn_geom *geom, int n_kv, sl_attn_stats *s
     stats->bytes += (uint64_t)geom->n_kv_heads * n_built * PAGE_UNITS * 2 * geom->head_dim * sizeof(bf16);
     stats->features += geom->n_heads;
 }
+#endif
 
-const sl_attn_cuda_ops sl_quest_cuda_ops = {.workspace = workspace,
+#ifdef SL_HOST_ROWS
+const sl_attn_cuda_ops sl_quest_host_cuda_ops = {
+#define HOST_OPS NULL
+#else
+const sl_attn_cuda_ops sl_quest_cuda_ops = {
+#define HOST_OPS &sl_quest_host_cuda_ops
+#endif
+                                            .workspace = workspace,
                                             .decode = decode,
                                             .needs = needs,
                                             .state = NULL,
@@ -86,4 +95,4 @@ const sl_attn_cuda_ops sl_quest_cuda_ops = {.workspace = workspace,
                                             .supports = NULL,
                                             .mask = NULL,
                                             .mask_workspace = NULL,
-                                            .host = NULL};
+                                            .host = HOST_OPS};

@@ -364,7 +364,6 @@ __device__ void count(sl_attn_cuda_stats *stats, const counts &n, int row_bytes,
     atomicAdd(&stats->k_rows, (unsigned long long)n.n_read);
     atomicAdd(&stats->v_rows, (unsigned long long)n.n_read);
     atomicAdd(&stats->bytes, (unsigned long long)n.n_read * 2 * row_bytes);
-    if (IS_HOST) atomicAdd(&stats->fetched, (unsigned long long)n.n_read);
     atomicAdd(&stats->samples, (unsigned long long)n.n_drawn);
     if (thread == 0 && fallback) atomicAdd(&stats->fallbacks, 1ull);
 }
@@ -468,10 +467,10 @@ int parts_of(int n_heads, int n_lists) {
     return parts < 1 ? 1 : parts < most ? parts : most;
 }
 
-// Sets how many thread blocks share a head, and how many roam.
+// Sets how many thread blocks share a head, and how many roam. IS_HOST: all heads have equally many, as hot_rows.cuh expects.
 void share_heads(is_params *p, bool draws_even) {
     p->draw.parts = parts_of(p->n_heads, p->n_lists);
-    if (p->draw.parts > 1) return;
+    if (p->draw.parts > 1 || IS_HOST) return;
     if (p->n_lists > ALONE_LISTS) p->queue.n_roaming = 2 * sl_multiprocessors();
     if (draws_even) return;
     p->draw.parts = p->n_lists < LATE_PARTS ? p->n_lists : (int)LATE_PARTS;
@@ -501,7 +500,11 @@ size_t lay_out(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, i
     size_t n_blocks = most_thread_blocks(n_seqs * geom->n_heads);
     if (mode_of(spec) != EVEN) p->listed = take_listed(&a, n_blocks, n_kv);
     p->queue = lists_of(spec) > 1 ? take_queue(&a, n_seqs * geom->n_heads) : list_queue{};
-    if (IS_HOST) p->host.fetched = a.take<bf16>(n_blocks * TAKE_THREADS * 2 * geom->head_dim);
+    if (IS_HOST) {
+        p->host.fetched = a.take<bf16>(n_blocks * TAKE_THREADS * 2 * geom->head_dim);
+        p->host.listed = a.take<int>(n_blocks * TAKE_THREADS);
+        p->host.ended = a.take<int>(geom->n_kv_heads);
+    }
     return bytes_taken(a, ws);
 }
 
@@ -519,6 +522,21 @@ template <int DIM, int MODE> void launch_draw(const sl_attn_cuda_decode_args *a,
               SHARED_BYTES + (MODE == EVEN ? 0 : LAYER_BYTES) + take_all_memory(ceil_div(a->max_kv, BLOCK)), a->stream, p);
 }
 
+// Takes the fetched rows into the cache of hot rows.
+void keep_hot_rows(const sl_attn_cuda_decode_args *a, const is_params &p) {
+    if (!IS_HOST || p.host.hot.n_sets == 0) return;
+    const sl_cuda_hot_lists lists = {.hot = p.host.hot,
+                                     .n_seqs = a->n_seqs,
+                                     .n_kv_heads = a->geom->n_kv_heads,
+                                     .group = p.score.group,
+                                     .parts = p.draw.parts,
+                                     .places = TAKE_THREADS,
+                                     .listed = p.host.listed,
+                                     .fetched = p.host.fetched,
+                                     .ended = p.host.ended};
+    sl_cuda_keep_hot_rows(&lists, a->geom->head_dim, a->stream);
+}
+
 template <int DIM, int BITS> void launch(const sl_attn_cuda_decode_args *a) {
     int n_lists = lists_of(a->spec), mode = mode_of(a->spec);
     is_params p = {.score = score_params_of<DIM>(a),
@@ -532,7 +550,7 @@ template <int DIM, int BITS> void launch(const sl_attn_cuda_decode_args *a) {
     SL_CHECK(a->max_kv <= ROWS_MAX);
     if (mode != EVEN) p.carried = carried_params_of(a, a->state_at);
     SL_CHECK((a->host_rows != NULL) == IS_HOST);
-    p.host.rows = a->host_rows;
+    p.host.rows = a->host_rows, p.host.hot = a->hot, p.host.n_kv_heads = a->geom->n_kv_heads, p.host.stats = a->stats;
     lay_out(a->geom, a->spec, a->n_seqs, a->max_kv, a->ws, &p);
     share_heads(&p, mode == EVEN);
     if (mode == BY_LAYER) {
@@ -541,6 +559,7 @@ template <int DIM, int BITS> void launch(const sl_attn_cuda_decode_args *a) {
         p.score.state_at = a->state_at;
         p.score = launch_quantised_scores<DIM, 8, true>(a, p.score, p.newest, p.queue);
         launch_draw<DIM, BY_LAYER>(a, p);
+        keep_hot_rows(a, p);
         return;
     }
     p.score = launch_quantised_scores<DIM, BITS>(a, p.score, p.newest, p.queue);
@@ -548,6 +567,7 @@ template <int DIM, int BITS> void launch(const sl_attn_cuda_decode_args *a) {
         launch_draw<DIM, CARRIED>(a, p);
     else
         launch_draw<DIM, EVEN>(a, p);
+    keep_hot_rows(a, p);
 }
 
 template <int DIM> void launch_bits(const sl_attn_cuda_decode_args *a) {

@@ -459,16 +459,31 @@ void account_index(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv,
         account_all_keys(geom, spec, n_kv, stats);
 }
 
+// With rows on the host, exact scores would read every key over the bus.
+int supports(const sl_attn_spec *spec, sl_error *err) {
+    if (!IS_HOST || by_bounds(spec)) return 0;
+    return sl_fail(err, SL_ERR_UNSUPPORTED,
+                   "{attn} vattention: {predictor} oracle: not offered with {kv_cache} host, because it reads every key; expected "
+                   "{predictor} quest");
+}
+
 } // namespace
 
-const sl_attn_cuda_ops sl_vattention_cuda_ops = {.workspace = workspace,
+#ifdef SL_HOST_ROWS
+const sl_attn_cuda_ops sl_vattention_host_cuda_ops = {
+#define HOST_OPS NULL
+#else
+const sl_attn_cuda_ops sl_vattention_cuda_ops = {
+#define HOST_OPS &sl_vattention_host_cuda_ops
+#endif
+                                                 .workspace = workspace,
                                                  .decode = decode,
                                                  .needs = needs,
                                                  .state = NULL,
                                                  .max_rows = 0,
                                                  .account = account_index,
                                                  .prefill = NULL,
-                                                 .supports = NULL,
+                                                 .supports = supports,
                                                  .mask = NULL,
                                                  .mask_workspace = NULL,
-                                                 .host = NULL};
+                                                 .host = HOST_OPS};

@@ -105,6 +105,7 @@ typedef struct sl_page_move {
     int n; // pages, at most SL_MOVE_MOST
     int n_layers, n_kv_heads, head_dim, page_rows;
     int to_host;                // 1: k and v to rows; 0: rows to k and v
+    int aside;                  // 1: beside other operations, between aside_begin and aside_end
     bf16 *k, *v;                // layers k_layer elements apart, each [pages][n_kv_heads][page_rows][head_dim]
     bf16 *rows;                 // layers rows_layer elements apart, each [pages][n_kv_heads][page_rows][2][head_dim]
     size_t k_layer, rows_layer; // elements
@@ -154,6 +155,10 @@ struct sl_backend {
     void *(*alloc_host)(const sl_backend *be, size_t size);
     void (*release_host)(const sl_backend *be, void *p, size_t size); // p may be NULL
     void (*move_pages)(const sl_backend *be, const sl_page_move *move);
+    // Moves with `aside` that are queued after aside_begin wait for the operations queued before it, and run beside the operations
+    // queued after it. Operations queued after aside_end wait for these moves. On the CPU every operation has ended at its return
+    void (*aside_begin)(const sl_backend *be);
+    void (*aside_end)(const sl_backend *be);
     // Queues the numbers of sl_dummy_fill from element 0 on. quantiles: the backend's memory
     void (*fill)(const sl_backend *be, uint64_t key, const bf16 *quantiles, size_t n, bf16 *out);
     // Copies n weights of equal n_cols into one block of the backend's memory, without gaps, and sets their data pointers.

@@ -130,6 +130,7 @@ const cli_option cli_option_table[] = {
     {"Bench", "--ragged", NULL, OPT_FLAG, F(ragged), 0, 0, "0", CLI_BENCH, "give sequence i of b a depth of (i + 1) / b of --depth, rounded down to an odd number"},
     {"Bench", "--copy", NULL, OPT_FLAG, F(copy), 0, 0, "0", CLI_BENCH, "prefill one sequence and copy its rows to the others: a faster start, the same memory traffic in the tests"},
     {"Bench", "--fill", "prefill,random", OPT_CHOICE, F(fill), 0, 0, "prefill", CLI_BENCH, "how the KV cache is filled to --depth: prefill random tokens; or write random rows without a prefill, for long contexts"},
+    {"Bench", "--hot-hits", "X", OPT_FLOAT, F(hot_hits), 0, 1, NULL, CLI_BENCH, "with --kv-cache host: this share of the drawn rows counts as found in the cache of hot rows; 0: every row is fetched. `generate` prints the share of a real text (default: what the cache holds)"},
     {"Bench", "--memory-rate", "X", OPT_FLOAT, F(memory_rate), 0, 1e6, "0", CLI_BENCH, "memory rate of this device in GB/s, the base of \"% of peak\"; 0: measure it"},
     {"Bench", "-o --output", "md,csv,json,jsonl", OPT_CHOICE, F(format), 0, 0, "md", CLI_BENCH, "format of the results (docs/output.md)"},
 

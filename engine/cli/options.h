@@ -66,7 +66,7 @@ typedef struct cli_options {
         iterations, episodes, batch_questions, rope_original_ctx;
     uint32_t seed, seq_id, task_seed;
     size_t kv_gpu_memory, host_memory; // bytes; 0: not given
-    double loss, rate, memory_rate, mask_density, query_deviation, query_spread, temp, top_p, min_p, repeat_penalty,
+    double loss, rate, memory_rate, hot_hits, mask_density, query_deviation, query_spread, temp, top_p, min_p, repeat_penalty,
         presence_penalty, frequency_penalty, rope_scale, rope_theta, rope_low_freq_factor, rope_high_freq_factor,
         yarn_attention_factor, yarn_beta_fast, yarn_beta_slow;
     int ignore_eos, chat, display_prompt, perf, question_dense, bos, plain, stats_error, ragged, copy, texts, heads, attention,

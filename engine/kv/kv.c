@@ -41,11 +41,26 @@ int sl_kv_pool_init(sl_kv_pool *pool, const sl_backend *backend, int n_layers, i
     return new_pool(pool, err);
 }
 
+static size_t n_hot_sets(const sl_kv_pool *pool) {
+    return (size_t)pool->n_layers * pool->n_kv_heads * pool->host->hot.n_sets;
+}
+
+static int new_hot(sl_kv_pool *pool) { // 0: no memory
+    const sl_backend *be = pool->backend;
+    sl_kv_host *host = pool->host;
+    size_t n = n_hot_sets(pool), ways = n * SL_KV_HOT_WAYS;
+    if (!n) return 1;
+    host->hot.tags = be->alloc(be, ways * sizeof *host->hot.tags);
+    host->hot.order = be->alloc(be, n * sizeof *host->hot.order);
+    host->hot.rows = be->alloc(be, ways * 2 * pool->head_dim * sizeof(bf16));
+    return host->hot.tags && host->hot.order && host->hot.rows;
+}
+
 // Allocates the arrays of pool->host, whose numbers are set.
 static int new_host(sl_kv_pool *pool, sl_error *err) {
     const sl_backend *be = pool->backend;
     sl_kv_host *host = pool->host;
-    size_t page = (size_t)pool->n_kv_heads * SL_PAGE * pool->head_dim * sizeof(bf16), staged = host->n_staged * page;
+    size_t page = (size_t)pool->n_kv_heads * SL_PAGE * pool->head_dim * sizeof(bf16), staged = 2 * host->n_staged * page;
     host->n_bytes = 2 * page * pool->n_pages * pool->n_layers;
     host->rows = be->alloc_host(be, host->n_bytes);
     host->frame_of = malloc(pool->n_pages * sizeof *host->frame_of);
@@ -54,29 +69,33 @@ static int new_host(sl_kv_pool *pool, sl_error *err) {
     int32_t *in_order = malloc(host->n_staged * sizeof *in_order);
     host->staged_k = be->alloc(be, staged), host->staged_v = be->alloc(be, staged);
     host->in_order = be->alloc(be, host->n_staged * sizeof *in_order);
-    int ok = host->rows && host->frame_of && host->page_of && host->held && in_order && host->staged_k && host->staged_v &&
+    host->versions = be->alloc(be, pool->n_pages * sizeof *host->versions);
+    int ok = new_hot(pool) && host->versions && host->rows && host->frame_of && host->page_of && host->held && in_order && host->staged_k && host->staged_v &&
              host->in_order;
     for (int i = 0; ok && i < host->n_staged; i++) in_order[i] = i;
     if (ok) be->upload(be, host->in_order, in_order, host->n_staged * sizeof *in_order);
     for (int i = 0; ok && i < pool->n_pages; i++) host->frame_of[i] = -1;
     for (int i = 0; ok && i < host->n_frames; i++) host->page_of[i] = -1;
+    host->hot.versions = host->versions;
     free(in_order);
     if (ok) return 0;
     size_t mib = host->n_bytes >> 20, staged_mib = 2 * staged >> 20;
     sl_kv_pool_free(pool);
     return sl_fail(err, SL_ERR_MEMORY,
-                   "KV cache of %zu MiB of page-locked host memory, and %zu MiB of the device for one layer: out of memory; pass "
+                   "KV cache of %zu MiB of page-locked host memory, and %zu MiB of the device for two layers: out of memory; pass "
                    "a smaller {n_ctx}",
                    mib, staged_mib);
 }
 
 int sl_kv_pool_init_on_host(sl_kv_pool *pool, const sl_backend *backend, int n_layers, int n_kv_heads, int head_dim, int n_pages,
-                            int n_frames, int n_staged, sl_error *err) {
+                            int n_frames, int n_staged, int n_hot, sl_error *err) {
     *pool = (sl_kv_pool){
         .backend = backend, .n_layers = n_layers, .n_kv_heads = n_kv_heads, .head_dim = head_dim, .n_pages = n_pages};
     SL_CHECK(n_frames > SL_KV_SPARE_FRAMES && n_staged > 0);
     if (!(pool->host = calloc(1, sizeof *pool->host))) return sl_fail(err, SL_ERR_MEMORY, "KV cache: out of memory");
+    SL_CHECK((int64_t)n_pages * n_kv_heads * SL_PAGE < 1 << 30); // pool rows have a mark in bit 30 (attention/cuda/host_rows.cuh)
     pool->host->n_frames = n_frames, pool->host->n_staged = n_staged;
+    pool->host->hot = (sl_kv_hot_rows){.n_sets = n_hot / SL_KV_HOT_WAYS, .imposed = -1};
     int rc = new_pool(pool, err);
     return rc ? rc : new_host(pool, err);
 }
@@ -84,11 +103,16 @@ int sl_kv_pool_init_on_host(sl_kv_pool *pool, const sl_backend *backend, int n_l
 static void free_host(sl_kv_pool *pool) {
     const sl_backend *be = pool->backend;
     sl_kv_host *host = pool->host;
-    size_t staged = (size_t)host->n_staged * pool->n_kv_heads * SL_PAGE * pool->head_dim * sizeof(bf16);
+    size_t staged = 2 * (size_t)host->n_staged * pool->n_kv_heads * SL_PAGE * pool->head_dim * sizeof(bf16);
     be->release_host(be, host->rows, host->n_bytes);
     be->release(be, host->staged_k, staged);
     be->release(be, host->staged_v, staged);
     be->release(be, host->in_order, host->n_staged * sizeof *host->in_order);
+    be->release(be, host->versions, pool->n_pages * sizeof *host->versions);
+    size_t sets = n_hot_sets(pool), ways = sets * SL_KV_HOT_WAYS;
+    be->release(be, host->hot.tags, ways * sizeof *host->hot.tags);
+    be->release(be, host->hot.order, sets * sizeof *host->hot.order);
+    be->release(be, host->hot.rows, ways * 2 * pool->head_dim * sizeof(bf16));
     free(host->frame_of);
     free(host->page_of);
     free(host->held);

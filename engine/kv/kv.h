@@ -53,9 +53,9 @@ typedef struct sl_kv_rows {
 int sl_kv_pool_init(sl_kv_pool *pool, const sl_backend *backend, int n_layers, int n_kv_heads, int head_dim, int n_pages,
                     sl_error *err);
 // A pool whose rows lie in host memory (kv_host.h), with n_frames pages in the backend's memory, at least SL_KV_SPARE_FRAMES + 1,
-// and n_staged pages of one layer.
+// n_staged pages of one layer, and a cache of at most n_hot rows of each layer and KV head.
 int sl_kv_pool_init_on_host(sl_kv_pool *pool, const sl_backend *backend, int n_layers, int n_kv_heads, int head_dim, int n_pages,
-                            int n_frames, int n_staged, sl_error *err);
+                            int n_frames, int n_staged, int n_hot, sl_error *err);
 void sl_kv_pool_free(sl_kv_pool *pool);
 
 // Bytes of K and V per token, over all layers.

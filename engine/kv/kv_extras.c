@@ -285,7 +285,7 @@ static void build_on_device(const sl_kv_pool *pool, store *s, const sl_kv_seq *s
     for (int i = 0, m; i < n; i += m) {
         m = n - i < most ? n - i : most;
         sl_kv_bring(pool, layer, lists + which * size + i * each, m * each, 0);
-        build_blocks(pool, s, layer, i, m, sl_kv_staged(pool), pool->host->in_order);
+        build_blocks(pool, s, layer, i, m, sl_kv_staged(pool, layer), pool->host->in_order);
     }
 }
 

@@ -7,7 +7,35 @@ static size_t page_elems(const sl_kv_pool *pool) { // of K, or of V
     return (size_t)pool->n_kv_heads * SL_PAGE * pool->head_dim;
 }
 
+// ---- the cache of hot rows ----
+
+// The device's version of a page changes with its rows on the host, so the cache does not find copies of the rows before.
+static void publish(const sl_kv_pool *pool, int32_t page) {
+    uint32_t version = (uint32_t)pool->versions[page];
+    if (version == 0) version = 1u << 31; // 0 is no version
+    pool->backend->upload(pool->backend, pool->host->versions + page, &version, sizeof version);
+}
+
+void sl_kv_publish(sl_kv_pool *pool, const sl_kv_seq *seq) {
+    for (int i = 0; pool->host && i < seq->n_pages; i++) publish(pool, seq->pages[i]);
+}
+
+sl_kv_hot_rows sl_kv_hot_layer(const sl_kv_pool *pool, int layer) {
+    if (!pool->host) return (sl_kv_hot_rows){.imposed = -1};
+    sl_kv_hot_rows hot = pool->host->hot;
+    size_t sets = (size_t)layer * pool->n_kv_heads * hot.n_sets;
+    if (!hot.n_sets) return hot;
+    hot.tags += sets * SL_KV_HOT_WAYS, hot.order += sets;
+    hot.rows += sets * SL_KV_HOT_WAYS * 2 * pool->head_dim;
+    return hot;
+}
+
 // ---- copies ----
+
+sl_kv_rows sl_kv_staged(const sl_kv_pool *pool, int layer) {
+    size_t at = (size_t)(layer % 2) * pool->host->n_staged * page_elems(pool);
+    return (sl_kv_rows){pool->host->staged_k + at, pool->host->staged_v + at};
+}
 
 static sl_page_move move_of(const sl_kv_pool *pool, int to_host) {
     return (sl_page_move){.n_layers = pool->n_layers,
@@ -29,11 +57,13 @@ static void move_page(const sl_kv_pool *pool, int32_t page, int32_t frame, int t
     pool->backend->move_pages(pool->backend, &m);
 }
 
-static void move_staged(const sl_kv_pool *pool, int layer, const int32_t *pages, int n, int at, int to_host) {
-    sl_page_move m = move_of(pool, to_host);
+// m: move_of
+static void move_staged(const sl_kv_pool *pool, int layer, const int32_t *pages, int n, int at, sl_page_move m) {
+    sl_kv_rows staged = sl_kv_staged(pool, layer);
     SL_CHECK(at >= 0 && at + n <= pool->host->n_staged);
+    for (int i = 0; i < n; i++) SL_CHECK(pool->host->frame_of[pages[i]] < 0);
     m.n_layers = 1;
-    m.k = pool->host->staged_k, m.v = pool->host->staged_v;
+    m.k = staged.k, m.v = staged.v;
     m.rows += layer * m.rows_layer;
     for (int i = 0; i < n; i += m.n) {
         m.n = n - i < SL_MOVE_MOST ? n - i : SL_MOVE_MOST;
@@ -42,18 +72,19 @@ static void move_staged(const sl_kv_pool *pool, int layer, const int32_t *pages,
     }
 }
 
-sl_kv_rows sl_kv_staged(const sl_kv_pool *pool) {
-    return (sl_kv_rows){pool->host->staged_k, pool->host->staged_v};
+void sl_kv_bring(const sl_kv_pool *pool, int layer, const int32_t *pages, int n, int at) {
+    move_staged(pool, layer, pages, n, at, move_of(pool, 0));
 }
 
-void sl_kv_bring(const sl_kv_pool *pool, int layer, const int32_t *pages, int n, int at) {
-    for (int i = 0; i < n; i++) SL_CHECK(pool->host->frame_of[pages[i]] < 0);
-    move_staged(pool, layer, pages, n, at, 0);
+void sl_kv_bring_aside(const sl_kv_pool *pool, int layer, const int32_t *pages, int n) {
+    sl_page_move m = move_of(pool, 0);
+    m.aside = 1;
+    move_staged(pool, layer, pages, n, 0, m);
 }
 
 void sl_kv_write_rows(sl_kv_pool *pool, int layer, const int32_t *pages, int n, int at) {
-    for (int i = 0; i < n; i++) SL_CHECK(pool->host->frame_of[pages[i]] < 0);
-    move_staged(pool, layer, pages, n, at, 1);
+    move_staged(pool, layer, pages, n, at, move_of(pool, 1));
+    for (int i = 0; layer + 1 == pool->n_layers && i < n; i++) publish(pool, pages[i]); // no step runs before the last layer
 }
 
 bf16 *sl_kv_host_row(const sl_kv_pool *pool, int layer, int32_t page, int h, int row) {
@@ -72,6 +103,7 @@ static void write_out(sl_kv_pool *pool, int32_t page) {
     int32_t frame = pool->host->frame_of[page];
     if (frame < 0) return;
     move_page(pool, page, frame, 1);
+    publish(pool, page);
     free_frame(pool->host, frame);
 }
 

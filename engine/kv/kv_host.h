@@ -20,6 +20,17 @@
 
 #include "engine/kv/kv.h"
 
+// A cache of hot rows: copies of rows in the device's memory, of one layer. attention/cuda/hot_rows.cuh looks rows up and takes rows
+// in. n_sets 0: no cache.
+typedef struct sl_kv_hot_rows {
+    int n_sets;               // of a KV head
+    int imposed;              // for benches: of 65,536 rows, those that count as found in the cache; -1: those that are found
+    uint64_t *tags;           // [n_kv_heads][n_sets][8] which rows; 0: none
+    uint32_t *order;          // [n_kv_heads][n_sets] attention/hot_order.h
+    bf16 *rows;               // [n_kv_heads][n_sets][8][2][head_dim]
+    const uint32_t *versions; // [n_pages] of the rows of each page on the host
+} sl_kv_hot_rows;
+
 typedef struct sl_kv_host {
     bf16 *rows;     // [n_layers][n_pages][n_kv_heads][256][2][head_dim], page-locked memory of the host
     size_t n_bytes; // of rows
@@ -28,12 +39,16 @@ typedef struct sl_kv_host {
     int32_t *page_of;  // [n_frames] the page in a frame; -1: none
     uint64_t *held;    // [n_frames] the time of the last hold
     uint64_t time;     // counts holds
-    // Memory of the device that a layer of one sequence is streamed to: [n_staged][n_kv_heads][256][head_dim]
+    // Memory of the device that layers of one sequence are streamed to: [2][n_staged][n_kv_heads][256][head_dim]. Layer i has part i %
+    // 2, so that a layer can be streamed while the one before it is in use.
     int n_staged;
     bf16 *staged_k, *staged_v;
     int32_t *in_order; // [n_staged] 0, 1, 2, ..: the page table of the staged pages, in the device's memory
+    uint32_t *versions; // [n_pages] in the device's memory: the pool's version (its low 32 bits) when the page was written to the host
+    sl_kv_hot_rows hot; // of layer 0. A later layer's arrays follow those of the layer before
 } sl_kv_host;
 
+enum { SL_KV_HOT_WAYS = 8 };     // rows of a set of the cache of hot rows
 enum { SL_KV_SPARE_FRAMES = 2 }; // beside one for each sequence of a batch: source and target of a copied page
 
 // The functions below do nothing if the pool has no host.
@@ -48,12 +63,17 @@ void sl_kv_host_forget(sl_kv_pool *pool, int32_t page); // the page is free: its
 // Copies the rows of a page. `to` gets a frame.
 void sl_kv_host_copy(sl_kv_pool *pool, int32_t to, int32_t from);
 
-// K and V of the staged pages.
-sl_kv_rows sl_kv_staged(const sl_kv_pool *pool);
+// K and V of the staged pages of a layer.
+sl_kv_rows sl_kv_staged(const sl_kv_pool *pool, int layer);
 // Copies the rows of pages[0 .. n) in one layer to the staged pages at, at + 1, .. Their rows are on the host.
 void sl_kv_bring(const sl_kv_pool *pool, int layer, const int32_t *pages, int n, int at);
+// The same from staged page 0 on, beside other operations: between aside_begin and aside_end of the backend.
+void sl_kv_bring_aside(const sl_kv_pool *pool, int layer, const int32_t *pages, int n);
 // The other direction.
 void sl_kv_write_rows(sl_kv_pool *pool, int layer, const int32_t *pages, int n, int at);
+// Call after the host has written rows of the sequence's pages. (The functions above do it themselves.)
+void sl_kv_publish(sl_kv_pool *pool, const sl_kv_seq *seq);
+sl_kv_hot_rows sl_kv_hot_layer(const sl_kv_pool *pool, int layer);
 // Row `row` of a page, whose rows are on the host: K, then V. Valid for the host after finish() of the backend.
 bf16 *sl_kv_host_row(const sl_kv_pool *pool, int layer, int32_t page, int h, int row);
 

@@ -151,10 +151,37 @@ static void dummy(void) { // no weights, no tokenizer
     CHECK_GOOD(r);
 }
 
+// Random rows in place of a prefill. Rising and falling depths; every sequence has rows of its own.
+static void random_rows(void) {
+    result r = RUN("bench", "decode", "-m", tiny(), "--device", "cpu", "--fill", "random", "-b", "2", "-d", "600,0,300", "-n", "3", "--attn",
+                   "dense,santa-is:S=16", "--memory-rate", "20", "-o", "json");
+    CHECK_GOOD(r);
+    json_t *rows = rows_of(&r, 6);
+    static const int depths[] = {0, 300, 600};
+    for (int i = 0; i < 6; i++) {
+        const json_t *row = json_array_get(rows, (size_t)i);
+        CHECK_INT(number(row, "depth"), depths[i / 2]);
+        CHECK(!strcmp(json_string_value(json_object_get(row, "fill")), "random"));
+        CHECK(!strcmp(json_string_value(json_object_get(row, "kv_cache")), "gpu"));
+        CHECK(number(row, "bus_rows") == 0 && number(row, "bus_bytes") == 0 && json_is_null(json_object_get(row, "hot_hits")));
+        if (i % 2 == 0 && i > 0) CHECK(number(row, "kv_bytes") == 2 * rows_read(depths[i / 2], 3) * KV_TOKEN);
+    }
+    json_decref(rows);
+}
+
 static void errors(void) {
     static const struct {
         const char *args[5], *part;
     } cases[] = {
+        {{"decode", "--device", "cpu", "--kv-cache", "host"}, "--kv-cache host: on the CPU, K and V are in host memory anyway"},
+        {{"decode", "--device", "cpu", "--kv-cache", "auto"}, "--kv-cache auto: on the CPU, K and V are in host memory anyway"},
+        {{"decode", "--kv-cache", "disk"}, "--kv-cache disk: expected one of gpu,host,auto"},
+        {{"decode", "--host-memory", "0"}, "--host-memory 0: expected a number of bytes above 0, such as 512M"},
+        {{"decode", "--kv-gpu-memory", "3GB"}, "--kv-gpu-memory 3GB: expected a number of bytes above 0"},
+        {{"decode", "--kv-gpu-memory", "-3G"}, "--kv-gpu-memory -3G: expected a number of bytes above 0"},
+        {{"decode", "--device", "cpu", "--hot-hits", "0.5"}, "--hot-hits: expected --kv-cache host with a cache of hot rows"},
+        {{"decode", "--hot-hits", "1.5"}, "--hot-hits 1.5: expected a number from 0 to 1"},
+        {{"decode", "--fill", "zeros"}, "--fill zeros: expected one of prefill,random"},
         {{"encode"}, "bench encode: expected decode, attn, or no subject"},
         {{"decode", "-p", "8"}, "bench decode: flag --n-prompt belongs to"},
         {{"decode", "-n", "4,0"}, "--steps 0: expected a whole number, 1 or more"},
@@ -617,6 +644,7 @@ static const test_case cases[] = {
     {"stated-errors", 0, stated_errors},
     {"json", 0, json},
     {"ragged", 0, ragged},
+    {"random-rows", 0, random_rows},
     {"tables", 0, tables},
     {"dummy", 0, dummy},
     {"errors", 0, errors},

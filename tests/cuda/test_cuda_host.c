@@ -34,7 +34,7 @@ static void free_pinned(void) {
 }
 
 // Moves pages on the GPU and on the CPU, and compares all memory.
-static void check_moves(int n_layers, int n_kv_heads, int dim, int n, int to_host) {
+static void check_moves(int n_layers, int n_kv_heads, int dim, int n, int to_host, int aside) {
     enum { AT = 140, PAGES = 150 };
     size_t page = (size_t)n_kv_heads * SL_PAGE * dim, ordinary = n_layers * AT * page, rows = 2 * n_layers * PAGES * page;
     bf16 *k = malloc(ordinary * sizeof *k), *v = malloc(ordinary * sizeof *v), *on_host = new_pinned(rows * sizeof *on_host);
@@ -48,6 +48,7 @@ static void check_moves(int n_layers, int n_kv_heads, int dim, int n, int to_hos
                       .head_dim = dim,
                       .page_rows = SL_PAGE,
                       .to_host = to_host,
+                      .aside = aside,
                       .k = gpu_k,
                       .v = gpu_v,
                       .rows = on_host,
@@ -74,8 +75,9 @@ static void moves(void) {
     static const int dims[] = {64, 80, 96, 128};
     for (int i = 0; i < 4; i++)
         for (int to_host = 0; to_host < 2; to_host++) {
-            check_moves(2, 1, dims[i], 3, to_host);
-            check_moves(1, 2, dims[i], SL_MOVE_MOST, to_host);
+            check_moves(2, 1, dims[i], 3, to_host, 0);
+            check_moves(1, 2, dims[i], SL_MOVE_MOST, to_host, 0);
+            check_moves(1, 2, dims[i], 57, to_host, 1);
         }
 }
 
@@ -207,6 +209,28 @@ static void ragged_batch(void) {
     ref_cache_free(&c);
 }
 
+// Methods that read lists of rows where they lie.
+static void other_methods(void) {
+    static const char *const attn[] = {"quest:tokens=64", "quest:tokens=1024",
+                                       "vattention:epsilon=0.3:predictor=quest:base=0.02:top=0.02",
+                                       "saap:l=3:sink=2:window=64", "saap-kmeans:l=2:window=300",
+                                       "saap-is:l=2:S=32:proposal=cells:sink=1:window=128"};
+    static const int lengths[] = {4800, 700, 257};
+    for (size_t k = 0; k < sizeof attn / sizeof *attn; k++) {
+        static const int dims[] = {64, 80, 96, 128};
+        for (int d = 0; d < 4; d++) {
+            ref_cache c = ref_cache_new(8, 2, dims[d], 3, lengths, 2, test_seed);
+            ref_add_to_values(&c, 1);
+            check_decode(&c, attn[k], 2, 0);
+            ref_cache_free(&c);
+        }
+    }
+    ref_cache c = ref_cache_new(8, 2, 128, FIXTURE_SEQS, fixture_ragged, 3, test_seed);
+    ref_add_to_values(&c, 1);
+    for (size_t k = 0; k < sizeof attn / sizeof *attn; k++) check_decode(&c, attn[k], 1, 0);
+    ref_cache_free(&c);
+}
+
 // Scores beyond the range of stored masses: a head attends to every row, on the host and in the frame.
 static void exact_heads(void) {
     static const int n = 1000;
@@ -218,6 +242,7 @@ static void exact_heads(void) {
             ((bf16 *)ref_k_row(&c, 0, 0, j))[d] = sl_f32_to_bf16((float)(c.q[d] / square * sqrt(128) * 1.4427 * 4000));
     check_decode(&c, "santa-is:S=64:budget=even", 1, 0);
     check_decode(&c, "santa-is:S=64:budget=carried", 1, 0);
+    check_decode(&c, "quest:tokens=64", 1, 0);
     ref_cache_free(&c);
 }
 
@@ -234,18 +259,131 @@ static void long_contexts(void) {
     ref_cache_free(&d);
 }
 
+// ---- the cache of hot rows ----
+
+// Gives the cache on the host a cache of hot rows with n_sets sets for each KV head.
+static void add_hot(host_cache *h, const decode_fixture *r, int n_sets) {
+    const sl_attn_geom *g = &r->c->geom;
+    size_t sets = (size_t)g->n_kv_heads * n_sets, ways = sets * SL_KV_HOT_WAYS;
+    uint32_t *versions = malloc(r->c->pool.n_pages * sizeof *versions);
+    for (int i = 0; i < r->c->pool.n_pages; i++) versions[i] = 1000u + i;
+    h->args.hot = (sl_kv_hot_rows){.n_sets = n_sets,
+                                   .imposed = -1,
+                                   .tags = gpu_zero(ways * sizeof(uint64_t)),
+                                   .order = gpu_zero(sets * sizeof(uint32_t)),
+                                   .rows = gpu_new(ways * 2 * g->head_dim * sizeof(bf16)),
+                                   .versions = gpu_copy(versions, r->c->pool.n_pages * sizeof *versions)};
+    free(versions);
+}
+
+// Checks that every way of the cache is a copy of the row of its tag, and that no set has a row twice. Returns the rows.
+static int check_hot(const host_cache *h, const decode_fixture *r) {
+    const sl_attn_geom *g = &r->c->geom;
+    const sl_kv_hot_rows *hot = &h->args.hot;
+    int dim = g->head_dim, n = 0;
+    size_t ways = (size_t)g->n_kv_heads * hot->n_sets * SL_KV_HOT_WAYS;
+    uint64_t *tags = malloc(ways * sizeof *tags);
+    bf16 *rows = malloc(ways * 2 * dim * sizeof *rows);
+    gpu_read(tags, hot->tags, ways * sizeof *tags);
+    gpu_read(rows, hot->rows, ways * 2 * dim * sizeof *rows);
+    for (size_t i = 0; i < ways; i++) {
+        if (!tags[i]) continue;
+        uint32_t at = (uint32_t)tags[i], page = at / SL_PAGE, head = (uint32_t)(i / ((size_t)hot->n_sets * SL_KV_HOT_WAYS));
+        CHECK((int)page < r->c->pool.n_pages);
+        const bf16 *want = h->rows + (((size_t)page * g->n_kv_heads + head) * SL_PAGE + at % SL_PAGE) * 2 * dim;
+        CHECK(!memcmp(rows + i * 2 * dim, want, 2 * dim * sizeof *rows));
+        for (size_t j = i / SL_KV_HOT_WAYS * SL_KV_HOT_WAYS; j < i; j++) CHECK(tags[j] != tags[i]);
+        n++;
+    }
+    free(tags), free(rows);
+    return n;
+}
+
+// One step on the host. Checks its output. Sets *fetched and *hits.
+static void hot_step(host_cache *h, decode_fixture *r, const char *what, unsigned long long *fetched, unsigned long long *hits) {
+    size_t n = (size_t)r->c->n_seqs * r->c->geom.n_heads * r->c->geom.head_dim;
+    sl_attn_cuda_stats stats;
+    CHECK(!cudaMemset(h->args.stats, 0, sizeof stats));
+    h->args.spec = &r->spec;
+    r->spec.method->cuda->host->decode(&h->args);
+    gpu_read(h->out, h->args.out, n * sizeof *h->out);
+    gpu_sync(what);
+    for (size_t j = 0; j < n; j++)
+        if (h->out[j] != r->out[j]) FAIL("%s: element %zu is %04x, expected %04x", what, j, h->out[j], r->out[j]);
+    gpu_read(&stats, h->args.stats, sizeof stats);
+    *fetched = stats.fetched, *hits = stats.hits;
+}
+
+// The same draws again and again. With many sets, all rows are found from the second step on, until the pages change.
+static void check_hot_rows(int n_heads, int n_kv_heads, int dim, int n_sets, const char *attn) {
+    static const int lengths[] = {5000, 900, 2300};
+    ref_cache c = ref_cache_new(n_heads, n_kv_heads, dim, 3, lengths, 2, test_seed);
+    decode_fixture r = fixture_new(&c, attn, 17);
+    host_cache h = host_cache_of(&r);
+    unsigned long long fetched, hits, all, n_pages = c.pool.n_pages;
+    fixture_decode(&r);
+    place(&h, &r);
+    add_hot(&h, &r, n_sets);
+    hot_step(&h, &r, "an empty cache", &all, &hits);
+    CHECK(all > 0 && hits == 0);
+    int n = check_hot(&h, &r);
+    CHECK(n > 0 && n <= (int)all);
+    hot_step(&h, &r, "the same step again", &fetched, &hits);
+    CHECK_INT(fetched + hits, all);
+    if (n_sets > 10000)
+        CHECK_INT(hits, all);
+    else
+        CHECK(hits > 0 || n_sets == 1);
+    CHECK_INT(check_hot(&h, &r) >= n, 1);
+    uint32_t *versions = malloc(n_pages * sizeof *versions);
+    for (unsigned long long i = 0; i < n_pages; i++) versions[i] = 5000u + (uint32_t)i;
+    CHECK(!cudaMemcpy((void *)h.args.hot.versions, versions, n_pages * sizeof *versions, cudaMemcpyHostToDevice));
+    hot_step(&h, &r, "pages that were written again", &fetched, &hits);
+    CHECK_INT(hits, 0);
+    CHECK_INT(fetched, all);
+    h.args.hot.imposed = 1 << 16; // for benches: every row counts as found
+    gpu_sync("imposed hits");
+    sl_attn_cuda_stats stats;
+    CHECK(!cudaMemset(h.args.stats, 0, sizeof stats));
+    r.spec.method->cuda->host->decode(&h.args);
+    gpu_read(&stats, h.args.stats, sizeof stats);
+    CHECK(stats.hits == all && stats.fetched == 0);
+    free(versions), free(h.out);
+    fixture_free(&r);
+    ref_cache_free(&c);
+    free_pinned();
+}
+
+static void hot_rows(void) {
+    static const int sets[] = {1, 7, 64, 20000};
+    for (int i = 0; i < 4; i++) {
+        check_hot_rows(8, 2, 128, sets[i], "santa-is:S=256:budget=even");
+        check_hot_rows(4, 4, 64, sets[i], "santa-is:S=100:budget=even");
+        check_hot_rows(6, 2, 80, sets[i], "santa-is:S=64:budget=even");
+        check_hot_rows(8, 1, 96, sets[i], "santa-is:S=32:proposal=int8:budget=even");
+    }
+}
+
 // ---- models ----
 
 enum { N_CTX = 1300, BATCH = 3 };
 
+// The first layer decodes with quest, because it is dense with saap.
 static model_fixture open_at(const char *place, const char *attn, int chunk) {
-    return model_fixture_load("models/tiny", attn,
-                              (sl_engine_options){.n_ctx = N_CTX,
-                                                  .n_sequences = BATCH,
-                                                  .prefill_chunk = chunk,
-                                                  .device = "cuda",
-                                                  .kv_cache = place,
-                                                  .seed = 1});
+    const sl_engine_options o = {
+        .n_ctx = N_CTX, .n_sequences = BATCH, .prefill_chunk = chunk, .device = "cuda", .kv_cache = place, .seed = 1};
+    model_fixture r;
+    sl_attn_plan plan;
+    sl_attn_spec spec, first;
+    CHECK_OK(sl_model_load("models/tiny", &(sl_model_options){.flags = SL_MODEL_NO_TOKENIZER}, &r.model, &err), err);
+    CHECK_OK(sl_attn_parse(attn, &spec, &err), err);
+    CHECK_OK(sl_attn_parse("quest:tokens=64", &first, &err), err);
+    CHECK_OK(sl_attn_plan_init(&plan, sl_model_config(r.model)->n_layers, &spec, &err), err);
+    if (sl_attn_has(&spec, "dense-layers")) plan.layer[0] = first;
+    CHECK_OK(sl_engine_new_planned(r.model, &o, &plan, &r.engine, &err), err);
+    sl_attn_plan_free(&plan);
+    r.n_vocab = sl_model_n_vocab(r.model);
+    return r;
 }
 
 static void check_bits(const float *got, const float *want, int n, const char *what) {
@@ -322,6 +460,10 @@ static void model_bits(void) {
     check_model("santa-is:S=16:budget=even", 0, 0);
     check_model("santa-is:S=16:budget=carried", 300, 128);
     check_model("santa-is:proposal=int8:epsilon=0.3", 0, 100);
+    check_model("quest:tokens=128", 0, 0);
+    check_model("vattention:epsilon=0.3:predictor=quest", 0, 0);
+    check_model("saap:l=8:window=64", 0, 128);
+    check_model("saap-is:l=4:S=32:proposal=cells:window=64", 0, 0);
 }
 
 // Logits of every token of a prefill, in small chunks on the host.
@@ -449,7 +591,13 @@ static void random_rows(void) {
     }
     compare_logits(s, m[0].n_vocab, "random rows");
     const sl_attn_stats *stats = sl_engine_attn_stats(m[1].engine);
-    CHECK(stats->fetched > 0 && stats->v_rows > stats->fetched);
+    CHECK(stats->fetched > 0 && stats->hits > 0 && stats->v_rows > stats->fetched + stats->hits);
+    CHECK_OK(sl_engine_impose_hits(m[1].engine, 0, &err), err);
+    CHECK_ERR(sl_engine_impose_hits(m[0].engine, 0, &err), err, SL_ERR_ARG, "expected kv_cache host");
+    sl_engine_reset_stats(m[1].engine);
+    CHECK_OK(sl_decode(&s[1], 1, &(int32_t){5}, &err), err);
+    stats = sl_engine_attn_stats(m[1].engine);
+    CHECK(stats->fetched > 0 && stats->hits == 0);
     for (int k = 0; k < 2; k++) sl_session_free(s[k]), model_fixture_close(&m[k]);
 }
 
@@ -486,6 +634,10 @@ static void errors(void) {
     CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED, "attn dense: not offered with kv_cache host");
     o.attn = "santa-prop";
     CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED, "santa-is, quest, vattention, saap or saap-is");
+    o.attn = "vattention";
+    CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED, "predictor oracle: not offered with kv_cache host");
+    o.attn = "saap";
+    CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED, "saap: layer 0 is dense (dense-layers 1)");
     o.attn = "santa-is", o.kv_cache = "disk";
     CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_ARG, "kv_cache disk: expected gpu, host or auto");
     o.kv_cache = "host", o.host_memory = 1 << 20;
@@ -519,8 +671,10 @@ static const test_case cases[] = {
     GPU_CASE("lengths", lengths),
     GPU_CASE("shapes", shapes),
     GPU_CASE("ragged-batch", ragged_batch),
+    GPU_CASE("other-methods", other_methods),
     GPU_CASE("exact-heads", exact_heads),
     GPU_CASE("long-contexts", long_contexts),
+    GPU_CASE("hot-rows", hot_rows),
     GPU_CASE("model-bits", model_bits),
     GPU_CASE("prefill-bits", prefill_bits),
     GPU_CASE("turns-bits", turns_bits),

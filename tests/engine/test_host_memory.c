@@ -80,11 +80,46 @@ static void host_memory(void) {
         size_t got = sl_host_memory_free(root);
         if (got != trees[i].want) FAIL("%s: got %zu, expected %zu", trees[i].name, got, trees[i].want);
     }
-    CHECK(sl_host_memory_free("") > 0);
+    CHECK(sl_host_memory_free("") > 0 && sl_host_memory_allowed("") > 0);
+}
+
+// What the groups leave counts where one of them has a limit, also above MemAvailable.
+static void allowed(void) {
+    static const struct {
+        const char *name;
+        size_t want;
+        const char *files[12];
+    } trees[] = {
+        {"allowed-none", 1024000, {"proc/meminfo", MEMINFO}},
+        {"allowed-unlimited",
+         1024000,
+         {"proc/meminfo", MEMINFO, "proc/self/cgroup", "0::/a\n", "sys/fs/cgroup/a/memory.max", "max\n",
+          "sys/fs/cgroup/a/memory.current", "5\n"}},
+        {"allowed-v1-unlimited",
+         1024000,
+         {"proc/meminfo", MEMINFO, "proc/self/cgroup", "4:memory:/a\n", V1 "/a/memory.limit_in_bytes", "9223372036854771712\n",
+          V1 "/a/memory.usage_in_bytes", "100\n"}},
+        {"allowed-large",
+         999999994,
+         {"proc/meminfo", MEMINFO, "proc/self/cgroup", "0::/\n", "sys/fs/cgroup/memory.max", "999999999\n",
+          "sys/fs/cgroup/memory.current", "5\n"}},
+        {"allowed-small",
+         600,
+         {"proc/meminfo", MEMINFO, "proc/self/cgroup", "0::/a\n", "sys/fs/cgroup/a/memory.max", "1000\n",
+          "sys/fs/cgroup/a/memory.current", "400\n"}},
+    };
+    for (size_t i = 0; i < sizeof trees / sizeof *trees; i++) {
+        char root[300];
+        for (int j = 0; trees[i].files[j]; j += 2) put(trees[i].name, trees[i].files[j], trees[i].files[j + 1]);
+        snprintf(root, sizeof root, "%s/%s", test_tmp(), trees[i].name);
+        size_t got = sl_host_memory_allowed(root);
+        if (got != trees[i].want) FAIL("%s: got %zu, expected %zu", trees[i].name, got, trees[i].want);
+    }
 }
 
 static const test_case cases[] = {
     {"folders", 0, host_memory},
+    {"allowed", 0, allowed},
     {0},
 };
 const test_suite suite_host_memory = {"host_memory", cases};

@@ -1,5 +1,6 @@
 // tests/engine/test_kv_host.c - rows in host memory (kv_host.h), on the CPU's memory: pages move between frames and the host, and
 // every row keeps its value through steps, forks, cuts, prefills and a lack of frames.
+#include "attention/hot_order.h"
 #include "engine/kv/kv_host.h"
 #include "engine/kv/kv_extras.h"
 #include "tests/test.h"
@@ -11,7 +12,7 @@ static sl_error err;
 
 static sl_kv_pool pool_of(int n_pages, int n_frames) {
     sl_kv_pool pool;
-    CHECK_OK(sl_kv_pool_init_on_host(&pool, sl_cpu_memory(), LAYERS, HEADS, DIM, n_pages, n_frames, STAGED, &err), err);
+    CHECK_OK(sl_kv_pool_init_on_host(&pool, sl_cpu_memory(), LAYERS, HEADS, DIM, n_pages, n_frames, STAGED, 100, &err), err);
     return pool;
 }
 
@@ -179,9 +180,12 @@ static void prefill_to(sl_kv_pool *pool, sl_kv_seq *seq, int n, int chunk, int t
         int from = seq->n_tokens, end = from + chunk < n ? from + chunk : n, first = from / SL_PAGE;
         sl_kv_write_out(pool, seq);
         for (int layer = 0; layer < LAYERS; layer++) {
-            sl_kv_rows rows = sl_kv_staged(pool);
+            sl_kv_rows rows = sl_kv_staged(pool, layer);
             memset(rows.k, 0x5a, (size_t)STAGED * HEADS * SL_PAGE * DIM * sizeof(bf16));
-            sl_kv_bring(pool, layer, seq->pages, (from + SL_PAGE - 1) / SL_PAGE, 0);
+            if (layer % 2)
+                sl_kv_bring_aside(pool, layer, seq->pages, (from + SL_PAGE - 1) / SL_PAGE);
+            else
+                sl_kv_bring(pool, layer, seq->pages, (from + SL_PAGE - 1) / SL_PAGE, 0);
             for (int j = 0; j < from; j++)
                 for (int h = 0; h < HEADS; h++) {
                     size_t at = ((size_t)(j / SL_PAGE * HEADS + h) * SL_PAGE + j % SL_PAGE) * DIM;
@@ -218,10 +222,10 @@ static void prefills(void) {
 static void many_pages(void) { // more pages than one move takes
     enum { PAGES = 2 * SL_MOVE_MOST + 3 };
     sl_kv_pool pool;
-    CHECK_OK(sl_kv_pool_init_on_host(&pool, sl_cpu_memory(), 1, 1, DIM, PAGES, FRAMES, PAGES, &err), err);
+    CHECK_OK(sl_kv_pool_init_on_host(&pool, sl_cpu_memory(), 1, 1, DIM, PAGES, FRAMES, PAGES, 0, &err), err);
     int32_t pages[PAGES];
     for (int i = 0; i < PAGES; i++) pages[i] = (int32_t)(i * 2 % PAGES); // PAGES is odd: every page once
-    sl_kv_rows rows = sl_kv_staged(&pool);
+    sl_kv_rows rows = sl_kv_staged(&pool, 0);
     for (size_t i = 0; i < (size_t)PAGES * SL_PAGE * DIM; i++) rows.k[i] = (bf16)(i / DIM), rows.v[i] = (bf16)(i / DIM + 7);
     sl_kv_write_rows(&pool, 0, pages, PAGES, 0);
     for (int i = 0; i < PAGES; i++) {
@@ -236,6 +240,67 @@ static void many_pages(void) { // more pages than one move takes
     sl_kv_pool_free(&pool);
 }
 
+// The device's version of a page changes whenever its rows on the host change, and is never 0 for a page with rows.
+static void versions(void) {
+    sl_kv_pool pool = pool_of(6, FRAMES);
+    sl_kv_seq a = {0}, b = {0};
+    step_to(&pool, &a, 600, 1);
+    uint32_t first = pool.host->versions[a.pages[0]], second = pool.host->versions[a.pages[1]];
+    CHECK(first && second && pool.host->versions[a.pages[2]] == 0); // page 2 was not written to the host
+    check_rows(&pool, &a, 0, 600, 1);
+    CHECK(pool.host->versions[a.pages[0]] == first);
+    sl_kv_truncate(&pool, &a, 300);
+    step_to(&pool, &a, 600, 2);
+    CHECK(pool.host->versions[a.pages[0]] == first && pool.host->versions[a.pages[1]] != second);
+    int32_t page = a.pages[0];
+    sl_kv_seq_free(&pool, &a);
+    prefill_to(&pool, &b, 6 * SL_PAGE, 4000, 3); // takes every page again
+    CHECK(pool.host->versions[page] != first && pool.host->versions[page] != 0);
+    sl_kv_publish(&pool, &b);
+    CHECK_INT(pool.host->versions[b.pages[4]], (uint32_t)pool.versions[b.pages[4]]);
+    sl_kv_seq_free(&pool, &b);
+    sl_kv_pool_free(&pool);
+}
+
+// The staged pages of a layer are not those of the layer before.
+static void two_layers(void) {
+    sl_kv_pool pool = pool_of(6, FRAMES);
+    size_t n = (size_t)STAGED * HEADS * SL_PAGE * DIM;
+    CHECK(sl_kv_staged(&pool, 1).k == sl_kv_staged(&pool, 0).k + n && sl_kv_staged(&pool, 1).v == sl_kv_staged(&pool, 0).v + n);
+    CHECK(sl_kv_staged(&pool, 2).k == sl_kv_staged(&pool, 0).k);
+    sl_kv_staged(&pool, 1).v[n - 1] = 5; // the last element
+    sl_kv_pool_free(&pool);
+}
+
+// Layers have separate arrays of hot rows, one after the other.
+static void hot_layers(void) {
+    sl_kv_pool pool = pool_of(6, FRAMES);
+    sl_kv_hot_rows a = sl_kv_hot_layer(&pool, 0), b = sl_kv_hot_layer(&pool, 1);
+    CHECK_INT(a.n_sets, 100 / SL_KV_HOT_WAYS);
+    CHECK_INT(a.imposed, -1);
+    CHECK_INT(b.tags - a.tags, HEADS * a.n_sets * SL_KV_HOT_WAYS);
+    CHECK_INT(b.order - a.order, HEADS * a.n_sets);
+    CHECK_INT(b.rows - a.rows, HEADS * a.n_sets * SL_KV_HOT_WAYS * 2 * DIM);
+    CHECK(a.versions == b.versions && a.tags[0] == 0 && a.order[0] == 0);
+    sl_kv_pool_free(&pool);
+}
+
+// The order of a set against a list of the ways, the most recent one first.
+static void hot_order(void) {
+    int list[SL_HOT_WAYS];
+    uint32_t order = 0;
+    uint64_t seed = test_seed;
+    for (int i = 0; i < SL_HOT_WAYS; i++) list[i] = i;
+    for (int i = 0; i < 1000; i++) {
+        CHECK_INT(sl_hot_oldest(order), list[SL_HOT_WAYS - 1]);
+        int way = i % 3 ? (int)(test_uniform(&seed) * SL_HOT_WAYS) : list[SL_HOT_WAYS - 1], at = 0;
+        while (list[at] != way) at++;
+        memmove(list + 1, list, at * sizeof *list);
+        list[0] = way;
+        order = sl_hot_used(order, way);
+    }
+}
+
 static const test_case cases[] = {
     {"steps", 0, steps},
     {"forks", 0, forks},
@@ -245,6 +310,10 @@ static const test_case cases[] = {
     {"batch-keeps-its-frames", 0, batch_keeps_its_frames},
     {"prefills", 0, prefills},
     {"many-pages", 0, many_pages},
+    {"versions", 0, versions},
+    {"two-layers", 0, two_layers},
+    {"hot-layers", 0, hot_layers},
+    {"hot-order", 0, hot_order},
     {0},
 };
 const test_suite suite_kv_host = {"kv_host", cases};

@@ -347,6 +347,10 @@ static void move_pages(const sl_backend *be, const sl_page_move *m) {
         }
 }
 
+static void aside(const sl_backend *be) {
+    (void)be;
+}
+
 static void fill(const sl_backend *be, uint64_t key, const bf16 *quantiles, size_t n, bf16 *out) {
     (void)be;
     sl_dummy_fill(key, quantiles, 0, n, 0, out);
@@ -400,6 +404,8 @@ static const sl_backend table = {
     .alloc_host = map_memory,
     .release_host = release,
     .move_pages = move_pages,
+    .aside_begin = aside,
+    .aside_end = aside,
     .fill = fill,
     .finish = finish,
     .forget = forget,

@@ -46,7 +46,19 @@ static void skip_parts(const sl_backend *be, unsigned parts) {
 }
 
 static void move_pages(const sl_backend *be, const sl_page_move *move) {
-    sl_cuda_move_pages(move, use(be)->stream);
+    sl_cuda_move_pages(move, move->aside ? use(be)->aside : use(be)->stream);
+}
+
+static void aside_begin(const sl_backend *be) {
+    sl_cuda *c = use(be);
+    sl_cuda_keep_error(c, cudaEventRecord(c->aside_event, c->stream), "a copy aside");
+    sl_cuda_keep_error(c, cudaStreamWaitEvent(c->aside, c->aside_event, 0), "a copy aside");
+}
+
+static void aside_end(const sl_backend *be) {
+    sl_cuda *c = use(be);
+    sl_cuda_keep_error(c, cudaEventRecord(c->aside_event, c->aside), "a copy aside");
+    sl_cuda_keep_error(c, cudaStreamWaitEvent(c->stream, c->aside_event, 0), "a copy aside");
 }
 
 static void fill(const sl_backend *be, uint64_t key, const bf16 *quantiles, size_t n, bf16 *out) {
@@ -261,6 +273,8 @@ static const sl_backend operations = {
     .alloc_host = sl_cuda_alloc_host,
     .release_host = sl_cuda_release_host,
     .move_pages = move_pages,
+    .aside_begin = aside_begin,
+    .aside_end = aside_end,
     .fill = fill,
     .place = sl_cuda_place,
     .stream = sl_cuda_stream,

@@ -31,6 +31,8 @@ typedef struct sl_cuda {
     struct cudaDeviceProp props;
     int ptx_version; // generation of the kernels that this GPU runs: 90
     cudaStream_t stream;
+    cudaStream_t aside; // for copies beside other operations (aside_begin)
+    cudaEvent_t aside_event;
     sl_error first_error; // since the last finish(); code 0: none
     // linear layers of prefill
     cublasLtHandle_t lt;

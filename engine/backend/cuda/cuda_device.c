@@ -92,10 +92,14 @@ int sl_cuda_device_open(sl_cuda *c, sl_error *err) {
                      c->props.name, c->props.major, c->props.minor);
     if (!rc) rc = check_kernels(c, err);
     if (!rc) rc = sl_cuda_check(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "stream", err);
+    if (!rc) rc = sl_cuda_check(cudaStreamCreateWithFlags(&c->aside, cudaStreamNonBlocking), "stream", err);
+    if (!rc) rc = sl_cuda_check(cudaEventCreateWithFlags(&c->aside_event, cudaEventDisableTiming), "event", err);
     return rc;
 }
 
 void sl_cuda_device_close(sl_cuda *c) {
+    if (c->aside_event) cudaEventDestroy(c->aside_event);
+    if (c->aside) cudaStreamDestroy(c->aside);
     if (c->stream) cudaStreamDestroy(c->stream);
 }
 

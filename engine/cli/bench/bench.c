@@ -83,6 +83,7 @@ static int new_engine(cli_bench *b, sl_error *err) {
     int rc = sl_engine_new(b->model, &options, &b->engine, err);
     cli_progress_end(&bar);
     if (!rc) sl_engine_describe(b->engine, b->backend, sizeof b->backend);
+    if (!rc && CLI_GIVEN(o, hot_hits)) rc = sl_engine_impose_hits(b->engine, o->hot_hits, err);
     if (rc != SL_ERR_MEMORY) return rc;
     sl_error why = *err;
     return sl_fail(err, rc, "--batch %d at --depth %d: %.800s", b->max_batch, most(&b->plan->depths), cli_error_text(&why));
@@ -449,7 +450,7 @@ static int repeat(cli_bench *b, int which, int run, cli_bench_row *r, sums *s, s
     if (n_gen) r->read = *sl_engine_attn_stats(b->engine), s->kv_bytes += (double)r->read.bytes;
     uint64_t logits = sl_logits_hash(sl_session_logits(b->sessions[0], NULL), sl_model_config(b->model)->n_vocab);
     cli_meter_clocks(&b->meter, &r->sm_mhz, &r->memory_mhz);
-    if (run > 0 && logits != r->logits)
+    if (run > 0 && logits != r->logits && !CLI_GIVEN(b->o, hot_hits))
         return sl_fail(err, SL_ERR_DEVICE,
                        "batch %d at depth %d, %s: the logits of repetition %d differ from those of the first", r->batch,
                        r->depth, r->attn, run + 1);
@@ -599,6 +600,7 @@ static json_t *figures_json(const cli_bench *b, const cli_bench_row *r) {
                    {"floor_ms", r->test.n_gen ? weights / b->peak_gb_s * 1e-6 : NAN},
                    {"weights_bytes", weights},
                    {"kv_bytes", r->kv_bytes},
+                   {"hot_hits", (double)r->read.hits / (double)(r->read.fetched + r->read.hits)},
                    {"bus_rows", steps_of(r, r->read.fetched)},
                    {"bus_bytes", steps_of(r, r->read.fetched) * row_bytes(b)},
                    {"joules_token", r->joules},

@@ -121,6 +121,7 @@ static int check_flags(const cli_options *o, sl_error *err) {
                                          CLI_FLAG("--n-prompt", n_prompts), CLI_FLAG("--prompt-gen", pairs),
                                          CLI_FLAG("--ragged", ragged),      CLI_FLAG("--copy", copy),
                                          CLI_FLAG("--kv-cache", kv_cache),  CLI_FLAG("--fill", fill),
+                                         CLI_FLAG("--hot-hits", hot_hits),
                                          CLI_FLAG("--device", device),      CLI_FLAG("--memory-rate", memory_rate)};
     const char *other = cli_given_flag(o, of_models, CLI_N_FLAGS(of_models));
     if (other)

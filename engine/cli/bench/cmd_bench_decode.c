@@ -21,6 +21,7 @@ static const cli_column all_columns[] = {
     {.title = "step ms", .key = "step_ms", .digits = 3},
     {.title = "tok/s", .key = "tok_s", .digits = 1},
     {.title = "GB/s", .key = "gb_s", .digits = 1},
+    {.title = "hot rows %", .key = "hot_hits", .digits = 1, .scale = 100},
     {.title = "rows over the bus", .key = "bus_rows", .digits = 0},
     {.title = "bytes over the bus", .key = "bus_bytes", .digits = 0},
     {.title = "% of peak", .key = "peak_share", .digits = 1, .scale = 100},
@@ -57,6 +58,6 @@ int cmd_bench_decode(const cli_options *o, sl_error *err) {
     cli_column columns[sizeof all_columns / sizeof *all_columns];
     memcpy(columns, all_columns, sizeof columns);
     for (size_t i = 0; i < sizeof columns / sizeof *columns; i++)
-        columns[i].hidden = !strncmp(columns[i].key, "bus_", 4) && !strcmp(o->kv_cache, "gpu");
+        columns[i].hidden = (!strncmp(columns[i].key, "bus_", 4) || !strcmp(columns[i].key, "hot_hits")) && !strcmp(o->kv_cache, "gpu");
     return rc ? rc : cli_bench_print(o, &plan, columns, sizeof columns / sizeof *columns, err);
 }
