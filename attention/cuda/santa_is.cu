@@ -522,6 +522,14 @@ template <int DIM, int MODE> void launch_draw(const sl_attn_cuda_decode_args *a,
               SHARED_BYTES + (MODE == EVEN ? 0 : LAYER_BYTES) + take_all_memory(ceil_div(a->max_kv, BLOCK)), a->stream, p);
 }
 
+// Clears the lists of fetched rows. Where they lie depends on the number of sequences, so an earlier launch can have written
+// other data there.
+void clear_hot_lists(const sl_attn_cuda_decode_args *a, const is_params &p) {
+    if (!IS_HOST || p.host.hot.n_sets == 0) return;
+    cudaMemsetAsync(p.host.listed, 0, (size_t)thread_blocks(p) * TAKE_THREADS * sizeof(int), a->stream);
+    cudaMemsetAsync(p.host.ended, 0, a->geom->n_kv_heads * sizeof(int), a->stream);
+}
+
 // Takes the fetched rows into the cache of hot rows.
 void keep_hot_rows(const sl_attn_cuda_decode_args *a, const is_params &p) {
     if (!IS_HOST || p.host.hot.n_sets == 0) return;
@@ -553,6 +561,7 @@ template <int DIM, int BITS> void launch(const sl_attn_cuda_decode_args *a) {
     p.host.rows = a->host_rows, p.host.hot = a->hot, p.host.n_kv_heads = a->geom->n_kv_heads, p.host.stats = a->stats;
     lay_out(a->geom, a->spec, a->n_seqs, a->max_kv, a->ws, &p);
     share_heads(&p, mode == EVEN);
+    clear_hot_lists(a, p);
     if (mode == BY_LAYER) {
         SL_CHECK(BITS == 8 && a->extra[1] && a->extra_size[1] == SL_PAGE * sizeof(bf16));
         p.score.norms = (const bf16 *)a->extra[1];
