@@ -315,7 +315,8 @@ __global__ void __launch_bounds__(BUCKET_THREADS, 3) attend_buckets_kernel(const
         float weight = 0;
         int j = i < end ? row_at(p, r, (int)seq_head, &s.parts, i, &head, &weight) : -1;
         if (j >= 0)
-            j = mark_row((row.pages[j / SL_PAGE] * p.visit.n_kv_heads + (int)seq_head % p.visit.n_kv_heads) * SL_PAGE + j % SL_PAGE,
+            j = mark_row((row.pages[j / SL_PAGE] * p.visit.n_kv_heads + (int)seq_head % p.visit.n_kv_heads) * SL_PAGE +
+                             j % SL_PAGE,
                          j / SL_PAGE, row.position / SL_PAGE);
         a.add(p, j, head, weight);
     }

@@ -1,12 +1,13 @@
 // attention/cuda/host_rows.cuh - rows of K and V in host memory (engine/kv/kv_host.h), which the threads of a kernel fetch
-// themselves. The files *_host.cu compile decode kernels a second time, with SL_HOST_ROWS. There the rows of full pages lie on the
-// host, K and V of a row side by side, and those of the newest page in k and v.
+// themselves. The files *_host.cu compile decode kernels a second time, with SL_HOST_ROWS. There the rows of full pages lie on
+// the host, K and V of a row side by side, and those of the newest page in k and v.
 //
-// Kernels that read lists of rows (attend_rows.cuh, attend_buckets.cuh) read them where they lie, K and V with loads that are in flight
-// together. fetch_rows copies the drawn rows of a warp to memory of the GPU, and the kernel then reads the copies as it reads rows on the
-// GPU. A row of head_dim 128 is 512 bytes: the 32 lanes of a warp request it with one load, so K and V of a row are fetched
-// together. Rows that the cache of hot rows has are copied from there (hot_rows.cuh). A cold row costs 33 to 38 ns of the bus at any size up to 512 bytes (H200, November 2026), so the number of rows sets
-// the time, and not their bytes. A warp has FETCH_AHEAD loads in flight.
+// Kernels that read lists of rows (attend_rows.cuh, attend_buckets.cuh) read them where they lie, K and V with loads that are
+// in flight together. fetch_rows copies the drawn rows of a warp to memory of the GPU, and the kernel then reads the copies as
+// it reads rows on the GPU. A row of head_dim 128 is 512 bytes: the 32 lanes of a warp request it with one load, so K and V of
+// a row are fetched together. Rows that the cache of hot rows has are copied from there (hot_rows.cuh). A cold row costs 33 to
+// 38 ns of the bus at any size up to 512 bytes (H200, November 2026), so the number of rows sets the time, and not their bytes.
+// A warp has FETCH_AHEAD loads in flight.
 #ifndef SLEIGH_HOST_ROWS_CUH
 #define SLEIGH_HOST_ROWS_CUH
 
@@ -89,6 +90,11 @@ __device__ __forceinline__ void count_fetched(sl_attn_cuda_stats *stats, int row
 
 // ---- rows that a kernel fetches first ----
 
+// Loads what, with IS_HOST, another lane of the warp has written.
+template <typename T> __device__ __forceinline__ T load_written(const T *from) {
+    return IS_HOST ? __ldcg(from) : __ldg(from);
+}
+
 // The number of the first of the thread block's n_threads places.
 __device__ size_t places_of_block(int n_threads) {
     return ((size_t)blockIdx.y * gridDim.x + blockIdx.x) * n_threads;
@@ -111,9 +117,10 @@ template <int DIM> __device__ const bf16 *source_of(const host_rows &p, int row,
     return p.rows + (size_t)row * 2 * DIM;
 }
 
-// Copies the warp's rows to places first_place + 0, 1, .. of the thread block, one for each thread, and lists them. row: the lane's
-// pool row; -1: none. Lanes without a row come last. Equal neighbours are fetched once and share a place. Returns the lane's place
-// in the thread block; -1: none. s->row: as in `gather`. A later call of the warp overwrites its places and their list.
+// Copies the warp's rows to places first_place + 0, 1, .. of the thread block, one for each thread, and lists them. row: the
+// lane's pool row; -1: none. Lanes without a row come last. Equal neighbours are fetched once and share a place. Returns the
+// lane's place in the thread block; -1: none. s->row: as in `gather`. A later call of the warp overwrites its places and their
+// list.
 template <int DIM, typename Space>
 __device__ int fetch_rows(const host_rows &p, Space *s, size_t first_place, int thread, int row) {
     enum { PIECES = DIM / 4, AT_ONCE = 32 / PIECES }; // pieces of 16 bytes in a row; rows of one load of the warp
@@ -153,6 +160,21 @@ __device__ int fetch_rows(const host_rows &p, Space *s, size_t first_place, int 
     }
     __syncwarp(); // the other lanes read the places, and s->row may be written again
     return row < 0 ? -1 : warp + rank;
+}
+
+// Takes the rows that a launch of `parts` thread blocks for each query head has fetched into the cache of hot rows.
+static inline void keep_hot_rows(const host_rows &p, const sl_attn_cuda_decode_args *a, int parts, int n_threads) {
+    if (!IS_HOST || p.hot.n_sets == 0) return;
+    const sl_cuda_hot_lists lists = {.hot = p.hot,
+                                     .n_seqs = a->n_seqs,
+                                     .n_kv_heads = a->geom->n_kv_heads,
+                                     .group = a->geom->n_heads / a->geom->n_kv_heads,
+                                     .parts = parts,
+                                     .places = n_threads,
+                                     .listed = p.listed,
+                                     .fetched = p.fetched,
+                                     .ended = p.ended};
+    sl_cuda_keep_hot_rows(&lists, a->geom->head_dim, a->stream);
 }
 
 } // namespace

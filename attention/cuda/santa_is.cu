@@ -22,8 +22,8 @@
 // query in column 0 give 16 scores. The warp computes e^s / pi relative to its maximum and gathers V. join_warps adds the sums
 // of the 8 warps in order. 128 threads have one column each.
 //
-// santa_is_host.cu and santa_is_host_long.cu compile the kernels for rows in host memory. There add_rows first fetches the rows of the warp
-// (host_rows.cuh).
+// santa_is_host.cu and santa_is_host_long.cu compile the kernels for rows in host memory. There add_rows first fetches the rows
+// of the warp (host_rows.cuh).
 //
 // Owns: the sums. They differ from combine.c in one point: rows of the newest page keep their stored masses, which are exact
 // scores rounded to bf16, as in dense attention.
@@ -144,16 +144,12 @@ __device__ void prefetch(const bf16 *row, int bytes) {
     for (int at = 0; at < bytes; at += 128) asm volatile("prefetch.global.L2 [%0];" ::"l"((const char *)row + at));
 }
 
-// A part of a row of K. IS_HOST: another lane has written the row.
-template <typename T> __device__ T load_k(const T *from) {
-    return IS_HOST ? __ldcg(from) : __ldg(from);
-}
-
-// Computes the exact scores of the warp's n rows of K in s->row. Lane i gets the score of row i. The query is column 0 of the mma.
-// *factor: inverse_pi of the lane's row, computed while the first rows are in flight. IS_HOST: rows of V lie between those of K.
+// Computes the exact scores of the warp's n rows of K in s->row. Lane i gets the score of row i. The query is column 0 of the
+// mma. *factor: inverse_pi of the lane's row, computed while the first rows are in flight. IS_HOST: rows of V lie between those
+// of K.
 template <int DIM>
-__device__ float score_rows(const score_params &p, const bf16 *rows, const block_shared *s, int n, int thread, const drawn_row &drawn,
-                            float *factor) {
+__device__ float score_rows(const score_params &p, const bf16 *rows, const block_shared *s, int n, int thread,
+                            const drawn_row &drawn, float *factor) {
     enum { LOADS = scorer<DIM>::K_LOADS, ODD = scorer<DIM>::K_STEPS % 2, STRIDE = (IS_HOST ? 2 : 1) * layout<DIM>::ROW };
     int lane = thread % 32, warp = thread / 32 * 32, lane_q = lane % 4, n_halves = n > 16 ? 2 : 1;
     float c[2][4] = {}, score = 0;
@@ -168,10 +164,11 @@ __device__ float score_rows(const score_params &p, const bf16 *rows, const block
         const char *lower = k + (size_t)s->row[warp + min(place + 8, n - 1)] * STRIDE;
 #pragma unroll
         for (int j = 0; j < LOADS; j++)
-            a[half][j] = load_k((const uint4 *)(upper + j * 64)), b[half][j] = load_k((const uint4 *)(lower + j * 64));
+            a[half][j] = load_written((const uint4 *)(upper + j * 64)),
+            b[half][j] = load_written((const uint4 *)(lower + j * 64));
         if (ODD)
-            a_rest[half] = load_k((const uint2 *)(upper + LOADS * 64 - lane_q * 8)),
-            b_rest[half] = load_k((const uint2 *)(lower + LOADS * 64 - lane_q * 8));
+            a_rest[half] = load_written((const uint2 *)(upper + LOADS * 64 - lane_q * 8)),
+            b_rest[half] = load_written((const uint2 *)(lower + LOADS * 64 - lane_q * 8));
     }
     *factor = inverse_pi(&s->take, drawn);
 #pragma unroll
@@ -711,21 +708,6 @@ template <int DIM, int MODE> void launch_draw(const sl_attn_cuda_decode_args *a,
               a->stream, p);
 }
 
-// Takes the fetched rows into the cache of hot rows.
-void keep_hot_rows(const sl_attn_cuda_decode_args *a, const is_params &p) {
-    if (!IS_HOST || p.host.hot.n_sets == 0) return;
-    const sl_cuda_hot_lists lists = {.hot = p.host.hot,
-                                     .n_seqs = a->n_seqs,
-                                     .n_kv_heads = a->geom->n_kv_heads,
-                                     .group = p.score.group,
-                                     .parts = p.draw.parts,
-                                     .places = TAKE_THREADS,
-                                     .listed = p.host.listed,
-                                     .fetched = p.host.fetched,
-                                     .ended = p.host.ended};
-    sl_cuda_keep_hot_rows(&lists, a->geom->head_dim, a->stream);
-}
-
 template <int DIM, int BITS> void launch(const sl_attn_cuda_decode_args *a) {
     int n_lists = lists_of(a->spec), mode = mode_of(a->spec);
     is_params p = {.score = score_params_of<DIM>(a),
@@ -751,7 +733,7 @@ template <int DIM, int BITS> void launch(const sl_attn_cuda_decode_args *a) {
         p.score.state_at = a->state_at;
         p.score = launch_quantised_scores<DIM, 8, true>(a, p.score, p.newest);
         launch_draw<DIM, BY_LAYER>(a, p);
-        keep_hot_rows(a, p);
+        keep_hot_rows(p.host, a, p.draw.parts, TAKE_THREADS);
         return;
     }
     p.score = launch_quantised_scores<DIM, BITS>(a, p.score, p.newest);
@@ -759,7 +741,7 @@ template <int DIM, int BITS> void launch(const sl_attn_cuda_decode_args *a) {
         launch_draw<DIM, CARRIED>(a, p);
     else
         launch_draw<DIM, EVEN>(a, p);
-    keep_hot_rows(a, p);
+    keep_hot_rows(p.host, a, p.draw.parts, TAKE_THREADS);
 }
 
 template <int DIM> void launch_bits(const sl_attn_cuda_decode_args *a) {

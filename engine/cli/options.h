@@ -59,16 +59,16 @@ typedef struct cli_options {
     unsigned command;
     const char *model, *prompt, *file, *system_prompt, *chat_template, *jsonl, *attn, *schedule, *ids, *out, *format, *device,
         *stats, *load_format, *prompts, *phase, *plot, *reference, *task, *haystack, *grader, *procedure, *dump, *calibration,
-        *states, *attn_prefill, *attn_profile, *prompt_cache, *parts, *measure, *rope_scaling,
-        *kv_cache, *fill, *what; // what: the subject after `bench`, the file after `plot`
+        *states, *attn_prefill, *attn_profile, *prompt_cache, *parts, *measure, *rope_scaling, *kv_cache, *fill,
+        *what; // what: the subject after `bench`, the file after `plot`
     int n_predict, n_ctx, ubatch, threads, top_k, repeat_last_n, dense_prefix, stats_seeds, random_prompt, parallel,
         repetitions, stride, windows, score, segment, samples, questions, logprobs, prefill_segment, prefill_check, check,
         iterations, episodes, batch_questions, rope_original_ctx;
     uint32_t seed, seq_id, task_seed;
     size_t kv_gpu_memory, host_memory; // bytes; 0: not given
-    double loss, rate, memory_rate, hot_hits, query_deviation, query_spread, temp, top_p, min_p, repeat_penalty, presence_penalty,
-        frequency_penalty, rope_scale, rope_theta, rope_low_freq_factor, rope_high_freq_factor, yarn_attention_factor,
-        yarn_beta_fast, yarn_beta_slow;
+    double loss, rate, memory_rate, hot_hits, query_deviation, query_spread, temp, top_p, min_p, repeat_penalty,
+        presence_penalty, frequency_penalty, rope_scale, rope_theta, rope_low_freq_factor, rope_high_freq_factor,
+        yarn_attention_factor, yarn_beta_fast, yarn_beta_slow;
     int ignore_eos, chat, display_prompt, perf, question_dense, bos, plain, stats_error, ragged, copy, texts, heads, attention,
         calibrate, auto_calibrate, prompt_cache_ro, escape, mlock, quiet, help;
     cli_list stops, logit_bias, attn_layers, attn_prefill_layers, stats_attn, attns, attn_prefills;
