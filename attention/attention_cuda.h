@@ -33,10 +33,10 @@ typedef struct sl_attn_cuda_decode_args {
     const sl_attn_spec *spec;
     int layer;
     int n_seqs;
-    int max_kv;                      // no sequence is longer, in this step and in later replays of the graph
-    const sl_row *rows;              // [n_seqs]: sequence i has rows[i].position + 1 rows in rows[i].pages
-    const bf16 *q;                   // [n_seqs][n_heads][head_dim], after RoPE
-    bf16 *out;                       // [n_seqs][n_heads][head_dim]
+    int max_kv;         // no sequence is longer, in this step and in later replays of the graph
+    const sl_row *rows; // [n_seqs]: sequence i has rows[i].position + 1 rows in rows[i].pages
+    const bf16 *q;      // [n_seqs][n_heads][head_dim], after RoPE
+    bf16 *out;          // [n_seqs][n_heads][head_dim]
     // This layer: [n_pages][n_kv_heads][256][head_dim]. With host_rows, only the newest page of each sequence lies there. Its
     // entry in the page table is its page in k and v.
     const bf16 *k, *v;
@@ -141,7 +141,6 @@ typedef struct sl_cuda_hot_lists {
     int n_seqs, n_kv_heads, group, parts, places; // places: a multiple of 32
     int *listed;                                  // pool row + 1; 0: none
     const bf16 *fetched;                          // K and V of the rows: [..][2][head_dim]
-    int *ended;                                   // [n_kv_heads] counters
 } sl_cuda_hot_lists;
 // hot_rows.cu: takes the rows into the cache, and sets the lists to 0.
 void sl_cuda_keep_hot_rows(const sl_cuda_hot_lists *lists, int head_dim, cudaStream_t stream);

@@ -202,10 +202,11 @@ static int prefills(const sl_attn_spec *spec) {
 static int check_prefill(const sl_engine *e, const sl_attn_plan *plan, int segment, sl_error *err) {
     for (int i = 0; e->pool.host && i < plan->n_layers; i++)
         if (plan->layer[i].method != &sl_method_dense)
-            return sl_fail(err, SL_ERR_UNSUPPORTED,
-                           "{attn_prefill} %s: not offered with {kv_cache} host, where a prefill streams a layer at a time and a "
-                           "segment needs all of its passes in one layer (layer %d); expected dense",
-                           plan->layer[i].method->name, i);
+            return sl_fail(
+                err, SL_ERR_UNSUPPORTED,
+                "{attn_prefill} %s: not offered with {kv_cache} host, where a prefill streams a layer at a time and a "
+                "segment needs all of its passes in one layer (layer %d); expected dense",
+                plan->layer[i].method->name, i);
     for (int i = 0; i < plan->n_layers; i++)
         if (!prefills(&plan->layer[i]))
             return sl_fail(err, SL_ERR_ARG, "{attn_prefill} %s: a method for decoding, which does not prefill (layer %d)",

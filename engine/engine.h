@@ -50,8 +50,8 @@ int sl_engine_new_planned(const sl_model *model, const sl_engine_options *option
                           sl_error *err);
 int sl_engine_set_plan(sl_engine *engine, const sl_attn_plan *plan, sl_error *err);
 const sl_kv_layout *sl_engine_kv_layout(const sl_engine *engine); // where K and V lie
-// The same as sl_engine_largest_ctx with kv_cache "host", for o->attn, o->n_sequences and the memory limits of *o. 0: not offered
-// on this device or for this method.
+// The same as sl_engine_largest_ctx with kv_cache "host", for o->attn, o->n_sequences and the memory limits of *o. 0: not
+// offered on this device or for this method.
 int sl_engine_largest_ctx_on_host(const sl_model *model, const sl_engine_options *o, int *n_ctx, sl_error *err);
 // The bucket file, which the engine maps for the first method that needs it; NULL: no method has needed it.
 const struct sl_tensors *sl_engine_bucket_tensors(const sl_engine *engine);
@@ -118,8 +118,8 @@ void sl_engine_reset_stats(sl_engine *engine);
 // meaningless. 0: later steps are complete again. SL_ERR_UNSUPPORTED on the CPU.
 int sl_engine_skip_parts(sl_engine *engine, unsigned parts, sl_error *err);
 
-// For benches: of the rows that later steps draw, `share` counts as found in the cache of hot rows, whatever the cache holds. The logits
-// of such steps are meaningless. Below 0: steps look rows up again. SL_ERR_ARG: there is no such cache.
+// For benches: of the rows that later steps draw, `share` counts as found in the cache of hot rows, whatever the cache holds.
+// The logits of such steps are meaningless. Below 0: steps look rows up again. SL_ERR_ARG: there is no such cache.
 int sl_engine_impose_hits(sl_engine *engine, double share, sl_error *err);
 
 // How dense attention spreads its mass p over the rows in one decode step of one query head. The distance of the newest row is
@@ -163,8 +163,8 @@ int sl_engine_observe(sl_engine *engine, const sl_observer *observer, sl_error *
 
 // The same as sl_session_fork, but the new session gets a copy of every page. For benches of memory traffic.
 int sl_session_copy(const sl_session *s, int n_tokens, uint32_t sequence, sl_session **out, sl_error *err);
-// Gives an empty session n rows of normal random numbers (deviation 1) in every layer, which depend on the sequence. For benches:
-// only the time of later steps has a meaning. The session has no logits until the next sl_decode.
+// Gives an empty session n rows of normal random numbers (deviation 1) in every layer, which depend on the sequence. For
+// benches: only the time of later steps has a meaning. The session has no logits until the next sl_decode.
 int sl_session_fill(sl_session *s, int n, sl_error *err);
 // The logits of the last prefill or step, for a hash of a run. A session that was cut since has them too; an empty one has
 // zeros.

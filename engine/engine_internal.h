@@ -110,7 +110,7 @@ struct sl_engine {
     sl_model_weights weights; // the model's, in the backend's memory
     sl_attn_geom geom;
     sl_kv_pool pool;
-    sl_kv_layout kv; // where K and V lie
+    sl_kv_layout kv;                          // where K and V lie
     struct sl_bucket_file *bucket_file;       // the model's, opened for the first method that needs it; NULL: none yet
     struct sl_device_buckets *device_buckets; // its tensors in the backend's memory (engine_buckets.c); NULL on the CPU
     sl_attn_plan plan;

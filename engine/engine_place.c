@@ -1,5 +1,5 @@
-// engine/engine_place.c - where K and V of an engine lie, and how long its context is: on the CPU, on the GPU, or in host memory
-// with a part on the GPU (engine/kv/kv_place.h). Everything here is computed before the engine allocates its memory.
+// engine/engine_place.c - where K and V of an engine lie, and how long its context is: on the CPU, on the GPU, or in host
+// memory with a part on the GPU (engine/kv/kv_place.h). Everything here is computed before the engine allocates its memory.
 #include "engine/base/host_memory.h"
 #include "engine/engine_internal.h"
 #include "engine/kv/kv_host.h"
@@ -109,10 +109,11 @@ int sl_engine_check_on_host(const sl_attn_plan *plan, sl_error *err) {
         snprintf(where, sizeof where, "layer %d", i);
         if (!sl_attn_on_host_rows(spec)) return sl_engine_refuse_on_host(spec, where, err);
         if (sl_attn_has(spec, "dense-layers") && i < (int)sl_attn_get(spec, "dense-layers"))
-            return sl_fail(err, SL_ERR_UNSUPPORTED,
-                           "{attn} %s: layer %d is dense ({dense-layers} %d), and with {kv_cache} host it would read every row over "
-                           "the bus; give the layer another method, such as {attn_layer} %d=quest",
-                           spec->method->name, i, (int)sl_attn_get(spec, "dense-layers"), i);
+            return sl_fail(
+                err, SL_ERR_UNSUPPORTED,
+                "{attn} %s: layer %d is dense ({dense-layers} %d), and with {kv_cache} host it would read every row over "
+                "the bus; give the layer another method, such as {attn_layer} %d=quest",
+                spec->method->name, i, (int)sl_attn_get(spec, "dense-layers"), i);
     }
     return 0;
 }
@@ -187,7 +188,8 @@ int sl_engine_place(sl_engine *e, const sl_engine_options *o, const sl_attn_plan
     int is_device = e->backend->is_device, rc = parse_place(o->kv_cache, &place, err);
     if (rc) return rc;
     if (place != SL_KV_GPU && !is_device)
-        return sl_fail(err, SL_ERR_ARG, "{kv_cache} %s: on the CPU, K and V are in host memory anyway; use {device} cuda", o->kv_cache);
+        return sl_fail(err, SL_ERR_ARG, "{kv_cache} %s: on the CPU, K and V are in host memory anyway; use {device} cuda",
+                       o->kv_cache);
     choose_rows(e, o, is_device ? DEFAULT_DEVICE_CHUNK : DEFAULT_CHUNK);
     if (place == SL_KV_AUTO) {
         int limit = e->model->config.n_ctx, wanted = o->n_ctx ? o->n_ctx : limit < DEFAULT_CTX ? limit : DEFAULT_CTX;
@@ -208,7 +210,8 @@ int sl_engine_largest_ctx_on_host(const sl_model *model, const sl_engine_options
     sl_attn_plan plan;
     sl_attn_spec spec;
     *n_ctx = 0;
-    e.geom = (sl_attn_geom){.n_layers = c->n_layers, .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim};
+    e.geom =
+        (sl_attn_geom){.n_layers = c->n_layers, .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim};
     int rc = sl_attn_parse(o->attn, &spec, err);
     if (!rc) rc = sl_attn_plan_init(&plan, c->n_layers, &spec, err);
     if (rc) return rc;

@@ -185,7 +185,8 @@ static int write_bytes(FILE *f, const void *data, size_t n) {
 static int write_run(void *ctx, const sl_backend *be, row_run run) {
     writer *w = ctx;
     size_t row = run.head_dim * sizeof(bf16);
-    for (size_t at = 0; run.on_host && at < run.n_bytes; at += row) memcpy((char *)w->bounce + at, (char *)run.rows + 2 * at, row);
+    for (size_t at = 0; run.on_host && at < run.n_bytes; at += row)
+        memcpy((char *)w->bounce + at, (char *)run.rows + 2 * at, row);
     if (run.on_host) return write_bytes(w->f, w->bounce, run.n_bytes);
     if (be->is_device) be->download(be, w->bounce, run.rows, run.n_bytes);
     return write_bytes(w->f, be->is_device ? w->bounce : run.rows, run.n_bytes);

@@ -29,7 +29,8 @@ static void fill_layer(sl_session *s, int layer, const bf16 *quantiles) {
 int sl_session_fill(sl_session *s, int n, sl_error *err) {
     sl_engine *e = s->engine;
     const sl_backend *be = e->backend;
-    if (s->kv.n_tokens > 0) return sl_fail(err, SL_ERR_ARG, "random rows: expected an empty session, found %d tokens", s->kv.n_tokens);
+    if (s->kv.n_tokens > 0)
+        return sl_fail(err, SL_ERR_ARG, "random rows: expected an empty session, found %d tokens", s->kv.n_tokens);
     if (n < 1 || n > e->n_ctx) return sl_fail(err, SL_ERR_ARG, "%d random rows: expected 1 to {n_ctx} %d", n, e->n_ctx);
     int rc = sl_engine_enter(e, err);
     if (rc) return rc;

@@ -142,14 +142,14 @@ SL_API void sl_free(void *p);
 typedef struct sl_engine sl_engine;
 
 typedef struct sl_engine_options {
-    int n_ctx;            // tokens of a session; 0: the least of 32768, the model's limit and the most that fits in memory
-    int n_sequences;      // KV pages are reserved for this many sessions of n_ctx tokens; a batch has at most as many; 0: 1
-    int prefill_chunk;    // tokens of one prefill pass; 0: 512, on a GPU 2048
-    const char *device;   // "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1"; NULL: "cpu"
-    const char *attn;     // attention of decode steps: "dense", "santa-prop:S=128" (docs/methods.md); NULL: "dense"
-    // Where K and V lie on a GPU. "gpu": in its memory. "host": in page-locked host memory, from which decode steps fetch the rows
-    // that they draw; only methods that read few rows are offered. "auto": on the host, if the context does not fit on the GPU.
-    // NULL: "gpu"
+    int n_ctx;          // tokens of a session; 0: the least of 32768, the model's limit and the most that fits in memory
+    int n_sequences;    // KV pages are reserved for this many sessions of n_ctx tokens; a batch has at most as many; 0: 1
+    int prefill_chunk;  // tokens of one prefill pass; 0: 512, on a GPU 2048
+    const char *device; // "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1"; NULL: "cpu"
+    const char *attn;   // attention of decode steps: "dense", "santa-prop:S=128" (docs/methods.md); NULL: "dense"
+    // Where K and V lie on a GPU. "gpu": in its memory. "host": in page-locked host memory, from which decode steps fetch the
+    // rows that they draw; only methods that read few rows are offered. "auto": on the host, if the context does not fit on the
+    // GPU. NULL: "gpu"
     const char *kv_cache;
     size_t kv_gpu_memory; // "host": most bytes of the GPU for the cache: page extras, newest pages, hot rows; 0: what is free
     size_t host_memory;   // "host": most bytes of host memory; 0: what the control groups leave, without a limit what is free

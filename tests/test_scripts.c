@@ -93,7 +93,8 @@ static void host_memory(void) {
     const char *bin = getenv("SLEIGH_BIN");
     size_t n;
     snprintf(script, sizeof script,
-             "scripts/host_memory.py --device cpu -m models/tiny --depths 256,512 --density-depth 512 --rope-scale 1 --steps 2 --sleigh "
+             "scripts/host_memory.py --device cpu -m models/tiny --depths 256,512 --density-depth 512 --rope-scale 1 --steps 2 "
+             "--sleigh "
              "'%s' --work '%s/runs' -o '%s'",
              bin ? bin : "build/sleigh", test_tmp(), in_tmp("host.md"));
     run_script(script);

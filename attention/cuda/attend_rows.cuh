@@ -198,7 +198,8 @@ template <int DIM, bool SCORES, bool MOMENTS> struct attender {
         for (int i = 0; i < WARP_ROWS; i++) {
             int at = __shfl_sync(~0u, row, i * SHARE);
             bool real = at >= 0 && lane < LANES;
-            if (SCORES) x[i] = real ? load_part((const uint2 *)k_of_row<DIM>(p.k, p.host, at) + lane, policy) : make_uint2(0, 0);
+            if (SCORES)
+                x[i] = real ? load_part((const uint2 *)k_of_row<DIM>(p.k, p.host, at) + lane, policy) : make_uint2(0, 0);
             y[i] = real ? load_part((const uint2 *)v_of_row<DIM>(p.v, p.host, at) + lane, policy) : make_uint2(0, 0);
         }
         count_fetched(p.stats, row, SHARE);
@@ -413,8 +414,8 @@ __device__ void count_distinct(const attend_params &p, int seq_head, int head_di
 // Exact attention by one warp. The function counts the keys of the head, because count_distinct counts only rows of lists.
 template <int DIM>
 __device__ void attend_beyond(const attend_params &p, attend_space<DIM> *s, const sl_row &row, int seq_head, int head) {
-    const exact_head h = make_exact_head(p.q + (size_t)head * DIM, p.k, p.v, row, p.n_kv_heads, seq_head, p.scale, NULL,
-                                         p.host);
+    const exact_head h =
+        make_exact_head(p.q + (size_t)head * DIM, p.k, p.v, row, p.n_kv_heads, seq_head, p.scale, NULL, p.host);
     attend_exactly<DIM>(h, s->o[0]);
     for (int d = threadIdx.x; d < DIM; d += 32) store_bf16(p.out + (size_t)head * DIM + d, s->o[0][d]);
     if (!p.stats || threadIdx.x > 0) return;

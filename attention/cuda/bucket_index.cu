@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(LIST_THREADS) lists_kernel(const lists_params 
 
 struct cells_params {
     const int32_t *parts, *from, *slots; // from: [spans][SL_BUCKET_SPAN] places of the parts in k
-    const char *rows; // sl_bucket_rows of all pages
+    const char *rows;                    // sl_bucket_rows of all pages
     size_t rows_size;
     const bf16 *k;
     int n_buckets, head_dim;
@@ -218,8 +218,7 @@ __device__ int add_rows(const cells_params &p, int cell, float centre, bool squa
     *sum = 0;
     for (int i = 0; i < SL_BUCKET_SPAN; i++) {
         const sl_bucket_rows *rows = rows_of_part(p.parts, p.rows, p.rows_size, i);
-        const bf16 *k =
-            p.k + ((size_t)p.from[blockIdx.x * SL_BUCKET_SPAN + i] * gridDim.y + blockIdx.y) * SL_PAGE * p.head_dim;
+        const bf16 *k = p.k + ((size_t)p.from[blockIdx.x * SL_BUCKET_SPAN + i] * gridDim.y + blockIdx.y) * SL_PAGE * p.head_dim;
         int from = 0, end = SL_PAGE; // the first row of the cell
         while (from < end) {
             int middle = (from + end) / 2;

@@ -1,12 +1,13 @@
 // attention/cuda/host_rows.cuh - rows of K and V in host memory (engine/kv/kv_host.h), which the threads of a kernel fetch
-// themselves. The files *_host.cu compile decode kernels a second time, with SL_HOST_ROWS. There the rows of full pages lie on the
-// host, K and V of a row side by side, and those of the newest page in k and v.
+// themselves. The files *_host.cu compile decode kernels a second time, with SL_HOST_ROWS. There the rows of full pages lie on
+// the host, K and V of a row side by side, and those of the newest page in k and v.
 //
-// Kernels that read lists of rows (attend_rows.cuh, attend_buckets.cuh) read them where they lie, K and V with loads that are in flight
-// together. fetch_rows copies the drawn rows of a warp to memory of the GPU, and the kernel then reads the copies as it reads rows on the
-// GPU. A row of head_dim 128 is 512 bytes: the 32 lanes of a warp request it with one load, so K and V of a row are fetched
-// together. Rows that the cache of hot rows has are copied from there (hot_rows.cuh). A cold row costs 33 to 38 ns of the bus at any size up to 512 bytes (H200, November 2026), so the number of rows sets
-// the time, and not their bytes. A warp has FETCH_AHEAD loads in flight.
+// Kernels that read lists of rows (attend_rows.cuh, attend_buckets.cuh) read them where they lie, K and V with loads that are
+// in flight together. fetch_rows copies the drawn rows of a warp to memory of the GPU, and the kernel then reads the copies as
+// it reads rows on the GPU. A row of head_dim 128 is 512 bytes: the 32 lanes of a warp request it with one load, so K and V of
+// a row are fetched together. Rows that the cache of hot rows has are copied from there (hot_rows.cuh). A cold row costs 33 to
+// 38 ns of the bus at any size up to 512 bytes (H200, November 2026), so the number of rows sets the time, and not their bytes.
+// A warp has FETCH_AHEAD loads in flight.
 #ifndef SLEIGH_HOST_ROWS_CUH
 #define SLEIGH_HOST_ROWS_CUH
 
@@ -28,7 +29,6 @@ struct host_rows {
     const bf16 *rows = NULL; // of this layer: [n_pages][n_kv_heads][256][2][head_dim], host memory
     bf16 *fetched = NULL;    // [thread blocks][threads][2][head_dim], memory of the GPU
     int *listed = NULL;      // [thread blocks][threads] the rows in `fetched`: pool row + 1; 0: none. For keep_hot_kernel
-    int *ended = NULL;       // [n_kv_heads] counters of keep_hot_kernel
     int n_kv_heads = 0;
     sl_kv_hot_rows hot = {};
     sl_attn_cuda_stats *stats = NULL;
@@ -89,9 +89,9 @@ __device__ __forceinline__ void count_fetched(sl_attn_cuda_stats *stats, int row
 
 // ---- rows that a kernel fetches first ----
 
-// The number of the first of the thread block's n_threads places.
-__device__ size_t places_of_block(int n_threads) {
-    return ((size_t)blockIdx.y * gridDim.x + blockIdx.x) * n_threads;
+// Loads what, with IS_HOST, another lane of the warp has written.
+template <typename T> __device__ __forceinline__ T load_written(const T *from) {
+    return IS_HOST ? __ldcg(from) : __ldg(from);
 }
 
 // Where the lane's row is read: in the cache, or on the host. *is_hit: in the cache.
@@ -104,16 +104,17 @@ template <int DIM> __device__ const bf16 *source_of(const host_rows &p, int row,
         *is_hit = way >= 0;
         if (*is_hit) return hot_row<DIM>(p.hot, set, way);
     } else if (p.hot.n_sets > 0) { // for benches: any row of the cache
-        uint32_t x = ((uint32_t)row * 0x9e3779b1u ^ blockIdx.y * 0x85ebca6bu) * 0xc2b2ae35u;
+        uint32_t x = ((uint32_t)row * 0x9e3779b1u ^ blockIdx.x * 0x85ebca6bu) * 0xc2b2ae35u;
         *is_hit = (int)(x >> 16) < p.hot.imposed;
         if (*is_hit) return hot_row<DIM>(p.hot, hot_set_of(p.hot, p.n_kv_heads, row), x % SL_HOT_WAYS);
     }
     return p.rows + (size_t)row * 2 * DIM;
 }
 
-// Copies the warp's rows to places first_place + 0, 1, .. of the thread block, one for each thread, and lists them. row: the lane's
-// pool row; -1: none. Lanes without a row come last. Equal neighbours are fetched once and share a place. Returns the lane's place
-// in the thread block; -1: none. s->row: as in `gather`. A later call of the warp overwrites its places and their list.
+// Copies the warp's rows to places first_place + 0, 1, .., one for each thread of the thread block, and lists them. row: the
+// lane's pool row; -1: none. Lanes without a row come last. Equal neighbours are fetched once and share a place. Returns the
+// lane's place in the thread block; -1: none. s->row: as in `gather`. A later call of the warp overwrites its places and their
+// list.
 template <int DIM, typename Space>
 __device__ int fetch_rows(const host_rows &p, Space *s, size_t first_place, int thread, int row) {
     enum { PIECES = DIM / 4, AT_ONCE = 32 / PIECES }; // pieces of 16 bytes in a row; rows of one load of the warp
@@ -153,6 +154,20 @@ __device__ int fetch_rows(const host_rows &p, Space *s, size_t first_place, int 
     }
     __syncwarp(); // the other lanes read the places, and s->row may be written again
     return row < 0 ? -1 : warp + rank;
+}
+
+// Takes the rows that a launch has fetched into the cache of hot rows. A query head has n_lists lists of n_places places.
+static inline void keep_hot_rows(const host_rows &p, const sl_attn_cuda_decode_args *a, int n_lists, int n_places) {
+    if (!IS_HOST || p.hot.n_sets == 0) return;
+    const sl_cuda_hot_lists lists = {.hot = p.hot,
+                                     .n_seqs = a->n_seqs,
+                                     .n_kv_heads = a->geom->n_kv_heads,
+                                     .group = a->geom->n_heads / a->geom->n_kv_heads,
+                                     .parts = n_lists,
+                                     .places = n_places,
+                                     .listed = p.listed,
+                                     .fetched = p.fetched};
+    sl_cuda_keep_hot_rows(&lists, a->geom->head_dim, a->stream);
 }
 
 } // namespace

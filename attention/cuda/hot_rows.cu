@@ -6,13 +6,13 @@ namespace {
 
 enum {
     THREADS = 256,
-    BLOCKS = 32,                      // thread blocks of a KV head
+    BLOCKS = 32,                     // thread blocks of a KV head
     WORKERS = BLOCKS * THREADS / 32, // warps of a KV head. Worker w owns the sets w, w + WORKERS, ..
     AHEAD = 8,                       // loads of a list in flight
 };
 
-// Takes one row, which all lanes know: a row of the cache becomes the most recent one of its set; another row replaces the least
-// recent one. All lanes of a warp call it.
+// Takes one row, which all lanes know: a row of the cache becomes the most recent one of its set; another row replaces the
+// least recent one. All lanes of a warp call it.
 template <int DIM> __device__ void take_row(const sl_cuda_hot_lists &p, int row, const bf16 *from, int lane) {
     const sl_kv_hot_rows &hot = p.hot;
     size_t set = hot_set_of(hot, p.n_kv_heads, row);
@@ -28,12 +28,10 @@ template <int DIM> __device__ void take_row(const sl_cuda_hot_lists &p, int row,
     __syncwarp(); // the next row can be of the same set
 }
 
-// Grid: (BLOCKS, KV heads). A warp reads the lists of all query heads of its KV head, 32 entries at a time, and takes the rows of its
-// sets in the order of the lists. The thread block of a KV head that ends last clears the lists.
-// Preconditions: p.ended is 0 for each KV head; at the end it is 0 again, and the lists are 0.
+// Grid: (BLOCKS, KV heads). A warp reads the lists of all query heads of its KV head, 32 entries at a time, and takes the rows
+// of its sets in the order of the lists. The next launch of the draws clears the lists.
 // Bytes: 4 per entry of a list; 64 per row; 8 head_dim per row that is not in the cache.
 template <int DIM> __global__ void __launch_bounds__(THREADS) keep_hot_kernel(const __grid_constant__ sl_cuda_hot_lists p) {
-    __shared__ int is_last;
     sl_start_next();
     sl_wait_previous();
     int lane = threadIdx.x % 32, worker = blockIdx.x * (THREADS / 32) + threadIdx.x / 32, kv_head = blockIdx.y;
@@ -43,7 +41,8 @@ template <int DIM> __global__ void __launch_bounds__(THREADS) keep_hot_kernel(co
         for (int at = 0; at < n_own; at += 32 * AHEAD) { // n_own is a multiple of 32
             int row[AHEAD];
 #pragma unroll
-            for (int j = 0; j < AHEAD; j++) row[j] = at + 32 * j < n_own ? __ldcg(p.listed + first + at + 32 * j + lane) - 1 : -1;
+            for (int j = 0; j < AHEAD; j++)
+                row[j] = at + 32 * j < n_own ? __ldcg(p.listed + first + at + 32 * j + lane) - 1 : -1;
 #pragma unroll
             for (int j = 0; j < AHEAD; j++) {
                 bool owns = row[j] >= 0 && (int)(hot_set_of(p.hot, p.n_kv_heads, row[j]) % WORKERS) == worker;
@@ -54,13 +53,6 @@ template <int DIM> __global__ void __launch_bounds__(THREADS) keep_hot_kernel(co
             }
         }
     }
-    __syncthreads();
-    if (threadIdx.x == 0) is_last = sl_add_ordered(p.ended + kv_head, 1) == BLOCKS - 1;
-    __syncthreads();
-    if (!is_last) return;
-    for (int seq = 0; seq < p.n_seqs; seq++)
-        for (int at = threadIdx.x; at < n_own; at += THREADS) p.listed[(size_t)(seq * p.n_kv_heads + kv_head) * n_own + at] = 0;
-    if (threadIdx.x == 0) p.ended[kv_head] = 0;
 }
 
 template <int DIM> void launch(const sl_cuda_hot_lists *p, cudaStream_t stream) {

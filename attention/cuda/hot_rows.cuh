@@ -1,10 +1,10 @@
 // attention/cuda/hot_rows.cuh - the cache of hot rows: copies of rows of the host in the GPU's memory (sl_kv_hot_rows).
 //
-// Heavy rows are drawn step after step. The cache of a layer has sets of 8 ways for each KV head. A row can be in one set, which
-// follows from its page and its place there. A tag holds the version of the page, so copies of a page that was written again are
-// not found. During a draw kernel nothing changes: its threads look tags up, fetch rows, and list them with their places. After it,
-// keep_hot_kernel (hot_rows.cu) takes the listed rows in a fixed order. So the cache does not depend on the order in which thread
-// blocks run, and it changes no bit of an output, because it holds copies only.
+// Heavy rows are drawn step after step. The cache of a layer has sets of 8 ways for each KV head. A row can be in one set,
+// which follows from its page and its place there. A tag holds the version of the page, so copies of a page that was written
+// again are not found. During a draw kernel nothing changes: its threads look tags up, fetch rows, and list them with their
+// places. After it, keep_hot_kernel (hot_rows.cu) takes the listed rows in a fixed order. So the cache does not depend on the
+// order in which thread blocks run, and it changes no bit of an output, because it holds copies only.
 #ifndef SLEIGH_HOT_ROWS_CUH
 #define SLEIGH_HOT_ROWS_CUH
 

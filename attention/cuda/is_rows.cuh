@@ -27,6 +27,7 @@ struct is_params {
     // ones, but the draws of the last heads add to the time. A multiple of the group.
     int late;
     list_queue queue;
+    cleared_ints cleared;
     int n_heads;    // query heads of all sequences
     int page_tiles; // tiles of a quantised page
     int n_lists;    // most lists of a head; list i has every n_lists-th group of TAKE_THREADS drawn rows
@@ -105,11 +106,6 @@ __device__ void prefetch(const bf16 *row, int bytes) {
     for (int at = 0; at < bytes; at += 128) asm volatile("prefetch.global.L2 [%0];" ::"l"((const char *)row + at));
 }
 
-// A part of a row of K. IS_HOST: another lane has written the row.
-template <typename T> __device__ T load_k(const T *from) {
-    return IS_HOST ? __ldcg(from) : __ldg(from);
-}
-
 // Computes the exact scores of the warp's n rows of K in s->row. Lane i gets the score of row i. The query is column 0 of the mma.
 // *factor: inverse_pi of the lane's row, computed while the first rows are in flight. IS_HOST: rows of V lie between those of K.
 template <int DIM>
@@ -129,10 +125,10 @@ __device__ float score_rows(const score_params &p, const bf16 *rows, const block
         const char *lower = k + (size_t)s->row[warp + min(place + 8, n - 1)] * STRIDE;
 #pragma unroll
         for (int j = 0; j < LOADS; j++)
-            a[half][j] = load_k((const uint4 *)(upper + j * 64)), b[half][j] = load_k((const uint4 *)(lower + j * 64));
+            a[half][j] = load_written((const uint4 *)(upper + j * 64)), b[half][j] = load_written((const uint4 *)(lower + j * 64));
         if (ODD)
-            a_rest[half] = load_k((const uint2 *)(upper + LOADS * 64 - lane_q * 8)),
-            b_rest[half] = load_k((const uint2 *)(lower + LOADS * 64 - lane_q * 8));
+            a_rest[half] = load_written((const uint2 *)(upper + LOADS * 64 - lane_q * 8)),
+            b_rest[half] = load_written((const uint2 *)(lower + LOADS * 64 - lane_q * 8));
     }
     *factor = inverse_pi(&s->take, drawn);
 #pragma unroll
@@ -163,14 +159,15 @@ __device__ int pool_row(const is_params &p, const block_shared *s, int j) {
     return (s->page[j / SL_PAGE] * p.score.n_kv_heads + s->at.seq_head % p.score.n_kv_heads) * SL_PAGE + j % SL_PAGE;
 }
 
-// Adds a warp's rows, times e^{s_j} / pi_j. Lanes without a row come last. Returns how many rows were read.
-template <int DIM> __device__ int add_rows(const is_params &p, block_shared *s, const drawn_row &x, int thread, warp_sum *to) {
+// Adds a warp's rows of a list, times e^{s_j} / pi_j. Lanes without a row come last. Returns how many rows were read.
+template <int DIM>
+__device__ int add_rows(const is_params &p, block_shared *s, int list, const drawn_row &x, int thread, warp_sum *to) {
     int n = __popc(__ballot_sync(~0u, x.row >= 0)), row = x.row < 0 ? -1 : pool_row(p, s, x.row);
     if (n == 0) return 0;
     float factor;
     const bf16 *k = p.score.k;
     if (IS_HOST) {
-        size_t places = places_of_block(TAKE_THREADS);
+        size_t places = ((size_t)s->at.index * p.n_lists + list) * TAKE_THREADS; // the same for every thread block
         row = fetch_rows<DIM>(p.host, s, places, thread, row);
         k = p.host.fetched + places * 2 * DIM;
     } else if (row >= 0) {
@@ -235,7 +232,7 @@ struct counts {
     bool summed;         // it has added all lists itself
 };
 
-// The sum of turns first, first + step, ... of n_turns. row(turn): the thread's row in a turn.
+// The sum of list `first`: turns first, first + step, ... of n_turns. row(turn): the thread's row in a turn.
 template <int DIM, typename Row>
 __device__ mass_sum sum_turns(const is_params &p, block_shared *s, int first, int step, int n_turns, int thread, counts *n,
                               const Row &row) {
@@ -243,7 +240,7 @@ __device__ mass_sum sum_turns(const is_params &p, block_shared *s, int first, in
     for (int turn = first; turn < n_turns; turn += step) {
         drawn_row x = row(turn);
         n->n_drawn += __popc(__ballot_sync(~0u, x.row >= 0));
-        n->n_read += add_rows<DIM>(p, s, x, thread, &own);
+        n->n_read += add_rows<DIM>(p, s, first, x, thread, &own);
     }
     return join_warps<DIM>(s, own, thread);
 }

@@ -14,7 +14,7 @@
 // Thread blocks start in the order of their numbers, and roaming thread blocks have the largest numbers. So no roaming thread
 // block waits for a thread block that is not resident.
 //
-// Owns: the counters of a launch. The scoring kernel sets them to 0 before the drawing kernel may start (clear_queue).
+// Owns: the counters of a launch. The scoring kernel sets them to 0 before the drawing kernel may start (clear).
 #ifndef SLEIGH_LIST_QUEUE_CUH
 #define SLEIGH_LIST_QUEUE_CUH
 
@@ -40,12 +40,17 @@ static inline list_queue take_queue(arena *from, int n_heads) {
     return {from->take<int>(QUEUE_HEAD + 2 * (size_t)n_heads), n_heads, 0};
 }
 
-// Sets the thread block's share of the counters to 0. One warp of each thread block of the scoring kernel calls it, after
-// sl_wait_previous and before sl_start_next. No other warp of the thread block calls sl_start_next.
-__device__ void clear_queue(const list_queue &q) {
-    if (!q.counters) return;
-    int n = QUEUE_HEAD + 2 * q.n_heads, step = gridDim.x * 32;
-    for (int i = blockIdx.x * 32 + threadIdx.x % 32; i < n; i += step) __stcg(q.counters + i, 0);
+// Memory that the scoring kernel clears for the kernel that draws: the counters of a queue, and lists of fetched rows.
+struct cleared_ints {
+    int *at; // NULL: none
+    int n;
+};
+
+// Clears the thread block's share. One warp of each thread block of the scoring kernel calls it, after sl_wait_previous and
+// before sl_start_next. No other warp of the thread block calls sl_start_next.
+__device__ void clear(const cleared_ints &x) {
+    if (x.n == 0) return;
+    for (int i = blockIdx.x * 32 + threadIdx.x % 32; i < x.n; i += gridDim.x * 32) __stcg(x.at + i, 0);
     __threadfence();
 }
 

@@ -14,7 +14,8 @@ static_assert((int)THREADS == (int)SL_PAGE, "one thread for each row");
 // ---- norms of V ----
 
 // out[j] = |v_j|. Grid: (pages, KV heads), one thread for each row.
-static __global__ void __launch_bounds__(THREADS) norms_kernel(const int32_t *pages, const int32_t *from, const bf16 *v, int head_dim, bf16 *out) {
+static __global__ void __launch_bounds__(THREADS)
+    norms_kernel(const int32_t *pages, const int32_t *from, const bf16 *v, int head_dim, bf16 *out) {
     sl_start_next();
     sl_wait_previous();
     size_t block = (size_t)pages[blockIdx.x] * gridDim.y + blockIdx.y, rows = (size_t)from[blockIdx.x] * gridDim.y + blockIdx.y;
@@ -67,7 +68,8 @@ static __device__ void store_words(plane p, const uint8_t codes[32], int first, 
 // Grid: (pages, KV heads).
 // Bytes: reads K of the page twice, the second time from the L2 cache; writes bits / 16 of its size.
 static __global__ void __launch_bounds__(THREADS)
-    quantise_kernel(const int32_t *pages, const int32_t *from_pages, const bf16 *k, int head_dim, int bits, size_t size, uint8_t *data) {
+    quantise_kernel(const int32_t *pages, const int32_t *from_pages, const bf16 *k, int head_dim, int bits, size_t size,
+                    uint8_t *data) {
     __shared__ float zero[128], inverse[128];
     sl_start_next();
     sl_wait_previous();
@@ -116,8 +118,8 @@ static __global__ void __launch_bounds__(THREADS)
 
 void sl_cuda_build_quantised(const sl_kv_device_build *b) {
     SL_CHECK(b->head_dim <= 128);
-    sl_launch(quantise_kernel, dim3(b->n, b->n_kv_heads), dim3(THREADS), 0, (cudaStream_t)b->stream, b->pages, b->from,
-              b->k, b->head_dim, b->arg, b->size, (uint8_t *)b->data);
+    sl_launch(quantise_kernel, dim3(b->n, b->n_kv_heads), dim3(THREADS), 0, (cudaStream_t)b->stream, b->pages, b->from, b->k,
+              b->head_dim, b->arg, b->size, (uint8_t *)b->data);
 }
 
 // ---- keys by feature ----

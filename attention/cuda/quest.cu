@@ -85,14 +85,14 @@ const sl_attn_cuda_ops sl_quest_host_cuda_ops = {
 const sl_attn_cuda_ops sl_quest_cuda_ops = {
 #define HOST_OPS &sl_quest_host_cuda_ops
 #endif
-                                            .workspace = workspace,
-                                            .decode = decode,
-                                            .needs = needs,
-                                            .state = NULL,
-                                            .max_rows = 0,
-                                            .account = account_bounds,
-                                            .prefill = NULL,
-                                            .supports = NULL,
-                                            .mask = NULL,
-                                            .mask_workspace = NULL,
-                                            .host = HOST_OPS};
+    .workspace = workspace,
+    .decode = decode,
+    .needs = needs,
+    .state = NULL,
+    .max_rows = 0,
+    .account = account_bounds,
+    .prefill = NULL,
+    .supports = NULL,
+    .mask = NULL,
+    .mask_workspace = NULL,
+    .host = HOST_OPS};

@@ -108,7 +108,7 @@ __device__ counts sum_parts(const is_params &p, block_shared *s, layer_shared *l
     take_parts(&s->take, &l->rows, split, false, s->at.id, thread, [&](const drawn_row &x, uint32_t m) {
         n.n_drawn += __popc(__ballot_sync(~0u, x.row >= 0));
         if (STATED) keep_pair(p, s, l, step, x, m);
-        n.n_read += add_rows<DIM>(p, s, x, thread, &own);
+        n.n_read += add_rows<DIM>(p, s, 0, x, thread, &own);
     });
     add_list(all, join_warps<DIM>(s, own, thread));
     return n;
@@ -467,10 +467,10 @@ int parts_of(int n_heads, int n_lists) {
     return parts < 1 ? 1 : parts < most ? parts : most;
 }
 
-// Sets how many thread blocks share a head, and how many roam. IS_HOST: all heads have equally many, as hot_rows.cuh expects.
+// Sets how many thread blocks share a head, and how many roam.
 void share_heads(is_params *p, bool draws_even) {
     p->draw.parts = parts_of(p->n_heads, p->n_lists);
-    if (p->draw.parts > 1 || IS_HOST) return;
+    if (p->draw.parts > 1) return;
     if (p->n_lists > ALONE_LISTS) p->queue.n_roaming = 2 * sl_multiprocessors();
     if (draws_even) return;
     p->draw.parts = p->n_lists < LATE_PARTS ? p->n_lists : (int)LATE_PARTS;
@@ -497,14 +497,14 @@ size_t lay_out(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, i
     if (mode_of(spec) == BY_LAYER) p->score.size_mass = a.take<uint64_t>(n_block_masses(geom, n_seqs, n_kv));
     p->draw.partial = a.take<float>(n_sum_floats(geom, lists_of(spec), n_seqs));
     p->newest = a.take<float>(n_sum_floats(geom, NEWEST_TILES, n_seqs));
-    size_t n_blocks = most_thread_blocks(n_seqs * geom->n_heads);
+    // Every list has places of its own for fetched rows.
+    size_t n_blocks = most_thread_blocks(n_seqs * geom->n_heads), n_places = (size_t)n_seqs * geom->n_heads * lists_of(spec) * TAKE_THREADS;
     if (mode_of(spec) != EVEN) p->listed = take_listed(&a, n_blocks, n_kv);
+    if (IS_HOST) p->host.fetched = a.take<bf16>(n_places * 2 * geom->head_dim);
+    char *from = a.at; // the next arrays are cleared in every launch
     p->queue = lists_of(spec) > 1 ? take_queue(&a, n_seqs * geom->n_heads) : list_queue{};
-    if (IS_HOST) {
-        p->host.fetched = a.take<bf16>(n_blocks * TAKE_THREADS * 2 * geom->head_dim);
-        p->host.listed = a.take<int>(n_blocks * TAKE_THREADS);
-        p->host.ended = a.take<int>(geom->n_kv_heads);
-    }
+    if (IS_HOST) p->host.listed = a.take<int>(n_places);
+    p->cleared = {(int *)from, (int)((a.at - from) / sizeof(int))};
     return bytes_taken(a, ws);
 }
 
@@ -520,29 +520,6 @@ template <int DIM, int MODE> void launch_draw(const sl_attn_cuda_decode_args *a,
     bool few = MODE == EVEN && p.n_heads <= 4 * sl_multiprocessors();
     sl_launch(few ? is_draw_kernel<DIM, MODE == EVEN ? 136 : 128, MODE> : is_draw_kernel<DIM, 128, MODE>, dim3(thread_blocks(p)), dim3(TAKE_THREADS),
               SHARED_BYTES + (MODE == EVEN ? 0 : LAYER_BYTES) + take_all_memory(ceil_div(a->max_kv, BLOCK)), a->stream, p);
-}
-
-// Clears the lists of fetched rows. Where they lie depends on the number of sequences, so an earlier launch can have written
-// other data there.
-void clear_hot_lists(const sl_attn_cuda_decode_args *a, const is_params &p) {
-    if (!IS_HOST || p.host.hot.n_sets == 0) return;
-    cudaMemsetAsync(p.host.listed, 0, (size_t)thread_blocks(p) * TAKE_THREADS * sizeof(int), a->stream);
-    cudaMemsetAsync(p.host.ended, 0, a->geom->n_kv_heads * sizeof(int), a->stream);
-}
-
-// Takes the fetched rows into the cache of hot rows.
-void keep_hot_rows(const sl_attn_cuda_decode_args *a, const is_params &p) {
-    if (!IS_HOST || p.host.hot.n_sets == 0) return;
-    const sl_cuda_hot_lists lists = {.hot = p.host.hot,
-                                     .n_seqs = a->n_seqs,
-                                     .n_kv_heads = a->geom->n_kv_heads,
-                                     .group = p.score.group,
-                                     .parts = p.draw.parts,
-                                     .places = TAKE_THREADS,
-                                     .listed = p.host.listed,
-                                     .fetched = p.host.fetched,
-                                     .ended = p.host.ended};
-    sl_cuda_keep_hot_rows(&lists, a->geom->head_dim, a->stream);
 }
 
 template <int DIM, int BITS> void launch(const sl_attn_cuda_decode_args *a) {
@@ -561,22 +538,21 @@ template <int DIM, int BITS> void launch(const sl_attn_cuda_decode_args *a) {
     p.host.rows = a->host_rows, p.host.hot = a->hot, p.host.n_kv_heads = a->geom->n_kv_heads, p.host.stats = a->stats;
     lay_out(a->geom, a->spec, a->n_seqs, a->max_kv, a->ws, &p);
     share_heads(&p, mode == EVEN);
-    clear_hot_lists(a, p);
     if (mode == BY_LAYER) {
         SL_CHECK(BITS == 8 && a->extra[1] && a->extra_size[1] == SL_PAGE * sizeof(bf16));
         p.score.norms = (const bf16 *)a->extra[1];
         p.score.state_at = a->state_at;
-        p.score = launch_quantised_scores<DIM, 8, true>(a, p.score, p.newest, p.queue);
+        p.score = launch_quantised_scores<DIM, 8, true>(a, p.score, p.newest, p.cleared);
         launch_draw<DIM, BY_LAYER>(a, p);
-        keep_hot_rows(a, p);
+        keep_hot_rows(p.host, a, n_lists, TAKE_THREADS);
         return;
     }
-    p.score = launch_quantised_scores<DIM, BITS>(a, p.score, p.newest, p.queue);
+    p.score = launch_quantised_scores<DIM, BITS>(a, p.score, p.newest, p.cleared);
     if (mode == CARRIED)
         launch_draw<DIM, CARRIED>(a, p);
     else
         launch_draw<DIM, EVEN>(a, p);
-    keep_hot_rows(a, p);
+    keep_hot_rows(p.host, a, n_lists, TAKE_THREADS);
 }
 
 template <int DIM> void launch_bits(const sl_attn_cuda_decode_args *a) {

@@ -100,8 +100,8 @@ struct score_params {
 // Query head `head` of a seq_head's group, for attend_exactly.
 __device__ exact_head exact_head_of(const score_params &p, const bf16 *v, sl_attn_cuda_stats *stats, const sl_row &row,
                                     int seq_head, int head, int dim, const bf16 *host = NULL) {
-    return make_exact_head(p.q + ((size_t)seq_head * p.group + head) * dim, p.k, v, row, p.n_kv_heads, seq_head, p.scale,
-                           stats, host);
+    return make_exact_head(p.q + ((size_t)seq_head * p.group + head) * dim, p.k, v, row, p.n_kv_heads, seq_head, p.scale, stats,
+                           host);
 }
 
 // Even, because readers load two block masses at a time.

@@ -73,7 +73,7 @@ struct quantised_params {
     const bf16 *v; // [n_pages][n_kv_heads][256][head_dim]
     float *newest; // [n_seqs * n_heads][NEWEST_TILES][head_dim + 2]: sum of mass * v; then the sum's reference; then the sum of
                    // masses
-    list_queue queue; // of the kernel that draws
+    cleared_ints cleared; // for the kernel that draws
 };
 
 // ---- how a sequence is cut ----
@@ -679,8 +679,8 @@ __device__ void consume_pages(const quantised_params &params, const page_ring &r
     int heads = tile_space<BITS>::padded(p.group);
     sl_wait_previous();    // the drawers of the layer before may still read the stored masses
     if (warp == 0) {
-        clear_queue(params.queue);
-        sl_start_next(); // from now on the draw kernel may read the queue, and `done`, which the previous launch has set to 0
+        clear(params.cleared);
+        sl_start_next(); // from now on the draw kernel may read what is cleared, and `done`, which the previous launch has set to 0
     }
     for (int i = 0;; i++) {
         barrier_wait(&r.head->full[pair][i % QUANTISED_STAGES], i / QUANTISED_STAGES % 2);
@@ -736,11 +736,11 @@ template <int DIM, int BITS, bool SIZES> __global__ void __maxnreg__(80) quantis
         announce_tiles(p.score, &shared->stored, warp - 2 * PAIRS - 1);
 }
 
-// queue: of the kernel that draws next, to be cleared. newest: memory for the sums of the newest page; in this case `done` counts stored tiles. NULL: no sums; readers wait for the
+// cleared: for the kernel that draws next. newest: memory for the sums of the newest page; in this case `done` counts stored tiles. NULL: no sums; readers wait for the
 // end of the kernel. scores: with the arrays of the workspace. Returns the parameters for the kernel that reads the masses.
 template <int DIM, int BITS, bool SIZES = false>
 score_params launch_quantised_scores(const sl_attn_cuda_decode_args *a, score_params scores, float *newest,
-                                     const list_queue &queue = {}) {
+                                     const cleared_ints &cleared = {}) {
     typedef tile<DIM, BITS> at;
     quantised_params p = {
         .score = scores,
@@ -748,7 +748,7 @@ score_params launch_quantised_scores(const sl_attn_cuda_decode_args *a, score_pa
                           .size = (int)a->extra_size[0],
                           .v = a->v,
                           .newest = newest,
-                          .queue = queue};
+                          .cleared = cleared};
     p.score.masses_last_out = true,
     p.score.n_discarded = 0; // 1 to 2 us less: codes have a quarter of K's bytes, so masses are a larger share of all bytes
     score_params score = p.score;

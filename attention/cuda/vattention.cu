@@ -462,9 +462,10 @@ void account_index(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv,
 // With rows on the host, exact scores would read every key over the bus.
 int supports(const sl_attn_spec *spec, sl_error *err) {
     if (!IS_HOST || by_bounds(spec)) return 0;
-    return sl_fail(err, SL_ERR_UNSUPPORTED,
-                   "{attn} vattention: {predictor} oracle: not offered with {kv_cache} host, because it reads every key; expected "
-                   "{predictor} quest");
+    return sl_fail(
+        err, SL_ERR_UNSUPPORTED,
+        "{attn} vattention: {predictor} oracle: not offered with {kv_cache} host, because it reads every key; expected "
+        "{predictor} quest");
 }
 
 } // namespace
@@ -476,14 +477,14 @@ const sl_attn_cuda_ops sl_vattention_host_cuda_ops = {
 const sl_attn_cuda_ops sl_vattention_cuda_ops = {
 #define HOST_OPS &sl_vattention_host_cuda_ops
 #endif
-                                                 .workspace = workspace,
-                                                 .decode = decode,
-                                                 .needs = needs,
-                                                 .state = NULL,
-                                                 .max_rows = 0,
-                                                 .account = account_index,
-                                                 .prefill = NULL,
-                                                 .supports = supports,
-                                                 .mask = NULL,
-                                                 .mask_workspace = NULL,
-                                                 .host = HOST_OPS};
+    .workspace = workspace,
+    .decode = decode,
+    .needs = needs,
+    .state = NULL,
+    .max_rows = 0,
+    .account = account_index,
+    .prefill = NULL,
+    .supports = supports,
+    .mask = NULL,
+    .mask_workspace = NULL,
+    .host = HOST_OPS};

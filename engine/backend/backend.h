@@ -98,8 +98,8 @@ typedef struct sl_queries {
     size_t stride;
 } sl_queries;
 
-// Pages to copy between K and V in the backend's memory, and rows of the host (engine/kv/kv_host.h), in every layer and KV head.
-// A row of the host has K and V side by side.
+// Pages to copy between K and V in the backend's memory, and rows of the host (engine/kv/kv_host.h), in every layer and KV
+// head. A row of the host has K and V side by side.
 enum { SL_MOVE_MOST = 128 };
 typedef struct sl_page_move {
     int n; // pages, at most SL_MOVE_MOST
@@ -155,8 +155,9 @@ struct sl_backend {
     void *(*alloc_host)(const sl_backend *be, size_t size);
     void (*release_host)(const sl_backend *be, void *p, size_t size); // p may be NULL
     void (*move_pages)(const sl_backend *be, const sl_page_move *move);
-    // Moves with `aside` that are queued after aside_begin wait for the operations queued before it, and run beside the operations
-    // queued after it. Operations queued after aside_end wait for these moves. On the CPU every operation has ended at its return
+    // Moves with `aside` that are queued after aside_begin wait for the operations queued before it, and run beside the
+    // operations queued after it. Operations queued after aside_end wait for these moves. On the CPU every operation has ended
+    // at its return
     void (*aside_begin)(const sl_backend *be);
     void (*aside_end)(const sl_backend *be);
     // Queues the numbers of sl_dummy_fill from element 0 on. quantiles: the backend's memory

@@ -214,7 +214,8 @@ static int set_size(cli_options *o, const cli_option *opt, const char *flag, con
     const char *at = number > 0 && *end ? strchr(suffixes, toupper((unsigned char)*end)) : NULL;
     if (at) unit = (double)(1ull << (10 * (at - suffixes + 1)));
     if (!(number > 0) || end[at != NULL] || number * unit < opt->min || number * unit > opt->max)
-        return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected a number of bytes above 0, such as 512M, 40G or 1.5T", flag, value);
+        return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected a number of bytes above 0, such as 512M, 40G or 1.5T", flag,
+                       value);
     *(size_t *)field_of(o, opt) = (size_t)(number * unit);
     return 0;
 }

@@ -70,8 +70,8 @@ static int new_host(sl_kv_pool *pool, sl_error *err) {
     host->staged_k = be->alloc(be, staged), host->staged_v = be->alloc(be, staged);
     host->in_order = be->alloc(be, host->n_staged * sizeof *in_order);
     host->versions = be->alloc(be, pool->n_pages * sizeof *host->versions);
-    int ok = new_hot(pool) && host->versions && host->rows && host->frame_of && host->page_of && host->held && in_order && host->staged_k && host->staged_v &&
-             host->in_order;
+    int ok = new_hot(pool) && host->versions && host->rows && host->frame_of && host->page_of && host->held && in_order &&
+             host->staged_k && host->staged_v && host->in_order;
     for (int i = 0; ok && i < host->n_staged; i++) in_order[i] = i;
     if (ok) be->upload(be, host->in_order, in_order, host->n_staged * sizeof *in_order);
     for (int i = 0; ok && i < pool->n_pages; i++) host->frame_of[i] = -1;
@@ -81,19 +81,21 @@ static int new_host(sl_kv_pool *pool, sl_error *err) {
     if (ok) return 0;
     size_t mib = host->n_bytes >> 20, staged_mib = 2 * staged >> 20;
     sl_kv_pool_free(pool);
-    return sl_fail(err, SL_ERR_MEMORY,
-                   "KV cache of %zu MiB of page-locked host memory, and %zu MiB of the device for two layers: out of memory; pass "
-                   "a smaller {n_ctx}",
-                   mib, staged_mib);
+    return sl_fail(
+        err, SL_ERR_MEMORY,
+        "KV cache of %zu MiB of page-locked host memory, and %zu MiB of the device for two layers: out of memory; pass "
+        "a smaller {n_ctx}",
+        mib, staged_mib);
 }
 
-int sl_kv_pool_init_on_host(sl_kv_pool *pool, const sl_backend *backend, int n_layers, int n_kv_heads, int head_dim, int n_pages,
-                            int n_frames, int n_staged, int n_hot, sl_error *err) {
+int sl_kv_pool_init_on_host(sl_kv_pool *pool, const sl_backend *backend, int n_layers, int n_kv_heads, int head_dim,
+                            int n_pages, int n_frames, int n_staged, int n_hot, sl_error *err) {
     *pool = (sl_kv_pool){
         .backend = backend, .n_layers = n_layers, .n_kv_heads = n_kv_heads, .head_dim = head_dim, .n_pages = n_pages};
     SL_CHECK(n_frames > SL_KV_SPARE_FRAMES && n_staged > 0);
     if (!(pool->host = calloc(1, sizeof *pool->host))) return sl_fail(err, SL_ERR_MEMORY, "KV cache: out of memory");
-    SL_CHECK((int64_t)n_pages * n_kv_heads * SL_PAGE < 1 << 30); // pool rows have a mark in bit 30 (attention/cuda/host_rows.cuh)
+    SL_CHECK((int64_t)n_pages * n_kv_heads * SL_PAGE <
+             1 << 30); // pool rows have a mark in bit 30 (attention/cuda/host_rows.cuh)
     pool->host->n_frames = n_frames, pool->host->n_staged = n_staged;
     pool->host->hot = (sl_kv_hot_rows){.n_sets = n_hot / SL_KV_HOT_WAYS, .imposed = -1};
     int rc = new_pool(pool, err);

@@ -18,14 +18,14 @@ typedef struct sl_kv_pool {
     int n_layers, n_kv_heads, head_dim, n_pages;
     uint32_t seed;                    // of the random numbers that page extras use; set it before the first sl_kv_keep
     const struct sl_buckets *buckets; // the model's, for page extras that read them (attention/buckets.h); NULL: none yet
-    bf16 *k, *v;                      // [n_layers][n_pages][n_kv_heads][256][head_dim]; with `host`: n_frames in place of n_pages
-    struct sl_kv_host *host;          // the rows are in host memory (kv_host.h); NULL: they are in k and v
-    int32_t *refs;                    // [n_pages] number of sequences that hold the page; 0: free
-    int32_t *free;                    // [n_free] ids of free pages, a stack
-    int n_free;                       // pages
-    uint64_t *versions;               // [n_pages] grows before rows of the page change; never 0. See kv_extras.c
-    size_t n_bytes;                   // of k and v together
-    struct sl_kv_extras *extras;      // of kv_extras.c; NULL: none yet
+    bf16 *k, *v;                 // [n_layers][n_pages][n_kv_heads][256][head_dim]; with `host`: n_frames in place of n_pages
+    struct sl_kv_host *host;     // the rows are in host memory (kv_host.h); NULL: they are in k and v
+    int32_t *refs;               // [n_pages] number of sequences that hold the page; 0: free
+    int32_t *free;               // [n_free] ids of free pages, a stack
+    int n_free;                  // pages
+    uint64_t *versions;          // [n_pages] grows before rows of the page change; never 0. See kv_extras.c
+    size_t n_bytes;              // of k and v together
+    struct sl_kv_extras *extras; // of kv_extras.c; NULL: none yet
     void (*free_extras)(struct sl_kv_pool *pool); // kv_extras.c sets this pointer, because kv.c must not call kv_extras.c
 } sl_kv_pool;
 
@@ -52,10 +52,10 @@ typedef struct sl_kv_rows {
 
 int sl_kv_pool_init(sl_kv_pool *pool, const sl_backend *backend, int n_layers, int n_kv_heads, int head_dim, int n_pages,
                     sl_error *err);
-// A pool whose rows lie in host memory (kv_host.h), with n_frames pages in the backend's memory, at least SL_KV_SPARE_FRAMES + 1,
-// n_staged pages of one layer, and a cache of at most n_hot rows of each layer and KV head.
-int sl_kv_pool_init_on_host(sl_kv_pool *pool, const sl_backend *backend, int n_layers, int n_kv_heads, int head_dim, int n_pages,
-                            int n_frames, int n_staged, int n_hot, sl_error *err);
+// A pool whose rows lie in host memory (kv_host.h), with n_frames pages in the backend's memory, at least SL_KV_SPARE_FRAMES +
+// 1, n_staged pages of one layer, and a cache of at most n_hot rows of each layer and KV head.
+int sl_kv_pool_init_on_host(sl_kv_pool *pool, const sl_backend *backend, int n_layers, int n_kv_heads, int head_dim,
+                            int n_pages, int n_frames, int n_staged, int n_hot, sl_error *err);
 void sl_kv_pool_free(sl_kv_pool *pool);
 
 // Bytes of K and V per token, over all layers.

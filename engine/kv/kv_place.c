@@ -79,7 +79,8 @@ static void add_hot(const sl_kv_demand *d, const sl_kv_room *room, sl_kv_layout 
 }
 
 int sl_kv_place_rows(const sl_kv_demand *d, const sl_kv_room *room, sl_kv_place place, sl_kv_layout *out, sl_error *err) {
-    SL_CHECK(d->row > 0 && d->n_ctx > 0 && d->n_sequences > 0 && d->spare_frames >= 0 && d->hot_share >= 0 && d->hot_share <= 1);
+    SL_CHECK(d->row > 0 && d->n_ctx > 0 && d->n_sequences > 0 && d->spare_frames >= 0 && d->hot_share >= 0 &&
+             d->hot_share <= 1);
     *out = lay_out(d, place == SL_KV_HOST ? SL_KV_HOST : SL_KV_GPU, pages_of(d->n_ctx), d->n_sequences);
     if (fits(d, room, out)) {
         if (out->place == SL_KV_HOST) add_hot(d, room, out);

@@ -153,8 +153,8 @@ static void dummy(void) { // no weights, no tokenizer
 
 // Random rows in place of a prefill. Rising and falling depths; every sequence has rows of its own.
 static void random_rows(void) {
-    result r = RUN("bench", "decode", "-m", tiny(), "--device", "cpu", "--fill", "random", "-b", "2", "-d", "600,0,300", "-n", "3", "--attn",
-                   "dense,santa-is:S=16", "--memory-rate", "20", "-o", "json");
+    result r = RUN("bench", "decode", "-m", tiny(), "--device", "cpu", "--fill", "random", "-b", "2", "-d", "600,0,300", "-n",
+                   "3", "--attn", "dense,santa-is:S=16", "--memory-rate", "20", "-o", "json");
     CHECK_GOOD(r);
     json_t *rows = rows_of(&r, 6);
     static const int depths[] = {0, 300, 600};
@@ -310,7 +310,7 @@ static void formats(void) {
     json_decref(row);
     CHECK(!strncmp(csv.out, "model,model_type,n_params,dtype,dummy,version,commit,device,driver,sm_mhz,memory_mhz,test,", 90));
     CHECK_INT(count_of(csv.out, csv.n_out, '\n'), 3);
-    CHECK_HAS(csv.out, ",\"pp8\",8,0,0,1,\"dense\",false,false,1,0,");
+    CHECK_HAS(csv.out, ",\"pp8\",8,0,0,1,\"dense\",false,false,\"prefill\",\"gpu\",1,0,");
 }
 
 // ---- the measurements, without the command ----

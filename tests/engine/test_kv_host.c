@@ -1,5 +1,5 @@
-// tests/engine/test_kv_host.c - rows in host memory (kv_host.h), on the CPU's memory: pages move between frames and the host, and
-// every row keeps its value through steps, forks, cuts, prefills and a lack of frames.
+// tests/engine/test_kv_host.c - rows in host memory (kv_host.h), on the CPU's memory: pages move between frames and the host,
+// and every row keeps its value through steps, forks, cuts, prefills and a lack of frames.
 #include "attention/hot_order.h"
 #include "engine/kv/kv_host.h"
 #include "engine/kv/kv_extras.h"

@@ -40,7 +40,8 @@ static void places(void) {
     small.gpu_most = 11 * GIB;
     CHECK_OK(sl_kv_place_rows(&d, &small, SL_KV_AUTO, &l, &err), err);
     CHECK(l.place == SL_KV_HOST && l.hot_rows > 0 && l.hot_rows < (1 << 19) / 20);
-    CHECK(l.proposing + l.newest + l.streamed + l.hot <= 11 * GIB && l.proposing + l.newest + l.streamed + l.hot + 2 * d.row > 11 * GIB);
+    CHECK(l.proposing + l.newest + l.streamed + l.hot <= 11 * GIB &&
+          l.proposing + l.newest + l.streamed + l.hot + 2 * d.row > 11 * GIB);
     // Less than a page, and several sequences. A prefill streams one sequence at a time.
     d.n_ctx = 100, d.n_sequences = 5;
     CHECK_OK(sl_kv_place_rows(&d, &h200, SL_KV_HOST, &l, &err), err);

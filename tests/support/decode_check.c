@@ -98,7 +98,8 @@ static void build_extras(decode_fixture *r) {
                                     .size = size,
                                     .n = l.n,
                                     .pages = gpu_copy(l.pages, l.n * sizeof(int32_t)),
-                                    .from = gpu_copy(span ? l.parts : l.pages, (size_t)l.n * (span ? span : 1) * sizeof(int32_t)),
+                                    .from =
+                                        gpu_copy(span ? l.parts : l.pages, (size_t)l.n * (span ? span : 1) * sizeof(int32_t)),
                                     .index = gpu_copy(l.index, l.n * sizeof(int32_t)),
                                     .k = r->args.k,
                                     .v = r->args.v,

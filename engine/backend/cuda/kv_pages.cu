@@ -3,17 +3,19 @@
 #include "engine/backend/cuda/device.cuh"
 #include "engine/backend/cuda/kv_pages.h"
 
-// MOST_ASIDE: thread blocks of a copy beside other kernels. They have 512 KB in flight, which is more than the bus needs, and leave
-// the multiprocessors to the other kernels.
+// MOST_ASIDE: thread blocks of a copy beside other kernels. They have 512 KB in flight, which is more than the bus needs, and
+// leave the multiprocessors to the other kernels.
 enum { THREADS = 256, AHEAD = 4, MOST_ASIDE = 32 };
 
-// rows[j] = (k[j], v[j]) or back, for the rows j of a page. A piece has 16 bytes. A row of the host has head_dim / 4 pieces: those
-// of K, then those of V. So the pieces of a page of the host are consecutive, and a warp moves 512 bytes of the bus at a time.
+// rows[j] = (k[j], v[j]) or back, for the rows j of a page. A piece has 16 bytes. A row of the host has head_dim / 4 pieces:
+// those of K, then those of V. So the pieces of a page of the host are consecutive, and a warp moves 512 bytes of the bus at a
+// time.
 //
-// Grid: (thread blocks that take the pages and KV heads in turn, layers). Needs: page_rows == THREADS; head_dim a multiple of 16, so that a thread has head_dim / 4
-// pieces, a multiple of AHEAD; all pointers 16-byte aligned.
-// Bytes: reads and writes 4 head_dim per row; the bus limits the rate.
-template <bool TO_HOST> static __global__ void __launch_bounds__(THREADS) move_pages_kernel(const __grid_constant__ sl_page_move m) {
+// Grid: (thread blocks that take the pages and KV heads in turn, layers). Needs: page_rows == THREADS; head_dim a multiple of
+// 16, so that a thread has head_dim / 4 pieces, a multiple of AHEAD; all pointers 16-byte aligned. Bytes: reads and writes 4
+// head_dim per row; the bus limits the rate.
+template <bool TO_HOST>
+static __global__ void __launch_bounds__(THREADS) move_pages_kernel(const __grid_constant__ sl_page_move m) {
     sl_start_next();
     sl_wait_previous();
     const int pieces = m.head_dim / 4, half = m.head_dim / 8;
@@ -22,7 +24,8 @@ template <bool TO_HOST> static __global__ void __launch_bounds__(THREADS) move_p
         const int i = item / m.n_kv_heads, head = item % m.n_kv_heads;
         const size_t at = blockIdx.y * m.k_layer + ((size_t)m.at[i] * m.n_kv_heads + head) * page_elems;
         uint4 *k = (uint4 *)(m.k + at), *v = (uint4 *)(m.v + at);
-        uint4 *rows = (uint4 *)(m.rows + blockIdx.y * m.rows_layer + ((size_t)m.page[i] * m.n_kv_heads + head) * 2 * page_elems);
+        uint4 *rows =
+            (uint4 *)(m.rows + blockIdx.y * m.rows_layer + ((size_t)m.page[i] * m.n_kv_heads + head) * 2 * page_elems);
         for (int first = 0; first < pieces; first += AHEAD) {
             uint4 x[AHEAD], *ordinary[AHEAD];
 #pragma unroll
@@ -41,6 +44,6 @@ void sl_cuda_move_pages(const sl_page_move *move, cudaStream_t stream) {
     if (move->n == 0) return;
     SL_CHECK(move->n <= SL_MOVE_MOST && move->page_rows == THREADS && move->head_dim % (4 * AHEAD) == 0);
     int n_items = move->n * move->n_kv_heads, n_blocks = move->aside && n_items > MOST_ASIDE ? (int)MOST_ASIDE : n_items;
-    sl_launch(move->to_host ? move_pages_kernel<true> : move_pages_kernel<false>, dim3(n_blocks, move->n_layers), dim3(THREADS), 0,
-              stream, *move);
+    sl_launch(move->to_host ? move_pages_kernel<true> : move_pages_kernel<false>, dim3(n_blocks, move->n_layers), dim3(THREADS),
+              0, stream, *move);
 }

@@ -558,9 +558,10 @@ static json_t *source_json(const cli_bench *b, const cli_bench_row *r) {
 static json_t *test_json(const cli_bench *b, const cli_bench_row *r) {
     char name[64] = "";
     name_test(r, name);
-    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:s, s:b, s:b, s:s, s:s, s:i, s:I}", "test", name, "n_prompt", r->test.n_prompt, "n_gen",
-                     r->test.n_gen, "depth", r->depth, "batch", r->batch, "attn", r->attn, "ragged", b->o->ragged, "copy",
-                     b->o->copy, "fill", b->o->fill, "kv_cache", b->o->kv_cache, "repetitions", b->plan->repetitions, "seed", (json_int_t)b->o->seed);
+    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:s, s:b, s:b, s:s, s:s, s:i, s:I}", "test", name, "n_prompt", r->test.n_prompt,
+                     "n_gen", r->test.n_gen, "depth", r->depth, "batch", r->batch, "attn", r->attn, "ragged", b->o->ragged,
+                     "copy", b->o->copy, "fill", b->o->fill, "kv_cache", b->o->kv_cache, "repetitions", b->plan->repetitions,
+                     "seed", (json_int_t)b->o->seed);
 }
 
 // A count of a repetition's timed steps, for each step.

@@ -117,12 +117,17 @@ static int add_methods(plan *p, const cli_options *o, sl_error *err) {
 
 // Refuses flags that concern the steps of a model.
 static int check_flags(const cli_options *o, sl_error *err) {
-    static const cli_flag of_models[] = {CLI_FLAG("--model", model),        CLI_FLAG("--steps", n_gens),
-                                         CLI_FLAG("--n-prompt", n_prompts), CLI_FLAG("--prompt-gen", pairs),
-                                         CLI_FLAG("--ragged", ragged),      CLI_FLAG("--copy", copy),
-                                         CLI_FLAG("--kv-cache", kv_cache),  CLI_FLAG("--fill", fill),
+    static const cli_flag of_models[] = {CLI_FLAG("--model", model),
+                                         CLI_FLAG("--steps", n_gens),
+                                         CLI_FLAG("--n-prompt", n_prompts),
+                                         CLI_FLAG("--prompt-gen", pairs),
+                                         CLI_FLAG("--ragged", ragged),
+                                         CLI_FLAG("--copy", copy),
+                                         CLI_FLAG("--kv-cache", kv_cache),
+                                         CLI_FLAG("--fill", fill),
                                          CLI_FLAG("--hot-hits", hot_hits),
-                                         CLI_FLAG("--device", device),      CLI_FLAG("--memory-rate", memory_rate)};
+                                         CLI_FLAG("--device", device),
+                                         CLI_FLAG("--memory-rate", memory_rate)};
     const char *other = cli_given_flag(o, of_models, CLI_N_FLAGS(of_models));
     if (other)
         return sl_fail(err, SL_ERR_ARG, "flag %s does not belong to `sleigh bench attn`; it concerns the steps of a model",

@@ -58,6 +58,7 @@ int cmd_bench_decode(const cli_options *o, sl_error *err) {
     cli_column columns[sizeof all_columns / sizeof *all_columns];
     memcpy(columns, all_columns, sizeof columns);
     for (size_t i = 0; i < sizeof columns / sizeof *columns; i++)
-        columns[i].hidden = (!strncmp(columns[i].key, "bus_", 4) || !strcmp(columns[i].key, "hot_hits")) && !strcmp(o->kv_cache, "gpu");
+        columns[i].hidden =
+            (!strncmp(columns[i].key, "bus_", 4) || !strcmp(columns[i].key, "hot_hits")) && !strcmp(o->kv_cache, "gpu");
     return rc ? rc : cli_bench_print(o, &plan, columns, sizeof columns / sizeof *columns, err);
 }

@@ -67,13 +67,13 @@ static json_t *group_json(const cli_answer *a) {
     const sl_attn_stats *s = sl_engine_attn_stats(a->t->run->engine);
     const cli_totals *t = a->totals;
     json_t *out =
-        json_pack("{s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:I, s:I, s:I}", "index", a->group, "size", t->n_prompts,
-                  "steps", t->n_steps, "prefill_ms", t->prefill_ms, "feed_ms", t->feed_ms, "decode_ms", t->decode_ms,
-                  "decode_tok_s", cli_per_second(t->n_decode, t->decode_ms), "k_rows_share", share(s->k_rows, s->dense_k_rows),
-                  "v_rows_share", share(s->v_rows, s->dense_v_rows), "v_distinct_share",
+        json_pack("{s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:I, s:I, s:I}", "index", a->group, "size",
+                  t->n_prompts, "steps", t->n_steps, "prefill_ms", t->prefill_ms, "feed_ms", t->feed_ms, "decode_ms",
+                  t->decode_ms, "decode_tok_s", cli_per_second(t->n_decode, t->decode_ms), "k_rows_share",
+                  share(s->k_rows, s->dense_k_rows), "v_rows_share", share(s->v_rows, s->dense_v_rows), "v_distinct_share",
                   sl_attn_knows_distinct(s->v_rows, s->v_distinct) ? share(s->v_distinct, s->dense_k_rows) : json_null(),
-                  "kv_bytes_share", share(s->bytes, s->dense_bytes), "samples", (json_int_t)s->samples,
-                  "fetched_rows", (json_int_t)s->fetched, "hot_rows", (json_int_t)s->hits);
+                  "kv_bytes_share", share(s->bytes, s->dense_bytes), "samples", (json_int_t)s->samples, "fetched_rows",
+                  (json_int_t)s->fetched, "hot_rows", (json_int_t)s->hits);
     const sl_prefill_report prefill = sl_engine_prefill_total(a->t->run->engine);
     if (out) cli_prefill_put(out, &prefill);
     cli_certificates_put(out, s);
