@@ -191,7 +191,7 @@ extern const sl_attn_cuda_ops sl_oracle_cuda_ops, sl_random_cuda_ops, sl_quest_c
 // saap.cu: saap and saap-kmeans; saap-is. The arrays of geom->buckets lie in device memory.
 extern const sl_attn_cuda_ops sl_saap_cuda_ops, sl_saap_is_cuda_ops;
 
-// quest.cu: counts the page bounds that a step over n_kv rows reads.
+// page_bounds.cu: counts the page bounds that a step over n_kv rows reads.
 void sl_cuda_account_bounds(const sl_attn_geom *geom, int n_kv, sl_attn_stats *stats);
 
 #ifdef __cplusplus

@@ -17,22 +17,23 @@
 
 // clang-format off
 #define SUITES(X)                                                                                      \
-    X(kv) X(kv_place) X(kv_host) X(loader) X(bucket_file) X(host_memory) X(weights) X(rope) X(fuzz) X(backend) X(tokenizer)   \
-    X(vocabularies) X(sentencepiece) X(chat) X(sampler) X(kernels) X(attention) X(randomness)          \
-    X(draws) X(estimators) X(long) X(pps) X(certified) X(proposals) X(importance) X(sparse)            \
-    X(saap) X(saap_is) X(bernoulli) X(vattention) X(vattention_bounds) X(extremes) X(means)            \
-    X(masks) X(sparse_prefill) X(model) X(model_goldens) X(prefill_methods) X(thresholds)              \
-    X(session_file) X(dummy) X(step) X(path) X(finite) X(attention_profile) X(embed) X(examples)       \
-    X(cli) X(cli_answer) X(cli_output) X(cli_chat) X(prompt_cache) X(cli_jsonl) X(cli_prefill)         \
-    X(cli_parallel) X(cli_bench) X(cli_compare) X(cli_eval) X(cli_meter) X(cli_perplexity)             \
-    X(cli_plot) X(cli_reproduce) X(cli_manual) X(cli_parts) X(cli_habits) X(cli_rope) X(cli_hub)       \
-    X(cli_model_path) X(cli_interrupt) X(cli_faults) X(layer_budgets) X(attn_profile) X(cli_tune)      \
-    X(progress) X(eval) X(intervals) X(auto) X(auto_prefill) X(strips) X(cli_auto) X(package) X(scripts) X(cuda_ops)             \
-    X(cuda_linear) X(cuda_decode) X(cuda_prefill) X(cuda_sampler) X(cuda_engine) X(cuda_devices)       \
-    X(cuda_bernoulli) X(cuda_bits) X(cuda_carried) X(cuda_extras) X(cuda_extremes) X(cuda_is)          \
-    X(cuda_masks) X(cuda_same_masks) X(cuda_long) X(cuda_means) X(cuda_observe) X(cuda_pps) X(cuda_santa)                 \
-    X(cuda_saap) X(cuda_sparse) X(cuda_take_all) X(cuda_take_known) X(cuda_tiny) X(cuda_vattention)    \
-    X(cuda_naive) X(cuda_naive_layers) X(cuda_host)
+    X(kv) X(loader) X(kv_place) X(kv_host) X(bucket_file) X(host_memory) X(weights) X(rope) X(fuzz)    \
+    X(backend) X(tokenizer) X(vocabularies) X(sentencepiece) X(chat) X(sampler) X(kernels)             \
+    X(attention) X(randomness) X(draws) X(estimators) X(long) X(pps) X(certified) X(proposals)         \
+    X(importance) X(sparse) X(saap) X(saap_is) X(bernoulli) X(vattention) X(vattention_bounds)         \
+    X(extremes) X(means) X(masks) X(sparse_prefill) X(model) X(model_goldens) X(prefill_methods)       \
+    X(thresholds) X(session_file) X(dummy) X(step) X(path) X(finite) X(attention_profile) X(embed)     \
+    X(examples) X(cli) X(cli_answer) X(cli_output) X(cli_chat) X(prompt_cache) X(cli_jsonl)            \
+    X(cli_prefill) X(cli_parallel) X(cli_bench) X(cli_compare) X(cli_eval) X(cli_meter)                \
+    X(cli_perplexity) X(cli_plot) X(cli_reproduce) X(cli_manual) X(cli_parts) X(cli_habits)            \
+    X(cli_rope) X(cli_hub) X(cli_model_path) X(cli_interrupt) X(cli_faults) X(layer_budgets)           \
+    X(attn_profile) X(cli_tune) X(progress) X(eval) X(intervals) X(auto) X(auto_prefill) X(strips)     \
+    X(cli_auto) X(package) X(scripts) X(cuda_ops) X(cuda_linear) X(cuda_decode) X(cuda_prefill)        \
+    X(cuda_sampler) X(cuda_engine) X(cuda_devices) X(cuda_bernoulli) X(cuda_bits) X(cuda_carried)      \
+    X(cuda_extras) X(cuda_extremes) X(cuda_is) X(cuda_masks) X(cuda_same_masks) X(cuda_long)           \
+    X(cuda_means) X(cuda_observe) X(cuda_pps) X(cuda_santa) X(cuda_saap) X(cuda_sparse)                \
+    X(cuda_take_all) X(cuda_take_known) X(cuda_tiny) X(cuda_vattention) X(cuda_naive)                  \
+    X(cuda_naive_layers) X(cuda_host)
 // clang-format on
 #define DECLARE(NAME) extern const test_suite suite_##NAME;
 #define ADDRESS(NAME) &suite_##NAME,

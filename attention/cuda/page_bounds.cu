@@ -1,8 +1,9 @@
 // attention/cuda/page_bounds.cu - builds the page extra "key bounds" on CUDA (propose_bounds.c states the layout). The builder
 // is not in quest.cu, because that would make a circle of calls: quest.cu needs the page extra, and the page extra needs its
-// builder.
+// builder. Files that are compiled twice call sl_cuda_account_bounds, so it is here too.
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/score_bounds.cuh"
+#include "attention/cuda/workspace.cuh"
 
 namespace {
 
@@ -27,4 +28,12 @@ template <int DIM> static void launch_build_bounds(const sl_kv_device_build *b) 
 
 void sl_cuda_build_bounds(const sl_kv_device_build *b) {
     SL_WITH_HEAD_DIM(b->head_dim, launch_build_bounds, b);
+}
+
+// Counts the bounds of built pages, and the keys of the newest page, because each step computes the bounds of this page.
+void sl_cuda_account_bounds(const sl_attn_geom *geom, int n_kv, sl_attn_stats *stats) {
+    int n_built = (n_kv - 1) / SL_PAGE, n_newest = n_kv - n_built * SL_PAGE;
+    count_rows_read(geom, n_newest, 0, stats);
+    stats->bytes += (uint64_t)geom->n_kv_heads * n_built * PAGE_UNITS * 2 * geom->head_dim * sizeof(bf16);
+    stats->features += geom->n_heads;
 }

@@ -68,16 +68,6 @@ void account_bounds(const sl_attn_geom *geom, const sl_attn_spec *, int n_kv, sl
 
 } // namespace
 
-#ifndef SL_HOST_ROWS
-// Counts the bounds of built pages, and the keys of the newest page, because each step computes the bounds of this page.
-void sl_cuda_account_bounds(const sl_attn_geom *geom, int n_kv, sl_attn_stats *stats) {
-    int n_built = (n_kv - 1) / SL_PAGE, n_newest = n_kv - n_built * SL_PAGE;
-    count_rows_read(geom, n_newest, 0, stats);
-    stats->bytes += (uint64_t)geom->n_kv_heads * n_built * PAGE_UNITS * 2 * geom->head_dim * sizeof(bf16);
-    stats->features += geom->n_heads;
-}
-#endif
-
 #ifdef SL_HOST_ROWS
 const sl_attn_cuda_ops sl_quest_host_cuda_ops = {
 #define HOST_OPS NULL
