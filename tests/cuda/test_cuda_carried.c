@@ -215,33 +215,47 @@ static void a_head_out_of_range(void) {
 
 // ---- equal bits ----
 
-// Sequences in a batch have the bits of the same sequences alone, and of the same sequences in other slots.
+// Sequences in a batch have the bits of the same sequences alone, in another order. Their thresholds are equal too.
+static void compare_with_alone(int n_heads, int n_kv_heads, int n_seqs, const int *n, double scale, const char *attn) {
+    enum { DIM = 64, STEPS = 4 };
+    size_t each = (size_t)n_heads * DIM;
+    ref_cache c = ref_cache_new(n_heads, n_kv_heads, DIM, n_seqs, n, scale, test_seed);
+    decode_fixture r = fixture_new(&c, attn, 7);
+    bf16 *together = malloc(n_seqs * each * sizeof *together);
+    int carries = sl_carries_threshold(&r.spec);
+    sl_threshold kept[FIXTURE_SEQS] = {0};
+    fixture_launch_after(&r, STEPS);
+    memcpy(together, r.out, n_seqs * each * sizeof *together);
+    for (int s = 0; s < n_seqs && carries; s++) kept[s] = fixture_threshold(&r, s);
+    fixture_seed(&r, 7); // clears the state
+    for (int s = n_seqs - 1; s >= 0; s--) {
+        for (int back = STEPS; back >= 0; back--) {
+            fixture_go_back(&r, back);
+            fixture_decode_alone(&r, s);
+        }
+        sl_threshold t = carries ? fixture_threshold(&r, s) : kept[s];
+        if (memcmp(r.out, together + s * each, each * sizeof *together) || memcmp(&t, &kept[s], sizeof t))
+            FAIL("%s, sequence %d: other bits than in the batch", attn, s);
+    }
+    free(together);
+    fixture_free(&r);
+    ref_cache_free(&c);
+}
+
 static void batch_and_slot(void) {
     static const char *const specs[] = {"santa-pps:S=48:budget=carried", "santa-pps:epsilon=0.3:certify=layer:bound=chi2",
                                         "santa-is:S=48:budget=carried", "santa-is:proposal=int8:epsilon=0.3"};
-    enum { SEQS = 4, HEADS = 8, DIM = 64, EACH = HEADS * DIM, STEPS = 4 };
-    static const int n[SEQS] = {2000, 700, 5000, 257};
-    for (int k = 0; k < 4; k++) {
-        ref_cache c = ref_cache_new(HEADS, 2, DIM, SEQS, n, 2, test_seed);
-        decode_fixture r = fixture_new(&c, specs[k], 7);
-        bf16 together[SEQS * EACH];
-        sl_threshold kept[SEQS];
-        fixture_launch_after(&r, STEPS);
-        memcpy(together, r.out, sizeof together);
-        for (int s = 0; s < SEQS; s++) kept[s] = fixture_threshold(&r, s);
-        fixture_seed(&r, 7); // clears the state
-        for (int s = SEQS - 1; s >= 0; s--) {
-            for (int back = STEPS; back >= 0; back--) {
-                fixture_go_back(&r, back);
-                fixture_decode_alone(&r, s);
-            }
-            sl_threshold t = fixture_threshold(&r, s);
-            if (memcmp(r.out, together + s * EACH, EACH * sizeof(bf16)) || memcmp(&t, &kept[s], sizeof t))
-                FAIL("%s, sequence %d: other bits than in the batch", specs[k], s);
-        }
-        fixture_free(&r);
-        ref_cache_free(&c);
-    }
+    static const int n[] = {2000, 700, 5000, 257};
+    for (int k = 0; k < 4; k++) compare_with_alone(8, 2, 4, n, 2, specs[k]);
+}
+
+// More heads than two for each multiprocessor, with many lists: in the batch, roaming thread blocks take lists. A sequence alone
+// has thread blocks of its own for the lists of a head.
+static void shared_lists(void) {
+    static const int n[] = {3000, 700, 5000, 1300, 2600, 4000, 900, 3300, 2000, 6000};
+    compare_with_alone(32, 8, 10, n, 1, "santa-is:proposal=int8:epsilon=0.02");
+    compare_with_alone(32, 8, 10, n, 1, "santa-is:S=700:budget=carried");
+    compare_with_alone(32, 8, 10, n, 1, "santa-is:S=1500:budget=even");
 }
 
 // ---- a stated error of a layer ----
@@ -349,6 +363,7 @@ static const test_case cases[] = {
     GPU_CASE("a-gap-searches", a_gap_searches),
     GPU_CASE("a-head-out-of-range", a_head_out_of_range),
     GPU_CASE("batch-and-slot", batch_and_slot),
+    GPU_CASE("shared-lists", shared_lists),
     GPU_CASE("stated-clt", stated_clt),
     GPU_CASE("stated-chi2", stated_chi2),
     GPU_CASE("stated-bernstein", stated_bernstein),
