@@ -141,7 +141,7 @@ def all_parts(args):
         parts[name] = Part(name, [args.sleigh, command, "-m", args.model, *source, *flags, *where, "-o", "json"], path, args.model, keep)
 
     def add_kernels(name, *flags):
-        parts[name] = Part(name, [args.sleigh, "bench", "attn", "--phase", "decode", *flags, "-r", "20", "--attn", ",".join(TIMED), *where, "-o", "json"],
+        parts[name] = Part(name, [args.sleigh, "bench", "attn", "--phase", "decode", *flags, "-r", "20", "--attn", ",".join(TIMED), "-o", "json"],
                            None, None, keep_kernels)
 
     for size in sorted(args.lengths.split(","), key=count):
@@ -176,6 +176,7 @@ def self_test():
         os.chmod(a.sleigh, 0o755)
         parts, runs = all_parts(a), []
         expect(list(parts)[:5] == ["heads:2k:needle", "heads:2k:numbers", "heads:2k:code", "score:2k", "heads:64k:needle"], "the shortest length comes first")
+        expect("--device" not in parts["kernels"].command, "bench attn has no --device")
         expect("kernels" in parts and "kernels" not in all_parts(arguments(["--device", "cpu"])), "kernels are timed on a GPU only")
         for _ in range(2):
             expect(run_part(a, parts["heads:2k:code"]) is None, "a part runs")
