@@ -101,21 +101,21 @@ typedef struct sl_attn_report {
 
 // Sums over calls. Counts are sums over query heads, unless the comment says "per KV head".
 typedef struct sl_attn_stats {
-    uint64_t steps;                                   // query heads served: n_seqs * n_heads a call
-    uint64_t k_rows;                                  // rows of K read, per KV head
-    uint64_t v_rows;                                  // rows of V gathered; a dense pass reads each row once per KV head
-    uint64_t v_distinct;                              // distinct rows of V, per KV head
-    uint64_t samples;                                 // draws made, after the rounding of the method
-    uint64_t bytes;                                   // bytes of K, V and page extras read, per KV head
-    uint64_t tries;                                   // tries of methods with a stated error
-    uint64_t fallbacks;                               // heads that attended to every row exactly
-    uint64_t stated, certified, unbounded;            // layers that stated an error epsilon'; <= epsilon; > SL_STATED_MOST
-    uint64_t stated_units;                            // sum of the bounded epsilon', in units of 1 / SL_STATED_UNIT
-    double stated_most;                               // the largest of them
-    uint64_t heavy_tails;                             // sum of heavy_tail
-    double kurtosis;                                  // largest kurtosis; 0: none
-    double features;                                  // sum of the shares of key features read
-    uint64_t fetched, hits;                           // rows of K and V fetched from host memory; found in the cache of hot rows
+    uint64_t steps;                        // query heads served: n_seqs * n_heads a call
+    uint64_t k_rows;                       // rows of K read, per KV head
+    uint64_t v_rows;                       // rows of V gathered; a dense pass reads each row once per KV head
+    uint64_t v_distinct;                   // distinct rows of V, per KV head
+    uint64_t samples;                      // draws made, after the rounding of the method
+    uint64_t bytes;                        // bytes of K, V and page extras read, per KV head
+    uint64_t tries;                        // tries of methods with a stated error
+    uint64_t fallbacks;                    // heads that attended to every row exactly
+    uint64_t stated, certified, unbounded; // layers that stated an error epsilon'; <= epsilon; > SL_STATED_MOST
+    uint64_t stated_units;                 // sum of the bounded epsilon', in units of 1 / SL_STATED_UNIT
+    double stated_most;                    // the largest of them
+    uint64_t heavy_tails;                  // sum of heavy_tail
+    double kurtosis;                       // largest kurtosis; 0: none
+    double features;                       // sum of the shares of key features read
+    uint64_t fetched, hits;                // rows of K and V fetched from host memory; found in the cache of hot rows
     uint64_t dense_k_rows, dense_v_rows, dense_bytes; // of dense attention: per KV head, per query head, per KV head
 } sl_attn_stats;
 
@@ -276,10 +276,10 @@ int sl_attn_check_decode(const sl_attn_spec *spec, sl_error *err);
 const char *sl_attn_phases(const sl_attn_method *method); // "decode", "prefill" or "decode, prefill": what the CPU offers
 int sl_attn_on_gpu(const sl_attn_spec *spec);             // 1: this build decodes with it on a GPU
 int sl_attn_on_host_rows(const sl_attn_spec *spec);       // 1: the same, with K and V in host memory
-// SL_ERR_UNSUPPORTED with the reason, if it is a parameter that sl_attn_on_host_rows returns 0; else 0.
-int sl_attn_why_not_on_host(const sl_attn_spec *spec, sl_error *err);
-int sl_attn_prefills_on_gpu(const sl_attn_spec *spec);    // 1: this build prefills with it on a GPU
-int sl_attn_makes_mask(const sl_attn_spec *spec);         // 1: a prefill with it visits the blocks of a mask
+// SL_ERR_UNSUPPORTED with the reason why sl_attn_on_host_rows returns 0. where: "layer 3"
+int sl_attn_refuse_on_host(const sl_attn_spec *spec, const char *where, sl_error *err);
+int sl_attn_prefills_on_gpu(const sl_attn_spec *spec); // 1: this build prefills with it on a GPU
+int sl_attn_makes_mask(const sl_attn_spec *spec);      // 1: a prefill with it visits the blocks of a mask
 // Writes `santa-prop:S=128` into buf: the first parameter, and every parameter that is not at its default.
 void sl_attn_format(const sl_attn_spec *spec, char *buf, size_t size);
 // Writes the value of a parameter as the command line takes it.

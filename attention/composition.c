@@ -35,16 +35,6 @@ int sl_attn_on_host_rows(const sl_attn_spec *spec) {
 #endif
 }
 
-int sl_attn_why_not_on_host(const sl_attn_spec *spec, sl_error *err) {
-#ifdef SLEIGH_CUDA
-    const sl_attn_cuda_ops *host = sl_attn_on_gpu(spec) && !spec->plus ? spec->method->cuda->host : NULL;
-    return host && host->supports ? host->supports(spec, err) : 0;
-#else
-    (void)spec, (void)err;
-    return 0;
-#endif
-}
-
 int sl_attn_prefills_on_gpu(const sl_attn_spec *spec) {
 #ifdef SLEIGH_CUDA
     const sl_attn_cuda_ops *ops = spec->method->cuda;

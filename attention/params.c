@@ -1,4 +1,5 @@
-// attention/params.c - parses `name[:k=v]*` into a checked specification, prints specifications, and lists the methods.
+// attention/params.c - parses `name[:k=v]*` into a checked specification, prints specifications, says why one is not offered
+// with K and V in host memory, and lists the methods.
 #include "attention/stages.h"
 #include "engine/base/nearest.h"
 #include "engine/base/number.h"
@@ -193,4 +194,17 @@ void sl_attn_list(FILE *out) {
         }
         fprintf(out, " | %s | %s |\n", m->source, m->caution ? m->caution : "");
     }
+}
+
+int sl_attn_refuse_on_host(const sl_attn_spec *spec, const char *where, sl_error *err) {
+    char text[256];
+    sl_attn_format(spec, text, sizeof text);
+#ifdef SLEIGH_CUDA
+    const sl_attn_cuda_ops *host = sl_attn_on_gpu(spec) && !spec->plus ? spec->method->cuda->host : NULL;
+    if (host && host->supports && host->supports(spec, err)) return SL_ERR_UNSUPPORTED;
+#endif
+    return sl_fail(err, SL_ERR_UNSUPPORTED,
+                   "{attn} %s: not offered with {kv_cache} host (%s), because a step would read too many rows over the bus; "
+                   "expected a method that reads few rows of K and V: santa-is, quest, vattention, saap or saap-is",
+                   text, where);
 }

@@ -8,10 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifdef SLEIGH_CUDA
-#include "engine/backend/cuda/cuda.h"
-#endif
-
 const char *sl_version(void) {
     return SLEIGH_VERSION;
 }
@@ -22,73 +18,6 @@ sl_engine_options sl_engine_options_default(void) {
 
 static sl_attn_geom geometry(const sl_config *c) {
     return (sl_attn_geom){.n_layers = c->n_layers, .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim};
-}
-
-// ---- the device ----
-
-enum { ON_CPU = -1 };
-
-// *index: the GPU that the name means, or ON_CPU. device NULL: "cpu"
-static int parse_device(const char *device, int *index, sl_error *err) {
-    int n = 0;
-    char end;
-    *index = ON_CPU;
-#ifdef SLEIGH_CUDA
-    n = sl_cuda_count();
-#endif
-    if (!device || !strcmp(device, "cpu") || (!strcmp(device, "auto") && n == 0)) return 0;
-    *index = 0;
-    if (strcmp(device, "auto") && strcmp(device, "cuda") && (sscanf(device, "cuda:%d%c", index, &end) != 1 || *index < 0))
-        return sl_fail(err, SL_ERR_ARG, "{device} %.40s: expected auto, cpu, cuda or cuda:N", device);
-#ifdef SLEIGH_CUDA
-    if (n == 0) return sl_fail(err, SL_ERR_DEVICE, "{device} %.40s: no GPU was found; use {device} cpu", device);
-    if (*index < n) return 0;
-    return sl_fail(err, SL_ERR_DEVICE, "{device} %.40s: there are %d GPUs: cuda:0 to cuda:%d", device, n, n - 1);
-#else
-    return sl_fail(err, SL_ERR_DEVICE, "{device} %.40s: this build has no CUDA backend; use {device} cpu", device);
-#endif
-}
-
-int sl_device_check(const char *device, sl_error *err) {
-    int index;
-    return parse_device(device, &index, err);
-}
-
-int sl_device_is_gpu(const char *device) {
-    int index;
-    return parse_device(device, &index, NULL) == 0 && index != ON_CPU;
-}
-
-int sl_device_name(const char *device, char *buf, size_t size, sl_error *err) {
-    int index, rc = parse_device(device, &index, err);
-    if (rc) return rc;
-    snprintf(buf, size, "cpu");
-#ifdef SLEIGH_CUDA
-    if (index != ON_CPU) rc = sl_cuda_name(index, buf, size, err);
-#endif
-    return rc;
-}
-
-int sl_device_arithmetic(const char *device, char *buf, size_t size, sl_error *err) {
-    int index, rc = parse_device(device, &index, err);
-    if (rc || index != ON_CPU) return rc ? rc : sl_device_name(device, buf, size, err);
-    rc = sl_cpu_choose(err);
-    if (!rc) sl_cpu_arithmetic(buf, size);
-    return rc;
-}
-
-int sl_engine_open_backend(sl_engine *e, const sl_engine_options *o, sl_error *err) {
-    int index, rc = parse_device(o->device, &index, err);
-    e->attention = &sl_host_attn_runner;
-    e->n_threads = o->n_threads > 0 ? o->n_threads : sl_cpu_cores();
-    if (!rc) rc = sl_cpu_check_threads(o->n_threads, err);
-    if (!rc) rc = sl_cpu_choose(err);
-    if (rc || index == ON_CPU) return rc ? rc : sl_cpu_open(o->n_threads, &e->backend, err);
-#ifdef SLEIGH_CUDA
-    e->attention = &sl_cuda_attn_runner;
-    rc = sl_cuda_init(index, &e->backend, err);
-#endif
-    return rc;
 }
 
 // ---- attention ----

@@ -213,7 +213,7 @@ __attribute__((format(printf, 2, 3))) void sl_engine_log(const sl_engine *e, con
 int sl_engine_need_buckets(sl_engine *e, const sl_attn_spec *spec, sl_error *err);
 void sl_engine_close_buckets(sl_engine *e); // after the engine's last step
 
-// ---- engine.c ----
+// ---- engine_device.c ----
 
 // Opens the backend that the options name: e->backend, e->attention, e->n_threads.
 int sl_engine_open_backend(sl_engine *e, const sl_engine_options *o, sl_error *err);
@@ -225,8 +225,6 @@ int sl_engine_open_backend(sl_engine *e, const sl_engine_options *o, sl_error *e
 int sl_engine_place(sl_engine *e, const sl_engine_options *o, const sl_attn_plan *plan, sl_error *err);
 // SL_ERR_UNSUPPORTED: a method of the plan cannot decode with K and V in host memory.
 int sl_engine_check_on_host(const sl_attn_plan *plan, sl_error *err);
-// SL_ERR_UNSUPPORTED with the reason. where: "layer 3"
-int sl_engine_refuse_on_host(const sl_attn_spec *spec, const char *where, sl_error *err);
 
 // ---- kv_stream.c: a prefill with K and V in host memory ----
 

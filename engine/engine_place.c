@@ -92,22 +92,12 @@ static int parse_place(const char *text, sl_kv_place *out, sl_error *err) {
     return sl_fail(err, SL_ERR_ARG, "{kv_cache} %.40s: expected gpu, host or auto", text);
 }
 
-int sl_engine_refuse_on_host(const sl_attn_spec *spec, const char *where, sl_error *err) {
-    char text[256];
-    sl_attn_format(spec, text, sizeof text);
-    if (sl_attn_why_not_on_host(spec, err)) return SL_ERR_UNSUPPORTED;
-    return sl_fail(err, SL_ERR_UNSUPPORTED,
-                   "{attn} %s: not offered with {kv_cache} host (%s), because a step would read too many rows over the bus; "
-                   "expected a method that reads few rows of K and V: santa-is, quest, vattention, saap or saap-is",
-                   text, where);
-}
-
 int sl_engine_check_on_host(const sl_attn_plan *plan, sl_error *err) {
     for (int i = 0; i < plan->n_layers; i++) {
         const sl_attn_spec *spec = &plan->layer[i];
         char where[32];
         snprintf(where, sizeof where, "layer %d", i);
-        if (!sl_attn_on_host_rows(spec)) return sl_engine_refuse_on_host(spec, where, err);
+        if (!sl_attn_on_host_rows(spec)) return sl_attn_refuse_on_host(spec, where, err);
         if (sl_attn_has(spec, "dense-layers") && i < (int)sl_attn_get(spec, "dense-layers"))
             return sl_fail(
                 err, SL_ERR_UNSUPPORTED,

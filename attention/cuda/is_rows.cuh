@@ -1,5 +1,5 @@
-// attention/cuda/is_rows.cuh - what a thread block of santa-is on CUDA has in shared memory, how it reads drawn rows, and how thread
-// blocks share the lists of a head. santa_is.cu draws.
+// attention/cuda/is_rows.cuh - santa-is on CUDA: what a thread block has in shared memory, how it reads drawn rows, and how
+// thread blocks share the lists of a head. santa_is.cu draws.
 //
 // Owns: the sums. They differ from combine.c in one point: rows of the newest page keep their stored masses, which are exact
 // scores rounded to bf16, as in dense attention.
@@ -12,7 +12,7 @@
 namespace {
 
 enum {
-    LISTS_MAX = 32,      // of a head's draws
+    LISTS_MAX = 32,     // of a head's draws
     EVEN_LISTS_MAX = 8, // of S draws
     MOST_PARTS = 8,     // thread blocks that are assigned to a head
     LATE_PARTS = 4,     // thread blocks that are assigned to a late head
@@ -106,11 +106,12 @@ __device__ void prefetch(const bf16 *row, int bytes) {
     for (int at = 0; at < bytes; at += 128) asm volatile("prefetch.global.L2 [%0];" ::"l"((const char *)row + at));
 }
 
-// Computes the exact scores of the warp's n rows of K in s->row. Lane i gets the score of row i. The query is column 0 of the mma.
-// *factor: inverse_pi of the lane's row, computed while the first rows are in flight. IS_HOST: rows of V lie between those of K.
+// Computes the exact scores of the warp's n rows of K in s->row. Lane i gets the score of row i. The query is column 0 of the
+// mma. *factor: inverse_pi of the lane's row, computed while the first rows are in flight. IS_HOST: rows of V lie between those
+// of K.
 template <int DIM>
-__device__ float score_rows(const score_params &p, const bf16 *rows, const block_shared *s, int n, int thread, const drawn_row &drawn,
-                            float *factor) {
+__device__ float score_rows(const score_params &p, const bf16 *rows, const block_shared *s, int n, int thread,
+                            const drawn_row &drawn, float *factor) {
     enum { LOADS = scorer<DIM>::K_LOADS, ODD = scorer<DIM>::K_STEPS % 2, STRIDE = (IS_HOST ? 2 : 1) * layout<DIM>::ROW };
     int lane = thread % 32, warp = thread / 32 * 32, lane_q = lane % 4, n_halves = n > 16 ? 2 : 1;
     float c[2][4] = {}, score = 0;
@@ -125,7 +126,8 @@ __device__ float score_rows(const score_params &p, const bf16 *rows, const block
         const char *lower = k + (size_t)s->row[warp + min(place + 8, n - 1)] * STRIDE;
 #pragma unroll
         for (int j = 0; j < LOADS; j++)
-            a[half][j] = load_written((const uint4 *)(upper + j * 64)), b[half][j] = load_written((const uint4 *)(lower + j * 64));
+            a[half][j] = load_written((const uint4 *)(upper + j * 64)),
+            b[half][j] = load_written((const uint4 *)(lower + j * 64));
         if (ODD)
             a_rest[half] = load_written((const uint2 *)(upper + LOADS * 64 - lane_q * 8)),
             b_rest[half] = load_written((const uint2 *)(lower + LOADS * 64 - lane_q * 8));

@@ -3,7 +3,8 @@
 // The rows that a head draws lie in one or more lists. A head with many rows would set the time of a step if one thread block
 // read all of them. So thread blocks take the lists one by one. Two kinds of thread blocks take lists:
 // - An assigned thread block belongs to one head. It takes lists of this head until none is left.
-// - A roaming thread block belongs to no head. It waits for an open head with a list left, and takes lists of this head. It ends
+// - A roaming thread block belongs to no head. It waits for an open head with a list left, and takes lists of this head. It
+// ends
 //   when no list of the head is left, or when all heads are settled and no open head has a list left.
 // The first assigned thread block of a head settles the head when it knows the number of lists. If there is more than one list,
 // it opens the head before.
@@ -27,7 +28,7 @@ enum { LISTS_BITS = 8, QUEUE_HEAD = 3 }; // an entry of `open` is index << LISTS
 // [QUEUE_HEAD + 2 * n_heads]: n_open, n_settled, first_left, taken [n_heads], open [n_heads]. n_heads: query heads of all
 // sequences. No entry of `open` before first_left has a list left.
 struct list_queue {
-    int *counters; // NULL: every head has one list
+    int *counters;          // NULL: every head has one list
     int n_heads, n_roaming; // n_roaming: roaming thread blocks
     __host__ __device__ int *n_open() const { return counters; }
     __host__ __device__ int *n_settled() const { return counters + 1; }

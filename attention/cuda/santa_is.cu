@@ -121,8 +121,7 @@ __device__ int lists_of_turns(const is_params &p, int n_turns) {
 
 // Sums every row with quantised keys once.
 template <int DIM>
-__device__ counts sum_every_row(const is_params &p, block_shared *s, layer_shared *l, int n_lists, int thread,
-                                mass_sum *all) {
+__device__ counts sum_every_row(const is_params &p, block_shared *s, layer_shared *l, int n_lists, int thread, mass_sum *all) {
     if (thread == 0) {
         l->step = step_of_search(s->take.sizes, unit_of(&l->rows), {.n_heavy = s->at.n_built, .k = 0, .light = 0});
         l->took_all = true;
@@ -406,8 +405,7 @@ __device__ void draw_head(const is_params &p, char *memory, int index, int part,
         if (!draws) l->step = {};
         store_step(p.carried, at.row, head, l->step);
     }
-    if (MODE == BY_LAYER && writes)
-        measure<DIM>(p, s, l, at.seq_head / p.score.n_kv_heads, head, all, draws, whole, thread);
+    if (MODE == BY_LAYER && writes) measure<DIM>(p, s, l, at.seq_head / p.score.n_kv_heads, head, all, draws, whole, thread);
     if (list < 0 && thread == 0) reset_counters(p, at, before);
     count(p.draw.stats, n, DIM * sizeof(bf16), MODE == BY_LAYER && writes && l->took_all, thread);
 }
@@ -498,7 +496,8 @@ size_t lay_out(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, i
     p->draw.partial = a.take<float>(n_sum_floats(geom, lists_of(spec), n_seqs));
     p->newest = a.take<float>(n_sum_floats(geom, NEWEST_TILES, n_seqs));
     // Every list has places of its own for fetched rows.
-    size_t n_blocks = most_thread_blocks(n_seqs * geom->n_heads), n_places = (size_t)n_seqs * geom->n_heads * lists_of(spec) * TAKE_THREADS;
+    size_t n_blocks = most_thread_blocks(n_seqs * geom->n_heads),
+           n_places = (size_t)n_seqs * geom->n_heads * lists_of(spec) * TAKE_THREADS;
     if (mode_of(spec) != EVEN) p->listed = take_listed(&a, n_blocks, n_kv);
     if (IS_HOST) p->host.fetched = a.take<bf16>(n_places * 2 * geom->head_dim);
     char *from = a.at; // the next arrays are cleared in every launch
@@ -515,10 +514,11 @@ size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs,
 }
 
 template <int DIM, int MODE> void launch_draw(const sl_attn_cuda_decode_args *a, const is_params &p) {
-    // 1 thread block per multiprocessor: 8 x 32k 2% less; 32 x 8k 17% more. With a threshold of the layer, heads differ in their
-    // rows, and 2 thread blocks are better.
+    // 1 thread block per multiprocessor: 8 x 32k 2% less; 32 x 8k 17% more. With a threshold of the layer, heads differ in
+    // their rows, and 2 thread blocks are better.
     bool few = MODE == EVEN && p.n_heads <= 4 * sl_multiprocessors();
-    sl_launch(few ? is_draw_kernel<DIM, MODE == EVEN ? 136 : 128, MODE> : is_draw_kernel<DIM, 128, MODE>, dim3(thread_blocks(p)), dim3(TAKE_THREADS),
+    sl_launch(few ? is_draw_kernel < DIM, MODE == EVEN ? 136 : 128, MODE > : is_draw_kernel<DIM, 128, MODE>,
+              dim3(thread_blocks(p)), dim3(TAKE_THREADS),
               SHARED_BYTES + (MODE == EVEN ? 0 : LAYER_BYTES) + take_all_memory(ceil_div(a->max_kv, BLOCK)), a->stream, p);
 }
 

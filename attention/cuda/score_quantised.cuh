@@ -142,10 +142,10 @@ template <int BITS> struct tile_space {
     __device__ row_masses *masses() const { return (row_masses *)at; } // [GROUP_MAX][EXACT_ROWS]
 };
 
-// Any pair can take a stage. A pair takes whole items, so it quantises the queries once for each page. Its tile number i has the
-// barrier full[pair][i % QUANTISED_STAGES] and the stage stage_of[pair][i % QUANTISED_STAGES]. So no pair waits for a phase that
-// another pair consumes. All unreleased tiles have stages of their own, so at most QUANTISED_STAGES tiles of a pair are on the
-// way.
+// Any pair can take a stage. A pair takes whole items, so it quantises the queries once for each page. Its tile number i has
+// the barrier full[pair][i % QUANTISED_STAGES] and the stage stage_of[pair][i % QUANTISED_STAGES]. So no pair waits for a phase
+// that another pair consumes. All unreleased tiles have stages of their own, so at most QUANTISED_STAGES tiles of a pair are on
+// the way.
 struct ring_shared {
     uint64_t full[PAIRS][QUANTISED_STAGES], empty[QUANTISED_STAGES];
     tile_info info[QUANTISED_STAGES];
@@ -395,8 +395,7 @@ __device__ float divide(float x, float y) {
 // four channels. The heads are first, first + stride, ... For heads past the group, the function repeats the last head of the
 // group.
 template <int DIM, int BITS, bool SIZES, int N>
-__device__ void quantise_queries(const char *data, int first, int stride, int group, float scale,
-                                 const tile_space<BITS> &out) {
+__device__ void quantise_queries(const char *data, int first, int stride, int group, float scale, const tile_space<BITS> &out) {
     int lane = threadIdx.x % 32;
     const float middle = (float)((1 << BITS) - 1) / 2, levels = BITS == 8 ? 127 * 128 : 127, magic = 12582912.0f;
     float x[N][4] = {}, bias[N] = {}, most[N] = {}, size[N] = {};
@@ -677,10 +676,11 @@ __device__ void consume_pages(const quantised_params &params, const page_ring &r
     const score_params &p = params.score;
     int warp = threadIdx.x / 32, pair = warp / 2, half = warp % 2, n_items = 0;
     int heads = tile_space<BITS>::padded(p.group);
-    sl_wait_previous();    // the drawers of the layer before may still read the stored masses
+    sl_wait_previous(); // the drawers of the layer before may still read the stored masses
     if (warp == 0) {
         clear(params.cleared);
-        sl_start_next(); // from now on the draw kernel may read what is cleared, and `done`, which the previous launch has set to 0
+        sl_start_next(); // from now on the draw kernel may read what is cleared, and `done`, which the previous launch has set
+                         // to 0
     }
     for (int i = 0;; i++) {
         barrier_wait(&r.head->full[pair][i % QUANTISED_STAGES], i / QUANTISED_STAGES % 2);
@@ -736,14 +736,14 @@ template <int DIM, int BITS, bool SIZES> __global__ void __maxnreg__(80) quantis
         announce_tiles(p.score, &shared->stored, warp - 2 * PAIRS - 1);
 }
 
-// cleared: for the kernel that draws next. newest: memory for the sums of the newest page; in this case `done` counts stored tiles. NULL: no sums; readers wait for the
-// end of the kernel. scores: with the arrays of the workspace. Returns the parameters for the kernel that reads the masses.
+// cleared: for the kernel that draws next. newest: memory for the sums of the newest page; in this case `done` counts stored
+// tiles. NULL: no sums; readers wait for the end of the kernel. scores: with the arrays of the workspace. Returns the
+// parameters for the kernel that reads the masses.
 template <int DIM, int BITS, bool SIZES = false>
 score_params launch_quantised_scores(const sl_attn_cuda_decode_args *a, score_params scores, float *newest,
                                      const cleared_ints &cleared = {}) {
     typedef tile<DIM, BITS> at;
-    quantised_params p = {
-        .score = scores,
+    quantised_params p = {.score = scores,
                           .codes = (const char *)a->extra[0],
                           .size = (int)a->extra_size[0],
                           .v = a->v,

@@ -249,8 +249,8 @@ static void batch_and_slot(void) {
     for (int k = 0; k < 4; k++) compare_with_alone(8, 2, 4, n, 2, specs[k]);
 }
 
-// More heads than two for each multiprocessor, with many lists: in the batch, roaming thread blocks take lists. A sequence alone
-// has thread blocks of its own for the lists of a head.
+// More heads than two for each multiprocessor, with many lists: in the batch, roaming thread blocks take lists. A sequence
+// alone has thread blocks of its own for the lists of a head.
 static void shared_lists(void) {
     static const int n[] = {3000, 700, 5000, 1300, 2600, 4000, 900, 3300, 2000, 6000};
     compare_with_alone(32, 8, 10, n, 1, "santa-is:proposal=int8:epsilon=0.02");
