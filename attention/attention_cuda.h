@@ -135,14 +135,14 @@ typedef struct sl_attn_cuda_ops {
     const struct sl_attn_cuda_ops *host; // the same with the rows of full pages in host memory; NULL: not offered
 } sl_attn_cuda_ops;
 
-// Rows that the thread blocks of a draw kernel have fetched from the host: [n_seqs][n_kv_heads][group][parts][places].
+// Rows that a draw kernel has fetched from the host: [n_seqs][n_kv_heads][group][n_lists][places].
 typedef struct sl_cuda_hot_lists {
     sl_kv_hot_rows hot;
-    int n_seqs, n_kv_heads, group, parts, places; // places: a multiple of 32
-    int *listed;                                  // pool row + 1; 0: none
-    const bf16 *fetched;                          // K and V of the rows: [..][2][head_dim]
+    int n_seqs, n_kv_heads, group, n_lists, places; // places: a multiple of 32
+    int *listed;                                    // pool row + 1; 0: none
+    const bf16 *fetched;                            // K and V of the rows: [..][2][head_dim]
 } sl_cuda_hot_lists;
-// hot_rows.cu: takes the rows into the cache, and sets the lists to 0.
+// hot_rows.cu: takes the rows into the cache. The caller clears the lists before the next launch.
 void sl_cuda_keep_hot_rows(const sl_cuda_hot_lists *lists, int head_dim, cudaStream_t stream);
 
 // page_extras.cu: build_device of the page extras.

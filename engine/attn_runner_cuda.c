@@ -17,22 +17,27 @@ static size_t state_size(const sl_engine *e, const sl_attn_spec *spec) {
 
 // Sets at[layer], the offset of the layer's method in the workspace. Layers of equal specification share a part. Returns the
 // size of the workspace.
-static size_t lay_out(const sl_engine *e, const sl_attn_plan *plan, size_t *at) {
+static size_t lay_out(const sl_engine *e, const sl_attn_plan *plan, int is_host, int n_ctx, size_t *at) {
     size_t total = 0;
     for (int i = 0; i < plan->n_layers; i++) {
         const sl_attn_spec *spec = &plan->layer[i];
         int same = 0;
         while (same < i && !sl_attn_same(&plan->layer[same], spec)) same++;
-        at[i] = same < i ? at[same] : total;
-        if (same == i) total += sl_align(sl_cuda_ops_of(e, spec)->workspace(&e->geom, spec, e->n_sequences, 1, e->n_ctx));
+        if (at) at[i] = same < i ? at[same] : total;
+        const sl_attn_cuda_ops *ops = is_host ? spec->method->cuda->host : spec->method->cuda;
+        if (same == i) total += sl_align(ops->workspace(&e->geom, spec, e->n_sequences, 1, n_ctx));
     }
     return total;
+}
+
+static size_t host_scratch(const sl_engine *e, const sl_attn_plan *plan, int n_ctx) {
+    return lay_out(e, plan, 1, n_ctx, NULL);
 }
 
 // Reserves the workspace of the plan. After an error the workspace and the offsets of the previous plan stay.
 static int reserve(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
     const sl_backend *be = e->backend;
-    size_t *at = malloc(e->geom.n_layers * sizeof *at), size = at ? lay_out(e, plan, at) : 0;
+    size_t *at = malloc(e->geom.n_layers * sizeof *at), size = at ? lay_out(e, plan, e->pool.host != NULL, e->n_ctx, at) : 0;
     void *ws = e->step_ws;
     e->step_stats_size = sizeof(sl_attn_cuda_stats);
     if (!e->step_stats) e->step_stats = be->alloc(be, e->step_stats_size);
@@ -264,6 +269,7 @@ const sl_attn_runner sl_cuda_attn_runner = {
     .prepare = prepare,
     .needs = sl_cuda_needs,
     .state_size = state_size,
+    .host_scratch = host_scratch,
     .prepare_prefill = prepare_prefill,
     .propose = propose,
     .attend = attend,

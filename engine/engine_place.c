@@ -62,18 +62,28 @@ static int no_room(const sl_engine *e, int n_ctx, int fits, sl_error *err) {
                    be->name, n_ctx, e->n_sequences, kv, fixed, free, kv + fixed - free, fits, most > 0 ? most : 0, n_ctx);
 }
 
+// The context that the user wants, before memory limits it.
+static int wanted_ctx(const sl_engine *e, const sl_engine_options *o) {
+    int limit = e->model->config.n_ctx;
+    return o->n_ctx ? o->n_ctx : limit < DEFAULT_CTX ? limit : DEFAULT_CTX;
+}
+
+static void log_smaller(const sl_engine *e, int fits) {
+    sl_engine_log(e, "%s: the context has %d tokens instead of %d, because no more fit into memory", e->backend->name, fits,
+                  e->n_ctx);
+}
+
 // Chooses n_ctx with K and V in the backend's memory.
 static int choose_ctx(sl_engine *e, const sl_engine_options *o, sl_error *err) {
     int limit = e->model->config.n_ctx, fits = largest_ctx(e->model, e->backend, e->n_sequences, e->max_rows);
     if (o->n_ctx < 0 || o->n_ctx > limit)
         return sl_fail(err, SL_ERR_ARG, "{n_ctx} %d: expected 1 to %d, this model's limit", o->n_ctx, limit);
-    e->n_ctx = o->n_ctx ? o->n_ctx : limit < DEFAULT_CTX ? limit : DEFAULT_CTX;
+    e->n_ctx = wanted_ctx(e, o);
     if (fits <= 0 || o->n_ctx > fits) return no_room(e, e->n_ctx, fits, err);
     if (e->n_ctx > e->model->config.n_trained)
         sl_engine_log(e, "the context has %d tokens, and this model was trained on %d", e->n_ctx, e->model->config.n_trained);
     if (e->n_ctx <= fits) return 0;
-    sl_engine_log(e, "%s: the context has %d tokens instead of %d, because no more fit into memory", e->backend->name, fits,
-                  e->n_ctx);
+    log_smaller(e, fits);
     e->n_ctx = fits;
     return 0;
 }
@@ -131,9 +141,11 @@ static size_t proposing_of(const sl_engine *e, const sl_attn_plan *plan) {
 static sl_kv_demand demand_of(const sl_engine *e, const sl_attn_plan *plan, int n_ctx) {
     const sl_config *c = &e->model->config;
     size_t row = sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim);
+    // The part of the scratch memory that grows with the context is in proposing_of.
+    size_t scratch = e->attention->host_scratch ? e->attention->host_scratch(e, plan, SL_PAGE) : 0;
     return (sl_kv_demand){.row = row,
                           .proposing = proposing_of(e, plan),
-                          .fixed = fixed_bytes(e->model, e->backend, e->n_sequences, e->max_rows),
+                          .fixed = fixed_bytes(e->model, e->backend, e->n_sequences, e->max_rows) + scratch,
                           .n_ctx = n_ctx,
                           .n_sequences = e->n_sequences,
                           .spare_frames = SL_KV_SPARE_FRAMES,
@@ -161,16 +173,34 @@ static int place_on_host(sl_engine *e, const sl_engine_options *o, const sl_attn
     if (o->n_ctx < 0 || o->n_ctx > limit)
         return sl_fail(err, SL_ERR_ARG, "{n_ctx} %d: expected 1 to %d, this model's limit", o->n_ctx, limit);
     choose_rows(e, o, DEFAULT_HOST_CHUNK);
-    e->n_ctx = o->n_ctx ? o->n_ctx : limit < DEFAULT_CTX ? limit : DEFAULT_CTX;
+    e->n_ctx = wanted_ctx(e, o);
     const sl_kv_room room = room_of(e, o);
     sl_kv_demand d = demand_of(e, plan, e->n_ctx);
     long long fits = sl_kv_largest_ctx(&d, &room, SL_KV_HOST);
-    if (!o->n_ctx && fits > 0 && fits < e->n_ctx) d.n_ctx = e->n_ctx = (int)fits;
+    if (!o->n_ctx && fits > 0 && fits < e->n_ctx) {
+        log_smaller(e, (int)fits);
+        d.n_ctx = e->n_ctx = (int)fits;
+    }
+    long long rows = ((long long)e->n_ctx + SL_PAGE - 1) / SL_PAGE * SL_PAGE * e->n_sequences * e->geom.n_kv_heads;
+    if (rows >= SL_KV_HOST_ROWS)
+        return sl_fail(err, SL_ERR_ARG,
+                       "{n_ctx} %d with %d sequence(s): %lld rows of K in a layer's %d KV heads; expected fewer "
+                       "than %d with {kv_cache} host",
+                       e->n_ctx, e->n_sequences, rows, e->geom.n_kv_heads, SL_KV_HOST_ROWS);
     rc = sl_kv_place_rows(&d, &room, SL_KV_HOST, &e->kv, err);
     if (rc) return rc;
     if (e->n_ctx > e->model->config.n_trained)
         sl_engine_log(e, "the context has %d tokens, and this model was trained on %d", e->n_ctx, e->model->config.n_trained);
     return 0;
+}
+
+// The place with SL_KV_AUTO: the host, if the context does not fit on the GPU and the methods can read rows on the host.
+static sl_kv_place choose_place(const sl_engine *e, const sl_engine_options *o, const sl_attn_plan *plan) {
+    if (o->n_ctx < 0 || sl_engine_check_on_host(plan, NULL)) return SL_KV_GPU;
+    const sl_kv_room room = room_of(e, o);
+    const sl_kv_demand d = demand_of(e, plan, wanted_ctx(e, o));
+    sl_kv_layout l;
+    return sl_kv_place_rows(&d, &room, SL_KV_AUTO, &l, NULL) ? SL_KV_HOST : l.place;
 }
 
 int sl_engine_place(sl_engine *e, const sl_engine_options *o, const sl_attn_plan *plan, sl_error *err) {
@@ -181,10 +211,7 @@ int sl_engine_place(sl_engine *e, const sl_engine_options *o, const sl_attn_plan
         return sl_fail(err, SL_ERR_ARG, "{kv_cache} %s: on the CPU, K and V are in host memory anyway; use {device} cuda",
                        o->kv_cache);
     choose_rows(e, o, is_device ? DEFAULT_DEVICE_CHUNK : DEFAULT_CHUNK);
-    if (place == SL_KV_AUTO) {
-        int limit = e->model->config.n_ctx, wanted = o->n_ctx ? o->n_ctx : limit < DEFAULT_CTX ? limit : DEFAULT_CTX;
-        place = largest_ctx(e->model, e->backend, e->n_sequences, e->max_rows) >= wanted ? SL_KV_GPU : SL_KV_HOST;
-    }
+    if (place == SL_KV_AUTO) place = choose_place(e, o, plan);
     if (place == SL_KV_HOST) return place_on_host(e, o, plan, err);
     e->kv = (sl_kv_layout){.place = SL_KV_GPU};
     return choose_ctx(e, o, err);

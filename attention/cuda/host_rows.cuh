@@ -27,8 +27,9 @@ enum { FETCH_AHEAD = 8 };
 // K and V of row i begin at rows + 2 i head_dim.
 struct host_rows {
     const bf16 *rows = NULL; // of this layer: [n_pages][n_kv_heads][256][2][head_dim], host memory
-    bf16 *fetched = NULL;    // [thread blocks][threads][2][head_dim], memory of the GPU
-    int *listed = NULL;      // [thread blocks][threads] the rows in `fetched`: pool row + 1; 0: none. For keep_hot_kernel
+    bf16 *fetched = NULL;    // [n_seqs][n_heads][n_lists][TAKE_THREADS][2][head_dim], memory of the GPU
+    int *listed = NULL;      // [n_seqs][n_heads][n_lists][TAKE_THREADS] the rows in `fetched`: pool row + 1; 0: none. For
+                             // keep_hot_kernel
     int n_kv_heads = 0;
     sl_kv_hot_rows hot = {};
     sl_attn_cuda_stats *stats = NULL;
@@ -163,7 +164,7 @@ static inline void keep_hot_rows(const host_rows &p, const sl_attn_cuda_decode_a
                                      .n_seqs = a->n_seqs,
                                      .n_kv_heads = a->geom->n_kv_heads,
                                      .group = a->geom->n_heads / a->geom->n_kv_heads,
-                                     .parts = n_lists,
+                                     .n_lists = n_lists,
                                      .places = n_places,
                                      .listed = p.listed,
                                      .fetched = p.fetched};

@@ -30,12 +30,13 @@ template <int DIM> __device__ void take_row(const sl_cuda_hot_lists &p, int row,
 
 // Grid: (BLOCKS, KV heads). A warp reads the lists of all query heads of its KV head, 32 entries at a time, and takes the rows
 // of its sets in the order of the lists. The next launch of the draws clears the lists.
-// Bytes: 4 per entry of a list; 64 per row; 8 head_dim per row that is not in the cache.
+// Bytes: 4 per entry of a list for each warp that reads it (from the L2 cache); 64 per row; 8 head_dim per row that is not in
+// the cache.
 template <int DIM> __global__ void __launch_bounds__(THREADS) keep_hot_kernel(const __grid_constant__ sl_cuda_hot_lists p) {
     sl_start_next();
     sl_wait_previous();
     int lane = threadIdx.x % 32, worker = blockIdx.x * (THREADS / 32) + threadIdx.x / 32, kv_head = blockIdx.y;
-    int n_own = p.group * p.parts * p.places; // entries of the KV head in one sequence
+    int n_own = p.group * p.n_lists * p.places; // entries of the KV head in one sequence
     for (int seq = 0; seq < p.n_seqs; seq++) {
         size_t first = (size_t)(seq * p.n_kv_heads + kv_head) * n_own;
         for (int at = 0; at < n_own; at += 32 * AHEAD) { // n_own is a multiple of 32

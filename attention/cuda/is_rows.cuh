@@ -54,7 +54,7 @@ struct block_shared {
     float columns[TAKE_WARPS][DIM_MAX];
     uint4 q[DIM_MAX / 8]; // of the head
     context_array<int32_t, TILES_MAX> page;
-    int row[TAKE_THREADS]; // pool rows; a warp writes only 32 places: its lanes'
+    int row[TAKE_THREADS]; // pool rows; IS_HOST: places in host.fetched. A warp writes only the places of its lanes
     float coef[TAKE_THREADS];
     int other_top, is_last;
     open_list taken; // of the thread block

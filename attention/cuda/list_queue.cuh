@@ -3,17 +3,17 @@
 // The rows that a head draws lie in one or more lists. A head with many rows would set the time of a step if one thread block
 // read all of them. So thread blocks take the lists one by one. Two kinds of thread blocks take lists:
 // - An assigned thread block belongs to one head. It takes lists of this head until none is left.
-// - A roaming thread block belongs to no head. It waits for an open head with a list left, and takes lists of this head. It
-// ends
-//   when no list of the head is left, or when all heads are settled and no open head has a list left.
-// The first assigned thread block of a head settles the head when it knows the number of lists. If there is more than one list,
-// it opens the head before.
+// - A roaming thread block belongs to no head. It waits for an open head with a list left, and takes lists of this head.
+//   It ends when this head has no list left, or when all heads are settled and no open head has a list left.
+//
+// The first assigned thread block of a head settles the head when it knows the number of lists. Before that, it opens the head
+// if the head has more than one list.
 //
 // A list is taken once, and the sum of a list does not depend on the thread block that reads it. The lists are added in order.
 // So the result does not depend on who takes what.
 //
-// Thread blocks start in the order of their numbers, and roaming thread blocks have the largest numbers. So no roaming thread
-// block waits for a thread block that is not resident.
+// GPUs start thread blocks in the order of their numbers, although CUDA does not promise it. We rely on this order: roaming
+// thread blocks have the largest numbers, so none of them waits for a thread block that is not resident.
 //
 // Owns: the counters of a launch. The scoring kernel sets them to 0 before the drawing kernel may start (clear).
 #ifndef SLEIGH_LIST_QUEUE_CUH
@@ -53,6 +53,7 @@ __device__ void clear(const cleared_ints &x) {
     if (x.n == 0) return;
     for (int i = blockIdx.x * 32 + threadIdx.x % 32; i < x.n; i += gridDim.x * 32) __stcg(x.at + i, 0);
     __threadfence();
+    __syncwarp(); // one lane that calls sl_start_next signals for the thread block, so all lanes must have stored before
 }
 
 // Makes the number of lists of head `index` known to roaming thread blocks. The first assigned thread block calls it once, with

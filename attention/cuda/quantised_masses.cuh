@@ -2,7 +2,7 @@
 // blocks of 32 rows for PASS heads.
 //
 // With SIZES (santa-is with a stated error) it stores sizes z_j = 2^b p~_j (|v_j| + m) in place of row masses, and the block
-// masses of both. Nobody needs these row masses, because drawn rows are scored exactly. b is the page's bound of a score's
+// masses of both. No kernel reads these row masses, because drawn rows are scored exactly. b is the page's bound of a score's
 // error. m follows from the step before (layer_state.cuh), or from the norms of the newest built page (draw_importance.c).
 #ifndef SLEIGH_QUANTISED_MASSES_CUH
 #define SLEIGH_QUANTISED_MASSES_CUH

@@ -516,10 +516,11 @@ size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs,
 template <int DIM, int MODE> void launch_draw(const sl_attn_cuda_decode_args *a, const is_params &p) {
     // 1 thread block per multiprocessor: 8 x 32k 2% less; 32 x 8k 17% more. With a threshold of the layer, heads differ in
     // their rows, and 2 thread blocks are better.
+    enum { FEW_REGISTERS = MODE == EVEN ? 136 : 128 };
     bool few = MODE == EVEN && p.n_heads <= 4 * sl_multiprocessors();
-    sl_launch(few ? is_draw_kernel < DIM, MODE == EVEN ? 136 : 128, MODE > : is_draw_kernel<DIM, 128, MODE>,
-              dim3(thread_blocks(p)), dim3(TAKE_THREADS),
-              SHARED_BYTES + (MODE == EVEN ? 0 : LAYER_BYTES) + take_all_memory(ceil_div(a->max_kv, BLOCK)), a->stream, p);
+    sl_launch(few ? is_draw_kernel<DIM, FEW_REGISTERS, MODE> : is_draw_kernel<DIM, 128, MODE>, dim3(thread_blocks(p)),
+              dim3(TAKE_THREADS), SHARED_BYTES + (MODE == EVEN ? 0 : LAYER_BYTES) + take_all_memory(ceil_div(a->max_kv, BLOCK)),
+              a->stream, p);
 }
 
 template <int DIM, int BITS> void launch(const sl_attn_cuda_decode_args *a) {

@@ -749,8 +749,8 @@ score_params launch_quantised_scores(const sl_attn_cuda_decode_args *a, score_pa
                           .v = a->v,
                           .newest = newest,
                           .cleared = cleared};
-    p.score.masses_last_out = true,
-    p.score.n_discarded = 0; // 1 to 2 us less: codes have a quarter of K's bytes, so masses are a larger share of all bytes
+    p.score.masses_last_out = true;
+    p.score.n_discarded = 0; // 1 to 2 us less: codes have at most half of K's bytes, so masses are a larger share of all bytes
     score_params score = p.score;
     if (!newest) p.score.done = NULL;
     p.score.n_normal = normal_tiles((size_t)a->n_seqs * a->max_kv / SL_PAGE * a->geom->n_kv_heads * p.size, at::BYTES);

@@ -94,8 +94,7 @@ int sl_kv_pool_init_on_host(sl_kv_pool *pool, const sl_backend *backend, int n_l
         .backend = backend, .n_layers = n_layers, .n_kv_heads = n_kv_heads, .head_dim = head_dim, .n_pages = n_pages};
     SL_CHECK(n_frames > SL_KV_SPARE_FRAMES && n_staged > 0);
     if (!(pool->host = calloc(1, sizeof *pool->host))) return sl_fail(err, SL_ERR_MEMORY, "KV cache: out of memory");
-    SL_CHECK((int64_t)n_pages * n_kv_heads * SL_PAGE <
-             1 << 30); // pool rows have a mark in bit 30 (attention/cuda/host_rows.cuh)
+    SL_CHECK((int64_t)n_pages * n_kv_heads * SL_PAGE < SL_KV_HOST_ROWS);
     pool->host->n_frames = n_frames, pool->host->n_staged = n_staged;
     pool->host->hot = (sl_kv_hot_rows){.n_sets = n_hot / SL_KV_HOT_WAYS, .imposed = -1};
     int rc = new_pool(pool, err);

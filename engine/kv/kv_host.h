@@ -49,10 +49,12 @@ typedef struct sl_kv_host {
     sl_kv_hot_rows hot; // of layer 0. A later layer's arrays follow those of the layer before
 } sl_kv_host;
 
-enum { SL_KV_HOT_WAYS = 8 };     // rows of a set of the cache of hot rows
-enum { SL_KV_SPARE_FRAMES = 2 }; // beside one for each sequence of a batch: source and target of a copied page
+enum { SL_KV_HOT_WAYS = 8 };        // rows of a set of the cache of hot rows
+enum { SL_KV_HOST_ROWS = 1 << 30 }; // a pool has fewer rows of all KV heads: bit 30 is a mark (attention/cuda/host_rows.cuh)
+enum { SL_KV_SPARE_FRAMES = 2 };    // beside one for each sequence of a batch: source and target of a copied page
 
-// The functions below do nothing if the pool has no host.
+// sl_kv_hold, sl_kv_write_out, sl_kv_entry, sl_kv_host_forget, sl_kv_publish and sl_kv_hot_layer may be called without a host;
+// hold, write_out, forget and publish then do nothing. The other functions need a host.
 
 // Gives the page of row n_tokens of the sequence a frame, and writes its earlier pages out. Call it after sl_kv_reserve. A
 // batch of up to n_frames - SL_KV_SPARE_FRAMES sequences keeps all its frames.

@@ -69,13 +69,14 @@ static int refuse(const sl_kv_demand *d, const sl_kv_room *room, const sl_kv_lay
         sequences[1]);
 }
 
-// Gives the rest of the GPU's room to hot rows, up to their share. Their tags take less than a 32nd of their size.
+// Gives the rest of the GPU's room to hot rows, up to their share. A tag and its share of a set's order
+// take 8.5 bytes for each layer and KV head: at most a 30th of a row, because head_dim is 64 or more.
 static void add_hot(const sl_kv_demand *d, const sl_kv_room *room, sl_kv_layout *l) {
     long long rows = pages_of(d->n_ctx) * SL_PAGE * d->n_sequences;
     long long wanted = (long long)(d->hot_share * (double)rows),
-              most = (long long)((cache_room(d, room) - l->proposing - l->newest - l->streamed) / (d->row + d->row / 32));
+              most = (long long)((cache_room(d, room) - l->proposing - l->newest - l->streamed) / (d->row + d->row / 30));
     l->hot_rows = wanted < most ? wanted : most;
-    l->hot = (size_t)l->hot_rows * (d->row + d->row / 32);
+    l->hot = (size_t)l->hot_rows * (d->row + d->row / 30);
 }
 
 int sl_kv_place_rows(const sl_kv_demand *d, const sl_kv_room *room, sl_kv_place place, sl_kv_layout *out, sl_error *err) {

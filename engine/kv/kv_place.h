@@ -6,7 +6,7 @@
 //   fixed      weights, scratch memory, workspace
 //   proposing  the page extras from which a method chooses rows (quantised keys, bounds, lists), of all pages
 //   newest     the frames: the newest page of each sequence, whose rows every step reads, and a few spare ones
-//   streamed   the rows of one sequence in one layer, or in two: a prefill streams them from the host
+//   streamed   the rows of one sequence in two layers: a prefill uses one of them while it streams the other one from the host
 //   hot        a cache of rows that were read lately: at most hot_share of all rows, and less if no more fit
 //
 // The functions only compute. They allocate nothing, so an engine can refuse a context before it allocates.
@@ -30,7 +30,7 @@ typedef struct sl_kv_demand {
 } sl_kv_demand;
 
 typedef struct sl_kv_room { // bytes
-    size_t gpu, host;       // free; host: sl_host_memory_free, or what the user allows
+    size_t gpu, host;       // free; host: sl_host_memory_allowed, or what the user allows
     size_t gpu_most;        // most bytes of the cache on the GPU (all but fixed); 0: no limit
 } sl_kv_room;
 

@@ -28,7 +28,7 @@ static void places(void) {
     CHECK(l.n_frames == 3 && l.streamed == 4 * GIB);
     CHECK(l.proposing == (size_t)4096 * 32 * 8 * 16896);
     CHECK_INT(l.hot_rows, (1 << 20) / 20);
-    CHECK(l.hot == (size_t)l.hot_rows * (d.row + d.row / 32));
+    CHECK(l.hot == (size_t)l.hot_rows * (d.row + d.row / 30));
     // 512k rows fit on the GPU; SL_KV_HOST keeps them on the host.
     d.n_ctx = 1 << 19;
     CHECK_OK(sl_kv_place_rows(&d, &h200, SL_KV_AUTO, &l, &err), err);
