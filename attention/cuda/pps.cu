@@ -456,7 +456,8 @@ template <int DIM, typename Config> __global__ void __maxnreg__(144) pps_score_k
 // again for each try. CARRIED, BY_LAYER: 64 bytes of state for each head. Order of reduction: masses are integers. A warp adds
 // its rows of each TAKE_THREADS rows in order, heavy rows before light rows. Then the sums of the warps are added in order.
 // With 96 registers a thread, a thread block fits on a multiprocessor that also runs a thread block of the scores.
-template <int DIM, int MODE> __global__ void __maxnreg__(IS_LONG ? 160 : 96) pps_draw_kernel(const __grid_constant__ pps_params p) {
+template <int DIM, int MODE>
+__global__ void __maxnreg__(IS_LONG ? 160 : 96) pps_draw_kernel(const __grid_constant__ pps_params p) {
     extern __shared__ __align__(128) char memory[];
     enum { HAS_LAYER = MODE == CARRIED || MODE == BY_LAYER };
     block_shared *s = (block_shared *)memory;

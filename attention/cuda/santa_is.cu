@@ -529,6 +529,7 @@ template <int DIM, int BITS> void launch(const sl_attn_cuda_decode_args *a) {
                    .draw = draw_params_of(a, (int)sl_attn_get(a->spec, "S")),
                    .late = 0,
                    .queue = {},
+                   .cleared = {},
                    .n_heads = a->n_seqs * a->geom->n_heads,
                    .page_tiles = tile<DIM, BITS>::TILES,
                    .n_lists = n_lists,

@@ -552,15 +552,15 @@ __device__ bool solve_found(take_space *s, int S, uint64_t least, int thread) {
 template <typename Space, typename Visit>
 __device__ void each_large(const Space *s, uint64_t cut, int warp, const Visit &visit) {
     const size_view &z = s->sizes;
-    if (!IS_LONG) {
+    if constexpr (IS_LONG) {
+        for (int first = warp * 32; first < z.n_blocks; first += TAKE_WARPS * 32) {
+            int b = first + threadIdx.x % 32;
+            uint32_t large = __ballot_sync(~0u, b < z.n_blocks && largest_of(z, mass_of(s, min(b, z.n_blocks - 1))) > cut);
+            for (; large; large &= large - 1) visit(first + __ffs(large) - 1);
+        }
+    } else {
         for (int b = warp; b < z.n_blocks; b += TAKE_WARPS)
             if (largest_of(z, mass_of(s, b)) > cut) visit(b);
-        return;
-    }
-    for (int first = warp * 32; first < z.n_blocks; first += TAKE_WARPS * 32) {
-        int b = first + threadIdx.x % 32;
-        uint32_t large = __ballot_sync(~0u, b < z.n_blocks && largest_of(z, mass_of(s, min(b, z.n_blocks - 1))) > cut);
-        for (; large; large &= large - 1) visit(first + __ffs(large) - 1);
     }
 }
 

@@ -326,7 +326,7 @@ int sl_bench_attn_device_of(sl_bench_attn *b, sl_bench_attn_device *out, sl_erro
 }
 
 int sl_bench_read_rate(int index, double *gb_s, sl_error *err) {
-    const sl_attn_geom least = {1, 1, 1, 64, 0};
+    const sl_attn_geom least = {1, 1, 1, 64, 0, NULL};
     const sl_bench_attn_limits limits = {1, 1, 1, 1, 0, index, NULL};
     sl_bench_attn_device device;
     sl_bench_attn *b = NULL;
@@ -409,7 +409,8 @@ static int build_extra(sl_bench_attn *b, int i, const sl_kv_need *need, int n_se
     b->extras[i].need = *need, b->extras[i].size = size;
     sl_kv_device_build build = {};
     build.arg = need->arg, build.head_dim = g->head_dim, build.n_kv_heads = g->n_kv_heads, build.size = size;
-    build.n = n, build.pages = b->pages, build.from = span ? b->parts : b->pages, build.index = b->index, build.buckets = g->buckets;
+    build.n = n, build.pages = b->pages, build.from = span ? b->parts : b->pages, build.index = b->index,
+    build.buckets = g->buckets;
     build.k = b->k, build.v = b->v, build.data = b->extras[i].data, build.stream = b->stream;
     if (span) build.parts = b->parts, build.slots = b->index, build.of = b->extras[0].data, build.of_size = b->extras[0].size;
     need->kind->build_device(&build);
