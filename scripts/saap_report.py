@@ -13,7 +13,7 @@ import re
 import sys
 import tempfile
 
-from prose_report import Page, show, tokens
+from prose_report import Page, run_report, show, tokens
 from sleigh_runs import draw
 from sparse_prefill_report import Kept, commands, number, percent
 
@@ -253,23 +253,5 @@ def self_test():
             sys.exit(f"saap_report: self-test: expected {line!r} in\n{text}")
 
 
-def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--sleigh", default="build/sleigh")
-    p.add_argument("--results", default="docs/results/saap")
-    p.add_argument("-o", "--output", default="docs/results/saap.md")
-    p.add_argument("--picture", action=argparse.BooleanOptionalAction, default=True)
-    p.add_argument("--self-test", action="store_true", help="check a page of invented figures")
-    a = p.parse_args()
-    if a.self_test:
-        return self_test()
-    kept = Kept(a.results)
-    if not kept.parts:
-        sys.exit(f"{a.results}: no kept figures; scripts/saap_results.py makes them")
-    text = report(kept, a)
-    with open(a.output, "w") as f:
-        f.write(text)
-
-
 if __name__ == "__main__":
-    main()
+    run_report(__doc__, "saap", "saap_results.py", Kept, report, self_test)

@@ -119,25 +119,32 @@ static void prose_report(void) {
     run_script("scripts/prose_report.py --self-test");
 }
 
-// Measurements of sparse prefill: parts and commands; a page of invented figures; two short measurements and their page.
-static void sparse_prefill(void) {
-    char script[800], results[200], page[200];
+// Runs the self-tests of both scripts, then `script` with the arguments, and `report` on its figures. Returns the page. With
+// sanitizers, only the self-tests run.
+static const char *measured_page(const char *script, const char *report, const char *arguments) {
+    char command[800], results[200], page[200];
     const char *bin = getenv("SLEIGH_BIN");
     size_t n;
-    run_script("scripts/sparse_prefill.py --self-test");
-    run_script("scripts/sparse_prefill_report.py --self-test");
+    snprintf(command, sizeof command, "scripts/%s.py --self-test", script);
+    run_script(command);
+    snprintf(command, sizeof command, "scripts/%s.py --self-test", report);
+    run_script(command);
     skip_with_sanitizers();
     snprintf(results, sizeof results, "%s", in_tmp("figures"));
     snprintf(page, sizeof page, "%s", in_tmp("page.md"));
-    snprintf(script, sizeof script,
-             "scripts/sparse_prefill.py --sleigh '%s' --device cpu -t 1 --lengths 640 --part tokens-tiny score-tiny --groups "
-             "threshold --books 1 "
-             "--samples 1 --check 2 --work '%s' --results '%s'",
-             bin ? bin : "build/sleigh", in_tmp("work"), results);
-    run_script(script);
-    snprintf(script, sizeof script, "scripts/sparse_prefill_report.py --no-picture --results '%s' -o '%s'", results, page);
-    run_script(script);
-    const char *text = slurp(page, &n);
+    snprintf(command, sizeof command, "scripts/%s.py --sleigh '%s' --device cpu -t 1 %s --work '%s' --results '%s'", script,
+             bin ? bin : "build/sleigh", arguments, in_tmp("work"), results);
+    run_script(command);
+    snprintf(command, sizeof command, "scripts/%s.py --no-picture --results '%s' -o '%s'", report, results, page);
+    run_script(command);
+    return slurp(page, &n);
+}
+
+// Measurements of sparse prefill: parts and commands; a page of invented figures; two short measurements and their page.
+static void sparse_prefill(void) {
+    const char *text =
+        measured_page("sparse_prefill", "sparse_prefill_report",
+                      "--lengths 640 --part tokens-tiny score-tiny --groups threshold --books 1 --samples 1 --check 2");
     CHECK_HAS(text, "## Next tokens at 640: the embedded model");
     CHECK_HAS(text, "| threshold, lambda 0.1 | ");
     CHECK_HAS(text, "## Answers at 640: the embedded model");
@@ -145,23 +152,8 @@ static void sparse_prefill(void) {
 
 // Measurements of methods with buckets: parts and commands; a page of invented figures; a short measurement and its page.
 static void saap_results(void) {
-    char script[800], results[200], page[200];
-    const char *bin = getenv("SLEIGH_BIN");
-    size_t n;
-    run_script("scripts/saap_results.py --self-test");
-    run_script("scripts/saap_report.py --self-test");
-    skip_with_sanitizers();
-    snprintf(results, sizeof results, "%s", in_tmp("figures"));
-    snprintf(page, sizeof page, "%s", in_tmp("page.md"));
-    snprintf(script, sizeof script,
-             "scripts/saap_results.py --sleigh '%s' --device cpu -t 1 --lengths 2304 --texts 1 --score 4 --part "
-             "heads:2304:code --work '%s' "
-             "--results '%s'",
-             bin ? bin : "build/sleigh", in_tmp("work"), results);
-    run_script(script);
-    snprintf(script, sizeof script, "scripts/saap_report.py --no-picture --results '%s' -o '%s'", results, page);
-    run_script(script);
-    const char *text = slurp(page, &n);
+    const char *text =
+        measured_page("saap_results", "saap_report", "--lengths 2304 --texts 1 --score 4 --part heads:2304:code");
     CHECK_HAS(text, "## Error of heads at 2304");
     CHECK_HAS(text, "| `saap-kmeans:l=4:rope=1` | ");
     CHECK_HAS(text, "| 2304 | C source | 16 | ");

@@ -423,7 +423,7 @@ static void check_model(const char *attn, int gpu_chunk, int host_chunk) {
         }
         for (int i = 0; i < n; i++) compare_logits((sl_session *[]){s[0][i], s[1][i]}, n_vocab, "step");
     }
-    // Cut into a page on the host and decode; prefill on; fork inside a page and at a border.
+    // Cut inside a page that lies on the host, and decode. Prefill more tokens. Fork inside a page, and at the end of a page.
     for (int turn = 0; turn < 3; turn++) {
         for (int k = 0; k < 2; k++) {
             sl_session *fork;

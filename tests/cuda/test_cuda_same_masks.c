@@ -153,9 +153,9 @@ static void passes(void) {
 }
 
 #ifdef SLEIGH_CUDA
-// `sample` with its default parameters must have 99.9% equal blocks. The other methods cut closer sums: on the CPU, independent
-// relative errors of 0.5% in the queries leave 100% of the blocks of `sample` equal and 99.68 to 100% of the others, errors of
-// 2% leave 99.88% and 99.58 to 100%. So their bound is 99.5%.
+// `sample` with its default parameters must have 99.9% equal blocks. The other methods choose between scores
+// that differ less. On the CPU, random relative errors of 0.5% in the queries leave 100% of the blocks of `sample` equal, and
+// 99.68 to 100% of the blocks of the others. Errors of 2% leave 99.88%, and 99.58 to 100%. So the bound of the others is 99.5%.
 static void devices(void) {
     enum { TOKENS = 8192 };
     sl_prefill_mask cpu[LAYERS], gpu[LAYERS];
