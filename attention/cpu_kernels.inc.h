@@ -265,9 +265,10 @@ SIMD_INLINE vi lane_sums(pair_sums sums) {
 }
 #endif
 
-// Adds the dot products of VW rows with one plane of `width`-bit codes for n_heads queries; rows: the plane's first 64-byte
-// unit.
-SIMD_INLINE void dot_plane(const uint8_t *rows, int width, int head_dim, const int8_t *const *q, int n_heads, vi *acc) {
+// Adds the dot products of VW rows with bits [first, first + n) of the codes in a plane of `width` bits, n at most 4, for
+// n_heads queries; rows: the plane's first 64-byte unit.
+SIMD_INLINE void dot_plane(const uint8_t *rows, int width, int first, int n, int head_dim, const int8_t *const *q, int n_heads,
+                           vi *acc) {
     int steps = 8 / width, n_units = (head_dim + 4 * steps - 1) / (4 * steps);
     for (int from = 0; from < n_units; from += FLUSH / steps) {
         pair_sums sums[4] = {{0}};
@@ -275,7 +276,7 @@ SIMD_INLINE void dot_plane(const uint8_t *rows, int width, int head_dim, const i
             vi x;
             memcpy(&x, rows + (size_t)u * 64, sizeof x);
             for (int t = 0; t < steps; t++) {
-                vi codes = (x >> (width * t)) & (((1 << width) - 1) * 0x01010101);
+                vi codes = (x >> (width * t + first)) & (((1 << n) - 1) * 0x01010101);
                 for (int h = 0; h < n_heads; h++) {
                     int32_t word;
                     memcpy(&word, q[h] + 4 * (u * steps + t), sizeof word);
@@ -287,18 +288,19 @@ SIMD_INLINE void dot_plane(const uint8_t *rows, int width, int head_dim, const i
     }
 }
 
-// Dot products of VW rows of a page: the sum over its planes, each shifted to its bits of the code.
+// Dot products of VW rows of a page: the sum over its planes, and over the halves of 8-bit codes, each shifted to its bits of
+// the code.
 SIMD_INLINE void dot_codes(const uint8_t *planes, int row, int bits, int head_dim, const int8_t *const *q, int n_heads,
                            vi *acc) {
-    int n_planes = bits == 4 ? 1 : 2, group = row / 16, part = row % 16;
+    int n_parts = bits == 4 ? 1 : 2, group = row / 16, part = row % 16;
     for (int h = 0; h < n_heads; h++) acc[h] = (vi){0};
-    for (int p = 0; p < n_planes; p++) {
-        int width = bits == 3 ? (p ? 1 : 2) : 4, shift = p ? (bits == 3 ? 2 : 4) : 0;
-        int n_units = (head_dim * width + 31) / 32;
+    for (int p = 0; p < n_parts; p++) {
+        int width = bits == 3 ? 2 - p : bits, first = bits == 8 ? 4 * p : 0, n = bits == 3 ? width : 4;
+        int n_units = (head_dim * width + 31) / 32, shift = p * (bits == 3 ? 2 : 4);
         vi sum[4] = {{0}};
-        dot_plane(planes + (size_t)group * n_units * 64 + part * 4, width, head_dim, q, n_heads, sum);
+        dot_plane(planes + (size_t)group * n_units * 64 + part * 4, width, first, n, head_dim, q, n_heads, sum);
         for (int h = 0; h < n_heads; h++) acc[h] += sum[h] << shift;
-        planes += (size_t)(SL_TILE / 16) * n_units * 64;
+        if (bits == 3) planes += (size_t)(SL_TILE / 16) * n_units * 64;
     }
 }
 

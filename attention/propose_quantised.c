@@ -6,7 +6,7 @@
 // its scores are exact.
 //
 // The page extra of one KV head: step [head_dim], zero [head_dim] in f16, then planes of codes. A plane holds `width` bits of
-// each code (int4: 4; int8: low 4, high 4; int3: low 2, high 1) for groups of 16 rows, in lines of 64 bytes, 4 bytes per row.
+// each code (int8: 8; int4: 4; int3: low 2, high 1) for groups of 16 rows, in lines of 64 bytes, 4 bytes per row.
 // Bits [width t, width (t + 1)) of byte b of row r in line u belong to channel 4 (u * 8 / width + t) + b. So a vector register
 // has one row in each lane, and codes are never unpacked to memory.
 #include "attention/stages.h"
@@ -19,9 +19,9 @@ typedef struct plane {
 } plane;
 
 static int planes_of(int bits, plane out[2]) {
-    out[0] = bits == 3 ? (plane){2, 0} : (plane){4, 0};
-    out[1] = bits == 3 ? (plane){1, 2} : (plane){4, 4};
-    return bits == 4 ? 1 : 2;
+    out[0] = (plane){bits == 3 ? 2 : bits, 0};
+    out[1] = (plane){1, 2};
+    return bits == 3 ? 2 : 1;
 }
 
 static int plane_lines(int width, int head_dim) { // number of 64-byte lines, each with codes of 16 rows

@@ -97,8 +97,8 @@ static __global__ void __launch_bounds__(THREADS)
         ((__half *)out)[head_dim + c] = from;
     }
     __syncthreads();
-    plane planes[2] = {{bits == 3 ? 2 : 4, 0}, {bits == 3 ? 1 : 4, bits == 3 ? 2 : 4}};
-    int j = threadIdx.x, n_planes = bits == 4 ? 1 : 2;
+    plane planes[2] = {{bits == 3 ? 2 : bits, 0}, {1, 2}};
+    int j = threadIdx.x, n_planes = bits == 3 ? 2 : 1;
     uint8_t *at = out + 2 * head_dim * sizeof(__half);
     for (int first = 0; first < head_dim; first += 32) {
         uint8_t codes[32];

@@ -1,4 +1,4 @@
-// attention/cuda/quantised_masses.cuh - turns scores of quantised keys into stored masses and sizes, on CUDA. A warp stores N
+// attention/cuda/quantised_masses.cuh - turns scores of quantised keys into stored masses and sizes, on CUDA. A warp stores two
 // blocks of 32 rows for PASS heads.
 //
 // With SIZES (santa-is with a stated error) it stores sizes z_j = 2^b p~_j (|v_j| + m) in place of row masses, and the block
@@ -27,22 +27,34 @@ __device__ uint32_t ceilings(float low, float high) { // two ceilings as saturat
     return x;
 }
 
-// Sums x[i] over the lanes that differ in bits 0, 1 and 4. Lane q = lane % 4 gets the sum of x[q % N].
-template <int N> __device__ uint64_t sum_each(const uint64_t x[N]) {
-    int q = threadIdx.x % 4;
-    uint64_t y[2], z;
+// Adds the bytes of two numbers of each lane to sums of bytes: column n of c, or n + 4, gets byte n of the numbers. c [16][8]:
+// a0 and a2 are of row g of the lane, a1 and a3 of row g + 8. ones: byte_ones.
+__device__ void add_bytes(int c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t ones) {
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %8}, "
+                 "{%0, %1, %2, %3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(ones));
+}
+
+// Sums numbers below 2^31 over the lanes of a head, which differ in bits 0, 1 and 4: sum k adds x[k] of all of them, for k
+// below N. Lane q = lane % 4 = 0 gets sums 0 and 1, lane q = 2 gets sums 2 and 3.
+//
+// Two mma for each pair of sums multiply the bytes of the numbers by columns that have a one at every fourth place. So c has
+// the sums of byte 0, 1, 2, 3 over q in columns 0 .. 3 (sums 0 and 1: rows g and g + 8) and 4 .. 7 (sums 2 and 3).
+template <int N> __device__ void sum_each(const uint32_t x[N][4], uint64_t sum[2]) {
+    int column = threadIdx.x % 32 / 4, c[4] = {};
 #pragma unroll
-    for (int k = 0; k < N / 2; k++) {
-        uint64_t keep = q & 1 ? x[2 * k + 1] : x[2 * k], send = q & 1 ? x[2 * k] : x[2 * k + 1];
-        y[k] = keep + __shfl_xor_sync(~0u, send, 1);
+    for (int k = 0; k < N; k += 2) {
+        uint32_t ones = column / 4 == k / 2 ? 1u << (8 * (column % 4)) : 0;
+        add_bytes(c, x[k][0], x[k + 1][0], x[k][1], x[k + 1][1], ones);
+        add_bytes(c, x[k][2], x[k + 1][2], x[k][3], x[k + 1][3], ones);
     }
-    if (N == 4) {
-        uint64_t keep = q & 2 ? y[1] : y[0], send = q & 2 ? y[0] : y[1];
-        z = keep + __shfl_xor_sync(~0u, send, 2);
-    } else {
-        z = y[0] + __shfl_xor_sync(~0u, y[0], 2);
+#pragma unroll
+    for (int i = 0; i < 2; i++) { // an even lane has bytes 0 and 1, the next lane bytes 2 and 3
+        uint32_t own = c[2 * i] + 256 * c[2 * i + 1];
+        own += __shfl_xor_sync(~0u, own, 16);
+        sum[i] = own + ((uint64_t)__shfl_xor_sync(~0u, own, 1) << 16);
     }
-    return z + __shfl_xor_sync(~0u, z, 16);
 }
 
 // The mean of a page's norms. Sums of 256 bf16 numbers in double have no rounding errors, unless the numbers differ by more
@@ -89,10 +101,10 @@ __device__ float mean_of_head(const score_params &p, const float *means, int seq
     return m > 0 ? m : first;
 }
 
-// From what a lane computes the sizes of its rows in N blocks.
-template <int N> struct size_source {
-    uint32_t norms[N][2]; // |v| of the lane's rows, two in a word
-    float m, factor;      // of the lane's head. factor: quantised_queries.score.w
+// From what a lane computes the sizes of its rows in two blocks.
+struct size_source {
+    uint32_t norms[2][2]; // |v| of the lane's four rows in a block, two in a word
+    float m, factor;      // of the lane's head. factor: tile_space.score, w
 };
 
 // |v| + m of two rows, times the factor, rounded up to bf16 (draw_importance.c, size_norms).
@@ -102,75 +114,113 @@ __device__ uint32_t size_norms(uint32_t norms, float m, float factor) {
     return __byte_perm(low + 0xffff, high + 0xffff, 0x7632);
 }
 
-// The sum of the lane's row masses.
-__device__ uint64_t lane_mass(uint32_t w0, uint32_t w1) {
-    return (uint64_t)(unit_mass(w0 & 0xffff) + unit_mass(w0 >> 16)) + (unit_mass(w1 & 0xffff) + unit_mass(w1 >> 16));
+// The lane's row masses, as integers.
+__device__ void lane_units(const uint32_t w[2], uint32_t units[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) units[i] = unit_mass(i % 2 ? w[i / 2] >> 16 : w[i / 2] & 0xffff);
 }
 
-// Turns the lane's masses into sizes (store_sizes in score_keys.cuh). Returns their unit; EMPTY_UNIT: all sizes of the block
-// are 0.
+// The largest x over the lanes of a head.
+__device__ uint32_t max_of_head(uint32_t x, bool is_signed) {
+#pragma unroll
+    for (int i = 0; i < 3; i++) {
+        uint32_t other = __shfl_xor_sync(~0u, x, i < 2 ? 1 << i : 16);
+        x = is_signed ? __vmaxs2(x, other) : __vmaxu2(x, other);
+    }
+    return x;
+}
+
+// Half i of a word.
+__device__ uint32_t half_of(uint32_t x, int i) {
+    return i ? x >> 16 : x & 0xffff;
+}
+
+// Half i of two words.
+__device__ uint32_t halves_of(uint32_t x, uint32_t y, int i) {
+    return __byte_perm(x, y, i ? 0x7632 : 0x5410);
+}
+
+// Turns the lane's masses of two blocks into sizes (store_sizes in score_keys.cuh). unit: their units; EMPTY_UNIT: all sizes of
+// the block are 0.
 enum { EMPTY_UNIT = SIZE_UNIT_MOST + 1 };
-__device__ int to_sizes(uint32_t *w0, uint32_t *w1, const uint32_t norms[2], float m, float factor) {
-    uint32_t y0 = product_of(*w0, size_norms(norms[0], m, factor)), y1 = product_of(*w1, size_norms(norms[1], m, factor));
-    uint32_t most = __vmaxu2(y0, y1); // of bits: products are not negative
-    most = __vmaxu2(most, __shfl_xor_sync(~0u, most, 1));
-    most = __vmaxu2(most, __shfl_xor_sync(~0u, most, 2));
-    most = __vmaxu2(most, __shfl_xor_sync(~0u, most, 16));
-    most = max(most & 0xffff, most >> 16);
-    int unit = size_unit(most);
-    *w0 = size_of_product(y0, unit), *w1 = size_of_product(y1, unit);
-    return most ? unit : (int)EMPTY_UNIT;
+__device__ void to_sizes(uint32_t w[2][2], const size_source &from, int unit[2]) {
+    uint32_t y[2][2], most[2];
+    float factor = fabsf(from.factor);
+#pragma unroll
+    for (int b = 0; b < 2; b++) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) y[b][i] = product_of(w[b][i], size_norms(from.norms[b][i], from.m, factor));
+        most[b] = __vmaxu2(y[b][0], y[b][1]); // of bits: products are not negative
+    }
+    uint32_t both = max_of_head(__vmaxu2(halves_of(most[0], most[1], 0), halves_of(most[0], most[1], 1)), false);
+#pragma unroll
+    for (int b = 0; b < 2; b++) {
+        uint32_t largest = half_of(both, b);
+        int own = size_unit(largest);
+#pragma unroll
+        for (int i = 0; i < 2; i++) w[b][i] = size_of_product(y[b][i], own);
+        unit[b] = largest ? own : (int)EMPTY_UNIT;
+    }
 }
 
-// Stores the masses of N blocks of 32 scores. s has the layout of code_scorer's accumulators. first: number of the first block
-// in the sequence. SIZES: stores sizes, and the block masses of both.
-template <int N, bool SIZES>
-__device__ void store_blocks(const score_params &p, int seq_head, int first, int pass, const float s[N][4],
-                             const size_source<N> &from) {
-    int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4, head = pass * PASS + g % 4, lower = g / 4, unit = 0;
-    uint32_t refs[N];
-    uint64_t mass[N], size[N];
-    uint2 w[N];
+// Stores what the drawing kernel will read. The policy is a constant, unlike that of store_result.
+template <typename T> __device__ void keep(T *to, const T &x) {
+    sl_store_l2(to, x, sl_l2_policy(SL_L2_LAST_OUT));
+}
+
+// Stores the masses of two blocks of 32 scores. Lane (g, q) has the scores of rows 8 q + g / 4 + {0, 2, 4, 6} of head pass *
+// PASS + g % 4. first: number of the first block in the sequence, an even number. SIZES: stores sizes, and the block masses of
+// both.
+template <bool SIZES>
+__device__ void store_blocks(const score_params &p, int seq_head, int first, int pass, const float s[2][4],
+                             const size_source &from) {
+    int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4, odd = g / PASS, head = pass * PASS + g % PASS, unit[2] = {};
+    uint32_t w[2][2], units[SIZES ? 4 : 2][4];
+    uint64_t sum[2];
+    float most[2];
 #pragma unroll
-    for (int b = 0; b < N; b++) refs[b] = ceilings(sl_max_nan(s[b][0], s[b][2]), sl_max_nan(s[b][1], s[b][3]));
+    for (int b = 0; b < 2; b++) most[b] = sl_max_nan(sl_max_nan(s[b][0], s[b][1]), sl_max_nan(s[b][2], s[b][3]));
+    uint32_t refs = max_of_head(ceilings(most[0], most[1]), true); // of both blocks
 #pragma unroll
-    for (int step = 2; step < 32; step *= 2)
+    for (int b = 0; b < 2; b++) {
+        float ref = (float)(int16_t)half_of(refs, b);
 #pragma unroll
-        for (int b = 0; b < N; b++) refs[b] = __vmaxs2(refs[b], __shfl_xor_sync(~0u, refs[b], step));
-#pragma unroll
-    for (int b = 0; b < N; b++) {
-        float even = (float)(int16_t)refs[b], odd = (float)((int)refs[b] >> 16);
-        __nv_bfloat162 one = __float2bfloat162_rn(1.0f);
-        __nv_bfloat162 upper_row = __hmin2(__floats2bfloat162_rn(sl_exp2(s[b][0] - even), sl_exp2(s[b][1] - odd)), one);
-        __nv_bfloat162 lower_row = __hmin2(__floats2bfloat162_rn(sl_exp2(s[b][2] - even), sl_exp2(s[b][3] - odd)), one);
-        // after the transposition, lane (g, q) has rows 8 q + 2 (g / 4) + {0, 1, 4, 5} of head g % 4
-        uint32_t x = sl_transpose_b16(*(uint32_t *)&upper_row), y = sl_transpose_b16(*(uint32_t *)&lower_row);
-        uint32_t w0 = __byte_perm(x, y, 0x5410), w1 = __byte_perm(x, y, 0x7632);
-        mass[b] = lane_mass(w0, w1);
-        if (SIZES) {
-            int own = to_sizes(&w0, &w1, from.norms[b], from.m, fabsf(from.factor));
-            size[b] = lane_mass(w0, w1);
-            if (b == q % N) unit = own;
+        for (int i = 0; i < 2; i++) {
+            __nv_bfloat162 pair = __hmin2(__floats2bfloat162_rn(sl_exp2(s[b][2 * i] - ref), sl_exp2(s[b][2 * i + 1] - ref)),
+                                          __float2bfloat162_rn(1.0f));
+            w[b][i] = *(uint32_t *)&pair;
         }
-        uint32_t other = __shfl_xor_sync(~0u, lower ? w0 : w1, 16);
-        w[b] = lower ? make_uint2(other, w1) : make_uint2(w0, other);
+        lane_units(w[b], units[b]);
     }
-    uint64_t sum = sum_each<N>(mass), size_sum = SIZES ? sum_each<N>(size) : 0;
-    uint32_t own = refs[0]; // reference of block g % N; lane (b, head / 2) passes it to lanes (head, b)
+    if constexpr (SIZES) {
+        to_sizes(w, from, unit);
+        lane_units(w[0], units[2]), lane_units(w[1], units[3]);
+    }
+    sum_each<SIZES ? 4 : 2>(units, sum);
+    uint32_t other[2];
 #pragma unroll
-    for (int b = 1; b < N; b++) own = g % N == b ? refs[b] : own;
-    own = __shfl_sync(~0u, own, q * 4 + g % 4 / 2);
-    uint64_t ref = head % 2 ? own >> 16 : own & 0xffff;
+    for (int b = 0; b < 2; b++) other[b] = __shfl_xor_sync(~0u, odd ? w[b][0] : w[b][1], 16);
     if (head >= p.group) return;
-    bf16 *to = p.w + (((size_t)seq_head * p.max_blocks + first) * p.group + head) * BLOCK + 8 * q + 4 * lower;
+    bf16 *to = p.w + (((size_t)seq_head * p.max_blocks + first) * p.group + head) * BLOCK + 8 * q + 4 * odd;
 #pragma unroll
-    for (int b = 0; b < N; b++) store_result(p, (uint2 *)(to + b * p.group * BLOCK), w[b]);
-    size_t at = ((size_t)seq_head * p.group + head) * p.max_blocks + first + q;
-    if (lower == 0 && q < N) store_result(p, p.mass + at, ref << 48 | sum);
-    if (SIZES && lower == 0 && q < N) {
-        uint64_t unbounded = from.factor < 0, of_sizes = (uint16_t)size_ref((int16_t)ref, unit, unit == EMPTY_UNIT);
-        store_result(p, p.size_mass + at, of_sizes << 48 | unbounded << SIZE_UNBOUNDED_AT | size_sum);
+    for (int b = 0; b < 2; b++) { // rows 8 q + 4 odd + {0, 2} and {1, 3} give four rows in order
+        uint32_t x = odd ? other[b] : w[b][0], y = odd ? w[b][1] : other[b];
+        keep((uint2 *)(to + b * p.group * BLOCK), make_uint2(halves_of(x, y, 0), halves_of(x, y, 1)));
     }
+    bool of_sizes = SIZES && q == 2; // of the lane's sums
+    if (odd || !(q == 0 || of_sizes)) return;
+    uint64_t *masses = (of_sizes ? p.size_mass : p.mass) + ((size_t)seq_head * p.group + head) * p.max_blocks + first;
+#pragma unroll
+    for (int b = 0; b < 2; b++) {
+        uint32_t high = half_of(refs, b) << 16;
+        if (of_sizes) {
+            high = (uint32_t)size_ref((int16_t)half_of(refs, b), unit[b], unit[b] == EMPTY_UNIT) << 16;
+            if (from.factor < 0) high |= 1u << (SIZE_UNBOUNDED_AT - 32);
+        }
+        sum[b] |= (uint64_t)high << 32;
+    }
+    uint4 both = make_uint4((uint32_t)sum[0], (uint32_t)(sum[0] >> 32), (uint32_t)sum[1], (uint32_t)(sum[1] >> 32));
+    keep((uint4 *)masses, both);
 }
 
 } // namespace

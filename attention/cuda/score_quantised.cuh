@@ -16,8 +16,9 @@
 //
 // Worked tile: int4, DIM 128, group 4. A tile is a page: 512 bytes of steps and zeros, 16 KB of codes, 1 KB of q. Warp 0 of the
 // pair quantises heads 0 and 2, warp 1 heads 1 and 3: lane l multiplies channels 4 l .. 4 l + 3 by their steps and rounds to
-// bytes. Then warp h scores blocks 4 h .. 4 h + 3 (32 rows each): 4 steps x 4 blocks x 2 = 32 mma.m16n8k32. They multiply
-// unsigned codes by signed query bytes. Lane (g, q) gets 4 scores a block, and store_blocks turns them into masses.
+// bytes. Then warp h scores blocks 4 h .. 4 h + 3 (32 rows each): 4 steps x 4 blocks x 4 = 64 mma.m16n8k32. They multiply
+// signed query bytes by unsigned codes. Lane (g, q) gets 4 scores a block of head g % 4, and store_blocks turns them into
+// masses.
 //
 // The integers are equal to the CPU's. So a score differs from the CPU's only by the order in which its bias is summed. For
 // tiles of the newest page a pair can also sum mass * V. A separate kernel draws (take_all.cuh) and waits on `done`. Before
@@ -56,9 +57,6 @@ enum {
     EXACT_ROWS = BLOCK, // rows of K and V in a tile of the newest page
     NEWEST_TILES = SL_PAGE / EXACT_ROWS,
     MASSES_BYTES = GROUP_MAX * EXACT_ROWS * sizeof(bf16),
-    // Words of 4 channels in a query: 32, the last ones zeros, and 8 more. So the words that the lanes of a warp read at a time
-    // lie in different banks.
-    WORDS = 40,
     UNANNOUNCED = 8,   // most tiles of a pair that are stored and not yet added to `done`
     FIRST_ITEMS = 8,   // items of a thread block that follow from blockIdx.x
     LAST_OF_FIRST = 4, // the last of these; they are issued after the first ticket is taken
@@ -90,19 +88,16 @@ __device__ int newest_tiles(int n_kv) {
 
 // ---- tiles ----
 
-// A tile of quantised keys. The bits of codes lie in planes of words: [16-row group][64-byte unit][16 rows][4 bytes].
+// A tile of quantised keys. The bits of codes lie in planes of words: [16-row group][64-byte unit][16 rows][4 bytes]. A unit
+// has 4 channels of 8-bit codes, 8 channels of 4-bit codes, or bits of 16 or 32 channels of 3-bit codes.
 template <int DIM, int BITS> struct tile {
     enum {
         ROWS = BITS == 8 ? 128 : 256, // rows of a tile; with 8-bit codes half a page
         TILES = SL_PAGE / ROWS,       // tiles of a page
         BLOCKS = ROWS / BLOCK / 2,    // blocks of 32 rows for each of the two warps
-        WIDTH = BITS == 3 ? 2 : 4,    // bits in the first plane
-        UNITS = (DIM * WIDTH + 31) / 32,
-        SECOND = BITS == 4   ? 0
-                 : BITS == 3 ? 1
-                             : 4, // bits in the second plane
-        UNITS2 = (DIM * SECOND + 31) / 32,
-        PLANE_AT = 4 * DIM, // after steps and zeros
+        UNITS = (DIM * (BITS == 3 ? 2 : BITS) + 31) / 32,
+        UNITS2 = BITS == 3 ? (DIM + 31) / 32 : 0, // of the second plane
+        PLANE_AT = 4 * DIM,                       // after steps and zeros
         PLANE = UNITS * 64 * ROWS / 16,
         PLANE2_AT = PLANE_AT + PLANE,
         PLANE2 = UNITS2 * 64 * ROWS / 16,
@@ -110,7 +105,6 @@ template <int DIM, int BITS> struct tile {
         V_AT = EXACT_ROWS * layout<DIM>::ROW, // after K of a tile of the newest page
         EXACT_BYTES = 2 * V_AT,
         Q_AT = (int)BYTES > (int)EXACT_BYTES ? (int)BYTES : (int)EXACT_BYTES,
-        STEPS = (UNITS + 3) / 4, // loads of a block; each loads one unit per quarter of the lanes
     };
     static __host__ __device__ int norms_at(int group) { return Q_AT + group * layout<DIM>::ROW; }
     template <bool SIZES> static __host__ __device__ int stage(int group) {
@@ -126,18 +120,30 @@ template <int DIM, int BITS> struct tile {
 // The data that the warps of a pair exchange for one tile: the queries in the units of its page, or the masses of a tile of the
 // newest page. A pair has two copies, so it needs only one barrier for each tile. They lie in shared memory.
 template <int BITS> struct tile_space {
-    enum { PARTS = BITS == 8 ? 2 : 1 }; // of 8-bit codes: the high parts, then the low parts
+    enum {
+        PARTS = BITS == 8 ? 2 : 1, // of 8-bit codes: the high part and the low part of a channel
+        // Words of 4 channels in a query: PARTS * 32, the last ones zeros, and 8 more. So the words that the lanes of a warp
+        // read at a time lie in different banks.
+        WORDS = PARTS * 32 + 8,
+    };
     char *at;
     int heads; // padded: of the group, a multiple of PASS
     static __host__ __device__ int padded(int group) { return ceil_div(group, PASS) * PASS; }
     static __host__ __device__ int bytes(int heads) {
-        int queries = heads * (PARTS * WORDS * (int)sizeof(uint32_t) + (int)sizeof(float4));
+        int queries = heads * (WORDS * (int)sizeof(uint32_t) + (int)sizeof(float4));
         return queries > MASSES_BYTES ? queries : (int)MASSES_BYTES;
     }
-    // Bytes of four channels: [PARTS][heads][WORDS].
-    __device__ uint32_t *word(int part, int head) const { return (uint32_t *)at + (part * heads + head) * WORDS; }
+    // The words of a head, in pairs: the parts of the same channels, or the words of channels 8 w .. 8 w + 3 and of the next
+    // four.
+    __device__ uint32_t *query(int head) const { return (uint32_t *)at + head * WORDS; }
+    __device__ void put_word(int head, int w, uint32_t high, uint32_t low) const {
+        if (PARTS == 1)
+            query(head)[w] = high;
+        else
+            *(uint2 *)(query(head) + 2 * w) = make_uint2(high, low);
+    }
     // Of a head: s = (dot - x) y + z; SIZES: w is 2^b, negative if b is too large.
-    __device__ float4 *score() const { return (float4 *)(at + PARTS * heads * WORDS * sizeof(uint32_t)); }
+    __device__ float4 *score() const { return (float4 *)(query(heads)); }
     typedef bf16 row_masses[EXACT_ROWS];
     __device__ row_masses *masses() const { return (row_masses *)at; } // [GROUP_MAX][EXACT_ROWS]
 };
@@ -160,7 +166,8 @@ struct stored_tiles {
 template <bool SIZES> struct __align__(128) quantised_shared { // then a tile_space twice for each pair, and the ring's stages
     ring_shared ring;
     stored_tiles stored;
-    float means[SIZES ? (int)MEANS_KEPT : 1]; // of the first query heads: known_mean
+    __align__(16) uint32_t zeros[tile_space<8>::WORDS]; // a query of zeros
+    float means[SIZES ? (int)MEANS_KEPT : 1];           // of the first query heads: known_mean
 };
 
 struct page_ring {
@@ -171,12 +178,13 @@ struct page_ring {
 };
 
 // Makes the barriers. Call it before the thread block's first __syncthreads.
-__device__ void quantised_begin(ring_shared *shared, stored_tiles *stored) {
+template <bool SIZES> __device__ void quantised_begin(quantised_shared<SIZES> *shared) {
     enum { WARPS = 2 * PAIRS };
-    barriers_make<WARPS, PAIRS * UNANNOUNCED>(stored->full[0], 2);
-    barriers_make<WARPS, PAIRS * UNANNOUNCED>(stored->empty[0], 1);
-    barriers_make<WARPS, PAIRS * QUANTISED_STAGES>(shared->full[0], FULL_ARRIVALS);
-    barriers_make<WARPS, QUANTISED_STAGES>(shared->empty, PAIR_THREADS);
+    barriers_make<WARPS, PAIRS * UNANNOUNCED>(shared->stored.full[0], 2);
+    barriers_make<WARPS, PAIRS * UNANNOUNCED>(shared->stored.empty[0], 1);
+    barriers_make<WARPS, PAIRS * QUANTISED_STAGES>(shared->ring.full[0], FULL_ARRIVALS);
+    barriers_make<WARPS, QUANTISED_STAGES>(shared->ring.empty, PAIR_THREADS);
+    if (threadIdx.x < sizeof(shared->zeros) / sizeof(uint32_t)) shared->zeros[threadIdx.x] = 0;
     barriers_made();
 }
 
@@ -391,142 +399,153 @@ __device__ float divide(float x, float y) {
     return fmaf(fmaf(-y, q, x), inverse, q);
 }
 
-// Quantises N heads' queries for the steps and zeros at the tile's beginning (cpu_kernels.inc.h, quantise_query). A lane has
-// four channels. The heads are first, first + stride, ... For heads past the group, the function repeats the last head of the
-// group.
-template <int DIM, int BITS, bool SIZES, int N>
-__device__ void quantise_queries(const char *data, int first, int stride, int group, float scale, const tile_space<BITS> &out) {
+// Sums N numbers over the lanes of a warp. Lane l gets the sum of x[l % N]. N: 2 or 4.
+template <int N> __device__ float sum_of_each(const float x[N]) {
     int lane = threadIdx.x % 32;
+    float y[2] = {x[0], x[1]};
+    if (N == 4) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) y[i] = (lane & 2 ? x[2 + i] : x[i]) + __shfl_xor_sync(~0u, lane & 2 ? x[i] : x[2 + i], 2);
+    }
+    float z = (lane & 1 ? y[1] : y[0]) + __shfl_xor_sync(~0u, lane & 1 ? y[0] : y[1], 1);
+#pragma unroll
+    for (int step = N; step < 32; step *= 2) z += __shfl_xor_sync(~0u, z, step);
+    return z;
+}
+
+// Quantises the queries of two heads, first and first + 2, for the steps and zeros at the tile's beginning (cpu_kernels.inc.h,
+// quantise_query). A lane has four channels. For heads past the group, the function repeats the last head of the group.
+template <int DIM, int BITS, bool SIZES>
+__device__ void quantise_queries(const char *data, int first, int group, float scale, const tile_space<BITS> &out) {
+    int lane = threadIdx.x % 32, sum[2];
     const float middle = (float)((1 << BITS) - 1) / 2, levels = BITS == 8 ? 127 * 128 : 127, magic = 12582912.0f;
-    float x[N][4] = {}, bias[N] = {}, most[N] = {}, size[N] = {};
+    float x[2][4] = {}, most[2] = {}, unit[2], total[4] = {}; // total: the biases; SIZES: then the sums of |x|
     if (lane < DIM / 4) {
         uint2 s = *(const uint2 *)(data + 8 * lane), z = *(const uint2 *)(data + 2 * DIM + 8 * lane);
         float2 s0 = halves(s.x), s1 = halves(s.y), z0 = halves(z.x), z1 = halves(z.y);
         const float step[4] = {s0.x, s0.y, s1.x, s1.y}, zero[4] = {z0.x, z0.y, z1.x, z1.y};
 #pragma unroll
-        for (int h = 0; h < N; h++) {
-            int head = min(first + h * stride, group - 1);
+        for (int h = 0; h < 2; h++) {
+            int head = min(first + 2 * h, group - 1);
             uint2 q = *(const uint2 *)(data + tile<DIM, BITS>::Q_AT + (head * DIM + 4 * lane) * 2);
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 uint32_t pair = i < 2 ? q.x : q.y;
                 float own = __fmul_rn(__uint_as_float(i % 2 ? pair & 0xffff0000u : pair << 16), scale);
                 x[h][i] = __fmul_rn(own, step[i]);
-                bias[h] = fmaf(own, zero[i], fmaf(x[h][i], middle, bias[h]));
+                total[h] = fmaf(own, zero[i], fmaf(x[h][i], middle, total[h]));
                 most[h] = fmaxf(most[h], fabsf(x[h][i]));
-                if (SIZES) size[h] += fabsf(x[h][i]);
+                if (SIZES) total[2 + h] += fabsf(x[h][i]);
             }
         }
     }
 #pragma unroll
-    for (int h = 0; h < N; h++) {
+    for (int h = 0; h < 2; h++) {
         most[h] = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(most[h]))); // of bits: numbers are not negative
         bool tiny = !(most[h] > 0x1p-100f);                                          // treated as 0
-        float inverse = tiny ? 0 : divide(levels, most[h]), unit = tiny ? 0 : divide(most[h], levels);
-        int sum = 0, word = first + h * stride;
+        float inverse = tiny ? 0 : divide(levels, most[h]);
+        unit[h] = tiny ? 0 : divide(most[h], levels), sum[h] = 0;
         uint32_t high = 0, low = 0;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             int code = (int)__fadd_rn(__fadd_rn(__fmul_rn(x[h][i], inverse), magic), -magic);
             int part = BITS == 8 ? (code + 64) >> 7 : code;
-            sum += code;
+            sum[h] += code;
             high |= (uint32_t)(part & 0xff) << (8 * i);
             low |= (uint32_t)((code - 128 * part) & 0xff) << (8 * i);
         }
-        out.word(0, word)[lane] = high;
-        if (BITS == 8) out.word(1, word)[lane] = low;
-        sum = __reduce_add_sync(~0u, sum);
-        for (int step = 1; step < 32; step *= 2) bias[h] += __shfl_xor_sync(~0u, bias[h], step);
-        float factor = 0;
-        if (SIZES) {
-            float bound = 0.5f * sl_sum_lanes(size[h]) + 0.5f * unit * middle * DIM;
-            factor = bound <= SL_MOST_SCORE_BOUND ? exp2f(bound) : -exp2f(SL_MOST_SCORE_BOUND);
-        }
-        if (lane == 0) out.score()[word] = make_float4(__fmul_rn(middle, (float)sum), unit, bias[h], factor);
+        out.put_word(first + 2 * h, lane, high, low);
+        sum[h] = __reduce_add_sync(~0u, sum[h]);
+    }
+    float own = sum_of_each < SIZES ? 4 : 2 > (total), own_unit = lane % 2 ? unit[1] : unit[0];
+    float4 *score = out.score() + first + lane % 2 * 2;
+    if (lane < 2) score->x = __fmul_rn(middle, (float)(lane ? sum[1] : sum[0])), score->y = own_unit, score->z = own;
+    if (SIZES && lane / 2 == 1) {
+        float bound = 0.5f * own + 0.5f * own_unit * middle * DIM;
+        score->w = bound <= SL_MOST_SCORE_BOUND ? exp2f(bound) : -exp2f(SL_MOST_SCORE_BOUND);
     }
 }
 
 // ---- products ----
 
-// The low halves of the bytes of x and the high halves of the bytes of y.
-__device__ uint32_t join_halves(uint32_t x, uint32_t y) {
-    uint32_t z;
-    asm("lop3.b32 %0, %1, %2, %3, 0xe4;" : "=r"(z) : "r"(x), "r"(y), "n"(0x0f0f0f0f)); // x & mask | y & ~mask
-    return z;
+// d [16][8] = c + a [16][32] b [32][8]: signed query bytes times unsigned codes.
+__device__ void mma_codes(int d[4], const uint32_t a[4], uint32_t b0, uint32_t b1, const int c[4]) {
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%10, %11, %12, %13};"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]));
 }
 
-// c [16][8] += a [16][32] b [32][8]: unsigned codes times signed query bytes.
-__device__ void mma_codes(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
-                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-// Lane (g, q) = (lane / 4, lane % 4) loads one word of unit 4 step + q of each of the rows 4 g .. 4 g + 3 of a block of 32.
-// These four rows are operands of two mma: the first takes rows 4 g and 4 g + 1 as operand rows g and g + 8, the second rows 4
-// g + 2 and 4 g + 3. The first mma has the queries in columns 0 .. 3 and zeros in columns 4 .. 7. The second has the queries in
-// columns 4 .. 7 and zeros in columns 0 .. 3. Both add to the same accumulator. Its columns 2 q, 2 q + 1 hold heads 2 (q % 2),
-// + 1 of rows 4 g + 2 (q / 2) and the next row.
+// Dot products of two blocks of 32 rows with PASS heads.
+//
+// Lane (g, q) = (lane / 4, lane % 4) loads one word of unit 4 step + q of each of the rows 4 g .. 4 g + 3 of a block. These
+// words are the operand b of two mma: rows 4 g and 4 g + 1 in the first one, rows 4 g + 2 and 4 g + 3 in the second. In column
+// g of b, k < 16 belongs to the first row and k >= 16 to the second. So the queries have zeros where rows must not mix: rows 0
+// .. 3 of the operand a have the heads in k < 16, rows 4 .. 7 have them in k >= 16. Rows 8 .. 15 have the second word of a pair
+// of words (tile_space) in the same way. Lane (g, q) gets the sums of head g % 4 with rows 8 q + g / 4 + {0, 4} in the first
+// accumulator, and with rows 8 q + g / 4 + {2, 6} in the second: c[0], c[1] of the first word of a pair, c[2], c[3] of the
+// second.
 template <int DIM, int BITS> struct code_scorer {
     typedef tile<DIM, BITS> at;
-    enum { PARTS = tile_space<BITS>::PARTS, PER_STEP = BITS == 3 ? 2 : 1 };
+    // PAIRS_EACH: pairs of words in a unit. SUMS: accumulators of the same rows, for different bits of the codes.
+    enum { PAIRS_EACH = BITS == 3 ? 2 : 1, SUMS = BITS == 8 ? 1 : 2, STEPS = (at::UNITS + 3) / 4 };
+    int c[2][2][SUMS][4]; // of the block; of the row's place
 
-    // c[part][block][4]: dot products of the blocks of `half` with heads pass * PASS, + 1, ...
-    static __device__ void products(const char *data, const tile_space<BITS> &queries, int pass, int half,
-                                    int c[PARTS][at::BLOCKS][4]) {
-        int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
-        const char *rows = data + g % 4 * 16;
-        int first_group = half * at::BLOCKS * 2 + g / 4; // group of 16 rows
+    // block: first of the two blocks in the tile. zeros: a query of zeros.
+    __device__ void multiply(const char *data, const uint32_t *query, const uint32_t *zeros, int block) {
+        int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4, first_group = block * 2 + g / 4; // group of 16 rows
+        const char *rows = data + at::PLANE_AT + g % 4 * 16;
+        const uint32_t *first = (g < PASS ? query : zeros) + 2 * PAIRS_EACH * q;
+        const uint32_t *second = (g < PASS ? zeros : query) + 2 * PAIRS_EACH * q;
+        const int zero[4] = {};
 #pragma unroll
-        for (int part = 0; part < PARTS; part++)
+        for (int step = 0; step < STEPS; step++) {
+            int unit = 4 * step + q;
+            if (at::UNITS % 4) unit = min(unit, at::UNITS - 1); // the query words of units past the last one are 0
+            uint2 a[PAIRS_EACH][2];
 #pragma unroll
-            for (int b = 0; b < at::BLOCKS; b++) c[part][b][0] = c[part][b][1] = c[part][b][2] = c[part][b][3] = 0;
+            for (int k = 0; k < PAIRS_EACH; k++) {
+                a[k][0] = *(const uint2 *)(first + 2 * (4 * PAIRS_EACH * step + k));
+                a[k][1] = *(const uint2 *)(second + 2 * (4 * PAIRS_EACH * step + k));
+            }
 #pragma unroll
-        for (int step = 0; step < at::STEPS; step++) {
-            int unit = 4 * step + q, word = unit * 2 * PER_STEP; // word of the query
-            if (at::UNITS % 4) unit = min(unit, at::UNITS - 1);  // the query words of units past the last one are 0
-            uint32_t first[PARTS][2 * PER_STEP], second[PARTS][2 * PER_STEP];
-#pragma unroll
-            for (int part = 0; part < PARTS; part++)
-#pragma unroll
-                for (int i = 0; i < 2 * PER_STEP; i++) {
-                    uint32_t x = queries.word(part, pass * PASS + g % 4)[word + i];
-                    first[part][i] = g < 4 ? x : 0;
-                    second[part][i] = g < 4 ? 0 : x;
-                }
-#pragma unroll
-            for (int b = 0; b < at::BLOCKS; b++) {
-                int row_group = first_group + 2 * b;
-                uint4 x = *(const uint4 *)(rows + at::PLANE_AT + (row_group * at::UNITS + unit) * 64), y;
-                if (BITS == 8) y = *(const uint4 *)(rows + at::PLANE2_AT + (row_group * at::UNITS2 + unit) * 64);
+            for (int b = 0; b < 2; b++) {
+                int group = first_group + 2 * b;
+                uint4 x = *(const uint4 *)(rows + (group * at::UNITS + unit) * 64), y = {};
                 if (BITS == 3) {
-                    y = *(const uint4 *)(rows + at::PLANE2_AT + (row_group * at::UNITS2 + unit / 2) * 64);
+                    y = *(const uint4 *)(rows + at::PLANE + (group * at::UNITS2 + unit / 2) * 64);
                     int down = unit % 2 * 4;
                     y.x >>= down, y.y >>= down, y.z >>= down, y.w >>= down;
                 }
                 const uint32_t xs[4] = {x.x, x.y, x.z, x.w}, ys[4] = {y.x, y.y, y.z, y.w};
 #pragma unroll
-                for (int k = 0; k < PER_STEP; k++) {
-                    uint32_t a[2][4];
+                for (int k = 0; k < PAIRS_EACH; k++) {
+                    const uint32_t heads[4] = {a[k][0].x, a[k][0].y, a[k][1].x, a[k][1].y};
 #pragma unroll
-                    for (int i = 0; i < 8; i++)
-                        a[i / 4][i % 4] = codes(xs[i / 4 * 2 + i % 2], ys[i / 4 * 2 + i % 2], 2 * k + i % 4 / 2);
-#pragma unroll
-                    for (int part = 0; part < PARTS; part++) {
-                        mma_codes(c[part][b], a[0], first[part][2 * k], first[part][2 * k + 1]);
-                        mma_codes(c[part][b], a[1], second[part][2 * k], second[part][2 * k + 1]);
+                    for (int i = 0; i < 2 * SUMS; i++) {
+                        int row = i % 2 * 2, n = 2 * k + i / 2, *sum = c[b][i % 2][i / 2];
+                        mma_codes(sum, heads, codes(xs[row], ys[row], n), codes(xs[row + 1], ys[row + 1], n),
+                                  step + k ? sum : zero);
                     }
                 }
             }
         }
     }
 
-    // The codes of channels 4 i .. 4 i + 3 of a unit, from the words of its planes.
-    static __device__ uint32_t codes(uint32_t x, uint32_t y, int i) {
-        if (BITS == 4) return (i ? x >> 4 : x) & 0x0f0f0f0fu;
-        if (BITS == 8) return i ? join_halves(x >> 4, y) : join_halves(x, y << 4);
-        return (x >> (2 * i) & 0x03030303u) | ((i < 2 ? y << (2 - i) : y >> (i - 2)) & 0x04040404u);
+    // What mma number n of a unit multiplies, from the words of its planes: all bits of a word; int4: also its high codes,
+    // times 16; int3: the codes of word n of the query.
+    static __device__ uint32_t codes(uint32_t x, uint32_t y, int n) {
+        if (BITS == 8) return x;
+        if (BITS == 4) return n ? x & 0xf0f0f0f0u : x;
+        return (x >> (2 * n) & 0x03030303u) | ((n < 2 ? y << (2 - n) : y >> (n - 2)) & 0x04040404u);
+    }
+
+    // The dot product of row 8 q + g / 4 + 2 i of block b.
+    __device__ int dot(int b, int i) const {
+        const int *x = c[b][i % 2][0] + i / 2, *y = c[b][i % 2][SUMS - 1] + i / 2;
+        if (BITS == 8) return x[0] * 128 + x[2];
+        if (BITS == 4) return x[0] - y[0] + (y[2] >> 4);
+        return x[0] + y[2];
     }
 };
 
@@ -596,41 +615,32 @@ __device__ void consume_rows(const quantised_params &params, const tile_info &in
 // products are computed.
 template <int DIM, int BITS, bool SIZES>
 __device__ void consume_codes(const score_params &p, const tile_info &info, const char *data, uint64_t *empty,
-                              const tile_space<BITS> &queries, const float *means, int pair, int half) {
-    typedef code_scorer<DIM, BITS> scorer;
-    enum { N = tile<DIM, BITS>::BLOCKS };
+                              const tile_space<BITS> &queries, const quantised_shared<SIZES> &shared, int pair, int half) {
+    enum { PARTS = tile<DIM, BITS>::BLOCKS / 2 };
     int lane = threadIdx.x % 32, q = lane % 4, g = lane / 4, n_passes = ceil_div(p.group, PASS);
-    size_source<N> sizes = {};
     if (tile<DIM, BITS>::TILES == 1 || info.row % SL_PAGE == 0) {
         for (int head = half; head < p.group; head += 4)
-            quantise_queries<DIM, BITS, SIZES, 2>(data, head, 2, p.group, p.scale, queries);
+            quantise_queries<DIM, BITS, SIZES>(data, head, p.group, p.scale, queries);
         pair_sync(pair);
     }
+#pragma unroll 1
+    for (int i = 0; i < n_passes * PARTS; i++) {
+        int pass = i / PARTS, block = half * 2 * PARTS + i % PARTS * 2, head = min(pass * PASS + g % PASS, p.group - 1);
+        code_scorer<DIM, BITS> sums;
+        size_source sizes = {};
 #pragma unroll
-    for (int i = 0; SIZES && i < 2 * N; i++) // the lane's rows: store_blocks
-        sizes.norms[i / 2][i % 2] =
-            ((const uint32_t *)(data + tile<DIM, BITS>::norms_at(
-                                           p.group)))[(half * N + i / 2) * (BLOCK / 2) + 4 * q + g / 4 + i % 2 * 2];
-    for (int pass = 0; pass < n_passes; pass++) {
-        int c[scorer::PARTS][N][4];
-        float s[N][4];
-        scorer::products(data, queries, pass, half, c);
-        if (pass == n_passes - 1) leave_stage(empty);
-        const float4 even = queries.score()[pass * PASS + q % 2 * 2], odd = queries.score()[pass * PASS + q % 2 * 2 + 1];
-#pragma unroll
-        for (int b = 0; b < N; b++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const float4 &f = i % 2 ? odd : even;
-                int dot = scorer::PARTS == 2 ? c[0][b][i] * 128 + c[scorer::PARTS - 1][b][i] : c[0][b][i];
-                s[b][i] = fmaf((float)dot - f.x, f.y, f.z);
-            }
-        if (SIZES) {
-            int head = min(pass * PASS + g % PASS, p.group - 1);
-            sizes.m = mean_of_head(p, means, info.seq_head, head, lane);
-            sizes.factor = queries.score()[head].w;
+        for (int b = 0; SIZES && b < 2; b++) {
+            uint4 x = ((const uint4 *)(data + tile<DIM, BITS>::norms_at(p.group)))[(block + b) * (BLOCK / 8) + q];
+            sizes.norms[b][0] = halves_of(x.x, x.y, g / PASS), sizes.norms[b][1] = halves_of(x.z, x.w, g / PASS);
         }
-        store_blocks<N, SIZES>(p, info.seq_head, info.row / BLOCK + half * N, pass, s, sizes);
+        sums.multiply(data, queries.query(pass * PASS + g % PASS), shared.zeros, block);
+        if (i == n_passes * PARTS - 1) leave_stage(empty);
+        const float4 f = queries.score()[pass * PASS + g % PASS];
+        float s[2][4];
+#pragma unroll
+        for (int k = 0; k < 8; k++) s[k / 4][k % 4] = fmaf((float)sums.dot(k / 4, k % 4) - f.x, f.y, f.z);
+        if (SIZES) sizes.m = mean_of_head(p, shared.means, info.seq_head, head, lane), sizes.factor = f.w;
+        store_blocks<SIZES>(p, info.seq_head, info.row / BLOCK + block, pass, s, sizes);
     }
 }
 
@@ -671,9 +681,10 @@ __device__ void announce_tiles(const score_params &p, stored_tiles *stored, int 
 
 // The loop of a consumer warp: waits for its pair's next tile, stores the masses, passes the tile to the announcer.
 template <int DIM, int BITS, bool SIZES>
-__device__ void consume_pages(const quantised_params &params, const page_ring &r, char *spaces, stored_tiles *stored,
-                              const float *means) {
+__device__ void consume_pages(const quantised_params &params, const page_ring &r, char *spaces,
+                              quantised_shared<SIZES> *shared) {
     const score_params &p = params.score;
+    stored_tiles *stored = &shared->stored;
     int warp = threadIdx.x / 32, pair = warp / 2, half = warp % 2, n_items = 0;
     int heads = tile_space<BITS>::padded(p.group);
     sl_wait_previous(); // the drawers of the layer before may still read the stored masses
@@ -697,7 +708,7 @@ __device__ void consume_pages(const quantised_params &params, const page_ring &r
         if (exact)
             consume_rows<DIM, BITS>(params, info, data, empty, space.masses(), pair, half);
         else
-            consume_codes<DIM, BITS, SIZES>(p, info, data, empty, space, means, pair, half);
+            consume_codes<DIM, BITS, SIZES>(p, info, data, empty, space, *shared, pair, half);
         if (p.done) add_tile(stored, pair, half, i, info.seq_head);
     }
 }
@@ -726,10 +737,10 @@ template <int DIM, int BITS, bool SIZES> __global__ void __maxnreg__(80) quantis
     first_items first;
     if (warp == 2 * PAIRS) first = plan_first(p);
     if (SIZES && warp < 2 * PAIRS) keep_means(p.score, shared->means, threadIdx.x, PAIRS * PAIR_THREADS);
-    quantised_begin(&shared->ring, &shared->stored);
+    quantised_begin(shared);
     __syncthreads();
     if (warp < 2 * PAIRS)
-        consume_pages<DIM, BITS, SIZES>(p, r, spaces, &shared->stored, shared->means);
+        consume_pages<DIM, BITS, SIZES>(p, r, spaces, shared);
     else if (warp == 2 * PAIRS)
         produce_pages<DIM, BITS, SIZES>(p, r, first);
     else if (p.score.done)

@@ -97,8 +97,8 @@ static void quantised_scores(void) {
 
 // The code of a key by the layout that propose_quantised.c documents.
 static int code_at(const uint8_t *planes, int bits, int dim, int row, int c) {
-    int widths[2] = {bits == 3 ? 2 : 4, bits == 3 ? 1 : 4}, code = 0, shift = 0;
-    for (int p = 0; p < (bits == 4 ? 1 : 2); p++) {
+    int widths[2] = {bits == 3 ? 2 : bits, 1}, code = 0, shift = 0;
+    for (int p = 0; p < (bits == 3 ? 2 : 1); p++) {
         int w = widths[p], per_unit = 4 * (8 / w), n_units = (dim + per_unit - 1) / per_unit;
         uint8_t byte = planes[((row / 16) * n_units + c / per_unit) * 64 + row % 16 * 4 + c % 4];
         code |= (byte >> (w * (c % per_unit / 4)) & ((1 << w) - 1)) << shift;

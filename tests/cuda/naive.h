@@ -281,13 +281,13 @@ static inline SL_HOST_DEVICE int naive_is_among_largest(naive_masses m, int k, i
 
 // ---- scores from quantised keys: attention/cuda/score_quantised.cuh (santa-is, dense-q) ----
 
-// Channel c of row `row` of a page: a code of 8, 4 or 3 bits. Its bits lie in planes: 4 + 4, 4, or 2 + 1 bits, the low bits
+// Channel c of row `row` of a page: a code of 8, 4 or 3 bits. Its bits lie in planes: 8, 4, or 2 + 1 bits, the low bits
 // first. In a plane 16 rows form a group, and 64 bytes (4 per row) form a unit. Byte c % 4 of a row holds channels c, c + 4, c
 // + 8, ...
 static inline SL_HOST_DEVICE int naive_code(const uint8_t *planes, int bits, int head_dim, int row, int c) {
     int code = 0;
     for (int shift = 0, width; shift < bits; shift += width) {
-        width = bits == 3 ? 2 - shift / 2 : 4;
+        width = bits == 3 ? 2 - shift / 2 : bits;
         int per_byte = 8 / width, n_units = (head_dim * width + 31) / 32, word = c / 4;
         int byte = planes[(row / 16 * n_units + word / per_byte) * 64 + row % 16 * 4 + c % 4];
         code |= (byte >> width * (word % per_byte) & ((1 << width) - 1)) << shift;
