@@ -49,7 +49,10 @@ struct layer_shared {
 enum {
     SHARED_BYTES = (sizeof(block_shared) + 15) / 16 * 16,
     LAYER_BYTES = (sizeof(layer_shared) + 15) / 16 * 16, // block masses follow
+    MULTIPROCESSOR_SHARED = 228 << 10,                   // bytes (H100, H200), with 1 KB that CUDA takes for each thread block
 };
+static_assert(!IS_LONG || SHARED_BYTES + LAYER_BYTES + QUANTISED_SHARED + (2 << 10) <= MULTIPROCESSOR_SHARED,
+              "a thread block draws next to one that scores");
 
 // ---- a query head ----
 
@@ -422,10 +425,10 @@ __device__ void draw_head(const is_params &p, char *memory, int index, int part,
 // rows in order, then the sums of the warps are added in order.
 // CARRIED, BY_LAYER: also 80 bytes of state for each head. BY_LAYER: block masses and block masses of sizes; `finished` is 0 at
 // the end.
-// REGISTERS: with 128, two thread blocks share a multiprocessor when the scores have ended. 136 is the largest number that a
-// thread block of the scores leaves free.
+// REGISTERS: with 128, two thread blocks share a multiprocessor when the scores have ended. With 136, one still fits next to a
+// thread block of the scores (352 threads of 80 registers). With more than 144, the draws would start after the scores.
 template <int DIM, int REGISTERS, int MODE>
-__global__ void __maxnreg__(IS_LONG ? 168 : REGISTERS) is_draw_kernel(const __grid_constant__ is_params p) {
+__global__ void __maxnreg__(REGISTERS) is_draw_kernel(const __grid_constant__ is_params p) {
     extern __shared__ __align__(128) char memory[];
     block_shared *s = (block_shared *)memory;
     int thread = threadIdx.x, late = (int)blockIdx.x - p.late, part = max(late, 0) % p.draw.parts;

@@ -31,6 +31,7 @@
 #define SLEIGH_SCORE_QUANTISED_CUH
 
 #include "attention/cuda/head_dim.cuh"
+#include "attention/cuda/host_rows.cuh"
 #include "attention/cuda/list_queue.cuh"
 #include "attention/cuda/quantised_masses.cuh"
 
@@ -311,13 +312,15 @@ __device__ void end_pair(page_producer *to) {
     to->end_item();
 }
 
-// The lane's item: item `number` of all items. The tiles of the newest page come in the middle of a KV head's items.
+// The lane's item: item `number` of all items. The tiles of the newest page come in the middle of a KV head's items. The items
+// of a sequence are in the order of pages, and the KV heads of a page follow each other. IS_HOST: in the order of KV heads. So
+// the bus fetches the drawn rows of the first heads while the keys of later heads are scored.
 __device__ quantised_item plan_item(const quantised_params &p, seq_lookup *lookup, int number) {
     int n_heads = p.score.n_kv_heads;
     item_place at = lookup_find_each(lookup, p.score.rows, p.score.n_seqs, n_heads, quantised_items(), number);
     if (at.seq < 0) return {.seq_head = -1};
-    int index = at.local / n_heads, kv_head = at.local % n_heads, n_built = built_pages(at.n_kv),
-        n_tiles = newest_tiles(at.n_kv);
+    int n_built = built_pages(at.n_kv), n_tiles = newest_tiles(at.n_kv), n_items = quantised_items().count(at.n_kv);
+    int index = IS_HOST ? at.local % n_items : at.local / n_heads, kv_head = IS_HOST ? at.local / n_items : at.local % n_heads;
     int tile = index - n_built / 2, page = tile < 0 ? index : tile < n_tiles ? n_built : index - n_tiles;
     return {.seq_head = at.seq * n_heads + kv_head,
             .row = page * SL_PAGE + (page == n_built ? tile * EXACT_ROWS : 0),

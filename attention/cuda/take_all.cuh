@@ -51,7 +51,11 @@ enum {
     OCTAVE_PLACES = 128,                       // the place of an octave is its reference modulo this
     OCTAVE_COLUMNS = 8,
     SIZE_BITS = 40, // bits of a candidate's size: at most 2^38 plus a uniform part
+    // IS_LONG:
+    LOAD_BLOCKS = 64, // block masses of one load of a warp: 512 bytes
+    ENTRY_AHEAD = 8,  // block masses of an entry in flight
 };
+static_assert((int)TAKE_ENTRIES * LOAD_BLOCKS >= ROWS_MAX / BLOCK, "an entry divides LOAD_BLOCKS");
 static_assert(OCTAVE_PLACES * OCTAVE_COLUMNS * sizeof(uint32_t) == TAKE_THREADS * sizeof(uint4), "clear_octaves");
 const uint64_t SIZE_MASK = (1ull << SIZE_BITS) - 1;
 
@@ -110,6 +114,10 @@ struct take_space { // views lie in shared memory, because rows of V in flight n
                     int row[CANDIDATES];        // ascending
                 } heavy;
                 uint64_t heavy_of[TAKE_ENTRIES]; // heavy rows not listed: size of the heavy rows of each entry
+                struct {                         // of find_long
+                    uint16_t block_of[TAKE_WARPS][CANDIDATE_BLOCKS]; // the listed blocks of each warp
+                    int lowest[TAKE_WARPS];
+                };
             };
         };
         known_lists lists; // of a head that does not search
@@ -246,8 +254,8 @@ struct bounds {
 // least that of M / U rows of size U: min(M / U, M / kappa). The function finds the largest kappa whose expected counts sum to
 // S. Octave o holds blocks of U = 2^(38 - o). With a uniform part e: min(1, (z + e) / kappa) >= e / kappa + (1 - e / kappa)
 // min(1, z / kappa). Masses were rounded down to units. This loses at most 1/32 of a mass, because a block with rows has a mass
-// of at least 2^29, that is 32 units. A block of another warp that is OCTAVE_PLACES octaves smaller can be counted as a large
-// block. Then the bound is too high, and solve_found detects this.
+// of at least 2^29, that is 32 units. find_blocks can count a block of another warp that is OCTAVE_PLACES octaves smaller as a
+// large block. Then the bound is too high, and solve_found detects this.
 __device__ bounds find_bounds(const take_space *s, int top, int S) {
     int lane = threadIdx.x % 32, n = s->sizes.n;
     const uint4 *own_octave = (const uint4 *)s->octave[(top - lane) & (OCTAVE_PLACES - 1)];
@@ -277,12 +285,23 @@ __device__ bounds find_bounds(const take_space *s, int top, int S) {
     return b;
 }
 
-// Size of all rows before block b.
+// Size of all rows before block b. All blocks of the entry that lie before b are full.
 __device__ uint64_t size_before(const take_space *s, int b) {
     const size_view &z = s->sizes;
-    int entry = b >> z.shift;
-    uint64_t sum = s->cum[entry];
-    for (int i = entry << z.shift; i < b; i++) sum += global_mass(mass_of(s, i), z.top) + each_of_block(z.each, i, z.n);
+    int entry = b >> z.shift, first = entry << z.shift;
+    uint64_t sum = s->cum[entry] + z.each * (uint64_t)((b - first) * BLOCK);
+    if constexpr (IS_LONG) {
+        const head_view view = {.mass = z.mass, .n_blocks = b};
+#pragma unroll 1
+        for (int i = first; i < b; i += ENTRY_AHEAD) {
+            uint64_t x[ENTRY_AHEAD];
+            load_masses<ENTRY_AHEAD>(view, i, x);
+#pragma unroll
+            for (int j = 0; j < ENTRY_AHEAD; j++) sum += global_mass(x[j], z.top);
+        }
+    } else {
+        for (int i = first; i < b; i++) sum += global_mass(mass_of(s, i), z.top);
+    }
     return sum;
 }
 
@@ -298,75 +317,143 @@ template <int EACH> __device__ void own_masses(const take_space *s, int thread, 
     }
 }
 
-// ---- IS_LONG: a thread has OWN_ENTRIES consecutive entries of 2^shift blocks ----
+// ---- IS_LONG: a warp has consecutive blocks and reads them in whole cache lines, two blocks a lane ----
 
-// The smallest shift with which TAKE_ENTRIES entries cover all blocks.
+// The smallest shift with which TAKE_ENTRIES entries of 2^shift blocks cover all blocks.
 __device__ int entry_shift(int n_blocks) {
     int shift = 0;
     while ((int)TAKE_ENTRIES << shift < n_blocks) shift++;
     return shift;
 }
 
-// Calls visit(block, packed mass) for the thread's blocks in order.
-template <typename Visit>
-__device__ void each_own(const uint64_t *mass, int n_blocks, int shift, int thread, const Visit &visit) {
-    enum { AHEAD = 8 }; // masses of a lane in flight
-    const head_view view = {.mass = mass, .n_blocks = n_blocks};
-    int first = thread * OWN_ENTRIES << shift, end = min(first + (OWN_ENTRIES << shift), n_blocks);
-    for (int b = first; b < end; b += AHEAD) {
-        uint64_t x[AHEAD];
-        load_masses<AHEAD>(view, b, x);
+// The blocks of a warp: [first, end). A warp has whole loads, so its blocks begin with an entry.
+struct block_range {
+    int first, end;
+};
+
+__device__ int blocks_of_warp(int n_blocks) {
+    return ceil_div(n_blocks, TAKE_WARPS * LOAD_BLOCKS) * LOAD_BLOCKS;
+}
+
+__device__ block_range range_of_warp(int n_blocks, int thread) {
+    int each = blocks_of_warp(n_blocks), first = thread / 32 * each;
+    return {first, min(first + each, n_blocks)};
+}
+
+// Calls visit(b, left, x, y) for the loads of the warp in order. All lanes call it together. A lane has the masses x and y of
+// blocks b and b + 1. left: blocks of the warp from b on. Blocks after the warp's last one are empty. visit has no branch
+// around it, so the calls for AHEAD loads overlap.
+template <int AHEAD, typename Visit>
+__device__ void each_load(const uint64_t *mass, int n_blocks, int thread, const Visit &visit) {
+    block_range own = range_of_warp(n_blocks, thread);
+    const head_view view = {.mass = mass, .n_blocks = own.end};
+#pragma unroll 1
+    for (int b = own.first + thread % 32 * 2; b - thread % 32 * 2 < own.end; b += AHEAD * LOAD_BLOCKS) {
+        uint64_t x[AHEAD][2];
 #pragma unroll
-        for (int j = 0; j < AHEAD; j++)
-            if (b + j < end) visit(b + j, x[j]);
+        for (int j = 0; j < AHEAD; j++) load_masses<2>(view, b + j * LOAD_BLOCKS, x[j]);
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++) visit(b + j * LOAD_BLOCKS, own.end - b - j * LOAD_BLOCKS, x[j][0], x[j][1]);
     }
 }
 
-// find_blocks with any number of blocks in a thread.
+// The largest reference of the warp's blocks.
+__device__ int largest_of_warp(const uint64_t *mass, int n_blocks, int thread) {
+    int top = REF_EMPTY;
+    each_load<8>(mass, n_blocks, thread, [&](int, int, uint64_t x, uint64_t y) { top = max(top, max(ref_of(x), ref_of(y))); });
+    return __reduce_max_sync(~0u, top);
+}
+
+// Stores to s->cum the mass before each entry of the warp, counted from the warp's first block. Returns the mass of the warp's
+// blocks. Calls visit for each load.
+template <typename Visit> __device__ uint64_t sum_entries(take_space *s, int shift, int top, int thread, const Visit &visit) {
+    int in_entry = (1 << shift) - 1;
+    uint64_t running = 0;
+    each_load<8>(s->sizes.mass, s->sizes.n_blocks, thread, [&](int b, int left, uint64_t x, uint64_t y) {
+        uint64_t own = global_mass(x, top), both = own + global_mass(y, top), up_to = sl_scan_lanes(both, thread % 32);
+        uint64_t before = running + up_to - both;
+        if (left > 0 && (b & in_entry) == 0) s->cum[b >> shift] = before;
+        if (left > 1 && shift == 0) s->cum[b + 1] = before + own;
+        running += __shfl_sync(~0u, up_to, 31);
+        visit(b, left, x, y);
+    });
+    return running;
+}
+
+// Adds what comes before the warp's blocks, and the uniform parts, to s->cum. Entries past the last block become the total.
+// Call __syncthreads before and after.
+__device__ void finish_entries(take_space *s, int shift, uint64_t before, uint64_t each, uint64_t total, int thread) {
+    block_range own = range_of_warp(s->sizes.n_blocks, thread);
+    for (int e = (own.first >> shift) + thread % 32; e << shift < own.end; e += 32)
+        s->cum[e] += before + each * (uint64_t)((e << shift) * BLOCK);
+    for (int e = ceil_div(s->sizes.n_blocks, 1 << shift) + thread; e <= TAKE_ENTRIES; e += TAKE_THREADS) s->cum[e] = total;
+}
+
+// Where a lane's block b stands in a list of blocks in ascending order. The lanes of `first` list their block b, the lanes of
+// `second` their block b + 1.
+__device__ int place_of_lane(uint32_t first, uint32_t second, int lane) {
+    uint32_t lower = (1u << lane) - 1;
+    return __popc(first & lower) + __popc(second & lower);
+}
+
+// The smallest reference of a block with largest_of(block) > least.
+__device__ int reference_above(uint64_t least, int top, uint64_t each) {
+    return least < each ? (int)REF_EMPTY : top - 38 + 64 - __clzll((long long)(least - each));
+}
+
+// find_blocks with any number of blocks. It reads all block masses twice: first for the largest reference and the octaves, then
+// for the sums and the list. In the first pass, the largest reference that a lane has read so far decides which blocks are
+// counted. If a counted block turns out to be OCTAVE_PLACES octaves below the largest one, the pass is repeated.
 __device__ int find_long(take_space *s, int S, const int *other_top, uint64_t *least, int thread) {
     const uint64_t *mass = s->sizes.mass;
-    int lane = thread % 32, warp = thread / 32, n = s->sizes.n, n_blocks = s->sizes.n_blocks, shift = entry_shift(n_blocks);
+    int lane = thread % 32, warp = thread / 32, n_blocks = s->sizes.n_blocks, shift = entry_shift(n_blocks);
     int top = REF_EMPTY, n_own = 0, n_listed = 0, n_before = 0;
-    uint64_t own = 0, before = 0, total = 0;
-    each_own(mass, n_blocks, shift, thread, [&](int, uint64_t x) { top = max(top, ref_of(x)); });
-    top = __reduce_max_sync(~0u, top);
-    each_own(mass, n_blocks, shift, thread, [&](int, uint64_t x) {
-        uint32_t units = (uint32_t)((x & MASS_MASK) >> 24);
-        int ref = ref_of(x);
-        if (units && top - ref < OCTAVES) atomicAdd(&s->octave[ref & (OCTAVE_PLACES - 1)][lane % OCTAVE_COLUMNS], units);
-    });
-    if (lane == 0) s->ints[warp] = top;
-    __syncthreads();
-    for (int i = 0; i < TAKE_WARPS; i++) top = max(top, s->ints[i]);
-    if (other_top && *other_top > top && *other_top - top <= 8) top = *other_top;
+    uint64_t before = 0, total = 0;
+    for (;;) {
+        int lowest = SL_REF_INVALID;   // reference of a counted block
+        auto count = [&](uint64_t x) { // adds 0 for a block far below the largest one
+            int ref = ref_of(x);
+            uint32_t units = top - ref < OCTAVES ? (uint32_t)((x & MASS_MASK) >> 24) : 0;
+            if (units) lowest = min(lowest, ref);
+            atomicAdd(&s->octave[ref & (OCTAVE_PLACES - 1)][lane % OCTAVE_COLUMNS], units);
+        };
+        each_load<8>(mass, n_blocks, thread, [&](int, int, uint64_t x, uint64_t y) {
+            top = max(top, max(ref_of(x), ref_of(y)));
+            count(x), count(y);
+        });
+        top = __reduce_max_sync(~0u, top), lowest = __reduce_min_sync(~0u, lowest);
+        if (lane == 0) s->ints[warp] = top, s->lowest[warp] = lowest;
+        __syncthreads();
+        for (int i = 0; i < TAKE_WARPS; i++) top = max(top, s->ints[i]), lowest = min(lowest, s->lowest[i]);
+        if (other_top && *other_top > top && *other_top - top <= 8) top = *other_top;
+        if (top - lowest < OCTAVE_PLACES) break;
+        __syncthreads();
+        clear_octaves(s, thread);
+        __syncthreads();
+    }
     bounds bound = find_bounds(s, top, S);
-    auto is_listed = [&](uint64_t x) { return largest_of(x, top, bound.each_most) > bound.least; };
-    each_own(mass, n_blocks, shift, thread, [&](int, uint64_t x) { own += global_mass(x, top), n_own += is_listed(x); });
-    uint64_t running = sl_scan_lanes(own, lane);
-    int at = sl_scan_lanes(n_own, lane);
-    if (lane == 31) s->scan[0][warp] = running, s->n_listed[warp] = at;
+    int least_ref = reference_above(bound.least, top, bound.each_most);
+    uint64_t own = sum_entries(s, shift, top, thread, [&](int b, int left, uint64_t x, uint64_t y) {
+        bool lists_x = left > 0 && ref_of(x) >= least_ref, lists_y = left > 1 && ref_of(y) >= least_ref;
+        uint32_t first = __ballot_sync(~0u, lists_x), second = __ballot_sync(~0u, lists_y);
+        int at = n_own + place_of_lane(first, second, lane);
+        if (lists_x && at < CANDIDATE_BLOCKS) s->block_of[warp][at] = (uint16_t)b;
+        at += lists_x;
+        if (lists_y && at < CANDIDATE_BLOCKS) s->block_of[warp][at] = (uint16_t)(b + 1);
+        n_own += __popc(first) + __popc(second);
+    });
+    if (lane == 0) s->scan[0][warp] = own, s->n_listed[warp] = n_own;
     __syncthreads();
     for (int i = 0; i < TAKE_WARPS; i++) {
         if (i == warp) before = total, n_before = n_listed;
         total += s->scan[0][i], n_listed += s->n_listed[i];
     }
     uint64_t each = (uint64_t)(s->sizes.share * (double)total);
-    int first = thread * OWN_ENTRIES << shift;
-    total += each * (uint64_t)n;
-    running += before - own + each * (uint64_t)min(first * BLOCK, n);
-    at += n_before - n_own;
+    total += each * (uint64_t)s->sizes.n;
+    finish_entries(s, shift, before, each, total, thread);
     bool fits = n_listed <= CANDIDATE_BLOCKS;
-    for (int i = 0; i < OWN_ENTRIES; i++) // of entries past the last block
-        if ((thread * OWN_ENTRIES + i) << shift >= n_blocks) s->cum[thread * OWN_ENTRIES + i] = total;
-    each_own(mass, n_blocks, shift, thread, [&](int b, uint64_t x) {
-        if (b % (1 << shift) == 0) s->cum[b >> shift] = running;
-        running += global_mass(x, top) + each_of_block(each, b, n);
-        if (fits && is_listed(x)) s->block[at++] = b;
-    });
-    if (thread == 0) {
-        s->sizes.shift = shift, s->sizes.top = top, s->sizes.each = each, s->sizes.total = total;
-        s->cum[TAKE_ENTRIES] = total;
-    }
+    for (int i = lane; fits && i < n_own; i += 32) s->block[n_before + i] = s->block_of[warp][i];
+    if (thread == 0) s->sizes.shift = shift, s->sizes.top = top, s->sizes.each = each, s->sizes.total = total;
     clear_octaves(s, thread);
     __syncthreads();
     *least = bound.least;
@@ -442,22 +529,25 @@ template <typename Space> __device__ void collect_rows(Space *s, int n_blocks, u
     int from = n_blocks * warp / TAKE_WARPS, end = n_blocks * (warp + 1) / TAKE_WARPS;
     float limit = least > z.each + 2 ? (float)(least - z.each - 2) * 0.99999f : z.each ? -1 : 0; // a limit for stored sizes
     decltype(stored_piece(s, 0, 0)) ahead[AHEAD];
+    uint64_t masses_ahead[AHEAD]; // IS_LONG, where they are not in shared memory
 #pragma unroll 1
     for (int first = from; first < end; first += 8) {
         if ((first - from) % (8 * AHEAD) == 0) {
 #pragma unroll
             for (int k = 0; k < AHEAD; k++) {
                 int b = s->block[min(first + 8 * k + lane / 4, end - 1)];
-                if (first + 8 * k < end) ahead[k] = stored_piece(s, b, quarter);
+                if (first + 8 * k >= end) continue;
+                ahead[k] = stored_piece(s, b, quarter);
+                if (IS_LONG) masses_ahead[k] = mass_of(s, b);
             }
         }
         int b = s->block[min(first + lane / 4, end - 1)], row = b * BLOCK + 8 * quarter;
-        uint64_t packed = mass_of(s, b);
+        uint64_t packed = IS_LONG ? masses_ahead[0] : mass_of(s, b);
         int shift = z.top - ref_of(packed);
         uint4 w = sizes_of(ahead[0], packed);
         const uint32_t pairs[4] = {w.x, w.y, w.z, w.w};
 #pragma unroll
-        for (int k = 1; k < AHEAD; k++) ahead[k - 1] = ahead[k];
+        for (int k = 1; k < AHEAD; k++) ahead[k - 1] = ahead[k], masses_ahead[k - 1] = masses_ahead[k];
         float in_block =
             limit * __uint_as_float((uint32_t)(127 - 38 + min(shift, 128)) << 23); // the limit as a stored size of this block
         uint32_t mask = 0, mass[8];
@@ -548,16 +638,20 @@ __device__ bool solve_found(take_space *s, int S, uint64_t least, int thread) {
     return true;
 }
 
-// Calls visit(block) for the blocks of the warp that can have rows larger than cut. All lanes get the same block.
+// Calls visit(block) for the blocks of the warp that can have rows larger than cut, in any order. All lanes get the same block.
 template <typename Space, typename Visit>
 __device__ void each_large(const Space *s, uint64_t cut, int warp, const Visit &visit) {
     const size_view &z = s->sizes;
     if constexpr (IS_LONG) {
-        for (int first = warp * 32; first < z.n_blocks; first += TAKE_WARPS * 32) {
-            int b = first + threadIdx.x % 32;
-            uint32_t large = __ballot_sync(~0u, b < z.n_blocks && largest_of(z, mass_of(s, min(b, z.n_blocks - 1))) > cut);
-            for (; large; large &= large - 1) visit(first + __ffs(large) - 1);
-        }
+        int lane = threadIdx.x % 32;
+        each_load<4>(z.mass, z.n_blocks, 32 * warp + lane, [&](int b, int left, uint64_t x, uint64_t y) {
+            uint32_t first = __ballot_sync(~0u, left > 0 && largest_of(z, x) > cut);
+            uint32_t second = __ballot_sync(~0u, left > 1 && largest_of(z, y) > cut);
+            for (uint64_t large = (uint64_t)second << 32 | first; large; large &= large - 1) {
+                int place = __ffsll((long long)large) - 1;
+                visit(b + 2 * (place % 32 - lane) + place / 32);
+            }
+        });
     } else {
         for (int b = warp; b < z.n_blocks; b += TAKE_WARPS)
             if (largest_of(z, mass_of(s, b)) > cut) visit(b);
@@ -703,7 +797,26 @@ template <typename Space> __device__ drawn_row find_size(const Space *s, uint64_
     int entry = low + count_upto(s->cum + low + 1, high - low, t), b = entry << z.shift;
     uint64_t packed = mass_of(s, b);
     t -= s->cum[entry];
-    for (; z.shift > 0;) {
+    if (IS_LONG && z.shift > 0) {
+        const head_view view = {.mass = z.mass, .n_blocks = z.n_blocks};
+        uint64_t full = z.each * BLOCK; // uniform parts of a block; the last block is not passed
+#pragma unroll 1
+        for (int first = b, end = b; end == b; first += ENTRY_AHEAD) {
+            uint64_t x[ENTRY_AHEAD];
+            load_masses<ENTRY_AHEAD>(view, first, x);
+            end = first + ENTRY_AHEAD;
+#pragma unroll
+            for (int j = 0; j < ENTRY_AHEAD; j++) {
+                uint64_t size = global_mass(x[j], z.top) + full;
+                if (b == first + j) {
+                    packed = x[j];
+                    if (size <= t && b + 1 < z.n_blocks) t -= size, b++;
+                }
+            }
+        }
+        return find_in_block(s, b, packed, t);
+    }
+    while (z.shift > 0) {
         uint64_t size = global_mass(packed, z.top) + each_of_block(z.each, b, z.n);
         if (size > t || b + 1 == z.n_blocks) break;
         t -= size;

@@ -186,18 +186,15 @@ __device__ void known_blocks_of(Space *s, known_rows *r, double kappa, const tot
     __syncthreads();
 }
 
-// known_blocks_of with any number of blocks in a thread.
+// known_blocks_of with any number of blocks.
 template <bool HAS_MASSES, typename Space>
 __device__ void known_long(Space *s, known_rows *r, double kappa, const total_masses &masses, const int *other_top,
                            int thread) {
     const uint64_t *mass = s->sizes.mass;
     int lane = thread % 32, warp = thread / 32, n = s->sizes.n, n_blocks = s->sizes.n_blocks;
-    int shift = entry_shift(HAS_MASSES ? masses.n_blocks : n_blocks), top = REF_EMPTY, mass_top = REF_EMPTY, n_own = 0;
-    uint64_t own = 0, own_mass = 0, before = 0, total = 0, total_mass = 0;
-    each_own(mass, n_blocks, shift, thread, [&](int, uint64_t x) { top = max(top, ref_of(x)); });
-    if (HAS_MASSES)
-        each_own(masses.mass, masses.n_blocks, shift, thread, [&](int, uint64_t x) { mass_top = max(mass_top, ref_of(x)); });
-    top = __reduce_max_sync(~0u, top), mass_top = __reduce_max_sync(~0u, mass_top);
+    int shift = entry_shift(n_blocks), top = largest_of_warp(mass, n_blocks, thread), mass_top = REF_EMPTY, n_own = 0;
+    uint64_t own_mass = 0, before = 0, total = 0, total_mass = 0;
+    if (HAS_MASSES) mass_top = largest_of_warp(masses.mass, masses.n_blocks, thread);
     if (lane == 0) s->ints[warp] = top;
     if (lane == 0 && HAS_MASSES) masses.top[warp] = mass_top;
     __syncthreads();
@@ -206,13 +203,15 @@ __device__ void known_long(Space *s, known_rows *r, double kappa, const total_ma
         if (HAS_MASSES) mass_top = max(mass_top, masses.top[i]);
     }
     if (other_top && *other_top > top && *other_top - top <= 8) top = *other_top;
-    each_own(mass, n_blocks, shift, thread, [&](int, uint64_t x) { own += global_mass(x, top); });
-    if (HAS_MASSES)
-        each_own(masses.mass, masses.n_blocks, shift, thread, [&](int, uint64_t x) { own_mass += global_mass(x, mass_top); });
-    uint64_t running = sl_scan_lanes(own, lane);
-    if (HAS_MASSES) own_mass = sum_lanes(own_mass);
-    if (lane == 31) s->scan[0][warp] = running;
-    if (lane == 31 && HAS_MASSES) masses.of_warp[warp] = own_mass;
+    uint64_t own = sum_entries(s, shift, top, thread, [](int, int, uint64_t, uint64_t) {});
+    if (HAS_MASSES) {
+        each_load<8>(masses.mass, masses.n_blocks, thread, [&](int, int, uint64_t x, uint64_t y) {
+            own_mass += global_mass(x, mass_top) + global_mass(y, mass_top);
+        });
+        own_mass = sum_lanes(own_mass);
+    }
+    if (lane == 0) s->scan[0][warp] = own;
+    if (lane == 0 && HAS_MASSES) masses.of_warp[warp] = own_mass;
     __syncthreads();
     for (int i = 0; i < TAKE_WARPS; i++) {
         if (i == warp) before = total;
@@ -220,30 +219,26 @@ __device__ void known_long(Space *s, known_rows *r, double kappa, const total_ma
         if (HAS_MASSES) total_mass += masses.of_warp[i];
     }
     uint64_t each = (uint64_t)(s->sizes.share * (double)total);
-    int first = thread * OWN_ENTRIES << shift, exponent = HAS_MASSES ? mass_top - top : 0;
+    int exponent = HAS_MASSES ? mass_top - top : 0, each_warp = blocks_of_warp(n_blocks);
     total += each * (uint64_t)n;
-    running += before - own + each * (uint64_t)min(first * BLOCK, n);
+    finish_entries(s, shift, before, each, total, thread);
     uint64_t known = kappa_in_units(kappa, HAS_MASSES ? total_mass : total, exponent);
     int least = least_reference(known, top, each);
     auto is_listed = [&](int b, uint64_t x) {
-        return global_mass(x, top) + each_of_block(each, b, n) >= known && ref_of(x) >= least;
+        return ref_of(x) >= least && global_mass(x, top) + each_of_block(each, b, n) >= known;
     };
-    for (int i = 0; i < OWN_ENTRIES; i++) // of entries past the last block
-        if ((thread * OWN_ENTRIES + i) << shift >= n_blocks) s->cum[thread * OWN_ENTRIES + i] = total;
-    each_own(mass, n_blocks, shift, thread, [&](int b, uint64_t x) {
-        if (b % (1 << shift) == 0) s->cum[b >> shift] = running;
-        running += global_mass(x, top) + each_of_block(each, b, n);
-        n_own += is_listed(b, x);
+    each_load<8>(mass, n_blocks, thread, [&](int b, int left, uint64_t x, uint64_t y) {
+        bool lists_x = left > 0 && is_listed(b, x), lists_y = left > 1 && is_listed(b + 1, y);
+        uint32_t first = __ballot_sync(~0u, lists_x), second = __ballot_sync(~0u, lists_y);
+        int at = warp * each_warp + n_own + place_of_lane(first, second, lane);
+        if (lists_x) r->block[at++] = (uint16_t)b;
+        if (lists_y) r->block[at] = (uint16_t)(b + 1);
+        n_own += __popc(first) + __popc(second);
     });
-    int at = sl_scan_lanes(n_own, lane), each_warp = 32 * OWN_ENTRIES << shift, list = warp * each_warp + at - n_own;
-    each_own(mass, n_blocks, shift, thread, [&](int b, uint64_t x) {
-        if (is_listed(b, x)) r->block[list++] = (uint16_t)b;
-    });
-    if (lane == 31) r->n_blocks[warp] = at;
+    if (lane == 0) r->n_blocks[warp] = n_own;
     if (thread < TAKE_WARPS && HAS_MASSES) masses.top[thread] = mass_top;
     if (thread == 0) {
         s->sizes.shift = shift, s->sizes.top = top, s->sizes.each = each, s->sizes.total = total;
-        s->cum[TAKE_ENTRIES] = total;
         s->drawn = {.n_heavy = 0, .k = 1, .light = known, .cut = 0, .listed = true}; // light / k is kappa, for inverse_pi
         r->kappa = known, r->each_warp = each_warp;
         r->total = HAS_MASSES ? total_mass : total, r->total_exponent = exponent;
@@ -319,6 +314,7 @@ template <typename Space> __device__ void list_heavy(Space *s, known_rows *r, in
         uint64_t up_to = sl_scan_lanes(own_heavy, lane), all_heavy = __shfl_sync(~0u, up_to, 31);
         int place = count + at - __popc(mask);
         count += __shfl_sync(~0u, at, 31), up_to += heavy - own_heavy, heavy += all_heavy;
+        uint64_t of_block = mask ? size_before(s, b) : 0;
 #pragma unroll 1
         for (; mask && place < KNOWN_LISTED; mask &= mask - 1, place++) {
             int i = __ffs(mask) - 1;
@@ -330,7 +326,7 @@ template <typename Space> __device__ void list_heavy(Space *s, known_rows *r, in
             }
             s->lists.row[warp][place] = row + i;
             s->lists.before[warp][place] =
-                size_before(s, b) + to_global(mass_before, shift) + z.each * (uint64_t)(8 * quarter + i) - up_to;
+                of_block + to_global(mass_before, shift) + z.each * (uint64_t)(8 * quarter + i) - up_to;
             s->lists.up_to[warp][place] = up_to += size_between(z, shift, mass_before, own_mass, true);
         }
     }
