@@ -29,7 +29,7 @@ static int set_plan(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
     if (rc) return rc;
     for (int i = 0; !rc && i < copy.n_layers; i++) rc = sl_attn_check(&copy.layer[i], err);
     if (!rc && e->pool.host) rc = sl_engine_check_on_host(&copy, err);
-    for (int i = 0; !rc && i < copy.n_layers; i++) rc = sl_engine_need_buckets(e, &copy.layer[i], err);
+    if (!rc) rc = sl_engine_need_buckets_of(e, &copy, err);
     if (!rc) rc = e->attention->prepare(e, &copy, err);
     if (rc) {
         sl_attn_plan_free(&copy);
@@ -257,6 +257,7 @@ static int new_pool(sl_engine *e, sl_error *err) {
     else
         rc = sl_kv_pool_init(&e->pool, e->backend, c->n_layers, c->n_kv_heads, c->head_dim, n_pages, err);
     e->pool.seed = e->seed;
+    e->pool.buckets = e->geom.buckets;
     return rc;
 }
 

@@ -66,6 +66,12 @@ int sl_engine_need_buckets(sl_engine *e, const sl_attn_spec *spec, sl_error *err
     return 0;
 }
 
+int sl_engine_need_buckets_of(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
+    int rc = 0;
+    for (int i = 0; !rc && i < plan->n_layers; i++) rc = sl_engine_need_buckets(e, &plan->layer[i], err);
+    return rc;
+}
+
 const sl_tensors *sl_engine_bucket_tensors(const sl_engine *e) {
     return e->bucket_file ? sl_bucket_file_tensors(e->bucket_file) : NULL;
 }

@@ -213,6 +213,7 @@ __attribute__((format(printf, 2, 3))) void sl_engine_log(const sl_engine *e, con
 
 // Opens the model's bucket file for a method that needs it, at most once. Errors: sl_model_open_buckets.
 int sl_engine_need_buckets(sl_engine *e, const sl_attn_spec *spec, sl_error *err);
+int sl_engine_need_buckets_of(sl_engine *e, const sl_attn_plan *plan, sl_error *err); // for any layer
 void sl_engine_close_buckets(sl_engine *e); // after the engine's last step
 
 // ---- engine_device.c ----

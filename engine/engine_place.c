@@ -211,6 +211,8 @@ int sl_engine_place(sl_engine *e, const sl_engine_options *o, const sl_attn_plan
         return sl_fail(err, SL_ERR_ARG, "{kv_cache} %s: on the CPU, K and V are in host memory anyway; use {device} cuda",
                        o->kv_cache);
     choose_rows(e, o, is_device ? DEFAULT_DEVICE_CHUNK : DEFAULT_CHUNK);
+    if (place != SL_KV_GPU) rc = sl_engine_need_buckets_of(e, plan, err); // the scratch memory depends on their number
+    if (rc) return rc;
     if (place == SL_KV_AUTO) place = choose_place(e, o, plan);
     if (place == SL_KV_HOST) return place_on_host(e, o, plan, err);
     e->kv = (sl_kv_layout){.place = SL_KV_GPU};
@@ -233,14 +235,17 @@ int sl_engine_largest_ctx_on_host(const sl_model *model, const sl_engine_options
     if (!rc) rc = sl_attn_plan_init(&plan, c->n_layers, &spec, err);
     if (rc) return rc;
     rc = sl_engine_open_backend(&e, o, err);
-    if (!rc && e.backend->is_device && sl_attn_on_host_rows(&spec)) {
+    int asks = !rc && e.backend->is_device && sl_attn_on_host_rows(&spec);
+    if (asks) rc = sl_engine_need_buckets_of(&e, &plan, err);
+    if (asks && !rc) {
         choose_rows(&e, o, DEFAULT_HOST_CHUNK);
         const sl_kv_room room = room_of(&e, o);
         const sl_kv_demand d = demand_of(&e, &plan, 1);
         long long fits = sl_kv_largest_ctx(&d, &room, SL_KV_HOST);
         *n_ctx = fits < c->n_ctx ? (int)fits : c->n_ctx;
     }
-    if (!rc && e.backend->free) e.backend->free(e.backend);
+    sl_engine_close_buckets(&e);
+    if (e.backend && e.backend->free) e.backend->free(e.backend);
     sl_attn_plan_free(&plan);
     return rc;
 }

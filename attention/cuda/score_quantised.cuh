@@ -30,10 +30,8 @@
 #ifndef SLEIGH_SCORE_QUANTISED_CUH
 #define SLEIGH_SCORE_QUANTISED_CUH
 
-#include "attention/cuda/head_dim.cuh"
-#include "attention/cuda/host_rows.cuh"
-#include "attention/cuda/list_queue.cuh"
 #include "attention/cuda/quantised_masses.cuh"
+#include "attention/cuda/quantised_tiles.cuh"
 
 #include <cuda_fp16.h>
 
@@ -44,79 +42,13 @@ extern "C" {
 namespace {
 
 enum {
-    PAIRS =
-        4, // of consumer warps: two warps per scheduler of the multiprocessor; one warp per scheduler would wait for its mma
-    PAIR_THREADS = 64,
     ANNOUNCERS = 2, // warps: one continues while the other waits for memory
     QUANTISED_THREADS = PAIRS * PAIR_THREADS + 32 + 32 * ANNOUNCERS,
-    QUANTISED_STAGES = 8,
-    // Shared memory of a thread block. It is more than half of a multiprocessor's, although linear.cu demands less than half.
-    // Reason: while a pair scores a stage, only the other stages are in flight. A thread block of the linear layer before
-    // attention (up to 8 rows) still fits on the same multiprocessor. The linear layer after attention waits for the draws
-    // anyway.
-    QUANTISED_SHARED = 139600,
-    EXACT_ROWS = BLOCK, // rows of K and V in a tile of the newest page
-    NEWEST_TILES = SL_PAGE / EXACT_ROWS,
     MASSES_BYTES = GROUP_MAX * EXACT_ROWS * sizeof(bf16),
-    UNANNOUNCED = 8,   // most tiles of a pair that are stored and not yet added to `done`
-    FIRST_ITEMS = 8,   // items of a thread block that follow from blockIdx.x
-    LAST_OF_FIRST = 4, // the last of these; they are issued after the first ticket is taken
-    TICKET_ITEMS = 2,  // items of one ticket
+    UNANNOUNCED = 8, // most tiles of a pair that are stored and not yet added to `done`
 };
 
-struct quantised_params {
-    score_params score;
-    const char *codes; // [n_pages][n_kv_heads][size], the page extra
-    int size;
-    // NULL: the method does not need the sums of the newest page.
-    const bf16 *v; // [n_pages][n_kv_heads][256][head_dim]
-    float *newest; // [n_seqs * n_heads][NEWEST_TILES][head_dim + 2]: sum of mass * v; then the sum's reference; then the sum of
-                   // masses
-    cleared_ints cleared; // for the kernel that draws
-};
-
-// ---- how a sequence is cut ----
-
-// Number of pages with a quantised copy: all pages but the newest one.
-__device__ int built_pages(int n_kv) {
-    return (n_kv - 1) / SL_PAGE;
-}
-
-// Number of tiles of the newest page.
-__device__ int newest_tiles(int n_kv) {
-    return (n_kv - 1) % SL_PAGE / EXACT_ROWS + 1;
-}
-
-// ---- tiles ----
-
-// A tile of quantised keys. The bits of codes lie in planes of words: [16-row group][64-byte unit][16 rows][4 bytes]. A unit
-// has 4 channels of 8-bit codes, 8 channels of 4-bit codes, or bits of 16 or 32 channels of 3-bit codes.
-template <int DIM, int BITS> struct tile {
-    enum {
-        ROWS = BITS == 8 ? 128 : 256, // rows of a tile; with 8-bit codes half a page
-        TILES = SL_PAGE / ROWS,       // tiles of a page
-        BLOCKS = ROWS / BLOCK / 2,    // blocks of 32 rows for each of the two warps
-        UNITS = (DIM * (BITS == 3 ? 2 : BITS) + 31) / 32,
-        UNITS2 = BITS == 3 ? (DIM + 31) / 32 : 0, // of the second plane
-        PLANE_AT = 4 * DIM,                       // after steps and zeros
-        PLANE = UNITS * 64 * ROWS / 16,
-        PLANE2_AT = PLANE_AT + PLANE,
-        PLANE2 = UNITS2 * 64 * ROWS / 16,
-        BYTES = PLANE2_AT + PLANE2,
-        V_AT = EXACT_ROWS * layout<DIM>::ROW, // after K of a tile of the newest page
-        EXACT_BYTES = 2 * V_AT,
-        Q_AT = (int)BYTES > (int)EXACT_BYTES ? (int)BYTES : (int)EXACT_BYTES,
-    };
-    static __host__ __device__ int norms_at(int group) { return Q_AT + group * layout<DIM>::ROW; }
-    template <bool SIZES> static __host__ __device__ int stage(int group) {
-        return ceil_div(norms_at(group) + (SIZES ? ROWS * (int)sizeof(bf16) : 0), 128) * 128;
-    }
-    static __host__ int stages(int stage_bytes, int others) { // others: bytes of shared memory without the stages
-        int n = (QUANTISED_SHARED - others) / stage_bytes;
-        SL_CHECK(n >= PAIRS); // end_pair needs it: consumers never release a stage with the mark of the end
-        return n < QUANTISED_STAGES ? n : (int)QUANTISED_STAGES;
-    }
-};
+// ---- shared memory ----
 
 // The data that the warps of a pair exchange for one tile: the queries in the units of its page, or the masses of a tile of the
 // newest page. A pair has two copies, so it needs only one barrier for each tile. They lie in shared memory.
@@ -149,16 +81,6 @@ template <int BITS> struct tile_space {
     __device__ row_masses *masses() const { return (row_masses *)at; } // [GROUP_MAX][EXACT_ROWS]
 };
 
-// Any pair can take a stage. A pair takes whole items, so it quantises the queries once for each page. Its tile number i has
-// the barrier full[pair][i % QUANTISED_STAGES] and the stage stage_of[pair][i % QUANTISED_STAGES]. So no pair waits for a phase
-// that another pair consumes. All unreleased tiles have stages of their own, so at most QUANTISED_STAGES tiles of a pair are on
-// the way.
-struct ring_shared {
-    uint64_t full[PAIRS][QUANTISED_STAGES], empty[QUANTISED_STAGES];
-    tile_info info[QUANTISED_STAGES];
-    int stage_of[PAIRS][QUANTISED_STAGES];
-    int full_of[QUANTISED_STAGES]; // the barrier of the stage's tile: pair * QUANTISED_STAGES + i % QUANTISED_STAGES
-};
 // Tiles of each pair that are stored and not yet added to `done`. Tile number i has the place i % UNANNOUNCED.
 struct stored_tiles {
     uint64_t full[PAIRS][UNANNOUNCED], empty[PAIRS][UNANNOUNCED];
@@ -171,13 +93,6 @@ template <bool SIZES> struct __align__(128) quantised_shared { // then a tile_sp
     float means[SIZES ? (int)MEANS_KEPT : 1];           // of the first query heads: known_mean
 };
 
-struct page_ring {
-    ring_shared *head;
-    char *stages;
-    int n_stages, stage_bytes;
-    __device__ char *data(int stage) const { return stages + stage * stage_bytes; }
-};
-
 // Makes the barriers. Call it before the thread block's first __syncthreads.
 template <bool SIZES> __device__ void quantised_begin(quantised_shared<SIZES> *shared) {
     enum { WARPS = 2 * PAIRS };
@@ -187,202 +102,6 @@ template <bool SIZES> __device__ void quantised_begin(quantised_shared<SIZES> *s
     barriers_make<WARPS, QUANTISED_STAGES>(shared->ring.empty, PAIR_THREADS);
     if (threadIdx.x < sizeof(shared->zeros) / sizeof(uint32_t)) shared->zeros[threadIdx.x] = 0;
     barriers_made();
-}
-
-// ---- producer ----
-
-// A work item is a quantised page of a seq_head, or one tile of its newest page.
-struct quantised_items {
-    __device__ int count(int n_kv) const { return n_kv > 0 ? built_pages(n_kv) + newest_tiles(n_kv) : 0; }
-};
-
-// The item of one lane.
-struct quantised_item {
-    int seq_head, row, n_kv; // seq_head -1: there is no item
-    bool exact;
-    int32_t page;
-    int kv_head;
-};
-
-struct page_producer {
-    page_ring r;
-    int stage, parity; // of the next tile
-    int n_issued;      // tiles
-    int pair;          // of the item; the pairs take items in turn
-    uint32_t numbers;  // 8 bits for each pair: the number of its next tile, modulo QUANTISED_STAGES
-    int has_waited;
-    uint64_t normal, leaves_first; // L2 policies: normal_tiles
-    __device__ int place() const { return pair * QUANTISED_STAGES + (int)(numbers >> 8 * pair & 0xff); }
-    __device__ uint64_t *full() const { return r.head->full[0] + place(); }
-    // One thread calls it: writes what the consumers need to find the tile.
-    __device__ void describe(const tile_info &info) const {
-        r.head->info[stage] = info, r.head->stage_of[0][place()] = stage, r.head->full_of[stage] = place();
-    }
-    __device__ void advance() {
-        uint32_t next = ((numbers >> 8 * pair & 0xff) + 1) % QUANTISED_STAGES;
-        numbers = (numbers & ~(0xffu << 8 * pair)) | next << 8 * pair;
-        n_issued++;
-        if (++stage == r.n_stages) stage = 0, parity ^= 1;
-    }
-    __device__ void end_item() { pair = (pair + 1) % PAIRS; }
-};
-
-// One thread calls the function.
-template <int DIM, int BITS>
-__device__ void copy_query(const quantised_params &p, const page_ring &r, int stage, uint64_t *full, int seq_head) {
-#if __CUDA_ARCH__ >= 900
-    copy_bulk(shared_address(r.data(stage)) + tile<DIM, BITS>::Q_AT, p.score.q + (size_t)seq_head * p.score.group * DIM,
-              p.score.group * layout<DIM>::ROW, full);
-#endif
-}
-
-// Waits once for the previous kernel. Then issues the copies that had to wait: q of the tiles in stages 0, 1, ...
-template <int DIM, int BITS> __device__ void wait_previous(const quantised_params &p, page_producer *to) {
-    if (to->has_waited) return;
-    sl_wait_previous();
-    to->has_waited = 1;
-    const page_ring &r = to->r;
-    for (int i = 0; threadIdx.x % 32 == 0 && i < to->n_issued; i++)
-        copy_query<DIM, BITS>(p, r, i, r.head->full[0] + r.head->full_of[i], r.head->info[i].seq_head);
-    __syncwarp();
-}
-
-// Issues a tile of lane `owner`'s item: part `part` of its page, or its rows of K and V. The owner issues all copies, so its
-// item needs no broadcast.
-template <int DIM, int BITS, bool SIZES>
-__device__ void issue_tile(const quantised_params &p, page_producer *to, const quantised_item &own, int owner, int part) {
-    typedef tile<DIM, BITS> at;
-    enum { COPIES = SIZES ? 4 : 3 };
-    if (to->n_issued >= p.score.n_stages) wait_previous<DIM, BITS>(p, to);
-    barrier_wait(&to->r.head->empty[to->stage], to->parity ^ 1);
-    uint64_t *full = to->full();
-    uint32_t data = shared_address(to->r.data(to->stage));
-    size_t pool = (size_t)own.page * p.score.n_kv_heads + own.kv_head, row = (pool * SL_PAGE + own.row % SL_PAGE) * DIM;
-    const char *page = p.codes + pool * p.size;
-    int whole = at::TILES == 1, q_bytes = p.score.group * layout<DIM>::ROW;
-    const void *from[4] = {page, page + at::PLANE_AT + part * at::PLANE,
-                           page + at::PLANE_AT + at::TILES * at::PLANE + part * at::PLANE2,
-                           p.score.norms + pool * SL_PAGE + part * at::ROWS};
-    int bytes[4] = {whole ? (int)at::BYTES : (int)at::PLANE_AT, whole ? 0 : (int)at::PLANE, whole ? 0 : (int)at::PLANE2,
-                    own.exact ? 0 : at::ROWS * (int)sizeof(bf16)};
-    uint32_t offset[4] = {0, at::PLANE_AT, at::PLANE2_AT, (uint32_t)at::norms_at(p.score.group)};
-    if (own.exact) {
-        from[0] = p.score.k + row, from[1] = p.v + row, offset[1] = at::V_AT;
-        bytes[0] = at::V_AT, bytes[1] = p.newest ? (int)at::V_AT : 0, bytes[2] = 0;
-    }
-    if (threadIdx.x % 32 == owner) {
-        tile_info info = {};
-        info.seq_head = own.seq_head, info.row = own.row + part * at::ROWS, info.n_kv = own.n_kv;
-        to->describe(info);
-#if __CUDA_ARCH__ >= 900
-        uint64_t policy = to->n_issued < p.score.n_normal ? to->normal : to->leaves_first;
-        barrier_expect(full, bytes[0] + bytes[1] + bytes[2] + (SIZES ? bytes[3] : 0) + q_bytes);
-        for (int i = 0; i < COPIES; i++)
-            if (bytes[i]) copy_bulk(data + offset[i], from[i], bytes[i], full, policy);
-        if (to->has_waited) copy_query<DIM, BITS>(p, to->r, to->stage, full, own.seq_head);
-#endif
-    }
-    __syncwarp();
-#if __CUDA_ARCH__ < 900
-    for (int i = 0; i < COPIES; i++)
-        copy_warp(data + __shfl_sync(~0u, offset[i], owner), (const void *)__shfl_sync(~0u, (unsigned long long)from[i], owner),
-                  __shfl_sync(~0u, bytes[i], owner));
-    copy_warp(data + at::Q_AT, p.score.q + (size_t)__shfl_sync(~0u, own.seq_head, owner) * p.score.group * DIM, q_bytes);
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
-    if (threadIdx.x % 32 == 0) barrier_arrive(full);
-#endif
-    to->advance();
-}
-
-// Tells one pair that there are no more tiles.
-__device__ void end_pair(page_producer *to) {
-    uint64_t *full = to->full();
-    barrier_wait(&to->r.head->empty[to->stage], to->parity ^ 1);
-    if (threadIdx.x % 32 == 0) {
-        tile_info end = {};
-        end.seq_head = -1;
-        to->describe(end);
-    }
-#if __CUDA_ARCH__ < 900
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
-#endif
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) barrier_arrive(full);
-    to->advance();
-    to->end_item();
-}
-
-// The lane's item: item `number` of all items. The tiles of the newest page come in the middle of a KV head's items. The items
-// of a sequence are in the order of pages, and the KV heads of a page follow each other. IS_HOST: in the order of KV heads. So
-// the bus fetches the drawn rows of the first heads while the keys of later heads are scored.
-__device__ quantised_item plan_item(const quantised_params &p, seq_lookup *lookup, int number) {
-    int n_heads = p.score.n_kv_heads;
-    item_place at = lookup_find_each(lookup, p.score.rows, p.score.n_seqs, n_heads, quantised_items(), number);
-    if (at.seq < 0) return {.seq_head = -1};
-    int n_built = built_pages(at.n_kv), n_tiles = newest_tiles(at.n_kv), n_items = quantised_items().count(at.n_kv);
-    int index = IS_HOST ? at.local % n_items : at.local / n_heads, kv_head = IS_HOST ? at.local / n_items : at.local % n_heads;
-    int tile = index - n_built / 2, page = tile < 0 ? index : tile < n_tiles ? n_built : index - n_tiles;
-    return {.seq_head = at.seq * n_heads + kv_head,
-            .row = page * SL_PAGE + (page == n_built ? tile * EXACT_ROWS : 0),
-            .n_kv = at.n_kv,
-            .exact = page == n_built,
-            .page = __ldg(at.pages + page),
-            .kv_head = kv_head};
-}
-
-// Issues the items of lanes `from` .. `end` - 1, up to the first lane without an item. Returns whether each lane had an item.
-template <int DIM, int BITS, bool SIZES>
-__device__ bool produce_items(const quantised_params &p, page_producer *to, const quantised_item &own, int from, int end) {
-    uint32_t exact = __ballot_sync(~0u, own.exact), there = __ballot_sync(~0u, own.seq_head >= 0);
-    for (int i = from; i < end; i++) {
-        if (!(there >> i & 1)) return false;
-        bool is_exact = exact >> i & 1;
-        if (is_exact) wait_previous<DIM, BITS>(p, to); // the newest row
-        for (int part = 0; part < (is_exact ? 1 : tile<DIM, BITS>::TILES); part++)
-            issue_tile<DIM, BITS, SIZES>(p, to, own, i, part);
-        to->end_item();
-    }
-    return true;
-}
-
-// The first items of a thread block follow from blockIdx.x. They are looked up before the thread block's first __syncthreads.
-struct first_items {
-    seq_lookup lookup;
-    quantised_item own;
-};
-
-__device__ first_items plan_first(const quantised_params &p) {
-#if __CUDA_ARCH__ < 900
-    sl_wait_previous();
-#endif
-    first_items f;
-    lookup_load(&f.lookup, p.score.rows, p.score.n_seqs, p.score.n_kv_heads, quantised_items(), 0, 0);
-    f.own = plan_item(p, &f.lookup, min((int)threadIdx.x % 32, FIRST_ITEMS - 1) * (int)gridDim.x + (int)blockIdx.x);
-    return f;
-}
-
-// The thread block takes tickets for the other items, because thread blocks that share a multiprocessor with draws are slower.
-// A ticket stands for TICKET_ITEMS items. The producer takes a ticket and looks up its items while other items are copied.
-template <int DIM, int BITS, bool SIZES>
-__device__ void produce_pages(const quantised_params &p, const page_ring &r, const first_items &f) {
-    int lane = threadIdx.x % 32, ticket = 0; // lane 0: the next ticket
-    page_producer to = {.r = r, .normal = sl_l2_policy(SL_L2_ANY), .leaves_first = sl_l2_policy(SL_L2_FIRST_OUT)};
-#if __CUDA_ARCH__ < 900
-    wait_previous<DIM, BITS>(p, &to);
-#endif
-    seq_lookup lookup = f.lookup;
-    quantised_item own = f.own;
-    bool more = produce_items<DIM, BITS, SIZES>(p, &to, own, 0, FIRST_ITEMS - LAST_OF_FIRST);
-    wait_previous<DIM, BITS>(p, &to);
-    if (lane == 0) ticket = sl_take_number(p.score.next_item);
-    for (int from = FIRST_ITEMS - LAST_OF_FIRST, end = FIRST_ITEMS; more; from = 0, end = TICKET_ITEMS) {
-        int first = FIRST_ITEMS * (int)gridDim.x + __shfl_sync(~0u, ticket, 0) * TICKET_ITEMS;
-        quantised_item next = plan_item(p, &lookup, first + min(lane, TICKET_ITEMS - 1));
-        if (lane == 0) ticket = sl_take_number(p.score.next_item);
-        more = produce_items<DIM, BITS, SIZES>(p, &to, own, from, end);
-        own = next;
-    }
-    for (int i = 0; i < PAIRS; i++) end_pair(&to);
 }
 
 // ---- a query in the units of a page ----
@@ -561,7 +280,7 @@ __device__ void pair_sync(int pair) {
 
 // A tile of the newest page: the first warp stores the masses; then each warp sums mass * v for half of the dimensions.
 template <int DIM, int BITS>
-__device__ void consume_rows(const quantised_params &params, const tile_info &info, const char *data, uint64_t *empty,
+__device__ void consume_rows(const quantised_params &params, const tile_place &info, const char *data, uint64_t *empty,
                              bf16 (*masses)[EXACT_ROWS], int pair, int half) {
     const score_params &p = params.score;
     int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4, n_rows = info.n_kv - info.row;
@@ -617,7 +336,7 @@ __device__ void consume_rows(const quantised_params &params, const tile_info &in
 // Consumes a tile of quantised keys. The first tile of a page also quantises the queries. Releases the stage as soon as the
 // products are computed.
 template <int DIM, int BITS, bool SIZES>
-__device__ void consume_codes(const score_params &p, const tile_info &info, const char *data, uint64_t *empty,
+__device__ void consume_codes(const score_params &p, const tile_place &info, const char *data, uint64_t *empty,
                               const tile_space<BITS> &queries, const quantised_shared<SIZES> &shared, int pair, int half) {
     enum { PARTS = tile<DIM, BITS>::BLOCKS / 2 };
     int lane = threadIdx.x % 32, q = lane % 4, g = lane / 4, n_passes = ceil_div(p.group, PASS);
@@ -700,7 +419,7 @@ __device__ void consume_pages(const quantised_params &params, const page_ring &r
         barrier_wait(&r.head->full[pair][i % QUANTISED_STAGES], i / QUANTISED_STAGES % 2);
         __syncwarp(); // mma needs a converged warp; lanes can leave the wait one by one
         int stage = r.head->stage_of[pair][i % QUANTISED_STAGES];
-        tile_info info = r.head->info[stage];
+        tile_place info = r.head->tile[stage];
         const char *data = r.data(stage);
         uint64_t *empty = &r.head->empty[stage];
         if (p.done && info.seq_head < 0) add_tile(stored, pair, half, i, -1);
@@ -737,8 +456,8 @@ template <int DIM, int BITS, bool SIZES> __global__ void __maxnreg__(80) quantis
     page_ring r = {&shared->ring, spaces + 2 * PAIRS * space::bytes(space::padded(p.score.group)), p.score.n_stages,
                    tile<DIM, BITS>::template stage<SIZES>(p.score.group)};
     int warp = threadIdx.x / 32;
-    first_items first;
-    if (warp == 2 * PAIRS) first = plan_first(p);
+    first_tiles first;
+    if (warp == 2 * PAIRS) first = plan_first<DIM, BITS, SIZES>(p);
     if (SIZES && warp < 2 * PAIRS) keep_means(p.score, shared->means, threadIdx.x, PAIRS * PAIR_THREADS);
     quantised_begin(shared);
     __syncthreads();

@@ -1,0 +1,315 @@
+// attention/cuda/quantised_tiles.cuh - tiles of quantised keys on CUDA: how a sequence is cut, the stages in shared memory, and
+// the producer warp that fills them (score_quantised.cuh).
+//
+// One warp fills the stages of a multiprocessor, so its instructions limit the rate of all tiles. Therefore every lane plans a
+// tile of its own: the addresses and sizes of its copies. To issue the tile, that lane only waits for a stage, describes the
+// tile, and starts two or three copies.
+#ifndef SLEIGH_QUANTISED_TILES_CUH
+#define SLEIGH_QUANTISED_TILES_CUH
+
+#include "attention/cuda/head_dim.cuh"
+#include "attention/cuda/host_rows.cuh"
+#include "attention/cuda/list_queue.cuh"
+
+namespace {
+
+enum {
+    PAIRS =
+        4, // of consumer warps: two warps per scheduler of the multiprocessor; one warp per scheduler would wait for its mma
+    PAIR_THREADS = 64,
+    QUANTISED_STAGES = 8,
+    // Shared memory of a thread block. It is more than half of a multiprocessor's, although linear.cu demands less than half.
+    // Reason: while a pair scores a stage, only the other stages are in flight. A thread block of the linear layer before
+    // attention (up to 8 rows) still fits on the same multiprocessor. The linear layer after attention waits for the draws
+    // anyway.
+    QUANTISED_SHARED = 139600,
+    EXACT_ROWS = BLOCK, // rows of K and V in a tile of the newest page
+    NEWEST_TILES = SL_PAGE / EXACT_ROWS,
+    FIRST_ITEMS = 8,   // items of a thread block that follow from blockIdx.x
+    LAST_OF_FIRST = 4, // the last of these; they are issued after the first ticket is taken
+    TICKET_TILES = 4,  // tiles of one ticket, if they have codes
+};
+
+struct quantised_params {
+    score_params score;
+    const char *codes; // [n_pages][n_kv_heads][size], the page extra
+    int size;
+    // NULL: the method does not need the sums of the newest page.
+    const bf16 *v; // [n_pages][n_kv_heads][256][head_dim]
+    float *newest; // [n_seqs * n_heads][NEWEST_TILES][head_dim + 2]: sum of mass * v; then the sum's reference; then the sum of
+                   // masses
+    cleared_ints cleared; // for the kernel that draws
+};
+
+// ---- how a sequence is cut ----
+
+// Number of pages with a quantised copy: all pages but the newest one.
+__device__ int built_pages(int n_kv) {
+    return (n_kv - 1) / SL_PAGE;
+}
+
+// Number of tiles of the newest page.
+__device__ int newest_tiles(int n_kv) {
+    return (n_kv - 1) % SL_PAGE / EXACT_ROWS + 1;
+}
+
+// ---- tiles ----
+
+// A tile of quantised keys. The bits of codes lie in planes of words: [16-row group][64-byte unit][16 rows][4 bytes]. A unit
+// has 4 channels of 8-bit codes, 8 channels of 4-bit codes, or bits of 16 or 32 channels of 3-bit codes.
+template <int DIM, int BITS> struct tile {
+    enum {
+        ROWS = BITS == 8 ? 128 : 256, // rows of a tile; with 8-bit codes half a page
+        TILES = SL_PAGE / ROWS,       // tiles of a page
+        BLOCKS = ROWS / BLOCK / 2,    // blocks of 32 rows for each of the two warps
+        UNITS = (DIM * (BITS == 3 ? 2 : BITS) + 31) / 32,
+        UNITS2 = BITS == 3 ? (DIM + 31) / 32 : 0, // of the second plane
+        PLANE_AT = 4 * DIM,                       // after steps and zeros
+        PLANE = UNITS * 64 * ROWS / 16,
+        PLANE2_AT = PLANE_AT + PLANE,
+        PLANE2 = UNITS2 * 64 * ROWS / 16,
+        BYTES = PLANE2_AT + PLANE2,
+        V_AT = EXACT_ROWS * layout<DIM>::ROW, // after K of a tile of the newest page
+        EXACT_BYTES = 2 * V_AT,
+        Q_AT = (int)BYTES > (int)EXACT_BYTES ? (int)BYTES : (int)EXACT_BYTES,
+    };
+    static __host__ __device__ int norms_at(int group) { return Q_AT + group * layout<DIM>::ROW; }
+    template <bool SIZES> static __host__ __device__ int stage(int group) {
+        return ceil_div(norms_at(group) + (SIZES ? ROWS * (int)sizeof(bf16) : 0), 128) * 128;
+    }
+    static __host__ int stages(int stage_bytes, int others) { // others: bytes of shared memory without the stages
+        int n = (QUANTISED_SHARED - others) / stage_bytes;
+        SL_CHECK(n >= PAIRS); // end_pair needs it: consumers never release a stage with the mark of the end
+        return n < QUANTISED_STAGES ? n : (int)QUANTISED_STAGES;
+    }
+};
+
+// A tile in a stage.
+struct __align__(16) tile_place {
+    int seq_head; // -1: no more tiles
+    int row;      // first row, counted in the sequence
+    int n_kv;     // rows of the sequence
+};
+
+// Any pair can take a stage. A pair takes whole items, so it quantises the queries once for each page. Its tile number i has
+// the barrier full[pair][i % QUANTISED_STAGES] and the stage stage_of[pair][i % QUANTISED_STAGES]. So no pair waits for a phase
+// that another pair consumes. All unreleased tiles have stages of their own, so at most QUANTISED_STAGES tiles of a pair are on
+// the way.
+struct ring_shared {
+    uint64_t full[PAIRS][QUANTISED_STAGES], empty[QUANTISED_STAGES];
+    tile_place tile[QUANTISED_STAGES];
+    int stage_of[PAIRS][QUANTISED_STAGES];
+    int query_for[QUANTISED_STAGES]; // the barrier of the stage's tile, if the tile brings queries; else -1
+};
+
+struct page_ring {
+    ring_shared *head;
+    char *stages;
+    int n_stages, stage_bytes;
+    __device__ char *data(int stage) const { return stages + stage * stage_bytes; }
+};
+
+// ---- planning ----
+
+// A work item is a quantised page of a seq_head, or one tile of its newest page.
+struct quantised_items {
+    __device__ int count(int n_kv) const { return n_kv > 0 ? built_pages(n_kv) + newest_tiles(n_kv) : 0; }
+};
+
+// The lane's tile.
+struct planned_tile {
+    tile_place place;          // seq_head -1: there is no such item
+    bool exact;                // of the newest page
+    bool has_query;            // it is the first tile of an item, whose queries are quantised
+    const void *from, *second; // codes and norms, or K and V
+    int bytes, second_bytes;   // bytes 0: the item has no such tile
+    int at, second_at;         // in the stage
+};
+
+// Plans part `part` of item `number` of all items. The tiles of the newest page come in the middle of a KV head's items. The
+// items of a sequence are in the order of pages, and the KV heads of a page follow each other. IS_HOST: in the order of KV
+// heads. So the bus fetches the drawn rows of the first heads while the keys of later heads are scored.
+template <int DIM, int BITS, bool SIZES>
+__device__ planned_tile plan_tile(const quantised_params &p, seq_lookup *lookup, int number, int part) {
+    typedef tile<DIM, BITS> of;
+    int n_heads = p.score.n_kv_heads;
+    item_place at = lookup_find_each(lookup, p.score.rows, p.score.n_seqs, n_heads, quantised_items(), number);
+    planned_tile x = {.place = {-1, 0, 0}};
+    if (at.seq < 0) return x;
+    int n_built = built_pages(at.n_kv), n_tiles = newest_tiles(at.n_kv), n_items = quantised_items().count(at.n_kv);
+    int index = IS_HOST ? at.local % n_items : at.local / n_heads, kv_head = IS_HOST ? at.local / n_items : at.local % n_heads;
+    int tile = index - n_built / 2, page = tile < 0 ? index : tile < n_tiles ? n_built : index - n_tiles;
+    size_t pool = (size_t)__ldg(at.pages + page) * n_heads + kv_head;
+    x.exact = page == n_built, x.has_query = part == 0;
+    int row = x.exact ? tile * EXACT_ROWS : part * of::ROWS;
+    x.place = {at.seq * n_heads + kv_head, page * SL_PAGE + row, at.n_kv};
+    if (x.exact) {
+        size_t place = (pool * SL_PAGE + row) * DIM;
+        x.from = p.score.k + place, x.second = p.v + place, x.second_at = of::V_AT;
+        if (part == 0) x.bytes = of::V_AT, x.second_bytes = p.newest ? (int)of::V_AT : 0;
+    } else { // the steps and zeros lie before the codes of the first part
+        x.at = part ? (int)of::PLANE_AT : 0, x.bytes = (part ? 0 : (int)of::PLANE_AT) + of::PLANE + of::PLANE2;
+        x.from = p.codes + pool * p.size + x.at + part * of::PLANE;
+        if (SIZES) {
+            x.second = p.score.norms + pool * SL_PAGE + row, x.second_at = of::norms_at(p.score.group);
+            x.second_bytes = of::ROWS * (int)sizeof(bf16);
+        }
+    }
+    return x;
+}
+
+// The first items of a thread block follow from blockIdx.x. They are looked up before the thread block's first __syncthreads.
+struct first_tiles {
+    seq_lookup lookup;
+    planned_tile own;
+};
+
+template <int DIM, int BITS, bool SIZES> __device__ first_tiles plan_first(const quantised_params &p) {
+    enum { TILES = tile<DIM, BITS>::TILES };
+    int lane = threadIdx.x % 32;
+#if __CUDA_ARCH__ < 900
+    sl_wait_previous();
+#endif
+    first_tiles f;
+    lookup_load(&f.lookup, p.score.rows, p.score.n_seqs, p.score.n_kv_heads, quantised_items(), 0, 0);
+    int number = min(lane / TILES, FIRST_ITEMS - 1) * (int)gridDim.x + (int)blockIdx.x;
+    f.own = plan_tile<DIM, BITS, SIZES>(p, &f.lookup, number, lane % TILES);
+    return f;
+}
+
+// ---- producer ----
+
+struct page_producer {
+    page_ring r;
+    int stage, parity; // of the next tile
+    int n_issued;      // tiles
+    int pair;          // of the item; the pairs take items in turn
+    uint32_t numbers;  // a byte for each pair, of this pair first: the number of its next tile, modulo QUANTISED_STAGES
+    int has_waited;
+    uint64_t normal, leaves_first; // L2 policies: normal_tiles
+    __device__ int place() const { return pair * QUANTISED_STAGES + (int)(numbers & 0xff); }
+    __device__ uint64_t *full() const { return r.head->full[0] + place(); }
+    // One thread calls it: writes what the consumers need to find the tile.
+    __device__ void describe(const tile_place &tile, bool has_query) const {
+        r.head->tile[stage] = tile, r.head->stage_of[0][place()] = stage, r.head->query_for[stage] = has_query ? place() : -1;
+    }
+    __device__ void advance() {
+        numbers = (numbers & ~0xffu) | (numbers + 1) % QUANTISED_STAGES;
+        n_issued++;
+        if (++stage == r.n_stages) stage = 0, parity ^= 1;
+    }
+    __device__ void end_item() { pair = (pair + 1) % PAIRS, numbers = __funnelshift_r(numbers, numbers, 8); }
+};
+static_assert(PAIRS == 4 && QUANTISED_STAGES == 8, "page_producer.numbers");
+
+// One thread calls the function.
+template <int DIM, int BITS>
+__device__ void copy_query(const quantised_params &p, const page_ring &r, int stage, uint64_t *full, int seq_head) {
+#if __CUDA_ARCH__ >= 900
+    copy_bulk(shared_address(r.data(stage)) + tile<DIM, BITS>::Q_AT, p.score.q + (size_t)seq_head * p.score.group * DIM,
+              p.score.group * layout<DIM>::ROW, full);
+#endif
+}
+
+// Waits for the previous kernel. Then issues the copies that had to wait: q of the tiles in stages 0, 1, ...
+template <int DIM, int BITS> __device__ void wait_previous(const quantised_params &p, page_producer *to) {
+    sl_wait_previous();
+    to->has_waited = 1;
+    const page_ring &r = to->r;
+    for (int i = 0; threadIdx.x % 32 == 0 && i < to->n_issued; i++)
+        if (r.head->query_for[i] >= 0)
+            copy_query<DIM, BITS>(p, r, i, r.head->full[0] + r.head->query_for[i], r.head->tile[i].seq_head);
+    __syncwarp();
+}
+
+// Issues the tile of lane `owner`. The owner issues all copies, so its tile needs no broadcast.
+template <int DIM, int BITS>
+__device__ void issue_tile(const quantised_params &p, page_producer *to, const planned_tile &own, int owner) {
+    barrier_wait(&to->r.head->empty[to->stage], to->parity ^ 1);
+    uint64_t *full = to->full();
+    uint32_t data = shared_address(to->r.data(to->stage));
+    int q_bytes = own.has_query ? p.score.group * layout<DIM>::ROW : 0;
+    if (threadIdx.x % 32 == owner) {
+        to->describe(own.place, own.has_query);
+#if __CUDA_ARCH__ >= 900
+        uint64_t policy = to->n_issued < p.score.n_normal ? to->normal : to->leaves_first;
+        barrier_expect(full, own.bytes + own.second_bytes + q_bytes);
+        copy_bulk(data + own.at, own.from, own.bytes, full, policy);
+        if (own.second_bytes) copy_bulk(data + own.second_at, own.second, own.second_bytes, full, policy);
+        if (own.has_query && to->has_waited) copy_query<DIM, BITS>(p, to->r, to->stage, full, own.place.seq_head);
+#endif
+    }
+    __syncwarp();
+#if __CUDA_ARCH__ < 900
+    const void *from[3] = {own.from, own.second, p.score.q + (size_t)own.place.seq_head * p.score.group * DIM};
+    int bytes[3] = {own.bytes, own.second_bytes, q_bytes}, at[3] = {own.at, own.second_at, tile<DIM, BITS>::Q_AT};
+    for (int i = 0; i < 3; i++)
+        copy_warp(data + __shfl_sync(~0u, at[i], owner), (const void *)__shfl_sync(~0u, (unsigned long long)from[i], owner),
+                  __shfl_sync(~0u, bytes[i], owner));
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
+    if (threadIdx.x % 32 == 0) barrier_arrive(full);
+#endif
+    to->advance();
+}
+
+// Tells one pair that there are no more tiles.
+__device__ void end_pair(page_producer *to) {
+    uint64_t *full = to->full();
+    barrier_wait(&to->r.head->empty[to->stage], to->parity ^ 1);
+    if (threadIdx.x % 32 == 0) to->describe({-1, 0, 0}, false);
+#if __CUDA_ARCH__ < 900
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
+#endif
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(full);
+    to->advance();
+    to->end_item();
+}
+
+// Issues the tiles of lanes [from, end), up to the first lane without an item. Returns whether each lane had an item.
+template <int DIM, int BITS>
+__device__ bool produce_tiles(const quantised_params &p, page_producer *to, const planned_tile &own, int from, int end) {
+    enum { TILES = tile<DIM, BITS>::TILES };
+    uint32_t exact = __ballot_sync(~0u, own.exact), there = __ballot_sync(~0u, own.place.seq_head >= 0);
+    uint32_t planned = __ballot_sync(~0u, own.bytes > 0);
+#pragma unroll 1
+    for (int i = from; i < end; i++) {
+        if (!(there >> i & 1)) return false;
+        if (planned >> i & 1) {
+            // the newest row; q of the tile that is first in its stage
+            if (!to->has_waited && (exact >> i & 1 || to->n_issued >= to->r.n_stages)) wait_previous<DIM, BITS>(p, to);
+            issue_tile<DIM, BITS>(p, to, own, i);
+        }
+        if (i % TILES == TILES - 1) to->end_item();
+    }
+    return true;
+}
+
+// The thread block takes tickets for the other items, because thread blocks that share a multiprocessor with draws are slower.
+// The producer takes a ticket and plans its tiles while other tiles are copied.
+template <int DIM, int BITS, bool SIZES>
+__device__ void produce_pages(const quantised_params &p, const page_ring &r, const first_tiles &f) {
+    enum { TILES = tile<DIM, BITS>::TILES, ITEMS = TICKET_TILES / TILES };
+    int lane = threadIdx.x % 32, ticket = 0; // lane 0: the next ticket
+    page_producer to = {.r = r, .normal = sl_l2_policy(SL_L2_ANY), .leaves_first = sl_l2_policy(SL_L2_FIRST_OUT)};
+#if __CUDA_ARCH__ < 900
+    wait_previous<DIM, BITS>(p, &to);
+#endif
+    seq_lookup lookup = f.lookup;
+    planned_tile own = f.own;
+    bool more = produce_tiles<DIM, BITS>(p, &to, own, 0, (FIRST_ITEMS - LAST_OF_FIRST) * TILES);
+    if (!to.has_waited) wait_previous<DIM, BITS>(p, &to);
+    if (lane == 0) ticket = sl_take_number(p.score.next_item);
+    for (int from = (FIRST_ITEMS - LAST_OF_FIRST) * TILES, end = FIRST_ITEMS * TILES; more; from = 0, end = TICKET_TILES) {
+        int first = FIRST_ITEMS * (int)gridDim.x + __shfl_sync(~0u, ticket, 0) * ITEMS;
+        planned_tile next = plan_tile<DIM, BITS, SIZES>(p, &lookup, first + min(lane / TILES, ITEMS - 1), lane % TILES);
+        if (lane == 0) ticket = sl_take_number(p.score.next_item);
+        more = produce_tiles<DIM, BITS>(p, &to, own, from, end);
+        own = next;
+    }
+    for (int i = 0; i < PAIRS; i++) end_pair(&to);
+}
+
+} // namespace
+
+#endif
