@@ -29,7 +29,7 @@ struct host_rows {
     const bf16 *rows = NULL; // of this layer: [n_pages][n_kv_heads][256][2][head_dim], host memory
     bf16 *fetched = NULL;    // [n_seqs][n_heads][n_lists][TAKE_THREADS][2][head_dim], memory of the GPU
     int *listed = NULL;      // [n_seqs][n_heads][n_lists][TAKE_THREADS] the rows in `fetched`: pool row + 1; 0: none. For
-                             // keep_hot_kernel
+                             // keep_hot_kernel; not used without a cache of hot rows
     int n_kv_heads = 0;
     sl_kv_hot_rows hot = {};
     sl_attn_cuda_stats *stats = NULL;

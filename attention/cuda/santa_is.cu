@@ -503,10 +503,12 @@ size_t lay_out(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, i
            n_places = (size_t)n_seqs * geom->n_heads * lists_of(spec) * TAKE_THREADS;
     if (mode_of(spec) != EVEN) p->listed = take_listed(&a, n_blocks, n_kv);
     if (IS_HOST) p->host.fetched = a.take<bf16>(n_places * 2 * geom->head_dim);
-    char *from = a.at; // the next arrays are cleared in every launch
+    char *from = a.at; // the next arrays are cleared in every launch, `listed` only for a cache of hot rows
     p->queue = lists_of(spec) > 1 ? take_queue(&a, n_seqs * geom->n_heads) : list_queue{};
+    char *end = a.at;
     if (IS_HOST) p->host.listed = a.take<int>(n_places);
-    p->cleared = {(int *)from, (int)((a.at - from) / sizeof(int))};
+    if (IS_HOST && p->host.hot.n_sets > 0) end = a.at;
+    p->cleared = {(int *)from, (int)((end - from) / sizeof(int))};
     return bytes_taken(a, ws);
 }
 
