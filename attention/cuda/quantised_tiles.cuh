@@ -1,9 +1,12 @@
 // attention/cuda/quantised_tiles.cuh - tiles of quantised keys on CUDA: how a sequence is cut, the stages in shared memory, and
-// the producer warp that fills them (score_quantised.cuh).
+// the two warps that fill them (score_quantised.cuh).
 //
-// One warp fills the stages of a multiprocessor, so its instructions limit the rate of all tiles. Therefore every lane plans a
-// tile of its own: the addresses and sizes of its copies. To issue the tile, that lane only waits for a stage, describes the
-// tile, and starts two or three copies.
+// | role    | warps | does                                                                                          |
+// |---------|-------|-----------------------------------------------------------------------------------------------|
+// | planner | 1     | takes tickets, looks up the items, and lists the copies of their tiles; a lane plans one tile |
+// | issuer  | 1     | waits for a stage, describes the tile, and starts its two or three copies                     |
+//
+// One warp did both before, and its instructions limited the rate of all tiles of the multiprocessor.
 #ifndef SLEIGH_QUANTISED_TILES_CUH
 #define SLEIGH_QUANTISED_TILES_CUH
 
@@ -25,9 +28,9 @@ enum {
     QUANTISED_SHARED = 139600,
     EXACT_ROWS = BLOCK, // rows of K and V in a tile of the newest page
     NEWEST_TILES = SL_PAGE / EXACT_ROWS,
-    FIRST_ITEMS = 8,   // items of a thread block that follow from blockIdx.x
-    LAST_OF_FIRST = 4, // the last of these; they are issued after the first ticket is taken
-    TICKET_TILES = 4,  // tiles of one ticket, if they have codes
+    FIRST_ITEMS = 8,  // items of a thread block that follow from blockIdx.x
+    TICKET_TILES = 4, // tiles of one ticket, if they have codes
+    BATCH_TILES = 16, // most tiles that the planner lists at a time
 };
 
 struct quantised_params {
@@ -116,14 +119,20 @@ struct quantised_items {
     __device__ int count(int n_kv) const { return n_kv > 0 ? built_pages(n_kv) + newest_tiles(n_kv) : 0; }
 };
 
-// The lane's tile.
+// A tile, as the planner lists it for the issuer.
 struct planned_tile {
     tile_place place;          // seq_head -1: there is no such item
-    bool exact;                // of the newest page
-    bool has_query;            // it is the first tile of an item, whose queries are quantised
+    int exact;                 // of the newest page
+    int has_query;             // it is the first tile of an item, whose queries are quantised
     const void *from, *second; // codes and norms, or K and V
     int bytes, second_bytes;   // bytes 0: the item has no such tile
     int at, second_at;         // in the stage
+};
+
+// Batch number i has the place i % 2. The first batch has the first items of the thread block, every other one a ticket's.
+struct planned_batches {
+    uint64_t full[2], empty[2];
+    planned_tile tile[2][BATCH_TILES];
 };
 
 // Plans part `part` of item `number` of all items. The tiles of the newest page come in the middle of a KV head's items. The
@@ -158,28 +167,42 @@ __device__ planned_tile plan_tile(const quantised_params &p, seq_lookup *lookup,
     return x;
 }
 
-// The first items of a thread block follow from blockIdx.x. They are looked up before the thread block's first __syncthreads.
-struct first_tiles {
-    seq_lookup lookup;
-    planned_tile own;
-};
-
-template <int DIM, int BITS, bool SIZES> __device__ first_tiles plan_first(const quantised_params &p) {
-    enum { TILES = tile<DIM, BITS>::TILES };
-    int lane = threadIdx.x % 32;
+// The planner: lists the first items of the thread block, which follow from blockIdx.x, and then the items of tickets, until an
+// item does not exist. Thread blocks take tickets, because those that share a multiprocessor with draws are slower. The first
+// batch is listed before the thread block's first __syncthreads, which the planner calls here. All batches use the same
+// instructions: those of the first one are read from memory.
+template <int DIM, int BITS, bool SIZES> __device__ void plan_pages(const quantised_params &p, planned_batches *batches) {
+    enum { TILES = tile<DIM, BITS>::TILES, ITEMS = TICKET_TILES / TILES };
+    static_assert(FIRST_ITEMS * TILES <= BATCH_TILES && TICKET_TILES <= BATCH_TILES, "a batch");
+    int lane = threadIdx.x % 32, ticket = 0, first = (int)blockIdx.x, step = (int)gridDim.x, n = FIRST_ITEMS * TILES;
 #if __CUDA_ARCH__ < 900
     sl_wait_previous();
 #endif
-    first_tiles f;
-    lookup_load(&f.lookup, p.score.rows, p.score.n_seqs, p.score.n_kv_heads, quantised_items(), 0, 0);
-    int number = min(lane / TILES, FIRST_ITEMS - 1) * (int)gridDim.x + (int)blockIdx.x;
-    f.own = plan_tile<DIM, BITS, SIZES>(p, &f.lookup, number, lane % TILES);
-    return f;
+    seq_lookup lookup;
+    lookup_load(&lookup, p.score.rows, p.score.n_seqs, p.score.n_kv_heads, quantised_items(), 0, 0);
+    bool more = true;
+#pragma unroll 1
+    for (int batch = 0; more; batch++) {
+        int item = first + min(lane, n - 1) / TILES * step;
+        planned_tile own = plan_tile<DIM, BITS, SIZES>(p, &lookup, item, lane % TILES);
+        more = __shfl_sync(~0u, own.place.seq_head, n - 1) >= 0;
+        if (batch > 0) barrier_wait(&batches->empty[batch % 2], batch / 2 % 2 ^ 1);
+        if (lane < n) batches->tile[batch % 2][lane] = own;
+        if (batch == 0) __syncthreads();
+        __syncwarp();
+        if (lane == 0) barrier_arrive(&batches->full[batch % 2]);
+        if (batch == 0) { // the launch before sets next_item to 0
+            sl_wait_previous();
+            if (lane == 0) ticket = sl_take_number(p.score.next_item);
+        }
+        first = FIRST_ITEMS * (int)gridDim.x + __shfl_sync(~0u, ticket, 0) * ITEMS, step = 1, n = TICKET_TILES;
+        if (lane == 0 && more) ticket = sl_take_number(p.score.next_item);
+    }
 }
 
-// ---- producer ----
+// ---- issuing ----
 
-struct page_producer {
+struct page_issuer {
     page_ring r;
     int stage, parity; // of the next tile
     int n_issued;      // tiles
@@ -200,7 +223,7 @@ struct page_producer {
     }
     __device__ void end_item() { pair = (pair + 1) % PAIRS, numbers = __funnelshift_r(numbers, numbers, 8); }
 };
-static_assert(PAIRS == 4 && QUANTISED_STAGES == 8, "page_producer.numbers");
+static_assert(PAIRS == 4 && QUANTISED_STAGES == 8, "page_issuer.numbers");
 
 // One thread calls the function.
 template <int DIM, int BITS>
@@ -212,40 +235,38 @@ __device__ void copy_query(const quantised_params &p, const page_ring &r, int st
 }
 
 // Waits for the previous kernel. Then issues the copies that had to wait: q of the tiles in stages 0, 1, ...
-template <int DIM, int BITS> __device__ void wait_previous(const quantised_params &p, page_producer *to) {
+template <int DIM, int BITS> __device__ void wait_previous(const quantised_params &p, page_issuer *to) {
     sl_wait_previous();
     to->has_waited = 1;
     const page_ring &r = to->r;
+#pragma unroll 1
     for (int i = 0; threadIdx.x % 32 == 0 && i < to->n_issued; i++)
         if (r.head->query_for[i] >= 0)
             copy_query<DIM, BITS>(p, r, i, r.head->full[0] + r.head->query_for[i], r.head->tile[i].seq_head);
     __syncwarp();
 }
 
-// Issues the tile of lane `owner`. The owner issues all copies, so its tile needs no broadcast.
-template <int DIM, int BITS>
-__device__ void issue_tile(const quantised_params &p, page_producer *to, const planned_tile &own, int owner) {
+// Issues a tile, which all lanes know.
+template <int DIM, int BITS> __device__ void issue_tile(const quantised_params &p, page_issuer *to, const planned_tile &x) {
     barrier_wait(&to->r.head->empty[to->stage], to->parity ^ 1);
     uint64_t *full = to->full();
     uint32_t data = shared_address(to->r.data(to->stage));
-    int q_bytes = own.has_query ? p.score.group * layout<DIM>::ROW : 0;
-    if (threadIdx.x % 32 == owner) {
-        to->describe(own.place, own.has_query);
+    int q_bytes = x.has_query ? p.score.group * layout<DIM>::ROW : 0;
+    if (threadIdx.x % 32 == 0) {
+        to->describe(x.place, x.has_query);
 #if __CUDA_ARCH__ >= 900
         uint64_t policy = to->n_issued < p.score.n_normal ? to->normal : to->leaves_first;
-        barrier_expect(full, own.bytes + own.second_bytes + q_bytes);
-        copy_bulk(data + own.at, own.from, own.bytes, full, policy);
-        if (own.second_bytes) copy_bulk(data + own.second_at, own.second, own.second_bytes, full, policy);
-        if (own.has_query && to->has_waited) copy_query<DIM, BITS>(p, to->r, to->stage, full, own.place.seq_head);
+        barrier_expect(full, x.bytes + x.second_bytes + q_bytes);
+        copy_bulk(data + x.at, x.from, x.bytes, full, policy);
+        if (x.second_bytes) copy_bulk(data + x.second_at, x.second, x.second_bytes, full, policy);
+        if (x.has_query && to->has_waited) copy_query<DIM, BITS>(p, to->r, to->stage, full, x.place.seq_head);
 #endif
     }
     __syncwarp();
 #if __CUDA_ARCH__ < 900
-    const void *from[3] = {own.from, own.second, p.score.q + (size_t)own.place.seq_head * p.score.group * DIM};
-    int bytes[3] = {own.bytes, own.second_bytes, q_bytes}, at[3] = {own.at, own.second_at, tile<DIM, BITS>::Q_AT};
-    for (int i = 0; i < 3; i++)
-        copy_warp(data + __shfl_sync(~0u, at[i], owner), (const void *)__shfl_sync(~0u, (unsigned long long)from[i], owner),
-                  __shfl_sync(~0u, bytes[i], owner));
+    copy_warp(data + x.at, x.from, x.bytes);
+    copy_warp(data + x.second_at, x.second, x.second_bytes);
+    copy_warp(data + tile<DIM, BITS>::Q_AT, p.score.q + (size_t)x.place.seq_head * p.score.group * DIM, q_bytes);
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
     if (threadIdx.x % 32 == 0) barrier_arrive(full);
 #endif
@@ -253,7 +274,7 @@ __device__ void issue_tile(const quantised_params &p, page_producer *to, const p
 }
 
 // Tells one pair that there are no more tiles.
-__device__ void end_pair(page_producer *to) {
+__device__ void end_pair(page_issuer *to) {
     uint64_t *full = to->full();
     barrier_wait(&to->r.head->empty[to->stage], to->parity ^ 1);
     if (threadIdx.x % 32 == 0) to->describe({-1, 0, 0}, false);
@@ -266,47 +287,33 @@ __device__ void end_pair(page_producer *to) {
     to->end_item();
 }
 
-// Issues the tiles of lanes [from, end), up to the first lane without an item. Returns whether each lane had an item.
+// The loop of the issuer: issues the tiles of all batches, up to the first item that does not exist.
 template <int DIM, int BITS>
-__device__ bool produce_tiles(const quantised_params &p, page_producer *to, const planned_tile &own, int from, int end) {
+__device__ void issue_pages(const quantised_params &p, const page_ring &r, planned_batches *batches) {
     enum { TILES = tile<DIM, BITS>::TILES };
-    uint32_t exact = __ballot_sync(~0u, own.exact), there = __ballot_sync(~0u, own.place.seq_head >= 0);
-    uint32_t planned = __ballot_sync(~0u, own.bytes > 0);
-#pragma unroll 1
-    for (int i = from; i < end; i++) {
-        if (!(there >> i & 1)) return false;
-        if (planned >> i & 1) {
-            // the newest row; q of the tile that is first in its stage
-            if (!to->has_waited && (exact >> i & 1 || to->n_issued >= to->r.n_stages)) wait_previous<DIM, BITS>(p, to);
-            issue_tile<DIM, BITS>(p, to, own, i);
-        }
-        if (i % TILES == TILES - 1) to->end_item();
-    }
-    return true;
-}
-
-// The thread block takes tickets for the other items, because thread blocks that share a multiprocessor with draws are slower.
-// The producer takes a ticket and plans its tiles while other tiles are copied.
-template <int DIM, int BITS, bool SIZES>
-__device__ void produce_pages(const quantised_params &p, const page_ring &r, const first_tiles &f) {
-    enum { TILES = tile<DIM, BITS>::TILES, ITEMS = TICKET_TILES / TILES };
-    int lane = threadIdx.x % 32, ticket = 0; // lane 0: the next ticket
-    page_producer to = {.r = r, .normal = sl_l2_policy(SL_L2_ANY), .leaves_first = sl_l2_policy(SL_L2_FIRST_OUT)};
+    page_issuer to = {.r = r, .normal = sl_l2_policy(SL_L2_ANY), .leaves_first = sl_l2_policy(SL_L2_FIRST_OUT)};
 #if __CUDA_ARCH__ < 900
     wait_previous<DIM, BITS>(p, &to);
 #endif
-    seq_lookup lookup = f.lookup;
-    planned_tile own = f.own;
-    bool more = produce_tiles<DIM, BITS>(p, &to, own, 0, (FIRST_ITEMS - LAST_OF_FIRST) * TILES);
-    if (!to.has_waited) wait_previous<DIM, BITS>(p, &to);
-    if (lane == 0) ticket = sl_take_number(p.score.next_item);
-    for (int from = (FIRST_ITEMS - LAST_OF_FIRST) * TILES, end = FIRST_ITEMS * TILES; more; from = 0, end = TICKET_TILES) {
-        int first = FIRST_ITEMS * (int)gridDim.x + __shfl_sync(~0u, ticket, 0) * ITEMS;
-        planned_tile next = plan_tile<DIM, BITS, SIZES>(p, &lookup, first + min(lane / TILES, ITEMS - 1), lane % TILES);
-        if (lane == 0) ticket = sl_take_number(p.score.next_item);
-        more = produce_tiles<DIM, BITS>(p, &to, own, from, end);
-        own = next;
+    bool more = true;
+    for (int batch = 0; more; batch++) {
+        int n = batch ? (int)TICKET_TILES : FIRST_ITEMS * TILES;
+        barrier_wait(&batches->full[batch % 2], batch / 2 % 2);
+        __syncwarp();
+#pragma unroll 1
+        for (int i = 0; i < n; i++) {
+            const planned_tile x = batches->tile[batch % 2][i];
+            more = x.place.seq_head >= 0;
+            if (!more) break;
+            // What waits for the previous kernel: the newest row, and q of a tile that is not the first one of its stage.
+            if (!to.has_waited && (x.exact || to.n_issued >= r.n_stages)) wait_previous<DIM, BITS>(p, &to);
+            if (x.bytes > 0) issue_tile<DIM, BITS>(p, &to, x);
+            if (i % TILES == TILES - 1) to.end_item();
+        }
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) barrier_arrive(&batches->empty[batch % 2]);
     }
+    if (!to.has_waited) wait_previous<DIM, BITS>(p, &to);
     for (int i = 0; i < PAIRS; i++) end_pair(&to);
 }
 

@@ -5,12 +5,13 @@
 // | role      | warps        | does                                                                                    |
 // |-----------|--------------|-----------------------------------------------------------------------------------------|
 // | consumer  | 4 pairs of 2 | a pair takes a tile; each warp quantises half of the queries, then scores half the rows |
-// | producer  | 1            | copies quantised pages, or 32 rows of K and V of the newest page, and q; takes tickets  |
+// | issuer    | 1            | copies quantised pages, or 32 rows of K and V of the newest page, and q                 |
+// | planner   | 1            | takes tickets and lists the copies (quantised_tiles.cuh)                                |
 // | announcer | 2            | adds a stored tile to `done` of its seq_head                                            |
 //
 // | shared memory, in order | bytes (int4, DIM 128, group 4) | contents                                               |
 // |-------------------------|--------------------------------|--------------------------------------------------------|
-// | quantised_shared        | 1.5 KB; with SIZES 5.5 KB      | barriers, tile_infos; means of heads                   |
+// | quantised_shared        | 4 KB; with SIZES 8 KB          | barriers, tile_places, batches; means of heads         |
 // | tile_space              | 8 x 704                        | twice for each pair: quantised queries, or masses      |
 // | ring stages             | 7 x 17920                      | steps, zeros, code planes (or K and V); q [group][DIM] |
 //
@@ -42,8 +43,8 @@ extern "C" {
 namespace {
 
 enum {
-    ANNOUNCERS = 2, // warps: one continues while the other waits for memory
-    QUANTISED_THREADS = PAIRS * PAIR_THREADS + 32 + 32 * ANNOUNCERS,
+    ANNOUNCERS = 2,                                                   // warps: one continues while the other waits for memory
+    QUANTISED_THREADS = PAIRS * PAIR_THREADS + 32 * (2 + ANNOUNCERS), // consumers, issuer, planner, announcers
     MASSES_BYTES = GROUP_MAX * EXACT_ROWS * sizeof(bf16),
     UNANNOUNCED = 8, // most tiles of a pair that are stored and not yet added to `done`
 };
@@ -88,6 +89,7 @@ struct stored_tiles {
 };
 template <bool SIZES> struct __align__(128) quantised_shared { // then a tile_space twice for each pair, and the ring's stages
     ring_shared ring;
+    planned_batches batches;
     stored_tiles stored;
     __align__(16) uint32_t zeros[tile_space<8>::WORDS]; // a query of zeros
     float means[SIZES ? (int)MEANS_KEPT : 1];           // of the first query heads: known_mean
@@ -100,6 +102,7 @@ template <bool SIZES> __device__ void quantised_begin(quantised_shared<SIZES> *s
     barriers_make<WARPS, PAIRS * UNANNOUNCED>(shared->stored.empty[0], 1);
     barriers_make<WARPS, PAIRS * QUANTISED_STAGES>(shared->ring.full[0], FULL_ARRIVALS);
     barriers_make<WARPS, QUANTISED_STAGES>(shared->ring.empty, PAIR_THREADS);
+    barriers_make<WARPS, 4>(shared->batches.full, 1); // and empty
     if (threadIdx.x < sizeof(shared->zeros) / sizeof(uint32_t)) shared->zeros[threadIdx.x] = 0;
     barriers_made();
 }
@@ -456,17 +459,19 @@ template <int DIM, int BITS, bool SIZES> __global__ void __maxnreg__(80) quantis
     page_ring r = {&shared->ring, spaces + 2 * PAIRS * space::bytes(space::padded(p.score.group)), p.score.n_stages,
                    tile<DIM, BITS>::template stage<SIZES>(p.score.group)};
     int warp = threadIdx.x / 32;
-    first_tiles first;
-    if (warp == 2 * PAIRS) first = plan_first<DIM, BITS, SIZES>(p);
+    if (warp == 2 * PAIRS + 1) {
+        plan_pages<DIM, BITS, SIZES>(p, &shared->batches);
+        return;
+    }
     if (SIZES && warp < 2 * PAIRS) keep_means(p.score, shared->means, threadIdx.x, PAIRS * PAIR_THREADS);
     quantised_begin(shared);
-    __syncthreads();
+    __syncthreads(); // with that of plan_pages
     if (warp < 2 * PAIRS)
         consume_pages<DIM, BITS, SIZES>(p, r, spaces, shared);
     else if (warp == 2 * PAIRS)
-        produce_pages<DIM, BITS, SIZES>(p, r, first);
+        issue_pages<DIM, BITS>(p, r, &shared->batches);
     else if (p.score.done)
-        announce_tiles(p.score, &shared->stored, warp - 2 * PAIRS - 1);
+        announce_tiles(p.score, &shared->stored, warp - 2 * PAIRS - 2);
 }
 
 // cleared: for the kernel that draws next. newest: memory for the sums of the newest page; in this case `done` counts stored
