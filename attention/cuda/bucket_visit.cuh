@@ -27,6 +27,7 @@ enum {
     VISIT_WARPS = VISIT_THREADS / 32,
     FEW_BUCKETS = 2 * VISIT_THREADS, // up to which a thread has two buckets
     SECTIONS_MOST = SL_CUDA_LONG_ROWS / SL_BUCKET_SPAN_ROWS + 1,
+    LIST_AHEAD = 8, // rows that a lane loads together
 };
 
 // ---- the rows of a step ----
@@ -262,7 +263,8 @@ __device__ void find_lists(const visit_params &p, visit_space *s, const visit_ra
 }
 
 // Lists the rows of visited buckets of a span, by one warp. A lane finds the run of a bucket, and then the lanes share the
-// rows. *n_read: rows of the lane's runs.
+// rows. A lane loads LIST_AHEAD rows before it stores the first one: a load after a store would wait for the load before it,
+// because the compiler cannot know that both arrays are distinct. *n_read: rows of the lane's runs.
 __device__ int list_span(const visit_params &p, const visit_space *s, const visit_range &r, const sl_row &row, int seq_head,
                          const sl_bucket_lists *lists, int section, int32_t *to, int *n_read) {
     int n = 0, lane = threadIdx.x % 32, base = section * SL_BUCKET_SPAN_ROWS;
@@ -278,14 +280,21 @@ __device__ int list_span(const visit_params &p, const visit_space *s, const visi
             from = (int)(rows - lists->row);
         }
         int end = sl_scan_lanes(own, lane), at = end - own, all = __shfl_sync(~0u, end, 31);
-#pragma unroll 4
-        for (int i = lane; i < all + lane; i += 32) { // every lane takes part in the search
-            int run = 0;                              // the last run that begins at i or before
-            for (int step = 16; step > 0; step /= 2)
-                if (__shfl_sync(~0u, at, run + step) <= i) run += step;
-            int j = __shfl_sync(~0u, from - at, run) + i;
-            int k = i < all ? lists->row[j] : 0, pool = __shfl_sync(~0u, page, k / SL_PAGE);
-            if (i < all) to[n + i] = pool + k % SL_PAGE;
+        for (int first_row = 0; first_row < all; first_row += 32 * LIST_AHEAD) { // every lane takes part in the search
+            int k[LIST_AHEAD];
+#pragma unroll
+            for (int j = 0; j < LIST_AHEAD; j++) {
+                int i = first_row + 32 * j + lane, run = 0; // run: the last run that begins at i or before
+                for (int step = 16; step > 0; step /= 2)
+                    if (__shfl_sync(~0u, at, run + step) <= i) run += step;
+                int own_row = __shfl_sync(~0u, from - at, run) + i;
+                k[j] = i < all ? __ldcg(lists->row + own_row) : 0;
+            }
+#pragma unroll
+            for (int j = 0; j < LIST_AHEAD; j++) {
+                int i = first_row + 32 * j + lane, pool = __shfl_sync(~0u, page, k[j] / SL_PAGE);
+                if (i < all) to[n + i] = pool + k[j] % SL_PAGE;
+            }
         }
         n += all;
     }
