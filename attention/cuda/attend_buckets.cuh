@@ -30,7 +30,8 @@ enum {
     BUCKET_THREADS = 32 * BUCKET_WARPS,
     TILE_ROWS = 16, // rows that a warp loads together
     PASS_ROWS = TILE_ROWS * BUCKET_WARPS,
-    BUCKET_CHUNKS = 48, // of a KV head at most: one wave of thread blocks for 8 KV heads
+    BUCKET_CHUNKS = 48,   // of a KV head at most: one wave of thread blocks for 8 KV heads
+    MERGED_TOGETHER = 24, // chunks whose sums a thread loads together
     CHUNK_ROWS_LEAST = 2 * PASS_ROWS,
     STARTS = SECTIONS_MOST + GROUP_MAX + 1,
     COUNTS_EACH = (SECTIONS_MOST + BUCKET_THREADS - 1) / BUCKET_THREADS, // sections whose counts a thread adds up
@@ -293,8 +294,8 @@ template <int DIM> struct bucket_space {
     alignas(16) bucket_warp<DIM> warps[BUCKET_WARPS];
     row_parts parts;
     float2 ml[BUCKET_WARPS][GROUP_MAX];
-    float2 chunks[BUCKET_CHUNKS][GROUP_MAX]; // (maximum, sum); later x is the factor of the chunk
-    float sum[GROUP_MAX];
+    float factor[BUCKET_CHUNKS][GROUP_MAX]; // of a chunk's sums; 0 from n_chunks on
+    float sum[GROUP_MAX];                   // of the masses of all chunks
     int is_last;
 };
 
@@ -318,63 +319,94 @@ template <int DIM, bool DRAWS> __device__ void store_warp(const bucket_attender<
     }
 }
 
-// Adds the warps' results in order. Stores the output if this is the only chunk, otherwise a partial result.
+__device__ __forceinline__ void add_scaled(float4 *sum, float factor, const float4 &x) {
+    sum->x += factor * x.x, sum->y += factor * x.y, sum->z += factor * x.z, sum->w += factor * x.w;
+}
+
+// Stores o / l to four channels of the output.
+__device__ __forceinline__ void store_output(bf16 *out, const float4 &o, float l) {
+    *(uint2 *)out = make_uint2(pack_bf16(o.x / l, o.y / l), pack_bf16(o.z / l, o.w / l));
+}
+
+// Adds the warps' results in order. Stores the output if this is the only chunk, otherwise a partial result. A thread has four
+// channels of a head.
 template <int DIM>
 __device__ void merge_warps(const attend_buckets_params &p, const bucket_space<DIM> *s, size_t seq_head, int chunk,
                             bool is_all) {
     int group = p.visit.group;
-    for (int i = threadIdx.x; i < group * DIM; i += BUCKET_THREADS) {
-        int g = i / DIM, d = i % DIM;
-        float most = -INFINITY, l = 0, o = 0;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < group * (DIM / 4); i += BUCKET_THREADS) {
+        int g = i / (DIM / 4), d = i % (DIM / 4) * 4;
+        float most = -INFINITY, l = 0;
+        float4 o = make_float4(0, 0, 0, 0);
+#pragma unroll
         for (int w = 0; w < BUCKET_WARPS; w++) most = fmaxf(most, s->ml[w][g].x);
+#pragma unroll
         for (int w = 0; w < BUCKET_WARPS; w++) {
             float factor = rescale(s->ml[w][g].x, most);
             // A warp whose scores are all NaN has no maximum; its sums are NaN.
             if (isnan(s->ml[w][g].y)) factor = s->ml[w][g].y;
-            l += factor * s->ml[w][g].y, o += factor * s->warps[w].o[g][d];
+            l += factor * s->ml[w][g].y;
+            add_scaled(&o, factor, *(const float4 *)&s->warps[w].o[g][d]);
         }
         if (is_all) {
-            p.out[(seq_head * group + g) * DIM + d] = __bfloat16_as_ushort(__float2bfloat16_rn(o / l));
+            store_output(p.out + (seq_head * group + g) * DIM + d, o, l);
             continue;
         }
         size_t at = (seq_head * p.max_chunks + chunk) * group + g;
-        __stcg(p.o + at * DIM + d, o);
+        __stcg((float4 *)(p.o + at * DIM + d), o);
         if (d == 0) __stcg(p.ml + at, make_float2(most, l));
     }
 }
 
-// out = sum_c 2^(m_c - m) o_c / sum_c 2^(m_c - m) l_c over the chunks c of the head, in order.
+// The factors of the chunks, and the sum of all masses. A warp has a head, a lane has two chunks.
 template <int DIM>
-__device__ void merge_bucket_chunks(const attend_buckets_params &p, bucket_space<DIM> *s, size_t seq_head, int n_chunks) {
-    int group = p.visit.group, tid = threadIdx.x;
-    for (int i = tid; i < n_chunks * group; i += BUCKET_THREADS)
-        s->chunks[i / group][i % group] = __ldcg(p.ml + seq_head * p.max_chunks * group + i);
-    __syncthreads();
-    if (tid < group) {
-        float most = -INFINITY, sum = 0;
-        for (int c = 0; c < n_chunks; c++) most = fmaxf(most, s->chunks[c][tid].x);
-        for (int c = 0; c < n_chunks; c++) {
-            float2 own = s->chunks[c][tid];
-            float factor = isnan(own.y) ? own.y : rescale(own.x, most);
-            s->chunks[c][tid].x = factor;
-            sum += factor * own.y;
+__device__ void find_factors(const attend_buckets_params &p, bucket_space<DIM> *s, size_t seq_head, int n_chunks) {
+    static_assert(BUCKET_CHUNKS <= 64, "a lane has two chunks");
+    int group = p.visit.group, lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (int g = threadIdx.x / 32; g < group; g += BUCKET_WARPS) {
+        float2 own[2];
+        float sum = 0;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int c = lane + 32 * i;
+            own[i] = c < n_chunks ? __ldcg(p.ml + (seq_head * p.max_chunks + c) * group + g) : make_float2(-INFINITY, 0);
         }
-        s->sum[tid] = sum;
+        float most = sl_max_lanes(fmaxf(own[0].x, own[1].x));
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float factor = isnan(own[i].y) ? own[i].y : rescale(own[i].x, most);
+            if (lane + 32 * i < BUCKET_CHUNKS) s->factor[lane + 32 * i][g] = factor;
+            sum += factor * own[i].y;
+        }
+        sum = sl_sum_lanes(sum);
+        if (lane == 0) s->sum[g] = sum;
     }
     __syncthreads();
-    for (int i = tid; i < group * DIM / 4; i += BUCKET_THREADS) {
+}
+
+// out = sum_c 2^(m_c - m) o_c / sum_c 2^(m_c - m) l_c over the chunks c of the head; o_c in order.
+template <int DIM>
+__device__ void merge_bucket_chunks(const attend_buckets_params &p, bucket_space<DIM> *s, size_t seq_head, int n_chunks) {
+    static_assert(BUCKET_CHUNKS % MERGED_TOGETHER == 0, "every chunk that is merged has a factor");
+    int group = p.visit.group;
+    find_factors(p, s, seq_head, n_chunks);
+#pragma unroll 1
+    for (int i = threadIdx.x; i < group * (DIM / 4); i += BUCKET_THREADS) {
         int g = i / (DIM / 4);
         const float4 *from = (const float4 *)(p.o + seq_head * p.max_chunks * group * DIM) + i;
         float4 o = make_float4(0, 0, 0, 0);
-#pragma unroll 16
-        for (int c = 0; c < n_chunks; c++) {
-            float4 x = __ldcg(from + (size_t)c * group * (DIM / 4));
-            float factor = s->chunks[c][g].x;
-            o.x += factor * x.x, o.y += factor * x.y, o.z += factor * x.z, o.w += factor * x.w;
+#pragma unroll 1
+        for (int first = 0; first < n_chunks; first += MERGED_TOGETHER) {
+            float4 x[MERGED_TOGETHER];
+#pragma unroll
+            for (int j = 0; j < MERGED_TOGETHER; j++)
+                x[j] = first + j < n_chunks ? __ldcg(from + (size_t)(first + j) * group * (DIM / 4)) : make_float4(0, 0, 0, 0);
+#pragma unroll
+            for (int j = 0; j < MERGED_TOGETHER; j++) add_scaled(&o, s->factor[first + j][g], x[j]);
         }
-        float l = s->sum[g];
-        uint2 packed = make_uint2(pack_bf16(o.x / l, o.y / l), pack_bf16(o.z / l, o.w / l));
-        *((uint2 *)(p.out + seq_head * group * DIM) + i) = packed;
+        store_output(p.out + (seq_head * group) * DIM + i * 4, o, s->sum[g]);
     }
 }
 
