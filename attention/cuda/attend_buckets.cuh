@@ -6,19 +6,20 @@
 // attend to their rows before they wait for the choice. The thread block that ends last merges the chunks of a head in order.
 // Chunks depend only on the numbers of rows, so results do not depend on the batch.
 //
-// A warp has 16 rows at a time. With g = lane / 4 and t = lane % 4, a lane loads parts of K and V of rows g and g + 8: DIM / 4
-// channels each. Register r of a row holds the channels channel_of(r) and the next one. The inner product over channels has any
-// order, so registers 2 i and 2 i + 1 are the operand of the i-th mma:
-//   S [8 heads][8 rows] += Q [8 heads][16 channels] K^T [16 channels][8 rows]      twice, for rows 0 .. 7 and 8 .. 15
-// A lane then holds the scores of head g for rows 2 t, 2 t + 1, 2 t + 8, 2 t + 9. It rounds 2^(s - m) to bf16. This is the
-// operand of
-//   O [8 heads][8 channels] += P [8 heads][16 rows] V [16 rows][8 channels]        once for each register r
-// where V is transposed by movmatrix. Heads above the group have q = 0, and nothing of them is stored.
+// A warp has 16 rows at a time. It copies them to its tile in shared memory, K and then V of a row side by side, so the memory
+// gets requests of whole rows. Requests for pieces of a row reach the memory at different times, and then it opens the same row
+// of DRAM several times. While the copies travel, the warp finds its next 16 rows. ldmatrix then loads the operands:
+//   S [16 rows][8 heads] += K [16 rows][16 channels] Q^T [16 channels][8 heads]          once for 16 channels
+//   O^T [16 channels][8 heads] += V^T [16 channels][16 rows] P [16 rows][8 heads]        once for 16 channels
+// With g = lane / 4 and t = lane % 4, a lane holds the scores of rows g and g + 8 for heads 2 t and 2 t + 1. It rounds
+// P = 2^(S - m) to bf16, and movmatrix transposes P for the second product. Heads above the group have q = 0, and nothing of
+// them is stored.
 #ifndef SLEIGH_ATTEND_BUCKETS_CUH
 #define SLEIGH_ATTEND_BUCKETS_CUH
 
 #include "attention/cuda/bucket_visit.cuh"
 #include "attention/cuda/host_rows.cuh"
+#include "attention/cuda/mma_tiles.cuh"
 
 #include <cuda_bf16.h>
 
@@ -29,7 +30,8 @@ enum {
     BUCKET_THREADS = 32 * BUCKET_WARPS,
     TILE_ROWS = 16, // rows that a warp loads together
     PASS_ROWS = TILE_ROWS * BUCKET_WARPS,
-    BUCKET_CHUNKS = 48, // of a KV head at most: one wave of thread blocks for 8 KV heads
+    BUCKET_CHUNKS = 64,   // of a KV head at most: one wave of thread blocks for 8 KV heads, four for each multiprocessor
+    MERGED_TOGETHER = 16, // chunks whose sums a thread loads together
     CHUNK_ROWS_LEAST = 2 * PASS_ROWS,
     STARTS = SECTIONS_MOST + GROUP_MAX + 1,
     COUNTS_EACH = (SECTIONS_MOST + BUCKET_THREADS - 1) / BUCKET_THREADS, // sections whose counts a thread adds up
@@ -168,112 +170,132 @@ __device__ void chunk_of_chosen(const attend_buckets_params &p, const visit_rang
 
 // ---- one warp ----
 
+// Starts the copy of 16 bytes of a row to shared memory, or writes zeros.
+__device__ __forceinline__ void copy_part(bf16 *to, const bf16 *from, bool present, uint64_t policy) {
+    if (IS_HOST)
+        copy_async(to, from, present);
+    else
+        copy_async(to, from, present, policy);
+}
+
+// 16 rows that a warp attends to: K and then V of a row.
+template <int DIM> struct bucket_tile {
+    bf16 rows[TILE_ROWS][tile_stride<2 * DIM>];
+
+    // Starts the copies, by the warp. Lanes 0 to 15 hold one marked row each; -1: zeros. Consecutive lanes copy consecutive
+    // pieces of K and then of V of a row. On the host both are side by side, so they are one request.
+    __device__ __forceinline__ void fetch(const attend_buckets_params &p, int at) {
+        enum { PIECES = DIM / 8 };                       // of 16 bytes in a row of K
+        uint64_t policy = sl_l2_policy(SL_L2_FIRST_OUT); // draw_rows.cuh, gather: why these rows leave the L2 cache first
+#pragma unroll
+        for (int j = 0; j < TILE_ROWS * 2 * PIECES / 32; j++) {
+            int i = 32 * j + threadIdx.x % 32, row = i / (2 * PIECES), piece = i % (2 * PIECES);
+            int own = __shfl_sync(~0u, at, row), pool = max(own, 0);
+            const bf16 *from = piece < PIECES ? k_of_row<DIM>(p.k, p.host, pool) : v_of_row<DIM>(p.v, p.host, pool) - DIM;
+            copy_part(rows[row] + 8 * piece, from + 8 * piece, own >= 0, policy);
+        }
+        count_fetched(p.visit.stats, at, 32 / TILE_ROWS);
+    }
+};
+
 // DRAWS: some rows are drawn rows of one query head.
 template <int DIM, bool DRAWS> struct bucket_attender {
-    enum {
-        REGS = DIM / 8,           // of a row
-        PIECE = DIM % 32 ? 4 : 8, // channels of a load
-        PIECE_REGS = PIECE / 2,
-    };
-    uint32_t q[REGS];
-    float o[REGS][2]; // head g, channels channel_of(r) and the next one
-    float m, l;       // of head g; l: of the lane's rows
+    enum { STEPS = DIM / 16 };
+    uint32_t q[STEPS][2]; // of head g: channels 16 i + 8 j + 2 t and the next one
+    float o[STEPS][4];    // of channels 16 i + g and, from 2 on, 16 i + g + 8: heads 2 t and 2 t + 1
+    float m[2], l[2];     // of heads 2 t and 2 t + 1; l: of the lane's rows
 
-    static __device__ int channel_of(int r) {
-        return r / PIECE_REGS * 4 * PIECE + threadIdx.x % 4 * PIECE + r % PIECE_REGS * 2;
-    }
-
-    // row: NULL: zeros.
-    static __device__ void load(const bf16 *row, uint64_t policy, uint32_t to[REGS]) {
-        int t = threadIdx.x % 4;
-#pragma unroll
-        for (int i = 0; i < REGS / PIECE_REGS; i++) {
-            const bf16 *from = row + i * 4 * PIECE + t * PIECE;
-            if constexpr (PIECE == 8) {
-                uint4 x = row ? load_part((const uint4 *)from, policy) : make_uint4(0, 0, 0, 0);
-                to[4 * i] = x.x, to[4 * i + 1] = x.y, to[4 * i + 2] = x.z, to[4 * i + 3] = x.w;
-            } else {
-                uint2 x = row ? load_part((const uint2 *)from, policy) : make_uint2(0, 0);
-                to[2 * i] = x.x, to[2 * i + 1] = x.y;
-            }
-        }
-    }
-
-    // The lane's channels of head g of queries [group][DIM]; zeros from head `group` on. Past the L1 cache: bucket_scores.cuh,
-    // order of the kernels.
-    static __device__ void load_query(const bf16 *queries, int group, uint32_t to[REGS]) {
-        int g = threadIdx.x % 32 / 4;
-#pragma unroll
-        for (int r = 0; r < REGS; r++) to[r] = g < group ? __ldcg((const uint32_t *)(queries + g * DIM + channel_of(r))) : 0;
-    }
-
-    // queries: [group][DIM]
+    // queries: [group][DIM]; zeros from head `group` on. Past the L1 cache: bucket_scores.cuh, order of the kernels.
     __device__ void begin(const bf16 *queries, int group) {
-        load_query(queries, group, q);
+        int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
-        for (int r = 0; r < REGS; r++) o[r][0] = o[r][1] = 0;
-        m = -INFINITY, l = 0;
+        for (int i = 0; i < STEPS; i++) {
+#pragma unroll
+            for (int j = 0; j < 2; j++)
+                q[i][j] = g < group ? __ldcg((const uint32_t *)(queries + g * DIM + 16 * i + 8 * j + 2 * t)) : 0;
+            o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0;
+        }
+        m[0] = m[1] = -INFINITY, l[0] = l[1] = 0;
     }
 
-    static __device__ void scores_of(const uint32_t q[REGS], const uint32_t k[REGS], float scale, float s[2]) {
-        float c[4] = {};
+    // s[i]: of row g + 8 (i / 2) of the tile and head 2 t + i % 2.
+    __device__ __forceinline__ void find_scores(const bucket_tile<DIM> &tile, float scale, float s[4]) const {
+        int lane = threadIdx.x % 32;
+        const bf16 *k = tile.rows[lane % 16] + lane / 16 * 8;
+        s[0] = s[1] = s[2] = s[3] = 0;
 #pragma unroll
-        for (int i = 0; i < REGS; i += 2) sl_mma_bf16(c, q[i], 0, q[i + 1], 0, k[i], k[i + 1]);
-        s[0] = c[0] * scale, s[1] = c[1] * scale;
+        for (int i = 0; i < STEPS; i++) {
+            uint32_t a[4];
+            load_matrices(a, k + 16 * i);
+            mma(s, a, q[i][0], q[i][1]);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) s[i] *= scale;
     }
 
-    // Adds 16 rows. Lanes 0 to 15 (and 16 to 31 again) hold one row each.
-    __device__ void add(const attend_buckets_params &p, const bucket_row &row16) {
-        int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, at = row16.at;
-        uint32_t k[2][REGS], v[2][REGS];
-        uint64_t policy = sl_l2_policy(SL_L2_FIRST_OUT); // draw_rows.cuh, gather: why these rows leave the L2 cache first
-        int own[2] = {__shfl_sync(~0u, at, g), __shfl_sync(~0u, at, g + 8)};
+    // o += masses v. low, high: the lane's masses of rows g and g + 8.
+    __device__ __forceinline__ void add_values(const bucket_tile<DIM> &tile, uint32_t low, uint32_t high) {
+        int lane = threadIdx.x % 32;
+        const bf16 *v = tile.rows[lane % 8 + lane / 16 * 8] + DIM + lane / 8 % 2 * 8;
+        low = sl_transpose_b16(low), high = sl_transpose_b16(high);
 #pragma unroll
-        for (int i = 0; i < 2; i++) load(own[i] >= 0 ? k_of_row<DIM>(p.k, p.host, own[i]) : NULL, policy, k[i]);
+        for (int i = 0; i < STEPS; i++) {
+            uint32_t a[4];
+            load_matrices_transposed(a, v + 16 * i);
+            mma(o[i], a, low, high);
+        }
+    }
+
+    // Adds the rows of the tile, which row16 describes: lanes 0 to 15 (and 16 to 31 again) hold one row each.
+    __device__ __forceinline__ void add(const bucket_tile<DIM> &tile, float scale, const bucket_row &row16) {
+        int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+        float s[4], most[2] = {m[0], m[1]}, base[2], factor[2];
+        find_scores(tile, scale, s);
 #pragma unroll
-        for (int i = 0; i < 2; i++) load(own[i] >= 0 ? v_of_row<DIM>(p.v, p.host, own[i]) : NULL, policy, v[i]);
-        count_fetched(p.visit.stats, at, 32 / TILE_ROWS);
-        float s[4];
-        scores_of(q, k[0], p.scale, s);
-        scores_of(q, k[1], p.scale, s + 2);
-        float most = m;
+        for (int i = 0; i < 2; i++) {
+            int row = g + 8 * i, of = ALL_HEADS;
+            bool is_row = __shfl_sync(~0u, row16.at, row) >= 0;
+            float weight = 0;
+            if (DRAWS) of = __shfl_sync(~0u, row16.head, row), weight = __shfl_sync(~0u, row16.weight, row);
 #pragma unroll
-        for (int i = 0; i < 4; i++) { // score i is that of row 2 t + i % 2 + 8 (i / 2)
-            int row = 2 * t + i % 2 + i / 2 * 8, is_row = __shfl_sync(~0u, at, row) >= 0;
-            if (DRAWS) {
-                int of = __shfl_sync(~0u, row16.head, row);
-                s[i] += __shfl_sync(~0u, row16.weight, row);
-                is_row &= of == ALL_HEADS || of == g;
+            for (int h = 0; h < 2; h++) {
+                float *x = &s[2 * i + h];
+                bool reads = is_row && (of == ALL_HEADS || of == 2 * t + h);
+                *x = reads ? *x + weight : -INFINITY;
+                most[h] = fmaxf(most[h], *x);
             }
-            s[i] = is_row ? s[i] : -INFINITY;
-            most = fmaxf(most, s[i]);
         }
-        most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-        most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-        float base = most == -INFINITY ? 0 : most, factor = exp2f(m - base), mass[4];
-        m = most;
 #pragma unroll
-        for (int i = 0; i < 4; i++) mass[i] = exp2f(s[i] - base);
-        uint32_t low = pack_bf16(mass[0], mass[1]), high = pack_bf16(mass[2], mass[3]);
-        l = l * factor + sl_widen((bf16)low) + sl_widen((bf16)(low >> 16)) + sl_widen((bf16)high) +
-            sl_widen((bf16)(high >> 16));
-#pragma unroll
-        for (int r = 0; r < REGS; r++) {
-            float c[4] = {o[r][0] * factor, o[r][1] * factor, 0, 0};
-            sl_mma_bf16(c, low, 0, high, 0, sl_transpose_b16(v[0][r]), sl_transpose_b16(v[1][r]));
-            o[r][0] = c[0], o[r][1] = c[1];
+        for (int h = 0; h < 2; h++) {
+            for (int step = 4; step < 32; step *= 2) most[h] = fmaxf(most[h], __shfl_xor_sync(~0u, most[h], step));
+            base[h] = most[h] == -INFINITY ? 0 : most[h], factor[h] = exp2f(m[h] - base[h]), m[h] = most[h];
         }
+        uint32_t low = pack_bf16(exp2f(s[0] - base[0]), exp2f(s[1] - base[1]));
+        uint32_t high = pack_bf16(exp2f(s[2] - base[0]), exp2f(s[3] - base[1]));
+        l[0] = l[0] * factor[0] + sl_widen((bf16)low) + sl_widen((bf16)high);
+        l[1] = l[1] * factor[1] + sl_widen((bf16)(low >> 16)) + sl_widen((bf16)(high >> 16));
+#pragma unroll
+        for (int i = 0; i < STEPS; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) o[i][j] *= factor[j % 2];
+        add_values(tile, low, high);
     }
 };
 
 // ---- merging ----
 
+// A warp's rows, and later its sums. The pad lets lanes of different heads store to different banks.
+template <int DIM> union bucket_warp {
+    bucket_tile<DIM> tile;
+    float o[GROUP_MAX][DIM + 4];
+};
+
 template <int DIM> struct bucket_space {
+    alignas(16) bucket_warp<DIM> warps[BUCKET_WARPS];
     row_parts parts;
-    alignas(float2) float o[BUCKET_WARPS][GROUP_MAX][DIM]; // stored in pairs; row_parts is an odd number of ints
     float2 ml[BUCKET_WARPS][GROUP_MAX];
-    float2 chunks[BUCKET_CHUNKS][GROUP_MAX]; // (maximum, sum); later x is the factor of the chunk
-    float sum[GROUP_MAX];
+    float factor[BUCKET_CHUNKS][GROUP_MAX]; // of a chunk's sums; 0 from n_chunks on
+    float sum[GROUP_MAX];                   // of the masses of all chunks
     int is_last;
 };
 
@@ -284,70 +306,107 @@ __device__ float rescale(float m, float most) {
 
 template <int DIM, bool DRAWS> __device__ void store_warp(const bucket_attender<DIM, DRAWS> &a, bucket_space<DIM> *s) {
     int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    float l = a.l + __shfl_xor_sync(~0u, a.l, 1);
-    l += __shfl_xor_sync(~0u, l, 2);
-    if (t == 0) s->ml[warp][g] = make_float2(a.m, l);
 #pragma unroll
-    for (int r = 0; r < a.REGS; r++) *(float2 *)&s->o[warp][g][a.channel_of(r)] = make_float2(a.o[r][0], a.o[r][1]);
+    for (int h = 0; h < 2; h++) {
+        float l = a.l[h];
+        for (int step = 4; step < 32; step *= 2) l += __shfl_xor_sync(~0u, l, step);
+        if (g == 0) s->ml[warp][2 * t + h] = make_float2(a.m[h], l);
+#pragma unroll
+        for (int i = 0; i < a.STEPS; i++) {
+            s->warps[warp].o[2 * t + h][16 * i + g] = a.o[i][h];
+            s->warps[warp].o[2 * t + h][16 * i + g + 8] = a.o[i][2 + h];
+        }
+    }
 }
 
-// Adds the warps' results in order. Stores the output if this is the only chunk, otherwise a partial result.
+__device__ __forceinline__ void add_scaled(float4 *sum, float factor, const float4 &x) {
+    sum->x += factor * x.x, sum->y += factor * x.y, sum->z += factor * x.z, sum->w += factor * x.w;
+}
+
+// Stores o / l to four channels of the output.
+__device__ __forceinline__ void store_output(bf16 *out, const float4 &o, float l) {
+    *(uint2 *)out = make_uint2(pack_bf16(o.x / l, o.y / l), pack_bf16(o.z / l, o.w / l));
+}
+
+// Adds the warps' results in order. Stores the output if this is the only chunk, otherwise a partial result. A thread has four
+// channels of a head.
 template <int DIM>
 __device__ void merge_warps(const attend_buckets_params &p, const bucket_space<DIM> *s, size_t seq_head, int chunk,
                             bool is_all) {
     int group = p.visit.group;
-    for (int i = threadIdx.x; i < group * DIM; i += BUCKET_THREADS) {
-        int g = i / DIM, d = i % DIM;
-        float most = -INFINITY, l = 0, o = 0;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < group * (DIM / 4); i += BUCKET_THREADS) {
+        int g = i / (DIM / 4), d = i % (DIM / 4) * 4;
+        float most = -INFINITY, l = 0;
+        float4 o = make_float4(0, 0, 0, 0);
+#pragma unroll
         for (int w = 0; w < BUCKET_WARPS; w++) most = fmaxf(most, s->ml[w][g].x);
+#pragma unroll
         for (int w = 0; w < BUCKET_WARPS; w++) {
             float factor = rescale(s->ml[w][g].x, most);
             // A warp whose scores are all NaN has no maximum; its sums are NaN.
             if (isnan(s->ml[w][g].y)) factor = s->ml[w][g].y;
-            l += factor * s->ml[w][g].y, o += factor * s->o[w][g][d];
+            l += factor * s->ml[w][g].y;
+            add_scaled(&o, factor, *(const float4 *)&s->warps[w].o[g][d]);
         }
         if (is_all) {
-            p.out[(seq_head * group + g) * DIM + d] = __bfloat16_as_ushort(__float2bfloat16_rn(o / l));
+            store_output(p.out + (seq_head * group + g) * DIM + d, o, l);
             continue;
         }
         size_t at = (seq_head * p.max_chunks + chunk) * group + g;
-        __stcg(p.o + at * DIM + d, o);
+        __stcg((float4 *)(p.o + at * DIM + d), o);
         if (d == 0) __stcg(p.ml + at, make_float2(most, l));
     }
 }
 
-// out = sum_c 2^(m_c - m) o_c / sum_c 2^(m_c - m) l_c over the chunks c of the head, in order.
+// The factors of the chunks, and the sum of all masses. A warp has a head, a lane has two chunks.
 template <int DIM>
-__device__ void merge_bucket_chunks(const attend_buckets_params &p, bucket_space<DIM> *s, size_t seq_head, int n_chunks) {
-    int group = p.visit.group, tid = threadIdx.x;
-    for (int i = tid; i < n_chunks * group; i += BUCKET_THREADS)
-        s->chunks[i / group][i % group] = __ldcg(p.ml + seq_head * p.max_chunks * group + i);
-    __syncthreads();
-    if (tid < group) {
-        float most = -INFINITY, sum = 0;
-        for (int c = 0; c < n_chunks; c++) most = fmaxf(most, s->chunks[c][tid].x);
-        for (int c = 0; c < n_chunks; c++) {
-            float2 own = s->chunks[c][tid];
-            float factor = isnan(own.y) ? own.y : rescale(own.x, most);
-            s->chunks[c][tid].x = factor;
-            sum += factor * own.y;
+__device__ void find_factors(const attend_buckets_params &p, bucket_space<DIM> *s, size_t seq_head, int n_chunks) {
+    static_assert(BUCKET_CHUNKS <= 64, "a lane has two chunks");
+    int group = p.visit.group, lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (int g = threadIdx.x / 32; g < group; g += BUCKET_WARPS) {
+        float2 own[2];
+        float sum = 0;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int c = lane + 32 * i;
+            own[i] = c < n_chunks ? __ldcg(p.ml + (seq_head * p.max_chunks + c) * group + g) : make_float2(-INFINITY, 0);
         }
-        s->sum[tid] = sum;
+        float most = sl_max_lanes(fmaxf(own[0].x, own[1].x));
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float factor = isnan(own[i].y) ? own[i].y : rescale(own[i].x, most);
+            if (lane + 32 * i < BUCKET_CHUNKS) s->factor[lane + 32 * i][g] = factor;
+            sum += factor * own[i].y;
+        }
+        sum = sl_sum_lanes(sum);
+        if (lane == 0) s->sum[g] = sum;
     }
     __syncthreads();
-    for (int i = tid; i < group * DIM / 4; i += BUCKET_THREADS) {
+}
+
+// out = sum_c 2^(m_c - m) o_c / sum_c 2^(m_c - m) l_c over the chunks c of the head; o_c in order.
+template <int DIM>
+__device__ void merge_bucket_chunks(const attend_buckets_params &p, bucket_space<DIM> *s, size_t seq_head, int n_chunks) {
+    static_assert(BUCKET_CHUNKS % MERGED_TOGETHER == 0, "every chunk that is merged has a factor");
+    int group = p.visit.group;
+    find_factors(p, s, seq_head, n_chunks);
+#pragma unroll 1
+    for (int i = threadIdx.x; i < group * (DIM / 4); i += BUCKET_THREADS) {
         int g = i / (DIM / 4);
         const float4 *from = (const float4 *)(p.o + seq_head * p.max_chunks * group * DIM) + i;
         float4 o = make_float4(0, 0, 0, 0);
-#pragma unroll 16
-        for (int c = 0; c < n_chunks; c++) {
-            float4 x = __ldcg(from + (size_t)c * group * (DIM / 4));
-            float factor = s->chunks[c][g].x;
-            o.x += factor * x.x, o.y += factor * x.y, o.z += factor * x.z, o.w += factor * x.w;
+#pragma unroll 1
+        for (int first = 0; first < n_chunks; first += MERGED_TOGETHER) {
+            float4 x[MERGED_TOGETHER];
+#pragma unroll
+            for (int j = 0; j < MERGED_TOGETHER; j++)
+                x[j] = first + j < n_chunks ? __ldcg(from + (size_t)(first + j) * group * (DIM / 4)) : make_float4(0, 0, 0, 0);
+#pragma unroll
+            for (int j = 0; j < MERGED_TOGETHER; j++) add_scaled(&o, s->factor[first + j][g], x[j]);
         }
-        float l = s->sum[g];
-        uint2 packed = make_uint2(pack_bf16(o.x / l, o.y / l), pack_bf16(o.z / l, o.w / l));
-        *((uint2 *)(p.out + seq_head * group * DIM) + i) = packed;
+        store_output(p.out + (seq_head * group) * DIM + i * 4, o, s->sum[g]);
     }
 }
 
@@ -362,7 +421,7 @@ __device__ void merge_bucket_chunks(const attend_buckets_params &p, bucket_space
 // Order of reduction: a warp's rows, the lanes of a head, the warps, the chunks, each in order.
 // Error: as dense_decode_ring_kernel.
 template <int DIM, bool DRAWS>
-__global__ void __launch_bounds__(BUCKET_THREADS, 3) attend_buckets_kernel(const attend_buckets_params p) {
+__global__ void __launch_bounds__(BUCKET_THREADS, 4) attend_buckets_kernel(const attend_buckets_params p) {
     __shared__ __align__(16) bucket_space<DIM> s;
     sl_start_next();
     int seq_head = blockIdx.x, chunk = blockIdx.y, warp = threadIdx.x / 32, lane_row = threadIdx.x % TILE_ROWS;
@@ -377,11 +436,16 @@ __global__ void __launch_bounds__(BUCKET_THREADS, 3) attend_buckets_kernel(const
         chunk_of_chosen(p, r, seq_head, fixed, &s.parts, &begin, &end, &n_chunks);
         if (begin >= end) return;
     }
-    bucket_row next = row_of(p, r, row, seq_head, is_fixed, &s.parts, begin + warp * TILE_ROWS + lane_row, end);
+    bucket_tile<DIM> &tile = s.warps[warp].tile;
+    bucket_row now = row_of(p, r, row, seq_head, is_fixed, &s.parts, begin + warp * TILE_ROWS + lane_row, end);
     for (int first = begin + warp * TILE_ROWS; first < end; first += PASS_ROWS) {
-        bucket_row now = next;
-        next = row_of(p, r, row, seq_head, is_fixed, &s.parts, first + PASS_ROWS + lane_row, end);
-        a.add(p, now);
+        tile.fetch(p, now.at);
+        bucket_row next = row_of(p, r, row, seq_head, is_fixed, &s.parts, first + PASS_ROWS + lane_row, end);
+        copies_landed();
+        __syncwarp();
+        a.add(tile, p.scale, now);
+        __syncwarp(); // before the next rows overwrite the tile
+        now = next;
     }
     if (is_fixed) chunk_of_chosen(p, r, seq_head, fixed, &s.parts, &begin, &end, &n_chunks);
     store_warp(a, &s);

@@ -58,14 +58,37 @@ __device__ __forceinline__ void square(uint32_t pair, uint32_t part[3]) {
     split(make_float2(x * x, y * y), part);
 }
 
+// A lane's part of a row: pieces of neighbouring channels, the same ones of queries and cells.
+template <int DIM> struct cell_lane {
+    enum {
+        REGS = DIM / 8,
+        PIECE = DIM % 32 ? 4 : 8, // channels of a load
+        PIECE_REGS = PIECE / 2,
+    };
+
+    // row: NULL: zeros. Past the L1 cache: bucket_scores.cuh, order of the kernels.
+    static __device__ void load(const bf16 *row, uint32_t to[REGS]) {
+#pragma unroll
+        for (int i = 0; i < REGS / PIECE_REGS; i++) {
+            const bf16 *from = row + (4 * i + threadIdx.x % 4) * PIECE;
+            if constexpr (PIECE == 8) {
+                uint4 x = row ? __ldcg((const uint4 *)from) : make_uint4(0, 0, 0, 0);
+                to[4 * i] = x.x, to[4 * i + 1] = x.y, to[4 * i + 2] = x.z, to[4 * i + 3] = x.w;
+            } else {
+                uint2 x = row ? __ldcg((const uint2 *)from) : make_uint2(0, 0);
+                to[2 * i] = x.x, to[2 * i + 1] = x.y;
+            }
+        }
+    }
+};
+
 // score = scale q . mean + (ln 2 / 2) scale^2 q^2 . variance: half the variance of a score in log2 units, as a mean of 2^score.
 //
-// A warp has eight cells of a section: their means and variances are the rows of the second operand of
-// bucket_attender::scores_of. q is bf16. q^2 has 16 bits, so it is the sum of two bf16. Bytes: the cells of every span before
-// the window, once for all query heads of a group.
+// A warp has eight cells of a section: their means and variances are the rows of the second operand of an mma. The inner
+// product over channels has any order, so a lane loads whole pieces of a row (cell_lane). q is bf16. q^2 has 16 bits, so it is
+// the sum of two bf16. Bytes: the cells of every span before the window, once for all query heads of a group.
 template <int DIM> static __global__ void __launch_bounds__(CELL_THREADS, 2) score_cells_kernel(const draw_params p) {
-    typedef bucket_attender<DIM, false> attender;
-    enum { REGS = attender::REGS };
+    enum { REGS = cell_lane<DIM>::REGS };
     const visit_params &v = p.visit;
     if (!v.scores) sl_wait_previous(); // the first kernel of the step: bucket_scores.cuh, order of the kernels
     sl_start_next();
@@ -73,19 +96,19 @@ template <int DIM> static __global__ void __launch_bounds__(CELL_THREADS, 2) sco
     const sl_row row = v.rows[seq_head / v.n_kv_heads];
     const visit_range r = range_of(v, row);
     const bf16 *queries = v.q + (size_t)seq_head * v.group * DIM;
-    uint64_t policy = sl_l2_policy(SL_L2_ANY);
     float half = 0.34657359f * p.scale * p.scale;
     uint32_t q[REGS];
-    attender::load_query(queries, v.group, q);
+    cell_lane<DIM>::load(g < v.group ? queries + g * DIM : NULL, q);
     int section = blockIdx.x, slot = section < r.n_spans() ? cell_slot_of(v, r, row, section) : -1;
     if (slot >= 0) {
         size_t block = (size_t)slot * v.n_kv_heads + seq_head % v.n_kv_heads;
         const bf16 *cell = (const bf16 *)(p.cells + block * p.cells_size) + (warp * WARP_CELLS + g) * 2 * DIM;
         uint32_t mean[REGS], variance[REGS];
-        float by_mean[2], by_variance[4] = {};
-        attender::load(cell, policy, mean);
-        attender::load(cell + DIM, policy, variance);
-        attender::scores_of(q, mean, p.scale, by_mean);
+        float by_mean[4] = {}, by_variance[4] = {};
+        cell_lane<DIM>::load(cell, mean);
+        cell_lane<DIM>::load(cell + DIM, variance);
+#pragma unroll
+        for (int i = 0; i < REGS; i += 2) sl_mma_bf16(by_mean, q[i], 0, q[i + 1], 0, mean[i], mean[i + 1]);
 #pragma unroll
         for (int i = 0; i < REGS; i += 2) {
             uint32_t low[3], high[3];
@@ -93,7 +116,7 @@ template <int DIM> static __global__ void __launch_bounds__(CELL_THREADS, 2) sco
 #pragma unroll
             for (int j = 0; j < 2; j++) sl_mma_bf16(by_variance, low[j], 0, high[j], 0, variance[i], variance[i + 1]);
         }
-        float2 score = make_float2(by_mean[0] + half * by_variance[0], by_mean[1] + half * by_variance[1]);
+        float2 score = make_float2(by_mean[0] * p.scale + half * by_variance[0], by_mean[1] * p.scale + half * by_variance[1]);
         score = make_float2(isfinite(score.x) ? score.x : -INFINITY, isfinite(score.y) ? score.y : -INFINITY);
         size_t at = (((size_t)seq_head * v.group + g) * v.max_sections + section) * SL_BUCKET_CELLS + warp * WARP_CELLS + 2 * t;
         if (g < v.group) *(float2 *)(p.score + at) = score; // of head g and the warp's cells 2 t, 2 t + 1

@@ -9,13 +9,15 @@
 //
 // No kernel writes the classifier. So a thread block copies its rows of the matrix to shared memory before it waits for the
 // previous kernel. With C = W = 1024 and 8 KV heads, 128 thread blocks hold 128 KB of w2 each. Layer 1 also loads w2 into the
-// L2 cache, because it starts while the linear layer before attention still runs.
+// L2 cache, because it starts while the linear layer before attention still runs. Layer 2 starts on a multiprocessor when the
+// thread blocks of the earlier kernel there have ended.
 //
-// **Order of the kernels.** A step of a saap method in one layer has several kernels. The first of them calls sl_start_next
-// after sl_wait_previous. So every kernel before it has ended when the second kernel starts. Therefore the later kernels read
-// queries, rows, page tables, K, V and page extras before they wait. They wait only for what kernels of the same layer write.
-// Queries and the newest rows of K and V change from layer to layer, so all kernels load them past the L1 cache, which keeps no
-// old copy.
+// **Order of the kernels.** A step of a saap method in one layer has several kernels. The first of them that is not a
+// classifier_kernel<1> calls sl_start_next after sl_wait_previous. So every kernel before it has ended when the next kernel
+// starts. Therefore the later kernels read queries, rows, page tables, K, V and page extras before they wait. They wait only
+// for what kernels of the same layer write. classifier_kernel<1> calls sl_start_next at once, because classifier_kernel<2>
+// reads only weights before it waits. Queries and the newest rows of K and V change from layer to layer, so all kernels load
+// them past the L1 cache, which keeps no old copy.
 //
 // Products use tensor cores. A bf16 has 8 bits, so an fp32 number of x is the sum of three bf16 (split), and w x is the sum of
 // three products. The sums are fp32, as the CPU's are, in another order.
@@ -203,12 +205,12 @@ template <int LAYER> static __global__ void __launch_bounds__(SCORE_THREADS) cla
     const classifier_layer y = layer_of<LAYER>(p, h);
     const bf16 *w = y.w + (size_t)first * y.n_in;
     int n_rows = min(y.n_out - first, (int)TILE_OUTPUTS);
-    if (LAYER == 2) sl_start_next();
+    if (LAYER == 1) sl_start_next();
     fetch_rows(w, n_rows, y.n_in, 0, piece, rows);
     float bias = own < n_rows ? y.b[first + own] : 0;
     if (LAYER == 1 && blockIdx.z == 0 && warp == 0) prefetch_second_layer(p, h);
     sl_wait_previous();
-    if (LAYER == 1) sl_start_next();
+    if (LAYER == 2) sl_start_next(); // after the wait: order of the kernels
     for (int batch = blockIdx.z, loaded = 0; batch < n_batches; batch += gridDim.z) {
         int query = query_of(p, h, batch * COLUMNS + g, &s);
         float sum[M_TILES][4] = {};

@@ -27,6 +27,8 @@ enum {
     VISIT_WARPS = VISIT_THREADS / 32,
     FEW_BUCKETS = 2 * VISIT_THREADS, // up to which a thread has two buckets
     SECTIONS_MOST = SL_CUDA_LONG_ROWS / SL_BUCKET_SPAN_ROWS + 1,
+    LIST_AHEAD = 8, // rows that a lane loads together
+    LIMITS = 3,     // that a round of find_limit tries
 };
 
 // ---- the rows of a step ----
@@ -57,6 +59,7 @@ __device__ visit_range range_of(const visit_params &p, const sl_row &row) {
 
 struct visit_space {
     alignas(16) float heads[GROUP_MAX][VISIT_WARPS]; // of a query head and warp: the largest logit, then the sum of e^logit
+    alignas(16) int below[2][LIMITS][VISIT_WARPS];   // of a limit and warp: keys below the limit
     uint32_t visited[VISIT_WORDS], equal[VISIT_WORDS];
     uint16_t ids[SL_BUCKETS_MOST];           // the visited buckets, ascending
     int slots[SECTIONS_MOST];                // of the lists of the thread block's sections; -1: no lists
@@ -136,17 +139,33 @@ __device__ uint32_t key_of(float score) {
     return isnan(score) ? ~0u : ~(bits >> 31 ? ~bits : bits | 0x80000000u);
 }
 
-// The largest limit with fewer than l keys below it, bit by bit: the l-th smallest key. Ends early at a limit with exactly l
-// keys below it. *n_below: the keys below the limit.
-template <int EACH> __device__ uint32_t find_limit(const uint32_t key[EACH], int C, int l, int *n_below) {
+// The largest limit with at most l keys below it, two bits in a round: the l-th smallest key, or a larger one if exactly l keys
+// are below it. Ends early at a limit with exactly l keys below it. *n_below: the keys below the limit. Rounds take turns with
+// two arrays of counts, so a round needs one barrier: when a thread writes an array again, it has passed the barrier of the
+// round between, and every thread has read the array before that barrier.
+template <int EACH> __device__ uint32_t find_limit(visit_space *s, const uint32_t key[EACH], int C, int l, int *n_below) {
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     uint32_t limit = 0;
     *n_below = 0;
-    for (int bit = 31; bit >= 0 && *n_below < l; bit--) {
-        uint32_t higher = limit | 1u << bit;
-        int n = 0;
+    for (int bit = 30; bit >= 0 && *n_below < l; bit -= 2) {
+        int(*below)[VISIT_WARPS] = s->below[bit / 2 % 2];
+        uint32_t first = limit;
 #pragma unroll
-        for (int i = 0; i < EACH; i++) n += __syncthreads_count((int)threadIdx.x + i * VISIT_THREADS < C && key[i] < higher);
-        if (n <= l) limit = higher, *n_below = n;
+        for (uint32_t j = 0; j < LIMITS; j++) {
+            int n = 0;
+#pragma unroll
+            for (int i = 0; i < EACH; i++) n += (int)threadIdx.x + i * VISIT_THREADS < C && key[i] < first + ((j + 1) << bit);
+            n = __reduce_add_sync(~0u, n);
+            if (lane == 0) below[j][warp] = n;
+        }
+        __syncthreads();
+#pragma unroll
+        for (uint32_t j = 0; j < LIMITS; j++) {
+            int n = 0;
+#pragma unroll
+            for (int w = 0; w < VISIT_WARPS; w++) n += below[j][w];
+            if (n <= l) limit = first + ((j + 1) << bit), *n_below = n;
+        }
     }
     return limit;
 }
@@ -166,7 +185,7 @@ template <int EACH> __device__ void choose_buckets(const visit_params &p, visit_
         }
 #pragma unroll
     for (int i = 0; i < EACH; i++) key[i] = key_of(score[i]);
-    uint32_t limit = find_limit<EACH>(key, C, p.l, &n_below);
+    uint32_t limit = find_limit<EACH>(s, key, C, p.l, &n_below);
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         int word = warp + i * VISIT_WARPS;
@@ -262,7 +281,8 @@ __device__ void find_lists(const visit_params &p, visit_space *s, const visit_ra
 }
 
 // Lists the rows of visited buckets of a span, by one warp. A lane finds the run of a bucket, and then the lanes share the
-// rows. *n_read: rows of the lane's runs.
+// rows. A lane loads LIST_AHEAD rows before it stores the first one: a load after a store would wait for the load before it,
+// because the compiler cannot know that both arrays are distinct. *n_read: rows of the lane's runs.
 __device__ int list_span(const visit_params &p, const visit_space *s, const visit_range &r, const sl_row &row, int seq_head,
                          const sl_bucket_lists *lists, int section, int32_t *to, int *n_read) {
     int n = 0, lane = threadIdx.x % 32, base = section * SL_BUCKET_SPAN_ROWS;
@@ -278,14 +298,21 @@ __device__ int list_span(const visit_params &p, const visit_space *s, const visi
             from = (int)(rows - lists->row);
         }
         int end = sl_scan_lanes(own, lane), at = end - own, all = __shfl_sync(~0u, end, 31);
-#pragma unroll 4
-        for (int i = lane; i < all + lane; i += 32) { // every lane takes part in the search
-            int run = 0;                              // the last run that begins at i or before
-            for (int step = 16; step > 0; step /= 2)
-                if (__shfl_sync(~0u, at, run + step) <= i) run += step;
-            int j = __shfl_sync(~0u, from - at, run) + i;
-            int k = i < all ? lists->row[j] : 0, pool = __shfl_sync(~0u, page, k / SL_PAGE);
-            if (i < all) to[n + i] = pool + k % SL_PAGE;
+        for (int first_row = 0; first_row < all; first_row += 32 * LIST_AHEAD) { // every lane takes part in the search
+            int k[LIST_AHEAD];
+#pragma unroll
+            for (int j = 0; j < LIST_AHEAD; j++) {
+                int i = first_row + 32 * j + lane, run = 0; // run: the last run that begins at i or before
+                for (int step = 16; step > 0; step /= 2)
+                    if (__shfl_sync(~0u, at, run + step) <= i) run += step;
+                int own_row = __shfl_sync(~0u, from - at, run) + i;
+                k[j] = i < all ? __ldcg(lists->row + own_row) : 0;
+            }
+#pragma unroll
+            for (int j = 0; j < LIST_AHEAD; j++) {
+                int i = first_row + 32 * j + lane, pool = __shfl_sync(~0u, page, k[j] / SL_PAGE);
+                if (i < all) to[n + i] = pool + k[j] % SL_PAGE;
+            }
         }
         n += all;
     }

@@ -2,12 +2,12 @@
 // themselves. The files *_host.cu compile decode kernels a second time, with SL_HOST_ROWS. There the rows of full pages lie on
 // the host, K and V of a row side by side, and those of the newest page in k and v.
 //
-// Kernels that read lists of rows (attend_rows.cuh, attend_buckets.cuh) read them where they lie, K and V with loads that are
-// in flight together. fetch_rows copies the drawn rows of a warp to memory of the GPU, and the kernel then reads the copies as
-// it reads rows on the GPU. A row of head_dim 128 is 512 bytes: the 32 lanes of a warp request it with one load, so K and V of
-// a row are fetched together. Rows that the cache of hot rows has are copied from there (hot_rows.cuh). A cold row costs 33 to
-// 38 ns of the bus at any size up to 512 bytes (H200, November 2026), so the number of rows sets the time, and not their bytes.
-// A warp has FETCH_AHEAD loads in flight.
+// Kernels that read lists of rows (attend_rows.cuh, attend_buckets.cuh) read them where they lie, K and V with loads or copies
+// to shared memory that are in flight together. fetch_rows copies the drawn rows of a warp to memory of the GPU, and the kernel
+// then reads the copies as it reads rows on the GPU. A row of head_dim 128 is 512 bytes: the 32 lanes of a warp request it with
+// one load, so K and V of a row are fetched together. Rows that the cache of hot rows has are copied from there (hot_rows.cuh).
+// A cold row costs 33 to 38 ns of the bus at any size up to 512 bytes (H200, November 2026), so the number of rows sets the
+// time, and not their bytes. A warp has FETCH_AHEAD loads in flight.
 #ifndef SLEIGH_HOST_ROWS_CUH
 #define SLEIGH_HOST_ROWS_CUH
 

@@ -15,6 +15,12 @@ static __device__ __forceinline__ void copy_async(bf16 *to, const bf16 *from, bo
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(present ? 16 : 0)
                  : "memory");
 }
+// policy: from sl_l2_policy
+static __device__ __forceinline__ void copy_async(bf16 *to, const bf16 *from, bool present, uint64_t policy) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(shared_address(to)), "l"(from),
+                 "r"(present ? 16 : 0), "l"(policy)
+                 : "memory");
+}
 // Waits for this thread's copies. A __syncthreads then makes them visible to all threads.
 static __device__ __forceinline__ void copies_landed() {
     asm volatile("cp.async.wait_all;" ::: "memory");
