@@ -30,8 +30,8 @@ enum {
     BUCKET_THREADS = 32 * BUCKET_WARPS,
     TILE_ROWS = 16, // rows that a warp loads together
     PASS_ROWS = TILE_ROWS * BUCKET_WARPS,
-    BUCKET_CHUNKS = 64,   // of a KV head at most: one wave of thread blocks for 8 KV heads, four for each multiprocessor
-    MERGED_TOGETHER = 16, // chunks whose sums a thread loads together
+    BUCKET_CHUNKS = 48,   // of a KV head at most: one wave of thread blocks for 8 KV heads
+    MERGED_TOGETHER = 24, // chunks whose sums a thread loads together
     CHUNK_ROWS_LEAST = 2 * PASS_ROWS,
     STARTS = SECTIONS_MOST + GROUP_MAX + 1,
     COUNTS_EACH = (SECTIONS_MOST + BUCKET_THREADS - 1) / BUCKET_THREADS, // sections whose counts a thread adds up
