@@ -96,7 +96,7 @@ def main():
     p.add_argument("-m", "--model", default="models/llama-3.1-8b")
     p.add_argument("--device", default="cuda", help="cpu: only for a test of this script, with K and V where they are")
     p.add_argument("--depths", default="128k,512k,768k")
-    p.add_argument("--density-depth", default="128k")
+    p.add_argument("--density-depth", default="128k", help="none: only the first table")
     p.add_argument("--hits", type=float, default=0.5, help="share of hot rows in the replayed steps")
     p.add_argument("--host-memory", default=None)
     p.add_argument("--rope-scale", type=float, default=16, help="factor of the context, for depths above the model's limit; 1: none")
@@ -110,7 +110,8 @@ def main():
     runs = [(*measure(a, "gpu", [METHOD], first, "gpu", None), "on the GPU"),
             (*measure(a, "cold", [METHOD], a.depths, place, None if hits is None else 0), "on the host, cold"),
             (*measure(a, "replayed", [METHOD], a.depths, place, hits), "on the host, replayed")]
-    command, density = measure(a, "density", DENSITY, a.density_depth, place, None)
+    if a.density_depth != "none":
+        command, density = measure(a, "density", DENSITY, a.density_depth, place, None)
     row = runs[0][1][0]
     with open(a.output, "w") as out:
         sys.stdout = out
@@ -120,8 +121,9 @@ def main():
             print(f"    {c}")
         print()
         step_table([(c, name, rows) for c, rows, name in runs])
-        print(f"Time against density:\n\n    {command}\n")
-        density_table(a, density)
+        if a.density_depth != "none":
+            print(f"Time against density:\n\n    {command}\n")
+            density_table(a, density)
         sys.stdout = sys.__stdout__
 
 
