@@ -10,7 +10,7 @@
 // No kernel writes the classifier. So a thread block copies its rows of the matrix to shared memory before it waits for the
 // previous kernel. With C = W = 1024 and 8 KV heads, 128 thread blocks hold 128 KB of w2 each. Layer 1 also loads w2 into the
 // L2 cache, because it starts while the linear layer before attention still runs. Layer 2 starts on a multiprocessor when the
-// thread blocks of the earlier kernel there have ended.
+// thread blocks of classifier_kernel<1> there have ended.
 //
 // **Order of the kernels.** A step of a saap method in one layer has several kernels. The first of them that is not a
 // classifier_kernel<1> calls sl_start_next after sl_wait_previous. So every kernel before it has ended when the next kernel

@@ -6,8 +6,8 @@
 // to shared memory that are in flight together. fetch_rows copies the drawn rows of a warp to memory of the GPU, and the kernel
 // then reads the copies as it reads rows on the GPU. A row of head_dim 128 is 512 bytes: the 32 lanes of a warp request it with
 // one load, so K and V of a row are fetched together. Rows that the cache of hot rows has are copied from there (hot_rows.cuh).
-// A cold row costs 33 to 38 ns of the bus at any size up to 512 bytes (H200, November 2026), so the number of rows sets the
-// time, and not their bytes. A warp has FETCH_AHEAD loads in flight.
+// In one gather alone, a cold row costs 33 to 38 ns of the bus at any size up to 512 bytes (H200, November 2026), so the number
+// of rows sets the time, and not their bytes. A warp has FETCH_AHEAD loads in flight.
 #ifndef SLEIGH_HOST_ROWS_CUH
 #define SLEIGH_HOST_ROWS_CUH
 

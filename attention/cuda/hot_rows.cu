@@ -143,7 +143,7 @@ __device__ int find_own(const sl_cuda_hot_lists &p, own_rows *s, int first, int 
 // Grid: (BLOCKS, KV heads). A thread block reads the lists of all query heads of its KV head, ROUND entries at a time, and
 // finds the rows of its sets. Each of its warps owns a part of these sets and takes their rows in the order of the lists. The
 // next launch of the draws clears the lists.
-// Bytes: 4 per entry of a list for each thread block that reads it (from the L2 cache); 132 per set that is used; 8 head_dim
+// Bytes: 4 per entry of a list for each thread block that reads it (from the L2 cache); 136 per set that is used; 8 head_dim
 // per row that is not in the cache.
 template <int DIM> __global__ void __launch_bounds__(THREADS) keep_hot_kernel(const __grid_constant__ sl_cuda_hot_lists p) {
     __shared__ own_rows s;

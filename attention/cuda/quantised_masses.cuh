@@ -39,8 +39,9 @@ __device__ void add_bytes(int c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint3
 // Sums numbers below 2^31 over the lanes of a head, which differ in bits 0, 1 and 4: sum k adds x[k] of all of them, for k
 // below N. Lane q = lane % 4 = 0 gets sums 0 and 1, lane q = 2 gets sums 2 and 3.
 //
-// Two mma for each pair of sums multiply the bytes of the numbers by columns that have a one at every fourth place. So c has
-// the sums of byte 0, 1, 2, 3 over q in columns 0 .. 3 (sums 0 and 1: rows g and g + 8) and 4 .. 7 (sums 2 and 3).
+// Two mma for each pair of sums multiply the bytes of the numbers by columns of zeros and ones: column n of the first pair has
+// ones at bytes n, n + 4, n + 8, ..., so it adds byte n of all numbers. So c has the sums of byte 0, 1, 2, 3 over q in columns
+// 0 .. 3 (sums 0 and 1: rows g and g + 8) and 4 .. 7 (sums 2 and 3).
 template <int N> __device__ void sum_each(const uint32_t x[N][4], uint64_t sum[2]) {
     int column = threadIdx.x % 32 / 4, c[4] = {};
 #pragma unroll

@@ -6,7 +6,7 @@
 // | planner | 1     | takes tickets, looks up the items, and lists the copies of their tiles; a lane plans one tile |
 // | issuer  | 1     | waits for a stage, describes the tile, and starts its two or three copies                     |
 //
-// One warp did both before, and its instructions limited the rate of all tiles of the multiprocessor.
+// Two warps, because the instructions of one warp would limit the rate of all tiles of the multiprocessor.
 #ifndef SLEIGH_QUANTISED_TILES_CUH
 #define SLEIGH_QUANTISED_TILES_CUH
 
@@ -135,9 +135,10 @@ struct planned_batches {
     planned_tile tile[2][BATCH_TILES];
 };
 
-// Plans part `part` of item `number` of all items. The tiles of the newest page come in the middle of a KV head's items. The
-// items of a sequence are in the order of pages, and the KV heads of a page follow each other. IS_HOST: in the order of KV
-// heads. So the bus fetches the drawn rows of the first heads while the keys of later heads are scored.
+// Plans part `part` of item `number` of all items. The items of a sequence are in the order of pages, and the KV heads of a
+// page follow each other. The tiles of the newest page are an exception: they come after half of the pages. IS_HOST: all items
+// of a KV head follow each other. So the bus fetches the drawn rows of the first heads while the keys of later heads are
+// scored.
 template <int DIM, int BITS, bool SIZES>
 __device__ planned_tile plan_tile(const quantised_params &p, seq_lookup *lookup, int number, int part) {
     typedef tile<DIM, BITS> of;
@@ -169,8 +170,8 @@ __device__ planned_tile plan_tile(const quantised_params &p, seq_lookup *lookup,
 
 // The planner: lists the first items of the thread block, which follow from blockIdx.x, and then the items of tickets, until an
 // item does not exist. Thread blocks take tickets, because those that share a multiprocessor with draws are slower. The first
-// batch is listed before the thread block's first __syncthreads, which the planner calls here. All batches use the same
-// instructions: those of the first one are read from memory.
+// batch is listed before the thread block's first __syncthreads, which the planner calls here. The loop is not unrolled: the
+// first batch loads its instructions from memory, so later batches find them in the cache.
 template <int DIM, int BITS, bool SIZES> __device__ void plan_pages(const quantised_params &p, planned_batches *batches) {
     enum { TILES = tile<DIM, BITS>::TILES, ITEMS = TICKET_TILES / TILES };
     static_assert(FIRST_ITEMS * TILES <= BATCH_TILES && TICKET_TILES <= BATCH_TILES, "a batch");

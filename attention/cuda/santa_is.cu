@@ -53,6 +53,7 @@ enum {
 };
 static_assert(!IS_LONG || SHARED_BYTES + LAYER_BYTES + QUANTISED_SHARED + (2 << 10) <= MULTIPROCESSOR_SHARED,
               "a thread block draws next to one that scores");
+static_assert(QUANTISED_THREADS * 80 + TAKE_THREADS * 136 <= 65536, "the registers of both");
 
 // ---- a query head ----
 
@@ -426,7 +427,7 @@ __device__ void draw_head(const is_params &p, char *memory, int index, int part,
 // CARRIED, BY_LAYER: also 80 bytes of state for each head. BY_LAYER: block masses and block masses of sizes; `finished` is 0 at
 // the end.
 // REGISTERS: with 128, two thread blocks share a multiprocessor when the scores have ended. With 136, one still fits next to a
-// thread block of the scores (352 threads of 80 registers). With more than 144, the draws would start after the scores.
+// thread block of the scores (384 threads of 80 registers). With more, the draws would start after the scores.
 template <int DIM, int REGISTERS, int MODE>
 __global__ void __maxnreg__(REGISTERS) is_draw_kernel(const __grid_constant__ is_params p) {
     extern __shared__ __align__(128) char memory[];

@@ -139,12 +139,14 @@ template <int N> __device__ float sum_of_each(const float x[N]) {
 }
 
 // Quantises the queries of two heads, first and first + 2, for the steps and zeros at the tile's beginning (cpu_kernels.inc.h,
-// quantise_query). A lane has four channels. For heads past the group, the function repeats the last head of the group.
+// quantise_query). A lane has four channels. For heads past the group, the function repeats the last head of the group, or is
+// not called: store_blocks drops their scores.
 template <int DIM, int BITS, bool SIZES>
 __device__ void quantise_queries(const char *data, int first, int group, float scale, const tile_space<BITS> &out) {
+    enum { SUMS = SIZES ? 4 : 2 }; // of a lane: the biases; SIZES: then the sums of |x|
     int lane = threadIdx.x % 32, sum[2];
     const float middle = (float)((1 << BITS) - 1) / 2, levels = BITS == 8 ? 127 * 128 : 127, magic = 12582912.0f;
-    float x[2][4] = {}, most[2] = {}, unit[2], total[4] = {}; // total: the biases; SIZES: then the sums of |x|
+    float x[2][4] = {}, most[2] = {}, unit[2], total[SUMS] = {};
     if (lane < DIM / 4) {
         uint2 s = *(const uint2 *)(data + 8 * lane), z = *(const uint2 *)(data + 2 * DIM + 8 * lane);
         float2 s0 = halves(s.x), s1 = halves(s.y), z0 = halves(z.x), z1 = halves(z.y);
@@ -182,7 +184,7 @@ __device__ void quantise_queries(const char *data, int first, int group, float s
         out.put_word(first + 2 * h, lane, high, low);
         sum[h] = __reduce_add_sync(~0u, sum[h]);
     }
-    float own = sum_of_each < SIZES ? 4 : 2 > (total), own_unit = lane % 2 ? unit[1] : unit[0];
+    float own = sum_of_each<SUMS>(total), own_unit = lane % 2 ? unit[1] : unit[0];
     float4 *score = out.score() + first + lane % 2 * 2;
     if (lane < 2) score->x = __fmul_rn(middle, (float)(lane ? sum[1] : sum[0])), score->y = own_unit, score->z = own;
     if (SIZES && lane / 2 == 1) {

@@ -15,7 +15,7 @@ namespace {
 enum {
     TAKE_THREADS = 256,
     TAKE_WARPS = TAKE_THREADS / 32,
-    OWN_ENTRIES = IS_LONG ? 16 : 4,            // of a thread
+    OWN_ENTRIES = IS_LONG ? 16 : 4,            // entries of `cum` for each thread
     TAKE_ENTRIES = OWN_ENTRIES * TAKE_THREADS, // entries of `cum`, the running sums of sizes
     WARP_CANDIDATES = 64,                      // candidates that one warp can hold
     CANDIDATES = TAKE_WARPS * WARP_CANDIDATES, // rows that can be heavy
