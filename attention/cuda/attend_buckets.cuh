@@ -203,7 +203,7 @@ template <int DIM, bool DRAWS> struct bucket_attender {
     enum { STEPS = DIM / 16 };
     uint32_t q[STEPS][2]; // of head g: channels 16 i + 8 j + 2 t and the next one
     float o[STEPS][4];    // of channels 16 i + g and, from 2 on, 16 i + g + 8: heads 2 t and 2 t + 1
-    float m[2], l[2];     // of heads 2 t and 2 t + 1; l: of the lane's rows
+    float m[2], l[2];     // of heads 2 t and 2 t + 1. m: the largest score; l: the sum of the masses of the lane's rows
 
     // queries: [group][DIM]; zeros from head `group` on. Past the L1 cache: bucket_scores.cuh, order of the kernels.
     __device__ void begin(const bf16 *queries, int group) {
@@ -295,7 +295,7 @@ template <int DIM> struct bucket_space {
     row_parts parts;
     float2 ml[BUCKET_WARPS][GROUP_MAX];
     float factor[BUCKET_CHUNKS][GROUP_MAX]; // of a chunk's sums; 0 from n_chunks on
-    float sum[GROUP_MAX];                   // of the masses of all chunks
+    float sum[GROUP_MAX];                   // the masses of all chunks, relative to the head's largest score
     int is_last;
 };
 

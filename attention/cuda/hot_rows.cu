@@ -111,7 +111,7 @@ template <int DIM> __device__ void take_rows(const sl_cuda_hot_lists &p, int row
     unsigned long long place = set * SL_HOT_WAYS + way;
     uint32_t rivals = __match_any_sync(~0u, is_new ? place : ~(unsigned long long)lane);
     copy_rows<DIM>(is_new && rivals >> lane == 1, from, hot_row<DIM>(hot, set, way), lane);
-    __syncwarp(); // the next rows can be of the same sets
+    __syncwarp(); // the next rows can belong to the same sets
 }
 
 // Finds the own rows of ROUND entries from `first` on, of which n exist. Returns their number.

@@ -28,7 +28,8 @@ __device__ uint32_t ceilings(float low, float high) { // two ceilings as saturat
 }
 
 // Adds the bytes of two numbers of each lane to sums of bytes: column n of c, or n + 4, gets byte n of the numbers. c [16][8]:
-// a0 and a2 are of row g of the lane, a1 and a3 of row g + 8. ones: byte_ones.
+// a0 and a2 belong to row g of the lane, a1 and a3 to row g + 8. ones: the lane's four bytes of the columns of zeros and ones
+// (sum_each).
 __device__ void add_bytes(int c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t ones) {
     asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %8}, "
                  "{%0, %1, %2, %3};"
@@ -40,8 +41,8 @@ __device__ void add_bytes(int c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint3
 // below N. Lane q = lane % 4 = 0 gets sums 0 and 1, lane q = 2 gets sums 2 and 3.
 //
 // Two mma for each pair of sums multiply the bytes of the numbers by columns of zeros and ones: column n of the first pair has
-// ones at bytes n, n + 4, n + 8, ..., so it adds byte n of all numbers. So c has the sums of byte 0, 1, 2, 3 over q in columns
-// 0 .. 3 (sums 0 and 1: rows g and g + 8) and 4 .. 7 (sums 2 and 3).
+// ones at bytes n, n + 4, n + 8, ... Such a column adds byte n of all numbers. Sums 0 and 1 are rows g and g + 8 of columns 0
+// .. 3 of c. Sums 2 and 3 are the same rows of columns 4 .. 7.
 template <int N> __device__ void sum_each(const uint32_t x[N][4], uint64_t sum[2]) {
     int column = threadIdx.x % 32 / 4, c[4] = {};
 #pragma unroll
@@ -115,10 +116,15 @@ __device__ uint32_t size_norms(uint32_t norms, float m, float factor) {
     return __byte_perm(low + 0xffff, high + 0xffff, 0x7632);
 }
 
+// Half i of a word.
+__device__ uint32_t half_of(uint32_t x, int i) {
+    return i ? x >> 16 : x & 0xffff;
+}
+
 // The lane's row masses, as integers.
 __device__ void lane_units(const uint32_t w[2], uint32_t units[4]) {
 #pragma unroll
-    for (int i = 0; i < 4; i++) units[i] = unit_mass(i % 2 ? w[i / 2] >> 16 : w[i / 2] & 0xffff);
+    for (int i = 0; i < 4; i++) units[i] = unit_mass(half_of(w[i / 2], i % 2));
 }
 
 // The largest x over the lanes of a head.
@@ -129,11 +135,6 @@ __device__ uint32_t max_of_head(uint32_t x, bool is_signed) {
         x = is_signed ? __vmaxs2(x, other) : __vmaxu2(x, other);
     }
     return x;
-}
-
-// Half i of a word.
-__device__ uint32_t half_of(uint32_t x, int i) {
-    return i ? x >> 16 : x & 0xffff;
 }
 
 // Half i of two words.
@@ -181,7 +182,8 @@ __device__ void store_blocks(const score_params &p, int seq_head, int first, int
     float most[2];
 #pragma unroll
     for (int b = 0; b < 2; b++) most[b] = sl_max_nan(sl_max_nan(s[b][0], s[b][1]), sl_max_nan(s[b][2], s[b][3]));
-    uint32_t refs = max_of_head(ceilings(most[0], most[1]), true); // of both blocks
+    uint32_t refs = max_of_head(ceilings(most[0], most[1]),
+                                true); // of the first block in the low half, of the second block in the high half
 #pragma unroll
     for (int b = 0; b < 2; b++) {
         float ref = (float)(int16_t)half_of(refs, b);
@@ -208,7 +210,7 @@ __device__ void store_blocks(const score_params &p, int seq_head, int first, int
         uint32_t x = odd ? other[b] : w[b][0], y = odd ? w[b][1] : other[b];
         keep((uint2 *)(to + b * p.group * BLOCK), make_uint2(halves_of(x, y, 0), halves_of(x, y, 1)));
     }
-    bool of_sizes = SIZES && q == 2; // of the lane's sums
+    bool of_sizes = SIZES && q == 2; // the lane's sums are sums of sizes
     if (odd || !(q == 0 || of_sizes)) return;
     uint64_t *masses = (of_sizes ? p.size_mass : p.mass) + ((size_t)seq_head * p.group + head) * p.max_blocks + first;
 #pragma unroll

@@ -5,8 +5,7 @@
 // |---------|-------|-----------------------------------------------------------------------------------------------|
 // | planner | 1     | takes tickets, looks up the items, and lists the copies of their tiles; a lane plans one tile |
 // | issuer  | 1     | waits for a stage, describes the tile, and starts its two or three copies                     |
-//
-// Two warps, because the instructions of one warp would limit the rate of all tiles of the multiprocessor.
+// The work has two warps, because the instructions of one warp would limit the rate of all tiles of the multiprocessor.
 #ifndef SLEIGH_QUANTISED_TILES_CUH
 #define SLEIGH_QUANTISED_TILES_CUH
 
@@ -89,7 +88,7 @@ template <int DIM, int BITS> struct tile {
 
 // A tile in a stage.
 struct __align__(16) tile_place {
-    int seq_head; // -1: no more tiles
+    int seq_head; // -1: there are no more tiles
     int row;      // first row, counted in the sequence
     int n_kv;     // rows of the sequence
 };
@@ -123,13 +122,14 @@ struct quantised_items {
 struct planned_tile {
     tile_place place;          // seq_head -1: there is no such item
     int exact;                 // of the newest page
-    int has_query;             // it is the first tile of an item, whose queries are quantised
+    int has_query;             // it is the first tile of an item: the copy of the queries belongs to it
     const void *from, *second; // codes and norms, or K and V
     int bytes, second_bytes;   // bytes 0: the item has no such tile
     int at, second_at;         // in the stage
 };
 
-// Batch number i has the place i % 2. The first batch has the first items of the thread block, every other one a ticket's.
+// Batch number i has the place i % 2. The first batch has the first items of the thread block. Every later batch has the items
+// of one ticket.
 struct planned_batches {
     uint64_t full[2], empty[2];
     planned_tile tile[2][BATCH_TILES];
@@ -306,7 +306,8 @@ __device__ void issue_pages(const quantised_params &p, const page_ring &r, plann
             const planned_tile x = batches->tile[batch % 2][i];
             more = x.place.seq_head >= 0;
             if (!more) break;
-            // What waits for the previous kernel: the newest row, and q of a tile that is not the first one of its stage.
+            // Two copies must wait for the previous kernel: the newest row, and q of a tile that is not the first one of its
+            // stage.
             if (!to.has_waited && (x.exact || to.n_issued >= r.n_stages)) wait_previous<DIM, BITS>(p, &to);
             if (x.bytes > 0) issue_tile<DIM, BITS>(p, &to, x);
             if (i % TILES == TILES - 1) to.end_item();

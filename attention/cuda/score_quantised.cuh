@@ -216,7 +216,7 @@ template <int DIM, int BITS> struct code_scorer {
     typedef tile<DIM, BITS> at;
     // PAIRS_EACH: pairs of words in a unit. SUMS: accumulators of the same rows, for different bits of the codes.
     enum { PAIRS_EACH = BITS == 3 ? 2 : 1, SUMS = BITS == 8 ? 1 : 2, STEPS = (at::UNITS + 3) / 4 };
-    int c[2][2][SUMS][4]; // of the block; of the row's place
+    int c[2][2][SUMS][4]; // [block][first or second accumulator][SUMS]: see above
 
     // block: first of the two blocks in the tile. zeros: a query of zeros.
     __device__ void multiply(const char *data, const uint32_t *query, const uint32_t *zeros, int block) {
@@ -228,7 +228,8 @@ template <int DIM, int BITS> struct code_scorer {
 #pragma unroll
         for (int step = 0; step < STEPS; step++) {
             int unit = 4 * step + q;
-            if (at::UNITS % 4) unit = min(unit, at::UNITS - 1); // the query words of units past the last one are 0
+            if (at::UNITS % 4)
+                unit = min(unit, at::UNITS - 1); // a unit past the last one reads the last one, and its query words are 0
             uint2 a[PAIRS_EACH][2];
 #pragma unroll
             for (int k = 0; k < PAIRS_EACH; k++) {
@@ -467,7 +468,7 @@ template <int DIM, int BITS, bool SIZES> __global__ void __maxnreg__(80) quantis
     }
     if (SIZES && warp < 2 * PAIRS) keep_means(p.score, shared->means, threadIdx.x, PAIRS * PAIR_THREADS);
     quantised_begin(shared);
-    __syncthreads(); // with that of plan_pages
+    __syncthreads(); // the planner's is in plan_pages
     if (warp < 2 * PAIRS)
         consume_pages<DIM, BITS, SIZES>(p, r, spaces, shared);
     else if (warp == 2 * PAIRS)

@@ -371,7 +371,7 @@ __device__ int place_of_lane(uint32_t first, uint32_t second, int lane) {
     return __popc(first & lower) + __popc(second & lower);
 }
 
-// The smallest reference of a block with largest_of(block) > least.
+// Returns the smallest reference r for which largest_of of a block with reference r is above `least`.
 __device__ int reference_above(uint64_t least, int top, uint64_t each) {
     return least < each ? (int)REF_EMPTY : top - 38 + 64 - __clzll((long long)(least - each));
 }
