@@ -2,6 +2,7 @@
 // What the chat understood is read from the file that /save writes.
 #include "engine/cli/chat/pastes.h"
 #include "engine/cli/chat/turns.h"
+#include "engine/cli/process.h"
 #include "tests/support/pty.h"
 #include "tests/support/run_cli.h"
 
@@ -268,6 +269,19 @@ static void ctrl_c(void) {
     const json_t *root = saved();
     CHECK_STR(content(root, 0, "user"), "def");
     CHECK(*content(root, 1, "assistant")); // what was said
+    leave();
+}
+
+// Ctrl+C discards the typed input, at any moment between the wait for this input and its read.
+static void ctrl_c_races(void) {
+    open_chat("1");
+    for (int i = 0; i < 4000; i++) {
+        pty_type(PASTE_BEGIN "a paste without an end");
+        for (double end = cli_now() + 1e-4 * (i % 1000); cli_now() < end;) continue; // up to 0.1 ms
+        pty_type("\003");
+        pty_expect("(/quit or Ctrl+D ends the chat)");
+        pty_expect(first_prompt);
+    }
     leave();
 }
 
@@ -572,6 +586,7 @@ static const test_case cases[] = {
     {"long_lines", NEEDS_NOTHING, long_lines},
     {"paste_during_answer", NEEDS_NOTHING, paste_during_answer},
     {"ctrl_c", NEEDS_NOTHING, ctrl_c},
+    {"ctrl_c_races", NEEDS_NOTHING, ctrl_c_races},
     {"ctrl_d", NEEDS_NOTHING, ctrl_d},
     {"termination", NEEDS_NOTHING, termination},
     {"sudden_end", NEEDS_NOTHING, sudden_end},

@@ -89,7 +89,7 @@ static int next_byte(cli_editor *e) {
             e->ended = CLI_LINE_INTERRUPTED;
             return -1;
         }
-        ssize_t n = read(STDIN_FILENO, e->input, sizeof e->input);
+        ssize_t n = cli_terminal_read(e->input, sizeof e->input);
         if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
         if (n <= 0) { // the terminal is gone
             e->ended = CLI_LINE_END;

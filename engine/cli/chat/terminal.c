@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <termios.h>
 #include <unistd.h>
@@ -13,6 +14,7 @@
 // Mutable static state: a signal handler has no context.
 static struct {
     int in, out;
+    int input;               // `in`, opened again for reads that do not wait, or `in` itself
     const char *begin, *end; // sequences that turn bracketed paste on and off
     struct termios modes;    // before the chat
     int wake[2];             // a pipe: signal handlers write, cli_terminal_wait reads
@@ -84,7 +86,17 @@ static void handle(int sig, void (*fn)(int), struct sigaction *old) {
     if (old->sa_handler != SIG_IGN) sigaction(sig, &action, NULL); // nohup and shells without jobs ignore signals on purpose
 }
 
-// ---- open, wait, close ----
+// ---- open, wait, read, close ----
+
+// Ctrl+C discards the input that waits. When this happens between poll and read, a read that waits would not see the interrupt
+// until the next key. The terminal is opened again, because O_NONBLOCK on `in` would also hold for the other programs that
+// share it. Where this is not allowed (the terminal of another user), reads wait.
+static int open_again(int in) {
+    char path[32];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", in);
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    return fd < 0 ? in : fd;
+}
 
 int cli_terminal_open(int in, int out, int with_paste, sl_error *err) {
     terminal.in = in, terminal.out = out;
@@ -94,6 +106,7 @@ int cli_terminal_open(int in, int out, int with_paste, sl_error *err) {
     if (tcgetattr(in, &terminal.modes))
         return sl_fail(err, SL_ERR_IO, "cannot read the modes of the terminal: %s", strerror(errno));
     if (pipe2(terminal.wake, O_CLOEXEC | O_NONBLOCK)) return sl_fail(err, SL_ERR_IO, "cannot make a pipe: %s", strerror(errno));
+    terminal.input = open_again(in);
     is_open = 1;
     cli_before_end(restore);
     for (int i = 0; i < N_ENDS; i++) handle(ends[i], on_end, &before[i]);
@@ -113,10 +126,11 @@ void cli_terminal_close(void) {
     for (int i = 0; i < N_ENDS; i++) sigaction(ends[i], &before[i], NULL);
     for (int i = 0; i < N_OTHERS; i++) sigaction(others[i], &before[N_ENDS + i], NULL);
     close(terminal.wake[0]), close(terminal.wake[1]);
+    if (terminal.input != terminal.in) close(terminal.input);
 }
 
 cli_wake cli_terminal_wait(void) {
-    struct pollfd fds[2] = {{.fd = terminal.in, .events = POLLIN}, {.fd = terminal.wake[0], .events = POLLIN}};
+    struct pollfd fds[2] = {{.fd = terminal.input, .events = POLLIN}, {.fd = terminal.wake[0], .events = POLLIN}};
     for (;;) {
         char bytes[64];
         while (read(terminal.wake[0], bytes, sizeof bytes) > 0) continue; // before the flags: a later signal writes again
@@ -131,4 +145,8 @@ cli_wake cli_terminal_wait(void) {
         }
         if (poll(fds, 2, -1) > 0 && fds[0].revents) return CLI_WAKE_INPUT; // EINTR: the pipe tells which signal
     }
+}
+
+ssize_t cli_terminal_read(void *buffer, size_t n) {
+    return read(terminal.input, buffer, n);
 }
