@@ -14,30 +14,25 @@ Parts (LEN is a length of --lengths; `methods` means all its lengths):
     needle:LEN, two-hop:LEN   questions about facts that stand in books
     continuations:LEN:SEED   texts at temperature 0.8, at the longest length
 
-Each part writes one JSON to --results: the command, the day, the seconds, and the figures of the command's output. A part does not run
-again while its command, its input and its model are the same. Parts can run in several processes, which share a folder.
+Each part writes one JSON to --results (measured_parts.py).
 
 A line of books-LEN.jsonl is a book of the test split: {"id", "prompt", "reference"}. The reference has --score tokens. It ends at the same
 token for every length: the largest length that the book has. The prompt is the tokens before it, LEN - score of them. Texts begin and end
 at a blank before a word, so the tokens of the text are the tokens of the book."""
 import argparse
 import array
-import collections
-import concurrent.futures
-import datetime
 import hashlib
 import json
 import os
 import random
 import re
-import shlex
 import subprocess
 import sys
 import tempfile
-import time
 
 import tiny_text
 from bpe import Tok
+from measured_parts import Part, add_options, chosen, count, expect, of_document, parsed, place_flags, print_commands, run_all, run_part, write_lines
 from prose_needles import read_books
 
 # Groups run as parts of their own, so that they can run side by side.
@@ -62,14 +57,6 @@ HISTORIES = ["1k", "4k", "16k", "32k"]
 CONTINUATION_SEEDS = (1, 2, 3)
 TEMPERATURE = 0.8
 
-Part = collections.namedtuple("Part", "name command input model keep")  # input, model None: the command has none
-
-
-def count(size):
-    """'32k' -> 32768"""
-    return int(size.removesuffix("k")) * (1024 if size.endswith("k") else 1)
-
-
 # ---- inputs ----
 
 class Book:
@@ -91,13 +78,6 @@ class Book:
 
     def text(self, first, end):
         return b"".join(self.tokens[i] for i in self.ids[first:end]).decode()
-
-
-def write_lines(path, lines):
-    with open(path + ".part", "w") as f:
-        f.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-    os.replace(path + ".part", path)
-    print(f"{path}: {len(lines)} lines, {os.path.getsize(path) / 2**20:.1f} MiB", file=sys.stderr)
 
 
 def check_tokens(args, book, first, end):
@@ -162,22 +142,6 @@ def make_inputs(args):
 
 # ---- figures that are kept ----
 
-def rounded(x):
-    """Six digits are enough for a page."""
-    if isinstance(x, float):
-        return float(f"{x:.6g}")
-    if isinstance(x, list):
-        return [rounded(v) for v in x]
-    return {k: rounded(v) for k, v in x.items()} if isinstance(x, dict) else x
-
-
-PROGRAM = ("version", "commit", "device", "n_params", "dtype")
-
-
-def of_document(doc, **figures):
-    return {**{k: doc[k] for k in PROGRAM if k in doc}, "seed": doc.get("seed"), **figures}
-
-
 OF_METHOD = ("attn", "positions", "agreement", "kv_bytes_share", "top1", "kl", "ppl_answer", "ln_ppl_ratio", "step_bytes_share", "l2",
              "bytes_share")
 OF_PROMPT = ("top1", "kl", "ln_ppl_ratio", "ppl_answer", "l2", "text_nll", "agreement")
@@ -223,9 +187,8 @@ def all_parts(args):
 
     def add(name, keep, command, input_name, *flags, model=args.model, device=args.device):
         path = args.input(input_name)
-        where = [] if device == "auto" else ["--device", device]
-        where += ["-t", str(args.threads)] if args.threads else []
-        parts[name] = Part(name, [args.sleigh, command, "-m", model, "--jsonl", path, *flags, *where, "-o", "json"], path, model, keep)
+        words = [args.sleigh, command, "-m", model, "--jsonl", path, *flags, *place_flags(args, device), "-o", "json"]
+        parts[name] = Part(name, words, path, model, keep)
 
     for size in sizes:
         for group, methods in METHODS.items():
@@ -247,75 +210,6 @@ def all_parts(args):
         add(f"attention-{name}:{sizes[0]}", keep_attention, "compare", f"{text}-{sizes[0]}", "--no-texts", "--no-heads", "--attention",
             "--attn", "dense", model=model)
     return parts
-
-
-def hash_of(path):
-    with open(path, "rb") as f:
-        return hashlib.sha256(f.read()).hexdigest()[:16]
-
-
-def shown(args, part):
-    """The command as a reader types it in the repository."""
-    where = {word: f"build/prose-work/{os.path.basename(word)}" for word in part.command if os.path.dirname(word) == args.work}
-    where[args.sleigh] = "build/sleigh"
-    if part.input:
-        where[part.input] = f"{args.shown_work}/{os.path.basename(part.input)}"
-    return " ".join(shlex.quote(where.get(word, word)) for word in part.command)
-
-
-def document_of(text):
-    """A program prints one document, or a JSON line for each row."""
-    lines = text.splitlines()
-    return json.loads(text) if len(lines) == 1 or not lines[0].endswith("}") else {"rows": [json.loads(line) for line in lines]}
-
-
-def run_part(args, part):
-    """Runs a part unless its file is there. Returns the reason of a failure."""
-    path = os.path.join(args.results, part.name.replace(":", "-") + ".json")
-    try:
-        key = {"command": shown(args, part), "input": part.input and hash_of(part.input),
-               "model": part.model and hash_of(os.path.join(part.model, "model.safetensors"))}
-    except OSError as e:
-        return f"{part.name}: {e}; the part `inputs` makes inputs, and scripts/train_prose.py trains the model"
-    if os.path.exists(path):
-        with open(path) as f:
-            before = json.load(f)
-        if {k: before.get(k) for k in key} == key:
-            print(f"{part.name}: {path} is there", file=sys.stderr)
-            return None
-    print(f"{part.name}: {key['command']}", file=sys.stderr, flush=True)
-    start = time.monotonic()
-    out, log = (os.path.join(args.work, os.path.basename(path).replace(".json", end)) for end in (".out", ".log"))
-    with open(out, "w") as o, open(log, "w") as e:
-        run = subprocess.run(part.command, stdout=o, stderr=e if args.jobs > 1 else None)
-    if run.returncode:
-        return f"{part.name}: exit {run.returncode}" + (f"; {log} has the reason" if args.jobs > 1 else "")
-    with open(out) as f:
-        kept = {"part": part.name, **key, "date": datetime.date.today().isoformat(), "seconds": round(time.monotonic() - start, 1),
-                "result": rounded(part.keep(document_of(f.read())))}
-    with open(path + ".part", "w") as f:
-        json.dump(kept, f, separators=(",", ":"))
-        f.write("\n")
-    os.replace(path + ".part", path)
-    os.remove(out)
-    print(f"{part.name}: {kept['seconds']} s, {path}", file=sys.stderr, flush=True)
-    return None
-
-
-def chosen(parts, names):
-    """The parts that the names select: `methods` selects methods:4k, methods:8k, ..."""
-    for name in names:
-        if not any(p == name or p.startswith(name + ":") for p in parts):
-            sys.exit(f"--part {name}: expected inputs or one of {' '.join(parts)}")
-    return [p for p in parts.values() if not names or any(p.name == n or p.name.startswith(n + ":") for n in names)]
-
-
-def run_all(args, parts):
-    """Runs the parts, args.jobs at the same time. Ends the program with the reasons of the failures."""
-    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        faults = [fault for fault in pool.map(lambda part: run_part(args, part), parts) if fault]
-    if faults:
-        sys.exit("\n".join(faults))
 
 
 # ---- self-test ----
@@ -368,33 +262,19 @@ def self_test():
         expect(kept["result"]["scored"] == 0.123457 and kept["command"].startswith("build/sleigh perplexity -m models/tiny"), "kept figures")
 
 
-def expect(right, what):
-    if not right:
-        sys.exit(f"prose_results: self-test: {what}")
-
-
 def arguments(words=None):
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--sleigh", default="build/sleigh")
+    add_options(p, "build/prose-work", "docs/results/prose", without=" except inputs")
     p.add_argument("-m", "--model", default="models/prose")
     p.add_argument("--tiny", default="models/tiny", help="the embedded model")
     p.add_argument("--corpus", default="build/prose")
-    p.add_argument("--work", default="build/prose-work", help="folder of inputs and of the messages of parts")
-    p.add_argument("--results", default="docs/results/prose")
-    p.add_argument("--part", nargs="+", action="extend", default=[], metavar="PART", help="by default every part except inputs")
     p.add_argument("--lengths", default="4k,8k,16k,32k")
     p.add_argument("--score", type=int, default=256, help="tokens of a reference; a continuation has half as many")
     p.add_argument("--books", type=int, default=None, help="inputs: at most so many books")
     p.add_argument("--samples", type=int, default=48, help="inputs: questions of each kind and length")
-    p.add_argument("--device", default="auto")
-    p.add_argument("--jobs", type=int, default=1, help="parts that run at the same time; their messages go to .log files in --work")
     p.add_argument("--parallel", type=int, default=16, help="books whose next tokens `methods` computes in one batch")
-    p.add_argument("-t", "--threads", type=int, default=0)
-    p.add_argument("--list", action="store_true", help="print the commands, and run nothing")
     p.add_argument("--self-test", action="store_true", help="check the inputs of two small books, without the model")
-    a = p.parse_args(words)
-    a.input, a.shown_work = lambda name: os.path.join(a.work, name + ".jsonl"), "build/prose-work"
-    return a
+    return parsed(p, words)
 
 
 def main():
@@ -408,9 +288,7 @@ def main():
             return
     parts = chosen(all_parts(a), a.part)
     if a.list:
-        for part in parts:
-            print(f"{part.name}: {shown(a, part)}")
-        return
+        return print_commands(a, parts)
     os.makedirs(a.results, exist_ok=True)
     run_all(a, parts)
 

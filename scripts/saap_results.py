@@ -14,8 +14,7 @@ Parts (LEN is a length of --lengths):
     kernels, kernels-batch, peers   only on a GPU: times of attention of one layer in the shape of Llama-3.1-8B (sleigh bench attn), and of
                      FlashAttention and cuDNN (scripts/bench_peers.py, needs PyTorch)
 
-Each part writes one JSON to --results: command, day, seconds, and the figures of the command's output. A part does not run again while its
-command, its input and its model are the same."""
+Each part writes one JSON to --results (measured_parts.py)."""
 import argparse
 import glob
 import importlib.util
@@ -27,7 +26,7 @@ import sys
 import tempfile
 
 import tiny_text
-from prose_results import Part, chosen, count, expect, of_document, run_all, run_part, shown, write_lines
+from measured_parts import Part, add_options, chosen, count, expect, of_document, parsed, place_flags, print_commands, run_all, run_part, write_lines
 
 METHODS = ["saap:l={0,2,4,8,16,32}", "saap-kmeans:l={2,4,8,16,32}", "saap-kmeans:l={2,4,8,16,32}:rope=1", "saap-is:S=256:l={0,2,4,8,16,32}",
            "streaming:sink=1:window=2047", "quest:tokens={512,1024,2048,4096}", "santa-is:S={64,256}"]
@@ -132,13 +131,11 @@ def make_inputs(args):
 def all_parts(args):
     """{name: Part}, in the order in which parts run."""
     parts, has_gpu = {}, args.device not in ("auto", "cpu")
-    where = [] if args.device == "auto" else ["--device", args.device]
-    where += ["-t", str(args.threads)] if args.threads else []
     methods = ",".join(METHODS)
 
     def add(name, keep, command, path, *flags):
         source = ["--jsonl", path] if path else []
-        parts[name] = Part(name, [args.sleigh, command, "-m", args.model, *source, *flags, *where, "-o", "json"], path, args.model, keep)
+        parts[name] = Part(name, [args.sleigh, command, "-m", args.model, *source, *flags, *place_flags(args), "-o", "json"], path, args.model, keep)
 
     def add_kernels(name, *flags):
         parts[name] = Part(name, [args.sleigh, "bench", "attn", "--phase", "decode", *flags, "-r", "20", "--attn", ",".join(TIMED), "-o", "json"],
@@ -190,23 +187,14 @@ def self_test():
 
 def arguments(words=None):
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--sleigh", default="build/sleigh")
+    add_options(p, "build/saap-work", "docs/results/saap")
     p.add_argument("-m", "--model", default="models/tiny", help="the embedded model")
-    p.add_argument("--work", default="build/saap-work", help="folder of inputs and of the messages of parts")
-    p.add_argument("--results", default="docs/results/saap")
-    p.add_argument("--part", nargs="+", action="extend", default=[], metavar="PART", help="by default every part")
     p.add_argument("--lengths", default="32k,128k")
     p.add_argument("--texts", type=int, default=2, help="texts of each kind and length")
     p.add_argument("--score", type=int, default=32, help="tokens of a reference of numbers and code, about")
     p.add_argument("--samples", type=int, default=12, help="questions of each task and length")
-    p.add_argument("--device", default="auto")
-    p.add_argument("--jobs", type=int, default=1, help="parts that run at the same time; their messages go to .log files in --work")
-    p.add_argument("-t", "--threads", type=int, default=0)
-    p.add_argument("--list", action="store_true", help="print the commands, and run nothing")
     p.add_argument("--self-test", action="store_true", help="check parts, commands and kept figures, without a model")
-    a = p.parse_args(words)
-    a.input, a.shown_work = lambda name: os.path.join(a.work, name + ".jsonl"), "build/saap-work"
-    return a
+    return parsed(p, words)
 
 
 def main():
@@ -222,9 +210,7 @@ def main():
             return
     parts = chosen(all_parts(a), a.part)
     if a.list:
-        for part in parts:
-            print(f"{part.name}: {shown(a, part)}")
-        return
+        return print_commands(a, parts)
     run_all(a, parts)
 
 

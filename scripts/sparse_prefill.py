@@ -26,8 +26,7 @@ Groups: masks, chunks (sample by alpha and chunk_n), threshold, oracle. Groups w
 leave them out with --groups where the lengths are too long for a CPU.
 
 The inputs of the prose model are those of `scripts/prose_results.py --part inputs`, up to 32k tokens. Inputs of the embedded model
-are made if they are missing. Each part writes one JSON to --results: command, day, seconds, and the figures of the command's output. A part
-does not run again while its command, its input and its model are the same."""
+are made if they are missing. Each part writes one JSON to --results (measured_parts.py)."""
 import argparse
 import json
 import os
@@ -36,7 +35,8 @@ import sys
 import tempfile
 
 import prose_results
-from prose_results import Part, chosen, count, expect, of_document, run_all, run_part, shown
+from measured_parts import (Part, add_options, chosen, count, expect, of_document, parsed, place_flags, print_commands, run_all, run_part, shown,
+                            write_lines)
 
 # The methods of next tokens and CRA, and those of scores.
 METHODS = {
@@ -181,7 +181,7 @@ def make_facts(args, part):
               "tuned-facts": lambda: facts_of_tiny(args, part.input, size, args.pairs),
               "tune": lambda: facts_of_tiny(args, part.input, size, args.tune, "--task-seed", str(TUNE_SEED))}
     if (kind != name or name in makers) and not os.path.exists(part.input):
-        prose_results.write_lines(part.input, makers.get(name, lambda: facts_of_prose(args, kind, size))())
+        write_lines(part.input, makers.get(name, lambda: facts_of_prose(args, kind, size))())
 
 
 def make_tiny_inputs(args, sizes):
@@ -203,9 +203,7 @@ def all_parts(args):
 
     def device_flags(group):
         device = args.device if on_gpu(group) or not has_gpu else "cpu"
-        where = [] if device == "auto" else ["--device", device]
-        where += ["-t", str(args.threads)] if args.threads else []
-        return where + (["--prefill-segment", args.segment] if args.segment else [])
+        return place_flags(args, device) + (["--prefill-segment", args.segment] if args.segment else [])
 
     def add(name, keep, command, model, path, group, *flags):
         source = ["--jsonl", path] if path else []
@@ -324,12 +322,9 @@ def self_test():
 
 def arguments(words=None):
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--sleigh", default="build/sleigh")
+    add_options(p, "build/prose-work", "docs/results/sparse-prefill")
     p.add_argument("-m", "--model", default="models/prose")
     p.add_argument("--tiny", default="models/tiny", help="the embedded model")
-    p.add_argument("--work", default="build/prose-work", help="folder of inputs and of the messages of parts")
-    p.add_argument("--results", default="docs/results/sparse-prefill")
-    p.add_argument("--part", nargs="+", action="extend", default=[], metavar="PART", help="by default every part")
     p.add_argument("--groups", nargs="+", choices=METHODS, default=list(METHODS), help="groups of methods")
     p.add_argument("--lengths", default="4k,8k,16k")
     p.add_argument("--books", type=int, default=0, help="first lines of the inputs of tokens-prose and tokens-tiny; 0: all")
@@ -338,15 +333,9 @@ def arguments(words=None):
     p.add_argument("--pairs", type=int, default=400, help="questions of each task of tuned-facts")
     p.add_argument("--check", type=int, default=32, help="rows of a segment that tokens-prose and tokens-tiny compare with dense attention; not on a GPU")
     p.add_argument("--segment", default="", metavar="N", help="--prefill-segment of the commands")
-    p.add_argument("--device", default="auto")
-    p.add_argument("--jobs", type=int, default=1, help="parts that run at the same time; their messages go to .log files in --work")
-    p.add_argument("-t", "--threads", type=int, default=0)
     p.add_argument("--inputs", action="store_true", help="make the inputs of the parts, and run nothing")
-    p.add_argument("--list", action="store_true", help="print the commands, and run nothing")
     p.add_argument("--self-test", action="store_true", help="check parts, commands and kept figures, without a model")
-    a = p.parse_args(words)
-    a.input, a.shown_work = lambda name: os.path.join(a.work, name + ".jsonl"), "build/prose-work"
-    return a
+    return parsed(p, words)
 
 
 def main():
@@ -358,9 +347,7 @@ def main():
         os.makedirs(a.results, exist_ok=True)
     parts = chosen(all_parts(a), a.part)
     if a.list:
-        for part in parts:
-            print(f"{part.name}: {shown(a, part)}")
-        return
+        return print_commands(a, parts)
     for part in parts:
         make_facts(a, part)
     if a.inputs:
