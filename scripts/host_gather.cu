@@ -5,11 +5,11 @@
 // It prints a table of times of one layer beside those of the bytes alone: a copy of a block of this size. In the two staged
 // ways a kernel writes its list of rows to host memory and waits inside the kernel, so that a CUDA graph can contain it.
 //
-//     make build/host-gather && build/host-gather [GIB [THREADS]]     # 16 GiB of rows, a thread for each core
+//     make build/host-gather && build/host-gather [GIB [THREADS]]     # 16 GiB of rows; a thread for each core but one
 //
-// Without a GPU it prints only what host threads take to gather. Every time is the median of launches that draw new rows: of many
-// GiB, almost none is still in a cache. Every launch is checked: the sum of all words that the kernel saw must be that of the
-// listed rows.
+// Without a GPU it prints only what host threads take to gather. Every time is the median of launches that draw new rows: of
+// many GiB, almost none is still in a cache. Every launch is checked: the sum of all words that the kernel saw must be that of
+// the listed rows.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -145,11 +145,14 @@ static bool has_arrived(const shared_memory &m, uint32_t list, uint32_t launch) 
     return true;
 }
 
+using host_clock = std::chrono::steady_clock;
+
 // Threads that gather the lists of launches as they arrive. Thread t has the pieces t, t + n, ..
 struct gatherers {
     shared_memory m;
     std::vector<std::thread> threads;
-    std::atomic<uint32_t> launch{0}; // gather this launch; ~0: end
+    std::vector<host_clock::time_point> finish; // of each thread
+    std::atomic<uint32_t> launch{0};            // gather this launch; ~0: end
     std::atomic<uint32_t> n_lists{0}, n_done{0};
     way with = READ_STAGED;
     int device = -1; // -1: none
@@ -187,6 +190,7 @@ struct gatherers {
             while ((now = launch.load(std::memory_order_acquire)) == last) pause_thread();
             if (now == ~0u) break;
             gather_pieces(thread, now, stream);
+            finish[thread] = host_clock::now();
             n_done.fetch_add(1, std::memory_order_release);
         }
         if (stream) OK(cudaStreamDestroy(stream));
@@ -198,6 +202,7 @@ struct gatherers {
             OK(cudaGetDriverEntryPointByVersion("cuStreamWriteValue32", (void **)&write_value, 12000, cudaEnableDefault,
                                                 &found));
         threads.resize(n_threads);
+        finish.resize(n_threads);
         for (uint32_t t = 0; t < n_threads; t++) threads[t] = std::thread(&gatherers::work, this, t);
     }
     void post(uint32_t now, uint32_t lists) {
@@ -205,8 +210,10 @@ struct gatherers {
         n_done = 0;
         launch.store(now, std::memory_order_release);
     }
-    void wait() {
-        while (n_done.load(std::memory_order_acquire) < threads.size()) pause_thread();
+    host_clock::time_point wait() {                                     // returns when the last thread finished
+        while (n_done.load(std::memory_order_acquire) < threads.size()) // asleep, because a thread may need this core
+            std::this_thread::sleep_for(std::chrono::microseconds(20));
+        return *std::max_element(finish.begin(), finish.end());
     }
     void end() {
         launch = ~0u;
@@ -244,10 +251,9 @@ static double time_host(gatherers &g, uint32_t n_rows) {
         uint32_t now = next_launch++;
         uint64_t sum = 0;
         for (uint32_t j = 0; j < n_rows; j++) g.m.lists[j] = (uint64_t)now << 32 | row_of(now, j, g.m.n_all);
-        auto begin = std::chrono::steady_clock::now();
+        host_clock::time_point begin = host_clock::now();
         g.post(now, n_rows / LIST);
-        g.wait();
-        std::chrono::duration<double, std::micro> time = std::chrono::steady_clock::now() - begin;
+        std::chrono::duration<double, std::micro> time = g.wait() - begin;
         for (size_t w = 0; w < (size_t)n_rows * ROW_WORDS; w++) sum += g.m.staged[w];
         check_sum("host threads", sum, expected_sum(g.m, now, n_rows));
         if (i >= WARM_UP) us.push_back(time.count());
@@ -383,7 +389,7 @@ static void print_table(shared_memory m, int device, uint32_t n_threads) {
 
 int main(int argc, char **argv) {
     int n_devices = 0, n_cores = (int)std::thread::hardware_concurrency();
-    long gib = argc > 1 ? atol(argv[1]) : 16, n_threads = argc > 2 ? atol(argv[2]) : n_cores;
+    long gib = argc > 1 ? atol(argv[1]) : 16, n_threads = argc > 2 ? atol(argv[2]) : std::max(n_cores - 1, 1);
     if (gib < 1 || gib > 1024 || n_threads < 1 || n_threads > 256) {
         fprintf(stderr, "usage: host-gather [GIB [THREADS]]; GIB from 1 to 1024, THREADS from 1 to 256\n");
         return 2;
