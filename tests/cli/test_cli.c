@@ -15,7 +15,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 static void version(void) {
@@ -534,11 +533,7 @@ static void interrupt(void) {
     const char *const args[] = {"generate", "-m", tiny(), "-p", question, "--ignore-eos", "-n", "-1", NULL};
     char buf[256];
     pid_t pid = start(NULL, 0, NULL, args);
-    struct stat st = {0};
-    for (int i = 0; i < 500 && st.st_size == 0; i++) {
-        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
-        if (stat(in_tmp("stdout"), &st)) st.st_size = 0;
-    }
+    wait_for_bytes(in_tmp("stdout"), 1);
     kill(pid, SIGINT);
     result r = finish(pid, NULL);
     CHECK_GOOD(r);

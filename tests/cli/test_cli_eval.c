@@ -7,8 +7,6 @@
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/stat.h>
-#include <time.h>
 
 // ---- files of lines ----
 
@@ -234,14 +232,10 @@ static void interrupted(void) {
     const two_files f = run_whole();
     for (int i = 0; i < 2; i++) {
         const char *const args[] = {SMALL, "dense,santa:S=4", "--out", f.cut, NULL};
-        struct stat st = {0};
         size_t n;
         CHECK(remove(f.cut) == 0 || errno == ENOENT);
         pid_t pid = start(NULL, 0, NULL, args);
-        for (int j = 0; j < 2000 && st.st_size < 1000; j++) {
-            nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
-            if (stat(f.cut, &st)) st.st_size = 0;
-        }
+        wait_for_bytes(f.cut, 1000);
         kill(pid, signals[i]);
         result r = finish(pid, NULL);
         if (r.code == 0) FAIL("the run was over before signal %d", signals[i]);

@@ -207,15 +207,6 @@ static void do_harm(const char *dir, harm how) {
     harm_file(dir, "model.safetensors", how);
 }
 
-static void wait_for(const char *path, long size) {
-    struct stat st = {0};
-    for (int i = 0; i < 4000 && st.st_size < size; i++) {
-        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
-        if (stat(path, &st)) st.st_size = 0;
-    }
-    CHECK(st.st_size >= size);
-}
-
 // The file keeps the answers from before the change and gets no others.
 static void weights_under_eval(void) {
     char dir[256], good[256], out[256];
@@ -235,7 +226,7 @@ static void weights_under_eval(void) {
                                     "600",  "--samples", "1000", "--out",  out,           NULL};
         CHECK(remove(out) == 0 || how == CUT);
         pid_t pid = start(NULL, 0, NULL, args);
-        wait_for(out, head + 300);
+        wait_for_bytes(out, head + 300);
         do_harm(dir, how);
         result r = finish(pid, NULL);
         check_error(&r, 1, "/model.safetensors changed while it was in use");
@@ -256,7 +247,7 @@ static void weights_under_generate(void) {
         copy_model(dir);
         CHECK(remove(in_tmp("stdout")) == 0 || how == CUT);
         pid_t pid = start(NULL, 0, NULL, args);
-        wait_for(in_tmp("stdout"), 8);
+        wait_for_bytes(in_tmp("stdout"), 8);
         do_harm(dir, how);
         result r = finish(pid, NULL);
         check_error(&r, 1, "/model.safetensors changed while it was in use");
@@ -277,7 +268,7 @@ static void buckets_under_a_run(void) {
         copy_model(dir);
         CHECK(remove(in_tmp("stdout")) == 0 || i == 0);
         pid_t pid = start(NULL, 0, NULL, args);
-        wait_for(in_tmp("stdout"), 8);
+        wait_for_bytes(in_tmp("stdout"), 8);
         harm_file(dir, "saap.safetensors", runs[i].how);
         result r = finish(pid, NULL);
         check_error(&r, 1, "/saap.safetensors changed while it was in use");

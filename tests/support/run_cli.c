@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { MAX_ARGS = 48, N_RUNS = 32 };
@@ -111,6 +112,15 @@ result finish(pid_t pid, const char *out) {
     r.out = out ? "" : slurp(in_tmp("stdout"), &r.n_out);
     r.err = slurp(in_tmp("stderr"), &n);
     return r;
+}
+
+void wait_for_bytes(const char *path, long size) {
+    struct stat st = {0};
+    for (int i = 0; i < 48000 && st.st_size < size; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+        if (stat(path, &st)) st.st_size = 0;
+    }
+    if (st.st_size < size) FAIL("%s has %ld bytes; expected %ld", path, (long)st.st_size, size);
 }
 
 result run_args(const char *input, const char *const *args) {
