@@ -199,7 +199,7 @@ $(BUILD)/host-gather: scripts/host_gather.cu Makefile $(BUILD)/flags
 	@echo "  NVCC $<"; $(NVCC) $(NVCCFLAGS) -o $@ $<
 
 format: ## apply clang-format to all C, C++ and CUDA files
-	clang-format -i $(LIB_SRC) $(CLI_SRC) $(TEST_SRC) tests/fuzz/main.c $(foreach d,attention engine models tests tokenizer,$(call sources,$d,*.h *.cuh))
+	clang-format -i $(LIB_SRC) $(CLI_SRC) $(TEST_SRC) tests/fuzz/main.c scripts/host_gather.cu $(foreach d,attention engine models tests tokenizer,$(call sources,$d,*.h *.cuh))
 
 clean: ## remove build/
 	rm -rf build

@@ -16,6 +16,7 @@ import torch
 
 import tiny_text
 from bpe import Tok
+from measured_parts import count
 from small_llama import Model, load_weights
 
 
@@ -47,10 +48,6 @@ def states_of(model, ids, steps):
         model.states(ids[None])
     q, k, v = zip(*parts)
     return torch.cat(q, 1), torch.cat(k), torch.cat(v)
-
-
-def count(text):
-    return int(text.removesuffix("k")) * (1024 if text.endswith("k") else 1)
 
 
 def main():

@@ -29,6 +29,7 @@ import tempfile
 
 import tiny_text
 from eval_error import name_records, observe, prompt_of
+from measured_parts import count
 from sleigh_runs import model_line
 
 EPSILONS = (0.05, 0.1, 0.2, 0.3, 0.5)
@@ -38,11 +39,6 @@ BUDGETS = (32, 64, 128, 256, 512)
 # layer-step with the fewest rows. Its text is `tiny_text.py --seed 1 --prompt`, the last 24 positions.
 SIMULATED = {("tiny", "8k"): (338, 157, 69, 43, 25), ("tiny", "24k"): (786, 331, 129, 75, 41)}
 METHODS = {"santa-pps": "santa-pps", "santa-is": "santa-is:proposal=int8"}
-
-
-def count(size):
-    """'32k' -> 32768"""
-    return int(size.removesuffix("k")) * (1024 if size.endswith("k") else 1)
 
 
 def stated(method, epsilon, delta, bound):

@@ -1,17 +1,18 @@
 // scripts/host_gather.cu - three ways to bring random rows of K and V from host memory to a kernel:
-//   zero copy      the GPU's threads read each row where it lies (attention/cuda/host_rows.cuh does this)
-//   read staged    host threads gather the rows into a block of pinned memory; the GPU's threads read this block
-//   copy staged    host threads gather as before; the copy engine brings the block to the GPU in pieces
-// It prints a table of times of one layer beside those of the bytes alone: a copy of a block of this size. In the two staged
-// ways a kernel writes its list of rows to host memory and waits inside the kernel, so that a CUDA graph can contain it.
+//   zero copy      the GPU's threads read each row where it lies, as the engine does (attention/cuda/host_rows.cuh)
+//   read staged    host threads gather the rows into one block of pinned memory, and the GPU's threads read this block
+//   copy staged    host threads gather the rows as before, and the copy engine brings the block to the GPU in pieces
+// In the two staged ways a kernel writes its list of rows to host memory and waits inside the kernel, so that a CUDA graph can
+// contain it. The table has the time of one layer. Its last column is one copy of as many bytes that lie together.
 //
 //     make build/host-gather && build/host-gather [GIB [THREADS]]     # 16 GiB of rows; a thread for each core but one
 //
-// Without a GPU it prints only what host threads take to gather. Every time is the median of launches that draw new rows: of
-// many GiB, almost none is still in a cache. Every launch is checked: the sum of all words that the kernel saw must be that of
-// the listed rows.
+// GIB should be many times the last cache of the processor, so that almost no row is in a cache. Without a GPU the program
+// times only the host threads. A time is the median of LAUNCHES - WARM_UP launches. Each launch draws new rows, and is checked:
+// the sum of all words that were brought must be the sum of the listed rows. The program needs CUDA 12.5 or newer.
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -23,24 +24,32 @@
 #include <thread>
 #include <vector>
 
+enum {
+    ROW_WORDS = 64,      // of 8 bytes: K and V of a row of head_dim 128 in bf16
+    LIST = 32,           // rows of a list, which a warp has
+    WARPS = 8,           // of a thread block
+    PIECE = WARPS,       // lists of a piece, which the copy engine copies at a time: those of a thread block, 128 KiB
+    ROWS = WARPS * LIST, // of a thread block
+    AHEAD = 8,           // rows that a warp requests together, and that a host thread prefetches
+    COPY_STREAMS = 4,    // fewer than the GPU's hardware queues, so that no copy queues behind the kernel that waits for it
+    MAX_ROWS = 1 << 15,  // of a launch; a multiple of ROWS, as all sizes are
+    LAUNCHES = 33,
+    WARM_UP = 3,
+    LIMIT_S = 5, // a kernel waits no longer for the host
+};
+
+// Ends the program at once: other threads and a kernel may still run.
+[[noreturn]] static void fail(const char *what, const char *reason) {
+    fprintf(stderr, "host-gather: error: %s: %s\n", what, reason);
+    fflush(NULL);
+    _Exit(1);
+}
+
 #define OK(call)                                                                                                               \
     do {                                                                                                                       \
         cudaError_t e_ = (call);                                                                                               \
-        if (e_ != cudaSuccess) {                                                                                               \
-            fprintf(stderr, "host-gather: %s: %s\n", #call, cudaGetErrorString(e_));                                           \
-            exit(1);                                                                                                           \
-        }                                                                                                                      \
+        if (e_ != cudaSuccess) fail(#call, cudaGetErrorString(e_));                                                            \
     } while (0)
-
-enum {
-    ROW_WORDS = 64, // of 8 bytes: K and V of a row of head_dim 128 in bf16
-    LIST = 32,      // rows of a list: those of a warp
-    AHEAD = 8,      // rows that a warp requests together, and that a host thread prefetches
-    PIECE = 16,     // lists of a piece that the copy engine copies: 256 KiB
-    MAX_ROWS = 1 << 15,
-    LAUNCHES = 33,
-    WARM_UP = 3
-};
 
 static __host__ __device__ uint64_t mix(uint64_t x) { // splitmix64
     x += 0x9e3779b97f4a7c15ull;
@@ -57,22 +66,24 @@ static __host__ __device__ uint32_t row_of(uint32_t launch, uint32_t i, uint32_t
 enum way { ZERO_COPY, READ_STAGED, COPY_STAGED, N_WAYS };
 static const char *const way_names[N_WAYS] = {"zero copy", "read staged", "copy staged"};
 
-// What the kernel and the host threads share. Pinned memory, except arrived and sum.
-struct shared_memory {
+// What the kernel and the host threads share. With a GPU the host memory is pinned.
+struct buffers {
+    // Host memory:
     const uint64_t *rows; // [n_all][ROW_WORDS]
     uint32_t n_all;
     volatile uint64_t *lists; // [MAX_ROWS] launch << 32 | row. Each word tells its launch, so no fence is needed
     uint64_t *staged;         // [MAX_ROWS][ROW_WORDS]
     volatile uint32_t *ready; // [MAX_ROWS / LIST] the last launch whose list is in `staged`
-    uint64_t *copied;         // [MAX_ROWS][ROW_WORDS] memory of the GPU
-    uint32_t *arrived;        // memory of the GPU: [MAX_ROWS / LIST / PIECE] the last launch whose piece is in `copied`
-    unsigned long long *sum;  // memory of the GPU: of all words
+    // Memory of the GPU:
+    uint64_t *copied;        // [MAX_ROWS][ROW_WORDS]
+    uint32_t *arrived;       // [MAX_ROWS / ROWS] the last launch whose piece is in `copied`
+    unsigned long long *sum; // of all words
 };
 
 // ---- the GPU ----
 
-// Sums AHEAD rows at a time. A row is 512 bytes: 16 for each lane. from(i): where row i of the list begins. AGAIN: the
-// host has changed these bytes since the last launch, so the load does not use caches.
+// The lane's part of the sum of a list. A row is 512 bytes: 16 for each lane. from(i): where row i of the list begins. AGAIN:
+// the host has changed these bytes since the last launch, so the loads do not use caches.
 template <bool AGAIN, typename From> __device__ uint64_t sum_list(From from) {
     uint64_t sum = 0;
 #pragma unroll 1
@@ -89,26 +100,33 @@ template <bool AGAIN, typename From> __device__ uint64_t sum_list(From from) {
     return sum;
 }
 
-__device__ bool has_launch(const volatile uint32_t *at, uint32_t launch) {
-    bool has = *at == launch;
+// Waits until *at is `launch`. After LIMIT_S it gives up, and the sum is wrong.
+__device__ void wait_for_launch(const volatile uint32_t *at, uint32_t launch, unsigned pause_ns) {
+    uint64_t begin, now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
+    do {
+        if (*at == launch) break;
+        __nanosleep(pause_ns);
+        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    } while (now - begin < LIMIT_S * 1000000000ull);
     __threadfence_system();
-    return has;
 }
 
-// One layer: warp w has list w.
-template <way WAY> __global__ void layer_kernel(shared_memory m, uint32_t launch) {
+// *sum += all words of the rows of a launch. Warp w of the grid has list w. Grid: n_rows / ROWS thread blocks. Bytes: 512 a row
+// over the bus; COPY_STAGED: from memory of the GPU. Threads of one warp wait for a thread block, so that few requests for the
+// flags go over the bus.
+template <way WAY> __global__ void __launch_bounds__(32 * WARPS) sum_rows_kernel(buffers m, uint32_t launch) {
     int lane = threadIdx.x % 32;
-    uint32_t list = (blockIdx.x * blockDim.x + threadIdx.x) / 32, first = list * LIST;
+    uint32_t first = (blockIdx.x * blockDim.x + threadIdx.x) / 32 * LIST;
     uint32_t row = row_of(launch, first + lane, m.n_all);
     uint64_t sum;
     if (WAY == ZERO_COPY) {
         sum = sum_list<false>([&](int i) { return m.rows + (size_t)__shfl_sync(~0u, row, i) * ROW_WORDS; });
     } else {
         m.lists[first + lane] = (uint64_t)launch << 32 | row;
-        if (WAY == READ_STAGED)
-            while (!has_launch(m.ready + list, launch)) __nanosleep(500);
-        else
-            while (!has_launch(m.arrived + list / PIECE, launch)) __nanosleep(100);
+        if (WAY == READ_STAGED && threadIdx.x < WARPS) wait_for_launch(m.ready + blockIdx.x * WARPS + threadIdx.x, launch, 500);
+        if (WAY == COPY_STAGED && threadIdx.x == 0) wait_for_launch(m.arrived + blockIdx.x, launch, 100);
+        __syncthreads();
         const uint64_t *block = (WAY == READ_STAGED ? m.staged : m.copied) + (size_t)first * ROW_WORDS;
         sum = sum_list<WAY == READ_STAGED>([&](int i) { return block + i * ROW_WORDS; });
     }
@@ -129,7 +147,7 @@ static void prefetch_row(const uint64_t *row) {
 }
 
 // Gathers a list that has arrived.
-static void gather_list(const shared_memory &m, uint32_t list) {
+static void gather_list(const buffers &m, uint32_t list) {
     const volatile uint64_t *rows = m.lists + list * LIST;
     uint64_t *to = m.staged + (size_t)list * LIST * ROW_WORDS;
     for (int i = 0; i < AHEAD; i++) prefetch_row(m.rows + (size_t)(uint32_t)rows[i] * ROW_WORDS);
@@ -139,7 +157,7 @@ static void gather_list(const shared_memory &m, uint32_t list) {
     }
 }
 
-static bool has_arrived(const shared_memory &m, uint32_t list, uint32_t launch) {
+static bool has_arrived(const buffers &m, uint32_t list, uint32_t launch) {
     for (int i = 0; i < LIST; i++)
         if ((uint32_t)(m.lists[list * LIST + i] >> 32) != launch) return false;
     return true;
@@ -147,67 +165,62 @@ static bool has_arrived(const shared_memory &m, uint32_t list, uint32_t launch) 
 
 using host_clock = std::chrono::steady_clock;
 
-// Threads that gather the lists of launches as they arrive. Thread t has the pieces t, t + n, ..
+// Threads that gather the lists of a launch as they arrive, and take them in order: one at a time, or with COPY_STAGED a piece.
 struct gatherers {
-    shared_memory m;
+    buffers m;
     std::vector<std::thread> threads;
     std::vector<host_clock::time_point> finish; // of each thread
     std::atomic<uint32_t> launch{0};            // gather this launch; ~0: end
-    std::atomic<uint32_t> n_lists{0}, n_done{0};
+    std::atomic<uint32_t> n_lists{0}, next_list{0}, n_done{0};
     way with = READ_STAGED;
-    int device = -1; // -1: none
+    cudaStream_t streams[COPY_STREAMS] = {};
     decltype(&cuStreamWriteValue32) write_value = NULL;
 
-    void copy_piece(uint32_t piece, uint32_t n, uint32_t now, cudaStream_t stream) {
-        size_t at = (size_t)piece * PIECE * LIST * ROW_WORDS, bytes = (size_t)n * LIST * ROW_WORDS * 8;
-        OK(cudaMemcpyAsync(m.copied + at, m.staged + at, bytes, cudaMemcpyHostToDevice, stream));
-        if (write_value((CUstream)stream, (CUdeviceptr)(m.arrived + piece), now, 0) != CUDA_SUCCESS) {
-            fprintf(stderr, "host-gather: cuStreamWriteValue32 failed\n");
-            exit(1);
-        }
+    void copy_piece(uint32_t piece, uint32_t now) {
+        cudaStream_t stream = streams[piece % COPY_STREAMS];
+        size_t at = (size_t)piece * ROWS * ROW_WORDS;
+        OK(cudaMemcpyAsync(m.copied + at, m.staged + at, ROWS * ROW_WORDS * 8, cudaMemcpyHostToDevice, stream));
+        if (write_value((CUstream)stream, (CUdeviceptr)(m.arrived + piece), now, 0) != CUDA_SUCCESS)
+            fail("cuStreamWriteValue32", "the driver refuses it");
     }
 
-    void gather_pieces(uint32_t thread, uint32_t now, cudaStream_t stream) {
-        for (uint32_t piece = thread; piece * PIECE < n_lists; piece += (uint32_t)threads.size()) {
-            uint32_t first = piece * PIECE, n = std::min<uint32_t>(PIECE, n_lists - first);
-            for (uint32_t list = first; list < first + n; list++) {
+    void gather_launch(uint32_t now) {
+        uint32_t step = with == COPY_STAGED ? (uint32_t)PIECE : 1, first;
+        while ((first = next_list.fetch_add(step)) < n_lists) {
+            for (uint32_t list = first; list < first + step; list++) {
                 while (!has_arrived(m, list, now)) pause_thread();
                 gather_list(m, list);
                 std::atomic_thread_fence(std::memory_order_release);
                 m.ready[list] = now;
             }
-            if (with == COPY_STAGED) copy_piece(piece, n, now, stream);
+            if (with == COPY_STAGED) copy_piece(first / PIECE, now);
         }
     }
 
     void work(uint32_t thread) {
-        cudaStream_t stream = NULL;
-        if (device >= 0) {
-            OK(cudaSetDevice(device));
-            OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-        }
         for (uint32_t last = 0, now;; last = now) {
             while ((now = launch.load(std::memory_order_acquire)) == last) pause_thread();
             if (now == ~0u) break;
-            gather_pieces(thread, now, stream);
+            gather_launch(now);
             finish[thread] = host_clock::now();
             n_done.fetch_add(1, std::memory_order_release);
         }
-        if (stream) OK(cudaStreamDestroy(stream));
     }
 
-    void begin(uint32_t n_threads) {
-        cudaDriverEntryPointQueryResult found;
-        if (device >= 0) // not linked, so that the program starts without a driver
-            OK(cudaGetDriverEntryPointByVersion("cuStreamWriteValue32", (void **)&write_value, 12000, cudaEnableDefault,
-                                                &found));
+    void begin(uint32_t n_threads, bool has_gpu) {
         threads.resize(n_threads);
         finish.resize(n_threads);
+        if (has_gpu) { // the driver's function is not linked, so that the program starts without a driver
+            cudaDriverEntryPointQueryResult found;
+            OK(cudaGetDriverEntryPointByVersion("cuStreamWriteValue32", (void **)&write_value, 12000, cudaEnableDefault,
+                                                &found));
+            if (found != cudaDriverEntryPointSuccess) fail("cuStreamWriteValue32", "the driver does not have it");
+            for (cudaStream_t &s : streams) OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+        }
         for (uint32_t t = 0; t < n_threads; t++) threads[t] = std::thread(&gatherers::work, this, t);
     }
-    void post(uint32_t now, uint32_t lists) {
-        n_lists = lists;
-        n_done = 0;
+    void post(way how, uint32_t now, uint32_t n_rows) {
+        with = how, n_lists = n_rows / LIST, next_list = 0, n_done = 0;
         launch.store(now, std::memory_order_release);
     }
     host_clock::time_point wait() {                                     // returns when the last thread finished
@@ -218,116 +231,102 @@ struct gatherers {
     void end() {
         launch = ~0u;
         for (std::thread &t : threads) t.join();
-        threads.clear();
+        for (cudaStream_t s : streams)
+            if (s) OK(cudaStreamDestroy(s));
     }
 };
 
 // ---- measurements ----
 
-static double median(std::vector<double> x) {
-    std::sort(x.begin(), x.end());
-    return x[x.size() / 2];
-}
-
-static uint64_t expected_sum(const shared_memory &m, uint32_t launch, uint32_t n_rows) {
-    uint64_t sum = 0;
-    for (uint32_t i = 0; i < n_rows; i++) sum += ROW_WORDS * mix(row_of(launch, i, m.n_all)) + ROW_WORDS * (ROW_WORDS - 1) / 2;
-    return sum;
-}
-
-static void check_sum(const char *what, uint64_t found, uint64_t expected) {
-    if (found == expected) return;
-    fprintf(stderr, "host-gather: %s: the sum of the rows is %016llx; expected %016llx\n", what, (unsigned long long)found,
-            (unsigned long long)expected);
-    exit(1);
-}
-
 static uint32_t next_launch = 1;
 
-// Microseconds in which the threads gather n_rows rows, without a GPU.
-static double time_host(gatherers &g, uint32_t n_rows) {
+// The median of LAUNCHES - WARM_UP times.
+template <typename Time> static double median_of(Time time) {
     std::vector<double> us;
     for (int i = 0; i < LAUNCHES; i++) {
-        uint32_t now = next_launch++;
+        double x = time(next_launch++);
+        if (i >= WARM_UP) us.push_back(x);
+    }
+    std::sort(us.begin(), us.end());
+    return us[us.size() / 2];
+}
+
+static void check_sum(const char *what, const buffers &m, uint32_t launch, uint32_t n_rows, uint64_t found) {
+    uint64_t expected = 0;
+    char reason[128];
+    for (uint32_t i = 0; i < n_rows; i++)
+        expected += ROW_WORDS * mix(row_of(launch, i, m.n_all)) + ROW_WORDS * (ROW_WORDS - 1) / 2;
+    snprintf(reason, sizeof reason, "the sum of %u rows is %016llx; expected %016llx", n_rows, (unsigned long long)found,
+             (unsigned long long)expected);
+    if (found != expected) fail(what, reason);
+}
+
+// Microseconds in which the host threads alone gather n_rows rows.
+static double time_host(gatherers &g, uint32_t n_rows) {
+    return median_of([&](uint32_t now) {
         uint64_t sum = 0;
-        for (uint32_t j = 0; j < n_rows; j++) g.m.lists[j] = (uint64_t)now << 32 | row_of(now, j, g.m.n_all);
+        for (uint32_t i = 0; i < n_rows; i++) g.m.lists[i] = (uint64_t)now << 32 | row_of(now, i, g.m.n_all);
         host_clock::time_point begin = host_clock::now();
-        g.post(now, n_rows / LIST);
+        g.post(READ_STAGED, now, n_rows);
         std::chrono::duration<double, std::micro> time = g.wait() - begin;
         for (size_t w = 0; w < (size_t)n_rows * ROW_WORDS; w++) sum += g.m.staged[w];
-        check_sum("host threads", sum, expected_sum(g.m, now, n_rows));
-        if (i >= WARM_UP) us.push_back(time.count());
-    }
-    return median(us);
+        check_sum("host threads", g.m, now, n_rows, sum);
+        return time.count();
+    });
 }
 
-static void launch_layer(way with, const shared_memory &m, uint32_t now, uint32_t n_rows) {
-    enum { THREADS = 256 };
-    uint32_t blocks = n_rows / THREADS;
-    if (with == ZERO_COPY) layer_kernel<ZERO_COPY><<<blocks, THREADS>>>(m, now);
-    if (with == READ_STAGED) layer_kernel<READ_STAGED><<<blocks, THREADS>>>(m, now);
-    if (with == COPY_STAGED) layer_kernel<COPY_STAGED><<<blocks, THREADS>>>(m, now);
+// Microseconds of `work` in the default stream.
+template <typename Work> static double time_gpu(Work work) {
+    static cudaEvent_t begin, end;
+    float ms;
+    if (!begin) OK(cudaEventCreate(&begin));
+    if (!end) OK(cudaEventCreate(&end));
+    OK(cudaEventRecord(begin));
+    work();
     OK(cudaGetLastError());
+    OK(cudaEventRecord(end));
+    OK(cudaEventSynchronize(end));
+    OK(cudaEventElapsedTime(&ms, begin, end));
+    return ms * 1e3;
 }
 
-// Microseconds of a layer of n_rows rows on the GPU.
-static double time_layer(gatherers &g, way with, uint32_t n_rows) {
-    std::vector<double> us;
-    cudaEvent_t begin, end;
-    OK(cudaEventCreate(&begin));
-    OK(cudaEventCreate(&end));
-    g.with = with;
-    for (int i = 0; i < LAUNCHES; i++) {
-        uint32_t now = next_launch++;
-        float ms;
+// Microseconds of a layer of n_rows rows. g: NULL with ZERO_COPY
+static double time_layer(way with, const buffers &m, gatherers *g, uint32_t n_rows) {
+    static void (*const kernels[N_WAYS])(buffers, uint32_t) = {sum_rows_kernel<ZERO_COPY>, sum_rows_kernel<READ_STAGED>,
+                                                               sum_rows_kernel<COPY_STAGED>};
+    return median_of([&](uint32_t now) {
         unsigned long long sum = 0;
-        OK(cudaMemcpy(g.m.sum, &sum, sizeof sum, cudaMemcpyHostToDevice));
-        if (with != ZERO_COPY) g.post(now, n_rows / LIST);
-        OK(cudaEventRecord(begin));
-        launch_layer(with, g.m, now, n_rows);
-        OK(cudaEventRecord(end));
-        OK(cudaEventSynchronize(end));
-        if (with != ZERO_COPY) g.wait();
-        OK(cudaEventElapsedTime(&ms, begin, end));
-        OK(cudaMemcpy(&sum, g.m.sum, sizeof sum, cudaMemcpyDeviceToHost));
-        check_sum(way_names[with], sum, expected_sum(g.m, now, n_rows));
-        if (i >= WARM_UP) us.push_back(ms * 1e3);
-    }
-    OK(cudaEventDestroy(begin));
-    OK(cudaEventDestroy(end));
-    return median(us);
+        OK(cudaMemset(m.sum, 0, sizeof sum));
+        if (g) g->post(with, now, n_rows);
+        double us = time_gpu([&] { kernels[with]<<<n_rows / ROWS, 32 * WARPS>>>(m, now); });
+        OK(cudaMemcpy(&sum, m.sum, sizeof sum, cudaMemcpyDeviceToHost));
+        check_sum(way_names[with], m, now, n_rows, sum);
+        if (g) g->wait();
+        return us;
+    });
 }
 
-// Microseconds of a copy of n_rows rows that lie together.
-static double time_copy(const shared_memory &m, uint32_t n_rows) {
-    std::vector<double> us;
-    cudaEvent_t begin, end;
-    OK(cudaEventCreate(&begin));
-    OK(cudaEventCreate(&end));
-    for (int i = 0; i < LAUNCHES; i++) {
-        float ms;
-        OK(cudaEventRecord(begin));
-        OK(cudaMemcpyAsync(m.copied, m.staged, (size_t)n_rows * ROW_WORDS * 8, cudaMemcpyHostToDevice));
-        OK(cudaEventRecord(end));
-        OK(cudaEventSynchronize(end));
-        OK(cudaEventElapsedTime(&ms, begin, end));
-        if (i >= WARM_UP) us.push_back(ms * 1e3);
-    }
-    OK(cudaEventDestroy(begin));
-    OK(cudaEventDestroy(end));
-    return median(us);
+static double time_copy(const buffers &m, uint32_t n_rows) {
+    return median_of([&](uint32_t) {
+        return time_gpu(
+            [&] { OK(cudaMemcpyAsync(m.copied, m.staged, (size_t)n_rows * ROW_WORDS * 8, cudaMemcpyHostToDevice)); });
+    });
 }
 
 // ---- set-up ----
 
-template <typename T> static T *host_memory(size_t n, bool has_gpu) {
-    void *p = mmap(NULL, n * sizeof(T), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED) {
-        fprintf(stderr, "host-gather: cannot map %zu MiB of host memory\n", (n * sizeof(T)) >> 20);
-        exit(1);
-    }
-    if (has_gpu) OK(cudaHostRegister(p, n * sizeof(T), cudaHostRegisterMapped));
+// Host memory in huge pages, if the system has them: as good as it can be for host threads.
+template <typename T> static T *host_memory(size_t n) {
+    size_t huge = 2 << 20, bytes = (n * sizeof(T) + huge - 1) / huge * huge;
+    char *p = (char *)mmap(NULL, bytes + huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) fail("host memory", strerror(errno));
+    p += huge - (uintptr_t)p % huge;
+    madvise(p, bytes, MADV_HUGEPAGE); // without huge pages the program still runs
     return (T *)p;
+}
+
+template <typename T> static void pin(T *p, size_t n) {
+    OK(cudaHostRegister((void *)p, n * sizeof(T), cudaHostRegisterMapped));
 }
 
 template <typename T> static T *gpu_memory(size_t n) {
@@ -347,38 +346,47 @@ static void fill_rows(uint64_t *rows, uint32_t n_all, uint32_t n_threads) {
     for (std::thread &t : threads) t.join();
 }
 
-static shared_memory make_memory(size_t gib, bool has_gpu, uint32_t n_threads) {
-    shared_memory m = {};
+static buffers make_buffers(size_t gib, bool has_gpu, uint32_t n_threads) {
+    buffers m = {};
     m.n_all = (uint32_t)((gib << 30) / (8 * ROW_WORDS));
     fprintf(stderr, "host-gather: %zu GiB of rows\n", gib);
-    uint64_t *rows = host_memory<uint64_t>((size_t)m.n_all * ROW_WORDS, has_gpu);
+    uint64_t *rows = host_memory<uint64_t>((size_t)m.n_all * ROW_WORDS);
     fill_rows(rows, m.n_all, n_threads);
     m.rows = rows;
-    m.lists = host_memory<uint64_t>(MAX_ROWS, has_gpu);
-    m.staged = host_memory<uint64_t>((size_t)MAX_ROWS * ROW_WORDS, has_gpu);
-    m.ready = host_memory<uint32_t>(MAX_ROWS / LIST, has_gpu);
+    m.lists = host_memory<uint64_t>(MAX_ROWS);
+    m.staged = host_memory<uint64_t>((size_t)MAX_ROWS * ROW_WORDS);
+    m.ready = host_memory<uint32_t>(MAX_ROWS / LIST);
     if (!has_gpu) return m;
+    pin(rows, (size_t)m.n_all * ROW_WORDS);
+    pin(m.lists, MAX_ROWS);
+    pin(m.staged, (size_t)MAX_ROWS * ROW_WORDS);
+    pin(m.ready, MAX_ROWS / LIST);
     m.copied = gpu_memory<uint64_t>((size_t)MAX_ROWS * ROW_WORDS);
-    m.arrived = gpu_memory<uint32_t>(MAX_ROWS / LIST / PIECE);
+    m.arrived = gpu_memory<uint32_t>(MAX_ROWS / ROWS);
     m.sum = gpu_memory<unsigned long long>(1);
     return m;
 }
 
-static void print_table(shared_memory m, int device, uint32_t n_threads) {
-    static const uint32_t sizes[] = {2048, 4096, 8192, 32768};
-    printf("| rows | MB | threads | host threads alone, us | ns a row |");
-    if (device >= 0)
-        for (const char *name : way_names) printf(" %s, us |", name);
-    printf("%s\n|---|---|---|---|---|%s\n", device >= 0 ? " one copy, us |" : "", device >= 0 ? "---|---|---|---|" : "");
+static void print_table(const buffers &m, bool has_gpu, uint32_t n_threads) {
+    enum { N_SIZES = 4 };
+    static const uint32_t sizes[N_SIZES] = {2048, 4096, 8192, 32768};
+    double zero_copy[N_SIZES] = {}, copy[N_SIZES] = {};
+    printf("| rows | MB | threads | host threads alone, us | ns a row |%s\n|---|---|---|---|---|%s\n",
+           has_gpu ? " zero copy, us | read staged, us | copy staged, us | one copy, us |" : "",
+           has_gpu ? "---|---|---|---|" : "");
+    for (int i = 0; has_gpu && i < N_SIZES; i++)
+        zero_copy[i] = time_layer(ZERO_COPY, m, NULL, sizes[i]), copy[i] = time_copy(m, sizes[i]);
     for (uint32_t t = 1;; t = std::min(2 * t, n_threads)) {
         gatherers g;
-        g.m = m, g.device = device;
-        g.begin(t);
-        for (uint32_t n : sizes) {
-            double us = (g.with = READ_STAGED, time_host(g, n));
-            printf("| %u | %.1f | %u | %.1f | %.1f |", n, n * ROW_WORDS * 8e-6, t, us, 1e3 * us / n);
-            for (int i = 0; device >= 0 && i < N_WAYS; i++) printf(" %.1f |", time_layer(g, (way)i, n));
-            if (device >= 0) printf(" %.1f |", time_copy(m, n));
+        g.m = m;
+        g.begin(t, has_gpu);
+        for (int i = 0; i < N_SIZES; i++) {
+            double us = time_host(g, sizes[i]);
+            printf("| %u | %.1f | %u | %.1f | %.1f |", sizes[i], sizes[i] * ROW_WORDS * 8e-6, t, us, 1e3 * us / sizes[i]);
+            if (has_gpu) {
+                double read = time_layer(READ_STAGED, m, &g, sizes[i]), copied = time_layer(COPY_STAGED, m, &g, sizes[i]);
+                printf(" %.1f | %.1f | %.1f | %.1f |", zero_copy[i], read, copied, copy[i]);
+            }
             printf("\n");
             fflush(stdout);
         }
@@ -388,14 +396,16 @@ static void print_table(shared_memory m, int device, uint32_t n_threads) {
 }
 
 int main(int argc, char **argv) {
-    int n_devices = 0, n_cores = (int)std::thread::hardware_concurrency();
-    long gib = argc > 1 ? atol(argv[1]) : 16, n_threads = argc > 2 ? atol(argv[2]) : std::max(n_cores - 1, 1);
-    if (gib < 1 || gib > 1024 || n_threads < 1 || n_threads > 256) {
+    int n_devices = 0;
+    long gib = argc > 1 ? atol(argv[1]) : 16;
+    long n_threads = argc > 2 ? atol(argv[2]) : std::max((int)std::thread::hardware_concurrency() - 1, 1);
+    if (argc > 3 || gib < 1 || gib > 1024 || n_threads < 1 || n_threads > 256) {
         fprintf(stderr, "usage: host-gather [GIB [THREADS]]; GIB from 1 to 1024, THREADS from 1 to 256\n");
         return 2;
     }
-    bool has_gpu = cudaGetDeviceCount(&n_devices) == cudaSuccess && n_devices > 0;
-    if (!has_gpu) fprintf(stderr, "host-gather: no GPU; measuring host threads only\n");
-    print_table(make_memory((size_t)gib, has_gpu, (uint32_t)n_threads), has_gpu ? 0 : -1, (uint32_t)n_threads);
+    cudaError_t e = cudaGetDeviceCount(&n_devices);
+    if (e != cudaSuccess && e != cudaErrorNoDevice && e != cudaErrorInsufficientDriver) OK(e);
+    if (e != cudaSuccess) fprintf(stderr, "host-gather: %s; measuring host threads only\n", cudaGetErrorString(e));
+    print_table(make_buffers((size_t)gib, e == cudaSuccess, (uint32_t)n_threads), e == cudaSuccess, (uint32_t)n_threads);
     return 0;
 }

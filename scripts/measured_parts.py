@@ -39,6 +39,7 @@ def add_options(p, work, results, without=""):
 
 def parsed(p, words):
     a = p.parse_args(words)
+    a.work = os.path.normpath(a.work)  # `shown` compares it with the folders of files
     a.input = lambda name: os.path.join(a.work, name + ".jsonl")
     return a
 
@@ -108,7 +109,7 @@ def run_part(args, part):
         key = {"command": shown(args, part), "input": part.input and hash_of(part.input),
                "model": part.model and hash_of(os.path.join(part.model, "model.safetensors"))}
     except OSError as e:
-        return f"{part.name}: {e}; the part `inputs` makes inputs, and scripts/train_prose.py trains the model"
+        return f"{part.name}: {e}; the script's help tells how inputs are made"
     if os.path.exists(path):
         with open(path) as f:
             before = json.load(f)
@@ -138,7 +139,7 @@ def chosen(parts, names):
     """The parts that the names select: `methods` selects methods:4k, methods:8k, ..."""
     for name in names:
         if not any(p == name or p.startswith(name + ":") for p in parts):
-            sys.exit(f"--part {name}: expected inputs or one of {' '.join(parts)}")
+            sys.exit(f"--part {name}: expected one of {' '.join(parts)}")
     return [p for p in parts.values() if not names or any(p.name == n or p.name.startswith(n + ":") for n in names)]
 
 

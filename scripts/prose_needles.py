@@ -33,6 +33,7 @@ import time
 import bpe
 import prose_tokenizer
 import tiny_text
+from measured_parts import expect
 
 MIX = {"needle": 0.65, "two-hop": 0.25, "one-hop": 0.1}  # shares of the kinds in training; other kinds of tiny_text.KINDS work too
 FACTS_OF_QUESTION = {"two-hop": 2, "multiquery": 0}  # groups of facts that belong to a question; 0: any; other kinds: 1
@@ -335,11 +336,6 @@ def evaluation(model, corpus, kind, length, samples, seed, n_facts, answer_token
 
 
 TINY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "models", "tiny")
-
-
-def expect(right, what):
-    if not right:
-        raise SystemExit(f"prose_needles: self-test: {what}")
 
 
 def check_document(tok, ids, answer, length):

@@ -30,6 +30,7 @@ import textwrap
 import time
 
 import bpe
+from measured_parts import expect
 
 VOCABULARY, N_SPECIAL = 8192, 16
 PIECE = 1 << 16  # characters, approximately
@@ -142,11 +143,6 @@ def encode(corpus, out, processes=2):
 
 
 # ---- self-test
-
-
-def expect(right, what):
-    if not right:
-        raise SystemExit(f"prose_tokenizer: self-test: {what}")
 
 
 HARD = (

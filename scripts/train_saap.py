@@ -36,6 +36,7 @@ import torch.nn.functional as F
 
 import tiny_documents
 from bpe import Tok
+from measured_parts import count
 from small_llama import Model, load_weights
 
 START = time.time()
@@ -345,10 +346,6 @@ def make_head(folder, n_prompts, layer, head, model, a):
 
 
 # ---- the program ----
-
-
-def count(text):
-    return int(text.removesuffix("k")) * (1024 if text.endswith("k") else 1)
 
 
 def options(arguments):

@@ -533,7 +533,7 @@ static void interrupt(void) {
     const char *const args[] = {"generate", "-m", tiny(), "-p", question, "--ignore-eos", "-n", "-1", NULL};
     char buf[256];
     pid_t pid = start(NULL, 0, NULL, args);
-    wait_for_bytes(in_tmp("stdout"), 1);
+    wait_for_bytes(pid, in_tmp("stdout"), 1);
     kill(pid, SIGINT);
     result r = finish(pid, NULL);
     CHECK_GOOD(r);

@@ -235,7 +235,7 @@ static void interrupted(void) {
         size_t n;
         CHECK(remove(f.cut) == 0 || errno == ENOENT);
         pid_t pid = start(NULL, 0, NULL, args);
-        wait_for_bytes(f.cut, 1000);
+        wait_for_bytes(pid, f.cut, 1000);
         kill(pid, signals[i]);
         result r = finish(pid, NULL);
         if (r.code == 0) FAIL("the run was over before signal %d", signals[i]);

@@ -226,7 +226,7 @@ static void weights_under_eval(void) {
                                     "600",  "--samples", "1000", "--out",  out,           NULL};
         CHECK(remove(out) == 0 || how == CUT);
         pid_t pid = start(NULL, 0, NULL, args);
-        wait_for_bytes(out, head + 300);
+        wait_for_bytes(pid, out, head + 300);
         do_harm(dir, how);
         result r = finish(pid, NULL);
         check_error(&r, 1, "/model.safetensors changed while it was in use");
@@ -247,7 +247,7 @@ static void weights_under_generate(void) {
         copy_model(dir);
         CHECK(remove(in_tmp("stdout")) == 0 || how == CUT);
         pid_t pid = start(NULL, 0, NULL, args);
-        wait_for_bytes(in_tmp("stdout"), 8);
+        wait_for_bytes(pid, in_tmp("stdout"), 8);
         do_harm(dir, how);
         result r = finish(pid, NULL);
         check_error(&r, 1, "/model.safetensors changed while it was in use");
@@ -268,7 +268,7 @@ static void buckets_under_a_run(void) {
         copy_model(dir);
         CHECK(remove(in_tmp("stdout")) == 0 || i == 0);
         pid_t pid = start(NULL, 0, NULL, args);
-        wait_for_bytes(in_tmp("stdout"), 8);
+        wait_for_bytes(pid, in_tmp("stdout"), 8);
         harm_file(dir, "saap.safetensors", runs[i].how);
         result r = finish(pid, NULL);
         check_error(&r, 1, "/saap.safetensors changed while it was in use");

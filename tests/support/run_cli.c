@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -114,13 +115,17 @@ result finish(pid_t pid, const char *out) {
     return r;
 }
 
-void wait_for_bytes(const char *path, long size) {
+void wait_for_bytes(pid_t pid, const char *path, long size) {
     struct stat st = {0};
-    for (int i = 0; i < 48000 && st.st_size < size; i++) {
+    siginfo_t ended = {0};
+    for (int i = 0; i < 48000 && st.st_size < size && !ended.si_pid; i++) {
         nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+        if (waitid(P_PID, (id_t)pid, &ended, WEXITED | WNOHANG | WNOWAIT)) FAIL("waitid: %s", strerror(errno));
         if (stat(path, &st)) st.st_size = 0;
     }
-    if (st.st_size < size) FAIL("%s has %ld bytes; expected %ld", path, (long)st.st_size, size);
+    if (st.st_size >= size) return;
+    kill(pid, SIGKILL);
+    FAIL("%s has %ld bytes; expected %ld: %s", path, (long)st.st_size, size, finish(pid, NULL).err);
 }
 
 result run_args(const char *input, const char *const *args) {

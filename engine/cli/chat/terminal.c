@@ -1,5 +1,6 @@
 // engine/cli/chat/terminal.c - see terminal.h.
 #include "engine/cli/chat/terminal.h"
+#include "engine/cli/output/progress_bar.h"
 #include "engine/cli/process.h"
 
 #include <errno.h>
@@ -14,7 +15,7 @@
 // Mutable static state: a signal handler has no context.
 static struct {
     int in, out;
-    int input;               // `in`, opened again for reads that do not wait, or `in` itself
+    int input;               // `in`, opened again for reads that do not block, or `in` itself
     const char *begin, *end; // sequences that turn bracketed paste on and off
     struct termios modes;    // before the chat
     int wake[2];             // a pipe: signal handlers write, cli_terminal_wait reads
@@ -88,13 +89,14 @@ static void handle(int sig, void (*fn)(int), struct sigaction *old) {
 
 // ---- open, wait, read, close ----
 
-// Ctrl+C discards the input that waits. When this happens between poll and read, a read that waits would not see the interrupt
-// until the next key. The terminal is opened again, because O_NONBLOCK on `in` would also hold for the other programs that
-// share it. Where this is not allowed (the terminal of another user), reads wait.
+// Ctrl+C discards unread input. If this happens between poll and read, a blocking read returns only at the next key, and the
+// chat does not see the interrupt before. So reads must not block. The terminal is opened again for them, because O_NONBLOCK on
+// `in` would also hold for the other programs that share it. This can fail, for example for a terminal of another user.
 static int open_again(int in) {
     char path[32];
     snprintf(path, sizeof path, "/proc/self/fd/%d", in);
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (fd < 0) cli_say("note: cannot open the terminal again: %s; Ctrl+C may be seen only at the next key", strerror(errno));
     return fd < 0 ? in : fd;
 }
 

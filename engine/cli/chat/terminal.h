@@ -18,7 +18,8 @@ typedef enum { CLI_WAKE_INPUT, CLI_WAKE_RESIZED, CLI_WAKE_CONTINUED, CLI_WAKE_IN
 // Waits for input, a resize, the end of a stop, or Ctrl+C. Each event is reported once; Ctrl+C until cli_clear_interrupt.
 cli_wake cli_terminal_wait(void);
 
-// Reads like read(). The input can be gone since cli_terminal_wait, because Ctrl+C discards it: then -1 with errno EAGAIN.
+// Reads like read(). The input can be gone since cli_terminal_wait, because Ctrl+C discards it: then -1 with errno EAGAIN. If
+// the terminal could not be opened again, it blocks instead.
 ssize_t cli_terminal_read(void *buffer, size_t n);
 
 #endif
