@@ -194,9 +194,9 @@ $(BUILD)/%.cu.o: %.cu Makefile $(BUILD)/flags
 	@echo "  NVCC $<"; $(NVCC) $(CPPFLAGS) $(NVCCFLAGS) -c $< -o $@
 
 # A measurement of its own, outside of the program.
-$(BUILD)/host-gather: scripts/host_gather.cu Makefile $(BUILD)/flags
+$(BUILD)/host-gather: scripts/host_gather.cu engine/base/philox.h Makefile $(BUILD)/flags
 	@mkdir -p $(@D)
-	@echo "  NVCC $<"; $(NVCC) $(NVCCFLAGS) -o $@ $<
+	@echo "  NVCC $<"; $(NVCC) -I. $(NVCCFLAGS) -o $@ $<
 
 format: ## apply clang-format to all C, C++ and CUDA files
 	clang-format -i $(LIB_SRC) $(CLI_SRC) $(TEST_SRC) tests/fuzz/main.c scripts/host_gather.cu $(foreach d,attention engine models tests tokenizer,$(call sources,$d,*.h *.cuh))

@@ -10,6 +10,8 @@
 // GIB should be many times the last cache of the processor, so that almost no row is in a cache. Without a GPU the program
 // times only the host threads. A time is the median of LAUNCHES - WARM_UP launches. Each launch draws new rows, and is checked:
 // the sum of all words that were brought must be the sum of the listed rows. The program needs CUDA 12.5 or newer.
+#include "engine/base/philox.h"
+
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -26,7 +28,7 @@
 
 enum {
     ROW_WORDS = 64,      // of 8 bytes: K and V of a row of head_dim 128 in bf16
-    LIST = 32,           // rows of a list, which a warp has
+    LIST = 32,           // rows of a list. Each warp has one list
     WARPS = 8,           // of a thread block
     PIECE = WARPS,       // lists of a piece, which the copy engine copies at a time: those of a thread block, 128 KiB
     ROWS = WARPS * LIST, // of a thread block
@@ -51,16 +53,20 @@ enum {
         if (e_ != cudaSuccess) fail(#call, cudaGetErrorString(e_));                                                            \
     } while (0)
 
-static __host__ __device__ uint64_t mix(uint64_t x) { // splitmix64
-    x += 0x9e3779b97f4a7c15ull;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-    return x ^ (x >> 31);
+// A random word, uniform over 64 bits.
+static SL_HOST_DEVICE uint64_t random_word(uint32_t key, uint32_t i) {
+    sl_philox4 x = sl_philox(key, 0, i, 0, 0, 0);
+    return (uint64_t)x.v[0] << 32 | x.v[1];
 }
 
-// Row `i` of a launch. Word w of row r has the value mix(r) + w.
-static __host__ __device__ uint32_t row_of(uint32_t launch, uint32_t i, uint32_t n_all) {
-    return (uint32_t)(mix((uint64_t)launch << 32 | i) % n_all);
+// Row `i` of a launch. Launches have numbers from 1 on.
+static SL_HOST_DEVICE uint32_t row_of(uint32_t launch, uint32_t i, uint32_t n_all) {
+    return (uint32_t)(random_word(launch, i) % n_all);
+}
+
+// Word 0 of a row. Word w has this value plus w.
+static SL_HOST_DEVICE uint64_t first_word(uint32_t row) {
+    return random_word(0, row);
 }
 
 enum way { ZERO_COPY, READ_STAGED, COPY_STAGED, N_WAYS };
@@ -255,7 +261,7 @@ static void check_sum(const char *what, const buffers &m, uint32_t launch, uint3
     uint64_t expected = 0;
     char reason[128];
     for (uint32_t i = 0; i < n_rows; i++)
-        expected += ROW_WORDS * mix(row_of(launch, i, m.n_all)) + ROW_WORDS * (ROW_WORDS - 1) / 2;
+        expected += ROW_WORDS * first_word(row_of(launch, i, m.n_all)) + ROW_WORDS * (ROW_WORDS - 1) / 2;
     snprintf(reason, sizeof reason, "the sum of %u rows is %016llx; expected %016llx", n_rows, (unsigned long long)found,
              (unsigned long long)expected);
     if (found != expected) fail(what, reason);
@@ -340,8 +346,10 @@ static void fill_rows(uint64_t *rows, uint32_t n_all, uint32_t n_threads) {
     std::vector<std::thread> threads;
     for (uint32_t t = 0; t < n_threads; t++)
         threads.emplace_back([=] {
-            for (uint32_t row = t; row < n_all; row += n_threads)
-                for (uint32_t w = 0; w < ROW_WORDS; w++) rows[(size_t)row * ROW_WORDS + w] = mix(row) + w;
+            for (uint32_t row = t; row < n_all; row += n_threads) {
+                uint64_t first = first_word(row);
+                for (uint32_t w = 0; w < ROW_WORDS; w++) rows[(size_t)row * ROW_WORDS + w] = first + w;
+            }
         });
     for (std::thread &t : threads) t.join();
 }

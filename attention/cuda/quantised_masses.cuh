@@ -182,8 +182,8 @@ __device__ void store_blocks(const score_params &p, int seq_head, int first, int
     float most[2];
 #pragma unroll
     for (int b = 0; b < 2; b++) most[b] = sl_max_nan(sl_max_nan(s[b][0], s[b][1]), sl_max_nan(s[b][2], s[b][3]));
-    uint32_t refs = max_of_head(ceilings(most[0], most[1]),
-                                true); // of the first block in the low half, of the second block in the high half
+    // The low half belongs to the first block, the high half to the second block.
+    uint32_t refs = max_of_head(ceilings(most[0], most[1]), true);
 #pragma unroll
     for (int b = 0; b < 2; b++) {
         float ref = (float)(int16_t)half_of(refs, b);

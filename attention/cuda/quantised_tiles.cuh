@@ -122,7 +122,7 @@ struct quantised_items {
 struct planned_tile {
     tile_place place;          // seq_head -1: there is no such item
     int exact;                 // of the newest page
-    int has_query;             // it is the first tile of an item: the copy of the queries belongs to it
+    int has_query;             // the tile is the first one of its item: the copy of the queries belongs to this tile
     const void *from, *second; // codes and norms, or K and V
     int bytes, second_bytes;   // bytes 0: the item has no such tile
     int at, second_at;         // in the stage

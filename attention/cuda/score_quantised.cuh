@@ -228,8 +228,8 @@ template <int DIM, int BITS> struct code_scorer {
 #pragma unroll
         for (int step = 0; step < STEPS; step++) {
             int unit = 4 * step + q;
-            if (at::UNITS % 4)
-                unit = min(unit, at::UNITS - 1); // a unit past the last one reads the last one, and its query words are 0
+            // A unit past the last one reads the last one. Its query words are 0.
+            if (at::UNITS % 4) unit = min(unit, at::UNITS - 1);
             uint2 a[PAIRS_EACH][2];
 #pragma unroll
             for (int k = 0; k < PAIRS_EACH; k++) {

@@ -315,8 +315,8 @@ template <typename Space> __device__ drawn_row find_size(const Space *s, uint64_
     t -= s->cum[entry];
     if (IS_LONG && z.shift > 0) {
         const head_view view = {.mass = z.mass, .n_blocks = z.n_blocks};
-        uint64_t full =
-            z.each * BLOCK; // the sum of the uniform parts of a full block; the search does not go past the last block
+        // The sum of the uniform parts of a full block. The search does not go past the last block.
+        uint64_t full = z.each * BLOCK;
 #pragma unroll 1
         for (int first = b, end = b; end == b; first += ENTRY_AHEAD) {
             uint64_t x[ENTRY_AHEAD];

@@ -272,7 +272,7 @@ static void ctrl_c(void) {
     leave();
 }
 
-// Ctrl+C discards the typed input, at any moment between the wait for this input and its read.
+// Ctrl+C discards the typed input at different moments: the chat waits for this input, or reads it, or has read it.
 static void ctrl_c_races(void) {
     open_chat("1");
     for (int i = 0; i < 4000; i++) {

@@ -24,8 +24,8 @@ const char *long_text(int n); // n sentences with different numbers
 // start and finish run the program in the background. out: file for stdout; NULL: the result holds it.
 pid_t start(const char *input, size_t n_input, const char *out, const char *const *args);
 result finish(pid_t pid, const char *out);
-// Waits until a file that the program writes has `size` bytes, the program ends, or four minutes have passed: a sanitizer build
-// on a loaded machine is slow.
+// Waits until a file that the program writes has `size` bytes. Fails when the program ends before, or after four minutes. A
+// sanitizer build on a loaded machine needs minutes.
 void wait_for_bytes(pid_t pid, const char *path, long size);
 result run_args(const char *input, const char *const *args);
 // Runs a line of /bin/sh in which "$0" "$@" is the program with its arguments: `ulimit -s 256; exec "$0" "$@"`.
