@@ -94,13 +94,16 @@ __device__ void keep_means(const score_params &p, float *means, int thread, int 
     for (int i = thread; i < n; i += n_threads) means[i] = known_mean(p, i / p.group, i % p.group);
 }
 
-// The number m of head `head` of a seq_head's group. All lanes of a warp call the function with the same seq_head.
-__device__ float mean_of_head(const score_params &p, const float *means, int seq_head, int head, int lane) {
-    int i = seq_head * p.group + head;
+// The number m of each head of a seq_head's group, for `heads` heads. Heads past the group have the number of its last head.
+// All lanes of a warp call the function.
+__device__ void keep_mean_of_heads(const score_params &p, const float *means, int seq_head, float *to, int heads, int lane) {
+    int head = min(lane, p.group - 1), i = seq_head * p.group + head;
     float m = i < MEANS_KEPT ? means[i] : known_mean(p, seq_head, head);
-    if (!__any_sync(~0u, !(m > 0))) return m;
-    float first = first_mean(p, seq_head, lane);
-    return m > 0 ? m : first;
+    if (__any_sync(~0u, !(m > 0))) {
+        float first = first_mean(p, seq_head, lane);
+        m = m > 0 ? m : first;
+    }
+    if (lane < heads) to[lane] = m;
 }
 
 // From what a lane computes the sizes of its rows in two blocks.
@@ -204,26 +207,26 @@ __device__ void store_blocks(const score_params &p, int seq_head, int first, int
 #pragma unroll
     for (int b = 0; b < 2; b++) other[b] = __shfl_xor_sync(~0u, odd ? w[b][0] : w[b][1], 16);
     if (head >= p.group) return;
-    bf16 *to = p.w + (((size_t)seq_head * p.max_blocks + first) * p.group + head) * BLOCK + 8 * q + 4 * odd;
+    // Block masses are fewer than 2^32.
+    uint32_t block = ((uint32_t)seq_head * p.max_blocks + first) * p.group + head;
+    bf16 *to = p.w + (size_t)block * BLOCK + (8 * q + 4 * odd);
 #pragma unroll
     for (int b = 0; b < 2; b++) { // rows 8 q + 4 odd + {0, 2} and {1, 3} give four rows in order
         uint32_t x = odd ? other[b] : w[b][0], y = odd ? w[b][1] : other[b];
         keep((uint2 *)(to + b * p.group * BLOCK), make_uint2(halves_of(x, y, 0), halves_of(x, y, 1)));
     }
     bool of_sizes = SIZES && q == 2; // the lane's sums are sums of sizes
-    if (odd || !(q == 0 || of_sizes)) return;
-    uint64_t *masses = (of_sizes ? p.size_mass : p.mass) + ((size_t)seq_head * p.group + head) * p.max_blocks + first;
+    uint32_t high[2];
 #pragma unroll
     for (int b = 0; b < 2; b++) {
-        uint32_t high = half_of(refs, b) << 16;
-        if (of_sizes) {
-            high = (uint32_t)size_ref((int16_t)half_of(refs, b), unit[b], unit[b] == EMPTY_UNIT) << 16;
-            if (from.factor < 0) high |= 1u << (SIZE_UNBOUNDED_AT - 32);
-        }
-        sum[b] |= (uint64_t)high << 32;
+        int ref = (int16_t)half_of(refs, b), of_block = SIZES ? size_ref(ref, unit[b], unit[b] == EMPTY_UNIT) : 0;
+        high[b] = (uint32_t)(of_sizes ? of_block : ref) << 16 | (uint32_t)(sum[b] >> 32);
+        if (of_sizes && from.factor < 0) high[b] |= 1u << (SIZE_UNBOUNDED_AT - 32);
     }
-    uint4 both = make_uint4((uint32_t)sum[0], (uint32_t)(sum[0] >> 32), (uint32_t)sum[1], (uint32_t)(sum[1] >> 32));
-    keep((uint4 *)masses, both);
+    if (odd || !(q == 0 || of_sizes)) return;
+    uint64_t *masses = of_sizes ? p.size_mass : p.mass;
+    uint32_t place = ((uint32_t)seq_head * p.group + head) * p.max_blocks + first;
+    keep((uint4 *)(masses + place), make_uint4((uint32_t)sum[0], high[0], (uint32_t)sum[1], high[1]));
 }
 
 } // namespace

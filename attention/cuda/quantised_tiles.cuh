@@ -91,17 +91,18 @@ struct __align__(16) tile_place {
     int seq_head; // -1: there are no more tiles
     int row;      // first row, counted in the sequence
     int n_kv;     // rows of the sequence
+    short stage;  // set by the issuer
+    short space;  // the parity of the item's number among the items of its pair, set by the issuer
 };
 
 // Any pair can take a stage. A pair takes whole items, so it quantises the queries once for each page. Its tile number i has
-// the barrier full[pair][i % QUANTISED_STAGES] and the stage stage_of[pair][i % QUANTISED_STAGES]. So no pair waits for a phase
-// that another pair consumes. All unreleased tiles have stages of their own, so at most QUANTISED_STAGES tiles of a pair are on
-// the way.
+// the barrier full[pair][i % QUANTISED_STAGES] and the description tile[pair][i % QUANTISED_STAGES], which names the stage. So
+// no pair waits for a phase that another pair consumes. All unreleased tiles have stages of their own, so at most
+// QUANTISED_STAGES tiles of a pair are on the way.
 struct ring_shared {
     uint64_t full[PAIRS][QUANTISED_STAGES], empty[QUANTISED_STAGES];
-    tile_place tile[QUANTISED_STAGES];
-    int stage_of[PAIRS][QUANTISED_STAGES];
-    int query_for[QUANTISED_STAGES]; // the barrier of the stage's tile, if the tile brings queries; else -1
+    tile_place tile[PAIRS][QUANTISED_STAGES];
+    int query_for[QUANTISED_STAGES]; // the place of the stage's tile, if the tile brings queries; else -1
 };
 
 struct page_ring {
@@ -208,6 +209,7 @@ struct page_issuer {
     int stage, parity; // of the next tile
     int n_issued;      // tiles
     int pair;          // of the item; the pairs take items in turn
+    int space;         // tile_place.space of the item
     uint32_t numbers;  // a byte for each pair, of this pair first: the number of its next tile, modulo QUANTISED_STAGES
     int has_waited;
     uint64_t normal, leaves_first; // L2 policies: normal_tiles
@@ -215,14 +217,18 @@ struct page_issuer {
     __device__ uint64_t *full() const { return r.head->full[0] + place(); }
     // One thread calls it: writes what the consumers need to find the tile.
     __device__ void describe(const tile_place &tile, bool has_query) const {
-        r.head->tile[stage] = tile, r.head->stage_of[0][place()] = stage, r.head->query_for[stage] = has_query ? place() : -1;
+        r.head->tile[0][place()] = {tile.seq_head, tile.row, tile.n_kv, (short)stage, (short)space};
+        r.head->query_for[stage] = has_query ? place() : -1;
     }
     __device__ void advance() {
         numbers = (numbers & ~0xffu) | (numbers + 1) % QUANTISED_STAGES;
         n_issued++;
         if (++stage == r.n_stages) stage = 0, parity ^= 1;
     }
-    __device__ void end_item() { pair = (pair + 1) % PAIRS, numbers = __funnelshift_r(numbers, numbers, 8); }
+    __device__ void end_item() {
+        pair = (pair + 1) % PAIRS, numbers = __funnelshift_r(numbers, numbers, 8);
+        if (pair == 0) space ^= 1;
+    }
 };
 static_assert(PAIRS == 4 && QUANTISED_STAGES == 8, "page_issuer.numbers");
 
@@ -241,9 +247,10 @@ template <int DIM, int BITS> __device__ void wait_previous(const quantised_param
     to->has_waited = 1;
     const page_ring &r = to->r;
 #pragma unroll 1
-    for (int i = 0; threadIdx.x % 32 == 0 && i < to->n_issued; i++)
-        if (r.head->query_for[i] >= 0)
-            copy_query<DIM, BITS>(p, r, i, r.head->full[0] + r.head->query_for[i], r.head->tile[i].seq_head);
+    for (int i = 0; threadIdx.x % 32 == 0 && i < to->n_issued; i++) {
+        int place = r.head->query_for[i];
+        if (place >= 0) copy_query<DIM, BITS>(p, r, i, r.head->full[0] + place, r.head->tile[0][place].seq_head);
+    }
     __syncwarp();
 }
 

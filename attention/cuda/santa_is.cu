@@ -53,7 +53,7 @@ enum {
 };
 static_assert(!IS_LONG || SHARED_BYTES + LAYER_BYTES + QUANTISED_SHARED + (2 << 10) <= MULTIPROCESSOR_SHARED,
               "a thread block draws next to one that scores");
-static_assert(QUANTISED_THREADS * 80 + TAKE_THREADS * 136 <= 65536, "the registers of both");
+static_assert(QUANTISED_THREADS * SCORE_REGISTERS + TAKE_THREADS * 136 <= 65536, "the registers of both");
 
 // ---- a query head ----
 

@@ -46,8 +46,16 @@ enum {
     ANNOUNCERS = 2,                                                   // warps: one continues while the other waits for memory
     QUANTISED_THREADS = PAIRS * PAIR_THREADS + 32 * (2 + ANNOUNCERS), // consumers, issuer, planner, announcers
     MASSES_BYTES = GROUP_MAX * EXACT_ROWS * sizeof(bf16),
+    // Of a thread. Consumers take registers from the other warps (sm_90). With 80 registers, a consumer waits for one load
+    // before it can start the next one.
+    SCORE_REGISTERS = 80,
+    CONSUMER_REGISTERS = 96,
+    OTHER_REGISTERS = 48,
     UNANNOUNCED = 8, // most tiles of a pair that are stored and not yet added to `done`
 };
+
+static_assert(2 * PAIRS * (CONSUMER_REGISTERS - SCORE_REGISTERS) <= (2 + ANNOUNCERS) * (SCORE_REGISTERS - OTHER_REGISTERS),
+              "the consumers' registers");
 
 // ---- shared memory ----
 
@@ -64,7 +72,7 @@ template <int BITS> struct tile_space {
     int heads; // padded: of the group, a multiple of PASS
     static __host__ __device__ int padded(int group) { return ceil_div(group, PASS) * PASS; }
     static __host__ __device__ int bytes(int heads) {
-        int queries = heads * (WORDS * (int)sizeof(uint32_t) + (int)sizeof(float4));
+        int queries = heads * (WORDS * (int)sizeof(uint32_t) + (int)sizeof(float4) + (int)sizeof(float));
         return queries > MASSES_BYTES ? queries : (int)MASSES_BYTES;
     }
     // The words of a head, in pairs: the parts of the same channels, or the words of channels 8 w .. 8 w + 3 and of the next
@@ -77,7 +85,8 @@ template <int BITS> struct tile_space {
             *(uint2 *)(query(head) + 2 * w) = make_uint2(high, low);
     }
     // Of a head: s = (dot - x) y + z; SIZES: w is 2^b, negative if b is too large.
-    __device__ float4 *score() const { return (float4 *)(query(heads)); }
+    __device__ float4 *score() const { return (float4 *)query(heads); }
+    __device__ float *mean() const { return (float *)(score() + heads); } // SIZES, of a head: mean_of_head
     typedef bf16 row_masses[EXACT_ROWS];
     __device__ row_masses *masses() const { return (row_masses *)at; } // [GROUP_MAX][EXACT_ROWS]
 };
@@ -138,15 +147,32 @@ template <int N> __device__ float sum_of_each(const float x[N]) {
     return z;
 }
 
+// Packs four codes as bytes. code: the bits of 1.5 * 2^23 + code, so bit 22 and higher bits do not matter. 8-bit codes have the
+// parts high and low: code = 128 high + low with -64 <= low < 64. Other codes have only one part.
+template <int BITS> __device__ void pack_codes(const uint32_t code[4], uint32_t *high, uint32_t *low) {
+    if constexpr (BITS == 8) {
+        uint32_t x[4]; // 2 (code + 64): byte 1 is the high part, byte 0 is 2 (low + 64)
+#pragma unroll
+        for (int i = 0; i < 4; i++) x[i] = 2 * code[i] + 128;
+        uint32_t first = __byte_perm(x[0], x[1], 0x4051), second = __byte_perm(x[2], x[3], 0x4051);
+        *high = __byte_perm(first, second, 0x5410);
+        uint32_t above = __byte_perm(first, second, 0x7632) >> 1; // low + 64
+        *low = ((above | 0x80808080u) - 0x40404040u) ^ 0x80808080u;
+    } else {
+        *high = __byte_perm(__byte_perm(code[0], code[1], 0x40), __byte_perm(code[2], code[3], 0x40), 0x5410), *low = 0;
+    }
+}
+
 // Quantises the queries of two heads, first and first + 2, for the steps and zeros at the tile's beginning (cpu_kernels.inc.h,
 // quantise_query). A lane has four channels. For heads past the group, the function repeats the last head of the group, or is
 // not called: store_blocks drops their scores.
 template <int DIM, int BITS, bool SIZES>
 __device__ void quantise_queries(const char *data, int first, int group, float scale, const tile_space<BITS> &out) {
     enum { SUMS = SIZES ? 4 : 2 }; // of a lane: the biases; SIZES: then the sums of |x|
-    int lane = threadIdx.x % 32, sum[2];
+    int lane = threadIdx.x % 32;
     const float middle = (float)((1 << BITS) - 1) / 2, levels = BITS == 8 ? 127 * 128 : 127, magic = 12582912.0f;
-    float x[2][4] = {}, most[2] = {}, unit[2], total[SUMS] = {};
+    float x[2][4] = {}, most[2] = {}, inverse[2], unit[2], total[SUMS] = {};
+    int sum[2];
     if (lane < DIM / 4) {
         uint2 s = *(const uint2 *)(data + 8 * lane), z = *(const uint2 *)(data + 2 * DIM + 8 * lane);
         float2 s0 = halves(s.x), s1 = halves(s.y), z0 = halves(z.x), z1 = halves(z.y);
@@ -166,25 +192,29 @@ __device__ void quantise_queries(const char *data, int first, int group, float s
             }
         }
     }
+    // The reductions of both heads come together, because each of them is a wait.
+#pragma unroll
+    for (int h = 0; h < 2; h++) // of bits: numbers are not negative
+        most[h] = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(most[h])));
+    float own = sum_of_each<SUMS>(total);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        most[h] = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(most[h]))); // of bits: numbers are not negative
-        bool tiny = !(most[h] > 0x1p-100f);                                          // treated as 0
-        float inverse = tiny ? 0 : divide(levels, most[h]);
-        unit[h] = tiny ? 0 : divide(most[h], levels), sum[h] = 0;
-        uint32_t high = 0, low = 0;
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int code = (int)__fadd_rn(__fadd_rn(__fmul_rn(x[h][i], inverse), magic), -magic);
-            int part = BITS == 8 ? (code + 64) >> 7 : code;
-            sum[h] += code;
-            high |= (uint32_t)(part & 0xff) << (8 * i);
-            low |= (uint32_t)((code - 128 * part) & 0xff) << (8 * i);
-        }
-        out.put_word(first + 2 * h, lane, high, low);
-        sum[h] = __reduce_add_sync(~0u, sum[h]);
+        bool tiny = !(most[h] > 0x1p-100f); // treated as 0
+        float in = divide(levels, most[h]), of = divide(most[h], levels);
+        inverse[h] = tiny ? 0 : in, unit[h] = tiny ? 0 : of;
     }
-    float own = sum_of_each<SUMS>(total), own_unit = lane % 2 ? unit[1] : unit[0];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        uint32_t code[4], high, low;
+#pragma unroll
+        for (int i = 0; i < 4; i++) code[i] = __float_as_uint(__fadd_rn(__fmul_rn(x[h][i], inverse[h]), magic));
+        pack_codes<BITS>(code, &high, &low);
+        out.put_word(first + 2 * h, lane, high, low);
+        sum[h] = (int)(code[0] + code[1] + code[2] + code[3] - 4 * __float_as_uint(magic));
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) sum[h] = __reduce_add_sync(~0u, sum[h]);
+    float own_unit = lane % 2 ? unit[1] : unit[0];
     float4 *score = out.score() + first + lane % 2 * 2;
     if (lane < 2) score->x = __fmul_rn(middle, (float)(lane ? sum[1] : sum[0])), score->y = own_unit, score->z = own;
     if (SIZES && lane / 2 == 1) {
@@ -218,37 +248,54 @@ template <int DIM, int BITS> struct code_scorer {
     enum { PAIRS_EACH = BITS == 3 ? 2 : 1, SUMS = BITS == 8 ? 1 : 2, STEPS = (at::UNITS + 3) / 4 };
     int c[2][2][SUMS][4]; // [block][first or second accumulator][SUMS]: see above
 
-    // block: first of the two blocks in the tile. zeros: a query of zeros.
+    // What a lane loads for a step.
+    struct operands {
+        uint2 a[PAIRS_EACH][2]; // query words
+        uint4 x[2], y[2];       // words of the planes, of each block
+    };
+
+    // first, second: the lane's words in the query, or in the zeros. group: of 16 rows.
+    static __device__ operands load(const char *rows, const uint32_t *first, const uint32_t *second, int group, int step) {
+        operands from;
+        int unit = 4 * step + threadIdx.x % 4;
+        // A unit past the last one reads the last one. Its query words are 0.
+        if (at::UNITS % 4) unit = min(unit, at::UNITS - 1);
+#pragma unroll
+        for (int k = 0; k < PAIRS_EACH; k++) {
+            from.a[k][0] = *(const uint2 *)(first + 2 * (4 * PAIRS_EACH * step + k));
+            from.a[k][1] = *(const uint2 *)(second + 2 * (4 * PAIRS_EACH * step + k));
+        }
+#pragma unroll
+        for (int b = 0; b < 2; b++, group += 2) {
+            from.x[b] = *(const uint4 *)(rows + (group * at::UNITS + unit) * 64);
+            if (BITS != 3) continue;
+            uint4 y = *(const uint4 *)(rows + at::PLANE + (group * at::UNITS2 + unit / 2) * 64);
+            int down = unit % 2 * 4;
+            from.y[b] = make_uint4(y.x >> down, y.y >> down, y.z >> down, y.w >> down);
+        }
+        return from;
+    }
+
+    // block: first of the two blocks in the tile. zeros: a query of zeros. The operands of a step are loaded before the mma of
+    // the step before.
     __device__ void multiply(const char *data, const uint32_t *query, const uint32_t *zeros, int block) {
-        int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4, first_group = block * 2 + g / 4; // group of 16 rows
+        int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4, group = block * 2 + g / 4;
         const char *rows = data + at::PLANE_AT + g % 4 * 16;
         const uint32_t *first = (g < PASS ? query : zeros) + 2 * PAIRS_EACH * q;
         const uint32_t *second = (g < PASS ? zeros : query) + 2 * PAIRS_EACH * q;
         const int zero[4] = {};
+        operands next = load(rows, first, second, group, 0);
 #pragma unroll
         for (int step = 0; step < STEPS; step++) {
-            int unit = 4 * step + q;
-            // A unit past the last one reads the last one. Its query words are 0.
-            if (at::UNITS % 4) unit = min(unit, at::UNITS - 1);
-            uint2 a[PAIRS_EACH][2];
-#pragma unroll
-            for (int k = 0; k < PAIRS_EACH; k++) {
-                a[k][0] = *(const uint2 *)(first + 2 * (4 * PAIRS_EACH * step + k));
-                a[k][1] = *(const uint2 *)(second + 2 * (4 * PAIRS_EACH * step + k));
-            }
+            const operands now = next;
+            if (step + 1 < STEPS) next = load(rows, first, second, group, step + 1);
 #pragma unroll
             for (int b = 0; b < 2; b++) {
-                int group = first_group + 2 * b;
-                uint4 x = *(const uint4 *)(rows + (group * at::UNITS + unit) * 64), y = {};
-                if (BITS == 3) {
-                    y = *(const uint4 *)(rows + at::PLANE + (group * at::UNITS2 + unit / 2) * 64);
-                    int down = unit % 2 * 4;
-                    y.x >>= down, y.y >>= down, y.z >>= down, y.w >>= down;
-                }
-                const uint32_t xs[4] = {x.x, x.y, x.z, x.w}, ys[4] = {y.x, y.y, y.z, y.w};
+                const uint32_t xs[4] = {now.x[b].x, now.x[b].y, now.x[b].z, now.x[b].w};
+                const uint32_t ys[4] = {now.y[b].x, now.y[b].y, now.y[b].z, now.y[b].w};
 #pragma unroll
                 for (int k = 0; k < PAIRS_EACH; k++) {
-                    const uint32_t heads[4] = {a[k][0].x, a[k][0].y, a[k][1].x, a[k][1].y};
+                    const uint32_t heads[4] = {now.a[k][0].x, now.a[k][0].y, now.a[k][1].x, now.a[k][1].y};
 #pragma unroll
                     for (int i = 0; i < 2 * SUMS; i++) {
                         int row = i % 2 * 2, n = 2 * k + i / 2, *sum = c[b][i % 2][i / 2];
@@ -347,13 +394,14 @@ __device__ void consume_codes(const score_params &p, const tile_place &info, con
     enum { PARTS = tile<DIM, BITS>::BLOCKS / 2 };
     int lane = threadIdx.x % 32, q = lane % 4, g = lane / 4, n_passes = ceil_div(p.group, PASS);
     if (tile<DIM, BITS>::TILES == 1 || info.row % SL_PAGE == 0) {
+        if (SIZES && half == 0) keep_mean_of_heads(p, shared.means, info.seq_head, queries.mean(), queries.heads, lane);
         for (int head = half; head < p.group; head += 4)
             quantise_queries<DIM, BITS, SIZES>(data, head, p.group, p.scale, queries);
         pair_sync(pair);
     }
 #pragma unroll 1
     for (int i = 0; i < n_passes * PARTS; i++) {
-        int pass = i / PARTS, block = half * 2 * PARTS + i % PARTS * 2, head = min(pass * PASS + g % PASS, p.group - 1);
+        int pass = i / PARTS, block = half * 2 * PARTS + i % PARTS * 2, head = pass * PASS + g % PASS;
         code_scorer<DIM, BITS> sums;
         size_source sizes = {};
 #pragma unroll
@@ -361,13 +409,13 @@ __device__ void consume_codes(const score_params &p, const tile_place &info, con
             uint4 x = ((const uint4 *)(data + tile<DIM, BITS>::norms_at(p.group)))[(block + b) * (BLOCK / 8) + q];
             sizes.norms[b][0] = halves_of(x.x, x.y, g / PASS), sizes.norms[b][1] = halves_of(x.z, x.w, g / PASS);
         }
-        sums.multiply(data, queries.query(pass * PASS + g % PASS), shared.zeros, block);
+        sums.multiply(data, queries.query(head), shared.zeros, block);
         if (i == n_passes * PARTS - 1) leave_stage(empty);
-        const float4 f = queries.score()[pass * PASS + g % PASS];
+        const float4 f = queries.score()[head];
         float s[2][4];
 #pragma unroll
         for (int k = 0; k < 8; k++) s[k / 4][k % 4] = fmaf((float)sums.dot(k / 4, k % 4) - f.x, f.y, f.z);
-        if (SIZES) sizes.m = mean_of_head(p, shared.means, info.seq_head, head, lane), sizes.factor = f.w;
+        if (SIZES) sizes.m = queries.mean()[head], sizes.factor = f.w;
         store_blocks<SIZES>(p, info.seq_head, info.row / BLOCK + block, pass, s, sizes);
     }
 }
@@ -413,7 +461,7 @@ __device__ void consume_pages(const quantised_params &params, const page_ring &r
                               quantised_shared<SIZES> *shared) {
     const score_params &p = params.score;
     stored_tiles *stored = &shared->stored;
-    int warp = threadIdx.x / 32, pair = warp / 2, half = warp % 2, n_items = 0;
+    int warp = threadIdx.x / 32, pair = warp / 2, half = warp % 2;
     int heads = tile_space<BITS>::padded(p.group);
     sl_wait_previous(); // the drawers of the layer before may still read the stored masses
     if (warp == 0) {
@@ -424,16 +472,13 @@ __device__ void consume_pages(const quantised_params &params, const page_ring &r
     for (int i = 0;; i++) {
         barrier_wait(&r.head->full[pair][i % QUANTISED_STAGES], i / QUANTISED_STAGES % 2);
         __syncwarp(); // mma needs a converged warp; lanes can leave the wait one by one
-        int stage = r.head->stage_of[pair][i % QUANTISED_STAGES];
-        tile_place info = r.head->tile[stage];
-        const char *data = r.data(stage);
-        uint64_t *empty = &r.head->empty[stage];
+        tile_place info = r.head->tile[pair][i % QUANTISED_STAGES];
+        const char *data = r.data(info.stage);
+        uint64_t *empty = &r.head->empty[info.stage];
         if (p.done && info.seq_head < 0) add_tile(stored, pair, half, i, -1);
         if (info.seq_head < 0) return;
-        bool exact = info.row >= (info.n_kv - 1) / SL_PAGE * SL_PAGE;
-        if (exact || info.row % SL_PAGE == 0) n_items++;
-        tile_space<BITS> space = {spaces + (pair * 2 + n_items % 2) * tile_space<BITS>::bytes(heads), heads};
-        if (exact)
+        tile_space<BITS> space = {spaces + (pair * 2 + info.space) * tile_space<BITS>::bytes(heads), heads};
+        if (info.row >= (info.n_kv - 1) / SL_PAGE * SL_PAGE)
             consume_rows<DIM, BITS>(params, info, data, empty, space.masses(), pair, half);
         else
             consume_codes<DIM, BITS, SIZES>(p, info, data, empty, space, *shared, pair, half);
@@ -446,6 +491,16 @@ __device__ int quantised_done_target(int page_tiles, int n_kv) {
     return built_pages(n_kv) * page_tiles + newest_tiles(n_kv);
 }
 
+// Sets the registers of a thread. All warps of a warp group call the function.
+template <int N, bool MORE> __device__ void set_registers() {
+#if defined __CUDA_ARCH_FEAT_SM90_ALL
+    if (MORE)
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+    else
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+#endif
+}
+
 // Stores masses of all rows of all heads, and the sums of the newest page if p.newest is given.
 //
 // Grid: one thread block per multiprocessor, for any lengths.
@@ -453,7 +508,8 @@ __device__ int quantised_done_target(int page_tiles, int n_kv) {
 // kernel reads only built pages, lengths and page tables.
 // Bytes: the quantised pages, K (and V) of the newest page, 2 + 1/4 bytes per row and query head of masses.
 // SIZES: also the norms of built pages, and 1/4 byte per row and query head of block masses of sizes.
-template <int DIM, int BITS, bool SIZES> __global__ void __maxnreg__(80) quantised_scores_kernel(const quantised_params p) {
+template <int DIM, int BITS, bool SIZES>
+__global__ void __maxnreg__(SCORE_REGISTERS) quantised_scores_kernel(const quantised_params p) {
     extern __shared__ __align__(128) char memory[];
     typedef quantised_shared<SIZES> shared_type;
     typedef tile_space<BITS> space;
@@ -461,20 +517,25 @@ template <int DIM, int BITS, bool SIZES> __global__ void __maxnreg__(80) quantis
     char *spaces = memory + sizeof(shared_type);
     page_ring r = {&shared->ring, spaces + 2 * PAIRS * space::bytes(space::padded(p.score.group)), p.score.n_stages,
                    tile<DIM, BITS>::template stage<SIZES>(p.score.group)};
-    int warp = threadIdx.x / 32;
-    if (warp == 2 * PAIRS + 1) {
-        plan_pages<DIM, BITS, SIZES>(p, &shared->batches);
+    int other = threadIdx.x / 32 - 2 * PAIRS; // number of a warp that does not consume
+    if (other < 0) {
+        set_registers<CONSUMER_REGISTERS, true>();
+        if (SIZES) keep_means(p.score, shared->means, threadIdx.x, PAIRS * PAIR_THREADS);
+        quantised_begin(shared);
+        __syncthreads();
+        consume_pages<DIM, BITS, SIZES>(p, r, spaces, shared);
         return;
     }
-    if (SIZES && warp < 2 * PAIRS) keep_means(p.score, shared->means, threadIdx.x, PAIRS * PAIR_THREADS);
-    quantised_begin(shared);
-    __syncthreads(); // the planner's is in plan_pages
-    if (warp < 2 * PAIRS)
-        consume_pages<DIM, BITS, SIZES>(p, r, spaces, shared);
-    else if (warp == 2 * PAIRS)
+    set_registers<OTHER_REGISTERS, false>();
+    if (other == 1) {
+        plan_pages<DIM, BITS, SIZES>(p, &shared->batches); // calls __syncthreads
+        return;
+    }
+    __syncthreads();
+    if (other == 0)
         issue_pages<DIM, BITS>(p, r, &shared->batches);
     else if (p.score.done)
-        announce_tiles(p.score, &shared->stored, warp - 2 * PAIRS - 2);
+        announce_tiles(p.score, &shared->stored, other - 2);
 }
 
 // cleared: for the kernel that draws next. newest: memory for the sums of the newest page; in this case `done` counts stored
