@@ -34,7 +34,8 @@ struct is_params {
     float *newest;  // quantised_params.newest
     carried_params carried = {};
     uint16_t *listed = NULL; // IS_LONG: place_listed
-    host_rows host = {};     // IS_HOST
+    int *paired = NULL;  // BY_LAYER: [n_seqs * n_heads][MOST_PAIRED] pool rows that are compared, of heads with shared lists
+    host_rows host = {}; // IS_HOST
 };
 
 // The query head of a thread block.
@@ -255,13 +256,18 @@ __device__ int next_list(const is_params &p, block_shared *s, int thread) {
     return s->taken.list;
 }
 
+// Whether part 0 of the head sums all its lists.
+__device__ bool is_alone(const block_shared *s, int n_lists) {
+    return n_lists == 1 || (n_lists <= ALONE_LISTS && s->at.parts == 1);
+}
+
 // Sums the turns of the lists that the thread block takes. Part 0 adds the lists to *all if the head is not shared. Lists of a
 // shared head are stored.
 template <int DIM, typename Row>
 __device__ counts sum_lists(const is_params &p, block_shared *s, int n_lists, int n_turns, int thread, mass_sum *all,
                             const Row &row) {
     counts n = {};
-    bool alone = n_lists == 1 || (n_lists <= ALONE_LISTS && s->at.parts == 1);
+    bool alone = is_alone(s, n_lists);
     if (thread == 0 && s->at.part == 0) settle_head(p.queue, s->at.index, alone ? 1 : n_lists);
     if (alone && s->at.part > 0) return n;
     int list = alone ? 0 : s->at.list >= 0 ? s->at.list : next_list(p, s, thread);

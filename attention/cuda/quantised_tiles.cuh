@@ -25,6 +25,10 @@ enum {
     // attention (up to 8 rows) still fits on the same multiprocessor. The linear layer after attention waits for the draws
     // anyway.
     QUANTISED_SHARED = 139600,
+    // Tiles of a thread block that are on the way from memory, at most. More would fill the queues of the memory, and the loads
+    // of the thread blocks that draw at the same time would wait there (int4 keys, one H100, 6 x 32k: 74 us; 77 us without this
+    // limit). Before the previous kernel has ended, nothing draws, and all stages are filled.
+    IN_FLIGHT = 3,
     EXACT_ROWS = BLOCK, // rows of K and V in a tile of the newest page
     NEWEST_TILES = SL_PAGE / EXACT_ROWS,
     FIRST_ITEMS = 8,  // items of a thread block that follow from blockIdx.x
@@ -103,6 +107,7 @@ struct ring_shared {
     uint64_t full[PAIRS][QUANTISED_STAGES], empty[QUANTISED_STAGES];
     tile_place tile[PAIRS][QUANTISED_STAGES];
     int query_for[QUANTISED_STAGES]; // the place of the stage's tile, if the tile brings queries; else -1
+    int issued[IN_FLIGHT];           // of the last tiles: place * 2 + the parity of its phase
 };
 
 struct page_ring {
@@ -210,18 +215,25 @@ struct page_issuer {
     int n_issued;      // tiles
     int pair;          // of the item; the pairs take items in turn
     int space;         // tile_place.space of the item
-    uint32_t numbers;  // a byte for each pair, of this pair first: the number of its next tile, modulo QUANTISED_STAGES
+    uint32_t numbers;  // a byte for each pair, of this pair first: the number of its next tile, modulo 2 * QUANTISED_STAGES
     int has_waited;
     uint64_t normal, leaves_first; // L2 policies: normal_tiles
-    __device__ int place() const { return pair * QUANTISED_STAGES + (int)(numbers & 0xff); }
+    __device__ int place() const { return pair * QUANTISED_STAGES + (int)(numbers % QUANTISED_STAGES); }
     __device__ uint64_t *full() const { return r.head->full[0] + place(); }
     // One thread calls it: writes what the consumers need to find the tile.
     __device__ void describe(const tile_place &tile, bool has_query) const {
         r.head->tile[0][place()] = {tile.seq_head, tile.row, tile.n_kv, (short)stage, (short)space};
         r.head->query_for[stage] = has_query ? place() : -1;
+        r.head->issued[n_issued % IN_FLIGHT] = place() * 2 + (int)(numbers / QUANTISED_STAGES % 2);
+    }
+    // Waits until fewer than IN_FLIGHT tiles are on the way from memory.
+    __device__ void wait_landed() const {
+        if (n_issued < IN_FLIGHT) return;
+        int tile = r.head->issued[n_issued % IN_FLIGHT]; // number n_issued - IN_FLIGHT
+        barrier_wait(r.head->full[0] + tile / 2, tile % 2);
     }
     __device__ void advance() {
-        numbers = (numbers & ~0xffu) | (numbers + 1) % QUANTISED_STAGES;
+        numbers = (numbers & ~0xffu) | (numbers + 1) % (2 * QUANTISED_STAGES);
         n_issued++;
         if (++stage == r.n_stages) stage = 0, parity ^= 1;
     }
@@ -257,6 +269,7 @@ template <int DIM, int BITS> __device__ void wait_previous(const quantised_param
 // Issues a tile, which all lanes know.
 template <int DIM, int BITS> __device__ void issue_tile(const quantised_params &p, page_issuer *to, const planned_tile &x) {
     barrier_wait(&to->r.head->empty[to->stage], to->parity ^ 1);
+    if (to->has_waited) to->wait_landed();
     uint64_t *full = to->full();
     uint32_t data = shared_address(to->r.data(to->stage));
     int q_bytes = x.has_query ? p.score.group * layout<DIM>::ROW : 0;

@@ -96,10 +96,14 @@ __device__ uint32_t pair_step(const is_params &p, const known_split &split) {
     return p.carried.stated.bound == SL_STATED_CHI2 ? pair_step_of((int)split.k + 2) : 0;
 }
 
-// Keeps the row of point m for pairs_of.
-__device__ void keep_pair(const is_params &p, const block_shared *s, layer_shared *l, uint32_t step, const drawn_row &x,
-                          uint32_t m) {
-    if (step > 0 && x.size > 0 && m % step == 0) l->pairs.row[m / step] = pool_row(p, s, x.row);
+// Keeps the row of point m for pairs_of. to: [MOST_PAIRED]
+__device__ void keep_pair(const is_params &p, const block_shared *s, int *to, uint32_t step, const drawn_row &x, uint32_t m) {
+    if (step > 0 && x.size > 0 && m % step == 0) to[m / step] = pool_row(p, s, x.row);
+}
+
+// Where thread blocks that share the lists of a head keep its rows for pairs_of.
+__device__ int *shared_pairs(const is_params &p, const block_shared *s) {
+    return p.paired + (size_t)s->at.index * MOST_PAIRED;
 }
 
 // Sums the rows of a head whose heavy rows are too many for the lists, as one list.
@@ -111,7 +115,7 @@ __device__ counts sum_parts(const is_params &p, block_shared *s, layer_shared *l
     uint32_t step = STATED ? pair_step(p, split) : 0;
     take_parts(&s->take, &l->rows, split, false, s->at.id, thread, [&](const drawn_row &x, uint32_t m) {
         n.n_drawn += __popc(__ballot_sync(~0u, x.row >= 0));
-        if (STATED) keep_pair(p, s, l, step, x, m);
+        if (STATED) keep_pair(p, s, l->pairs.row, step, x, m);
         n.n_read += add_rows<DIM>(p, s, 0, x, thread, &own);
     });
     add_list(all, join_warps<DIM>(s, own, thread));
@@ -218,10 +222,11 @@ __device__ counts draw_of_layer(const is_params &p, block_shared *s, layer_share
     int n_turns = turns_of_part(whole);
     *n_lists = lists_of_turns(p, n_turns);
     uint32_t step = STATED ? pair_step(p, split) : 0;
+    int *pairs = is_alone(s, *n_lists) ? l->pairs.row : shared_pairs(p, s);
     counts n = sum_lists<DIM>(p, s, *n_lists, n_turns, thread, all, [&](int turn) {
         uint32_t m;
         drawn_row x = row_of_part(&s->take, &l->rows, whole, false, s->at.id, turn, thread, &m);
-        if (STATED) keep_pair(p, s, l, step, x, m);
+        if (STATED) keep_pair(p, s, pairs, step, x, m);
         return x;
     });
     if ((STATED || s->at.part == 0) && thread == 0) // after the sum, because the rows should not wait for it
@@ -231,8 +236,8 @@ __device__ counts draw_of_layer(const is_params &p, block_shared *s, layer_share
 
 // ---- a stated error of the layer ----
 
-// The head's light draws that are compared. Returns their number. has_rows: the thread block has drawn all rows of the head, so
-// draws at kappa have already stored their rows. Call __syncthreads after it.
+// The head's light draws that are compared. Returns their number. Draws at kappa have already kept their rows. has_rows: the
+// thread block has drawn all rows of the head. Call __syncthreads after it.
 __device__ int find_pairs(const is_params &p, block_shared *s, layer_shared *l, bool has_rows, int thread) {
     const take_all &r = s->take.drawn;
     bool known = !l->searched;
@@ -241,11 +246,9 @@ __device__ int find_pairs(const is_params &p, block_shared *s, layer_shared *l, 
     uint32_t step = known ? pair_step(p, l->split) : pair_step_of(r.k), m = thread * step;
     if (l->took_all) n_light = 0;
     if (thread == 0) l->pairs.n_light = n_light;
-    if (thread < MOST_PAIRED && m < (uint32_t)n_light && !(known && has_rows)) {
-        drawn_row x = known ? find_known(&s->take, &l->rows, 0, point_of(&s->take, &l->rows, false, s->at.id, m))
-                            : light_row(&s->take, false, s->at.id, 1, m);
-        l->pairs.row[thread] = pool_row(p, s, x.row);
-    }
+    if (thread < MOST_PAIRED && m < (uint32_t)n_light && !(known && has_rows))
+        l->pairs.row[thread] =
+            known ? __ldcg(shared_pairs(p, s) + thread) : pool_row(p, s, light_row(&s->take, false, s->at.id, 1, m).row);
     return n_light > 0 ? ceil_div(n_light, (int)step) : 0;
 }
 
@@ -463,18 +466,23 @@ int lists_of(const sl_attn_spec *spec) {
     return n < limit ? n : limit;
 }
 
-// Thread blocks that are assigned to a head. It is more than 1 if there are few heads.
-int parts_of(int n_heads, int n_lists) {
-    int parts = 2 * sl_multiprocessors() / n_heads, most = n_lists < MOST_PARTS ? n_lists : (int)MOST_PARTS;
-    return parts < 1 ? 1 : parts < most ? parts : most;
+// Most thread blocks that are assigned to a head. With a threshold of the layer, most heads have about the rows of S draws, and
+// a few have more. A thread block without a list delays the others (1 x 32k with a stated error, one H100: 56 us with 8 thread
+// blocks for each head, 52 us with 3).
+int useful_parts(const sl_attn_spec *spec) {
+    if (mode_of(spec) == EVEN) return lists_of(spec);
+    int rows = mode_of(spec) == CARRIED ? (int)sl_attn_get(spec, "S") : (int)TAKE_THREADS;
+    return ceil_div(rows, (int)TAKE_THREADS) + 2;
 }
 
 // Sets how many thread blocks share a head, and how many roam.
-void share_heads(is_params *p, bool draws_even) {
-    p->draw.parts = parts_of(p->n_heads, p->n_lists);
+void share_heads(is_params *p, const sl_attn_spec *spec) {
+    int most = useful_parts(spec), parts = 2 * sl_multiprocessors() / p->n_heads;
+    if (most > MOST_PARTS) most = MOST_PARTS;
+    p->draw.parts = parts < 1 ? 1 : parts < most ? parts : most;
     if (p->draw.parts > 1) return;
     if (p->n_lists > ALONE_LISTS) p->queue.n_roaming = 2 * sl_multiprocessors();
-    if (draws_even) return;
+    if (mode_of(spec) == EVEN) return;
     p->draw.parts = p->n_lists < LATE_PARTS ? p->n_lists : (int)LATE_PARTS;
     p->late = ceil_div(p->n_heads - sl_multiprocessors() / p->draw.parts, p->score.group) * p->score.group;
 }
@@ -503,6 +511,7 @@ size_t lay_out(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, i
     size_t n_blocks = most_thread_blocks(n_seqs * geom->n_heads),
            n_places = (size_t)n_seqs * geom->n_heads * lists_of(spec) * TAKE_THREADS;
     if (mode_of(spec) != EVEN) p->listed = take_listed(&a, n_blocks, n_kv);
+    if (mode_of(spec) == BY_LAYER) p->paired = a.take<int>((size_t)n_seqs * geom->n_heads * MOST_PAIRED);
     if (IS_HOST) p->host.fetched = a.take<bf16>(n_places * 2 * geom->head_dim);
     char *from = a.at; // the next arrays are cleared in every launch, `listed` only for a cache of hot rows
     p->queue = lists_of(spec) > 1 ? take_queue(&a, n_seqs * geom->n_heads) : list_queue{};
@@ -545,7 +554,7 @@ template <int DIM, int BITS> void launch(const sl_attn_cuda_decode_args *a) {
     SL_CHECK((a->host_rows != NULL) == IS_HOST);
     p.host.rows = a->host_rows, p.host.hot = a->hot, p.host.n_kv_heads = a->geom->n_kv_heads, p.host.stats = a->stats;
     lay_out(a->geom, a->spec, a->n_seqs, a->max_kv, a->ws, &p);
-    share_heads(&p, mode == EVEN);
+    share_heads(&p, a->spec);
     if (mode == BY_LAYER) {
         SL_CHECK(BITS == 8 && a->extra[1] && a->extra_size[1] == SL_PAGE * sizeof(bf16));
         p.score.norms = (const bf16 *)a->extra[1];

@@ -12,7 +12,7 @@
 // | shared memory, in order | bytes (int4, DIM 128, group 4) | contents                                               |
 // |-------------------------|--------------------------------|--------------------------------------------------------|
 // | quantised_shared        | 4 KB; with SIZES 8 KB          | barriers, tile_places, batches; means of heads         |
-// | tile_space              | 8 x 704                        | twice for each pair: quantised queries, or masses      |
+// | tile_space              | 8 x 720                        | twice for each pair: quantised queries, or masses      |
 // | ring stages             | 7 x 17920                      | steps, zeros, code planes (or K and V); q [group][DIM] |
 //
 // Worked tile: int4, DIM 128, group 4. A tile is a page: 512 bytes of steps and zeros, 16 KB of codes, 1 KB of q. Warp 0 of the
@@ -86,7 +86,7 @@ template <int BITS> struct tile_space {
     }
     // Of a head: s = (dot - x) y + z; SIZES: w is 2^b, negative if b is too large.
     __device__ float4 *score() const { return (float4 *)query(heads); }
-    __device__ float *mean() const { return (float *)(score() + heads); } // SIZES, of a head: mean_of_head
+    __device__ float *mean() const { return (float *)(score() + heads); } // SIZES, of a head: keep_mean_of_heads
     typedef bf16 row_masses[EXACT_ROWS];
     __device__ row_masses *masses() const { return (row_masses *)at; } // [GROUP_MAX][EXACT_ROWS]
 };
