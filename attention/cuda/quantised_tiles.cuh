@@ -138,7 +138,7 @@ struct planned_tile {
 // of one ticket.
 struct planned_batches {
     uint64_t full[2], empty[2];
-    planned_tile tile[2][BATCH_TILES];
+    __align__(64) planned_tile tile[2][BATCH_TILES]; // racecheck takes 64 bytes with a barrier as one piece of memory
 };
 
 // Plans part `part` of item `number` of all items. The items of a sequence are in the order of pages, and the KV heads of a
@@ -231,6 +231,7 @@ struct page_issuer {
         if (n_issued < IN_FLIGHT) return;
         int tile = r.head->issued[n_issued % IN_FLIGHT]; // number n_issued - IN_FLIGHT
         barrier_wait(r.head->full[0] + tile / 2, tile % 2);
+        __syncwarp(); // all lanes have read `issued`
     }
     __device__ void advance() {
         numbers = (numbers & ~0xffu) | (numbers + 1) % (2 * QUANTISED_STAGES);

@@ -48,32 +48,48 @@ __device__ double error_bound(const draw_bound &p, double light, int k) {
     return sqrt(2 * B * p.log_term) + 4.0 / 3 * kappa * p.log_term;
 }
 
-// The largest kappa whose bound is within target.
+// The largest kappa whose Bernstein bound is within target.
+__device__ double bernstein_kappa(const draw_bound &p, double light, double target) {
+    double a = 4.0 / 3 * p.log_term, b = sqrt(2 * light * p.log_term);
+    double root = 2 * target / (b + sqrt(b * b + 4 * a * target)); // solves a root^2 + b root = target
+    return root * root;
+}
+
+// The largest kappa whose bound is within target, if its draws are not few.
 __device__ double widest_kappa(const draw_bound &p, double light, double target) {
+    double kappa = bernstein_kappa(p, light, target), x = target / p.z;
+    return p.bernstein ? kappa : fmax(kappa, x * x / light);
+}
+
+// Whether the bound of draws at kappa is within target.
+__device__ bool is_within(const draw_bound &p, double light, double target, double kappa) {
     enum {
         MARGIN = SL_STATED_FEW + 4
     }; // when k is rounded to an integer, more rows can become heavy, and fewer light draws remain
-    double a = 4.0 / 3 * p.log_term, b = sqrt(2 * light * p.log_term), x = target / p.z;
-    double root = 2 * target / (b + sqrt(b * b + 4 * a * target)), kappa = root * root; // solves a root^2 + b root = target
-    return p.bernstein ? kappa : fmax(kappa, fmin(x * x / light, light / MARGIN));
+    bool many = light >= MARGIN * kappa;
+    return kappa <= (many ? widest_kappa(p, light, target) : bernstein_kappa(p, light, target));
 }
 
-// Returns a number of draws with which the bound is within target. It is near the smallest such number. 0: the number is more
-// than half of the rows. The light size and kappa approach their limits from the safe side, so the plan is valid after any
-// number of rounds.
+// Returns a number of draws with which the bound is within target. It is at most 2% above the smallest such number. 0: the
+// number is more than half of the rows. kappa lies between a value within target and one that is too large: the light size
+// grows with kappa, so the Bernstein bound of the whole size gives the first one, and the light size at it the second one.
 template <typename Space> __device__ int plan(Space *s, const draw_bound &p, double target, int thread) {
-    enum { MOST_ROUNDS = 12 };
+    enum { MOST_ROUNDS = 16 };
     const size_view &z = s->sizes;
-    uint64_t light = z.total, heavy;
-    double kappa = 0;
-    int n_heavy = 0;
-    for (int round = 0; round < MOST_ROUNDS && light > 0; round++) {
-        kappa = widest_kappa(p, (double)light, target);
+    double within = bernstein_kappa(p, (double)z.total, target), beyond = 0, kappa = within, S = 0;
+    for (int round = 0; round < MOST_ROUNDS; round++) {
+        int n_heavy;
+        uint64_t heavy;
         split(s, (uint64_t)kappa, &n_heavy, &heavy, thread);
-        if (z.total - heavy == light) break;
-        light = z.total - heavy;
+        double light = (double)(z.total - heavy);
+        if (round == 0 || light == 0 || is_within(p, light, target, kappa))
+            within = kappa, S = n_heavy + (light > 0 ? ceil(light / kappa) : 0);
+        else
+            beyond = kappa;
+        if (round == 0) beyond = light > 0 ? widest_kappa(p, light, target) : (double)z.total;
+        if (beyond <= 1.02 * within) break;
+        kappa = sqrt(within * beyond);
     }
-    double S = n_heavy + (light > 0 ? ceil((double)light / kappa) : 0);
     return S <= z.n / 2 ? max((int)S, 1) : 0;
 }
 

@@ -347,6 +347,7 @@ static void pairs_of(const char *attn) {
 static void pairs_are_the_cpus(void) {
     pairs_of("santa-pps:epsilon=0.3:certify=layer:bound=chi2");
     pairs_of("santa-is:proposal=int8:epsilon=0.3:bound=chi2");
+    pairs_of("santa-is:proposal=int8:epsilon=0.08:bound=chi2"); // thread blocks share the lists of a head
 }
 #endif
 
