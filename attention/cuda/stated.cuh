@@ -55,42 +55,57 @@ __device__ double bernstein_kappa(const draw_bound &p, double light, double targ
     return root * root;
 }
 
-// The largest kappa whose bound is within target, if its draws are not few.
+// The largest kappa whose bound is within target.
 __device__ double widest_kappa(const draw_bound &p, double light, double target) {
-    double kappa = bernstein_kappa(p, light, target), x = target / p.z;
-    return p.bernstein ? kappa : fmax(kappa, x * x / light);
-}
-
-// Whether the bound of draws at kappa is within target.
-__device__ bool is_within(const draw_bound &p, double light, double target, double kappa) {
     enum {
         MARGIN = SL_STATED_FEW + 4
     }; // when k is rounded to an integer, more rows can become heavy, and fewer light draws remain
-    bool many = light >= MARGIN * kappa;
-    return kappa <= (many ? widest_kappa(p, light, target) : bernstein_kappa(p, light, target));
+    double kappa = bernstein_kappa(p, light, target), x = target / p.z;
+    return p.bernstein ? kappa : fmax(kappa, fmin(x * x / light, light / MARGIN));
 }
 
-// Returns a number of draws with which the bound is within target. It is at most 2% above the smallest such number. 0: the
-// number is more than half of the rows. kappa lies between a value within target and one that is too large: the light size
-// grows with kappa, so the Bernstein bound of the whole size gives the first one, and the light size at it the second one.
-template <typename Space> __device__ int plan(Space *s, const draw_bound &p, double target, int thread) {
+// The number of draws at kappa. *light: the size of the rows that are not heavy.
+template <typename Space> __device__ double draws_at(Space *s, double kappa, uint64_t *light, int thread) {
+    int n_heavy;
+    uint64_t heavy;
+    split(s, (uint64_t)kappa, &n_heavy, &heavy, thread);
+    *light = s->sizes.total - heavy;
+    return n_heavy + (*light > 0 ? ceil((double)*light / kappa) : 0);
+}
+
+// The number of draws at a kappa whose bound is within target, at most 2% above the smallest such number. The light size grows
+// with kappa. So the Bernstein bound of the whole size gives a first kappa that is small enough. The light size at it gives one
+// that is too large.
+template <typename Space> __device__ double bisect_draws(Space *s, const draw_bound &p, double target, int thread) {
     enum { MOST_ROUNDS = 16 };
-    const size_view &z = s->sizes;
-    double within = bernstein_kappa(p, (double)z.total, target), beyond = 0, kappa = within, S = 0;
-    for (int round = 0; round < MOST_ROUNDS; round++) {
-        int n_heavy;
-        uint64_t heavy;
-        split(s, (uint64_t)kappa, &n_heavy, &heavy, thread);
-        double light = (double)(z.total - heavy);
-        if (round == 0 || light == 0 || is_within(p, light, target, kappa))
-            within = kappa, S = n_heavy + (light > 0 ? ceil(light / kappa) : 0);
+    uint64_t light;
+    double within = bernstein_kappa(p, (double)s->sizes.total, target), x = target / p.z,
+           S = draws_at(s, within, &light, thread);
+    double beyond =
+        light == 0 ? (double)s->sizes.total : fmax(bernstein_kappa(p, (double)light, target), x * x / (double)light);
+    for (int round = 0; round < MOST_ROUNDS && beyond > 1.02 * within; round++) {
+        double kappa = sqrt(within * beyond), n = draws_at(s, kappa, &light, thread);
+        if (light == 0 || kappa <= widest_kappa(p, (double)light, target))
+            within = kappa, S = n;
         else
             beyond = kappa;
-        if (round == 0) beyond = light > 0 ? widest_kappa(p, light, target) : (double)z.total;
-        if (beyond <= 1.02 * within) break;
-        kappa = sqrt(within * beyond);
     }
-    return S <= z.n / 2 ? max((int)S, 1) : 0;
+    return S;
+}
+
+// Returns a number of draws with which the bound is within target. It is near the smallest such number. 0: the number is more
+// than half of the rows. kappa follows from the light size and the light size from kappa, in turns, which mostly end at the
+// solution. With many heavy rows they can oscillate around it; then the solution is bisected.
+template <typename Space> __device__ int plan(Space *s, const draw_bound &p, double target, int thread) {
+    enum { MOST_ROUNDS = 12 };
+    uint64_t light = s->sizes.total, before = 0;
+    double S = 0;
+    for (int round = 0; round < MOST_ROUNDS && light > 0 && light != before; round++) {
+        before = light;
+        S = draws_at(s, widest_kappa(p, (double)light, target), &light, thread);
+    }
+    if (light != before) S = bisect_draws(s, p, target, thread);
+    return S <= s->sizes.n / 2 ? max((int)S, 1) : 0;
 }
 
 // ---- pairs of draws ----
