@@ -207,7 +207,7 @@ __device__ void store_blocks(const score_params &p, int seq_head, int first, int
 #pragma unroll
     for (int b = 0; b < 2; b++) other[b] = __shfl_xor_sync(~0u, odd ? w[b][0] : w[b][1], 16);
     if (head >= p.group) return;
-    // Block masses are fewer than 2^32.
+    // Blocks are fewer than 2^32, because the row masses of so many would take 256 GiB. 32-bit places take fewer registers.
     uint32_t block = ((uint32_t)seq_head * p.max_blocks + first) * p.group + head;
     bf16 *to = p.w + (size_t)block * BLOCK + (8 * q + 4 * odd);
 #pragma unroll

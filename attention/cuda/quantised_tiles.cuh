@@ -21,13 +21,13 @@ enum {
     PAIR_THREADS = 64,
     QUANTISED_STAGES = 8,
     // Shared memory of a thread block. It is more than half of a multiprocessor's, although linear.cu demands less than half.
-    // Reason: while a pair scores a stage, only the other stages are in flight. A thread block of the linear layer before
+    // Reason: each pair scores a stage, while IN_FLIGHT other stages are on the way. A thread block of the linear layer before
     // attention (up to 8 rows) still fits on the same multiprocessor. The linear layer after attention waits for the draws
     // anyway.
     QUANTISED_SHARED = 139600,
     // Tiles of a thread block that are on the way from memory, at most. More would fill the queues of the memory, and the loads
-    // of the thread blocks that draw at the same time would wait there (int4 keys, one H100, 6 x 32k: 74 us; 77 us without this
-    // limit). Before the previous kernel has ended, nothing draws, and all stages are filled.
+    // of the thread blocks that draw at the same time would wait there (one H100, 6 x 32k, int4 keys: 74 us; 77 us without this
+    // limit; int8 keys: no difference). Before the previous kernel has ended, nothing draws, and all stages are filled.
     IN_FLIGHT = 3,
     EXACT_ROWS = BLOCK, // rows of K and V in a tile of the newest page
     NEWEST_TILES = SL_PAGE / EXACT_ROWS,

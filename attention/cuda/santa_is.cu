@@ -466,9 +466,9 @@ int lists_of(const sl_attn_spec *spec) {
     return n < limit ? n : limit;
 }
 
-// Most thread blocks that are assigned to a head. With a threshold of the layer, most heads have about the rows of S draws, and
-// a few have more. A thread block without a list delays the others (1 x 32k with a stated error, one H100: 56 us with 8 thread
-// blocks for each head, 52 us with 3).
+// Thread blocks of a head that are likely to have a list, at most. With a threshold of the layer, most heads have about the
+// rows of S draws, and a few have more. A thread block without a list delays the others (1 x 32k with a stated error, one H100:
+// 56 us with 8 thread blocks for each head, 52 us with 3).
 int useful_parts(const sl_attn_spec *spec) {
     if (mode_of(spec) == EVEN) return lists_of(spec);
     int rows = mode_of(spec) == CARRIED ? (int)sl_attn_get(spec, "S") : (int)TAKE_THREADS;
@@ -478,6 +478,7 @@ int useful_parts(const sl_attn_spec *spec) {
 // Sets how many thread blocks share a head, and how many roam.
 void share_heads(is_params *p, const sl_attn_spec *spec) {
     int most = useful_parts(spec), parts = 2 * sl_multiprocessors() / p->n_heads;
+    if (most > p->n_lists) most = p->n_lists;
     if (most > MOST_PARTS) most = MOST_PARTS;
     p->draw.parts = parts < 1 ? 1 : parts < most ? parts : most;
     if (p->draw.parts > 1) return;

@@ -46,8 +46,8 @@ enum {
     ANNOUNCERS = 2,                                                   // warps: one continues while the other waits for memory
     QUANTISED_THREADS = PAIRS * PAIR_THREADS + 32 * (2 + ANNOUNCERS), // consumers, issuer, planner, announcers
     MASSES_BYTES = GROUP_MAX * EXACT_ROWS * sizeof(bf16),
-    // Of a thread. Consumers take registers from the other warps (sm_90). With 80 registers, a consumer waits for one load
-    // before it can start the next one.
+    // Of a thread. Consumers take registers from the other warps (sm_90a; elsewhere all have SCORE_REGISTERS). With 80
+    // registers, a consumer waits for one load before it can start the next one.
     SCORE_REGISTERS = 80,
     CONSUMER_REGISTERS = 96,
     OTHER_REGISTERS = 48,
@@ -56,6 +56,7 @@ enum {
 
 static_assert(2 * PAIRS * (CONSUMER_REGISTERS - SCORE_REGISTERS) <= (2 + ANNOUNCERS) * (SCORE_REGISTERS - OTHER_REGISTERS),
               "the consumers' registers");
+static_assert(2 * PAIRS % 4 == 0 && (2 + ANNOUNCERS) % 4 == 0, "whole warp groups: set_registers");
 
 // ---- shared memory ----
 
@@ -104,7 +105,7 @@ template <bool SIZES> struct __align__(128) quantised_shared { // then a tile_sp
     float means[SIZES ? (int)MEANS_KEPT : 1];           // of the first query heads: known_mean
 };
 
-// Makes the barriers. Call it before the thread block's first __syncthreads.
+// Makes the barriers. All consumers call it, before the thread block's first __syncthreads.
 template <bool SIZES> __device__ void quantised_begin(quantised_shared<SIZES> *shared) {
     enum { WARPS = 2 * PAIRS };
     barriers_make<WARPS, PAIRS * UNANNOUNCED>(shared->stored.full[0], 2);
@@ -256,7 +257,7 @@ template <int DIM, int BITS> struct code_scorer {
 
     // first, second: the lane's words in the query, or in the zeros. group: of 16 rows.
     static __device__ operands load(const char *rows, const uint32_t *first, const uint32_t *second, int group, int step) {
-        operands from;
+        operands from = {};
         int unit = 4 * step + threadIdx.x % 4;
         // A unit past the last one reads the last one. Its query words are 0.
         if (at::UNITS % 4) unit = min(unit, at::UNITS - 1);
@@ -491,7 +492,8 @@ __device__ int quantised_done_target(int page_tiles, int n_kv) {
     return built_pages(n_kv) * page_tiles + newest_tiles(n_kv);
 }
 
-// Sets the registers of a thread. All warps of a warp group call the function.
+// Sets the registers of a thread (sm_90a). All warps of a warp group call the function: consumers are two groups, and the other
+// warps are one.
 template <int N, bool MORE> __device__ void set_registers() {
 #if defined __CUDA_ARCH_FEAT_SM90_ALL
     if (MORE)
