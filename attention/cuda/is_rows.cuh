@@ -34,7 +34,7 @@ struct is_params {
     float *newest;  // quantised_params.newest
     carried_params carried = {};
     uint16_t *listed = NULL; // IS_LONG: place_listed
-    int *paired = NULL;  // BY_LAYER: [n_seqs * n_heads][MOST_PAIRED] pool rows that are compared, of heads with shared lists
+    int *paired = NULL;  // BY_LAYER: [n_seqs * n_heads][MOST_PAIRED] pool rows that chi2 compares, of heads with shared lists
     host_rows host = {}; // IS_HOST
 };
 

@@ -200,7 +200,7 @@ __device__ void quantise_queries(const char *data, int first, int group, float s
     float own = sum_of_each<SUMS>(total);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        bool tiny = !(most[h] > 0x1p-100f); // treated as 0
+        bool tiny = !(most[h] > 0x1p-100f); // such a query counts as 0
         float in = divide(levels, most[h]), of = divide(most[h], levels);
         inverse[h] = tiny ? 0 : in, unit[h] = tiny ? 0 : of;
     }

@@ -73,9 +73,10 @@ template <typename Space> __device__ double draws_at(Space *s, double kappa, uin
     return n_heavy + (*light > 0 ? ceil((double)*light / kappa) : 0);
 }
 
-// The number of draws at a kappa whose bound is within target, while the bound of a kappa 2% larger is not. The light size
-// grows with kappa. So the Bernstein bound of the whole size gives a first kappa within target. The light size at this kappa is
-// the smallest possible one, so it gives a kappa that is not below the solution.
+// The number of draws at a kappa whose bound is within target. The bound of a kappa 2% larger is above target. The light size
+// grows with kappa. So the first kappa, from the Bernstein bound of the whole size, is within target. The light size at the
+// first kappa is the smallest light size of all kappas within target. So the kappa of this light size is not below the
+// solution.
 template <typename Space> __device__ double bisect_draws(Space *s, const draw_bound &p, double target, int thread) {
     enum { MOST_ROUNDS = 16 };
     uint64_t light;
@@ -94,8 +95,8 @@ template <typename Space> __device__ double bisect_draws(Space *s, const draw_bo
 }
 
 // Returns a number of draws with which the bound is within target. It is near the smallest such number. 0: the number is more
-// than half of the rows. kappa follows from the light size and the light size from kappa, in turns. Where these do not
-// converge, kappa is bisected: with many heavy rows they can oscillate around the solution, or make every row heavy.
+// than half of the rows. The rounds compute kappa from the light size, and the light size from kappa. With many heavy rows,
+// kappa can oscillate around the solution, or become so small that every row is heavy. Then bisect_draws finds kappa.
 template <typename Space> __device__ int plan(Space *s, const draw_bound &p, double target, int thread) {
     enum { MOST_ROUNDS = 12 };
     uint64_t light = s->sizes.total, before = 0;
