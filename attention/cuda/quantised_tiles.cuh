@@ -34,6 +34,7 @@ enum {
     FIRST_ITEMS = 8,  // items of a thread block that follow from blockIdx.x
     TICKET_TILES = 4, // tiles of one ticket, if they have codes
     BATCH_TILES = 16, // most tiles that the planner lists at a time
+    WOVEN = 2,        // items whose tiles are issued in turns
 };
 
 struct quantised_params {
@@ -174,6 +175,17 @@ __device__ planned_tile plan_tile(const quantised_params &p, seq_lookup *lookup,
     return x;
 }
 
+// Tile number i of a batch, of items of TILES tiles each: the number of its item in the batch, and its part of the item. The
+// tiles of WOVEN items are issued in turns: tile 0 of both, then tile 1 of both. A pair of consumers has one item at a time. If
+// all tiles of an item came together, the last ones would lie in their stages while the pair scores the first one, and fewer
+// stages would be on the way from memory.
+struct woven_tile {
+    int item, part;
+};
+template <int TILES> __device__ woven_tile woven(int i) {
+    return {i / (WOVEN * TILES) * WOVEN + i % WOVEN, i % (WOVEN * TILES) / WOVEN};
+}
+
 // The planner: lists the first items of the thread block, which follow from blockIdx.x, and then the items of tickets, until an
 // item does not exist. Thread blocks take tickets, because those that share a multiprocessor with draws are slower. The first
 // batch is listed before the thread block's first __syncthreads, which the planner calls here. The loop is not unrolled: the
@@ -181,6 +193,7 @@ __device__ planned_tile plan_tile(const quantised_params &p, seq_lookup *lookup,
 template <int DIM, int BITS, bool SIZES> __device__ void plan_pages(const quantised_params &p, planned_batches *batches) {
     enum { TILES = tile<DIM, BITS>::TILES, ITEMS = TICKET_TILES / TILES };
     static_assert(FIRST_ITEMS * TILES <= BATCH_TILES && TICKET_TILES <= BATCH_TILES, "a batch");
+    static_assert(FIRST_ITEMS % WOVEN == 0 && ITEMS % WOVEN == 0, "whole groups of woven items");
     int lane = threadIdx.x % 32, ticket = 0, first = (int)blockIdx.x, step = (int)gridDim.x, n = FIRST_ITEMS * TILES;
 #if __CUDA_ARCH__ < 900
     sl_wait_previous();
@@ -190,8 +203,8 @@ template <int DIM, int BITS, bool SIZES> __device__ void plan_pages(const quanti
     bool more = true;
 #pragma unroll 1
     for (int batch = 0; more; batch++) {
-        int item = first + min(lane, n - 1) / TILES * step;
-        planned_tile own = plan_tile<DIM, BITS, SIZES>(p, &lookup, item, lane % TILES);
+        woven_tile tile = woven<TILES>(min(lane, n - 1));
+        planned_tile own = plan_tile<DIM, BITS, SIZES>(p, &lookup, first + tile.item * step, tile.part);
         more = __shfl_sync(~0u, own.place.seq_head, n - 1) >= 0;
         if (batch > 0) barrier_wait(&batches->empty[batch % 2], batch / 2 % 2 ^ 1);
         if (lane < n) batches->tile[batch % 2][lane] = own;
@@ -213,18 +226,19 @@ struct page_issuer {
     page_ring r;
     int stage, parity; // of the next tile
     int n_issued;      // tiles
-    int pair;          // of the item; the pairs take items in turn
-    int space;         // tile_place.space of the item
-    uint32_t numbers;  // a byte for each pair, of this pair first: the number of its next tile, modulo 2 * QUANTISED_STAGES
+    int item;          // number of the tile's item; the pairs take items in turn
+    uint32_t numbers;  // a byte for each pair: the number of its next tile, modulo 2 * QUANTISED_STAGES
     int has_waited;
     uint64_t normal, leaves_first; // L2 policies: normal_tiles
-    __device__ int place() const { return pair * QUANTISED_STAGES + (int)(numbers % QUANTISED_STAGES); }
+    __device__ int pair() const { return item % PAIRS; }
+    __device__ int number() const { return numbers >> 8 * pair() & 0xff; } // of the pair's tile
+    __device__ int place() const { return pair() * QUANTISED_STAGES + number() % QUANTISED_STAGES; }
     __device__ uint64_t *full() const { return r.head->full[0] + place(); }
     // One thread calls it: writes what the consumers need to find the tile.
     __device__ void describe(const tile_place &tile, bool has_query) const {
-        r.head->tile[0][place()] = {tile.seq_head, tile.row, tile.n_kv, (short)stage, (short)space};
+        r.head->tile[0][place()] = {tile.seq_head, tile.row, tile.n_kv, (short)stage, (short)(item / PAIRS % 2)};
         r.head->query_for[stage] = has_query ? place() : -1;
-        r.head->issued[n_issued % IN_FLIGHT] = place() * 2 + (int)(numbers / QUANTISED_STAGES % 2);
+        r.head->issued[n_issued % IN_FLIGHT] = place() * 2 + number() / QUANTISED_STAGES;
     }
     // Waits until fewer than IN_FLIGHT tiles are on the way from memory.
     __device__ void wait_landed() const {
@@ -234,13 +248,9 @@ struct page_issuer {
         __syncwarp(); // all lanes have read `issued`
     }
     __device__ void advance() {
-        numbers = (numbers & ~0xffu) | (numbers + 1) % (2 * QUANTISED_STAGES);
+        numbers = (numbers + (1u << 8 * pair())) & (2 * QUANTISED_STAGES - 1) * 0x01010101u;
         n_issued++;
         if (++stage == r.n_stages) stage = 0, parity ^= 1;
-    }
-    __device__ void end_item() {
-        pair = (pair + 1) % PAIRS, numbers = __funnelshift_r(numbers, numbers, 8);
-        if (pair == 0) space ^= 1;
     }
 };
 static_assert(PAIRS == 4 && QUANTISED_STAGES == 8, "page_issuer.numbers");
@@ -306,7 +316,6 @@ __device__ void end_pair(page_issuer *to) {
     __syncwarp();
     if (threadIdx.x % 32 == 0) barrier_arrive(full);
     to->advance();
-    to->end_item();
 }
 
 // The loop of the issuer: issues the tiles of all batches, up to the first item that does not exist.
@@ -318,26 +327,26 @@ __device__ void issue_pages(const quantised_params &p, const page_ring &r, plann
     wait_previous<DIM, BITS>(p, &to);
 #endif
     bool more = true;
-    for (int batch = 0; more; batch++) {
+    for (int batch = 0, first = 0; more; batch++) { // first: number of the batch's first item
         int n = batch ? (int)TICKET_TILES : FIRST_ITEMS * TILES;
         barrier_wait(&batches->full[batch % 2], batch / 2 % 2);
         __syncwarp();
 #pragma unroll 1
         for (int i = 0; i < n; i++) {
             const planned_tile x = batches->tile[batch % 2][i];
-            more = x.place.seq_head >= 0;
-            if (!more) break;
+            more &= x.place.seq_head >= 0;
+            to.item = first + woven<TILES>(i).item;
             // Two copies must wait for the previous kernel: the newest row, and q of a tile that is not the first one of its
             // stage.
             if (!to.has_waited && (x.exact || to.n_issued >= r.n_stages)) wait_previous<DIM, BITS>(p, &to);
             if (x.bytes > 0) issue_tile<DIM, BITS>(p, &to, x);
-            if (i % TILES == TILES - 1) to.end_item();
         }
+        first += n / TILES;
         __syncwarp();
         if (threadIdx.x % 32 == 0) barrier_arrive(&batches->empty[batch % 2]);
     }
     if (!to.has_waited) wait_previous<DIM, BITS>(p, &to);
-    for (int i = 0; i < PAIRS; i++) end_pair(&to);
+    for (to.item = 0; to.item < PAIRS; to.item++) end_pair(&to);
 }
 
 } // namespace

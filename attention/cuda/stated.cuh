@@ -73,18 +73,18 @@ template <typename Space> __device__ double draws_at(Space *s, double kappa, uin
     return n_heavy + (*light > 0 ? ceil((double)*light / kappa) : 0);
 }
 
-// The number of draws at a kappa whose bound is within target. The bound of a kappa 2% larger is above target. The light size
-// grows with kappa. So the first kappa, from the Bernstein bound of the whole size, is within target. The light size at the
-// first kappa is the smallest light size of all kappas within target. So the kappa of this light size is not below the
-// solution.
+// The number of draws at a kappa whose bound is within target. The bound of a kappa 0.05% larger is above target, so the number
+// is at most a few draws above the smallest one. The light size grows with kappa. So the first kappa, from the Bernstein bound
+// of the whole size, is within target. The light size at the first kappa is the smallest light size of all kappas within
+// target. So the kappa of this light size is not below the solution.
 template <typename Space> __device__ double bisect_draws(Space *s, const draw_bound &p, double target, int thread) {
-    enum { MOST_ROUNDS = 16 };
+    enum { MOST_ROUNDS = 24 };
     uint64_t light;
     double within = bernstein_kappa(p, (double)s->sizes.total, target), x = target / p.z,
            S = draws_at(s, within, &light, thread);
     double beyond =
         light == 0 ? (double)s->sizes.total : fmax(bernstein_kappa(p, (double)light, target), x * x / (double)light);
-    for (int round = 0; round < MOST_ROUNDS && beyond > 1.02 * within; round++) {
+    for (int round = 0; round < MOST_ROUNDS && beyond > 1.0005 * within; round++) {
         double kappa = sqrt(within * beyond), n = draws_at(s, kappa, &light, thread);
         if (light == 0 || kappa <= widest_kappa(p, (double)light, target))
             within = kappa, S = n;
