@@ -34,7 +34,7 @@ enum {
     FIRST_ITEMS = 8,  // items of a thread block that follow from blockIdx.x
     TICKET_TILES = 4, // tiles of one ticket, if they have codes
     BATCH_TILES = 16, // most tiles that the planner lists at a time
-    WOVEN = 2,        // items whose tiles are issued in turns
+    WOVEN = 2,        // items whose tiles take turns (woven)
 };
 
 struct quantised_params {
@@ -175,13 +175,14 @@ __device__ planned_tile plan_tile(const quantised_params &p, seq_lookup *lookup,
     return x;
 }
 
-// Tile number i of a batch, of items of TILES tiles each: the number of its item in the batch, and its part of the item. The
-// tiles of WOVEN items are issued in turns: tile 0 of both, then tile 1 of both. A pair of consumers has one item at a time. If
-// all tiles of an item came together, the last ones would lie in their stages while the pair scores the first one, and fewer
-// stages would be on the way from memory.
 struct woven_tile {
-    int item, part;
+    int item, part; // number of the item in the batch; part of the item
 };
+
+// The item and the part of tile number i of a batch. An item has TILES tiles. The planner and the issuer take the tiles of
+// WOVEN items in turns: first part 0 of both items, then part 1 of both items. Reason: a pair of consumers scores one tile at a
+// time. Two neighbouring tiles of one pair would arrive together. The second tile would wait in its stage, and fewer stages
+// would be on the way from memory.
 template <int TILES> __device__ woven_tile woven(int i) {
     return {i / (WOVEN * TILES) * WOVEN + i % WOVEN, i % (WOVEN * TILES) / WOVEN};
 }
@@ -231,7 +232,7 @@ struct page_issuer {
     int has_waited;
     uint64_t normal, leaves_first; // L2 policies: normal_tiles
     __device__ int pair() const { return item % PAIRS; }
-    __device__ int number() const { return numbers >> 8 * pair() & 0xff; } // of the pair's tile
+    __device__ int number() const { return numbers >> 8 * pair() & 0xff; } // of the tile among those of its pair
     __device__ int place() const { return pair() * QUANTISED_STAGES + number() % QUANTISED_STAGES; }
     __device__ uint64_t *full() const { return r.head->full[0] + place(); }
     // One thread calls it: writes what the consumers need to find the tile.
@@ -327,7 +328,7 @@ __device__ void issue_pages(const quantised_params &p, const page_ring &r, plann
     wait_previous<DIM, BITS>(p, &to);
 #endif
     bool more = true;
-    for (int batch = 0, first = 0; more; batch++) { // first: number of the batch's first item
+    for (int batch = 0, first = 0; more; batch++) { // first: the first item of the batch
         int n = batch ? (int)TICKET_TILES : FIRST_ITEMS * TILES;
         barrier_wait(&batches->full[batch % 2], batch / 2 % 2);
         __syncwarp();

@@ -73,10 +73,11 @@ template <typename Space> __device__ double draws_at(Space *s, double kappa, uin
     return n_heavy + (*light > 0 ? ceil((double)*light / kappa) : 0);
 }
 
-// The number of draws at a kappa whose bound is within target. The bound of a kappa 0.05% larger is above target, so the number
-// is at most a few draws above the smallest one. The light size grows with kappa. So the first kappa, from the Bernstein bound
-// of the whole size, is within target. The light size at the first kappa is the smallest light size of all kappas within
-// target. So the kappa of this light size is not below the solution.
+// The number of draws at a kappa whose bound is within target. The bound of a kappa that is 0.05% larger is above target. So
+// the number is at most a few draws above the smallest number. The light size grows with kappa. The first kappa follows from
+// the Bernstein bound of the whole size, so the bound of the first kappa is within target. No kappa between the first kappa and
+// the solution has a smaller light size than the first kappa. So the kappa that follows from this light size is not below the
+// solution.
 template <typename Space> __device__ double bisect_draws(Space *s, const draw_bound &p, double target, int thread) {
     enum { MOST_ROUNDS = 24 };
     uint64_t light;
