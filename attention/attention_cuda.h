@@ -45,7 +45,7 @@ typedef struct sl_attn_cuda_decode_args {
     const void *extra[SL_MAX_NEEDS]; // page extras of this layer, in the order of ops->needs: [n_pages][n_kv_heads][extra_size]
     size_t extra_size[SL_MAX_NEEDS];
     size_t state_at;           // offset of this layer in rows[i].state; ops->state bytes, zero at a session's start
-    sl_attn_cuda_stats *stats; // integer atomics add to it
+    sl_attn_cuda_stats *stats; // integer atomics add to it; of stated errors of layers, sl_cuda_count_stated does
     void *ws;                  // ops->workspace() bytes, 256-byte aligned; the counters must be zero before the first call
     cudaStream_t stream;
     int keeps_masses; // for tests: stored masses stay in ws
@@ -134,6 +134,12 @@ typedef struct sl_attn_cuda_ops {
     size_t (*mask_workspace)(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_tokens, int n_kv); // NULL: 0 bytes
     const struct sl_attn_cuda_ops *host; // the same with the rows of full pages in host memory; NULL: not offered
 } sl_attn_cuda_ops;
+
+// Counts the errors that the layers stated in the last step into args->stats (stated, certified, unbounded, stated_units,
+// stated_most): those of n_layers layers with the same specification. The state of layer i of them begins at args->state_at +
+// i * layer_bytes. Call it once after `decode` of these layers, and before their next step. A specification that states no
+// error of a layer counts nothing.
+void sl_cuda_count_stated(const sl_attn_cuda_decode_args *args, int n_layers, size_t layer_bytes);
 
 // Rows that a draw kernel has fetched from the host: [n_seqs][n_kv_heads][group][n_lists][places].
 typedef struct sl_cuda_hot_lists {

@@ -103,7 +103,9 @@ static inline SL_HOST_DEVICE double sl_threshold_error(sl_threshold *t, const sl
     double own = s->trace_squares > 0 && s->B > 0 ? s->trace_squares / (s->B * s->B) : t->spread;
     double spread = own > t->spread ? own : t->spread, norm = sqrt(s->squares);
     double b = sl_error_bound(stated, spread, s->kappa, s->B, s->k);
-    double planned = sl_error_bound(stated, spread, s->kappa, s->B + s->spared_B, s->k + s->spared_k);
+    double planned = b;
+    if (s->spared_B > 0 || s->spared_k > 0)
+        planned = sl_error_bound(stated, spread, s->kappa, s->B + s->spared_B, s->k + s->spared_k);
     double allowed = share * norm / planned;
     sl_threshold_move(t, s, planned > 0 ? t->margin * allowed * allowed : 4);
     if (s->B > 0) t->margin *= b <= share * norm ? 1 + 0.1 * (1 - aim) : 1 - 0.1 * aim;

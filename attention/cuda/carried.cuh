@@ -7,7 +7,8 @@
 //
 // layer_state.cuh has the places of thresholds and steps in the session's state.
 //
-// With a stated error, the head that finishes last also computes the layer's certificate, for the statistics only.
+// With a stated error, the certificate of a layer also follows from the sum of its heads' steps. It is only counted, so no draw
+// waits for it: one kernel at the end of a step computes those of all layers (count_stated.cu).
 //
 // Equal to the CPU's: all fields of a head's step, except `trace_squares` and `squares`, have the CPU's bits if the stored
 // masses and kappa are equal. The next kappa agrees up to roundings, because nvcc contracts products and sums.
@@ -38,7 +39,6 @@ struct carried_params {
     int short_rows;   // a sequence of at most so many rows searches
     sl_stated stated; // a stated error: the bound, epsilon / (1 + epsilon), the share of certified layers
     double share, aim;
-    int *finished; // a stated error: [n_seqs] counter of finished heads. It is 0 at the end
 };
 
 // Bytes of a layer's state.
@@ -55,8 +55,7 @@ static carried_params carried_params_of(const sl_attn_cuda_decode_args *a, size_
                         .short_rows = is_budget ? SL_BUDGET_MOST * S : 0,
                         .stated = {},
                         .share = 0,
-                        .aim = 0,
-                        .finished = counters_of(a, 0).top}; // no kernel uses `top` otherwise
+                        .aim = 0};
     if (!sl_attn_certifies_layer(a->spec)) return c;
     double epsilon = sl_attn_get(a->spec, "epsilon");
     c.stated = sl_stated_of(sl_attn_get(a->spec, "delta"), (sl_stated_bound)sl_attn_get(a->spec, "bound"));
@@ -178,44 +177,6 @@ __device__ void plan_threshold(const carried_params &c, const sl_row &row, bool 
     if (!stores) return;
     sl_threshold *to = threshold_at(c, row, row.position);
     __stcg(&to->next, t.next), __stcg(&to->kappa, t.kappa), __stcg(&to->margin, t.margin), __stcg(&to->spread, t.spread);
-}
-
-// ---- the certificate of a layer ----
-
-// Adds the stated error of a layer's step to the statistics, as sl_attn_stats_add_stated does.
-__device__ void count_certificate(const carried_params &c, const sl_row &row, const sl_threshold_step &sum,
-                                  sl_attn_cuda_stats *stats) {
-    const sl_threshold *now = threshold_at(c, row, row.position);
-    sl_threshold t = {.next = 0, .kappa = __ldcg(&now->kappa), .margin = __ldcg(&now->margin), .spread = __ldcg(&now->spread)};
-    double b = move_threshold(c, &t, sum), size = sqrt(sum.squares);
-    float stated = (float)(b < size ? b / (size - b) : b > 0 ? INFINITY : 0);
-    atomicAdd(&stats->stated, 1ull);
-    if (b <= c.share * size) atomicAdd(&stats->certified, 1ull);
-    if (!(stated <= SL_STATED_MOST)) {
-        atomicAdd(&stats->unbounded, 1ull);
-        return;
-    }
-    atomicAdd(&stats->stated_units, (unsigned long long)((double)stated * SL_STATED_UNIT + 0.5));
-    atomicMax(&stats->stated_most, (unsigned long long)__float_as_uint(stated));
-}
-
-// Stores the step of a head. The thread block that finishes the sequence's layer last computes the certificate. step: in shared
-// memory, of this head; it is overwritten. One warp calls the function, and has set *step.
-__device__ void finish_step(const carried_params &c, const sl_row &row, int seq, int head, sl_threshold_step *step,
-                            sl_attn_cuda_stats *stats, int lane) {
-    int before = 0;
-    __syncwarp();
-    if (lane == 0) {
-        store_step(c, row, head, *step);
-        before = sl_add_ordered(c.finished + seq, 1);
-    }
-    before = __shfl_sync(~0u, before, 0);
-    __syncwarp(); // orders the reads of the other lanes after the addition
-    if (before != c.n_heads - 1) return;
-    if (lane == 0) c.finished[seq] = 0;
-    if (!stats) return;
-    sum_steps(c, row, row.position, step, lane);
-    if (lane == 0) count_certificate(c, row, *step, stats);
 }
 
 } // namespace

@@ -261,16 +261,22 @@ __device__ bool is_alone(const block_shared *s, int n_lists) {
     return n_lists == 1 || (n_lists <= ALONE_LISTS && s->at.parts == 1);
 }
 
+// Whether every list of the head has an assigned thread block of its own. Such lists are not taken from the queue, because a
+// number from a counter takes as long as a load.
+__device__ bool has_own_lists(const block_shared *s, int n_lists) {
+    return n_lists <= s->at.parts;
+}
+
 // Sums the turns of the lists that the thread block takes. Part 0 adds the lists to *all if the head is not shared. Lists of a
 // shared head are stored.
 template <int DIM, typename Row>
 __device__ counts sum_lists(const is_params &p, block_shared *s, int n_lists, int n_turns, int thread, mass_sum *all,
                             const Row &row) {
     counts n = {};
-    bool alone = is_alone(s, n_lists);
-    if (thread == 0 && s->at.part == 0) settle_head(p.queue, s->at.index, alone ? 1 : n_lists);
+    bool alone = is_alone(s, n_lists), own = has_own_lists(s, n_lists);
+    if (thread == 0 && s->at.part == 0) settle_head(p.queue, s->at.index, alone || own ? 1 : n_lists);
     if (alone && s->at.part > 0) return n;
-    int list = alone ? 0 : s->at.list >= 0 ? s->at.list : next_list(p, s, thread);
+    int list = alone ? 0 : own ? s->at.part : s->at.list >= 0 ? s->at.list : next_list(p, s, thread);
 #pragma unroll 1
     while (list < n_lists) {
         mass_sum sum = sum_turns<DIM>(p, s, list, n_lists, n_turns, thread, &n, row);
@@ -279,7 +285,7 @@ __device__ counts sum_lists(const is_params &p, block_shared *s, int n_lists, in
             if (++list < n_lists) __syncthreads(); // all threads have read the sums of the warps
         } else {
             store_list<DIM>(p, s->at.index, list, sum, thread);
-            n.n_lists++, list = next_list(p, s, thread);
+            n.n_lists++, list = own ? n_lists : next_list(p, s, thread);
         }
     }
     n.summed = alone;

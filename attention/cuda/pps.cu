@@ -332,15 +332,20 @@ __device__ sl_threshold_step known_step(const pps_params &p, const block_shared 
     return step_of_known(s->take.sizes, &l->rows, split, most_rows<STATED>(p, s));
 }
 
-// Column `thread` of the output of a head that draws at kappa. LISTED: split.is_listed. Then the function also sets l->step,
-// after the sum, because the rows of V should not wait for it.
-template <int DIM, bool STATED, bool LISTED>
+// How a head that draws at kappa takes its rows: in one turn, in several turns, or in parts because its heavy rows are too many
+// for the lists.
+enum known_draws { ONE_TURN, TURNS, PARTS };
+
+// Column `thread` of the output of a head that draws at kappa. ONE_TURN, TURNS: the function also sets l->step. The first warp
+// does this: it usually has heavy rows only, and does not search for light ones.
+template <int DIM, bool STATED, known_draws KIND>
 __device__ float draw_known(const pps_params &p, block_shared *s, layer_shared *l, const known_split &split, outcome *o,
                             int thread) {
     enum { AHEAD = 12 }; // a head with S = 128 draws takes 17 to 20 rows in each warp
     row_sum sum = {};
     uint32_t step = STATED && p.carried.stated.bound == SL_STATED_CHI2 ? pair_step_of((int)split.k + 2) : 0;
     int n_light = 0;
+    if (KIND != PARTS && thread == 0) l->step = known_step<STATED>(p, s, l, split);
     auto add = [&](const drawn_row &x, uint32_t m) {
         o->n_samples += __popc(__ballot_sync(~0u, x.row >= 0));
         if (STATED && step > 0) {
@@ -350,13 +355,14 @@ __device__ float draw_known(const pps_params &p, block_shared *s, layer_shared *
         }
         o->n_read += add_row<DIM, AHEAD>(p, s, x, &sum, thread);
     };
-    if (LISTED)
+    if (KIND == ONE_TURN)
+        take_turn(&s->take, &l->rows, whole_head(split), p.shared, s->at.id, thread, add);
+    else if (KIND == TURNS)
         take_part(&s->take, &l->rows, whole_head(split), p.shared, s->at.id, thread, add);
     else
         take_parts(&s->take, &l->rows, split, p.shared, s->at.id, thread, add);
     if (STATED && step > 0 && thread % 32 == 0) atomicAdd(&l->pairs.n_light, n_light);
     float out = join_columns<DIM>(s->columns, sum, thread);
-    if (LISTED && thread == STEP_THREAD) l->step = known_step<STATED>(p, s, l, split_known(&s->take, &l->rows));
     if (STATED && step > 0) {
         int n = l->pairs.n_light;
         double pairs = pairs_of<DIM, false>(p.draw.v, &s->take.lists, &l->pairs, NULL, n, ceil_div(n, (int)step), thread);
@@ -378,7 +384,7 @@ __device__ __noinline__ rare_result draw_rarely(const pps_params &p, block_share
     rare_result x = {};
     if (thread == STEP_THREAD && l->kappa > 0) l->step = known_step<STATED>(p, s, l, split);
     if (fits) {
-        x.out = draw_known<DIM, STATED, false>(p, s, l, split, &x.o, thread);
+        x.out = draw_known<DIM, STATED, PARTS>(p, s, l, split, &x.o, thread);
     } else if (!STATED) {
         x.out = search<DIM>(p, s, l, l->kappa > 0 ? p.carried.most : p.draw.S, 0, &x.o, thread);
         if (thread == STEP_THREAD && l->kappa > 0) l->step = at_ceiling(l->step);
@@ -405,7 +411,11 @@ __device__ float draw_of_layer(const pps_params &p, block_shared *s, layer_share
         fits = fits_in(split, l->rows.kappa, most_rows<STATED>(p, s));
     }
     if (!STATED) wait_if_late(p, blockIdx.x);
-    if (fits && split.is_listed) return draw_known<DIM, STATED, true>(p, s, l, split, o, thread);
+    if (fits && split.is_listed) {
+        bool one = turns_of_part(whole_head(split)) == 1;
+        return one ? draw_known<DIM, STATED, ONE_TURN>(p, s, l, split, o, thread)
+                   : draw_known<DIM, STATED, TURNS>(p, s, l, split, o, thread);
+    }
     rare_result x = draw_rarely<DIM, STATED>(p, s, l, split, fits, thread);
     *o = x.o;
     return x.out;
@@ -450,12 +460,12 @@ template <int DIM, typename Config> __global__ void __maxnreg__(144) pps_score_k
 // out = sum_j c_j (p_j / pi_j) v_j, c_j from take-all + PPS draws with size p_j |v_j|.
 //
 // Grid: one thread block per query head of all sequences.
-// Preconditions: `released` is 0. `released`, `done`, newest_done and `finished` are 0 at the end. Before the previous kernel
-// has ended, the kernel reads only lengths, page tables, the state of the layer and the masses that `done` announces. Bytes:
-// block masses; row masses (from the L2 cache) and norms of blocks with candidates or draws; drawn rows of V. BY_HEAD: the same
-// again for each try. CARRIED, BY_LAYER: 64 bytes of state for each head. Order of reduction: masses are integers. A warp adds
-// its rows of each TAKE_THREADS rows in order, heavy rows before light rows. Then the sums of the warps are added in order.
-// With 96 registers a thread, a thread block fits on a multiprocessor that also runs a thread block of the scores.
+// Preconditions: `released` is 0. `released`, `done` and newest_done are 0 at the end. Before the previous kernel has ended,
+// the kernel reads only lengths, page tables, the state of the layer and the masses that `done` announces. Bytes: block masses;
+// row masses (from the L2 cache) and norms of blocks with candidates or draws; drawn rows of V. BY_HEAD: the same again for
+// each try. CARRIED, BY_LAYER: 80 bytes of state for each head. Order of reduction: masses are integers. A warp adds its rows
+// of each TAKE_THREADS rows in order, heavy rows before light rows. Then the sums of the warps are added in order. With 96
+// registers a thread, a thread block fits on a multiprocessor that also runs a thread block of the scores.
 template <int DIM, int MODE>
 __global__ void __maxnreg__(IS_LONG ? 160 : 96) pps_draw_kernel(const __grid_constant__ pps_params p) {
     extern __shared__ __align__(128) char memory[];
@@ -506,8 +516,7 @@ __global__ void __maxnreg__(IS_LONG ? 160 : 96) pps_draw_kernel(const __grid_con
     }
     int before = release_seq_head(p.draw.released + seq_head, seq_head == scores.n_seqs * scores.n_kv_heads - 1, thread);
     if (thread < DIM) p.draw.out[(size_t)index * DIM + thread] = __bfloat16_as_ushort(__float2bfloat16_rn(out));
-    if (MODE == CARRIED && thread == STEP_THREAD) store_step(p.carried, row, head, l->step);
-    if (MODE == BY_LAYER) { // in another warp than the first, which releases the masses meanwhile
+    if (MODE == BY_LAYER) {
         float square = sl_sum_lanes(out * out);
         if (thread % 32 == 0) s->square[thread / 32] = square;
         __syncthreads();
@@ -516,8 +525,9 @@ __global__ void __maxnreg__(IS_LONG ? 160 : 96) pps_draw_kernel(const __grid_con
             for (int i = 0; i < TAKE_WARPS; i++) sum += s->square[i];
             l->step.squares = sum;
         }
-        if (thread / 32 == PLAN_WARP) finish_step(p.carried, row, seq, head, &l->step, p.draw.stats, thread % 32);
     }
+    // In another warp than the first, which releases the masses meanwhile.
+    if (HAS_LAYER && thread == STEP_THREAD) store_step(p.carried, row, head, l->step);
     count(p.draw.stats, o, DIM * sizeof(bf16), thread); // after the stores of the step, which must not wait for it
     before = thread < 32 ? __shfl_sync(~0u, before, 0) : 0;
     if (thread < 32 && before == scores.group - 1) { // the last head of the seq_head

@@ -223,14 +223,14 @@ __device__ counts draw_of_layer(const is_params &p, block_shared *s, layer_share
     *n_lists = lists_of_turns(p, n_turns);
     uint32_t step = STATED ? pair_step(p, split) : 0;
     int *pairs = is_alone(s, *n_lists) ? l->pairs.row : shared_pairs(p, s);
+    if ((STATED || s->at.part == 0) && thread == 0) // the warp usually has heavy rows only, and waits
+        l->step = step_of_known(s->take.sizes, &l->rows, split, most_rows<STATED>(p, s));
     counts n = sum_lists<DIM>(p, s, *n_lists, n_turns, thread, all, [&](int turn) {
         uint32_t m;
-        drawn_row x = row_of_part(&s->take, &l->rows, whole, false, s->at.id, turn, thread, &m);
+        drawn_row x = row_of_part(&s->take, &l->rows, whole, false, s->at.id, n_turns, turn, thread, &m);
         if (STATED) keep_pair(p, s, pairs, step, x, m);
         return x;
     });
-    if ((STATED || s->at.part == 0) && thread == 0) // after the sum, because the rows should not wait for it
-        l->step = step_of_known(s->take.sizes, &l->rows, split_known(&s->take, &l->rows), most_rows<STATED>(p, s));
     return n;
 }
 
@@ -255,8 +255,8 @@ __device__ int find_pairs(const is_params &p, block_shared *s, layer_shared *l, 
 // Completes l->step of a head with the sum `all` (draw_importance.c, measure), and stores it. draws: the head has rows with
 // quantised keys, and its scores are in range.
 template <int DIM>
-__device__ void measure(const is_params &p, block_shared *s, layer_shared *l, int seq, int head, const mass_sum &all,
-                        bool draws, bool has_rows, int thread) {
+__device__ void measure(const is_params &p, block_shared *s, layer_shared *l, int head, const mass_sum &all, bool draws,
+                        bool has_rows, int thread) {
     float out = thread < DIM ? all.x / all.total : 0;
     int n = 0;
     double pairs = 0;
@@ -276,23 +276,20 @@ __device__ void measure(const is_params &p, block_shared *s, layer_shared *l, in
     } else if (compares) {
         pairs = pairs_of<DIM, true>(p.draw.v, &s->take.lists, &l->pairs, s->columns[0], l->pairs.n_light, n, thread);
     }
-    if (thread / 32 != PLAN_WARP) return;
-    if (thread % 32 == 0) {
-        sl_threshold_step x = draws ? l->step : sl_threshold_step{};
-        x.squares = 0;
-        for (int i = 0; i < TAKE_WARPS; i++) x.squares += l->square[i];
-        if (draws) {
-            double masses = 0;
-            for (int i = 0; i < TAKE_WARPS; i++) masses += (double)l->mass[i], unbounded |= l->is_unbounded[i];
-            double ratio = masses / all.total * exp2((double)(l->top[0] - 38) - all.top); // Z~ / Z^
-            double widen = ratio * fmax(1.0, (double)(norm / l->m));
-            x.B *= widen * widen, x.kappa *= widen;
-            if (x.light > 0 && unbounded) x.B = INFINITY;
-            x.trace_squares = trace_of(x.kappa, pairs);
-        }
-        l->step = x;
+    if (thread != 32 * PLAN_WARP) return;
+    sl_threshold_step x = draws ? l->step : sl_threshold_step{};
+    x.squares = 0;
+    for (int i = 0; i < TAKE_WARPS; i++) x.squares += l->square[i];
+    if (draws) {
+        double masses = 0;
+        for (int i = 0; i < TAKE_WARPS; i++) masses += (double)l->mass[i], unbounded |= l->is_unbounded[i];
+        double ratio = masses / all.total * exp2((double)(l->top[0] - 38) - all.top); // Z~ / Z^
+        double widen = ratio * fmax(1.0, (double)(norm / l->m));
+        x.B *= widen * widen, x.kappa *= widen;
+        if (x.light > 0 && unbounded) x.B = INFINITY;
+        x.trace_squares = trace_of(x.kappa, pairs);
     }
-    finish_step(p.carried, s->at.row, seq, head, &l->step, p.draw.stats, thread % 32);
+    store_step(p.carried, s->at.row, head, x);
 }
 
 // Sets what `measure` needs besides the draws, while keys are still scored.
@@ -412,7 +409,7 @@ __device__ void draw_head(const is_params &p, char *memory, int index, int part,
         if (!draws) l->step = {};
         store_step(p.carried, at.row, head, l->step);
     }
-    if (MODE == BY_LAYER && writes) measure<DIM>(p, s, l, at.seq_head / p.score.n_kv_heads, head, all, draws, whole, thread);
+    if (MODE == BY_LAYER && writes) measure<DIM>(p, s, l, head, all, draws, whole, thread);
     if (list < 0 && thread == 0) reset_counters(p, at, before);
     count(p.draw.stats, n, DIM * sizeof(bf16), MODE == BY_LAYER && writes && l->took_all, thread);
 }
@@ -427,8 +424,7 @@ __device__ void draw_head(const is_params &p, char *memory, int index, int part,
 // Bytes: block masses; row masses (from the L2 cache) of blocks with candidates or draws; K and V of drawn rows.
 // Order of reduction: masses are integers. The tiles of the newest page come first, then the lists. In a list, a warp adds its
 // rows in order, then the sums of the warps are added in order.
-// CARRIED, BY_LAYER: also 80 bytes of state for each head. BY_LAYER: block masses and block masses of sizes; `finished` is 0 at
-// the end.
+// CARRIED, BY_LAYER: also 80 bytes of state for each head. BY_LAYER: block masses and block masses of sizes.
 // REGISTERS: with 128, two thread blocks share a multiprocessor when the scores have ended. With 136, one still fits next to a
 // thread block of the scores (384 threads of 80 registers). With more, the draws would start after the scores.
 template <int DIM, int REGISTERS, int MODE>

@@ -138,18 +138,26 @@ template <int DIM, bool CENTRED, typename Rows>
 __device__ double pairs_of(const Rows &v, known_lists *lists, pair_space *l, const float *centre, int n_light, int n,
                            int thread) {
     enum { STRIDE = DIM + 8, PIECES = DIM / 8, TILES = MOST_PAIRED / 16 };
+    enum { EACH = (MOST_PAIRED * PIECES + TAKE_THREADS - 1) / TAKE_THREADS };
     static_assert(MOST_PAIRED * STRIDE * sizeof(bf16) <= sizeof(known_lists), "the tile");
     static_assert(MOST_PAIRED == 8 * TAKE_WARPS, "columns");
     bf16 *tile = (bf16 *)lists;
     int lane = thread % 32, warp = thread / 32, g = lane / 4, q = lane % 4, n_pairs = n * (n - 1) / 2;
     float c[TILES][4] = {}, sum = 0, all = 0;
-    for (int i = thread; i < MOST_PAIRED * PIECES; i += TAKE_THREADS) {
-        int row = i / PIECES, piece = i % PIECES;
-        uint4 x = row < n ? load_piece<DIM>(v, l->row[row], piece) : make_uint4(0, 0, 0, 0);
+    uint4 own[EACH];
+#pragma unroll
+    for (int j = 0; j < EACH; j++) { // all loads of a thread are in flight together
+        int i = thread + j * TAKE_THREADS;
+        own[j] = i / PIECES < n ? load_piece<DIM>(v, l->row[i / PIECES], i % PIECES) : make_uint4(0, 0, 0, 0);
+    }
+#pragma unroll
+    for (int j = 0; j < EACH; j++) {
+        int i = thread + j * TAKE_THREADS, row = i / PIECES, piece = i % PIECES;
         const float *from = centre + piece * 8;
+        uint4 x = own[j];
         if (CENTRED && row < n)
             x = make_uint4(centred(x.x, from), centred(x.y, from + 2), centred(x.z, from + 4), centred(x.w, from + 6));
-        *(uint4 *)(tile + row * STRIDE + piece * 8) = x;
+        if (row < MOST_PAIRED) *(uint4 *)(tile + row * STRIDE + piece * 8) = x;
     }
     __syncthreads();
     for (int k = 2 * q; k < DIM; k += 16) {

@@ -36,6 +36,58 @@ namespace {
 
 // ---- candidates ----
 
+// Stored sizes above this times 2^shift can belong to a row of at least `least` in a block whose sizes are shifted by `shift`.
+__device__ float stored_limit(const size_view &z, uint64_t least) {
+    return least > z.each + 2 ? (float)(least - z.each - 2) * 0.99999f * 0x1p-38f : z.each ? -1 : 0;
+}
+
+// Eight rows of a block. Four lanes together have a block.
+struct lane_rows {
+    uint32_t mask;    // bit j: row j can have a size of at least `least`
+    uint32_t mass[8]; // in-block masses
+    uint64_t before;  // in-block mass before the first of the eight rows
+    int shift;        // of in-block masses
+};
+
+// w: the rows' stored sizes. packed: the block's mass. n: the first n of the eight rows count (0 or less: none).
+__device__ lane_rows rows_of_lane(const size_view &z, const uint4 &w, uint64_t packed, float limit, int n) {
+    const uint32_t pairs[4] = {w.x, w.y, w.z, w.w};
+    int quarter = threadIdx.x % 4;
+    lane_rows x = {.mask = 0, .mass = {}, .before = 0, .shift = z.top - ref_of(packed)};
+    limit *= __uint_as_float((uint32_t)(127 + min(x.shift, 127)) << 23);
+    uint64_t own = 0;
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        uint32_t stored = j % 2 ? pairs[j / 2] & 0xffff0000u : pairs[j / 2] << 16;
+        x.mask |= (uint32_t)(__uint_as_float(stored) > limit) << j;
+        own += x.mass[j] = unit_mass(stored >> 16);
+    }
+    x.mask &= n < 8 ? (1u << max(n, 0)) - 1 : 0xff;
+    x.before = own;
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2) {
+        uint64_t before = __shfl_up_sync(~0u, x.before, step);
+        if (quarter >= step) x.before += before;
+    }
+    x.before -= own;
+    return x;
+}
+
+struct lane_row {
+    uint64_t before, size; // size of the block's rows before the row, without uniform parts; its size
+};
+
+// Row i of the eight rows.
+__device__ lane_row row_of_lane(const size_view &z, const lane_rows &x, int i) {
+    uint64_t before = x.before, mass = 0;
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        if (j < i) before += x.mass[j];
+        if (j == i) mass = x.mass[j];
+    }
+    return {to_global(before, x.shift), size_between(z, x.shift, before, mass, true)};
+}
+
 // Collects the rows of the listed blocks that are larger than `least` to s->found, and the number of rows of each warp to
 // s->n_found. A few of the collected rows can be smaller. A warp takes eight blocks at a time. Four lanes take a block.
 template <typename Space> __device__ void collect_rows(Space *s, int n_blocks, uint64_t least, int thread) {
@@ -43,7 +95,7 @@ template <typename Space> __device__ void collect_rows(Space *s, int n_blocks, u
     const size_view &z = s->sizes;
     int lane = thread % 32, warp = thread / 32, quarter = lane % 4, n = 0;
     int from = n_blocks * warp / TAKE_WARPS, end = n_blocks * (warp + 1) / TAKE_WARPS;
-    float limit = least > z.each + 2 ? (float)(least - z.each - 2) * 0.99999f : z.each ? -1 : 0; // a limit for stored sizes
+    float limit = stored_limit(z, least);
     decltype(stored_piece(s, 0, 0)) ahead[AHEAD];
     uint64_t masses_ahead[AHEAD]; // IS_LONG, where they are not in shared memory
 #pragma unroll 1
@@ -59,40 +111,16 @@ template <typename Space> __device__ void collect_rows(Space *s, int n_blocks, u
         }
         int b = s->block[min(first + lane / 4, end - 1)], row = b * BLOCK + 8 * quarter;
         uint64_t packed = IS_LONG ? masses_ahead[0] : mass_of(s, b);
-        int shift = z.top - ref_of(packed);
-        uint4 w = sizes_of(ahead[0], packed);
-        const uint32_t pairs[4] = {w.x, w.y, w.z, w.w};
+        lane_rows x = rows_of_lane(z, sizes_of(ahead[0], packed), packed, limit, first + lane / 4 < end ? z.n - row : 0);
 #pragma unroll
         for (int k = 1; k < AHEAD; k++) ahead[k - 1] = ahead[k], masses_ahead[k - 1] = masses_ahead[k];
-        float in_block =
-            limit * __uint_as_float((uint32_t)(127 - 38 + min(shift, 128)) << 23); // the limit as a stored size of this block
-        uint32_t mask = 0, mass[8];
-        uint64_t running = 0; // first: in-block mass up to the lane's last row; later: before the lane's first row
-#pragma unroll
-        for (int j = 0; j < 8; j++) {
-            uint32_t x = j % 2 ? pairs[j / 2] & 0xffff0000u : pairs[j / 2] << 16;
-            mask |= (uint32_t)(__uint_as_float(x) > in_block && row + j < z.n) << j;
-            running += mass[j] = unit_mass(x >> 16);
-        }
-        if (first + lane / 4 >= end) mask = 0;
-        uint64_t own = running;
-#pragma unroll
-        for (int step = 1; step < 4; step *= 2) {
-            uint64_t before = __shfl_up_sync(~0u, running, step);
-            if (quarter >= step) running += before;
-        }
-        running -= own;
+        uint32_t mask = x.mask;
         int at = sl_scan_lanes(__popc(mask), lane), n_all = __shfl_sync(~0u, at, 31);
         for (at += n - __popc(mask); mask && at < WARP_CANDIDATES; mask &= mask - 1, at++) {
             int place = __ffs(mask) - 1;
-            uint64_t before = running, size = 0;
-#pragma unroll
-            for (int j = 0; j < 8; j++) {
-                if (j < place) before += mass[j];
-                if (j == place) size = mass[j];
-            }
-            s->found.row[warp][at] = (uint64_t)(row + place) << SIZE_BITS | size_between(z, shift, before, size, true);
-            s->found.before[warp][at] = size_before(s, b) + to_global(before, shift) + z.each * (uint64_t)(row % BLOCK + place);
+            lane_row y = row_of_lane(z, x, place);
+            s->found.row[warp][at] = (uint64_t)(row + place) << SIZE_BITS | y.size;
+            s->found.before[warp][at] = size_before(s, b) + y.before + z.each * (uint64_t)(row % BLOCK + place);
         }
         n += n_all;
     }

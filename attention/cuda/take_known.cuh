@@ -285,31 +285,31 @@ template <typename Space> __device__ void list_heavy(Space *s, known_rows *r, in
     int lane = thread % 32, warp = thread / 32, quarter = lane % 4, count = 0, n = end - from;
     uint64_t kappa = r->kappa, heavy = 0;
     end = from + n * (warp + 1) / TAKE_WARPS, from += n * warp / TAKE_WARPS;
+    float limit = stored_limit(z, kappa);
+    int next = from < end ? listed_block(r, min(from + lane / 4, end - 1)) : 0; // the lane's block
+    uint64_t next_mass = mass_of(s, next);
+    decltype(stored_piece(s, 0, 0)) next_piece = stored_piece(s, next, quarter);
 #pragma unroll 1
     for (int first = from; first < end; first += 8) {
-        int b = listed_block(r, min(first + lane / 4, end - 1)), row = b * BLOCK + 8 * quarter;
-        uint64_t packed = mass_of(s, b);
-        uint4 w = sizes_of(stored_piece(s, b, quarter), packed);
-        const uint32_t pairs[4] = {w.x, w.y, w.z, w.w};
-        int shift = z.top - ref_of(packed);
-        uint32_t mask = 0, mass[8];
-        uint64_t own = 0, own_heavy = 0;
-#pragma unroll
-        for (int j = 0; j < 8; j++) own += mass[j] = unit_mass(j % 2 ? pairs[j / 2] >> 16 : pairs[j / 2] & 0xffff);
-        uint64_t running = own; // in-block mass before the lane's first row
-#pragma unroll
-        for (int step = 1; step < 4; step *= 2) {
-            uint64_t x = __shfl_up_sync(~0u, running, step);
-            if (quarter >= step) running += x;
+        int b = next, row = b * BLOCK + 8 * quarter;
+        uint64_t packed = next_mass;
+        decltype(next_piece) piece = next_piece;
+        if (first + 8 < end) { // the loads of the next blocks are in flight meanwhile
+            next = listed_block(r, min(first + 8 + lane / 4, end - 1));
+            next_mass = mass_of(s, next), next_piece = stored_piece(s, next, quarter);
         }
-        running -= own;
-        uint64_t in_block = running, before = to_global(running, shift);
-#pragma unroll
-        for (int j = 0; j < 8; j++) {
-            uint64_t up_to = to_global(in_block += mass[j], shift), size = up_to - before + (row + j < z.n ? z.each : 0);
-            if (size >= kappa && first + lane / 4 < end) mask |= 1u << j, own_heavy += size;
-            before = up_to;
+        lane_rows x = rows_of_lane(z, sizes_of(piece, packed), packed, limit, first + lane / 4 < end ? z.n - row : 0);
+        uint32_t mask = x.mask;
+        uint64_t own_heavy = 0;
+#pragma unroll 1 // few lanes have a row that is nearly as large as kappa
+        for (uint32_t left = mask; left; left &= left - 1) {
+            uint64_t size = row_of_lane(z, x, __ffs(left) - 1).size;
+            if (size < kappa)
+                mask &= ~(left & -left);
+            else
+                own_heavy += size;
         }
+        __syncwarp();
         int at = sl_scan_lanes(__popc(mask), lane);
         uint64_t up_to = sl_scan_lanes(own_heavy, lane), all_heavy = __shfl_sync(~0u, up_to, 31);
         int place = count + at - __popc(mask);
@@ -318,16 +318,10 @@ template <typename Space> __device__ void list_heavy(Space *s, known_rows *r, in
 #pragma unroll 1
         for (; mask && place < KNOWN_LISTED; mask &= mask - 1, place++) {
             int i = __ffs(mask) - 1;
-            uint64_t mass_before = running, own_mass = 0;
-#pragma unroll
-            for (int j = 0; j < 8; j++) {
-                if (j < i) mass_before += mass[j];
-                if (j == i) own_mass = mass[j];
-            }
+            lane_row y = row_of_lane(z, x, i);
             s->lists.row[warp][place] = row + i;
-            s->lists.before[warp][place] =
-                of_block + to_global(mass_before, shift) + z.each * (uint64_t)(8 * quarter + i) - up_to;
-            s->lists.up_to[warp][place] = up_to += size_between(z, shift, mass_before, own_mass, true);
+            s->lists.before[warp][place] = of_block + y.before + z.each * (uint64_t)(8 * quarter + i) - up_to;
+            s->lists.up_to[warp][place] = up_to += y.size;
         }
     }
     if (lane == 0) r->n_heavy[warp] = count, r->heavy[warp] = heavy;
@@ -435,14 +429,14 @@ __device__ int turns_of_part(const known_part &part) {
     return ceil_div(rows_of_part(part), (int)TAKE_THREADS);
 }
 
-// The thread's row in a turn: heavy rows come first, then light rows. *m: the point of a light row. In a warp, lanes with rows
-// come first. Equal neighbours are a light row that was drawn twice. All turns have the same number of rows, and so have all
-// warps, so that all of them load together.
+// The thread's row in turn number `turn` of n_turns: heavy rows come first, then light rows. *m: the point of a light row. In a
+// warp, lanes with rows come first. Equal neighbours are a light row that was drawn twice. All turns have the same number of
+// rows, and so have all warps, so that all of them load together.
 template <typename Space>
 __device__ drawn_row row_of_part(const Space *s, const known_rows *r, const known_part &part, bool shared, const sl_rng_id &id,
-                                 int turn, int thread, uint32_t *m) {
-    int lane = thread % 32, warp = thread / 32, n = rows_of_part(part), n_each = n;
-    if (n > TAKE_THREADS) n_each = ceil_div(n, turns_of_part(part)); // a division of integers takes many instructions
+                                 int n_turns, int turn, int thread, uint32_t *m) {
+    int lane = thread % 32, warp = thread / 32, n = rows_of_part(part);
+    int n_each = n_turns == 1 ? n : ceil_div(n, n_turns); // a division of integers takes many instructions
     int n_warp = ceil_div(n_each, (int)TAKE_WARPS), own = warp * n_warp + lane, i = turn * n_each + own;
     *m = 0;
     if (lane >= n_warp || own >= n_each || i >= n) return {-1, 0};
@@ -457,12 +451,23 @@ __device__ drawn_row row_of_part(const Space *s, const known_rows *r, const know
 template <typename Space, typename Add>
 __device__ void take_part(const Space *s, const known_rows *r, const known_part &part, bool shared, const sl_rng_id &id,
                           int thread, const Add &add) {
+    int n_turns = turns_of_part(part);
 #pragma unroll 1
-    for (int turn = 0; turn < turns_of_part(part); turn++) {
+    for (int turn = 0; turn < n_turns; turn++) {
         uint32_t m;
-        drawn_row x = row_of_part(s, r, part, shared, id, turn, thread, &m);
+        drawn_row x = row_of_part(s, r, part, shared, id, n_turns, turn, thread, &m);
         add(x, m);
     }
+}
+
+// take_part of a head whose rows all fit into one turn. It is not a loop, because the compiler would compute the addresses of
+// the loop before it, and keep them in local memory.
+template <typename Space, typename Add>
+__device__ void take_turn(const Space *s, const known_rows *r, const known_part &part, bool shared, const sl_rng_id &id,
+                          int thread, const Add &add) {
+    uint32_t m;
+    drawn_row x = row_of_part(s, r, part, shared, id, 1, 0, thread, &m);
+    add(x, m);
 }
 
 // take_part for all parts of a head whose heavy rows are too many for the lists.

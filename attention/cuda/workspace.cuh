@@ -15,8 +15,7 @@
 // | 1                    | 1      | next_part  | numbers taken for parts of heads by drawer warps (draw_rows.cuh)      |
 // | 2                    | S      | done       | finished work of a seq_head: items, or consumer warps * tiles         |
 // | 2 + S                | S      | released   | parts that no longer read the stored masses of a seq_head             |
-// | 2 + 2 S              | H      | top        | not a count: the largest reference of a query head minus SL_REF_EMPTY;|
-// |                      |        |            | santa-pps with an error stated for a layer: finished heads [n_seqs]   |
+// | 2 + 2 S              | H      | top        | not a count: the largest reference of a query head minus SL_REF_EMPTY |
 // | 2 + 2 S + H          | H      | merged     | finished parts of a query head; santa-pps: newest_done [S]            |
 // | SL_CUDA_COUNTERS - H | H      | lists_done | finished chunks of a query head's lists (attend_rows.cuh)             |
 #ifndef SLEIGH_ATTENTION_WORKSPACE_CUH

@@ -286,6 +286,44 @@ static void batch_bits_qwen(void) { // biases; norms of heads
     check_batch("tests/goldens/qwen3-tied", 300, "dense");
 }
 
+static void ignore_record(void *ctx, const sl_attn_record *record) {
+    (void)ctx, (void)record;
+}
+
+// Without an observer, one kernel at the end of a step counts the errors that its layers stated. With one, a kernel counts
+// after each launch. Both count the same.
+static void stated_errors(void) {
+    enum { DECODED = 30, STATING = 3 }; // STATING: layers
+    sl_attention_work work[2];
+    for (int observed = 0; observed < 2; observed++) {
+        model_fixture r = fixture_on("cuda", "models/tiny", 1200, 2, 0);
+        sl_attn_spec spec;
+        sl_attn_plan plan;
+        CHECK_OK(sl_attn_parse("santa-pps:epsilon=0.3:certify=layer", &spec, &err), err);
+        CHECK_OK(sl_attn_plan_init(&plan, sl_model_config(r.model)->n_layers, &spec, &err), err);
+        CHECK_INT(plan.n_layers, STATING + 1);
+        CHECK_OK(sl_attn_plan_set(&plan, "attn_layer", "1=dense", &err), err);
+        CHECK_OK(sl_attn_plan_set(&plan, "attn_layer", "2-3=santa-is:proposal=int8:epsilon=0.3", &err), err);
+        CHECK_OK(sl_engine_set_plan(r.engine, &plan, &err), err);
+        if (observed) CHECK_OK(sl_engine_observe(r.engine, &(sl_observer){.fn = ignore_record}, &err), err);
+        sl_session *batch[2] = {grown(&r, 2), grown(&r, 12)};
+        for (int step = 0; step < DECODED; step++) {
+            int32_t ids[2] = {fed(&r, 2, step), fed(&r, 12, step)};
+            CHECK_OK(sl_decode(batch, 2, ids, &err), err);
+        }
+        work[observed] = sl_engine_attention_work(r.engine);
+        for (int i = 0; i < 2; i++) sl_session_free(batch[i]);
+        sl_attn_plan_free(&plan);
+        model_fixture_close(&r);
+    }
+    CHECK_INT(work[0].layer_steps, 2 * DECODED * STATING);
+    CHECK(work[0].certified > 0 && work[0].stated_error > 0);
+    CHECK_INT(work[1].layer_steps, work[0].layer_steps);
+    CHECK_INT(work[1].certified, work[0].certified);
+    CHECK_INT(work[1].unbounded, work[0].unbounded);
+    CHECK(work[1].stated_error == work[0].stated_error && work[1].stated_error_max == work[0].stated_error_max);
+}
+
 // Device memory in use, in bytes.
 static size_t taken(void) {
     size_t free = 0, total = 0;
@@ -503,6 +541,7 @@ static const test_case cases[] = {
     GPU_CASE("batch-bits-qwen", batch_bits_qwen),
     GPU_CASE("batch-bits-carried", batch_bits_carried),
     GPU_CASE("replay-bits", replay_bits),
+    GPU_CASE("stated-errors", stated_errors),
     GPU_CASE("thresholds-end-at-a-cut", thresholds_end_at_a_cut),
     WHOLE_GPU_CASE("no-allocation", no_allocation),
     GPU_CASE("batch-grows", batch_grows),

@@ -207,6 +207,7 @@ void fixture_seed(decode_fixture *r, uint32_t seed) {
 
 static void decode(decode_fixture *r, const sl_attn_cuda_decode_args *args) {
     r->spec.method->cuda->decode(args);
+    sl_cuda_count_stated(args, 1, 0);
     gpu_read(r->out, args->out, out_size(r, args->n_seqs) * sizeof *r->out);
 }
 

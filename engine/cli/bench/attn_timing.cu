@@ -482,7 +482,7 @@ static int count_reads(steps *series, const sl_attn_cuda_decode_args *args, int 
     for (int t = 0; !rc && t < series->n; t++) {
         rc = series->set(t, err);
         if (!rc && t == n_untimed) rc = sl_cuda_check(cudaMemset(b->stats, 0, sizeof *b->stats), "counters", err);
-        if (!rc) ops->decode(args);
+        if (!rc) ops->decode(args), sl_cuda_count_stated(args, 1, 0);
         if (!rc) rc = sl_cuda_check(cudaStreamSynchronize(b->stream), "decode", err);
         if (!rc) rc = series->check(t, args->spec, err);
     }
