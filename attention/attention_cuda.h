@@ -44,9 +44,10 @@ typedef struct sl_attn_cuda_decode_args {
     sl_kv_hot_rows hot;    // with host_rows: of this layer
     const void *extra[SL_MAX_NEEDS]; // page extras of this layer, in the order of ops->needs: [n_pages][n_kv_heads][extra_size]
     size_t extra_size[SL_MAX_NEEDS];
-    size_t state_at;           // offset of this layer in rows[i].state; ops->state bytes, zero at a session's start
-    sl_attn_cuda_stats *stats; // integer atomics add to it; of stated errors of layers, sl_cuda_count_stated does
-    void *ws;                  // ops->workspace() bytes, 256-byte aligned; the counters must be zero before the first call
+    size_t state_at; // offset of this layer in rows[i].state; ops->state bytes, zero at a session's start
+    // Kernels add to it with integer atomics. sl_cuda_count_stated adds the stated errors of layers.
+    sl_attn_cuda_stats *stats;
+    void *ws; // ops->workspace() bytes, 256-byte aligned; the counters must be zero before the first call
     cudaStream_t stream;
     int keeps_masses; // for tests: stored masses stay in ws
     // Of a span: [n_pages] the block of a page in extra[i], -1: none (sl_kv_extra_slots). NULL: no span.

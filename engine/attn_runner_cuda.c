@@ -215,7 +215,8 @@ static void prefill(const sl_batch *b, int layer, int first, int n, sl_queries q
     sl_method_dense.cuda->prefill(&args); // runs every method of prefill
 }
 
-// At the end of a step, counts the errors that its layers have stated. args: of a layer of the step.
+// Counts the errors that the layers of a step have stated, with one kernel for each run of layers of the same specification.
+// args: of a layer of the step.
 static void count_stated(const sl_engine *e, const sl_attn_plan *plan, sl_attn_cuda_decode_args args) {
     for (int first = 0, end; first < plan->n_layers; first = end) {
         for (end = first + 1; end < plan->n_layers && sl_attn_same(&plan->layer[first], &plan->layer[end]);) end++;

@@ -7,8 +7,8 @@
 //
 // layer_state.cuh has the places of thresholds and steps in the session's state.
 //
-// With a stated error, the certificate of a layer also follows from the sum of its heads' steps. It is only counted, so no draw
-// waits for it: one kernel at the end of a step computes those of all layers (count_stated.cu).
+// With a stated error, the certificate of a layer also follows from the sum of its heads' steps. No draw needs the certificate,
+// so a kernel after the last layer counts those of a step (count_stated.cu).
 //
 // Equal to the CPU's: all fields of a head's step, except `trace_squares` and `squares`, have the CPU's bits if the stored
 // masses and kappa are equal. The next kappa agrees up to roundings, because nvcc contracts products and sums.

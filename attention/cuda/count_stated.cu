@@ -1,5 +1,5 @@
 // attention/cuda/count_stated.cu - counts the errors that layers state in a step, on CUDA (threshold.h). The steps of a layer's
-// heads give the error. The draws do not wait for it: one kernel at the end of a step counts the errors of all layers.
+// heads give the error. No draw needs it, so the kernel runs after the last layer of a step.
 #include "attention/cuda/carried.cuh"
 
 namespace {
@@ -20,7 +20,7 @@ __device__ void count_certificate(const carried_params &c, sl_threshold t, const
 }
 
 // Grid: [sequences][layers], one warp for each.
-// Bytes: 32 + 80 bytes of state for each head.
+// Bytes: the state of the step, 32 bytes for each layer and sequence, and 80 for each head of them.
 __global__ void count_stated_kernel(carried_params c, const sl_row *rows, size_t layer_bytes, sl_attn_cuda_stats *stats) {
     __shared__ sl_threshold_step sum;
     sl_start_next();

@@ -13,6 +13,9 @@
 
 namespace {
 
+// Multiples of 16 bytes, as all parts of a layer's state: the places end where the state ends (count_stated.cu).
+static_assert(sizeof(sl_threshold) % 16 == 0 && sizeof(sl_threshold_step) % 16 == 0, "places");
+
 // Bytes of one place.
 __host__ __device__ size_t place_bytes(int n_heads) {
     return sizeof(sl_threshold) + n_heads * sizeof(sl_threshold_step);

@@ -6,6 +6,9 @@
 // - A roaming thread block belongs to no head. It waits for an open head with a list left, and takes lists of this head.
 //   It ends when this head has no list left, or when all heads are settled and no open head has a list left.
 //
+// A head with at most as many lists as assigned thread blocks is an exception: thread block i takes list i, and the head is
+// never open.
+//
 // The first assigned thread block of a head settles the head when it knows the number of lists. Before that, it opens the head
 // if the head has more than one list.
 //

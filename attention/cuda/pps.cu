@@ -93,7 +93,7 @@ struct block_shared {
 struct layer_shared {
     known_rows rows;
     double kappa;           // of the layer; 0: the head searches
-    sl_threshold_step step; // of the head, set by thread STEP_THREAD
+    sl_threshold_step step; // of the head, set by thread 0 or STEP_THREAD; STEP_THREAD completes and stores it
     pair_space pairs;
 };
 enum {
@@ -626,6 +626,8 @@ int needs(const sl_attn_spec *, sl_kv_need *out) {
     out[0] = {&sl_page_norms, 0};
     return 1;
 }
+
+static_assert(sizeof(newest_norms) % 16 == 0, "the places of a threshold end where the state ends");
 
 size_t state(const sl_attn_geom *geom, const sl_attn_spec *spec) {
     size_t bytes = geom->n_kv_heads * sizeof(newest_norms) + carried_state(geom, spec);

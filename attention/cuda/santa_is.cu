@@ -252,7 +252,7 @@ __device__ int find_pairs(const is_params &p, block_shared *s, layer_shared *l, 
     return n_light > 0 ? ceil_div(n_light, (int)step) : 0;
 }
 
-// Completes l->step of a head with the sum `all` (draw_importance.c, measure), and stores it. draws: the head has rows with
+// Stores the step of a head with the sum `all`: l->step, completed (draw_importance.c, measure). draws: the head has rows with
 // quantised keys, and its scores are in range.
 template <int DIM>
 __device__ void measure(const is_params &p, block_shared *s, layer_shared *l, int head, const mass_sum &all, bool draws,

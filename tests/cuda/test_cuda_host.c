@@ -159,6 +159,7 @@ static void check_decode(ref_cache *c, const char *attn, int n_steps, int least_
         place(&h, &r);
         h.args.spec = &r.spec;
         r.spec.method->cuda->host->decode(&h.args);
+        sl_cuda_count_stated(&h.args, 1, 0);
         gpu_read(h.out, h.args.out, n * sizeof *h.out);
         gpu_sync("decode with rows on the host");
         for (size_t j = 0; j < n; j++)
@@ -168,6 +169,7 @@ static void check_decode(ref_cache *c, const char *attn, int n_steps, int least_
     }
     gpu_read(&on_host, h.args.stats, sizeof on_host);
     CHECK(on_host.v_rows == on_gpu.v_rows && on_host.k_rows == on_gpu.k_rows && on_host.samples == on_gpu.samples);
+    CHECK(on_host.stated == on_gpu.stated && on_host.certified == on_gpu.certified);
     CHECK(on_host.bytes == on_gpu.bytes && on_gpu.fetched == 0 && on_gpu.hits == 0);
     if (c->seqs[0].n_tokens > 600) CHECK(on_host.fetched + on_host.hits > 0);
     int *counters = malloc(SL_CUDA_COUNTERS * sizeof *counters);
