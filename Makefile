@@ -109,7 +109,7 @@ test: ## install packages, build, and run the whole test suite
 
 # Runs as many cases at a time as there are cores. Waiting threads must sleep, because busy waiting would slow down the other cases.
 check: all ## build and run the test suite
-	@SLEIGH_BIN=$(BUILD)/sleigh OMP_WAIT_POLICY=passive $(BUILD)/sleigh-test -j $$(nproc)
+	@env SLEIGH_BIN=$(BUILD)/sleigh OMP_WAIT_POLICY=passive $$(scripts/openblas_core.sh $(BUILD)/sleigh) $(BUILD)/sleigh-test -j $$(nproc)
 
 bench: $(BUILD)/sleigh ## measure prefill and decode of the embedded model at 8k and 32k tokens, on 2 threads
 	@$(PYTHON) scripts/bench_cpu.py --sleigh $(BUILD)/sleigh
