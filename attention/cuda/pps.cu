@@ -332,12 +332,12 @@ __device__ sl_threshold_step known_step(const pps_params &p, const block_shared 
     return step_of_known(s->take.sizes, &l->rows, split, most_rows<STATED>(p, s));
 }
 
-// How a head that draws at kappa takes its rows: in one turn, in several turns, or in parts because its heavy rows are too many
-// for the lists.
+// How a head that draws at kappa takes its rows: in one turn, in several turns, or in parts. It takes parts if the lists are
+// too short for its heavy rows.
 enum known_draws { ONE_TURN, TURNS, PARTS };
 
-// Column `thread` of the output of a head that draws at kappa. ONE_TURN, TURNS: the function also sets l->step. The first warp
-// does this: it usually has heavy rows only, and does not search for light ones.
+// Column `thread` of the output of a head that draws at kappa. ONE_TURN, TURNS: thread 0 also sets l->step. Its warp usually
+// has only heavy rows, so the warp has time while other warps search for light rows.
 template <int DIM, bool STATED, known_draws KIND>
 __device__ float draw_known(const pps_params &p, block_shared *s, layer_shared *l, const known_split &split, outcome *o,
                             int thread) {
@@ -461,11 +461,15 @@ template <int DIM, typename Config> __global__ void __maxnreg__(144) pps_score_k
 //
 // Grid: one thread block per query head of all sequences.
 // Preconditions: `released` is 0. `released`, `done` and newest_done are 0 at the end. Before the previous kernel has ended,
-// the kernel reads only lengths, page tables, the state of the layer and the masses that `done` announces. Bytes: block masses;
-// row masses (from the L2 cache) and norms of blocks with candidates or draws; drawn rows of V. BY_HEAD: the same again for
-// each try. CARRIED, BY_LAYER: 80 bytes of state for each head. Order of reduction: masses are integers. A warp adds its rows
-// of each TAKE_THREADS rows in order, heavy rows before light rows. Then the sums of the warps are added in order. With 96
-// registers a thread, a thread block fits on a multiprocessor that also runs a thread block of the scores.
+// the kernel reads only lengths, page tables, the state of the layer and the masses that `done` announces.
+//
+// Bytes: block masses; row masses (from the L2 cache) and norms of blocks with candidates or draws; drawn rows of V. BY_HEAD:
+// the same again for each try. CARRIED, BY_LAYER: 80 bytes of state for each head.
+//
+// Order of reduction: masses are integers. A warp adds the rows of its lanes in order, turn by turn, heavy rows before light
+// rows. Then the sums of the warps are added in order.
+//
+// A thread has 96 registers, so a thread block fits on a multiprocessor that also runs a thread block of the scores.
 template <int DIM, int MODE>
 __global__ void __maxnreg__(IS_LONG ? 160 : 96) pps_draw_kernel(const __grid_constant__ pps_params p) {
     extern __shared__ __align__(128) char memory[];
@@ -526,7 +530,7 @@ __global__ void __maxnreg__(IS_LONG ? 160 : 96) pps_draw_kernel(const __grid_con
             l->step.squares = sum;
         }
     }
-    // In another warp than the first, which releases the masses meanwhile.
+    // The first warp releases the masses, so a thread of another warp stores the step.
     if (HAS_LAYER && thread == STEP_THREAD) store_step(p.carried, row, head, l->step);
     count(p.draw.stats, o, DIM * sizeof(bf16), thread); // after the stores of the step, which must not wait for it
     before = thread < 32 ? __shfl_sync(~0u, before, 0) : 0;

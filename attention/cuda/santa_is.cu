@@ -223,7 +223,8 @@ __device__ counts draw_of_layer(const is_params &p, block_shared *s, layer_share
     *n_lists = lists_of_turns(p, n_turns);
     uint32_t step = STATED ? pair_step(p, split) : 0;
     int *pairs = is_alone(s, *n_lists) ? l->pairs.row : shared_pairs(p, s);
-    if ((STATED || s->at.part == 0) && thread == 0) // the warp usually has heavy rows only, and waits
+    // Warp 0 usually has only heavy rows, so it has time while other warps search for light rows.
+    if ((STATED || s->at.part == 0) && thread == 0)
         l->step = step_of_known(s->take.sizes, &l->rows, split, most_rows<STATED>(p, s));
     counts n = sum_lists<DIM>(p, s, *n_lists, n_turns, thread, all, [&](int turn) {
         uint32_t m;

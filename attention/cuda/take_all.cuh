@@ -46,7 +46,7 @@ struct lane_rows {
     uint32_t mask;    // bit j: row j can have a size of at least `least`
     uint32_t mass[8]; // in-block masses
     uint64_t before;  // in-block mass before the first of the eight rows
-    int shift;        // of in-block masses
+    int shift;        // right shift from in-block masses to the units of the head
 };
 
 // w: the rows' stored sizes. packed: the block's mass. n: the first n of the eight rows count (0 or less: none).

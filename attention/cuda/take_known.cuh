@@ -286,7 +286,7 @@ template <typename Space> __device__ void list_heavy(Space *s, known_rows *r, in
     uint64_t kappa = r->kappa, heavy = 0;
     end = from + n * (warp + 1) / TAKE_WARPS, from += n * warp / TAKE_WARPS;
     float limit = stored_limit(z, kappa);
-    int next = from < end ? listed_block(r, min(from + lane / 4, end - 1)) : 0; // the lane's block
+    int next = from < end ? listed_block(r, min(from + lane / 4, end - 1)) : 0; // the lane's next block
     uint64_t next_mass = mass_of(s, next);
     decltype(stored_piece(s, 0, 0)) next_piece = stored_piece(s, next, quarter);
 #pragma unroll 1

@@ -277,10 +277,7 @@ static void check_device(const char *device, double tolerance) {
 }
 
 static void logprobs(void) {
-    // A prefill and decode steps add in different orders. K and V are bf16, so a last digit of fp32 can change them by 2^-8.
-    // With OpenBLAS's kernels for old processors, which it takes for a processor that it does not know, the largest difference
-    // is 0.005.
-    check_device("cpu", 1e-2);
+    check_device("cpu", 1e-3); // a prefill and decode steps round differently
 }
 
 static void logprobs_gpu(void) {

@@ -291,7 +291,7 @@ static void ignore_record(void *ctx, const sl_attn_record *record) {
 }
 
 // Without an observer, one kernel at the end of a step counts the errors that its layers stated. With one, a kernel counts
-// after each launch. Both count the same.
+// after each launch. Both give the same counts.
 static void stated_errors(void) {
     enum { DECODED = 30, STATING = 3 }; // STATING: layers
     sl_attention_work work[2];
