@@ -34,6 +34,15 @@ def tokens_of(args, tok):
     return [tok.bos, *(ids[:n] if args.text else ids[len(ids) - n:])]
 
 
+def open_model(folder):
+    """Returns the model, on the GPU if there is one, and its tokenizer."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    with open(os.path.join(folder, "config.json")) as f:
+        model = Model(json.load(f), torch.bfloat16 if device.type == "cuda" else torch.float32)
+    load_weights(os.path.join(folder, "model.safetensors"), model)
+    return model.to(device), Tok.load(os.path.join(folder, "tokenizer.json"))
+
+
 def states_of(model, ids, steps):
     """Returns q [steps][heads][dim], k and v [KV heads][rows][dim], with the heads of all layers side by side."""
     parts, inner = [], model.before_attention
@@ -62,13 +71,8 @@ def main():
     a = p.parse_args()
     if not 1 <= a.steps <= a.tokens:
         p.error(f"--steps {a.steps}: expected 1 to --tokens, {a.tokens}")
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    with open(os.path.join(a.model, "config.json")) as f:
-        model = Model(json.load(f), dtype)
-    load_weights(os.path.join(a.model, "model.safetensors"), model)
-    model = model.to(device)
-    ids = torch.tensor(tokens_of(a, Tok.load(os.path.join(a.model, "tokenizer.json"))), device=device)
+    model, tokenizer = open_model(a.model)
+    ids = torch.tensor(tokens_of(a, tokenizer), device=model.norm.device)
     q, k, v = states_of(model, ids, a.steps)
     os.makedirs(a.out, exist_ok=True)
     for name, x in (("q", q), ("k", k), ("v", v)):

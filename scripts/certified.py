@@ -14,7 +14,8 @@ first step searches for its threshold and the next steps learn the spread of its
 Parts:
     stated    methods that state an error of a layer: rows, certified share, epsilon', and the share of errors above epsilon'
     budgets   even and carried budgets: rows of a layer and of a head, errors
-    tokens    the same methods decode a text's last --score tokens: KL divergence from dense attention (sleigh compare)"""
+    tokens    the same methods decode a text's last --score tokens: KL divergence from dense attention (sleigh compare)
+    simulation  the fewest rows that certify a layer-step, if |mu| is known, at the steps of part `stated`. Needs torch, best with a GPU"""
 import argparse
 import collections
 import datetime
@@ -35,9 +36,6 @@ from sleigh_runs import model_line
 EPSILONS = (0.05, 0.1, 0.2, 0.3, 0.5)
 DELTAS = (0.05, 0.1, 0.2)
 BUDGETS = (32, 64, 128, 256, 512)
-# Rows of a head that a simulation in numpy takes at delta 5% with z, epsilons as in EPSILONS. It knows |mu|, so it certifies every
-# layer-step with the fewest rows. Its text is `tiny_text.py --seed 1 --prompt`, the last 24 positions.
-SIMULATED = {("tiny", "8k"): (338, 157, 69, 43, 25), ("tiny", "24k"): (786, 331, 129, 75, 41)}
 METHODS = {"santa-pps": "santa-pps", "santa-is": "santa-is:proposal=int8"}
 
 
@@ -147,13 +145,53 @@ def measure_tokens(args):
         with open(path, "w") as f:
             f.writelines(json.dumps(line) + "\n" for line in (books(args) if args.books else tiny_references(args)))
         command = [args.sleigh, "compare", "-m", args.model, "--jsonl", path, "--no-texts", "-o", "json", "-s", str(args.first_seed),
-                   "-t", str(args.threads), "--attn", ",".join(methods)]
+                   "-t", str(args.threads), "--ctx-size", str(max(args.tokens, 32768)), "--attn", ",".join(methods)]
         out = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     keys = ("kl", "kl_se", "top1", "l2", "l2_median", "samples", "positions")
     return {m: {key: r[key] for key in keys} for m, r in zip(methods, out["methods"])}
 
 
-PARTS = {"stated": measure_stated, "budgets": measure_budgets, "tokens": measure_tokens}
+# ---- simulation ----
+
+def fewest_rows(sizes, target):
+    """The fewest rows whose bound z sqrt(kappa light) is at most target, with one kappa for all. sizes: p |v| of a layer's rows, as a tensor
+    of doubles. The m largest rows are heavy, and light is the sum of the others, which are at most kappa."""
+    import torch
+    sizes = torch.cat((sizes.sort(descending=True).values, sizes.new_zeros(1)))
+    light, square = sizes.flip(0).cumsum(0).flip(0), (target / statistics.NormalDist().inv_cdf(0.975)) ** 2
+    rows = torch.arange(len(sizes), device=sizes.device) + light * light / square  # kappa = square / light
+    return math.ceil(rows[light * sizes <= square].min())
+
+
+def simulate_text(model, ids, steps, found):
+    """Appends the rows of a head to found[epsilon], for each layer and each of the last `steps` positions."""
+    from attention_states import states_of
+    c, (q, k, v) = model.c, (x.float() for x in states_of(model, ids, steps))
+    n_heads, n_kv_heads = c["num_attention_heads"], c["num_key_value_heads"]
+    for layer in range(c["num_hidden_layers"]):
+        own, own_kv = slice(layer * n_heads, (layer + 1) * n_heads), slice(layer * n_kv_heads, (layer + 1) * n_kv_heads)
+        keys, values = (x[own_kv].repeat_interleave(n_heads // n_kv_heads, 0) for x in (k, v))
+        for t in range(steps):
+            n = len(ids) - steps + t + 1
+            p = (keys[:, :n] @ q[t, own, :, None] / math.sqrt(c["head_dim"])).softmax(1)  # [heads][n][1]
+            mu, sizes = (p * values[:, :n]).sum(1).norm().item(), (p[..., 0] * values[:, :n].norm(dim=2)).flatten().double()
+            for e in EPSILONS:
+                found[e].append(fewest_rows(sizes, e / (1 + e) * mu) / n_heads)
+
+
+def measure_simulation(args):
+    import torch
+    from attention_states import open_model
+    model, tokenizer = open_model(args.model)
+    found = {e: [] for e in EPSILONS}
+    for name, text in texts_of(args):
+        print(name, file=sys.stderr)
+        ids = torch.tensor([tokenizer.bos, *tokenizer.encode(text)], device=model.norm.device)
+        simulate_text(model, ids, args.positions - args.skip + 1, found)
+    return {f"{e:g}": statistics.fmean(rows) for e, rows in found.items()}
+
+
+PARTS = {"stated": measure_stated, "budgets": measure_budgets, "tokens": measure_tokens, "simulation": measure_simulation}
 
 
 def about(args, part):
@@ -191,9 +229,9 @@ def render_rows(lengths):
     print("### Rows of a head, delta 5%\n")
     head("tokens", "method, bound", *(f"epsilon {e:g}" for e in EPSILONS))
     for size, found in lengths.items():
-        simulated = SIMULATED.get((re.search(r"model: (\S+)", found["stated"]["model"])[1], size))
+        simulated = [found["simulation"]["figures"][f"{e:g}"] for e in EPSILONS] if "simulation" in found else None
         if simulated:
-            line(size, "simulation", *map(str, simulated))
+            line(size, "simulation", *(f"{x:.0f}" for x in simulated))
         for method in METHODS:
             for bound in ("clt", "chi2"):
                 rows = [found["stated"]["figures"][stated(method, e, 0.05, bound)]["rows"] for e in EPSILONS]
@@ -272,6 +310,8 @@ def render(args):
     for size, found in lengths.items():
         for part, f in found.items():
             counts = ["", "", "", str(f["score"])] if part == "tokens" else [str(f["positions"]), str(f["skip"]), str(f["seeds"]), ""]
+            if part == "simulation":
+                counts[2] = ""
             line(size, part, f"{f['date']}, {f['commit']}", f"{f['texts']} books" if f["kinds"] == "book" else f"{f['texts']} of each kind ({f['kinds']})", *counts)
     print()
     with_stated = {size: found for size, found in lengths.items() if "stated" in found}
@@ -289,7 +329,7 @@ def main():
     p.add_argument("--sleigh", default="build/sleigh")
     p.add_argument("-m", "--model", default="models/tiny")
     p.add_argument("--tokens", nargs="+", default=["8k"], metavar="LENGTH")
-    p.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
+    p.add_argument("--part", nargs="+", choices=PARTS, default=["stated", "budgets", "tokens"])
     p.add_argument("--kinds", default="needle,two-hop")
     p.add_argument("--books", metavar="FILE", help="JSONL of texts, instead of --kinds")
     p.add_argument("--texts", type=int, default=2, help="texts of each kind; with --books, its first lines")

@@ -45,7 +45,8 @@ def observe(args, text, methods, tmp):
         f.write(text)
     tokenize = [args.sleigh, "tokenize", "-m", args.model, "-f", prompt, "--bos"]
     n_prompt = len(subprocess.run(tokenize, capture_output=True, text=True, check=True).stdout.split(","))
-    extra = ["--dense-prefix", str(n_prompt - args.positions - 1), "--stats", stats, "--stats-seeds", str(args.seeds)]
+    extra = ["--ctx-size", str(n_prompt + 1), "--dense-prefix", str(n_prompt - args.positions - 1), "--stats", stats, "--stats-seeds",
+             str(args.seeds)]
     for m in methods:
         extra += ["--stats-attn", m]
     run_generate(args.sleigh, args.model, prompt, "dense", 1, args.threads, extra)
