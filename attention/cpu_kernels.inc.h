@@ -529,8 +529,8 @@ static void widen_transposed(const bf16 *src, int n_rows, int head_dim, float *d
 }
 
 // 8 rows by n_vec vectors of c, summed over k in order.
-SIMD_INLINE void gemm_tile(const float *a, int lda, const float *b, int ldb, int n_vec, int k, int accumulate, float *c,
-                           int ldc) {
+CHECKED_BY_ROWS SIMD_INLINE void gemm_tile(const float *a, int lda, const float *b, int ldb, int n_vec, int k, int accumulate,
+                                           float *c, int ldc) {
     vf acc[SL_GEMM_ROWS][2];
     for (int r = 0; r < SL_GEMM_ROWS; r++)
         for (int v = 0; v < n_vec; v++) acc[r][v] = accumulate ? v_load(c + (size_t)r * ldc + v * VW) : v_set(0);
@@ -544,8 +544,12 @@ SIMD_INLINE void gemm_tile(const float *a, int lda, const float *b, int ldb, int
         for (int v = 0; v < n_vec; v++) v_store(c + (size_t)r * ldc + v * VW, acc[r][v]);
 }
 
-static void gemm(const float *a, int lda, const float *b, int ldb, int m, int n, int k, int accumulate, float *c, int ldc) {
-    for (int j = 0; j < n;) {
+CHECKED_BY_ROWS static void gemm(const float *a, int lda, const float *b, int ldb, int m, int n, int k, int accumulate,
+                                 float *c, int ldc) {
+    check_rows(a, lda * sizeof *a, m, k * sizeof *a);
+    check_rows(b, ldb * sizeof *b, k, (n + VW - 1) / VW * VW * sizeof *b);
+    check_rows(c, ldc * sizeof *c, m, (n + VW - 1) / VW * VW * sizeof *c);
+    for (int j = 0; j < n;) { // whole vectors
         int pair = n - j >= 2 * VW;
         for (int i = 0; i < m; i += SL_GEMM_ROWS) {
             const float *from = a + (size_t)i * lda;

@@ -11,8 +11,8 @@
 #define STRING(a) STRING_(a)
 
 // Computes n_out outputs of n_rows rows. Each vector of weights is loaded once and used for all rows.
-SIMD_INLINE void linear_tile(const sl_weight *w, sl_dtype dtype, const float *x, int o, int n_out, int n_rows, int accumulate,
-                             float *out) {
+CHECKED_BY_ROWS SIMD_INLINE void linear_tile(const sl_weight *w, sl_dtype dtype, const float *x, int o, int n_out, int n_rows,
+                                             int accumulate, float *out) {
     int n = w->n_cols, n_vec = n / VW * VW;
     size_t base = (size_t)o * n;
     vf acc[4][8];
@@ -39,8 +39,8 @@ SIMD_INLINE void linear_tile(const sl_weight *w, sl_dtype dtype, const float *x,
 #define TILES(N_OUT, N_ROWS)                                                                                                   \
     for (; o + (N_OUT) <= o_to; o += (N_OUT)) linear_tile(w, dtype, x, o, N_OUT, N_ROWS, accumulate, out)
 
-SIMD_INLINE void linear_rows(const sl_weight *w, sl_dtype dtype, const float *x, int n_rows, int o_from, int o_to,
-                             int accumulate, float *out) {
+CHECKED_BY_ROWS SIMD_INLINE void linear_rows(const sl_weight *w, sl_dtype dtype, const float *x, int n_rows, int o_from,
+                                             int o_to, int accumulate, float *out) {
     while (n_rows > 0) { // 8, 4, 2 or 1 rows at a time
         int o = o_from, n_now = n_rows >= 8 ? 8 : n_rows >= 4 ? 4 : n_rows >= 2 ? 2 : 1;
         switch (n_now) {
@@ -66,7 +66,12 @@ SIMD_INLINE void linear_rows(const sl_weight *w, sl_dtype dtype, const float *x,
     }
 }
 
-static void linear(const sl_weight *w, const float *x, int n_rows, int o_from, int o_to, int accumulate, float *out) {
+CHECKED_BY_ROWS static void linear(const sl_weight *w, const float *x, int n_rows, int o_from, int o_to, int accumulate,
+                                   float *out) {
+    check_rows((const char *)w->data + (size_t)o_from * w->n_cols * sl_dtype_size(w->dtype), 0, 1,
+               (size_t)(o_to - o_from) * w->n_cols * sl_dtype_size(w->dtype));
+    check_rows(x, 0, 1, (size_t)n_rows * w->n_cols * sizeof *x);
+    check_rows(out + o_from, w->n_rows * sizeof *out, n_rows, (o_to - o_from) * sizeof *out);
     switch (w->dtype) {
     case SL_BF16:
         linear_rows(w, SL_BF16, x, n_rows, o_from, o_to, accumulate, out);

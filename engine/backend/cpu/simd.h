@@ -15,6 +15,9 @@
 #if defined(__AVX2__)
 #include <immintrin.h>
 #endif
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
 
 #if defined(__AVX512F__)
 enum { VW = 16 }; // floats of a vector
@@ -29,6 +32,23 @@ typedef int32_t vi __attribute__((vector_size(VW * 4), may_alias));
 typedef float vf_loose __attribute__((vector_size(VW * 4), aligned(4), may_alias)); // unaligned access
 
 #define SIMD_INLINE static inline __attribute__((always_inline, unused))
+
+// The sanitizers would slow down the innermost loops of prefill and decode about 20 times. So they do not instrument a
+// CHECKED_BY_ROWS function. It calls check_rows for each of its operands first.
+#ifdef __SANITIZE_ADDRESS__
+#define CHECKED_BY_ROWS __attribute__((no_sanitize("address", "undefined")))
+
+// Reports the first byte of n_rows rows of n_bytes that the program may not access. stride: bytes from row to row.
+__attribute__((noinline, unused)) static void check_rows(const void *rows, size_t stride, int n_rows, size_t n_bytes) {
+    for (int i = 0; i < n_rows; i++) {
+        const volatile char *bad = __asan_region_is_poisoned((char *)rows + i * stride, n_bytes);
+        if (bad) (void)*bad; // the instrumented read makes the report
+    }
+}
+#else
+#define CHECKED_BY_ROWS
+#define check_rows(rows, stride, n_rows, n_bytes) ((void)0)
+#endif
 
 SIMD_INLINE vf v_set(float x) { // x in every lane; x - 0 keeps -0 and NaN
     return x - (vf){0};
