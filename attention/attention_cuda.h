@@ -45,7 +45,7 @@ typedef struct sl_attn_cuda_decode_args {
     const void *extra[SL_MAX_NEEDS]; // page extras of this layer, in the order of ops->needs: [n_pages][n_kv_heads][extra_size]
     size_t extra_size[SL_MAX_NEEDS];
     size_t state_at; // offset of this layer in rows[i].state; ops->state bytes, zero at a session's start
-    // Kernels add to it with integer atomics. sl_cuda_count_stated adds the stated errors of layers.
+    // Kernels add to it with integer atomics. sl_cuda_end_step adds the stated errors of layers.
     sl_attn_cuda_stats *stats;
     void *ws; // ops->workspace() bytes, 256-byte aligned; the counters must be zero before the first call
     cudaStream_t stream;
@@ -136,11 +136,11 @@ typedef struct sl_attn_cuda_ops {
     const struct sl_attn_cuda_ops *host; // the same with the rows of full pages in host memory; NULL: not offered
 } sl_attn_cuda_ops;
 
-// Counts the errors that the layers stated in the last step into args->stats (stated, certified, unbounded, stated_units,
-// stated_most): those of n_layers layers with the same specification. The state of layer i of them begins at args->state_at +
-// i * layer_bytes. Call it once after `decode` of these layers, and before their next step. A specification that states no
-// error of a layer counts nothing.
-void sl_cuda_count_stated(const sl_attn_cuda_decode_args *args, int n_layers, size_t layer_bytes);
+// Ends a step of n_layers layers with the same specification: plans their thresholds of the next step, and counts the errors
+// that they have stated into args->stats (stated, certified, unbounded, stated_units, stated_most). The state of layer i of
+// them begins at args->state_at + i * layer_bytes. Call it once after `decode` of these layers, and before their next step;
+// without it the next step searches. A specification without a threshold has nothing to end.
+void sl_cuda_end_step(const sl_attn_cuda_decode_args *args, int n_layers, size_t layer_bytes);
 
 // Rows that a draw kernel has fetched from the host: [n_seqs][n_kv_heads][group][n_lists][places].
 typedef struct sl_cuda_hot_lists {

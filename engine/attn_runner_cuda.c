@@ -215,13 +215,13 @@ static void prefill(const sl_batch *b, int layer, int first, int n, sl_queries q
     sl_method_dense.cuda->prefill(&args); // runs every method of prefill
 }
 
-// Counts the errors that the layers of a step have stated, with one kernel for each run of layers of the same specification.
-// args: of a layer of the step.
-static void count_stated(const sl_engine *e, const sl_attn_plan *plan, sl_attn_cuda_decode_args args) {
+// Ends a step of layers that carry a threshold, with one kernel for each run of layers of the same specification. args: of a
+// layer of the step.
+static void end_step(const sl_engine *e, const sl_attn_plan *plan, sl_attn_cuda_decode_args args) {
     for (int first = 0, end; first < plan->n_layers; first = end) {
         for (end = first + 1; end < plan->n_layers && sl_attn_same(&plan->layer[first], &plan->layer[end]);) end++;
         args.spec = &plan->layer[first], args.state_at = sl_device_state_at(e, plan, first);
-        sl_cuda_count_stated(&args, end - first, sl_align(state_size(e, args.spec)));
+        sl_cuda_end_step(&args, end - first, sl_align(state_size(e, args.spec)));
     }
 }
 
@@ -246,7 +246,7 @@ static void attend(const sl_batch *b, int layer, int first, int n, sl_queries q,
         sl_cuda_observe(b, &args);
     else
         sl_cuda_ops_of(e, args.spec)->decode(&args);
-    if (layer == plan->n_layers - 1 && !e->observation.observer.fn) count_stated(e, plan, args);
+    if (layer == plan->n_layers - 1 && !e->observation.observer.fn) end_step(e, plan, args);
 }
 
 // Counts what dense attention would read, and what methods read whose reads follow from the length.

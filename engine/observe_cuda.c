@@ -167,7 +167,7 @@ static void launch(sl_engine *e, const sl_attn_cuda_decode_args *running, int wh
         args.out = to->out + (which * n + i) * row;
         args.stats = to->counted + which * n + i;
         args.spec->method->cuda->decode(&args);
-        sl_cuda_count_stated(&args, 1, 0);
+        sl_cuda_end_step(&args, 1, 0);
     }
 }
 

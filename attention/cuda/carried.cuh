@@ -1,14 +1,10 @@
 // attention/cuda/carried.cuh - the threshold kappa that a layer carries from step to step, on CUDA (carried.c, threshold.h).
 //
 // The heads of a step do not wait for each other. Each head stores what its draw says about the next step: a sl_threshold_step.
-// In the next step one warp of every head's thread block adds these steps in a fixed order, and computes the layer's kappa from
-// the sum. It does so while keys are still scored, so the plan adds no time. All thread blocks run the same instructions on the
-// same values (move_threshold is not inlined), so they have the same kappa.
+// After the last layer, one kernel adds these steps in a fixed order, computes each layer's next kappa from the sum, and counts
+// the certificate of a stated error, which follows from the same sum (end_step.cu). So the heads only read their kappa.
 //
 // layer_state.cuh has the places of thresholds and steps in the session's state.
-//
-// With a stated error, the certificate of a layer also follows from the sum of its heads' steps. No draw needs the certificate,
-// so a kernel after the last layer counts those of a step (count_stated.cu).
 //
 // Equal to the CPU's: all fields of a head's step, except `trace_squares` and `squares`, have the CPU's bits if the stored
 // masses and kappa are equal. The next kappa agrees up to roundings, because nvcc contracts products and sums.
@@ -28,7 +24,7 @@ enum {
     STEP_FIELDS = sizeof(sl_threshold_step) / sizeof(double),
     STEP_PARTS = 32 / STEP_FIELDS, // parts of a warp that add the steps of different heads
     STEPS_AHEAD = 11,              // loads of a lane in flight: with 32 heads, all loads are
-    PLAN_WARP = TAKE_WARPS - 1,    // warp 0 waits for the scores meanwhile
+    STATE_WARP = TAKE_WARPS - 1,   // reads the state of the layer; warp 0 waits for the scores meanwhile
 };
 
 struct carried_params {
@@ -65,6 +61,16 @@ static carried_params carried_params_of(const sl_attn_cuda_decode_args *a, size_
 
 __device__ sl_threshold *threshold_at(const carried_params &c, const sl_row &row, int position) {
     return threshold_at(row, c.state_at, c.n_heads, position);
+}
+
+// The threshold of the layer in this step. If no step before has planned it, its `next` and kappa are 0.
+__device__ sl_threshold threshold_of(const carried_params &c, const sl_row &row) {
+    const sl_threshold *now = threshold_at(c, row, row.position);
+    sl_threshold t = {.next = __ldcg(&now->next),
+                      .kappa = __ldcg(&now->kappa),
+                      .margin = __ldcg(&now->margin),
+                      .spread = __ldcg(&now->spread)};
+    return is_planned(t, row.position) ? t : sl_threshold{.next = 0, .kappa = 0, .margin = 0.8, .spread = 1};
 }
 
 // ---- steps of heads ----
@@ -145,38 +151,13 @@ __device__ double trace_of(double kappa, double pairs) {
 
 // ---- the plan ----
 
-// Moves *t to the step after `sum`. Returns the error bound of that step; 0 for a budget. The function is not inlined, because
-// all kernels must contract its products and sums alike.
-__device__ __noinline__ double move_threshold(const carried_params &c, sl_threshold *t, const sl_threshold_step &sum) {
+// Moves *t from the step `sum` to the next step. Returns the error bound of the step; 0 for a budget.
+__device__ double move_threshold(const carried_params &c, sl_threshold *t, const sl_threshold_step &sum) {
     if (c.rows > 0) {
         sl_threshold_budget(t, &sum, c.rows);
         return 0;
     }
     return sl_threshold_error(t, &sum, &c.stated, c.share, c.aim);
-}
-
-// Computes the threshold of this step. *kappa, *sum: in shared memory. *kappa 0: the head searches. stores: this thread block
-// stores the threshold. All threads of the thread block call the function; one warp computes. All its loads are in flight
-// together. Call __syncthreads before *kappa is read.
-__device__ void plan_threshold(const carried_params &c, const sl_row &row, bool stores, sl_threshold_step *sum, double *kappa,
-                               int thread) {
-    if (thread / 32 != PLAN_WARP) return;
-    const sl_threshold *before = threshold_at(c, row, row.position - 1);
-    uint32_t next = __ldcg(&before->next);
-    sl_threshold t = {
-        .next = 0, .kappa = __ldcg(&before->kappa), .margin = __ldcg(&before->margin), .spread = __ldcg(&before->spread)};
-    sum_steps(c, row, row.position - 1, sum, thread % 32);
-    if (thread % 32 > 0) return;
-    if (row.position > 0 && next == (uint32_t)row.position)
-        move_threshold(c, &t, *sum);
-    else
-        t = {.next = 0, .kappa = 0, .margin = 0.8, .spread = 1};
-    if (row.position < c.short_rows) t.kappa = 0;
-    t.next = (uint32_t)row.position + 1;
-    *kappa = t.kappa;
-    if (!stores) return;
-    sl_threshold *to = threshold_at(c, row, row.position);
-    __stcg(&to->next, t.next), __stcg(&to->kappa, t.kappa), __stcg(&to->margin, t.margin), __stcg(&to->spread, t.spread);
 }
 
 } // namespace

@@ -2,9 +2,9 @@
 // steps of its heads (threshold.h).
 //
 // A layer has two places for a step. Steps at even and odd positions alternate. So a head never overwrites a value that another
-// head of the step still reads. A place holds an sl_threshold, which head 0 writes, and [n_heads] sl_threshold_step. The
-// threshold of position i is valid for a step at position i + 1. Between two clears of the state, positions only grow. A
-// repeated step gives equal bits.
+// head of the step still reads. A place holds the sl_threshold of its step, and [n_heads] sl_threshold_step, one from each head.
+// The step before has planned the threshold (end_step.cu). Between two clears of the state, positions only grow. A repeated step
+// gives equal bits.
 #ifndef SLEIGH_LAYER_STATE_CUH
 #define SLEIGH_LAYER_STATE_CUH
 
@@ -13,7 +13,7 @@
 
 namespace {
 
-// Multiples of 16 bytes, as all parts of a layer's state: the places end where the state ends (count_stated.cu).
+// Multiples of 16 bytes, as all parts of a layer's state: the places end where the state ends (end_step.cu).
 static_assert(sizeof(sl_threshold) % 16 == 0 && sizeof(sl_threshold_step) % 16 == 0, "places");
 
 // Bytes of one place.
@@ -26,13 +26,18 @@ __device__ sl_threshold *threshold_at(const sl_row &row, size_t state_at, int n_
     return (sl_threshold *)(row.state + state_at + (unsigned)position % 2 * place_bytes(n_heads));
 }
 
+// Whether the step before has planned the threshold of the step at `position`.
+__device__ bool is_planned(const sl_threshold &t, int position) {
+    return position > 0 && t.next == (uint32_t)position;
+}
+
 // |output|^2 of a query head in the step before; 0: no such step.
 __device__ double square_before(const sl_row &row, size_t state_at, int n_heads, int head) {
+    const sl_threshold *now = threshold_at(row, state_at, n_heads, row.position);
     const sl_threshold *before = threshold_at(row, state_at, n_heads, row.position - 1);
-    const sl_threshold_step *step = (const sl_threshold_step *)(before + 1) + head;
-    uint32_t next = __ldcg(&before->next);
-    double square = __ldcg(&step->squares);
-    return row.position > 0 && next == (uint32_t)row.position ? square : 0;
+    sl_threshold t = {.next = __ldcg(&now->next), .kappa = 0, .margin = 0, .spread = 0};
+    double square = __ldcg(&((const sl_threshold_step *)(before + 1) + head)->squares);
+    return is_planned(t, row.position) ? square : 0;
 }
 
 } // namespace

@@ -483,7 +483,7 @@ __global__ void __maxnreg__(IS_LONG ? 160 : 96) pps_draw_kernel(const __grid_con
     float out;
     sl_start_next();
     const sl_row row = scores.rows[seq];
-    if (HAS_LAYER) plan_threshold(p.carried, row, head == 0, &l->step, &l->kappa, thread);
+    if (HAS_LAYER && thread == 32 * STATE_WARP) l->kappa = threshold_of(p.carried, row).kappa;
     head_view masses = view_of(scores, row, seq_head, h);
     sl_rng_id id = rng_of(p.draw, row, head);
     copy_pages(s->page, row, thread);

@@ -277,7 +277,7 @@ __device__ void measure(const is_params &p, block_shared *s, layer_shared *l, in
     } else if (compares) {
         pairs = pairs_of<DIM, true>(p.draw.v, &s->take.lists, &l->pairs, s->columns[0], l->pairs.n_light, n, thread);
     }
-    if (thread != 32 * PLAN_WARP) return;
+    if (thread != 32 * STATE_WARP) return;
     sl_threshold_step x = draws ? l->step : sl_threshold_step{};
     x.squares = 0;
     for (int i = 0; i < TAKE_WARPS; i++) x.squares += l->square[i];
@@ -296,7 +296,7 @@ __device__ void measure(const is_params &p, block_shared *s, layer_shared *l, in
 // Sets what `measure` needs besides the draws, while keys are still scored.
 __device__ void prepare_measure(const is_params &p, layer_shared *l, int seq_head, int h, bool draws, int thread) {
     if (thread == 0) l->searched = l->took_all = false;
-    if (thread / 32 != PLAN_WARP || !draws) return;
+    if (thread / 32 != STATE_WARP || !draws) return;
     float m = known_mean(p.score, seq_head, h);
     if (!(m > 0)) m = first_mean(p.score, seq_head, thread % 32); // all lanes have one head
     if (thread % 32 == 0) l->m = m;
@@ -323,7 +323,7 @@ __device__ void prepare_head(const is_params &p, char *memory, int index, int pa
                      .n_kv = row.position + 1,
                      .n_built = row.position / SL_PAGE * SL_PAGE,
                      .id = rng_of(p.draw, row, head)};
-    if (HAS_LAYER) plan_threshold(p.carried, row, head == 0 && part == 0, &l->step, &l->kappa, thread);
+    if (HAS_LAYER && thread == 32 * STATE_WARP) l->kappa = threshold_of(p.carried, row).kappa;
     if (MODE == BY_LAYER) prepare_measure(p, l, seq_head, h, at.n_built > 0, thread);
     head_view x = view_of(p.score, row, seq_head, h);
     const uint64_t *sizes = MODE == BY_LAYER ? p.score.size_mass + (x.mass - p.score.mass) : x.mass;

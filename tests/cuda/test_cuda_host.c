@@ -159,7 +159,7 @@ static void check_decode(ref_cache *c, const char *attn, int n_steps, int least_
         place(&h, &r);
         h.args.spec = &r.spec;
         r.spec.method->cuda->host->decode(&h.args);
-        sl_cuda_count_stated(&h.args, 1, 0);
+        sl_cuda_end_step(&h.args, 1, 0);
         gpu_read(h.out, h.args.out, n * sizeof *h.out);
         gpu_sync("decode with rows on the host");
         for (size_t j = 0; j < n; j++)

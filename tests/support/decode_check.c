@@ -207,7 +207,7 @@ void fixture_seed(decode_fixture *r, uint32_t seed) {
 
 static void decode(decode_fixture *r, const sl_attn_cuda_decode_args *args) {
     r->spec.method->cuda->decode(args);
-    sl_cuda_count_stated(args, 1, 0);
+    sl_cuda_end_step(args, 1, 0);
     gpu_read(r->out, args->out, out_size(r, args->n_seqs) * sizeof *r->out);
 }
 
@@ -319,13 +319,11 @@ void fixture_steps(const decode_fixture *r, int s, sl_threshold_step *out) {
 // m of a head in the last step (draw_importance.c, size_of_mean), from the norms of the step before.
 static double size_of_mean(const decode_fixture *r, int s, int head) {
     int position = r->rows[s].position, first = (position / SL_PAGE - 1) * SL_PAGE;
-    const char *place = place_of(r, s, position - 1);
-    sl_threshold before;
-    sl_threshold_step step;
+    sl_threshold_step before;
     double sum = 0;
-    gpu_read(&before, place, sizeof before);
-    gpu_read(&step, place + sizeof before + head * sizeof step, sizeof step);
-    if (before.next == (uint32_t)position && step.squares > 0) return 1.25 * sqrt(step.squares);
+    gpu_read(&before, place_of(r, s, position - 1) + sizeof(sl_threshold) + head * sizeof before, sizeof before);
+    if (position > 0 && fixture_threshold(r, s).next == (uint32_t)position && before.squares > 0)
+        return 1.25 * sqrt(before.squares);
     for (int j = first; j < first + SL_PAGE; j++) {
         bf16 norm;
         sl_norms(ref_v_row(r->c, s, head / r->group, j), 1, r->c->geom.head_dim, &norm);

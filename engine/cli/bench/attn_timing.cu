@@ -482,7 +482,7 @@ static int count_reads(steps *series, const sl_attn_cuda_decode_args *args, int 
     for (int t = 0; !rc && t < series->n; t++) {
         rc = series->set(t, err);
         if (!rc && t == n_untimed) rc = sl_cuda_check(cudaMemset(b->stats, 0, sizeof *b->stats), "counters", err);
-        if (!rc) ops->decode(args), sl_cuda_count_stated(args, 1, 0);
+        if (!rc) ops->decode(args), sl_cuda_end_step(args, 1, 0);
         if (!rc) rc = sl_cuda_check(cudaStreamSynchronize(b->stream), "decode", err);
         if (!rc) rc = series->check(t, args->spec, err);
     }
@@ -544,7 +544,11 @@ int sl_bench_attn_decode(sl_bench_attn *b, const sl_attn_spec *asked, int n_seqs
     around a = {.n_series = n,
                 .n_untimed = n_untimed,
                 .before = [&](int i) { return series.set(i % n, err); },
-                .after = [&](int i) { return series.check(i % n, spec, err); }};
+                .after =
+                    [&](int i) {
+                        sl_cuda_end_step(&args, 1, 0); // a step of an engine ends once, not once for each layer
+                        return series.check(i % n, spec, err);
+                    }};
     if (!rc)
         rc = time_graph(
             b, repetitions, &out->time, err, [&] { ops->decode(&args); }, a);
