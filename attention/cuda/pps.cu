@@ -186,14 +186,17 @@ __device__ int largest_reference(const head &x) {
     return top;
 }
 
+// All lanes of a warp call it together. A lane has the sum of one warp.
 __device__ normaliser normaliser_of(const head &x) {
-    int top = largest_reference(x);
-    double sum = 0;
-    for (int i = 0; i < TAKE_WARPS; i++) sum += (double)x.mass[i] * power_of_two(x.top[i] - top - 38);
-    return {top, 1 / sum};
+    int own = threadIdx.x % TAKE_WARPS, top = __reduce_max_sync(~0u, x.top[own]);
+    double sum = (double)x.mass[own] * power_of_two(x.top[own] - top - 38);
+#pragma unroll
+    for (int step = 1; step < TAKE_WARPS; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
+    return {top, inverse_of(sum)};
 }
 
-// p_j of row j. The normaliser is the same for all rows. It is computed here, because the row mass is in flight at this place.
+// p_j of row j. All lanes of a warp call it together. The normaliser is the same for all rows. It is computed here, because the
+// row mass is in flight at this place.
 __device__ double probability_of(const head &x, int j) {
     int ref = ref_of(__ldcg(x.masses.mass + j / BLOCK));
     bf16 w = __ldcg(x.masses.w + (size_t)(j / BLOCK) * x.masses.stride + j % BLOCK);
@@ -206,7 +209,10 @@ struct pps_factor {
     enum { IS_LATE = 1 };
     const block_shared *s;
     const drawn_row &x;
-    __device__ float find() const { return x.row < 0 ? 0 : (float)(probability_of(s->at, x.row) * inverse_pi(&s->take, x)); }
+    __device__ float find() const {
+        double p = probability_of(s->at, max(x.row, 0));
+        return x.row < 0 ? 0 : (float)(p * inverse_pi(&s->take, x));
+    }
 };
 
 // Row `row` of the sequence as a pool row; -1: none.

@@ -457,9 +457,9 @@ __device__ drawn_row row_of_turn(const Space *s, bool shared, const sl_rng_id &i
     return light_row(s, shared, id, in_try, m - n_listed);
 }
 
-// 1 / pi of a row. It needs two divisions, so call it while loads are in flight.
+// 1 / pi of a row. Call it while loads are in flight.
 __device__ float inverse_pi(const take_space *s, const drawn_row &x) {
-    return x.size ? (float)((double)s->drawn.light / s->drawn.k / (double)x.size) : 1;
+    return x.size ? (float)((double)s->drawn.light * inverse_of(s->drawn.k) * inverse_of((double)x.size)) : 1;
 }
 
 // ---- order of the two kernels ----
