@@ -145,7 +145,7 @@ def measure_tokens(args):
         with open(path, "w") as f:
             f.writelines(json.dumps(line) + "\n" for line in (books(args) if args.books else tiny_references(args)))
         command = [args.sleigh, "compare", "-m", args.model, "--jsonl", path, "--no-texts", "-o", "json", "-s", str(args.first_seed),
-                   "-t", str(args.threads), "--ctx-size", str(max(args.tokens, 32768)), "--attn", ",".join(methods)]
+                   "-t", str(args.threads), "--attn", ",".join(methods)]
         out = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     keys = ("kl", "kl_se", "top1", "l2", "l2_median", "samples", "positions")
     return {m: {key: r[key] for key in keys} for m, r in zip(methods, out["methods"])}
