@@ -139,7 +139,9 @@ typedef struct sl_attn_cuda_ops {
 // Ends a step of n_layers layers with the same specification: plans their thresholds of the next step, and counts the errors
 // that they have stated into args->stats (stated, certified, unbounded, stated_units, stated_most). The state of layer i of
 // them begins at args->state_at + i * layer_bytes. Call it once after `decode` of these layers, and before their next step;
-// without it the next step searches. A specification without a threshold has nothing to end.
+// without it the next step searches. Kernels of the next step read the state before they wait for the kernel before them, so
+// the stream must copy something, or launch another graph, between the two steps. A specification without a threshold has
+// nothing to end.
 void sl_cuda_end_step(const sl_attn_cuda_decode_args *args, int n_layers, size_t layer_bytes);
 
 // Rows that a draw kernel has fetched from the host: [n_seqs][n_kv_heads][group][n_lists][places].

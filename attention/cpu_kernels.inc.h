@@ -546,10 +546,11 @@ CHECKED_BY_ROWS SIMD_INLINE void gemm_tile(const float *a, int lda, const float 
 
 CHECKED_BY_ROWS static void gemm(const float *a, int lda, const float *b, int ldb, int m, int n, int k, int accumulate,
                                  float *c, int ldc) {
-    check_rows(a, lda * sizeof *a, m, k * sizeof *a);
+    int rows = (m + SL_GEMM_ROWS - 1) / SL_GEMM_ROWS * SL_GEMM_ROWS;
+    check_rows(a, lda * sizeof *a, rows, k * sizeof *a);
     check_rows(b, ldb * sizeof *b, k, (n + VW - 1) / VW * VW * sizeof *b);
-    check_rows(c, ldc * sizeof *c, m, (n + VW - 1) / VW * VW * sizeof *c);
-    for (int j = 0; j < n;) { // whole vectors
+    check_rows(c, ldc * sizeof *c, rows, (n + VW - 1) / VW * VW * sizeof *c);
+    for (int j = 0; j < n;) { // whole vectors of whole tiles
         int pair = n - j >= 2 * VW;
         for (int i = 0; i < m; i += SL_GEMM_ROWS) {
             const float *from = a + (size_t)i * lda;

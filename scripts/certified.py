@@ -2,7 +2,7 @@
 """Measures stated errors of layers and carried budgets on states of a model, and prints the tables of docs/results/certified.md.
 
     python3 scripts/certified.py --tokens 8k 32k                            # hours on two cores; keeps the figures of each length
-    python3 scripts/certified.py --tokens 8k --part stated                  # one part: stated, budgets or tokens
+    python3 scripts/certified.py --tokens 8k --part stated                  # one part; without --part all but the simulation
     python3 scripts/certified.py --render                                   # prints the tables of the kept figures
     python3 scripts/certified.py -m models/prose --books build/prose-work/books-8k.jsonl --part stated --results docs/results/certified/prose
 
@@ -155,7 +155,8 @@ def measure_tokens(args):
 
 def fewest_rows(sizes, target):
     """The fewest rows whose bound z sqrt(kappa light) is at most target, with one kappa for all. sizes: p |v| of a layer's rows, as a tensor
-    of doubles. The m largest rows are heavy, and light is the sum of the others, which are at most kappa."""
+    of doubles. The m largest rows are heavy, and light is the sum of the others, which are at most kappa. A lower bound: a method takes no
+    row below kappa as heavy, and needs more draws where it has fewer than 30."""
     import torch
     sizes = torch.cat((sizes.sort(descending=True).values, sizes.new_zeros(1)))
     light, square = sizes.flip(0).cumsum(0).flip(0), (target / statistics.NormalDist().inv_cdf(0.975)) ** 2
@@ -187,7 +188,7 @@ def measure_simulation(args):
     for name, text in texts_of(args):
         print(name, file=sys.stderr)
         ids = torch.tensor([tokenizer.bos, *tokenizer.encode(text)], device=model.norm.device)
-        simulate_text(model, ids, args.positions - args.skip + 1, found)
+        simulate_text(model, ids, args.positions - args.skip + 1, found)  # the steps that layer_steps counts
     return {f"{e:g}": statistics.fmean(rows) for e, rows in found.items()}
 
 

@@ -30,7 +30,7 @@ __global__ void end_step_kernel(carried_params c, const sl_row *rows, size_t lay
     sl_threshold t = threshold_of(c, row);
     sum_steps(c, row, row.position, &sum, threadIdx.x);
     if (threadIdx.x > 0) return;
-    *threshold_at(c, row, row.position) = t; // for readers of the state: a step that has searched has kappa 0
+    *threshold_at(c, row, row.position) = t; // for tests, which read it: a step that has searched has kappa 0
     double b = move_threshold(c, &t, sum);
     t.next = (uint32_t)row.position + 1;
     if (row.position + 1 < c.short_rows) t.kappa = 0;

@@ -507,7 +507,8 @@ template <int N, bool MORE> __device__ void set_registers() {
 //
 // Grid: one thread block per multiprocessor, for any lengths.
 // Preconditions: next_item is 0; the next kernel of the method sets it to 0 again. Before the previous kernel has ended, the
-// kernel reads only built pages, lengths and page tables.
+// kernel reads only built pages, lengths, page tables, and the state of the layer, which the step before has ended
+// (sl_cuda_end_step).
 // Bytes: the quantised pages, K (and V) of the newest page, 2 + 1/4 bytes per row and query head of masses.
 // SIZES: also the norms of built pages, and 1/4 byte per row and query head of block masses of sizes.
 template <int DIM, int BITS, bool SIZES>

@@ -34,7 +34,7 @@ typedef float vf_loose __attribute__((vector_size(VW * 4), aligned(4), may_alias
 #define SIMD_INLINE static inline __attribute__((always_inline, unused))
 
 // The sanitizers would slow down the innermost loops of prefill and decode about 20 times. So they do not instrument a
-// CHECKED_BY_ROWS function. It calls check_rows for each of its operands first.
+// CHECKED_BY_ROWS function. It, or the only function that calls it, calls check_rows for each of its operands first.
 #ifdef __SANITIZE_ADDRESS__
 #define CHECKED_BY_ROWS __attribute__((no_sanitize("address", "undefined")))
 
