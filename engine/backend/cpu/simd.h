@@ -31,7 +31,13 @@ typedef float vf __attribute__((vector_size(VW * 4), may_alias));
 typedef int32_t vi __attribute__((vector_size(VW * 4), may_alias));
 typedef float vf_loose __attribute__((vector_size(VW * 4), aligned(4), may_alias)); // unaligned access
 
+// AddressSanitizer instruments what is inlined as it does the function around it. Only the scopes of variables would be
+// instrumented in any case. A function that is not instrumented would leave them poisoned, so no_sanitize leaves them out.
+#ifdef __SANITIZE_ADDRESS__
+#define SIMD_INLINE static inline __attribute__((always_inline, unused, no_sanitize("address")))
+#else
 #define SIMD_INLINE static inline __attribute__((always_inline, unused))
+#endif
 
 // The sanitizers would slow down the innermost loops of prefill and decode about 20 times. So they do not instrument a
 // CHECKED_BY_ROWS function. It, or the only function that calls it, calls check_rows for each of its operands first.
