@@ -136,12 +136,12 @@ typedef struct sl_attn_cuda_ops {
     const struct sl_attn_cuda_ops *host; // the same with the rows of full pages in host memory; NULL: not offered
 } sl_attn_cuda_ops;
 
-// Ends a step of n_layers layers with the same specification: plans their thresholds of the next step, and counts the errors
-// that they have stated into args->stats (stated, certified, unbounded, stated_units, stated_most). The state of layer i of
-// them begins at args->state_at + i * layer_bytes. Call it once after `decode` of these layers, and before their next step;
-// without it the next step searches. Kernels of the next step read the state before they wait for the kernel before them, so
-// the stream must copy something, or launch another graph, between the two steps. A specification without a threshold has
-// nothing to end.
+// Ends a step of n_layers layers with the same specification. The function plans the thresholds of the next step, and counts
+// the stated errors of the layers into args->stats (stated, certified, unbounded, stated_units, stated_most). The state of
+// layer i begins at args->state_at + i * layer_bytes. Call the function once after `decode` of the layers, and before their
+// next step. Without the call the next step searches. Kernels of the next step read the state before the kernel before them
+// has ended. So the stream must copy something, or launch another graph, between the two steps. For a specification without a
+// threshold the function does nothing.
 void sl_cuda_end_step(const sl_attn_cuda_decode_args *args, int n_layers, size_t layer_bytes);
 
 // Rows that a draw kernel has fetched from the host: [n_seqs][n_kv_heads][group][n_lists][places].

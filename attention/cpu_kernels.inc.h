@@ -550,7 +550,7 @@ CHECKED_BY_ROWS static void gemm(const float *a, int lda, const float *b, int ld
     check_rows(a, lda * sizeof *a, rows, k * sizeof *a);
     check_rows(b, ldb * sizeof *b, k, (n + VW - 1) / VW * VW * sizeof *b);
     check_rows(c, ldc * sizeof *c, rows, (n + VW - 1) / VW * VW * sizeof *c);
-    for (int j = 0; j < n;) { // whole vectors of whole tiles
+    for (int j = 0; j < n;) { // every tile is whole, and every vector is
         int pair = n - j >= 2 * VW;
         for (int i = 0; i < m; i += SL_GEMM_ROWS) {
             const float *from = a + (size_t)i * lda;

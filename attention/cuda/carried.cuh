@@ -63,7 +63,7 @@ __device__ sl_threshold *threshold_at(const carried_params &c, const sl_row &row
     return threshold_at(row, c.state_at, c.n_heads, position);
 }
 
-// The threshold of the layer in this step. If no step before has planned it, its `next` and kappa are 0.
+// The threshold of the layer in this step. `next` and kappa are 0 if the step before has not planned a threshold.
 __device__ sl_threshold threshold_of(const carried_params &c, const sl_row &row) {
     const sl_threshold *now = threshold_at(c, row, row.position);
     sl_threshold t = {.next = __ldcg(&now->next),

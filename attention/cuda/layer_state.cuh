@@ -2,9 +2,9 @@
 // steps of its heads (threshold.h).
 //
 // A layer has two places for a step. Steps at even and odd positions alternate. So a head never overwrites a value that another
-// head of the step still reads. A place holds the sl_threshold of its step, and [n_heads] sl_threshold_step, one from each head.
-// The step before has planned the threshold (end_step.cu). Between two clears of the state, positions only grow. A repeated step
-// gives equal bits.
+// head of the step still reads. A place holds the sl_threshold of its step, and [n_heads] sl_threshold_step, one from each
+// head. The step before has planned the threshold (end_step.cu). Between two clears of the state, positions only grow. A
+// repeated step gives equal bits.
 #ifndef SLEIGH_LAYER_STATE_CUH
 #define SLEIGH_LAYER_STATE_CUH
 
@@ -13,7 +13,8 @@
 
 namespace {
 
-// Multiples of 16 bytes, as all parts of a layer's state: the places end where the state ends (end_step.cu).
+// The sizes are multiples of 16 bytes, like those of all parts of a layer's state. So the places end where the state ends
+// (end_step.cu).
 static_assert(sizeof(sl_threshold) % 16 == 0 && sizeof(sl_threshold_step) % 16 == 0, "places");
 
 // Bytes of one place.

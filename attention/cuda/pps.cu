@@ -186,7 +186,7 @@ __device__ int largest_reference(const head &x) {
     return top;
 }
 
-// All lanes of a warp call it together. A lane has the sum of one warp.
+// All lanes of a warp call the function together. Each lane reads the sum of one warp.
 __device__ normaliser normaliser_of(const head &x) {
     int own = threadIdx.x % TAKE_WARPS, top = __reduce_max_sync(~0u, x.top[own]);
     double sum = (double)x.mass[own] * power_of_two(x.top[own] - top - 38);

@@ -31,16 +31,16 @@ typedef float vf __attribute__((vector_size(VW * 4), may_alias));
 typedef int32_t vi __attribute__((vector_size(VW * 4), may_alias));
 typedef float vf_loose __attribute__((vector_size(VW * 4), aligned(4), may_alias)); // unaligned access
 
-// AddressSanitizer instruments what is inlined as it does the function around it. Only the scopes of variables would be
-// instrumented in any case. A function that is not instrumented would leave them poisoned, so no_sanitize leaves them out.
+// AddressSanitizer checks the accesses of an inlined function if it instruments the caller. It marks the scopes of the inlined
+// variables in every caller. A caller that is not instrumented would leave these marks on its stack. So no_sanitize omits them.
 #ifdef __SANITIZE_ADDRESS__
 #define SIMD_INLINE static inline __attribute__((always_inline, unused, no_sanitize("address")))
 #else
 #define SIMD_INLINE static inline __attribute__((always_inline, unused))
 #endif
 
-// The sanitizers would slow down the innermost loops of prefill and decode about 20 times. So they do not instrument a
-// CHECKED_BY_ROWS function. It, or the only function that calls it, calls check_rows for each of its operands first.
+// With the sanitizers the innermost loops of prefill and decode would take about 20 times as long. So a CHECKED_BY_ROWS
+// function is not instrumented. The function or its only caller first calls check_rows for each operand.
 #ifdef __SANITIZE_ADDRESS__
 #define CHECKED_BY_ROWS __attribute__((no_sanitize("address", "undefined")))
 
