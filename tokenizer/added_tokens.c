@@ -83,12 +83,12 @@ static int first_from(const sl_tokenizer *tok, int lo, int hi, size_t at, int by
 
 // Each byte of the text narrows the range by binary search. A linear search would compare every '<' of a text with all special
 // tokens, of which Llama 3 has 256.
-const sl_added *sl_tokenizer_added_at(const sl_tokenizer *tok, const char *text, size_t n, int plain) {
+const sl_added *sl_tokenizer_added_at(const sl_tokenizer *tok, const char *text, size_t n, size_t n_special) {
     const sl_added *found = NULL;
     int b = (unsigned char)text[0], lo = tok->first_added[b], hi = tok->first_added[b + 1];
     for (size_t at = 1; lo < hi; at++) {
         if (tok->added[lo].n == at) {
-            if (!(plain && tok->added[lo].special)) found = &tok->added[lo];
+            if (!(tok->added[lo].special && at > n_special)) found = &tok->added[lo];
             lo++; // texts are unique, so the others are longer
         }
         if (at >= n) break;

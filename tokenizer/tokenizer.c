@@ -163,11 +163,23 @@ static int encode_text(const sl_tokenizer *tok, const char *text, size_t n, sl_i
     return rc;
 }
 
-int sl_tokenize(const sl_tokenizer *tok, const char *text, size_t n, unsigned flags, sl_ids *ids, sl_error *err) {
+// Returns how many bytes from `at` on lie before the next plain span: 0 inside a span. *next: the first span that may end after
+// `at`.
+static size_t bytes_before_span(const sl_span *plain, size_t n_plain, size_t n, size_t at, size_t *next) {
+    while (*next < n_plain && (plain[*next].to <= at || plain[*next].from == plain[*next].to)) ++*next;
+    if (*next == n_plain) return n - at;
+    SL_CHECK(plain[*next].from < plain[*next].to && plain[*next].to <= n &&
+             (*next == 0 || plain[*next - 1].to <= plain[*next].from));
+    return plain[*next].from > at ? plain[*next].from - at : 0;
+}
+
+int sl_tokenize_marked(const sl_tokenizer *tok, const char *text, size_t n, const sl_span *plain, size_t n_plain,
+                       unsigned flags, sl_ids *ids, sl_error *err) {
     int rc = (flags & SL_TOK_BOS) && tok->add_bos ? sl_ids_push(ids, tok->bos, err) : 0;
-    size_t from = 0;
+    size_t from = 0, next = 0;
     for (size_t at = 0; !rc && at < n;) {
-        const sl_added *a = sl_tokenizer_added_at(tok, text + at, n - at, (flags & SL_TOK_PLAIN) != 0);
+        size_t n_special = bytes_before_span(plain, n_plain, n, at, &next);
+        const sl_added *a = sl_tokenizer_added_at(tok, text + at, n - at, n_special);
         if (!a) {
             at++;
             continue;
@@ -177,6 +189,11 @@ int sl_tokenize(const sl_tokenizer *tok, const char *text, size_t n, unsigned fl
         from = at += a->n;
     }
     return rc ? rc : encode_text(tok, text + from, n - from, ids, err);
+}
+
+int sl_tokenize(const sl_tokenizer *tok, const char *text, size_t n, unsigned flags, sl_ids *ids, sl_error *err) {
+    const sl_span all = {0, n};
+    return sl_tokenize_marked(tok, text, n, &all, flags & SL_TOK_PLAIN ? 1 : 0, flags, ids, err);
 }
 
 // ---- ids to text ----

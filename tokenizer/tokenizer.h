@@ -24,6 +24,15 @@ int sl_tokenizer_is_special(const sl_tokenizer *tok, int32_t id);
 // the text between added tokens first, so that its ids decode to the normalised text.
 int sl_tokenize(const sl_tokenizer *tok, const char *text, size_t n, unsigned flags, sl_ids *ids, sl_error *err);
 
+// The same for a text of which some parts come from a user, such as a chat prompt. A special token is found only where none of
+// its bytes lies in plain[0..n_plain). The spans are in ascending order and do not overlap. The text between two added tokens
+// is encoded whole, so an end of a span does not split a word.
+typedef struct sl_span {
+    size_t from, to; // the bytes [from, to) of a text
+} sl_span;
+int sl_tokenize_marked(const sl_tokenizer *tok, const char *text, size_t n, const sl_span *plain, size_t n_plain,
+                       unsigned flags, sl_ids *ids, sl_error *err);
+
 // Appends the text of all ids. `specials` 1 writes special tokens as their strings, 0 leaves them out. An id out of range is
 // SL_ERR_ARG.
 int sl_detokenize(const sl_tokenizer *tok, const int32_t *ids, size_t n, int specials, sl_text *text, sl_error *err);

@@ -118,9 +118,9 @@ int sl_tokenizer_add(sl_tokenizer *tok, const char *file, int32_t id, const char
 int sl_tokenizer_index(sl_tokenizer *tok, const char *file,
                        sl_error *err); // call it after the last add; refuses equal ids or texts
 const sl_added *sl_tokenizer_added(const sl_tokenizer *tok, int32_t id); // NULL: id is not an added token
-// The added token at the start of text[0..n), the longest one if there are several; NULL: none. plain: special tokens do not
-// count.
-const sl_added *sl_tokenizer_added_at(const sl_tokenizer *tok, const char *text, size_t n, int plain);
+// The added token at the start of text[0..n), the longest one if there are several; NULL: none. A special token counts only if
+// it lies in the first n_special bytes.
+const sl_added *sl_tokenizer_added_at(const sl_tokenizer *tok, const char *text, size_t n, size_t n_special);
 
 // ---- bpe_json.c and tiktoken.c: the readers ----
 
