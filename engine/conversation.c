@@ -84,7 +84,7 @@ int sl_chat_reset(sl_chat *c, sl_error *err) {
 // ---- life ----
 
 static int find_template(const sl_model *model, const char *name, const sl_chat_template **out, sl_error *err) {
-    if (!name) return sl_chat_load(model->dir, out, err);
+    if (!name) return sl_chat_load(sl_source_documents(model->source), out, err);
     *out = sl_chat_find(name);
     return *out ? 0 : sl_fail(err, SL_ERR_ARG, "{template_name} %.100s: expected one of %s", name, sl_chat_names());
 }

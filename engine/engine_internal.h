@@ -7,6 +7,7 @@
 #include "engine/kv/kv_extras.h"
 #include "engine/engine.h"
 #include "models/arch.h"
+#include "models/source.h"
 
 #include <stdatomic.h>
 
@@ -14,6 +15,7 @@ struct sl_model {
     atomic_int n_users; // the caller, and each engine
     char *dir;          // as the caller gave it
     const char *name;   // the last part of dir
+    sl_source *source;  // of the documents and tensors
     sl_config config;
     sl_tensors *tensors;
     sl_model_weights weights; // data: the mapped files; NULL for dummy weights that are not made yet

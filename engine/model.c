@@ -8,12 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static int has_tokenizer(const char *dir) {
-    char path[4200];
-    snprintf(path, sizeof path, "%.4000s/tokenizer.json", dir);
-    if (access(path, F_OK) == 0) return 1;
-    snprintf(path, sizeof path, "%.4000s/tokenizer.model", dir);
-    return access(path, F_OK) == 0;
+static int has_tokenizer(const sl_documents *d) {
+    return sl_documents_have(d, "tokenizer.json") || sl_documents_have(d, "tokenizer.model");
 }
 
 // Copies a path without slashes at its end. From malloc.
@@ -29,17 +25,19 @@ static int load(const char *dir, const sl_model_options *o, sl_model *model, sl_
     model->name = strrchr(model->dir, '/') && model->dir[1] ? strrchr(model->dir, '/') + 1 : model->dir;
     model->is_dummy = (o->flags & SL_MODEL_DUMMY) != 0;
     int rc = sl_cancel_poll(&o->cancel, err);
-    if (!rc) rc = sl_config_load(dir, &model->config, err);
+    if (!rc) rc = sl_source_open(model->dir, &model->source, err);
+    const sl_documents *documents = rc ? NULL : sl_source_documents(model->source);
+    if (!rc) rc = sl_config_load(documents, &model->config, err);
     if (!rc) rc = sl_config_change_rope(&model->config, &o->rope, err);
     if (!rc && model->is_dummy)
         rc = sl_model_weights_declare(&model->config, &model->tensors, &model->weights, err);
     else if (!rc) {
-        rc = sl_tensors_open(dir, &model->tensors, err);
+        rc = sl_source_tensors(model->source, &model->tensors, err);
         if (!rc) rc = sl_model_weights_bind(&model->config, model->tensors, &model->weights, err);
     }
-    if (rc || (o->flags & SL_MODEL_NO_TOKENIZER) || (model->is_dummy && !has_tokenizer(dir))) return rc;
+    if (rc || (o->flags & SL_MODEL_NO_TOKENIZER) || (model->is_dummy && !has_tokenizer(documents))) return rc;
     rc = sl_cancel_poll(&o->cancel, err);
-    if (!rc) rc = sl_tokenizer_load(dir, &model->tokenizer, err);
+    if (!rc) rc = sl_tokenizer_load(documents, &model->tokenizer, err);
     if (rc) return rc;
     int n_vocab = sl_tokenizer_n_vocab(model->tokenizer);
     if (n_vocab > model->config.n_vocab)
@@ -71,6 +69,7 @@ void sl_model_free(sl_model *model) {
     sl_tokenizer_free(model->tokenizer);
     sl_model_weights_free(&model->weights);
     sl_tensors_close(model->tensors);
+    sl_source_close(model->source);
     free(model->dir);
     free(model);
 }

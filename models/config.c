@@ -72,7 +72,7 @@ static int read_config(const sl_json_file *f, sl_config *c, sl_error *err) {
     return rc ? rc : read_eos(f, c, err);
 }
 
-int sl_config_load(const char *dir, sl_config *config, sl_error *err) {
+int sl_config_load(const sl_documents *documents, sl_config *config, sl_error *err) {
     *config = (sl_config){.gen_temp = NAN,
                           .gen_top_p = NAN,
                           .gen_min_p = NAN,
@@ -81,17 +81,17 @@ int sl_config_load(const char *dir, sl_config *config, sl_error *err) {
                           .gen_do_sample = -1,
                           .rope_factor = 1,
                           .rope_attention = 1};
-    char path[4200];
+    char path[SL_DOCUMENT_PATH];
     json_t *root;
-    int rc = sl_json_load(dir, "config.json", 0, &root, err);
+    int rc = sl_documents_json(documents, "config.json", 0, &root, err);
     if (rc) return rc;
-    snprintf(path, sizeof path, "%s/config.json", dir);
+    sl_documents_path(documents, "config.json", path);
     rc = read_config(&(sl_json_file){path, root}, config, err);
     json_decref(root);
     if (rc) return rc;
-    rc = sl_json_load(dir, "generation_config.json", 1, &root, err);
+    rc = sl_documents_json(documents, "generation_config.json", 1, &root, err);
     if (rc || !root) return rc;
-    snprintf(path, sizeof path, "%s/generation_config.json", dir);
+    sl_documents_path(documents, "generation_config.json", path);
     rc = read_generation(&(sl_json_file){path, root}, config, err);
     json_decref(root);
     return rc;

@@ -4,7 +4,7 @@
 #ifndef SLEIGH_CONFIG_H
 #define SLEIGH_CONFIG_H
 
-#include "engine/base/error.h"
+#include "engine/base/documents.h"
 
 #include <stdint.h>
 
@@ -43,7 +43,7 @@ typedef struct sl_config {
 } sl_config;
 
 // Reads both files. model_type names the architecture; its read_config reads the fields of config.json.
-int sl_config_load(const char *dir, sl_config *config, sl_error *err);
+int sl_config_load(const sl_documents *documents, sl_config *config, sl_error *err);
 // FNV-1a (engine/base/hash.h) of the fields that change the arithmetic, as a text of lines NAME=VALUE, each ended by a newline:
 //   model_type, vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, num_key_value_heads,
 //   head_dim, rms_norm_eps, tie_word_embeddings (0 or 1), rope_theta, rope_type (sl_config_rope_name), factor,

@@ -256,13 +256,13 @@ static int read_all(reader *r) {
     return rc ? rc : read_post_processor(r, sl_json_get(r->root, "post_processor"));
 }
 
-int sl_bpe_json_load(const char *dir, int *is_bpe, sl_tokenizer *tok, sl_error *err) {
-    char path[4200];
+int sl_bpe_json_load(const sl_documents *documents, int *is_bpe, sl_tokenizer *tok, sl_error *err) {
+    char path[SL_DOCUMENT_PATH];
     json_t *root;
     *is_bpe = 0;
-    int rc = sl_json_load(dir, "tokenizer.json", 1, &root, err);
+    int rc = sl_documents_json(documents, "tokenizer.json", 1, &root, err);
     if (rc || !root) return rc;
-    snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+    sl_documents_path(documents, "tokenizer.json", path);
     reader r = {.path = path, .root = root, .model = sl_json_get(root, "model"), .tok = tok, .err = err};
     int by_bytes = json_is_true(sl_json_get(r.model, "byte_fallback"));
     if (!is_type(r.model, "BPE") || by_bytes || !is_type(sl_json_get(root, "decoder"), "ByteLevel")) {

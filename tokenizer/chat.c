@@ -5,10 +5,11 @@
 #include "engine/base/json.h"
 #include "tokenizer/jinja.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+
+enum { MOST_TEMPLATE = 65535 }; // bytes; no template is that long
 
 typedef enum { FAMILY_LLAMA2, FAMILY_LLAMA3, FAMILY_MISTRAL, FAMILY_CHATML, FAMILY_QWEN3 } family;
 
@@ -290,45 +291,35 @@ static const json_t *template_of(const json_t *root) {
     return NULL;
 }
 
-static int detect(const char *dir, const char *file, const char *text, size_t n, const sl_chat_template **out, sl_error *err) {
+static int detect(const sl_documents *d, const char *name, const char *text, size_t n, const sl_chat_template **out,
+                  sl_error *err) {
+    char path[SL_DOCUMENT_PATH];
     if (text && strlen(text) == n) return sl_chat_detect(text, out, err);
+    sl_documents_path(d, name, path);
     return sl_fail(err, SL_ERR_FORMAT,
-                   "%s/%s: the chat template is not a string without NUL; pass {template_name} with one of: %s", dir, file,
+                   "%s: the chat template is not a string without NUL; pass {template_name} with one of: %s", path,
                    sl_chat_names());
 }
 
-// *found: the file exists. A file of 64 KiB or more is refused: no template is that long.
-static int load_jinja_file(const char *dir, int *found, const sl_chat_template **out, sl_error *err) {
-    static const char file[] = "chat_template.jinja";
-    char path[4200], text[65536];
-    snprintf(path, sizeof path, "%.4000s/%s", dir, file);
-    FILE *f = fopen(path, "rb");
-    *found = f != NULL;
-    if (!f) return errno == ENOENT ? 0 : sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
-    size_t n = fread(text, 1, sizeof text, f);
-    int failed = ferror(f);
-    fclose(f);
-    if (failed) return sl_fail(err, SL_ERR_IO, "%s: it cannot be read", path);
-    if (n == sizeof text)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: more than %zu bytes; pass {template_name}", path, sizeof text - 1);
-    text[n] = 0;
-    return detect(dir, file, text, n, out, err);
-}
-
-int sl_chat_load(const char *dir, const sl_chat_template **out, sl_error *err) {
-    static const char *const files[] = {"chat_template.json", "tokenizer_config.json"};
-    int found, rc = load_jinja_file(dir, &found, out, err);
-    if (rc || found) return rc;
+int sl_chat_load(const sl_documents *d, const sl_chat_template **out, sl_error *err) {
+    static const char *const files[] = {"chat_template.json", "tokenizer_config.json"}, own[] = "chat_template.jinja";
+    if (sl_documents_have(d, own)) {
+        sl_text text = {0};
+        int rc = sl_documents_text(d, own, MOST_TEMPLATE, &text, err);
+        if (!rc) rc = detect(d, own, text.data, text.n, out, err);
+        sl_text_free(&text);
+        return rc;
+    }
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         json_t *root;
-        rc = sl_json_load(dir, files[i], 1, &root, err);
+        int rc = sl_documents_json(d, files[i], 1, &root, err);
         if (rc) return rc;
         const json_t *jinja = template_of(root);
-        rc = jinja ? detect(dir, files[i], json_string_value(jinja), json_string_length(jinja), out, err) : 0;
+        rc = jinja ? detect(d, files[i], json_string_value(jinja), json_string_length(jinja), out, err) : 0;
         json_decref(root);
         if (jinja) return rc;
     }
-    return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: the model has no chat template; pass {template_name} with one of: %s", dir,
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: the model has no chat template; pass {template_name} with one of: %s", d->path,
                    sl_chat_names());
 }
 

@@ -5,7 +5,7 @@
 #ifndef SLEIGH_CHAT_H
 #define SLEIGH_CHAT_H
 
-#include "engine/base/arrays.h"
+#include "engine/base/documents.h"
 
 typedef struct sl_chat_template sl_chat_template; // const, static
 
@@ -16,8 +16,8 @@ const char *sl_chat_names(void); // comma-separated, for messages and help
 // Finds the template of a Jinja text: a published text, or a text that writes the same prompts because it differs only in
 // layout or tools. SL_ERR_UNSUPPORTED: unknown.
 int sl_chat_detect(const char *jinja, const sl_chat_template **out, sl_error *err);
-// Reads the template text of a model folder and finds its template. SL_ERR_UNSUPPORTED: the folder has no text.
-int sl_chat_load(const char *dir, const sl_chat_template **out, sl_error *err);
+// Reads the template text of a model and finds its template. SL_ERR_UNSUPPORTED: the model has no text.
+int sl_chat_load(const sl_documents *documents, const sl_chat_template **out, sl_error *err);
 // Appends the prompt up to the start of the assistant's next reply. It holds the text of BOS if the template writes one, so
 // tokenize it without SL_TOK_BOS. date: a text like "26 Jul 2024" for the templates that write a date; NULL: the template's
 // constant (Llama 3.1) or today (Llama 3.2). SL_ERR_ARG: the template refuses this order of messages.

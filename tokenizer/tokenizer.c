@@ -4,30 +4,10 @@
 #include "engine/base/json.h"
 #include "tokenizer/tokenizer_internal.h"
 
-#include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 // ---- loading ----
-
-static int read_file(const char *path, sl_text *out, sl_error *err) {
-    char buf[65536];
-    size_t n;
-    int rc = 0;
-    FILE *f = fopen(path, "rb");
-    if (!f) return sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
-    while (!rc && (n = fread(buf, 1, sizeof buf, f)) > 0) {
-        rc = sl_text_append(out, buf, n, err);
-        if (!rc && out->n > SL_MOST_MODEL_FILE)
-            rc = sl_fail(err, SL_ERR_UNSUPPORTED, "%s: the file is too long, expected at most %d bytes", path,
-                         SL_MOST_MODEL_FILE);
-    }
-    if (!rc && ferror(f)) rc = sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
-    fclose(f);
-    return rc;
-}
 
 static int load_sentencepiece(const char *path, const sl_text *data, sl_tokenizer *tok, sl_error *err) {
     sl_spm_model model;
@@ -51,11 +31,12 @@ static int load_sentencepiece(const char *path, const sl_text *data, sl_tokenize
 
 // A tokenizer.model holds lines of base64 and rank, or a protobuf. The first line of a rank file is printable text. A protobuf
 // begins with control characters: most begin with the tag of the first field, and the byte of this tag is also a newline.
-static int load_model_file(const char *dir, sl_tokenizer *tok, sl_error *err) {
-    char path[4200];
+static int load_model_file(const sl_documents *d, sl_tokenizer *tok, sl_error *err) {
+    char path[SL_DOCUMENT_PATH];
     sl_text data = {0};
-    snprintf(path, sizeof path, "%s/tokenizer.model", dir);
-    int rc = read_file(path, &data, err), lines = !rc && data.n > 0 && data.data[0] != '\n';
+    sl_documents_path(d, "tokenizer.model", path);
+    int rc = sl_documents_text(d, "tokenizer.model", SL_MOST_MODEL_FILE, &data, err),
+        lines = !rc && data.n > 0 && data.data[0] != '\n';
     for (size_t i = 0; lines && i < data.n && i < 64 && data.data[i] != '\n'; i++)
         lines = (data.data[i] >= ' ' && data.data[i] <= '~') || (data.data[i] == '\r' && data.data[i + 1] == '\n');
     if (!rc) rc = lines ? sl_tiktoken_load(path, data.data, data.n, tok, err) : load_sentencepiece(path, &data, tok, err);
@@ -65,14 +46,14 @@ static int load_model_file(const char *dir, sl_tokenizer *tok, sl_error *err) {
 
 // tokenizer_config.json gives "bos_token" and "eos_token", as strings or objects, and add_bos_token. A BOS and an EOS of the
 // tokenizer's file have priority.
-static int read_config(const char *dir, sl_tokenizer *tok, sl_error *err) {
+static int read_config(const sl_documents *d, sl_tokenizer *tok, sl_error *err) {
     static const char *const fields[2] = {"bos_token", "eos_token"};
     int32_t *to[2] = {&tok->bos, &tok->eos};
-    char path[4200];
+    char path[SL_DOCUMENT_PATH];
     json_t *root;
-    int add_bos, rc = sl_json_load(dir, "tokenizer_config.json", 1, &root, err);
+    int add_bos, rc = sl_documents_json(d, "tokenizer_config.json", 1, &root, err);
     if (rc || !root) return rc;
-    snprintf(path, sizeof path, "%s/tokenizer_config.json", dir);
+    sl_documents_path(d, "tokenizer_config.json", path);
     for (int i = 0; i < 2; i++) {
         const json_t *v = sl_json_get(root, fields[i]);
         const char *text = json_string_value(json_is_object(v) ? sl_json_get(v, "content") : v);
@@ -85,29 +66,25 @@ static int read_config(const char *dir, sl_tokenizer *tok, sl_error *err) {
     return rc;
 }
 
-static int load(const char *dir, sl_tokenizer *tok, sl_error *err) {
-    char path[4200];
-    int is_bpe, rc = sl_bpe_json_load(dir, &is_bpe, tok, err);
+static int load(const sl_documents *d, sl_tokenizer *tok, sl_error *err) {
+    int is_bpe, rc = sl_bpe_json_load(d, &is_bpe, tok, err);
     if (rc) return rc;
     if (!is_bpe) {
-        snprintf(path, sizeof path, "%s/tokenizer.json", dir);
-        int has_json = access(path, F_OK) == 0;
-        snprintf(path, sizeof path, "%s/tokenizer.model", dir);
-        if (access(path, F_OK)) // *err says why tokenizer.json is refused
-            return has_json ? SL_ERR_UNSUPPORTED
-                            : sl_fail(err, SL_ERR_IO, "%s: neither tokenizer.json nor tokenizer.model exists", dir);
-        rc = load_model_file(dir, tok, err);
+        if (!sl_documents_have(d, "tokenizer.model")) // *err says why tokenizer.json is refused
+            return sl_documents_have(d, "tokenizer.json")
+                       ? SL_ERR_UNSUPPORTED
+                       : sl_fail(err, SL_ERR_IO, "%s: neither tokenizer.json nor tokenizer.model exists", d->path);
+        rc = load_model_file(d, tok, err);
         if (rc) return rc;
     }
-    return read_config(dir, tok, err);
+    return read_config(d, tok, err);
 }
 
-int sl_tokenizer_load(const char *dir, sl_tokenizer **out, sl_error *err) {
-    if (strlen(dir) > 3000) return sl_fail(err, SL_ERR_ARG, "%.200s...: the path is too long", dir);
+int sl_tokenizer_load(const sl_documents *documents, sl_tokenizer **out, sl_error *err) {
     sl_tokenizer *tok = calloc(1, sizeof *tok);
-    if (!tok) return sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", dir);
+    if (!tok) return sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", documents->path);
     tok->bos = tok->eos = -1;
-    int rc = load(dir, tok, err);
+    int rc = load(documents, tok, err);
     if (rc) {
         sl_tokenizer_free(tok);
         return rc;

@@ -5,12 +5,12 @@
 #ifndef SLEIGH_TOKENIZER_H
 #define SLEIGH_TOKENIZER_H
 
-#include "engine/base/arrays.h"
+#include "engine/base/documents.h"
 
 typedef struct sl_tokenizer sl_tokenizer;
 
-// Loads the tokenizer of a Hugging Face folder: tokenizer.json if it is byte-level BPE, else tokenizer.model.
-int sl_tokenizer_load(const char *dir, sl_tokenizer **out, sl_error *err);
+// Loads the tokenizer of a model: tokenizer.json if it is byte-level BPE, else tokenizer.model.
+int sl_tokenizer_load(const sl_documents *documents, sl_tokenizer **out, sl_error *err);
 void sl_tokenizer_free(sl_tokenizer *tok);
 
 const char *sl_tokenizer_kind(const sl_tokenizer *tok);                // "bpe", "tiktoken", "sentencepiece"

@@ -5,7 +5,7 @@
 #ifndef SLEIGH_TOKENIZER_INTERNAL_H
 #define SLEIGH_TOKENIZER_INTERNAL_H
 
-#include "engine/base/arrays.h"
+#include "engine/base/documents.h"
 
 // ---- pretokenize.c: splits text by the pattern of a pre-tokenizer ----
 
@@ -124,8 +124,8 @@ const sl_added *sl_tokenizer_added_at(const sl_tokenizer *tok, const char *text,
 
 // ---- bpe_json.c and tiktoken.c: the readers ----
 
-// *is_bpe 0: the folder has no tokenizer.json, or one of another kind; then *err says which kind.
-int sl_bpe_json_load(const char *dir, int *is_bpe, sl_tokenizer *tok, sl_error *err);
+// *is_bpe 0: there is no tokenizer.json, or one of another kind; then *err says which kind.
+int sl_bpe_json_load(const sl_documents *documents, int *is_bpe, sl_tokenizer *tok, sl_error *err);
 int sl_tiktoken_load(const char *path, const char *data, size_t n, sl_tokenizer *tok, sl_error *err);
 
 #endif

@@ -10,6 +10,7 @@
 #include "engine/kv/kv.h"
 #include "models/bucket_file.h"
 #include "models/safetensors.h"
+#include "models/source.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -47,11 +48,11 @@ static int costs_of(const sl_model *model, const cli_options *o, costs *out, sl_
     return sl_engine_largest_ctx_on_host(model, &on_host, &out->largest_on_host, err);
 }
 
-// Writes "bpe, 1024 ids", or the reason why the folder has no tokenizer.
-static void describe_tokenizer(const char *dir, char *buf, size_t size) {
+// Writes "bpe, 1024 ids", or the reason why the model has no tokenizer.
+static void describe_tokenizer(const sl_documents *documents, char *buf, size_t size) {
     sl_tokenizer *tok;
     sl_error err = {0};
-    if (sl_tokenizer_load(dir, &tok, &err)) {
+    if (sl_tokenizer_load(documents, &tok, &err)) {
         snprintf(buf, size, "none (%.200s)", err.message);
         return;
     }
@@ -63,7 +64,7 @@ static void describe_tokenizer(const char *dir, char *buf, size_t size) {
 
 static int print_config(const cli_options *o, const sl_config *c, sl_error *err) {
     char tok[256], rope[256];
-    describe_tokenizer(o->model, tok, sizeof tok);
+    describe_tokenizer(sl_source_documents(o->source), tok, sizeof tok);
     sl_config_describe_rope(c, rope, sizeof rope);
     int rc = cli_printf(err,
                         "| folder | %s |\n|---|---|\n| type | %s |\n| layers | %d |\n| hidden | %d |\n| feed-forward | %d |\n"
@@ -173,7 +174,7 @@ static int print_buckets(const bucket_file *f, sl_error *err) {
 
 static json_t *config_json(const cli_options *o, const sl_config *c) {
     char tok[256];
-    describe_tokenizer(o->model, tok, sizeof tok);
+    describe_tokenizer(sl_source_documents(o->source), tok, sizeof tok);
     json_t *eos = json_array();
     for (int i = 0; i < c->n_eos; i++) json_array_append_new(eos, json_integer(c->eos[i]));
     return json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:b, s:f, s:s, s:f, s:f, s:i, s:o, s:s}", "model_type",

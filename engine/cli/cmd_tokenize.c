@@ -5,6 +5,7 @@
 #include "engine/cli/output/print_json.h"
 #include "engine/cli/output/token_json.h"
 #include "engine/cli/run.h"
+#include "models/source.h"
 
 #include <string.h>
 
@@ -30,7 +31,7 @@ int cmd_tokenize(const cli_options *o, sl_error *err) {
     sl_tokenizer *tok = NULL;
     int rc = cli_need_model(o, err);
     if (!rc) rc = cli_read_input(o, &text, err);
-    if (!rc) rc = sl_tokenizer_load(o->model, &tok, err);
+    if (!rc) rc = sl_tokenizer_load(sl_source_documents(o->source), &tok, err);
     if (!rc) rc = sl_tokenize(tok, text.data, text.n, (o->bos ? SL_TOK_BOS : 0) | (o->plain ? SL_TOK_PLAIN : 0), &ids, err);
     if (!rc) rc = strcmp(o->format, "json") ? print_ids(&ids, err) : print_tokens(o, tok, &ids, err);
     sl_tokenizer_free(tok);
@@ -47,7 +48,7 @@ int cmd_detokenize(const cli_options *o, sl_error *err) {
     int rc = cli_need_model(o, err);
     if (!rc) rc = cli_read_input(o, &input, err);
     if (!rc) rc = cli_parse_ids(source, &input, &ids, err);
-    if (!rc) rc = sl_tokenizer_load(o->model, &tok, err);
+    if (!rc) rc = sl_tokenizer_load(sl_source_documents(o->source), &tok, err);
     if (!rc) rc = sl_detokenize(tok, ids.data, ids.n, 1, &text, err);
     if (!rc) rc = cli_write(text.data, text.n, err);
     if (rc == SL_ERR_ARG && ids.n) rc = SL_ERR_FORMAT; // an id out of range is an input error, not a usage error

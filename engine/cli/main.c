@@ -12,6 +12,7 @@
 #include "engine/cli/run.h"
 #include "engine/cli/watch.h"
 #include "models/config.h"
+#include "models/source.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -221,15 +222,17 @@ static int is_help(const char *arg) {
     return !strcmp(arg, "--help") || !strcmp(arg, "-h");
 }
 
-// Replaces the values of flags that depend on the model's folder: the name of --model, and --ctx-size 0.
+// Replaces the values of flags that depend on the model: the name of --model, and --ctx-size 0. Opens the model's source.
 static int complete(cli_options *o, char model[CLI_PATH_SIZE], sl_error *err) {
     sl_config config;
     int rc = o->model ? cli_model_path(o->model, model, err) : 0;
     if (rc || !o->model) return rc;
     o->model = model;
+    rc = sl_source_open(model, &o->source, err);
+    if (rc) return rc;
     if (!CLI_GIVEN(o, n_ctx) || o->n_ctx) return 0;
     const sl_rope_options rope = cli_rope_options(o);
-    rc = sl_config_load(model, &config, err);
+    rc = sl_config_load(sl_source_documents(o->source), &config, err);
     if (!rc) rc = sl_config_change_rope(&config, &rope, err);
     if (!rc) o->n_ctx = config.n_scaled;
     return rc;

@@ -5,6 +5,7 @@
 #include "engine/cli/grow.h"
 #include "engine/cli/habits.h"
 #include "engine/cli/option_table.h"
+#include "models/source.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -477,6 +478,7 @@ int cli_options_parse(cli_options *o, unsigned command, int n, char **args, sl_e
 }
 
 void cli_options_free(cli_options *o) {
+    sl_source_close(o->source);
     for (int i = 0; i < o->owned.n; i++) free((void *)o->owned.items[i]);
     free(o->owned.items);
     free(o->stops.items);

@@ -57,6 +57,7 @@ enum { CLI_MAX_FLAGS = 160, CLI_MAX_PARAMS = 32 };
 
 typedef struct cli_options {
     unsigned command;
+    struct sl_source *source; // models/source.h: of --model; NULL without --model
     const char *model, *prompt, *file, *system_prompt, *chat_template, *jsonl, *attn, *schedule, *ids, *out, *format, *device,
         *stats, *load_format, *prompts, *phase, *plot, *reference, *task, *haystack, *grader, *procedure, *dump, *calibration,
         *states, *attn_prefill, *attn_profile, *prompt_cache, *parts, *measure, *rope_scaling, *mask_method, *kv_cache, *fill,

@@ -6,6 +6,7 @@
 #include "engine/cli/output/progress_bar.h"
 #include "engine/cli/process.h"
 #include "engine/cli/watch.h"
+#include "models/source.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -36,7 +37,7 @@ int cli_check_chat_flags(const cli_options *o, sl_error *err) {
 }
 
 int cli_chat_template(const cli_options *o, const sl_chat_template **out, sl_error *err) {
-    if (!o->chat_template) return sl_chat_load(o->model, out, err);
+    if (!o->chat_template) return sl_chat_load(sl_source_documents(o->source), out, err);
     *out = sl_chat_find(o->chat_template);
     if (*out) return 0;
     return sl_fail(err, SL_ERR_ARG, "--chat-template %.100s: expected one of %s", o->chat_template, sl_chat_names());
@@ -80,7 +81,8 @@ void cli_hint_chat(const cli_run *run, const sl_text *text, const sl_ids *ids) {
     const sl_tokenizer *tok = sl_model_tokenizer(run->model);
     const sl_chat_template *template;
     sl_ids bos = {0};
-    if (!tok || sl_chat_load(run->options->model, &template, NULL) || !is_assistant(run->model, template)) return;
+    if (!tok || sl_chat_load(sl_source_documents(run->options->source), &template, NULL) || !is_assistant(run->model, template))
+        return;
     int has_special = text->n >= 6 && memmem(text->data, text->n, "[INST]", 6) != NULL; // plain text in templates of Mistral
     if (sl_tokenize(tok, "", 0, SL_TOK_BOS, &bos, NULL)) return;
     for (size_t i = bos.n; i < ids->n; i++) has_special |= sl_tokenizer_is_special(tok, ids->data[i]);
@@ -143,7 +145,7 @@ int cli_warn_trained(const sl_config *config, int n_ctx) {
 
 int cli_read_config(const cli_options *o, sl_config *out, sl_error *err) {
     const sl_rope_options rope = cli_rope_options(o);
-    int rc = sl_config_load(o->model, out, err);
+    int rc = sl_config_load(sl_source_documents(o->source), out, err);
     if (!rc) rc = sl_config_change_rope(out, &rope, err);
     if (rc) return rc;
     if (o->n_ctx > out->n_ctx)

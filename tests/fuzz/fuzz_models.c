@@ -129,7 +129,7 @@ void fuzz_config(const char *data, size_t n) {
     sl_error err = {0};
     float inv_freq[128];
     fuzz_files(data, n, names[0], names);
-    if (fuzz_ok(sl_config_load(fuzz_dir(), &c, &err), &err)) {
+    if (fuzz_ok(sl_config_load(&SL_FOLDER(fuzz_dir()), &c, &err), &err)) {
         FUZZ_CHECK(c.n_vocab > 0 && c.hidden > 0 && c.n_ffn > 0 && c.n_layers > 0 && c.n_ctx > 0, "a size");
         FUZZ_CHECK(c.n_heads > 0 && c.n_kv_heads > 0 && c.n_heads % c.n_kv_heads == 0, "heads");
         FUZZ_CHECK(c.head_dim > 0 && c.head_dim <= 256 && c.head_dim % 16 == 0, "head_dim");

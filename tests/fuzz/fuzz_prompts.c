@@ -48,7 +48,7 @@ void fuzz_chat(const char *data, size_t n) {
     free(jinja);
     err = (sl_error){0};
     fuzz_files(data, n, names[0], names);
-    if (fuzz_ok(sl_chat_load(fuzz_dir(), &t, &err), &err)) FUZZ_CHECK(t && sl_chat_find(sl_chat_name(t)) == t, "a template");
+    if (fuzz_ok(sl_chat_load(&SL_FOLDER(fuzz_dir()), &t, &err), &err)) FUZZ_CHECK(t && sl_chat_find(sl_chat_name(t)) == t, "a template");
     if (n && data[0] != '{') render_all(data, n);
     fuzz_remove_files(names);
 }
@@ -128,7 +128,7 @@ static void read_prompts(const sl_tokenizer *tok, int plain) {
 void fuzz_jsonl(const char *data, size_t n) {
     static sl_tokenizer *tok;
     sl_error err = {0};
-    if (!tok) FUZZ_CHECK(!sl_tokenizer_load("tests/vocabularies/bpe", &tok, &err), err.message);
+    if (!tok) FUZZ_CHECK(!sl_tokenizer_load(&SL_FOLDER("tests/vocabularies/bpe"), &tok, &err), err.message);
     fuzz_write("prompts", data, n);
     read_prompts(tok, 0);
     read_prompts(tok, 1);

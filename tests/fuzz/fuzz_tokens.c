@@ -65,7 +65,7 @@ static void load(const char *data, size_t n, const char *first) {
     sl_tokenizer *tok;
     sl_error err = {0};
     fuzz_files(data, n, first, names);
-    if (fuzz_ok(sl_tokenizer_load(fuzz_dir(), &tok, &err), &err)) {
+    if (fuzz_ok(sl_tokenizer_load(&SL_FOLDER(fuzz_dir()), &tok, &err), &err)) {
         check_loaded(tok);
         sl_tokenizer_free(tok);
     }
@@ -88,14 +88,14 @@ static const sl_tokenizer *vocabulary(int which) { // loaded once
     static const char *const dirs[N_VOCABULARIES] = {DIR "bpe", DIR "llama", DIR "unigram", NULL};
     static sl_tokenizer *loaded[N_VOCABULARIES];
     sl_error err = {0};
-    if (!loaded[which] && dirs[which]) FUZZ_CHECK(!sl_tokenizer_load(dirs[which], &loaded[which], &err), err.message);
+    if (!loaded[which] && dirs[which]) FUZZ_CHECK(!sl_tokenizer_load(&SL_FOLDER(dirs[which]), &loaded[which], &err), err.message);
     if (!loaded[which]) { // the rank file needs another name
         static char data[16384];
         FILE *f = fopen(DIR "bpe/ranks.model", "rb");
         FUZZ_CHECK(f != NULL, DIR "bpe/ranks.model");
         fuzz_write("tokenizer.model", data, fread(data, 1, sizeof data, f));
         fclose(f);
-        FUZZ_CHECK(!sl_tokenizer_load(fuzz_dir(), &loaded[which], &err), err.message);
+        FUZZ_CHECK(!sl_tokenizer_load(&SL_FOLDER(fuzz_dir()), &loaded[which], &err), err.message);
         fuzz_remove("tokenizer.model");
     }
     return loaded[which];

@@ -189,7 +189,7 @@ static void hash_of_a_config(void) {
         "tie_word_embeddings=0\nrope_theta=500000\nrope_type=llama3\nfactor=8\nlow_freq_factor=1\n"
         "high_freq_factor=4\noriginal_max_position_embeddings=8192\n";
     sl_config a, b;
-    CHECK_OK(sl_config_load("models/tiny", &a, &err), err);
+    CHECK_OK(sl_config_load(&SL_FOLDER("models/tiny"), &a, &err), err);
     CHECK(sl_config_hash(&a) == sl_fnv1a(SL_FNV1A_START, text, strlen(text)));
     b = a, b.n_ctx = 7, b.bos = 3, b.gen_temp = 1; // no arithmetic
     CHECK(sl_config_hash(&a) == sl_config_hash(&b));

@@ -54,7 +54,7 @@ static void write_tensors(const char *name, const char *header, size_t n_data) {
 
 static int load_config(const char *text, sl_config *c) {
     write_file("config.json", text, strlen(text));
-    return sl_config_load(test_tmp(), c, &err);
+    return sl_config_load(&SL_FOLDER(test_tmp()), c, &err);
 }
 
 #define GOOD                                                                                                                   \
@@ -426,14 +426,14 @@ static void config_refusals(void) {
             FAIL("case %zu: returned %d, \"%s\", expected \"%s\"", i, rc, rc ? err.message : "", bad[i].part);
     }
     remove_file("config.json");
-    CHECK_ERR(sl_config_load(test_tmp(), &c, &err), err, SL_ERR_IO, "config.json");
+    CHECK_ERR(sl_config_load(&SL_FOLDER(test_tmp()), &c, &err), err, SL_ERR_IO, "config.json");
 }
 
 // ---- null ----
 
 static void describe_config(char *out, size_t size) {
     sl_config c;
-    if (sl_config_load(test_tmp(), &c, &err)) {
+    if (sl_config_load(&SL_FOLDER(test_tmp()), &c, &err)) {
         snprintf(out, size, "%s", err.message);
         return;
     }

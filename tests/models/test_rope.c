@@ -25,7 +25,7 @@ static void write_config(const char *rope, int head_dim, int n_ctx) {
 static sl_config config_of(const char *rope, int head_dim, int n_ctx) {
     sl_config c;
     write_config(rope, head_dim, n_ctx);
-    CHECK_OK(sl_config_load(test_tmp(), &c, &err), err);
+    CHECK_OK(sl_config_load(&SL_FOLDER(test_tmp()), &c, &err), err);
     return c;
 }
 

@@ -38,7 +38,7 @@ static void note_progress(void *ctx, int done, int total) {
 // ---- cases ----
 
 static void load(const char *dir, sl_config *c, sl_tensors **tensors, sl_model_weights *w) {
-    CHECK_OK(sl_config_load(dir, c, &err), err);
+    CHECK_OK(sl_config_load(&SL_FOLDER(dir), c, &err), err);
     CHECK_OK(sl_model_weights_declare(c, tensors, w, &err), err);
     CHECK(!sl_model_weights_have_data(w));
 }
@@ -121,7 +121,7 @@ static void without_place(void) {
     sl_config c;
     sl_tensors *tensors;
     sl_model_weights w, placed;
-    CHECK_OK(sl_config_load("models/tiny", &c, &err), err);
+    CHECK_OK(sl_config_load(&SL_FOLDER("models/tiny"), &c, &err), err);
     CHECK_OK(sl_tensors_open("models/tiny", &tensors, &err), err);
     CHECK_OK(sl_model_weights_bind(&c, tensors, &w, &err), err);
     CHECK(sl_model_weights_have_data(&w));

@@ -18,7 +18,7 @@ double tokens_now(void) {
 sl_tokenizer *tokens_load(const char *dir) {
     sl_error err = {0};
     sl_tokenizer *tok = NULL;
-    CHECK_OK(sl_tokenizer_load(dir, &tok, &err), err);
+    CHECK_OK(sl_tokenizer_load(&SL_FOLDER(dir), &tok, &err), err);
     return tok;
 }
 

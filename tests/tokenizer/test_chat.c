@@ -105,37 +105,37 @@ static void loading(void) {
         "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + "
         "'\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
     const sl_chat_template *t;
-    CHECK_OK(sl_chat_load("models/tiny", &t, &err), err);
+    CHECK_OK(sl_chat_load(&SL_FOLDER("models/tiny"), &t, &err), err);
     CHECK_STR(sl_chat_name(t), "llama3");
-    CHECK_ERR(sl_chat_load(test_tmp(), &t, &err), err, SL_ERR_UNSUPPORTED, "template_name");
+    CHECK_ERR(sl_chat_load(&SL_FOLDER(test_tmp()), &t, &err), err, SL_ERR_UNSUPPORTED, "template_name");
     write_file("tokenizer_config.json", "{\"chat_template\":\"{{ bos_token }}hello\"}");
-    CHECK_ERR(sl_chat_load(test_tmp(), &t, &err), err, SL_ERR_UNSUPPORTED, "llama3.1, llama3.2");
+    CHECK_ERR(sl_chat_load(&SL_FOLDER(test_tmp()), &t, &err), err, SL_ERR_UNSUPPORTED, "llama3.1, llama3.2");
     json_t *list = json_pack("{s:[{s:s,s:s},{s:s,s:s}]}", "chat_template", "name", "tool_use", "template", "x", "name",
                              "default", "template", jinja);
     char *text = json_dumps(list, 0);
     write_file("tokenizer_config.json", text);
-    CHECK_OK(sl_chat_load(test_tmp(), &t, &err), err);
+    CHECK_OK(sl_chat_load(&SL_FOLDER(test_tmp()), &t, &err), err);
     CHECK_STR(sl_chat_name(t), "chatml");
     write_file("chat_template.jinja", "something else");
-    CHECK_ERR(sl_chat_load(test_tmp(), &t, &err), err, SL_ERR_UNSUPPORTED, "not one that Sleigh knows");
+    CHECK_ERR(sl_chat_load(&SL_FOLDER(test_tmp()), &t, &err), err, SL_ERR_UNSUPPORTED, "not one that Sleigh knows");
     write_file("chat_template.jinja", jinja);
-    CHECK_OK(sl_chat_load(test_tmp(), &t, &err), err);
+    CHECK_OK(sl_chat_load(&SL_FOLDER(test_tmp()), &t, &err), err);
     remove_file("chat_template.jinja");
     CHECK(!json_object_set_new(list, "chat_template", json_sprintf("%s", jinja)));
     free(text);
     text = json_dumps(list, 0);
     write_file("tokenizer_config.json", text);
     write_file("chat_template.json", "{\"chat_template\":null}"); // null: the loader reads the next file
-    CHECK_OK(sl_chat_load(test_tmp(), &t, &err), err);
+    CHECK_OK(sl_chat_load(&SL_FOLDER(test_tmp()), &t, &err), err);
     CHECK_STR(sl_chat_name(t), "chatml");
     write_file("chat_template.json", "{\"chat_template\":[{\"name\":\"default\",\"template\":null}]}");
-    CHECK_OK(sl_chat_load(test_tmp(), &t, &err), err);
+    CHECK_OK(sl_chat_load(&SL_FOLDER(test_tmp()), &t, &err), err);
     write_file("chat_template.json", "{\"chat_template\":7}");
-    CHECK_ERR(sl_chat_load(test_tmp(), &t, &err), err, SL_ERR_FORMAT, "chat_template.json: the chat template is not a string");
+    CHECK_ERR(sl_chat_load(&SL_FOLDER(test_tmp()), &t, &err), err, SL_ERR_FORMAT, "chat_template.json: the chat template is not a string");
     CHECK(!json_object_set_new(list, "chat_template", json_stringn("{{ bos_token }}\0x", 17)));
     char *nul = json_dumps(list, 0); // only the part before the NUL would be read, and it is not a template
     write_file("chat_template.json", nul);
-    CHECK_ERR(sl_chat_load(test_tmp(), &t, &err), err, SL_ERR_FORMAT, "without NUL");
+    CHECK_ERR(sl_chat_load(&SL_FOLDER(test_tmp()), &t, &err), err, SL_ERR_FORMAT, "without NUL");
     free(nul);
     free(text);
     json_decref(list);

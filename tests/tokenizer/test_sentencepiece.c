@@ -139,7 +139,7 @@ static void expect_refusal(sl_text *model, int code, const char *says) {
     snprintf(whole, sizeof whole, "tokenizer.model: %s", says);
     tokens_write("tokenizer.model", model->data, model->n);
     sl_text_free(model);
-    CHECK_ERR(sl_tokenizer_load(test_tmp(), &tok, &err), err, code, whole);
+    CHECK_ERR(sl_tokenizer_load(&SL_FOLDER(test_tmp()), &tok, &err), err, code, whole);
 }
 
 static sl_tokenizer *expect_model(sl_text *model) {
@@ -253,7 +253,7 @@ static void long_file(void) { // a sparse file: it takes no disk space
     snprintf(path, sizeof path, "%s/tokenizer.model", test_tmp());
     FILE *f = fopen(path, "r+b");
     CHECK(f && !fseek(f, 64 << 20, SEEK_SET) && fputc('x', f) == 'x' && !fclose(f));
-    CHECK_ERR(sl_tokenizer_load(test_tmp(), &tok, &err), err, SL_ERR_UNSUPPORTED, "expected at most 67108864 bytes");
+    CHECK_ERR(sl_tokenizer_load(&SL_FOLDER(test_tmp()), &tok, &err), err, SL_ERR_UNSUPPORTED, "expected at most 67108864 bytes");
 }
 
 // ---- pieces ----

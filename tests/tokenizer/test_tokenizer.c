@@ -361,7 +361,7 @@ static void refused_json(void) {
     sl_error err = {0};
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         write_changed(changes[i].from, changes[i].to);
-        CHECK_ERR(sl_tokenizer_load(test_tmp(), &tok, &err), err, changes[i].code, changes[i].says);
+        CHECK_ERR(sl_tokenizer_load(&SL_FOLDER(test_tmp()), &tok, &err), err, changes[i].code, changes[i].says);
     }
     static char json[16384];
     size_t n = small_json(json, sizeof json);
@@ -370,12 +370,12 @@ static void refused_json(void) {
     CHECK(twice && !json_object_set_new(root, "post_processor", twice));
     char *text = json_dumps(root, 0);
     tokens_write("tokenizer.json", text, strlen(text));
-    CHECK_ERR(sl_tokenizer_load(test_tmp(), &tok, &err), err, SL_ERR_UNSUPPORTED, "two templates");
+    CHECK_ERR(sl_tokenizer_load(&SL_FOLDER(test_tmp()), &tok, &err), err, SL_ERR_UNSUPPORTED, "two templates");
     free(text);
     json_decref(root);
     for (size_t k = 0; k < 40; k++) {
         tokens_write("tokenizer.json", json, n * k / 40);
-        CHECK_ERR(sl_tokenizer_load(test_tmp(), &tok, &err), err, SL_ERR_FORMAT, "tokenizer.json: line ");
+        CHECK_ERR(sl_tokenizer_load(&SL_FOLDER(test_tmp()), &tok, &err), err, SL_ERR_FORMAT, "tokenizer.json: line ");
     }
 }
 
@@ -406,7 +406,7 @@ static void foreign_patterns(void) {
         }
         write_changed("\\\\s|(?:a|b)+|[^\\\\s]+", json);
         if (bad) {
-            CHECK_ERR(sl_tokenizer_load(test_tmp(), &tok, &err), err, SL_ERR_UNSUPPORTED, "pre_tokenizer pattern");
+            CHECK_ERR(sl_tokenizer_load(&SL_FOLDER(test_tmp()), &tok, &err), err, SL_ERR_UNSUPPORTED, "pre_tokenizer pattern");
             if (!strstr(err.message, regex)) FAIL("\"%s\" does not name the pattern %s", err.message, regex);
         } else {
             sl_tokenizer_free(tokens_load(test_tmp()));
@@ -434,10 +434,10 @@ static void refused_model(void) {
     };
     sl_tokenizer *tok = NULL;
     sl_error err = {0};
-    CHECK_ERR(sl_tokenizer_load(test_tmp(), &tok, &err), err, SL_ERR_IO, "neither tokenizer.json nor tokenizer.model");
+    CHECK_ERR(sl_tokenizer_load(&SL_FOLDER(test_tmp()), &tok, &err), err, SL_ERR_IO, "neither tokenizer.json nor tokenizer.model");
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         tokens_write("tokenizer.model", files[i].data, strlen(files[i].data));
-        CHECK_ERR(sl_tokenizer_load(test_tmp(), &tok, &err), err, SL_ERR_FORMAT, files[i].says);
+        CHECK_ERR(sl_tokenizer_load(&SL_FOLDER(test_tmp()), &tok, &err), err, SL_ERR_FORMAT, files[i].says);
     }
 }
 
@@ -467,11 +467,11 @@ static void ends_of_line(void) {
     sl_tokenizer *tok = NULL;
     static const char *const wrong[] = {"QQ== 0\r\r\nQg== 1\r\n", "QQ== 0\rQg== 1\r"};
     tokens_write("tokenizer.model", wrong[0], strlen(wrong[0]));
-    CHECK_ERR(sl_tokenizer_load(test_tmp(), &tok, &err), err, SL_ERR_FORMAT, "tokenizer.model");
+    CHECK_ERR(sl_tokenizer_load(&SL_FOLDER(test_tmp()), &tok, &err), err, SL_ERR_FORMAT, "tokenizer.model");
     tokens_write("tokenizer.model", wrong[1], strlen(wrong[1]));
-    CHECK_ERR(sl_tokenizer_load(test_tmp(), &tok, &err), err, SL_ERR_FORMAT, "tokenizer.model");
+    CHECK_ERR(sl_tokenizer_load(&SL_FOLDER(test_tmp()), &tok, &err), err, SL_ERR_FORMAT, "tokenizer.model");
     tokens_write("tokenizer.model", "QQ== 0\r\n\r\n", 10);
-    CHECK_ERR(sl_tokenizer_load(test_tmp(), &tok, &err), err, SL_ERR_FORMAT, "line 2");
+    CHECK_ERR(sl_tokenizer_load(&SL_FOLDER(test_tmp()), &tok, &err), err, SL_ERR_FORMAT, "line 2");
 }
 
 // Bytes that are not UTF-8 form a separate piece, so no merge joins these bytes with their neighbours. U+0031 is "1".
@@ -552,7 +552,7 @@ static void describe(char *out, size_t size) {
     sl_error err = {0};
     sl_tokenizer *tok;
     sl_ids ids = {0};
-    if (sl_tokenizer_load(test_tmp(), &tok, &err)) {
+    if (sl_tokenizer_load(&SL_FOLDER(test_tmp()), &tok, &err)) {
         snprintf(out, size, "%s", err.message);
         return;
     }
@@ -691,7 +691,7 @@ static void mutations(void) {
         sl_error err = {0};
         sl_tokenizer *tok = NULL;
         sl_ids ids = {0};
-        int rc = sl_tokenizer_load(test_tmp(), &tok, &err);
+        int rc = sl_tokenizer_load(&SL_FOLDER(test_tmp()), &tok, &err);
         CHECK(rc ? rc < 0 && err.message[0] : tok != NULL);
         if (!rc && !sl_tokenize(tok, "hello <s>\xff ab<tool>", 19, SL_TOK_BOS, &ids, &err)) {
             sl_text text = {0};

@@ -148,7 +148,7 @@ static void nfc(void) { // the vectors test the tables; here: other bytes, long 
     CHECK(!json_object_set_new(json_array_get(added, 14), "normalized", json_true()));
     char *changed = json_dumps(root, 0);
     tokens_write("tokenizer.json", changed, strlen(changed));
-    CHECK_ERR(sl_tokenizer_load(test_tmp(), &tok, &err), err, SL_ERR_UNSUPPORTED, "field normalized: added tokens with this");
+    CHECK_ERR(sl_tokenizer_load(&SL_FOLDER(test_tmp()), &tok, &err), err, SL_ERR_UNSUPPORTED, "field normalized: added tokens with this");
     CHECK(!json_object_set_new(root, "normalizer", json_null())); // without a normaliser the flag changes nothing
     sl_tokenizer_free(load_changed(root));
     free(changed);
@@ -164,7 +164,7 @@ static void llama_model(void) { // its tokenizer.json is not byte-level BPE, so 
     CHECK(tokens_check_vectors(tok, llama_vectors, SL_TOK_PLAIN, "ids_hf", 0, "decoded") >= 150);
     sl_tokenizer_free(tok);
     tokens_link(DIR "llama/tokenizer.json", "tokenizer.json");
-    CHECK_ERR(sl_tokenizer_load(test_tmp(), &tok, &err), err, SL_ERR_UNSUPPORTED, "with byte_fallback");
+    CHECK_ERR(sl_tokenizer_load(&SL_FOLDER(test_tmp()), &tok, &err), err, SL_ERR_UNSUPPORTED, "with byte_fallback");
     tokens_link(DIR "llama/tokenizer.model", "tokenizer.model");
     tok = tokens_load(test_tmp());
     CHECK_STR(sl_tokenizer_kind(tok), "sentencepiece");
@@ -270,7 +270,7 @@ static void bos_of_template(void) { // tokenizer.json wins over tokenizer_config
     static const char wrong[] = "{\"add_bos_token\":\"no\"}";
     sl_tokenizer *tok;
     tokens_write("tokenizer_config.json", wrong, sizeof wrong - 1);
-    CHECK_ERR(sl_tokenizer_load(test_tmp(), &tok, &err), err, SL_ERR_FORMAT,
+    CHECK_ERR(sl_tokenizer_load(&SL_FOLDER(test_tmp()), &tok, &err), err, SL_ERR_FORMAT,
               "tokenizer_config.json: field add_bos_token is a string, expected true or false");
 
     CHECK(!json_object_set_new(root, "post_processor", json_null())); // no template: BOS is known and not added

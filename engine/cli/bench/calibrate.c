@@ -9,6 +9,7 @@
 #include "engine/cli/output/progress_bar.h"
 #include "engine/cli/process.h"
 #include "engine/engine.h"
+#include "models/source.h"
 
 #ifdef SLEIGH_CUDA
 #include "attention/attention_cuda.h"
@@ -254,7 +255,7 @@ static sl_attn_geom geometry_of(const sl_auto_table *t) {
 static int find_geometry(const cli_options *o, sl_attn_geom *geom, sl_error *err) {
     sl_config c;
     *geom = without_model;
-    int rc = o->model ? sl_config_load(o->model, &c, err) : 0;
+    int rc = o->model ? sl_config_load(sl_source_documents(o->source), &c, err) : 0;
     if (!rc && o->model)
         *geom = (sl_attn_geom){.n_layers = 1, .n_heads = c.n_heads, .n_kv_heads = c.n_kv_heads, .head_dim = c.head_dim};
     return rc;

@@ -25,6 +25,7 @@
 #include "engine/cli/run.h"
 #include "engine/cli/timeline.h"
 #include "engine/cli/watch.h"
+#include "models/source.h"
 
 #include <errno.h>
 #include <math.h>
@@ -511,7 +512,7 @@ static int prepare(eval *e, sl_tokenizer **tok, sl_error *err) {
     e->scores.n_methods = e->attn.n;
     if (!rc) rc = o->jsonl ? list_records(e, err) : list_tasks(e, err);
     if (!rc) rc = check_limits(e, err);
-    if (!rc) rc = sl_tokenizer_load(o->model, tok, err);
+    if (!rc) rc = sl_tokenizer_load(sl_source_documents(o->source), tok, err);
     if (!rc && o->chat) rc = cli_chat_template(o, &e->prompter.chat, err);
     if (rc) return rc;
     const eval_procedure *procedure = o->procedure ? eval_procedure_find(o->procedure) : NULL;
