@@ -1,5 +1,5 @@
 // tokenizer/unicode.c - properties of code points and sets of code points, from the tables of unicode_tables.c.
-#include "tokenizer/unicode_tables.h"
+#include "tokenizer/unicode.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,20 +4,7 @@
 #define SLEIGH_UNICODE_H
 
 #include "engine/base/error.h"
-
-#include <stddef.h>
-#include <stdint.h>
-
-enum { SL_CODE_POINTS = 0x110000 };
-
-typedef struct sl_code_range {
-    uint32_t first, last;
-} sl_code_range;
-
-typedef struct sl_code_set { // ranges that ascend and do not touch
-    const sl_code_range *ranges;
-    size_t n;
-} sl_code_set;
+#include "tokenizer/unicode_tables.h"
 
 // ---- properties ----
 
@@ -55,7 +42,5 @@ int sl_code_sets_meet(sl_code_set a, sl_code_set b); // 1: some code point is in
 // there is no such name.
 int sl_points_add_property(sl_points *p, const char *name, size_t n, int *found, sl_error *err);
 int sl_points_add_posix(sl_points *p, const char *name, size_t n, int *found, sl_error *err);
-
-extern const sl_code_set sl_long_folds; // characters whose full case folding has several characters, like U+00DF
 
 #endif

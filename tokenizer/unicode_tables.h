@@ -3,7 +3,19 @@
 #ifndef SLEIGH_UNICODE_TABLES_H
 #define SLEIGH_UNICODE_TABLES_H
 
-#include "tokenizer/unicode.h"
+#include <stddef.h>
+#include <stdint.h>
+
+enum { SL_CODE_POINTS = 0x110000 };
+
+typedef struct sl_code_range {
+    uint32_t first, last;
+} sl_code_range;
+
+typedef struct sl_code_set { // ranges that ascend and do not touch
+    const sl_code_range *ranges;
+    size_t n;
+} sl_code_set;
 
 // ---- unicode_tables.c ----
 
@@ -17,6 +29,7 @@ extern const sl_code_set sl_white_space;
 extern const sl_code_set sl_other_alphabetic; // Alphabetic, and neither L nor Nl
 extern const sl_code_set sl_other_uppercase;  // Uppercase, and not Lu
 extern const sl_code_set sl_other_lowercase;  // Lowercase, and not Ll
+extern const sl_code_set sl_long_folds;       // characters whose full case folding has several characters, like U+00DF
 extern const sl_code_set sl_numeric_17;       // the characters that Unicode 17 adds to N
 extern const sl_code_set sl_punctuation_8;    // P of Unicode 8, and the punctuation of ASCII
 
