@@ -160,11 +160,13 @@ static void check_share(const step *st) {
 }
 
 static void scores(void) { // built pages and the newest page, full or partly filled
-    static const struct { int heads, kv_heads, dim; } g[] = {{1, 1, 64}, {3, 1, 80}, {8, 2, 128}, {8, 1, 64}, {2, 2, 80}};
+    static const struct {
+        int heads, kv_heads, dim;
+    } g[] = {{1, 1, 64}, {3, 1, 80}, {8, 2, 128}, {8, 1, 64}, {2, 2, 80}, {9, 3, 64}};
     static const int n[] = {1, 31, 255, 256, 257, 1500};
     static const char *const attn[] = {"bernoulli:B=8", "bernoulli:B=3:bernoulli-sampling=iid", "bernoulli-group:B=4",
                                        "bernoulli-group:B=5:bernoulli-sampling=iid"};
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         ref_cache c = ref_cache_new(g[i].heads, g[i].kv_heads, g[i].dim, 6, n, 1, test_seed + i);
         for (int m = 0; m < 4; m++)
             for (int s = 0; s < 6; s++)
@@ -364,10 +366,10 @@ static void large_B(void) {
 
 // |q_gi| = (k_i / 4) (1 + (2 g - (G - 1)) / 16), k_i from 0 to 8: with B = 8 every count is an integer, so q' = q.
 static void exact_counts(void) {
-    static const struct { int heads, kv_heads, dim; } g[] = {{1, 1, 64}, {3, 1, 80}, {8, 2, 128}, {8, 1, 64}};
+    static const struct { int heads, kv_heads, dim; } g[] = {{1, 1, 64}, {3, 1, 80}, {8, 2, 128}, {8, 1, 64}, {9, 3, 64}};
     static const int n[] = {1, 31, 255, 256, 257, 1500};
     static const char *const attn[] = {"bernoulli:B=8", "bernoulli-group:B=8"};
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         int group = g[i].heads / g[i].kv_heads, dim = g[i].dim;
         ref_cache c = ref_cache_new(g[i].heads, g[i].kv_heads, dim, 6, n, 1, test_seed + i);
         uint64_t rng = test_seed;

@@ -263,11 +263,12 @@ static void one_hot_is_exact(void) {
 static void near_dense(void) {
     static const struct {
         int heads, kv_heads, dim, n, seeds;
-    } g[] = {{1, 1, 64, 31, 80}, {6, 2, 80, 257, 40}, {8, 2, 128, 1500, 20}, {8, 1, 128, 300, 40}, {3, 1, 64, 32769, 4}};
-    for (int i = 0; i < 5; i++) {
+    } g[] = {{1, 1, 64, 31, 80},   {6, 2, 80, 257, 40},  {8, 2, 128, 1500, 20},
+             {8, 1, 128, 300, 40}, {3, 1, 64, 32769, 4}, {9, 3, 64, 1025, 20}};
+    for (int i = 0; i < 6; i++) {
         ref_cache c = ref_cache_new(g[i].heads, g[i].kv_heads, g[i].dim, 1, &g[i].n, 1, test_seed + i);
         int dim = g[i].dim, group = g[i].heads / g[i].kv_heads;
-        double *p = malloc(g[i].n * sizeof *p), mu[8][128], spread = 0, rounding = 0;
+        double *p = malloc(g[i].n * sizeof *p), mu[9][128], spread = 0, rounding = 0;
         for (int head = 0; head < g[i].heads; head++) {
             ref_attention(&c, 0, head, c.q + head * dim, g[i].n, p, mu[head]);
             for (int j = 0; j < g[i].n; j++)

@@ -57,8 +57,8 @@ static void check_page(const ref_cache *c, const sl_attn_kernels *kernels, sl_kv
 static void bounds_on_every_isa(void) {
     static const char *const isas[] = {"portable", "avx2", "avx512"};
     static const int bits[] = {8, 4, 3}, n = 600;
-    static const struct { int heads, kv_heads, dim; } g[] = {{1, 1, 64}, {6, 2, 80}, {8, 2, 96}, {8, 1, 128}};
-    for (int i = 0; i < 4; i++) {
+    static const struct { int heads, kv_heads, dim; } g[] = {{1, 1, 64}, {6, 2, 80}, {8, 2, 96}, {8, 1, 128}, {9, 3, 64}};
+    for (int i = 0; i < 5; i++) {
         ref_cache c = ref_cache_new(g[i].heads, g[i].kv_heads, g[i].dim, 1, &n, 1, test_seed + i);
         spoil(&c, 0);
         for (int b = 0; b < 3; b++) {

@@ -235,10 +235,12 @@ static void gemm(void) {
 static const double DENSE_RELATIVE = 1e-5;
 
 static void dense_decode(void) {
-    static const struct { int heads, kv_heads, dim; } g[] = {{1, 1, 64}, {3, 1, 80}, {8, 2, 128}, {16, 2, 96}, {4, 2, 16}};
+    static const struct {
+        int heads, kv_heads, dim;
+    } g[] = {{1, 1, 64}, {3, 1, 80}, {8, 2, 128}, {16, 2, 96}, {4, 2, 16}, {9, 3, 64}};
     static const int n[] = {1, 255, 256, 257, 1023, 1025, 2500};
     double *p = malloc(2500 * sizeof *p), mu[128];
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         ref_cache c = ref_cache_new(g[i].heads, g[i].kv_heads, g[i].dim, 7, n, i, test_seed + i);
         ref_decode(&c, "dense", 0, 7, 0, 0);
         for (int s = 0; s < 7; s++)
@@ -276,8 +278,9 @@ static void run_prefill(ref_cache *c, const float *q, float *out, int from, int 
 static void dense_prefill(void) { // queries at an offset, in chunks, with 1 and all threads: right, with equal bits
     static const struct {
         int heads, kv_heads, dim, from, n;
-    } g[] = {{8, 2, 128, 0, 300}, {3, 1, 80, 250, 70}, {4, 4, 64, 511, 2}, {16, 2, 16, 700, 600}, {1, 1, 96, 0, 1}};
-    for (int i = 0; i < 5; i++) {
+    } g[] = {{8, 2, 128, 0, 300},   {3, 1, 80, 250, 70}, {4, 4, 64, 511, 2},
+             {16, 2, 16, 700, 600}, {1, 1, 96, 0, 1},    {9, 3, 64, 200, 130}};
+    for (int i = 0; i < 6; i++) {
         int total = g[i].from + g[i].n;
         ref_cache c = ref_cache_new(g[i].heads, g[i].kv_heads, g[i].dim, 1, &total, 1, test_seed + i);
         size_t row = (size_t)g[i].heads * g[i].dim, size = g[i].n * row;

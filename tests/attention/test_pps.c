@@ -267,8 +267,8 @@ static void take_all_exhaustive(void) { // n <= 8, S = 1 .. n: a grid of U visit
 
 static void enough_rows_is_dense(void) { // relative error of a stored mass (bf16): at most 2^-8
     static const int n[] = {1, 31, 255, 256, 257, 1500};
-    static const struct { int heads, kv_heads, dim; } g[] = {{1, 1, 64}, {6, 2, 80}, {8, 2, 128}, {8, 1, 128}};
-    for (int i = 0; i < 4; i++) {
+    static const struct { int heads, kv_heads, dim; } g[] = {{1, 1, 64}, {6, 2, 80}, {8, 2, 128}, {8, 1, 128}, {9, 3, 64}};
+    for (int i = 0; i < 5; i++) {
         ref_cache c = ref_cache_new(g[i].heads, g[i].kv_heads, g[i].dim, 6, n, 2, test_seed + i);
         ref_decode(&c, "santa-pps:S=1500", 0, 6, 5, 0);
         for (int s = 0; s < 6; s++)

@@ -13,8 +13,8 @@
 
 static sl_error err;
 static const int lengths_of[] = {1, 31, 255, 256, 257, 1500};
-static const struct { int heads, kv_heads, dim; } geometries[] = {{1, 1, 64}, {6, 2, 80}, {8, 2, 128}, {8, 1, 96}};
-enum { N_GEOMETRIES = 4, N_SEQS = 6 };
+static const struct { int heads, kv_heads, dim; } geometries[] = {{1, 1, 64}, {6, 2, 80}, {8, 2, 128}, {8, 1, 96}, {9, 3, 64}};
+enum { N_GEOMETRIES = 5, N_SEQS = 6 };
 
 // Writes the proposal's scores of one sequence and KV head, [group][n_units], into out.
 static int scores_of(ref_cache *c, const char *attn, int s, int h, double *out, sl_attn_report *report) {

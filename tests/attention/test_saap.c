@@ -181,8 +181,8 @@ static void index_follows_its_rows(void) {
 
 // ---- the rows of a step ----
 
-static const struct { int heads, kv_heads, dim; } shapes[] = {{1, 1, 64}, {6, 2, 80}, {8, 2, 128}, {8, 1, 16}};
-enum { N_SHAPES = 4 };
+static const struct { int heads, kv_heads, dim; } shapes[] = {{1, 1, 64}, {6, 2, 80}, {8, 2, 128}, {8, 1, 16}, {9, 3, 64}};
+enum { N_SHAPES = 5 };
 
 // With l = C every row lies in a visited bucket, and the output is dense attention's.
 static void every_bucket(void) {

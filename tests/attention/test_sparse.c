@@ -60,10 +60,11 @@ static void largest_units(void) {
     static const struct {
         int heads, kv_heads, dim, n;
     } cases[] = {
-        {1, 1, 64, 1000}, {6, 2, 80, 1279}, {8, 2, 128, 1500}, {8, 1, 128, 257}, {8, 1, 64, 255}, {4, 4, 64, 31}, {4, 1, 64, 1},
+        {1, 1, 64, 1000}, {6, 2, 80, 1279}, {8, 2, 128, 1500}, {8, 1, 128, 257},
+        {8, 1, 64, 255},  {4, 4, 64, 31},   {4, 1, 64, 1},     {9, 3, 64, 1023},
     };
     static const int tokens[] = {16, 31, 48, 256, 512, 1024};
-    for (int i = 0; i < 7; i++) {
+    for (int i = 0; i < 8; i++) {
         int n_units = (cases[i].n + 15) / 16;
         ref_cache c = ref_cache_new(cases[i].heads, cases[i].kv_heads, cases[i].dim, 1, &cases[i].n, 1, test_seed + i);
         mark_units(&c);

@@ -13,12 +13,12 @@ static const char *const verify_names[] = {"denominator", "numerator", "output"}
 
 static void small_contexts_are_dense(void) { // sink + window cover all rows, or the base sample does
     static const int n[] = {1, 31, 128, 255, 256, 257};
-    static const struct { int heads, kv_heads, dim; } g[] = {{1, 1, 64}, {6, 2, 80}, {8, 2, 128}, {8, 1, 128}};
+    static const struct { int heads, kv_heads, dim; } g[] = {{1, 1, 64}, {6, 2, 80}, {8, 2, 128}, {8, 1, 128}, {9, 3, 64}};
     static const char *const specs[] = {"vattention", "vattention:sink=0:window=1:base=1",
                                         "vattention:sink=64:window=64:epsilon=0.001:predictor=quest",
                                         "vattention:bound=hoeffding:epsilon=0.001"};
     double p[257], mu[128];
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         ref_cache c = ref_cache_new(g[i].heads, g[i].kv_heads, g[i].dim, 6, n, 1, test_seed + i);
         for (int k = 0; k < 4; k++) {
             ref_decode(&c, specs[k], 0, 6, 3, 0);
