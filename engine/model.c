@@ -33,7 +33,9 @@ static int load(const char *dir, const sl_model_options *o, sl_model *model, sl_
         rc = sl_model_weights_declare(&model->config, &model->tensors, &model->weights, err);
     else if (!rc) {
         rc = sl_source_tensors(model->source, &model->tensors, err);
+        if (!rc) rc = sl_model_settle_tie(&model->config, model->tensors, &o->log, err);
         if (!rc) rc = sl_model_weights_bind(&model->config, model->tensors, &model->weights, err);
+        if (!rc) rc = sl_model_weights_check_unbound(&model->weights, model->tensors, &o->log, err);
     }
     if (rc || (o->flags & SL_MODEL_NO_TOKENIZER) || (model->is_dummy && !has_tokenizer(documents))) return rc;
     rc = sl_cancel_poll(&o->cancel, err);

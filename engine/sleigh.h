@@ -109,6 +109,7 @@ typedef struct sl_model_options {
     unsigned flags; // SL_MODEL_...
     sl_cancel cancel;
     sl_rope_options rope; // with rope.scaling, a session may have more tokens than max_position_embeddings
+    sl_log log;           // lines about decisions of the load, such as tensors that are not used
 } sl_model_options;
 
 // Loads a folder of Hugging Face: config.json, *.safetensors, tokenizer files. The weights stay in the mapped files. options

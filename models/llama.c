@@ -80,7 +80,7 @@ void sl_llama_declare(sl_model_weights *w) {
     for (int i = 0; i < c->n_layers; i++) declare_layer(w, i, &model->layers[i]);
     sl_model_weights_add(w, &model->norm, 0, c->hidden, 0, "model.norm.weight");
     if (c->tied)
-        sl_model_weights_tie(w, &model->head, &model->embed);
+        sl_model_weights_tie(w, &model->head, &model->embed, "lm_head.weight");
     else
         sl_model_weights_add(w, &model->head, c->n_vocab, c->hidden, 0, "lm_head.weight");
 }

@@ -409,8 +409,11 @@ void sl_format_dims(const int64_t *dims, int n, char *buf, size_t size) {
 int sl_tensors_bind(const sl_tensors *t, const char *name, int n_rows, int n_cols, sl_weight *out, sl_error *err) {
     const sl_tensor *found = sl_tensors_find(t, name);
     if (!found)
-        return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s is missing",
-                       t->n_shards == 1 ? t->shards[0].path : "the model's shards", name);
+        return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s is missing%s",
+                       t->n_shards == 1 ? t->shards[0].path : "the model's shards", name,
+                       strcmp(name, "lm_head.weight") ? ""
+                                                      : "; only with tie_word_embeddings true in config.json, the "
+                                                        "embeddings take its place");
     int rank = n_rows ? 2 : 1;
     const int64_t want[2] = {n_rows ? n_rows : n_cols, n_cols};
     if (found->n_dims != rank || memcmp(found->dims, want, rank * sizeof *want)) {

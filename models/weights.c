@@ -34,12 +34,15 @@ void sl_model_weights_add(sl_model_weights *w, sl_weight *to, int n_rows, int n_
     SL_CHECK(n > 0 && (size_t)n < sizeof t->shape.name);
 }
 
-void sl_model_weights_tie(sl_model_weights *w, sl_weight *to, const sl_weight *from) {
+void sl_model_weights_tie(sl_model_weights *w, sl_weight *to, const sl_weight *from, const char *name) {
     sl_model_tensor *t = add(w);
-    if (t) *t = (sl_model_tensor){.weight = to, .same_as = from};
+    if (!t) return;
+    *t = (sl_model_tensor){.weight = to, .same_as = from};
+    SL_CHECK(strlen(name) < sizeof t->shape.name);
+    strcpy(t->shape.name, name);
 }
 
-static int init(const sl_config *c, sl_model_weights *w, sl_error *err) {
+int sl_model_weights_init(const sl_config *c, sl_model_weights *w, sl_error *err) {
     *w = (sl_model_weights){.config = c, .rope = {.head_dim = c->head_dim, .scale = c->rope_attention}};
     w->fields = calloc(1, c->arch->weights_size(c));
     w->rope.inv_freq = malloc(c->head_dim / 2 * sizeof(float));
@@ -62,7 +65,7 @@ void sl_model_weights_free(sl_model_weights *w) {
 // ---- bind to files, declare without files ----
 
 int sl_model_weights_bind(const sl_config *config, const sl_tensors *tensors, sl_model_weights *out, sl_error *err) {
-    int rc = init(config, out, err);
+    int rc = sl_model_weights_init(config, out, err);
     for (int i = 0; !rc && i < out->n_tensors; i++) {
         const sl_model_tensor *t = &out->tensors[i];
         if (t->same_as)
@@ -75,7 +78,7 @@ int sl_model_weights_bind(const sl_config *config, const sl_tensors *tensors, sl
 }
 
 int sl_model_weights_declare(const sl_config *config, sl_tensors **tensors, sl_model_weights *out, sl_error *err) {
-    int n = 0, rc = init(config, out, err);
+    int n = 0, rc = sl_model_weights_init(config, out, err);
     if (rc) return rc;
     sl_tensor_shape *shapes = calloc(out->n_tensors, sizeof *shapes);
     for (int i = 0; shapes && i < out->n_tensors; i++)
@@ -118,7 +121,7 @@ static int place_group(sl_model_weights *w, int i, const sl_backend *be, int *n,
 
 int sl_model_weights_place(const sl_model_weights *w, const sl_backend *be, const sl_progress *progress,
                            const sl_cancel *cancel, sl_model_weights *placed, sl_error *err) {
-    int rc = init(w->config, placed, err);
+    int rc = sl_model_weights_init(w->config, placed, err);
     if (rc) return rc;
     for (int i = 0; i < w->n_tensors; i++) *placed->tensors[i].weight = *w->tensors[i].weight;
     if (!be->place) return 0;

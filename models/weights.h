@@ -20,7 +20,7 @@ typedef struct sl_model_tensor {
     sl_tensor_shape shape;    // name, rows, columns
     unsigned flags;           // SL_TENSOR_...
     sl_weight *weight;        // a member of `fields`
-    const sl_weight *same_as; // tied embeddings: *weight is a copy of *same_as; NULL: a tensor of the files
+    const sl_weight *same_as; // tied embeddings: *weight is a copy of *same_as, without rows; NULL: a tensor of the files
 } sl_model_tensor;
 
 typedef struct sl_model_weights {
@@ -37,11 +37,20 @@ typedef struct sl_model_weights {
 // Adds a tensor: a matrix [n_rows][n_cols], or with n_rows 0 a vector [n_cols]. The name is a printf format.
 __attribute__((format(printf, 6, 7))) void sl_model_weights_add(sl_model_weights *w, sl_weight *to, int n_rows, int n_cols,
                                                                 unsigned flags, const char *name, ...);
-// *to becomes a copy of *from (tied embeddings). from: declared before.
-void sl_model_weights_tie(sl_model_weights *w, sl_weight *to, const sl_weight *from);
+// *to becomes a copy of *from (tied embeddings). from: declared before. name: of the tensor that the files may have for `to`.
+void sl_model_weights_tie(sl_model_weights *w, sl_weight *to, const sl_weight *from, const char *name);
 
 // ---- for the engine ----
 
+// Fills the list of the config's architecture. The weights have no data.
+int sl_model_weights_init(const sl_config *config, sl_model_weights *out, sl_error *err);
+// For a config with tied embeddings, before the bind: if the files have a head of their own with other numbers, config->tied
+// becomes 0. The head of the files is what the model was trained with, and transformers uses it too. Writes a line when the
+// files have a head.
+int sl_model_settle_tie(sl_config *config, const sl_tensors *tensors, const sl_log *log, sl_error *err);
+// After the bind: SL_ERR_UNSUPPORTED when the files have a tensor that no weight binds. Buffers of RoPE and heads of
+// multi-token prediction are left out, with a line.
+int sl_model_weights_check_unbound(const sl_model_weights *w, const sl_tensors *tensors, const sl_log *log, sl_error *err);
 // Binds every tensor to the files, and checks dtype, rank and dimensions. config must outlive the weights.
 int sl_model_weights_bind(const sl_config *config, const sl_tensors *tensors, sl_model_weights *out, sl_error *err);
 // For a model without files: makes *tensors with the names, shapes and dtype (BF16) of the list, and binds them. Their data is

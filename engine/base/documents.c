@@ -1,5 +1,6 @@
 // engine/base/documents.c - see documents.h.
 #include "engine/base/documents.h"
+#include "engine/base/git_lfs.h"
 #include "engine/base/json.h"
 
 #include <errno.h>
@@ -41,6 +42,7 @@ static int read_file(const char *path, size_t most, sl_text *out, sl_error *err)
             rc = sl_fail(err, SL_ERR_UNSUPPORTED, "%s: the file is too long, expected at most %zu bytes", path, most);
     }
     if (!rc && ferror(f)) rc = sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
+    if (!rc) rc = sl_git_lfs_check(path, out->data + start, out->n - start, err);
     if (f) fclose(f);
     return rc;
 }

@@ -174,9 +174,15 @@ static int lock_weights(const cli_options *o, const char *device, const sl_tenso
     return 0;
 }
 
+static void say_line(void *ctx, const char *line) {
+    (void)ctx;
+    cli_say("%s", line);
+}
+
 int cli_load_model(const cli_options *o, const char *device, unsigned flags, sl_model **out, sl_error *err) {
     int is_dummy = !strcmp(o->load_format, "dummy");
-    const sl_model_options options = {.flags = flags | (is_dummy ? SL_MODEL_DUMMY : 0), .rope = cli_rope_options(o)};
+    const sl_model_options options = {
+        .flags = flags | (is_dummy ? SL_MODEL_DUMMY : 0), .rope = cli_rope_options(o), .log = {.fn = say_line}};
     int rc = sl_model_load(o->model, &options, out, err);
     if (rc) return rc;
     if (is_dummy && !(flags & SL_MODEL_NO_TOKENIZER)) rc = check_tokenizer(o, *out, err);
