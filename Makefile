@@ -84,22 +84,34 @@ LIB_OBJ  := $(patsubst %,$(BUILD)/%.o,$(LIB_SRC))
 CLI_OBJ  := $(patsubst %,$(BUILD)/%.o,$(CLI_SRC))
 TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(TEST_SRC))
 
-.PHONY: all demo demo-prose test check bench fuzz setup venv format clean help FORCE
+.PHONY: all demo demo-program demo-prose test check bench fuzz setup venv format clean help FORCE
 .DEFAULT_GOAL := all
 
 include packaging/package.mk
 
 all: $(BUILD)/sleigh $(BUILD)/sleigh-test $(PACKAGE) $(if $(PORTABLE),$(BUILD)/libsentencepiece.so.0) ## build the program, the library and the tests
 
-# Set-up runs first. The build runs in another make, because only a new make sees the packages that the set-up installed.
-demo: ## install packages, build, and answer questions with dense and sampled attention
+# Kernels compile for minutes. A demo without a GPU takes the program that `make` has built with them, or builds one without CUDA.
+ifeq ($(CUDA) $(origin CUDA),1 file)
+ifneq ($(filter demo%,$(MAKECMDGOALS)),)
+ifeq ($(wildcard $(BUILD)/engine/backend/cuda/linear.cu.o)$(shell nvidia-smi -L 2>/dev/null | grep -o '^GPU'),)
+DEMO := $(BUILD)/cpu
+$(info sleigh: no GPU, so the demo builds without CUDA, in $(DEMO); `make` builds with CUDA)
+endif
+endif
+endif
+
+# Set-up runs first. The build runs in another make, because only a new make sees the packages that the set-up installed. The pages'
+# commands run $(BUILD)/sleigh, so the program is copied there.
+demo-program:
 	@scripts/setup.sh
-	@$(MAKE) --no-print-directory -j$$(nproc) $(BUILD)/sleigh
+	@$(MAKE) --no-print-directory -j$$(nproc) $(if $(DEMO),CUDA=0 BUILD=$(DEMO) $(DEMO)/sleigh,$(BUILD)/sleigh)
+	@$(if $(DEMO),cp $(DEMO)/sleigh $(BUILD)/sleigh)
+
+demo: demo-program ## install packages, build, and answer questions with dense and sampled attention
 	@$(PYTHON) scripts/demo.py --sleigh $(BUILD)/sleigh
 
-demo-prose: ## install packages, build, and continue a passage of a book with dense and sampled attention
-	@scripts/setup.sh
-	@$(MAKE) --no-print-directory -j$$(nproc) $(BUILD)/sleigh
+demo-prose: demo-program ## install packages, build, and continue a passage of a book with dense and sampled attention
 	@$(PYTHON) scripts/demo_prose.py --sleigh $(BUILD)/sleigh
 
 test: ## install packages, build, and run the whole test suite

@@ -35,7 +35,7 @@ def copy_tree(folder, build):
             os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
             shutil.copy2(name, os.path.join(folder, name))
     for at, folders, names in os.walk(build):
-        folders[:] = [x for x in folders if x not in ("san", "debug", "portable", "deb", "fuzz", "cpu") or at != build]
+        folders[:] = [x for x in folders if x not in ("san", "debug", "portable", "deb", "fuzz", "cpu", "venv") or at != build]
         to = os.path.join(folder, "build", os.path.relpath(at, build))
         os.makedirs(to, exist_ok=True)
         for name in names:

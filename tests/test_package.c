@@ -186,8 +186,44 @@ static void cuda_arch(void) {
     }
 }
 
+// Without a GPU, `make demo` builds without CUDA, except if `make` has compiled the kernels before.
+static void demo_build(void) {
+    static const struct {
+        const char *gpu, *before, *said, *nvcc, *cp;
+    } cases[] = {
+        {"", ":", "sleigh: no GPU, so the demo builds without CUDA, in ", "", "/b/cpu/sleigh "},
+        {"GPU 0: A (UUID: GPU-1)", ":", "", "  NVCC attention/cuda/", ""},
+        {"", "mkdir -p $tmp/b/engine/backend/cuda; : >$tmp/b/engine/backend/cuda/linear.cu.o", "", "  NVCC ", ""},
+        {"", "CUDA=1; export CUDA", "", "  NVCC ", ""},
+        {"", "CUDA=0; export CUDA", "", "", ""},
+    };
+    static const char smi[] = "#!/bin/sh\n[ ! -s \"${0%/*}/gpu\" ] || cat \"${0%/*}/gpu\"\n";
+    char text[1000];
+    NEEDS_PLAIN_BUILD();
+    need("make");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        spill(in_tmp("nvidia-smi"), smi, strlen(smi));
+        spill(in_tmp("gpu"), cases[i].gpu, strlen(cases[i].gpu));
+        snprintf(text, sizeof text,
+                 "unset -f make; unset CUDA BUILD; mkdir -p $tmp/cuda/bin $tmp/cuda/include; rm -rf $tmp/b; %s\n"
+                 ": >$tmp/cuda/include/cublasLt.h; cp $tmp/nvidia-smi $tmp/cuda/bin/nvcc; chmod +x $tmp/cuda/bin/nvcc "
+                 "$tmp/nvidia-smi\n"
+                 "PATH=$tmp:$PATH make -n demo \"BUILD=$tmp/b\" \"NVCC=$tmp/cuda/bin/nvcc\" CUDA_ARCH=90a",
+                 cases[i].before);
+        result r = script(text);
+        CHECK_HAS(r.out, cases[i].said);
+        CHECK_HAS(r.out, cases[i].nvcc);
+        CHECK_HAS(r.out, cases[i].cp);
+        CHECK_HAS(r.out, "/b/sleigh\n");
+        if (!*cases[i].said) CHECK_LACKS(r.out, "no GPU");
+        if (!*cases[i].nvcc) CHECK_LACKS(r.out, "NVCC ");
+        if (!*cases[i].cp) CHECK_LACKS(r.out, "/b/cpu");
+    }
+}
+
 static const test_case cases[] = {
     {"setup", NEEDS_NOTHING, setup},
+    {"demo_build", NEEDS_NOTHING, demo_build},
     {"cuda_arch", NEEDS_NOTHING, cuda_arch},
     {"symbols", NEEDS_NOTHING, symbols},
     {"install", NEEDS_NOTHING, install},
