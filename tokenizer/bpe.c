@@ -1,7 +1,9 @@
-// tokenizer/bpe.c - byte-level byte-pair encoding: two hash tables (bytes to id, pair to merge), and the encoder.
+// tokenizer/bpe.c - byte-pair encoding: two hash tables (bytes to id, pair to merge), and the encoder. The symbols of a piece
+// are its bytes or its characters.
 //
 // The encoder merges the pairs of a piece in order of rank, and the leftmost pair first. It scans short pieces for the lowest
 // rank. For long pieces it uses a heap, so that no input takes quadratic time.
+#include "engine/base/utf8.h"
 #include "tokenizer/tokenizer_internal.h"
 #include "tokenizer/siphash.h"
 
@@ -11,15 +13,16 @@
 #include <sys/random.h>
 
 typedef struct token {
-    uint32_t at, n;
-    int known;
-} token; // bytes in the pool
+    uint32_t at, n; // bytes in the pool
+    int known, hidden;
+} token;
 typedef struct merge {
     int32_t left, right, rank, result;
 } merge; // left -1: a free entry
 
 struct sl_bpe {
-    int n_vocab, ignore_merges;
+    int n_vocab;
+    sl_bpe_options options;
     size_t n_tokens, most_tokens;
     sl_hash_key key; // random, because the file chooses the entries of the tables
     token *tokens;   // [n_vocab]
@@ -27,9 +30,14 @@ struct sl_bpe {
     size_t n_pool, cap_pool;
     int32_t *by_bytes; // hash table of ids, -1: free
     size_t n_slots;
+    int32_t *others; // tokens that no text becomes
+    size_t n_others, cap_others;
     merge *merges; // hash table by (left, right)
     size_t n_merges, n_merge_slots;
-    int32_t byte_id[256];
+    int32_t byte_id[256];     // tokens of one byte; by_chars: of one ASCII character. -1: no such token
+    int32_t fallback_id[256]; // tokens <0x00> to <0xFF>, -1: no such token
+    int32_t unk;
+    int all_bytes; // every byte is a token
 };
 
 static uint64_t hash_bytes(const sl_bpe *b, const char *s, size_t n) {
@@ -52,10 +60,10 @@ static int random_key(sl_hash_key *key, sl_error *err) {
     return n == (ssize_t)sizeof *key ? 0 : sl_fail(err, SL_ERR_IO, "getrandom: %s", n < 0 ? strerror(errno) : "too few bytes");
 }
 
-int sl_bpe_new(int n_vocab, size_t n_tokens, int ignore_merges, sl_bpe **out, sl_error *err) {
+int sl_bpe_new(int n_vocab, size_t n_tokens, sl_bpe_options options, sl_bpe **out, sl_error *err) {
     sl_bpe *b = calloc(1, sizeof *b);
     if (!b) return no_memory(err);
-    *b = (sl_bpe){.n_vocab = n_vocab, .most_tokens = n_tokens, .ignore_merges = ignore_merges, .n_slots = 64};
+    *b = (sl_bpe){.n_vocab = n_vocab, .most_tokens = n_tokens, .options = options, .n_slots = 64};
     while (b->n_slots < 3 * n_tokens) b->n_slots *= 2;
     b->tokens = calloc((size_t)n_vocab + 1, sizeof *b->tokens);
     b->by_bytes = malloc(b->n_slots * sizeof *b->by_bytes);
@@ -71,7 +79,7 @@ int sl_bpe_new(int n_vocab, size_t n_tokens, int ignore_merges, sl_bpe **out, sl
 
 void sl_bpe_free(sl_bpe *b) {
     if (!b) return;
-    free(b->tokens), free(b->pool), free(b->by_bytes), free(b->merges);
+    free(b->tokens), free(b->pool), free(b->by_bytes), free(b->others), free(b->merges);
     free(b);
 }
 
@@ -87,12 +95,20 @@ int32_t sl_bpe_find(const sl_bpe *b, const char *s, size_t n) {
     return *slot_of(b, s, n);
 }
 
-int sl_bpe_add(sl_bpe *b, const char *file, int32_t id, const char *bytes, size_t n, sl_error *err) {
+int32_t sl_bpe_find_other(const sl_bpe *b, const char *s, size_t n) {
+    for (size_t i = 0; i < b->n_others; i++) {
+        const token *t = &b->tokens[b->others[i]];
+        if (t->n == n && !memcmp(b->pool + t->at, s, n)) return b->others[i];
+    }
+    return -1;
+}
+
+int sl_bpe_add(sl_bpe *b, const char *file, int32_t id, const char *bytes, size_t n, int is_text, sl_error *err) {
     if (id < 0 || id >= b->n_vocab || b->tokens[id].known)
         return sl_fail(err, SL_ERR_FORMAT, "%s: token id %d is out of range or occurs twice", file, id);
     if (n == 0) return sl_fail(err, SL_ERR_FORMAT, "%s: token %d is empty", file, id);
-    int32_t *slot = slot_of(b, bytes, n);
-    if (*slot >= 0) return sl_fail(err, SL_ERR_FORMAT, "%s: tokens %d and %d have the same bytes", file, *slot, id);
+    int32_t *slot = is_text ? slot_of(b, bytes, n) : NULL;
+    if (slot && *slot >= 0) return sl_fail(err, SL_ERR_FORMAT, "%s: tokens %d and %d have the same bytes", file, *slot, id);
     SL_CHECK(b->n_tokens < b->most_tokens);
     if (n > UINT32_MAX - b->n_pool)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: the tokens have more than %u bytes", file, UINT32_MAX);
@@ -107,7 +123,15 @@ int sl_bpe_add(sl_bpe *b, const char *file, int32_t id, const char *bytes, size_
     b->tokens[id] = (token){.at = (uint32_t)b->n_pool, .n = (uint32_t)n, .known = 1};
     b->n_pool += n;
     b->n_tokens++;
-    *slot = id;
+    if (slot) return *slot = id, 0;
+    if (b->n_others == b->cap_others) {
+        size_t cap = 2 * b->cap_others + 64;
+        int32_t *grown = realloc(b->others, cap * sizeof *grown);
+        if (!grown) return no_memory(err);
+        b->others = grown;
+        b->cap_others = cap;
+    }
+    b->others[b->n_others++] = id;
     return 0;
 }
 
@@ -165,13 +189,26 @@ int sl_bpe_merge(sl_bpe *b, const char *file, int32_t rank, int32_t left, int32_
     return 0;
 }
 
-int sl_bpe_finish(sl_bpe *b, const char *file, sl_error *err) {
+void sl_bpe_finish(sl_bpe *b, int32_t unk) {
+    b->unk = unk;
+    b->all_bytes = 1;
     for (int i = 0; i < 256; i++) {
-        char byte = (char)i;
-        b->byte_id[i] = sl_bpe_find(b, &byte, 1);
-        if (b->byte_id[i] < 0) return sl_fail(err, SL_ERR_FORMAT, "%s: no token for byte 0x%02x", file, i);
+        static const char hex[] = "0123456789ABCDEF";
+        const char byte = (char)i, code[6] = {'<', '0', 'x', hex[i >> 4], hex[i & 15], '>'};
+        b->byte_id[i] = b->options.by_chars && i >= 0x80 ? -1 : sl_bpe_find(b, &byte, 1);
+        b->fallback_id[i] = sl_bpe_find(b, code, sizeof code);
+        if (b->byte_id[i] < 0) b->all_bytes = 0;
     }
-    return 0;
+}
+
+int sl_bpe_missing_byte(const sl_bpe *b) {
+    for (int i = 0; i < 256; i++)
+        if (b->byte_id[i] < 0) return i;
+    return -1;
+}
+
+void sl_bpe_hide(sl_bpe *b, int32_t id) {
+    if (id >= 0 && id < b->n_vocab) b->tokens[id].hidden = 1;
 }
 
 uint64_t sl_bpe_displaced(const sl_bpe *b, size_t *n) {
@@ -204,9 +241,52 @@ static int push_all(sl_ids *ids, const int32_t *from, size_t n, sl_error *err) {
     return rc;
 }
 
+static size_t symbol_length(const sl_bpe *b, const char *s, size_t n) {
+    size_t len = b->options.by_chars ? sl_utf8_length((const unsigned char *)s, n) : 1;
+    return len > 0 ? len : 1;
+}
+
+// Writes the tokens of the bytes of one symbol. Returns their number; 0: a byte has no such token, or there is no fallback.
+static size_t fall_back(const sl_bpe *b, const char *s, size_t n, int32_t *id) {
+    if (!b->options.byte_fallback) return 0;
+    for (size_t i = 0; i < n; i++) {
+        id[i] = b->fallback_id[(unsigned char)s[i]];
+        if (id[i] < 0) return 0;
+    }
+    return n;
+}
+
+// Writes the symbols with which the merges begin, at most n. An unknown token is written before the next token of the
+// vocabulary, so it comes after the byte tokens between them, as in the package tokenizers.
+static size_t first_symbols(const sl_bpe *b, const char *s, size_t n, int32_t *id) {
+    size_t n_ids = 0;
+    int pending = 0; // an unknown token is not written yet
+    if (b->all_bytes) {
+        for (size_t i = 0; i < n; i++) id[i] = b->byte_id[(unsigned char)s[i]];
+        return n;
+    }
+    for (size_t at = 0, len; at < n; at += len) {
+        len = symbol_length(b, s + at, n - at);
+        int32_t token = len == 1 ? b->byte_id[(unsigned char)s[at]] : sl_bpe_find(b, s + at, len);
+        if (token >= 0) {
+            if (pending) id[n_ids++] = b->unk;
+            pending = 0;
+            id[n_ids++] = token;
+            continue;
+        }
+        size_t n_bytes = fall_back(b, s + at, len, id + n_ids);
+        n_ids += n_bytes;
+        if (n_bytes > 0 || b->unk < 0) continue;
+        if (pending && !b->options.fuse_unk) id[n_ids++] = b->unk;
+        pending = 1;
+    }
+    if (pending) id[n_ids++] = b->unk;
+    return n_ids;
+}
+
 static int encode_short(const sl_bpe *b, const char *piece, size_t n, sl_ids *ids, sl_error *err) {
     int32_t id[SHORT], rank[SHORT], result[SHORT];
-    for (size_t i = 0; i < n; i++) id[i] = b->byte_id[(unsigned char)piece[i]];
+    n = first_symbols(b, piece, n, id);
     for (size_t i = 0; i + 1 < n; i++) rank[i] = rank_of(b, id[i], id[i + 1], &result[i]);
     while (n > 1) {
         size_t best = 0;
@@ -266,10 +346,12 @@ static void offer(const sl_bpe *b, const symbol *s, int64_t at, candidate *heap,
 static int encode_long(const sl_bpe *b, const char *piece, size_t n, sl_ids *ids, sl_error *err) {
     symbol *s = malloc(n * sizeof *s);
     candidate *heap = malloc(3 * n * sizeof *heap); // n - 1 at the start, at most two more a merge
+    int32_t *first = malloc(n * sizeof *first);
     size_t n_heap = 0;
-    int rc = s && heap ? 0 : no_memory(err);
-    for (size_t i = 0; !rc && i < n; i++)
-        s[i] = (symbol){b->byte_id[(unsigned char)piece[i]], (int64_t)i - 1, i + 1 < n ? (int64_t)i + 1 : -1};
+    int rc = s && heap && first ? 0 : no_memory(err);
+    n = rc ? 0 : first_symbols(b, piece, n, first);
+    for (size_t i = 0; i < n; i++) s[i] = (symbol){first[i], (int64_t)i - 1, i + 1 < n ? (int64_t)i + 1 : -1};
+    free(first);
     for (size_t i = 0; !rc && i + 1 < n; i++) offer(b, s, (int64_t)i, heap, &n_heap);
     while (!rc && n_heap > 0) {
         candidate c = heap_pop(heap, &n_heap);
@@ -283,15 +365,16 @@ static int encode_long(const sl_bpe *b, const char *piece, size_t n, sl_ids *ids
         offer(b, s, c.at, heap, &n_heap);
         if (left->prev >= 0) offer(b, s, left->prev, heap, &n_heap);
     }
-    for (int64_t i = 0; !rc && i >= 0; i = s[i].next) rc = sl_ids_push(ids, s[i].id, err);
+    for (int64_t i = n > 0 ? 0 : -1; !rc && i >= 0; i = s[i].next) rc = sl_ids_push(ids, s[i].id, err);
     free(s), free(heap);
     return rc;
 }
 
 int sl_bpe_encode(const sl_bpe *b, const char *piece, size_t n, sl_ids *ids, sl_error *err) {
-    if (b->ignore_merges || n == 1) {
+    if (n == 0) return 0;
+    if (b->options.ignore_merges || n == 1) {
         int32_t whole = sl_bpe_find(b, piece, n);
-        if (whole >= 0) return sl_ids_push(ids, whole, err);
+        if (whole >= 0 && !b->tokens[whole].hidden) return sl_ids_push(ids, whole, err);
     }
     return (n <= SHORT ? encode_short : encode_long)(b, piece, n, ids, err);
 }

@@ -185,17 +185,21 @@ static int match_failed(int code, size_t at, sl_error *err) { // `at`: bytes aft
 // offset: the place of this run in the text, for messages.
 static int split_valid(const sl_pattern *p, const matcher *m, const char *text, size_t n, size_t offset, sl_piece_fn fn,
                        void *ctx, sl_error *err) {
-    size_t at = 0;
+    size_t at = 0, search = 0, last = SIZE_MAX; // the end of the last match
     const PCRE2_SIZE *span = pcre2_get_ovector_pointer(m->data);
     while (at < n) {
-        int found = pcre2_match(p->code, (PCRE2_SPTR)text, n, at, PCRE2_NO_UTF_CHECK, m->data, m->limits);
-        if (found < 0 && found != PCRE2_ERROR_NOMATCH) return match_failed(found, offset + at, err);
+        int found = search > n ? PCRE2_ERROR_NOMATCH
+                               : pcre2_match(p->code, (PCRE2_SPTR)text, n, search, PCRE2_NO_UTF_CHECK, m->data, m->limits);
+        if (found < 0 && found != PCRE2_ERROR_NOMATCH) return match_failed(found, offset + search, err);
         size_t from = found < 0 ? n : span[0], to = found < 0 ? n : span[1];
-        if (to == from && found >= 0) to = from = n; // an empty match: the rest of the text is one piece
-        int rc = from > at ? fn(ctx, text + at, from - at, err) : 0;
-        if (!rc && to > from) rc = fn(ctx, text + from, to - from, err);
+        if (found >= 0 && to == from && from == last) { // an empty match right after a match does not count
+            search = from + (from < n ? sl_utf8_length((const unsigned char *)text + from, n - from) : 1);
+            continue;
+        }
+        int rc = from > at ? fn(ctx, text + at, from - at, 0, err) : 0;
+        if (!rc && found >= 0) rc = fn(ctx, text + from, to - from, 1, err);
         if (rc) return rc;
-        at = to;
+        at = search = last = to;
     }
     return 0;
 }
@@ -209,7 +213,7 @@ int sl_pattern_split(const sl_pattern *p, const char *text, size_t n, sl_piece_f
         if (run > 0) rc = split_valid(p, &m, text + at, run, at, fn, ctx, err);
         at += run;
         size_t bad = sl_utf8_invalid_run(text + at, n - at);
-        if (!rc && bad > 0) rc = fn(ctx, text + at, bad, err);
+        if (!rc && bad > 0) rc = fn(ctx, text + at, bad, 0, err);
         at += bad;
     }
     end_matcher(&m);

@@ -81,6 +81,17 @@ const char *sl_spm_piece(const sl_spm *spm, int id, sl_spm_kind *kind) {
     return piece;
 }
 
+int sl_spm_find(const sl_spm *spm, const char *piece, size_t n) {
+    int id = -1;
+    guarded("SentencePiece", nullptr, [&] {
+        const absl::string_view text(piece, n);
+        int found = spm->processor.PieceToId(text);
+        if (found >= 0 && found < spm->processor.GetPieceSize() && spm->processor.IdToPiece(found) == text) id = found;
+        return 0;
+    });
+    return id;
+}
+
 int sl_spm_encode(const sl_spm *spm, const char *text, size_t n, sl_ids *ids, sl_error *err) {
     char what[64];
     std::snprintf(what, sizeof what, "a text of %zu bytes", n);

@@ -381,6 +381,7 @@ int sl_spm_check(const char *file, const char *data, size_t n, sl_spm_model *out
                  .remove_extra_whitespaces = 1};
     int rc = check_model(&c, (bytes){(const unsigned char *)data, n});
     out->strip = c.remove_extra_whitespaces ? SL_SPM_STRIP_ALL : c.add_dummy_prefix ? SL_SPM_STRIP_ONE : SL_SPM_STRIP_NONE;
+    out->add_dummy_prefix = c.add_dummy_prefix;
     free(c.user_defined);
     return rc;
 }

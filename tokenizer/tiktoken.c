@@ -41,7 +41,7 @@ static int read_line(const char *path, int line, const char *s, size_t n, int n_
         return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: expected a token in base64, a blank and its rank", path, line);
     if (id < 0 || id >= n_ranks)
         return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: the rank is out of range, expected 0 to %d", path, line, n_ranks - 1);
-    return sl_bpe_add(bpe, path, (int32_t)id, bytes, (size_t)length, err);
+    return sl_bpe_add(bpe, path, (int32_t)id, bytes, (size_t)length, 1, err);
 }
 
 // tiktoken merges the two neighbours whose joined bytes have the lowest rank. So every split of a token into two tokens is a
@@ -80,7 +80,7 @@ static int add_specials(const char *path, int32_t first, sl_tokenizer *tok, sl_e
             snprintf(name, sizeof name, "%s", names[i]);
         else
             snprintf(name, sizeof name, "<|reserved_special_token_%d|>", i - NAMED + 3);
-        int rc = sl_tokenizer_add(tok, path, first + i, name, strlen(name), 1, err);
+        int rc = sl_tokenizer_add(tok, path, &(sl_added){.text = name, .n = strlen(name), .id = first + i, .special = 1}, err);
         if (rc) return rc;
     }
     tok->bos = first;
@@ -89,12 +89,19 @@ static int add_specials(const char *path, int32_t first, sl_tokenizer *tok, sl_e
     return 0;
 }
 
-int sl_tiktoken_load(const char *path, const char *data, size_t n, sl_tokenizer *tok, sl_error *err) {
+static int finish(const char *path, sl_tokenizer *tok, sl_error *err) {
+    sl_bpe_finish(tok->bpe, -1);
+    int missing = sl_bpe_missing_byte(tok->bpe);
+    if (missing >= 0) return sl_fail(err, SL_ERR_FORMAT, "%s: no token for byte 0x%02x", path, missing);
+    return sl_pre_tokenizer_new(path, sl_pattern_llama3, &tok->pre, err);
+}
+
+int sl_tiktoken_load(const char *path, const char *data, size_t n, int specials, sl_tokenizer *tok, sl_error *err) {
     int n_ranks = 0, line = 0;
     for (size_t i = 0; i < n && n_ranks < MAX_RANKS; i++) n_ranks += data[i] == '\n';
     if (n_ranks == MAX_RANKS) return sl_fail(err, SL_ERR_FORMAT, "%s: %d lines or more", path, MAX_RANKS);
     n_ranks += n > 0 && data[n - 1] != '\n';
-    int rc = sl_bpe_new(n_ranks, (size_t)n_ranks, 1, &tok->bpe, err);
+    int rc = sl_bpe_new(n_ranks, (size_t)n_ranks, (sl_bpe_options){.ignore_merges = 1}, &tok->bpe, err);
     for (const char *s = data, *end = data + n; !rc && s < end;) {
         const char *stop = memchr(s, '\n', (size_t)(end - s));
         if (!stop) stop = end;
@@ -104,9 +111,8 @@ int sl_tiktoken_load(const char *path, const char *data, size_t n, sl_tokenizer 
         s = stop + 1;
     }
     tok->kind = "tiktoken";
-    if (!rc) rc = sl_bpe_finish(tok->bpe, path, err);
+    if (!rc) rc = finish(path, tok, err);
     if (!rc) rc = add_merges(path, n_ranks, tok->bpe, err);
-    if (!rc) rc = add_specials(path, n_ranks, tok, err);
-    if (!rc) rc = sl_tokenizer_index(tok, path, err);
-    return rc ? rc : sl_pattern_new(path, sl_pattern_llama3, &tok->pattern, err);
+    tok->n_vocab = n_ranks;
+    return rc || !specials ? rc : add_specials(path, n_ranks, tok, err);
 }

@@ -27,9 +27,6 @@ int sl_tokenize(const sl_tokenizer *tok, const char *text, size_t n, unsigned fl
 // The same for a text of which some parts come from a user, such as a chat prompt. A special token is found only where none of
 // its bytes lies in plain[0..n_plain). The spans are in ascending order and do not overlap. The text between two added tokens
 // is encoded whole, so an end of a span does not split a word.
-typedef struct sl_span {
-    size_t from, to; // the bytes [from, to) of a text
-} sl_span;
 int sl_tokenize_marked(const sl_tokenizer *tok, const char *text, size_t n, const sl_span *plain, size_t n_plain,
                        unsigned flags, sl_ids *ids, sl_error *err);
 

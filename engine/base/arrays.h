@@ -1,4 +1,4 @@
-// engine/base/arrays.h - growing arrays of token ids and of bytes.
+// engine/base/arrays.h - growing arrays of token ids and of bytes, spans of bytes.
 #ifndef SLEIGH_ARRAYS_H
 #define SLEIGH_ARRAYS_H
 
@@ -26,6 +26,10 @@ typedef struct sl_text {
 } sl_text;
 int sl_text_append(sl_text *text, const char *data, size_t n, sl_error *err);
 void sl_text_free(sl_text *text);
+
+typedef struct sl_span { // the bytes [from, to) of a text
+    size_t from, to;
+} sl_span;
 
 #ifdef __cplusplus
 }

@@ -3,6 +3,7 @@
 #include "tests/support/tokens.h"
 
 #include <string.h>
+#include <unistd.h>
 
 static sl_error err;
 
@@ -56,7 +57,51 @@ static void marked(void) {
     sl_tokenizer_free(tok);
 }
 
+// ---- folders of ../shared/cases; the ids are those of tokenizers 0.23 ----
+
+static void shared_cases(void) {
+    static const struct {
+        const char *folder, *text;
+        unsigned flags;
+        int32_t ids[12];
+        size_t n;
+    } rows[] = {
+        {"spm-nolegacy", "[INST] Hello the river[/INST]", SL_TOK_BOS, {1, 3, 475, 77, 333, 359, 339, 4}, 8},
+        {"tok-overlap", "<tool_x>", 0, {60, 116, 551, 1025}, 4}, // _x> is not normalized, so it is searched first
+        {"tok-lstrip", "a  <mask> b", 0, {97, 1024, 273}, 3},
+        {"tok-digits", "ab 123", 0, {406, 32, 49, 50, 51}, 5},
+        {"tok-nfc-added", "ab<tool>123", 0, {406, 1024, 49, 50, 51}, 5},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char path[512];
+        snprintf(path, sizeof path, "%s/cases/%s", test_shared(), rows[i].folder);
+        if (access(path, R_OK)) TEST_SKIP("needs %s", path);
+        sl_tokenizer *tok = tokens_load(path);
+        tokens_expect_ids(tok, rows[i].text, strlen(rows[i].text), rows[i].flags, rows[i].ids, rows[i].n);
+        sl_tokenizer_free(tok);
+    }
+}
+
+// ---- BOS ----
+
+static void one_bos(void) { // a text that begins with BOS gets no other one; SL_TOK_PLAIN reads it as text
+    enum { BOS = 615 };
+    sl_tokenizer *tok = tokens_load("tests/vocabularies/bpe");
+    tokens_expect_ids(tok, TEXT("<|begin_of_text|>a"), SL_TOK_BOS, IDS(BOS, 'a'));
+    tokens_expect_ids(tok, TEXT("<|begin_of_text|><|begin_of_text|>a"), SL_TOK_BOS, IDS(BOS, BOS, 'a'));
+    tokens_expect_ids(tok, TEXT("a<|begin_of_text|>"), SL_TOK_BOS, IDS(BOS, 'a', BOS));
+    tokens_expect_ids(tok, TEXT("<|begin_of_text|>"), SL_TOK_BOS, IDS(BOS));
+    tokens_expect_ids(tok, TEXT(""), SL_TOK_BOS, IDS(BOS));
+    sl_ids ids = {0};
+    CHECK_OK(sl_tokenize(tok, TEXT("<|begin_of_text|>a"), SL_TOK_BOS | SL_TOK_PLAIN, &ids, &err), err);
+    CHECK(ids.n > 3 && ids.data[0] == BOS && ids.data[1] == '<');
+    sl_ids_free(&ids);
+    sl_tokenizer_free(tok);
+}
+
 static const test_case cases[] = {
+    {"one_bos", NEEDS_NOTHING, one_bos},
+    {"shared_cases", NEEDS_SHARED, shared_cases},
     {"marked", NEEDS_NOTHING, marked},
     {0},
 };
