@@ -136,7 +136,8 @@ FUZZ_OPT     := -O1 -g1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitiz
 FUZZ_SRC     := $(wildcard engine/base/*.c models/*.c tokenizer/*.c tokenizer/*.cc) engine/model.c \
     $(addprefix attention/,auto.c auto_table.c params.c plan.c spec.c) $(addprefix engine/cli/,attn_list.c chat/pastes.c \
     chat/turns.c io.c eval/eval_grade.c \
-    eval/eval_records.c eval/eval_scores.c output/plot_data.c output/plot_script.c records.c) $(filter-out %/test_fuzz.c,$(wildcard tests/fuzz/*.c))
+    eval/eval_records.c eval/eval_scores.c output/plot_axes.c output/plot_data.c output/plot_numbers.c \
+    output/plot_script.c records.c) $(filter-out %/test_fuzz.c,$(wildcard tests/fuzz/*.c))
 FUZZ_OBJ     := $(patsubst %,$(BUILD)/fuzz/%.o,$(FUZZ_SRC))
 
 fuzz: ## install clang, and fuzz the parsers for FUZZ_SECONDS each (60): all of them, or FUZZ_TARGETS="..."

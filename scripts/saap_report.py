@@ -198,8 +198,9 @@ def picture(page, kept, args):
         panels.append((f"{size}: right answers", "KV bytes read, % of dense attention", "score, %", "lines",
                        curves(sorted(rows, key=order), lambda r: r["kv_bytes_share"], lambda r: 100 * r["score"])))
     for size, of_text in list(heads(kept).items())[-1:]:
-        for text, part in of_text.items():
-            panels.append((f"{size}: error, {TEXTS[text]}", "KV bytes read, % of dense attention", "relative L2 error of heads", "log-y lines",
+        for i, (text, part) in enumerate(of_text.items()):
+            axes = "log-y lines" if i or not panels else "log-y lines new-row"
+            panels.append((f"{size}: error, {TEXTS[text]}", "KV bytes read, % of dense attention", "relative L2 error of heads", axes,
                            curves([row for row in rows_of(part) if row["l2"] > 0], lambda r: r["bytes_share"], lambda r: r["l2"])))
     if not panels:
         return

@@ -112,6 +112,10 @@ static void plot(void) {
         }
         if (!found) FAIL("%s is not in the picture's figures", methods[i]);
     }
+    const char *curve = strstr(data, "# curve: santa\n"); // each point has its S
+    double s[2];
+    CHECK(curve && sscanf(curve, "# curve: santa\n%*f %*f %*f %*f %lf\n%*f %*f %*f %*f %lf", &s[0], &s[1]) == 2);
+    CHECK(s[0] + s[1] == 4 + 64 && (s[0] == 4 || s[0] == 64));
 }
 
 // A rule for all layers equals the method. The file keeps its rules.

@@ -19,7 +19,7 @@ static const double sizes[N] = {64, 128, 256, 1024}, depths[N] = {0, 512, 8192, 
 
 static void add(cli_curves *curves, const char *name, const double *x, const double *y, int n) {
     sl_error e;
-    for (int i = 0; i < n; i++) CHECK_OK(cli_curves_add(curves, name, (cli_point){x[i], y[i], NAN, NAN}, &e), e);
+    for (int i = 0; i < n; i++) CHECK_OK(cli_curves_add(curves, name, (cli_point){x[i], y[i], NAN, NAN, 0}, &e), e);
 }
 
 static int has_gnuplot(void) {
@@ -86,7 +86,7 @@ static void latency(void) {
 }
 
 static void speedup(void) {
-    static const cli_point points[] = {{1, 0.9, 0.89, 0.92}, {4, 1.125, 1, 1.25}, {6, 1.25, NAN, NAN}};
+    static const cli_point points[] = {{1, 0.9, 0.89, 0.92, 0}, {4, 1.125, 1, 1.25, 0}, {6, 1.25, NAN, NAN, 0}};
     cli_curves curves = {0};
     sl_error e;
     for (int i = 0; i < 3; i++) CHECK_OK(cli_curves_add(&curves, "santa-flash:S=2048", points[i], &e), e);
@@ -168,12 +168,12 @@ static void slopes(void) {
     CHECK_NEAR(cli_plot_slope(points, N, &scale), sxy / sxx, 1e-12);
     CHECK_NEAR(log2(scale), sy - sxy / sxx * sx, 1e-12);
     CHECK(isnan(cli_plot_slope(points, 1, &scale)) && isnan(scale));
-    CHECK(isnan(cli_plot_slope((const cli_point[]){{64, 1, 0, 0}, {64, 2, 0, 0}}, 2, NULL)));
+    CHECK(isnan(cli_plot_slope((const cli_point[]){{64, 1, 0, 0, 0}, {64, 2, 0, 0, 0}}, 2, NULL)));
     for (int i = 2; i < 200; i++) { // all x are equal, up to rounding
-        const cli_point same[] = {{i, 1, 0, 0}, {i, 2, 0, 0}, {i, 4, 0, 0}};
+        const cli_point same[] = {{i, 1, 0, 0, 0}, {i, 2, 0, 0, 0}, {i, 4, 0, 0, 0}};
         CHECK(isnan(cli_plot_slope(same, 3, NULL)));
     }
-    CHECK_NEAR(cli_plot_slope((const cli_point[]){{64, 4, 0, 0}, {0, 7, 0, 0}, {128, 2, 0, 0}}, 3, NULL), -1, 1e-12);
+    CHECK_NEAR(cli_plot_slope((const cli_point[]){{64, 4, 0, 0, 0}, {0, 7, 0, 0, 0}, {128, 2, 0, 0, 0}}, 3, NULL), -1, 1e-12);
 }
 
 // ---- scripts: what needs no gnuplot ----
@@ -260,17 +260,109 @@ static void tick_labels(void) {
     cli_curves_free(&curves[1]);
 }
 
-// Error bars are drawn with full lines in the colour of the curve, and the range of the axis includes them.
+// Error bars are drawn with full lines in the colour of the curve, and the range of the axis includes them, except bars that
+// are much longer than the range of the points.
 static void error_bars(void) {
+    static const struct {
+        double high, low;
+        const char *range[2]; // linear, logarithmic
+    } rows[] = {
+        {2.5, 1.5, {"[0:3.18]", "[1.43"}}, // points at 2 and 3
+        {5, 1, {"[0:5.3]", "[0.9"}},
+        {1000, 1e-3, {"[0:6.36]", "[0.57"}}, // twice the highest point; a third of the lowest one
+        {1000, -1000, {"[-1.06:6.36]", "[1.9"}},
+    };
+    sl_error e;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int log_y = 0; log_y < 2; log_y++) {
+            cli_curves curves = {0};
+            CHECK_OK(cli_curves_add(&curves, "santa-is", (cli_point){1, 2, rows[i].low, rows[i].high, 0}, &e), e);
+            CHECK_OK(cli_curves_add(&curves, "santa-is", (cli_point){2, 3, NAN, NAN, 0}, &e), e);
+            cli_panel panel = cli_panel_speedup(&curves);
+            panel.log_y = log_y;
+            const char *text = script_of("", &panel, 1, &curves);
+            char bar[100];
+            snprintf(bar, sizeof bar, "set yrange %s", rows[i].range[log_y]);
+            CHECK_HAS(text, bar);
+            snprintf(bar, sizeof bar, "$bars0 << EOD\n1 2 %.9g %.9g\nEOD\n", rows[i].low, rows[i].high);
+            if (rows[i].low > 0) CHECK_HAS(text, bar);
+            if (rows[i].low > 0)
+                CHECK_HAS(text, "plot $bars0 using 1:2:3:4 with yerrorbars lc rgb '#009e73' lw 1 pt 0 notitle, ");
+        }
+}
+
+// Labels of the y axis and of the bar of colours lie outside of the labels of the ticks, and inside the picture.
+static void room_for_labels(void) {
+    static const double cells[] = {1e-5, 3, 0.02, 2, 1e-5, 0.5}, x[] = {1, 2}, y[] = {1.5e-4, 0.01};
+    static const char *const names[] = {"topk"};
+    cli_curves curves = {0};
+    add(&curves, "dense", x, y, 2);
+    cli_panel panels[] = {cli_panel_error(&curves), cli_panel_layers(cells, 2, 3, names, 1)};
+    panels[0].fit = 0;
+    const char *text = script_of("", panels, 2, &curves), *size = strstr(text, "svg size "),
+               *left = strstr(text, "lmargin at screen "), *label = strstr(text, "set label 3 'relative error' at screen "),
+               *colours = strstr(text, "set colorbox user origin screen "),
+               *z = strstr(text, "set label 4 'relative error' at screen ");
+    CHECK(size && left && label && colours && z);
+    double width = atof(size + 9);
+    CHECK_HAS(text, "set ytics ('0.0002' 0.0002, ");
+    CHECK_HAS(text, "set cbtics ('0.005' 0.005, ");
+    double text_end = width * atof(label + 39) + 0.6 * 14, ticks = width * atof(left + 18) - 9 - 0.57 * 14 * strlen("0.0005");
+    if (text_end > ticks) FAIL("the label of y ends at %.1f, and the labels of the ticks begin at %.1f", text_end, ticks);
+    double bar_end = width * atof(colours + 32) + 16 + 9 + 0.57 * 14 * strlen("0.005"), at = width * atof(z + 39);
+    if (at - 8 < bar_end || at > width - 8)
+        FAIL("the label of the colours at %.1f of %.0f, ticks until %.1f", at, width, bar_end);
+}
+
+// Numbers stand beside their points, apart from each other and from the points.
+static void numbers_at_points(void) {
+    const double x[] = {10, 10.4, 90};
     cli_curves curves = {0};
     sl_error e;
-    CHECK_OK(cli_curves_add(&curves, "santa-is", (cli_point){1, 2, 1, 10}, &e), e);
-    CHECK_OK(cli_curves_add(&curves, "santa-is", (cli_point){2, 3, NAN, NAN}, &e), e);
-    cli_panel panel = cli_panel_speedup(&curves);
+    for (int i = 0; i < 3; i++) CHECK_OK(cli_curves_add(&curves, "santa-is", (cli_point){x[i], 90, NAN, NAN, 512 << i}, &e), e);
+    CHECK_OK(cli_curves_add(&curves, "dense", (cli_point){100, 99, NAN, NAN, 0}, &e), e);
+    cli_panel panel = cli_panel_accuracy(&curves);
+    CHECK_STR(panel.title, "accuracy against bytes read; at points: S or k");
     const char *text = script_of("", &panel, 1, &curves);
-    CHECK_HAS(text, "$bars0 << EOD\n1 2 1 10\nEOD\n");
-    CHECK_HAS(text, "plot $bars0 using 1:2:3:4 with yerrorbars lc rgb '#009e73' lw 1 pt 0 notitle, ");
-    CHECK_HAS(text, "set yrange [0:10.6]\n");
+    double at[3][2], width = 480 - 78 - 18;
+    for (int i = 0; i < 3; i++) {
+        char key[64];
+        snprintf(key, sizeof key, "set label '%s' at graph ", i == 0 ? "512" : i == 1 ? "1k" : "2k");
+        const char *label = strstr(text, key);
+        CHECK(label && sscanf(label + strlen(key), "%lf, graph %lf center", &at[i][0], &at[i][1]) == 2);
+        CHECK_HAS(label, "font ',11' tc rgb '#009e73' front\n");
+        for (int j = 0; j < i; j++) CHECK(fabs(at[i][0] - at[j][0]) * width >= 16 || fabs(at[i][1] - at[j][1]) * 290 >= 11);
+    }
+    CHECK(at[2][0] * width < width - 7); // left of the edge
+    const char *dense = strstr(text, "set label 'nan'");
+    CHECK(!dense);
+}
+
+// A row of panels begins where a panel says so. The curves of all panels have the styles of the legend.
+static void rows_of_panels(void) {
+    cli_curves all = {0}, some = {0};
+    add(&all, "santa-prop:S=64", depths, ms, 2);
+    add(&all, "santa-prop:S=128", depths, ms, 2);
+    add(&some, "santa-prop:S=128", depths, ms, 2);
+    cli_panel panels[] = {cli_panel_latency(&some), cli_panel_latency(&all), cli_panel_latency(&all)};
+    panels[2].new_row = 1;
+    const char *text = script_of("rows", panels, 3, &some);
+    int width, height, n = 0;
+    CHECK(sscanf(strstr(text, "svg size "), "svg size %d,%d", &width, &height) == 2);
+    CHECK_INT(width, 2 * 480);
+    CHECK(height > 2 * 290 + 100);
+    char style[100];
+    cli_plot_style second = cli_plot_style_of("santa-prop", 1);
+    snprintf(style, sizeof style, "lc rgb '#%06x' lw 2 dt %d pt %d ps 0.9 title 'santa-prop:S=128'", second.rgb, second.dash,
+             second.marker);
+    for (const char *p = text; (p = strstr(p, style)); p++) n++;
+    CHECK_INT(n, 3);
+    const char *key = strstr(text, "\nset key");
+    CHECK(key && !strstr(key + 1, "\nset key"));
+    double first = atof(strstr(text, "bmargin at screen ") + 18), last = 0;
+    for (const char *p = text; (p = strstr(p, "bmargin at screen ")); p++) last = atof(p + 18);
+    CHECK(first > 0.5 && last < 0.3);
+    cli_curves_free(&all);
 }
 
 // Panels with the same curves share one legend.
@@ -315,6 +407,11 @@ static void styles(void) {
     for (int i = 0; i < 4; i++) CHECK_STR(cli_plot_style_of(names[i], 0).name, "santa-is");
     cli_plot_style first = cli_plot_style_of("dense", 0), second = cli_plot_style_of("dense", 1),
                    fifth = cli_plot_style_of("dense", 9);
+    for (int i = 0; i < 40; i++) // no two variations of a method look alike
+        for (int j = 0; j < i; j++) {
+            cli_plot_style x = cli_plot_style_of("santa-is", i), y = cli_plot_style_of("santa-is", j);
+            if (x.rgb == y.rgb && x.marker == y.marker && x.dash == y.dash) FAIL("variations %d and %d look alike", i, j);
+        }
     CHECK(second.rgb > first.rgb && fifth.rgb > second.rgb && second.marker == first.marker && second.dash != first.dash);
     cli_plot_style a = cli_plot_style_of("unknown:a=1", 0), b = cli_plot_style_of("unknown", 0);
     CHECK(a.rgb == b.rgb && a.marker == b.marker && a.rgb);
@@ -353,14 +450,19 @@ static void one_colour(void) {
 
 // ---- pictures ----
 
-static double y_of(const char *svg, const char *text) { // of a text's baseline
+// The place of a text's baseline.
+static void place_of(const char *svg, const char *text, double *x, double *y) {
     char entry[128];
-    double x, y = 0;
     snprintf(entry, sizeof entry, "<text>%s</text>", text);
     const char *end = strstr(svg, entry), *at = NULL;
     CHECK(end != NULL);
     for (const char *p = svg; (p = strstr(p, "translate(")) && p < end; p++) at = p;
-    CHECK(at && sscanf(at, "translate(%lf,%lf)", &x, &y) == 2);
+    CHECK(at && sscanf(at, "translate(%lf,%lf)", x, y) == 2);
+}
+
+static double y_of(const char *svg, const char *text) {
+    double x, y;
+    place_of(svg, text, &x, &y);
     return y;
 }
 
@@ -429,7 +531,7 @@ static void crisp(void) {
 // ---- sleigh plot ----
 
 static void redrawn(void) {
-    static const cli_point points[] = {{0, 0.9, 0.89, 0.92}, {512, 1.125, 1, 1.25}, {8192, 1.25, NAN, NAN}};
+    static const cli_point points[] = {{0, 0.9, 0.89, 0.92, 64}, {512, 1.125, 1, 1.25, 0}, {8192, 1.25, NAN, NAN, 0.5}};
     const double cells[] = {0.5, 0.25, 0.125, 1, NAN, 0, 0.5, 0.5};
     static const char *const names[] = {"santa_a:S=4", "it's topk"};
     cli_curves curves = {0};
@@ -437,7 +539,8 @@ static void redrawn(void) {
     size_t n;
     for (int i = 0; i < 3; i++) CHECK_OK(cli_curves_add(&curves, "santa-flash:S=2048", points[i], &e), e);
     add(&curves, "dense", sizes, ms, N);
-    const cli_panel panels[] = {cli_panel_latency(&curves), cli_panel_layers(cells, 2, 2, names, 2), cli_panel_error(&curves)};
+    cli_panel panels[] = {cli_panel_latency(&curves), cli_panel_layers(cells, 2, 2, names, 2), cli_panel_error(&curves)};
+    panels[2].new_row = 1;
     CHECK_OK(cli_plot_write(in_tmp("a.dat"), "a title", panels, 3, &e), e);
     cli_plot_data data;
     CHECK_OK(cli_plot_read(in_tmp("a.dat"), &data, &e), e);
@@ -494,7 +597,12 @@ static void committed(void) {
         snprintf(picture, sizeof picture, "%.*s.svg", (int)strlen(found.gl_pathv[i]) - 4, found.gl_pathv[i]);
         const char *svg = slurp(picture, &n);
         CHECK_HAS(svg, "fill=\"#ffffff\"/>\n<defs>");
+        double width = atof(strstr(svg, "viewBox=\"0 0 ") + 13), x, y;
         for (int j = 0; j < data.n; j++) {
+            if (data.panels[j].cells) { // its last label is that of the colours, at the right edge
+                place_of(svg + (strstr(svg, "gnuplot_plot_1") - svg), data.panels[j].z_label, &x, &y);
+                if (x > width - 4) FAIL("%s: the label of the colours at %.1f of %.0f", picture, x, width);
+            }
             if (!strstr(svg, data.panels[j].title)) FAIL("%s lacks %s", picture, data.panels[j].title);
             for (int k = 0; k < data.panels[j].n_curves; k++)
                 if (!strstr(svg, data.panels[j].curves[k].name)) FAIL("%s lacks %s", picture, data.panels[j].curves[k].name);
@@ -511,9 +619,9 @@ static void refused(void) {
         {"", "expected a line \"# panel: TITLE\""},
         {"1 2\n", ":1: expected a line \"# panel: TITLE\" before the first numbers"},
         {"# panel: p\n# axes: log-x log-z\n", ":2: expected words of log-x, log-y"},
-        {"# panel: p\n# curve: c\n1\n", ":3: expected a point of two or four numbers"},
-        {"# panel: p\n# curve: c\n1 2 3\n", ":3: expected a point of two or four numbers"},
-        {"# panel: p\n# curve: c\n1 2 3 4 5\n", ":3: expected a point of two or four numbers"},
+        {"# panel: p\n# curve: c\n1\n", ":3: expected a point of two, four or five numbers"},
+        {"# panel: p\n# curve: c\n1 2 3\n", ":3: expected a point of two, four or five numbers"},
+        {"# panel: p\n# curve: c\n1 2 3 4 5 6\n", ":3: expected a point of two, four or five numbers"},
         {"# panel: p\n# curve: c\n1 x\n", ":3: expected a point"},
         {"# panel: p\n1 2\n1 x\n", ":3: expected numbers"},
         {"# panel: p\n1 2\n1\n", ":3: expected 2 numbers, as in the row before, found 1"},
@@ -531,10 +639,10 @@ static void refused(void) {
     spill(in_tmp("bad.dat"), "# panel: p\n\0", 12);
     CHECK_ERR(cli_plot_read(in_tmp("bad.dat"), &data, &e), e, SL_ERR_FORMAT, "expected text, found a NUL");
     cli_plot_data_free(&data);
-    char many[1024] = "";
+    char many[16 * CLI_PLOT_PANELS] = "";
     for (int i = 0; i <= CLI_PLOT_PANELS; i++) strcat(many, "# panel: p\n1\n");
     spill(in_tmp("bad.dat"), many, strlen(many));
-    CHECK_ERR(cli_plot_read(in_tmp("bad.dat"), &data, &e), e, SL_ERR_FORMAT, "expected at most 16 panels");
+    CHECK_ERR(cli_plot_read(in_tmp("bad.dat"), &data, &e), e, SL_ERR_FORMAT, "expected at most 256 panels");
     cli_plot_data_free(&data);
 
     result none = RUN("plot"), missing = RUN("plot", in_tmp("missing.dat")),
@@ -598,6 +706,9 @@ static const test_case cases[] = {
     {"depth-zero", 0, depth_zero},
     {"tick-labels", 0, tick_labels},
     {"error-bars", 0, error_bars},
+    {"room-for-labels", 0, room_for_labels},
+    {"numbers-at-points", 0, numbers_at_points},
+    {"rows-of-panels", 0, rows_of_panels},
     {"legends", 0, legends},
     {"styles", 0, styles},
     {"one-colour", 0, one_colour},

@@ -318,30 +318,49 @@ static int on_curve(const row *r) {
     return !r->size->n_tokens && !r->size->ragged;
 }
 
-// Draws latency against context, one curve for each method and number of sequences.
-static int draw(const plan *p, const char *file, const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
-    cli_curves curves = {0};
-    char attn[256], name[288], title[320];
-    int rc = 0, batch = 0, differ = 0; // numbers of sequences
+// The numbers of sequences that are drawn, in the order of the rows. Returns how many.
+static int batches_of(const row *rows, int n, int batches[MAX_SIZES]) {
+    int n_batches = 0;
     for (int i = 0; i < n; i++) {
-        if (!on_curve(&rows[i])) continue;
-        differ |= batch && rows[i].size->n_seqs != batch;
-        batch = rows[i].size->n_seqs;
+        int at = 0;
+        while (at < n_batches && batches[at] != rows[i].size->n_seqs) at++;
+        if (on_curve(&rows[i]) && at == n_batches) batches[n_batches++] = rows[i].size->n_seqs;
     }
+    return n_batches;
+}
+
+static int add_curves(cli_curves *curves, const row *rows, int n, int n_seqs, sl_error *err) {
+    char attn[256], name[192];
+    int rc = 0;
     for (int i = 0; !rc && i < n; i++) {
         const row *r = &rows[i];
-        if (!on_curve(r)) continue;
-        int length = snprintf(name, sizeof name, "%s", attn_name(r, attn));
-        if (differ) snprintf(name + length, sizeof name - (size_t)length, ", batch %d", r->size->n_seqs);
-        rc = cli_curves_add(&curves, name, (cli_point){r->size->n_kv, r->time.us, NAN, NAN}, err);
+        if (!on_curve(r) || r->size->n_seqs != n_seqs) continue;
+        snprintf(name, sizeof name, "%.191s", attn_name(r, attn));
+        rc = cli_curves_add(curves, name, (cli_point){r->size->n_kv, r->time.us, NAN, NAN, 0}, err);
     }
-    cli_panel panel = cli_panel_latency(&curves);
-    panel.title = "attention of a decode step";
-    panel.y_label = "time of a step, us";
-    panel.log_y = 1;
+    return rc;
+}
+
+// Draws latency against context, one curve for each method, and one panel for each number of sequences.
+static int draw(const plan *p, const char *file, const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
+    cli_curves curves[MAX_SIZES] = {{0}};
+    cli_panel panels[MAX_SIZES];
+    char titles[MAX_SIZES][64], title[320];
+    int rc = 0, batches[MAX_SIZES] = {0}, n_batches = batches_of(rows, n, batches);
+    if (!n_batches) n_batches = 1; // a panel without points
+    for (int i = 0; i < n_batches; i++) {
+        if (!rc) rc = add_curves(&curves[i], rows, n, batches[i], err);
+        panels[i] = cli_panel_latency(&curves[i]);
+        snprintf(titles[i], sizeof titles[i], "attention of a decode step, %d sequence%s", batches[i],
+                 batches[i] == 1 ? "" : "s");
+        panels[i].title = n_batches > 1 ? titles[i] : "attention of a decode step";
+        panels[i].y_label = "time of a step, us";
+        panels[i].log_y = 1;
+        panels[i].new_row = i > 0 && i % 2 == 0;
+    }
     snprintf(title, sizeof title, "%s, %d query heads, %d KV heads", device->name, p->geom.n_heads, p->geom.n_kv_heads);
-    if (!rc) rc = cli_plot(file, title, &panel, 1, err);
-    cli_curves_free(&curves);
+    if (!rc) rc = cli_plot(file, title, panels, n_batches, err);
+    for (int i = 0; i < n_batches; i++) cli_curves_free(&curves[i]);
     return rc;
 }
 

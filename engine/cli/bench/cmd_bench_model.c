@@ -7,6 +7,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 // ---- which tests ----
@@ -38,45 +39,94 @@ static int make_plan(cli_bench_plan *plan, const cli_options *o, sl_error *err) 
 typedef struct output {
     cli_bench bench;
     cli_rows rows;
-    cli_curves latency, speedup; // rows that differ only in depth; rows that differ only in batch
+    cli_curves *latency, *speedup; // [n_plots], against depth; the speedup of a single depth: [1], against the batch
+    int n_plots;                   // batches
 } output;
 
-static void name_curve(const output *out, const cli_bench_row *r, int speedup, char *buf, size_t size) {
+// Several depths and several batches: each batch has panels of its own. A legend of all lines would be too long to read.
+static int against_depth(const output *out) {
+    return out->bench.plan->depths.n > 1;
+}
+
+static int begin_plots(output *out, sl_error *err) {
+    if (!out->bench.o->plot) return 0;
+    out->n_plots = out->bench.plan->batches.n;
+    out->latency = calloc((size_t)out->n_plots, sizeof *out->latency);
+    out->speedup = calloc((size_t)out->n_plots, sizeof *out->speedup);
+    return out->latency && out->speedup ? 0 : sl_fail(err, SL_ERR_MEMORY, "--plot: out of memory");
+}
+
+static void free_plots(output *out) {
+    for (int i = 0; out->latency && i < out->n_plots; i++) cli_curves_free(&out->latency[i]);
+    for (int i = 0; out->speedup && i < out->n_plots; i++) cli_curves_free(&out->speedup[i]);
+    free(out->latency);
+    free(out->speedup);
+}
+
+static void name_curve(const output *out, const cli_bench_row *r, char *buf, size_t size) {
     const cli_bench_plan *plan = out->bench.plan;
     int n = snprintf(buf, size, "%.100s", r->attn), n_tests = 0;
     for (int i = 0; i < plan->n_tests; i++) n_tests += !plan->tests[i].n_prompt;
-    int thousands = r->depth > 0 && r->depth % 1024 == 0;
-    if (speedup && plan->depths.n > 1)
-        n += snprintf(buf + n, size - n, ", depth %d%s", thousands ? r->depth / 1024 : r->depth, thousands ? "k" : "");
-    if (!speedup && plan->batches.n > 1) n += snprintf(buf + n, size - n, ", batch %d", r->batch);
-    if (n_tests > 1) snprintf(buf + n, size - n, ", %d steps", r->test.n_gen);
+    if (n_tests > 1) snprintf(buf + n, size - (size_t)n, ", %d steps", r->test.n_gen);
 }
 
 static int plot_row(output *out, const cli_bench_row *r, sl_error *err) {
     char name[192];
-    if (!out->bench.o->plot || r->test.n_prompt) return 0;
-    name_curve(out, r, 0, name, sizeof name);
-    int rc = cli_curves_add(&out->latency, name, (cli_point){r->depth, r->step_ms, r->step_ms_low, r->step_ms_high}, err);
+    int batch = 0;
+    if (!out->n_plots || r->test.n_prompt) return 0;
+    while (out->bench.plan->batches.at[batch] != r->batch) batch++;
+    name_curve(out, r, name, sizeof name);
+    int rc =
+        cli_curves_add(&out->latency[batch], name, (cli_point){r->depth, r->step_ms, r->step_ms_low, r->step_ms_high, 0}, err);
     if (rc || !strcmp(r->attn, out->bench.attn.names[0])) return rc; // the speedup of the first method is always 1
-    name_curve(out, r, 1, name, sizeof name);
-    return cli_curves_add(&out->speedup, name, (cli_point){r->batch, r->speedup, NAN, NAN}, err);
+    double x = against_depth(out) ? r->depth : r->batch;
+    return cli_curves_add(&out->speedup[against_depth(out) ? batch : 0], name, (cli_point){x, r->speedup, NAN, NAN, 0}, err);
 }
 
-// Draws speedup against batch if batches and methods vary, and latency against context if depths vary or speedup is not drawn.
-static int draw(const output *out, sl_error *err) {
-    const cli_bench_plan *plan = out->bench.plan;
-    int speedup = plan->batches.n > 1 && out->speedup.n, n_panels = 0;
-    cli_panel panels[2];
-    char title[320], speedup_over[CLI_ATTN_NAME + 16];
-    if (!out->bench.o->plot) return 0;
-    snprintf(speedup_over, sizeof speedup_over, "speedup over %s", out->bench.attn.names[0]);
-    if (plan->depths.n > 1 || !speedup) panels[n_panels++] = cli_panel_latency(&out->latency);
-    if (speedup) {
-        panels[n_panels] = cli_panel_speedup(&out->speedup);
-        panels[n_panels++].y_label = speedup_over;
+typedef struct picture {
+    cli_panel panels[CLI_PLOT_PANELS];
+    char titles[CLI_PLOT_PANELS][64];
+    int n;
+} picture;
+
+static cli_panel *add_panel(picture *p, cli_panel panel, int batch, int n_batches) {
+    if (n_batches > 1) {
+        snprintf(p->titles[p->n], sizeof p->titles[p->n], "%s, %d sequence%s", panel.title, batch, batch == 1 ? "" : "s");
+        panel.title = p->titles[p->n];
     }
+    p->panels[p->n] = panel;
+    return &p->panels[p->n++];
+}
+
+// Panels of time and speedup against depth, a row of them for each batch. If only batches vary, speedup against the batch.
+static void make_panels(const output *out, const char *speedup_over, picture *p) {
+    const cli_ints *batches = &out->bench.plan->batches;
+    _Static_assert(2 * CLI_MAX_INTS <= CLI_PLOT_PANELS, "each batch has two panels");
+    if (!against_depth(out) && batches->n > 1 && out->speedup[0].n) {
+        add_panel(p, cli_panel_speedup(&out->speedup[0]), 0, 1)->y_label = speedup_over;
+        return;
+    }
+    for (int i = 0; i < batches->n; i++) {
+        add_panel(p, cli_panel_latency(&out->latency[i]), batches->at[i], batches->n)->new_row = i > 0;
+        if (!out->speedup[i].n || batches->n < 2) continue;
+        cli_panel *speedup = add_panel(p, cli_panel_speedup(&out->speedup[i]), batches->at[i], batches->n);
+        speedup->x_label = p->panels[0].x_label;
+        speedup->log_x = 1;
+        speedup->y_label = speedup_over;
+    }
+}
+
+static int draw(const output *out, sl_error *err) {
+    char title[320], speedup_over[CLI_ATTN_NAME + 16];
+    if (!out->n_plots) return 0;
+    picture *p = calloc(1, sizeof *p);
+    if (!p) return sl_fail(err, SL_ERR_MEMORY, "--plot: out of memory");
+    snprintf(speedup_over, sizeof speedup_over, "speedup over %s", out->bench.attn.names[0]);
+    make_panels(out, speedup_over, p);
     snprintf(title, sizeof title, "%.100s, %.200s", out->bench.name.name, out->bench.backend);
-    return cli_plot(out->bench.o->plot, title, panels, n_panels, err);
+    int rc = cli_plot(out->bench.o->plot, title, p->panels, p->n, err);
+    free(p);
+    return rc;
 }
 
 // ---- the table ----
@@ -101,6 +151,7 @@ int cli_bench_print(const cli_options *o, const cli_bench_plan *plan, const cli_
     int rc = check_flags(o, plan, err);
     if (rc) return rc;
     rc = cli_bench_open(&out.bench, o, plan, err);
+    if (!rc) rc = begin_plots(&out, err);
     out.rows.model = &out.bench.name;
     if (!rc) {
         rc = cli_bench_run(&out.bench, add_row, &out, err);
@@ -109,8 +160,7 @@ int cli_bench_print(const cli_options *o, const cli_bench_plan *plan, const cli_
         if (!rc) rc = draw(&out, err);
     }
     cli_bench_close(&out.bench);
-    cli_curves_free(&out.latency);
-    cli_curves_free(&out.speedup);
+    free_plots(&out);
     return rc;
 }
 

@@ -25,7 +25,7 @@ static int error_curves(const compare *c, const json_t *rows, cli_curves *out, s
         char name[CLI_ATTN_NAME];
         const json_t *row = json_array_get(rows, (size_t)i);
         double budget = cli_attn_curve(&c->attn, i, name), at = field(row, "l2"), error = field(row, "l2_se");
-        if (!isnan(budget)) rc = cli_curves_add(out, name, (cli_point){budget, at, at - error, at + error}, err);
+        if (!isnan(budget)) rc = cli_curves_add(out, name, (cli_point){budget, at, at - error, at + error, 0}, err);
     }
     return rc;
 }

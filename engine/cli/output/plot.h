@@ -7,7 +7,7 @@
 // A point that is not finite is in the data file but not in the picture. On a logarithmic axis, an x of 0 stands left of a
 // break of the axis, one step left of the smallest x; other points that are not positive are not drawn.
 //
-//     rc = cli_curves_add(&curves, "santa", (cli_point){64, 0.02, NAN, NAN}, err);
+//     rc = cli_curves_add(&curves, "santa", (cli_point){64, 0.02, NAN, NAN, 0}, err);
 //     cli_panel panel = cli_panel_error(&curves);
 //     rc = cli_plot("error.svg", "error of a head, 8k tokens", &panel, 1, err);
 #ifndef SLEIGH_PLOT_H

@@ -15,8 +15,9 @@ static const struct {
     const char *word;
     size_t field;
 } words[] = {
-    {"log-x", offsetof(cli_panel, log_x)}, {"log-y", offsetof(cli_panel, log_y)}, {"lines", offsetof(cli_panel, lines)},
-    {"fit", offsetof(cli_panel, fit)},     {"ticks", offsetof(cli_panel, ticks)}, {"percent", offsetof(cli_panel, percent)},
+    {"log-x", offsetof(cli_panel, log_x)},     {"log-y", offsetof(cli_panel, log_y)}, {"lines", offsetof(cli_panel, lines)},
+    {"fit", offsetof(cli_panel, fit)},         {"ticks", offsetof(cli_panel, ticks)}, {"percent", offsetof(cli_panel, percent)},
+    {"new-row", offsetof(cli_panel, new_row)},
 };
 enum { N_WORDS = sizeof words / sizeof *words };
 
@@ -41,8 +42,11 @@ static void put_comment(FILE *f, const char *key, const char *text) {
 }
 
 static void put_points(FILE *f, const cli_panel *p, const cli_curve *c) {
-    int bars = 0;
-    for (int i = 0; i < c->n; i++) bars |= isfinite(c->points[i].low) && isfinite(c->points[i].high);
+    int numbers = 0, bars = 0;
+    for (int i = 0; i < c->n; i++) {
+        numbers |= c->points[i].number > 0;
+        bars |= numbers || (isfinite(c->points[i].low) && isfinite(c->points[i].high));
+    }
     put_comment(f, "curve", c->name);
     if (p->fit) {
         double scale, slope = cli_plot_slope(c->points, c->n, &scale);
@@ -53,6 +57,7 @@ static void put_points(FILE *f, const cli_panel *p, const cli_curve *c) {
         put_number(f, c->points[i].y, " ");
         if (bars) put_number(f, c->points[i].low, " ");
         if (bars) put_number(f, c->points[i].high, " ");
+        if (numbers) put_number(f, c->points[i].number > 0 ? c->points[i].number : NAN, " ");
         fputc('\n', f);
     }
     fprintf(f, "\n\n");
@@ -133,7 +138,7 @@ static int read_axes(const reader *r, char *text, sl_error *err) {
     for (char *word = strtok(text, " "); word; word = strtok(NULL, " ")) {
         int i = 0;
         while (i < N_WORDS && strcmp(word, words[i].word)) i++;
-        if (i == N_WORDS) return bad(r, "words of log-x, log-y, lines, fit, ticks and percent after \"# axes:\"", err);
+        if (i == N_WORDS) return bad(r, "words of log-x, log-y, lines, fit, ticks, percent and new-row after \"# axes:\"", err);
         *flag_of(r->panel, i) = 1;
     }
     return 0;
@@ -148,17 +153,17 @@ static int read_name(const reader *r, const char *name, sl_error *err) {
 }
 
 static int read_point(const reader *r, const char *line, sl_error *err) {
-    double x[5];
+    double x[6];
     int n = 0;
     char *end;
-    for (const char *p = line; n < 5; p = end) {
+    for (const char *p = line; n < 6; p = end) {
         x[n] = strtod(p, &end);
         if (end == p) break;
         n++;
     }
-    if ((n != 2 && n != 4) || end[strspn(end, " \t\r")])
-        return bad(r, "a point of two or four numbers: x, y and the ends of an error bar", err);
-    cli_point point = {x[0], x[1], n == 4 ? x[2] : NAN, n == 4 ? x[3] : NAN};
+    if ((n != 2 && n != 4 && n != 5) || end[strspn(end, " \t\r")])
+        return bad(r, "a point of two, four or five numbers: x, y, the ends of an error bar, and the number at the point", err);
+    cli_point point = {x[0], x[1], n > 2 ? x[2] : NAN, n > 2 ? x[3] : NAN, n > 4 ? x[4] : NAN};
     return cli_curves_add(&r->data->curves[r->data->n - 1], r->curve, point, err);
 }
 

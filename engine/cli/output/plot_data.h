@@ -5,7 +5,8 @@
 //     # x: tokens of context; y: ms of a step
 //     # axes: log-x lines ticks                   words of the table in plot_data.c
 //     # curve: dense, batch 1
-//     0 0.43 0.41 0.46                            x y, or x y low high with the ends of an error bar; NaN: none
+//     0 0.43 0.41 0.46                            x y, or x y low high with the ends of an error bar, or also the number that
+//                                                 stands at the point; NaN: none
 //                                                 two blank lines end a curve (gnuplot's `index`)
 //
 // A heat map has a line `# z: LABEL`, for each group of columns a line `# columns: NAME`, and a line of numbers for each row.

@@ -74,8 +74,16 @@ cli_panel cli_panel_error(const cli_curves *curves) {
                        .n_curves = curves->n};
 }
 
+static int has_numbers(const cli_curves *curves) {
+    for (int i = 0; i < curves->n; i++)
+        for (int j = 0; j < curves->at[i].n; j++)
+            if (curves->at[i].points[j].number > 0) return 1;
+    return 0;
+}
+
 cli_panel cli_panel_accuracy(const cli_curves *curves) {
-    return (cli_panel){.title = "accuracy against bytes read",
+    return (cli_panel){.title = has_numbers(curves) ? "accuracy against bytes read; at points: S or k"
+                                                    : "accuracy against bytes read",
                        .x_label = "KV bytes read, % of dense attention",
                        .y_label = "right answers, %",
                        .log_x = 1,

@@ -7,6 +7,7 @@
 typedef struct cli_point {
     double x, y;
     double low, high; // error bar; NaN: none
+    double number;    // stands at the point; not above 0: none
 } cli_point;
 
 typedef struct cli_curve {
@@ -28,6 +29,7 @@ typedef struct cli_panel {
     const char *title, *x_label, *y_label;
     int log_x, log_y, fit, lines; // fit: draw a power law for each curve, its slope in the legend; lines: connect points
     int ticks, percent;           // ticks: one at the x of each point, as 512 or 32k; percent: both axes are shares
+    int new_row;                  // the panel begins a row of panels
     const cli_curve *curves;      // [n_curves], not owned; must exist until cli_plot
     int n_curves;
     const char *z_label;
@@ -37,7 +39,7 @@ typedef struct cli_panel {
     int n_names;
 } cli_panel;
 
-enum { CLI_PLOT_PANELS = 16 }; // of a picture, at most
+enum { CLI_PLOT_PANELS = 256 }; // of a picture, at most
 
 cli_panel cli_panel_latency(const cli_curves *curves);  // ms per step against tokens of context
 cli_panel cli_panel_speedup(const cli_curves *curves);  // speedup against batch size

@@ -99,8 +99,10 @@ static unsigned lighter(unsigned rgb, int percent) {
 
 cli_plot_style cli_plot_style_of(const char *curve, int variation) {
     static const int light[] = {0, 30, 48, 60, 68}, next[] = {0, DASHED, DASH_DOT, DASH_DOT_DOT, DOTTED, SOLID};
+    enum { N_DASHES = 5 };
     cli_plot_style s = *find(curve);
     s.rgb = lighter(s.rgb, light[variation < 4 ? variation : 4]);
-    for (int i = 0; i < variation % 5; i++) s.dash = next[s.dash];
+    for (int i = 0; i < variation % N_DASHES; i++) s.dash = next[s.dash];
+    if (s.marker) s.marker = (s.marker - 1 + variation / N_DASHES) % PENTAGON + 1;
     return s;
 }
