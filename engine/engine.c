@@ -267,8 +267,8 @@ static int init(sl_engine *e, const sl_engine_options *o, const sl_attn_plan *pl
     int rc = 0;
     if (o->n_sequences < 0) rc = sl_fail(err, SL_ERR_ARG, "{n_sequences} %d: expected at least 1", o->n_sequences);
     if (!rc && o->prefill_chunk < 0) rc = sl_fail(err, SL_ERR_ARG, "{prefill_chunk} %d: expected at least 1", o->prefill_chunk);
-    if (!rc && !e->backend->is_device && !sl_model_weights_have_data(&e->model->weights))
-        rc = sl_fail(err, SL_ERR_ARG, "a dummy model's weights are not made yet: sl_model_materialise");
+    if (!rc && !(e->backend->is_device && e->model->is_dummy) && !sl_model_weights_have_data(&e->model->weights))
+        rc = sl_fail(err, SL_ERR_ARG, "the weights of a dummy or packed model are not made yet: sl_model_materialise");
     if (!rc && e->backend->prepare) rc = e->backend->prepare(e->backend, &shape, err);
     if (rc) return rc;
     rc = sl_engine_place(e, o, plan, err);

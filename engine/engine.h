@@ -18,13 +18,15 @@ struct sl_bucket_file;
 
 // A flag of sl_model_load, beside SL_MODEL_NO_TOKENIZER. Random weights: the folder needs config.json only; its tokenizer is
 // loaded when it has one.
-enum { SL_MODEL_DUMMY = 2 };
+// SL_MODEL_PACKED: the packed weights of a GGUF file get no memory yet, for callers that need no weights, or that call
+// sl_model_materialise.
+enum { SL_MODEL_DUMMY = 2, SL_MODEL_PACKED = 4 };
 
 int sl_model_is_dummy(const sl_model *model);
-// Makes the weights of a dummy model in host memory. Call it before the first engine on the CPU; a GPU makes its weights itself
-// (engine/backend/dummy_weights.h). Progress is in MiB. n_threads 0: every core. The number of threads does not change the
-// weights. Does nothing for a model with weights.
-int sl_model_materialise(sl_model *model, int n_threads, const sl_progress *progress, sl_error *err);
+// Makes the weights of a dummy model, or the packed weights of a GGUF file, in host memory. Call it before the first engine. An
+// engine on a GPU makes dummy weights itself (engine/backend/dummy_weights.h). Progress is in MiB. n_threads 0: every core. The
+// number of threads does not change the weights. Does nothing for a model with weights. cancel: for a GGUF file; may be NULL.
+int sl_model_materialise(sl_model *model, int n_threads, const sl_progress *progress, const sl_cancel *cancel, sl_error *err);
 const sl_config *sl_model_config(const sl_model *model);
 const sl_tokenizer *sl_model_tokenizer(const sl_model *model); // NULL: no tokenizer
 const struct sl_tensors *sl_model_tensors(const sl_model *model);

@@ -2,6 +2,7 @@
 #include "engine/backend/dummy_weights.h"
 #include "engine/engine_internal.h"
 #include "models/bucket_file.h"
+#include "models/gguf_tensors.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,7 +54,10 @@ int sl_model_load(const char *dir, const sl_model_options *options, sl_model **o
     sl_model *model = calloc(1, sizeof *model);
     if (!model) return sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", dir);
     atomic_init(&model->n_users, 1);
-    int rc = load(dir, options ? options : &unset, model, err);
+    const sl_model_options *o = options ? options : &unset;
+    int rc = load(dir, o, model, err);
+    if (!rc && !model->is_dummy && !(o->flags & SL_MODEL_PACKED))
+        rc = sl_model_materialise(model, 0, &o->progress, &o->cancel, err);
     if (rc) {
         sl_model_free(model);
         return rc;
@@ -76,14 +80,16 @@ void sl_model_free(sl_model *model) {
     free(model);
 }
 
-// ---- dummy weights ----
+// ---- weights without data: dummy weights, and those that are packed in a GGUF file ----
 
 int sl_model_is_dummy(const sl_model *model) {
     return model->is_dummy;
 }
 
 size_t sl_model_bytes_to_allocate(const sl_model *model) {
-    return model->is_dummy && sl_model_weights_have_data(&model->weights) ? 0 : sl_tensors_bytes(model->tensors);
+    size_t all = sl_tensors_bytes(model->tensors), allocated;
+    sl_tensors_memory(model->tensors, &allocated);
+    return all > allocated ? all - allocated : 0;
 }
 
 // Makes a tensor in pieces, to report progress.
@@ -105,26 +111,30 @@ static void make_tensor(const sl_tensor *t, bf16 *quantiles, int n_threads, cons
     }
 }
 
-int sl_model_materialise(sl_model *model, int n_threads, const sl_progress *progress, sl_error *err) {
-    if (sl_model_weights_have_data(&model->weights)) return 0;
-    size_t done = 0, total = sl_tensors_bytes(model->tensors), room = sl_cpu_memory()->free_memory(sl_cpu_memory());
-    if (total > room) // Linux would grant the memory and kill the process at its first use
-        return sl_fail(err, SL_ERR_MEMORY, "dummy weights of %zu MiB do not fit into memory: %zu MiB are free", total >> 20,
-                       room >> 20);
+static int make_dummy(sl_model *model, int n_threads, const sl_progress *progress, sl_error *err) {
+    size_t done = 0, total = sl_tensors_bytes(model->tensors);
     bf16 *quantiles = malloc(SL_DUMMY_QUANTILES * sizeof *quantiles);
     int rc = quantiles ? sl_tensors_allocate(model->tensors, err) : sl_fail(err, SL_ERR_MEMORY, "dummy weights: out of memory");
-    if (!rc) {
-        for (int i = 0; i < sl_tensors_count(model->tensors); i++)
-            make_tensor(sl_tensors_at(model->tensors, i), quantiles, n_threads, progress, &done, total);
-        sl_model_weights bound;
-        rc = sl_model_weights_bind(&model->config, model->tensors, &bound, err);
-        if (!rc) {
-            sl_model_weights_free(&model->weights);
-            model->weights = bound;
-        }
-    }
+    for (int i = 0; !rc && i < sl_tensors_count(model->tensors); i++)
+        make_tensor(sl_tensors_at(model->tensors, i), quantiles, n_threads, progress, &done, total);
     free(quantiles);
     return rc;
+}
+
+int sl_model_materialise(sl_model *model, int n_threads, const sl_progress *progress, const sl_cancel *cancel, sl_error *err) {
+    if (sl_model_weights_have_data(&model->weights)) return 0;
+    size_t total = sl_tensors_bytes_to_allocate(model->tensors), room = sl_cpu_memory()->free_memory(sl_cpu_memory());
+    if (total > room) // Linux would grant the memory and kill the process at its first use
+        return sl_fail(err, SL_ERR_MEMORY, "%s of %zu MiB do not fit into memory: %zu MiB are free",
+                       model->is_dummy ? "dummy weights" : "unpacked weights", total >> 20, room >> 20);
+    int rc = model->is_dummy ? make_dummy(model, n_threads, progress, err)
+                             : sl_tensors_unpack(model->tensors, n_threads, progress, cancel, err);
+    sl_model_weights bound;
+    if (!rc) rc = sl_model_weights_bind(&model->config, model->tensors, &bound, err);
+    if (rc) return rc;
+    sl_model_weights_free(&model->weights);
+    model->weights = bound;
+    return 0;
 }
 
 int sl_model_check(const sl_model *model, sl_error *err) {
@@ -138,7 +148,7 @@ int sl_model_check(const sl_model *model, sl_error *err) {
 
 int sl_model_open_buckets(const sl_model *model, sl_bucket_file **out, sl_error *err) {
     char path[4200];
-    snprintf(path, sizeof path, "%.4000s/" SL_BUCKET_FILE, model->dir);
+    snprintf(path, sizeof path, "%.4000s/" SL_BUCKET_FILE, sl_source_folder(model->source));
     if (model->is_dummy) return sl_fail(err, SL_ERR_ARG, "%s: a bucket file belongs to weights, and these are random", path);
     if (access(path, R_OK))
         return sl_fail(err, SL_ERR_IO, "%s: the model has no bucket file; scripts/train_saap.py makes it", path);

@@ -110,13 +110,14 @@ typedef struct sl_model_options {
     sl_cancel cancel;
     sl_rope_options rope; // with rope.scaling, a session may have more tokens than max_position_embeddings
     sl_log log;           // lines about decisions of the load, such as tensors that are not used
+    sl_progress progress; // of the unpacking of a GGUF file, in MiB of unpacked weights
 } sl_model_options;
 
-// Loads a folder of Hugging Face: config.json, *.safetensors, tokenizer files. The weights stay in the mapped files. options
-// NULL: no flags.
-SL_API int sl_model_load(const char *dir, const sl_model_options *options, sl_model **out, sl_error *err);
+// Loads a folder of Hugging Face: config.json, *.safetensors, tokenizer files. The weights stay in the mapped files. Or loads a
+// GGUF file: quantised weights are unpacked into memory as fp16 numbers. options NULL: no flags.
+SL_API int sl_model_load(const char *path, const sl_model_options *options, sl_model **out, sl_error *err);
 SL_API void sl_model_free(sl_model *model);
-SL_API const char *sl_model_name(const sl_model *model); // last part of the folder's path
+SL_API const char *sl_model_name(const sl_model *model); // last part of the path
 SL_API const char *sl_model_type(const sl_model *model); // model_type of config.json: "llama"
 SL_API int sl_model_n_ctx(const sl_model *model);        // most tokens of a session
 SL_API int sl_model_n_vocab(const sl_model *model);

@@ -110,7 +110,7 @@ uint64_t sl_config_hash(const sl_config *c) {
                      c->norm_eps, c->tied, c->rope_theta, sl_config_rope_name(c), c->rope_factor, c->rope_low_freq,
                      c->rope_high_freq, c->rope_original_ctx);
     SL_CHECK(n > 0 && (size_t)n < sizeof text);
-    if (c->rope_type == SL_ROPE_YARN) {
+    if (c->rope_type == SL_ROPE_YARN || c->rope_type == SL_ROPE_FACTORS) {
         sl_config_describe_rope(c, text + n, sizeof text - (size_t)n);
         n = (int)strlen(text);
     }

@@ -8,10 +8,10 @@
 
 #include <stdint.h>
 
-typedef enum { SL_ROPE_PLAIN, SL_ROPE_LINEAR, SL_ROPE_LLAMA3, SL_ROPE_YARN } sl_rope_type;
+typedef enum { SL_ROPE_PLAIN, SL_ROPE_LINEAR, SL_ROPE_LLAMA3, SL_ROPE_YARN, SL_ROPE_FACTORS } sl_rope_type;
 
 // fp32 represents the positions below 2^24 exactly, and RoPE computes its angles in fp32.
-enum { SL_MAX_EOS = 16, SL_MOST_POSITIONS = 1 << 24 };
+enum { SL_MAX_EOS = 16, SL_MOST_POSITIONS = 1 << 24, SL_MOST_FREQUENCIES = 128 };
 
 struct sl_arch;
 
@@ -27,15 +27,16 @@ typedef struct sl_config {
     int has_qk_norm;  // query heads and key heads are normed (Qwen3)
     float rope_theta;
     sl_rope_type rope_type;
-    float rope_factor;                    // 1: plain
-    float rope_low_freq, rope_high_freq;  // llama3: turns within the original context
-    int rope_original_ctx;                // llama3, yarn
-    float rope_beta_fast, rope_beta_slow; // yarn: turns within the original context
-    int rope_truncate;                    // yarn: 1: the ramp begins and ends at whole pairs
-    float rope_attention;                 // factor of cosine and sine; 1 without yarn
-    int is_rope_changed;                  // 1: sl_config_change_rope has replaced what config.json says
-    int32_t bos;                          // -1: none
-    int32_t eos[SL_MAX_EOS];              // the ids of both files; n_eos may be 0
+    float rope_factor;                       // 1: plain
+    float rope_low_freq, rope_high_freq;     // llama3: turns within the original context
+    int rope_original_ctx;                   // llama3, yarn
+    float rope_beta_fast, rope_beta_slow;    // yarn: turns within the original context
+    int rope_truncate;                       // yarn: 1: the ramp begins and ends at whole pairs
+    float rope_factors[SL_MOST_FREQUENCIES]; // factors (GGUF): [head_dim / 2] divide the frequencies
+    float rope_attention;                    // factor of cosine and sine; 1 without yarn
+    int is_rope_changed;                     // 1: sl_config_change_rope has replaced what config.json says
+    int32_t bos;                             // -1: none
+    int32_t eos[SL_MAX_EOS];                 // the ids of both files; n_eos may be 0
     int n_eos;
     // generation_config.json. NaN or -1: not given. do_sample: 0, 1, or -1
     float gen_temp, gen_top_p, gen_min_p, gen_repeat_penalty;
@@ -49,14 +50,15 @@ int sl_config_load(const sl_documents *documents, sl_config *config, sl_error *e
 //   head_dim, rms_norm_eps, tie_word_embeddings (0 or 1), rope_theta, rope_type (sl_config_rope_name), factor,
 //   low_freq_factor, high_freq_factor, original_max_position_embeddings
 // Numbers that are not integers are written as printf's %.9g of their fp32 value. Without a scaling, factor is 1 and the last
-// three are 0; with linear, the last three are 0. With yarn, the text of sl_config_describe_rope follows.
+// three are 0; with linear, the last three are 0. With yarn and frequency factors, the text of
+//   sl_config_describe_rope follows.
 uint64_t sl_config_hash(const sl_config *config);
 // Writes inv_freq[head_dim / 2] of RoPE, scaled as config says, in fp32 as Hugging Face computes it (rope.c).
 void sl_config_rope(const sl_config *config, float *inv_freq);
 // Replaces RoPE's fields by the options. With o->scaling, n_ctx becomes SL_MOST_POSITIONS. SL_ERR_ARG: an option is out of
 // range, belongs to another scaling, or is missing; then *config is undefined. Call it once, after sl_config_load.
 int sl_config_change_rope(sl_config *config, const sl_rope_options *o, sl_error *err);
-const char *sl_config_rope_name(const sl_config *config); // "plain", "linear", "llama3", "yarn"
+const char *sl_config_rope_name(const sl_config *config); // "plain", "linear", "llama3", "yarn", "frequency_factors"
 // Writes all parameters of RoPE. Equal texts mean equal frequencies and factors.
 void sl_config_describe_rope(const sl_config *config, char *buf, size_t size);
 

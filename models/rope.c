@@ -9,17 +9,22 @@
 //   yarn    by the turns of the pair within the original context: those with many turns stay, those with few are divided by
 //           factor (yarn_kept; Peng et al., "YaRN", section 3.2). Cosine and sine are multiplied by rope_attention, so a score
 //           is multiplied by its square (section 3.4).
+//   frequency_factors  f_i / factor i. A GGUF file has the scaling of Llama 3.1 in this form (rope_freqs.weight).
 //
 // The arithmetic is that of transformers: frequencies in fp32, yarn's bounds in double precision.
 #include "attention/attention.h"
+#include "engine/base/hash.h"
 #include "models/config_fields.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-static const char *const type_names[] = {
-    [SL_ROPE_PLAIN] = "plain", [SL_ROPE_LINEAR] = "linear", [SL_ROPE_LLAMA3] = "llama3", [SL_ROPE_YARN] = "yarn"};
+static const char *const type_names[] = {[SL_ROPE_PLAIN] = "plain",
+                                         [SL_ROPE_LINEAR] = "linear",
+                                         [SL_ROPE_LLAMA3] = "llama3",
+                                         [SL_ROPE_YARN] = "yarn",
+                                         [SL_ROPE_FACTORS] = "frequency_factors"};
 enum { N_TYPES = sizeof type_names / sizeof *type_names };
 
 static const double most_factor = 1e6, least_turns = 1e-3, most_turns = 1e6;
@@ -78,6 +83,21 @@ static int read_yarn(const sl_json_file *f, const sl_json_file *r, sl_config *c,
     return check_betas(c, f, err);
 }
 
+static int read_factors(const sl_json_file *r, sl_config *c, sl_error *err) {
+    const json_t *list = sl_json_get(r->root, "factors");
+    if (json_array_size(list) != (size_t)c->head_dim / 2)
+        return sl_fail(err, SL_ERR_FORMAT, "%s: rope_scaling: field factors has %zu numbers, expected %d", r->path,
+                       json_array_size(list), c->head_dim / 2);
+    for (int i = 0; i < c->head_dim / 2; i++) {
+        double x = json_number_value(json_array_get(list, (size_t)i));
+        c->rope_factors[i] = (float)x;
+        if (!(x >= 1e-6 && x <= most_factor))
+            return sl_fail(err, SL_ERR_FORMAT, "%s: rope_scaling: factor %d is %g, expected 1e-06 to %g", r->path, i, x,
+                           most_factor);
+    }
+    return 0;
+}
+
 static int find_type(const char *name, sl_rope_type *out) { // 0: unknown
     for (int i = SL_ROPE_LINEAR; i < N_TYPES; i++)
         if (!strcmp(type_names[i], name)) {
@@ -101,6 +121,7 @@ int sl_config_read_rope(const sl_json_file *f, sl_config *c, sl_error *err) {
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "%s: field %s has rope_type \"%s\", supported are \"default\", \"linear\", \"llama3\" and \"yarn\"",
                        f->path, name, type);
+    if (c->rope_type == SL_ROPE_FACTORS) return read_factors(&r, c, err);
     rc = sl_json_float(&r, "factor", 1, most_factor, NULL, &c->rope_factor, err);
     if (!rc && c->rope_type == SL_ROPE_LLAMA3) rc = read_llama3(f, &r, c, err);
     if (!rc && c->rope_type == SL_ROPE_YARN) rc = read_yarn(f, &r, c, err);
@@ -186,7 +207,7 @@ static int set_scaling(sl_config *c, const sl_config *before, const sl_rope_opti
 int sl_config_change_rope(sl_config *c, const sl_rope_options *o, sl_error *err) {
     const sl_config before = *c;
     sl_rope_type type = SL_ROPE_PLAIN;
-    if (o->scaling && strcmp(o->scaling, "none") && !find_type(o->scaling, &type))
+    if (o->scaling && strcmp(o->scaling, "none") && (!find_type(o->scaling, &type) || type == SL_ROPE_FACTORS))
         return sl_fail(err, SL_ERR_ARG, "{rope_scaling} %.40s: expected none, linear, llama3 or yarn", o->scaling);
     int rc = check_options(o, o->scaling != NULL, type, err);
     if (rc) return rc;
@@ -201,6 +222,12 @@ int sl_config_change_rope(sl_config *c, const sl_rope_options *o, sl_error *err)
 
 void sl_config_describe_rope(const sl_config *c, char *buf, size_t size) {
     int n = snprintf(buf, size, "theta %.9g, %s", (double)c->rope_theta, sl_config_rope_name(c));
+    if (c->rope_type == SL_ROPE_FACTORS) {
+        char hash[SL_HASH_TEXT];
+        sl_hash_text(sl_fnv1a(SL_FNV1A_START, c->rope_factors, (size_t)c->head_dim / 2 * sizeof(float)), hash);
+        snprintf(buf + n, size - (size_t)n, ", %s", hash);
+        return;
+    }
     if (c->rope_type != SL_ROPE_PLAIN) n += snprintf(buf + n, size - (size_t)n, ", factor %.9g", (double)c->rope_factor);
     if (c->rope_type == SL_ROPE_LLAMA3)
         snprintf(buf + n, size - (size_t)n, ", original context %d, frequency factors %.9g and %.9g", c->rope_original_ctx,
@@ -247,6 +274,7 @@ void sl_config_rope(const sl_config *c, float *inv_freq) {
         float exponent = (float)(2 * i) / (float)c->head_dim, power = powf(c->rope_theta, exponent);
         float freq = 1.0f / power;
         if (c->rope_type == SL_ROPE_LINEAR) freq /= c->rope_factor;
+        if (c->rope_type == SL_ROPE_FACTORS) freq /= c->rope_factors[i];
         if (c->rope_type == SL_ROPE_LLAMA3) freq = llama3_scaled(c, freq);
         if (c->rope_type == SL_ROPE_YARN) {
             float kept = yarn_kept(c, i);

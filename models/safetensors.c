@@ -2,6 +2,7 @@
 #include "models/safetensors.h"
 #include "engine/base/hash.h"
 #include "engine/base/json.h"
+#include "models/dequant.h"
 #include "models/safetensors_header.h"
 
 #include <errno.h>
@@ -22,6 +23,8 @@ struct sl_tensors {
     int n_tensors;
     size_t n_bytes;
     sl_header metadata; // of one file, without its entries; empty for a folder
+    char *memory;       // [memory_size] of the tensors that have no file, or are packed in it; NULL: not allocated
+    size_t memory_size;
 };
 
 static const struct {
@@ -38,15 +41,17 @@ static int dtype_bytes(const char *name) {
     return 0;
 }
 
-static int map_file(const char *path, sl_tensor_file *s, sl_error *err) {
+int sl_tensor_file_map(const char *path, sl_tensor_file *s, sl_error *err) {
     struct stat st;
+    *s = (sl_tensor_file){.path = strdup(path), .fd = -1};
+    if (!s->path) return sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", path);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
     int rc = 0;
     if (fstat(fd, &st) || !S_ISREG(st.st_mode))
         rc = sl_fail(err, SL_ERR_IO, "%s: not a regular file", path);
-    else if (st.st_size < 8)
-        rc = sl_fail(err, SL_ERR_FORMAT, "%s: %lld bytes, a safetensors file has at least 8", path, (long long)st.st_size);
+    else if (st.st_size < 1)
+        rc = sl_fail(err, SL_ERR_FORMAT, "%s: the file is empty", path);
     if (!rc) {
         s->size = (size_t)st.st_size;
         s->modified = st.st_mtim;
@@ -61,6 +66,13 @@ static int map_file(const char *path, sl_tensor_file *s, sl_error *err) {
     else
         s->fd = fd;
     return rc;
+}
+
+void sl_tensor_file_unmap(sl_tensor_file *s) {
+    if (s->map) munmap(s->map, s->size);
+    if (s->fd >= 0) close(s->fd);
+    free(s->path);
+    *s = (sl_tensor_file){.fd = -1};
 }
 
 static int check_extent(const char *path, const sl_header_entry *t, size_t data_offset, size_t data_size, sl_error *err) {
@@ -135,9 +147,8 @@ static int take_entries(sl_tensors *t, const sl_tensor_file *s, sl_header *h, si
 // metadata: gets the header's metadata; NULL: not wanted
 static int open_shard(sl_tensors *t, const char *path, sl_header *metadata, sl_error *err) {
     sl_tensor_file *s = &t->shards[t->n_shards++];
-    *s = (sl_tensor_file){.path = strdup(path), .fd = -1};
-    if (!s->path) return sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", path);
-    int rc = map_file(path, s, err);
+    int rc = sl_tensor_file_map(path, s, err);
+    if (!rc && s->size < 8) rc = sl_fail(err, SL_ERR_FORMAT, "%s: %zu bytes, a safetensors file has at least 8", path, s->size);
     if (rc) return rc;
     uint64_t n = 0;
     for (int i = 7; i >= 0; i--) n = n << 8 | (unsigned char)s->map[i];
@@ -303,33 +314,75 @@ int sl_tensors_declare(const sl_tensor_shape *shapes, int n, sl_tensors **out, s
     return 0;
 }
 
+int sl_tensors_of_files(sl_tensor_file *files, int n_files, sl_tensor *tensors, int n_tensors, sl_tensors **out,
+                        sl_error *err) {
+    sl_tensors *t = calloc(1, sizeof *t);
+    if (!t) {
+        for (int i = 0; i < n_tensors; i++) free((char *)tensors[i].name);
+        for (int i = 0; i < n_files; i++) sl_tensor_file_unmap(&files[i]);
+        free(files);
+        free(tensors);
+        return sl_fail(err, SL_ERR_MEMORY, "%d tensors: out of memory", n_tensors);
+    }
+    *t = (sl_tensors){.shards = files, .n_shards = n_files, .tensors = tensors, .n_tensors = n_tensors};
+    for (int i = 0; i < n_tensors; i++) t->n_bytes += tensors[i].n_bytes;
+    int rc = sort_names(t, err);
+    if (rc) {
+        sl_tensors_close(t);
+        return rc;
+    }
+    *out = t;
+    return 0;
+}
+
+size_t sl_tensors_bytes_to_allocate(const sl_tensors *t) {
+    size_t size = 0;
+    for (int i = 0; i < t->n_tensors; i++)
+        if (!t->tensors[i].data) size += (t->tensors[i].n_bytes + 63) / 64 * 64;
+    return size;
+}
+
 int sl_tensors_allocate(sl_tensors *t, sl_error *err) {
-    sl_tensor_file *s = &t->shards[0];
-    size_t size = 0, at = 0;
-    SL_CHECK(t->n_shards == 1 && !s->map);
-    for (int i = 0; i < t->n_tensors; i++) size += (t->tensors[i].n_bytes + 63) / 64 * 64;
+    size_t size = sl_tensors_bytes_to_allocate(t), at = 0;
+    SL_CHECK(!t->memory);
+    if (!size) return 0;
     void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (map == MAP_FAILED)
-        return sl_fail(err, SL_ERR_MEMORY, "%s: %zu MiB cannot be allocated: %s", s->path, size >> 20, strerror(errno));
-    s->map = map;
-    s->size = size;
+        return sl_fail(err, SL_ERR_MEMORY, "%s: %zu MiB cannot be allocated: %s", t->shards[0].path, size >> 20,
+                       strerror(errno));
+    t->memory = map;
+    t->memory_size = size;
     for (int i = 0; i < t->n_tensors; i++) {
-        t->tensors[i].data = s->map + at;
+        if (t->tensors[i].data) continue;
+        t->tensors[i].data = t->memory + at;
         at += (t->tensors[i].n_bytes + 63) / 64 * 64;
     }
     return 0;
+}
+
+void sl_tensors_release(sl_tensors *t) {
+    if (!t->memory) return;
+    for (int i = 0; i < t->n_tensors; i++) {
+        const char *data = t->tensors[i].data;
+        if (data >= t->memory && data < t->memory + t->memory_size) t->tensors[i].data = NULL;
+    }
+    munmap(t->memory, t->memory_size);
+    t->memory = NULL;
+    t->memory_size = 0;
+}
+
+const void *sl_tensors_memory(const sl_tensors *t, size_t *size) {
+    *size = t->memory_size;
+    return t->memory;
 }
 
 // ---- access ----
 
 void sl_tensors_close(sl_tensors *t) {
     if (!t) return;
+    sl_tensors_release(t);
     for (int i = 0; i < t->n_tensors; i++) free((char *)t->tensors[i].name);
-    for (int i = 0; i < t->n_shards; i++) {
-        if (t->shards[i].map) munmap(t->shards[i].map, t->shards[i].size);
-        if (t->shards[i].fd >= 0) close(t->shards[i].fd);
-        free(t->shards[i].path);
-    }
+    for (int i = 0; i < t->n_shards; i++) sl_tensor_file_unmap(&t->shards[i]);
     free(t->tensors);
     free(t->shards);
     sl_header_free(&t->metadata);
@@ -378,14 +431,17 @@ const char *sl_tensors_metadata(const sl_tensors *t, const char *name) {
 static uint64_t hash_tensor(const sl_tensor *t, uint64_t hash) {
     enum { BLOCK = 4096, BLOCKS = 8 };
     uint64_t n_dims = (uint64_t)t->n_dims;
+    const char *type = t->packed.type ? t->packed.type->name : t->dtype_name;
+    const void *data = t->packed.type ? t->packed.data : t->data;
+    size_t n_bytes = t->packed.type ? t->packed.n_bytes : t->n_bytes;
     hash = sl_fnv1a(hash, t->name, strlen(t->name) + 1);
-    hash = sl_fnv1a(hash, t->dtype_name, strlen(t->dtype_name) + 1);
+    hash = sl_fnv1a(hash, type, strlen(type) + 1);
     hash = sl_fnv1a(hash, &n_dims, sizeof n_dims);
     hash = sl_fnv1a(hash, t->dims, (size_t)t->n_dims * sizeof *t->dims);
-    if (t->n_bytes <= BLOCKS * BLOCK) return sl_fnv1a(hash, t->data, t->n_bytes);
-    size_t step = (t->n_bytes - BLOCK) / (BLOCKS - 1);
+    if (n_bytes <= BLOCKS * BLOCK) return sl_fnv1a(hash, data, n_bytes);
+    size_t step = (n_bytes - BLOCK) / (BLOCKS - 1);
     for (int i = 0; i < BLOCKS; i++)
-        hash = sl_fnv1a(hash, (const char *)t->data + (i + 1 < BLOCKS ? i * step : t->n_bytes - BLOCK), BLOCK);
+        hash = sl_fnv1a(hash, (const char *)data + (i + 1 < BLOCKS ? i * step : n_bytes - BLOCK), BLOCK);
     return hash;
 }
 

@@ -20,6 +20,14 @@ typedef struct sl_tensor {
     int64_t dims[SL_MAX_DIMS];
     const void *data; // NULL: declared, without memory yet
     size_t n_bytes;
+    // A tensor whose numbers a loader makes of the file's bytes (models/gguf_tensors.h). dtype_name, data and n_bytes are those
+    // of the made numbers.
+    struct {
+        const struct sl_block_type *type; // NULL: the numbers lie in the file as they are
+        const unsigned char *data;
+        size_t n_bytes;
+        int n_heads; // not 0: the file has the rows of each head in another order
+    } packed;
 } sl_tensor;
 
 // A mapped file, with the size and the time that it had when it was mapped.
@@ -44,10 +52,20 @@ typedef struct sl_tensor_shape {
     int n_rows, n_cols; // n_rows 0: a vector [n_cols]
 } sl_tensor_shape;
 int sl_tensors_declare(const sl_tensor_shape *shapes, int n, sl_tensors **out, sl_error *err);
-// Allocates zeroed, writable memory for declared tensors, each 64-byte aligned.
+// Makes a set of tensors of files that another reader has mapped. Takes over both arrays, the names and the mappings, also
+// after an error. Names and arrays are from malloc. Equal names are SL_ERR_FORMAT.
+int sl_tensors_of_files(sl_tensor_file *files, int n_files, sl_tensor *tensors, int n_tensors, sl_tensors **out, sl_error *err);
+// Allocates zeroed, writable memory for all tensors without data, each 64-byte aligned. Call it once.
 int sl_tensors_allocate(sl_tensors *t, sl_error *err);
+void sl_tensors_release(sl_tensors *t);                   // frees this memory: its tensors have no data again
+size_t sl_tensors_bytes_to_allocate(const sl_tensors *t); // of the tensors without data
+// The memory of sl_tensors_allocate; NULL: none.
+const void *sl_tensors_memory(const sl_tensors *t, size_t *size);
 
 void sl_tensors_close(sl_tensors *t);
+// Maps a file with at least one byte, read-only. sl_tensor_file_unmap may be called after an error too.
+int sl_tensor_file_map(const char *path, sl_tensor_file *file, sl_error *err);
+void sl_tensor_file_unmap(sl_tensor_file *file);
 int sl_tensors_n_files(const sl_tensors *t);
 const sl_tensor_file *sl_tensors_file(const sl_tensors *t, int i);
 // SL_ERR_IO when the file's size or time has changed since it was mapped: later results may come from other weights. When the
@@ -59,9 +77,10 @@ const sl_tensor *sl_tensors_find(const sl_tensors *t, const char *name); // NULL
 size_t sl_tensors_bytes(const sl_tensors *t);                            // of all tensors
 // Continues an FNV-1a hash (engine/base/hash.h) with every tensor, in the order of the names (as bytes): the name and a NUL,
 // the dtype of the header and a NUL, the number of dimensions, each dimension (numbers as 8 bytes, lowest byte first), samples
-// of the data. The samples are all bytes of a tensor of at most 32 KiB, otherwise 8 blocks of 4 KiB: block i < 7 begins at byte
-// i * floor((size - 4096) / 7), and the last block ends the tensor. So shards do not change the hash, 10 MB of a model of 16 GB
-// are read, and models that differ in a few numbers only may have equal hashes.
+// of the data. Of a packed tensor, dtype and data are those of the file. The samples are all bytes of a tensor of at most 32
+// KiB, otherwise 8 blocks of 4 KiB: block i < 7 begins at byte i * floor((size - 4096) / 7), and the last block ends the
+// tensor. So shards do not change the hash, 10 MB of a model of 16 GB are read, and models that differ in a few numbers only
+// may have equal hashes.
 uint64_t sl_tensors_hash(const sl_tensors *t, uint64_t hash);
 
 // Binds a matrix [n_rows][n_cols] (n_rows 0: a vector [n_cols]). A missing tensor, a dtype other than BF16, F16 and F32, a

@@ -91,7 +91,9 @@ int sl_model_weights_declare(const sl_config *config, sl_tensors **tensors, sl_m
 }
 
 int sl_model_weights_have_data(const sl_model_weights *w) {
-    return w->tensors[0].weight->data != NULL;
+    for (int i = 0; i < w->n_tensors; i++)
+        if (!w->tensors[i].weight->data) return 0;
+    return 1;
 }
 
 size_t sl_model_weights_decode_bytes(const sl_model_weights *w) {

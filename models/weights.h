@@ -60,7 +60,7 @@ int sl_model_weights_declare(const sl_config *config, sl_tensors **tensors, sl_m
 int sl_model_weights_place(const sl_model_weights *w, const sl_backend *backend, const sl_progress *progress,
                            const sl_cancel *cancel, sl_model_weights *placed, sl_error *err);
 void sl_model_weights_free(sl_model_weights *w);
-int sl_model_weights_have_data(const sl_model_weights *w);       // 0: dummy weights that are not made yet
+int sl_model_weights_have_data(const sl_model_weights *w);       // 0: dummy or packed weights that are not made yet
 size_t sl_model_weights_decode_bytes(const sl_model_weights *w); // bytes that a decode step reads
 
 #endif

@@ -270,7 +270,7 @@ static int print_md(const cli_options *o, const cli_model_name *name, const sl_m
 int cmd_inspect(const cli_options *o, sl_error *err) {
     sl_model *model = NULL;
     int rc = cli_need_model(o, err);
-    unsigned dummy = strcmp(o->load_format, "dummy") ? 0 : SL_MODEL_DUMMY;
+    unsigned dummy = strcmp(o->load_format, "dummy") ? SL_MODEL_PACKED : SL_MODEL_DUMMY;
     const sl_model_options options = {.flags = SL_MODEL_NO_TOKENIZER | dummy, .rope = cli_rope_options(o)};
     if (!rc) rc = sl_model_load(o->model, &options, &model, err);
     if (rc) return rc;

@@ -1,5 +1,7 @@
 // engine/cli/hub.c - see hub.h.
 #include "engine/cli/hub.h"
+#include "models/gguf.h"
+#include "models/source.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -20,6 +22,11 @@ static const char prefix[] = "models--";
 static int is_folder(const char *path) {
     struct stat st;
     return !stat(path, &st) && S_ISDIR(st.st_mode);
+}
+
+static int has_file(const char *dir, const char *name) {
+    char path[CLI_PATH_SIZE];
+    return MAKE_PATH(path, "%s/%s", dir, name) && !access(path, F_OK);
 }
 
 static int ends_with(const char *name, const char *end) {
@@ -90,7 +97,7 @@ int cli_hub_name(const char *path, char *buf, size_t size) {
 // name of a file of a model, as tiny/config.json.
 static int may_be_id(const char *name) {
     int n_slashes = 0;
-    if (ends_with(name, ".json") || ends_with(name, ".safetensors")) return 0;
+    if (ends_with(name, ".json") || ends_with(name, ".safetensors") || is_gguf(name)) return 0;
     for (const char *p = name; *p; p++) {
         int first = p == name || p[-1] == '/';
         if (*p == '/' && !first)
@@ -139,7 +146,7 @@ static int check_snapshot(const char *folder, const char *id, const char *snapsh
         return sl_fail(err, SL_ERR_FORMAT,
                        "--model %.300s: the download is not complete: blobs/ holds an .incomplete file; repeat: hf download %s",
                        snapshot, id);
-    if (MAKE_PATH(path, "%s/config.json", snapshot) && access(path, F_OK))
+    if (!has_file(snapshot, "config.json") && !has(snapshot, is_gguf))
         return sl_fail(err, SL_ERR_FORMAT, "--model %.300s: config.json is missing; repeat: hf download %s", snapshot, id);
     return 0;
 }
@@ -162,8 +169,17 @@ static int find_commit(const char *folder, char commit[256]) {
     return MAKE_PATH(path, "%s/snapshots", folder) && !each_name(path, is_visible, keep_name, commit) && *commit;
 }
 
-// folder: models--ORG--NAME of a hub cache.
-static int open_snapshot(const char *folder, char path[CLI_PATH_SIZE], sl_error *err) {
+// The GGUF file of a folder. quant: a part of its name; NULL: the only file.
+static int use_gguf(const char *dir, const char *quant, char path[CLI_PATH_SIZE], sl_error *err) {
+    char file[CLI_PATH_SIZE];
+    int rc = sl_source_find_gguf(dir, quant, file, sizeof file, err);
+    if (rc) return rc;
+    if (*file && MAKE_PATH(path, "%s", file)) return 0;
+    return sl_fail(err, SL_ERR_IO, "--model %.300s: no GGUF file has %.60s in its name", dir, quant ? quant : ".gguf");
+}
+
+// folder: models--ORG--NAME of a hub cache. quant: the one of NAME:QUANT; NULL: none.
+static int open_snapshot(const char *folder, const char *quant, char path[CLI_PATH_SIZE], sl_error *err) {
     char commit[256], id[256], whole[CLI_PATH_SIZE];
     if (!realpath(folder, whole)) snprintf(whole, sizeof whole, "%s", folder);
     const char *last = strrchr(whole, '/') ? strrchr(whole, '/') + 1 : whole;
@@ -177,7 +193,10 @@ static int open_snapshot(const char *folder, char path[CLI_PATH_SIZE], sl_error 
     if (!MAKE_PATH(path, "%s/snapshots/%s", whole, commit) || !is_folder(path))
         return sl_fail(err, SL_ERR_FORMAT, "--model %.300s: snapshots/%s is missing; repeat: hf download %s", folder, commit,
                        id);
-    return check_snapshot(whole, id, path, err);
+    int rc = check_snapshot(whole, id, path, err);
+    if (rc || (!quant && has_file(path, "config.json"))) return rc;
+    snprintf(whole, sizeof whole, "%s", path);
+    return use_gguf(whole, quant, path, err);
 }
 
 // ---- a path that exists ----
@@ -190,26 +209,16 @@ static int add_id(void *ctx, const char *name) {
     return 0;
 }
 
-static int refuse_gguf(const char *name, sl_error *err) {
-    return sl_fail(err, SL_ERR_FORMAT,
-                   "--model %.300s: found GGUF, expected the folder of the original model (config.json and *.safetensors); "
-                   "`hf download ORG/NAME` gets it, and --model ORG/NAME finds it",
-                   name);
-}
-
 static int refuse_file(const char *name, sl_error *err) {
-    char start[4] = "", folder[CLI_PATH_SIZE];
-    FILE *f = fopen(name, "rb");
-    size_t n = f ? fread(start, 1, sizeof start, f) : 0;
-    if (f) fclose(f);
-    if (is_gguf(name) || (n == sizeof start && !memcmp(start, "GGUF", 4))) return refuse_gguf(name, err);
+    char folder[CLI_PATH_SIZE];
     snprintf(folder, sizeof folder, "%s", name);
     char *slash = strrchr(folder, '/');
     if (slash) *slash = 0;
     if (ends_with(name, ".safetensors") || ends_with(name, ".json"))
         return sl_fail(err, SL_ERR_FORMAT, "--model %.300s: found a file, expected the folder that holds it: %.300s", name,
                        slash ? (*folder ? folder : "/") : ".");
-    return sl_fail(err, SL_ERR_FORMAT, "--model %.300s: found a file, expected the folder of a Hugging Face model", name);
+    return sl_fail(err, SL_ERR_FORMAT,
+                   "--model %.300s: found a file, expected the folder of a Hugging Face model, or a GGUF file", name);
 }
 
 typedef struct models_of {
@@ -235,20 +244,22 @@ static int refuse_folder(const char *name, sl_error *err) {
 
 int cli_hub_folder(const char *name, char path[CLI_PATH_SIZE], sl_error *err) {
     char inner[CLI_PATH_SIZE], id[256], models[600] = "";
-    if (!is_folder(name)) return refuse_file(name, err);
+    if (!is_folder(name) && !sl_gguf_is(name)) return refuse_file(name, err);
     if (!MAKE_PATH(path, "%s", name)) return sl_fail(err, SL_ERR_ARG, "--model %.100s...: the path is too long", name);
+    if (!is_folder(name)) return 0;
     if (cli_hub_name(name, id, sizeof id)) {
         snprintf(inner, sizeof inner, "%.*s", (int)(strstr(name, "/snapshots/") - name), name);
-        return check_snapshot(inner, id, name, err);
+        int rc = check_snapshot(inner, id, name, err);
+        return rc || has_file(name, "config.json") ? rc : use_gguf(name, NULL, path, err);
     }
-    if (MAKE_PATH(inner, "%s/config.json", name) && !access(inner, F_OK)) return 0;
-    if (MAKE_PATH(inner, "%s/snapshots", name) && is_folder(inner)) return open_snapshot(name, path, err);
+    if (has_file(name, "config.json")) return 0;
+    if (MAKE_PATH(inner, "%s/snapshots", name) && is_folder(inner)) return open_snapshot(name, NULL, path, err);
     if (MAKE_PATH(inner, "%s/hub", name) && is_folder(inner) && has(inner, is_model_folder)) name = inner; // $HF_HOME
     if (has(name, is_model_folder)) {
         each_name(name, is_model_folder, add_id, models);
         return sl_fail(err, SL_ERR_FORMAT, "--model %.300s: found a hub cache, expected one of its models: %s", name, models);
     }
-    if (has(name, is_gguf)) return refuse_gguf(name, err);
+    if (has(name, is_gguf)) return use_gguf(name, NULL, path, err);
     return has(name, is_tokenizer) ? 0 : refuse_folder(name, err);
 }
 
@@ -270,17 +281,17 @@ static int cache_root(char root[CLI_PATH_SIZE]) {
 }
 
 int cli_hub_find(const char *name, char path[CLI_PATH_SIZE], sl_error *err) {
-    char root[CLI_PATH_SIZE], folder[CLI_PATH_SIZE];
-    const char *slash = strchr(name, '/'), *quant = slash ? strchr(slash, ':') : NULL;
-    if (quant || (slash && ends_with(name, "-GGUF"))) return refuse_gguf(name, err);
-    if (!may_be_id(name)) return 1;
-    int known = cache_root(root), n_org = slash ? (int)(slash - name) : 0;
-    const char *last = slash ? slash + 1 : name;
-    if (known && MAKE_PATH(folder, "%s/%s%.*s%s%s", root, prefix, n_org, name, slash ? "--" : "", last) && is_folder(folder))
-        return open_snapshot(folder, path, err);
+    char root[CLI_PATH_SIZE], folder[CLI_PATH_SIZE], id[CLI_PATH_SIZE];
+    const char *slash = strchr(name, '/'), *colon = slash ? strchr(slash, ':') : NULL;
+    if (!MAKE_PATH(id, "%.*s", colon ? (int)(colon - name) : (int)strlen(name), name) || !may_be_id(id)) return 1;
+    slash = strchr(id, '/');
+    int known = cache_root(root), n_org = slash ? (int)(slash - id) : 0;
+    const char *last = slash ? slash + 1 : id;
+    if (known && MAKE_PATH(folder, "%s/%s%.*s%s%s", root, prefix, n_org, id, slash ? "--" : "", last) && is_folder(folder))
+        return open_snapshot(folder, colon ? colon + 1 : NULL, path, err);
     if (!slash) return 1;
     return sl_fail(err, SL_ERR_IO,
                    "--model %.300s: there is no such folder, and the hub cache (%.300s) does not hold this model; "
                    "hf download %.300s gets it",
-                   name, known ? root : "HOME is not set", name);
+                   name, known ? root : "HOME is not set", id);
 }

@@ -1,6 +1,7 @@
 // engine/cli/model_path.c - see model_path.h.
 #include "engine/cli/model_path.h"
 #include "engine/cli/hub.h"
+#include "models/gguf.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,7 +45,8 @@ static int look_in(void *ctx, const char *root) {
     search *s = ctx;
     char config[CLI_PATH_SIZE], real[CLI_PATH_SIZE]; // realpath removes ".." from the path that tables and messages show
     size_t n = strlen(s->searched);
-    if (EXISTS(config, "%s/%s/config.json", root, s->name) && EXISTS(s->path, "%s/%s", root, s->name)) {
+    int is_folder = EXISTS(config, "%s/%s/config.json", root, s->name);
+    if (EXISTS(s->path, "%s/%s", root, s->name) && (is_folder || sl_gguf_is(s->path))) {
         if (realpath(s->path, real)) strcpy(s->path, real);
         return 1;
     }

@@ -106,13 +106,13 @@ static int check_tokenizer(const cli_options *o, const sl_model *model, sl_error
                    "--random-prompt N");
 }
 
-// Makes dummy weights in host memory. A GPU makes its dummy weights itself.
+// Makes dummy weights and packed weights in host memory. A GPU makes its dummy weights itself.
 static int make_weights(const cli_options *o, const char *device, sl_model *model, sl_error *err) {
     cli_progress bar;
     sl_progress progress = {.fn = cli_progress_update, .ctx = &bar};
-    if (!sl_model_is_dummy(model) || sl_device_is_gpu(device)) return 0;
-    cli_progress_begin(&bar, "dummy weights", "MiB");
-    int rc = sl_model_materialise(model, o->threads, &progress, err);
+    if (sl_model_is_dummy(model) && sl_device_is_gpu(device)) return 0;
+    cli_progress_begin(&bar, sl_model_is_dummy(model) ? "dummy weights" : "unpack", "MiB");
+    int rc = sl_model_materialise(model, o->threads, &progress, NULL, err);
     cli_progress_end(&bar);
     return rc;
 }
@@ -181,8 +181,9 @@ static void say_line(void *ctx, const char *line) {
 
 int cli_load_model(const cli_options *o, const char *device, unsigned flags, sl_model **out, sl_error *err) {
     int is_dummy = !strcmp(o->load_format, "dummy");
-    const sl_model_options options = {
-        .flags = flags | (is_dummy ? SL_MODEL_DUMMY : 0), .rope = cli_rope_options(o), .log = {.fn = say_line}};
+    const sl_model_options options = {.flags = flags | (is_dummy ? SL_MODEL_DUMMY : SL_MODEL_PACKED),
+                                      .rope = cli_rope_options(o),
+                                      .log = {.fn = say_line}};
     int rc = sl_model_load(o->model, &options, out, err);
     if (rc) return rc;
     if (is_dummy && !(flags & SL_MODEL_NO_TOKENIZER)) rc = check_tokenizer(o, *out, err);

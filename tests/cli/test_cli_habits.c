@@ -179,7 +179,7 @@ static void one_by_one(void) {
         {{"--in-prefix", "User:"}, 2, "--chat-template NAME"},
         {{"--jinja"}, 0, "--jinja ("},
         {{"-hf", "ORG/NAME"}, 1, "hf download ORG/NAME"},
-        {{"-hf", "ORG/NAME:Q4_K_M"}, 1, "found GGUF, expected the folder of the original model"},
+        {{"-hf", "ORG/NAME:Q4_K_M"}, 1, "hf download ORG/NAME gets it"},
         {{"--dtype", "bfloat16"}, 0, "--dtype bfloat16 ("},
         {{"--dtype=auto"}, 0, "--dtype auto ("},
         {{"--dtype", "float16"}, 2, "--dtype float16: expected one of auto,bfloat16; "},

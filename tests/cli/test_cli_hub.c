@@ -100,20 +100,36 @@ static void incomplete(void) {
     unsetenv("HF_HUB_CACHE");
 }
 
+// A GGUF file, and folders and snapshots that hold one. NAME:PART chooses a file by a part of its name.
+static void gguf_files(void) {
+    make_cache();
+    shell("mkdir -p one two split folder hub/models--ORG--G-GGUF/snapshots/7 && touch one/m.gguf two/m-Q4_K_M.gguf "
+          "two/m-Q8_0.gguf split/m-00001-of-00002.gguf split/m-00002-of-00002.gguf folder/config.json folder/m.gguf "
+          "hub/models--ORG--G-GGUF/snapshots/7/g.q4_k_m.gguf hub/models--ORG--G-GGUF/snapshots/7/g.f16.gguf "
+          "&& printf 'GGUF\\3' > weights.bin");
+    check_path(in_tmp("one/m.gguf"), "one/m.gguf");
+    check_path(in_tmp("one"), "one/m.gguf");
+    check_path(in_tmp("weights.bin"), "weights.bin");
+    check_path(in_tmp("split"), "split/m-00001-of-00002.gguf");
+    check_path(in_tmp("folder"), "folder"); // config.json wins
+    check_path("ORG/G-GGUF:Q4_K_M", "hub/models--ORG--G-GGUF/snapshots/7/g.q4_k_m.gguf");
+    CHECK_ERR(cli_model_path(in_tmp("two"), path, &err), err, SL_ERR_ARG,
+              "the folder holds 2 GGUF models, expected the path of one of them: m-Q4_K_M.gguf, m-Q8_0.gguf");
+    CHECK_ERR(cli_model_path("ORG/G-GGUF", path, &err), err, SL_ERR_ARG, "one of them: g.f16.gguf, g.q4_k_m.gguf");
+    unsetenv("HF_HUB_CACHE");
+}
+
 // Each wrong path gets a sentence that names the path, what is there, and what to give.
 static void wrong_paths(void) {
     make_cache();
-    shell("mkdir gguf folder && mkdir -p none several/a several/b several/c && touch several/a/config.json "
-          "several/b/config.json gguf/m.Q4_K_M.gguf && printf 'GGUF\\3' > weights.bin && touch a.safetensors b.txt "
+    shell("mkdir folder && mkdir -p none several/a several/b several/c && touch several/a/config.json "
+          "several/b/config.json a.safetensors b.txt "
           "folder/config.json");
     static const struct {
         const char *name; // @: in the folder of the case
         int code;
         const char *parts[3];
     } cases[] = {
-        {"@gguf/m.Q4_K_M.gguf", SL_ERR_FORMAT, {"found GGUF, expected the folder", "hf download ORG/NAME"}},
-        {"@gguf", SL_ERR_FORMAT, {"found GGUF"}},
-        {"@weights.bin", SL_ERR_FORMAT, {"found GGUF"}},
         {"@a.safetensors", SL_ERR_FORMAT, {"found a file, expected the folder that holds it: /tmp/"}},
         {"@folder/config.json", SL_ERR_FORMAT, {"found a file, expected the folder that holds it: ", "/folder"}},
         {"@b.txt", SL_ERR_FORMAT, {"found a file, expected the folder of a Hugging Face model"}},
@@ -122,8 +138,9 @@ static void wrong_paths(void) {
         {"@none", SL_ERR_FORMAT, {"found a folder without config.json, expected the folder of a Hugging Face model"}},
         {"@several", SL_ERR_FORMAT, {"without config.json, expected one of its folders: a, b"}},
         {"ORG/OTHER", SL_ERR_IO, {"there is no such folder", "/hub) does not hold this model", "hf download ORG/OTHER"}},
-        {"ORG/OTHER-GGUF", SL_ERR_FORMAT, {"found GGUF"}},
-        {"ORG/NAME:Q4_K_M", SL_ERR_FORMAT, {"found GGUF"}},
+        {"ORG/OTHER-GGUF", SL_ERR_IO, {"hf download ORG/OTHER-GGUF gets it"}},
+        {"ORG/OTHER-GGUF:Q4_K_M", SL_ERR_IO, {"hf download ORG/OTHER-GGUF gets it"}},
+        {"ORG/NAME:Q4_K_M", SL_ERR_IO, {"/snapshots/1b: no GGUF file has Q4_K_M in its name"}},
         {"OTHER", SL_ERR_IO, {"there is no such folder", "searched: "}},
         {"a b/c", SL_ERR_IO, {"there is no such folder, and no installed model"}},
         {"a/b/c", SL_ERR_IO, {"there is no such folder, and no installed model"}},
@@ -163,9 +180,13 @@ static void commands(void) {
 }
 
 static const test_case cases[] = {
-    {"snapshots", NEEDS_NOTHING, snapshots},   {"places", NEEDS_NOTHING, places},
-    {"incomplete", NEEDS_NOTHING, incomplete}, {"wrong_paths", NEEDS_NOTHING, wrong_paths},
-    {"commands", NEEDS_NOTHING, commands},     {0},
+    {"snapshots", NEEDS_NOTHING, snapshots},
+    {"places", NEEDS_NOTHING, places},
+    {"incomplete", NEEDS_NOTHING, incomplete},
+    {"wrong_paths", NEEDS_NOTHING, wrong_paths},
+    {"gguf_files", NEEDS_NOTHING, gguf_files},
+    {"commands", NEEDS_NOTHING, commands},
+    {0},
 };
 extern const test_suite suite_cli_hub;
 const test_suite suite_cli_hub = {"cli_hub", cases};

@@ -119,7 +119,7 @@ static float *dummy_logits(const char *device, const char *dir, const int32_t *i
     sl_engine *engine;
     sl_session *s;
     CHECK_OK(sl_model_load(dir, &(sl_model_options){.flags = SL_MODEL_NO_TOKENIZER | SL_MODEL_DUMMY}, &model, &err), err);
-    if (!sl_device_is_gpu(device)) CHECK_OK(sl_model_materialise(model, 0, NULL, &err), err);
+    if (!sl_device_is_gpu(device)) CHECK_OK(sl_model_materialise(model, 0, NULL, NULL, &err), err);
     CHECK_OK(sl_engine_new(model, &(sl_engine_options){.n_ctx = n + 1, .device = device}, &engine, &err), err);
     CHECK_OK(sl_session_new(engine, 0, &s, &err), err);
     *n_vocab = sl_model_config(model)->n_vocab;

@@ -62,9 +62,9 @@ static void weights(void) {
     int last = 0;
     const sl_progress p = {progress, &last};
     sl_model *a = load(write_config(0)), *b = load(test_tmp());
-    CHECK_OK(sl_model_materialise(a, 1, &p, &err), err);
-    CHECK_OK(sl_model_materialise(b, 3, NULL, &err), err);
-    CHECK_OK(sl_model_materialise(b, 2, NULL, &err), err); // the weights exist: does nothing
+    CHECK_OK(sl_model_materialise(a, 1, &p, NULL, &err), err);
+    CHECK_OK(sl_model_materialise(b, 3, NULL, NULL, &err), err);
+    CHECK_OK(sl_model_materialise(b, 2, NULL, NULL, &err), err); // the weights exist: does nothing
     for (int i = 0; i < sl_tensors_count(sl_model_tensors(a)); i++) {
         const sl_tensor *x = sl_tensors_at(sl_model_tensors(a), i), *y = sl_tensors_at(sl_model_tensors(b), i);
         const bf16 *w = x->data;
@@ -118,7 +118,7 @@ static void runs(void) {
         sl_session *s;
         int32_t ids[300], next = 5;
         for (int i = 0; i < 300; i++) ids[i] = i;
-        CHECK_OK(sl_model_materialise(model, 0, NULL, &err), err);
+        CHECK_OK(sl_model_materialise(model, 0, NULL, NULL, &err), err);
         CHECK_OK(sl_engine_new(model, &(sl_engine_options){.n_ctx = 512}, &engine, &err), err);
         CHECK_OK(sl_session_new(engine, 0, &s, &err), err);
         CHECK_OK(sl_prefill(s, ids, 300, NULL, &err), err);
@@ -143,7 +143,7 @@ static void load_errors(void) {
               "tokenizer.json");
     CHECK_OK(sl_model_load("models/tiny", NULL, &model, &err), err);
     CHECK(!sl_model_is_dummy(model));
-    CHECK_OK(sl_model_materialise(model, 0, NULL, &err), err); // the model has weights: does nothing
+    CHECK_OK(sl_model_materialise(model, 0, NULL, NULL, &err), err); // the model has weights: does nothing
     sl_model_free(model);
     CHECK_OK(sl_model_load("models/tiny", &(sl_model_options){.flags = SL_MODEL_DUMMY}, &model, &err),
              err); // the weights of the folder are not read
@@ -157,7 +157,7 @@ static void too_large(void) { // two terabytes: loading works, because it needs 
                                  "\"vocab_size\":16777216,\"tie_word_embeddings\":true}";
     spill(in_tmp("config.json"), config, strlen(config));
     sl_model *model = load(test_tmp());
-    CHECK_ERR(sl_model_materialise(model, 0, NULL, &err), err, SL_ERR_MEMORY, "do not fit into memory");
+    CHECK_ERR(sl_model_materialise(model, 0, NULL, NULL, &err), err, SL_ERR_MEMORY, "do not fit into memory");
     CHECK(!sl_tensors_at(sl_model_tensors(model), 0)->data);
     sl_model_free(model);
 }
