@@ -77,7 +77,8 @@ static void log_smaller(const sl_engine *e, int fits) {
 static int choose_ctx(sl_engine *e, const sl_engine_options *o, sl_error *err) {
     int limit = e->model->config.n_ctx, fits = largest_ctx(e->model, e->backend, e->n_sequences, e->max_rows);
     if (o->n_ctx < 0 || o->n_ctx > limit)
-        return sl_fail(err, SL_ERR_ARG, "{n_ctx} %d: expected 1 to %d, this model's limit", o->n_ctx, limit);
+        return sl_fail(err, SL_ERR_ARG, "{n_ctx} %d: expected 1 to %d, this model's limit (%s)", o->n_ctx, limit,
+                       sl_config_limit(&e->model->config));
     e->n_ctx = wanted_ctx(e, o);
     if (fits <= 0 || o->n_ctx > fits) return no_room(e, e->n_ctx, fits, err);
     if (e->n_ctx > e->model->config.n_trained)
@@ -171,7 +172,8 @@ static int place_on_host(sl_engine *e, const sl_engine_options *o, const sl_attn
     int limit = e->model->config.n_ctx, rc = sl_engine_check_on_host(plan, err);
     if (rc) return rc;
     if (o->n_ctx < 0 || o->n_ctx > limit)
-        return sl_fail(err, SL_ERR_ARG, "{n_ctx} %d: expected 1 to %d, this model's limit", o->n_ctx, limit);
+        return sl_fail(err, SL_ERR_ARG, "{n_ctx} %d: expected 1 to %d, this model's limit (%s)", o->n_ctx, limit,
+                       sl_config_limit(&e->model->config));
     choose_rows(e, o, DEFAULT_HOST_CHUNK);
     e->n_ctx = wanted_ctx(e, o);
     const sl_kv_room room = room_of(e, o);

@@ -10,10 +10,14 @@
 
 static int check_architecture(const sl_json_file *f, const char *want, sl_error *err) {
     const json_t *list = sl_json_get(f->root, "architectures");
-    const char *name = json_string_value(json_array_get(list, 0));
-    if (!list || (name && !strcmp(name, want))) return 0;
-    return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: field architectures begins with \"%s\", expected a list of \"%s\"", f->path,
-                   name ? name : "(no string)", want);
+    const char *first = json_string_value(json_array_get(list, 0));
+    if (!list || (json_is_array(list) && !json_array_size(list))) return 0;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *name = json_string_value(json_array_get(list, i));
+        if (name && !strcmp(name, want)) return 0;
+    }
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: field architectures begins with \"%s\", expected a list with \"%s\"", f->path,
+                   first ? first : "(no string)", want);
 }
 
 // Finds the architecture and calls its read_config.
@@ -25,8 +29,9 @@ static int read_arch(const sl_json_file *f, sl_config *c, sl_error *err) {
     c->arch = type ? sl_arch_find(type) : NULL;
     sl_arch_list(known, sizeof known);
     if (!c->arch)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: field model_type is \"%s\", supported are %s", f->path,
-                       type ? type : "(missing)", known);
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: field model_type is \"%s\", supported are %s%s", f->path,
+                       type ? type : "(missing)", known,
+                       sl_json_get(f->root, "text_config") ? "; a model whose config is in text_config is not supported" : "");
     snprintf(c->model_type, sizeof c->model_type, "%s", type);
     rc = check_architecture(f, c->arch->architecture, err);
     return rc ? rc : c->arch->read_config(f, c, err);
@@ -95,6 +100,11 @@ int sl_config_load(const sl_documents *documents, sl_config *config, sl_error *e
     rc = read_generation(&(sl_json_file){path, root}, config, err);
     json_decref(root);
     return rc;
+}
+
+const char *sl_config_limit(const sl_config *c) {
+    if (c->window && c->n_ctx == c->window) return "sliding_window";
+    return c->n_ctx > c->n_trained ? "the largest position in fp32" : "max_position_embeddings";
 }
 
 // ---- the hash ----

@@ -20,6 +20,7 @@ typedef struct sl_config {
     char model_type[32];                                                        // "llama", "mistral", "qwen2", "qwen3"
     int n_vocab, hidden, n_ffn, n_layers, n_heads, n_kv_heads, head_dim, n_ctx; // n_ctx: most tokens of a session
     int n_trained; // max_position_embeddings; n_ctx is larger only after sl_config_change_rope
+    int window;    // tokens of a sliding window, which limits n_ctx; 0: none
     int n_scaled;  // tokens that the scaling of RoPE is made for: n_trained, or more after sl_config_change_rope
     float norm_eps;
     int tied;         // 1: lm_head is the embedding table
@@ -58,6 +59,7 @@ void sl_config_rope(const sl_config *config, float *inv_freq);
 // Replaces RoPE's fields by the options. With o->scaling, n_ctx becomes SL_MOST_POSITIONS. SL_ERR_ARG: an option is out of
 // range, belongs to another scaling, or is missing; then *config is undefined. Call it once, after sl_config_load.
 int sl_config_change_rope(sl_config *config, const sl_rope_options *o, sl_error *err);
+const char *sl_config_limit(const sl_config *config);     // what limits n_ctx, for messages: "max_position_embeddings"
 const char *sl_config_rope_name(const sl_config *config); // "plain", "linear", "llama3", "yarn", "frequency_factors"
 // Writes all parameters of RoPE. Equal texts mean equal frequencies and factors.
 void sl_config_describe_rope(const sl_config *config, char *buf, size_t size);

@@ -11,18 +11,25 @@
 
 // ---- config.json ----
 
-int sl_llama_read_config(const sl_json_file *f, const sl_refused_field *refused, sl_config *c, sl_error *err) {
+int sl_llama_read_config(const sl_json_file *f, const sl_refused_field *refused, const sl_config_defaults *d, sl_config *c,
+                         sl_error *err) {
     int rc = sl_config_check_string(f, "hidden_act", "silu", err);
     if (!rc) rc = sl_config_refuse(f, refused, err);
     if (!rc) rc = sl_config_refuse(f, sl_config_refused, err);
-    if (!rc) rc = sl_config_read_shapes(f, c, err);
-    return rc ? rc : sl_config_read_rope(f, c, err);
+    if (!rc) rc = sl_config_read_shapes(f, d, c, err);
+    if (!rc) rc = sl_config_read_rope(f, c, err);
+    return rc ? rc : sl_config_read_window(f, d, c, err);
 }
 
-static int read_config(const sl_json_file *f, sl_config *c, sl_error *err) {
-    static const sl_refused_field refused[] = {
-        {"attention_bias", "false"}, {"mlp_bias", "false"}, {"sliding_window", "null"}, {0}};
-    return sl_llama_read_config(f, refused, c, err);
+static const sl_refused_field refused_biases[] = {{"attention_bias", "false"}, {"mlp_bias", "false"}, {0}};
+
+static int read_llama(const sl_json_file *f, sl_config *c, sl_error *err) {
+    return sl_llama_read_config(f, refused_biases, &(sl_config_defaults){.n_ctx = 2048}, c, err);
+}
+
+static int read_mistral(const sl_json_file *f, sl_config *c, sl_error *err) {
+    return sl_llama_read_config(f, refused_biases, &(sl_config_defaults){.n_kv_heads = 8, .n_ctx = 131072, .window = 4096}, c,
+                                err);
 }
 
 // ---- tensors ----
@@ -269,6 +276,6 @@ void sl_llama_forward(const sl_batch *b) {
 // ---- the tables ----
 
 const sl_arch sl_arch_llama = {
-    .model_type = "llama", .architecture = "LlamaForCausalLM", .read_config = read_config, SL_LLAMA_LAYERS};
+    .model_type = "llama", .architecture = "LlamaForCausalLM", .read_config = read_llama, SL_LLAMA_LAYERS};
 const sl_arch sl_arch_mistral = {
-    .model_type = "mistral", .architecture = "MistralForCausalLM", .read_config = read_config, SL_LLAMA_LAYERS};
+    .model_type = "mistral", .architecture = "MistralForCausalLM", .read_config = read_mistral, SL_LLAMA_LAYERS};

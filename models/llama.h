@@ -6,7 +6,8 @@
 #include "models/config_fields.h"
 
 // Reads the fields of config.json that Llama's layers need. Refuses the fields of `refused` and of sl_config_refused.
-int sl_llama_read_config(const sl_json_file *f, const sl_refused_field *refused, sl_config *c, sl_error *err);
+int sl_llama_read_config(const sl_json_file *f, const sl_refused_field *refused, const sl_config_defaults *d, sl_config *c,
+                         sl_error *err);
 size_t sl_llama_weights_size(const sl_config *c);
 void sl_llama_declare(sl_model_weights *w); // with the tensors that has_qkv_bias and has_qk_norm of the config add
 size_t sl_llama_scratch_size(const sl_config *c, const sl_backend *be, int max_rows);

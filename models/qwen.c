@@ -3,28 +3,21 @@
 //   Qwen2.5  q, k and v have biases
 //   Qwen3    RMSNorm over head_dim of every query head and key head, before RoPE
 //
-// Refuses mixtures of experts (other model types) and sliding windows.
+// Refuses mixtures of experts (other model types). A sliding window limits the context.
 #include "models/llama.h"
-
-// use_sliding_window is in sl_config_refused. Where it is false, sliding_window and max_window_layers have no effect.
-static int read_config(const sl_json_file *f, const sl_refused_field *refused, sl_config *c, sl_error *err) {
-    int n; // the default of transformers is 32 heads for every model, so the field must be given
-    int rc = sl_json_int(f, "num_key_value_heads", 1, 1024, NULL, &n, err);
-    return rc ? rc : sl_llama_read_config(f, refused, c, err);
-}
 
 static int read_qwen2(const sl_json_file *f, sl_config *c, sl_error *err) {
     static const sl_refused_field refused[] = {{"mlp_bias", "false"}, {0}};
+    const sl_config_defaults d = {.n_kv_heads = 32, .n_ctx = 32768, .window = 4096, .has_window_layers = 1};
     c->has_qkv_bias = 1;
-    return read_config(f, refused, c, err);
+    return sl_llama_read_config(f, refused, &d, c, err);
 }
 
 static int read_qwen3(const sl_json_file *f, sl_config *c, sl_error *err) {
     static const sl_refused_field refused[] = {{"attention_bias", "false"}, {"mlp_bias", "false"}, {0}};
-    int n; // the default of transformers is 128 for every model, so the field must be given
-    int rc = sl_json_int(f, "head_dim", 1, 1024, NULL, &n, err);
+    const sl_config_defaults d = {.n_kv_heads = 32, .head_dim = 128, .n_ctx = 32768, .window = 4096, .has_window_layers = 1};
     c->has_qk_norm = 1;
-    return rc ? rc : read_config(f, refused, c, err);
+    return sl_llama_read_config(f, refused, &d, c, err);
 }
 
 const sl_arch sl_arch_qwen2 = {

@@ -52,9 +52,10 @@ static int read_original_ctx(const sl_json_file *f, const sl_json_file *r, const
 }
 
 static int read_llama3(const sl_json_file *f, const sl_json_file *r, sl_config *c, sl_error *err) {
+    const long long trained = c->n_trained;
     int rc = sl_json_float(r, "low_freq_factor", least_turns, most_turns, NULL, &c->rope_low_freq, err);
     if (!rc) rc = sl_json_float(r, "high_freq_factor", least_turns, most_turns, NULL, &c->rope_high_freq, err);
-    if (!rc) rc = read_original_ctx(f, r, NULL, c, err);
+    if (!rc) rc = read_original_ctx(f, r, &trained, c, err);
     return rc ? rc : check_freq_factors(c, f, err);
 }
 
@@ -74,7 +75,7 @@ static int read_yarn(const sl_json_file *f, const sl_json_file *r, sl_config *c,
     if (!rc) rc = sl_json_float(r, "beta_slow", least_turns, most_turns, &slow, &c->rope_beta_slow, err);
     if (!rc) rc = sl_json_float(r, "mscale", 0, 1e3, &none, &mscale, err);
     if (!rc) rc = sl_json_float(r, "mscale_all_dim", 0, 1e3, &none, &mscale_all, err);
-    if (!rc) rc = sl_json_float(r, "attention_factor", 0, 1e3, &none, &attention, err);
+    if (!rc) rc = sl_json_float(r, "attention_factor", 1e-6, 1e3, &none, &attention, err);
     if (!rc) rc = sl_json_bool(r, "truncate", 1, &c->rope_truncate, err);
     if (rc) return rc;
     double given = default_attention(c->rope_factor, 1);
@@ -107,20 +108,95 @@ static int find_type(const char *name, sl_rope_type *out) { // 0: unknown
     return 0;
 }
 
-int sl_config_read_rope(const sl_json_file *f, sl_config *c, sl_error *err) {
+// The keys of rope_scaling and rope_parameters, and the types that read them. transformers goes on without a key that it does
+// not know; then the frequencies are not those of the model's authors.
+enum { LINEAR = 1 << SL_ROPE_LINEAR, LLAMA3 = 1 << SL_ROPE_LLAMA3, YARN = 1 << SL_ROPE_YARN, EVERY = ~0 };
+static const struct {
+    const char *name;
+    int types;
+} keys[] = {
+    {"rope_type", EVERY},
+    {"type", EVERY},
+    {"rope_theta", EVERY},
+    {"original_max_position_embeddings", EVERY},
+    {"finetuned", EVERY}, // says how the weights were made
+    {"factor", LINEAR | LLAMA3 | YARN},
+    {"low_freq_factor", LLAMA3},
+    {"high_freq_factor", LLAMA3},
+    {"attention_factor", YARN},
+    {"beta_fast", YARN},
+    {"beta_slow", YARN},
+    {"mscale", YARN},
+    {"mscale_all_dim", YARN},
+    {"truncate", YARN},
+    {"factors", 1 << SL_ROPE_FACTORS},
+};
+
+static int check_keys(const sl_json_file *r, const char *field, const char *type, int type_bit, sl_error *err) {
+    const char *key;
+    json_t *value;
+    json_object_foreach(r->root, key, value) {
+        int found = 0, is_read = 0;
+        for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+            if (!strcmp(key, keys[i].name)) found = 1, is_read = (keys[i].types & type_bit) != 0;
+        if (is_read || json_is_null(value) || (json_is_number(value) && json_number_value(value) == 1)) continue; // 1: neutral
+        if (!found) return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: field %s.%.60s is not supported", r->path, field, key);
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: field %s.%s has no effect, because rope_type is %s%s%s", r->path, field,
+                       key, type ? "\"" : "", type ? type : "missing", type ? "\"" : "");
+    }
+    return 0;
+}
+
+// The object that holds the scaling: rope_scaling, unless it is null or empty, else rope_parameters.
+static int find_object(const sl_json_file *f, sl_json_file *r, const char **field, sl_error *err) {
+    static const char *const fields[] = {"rope_scaling", "rope_parameters"};
+    *r = (sl_json_file){f->path, NULL};
+    for (int i = 0; i < 2; i++) {
+        json_t *v = sl_json_get(f->root, fields[i]);
+        if (v && !json_is_object(v))
+            return sl_fail(err, SL_ERR_FORMAT, "%s: field %s is %s, expected an object", f->path, fields[i], sl_json_type(v));
+        if (r->root || !json_object_size(v)) continue;
+        r->root = v;
+        *field = fields[i];
+    }
+    return 0;
+}
+
+// rope_theta of the object, else of the file. With both objects, transformers takes 10000 where only rope_parameters has one.
+static int read_theta(const sl_json_file *f, const sl_json_file *r, sl_config *c, sl_error *err) {
     const double theta = 10000;
-    const char *name = sl_json_get(f->root, "rope_parameters") ? "rope_parameters" : "rope_scaling", *type;
-    sl_json_file r = {f->path, sl_json_get(f->root, name)};
-    if (r.root && !json_is_object(r.root))
-        return sl_fail(err, SL_ERR_FORMAT, "%s: field %s is %s, expected an object", f->path, name, sl_json_type(r.root));
-    int rc = sl_json_float(sl_json_get(r.root, "rope_theta") ? &r : f, "rope_theta", 1, 1e12, &theta, &c->rope_theta, err);
-    if (!rc) rc = sl_json_string(&r, "rope_type", &type, err);
-    if (!rc && !type) rc = sl_json_string(&r, "type", &type, err); // older files use "type"
-    if (rc || !type || !strcmp(type, "default")) return rc;
-    if (!find_type(type, &c->rope_type))
+    const json_t *parameters = sl_json_get(f->root, "rope_parameters"), *other = sl_json_get(parameters, "rope_theta");
+    int rc = sl_json_float(sl_json_get(r->root, "rope_theta") ? r : f, "rope_theta", 1, 1e12, &theta, &c->rope_theta, err);
+    if (rc || !r->root || r->root == parameters || !other || (float)json_number_value(other) == c->rope_theta) return rc;
+    return sl_fail(err, SL_ERR_FORMAT,
+                   "%s: rope_theta is %g, and %g in rope_parameters, which rope_scaling replaces; expected one value", f->path,
+                   (double)c->rope_theta, json_number_value(other));
+}
+
+static int read_type(const sl_json_file *r, const char *field, const char **type, sl_error *err) {
+    const char *older; // older files use "type"
+    int rc = sl_json_string(r, "rope_type", type, err);
+    if (!rc) rc = sl_json_string(r, "type", &older, err);
+    if (rc || !older) return rc;
+    if (*type && strcmp(*type, older))
+        return sl_fail(err, SL_ERR_FORMAT, "%s: field %s has rope_type \"%s\" and type \"%s\"", r->path, field, *type, older);
+    *type = older;
+    return 0;
+}
+
+int sl_config_read_rope(const sl_json_file *f, sl_config *c, sl_error *err) {
+    const char *field = "rope_scaling", *type;
+    sl_json_file r;
+    int rc = find_object(f, &r, &field, err);
+    if (!rc) rc = read_theta(f, &r, c, err);
+    if (!rc) rc = read_type(&r, field, &type, err);
+    if (rc) return rc;
+    if (type && strcmp(type, "default") && !find_type(type, &c->rope_type))
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "%s: field %s has rope_type \"%s\", supported are \"default\", \"linear\", \"llama3\" and \"yarn\"",
-                       f->path, name, type);
+                       f->path, field, type);
+    rc = check_keys(&r, field, type, 1 << c->rope_type, err);
+    if (rc || c->rope_type == SL_ROPE_PLAIN) return rc;
     if (c->rope_type == SL_ROPE_FACTORS) return read_factors(&r, c, err);
     rc = sl_json_float(&r, "factor", 1, most_factor, NULL, &c->rope_factor, err);
     if (!rc && c->rope_type == SL_ROPE_LLAMA3) rc = read_llama3(f, &r, c, err);
@@ -217,7 +293,10 @@ int sl_config_change_rope(sl_config *c, const sl_rope_options *o, sl_error *err)
     c->rope_type = type, c->rope_factor = 1, c->rope_attention = 1;
     c->rope_original_ctx = 0, c->rope_low_freq = 0, c->rope_high_freq = 0;
     c->n_ctx = c->n_trained > SL_MOST_POSITIONS ? c->n_trained : SL_MOST_POSITIONS;
-    return type == SL_ROPE_PLAIN ? 0 : set_scaling(c, &before, o, err);
+    rc = type == SL_ROPE_PLAIN ? 0 : set_scaling(c, &before, o, err);
+    if (c->window && c->window < c->n_ctx) c->n_ctx = c->window;
+    if (c->n_scaled > c->n_ctx) c->n_scaled = c->n_ctx;
+    return rc;
 }
 
 void sl_config_describe_rope(const sl_config *c, char *buf, size_t size) {

@@ -225,7 +225,8 @@ def main():
                 "arithmetic, eager attention, keys and values rounded to bfloat16 as they enter the cache. `ids.json` is the prompt,\n"
                 "`logits.npy` its logits, `greedy.json` the greedy continuation.\n"
                 "`rope.json` holds frequencies of scaled RoPE, and the versions that computed them.\n"
-                "`json.jsonl` holds texts and what Python's json reads from them; `scripts/make_json.py` makes it.\n")
+                "`json.jsonl` holds texts and what Python's json reads from them; `scripts/make_json.py` makes it.\n"
+                "`configs.jsonl` holds configs and what transformers' config classes read from them; `scripts/make_configs.py` makes it.\n")
 
 
 if __name__ == "__main__":

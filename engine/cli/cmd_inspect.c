@@ -72,8 +72,8 @@ static int print_config(const cli_options *o, const sl_config *c, sl_error *err)
                         o->model, c->model_type, c->n_layers, c->hidden, c->n_ffn, c->n_heads, c->n_kv_heads, c->head_dim,
                         c->n_vocab, c->tied ? "tied to the embedding" : "separate");
     if (!rc)
-        rc = cli_printf(err, "| RoPE | %s |\n| norm epsilon | %g |\n| context limit | %d |\n| BOS | %d |\n| EOS |", rope,
-                        c->norm_eps, c->n_scaled, c->bos);
+        rc = cli_printf(err, "| RoPE | %s |\n| norm epsilon | %g |\n| context limit | %d%s |\n| BOS | %d |\n| EOS |", rope,
+                        c->norm_eps, c->n_scaled, c->window && c->n_scaled == c->window ? ", the sliding window" : "", c->bos);
     for (int i = 0; !rc && i < c->n_eos; i++) rc = cli_printf(err, "%s%d", i ? ", " : " ", c->eos[i]);
     return rc ? rc : cli_printf(err, " |\n| tokenizer | %s |\n\n", tok);
 }

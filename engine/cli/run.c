@@ -130,6 +130,8 @@ sl_rope_options cli_rope_options(const cli_options *o) {
 }
 
 const char *cli_limit_text(const sl_config *config) {
+    if (config->window && config->n_ctx == config->window)
+        return "this model's sliding_window: Sleigh attends to every token, so the context must fit into the window";
     return config->n_ctx > config->n_trained
                ? "because fp32 represents no larger position exactly"
                : "this model's max_position_embeddings (--rope-scaling runs it past its trained context)";

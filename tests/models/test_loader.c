@@ -350,10 +350,10 @@ static void configs(void) {
              err);
     CHECK(c.has_qkv_bias && !c.has_qk_norm && c.n_kv_heads == 4);
     CHECK_OK(load_config(QWEN3(SHAPE ",\"head_dim\":64,\"attention_bias\":false,\"rope_scaling\":null,\"sliding_window\":null,"
-                                     "\"max_window_layers\":36,\"layer_types\":[\"full_attention\"]"),
+                                     "\"max_window_layers\":36"),
                          &c),
              err);
-    CHECK(!c.has_qkv_bias && c.has_qk_norm && c.head_dim == 64);
+    CHECK(!c.has_qkv_bias && c.has_qk_norm && c.head_dim == 64 && !c.window);
     CHECK_OK(
         load_config(LLAMA(SHAPE ",\"rope_parameters\":{\"rope_type\":\"linear\",\"rope_theta\":20000.0,\"factor\":4.0}"), &c),
         err);
@@ -374,7 +374,6 @@ static void config_refusals(void) {
     static const struct {
         const char *text, *part;
     } bad[] = {
-        {"{\"model_type\":\"mistral\",\"sliding_window\":4096," SHAPE "}", "sliding_window is 4096"},
         {LLAMA(SHAPE ",\"attention_bias\":true"), "attention_bias"},
         {LLAMA(SHAPE ",\"mlp_bias\":true"), "mlp_bias"},
         {"{\"model_type\":\"llama\",\"hidden_act\":\"gelu\"," SHAPE "}", "hidden_act is \"gelu\""},
@@ -386,14 +385,39 @@ static void config_refusals(void) {
         {LLAMA(SHAPE ",\"rope_theta\":1,\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2}"), "rope_theta above 1"},
         {LLAMA(SHAPE ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":4.0}"), "\"dynamic\""},
         {LLAMA(SHAPE ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0}"), "low_freq_factor is missing"},
+        {LLAMA(SHAPE ",\"rope_scaling\":{\"factor\":4.0}"),
+         "field rope_scaling.factor has no effect, because rope_type is missing"},
+        {LLAMA(SHAPE ",\"rope_parameters\":{\"rope_type\":\"default\",\"factor\":4.0}"),
+         "field rope_parameters.factor has no effect, because rope_type is \"default\""},
+        {LLAMA(SHAPE ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2,\"beta_fast\":32}"),
+         "rope_scaling.beta_fast has no effect"},
+        {LLAMA(SHAPE ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2,\"partial_rotary_factor\":0.5}"),
+         "field rope_scaling.partial_rotary_factor is not supported"},
+        {LLAMA(SHAPE ",\"rope_parameters\":{\"rope_type\":\"default\",\"mrope_section\":[16,24,24]}"),
+         "rope_parameters.mrope_section"},
+        {QWEN3(SHAPE ",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"},\"sliding_attention\":null}"),
+         "field rope_parameters.full_attention is not supported"},
+        {LLAMA(SHAPE ",\"rope_scaling\":{\"type\":\"linear\",\"rope_type\":\"yarn\",\"factor\":2}"),
+         "has rope_type \"yarn\" and type \"linear\""},
+        {LLAMA(SHAPE ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2},\"rope_parameters\":{\"rope_theta\":5e5}"),
+         "rope_theta is 10000, and 500000 in rope_parameters"},
+        {LLAMA(SHAPE ",\"rope_scaling\":\"linear\""), "rope_scaling is a string, expected an object"},
+        {LLAMA(SHAPE ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2,\"attention_factor\":0}"), "attention_factor is 0"},
+        {LLAMA(SHAPE ",\"rope_scaling\":{\"type\":\"ntk\",\"factor\":2}"), "rope_type \"ntk\""},
+        {"{\"model_type\":\"mistral3\",\"text_config\":{\"model_type\":\"mistral\"}," SHAPE "}",
+         "text_config is not supported"},
+        {LLAMA(SHAPE ",\"text_config\":{\"model_type\":\"llama\"}"), "field text_config is {"},
+        {LLAMA(SHAPE ",\"vision_config\":{\"model_type\":\"clip\"}"), "field vision_config is {"},
+        {LLAMA(SHAPE ",\"per_layer_config\":{\"0\":{\"head_dim\":64}}"), "field per_layer_config is {"},
+        {LLAMA(SHAPE ",\"is_encoder_decoder\":true"), "is_encoder_decoder is true"},
+        {LLAMA(SHAPE ",\"quantization_config\":{\"quant_method\":\"awq\",\"bits\":4}"), "quant_method \"awq\""},
+        {LLAMA(SHAPE ",\"sliding_window\":0"), "sliding_window is 0, expected 1"},
+        {LLAMA(SHAPE ",\"sliding_window\":1024.5"), "sliding_window is a number"},
         {"{\"model_type\":\"qwen2_moe\"," SHAPE "}", "model_type is \"qwen2_moe\""},
-        {QWEN2(SHAPE ",\"use_sliding_window\":true,\"sliding_window\":4096"), "use_sliding_window is true"},
         {QWEN2(SHAPE ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":0.5}"), "factor is 0.5"},
-        {QWEN2(SHAPE ",\"layer_types\":[\"full_attention\",\"sliding_attention\"]"), "layer_types"},
+        {QWEN2(SHAPE ",\"layer_types\":[\"full_attention\",\"sliding_attention\"]"), "layer_types has 2 entries, expected 32"},
         {QWEN2(SHAPE ",\"mlp_bias\":true"), "mlp_bias"},
-        {"{\"model_type\":\"qwen2\"," SHAPE "}", "num_key_value_heads is missing"},
         {QWEN3(SHAPE ",\"head_dim\":128,\"attention_bias\":true"), "attention_bias is true"},
-        {QWEN3(SHAPE), "head_dim is missing"},
         {QWEN3(SHAPE ",\"head_dim\":128,\"architectures\":[\"Qwen3MoeForCausalLM\"]"), "\"Qwen3MoeForCausalLM\""},
         {"{\"model_type\":\"qwen3\",\"architectures\":[\"Qwen2ForCausalLM\"],\"head_dim\":128," SHAPE "}",
          "architectures begins with"},
@@ -463,7 +487,7 @@ static void nulls(void) {
     } configs[] = {
         {LLAMA(SHAPE ",\"num_key_value_heads\":8,\"head_dim\":64,\"tie_word_embeddings\":true,\"attention_bias\":false,"
                      "\"mlp_bias\":false,\"bos_token_id\":1,\"eos_token_id\":[2,3],\"partial_rotary_factor\":1,"
-                     "\"layer_types\":[\"full_attention\"]," LLAMA31),
+                     "\"max_window_layers\":7," LLAMA31),
          "config.json", 26},
         {LLAMA(SHAPE ",\"rope_parameters\":{\"type\":\"linear\",\"rope_theta\":20000.0,\"factor\":4.0},\"rope_theta\":3e4,"
                      "\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":2.0}"),
