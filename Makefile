@@ -37,11 +37,11 @@ PIC      := -fPIC -fvisibility=hidden
 # No contraction and no fast-math: equal inputs give equal bits (README).
 CFLAGS   := -std=c11 -D_GNU_SOURCE= -Wall -Wextra -Werror -fopenmp -ffp-contract=off $(PIC) $(OPT)
 CXXFLAGS := -std=c++17 -Wall -Wextra -Werror $(PIC) $(OPT)
-LDLIBS   := -ljansson -lpcre2-8 -lutf8proc -lsentencepiece -lopenblas -lstdc++ -ldl -lm -fopenmp
+LDLIBS   := -ljansson -lpcre2-8 -lsentencepiece -lopenblas -lstdc++ -ldl -lm -fopenmp
 CLI_LIBS := -ledit
 ifdef PORTABLE # Debian has no static SentencePiece, so its library is copied next to the binary
 # A weak reference takes no file out of an archive, so -u names the functions of OpenBLAS that Sleigh calls if they exist.
-LDLIBS   := -Wl,-uopenblas_set_num_threads,-uopenblas_get_config,-uopenblas_get_corename -Wl,-Bstatic -ljansson -lpcre2-8 -lutf8proc \
+LDLIBS   := -Wl,-uopenblas_set_num_threads,-uopenblas_get_config,-uopenblas_get_corename -Wl,-Bstatic -ljansson -lpcre2-8 \
     -lopenblas -lgomp -lgfortran -lquadmath -Wl,-Bdynamic -lsentencepiece \
     -Wl,-rpath,'$$ORIGIN' -lstdc++ -ldl -lm -lpthread
 CLI_LIBS := -Wl,-Bstatic -ledit -ltinfo -lbsd -lmd -Wl,-Bdynamic

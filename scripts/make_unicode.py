@@ -95,9 +95,11 @@ def category_runs(category):
 
 
 def simple_folds():
-    """The pairs (character, its simple case folding), without U+0130, which only Turkish folds to one letter."""
+    """The pairs (character, its simple case folding). regex leaves out I, because Turkish folds I to another letter."""
     for c in POINTS:
         folded = regex._regex.fold_case(FOLD, chr(c)) if is_char(c) else ""
+        if c == ord("I"):
+            folded = "i"
         if c != 0x130 and len(folded) == 1 and folded != chr(c):
             yield c, ord(folded)
 
@@ -164,8 +166,11 @@ def nfc_tables():
         if now != before:
             class_runs.append(f"{c << 8 | now:#x}")
         before = now
+    # A text of other characters is in form C. The letters of Hangul that end a syllable join by rule.
+    second = {parts[1] for c, parts in pairs if composes(c, parts)} | {*range(0x1161, 0x1176), *range(0x11A8, 0x11C3)}
+    changed = {c for c, parts in pairs if not composes(c, parts)} | {c for c in old if ucd.combining(chr(c))} | second
     joins = sorted((parts, place) for place, (c, parts) in enumerate(pairs) if composes(c, parts))
-    return [array("uint32_t", "sl_class_runs", class_runs),
+    return [code_set("nfc_changed", changed), array("uint32_t", "sl_class_runs", class_runs),
             array("sl_decomposition", "sl_decompositions",
                   (f"{{{c:#x}, {parts[0]:#x}, {parts[1] if len(parts) > 1 else 0:#x}}}" for c, parts in pairs)),
             array("uint16_t", "sl_compositions", (str(place) for _, place in joins))]

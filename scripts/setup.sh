@@ -25,7 +25,6 @@ need python3 command -v "${PYTHON:-python3}"
 need libc6-dev header stdio.h
 need libjansson-dev header jansson.h
 need libpcre2-dev header pcre2.h
-need libutf8proc-dev header utf8proc.h
 need libsentencepiece-dev header sentencepiece_processor.h
 need libopenblas-dev library openblas
 need libedit-dev header histedit.h

@@ -1,12 +1,12 @@
 // tokenizer/pretokenize.c - splits text into pieces by a model's pre-tokenizer pattern, with PCRE2 and its JIT.
 //
-// The patterns are written for Oniguruma (Hugging Face) and Rust's engines (tiktoken). The \s of these engines is Unicode's
-// White_Space; PCRE2's \s also matches U+180E. So this file replaces \s and \S by explicit character classes before compiling.
-// Syntax that has another meaning in PCRE2 than in one of those engines is refused (check_escape, check_group,
-// check_quantifier). The error gives the pattern and the position.
+// PCRE2 never sees a character. pattern_syntax.c gives the sets of code points that the pattern tests. Code points that are in
+// the same sets get the same symbol, a byte; a pattern has few symbols. The text becomes a string of symbols, and PCRE2 matches
+// the pattern on symbols. So the pieces do not depend on PCRE2's version of Unicode, and a class is one look-up in a bitmap.
 #define PCRE2_CODE_UNIT_WIDTH 8
-#include "tokenizer/tokenizer_internal.h"
 #include "engine/base/utf8.h"
+#include "tokenizer/pattern_syntax.h"
+#include "tokenizer/tokenizer_internal.h"
 
 #include <pcre2.h>
 #include <stdio.h>
@@ -18,123 +18,169 @@ const char sl_pattern_llama3[] =
     "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 const char sl_pattern_gpt2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
-#define WHITE "\\t-\\r\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
-
-enum { MOST_STACK = 512 << 20 };
+enum {
+    MOST_STACK = 512 << 20,
+    SHORT = 1024,   // symbols of a short text lie on the stack, and PCRE2's default JIT stack is enough for them
+    BLOCK_BITS = 8, // code points of a block of the table of symbols
+    BLOCK = 1 << BLOCK_BITS,
+    N_BLOCKS = SL_CODE_POINTS / BLOCK,
+    MOST_SYMBOLS = 256,
+};
 
 struct sl_pattern {
     pcre2_code *code;
+    uint16_t block_of[N_BLOCKS]; // code points 256 i to 256 i + 255 have the symbols of blocks[block_of[i]]
+    uint8_t (*blocks)[BLOCK];
 };
 
-static int put(sl_text *out, const char *s, sl_error *err) {
-    return sl_text_append(out, s, strlen(s), err);
+// ---- symbols ----
+
+typedef struct symbols {
+    uint8_t *of; // [SL_CODE_POINTS]
+    uint8_t *in; // [MOST_SYMBOLS + 1][n_sets]: 1 if the symbol's code points are in the set
+    int n;
+} symbols;
+
+static int by_value(const void *a, const void *b) {
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
 }
 
-// ---- syntax with several meanings. Each check returns the reason to refuse, or NULL if all engines agree ----
-
-static size_t count_digits(const char *p) {
-    return strspn(p, "0123456789");
-}
-
-// p: after the backslash. In Oniguruma, \h is a hex digit, \v is one character, and \K and \G depend on the start of the
-// search. \w there includes marks and fewer numbers, so \b and \B match at other places. Clusters (\X), line breaks (\R), \Q,
-// \N, \c, octal escapes and bytes beyond ASCII (\xE9) differ from engine to engine.
-static const char *check_escape(const char *p, int in_class) {
-    if (*p == 'p' || *p == 'P') { // general categories; a script is PCRE2's Script_Extensions from 10.40 on
-        int letters = p[1] != '{' || !p[2] ? 0 : p[3] == '}' ? 1 : p[3] && p[4] == '}' ? 2 : 0;
-        if (letters && strchr("CLMNPSZ", p[2]) && (letters == 1 || (p[3] >= 'a' && p[3] <= 'z'))) return NULL;
-        return "a property that is no general category";
-    }
-    if (*p == 'x') {
-        if (p[1] == '{' || (p[1] >= '0' && p[1] <= '7' && p[2] && strchr("0123456789abcdefABCDEF", p[2]))) return NULL;
-        return "an \\x escape that is neither \\x{...} nor two digits of ASCII";
-    }
-    if (*p >= '1' && *p <= '9') return in_class || count_digits(p) > 1 ? "an octal escape or a reference beyond 9" : NULL;
-    int plain = !((*p >= '0' && *p <= '9') || (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p & 0x80));
-    if (plain || strchr(in_class ? "abdDefnrst" : "aAdDefnrsStzZ", *p)) return NULL;
-    return "an escape that means something else, or nothing, in another engine";
-}
-
-// p: at the parenthesis. Oniguruma's (?m) is PCRE2's (?s), and its (?i) in mid-pattern covers the alternatives that follow.
-// Verbs, conditions, calls, comments and free spacing differ from engine to engine.
-static const char *check_group(const char *p, int at_start) {
-    static const char *const agreed[] = {"?:", "?=", "?!", "?>", "?<=", "?<!", "?i:", "?-i:"};
-    if (p[1] == '*') return "a verb";
-    if (p[1] != '?' || (at_start && !strncmp(p, "(?i)", 4))) return NULL;
-    for (size_t i = 0; i < sizeof agreed / sizeof *agreed; i++)
-        if (!strncmp(p + 1, agreed[i], strlen(agreed[i]))) return NULL;
-    return "a group or flag that means something else, or nothing, in another engine";
-}
-
-// p: at the brace. Oniguruma reads a{2}? as (?:a{2})?, a{1,3}+ as (?:a{1,3})+, and {,3} as a quantifier.
-static const char *check_quantifier(const char *p) {
-    size_t least = count_digits(p + 1), comma = p[1 + least] == ',', most = comma ? count_digits(p + 2 + least) : 0;
-    const char *end = p + 1 + least + comma + most;
-    if (*end != '}' || (least == 0 && most == 0)) return NULL; // letters
-    if (least == 0) return "{,n}";
-    if (end[1] == '+') return "a + after a count in braces";
-    return end[1] == '?' && !comma ? "a ? after a count in braces" : NULL;
-}
-
-static const char *check_char(const char *regex, const char *p, int in_class) {
-    if (*p == '\\') return in_class && p[1] == 'S' ? "\\S inside a character class" : check_escape(p + 1, in_class);
-    if (in_class) return *p == '[' ? "[ inside a character class" : p[0] == '&' && p[1] == '&' ? "&&, an intersection" : NULL;
-    if (*p == '^' || *p == '$') return "an anchor, which stands for lines in some engines and for the text in others";
-    return *p == '(' ? check_group(p, p == regex) : *p == '{' ? check_quantifier(p) : NULL;
-}
-
-// The first ']' of a class is a letter. An unescaped '[' in a class nests classes in some engines and is a letter in others.
-static int spell_out_white(const char *file, const char *regex, sl_text *out, sl_error *err) {
-    int in_class = 0, rc = 0;
-    for (const char *p = regex; !rc && *p; p++) {
-        const char *why = check_char(regex, p, in_class), *from = p;
-        if (why)
-            return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: pre_tokenizer pattern: %s, at \"%.12s\" (byte %zu) of %.400s", file,
-                           why, p, (size_t)(p - regex), regex);
-        if (*p == '\\' && p[1]) {
-            p++;
-            if (*p == 's')
-                rc = put(out, in_class ? WHITE : "[" WHITE "]", err);
-            else if (*p == 'S')
-                rc = put(out, "[^" WHITE "]", err);
-            else
-                rc = sl_text_append(out, from, 2, err);
-            continue;
+// The code points at which a range of some set begins, or ends one before. *n: at most 2 for each range, and 0.
+static uint32_t *find_bounds(const sl_syntax *s, size_t *n) {
+    size_t most = 1, k = 0;
+    for (int i = 0; i < s->n_sets; i++) most += 2 * s->sets[i].n;
+    uint32_t *bounds = malloc(most * sizeof *bounds);
+    if (!bounds) return NULL;
+    bounds[k++] = 0;
+    for (int i = 0; i < s->n_sets; i++)
+        for (size_t j = 0; j < s->sets[i].n; j++) {
+            bounds[k++] = s->sets[i].ranges[j].first;
+            bounds[k++] = s->sets[i].ranges[j].last + 1;
         }
-        if (*p == '[') {
-            in_class = 1;
-            if (p[1] == '^') p++;
-            if (p[1] == ']') p++;
-        } else if (*p == ']') {
-            in_class = 0;
+    qsort(bounds, k, sizeof *bounds, by_value);
+    *n = 0;
+    for (size_t i = 0; i < k; i++)
+        if ((*n == 0 || bounds[i] != bounds[*n - 1]) && bounds[i] < SL_CODE_POINTS) bounds[(*n)++] = bounds[i];
+    return bounds;
+}
+
+// Gives each interval between two bounds its symbol. Returns -1 if there are too many symbols.
+static int number(const sl_syntax *s, const uint32_t *bounds, size_t n_bounds, symbols *out) {
+    size_t n_sets = (size_t)s->n_sets;
+    for (size_t i = 0; i < n_bounds; i++) {
+        uint32_t from = bounds[i], to = i + 1 < n_bounds ? bounds[i + 1] : SL_CODE_POINTS;
+        uint8_t *row = out->in + (size_t)out->n * n_sets;
+        for (size_t j = 0; j < n_sets; j++)
+            row[j] = (uint8_t)sl_code_set_has((sl_code_set){s->sets[j].ranges, s->sets[j].n}, from);
+        int symbol = 0;
+        while (symbol < out->n && memcmp(out->in + (size_t)symbol * n_sets, row, n_sets) != 0) symbol++;
+        if (symbol == MOST_SYMBOLS) return -1;
+        out->n += symbol == out->n;
+        memset(out->of + from, symbol, to - from);
+    }
+    return 0;
+}
+
+static int make_blocks(const uint8_t *of, sl_pattern *p) {
+    size_t n = 0;
+    for (size_t i = 0; i < N_BLOCKS; i++) {
+        const uint8_t *block = of + i * BLOCK;
+        size_t at = i > 0 && !memcmp(p->blocks[p->block_of[i - 1]], block, BLOCK) ? p->block_of[i - 1] : 0;
+        while (at < n && memcmp(p->blocks[at], block, BLOCK) != 0) at++;
+        if (at == n && n % BLOCK == 0) { // full
+            void *more = realloc(p->blocks, (n + BLOCK) * sizeof *p->blocks);
+            if (!more) return -1;
+            p->blocks = more;
         }
-        rc = sl_text_append(out, from, (size_t)(p - from) + 1, err);
+        if (at == n) memcpy(p->blocks[n++], block, BLOCK);
+        p->block_of[i] = (uint16_t)at;
+    }
+    return 0;
+}
+
+// Writes a set as a class of symbols.
+static int put_class(const symbols *symbols, int n_sets, int set, sl_text *out, sl_error *err) {
+    char text[32];
+    int n = 0, rc = 0;
+    for (int i = 0; i < symbols->n; i++) n += symbols->in[i * n_sets + set];
+    if (n == 0) return sl_text_append(out, "(?!)", 4, err);
+    rc = n > 1 ? sl_text_append(out, "[", 1, err) : 0;
+    for (int i = 0; !rc && i < symbols->n; i++) {
+        if (!symbols->in[i * n_sets + set]) continue;
+        snprintf(text, sizeof text, "\\x%02x", (unsigned)i);
+        rc = sl_text_append(out, text, strlen(text), err);
+    }
+    return rc || n == 1 ? rc : sl_text_append(out, "]", 1, err);
+}
+
+static int put_classes(const sl_syntax *s, const symbols *symbols, sl_text *out, sl_error *err) {
+    const unsigned char *text = (const unsigned char *)s->text.data;
+    int rc = 0;
+    for (size_t i = 0; !rc && i < s->text.n; i++) {
+        if (text[i] < SL_SYNTAX_SET) {
+            rc = sl_text_append(out, s->text.data + i, 1, err);
+        } else {
+            int set = (text[i] & (SL_SYNTAX_SET - 1)) << SL_SYNTAX_BITS | (text[i + 1] & (SL_SYNTAX_SET - 1));
+            rc = put_class(symbols, s->n_sets, set, out, err);
+            i++;
+        }
     }
     return rc;
 }
 
-int sl_pattern_new(const char *file, const char *regex, sl_pattern **out, sl_error *err) {
-    sl_text spelled = {0};
+// ---- compiling ----
+
+static int refuse(const char *file, const char *regex, const char *why, size_t at, sl_error *err) {
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: pre_tokenizer pattern: %s, at \"%.12s\" (byte %zu) of %.400s", file, why,
+                   regex + at, at, regex);
+}
+
+static int compile(const char *file, const char *regex, const sl_text *on_symbols, sl_pattern *p, sl_error *err) {
     int code;
     PCRE2_SIZE at;
-    sl_pattern *p = calloc(1, sizeof *p);
-    int rc = p ? spell_out_white(file, regex, &spelled, err) : sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", file);
-    if (!rc) {
-        p->code = pcre2_compile((PCRE2_SPTR)spelled.data, spelled.n, PCRE2_UTF | PCRE2_UCP, &code, &at, NULL);
-        if (!p->code) {
-            PCRE2_UCHAR why[160];
-            pcre2_get_error_message(code, why, sizeof why);
-            rc = sl_fail(err, SL_ERR_UNSUPPORTED,
-                         "%s: pre_tokenizer pattern: %s (at byte %zu of its spelled-out form), in %.400s", file, (char *)why,
-                         at, regex);
-        }
+    PCRE2_UCHAR why[160];
+    p->code = pcre2_compile((PCRE2_SPTR)on_symbols->data, on_symbols->n, 0, &code, &at, NULL);
+    if (p->code) {
+        pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE); // may fail: without JIT the results are the same, but slower
+        return 0;
     }
-    sl_text_free(&spelled);
+    pcre2_get_error_message(code, why, sizeof why);
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: pre_tokenizer pattern: %s, in %.400s", file, (char *)why, regex);
+}
+
+static int compile_syntax(const char *file, const char *regex, const sl_syntax *s, sl_pattern *p, sl_error *err) {
+    size_t n_bounds = 0;
+    uint32_t *bounds = find_bounds(s, &n_bounds);
+    symbols symbols = {malloc(SL_CODE_POINTS), malloc((MOST_SYMBOLS + 1) * (size_t)(s->n_sets + 1)), 0};
+    sl_text on_symbols = {0};
+    int rc = 0;
+    if (!bounds || !symbols.of || !symbols.in)
+        rc = sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", file);
+    else if (number(s, bounds, n_bounds, &symbols))
+        rc = refuse(file, regex, "too many kinds of characters", 0, err);
+    else if (make_blocks(symbols.of, p))
+        rc = sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", file);
+    if (!rc) rc = put_classes(s, &symbols, &on_symbols, err);
+    if (!rc) rc = compile(file, regex, &on_symbols, p, err);
+    free(bounds), free(symbols.of), free(symbols.in);
+    sl_text_free(&on_symbols);
+    return rc;
+}
+
+int sl_pattern_new(const char *file, const char *regex, sl_pattern **out, sl_error *err) {
+    sl_syntax syntax = {0};
+    const char *why = NULL;
+    size_t at = 0;
+    sl_pattern *p = calloc(1, sizeof *p);
+    int rc = p ? sl_syntax_read(regex, &syntax, &why, &at, err) : sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", file);
+    if (why) rc = refuse(file, regex, why, at, err);
+    if (!rc) rc = compile_syntax(file, regex, &syntax, p, err);
+    sl_syntax_free(&syntax);
     if (rc) {
         sl_pattern_free(p);
         return rc;
     }
-    pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE); // may fail: without JIT the results are the same, but slower
     *out = p;
     return 0;
 }
@@ -142,19 +188,25 @@ int sl_pattern_new(const char *file, const char *regex, sl_pattern **out, sl_err
 void sl_pattern_free(sl_pattern *p) {
     if (!p) return;
     pcre2_code_free(p->code);
+    free(p->blocks);
     free(p);
 }
 
-typedef struct matcher { // PCRE2's objects for one call
+// ---- splitting ----
+
+typedef struct matcher { // the buffers of one call
     pcre2_match_data *data;
-    pcre2_match_context *limits;
+    pcre2_match_context *limits; // NULL: PCRE2's own
     pcre2_jit_stack *stack;
+    uint8_t *symbols; // [n]: short_text, or allocated
+    uint8_t short_text[SHORT];
 } matcher;
 
 static void end_matcher(matcher *m) {
     pcre2_match_data_free(m->data);
     pcre2_match_context_free(m->limits);
     pcre2_jit_stack_free(m->stack);
+    if (m->symbols != m->short_text) free(m->symbols);
 }
 
 // PCRE2's default JIT stack of 32 KiB fails on a long run if the pattern keeps a place for each character. This stack grows
@@ -163,12 +215,17 @@ static void end_matcher(matcher *m) {
 static int begin_matcher(matcher *m, size_t n, sl_error *err) {
     size_t stack = n < MOST_STACK / 64 - 4096 ? 64 * (n + 4096) : MOST_STACK;
     size_t steps = n < UINT32_MAX / 32 ? 10000000 + 16 * n : UINT32_MAX;
-    *m = (matcher){pcre2_match_data_create(1, NULL), pcre2_match_context_create(NULL),
-                   pcre2_jit_stack_create(32 << 10, stack, NULL)};
-    if (!m->data || !m->limits) { // without a stack (no JIT, or no address space) PCRE2 uses its default
+    int is_short = n <= SHORT;
+    m->data = pcre2_match_data_create(1, NULL);
+    m->limits = is_short ? NULL : pcre2_match_context_create(NULL);
+    m->stack = NULL;
+    m->symbols = is_short ? m->short_text : malloc(n);
+    if (!m->data || !m->symbols || (!is_short && !m->limits)) {
         end_matcher(m);
         return sl_fail(err, SL_ERR_MEMORY, "pre-tokenizer: out of memory");
     }
+    if (is_short) return 0;
+    m->stack = pcre2_jit_stack_create(32 << 10, stack, NULL); // NULL (no JIT, or no address space): PCRE2 uses its default
     pcre2_jit_stack_assign(m->limits, NULL, m->stack);
     pcre2_set_match_limit(m->limits, (uint32_t)steps);
     return 0;
@@ -182,26 +239,71 @@ static int match_failed(int code, size_t at, sl_error *err) { // `at`: bytes aft
                    "pre-tokenizer: the pattern cannot be matched at byte %zu of the text: %s", at, (char *)why);
 }
 
-// offset: the place of this run in the text, for messages.
-static int split_valid(const sl_pattern *p, const matcher *m, const char *text, size_t n, size_t offset, sl_piece_fn fn,
-                       void *ctx, sl_error *err) {
-    size_t at = 0, search = 0, last = SIZE_MAX; // the end of the last match
-    const PCRE2_SIZE *span = pcre2_get_ovector_pointer(m->data);
+// Writes the symbols of the valid UTF-8 at the start of a text. Returns its bytes; *n_chars: its characters.
+static size_t read_symbols(const sl_pattern *p, const char *text, size_t n, uint8_t *symbols, size_t *n_chars) {
+    const unsigned char *s = (const unsigned char *)text;
+    const uint8_t *ascii = p->blocks[p->block_of[0]];
+    size_t at = 0, k = 0;
     while (at < n) {
-        int found = search > n ? PCRE2_ERROR_NOMATCH
-                               : pcre2_match(p->code, (PCRE2_SPTR)text, n, search, PCRE2_NO_UTF_CHECK, m->data, m->limits);
-        if (found < 0 && found != PCRE2_ERROR_NOMATCH) return match_failed(found, offset + search, err);
-        size_t from = found < 0 ? n : span[0], to = found < 0 ? n : span[1];
-        if (found >= 0 && to == from && from == last) { // an empty match right after a match does not count
-            search = from + (from < n ? sl_utf8_length((const unsigned char *)text + from, n - from) : 1);
+        if (s[at] < 0x80) {
+            symbols[k++] = ascii[s[at++]];
             continue;
         }
-        int rc = from > at ? fn(ctx, text + at, from - at, 0, err) : 0;
-        if (!rc && found >= 0) rc = fn(ctx, text + from, to - from, 1, err);
-        if (rc) return rc;
-        at = search = last = to;
+        size_t len = sl_utf8_length(s + at, n - at);
+        if (len == 0) break;
+        uint32_t c = s[at] & (0xff >> (len + 1));
+        for (size_t i = 1; i < len; i++) c = c << 6 | (s[at + i] & 0x3f);
+        symbols[k++] = p->blocks[p->block_of[c >> BLOCK_BITS]][c & (BLOCK - 1)];
+        at += len;
     }
-    return 0;
+    *n_chars = k;
+    return at;
+}
+
+// Bytes of the first n characters of valid UTF-8.
+static size_t bytes_of(const char *text, size_t n) {
+    const unsigned char *s = (const unsigned char *)text;
+    size_t at = 0;
+    for (; n > 0; n--) at += s[at] < 0x80 ? 1 : s[at] < 0xe0 ? 2 : s[at] < 0xf0 ? 3 : 4;
+    return at;
+}
+
+typedef struct splitter {
+    const char *text; // at character `at`
+    size_t at;
+    sl_piece_fn fn;
+    void *ctx;
+} splitter;
+
+static int give(splitter *s, size_t to, int is_match, sl_error *err) { // the piece from `at` to character `to`
+    const char *piece = s->text;
+    size_t n = bytes_of(piece, to - s->at);
+    s->text += n;
+    s->at = to;
+    return s->fn(s->ctx, piece, n, is_match, err);
+}
+
+// Finds the matches as the crate onig does: an empty match counts, unless it is at the end of the match before it.
+// offset: the place of this run in the text, for messages.
+static int split_run(const sl_pattern *p, const matcher *m, size_t n, size_t offset, splitter *s, sl_error *err) {
+    const PCRE2_SIZE *span = pcre2_get_ovector_pointer(m->data);
+    const char *start = s->text;
+    int rc = 0, after_match = 0;
+    for (size_t search = 0; !rc && search <= n;) {
+        int found = pcre2_match(p->code, m->symbols, n, search, 0, m->data, m->limits);
+        if (found == PCRE2_ERROR_NOMATCH) break;
+        if (found < 0) return match_failed(found, offset + bytes_of(start, search), err);
+        size_t from = span[0], to = span[1];
+        if (to == from && after_match && to == s->at) {
+            search++;
+            continue;
+        }
+        if (from > s->at) rc = give(s, from, 0, err);
+        if (!rc) rc = give(s, to, 1, err);
+        search = to;
+        after_match = 1;
+    }
+    return rc || s->at == n ? rc : give(s, n, 0, err);
 }
 
 int sl_pattern_split(const sl_pattern *p, const char *text, size_t n, sl_piece_fn fn, void *ctx, sl_error *err) {
@@ -209,8 +311,9 @@ int sl_pattern_split(const sl_pattern *p, const char *text, size_t n, sl_piece_f
     int rc = begin_matcher(&m, n, err);
     if (rc) return rc;
     for (size_t at = 0; !rc && at < n;) {
-        size_t run = sl_utf8_valid_run(text + at, n - at);
-        if (run > 0) rc = split_valid(p, &m, text + at, run, at, fn, ctx, err);
+        size_t n_chars, run = read_symbols(p, text + at, n - at, m.symbols, &n_chars);
+        splitter s = {text + at, 0, fn, ctx};
+        if (run > 0) rc = split_run(p, &m, n_chars, at, &s, err);
         at += run;
         size_t bad = sl_utf8_invalid_run(text + at, n - at);
         if (!rc && bad > 0) rc = fn(ctx, text + at, bad, 0, err);

@@ -1,8 +1,8 @@
 // tokenizer/tokenizer_internal.h - the interfaces between the parts of a tokenizer. Only tokenizer/* and its tests include it.
 //
-// The parts, lowest first: unicode tables, pretokenize.c, normalize.c, finder.c, bpe.c, spm_check.c, sentencepiece.cc,
-// added_tokens.c; json_part.c; the readers of the parts of tokenizer.json (normalizers.c, pre_tokenizers.c, decoders.c); the
-// readers json_tokenizer.c, token_files.c and tiktoken.c; tokenizer.c.
+// The parts, lowest first: unicode.c, pattern_syntax.c, pretokenize.c, normalize.c, finder.c, bpe.c, spm_check.c,
+// sentencepiece.cc, added_tokens.c; json_part.c; the readers of the parts of tokenizer.json (normalizers.c, pre_tokenizers.c,
+// decoders.c); the readers json_tokenizer.c, token_files.c and tiktoken.c; tokenizer.c.
 #ifndef SLEIGH_TOKENIZER_INTERNAL_H
 #define SLEIGH_TOKENIZER_INTERNAL_H
 

@@ -49,6 +49,10 @@ extern const size_t sl_scripts_n;
 
 // ---- nfc_tables.c ----
 
+// Characters that have a combining class, that form C replaces, or that it joins to the character before. A text without them is
+// in form C.
+extern const sl_code_set sl_nfc_changed;
+
 // Combining classes. An entry is a first code point << 8 | class; it holds up to the next entry.
 extern const uint32_t sl_class_runs[];
 extern const size_t sl_class_runs_n;
