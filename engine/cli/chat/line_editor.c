@@ -2,6 +2,7 @@
 #include "engine/cli/chat/line_editor.h"
 #include "engine/base/make_folders.h"
 #include "engine/base/whole_file.h"
+#include "engine/cli/chat/line_screen.h"
 #include "engine/cli/chat/pastes.h"
 #include "engine/cli/chat/terminal.h"
 #include "engine/cli/process.h"
@@ -15,7 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 #include <wchar.h>
 
@@ -23,7 +23,7 @@ enum { HISTORY_LINES = 1000, HISTORY_BYTES = 100000, MAX_PROMPT = 64, INPUT_BYTE
 
 struct cli_editor {
     EditLine *el;
-    FILE *out;
+    cli_line_screen screen;
     History *history;
     char *history_path; // NULL: no folder for it
     const cli_word *words;
@@ -45,41 +45,30 @@ static cli_editor *editor_of(EditLine *el) {
 
 // ---- input ----
 
-// The number of the row in which the line's text up to `end` ends, from 0, at the present width of the terminal.
-static int row_of(const cli_editor *e, const wchar_t *end) {
-    struct winsize size = {0};
-    int column = 2, row = 0; // the text begins after the two columns of the prompt
-    if (ioctl(fileno(e->out), TIOCGWINSZ, &size) || !size.ws_col) return 0;
-    for (const wchar_t *p = el_wline(e->el)->buffer; p < end; p++) {
-        int width = wcwidth(*p);
-        column += width > 0 ? width : 0;
-        if (column > size.ws_col) row++, column = width;
-        if (*p == '\n') row++, column = 0;
-    }
-    return row;
-}
-
 static void draw_again(cli_editor *e, int on_same_rows) {
     el_resize(e->el);
+    if (!on_same_rows) cli_line_screen_begin(&e->screen);
     if (on_same_rows && e->has_escapes) {
-        int rows = row_of(e, el_wline(e->el)->cursor);
-        if (rows) fprintf(e->out, "\033[%dA", rows);
-        fputs("\r\033[J", e->out);
+        cli_line_screen_resized(&e->screen, e->el);
+        if (!e->screen.is_whole && e->screen.row) fprintf(e->screen.out, "\033[%dA", e->screen.row);
+        if (!e->screen.is_whole) fputs("\r\033[J", e->screen.out);
     }
     el_set(e->el, EL_REFRESH);
 }
 
 // Moves below the line when the user ended it somewhere else.
-static void leave_line(const cli_editor *e) {
+static void leave_line(cli_editor *e) {
     const LineInfoW *line = el_wline(e->el);
-    int rows = row_of(e, line->lastchar) - row_of(e, line->cursor);
-    if (rows && e->has_escapes) fprintf(e->out, "\033[%dB", rows);
-    fputc('\n', e->out);
+    cli_line_screen_settle(&e->screen, e->el, e->prompt, 0);
+    int rows = cli_line_screen_row(&e->screen, e->el, line->lastchar) - e->screen.row;
+    if (rows && e->has_escapes) fprintf(e->screen.out, "\033[%dB", rows);
+    fputc('\n', e->screen.out);
 }
 
 // The next byte of the terminal. -1: the input ended; e->ended tells why.
 static int next_byte(cli_editor *e) {
     while (e->at == e->n) {
+        cli_line_screen_settle(&e->screen, e->el, e->prompt, 0);
         cli_wake event = cli_terminal_wait();
         if (event == CLI_WAKE_RESIZED || event == CLI_WAKE_CONTINUED) {
             draw_again(e, event == CLI_WAKE_RESIZED);
@@ -170,13 +159,15 @@ static unsigned char on_line_break(EditLine *el, int key) {
 
 // Writes the candidates below the line, without the folders of files.
 static void list_candidates(cli_editor *e, char *const *candidates, int n) {
-    fputc('\n', e->out);
+    FILE *out = e->screen.out;
+    leave_line(e);
     for (int i = 0; i < n; i++) {
         size_t length = strlen(candidates[i]);
         const char *name = length > 1 ? memrchr(candidates[i], '/', length - 1) : NULL;
-        fprintf(e->out, "%s  ", name && name > candidates[i] ? name + 1 : candidates[i]);
+        fprintf(out, "%s  ", name && name > candidates[i] ? name + 1 : candidates[i]);
     }
-    fputc('\n', e->out);
+    fputc('\n', out);
+    cli_line_screen_begin(&e->screen);
     el_set(e->el, EL_REFRESH);
 }
 
@@ -330,8 +321,8 @@ int cli_editor_open(int out, const cli_word *words, cli_editor **editor, sl_erro
     choose_characters();
     int rc = cli_terminal_open(STDIN_FILENO, out, e->has_escapes, err), copy = rc ? -1 : dup(out);
     if (!rc) {
-        e->out = copy < 0 ? NULL : fdopen(copy, "w");
-        e->el = e->out ? el_init("sleigh", stdin, e->out, e->out) : NULL;
+        if (copy >= 0 && !cli_line_screen_open(&e->screen, copy, e->has_escapes))
+            e->el = el_init_fd("sleigh", stdin, e->screen.out, e->screen.out, STDIN_FILENO, copy, copy);
         if (!e->el) rc = sl_fail(err, SL_ERR_IO, "cannot open the line editor: %s", strerror(errno));
     }
     if (rc) {
@@ -357,10 +348,12 @@ int cli_editor_read(cli_editor *e, const char *prompt, sl_text *line, sl_error *
     // Green for the prompt and bold for the text are readable on white and on black. \1 encloses what has no width.
     snprintf(e->prompt, sizeof e->prompt, e->has_colour ? "\1\033[0;32m\1%c\1\033[0;1m\1 " : "%c ", *prompt);
     e->ended = CLI_LINE, e->rc = 0, e->err = err;
+    cli_line_screen_begin(&e->screen);
     const char *text = el_gets(e->el, &n);
-    if (e->has_colour) fputs("\033[0m", e->out);
+    if (text) cli_line_screen_settle(&e->screen, e->el, e->prompt, 1);
+    if (e->has_colour) fputs("\033[0m", e->screen.out);
     if (!text) leave_line(e);
-    fflush(e->out);
+    cli_line_screen_begin(&e->screen);
     e->err = NULL;
     if (e->rc) return e->rc;
     if (!text && e->ended == CLI_LINE_INTERRUPTED) {
@@ -387,7 +380,7 @@ void cli_editor_close(cli_editor *e) {
     if (!e) return;
     if (e->el) el_end(e->el);
     if (e->history) history_end(e->history);
-    if (e->out) fclose(e->out);
+    cli_line_screen_close(&e->screen);
     cli_terminal_close();
     cli_pastes_clear(&e->pastes);
     free(e->history_path);
