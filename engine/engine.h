@@ -40,6 +40,8 @@ double sl_model_prefill_flops(const sl_model *model, int n_from, int n);
 
 // ---- engine ----
 
+// Fills the unset fields of *s (sl_generation.sampling): from generation_config.json of the model, else from *otherwise.
+void sl_sampling_complete(const sl_model *model, const sl_sampling *otherwise, sl_sampling *s);
 int sl_device_is_gpu(const char *device); // 1: an engine on that device would run on a GPU
 // Writes a description of the arithmetic, because the bits of a result depend on the arithmetic as well as on model and flags.
 // On a GPU, writes the GPU's name. On the CPU, writes the instruction set and the BLAS with its core type: "avx512, OpenBLAS

@@ -3,6 +3,7 @@
 #include "engine/generator.h"
 #include "engine/stopper.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,7 +29,36 @@ typedef struct run {
 } run;
 
 sl_generation sl_generation_default(void) {
-    return (sl_generation){.sampling = sl_sampling_default(), .max_tokens = 1024};
+    const sl_sampling unset = {
+        .temp = NAN, .top_k = SL_UNSET, .top_p = NAN, .min_p = NAN, .repeat_penalty = NAN, .repeat_last_n = SL_UNSET};
+    return (sl_generation){.sampling = unset, .max_tokens = 1024};
+}
+
+// ---- what the model's generation_config.json says ----
+
+static void complete_float(float *x, float of_model, float otherwise) {
+    if (isnan(*x)) *x = isnan(of_model) ? otherwise : of_model;
+}
+
+void sl_sampling_complete(const sl_model *model, const sl_sampling *otherwise, sl_sampling *s) {
+    const sl_config *c = &model->config;
+    // As in transformers, a penalty of the model sees every token of the context.
+    int is_models_penalty = isnan(s->repeat_penalty) && !isnan(c->gen_repeat_penalty);
+    if (s->repeat_last_n == SL_UNSET) s->repeat_last_n = is_models_penalty ? -1 : otherwise->repeat_last_n;
+    if (s->top_k == SL_UNSET) s->top_k = c->gen_top_k >= 0 ? c->gen_top_k : otherwise->top_k;
+    complete_float(&s->temp, c->gen_do_sample == 0 ? 0 : c->gen_temp, otherwise->temp);
+    complete_float(&s->top_p, c->gen_top_p, otherwise->top_p);
+    complete_float(&s->min_p, c->gen_min_p, otherwise->min_p);
+    complete_float(&s->repeat_penalty, c->gen_repeat_penalty, otherwise->repeat_penalty);
+    complete_float(&s->presence_penalty, NAN, otherwise->presence_penalty);
+    complete_float(&s->frequency_penalty, NAN, otherwise->frequency_penalty);
+}
+
+sl_sampling sl_model_sampling(const sl_model *model) {
+    const sl_sampling otherwise = sl_sampling_default();
+    sl_sampling s = sl_generation_default().sampling;
+    sl_sampling_complete(model, &otherwise, &s);
+    return s;
 }
 
 // ---- life ----
@@ -38,7 +68,10 @@ int sl_generator_set_options(sl_generator *g, const sl_generation *o, sl_error *
     sl_stopper *stopper = NULL;
     if (o->max_tokens < 0) return sl_fail(err, SL_ERR_ARG, "{max_tokens} %d: expected 0 (no limit) or more", o->max_tokens);
     if (o->n_stop < 0) return sl_fail(err, SL_ERR_ARG, "a list of %d stop strings: expected 0 or more", o->n_stop);
-    int rc = sl_sampler_new(&o->sampling, g->session->engine->model->config.n_vocab, &sampler, err);
+    const sl_sampling otherwise = sl_sampling_default();
+    sl_sampling sampling = o->sampling;
+    sl_sampling_complete(sl_generator_model(g), &otherwise, &sampling);
+    int rc = sl_sampler_new(&sampling, sl_generator_model(g)->config.n_vocab, &sampler, err);
     if (!rc && o->n_stop) rc = sl_stopper_new(o->stop, o->n_stop, &stopper, err);
     for (size_t i = 0; !rc && i < g->ids.n; i++) rc = sl_sampler_accept(sampler, g->ids.data[i], err);
     if (rc) {

@@ -1,5 +1,6 @@
 // engine/model.c - sl_model: the config, weights and tokenizer of a folder, loaded once and then constant.
 #include "engine/backend/dummy_weights.h"
+#include "engine/base/log.h"
 #include "engine/engine_internal.h"
 #include "models/bucket_file.h"
 #include "models/gguf_tensors.h"
@@ -18,6 +19,23 @@ static char *copy_dir(const char *dir) {
     size_t n = strlen(dir);
     while (n > 1 && dir[n - 1] == '/') n--;
     return strndup(dir, n);
+}
+
+// Loads the tokenizer, whose EOS is an end token beside the config's. The tokenizer may have ids that the model lacks: only
+// their use in a prompt is an error.
+static int load_tokenizer(const sl_documents *documents, const sl_model_options *o, sl_model *model, sl_error *err) {
+    sl_config *c = &model->config;
+    int rc = sl_tokenizer_load(documents, &model->tokenizer, err);
+    if (rc) return rc;
+    int n_ids = sl_tokenizer_n_vocab(model->tokenizer), bos = sl_tokenizer_bos(model->tokenizer);
+    if (n_ids > c->n_vocab)
+        sl_log_line(&o->log, "%s: the tokenizer has ids up to %d, and vocab_size is %d; a prompt must not hold the ids above",
+                    model->dir, n_ids - 1, c->n_vocab);
+    if (c->bos >= 0 && bos >= 0 && c->bos != bos)
+        sl_log_line(&o->log, "%s: bos_token_id of config.json is %d, but the tokenizer's BOS is %d, which Sleigh uses",
+                    model->dir, c->bos, bos);
+    sl_config_add_eos(c, sl_tokenizer_eos(model->tokenizer));
+    return 0;
 }
 
 static int load(const char *dir, const sl_model_options *o, sl_model *model, sl_error *err) {
@@ -40,13 +58,7 @@ static int load(const char *dir, const sl_model_options *o, sl_model *model, sl_
     }
     if (rc || (o->flags & SL_MODEL_NO_TOKENIZER) || (model->is_dummy && !has_tokenizer(documents))) return rc;
     rc = sl_cancel_poll(&o->cancel, err);
-    if (!rc) rc = sl_tokenizer_load(documents, &model->tokenizer, err);
-    if (rc) return rc;
-    int n_vocab = sl_tokenizer_n_vocab(model->tokenizer);
-    if (n_vocab > model->config.n_vocab)
-        return sl_fail(err, SL_ERR_FORMAT, "%s: the tokenizer has ids up to %d, config.json's vocab_size is %d", dir,
-                       n_vocab - 1, model->config.n_vocab);
-    return 0;
+    return rc ? rc : load_tokenizer(documents, o, model, err);
 }
 
 int sl_model_load(const char *dir, const sl_model_options *options, sl_model **out, sl_error *err) {
@@ -56,6 +68,8 @@ int sl_model_load(const char *dir, const sl_model_options *options, sl_model **o
     atomic_init(&model->n_users, 1);
     const sl_model_options *o = options ? options : &unset;
     int rc = load(dir, o, model, err);
+    if (!rc && model->tokenizer && !model->config.n_eos)
+        sl_log_line(&o->log, "%s: no end token is known (eos_token_id, eos_token), so an answer ends only at its limit", dir);
     if (!rc && !model->is_dummy && !(o->flags & SL_MODEL_PACKED))
         rc = sl_model_materialise(model, 0, &o->progress, &o->cancel, err);
     if (rc) {

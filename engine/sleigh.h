@@ -243,7 +243,7 @@ typedef struct sl_sampling {
     float top_p;               // 0.95; 1: off
     float min_p;               // 0.05; 0: off
     float repeat_penalty;      // 1: off
-    int repeat_last_n;         // 64; 0: off, -1: the whole context
+    int repeat_last_n;         // 64; 0: off, -1: the whole context. With a penalty of the model: -1
     float presence_penalty;    // 0: off
     float frequency_penalty;   // 0: off
     const sl_logit_bias *bias; // [n_bias]
@@ -252,6 +252,8 @@ typedef struct sl_sampling {
 } sl_sampling;
 
 SL_API sl_sampling sl_sampling_default(void); // the values in the comments above
+// The same with what generation_config.json of the model says in place of these values.
+SL_API sl_sampling sl_model_sampling(const sl_model *model);
 
 typedef struct sl_sampler sl_sampler; // one for each session: scratch memory, and the token history of the penalties
 
@@ -287,6 +289,7 @@ typedef enum sl_stop {
 } sl_stop;
 
 typedef struct sl_generation {
+    // A float that is NaN and an int that is SL_UNSET have the value of sl_model_sampling.
     sl_sampling sampling;
     int max_tokens;          // 0: until another reason to stop
     const char *const *stop; // [n_stop] stop strings
@@ -295,7 +298,10 @@ typedef struct sl_generation {
     sl_progress progress; // of the prefill of a prompt, in tokens
 } sl_generation;
 
-SL_API sl_generation sl_generation_default(void); // sl_sampling_default, max_tokens 1024
+enum { SL_UNSET = -2147483647 - 1 };
+
+// max_tokens 1024; of the sampling, only presence_penalty and frequency_penalty (0: off) and the seed (0) are set.
+SL_API sl_generation sl_generation_default(void);
 
 typedef struct sl_generated {
     sl_stop stop;

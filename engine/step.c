@@ -30,10 +30,15 @@ int sl_find_bad_id(const sl_engine *e, const int32_t *ids, int n) {
 }
 
 int sl_check_ids(const sl_engine *e, const int32_t *ids, int n, sl_error *err) {
+    const sl_tokenizer *tok = e->model->tokenizer;
     int i = sl_find_bad_id(e, ids, n);
-    return i == n ? 0
-                  : sl_fail(err, SL_ERR_ARG, "token %d of %d: id %d, expected 0 to %d", i, n, ids[i],
-                            e->model->config.n_vocab - 1);
+    if (i == n) return 0;
+    sl_text text = {0}; // of a token that the tokenizer has and the model lacks
+    if (tok && ids[i] >= 0 && ids[i] < sl_tokenizer_n_vocab(tok)) sl_detokenize(tok, &ids[i], 1, 1, &text, NULL);
+    int rc = sl_fail(err, SL_ERR_ARG, "token %d of %d: id %d%s%.60s%s, expected 0 to %d", i, n, ids[i], text.n ? " (" : "",
+                     text.n ? text.data : "", text.n ? ")" : "", e->model->config.n_vocab - 1);
+    sl_text_free(&text);
+    return rc;
 }
 
 // Makes a batch of the first n_ranges of e->ranges and n_rows of e->rows. Uploads rows and ids. ids: NULL when step_ids holds

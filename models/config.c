@@ -37,16 +37,19 @@ static int read_arch(const sl_json_file *f, sl_config *c, sl_error *err) {
     return rc ? rc : c->arch->read_config(f, c, err);
 }
 
+int sl_config_add_eos(sl_config *c, int32_t id) {
+    for (int i = 0; i < c->n_eos; i++)
+        if (c->eos[i] == id) return 1;
+    if (id < 0 || id >= c->n_vocab || c->n_eos == SL_MAX_EOS) return 0;
+    c->eos[c->n_eos++] = id;
+    return 1;
+}
+
 static int add_eos(const sl_json_file *f, sl_config *c, const json_t *v, sl_error *err) {
     if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= c->n_vocab)
         return sl_fail(err, SL_ERR_FORMAT, "%s: field eos_token_id: expected ids from 0 to %d", f->path, c->n_vocab - 1);
-    int32_t id = (int32_t)json_integer_value(v);
-    for (int i = 0; i < c->n_eos; i++)
-        if (c->eos[i] == id) return 0;
-    if (c->n_eos == SL_MAX_EOS)
-        return sl_fail(err, SL_ERR_FORMAT, "%s: field eos_token_id: more than %d ids", f->path, SL_MAX_EOS);
-    c->eos[c->n_eos++] = id;
-    return 0;
+    if (sl_config_add_eos(c, (int32_t)json_integer_value(v))) return 0;
+    return sl_fail(err, SL_ERR_FORMAT, "%s: field eos_token_id: more than %d ids", f->path, SL_MAX_EOS);
 }
 
 static int read_eos(const sl_json_file *f, sl_config *c, sl_error *err) {
@@ -60,13 +63,14 @@ static int read_eos(const sl_json_file *f, sl_config *c, sl_error *err) {
 
 static int read_generation(const sl_json_file *f, sl_config *c, sl_error *err) {
     const double none = NAN;
-    const long long unset = -1;
+    const long long unset = -2;
     int rc = read_eos(f, c, err);
     if (!rc) rc = sl_json_float(f, "temperature", 0, 1e6, &none, &c->gen_temp, err);
     if (!rc) rc = sl_json_float(f, "top_p", 0, 1, &none, &c->gen_top_p, err);
     if (!rc) rc = sl_json_float(f, "min_p", 0, 1, &none, &c->gen_min_p, err);
     if (!rc) rc = sl_json_float(f, "repetition_penalty", 1e-6, 1e6, &none, &c->gen_repeat_penalty, err);
-    if (!rc) rc = sl_json_int(f, "top_k", 0, 1 << 24, &unset, &c->gen_top_k, err);
+    if (!rc) rc = sl_json_int(f, "top_k", -1, 1 << 30, &unset, &c->gen_top_k, err);
+    if (!rc) c->gen_top_k = c->gen_top_k == unset ? -1 : c->gen_top_k < 0 ? 0 : c->gen_top_k; // -1 in the file: off
     return rc ? rc : sl_json_bool(f, "do_sample", -1, &c->gen_do_sample, err);
 }
 

@@ -37,7 +37,7 @@ typedef struct sl_config {
     float rope_attention;                    // factor of cosine and sine; 1 without yarn
     int is_rope_changed;                     // 1: sl_config_change_rope has replaced what config.json says
     int32_t bos;                             // -1: none
-    int32_t eos[SL_MAX_EOS];                 // the ids of both files; n_eos may be 0
+    int32_t eos[SL_MAX_EOS];                 // the ids of both files; a model adds those of its tokenizer. n_eos may be 0
     int n_eos;
     // generation_config.json. NaN or -1: not given. do_sample: 0, 1, or -1
     float gen_temp, gen_top_p, gen_min_p, gen_repeat_penalty;
@@ -46,6 +46,8 @@ typedef struct sl_config {
 
 // Reads both files. model_type names the architecture; its read_config reads the fields of config.json.
 int sl_config_load(const sl_documents *documents, sl_config *config, sl_error *err);
+// Adds an end token. 0: the id is none of this vocabulary, or there is no room for another one.
+int sl_config_add_eos(sl_config *config, int32_t id);
 // FNV-1a (engine/base/hash.h) of the fields that change the arithmetic, as a text of lines NAME=VALUE, each ended by a newline:
 //   model_type, vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, num_key_value_heads,
 //   head_dim, rms_norm_eps, tie_word_embeddings (0 or 1), rope_theta, rope_type (sl_config_rope_name), factor,

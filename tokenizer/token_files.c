@@ -104,7 +104,8 @@ static int read_specials(const reader *r, const json_t *root) {
     return rc;
 }
 
-// A BOS and an EOS of the tokenizer's file have priority.
+// A BOS of the tokenizer's file has priority. tok->eos: -1 at first, because an EOS of the tokenizer's file has not: a model
+// that learned to chat ends its answers with another token, which only tokenizer_config.json names.
 static void read_ends(const reader *r, const json_t *root) {
     static const char *const fields[2] = {"bos_token", "eos_token"};
     int32_t *to[2] = {&r->tok->bos, &r->tok->eos};
@@ -132,6 +133,8 @@ static int read_adds(const reader *r, const json_t *root) {
 int sl_token_files_load(const sl_documents *d, sl_tokenizer *tok, sl_error *err) {
     reader r = {.tok = tok, .err = err};
     json_t *config = NULL, *added = NULL, *map = NULL;
+    int32_t eos = tok->eos;
+    tok->eos = -1;
     int rc = open_file(&r, d, "tokenizer_config.json", &config);
     if (!rc) rc = read_decoder(&r, config);
     if (!rc) rc = open_file(&r, d, "added_tokens.json", &added);
@@ -143,6 +146,7 @@ int sl_token_files_load(const sl_documents *d, sl_tokenizer *tok, sl_error *err)
     sl_documents_path(d, "special_tokens_map.json", r.path);
     if (!rc) rc = read_specials(&r, map);
     if (!rc) read_ends(&r, map);
+    if (tok->eos < 0) tok->eos = eos;
     sl_documents_path(d, "tokenizer_config.json", r.path);
     if (!rc) rc = read_adds(&r, config);
     json_decref(config), json_decref(added), json_decref(map);

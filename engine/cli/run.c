@@ -183,9 +183,8 @@ static void say_line(void *ctx, const char *line) {
 
 int cli_load_model(const cli_options *o, const char *device, unsigned flags, sl_model **out, sl_error *err) {
     int is_dummy = !strcmp(o->load_format, "dummy");
-    const sl_model_options options = {.flags = flags | (is_dummy ? SL_MODEL_DUMMY : SL_MODEL_PACKED),
-                                      .rope = cli_rope_options(o),
-                                      .log = {.fn = say_line}};
+    const sl_model_options options = {
+        .flags = flags | (is_dummy ? SL_MODEL_DUMMY : SL_MODEL_PACKED), .rope = cli_rope_options(o), .log = {.fn = say_line}};
     int rc = sl_model_load(o->model, &options, out, err);
     if (rc) return rc;
     if (is_dummy && !(flags & SL_MODEL_NO_TOKENIZER)) rc = check_tokenizer(o, *out, err);
@@ -592,26 +591,31 @@ static int check_biases(const cli_options *o, sl_error *err) {
     return rc;
 }
 
-// A flag takes precedence over generation_config.json, which takes precedence over the default in the table.
-static float setting(int given, double flag, float from_model) {
-    return given || isnan(from_model) ? (float)flag : from_model;
+static float given(int is_given, double flag) {
+    return is_given ? (float)flag : NAN;
 }
 
 static int make_sampling(cli_run *run, sl_error *err) {
     const cli_options *o = run->options;
     const sl_config *c = sl_model_config(run->model);
-    float model_temp = c->gen_do_sample == 0 ? 0 : c->gen_temp;
+    const sl_sampling of_table = {.temp = (float)o->temp,
+                                  .top_k = o->top_k,
+                                  .top_p = (float)o->top_p,
+                                  .min_p = (float)o->min_p,
+                                  .repeat_penalty = (float)o->repeat_penalty,
+                                  .repeat_last_n = o->repeat_last_n};
     run->sampling = (sl_sampling){
-        .temp = setting(CLI_GIVEN(o, temp), o->temp, model_temp),
-        .top_k = !CLI_GIVEN(o, top_k) && c->gen_top_k >= 0 ? c->gen_top_k : o->top_k,
-        .top_p = setting(CLI_GIVEN(o, top_p), o->top_p, c->gen_top_p),
-        .min_p = setting(CLI_GIVEN(o, min_p), o->min_p, c->gen_min_p),
-        .repeat_penalty = setting(CLI_GIVEN(o, repeat_penalty), o->repeat_penalty, c->gen_repeat_penalty),
-        .repeat_last_n = o->repeat_last_n,
+        .temp = given(CLI_GIVEN(o, temp), o->temp),
+        .top_k = CLI_GIVEN(o, top_k) ? o->top_k : SL_UNSET,
+        .top_p = given(CLI_GIVEN(o, top_p), o->top_p),
+        .min_p = given(CLI_GIVEN(o, min_p), o->min_p),
+        .repeat_penalty = given(CLI_GIVEN(o, repeat_penalty), o->repeat_penalty),
+        .repeat_last_n = CLI_GIVEN(o, repeat_last_n) ? o->repeat_last_n : SL_UNSET,
         .presence_penalty = (float)o->presence_penalty,
         .frequency_penalty = (float)o->frequency_penalty,
         .seed = o->seed,
     };
+    sl_sampling_complete(run->model, &of_table, &run->sampling);
     int rc = 0;
     for (int i = 0; !rc && i < o->logit_bias.n; i++) {
         sl_logit_bias bias = {0};
