@@ -27,12 +27,15 @@ put() { # put MODE FILE TARGET
     install -m "$1" "$2" "$dest$3" && echo "$3" >>"$made"
 }
 link() { # link TO TARGET
-    ln -sf "$1" "$dest$2" && echo "$2" >>"$made"
+    ln -sfn "$1" "$dest$2" && echo "$2" >>"$made"
 }
 tree() { # tree FOLDER TARGET [TESTS]: the files of a folder, or those that pass tests of find
     from=$1 to=$2
     shift 2
-    find "$from" -type f "$@" | LC_ALL=C sort | while IFS= read -r file; do put 644 "$file" "$to${file#"$from"}"; done
+    find "$from" -type f "$@" | LC_ALL=C sort | while IFS= read -r file; do
+        if [ -x "$file" ]; then mode=755; else mode=644; fi
+        put $mode "$file" "$to${file#"$from"}"
+    done
 }
 symbols() { # symbols OPTION TARGET: strips a file if STRIP names a program
     [ -z "${STRIP:-}" ] || "$STRIP" "$1" "$dest$2"
@@ -78,6 +81,11 @@ install_all() {
     put 644 README.md "$docdir/README.md"
     tree docs "$docdir/docs" ! -name '*.dat' ! -name '*.json*' # pages and pictures
     tree examples "$docdir/examples"
+    tree scripts "$docdir/scripts" ! -path '*/__pycache__/*' ! -path '*/mutations/*' # the pages name them
+    case $docdir in # the scripts search the embedded model beside their folder
+    "$prefix/share/doc/sleigh") link ../../sleigh/models "$docdir/models" ;;
+    *) link "$share/sleigh/models" "$docdir/models" ;;
+    esac
     echo "$list" >>"$made"
     update_loader
     echo "sleigh $version is installed in $dest$prefix"
