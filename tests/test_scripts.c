@@ -268,6 +268,14 @@ static void add_an_attention(void) {
     run_script(script);
 }
 
+// README's table of models and GPUs has the figures of `sleigh inspect`.
+static void fit_table(void) {
+    char line[500];
+    const char *bin = getenv("SLEIGH_BIN");
+    snprintf(line, sizeof line, "scripts/fit_table.py --check README.md --sleigh '%s'", bin ? bin : "build/sleigh");
+    run_script(line);
+}
+
 static void self_test(const char *script) {
     char line[500];
     const char *bin = getenv("SLEIGH_BIN");
@@ -386,6 +394,7 @@ static const test_case cases[] = {
     {"commands-of-readme", NEEDS_NOTHING, commands_of_readme},
     {"commands-of-docs", NEEDS_NOTHING, commands_of_docs},
     {"faults-of-commands", NEEDS_NOTHING, faults_of_commands},
+    {"fit-table", NEEDS_NOTHING, fit_table},
     {"decode-picture", NEEDS_NOTHING, decode_picture},
     {"host-memory", NEEDS_NOTHING, host_memory},
     {"demo-prose", NEEDS_NOTHING, demo_prose},
