@@ -226,7 +226,9 @@ def main():
                 "`logits.npy` its logits, `greedy.json` the greedy continuation.\n"
                 "`rope.json` holds frequencies of scaled RoPE, and the versions that computed them.\n"
                 "`json.jsonl` holds texts and what Python's json reads from them; `scripts/make_json.py` makes it.\n"
-                "`configs.jsonl` holds configs and what transformers' config classes read from them; `scripts/make_configs.py` makes it.\n")
+                "`configs.jsonl` holds configs and what transformers' config classes read from them; `scripts/make_configs.py` makes it.\n"
+                "`pipelines.json` holds the ids that tokenizers gives with each step of tokenizer.json; `scripts/make_pipelines.py` makes it.\n"
+                "`blanks.json` holds ids of SentencePiece models by transformers and mistral-common; `scripts/make_blanks.py` makes it.\n")
 
 
 if __name__ == "__main__":

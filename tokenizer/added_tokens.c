@@ -1,5 +1,6 @@
 // tokenizer/added_tokens.c - the tokens that a tokenizer finds in a text before its model sees the text: special tokens and
 // other added tokens. The readers of the file formats add the tokens; the loader calls sl_tokenizer_index once.
+#define _GNU_SOURCE
 #include "tokenizer/byte_alphabet.h"
 #include "tokenizer/chars.h"
 #include "tokenizer/tokenizer.h"
@@ -129,6 +130,8 @@ static int make_found(const sl_tokenizer *tok, sl_added *a, sl_error *err) {
     if (!rc) {
         memcpy(a->found, text.data, text.n);
         a->n_found = text.n;
+        const char *own = memmem(text.data, text.n, a->text, a->n);
+        a->n_lead = own ? (size_t)(own - text.data) : 0;
     }
     sl_text_free(&buffers[0]), sl_text_free(&buffers[1]);
     return rc;
@@ -189,33 +192,33 @@ static int first_from(const sl_added_set *set, int lo, int hi, size_t at, int by
     return lo;
 }
 
-// Returns the longest token at the start of text[0..n). A special token counts only if it lies in the first n_special bytes.
-// Each byte of the text narrows the range by binary search. A linear search would compare every '<' of a text with all special
-// tokens, of which Llama 3 has 256.
-static const sl_added *longest_at(const sl_added_set *set, const char *text, size_t n, size_t n_special) {
-    const sl_added *found = NULL;
-    int b = (unsigned char)text[0], lo = set->first[b], hi = set->first[b + 1];
-    for (size_t at = 1; lo < hi; at++) {
-        if (set->tokens[lo]->n_found == at) {
-            if (!(set->tokens[lo]->special && at > n_special)) found = set->tokens[lo];
-            lo++; // texts are unique, so the others are longer
-        }
-        if (at >= n) break;
-        b = (unsigned char)text[at];
-        lo = first_from(set, lo, hi, at, b);
-        hi = first_from(set, lo, hi, at, b + 1);
-    }
-    return found;
+// Whether a special token at `at` has bytes in a plain span. What the normaliser puts in front of its text does not count.
+// next: the first span that may end after `at`
+static int in_plain(const sl_added_search *s, const sl_added *token, size_t at, size_t next) {
+    size_t from = at + token->n_lead, to = at + token->n_found;
+    for (size_t i = next; i < s->n_plain && s->plain[i].from < to; i++)
+        if (s->plain[i].to > from && s->plain[i].to > s->plain[i].from) return 1;
+    return 0;
 }
 
-// Returns how many bytes from `at` on lie before the next plain span: 0 inside a span. *next: the first span that may end after
-// `at`.
-static size_t bytes_before_span(const sl_added_search *s, size_t n, size_t at, size_t *next) {
-    const sl_span *plain = s->plain;
-    while (*next < s->n_plain && (plain[*next].to <= at || plain[*next].from == plain[*next].to)) ++*next;
-    if (*next == s->n_plain) return n - at;
-    SL_CHECK(plain[*next].from < plain[*next].to && (*next == 0 || plain[*next - 1].to <= plain[*next].from));
-    return plain[*next].from > at ? plain[*next].from - at : 0;
+// Returns the longest token at text + at. A special token does not count in a plain span. Each byte of the text narrows the
+// range by binary search. A linear search would compare every '<' of a text with all special tokens, of which Llama 3 has 256.
+static const sl_added *longest_at(const sl_added_search *s, const char *text, size_t n, size_t at, size_t next) {
+    const sl_added_set *set = s->set;
+    const sl_added *found = NULL;
+    int b = (unsigned char)text[at], lo = set->first[b], hi = set->first[b + 1];
+    for (size_t k = 1; lo < hi; k++) {
+        const sl_added *token = set->tokens[lo];
+        if (token->n_found == k) {
+            if (!(token->special && in_plain(s, token, at, next))) found = token;
+            lo++; // texts are unique, so the others are longer
+        }
+        if (at + k >= n) break;
+        b = (unsigned char)text[at + k];
+        lo = first_from(set, lo, hi, k, b);
+        hi = first_from(set, lo, hi, k, b + 1);
+    }
+    return found;
 }
 
 static int is_single_word(const char *text, size_t n, size_t from, size_t to) {
@@ -235,7 +238,8 @@ int sl_added_split(const sl_added_search *s, const char *text, size_t n, sl_erro
             at++;
             continue;
         }
-        const sl_added *a = longest_at(s->set, text + at, n - at, bytes_before_span(s, n, at, &next));
+        while (next < s->n_plain && s->plain[next].to <= at) next++;
+        const sl_added *a = longest_at(s, text, n, at, next);
         if (!a) {
             at++;
             continue;

@@ -3,7 +3,7 @@
 //
 // The encoder merges the pairs of a piece in order of rank, and the leftmost pair first. It scans short pieces for the lowest
 // rank. For long pieces it uses a heap, so that no input takes quadratic time.
-#include "engine/base/utf8.h"
+#include "tokenizer/chars.h"
 #include "tokenizer/tokenizer_internal.h"
 #include "tokenizer/siphash.h"
 
@@ -37,8 +37,16 @@ struct sl_bpe {
     int32_t byte_id[256];     // tokens of one byte; by_chars: of one ASCII character. -1: no such token
     int32_t fallback_id[256]; // tokens <0x00> to <0xFF>, -1: no such token
     int32_t unk;
-    int all_bytes; // every byte is a token
+    int32_t *char_id; // by_chars: tokens of one character of U+0000 to U+FFFF; [N_CHARS]
+    int crosses;      // a token of a merge has another character before a mark
+    int all_bytes;    // every byte is a token
 };
+
+enum { N_CHARS = 0x10000 };
+
+static int is_mark(const char *s, size_t n) { // SentencePiece's blank
+    return n >= 3 && !memcmp(s, "\xe2\x96\x81", 3);
+}
 
 static uint64_t hash_bytes(const sl_bpe *b, const char *s, size_t n) {
     return sl_siphash(&b->key, s, n);
@@ -79,7 +87,7 @@ int sl_bpe_new(int n_vocab, size_t n_tokens, sl_bpe_options options, sl_bpe **ou
 
 void sl_bpe_free(sl_bpe *b) {
     if (!b) return;
-    free(b->tokens), free(b->pool), free(b->by_bytes), free(b->others), free(b->merges);
+    free(b->tokens), free(b->pool), free(b->by_bytes), free(b->others), free(b->merges), free(b->char_id);
     free(b);
 }
 
@@ -166,6 +174,17 @@ static const merge *find_merge(const sl_bpe *b, int32_t left, int32_t right) {
     }
 }
 
+// Returns where the second word of a text begins: at a mark (U+2581) after another character. n: nowhere
+static size_t next_word(const char *s, size_t n) {
+    for (size_t at = 1; at + 3 <= n; at++) {
+        const char *mark = memchr(s + at, '\xe2', n - at);
+        if (!mark) return n;
+        at = (size_t)(mark - s);
+        if (is_mark(s + at, n - at) && !(at >= 3 && is_mark(s + at - 3, 3))) return at;
+    }
+    return n;
+}
+
 int sl_bpe_merge(sl_bpe *b, const char *file, int32_t rank, int32_t left, int32_t right, sl_error *err) {
     char joined[1024];
     size_t n_left = 0, n_right = 0;
@@ -178,6 +197,7 @@ int sl_bpe_merge(sl_bpe *b, const char *file, int32_t rank, int32_t left, int32_
     int32_t result = sl_bpe_find(b, joined, n_left + n_right);
     if (result < 0) return sl_fail(err, SL_ERR_FORMAT, "%s: merge %d makes an unknown token", file, rank);
     if (find_merge(b, left, right)) return 0; // the first one counts
+    if (next_word(joined, n_left + n_right) < n_left + n_right) b->crosses = 1;
     if (3 * (b->n_merges + 1) > 2 * b->n_merge_slots) {
         int rc = grow_merges(b, err);
         if (rc) return rc;
@@ -189,16 +209,31 @@ int sl_bpe_merge(sl_bpe *b, const char *file, int32_t rank, int32_t left, int32_
     return 0;
 }
 
-void sl_bpe_finish(sl_bpe *b, int32_t unk) {
+static int make_chars(sl_bpe *b, sl_error *err) {
+    b->char_id = malloc(N_CHARS * sizeof *b->char_id);
+    if (!b->char_id) return no_memory(err);
+    memset(b->char_id, 0xff, N_CHARS * sizeof *b->char_id);
+    for (int32_t id = 0; id < b->n_vocab; id++) {
+        size_t n = b->tokens[id].n, len;
+        const char *s = b->pool + b->tokens[id].at;
+        if (!b->tokens[id].known || n > 3) continue;
+        int32_t c = sl_char_at(s, n, &len);
+        if (len == n && c >= 0) b->char_id[c] = id;
+    }
+    return 0;
+}
+
+int sl_bpe_finish(sl_bpe *b, int32_t unk, sl_error *err) {
     b->unk = unk;
-    b->all_bytes = 1;
+    b->all_bytes = !b->options.by_chars;
     for (int i = 0; i < 256; i++) {
         static const char hex[] = "0123456789ABCDEF";
         const char byte = (char)i, code[6] = {'<', '0', 'x', hex[i >> 4], hex[i & 15], '>'};
-        b->byte_id[i] = b->options.by_chars && i >= 0x80 ? -1 : sl_bpe_find(b, &byte, 1);
+        b->byte_id[i] = b->options.by_chars ? -1 : sl_bpe_find(b, &byte, 1);
         b->fallback_id[i] = sl_bpe_find(b, code, sizeof code);
         if (b->byte_id[i] < 0) b->all_bytes = 0;
     }
+    return b->options.by_chars ? make_chars(b, err) : 0;
 }
 
 int sl_bpe_missing_byte(const sl_bpe *b) {
@@ -241,9 +276,11 @@ static int push_all(sl_ids *ids, const int32_t *from, size_t n, sl_error *err) {
     return rc;
 }
 
-static size_t symbol_length(const sl_bpe *b, const char *s, size_t n) {
-    size_t len = b->options.by_chars ? sl_utf8_length((const unsigned char *)s, n) : 1;
-    return len > 0 ? len : 1;
+// Returns the token of the byte or of the character at s; -1: none. *len: its bytes
+static int32_t symbol_at(const sl_bpe *b, const char *s, size_t n, size_t *len) {
+    if (!b->options.by_chars) return *len = 1, b->byte_id[(unsigned char)*s];
+    int32_t c = sl_char_at(s, n, len);
+    return c < 0 ? -1 : c < N_CHARS ? b->char_id[c] : sl_bpe_find(b, s, *len);
 }
 
 // Writes the tokens of the bytes of one symbol. Returns their number; 0: a byte has no such token, or there is no fallback.
@@ -266,8 +303,7 @@ static size_t first_symbols(const sl_bpe *b, const char *s, size_t n, int32_t *i
         return n;
     }
     for (size_t at = 0, len; at < n; at += len) {
-        len = symbol_length(b, s + at, n - at);
-        int32_t token = len == 1 ? b->byte_id[(unsigned char)s[at]] : sl_bpe_find(b, s + at, len);
+        int32_t token = symbol_at(b, s + at, n - at, &len);
         if (token >= 0) {
             if (pending) id[n_ids++] = b->unk;
             pending = 0;
@@ -376,5 +412,11 @@ int sl_bpe_encode(const sl_bpe *b, const char *piece, size_t n, sl_ids *ids, sl_
         int32_t whole = sl_bpe_find(b, piece, n);
         if (whole >= 0 && !b->tokens[whole].hidden) return sl_ids_push(ids, whole, err);
     }
-    return (n <= SHORT ? encode_short : encode_long)(b, piece, n, ids, err);
+    // No merge joins two words, a mark is a token, and no character is left out. So the words of a piece are encoded one by one.
+    int by_words = b->options.by_chars && !b->crosses && b->char_id[0x2581] >= 0 && b->unk >= 0, rc = 0;
+    for (size_t len; !rc && n > 0; piece += len, n -= len) {
+        len = by_words ? next_word(piece, n) : n;
+        rc = (len <= SHORT ? encode_short : encode_long)(b, piece, len, ids, err);
+    }
+    return rc;
 }

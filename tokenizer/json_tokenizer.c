@@ -112,8 +112,7 @@ static int read_unk(reader *r) {
         id = sl_bpe_find(r->tok->bpe, bytes, n);
         if (id < 0) return sl_fail(r->err, SL_ERR_FORMAT, "%s: field unk_token: \"%.60s\" is not in model.vocab", r->path, unk);
     }
-    sl_bpe_finish(r->tok->bpe, id);
-    return 0;
+    return sl_bpe_finish(r->tok->bpe, id, r->err);
 }
 
 static int read_model(reader *r) {

@@ -90,7 +90,8 @@ static int add_specials(const char *path, int32_t first, sl_tokenizer *tok, sl_e
 }
 
 static int finish(const char *path, sl_tokenizer *tok, sl_error *err) {
-    sl_bpe_finish(tok->bpe, -1);
+    int rc = sl_bpe_finish(tok->bpe, -1, err);
+    if (rc) return rc;
     int missing = sl_bpe_missing_byte(tok->bpe);
     if (missing >= 0) return sl_fail(err, SL_ERR_FORMAT, "%s: no token for byte 0x%02x", path, missing);
     return sl_pre_tokenizer_new(path, sl_pattern_llama3, &tok->pre, err);

@@ -139,6 +139,10 @@ int32_t sl_tokenizer_eos(const sl_tokenizer *tok) {
     return tok->eos;
 }
 
+int sl_tokenizer_adds_bos(const sl_tokenizer *tok) {
+    return tok->add_bos;
+}
+
 // ---- text to ids ----
 
 static int encode_piece(void *ctx, const char *piece, size_t n, int is_match, sl_error *err) {
@@ -260,16 +264,14 @@ static int append_piece(const char *piece, sl_text *text, sl_error *err) { // in
     return rc;
 }
 
-// Decodes as SentencePiece does: it drops blanks that it added at the start of a text, reads <0xNN> as a byte, and gives a
-// control piece no text.
+// Decodes as SentencePiece does: it drops blanks that it added at the start of a text, and reads <0xNN> as a byte.
 static int append_spm(const sl_tokenizer *tok, int32_t id, int specials, int *at_start, sl_text *text, sl_error *err) {
     sl_spm_kind kind;
     const char *piece = sl_spm_piece(tok->spm, id, &kind);
     const sl_added *a = sl_tokenizer_added(tok, id);
-    if (kind == SL_SPM_CONTROL) return append_special(a, specials, text, err);
     int start = *at_start;
     size_t before = text->n;
-    *at_start = 0;
+    if (kind != SL_SPM_CONTROL || specials) *at_start = 0; // a token that is left out leaves the start as it is
     if (a) return append_special(a, specials, text, err);
     if (kind == SL_SPM_BYTE) {
         char byte = (char)strtol(piece + 3, NULL, 16);

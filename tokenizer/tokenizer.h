@@ -1,5 +1,5 @@
 // tokenizer/tokenizer.h - converts text to token ids and back. One interface for three formats, which the loader recognises by
-// their content: byte-level BPE (tokenizer.json), tiktoken rank files and SentencePiece models (both named tokenizer.model).
+// their content: BPE (tokenizer.json), tiktoken rank files and SentencePiece models (both named tokenizer.model).
 //
 // Texts are bytes with a length: they may hold NUL. A tokenizer is immutable after loading; threads may share it.
 #ifndef SLEIGH_TOKENIZER_H
@@ -9,7 +9,7 @@
 
 typedef struct sl_tokenizer sl_tokenizer;
 
-// Loads the tokenizer of a model: tokenizer.json if it is byte-level BPE, else tokenizer.model.
+// Loads the tokenizer of a model: tokenizer.json if it is BPE, else tokenizer.model.
 int sl_tokenizer_load(const sl_documents *documents, sl_tokenizer **out, sl_error *err);
 void sl_tokenizer_free(sl_tokenizer *tok);
 
@@ -17,11 +17,13 @@ const char *sl_tokenizer_kind(const sl_tokenizer *tok);                // "bpe",
 int sl_tokenizer_n_vocab(const sl_tokenizer *tok);                     // largest id + 1
 int32_t sl_tokenizer_bos(const sl_tokenizer *tok);                     // -1: none
 int32_t sl_tokenizer_eos(const sl_tokenizer *tok);                     // -1: none
+int sl_tokenizer_adds_bos(const sl_tokenizer *tok);                    // SL_TOK_BOS puts the BOS before a text
 int32_t sl_tokenizer_find(const sl_tokenizer *tok, const char *piece); // id of a special or added token's string, or -1
 int sl_tokenizer_is_special(const sl_tokenizer *tok, int32_t id);
 
-// Appends the ids of text[0..n) to *ids. flags: SL_TOK_BOS, SL_TOK_PLAIN. A tokenizer with an NFC normaliser (Qwen) normalises
-// the text between added tokens first, so that its ids decode to the normalised text.
+// Appends the ids of text[0..n) to *ids. flags: SL_TOK_BOS, SL_TOK_PLAIN. A text that begins with the string
+// of BOS gets no other BOS. A tokenizer with a normaliser (Qwen: NFC) normalises the text between added tokens first, so that
+// its ids decode to the normalised text.
 int sl_tokenize(const sl_tokenizer *tok, const char *text, size_t n, unsigned flags, sl_ids *ids, sl_error *err);
 
 // The same for a text of which some parts come from a user, such as a chat prompt. A special token is found only where none of

@@ -58,7 +58,7 @@ int32_t sl_bpe_find_other(const sl_bpe *bpe, const char *bytes, size_t n); // of
 // tokens is unknown.
 int sl_bpe_merge(sl_bpe *bpe, const char *file, int32_t rank, int32_t left, int32_t right, sl_error *err);
 // Call it after the last token. unk: the token for a symbol without a token; -1: such a symbol is left out.
-void sl_bpe_finish(sl_bpe *bpe, int32_t unk);
+int sl_bpe_finish(sl_bpe *bpe, int32_t unk, sl_error *err);
 int sl_bpe_missing_byte(const sl_bpe *bpe); // after sl_bpe_finish: the first byte without a token, or -1
 void sl_bpe_hide(sl_bpe *bpe, int32_t id);  // ignore_merges does not find this token, a special one
 int sl_bpe_encode(const sl_bpe *bpe, const char *piece, size_t n, sl_ids *ids, sl_error *err);
@@ -160,13 +160,13 @@ typedef struct sl_added { // a token whose text is cut out before the model sees
     char *text;
     size_t n;
     int32_t id;
-    int special;        // SL_TOK_PLAIN does not parse it; detokenizing leaves it out by default
-    int normalized;     // it is searched in the normalised text, else before
-    int lstrip, rstrip; // it takes the white space before it, after it
-    int single_word;    // no letter of a word is before it or after it
-    char *found;        // what is searched: the text, or the normalised text of a normalized token
-    size_t n_found;
-    int next; // token of the same bucket, -1: none
+    int special;            // SL_TOK_PLAIN does not parse it; detokenizing leaves it out by default
+    int normalized;         // it is searched in the normalised text, else before
+    int lstrip, rstrip;     // it takes the white space before it, after it
+    int single_word;        // no letter of a word is before it or after it
+    char *found;            // what is searched: the text, or the normalised text of a normalized token
+    size_t n_found, n_lead; // n_lead: bytes that the normaliser put in front of the text
+    int next;               // token of the same bucket, -1: none
 } sl_added;
 
 typedef struct sl_added_set { // tokens that are searched in one pass

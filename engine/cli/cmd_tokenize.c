@@ -3,6 +3,7 @@
 #include "engine/cli/io.h"
 #include "engine/cli/output/model_name.h"
 #include "engine/cli/output/print_json.h"
+#include "engine/cli/output/progress_bar.h"
 #include "engine/cli/output/token_json.h"
 #include "engine/cli/run.h"
 #include "models/source.h"
@@ -25,6 +26,18 @@ static int print_tokens(const cli_options *o, const sl_tokenizer *tok, const sl_
                           JSON_COMPACT, err);
 }
 
+// Says why --bos changes nothing.
+static void explain_bos(const sl_tokenizer *tok) {
+    sl_text bos = {0};
+    if (sl_tokenizer_adds_bos(tok)) return;
+    if (sl_tokenizer_bos(tok) < 0)
+        cli_say("--bos adds nothing: this tokenizer has no BOS");
+    else if (!sl_token_bytes(tok, sl_tokenizer_bos(tok), &bos, NULL))
+        cli_say("--bos adds nothing: this tokenizer does not put its BOS %s before a text (post_processor, add_bos_token)",
+                bos.data);
+    sl_text_free(&bos);
+}
+
 int cmd_tokenize(const cli_options *o, sl_error *err) {
     sl_text text = {0};
     sl_ids ids = {0};
@@ -32,6 +45,7 @@ int cmd_tokenize(const cli_options *o, sl_error *err) {
     int rc = cli_need_model(o, err);
     if (!rc) rc = cli_read_input(o, &text, err);
     if (!rc) rc = sl_tokenizer_load(sl_source_documents(o->source), &tok, err);
+    if (!rc && o->bos) explain_bos(tok);
     if (!rc) rc = sl_tokenize(tok, text.data, text.n, (o->bos ? SL_TOK_BOS : 0) | (o->plain ? SL_TOK_PLAIN : 0), &ids, err);
     if (!rc) rc = strcmp(o->format, "json") ? print_ids(&ids, err) : print_tokens(o, tok, &ids, err);
     sl_tokenizer_free(tok);

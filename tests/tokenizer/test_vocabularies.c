@@ -279,7 +279,7 @@ static void bos_of_model(void) {
     expect_bos("{}", 1, 2, 1);
     expect_bos("{\"add_bos_token\":false}", 1, 2, 0);
     expect_bos("{\"add_bos_token\":null}", 1, 2, 1);
-    expect_bos("{\"bos_token\":\"</s>\",\"eos_token\":\"<s>\"}", 1, 2, 1);
+    expect_bos("{\"bos_token\":\"</s>\",\"eos_token\":\"<s>\"}", 1, 1, 1); // the EOS of tokenizer_config.json wins
 }
 
 static void bos_of_chat(void) { // a prompt holds the BOS that its template writes, and no second one

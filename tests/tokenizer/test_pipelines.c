@@ -1,0 +1,154 @@
+// tests/tokenizer/test_pipelines.c - compares every step of tokenizer.json with the package tokenizers
+// (scripts/make_pipelines.py), and the blanks of SentencePiece with transformers and mistral-common (scripts/make_blanks.py).
+#include "tests/support/run_cli.h"
+#include "tests/support/tokens.h"
+#include "tests/support/venv.h"
+#include "tests/test.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static sl_error err;
+
+static uint32_t fnv(uint32_t h, const char *data, size_t n) {
+    for (size_t i = 0; i < n; i++) h = (h ^ (unsigned char)data[i]) * 16777619u;
+    return h;
+}
+
+static uint32_t hash_at(const json_t *hashes, size_t i) { // eight digits for each text; 0: the row has no such hashes
+    char digits[9] = "";
+    if (!hashes) return 0;
+    CHECK(json_string_length(hashes) >= 8 * i + 8);
+    memcpy(digits, json_string_value(hashes) + 8 * i, 8);
+    return (uint32_t)strtoul(digits, NULL, 16);
+}
+
+// Writes the tokenizer.json of a pipeline, and loads it.
+static sl_tokenizer *load(const json_t *row, const json_t *added) {
+    char path[256];
+    const json_t *first = json_object_get(row, "first_added"), *model = json_object_get(row, "model");
+    snprintf(path, sizeof path, "tests/vocabularies/%s/tokenizer.json", json_string_value(json_object_get(row, "base")));
+    json_t *root = json_load_file(path, 0, NULL), *patch = json_deep_copy(json_object_get(row, "patch"));
+    CHECK(root && patch && !json_object_update(root, patch));
+    if (model) CHECK(!json_object_update(json_object_get(root, "model"), (json_t *)model));
+    for (size_t i = 0; first && i < json_array_size(added); i++) {
+        json_t *token = json_copy(json_array_get(added, i));
+        CHECK(!json_object_set_new(token, "id", json_integer(json_integer_value(first) + (json_int_t)i)));
+        CHECK(!json_array_append_new(json_object_get(root, "added_tokens"), token));
+    }
+    char *text = json_dumps(root, 0);
+    tokens_write("tokenizer.json", text, strlen(text));
+    free(text);
+    json_decref(root), json_decref(patch);
+    return tokens_load(test_tmp());
+}
+
+static void check_text(const sl_tokenizer *tok, const char *name, const json_t *text, unsigned flags, uint32_t want_ids,
+                       uint32_t want_text) {
+    sl_ids ids = {0};
+    sl_text decoded = {0};
+    uint32_t h = 2166136261u;
+    char number[16];
+    CHECK_OK(sl_tokenize(tok, json_string_value(text), json_string_length(text), flags, &ids, &err), err);
+    for (size_t i = 0; i < ids.n; i++) h = fnv(h, number, (size_t)snprintf(number, sizeof number, "%d,", ids.data[i]));
+    if (h != want_ids) {
+        for (size_t i = 0; i < ids.n; i++) printf("%s%d", i ? "," : "      ids: ", ids.data[i]);
+        FAIL("%s: other ids of \"%.200s\"", name, json_string_value(text));
+    }
+    CHECK_OK(sl_detokenize(tok, ids.data, ids.n, 1, &decoded, &err), err);
+    if (want_text && fnv(2166136261u, decoded.data, decoded.n) != want_text)
+        FAIL("%s: the ids of \"%.200s\" become \"%.200s\"", name, json_string_value(text), decoded.data);
+    // The stream writes the same text. It writes U+FFFD for bytes that are not UTF-8.
+    sl_text streamed = {0};
+    sl_detok_stream s = sl_detok_begin(tok, 1, 1);
+    for (size_t i = 0; i < ids.n; i++) CHECK_OK(sl_detok_next(&s, ids.data[i], &streamed, &err), err);
+    CHECK_OK(sl_detok_end(&s, &streamed, &err), err);
+    if (want_text && (streamed.n != decoded.n || memcmp(streamed.data, decoded.data, decoded.n)))
+        FAIL("%s: \"%.200s\" is streamed as \"%.200s\"", name, decoded.data, streamed.data);
+    sl_ids_free(&ids);
+    sl_text_free(&decoded), sl_text_free(&streamed);
+}
+
+static void check_file(const char *path) {
+    json_error_t e;
+    json_t *root = json_load_file(path, JSON_ALLOW_NUL, &e), *row, *text;
+    if (!root) FAIL("%s: line %d: %s", path, e.line, e.text);
+    const json_t *texts = json_object_get(root, "texts"), *added = json_object_get(root, "added");
+    size_t i, k = 0, n_decoded = 0;
+    CHECK(json_array_size(json_object_get(root, "pipelines")) > 150 && json_array_size(texts) >= 30);
+    json_array_foreach(json_object_get(root, "pipelines"), i, row) {
+        sl_tokenizer *tok = load(row, added);
+        json_array_foreach(texts, k, text) {
+            uint32_t decoded = hash_at(json_object_get(row, "decoded"), k);
+            n_decoded += decoded != 0;
+            const char *name = json_string_value(json_object_get(row, "name"));
+            check_text(tok, name, text, 0, hash_at(json_object_get(row, "ids"), k), decoded);
+        }
+        sl_tokenizer_free(tok);
+    }
+    CHECK(n_decoded > 20 * k);
+    printf("      %zu pipelines, %zu texts each\n", i, k);
+    json_decref(root);
+}
+
+static void goldens(void) {
+    check_file("tests/goldens/pipelines.json");
+}
+
+static void other_texts(void) { // made now, with the seed of the test
+    char command[1400];
+    const char *python = venv_python("tokenizers");
+    snprintf(command, sizeof command, "%s scripts/make_pipelines.py --seed %llu --texts 140 --out '%s' >'%s' 2>&1", python,
+             (unsigned long long)test_seed, in_tmp("pipelines.json"), in_tmp("said"));
+    if (system(command)) FAIL("%s", slurp(in_tmp("said"), &(size_t){0}));
+    check_file(in_tmp("pipelines.json"));
+}
+
+// ---- SentencePiece ----
+
+static void check_blanks(int mistral) {
+    json_t *root = json_load_file("tests/goldens/blanks.json", JSON_ALLOW_NUL, NULL), *row, *text;
+    size_t i, k;
+    int n = 0;
+    CHECK(json_array_size(json_object_get(root, "texts")) >= 300);
+    json_array_foreach(json_object_get(root, "rows"), i, row) {
+        const char *name = json_string_value(json_object_get(row, "name")),
+                   *file = json_string_value(json_object_get(row, "mistral"));
+        char path[512] = "tests/vocabularies/llama/tokenizer.model";
+        if (!file != !mistral) continue;
+        if (file) snprintf(path, sizeof path, "%s/%s", venv_file(VENV_MISTRAL), file);
+        // Mistral's folders have its own name of the file, and no tokenizer_config.json.
+        const char *link = file ? "tokenizer.model.v3" : "tokenizer.model";
+        tokens_link(path, link);
+        char *config = json_dumps(json_object_get(row, "config"), 0);
+        if (config) tokens_write("tokenizer_config.json", config, strlen(config));
+        sl_tokenizer *tok = tokens_load(test_tmp());
+        CHECK_STR(sl_tokenizer_kind(tok), "sentencepiece");
+        json_array_foreach(json_object_get(root, "texts"), k, text)
+            check_text(tok, name, text, file ? SL_TOK_PLAIN : 0, hash_at(json_object_get(row, "ids"), k),
+                       hash_at(json_object_get(row, "decoded"), k));
+        sl_tokenizer_free(tok);
+        free(config);
+        remove(in_tmp(link));
+        n++;
+    }
+    CHECK_INT(n, mistral ? 4 : 7);
+    json_decref(root);
+}
+
+static void blanks(void) {
+    check_blanks(0);
+}
+static void mistral(void) {
+    check_blanks(1);
+}
+
+static const test_case cases[] = {
+    {"goldens", NEEDS_NOTHING, goldens},
+    {"other_texts", NEEDS_NOTHING, other_texts},
+    {"blanks", NEEDS_NOTHING, blanks},
+    {"mistral", NEEDS_NOTHING, mistral},
+    {0},
+};
+extern const test_suite suite_pipelines;
+const test_suite suite_pipelines = {"pipelines", cases};
