@@ -162,6 +162,7 @@ static int make_row(const unpacker *u, int64_t r) {
 static int unpack(const sl_tensor *t, int n_threads, const sl_progress *progress, const sl_cancel *cancel, size_t *done,
                   size_t total, sl_error *err) {
     enum { PIECE = 16 << 20, MIB = 20 };
+    (void)n_threads; // the fuzzers are built without OpenMP
     unpacker u = unpacker_of(t);
     int64_t step = u.row_size < PIECE ? (int64_t)(PIECE / u.row_size) : 1;
     atomic_int is_finite = 1;
