@@ -249,7 +249,7 @@ static void damaged(void) {
     write_whole(path_of("bad"), good, n - 1);
     check_refused(&r, "bad", SL_ERR_FORMAT, "truncated?");
     write_whole(path_of("bad"), good, 0);
-    check_refused(&r, "bad", SL_ERR_FORMAT, "0 bytes");
+    check_refused(&r, "bad", SL_ERR_FORMAT, "the file is empty");
     check_refused(&r, "missing", SL_ERR_IO, "No such file");
     int32_t *found = memmem(good, n, ids, 300 * sizeof *ids);
     CHECK(found != NULL);
