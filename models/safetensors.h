@@ -14,11 +14,12 @@ enum { SL_MAX_DIMS = 8 };
 
 typedef struct sl_tensor {
     const char *name;
-    const char *file;   // for messages
-    char dtype_name[8]; // as in the header: "BF16"
+    const char *file;    // for messages
+    char dtype_name[16]; // as in the header: "BF16"
     int n_dims;
     int64_t dims[SL_MAX_DIMS];
     const void *data; // NULL: declared, without memory yet
+    void *copy;       // of data that the file does not align, from malloc; NULL: none
     size_t n_bytes;
     // A tensor whose numbers a loader makes of the file's bytes (models/gguf_tensors.h). dtype_name, data and n_bytes are those
     // of the made numbers.

@@ -11,7 +11,7 @@
 typedef struct cli_model_name {
     char name[256];  // the folder's name; of a folder in the cache of the hub: ORGANISATION/NAME
     char type[64];   // model_type of config.json
-    char dtype[8];   // of most parameters, as in the files: "bf16"
+    char dtype[16];  // of most parameters, as in the files: "bf16"
     double n_params; // numbers in all tensors
     int is_dummy;    // random weights
     char rope[256];  // RoPE's parameters, if options have changed them; "": those of config.json
