@@ -19,7 +19,7 @@
 #define SUITES(X)                                                                                      \
     X(json) X(unbound) X(config) X(model_settings)                                                     \
     X(kv) X(loader) X(kv_place) X(kv_host) X(bucket_file) X(host_memory) X(weights) X(rope) X(fuzz)    \
-    X(backend) X(unicode) X(patterns) X(tokenizer) X(added_tokens) X(pipelines) X(vocabularies)        \
+    X(backend) X(unicode) X(patterns) X(tekken) X(tokenizer) X(added_tokens) X(pipelines) X(vocabularies)        \
     X(sentencepiece) X(chat) X(sampler) X(kernels)                                                     \
     X(attention) X(randomness) X(draws) X(estimators) X(long) X(pps) X(certified) X(proposals)         \
     X(importance) X(sparse) X(saap) X(saap_is) X(bernoulli) X(vattention) X(vattention_bounds)         \

@@ -15,7 +15,7 @@ static int digit64(int c) {
     return c == '+' ? 62 : c == '/' ? 63 : -1;
 }
 
-static int decode64(const char *s, size_t n, char *out) { // bytes written, or -1
+int sl_decode64(const char *s, size_t n, char *out) {
     int bytes = 0;
     if (n == 0 || n % 4) return -1;
     for (size_t i = 0; i < n; i += 4) {
@@ -35,7 +35,7 @@ static int read_line(const char *path, int line, const char *s, size_t n, int n_
     char bytes[1024];
     const char *blank = memchr(s, ' ', n);
     char *end;
-    int length = blank && (size_t)(blank - s) <= sizeof bytes ? decode64(s, (size_t)(blank - s), bytes) : -1;
+    int length = blank && (size_t)(blank - s) <= sizeof bytes ? sl_decode64(s, (size_t)(blank - s), bytes) : -1;
     long id = length > 0 ? strtol(blank + 1, &end, 10) : -1;
     if (length <= 0 || end == blank + 1 || end != s + n)
         return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: expected a token in base64, a blank and its rank", path, line);
@@ -46,8 +46,8 @@ static int read_line(const char *path, int line, const char *s, size_t n, int n_
 
 // tiktoken merges the two neighbours whose joined bytes have the lowest rank. So every split of a token into two tokens is a
 // merge of the token's rank.
-static int add_merges(const char *path, int n_ranks, sl_bpe *bpe, sl_error *err) {
-    for (int32_t id = 0; id < n_ranks; id++) {
+static int add_merges(const char *path, int32_t first, int32_t end, sl_bpe *bpe, sl_error *err) {
+    for (int32_t id = first; id < end; id++) {
         size_t n = 0;
         const char *bytes = sl_bpe_bytes(bpe, id, &n);
         for (size_t i = 1; bytes && i < n; i++) {
@@ -57,6 +57,15 @@ static int add_merges(const char *path, int n_ranks, sl_bpe *bpe, sl_error *err)
         }
     }
     return 0;
+}
+
+int sl_ranks_finish(const char *path, int32_t first, int32_t end, const char *pattern, sl_tokenizer *tok, sl_error *err) {
+    int rc = sl_bpe_finish(tok->bpe, -1, err);
+    if (rc) return rc;
+    int missing = sl_bpe_missing_byte(tok->bpe);
+    if (missing >= 0) return sl_fail(err, SL_ERR_FORMAT, "%s: no token for byte 0x%02x", path, missing);
+    rc = sl_pre_tokenizer_new(path, pattern, &tok->pre, err);
+    return rc ? rc : add_merges(path, first, end, tok->bpe, err);
 }
 
 static int add_specials(const char *path, int32_t first, sl_tokenizer *tok, sl_error *err) {
@@ -89,14 +98,6 @@ static int add_specials(const char *path, int32_t first, sl_tokenizer *tok, sl_e
     return 0;
 }
 
-static int finish(const char *path, sl_tokenizer *tok, sl_error *err) {
-    int rc = sl_bpe_finish(tok->bpe, -1, err);
-    if (rc) return rc;
-    int missing = sl_bpe_missing_byte(tok->bpe);
-    if (missing >= 0) return sl_fail(err, SL_ERR_FORMAT, "%s: no token for byte 0x%02x", path, missing);
-    return sl_pre_tokenizer_new(path, sl_pattern_llama3, &tok->pre, err);
-}
-
 int sl_tiktoken_load(const char *path, const char *data, size_t n, int specials, sl_tokenizer *tok, sl_error *err) {
     int n_ranks = 0, line = 0;
     for (size_t i = 0; i < n && n_ranks < MAX_RANKS; i++) n_ranks += data[i] == '\n';
@@ -112,8 +113,7 @@ int sl_tiktoken_load(const char *path, const char *data, size_t n, int specials,
         s = stop + 1;
     }
     tok->kind = "tiktoken";
-    if (!rc) rc = finish(path, tok, err);
-    if (!rc) rc = add_merges(path, n_ranks, tok->bpe, err);
+    if (!rc) rc = sl_ranks_finish(path, 0, n_ranks, sl_pattern_llama3, tok, err);
     tok->n_vocab = n_ranks;
     return rc || !specials ? rc : add_specials(path, n_ranks, tok, err);
 }

@@ -75,20 +75,25 @@ static int load_model_file(const sl_documents *d, const char *name, sl_tokenizer
 }
 
 // Folders of Mistral have its own name of the file, with the version of the control tokens.
-static const char *find_model_file(const sl_documents *d) {
-    static const char *const names[] = {"tokenizer.model",    "tokenizer.model.v1", "tokenizer.model.v2",
-                                        "tokenizer.model.v3", "tokenizer.model.v7", "tokenizer.model.v7m1",
-                                        "tokenizer.model.v11"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (sl_documents_have(d, names[i])) return names[i];
+static const char *find_model_file(const sl_documents *d, const char **version) {
+    static const char *const files[][2] = {
+        {"tokenizer.model", ""},        {"tokenizer.model.v1", "v1"}, {"tokenizer.model.v2", "v2"},
+        {"tokenizer.model.v3", "v3"},   {"tokenizer.model.v7", "v7"}, {"tokenizer.model.v7m1", "v7"},
+        {"tokenizer.model.v11", "v11"},
+    };
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        if (sl_documents_have(d, files[i][0])) return *version = files[i][1], files[i][0];
     return NULL;
 }
 
 static int load(const sl_documents *d, sl_tokenizer *tok, sl_error *err) {
     int is_bpe, rc = sl_json_tokenizer_load(d, &is_bpe, tok, err);
     if (rc) return rc;
-    if (!is_bpe) {
-        const char *name = find_model_file(d);
+    if (!is_bpe && sl_documents_have(d, "tekken.json")) {
+        rc = sl_tekken_load(d, tok, err);
+        if (rc) return rc;
+    } else if (!is_bpe) {
+        const char *name = find_model_file(d, &tok->version);
         if (!name) // *err says why tokenizer.json is refused
             return sl_documents_have(d, "tokenizer.json")
                        ? SL_ERR_UNSUPPORTED
@@ -104,6 +109,7 @@ int sl_tokenizer_load(const sl_documents *documents, sl_tokenizer **out, sl_erro
     sl_tokenizer *tok = calloc(1, sizeof *tok);
     if (!tok) return sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", documents->path);
     tok->bos = tok->eos = -1;
+    tok->version = "";
     int rc = load(documents, tok, err);
     if (rc) {
         sl_tokenizer_free(tok);
@@ -128,6 +134,9 @@ void sl_tokenizer_free(sl_tokenizer *tok) {
 
 const char *sl_tokenizer_kind(const sl_tokenizer *tok) {
     return tok->kind;
+}
+const char *sl_tokenizer_version(const sl_tokenizer *tok) {
+    return tok->version;
 }
 int sl_tokenizer_n_vocab(const sl_tokenizer *tok) {
     return tok->n_vocab;

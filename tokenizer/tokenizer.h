@@ -1,5 +1,6 @@
-// tokenizer/tokenizer.h - converts text to token ids and back. One interface for three formats, which the loader recognises by
-// their content: BPE (tokenizer.json), tiktoken rank files and SentencePiece models (both named tokenizer.model).
+// tokenizer/tokenizer.h - converts text to token ids and back. One interface for four formats, which the loader recognises by
+// their names and content: BPE (tokenizer.json), Mistral's tekken.json, tiktoken rank files and SentencePiece models (both
+// named tokenizer.model).
 //
 // Texts are bytes with a length: they may hold NUL. A tokenizer is immutable after loading; threads may share it.
 #ifndef SLEIGH_TOKENIZER_H
@@ -9,11 +10,15 @@
 
 typedef struct sl_tokenizer sl_tokenizer;
 
-// Loads the tokenizer of a model: tokenizer.json if it is BPE, else tokenizer.model.
+// Loads the tokenizer of a model: tokenizer.json if it is BPE, else tekken.json, else tokenizer.model.
 int sl_tokenizer_load(const sl_documents *documents, sl_tokenizer **out, sl_error *err);
 void sl_tokenizer_free(sl_tokenizer *tok);
 
-const char *sl_tokenizer_kind(const sl_tokenizer *tok);                // "bpe", "tiktoken", "sentencepiece"
+const char *sl_tokenizer_kind(const sl_tokenizer *tok); // "bpe", "tiktoken", "tekken", "sentencepiece"
+// Mistral's version of the control tokens, which decides the form of chat prompts: "v1", "v2", "v3", "v7", "v11", "v13", "v15".
+// tekken.json gives it, or the name of the file: tokenizer.model.v3 is v3, tokenizer.model.v7m1 is v7. "": the version is not
+// known.
+const char *sl_tokenizer_version(const sl_tokenizer *tok);
 int sl_tokenizer_n_vocab(const sl_tokenizer *tok);                     // largest id + 1
 int32_t sl_tokenizer_bos(const sl_tokenizer *tok);                     // -1: none
 int32_t sl_tokenizer_eos(const sl_tokenizer *tok);                     // -1: none

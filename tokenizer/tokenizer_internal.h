@@ -2,7 +2,7 @@
 //
 // The parts, lowest first: unicode.c, pattern_syntax.c, pretokenize.c, normalize.c, finder.c, bpe.c, spm_check.c,
 // sentencepiece.cc, added_tokens.c; json_part.c; the readers of the parts of tokenizer.json (normalizers.c, pre_tokenizers.c,
-// decoders.c); the readers json_tokenizer.c, token_files.c and tiktoken.c; tokenizer.c.
+// decoders.c); the readers json_tokenizer.c, token_files.c, tiktoken.c and tekken.c; tokenizer.c.
 #ifndef SLEIGH_TOKENIZER_INTERNAL_H
 #define SLEIGH_TOKENIZER_INTERNAL_H
 
@@ -177,7 +177,7 @@ typedef struct sl_added_set { // tokens that are searched in one pass
 
 typedef struct sl_tokenizer sl_tokenizer; // the same declaration as in tokenizer.h
 struct sl_tokenizer {
-    const char *kind;
+    const char *kind, *version; // version "": none
     int n_vocab;
     int32_t bos, eos;
     int add_bos;
@@ -227,12 +227,17 @@ typedef struct sl_added_search {
 } sl_added_search;
 int sl_added_split(const sl_added_search *s, const char *text, size_t n, sl_error *err);
 
-// ---- json_tokenizer.c, token_files.c and tiktoken.c: the readers ----
+// ---- json_tokenizer.c, token_files.c, tiktoken.c and tekken.c: the readers ----
 
 // *is_bpe 0: the folder has no tokenizer.json, or one of another kind; then *err says which kind.
 int sl_json_tokenizer_load(const sl_documents *documents, int *is_bpe, sl_tokenizer *tok, sl_error *err);
 // specials: adds the special tokens of Llama 3, because no other file names any.
 int sl_tiktoken_load(const char *path, const char *data, size_t n, int specials, sl_tokenizer *tok, sl_error *err);
+// Mistral's tekken.json, which must exist.
+int sl_tekken_load(const sl_documents *documents, sl_tokenizer *tok, sl_error *err);
+// After the last token of ranks: the ids [first, end) ascend with the ranks.
+int sl_ranks_finish(const char *path, int32_t first, int32_t end, const char *pattern, sl_tokenizer *tok, sl_error *err);
+int sl_decode64(const char *s, size_t n, char *out); // bytes written, at most n; or -1
 // Reads tokenizer_config.json, added_tokens.json and special_tokens_map.json.
 int sl_token_files_load(const sl_documents *documents, sl_tokenizer *tok, sl_error *err);
 // Where a tokenizer.model gets a blank. *joins: a part that begins with a blank gets no other one.

@@ -13,6 +13,8 @@ const fuzz_target fuzz_targets[] = {
     {"config", fuzz_config},
     {"bpe", fuzz_bpe},
     {"tokenizer-model", fuzz_tokenizer_model},
+    {"tekken", fuzz_tekken},
+    {"pattern", fuzz_pattern},
     {"text", fuzz_text},
     {"chat", fuzz_chat},
     {"conversation", fuzz_conversation},

@@ -48,6 +48,8 @@ void fuzz_model(const char *data, size_t n);
 void fuzz_config(const char *data, size_t n);
 void fuzz_bpe(const char *data, size_t n); // fuzz_tokens.c
 void fuzz_tokenizer_model(const char *data, size_t n);
+void fuzz_tekken(const char *data, size_t n);
+void fuzz_pattern(const char *data, size_t n);
 void fuzz_text(const char *data, size_t n);
 void fuzz_chat(const char *data, size_t n); // fuzz_prompts.c
 void fuzz_jsonl(const char *data, size_t n);

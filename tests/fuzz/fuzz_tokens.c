@@ -1,6 +1,7 @@
 // tests/fuzz/fuzz_tokens.c - tokenizer files, and texts and ids with the vocabularies of tests/vocabularies.
 #include "tests/fuzz/fuzz.h"
 #include "tokenizer/tokenizer.h"
+#include "tokenizer/tokenizer_internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,8 +60,13 @@ static void check_loaded(const sl_tokenizer *tok) {
 }
 
 static void load(const char *data, size_t n, const char *first) {
-    static const char *const names[] = {"tokenizer.json",    "tokenizer.model",         "tokenizer_config.json",
-                                        "added_tokens.json", "special_tokens_map.json", NULL};
+    static const char *const names[] = {"tokenizer.json",
+                                        "tokenizer.model",
+                                        "tokenizer_config.json",
+                                        "added_tokens.json",
+                                        "special_tokens_map.json",
+                                        "tekken.json",
+                                        NULL};
     sl_tokenizer *tok;
     sl_error err = {0};
     fuzz_files(data, n, first, names);
@@ -77,6 +83,41 @@ void fuzz_bpe(const char *data, size_t n) {
 
 void fuzz_tokenizer_model(const char *data, size_t n) {
     load(data, n, "tokenizer.model");
+}
+
+void fuzz_tekken(const char *data, size_t n) {
+    load(data, n, "tekken.json");
+}
+
+// ---- patterns ----
+
+typedef struct pieces {
+    const char *at, *end; // the rest of the text
+} pieces;
+
+static int take_piece(void *ctx, const char *piece, size_t n, int is_match, sl_error *err) {
+    pieces *p = ctx;
+    (void)err;
+    FUZZ_CHECK(piece == p->at && n <= (size_t)(p->end - p->at) && (n > 0 || is_match), "a piece");
+    p->at += n;
+    return 0;
+}
+
+// The first line is a pattern, and the rest a text. The pieces must be the text.
+void fuzz_pattern(const char *data, size_t n) {
+    const char *end = memchr(data, '\n', n);
+    size_t length = end ? (size_t)(end - data) : n, rest = end ? length + 1 : n;
+    char *regex = strndup(data, length);
+    sl_pattern *p;
+    sl_error err = {0};
+    FUZZ_CHECK(regex != NULL, "memory");
+    if (fuzz_ok(sl_pattern_new("file", regex, &p, &err), &err)) {
+        pieces pieces = {data + rest, data + n};
+        if (fuzz_ok(sl_pattern_split(p, data + rest, n - rest, take_piece, &pieces, &err), &err))
+            FUZZ_CHECK(pieces.at == pieces.end, "the rest of the text");
+        sl_pattern_free(p);
+    }
+    free(regex);
 }
 
 // ---- texts ----

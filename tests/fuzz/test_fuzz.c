@@ -28,7 +28,7 @@ void fuzz_failed(const char *file, int line, const char *what, const char *found
 // Runs the complete file and 16 prefixes of it. The memory has exactly the size of the input, so that a read past the end
 // faults.
 static void run_file(const fuzz_target *target) {
-    enum { MOST = 4096, CUTS = 16 };
+    enum { MOST = 16384, CUTS = 16 };
     static char data[MOST];
     FILE *f = fopen(input, "rb");
     CHECK(f != NULL);
@@ -85,6 +85,12 @@ static void bpe(void) {
 static void tokenizer_model(void) {
     replay("tokenizer-model", 12);
 }
+static void tekken(void) {
+    replay("tekken", 2);
+}
+static void pattern(void) {
+    replay("pattern", 8);
+}
 static void text(void) {
     replay("text", 11);
 }
@@ -112,9 +118,9 @@ static void plot(void) {
 }
 
 static void all_targets(void) { // each target needs a case here, or nothing replays its inputs
-    static const char *const here[] = {"safetensors",     "buckets", "model",   "config",       "bpe",
-                                       "tokenizer-model", "text",    "chat",    "conversation", "jsonl",
-                                       "questions",       "attn",    "results", "plot",         NULL};
+    static const char *const here[] = {"safetensors", "buckets", "model", "config",       "bpe",   "tokenizer-model", "tekken",
+                                       "pattern",     "text",    "chat",  "conversation", "jsonl", "questions",       "attn",
+                                       "results",     "plot",    NULL};
     int n = 0;
     for (; fuzz_targets[n].name && here[n]; n++) CHECK_STR(fuzz_targets[n].name, here[n]);
     CHECK(!fuzz_targets[n].name && !here[n]);
@@ -273,6 +279,8 @@ static const test_case cases[] = {
     {"config", 0, config},
     {"bpe", 0, bpe},
     {"tokenizer-model", 0, tokenizer_model},
+    {"tekken", 0, tekken},
+    {"pattern", 0, pattern},
     {"text", 0, text},
     {"chat", 0, chat},
     {"conversation", NEEDS_NOTHING, conversation},
