@@ -19,22 +19,6 @@ static float f16_at(const unsigned char *p) {
     return sl_f16_to_f32((f16)u16_at(p));
 }
 
-f16 sl_f32_to_f16(float x) {
-    uint32_t u;
-    memcpy(&u, &x, 4);
-    uint32_t sign = u >> 16 & 0x8000, size = u & 0x7fffffff;
-    if (size > 0x7f800000) return (f16)(sign | 0x7e00);
-    if (size >= 0x477ff000) return (f16)(sign | 0x7c00); // 65520
-    if (size < 0x38800000) {                             // below 2^-14: a multiple of 2^-24. The addition rounds
-        float y, magic = 0.5f;
-        memcpy(&y, &size, 4);
-        y += magic;
-        memcpy(&u, &y, 4);
-        return (f16)(sign | (u - 0x3f000000));
-    }
-    return (f16)(sign | (size - 0x38000000 + 0xfff + (size >> 13 & 1)) >> 13);
-}
-
 // ---- one number a block ----
 
 static void unpack_f32(const unsigned char *b, float *y) {

@@ -15,8 +15,7 @@ typedef struct sl_block_type {
     const char *name; // "Q4_K"
     int n_values;     // of a block
     size_t n_bytes;   // of a block
-    // Writes the numbers of a block in fp32: y [n_values]. The rounding is at most two roundings of fp32. NULL: Sleigh does not
-    // read this type
+    // Writes the numbers of a block: y [n_values], each rounded to fp32 once. NULL: Sleigh does not read this type
     void (*unpack)(const unsigned char *block, float *y);
 } sl_block_type;
 
@@ -24,7 +23,17 @@ const sl_block_type *sl_block_type_find(int id); // NULL: unknown
 // `F32, F16, ...`: the types that Sleigh reads, for messages.
 void sl_block_type_list(char *buf, size_t size);
 
-// Rounds to nearest, ties to even. A number that rounds to 65520 or more becomes infinite.
-f16 sl_f32_to_f16(float x);
+// Rounds to nearest, ties to even. A number that rounds to 65520 or more becomes infinite. There are no branches, so that a
+// compiler makes vector code of a loop.
+static inline f16 sl_f32_to_f16(float x) {
+    float size = x < 0 ? -x : x, small = size + 0.5f; // below 2^-14 the sum rounds to multiples of 2^-24
+    uint32_t u, v, w;
+    memcpy(&u, &x, 4), memcpy(&v, &small, 4);
+    w = u & 0x7fffffff;
+    uint32_t normal = (w - 0x38000000 + 0xfff + (w >> 13 & 1)) >> 13, out = w < 0x38800000 ? v - 0x3f000000 : normal;
+    out = w >= 0x477ff000 ? 0x7c00 : out; // 65520
+    out = w > 0x7f800000 ? 0x7e00 : out;
+    return (f16)(out | (u >> 16 & 0x8000));
+}
 
 #endif

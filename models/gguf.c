@@ -3,6 +3,7 @@
 // The file is little-endian: "GGUF", the version, the number of tensors, the number of values, the values, the descriptions of
 // the tensors, and from the next multiple of the alignment on the data.
 #include "models/gguf.h"
+#include "engine/base/git_lfs.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -284,9 +285,11 @@ static int find_alignment(const cursor *c, const part *p, uint64_t *out) {
 
 static int parse_part(cursor *c, part *p) {
     uint64_t version, n_tensors, n_values, alignment;
+    int rc = sl_git_lfs_check(c->path, c->at, left(c), c->err);
+    if (rc) return rc;
     if (left(c) < 4 || memcmp(c->at, "GGUF", 4)) return fail(c, "\"GGUF\"");
     c->at += 4;
-    int rc = take(c, 4, &version, "the version");
+    rc = take(c, 4, &version, "the version");
     if (!rc) rc = check_version(c, version);
     if (!rc) rc = take_count(c, LEAST_TENSOR, "the number of tensors", &n_tensors);
     if (!rc) rc = take_count(c, LEAST_VALUE, "the number of values", &n_values);

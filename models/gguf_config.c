@@ -314,7 +314,10 @@ static int add_attention(const maker *m) {
     if (!rc && sl_gguf_find(m->g, key_of(m, "attention.sliding_window", key))) {
         rc = sl_gguf_int(m->g, key, 0, INT32_MAX, NULL, &window, m->err);
         if (!rc) rc = set(m, "sliding_window", window ? json_integer(window) : json_null());
-        if (!rc && window && strcmp(m->arch, "llama")) rc = set(m, "use_sliding_window", json_true());
+        if (!rc && window && strcmp(m->arch, "llama")) { // in every layer
+            rc = set(m, "use_sliding_window", json_true());
+            if (!rc) rc = set(m, "max_window_layers", json_integer(0));
+        }
     }
     if (!rc && !strcmp(m->arch, "llama") && sl_gguf_find_tensor(m->g, "blk.0.attn_q.bias"))
         rc = set(m, "attention_bias", json_true());

@@ -54,21 +54,32 @@ static int is_plain(const sl_block_type *type) { // the backends read it as it i
     return type->n_values == 1;
 }
 
-// heads: whose rows are permuted; 0: none.
-static int convert(const sl_gguf_tensor *from, int heads, const char *name, sl_tensor *to, sl_error *err) {
-    int64_t n_rows = from->n_dims > 1 ? from->dims[from->n_dims - 1] : from->dims[0], n_values = 1;
+static int64_t count_values(const sl_gguf_tensor *t) {
+    int64_t n = 1;
+    for (int i = 0; i < t->n_dims; i++) n *= t->dims[i];
+    return n;
+}
+
+// 1: the quantised matrices need at most `most` bytes as fp32.
+static int fit_as_fp32(const sl_gguf *g, size_t most) {
+    size_t n = 0;
+    for (int i = 0; i < g->n_tensors; i++)
+        if (!is_plain(g->tensors[i].type)) n += 4 * (size_t)count_values(&g->tensors[i]);
+    return n <= most;
+}
+
+// heads: whose rows are permuted; 0: none. wide: quantised matrices become fp32.
+static int convert(const sl_gguf_tensor *from, int heads, int wide, const char *name, sl_tensor *to, sl_error *err) {
+    int64_t n_rows = from->dims[from->n_dims - 1];
     *to = (sl_tensor){.name = strdup(name), .file = from->file, .n_dims = from->n_dims};
     if (!to->name) return sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", from->file);
-    for (int i = 0; i < from->n_dims; i++) {
-        to->dims[i] = from->dims[from->n_dims - 1 - i];
-        n_values *= to->dims[i];
-    }
+    for (int i = 0; i < from->n_dims; i++) to->dims[i] = from->dims[from->n_dims - 1 - i];
     if (heads && (n_rows % (2 * heads) || (from->n_dims == 1 && !is_plain(from->type))))
         return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s has %lld rows of type %s, expected a multiple of %d for %d heads",
                        from->file, from->name, (long long)n_rows, from->type->name, 2 * heads, heads);
-    int plain = is_plain(from->type), as_fp32 = !strcmp(from->type->name, "F32") || (!plain && from->n_dims == 1);
+    int plain = is_plain(from->type), as_fp32 = !strcmp(from->type->name, "F32") || (!plain && (wide || from->n_dims == 1));
     snprintf(to->dtype_name, sizeof to->dtype_name, "%s", plain ? from->type->name : as_fp32 ? "F32" : "F16");
-    to->n_bytes = (size_t)n_values * (as_fp32 ? 4 : 2);
+    to->n_bytes = (size_t)count_values(from) * (as_fp32 ? 4 : 2);
     if (plain && !heads) {
         to->data = from->data;
         return 0;
@@ -80,9 +91,9 @@ static int convert(const sl_gguf_tensor *from, int heads, const char *name, sl_t
     return 0;
 }
 
-int sl_gguf_tensors(sl_gguf *g, int n_heads, int n_kv_heads, sl_tensors **out, sl_error *err) {
+int sl_gguf_tensors(sl_gguf *g, int n_heads, int n_kv_heads, size_t most_fp32, sl_tensors **out, sl_error *err) {
     sl_tensor *tensors = calloc((size_t)g->n_tensors + 1, sizeof *tensors);
-    int n = 0, rc = tensors ? 0 : sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", g->path);
+    int n = 0, wide = fit_as_fp32(g, most_fp32), rc = tensors ? 0 : sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", g->path);
     for (int i = 0; !rc && i < g->n_tensors; i++) {
         const sl_gguf_tensor *from = &g->tensors[i];
         char name[160];
@@ -91,7 +102,7 @@ int sl_gguf_tensors(sl_gguf *g, int n_heads, int n_kv_heads, sl_tensors **out, s
         if (permuted < 0) {
             rc = sl_fail(err, SL_ERR_UNSUPPORTED, "%s: tensor %s is not supported", from->file, from->name);
         } else {
-            rc = convert(from, permuted == 1 ? n_heads : permuted == 2 ? n_kv_heads : 0, name, &tensors[n], err);
+            rc = convert(from, permuted == 1 ? n_heads : permuted == 2 ? n_kv_heads : 0, wide, name, &tensors[n], err);
             n++;
         }
     }
@@ -121,7 +132,7 @@ static int unpack_row(const sl_block_type *type, const unsigned char *from, int6
     int is_finite = 1;
     for (int64_t at = 0; at < n; at += type->n_values, from += type->n_bytes) {
         type->unpack(from, y);
-        for (int j = 0; j < type->n_values; j++) is_finite &= fabsf(y[j]) < 65520;
+        for (int j = 0; j < type->n_values; j++) is_finite &= fabsf(y[j]) < (as_fp32 ? INFINITY : 65520);
         if (as_fp32)
             memcpy((float *)to + at, y, (size_t)type->n_values * sizeof *y);
         else
@@ -177,8 +188,8 @@ static int unpack(const sl_tensor *t, int n_threads, const sl_progress *progress
         sl_progress_report(progress, (int)(*done >> MIB), (int)(total >> MIB));
     }
     if (is_finite) return 0;
-    return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s: a number is not finite, or beyond 65504 (the file is damaged?)", t->file,
-                   t->name);
+    return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s: a number is not finite%s (the file is damaged?)", t->file, t->name,
+                   u.as_fp32 ? "" : ", or beyond 65504");
 }
 
 int sl_tensors_unpack(sl_tensors *t, int n_threads, const sl_progress *progress, const sl_cancel *cancel, sl_error *err) {

@@ -17,7 +17,7 @@
 
 // clang-format off
 #define SUITES(X)                                                                                      \
-    X(json) X(unbound) X(config) X(model_settings)                                                     \
+    X(json) X(unbound) X(config) X(model_settings) X(dequant) X(gguf) X(gguf_model)                        \
     X(kv) X(loader) X(kv_place) X(kv_host) X(bucket_file) X(host_memory) X(weights) X(rope) X(fuzz)    \
     X(backend) X(unicode) X(patterns) X(tekken) X(tokenizer) X(added_tokens) X(pipelines) X(vocabularies)        \
     X(sentencepiece) X(chat) X(sampler) X(kernels)                                                     \

@@ -9,6 +9,7 @@
 #include "engine/cli/run.h"
 #include "engine/kv/kv.h"
 #include "models/bucket_file.h"
+#include "models/dequant.h"
 #include "models/safetensors.h"
 #include "models/source.h"
 
@@ -21,7 +22,16 @@ typedef struct costs {
     const char *device;
     int n_ctx, largest_ctx, largest_on_host; // largest_on_host: with K and V in host memory; 0: not on this device
     double weights, decode_weights, kv_token, kv_ctx;
+    double packed, unpacked; // bytes of the packed tensors of a GGUF file, in the file and in memory; 0: none
 } costs;
+
+static void count_packed(const sl_tensors *t, costs *k) {
+    for (int i = 0; i < sl_tensors_count(t); i++) {
+        const sl_tensor *x = sl_tensors_at(t, i);
+        k->packed += (double)x->packed.n_bytes;
+        if (x->packed.type) k->unpacked += (double)x->n_bytes;
+    }
+}
 
 // Lengths and numbers of sequences of the table of memory. 6 sequences are the batch of the SANTA paper.
 enum { MEMORY_LENGTHS = 3, MEMORY_BATCHES = 2 };
@@ -40,6 +50,7 @@ static int costs_of(const sl_model *model, const cli_options *o, costs *out, sl_
     k.decode_weights = (double)sl_model_decode_bytes(model);
     k.kv_token = (double)sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim);
     k.kv_ctx = k.kv_token * k.n_ctx;
+    count_packed(sl_model_tensors(model), &k);
     *out = k;
     int rc = sl_engine_largest_ctx(model, o->device, 1, &out->largest_ctx, err);
     if (rc || !sl_device_is_gpu(o->device)) return rc;
@@ -88,6 +99,9 @@ static int print_costs(const costs *k, sl_error *err) {
         k->weights, cli_bytes(k->weights, a), k->kv_token, cli_bytes(k->kv_token, b), k->n_ctx, k->kv_ctx,
         cli_bytes(k->kv_ctx, c), k->n_ctx, k->decode_weights + k->kv_ctx, cli_bytes(k->decode_weights + k->kv_ctx, d),
         cli_bytes(k->decode_weights, e), k->largest_ctx, k->device);
+    if (!rc && k->packed)
+        rc = cli_printf(err, "| packed weights in the file | %.0f bytes, %s; unpacked in memory: %s |\n", k->packed,
+                        cli_bytes(k->packed, a), cli_bytes(k->unpacked, b));
     if (!rc && k->largest_on_host)
         rc = cli_printf(err, "| with `--kv-cache host --attn santa-is` | %d tokens |\n", k->largest_on_host);
     return rc ? rc : cli_printf(err, "\n");
@@ -130,9 +144,11 @@ static int print_tensors(const sl_tensors *t, sl_error *err) {
     int rc = cli_printf(err, "| tensor | dtype | shape | bytes |\n|---|---|---|---|\n");
     for (int i = 0; !rc && i < sl_tensors_count(t); i++) {
         const sl_tensor *x = sl_tensors_at(t, i);
-        rc = cli_printf(err, "| %s | %s | [", x->name, x->dtype_name);
+        const char *type = x->packed.type ? x->packed.type->name : x->dtype_name;
+        rc = cli_printf(err, "| %s | %s%s%s | [", x->name, type, x->packed.type ? ", in memory " : "",
+                        x->packed.type ? x->dtype_name : "");
         for (int j = 0; !rc && j < x->n_dims; j++) rc = cli_printf(err, "%s%lld", j ? ", " : "", (long long)x->dims[j]);
-        if (!rc) rc = cli_printf(err, "] | %zu |\n", x->n_bytes);
+        if (!rc) rc = cli_printf(err, "] | %zu |\n", x->packed.type ? x->packed.n_bytes : x->n_bytes);
     }
     return rc;
 }
@@ -190,8 +206,13 @@ static json_t *tensors_json(const sl_tensors *t) {
         const sl_tensor *x = sl_tensors_at(t, i);
         json_t *shape = json_array();
         for (int j = 0; j < x->n_dims; j++) json_array_append_new(shape, json_integer(x->dims[j]));
-        json_array_append_new(list, json_pack("{s:s, s:s, s:o, s:I}", "name", x->name, "dtype", x->dtype_name, "shape", shape,
-                                              "bytes", (json_int_t)x->n_bytes));
+        json_t *row = json_pack("{s:s, s:s, s:o, s:I}", "name", x->name, "dtype", x->dtype_name, "shape", shape, "bytes",
+                                (json_int_t)x->n_bytes);
+        if (x->packed.type) { // in the file
+            json_object_set_new(row, "file_dtype", json_string(x->packed.type->name));
+            json_object_set_new(row, "file_bytes", json_integer((json_int_t)x->packed.n_bytes));
+        }
+        json_array_append_new(list, row);
     }
     return list;
 }

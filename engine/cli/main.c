@@ -198,7 +198,7 @@ static const char *other_command(const char *name) {
         {"server", "Sleigh has no server"},
         {"pull", "Sleigh does not download; `hf download ORG/NAME` does"},
         {"download", "Sleigh does not download; `hf download ORG/NAME` does"},
-        {"convert", "Sleigh reads the folder of a Hugging Face model as it is"},
+        {"convert", "Sleigh reads the folder of a Hugging Face model, and a GGUF file, as it is"},
         {"quantize", "Sleigh runs the original weights, without quantisation"},
     };
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)

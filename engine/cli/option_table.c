@@ -14,7 +14,7 @@
 
 // clang-format off
 const cli_option cli_option_table[] = {
-    {"Model", "-m --model", "DIR", OPT_STRING, F(model), 0, 0, NULL, LOADS, "folder of a Hugging Face model, ORG/NAME for a model in the hub cache, or the name of an installed model (tiny, prose)"},
+    {"Model", "-m --model", "DIR", OPT_STRING, F(model), 0, 0, NULL, LOADS, "folder of a Hugging Face model, a GGUF file, ORG/NAME for a model in the hub cache, or the name of an installed model (tiny, prose)"},
     {"Model", "--load-format", "auto,safetensors,dummy", OPT_CHOICE, F(load_format), 0, 0, "auto", ENGINES | CLI_INSPECT, "auto, safetensors: read the weights; dummy: make random ones (the folder needs only config.json)"},
     {"Model", "-c --ctx-size --ctx", "N", OPT_CTX, F(n_ctx), 1, CLI_BIG, NULL, RUNS | CLI_INSPECT | CLI_EVAL, "context size in tokens; 0: the model's limit (default: the smallest of the model's limit, what fits in memory and 32k)"},
     {"Model", "-c --ctx-size --ctx", "N", OPT_CTX, F(n_ctx), 4, CLI_BIG, NULL, CLI_PERPLEXITY, "window size in tokens; 0: the model's limit (default: 512)"},

@@ -158,22 +158,34 @@ int cli_read_config(const cli_options *o, sl_config *out, sl_error *err) {
     return 0;
 }
 
-// --mlock: reads the files of weights and keeps them in memory, until they are unmapped. A GPU holds a copy of its own.
-static int lock_weights(const cli_options *o, const char *device, const sl_tensors *tensors, sl_error *err) {
+static int lock_part(const void *data, size_t n, const char *path, sl_error *err) {
     struct rlimit limit;
     char size[32], most[32];
+    if (!mlock(data, n)) return 0;
+    int number = errno;
+    if (getrlimit(RLIMIT_MEMLOCK, &limit)) limit.rlim_cur = 0;
+    return sl_fail(err, SL_ERR_MEMORY,
+                   "--mlock: cannot lock %s of %s in memory: %s; the limit of locked memory is %s (ulimit -l)",
+                   cli_bytes((double)n, size), path, strerror(number),
+                   limit.rlim_cur == RLIM_INFINITY ? "infinite" : cli_bytes((double)limit.rlim_cur, most));
+}
+
+// --mlock: reads the files of weights and keeps them in memory, until they are unmapped. Of a GGUF file with packed weights,
+// the tensors are kept. A GPU holds a copy of its own.
+static int lock_weights(const cli_options *o, const char *device, const sl_tensors *tensors, sl_error *err) {
+    size_t unpacked;
+    int rc = 0;
     if (!o->mlock || sl_device_is_gpu(device)) return 0;
-    for (int i = 0; i < sl_tensors_n_files(tensors); i++) {
+    sl_tensors_memory(tensors, &unpacked);
+    for (int i = 0; !rc && !unpacked && i < sl_tensors_n_files(tensors); i++) {
         const sl_tensor_file *f = sl_tensors_file(tensors, i);
-        if (f->fd < 0 || !mlock(f->map, f->size)) continue; // fd < 0: dummy weights have no file
-        int number = errno;
-        if (getrlimit(RLIMIT_MEMLOCK, &limit)) limit.rlim_cur = 0;
-        return sl_fail(err, SL_ERR_MEMORY,
-                       "--mlock: cannot lock %s of %s in memory: %s; the limit of locked memory is %s (ulimit -l)",
-                       cli_bytes((double)f->size, size), f->path, strerror(number),
-                       limit.rlim_cur == RLIM_INFINITY ? "infinite" : cli_bytes((double)limit.rlim_cur, most));
+        rc = lock_part(f->map, f->size, f->path, err);
     }
-    return 0;
+    for (int i = 0; !rc && unpacked && i < sl_tensors_count(tensors); i++) {
+        const sl_tensor *t = sl_tensors_at(tensors, i);
+        rc = lock_part(t->data, t->n_bytes, t->file, err);
+    }
+    return rc;
 }
 
 static void say_line(void *ctx, const char *line) {

@@ -11,6 +11,7 @@ const fuzz_target fuzz_targets[] = {
     {"buckets", fuzz_buckets},
     {"model", fuzz_model},
     {"config", fuzz_config},
+    {"gguf", fuzz_gguf},
     {"bpe", fuzz_bpe},
     {"tokenizer-model", fuzz_tokenizer_model},
     {"tekken", fuzz_tekken},

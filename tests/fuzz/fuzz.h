@@ -46,6 +46,7 @@ void fuzz_safetensors(const char *data, size_t n); // fuzz_models.c
 void fuzz_buckets(const char *data, size_t n);
 void fuzz_model(const char *data, size_t n);
 void fuzz_config(const char *data, size_t n);
+void fuzz_gguf(const char *data, size_t n);
 void fuzz_bpe(const char *data, size_t n); // fuzz_tokens.c
 void fuzz_tokenizer_model(const char *data, size_t n);
 void fuzz_tekken(const char *data, size_t n);

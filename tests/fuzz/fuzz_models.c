@@ -1,8 +1,9 @@
 // tests/fuzz/fuzz_models.c - a model folder: the header of a safetensors file, whole files and shards, config.json; the header
-// of a bucket file.
+// of a bucket file; a GGUF file.
 #include "models/safetensors_header.h"
 #include "engine/engine.h"
 #include "models/bucket_file.h"
+#include "models/source.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <math.h>
@@ -139,4 +140,31 @@ void fuzz_config(const char *data, size_t n) {
         for (int i = 0; i < c.head_dim / 2; i++) FUZZ_CHECK(isfinite(inv_freq[i]) && inv_freq[i] >= 0, "a frequency");
     }
     fuzz_remove_files(names);
+}
+
+// The input is a GGUF file. Its documents are read as a model's load reads them, and small weights are unpacked.
+void fuzz_gguf(const char *data, size_t n) {
+    enum { MOST = 1 << 20 }; // bytes of unpacked weights
+    const sl_model_options options = {.flags = SL_MODEL_PACKED};
+    sl_source *source;
+    sl_model *model;
+    sl_error err = {0};
+    fuzz_write("x.gguf", data, n);
+    if (fuzz_ok(sl_source_open(fuzz_path("x.gguf"), &source, &err), &err)) {
+        const sl_documents *d = sl_source_documents(source);
+        sl_text text = {0};
+        FUZZ_CHECK(sl_documents_have(d, "config.json") && sl_documents_have(d, "tokenizer_config.json"), "documents");
+        FUZZ_CHECK(!sl_documents_text(d, "config.json", SIZE_MAX, &text, &err) && text.n > 2, err.message);
+        sl_text_free(&text);
+        sl_source_close(source);
+        err = (sl_error){0};
+        if (fuzz_ok(sl_model_load(fuzz_path("x.gguf"), &options, &model, &err), &err)) {
+            const sl_tensors *t = sl_model_tensors(model);
+            FUZZ_CHECK(sl_tensors_hash(t, 1) != 0, "hash");
+            err = (sl_error){0};
+            if (sl_tensors_bytes(t) < MOST && fuzz_ok(sl_model_materialise(model, 1, NULL, NULL, &err), &err)) touch(t);
+            sl_model_free(model);
+        }
+    }
+    fuzz_remove("x.gguf");
 }

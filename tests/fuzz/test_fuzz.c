@@ -79,6 +79,9 @@ static void model(void) {
 static void config(void) {
     replay("config", 11);
 }
+static void gguf(void) {
+    replay("gguf", 4);
+}
 static void bpe(void) {
     replay("bpe", 10);
 }
@@ -118,9 +121,9 @@ static void plot(void) {
 }
 
 static void all_targets(void) { // each target needs a case here, or nothing replays its inputs
-    static const char *const here[] = {"safetensors", "buckets", "model", "config",       "bpe",   "tokenizer-model", "tekken",
-                                       "pattern",     "text",    "chat",  "conversation", "jsonl", "questions",       "attn",
-                                       "results",     "plot",    NULL};
+    static const char *const here[] = {"safetensors",     "buckets",   "model",   "config",  "gguf", "bpe",
+                                       "tokenizer-model", "tekken",    "pattern", "text",    "chat", "conversation",
+                                       "jsonl",           "questions", "attn",    "results", "plot", NULL};
     int n = 0;
     for (; fuzz_targets[n].name && here[n]; n++) CHECK_STR(fuzz_targets[n].name, here[n]);
     CHECK(!fuzz_targets[n].name && !here[n]);
@@ -277,6 +280,7 @@ static const test_case cases[] = {
     {"buckets", 0, buckets},
     {"model", 0, model},
     {"config", 0, config},
+    {"gguf", 0, gguf},
     {"bpe", 0, bpe},
     {"tokenizer-model", 0, tokenizer_model},
     {"tekken", 0, tekken},

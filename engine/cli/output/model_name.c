@@ -1,6 +1,7 @@
 // engine/cli/output/model_name.c - see model_name.h.
 #include "engine/cli/output/model_name.h"
 #include "engine/cli/hub.h"
+#include "models/dequant.h"
 #include "models/safetensors.h"
 
 #include <ctype.h>
@@ -35,16 +36,28 @@ void cli_model_folder_name(const char *path, char *out, size_t size) {
     replace_odd_bytes(out);
 }
 
+static const char *type_of(const sl_tensor *t) { // in the file
+    return t->packed.type ? t->packed.type->name : t->dtype_name;
+}
+
+static double count_values(const sl_tensor *t) {
+    double n = 1;
+    for (int j = 0; j < t->n_dims; j++) n *= (double)t->dims[j];
+    return n;
+}
+
+// The name has the dtype of most parameters.
 static void count_params(const sl_tensors *tensors, cli_model_name *out) {
     double most = 0;
     for (int i = 0; i < sl_tensors_count(tensors); i++) {
         const sl_tensor *t = sl_tensors_at(tensors, i);
-        double n = 1;
-        for (int j = 0; j < t->n_dims; j++) n *= (double)t->dims[j];
-        out->n_params += n;
-        if (n <= most) continue; // the largest tensor has the dtype of most parameters
+        double n = 0;
+        out->n_params += count_values(t);
+        for (int j = 0; j < sl_tensors_count(tensors); j++)
+            if (!strcmp(type_of(sl_tensors_at(tensors, j)), type_of(t))) n += count_values(sl_tensors_at(tensors, j));
+        if (n <= most) continue;
         most = n;
-        snprintf(out->dtype, sizeof out->dtype, "%s", t->dtype_name);
+        snprintf(out->dtype, sizeof out->dtype, "%s", type_of(t));
     }
     for (char *p = out->dtype; *p; p++) *p = (char)tolower((unsigned char)*p);
 }

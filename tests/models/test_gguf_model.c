@@ -1,0 +1,388 @@
+// tests/models/test_gguf_model.c - models and tokenizers of GGUF files against the folders that they were made of, and against
+// the PyPI package gguf (scripts/make_gguf.py).
+#include "engine/engine.h"
+#include "models/gguf_tensors.h"
+#include "models/source.h"
+#include "tests/support/gguf_file.h"
+#include "tests/support/models.h"
+#include "tests/support/npy.h"
+#include "tests/support/run_cli.h"
+#include "tests/support/tokens.h"
+#include "tests/support/venv.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static sl_error err;
+static const sl_model_options no_tokenizer = {.flags = SL_MODEL_NO_TOKENIZER};
+
+// ---- plain types: the bits of the folder ----
+
+// The logits after these ids. From malloc.
+static float *logits_of(const char *path, const int32_t *ids, int n, size_t *size) {
+    model_fixture r = model_fixture_load(path, "dense", (sl_engine_options){.n_sequences = 1});
+    sl_session *s = model_fixture_session(&r, 0);
+    CHECK_OK(sl_prefill(s, ids, n, NULL, &err), err);
+    *size = (size_t)r.n_vocab * sizeof(float);
+    float *out = malloc(*size);
+    memcpy(out, sl_session_logits(s, NULL), *size);
+    sl_session_free(s);
+    model_fixture_close(&r);
+    return out;
+}
+
+static void check_bits(const char *name) {
+    char folder[100], ids_file[120];
+    int n;
+    size_t size, other_size;
+    gguf_file f = {0};
+    snprintf(folder, sizeof folder, "tests/goldens/%s", name);
+    snprintf(ids_file, sizeof ids_file, "%s/ids.json", folder);
+    gguf_file_config(&f, folder);
+    gguf_file_tensors(&f, folder, 0, INT32_MAX);
+    gguf_file_write(&f, "x.gguf");
+    int32_t *ids = test_read_ids(ids_file, &n);
+    float *want = logits_of(folder, ids, n, &size), *got = logits_of(in_tmp("x.gguf"), ids, n, &other_size);
+    CHECK_INT(other_size, size);
+    if (memcmp(got, want, size)) FAIL("%s: the logits of the GGUF file differ from those of the folder", name);
+    free(ids), free(want), free(got);
+}
+
+// fp32, fp16 and bf16; permuted rows (llama, mistral); biases (qwen2), norms of heads (qwen3), tied embeddings, yarn.
+static void bits_of_folders(void) {
+    static const char *const names[] = {"f32",  "f16",   "mistral",    "tied",       "headdim80", "eps",
+                                        "yarn", "qwen2", "qwen2-tied", "qwen3-tied", "qwen3"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) check_bits(names[i]);
+}
+
+// The scaling of Llama 3.1 as factors of the frequencies. The factors are rounded to fp32, so a frequency may differ by two
+// roundings: 2^-23.
+static void rope_factors(void) {
+    sl_source *source;
+    sl_config folder, file;
+    float want[SL_MOST_FREQUENCIES], got[SL_MOST_FREQUENCIES], plain[SL_MOST_FREQUENCIES], factors[SL_MOST_FREQUENCIES];
+    char text[256];
+    CHECK_OK(sl_config_load(&SL_FOLDER("tests/goldens/gqa"), &folder, &err), err);
+    CHECK_INT(folder.rope_type, SL_ROPE_LLAMA3);
+    sl_config_rope(&folder, want);
+    sl_config unscaled = folder;
+    unscaled.rope_type = SL_ROPE_PLAIN;
+    sl_config_rope(&unscaled, plain);
+    int n = folder.head_dim / 2, n_scaled = 0;
+    for (int i = 0; i < n; i++) factors[i] = plain[i] / want[i];
+    for (int round = 0; round < 3; round++) {
+        const int64_t dims[1] = {round == 1 ? n - 1 : n};
+        gguf_file f = {0};
+        if (round == 2) factors[1] = 0;
+        gguf_file_config(&f, "tests/goldens/gqa");
+        gguf_file_tensor(&f, "rope_freqs.weight", 0, 1, dims, factors, (size_t)dims[0] * sizeof *factors);
+        gguf_file_write(&f, "x.gguf");
+        int rc = sl_source_open(in_tmp("x.gguf"), &source, &err);
+        if (round == 1) CHECK_ERR(rc, err, SL_ERR_FORMAT, "tensor rope_freqs.weight has type F32, 1 dimensions and 7");
+        if (round == 2) CHECK_ERR(rc, err, SL_ERR_FORMAT, "tensor rope_freqs.weight: number 1 is 0, expected a number above 0");
+        if (round) continue;
+        CHECK_OK(sl_config_load(sl_source_documents(source), &file, &err), err);
+        sl_source_close(source);
+    }
+    CHECK_INT(file.rope_type, SL_ROPE_FACTORS);
+    sl_config_rope(&file, got);
+    for (int i = 0; i < n; i++) {
+        CHECK_NEAR(got[i], want[i], want[i] * 0x1p-23);
+        n_scaled += got[i] != plain[i];
+    }
+    CHECK(n_scaled > 0);
+    uint64_t hash = sl_config_hash(&file);
+    sl_config_describe_rope(&file, text, sizeof text);
+    CHECK(strstr(text, "frequency_factors, fnv1a:") != NULL);
+    file.rope_factors[n - 1] *= 1.5f;
+    CHECK(sl_config_hash(&file) != hash); // other factors are another model
+}
+
+// ---- every type, against the package gguf ----
+
+static void make_gguf(const char *modules, const char *what, const char *a, const char *b) {
+    char line[2048];
+    snprintf(line, sizeof line, "'%s' scripts/make_gguf.py %s '%s' %s", venv_python(modules), what, a, b);
+    if (system(line)) FAIL("%s", line);
+}
+
+// fp16 rounds by 2^-11; and the package may round its fp32 numbers in another order.
+static void check_numbers(const sl_tensor *got, const sl_tensor *want) {
+    size_t n = want->n_bytes / 4;
+    int is_fp32 = !strcmp(got->dtype_name, "F32"), is_bf16 = !strcmp(got->dtype_name, "BF16");
+    double relative = !got->packed.type || got->packed.type->n_values == 1 ? 0 : is_fp32 ? 0x1p-22 : 0x1p-11 + 0x1p-22;
+    CHECK(got->n_dims == want->n_dims && !memcmp(got->dims, want->dims, (size_t)got->n_dims * sizeof *got->dims));
+    for (size_t i = 0; i < n; i++) {
+        double x = is_fp32   ? ((const float *)got->data)[i]
+                   : is_bf16 ? sl_bf16_to_f32(((const bf16 *)got->data)[i])
+                             : sl_f16_to_f32(((const f16 *)got->data)[i]);
+        double y = ((const float *)want->data)[i];
+        if (!(fabs(x - y) <= relative * fabs(y))) FAIL("%s: number %zu is %.9g, expected %.9g", got->name, i, x, y);
+    }
+}
+
+static void check_all(const sl_tensors *got, const sl_tensors *want) {
+    CHECK_INT(sl_tensors_count(got), sl_tensors_count(want));
+    for (int i = 0; i < sl_tensors_count(want); i++) {
+        const sl_tensor *w = sl_tensors_at(want, i), *t = sl_tensors_find(got, w->name);
+        CHECK(t && t->data);
+        check_numbers(t, w);
+    }
+}
+
+// As a model of more than 4 GiB: quantised matrices become fp16.
+static void check_as_f16(const char *file, int is_plain, const sl_tensors *want) {
+    sl_gguf g;
+    sl_tensors *got;
+    CHECK_OK(sl_gguf_open(file, &g, &err), err);
+    CHECK_OK(sl_gguf_tensors(&g, 4, 2, 0, &got, &err), err);
+    sl_gguf_close(&g);
+    CHECK_OK(sl_tensors_unpack(got, 2, NULL, NULL, &err), err);
+    if (!is_plain) CHECK_STR(sl_tensors_find(got, "lm_head.weight")->dtype_name, "F16");
+    check_all(got, want);
+    sl_tensors_close(got);
+}
+
+static void numbers_of_types(void) {
+    static const char *const types[] = {"F32",  "F16",  "BF16", "Q8_0", "Q4_0",   "Q4_1",  "Q5_0",
+                                        "Q5_1", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"};
+    enum { N = sizeof types / sizeof *types };
+    uint64_t hashes[N];
+    make_gguf("gguf numpy", "types", in_tmp("t"), "");
+    for (int i = 0; i < N; i++) {
+        char name[40];
+        sl_model *model, *other;
+        sl_tensors *want;
+        const sl_model_options packed = {.flags = SL_MODEL_NO_TOKENIZER | SL_MODEL_PACKED};
+        snprintf(name, sizeof name, "t/%s.gguf", types[i]);
+        CHECK_OK(sl_model_load(in_tmp(name), &packed, &model, &err), err);
+        const sl_tensors *got = sl_model_tensors(model);
+        const sl_tensor *v = sl_tensors_find(got, "model.layers.0.self_attn.v_proj.weight"),
+                        *q = sl_tensors_find(got, "model.layers.0.self_attn.q_proj.weight");
+        int is_plain = i < 3;
+        CHECK(!v->data == !is_plain && !q->data && q->packed.n_heads == 4);
+        CHECK_STR(q->packed.type->name, types[i]);
+        hashes[i] = sl_tensors_hash(got, 1);
+        for (int j = 0; j < i; j++) CHECK(hashes[j] != hashes[i]);
+        CHECK_OK(sl_model_materialise(model, 1 + i % 3, NULL, NULL, &err), err);
+        CHECK(sl_tensors_hash(got, 1) == hashes[i]); // the hash is that of the file
+        snprintf(name, sizeof name, "t/%s", types[i]);
+        CHECK_OK(sl_tensors_open(in_tmp(name), &want, &err), err);
+        if (!is_plain) CHECK_STR(q->dtype_name, "F32");
+        check_all(got, want);
+        snprintf(name, sizeof name, "t/%s.gguf", types[i]);
+        check_as_f16(in_tmp(name), is_plain, want);
+        CHECK_OK(sl_model_load(in_tmp(name), &no_tokenizer, &other, &err), err); // the load unpacks, with every core
+        const sl_tensor *again = sl_tensors_find(sl_model_tensors(other), q->name);
+        CHECK(!memcmp(again->data, q->data, q->n_bytes));
+        sl_model_free(other), sl_model_free(model), sl_tensors_close(want);
+    }
+}
+
+static int stop(void *ctx) {
+    return ++*(int *)ctx > 3;
+}
+
+// An engine needs weights. A cancelled load leaves none. A number that is not finite is an error with the tensor's name.
+static void unpacking(void) {
+    unsigned char block[34 * 64] = {0};
+    const int64_t dims[2] = {32, 64};
+    sl_model *model;
+    sl_engine *engine;
+    gguf_file f = {0};
+    int calls = 0;
+    const sl_model_options packed = {.flags = SL_MODEL_NO_TOKENIZER | SL_MODEL_PACKED};
+    gguf_file_config(&f, "tests/goldens/f16");
+    gguf_file_tensors(&f, "tests/goldens/f16", 0, INT32_MAX);
+    gguf_file_write(&f, "x.gguf");
+    CHECK_OK(sl_model_load(in_tmp("x.gguf"), &packed, &model, &err), err);
+    sl_engine_options o = sl_engine_options_default();
+    o.device = "cpu";
+    CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_ARG,
+              "the weights of a dummy or packed model are not made yet");
+    CHECK_ERR(sl_model_materialise(model, 1, NULL, &(sl_cancel){stop, &calls}, &err), err, SL_ERR_CANCELLED, "cancelled");
+    CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_ARG, "are not made yet");
+    CHECK_OK(sl_model_materialise(model, 1, NULL, NULL, &err), err);
+    CHECK_OK(sl_engine_new(model, &o, &engine, &err), err);
+    sl_engine_free(engine), sl_model_free(model);
+
+    sl_gguf g;
+    sl_tensors *t;
+    block[34 * 5 + 1] = 0x7c, block[34 * 5 + 9] = 1; // the factor of block 5 is infinite, and one of its values is not 0
+    gguf_file_tensor(&f, "blk.0.attn_v.weight", 8, 2, dims, block, sizeof block);
+    gguf_file_write(&f, "x.gguf");
+    CHECK_OK(sl_gguf_open(in_tmp("x.gguf"), &g, &err), err);
+    CHECK_OK(sl_gguf_tensors(&g, 4, 2, SL_GGUF_MOST_FP32, &t, &err), err);
+    sl_gguf_close(&g);
+    CHECK_ERR(sl_tensors_unpack(t, 2, NULL, NULL, &err), err, SL_ERR_FORMAT,
+              "tensor model.layers.0.self_attn.v_proj.weight: a number is not finite");
+    sl_tensors_close(t);
+}
+
+static void unknown_tensor(void) {
+    static const char *const names[] = {"blk.0.ffn_gate_exps.weight", "blk.0.attn_q.scale", "blk.-1.attn_q.weight",
+                                        "blk.0.attn_q.weight2", "token_types.weight"};
+    const int64_t dims[1] = {4};
+    const float zeros[4] = {0};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char says[100];
+        sl_model *model;
+        gguf_file f = {0};
+        gguf_file_config(&f, "tests/goldens/eps");
+        gguf_file_tensors(&f, "tests/goldens/eps", 0, INT32_MAX);
+        gguf_file_tensor(&f, names[i], 0, 1, dims, zeros, sizeof zeros);
+        gguf_file_write(&f, "x.gguf");
+        snprintf(says, sizeof says, "x.gguf: tensor %s is not supported", names[i]);
+        CHECK_ERR(sl_model_load(in_tmp("x.gguf"), &no_tokenizer, &model, &err), err, SL_ERR_UNSUPPORTED, says);
+    }
+}
+
+// ---- tokenizers ----
+
+static sl_tokenizer *tokenizer_of(const char *path) {
+    sl_source *source;
+    sl_tokenizer *tok;
+    CHECK_OK(sl_source_open(path, &source, &err), err);
+    CHECK_OK(sl_tokenizer_load(sl_source_documents(source), &tok, &err), err);
+    sl_source_close(source);
+    return tok;
+}
+
+// Texts with strings of special tokens, blanks at their ends, and other scripts.
+static void ids_of_folders(void) {
+    static const struct {
+        const char *folder, *modules;
+    } kinds[] = {{"tests/vocabularies/bpe", "gguf numpy"},
+                 {"tests/vocabularies/qwen", "gguf numpy"},
+                 {"tests/vocabularies/llama", "gguf numpy sentencepiece"}};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        char path[200], line[8192];
+        int n = 0;
+        make_gguf(kinds[i].modules, "tokenizer", kinds[i].folder, in_tmp("t.gguf"));
+        sl_tokenizer *want = tokens_load(kinds[i].folder), *got = tokenizer_of(in_tmp("t.gguf"));
+        CHECK_INT(sl_tokenizer_bos(got), sl_tokenizer_bos(want));
+        CHECK_INT(sl_tokenizer_eos(got), sl_tokenizer_eos(want) >= 0 ? sl_tokenizer_eos(want) : sl_tokenizer_eos(got));
+        snprintf(path, sizeof path, "%s/vectors.jsonl", kinds[i].folder);
+        FILE *f = fopen(path, "r");
+        CHECK(f != NULL);
+        while (fgets(line, sizeof line, f)) {
+            json_t *row = json_loads(line, JSON_ALLOW_NUL, NULL), *text = json_object_get(row, "text");
+            for (unsigned flags = 0; flags < 4; flags++) { // SL_TOK_BOS, SL_TOK_PLAIN
+                sl_ids a = {0}, b = {0};
+                CHECK_OK(sl_tokenize(want, json_string_value(text), json_string_length(text), flags, &a, &err), err);
+                CHECK_OK(sl_tokenize(got, json_string_value(text), json_string_length(text), flags, &b, &err), err);
+                if (a.n != b.n || (a.n && memcmp(a.data, b.data, a.n * sizeof *a.data)))
+                    FAIL("%s, flags %u: %s gives other ids", kinds[i].folder, flags, line);
+                sl_ids_free(&a), sl_ids_free(&b);
+                n++;
+            }
+            json_decref(row);
+        }
+        fclose(f);
+        CHECK(n > 200);
+        sl_tokenizer_free(want), sl_tokenizer_free(got);
+    }
+}
+
+static void bpe_values(gguf_file *f, const char *pre) {
+    static const char *const texts[] = {"a", "b", "ab", "<s>", "<u>", "[PAD5]"}, *const merges[] = {"a b"};
+    static const int types[] = {1, 1, 1, 3, 4, 5};
+    gguf_file_config(f, "tests/goldens/eps");
+    gguf_file_text(f, "tokenizer.ggml.model", "gpt2");
+    if (pre) gguf_file_text(f, "tokenizer.ggml.pre", pre);
+    gguf_file_texts(f, "tokenizer.ggml.tokens", texts, 6);
+    gguf_file_ints(f, "tokenizer.ggml.token_type", types, 6);
+    gguf_file_texts(f, "tokenizer.ggml.merges", merges, 1);
+}
+
+// What each name of a pre-tokenizer means, and what is refused.
+static void pre_tokenizers(void) {
+    static const struct {
+        const char *pre, *holds; // a part of tokenizer.json
+        int add_bos;
+    } known[] = {
+        {"llama-bpe", "\\\\p{N}{1,3}", 1},
+        {"llama3", "\"ignore_merges\":true", 1},
+        {"llama-v3", "\\\\p{N}{1,3}", 1},
+        {"qwen2", "\"normalizer\":{\"type\":\"NFC\"}", 0},
+        {"tekken", "\\\\p{Lu}\\\\p{Lt}\\\\p{Lm}\\\\p{Lo}\\\\p{M}]*[", 1},
+        {"smollm", "{\"individual_digits\":true,\"type\":\"Digits\"}", 0},
+        {"gpt-2", "\"use_regex\":true", 0},
+        {"default", "[0-9][0-9][0-9]", 0},
+    };
+    sl_source *source;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        gguf_file f = {0};
+        sl_text text = {0};
+        bpe_values(&f, known[i].pre);
+        gguf_file_int(&f, "tokenizer.ggml.bos_token_id", SL_GGUF_U32, 3);
+        gguf_file_write(&f, "x.gguf");
+        CHECK_OK(sl_source_open(in_tmp("x.gguf"), &source, &err), err);
+        const sl_documents *d = sl_source_documents(source);
+        CHECK_OK(sl_documents_text(d, "tokenizer.json", 1 << 20, &text, &err), err);
+        CHECK_HAS(text.data, known[i].holds);
+        CHECK_HAS(text.data, "\"vocab\":{\"a\":0,\"ab\":2,\"b\":1}"); // without the unused token
+        CHECK_HAS(text.data,
+                  "\"content\":\"<u>\",\"id\":4,\"lstrip\":false,\"normalized\":false,\"rstrip\":false,\"single_word\":"
+                  "false,\"special\":false");
+        CHECK_INT(strstr(text.data, "TemplateProcessing") != NULL, known[i].add_bos);
+        sl_text_free(&text);
+        sl_source_close(source);
+    }
+    static const struct {
+        const char *pre, *says;
+    } refused[] = {
+        {"falcon3", "key tokenizer.ggml.pre is \"falcon3\", supported are llama-bpe, llama3, llama-v3, qwen2, tekken"},
+        {NULL, "key tokenizer.ggml.pre is missing, supported are llama-bpe"},
+        {"llama-bpe", "texts begin with BOS, but key tokenizer.ggml.bos_token_id is missing"}};
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        gguf_file f = {0};
+        bpe_values(&f, refused[i].pre);
+        gguf_file_write(&f, "x.gguf");
+        if (!sl_source_open(in_tmp("x.gguf"), &source, &err) || !strstr(err.message, refused[i].says))
+            FAIL("\"%s\" lacks \"%s\"", err.message, refused[i].says);
+    }
+}
+
+// Templates, end tokens and special tokens.
+static void tokenizer_config(void) {
+    static const char *const names[] = {"tool_use"};
+    sl_source *source;
+    sl_config config;
+    sl_text text = {0};
+    gguf_file f = {0};
+    bpe_values(&f, "gpt-2");
+    gguf_file_text(&f, "tokenizer.chat_template", "plain");
+    gguf_file_text(&f, "tokenizer.chat_template.tool_use", "tools");
+    gguf_file_texts(&f, "tokenizer.chat_templates", names, 1);
+    gguf_file_int(&f, "tokenizer.ggml.bos_token_id", SL_GGUF_U32, 3);
+    gguf_file_int(&f, "tokenizer.ggml.eos_token_id", SL_GGUF_U32, 3);
+    gguf_file_int(&f, "tokenizer.ggml.eot_token_id", SL_GGUF_U32, 4);
+    gguf_file_int(&f, "tokenizer.ggml.eom_token_id", SL_GGUF_U32, 5);
+    gguf_file_int(&f, "tokenizer.ggml.add_bos_token", SL_GGUF_BOOL, 1);
+    gguf_file_int(&f, "tokenizer.ggml.add_eos_token", SL_GGUF_BOOL, 0);
+    gguf_file_write(&f, "x.gguf");
+    CHECK_OK(sl_source_open(in_tmp("x.gguf"), &source, &err), err);
+    CHECK_OK(sl_documents_text(sl_source_documents(source), "tokenizer_config.json", 1 << 20, &text, &err), err);
+    CHECK_STR(text.data, "{\"add_bos_token\":true,\"add_eos_token\":false,\"bos_token\":\"<s>\",\"chat_template\":[{\"name\":"
+                         "\"default\",\"template\":\"plain\"},{\"name\":\"tool_use\",\"template\":\"tools\"}],\"eos_token\":"
+                         "\"<s>\"}");
+    CHECK_OK(sl_config_load(sl_source_documents(source), &config, &err), err);
+    CHECK(config.bos == 3 && config.n_eos == 3 && config.eos[0] == 3 && config.eos[1] == 4 && config.eos[2] == 5);
+    sl_source_close(source);
+    sl_text_free(&text);
+}
+
+static const test_case cases[] = {{"bits-of-folders", NEEDS_NOTHING, bits_of_folders},
+                                  {"rope-factors", NEEDS_NOTHING, rope_factors},
+                                  {"numbers-of-types", NEEDS_NOTHING, numbers_of_types},
+                                  {"unpacking", NEEDS_NOTHING, unpacking},
+                                  {"unknown-tensor", NEEDS_NOTHING, unknown_tensor},
+                                  {"ids-of-folders", NEEDS_NOTHING, ids_of_folders},
+                                  {"pre-tokenizers", NEEDS_NOTHING, pre_tokenizers},
+                                  {"tokenizer-config", NEEDS_NOTHING, tokenizer_config},
+                                  {0}};
+
+const test_suite suite_gguf_model = {"gguf_model", cases};
