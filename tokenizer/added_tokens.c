@@ -149,6 +149,7 @@ static int make_set(sl_tokenizer *tok, int normalized, sl_error *err) {
     for (int i = 0; i < n; i++) {
         const sl_added *a = set->tokens[i], *last = set->n > 0 ? set->tokens[set->n - 1] : NULL;
         if (!last || last->n_found != a->n_found || memcmp(last->found, a->found, a->n_found)) set->tokens[set->n++] = a;
+        set->has_special |= a->special;
     }
     for (int b = 0, i = 0; b <= 256; b++) {
         set->first[b] = i;

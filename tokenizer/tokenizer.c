@@ -223,8 +223,8 @@ static int encode_part(void *ctx, size_t from, size_t to, sl_error *err) {
     } else if (!rc) {
         sl_added_search s = {.set = set, .on_text = encode_normalised, .on_token = push_token, .ctx = e};
         sl_span *plain = malloc((e->n_plain + 1) * sizeof *plain);
-        rc = plain ? normalised_spans(e, from, to, e->view.n, plain, &s.n_plain, err)
-                   : sl_fail(err, SL_ERR_MEMORY, "out of memory");
+        if (!plain) rc = sl_fail(err, SL_ERR_MEMORY, "added tokens: out of memory");
+        if (!rc && set->has_special) rc = normalised_spans(e, from, to, e->view.n, plain, &s.n_plain, err);
         s.plain = plain;
         if (!rc) rc = sl_added_split(&s, e->view.data, e->view.n, err);
         free(plain);

@@ -171,7 +171,7 @@ typedef struct sl_added { // a token whose text is cut out before the model sees
 
 typedef struct sl_added_set { // tokens that are searched in one pass
     const sl_added **tokens;  // [n], sorted by `found`
-    int n;
+    int n, has_special;
     int first[257]; // [first[b], first[b + 1]) are the tokens whose first byte is b
 } sl_added_set;
 

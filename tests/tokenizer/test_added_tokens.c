@@ -172,6 +172,21 @@ static void four_files(void) {
     sl_tokenizer_free(tok);
 }
 
+// A rank file names no tokens. Without other files its special tokens are those of Llama 3.
+static void rank_file(void) {
+    static const char config[] =
+        "{\"added_tokens_decoder\": {\"615\": {\"content\": \"<s>\", \"special\": true}}, \"bos_token\": \"<s>\", "
+        "\"add_bos_token\": true}";
+    tokens_link("tests/vocabularies/bpe/ranks.model", "tokenizer.model");
+    tokens_write("tokenizer_config.json", TEXT(config));
+    sl_tokenizer *tok = tokens_load(test_tmp());
+    CHECK_STR(sl_tokenizer_kind(tok), "tiktoken");
+    CHECK_INT(sl_tokenizer_n_vocab(tok), 616);
+    CHECK_INT(sl_tokenizer_find(tok, "<|begin_of_text|>"), -1);
+    tokens_expect_ids(tok, TEXT("a<s>"), SL_TOK_BOS, IDS(615, 'a', 615));
+    sl_tokenizer_free(tok);
+}
+
 static void contradictions(void) {
     static const struct {
         const char *config, *added, *says;
@@ -241,6 +256,7 @@ static const test_case cases[] = {
     {"one_bos", NEEDS_NOTHING, one_bos},
     {"added_bos", NEEDS_NOTHING, added_bos},
     {"four_files", NEEDS_NOTHING, four_files},
+    {"rank_file", NEEDS_NOTHING, rank_file},
     {"contradictions", NEEDS_NOTHING, contradictions},
     {"marked_normalised", NEEDS_NOTHING, marked_normalised},
     {"shared_cases", NEEDS_SHARED, shared_cases},
