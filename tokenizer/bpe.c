@@ -412,7 +412,7 @@ int sl_bpe_encode(const sl_bpe *b, const char *piece, size_t n, sl_ids *ids, sl_
         int32_t whole = sl_bpe_find(b, piece, n);
         if (whole >= 0 && !b->tokens[whole].hidden) return sl_ids_push(ids, whole, err);
     }
-    // No merge joins two words, a mark is a token, and no character is left out. So the words of a piece are encoded one by one.
+    // No merge joins two words, a mark is a token, and no character is left out: the words of a piece are encoded one by one.
     int by_words = b->options.by_chars && !b->crosses && b->char_id[0x2581] >= 0 && b->unk >= 0, rc = 0;
     for (size_t len; !rc && n > 0; piece += len, n -= len) {
         len = by_words ? next_word(piece, n) : n;

@@ -451,39 +451,6 @@ static void refused_model(void) {
     }
 }
 
-// Writes a rank file of the 256 bytes and "he" with this end of line. last: the last line ends with it too.
-static size_t small_ranks(char *out, size_t cap, const char *end, int last) {
-    static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    size_t n = 0;
-    for (int b = 0; b < 256; b++)
-        n += (size_t)snprintf(out + n, cap - n, "%c%c== %d%s", digit[b >> 2], digit[(b & 3) << 4], b, end);
-    n += (size_t)snprintf(out + n, cap - n, "aGU= 256%s", last ? end : "");
-    CHECK(n < cap);
-    return n;
-}
-
-static void ends_of_line(void) {
-    static const char *const ends[] = {"\n", "\r\n"};
-    static char ranks[8192];
-    sl_error err = {0};
-    for (int i = 0; i < 4; i++) {
-        tokens_write("tokenizer.model", ranks, small_ranks(ranks, sizeof ranks, ends[i % 2], i / 2));
-        sl_tokenizer *tok = tokens_load(test_tmp());
-        CHECK_STR(sl_tokenizer_kind(tok), "tiktoken");
-        CHECK_INT(sl_tokenizer_n_vocab(tok), 257 + 256);
-        tokens_expect_ids(tok, TEXT("he\r\n"), 0, IDS(256, '\r', '\n'));
-        sl_tokenizer_free(tok);
-    }
-    sl_tokenizer *tok = NULL;
-    static const char *const wrong[] = {"QQ== 0\r\r\nQg== 1\r\n", "QQ== 0\rQg== 1\r"};
-    tokens_write("tokenizer.model", wrong[0], strlen(wrong[0]));
-    CHECK_ERR(sl_tokenizer_load(&SL_FOLDER(test_tmp()), &tok, &err), err, SL_ERR_FORMAT, "tokenizer.model");
-    tokens_write("tokenizer.model", wrong[1], strlen(wrong[1]));
-    CHECK_ERR(sl_tokenizer_load(&SL_FOLDER(test_tmp()), &tok, &err), err, SL_ERR_FORMAT, "tokenizer.model");
-    tokens_write("tokenizer.model", "QQ== 0\r\n\r\n", 10);
-    CHECK_ERR(sl_tokenizer_load(&SL_FOLDER(test_tmp()), &tok, &err), err, SL_ERR_FORMAT, "line 2");
-}
-
 // Bytes that are not UTF-8 form a separate piece, so no merge joins these bytes with their neighbours. U+0031 is "1".
 static void invalid_bytes(void) {
     static const struct {
@@ -795,7 +762,6 @@ static const test_case cases[] = {
     {"refused_json", NEEDS_NOTHING, refused_json},
     {"foreign_patterns", NEEDS_NOTHING, foreign_patterns},
     {"refused_model", NEEDS_NOTHING, refused_model},
-    {"ends_of_line", NEEDS_NOTHING, ends_of_line},
     {"invalid_bytes", NEEDS_NOTHING, invalid_bytes},
     {"nulls", NEEDS_NOTHING, nulls},
     {"siphash", NEEDS_NOTHING, siphash},

@@ -49,6 +49,38 @@ static void bpe_ranks(void) {
     sl_tokenizer_free(tok);
 }
 
+// Writes a rank file of the 256 bytes and "he" with this end of line. last: the last line ends with it too.
+static size_t small_ranks(char *out, size_t cap, const char *end, int last) {
+    static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    size_t n = 0;
+    for (int b = 0; b < 256; b++)
+        n += (size_t)snprintf(out + n, cap - n, "%c%c== %d%s", digit[b >> 2], digit[(b & 3) << 4], b, end);
+    n += (size_t)snprintf(out + n, cap - n, "aGU= 256%s", last ? end : "");
+    CHECK(n < cap);
+    return n;
+}
+
+static void ends_of_line(void) {
+    static const char *const ends[] = {"\n", "\r\n"};
+    static char ranks[8192];
+    for (int i = 0; i < 4; i++) {
+        tokens_write("tokenizer.model", ranks, small_ranks(ranks, sizeof ranks, ends[i % 2], i / 2));
+        sl_tokenizer *tok = tokens_load(test_tmp());
+        CHECK_STR(sl_tokenizer_kind(tok), "tiktoken");
+        CHECK_INT(sl_tokenizer_n_vocab(tok), 257 + 256);
+        tokens_expect_ids(tok, TEXT("he\r\n"), 0, IDS(256, '\r', '\n'));
+        sl_tokenizer_free(tok);
+    }
+    sl_tokenizer *tok = NULL;
+    static const char *const wrong[] = {"QQ== 0\r\r\nQg== 1\r\n", "QQ== 0\rQg== 1\r"};
+    tokens_write("tokenizer.model", wrong[0], strlen(wrong[0]));
+    CHECK_ERR(sl_tokenizer_load(&SL_FOLDER(test_tmp()), &tok, &err), err, SL_ERR_FORMAT, "tokenizer.model");
+    tokens_write("tokenizer.model", wrong[1], strlen(wrong[1]));
+    CHECK_ERR(sl_tokenizer_load(&SL_FOLDER(test_tmp()), &tok, &err), err, SL_ERR_FORMAT, "tokenizer.model");
+    tokens_write("tokenizer.model", "QQ== 0\r\n\r\n", 10);
+    CHECK_ERR(sl_tokenizer_load(&SL_FOLDER(test_tmp()), &tok, &err), err, SL_ERR_FORMAT, "line 2");
+}
+
 static void bpe_merges(void) { // without ignore_merges, a word is one token only if merges lead to it
     json_t *root = read_json(DIR "bpe/tokenizer.json"), *model = json_object_get(root, "model");
     for (int i = 0; i < 3; i++) { // false, null, not given
@@ -312,6 +344,7 @@ static void bos_of_chat(void) { // a prompt holds the BOS that its template writ
 static const test_case cases[] = {
     {"bpe-json", 0, bpe_json},
     {"bpe-ranks", 0, bpe_ranks},
+    {"ends-of-line", 0, ends_of_line},
     {"bpe-merges", 0, bpe_merges},
     {"bpe-added", 0, bpe_added},
     {"qwen-json", 0, qwen_json},
