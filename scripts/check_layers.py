@@ -106,16 +106,18 @@ def symbols(build):
     """Returns, for each source file of the library and the commands, the global symbols that its object defines and those that it needs."""
     objects = [(p, os.path.join(build, p + ".o")) for p in sources() if not p.startswith("tests/")]
     objects = [(p, o) for p, o in objects if os.path.exists(o)]
-    out = {}
-    for path, file in objects:
-        lines = subprocess.run(["nm", file], capture_output=True, text=True, check=True).stdout.splitlines()
-        defined, needed = set(), set()
-        for kind, name in (line.split()[-2:] for line in lines):
-            if kind == "U":
-                needed.add(name)
-            elif kind.isupper() and kind not in "VWu":
-                defined.add(name)
-        out[path] = defined, needed
+    of_object = {o: p for p, o in objects}
+    out = {p: (set(), set()) for p, _ in objects}
+    if not objects:
+        return out
+    lines = subprocess.run(["nm", "-A", "-g", *of_object], capture_output=True, text=True, check=True).stdout.splitlines()
+    for line in lines:  # FILE:VALUE KIND NAME, or FILE: U NAME
+        defined, needed = out[of_object[line.split(":", 1)[0]]]
+        kind, name = line.split()[-2:]
+        if kind == "U":
+            needed.add(name)
+        elif kind.isupper() and kind not in "VWu":
+            defined.add(name)
     return out
 
 

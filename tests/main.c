@@ -17,6 +17,7 @@
 
 // clang-format off
 #define SUITES(X)                                                                                      \
+    X(scripts) X(package) /* the longest cases: no process waits for them at the end */                \
     X(json) X(unbound) X(config) X(model_settings) X(dequant) X(gguf) X(gguf_model)                        \
     X(kv) X(loader) X(kv_place) X(kv_host) X(bucket_file) X(host_memory) X(weights) X(rope) X(fuzz)    \
     X(backend) X(unicode) X(patterns) X(tekken) X(tokenizer) X(added_tokens) X(pipelines) X(vocabularies)        \
@@ -30,7 +31,7 @@
     X(cli_perplexity) X(cli_plot) X(cli_reproduce) X(cli_manual) X(cli_parts) X(cli_habits)            \
     X(cli_rope) X(cli_hub) X(cli_model_path) X(cli_interrupt) X(cli_faults) X(layer_budgets)           \
     X(attn_profile) X(cli_tune) X(progress) X(eval) X(intervals) X(auto) X(auto_prefill) X(strips)     \
-    X(cli_auto) X(package) X(scripts) X(cuda_ops) X(cuda_linear) X(cuda_decode) X(cuda_prefill)        \
+    X(cli_auto) X(cuda_ops) X(cuda_linear) X(cuda_decode) X(cuda_prefill)        \
     X(cuda_sampler) X(cuda_engine) X(cuda_devices) X(cuda_bernoulli) X(cuda_bits) X(cuda_carried)      \
     X(cuda_extras) X(cuda_extremes) X(cuda_is) X(cuda_masks) X(cuda_same_masks) X(cuda_long)           \
     X(cuda_means) X(cuda_observe) X(cuda_pps) X(cuda_santa) X(cuda_saap) X(cuda_sparse)                \

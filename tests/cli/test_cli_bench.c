@@ -7,6 +7,7 @@
 #include "engine/base/philox.h"
 #include "tests/support/run_cli.h"
 #include "tests/support/gpu.h"
+#include "models/source.h"
 #include "tests/support/models.h"
 
 #include <fcntl.h>
@@ -397,6 +398,7 @@ static void measure(const cli_bench_plan *plan, int copy, measured *m) {
     sl_error e;
     *m = (measured){0};
     CHECK_OK(cli_options_parse(&o, CLI_BENCH, copy ? 11 : 10, args, &e), e);
+    CHECK_OK(sl_source_open(o.model, &o.source, &e), e);
     int was = dup(STDERR_FILENO), none = open("/dev/null", O_WRONLY); // the description of the run is not shown
     dup2(none, STDERR_FILENO);
     int rc = cli_bench_open(&m->bench, &o, plan, &e);

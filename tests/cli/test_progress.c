@@ -2,6 +2,7 @@
 #include "engine/cli/bench/bench_cost.h"
 #include "engine/cli/io.h"
 #include "engine/cli/output/progress_bar.h"
+#include "models/source.h"
 #include "tests/support/pty.h"
 #include "tests/support/run_cli.h"
 
@@ -423,6 +424,7 @@ static void bench_cost(void) {
         cli_bench b;
         sl_error e;
         CHECK_OK(cli_options_parse(&o, CLI_BENCH, 6 + !!all[i].flags[0] + !!all[i].flags[1], args, &e), e);
+        CHECK_OK(sl_source_open(o.model, &o.source, &e), e);
         int was = dup(STDERR_FILENO), none = open("/dev/null", O_WRONLY); // the description of the run is not shown
         dup2(none, STDERR_FILENO);
         int rc = cli_bench_open(&b, &o, &all[i].plan, &e);
