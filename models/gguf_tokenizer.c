@@ -263,6 +263,19 @@ static int add_templates(const sl_gguf *g, json_t *to, sl_error *err) {
     return rc;
 }
 
+// SentencePiece puts a blank before a text, and the file does not say whether this is each text between special tokens (Llama
+// 2, Mistral v1, and what llama.cpp does: "legacy") or the first one only. Mistral's tokenizers from v2 on do the latter. They
+// have [INST] as a control token, as no other SentencePiece vocabulary has.
+static int has_inst(const sl_gguf *g, const sl_gguf_vocab *v) {
+    const char *at = v->tokens->at;
+    for (uint64_t i = 0; i < v->tokens->n; i++) {
+        sl_gguf_string s = sl_gguf_next_string(&at);
+        int type = 0;
+        if (sl_gguf_equals(s, "[INST]")) return !sl_gguf_token_type(g, v, i, &type, NULL) && type == SL_GGUF_CONTROL;
+    }
+    return 0;
+}
+
 static int fill_config(const sl_gguf *g, json_t *to, sl_error *err) {
     static const char *const tokens[][2] = {{"bos_token_id", "bos_token"},
                                             {"eos_token_id", "eos_token"},
@@ -277,10 +290,9 @@ static int fill_config(const sl_gguf *g, json_t *to, sl_error *err) {
     if (!rc && json_object_set_new(to, "add_bos_token", json_boolean(add))) rc = out_of_memory(g, err);
     if (!rc) rc = copy_flag(g, "tokenizer.ggml.add_eos_token", "add_eos_token", to, err);
     if (rc || !is_spm) return rc;
-    // A blank before each text between special tokens, as llama.cpp puts it.
     rc = sl_gguf_bool(g, "tokenizer.ggml.add_space_prefix", 1, &add, err);
     if (!rc && json_object_set_new(to, "add_prefix_space", json_boolean(add))) rc = out_of_memory(g, err);
-    if (!rc && json_object_set_new(to, "legacy", json_true())) rc = out_of_memory(g, err);
+    if (!rc && json_object_set_new(to, "legacy", json_boolean(!has_inst(g, &v)))) rc = out_of_memory(g, err);
     return rc;
 }
 

@@ -162,7 +162,9 @@ def add_spm(w, folder):
 def add_tokenizer(w, folder):
     path = os.path.join(folder, "tokenizer_config.json")
     config = json.load(open(path)) if os.path.exists(path) else {}
-    ids = (add_spm if os.path.exists(os.path.join(folder, "tokenizer.model")) else add_bpe)(w, folder)
+    path = os.path.join(folder, "tokenizer.json")
+    is_bpe = os.path.exists(path) and json.load(open(path))["decoder"]["type"] == "ByteLevel"
+    ids = (add_bpe if is_bpe else add_spm)(w, folder)
     for field, add in (("bos_token", w.add_bos_token_id), ("eos_token", w.add_eos_token_id)):
         text = config.get(field)
         text = text["content"] if isinstance(text, dict) else text
@@ -198,6 +200,10 @@ def add_tensors(w, config, tensors, kind, rng):
             numbers[name] = x
             w.add_tensor(file_name(name), permute(x, heads).astype(np.float32))
             continue
+        if x.shape[1] % gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]][0]:
+            numbers[name] = x.astype(np.float16)
+            w.add_tensor(file_name(name), numbers[name])
+            continue
         data, y = pack(np.ascontiguousarray(permute(x, heads)), kind, rng)
         numbers[name] = unpermute(y.reshape(x.shape), heads)
         w.add_tensor(file_name(name), data, raw_dtype=gguf.GGMLQuantizationType[kind])
@@ -206,16 +212,17 @@ def add_tensors(w, config, tensors, kind, rng):
     return numbers
 
 
-def random_model(rng, hidden=256, vocab=48, heads=4):
+def random_model(rng, hidden=256, vocab=48, heads=4, ffn=256):
     config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": vocab, "hidden_size": hidden,
-              "intermediate_size": hidden, "num_hidden_layers": 1, "num_attention_heads": heads,
+              "intermediate_size": ffn, "num_hidden_layers": 1, "num_attention_heads": heads,
               "num_key_value_heads": heads // 2, "head_dim": hidden // heads, "max_position_embeddings": 64,
               "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False}
-    shapes = {"self_attn.q_proj": hidden, "self_attn.k_proj": hidden // 2, "self_attn.v_proj": hidden // 2,
-              "self_attn.o_proj": hidden, "mlp.gate_proj": hidden, "mlp.up_proj": hidden, "mlp.down_proj": hidden}
+    shapes = {"self_attn.q_proj": (hidden, hidden), "self_attn.k_proj": (hidden // 2, hidden),
+              "self_attn.v_proj": (hidden // 2, hidden), "self_attn.o_proj": (hidden, hidden), "mlp.gate_proj": (ffn, hidden),
+              "mlp.up_proj": (ffn, hidden), "mlp.down_proj": (hidden, ffn)}
     tensors = {"model.embed_tokens.weight": (vocab, hidden), "lm_head.weight": (vocab, hidden),
                "model.norm.weight": (hidden,)}
-    tensors.update({f"model.layers.0.{name}.weight": (rows, hidden) for name, rows in shapes.items()})
+    tensors.update({f"model.layers.0.{name}.weight": shape for name, shape in shapes.items()})
     tensors.update({f"model.layers.0.{name}.weight": (hidden,)
                     for name in ("input_layernorm", "post_attention_layernorm")})
     return config, {name: (1 + 0.02 * rng.standard_normal(s) if len(s) == 1 else 0.05 * rng.standard_normal(s))
@@ -237,15 +244,18 @@ def make_types(out):
 
 def make_seeds(out):
     rng = np.random.default_rng(7)
-    config, tensors = random_model(rng, 32, 6, 2)
+    config, tensors = random_model(rng, 32, 6, 2, 1)
+    del tensors["lm_head.weight"]
     for kind, model in (("Q4_0", "llama"), ("IQ4_NL", "gpt2")):
         w = new_file(os.path.join(out, model + ".gguf"), config)
         w.add_tokenizer_model(model)
-        w.add_tokenizer_pre("smollm")
         w.add_token_list(["<unk>", "<s>", "</s>", "a", "b", "ab"])
-        w.add_token_scores([0.0, 0.0, 0.0, -1.0, -2.0, -3.0])
         w.add_token_types([2, 3, 3, 1, 1, 1])
-        w.add_token_merges(["a b"])
+        if model == "gpt2":
+            w.add_tokenizer_pre("smollm")
+            w.add_token_merges(["a b"])
+        else:
+            w.add_token_scores([0.0, 0.0, 0.0, -1.0, -2.0, -3.0])
         w.add_bos_token_id(1)
         w.add_eos_token_id(2)
         w.add_chat_template("{{ messages }}")

@@ -11,9 +11,11 @@
 #include "tests/support/venv.h"
 #include "tests/test.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static sl_error err;
 static const sl_model_options no_tokenizer = {.flags = SL_MODEL_NO_TOKENIZER};
@@ -250,39 +252,83 @@ static sl_tokenizer *tokenizer_of(const char *path) {
     return tok;
 }
 
+// Compares the ids of a GGUF file with those of the folder that it was made of, for all texts of a file. Returns their number.
+static int compare_ids(const sl_tokenizer *want, const sl_tokenizer *got, const char *path) {
+    char line[8192];
+    int n = 0;
+    FILE *f = fopen(path, "r");
+    if (!f) FAIL("%s is missing", path);
+    while (fgets(line, sizeof line, f)) {
+        json_t *row = json_loads(line, JSON_ALLOW_NUL, NULL), *text = json_object_get(row, "text");
+        for (unsigned flags = 0; flags < 4; flags++) { // SL_TOK_BOS, SL_TOK_PLAIN
+            sl_ids a = {0}, b = {0};
+            CHECK_OK(sl_tokenize(want, json_string_value(text), json_string_length(text), flags, &a, &err), err);
+            CHECK_OK(sl_tokenize(got, json_string_value(text), json_string_length(text), flags, &b, &err), err);
+            if (a.n != b.n || (a.n && memcmp(a.data, b.data, a.n * sizeof *a.data)))
+                FAIL("%s, flags %u: %s gives other ids", path, flags, line);
+            sl_ids_free(&a), sl_ids_free(&b);
+        }
+        json_decref(row);
+        n++;
+    }
+    fclose(f);
+    return n;
+}
+
+static void check_ids(const char *folder, const char *modules, const char *const *vectors, int least) {
+    char path[300];
+    int n = 0;
+    make_gguf(modules, "tokenizer", folder, in_tmp("t.gguf"));
+    sl_tokenizer *want = tokens_load(folder), *got = tokenizer_of(in_tmp("t.gguf"));
+    CHECK_INT(sl_tokenizer_bos(got), sl_tokenizer_bos(want));
+    if (sl_tokenizer_eos(want) >= 0) CHECK_INT(sl_tokenizer_eos(got), sl_tokenizer_eos(want));
+    for (; *vectors; vectors++) {
+        snprintf(path, sizeof path, "%s/%s", folder, *vectors);
+        n += compare_ids(want, got, path);
+    }
+    CHECK(n >= least);
+    sl_tokenizer_free(want), sl_tokenizer_free(got);
+}
+
 // Texts with strings of special tokens, blanks at their ends, and other scripts.
 static void ids_of_folders(void) {
+    static const char *const vectors[] = {"vectors.jsonl", NULL};
+    check_ids("tests/vocabularies/bpe", "gguf numpy", vectors, 60);
+    check_ids("tests/vocabularies/qwen", "gguf numpy", vectors, 60);
+    check_ids("tests/vocabularies/llama", "gguf numpy sentencepiece", vectors, 60);
+}
+
+static void ids_of_llama(void) { // Llama 2's and Llama 3's vocabularies
+    static const char *const vectors[] = {"vectors.jsonl", "vectors-extra.jsonl", NULL}, *const names[] = {"llama2", "llama3"};
+    for (int i = 0; i < 2; i++) {
+        char folder[200];
+        snprintf(folder, sizeof folder, "%.150s/tokenizers/%s", test_shared(), names[i]);
+        check_ids(folder, "gguf numpy sentencepiece", vectors, 196);
+    }
+}
+
+// Chat prompts with the ids that Mistral's library gives: a blank before each text (v1), or at the start only (v2, v3).
+static void ids_of_mistral(void) {
     static const struct {
-        const char *folder, *modules;
-    } kinds[] = {{"tests/vocabularies/bpe", "gguf numpy"},
-                 {"tests/vocabularies/qwen", "gguf numpy"},
-                 {"tests/vocabularies/llama", "gguf numpy sentencepiece"}};
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        char path[200], line[8192];
-        int n = 0;
-        make_gguf(kinds[i].modules, "tokenizer", kinds[i].folder, in_tmp("t.gguf"));
-        sl_tokenizer *want = tokens_load(kinds[i].folder), *got = tokenizer_of(in_tmp("t.gguf"));
-        CHECK_INT(sl_tokenizer_bos(got), sl_tokenizer_bos(want));
-        CHECK_INT(sl_tokenizer_eos(got), sl_tokenizer_eos(want) >= 0 ? sl_tokenizer_eos(want) : sl_tokenizer_eos(got));
-        snprintf(path, sizeof path, "%s/vectors.jsonl", kinds[i].folder);
-        FILE *f = fopen(path, "r");
-        CHECK(f != NULL);
-        while (fgets(line, sizeof line, f)) {
-            json_t *row = json_loads(line, JSON_ALLOW_NUL, NULL), *text = json_object_get(row, "text");
-            for (unsigned flags = 0; flags < 4; flags++) { // SL_TOK_BOS, SL_TOK_PLAIN
-                sl_ids a = {0}, b = {0};
-                CHECK_OK(sl_tokenize(want, json_string_value(text), json_string_length(text), flags, &a, &err), err);
-                CHECK_OK(sl_tokenize(got, json_string_value(text), json_string_length(text), flags, &b, &err), err);
-                if (a.n != b.n || (a.n && memcmp(a.data, b.data, a.n * sizeof *a.data)))
-                    FAIL("%s, flags %u: %s gives other ids", kinds[i].folder, flags, line);
-                sl_ids_free(&a), sl_ids_free(&b);
-                n++;
-            }
-            json_decref(row);
-        }
-        fclose(f);
-        CHECK(n > 200);
-        sl_tokenizer_free(want), sl_tokenizer_free(got);
+        const char *file, *prompt;
+        int32_t ids[12];
+        int n;
+    } cases[] = {
+        {"tokenizer.model.v1",
+         "<s>[INST] Hello the river [/INST]",
+         {1, 733, 16289, 28793, 22557, 272, 7782, 733, 28748, 16289, 28793},
+         11},
+        {"mistral_instruct_tokenizer_240216.model.v2", "<s>[INST] Hello the river[/INST]", {1, 3, 23325, 1040, 8550, 4}, 6},
+        {"mistral_instruct_tokenizer_240323.model.v3", "<s>[INST] Hello the river[/INST]", {1, 3, 23325, 1040, 8550, 4}, 6}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char path[PATH_MAX];
+        snprintf(path, sizeof path, "%s/%s", venv_file(VENV_MISTRAL), cases[i].file);
+        unlink(in_tmp("tokenizer.model"));
+        tokens_link(path, "tokenizer.model");
+        make_gguf("gguf numpy sentencepiece", "tokenizer", test_tmp(), in_tmp("t.gguf"));
+        sl_tokenizer *tok = tokenizer_of(in_tmp("t.gguf"));
+        tokens_expect_ids(tok, cases[i].prompt, strlen(cases[i].prompt), 0, cases[i].ids, (size_t)cases[i].n);
+        sl_tokenizer_free(tok);
     }
 }
 
@@ -381,6 +427,8 @@ static const test_case cases[] = {{"bits-of-folders", NEEDS_NOTHING, bits_of_fol
                                   {"unpacking", NEEDS_NOTHING, unpacking},
                                   {"unknown-tensor", NEEDS_NOTHING, unknown_tensor},
                                   {"ids-of-folders", NEEDS_NOTHING, ids_of_folders},
+                                  {"ids-of-llama", NEEDS_SHARED, ids_of_llama},
+                                  {"ids-of-mistral", NEEDS_NOTHING, ids_of_mistral},
                                   {"pre-tokenizers", NEEDS_NOTHING, pre_tokenizers},
                                   {"tokenizer-config", NEEDS_NOTHING, tokenizer_config},
                                   {0}};
