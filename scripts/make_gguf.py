@@ -4,7 +4,8 @@ tokenizer.model.
 
   make_gguf.py types OUT                  a small random model in every type: OUT/TYPE.gguf, and in OUT/TYPE/ the folder with the
                                           same numbers in fp32, as the package dequantises them
-  make_gguf.py tokenizer FOLDER OUT.gguf  the tokenizer of a folder, with a configuration and no tensors
+  make_gguf.py tokenizers OUT FOLDER...   OUT/0.gguf, OUT/1.gguf, ...: the tokenizers of folders, with a configuration and no
+                                          tensors
   make_gguf.py seeds OUT                  the smallest models with a tokenizer of each kind (tests/fuzz/seeds/gguf)
   make_gguf.py model FOLDER OUT.gguf [TYPE]  config.json, model.safetensors (matrices as TYPE) and the tokenizer of a folder
 """
@@ -263,11 +264,12 @@ def make_seeds(out):
         write(w)
 
 
-def make_tokenizer(folder, path):
+def make_tokenizers(out, *folders):
     config, _ = random_model(np.random.default_rng(7))
-    w = new_file(path, config)
-    add_tokenizer(w, folder)
-    write(w)
+    for i, folder in enumerate(folders):
+        w = new_file(os.path.join(out, f"{i}.gguf"), config)
+        add_tokenizer(w, folder)
+        write(w)
 
 
 def make_model(folder, path, kind="F16"):
@@ -280,7 +282,7 @@ def make_model(folder, path, kind="F16"):
 
 
 if __name__ == "__main__":
-    commands = {"types": make_types, "seeds": make_seeds, "tokenizer": make_tokenizer, "model": make_model}
+    commands = {"types": make_types, "seeds": make_seeds, "tokenizers": make_tokenizers, "model": make_model}
     if len(sys.argv) < 3 or sys.argv[1] not in commands:
         sys.exit(__doc__.strip())
     commands[sys.argv[1]](*sys.argv[2:])

@@ -15,7 +15,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 static sl_error err;
 static const sl_model_options no_tokenizer = {.flags = SL_MODEL_NO_TOKENIZER};
@@ -275,11 +275,10 @@ static int compare_ids(const sl_tokenizer *want, const sl_tokenizer *got, const 
     return n;
 }
 
-static void check_ids(const char *folder, const char *modules, const char *const *vectors, int least) {
+static void check_ids(const char *folder, const char *file, const char *const *vectors, int least) {
     char path[300];
     int n = 0;
-    make_gguf(modules, "tokenizer", folder, in_tmp("t.gguf"));
-    sl_tokenizer *want = tokens_load(folder), *got = tokenizer_of(in_tmp("t.gguf"));
+    sl_tokenizer *want = tokens_load(folder), *got = tokenizer_of(in_tmp(file));
     CHECK_INT(sl_tokenizer_bos(got), sl_tokenizer_bos(want));
     if (sl_tokenizer_eos(want) >= 0) CHECK_INT(sl_tokenizer_eos(got), sl_tokenizer_eos(want));
     for (; *vectors; vectors++) {
@@ -293,18 +292,21 @@ static void check_ids(const char *folder, const char *modules, const char *const
 // Texts with strings of special tokens, blanks at their ends, and other scripts.
 static void ids_of_folders(void) {
     static const char *const vectors[] = {"vectors.jsonl", NULL};
-    check_ids("tests/vocabularies/bpe", "gguf numpy", vectors, 60);
-    check_ids("tests/vocabularies/qwen", "gguf numpy", vectors, 60);
-    check_ids("tests/vocabularies/llama", "gguf numpy sentencepiece", vectors, 60);
+    make_gguf("gguf numpy sentencepiece", "tokenizers", test_tmp(),
+              "tests/vocabularies/bpe tests/vocabularies/qwen tests/vocabularies/llama");
+    check_ids("tests/vocabularies/bpe", "0.gguf", vectors, 60);
+    check_ids("tests/vocabularies/qwen", "1.gguf", vectors, 60);
+    check_ids("tests/vocabularies/llama", "2.gguf", vectors, 60);
 }
 
 static void ids_of_llama(void) { // Llama 2's and Llama 3's vocabularies
-    static const char *const vectors[] = {"vectors.jsonl", "vectors-extra.jsonl", NULL}, *const names[] = {"llama2", "llama3"};
-    for (int i = 0; i < 2; i++) {
-        char folder[200];
-        snprintf(folder, sizeof folder, "%.150s/tokenizers/%s", test_shared(), names[i]);
-        check_ids(folder, "gguf numpy sentencepiece", vectors, 196);
-    }
+    static const char *const vectors[] = {"vectors.jsonl", "vectors-extra.jsonl", NULL};
+    char folders[2][200], both[410];
+    for (int i = 0; i < 2; i++) snprintf(folders[i], sizeof folders[i], "%.150s/tokenizers/llama%d", test_shared(), i + 2);
+    snprintf(both, sizeof both, "'%s' '%s'", folders[0], folders[1]);
+    make_gguf("gguf numpy sentencepiece", "tokenizers", test_tmp(), both);
+    check_ids(folders[0], "0.gguf", vectors, 196);
+    check_ids(folders[1], "1.gguf", vectors, 196);
 }
 
 // Chat prompts with the ids that Mistral's library gives: a blank before each text (v1), or at the start only (v2, v3).
@@ -320,13 +322,21 @@ static void ids_of_mistral(void) {
          11},
         {"mistral_instruct_tokenizer_240216.model.v2", "<s>[INST] Hello the river[/INST]", {1, 3, 23325, 1040, 8550, 4}, 6},
         {"mistral_instruct_tokenizer_240323.model.v3", "<s>[INST] Hello the river[/INST]", {1, 3, 23325, 1040, 8550, 4}, 6}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char path[PATH_MAX];
+    enum { N = sizeof cases / sizeof *cases };
+    char path[PATH_MAX], folders[N * 300] = "", name[40];
+    for (int i = 0; i < N; i++) {
         snprintf(path, sizeof path, "%s/%s", venv_file(VENV_MISTRAL), cases[i].file);
-        unlink(in_tmp("tokenizer.model"));
-        tokens_link(path, "tokenizer.model");
-        make_gguf("gguf numpy sentencepiece", "tokenizer", test_tmp(), in_tmp("t.gguf"));
-        sl_tokenizer *tok = tokenizer_of(in_tmp("t.gguf"));
+        snprintf(name, sizeof name, "%d", i);
+        CHECK(!mkdir(in_tmp(name), 0700));
+        size_t n = strlen(folders);
+        snprintf(folders + n, sizeof folders - n, "'%s' ", in_tmp(name));
+        snprintf(name, sizeof name, "%d/tokenizer.model", i);
+        tokens_link(path, name);
+    }
+    make_gguf("gguf numpy sentencepiece", "tokenizers", test_tmp(), folders);
+    for (int i = 0; i < N; i++) {
+        snprintf(name, sizeof name, "%d.gguf", i);
+        sl_tokenizer *tok = tokenizer_of(in_tmp(name));
         tokens_expect_ids(tok, cases[i].prompt, strlen(cases[i].prompt), 0, cases[i].ids, (size_t)cases[i].n);
         sl_tokenizer_free(tok);
     }
