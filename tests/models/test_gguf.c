@@ -234,6 +234,44 @@ static void refused_models(void) {
               "key general.architecture is \"gemma3\", supported are \"llama\", \"qwen2\" and \"qwen3\"");
 }
 
+// Sliding windows and scalings of RoPE.
+static void settings(void) {
+    static const struct {
+        const char *key, *text;
+        float x; // of the key; with text: of llama.rope.scaling.factor
+        sl_rope_type type;
+        float factor, attention;
+        int window;
+    } cases[] = {
+        {"llama.rope.scaling.type", "linear", 4, SL_ROPE_LINEAR, 4, 1, 0},
+        {"llama.rope.scaling.type", "none", 4, SL_ROPE_PLAIN, 1, 1, 0},
+        {"llama.rope.scaling.type", "yarn", 4, SL_ROPE_YARN, 4, 1.1386294f, 0}, // 0.1 ln(4) + 1
+        {"llama.rope.scale_linear", NULL, 2, SL_ROPE_LINEAR, 2, 1, 0},
+        {"llama.attention.sliding_window", NULL, 0, SL_ROPE_PLAIN, 1, 1, 64},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        gguf_file f = {0};
+        sl_source *source;
+        sl_config config;
+        gguf_file_config(&f, "tests/goldens/f16");
+        if (cases[i].window)
+            gguf_file_int(&f, cases[i].key, SL_GGUF_U32, cases[i].window);
+        else if (cases[i].text)
+            gguf_file_text(&f, cases[i].key, cases[i].text);
+        else
+            gguf_file_float(&f, cases[i].key, cases[i].x);
+        if (cases[i].text) gguf_file_float(&f, "llama.rope.scaling.factor", cases[i].x);
+        gguf_file_write(&f, "x.gguf");
+        CHECK_OK(sl_source_open(in_tmp("x.gguf"), &source, &err), err);
+        CHECK_OK(sl_config_load(sl_source_documents(source), &config, &err), err);
+        sl_source_close(source);
+        CHECK(config.rope_type == cases[i].type && config.rope_factor == cases[i].factor);
+        CHECK_NEAR(config.rope_attention, cases[i].attention, 1e-6);
+        CHECK_INT(config.window, cases[i].window);
+        CHECK_STR(config.model_type, cases[i].window ? "mistral" : "llama");
+    }
+}
+
 // An array with one value for each layer: equal values are one value.
 static void values_of_layers(void) {
     static const int equal[2] = {2, 2}, other[2] = {2, 4};
@@ -374,6 +412,7 @@ static const test_case cases[] = {{"refused", NEEDS_NOTHING, refused},
                                   {"duplicate-key", NEEDS_NOTHING, duplicate_key},
                                   {"values", NEEDS_NOTHING, values},
                                   {"refused-models", NEEDS_NOTHING, refused_models},
+                                  {"settings", NEEDS_NOTHING, settings},
                                   {"values-of-layers", NEEDS_NOTHING, values_of_layers},
                                   {"parts", NEEDS_NOTHING, parts},
                                   {"damaged", NEEDS_NOTHING, damaged},
