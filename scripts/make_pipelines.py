@@ -101,6 +101,8 @@ def normalizers():
     yield "strip", {"type": "Strip", "strip_left": True, "strip_right": True}
     yield "strip-left", sequence({"type": "Strip", "strip_left": True, "strip_right": False}, replace("e", "E"), field="normalizers")
     yield "prepend", {"type": "Prepend", "prepend": "xy"}
+    yield "strip-prepend", sequence({"type": "Strip", "strip_left": True, "strip_right": True}, {"type": "Prepend", "prepend": "xy"},
+                                    field="normalizers")
     yield "none", sequence(field="normalizers")
 
 
@@ -156,7 +158,7 @@ def char_pipelines():
         alphabet = [chr(c) for c in [*range(33, 127), 0x2581]] + [f"<0x{b:02X}>" for b in range(256) if b not in (0xF0, 0xE4, 0xC3)]
         model = small_model(alphabet, "qzQ7", ["▁the", "river", "hello", "▁▁"], unk_token="<u>", byte_fallback=True, fuse_unk=fuse)
         yield {**base, "name": f"some-bytes-{fuse}", "patch": {"model": model, "post_processor": None, "added_tokens": []}}
-    crossing = small_model([chr(c) for c in [*range(33, 127), 0x2581]], "", ["s▁t", "▁the"], unk_token="<u>")
+    crossing = small_model([chr(c) for c in [*range(33, 127), 0x2581]], "", ["e▁r", "▁the"], unk_token="<u>")
     yield {**base, "name": "merges-across-words", "patch": {"model": crossing, "post_processor": None, "added_tokens": []}}
     blanks = replace("▁", " ")
     decoders = {"strip-each": (blanks, {"type": "Strip", "content": " ", "start": 1, "stop": 0}),
