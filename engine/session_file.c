@@ -12,23 +12,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FORMAT "sleigh-session-1"
+#define FORMAT "sleigh-session-2"
 
 enum { OTHER_PREFILL = -2 }; // version of a segment of methods that this engine does not prefill with
 
 // ---- what a file must have in common with an engine ----
 
-// What determines the values of K and V, besides the tokens.
+// What determines the values of K, V and the logits, besides the tokens.
 typedef struct identity {
     char weights[SL_HASH_TEXT]; // sl_tensors_hash, or "dummy"
     char shape[320];
     char rope[256];
+    const char *head;     // "tied": the embeddings, "own"
     char arithmetic[256]; // bits differ between different arithmetics
 } identity;
 
 static void identify(const sl_engine *e, identity *out) {
     const sl_config *c = &e->model->config;
     sl_config_describe_rope(c, out->rope, sizeof out->rope);
+    out->head = c->tied ? "tied" : "own";
     if (e->model->is_dummy)
         snprintf(out->weights, sizeof out->weights, "dummy");
     else
@@ -137,6 +139,7 @@ static void add_all_metadata(writer *w, const sl_session *s, const identity *own
     add_metadata(w, "weights", own->weights);
     add_metadata(w, "shape", own->shape);
     add_metadata(w, "rope", own->rope);
+    add_metadata(w, "head", own->head);
     add_metadata(w, "arithmetic", own->arithmetic);
     add_number(w, "sequence", s->sequence);
     add_number(w, "n_prefilled", s->n_prefilled);
@@ -317,6 +320,7 @@ static int check_file(reader *r, sl_error *err) {
     if (!rc) rc = expect_metadata(r, "shape", r->own.shape, err);
     if (!rc) rc = expect_metadata(r, "weights", r->own.weights, err);
     if (!rc) rc = expect_metadata(r, "rope", r->own.rope, err);
+    if (!rc) rc = expect_metadata(r, "head", r->own.head, err);
     const sl_tensor *ids = sl_tensors_find(r->tensors, "ids");
     if (rc) return rc;
     if (!ids || strcmp(ids->dtype_name, "I32") || ids->n_dims != 1 || ids->dims[0] < 1 || ids->dims[0] > INT32_MAX)

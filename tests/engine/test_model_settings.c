@@ -1,5 +1,6 @@
 // tests/engine/test_model_settings.c - what a folder's files say beside weights: end tokens, BOS, sampling, and a vocabulary
 // that is smaller than the tokenizer's.
+#include "engine/cli/eval/fingerprint.h"
 #include "engine/engine.h"
 #include "models/config.h"
 #include "tests/support/tensor_file.h"
@@ -13,7 +14,8 @@ static sl_error err;
 
 static void copy_tiny(void) {
     char command[512];
-    snprintf(command, sizeof command, "cp models/tiny/*.json '%s' && rm -f '%s'/special_tokens_map.json", test_tmp(), test_tmp());
+    snprintf(command, sizeof command, "cp models/tiny/*.json '%s' && rm -f '%s'/special_tokens_map.json", test_tmp(),
+             test_tmp());
     CHECK_INT(system(command), 0);
     test_set_field("tokenizer_config.json", "chat_template", NULL); // its end of a turn would be an end token
 }
@@ -169,7 +171,38 @@ static void small_vocabulary(void) {
     sl_model_free(model);
 }
 
-static const test_case cases[] = {{"end-tokens", 0, end_tokens},
+// Each file that decides ids or numbers changes a fingerprint, and no other one.
+static void fingerprints(void) {
+    static const struct {
+        const char *file, *field, *value;
+        int is_tokenizer;
+    } rows[] = {
+        {"config.json", "sliding_window", "512", 0},
+        {"generation_config.json", "top_k", "7", 0},
+        {"tokenizer.json", "version", "\"2.0\"", 1},
+        {"tokenizer_config.json", "model_max_length", "77", 1},
+        {"special_tokens_map.json", "pad_token", "\"<|eot_id|>\"", 1},
+    };
+    cli_fingerprint before, after;
+    char command[512];
+    snprintf(command, sizeof command, "cp models/tiny/*.json '%s'", test_tmp());
+    CHECK_INT(system(command), 0);
+    CHECK_OK(cli_fingerprint_read(test_tmp(), 1, NULL, &before, &err), err);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        test_set_field(rows[i].file, rows[i].field, rows[i].value);
+        CHECK_OK(cli_fingerprint_read(test_tmp(), 1, NULL, &after, &err), err);
+        if ((strcmp(before.config, after.config) == 0) != rows[i].is_tokenizer) FAIL("%s: the config's hash", rows[i].file);
+        if ((strcmp(before.tokenizer, after.tokenizer) == 0) == rows[i].is_tokenizer)
+            FAIL("%s: the tokenizer's hash", rows[i].file);
+        before = after;
+    }
+    const sl_rope_options rope = {.theta = 1e6};
+    CHECK_OK(cli_fingerprint_read(test_tmp(), 1, &rope, &after, &err), err);
+    CHECK(strcmp(before.config, after.config));
+}
+
+static const test_case cases[] = {{"fingerprints", 0, fingerprints},
+                                  {"end-tokens", 0, end_tokens},
                                   {"bos", 0, two_bos},
                                   {"sampling", 0, sampling},
                                   {"library-defaults", 0, library_defaults},

@@ -212,12 +212,14 @@ static void damaged(void) {
         int code;
         const char *part;
     } edits[] = {
-        {"sleigh-session-1", "sleigh-session-2", SL_ERR_ARG, "metadata format is sleigh-session-2, expected sleigh-session-1"},
-        {"\"format\"", "\"fxrmat\"", SL_ERR_FORMAT, "metadata format is missing, expected sleigh-session-1"},
+        {"sleigh-session-2", "sleigh-session-1", SL_ERR_ARG, "metadata format is sleigh-session-1, expected sleigh-session-2"},
+        {"\"format\"", "\"fxrmat\"", SL_ERR_FORMAT, "metadata format is missing, expected sleigh-session-2"},
         {"MLP 768", "MLP 769", SL_ERR_ARG, "metadata shape is llama, 4 layers, hidden 256, MLP 769"},
         {"head_dim 128", "head_dim 192", SL_ERR_ARG, "metadata shape is llama, 4 layers"},
         {"\"weights\":\"fnv1a:", "\"weights\":\"fnv1b:", SL_ERR_ARG, "metadata weights is fnv1b:"},
         {"\"rope\":\"theta 5", "\"rope\":\"theta 4", SL_ERR_ARG, "metadata rope is theta 400000, llama3"},
+        {"\"head\":\"own\"", "\"head\":\"wno\"", SL_ERR_ARG, "metadata head is wno, expected own"},
+        {"\"head\":\"own\"", "\"hxad\":\"own\"", SL_ERR_FORMAT, "metadata head is missing, expected own"},
         {"\"sequence\":\"5\"", "\"sequence\":\"x\"", SL_ERR_FORMAT, "metadata sequence is x, expected a number"},
         {"\"n_prefilled\":\"300\"", "\"n_prefilled\":\"301\"", SL_ERR_FORMAT, "metadata n_prefilled is 301"},
         {"\"ids\"", "\"xds\"", SL_ERR_FORMAT, "expected a tensor ids"},

@@ -1,4 +1,5 @@
 // tests/models/test_unbound.c - tensors of a folder that no weight binds: a head beside tied embeddings, and others.
+#include "engine/cli/eval/fingerprint.h"
 #include "engine/engine.h"
 #include "models/config.h"
 #include "tests/support/models.h"
@@ -57,6 +58,7 @@ static void ties(void) {
         {0, 1, 1, "tensor lm_head.weight equals model.embed_tokens.weight"},
         {1, 2, 0, "tensor lm_head.weight differs from model.embed_tokens.weight and is used"},
     };
+    cli_fingerprint prints[2];
     float *want = run("tests/goldens/tied");
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
         char shape[64];
@@ -67,6 +69,12 @@ static void ties(void) {
         test_write_model("tests/goldens/tied", &head, 1);
         CHECK_OK(load(&model, &lines), err);
         const sl_config *c = sl_model_config(model);
+        char command[1024], copy[256]; // a fingerprint watches the file, which the next head replaces
+        snprintf(copy, sizeof copy, "%s/copy%zu", test_tmp(), i);
+        snprintf(command, sizeof command, "mkdir '%s' && cp '%s'/*.json '%s'/model.safetensors '%s'", copy, test_tmp(),
+                 test_tmp(), copy);
+        CHECK_INT(system(command), 0);
+        CHECK_OK(cli_fingerprint_read(copy, 0, NULL, &prints[i], &err), err);
         CHECK_INT(c->tied, heads[i].tied);
         CHECK_INT(lines.n, 1);
         if (!strstr(lines.text, heads[i].says)) FAIL("the log says: %s", lines.text);
@@ -77,6 +85,7 @@ static void ties(void) {
         free(got), free((void *)head.data);
     }
     free(want);
+    CHECK(strcmp(prints[0].config, prints[1].config)); // one config.json, but results of another head
 }
 
 // Without a head of its own an untied model cannot run: transformers would make a random one.

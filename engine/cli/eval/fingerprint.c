@@ -4,6 +4,7 @@
 #include "engine/cli/watch.h"
 #include "models/config.h"
 #include "models/source.h"
+#include "models/weights.h"
 
 #include <stdint.h>
 #include <stdio.h>
@@ -28,22 +29,21 @@ static int hash_files(const sl_documents *d, const char *const *names, const cha
     return rc;
 }
 
-// Describes RoPE if the options change it. Otherwise the text is empty, and the hash is that of the files.
-static int describe_rope(const sl_documents *d, const sl_rope_options *rope, char *buf, size_t size, sl_error *err) {
-    sl_config config;
-    *buf = 0;
-    if (!rope) return 0;
-    int rc = sl_config_load(d, &config, err);
-    if (!rc) rc = sl_config_change_rope(&config, rope, err);
-    if (!rc && config.is_rope_changed) sl_config_describe_rope(&config, buf, size);
-    return rc;
+// What Sleigh makes of the config: another version of Sleigh, other options or other tensors may read the same files in another
+// way.
+static void describe_reading(const sl_config *config, char *buf, size_t size) {
+    sl_config_describe_rope(config, buf, size);
+    size_t n = strlen(buf);
+    snprintf(buf + n, size - n, "; window %d; head %s", config->window, config->tied ? "tied" : "own");
 }
 
-static int hash_weights(const sl_source *source, char out[SL_HASH_TEXT], sl_error *err) {
+// Also settles whether the head is tied.
+static int hash_weights(const sl_source *source, sl_config *config, char out[SL_HASH_TEXT], sl_error *err) {
     sl_tensors *tensors;
     int rc = sl_source_tensors(source, &tensors, err);
     if (rc) return rc;
     rc = cli_watch(tensors, err);
+    if (!rc) rc = sl_model_settle_tie(config, tensors, NULL, err);
     if (!rc) sl_hash_text(sl_tensors_hash(tensors, SL_FNV1A_START), out);
     sl_tensors_close(tensors);
     return rc;
@@ -51,18 +51,25 @@ static int hash_weights(const sl_source *source, char out[SL_HASH_TEXT], sl_erro
 
 int cli_fingerprint_read(const char *model, int is_dummy, const sl_rope_options *rope, cli_fingerprint *out, sl_error *err) {
     static const char *const config[] = {"config.json", "generation_config.json", NULL};
-    static const char *const tokenizer[] = {"tokenizer.json",      "tokenizer.model",    "tokenizer_config.json",
-                                            "chat_template.jinja", "chat_template.json", NULL};
-    char changed[256];
+    static const char *const tokenizer[] = {
+        "tokenizer.json",     "tokenizer.model",         "tokenizer.model.v1",  "tokenizer.model.v2", "tokenizer.model.v3",
+        "tokenizer.model.v7", "tokenizer.model.v7m1",    "tokenizer.model.v11", "tekken.json",        "tokenizer_config.json",
+        "added_tokens.json",  "special_tokens_map.json", "chat_template.jinja", "chat_template.json", NULL};
+    char reading[320];
+    sl_config c;
     sl_source *source;
     int rc = sl_source_open(model, &source, err);
     if (rc) return rc;
     const sl_documents *d = sl_source_documents(source);
-    rc = describe_rope(d, rope, changed, sizeof changed, err);
-    if (!rc) rc = hash_files(d, config, changed, out->config, err);
-    if (!rc) rc = hash_files(d, tokenizer, "", out->tokenizer, err);
+    rc = sl_config_load(d, &c, err);
+    if (!rc && rope) rc = sl_config_change_rope(&c, rope, err);
     snprintf(out->weights, sizeof out->weights, "dummy");
-    if (!rc && !is_dummy) rc = hash_weights(source, out->weights, err);
+    if (!rc && !is_dummy) rc = hash_weights(source, &c, out->weights, err);
+    if (!rc) {
+        describe_reading(&c, reading, sizeof reading);
+        rc = hash_files(d, config, reading, out->config, err);
+    }
+    if (!rc) rc = hash_files(d, tokenizer, "", out->tokenizer, err);
     sl_source_close(source);
     return rc;
 }

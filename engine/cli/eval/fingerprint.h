@@ -7,7 +7,7 @@
 
 typedef struct cli_fingerprint {
     // Each "fnv1a:" and 16 digits.
-    char config[SL_HASH_TEXT];    // config.json and generation_config.json, and what the options change of RoPE
+    char config[SL_HASH_TEXT];    // config.json and generation_config.json; RoPE, window and head as Sleigh reads them
     char weights[SL_HASH_TEXT];   // name, dtype, shape and samples of the data of each tensor; independent of shards
     char tokenizer[SL_HASH_TEXT]; // documents of the tokenizer and the chat template
 } cli_fingerprint;
