@@ -273,6 +273,8 @@ def make_tokenizers(out, *folders):
 
 
 def make_model(folder, path, kind="F16"):
+    if kind not in TYPES or kind in HALVES:
+        sys.exit(f"{kind}: the package gguf quantises to {', '.join(t for t in TYPES if t not in HALVES)}")
     with open(os.path.join(folder, "config.json")) as f:
         config = json.load(f)
     w = new_file(path, config)
