@@ -10,7 +10,8 @@
 #include <string.h>
 
 struct sl_chat {
-    const sl_chat_template *template;
+    const sl_chat_template *template; // the model's, or owned
+    sl_chat_template *owned;          // NULL: none
     sl_generator *generator;
     char *system_prompt;  // NULL: none
     sl_message *messages; // [n_messages], contents from malloc, roles static
@@ -83,18 +84,23 @@ int sl_chat_reset(sl_chat *c, sl_error *err) {
 
 // ---- life ----
 
-static int find_template(const sl_model *model, const char *name, const sl_chat_template **out, sl_error *err) {
-    if (!name) return sl_chat_load(sl_source_documents(model->source), out, err);
-    *out = sl_chat_find(name);
-    return *out ? 0 : sl_fail(err, SL_ERR_ARG, "{template_name} %.100s: expected one of %s", name, sl_chat_names());
+static int find_template(sl_chat *c, const sl_model *model, const char *name, sl_error *err) {
+    c->template = name ? NULL : model->chat;
+    if (c->template) return 0;
+    int rc = sl_chat_load(sl_source_documents(model->source), name, &c->owned, err);
+    c->template = c->owned;
+    return rc;
 }
 
 static int open_chat(sl_chat *c, sl_engine *engine, const sl_chat_options *o, sl_error *err) {
-    int rc = find_template(engine->model, o->template_name, &c->template, err);
+    int rc = sl_model_need_tokenizer(engine->model, err);
+    if (!rc) rc = find_template(c, engine->model, o->template_name, err);
     if (!rc && o->system_prompt && !(c->system_prompt = strdup(o->system_prompt)))
         rc = sl_fail(err, SL_ERR_MEMORY, "chat: out of memory");
     if (!rc) rc = sl_chat_reset(c, err);
-    return rc ? rc : sl_generator_open(engine, &o->generation, &c->generator, err);
+    if (!rc) rc = sl_generator_open(engine, &o->generation, &c->generator, err);
+    if (!rc) sl_generator_set_end(c->generator, sl_chat_end_of_turn(c->template, engine->model->tokenizer));
+    return rc;
 }
 
 int sl_chat_open(sl_engine *engine, const sl_chat_options *options, sl_chat **out, sl_error *err) {
@@ -113,6 +119,7 @@ int sl_chat_open(sl_engine *engine, const sl_chat_options *options, sl_chat **ou
 void sl_chat_free(sl_chat *c) {
     if (!c) return;
     sl_generator_close(c->generator);
+    sl_chat_template_free(c->owned);
     pop_all(c);
     free(c->system_prompt);
     free(c);
@@ -130,14 +137,19 @@ sl_session *sl_chat_session(const sl_chat *c) {
 
 // Answers the last message, and adds the answer.
 static int answer(sl_chat *c, sl_text_fn on_text, void *ctx, sl_generated *result, sl_error *err) {
-    sl_text prompt = {0}, reply = {0};
+    const sl_tokenizer *tok = sl_generator_model(c->generator)->tokenizer;
+    json_t *messages = sl_chat_messages(c->messages, c->n_messages);
+    sl_prompt prompt = {0};
+    sl_text reply = {0};
     sl_ids ids = {0};
-    int rc = sl_chat_render(c->template, c->messages, c->n_messages, NULL, &prompt, err);
-    if (!rc) rc = sl_tokenize(sl_generator_model(c->generator)->tokenizer, prompt.data, prompt.n, 0, &ids, err);
+    int rc = messages ? 0 : sl_fail(err, SL_ERR_MEMORY, "chat: out of memory");
+    if (!rc) rc = sl_chat_render(c->template, tok, &(sl_chat_request){.messages = messages}, &prompt, err);
+    if (!rc) rc = sl_chat_tokenize(c->template, tok, &prompt, &ids, err);
     if (!rc) rc = sl_generator_run(c->generator, ids.data, (int)ids.n, 1, on_text, ctx, &reply, result, err);
     if (!rc) rc = push(c, &(sl_message){.role = "assistant", .content = reply.data, .n = reply.n}, err);
     sl_ids_free(&ids);
-    sl_text_free(&prompt);
+    sl_prompt_free(&prompt);
+    json_decref(messages);
     sl_text_free(&reply);
     return rc;
 }

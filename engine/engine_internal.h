@@ -8,6 +8,7 @@
 #include "engine/engine.h"
 #include "models/arch.h"
 #include "models/source.h"
+#include "tokenizer/chat.h"
 
 #include <stdatomic.h>
 
@@ -20,6 +21,7 @@ struct sl_model {
     sl_tensors *tensors;
     sl_model_weights weights; // data: the mapped files; NULL for dummy weights that are not made yet
     sl_tokenizer *tokenizer;
+    sl_chat_template *chat; // NULL: it has none that can be used
     int is_dummy;
 };
 

@@ -13,6 +13,7 @@ struct sl_generator {
     sl_sampler *sampler;
     sl_stopper *stopper; // NULL: no stop strings
     int max_tokens;
+    int32_t end; // ends an answer, besides the model's end tokens; -1: none
     sl_progress progress;
 };
 
@@ -91,6 +92,7 @@ int sl_generator_set_options(sl_generator *g, const sl_generation *o, sl_error *
 int sl_generator_open(sl_engine *engine, const sl_generation *options, sl_generator **out, sl_error *err) {
     sl_generator *g = calloc(1, sizeof *g);
     if (!g) return sl_fail(err, SL_ERR_MEMORY, "generator: out of memory");
+    g->end = -1;
     int rc = sl_model_need_tokenizer(engine->model, err);
     if (!rc) rc = sl_session_new(engine, options->sequence, &g->session, err);
     if (!rc) g->session->in_generator = 1;
@@ -118,6 +120,10 @@ sl_session *sl_generator_session(const sl_generator *g) {
 
 const sl_model *sl_generator_model(const sl_generator *g) {
     return g->session->engine->model;
+}
+
+void sl_generator_set_end(sl_generator *g, int32_t id) {
+    g->end = id;
 }
 
 // ---- the prompt ----
@@ -202,9 +208,9 @@ static int next_token(run *r, sl_error *err) {
         return 0;
     }
     if (rc) return rc;
-    if (sl_model_is_eos(e->model, id)) {
+    if (sl_model_is_eos(e->model, id) || id == g->end) {
         stop(r, SL_STOP_END);
-        return 0;
+        return is_last || sl_model_is_eos(e->model, id) ? 0 : record(g, id, err); // the step appended another token
     }
     r->out.n_generated++;
     if (!is_last) rc = record(g, id, err);

@@ -15,6 +15,9 @@ const sl_model *sl_generator_model(const sl_generator *g);
 // Replaces the options of later calls of sl_generator_run. After an error the previous options stay.
 int sl_generator_set_options(sl_generator *g, const sl_generation *options, sl_error *err);
 
+// Another token that ends an answer, which the template of a chat writes after replies; -1: none
+void sl_generator_set_end(sl_generator *g, int32_t id);
+
 // Makes the session hold the prompt ids[0..n), and generates. The session keeps the tokens that it shares with the prompt.
 // at_start: no text precedes the generated text. text: receives the generated text too; NULL: does not. After an error the
 // session holds a prefix of the prompt, and the text so far.

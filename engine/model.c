@@ -38,6 +38,15 @@ static int load_tokenizer(const sl_documents *documents, const sl_model_options 
     return 0;
 }
 
+// Loads the chat template, whose end of a turn is an end token. A model may have a template that Sleigh cannot use: only a chat
+// needs it.
+static int load_template(const char *name, sl_model *model, sl_error *err) {
+    int rc = sl_chat_load(sl_source_documents(model->source), name, &model->chat, err);
+    if (rc) return name || rc == SL_ERR_MEMORY ? rc : 0;
+    sl_config_add_eos(&model->config, sl_chat_end_of_turn(model->chat, model->tokenizer));
+    return 0;
+}
+
 static int load(const char *dir, const sl_model_options *o, sl_model *model, sl_error *err) {
     model->dir = copy_dir(dir);
     if (!model->dir) return sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", dir);
@@ -58,7 +67,8 @@ static int load(const char *dir, const sl_model_options *o, sl_model *model, sl_
     }
     if (rc || (o->flags & SL_MODEL_NO_TOKENIZER) || (model->is_dummy && !has_tokenizer(documents))) return rc;
     rc = sl_cancel_poll(&o->cancel, err);
-    return rc ? rc : load_tokenizer(documents, o, model, err);
+    if (!rc) rc = load_tokenizer(documents, o, model, err);
+    return rc ? rc : load_template(o->chat_template, model, err);
 }
 
 int sl_model_load(const char *dir, const sl_model_options *options, sl_model **out, sl_error *err) {
@@ -87,6 +97,7 @@ void sl_model_use(const sl_model *model) {
 void sl_model_free(sl_model *model) {
     if (!model || atomic_fetch_sub(&model->n_users, 1) > 1) return;
     sl_tokenizer_free(model->tokenizer);
+    sl_chat_template_free(model->chat);
     sl_model_weights_free(&model->weights);
     sl_tensors_close(model->tensors);
     sl_source_close(model->source);

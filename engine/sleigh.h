@@ -108,6 +108,7 @@ typedef struct sl_rope_options {
 typedef struct sl_model_options {
     unsigned flags; // SL_MODEL_...
     sl_cancel cancel;
+    const char *chat_template; // as sl_chat_options.template_name; a chat may choose another one
     sl_rope_options rope; // with rope.scaling, a session may have more tokens than max_position_embeddings
     sl_log log;           // lines about decisions of the load, such as tensors that are not used
     sl_progress progress; // of the unpacking of a GGUF file, in MiB of unpacked weights
@@ -321,7 +322,7 @@ typedef struct sl_chat sl_chat;
 
 typedef struct sl_chat_options {
     const char *system_prompt; // NULL: none
-    const char *template_name; // "llama3.1", "qwen3", ...; NULL: the template of the model's folder
+    const char *template_name; // "llama3.1", "qwen3", ..., or the path of a Jinja file; NULL: the template of the model
     sl_generation generation;  // of every answer
 } sl_chat_options;
 

@@ -30,9 +30,22 @@ static int check_text(const cli_records *r, const json_t *record, sl_error *err)
     return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: expected an object with a string \"text\"", r->path, r->n_lines);
 }
 
+static int check_messages(const cli_records *r, const json_t *record, const json_t *messages, const char *other, sl_error *err) {
+    const json_t *tools = sl_json_get(record, "tools");
+    if (other)
+        return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: expected \"messages\" or \"%s\", found both", r->path, r->n_lines, other);
+    if (!json_array_size(messages))
+        return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: \"messages\": expected a list of messages", r->path, r->n_lines);
+    if (tools && !json_is_array(tools))
+        return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: \"tools\": expected a list of tools", r->path, r->n_lines);
+    return 0;
+}
+
 static int check_prompt(const cli_records *r, const json_t *record, sl_error *err) {
     const json_t *prompt = sl_json_get(record, "prompt");
     const char *other = sl_json_get(record, "context") ? "context" : sl_json_get(record, "question") ? "question" : NULL;
+    const json_t *messages = r->kind == CLI_RECORDS_CHATS ? sl_json_get(record, "messages") : NULL;
+    if (messages) return check_messages(r, record, messages, prompt ? "prompt" : other, err);
     if (prompt && other)
         return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: expected \"prompt\" or \"%s\", found both", r->path, r->n_lines,
                        other);

@@ -20,6 +20,7 @@ typedef enum {
     CLI_RECORDS_PROMPTS, // JSONL
     CLI_RECORDS_PLAIN,   // lines of text, not JSON
     CLI_RECORDS_TEXTS,   // JSONL
+    CLI_RECORDS_CHATS,   // JSONL of prompts, or of conversations: "messages" and "tools"
 } cli_records_kind;
 
 typedef struct cli_records {

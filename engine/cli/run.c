@@ -30,67 +30,6 @@ int cli_need_model(const cli_options *o, sl_error *err) {
                               "flag --model is required: give the folder or the name of a model, for example -m tiny");
 }
 
-int cli_check_chat_flags(const cli_options *o, sl_error *err) {
-    static const cli_flag flags[] = {CLI_FLAG("--system-prompt", system_prompt), CLI_FLAG("--chat-template", chat_template)};
-    const char *flag = o->chat ? NULL : cli_given_flag(o, flags, CLI_N_FLAGS(flags));
-    return flag ? sl_fail(err, SL_ERR_ARG, "flag %s needs --chat", flag) : 0;
-}
-
-int cli_chat_template(const cli_options *o, const sl_chat_template **out, sl_error *err) {
-    if (!o->chat_template) return sl_chat_load(sl_source_documents(o->source), out, err);
-    *out = sl_chat_find(o->chat_template);
-    if (*out) return 0;
-    return sl_fail(err, SL_ERR_ARG, "--chat-template %.100s: expected one of %s", o->chat_template, sl_chat_names());
-}
-
-int cli_chat_wrap(const cli_options *o, const sl_chat_template *template, sl_text *text, sl_error *err) {
-    sl_message messages[2];
-    sl_text rendered = {0};
-    int n = 0;
-    if (o->system_prompt)
-        messages[n++] = (sl_message){.role = "system", .content = o->system_prompt, .n = strlen(o->system_prompt)};
-    messages[n++] = (sl_message){.role = "user", .content = text->data, .n = text->n};
-    int rc = sl_chat_render(template, messages, n, NULL, &rendered, err);
-    if (rc) {
-        sl_text_free(&rendered);
-        return rc;
-    }
-    sl_text_free(text);
-    *text = rendered;
-    return 0;
-}
-
-// 1: the model was trained on conversations: one of its end tokens ends the messages of its template. (Base models can have a
-// template too.) A model of few layers, such as the embedded one, completes texts.
-static int is_assistant(const sl_model *model, const sl_chat_template *template) {
-    enum { FEW_LAYERS = 8 };
-    const sl_message messages[] = {{"user", "a", 1}, {"assistant", "b", 1}, {"user", "c", 1}};
-    sl_text text = {0};
-    sl_ids ids = {0};
-    int found = 0;
-    if (sl_model_config(model)->n_layers < FEW_LAYERS) return 0;
-    if (!sl_chat_render(template, messages, 3, NULL, &text, NULL) &&
-        !sl_tokenize(sl_model_tokenizer(model), text.data, text.n, 0, &ids, NULL))
-        for (size_t i = 0; i < ids.n; i++) found |= sl_model_is_eos(model, ids.data[i]);
-    sl_text_free(&text);
-    sl_ids_free(&ids);
-    return found;
-}
-
-void cli_hint_chat(const cli_run *run, const sl_text *text, const sl_ids *ids) {
-    const sl_tokenizer *tok = sl_model_tokenizer(run->model);
-    const sl_chat_template *template;
-    sl_ids bos = {0};
-    if (!tok || sl_chat_load(sl_source_documents(run->options->source), &template, NULL) || !is_assistant(run->model, template))
-        return;
-    int has_special = text->n >= 6 && memmem(text->data, text->n, "[INST]", 6) != NULL; // plain text in templates of Mistral
-    if (sl_tokenize(tok, "", 0, SL_TOK_BOS, &bos, NULL)) return;
-    for (size_t i = bos.n; i < ids->n; i++) has_special |= sl_tokenizer_is_special(tok, ids->data[i]);
-    sl_ids_free(&bos);
-    if (!has_special)
-        cli_say("hint: this model has a chat template (%s); --chat puts the prompt into it", sl_chat_name(template));
-}
-
 int cli_is_parallel(const cli_options *o) {
     return o->prompts || (o->jsonl && CLI_GIVEN(o, parallel));
 }
@@ -195,8 +134,10 @@ static void say_line(void *ctx, const char *line) {
 
 int cli_load_model(const cli_options *o, const char *device, unsigned flags, sl_model **out, sl_error *err) {
     int is_dummy = !strcmp(o->load_format, "dummy");
-    const sl_model_options options = {
-        .flags = flags | (is_dummy ? SL_MODEL_DUMMY : SL_MODEL_PACKED), .rope = cli_rope_options(o), .log = {.fn = say_line}};
+    const sl_model_options options = {.flags = flags | (is_dummy ? SL_MODEL_DUMMY : SL_MODEL_PACKED),
+                                      .chat_template = o->chat_template,
+                                      .rope = cli_rope_options(o),
+                                      .log = {.fn = say_line}};
     int rc = sl_model_load(o->model, &options, out, err);
     if (rc) return rc;
     if (is_dummy && !(flags & SL_MODEL_NO_TOKENIZER)) rc = check_tokenizer(o, *out, err);

@@ -10,7 +10,6 @@
 #include "engine/cli/output/stats.h"
 #include "engine/engine.h"
 #include "engine/stopper.h"
-#include "tokenizer/chat.h"
 #include "tokenizer/tokenizer.h"
 
 #include <stdio.h>
@@ -89,14 +88,6 @@ void cli_run_format_prefill(const cli_run *run, char *buf, size_t size);
 int cli_check_device(const cli_options *o, sl_error *err); // SL_ERR_ARG: this build has no such --device
 int cli_need_model(const cli_options *o, sl_error *err);   // SL_ERR_ARG: --model is missing
 
-int cli_check_chat_flags(const cli_options *o, sl_error *err); // SL_ERR_ARG: a flag of the chat template without --chat
-// Finds --chat-template, or the template of the model. SL_ERR_ARG: the name is unknown.
-int cli_chat_template(const cli_options *o, const sl_chat_template **out, sl_error *err);
-// Replaces *text by its rendering in the template: --system-prompt, then *text as the user's message.
-int cli_chat_wrap(const cli_options *o, const sl_chat_template *template, sl_text *text, sl_error *err);
-// For `generate` without --chat: a line on stderr if the model was trained on conversations and the prompt has no token of a
-// template.
-void cli_hint_chat(const cli_run *run, const sl_text *text, const sl_ids *ids);
 int cli_is_parallel(const cli_options *o); // generate --parallel or --prompts: batches of o->parallel sequences
 
 #endif

@@ -100,7 +100,7 @@ static void usage_errors(void) {
         {{"generate", "-m", "M", "-p", "x", "-c=200k"}, "unknown flag -c=200k"},
         {{"generate", "-m", "M", "-p", "x", "--ctx-size=200k"}, "--ctx-size 204800"},
         {{"generate", "-m", "M", "-p", "x", "--bos"}, "--bos does not belong to this command"},
-        {{"chat", "-m", "M", "--chat-template", "nope"}, "--chat-template nope: expected one of llama"},
+        {{"chat", "-m", "M", "--chat-template", "nope"}, "--chat-template nope: expected a file, or one of llama"},
         {{"tokenize", "-p", "x"}, "--model is required"},
         {{"tokenize", "-m", "M", "--temp", "1"}, "--temp does not belong to this command"},
         {{"logits", "-m", "M", "-o", "x.npy"}, "--ids is required"},

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define CHAT "chat", "-m", tiny(), "--chat-template", "chatml"
+#define CHAT "chat", "-m", tiny(), "--chat-template", "zephyr"
 #define PASTE_BEGIN "\033[200~"
 #define PASTE_END "\033[201~"
 #define PASTE(text) PASTE_BEGIN text PASTE_END
@@ -318,7 +318,7 @@ static void sudden_end(void) {
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
     snprintf(cmd, sizeof cmd, "mkdir -p '%s' && cp %s/* '%s' && chmod u+w '%s'/*", dir, tiny(), dir, dir);
     CHECK_INT(system(cmd), 0);
-    PTY_START((pty_options){0}, "chat", "-m", dir, "--chat-template", "chatml", "-n", "1");
+    PTY_START((pty_options){0}, "chat", "-m", dir, "--chat-template", "zephyr", "-n", "1");
     pty_expect(ready);
     pty_expect(first_prompt);
     CHECK(!stat(path, &st) && !truncate(path, st.st_size / 8));

@@ -353,7 +353,7 @@ static void make_assistant(int n_layers, int with_template) {
 }
 
 static void chat_hint(void) {
-    static const char hint[] = "hint: this model has a chat template (llama3); --chat puts the prompt into it\n";
+    static const char hint[] = "hint: this model has a chat template (tokenizer_config.json); --chat puts the prompt into it\n";
     static const struct {
         int n_layers, with_template;
         const char *prompt, *flag;

@@ -249,7 +249,7 @@ static void compare_tables(void) {
 
 // Without a terminal, Ctrl+C ends the chat, not only the answer: the next messages are not read.
 static void chat_pipe(void) {
-    const char *const args[] = {"chat", "-m", tiny(), "--chat-template", "chatml", "-n", "20000", "--ignore-eos", NULL};
+    const char *const args[] = {"chat", "-m", tiny(), "--chat-template", "zephyr", "-n", "20000", "--ignore-eos", NULL};
     result r = interrupt(start("Hello\n/stats\n", 13, NULL, args), "stdout", " ", 3);
     check_error(&r, 1, "interrupted");
     CHECK_LACKS(r.err, "stopped: ");

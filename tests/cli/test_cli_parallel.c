@@ -234,7 +234,10 @@ static void errors(void) {
         {"{\"prompt\": \"a\", \"question\": \"b\"}\n", "line 1: expected \"prompt\" or \"question\", found both"},
         {"\n{\"id\": 3}\n", "line 2: expected an object with a string \"context\", or a string \"prompt\""},
         {"{\"context\": \"a\"}\n", "line 1: expected an object with a string \"question\""},
-        {"{\"prompt\": \"a\"}\n{\"context\": \"a\", \"question\": \"b\"}\n", "line 2: --chat: expected \"prompt\""},
+        {"{\"prompt\": \"a\"}\n{\"messages\": []}\n", "line 2: \"messages\": expected a list of messages"},
+        {"{\"prompt\": \"a\", \"messages\": [{}]}\n", "line 1: expected \"messages\" or \"prompt\", found both"},
+        {"{\"messages\": [{}], \"tools\": 3}\n", "line 1: \"tools\": expected a list of tools"},
+        {"{\"messages\": [3]}\n", "line 1: message 1 is an integer, expected an object"},
     };
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         spill(in_tmp("bad.jsonl"), files[i].text, strlen(files[i].text));

@@ -220,7 +220,7 @@ static void chat(void) {
     for (char *p = input; (p = strchr(p, '\n')) != NULL;) *p = ' '; // one message
     snprintf(input + strlen(input), sizeof input - strlen(input), "\n/regen\n");
     result r =
-        RUN_IN(input, "chat", "-m", tiny(), "--chat-template", "chatml", "-n", "6", "--temp", "0", "--attn-prefill", SPARSE);
+        RUN_IN(input, "chat", "-m", tiny(), "--chat-template", "zephyr", "-n", "6", "--temp", "0", "--attn-prefill", SPARSE);
     CHECK_GOOD(r);
     size_t half = strlen(r.out) / 2;
     if (half < 2 || strlen(r.out) != 2 * half || strncmp(r.out, r.out + half, half)) FAIL("two equal answers: found %s", r.out);

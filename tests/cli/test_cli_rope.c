@@ -53,7 +53,7 @@ static void warning(void) {
     r = RUN(GENERATE, "-c", "132k", "--rope-scaling", "linear", "--rope-scale", "2", "-q");
     CHECK_GOOD(r);
     CHECK_STR(r.err, "");
-    r = RUN_IN("/ctx 200k\n/ctx 100k\n/ctx 210k\n/exit\n", "chat", "-m", tiny(), "--chat-template", "chatml", "--rope-scaling",
+    r = RUN_IN("/ctx 200k\n/ctx 100k\n/ctx 210k\n/exit\n", "chat", "-m", tiny(), "--chat-template", "zephyr", "--rope-scaling",
                "linear", "--rope-scale", "2");
     CHECK_GOOD(r);
     CHECK_HAS(r.err, "context: 0 of 215040 tokens");
@@ -102,7 +102,7 @@ static void commands(void) {
     spill(text, words, strlen(words));
     spill(ids, "1,2,3,4,5", 9);
     const char *const args[][14] = {
-        {"chat", "-m", tiny(), "--chat-template", "chatml", "-n", "2"},
+        {"chat", "-m", tiny(), "--chat-template", "zephyr", "-n", "2"},
         {"compare", "-m", tiny(), "-p", question, "-n", "2", "--attn", "santa:S=4"},
         {"eval", "-m", tiny(), "--task", "niah-single", "--length", "300", "--samples", "1"},
         {"perplexity", "-m", tiny(), "-f", text, "-c", "64", "--windows", "1"},

@@ -179,7 +179,7 @@ static void auto_in_chat(void) {
     char input[9000];
     write_profile("p.json", RANGE_FROM("1000"));
     snprintf(input, sizeof input, "Hello\n%.8000s\n/regen\n", one_line(60));
-    result r = RUN_IN(input, "chat", "-m", tiny(), "--chat-template", "chatml", "-n", "4", "--temp", "0", "--attn-profile",
+    result r = RUN_IN(input, "chat", "-m", tiny(), "--chat-template", "zephyr", "-n", "4", "--temp", "0", "--attn-profile",
                       in_tmp("p.json"));
     CHECK_GOOD(r);
     CHECK_HAS(r.err, "attn-prefill auto: " SHORT_VIEW " for ");

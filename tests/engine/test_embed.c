@@ -600,7 +600,7 @@ static void chats(void) {
     o.generation = plain(12);
     o.generation.sampling.temp = 0.8f;
     o.template_name = "lama3";
-    CHECK_ERR(sl_chat_open(engine, &o, &chat, &err), err, SL_ERR_ARG, "template_name lama3: expected one of llama2");
+    CHECK_ERR(sl_chat_open(engine, &o, &chat, &err), err, SL_ERR_ARG, "template_name lama3: expected a file, or one of llama2");
     o.template_name = NULL;
     CHECK_OK(sl_chat_open(engine, &o, &chat, &err), err);
     CHECK_ERR(sl_chat_again(chat, NULL, NULL, NULL, &err), err, SL_ERR_ARG, "call sl_chat_say first");

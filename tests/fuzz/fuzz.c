@@ -18,6 +18,7 @@ const fuzz_target fuzz_targets[] = {
     {"pattern", fuzz_pattern},
     {"text", fuzz_text},
     {"chat", fuzz_chat},
+    {"jinja", fuzz_jinja},
     {"conversation", fuzz_conversation},
     {"jsonl", fuzz_jsonl},
     {"questions", fuzz_questions},

@@ -53,6 +53,7 @@ void fuzz_tekken(const char *data, size_t n);
 void fuzz_pattern(const char *data, size_t n);
 void fuzz_text(const char *data, size_t n);
 void fuzz_chat(const char *data, size_t n); // fuzz_prompts.c
+void fuzz_jinja(const char *data, size_t n);
 void fuzz_jsonl(const char *data, size_t n);
 void fuzz_conversation(const char *data, size_t n);
 void fuzz_questions(const char *data, size_t n);

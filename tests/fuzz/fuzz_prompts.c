@@ -12,45 +12,76 @@
 
 // ---- chat ----
 
-static void render(const sl_chat_template *t, const sl_message *m, int n) {
-    sl_text text = {0};
-    sl_error err = {0};
-    fuzz_ok(sl_chat_render(t, m, n, "1 Jan 2025", &text, &err), &err);
-    sl_text_free(&text);
+// What every prompt promises: spans in ascending order within the text.
+static void check_prompt(const sl_prompt *p) {
+    size_t end = 0;
+    for (size_t i = 0; i < p->n_plain; i++) {
+        FUZZ_CHECK(p->plain[i].from >= end && p->plain[i].from < p->plain[i].to && p->plain[i].to <= p->text.n, "a span");
+        end = p->plain[i].to;
+    }
 }
 
-// Renders messages that contain the input, with every template.
+static void render(const sl_chat_template *t, const json_t *messages, const json_t *tools) {
+    sl_prompt p = {0};
+    sl_error err = {0};
+    FUZZ_CHECK(messages != NULL, "memory");
+    if (fuzz_ok(sl_chat_render(t, NULL, &(sl_chat_request){.messages = messages, .tools = tools}, &p, &err), &err)) check_prompt(&p);
+    sl_prompt_free(&p);
+}
+
+// Renders messages that contain the input, with built-in templates.
 static void render_all(const char *data, size_t n) {
-    static const char *const names[] = {"llama2",     "llama3",     "llama3.1",       "llama3.2",          "mistral-v0",
-                                        "mistral-v1", "mistral-v3", "mistral-v7",     "mistral-v3-tekken", "chatml",
-                                        "qwen2.5",    "qwen3",      "qwen3-no-think", "qwen3-thinking"};
+    static const char *const names[] = {"llama2", "llama3.1", "mistral-v3", "qwen3", "gemma", "command-r"};
     const char *mid = memchr(data, '\n', n);
     size_t first = mid ? (size_t)(mid - data) : n / 2;
     const sl_message m[] = {
         {"system", data, first}, {"user", data, n}, {"assistant", data + first, n - first}, {"user", data, n}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const sl_chat_template *t = sl_chat_find(names[i]);
-        FUZZ_CHECK(t != NULL, names[i]);
-        render(t, m + (n & 1), 4 - (int)(n & 1));
-        render(t, m, (int)(n % 5));
+        sl_chat_template *t = NULL;
+        json_t *messages = sl_chat_messages(m + (n & 1), 4 - (int)(n & 1));
+        sl_error err = {0};
+        FUZZ_CHECK(!sl_chat_load(&SL_FOLDER(fuzz_dir()), names[i], &t, &err), err.message);
+        render(t, messages, NULL);
+        json_decref(messages);
+        sl_chat_template_free(t);
     }
 }
 
 void fuzz_chat(const char *data, size_t n) {
-    static const char *const names[] = {"chat_template.jinja", "tokenizer_config.json", "chat_template.json", NULL};
-    const sl_chat_template *t = NULL;
+    static const char *const names[] = {"chat_template.jinja", "tokenizer_config.json", "chat_template.json",
+                                        "special_tokens_map.json", NULL};
+    sl_chat_template *t = NULL;
     sl_error err = {0};
-    sl_text form = {0};
-    char *jinja = strndup(data, n);
-    FUZZ_CHECK(jinja != NULL, "memory");
-    fuzz_ok(sl_jinja_reduce(jinja, &form, &err), &err);
-    sl_text_free(&form);
-    free(jinja);
-    err = (sl_error){0};
     fuzz_files(data, n, names[0], names);
-    if (fuzz_ok(sl_chat_load(&SL_FOLDER(fuzz_dir()), &t, &err), &err)) FUZZ_CHECK(t && sl_chat_find(sl_chat_name(t)) == t, "a template");
-    if (n && data[0] != '{') render_all(data, n);
+    if (fuzz_ok(sl_chat_load(&SL_FOLDER(fuzz_dir()), NULL, &t, &err), &err)) {
+        const sl_message m[] = {{"user", "Hello <|x|>", 11}, {"assistant", data, n}, {"user", "\xc3\xa9", 2}};
+        json_t *messages = sl_chat_messages(m, 3), *tools = json_pack("[{s:{s:s,s:{s:[s,i,f,b,n]}}}]", "function", "name", "f", "parameters", "a", "b", 1, 0.5, 1);
+        render(t, messages, tools);
+        json_decref(messages);
+        json_decref(tools);
+    }
+    sl_chat_template_free(t);
     fuzz_remove_files(names);
+    if (n && data[0] != '{') render_all(data, n);
+}
+
+// An expression language: a template that sees values of every type. The limits are low, because libFuzzer counts time and memory.
+void fuzz_jinja(const char *data, size_t n) {
+    static const char values[] = "{\"s\":\"Hello, <|World|>\",\"u\":\"h\xc3\xa9 \xe6\x97\xa5 \xf0\x9f\x98\x80\",\"n\":5,\"f\":2.5,\"l\":[3,1,2],\"t\":true,\"x\":null,"
+                                 "\"d\":{\"b\":1,\"a\":[1,{\"c\":\"d\"}],\"role\":\"user\"},\"m\":[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\"}]}";
+    json_t *variables = json_loads(values, 0, NULL);
+    sl_jinja *t = NULL;
+    sl_jinja_output out = {0};
+    sl_error err = {0};
+    FUZZ_CHECK(variables != NULL, "memory");
+    if (fuzz_ok(sl_jinja_parse("input", data, n, &t, &err), &err)) {
+        const sl_jinja_input in = {.marked = variables, .limits = {.most_steps = 200000, .most_bytes = 64 << 20}};
+        if (fuzz_ok(sl_jinja_render(t, &in, &out, &err), &err))
+            for (size_t i = 0; out.marks && i < out.text.n; i++) FUZZ_CHECK(out.marks[i] <= 1, "a mark");
+    }
+    sl_jinja_output_free(&out);
+    sl_jinja_free(t);
+    json_decref(variables);
 }
 
 // ---- conversations ----

@@ -97,6 +97,10 @@ static void pattern(void) {
 static void text(void) {
     replay("text", 11);
 }
+static void jinja(void) {
+    replay("jinja", 2);
+}
+
 static void chat(void) {
     replay("chat", 13);
 }
@@ -121,9 +125,9 @@ static void plot(void) {
 }
 
 static void all_targets(void) { // each target needs a case here, or nothing replays its inputs
-    static const char *const here[] = {"safetensors",     "buckets",   "model",   "config",  "gguf", "bpe",
-                                       "tokenizer-model", "tekken",    "pattern", "text",    "chat", "conversation",
-                                       "jsonl",           "questions", "attn",    "results", "plot", NULL};
+    static const char *const here[] = {"safetensors", "buckets", "model", "config", "gguf",         "bpe",   "tokenizer-model",
+                                       "tekken",      "pattern", "text",  "chat",   "jinja",        "conversation", "jsonl",
+                                       "questions",   "attn",    "results", "plot", NULL};
     int n = 0;
     for (; fuzz_targets[n].name && here[n]; n++) CHECK_STR(fuzz_targets[n].name, here[n]);
     CHECK(!fuzz_targets[n].name && !here[n]);
@@ -287,6 +291,7 @@ static const test_case cases[] = {
     {"pattern", 0, pattern},
     {"text", 0, text},
     {"chat", 0, chat},
+    {"jinja", 0, jinja},
     {"conversation", NEEDS_NOTHING, conversation},
     {"jsonl", 0, jsonl},
     {"questions", 0, questions},

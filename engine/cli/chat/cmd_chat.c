@@ -5,6 +5,7 @@
 #include "engine/base/nearest.h"
 #include "engine/cli/chat/chat_input.h"
 #include "engine/cli/chat/turns.h"
+#include "engine/cli/chat_prompt.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/error_text.h"
 #include "engine/cli/generate/prompt_cache.h"
@@ -22,7 +23,7 @@
 typedef struct chat {
     cli_run run;
     cli_timeline t;
-    const sl_chat_template *template;
+    cli_chat chat;
     chat_turns turns;
     chat_input input;
     int quit;
@@ -37,32 +38,34 @@ static void clear_turns(chat *c) {
     while (c->turns.n > first) chat_turns_pop(&c->turns);
 }
 
-static int render(const chat *c, const chat_turns *turns, sl_text *out, sl_error *err) {
+static int render(const chat *c, const chat_turns *turns, sl_prompt *out, sl_error *err) {
     sl_message *messages = calloc((size_t)turns->n, sizeof *messages);
-    if (!messages) return sl_fail(err, SL_ERR_MEMORY, "conversation: out of memory");
-    for (int i = 0; i < turns->n; i++)
+    for (int i = 0; messages && i < turns->n; i++)
         messages[i] = (sl_message){turns->items[i].role, turns->items[i].text.data, turns->items[i].text.n};
-    int rc = sl_chat_render(c->template, messages, turns->n, NULL, out, err);
+    json_t *list = messages ? sl_chat_messages(messages, turns->n) : NULL;
     free(messages);
+    if (!list) return sl_fail(err, SL_ERR_MEMORY, "conversation: out of memory");
+    int rc = cli_chat_render(c->run.options, &c->chat, sl_model_tokenizer(c->run.model), list, NULL, out, err);
+    json_decref(list);
     return rc;
 }
 
 // An error of the template, which may refuse these roles in this order. The user's next message may follow.
 static int check_turns(const chat *c, chat_turns *turns, sl_error *err) {
-    sl_text text = {0};
+    sl_prompt prompt = {0};
     int ask = !chat_turns_last_is(turns, "user"), rc = ask ? chat_turns_push(turns, "user", "", 0, err) : 0;
     if (rc) return rc;
-    rc = render(c, turns, &text, err);
+    rc = render(c, turns, &prompt, err);
     if (ask) chat_turns_pop(turns);
-    sl_text_free(&text);
+    sl_prompt_free(&prompt);
     return rc;
 }
 
 static int encode(const chat *c, sl_ids *ids, sl_error *err) {
-    sl_text text = {0};
-    int rc = render(c, &c->turns, &text, err);
-    if (!rc) rc = sl_tokenize(sl_model_tokenizer(c->run.model), text.data, text.n, 0, ids, err);
-    sl_text_free(&text);
+    sl_prompt prompt = {0};
+    int rc = render(c, &c->turns, &prompt, err);
+    if (!rc) rc = sl_chat_tokenize(c->chat.template, sl_model_tokenizer(c->run.model), &prompt, ids, err);
+    sl_prompt_free(&prompt);
     return rc;
 }
 
@@ -381,7 +384,7 @@ static int open_chat(chat *c, const cli_options *o, sl_error *err) {
     sl_config config;
     int rc = cli_need_model(o, err);
     if (!rc && !o->chat_template) rc = cli_read_config(o, &config, err); // a folder that is no model has no template either
-    if (!rc) rc = cli_chat_template(o, &c->template, err);
+    if (!rc) rc = cli_chat_load(o, &c->chat, err);
     if (!rc) rc = cli_run_open(&c->run, o, err);
     if (!rc) rc = cli_timeline_open(&c->t, &c->run, o->seq_id, err);
     if (!rc) rc = cli_prompt_cache_load(&c->t, err);
@@ -403,12 +406,13 @@ int cmd_chat(const cli_options *o, sl_error *err) {
     int rc = open_chat(&c, o, err);
     if (!rc) {
         cli_run_describe(&c.run, stderr);
-        fprintf(stderr, "chat: template %s; /help lists all commands\n", sl_chat_name(c.template));
+        fprintf(stderr, "chat: template %s; /help lists all commands\n", sl_chat_name(c.chat.template));
         cli_catch_interrupt(0);
         rc = converse(&c, err);
         if (!rc && c.t.ids.n) rc = cli_prompt_cache_save(&c.t, err);
     }
     chat_turns_clear(&c.turns);
+    cli_chat_free(&c.chat);
     sl_text_free(&c.reply);
     cli_timeline_close(&c.t);
     if (!rc) rc = cli_run_finish(&c.run, err);

@@ -388,7 +388,7 @@ int cmd_compare(const cli_options *flags, sl_error *err) {
         rc =
             sl_fail(err, SL_ERR_ARG, "--parallel %d: auto chooses a method for each prompt; expected --parallel 1", o.parallel);
     if (!rc) rc = cli_check_device(&o, err);
-    if (!rc && o.chat) rc = cli_chat_template(&o, &c.prompter.chat, err);
+    if (!rc && o.chat) rc = cli_chat_load(&o, &c.prompter.chat, err);
     if (!rc && o.jsonl) rc = cli_records_open(&records, o.jsonl, CLI_RECORDS_PROMPTS, err);
     if (!rc && o.jsonl) rc = cli_records_check(&records, &n_records, err);
     if (!rc && !o.jsonl) rc = cli_read_input(&o, &text, err);

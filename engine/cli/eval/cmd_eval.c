@@ -188,7 +188,7 @@ static int make_settings(eval *e, sl_error *err) {
         o->question_dense, "chat", o->chat, "system-prompt", o->system_prompt, "seed", (json_int_t)o->seed, "seq-id",
         (json_int_t)o->seq_id, "n-predict", o->n_predict, "temp", CLI_GIVEN(o, temp) ? o->temp : 0.0);
     int bad = !s;
-    if (s && o->chat) bad |= json_object_set_new(s, "chat-template", json_string(sl_chat_name(e->prompter.chat)));
+    if (s && o->chat) bad |= json_object_set_new(s, "chat-template", json_string(sl_chat_name(e->prompter.chat.template)));
     if (s && CLI_GIVEN(o, temp) && o->temp > 0)
         bad |= json_object_set_new(s, "sampling", json_pack("[i, f, f]", o->top_k, o->top_p, o->min_p));
     if (s && o->grader) bad |= json_object_set_new(s, "grader", json_string(o->grader));
@@ -513,7 +513,7 @@ static int prepare(eval *e, sl_tokenizer **tok, sl_error *err) {
     if (!rc) rc = o->jsonl ? list_records(e, err) : list_tasks(e, err);
     if (!rc) rc = check_limits(e, err);
     if (!rc) rc = sl_tokenizer_load(sl_source_documents(o->source), tok, err);
-    if (!rc && o->chat) rc = cli_chat_template(o, &e->prompter.chat, err);
+    if (!rc && o->chat) rc = cli_chat_load(o, &e->prompter.chat, err);
     if (rc) return rc;
     const eval_procedure *procedure = o->procedure ? eval_procedure_find(o->procedure) : NULL;
     if (o->chat && procedure && !o->system_prompt) o->system_prompt = procedure->system;

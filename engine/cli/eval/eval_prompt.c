@@ -7,8 +7,9 @@
 #include <string.h>
 
 void eval_prompter_free(eval_prompter *p) {
-    sl_text_free(&p->whole), sl_text_free(&p->head);
+    sl_prompt_free(&p->whole), sl_prompt_free(&p->head);
     sl_ids_free(&p->ids), sl_ids_free(&p->head_ids);
+    cli_chat_free(&p->chat);
     *p = (eval_prompter){0};
 }
 
@@ -16,32 +17,38 @@ static int append(sl_text *to, const sl_text *text, sl_error *err) {
     return sl_text_append(to, text->data ? text->data : "", text->n, err);
 }
 
-static int tokenize(const eval_prompter *p, const sl_text *text, sl_ids *ids, sl_error *err) {
+static int tokenize(const eval_prompter *p, const sl_prompt *prompt, sl_ids *ids, sl_error *err) {
     ids->n = 0;
-    return sl_tokenize(p->tok, text->data, text->n, p->chat ? 0 : SL_TOK_BOS, ids, err); // a template writes BOS
+    if (p->chat.template) return sl_chat_tokenize(p->chat.template, p->tok, prompt, ids, err);
+    return sl_tokenize(p->tok, prompt->text.data, prompt->text.n, SL_TOK_BOS, ids, err);
 }
 
 static int render(eval_prompter *p, const sl_text *context, const eval_item *item, sl_error *err) {
-    p->whole.n = 0;
-    int rc = append(&p->whole, context, err);
-    if (!rc) rc = append(&p->whole, &item->question, err);
-    if (!rc && p->chat) rc = cli_chat_wrap(p->o, p->chat, &p->whole, err);
-    return rc ? rc : append(&p->whole, &item->prefix, err);
+    sl_text *text = &p->whole.text;
+    text->n = p->whole.n_plain = 0;
+    int rc = append(text, context, err);
+    if (!rc) rc = append(text, &item->question, err);
+    if (!rc && p->chat.template) {
+        sl_prompt made = {0};
+        rc = cli_chat_render_text(p->o, &p->chat, p->tok, text->data, text->n, &made, err);
+        sl_prompt_free(&p->whole);
+        p->whole = made;
+    }
+    return rc ? rc : append(text, &item->prefix, err);
 }
 
 // Sets head: the prompt up to the end of the context. Searches for the context without its leading blanks, because templates
 // trim messages.
 static int find_head(eval_prompter *p, const sl_text *context, sl_error *err) {
-    const char *begin = context->data, *at = NULL;
+    const sl_text *whole = &p->whole.text;
+    const char *begin = context->data, *at;
     size_t n = context->n;
     while (n && isspace((unsigned char)*begin)) begin++, n--;
-    for (size_t i = 0; !at && i + n <= p->whole.n; i++)
-        if (!memcmp(p->whole.data + i, begin, n)) at = p->whole.data + i;
+    at = memmem(whole->data, whole->n, begin, n);
     if (!at)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "this chat template changes the text of the context, so the end of the context cannot be found");
-    p->head.n = 0;
-    return sl_text_append(&p->head, p->whole.data, (size_t)(at - p->whole.data) + n, err);
+    return sl_prompt_head(&p->whole, (size_t)(at - whole->data) + n, &p->head, err);
 }
 
 int eval_prompt_ids(eval_prompter *p, const sl_text *context, const eval_item *item, sl_ids *ids, int *n_shared,
@@ -59,7 +66,7 @@ int eval_prompt_ids(eval_prompter *p, const sl_text *context, const eval_item *i
 }
 
 int eval_prompt_continued(eval_prompter *p, const char *text, size_t n, sl_ids *ids, sl_error *err) {
-    int rc = sl_text_append(&p->whole, text, n, err);
+    int rc = sl_text_append(&p->whole.text, text, n, err);
     return rc ? rc : tokenize(p, &p->whole, ids, err);
 }
 

@@ -4,15 +4,14 @@
 #define SLEIGH_EVAL_PROMPT_H
 
 #include "engine/cli/eval/eval_tasks.h"
-#include "engine/cli/options.h"
-#include "tokenizer/chat.h"
+#include "engine/cli/chat_prompt.h"
 #include "tokenizer/tokenizer.h"
 
 typedef struct eval_prompter {
-    const cli_options *o;         // --system-prompt
+    const cli_options *o;         // of the chat template
     const sl_tokenizer *tok;      // not owned
-    const sl_chat_template *chat; // NULL: no template
-    sl_text whole, head;
+    cli_chat chat;                // template NULL: none
+    sl_prompt whole, head;
     sl_ids ids, head_ids;
 } eval_prompter;
 

@@ -1,5 +1,6 @@
 // engine/cli/generate/cmd_generate.c - sleigh generate: reads a prompt, streams the generated text to stdout or prints it as
 // JSON, and prints statistics to stderr.
+#include "engine/cli/chat_prompt.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/generate/answer.h"
 #include "engine/cli/generate/jsonl.h"
@@ -78,15 +79,30 @@ static int make_ids(const cli_run *run, const sl_text *text, sl_ids *ids, sl_err
     const sl_config *c = sl_model_config(run->model);
     if (o->ids) return cli_read_ids(o, c, ids, err);
     if (o->random_prompt) return cli_random_ids(o->seed, o->seq_id, o->random_prompt, c->n_vocab, ids, err);
-    return sl_tokenize(sl_model_tokenizer(run->model), text->data, text->n, o->chat ? 0 : SL_TOK_BOS, ids, err);
+    return sl_tokenize(sl_model_tokenizer(run->model), text->data, text->n, SL_TOK_BOS, ids, err);
 }
 
-static int generate(cli_run *run, const sl_text *text, sl_error *err) {
+// Replaces the text by the prompt of its chat.
+static int make_chat_ids(const cli_run *run, const cli_chat *chat, sl_text *text, sl_ids *ids, sl_error *err) {
+    const sl_tokenizer *tok = sl_model_tokenizer(run->model);
+    sl_prompt prompt = {0};
+    int rc = cli_chat_render_text(run->options, chat, tok, text->data, text->n, &prompt, err);
+    if (!rc) rc = sl_chat_tokenize(chat->template, tok, &prompt, ids, err);
+    if (!rc) {
+        sl_text_free(text);
+        *text = prompt.text;
+        prompt.text = (sl_text){0};
+    }
+    sl_prompt_free(&prompt);
+    return rc;
+}
+
+static int generate(cli_run *run, const cli_chat *chat, sl_text *text, sl_error *err) {
     const cli_options *o = run->options;
     sl_ids ids = {0};
     sl_text answer = {0};
     cli_timeline t = {0};
-    int rc = make_ids(run, text, &ids, err);
+    int rc = o->chat ? make_chat_ids(run, chat, text, &ids, err) : make_ids(run, text, &ids, err);
     if (!rc) rc = sl_text_append(&answer, "", 0, err); // gives an empty answer a buffer too
     if (!rc) rc = cli_check_prompt(run, ids.n, err);
     if (!rc && o->dense_prefix > (int)ids.n)
@@ -120,20 +136,20 @@ int cmd_generate(const cli_options *o, sl_error *err) {
         return sl_fail(err, SL_ERR_ARG, "flag --prompt-cache cannot be used with %s", o->jsonl ? "--jsonl" : "--prompts");
     if (cli_is_parallel(o)) return cli_generate_parallel(o, err);
     if (o->jsonl) return cli_generate_jsonl(o, err);
-    const sl_chat_template *template = NULL;
+    cli_chat chat = {0};
     sl_text text = {0};
     cli_run run;
     int rc = cli_need_model(o, err);
     if (!rc) rc = check_flags(o, err);
     if (!rc && has_text(o)) rc = cli_read_input(o, &text, err);
-    if (!rc && o->chat) rc = cli_chat_template(o, &template, err);
-    if (!rc && o->chat) rc = cli_chat_wrap(o, template, &text, err);
+    if (!rc && o->chat) rc = cli_chat_load(o, &chat, err);
     if (!rc) rc = cli_run_open(&run, o, err);
     if (!rc) {
-        rc = generate(&run, &text, err);
+        rc = generate(&run, &chat, &text, err);
         if (!rc) rc = cli_run_finish(&run, err);
         cli_run_close(&run);
     }
+    cli_chat_free(&chat);
     sl_text_free(&text);
     return rc;
 }

@@ -9,6 +9,7 @@
 #include "engine/base/json.h"
 #include "engine/cli/error_text.h"
 #include "engine/cli/generate/answer.h"
+#include "engine/cli/generate/chat_record.h"
 #include "engine/cli/io.h"
 #include "engine/cli/output/progress_bar.h"
 #include "engine/cli/process.h"
@@ -27,6 +28,7 @@ typedef struct job {
     sl_ids ids;   // of the line
     int n_shared; // tokens of the context, a prefix of ids
     sl_text answer;
+    eval_prompter prompter; // of --chat
     sl_text attn; // method of the previous line; "": the method of the flags
     cli_model_name model;
     cli_totals all;
@@ -50,7 +52,7 @@ static int answer(job *j, sl_error *err) {
     if (!rc) rc = cli_timeline_feed(t, j->ids.data + n_dense, n - n_dense, err);
     j->answer.n = 0;
     if (!rc) rc = sl_text_append(&j->answer, "", 0, err);
-    return rc ? rc : cli_timeline_generate(t, 0, cli_sink_text, &j->answer, err);
+    return rc ? rc : cli_timeline_generate(t, j->prompter.chat.template != NULL, cli_sink_text, &j->answer, err);
 }
 
 static int print_answer(job *j, const json_t *record, int index, sl_error *err) {
@@ -76,7 +78,10 @@ static int run_line(job *j, const json_t *record, int index, sl_error *err) {
     sl_session_set_sequence(j->t.session, cli_record_sequence(record, j->run->options->seq_id, index));
     int rc = set_method(j, record, err);
     if (!rc) rc = cli_answer_set_prefill(j->run, record, err);
-    if (!rc) rc = cli_records_tokenize(&j->records, sl_model_tokenizer(j->run->model), record, &j->ids, &j->n_shared, err);
+    const sl_tokenizer *tok = sl_model_tokenizer(j->run->model);
+    if (!rc)
+        rc = j->prompter.chat.template ? chat_record_tokenize(&j->prompter, record, &j->ids, &j->n_shared, err)
+                                       : cli_records_tokenize(&j->records, tok, record, &j->ids, &j->n_shared, err);
     if (!rc) rc = cli_check_prompt(j->run, j->ids.n, err);
     if (!rc) rc = cli_run_set_prompt(j->run, (int)j->ids.n, err);
     if (!rc) rc = answer(j, err);
@@ -102,14 +107,13 @@ static int run_lines(job *j, sl_error *err) {
 }
 
 static int check_flags(const cli_options *o, sl_error *err) {
-    static const cli_flag flags[] = {CLI_FLAG("--chat-template", chat_template), CLI_FLAG("--system-prompt", system_prompt)};
-    const char *other = o->chat ? "--chat" : cli_given_flag(o, flags, CLI_N_FLAGS(flags));
-    if (other) return sl_fail(err, SL_ERR_ARG, "flag %s cannot be used with --jsonl", other);
-    return cli_records_check_flags(o, "--jsonl", err);
+    int rc = cli_check_chat_flags(o, err);
+    return rc ? rc : cli_records_check_flags(o, "--jsonl", err);
 }
 
 static void close_job(job *j) {
     cli_records_close(&j->records);
+    eval_prompter_free(&j->prompter);
     sl_ids_free(&j->ids);
     sl_text_free(&j->answer);
     sl_text_free(&j->attn);
@@ -120,11 +124,14 @@ int cli_generate_jsonl(const cli_options *o, sl_error *err) {
     cli_run run;
     int rc = cli_need_model(o, err);
     if (!rc) rc = check_flags(o, err);
-    if (!rc) rc = cli_records_open(&j.records, o->jsonl, CLI_RECORDS_PROMPTS, err);
+    if (!rc && o->chat) rc = cli_chat_load(o, &j.prompter.chat, err);
+    if (!rc) rc = cli_records_open(&j.records, o->jsonl, o->chat ? CLI_RECORDS_CHATS : CLI_RECORDS_PROMPTS, err);
     if (!rc) rc = cli_records_check(&j.records, &j.n_total, err);
     if (!rc) rc = cli_run_open(&run, o, err);
     if (!rc) {
         j.run = &run;
+        j.prompter.o = o;
+        j.prompter.tok = sl_model_tokenizer(run.model);
         cli_model_name_of(run.model, o->model, &j.model);
         rc = cli_timeline_open(&j.t, &run, o->seq_id, err);
         if (!rc) {

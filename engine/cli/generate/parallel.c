@@ -9,6 +9,7 @@
 #include "engine/base/json.h"
 #include "engine/cli/error_text.h"
 #include "engine/cli/generate/answer.h"
+#include "engine/cli/generate/chat_record.h"
 #include "engine/cli/grow.h"
 #include "engine/cli/io.h"
 #include "engine/cli/output/progress_bar.h"
@@ -35,7 +36,7 @@ typedef struct request { // a line of the file
 typedef struct job {
     cli_run *run;
     cli_records records;
-    const sl_chat_template *template; // NULL: no --chat
+    eval_prompter prompter; // of --chat
     request *requests;
     int n_requests, cap_requests;
     cli_timeline **batch; // [--parallel]
@@ -65,18 +66,6 @@ static int read_requests(job *j, sl_error *err) {
     return rc;
 }
 
-static int tokenize_chat(job *j, request *r, sl_error *err) {
-    const json_t *prompt = sl_json_get(r->record, "prompt");
-    sl_text text = {0};
-    if (!prompt) return sl_fail(err, SL_ERR_FORMAT, "--chat: expected \"prompt\", found \"context\" and \"question\"");
-    int rc = sl_text_append(&text, json_string_value(prompt), json_string_length(prompt), err);
-    if (!rc) rc = cli_chat_wrap(j->run->options, j->template, &text, err);
-    if (!rc) rc = sl_tokenize(sl_model_tokenizer(j->run->model), text.data, text.n, 0, &r->ids, err);
-    sl_text_free(&text);
-    r->n_dense = (int)r->ids.n;
-    return rc;
-}
-
 static int choose(job *j, request *r, sl_error *err) {
     char text[CLI_ATTN_TEXT];
     int rc = cli_run_choose_text(j->run, cli_record_attn(r->record), (int)r->ids.n, text, sizeof text, err);
@@ -88,10 +77,12 @@ static int choose(job *j, request *r, sl_error *err) {
 static int tokenize_all(job *j, sl_error *err) {
     const sl_tokenizer *tok = sl_model_tokenizer(j->run->model);
     int rc = 0;
+    j->prompter.o = j->run->options;
+    j->prompter.tok = tok;
     for (int i = 0; !rc && i < j->n_requests; i++) {
         request *r = &j->requests[i];
-        rc = j->template ? tokenize_chat(j, r, err)
-                         : cli_records_tokenize(&j->records, tok, r->record, &r->ids, &r->n_dense, err);
+        rc = j->prompter.chat.template ? chat_record_tokenize(&j->prompter, r->record, &r->ids, &r->n_dense, err)
+                                       : cli_records_tokenize(&j->records, tok, r->record, &r->ids, &r->n_dense, err);
         if (!rc) rc = cli_check_prompt(j->run, r->ids.n, err);
         if (!rc) rc = choose(j, r, err);
         if (j->run->options->question_dense) r->n_dense = (int)r->ids.n;
@@ -124,7 +115,7 @@ static int begin(job *j, request *r, int index, sl_error *err) {
     if (!rc) rc = cli_timeline_feed(&r->t, r->ids.data + r->n_dense, n - r->n_dense, err);
     if (!rc) rc = sl_text_append(&r->text, "", 0, err);
     r->t.n_logprobs = cli_answer_logprobs(o, r->record);
-    if (!rc) cli_timeline_begin(&r->t, j->template != NULL, cli_sink_text, &r->text);
+    if (!rc) cli_timeline_begin(&r->t, j->prompter.chat.template != NULL, cli_sink_text, &r->text);
     return rc;
 }
 
@@ -229,10 +220,10 @@ int cli_generate_parallel(const cli_options *o, sl_error *err) {
     cli_run run;
     int rc = cli_need_model(o, err);
     if (!rc) rc = check_flags(o, err);
-    if (!rc && o->chat) rc = cli_chat_template(o, &j.template, err);
+    if (!rc && o->chat) rc = cli_chat_load(o, &j.prompter.chat, err);
     if (!rc)
         rc = cli_records_open(&j.records, o->prompts ? o->prompts : o->jsonl,
-                              o->prompts ? CLI_RECORDS_PLAIN : CLI_RECORDS_PROMPTS, err);
+                              o->prompts ? CLI_RECORDS_PLAIN : o->chat ? CLI_RECORDS_CHATS : CLI_RECORDS_PROMPTS, err);
     if (!rc) rc = read_requests(&j, err);
     if (!rc) rc = cli_run_open(&run, o, err);
     if (!rc) {
@@ -245,6 +236,7 @@ int cli_generate_parallel(const cli_options *o, sl_error *err) {
     }
     for (int i = 0; i < j.n_requests; i++) free_request(&j.requests[i]);
     cli_records_close(&j.records);
+    eval_prompter_free(&j.prompter);
     free(j.requests);
     free(j.batch);
     return rc;

@@ -115,7 +115,7 @@ static int prepare(tune *t, sl_error *err) {
     if (!rc) rc = check_candidates(t, err);
     if (!rc) rc = check_method(t, err);
     if (!rc) rc = check_lengths(t, err);
-    if (!rc && o->chat) rc = cli_chat_template(o, &t->prompter.chat, err);
+    if (!rc && o->chat) rc = cli_chat_load(o, &t->prompter.chat, err);
     int n = snprintf(t->log_path, sizeof t->log_path, "%s.log", o->out ? o->out : "");
     if (!rc && n >= (int)sizeof t->log_path) rc = sl_fail(err, SL_ERR_ARG, "--out: the path is too long");
     t->newline[0] = "\n"; // answers in the plain wording are one line

@@ -60,7 +60,7 @@ int tune_open_log(tune *t, sl_error *err) {
                             "version", cli_version(), "model", t->model.name, "config", model.config, "weights", model.weights,
                             "tokenizer", model.tokenizer, "device", t->device, "arithmetic", arithmetic, "question-dense",
                             o->question_dense, "chat", o->chat, "system-prompt", o->system_prompt, "chat-template",
-                            t->prompter.chat ? sl_chat_name(t->prompter.chat) : NULL, "seed", (json_int_t)o->seed, "task-seed",
+                            t->prompter.chat.template ? sl_chat_name(t->prompter.chat.template) : NULL, "seed", (json_int_t)o->seed, "task-seed",
                             (json_int_t)o->task_seed, "n-predict", o->n_predict, "prefill-segment", o->prefill_segment,
                             "haystack", o->haystack, "measure", o->measure, "score", o->score);
     if (t->settings && o->jsonl) rc = put_hash(t, err);
