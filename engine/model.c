@@ -79,7 +79,9 @@ int sl_model_load(const char *dir, const sl_model_options *options, sl_model **o
     const sl_model_options *o = options ? options : &unset;
     int rc = load(dir, o, model, err);
     if (!rc && model->tokenizer && !model->config.n_eos)
-        sl_log_line(&o->log, "%s: no end token is known (eos_token_id, eos_token), so an answer ends only at its limit", dir);
+        sl_log_line(&o->log,
+                    "%s: no end token is known (eos_token_id, eos_token, chat template), so an answer ends only at its limit",
+                    dir);
     if (!rc && !model->is_dummy && !(o->flags & SL_MODEL_PACKED))
         rc = sl_model_materialise(model, 0, &o->progress, &o->cancel, err);
     if (rc) {

@@ -292,8 +292,11 @@ int cmd_inspect(const cli_options *o, sl_error *err) {
     sl_model *model = NULL;
     int rc = cli_need_model(o, err);
     unsigned dummy = strcmp(o->load_format, "dummy") ? SL_MODEL_PACKED : SL_MODEL_DUMMY;
-    const sl_model_options options = {.flags = SL_MODEL_NO_TOKENIZER | dummy, .rope = cli_rope_options(o)};
-    if (!rc) rc = sl_model_load(o->model, &options, &model, err);
+    sl_model_options options = {.flags = dummy, .rope = cli_rope_options(o), .log = cli_log()};
+    if (!rc && sl_model_load(o->model, &options, &model, err)) { // the table says why there is no tokenizer
+        options.flags |= SL_MODEL_NO_TOKENIZER, options.log = (sl_log){0};
+        rc = sl_model_load(o->model, &options, &model, err);
+    }
     if (rc) return rc;
     const sl_config *c = sl_model_config(model);
     costs k;

@@ -132,12 +132,16 @@ static void say_line(void *ctx, const char *line) {
     cli_say("%s", line);
 }
 
+sl_log cli_log(void) {
+    return (sl_log){.fn = say_line};
+}
+
 int cli_load_model(const cli_options *o, const char *device, unsigned flags, sl_model **out, sl_error *err) {
     int is_dummy = !strcmp(o->load_format, "dummy");
     const sl_model_options options = {.flags = flags | (is_dummy ? SL_MODEL_DUMMY : SL_MODEL_PACKED),
                                       .chat_template = o->chat_template,
                                       .rope = cli_rope_options(o),
-                                      .log = {.fn = say_line}};
+                                      .log = cli_log()};
     int rc = sl_model_load(o->model, &options, out, err);
     if (rc) return rc;
     if (is_dummy && !(flags & SL_MODEL_NO_TOKENIZER)) rc = check_tokenizer(o, *out, err);

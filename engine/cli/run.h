@@ -45,6 +45,7 @@ int cli_warn_trained(const sl_config *config, int n_ctx);
 // Reads config.json of --model, applies --rope-scaling, and checks the flags whose range depends on the model's context. Call
 // it before slow work.
 int cli_read_config(const cli_options *o, sl_config *out, sl_error *err);
+sl_log cli_log(void); // prints the library's lines on stderr
 // Loads --model, or makes dummy weights (--load-format). flags: those of sl_model_load. SL_ERR_ARG: the flags need texts, but
 // a dummy model has no tokenizer.
 int cli_load_model(const cli_options *o, const char *device, unsigned flags, sl_model **out, sl_error *err);

@@ -38,7 +38,8 @@ static void end_tokens(void) {
         {NULL, NULL, "{\"content\":\"<|eot_id|>\",\"special\":true}", "1012", ""},
         {"[1009]", "[1012,1010]", "\"<|eot_id|>\"", "1009 1012 1010", ""},
         {NULL, "1011", NULL, "1011", ""},
-        {"null", "[]", "null", "", "no end token is known (eos_token_id, eos_token), so an answer ends only at its limit"},
+        {"null", "[]", "null", "",
+         "no end token is known (eos_token_id, eos_token, chat template), so an answer ends only at its limit"},
         {NULL, NULL, "\"<no such token>\"", "", "no end token is known"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
