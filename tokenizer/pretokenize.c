@@ -29,6 +29,7 @@ enum {
 
 struct sl_pattern {
     pcre2_code *code;
+    int has_jit;
     uint16_t block_of[N_BLOCKS]; // code points 256 i to 256 i + 255 have the symbols of blocks[block_of[i]]
     uint8_t (*blocks)[BLOCK];
 };
@@ -65,14 +66,18 @@ static uint32_t *find_bounds(const sl_syntax *s, size_t *n) {
     return bounds;
 }
 
-// Gives each interval between two bounds its symbol. Returns -1 if there are too many symbols.
-static int number(const sl_syntax *s, const uint32_t *bounds, size_t n_bounds, symbols *out) {
+// Gives each interval between two bounds its symbol. at[n_sets]: zeros; then the first range of each set that ends at the
+// interval or later. Returns -1 if there are too many symbols.
+static int number(const sl_syntax *s, const uint32_t *bounds, size_t n_bounds, size_t *at, symbols *out) {
     size_t n_sets = (size_t)s->n_sets;
     for (size_t i = 0; i < n_bounds; i++) {
         uint32_t from = bounds[i], to = i + 1 < n_bounds ? bounds[i + 1] : SL_CODE_POINTS;
         uint8_t *row = out->in + (size_t)out->n * n_sets;
-        for (size_t j = 0; j < n_sets; j++)
-            row[j] = (uint8_t)sl_code_set_has((sl_code_set){s->sets[j].ranges, s->sets[j].n}, from);
+        for (size_t j = 0; j < n_sets; j++) {
+            const sl_points *set = &s->sets[j];
+            while (at[j] < set->n && set->ranges[at[j]].last < from) at[j]++;
+            row[j] = at[j] < set->n && set->ranges[at[j]].first <= from;
+        }
         int symbol = 0;
         while (symbol < out->n && memcmp(out->in + (size_t)symbol * n_sets, row, n_sets) != 0) symbol++;
         if (symbol == MOST_SYMBOLS) return -1;
@@ -142,7 +147,7 @@ static int compile(const char *file, const char *regex, const sl_text *on_symbol
     PCRE2_UCHAR why[160];
     p->code = pcre2_compile((PCRE2_SPTR)on_symbols->data, on_symbols->n, 0, &code, &at, NULL);
     if (p->code) {
-        pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE); // may fail: without JIT the results are the same, but slower
+        p->has_jit = !pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE); // without JIT the results are the same, but slower
         return 0;
     }
     pcre2_get_error_message(code, why, sizeof why);
@@ -152,18 +157,19 @@ static int compile(const char *file, const char *regex, const sl_text *on_symbol
 static int compile_syntax(const char *file, const char *regex, const sl_syntax *s, sl_pattern *p, sl_error *err) {
     size_t n_bounds = 0;
     uint32_t *bounds = find_bounds(s, &n_bounds);
+    size_t *at = calloc((size_t)s->n_sets + 1, sizeof *at);
     symbols symbols = {malloc(SL_CODE_POINTS), malloc((MOST_SYMBOLS + 1) * (size_t)(s->n_sets + 1)), 0};
     sl_text on_symbols = {0};
     int rc = 0;
-    if (!bounds || !symbols.of || !symbols.in)
+    if (!bounds || !at || !symbols.of || !symbols.in)
         rc = sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", file);
-    else if (number(s, bounds, n_bounds, &symbols))
+    else if (number(s, bounds, n_bounds, at, &symbols))
         rc = refuse(file, regex, "too many kinds of characters", 0, err);
     else if (make_blocks(symbols.of, p))
         rc = sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", file);
     if (!rc) rc = put_classes(s, &symbols, &on_symbols, err);
     if (!rc) rc = compile(file, regex, &on_symbols, p, err);
-    free(bounds), free(symbols.of), free(symbols.in);
+    free(bounds), free(at), free(symbols.of), free(symbols.in);
     sl_text_free(&on_symbols);
     return rc;
 }
@@ -271,13 +277,14 @@ static size_t bytes_of(const char *text, size_t n) {
 typedef struct splitter {
     const char *text; // at character `at`
     size_t at;
+    int is_ascii;
     sl_piece_fn fn;
     void *ctx;
 } splitter;
 
 static int give(splitter *s, size_t to, int is_match, sl_error *err) { // the piece from `at` to character `to`
     const char *piece = s->text;
-    size_t n = bytes_of(piece, to - s->at);
+    size_t n = s->is_ascii ? to - s->at : bytes_of(piece, to - s->at);
     s->text += n;
     s->at = to;
     return s->fn(s->ctx, piece, n, is_match, err);
@@ -286,11 +293,13 @@ static int give(splitter *s, size_t to, int is_match, sl_error *err) { // the pi
 // Finds the matches as the crate onig does: an empty match counts, unless it is at the end of the match before it.
 // offset: the place of this run in the text, for messages.
 static int split_run(const sl_pattern *p, const matcher *m, size_t n, size_t offset, splitter *s, sl_error *err) {
+    int (*match)(const pcre2_code *, PCRE2_SPTR, PCRE2_SIZE, PCRE2_SIZE, uint32_t, pcre2_match_data *, pcre2_match_context *) =
+        p->has_jit ? pcre2_jit_match : pcre2_match; // both take the same arguments; pcre2_match checks them again
     const PCRE2_SIZE *span = pcre2_get_ovector_pointer(m->data);
     const char *start = s->text;
     int rc = 0, after_match = 0;
     for (size_t search = 0; !rc && search <= n;) {
-        int found = pcre2_match(p->code, m->symbols, n, search, 0, m->data, m->limits);
+        int found = match(p->code, m->symbols, n, search, 0, m->data, m->limits);
         if (found == PCRE2_ERROR_NOMATCH) break;
         if (found < 0) return match_failed(found, offset + bytes_of(start, search), err);
         size_t from = span[0], to = span[1];
@@ -312,7 +321,7 @@ int sl_pattern_split(const sl_pattern *p, const char *text, size_t n, sl_piece_f
     if (rc) return rc;
     for (size_t at = 0; !rc && at < n;) {
         size_t n_chars, run = read_symbols(p, text + at, n - at, m.symbols, &n_chars);
-        splitter s = {text + at, 0, fn, ctx};
+        splitter s = {text + at, 0, n_chars == run, fn, ctx};
         if (run > 0) rc = split_run(p, &m, n_chars, at, &s, err);
         at += run;
         size_t bad = sl_utf8_invalid_run(text + at, n - at);
