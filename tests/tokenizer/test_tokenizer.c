@@ -684,7 +684,7 @@ static void mutations(void) {
 // ---- includes within tokenizer/ ----
 
 // A file and its header are one part. No part of tokenizer/ may include itself through other parts.
-enum { MOST_PARTS = 32 };
+enum { MOST_PARTS = 64 };
 typedef struct parts {
     char name[MOST_PARTS][32];
     int n, includes[MOST_PARTS][MOST_PARTS], seen[MOST_PARTS]; // seen: 1 being visited, 2 done
