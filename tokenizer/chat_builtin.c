@@ -2,7 +2,6 @@
 // write for messages of the roles system, user and assistant. `blank` is a blank where the tokenizer writes none after a
 // special token.
 #include "tokenizer/chat_builtin.h"
-#include "tokenizer/chat.h"
 
 #include <stddef.h>
 #include <string.h>

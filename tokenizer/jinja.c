@@ -1,4 +1,5 @@
 // tokenizer/jinja.c - parses and renders templates: sets up the memory of a parse or a run, and turns its error into an sl_error.
+#include "tokenizer/jinja.h"
 #include "tokenizer/jinja_internal.h"
 
 #include <stdlib.h>

@@ -8,10 +8,12 @@
 #ifndef SLEIGH_JINJA_INTERNAL_H
 #define SLEIGH_JINJA_INTERNAL_H
 
-#include "tokenizer/jinja.h"
+#include "engine/base/arrays.h"
 
+#include <jansson.h>
 #include <setjmp.h>
 #include <stdint.h>
+#include <time.h>
 
 // ---- jinja_memory.c ----
 
