@@ -1,12 +1,10 @@
 #!/usr/bin/env python3
-"""Makes tests/chat/rows.jsonl and changes.jsonl: the prompts that Jinja writes with the chat templates of tests/chat.
+"""Makes tests/chat/rows.jsonl: the prompts that Jinja writes with the chat templates of tests/chat.
 
     python3 scripts/make_chats.py     needs jinja2; tests do not
 
-The templates are our own spellings of the templates that Sleigh knows, with branches for tools. A line of rows.jsonl is a
-conversation, {messages, prompts, refused}. A prompt is {template, date, expected}; refused names the templates that refuse the
-messages. A line of changes.jsonl is {template, from, to, same}, one change to a template's text. same: all prompts stay equal,
-and Sleigh must still recognise the template."""
+The templates are our own spellings of published templates, with branches for tools. A line of rows.jsonl is a conversation,
+{messages, prompts, refused}. A prompt is {template, date, expected}; refused names the templates that refuse the messages."""
 import datetime
 import json
 import os
@@ -29,50 +27,6 @@ TURNS = {"s": ("system", "You are a helpful assistant"), "u": ("user", "Hello"),
          "w": ("user", WHITE + "x" + WHITE), "W": ("assistant", WHITE), "n": ("user", "\u200b\u180ex\ufeff")}
 ORDERS = ["u", "su", "uau", "suau", "suauau", "SUAU", "U", "SUA", "ua", "seEe", "w", "nWw", "sq", "qEq", "uu", "au", "suu", "saua", "uaa", "ss", "s", "uasu", "ut",
           "uku", "sukuKu", "umuoUOuxu", "uk", "uK", "um", "uo", "uO", "ux", "ukr", "ukrk", "uKrmro", "ukRa", "suka", "uaka", "rk", "k"]
-CHANGES = [  # template, from, to
-    ("llama2", "content.strip() + \" \" + eos_token", "content.strip() + eos_token"),
-    ("llama2", "\\n<</SYS>>\\n\\n", "\\n<</SYS>>\\n"),
-    ("llama2", "{#- Llama 2", "{#- The second Llama"),
-    ("llama3", "message.content | trim", "message.content"),
-    ("llama3", "{{ bos_token -}}", ""),
-    ("llama3", "    {{- \"<|start_header_id|>\" + message.role", "\n  {{-  '<|start_header_id|>'+message['role']"),
-    ("llama3.1", "Our environment of tools", "The environment"),
-    ("llama3.1", "tojson(indent=4)", "tojson(indent=2)"),
-    ("llama3.1", "'Our tools are not called'", "'No tools'"),
-    ("llama3.1", "'26 Jul 2024'", "'27 Jul 2024'"),
-    ("llama3.1", "'Today Date: '", "'Date: '"),
-    ("llama3.1", "{%- set system_message = '' -%}", "{%- set system_message = 'Be brief.' -%}"),
-    ("llama3.1", "[\"content\"] | trim", "[\"content\"]"),
-    ("llama3.1", "{{- system_message -}}", "{{- system_message + '\\n' -}}"),
-    ("llama3.1", "messages[1:]", "messages[0:]"),
-    ("llama3.2", "'%d %b %Y'", "'%d %B %Y'"),
-    ("llama3.2", "December 2023", "December 2024"),
-    ("mistral-v0", "message.content + eos_token", "' ' + message.content + eos_token"),
-    ("mistral-v0", "!= (loop.index0 % 2 == 0)", "!= (loop.index % 2 == 0)"),
-    ("mistral-v1", "loop.first", "loop.last"),
-    ("mistral-v1", "+ eos_token", "+ eos_token + ' '"),
-    ("mistral-v3", "loop.last", "loop.first"),
-    ("mistral-v3", "'Our tools: '", "'Tools: '"),
-    ("mistral-v3", "message.content | trim", "message.content"),
-    ("mistral-v3-tekken", "message.content + eos_token", "message.content | trim + eos_token"),
-    ("mistral-v7", "[/SYSTEM_PROMPT]\"", "[/SYSTEM_PROMPT] \""),
-    ("mistral-v7", "\" \" + message[\"content\"]", "message[\"content\"]"),
-    ("chatml", "<|im_end|>\\n", "<|im_end|>\\n\\n"),
-    ("chatml", "assistant\n", "assistant\n\n"),
-    ("chatml", "<|im_start|>assistant\n", "{{ '<|im_start|>assistant\\n' -}}\n"),
-    ("qwen3", "Our tools: ", "Tools: "),
-    ("qwen3", '"Our tools are not called"', '"No tools"'),
-    ("qwen3", "loop.index0 > ns", "loop.index0 >= ns"),
-    ("qwen3", "<tool_response>", "<tool>"),
-    ("qwen3", '"<think>\\n\\n</think>\\n\\n"', '"<think></think>"'),
-    ("qwen3", "loop.last or", "loop.first or"),
-    ("qwen3", 'content.lstrip("\\n") -}}', 'content -}}'),
-    ("qwen3-first", 'split("</think>")[-1]', 'split("</think>")[1]'),
-    ("qwen3-thinking", "assistant\\n<think>\\n", "assistant\\n<think>"),
-    ("qwen2.5", "Our tools: ", "Tools: "),
-    ("qwen2.5", "You are a helpful assistant.", "You help."),
-    ("qwen2.5", "not loop.first", "not loop.last"),
-]
 
 
 def conversation(order):
@@ -112,7 +66,7 @@ def main():
     templates = {f[:-len(".jinja")]: open(os.path.join(FOLDER, f)).read() for f in sorted(os.listdir(FOLDER)) if f.endswith(".jinja")}
     templates.update({name: templates[text] for name, (text, _) in OPTIONS.items()})
     templates = dict(sorted(templates.items()))
-    rows, changes, n = [], [], 0
+    rows, n = [], 0
     for order in ORDERS:
         prompts, refused = [], []
         for name in filter(lambda name: asked(name, order), templates):
@@ -127,20 +81,11 @@ def main():
                     prompts.append({"template": name, **({"date": date} if date else {}), "expected": text})
         n += len(prompts) + len(refused)
         rows.append({"messages": conversation(order), "prompts": prompts, "refused": refused})
-    for name, old, new in CHANGES:
-        jinja = templates[name]
-        assert old in jinja, (name, old)
-        changed = jinja.replace(old, new, 1)
-        same = all(render(name, jinja, conversation(o), None) == render(name, changed, conversation(o), None)
-                   for o in ORDERS if asked(name, o))
-        changes.append({"template": name, "from": old, "to": new, "same": same})
     write_rows("rows.jsonl", rows)
-    write_rows("changes.jsonl", changes)
     with open(os.path.join(FOLDER, "README.md"), "w") as f:
         f.write("# Chat templates in our own spelling\n\n`scripts/make_chats.py` wrote the prompts with jinja2 "
                 f"{version('jinja2')}.\nThe script describes the files.\n")
-    print(f"{len(templates)} templates, {len(rows)} conversations, {n} prompts or refusals, {len(changes)} changes, of which "
-          f"{sum(c['same'] for c in changes)} change no prompt")
+    print(f"{len(templates)} templates, {len(rows)} conversations, {n} prompts or refusals")
 
 
 if __name__ == "__main__":

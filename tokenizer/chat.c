@@ -134,6 +134,32 @@ static int find_template(const sl_documents *d, const char *name, const char **d
     return rc;
 }
 
+// Mistral's own folders have no template: the version of the tokenizer decides the form of prompts.
+static int load_mistral(const sl_documents *d, sl_chat_template *t, const char **document, sl_error *err) {
+    static const char *const versions[] = {"v1", "v2", "v3", "v7", "v7m1", "v11"};
+    char file[40], name[40] = "", version[20] = "";
+    json_t *root = NULL;
+    int is_tekken = sl_documents_have(d, "tekken.json"), rc = 0;
+    if (is_tekken) {
+        rc = sl_documents_json(d, "tekken.json", 0, &root, err);
+        const char *text = json_string_value(sl_json_get(sl_json_get(root, "config"), "version"));
+        snprintf(version, sizeof version, "%s", text ? text : "");
+        json_decref(root);
+    }
+    for (size_t i = 0; !rc && !is_tekken && i < sizeof versions / sizeof *versions; i++) {
+        snprintf(file, sizeof file, "tokenizer.model.%s", versions[i]);
+        if (sl_documents_have(d, file)) snprintf(version, sizeof version, "%.2s%s", versions[i], i == 5 ? "1" : "");
+    }
+    if (rc || (!is_tekken && !*version)) return rc;
+    snprintf(name, sizeof name, "mistral-%s%s", version, is_tekken ? "-tekken" : "");
+    t->builtin = sl_chat_builtin_find(name);
+    if (!t->builtin)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: there is no chat template for version %s of Mistral's tokenizers; pass {template_name}",
+                       d->path, version);
+    *document = t->builtin->name;
+    return parse(t->builtin->name, t->builtin->text, strlen(t->builtin->text), &t->main, err);
+}
+
 static int load_own(const sl_documents *d, sl_chat_template *t, const char **document, sl_error *err) {
     const char *other;
     int rc = find_template(d, "default", document, &t->main, err);
@@ -144,6 +170,8 @@ static int load_own(const sl_documents *d, sl_chat_template *t, const char **doc
         t->tool_use = NULL;
     }
     if (t->main) return 0;
+    rc = load_mistral(d, t, document, err);
+    if (rc || t->main) return rc;
     return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: the model has no chat template; pass {template_name} with a file or one of: %s",
                    d->path, sl_chat_names());
 }
@@ -217,20 +245,72 @@ static json_t *plain_message(const json_t *message) {
     return NULL;
 }
 
-static int add_messages(const sl_chat_request *r, json_t *marked, sl_error *err) {
+// The value of a JSON text: of another text the text itself, of an empty text an empty object.
+static int parse_value(const char *field, const json_t *text, json_t **out, sl_error *err) {
+    json_error_t e = {0};
+    if (!json_is_string(text))
+        *out = json_incref((json_t *)text);
+    else if (!json_string_length(text))
+        *out = json_object();
+    else
+        *out = json_loadb(json_string_value(text), json_string_length(text), JSON_DECODE_ANY | JSON_ALLOW_NUL, &e);
+    if (!*out && json_error_code(&e) == json_error_numeric_overflow)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s of a message has a number that is too large", field);
+    if (!*out) *out = json_incref((json_t *)text);
+    return 0;
+}
+
+// For Mistral's built-in templates: the arguments of tool calls as values, and the content of a tool's message as `parsed`.
+static int parse_texts(json_t *message, sl_error *err) {
+    json_t *calls = json_deep_copy(json_object_get(message, "tool_calls")), *call, *value = NULL;
+    const json_t *content = json_object_get(message, "content");
+    size_t i;
+    int rc = 0;
+    json_array_foreach(calls, i, call) {
+        json_t *function = json_object_get(call, "function"), *arguments = json_object_get(function, "arguments");
+        if (!rc && arguments) rc = parse_value("arguments", arguments, &value, err);
+        if (!rc && arguments && json_object_set_new(function, "arguments", value)) rc = SL_ERR_MEMORY;
+    }
+    if (!rc && calls && json_object_set(message, "tool_calls", calls)) rc = SL_ERR_MEMORY;
+    json_decref(calls);
+    if (!rc && content) rc = parse_value("content", content, &value, err);
+    if (!rc && content && json_object_set_new(message, "parsed", value)) rc = SL_ERR_MEMORY;
+    return rc == SL_ERR_MEMORY ? sl_fail(err, SL_ERR_MEMORY, "chat template: out of memory") : rc;
+}
+
+static int add_messages(const sl_chat_template *t, const sl_chat_request *r, json_t *marked, sl_error *err) {
     json_t *list = json_array();
+    int rc = 0;
     for (size_t i = 0; i < json_array_size(r->messages); i++) {
         const json_t *message = json_array_get(r->messages, i);
         if (!json_is_object(message)) {
             json_decref(list);
             return sl_fail(err, SL_ERR_ARG, "message %zu is %s, expected an object", i + 1, sl_json_type(message));
         }
-        if (json_array_append_new(list, plain_message(message))) {
+        json_t *made = plain_message(message);
+        if (made && t->builtin && !strncmp(t->builtin->name, "mistral-v", 9)) rc = parse_texts(made, err);
+        if (json_array_append_new(list, made) && !rc) rc = sl_fail(err, SL_ERR_MEMORY, "chat template: out of memory");
+        if (rc) {
             json_decref(list);
-            return sl_fail(err, SL_ERR_MEMORY, "chat template: out of memory");
+            return rc;
         }
     }
     return set(marked, "messages", list) ? sl_fail(err, SL_ERR_MEMORY, "chat template: out of memory") : 0;
+}
+
+// 1: the tokenizer puts the blank of SentencePiece in front of a text after a special token, or puts none anywhere.
+static int writes_blank(const sl_tokenizer *tok) {
+    sl_ids start = {0}, later = {0};
+    sl_text text = {0};
+    int32_t bos = tok ? sl_tokenizer_bos(tok) : -1;
+    int same = 0;
+    if (bos >= 0 && !sl_token_bytes(tok, bos, &text, NULL) && !sl_text_append(&text, "a", 1, NULL) &&
+        !sl_tokenize(tok, "a", 1, 0, &start, NULL) && !sl_tokenize(tok, text.data, text.n, 0, &later, NULL))
+        same = later.n == start.n + 1 && !memcmp(later.data + 1, start.data, start.n * sizeof *start.data);
+    sl_ids_free(&start);
+    sl_ids_free(&later);
+    sl_text_free(&text);
+    return same;
 }
 
 // The variables with marks, and those without.
@@ -253,10 +333,10 @@ static int make_variables(const sl_chat_template *t, const sl_tokenizer *tok, co
     bad |= set(plain, "add_generation_prompt", json_boolean(!r->finished));
     bad |= json_object_set(marked, "tools", r->tools ? (json_t *)r->tools : json_null());
     bad |= json_object_set(marked, "documents", r->documents ? (json_t *)r->documents : json_null());
-    if (t->builtin) bad |= set(plain, "blank", json_string(" "));
+    if (t->builtin) bad |= set(plain, "blank", json_string(writes_blank(tok) ? "" : " "));
     if (r->options) bad |= json_object_update(marked, (json_t *)r->options);
     if (bad) return sl_fail(err, SL_ERR_MEMORY, "chat template: out of memory");
-    return add_messages(r, marked, err);
+    return add_messages(t, r, marked, err);
 }
 
 // ---- rendering ----

@@ -63,6 +63,76 @@
     "{%- if add_generation_prompt -%}\n" \
     "{{- \"<|im_start|>assistant\\n\" -}}\n"
 
+#define MISTRAL \
+    "{%- set ns = namespace(turns=[], system=[], last=\"\", first_user=-1, last_user=-1) -%}\n" \
+    "{%- for message in messages -%}\n" \
+    "{%- set content = message.content if message.content is string else (message.content or []) | map(attribute=\"text\") | join(\"\\n\\n\") -%}\n" \
+    "{%- if message.role == \"system\" and version < 7 -%}\n" \
+    "{%- if content %}{% set ns.system = ns.system + [content] %}{% endif -%}\n" \
+    "{%- elif message.role == ns.last and message.role in [\"user\", \"assistant\"] -%}\n" \
+    "{%- set old = ns.turns[-1] -%}\n" \
+    "{%- set between = \"\\n\\n\" if old.content and content else \"\" -%}\n" \
+    "{%- set ns.turns = ns.turns[:-1] + [{\"role\": old.role, \"content\": old.content + between + content, \"calls\": old.calls + (message.tool_calls or [])}] -%}\n" \
+    "{%- else -%}\n" \
+    "{%- set ns.turns = ns.turns + [{\"role\": message.role, \"content\": content, \"calls\": message.tool_calls or [], \"parsed\": message.parsed, \"name\": message.name, \"id\": message.tool_call_id}] -%}\n" \
+    "{%- endif -%}\n" \
+    "{%- set ns.last = message.role -%}\n" \
+    "{%- endfor -%}\n" \
+    "{%- if not ns.turns or (version < 7 and ns.turns[0].role != \"user\") -%}\n" \
+    "{%- set ns.turns = [{\"role\": \"user\", \"content\": \"\", \"calls\": []}] + ns.turns -%}\n" \
+    "{%- endif -%}\n" \
+    "{%- for turn in ns.turns -%}\n" \
+    "{%- if turn.role == \"user\" -%}\n" \
+    "{%- set ns.last_user = loop.index0 -%}\n" \
+    "{%- if ns.first_user < 0 %}{% set ns.first_user = loop.index0 %}{% endif -%}\n" \
+    "{%- endif -%}\n" \
+    "{%- endfor -%}\n" \
+    "{%- set system = ns.system | join(\"\\n\\n\") + (\"\\n\\n\" if ns.system else \"\") -%}\n" \
+    "{%- macro part(text) %}{{ blank + text if text else \"\" }}{% endmacro -%}\n" \
+    "{{- bos_token -}}\n" \
+    "{%- for turn in ns.turns -%}\n" \
+    "{%- set content = turn.content -%}\n" \
+    "{%- if turn.role == \"user\" and version == 1 -%}\n" \
+    "{{- blank + \"[INST] \" + (system if loop.index0 == ns.first_user else \"\") + content + \" [/INST]\" -}}\n" \
+    "{%- elif turn.role == \"user\" -%}\n" \
+    "{%- if tools and loop.index0 == ns.last_user -%}\n" \
+    "{{- \"[AVAILABLE_TOOLS]\" + blank + \"[\" -}}\n" \
+    "{%- for tool in tools -%}\n" \
+    "{{- {\"type\": \"function\", \"function\": {\"name\": tool.function.name, \"description\": tool.function.description or \"\", \"parameters\": tool.function.parameters or {}}} | tojson + (\", \" if not loop.last else \"\") -}}\n" \
+    "{%- endfor -%}\n" \
+    "{{- \"][/AVAILABLE_TOOLS]\" -}}\n" \
+    "{%- endif -%}\n" \
+    "{{- \"[INST]\" + part((system if loop.index0 == ns.last_user else \"\") + content) + \"[/INST]\" -}}\n" \
+    "{%- elif turn.role == \"assistant\" -%}\n" \
+    "{%- if not content and not turn.calls %}{{ raise_exception(\"a message of the assistant has neither content nor tool calls\") }}{% endif -%}\n" \
+    "{%- if turn.calls and version == 1 %}{{ raise_exception(\"this version of Mistral's prompts has no tools\") }}{% endif -%}\n" \
+    "{%- if turn.calls and content and version < 7 %}{{ raise_exception(\"a message of the assistant has both content and tool calls\") }}{% endif -%}\n" \
+    "{%- if version == 1 -%}\n" \
+    "{{- \" \" + content + eos_token -}}\n" \
+    "{%- elif not (turn.calls and version == 2 and loop.index0 < ns.last_user) -%}\n" \
+    "{{- part(content.rstrip(\" \")) -}}\n" \
+    "{%- for call in turn.calls -%}\n" \
+    "{%- set shown = {\"name\": call.function.name, \"arguments\": call.function.arguments} -%}\n" \
+    "{%- if version > 2 and call.id and call.id != \"null\" %}{% set shown = dict(shown, id=call.id) %}{% endif -%}\n" \
+    "{{- (\"[TOOL_CALLS]\" + blank + \"[\" if loop.first else \"\") + shown | tojson + (\"]\" if loop.last else \", \") -}}\n" \
+    "{%- endfor -%}\n" \
+    "{{- eos_token -}}\n" \
+    "{%- endif -%}\n" \
+    "{%- elif turn.role == \"tool\" and version > 1 -%}\n" \
+    "{%- if version == 2 and loop.index0 > ns.last_user -%}\n" \
+    "{{- \"[TOOL_RESULTS]\" + blank + [{\"name\": turn.name, \"content\": turn.parsed}] | tojson + \"[/TOOL_RESULTS]\" -}}\n" \
+    "{%- elif version == 3 -%}\n" \
+    "{{- \"[TOOL_RESULTS]\" + blank + {\"content\": turn.parsed, \"call_id\": turn.id} | tojson + \"[/TOOL_RESULTS]\" -}}\n" \
+    "{%- elif version == 7 -%}\n" \
+    "{{- \"[TOOL_RESULTS]\" + part(turn.id) + \"[TOOL_CONTENT]\" + part(content) + \"[/TOOL_RESULTS]\" -}}\n" \
+    "{%- endif -%}\n" \
+    "{%- elif turn.role == \"system\" -%}\n" \
+    "{{- \"[SYSTEM_PROMPT]\" + part(content) + \"[/SYSTEM_PROMPT]\" -}}\n" \
+    "{%- else -%}\n" \
+    "{{- raise_exception(\"Mistral's prompts have no role \" + turn.role) -}}\n" \
+    "{%- endif -%}\n" \
+    "{%- endfor -%}\n"
+
 const sl_chat_builtin sl_chat_builtins[] = {
     {.name = "llama2", .bos = "<s>", .eos = "</s>",
      .text =
@@ -133,77 +203,35 @@ const sl_chat_builtin sl_chat_builtins[] = {
          "{%- endfor -%}\n"},
     {.name = "mistral-v1", .bos = "<s>", .eos = "</s>",
      .text =
-         NO_TOOLS
-         SYSTEM_FIRST
-         "{{- bos_token -}}\n"
-         "{%- for message in turns -%}\n"
-         ALTERNATE
-         "{%- if message.role == \"user\" -%}\n"
-         "{{- blank + \"[INST] \" + (system + \"\\n\\n\" if loop.first and system is defined else \"\") + message.content + \" [/INST]\" -}}\n"
-         "{%- else -%}\n"
-         "{{- \" \" + message.content + eos_token -}}\n"
-         "{%- endif -%}\n"
-         "{%- endfor -%}\n"},
+         "{%- set version = 1 -%}\n"
+         MISTRAL},
+    {.name = "mistral-v2", .bos = "<s>", .eos = "</s>",
+     .markers = {"[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]"},
+     .text =
+         "{%- set version = 2 -%}\n"
+         MISTRAL},
     {.name = "mistral-v3", .bos = "<s>", .eos = "</s>",
-     .markers = {"[INST]", "[/INST]"},
+     .markers = {"[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]"},
      .text =
-         NO_TOOLS
-         SYSTEM_FIRST
-         "{{- bos_token -}}\n"
-         "{%- for message in turns -%}\n"
-         ALTERNATE
-         "{%- if message.role == \"user\" -%}\n"
-         "{{- \"[INST]\" + blank + (system + \"\\n\\n\" if loop.last and system is defined else \"\") + message.content + \"[/INST]\" -}}\n"
-         "{%- else -%}\n"
-         "{{- \"\" + blank + message.content | trim + eos_token -}}\n"
-         "{%- endif -%}\n"
-         "{%- endfor -%}\n"},
+         "{%- set version = 3 -%}\n"
+         MISTRAL},
     {.name = "mistral-v3-tekken", .bos = "<s>", .eos = "</s>",
-     .markers = {"[INST]", "[/INST]"},
+     .markers = {"[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]"},
      .text =
-         NO_TOOLS
-         SYSTEM_FIRST
-         "{{- bos_token -}}\n"
-         "{%- for message in turns -%}\n"
-         ALTERNATE
-         "{%- if message.role == \"user\" -%}\n"
-         "{{- \"[INST]\"  + (system + \"\\n\\n\" if loop.last and system is defined else \"\") + message.content + \"[/INST]\" -}}\n"
-         "{%- else -%}\n"
-         "{{- \"\"  + message.content + eos_token -}}\n"
-         "{%- endif -%}\n"
-         "{%- endfor -%}\n"},
+         "{%- set version = 3 -%}\n"
+         "{%- set blank = \"\" -%}\n"
+         MISTRAL},
     {.name = "mistral-v7", .bos = "<s>", .eos = "</s>",
-     .markers = {"[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"},
+     .markers = {"[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"},
      .text =
-         NO_TOOLS
-         "{{- bos_token -}}\n"
-         "{%- for message in messages -%}\n"
-         "{%- if message.role == \"user\" -%}\n"
-         "{{- \"[INST]\" + blank + message.content + \"[/INST]\" -}}\n"
-         "{%- elif message.role == \"system\" -%}\n"
-         "{{- \"[SYSTEM_PROMPT]\" + blank + message.content + \"[/SYSTEM_PROMPT]\" -}}\n"
-         "{%- elif message.role == \"assistant\" -%}\n"
-         "{{- \"\" + blank + message.content + eos_token -}}\n"
-         "{%- else -%}\n"
-         "{{- raise_exception(\"only the roles system, user and assistant are supported, not \" + message.role) -}}\n"
-         "{%- endif -%}\n"
-         "{%- endfor -%}\n"},
+         "{%- set version = 7 -%}\n"
+         MISTRAL},
     {.name = "mistral-v7-tekken", .bos = "<s>", .eos = "</s>",
-     .markers = {"[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"},
+     .markers = {"[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"},
      .text =
-         NO_TOOLS
-         "{{- bos_token -}}\n"
-         "{%- for message in messages -%}\n"
-         "{%- if message.role == \"user\" -%}\n"
-         "{{- \"[INST]\"  + message.content + \"[/INST]\" -}}\n"
-         "{%- elif message.role == \"system\" -%}\n"
-         "{{- \"[SYSTEM_PROMPT]\"  + message.content + \"[/SYSTEM_PROMPT]\" -}}\n"
-         "{%- elif message.role == \"assistant\" -%}\n"
-         "{{- \"\"  + message.content + eos_token -}}\n"
-         "{%- else -%}\n"
-         "{{- raise_exception(\"only the roles system, user and assistant are supported, not \" + message.role) -}}\n"
-         "{%- endif -%}\n"
-         "{%- endfor -%}\n"},
+         "{%- set version = 7 -%}\n"
+         "{%- set blank = \"\" -%}\n"
+         MISTRAL},
     {.name = "chatml", .bos = "", .eos = "<|im_end|>",
      .markers = {"<|im_start|>", "<|im_end|>"},
      .text =
@@ -404,9 +432,9 @@ const sl_chat_builtin *sl_chat_builtin_find(const char *name) {
 }
 
 const char *sl_chat_names(void) {
-    return "llama2, llama3, llama3.1, llama3.2, llama4, mistral-v0, mistral-v1, mistral-v3, mistral-v3-tekken, mistral-v7, mistral-v7-tekken, "
-           "chatml, smollm2, qwen2.5, qwen3, qwen3-no-think, qwen3-thinking, gemma, phi3, phi4, zephyr, vicuna, "
-           "openchat, deepseek, deepseek-r1, command-r, granite, olmo2, falcon3, exaone3, glm4, solar";
+    return "llama2, llama3, llama3.1, llama3.2, llama4, mistral-v0, mistral-v1, mistral-v2, mistral-v3, mistral-v3-tekken, mistral-v7, "
+           "mistral-v7-tekken, chatml, smollm2, qwen2.5, qwen3, qwen3-no-think, qwen3-thinking, gemma, phi3, phi4, zephyr, "
+           "vicuna, openchat, deepseek, deepseek-r1, command-r, granite, olmo2, falcon3, exaone3, glm4, solar";
 }
 
 void sl_chat_markers(void (*fn)(void *ctx, const char *marker), void *ctx) {

@@ -5,7 +5,7 @@
 typedef struct sl_chat_builtin {
     const char *name, *text;
     const char *bos, *eos;      // where there is no tokenizer that says so
-    const char *markers[10];    // texts that must be tokens; NULL ends them
+    const char *markers[12];    // texts that must be tokens; NULL ends them
 } sl_chat_builtin;
 
 extern const sl_chat_builtin sl_chat_builtins[]; // ended by a name of NULL
