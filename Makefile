@@ -35,14 +35,14 @@ CPPFLAGS := -I. -MMD -MP
 # The same objects make the program, the archive and the shared library.
 PIC      := -fPIC -fvisibility=hidden
 # No contraction and no fast-math: equal inputs give equal bits (README).
-CFLAGS   := -std=c11 -D_GNU_SOURCE= -Wall -Wextra -Werror -fopenmp -ffp-contract=off $(PIC) $(OPT)
+CFLAGS   := -std=c11 -D_GNU_SOURCE= -Wall -Wextra -Werror -ffp-contract=off $(PIC) $(OPT)
 CXXFLAGS := -std=c++17 -Wall -Wextra -Werror $(PIC) $(OPT)
-LDLIBS   := -ljansson -lpcre2-8 -lsentencepiece -lopenblas -lstdc++ -ldl -lm -fopenmp
+LDLIBS   := -ljansson -lpcre2-8 -lsentencepiece -lopenblas -lstdc++ -ldl -lm -lpthread
 CLI_LIBS := -ledit
 ifdef PORTABLE # Debian has no static SentencePiece, so its library is copied next to the binary
 # A weak reference takes no file out of an archive, so -u names the functions of OpenBLAS that Sleigh calls if they exist.
 LDLIBS   := -Wl,-uopenblas_set_num_threads,-uopenblas_get_config,-uopenblas_get_corename -Wl,-Bstatic -ljansson -lpcre2-8 \
-    -lopenblas -lgomp -lgfortran -lquadmath -Wl,-Bdynamic -lsentencepiece \
+    -lopenblas -lgfortran -lquadmath -Wl,-Bdynamic -lsentencepiece \
     -Wl,-rpath,'$$ORIGIN' -lstdc++ -ldl -lm -lpthread
 CLI_LIBS := -Wl,-Bstatic -ledit -ltinfo -lbsd -lmd -Wl,-Bdynamic
 endif
@@ -149,11 +149,11 @@ $(BUILD)/fuzz/sleigh-fuzz: $(FUZZ_OBJ) $(filter-out %/main.c.o,$(CLI_OBJ)) $(BUI
 	@rm -f $(@D)/rest.a
 	@$(AR) rcs $(@D)/rest.a $(filter-out %/main.c.o,$(CLI_OBJ))
 	@echo "  LINK $@"; $(FUZZ_CC) $(FUZZ_OPT) -fsanitize=fuzzer -o $@ $(FUZZ_OBJ) $(@D)/rest.a $(BUILD)/libsleigh.a \
-	    $(filter-out -fopenmp,$(LDLIBS)) -lgomp $(CLI_LIBS)
+	    $(LDLIBS) $(CLI_LIBS)
 
 $(BUILD)/fuzz/%.c.o: %.c Makefile $(BUILD)/flags
 	@mkdir -p $(@D)
-	@echo "  FUZZ $<"; $(FUZZ_CC) $(CPPFLAGS) $(filter-out -fopenmp,$(CFLAGS)) $(FUZZ_OPT) -c $< -o $@
+	@echo "  FUZZ $<"; $(FUZZ_CC) $(CPPFLAGS) $(CFLAGS) $(FUZZ_OPT) -c $< -o $@
 
 $(BUILD)/fuzz/%.cc.o: %.cc Makefile $(BUILD)/flags
 	@mkdir -p $(@D)
@@ -179,6 +179,9 @@ $(BUILD)/sleigh-test: $(TEST_OBJ) $(filter-out %/main.c.o,$(CLI_OBJ)) $(BUILD)/l
 $(BUILD)/libsentencepiece.so.0:
 	@cp $$($(CC) -print-file-name=$(@F)) $@
 
+# References of CUDA tests, in double precision, run on all cores.
+$(BUILD)/tests/cuda/%.o: CFLAGS += -fopenmp
+$(BUILD)/sleigh-test: LDLIBS += $(if $(filter 1,$(CUDA)),-lgomp)
 $(BUILD)/%_avx2.c.o: CFLAGS += $(AVX2)
 $(BUILD)/%_avx512.c.o: CFLAGS += $(AVX512)
 $(BUILD)/engine/backend/cuda/cuda_device.c.o: CPPFLAGS += -DSLEIGH_CUDA_ARCH='"$(CUDA_ARCH)"'

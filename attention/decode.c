@@ -1,6 +1,6 @@
 // attention/decode.c - runs a composition of stages for every sequence and head of a decode call.
 //
-// One parallel region has these passes:
+// These passes follow one another. The tasks of a pass run on all threads; a pass without work is left out:
 //   1. begin of the proposal, if it has one: a task for each KV head;
 //   2. proposal: a task for each chunk of 1,024 rows of a KV head;
 //   3. running masses: a task for each query head;
@@ -11,6 +11,7 @@
 //   8. distinct rows, for the statistics: a task for each KV head.
 // The result of a task does not depend on the thread that runs it.
 #include "attention/stages.h"
+#include "engine/base/thread_pool.h"
 
 #include <math.h>
 #include <string.h>
@@ -121,9 +122,10 @@ typedef struct call {
     sl_composition stages;
     layout l;
     char *ws;
-    sl_head *heads;   // [n_seqs * n_heads]
-    sl_group *groups; // [n_seqs * n_kv_heads]
-    sl_layer *layers; // [n_seqs]
+    sl_head *heads;      // [n_seqs * n_heads]
+    sl_group *groups;    // [n_seqs * n_kv_heads]
+    sl_layer *layers;    // [n_seqs]
+    int group, n_chunks; // query heads of a KV head; chunks of the longest sequence, 0 without scores
 } call;
 
 static sl_masses masses_of(const call *c, int which, size_t item, int n) {
@@ -236,14 +238,6 @@ static void fall_back(const call *c, sl_head *x) {
     if (sl_attn_states_error(c->args->spec)) r->error_bound = 0;
 }
 
-static void plan(const call *c, sl_layer *l) {
-    if (c->stages.draw->plan) c->stages.draw->plan(l);
-}
-
-static void settle(const call *c, sl_layer *l) {
-    if (c->stages.draw->settle) c->stages.draw->settle(l);
-}
-
 static void repair(const call *c, sl_head *x) {
     if (!c->layers[x->group->query - c->args->seqs].goes_dense) return;
     fall_back(c, x);
@@ -307,43 +301,78 @@ static void report_group(const call *c, const sl_group *g, const sl_head *heads)
     }
 }
 
+// The tasks of the passes. ctx is the call.
+
+static void begin_task(void *ctx, size_t pair, int thread) {
+    (void)thread;
+    const call *c = ctx;
+    c->stages.propose->begin(&c->groups[pair]);
+}
+
+static void propose_task(void *ctx, size_t task, int thread) {
+    (void)thread;
+    const call *c = ctx;
+    size_t pair = task / c->n_chunks;
+    int chunk = (int)(task % c->n_chunks);
+    if (chunk * SL_CHUNK < c->groups[pair].kv->n_kv) propose_chunk(c, &c->groups[pair], c->heads + pair * c->group, chunk);
+}
+
+static void masses_task(void *ctx, size_t item, int thread) {
+    (void)thread;
+    const call *c = ctx;
+    finish_masses(c, &c->heads[item]);
+}
+
+static void plan_task(void *ctx, size_t s, int thread) {
+    (void)thread;
+    const call *c = ctx;
+    c->stages.draw->plan(&c->layers[s]);
+}
+
+static void settle_task(void *ctx, size_t s, int thread) {
+    (void)thread;
+    const call *c = ctx;
+    c->stages.draw->settle(&c->layers[s]);
+}
+
+static void draw_task(void *ctx, size_t item, int thread) {
+    (void)thread;
+    const call *c = ctx;
+    draw_and_combine(c, &c->heads[item]);
+}
+
+static void repair_task(void *ctx, size_t item, int thread) {
+    (void)thread;
+    const call *c = ctx;
+    repair(c, &c->heads[item]);
+}
+
+static void report_task(void *ctx, size_t pair, int thread) {
+    (void)thread;
+    const call *c = ctx;
+    report_group(c, &c->groups[pair], c->heads + pair * c->group);
+}
+
 static void run(call *c) {
-    const sl_attn_geom *g = c->args->geom;
     const sl_proposal *propose = c->stages.propose;
-    int group = g->n_heads / g->n_kv_heads, n_pairs = c->args->n_seqs * g->n_kv_heads, longest = sl_longest(c->args);
-    int n_chunks = propose->score ? (longest + SL_CHUNK - 1) / SL_CHUNK : 0;
-#pragma omp parallel
-    {
-        if (propose->begin) {
-#pragma omp for schedule(dynamic)
-            for (int pair = 0; pair < n_pairs; pair++) propose->begin(&c->groups[pair]);
-        }
-#pragma omp for schedule(dynamic)
-        for (int task = 0; task < n_pairs * n_chunks; task++) {
-            const sl_group *x = &c->groups[task / n_chunks];
-            int chunk = task % n_chunks;
-            if (chunk * SL_CHUNK < x->kv->n_kv) propose_chunk(c, x, c->heads + (size_t)(task / n_chunks) * group, chunk);
-        }
-        if (propose->unit) {
-#pragma omp for schedule(dynamic)
-            for (int item = 0; item < n_pairs * group; item++) finish_masses(c, &c->heads[item]);
-        }
-#pragma omp for schedule(dynamic)
-        for (int s = 0; s < c->args->n_seqs; s++) plan(c, &c->layers[s]);
-#pragma omp for schedule(dynamic)
-        for (int item = 0; item < n_pairs * group; item++) draw_and_combine(c, &c->heads[item]);
-#pragma omp for schedule(dynamic)
-        for (int s = 0; s < c->args->n_seqs; s++) settle(c, &c->layers[s]);
-#pragma omp for schedule(dynamic)
-        for (int item = 0; item < n_pairs * group; item++) repair(c, &c->heads[item]);
-#pragma omp for schedule(dynamic)
-        for (int pair = 0; pair < n_pairs; pair++) report_group(c, &c->groups[pair], c->heads + (size_t)pair * group);
-    }
+    const sl_draw *draw = c->stages.draw;
+    int n_seqs = c->args->n_seqs, repairs = 0;
+    size_t n_pairs = (size_t)n_seqs * c->args->geom->n_kv_heads, n_items = n_pairs * c->group;
+    if (propose->begin) sl_parallel(n_pairs, begin_task, c);
+    sl_parallel(n_pairs * c->n_chunks, propose_task, c);
+    if (propose->unit) sl_parallel(n_items, masses_task, c);
+    if (draw->plan) sl_parallel(n_seqs, plan_task, c);
+    sl_parallel(n_items, draw_task, c);
+    if (draw->settle) sl_parallel(n_seqs, settle_task, c);
+    for (int s = 0; s < n_seqs; s++) repairs |= c->layers[s].goes_dense;
+    if (repairs) sl_parallel(n_items, repair_task, c);
+    sl_parallel(n_pairs, report_task, c);
 }
 
 void sl_stages_decode(const sl_attn_decode_args *a) {
     call c = {.args = a, .stages = sl_composition_of(a->spec), .ws = a->ws->data};
-    SL_CHECK(a->geom->n_heads / a->geom->n_kv_heads <= SL_MAX_GROUP);
+    c.group = a->geom->n_heads / a->geom->n_kv_heads;
+    SL_CHECK(c.group <= SL_MAX_GROUP);
     if (!c.stages.draw) {
         sl_online_softmax_decode(a, c.stages.propose);
         return;
@@ -353,6 +382,7 @@ void sl_stages_decode(const sl_attn_decode_args *a) {
     c.heads = (sl_head *)(c.ws + c.l.heads);
     c.groups = (sl_group *)(c.ws + c.l.groups);
     c.layers = (sl_layer *)(c.ws + c.l.layers);
+    c.n_chunks = c.stages.propose->score ? (sl_longest(a) + SL_CHUNK - 1) / SL_CHUNK : 0;
     open_call(&c);
     run(&c);
     sl_reports_close(a, c.heads[0].report);

@@ -2,6 +2,7 @@
 // draw and combination with an online softmax. A task is a chunk of 1,024 rows of a KV head. Partial results merge in the order
 // of the chunks.
 #include "attention/stages.h"
+#include "engine/base/thread_pool.h"
 
 #include <math.h>
 #include <string.h>
@@ -103,36 +104,63 @@ static void report_head(const sl_group *g, const sl_proposal *propose, int i, sl
     if (propose->report) propose->report(&x);
 }
 
+typedef struct call {
+    const sl_attn_decode_args *a;
+    const sl_proposal *propose;
+    char *states;
+    size_t n_state; // bytes of a pair
+    sl_group *groups;
+    sl_attn_report *reports;
+    float *partials;
+    size_t stride; // floats of a partial result
+    int n_chunks, group;
+} call;
+
+static void begin_pair(void *ctx, size_t pair, int thread) {
+    (void)thread;
+    const call *c = ctx;
+    int n_kv_heads = c->a->geom->n_kv_heads;
+    c->groups[pair] = sl_group_of(c->a, (int)pair / n_kv_heads, (int)pair % n_kv_heads);
+    c->groups[pair].state = c->states + pair * c->n_state;
+    if (c->propose->begin) c->propose->begin(&c->groups[pair]);
+}
+
+static void run_chunk(void *ctx, size_t task, int thread) {
+    (void)thread;
+    const call *c = ctx;
+    const sl_group *g = &c->groups[task / c->n_chunks];
+    int chunk = (int)task % c->n_chunks;
+    if (chunk * SL_CHUNK < g->kv->n_kv) softmax_chunk(g, c->propose, chunk, c->partials + task * c->stride);
+}
+
+static void finish_head(void *ctx, size_t item, int thread) {
+    (void)thread;
+    const call *c = ctx;
+    const sl_group *g = &c->groups[item / c->group];
+    int i = (int)item % c->group;
+    merge_chunks(g, i, c->partials + item / c->group * c->n_chunks * c->stride, c->stride);
+    report_head(g, c->propose, i, &c->reports[item]);
+}
+
 void sl_online_softmax_decode(const sl_attn_decode_args *a, const sl_proposal *propose) {
     const sl_attn_geom *geom = a->geom;
-    int longest = sl_longest(a), n_pairs = a->n_seqs * geom->n_kv_heads, group = geom->n_heads / geom->n_kv_heads;
+    int longest = sl_longest(a);
+    size_t n_pairs = (size_t)a->n_seqs * geom->n_kv_heads;
     layout l = lay_out(geom, a->spec, a->n_seqs, longest);
     SL_CHECK(l.size <= a->ws->size);
     char *ws = a->ws->data;
-    sl_group *groups = (sl_group *)(ws + l.groups);
-    sl_attn_report *reports = (sl_attn_report *)(ws + l.reports);
-    float *partials = (float *)(ws + l.partials);
-    size_t stride = partial_floats(geom);
-    int n_chunks = chunks(longest);
-#pragma omp parallel
-    {
-#pragma omp for schedule(dynamic)
-        for (int pair = 0; pair < n_pairs; pair++) {
-            groups[pair] = sl_group_of(a, pair / geom->n_kv_heads, pair % geom->n_kv_heads);
-            groups[pair].state = ws + l.states + (size_t)pair * l.n_state;
-            if (propose->begin) propose->begin(&groups[pair]);
-        }
-#pragma omp for schedule(dynamic)
-        for (int task = 0; task < n_pairs * n_chunks; task++) {
-            const sl_group *g = &groups[task / n_chunks];
-            int chunk = task % n_chunks;
-            if (chunk * SL_CHUNK < g->kv->n_kv) softmax_chunk(g, propose, chunk, partials + (size_t)task * stride);
-        }
-#pragma omp for schedule(static)
-        for (int item = 0; item < n_pairs * group; item++) {
-            merge_chunks(&groups[item / group], item % group, partials + (size_t)(item / group) * n_chunks * stride, stride);
-            report_head(&groups[item / group], propose, item % group, &reports[item]);
-        }
-    }
-    sl_reports_close(a, reports);
+    call c = {.a = a,
+              .propose = propose,
+              .states = ws + l.states,
+              .n_state = l.n_state,
+              .groups = (sl_group *)(ws + l.groups),
+              .reports = (sl_attn_report *)(ws + l.reports),
+              .partials = (float *)(ws + l.partials),
+              .stride = partial_floats(geom),
+              .n_chunks = chunks(longest),
+              .group = geom->n_heads / geom->n_kv_heads};
+    sl_parallel(n_pairs, begin_pair, &c);
+    sl_parallel(n_pairs * c.n_chunks, run_chunk, &c);
+    sl_parallel(n_pairs * c.group, finish_head, &c);
+    sl_reports_close(a, c.reports);
 }

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 const char *sl_version(void) {
     return SLEIGH_VERSION;
@@ -288,6 +289,7 @@ int sl_engine_new_planned(const sl_model *model, const sl_engine_options *option
     atomic_flag_clear(&e->is_busy);
     sl_model_use(model);
     e->model = model;
+    e->process = getpid();
     e->geom = geometry(&model->config);
     e->n_sequences = options->n_sequences > 0 ? options->n_sequences : 1;
     e->seed = options->seed;
@@ -316,7 +318,7 @@ int sl_engine_new(const sl_model *model, const sl_engine_options *options, sl_en
 }
 
 void sl_engine_free(sl_engine *e) {
-    if (!e || atomic_fetch_sub(&e->n_users, 1) > 1) return;
+    if (!e || sl_engine_is_foreign(e) || atomic_fetch_sub(&e->n_users, 1) > 1) return;
     sl_kv_pool_free(&e->pool);
     sl_engine_close_buckets(e);
     sl_attn_plan_free(&e->plan);
@@ -327,6 +329,7 @@ void sl_engine_free(sl_engine *e) {
     free_step(e);
     sl_model_weights_free(&e->weights);
     if (e->backend && e->backend->free) e->backend->free(e->backend);
+    sl_threads_close(e->threads);
     sl_model_free((sl_model *)e->model);
     free(e);
 }

@@ -1,11 +1,26 @@
 // engine/engine_call.c - the frame of every call that runs an engine: one call at a time, with the engine's number of threads.
 #include "engine/engine_internal.h"
 
-#include <omp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <unistd.h>
+
+int sl_engine_is_foreign(const sl_engine *e) {
+    return e->process != getpid();
+}
+
+int sl_engine_check_process(const sl_engine *e, sl_error *err) {
+    if (!sl_engine_is_foreign(e)) return 0;
+    return sl_fail(
+        err, SL_ERR_ARG,
+        "process %d made this engine, and process %d is its child after fork(), which lacks the engine's threads: make "
+        "a new engine in the child; the model can be used in both",
+        (int)e->process, (int)getpid());
+}
 
 int sl_engine_claim(sl_engine *e, sl_error *err) {
+    int rc = sl_engine_check_process(e, err);
+    if (rc) return rc;
     if (!atomic_flag_test_and_set(&e->is_busy)) return 0;
     return sl_fail(err, SL_ERR_ARG, "another call runs this engine: an engine serves one call at a time");
 }
@@ -15,16 +30,15 @@ void sl_engine_release(sl_engine *e) {
 }
 
 int sl_engine_begin(sl_engine *e, sl_error *err) {
-    e->outer_threads = omp_get_max_threads();
-    omp_set_num_threads(e->n_threads);
-    int rc = e->backend->begin ? e->backend->begin(e->backend, err) : 0;
-    if (rc) omp_set_num_threads(e->outer_threads);
+    int rc = e->threads ? 0 : sl_threads_open(e->n_threads, &e->threads, err);
+    if (!rc && e->backend->begin) rc = e->backend->begin(e->backend, err);
+    if (!rc) e->outside = sl_threads_use(e->threads);
     return rc;
 }
 
 void sl_engine_end(sl_engine *e) {
     if (e->backend->end) e->backend->end(e->backend);
-    omp_set_num_threads(e->outer_threads);
+    sl_threads_use(e->outside);
 }
 
 int sl_engine_enter(sl_engine *e, sl_error *err) {

@@ -4,6 +4,7 @@
 
 #include "attention/prefill_mask.h"
 #include "engine/backend/backend.h"
+#include "engine/base/thread_pool.h"
 #include "engine/kv/kv_extras.h"
 #include "engine/engine.h"
 #include "models/arch.h"
@@ -11,6 +12,7 @@
 #include "tokenizer/chat.h"
 
 #include <stdatomic.h>
+#include <sys/types.h>
 
 struct sl_model {
     atomic_int n_users; // the caller, and each engine
@@ -106,8 +108,10 @@ extern const sl_attn_runner sl_cuda_attn_runner;
 struct sl_engine {
     atomic_int n_users;  // the caller, and each session
     atomic_flag is_busy; // set while a call runs the engine: sl_engine_claim
-    int n_threads;       // of parallel regions on the host
-    int outer_threads;   // the number of the calling thread outside of the call
+    pid_t process;       // that made the engine; its threads and its GPU do not exist in a child process after fork()
+    int n_threads;       // on the host
+    sl_threads *threads; // NULL before the first call
+    sl_threads *outside; // the pool of the calling thread outside of the call
     sl_cancel cancel;
     sl_log log;
     const sl_model *model;
@@ -202,9 +206,11 @@ struct sl_session {
 
 // Claims the engine for a call. Between the two functions every other call that runs the engine gets SL_ERR_ARG.
 int sl_engine_claim(sl_engine *e, sl_error *err);
+int sl_engine_is_foreign(const sl_engine *e); // 1: another process made the engine, of which this one is a child after fork()
+int sl_engine_check_process(const sl_engine *e, sl_error *err); // SL_ERR_ARG: it is foreign
 void sl_engine_release(sl_engine *e);
-// Call around work of a claimed engine. Parallel regions of the calling thread have the engine's number of threads between the
-// two calls. After an error sl_engine_end is not called.
+// Call around work of a claimed engine. Between the two calls, sl_parallel of the calling thread uses the engine's threads.
+// After an error sl_engine_end is not called.
 int sl_engine_begin(sl_engine *e, sl_error *err);
 void sl_engine_end(sl_engine *e);
 // sl_engine_claim and sl_engine_begin; sl_engine_end and sl_engine_release. After an error sl_engine_leave is not called.

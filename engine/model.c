@@ -1,6 +1,7 @@
 // engine/model.c - sl_model: the config, weights and tokenizer of a folder, loaded once and then constant.
 #include "engine/backend/dummy_weights.h"
 #include "engine/base/log.h"
+#include "engine/base/thread_pool.h"
 #include "engine/engine_internal.h"
 #include "models/bucket_file.h"
 #include "models/gguf_tensors.h"
@@ -120,8 +121,7 @@ size_t sl_model_bytes_to_allocate(const sl_model *model) {
 }
 
 // Makes a tensor in pieces, to report progress.
-static void make_tensor(const sl_tensor *t, bf16 *quantiles, int n_threads, const sl_progress *progress, size_t *done,
-                        size_t total) {
+static void make_tensor(const sl_tensor *t, bf16 *quantiles, const sl_progress *progress, size_t *done, size_t total) {
     enum { PIECE = 1 << 23, MIB = 20 }; // elements: 16 MiB
     bf16 *data = (bf16 *)t->data;       // writable: sl_tensors_allocate
     size_t n = t->n_bytes / sizeof *data;
@@ -130,7 +130,7 @@ static void make_tensor(const sl_tensor *t, bf16 *quantiles, int n_threads, cons
     for (size_t i = 0; i < n; i += PIECE) {
         size_t m = n - i < PIECE ? n - i : PIECE;
         if (t->n_dims > 1)
-            sl_dummy_fill(key, quantiles, i, m, n_threads, data + i);
+            sl_dummy_fill(key, quantiles, i, m, data + i);
         else
             for (size_t j = 0; j < m; j++) data[i + j] = sl_dummy_vector(t->name);
         *done += m * sizeof *data;
@@ -138,12 +138,12 @@ static void make_tensor(const sl_tensor *t, bf16 *quantiles, int n_threads, cons
     }
 }
 
-static int make_dummy(sl_model *model, int n_threads, const sl_progress *progress, sl_error *err) {
+static int make_dummy(sl_model *model, const sl_progress *progress, sl_error *err) {
     size_t done = 0, total = sl_tensors_bytes(model->tensors);
     bf16 *quantiles = malloc(SL_DUMMY_QUANTILES * sizeof *quantiles);
     int rc = quantiles ? sl_tensors_allocate(model->tensors, err) : sl_fail(err, SL_ERR_MEMORY, "dummy weights: out of memory");
     for (int i = 0; !rc && i < sl_tensors_count(model->tensors); i++)
-        make_tensor(sl_tensors_at(model->tensors, i), quantiles, n_threads, progress, &done, total);
+        make_tensor(sl_tensors_at(model->tensors, i), quantiles, progress, &done, total);
     free(quantiles);
     return rc;
 }
@@ -154,8 +154,13 @@ int sl_model_materialise(sl_model *model, int n_threads, const sl_progress *prog
     if (total > room) // Linux would grant the memory and kill the process at its first use
         return sl_fail(err, SL_ERR_MEMORY, "%s of %zu MiB do not fit into memory: %zu MiB are free",
                        model->is_dummy ? "dummy weights" : "unpacked weights", total >> 20, room >> 20);
-    int rc = model->is_dummy ? make_dummy(model, n_threads, progress, err)
-                             : sl_tensors_unpack(model->tensors, n_threads, progress, cancel, err);
+    sl_threads *threads;
+    int rc = sl_threads_open(n_threads > 0 ? n_threads : sl_cpu_cores(), &threads, err);
+    if (rc) return rc;
+    sl_threads *outside = sl_threads_use(threads);
+    rc = model->is_dummy ? make_dummy(model, progress, err) : sl_tensors_unpack(model->tensors, progress, cancel, err);
+    sl_threads_use(outside);
+    sl_threads_close(threads);
     sl_model_weights bound;
     if (!rc) rc = sl_model_weights_bind(&model->config, model->tensors, &bound, err);
     if (rc) return rc;

@@ -4,6 +4,7 @@
 // An observer does not change a step: the outputs have equal bits with and without it, and the engine's statistics do not count
 // shadows. sl_engine_observe and the next step of a session allocate all memory.
 #include "attention/stages.h"
+#include "engine/base/thread_pool.h"
 #include "engine/engine_internal.h"
 
 #include <math.h>
@@ -182,33 +183,46 @@ static double page_mass(const float *score, int n_rows) {
     return most + log2(sum);
 }
 
+typedef struct study {
+    const sl_observation *o;
+    const sl_attn_decode_args *a;
+} study;
+
+static void study_group(void *ctx, size_t pair, int thread) {
+    (void)thread;
+    const study *s = ctx;
+    const sl_observation *o = s->o;
+    int n_kv_heads = s->a->geom->n_kv_heads, group = s->a->geom->n_heads / n_kv_heads;
+    sl_group g = sl_group_of(s->a, (int)pair / n_kv_heads, (int)pair % n_kv_heads);
+    int n_pages = (g.kv->n_kv + SL_PAGE - 1) / SL_PAGE;
+    size_t first = pair * group * o->max_pages;
+    float score[SL_MAX_GROUP * SL_CHUNK];
+    for (int page = 0; page < n_pages; page++) {
+        int n_rows = sl_page_rows(g.kv, page);
+        sl_score_exact(&g, page, score);
+        for (int i = 0; i < group; i++) {
+            const float *own = score + i * SL_CHUNK;
+            size_t at = first + (size_t)i * o->max_pages + page;
+            o->masses[at] = page_mass(own, n_rows);
+            if (o->scores) memcpy(o->scores + at * SL_PAGE, own, n_rows * sizeof *own);
+        }
+    }
+    sl_observation_count_tiles(o, (int)pair * group, group, n_pages);
+}
+
+static void make_profile(void *ctx, size_t i, int thread) {
+    (void)thread;
+    const study *s = ctx;
+    sl_attn_profile_of(s->o->scores + i * s->o->max_pages * SL_PAGE, s->a->seqs[i / s->a->geom->n_heads].kv.n_kv,
+                       &s->o->profiles[i]);
+}
+
 // Counts, for every head, the fewest tiles that hold 90% of dense attention's mass (santa-flash spreads draws over all tiles,
 // so draws in other tiles are wasted), and makes the profiles.
 static void study_masses(const sl_observation *o, const sl_attn_decode_args *a) {
-    int n_kv_heads = a->geom->n_kv_heads, group = a->geom->n_heads / n_kv_heads;
-#pragma omp parallel for schedule(dynamic)
-    for (int pair = 0; pair < a->n_seqs * n_kv_heads; pair++) {
-        sl_group g = sl_group_of(a, pair / n_kv_heads, pair % n_kv_heads);
-        int n_pages = (g.kv->n_kv + SL_PAGE - 1) / SL_PAGE;
-        size_t first = (size_t)pair * group * o->max_pages;
-        float score[SL_MAX_GROUP * SL_CHUNK];
-        for (int page = 0; page < n_pages; page++) {
-            int n_rows = sl_page_rows(g.kv, page);
-            sl_score_exact(&g, page, score);
-            for (int i = 0; i < group; i++) {
-                const float *own = score + i * SL_CHUNK;
-                size_t at = first + (size_t)i * o->max_pages + page;
-                o->masses[at] = page_mass(own, n_rows);
-                if (o->scores) memcpy(o->scores + at * SL_PAGE, own, n_rows * sizeof *own);
-            }
-        }
-        sl_observation_count_tiles(o, pair * group, group, n_pages);
-    }
-    if (!o->scores) return;
-#pragma omp parallel for schedule(dynamic)
-    for (int i = 0; i < a->n_seqs * a->geom->n_heads; i++)
-        sl_attn_profile_of(o->scores + (size_t)i * o->max_pages * SL_PAGE, a->seqs[i / a->geom->n_heads].kv.n_kv,
-                           &o->profiles[i]);
+    study s = {o, a};
+    sl_parallel((size_t)a->n_seqs * a->geom->n_kv_heads, study_group, &s);
+    if (o->scores) sl_parallel((size_t)a->n_seqs * a->geom->n_heads, make_profile, &s);
 }
 
 // profiles: NULL, or [n_seqs][n_heads]

@@ -8,6 +8,7 @@
 // means over heads are exact, but the values of single heads are not known. Effective samples and bounds are not known either:
 // NaN. Outputs are bf16, and the rounding of both outputs contributes about 0.002 to a relative error.
 #include "engine/backend/cuda/cuda.h"
+#include "engine/base/thread_pool.h"
 #include "engine/attn_launch_cuda.h"
 #include "engine/observe_cuda.h"
 
@@ -223,12 +224,17 @@ static void take_dense(sl_engine *e, int n, const results *r) {
         sl_observation_count_tiles(o, i * e->geom.n_heads, e->geom.n_heads, e->rows[i].position / SL_PAGE + 1);
 }
 
-static void make_profiles(sl_engine *e, int n, const results *r) {
-    const sl_observation *o = &e->observation;
-#pragma omp parallel for schedule(dynamic)
-    for (int i = 0; i < n * e->geom.n_heads; i++)
-        sl_attn_profile_of(r->scores + (size_t)i * o->max_pages * SL_PAGE, e->rows[i / e->geom.n_heads].position + 1,
-                           &o->profiles[i]);
+typedef struct profile_call {
+    const sl_engine *e;
+    const results *r;
+} profile_call;
+
+static void make_profile(void *ctx, size_t i, int thread) {
+    (void)thread;
+    const profile_call *c = ctx;
+    const sl_observation *o = &c->e->observation;
+    sl_attn_profile_of(c->r->scores + i * o->max_pages * SL_PAGE, c->e->rows[i / c->e->geom.n_heads].position + 1,
+                       &o->profiles[i]);
 }
 
 static void report(sl_engine *e, const sl_attn_cuda_decode_args *running, int which, const results *r) {
@@ -267,7 +273,7 @@ void sl_cuda_observe(const sl_batch *batch, const sl_attn_cuda_decode_args *runn
     be->copy(be, running->out, size, there.out, size, size, 1);
     be->download(be, d->host_block, d->block, block_size(e, &e->observation, n));
     if (d->n_specs) take_dense(e, n, &here);
-    if (here.scores) make_profiles(e, n, &here);
+    if (here.scores) sl_parallel((size_t)n * e->geom.n_heads, make_profile, &(profile_call){e, &here});
     for (int i = 0; i < n; i++) {
         sl_attn_stats counted = sl_cuda_counted(&here.counted[i]);
         sl_attn_stats_add(&e->stats, &counted);

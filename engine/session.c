@@ -178,6 +178,8 @@ static size_t max_pages(const sl_engine *e) { // of a sequence
 
 int sl_session_new(sl_engine *engine, uint32_t sequence, sl_session **out, sl_error *err) {
     const sl_config *c = &engine->model->config;
+    int rc = sl_engine_check_process(engine, err);
+    if (rc) return rc;
     sl_session *s = calloc(1, sizeof *s);
     if (!s) return sl_fail(err, SL_ERR_MEMORY, "session: out of memory");
     const sl_backend *be = engine->backend;
@@ -198,7 +200,7 @@ int sl_session_new(sl_engine *engine, uint32_t sequence, sl_session **out, sl_er
 }
 
 void sl_session_free(sl_session *s) {
-    if (!s) return;
+    if (!s || sl_engine_is_foreign(s->engine)) return;
     if (s->state) free_state(s);
     s->engine->backend->release(s->engine->backend, s->shadow_state, s->shadow_size);
     sl_kv_seq_free(&s->engine->pool, &s->kv);

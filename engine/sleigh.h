@@ -157,7 +157,7 @@ typedef struct sl_engine_options {
     size_t kv_gpu_memory; // "host": most bytes of the GPU for the cache: page extras, newest pages, hot rows; 0: what is free
     size_t host_memory;   // "host": most bytes of host memory; 0: what the control groups leave, without a limit what is free
     uint32_t seed;        // of attention's draws
-    int n_threads;        // threads of this engine on the CPU; 0: every core that this process may use
+    int n_threads;        // threads of this engine on the CPU; 0: one for each core that this process may use (docs/costs.md)
     sl_progress progress; // of the upload of weights to a GPU, in tensors
     sl_cancel cancel;     // of sl_engine_new, and of every later call that runs the engine
     sl_log log;           // lines about decisions of the library, such as the context that fits into memory
@@ -166,6 +166,8 @@ typedef struct sl_engine_options {
 SL_API sl_engine_options sl_engine_options_default(void); // zeros, and device "auto"
 // options NULL: the default. The strings are copied.
 SL_API int sl_engine_new(const sl_model *model, const sl_engine_options *options, sl_engine **out, sl_error *err);
+// A child process after fork() cannot use the engines of its parent: the calls return SL_ERR_ARG, and sl_engine_free and
+// sl_session_free do nothing. The child can make an engine of its own, of the same model.
 SL_API void sl_engine_free(sl_engine *engine);
 SL_API int sl_engine_n_ctx(const sl_engine *engine);
 // Sets the attention of all sessions, from their next decode step on. attn: as in sl_engine_options. After an error the

@@ -1,8 +1,8 @@
 // models/gguf_tensors.c - see gguf_tensors.h.
 #include "models/gguf_tensors.h"
+#include "engine/base/thread_pool.h"
 
 #include <math.h>
-#include <omp.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -169,36 +169,45 @@ static int make_row(const unpacker *u, int64_t r) {
     return 1;
 }
 
+typedef struct rows_call {
+    const unpacker *u;
+    int64_t first;
+    atomic_int is_finite;
+} rows_call;
+
+static void make_rows(void *ctx, size_t i, int thread) {
+    (void)thread;
+    rows_call *c = ctx;
+    if (!make_row(c->u, c->first + (int64_t)i)) c->is_finite = 0;
+}
+
 // Makes a tensor in pieces, to report progress and to ask whether to stop.
-static int unpack(const sl_tensor *t, int n_threads, const sl_progress *progress, const sl_cancel *cancel, size_t *done,
-                  size_t total, sl_error *err) {
+static int unpack(const sl_tensor *t, const sl_progress *progress, const sl_cancel *cancel, size_t *done, size_t total,
+                  sl_error *err) {
     enum { PIECE = 16 << 20, MIB = 20 };
-    (void)n_threads; // the fuzzers are built without OpenMP
     unpacker u = unpacker_of(t);
     int64_t step = u.row_size < PIECE ? (int64_t)(PIECE / u.row_size) : 1;
-    atomic_int is_finite = 1;
+    rows_call c = {.u = &u, .is_finite = 1};
     for (int64_t first = 0; first < u.n_rows; first += step) {
         int64_t end = first + step < u.n_rows ? first + step : u.n_rows;
         int rc = sl_cancel_poll(cancel, err);
         if (rc) return rc;
-#pragma omp parallel for schedule(static) num_threads(n_threads)
-        for (int64_t r = first; r < end; r++)
-            if (!make_row(&u, r)) is_finite = 0;
+        c.first = first;
+        sl_parallel((size_t)(end - first), make_rows, &c);
         *done += (size_t)(end - first) * u.row_size;
         sl_progress_report(progress, (int)(*done >> MIB), (int)(total >> MIB));
     }
-    if (is_finite) return 0;
+    if (c.is_finite) return 0;
     return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s: a number is not finite%s (the file is damaged?)", t->file, t->name,
                    u.as_fp32 ? "" : ", or beyond 65504");
 }
 
-int sl_tensors_unpack(sl_tensors *t, int n_threads, const sl_progress *progress, const sl_cancel *cancel, sl_error *err) {
+int sl_tensors_unpack(sl_tensors *t, const sl_progress *progress, const sl_cancel *cancel, sl_error *err) {
     size_t total = sl_tensors_bytes_to_allocate(t), done = 0;
     if (!total) return 0;
     int rc = sl_tensors_allocate(t, err);
-    if (n_threads <= 0) n_threads = omp_get_max_threads();
     for (int i = 0; !rc && i < sl_tensors_count(t); i++)
-        if (sl_tensors_at(t, i)->packed.type) rc = unpack(sl_tensors_at(t, i), n_threads, progress, cancel, &done, total, err);
+        if (sl_tensors_at(t, i)->packed.type) rc = unpack(sl_tensors_at(t, i), progress, cancel, &done, total, err);
     if (rc) sl_tensors_release(t);
     return rc;
 }

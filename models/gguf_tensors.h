@@ -19,8 +19,8 @@
 // then undefined, also after an error. Refuses names that no architecture has.
 #define SL_GGUF_MOST_FP32 ((size_t)4 << 30)
 int sl_gguf_tensors(sl_gguf *g, int n_heads, int n_kv_heads, size_t most_fp32, sl_tensors **out, sl_error *err);
-// Allocates memory for the packed tensors, and makes their numbers. Progress is in MiB. n_threads 0: every core. The number of
-// threads does not change the numbers. Does nothing when it was done before. A number that is not finite is SL_ERR_FORMAT.
-int sl_tensors_unpack(sl_tensors *t, int n_threads, const sl_progress *progress, const sl_cancel *cancel, sl_error *err);
+// Allocates memory for the packed tensors, and makes their numbers. Progress is in MiB. The work is divided over the pool of
+// the calling thread (sl_parallel). Does nothing when it was done before. A number that is not finite is SL_ERR_FORMAT.
+int sl_tensors_unpack(sl_tensors *t, const sl_progress *progress, const sl_cancel *cancel, sl_error *err);
 
 #endif

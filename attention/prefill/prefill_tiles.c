@@ -7,9 +7,9 @@
 // tiles and threads.
 #include "attention/prefill_mask.h"
 #include "attention/stages.h"
+#include "engine/base/thread_pool.h"
 
 #include <math.h>
-#include <omp.h>
 #include <string.h>
 
 enum { TILE_ROWS = 256, BLOCK = SL_MASK_BLOCK };
@@ -43,7 +43,7 @@ static size_t tile_floats(const sl_attn_geom *g) {
 }
 
 size_t sl_prefill_workspace(const sl_attn_geom *g) {
-    return sizeof(float) * tile_floats(g) * omp_get_max_threads();
+    return sizeof(float) * tile_floats(g) * sl_threads_n();
 }
 
 static void lay_out(const sl_attn_geom *g, float *scratch, tile *t) {
@@ -144,10 +144,8 @@ static void attend_tile(const sl_attn_prefill_args *a, const sl_attn_kernels *ke
     }
     for (int h = 0; a->counts && h < t->n_heads; h++) {
         sl_prefill_count *count = &a->counts[t->first_head + h];
-#pragma omp atomic
-        count->visited += n_visited;
-#pragma omp atomic
-        count->causal += last + 1;
+        __atomic_fetch_add(&count->visited, n_visited, __ATOMIC_RELAXED);
+        __atomic_fetch_add(&count->causal, last + 1, __ATOMIC_RELAXED);
     }
 }
 
@@ -172,19 +170,21 @@ static tile block_tile(const sl_attn_prefill_args *a, int task) {
                   .mask = a->mask ? sl_mask_row(a->mask, head, i) : NULL};
 }
 
+static void run_tile(void *ctx, size_t task, int thread) {
+    const sl_attn_prefill_args *a = ctx;
+    int by_block = a->mask || a->skip_distance > 0;
+    tile t = by_block ? block_tile(a, (int)task) : dense_tile(a, (int)task);
+    attend_tile(a, sl_attn_kernels_best(), &t, (float *)a->ws->data + tile_floats(a->geom) * (size_t)thread);
+}
+
 void sl_prefill_tiles(const sl_attn_prefill_args *a) {
     const sl_attn_geom *g = a->geom;
-    const sl_attn_kernels *kernels = sl_attn_kernels_best();
     int by_block = a->mask || a->skip_distance > 0, step = dense_tokens(g->n_heads / g->n_kv_heads);
     int first_block = (a->kv.n_kv - a->n_tokens) / BLOCK, last_block = (a->kv.n_kv - 1) / BLOCK;
     int n_tasks = by_block ? (last_block - first_block + 1) * g->n_heads : (a->n_tokens + step - 1) / step * g->n_kv_heads;
     SL_CHECK(sl_prefill_workspace(g) <= a->ws->size);
     SL_CHECK(!a->mask || (first_block >= a->mask->first && last_block < a->mask->first + a->mask->n));
-#pragma omp parallel for schedule(dynamic)
-    for (int task = 0; task < n_tasks; task++) {
-        tile t = by_block ? block_tile(a, task) : dense_tile(a, task);
-        attend_tile(a, kernels, &t, (float *)a->ws->data + tile_floats(g) * omp_get_thread_num());
-    }
+    sl_parallel(n_tasks, run_tile, (void *)a);
 }
 
 void sl_prefill_errors(const sl_attn_prefill_args *a, int first, int n, float *exact, float *error) {

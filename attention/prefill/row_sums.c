@@ -3,9 +3,9 @@
 #include "attention/prefill/row_sums.h"
 #include "attention/prefill/integer_softmax.h"
 #include "attention/stages.h"
+#include "engine/base/thread_pool.h"
 
 #include <math.h>
-#include <omp.h>
 #include <string.h>
 
 // ---- scratch ----
@@ -46,18 +46,27 @@ size_t sl_mask_measure_workspace(const sl_attn_geom *g, int n_kv) {
 
 size_t sl_mask_run_workspace(const sl_attn_geom *g, const sl_attn_spec *spec, int n_tokens, int n_kv) {
     (void)spec, (void)n_tokens;
-    return omp_get_max_threads() * sl_mask_measure_workspace(g, n_kv);
+    return sl_threads_n() * sl_mask_measure_workspace(g, n_kv);
+}
+
+typedef struct run_call {
+    const sl_mask_args *a;
+    int n;
+    sl_mask_task task;
+    size_t bytes; // scratch memory of a thread
+} run_call;
+
+static void run_task(void *ctx, size_t i, int thread) {
+    const run_call *c = ctx;
+    sl_row_sums x = {0};
+    lay_out(c->a->geom, c->a->kv.n_kv, (char *)c->a->ws->data + c->bytes * (size_t)thread, &x);
+    c->task(c->a, c->n - 1 - (int)i, &x); // the last queries see the most keys, so they come first
 }
 
 void sl_mask_run(const sl_mask_args *a, int n, sl_mask_task task) {
-    size_t bytes = sl_mask_measure_workspace(a->geom, a->kv.n_kv);
-    SL_CHECK(bytes * omp_get_max_threads() <= a->ws->size);
-#pragma omp parallel for schedule(dynamic)
-    for (int i = n - 1; i >= 0; i--) { // the last queries see the most keys
-        sl_row_sums x = {0};
-        lay_out(a->geom, a->kv.n_kv, (char *)a->ws->data + bytes * omp_get_thread_num(), &x);
-        task(a, i, &x);
-    }
+    run_call c = {a, n, task, sl_mask_measure_workspace(a->geom, a->kv.n_kv)};
+    SL_CHECK(c.bytes * sl_threads_n() <= a->ws->size);
+    sl_parallel(n, run_task, &c);
 }
 
 // ---- scores ----

@@ -4,8 +4,8 @@
 #include "engine/base/hash.h"
 #include "engine/base/philox.h"
 #include "engine/base/quantile.h"
+#include "engine/base/thread_pool.h"
 
-#include <omp.h>
 #include <string.h>
 
 uint64_t sl_dummy_key(const char *name) {
@@ -26,22 +26,41 @@ bf16 sl_dummy_vector(const char *name) {
     return sl_f32_to_bf16(ends_with(name, ".bias") ? 0 : 1);
 }
 
-void sl_dummy_quantiles(double deviation, bf16 *quantiles) {
-#pragma omp parallel for schedule(static)
-    for (int w = 0; w < SL_DUMMY_QUANTILES; w++)
-        quantiles[w] = sl_f32_to_bf16((float)(deviation * sl_normal_quantile((w + 0.5) / SL_DUMMY_QUANTILES)));
+enum { STEP = 4096 }; // numbers that a thread makes at a time
+
+typedef struct fill_call {
+    uint64_t key;
+    const bf16 *quantiles;
+    double deviation;
+    size_t from, n;
+    bf16 *out;
+} fill_call;
+
+static void make_quantiles(void *ctx, size_t piece, int thread) {
+    (void)thread;
+    const fill_call *c = ctx;
+    for (size_t w = piece * STEP; w < (piece + 1) * STEP && w < SL_DUMMY_QUANTILES; w++)
+        c->out[w] = sl_f32_to_bf16((float)(c->deviation * sl_normal_quantile(((double)w + 0.5) / SL_DUMMY_QUANTILES)));
 }
 
-void sl_dummy_fill(uint64_t key, const bf16 *quantiles, size_t from, size_t n, int n_threads, bf16 *out) {
-    SL_CHECK(from % 8 == 0);
-    size_t first = from / 8, n_blocks = (n + 7) / 8;
-    if (n_threads <= 0) n_threads = omp_get_max_threads();
-#pragma omp parallel for schedule(static) num_threads(n_threads)
-    for (size_t b = 0; b < n_blocks; b++) {
-        uint64_t at = first + b;
+void sl_dummy_quantiles(double deviation, bf16 *quantiles) {
+    fill_call c = {.deviation = deviation, .out = quantiles};
+    sl_parallel((SL_DUMMY_QUANTILES + STEP - 1) / STEP, make_quantiles, &c);
+}
+
+static void fill_blocks(void *ctx, size_t piece, int thread) {
+    (void)thread;
+    const fill_call *c = ctx;
+    for (size_t i = piece * STEP; i < (piece + 1) * STEP && i < c->n; i += 8) {
+        uint64_t at = (c->from + i) / 8;
         sl_philox4 r =
-            sl_philox((uint32_t)key, (uint32_t)(key >> 32), (uint32_t)at, (uint32_t)(at >> 32), 0, SL_STREAM_WEIGHTS);
-        size_t left = n - 8 * b;
-        for (size_t j = 0; j < 8 && j < left; j++) out[8 * b + j] = quantiles[r.v[j / 2] >> 16 * (j % 2) & 0xffff];
+            sl_philox((uint32_t)c->key, (uint32_t)(c->key >> 32), (uint32_t)at, (uint32_t)(at >> 32), 0, SL_STREAM_WEIGHTS);
+        for (size_t j = 0; j < 8 && i + j < c->n; j++) c->out[i + j] = c->quantiles[r.v[j / 2] >> 16 * (j % 2) & 0xffff];
     }
+}
+
+void sl_dummy_fill(uint64_t key, const bf16 *quantiles, size_t from, size_t n, bf16 *out) {
+    fill_call c = {.key = key, .quantiles = quantiles, .from = from, .n = n, .out = out};
+    SL_CHECK(from % 8 == 0);
+    sl_parallel((n + STEP - 1) / STEP, fill_blocks, &c);
 }

@@ -25,7 +25,8 @@ uint64_t sl_dummy_key(const char *name); // FNV-1a
 double sl_dummy_deviation(const char *name, int n_columns);
 void sl_dummy_quantiles(double deviation, bf16 *quantiles); // [SL_DUMMY_QUANTILES]
 bf16 sl_dummy_vector(const char *name);                     // every element of a vector
-// Writes elements [from, from + n) of a matrix to out[n]. from is a multiple of 8. n_threads 0: OpenMP's default.
-void sl_dummy_fill(uint64_t key, const bf16 *quantiles, size_t from, size_t n, int n_threads, bf16 *out);
+// Writes elements [from, from + n) of a matrix to out[n]. from is a multiple of 8. The work is divided over the pool of the
+// calling thread (sl_parallel).
+void sl_dummy_fill(uint64_t key, const bf16 *quantiles, size_t from, size_t n, bf16 *out);
 
 #endif

@@ -1,6 +1,5 @@
 // engine/cli/process.c - see process.h.
 #include "engine/cli/process.h"
-#include "engine/backend/cpu/blas_reserve.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -39,11 +38,13 @@ static void leave_out_blas_threads(char **argv) {
     if (!setenv(name, "1", 1)) execv("/proc/self/exe", argv); // ignore a failure: most limits are high enough
 }
 
+enum { LEAST_STACK = 1 << 20 }; // bytes; the largest frames take a quarter
+
 static int check_stack(sl_error *err) {
     struct rlimit limit;
-    if (getrlimit(RLIMIT_STACK, &limit) || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= SL_CPU_STACK) return 0;
+    if (getrlimit(RLIMIT_STACK, &limit) || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= LEAST_STACK) return 0;
     return sl_fail(err, SL_ERR_MEMORY, "the stack limit is %llu KiB; expected at least %d; raise it with: ulimit -s %d",
-                   (unsigned long long)limit.rlim_cur >> 10, SL_CPU_STACK >> 10, SL_CPU_STACK >> 10);
+                   (unsigned long long)limit.rlim_cur >> 10, LEAST_STACK >> 10, LEAST_STACK >> 10);
 }
 
 int cli_process_begin(char **argv, sl_error *err) {

@@ -1,5 +1,6 @@
 // engine/kv/kv_extras.c - see kv_extras.h.
 #include "engine/kv/kv_extras.h"
+#include "engine/base/thread_pool.h"
 #include "engine/kv/kv_host.h"
 
 #include <stdlib.h>
@@ -44,6 +45,19 @@ static char *shared_of(const sl_kv_pool *pool, const store *s, int layer, int h)
     return s->shared + ((size_t)layer * pool->n_kv_heads + h) * size;
 }
 
+typedef struct share_call {
+    const sl_kv_pool *pool;
+    const store *s;
+} share_call;
+
+static void share_head(void *ctx, size_t i, int thread) {
+    (void)thread;
+    const share_call *c = ctx;
+    const sl_kv_pool *pool = c->pool;
+    int layer = (int)i / pool->n_kv_heads, h = (int)i % pool->n_kv_heads;
+    c->s->need.kind->share(c->s->need.arg, pool->head_dim, pool->seed, layer, h, shared_of(pool, c->s, layer, h));
+}
+
 // Makes the data that the pages of each KV head share. Returns 0 when there is no memory.
 static int make_shared(const sl_kv_pool *pool, store *s) {
     const sl_kv_extra_kind *kind = s->need.kind;
@@ -51,11 +65,7 @@ static int make_shared(const sl_kv_pool *pool, store *s) {
     if (!kind->share) return 1;
     s->shared = malloc(n * kind->shared_size(s->need.arg, pool->head_dim));
     if (!s->shared) return 0;
-#pragma omp parallel for schedule(dynamic)
-    for (int i = 0; i < n; i++) {
-        int layer = i / pool->n_kv_heads, h = i % pool->n_kv_heads;
-        kind->share(s->need.arg, pool->head_dim, pool->seed, layer, h, shared_of(pool, s, layer, h));
-    }
+    sl_parallel(n, share_head, &(share_call){pool, s});
     return 1;
 }
 
@@ -204,18 +214,31 @@ static int is_built(const sl_kv_pool *pool, const store *s, const sl_kv_seq *seq
     return s->built[(size_t)layer * pool->n_pages + seq->pages[i]] == pool->versions[seq->pages[i]];
 }
 
+typedef struct build_call {
+    const sl_kv_pool *pool;
+    store *s;
+    const sl_kv_seq *seq;
+    sl_kv_view view;
+    int layer, first, stride, n_runs;
+} build_call;
+
+static void build_run(void *ctx, size_t task, int thread) {
+    (void)thread;
+    const build_call *c = ctx;
+    int h = (int)task / c->n_runs, from = c->first + (int)task % c->n_runs * c->stride;
+    for (int i = from; i < from + c->stride; i++)
+        if (!is_built(c->pool, c->s, c->seq, c->layer, i)) build_page(c->pool, c->s, &c->view, i, h);
+}
+
 static void build_on_host(const sl_kv_pool *pool, store *s, const sl_kv_seq *seq, int layer, int first, int n_full) {
     SL_CHECK(!pool->host);
     for (int i = first; s->slots && i < n_full; i++)
         if (!is_built(pool, s, seq, layer, i)) take_slot(pool, s, seq->pages[i]);
-    sl_kv_view view = sl_kv_view_of(pool, seq, layer, seq->n_tokens);
     // Threads build single pages in any order. Pages of a chained kind are built in order, as one run.
     int stride = s->need.kind->chained ? n_full - first : 1, n_runs = (n_full - first) / stride;
-#pragma omp parallel for schedule(dynamic) collapse(2)
-    for (int h = 0; h < pool->n_kv_heads; h++)
-        for (int run = 0; run < n_runs; run++)
-            for (int i = first + run * stride; i < first + (run + 1) * stride; i++)
-                if (!is_built(pool, s, seq, layer, i)) build_page(pool, s, &view, i, h);
+    build_call c = {.pool = pool, .s = s, .seq = seq, .layer = layer, .first = first, .stride = stride, .n_runs = n_runs};
+    c.view = sl_kv_view_of(pool, seq, layer, seq->n_tokens);
+    sl_parallel((size_t)pool->n_kv_heads * n_runs, build_run, &c);
 }
 
 // Fills the lists of the blocks to build. Returns their number.

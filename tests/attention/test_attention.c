@@ -1,11 +1,11 @@
 // tests/attention/test_attention.c - the registry, the grammar of --attn, and the plan of layers.
 #include "attention/attention.h"
 #include "tests/support/reference.h"
+#include "tests/support/threads.h"
 #include "tests/test.h"
 
 #include <ctype.h>
 #include <math.h>
-#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -244,15 +244,14 @@ static void listing(void) {
 // One and many threads, alone and in a ragged batch of 16 sequences: equal bits.
 static void check_bits(ref_cache *c, const char *attn) {
     size_t row = (size_t)c->geom.n_heads * c->geom.head_dim, bytes = c->n_seqs * row * sizeof(float);
-    int threads = omp_get_max_threads();
     float *want = malloc(bytes);
+    test_threads(3);
     ref_decode(c, attn, 0, c->n_seqs, 9, 2);
     memcpy(want, c->out, bytes);
     for (size_t i = 0; i < c->n_seqs * row; i++)
         if (!isfinite(want[i])) FAIL("%s: output %zu is not finite", attn, i);
-    omp_set_num_threads(1);
+    test_threads(1);
     ref_decode(c, attn, 0, c->n_seqs, 9, 2);
-    omp_set_num_threads(threads);
     if (memcmp(want, c->out, bytes)) FAIL("%s: one thread gives other bits", attn);
     for (int s = 0; s < c->n_seqs; s++) {
         memset(c->out, 0xff, bytes);

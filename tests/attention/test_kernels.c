@@ -4,10 +4,10 @@
 #include "attention/stages.h"
 #include "engine/backend/backend.h"
 #include "tests/support/reference.h"
+#include "tests/support/threads.h"
 #include "tests/test.h"
 
 #include <math.h>
-#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -298,13 +298,12 @@ static void dense_prefill(void) { // queries at an offset, in chunks, with 1 and
                     FAIL("geometry %d, token %d, head %d: relative error %.3g", i, t, head, relative);
             }
         static const int chunks[] = {1, 7, 64, 256};
-        int threads = omp_get_max_threads();
         for (int k = 0; k < 4; k++) {
-            omp_set_num_threads(k % 2 ? threads : 1);
+            test_threads(k % 2 ? 3 : 1);
             run_prefill(&c, q, again, g[i].from, g[i].n, chunks[k]);
-            omp_set_num_threads(threads);
             if (memcmp(out, again, size * 4)) FAIL("geometry %d: chunks of %d give other bits", i, chunks[k]);
         }
+        test_threads(1);
         free(q), free(out), free(again), free(p);
         ref_cache_free(&c);
     }

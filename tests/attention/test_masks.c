@@ -3,10 +3,10 @@
 #include "attention/prefill/row_sums.h"
 #include "attention/prefill/integer_softmax.h"
 #include "tests/support/mask_reference.h"
+#include "tests/support/threads.h"
 #include "tests/test.h"
 
 #include <math.h>
-#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -129,14 +129,14 @@ static void softmax(void) {
 
 static void check_mask(segment *s, const char *method) {
     size_t bytes = sl_mask_bytes(&s->mask);
-    int n_heads = s->c.geom.n_heads, threads = omp_get_max_threads();
+    int n_heads = s->c.geom.n_heads;
     uint64_t *want = malloc(bytes);
     int32_t kept[16];
     naive_mask(s, method, want, kept);
     for (int t = 1; t <= 2; t++) {
-        omp_set_num_threads(t);
+        test_threads(t);
         segment_mask(s, method);
-        omp_set_num_threads(threads);
+        test_threads(1);
         sl_prefill_mask other = s->mask;
         other.bits = want;
         for (int head = 0; head < n_heads; head++) {

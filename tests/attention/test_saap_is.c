@@ -101,7 +101,6 @@ static void run_and_note(sl_head *x) {
     sl_bucket_visit v = sl_bucket_visit_of(x->group);
     int drawn = 0;
     sl_draw_unvisited.run(x);
-#pragma omp critical
     for (int i = 0; i < x->draws.n; i++) {
         int row = x->draws.row[i];
         CHECK(i == 0 || row > x->draws.row[i - 1]);

@@ -1,10 +1,10 @@
 // tests/attention/test_sparse_prefill.c - the prefill attention of the CPU with a mask, against double precision and against
 // dense attention bit by bit, and the rule of `threshold` with its error bound.
 #include "tests/support/mask_reference.h"
+#include "tests/support/threads.h"
 #include "tests/test.h"
 
 #include <math.h>
-#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -82,12 +82,11 @@ static void masked(void) {
 
 static void check_bits(segment *s, const sl_prefill_mask *mask, const char *rule, const int *steps, int n_steps,
                        const float *want, const char *what) {
-    int threads = omp_get_max_threads();
     for (int k = 0; k < 2 * n_steps; k++) {
         int step = steps[k / 2] < s->n_tokens ? steps[k / 2] : s->n_tokens;
-        omp_set_num_threads(1 + k % 2);
+        test_threads(1 + k % 2);
         segment_attend(s, mask, rule, step, NULL, NULL);
-        omp_set_num_threads(threads);
+        test_threads(1);
         if (memcmp(s->out, want, out_bytes(s)))
             FAIL("%d + %d tokens, %s, calls of %d tokens, %d threads: other bits", s->base, s->n_tokens, what, step, 1 + k % 2);
     }

@@ -142,7 +142,7 @@ static int least_address_space(void) {
 }
 
 // With any amount of memory a run ends by itself, with the right text or with one error. (OpenBLAS can wait for memory for
-// ever; OpenMP and a failed check would abort the process.)
+// ever; a failed check would abort the process.)
 static void short_memory(void) {
 #ifdef __SANITIZE_ADDRESS__
     TEST_SKIP("AddressSanitizer needs all of the address space");
@@ -176,10 +176,6 @@ static void short_memory(void) {
 static void short_stack(void) {
     result r = RUN_SHELL("ulimit -s 256; exec \"$0\" \"$@\"", SMALL);
     check_error(&r, 1, "the stack limit is 256 KiB; expected at least 1024; raise it with: ulimit -s 1024");
-    r = RUN_SHELL("OMP_STACKSIZE=100k exec \"$0\" \"$@\"", SMALL);
-    check_error(&r, 2, "threads have stacks of 100 KiB (OMP_STACKSIZE, or ulimit -s): expected at least 1024");
-    r = RUN_SHELL("OMP_STACKSIZE=' 1 M ' exec \"$0\" \"$@\"", SMALL);
-    CHECK_GOOD(r);
 #ifndef __SANITIZE_ADDRESS__ // frames are larger with it
     static const char *const methods[] = {"dense,vattention,santa-pps:epsilon=0.1,santa-is,bernoulli-group:B=8+santa-prop",
                                           "quest,magicpig,streaming,topk:k=8,topp,random"};

@@ -1,12 +1,13 @@
 // tests/engine/test_backend.c - compares the CPU backend's operations with double precision, on every instruction set of this
 // machine.
 #include "engine/backend/cpu/cpu_ops.h"
+#include "engine/base/thread_pool.h"
 #include "engine/kv/kv.h"
 #include "engine/engine.h"
+#include "tests/support/threads.h"
 #include "tests/test.h"
 
 #include <math.h>
-#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,7 +30,7 @@ static const sl_backend *backend_of(const char *isa, int threads) { // NULL: thi
     setenv("SLEIGH_ISA", isa, 1);
     if (sl_cpu_open(threads, &opened, &err)) opened = NULL;
     unsetenv("SLEIGH_ISA");
-    omp_set_num_threads(threads ? threads : sl_cpu_cores());
+    test_threads(threads ? threads : sl_cpu_cores());
     return opened;
 }
 
@@ -348,9 +349,10 @@ static void init_errors(void) {
 // A description of the arithmetic changes no number of threads, and refuses a device that does not exist.
 static void arithmetic(void) {
     char text[256];
-    omp_set_num_threads(3);
+    test_threads(3);
     CHECK_OK(sl_device_arithmetic("cpu", text, sizeof text, &err), err);
-    CHECK_INT(omp_get_max_threads(), 3);
+    CHECK_INT(sl_threads_n(), 3);
+    test_threads(1);
     CHECK_ERR(sl_device_arithmetic("gpu", text, sizeof text, &err), err, SL_ERR_ARG, "device gpu");
     CHECK_ERR(sl_device_arithmetic("cuda:999", text, sizeof text, &err), err, SL_ERR_DEVICE, "device cuda:999");
 }

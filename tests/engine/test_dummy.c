@@ -91,7 +91,7 @@ static void distribution(void) { // moments of a million numbers, within five st
     enum { N = 1 << 20 };
     bf16 *w = malloc(N * sizeof *w), *quantiles = malloc(SL_DUMMY_QUANTILES * sizeof *quantiles), part[24];
     sl_dummy_quantiles(0.02, quantiles);
-    sl_dummy_fill(sl_dummy_key("a"), quantiles, 0, N, 0, w);
+    sl_dummy_fill(sl_dummy_key("a"), quantiles, 0, N, w);
     double moment[5] = {0}, neighbours = 0;
     for (int i = 0; i < N; i++) {
         double x = sl_bf16_to_f32(w[i]) / 0.02, power = x;
@@ -103,10 +103,10 @@ static void distribution(void) { // moments of a million numbers, within five st
     CHECK_NEAR(moment[3], 0, 5 * sqrt(15.0 / N));
     CHECK_NEAR(moment[4], 3, 5 * sqrt(96.0 / N) + 3e-3);
     CHECK_NEAR(neighbours, 0, 5 / sqrt(N));
-    sl_dummy_fill(sl_dummy_key("a"), quantiles, 4096, 21, 2,
+    sl_dummy_fill(sl_dummy_key("a"), quantiles, 4096, 21,
                   part); // a part from the middle; it ends within a Philox block
     CHECK(!memcmp(part, w + 4096, 21 * sizeof *part));
-    sl_dummy_fill(sl_dummy_key("b"), quantiles, 0, 24, 0, part);
+    sl_dummy_fill(sl_dummy_key("b"), quantiles, 0, 24, part);
     CHECK(memcmp(part, w, sizeof part));
     free(w), free(quantiles);
 }

@@ -1,11 +1,12 @@
 // tests/engine/test_embed.c - sleigh.h as an embedding program uses it: order of frees, sessions without logits, calls that are
 // cancelled or overlap, engines in several threads, texts, chats. This file includes engine headers only to look at results.
 #include "engine/cli/error_text.h"
+#include "engine/base/thread_pool.h"
 #include "engine/engine.h"
 #include "tests/support/models.h"
+#include "tests/support/threads.h"
 #include "tests/test.h"
 
-#include <omp.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -216,11 +217,12 @@ static void overlapping_calls(void) {
     sl_engine *b = engine_of(model, (sl_engine_options){.n_ctx = 256, .n_threads = 3});
     inner in = {.same = session_of(a, 0), .other = session_of(b, 0)};
     int32_t *ids = test_ids(40, sl_model_n_vocab(model), test_seed);
-    int outside = omp_get_max_threads();
+    test_threads(2);
     CHECK_OK(sl_prefill(in.same, ids, 40, &(sl_progress){call_inside, &in}, &err), err);
     CHECK_INT(in.n_calls, 3);
     CHECK_INT(sl_session_n_tokens(in.other), 3);
-    CHECK_INT(omp_get_max_threads(), outside);
+    CHECK_INT(sl_threads_n(), 2); // of the caller, as before
+    test_threads(1);
     CHECK_OK(sl_decode(&in.same, 1, ids, &err), err); // the engine is free again
     free(ids);
     sl_session_free(in.same), sl_session_free(in.other);
@@ -395,7 +397,7 @@ static void number_of_threads(void) {
     sl_model *model = load();
     char text[256];
     int n_ctx;
-    omp_set_num_threads(5);
+    test_threads(5);
     sl_engine *three = engine_of(model, (sl_engine_options){.n_ctx = 256, .n_threads = 3});
     sl_engine *two = engine_of(model, (sl_engine_options){.n_ctx = 256, .n_threads = 2});
     CHECK_OK(sl_engine_largest_ctx(model, "cpu", 1, &n_ctx, &err), err);
@@ -413,7 +415,8 @@ static void number_of_threads(void) {
     }
     sl_session *s = session_of(three, 0);
     CHECK_OK(sl_prefill(s, (int32_t[]){70}, 1, NULL, &err), err);
-    CHECK_INT(omp_get_max_threads(), 5);
+    CHECK_INT(sl_threads_n(), 5);
+    test_threads(1);
     sl_session_free(s);
     sl_engine_free(three), sl_engine_free(two), sl_model_free(model);
 }

@@ -1,22 +1,11 @@
 // tests/engine/test_host_memory.c - the host memory that control groups leave (host_memory.h), on folders with the files of
 // proc and sys.
 #include "engine/base/host_memory.h"
+#include "tests/support/fake_root.h"
 #include "tests/test.h"
 
 #include <string.h>
-#include <sys/stat.h>
 
-static void put(const char *root, const char *path, const char *text) {
-    char full[600];
-    snprintf(full, sizeof full, "%s/%s/%s", test_tmp(), root, path);
-    for (char *p = full + strlen(test_tmp()) + 1; (p = strchr(p, '/')); p++) {
-        *p = 0;
-        mkdir(full, 0777);
-        *p = '/';
-    }
-    FILE *f = fopen(full, "w");
-    CHECK(f && fputs(text, f) != EOF && !fclose(f));
-}
 
 #define MEMINFO "MemTotal:  2000 kB\nMemFree: 10 kB\nMemAvailable:   1000 kB\n" // 1,024,000 bytes
 #define V1 "sys/fs/cgroup/memory"
@@ -75,7 +64,7 @@ static void host_memory(void) {
     };
     for (size_t i = 0; i < sizeof trees / sizeof *trees; i++) {
         char root[300];
-        for (int j = 0; trees[i].files[j]; j += 2) put(trees[i].name, trees[i].files[j], trees[i].files[j + 1]);
+        for (int j = 0; trees[i].files[j]; j += 2) fake_root_put(trees[i].name, trees[i].files[j], trees[i].files[j + 1]);
         snprintf(root, sizeof root, "%s/%s", test_tmp(), trees[i].name);
         size_t got = sl_host_memory_free(root);
         if (got != trees[i].want) FAIL("%s: got %zu, expected %zu", trees[i].name, got, trees[i].want);
@@ -110,7 +99,7 @@ static void allowed(void) {
     };
     for (size_t i = 0; i < sizeof trees / sizeof *trees; i++) {
         char root[300];
-        for (int j = 0; trees[i].files[j]; j += 2) put(trees[i].name, trees[i].files[j], trees[i].files[j + 1]);
+        for (int j = 0; trees[i].files[j]; j += 2) fake_root_put(trees[i].name, trees[i].files[j], trees[i].files[j + 1]);
         snprintf(root, sizeof root, "%s/%s", test_tmp(), trees[i].name);
         size_t got = sl_host_memory_allowed(root);
         if (got != trees[i].want) FAIL("%s: got %zu, expected %zu", trees[i].name, got, trees[i].want);

@@ -1,18 +1,19 @@
-// engine/backend/cpu/cpu_backend.c - the CPU backend: chooses the instruction set, splits the work over OpenMP threads, calls
-// the BLAS.
+// engine/backend/cpu/cpu_backend.c - the CPU backend: chooses the instruction set, splits the work over threads, calls the
+// BLAS.
 //
 // Each engine has a CPU backend of its own: a number of threads, and the scratch memory of prefill. Process-wide state: the
 // instruction set, which SLEIGH_ISA chooses.
 #include "engine/backend/cpu/cpu_ops.h"
 #include "engine/backend/cpu/blas_reserve.h"
 #include "engine/backend/dummy_weights.h"
+#include "engine/base/host_cpus.h"
 #include "engine/base/host_memory.h"
+#include "engine/base/thread_pool.h"
 #include "engine/kv/kv.h"
 
 #include <cblas.h>
+#include <limits.h>
 #include <math.h>
-#include <omp.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +23,7 @@
 enum {
     PANEL_ROWS = 64, // rows of one BLAS call (backend.h says why the number is fixed)
     PANEL_OUTS = 64, // rows of a weight that one BLAS call multiplies, after a conversion to fp32
-    SMALL = 1 << 14, // elements below which a parallel region costs more than it saves
+    SMALL = 1 << 14, // elements below which threads cost more than they save
 };
 
 // Only OpenBLAS has these functions. They are weak, so that the program links with other BLAS libraries too.
@@ -83,9 +84,17 @@ int sl_cpu_choose(sl_error *err) {
                    forced);
 }
 
+// The most threads that this build of OpenBLAS has buffers for, from its configuration ("... MAX_THREADS=64"). INT_MAX:
+// unknown.
+static int blas_threads(void) {
+    const char *config = openblas_get_config ? openblas_get_config() : "", *at = strstr(config, "MAX_THREADS=");
+    int n = at ? atoi(at + strlen("MAX_THREADS=")) : 0;
+    return n > 0 ? n : INT_MAX;
+}
+
 int sl_cpu_cores(void) {
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
+    int n = sl_host_cpus(""), most = blas_threads();
+    return n < most ? n : most;
 }
 
 // Writes the name and the core type of the BLAS: "OpenBLAS 0.3.21 SkylakeX".
@@ -104,7 +113,8 @@ void sl_cpu_arithmetic(char *buf, size_t size) {
 static void describe(const sl_backend *be, char *buf, size_t size) {
     char blas[96];
     describe_blas(blas, sizeof blas);
-    snprintf(buf, size, "%s, %d threads, %s", ops()->isa, self(be)->n_threads, blas);
+    int n = self(be)->n_threads;
+    snprintf(buf, size, "%s, %d thread%s, %s", ops()->isa, n, n == 1 ? "" : "s", blas);
 }
 
 static void embed(const sl_backend *be, const sl_weight *table, const int32_t *ids, int n_rows, float *x) {
@@ -116,23 +126,55 @@ static void embed(const sl_backend *be, const sl_weight *table, const int32_t *i
                      x + (size_t)r * n);
 }
 
-static void rmsnorm(const sl_backend *be, const float *x, const sl_weight *w, int n_rows, float eps, void *result) {
+// Runs the tasks on the threads of the pool, or on the calling thread if the work is small.
+static void spread(int is_large, size_t n, sl_task task, void *ctx) {
+    if (is_large)
+        sl_parallel(n, task, ctx);
+    else
+        for (size_t i = 0; i < n; i++) task(ctx, i, 0);
+}
+
+typedef struct norm_call {
+    const float *x;
+    const sl_weight *w;
+    float eps;
+    float *out;
+} norm_call;
+
+static void norm_row(void *ctx, size_t r, int thread) {
+    (void)thread;
+    const norm_call *c = ctx;
+    ops()->rmsnorm(c->x + r * c->w->n_cols, c->w, c->eps, c->out + r * c->w->n_cols);
+}
+
+static void rmsnorm(const sl_backend *be, const float *x, const sl_weight *w, int n_rows, float eps, void *out) {
     (void)be;
-    float *out = result;
-    int n = w->n_cols;
     sl_weight_check(w);
-#pragma omp parallel for if ((size_t)n_rows * n > SMALL) schedule(static)
-    for (int r = 0; r < n_rows; r++) ops()->rmsnorm(x + (size_t)r * n, w, eps, out + (size_t)r * n);
+    spread((size_t)n_rows * w->n_cols > SMALL, n_rows, norm_row, &(norm_call){x, w, eps, out});
+}
+
+// ---- linear layers ----
+
+typedef struct linear_call {
+    const sl_weight *w;
+    const float *x;
+    int n_rows, position, accumulate;
+    float *out;
+    float *parts; // of a prefill: [thread][part_size]
+} linear_call;
+
+enum { STEP = 16 }; // outputs that one thread computes at a time
+
+static void decode_piece(void *ctx, size_t p, int thread) {
+    (void)thread;
+    const linear_call *c = ctx;
+    int from = (int)p * STEP, to = from + STEP < c->w->n_rows ? from + STEP : c->w->n_rows;
+    ops()->linear(c->w, c->x, c->n_rows, from, to, c->accumulate, c->out);
 }
 
 static void linear_decode(const sl_weight *w, const float *x, int n_rows, int accumulate, float *out) {
-    enum { STEP = 16 }; // outputs that one thread computes at a time
-    int n_pieces = (w->n_rows + STEP - 1) / STEP;
-#pragma omp parallel for if ((size_t)w->n_rows * w->n_cols > SMALL) schedule(static)
-    for (int p = 0; p < n_pieces; p++) {
-        int from = p * STEP, to = from + STEP < w->n_rows ? from + STEP : w->n_rows;
-        ops()->linear(w, x, n_rows, from, to, accumulate, out);
-    }
+    linear_call c = {.w = w, .x = x, .n_rows = n_rows, .accumulate = accumulate, .out = out};
+    spread((size_t)w->n_rows * w->n_cols > SMALL, (w->n_rows + STEP - 1) / STEP, decode_piece, &c);
 }
 
 // Computes outputs [o, o + PANEL_OUTS) of all rows, one panel of rows per BLAS call. Zeros fill the rest of a panel that has
@@ -187,15 +229,20 @@ static int prepare(const sl_backend *be, const sl_shape *shape, sl_error *err) {
     return sl_fail(err, SL_ERR_MEMORY, "scratch memory for prefills on %d threads cannot be allocated", self(be)->n_threads);
 }
 
+static void prefill_panels(void *ctx, size_t p, int thread) {
+    const linear_call *c = ctx;
+    prefill_panel(c->w, c->x, c->n_rows, c->position, (int)p * PANEL_OUTS, c->accumulate, c->out,
+                  c->parts + part_size(c->w->n_cols) * (size_t)thread);
+}
+
 static void linear_prefill(cpu_backend *c, const sl_weight *w, const float *x, int n_rows, int position, int accumulate,
                            float *out) {
-    int n_panels = (w->n_rows + PANEL_OUTS - 1) / PANEL_OUTS;
-    size_t part = part_size(w->n_cols);
     float *parts = grow_scratch(c, w->n_cols);
     SL_CHECK(parts != NULL); // because prepare has allocated the memory
-#pragma omp parallel for num_threads(c->n_threads) schedule(dynamic)
-    for (int p = 0; p < n_panels; p++)
-        prefill_panel(w, x, n_rows, position, p * PANEL_OUTS, accumulate, out, parts + part * omp_get_thread_num());
+    SL_CHECK(sl_threads_n() <= c->n_threads);
+    linear_call call = {
+        .w = w, .x = x, .n_rows = n_rows, .position = position, .accumulate = accumulate, .out = out, .parts = parts};
+    sl_parallel((w->n_rows + PANEL_OUTS - 1) / PANEL_OUTS, prefill_panels, &call);
 }
 
 static void linear(const sl_backend *be, const sl_weight *w, const void *x, int n_rows, sl_linear_mode mode, int position,
@@ -236,31 +283,58 @@ static void rope_row(const sl_rope *rope, const sl_row *row, int n_heads, int n_
     }
 }
 
+enum { FEW_ROWS = 8 }; // rows of heads that one thread handles
+
+typedef struct rope_call {
+    const sl_rope *rope;
+    const sl_row *rows;
+    int n_heads, n_kv_heads;
+    float *q, *k;
+    const float *v;
+    bf16 *k_layer, *v_layer;
+} rope_call;
+
+static void rope_rows(void *ctx, size_t r, int thread) {
+    (void)thread;
+    const rope_call *c = ctx;
+    size_t q_row = (size_t)c->n_heads * c->rope->head_dim, kv_row = (size_t)c->n_kv_heads * c->rope->head_dim;
+    rope_row(c->rope, &c->rows[r], c->n_heads, c->n_kv_heads, c->n_heads ? c->q + r * q_row : NULL,
+             c->n_kv_heads ? c->k + r * kv_row : NULL, c->n_kv_heads ? c->v + r * kv_row : NULL, c->k_layer, c->v_layer);
+}
+
 void sl_cpu_rope_append(const sl_rope *rope, const sl_row *rows, int n_rows, int n_heads, int n_kv_heads, float *q, float *k,
                         const float *v, bf16 *k_layer, bf16 *v_layer) {
+    rope_call c = {rope, rows, n_heads, n_kv_heads, q, k, v, k_layer, v_layer};
     SL_CHECK(rope->head_dim <= 256);
-    size_t q_row = (size_t)n_heads * rope->head_dim, kv_row = (size_t)n_kv_heads * rope->head_dim;
-#pragma omp parallel for if (n_rows > 8) schedule(static)
-    for (int r = 0; r < n_rows; r++)
-        rope_row(rope, &rows[r], n_heads, n_kv_heads, n_heads ? q + r * q_row : NULL, n_kv_heads ? k + r * kv_row : NULL,
-                 n_kv_heads ? v + r * kv_row : NULL, k_layer, v_layer);
+    spread(n_rows > FEW_ROWS, n_rows, rope_rows, &c);
+}
+
+typedef struct heads_call {
+    float *x;
+    int n_heads, head_dim;
+    const sl_weight *bias, *norm;
+    float eps;
+} heads_call;
+
+static void finish_row(void *ctx, size_t r, int thread) {
+    (void)thread;
+    const heads_call *c = ctx;
+    for (int h = 0; h < c->n_heads; h++) {
+        float *head = c->x + (r * c->n_heads + h) * c->head_dim, wide[256];
+        if (c->bias) {
+            const char *from = c->bias->data;
+            ops()->widen(from + (size_t)h * c->head_dim * sl_dtype_size(c->bias->dtype), c->bias->dtype, c->head_dim, wide);
+            for (int i = 0; i < c->head_dim; i++) head[i] += wide[i];
+        }
+        if (c->norm) ops()->rmsnorm(head, c->norm, c->eps, head);
+    }
 }
 
 // x [n_rows][n_heads][head_dim]: adds the bias [n_heads * head_dim], then norms each head. NULL: no bias, no norm.
 static void finish_heads(float *x, int n_rows, int n_heads, int head_dim, const sl_weight *bias, const sl_weight *norm,
                          float eps) {
-    if (!bias && !norm) return;
-#pragma omp parallel for if (n_rows > 8) schedule(static)
-    for (int r = 0; r < n_rows; r++)
-        for (int h = 0; h < n_heads; h++) {
-            float *head = x + ((size_t)r * n_heads + h) * head_dim, wide[256];
-            if (bias) {
-                const char *from = bias->data;
-                ops()->widen(from + (size_t)h * head_dim * sl_dtype_size(bias->dtype), bias->dtype, head_dim, wide);
-                for (int i = 0; i < head_dim; i++) head[i] += wide[i];
-            }
-            if (norm) ops()->rmsnorm(head, norm, eps, head);
-        }
+    heads_call c = {x, n_heads, head_dim, bias, norm, eps};
+    if (bias || norm) spread(n_rows > FEW_ROWS, n_rows, finish_row, &c);
 }
 
 static sl_queries qkv(const sl_backend *be, const sl_qkv *a) {
@@ -279,10 +353,23 @@ static sl_queries qkv(const sl_backend *be, const sl_qkv *a) {
     return (sl_queries){.data = q, .stride = q_dim};
 }
 
+typedef struct swiglu_call {
+    float *gate;
+    const float *up;
+    size_t n;
+} swiglu_call;
+
+enum { SWIGLU_STEP = 4096 };
+
+static void swiglu_piece(void *ctx, size_t piece, int thread) {
+    (void)thread;
+    const swiglu_call *c = ctx;
+    size_t i = piece * SWIGLU_STEP, left = c->n - i;
+    ops()->swiglu(c->gate + i, c->up + i, left < SWIGLU_STEP ? left : SWIGLU_STEP);
+}
+
 void sl_cpu_swiglu(float *gate, const float *up, size_t n) {
-    enum { STEP = 4096 };
-#pragma omp parallel for if (n > SMALL) schedule(static)
-    for (size_t i = 0; i < n; i += STEP) ops()->swiglu(gate + i, up + i, n - i < STEP ? n - i : STEP);
+    spread(n > SMALL, (n + SWIGLU_STEP - 1) / SWIGLU_STEP, swiglu_piece, &(swiglu_call){gate, up, n});
 }
 
 static void gate_up(const sl_backend *be, const sl_weight *gate, const sl_weight *up, const void *x, int n_rows,
@@ -353,7 +440,7 @@ static void aside(const sl_backend *be) {
 
 static void fill(const sl_backend *be, uint64_t key, const bf16 *quantiles, size_t n, bf16 *out) {
     (void)be;
-    sl_dummy_fill(key, quantiles, 0, n, 0, out);
+    sl_dummy_fill(key, quantiles, 0, n, out);
 }
 
 // ---- a step: every operation has ended when its call returns ----

@@ -7,6 +7,7 @@
 #include "engine/backend/cuda/cuda_error.h"
 #include "engine/backend/cuda/cuda_ops.h"
 #include "engine/backend/dummy_weights.h"
+#include "engine/base/thread_pool.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,17 +25,30 @@ static int init_staging(sl_cuda *c, sl_error *err) {
     return 0;
 }
 
+typedef struct copy_call {
+    char *to;
+    const char *from;
+    size_t n;
+} copy_call;
+
+enum { PART = 1 << 20 }; // bytes that a thread copies at a time
+
+static void copy_part(void *ctx, size_t i, int thread) {
+    (void)thread;
+    const copy_call *c = ctx;
+    size_t at = i * PART, left = c->n - at;
+    memcpy(c->to + at, c->from + at, left < PART ? left : PART);
+}
+
 // Copies `size` bytes from the host to the GPU, SL_STAGING bytes at a time.
 static int send(sl_cuda *c, void *to, const void *from, size_t size, sl_error *err) {
-    enum { PART = 1 << 20 };
     int rc = 0;
     for (size_t at = 0; !rc && at < size; at += SL_STAGING, c->next_staging ^= 1) {
         size_t n = size - at < SL_STAGING ? size - at : SL_STAGING;
         char *piece = c->staging[c->next_staging];
         rc = sl_cuda_check(cudaEventSynchronize(c->staging_read[c->next_staging]), "weights", err);
         if (rc) break;
-#pragma omp parallel for schedule(static)
-        for (size_t i = 0; i < n; i += PART) memcpy(piece + i, (const char *)from + at + i, n - i < PART ? n - i : PART);
+        sl_parallel((n + PART - 1) / PART, copy_part, &(copy_call){piece, (const char *)from + at, n});
         rc = sl_cuda_check(cudaMemcpyAsync((char *)to + at, piece, n, cudaMemcpyHostToDevice, c->stream), "weights", err);
         if (!rc) rc = sl_cuda_check(cudaEventRecord(c->staging_read[c->next_staging], c->stream), "weights", err);
     }

@@ -3,12 +3,12 @@
 #include "attention/prefill_mask.h"
 #include "engine/backend/backend.h"
 #include "engine/backend/dummy_weights.h"
+#include "engine/base/thread_pool.h"
 #include "engine/cli/bench/calibrate.h"
 #include "engine/cli/bench/random_mask.h"
 #include "engine/cli/output/summary.h"
 #include "engine/cli/process.h"
 
-#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,15 +23,21 @@ struct cli_host_clock {
     sl_kv_pool pool;
     sl_workspace ws;
     bf16 *quantiles; // table for sl_dummy_fill
+    sl_threads *threads, *outside;
 };
 
 int cli_host_clock_open(const sl_attn_geom *geom, int n_pages, double query_deviation, int n_threads, int repetitions,
                         cli_host_clock **out, sl_error *err) {
     int rc = sl_cpu_choose(err);
     if (rc) return rc;
-    omp_set_num_threads(n_threads ? n_threads : sl_cpu_cores()); // of the methods, which this file calls without an engine
     cli_host_clock *c = calloc(1, sizeof *c);
     if (!c) return sl_fail(err, SL_ERR_MEMORY, "calibrate: out of memory");
+    rc = sl_threads_open(n_threads ? n_threads : sl_cpu_cores(), &c->threads, err);
+    if (rc) {
+        cli_host_clock_close(c);
+        return rc;
+    }
+    c->outside = sl_threads_use(c->threads); // this file calls the methods without an engine
     c->geom = *geom, c->query_deviation = query_deviation, c->repetitions = repetitions;
     c->quantiles = malloc(SL_DUMMY_QUANTILES * sizeof *c->quantiles);
     rc = c->quantiles ? 0 : sl_fail(err, SL_ERR_MEMORY, "calibrate: out of memory");
@@ -42,14 +48,16 @@ int cli_host_clock_open(const sl_attn_geom *geom, int n_pages, double query_devi
     }
     size_t n = (size_t)n_pages * geom->n_kv_heads * SL_PAGE * geom->head_dim;
     sl_dummy_quantiles(DUMMY_DEVIATION, c->quantiles);
-    sl_dummy_fill(sl_dummy_key("k"), c->quantiles, 0, n, n_threads, c->pool.k);
-    sl_dummy_fill(sl_dummy_key("v"), c->quantiles, 0, n, n_threads, c->pool.v);
+    sl_dummy_fill(sl_dummy_key("k"), c->quantiles, 0, n, c->pool.k);
+    sl_dummy_fill(sl_dummy_key("v"), c->quantiles, 0, n, c->pool.v);
     *out = c;
     return 0;
 }
 
 void cli_host_clock_close(cli_host_clock *c) {
     if (!c) return;
+    if (c->threads) sl_threads_use(c->outside);
+    sl_threads_close(c->threads);
     sl_kv_pool_free(&c->pool);
     sl_workspace_free(&c->ws);
     free(c->quantiles);
@@ -72,7 +80,7 @@ static void fill_queries(const cli_host_clock *c, float *q, size_t n) {
     bf16 some[AT_ONCE];
     for (size_t i = 0; i < n; i += AT_ONCE) {
         size_t m = n - i < AT_ONCE ? n - i : AT_ONCE;
-        sl_dummy_fill(sl_dummy_key("q"), c->quantiles, i, m, 1, some);
+        sl_dummy_fill(sl_dummy_key("q"), c->quantiles, i, m, some);
         for (size_t j = 0; j < m; j++) q[i + j] = (float)(scale * sl_bf16_to_f32(some[j]));
     }
 }

@@ -1,10 +1,12 @@
 // engine/cli/bench/meter.c - see meter.h.
 #include "engine/cli/bench/meter.h"
+#include "engine/base/thread_pool.h"
 #include "engine/cli/process.h"
 
 #include <dirent.h>
 #include <dlfcn.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -123,33 +125,59 @@ void cli_meter_clocks(const cli_meter *m, int *sm_mhz, int *memory_mhz) {
 
 // ---- memory ----
 
-// Reads the data once. fill: writes it first, from the threads that read it, so that memory lies on their sockets.
-static uint64_t read_pass(uint64_t *data, size_t n, int n_threads, int fill) {
-    uint64_t x = 0;
-#pragma omp parallel for num_threads(n_threads) schedule(static) reduction(^ : x)
-    for (size_t i = 0; i < n; i += 8) {
-        if (fill)
+typedef struct pass {
+    uint64_t *data;
+    size_t n;
+    int fill;
+    _Atomic uint64_t all;
+} pass;
+
+enum { PIECE = 1 << 17 }; // numbers that a thread reads at a time: 1 MiB
+
+static void read_piece(void *ctx, size_t piece, int thread) {
+    (void)thread;
+    pass *p = ctx;
+    uint64_t *data = p->data, x = 0;
+    size_t end = (piece + 1) * PIECE < p->n ? (piece + 1) * PIECE : p->n;
+    for (size_t i = piece * PIECE; i < end; i += 8) {
+        if (p->fill)
             for (int j = 0; j < 8; j++) data[i + j] = i + j;
         else
             x ^= data[i] ^ data[i + 1] ^ data[i + 2] ^ data[i + 3] ^ data[i + 4] ^ data[i + 5] ^ data[i + 6] ^ data[i + 7];
     }
-    return x;
+    atomic_fetch_xor(&p->all, x);
+}
+
+// Reads the data once. fill: writes it first, mostly from the threads that read it, so that memory lies on their sockets.
+static uint64_t read_pass(uint64_t *data, size_t n, int fill) {
+    pass p = {.data = data, .n = n, .fill = fill};
+    sl_parallel((n + PIECE - 1) / PIECE, read_piece, &p);
+    return p.all;
 }
 
 int cli_memory_rate(int n_threads, double *gb_s, sl_error *err) {
     enum { PASSES = 5 };
     const size_t size = (size_t)512 << 20, n = size / sizeof(uint64_t); // several times the size of caches
     uint64_t *data = aligned_alloc(64, size), all = 0;
+    sl_threads *threads;
     *gb_s = 0;
     if (!data) return sl_fail(err, SL_ERR_MEMORY, "memory rate: out of memory: %zu MiB", size >> 20);
-    read_pass(data, n, n_threads, 1);
+    int rc = sl_threads_open(n_threads, &threads, err);
+    if (rc) {
+        free(data);
+        return rc;
+    }
+    sl_threads *outside = sl_threads_use(threads);
+    read_pass(data, n, 1);
     for (int i = 0; i < PASSES; i++) {
         double start = cli_now();
-        uint64_t x = read_pass(data, n, n_threads, 0);
+        uint64_t x = read_pass(data, n, 0);
         double rate = (double)size / (cli_now() - start) * 1e-6;
         all |= x; // always 0; keeps the compiler from removing the reads
         if (rate > *gb_s) *gb_s = rate;
     }
+    sl_threads_use(outside);
+    sl_threads_close(threads);
     free(data);
     SL_CHECK(all == 0);
     return 0;

@@ -7,6 +7,7 @@
 // result.
 #include "engine/cli/compare/compare_forced.h"
 #include "engine/backend/backend.h"
+#include "engine/base/thread_pool.h"
 #include "engine/cli/compare/compare_prefix.h"
 #include "engine/cli/io.h"
 #include "engine/cli/output/progress_bar.h"
@@ -39,8 +40,9 @@ struct compare_forced {
     int n_lanes, cap_lanes, n_vocab, turn;
     float *dense, *logits; // [n_lanes][turn][n_vocab] of dense attention, and of the method of this turn
     // one step
-    sl_session **batch; // [cap_lanes]
-    int32_t *ids;       // [cap_lanes]
+    sl_session **batch;  // [cap_lanes]
+    int32_t *ids;        // [cap_lanes]
+    sl_threads *threads; // score the logits
 };
 
 int compare_path_init(const compare *c, const compare_prompt *p, compare_path *path, sl_error *err) {
@@ -64,7 +66,8 @@ int compare_forced_new(compare *c, int n_prompts, compare_forced **out, sl_error
     f->lanes = calloc(n_prompts, sizeof *f->lanes);
     f->batch = calloc(n_prompts, sizeof *f->batch);
     f->ids = calloc(n_prompts, sizeof *f->ids);
-    if (f->lanes && f->batch && f->ids) return 0;
+    if (f->lanes && f->batch && f->ids)
+        return sl_threads_open(c->o->threads ? c->o->threads : sl_cpu_cores(), &f->threads, err);
     return sl_fail(err, SL_ERR_MEMORY, "a batch of %d prompts: out of memory", n_prompts);
 }
 
@@ -77,6 +80,7 @@ void compare_forced_free(compare_forced *f) {
         sl_ids_free(&l->path.own);
     }
     if (!f) return;
+    sl_threads_close(f->threads);
     free(f->lanes);
     free(f->dense);
     free(f->logits);
@@ -174,18 +178,30 @@ static void score_step(const compare_forced *f, int which, int at, int lane_inde
     if (which) own->kl = cli_kl(row_of(f, f->dense, lane_index, i), dense->log_sum, row, own->log_sum, f->n_vocab);
 }
 
+// The steps [at, at + n) of all paths.
+typedef struct score_call {
+    const compare_forced *f;
+    int which, at, n;
+} score_call;
+
+static void score_task(void *ctx, size_t k, int thread) {
+    (void)thread;
+    const score_call *c = ctx;
+    int path = (int)k / c->n, i = (int)k % c->n;
+    if (c->at + i < c->f->lanes[path].n_steps) score_step(c->f, c->which, c->at, path, i);
+}
+
 // Steps [at, at + n) with dense attention (which = 0) or a method.
 static int run_turn(compare_forced *f, int which, int at, int n, sl_error *err) {
     compare *c = f->c;
-    int n_threads = c->o->threads ? c->o->threads : sl_cpu_cores();
     int rc = switch_to(c, which ? c->methods[which - 1].text : "dense", err);
     sl_engine_reset_stats(c->run.engine);
     for (int i = 0; !rc && i < n; i++) rc = decode_step(f, which, at, i, which ? f->logits : f->dense, err);
     if (rc) return rc;
     if (which) sl_attn_stats_add(&c->methods[which - 1].forced, sl_engine_attn_stats(c->run.engine));
-#pragma omp parallel for num_threads(n_threads) schedule(dynamic)
-    for (int k = 0; k < f->n_lanes * n; k++)
-        if (at + k % n < f->lanes[k / n].n_steps) score_step(f, which, at, k / n, k % n);
+    sl_threads *outside = sl_threads_use(f->threads);
+    sl_parallel((size_t)f->n_lanes * n, score_task, &(score_call){f, which, at, n});
+    sl_threads_use(outside);
     for (int k = 0; k < f->n_lanes * n; k++) {
         const lane *l = &f->lanes[k / n];
         int step = at + k % n;
