@@ -15,6 +15,7 @@
 enum { MOST_NAMES = 64 };
 
 static int unknown_method(const char *name, sl_error *err) {
+    if (strchr(name, ',')) return sl_fail(err, SL_ERR_ARG, "{attn} %.64s: found a list, expected one method", name);
     const char *names[MOST_NAMES];
     int n = 0;
     for (; sl_attn_methods[n]; n++) {
@@ -49,7 +50,7 @@ static int unknown_param(const sl_attn_method *m, const char *name, sl_error *er
 static int parse_number(const char *text, double *out) {
     char *end;
     errno = 0;
-    *out = strtod(text, &end);
+    *out = sl_strtod(text, &end);
     if (end == text || errno || isspace((unsigned char)*text)) return -1;
     if (*end == 'k' || *end == 'K') *out *= 1024, end++;
     return *end ? -1 : 0;
@@ -90,9 +91,12 @@ static int set_value(const sl_attn_method *m, double *value, const char *name, c
         return 0;
     }
     int bad = parse_number(text, &x) || !(x >= p->min && x <= p->max) || (p->type == SL_PARAM_INT && x != floor(x));
-    if (bad)
-        return sl_fail(err, SL_ERR_ARG, "{%s} %.64s: expected %s from %g to %g (method %s)", name, text,
-                       p->type == SL_PARAM_INT ? "an integer" : "a number", p->min, p->max, m->name);
+    if (bad) {
+        char least[SL_NUMBER_TEXT], most[SL_NUMBER_TEXT];
+        return sl_fail(err, SL_ERR_ARG, "{%s} %.64s: expected %s from %s to %s (method %s)", name, text,
+                       p->type == SL_PARAM_INT ? "an integer" : "a number", sl_number_text(p->min, least),
+                       sl_number_text(p->max, most), m->name);
+    }
     value[i] = x;
     return 0;
 }
@@ -148,11 +152,18 @@ int sl_attn_parse(const char *text, sl_attn_spec *spec, sl_error *err) {
     return rc ? rc : sl_attn_check(spec, err);
 }
 
+// 1: a method with {epsilon} above 0 draws as many rows as this error needs, and does not read {S}.
+static int is_unused(const sl_attn_method *m, const double *value, int i) {
+    int epsilon = sl_attn_param_index(m, "epsilon");
+    return !strcmp(m->params[i].name, "S") && epsilon >= 0 && value[epsilon] > 0;
+}
+
 static size_t format_method(const sl_attn_method *m, const double *value, char *buf, size_t size) {
     size_t n = (size_t)snprintf(buf, size, "%s", m->name);
     for (int i = 0; m->params && m->params[i].name && n < size; i++) {
         char text[64];
         if ((i > 0 || !m->cpu) && value[i] == m->params[i].def) continue; // auto shows no parameter at its default
+        if (is_unused(m, value, i)) continue;
         sl_attn_param_format(&m->params[i], value[i], text, sizeof text);
         n += (size_t)snprintf(buf + n, size - n, ":%s=%s", m->params[i].name, text);
     }
@@ -167,12 +178,13 @@ void sl_attn_format(const sl_attn_spec *spec, char *buf, size_t size) {
 }
 
 static void list_param(const sl_attn_param *p, FILE *out) {
-    char def[64];
+    char def[64], least[SL_NUMBER_TEXT], most[SL_NUMBER_TEXT];
     sl_attn_param_format(p, p->def, def, sizeof def);
     if (p->choices)
         fprintf(out, "--%s (%s, default %s): %s", p->name, p->choices, def, p->help);
     else
-        fprintf(out, "--%s (%.9g to %.9g, default %s): %s", p->name, p->min, p->max, def, p->help);
+        fprintf(out, "--%s (%s to %s, default %s): %s", p->name, sl_number_text(p->min, least), sl_number_text(p->max, most),
+                def, p->help);
 }
 
 // Prints a text as part of a Markdown table, where "|" would end the cell.

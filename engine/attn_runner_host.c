@@ -121,6 +121,9 @@ static void prefill(const sl_batch *b, int layer, int first, int n, sl_queries q
     };
     sl_method_dense.cpu->prefill(&args); // runs every method of prefill
     if (e->segment_tokens && e->checked) check_rows(e, &args, first, b->n_rows);
+    const struct sl_pass_progress *p = &e->pass_progress;
+    double share = (layer + (double)(first + n) / b->n_rows) / e->geom.n_layers;
+    sl_progress_report(&p->progress, p->from + (int)(share * p->n), p->total);
 }
 
 static void attend(const sl_batch *b, int layer, int first, int n, sl_queries q, void *out) {

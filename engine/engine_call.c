@@ -1,4 +1,5 @@
 // engine/engine_call.c - the frame of every call that runs an engine: one call at a time, with the engine's number of threads.
+#include "engine/base/number.h"
 #include "engine/engine_internal.h"
 
 #include <stdarg.h>
@@ -59,7 +60,7 @@ void sl_engine_log(const sl_engine *e, const char *format, ...) {
     va_list ap;
     if (!e->log.fn) return;
     va_start(ap, format);
-    vsnprintf(line, sizeof line, format, ap);
+    sl_vprint(line, sizeof line, format, ap);
     va_end(ap);
     e->log.fn(e->log.ctx, line);
 }

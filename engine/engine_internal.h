@@ -131,7 +131,12 @@ struct sl_engine {
     // ---- sparse prefill: sl_engine_set_prefill ----
     sl_attn_plan prefill; // the method that each layer prefills with
     int has_masks;        // 1: a layer's method proposes a mask
-    int prefill_version;  // counts the plans that sl_engine_set_prefill has set
+    // During a pass of several chunks on the CPU: where its progress goes. fn NULL: nowhere
+    struct sl_pass_progress {
+        sl_progress progress;
+        int from, n, total; // tokens before the pass, of the pass, of the prefill
+    } pass_progress;
+    int prefill_version; // counts the plans that sl_engine_set_prefill has set
     // A prefill pass ends at a multiple of segment_tokens, and runs layer by layer. 0: passes of prefill_chunk tokens
     int segment_tokens;
     sl_prefill_mask mask;               // of the layer and segment that run, in host memory
@@ -224,7 +229,7 @@ __attribute__((format(printf, 2, 3))) void sl_engine_log(const sl_engine *e, con
 // Opens the model's bucket file for a method that needs it, at most once. Errors: sl_model_open_buckets.
 int sl_engine_need_buckets(sl_engine *e, const sl_attn_spec *spec, sl_error *err);
 int sl_engine_need_buckets_of(sl_engine *e, const sl_attn_plan *plan, sl_error *err); // for any layer
-void sl_engine_close_buckets(sl_engine *e); // after the engine's last step
+void sl_engine_close_buckets(sl_engine *e);                                           // after the engine's last step
 
 // ---- engine_device.c ----
 

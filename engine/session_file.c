@@ -5,8 +5,10 @@
 #include "engine/engine_internal.h"
 #include "engine/kv/kv_host.h"
 #include "engine/base/hash.h"
+#include "engine/base/number.h"
 #include "engine/base/whole_file.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +37,7 @@ static void identify(const sl_engine *e, identity *out) {
         snprintf(out->weights, sizeof out->weights, "dummy");
     else
         sl_hash_text(sl_tensors_hash(e->model->tensors, SL_FNV1A_START), out->weights);
-    snprintf(out->shape, sizeof out->shape,
+    sl_print(out->shape, sizeof out->shape,
              "%s, %d layers, hidden %d, MLP %d, %d heads, %d KV heads, head_dim %d, vocabulary %d, norm_eps %.9g",
              c->model_type, c->n_layers, c->hidden, c->n_ffn, c->n_heads, c->n_kv_heads, c->head_dim, c->n_vocab,
              (double)c->norm_eps);
@@ -88,7 +90,7 @@ static int each_run(const sl_session *s, run_fn fn, void *ctx, const sl_progress
         for (int h = 0; ok && h < pool->n_kv_heads; h++)
             for (int p = 0; ok && p < n_pages; p++)
                 ok = fn(ctx, s->engine->backend, run_of(s, i >= pool->n_layers, i % pool->n_layers, h, p));
-        sl_progress_report(progress, i + 1, 2 * pool->n_layers);
+        if (ok) sl_progress_report(progress, i + 1, 2 * pool->n_layers); // else it would change errno
     }
     return ok;
 }
@@ -230,7 +232,9 @@ static int write_all(const sl_session *s, const int32_t *ids, writer *w, const s
     if (ok && s->has_logits)
         ok = write_bytes(w->f, sl_session_last_logits(s), (size_t)s->engine->model->config.n_vocab * sizeof(float));
     ok = ok && write_segments(s, w->f) && write_states(s, w);
+    int why = errno;
     w->rc = s->engine->backend->finish(s->engine->backend, w->err); // a copy from the GPU may have failed
+    errno = why;                                                    // for sl_whole_file_close
     return ok && !w->rc;
 }
 

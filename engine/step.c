@@ -152,7 +152,9 @@ static int prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *
         if (rc) break;
         sl_batch pass = prefill_batch(s, ids + i, m);
         pass.n_out = i + m == n;
+        if (progress && m > e->prefill_chunk) e->pass_progress = (struct sl_pass_progress){*progress, i, m, n};
         run_prefill(&pass);
+        e->pass_progress = (struct sl_pass_progress){0};
         end_pass(s, m);
         if (!is_watched || !is_wait(e, i + m, m, n)) continue;
         rc = e->backend->finish(e->backend, err);

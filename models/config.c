@@ -2,6 +2,7 @@
 #include "models/config.h"
 #include "engine/base/hash.h"
 #include "engine/base/json.h"
+#include "engine/base/number.h"
 #include "models/arch.h"
 
 #include <math.h>
@@ -115,7 +116,7 @@ const char *sl_config_limit(const sl_config *c) {
 
 uint64_t sl_config_hash(const sl_config *c) {
     char text[1024];
-    int n = snprintf(text, sizeof text,
+    int n = sl_print(text, sizeof text,
                      "model_type=%s\nvocab_size=%d\nhidden_size=%d\nintermediate_size=%d\nnum_hidden_layers=%d\n"
                      "num_attention_heads=%d\nnum_key_value_heads=%d\nhead_dim=%d\nrms_norm_eps=%.9g\n"
                      "tie_word_embeddings=%d\nrope_theta=%.9g\nrope_type=%s\nfactor=%.9g\nlow_freq_factor=%.9g\n"

@@ -14,6 +14,7 @@
 // The arithmetic is that of transformers: frequencies in fp32, yarn's bounds in double precision.
 #include "attention/attention.h"
 #include "engine/base/hash.h"
+#include "engine/base/number.h"
 #include "models/config_fields.h"
 
 #include <math.h>
@@ -208,7 +209,9 @@ int sl_config_read_rope(const sl_json_file *f, sl_config *c, sl_error *err) {
 
 static int check_range(const char *option, double x, double least, double most, sl_error *err) {
     if (x == 0 || (x >= least && x <= most)) return 0; // not NaN
-    return sl_fail(err, SL_ERR_ARG, "{%s} %g: expected %g to %g", option, x, least, most);
+    char text[3][SL_NUMBER_TEXT];
+    return sl_fail(err, SL_ERR_ARG, "{%s} %s: expected %s to %s", option, sl_number_text(x, text[0]),
+                   sl_number_text(least, text[1]), sl_number_text(most, text[2]));
 }
 
 // Each option of a scaling, in the order of the messages.
@@ -300,19 +303,19 @@ int sl_config_change_rope(sl_config *c, const sl_rope_options *o, sl_error *err)
 }
 
 void sl_config_describe_rope(const sl_config *c, char *buf, size_t size) {
-    int n = snprintf(buf, size, "theta %.9g, %s", (double)c->rope_theta, sl_config_rope_name(c));
+    int n = sl_print(buf, size, "theta %.9g, %s", (double)c->rope_theta, sl_config_rope_name(c));
     if (c->rope_type == SL_ROPE_FACTORS) {
         char hash[SL_HASH_TEXT];
         sl_hash_text(sl_fnv1a(SL_FNV1A_START, c->rope_factors, (size_t)c->head_dim / 2 * sizeof(float)), hash);
-        snprintf(buf + n, size - (size_t)n, ", %s", hash);
+        sl_print(buf + n, size - (size_t)n, ", %s", hash);
         return;
     }
-    if (c->rope_type != SL_ROPE_PLAIN) n += snprintf(buf + n, size - (size_t)n, ", factor %.9g", (double)c->rope_factor);
+    if (c->rope_type != SL_ROPE_PLAIN) n += sl_print(buf + n, size - (size_t)n, ", factor %.9g", (double)c->rope_factor);
     if (c->rope_type == SL_ROPE_LLAMA3)
-        snprintf(buf + n, size - (size_t)n, ", original context %d, frequency factors %.9g and %.9g", c->rope_original_ctx,
+        sl_print(buf + n, size - (size_t)n, ", original context %d, frequency factors %.9g and %.9g", c->rope_original_ctx,
                  (double)c->rope_low_freq, (double)c->rope_high_freq);
     if (c->rope_type == SL_ROPE_YARN)
-        snprintf(buf + n, size - (size_t)n, ", original context %d, attention factor %.9g, beta %.9g and %.9g%s",
+        sl_print(buf + n, size - (size_t)n, ", original context %d, attention factor %.9g, beta %.9g and %.9g%s",
                  c->rope_original_ctx, (double)c->rope_attention, (double)c->rope_beta_fast, (double)c->rope_beta_slow,
                  c->rope_truncate ? "" : ", not truncated");
 }

@@ -254,6 +254,11 @@ static void layers(void) {
     run_script(script);
 }
 
+// The library writes and reads numbers without the program's locale.
+static void numbers(void) {
+    run_script("scripts/check_numbers.py");
+}
+
 // Every source file that README, CONTRIBUTING, a page of docs/, a script or a comment names exists.
 static void names(void) {
     run_script("scripts/check_names.py");
@@ -412,6 +417,7 @@ static const test_case cases[] = {
     {"mutations", NEEDS_NOTHING, mutations},
     {"layers", NEEDS_NOTHING, layers},
     {"names", NEEDS_NOTHING, names},
+    {"numbers", NEEDS_NOTHING, numbers},
     {"messages", NEEDS_NOTHING, messages},
     {"prose-tokenizer", NEEDS_NOTHING, prose_tokenizer},
     {"prose-tokenizer-library", NEEDS_NOTHING, prose_tokenizer_library},

@@ -1,31 +1,14 @@
 // tokenizer/jinja_format.c - values as text: str(), repr(), JSON, format strings, dates; and numbers from text. Numbers do not
 // depend on the locale of the process.
+#include "engine/base/number.h"
 #include "tokenizer/jinja_internal.h"
 
-#include <locale.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 // ---- numbers ----
-
-// Replaces the decimal point of the process's locale by a point.
-static void fix_point(char *s) {
-    const char *point = localeconv()->decimal_point;
-    char *at = *point && strcmp(point, ".") ? strstr(s, point) : NULL;
-    if (!at) return;
-    *at = '.';
-    memmove(at + 1, at + strlen(point), strlen(at + strlen(point)) + 1);
-}
-
-static double read_float(const char *s) { // strtod with a point, in every locale
-    const char *point = localeconv()->decimal_point, *at = strchr(s, '.');
-    char text[400];
-    if (!at || !strcmp(point, ".")) return strtod(s, NULL);
-    snprintf(text, sizeof text, "%.*s%s%s", (int)(at - s), s, point, at + 1);
-    return strtod(text, NULL);
-}
 
 void sl_j_float_text(double x, char out[J_FLOAT_TEXT]) {
     char digits[32];
@@ -35,9 +18,8 @@ void sl_j_float_text(double x, char out[J_FLOAT_TEXT]) {
         return;
     }
     for (int precision = 0; precision < 17; precision++) {
-        snprintf(digits, sizeof digits, "%.*e", precision, fabs(x));
-        fix_point(digits);
-        if (read_float(digits) == fabs(x)) break;
+        sl_print(digits, sizeof digits, "%.*e", precision, fabs(x));
+        if (sl_strtod(digits, NULL) == fabs(x)) break;
     }
     char *e = strchr(digits, 'e');
     exponent = atoi(e + 1);
@@ -89,7 +71,7 @@ int sl_j_parse_float(const char *s, size_t n, double *out) {
         p += digits;
     }
     if (*p) return 0;
-    *out = read_float(text);
+    *out = sl_strtod(text, NULL);
     return 1;
 }
 
@@ -397,8 +379,7 @@ static void put_formatted_number(j_base *b, j_buffer *out, j_value v, const form
         if (!isfinite(x) || f->precision > 60) sl_j_fail(b, SL_ERR_UNSUPPORTED, "this format of a float is not supported");
         int precision = f->precision < 0 ? 6 : f->precision;
         size_t n = signbit(x) ? 0 : (size_t)snprintf(text, sizeof text, "%s", sign);
-        snprintf(text + n, sizeof text - n, formats[type == 'e' ? 1 : type == 'g' ? 2 : 0], precision, x);
-        fix_point(text);
+        sl_print(text + n, sizeof text - n, formats[type == 'e' ? 1 : type == 'g' ? 2 : 0], precision, x);
     } else {
         if (v.type == J_FLOAT && f->type != 'd') sl_j_fail(b, SL_ERR_UNSUPPORTED, "this format of a float is not supported");
         int64_t i = v.type == J_FLOAT ? (int64_t)v.f : v.i;

@@ -1,6 +1,7 @@
 // engine/backend/sampler.c - see sampler.h. Greedy sampling scans the logits. Other sampling sorts the candidates, the best
 // first, because top-k, top-p and min-p each keep the first candidates of this order.
 #include "engine/backend/sampler.h"
+#include "engine/base/number.h"
 #include "engine/base/philox.h"
 
 #include <math.h>
@@ -27,6 +28,12 @@ sl_sampling sl_sampling_default(void) {
     return (sl_sampling){.temp = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f, .repeat_penalty = 1, .repeat_last_n = 64};
 }
 
+static int out_of_range(const char *option, float x, float min, float max, sl_error *err) {
+    char text[3][SL_NUMBER_TEXT];
+    return sl_fail(err, SL_ERR_ARG, "{%s} %s: expected %s to %s", option, sl_float_text(x, text[0]),
+                   sl_float_text(min, text[1]), sl_float_text(max, text[2]));
+}
+
 int sl_sampling_check(const sl_sampling *s, int n_vocab, sl_error *err) {
     const struct {
         const char *option;
@@ -41,8 +48,7 @@ int sl_sampling_check(const sl_sampling *s, int n_vocab, sl_error *err) {
     };
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
         if (!(ranges[i].value >= ranges[i].min && ranges[i].value <= ranges[i].max))
-            return sl_fail(err, SL_ERR_ARG, "{%s} %g: expected %g to %g", ranges[i].option, ranges[i].value, ranges[i].min,
-                           ranges[i].max);
+            return out_of_range(ranges[i].option, ranges[i].value, ranges[i].min, ranges[i].max, err);
     if (s->top_k < 0) return sl_fail(err, SL_ERR_ARG, "{top_k} %d: expected 0 (off) or more", s->top_k);
     if (s->repeat_last_n < -1)
         return sl_fail(err, SL_ERR_ARG, "{repeat_last_n} %d: expected -1 (the context) or more", s->repeat_last_n);

@@ -1,5 +1,6 @@
 // engine/base/error.c - see error.h.
 #include "engine/base/error.h"
+#include "engine/base/number.h"
 #include "engine/base/utf8.h"
 
 #include <stdarg.h>
@@ -81,7 +82,7 @@ int sl_fail(sl_error *e, sl_err code, const char *fmt, ...) {
         e->code = code;
         mark_names(format, sizeof format, fmt);
         va_start(ap, fmt);
-        int n = vsnprintf(text, sizeof text, format, ap);
+        int n = sl_vprint(text, sizeof text, format, ap);
         va_end(ap);
         if (n >= (int)sizeof text) { // too long: cut it, but not within a character
             n = sizeof text - 1;

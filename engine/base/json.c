@@ -1,5 +1,6 @@
 // engine/base/json.c - see json.h.
 #include "engine/base/json.h"
+#include "engine/base/number.h"
 #include "engine/base/git_lfs.h"
 #include "engine/base/json_lenient.h"
 
@@ -108,8 +109,14 @@ static int read_number(const json_t *v, double *out) {
         *out = json_number_value(v);
         return json_is_number(v);
     }
-    *out = strtod(text, NULL);
+    *out = sl_strtod(text, NULL);
     return isfinite(*out);
+}
+
+static int out_of_range(const sl_json_file *f, const char *field, double x, double min, double max, sl_error *err) {
+    char text[3][SL_NUMBER_TEXT];
+    return sl_fail(err, SL_ERR_FORMAT, "%s: field %s is %s, expected %s to %s", f->path, field, sl_number_text(x, text[0]),
+                   sl_number_text(min, text[1]), sl_number_text(max, text[2]));
 }
 
 int sl_json_float(const sl_json_file *f, const char *field, double min, double max, const double *def, float *out,
@@ -121,8 +128,7 @@ int sl_json_float(const sl_json_file *f, const char *field, double min, double m
         return 0;
     }
     if (!read_number(v, &x)) return wrong_type(f, field, v, "a number", err);
-    if (!(x >= min && x <= max))
-        return sl_fail(err, SL_ERR_FORMAT, "%s: field %s is %g, expected %g to %g", f->path, field, x, min, max);
+    if (!(x >= min && x <= max)) return out_of_range(f, field, x, min, max, err);
     *out = (float)x;
     return 0;
 }

@@ -169,7 +169,7 @@ static bucket_file open_buckets(const cli_options *o, const sl_model *model) {
     return f;
 }
 
-static int print_buckets(const bucket_file *f, sl_error *err) {
+static int print_buckets(const bucket_file *f, int with_tensors, sl_error *err) {
     if (!f->exists) return 0;
     if (!f->file) return cli_printf(err, "| bucket file | |\n|---|---|\n| unusable | %s |\n\n", f->error.message);
     const sl_buckets *b = sl_bucket_file_get(f->file);
@@ -182,8 +182,8 @@ static int print_buckets(const bucket_file *f, sl_error *err) {
                    "| centroids of keys | %s |\n| classifier of queries | %s |\n| layers without buckets | %d |\n\n",
                    bytes, cli_bytes(bytes, text), b->n_buckets, b->roped ? "before and after RoPE" : "before RoPE", classifier,
                    b->n_dense);
-    if (!rc) rc = print_tensors(sl_bucket_file_tensors(f->file), err);
-    return rc ? rc : cli_printf(err, "\n");
+    if (!rc && with_tensors) rc = print_tensors(sl_bucket_file_tensors(f->file), err);
+    return rc || !with_tensors ? rc : cli_printf(err, "\n");
 }
 
 // ---- JSON ----
@@ -284,8 +284,10 @@ static int print_md(const cli_options *o, const cli_model_name *name, const sl_m
     if (!rc) rc = print_costs(k, err);
     if (!rc) rc = print_memory(k, c->n_scaled, err);
     if (!rc) rc = print_extras(k, c, err);
-    if (!rc) rc = print_buckets(buckets, err);
-    return rc ? rc : print_tensors(sl_model_tensors(model), err);
+    if (!rc) rc = print_buckets(buckets, o->tensors, err);
+    if (!rc && o->tensors) return print_tensors(sl_model_tensors(model), err);
+    int n = sl_tensors_count(sl_model_tensors(model));
+    return rc ? rc : cli_printf(err, "%d tensor%s; --tensors lists them\n", n, n == 1 ? "" : "s");
 }
 
 int cmd_inspect(const cli_options *o, sl_error *err) {

@@ -74,7 +74,9 @@ static int prefill(const cli_options *o, const sl_model *model, const sl_ids *id
         rc = sl_prefill_logits(session, ids->data, (int)ids->n, write_rows, out, &progress, err);
         cli_progress_end(&bar);
         double ms = cli_now() - start;
-        if (!rc) fprintf(stderr, "prefill: %.2f ms, %zu tokens, %.2f tok/s\n", ms, ids->n, cli_per_second((double)ids->n, ms));
+        if (!rc)
+            fprintf(stderr, "prefill: %.2f ms, %zu token%s, %.2f tok/s\n", ms, ids->n, cli_s((long long)ids->n),
+                    cli_per_second((double)ids->n, ms));
     }
     sl_session_free(session);
     sl_engine_free(engine);

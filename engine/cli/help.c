@@ -34,7 +34,7 @@ void cli_help_flag(const cli_option *opt, cli_help_entry *out) {
                                                     : NULL;
     n = snprintf(text, sizeof out->text, "%s", opt->help);
     if (def) n += snprintf(text + n, sizeof out->text - n, " (default: %s)", def);
-    if (opt->field != offsetof(cli_options, help)) snprintf(text + n, sizeof out->text - n, " [%s]", cli_option_env(opt, env));
+    if (cli_option_has_env(opt)) snprintf(text + n, sizeof out->text - n, " [%s]", cli_option_env(opt, env));
 }
 
 void cli_help_params(void (*fn)(const cli_help_entry *entry, FILE *out), FILE *out) {

@@ -1,6 +1,7 @@
 // engine/cli/io.c - see io.h.
 #include "engine/cli/io.h"
 #include "engine/cli/output/progress_bar.h"
+#include "engine/cli/process.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -12,6 +13,22 @@
 #include <unistd.h>
 
 // ---- reading ----
+
+// The first byte that no text has: a NUL; in a PDF byte 0. text->n: there is none.
+static size_t binary_byte(const sl_text *text) {
+    static const char pdf[] = "%PDF-";
+    const char *nul = text->n ? memchr(text->data, 0, text->n) : NULL;
+    if (text->n >= strlen(pdf) && !memcmp(text->data, pdf, strlen(pdf))) return 0;
+    return nul ? (size_t)(nul - text->data) : text->n;
+}
+
+int cli_check_text(const char *path, const sl_text *text, sl_error *err) {
+    const char *name = !path || !strcmp(path, "-") ? "standard input" : path;
+    size_t at = binary_byte(text);
+    if (at == text->n) return 0;
+    if (at == 0 && text->data[0]) return sl_fail(err, SL_ERR_FORMAT, "%s is a PDF: expected text (`pdftotext` makes it)", name);
+    return sl_fail(err, SL_ERR_FORMAT, "%s: byte %zu is 0: expected text, found a binary file", name, at);
+}
 
 int cli_read_file(const char *path, sl_text *out, sl_error *err) {
     int is_stdin = !strcmp(path, "-"), rc = 0;
@@ -60,13 +77,14 @@ int cli_parse_ids(const char *source, const sl_text *text, sl_ids *ids, sl_error
 
 // ---- writing ----
 
-static int stdout_failed(sl_error *err) {
-    return sl_fail(err, SL_ERR_IO, "cannot write to standard output: %s", strerror(errno));
+static int stdout_failed(int why, sl_error *err) {
+    if (why == EPIPE) cli_note_closed_output();
+    return sl_fail(err, SL_ERR_IO, "cannot write to standard output: %s", strerror(why));
 }
 
 int cli_write(const char *data, size_t n, sl_error *err) {
     cli_progress_before_output(data, n);
-    return n && fwrite(data, 1, n, stdout) != n ? stdout_failed(err) : 0;
+    return n && fwrite(data, 1, n, stdout) != n ? stdout_failed(errno, err) : 0;
 }
 
 int cli_printf(sl_error *err, const char *fmt, ...) {
@@ -82,12 +100,16 @@ int cli_printf(sl_error *err, const char *fmt, ...) {
 }
 
 int cli_flush(sl_error *err) {
-    int failed = fflush(stdout) || ferror(stdout);
+    int failed = fflush(stdout) || ferror(stdout), why = errno; // the progress line changes errno
     cli_progress_show();
-    return failed ? stdout_failed(err) : 0;
+    return failed ? stdout_failed(why, err) : 0;
 }
 
 // ---- numbers ----
+
+const char *cli_s(long long n) {
+    return n == 1 ? "" : "s";
+}
 
 const char *cli_bytes(double bytes, char buf[32]) {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};

@@ -13,6 +13,8 @@ int cli_read_file(const char *path, sl_text *out, sl_error *err);
 // Reads the input text from --prompt, --file or standard input. SL_ERR_ARG: both flags, or neither and standard input is a
 // terminal.
 int cli_read_input(const cli_options *o, sl_text *out, sl_error *err);
+// SL_ERR_FORMAT: the text of --file, or of standard input if path is NULL or "-", is a PDF or has a NUL byte.
+int cli_check_text(const char *path, const sl_text *text, sl_error *err);
 // Parses ids that commas and blanks separate. SL_ERR_FORMAT names `source` and the byte where no id begins.
 int cli_parse_ids(const char *source, const sl_text *text, sl_ids *ids, sl_error *err);
 
@@ -23,6 +25,7 @@ int cli_flush(sl_error *err);
 
 // ---- numbers ----
 
+const char *cli_s(long long n);                    // the ending of a noun after a count: "1 prompt", "2 prompts"
 const char *cli_bytes(double bytes, char buf[32]); // "12.3 MiB"
 double cli_per_second(double n, double ms);        // n / ms * 1000; 0 if no time passed
 // Length of the common prefix of two lists of ids.

@@ -178,7 +178,7 @@ static void help(FILE *out) {
             "bay? Answer:\"\n"
             "  hf download meta-llama/Llama-3.1-8B-Instruct && sleigh chat -m meta-llama/Llama-3.1-8B-Instruct\n"
             "\n`sleigh COMMAND --help` lists the flags of a command; `sleigh help flags` lists flags of llama.cpp and vLLM;\n"
-            "`sleigh --version` describes this build. Exit codes: 0 success, 2 usage error, 1 any other error.\n");
+            "`sleigh --version` describes this build. Exit codes: 0 success, 2 usage error, 1 any other error,\n130 Ctrl+C.\n");
 }
 
 static const cli_command *find(const char *name) {
@@ -286,7 +286,11 @@ int main(int argc, char **argv) {
         rc = cli_flush(&err);
     else
         fflush(stdout);
+    if (cli_output_closed() && !changed) cli_end_closed_output();
+    int ends = cli_interrupted() && argc > 1 && !strcmp(argv[1], "generate"); // the others end with an error
+    if (!rc && ends) cli_end_interrupted();
     if (!rc) return 0;
     dprintf(cli_error_fd(), "sleigh: error: %s\n", cli_error_text(&err));
+    if (ends) cli_end_interrupted();
     return rc == SL_ERR_ARG ? 2 : 1;
 }

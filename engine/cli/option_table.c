@@ -75,6 +75,7 @@ const cli_option cli_option_table[] = {
     {"Output", "--logprobs", "N", OPT_INT, F(logprobs), 0, 20, NULL, CLI_GENERATE, "in JSON: also write the log-probability of each generated token and of the N most likely tokens"},
     {"Output", "-o --output", "FILE", OPT_STRING, F(out), 0, 0, NULL, CLI_LOGITS, "the .npy file to write: float32 [n_tokens, vocab]"},
     {"Output", "-o --output", "md,csv,json,jsonl", OPT_CHOICE, F(format), 0, 0, "md", CLI_METHODS | CLI_INSPECT | CLI_COMPARE | CLI_PERPLEXITY, "format of the tables (docs/output.md)"},
+    {"Output", "--tensors", NULL, OPT_FLAG, F(tensors), 0, 0, "0", CLI_INSPECT, "also list the tensors of the files: name, dtype, shape, bytes"},
     {"Output", "--plot", "FILE", OPT_STRING, F(plot), 0, 0, NULL, CLI_BENCH | CLI_COMPARE | CLI_EVAL, "plot the results into FILE, an .svg, .pdf or .png, with gnuplot; a .dat file next to FILE holds the numbers"},
     {"Output", "-o --output", "FILE", OPT_STRING, F(out), 0, 0, NULL, CLI_PLOT, "the picture to draw, an .svg, .pdf or .png (default: the name of the data file, as .svg)"},
     {"Output", "-o --output", "text,json", OPT_CHOICE, F(format), 0, 0, "text", CLI_TOKENIZE, "text: the ids, separated by commas; json: one JSON object with the ids and the text of each token (docs/output.md)"},
@@ -207,6 +208,11 @@ const char *cli_option_env(const cli_option *opt, char buf[48]) {
         buf[n++] = *p == '-' ? '_' : (char)toupper((unsigned char)*p);
     buf[n] = 0;
     return buf;
+}
+
+int cli_option_has_env(const cli_option *opt) {
+    int is_file = opt->field == offsetof(cli_options, out) && !strncmp(opt->names, "-o ", 3); // SLEIGH_OUTPUT is a format
+    return opt->field != offsetof(cli_options, help) && !is_file;
 }
 
 int cli_option_takes_value(const cli_option *opt) {

@@ -44,6 +44,7 @@ extern const int cli_n_options;
 int cli_option_name(const char *names, int i, char *out, size_t size);
 const char *cli_option_long_name(const cli_option *opt, char buf[32]); // the name in messages: the first long name
 const char *cli_option_env(const cli_option *opt, char buf[48]);       // SLEIGH_CTX_SIZE
+int cli_option_has_env(const cli_option *opt);                         // 0: this flag has no environment variable
 int cli_option_takes_value(const cli_option *opt);
 
 #endif

@@ -2,6 +2,7 @@
 #include "engine/cli/options.h"
 #include "attention/attention.h"
 #include "engine/base/nearest.h"
+#include "engine/base/number.h"
 #include "engine/cli/grow.h"
 #include "engine/cli/habits.h"
 #include "engine/cli/option_table.h"
@@ -91,15 +92,17 @@ static int takes_all(const cli_option *opt) {
 
 static int bad_value(const cli_option *opt, const char *flag, const char *value, sl_error *err) {
     const char *kind = opt->type == OPT_FLOAT ? "a number" : "a whole number";
+    char min[SL_NUMBER_TEXT], max[SL_NUMBER_TEXT];
+    sl_number_text(opt->min, min), sl_number_text(opt->max, max);
     if (takes_all(opt))
-        return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected whole numbers, %g or more, or all", flag, value, opt->min);
+        return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected whole numbers, %s or more, or all", flag, value, min);
     if (opt->type == OPT_CTX)
-        return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected a whole number, %g or more, or 0", flag, value, opt->min);
+        return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected a whole number, %s or more, or 0", flag, value, min);
     if (opt->type == OPT_SEED)
-        return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected -1 or a whole number from 0 to %.10g", flag, value, opt->max);
+        return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected -1 or a whole number from 0 to %s", flag, value, max);
     if (opt->max >= CLI_BIG && opt->type != OPT_UINT32)
-        return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected %s, %g or more", flag, value, kind, opt->min);
-    return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected %s from %.10g to %.10g", flag, value, kind, opt->min, opt->max);
+        return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected %s, %s or more", flag, value, kind, min);
+    return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected %s from %s to %s", flag, value, kind, min, max);
 }
 
 static int parse_number(const cli_option *opt, const char *flag, const char *value, double *out, sl_error *err) {
@@ -242,11 +245,24 @@ static int list_add(cli_list *list, const char *item, sl_error *err) {
     return 0;
 }
 
+// 1: the flag gives input, which a second flag would replace in silence. (The last one of other flags counts, so that a script
+// can have defaults.)
+static int is_input(const cli_option *opt) {
+    static const size_t fields[] = {offsetof(cli_options, prompt),        offsetof(cli_options, file),
+                                    offsetof(cli_options, system_prompt), offsetof(cli_options, jsonl),
+                                    offsetof(cli_options, prompts),       offsetof(cli_options, ids)};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (opt->field == fields[i] && opt->type == OPT_STRING) return 1;
+    return 0;
+}
+
 // source: CLI_BY_ENV, CLI_BY_FLAG, or 0 for a default.
 static int set_value(cli_options *o, const cli_option *opt, const char *flag, const char *value, int source, sl_error *err) {
     unsigned char *given = &o->given[opt - cli_option_table];
     cli_list *list = field_of(o, opt);
     int rc = 0;
+    if (source == CLI_BY_FLAG && *given == source && is_input(opt))
+        return sl_fail(err, SL_ERR_ARG, "flag %s is given twice: expected it once", flag);
     switch (opt->type) {
     case OPT_STRING:
         *(const char **)field_of(o, opt) = value;
@@ -439,8 +455,7 @@ static int parse_env(cli_options *o, sl_error *err) {
     for (int i = 0; i < cli_n_options; i++) {
         char name[48];
         const char *value = getenv(cli_option_env(&cli_option_table[i], name));
-        if (!value || !(cli_option_table[i].commands & o->command) || cli_option_table[i].field == offsetof(cli_options, help))
-            continue;
+        if (!value || !(cli_option_table[i].commands & o->command) || !cli_option_has_env(&cli_option_table[i])) continue;
         int rc = set_value(o, &cli_option_table[i], name, value, CLI_BY_ENV, err);
         if (rc) return rc;
     }

@@ -71,7 +71,7 @@ typedef struct cli_options {
         presence_penalty, frequency_penalty, rope_scale, rope_theta, rope_low_freq_factor, rope_high_freq_factor,
         yarn_attention_factor, yarn_beta_fast, yarn_beta_slow;
     int ignore_eos, chat, parse_special, display_prompt, perf, question_dense, bos, plain, stats_error, ragged, copy, texts, heads, attention,
-        calibrate, auto_calibrate, prompt_cache_ro, escape, mlock, quiet, help;
+        calibrate, auto_calibrate, prompt_cache_ro, escape, mlock, tensors, quiet, help;
     cli_list stops, logit_bias, attn_layers, attn_prefill_layers, stats_attn, attns, attn_prefills;
     cli_ints batches, depths, lengths, n_prompts, n_gens, histories, pairs; // pairs: prompt and generated tokens, alternating
     cli_param params[CLI_MAX_PARAMS];

@@ -110,6 +110,30 @@ void cli_wake_at_interrupt(int fd) {
 
 // ---- the end ----
 
+static _Noreturn void end_by_signal(int sig) {
+    signal(sig, SIG_DFL);
+    raise(sig);
+    _exit(128 + sig); // the signal is blocked
+}
+
+void cli_end_interrupted(void) {
+    end_by_signal(SIGINT);
+}
+
+static int output_closed; // static: any writer of standard output may notice it
+
+void cli_note_closed_output(void) {
+    output_closed = 1;
+}
+
+int cli_output_closed(void) {
+    return output_closed;
+}
+
+void cli_end_closed_output(void) {
+    end_by_signal(SIGPIPE);
+}
+
 static void (*before_end)(void);
 
 void cli_before_end(void (*fn)(void)) {

@@ -21,10 +21,17 @@ int cli_error_fd(void);   // for errors; safe in a signal handler
 // Makes Ctrl+C set a flag. once: a second Ctrl+C ends the program as usual.
 void cli_catch_interrupt(int once);
 int cli_interrupted(void);
+// Ends the process as SIGINT does, so that shells and scripts see that Ctrl+C ended it.
+_Noreturn void cli_end_interrupted(void);
 void cli_clear_interrupt(void);
 // Ctrl+C also writes a byte to this descriptor, which must not block. A program that waits with poll() for the descriptor and
 // for input misses no Ctrl+C, whichever thread gets the signal. -1: to none.
 void cli_wake_at_interrupt(int fd);
+
+// Standard output is a pipe that its reader has closed. cli_output_closed: 1 after the call.
+void cli_note_closed_output(void);
+int cli_output_closed(void);
+_Noreturn void cli_end_closed_output(void); // ends the process as SIGPIPE does, without a message
 
 // fn runs before cli_end_now ends the process: it restores what outlives the process, such as the modes of a terminal. It must
 // be safe in a signal handler. NULL: none.

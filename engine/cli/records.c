@@ -1,6 +1,7 @@
 // engine/cli/records.c - see records.h.
 #include "engine/cli/records.h"
 #include "engine/base/json.h"
+#include "engine/base/nearest.h"
 #include "engine/cli/attn_list.h"
 #include "engine/cli/error_text.h"
 #include "engine/cli/io.h"
@@ -74,11 +75,31 @@ static int check_attn(const cli_records *r, const json_t *record, const char *fi
     return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: \"%s\": %.800s", r->path, r->n_lines, field, why.message);
 }
 
+// Refuses a field that no command reads, which would be left out in silence.
+static int check_fields(const cli_records *r, json_t *record, sl_error *err) {
+    static const char *const known[] = {"context",      "question", "prompt",   "id",       "reference", "attn",
+                                        "attn_prefill", "seq",      "logprobs", "messages", "tools"};
+    int n_known = sizeof known / sizeof *known - (r->kind == CLI_RECORDS_CHATS ? 0 : 2);
+    const char *name;
+    json_t *value;
+    json_object_foreach(record, name, value) {
+        int i = 0;
+        while (i < n_known && strcmp(known[i], name)) i++;
+        if (i < n_known) continue;
+        const char *nearest = sl_nearest(name, known, n_known);
+        return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: unknown field \"%.60s\"%s%s%s", r->path, r->n_lines, name,
+                       nearest ? "; did you mean \"" : "; docs/use.md lists the fields", nearest ? nearest : "",
+                       nearest ? "\"?" : "");
+    }
+    return 0;
+}
+
 // Checks the fields of a line.
-static int check_record(const cli_records *r, const json_t *record, sl_error *err) {
+static int check_record(const cli_records *r, json_t *record, sl_error *err) {
     const json_t *seq = sl_json_get(record, "seq"), *logprobs = sl_json_get(record, "logprobs");
     if (r->kind == CLI_RECORDS_TEXTS) return check_text(r, record, err);
     int rc = check_prompt(r, record, err);
+    if (!rc) rc = check_fields(r, record, err);
     if (rc) return rc;
     if (seq && (!json_is_integer(seq) || json_integer_value(seq) < 0 || json_integer_value(seq) > UINT32_MAX))
         return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: \"seq\": expected a whole number from 0 to 4294967295", r->path,
@@ -109,7 +130,9 @@ int cli_records_next(cli_records *r, json_t **out, sl_error *err) {
         if (r->kind == CLI_RECORDS_PLAIN) return plain_record(r, (size_t)n, out, err);
         json_error_t e;
         json_t *record = json_loadb(r->line, (size_t)n, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &e);
-        if (!record) return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: %s (column %d)", r->path, r->n_lines, e.text, e.column);
+        if (!record)
+            return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: expected a JSON object: %s (column %d)", r->path, r->n_lines,
+                           e.text, e.column);
         int rc = check_record(r, record, err);
         if (rc)
             json_decref(record);

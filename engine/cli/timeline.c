@@ -89,11 +89,17 @@ int cli_timeline_common(const cli_timeline *t, const int32_t *ids, int n) {
 
 int cli_check_prompt(const cli_run *run, size_t n, sl_error *err) {
     size_t n_ctx = (size_t)sl_engine_n_ctx(run->engine);
+    int limit = sl_model_config(run->model)->n_ctx;
     if (n == 0) return sl_fail(err, SL_ERR_FORMAT, "the prompt is empty, and the tokenizer of this model adds no BOS token");
     if (n <= n_ctx) return 0;
+    if (n <= (size_t)limit)
+        return sl_fail(err, SL_ERR_CONTEXT,
+                       "the prompt has %zu tokens, but the context holds %zu; raise it with %s (this model's limit is %d)", n,
+                       n_ctx, run->options->command & CLI_CHAT ? "/ctx N, or --ctx-size" : "--ctx-size", limit);
     return sl_fail(err, SL_ERR_CONTEXT,
-                   "the prompt has %zu tokens, but the context holds %zu; raise --ctx-size (this model's limit is %d)", n,
-                   n_ctx, sl_model_config(run->model)->n_ctx);
+                   "the prompt has %zu tokens, and this model's limit is %d; shorten it, or run the model past its limit with "
+                   "--rope-scaling yarn --rope-scale %d",
+                   n, limit, (int)((n + (size_t)limit - 1) / (size_t)limit));
 }
 
 // ---- tokens in ----
@@ -123,6 +129,18 @@ sl_prefill_report cli_timeline_prefill_total(const cli_timeline *t) {
     return all;
 }
 
+// The progress of a pass, whose first token is number `from` of n.
+typedef struct pass {
+    cli_progress *progress;
+    int from, n;
+} pass;
+
+static void update_pass(void *ctx, int done, int total) {
+    const pass *p = ctx;
+    (void)total;
+    cli_progress_update(p->progress, p->from + done, p->n);
+}
+
 // Prefills one pass at a time, to react to Ctrl+C in between. The logits do not depend on the passes.
 int cli_timeline_prefill(cli_timeline *t, const int32_t *ids, int n, sl_error *err) {
     cli_progress progress;
@@ -133,7 +151,7 @@ int cli_timeline_prefill(cli_timeline *t, const int32_t *ids, int n, sl_error *e
     for (int i = 0, m; !rc && !t->stopped && i < n; i += m) {
         m = sl_session_next_pass(t->session, n - i);
         t->prefill_flops += sl_model_prefill_flops(t->run->model, sl_session_n_tokens(t->session), m);
-        rc = sl_prefill(t->session, ids + i, m, NULL, err);
+        rc = sl_prefill(t->session, ids + i, m, &(sl_progress){update_pass, &(pass){&progress, i, n}}, err);
         for (int j = 0; !rc && j < m; j++) rc = record_token(t, ids[i + j], err);
         if (!rc) t->n_prefill += m;
         cli_progress_update(&progress, i + m, n);
@@ -349,13 +367,14 @@ void cli_timeline_stats(const cli_timeline *t, FILE *out) {
     double step_ms = t->feed_ms + t->decode_ms;
     double bytes = (double)sl_model_decode_bytes(run->model) * steps + a->bytes;
     fprintf(out, "load: %.2f ms\n", run->load_ms);
-    fprintf(out, "prefill: %.2f ms, %d tokens, %.2f tok/s, %.1f GFLOP/s\n", t->prefill_ms, t->n_prefill,
+    fprintf(out, "prefill: %.2f ms, %d token%s, %.2f tok/s, %.1f GFLOP/s\n", t->prefill_ms, t->n_prefill, cli_s(t->n_prefill),
             cli_per_second(t->n_prefill, t->prefill_ms), cli_per_second(t->prefill_flops, t->prefill_ms) * 1e-9);
     const sl_prefill_report prefill = cli_timeline_prefill_total(t);
     cli_prefill_print(&prefill, out);
     if (t->n_feed)
-        fprintf(out, "feed: %.2f ms, %d tokens, %.2f tok/s\n", t->feed_ms, t->n_feed, cli_per_second(t->n_feed, t->feed_ms));
-    fprintf(out, "decode: %.2f ms, %d steps, %.2f tok/s\n", t->decode_ms, t->n_decode,
+        fprintf(out, "feed: %.2f ms, %d token%s, %.2f tok/s\n", t->feed_ms, t->n_feed, cli_s(t->n_feed),
+                cli_per_second(t->n_feed, t->feed_ms));
+    fprintf(out, "decode: %.2f ms, %d step%s, %.2f tok/s\n", t->decode_ms, t->n_decode, cli_s(t->n_decode),
             cli_per_second(t->n_decode, t->decode_ms));
     fprintf(out, "bandwidth: %.2f GB/s, %.0f bytes a step\n", step_ms > 0 ? bytes / step_ms * 1e-6 : 0,
             steps ? bytes / steps : 0);

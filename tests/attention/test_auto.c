@@ -71,9 +71,9 @@ static void choices(void) {
         {"auto", 99, 4096, 1024, "santa-is:S=256"},
         // 19.5 of 20 is less than 5% faster; a time with a smaller epsilon is an upper bound for a larger one
         {"auto:epsilon=0.1", 1, 8192, 32768, "dense"},
-        {"auto:epsilon=0.1", 1, 32768, 32768, "santa-pps:S=128:epsilon=0.1"},
-        {"auto:epsilon=0.2:delta=0.1", 1, 32768, 32768, "santa-pps:S=128:epsilon=0.2:delta=0.1"},
-        {"auto:epsilon=0.3:delta=0.02", 1, 8192, 8192, "santa-pps:S=128:epsilon=0.3:delta=0.02"},
+        {"auto:epsilon=0.1", 1, 32768, 32768, "santa-pps:epsilon=0.1"},
+        {"auto:epsilon=0.2:delta=0.1", 1, 32768, 32768, "santa-pps:epsilon=0.2:delta=0.1"},
+        {"auto:epsilon=0.3:delta=0.02", 1, 8192, 8192, "santa-pps:epsilon=0.3:delta=0.02"},
         {"auto:epsilon=0.3:delta=0.001", 1, 32768, 0, "dense"},
         {"auto:epsilon=0.09", 1, 32768, 0, "dense"},
         {"auto:epsilon=0.3", 8, 4096, 0, "dense"}, // measured, and slower
@@ -478,7 +478,7 @@ static void sides(void) {
     CHECK_HAS(above.err, "attn auto: santa-pps:S=16, dense below 256 rows (1 sequence, cpu, table of 2026-11-21)\n");
     CHECK_HAS(above.err, "attention: santa-pps:S=16\n");
     check_same(&stated, &same);
-    CHECK_HAS(stated.err, "attention: santa-pps:S=128:epsilon=0.4:delta=0.1\n");
+    CHECK_HAS(stated.err, "attention: santa-pps:epsilon=0.4:delta=0.1\n");
     CHECK_GOOD(layers);
     CHECK_HAS(layers.err, "attention: 0-1=dense 2=santa-pps:S=16 3=dense\n");
 }

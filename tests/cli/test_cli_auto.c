@@ -135,7 +135,7 @@ static int choose(const cli_options *o, char name[32]) {
     "\"points\": [{\"n_seqs\": 1, \"n_kv\": 64, \"us\": [9]}]}"
 
 static const char announcement[] = "attn auto: no table for cpu, measuring ",
-                  chosen[] = "attn auto: santa-pps:S=128:epsilon=0.2",
+                  chosen[] = "attn auto: santa-pps:epsilon=0.2",
                   again[] = "attn auto: the table of cpu has the methods of another version, measuring ",
                   nothing[] =
                       "attn auto: dense: no method that states epsilon 0.2, delta 0.05 or less was measured (1 sequence, "

@@ -620,10 +620,10 @@ static void attn_errors(void) {
     }
     if (gpu_present()) return;
     result r = RUN("bench", "attn");
-    check_error(&r, 1, "bench needs a GPU: ");
+    check_error(&r, 1, "bench attn times kernels of a GPU, and no GPU was found");
 #else
     result r = RUN("bench", "attn");
-    check_error(&r, 1, "bench attn needs a GPU; this build has no CUDA");
+    check_error(&r, 1, "bench attn times kernels of a GPU, and this build has no CUDA");
 #endif
 }
 

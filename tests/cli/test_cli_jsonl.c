@@ -209,8 +209,8 @@ static layer_sums sum_layers(const char *path, const char *attn) {
 
 // The lines of a method that states an error of a layer add up to the figures of the answer. Shadows have such lines too.
 static void stats_of_layers(void) {
-    static const char *const running = "santa-pps:S=128:epsilon=0.3",
-                             *const shadow = "santa-is:S=128:proposal=int8:epsilon=0.3", *const carried = "santa-pps:S=8",
+    static const char *const running = "santa-pps:epsilon=0.3",
+                             *const shadow = "santa-is:proposal=int8:epsilon=0.3", *const carried = "santa-pps:S=8",
                              *const even = "santa-pps:S=8:budget=even";
     enum { LINES = 4 * 8 * 5, LAYER_STEPS = 4 * 5 };
     char file[256];

@@ -209,7 +209,7 @@ static void generating(void) {
     CHECK_GOOD(again);
     result l = RUN("logits", "-m", dir, "--load-format", "dummy", "--ids", in_tmp("ids"), "-o", in_tmp("x.npy"));
     CHECK_GOOD(l);
-    result i = RUN("inspect", "-m", dir, "--load-format", "dummy");
+    result i = RUN("inspect", "-m", dir, "--load-format", "dummy", "--tensors");
     CHECK_GOOD(i);
     CHECK_HAS(i.out, "| lm_head.weight | BF16 | [301, 96] |");
 }

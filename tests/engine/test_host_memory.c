@@ -6,7 +6,6 @@
 
 #include <string.h>
 
-
 #define MEMINFO "MemTotal:  2000 kB\nMemFree: 10 kB\nMemAvailable:   1000 kB\n" // 1,024,000 bytes
 #define V1 "sys/fs/cgroup/memory"
 

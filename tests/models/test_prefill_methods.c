@@ -224,6 +224,34 @@ static void refused_prefill(void) {
     }
 }
 
+// ---- progress ----
+
+typedef struct heard_progress {
+    int n, last, is_wrong;
+} heard_progress;
+
+static void hear_progress(void *ctx, int done, int total) {
+    heard_progress *h = ctx;
+    h->is_wrong |= done < h->last || done > total || total != 900;
+    h->last = done;
+    h->n++;
+}
+
+// A segment is one pass of many seconds, so its progress is reported in each layer.
+static void progress(void) {
+    model_fixture r = open_on(NULL, 256);
+    int32_t *ids = test_ids(900, r.n_vocab, test_seed);
+    sl_session *s = model_fixture_session(&r, 0);
+    heard_progress h = {0};
+    set_prefill(&r, "sample", NULL, 512);
+    CHECK_OK(sl_prefill(s, ids, 900, &(sl_progress){hear_progress, &h}, &err), err);
+    CHECK(!h.is_wrong && h.last == 900);
+    if (h.n < 2 * sl_model_config(r.model)->n_layers) FAIL("%d reports in two segments", h.n);
+    sl_session_free(s);
+    model_fixture_close(&r);
+    free(ids);
+}
+
 // ---- reuse of rows ----
 
 static sl_session *session_of(model_fixture *r, const int32_t *ids, int n) {
@@ -417,6 +445,7 @@ static void sums_of_reports(void) {
 }
 
 static const test_case cases[] = {
+    {"progress", 0, progress},
     {"full-masks-are-dense", 0, full_masks},
     {"chunks", 0, sparse_chunks},
     {"refused", 0, refused_prefill},

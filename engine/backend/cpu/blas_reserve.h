@@ -7,7 +7,8 @@
 #include "engine/base/error.h"
 
 // Begins a call with n_threads threads: makes OpenBLAS map a buffer for each thread of all calls that run at this moment.
-// OpenBLAS keeps the buffers, so most calls find what they need. SL_ERR_MEMORY: not enough memory. SL_ERR_ARG: too many threads.
+// OpenBLAS keeps the buffers, so most calls find what they need. SL_ERR_MEMORY: not enough memory. SL_ERR_ARG: too many
+// threads.
 int sl_cpu_reserve(int n_threads, sl_error *err);
 void sl_cpu_unreserve(int n_threads); // ends the call
 

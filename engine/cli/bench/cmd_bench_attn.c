@@ -372,10 +372,16 @@ int cmd_bench_attn(const cli_options *o, sl_error *err) {
     sl_error why;
     if (!strcmp(o->phase, "masks")) {
         int failed = check_flags(o, err);
+        if (!failed && !sl_device_is_gpu("auto"))
+            failed = sl_fail(err, SL_ERR_DEVICE, "bench attn --phase masks times kernels of a GPU, and no GPU was found");
         if (!failed) failed = check_masks_flags(o, err);
         return failed ? failed : cli_bench_masks(o, &llama_geom, err);
     }
     int n_rows = 0, rc = make_plan(&p, o, err);
+    if (!rc && !sl_device_is_gpu("auto"))
+        rc = sl_fail(
+            err, SL_ERR_DEVICE,
+            "bench attn times kernels of a GPU, and no GPU was found; `sleigh bench` times the steps of a model on the CPU");
     sl_bench_attn_limits limits = limits_of(&p, o);
     if (!rc) rc = sl_bench_attn_open(&p.geom, &limits, &bench, err);
     if (!rc) rc = sl_bench_attn_device_of(bench, &out.device, err);
@@ -398,7 +404,9 @@ int cmd_bench_attn(const cli_options *o, sl_error *err) {
 
 int cmd_bench_attn(const cli_options *o, sl_error *err) {
     (void)o;
-    return sl_fail(err, SL_ERR_UNSUPPORTED, "bench attn needs a GPU; this build has no CUDA");
+    return sl_fail(
+        err, SL_ERR_UNSUPPORTED,
+        "bench attn times kernels of a GPU, and this build has no CUDA; `sleigh bench` times the steps of a model on the CPU");
 }
 
 #endif

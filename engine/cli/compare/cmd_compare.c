@@ -303,7 +303,7 @@ static int print_partial(compare *c, int n_done, int rc, sl_error *err) {
     c->n_prompts = n_done, c->is_partial = 1;
     if (n_done) print_tables(c, 0, &why);
     c->n_prompts = n;
-    return sl_fail(err, (sl_err)rc, "interrupted; the tables are of %d prompts, %d were planned", n_done, n);
+    return sl_fail(err, (sl_err)rc, "interrupted; the tables are of %d prompt%s, %d were planned", n_done, cli_s(n_done), n);
 }
 
 static int run_prompts(compare *c, sl_error *err) {
@@ -372,6 +372,12 @@ static int run_compare(compare *c, sl_error *err) {
     return rc;
 }
 
+static int read_input(const cli_options *o, sl_text *text, sl_error *err) {
+    int rc = cli_read_input(o, text, err);
+    if (!rc && !text->n) return sl_fail(err, SL_ERR_ARG, "the prompt is empty");
+    return rc || CLI_GIVEN(o, prompt) > CLI_GIVEN(o, file) ? rc : cli_check_text(o->file, text, err);
+}
+
 int cmd_compare(const cli_options *flags, sl_error *err) {
     cli_options o = *flags; // with a device that is not auto
     compare c = {.o = &o, .prompter = {.o = &o}};
@@ -391,8 +397,9 @@ int cmd_compare(const cli_options *flags, sl_error *err) {
     if (!rc && o.chat) rc = cli_chat_load(&o, &c.prompter.chat, err);
     if (!rc && o.jsonl) rc = cli_records_open(&records, o.jsonl, CLI_RECORDS_PROMPTS, err);
     if (!rc && o.jsonl) rc = cli_records_check(&records, &n_records, err);
-    if (!rc && !o.jsonl) rc = cli_read_input(&o, &text, err);
+    if (!rc && !o.jsonl) rc = read_input(&o, &text, err);
     if (!rc && o.reference) rc = cli_read_file(o.reference, &reference, err);
+    if (!rc && o.reference) rc = cli_check_text(o.reference, &reference, err);
     if (!rc) {
         o.device = cli_pick_device(&o, c.attn.specs, c.attn.n);
         rc = compare_plot_check(&c, err);

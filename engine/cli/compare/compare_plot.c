@@ -1,6 +1,7 @@
 // engine/cli/compare/compare_plot.c - the plots of sleigh compare: errors of heads on identical states.
 #include "engine/cli/compare/compare_plot.h"
 #include "engine/cli/compare/compare.h"
+#include "engine/cli/io.h"
 #include "engine/cli/output/plot.h"
 
 #include <math.h>
@@ -54,7 +55,7 @@ int compare_plot(const compare *c, const json_t *rows, sl_error *err) {
     if (curves.n) panels[n_panels++] = cli_panel_error(&curves);
     panels[n_panels++] =
         cli_panel_layers(cells, config->n_layers, config->n_heads, (const char *const *)c->attn.names, c->n_decode);
-    snprintf(title, sizeof title, "%.200s, %d prompts", c->name.name, c->n_prompts);
+    snprintf(title, sizeof title, "%.200s, %d prompt%s", c->name.name, c->n_prompts, cli_s(c->n_prompts));
     if (!rc) rc = cli_plot(c->o->plot, title, panels, n_panels, err);
     cli_curves_free(&curves);
     free(cells);

@@ -67,8 +67,8 @@ static int print_texts(const compare *c, const compare_prompt *p, int index, sl_
     const char *id = json_string_value(p->id);
     int rc = index ? 0 : cli_print_model(&c->name, err);
     if (!rc)
-        rc = cli_printf(err, "prompt %d%s%s: %zu tokens, %d of them prefilled%s\n\n", index, id ? ": " : "", id ? id : "",
-                        p->ids.n, p->n_dense, compare_lists_prefill(c) ? "" : " densely");
+        rc = cli_printf(err, "prompt %d%s%s: %zu token%s, %d of them prefilled%s\n\n", index, id ? ": " : "", id ? id : "",
+                        p->ids.n, cli_s((long long)p->ids.n), p->n_dense, compare_lists_prefill(c) ? "" : " densely");
     if (!rc) rc = cli_printf(err, "| method | differs at token | agreement | text |\n|---|---|---|---|\n| (dense) | | | ");
     if (!rc) rc = print_cell(c->dense.text.data, c->dense.text.n, err);
     if (!rc) rc = cli_printf(err, " |\n");
@@ -182,7 +182,7 @@ static int print_free_runs(const compare *c, json_t *dense, json_t *rows, sl_err
     enum { N_COLUMNS = sizeof free_columns / sizeof *free_columns };
     cli_column columns[N_COLUMNS + 1];
     cli_rows table = {.format = "md", .columns = columns, .n_columns = copy_columns(c, free_columns, N_COLUMNS, columns)};
-    int rc = cli_printf(err, "texts: %d prompts, seed %u, temperature %g\n\n", c->n_prompts, c->o->seed,
+    int rc = cli_printf(err, "texts: %d prompt%s, seed %u, temperature %g\n\n", c->n_prompts, cli_s(c->n_prompts), c->o->seed,
                         (double)c->run.sampling.temp);
     if (!rc) rc = cli_rows_add(&table, json_incref(dense), err);
     if (!rc) rc = print_rows(&table, rows, err);
@@ -200,10 +200,10 @@ static int print_forced(const compare *c, json_t *dense, json_t *rows, sl_error 
     int n = c->dense_nll[QUESTION].n + c->dense_nll[ANSWER].n, rc = 0;
     if (!c->o->texts) rc = cli_print_model(&c->name, err);
     if (!rc)
-        rc = cli_printf(
-            err,
-            "next tokens on the path of %s: %d prompts, seed %u, %d positions, KL divergence from dense attention in nats\n\n",
-            path, c->n_prompts, c->o->seed, n);
+        rc = cli_printf(err,
+                        "next tokens on the path of %s: %d prompt%s, seed %u, %d position%s, KL divergence from dense "
+                        "attention in nats\n\n",
+                        path, c->n_prompts, cli_s(c->n_prompts), c->o->seed, n, cli_s(n));
     if (!rc) rc = cli_rows_add(&table, json_incref(dense), err);
     return rc ? rc : print_rows(&table, rows, err);
 }
@@ -222,9 +222,9 @@ static int print_heads(const compare *c, json_t *rows, sl_error *err) {
 static int print_attention(const compare *c, sl_error *err) {
     cli_rows table = TABLE(attention_columns);
     int rc = cli_printf(err,
-                        "\nattention of the dense run: %d steps; a row's figures are means over steps and heads (of the least "
+                        "\nattention of the dense run: %d step%s; a row's figures are means over steps and heads (of the least "
                         "head to of the greatest)\n\n",
-                        c->n_steps);
+                        c->n_steps, cli_s(c->n_steps));
     for (int i = 0; !rc && i < sl_model_config(c->run.model)->n_layers; i++)
         rc = cli_rows_add(&table, compare_attention_row(c, i), err);
     return rc;

@@ -16,6 +16,7 @@
 #include "engine/cli/eval/eval_scores.h"
 #include "engine/cli/eval/eval_table.h"
 #include "engine/cli/eval/fingerprint.h"
+#include "engine/cli/io.h"
 #include "engine/cli/output/certificates.h"
 #include "engine/cli/output/model_name.h"
 #include "engine/cli/output/plot.h"
@@ -467,8 +468,8 @@ static int run(eval *e, sl_error *err) {
     fprintf(stderr, "prefill:");
     for (int i = 0; i < e->prefills.n; i++) fprintf(stderr, "%s %s", i ? "," : "", e->prefills.names[i]);
     fprintf(stderr, "\n");
-    fprintf(stderr, "samples: %d with %d methods each, %d of %d answers left\n", e->scores.n_samples, e->scores.n_methods,
-            e->n_todo, e->scores.n_samples * e->scores.n_methods);
+    fprintf(stderr, "samples: %d with %d method%s each, %d of %d answers left\n", e->scores.n_samples, e->scores.n_methods,
+            cli_s(e->scores.n_methods), e->n_todo, e->scores.n_samples * e->scores.n_methods);
     cli_catch_interrupt(1);
     return run_texts(e, err);
 }
@@ -482,7 +483,7 @@ static int print_table(eval *e, const eval_scores *s, sl_error *err) {
     const eval_source source = {.settings = e->settings, .model = &e->name, .n_planned = e->scores.n_samples};
     eval_summarise(s, summary);
     int rc = eval_print(s, summary, &source, e->o.format, err);
-    snprintf(title, sizeof title, "%.200s, %d samples", e->name.name, s->n_samples);
+    snprintf(title, sizeof title, "%.200s, %d sample%s", e->name.name, s->n_samples, cli_s(s->n_samples));
     if (!rc && e->o.plot && s == &e->scores) rc = eval_plot(e->o.plot, title, s, &e->attn, summary, err);
     free(summary);
     return rc;

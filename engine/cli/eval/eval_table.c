@@ -211,8 +211,12 @@ static int print_methods(const eval_scores *s, const eval_summary *summary, int 
 static int print_md(const eval_scores *s, const eval_summary *summary, const eval_source *source, sl_error *err) {
     const eval_summary *all = &summary[s->n_groups];
     int rc = cli_print_model(source->model, err);
-    if (!rc) rc = cli_printf(err, "Score in percent (95%% interval), %d samples of %d texts", all->n, all->n_clusters);
-    if (!rc && all->n < source->n_planned) rc = cli_printf(err, "; interrupted, %d samples were planned", source->n_planned);
+    if (!rc)
+        rc = cli_printf(err, "Score in percent (95%% interval), %d sample%s of %d text%s", all->n, cli_s(all->n),
+                        all->n_clusters, cli_s(all->n_clusters));
+    if (!rc && all->n < source->n_planned)
+        rc = cli_printf(err, "; interrupted, %d sample%s planned", source->n_planned,
+                        source->n_planned == 1 ? " was" : "s were");
     if (!rc) rc = cli_printf(err, "\n\n");
     if (!rc) rc = print_methods(s, summary, 0, err);
     if (rc || s->n_methods < 2) return rc;

@@ -36,17 +36,20 @@ void cli_totals_add(cli_totals *to, const cli_totals *from) {
 void cli_totals_print(const cli_totals *t, double load_ms, FILE *out) {
     double ms = t->prefill_ms + t->feed_ms + t->decode_ms;
     fprintf(out, "load: %.2f ms\n", load_ms);
-    fprintf(out, "prefill: %.2f ms, %d tokens, %.2f tok/s\n", t->prefill_ms, t->n_prefill,
+    fprintf(out, "prefill: %.2f ms, %d token%s, %.2f tok/s\n", t->prefill_ms, t->n_prefill, cli_s(t->n_prefill),
             cli_per_second(t->n_prefill, t->prefill_ms));
     if (t->n_feed)
-        fprintf(out, "feed: %.2f ms, %d tokens, %.2f tok/s\n", t->feed_ms, t->n_feed, cli_per_second(t->n_feed, t->feed_ms));
-    fprintf(out, "decode: %.2f ms, %d tokens, %.2f tok/s\n", t->decode_ms, t->n_decode,
+        fprintf(out, "feed: %.2f ms, %d token%s, %.2f tok/s\n", t->feed_ms, t->n_feed, cli_s(t->n_feed),
+                cli_per_second(t->n_feed, t->feed_ms));
+    fprintf(out, "decode: %.2f ms, %d token%s, %.2f tok/s\n", t->decode_ms, t->n_decode, cli_s(t->n_decode),
             cli_per_second(t->n_decode, t->decode_ms));
-    fprintf(out, "step: %.3f ms per step of a sequence, %d steps, %.2f sequences a step\n",
-            t->n_steps ? t->decode_ms / t->n_steps : 0, t->n_steps, t->n_steps ? (double)t->n_decode / t->n_steps : 0);
+    fprintf(out, "step: %.3f ms per step of a sequence, %d step%s, %.2f sequences a step\n",
+            t->n_steps ? t->decode_ms / t->n_steps : 0, t->n_steps, cli_s(t->n_steps),
+            t->n_steps ? (double)t->n_decode / t->n_steps : 0);
     fprintf(out, "token: %.3f ms per token of the whole batch\n", t->n_decode ? t->decode_ms / t->n_decode : 0);
-    fprintf(out, "total: %.2f ms, %d prompts in %d groups, %d tokens generated, %.2f tok/s\n", ms, t->n_prompts, t->n_groups,
-            t->n_generated, cli_per_second(t->n_generated, ms));
+    fprintf(out, "total: %.2f ms, %d prompt%s in %d group%s, %d token%s generated, %.2f tok/s\n", ms, t->n_prompts,
+            cli_s(t->n_prompts), t->n_groups, cli_s(t->n_groups), t->n_generated, cli_s(t->n_generated),
+            cli_per_second(t->n_generated, ms));
     fprintf(out, "peak_rss: %.1f MiB\n", cli_peak_mib());
 }
 

@@ -38,10 +38,20 @@ static int check_flags(const cli_options *o, sl_error *err) {
     return 0;
 }
 
+// Reads the text of the prompt.
+static int read_text(const cli_options *o, sl_text *text, sl_error *err) {
+    int rc = cli_read_input(o, text, err);
+    if (!rc && CLI_GIVEN(o, prompt) <= CLI_GIVEN(o, file)) rc = cli_check_text(o->file, text, err);
+    if (rc || text->n) return rc;
+    return sl_fail(err, SL_ERR_ARG, "the prompt is empty; to begin with the BOS token alone, give its id with --ids");
+}
+
 // Set-up A prefills the whole prompt. Set-up B prefills --dense-prefix tokens and feeds the rest. Then both generate.
 // shown: the prompt, printed before the answer; NULL: not printed. It is printed after the prefill, because a progress bar
 // clears its row of the terminal.
-static int run_prompt(cli_timeline *t, const sl_ids *ids, const sl_text *shown, int at_start, sl_text *answer, sl_error *err) {
+// *unsaved: the error code of a prompt cache that could not be written, with its message in *err. The answer is printed anyway.
+static int run_prompt(cli_timeline *t, const sl_ids *ids, const sl_text *shown, int at_start, sl_text *answer, int *unsaved,
+                      sl_error *err) {
     const cli_options *o = t->run->options;
     int n = (int)ids->n, n_dense = o->dense_prefix < 0 ? n : o->dense_prefix;
     char prefill[CLI_ATTN_TEXT];
@@ -52,10 +62,12 @@ static int run_prompt(cli_timeline *t, const sl_ids *ids, const sl_text *shown, 
         fprintf(stderr,
                 "setup: B, prefill of %d of %d prompt tokens with %s attention; --attn decodes the rest and the answer\n",
                 n_dense, n, prefill);
-    int in_cache = cli_timeline_common(t, ids->data, n_dense);
+    int n_file = (int)t->ids.n, in_cache = cli_timeline_common(t, ids->data, n_dense);
     int rc = cli_timeline_prefix(t, ids->data, n_dense, n, err);
-    // A file with all tokens of the prompt stays, unless other methods prefilled it. The step of one token makes logits.
-    if (!rc && (in_cache < n_dense || t->n_prefill > 1) && !t->stopped) rc = cli_prompt_cache_save(t, err);
+    // A file with all tokens of the prompt stays, unless other methods prefilled it. The step of one token makes logits. After
+    // Ctrl+C the file keeps the passes that are done, if these are more tokens than it has.
+    int saves = t->stopped ? (int)t->ids.n > n_file : in_cache < n_dense || t->n_prefill > 1;
+    if (!rc && saves) *unsaved = cli_prompt_cache_save(t, err);
     if (!rc) rc = cli_timeline_feed(t, ids->data + n_dense, n - n_dense, err);
     if (!rc && shown) rc = cli_sink_stdout(NULL, shown->data, shown->n, err);
     return rc ? rc : cli_timeline_generate(t, at_start, is_json(o) ? cli_sink_text : cli_sink_stdout, answer, err);
@@ -102,6 +114,7 @@ static int generate(cli_run *run, const cli_chat *chat, sl_text *text, sl_error 
     sl_ids ids = {0};
     sl_text answer = {0};
     cli_timeline t = {0};
+    int unsaved = 0;
     int rc = o->chat ? make_chat_ids(run, chat, text, &ids, err) : make_ids(run, text, &ids, err);
     if (!rc) rc = sl_text_append(&answer, "", 0, err); // gives an empty answer a buffer too
     if (!rc) rc = cli_check_prompt(run, ids.n, err);
@@ -116,16 +129,14 @@ static int generate(cli_run *run, const cli_chat *chat, sl_text *text, sl_error 
         cli_catch_interrupt(1);
         t.n_logprobs = cli_answer_logprobs(o, NULL);
         rc = cli_prompt_cache_load(&t, err);
-        if (!rc)
-            rc = run_prompt(&t, &ids, o->display_prompt && !is_json(o) ? text : NULL, o->chat || (has_text(o) && text->n == 0),
-                            &answer, err);
+        if (!rc) rc = run_prompt(&t, &ids, o->display_prompt && !is_json(o) ? text : NULL, o->chat, &answer, &unsaved, err);
         if (!rc) rc = print_end(&t, &ids, &answer, err);
         if (!rc && o->perf) cli_timeline_stats(&t, stderr);
         cli_timeline_close(&t);
     }
     sl_ids_free(&ids);
     sl_text_free(&answer);
-    return rc;
+    return rc ? rc : unsaved;
 }
 
 int cmd_generate(const cli_options *o, sl_error *err) {
@@ -134,6 +145,8 @@ int cmd_generate(const cli_options *o, sl_error *err) {
                        o->jsonl ? "--jsonl" : "--prompts");
     if ((o->jsonl || o->prompts) && o->prompt_cache)
         return sl_fail(err, SL_ERR_ARG, "flag --prompt-cache cannot be used with %s", o->jsonl ? "--jsonl" : "--prompts");
+    if (o->prompt_cache_ro && !o->prompt_cache)
+        return sl_fail(err, SL_ERR_ARG, "flag --prompt-cache-ro needs --prompt-cache FILE");
     if (cli_is_parallel(o)) return cli_generate_parallel(o, err);
     if (o->jsonl) return cli_generate_jsonl(o, err);
     cli_chat chat = {0};
@@ -141,7 +154,7 @@ int cmd_generate(const cli_options *o, sl_error *err) {
     cli_run run;
     int rc = cli_need_model(o, err);
     if (!rc) rc = check_flags(o, err);
-    if (!rc && has_text(o)) rc = cli_read_input(o, &text, err);
+    if (!rc && has_text(o)) rc = read_text(o, &text, err);
     if (!rc && o->chat) rc = cli_chat_load(o, &chat, err);
     if (!rc) rc = cli_run_open(&run, o, err);
     if (!rc) {

@@ -208,7 +208,7 @@ static int run_job(job *j, sl_error *err) {
                 ? "setup: A, prefill of prompts with %s attention; --attn decodes the answers\n"
                 : "setup: B, prefill of prompts and contexts with %s attention; --attn decodes questions and answers\n",
             prefill);
-    fprintf(stderr, "parallel: %d prompts in static batches of %d\n", j->n_requests, o->parallel);
+    fprintf(stderr, "parallel: %d prompt%s in static batches of %d\n", j->n_requests, cli_s(j->n_requests), o->parallel);
     cli_catch_interrupt(1);
     rc = run_groups(j, err);
     if (!rc && o->perf) cli_totals_print(&j->all, j->run->load_ms, stderr);

@@ -1,5 +1,6 @@
 // engine/cli/generate/prompt_cache.c - see prompt_cache.h.
 #include "engine/cli/generate/prompt_cache.h"
+#include "engine/cli/io.h"
 #include "engine/cli/output/progress_bar.h"
 
 #include <unistd.h>
@@ -28,6 +29,8 @@ int cli_prompt_cache_load(cli_timeline *t, sl_error *err) {
     int n;
     cli_progress bar;
     const sl_progress progress = {.fn = cli_progress_update, .ctx = &bar};
+    if (!path && t->run->options->prompt_cache_ro)
+        return sl_fail(err, SL_ERR_ARG, "flag --prompt-cache-ro needs --prompt-cache FILE");
     if (!path) return 0;
     if (access(path, F_OK)) {
         if (t->run->options->prompt_cache_ro) cli_say("prompt cache: %s does not exist", path);
@@ -39,7 +42,7 @@ int cli_prompt_cache_load(cli_timeline *t, sl_error *err) {
     if (rc) return rc;
     rc = take(t, session, ids, n, err);
     sl_free(ids);
-    if (!rc) cli_say("prompt cache: %d tokens from %s", n, path);
+    if (!rc) cli_say("prompt cache: %d token%s from %s", n, cli_s(n), path);
     return rc;
 }
 
@@ -51,6 +54,6 @@ int cli_prompt_cache_save(const cli_timeline *t, sl_error *err) {
     cli_progress_begin(&bar, "prompt cache", "layers");
     int rc = sl_session_save(t->session, t->ids.data, o->prompt_cache, &progress, err);
     cli_progress_end(&bar);
-    if (!rc) cli_say("prompt cache: %zu tokens to %s", t->ids.n, o->prompt_cache);
+    if (!rc) cli_say("prompt cache: %zu token%s to %s", t->ids.n, cli_s((long long)t->ids.n), o->prompt_cache);
     return rc;
 }

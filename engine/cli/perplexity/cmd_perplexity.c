@@ -176,7 +176,8 @@ static int print_partial(perplexity *p, int rc, sl_error *err) {
         while (nll->n_groups && nll->ends[nll->n_groups - 1] > nll->n) nll->n_groups--;
     }
     if (p->n_rows) perplexity_print_end(p, &why);
-    return sl_fail(err, (sl_err)rc, "interrupted; the result is of %d windows, %d were planned", p->n_windows, p->n_planned);
+    return sl_fail(err, (sl_err)rc, "interrupted; the result is of %d window%s, %d were planned", p->n_windows,
+                   cli_s(p->n_windows), p->n_planned);
 }
 
 static int run_texts(perplexity *p, sl_error *err) {

@@ -9,7 +9,11 @@
 
 int perplexity_open_input(const cli_options *o, perplexity_input *in, sl_error *err) {
     int n_lines;
-    if (!o->jsonl) return cli_read_input(o, &in->text, err);
+    if (!o->jsonl) {
+        int rc = cli_read_input(o, &in->text, err);
+        if (!rc && !in->text.n) return sl_fail(err, SL_ERR_FORMAT, "the text is empty");
+        return rc ? rc : cli_check_text(o->file, &in->text, err);
+    }
     int rc = cli_records_open(&in->records, o->jsonl, CLI_RECORDS_TEXTS, err);
     return rc ? rc : cli_records_check(&in->records, &n_lines, err);
 }
