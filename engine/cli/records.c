@@ -31,10 +31,12 @@ static int check_text(const cli_records *r, const json_t *record, sl_error *err)
     return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: expected an object with a string \"text\"", r->path, r->n_lines);
 }
 
-static int check_messages(const cli_records *r, const json_t *record, const json_t *messages, const char *other, sl_error *err) {
+static int check_messages(const cli_records *r, const json_t *record, const json_t *messages, const char *other,
+                          sl_error *err) {
     const json_t *tools = sl_json_get(record, "tools");
     if (other)
-        return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: expected \"messages\" or \"%s\", found both", r->path, r->n_lines, other);
+        return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: expected \"messages\" or \"%s\", found both", r->path, r->n_lines,
+                       other);
     if (!json_array_size(messages))
         return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: \"messages\": expected a list of messages", r->path, r->n_lines);
     if (tools && !json_is_array(tools))
@@ -75,10 +77,11 @@ static int check_attn(const cli_records *r, const json_t *record, const char *fi
     return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: \"%s\": %.800s", r->path, r->n_lines, field, why.message);
 }
 
-// Refuses a field that no command reads, which would be left out in silence.
+// Refuses a field that no command knows, which would be left out in silence. The last fields before the chats' describe a
+// record for its reader or for a script, as scripts/tiny_text.py writes them; no command reads them.
 static int check_fields(const cli_records *r, json_t *record, sl_error *err) {
-    static const char *const known[] = {"context",      "question", "prompt",   "id",       "reference", "attn",
-                                        "attn_prefill", "seq",      "logprobs", "messages", "tools"};
+    static const char *const known[] = {"context", "question", "prompt", "id",   "reference", "attn",     "attn_prefill",
+                                        "seq",     "logprobs", "answer", "kind", "metadata",  "messages", "tools"};
     int n_known = sizeof known / sizeof *known - (r->kind == CLI_RECORDS_CHATS ? 0 : 2);
     const char *name;
     json_t *value;
