@@ -21,7 +21,7 @@
     X(json) X(unbound) X(config) X(model_settings) X(dequant) X(gguf) X(gguf_model)                        \
     X(kv) X(loader) X(kv_place) X(kv_host) X(bucket_file) X(host_memory) X(weights) X(rope) X(fuzz)    \
     X(backend) X(unicode) X(patterns) X(tekken) X(tokenizer) X(added_tokens) X(pipelines) X(vocabularies)        \
-    X(sentencepiece) X(chat) X(chat_mistral) X(sampler) X(kernels)                                                     \
+    X(sentencepiece) X(jinja) X(chat) X(chat_mistral) X(sampler) X(kernels)                            \
     X(host_cpus) X(thread_pool) X(number) X(cli_messages)                                            \
     X(attention) X(randomness) X(draws) X(estimators) X(long) X(pps) X(certified) X(proposals)         \
     X(importance) X(sparse) X(saap) X(saap_is) X(bernoulli) X(vattention) X(vattention_bounds)         \

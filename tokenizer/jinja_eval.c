@@ -59,20 +59,13 @@ static double real(j_value v) {
     return v.type == J_FLOAT ? v.f : (double)v.i;
 }
 
-static int needs_escapes(const j_string *s) {
-    for (size_t i = 0; i < s->n; i++)
-        if (s->s[i] && strchr("&<>'\"", s->s[i])) return 1;
-    return 0;
-}
-
 static j_value add_strings(j_base *b, const j_string *x, const j_string *y) {
     j_buffer out = {0};
-    if ((x->safe && !y->safe && needs_escapes(y)) || (y->safe && !x->safe && needs_escapes(x)))
-        sl_j_fail(b, SL_ERR_UNSUPPORTED, "'+' of a string of the filter safe and another string is not supported");
-    sl_j_put_string(b, &out, x);
-    sl_j_put_string(b, &out, y);
+    int safe = x->safe || y->safe;
+    sl_j_put_string(b, &out, safe ? sl_j_escape(b, x) : x);
+    sl_j_put_string(b, &out, safe ? sl_j_escape(b, y) : y);
     j_string *made = (j_string *)sl_j_buffer_string(b, &out);
-    made->safe = x->safe || y->safe;
+    made->safe = safe;
     return sl_j_text(made);
 }
 

@@ -69,24 +69,8 @@ static j_value f_safe(j_run *r, j_value v, const j_args *args) {
 }
 
 static j_value f_escape(j_run *r, j_value v, const j_args *args) {
-    static const char letters[] = "&<>'\"";
-    static const char *const entities[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
-    j_base *b = &r->base;
-    j_buffer out = {0};
-    unsigned char marks[8];
-    sl_j_take_args(b, "escape", args, "", NULL);
-    const j_string *s = sl_j_str(b, v);
-    if (v.type == J_STRING && s->safe) return v;
-    for (size_t i = 0; i < s->n; i++) {
-        const char *at = s->s[i] ? strchr(letters, s->s[i]) : NULL;
-        const char *entity = at ? entities[at - letters] : NULL;
-        if (s->mark) memset(marks, s->mark[i], sizeof marks);
-        sl_j_step(b, 1);
-        sl_j_put(b, &out, entity ? entity : s->s + i, s->mark ? marks : NULL, entity ? strlen(entity) : 1);
-    }
-    j_string *made = (j_string *)sl_j_buffer_string(b, &out);
-    made->safe = 1;
-    return text_of(made);
+    sl_j_take_args(&r->base, "escape", args, "", NULL);
+    return text_of(sl_j_escape(&r->base, sl_j_str(&r->base, v)));
 }
 
 static j_value f_indent(j_run *r, j_value v, const j_args *args) {
@@ -112,7 +96,9 @@ static j_value f_indent(j_run *r, j_value v, const j_args *args) {
         if (i && (line->n || flag(b, a[2]))) sl_j_put_string(b, &out, indent);
         sl_j_put_string(b, &out, line);
     }
-    return text_of(sl_j_buffer_string(b, &out));
+    j_string *made = (j_string *)sl_j_buffer_string(b, &out);
+    made->safe = v.s->safe;
+    return text_of(made);
 }
 
 static j_value f_truncate(j_run *r, j_value v, const j_args *args) {

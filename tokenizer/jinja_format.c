@@ -105,6 +105,7 @@ int sl_j_parse_int(const char *s, size_t n, int base, int64_t *out) {
 // ---- str and repr ----
 
 static void put_repr_string(j_base *b, j_buffer *out, const j_string *s) {
+    if (s->safe) sl_j_fail(b, SL_ERR_UNSUPPORTED, "a string of the filter safe within a list or dict is not supported");
     const char *quote = memchr(s->s, '\'', s->n) && !memchr(s->s, '"', s->n) ? "\"" : "'";
     unsigned char marks[12];
     char escape[12];
@@ -191,6 +192,14 @@ void sl_j_put_repr(j_base *b, j_buffer *out, j_value v) {
         return;
     case J_NAMESPACE:
         put_dict(b, out, v.dict, "<Namespace {", "}>");
+        return;
+    case J_MACRO:
+        sl_j_put_text(b, out, "<Macro ");
+        if (v.macro->node->name)
+            put_repr_string(b, out, v.macro->node->name);
+        else
+            sl_j_put_text(b, out, "anonymous");
+        sl_j_put_text(b, out, ">");
         return;
     case J_RANGE:
         if (v.range->step == 1)
@@ -437,6 +446,7 @@ const j_string *sl_j_percent(j_base *b, const j_string *format, j_value args) {
     j_buffer out = {0};
     size_t used = 0;
     int by_name = 0;
+    if (format->safe) sl_j_fail(b, SL_ERR_UNSUPPORTED, "a format string of the filter safe is not supported");
     while (p < end) {
         const char *next = memchr(p, '%', (size_t)(end - p));
         if (!next) next = end;

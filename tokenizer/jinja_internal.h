@@ -72,7 +72,7 @@ typedef struct j_string {
     const char *s;
     const unsigned char *mark; // [n], 1: the byte comes from a message; NULL: no byte does
     size_t n;
-    int safe; // a string of the filters safe and escape, which Python adds to other strings in another way
+    int safe; // a string of the filters safe and escape: '+' escapes the other string, as Python's Markup does
 } j_string;
 
 typedef struct j_value j_value;
@@ -197,6 +197,7 @@ const j_string *sl_j_strip(j_base *b, const j_string *s, const j_string *chars, 
 const j_string *sl_j_replace(j_base *b, const j_string *s, const j_string *old, const j_string *new, int64_t most);
 typedef enum { J_UPPER, J_LOWER, J_CAPITALIZE, J_TITLE, J_TITLE_WORDS, J_SWAP } j_case; // J_TITLE: the filter, J_TITLE_WORDS: the method
 const j_string *sl_j_case(j_base *b, const j_string *s, j_case to);
+const j_string *sl_j_escape(j_base *b, const j_string *s); // HTML, as markupsafe's escape
 // The lists of str.split, rsplit (separator NULL: white space; most < 0: no limit) and splitlines.
 j_value sl_j_split(j_base *b, const j_string *s, const j_string *separator, int64_t most, int from_right);
 j_value sl_j_split_lines(j_base *b, const j_string *s, int keep_ends);

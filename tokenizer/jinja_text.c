@@ -11,7 +11,7 @@
 
 void sl_j_put(j_base *b, j_buffer *out, const char *s, const unsigned char *mark, size_t n) {
     if (!n) return;
-    sl_j_step(b, n / 64);
+    sl_j_step(b, 1 + n / 64);
     if (n > out->cap - out->n) {
         size_t cap = 2 * (out->n + n) + 64;
         out->s = sl_j_grow(b, out->s, out->n, cap);
@@ -57,7 +57,9 @@ const j_string *sl_j_literal(j_base *b, const char *s) {
 }
 
 const j_string *sl_j_part(j_base *b, const j_string *s, size_t from, size_t to) {
-    return make(b, s->s + from, s->mark ? s->mark + from : NULL, to - from);
+    j_string *part = (j_string *)make(b, s->s + from, s->mark ? s->mark + from : NULL, to - from);
+    part->safe = s->safe;
+    return part;
 }
 
 // ---- comparing ----
@@ -242,6 +244,25 @@ int sl_j_is_class(j_base *b, const j_string *s, j_class class) {
     return cased;
 }
 
+// ---- escapes of HTML ----
+
+const j_string *sl_j_escape(j_base *b, const j_string *s) {
+    static const char letters[] = "&<>'\"";
+    static const char *const entities[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
+    j_buffer out = {0};
+    if (s->safe) return s;
+    for (size_t i = 0; i < s->n; i++) {
+        const unsigned char *mark = s->mark ? s->mark + i : NULL;
+        const char *at = s->s[i] ? strchr(letters, s->s[i]) : NULL, *entity = at ? entities[at - letters] : NULL;
+        sl_j_step(b, 1);
+        if (!entity) sl_j_put(b, &out, s->s + i, mark, 1);
+        for (; entity && *entity; entity++) sl_j_put(b, &out, entity, mark, 1);
+    }
+    j_string *made = (j_string *)sl_j_buffer_string(b, &out);
+    made->safe = 1;
+    return made;
+}
+
 // ---- upper and lower case ----
 
 size_t sl_j_encode(uint32_t c, char text[4]) {
@@ -316,7 +337,9 @@ const j_string *sl_j_case(j_base *b, const j_string *s, j_case to) {
         else
             begins = to == J_TITLE_WORDS && !is_cased(c);
     }
-    return sl_j_buffer_string(b, &out);
+    j_string *made = (j_string *)sl_j_buffer_string(b, &out);
+    made->safe = s->safe;
+    return made;
 }
 
 // ---- lists of parts ----

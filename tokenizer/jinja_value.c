@@ -316,7 +316,9 @@ static j_list characters(j_base *b, const j_string *s) {
     uint32_t code;
     for (size_t at = 0, len; at < s->n; at += len) {
         len = sl_j_char(s->s + at, s->n - at, &code);
-        sl_j_push(b, &list, sl_j_text(sl_j_part(b, s, at, at + len)));
+        j_string *one = (j_string *)sl_j_part(b, s, at, at + len);
+        one->safe = 0; // as Python's iterator of a Markup
+        sl_j_push(b, &list, sl_j_text(one));
     }
     return list;
 }
@@ -390,6 +392,7 @@ static void slice_bounds(j_base *b, int64_t n, j_value start, j_value stop, int6
 }
 
 static j_value slice_string(j_base *b, const j_string *s, int64_t from, int64_t to, int64_t step) {
+    if (step != 1 && s->safe) sl_j_fail(b, SL_ERR_UNSUPPORTED, "this slice of a string of the filter safe is not supported");
     if (step == 1) {
         if (to <= from) return sl_j_text(sl_j_literal(b, ""));
         size_t start = sl_j_offset(s, (size_t)from);

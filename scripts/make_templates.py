@@ -1,0 +1,251 @@
+#!/usr/bin/env python3
+"""Makes tests/goldens/templates.jsonl: what Jinja writes, set up as transformers does, for templates of many kinds.
+
+    build/venv/bin/python scripts/make_templates.py     needs transformers and jinja2; tests do not
+
+The first line is {contexts, conversations}. Each other line is a template and its results:
+  {text, results}      expressions and statements of tests/chat/language.json, and 500 templates that this script makes from a seed;
+                       results: {context: text; null: an error}
+  {file | name, results}   a template of tests/chat/families, or a built-in one; results: [for each conversation the FNV-1a of the text,
+                       or null]
+"""
+import copy
+import datetime
+import glob
+import json
+import os
+import random
+import re
+
+import transformers.utils.chat_template_utils as templates
+
+ROOT = os.path.join(os.path.dirname(__file__), "..")
+NOW = 1732800000  # seconds; the tests set TZ=UTC
+os.environ["TZ"] = "UTC"
+
+
+class Clock(datetime.datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return datetime.datetime.fromtimestamp(NOW)
+
+
+templates.datetime = Clock
+
+LANGUAGE = {"s": "Hello World", "e": "", "n": 5, "neg": -3, "f": 2.5, "big": 1e20, "small": 1e-7, "l": [3, 1, 2], "ls": ["b", "A", "c"],
+            "d": {"b": 1, "a": [1, 2], "items": 7}, "t": True, "x": None, "u": "héllo wörld ß? 日本語 😀", "sp": "  a b \t c \n",
+            "ws": "a,b,,c", "q": "it's \"q\"\n\t\\ \x01\x7f é\u200b",
+            "messages": [{"role": "system", "content": " Sys "}, {"role": "user", "content": "Hi <b>"},
+                         {"role": "assistant", "content": "Yo",
+                          "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"x": 1, "y": "z"}}}]}],
+            "tools": [{"type": "function", "function": {"name": "get", "description": "d", "parameters": {
+                "type": "object", "properties": {"p": {"type": "string", "enum": ["a", "b"]}, "n": {"type": "number", "minimum": 0.5}},
+                "required": ["p"]}}}]}
+STATEMENTS = {"s": "Hello", "l": [3, 1, 2], "d": {"b": 1, "a": {"c": 2}}, "t": True, "x": None,
+              "messages": [{"role": "system", "content": "Sys"}, {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}]}
+WEATHER = {"type": "function", "function": {"name": "weather", "description": "The weather <b>& more</b>", "parameters": {
+    "type": "object", "properties": {"city": {"type": "string", "description": "A city"}, "unit": {"type": "string", "enum": ["c", "f"]},
+                                     "days": {"type": ["integer", "null"], "default": 3}, "tags": {"type": "array", "items": {"type": "string"}},
+                                     "o": {"type": "object", "properties": {"a": {"type": "number"}}, "additionalProperties": {"type": "boolean"}}},
+    "required": ["city"]}}}
+CLOCK = {"type": "function", "function": {"name": "clock", "description": "Now", "parameters": {"type": "object", "properties": {}, "required": []}}}
+
+
+def call(number, name="weather", arguments={"city": "Zürich", "days": 2.0, "l": [1, "x"], "n": None}):
+    return {"id": f"abcdefgh{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+U, A = {"role": "user", "content": " Hello <|im_end|> \n"}, {"role": "assistant", "content": "Hi there "}
+CALLED = [U, {"role": "assistant", "content": "Let me see", "tool_calls": [call(1), call(2, "clock", {})]},
+          {"role": "tool", "content": "21", "tool_call_id": "abcdefgh1"}, {"role": "tool", "content": "noon", "tool_call_id": "abcdefgh2"},
+          {"role": "assistant", "content": "Done"}, U]
+THOUGHT = {"role": "assistant", "content": "<think>\nWhy\n</think>\n\nBecause", "reasoning_content": "R\n", "thinking": "R\n"}
+DIALOGUES = [[U], [{"role": "system", "content": "Be brief. /no_think"}, U], [U, A, {"role": "user", "content": "日本 🚀 it's \"quoted\""}],
+             [{"role": "system", "content": ""}, U, A, U, A],
+             [U, {"role": "assistant", "tool_calls": [call(1)]},
+              {"role": "tool", "content": "{\"t\": 21}", "tool_call_id": "abcdefgh1", "name": "weather"}],
+             CALLED, [U, THOUGHT, U], [U, THOUGHT],
+             [{"role": "user", "content": [{"type": "text", "text": " one "}, {"type": "image"}, {"type": "text", "text": "two"}]}],
+             [U, U], [A], []]
+OPTIONS = {"enable_thinking": False, "documents": [{"title": "T", "text": "x"}, {"title": "U", "text": "é"}], "reasoning_effort": "high",
+           "thinking_budget": 700, "add_generation_prompt": False}
+
+
+def conversations():
+    out = []
+    for i, messages in enumerate(DIALOGUES):
+        for tools in [None, [WEATHER, CLOCK]] if i in (0, 1, 4, 5) else [None]:
+            for options in [{}, OPTIONS] if i % 3 == 0 else [{}]:
+                out.append({"messages": messages, "tools": tools, "documents": None, "add_generation_prompt": True, "bos_token": "<s>",
+                            "eos_token": "</s>", "blank": " ", **options})
+    return out
+
+
+def render(text, context):
+    """The text; None: an error of any kind."""
+    try:
+        return templates._cached_compile_jinja_template(text).render(**copy.deepcopy(context))  # indent may change a list
+    except Exception:
+        return None
+
+
+def fnv1a(text):
+    h = 0xCBF29CE484222325
+    for b in text.encode():
+        h = (h ^ b) * 0x100000001B3 % 2**64
+    return f"{h:016x}"
+
+
+def builtin_templates():
+    """{name: text} of tokenizer/chat_builtin.c."""
+    source = open(os.path.join(ROOT, "tokenizer/chat_builtin.c"), encoding="utf-8").read()
+    part = re.compile(r'"((?:[^"\\]|\\.)*)"|\b([A-Z][A-Z0-9_]+)\b')
+    macros = {}
+
+    def value(code):
+        return "".join(macros[m[2]] if m[2] else re.sub(r"\\(.)", lambda e: "\n" if e[1] == "n" else e[1], m[1]) for m in part.finditer(code))
+
+    for m in re.finditer(r"#define (\w+) \\\n((?:.*\\\n)*.*\n)", source):
+        macros[m[1]] = value(unescape(m[2]))
+    return {m[1]: value(unescape(m[2])) for m in re.finditer(r'\.name = "([^"]+)".*?\.text =\n(.*?)\},\n', source, re.S)}
+
+
+def unescape(code):
+    return code.replace("\\\n", "\n")
+
+
+# ---- templates from a seed ----
+
+# Jinja computes a slice of a constant in another way than a slice of a variable.
+SLICED = ["s", "l", "u", "ls", "m.content", "e", "x", "zz", "d.a", "tools", "s ~ n", "messages"]
+
+class Maker:
+    """Makes random templates of the kinds that chat templates use."""
+
+    def __init__(self, seed):
+        self.r = random.Random(seed)
+
+    def pick(self, *options):
+        return self.r.choice(options)
+
+    def atom(self):
+        return self.pick("s", "u", "n", "f", "l", "ls", "d", "t", "x", "e", "zz", "m.content", "m.role", "m['content']", "d.a", "d['b']", "ns.a",
+                         "'text'", "\"it's\"", "'a\\nb'", "3", "0", "-2", "1.5", "true", "none", "[1, 'b', none]", "{'k': s, 'n': n}", "(1, 2)",
+                         "messages", "tools", "messages[0].role", "tools[0].function.name", "loop.index0" if self.in_loop else self.pick("q", "v", "y"))
+
+    def expression(self, depth):
+        if depth <= 0:
+            return self.atom()
+        x, y = self.expression(depth - 1), self.expression(depth - 2)
+        return self.pick(
+            lambda: f"{x} {self.pick('+', '-', '*', '~', '==', '!=', '<', '>=', 'and', 'or', 'in', 'not in', '%', '//')} {y}",
+            lambda: f"({x}) | {self.filter(y)}", lambda: f"({x}) | {self.filter(y)}", lambda: f"({x}).{self.method(y)}",
+            lambda: f"({x}) is {self.pick('', 'not ')}{self.test(y)}", lambda: f"{x} if {y} else {self.atom()}", lambda: f"not {x}",
+            lambda: f"({self.pick(*SLICED)})[{self.pick('0', '-1', '1:', ':2', '::-1', 'n', repr('a'), '1:-1')}]", lambda: f"[{x}, {y}]",
+            lambda: f"f({x}{self.pick('', ', b=' + self.atom())})", lambda: f"{{'a': {x}}}.a", lambda: f"({x} ~ {y})")()
+
+    def filter(self, y):
+        return self.pick("trim", "upper", "lower", "title", "capitalize", "length", "list", "first", "last", "string", "int", "float", "abs",
+                         "tojson", "tojson(indent=2)", "join", "join(', ')", "sort", "reverse | list", "unique | list", "sum", "min", "max",
+                         f"default({y})", f"default({y}, true)", "replace('l', 'L')", "indent(2)", "items | list", "dictsort",
+                         "map('string') | list", "map(attribute='role') | list", "selectattr('role', 'equalto', 'user') | list",
+                         "select('string') | list", "reject('none') | join('-')", "round(1)", "batch(2) | list", "escape", "count",
+                         "rejectattr('tool_calls', 'defined') | map(attribute='content') | join")
+
+    def method(self, y):
+        return self.pick("strip()", "lstrip('H ')", "split()", "split('l')", "split('l', 1)", "rsplit(' ', 1)", "startswith('H')", "endswith(s)",
+                         "replace('o', '0')", "upper()", "title()", "find('l')", "count('l')", "items()", "keys() | list", "values() | list",
+                         "get('a')", f"get('zz', {y})", "splitlines()", "join(ls)", "index(1)", "content", "role", "format(n)", "a", "zz")
+
+    def test(self, y):
+        return self.pick("defined", "undefined", "none", "string", "number", "mapping", "sequence", "iterable", "boolean", "odd", "even",
+                         f"eq({y})", f"in {self.pick('l', 'ls', 's', 'd')}", "divisibleby 3", "true", "false", "integer", "float", "lower", "callable")
+
+    def tag(self, open_, body, close):
+        left, right = self.pick("", "-", ""), self.pick("", "-", "")
+        return f"{open_[:2]}{left}{open_[2:]}{right}{close}{body}"
+
+    def block(self, depth):
+        out = []
+        for _ in range(self.r.randint(1, 3)):
+            out.append(self.pick("", "\n", "  ", " text ", "\n    ", "<|im_start|>", "\n\n"))
+            out.append(self.statement(depth))
+        return "".join(out) + self.pick("", "\n", " ")
+
+    def statement(self, depth):
+        e = lambda d=2: self.expression(self.r.randint(0, d))
+        dash = lambda: self.pick("", "-", "")
+        b = lambda code: "{%" + dash() + f" {code} " + dash() + "%}"
+        printed = "{{" + dash() + f" {e(3)} " + dash() + "}}"
+        if depth <= 0:
+            return printed
+        kind = self.r.randrange(9)
+        if kind < 3:
+            return printed
+        if kind == 3:
+            return b(f"if {e()}") + self.block(depth - 1) + (b(f"elif {e()}") + self.block(depth - 1) if self.r.random() < 0.4 else "") + (
+                b("else") + self.block(depth - 1) if self.r.random() < 0.5 else "") + b("endif")
+        if kind == 4:
+            outer, self.in_loop = self.in_loop, True
+            body = self.block(depth - 1) + self.pick("", "{{ loop.index }}", "{{ ',' if not loop.last }}", b("set ns.a = loop.index"),
+                                                     "{% if loop.first %}{% continue %}{% endif %}", "{% if loop.index > 1 %}{% break %}{% endif %}")
+            self.in_loop = outer
+            return b(f"for m in {self.pick('messages', 'messages', 'l', 'ls', 's', 'd', 'tools', 'messages[1:]')}"
+                     + self.pick("", "", " if m != 1", " if m is mapping")) + body + (b("else") + "none" if self.r.random() < 0.2 else "") + b("endfor")
+        if kind == 5:
+            return b(f"set {self.pick('v', 'y', 'y', 'ns.a')} = {e()}")
+        if kind == 6:
+            return b("set w") + self.block(depth - 1) + b("endset") + "{{ w }}"
+        if kind == 7:
+            return b(f"filter {self.pick('upper', 'trim', 'replace(' + repr('e') + ', ' + repr('E') + ')', 'indent(2, true)')}") + self.block(depth - 1) + b("endfilter")
+        return "{#" + dash() + " note " + dash() + "#}"
+
+    def template(self):
+        self.in_loop = False
+        head = "{% set ns = namespace(a=0) %}{% macro f(a, b=2) %}[{{ a }}|{{ b }}]{% endmacro %}{% set m = messages[1] %}"
+        return head + self.block(3)
+
+
+def generated(n):
+    """n templates of which at least two thirds render. Values with an address or an endless text are left out."""
+    out, seed, n_errors = [], 0, 0
+    while len(out) < n:
+        seed += 1
+        text = Maker(seed).template()
+        result = render(text, LANGUAGE)
+        if result is not None and (re.search(r"0x[0-9a-f]{6}|<class|<generator|<Loop|<Macro|Markup\(", result) or len(result) > 1500):
+            continue
+        if result is None:
+            n_errors += 1
+            if n_errors > n // 3:
+                continue
+        out.append((text, result))
+    return out
+
+
+def main():
+    language = json.load(open(os.path.join(ROOT, "tests/chat/language.json"), encoding="utf-8"))
+    chats = conversations()
+    rows = [{"contexts": {"language": LANGUAGE, "statements": STATEMENTS}, "conversations": chats}]
+    for key, context in (("expressions", LANGUAGE), ("statements", STATEMENTS)):
+        for text in language[key]:
+            text = "{{ " + text + " }}" if key == "expressions" else text
+            rows.append({"text": text, "context": "language" if key == "expressions" else "statements", "result": render(text, context)})
+    for text, result in generated(500):
+        rows.append({"text": text, "context": "language", "result": result})
+    named = [("file", os.path.basename(f), open(f, encoding="utf-8").read()) for f in sorted(glob.glob(os.path.join(ROOT, "tests/chat/families/*.jinja")))]
+    named += [("name", name, text) for name, text in builtin_templates().items()]
+    n = 0
+    for kind, name, text in named:
+        results = [render(text, c) for c in chats]
+        n += sum(x is not None for x in results)
+        rows.append({kind: name, "results": [x if x is None else fnv1a(x) for x in results]})
+    with open(os.path.join(ROOT, "tests/goldens/templates.jsonl"), "w", encoding="utf-8") as f:
+        for row in rows:
+            f.write(json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n")
+    print(f"{len(language['expressions'])} expressions, {len(language['statements'])} templates of statements, 500 from seeds; "
+          f"{len(named)} templates of families x {len(chats)} conversations, {n} prompts")
+
+
+if __name__ == "__main__":
+    main()
