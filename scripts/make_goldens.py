@@ -224,7 +224,7 @@ def main():
                 f"torch {torch.__version__} and transformers {transformers.__version__}: float32\n"
                 "arithmetic, eager attention, keys and values rounded to bfloat16 as they enter the cache. `ids.json` is the prompt,\n"
                 "`logits.npy` its logits, `greedy.json` the greedy continuation.\n"
-                "`rope.json` holds frequencies of scaled RoPE, and the versions that computed them.\n"
+                "`rope.json` holds frequencies of scaled RoPE, and the versions that computed them. `scripts/make_real_goldens.py` made `smollm2`.\n"
                 "`json.jsonl` holds texts and what Python's json reads from them; `scripts/make_json.py` makes it.\n"
                 "`configs.jsonl` holds configs and what transformers' config classes read from them; `scripts/make_configs.py` makes it.\n"
                 "`pipelines.json` holds the ids that tokenizers gives with each step of tokenizer.json; `scripts/make_pipelines.py` makes it.\n"

@@ -175,6 +175,10 @@ static void prose_page(void) {
     check_page("scripts/prose_report.py", "prose.md");
 }
 
+static void real_page(void) {
+    check_page("scripts/real_report.py", "real-model.md");
+}
+
 static void sparse_prefill_page(void) {
     check_page("scripts/sparse_prefill_report.py", "sparse-prefill.md");
 }
@@ -454,6 +458,7 @@ static const test_case cases[] = {
     {"prose-results", NEEDS_NOTHING, prose_results},
     {"prose-report", NEEDS_NOTHING, prose_report},
     {"prose-page", NEEDS_NOTHING, prose_page},
+    {"real-page", NEEDS_NOTHING, real_page},
     {"sparse-prefill", NEEDS_NOTHING, sparse_prefill},
     {"sparse-prefill-page", NEEDS_NOTHING, sparse_prefill_page},
     {"saap-results", NEEDS_NOTHING, saap_results},
