@@ -327,8 +327,50 @@ static void jsonl_methods(void) {
     }
 }
 
+static int prompt_tokens(const char *text, int index) {
+    json_t *line = line_json(text, index);
+    int n = (int)json_integer_value(json_object_get(line, "n_prompt"));
+    json_decref(line);
+    return n;
+}
+
+// A line of --chat is a message of the user or a conversation. Special tokens in messages are text without --parse-special.
+static void chats(void) {
+    static const char lines[] = "{\"prompt\":\"Hello there\"}\n{\"messages\":[{\"role\":\"user\",\"content\":\"Hello there\"}]}\n"
+                                "{\"context\":\"Hello \",\"question\":\"there\"}\n{\"prompt\":\"<|eot_id|>\"}\n";
+    static const char tools[] = "[{\"type\":\"function\"}]", jinja[] = "{{ tools|tojson }}{{ mood }}{{ messages[0].content }}";
+    const char *m = tiny();
+    spill(in_tmp("c.jsonl"), lines, sizeof lines - 1);
+    spill(in_tmp("tools.json"), tools, sizeof tools - 1);
+    spill(in_tmp("t.jinja"), jinja, sizeof jinja - 1);
+    result one = RUN("generate", "-m", m, "--chat", "-p", "Hello there", "-n", "6", "--temp", "0", "--ignore-eos", "-o", "json");
+    result r = RUN("generate", "-m", m, "--chat", "--jsonl", in_tmp("c.jsonl"), "-n", "6", "--temp", "0", "--ignore-eos");
+    result parsed = RUN("generate", "-m", m, "--chat", "--parse-special", "--jsonl", in_tmp("c.jsonl"), "-n", "6", "--temp", "0", "--ignore-eos");
+    CHECK_GOOD(one);
+    CHECK_GOOD(r);
+    CHECK_GOOD(parsed);
+    json_t *want = line_json(one.out, 0);
+    for (int i = 0; i < 3; i++) {
+        json_t *line = line_json(r.out, i);
+        CHECK(json_equal(json_object_get(line, "ids"), json_object_get(want, "ids")));
+        CHECK(json_equal(json_object_get(line, "n_prompt"), json_object_get(want, "n_prompt")));
+        json_decref(line);
+    }
+    json_decref(want);
+    CHECK(prompt_tokens(r.out, 3) > prompt_tokens(parsed.out, 3) + 3);
+    r = RUN("generate", "-m", m, "--chat", "--chat-template", in_tmp("t.jinja"), "--tools", in_tmp("tools.json"), "--chat-template-kwargs",
+            "{\"mood\": \"calm\"}", "-p", "x", "-n", "1", "--display-prompt");
+    CHECK_GOOD(r);
+    CHECK_HAS(r.out, "[{\"type\": \"function\"}]calmx");
+    r = RUN("generate", "-m", m, "--chat", "--chat-template-kwargs", "[1]", "-p", "x");
+    check_error(&r, 2, "--chat-template-kwargs: expected a JSON object, found a list");
+    r = RUN("generate", "-m", m, "--parse-special", "-p", "x");
+    check_error(&r, 2, "flag --parse-special needs --chat");
+}
+
 static const test_case cases[] = {
     {"jsonl", NEEDS_NOTHING, jsonl},
+    {"chats", NEEDS_NOTHING, chats},
     {"jsonl_errors", NEEDS_NOTHING, jsonl_errors},
     {"jsonl_methods", NEEDS_NOTHING, jsonl_methods},
     {"stats_file", NEEDS_NOTHING, stats_file},
