@@ -178,14 +178,17 @@ void sl_parallel(size_t n, sl_task task, void *ctx) {
 
 // ---- life ----
 
-// Starts the threads with all signals blocked. Returns 0 or an error number.
+// Starts the threads with the signals blocked that other processes send. A fault of a thread itself, such as SIGBUS after a
+// file of weights became shorter, reaches the handler of the program. Returns 0 or an error number.
 static int start(sl_threads *t) {
+    static const int own[] = {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS};
     pthread_attr_t attr;
     sigset_t all, before;
     int failed = pthread_attr_init(&attr);
     if (failed) return failed;
     pthread_attr_setstacksize(&attr, SL_THREAD_STACK);
     sigfillset(&all);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) sigdelset(&all, own[i]);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     while (!failed && t->n_started < t->n - 1) {
         failed = pthread_create(&t->ids[t->n_started], &attr, run_thread, t);

@@ -14,7 +14,8 @@ enum { SL_THREAD_STACK = 4 << 20 }; // bytes of stack of a thread of a pool; the
 
 typedef struct sl_threads sl_threads;
 
-// A pool of n threads: the calling thread and n - 1 new ones, which get no signals. SL_ERR_MEMORY: the system has no threads.
+// A pool of n threads: the calling thread and n - 1 new ones, which get no signals of other processes. SL_ERR_MEMORY: the
+// system has no threads.
 int sl_threads_open(int n, sl_threads **out, sl_error *err);
 // No call may use the pool. In a child process after fork(), in which the threads do not exist, only frees the memory.
 void sl_threads_close(sl_threads *t);
