@@ -179,7 +179,7 @@ void case_errors(void) {
         {2, {"--jsonl", "-", "--attn", "dense", "--reference=x"}, "flag --reference cannot be used with --jsonl"},
         {2, {"-p", "x", "--attn", "dense", "-sys", "x"}, "flag --system-prompt needs --chat"},
         {2, {"-p", "x", "--attn", "dense", "--chat-template", "llama3"}, "flag --chat-template needs --chat"},
-        {2, {"-p", "x", "--attn", "dense", "--chat", "--chat-template=x"}, "--chat-template x: expected one of"},
+        {2, {"-p", "x", "--attn", "dense", "--chat", "--chat-template=x"}, "--chat-template x: expected a file, or one of"},
         {1, {"-p", "x", "--attn", "dense", "--reference", "/dev/null"}, "expected a reference with at least one token"},
         {1, {"--jsonl", "-", "--attn", "dense"}, "expected prompts, found none"},
         {2, {"-p", "x", "--attn", "dense", "--plot", "x.jpg"}, "--plot x.jpg: expected a file name"},
