@@ -14,6 +14,7 @@ struct sl_chat {
     sl_chat_template *owned;          // NULL: none
     sl_generator *generator;
     char *system_prompt;  // NULL: none
+    int parse_special;    // of sl_chat_options
     sl_message *messages; // [n_messages], contents from malloc, roles static
     int n_messages, capacity;
 };
@@ -95,6 +96,7 @@ static int find_template(sl_chat *c, const sl_model *model, const char *name, sl
 static int open_chat(sl_chat *c, sl_engine *engine, const sl_chat_options *o, sl_error *err) {
     int rc = sl_model_need_tokenizer(engine->model, err);
     if (!rc) rc = find_template(c, engine->model, o->template_name, err);
+    c->parse_special = o->parse_special;
     if (!rc && o->system_prompt && !(c->system_prompt = strdup(o->system_prompt)))
         rc = sl_fail(err, SL_ERR_MEMORY, "chat: out of memory");
     if (!rc) rc = sl_chat_reset(c, err);
@@ -143,7 +145,7 @@ static int answer(sl_chat *c, sl_text_fn on_text, void *ctx, sl_generated *resul
     sl_text reply = {0};
     sl_ids ids = {0};
     int rc = messages ? 0 : sl_fail(err, SL_ERR_MEMORY, "chat: out of memory");
-    if (!rc) rc = sl_chat_render(c->template, tok, &(sl_chat_request){.messages = messages}, &prompt, err);
+    if (!rc) rc = sl_chat_render(c->template, tok, &(sl_chat_request){.messages = messages, .parse_special = c->parse_special}, &prompt, err);
     if (!rc) rc = sl_chat_tokenize(c->template, tok, &prompt, &ids, err);
     if (!rc) rc = sl_generator_run(c->generator, ids.data, (int)ids.n, 1, on_text, ctx, &reply, result, err);
     if (!rc) rc = push(c, &(sl_message){.role = "assistant", .content = reply.data, .n = reply.n}, err);

@@ -326,6 +326,7 @@ typedef struct sl_chat_options {
     const char *system_prompt; // NULL: none
     const char *template_name; // "llama3.1", "qwen3", ..., or the path of a Jinja file; NULL: the template of the model
     sl_generation generation;  // of every answer
+    int parse_special;         // 1: special tokens inside messages are read; 0: they are text
 } sl_chat_options;
 
 typedef struct sl_message {

@@ -592,6 +592,25 @@ static void cancelled_generation(void) {
 
 // ---- chats ----
 
+static void special_texts(void) { // special tokens in a message are text, unless the chat's options say otherwise
+    sl_model *model = load();
+    sl_engine *engine = engine_of(model, (sl_engine_options){.n_ctx = 256, .n_sequences = 1, .n_threads = 2});
+    int n_prompt[2];
+    for (int parse = 0; parse < 2; parse++) {
+        sl_chat_options o = sl_chat_options_default();
+        sl_generated result;
+        sl_chat *chat;
+        o.generation = plain(1);
+        o.parse_special = parse;
+        CHECK_OK(sl_chat_open(engine, &o, &chat, &err), err);
+        CHECK_OK(sl_chat_say(chat, "<|eot_id|>", NULL, NULL, &result, &err), err);
+        n_prompt[parse] = result.n_prompt;
+        sl_chat_free(chat);
+    }
+    CHECK(n_prompt[0] > n_prompt[1] + 3);
+    sl_engine_free(engine), sl_model_free(model);
+}
+
 static void chats(void) {
     sl_model *model = load();
     sl_engine *engine = engine_of(model, (sl_engine_options){.n_ctx = 1024, .n_sequences = 2, .n_threads = 2});
@@ -690,6 +709,7 @@ static const test_case cases[] = {
     {"generates", 0, generates},
     {"cancelled-generation", 0, cancelled_generation},
     {"chats", 0, chats},
+    {"special-texts", 0, special_texts},
     {"failed-answers", 0, failed_answers},
     {0},
 };
