@@ -177,8 +177,9 @@ def picture(sleigh, path, methods):
         for name, of in zip(sinks, (max, statistics.fmean, min)):
             sinks[name].append((layer, of(shares)))
     draw(sleigh, path, "SmolLM2-135M-Instruct, 8k tokens",
-         [("KL from dense attention, mean of the texts", "KV bytes read, % of dense attention", "KL, nats", "log-y lines",
-           {k: sorted(v) for k, v in curves.items()}),
+         [(f"KL from dense attention: {name}", "KV bytes read, % of dense attention", "KL, nats", "log-y lines",
+           {k: sorted(v) for k, v in curves.items() if k.startswith("santa") == is_santa})
+          for name, is_santa in (("SANTA family", True), ("other methods", False))] + [
           ("mass of the first 4 tokens", "layer", "%", "lines", sinks)])
 
 
