@@ -156,6 +156,15 @@ def run_all(args, parts):
         sys.exit("\n".join(faults))
 
 
+def run_chosen(args, parts):
+    """Runs the parts that args.part names; with --list, prints their commands instead."""
+    parts = chosen(parts, args.part)
+    if args.list:
+        return print_commands(args, parts)
+    os.makedirs(args.results, exist_ok=True)
+    return run_all(args, parts)
+
+
 # ---- for self-tests ----
 
 def expect(right, what):

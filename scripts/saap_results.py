@@ -26,7 +26,7 @@ import sys
 import tempfile
 
 import tiny_text
-from measured_parts import Part, add_options, chosen, count, expect, of_document, parsed, place_flags, print_commands, run_all, run_part, write_lines
+from measured_parts import Part, add_options, count, expect, of_document, parsed, place_flags, run_chosen, run_part, write_lines
 
 METHODS = ["saap:l={0,2,4,8,16,32}", "saap-kmeans:l={2,4,8,16,32}", "saap-kmeans:l={2,4,8,16,32}:rope=1", "saap-is:S=256:l={0,2,4,8,16,32}",
            "streaming:sink=1:window=2047", "quest:tokens={512,1024,2048,4096}", "santa-is:S={64,256}"]
@@ -208,10 +208,7 @@ def main():
         a.part.remove("inputs")
         if not a.part:
             return
-    parts = chosen(all_parts(a), a.part)
-    if a.list:
-        return print_commands(a, parts)
-    run_all(a, parts)
+    run_chosen(a, all_parts(a))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@
 typedef struct gguf_file {
     sl_text values, tensors, data;
     int n_values, n_tensors;
-    unsigned alignment; // 0: 32
+    unsigned alignment; // bytes; 0: 32, the default of the format
 } gguf_file;
 
 void gguf_file_int(gguf_file *f, const char *key, sl_gguf_type type, long long x); // also bool
