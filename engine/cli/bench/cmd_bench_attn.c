@@ -372,9 +372,9 @@ int cmd_bench_attn(const cli_options *o, sl_error *err) {
     sl_error why;
     if (!strcmp(o->phase, "masks")) {
         int failed = check_flags(o, err);
+        if (!failed) failed = check_masks_flags(o, err);
         if (!failed && !sl_device_is_gpu("auto"))
             failed = sl_fail(err, SL_ERR_DEVICE, "bench attn --phase masks times kernels of a GPU, and no GPU was found");
-        if (!failed) failed = check_masks_flags(o, err);
         return failed ? failed : cli_bench_masks(o, &llama_geom, err);
     }
     int n_rows = 0, rc = make_plan(&p, o, err);
