@@ -3,9 +3,12 @@
 
     build/venv/bin/python scripts/make_templates.py     needs transformers and jinja2; tests do not
 
-The first line is {contexts, conversations}. Each other line is a template and its results:
-  {text, results}      expressions and statements of tests/chat/language.json, and 500 templates that this script makes from a seed;
-                       results: {context: text; null: an error}
+The first line is {contexts, conversations, values}. Each other line is a template and its results:
+  {text, context, result}  expressions and statements of tests/chat/language.json, and 500 templates that this script makes from a seed;
+                       result: a text; null: an error; false: an error of syntax
+  {text, each}         forms of tests/chat/language.json: each operator, filter, test, method and kind of slice, with arguments of the right and of
+                       the wrong type; each: [for each value of {values} as v the result,
+                       or 0: Python writes an address there]
   {file | name, results}   a template of tests/chat/families, or a built-in one; results: [for each conversation the FNV-1a of the text,
                        or null]
 """
@@ -17,6 +20,7 @@ import os
 import random
 import re
 
+import jinja2
 import transformers.utils.chat_template_utils as templates
 
 ROOT = os.path.join(os.path.dirname(__file__), "..")
@@ -82,9 +86,13 @@ def conversations():
 
 
 def render(text, context):
-    """The text; None: an error of any kind."""
+    """The text; None: an error; False: an error of syntax."""
     try:
         return templates._cached_compile_jinja_template(text).render(**copy.deepcopy(context))  # indent may change a list
+    except jinja2.TemplateAssertionError:  # an unknown filter or test
+        return None
+    except (jinja2.TemplateSyntaxError, SyntaxError):
+        return False
     except Exception:
         return None
 
@@ -206,6 +214,17 @@ class Maker:
         return head + self.block(3)
 
 
+VALUES = ["Hello World", "", " a,b \t c\n", "h\u00e9llo \u00df l", "12", "-3.7e2", "A1b", 5, -3, 0, True, None, 2.5, -0.5, 1e20, [3, 1, 2], [],
+          ["b", "A", "c"], [[1, 2], [3]], {"b": 1, "a": [1, 2]}, {}, [{"r": "u", "n": 1}, {"r": "a", "n": 0}, {"n": 2}]]
+ADDRESS = re.compile(r"0x[0-9a-f]{6}|<class|<generator|<Loop|<Macro|Markup\(|<built-in")
+def on_each(text):
+    out = []
+    for v in VALUES:
+        result = render(text, {"v": v})
+        out.append(0 if isinstance(result, str) and ADDRESS.search(result) else result)
+    return out
+
+
 def generated(n):
     """n templates of which at least two thirds render. Values with an address or an endless text are left out."""
     out, seed, n_errors = [], 0, 0
@@ -213,9 +232,9 @@ def generated(n):
         seed += 1
         text = Maker(seed).template()
         result = render(text, LANGUAGE)
-        if result is not None and (re.search(r"0x[0-9a-f]{6}|<class|<generator|<Loop|<Macro|Markup\(", result) or len(result) > 1500):
+        if isinstance(result, str) and (ADDRESS.search(result) or len(result) > 1500):
             continue
-        if result is None:
+        if not isinstance(result, str):
             n_errors += 1
             if n_errors > n // 3:
                 continue
@@ -226,24 +245,25 @@ def generated(n):
 def main():
     language = json.load(open(os.path.join(ROOT, "tests/chat/language.json"), encoding="utf-8"))
     chats = conversations()
-    rows = [{"contexts": {"language": LANGUAGE, "statements": STATEMENTS}, "conversations": chats}]
+    rows = [{"contexts": {"language": LANGUAGE, "statements": STATEMENTS}, "conversations": chats, "values": VALUES}]
     for key, context in (("expressions", LANGUAGE), ("statements", STATEMENTS)):
         for text in language[key]:
             text = "{{ " + text + " }}" if key == "expressions" else text
             rows.append({"text": text, "context": "language" if key == "expressions" else "statements", "result": render(text, context)})
     for text, result in generated(500):
         rows.append({"text": text, "context": "language", "result": result})
+    rows += [{"text": text, "each": on_each(text)} for text in language["forms"]]
     named = [("file", os.path.basename(f), open(f, encoding="utf-8").read()) for f in sorted(glob.glob(os.path.join(ROOT, "tests/chat/families/*.jinja")))]
     named += [("name", name, text) for name, text in builtin_templates().items()]
     n = 0
     for kind, name, text in named:
         results = [render(text, c) for c in chats]
-        n += sum(x is not None for x in results)
-        rows.append({kind: name, "results": [x if x is None else fnv1a(x) for x in results]})
+        n += sum(isinstance(x, str) for x in results)
+        rows.append({kind: name, "results": [fnv1a(x) if isinstance(x, str) else None for x in results]})
     with open(os.path.join(ROOT, "tests/goldens/templates.jsonl"), "w", encoding="utf-8") as f:
         for row in rows:
             f.write(json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n")
-    print(f"{len(language['expressions'])} expressions, {len(language['statements'])} templates of statements, 500 from seeds; "
+    print(f"{len(language['expressions'])} expressions, {len(language['statements'])} templates of statements, 500 from seeds, {len(language['forms'])} forms x {len(VALUES)} values; "
           f"{len(named)} templates of families x {len(chats)} conversations, {n} prompts")
 
 

@@ -1,25 +1,27 @@
 #!/usr/bin/env python3
-"""The mutation run: breaks the program in one place at a time and reports the breaks that the test suite does not notice.
+"""The mutation run: breaks the program in one place at a time and reports the faults that the test suite does not notice.
 
-    python3 scripts/mutate.py -j 2 --results build/mutate.jsonl               # everything except the CUDA kernels
-    python3 scripts/mutate.py --gpu -j 4 --results build/mutate-gpu.jsonl     # the CUDA kernels, on a machine with a GPU
+    python3 scripts/mutate.py --sample 300 --seed 7 -j 2 --results build/mutate.jsonl            # code of the CPU, an hour on two cores
+    python3 scripts/mutate.py --sample 100 --seed 7 --gpu -j 12 --results build/mutate-gpu.jsonl  # kernels, on a machine with a GPU
     python3 scripts/mutate.py --report --results build/mutate.jsonl --results build/mutate-gpu.jsonl
 
-Mutations are written by hand in scripts/mutations/*.txt (kind "hand"; mutants.py describes the format), or generated with fixed
-operators (kind "made"; --made is their number, --seed chooses them). The run applies each mutation to a copy of the tree under --work,
-builds it, and runs the suites that should notice it. A mutation is killed when a test fails, crashes or takes ten times its time. A
-mutation that does not compile does not count. First the unmutated tree must pass the same suites.
+mutations.py draws the faults from the syntax of every product file. A seed counts once: after tests were written for its survivors, only a
+seed that nobody has used measures the tests. On the CPU one build holds all faults of the sample behind a switch that an environment
+variable sets. Each test case runs once without a fault, which gives its time and the faults that it reaches. Then every fault meets the cases
+that reach it, until one fails: the quick cases that reach few faults come first, and --budget limits the seconds. So the kill rate is a
+lower bound. With --gpu every fault is a build of its own, and the suites cuda_* run.
 
-The exit status is 1 when less than --goal of the built, non-equivalent mutations is killed, or when a survivor has no explanation. The
-run appends each result to the first --results file, and an interrupted run continues from this file. A mutation that survived an
-earlier state of the tree runs again; a killed mutation does not. CI does not run this, because it takes hours."""
+A fault is killed when a case fails, crashes or takes ten times its time. A fault that does not compile does not count. scripts/mutations.txt
+remembers what a person found out about survivors: "equivalent" ones, which change no result, do not count. --unread lists, from a results
+file, the cases that killed nothing, with their times.
+
+An interrupted run continues from its results file. CI does not run this, because it takes hours."""
 import argparse
 import collections
 import concurrent.futures
 import csv
-import fcntl
-import hashlib
 import json
+import math
 import os
 import re
 import resource
@@ -30,90 +32,90 @@ import sys
 import threading
 import time
 
-import mutants
+import mutations
 
-BUILD = "build/mutate-objects"  # in each copy
-MAKE = (f"BUILD={BUILD}", "OPT=-O3 -g0 -Wno-error")
-MEMORY = 16 << 30  # address space of a test on a CPU, because a mutant may allocate any amount
-TIMES, LEAST = 10, 60  # a test run may take ten times as long as without a mutation, and a minute
+BUILD = "build/objects"  # in the copy of the tree
+MEMORY = 8 << 30  # address space of a test case, because a fault may allocate any amount
+TIMES, LEAST = 10, 20  # a case may take ten times as long as without a fault, and 20 seconds
+
+SWITCH = """// The switch of the mutation run; every source file includes it.
+#ifndef SL_MUTANT_H
+#define SL_MUTANT_H
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+__attribute__((weak)) int sl_mutant_now = -1;
+__attribute__((weak)) volatile char *sl_mutants_reached;
+__attribute__((constructor)) static void sl_mutant_start(void) {
+    const char *now = getenv("SLEIGH_MUTANT"), *file = getenv("SLEIGH_MUTANTS_REACHED");
+    if (now) sl_mutant_now = atoi(now);
+    if (!file || sl_mutants_reached) return;
+    FILE *f = fopen(file, "r+b");
+    if (!f) return;
+    void *map = mmap(0, %(n)d, PROT_READ | PROT_WRITE, MAP_SHARED, fileno(f), 0);
+    if (map != MAP_FAILED) sl_mutants_reached = (volatile char *)map;
+    fclose(f);
+}
+static inline int sl_mutant(int number) {
+    if (sl_mutants_reached) sl_mutants_reached[number] = 1;
+    return sl_mutant_now == number;
+}
+#endif
+"""
 
 
 def say(text):
     print(text, file=sys.stderr, flush=True)
 
 
-# ---- copies of the tree ----
-
-
-def mirror(source, to):
-    """Makes the folder `to` equal to `source`. Copies only files that differ, with the times of the source files."""
-    os.makedirs(to, exist_ok=True)
-    wanted = {x.name: x for x in os.scandir(source)}
-    have = {x.name: x for x in os.scandir(to)}
-    for name in have.keys() - wanted.keys():
-        path = os.path.join(to, name)
-        shutil.rmtree(path) if have[name].is_dir(follow_symlinks=False) else os.remove(path)
-    for name, entry in wanted.items():
-        path = os.path.join(to, name)
-        if entry.is_dir(follow_symlinks=False):
-            mirror(entry.path, path)
-            continue
-        a, b = entry.stat(), have[name].stat() if name in have else None
-        if b is None or (a.st_mtime_ns, a.st_size) != (b.st_mtime_ns, b.st_size):
-            shutil.copy2(entry.path, path)
+def write(path, text):
+    """Writes a file if its text differs, so that make builds only what changed."""
+    data = text if isinstance(text, bytes) else text.encode()
+    if os.path.exists(path):
+        with open(path, "rb") as f:
+            if f.read() == data:
+                return
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as f:
+        f.write(data)
 
 
 def copy_tree(to):
-    """Copies the tracked files to the folder. Equal files are not touched, so that make builds only what changed. Returns a hash
-    of all files except documents and this program."""
-    state, paths = hashlib.sha256(), mutants.tracked()
+    """Copies the tracked files to the folder and removes what is not tracked, except build/."""
+    paths = mutations.tracked()
     for path in paths:
-        target = os.path.join(to, path)
-        with open(os.path.join(mutants.ROOT, path), "rb") as f:
-            data = f.read()
-        if not re.match(r"docs/|scripts/mut|.*\.md$", path):
-            state.update(path.encode() + b"\0" + hashlib.sha256(data).digest())
-        if os.path.exists(target):
-            with open(target, "rb") as f:
-                if f.read() == data:
-                    continue
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        with open(target, "wb") as f:
-            f.write(data)
-        shutil.copymode(os.path.join(mutants.ROOT, path), target)
-    known = set(paths)
+        with open(os.path.join(mutations.ROOT, path), "rb") as f:
+            write(os.path.join(to, path), f.read())
+        shutil.copymode(os.path.join(mutations.ROOT, path), os.path.join(to, path))
     for folder, folders, files in os.walk(to):
         folders[:] = [x for x in folders if os.path.join(folder, x) != os.path.join(to, "build")]
         for name in files:
-            path = os.path.join(folder, name)
-            if os.path.relpath(path, to) not in known:
-                os.remove(path)
-    return state.hexdigest()[:12]
-
-
-# ---- commands ----
+            if os.path.relpath(os.path.join(folder, name), to) not in set(paths):
+                os.remove(os.path.join(folder, name))
 
 
 class Runner:
+    """Runs commands in a copy of the tree and ends all processes that they started."""
+
     def __init__(self, args):
         self.args, self.lock, self.running = args, threading.Lock(), set()
         self.env = dict(os.environ, SLEIGH_BIN=f"{BUILD}/sleigh", OMP_WAIT_POLICY="passive")
-        shared = os.environ.get("SLEIGH_SHARED", os.path.join(mutants.ROOT, "../shared"))
-        if os.path.isdir(shared):
-            self.env["SLEIGH_SHARED"] = os.path.abspath(shared)
+        for name, default in (("SLEIGH_SHARED", "../shared"), ("SLEIGH_VENV", "build/venv")):
+            path = os.path.join(mutations.ROOT, os.environ.get(name, default))
+            if os.path.isdir(path):
+                self.env[name] = os.path.abspath(path)
 
-    def command(self, words, folder, timeout, limited=False):
-        """Returns exit status (None at the time limit) and output. Ends all processes that the command started."""
+    def command(self, words, folder, timeout, env=(), limited=False):
+        """Returns the exit status (None at the time limit) and the output."""
         limit = (lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))) if limited else None
         with self.lock:
-            p = subprocess.Popen(words, cwd=folder, env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            p = subprocess.Popen(words, cwd=folder, env=dict(self.env, **dict(env)), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                  stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=limit)
             self.running.add(p)
         try:
-            out = p.communicate(timeout=timeout)[0]
-            status = p.returncode
+            out, status = p.communicate(timeout=timeout)[0], p.returncode
         except subprocess.TimeoutExpired:
-            status, out = None, b""
+            out, status = b"", None
         self.end(p)
         with self.lock:
             self.running.discard(p)
@@ -127,110 +129,208 @@ class Runner:
         p.wait()
         p.stdout.close()
 
-    def make(self, folder, jobs):
-        words = ["make", f"-j{jobs}", *MAKE, *self.args.make, "all"]
-        if not self.args.gpu:
-            words.insert(2, "CUDA=0")
-        return self.command(words, folder, 1800)
+    def end_all(self):
+        with self.lock:
+            for p in list(self.running):
+                os.killpg(p.pid, signal.SIGKILL)
 
-    def suite(self, folder, name, timeout):
-        """Returns the name of the failed case (or None), the seconds, and the cases that passed."""
-        words = [f"{BUILD}/sleigh-test", "--fail-fast", *(["--gpu"] if self.args.gpu else []), name]
+    def make(self, folder, jobs, more=()):
+        return self.command(["make", "-k", f"-j{jobs}", f"BUILD={BUILD}", *([] if self.args.gpu else ["CUDA=0"]), *more, *self.args.make, "all"],
+                            folder, 3600)
+
+    def test(self, folder, name, timeout, env=()):
+        """Runs a case or a suite. Returns why it failed (None: it passed), the seconds, and the cases that passed."""
         start = time.time()
-        status, out = self.command(words, folder, timeout, not self.args.gpu)
-        seconds = time.time() - start
-        passed = re.findall(r"^ok +(\S+)", out, re.M)
-        failed = re.search(r"^FAIL +(\S+) *(.*)", out, re.M)
-        if status is None:
-            return f"time limit of {name}", seconds, passed
-        if failed:
-            return failed[1], seconds, passed
-        if status:
-            last = out.strip().splitlines()[-1:]
-            return f"crash in {name} ({': '.join([str(status), *last])[:200]})", seconds, passed
-        return None, seconds, passed
+        words = [f"{BUILD}/sleigh-test", "--fail-fast", *(["--gpu"] if self.args.gpu else []), name]
+        status, out = self.command(words, folder, timeout, env, not self.args.gpu)
+        passed, failed = re.findall(r"^ok +(\S+)", out, re.M), re.search(r"^FAIL +(\S+)", out, re.M)
+        why = (f"time limit of {name}" if status is None else failed[1] if failed else f"crash in {name}" if status else None)
+        return why, time.time() - start, passed
+
+    def each(self, work, todo):
+        """Calls work(item, number of the job) for every item, in --jobs threads."""
+        queue, trouble = collections.deque(todo), []
+
+        def job(number):
+            while not trouble:
+                try:
+                    item = queue.popleft()
+                except IndexError:
+                    return
+                try:
+                    work(item, number)
+                except Exception as e:  # shown by the main thread
+                    trouble.append(e)
+
+        threads = [threading.Thread(target=job, args=(i,), daemon=True) for i in range(self.args.jobs)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            while t.is_alive():
+                t.join(1)
+        if trouble:
+            raise trouble[0]
 
 
-def unmutated(runner, base, names):
-    """Returns the seconds of each suite on the unmutated tree. Ends the program when a suite fails."""
-    say("unmutated tree: build")
+# ---- the CPU: one build with switches ----
+
+
+def build_with_switches(runner, folder, chosen):
+    """Builds all faults behind switches. Returns the numbers of the faults that compile."""
+    header = os.path.join(folder, "build/mutant.h")
+    write(header, SWITCH % {"n": len(chosen)})
+    left = set(range(len(chosen)))
+    while True:
+        files = collections.defaultdict(list)
+        for number, m in enumerate(chosen):
+            files[m.path] += [(number, m)] if number in left else []
+        for path, some in files.items():
+            write(os.path.join(folder, path), mutations.with_switches(mutations.read(path), some))
+        warnings = ("-O3 -g1 -Wno-error -Wno-unused -Wno-missing-field-initializers -Werror=int-conversion "
+                    "-Werror=incompatible-pointer-types -Werror=format")
+        status, out = runner.make(folder, os.cpu_count() or 1, [f"OPT={warnings} -include {header}"])
+        if status == 0:
+            return sorted(left)
+        wrong, spots = set(), re.findall(r"^(\S+?):(\d+):\d+: (?:fatal )?error:", out, re.M)
+        for path, line in spots:
+            for number, m in files.get(os.path.normpath(path), ()):
+                if m.line <= int(line) <= m.line + m.n_lines:
+                    wrong.add(number)
+        if not wrong:
+            errors = "\n".join(re.findall(r"^.*(?:error|\*\*\*).*$", out, re.M))
+            sys.exit(f"mutate.py: the build with switches fails outside of the faults:\n{errors}")
+        say(f"build with switches: {len(wrong)} faults do not compile")
+        left -= wrong
+
+
+def cases_of(runner, folder):
+    status, out = runner.command([f"{BUILD}/sleigh-test", "--list"], folder, 60)
+    return [x for x in out.split() if "/" in x and not x.startswith(("cuda_", "scripts/"))]
+
+
+def baseline(runner, folder, n):
+    """Runs every case without a fault. Returns {case: (seconds, numbers of the faults that it reaches)}."""
+    cases, done, lock = cases_of(runner, folder), {}, threading.Lock()
+
+    def work(case, job):
+        file = os.path.join(folder, f"build/reached-{job}")
+        with open(file, "wb") as f:
+            f.write(bytes(n))
+        why, seconds, passed = runner.test(folder, case, 600, {"SLEIGH_MUTANTS_REACHED": file})
+        if why:
+            say(f"without a fault: {case} fails and is left out")
+        elif passed:
+            with open(file, "rb") as f:
+                reached = {i for i, x in enumerate(f.read(n)) if x}
+            with lock:
+                done[case] = (seconds, reached)
+
+    runner.each(work, cases)
+    say(f"without a fault: {len(done)} of {len(cases)} cases pass, {sum(x[0] for x in done.values()):.0f} s of tests")
+    return done
+
+
+def try_cases(runner, folder, number, known, budget):
+    """Runs the cases that reach a fault until one fails. Returns a record."""
+    cases = sorted((x for x in known if number in known[x][1]), key=lambda x: known[x][0] * (8 + len(known[x][1])))
+    spent, tried = 0.0, 0
+    for case in cases:
+        if spent + known[case][0] > budget:
+            continue
+        limit, env = max(LEAST, TIMES * known[case][0]), {"SLEIGH_MUTANT": str(number)}
+        why, seconds, _ = runner.test(folder, case, limit, env)
+        spent, tried = spent + seconds, tried + 1
+        if why and (why.startswith("time") or runner.test(folder, case, limit, env)[0]):  # twice, because load alone can fail a case
+            return {"result": "killed", "by": why, "tried": tried, "reaching": len(cases), "seconds": round(spent, 1)}
+    return {"result": "survived", "by": "", "tried": tried, "reaching": len(cases), "seconds": round(spent, 1)}
+
+
+def run_cpu(runner, chosen, records, args, results):
+    folder = os.path.join(os.path.abspath(args.work), "tree")
+    copy_tree(folder)
+    built = build_with_switches(runner, folder, chosen)
+    counted = built[:args.sample]
+    say(f"{len(counted)} faults of {len(chosen)} drawn: the others do not compile, or were not needed")
+    known = baseline(runner, folder, len(chosen))
+    append(results, {"cases": {x: [round(s, 2), len(r)] for x, (s, r) in known.items()}, "seed": args.seed})
+    todo, lock, done = [i for i in counted if chosen[i].key not in records], threading.Lock(), [0]
+
+    def work(number, _):
+        m = chosen[number]
+        x = dict(m.row(), seed=args.seed, **try_cases(runner, folder, number, known, args.budget))
+        with lock:
+            done[0] += 1
+            records[m.key] = x
+            append(results, x)
+            say(f"{done[0]}/{len(todo)} {x['result']}: {m.path}:{m.line}: {m.why} ({x['by'] or x['tried']}) {x['seconds']} s")
+
+    runner.each(work, todo)
+
+
+# ---- kernels: one build for each fault ----
+
+
+def mirror(source, to):
+    """Makes the folder `to` equal to `source`. Copies only files that differ, with their times."""
+    os.makedirs(to, exist_ok=True)
+    wanted, have = {x.name: x for x in os.scandir(source)}, {x.name: x for x in os.scandir(to)}
+    for name in have.keys() - wanted.keys():
+        path = os.path.join(to, name)
+        shutil.rmtree(path) if have[name].is_dir(follow_symlinks=False) else os.remove(path)
+    for name, entry in wanted.items():
+        path = os.path.join(to, name)
+        if entry.is_dir(follow_symlinks=False):
+            mirror(entry.path, path)
+            continue
+        a, b = entry.stat(), have[name].stat() if name in have else None
+        if b is None or (a.st_mtime_ns, a.st_size) != (b.st_mtime_ns, b.st_size):
+            shutil.copy2(entry.path, path)
+
+
+def run_gpu(runner, chosen, records, args, results):
+    work_folder = os.path.abspath(args.work)
+    base = os.path.join(work_folder, "tree")
+    copy_tree(base)
     status, out = runner.make(base, os.cpu_count() or 1)
-    if status != 0:
-        sys.exit(f"mutate.py: the unmutated tree does not build:\n{out[-4000:]}")
-    times = {}
-    with concurrent.futures.ThreadPoolExecutor(runner.args.jobs) as pool:
-        for i, (name, done) in enumerate(zip(names, pool.map(lambda x: runner.suite(base, x, 3600), names)), 1):
-            failed, times[name], passed = done
-            say(f"unmutated tree: {i}/{len(names)} {name}: {failed or f'{len(passed)} passed'}, {times[name]:.1f} s")
-            if failed or not passed:
-                sys.exit(f"mutate.py: the unmutated tree does not pass {name}: {failed or 'no case ran'}")
-    return times
+    if status:
+        sys.exit(f"mutate.py: the unmutated tree does not build:\n{out[-3000:]}")
+    suites = sorted({x.split("/")[0] + "/" for x in runner.command([f"{BUILD}/sleigh-test", "--list"], base, 60)[1].split()
+                     if x.startswith("cuda_")})
+    times, lock = {}, threading.Lock()
 
+    def time_suite(suite, _):
+        why, times[suite], passed = runner.test(base, suite, 3600)
+        if why or not passed:
+            raise RuntimeError(f"the unmutated tree does not pass {suite}: {why or 'no case ran'}")
 
-# The kernel files of each suite.
-KERNELS = {"cuda_santa/": "santa.cu", "cuda_pps/": "pps.cu", "cuda_is/": "santa_is.cu dense_q.cu", "cuda_sparse/": "sparse.cu quest.cu",
-           "cuda_bernoulli/": "bernoulli.cu", "cuda_vattention/": "vattention.cu"}
+    runner.each(time_suite, suites)
 
+    def work(m, job):
+        if sum(x["result"] != "not built" for x in records.values()) >= args.sample:
+            return
+        folder = os.path.join(work_folder, f"job{job}")
+        mirror(base, folder)
+        write(os.path.join(folder, m.path), mutations.applied(mutations.read(m.path), m))
+        x, start = dict(m.row(), seed=args.seed, result="survived", by=""), time.time()
+        if runner.make(folder, max(1, (os.cpu_count() or 1) // args.jobs), ["OPT=-O3 -g0 -Wno-error"])[0]:
+            x["result"] = "not built"
+        else:
+            stem = re.sub(r"\..*", "", os.path.basename(m.path)).split("_")
+            for suite in sorted(suites, key=lambda s: (not any(part in s for part in stem), times[s])):
+                why, _, _ = runner.test(folder, suite, max(LEAST, TIMES * times[suite]))
+                if why:
+                    x.update(result="killed", by=why)
+                    break
+        x["seconds"] = round(time.time() - start, 1)
+        with lock:
+            records[m.key] = x
+            append(results, x)
+            say(f"{x['result']}: {m.path}:{m.line}: {m.why} ({x['by']}) {x['seconds']} s")
 
-def keep_far_objects(folder, mutation):
-    """--near: after a change of a device header, make builds only the kernels of the named suites. The other objects get a newer
-    time. Without such a suite make builds all kernels."""
-    near = " ".join(KERNELS.get(x, "") for x in mutation.suites).split()
-    if not mutation.path.startswith("attention/cuda/") or not mutation.path.endswith(".cuh") or not near:
-        return
-    objects = os.path.join(folder, BUILD, "attention/cuda")
-    later = time.time() + 60
-    for name in os.listdir(objects):
-        if name.endswith(".cu.o") and name[:-2] not in near:
-            os.utime(os.path.join(objects, name), (later, later))
-
-
-def attempt(runner, mutation, base, folder, times):
-    """Runs one mutation in a copy of the tree and returns its record."""
-    record = dict(mutation.row(), result="survived", by="", seconds=0)
-    start = time.time()
-    mirror(base, folder)
-    path = os.path.join(folder, mutation.path)
-    with open(path, encoding="utf-8") as f:
-        text = f.read()
-    with open(path, "w", encoding="utf-8") as f:
-        f.write(mutation.apply(text))
-    if runner.args.near:
-        keep_far_objects(folder, mutation)
-    status, out = runner.make(folder, runner.args.make_jobs)
-    if status != 0:
-        error = re.search(r"^.*\berror\b.*$", out, re.M)
-        record.update(result="not built", by=error[0].strip()[:200] if error else "make failed")
-    else:
-        for name in sorted(mutation.suites, key=times.get):
-            failed, _, _ = runner.suite(folder, name, max(LEAST, TIMES * times[name]))
-            if failed:
-                record.update(result="killed", by=failed)
-                break
-    record["seconds"] = round(time.time() - start, 1)
-    return record
+    runner.each(work, [m for m in chosen if m.key not in records])
 
 
 # ---- results ----
-
-
-def load(paths):
-    """Returns the last record of each mutation, and the times of the unmutated suites for each state of the tree."""
-    records, times = {}, {}
-    for path in paths:
-        if not os.path.exists(path):
-            continue
-        with open(path, encoding="utf-8") as f:
-            for line in f:
-                try:
-                    x = json.loads(line)
-                except ValueError:
-                    continue  # an interrupted run wrote only a part of this line
-                if "times" in x:
-                    times.setdefault(x["tree"], {}).update(x["times"])
-                elif x["key"] not in records or x["result"] != "not run":
-                    records[x["key"]] = x
-    return records, times
 
 
 def append(path, record):
@@ -239,207 +339,122 @@ def append(path, record):
             f.write(json.dumps(record) + "\n")
 
 
-def verdict(mutation, records):
-    x = records.get(mutation.key())
-    if x is None:
-        return "not tried"
-    if mutation.equivalent and x["result"] == "survived":
-        return "equivalent"
-    return x["result"]
+def load(paths, seed=None):
+    """Returns the records of the faults (of one seed) and the cases of the last run."""
+    records, cases = {}, {}
+    for path in paths:
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as f:
+                for line in f:
+                    try:
+                        x = json.loads(line)
+                    except ValueError:
+                        continue  # an interrupted run wrote only a part of this line
+                    if seed is not None and x["seed"] != seed:
+                        continue
+                    if "cases" in x:
+                        cases = x["cases"]
+                    else:
+                        records[x["key"]] = x
+    return records, cases
 
 
-COLUMNS = ("killed", "survived", "equivalent", "not built", "not tried")
+def wilson(k, n):
+    """95% confidence interval of a share (Wilson's score interval)."""
+    z, p = 1.96, k / n
+    middle, half = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    return (middle - half) / (1 + z * z / n), (middle + half) / (1 + z * z / n)
 
 
-def report(mutations, records, args):
-    """Prints the table and the survivors. Returns 1 when the goal is met."""
-    counts = {}
-    for m in mutations:
-        for row in ((m.folder, m.kind), (m.folder, "all"), ("all", m.kind), ("all", "all")):
-            counts.setdefault(row, collections.Counter())[verdict(m, records)] += 1
-    rows = []
-    for folder in (*mutants.FOLDERS, "all"):
-        for kind in ("hand", "made", "all"):
-            c = counts.get((folder, kind))
-            if c:
-                tried = c["killed"] + c["survived"]
-                rows.append({"folder": folder, "kind": kind, **{x: c[x] for x in COLUMNS},
-                             "kill rate": round(100 * c["killed"] / tried, 1) if tried else None})
-    survivors = [dict(m.row(), explanation=m.explained or "unexplained") for m in mutations
-                 if verdict(m, records) == "survived"]
-    equal = [dict(m.row(), explanation=m.equivalent) for m in mutations if verdict(m, records) == "equivalent"]
+def report(records, args):
+    known = mutations.judged()
+    rows, survivors, counts = [], [], collections.defaultdict(collections.Counter)
+    for x in records.values():
+        verdict, reason = known.get((x["path"], x["old"], x["new"]), ("", ""))
+        result = "equivalent" if x["result"] == "survived" and verdict == "equivalent" else x["result"]
+        counts[x["folder"]][result] += 1
+        counts["all"][result] += 1
+        if result == "survived":
+            survivors.append(dict(x, reason=reason))
+    for folder in (*mutations.FOLDERS, "all"):
+        c = counts[folder]
+        n = c["killed"] + c["survived"]
+        if n:
+            low, high = wilson(c["killed"], n)
+            rows.append({"folder": folder, "killed": c["killed"], "survived": c["survived"], "equivalent": c["equivalent"],
+                         "kill rate": f"{100 * c['killed'] / n:.1f}%", "95% interval": f"{100 * low:.1f} to {100 * high:.1f}%"})
+    survivors.sort(key=lambda x: (x["path"], x["line"]))
     if args.output == "json":
-        print(json.dumps({"seed": args.seed, "folders": rows, "survivors": survivors, "equivalent": equal}, indent=1))
+        print(json.dumps({"folders": rows, "survivors": survivors}, indent=1))
     elif args.output == "csv":
         w = csv.DictWriter(sys.stdout, list(rows[0]))
         w.writeheader()
         w.writerows(rows)
     else:
-        print(f"Seed of the generated mutations: {args.seed}\n")
         print("| " + " | ".join(rows[0]) + " |\n|" + "---|" * len(rows[0]))
-        for r in rows:
-            print("| " + " | ".join("" if x is None else f"{x}%" if k == "kill rate" else str(x) for k, x in r.items()) + " |")
-        for title, some in (("Survivors", survivors), ("Equivalent", equal)):
-            print(f"\n{title}: {len(some)}\n")
-            for x in some:
-                print(f"- `{x['path']}` ({x['kind']}, {x['why']}): {x['explanation']}")
-                print("".join(f"\n      {sign} {y}" for sign, y in changed_lines(x)))
-    last = counts[("all", "all")]
-    tried = last["killed"] + last["survived"]
-    if last["not tried"]:
-        say(f"{last['not tried']} mutations were not tried")
-    return tried and last["killed"] >= args.goal * tried and all(m.explained for m in mutations
-                                                                 if verdict(m, records) == "survived")
+        print("\n".join("| " + " | ".join(map(str, r.values())) + " |" for r in rows))
+        print(f"\nSurvivors: {len(survivors)}\n")
+        for x in survivors:
+            print(f"- `{x['path']}:{x['line']}` ({x['why']}): {x['reason'] or 'no reason known'}\n\n      - {x['old']}\n      + {x['new']}")
+    n = counts["all"]["killed"] + counts["all"]["survived"]
+    return n and counts["all"]["killed"] >= args.goal * n and all(x["reason"] for x in survivors)
 
 
-def changed_lines(x):
-    return [(sign, y) for sign, text in (("-", x["old"]), ("+", x["new"])) for y in text.split("\n") if y.strip()]
-
-
-def listing(mutations, args):
-    rows = [m.row() for m in mutations]
-    if args.output == "json":
-        print(json.dumps(rows, indent=1))
-    elif args.output == "csv":
-        w = csv.DictWriter(sys.stdout, list(rows[0]))
-        w.writeheader()
-        w.writerows(dict(r, suites=" ".join(r["suites"])) for r in rows)
-    else:
-        print(f"{len(rows)} mutations; seed of the generated ones: {args.seed}")
-        for x in rows:
-            print(f"\n{x['key']} {x['folder']} {x['kind']} {x['path']}: {x['why']} [{' '.join(x['suites'])}]")
-            print("\n".join(f"    {sign} {y}" for sign, y in changed_lines(x)))
-
-
-# ---- the run ----
-
-
-def every_suite(gpu):
-    names = [x for x in re.findall(r"X\((\w+)\)", mutants.read("tests/main.c")) if x not in ("NAME", "scripts")]
-    return [x + "/" for x in names if x.startswith("cuda_") == gpu]
-
-
-def run(mutations, records, times_of, args):
-    work, results = os.path.abspath(args.work), args.results[0] if args.results else None
-    base, runner, end = os.path.join(work, "base"), Runner(args), time.time() + 60 * args.minutes
-    os.makedirs(work, exist_ok=True)
-    held = open(os.path.join(work, "lock"), "w")
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        sys.exit(f"mutate.py: another run uses the folder {work}; pass another folder with --work")
-    tree = copy_tree(base)
-    for m in mutations:
-        m.suites = every_suite(args.gpu) if args.all_suites else [x if "/" in x else x + "/" for x in m.suites]
-
-    def is_done(m):
-        x = records.get(m.key())
-        return x and not (x["result"] == "survived" and (args.retry or x["tree"] != tree or x["suites"] != m.suites))
-
-    todo = [m for m in mutations if not is_done(m)]
-    say(f"{len(mutations)} mutations, {len(todo)} to try; tree {tree}; seed {args.seed}")
-    if not todo:
-        return
-    times = times_of.get(tree, {})
-    missing = sorted({x for m in todo for x in m.suites} - times.keys())
-    try:
-        times.update(unmutated(runner, base, missing))
-        append(results, {"tree": tree, "times": {x: times[x] for x in missing}})
-        queue, lock, trouble = collections.deque(todo), threading.Lock(), []
-
-        def job(number):
-            while time.time() < end and not trouble:
-                with lock:
-                    if not queue:
-                        return
-                    m = queue.popleft()
-                try:
-                    x = attempt(runner, m, base, os.path.join(work, f"job{number}"), times)
-                except Exception as e:  # shown by the main thread
-                    trouble.append(e)
-                    return
-                x["tree"] = tree
-                with lock:
-                    records[m.key()] = x
-                    append(results, x)
-                    done = len(todo) - len(queue)
-                    say(f"{done}/{len(todo)} {x['result']}: {m.path}: {m.why} ({x['by']}) {x['seconds']} s")
-
-        threads = [threading.Thread(target=job, args=(i,), daemon=True) for i in range(args.jobs)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            while t.is_alive():
-                t.join(1)
-        if trouble:
-            raise trouble[0]
-    finally:
-        with runner.lock:
-            for p in list(runner.running):
-                os.killpg(p.pid, signal.SIGKILL)
-        if not args.keep:
-            for name in os.listdir(work):
-                if re.fullmatch(r"base|job\d+", name):
-                    shutil.rmtree(os.path.join(work, name), ignore_errors=True)
+def unread(records, cases):
+    """Prints the cases that killed no fault although they reach some, the slowest first."""
+    useful = {x["by"].split(" ")[-1] for x in records.values()}
+    for case, (seconds, reached) in sorted(cases.items(), key=lambda x: -x[1][0]):
+        if case not in useful and reached:
+            print(f"{seconds:8.2f} s  reaches {reached:4} faults  {case}")
 
 
 def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("-j", "--jobs", type=int, default=1, help="mutations at a time, each in another copy of the tree")
-    p.add_argument("--make-jobs", type=int, help="compilers at a time in each job (default: cores / jobs)")
+    p.add_argument("--sample", type=int, default=300, metavar="N", help="number of faults that compile (default %(default)s)")
+    p.add_argument("--seed", type=int, default=1)
+    p.add_argument("-j", "--jobs", type=int, default=1, help="test cases, or with --gpu faults, at a time")
     p.add_argument("--make", action="append", default=[], metavar="VAR=VALUE", help="pass this to make; may be repeated")
-    p.add_argument("--gpu", action="store_true", help="run the mutations of CUDA kernels, with nvcc and a GPU; without this flag, all others")
-    p.add_argument("--near", action="store_true",
-                   help="with --gpu: after a change of a header, build only the kernels of the named suites (faster)")
-    p.add_argument("--work", default=os.path.join(mutants.ROOT, "build/mutate"), help="folder of the copies")
-    p.add_argument("--keep", action="store_true", help="keep the copies for the next run")
+    p.add_argument("--gpu", action="store_true", help="faults of CUDA code, with nvcc and a GPU; without this flag, faults of all other code")
+    p.add_argument("--only", default="", metavar="PATH", help="only files whose path begins with this")
+    p.add_argument("--budget", type=float, default=60, metavar="S", help="seconds of tests for each fault on the CPU (default %(default)s)")
+    p.add_argument("--work", default=os.path.join(mutations.ROOT, "build/mutate"), help="folder of the copies of the tree")
     p.add_argument("--results", action="append", default=[], metavar="FILE",
                    help="JSON lines: the first file is read and appended to, further files are only read")
-    p.add_argument("--retry", action="store_true", help="try survivors again")
-    p.add_argument("--all-suites", action="store_true", help="run all suites on each mutation, not only the suites that it names")
-    p.add_argument("--made", type=int, default=120, metavar="N", help="number of generated mutations (default %(default)s)")
-    p.add_argument("--seed", type=int, default=20261121, help="seed of the generated mutations (default %(default)s)")
-    p.add_argument("--only", default="", metavar="TEXT", help="only mutations whose folder, path, kind or key begins with this")
-    p.add_argument("--part", default="1/1", metavar="I/N", help="only part I of N, to share the work among machines")
-    p.add_argument("--minutes", type=float, default=1e6, help="begin no more mutations after this time")
-    p.add_argument("--goal", type=float, default=0.92, help="share of mutations to kill (default %(default)s)")
+    p.add_argument("--goal", type=float, default=0.9, help="share of faults to kill, for the exit status (default %(default)s)")
     p.add_argument("-o", "--output", choices=("md", "json", "csv"), default="md")
-    p.add_argument("--list", action="store_true", help="print the mutations")
+    p.add_argument("--list", action="store_true", help="print the faults and run nothing")
     p.add_argument("--report", action="store_true", help="print the table of all --results files and run nothing")
-    p.add_argument("--self-test", action="store_true", help="check the catalogue against the tree")
+    p.add_argument("--unread", action="store_true", help="print the cases that killed nothing and run nothing")
     args = p.parse_args()
-    args.make_jobs = args.make_jobs or max(1, (os.cpu_count() or 1) // args.jobs)
-    if args.jobs < 1 or not re.fullmatch(r"[1-9]\d*/[1-9]\d*", args.part):
-        p.error("expected -j N with N >= 1 and --part I/N")
+    if args.jobs < 1 or args.sample < 1:
+        p.error("expected -j N and --sample N with N >= 1")
     return args
 
 
 def main():
     args = arguments()
-    if args.self_test:
-        complaints = mutants.check()
-        print("\n".join(complaints) or f"{len(mutants.hand_written())} mutations written by hand, all current")
-        return bool(complaints)
-    try:
-        mutations = mutants.hand_written()
-        mutations += mutants.made(args.made, args.seed)
-    except mutants.Stale as stale:
-        sys.exit(f"mutate.py: {stale}")
-    if not (args.list or args.report):
-        mutations = [m for m in mutations if (m.folder == "cuda") == args.gpu]
-    part, parts = map(int, args.part.split("/"))
-    mutations = [m for i, m in enumerate(mutations) if i % parts == part - 1
-                 and any(x.startswith(args.only) for x in (m.folder, m.path, m.kind, m.key()))]
-    if not mutations:
-        sys.exit(f"mutate.py: no mutation for --only {args.only} --part {args.part}")
+    if args.report or args.unread:
+        records, cases = load(args.results)
+        if not records:
+            sys.exit("mutate.py: no results; pass --results FILE of a run")
+        if args.unread:
+            unread(records, cases)
+            return 0
+        return 0 if report(records, args) else 1
+    # More than the sample, because a quarter of the faults does not compile.
+    chosen = mutations.sample(3 * args.sample // 2, args.seed, args.gpu, args.only)
     if args.list:
-        listing(mutations, args)
+        for m in chosen:
+            print(f"{m.key} {m.path}:{m.line} {m.why}\n    - {m.old_line}\n    + {m.new_line}")
         return 0
+    results, runner = args.results[0] if args.results else None, Runner(args)
+    records, _ = load(args.results, args.seed)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("mutate.py: terminated"))  # ends running commands too
-    records, times = load(args.results)
-    if not args.report:
-        run(mutations, records, times, args)
-    return 0 if report(mutations, records, args) else 1
+    try:
+        (run_gpu if args.gpu else run_cpu)(runner, chosen, records, args, results)
+    finally:
+        runner.end_all()
+    return 0 if report(records, args) else 1
 
 
 if __name__ == "__main__":

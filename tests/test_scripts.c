@@ -288,9 +288,9 @@ static void demo_chat_download(void) {
     }
 }
 
-// Every mutation's old text occurs in its file, and its suites exist.
+// The operators of the mutation run on a small file, and every judged line still occurs in its file.
 static void mutations(void) {
-    run_script("scripts/mutate.py --self-test");
+    run_script_with(venv_python("tree_sitter tree_sitter_c"), "scripts/mutations.py --self-test");
 }
 
 // No file includes a file of a higher layer, and no includes form a circle. The same holds for the calls between the objects of

@@ -45,7 +45,8 @@ static int render(const char *text, size_t n, const json_t *context, int mark, s
     return rc;
 }
 
-// Renders with and without marks, which must not change the text. Returns 1 where Sleigh lacks something.
+// Renders with and without marks, which must not change the text. want: a text, null (an error), or false (an error of syntax).
+// Returns 1 where Sleigh lacks something.
 static int check(const char *label, const char *text, size_t n, const json_t *context, const json_t *want, int is_hash) {
     for (int mark = 0; mark < 2; mark++) {
         sl_jinja_output out = {0};
@@ -54,10 +55,13 @@ static int check(const char *label, const char *text, size_t n, const json_t *co
         if (rc == SL_ERR_UNSUPPORTED && json_is_string(want) && is_missing(err.message)) return 1;
         if (rc && json_is_string(want)) FAIL("%s: %s", label, err.message);
         if (!rc && !json_is_string(want)) FAIL("%s: got \"%s\", expected an error", label, out.text.data);
+        if (rc && (json_is_false(want) ? rc != SL_ERR_FORMAT : rc != SL_ERR_ARG) && rc != SL_ERR_UNSUPPORTED)
+            FAIL("%s: error %d, expected another code: %s", label, rc, err.message);
         if (!rc && is_hash) {
             snprintf(hash, sizeof hash, "%016llx", (unsigned long long)sl_fnv1a(SL_FNV1A_START, out.text.data, out.text.n));
             if (strcmp(hash, json_string_value(want))) FAIL("%s: another text than Jinja's: \"%s\"", label, out.text.data);
-        } else if (!rc && (out.text.n != json_string_length(want) || memcmp(out.text.data, json_string_value(want), out.text.n))) {
+        } else if (!rc &&
+                   (out.text.n != json_string_length(want) || memcmp(out.text.data, json_string_value(want), out.text.n))) {
             FAIL("%s: got \"%s\", expected \"%s\"", label, out.text.data, json_string_value(want));
         }
         sl_jinja_output_free(&out);
@@ -85,16 +89,44 @@ static void language(void) {
     int n = 0, n_missing = 0, n_errors = 0;
     for (json_t *row; (row = next_row(f)); json_decref(row)) {
         const json_t *text = json_object_get(row, "text"), *want = json_object_get(row, "result");
-        if (!text) continue;
-        const json_t *context = json_object_get(json_object_get(head, "contexts"), json_string_value(json_object_get(row, "context")));
+        if (!text || json_object_get(row, "each")) continue;
+        const json_t *context =
+            json_object_get(json_object_get(head, "contexts"), json_string_value(json_object_get(row, "context")));
         n_missing += check(json_string_value(text), json_string_value(text), json_string_length(text), context, want, 0);
-        n_errors += json_is_null(want);
+        n_errors += !json_is_string(want);
         n++;
     }
     fclose(f);
     json_decref(head);
     CHECK(n > 1500 && n_errors > 150);
     if (n_missing > 25) FAIL("%d templates use what Sleigh lacks, expected at most 25", n_missing);
+}
+
+// Every operator, filter, test, method and kind of slice on a value of each kind.
+static void each_value(void) {
+    json_t *head, *context = json_object();
+    FILE *f = open_rows(&head);
+    const json_t *values = json_object_get(head, "values");
+    int n = 0, n_missing = 0, n_errors = 0;
+    for (json_t *row; (row = next_row(f)); json_decref(row)) {
+        const json_t *text = json_object_get(row, "text"), *each = json_object_get(row, "each");
+        if (!each) continue;
+        CHECK_INT(json_array_size(each), json_array_size(values));
+        for (size_t i = 0; i < json_array_size(each); i++) {
+            const json_t *want = json_array_get(each, i);
+            char label[300];
+            if (json_is_integer(want)) continue; // Python writes an address
+            snprintf(label, sizeof label, "%.200s, value %zu", json_string_value(text), i);
+            json_object_set(context, "v", json_array_get(values, i));
+            n_missing += check(label, json_string_value(text), json_string_length(text), context, want, 0);
+            n_errors += !json_is_string(want);
+            n++;
+        }
+    }
+    fclose(f);
+    json_decref(context);
+    json_decref(head);
+    CHECK(n > 10000 && n_errors > 4500 && n_missing == 0);
 }
 
 static void read_file(const char *name, sl_text *text) {
@@ -108,7 +140,8 @@ static void families(void) {
     const json_t *chats = json_object_get(head, "conversations");
     int n = 0, n_families = 0;
     for (json_t *row; (row = next_row(f)); json_decref(row)) {
-        const char *file = json_string_value(json_object_get(row, "file")), *name = json_string_value(json_object_get(row, "name"));
+        const char *file = json_string_value(json_object_get(row, "file")),
+                   *name = json_string_value(json_object_get(row, "name"));
         const json_t *results = json_object_get(row, "results");
         char label[100];
         sl_text text = {0};
@@ -150,8 +183,8 @@ static void errors(void) { // each names the line and what is wrong
         {"{{ a b }}", "unexpected 'b', expected '}}'", SL_ERR_FORMAT},
         {"{% for x in range(9000) %}{% for y in range(9000) %}x{% endfor %}{% endfor %}", "steps", SL_ERR_UNSUPPORTED},
         {"{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "levels deep", SL_ERR_UNSUPPORTED},
-        {"{% set ns = namespace(s='xxxxxxxxxx') %}{% for i in range(40) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}", "MiB of memory",
-         SL_ERR_UNSUPPORTED},
+        {"{% set ns = namespace(s='xxxxxxxxxx') %}{% for i in range(40) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+         "MiB of memory", SL_ERR_UNSUPPORTED},
         {"{{ 'a'.translate({}) }}", "str.translate is not supported", SL_ERR_UNSUPPORTED},
         {"{{ '\\ud800' }}", "an escape is not a character", SL_ERR_FORMAT},
     };
@@ -165,7 +198,8 @@ static void errors(void) { // each names the line and what is wrong
         const sl_jinja_input in = {.plain = context, .limits = limits};
         if (!rc) rc = sl_jinja_render(t, &in, &out, &err);
         if (rc != cases[i].rc || !strstr(err.message, cases[i].message))
-            FAIL("%s: %d, \"%s\", expected %d, \"%s\"", cases[i].text, rc, rc ? err.message : out.text.data, cases[i].rc, cases[i].message);
+            FAIL("%s: %d, \"%s\", expected %d, \"%s\"", cases[i].text, rc, rc ? err.message : out.text.data, cases[i].rc,
+                 cases[i].message);
         sl_jinja_output_free(&out);
         sl_jinja_free(t);
         json_decref(context);
@@ -173,10 +207,7 @@ static void errors(void) { // each names the line and what is wrong
 }
 
 static const test_case cases[] = {
-    {"language", 0, language},
-    {"families", 0, families},
-    {"errors", 0, errors},
-    {0},
+    {"language", 0, language}, {"each-value", 0, each_value}, {"families", 0, families}, {"errors", 0, errors}, {0},
 };
 extern const test_suite suite_jinja;
 const test_suite suite_jinja = {"jinja", cases};
