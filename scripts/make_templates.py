@@ -5,7 +5,7 @@
 
 The first line is {contexts, conversations, values}. Each other line is a template and its results:
   {text, context, result}  expressions and statements of tests/chat/language.json, and 500 templates that this script makes from a seed;
-                       result: a text; null: an error; false: an error of syntax
+                       dates, with the time `now` in seconds; result: a text; null: an error; false: an error of syntax
   {text, each}         forms of tests/chat/language.json: each operator, filter, test, method and kind of slice, with arguments of the right and of
                        the wrong type; each: [for each value of {values} as v the result,
                        or 0: Python writes an address there]
@@ -29,9 +29,11 @@ os.environ["TZ"] = "UTC"
 
 
 class Clock(datetime.datetime):
+    seconds = NOW
+
     @classmethod
     def now(cls, tz=None):
-        return datetime.datetime.fromtimestamp(NOW)
+        return datetime.datetime.fromtimestamp(cls.seconds)
 
 
 templates.datetime = Clock
@@ -217,6 +219,11 @@ class Maker:
 VALUES = ["Hello World", "", " a,b \t c\n", "h\u00e9llo \u00df l", "12", "-3.7e2", "A1b", 5, -3, 0, True, None, 2.5, -0.5, 1e20, [3, 1, 2], [],
           ["b", "A", "c"], [[1, 2], [3]], {"b": 1, "a": [1, 2]}, {}, [{"r": "u", "n": 1}, {"r": "a", "n": 0}, {"n": 2}]]
 ADDRESS = re.compile(r"0x[0-9a-f]{6}|<class|<generator|<Loop|<Macro|Markup\(|<built-in")
+# Noon and midnight, days of one and two digits, the last and the first day of a year, a leap day, a year below 2000.
+DATES = [0, 951782399, 951868800, 1704067199, 1704067200, 1709208000, 1732800000, 1735689599, 1740787445, 946684799, 1757289906, 4102444800]
+DATE = "{{ strftime_now('" + " ".join("%" + x for x in "d e m H I M S y j Y F T a A b h B p % -d -m -H -I -M -S -y -j".split()) + "') }}"
+
+
 def on_each(text):
     out = []
     for v in VALUES:
@@ -252,6 +259,9 @@ def main():
             rows.append({"text": text, "context": "language" if key == "expressions" else "statements", "result": render(text, context)})
     for text, result in generated(500):
         rows.append({"text": text, "context": "language", "result": result})
+    for Clock.seconds in DATES:
+        rows.append({"text": DATE, "context": "statements", "now": Clock.seconds, "result": render(DATE, {})})
+    Clock.seconds = NOW
     rows += [{"text": text, "each": on_each(text)} for text in language["forms"]]
     named = [("file", os.path.basename(f), open(f, encoding="utf-8").read()) for f in sorted(glob.glob(os.path.join(ROOT, "tests/chat/families/*.jinja")))]
     named += [("name", name, text) for name, text in builtin_templates().items()]
