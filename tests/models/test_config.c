@@ -156,5 +156,89 @@ static void sliding_layers(void) {
     }
 }
 
-static const test_case cases[] = {{"goldens", 0, goldens}, {"windows", 0, windows}, {"sliding-layers", 0, sliding_layers}, {0}};
+// ---- bounds ----
+
+typedef struct bound {
+    const char *file, *part, *field; // part: an object of the file; "": the file
+    double low, high;
+    int is_int;
+} bound;
+
+// Returns the error of a folder whose field has this value; "": none.
+static const char *error_of(const bound *b, double x) {
+    json_t *root =
+        json_pack("{s:s,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:b,s:i}", "model_type", "qwen2", "vocab_size", 64, "hidden_size", 64,
+                  "intermediate_size", 64, "num_hidden_layers", 2, "num_attention_heads", 4, "num_key_value_heads", 4,
+                  "max_position_embeddings", 512, "use_sliding_window", 1, "sliding_window", 256);
+    const json_t *good = json_string(b->part[0] == 'l' ? "llama3" : "yarn");
+    json_t *part = json_object(), *generation = json_object();
+    if (b->part[0])
+        json_object_update_new(part, json_pack("{s:o,s:f,s:f,s:f}", "rope_type", good, "factor", 2.0, "low_freq_factor", 1.0,
+                                               "high_freq_factor", 4.0));
+    else
+        json_decref((json_t *)good);
+    if (b->part[0] == 'y') json_object_del(part, "low_freq_factor"), json_object_del(part, "high_freq_factor");
+    json_t *value = b->is_int ? json_integer((json_int_t)x) : json_real(x);
+    json_object_set_new(b->part[0] ? part : b->file[0] == 'g' ? generation : root, b->field, value);
+    if (b->part[0]) json_object_set(root, "rope_scaling", part);
+    write_config(root);
+    char path[512];
+    snprintf(path, sizeof path, "%s/generation_config.json", test_tmp());
+    CHECK_INT(json_dump_file(generation, path, 0), 0);
+    json_decref(root), json_decref(part), json_decref(generation);
+    sl_config c;
+    int rc = sl_config_load(&SL_FOLDER(test_tmp()), &c, &err);
+    if (rc) CHECK(rc == SL_ERR_FORMAT || rc == SL_ERR_UNSUPPORTED);
+    return rc ? err.message : "";
+}
+
+// Every number of config.json and generation_config.json one step outside and on both of its bounds. A value on a bound may be
+// refused for another reason, such as a number of heads that does not divide the hidden size.
+static void bounds(void) {
+    static const bound rows[] = {
+        {"c", "", "vocab_size", 1, 1 << 24, 1},
+        {"c", "", "hidden_size", 1, 1 << 20, 1},
+        {"c", "", "intermediate_size", 1, 1 << 20, 1},
+        {"c", "", "num_hidden_layers", 1, 1024, 1},
+        {"c", "", "num_attention_heads", 1, 1024, 1},
+        {"c", "", "num_key_value_heads", 1, 4, 1}, // the query heads
+        {"c", "", "head_dim", 1, 1024, 1},
+        {"c", "", "max_position_embeddings", 1, 1 << 28, 1},
+        {"c", "", "rms_norm_eps", 0, 1, 0},
+        {"c", "", "sliding_window", 1, 1 << 28, 1},
+        {"c", "", "max_window_layers", 0, 1 << 20, 1},
+        {"c", "", "bos_token_id", 0, 63, 1},
+        {"c", "", "rope_theta", 1, 1e12, 0},
+        {"c", "llama3", "low_freq_factor", 1e-3, 1e6, 0},
+        {"c", "llama3", "high_freq_factor", 1e-3, 1e6, 0},
+        {"c", "llama3", "factor", 1, 1e6, 0},
+        {"c", "llama3", "original_max_position_embeddings", 1, 1 << 28, 1},
+        {"c", "yarn", "beta_fast", 1e-3, 1e6, 0},
+        {"c", "yarn", "beta_slow", 1e-3, 1e6, 0},
+        {"c", "yarn", "mscale", 0, 1e3, 0},
+        {"c", "yarn", "mscale_all_dim", 0, 1e3, 0},
+        {"c", "yarn", "attention_factor", 1e-6, 1e3, 0},
+        {"g", "", "temperature", 0, 1e6, 0},
+        {"g", "", "top_p", 0, 1, 0},
+        {"g", "", "min_p", 0, 1, 0},
+        {"g", "", "repetition_penalty", 1e-6, 1e6, 0},
+        {"g", "", "top_k", -1, 1 << 30, 1},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const bound *b = &rows[i];
+        double step_low = b->is_int ? 1 : b->low ? b->low * 1e-6 : 1e-9, step_high = b->is_int ? 1 : b->high * 1e-6;
+        const double outside[] = {b->low - step_low, b->high + step_high}, inside[] = {b->low, b->high};
+        char says[100];
+        snprintf(says, sizeof says, "field %s is ", b->field);
+        for (int j = 0; j < 2; j++) {
+            const char *found = error_of(b, outside[j]);
+            if (!strstr(found, says) || !strstr(found, ", expected ")) FAIL("%s of %.9g: \"%s\"", b->field, outside[j], found);
+            found = error_of(b, inside[j]);
+            if (strstr(found, says)) FAIL("%s of %.9g: \"%s\"", b->field, inside[j], found);
+        }
+    }
+}
+
+static const test_case cases[] = {
+    {"goldens", 0, goldens}, {"windows", 0, windows}, {"sliding-layers", 0, sliding_layers}, {"bounds", 0, bounds}, {0}};
 const test_suite suite_config = {"config", cases};

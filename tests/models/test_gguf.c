@@ -7,6 +7,7 @@
 #include "tests/support/tokens.h"
 #include "tests/test.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -272,6 +273,53 @@ static void settings(void) {
     }
 }
 
+// Every number of a file has a value of its own: no field takes the value of another key.
+static void every_key(void) {
+    static const struct {
+        const char *key;
+        double x;
+        int is_float;
+    } keys[] = {
+        {"qwen2.block_count", 3, 0},
+        {"qwen2.context_length", 4096, 0},
+        {"qwen2.embedding_length", 96, 0},
+        {"qwen2.feed_forward_length", 112, 0},
+        {"qwen2.attention.head_count", 6, 0},
+        {"qwen2.attention.head_count_kv", 2, 0},
+        {"qwen2.attention.key_length", 32, 0},
+        {"qwen2.attention.value_length", 32, 0},
+        {"qwen2.vocab_size", 11, 0},
+        {"qwen2.attention.layer_norm_rms_epsilon", 2e-5, 1},
+        {"qwen2.rope.freq_base", 12345, 1},
+        {"qwen2.rope.scaling.factor", 4, 1},
+        {"qwen2.rope.scaling.yarn_beta_fast", 17, 1},
+        {"qwen2.rope.scaling.yarn_beta_slow", 0.5, 1}, // a number between 0 and 1 is allowed
+        {"qwen2.rope.scaling.attn_factor", 0.75, 1},
+        {"qwen2.rope.scaling.original_context_length", 1024, 0},
+    };
+    gguf_file f = {0};
+    sl_source *source;
+    sl_config c;
+    gguf_file_text(&f, "general.architecture", "qwen2");
+    gguf_file_text(&f, "qwen2.rope.scaling.type", "yarn");
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        if (keys[i].is_float)
+            gguf_file_float(&f, keys[i].key, (float)keys[i].x);
+        else
+            gguf_file_int(&f, keys[i].key, SL_GGUF_U32, (long long)keys[i].x);
+    }
+    gguf_file_write(&f, "x.gguf");
+    CHECK_OK(sl_source_open(in_tmp("x.gguf"), &source, &err), err);
+    CHECK_OK(sl_config_load(sl_source_documents(source), &c, &err), err);
+    sl_source_close(source);
+    CHECK(c.n_layers == 3 && c.n_trained == 4096 && c.n_ctx == 4096 && c.hidden == 96 && c.n_ffn == 112 && c.n_heads == 6);
+    CHECK(c.n_kv_heads == 2 && c.head_dim == 32 && c.n_vocab == 11 && c.norm_eps == 2e-5f && c.rope_theta == 12345);
+    CHECK(c.rope_type == SL_ROPE_YARN && c.rope_factor == 4 && c.rope_beta_fast == 17 && c.rope_beta_slow == 0.5f);
+    CHECK_INT(c.rope_original_ctx, 1024);
+    CHECK_NEAR(c.rope_attention, 0.75 * (0.1 * log(4) + 1), 1e-6);
+    CHECK_STR(c.model_type, "qwen2");
+}
+
 // An array with one value for each layer: equal values are one value.
 static void values_of_layers(void) {
     static const int equal[2] = {2, 2}, other[2] = {2, 4};
@@ -412,6 +460,7 @@ static const test_case cases[] = {{"refused", NEEDS_NOTHING, refused},
                                   {"duplicate-key", NEEDS_NOTHING, duplicate_key},
                                   {"values", NEEDS_NOTHING, values},
                                   {"refused-models", NEEDS_NOTHING, refused_models},
+                                  {"every-key", NEEDS_NOTHING, every_key},
                                   {"settings", NEEDS_NOTHING, settings},
                                   {"values-of-layers", NEEDS_NOTHING, values_of_layers},
                                   {"parts", NEEDS_NOTHING, parts},
