@@ -12,7 +12,7 @@ that reach it, until one fails: the quick cases that reach few faults come first
 lower bound. With --gpu every fault is a build of its own, and the suites cuda_* run.
 
 A fault is killed when a case fails, crashes or takes ten times its time. A fault that does not compile does not count. scripts/mutations.txt
-remembers what a person found out about survivors: "equivalent" ones, which change no result, do not count. --unread lists, from a results
+remembers what a person found out about survivors: "equivalent" ones, which change no result, do not count. --idle lists, from a results
 file, the cases that killed nothing, with their times.
 
 An interrupted run continues from its results file. CI does not run this, because it takes hours."""
@@ -400,7 +400,7 @@ def report(records, args):
     return n and counts["all"]["killed"] >= args.goal * n and all(x["reason"] for x in survivors)
 
 
-def unread(records, cases):
+def idle(records, cases):
     """Prints the cases that killed no fault although they reach some, the slowest first."""
     useful = {x["by"].split(" ")[-1] for x in records.values()}
     for case, (seconds, reached) in sorted(cases.items(), key=lambda x: -x[1][0]):
@@ -424,7 +424,7 @@ def arguments():
     p.add_argument("-o", "--output", choices=("md", "json", "csv"), default="md")
     p.add_argument("--list", action="store_true", help="print the faults and run nothing")
     p.add_argument("--report", action="store_true", help="print the table of all --results files and run nothing")
-    p.add_argument("--unread", action="store_true", help="print the cases that killed nothing and run nothing")
+    p.add_argument("--idle", action="store_true", help="print the cases that killed nothing and run nothing")
     args = p.parse_args()
     if args.jobs < 1 or args.sample < 1:
         p.error("expected -j N and --sample N with N >= 1")
@@ -433,12 +433,12 @@ def arguments():
 
 def main():
     args = arguments()
-    if args.report or args.unread:
+    if args.report or args.idle:
         records, cases = load(args.results)
         if not records:
             sys.exit("mutate.py: no results; pass --results FILE of a run")
-        if args.unread:
-            unread(records, cases)
+        if args.idle:
+            idle(records, cases)
             return 0
         return 0 if report(records, args) else 1
     # More than the sample, because a quarter of the faults does not compile.
