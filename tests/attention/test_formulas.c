@@ -315,6 +315,11 @@ static double rounding(const layer *l, int head) {
     return 1e-5 + (l->is ? 2e-6 * most : 0);
 }
 
+// 1: every head attended to every row after its draw, because the layer's error is not certified. check_layer checks why.
+static int is_repaired(const layer *l) {
+    return l->certifies && sl_attn_chooses(&l->spec, "on-miss", "dense") && !l->c.reports[0].certified;
+}
+
 // Compares the rows of a head, and the output that they give.
 static void check_draw(const layer *l, int head, const model_draw *d, const output *o) {
     const watched_head *x = &watched[head];
@@ -328,8 +333,10 @@ static void check_draw(const layer *l, int head, const model_draw *d, const outp
         if (count) NEAR(head, x->inv_pi[j], j < l->n_sized ? d->inv_pi[j] : 1, 1e-6);
         for (int c = 0; c < DIM && count; c++) size = fmax(size, fabs(sl_bf16_to_f32(values_of(l, head)[j][c])));
     }
-    CHECK_INT(r->samples, d->n + l->n - l->n_sized);
-    CHECK_INT(r->v_rows, d->distinct + l->n - l->n_sized);
+    if (!is_repaired(l)) {
+        CHECK_INT(r->samples, d->n + l->n - l->n_sized);
+        CHECK_INT(r->v_rows, d->distinct + l->n - l->n_sized);
+    }
     NEAR(head, r->ess, o->ess, 4 * near);
     for (int c = 0; c < DIM; c++)
         if (!(fabs(x->out[c] - o->out[c]) <= near * (size + norm_of(o->out, DIM))))
@@ -357,7 +364,7 @@ static sl_threshold_step check_head(const layer *l, int head, double kappa) {
     output o = combine(l, head, &p.draw);
     check_draw(l, head, &p.draw, &o);
     CHECK_INT(r->budget, p.budget);
-    CHECK_INT(r->fallback, p.fallback);
+    CHECK_INT(r->fallback, p.fallback || is_repaired(l));
     if (l->carries || l->certifies) NEAR(head, r->kappa, p.fallback ? 0 : p.draw.kappa * x->unit, 1e-6);
     check_same_step(l, head, &x->drawn, &p.step, 1e-9);
     widen(l, head, &o, &p.step);
@@ -522,12 +529,16 @@ static void check_step(const layer *l) {
     if (keeps) CHECK_INT(l->state->threshold.next, l->position + 1);
 }
 
+// The state of the third step has a small kappa, at which heads reach their limits, and the state of the fourth step a kappa
+// above all sizes.
 static void run_scenarios(const scenario *of, int n) {
     static const uint32_t positions[STEPS] = {5, 6, 7, 8, 20, 21};
+    static const double factors[STEPS] = {1, 1, 0.02, 3000, 1, 1};
     for (int i = 0; i < n; i++) {
         uint64_t rng = test_seed + i;
         layer *l = layer_new(&of[i], rng);
         for (int step = 0; step < STEPS; step++) {
+            l->state->threshold.kappa *= factors[step];
             decode_step(l, positions[step], &rng);
             check_step(l);
         }

@@ -24,7 +24,7 @@ static double stored(const sl_masses *m, int j, int top) {
 static void run(sl_head *x) {
     watched_head *w = of_head(x);
     double total = 0;
-    CHECK(x->masses.n <= MODEL_ROWS && x->group->head_dim == MODEL_DIM);
+    CHECK(x->group->kv->n_kv <= MODEL_ROWS && x->group->head_dim == MODEL_DIM);
     *w = (watched_head){.ran = 1, .n = x->masses.n, .n_sized = x->sizes.stored ? x->sizes.n : 0, .S = x->S};
     for (int j = 0; j < w->n; j++) total += w->p[j] = (double)sl_masses_of_row(&x->masses, j);
     for (int j = 0; j < w->n; j++) w->p[j] /= total, w->stored_p[j] = stored(&x->masses, j, x->masses.top) / total;
