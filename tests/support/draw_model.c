@@ -151,16 +151,22 @@ void model_take_all(const watched_head *x, model_draw *out) {
     draw_rows(x, heavy, 0, 0, &(model_numbers){.of_try = -1}, out);
 }
 
-int model_plan(const watched_head *x, int most, double target, sl_stated_bound bound, double delta) {
+static double bound_of_search(const watched_head *x, const int *order, int n, int S, sl_stated_bound bound, double delta) {
+    uint64_t light;
+    int k = S - count_heavy(x, order, n, S, &light);
+    double kappa = (double)light * x->unit / k;
+    return model_bound(bound, delta, 1, kappa, kappa * kappa * k, k);
+}
+
+int model_plan(const watched_head *x, int most, double target, sl_stated_bound bound, double delta, int found) {
     static int order[MODEL_ROWS];
     int n = sort_rows(x, most, order);
     if (n < most) return n;
-    for (int S = 1; S <= most; S++) {
-        uint64_t light;
-        int k = S - count_heavy(x, order, n, S, &light);
-        double kappa = light * x->unit / k;
-        if (model_bound(bound, delta, 1, kappa, kappa * kappa * k, k) <= target) return S;
-    }
+    if (found > 0 && found <= most && bound_of_search(x, order, n, found, bound, delta) <= target * (1 + 1e-6) &&
+        (found == 1 || bound_of_search(x, order, n, found - 1, bound, delta) > target * (1 - 1e-6)))
+        return found;
+    for (int S = 1; S <= most; S++)
+        if (bound_of_search(x, order, n, S, bound, delta) <= target) return S;
     return 0;
 }
 

@@ -50,8 +50,10 @@ typedef struct model_numbers {
 void model_draw_at(const watched_head *x, uint64_t kappa, model_numbers u, model_draw *out);
 void model_search(const watched_head *x, int S, model_numbers u, model_draw *out);
 void model_take_all(const watched_head *x, model_draw *out); // every row that has a size
-// The fewest draws of a search whose bound is at most target, in the unit of p; 0: more than `most`.
-int model_plan(const watched_head *x, int most, double target, sl_stated_bound bound, double delta);
+// The fewest draws of a search whose bound is at most target, in the unit of p; 0: more than `most`. At 30 light draws a bound
+// can rise with a draw, so there can be several numbers of draws that are enough while one draw less is not. Then `found` may be
+// any of them; 0: none was found.
+int model_plan(const watched_head *x, int most, double target, sl_stated_bound bound, double delta, int found);
 // b of an error with the covariance B and k steps of kappa. spread: 1 / nu.
 double model_bound(sl_stated_bound bound, double delta, double spread, double kappa, double B, double k);
 // The sum over pairs of light draws of (u.u')^2, from at most 64 draws. v: [n] values; centre: NULL: 0
