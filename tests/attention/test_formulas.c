@@ -479,8 +479,7 @@ static double demand(const layer *l, int head, double t) {
     return clamp(want, fmax(1, l->S / 4.0), 4 * l->S);
 }
 
-// All draws are given away unless every head is at its limit. Largest remainders get the draws that rounding leaves. Where the
-// limits leave many draws, t is so small that rounding errors of the sizes decide who gets them.
+// All draws are given away unless every head is at its limit. Largest remainders get the draws that rounding leaves.
 static void check_split(const layer *l) {
     double low = -150, high = 150, want[HEADS], up = 1, down = 0;
     int left = HEADS * l->S, can_rise = 0;
@@ -489,12 +488,11 @@ static void check_split(const layer *l) {
         for (int head = 0; head < HEADS; head++) sum += demand(l, head, exp2(mid));
         *(sum > HEADS * l->S ? &low : &high) = mid;
     }
-    int many = l->follows && high < -30;
     for (int head = 0; head < HEADS; head++) {
         int S = watched[head].ran ? watched[head].S : (int)l->c.reports[head].budget;
         want[head] = l->follows ? demand(l, head, exp2(high)) : l->S;
         left -= S, can_rise += S < want[head] - 1e-6;
-        if (!(S > want[head] - 1 - 1e-6 && S < (many ? 4 * l->S : want[head]) + 1))
+        if (!(S > want[head] - 1 - 1e-6 && S < want[head] + 1))
             FAIL("%s, position %u, head %d: %d draws, demand %g", l->of->attn, l->position, head, S, want[head]);
         double rest = want[head] - floor(want[head] + 1e-9);
         if (rest > 1e-6 && S > want[head]) up = fmin(up, rest);
@@ -507,7 +505,7 @@ static void check_split(const layer *l) {
         CHECK_INT(l->c.reports[head].budget, S);
     }
     CHECK(left == 0 || (left > 0 && !can_rise));
-    CHECK(many || up >= down - 1e-6);
+    CHECK(up >= down - 1e-6);
 }
 
 // ---- the cases ----
