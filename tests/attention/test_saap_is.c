@@ -268,27 +268,6 @@ static void bias_falls(void) {
     ref_cache_free(&c);
 }
 
-// More draws, smaller error; and below the error of saap with the same visited buckets.
-static void error_falls(void) {
-    static const int n = 5000;
-    static const char *const methods[] = {"saap:l=2:window=100:dense-layers=0", "saap-is:S=64:l=2:window=100:dense-layers=0",
-                                          "saap-is:S=1024:l=2:window=100:dense-layers=0"};
-    ref_cache c = ref_cache_new(8, 2, 64, 1, &n, 1, test_seed);
-    ref_add_to_values(&c, 1);
-    double error[3] = {0};
-    for (int m = 0; m < 3; m++)
-        for (int r = 0; r < 10; r++) {
-            ref_decode(&c, methods[m], 0, 1, (uint32_t)r, 0);
-            for (int h = 0; h < 8; h++) {
-                error[m] += ref_error(&c, 0, h) / 80;
-                if (m == 2) CHECK(isfinite(c.reports[h].pareto_shape) && c.reports[h].standard_error > 0);
-            }
-        }
-    printf("      saap %.4f, S = 64 %.4f, S = 1024 %.4f\n", error[0], error[1], error[2]);
-    CHECK(error[2] < 0.5 * error[1] && error[2] < error[0]);
-    ref_cache_free(&c);
-}
-
 // ---- how certain the output is ----
 
 static int ascending(const void *a, const void *b) {
@@ -430,7 +409,6 @@ static const test_case cases[] = {
     {"cells", NEEDS_NOTHING, cells},
     {"expected-counts", NEEDS_NOTHING, expected_counts},
     {"bias-falls", NEEDS_NOTHING, bias_falls},
-    {"error-falls", NEEDS_NOTHING, error_falls},
     {"warnings", NEEDS_NOTHING, warnings},
     {"shapes-twice", NEEDS_NOTHING, shapes_twice},
     {"pareto-shape", NEEDS_NOTHING, pareto_shape},

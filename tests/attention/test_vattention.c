@@ -550,24 +550,6 @@ static void error_follows_epsilon(void) {
     CHECK(sxy / sxx > 0.8 && sxy / sxx < 1.2);
 }
 
-static void hoeffding_asks_for_more(void) {
-    fixture *l = fixture_open(6000, test_seed);
-    for (int i = 0; i < 9; i++) {
-        int rows[2];
-        for (int h = 0; h < 2; h++) {
-            char spec[160];
-            snprintf(spec, sizeof spec, "vattention:epsilon=0.5:sink=32:window=32:top=0.1:base=0.02:verify=%s:bound=%s",
-                     verify_names[i % 3], h ? "hoeffding" : "clt");
-            fixture_spec(l, spec);
-            fixture_query(l, 0.5 * (1 + i / 3), test_seed + i);
-            draw(l, (uint32_t)i);
-            rows[h] = l->head.draws.n;
-        }
-        CHECK(rows[1] >= rows[0]);
-    }
-    fixture_close(l);
-}
-
 static const test_case cases[] = {
     {"small-contexts-are-dense", 0, small_contexts_are_dense},
     {"uniform-sample", 0, uniform_sample},
@@ -579,7 +561,6 @@ static const test_case cases[] = {
     {"coverage-numerator", 0, coverage_numerator},
     {"coverage-output", 0, coverage_output},
     {"error-follows-epsilon", 0, error_follows_epsilon},
-    {"hoeffding-asks-for-more", 0, hoeffding_asks_for_more},
     {0},
 };
 const test_suite suite_vattention = {"vattention", cases};
