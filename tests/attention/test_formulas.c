@@ -528,16 +528,22 @@ static void check_step(const layer *l) {
     if (keeps) CHECK_INT(l->state->threshold.next, l->position + 1);
 }
 
-// The state of the third step has a small kappa, at which heads reach their limits, and the state of the fourth step a kappa
-// above all sizes.
+// What the test changes in the state before a step: a spread below the step's own, margins near their limits, a small kappa, at
+// which heads reach their limits, and a kappa above all sizes.
+static void change_state(sl_threshold *t, int step) {
+    static const double kappas[STEPS] = {1, 1, 0.02, 3000, 1, 1}, margins[STEPS] = {0, 1.99, 0, 0.0101, 0, 0};
+    t->kappa *= kappas[step];
+    if (step == 1) t->spread *= 0.05;
+    if (margins[step] > 0) t->margin = margins[step];
+}
+
 static void run_scenarios(const scenario *of, int n) {
     static const uint32_t positions[STEPS] = {5, 6, 7, 8, 20, 21};
-    static const double factors[STEPS] = {1, 1, 0.02, 3000, 1, 1};
     for (int i = 0; i < n; i++) {
         uint64_t rng = test_seed + i;
         layer *l = layer_new(&of[i], rng);
         for (int step = 0; step < STEPS; step++) {
-            l->state->threshold.kappa *= factors[step];
+            change_state(&l->state->threshold, step);
             decode_step(l, positions[step], &rng);
             check_step(l);
         }
@@ -555,6 +561,7 @@ static void carried_budgets(void) {
         {"santa-pps:S=16", 1, "fmpdlsmm", "nzev", 1},
         {"santa-pps:S=16", 65, "dddddddd", "nzen", 1},
         {"santa-pps:S=8", 600, "ffffffff", "vvvv", 1},
+        {"santa-pps:S=8", 600, "mmmmffmm", "nnno", 1}, // a small kappa: every head is at its limit
         {"santa-pps:S=1", 600, "fmpdfmpd", "neoz", 1},
         {"santa-is:S=16:budget=carried", 700, "fmpdlsmm", "nzev", 1},
         {"santa-is:S=16:budget=carried", 1500, "fddddddd", "nnzo", 0.5},
@@ -584,6 +591,7 @@ static void stated_errors(void) {
         {PPS "0.3:delta=0.1:bound=clt", 1500, "mmpsmmpm", "nnnn", 1},
         {PPS "0.3:delta=0.2:bound=bernstein:aim=0.9", 1500, "fmpdmsmm", "nnno", 1},
         {PPS "0.2:bound=clt", 700, "dddddmdd", "nnnn", 1}, // fewer than 30 draws
+        {PPS "0.1:bound=clt", 700, "dddfdmdd", "nnnn", 1}, // and heads that take every row
         {PPS "0.02:bound=chi2", 700, "fmpdlxmm", "nzev", 1},
         {PPS "0.3:delta=0.2:bound=clt:on-miss=dense", 900, "fmpmmsmm", "nnno", 1},
         {PPS "0.2", 1, "fmpdlsmm", "nzev", 1},
