@@ -536,7 +536,7 @@ static void check_step(const layer *l) {
 // What the test changes in the state before a step: a spread below the step's own, margins near their limits, a small kappa, at
 // which heads reach their limits, and a kappa above all sizes.
 static void change_state(sl_threshold *t, int step) {
-    static const double kappas[STEPS] = {1, 1, 0.02, 3000, 1, 1}, margins[STEPS] = {0, 1.99, 0, 0.0101, 0, 0};
+    static const double kappas[STEPS] = {1, 1, 0.02, 3000, 1, 0.2}, margins[STEPS] = {0, 1.99, 0, 0.0101, 0, 0.05};
     t->kappa *= kappas[step];
     if (step == 1) t->spread *= 0.05;
     if (margins[step] > 0) t->margin = margins[step];
@@ -596,7 +596,7 @@ static void stated_errors(void) {
         {PPS "0.3:delta=0.1:bound=clt", 1500, "mmpsmmpm", "nnnn", 1},
         {PPS "0.3:delta=0.2:bound=bernstein:aim=0.9", 1500, "fmpdmsmm", "nnno", 1},
         {PPS "0.2:bound=clt", 700, "dddddmdd", "nnnn", 1}, // fewer than 30 draws
-        {PPS "0.1:bound=clt", 700, "dddfdmdd", "nnnn", 1}, // and heads that take every row
+        {PPS "0.3:bound=clt", 700, "dddfdddd", "nnnn", 1}, // and heads that take every row
         {PPS "0.02:bound=chi2", 700, "fmpdlxmm", "nzev", 1},
         {PPS "0.3:delta=0.2:bound=clt:on-miss=dense", 900, "fmpmmsmm", "nnno", 1},
         {PPS "0.2", 1, "fmpdlsmm", "nzev", 1},

@@ -335,6 +335,7 @@ static void check_rows(const second *f, int b) {
     int before = b - 1, grid = f->m;
     for (; f->bound == 2 && grid < b; grid = (int)fmax(ceil(grid * sqrt(2)), grid + 1)) before = grid;
     double own = b < f->n_residual ? stated_error(f, b) : 0, less = b > f->m ? stated_error(f, before) : INFINITY;
+    CHECK(b >= f->m);
     if (!(own <= f->epsilon * (1 + 1e-4) && less > f->epsilon * (1 - 1e-4)) ||
         (f->bound == 2 && b < f->n_residual && grid != b))
         FAIL("bound %d, verify %d: %d of %d rows state %g, fewer rows %g", f->bound, f->verify, b, f->n_residual, own, less);
