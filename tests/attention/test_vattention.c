@@ -433,7 +433,7 @@ static void every_number(void) {
               {"base=0:top=0:delta=0.4", {0.9, 0.9, 1}},
               {"base=0.3:top=0:sink=0:window=1:delta=0.2:predictor=quest", {0.05, 0.3, 0.4}},
               {"base=0.05:top=1", {0.1, 0.1, 0.1}}};
-    static const int lengths_of[] = {2000, 300};
+    static const int lengths_of[] = {1200, 300};
     static const char *const bounds[] = {"clt", "hoeffding", "bernstein"};
     int n_sampled[3] = {0};
     for (int i = 0; i < 2 * 6 * 9; i++) {
@@ -451,7 +451,7 @@ static void every_number(void) {
         for (int head = 0; head < 4; head++) check_second(&c, &spec, head, &n_sampled[bound]);
         ref_cache_free(&c);
     }
-    for (int bound = 0; bound < 3; bound++) CHECK(n_sampled[bound] > 10);
+    for (int bound = 0; bound < 3; bound++) CHECK(n_sampled[bound] >= 4);
 }
 
 static void normal_quantiles(void) { // Phi(x) = p; values of tables
