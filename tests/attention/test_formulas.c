@@ -20,7 +20,7 @@ typedef struct scenario {
     const char *attn;
     int n;
     const char *kinds, *values;
-    double keys; // scale
+    double keys; // scale; below 0: of the newest page with quantised keys only
 } scenario;
 
 typedef struct layer {
@@ -75,7 +75,8 @@ static layer *layer_new(const scenario *of, uint64_t rng) {
         for (int j = 0; j < l->n; j++)
             for (int d = 0; d < DIM; d++) {
                 bf16 *k = (bf16 *)ref_k_row(&l->c, 0, h, j) + d;
-                *k = sl_f32_to_bf16((float)of->keys * sl_bf16_to_f32(*k));
+                int last = j >= l->n_sized - SL_PAGE && j < l->n_sized;
+                *k = sl_f32_to_bf16((float)(of->keys > 0 ? of->keys : last ? -of->keys : 1) * sl_bf16_to_f32(*k));
             }
     }
     for (int head = 0; head < HEADS; head++)
@@ -88,7 +89,7 @@ static layer *layer_new(const scenario *of, uint64_t rng) {
                                                   : kind == 'h' ? 1000
                                                   : kind == 'x' ? 1e6
                                                                 : 1;
-            double key = sl_bf16_to_f32(ref_k_row(&l->c, 0, head / GROUP, row)[d]) / of->keys;
+            double key = sl_bf16_to_f32(ref_k_row(&l->c, 0, head / GROUP, row)[d]) / fabs(of->keys);
             l->base[head * DIM + d] = (float)(kind == 'd' ? 12 * key : kind == 's' ? key : scale * x);
         }
     l->score = malloc(sizeof *l->score * HEADS * l->n), l->v = malloc(sizeof *l->v * KV_HEADS * l->n);
@@ -142,7 +143,7 @@ static void decode_step(layer *l, uint32_t position, uint64_t *rng) {
 #define NEAR(HEAD, GOT, WANT, RELATIVE)                                                                                        \
     do {                                                                                                                       \
         double g_ = (GOT), w_ = (WANT), t_ = (RELATIVE);                                                                       \
-        if (g_ != w_ && !(isfinite(w_) && fabs(g_ - w_) <= t_ * fabs(w_) + 1e-200))                                            \
+        if (g_ != w_ && !(isnan(g_) && isnan(w_)) && !(isfinite(w_) && fabs(g_ - w_) <= t_ * fabs(w_) + 1e-200))               \
             FAIL("%s, %d rows, heads %s, position %u, head %d: %s is %.9g, expected %.9g", l->of->attn, l->n, l->of->kinds,    \
                  l->position, (HEAD), #GOT, g_, w_);                                                                           \
     } while (0)
@@ -181,6 +182,7 @@ static void check_sizes(const layer *l, int head) {
     double all = 0, of_built = 0, most = 0, m = l->certifies && l->is && l->n_sized ? size_of_mean(l, head) : 0;
     for (int j = 0; j < l->n; j++) most = fmax(most, fabs(s[j]));
     CHECK(x->n == l->n && x->n_sized == l->n_sized);
+    if (l->certifies && l->is && l->n_sized) CHECK_INT(x->top_above, 0); // the newest page has no part in the unit of sizes
     for (int j = 0; j < l->n_sized; j++) all += (double)x->w[j], of_built += x->stored_p[j];
     for (int j = 0; j < l->n; j++) {
         double b = l->is && j < l->n_sized && l->epsilon > 0 ? score_bound(l, head, j / SL_PAGE) : 0, norm = 0, got, want;
@@ -357,6 +359,11 @@ static int is_exact(const layer *l, int head) {
     return 1;
 }
 
+// 1: |output| in fp32 is so small that it has few digits.
+static int has_few_digits(double norm) {
+    return norm > 0 && norm < 1e-37;
+}
+
 // Compares a head's draw, output and step with the model's. Returns the step: it equals the model's but for rounding, which
 // must not add up over steps.
 static sl_threshold_step check_head(const layer *l, int head, double kappa) {
@@ -376,7 +383,8 @@ static sl_threshold_step check_head(const layer *l, int head, double kappa) {
     if (l->certifies && l->bound == SL_STATED_CHI2 && l->n_sized)
         p.step.trace_squares =
             pow(p.step.kappa, 4) * model_pairs(&p.draw, l->n_sized, values_of(l, head), l->is ? o.out : NULL);
-    check_same_step(l, head, &x->measured, &p.step, l->is ? 10 * rounding(l, head) : 1e-9);
+    if (!has_few_digits(norm_of(o.out, DIM)) && !has_few_digits(l->norm_before[head]))
+        check_same_step(l, head, &x->measured, &p.step, l->is ? 10 * rounding(l, head) : 1e-9);
     return x->measured;
 }
 
@@ -528,7 +536,7 @@ static void check_step(const layer *l) {
         if (heads && !is_exact(l, head)) check_sizes(l, head), n_tries[check_tries(l, head)]++;
         double out[DIM];
         for (int d = 0; d < DIM; d++) out[d] = l->c.out[head * DIM + d];
-        if (keeps) NEAR(head, l->state->norm[head], norm_of(out, DIM), 1e-6);
+        if (keeps && !has_few_digits(norm_of(out, DIM))) NEAR(head, l->state->norm[head], norm_of(out, DIM), 1e-6);
     }
     if (keeps) CHECK_INT(l->state->threshold.next, l->position + 1);
 }
@@ -536,7 +544,7 @@ static void check_step(const layer *l) {
 // What the test changes in the state before a step: a spread below the step's own, margins near their limits, a small kappa, at
 // which heads reach their limits, and a kappa above all sizes.
 static void change_state(sl_threshold *t, int step) {
-    static const double kappas[STEPS] = {1, 1, 0.02, 3000, 1, 0.2}, margins[STEPS] = {0, 1.99, 0, 0.0101, 0, 0.05};
+    static const double kappas[STEPS] = {1, 1, 0.02, 3000, 1, 0.12}, margins[STEPS] = {0, 1.99, 0, 0.0101, 0, 0.05};
     t->kappa *= kappas[step];
     if (step == 1) t->spread *= 0.05;
     if (margins[step] > 0) t->margin = margins[step];
@@ -552,6 +560,27 @@ static void run_scenarios(const scenario *of, int n) {
             decode_step(l, positions[step], &rng);
             check_step(l);
         }
+        layer_free(l);
+    }
+}
+
+// Steps that follow one another, so b comes near the error that certifies a step, from both sides.
+static void long_runs(void) {
+    static const scenario of[] = {
+        {"santa-pps:epsilon=0.3:delta=0.1:bound=clt", 400, "mmpsmmpm", "nnnn", 1},
+        {"santa-pps:epsilon=0.3:delta=0.1:on-miss=dense", 400, "mmpsmmpm", "noon", 1},
+        {"santa-is:proposal=int8:epsilon=0.4:delta=0.1", 500, "mmpsmmpm", "nnno", 1},
+    };
+    for (int i = 0; i < 3; i++) {
+        uint64_t rng = test_seed + i;
+        layer *l = layer_new(&of[i], rng);
+        int certified = 0;
+        for (uint32_t step = 0; step < 25; step++) {
+            decode_step(l, 5 + step, &rng);
+            check_step(l);
+            certified += (int)l->c.reports[0].certified;
+        }
+        CHECK(certified > 5 && certified < 25);
         layer_free(l);
     }
 }
@@ -606,6 +635,8 @@ static void stated_errors(void) {
         {IS "0.5", 1500, "mmmmmmmm", "nonn", 0.5},
         {IS "0.3:delta=0.1", 1500, "fmpdlsmm", "nzov", 1},
         {IS "0.5:delta=0.2", 900, "hmmmhsmm", "nnov", 1},
+        {IS "0.5:delta=0.2", 900, "mmmmpmfm", "nnov", -600},
+        {IS "0.3", 700, "dmdmdmdm", "zzzz", 3}, // outputs are 0, values are not
         {IS "0.4:on-miss=dense", 1281, "fmpmmsmm", "nnno", 1},
         {IS "0.3", 200, "fmpdlsmm", "nzev", 1},
     };
@@ -630,9 +661,11 @@ static void stated_errors_of_heads(void) {
 
 static void budgets_by_variance(void) {
     static const scenario of[] = {
-        {"santa-pps:S=32:budget=variance", 1500, "fmpldsmm", "nzen", 1},
+        {"santa-pps:S=32:budget=variance", 1500, "fmpdlsmm", "nzen", 1},
         {"santa-pps:S=30:budget=variance", 700, "fdddxddd", "nnnn", 1},
         {"santa-pps:S=7:budget=variance", 700, "mmmmfmmm", "nzno", 1},
+        {"santa-pps:S=8:budget=variance", 700, "ddpdpdpd", "nnnn", 1},
+        {"santa-pps:S=8:budget=variance", 700, "dmdmdmdm", "zzzz", 3}, // outputs are 0, values are not
         {"santa-pps:S=1:budget=variance", 700, "fmpldsmm", "nzen", 1},
         {"santa-pps:S=32:budget=variance", 20, "fmpldsmm", "nzev", 1},
         {"santa:S=32:budget=variance", 1500, "fmpxdsmm", "nzen", 1},
@@ -646,6 +679,7 @@ static const test_case cases[] = {
     {"carried-budgets", 0, carried_budgets},
     {"even-budgets", 0, even_budgets},
     {"stated-errors", 0, stated_errors},
+    {"long-runs", 0, long_runs},
     {"stated-errors-of-heads", 0, stated_errors_of_heads},
     {"budgets-by-variance", 0, budgets_by_variance},
     {0},

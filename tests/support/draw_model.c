@@ -31,6 +31,8 @@ static void run(sl_head *x) {
     for (int j = 0; j < w->n_sized; j++) w->stored_w[j] = stored(&x->sizes, j, x->masses.top) / total;
     for (int j = 0; j < w->n_sized; j++) w->w[j] = sl_masses_of_row(&x->sizes, j);
     w->log2_total = log2(total) + x->masses.top - 38; // mass 2^top is the integer 2^38
+    w->top_above = x->sizes.top - SL_REF_EMPTY;
+    for (int b = 0; b * SL_BLOCK < w->n_sized; b++) w->top_above = (int)fmin(w->top_above, x->sizes.top - x->sizes.ref[b]);
     w->unit = ldexp(1 / total, x->sizes.top - x->masses.top);
     watched_draw.run(x);
     for (int i = 0; i < x->draws.n; i++) {

@@ -17,10 +17,11 @@ typedef struct watched_head {
     double log2_total;                                 // of the total mass
     uint64_t w[MODEL_ROWS];                            // sizes
     double unit;                                       // of w, as a share of the total mass
-    int count[MODEL_ROWS];                             // c_j
-    double inv_pi[MODEL_ROWS];                         // 1 / pi_j; 0: not drawn
-    sl_threshold_step drawn, measured;                 // x->step after the draw, and at the end
-    double out[MODEL_DIM];                             // before a repair
+    int top_above;                     // exponent of the unit of sizes, less the largest exponent of a block that has sizes
+    int count[MODEL_ROWS];             // c_j
+    double inv_pi[MODEL_ROWS];         // 1 / pi_j; 0: not drawn
+    sl_threshold_step drawn, measured; // x->step after the draw, and at the end
+    double out[MODEL_DIM];             // before a repair
 } watched_head;
 extern watched_head watched[MODEL_HEADS];
 
@@ -51,8 +52,8 @@ void model_draw_at(const watched_head *x, uint64_t kappa, model_numbers u, model
 void model_search(const watched_head *x, int S, model_numbers u, model_draw *out);
 void model_take_all(const watched_head *x, model_draw *out); // every row that has a size
 // The fewest draws of a search whose bound is at most target, in the unit of p; 0: more than `most`. At 30 light draws a bound
-// can rise with a draw, so there can be several numbers of draws that are enough while one draw less is not. Then `found` may be
-// any of them; 0: none was found.
+// can rise with a draw, so there can be several numbers of draws that are enough while one draw less is not. Then `found` may
+// be any of them; 0: none was found.
 int model_plan(const watched_head *x, int most, double target, sl_stated_bound bound, double delta, int found);
 // b of an error with the covariance B and k steps of kappa. spread: 1 / nu.
 double model_bound(sl_stated_bound bound, double delta, double spread, double kappa, double B, double k);
