@@ -160,13 +160,14 @@ static double bound_of_search(const watched_head *x, const int *order, int n, in
     return model_bound(bound, delta, 1, kappa, kappa * kappa * k, k);
 }
 
-int model_plan(const watched_head *x, int most, double target, sl_stated_bound bound, double delta, int found) {
+int model_plan(const watched_head *x, int most, double target, sl_stated_bound bound, double delta, int found, double near) {
     static int order[MODEL_ROWS];
     int n = sort_rows(x, most, order);
     if (n < most) return n;
-    if (found > 0 && found <= most && bound_of_search(x, order, n, found, bound, delta) <= target * (1 + 1e-6) &&
-        (found == 1 || bound_of_search(x, order, n, found - 1, bound, delta) > target * (1 - 1e-6)))
+    if (found > 0 && found <= most && bound_of_search(x, order, n, found, bound, delta) <= target * (1 + near) &&
+        (found == 1 || bound_of_search(x, order, n, found - 1, bound, delta) > target * (1 - near)))
         return found;
+    if (found > most && most > 0 && bound_of_search(x, order, n, most, bound, delta) > target * (1 - near)) return 0;
     for (int S = 1; S <= most; S++)
         if (bound_of_search(x, order, n, S, bound, delta) <= target) return S;
     return 0;
@@ -200,6 +201,30 @@ double model_bound(sl_stated_bound bound, double delta, double spread, double ka
     double scaled = 1 + spread * (z2 / cube_of_wilson_hilferty(one_sided, 1) - 1); // exact, z^2, at one degree of freedom
     double q = fmax(cube_of_wilson_hilferty(one_sided, spread) * scaled, 1 + (z2 - 1) * sqrt(spread));
     return sqrt(fmin(q, z2) * B);
+}
+
+// ---- what a layer carries ----
+
+static void move(sl_threshold *t, const sl_threshold_step *s, double ratio) {
+    double from = t->kappa > 0 ? t->kappa : s->k > 0 ? s->light / s->k : 0; // after a search: the heads' mean
+    t->kappa = fmin(from * (0.7 + 0.3 * fmin(ratio, 4)), s->total);
+}
+
+void model_carry_budget(sl_threshold *t, const sl_threshold_step *s, double rows) {
+    double ratio = s->rows / rows;
+    move(t, s, s->light == 0 && ratio < 1 ? 1 : ratio);
+}
+
+double model_carry_error(sl_threshold *t, const sl_threshold_step *s, const model_rule *r) {
+    double share = r->epsilon / (1 + r->epsilon), size = sqrt(s->squares);
+    double own = s->trace_squares > 0 && s->B > 0 ? s->trace_squares / s->B / s->B : t->spread;
+    double spread = fmin(1, fmax(own, t->spread)), b = model_bound(r->bound, r->delta, spread, s->kappa, s->B, s->k);
+    double planned = model_bound(r->bound, r->delta, spread, s->kappa, s->B + s->spared_B, s->k + s->spared_k);
+    move(t, s, planned > 0 ? t->margin * pow(share * size / planned, 2) : 4);
+    if (s->B > 0) t->margin *= b <= share * size ? 1 + 0.1 * (1 - r->aim) : 1 - 0.1 * r->aim;
+    t->margin = fmin(fmax(t->margin, 0.01), 2);
+    t->spread = 0.7 * t->spread + 0.3 * fmin(own, 1);
+    return b;
 }
 
 double model_pairs(const model_draw *d, int n, const bf16 *const *v, const double *centre) {

@@ -53,10 +53,18 @@ void model_search(const watched_head *x, int S, model_numbers u, model_draw *out
 void model_take_all(const watched_head *x, model_draw *out); // every row that has a size
 // The fewest draws of a search whose bound is at most target, in the unit of p; 0: more than `most`. At 30 light draws a bound
 // can rise with a draw, so there can be several numbers of draws that are enough while one draw less is not. Then `found` may
-// be any of them; 0: none was found.
-int model_plan(const watched_head *x, int most, double target, sl_stated_bound bound, double delta, int found);
+// be any of them; more than `most`: every row was taken; 0: nothing was found. near: relative error of the
+// target.
+int model_plan(const watched_head *x, int most, double target, sl_stated_bound bound, double delta, int found, double near);
 // b of an error with the covariance B and k steps of kappa. spread: 1 / nu.
 double model_bound(sl_stated_bound bound, double delta, double spread, double kappa, double B, double k);
+// The rules of a carried threshold: change *t after the step *s. model_carry_error returns b.
+typedef struct model_rule {
+    sl_stated_bound bound;
+    double delta, epsilon, aim;
+} model_rule;
+void model_carry_budget(sl_threshold *t, const sl_threshold_step *s, double rows);
+double model_carry_error(sl_threshold *t, const sl_threshold_step *s, const model_rule *r);
 // The sum over pairs of light draws of (u.u')^2, from at most 64 draws. v: [n] values; centre: NULL: 0
 double model_pairs(const model_draw *d, int n, const bf16 *const *v, const double *centre);
 
