@@ -698,6 +698,7 @@ static void budgets_by_variance(void) {
         {"santa-pps:S=8:budget=variance", 700, "dmdmdmdm", "zzzz", 3}, // outputs are 0, values are not
         {"santa-pps:S=1:budget=variance", 700, "fmpldsmm", "nzen", 1},
         {"santa-pps:S=32:budget=variance", 20, "fmpldsmm", "nzev", 1},
+        {"santa-pps:S=7:budget=variance", 20, "dddfdddd", "nnnn", 1}, // a head with more heavy rows than S
         {"santa:S=32:budget=variance", 1500, "fmpxdsmm", "nzen", 1},
         {"santa-sys:S=9:budget=variance", 700, "ffffffff", "nzno", 1},
         {"santa-prop:S=2:budget=variance", 700, "dddddddf", "nnnn", 1},
