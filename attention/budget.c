@@ -36,17 +36,21 @@ static int by_size(const void *a, const void *b) {
 void sl_budget_profile(sl_head *x) {
     if (x->norm_before < 0 || !sl_budget_is_by_variance(x->group->args->spec)) return;
     double *profile = profile_of(x), norm = fmax(x->norm_before, 1e-30);
-    double all = sl_masses_share(&x->sizes, sl_masses_total(&x->sizes), &x->masses);
     if (!is_pps(x)) {
+        double all = sl_masses_share(&x->sizes, sl_masses_total(&x->sizes), &x->masses);
         profile[0] = sqrt(fmax(all - norm * norm, 0)) / norm;
         return;
     }
     int n = x->n_profile = sl_masses_largest(&x->sizes, SL_BUDGET_MOST * x->S, x->draws.row);
-    for (int i = 0; i < n; i++)
-        profile[i] = sl_masses_share(&x->sizes, sl_masses_of_row(&x->sizes, x->draws.row[i]), &x->masses) / norm;
+    uint64_t others = sl_masses_total(&x->sizes);
+    for (int i = 0; i < n; i++) {
+        uint64_t size = sl_masses_of_row(&x->sizes, x->draws.row[i]);
+        profile[i] = sl_masses_share(&x->sizes, size, &x->masses) / norm, others -= size;
+    }
     qsort(profile, n, sizeof *profile, by_size);
-    double rest = all / norm;
-    for (int i = 0; i < n; i++) profile[n + i] = rest -= profile[i];
+    // Sums from the smallest size on. A difference of large sums would leave a rounding error, which a small t makes large.
+    double rest = sl_masses_share(&x->sizes, others, &x->masses) / norm;
+    for (int i = n - 1; i >= 0; rest += profile[i--]) profile[n + i] = rest;
 }
 
 // The draws that a head needs at t, within its limits.

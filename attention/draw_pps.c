@@ -37,7 +37,7 @@ static void certify_head(sl_head *x, double epsilon) {
         double b = x->unit * sl_bound_of_draws(&s, (double)r.light, r.k);
         x->report->tries = (uint32_t)i;
         x->report->budget = (uint32_t)S;
-        x->report->error_bound = (float)(b / norm);
+        x->report->error_bound = (float)(b == 0 ? 0 : b / norm); // the output may be 0
         if (b <= epsilon / (1 + epsilon) * norm) return;
     }
     sl_take_every_row(x);

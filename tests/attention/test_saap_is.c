@@ -3,6 +3,7 @@
 #include "attention/bucket_visit.h"
 #include "attention/pareto.h"
 #include "tests/support/draw_inputs.h"
+#include "tests/support/draw_model.h"
 #include "tests/support/reference.h"
 #include "tests/test.h"
 
@@ -267,32 +268,116 @@ static void bias_falls(void) {
     ref_cache_free(&c);
 }
 
-// More draws, smaller error; and below the error of saap with the same visited buckets.
-static void error_falls(void) {
-    static const int n = 5000;
-    static const char *const methods[] = {"saap:l=2:window=100:dense-layers=0", "saap-is:S=64:l=2:window=100:dense-layers=0",
-                                          "saap-is:S=1024:l=2:window=100:dense-layers=0"};
-    ref_cache c = ref_cache_new(8, 2, 64, 1, &n, 1, test_seed);
-    ref_add_to_values(&c, 1);
-    double error[3] = {0};
-    for (int m = 0; m < 3; m++)
-        for (int r = 0; r < 10; r++) {
-            ref_decode(&c, methods[m], 0, 1, (uint32_t)r, 0);
-            for (int h = 0; h < 8; h++) {
-                error[m] += ref_error(&c, 0, h) / 80;
-                if (m == 2) CHECK(isfinite(c.reports[h].pareto_shape) && c.reports[h].standard_error > 0);
-            }
-        }
-    printf("      saap %.4f, S = 64 %.4f, S = 1024 %.4f\n", error[0], error[1], error[2]);
-    CHECK(error[2] < 0.5 * error[1] && error[2] < error[0]);
-    ref_cache_free(&c);
-}
-
-// ---- the Pareto shape ----
+// ---- how certain the output is ----
 
 static int ascending(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
+}
+
+// Zhang and Stephens (2009), with the prior and the tail of Vehtari, Simpson, Gelman, Yao, Gabry (Pareto smoothed importance
+// sampling), in their notation: y the numbers above the largest number below the tail, theta the grid, k = -shape. w: ascending
+static double second_shape(const double *w, int n) {
+    int M = (int)fmin(floor(n / 5.0), ceil(3 * sqrt(n)));
+    double y[512], top = -INFINITY, sum = 0, theta_mean = 0, k = 0;
+    int m = 0;
+    for (int i = n - M; i < n; i++)
+        if (w[i] > w[n - M - 1]) y[m++] = w[i] - w[n - M - 1];
+    if (m < 5 || y[m - 1] == y[0]) return NAN;
+    int grid = 30 + (int)sqrt(m);
+    for (int pass = 0; pass < 2; pass++) // the largest likelihood, then the mean of theta by likelihood
+        for (int j = 1; j <= grid; j++) {
+            double theta = 1 / y[m - 1] + (1 - sqrt(grid / (j - 0.5))) / (3 * y[(int)floor(m / 4.0 + 0.5) - 1]), of_theta = 0;
+            for (int i = 0; i < m; i++) of_theta -= log1p(-theta * y[i]) / m;
+            double likelihood = m * (log(theta / of_theta) + of_theta - 1);
+            if (isnan(likelihood)) continue;
+            if (!pass) top = fmax(top, likelihood);
+            if (pass) sum += exp(likelihood - top), theta_mean += theta * exp(likelihood - top);
+        }
+    for (int i = 0; i < m; i++) k -= log1p(-theta_mean / sum * y[i]) / m;
+    return (m * -k + 10 * 0.5) / (m + 10);
+}
+
+static void check_shape(double got, double want, const char *of) {
+    if (!(isnan(want) ? isnan(got) : fabs(got - want) <= 1e-4 * (1 + fabs(want))))
+        FAIL("%s: shape %g, expected %g", of, got, want);
+}
+
+// The three warnings and the output, from the rows that the draw took, in double precision. A draw of row m has the share a_m =
+// (e^s_m / pi_m) / sum of the normaliser, and the residual a_m (v_m - o). A row that was drawn twice is two draws.
+static void check_warnings(const ref_cache *c, const char *attn, int head) {
+    const watched_head *x = &watched[head];
+    const sl_attn_report *r = &c->reports[head];
+    int n = c->seqs[0].n_tokens, n_draws = 0, h = head / 4;
+    double *share = malloc(n * sizeof *share), *all = malloc((n + x->S) * sizeof *all), total = 0, out[MODEL_DIM] = {0}, squares = 0;
+    double sum[MODEL_DIM] = {0}, of_sum = 0, norm = 0, most = 0, by_row = 0;
+    for (int j = 0; j < n; j++) {
+        double s = 0;
+        for (int d = 0; d < MODEL_DIM; d++)
+            s += (double)c->q[head * MODEL_DIM + d] * sl_bf16_to_f32(ref_k_row(c, 0, h, j)[d]) / sqrt(MODEL_DIM);
+        share[j] = exp(s) * x->inv_pi[j], total += x->count[j] * share[j];
+    }
+    for (int j = 0; j < n; j++)
+        for (int d = 0; d < MODEL_DIM; d++)
+            out[d] += x->count[j] * (share[j] / total) * sl_bf16_to_f32(ref_v_row(c, 0, h, j)[d]);
+    for (int j = 0; j < n; j++) {
+        by_row += pow(x->count[j] * share[j] / total, 2);
+        for (int i = 0; i < x->count[j] && x->inv_pi[j] != 1; i++) { // rows that are read exactly have pi = 1
+            double a = all[n_draws++] = share[j] / total;
+            most = fmax(most, a);
+            for (int d = 0; d < MODEL_DIM; d++) {
+                double residual = a * (sl_bf16_to_f32(ref_v_row(c, 0, h, j)[d]) - out[d]);
+                sum[d] += residual, squares += residual * residual;
+            }
+        }
+    }
+    for (int d = 0; d < MODEL_DIM; d++) of_sum += sum[d] * sum[d], norm += out[d] * out[d];
+    double variance = (squares - of_sum / n_draws) * n_draws / (n_draws - 1), error = sqrt(variance / norm);
+    CHECK_INT(n_draws, x->S);
+    CHECK(ref_relative(c->out + head * MODEL_DIM, out, MODEL_DIM) < 1e-4);
+    CHECK_NEAR(r->ess * by_row, 1, 1e-4);
+    CHECK_NEAR(r->largest_draw / most, 1, 1e-4);
+    if (n_draws == 1) CHECK(isnan(r->standard_error));
+    if (n_draws > 1 && !(fabs(r->standard_error / error - 1) < 1e-3))
+        FAIL("%s, %d rows, head %d: standard error %g, expected %g", attn, n, head, r->standard_error, error);
+    qsort(all, n_draws, sizeof *all, ascending);
+    check_shape(r->pareto_shape, n_draws < 25 ? NAN : second_shape(all, n_draws), attn);
+    free(share), free(all);
+}
+
+static void warnings(void) {
+    static const int lengths_of[] = {400, 1500}, draws[] = {1, 2, 40, 300, 1000};
+    static const char *const options[] = {"l=3:window=50", "l=0:window=10:sink=0:proposal=classifier",
+                                          "l=2:window=300:proposal=classifier:gamma=0.5"};
+    for (int i = 0; i < 2 * 5 * 3; i++) {
+        int n = lengths_of[i / 15];
+        char attn[128];
+        watched_method toy;
+        ref_cache c = ref_cache_new(8, 2, MODEL_DIM, 1, &n, 1.5, test_seed + i);
+        ref_add_to_values(&c, 1);
+        snprintf(attn, sizeof attn, "saap-is:S=%d:dense-layers=0:%s", draws[i % 5], options[i / 5 % 3]);
+        sl_attn_spec spec = parse(attn);
+        watch_draw(&spec, &toy);
+        ref_decode_spec(&c, &spec, 0, 1, 3, 0);
+        for (int head = 0; head < 8; head++) check_warnings(&c, attn, head);
+        ref_cache_free(&c);
+    }
+}
+
+static void shapes_twice(void) { // numbers of every kind of tail, with equal numbers among them
+    static double w[2000];
+    uint64_t seed = test_seed;
+    for (int i = 0; i < 400; i++) {
+        int n = 25 + (int)(test_uniform(&seed) * (i % 4 ? 300 : 1900));
+        for (int j = 0; j < n; j++) {
+            double u = test_uniform(&seed), x = i % 5 < 3    ? pow(1 - u, -0.3 * (i % 5 + 1))
+                                                : i % 5 == 3 ? u
+                                                             : exp(test_normal(&seed));
+            w[j] = i % 7 == 0 ? floor(20 * x) / 20 : x;
+        }
+        qsort(w, n, sizeof *w, ascending);
+        check_shape(sl_pareto_shape(w, n), second_shape(w, n), "random numbers");
+    }
 }
 
 static void pareto_shape(void) {
@@ -324,7 +409,8 @@ static const test_case cases[] = {
     {"cells", NEEDS_NOTHING, cells},
     {"expected-counts", NEEDS_NOTHING, expected_counts},
     {"bias-falls", NEEDS_NOTHING, bias_falls},
-    {"error-falls", NEEDS_NOTHING, error_falls},
+    {"warnings", NEEDS_NOTHING, warnings},
+    {"shapes-twice", NEEDS_NOTHING, shapes_twice},
     {"pareto-shape", NEEDS_NOTHING, pareto_shape},
     {0},
 };
