@@ -8,7 +8,7 @@
 
 static sl_error err;
 
-enum { N_CTX = 700, SLOTS = 3, MOST_SEGMENTS = 512, MOST_SEGMENT = 200, VOCAB = 97, SEQUENCES = 120, OPS = 16 };
+enum { N_CTX = 700, SLOTS = 3, MOST_SEGMENTS = 512, MOST_SEGMENT = 200, VOCAB = 97, SEQUENCES = 80, OPS = 16 };
 
 static const char *const attns[] = {"dense", "quest:tokens=64", "santa-pps:S=16:budget=carried", "santa-pps:S=8:budget=carried"};
 static const char *const prefills[][2] = { // of layer 0 and layer 1
@@ -297,7 +297,9 @@ static void fork_to(world *w, int slot, int to) {
     const expected *x = &w->want[slot];
     sl_session *made = NULL;
     int n = length(w, x->n), is_copy = below(w, 2), sequence = below(w, 9), at = undivided(w, x, n);
-    if (below(w, 4) && !w->sessions[to]) n = at;
+    if (below(w, 4) && undivided(w, x, at) == at) n = at;
+    sl_session_free(w->sessions[to]);
+    w->sessions[to] = NULL;
     int rc = (is_copy ? sl_session_copy : sl_session_fork)(w->sessions[slot], n, (uint32_t)sequence, &made, &err);
     CHECK_INT(rc, n == at ? 0 : SL_ERR_ARG);
     if (rc) {
@@ -307,7 +309,6 @@ static void fork_to(world *w, int slot, int to) {
         return;
     }
     check_pages(w->sessions[slot], made, is_copy);
-    sl_session_free(w->sessions[to]);
     w->sessions[to] = made;
     w->want[to] = *x;
     expected *y = &w->want[to];
@@ -363,7 +364,10 @@ static void run_op(world *w) {
     int slot = below(w, SLOTS), to = (slot + 1 + below(w, SLOTS - 1)) % SLOTS, what = below(w, 20);
     if (what == 0) change_prefill(w);
     if (what == 1) set_attn(w->engine, w->attn = below(w, N_ATTNS));
-    if (what == 2) load(w, to);
+    if (what == 2) {
+        if (below(w, 2)) change_prefill(w);
+        load(w, to);
+    }
     if (what <= 5 && what >= 3) decode(w);
     if (!w->sessions[slot]) {
         w->want[slot] = (expected){.attn = -1, .is_fresh = 1, .sequence = (uint32_t)slot};
@@ -375,7 +379,11 @@ static void run_op(world *w) {
     if (what == 15) save(w, slot);
     if (what == 16) fail(w, slot);
     if (what == 17) sl_session_set_sequence(w->sessions[slot], w->want[slot].sequence = (uint32_t)below(w, 9));
-    if (what == 18) save(w, slot), load(w, to);
+    if (what == 18) {
+        save(w, slot);
+        if (!below(w, 3)) change_prefill(w);
+        load(w, to);
+    }
     if (what == 19) prefill(w, slot), decode(w);
     for (int i = 0; i < SLOTS; i++)
         if (w->sessions[i]) check_session(w, i);
