@@ -1,6 +1,6 @@
 // tests/engine/test_generator.c - the text that a generator shows and the reason of its end, with random prompts, limits, stop
-// strings, end tokens and callers that stop, against a simulation: a stop string is searched in the whole text, UTF-8 is decoded
-// from its definition, and a session of another engine says which tokens are sampled.
+// strings, end tokens and callers that stop, against a simulation: a stop string is searched in the whole text, UTF-8 is
+// decoded from its definition, and a session of another engine says which tokens are sampled.
 #include "engine/engine_internal.h"
 #include "engine/generator.h"
 #include "engine/stopper.h"
@@ -74,7 +74,8 @@ static int find_stops(const char *const *stops, int n_stops, const char *text, s
 enum { MOST_STOPS = 4, MOST_STOP = 8 };
 
 // Stop strings: parts of the text, or any.
-static int random_stops(char texts[MOST_STOPS][MOST_STOP], const char **stops, const char *text, size_t n, const char *letters) {
+static int random_stops(char texts[MOST_STOPS][MOST_STOP], const char **stops, const char *text, size_t n,
+                        const char *letters) {
     int n_stops = below(MOST_STOPS + 1);
     for (int i = 0; i < n_stops; i++) {
         size_t length = 1 + (size_t)below(MOST_STOP - 1);

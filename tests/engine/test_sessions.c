@@ -10,7 +10,8 @@ static sl_error err;
 
 enum { N_CTX = 700, SLOTS = 3, MOST_SEGMENTS = 512, MOST_SEGMENT = 200, VOCAB = 97, SEQUENCES = 80, OPS = 16 };
 
-static const char *const attns[] = {"dense", "quest:tokens=64", "santa-pps:S=16:budget=carried", "santa-pps:S=8:budget=carried"};
+static const char *const attns[] = {"dense", "quest:tokens=64", "santa-pps:S=16:budget=carried",
+                                    "santa-pps:S=8:budget=carried"};
 static const char *const prefills[][2] = { // of layer 0 and layer 1
     {"dense", "dense"},
     {"streaming:window=64", "streaming:window=64"},
@@ -420,15 +421,20 @@ static int is_cancelled(void *ctx) {
 
 static sl_engine *engine_of(const sl_model *model, int *left) {
     sl_engine *e;
-    const sl_engine_options o = {
-        .n_ctx = N_CTX, .n_sequences = SLOTS, .prefill_chunk = 128, .n_threads = 1, .seed = 3, .cancel = {left ? is_cancelled : NULL, left}};
+    const sl_engine_options o = {.n_ctx = N_CTX,
+                                 .n_sequences = SLOTS,
+                                 .prefill_chunk = 128,
+                                 .n_threads = 1,
+                                 .seed = 3,
+                                 .cancel = {left ? is_cancelled : NULL, left}};
     CHECK_OK(sl_engine_new(model, &o, &e, &err), err);
     return e;
 }
 
 static void random_calls(void) {
     static const char config[] =
-        "{\"model_type\":\"llama\",\"hidden_size\":32,\"num_hidden_layers\":2,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
+        "{\"model_type\":\"llama\",\"hidden_size\":32,\"num_hidden_layers\":2,\"num_attention_heads\":2,\"num_key_value_"
+        "heads\":1,"
         "\"head_dim\":32,\"intermediate_size\":32,\"vocab_size\":97,\"max_position_embeddings\":2048,\"eos_token_id\":7}";
     world *w = calloc(1, sizeof *w);
     CHECK(w);

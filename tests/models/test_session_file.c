@@ -214,7 +214,9 @@ static void damaged(void) {
     } edits[] = {
         {"sleigh-session-2", "sleigh-session-1", SL_ERR_ARG, "metadata format is sleigh-session-1, expected sleigh-session-2"},
         {"\"format\"", "\"fxrmat\"", SL_ERR_FORMAT, "metadata format is missing, expected sleigh-session-2"},
-        {"MLP 768", "MLP 769", SL_ERR_ARG, "metadata shape is llama, 4 layers, hidden 256, MLP 769, 8 heads, 2 KV heads, head_dim 128, vocabulary 1024, norm_eps "},
+        {"MLP 768", "MLP 769", SL_ERR_ARG,
+         "metadata shape is llama, 4 layers, hidden 256, MLP 769, 8 heads, 2 KV heads, head_dim 128, vocabulary 1024, "
+         "norm_eps "},
         {"head_dim 128", "head_dim 192", SL_ERR_ARG, "metadata shape is llama, 4 layers"},
         {"\"weights\":\"fnv1a:", "\"weights\":\"fnv1b:", SL_ERR_ARG, "metadata weights is fnv1b:"},
         {"\"rope\":\"theta 5", "\"rope\":\"theta 4", SL_ERR_ARG, "metadata rope is theta 400000, llama3"},
@@ -302,7 +304,10 @@ static sl_engine *small_engine(const char *attn, int n_ctx, sl_log log) {
     spill(in_tmp("config.json"), config, sizeof config - 1);
     CHECK_OK(sl_model_load(test_tmp(), &(sl_model_options){.flags = SL_MODEL_DUMMY}, &model, &err), err);
     CHECK_OK(sl_model_materialise(model, 1, NULL, NULL, &err), err);
-    CHECK_OK(sl_engine_new(model, &(sl_engine_options){.n_ctx = n_ctx, .n_threads = 1, .n_sequences = 3, .attn = attn, .log = log}, &e, &err), err);
+    CHECK_OK(sl_engine_new(model,
+                           &(sl_engine_options){.n_ctx = n_ctx, .n_threads = 1, .n_sequences = 3, .attn = attn, .log = log}, &e,
+                           &err),
+             err);
     sl_model_free(model);
     return e;
 }
@@ -332,11 +337,10 @@ static void other_models(void) {
         const char *key;
         int *whole;
         float *real;
-    } rows[] = {
-        {"shape", &c->n_layers, NULL}, {"shape", &c->hidden, NULL},     {"shape", &c->n_ffn, NULL},
-        {"shape", &c->n_heads, NULL},  {"shape", &c->n_kv_heads, NULL}, {"shape", &c->head_dim, NULL},
-        {"shape", &c->n_vocab, NULL},  {"shape", NULL, &c->norm_eps},   {"head", &c->tied, NULL},
-        {"rope", NULL, &c->rope_theta}};
+    } rows[] = {{"shape", &c->n_layers, NULL}, {"shape", &c->hidden, NULL},     {"shape", &c->n_ffn, NULL},
+                {"shape", &c->n_heads, NULL},  {"shape", &c->n_kv_heads, NULL}, {"shape", &c->head_dim, NULL},
+                {"shape", &c->n_vocab, NULL},  {"shape", NULL, &c->norm_eps},   {"head", &c->tied, NULL},
+                {"rope", NULL, &c->rope_theta}};
     sl_session *s = small_session(e, ids, SMALL_CTX);
     save(s, ids, "session");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -408,7 +412,8 @@ static void count_line(void *ctx, const char *line) {
     *(int *)ctx += strstr(line, "its rows have other bits") != NULL;
 }
 
-// The state of a method is of the arithmetic that wrote it: with another one the session continues as a fork, and a line says so.
+// The state of a method is of the arithmetic that wrote it: with another one the session continues as a fork, and a line says
+// so.
 static void other_arithmetic(void) {
     enum { N = 200 };
     const int32_t ids[N] = {7, 8, 9, 10, 11, 12};
@@ -442,11 +447,16 @@ static void other_arithmetic(void) {
 }
 
 static const test_case cases[] = {
-    {"other-models", 0, other_models},  {"random-segments", 0, random_segments},
+    {"other-models", 0, other_models},
+    {"random-segments", 0, random_segments},
     {"other-arithmetic", 0, other_arithmetic},
-    {"continues", 0, continues},       {"continues-on-gpu", NEEDS_GPU, continues_on_gpu},
-    {"other-method", 0, other_method}, {"cut", 0, cut},
-    {"segments", 0, segments},         {"damaged", 0, damaged},
-    {"refused", 0, refused},           {0},
+    {"continues", 0, continues},
+    {"continues-on-gpu", NEEDS_GPU, continues_on_gpu},
+    {"other-method", 0, other_method},
+    {"cut", 0, cut},
+    {"segments", 0, segments},
+    {"damaged", 0, damaged},
+    {"refused", 0, refused},
+    {0},
 };
 const test_suite suite_session_file = {"session_file", cases};
