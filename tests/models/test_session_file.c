@@ -98,47 +98,6 @@ static void continues_on_gpu(void) {
     continues_on("cuda");
 }
 
-// A load into an engine with another method begins with the bits of a fork.
-static void other_method(void) {
-    model_fixture r = open_model("models/tiny", "santa-pps:S=16:budget=carried", "cpu", MAX_IDS),
-                  other = open_model("models/tiny", "santa-is:S=16:budget=carried", "cpu", MAX_IDS);
-    int32_t *prompt = test_ids(300, r.n_vocab, test_seed), ids[MAX_IDS];
-    int n = 300;
-    memcpy(ids, prompt, (size_t)n * sizeof *ids);
-    sl_session *s = model_fixture_session(&r, 0), *fork;
-    CHECK_OK(sl_prefill(s, ids, n, NULL, &err), err);
-    for (int i = 0; i < 3; i++) step(s, r.n_vocab, ids, &n);
-    save(s, ids, "session");
-    sl_session *loaded = load(&other, ids, n, "session");
-    CHECK_OK(sl_engine_set_attention(r.engine, "santa-is:S=16:budget=carried", &err), err);
-    CHECK_OK(sl_session_fork(s, n, 0, &fork, &err), err);
-    CHECK_OK(sl_decode(&fork, 1, &ids[0], &err), err);
-    CHECK_OK(sl_decode(&loaded, 1, &ids[0], &err), err);
-    CHECK(equal_logits(fork, loaded, r.n_vocab));
-    sl_session_free(s), sl_session_free(fork), sl_session_free(loaded);
-    model_fixture_close(&r), model_fixture_close(&other);
-    free(prompt);
-}
-
-// A session that was cut has no logits; so has the loaded one. A file replaces an older file.
-static void cut(void) {
-    model_fixture r = open_model("models/tiny", "dense", "cpu", MAX_IDS);
-    int32_t *ids = test_ids(300, r.n_vocab, test_seed);
-    sl_session *s = model_fixture_session(&r, 0);
-    CHECK_OK(sl_prefill(s, ids, 300, NULL, &err), err);
-    save(s, ids, "session");
-    CHECK_OK(sl_session_truncate(s, 256, &err), err);
-    save(s, ids, "session");
-    sl_session *loaded = load(&r, ids, 256, "session");
-    CHECK(!sl_session_logits(loaded, NULL));
-    CHECK_OK(sl_prefill(loaded, ids + 256, 44, NULL, &err), err);
-    CHECK_OK(sl_prefill(s, ids + 256, 44, NULL, &err), err);
-    CHECK(equal_logits(s, loaded, r.n_vocab));
-    sl_session_free(s), sl_session_free(loaded);
-    model_fixture_close(&r);
-    free(ids);
-}
-
 // ---- segments of sparse prefills ----
 
 static void set_prefill(model_fixture *r, const char *attn) {
@@ -148,33 +107,6 @@ static void set_prefill(model_fixture *r, const char *attn) {
     CHECK_OK(sl_attn_plan_init(&plan, sl_model_config(r->model)->n_layers, &spec, &err), err);
     CHECK_OK(sl_engine_set_prefill(r->engine, &plan, 256, &err), err);
     sl_attn_plan_free(&plan);
-}
-
-// Segments of the engine's own methods can serve a later prompt; those of other methods cannot.
-static void segments(void) {
-    static const struct {
-        const char *attn;
-        int reusable; // of 600 tokens, for a prompt of 900
-    } engines[] = {{"streaming:window=64", 512}, {"streaming:window=64:sink=8", 0}, {"dense", 0}};
-    model_fixture r = open_model("models/tiny", "dense", "cpu", MAX_IDS);
-    int32_t *ids = test_ids(600, r.n_vocab, test_seed);
-    set_prefill(&r, "streaming:window=64");
-    sl_session *s = model_fixture_session(&r, 0);
-    CHECK_OK(sl_prefill(s, ids, 600, NULL, &err), err);
-    CHECK_INT(sl_session_reusable(s, 600, 900), 512);
-    save(s, ids, "session");
-    for (int i = 0; i < 3; i++) {
-        model_fixture other = open_model("models/tiny", "dense", "cpu", MAX_IDS);
-        set_prefill(&other, engines[i].attn);
-        sl_session *loaded = load(&other, ids, 600, "session");
-        CHECK_INT(sl_session_reusable(loaded, 600, 900), engines[i].reusable);
-        CHECK_INT(sl_session_reusable(loaded, 600, 0), 600);
-        sl_session_free(loaded);
-        model_fixture_close(&other);
-    }
-    sl_session_free(s);
-    model_fixture_close(&r);
-    free(ids);
 }
 
 // ---- faults ----
@@ -386,7 +318,7 @@ static void random_segments(void) {
     char *file = read_whole(path_of("session"), &n);
     int32_t *at = memmem(file, n, own, sizeof own);
     CHECK(at != NULL);
-    for (int round = 0; round < 600; round++) {
+    for (int round = 0; round < 300; round++) {
         int32_t table[SEGMENTS][3];
         int is_good = 1, before = 0;
         memcpy(table, own, sizeof own);
@@ -403,7 +335,7 @@ static void random_segments(void) {
                  table[1][1], table[1][2], table[2][0], table[2][1], table[2][2], is_good);
         n_good += is_good;
     }
-    CHECK(n_good > 20 && n_good < 580);
+    CHECK(n_good > 10 && n_good < 290);
     free(file);
     sl_session_free(s), sl_engine_free(r.engine);
 }
@@ -452,9 +384,6 @@ static const test_case cases[] = {
     {"other-arithmetic", 0, other_arithmetic},
     {"continues", 0, continues},
     {"continues-on-gpu", NEEDS_GPU, continues_on_gpu},
-    {"other-method", 0, other_method},
-    {"cut", 0, cut},
-    {"segments", 0, segments},
     {"damaged", 0, damaged},
     {"refused", 0, refused},
     {0},
