@@ -124,10 +124,11 @@ static void stop_strings(void) {
 
 // ---- a model ----
 
-enum { N_CTX = 300, MOST_IDS = N_CTX + 1, N_ALLOWED = 9, ROUNDS = 30 };
+enum { N_CTX = 300, MOST_IDS = N_CTX + 1, N_ALLOWED = 11, N_BYTES = 9, VOCAB = 1030, ROUNDS = 30 };
 
-// The tokens that are sampled: single bytes, so that characters are divided between tokens. The model has an end token, 'f'.
-static const char allowed_bytes[N_ALLOWED + 1] = "abcdef\xc3\xa9\xe2";
+// The tokens that are sampled: single bytes, so that characters are divided between tokens, and two ids that the tokenizer
+// lacks. The model has an end token, 'f'.
+static const char allowed_bytes[N_BYTES + 1] = "abcdef\xc3\xa9\xe2";
 static int32_t allowed[N_ALLOWED];
 
 static int32_t id_of_byte(const sl_tokenizer *tok, char byte) {
@@ -148,11 +149,13 @@ static sl_model *load_model(void) {
     char text[512];
     sl_model *model;
     CHECK_OK(sl_tokenizer_load(&SL_FOLDER("models/tiny"), &tok, &err), err);
-    for (int i = 0; i < N_ALLOWED; i++) allowed[i] = id_of_byte(tok, allowed_bytes[i]);
+    for (int i = 0; i < N_BYTES; i++) allowed[i] = id_of_byte(tok, allowed_bytes[i]);
+    allowed[N_BYTES] = sl_tokenizer_n_vocab(tok), allowed[N_BYTES + 1] = VOCAB - 1;
+    CHECK(allowed[N_BYTES] < VOCAB - 1);
     sl_tokenizer_free(tok);
     int n = snprintf(text, sizeof text,
                      "{\"model_type\":\"llama\",\"hidden_size\":32,\"num_hidden_layers\":1,\"num_attention_heads\":2,"
-                     "\"num_key_value_heads\":1,\"head_dim\":32,\"intermediate_size\":32,\"vocab_size\":1024,"
+                     "\"num_key_value_heads\":1,\"head_dim\":32,\"intermediate_size\":32,\"vocab_size\":1030,"
                      "\"max_position_embeddings\":2048,\"eos_token_id\":[11,%d]}",
                      allowed[5]);
     spill(in_tmp("config.json"), text, (size_t)n);
@@ -234,11 +237,15 @@ typedef struct pair { // a generator, and a session that does the same
     int32_t ids[MOST_IDS], end;
     int n, segment;                   // n: tokens of the session; segment: 0: dense prefill
     int begins[64], ends[64], n_ends; // of the session's segments
+    sl_generation o;                  // of the last run, with its stop strings
+    char texts[MOST_STOPS][MOST_STOP];
+    const char *stops[MOST_STOPS];
+    int n_runs;
 } pair;
 
 static sl_sampler *sampler_of(const pair *p, const sl_generation *o) {
     sl_sampler *sampler;
-    CHECK_OK(sl_sampler_new(&o->sampling, 1024, &sampler, &err), err);
+    CHECK_OK(sl_sampler_new(&o->sampling, VOCAB, &sampler, &err), err);
     for (int i = 0; i < p->n; i++) CHECK_OK(sl_sampler_accept(sampler, p->ids[i], &err), err);
     return sampler;
 }
@@ -265,19 +272,20 @@ static int set_prompt(pair *p, const int32_t *ids, int n) {
 typedef struct sampled {
     int32_t ids[MOST_IDS];
     unsigned char bytes[MOST_IDS];
-    int n;
+    int n, n_bytes[MOST_IDS + 1]; // n_bytes[i]: of the first i tokens
 } sampled;
 
 // Appends tokens to p->s until one ends the text, or `most` tokens, or the context is full.
 static void sample_all(pair *p, const sl_generation *o, int most, sampled *out) {
     sl_sampler *sampler = sampler_of(p, o);
     const sl_model *model = p->s->engine->model;
-    for (out->n = 0; out->n < most;) {
+    for (out->n = 0, out->n_bytes[0] = 0; out->n < most;) {
         int32_t id;
         CHECK_OK(sl_sample(&p->s, 1, &sampler, &id, &err), err);
-        for (int i = 0; i < N_ALLOWED; i++)
-            if (allowed[i] == id) out->bytes[out->n] = (unsigned char)allowed_bytes[i];
-        out->ids[out->n++] = id;
+        int n_bytes = out->n_bytes[out->n];
+        for (int i = 0; i < N_BYTES; i++)
+            if (allowed[i] == id) out->bytes[n_bytes++] = (unsigned char)allowed_bytes[i];
+        out->ids[out->n++] = id, out->n_bytes[out->n] = n_bytes;
         if (sl_model_is_eos(model, id) || p->n == N_CTX) break;
         CHECK_OK(sl_decode(&p->s, 1, &id, &err), err);
         CHECK_OK(sl_sampler_accept(sampler, id, &err), err);
@@ -302,7 +310,7 @@ static void simulate(pair *p, const sl_generation *o, const sampled *all, heard 
             r->stop = SL_STOP_END;
             break;
         }
-        n = decoded(all->bytes, i + 1, 0, text);
+        n = decoded(all->bytes, all->n_bytes[i + 1], 0, text);
         found = find_stops(o->stop, o->n_stop, text, n, &shown);
         asked = shown > h->n && h->stop_at && shown >= h->stop_at;
         h->n = shown;
@@ -313,7 +321,7 @@ static void simulate(pair *p, const sl_generation *o, const sampled *all, heard 
     }
     r->n_generated = i;
     if (!found) { // the rest of the text; an unfinished character may end a stop string
-        n = decoded(all->bytes, i, 1, text);
+        n = decoded(all->bytes, all->n_bytes[i], 1, text);
         if (find_stops(o->stop, o->n_stop, text, n, &shown)) n = shown, r->stop = SL_STOP_STRING;
         h->n = n;
     }
@@ -340,31 +348,35 @@ static sl_generation random_options(const sl_logit_bias *bias) {
     return o;
 }
 
+static int n_ends[SL_STOP_CALLER + 1], n_both; // runs with each reason; n_both: with both limits at the same token
+
 static void run(pair *p, const sl_logit_bias *bias) {
     int32_t ids[MOST_IDS];
     int n = below(3) ? 1 + below(200) : N_CTX - below(8), same = below(3) ? N_CTX : below(p->n + 1);
     if (p->n && below(4) == 0) n = p->n; // often the tokens of the session, and no others
     for (int i = 0; i < n; i++) ids[i] = i < same && i < p->n ? p->ids[i] : below(1000);
-    char texts[MOST_STOPS][MOST_STOP], text[8 * MOST_IDS];
-    const char *stops[MOST_STOPS];
-    sl_generation o = random_options(bias);
+    char text[8 * MOST_IDS];
+    int is_new = p->n_runs++ == 0 || below(3); // else the options of the last run
+    sl_generation o = is_new ? random_options(bias) : p->o;
     sl_text got = {0};
     sl_generated r, want = {.n_prompt = n};
     sampled all;
     heard h = {.stop_at = below(3) ? 0 : 1 + (size_t)below(8)}, expected = {.stop_at = h.stop_at};
-    if (n > 200) o.max_tokens = below(2) ? N_CTX - n + below(3) : 0; // both limits, one after the other or together
-    p->end = below(2) ? allowed[below(5)] : -1;
+    if (n > 200 && is_new) o.max_tokens = below(2) ? N_CTX - n + below(3) : 0; // both limits, one after the other or together
+    if (is_new) p->end = below(2) ? allowed[below(5)] : -1;
     sl_session_set_sequence(p->s, o.sequence);
     want.n_reused = set_prompt(p, ids, n);
     sample_all(p, &o, o.max_tokens ? o.max_tokens : N_CTX, &all);
     p->n = n;
-    o.stop = stops, o.n_stop = 0;
-    size_t size = decoded(all.bytes, all.n < 9 ? all.n : 9, 1, text);
-    if (below(3)) o.n_stop = random_stops(texts, stops, text, size, "ab\xc3\xa9");
+    size_t size = decoded(all.bytes, all.n_bytes[all.n < 9 ? all.n : 9], 1, text);
+    if (is_new) o.stop = p->stops, o.n_stop = below(3) ? random_stops(p->texts, p->stops, text, size, "ab\xc3\xa9") : 0;
+    p->o = o;
     simulate(p, &o, &all, &expected, &want);
+    n_ends[want.stop]++;
+    n_both += want.stop == SL_STOP_LENGTH && n + want.n_generated == N_CTX + 1;
     CHECK_OK(sl_session_truncate(p->s, p->n, &err), err);
 
-    CHECK_OK(sl_generator_set_options(p->g, &o, &err), err);
+    if (is_new) CHECK_OK(sl_generator_set_options(p->g, &o, &err), err);
     sl_generator_set_end(p->g, p->end);
     CHECK_OK(sl_generator_run(p->g, ids, n, 1, hear, &h, &got, &r, &err), err);
     if (r.stop != want.stop || r.n_generated != want.n_generated || r.n_prompt != n || r.n_reused != want.n_reused)
@@ -383,7 +395,8 @@ static void random_runs(void) {
     sl_model *model = load_model();
     sl_engine *e = engine_of(model), *other = engine_of(model);
     sl_logit_bias bias[N_ALLOWED];
-    seed = test_seed;
+    seed = test_seed, n_both = 0;
+    memset(n_ends, 0, sizeof n_ends);
     for (int i = 0; i < N_ALLOWED; i++) bias[i] = (sl_logit_bias){allowed[i], i == 5 ? 97 : 100};
     for (int round = 0; round < ROUNDS; round++) {
         pair p = {.end = -1, .segment = round % 2 ? 128 : 0};
@@ -397,6 +410,8 @@ static void random_runs(void) {
         sl_engine_release(e);
         sl_session_free(p.s);
     }
+    for (int i = 0; i <= SL_STOP_CALLER; i++) CHECK(n_ends[i] >= 5);
+    CHECK(n_both >= 2);
     sl_engine_free(e), sl_engine_free(other), sl_model_free(model);
 }
 
