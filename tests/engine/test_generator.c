@@ -1,6 +1,6 @@
-// tests/engine/test_generator.c - the text that a generator shows and the reason of its end, with random prompts, limits, stop
-// strings, end tokens and callers that stop, against a simulation: a stop string is searched in the whole text, UTF-8 is
-// decoded from its definition, and a session of another engine says which tokens are sampled.
+// tests/engine/test_generator.c - generators and chats: the text that a generator shows and the reason of its end, with random
+// prompts, limits, stop strings, end tokens and callers that stop, against a simulation: a stop string is searched in the whole
+// text, UTF-8 is decoded from its definition, and a session of another engine says which tokens are sampled.
 #include "engine/engine_internal.h"
 #include "engine/generator.h"
 #include "engine/stopper.h"
@@ -282,6 +282,7 @@ static void sample_all(pair *p, const sl_generation *o, int most, sampled *out) 
     for (out->n = 0, out->n_bytes[0] = 0; out->n < most;) {
         int32_t id;
         CHECK_OK(sl_sample(&p->s, 1, &sampler, &id, &err), err);
+        CHECK_INT(id, sl_sampler_sample(sampler, sl_session_logits(p->s, &err), o->sequence, (uint32_t)p->n)); // keyed by both
         int n_bytes = out->n_bytes[out->n];
         for (int i = 0; i < N_BYTES; i++)
             if (allowed[i] == id) out->bytes[n_bytes++] = (unsigned char)allowed_bytes[i];
@@ -415,6 +416,147 @@ static void random_runs(void) {
     sl_engine_free(e), sl_engine_free(other), sl_model_free(model);
 }
 
+// ---- chats ----
+
+enum { MOST_MESSAGES = 16 };
+
+typedef struct chat_state {
+    sl_chat *chat;
+    char *texts[MOST_MESSAGES]; // of the messages
+    const char *roles[MOST_MESSAGES];
+    int n, left; // left: questions until sl_cancel asks to stop
+    uint32_t sequence;
+} chat_state;
+
+static int is_cancelled(void *ctx) {
+    return --*(int *)ctx < 0;
+}
+
+static void keep_message(chat_state *x, const char *role, const char *text, size_t n) {
+    CHECK(x->n < MOST_MESSAGES);
+    x->roles[x->n] = role;
+    x->texts[x->n++] = strndup(text, n);
+}
+
+static void drop_messages(chat_state *x, int n) {
+    while (x->n > n) free(x->texts[--x->n]);
+}
+
+static void check_messages(const chat_state *x) {
+    CHECK_INT(sl_chat_n_messages(x->chat), x->n);
+    for (int i = 0; i < x->n; i++) {
+        const sl_message *m = sl_chat_message(x->chat, i);
+        CHECK_STR(m->role, x->roles[i]);
+        CHECK_STR(m->content, x->texts[i]);
+        CHECK_INT(m->n, strlen(x->texts[i]));
+    }
+    CHECK(!sl_chat_message(x->chat, x->n) && !sl_chat_message(x->chat, -1));
+    CHECK_INT(sl_session_sequence(sl_chat_session(x->chat)), x->sequence);
+}
+
+static void say(chat_state *x, int fails) {
+    char text[600] = "abc";
+    heard h = {0};
+    text[below(3) + 1] = 0;
+    if (fails == 2) memset(text, '!', sizeof text - 1), text[sizeof text - 1] = 0; // more than the context
+    int rc = sl_chat_say(x->chat, text, hear, &h, NULL, &err);
+    CHECK_INT(rc, fails == 2 ? SL_ERR_CONTEXT : fails ? SL_ERR_CANCELLED : 0);
+    if (!fails) keep_message(x, "user", text, strlen(text)), keep_message(x, "assistant", h.text, h.n);
+}
+
+static void again(chat_state *x, int fails) {
+    heard h = {0};
+    int has_answer = x->n && !strcmp(x->roles[x->n - 1], "assistant"), n = x->n - has_answer;
+    int is_good = n > 0 && !strcmp(x->roles[n - 1], "user");
+    int rc = sl_chat_again(x->chat, hear, &h, NULL, &err);
+    CHECK_INT(rc, !is_good ? SL_ERR_ARG : fails ? SL_ERR_CANCELLED : 0);
+    if (rc) return;
+    drop_messages(x, n);
+    keep_message(x, "assistant", h.text, h.n);
+    x->sequence++;
+}
+
+static void set_messages(chat_state *x) {
+    static const char *const roles[] = {"system", "user", "assistant", "user", "tool"};
+    sl_message m[3];
+    int n = below(4) - (below(4) == 0), is_good = n >= 0;
+    for (int i = 0; i < n; i++) {
+        m[i] = (sl_message){
+            .role = roles[i == 0 ? below(2) : 1 + (i + below(5) / 4) % 4], .content = "abcdef", .n = (size_t)below(7)};
+        is_good &= strcmp(m[i].role, "tool") != 0;
+    }
+    CHECK_INT(sl_chat_set_messages(x->chat, m, n, &err), is_good ? 0 : SL_ERR_ARG);
+    if (!is_good) return;
+    drop_messages(x, 0);
+    for (int i = 0; i < n; i++) keep_message(x, m[i].role, m[i].content, m[i].n);
+}
+
+// Random calls on a chat: its messages, and the number of its sequence.
+static void chats(void) {
+    sl_model *model = load_model();
+    chat_state x = {.left = 1 << 30};
+    sl_engine *e;
+    const sl_engine_options eo = {.n_ctx = N_CTX, .n_threads = 1, .cancel = {is_cancelled, &x.left}};
+    sl_logit_bias bias[N_ALLOWED];
+    sl_chat_options o = sl_chat_options_default();
+    seed = test_seed;
+    for (int i = 0; i < N_ALLOWED; i++) bias[i] = (sl_logit_bias){allowed[i], 100};
+    CHECK_OK(sl_engine_new(model, &eo, &e, &err), err);
+    o.generation = random_options(bias), o.generation.max_tokens = 5, o.template_name = "llama3.1";
+    for (int round = 0; round < 2; round++) {
+        o.system_prompt = round ? "S" : NULL;
+        x.sequence = o.generation.sequence = 7;
+        CHECK_OK(sl_chat_open(e, &o, &x.chat, &err), err);
+        for (int i = 0; i < 150; i++) {
+            int what = i ? below(10) : 5, fails = below(4) == 0;
+            x.left = fails ? 0 : 1 << 30;
+            if (what < 3 && x.n < 6) say(&x, fails);
+            if (what == 3) say(&x, 2);
+            if (what == 4 || what == 6) again(&x, fails);
+            if (what == 7) set_messages(&x);
+            if (what == 5 || x.n >= 6) {
+                CHECK_OK(sl_chat_reset(x.chat, &err), err);
+                drop_messages(&x, 0);
+                if (round) keep_message(&x, "system", "S", 1);
+            }
+            if (what == 8) {
+                o.generation.sequence = (uint32_t)below(9), o.generation.sampling.top_p = fails ? 7 : 1;
+                CHECK_INT(sl_chat_set_generation(x.chat, &o.generation, &err), fails ? SL_ERR_ARG : 0);
+                if (!fails) x.sequence = o.generation.sequence;
+                o.generation.sampling.top_p = 1;
+            }
+            check_messages(&x);
+        }
+        drop_messages(&x, 0);
+        sl_chat_free(x.chat);
+    }
+    sl_engine_free(e), sl_model_free(model);
+}
+
+// The token that a template writes after replies ends an answer, also if it is no end token of the model.
+static void ends_of_turns(void) {
+    static const char own[] = "{% for m in messages %}{{ m.content }}<|reserved_special_token_0|>{% endfor %}";
+    sl_model *model = load_model();
+    sl_engine *e = engine_of(model);
+    const int32_t id = sl_tokenizer_find(sl_model_tokenizer(model), "<|reserved_special_token_0|>");
+    const sl_logit_bias bias = {id, 1e9f};
+    CHECK(id > 0 && !sl_model_is_eos(model, id));
+    spill(in_tmp("own.jinja"), own, sizeof own - 1);
+    for (int i = 0; i < 2; i++) {
+        sl_chat_options o = sl_chat_options_default();
+        sl_generated r;
+        sl_chat *chat;
+        o.generation.sampling.bias = &bias, o.generation.sampling.n_bias = 1, o.generation.max_tokens = 3;
+        o.template_name = i ? in_tmp("own.jinja") : "llama3.1";
+        CHECK_OK(sl_chat_open(e, &o, &chat, &err), err);
+        CHECK_OK(sl_chat_say(chat, "a", NULL, NULL, &r, &err), err);
+        CHECK(r.stop == (i ? SL_STOP_END : SL_STOP_LENGTH) && r.n_generated == (i ? 0 : 3));
+        sl_chat_free(chat);
+    }
+    sl_engine_free(e), sl_model_free(model);
+}
+
 static const test_case cases[] = {
-    {"stop-strings", 0, stop_strings}, {"characters", 0, characters}, {"random-runs", 0, random_runs}, {0}};
+    {"chats", 0, chats},           {"ends-of-turns", 0, ends_of_turns}, {"stop-strings", 0, stop_strings},
+    {"characters", 0, characters}, {"random-runs", 0, random_runs},     {0}};
 const test_suite suite_generator = {"generator", cases};

@@ -4,11 +4,12 @@
 #include "engine/engine_internal.h"
 #include "tests/support/run_cli.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 static sl_error err;
 
-enum { N_CTX = 700, SLOTS = 3, MOST_SEGMENTS = 512, MOST_SEGMENT = 200, VOCAB = 97, SEQUENCES = 80, OPS = 16 };
+enum { N_CTX = 700, SLOTS = 3, MOST_SEGMENTS = 512, MOST_SEGMENT = 200, VOCAB = 97, HEAD_DIM = 32, SEQUENCES = 80, OPS = 16 };
 
 static const char *const attns[] = {"dense", "quest:tokens=64", "santa-pps:S=16:budget=carried",
                                     "santa-pps:S=8:budget=carried"};
@@ -449,17 +450,65 @@ static sl_engine *engine_of(const sl_model *model, int *left) {
     return e;
 }
 
-static void random_calls(void) {
+static sl_model *load_model(void) {
     static const char config[] =
         "{\"model_type\":\"llama\",\"hidden_size\":32,\"num_hidden_layers\":2,\"num_attention_heads\":2,\"num_key_value_"
         "heads\":1,"
         "\"head_dim\":32,\"intermediate_size\":32,\"vocab_size\":97,\"max_position_embeddings\":2048,\"eos_token_id\":7}";
+    sl_model *model;
+    spill(in_tmp("config.json"), config, sizeof config - 1);
+    CHECK_OK(sl_model_load(test_tmp(), &(sl_model_options){.flags = SL_MODEL_DUMMY}, &model, &err), err);
+    CHECK_OK(sl_model_materialise(model, 1, NULL, NULL, &err), err);
+    return model;
+}
+
+static const bf16 *row_of(const sl_session *s, int is_v, int layer, int position) {
+    const sl_kv_rows rows = sl_kv_layer(&s->engine->pool, layer);
+    return (is_v ? rows.v : rows.k) + ((size_t)s->kv.pages[position / SL_PAGE] * SL_PAGE + position % SL_PAGE) * HEAD_DIM;
+}
+
+// Rows of random numbers of deviation 1, which depend on the sequence, the layer, the page and the kind.
+static void fill(void) {
+    sl_model *model = load_model();
+    sl_engine *e = engine_of(model, NULL);
+    sl_session *s[3];
+    const int32_t id = 5;
+    double sum = 0, squares = 0;
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(sl_session_new(e, i == 2, &s[i], &err), err);
+        CHECK_ERR(sl_session_fill(s[i], 0, &err), err, SL_ERR_ARG, "0 random rows: expected 1 to n_ctx 700");
+        CHECK_ERR(sl_session_fill(s[i], N_CTX + 1, &err), err, SL_ERR_ARG, "701 random rows");
+        CHECK_OK(sl_session_fill(s[i], i ? N_CTX : N_CTX - 1, &err), err);
+        CHECK_ERR(sl_session_fill(s[i], 1, &err), err, SL_ERR_ARG, "expected an empty session, found");
+        CHECK(!logits_of(s[i]) && sl_session_n_tokens(s[i]) == N_CTX - !i && sl_session_n_prefilled(s[i]) == N_CTX - !i);
+    }
+    const size_t size = HEAD_DIM * sizeof(bf16);
+    for (int at = 0; at < N_CTX - 1; at++) {
+        CHECK(!memcmp(row_of(s[0], at % 2, 1, at), row_of(s[1], at % 2, 1, at), size)); // equal sequences
+        CHECK(memcmp(row_of(s[0], at % 2, 1, at), row_of(s[2], at % 2, 1, at), size));
+        CHECK(memcmp(row_of(s[0], 0, 1, at), row_of(s[0], 1, 1, at), size));
+        CHECK(memcmp(row_of(s[0], 0, 1, at), row_of(s[0], 0, 0, at), size));
+        if (at >= SL_PAGE) CHECK(memcmp(row_of(s[0], 0, 1, at), row_of(s[0], 0, 1, at - SL_PAGE), size));
+        for (int d = 0; d < HEAD_DIM; d++) {
+            double x = sl_bf16_to_f32(row_of(s[0], 0, 0, at)[d]);
+            sum += x, squares += x * x;
+        }
+    }
+    const double n =
+        (N_CTX - 1.0) * HEAD_DIM; // the deviation of the mean is 1 / sqrt(n), that of the squares' mean sqrt(2 / n)
+    CHECK_NEAR(sum / n, 0, 5 / sqrt(n));
+    CHECK_NEAR(squares / n, 1, 5 * sqrt(2 / n));
+    CHECK_OK(sl_decode(&s[0], 1, &id, &err), err);
+    CHECK(logits_of(s[0]) && sl_session_n_prefilled(s[0]) == N_CTX - 1);
+    for (int i = 0; i < 3; i++) sl_session_free(s[i]);
+    sl_engine_free(e), sl_model_free(model);
+}
+
+static void random_calls(void) {
     world *w = calloc(1, sizeof *w);
     CHECK(w);
     w->seed = test_seed, w->left = 1 << 30;
-    spill(in_tmp("config.json"), config, sizeof config - 1);
-    CHECK_OK(sl_model_load(test_tmp(), &(sl_model_options){.flags = SL_MODEL_DUMMY}, &w->model, &err), err);
-    CHECK_OK(sl_model_materialise(w->model, 1, NULL, NULL, &err), err);
+    w->model = load_model();
     w->engine = engine_of(w->model, &w->left), w->other = engine_of(w->model, NULL);
     for (int i = 0; i < SEQUENCES; i++) {
         for (int k = 0; k < OPS; k++) run_op(w);
@@ -475,5 +524,5 @@ static void random_calls(void) {
     free(w);
 }
 
-static const test_case cases[] = {{"random-calls", 0, random_calls}, {0}};
+static const test_case cases[] = {{"random-calls", 0, random_calls}, {"fill", 0, fill}, {0}};
 const test_suite suite_sessions = {"sessions", cases};
