@@ -9,7 +9,18 @@
 
 static sl_error err;
 
-enum { N_CTX = 700, SLOTS = 3, MOST_SEGMENTS = 512, MOST_SEGMENT = 200, VOCAB = 97, HEAD_DIM = 32, SEQUENCES = 80, OPS = 16 };
+enum {
+    N_CTX = 700,
+    SLOTS = 3,
+    MOST_SEGMENTS = 512,
+    MOST_SEGMENT = 200,
+    VOCAB = 97,
+    HEAD_DIM = 32,
+    SEQUENCES = 80,
+    OPS = 16,
+    END = 7,
+    OTHER = 11
+};
 
 static const char *const attns[] = {"dense", "quest:tokens=64", "santa-pps:S=16:budget=carried",
                                     "santa-pps:S=8:budget=carried"};
@@ -48,7 +59,10 @@ typedef struct world {
     segment segments[MOST_SEGMENTS];
     int n_segments, version, plan, size, attn; // size: of a segment, 0: none
     int saved_plan, saved_size, saved_version;
-    int left; // calls until sl_cancel asks to stop
+    int left;                // calls until sl_cancel asks to stop
+    sl_sampler *samplers[2]; // which always choose the end token, or OTHER
+    sl_prefill_record seen[N_CTX];
+    int n_seen; // passes of sparse prefills
     uint64_t seed;
 } world;
 
@@ -246,8 +260,16 @@ static void prefill(world *w, int slot) {
     if (most == 0) return;
     n = n < 1 ? 1 : n > most ? most : n;
     random_ids(w, ids, n);
+    int first = w->n_segments;
+    w->n_seen = 0;
     CHECK_OK(sl_prefill(w->sessions[slot], ids, n, NULL, &err), err);
     append_prefill(w, x, ids, n);
+    CHECK_INT(w->n_seen, w->n_segments - first); // the observer hears of each segment
+    for (int i = 0; i < w->n_seen; i++) {
+        const segment *g = &w->segments[first + i];
+        CHECK(w->seen[i].position == g->first && w->seen[i].n_tokens == g->end - g->first &&
+              w->seen[i].sequence == x->sequence);
+    }
 }
 
 static int refuse(void *ctx, int first, int n_rows, const float *logits, sl_error *e) {
@@ -319,6 +341,25 @@ static void decode(world *w) {
         append(w, &w->want[i], ids[n++], 0, -1);
     }
     if (n) CHECK_OK(sl_decode(batch, n, ids, &err), err);
+}
+
+// Sampled tokens: an end token changes nothing. A session without room is an error, whatever the token is.
+static void step(world *w) {
+    sl_session *batch[SLOTS];
+    sl_sampler *samplers[SLOTS];
+    int32_t ids[SLOTS];
+    int n = 0, slots[SLOTS], is_other[SLOTS], is_full = 0;
+    for (int i = 0; i < SLOTS; i++) {
+        if (!w->sessions[i] || !w->want[i].has_logits) continue;
+        is_other[n] = below(w, 2), is_full |= w->want[i].n == N_CTX;
+        batch[n] = w->sessions[i], samplers[n] = w->samplers[is_other[n]], slots[n++] = i;
+    }
+    if (!n) return;
+    CHECK_INT(sl_step(batch, n, samplers, ids, &err), is_full ? SL_ERR_CONTEXT : 0);
+    for (int i = 0; i < n && !is_full; i++) {
+        CHECK_INT(ids[i], is_other[i] ? OTHER : END);
+        if (is_other[i]) append(w, &w->want[slots[i]], OTHER, 0, -1);
+    }
 }
 
 static void cut(world *w, int slot) {
@@ -402,7 +443,7 @@ static void change_prefill(world *w) {
 }
 
 static void run_op(world *w) {
-    int slot = below(w, 4) % SLOTS, to = (slot + 1 + below(w, SLOTS - 1)) % SLOTS, what = below(w, 21);
+    int slot = below(w, 4) % SLOTS, to = (slot + 1 + below(w, SLOTS - 1)) % SLOTS, what = below(w, 22);
     if (what == 0) change_prefill(w);
     if (what == 1) set_attn(w->engine, w->attn = below(w, N_ATTNS));
     if (what == 2) {
@@ -427,6 +468,7 @@ static void run_op(world *w) {
     }
     if (what == 19) prefill(w, slot), decode(w);
     if (what == 20) prefill_logits(w, slot);
+    if (what == 21) step(w);
     for (int i = 0; i < SLOTS; i++)
         if (w->sessions[i]) check_session(w, i);
     check_pool(w);
@@ -504,12 +546,25 @@ static void fill(void) {
     sl_engine_free(e), sl_model_free(model);
 }
 
+static void see(void *ctx, const sl_prefill_record *r) {
+    world *w = ctx;
+    if (r->layer == 0 && r->head == 0) w->seen[w->n_seen++] = *r;
+    CHECK(w->n_seen < N_CTX);
+}
+
 static void random_calls(void) {
+    const sl_logit_bias bias[] = {{END, 1e9f}, {OTHER, 1e9f}};
     world *w = calloc(1, sizeof *w);
     CHECK(w);
     w->seed = test_seed, w->left = 1 << 30;
     w->model = load_model();
     w->engine = engine_of(w->model, &w->left), w->other = engine_of(w->model, NULL);
+    CHECK_OK(sl_engine_observe_prefill(w->engine, &(sl_prefill_observer){.fn = see, .ctx = w}, &err), err);
+    for (int i = 0; i < 2; i++) {
+        sl_sampling greedy = sl_sampling_default();
+        greedy.temp = 0, greedy.bias = &bias[i], greedy.n_bias = 1;
+        CHECK_OK(sl_sampler_new(&greedy, VOCAB, &w->samplers[i], &err), err);
+    }
     for (int i = 0; i < SEQUENCES; i++) {
         for (int k = 0; k < OPS; k++) run_op(w);
         for (int slot = 0; slot < SLOTS; slot++) {
@@ -520,6 +575,7 @@ static void random_calls(void) {
         check_pool(w);
         w->n_segments = 0, w->saved.n = 0;
     }
+    for (int i = 0; i < 2; i++) sl_sampler_free(w->samplers[i]);
     sl_engine_free(w->engine), sl_engine_free(w->other), sl_model_free(w->model);
     free(w);
 }
