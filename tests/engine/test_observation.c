@@ -13,6 +13,21 @@ static int below(int n) {
     return (int)(test_uniform(&seed) * n);
 }
 
+// ---- a very small model ----
+
+enum { KEY_LAYERS = 2, KEY_HEADS = 2, KEY_DIM = 32, VOCAB = 97, CTX = 700 };
+
+static sl_model *load_model(void) {
+    static const char config[] = "{\"model_type\":\"llama\",\"hidden_size\":32,\"num_hidden_layers\":2,\"num_attention_heads\":"
+                                 "2,\"num_key_value_heads\":2,"
+                                 "\"head_dim\":32,\"intermediate_size\":32,\"vocab_size\":97,\"max_position_embeddings\":2048}";
+    sl_model *model;
+    spill(in_tmp("config.json"), config, sizeof config - 1);
+    CHECK_OK(sl_model_load(test_tmp(), &(sl_model_options){.flags = SL_MODEL_DUMMY}, &model, &err), err);
+    CHECK_OK(sl_model_materialise(model, 1, NULL, NULL, &err), err);
+    return model;
+}
+
 // ---- reports of decode steps ----
 
 enum { HEADS = 3, DIM = 8, SEQS = 2, PAGES = 9 };
@@ -103,6 +118,73 @@ static void places_of_states(void) {
         }
 }
 
+// ---- shadows ----
+
+enum { STEPS = 4, LENGTH = 300, MOST_RECORDS = 400 };
+
+typedef struct heard { // records of shadows, in the order of the calls
+    struct {
+        uint32_t seed, v_rows, samples;
+        int layer, head, position;
+        float error, kappa;
+    } x[MOST_RECORDS];
+    int n;
+} heard;
+
+static void hear(void *ctx, const sl_attn_record *r) {
+    heard *h = ctx;
+    if (r->spec->method == &sl_method_dense) return; // the running method
+    CHECK(h->n < MOST_RECORDS);
+    h->x[h->n].seed = r->seed, h->x[h->n].layer = r->layer, h->x[h->n].head = r->head, h->x[h->n].position = r->position;
+    h->x[h->n].error = r->report->error, h->x[h->n].kappa = r->report->kappa;
+    h->x[h->n].v_rows = r->report->v_rows, h->x[h->n++].samples = r->report->samples;
+}
+
+// Observes a session of LENGTH tokens and STEPS steps.
+static heard *observe(const sl_model *model, uint32_t engine_seed, const sl_attn_spec *shadows, int n_shadows, int n_seeds) {
+    heard *h = calloc(1, sizeof *h);
+    sl_engine *e;
+    sl_session *s;
+    int32_t ids[LENGTH + STEPS];
+    for (int i = 0; i < LENGTH + STEPS; i++) ids[i] = i * 37 % VOCAB;
+    const sl_engine_options o = {.n_ctx = CTX, .n_threads = 1, .seed = engine_seed};
+    CHECK_OK(sl_engine_new(model, &o, &e, &err), err);
+    CHECK_OK(sl_session_new(e, 9, &s, &err), err);
+    CHECK_OK(sl_prefill(s, ids, LENGTH, NULL, &err), err);
+    const sl_observer observer = {
+        .fn = hear, .ctx = h, .with_error = 1, .shadows = shadows, .n_shadows = n_shadows, .n_seeds = n_seeds};
+    CHECK_OK(sl_engine_observe(e, &observer, &err), err);
+    for (int i = 0; i < STEPS; i++) CHECK_OK(sl_decode(&s, 1, &ids[LENGTH + i], &err), err);
+    sl_session_free(s), sl_engine_free(e);
+    return h;
+}
+
+// Each shadow and seed reports what it reports alone, so their states from step to step are apart. Seed j is that of an engine
+// with a seed higher by j.
+static void shadows(void) {
+    static const char *const texts[] = {"santa-pps:S=16:budget=carried", "santa-pps:S=8:budget=carried"};
+    enum { SEEDS = 3, EACH = STEPS * KEY_LAYERS * KEY_HEADS };
+    sl_attn_spec specs[2];
+    sl_model *model = load_model();
+    for (int i = 0; i < 2; i++) CHECK_OK(sl_attn_parse(texts[i], &specs[i], &err), err);
+    heard *all = observe(model, 3, specs, 2, SEEDS);
+    CHECK_INT(all->n, 2 * SEEDS * EACH);
+    for (int i = 0; i < 2 * SEEDS; i++) {
+        heard *alone = observe(model, 3 + (uint32_t)(i % SEEDS), &specs[i / SEEDS], 1, 0);
+        CHECK_INT(alone->n, EACH);
+        for (int k = 0; k < EACH; k++) { // in a step and layer: shadow by shadow, seed by seed
+            int at = (k / KEY_HEADS * 2 * SEEDS + i) * KEY_HEADS + k % KEY_HEADS;
+            CHECK_INT(all->x[at].position, LENGTH + k / KEY_HEADS / KEY_LAYERS);
+            if (memcmp(&all->x[at], &alone->x[k], sizeof all->x[0]))
+                FAIL("shadow %d, seed %d, record %d: error %g, alone %g", i / SEEDS, i % SEEDS, k, all->x[at].error,
+                     alone->x[k].error);
+        }
+        free(alone);
+    }
+    free(all);
+    sl_model_free(model);
+}
+
 // ---- reports of prefills ----
 
 static int32_t random_share(void) {
@@ -166,23 +248,15 @@ static void checked_rows(void) {
 
 // ---- keys that are not finite ----
 
-enum { KEY_LAYERS = 2, KEY_HEADS = 2, KEY_DIM = 32, VOCAB = 97, CTX = 700 };
-
 // Puts numbers into keys, and looks for the first that is not finite: by layer, then position, then KV head. Rows behind the
 // last token do not count.
 static void keys(void) {
-    static const char config[] = "{\"model_type\":\"llama\",\"hidden_size\":32,\"num_hidden_layers\":2,\"num_attention_heads\":"
-                                 "2,\"num_key_value_heads\":2,"
-                                 "\"head_dim\":32,\"intermediate_size\":32,\"vocab_size\":97,\"max_position_embeddings\":2048}";
     static const bf16 values[] = {0x7fc0, 0x7f80, 0xff80, 0xffff, 0x7f81, 0x7f7f, 0xff7f, 0x0001}; // the last three are finite
     const int lengths[] = {1, 255, 256, 257, 511, 600, CTX};
     const int32_t ids[CTX] = {3, 4, 5};
-    sl_model *model;
+    sl_model *model = load_model();
     sl_engine *e;
     seed = test_seed;
-    spill(in_tmp("config.json"), config, sizeof config - 1);
-    CHECK_OK(sl_model_load(test_tmp(), &(sl_model_options){.flags = SL_MODEL_DUMMY}, &model, &err), err);
-    CHECK_OK(sl_model_materialise(model, 1, NULL, NULL, &err), err);
     CHECK_OK(sl_engine_new(model, &(sl_engine_options){.n_ctx = CTX, .n_threads = 1}, &e, &err), err);
     for (int round = 0; round < 35; round++) {
         sl_session *s;
@@ -225,6 +299,7 @@ static void keys(void) {
 static const test_case cases[] = {{"errors", 0, errors},
                                   {"tiles", 0, tiles_of_masses},
                                   {"places-of-states", 0, places_of_states},
+                                  {"shadows", 0, shadows},
                                   {"sums-of-reports", 0, sums_of_reports},
                                   {"checked-rows", 0, checked_rows},
                                   {"keys", 0, keys},

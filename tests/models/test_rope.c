@@ -203,6 +203,7 @@ static void fields(void) {
         {YARN, "theta 10000, yarn, factor 4, original context 32768, attention factor 1.13862944, beta 32 and 1"},
         {",\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":2,\"rope_theta\":2e4,\"beta_fast\":8,\"beta_slow\":0.5}",
          "theta 20000, yarn, factor 2, original context 40960, attention factor 1.06931472, beta 8 and 0.5"},
+        {",\"rope_theta\":30000,\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":20000}", "theta 20000, plain"},
         {",\"original_max_position_embeddings\":1024,\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2,"
          "\"original_max_position_embeddings\":2048,\"truncate\":false,\"attention_factor\":1.5}",
          "theta 10000, yarn, factor 2, original context 1024, attention factor 1.5, beta 32 and 1, not truncated"},
