@@ -378,7 +378,7 @@ static void run(pair *p, const sl_logit_bias *bias) {
     CHECK_OK(sl_session_truncate(p->s, p->n, &err), err);
 
     if (is_new) CHECK_OK(sl_generator_set_options(p->g, &o, &err), err);
-    sl_generator_set_end(p->g, p->end);
+    if (p->n_runs > 1 || p->end >= 0) sl_generator_set_end(p->g, p->end); // a new generator has none
     CHECK_OK(sl_generator_run(p->g, ids, n, 1, hear, &h, &got, &r, &err), err);
     if (r.stop != want.stop || r.n_generated != want.n_generated || r.n_prompt != n || r.n_reused != want.n_reused)
         FAIL("%d tokens, limit %d: stop %d after %d tokens, %d reused of %d; expected %d, %d, %d", n, o.max_tokens, r.stop,
@@ -553,6 +553,12 @@ static void ends_of_turns(void) {
         CHECK(r.stop == (i ? SL_STOP_END : SL_STOP_LENGTH) && r.n_generated == (i ? 0 : 3));
         sl_chat_free(chat);
     }
+    const sl_logit_bias zero = {0, 1e9f}; // no id ends a text that is no chat
+    sl_generation o = sl_generation_default();
+    sl_generated r;
+    o.sampling.bias = &zero, o.sampling.n_bias = 1, o.max_tokens = 3;
+    CHECK_OK(sl_generate(e, "a", &o, NULL, NULL, &r, &err), err);
+    CHECK(r.stop == SL_STOP_LENGTH && r.n_generated == 3);
     sl_engine_free(e), sl_model_free(model);
 }
 

@@ -290,6 +290,8 @@ static void fail(world *w, int slot) {
     CHECK_INT(sl_prefill(s, ids, 0, NULL, &err), SL_ERR_ARG);
     CHECK_INT(sl_decode(&s, 1, &bad, &err), SL_ERR_ARG);
     CHECK_INT(sl_session_truncate(s, x->n + 1, &err), SL_ERR_ARG);
+    CHECK_INT(sl_session_truncate(s, -1, &err), SL_ERR_ARG);
+    for (int i = 0; i < 2; i++) CHECK_INT(sl_session_fork(s, i ? -1 : x->n + 1, 0, &(sl_session *){NULL}, &err), SL_ERR_ARG);
     CHECK_INT(sl_decode((sl_session *[]){s, s}, 2, ids, &err), SL_ERR_ARG);
     if (n == 0) CHECK_INT(sl_decode(&s, 1, ids, &err), SL_ERR_CONTEXT);
     w->left = 0;
@@ -399,13 +401,20 @@ static void fork_to(world *w, int slot, int to) {
     if (y->has_logits) CHECK(!memcmp(logits_of(made), logits_of(w->sessions[slot]), VOCAB * sizeof(float)));
 }
 
+static void note_progress(void *ctx, int done, int total) { // each layer of K, then of V
+    CHECK_INT(done, ++*(int *)ctx);
+    CHECK_INT(total, 4);
+}
+
 static void save(world *w, int slot) {
     const expected *x = &w->want[slot];
     int32_t ids[N_CTX];
     for (int i = 0; i < x->n; i++) ids[i] = x->tokens[i].id;
-    int rc = sl_session_save(w->sessions[slot], ids, in_tmp("session"), NULL, &err);
+    int n_done = 0,
+        rc = sl_session_save(w->sessions[slot], ids, in_tmp("session"), &(sl_progress){note_progress, &n_done}, &err);
     CHECK_INT(rc, x->n ? 0 : SL_ERR_ARG);
     if (rc) return;
+    CHECK_INT(n_done, 4);
     w->saved = *x;
     w->saved_plan = w->plan, w->saved_size = w->size, w->saved_version = w->version;
 }
@@ -413,10 +422,13 @@ static void save(world *w, int slot) {
 static void load(world *w, int to) {
     const expected *x = &w->saved;
     int32_t *ids;
-    int n, is_same = w->saved_plan == w->plan && w->saved_size == w->size;
+    int n, n_done = 0, is_same = w->saved_plan == w->plan && w->saved_size == w->size;
     if (!x->n) return;
     sl_session_free(w->sessions[to]);
-    CHECK_OK(sl_session_load(w->engine, in_tmp("session"), &w->sessions[to], &ids, &n, NULL, &err), err);
+    CHECK_OK(
+        sl_session_load(w->engine, in_tmp("session"), &w->sessions[to], &ids, &n, &(sl_progress){note_progress, &n_done}, &err),
+        err);
+    CHECK_INT(n_done, 4);
     CHECK_INT(n, x->n);
     for (int i = 0; i < n; i++) CHECK_INT(ids[i], x->tokens[i].id);
     sl_free(ids);
@@ -435,7 +447,8 @@ static void load(world *w, int to) {
 }
 
 static void change_prefill(world *w) {
-    int plan = below(w, N_PREFILLS), size = below(w, 2) ? 128 : MOST_SEGMENT;
+    int plan = w->plan && below(w, 2) ? 3 - w->plan : below(w, N_PREFILLS); // often the one that differs in layer 1 only
+    int size = w->size && below(w, 2) ? w->size : below(w, 2) ? 128 : MOST_SEGMENT;
     set_prefill(w->engine, plan, size);
     if (plan == 0) size = 0;
     w->version += plan != w->plan || size != w->size;
