@@ -1,5 +1,6 @@
 // tests/engine/test_edges.c - borders of what a user gives: times in a table of --attn=auto, layers in a rule of --attn-layer.
 #include "attention/auto.h"
+#include "engine/engine_internal.h"
 #include "tests/support/given_table.h"
 #include "tests/test.h"
 
@@ -60,5 +61,43 @@ static void layers(void) {
             }
 }
 
-static const test_case cases[] = {{"times", 0, times}, {"layers", 0, layers}, {0}};
+// The public counts of attention are those of the statistics.
+static void work(void) {
+    sl_engine e = {
+        .attention = &sl_host_attn_runner,
+        .stats = {.steps = 3, .bytes = 5, .dense_bytes = 7, .fallbacks = 11, .stated = 13, .certified = 17, .unbounded = 9}};
+    e.stats.stated_units = 6ull * SL_STATED_UNIT, e.stats.stated_most = 2.5;
+    const sl_attention_work w = sl_engine_attention_work(&e);
+    CHECK(w.heads == 3 && w.bytes == 5 && w.dense_bytes == 7 && w.fallbacks == 11 && w.layer_steps == 13);
+    CHECK(w.certified == 17 && w.unbounded == 9 && w.stated_error == 1.5 && w.stated_error_max == 2.5);
+}
+
+// Chunks and segments of sparse prefills: at least 128 tokens, but a chunk may hold a shorter context whole.
+static void chunks(void) {
+    static const int contexts[] = {64, 127, 128, 300}, chunks[] = {1, 63, 64, 127, 128, 129, 300}, segments[] = {127, 128, 500};
+    sl_model *model;
+    sl_attn_spec spec;
+    sl_attn_plan plan;
+    CHECK_OK(sl_model_load("tests/goldens/gqa", &(sl_model_options){.flags = SL_MODEL_NO_TOKENIZER}, &model, &err), err);
+    CHECK_OK(sl_attn_parse("streaming:window=64", &spec, &err), err);
+    CHECK_OK(sl_attn_plan_init(&plan, sl_model_config(model)->n_layers, &spec, &err), err);
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < 7; k++) {
+            sl_engine *e;
+            const sl_engine_options o = {.n_ctx = contexts[i], .prefill_chunk = chunks[k], .n_threads = 1, .seed = 7};
+            CHECK_OK(sl_engine_new(model, &o, &e, &err), err);
+            CHECK(e->seed == 7 && e->pool.seed == 7); // the seed of page extras
+            for (int j = 0; j < 3; j++) {
+                int is_good = segments[j] >= 128 && (chunks[k] >= 128 || chunks[k] >= contexts[i]);
+                int rc = sl_engine_set_prefill(e, &plan, segments[j], &err);
+                if (rc != (is_good ? 0 : SL_ERR_ARG))
+                    FAIL("context %d, chunk %d, segment %d: returned %d", contexts[i], chunks[k], segments[j], rc);
+            }
+            sl_engine_free(e);
+        }
+    sl_attn_plan_free(&plan);
+    sl_model_free(model);
+}
+
+static const test_case cases[] = {{"work", 0, work}, {"chunks", 0, chunks}, {"times", 0, times}, {"layers", 0, layers}, {0}};
 const test_suite suite_edges = {"edges", cases};

@@ -372,7 +372,9 @@ static void random_calls(void) {
             int more = (n + SL_PAGE - 1) / SL_PAGE - t->seq.n_pages + is_shared, is_full = more > pool.n_free;
             if (is_full) CHECK_INT(sl_kv_reserve(&pool, &t->seq, n, &err), SL_ERR_MEMORY);
             n_full += is_full;
+            int32_t newest = t->seq.n_pages ? t->seq.pages[t->seq.n_pages - 1] : 0;
             if (!is_full) append(&pool, &t->seq, n, round);
+            if (n == old && n) CHECK_INT(t->seq.pages[t->seq.n_pages - 1], newest); // no row comes, so no page is copied
             for (int j = old; j < n && !is_full; j++) t->tags[j] = round;
         } else if (what < 5) {
             sl_kv_truncate(&pool, &t->seq, n < old ? n : old / 2);
@@ -397,7 +399,16 @@ static void random_calls(void) {
     sl_kv_pool_free(&pool);
 }
 
+static void most_extras(void) {
+    sl_kv_pool pool = pool_of(2);
+    for (int twice = 0; twice < 2; twice++) // the second time, the pool has them
+        for (int i = 0; i < SL_KV_EXTRAS; i++) CHECK_OK(sl_kv_keep(&pool, (sl_kv_need){&plain, i}, &err), err);
+    CHECK_ERR(sl_kv_keep(&pool, (sl_kv_need){&plain, SL_KV_EXTRAS}, &err), err, SL_ERR_MEMORY, "already has 32 page extras");
+    sl_kv_pool_free(&pool);
+}
+
 static const test_case cases[] = {
+    {"most-extras", 0, most_extras},
     {"random-calls", 0, random_calls},
     {"spans", 0, spans_of_sequences},
     {"spans-of-forks", 0, spans_of_forks},

@@ -65,6 +65,22 @@ static void end_tokens(void) {
     }
 }
 
+// The token that the folder's template writes after replies is an end token too.
+static void end_of_turn(void) {
+    test_lines lines;
+    copy_tiny();
+    test_set_field("config.json", "eos_token_id", "1009");
+    test_set_field("generation_config.json", "eos_token_id", NULL);
+    test_set_field("tokenizer_config.json", "eos_token", NULL);
+    for (int i = 0; i < 2; i++) {
+        sl_model *model = load(&lines);
+        CHECK(sl_model_is_eos(model, 1009) && sl_model_is_eos(model, 1013) == i);
+        sl_model_free(model);
+        test_set_field("tokenizer_config.json", "chat_template",
+                       "\"{% for m in messages %}{{ m.content }}<|reserved_special_token_0|>{% endfor %}\"");
+    }
+}
+
 static void two_bos(void) {
     test_lines lines;
     copy_tiny();
@@ -266,6 +282,7 @@ static void fingerprints(void) {
 
 static const test_case cases[] = {{"fingerprints", 0, fingerprints},
                                   {"end-tokens", 0, end_tokens},
+                                  {"end-of-turn", 0, end_of_turn},
                                   {"bos", 0, two_bos},
                                   {"sampling", 0, sampling},
                                   {"order-of-sampling", 0, order_of_sampling},

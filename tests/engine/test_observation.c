@@ -124,7 +124,7 @@ enum { STEPS = 4, LENGTH = 300, MOST_RECORDS = 400 };
 
 typedef struct heard { // records of shadows, in the order of the calls
     struct {
-        uint32_t seed, v_rows, samples;
+        uint32_t seed, v_rows, samples, tiles;
         int layer, head, position;
         float error, kappa;
     } x[MOST_RECORDS];
@@ -137,18 +137,19 @@ static void hear(void *ctx, const sl_attn_record *r) {
     CHECK(h->n < MOST_RECORDS);
     h->x[h->n].seed = r->seed, h->x[h->n].layer = r->layer, h->x[h->n].head = r->head, h->x[h->n].position = r->position;
     h->x[h->n].error = r->report->error, h->x[h->n].kappa = r->report->kappa;
-    h->x[h->n].v_rows = r->report->v_rows, h->x[h->n++].samples = r->report->samples;
+    h->x[h->n].v_rows = r->report->v_rows, h->x[h->n].samples = r->report->samples;
+    h->x[h->n++].tiles = r->report->tiles;
 }
 
 // Observes a session of LENGTH tokens and STEPS steps.
-static heard *observe(const sl_model *model, uint32_t engine_seed, const sl_attn_spec *shadows, int n_shadows, int n_seeds) {
+static heard *observe(const sl_model *model, const sl_engine_options *o, const sl_attn_spec *shadows, int n_shadows,
+                      int n_seeds) {
     heard *h = calloc(1, sizeof *h);
     sl_engine *e;
     sl_session *s;
     int32_t ids[LENGTH + STEPS];
     for (int i = 0; i < LENGTH + STEPS; i++) ids[i] = i * 37 % VOCAB;
-    const sl_engine_options o = {.n_ctx = CTX, .n_threads = 1, .seed = engine_seed};
-    CHECK_OK(sl_engine_new(model, &o, &e, &err), err);
+    CHECK_OK(sl_engine_new(model, o, &e, &err), err);
     CHECK_OK(sl_session_new(e, 9, &s, &err), err);
     CHECK_OK(sl_prefill(s, ids, LENGTH, NULL, &err), err);
     const sl_observer observer = {
@@ -160,17 +161,19 @@ static heard *observe(const sl_model *model, uint32_t engine_seed, const sl_attn
 }
 
 // Each shadow and seed reports what it reports alone, so their states from step to step are apart. Seed j is that of an engine
-// with a seed higher by j.
+// with a seed higher by j. The length of the context is nothing to the reports.
 static void shadows(void) {
     static const char *const texts[] = {"santa-pps:S=16:budget=carried", "santa-pps:S=8:budget=carried"};
     enum { SEEDS = 3, EACH = STEPS * KEY_LAYERS * KEY_HEADS };
     sl_attn_spec specs[2];
     sl_model *model = load_model();
     for (int i = 0; i < 2; i++) CHECK_OK(sl_attn_parse(texts[i], &specs[i], &err), err);
-    heard *all = observe(model, 3, specs, 2, SEEDS);
+    sl_engine_options o = {.n_ctx = CTX, .n_threads = 1, .seed = 3};
+    heard *all = observe(model, &o, specs, 2, SEEDS);
     CHECK_INT(all->n, 2 * SEEDS * EACH);
     for (int i = 0; i < 2 * SEEDS; i++) {
-        heard *alone = observe(model, 3 + (uint32_t)(i % SEEDS), &specs[i / SEEDS], 1, 0);
+        o.seed = 3 + (uint32_t)(i % SEEDS), o.n_ctx = CTX + 260 * i;
+        heard *alone = observe(model, &o, &specs[i / SEEDS], 1, 0);
         CHECK_INT(alone->n, EACH);
         for (int k = 0; k < EACH; k++) { // in a step and layer: shadow by shadow, seed by seed
             int at = (k / KEY_HEADS * 2 * SEEDS + i) * KEY_HEADS + k % KEY_HEADS;
@@ -182,6 +185,67 @@ static void shadows(void) {
         free(alone);
     }
     free(all);
+    // A shadow with the running method's specification does what that method does.
+    heard *both = observe(model, &(sl_engine_options){.n_ctx = CTX, .n_threads = 1, .attn = texts[0]}, &specs[0], 1, 1);
+    CHECK_INT(both->n, 2 * EACH);
+    for (int k = 0; k < 2 * EACH; k++)
+        if (k / KEY_HEADS % 2) CHECK(!memcmp(&both->x[k], &both->x[k - KEY_HEADS], sizeof both->x[0]));
+    free(both);
+    sl_model_free(model);
+}
+
+typedef struct profiles { // of two sessions
+    sl_attn_profile x[2][STEPS * KEY_LAYERS * KEY_HEADS];
+    sl_attn_report reports[2][STEPS * KEY_LAYERS * KEY_HEADS];
+    int n[2];
+} profiles;
+
+static void note_profile(void *ctx, const sl_attn_record *r) {
+    profiles *p = ctx;
+    int i = (int)r->sequence, k = p->n[i]++;
+    CHECK(k < STEPS * KEY_LAYERS * KEY_HEADS && r->profile);
+    p->x[i][k] = *r->profile;
+    p->reports[i][k] = *r->report;
+}
+
+// Observes steps of one session, or of a batch of both.
+static void observe_batch(const sl_model *model, int first, int n, profiles *p) {
+    static const int lengths[] = {40, 500};
+    const sl_engine_options o = {.n_ctx = CTX, .n_threads = 1, .n_sequences = 2, .attn = "topk:k=8"};
+    sl_engine *e;
+    sl_session *batch[2];
+    int32_t ids[CTX];
+    for (int i = 0; i < CTX; i++) ids[i] = i * 37 % VOCAB;
+    CHECK_OK(sl_engine_new(model, &o, &e, &err), err);
+    for (int i = 0; i < n; i++) {
+        CHECK_OK(sl_session_new(e, (uint32_t)(first + i), &batch[i], &err), err);
+        CHECK_OK(sl_prefill(batch[i], ids, lengths[first + i], NULL, &err), err);
+    }
+    const sl_observer observer = {.fn = note_profile, .ctx = p, .with_error = 1, .with_profile = 1};
+    CHECK_OK(sl_engine_observe(e, &observer, &err), err);
+    for (int i = 0; i < STEPS; i++) CHECK_OK(sl_decode(batch, n, (int32_t[]){i, i}, &err), err);
+    for (int i = 0; i < n; i++) sl_session_free(batch[i]);
+    sl_engine_free(e);
+}
+
+// A session in a batch has the profiles and reports that it has alone.
+static void batches(void) {
+    sl_model *model = load_model();
+    profiles *p = calloc(2, sizeof *p);
+    const int each = STEPS * KEY_LAYERS * KEY_HEADS;
+    observe_batch(model, 0, 2, &p[0]);
+    CHECK(p[0].n[0] == each && p[0].n[1] == each);
+    for (int i = 0; i < 2; i++) {
+        p[1].n[i] = 0;
+        observe_batch(model, i, 1, &p[1]);
+    }
+    for (int i = 0; i < 2; i++)
+        for (int k = 0; k < each; k++) {
+            const sl_attn_report *in = &p[0].reports[i][k], *alone = &p[1].reports[i][k];
+            CHECK(!memcmp(&p[0].x[i][k], &p[1].x[i][k], sizeof p->x[0][0]));
+            CHECK(in->error == alone->error && in->tiles == alone->tiles && in->v_rows == alone->v_rows);
+        }
+    free(p);
     sl_model_free(model);
 }
 
@@ -300,6 +364,7 @@ static const test_case cases[] = {{"errors", 0, errors},
                                   {"tiles", 0, tiles_of_masses},
                                   {"places-of-states", 0, places_of_states},
                                   {"shadows", 0, shadows},
+                                  {"batches", 0, batches},
                                   {"sums-of-reports", 0, sums_of_reports},
                                   {"checked-rows", 0, checked_rows},
                                   {"keys", 0, keys},

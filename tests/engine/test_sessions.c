@@ -387,9 +387,14 @@ static void fork_to(world *w, int slot, int to) {
     int rc = (is_copy ? sl_session_copy : sl_session_fork)(w->sessions[slot], n, (uint32_t)sequence, &made, &err);
     CHECK_INT(rc, n == at ? 0 : SL_ERR_ARG);
     if (rc) {
-        char text[80];
-        snprintf(text, sizeof text, "fork at %d or %d", at, end_of(x, n - 1));
-        CHECK_HAS(err.message, text);
+        char text[300];
+        int end = end_of(x, n - 1);
+        snprintf(
+            text, sizeof text,
+            "fork at %d tokens: attn_prefill read the tokens %d to %d together, so another sequence cannot share a part of "
+            "their rows; fork at %d or %d",
+            n, at, end - 1, at, end);
+        CHECK_STR(err.message, text);
         return;
     }
     check_pages(w->sessions[slot], made, is_copy);
@@ -415,6 +420,8 @@ static void save(world *w, int slot) {
     CHECK_INT(rc, x->n ? 0 : SL_ERR_ARG);
     if (rc) return;
     CHECK_INT(n_done, 4);
+    size_t size;
+    CHECK_INT(slurp(in_tmp("session"), &size)[0] % 8, 0); // the lowest byte of the header's size: the data are aligned
     w->saved = *x;
     w->saved_plan = w->plan, w->saved_size = w->size, w->saved_version = w->version;
 }

@@ -598,6 +598,18 @@ static void changed_files(void) {
             CHECK_OK(sl_tensor_file_check(f, &err), err);
         sl_tensors_close(t);
     }
+    for (int part = 0; part < 2; part++) { // the seconds, or the nanoseconds
+        const struct timespec before[2] = {{1000, 5}, {1000, 5}}, after[2] = {{1001 - part, 5 + part}, {1001 - part, 5 + part}};
+        sl_tensors *t;
+        write_tensors("model.safetensors", GOOD, 28);
+        CHECK_INT(utimensat(AT_FDCWD, path, before, 0), 0);
+        remove_file("other");
+        CHECK_OK(sl_tensors_open(test_tmp(), &t, &err), err);
+        CHECK_OK(sl_tensor_file_check(sl_tensors_file(t, 0), &err), err);
+        CHECK_INT(utimensat(AT_FDCWD, path, after, 0), 0);
+        CHECK_ERR(sl_tensor_file_check(sl_tensors_file(t, 0), &err), err, SL_ERR_IO, "modified at 100");
+        sl_tensors_close(t);
+    }
     char cmd[320];
     sl_model *model;
     snprintf(cmd, sizeof cmd, "cp tests/goldens/mha/*.json tests/goldens/mha/model.safetensors '%s'", test_tmp());

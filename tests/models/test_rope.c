@@ -238,6 +238,79 @@ static void attention_factors(void) {
     }
 }
 
+// Each field of a scaling with each type: a type reads its own fields, and another field may only have the neutral value 1.
+static void fields_of_types(void) {
+    enum { DEFAULT = 1, LINEAR = 2, LLAMA3_TYPE = 4, YARN_TYPE = 8 };
+    static const char *const types[] = {"\"rope_type\":\"default\"", "\"rope_type\":\"linear\",\"factor\":2",
+                                        "\"rope_type\":\"llama3\",\"factor\":2,\"low_freq_factor\":2,\"high_freq_factor\":3",
+                                        "\"rope_type\":\"yarn\",\"factor\":2,\"beta_fast\":3,\"beta_slow\":2"};
+    static const struct {
+        const char *name;
+        int types;
+    } rows[] = {{"factor", LINEAR | LLAMA3_TYPE | YARN_TYPE},
+                {"low_freq_factor", LLAMA3_TYPE},
+                {"high_freq_factor", LLAMA3_TYPE},
+                {"attention_factor", YARN_TYPE},
+                {"beta_fast", YARN_TYPE},
+                {"beta_slow", YARN_TYPE},
+                {"mscale", YARN_TYPE},
+                {"mscale_all_dim", YARN_TYPE},
+                {"original_max_position_embeddings", ~0},
+                {"rope_theta", ~0},
+                {"short_factor", 0}};
+    for (int type = 0; type < 4; type++)
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+            for (int value = 1; value < 3; value++) {
+                sl_config c;
+                char rope[512], name[64];
+                snprintf(name, sizeof name, "\"%s\"", rows[i].name);
+                if (strstr(types[type], name)) continue;
+                snprintf(rope, sizeof rope, ",\"rope_scaling\":{%s,%s:%d}", types[type], name, value);
+                write_config(rope, 64, 4096);
+                int rc = sl_config_load(&SL_FOLDER(test_tmp()), &c, &err), reads = rows[i].types >> type & 1;
+                if (reads && type == 3 && !strcmp(rows[i].name, "rope_theta") && value == 1) continue; // yarn needs more than 1
+                if (rc != (reads || value == 1 ? 0 : SL_ERR_UNSUPPORTED)) FAIL("%s: returned %d", rope, rc);
+            }
+}
+
+static void check_load(int head_dim, const char *rope, int want) {
+    sl_config c;
+    write_config(rope, head_dim, 4096);
+    int rc = sl_config_load(&SL_FOLDER(test_tmp()), &c, &err);
+    if (rc != want) FAIL("%s: returned %d, expected %d", rope, rc, want);
+}
+
+// Factors of frequencies: one for each pair, in a range.
+static void lists_of_factors(void) {
+    static const char *const values[] = {"1", "1e-6", "1e6", "9e-7", "1.1e6", "0", "-1", "null"};
+    for (int n = 7; n < 10; n++)
+        for (int i = 0; i < 8; i++) {
+            char rope[300] = ",\"rope_scaling\":{\"rope_type\":\"frequency_factors\",\"factors\":[";
+            for (int k = 0; k < n; k++) sprintf(rope + strlen(rope), "%s%s", k ? "," : "", k == 5 ? values[i] : "2");
+            strcat(rope, "]}");
+            check_load(16, rope, n == 8 && i < 3 ? 0 : SL_ERR_FORMAT);
+        }
+}
+
+// Two numbers that must be in order, and two thetas that must be one.
+static void orders(void) {
+    for (int low = 2; low < 5; low++) {
+        char text[300];
+        snprintf(text, sizeof text,
+                 ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":2,\"low_freq_factor\":%d,\"high_freq_factor\":3}",
+                 low);
+        check_load(64, text, low < 3 ? 0 : SL_ERR_FORMAT);
+        snprintf(text, sizeof text, ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2,\"beta_fast\":3,\"beta_slow\":%d}",
+                 low);
+        check_load(64, text, low < 3 ? 0 : SL_ERR_FORMAT);
+        snprintf(text, sizeof text,
+                 ",\"rope_theta\":3000,\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":2},\"rope_parameters\":{"
+                 "\"rope_theta\":%d000}",
+                 low);
+        check_load(64, text, low == 3 ? 0 : SL_ERR_FORMAT);
+    }
+}
+
 static void options(void) {
     static const struct {
         const char *rope;
@@ -350,6 +423,9 @@ static const test_case cases[] = {
     {"options", 0, options},
     {"refused-options", 0, refused_options},
     {"descriptions", 0, descriptions},
+    {"fields-of-types", 0, fields_of_types},
+    {"orders", 0, orders},
+    {"lists-of-factors", 0, lists_of_factors},
     {"attention-factors", 0, attention_factors},
     {0},
 };

@@ -187,6 +187,11 @@ static void damaged(void) {
     write_whole(path_of("bad"), good, 0);
     check_refused(&r, "bad", SL_ERR_FORMAT, "the file is empty");
     check_refused(&r, "missing", SL_ERR_IO, "No such file");
+    char *of_k = memmem(good, n, "\"k\":{", 5), *of_v = memmem(good, n, "\"v\":{", 5);
+    of_k[1] = 'v', of_v[1] = 'k';
+    write_whole(path_of("bad"), good, n);
+    check_refused(&r, "bad", SL_ERR_FORMAT, "tensor v does not follow tensor k");
+    of_k[1] = 'k', of_v[1] = 'v';
     int32_t *found = memmem(good, n, ids, 300 * sizeof *ids);
     CHECK(found != NULL);
     found[7] = 1 << 20;

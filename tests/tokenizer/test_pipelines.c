@@ -221,7 +221,60 @@ static void random_decoders(void) {
     }
 }
 
+// Which steps may follow which.
+static void orders_of_decoders(void) {
+    enum { REPLACE, BYTES, FUSE, STRIP, STRIP_TWO, STRIP_END, BYTE_LEVEL, METASPACE, N_STEPS };
+    static const char *const steps[N_STEPS] = {"{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"b\"}",
+                                               "{\"type\":\"ByteFallback\"}",
+                                               "{\"type\":\"Fuse\"}",
+                                               "{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}",
+                                               "{\"type\":\"Strip\",\"content\":\" \",\"start\":2,\"stop\":0}",
+                                               "{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":1}",
+                                               "{\"type\":\"ByteLevel\"}",
+                                               "{\"type\":\"Metaspace\",\"replacement\":\"_\"}"};
+    uint64_t seed = test_seed;
+    for (int round = 0; round < 3000; round++) {
+        int n = 1 + (int)(4 * test_uniform(&seed)), count[N_STEPS] = {0}, is_good = 1;
+        char text[1024] = "{\"type\":\"Sequence\",\"decoders\":[";
+        for (int i = 0; i < n; i++) {
+            int step = (int)(N_STEPS * test_uniform(&seed));
+            is_good &= step != STRIP_TWO && step != STRIP_END && (step < BYTE_LEVEL || n == 1);
+            if (step == REPLACE) is_good &= !count[BYTES] && !count[FUSE] && !count[STRIP];
+            if (step == BYTES) is_good &= !count[FUSE] && !count[STRIP];
+            if (step == STRIP) is_good &= !count[STRIP];
+            count[step]++;
+            sprintf(text + strlen(text), "%s%s", i ? "," : "", steps[step]);
+        }
+        strcat(text, "]}");
+        sl_decoder *d = NULL;
+        json_t *root = json_loads(text, 0, NULL);
+        int rc = sl_decoder_read(&(sl_part){"tokenizer.json", "decoder", root, &err}, &d);
+        if (rc != (is_good ? 0 : SL_ERR_UNSUPPORTED)) FAIL("%s: returned %d", text, rc);
+        sl_decoder_free(d);
+        json_decref(root);
+    }
+}
+
+// The bytes of an id are those inside a text: with the blank that a text drops at its beginning. Other ids have none.
+static void bytes_of_ids(void) {
+    tokens_link("tests/vocabularies/llama/tokenizer.model", "tokenizer.model");
+    sl_tokenizer *tok = tokens_load(test_tmp());
+    sl_ids ids = {0};
+    sl_text text = {0};
+    CHECK_OK(sl_tokenize(tok, "a b", 3, 0, &ids, &err), err);
+    CHECK(ids.n >= 2);
+    for (size_t i = 0; i < ids.n; i++) CHECK_OK(sl_token_bytes(tok, ids.data[i], &text, &err), err);
+    CHECK_STR(text.data, " a b");
+    const int32_t none[] = {-1, sl_tokenizer_n_vocab(tok), INT32_MAX};
+    for (int i = 0; i < 3; i++) CHECK_OK(sl_token_bytes(tok, none[i], &text, &err), err);
+    CHECK_STR(text.data, " a b");
+    sl_ids_free(&ids), sl_text_free(&text);
+    sl_tokenizer_free(tok);
+}
+
 static const test_case cases[] = {
+    {"orders_of_decoders", NEEDS_NOTHING, orders_of_decoders},
+    {"bytes_of_ids", NEEDS_NOTHING, bytes_of_ids},
     {"byte_tokens", NEEDS_NOTHING, byte_tokens},
     {"random_decoders", NEEDS_NOTHING, random_decoders},
     {"goldens", NEEDS_NOTHING, goldens},
