@@ -15,11 +15,11 @@ static int below(int n) {
 
 // ---- a very small model ----
 
-enum { KEY_LAYERS = 2, KEY_HEADS = 2, KEY_DIM = 32, VOCAB = 97, CTX = 700 };
+enum { KEY_LAYERS = 2, KEY_HEADS = 2, QUERY_HEADS = 4, KEY_DIM = 32, VOCAB = 97, CTX = 700 };
 
 static sl_model *load_model(void) {
     static const char config[] = "{\"model_type\":\"llama\",\"hidden_size\":32,\"num_hidden_layers\":2,\"num_attention_heads\":"
-                                 "2,\"num_key_value_heads\":2,"
+                                 "4,\"num_key_value_heads\":2,"
                                  "\"head_dim\":32,\"intermediate_size\":32,\"vocab_size\":97,\"max_position_embeddings\":2048}";
     sl_model *model;
     spill(in_tmp("config.json"), config, sizeof config - 1);
@@ -164,7 +164,7 @@ static heard *observe(const sl_model *model, const sl_engine_options *o, const s
 // with a seed higher by j. The length of the context is nothing to the reports.
 static void shadows(void) {
     static const char *const texts[] = {"santa-pps:S=16:budget=carried", "santa-pps:S=8:budget=carried"};
-    enum { SEEDS = 3, EACH = STEPS * KEY_LAYERS * KEY_HEADS };
+    enum { SEEDS = 3, EACH = STEPS * KEY_LAYERS * QUERY_HEADS };
     sl_attn_spec specs[2];
     sl_model *model = load_model();
     for (int i = 0; i < 2; i++) CHECK_OK(sl_attn_parse(texts[i], &specs[i], &err), err);
@@ -176,8 +176,8 @@ static void shadows(void) {
         heard *alone = observe(model, &o, &specs[i / SEEDS], 1, 0);
         CHECK_INT(alone->n, EACH);
         for (int k = 0; k < EACH; k++) { // in a step and layer: shadow by shadow, seed by seed
-            int at = (k / KEY_HEADS * 2 * SEEDS + i) * KEY_HEADS + k % KEY_HEADS;
-            CHECK_INT(all->x[at].position, LENGTH + k / KEY_HEADS / KEY_LAYERS);
+            int at = (k / QUERY_HEADS * 2 * SEEDS + i) * QUERY_HEADS + k % QUERY_HEADS;
+            CHECK_INT(all->x[at].position, LENGTH + k / QUERY_HEADS / KEY_LAYERS);
             if (memcmp(&all->x[at], &alone->x[k], sizeof all->x[0]))
                 FAIL("shadow %d, seed %d, record %d: error %g, alone %g", i / SEEDS, i % SEEDS, k, all->x[at].error,
                      alone->x[k].error);
@@ -189,21 +189,21 @@ static void shadows(void) {
     heard *both = observe(model, &(sl_engine_options){.n_ctx = CTX, .n_threads = 1, .attn = texts[0]}, &specs[0], 1, 1);
     CHECK_INT(both->n, 2 * EACH);
     for (int k = 0; k < 2 * EACH; k++)
-        if (k / KEY_HEADS % 2) CHECK(!memcmp(&both->x[k], &both->x[k - KEY_HEADS], sizeof both->x[0]));
+        if (k / QUERY_HEADS % 2) CHECK(!memcmp(&both->x[k], &both->x[k - QUERY_HEADS], sizeof both->x[0]));
     free(both);
     sl_model_free(model);
 }
 
 typedef struct profiles { // of two sessions
-    sl_attn_profile x[2][STEPS * KEY_LAYERS * KEY_HEADS];
-    sl_attn_report reports[2][STEPS * KEY_LAYERS * KEY_HEADS];
+    sl_attn_profile x[2][STEPS * KEY_LAYERS * QUERY_HEADS];
+    sl_attn_report reports[2][STEPS * KEY_LAYERS * QUERY_HEADS];
     int n[2];
 } profiles;
 
 static void note_profile(void *ctx, const sl_attn_record *r) {
     profiles *p = ctx;
     int i = (int)r->sequence, k = p->n[i]++;
-    CHECK(k < STEPS * KEY_LAYERS * KEY_HEADS && r->profile);
+    CHECK(k < STEPS * KEY_LAYERS * QUERY_HEADS && r->profile);
     p->x[i][k] = *r->profile;
     p->reports[i][k] = *r->report;
 }
@@ -232,7 +232,7 @@ static void observe_batch(const sl_model *model, int first, int n, profiles *p) 
 static void batches(void) {
     sl_model *model = load_model();
     profiles *p = calloc(2, sizeof *p);
-    const int each = STEPS * KEY_LAYERS * KEY_HEADS;
+    const int each = STEPS * KEY_LAYERS * QUERY_HEADS;
     observe_batch(model, 0, 2, &p[0]);
     CHECK(p[0].n[0] == each && p[0].n[1] == each);
     for (int i = 0; i < 2; i++) {

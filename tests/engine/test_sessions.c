@@ -62,7 +62,8 @@ typedef struct world {
     int left;                // calls until sl_cancel asks to stop
     sl_sampler *samplers[2]; // which always choose the end token, or OTHER
     sl_prefill_record seen[N_CTX];
-    int n_seen; // passes of sparse prefills
+    int n_seen;            // passes of sparse prefills
+    sl_prefill_report sum; // of them
     uint64_t seed;
 } world;
 
@@ -261,10 +262,13 @@ static void prefill(world *w, int slot) {
     n = n < 1 ? 1 : n > most ? most : n;
     random_ids(w, ids, n);
     int first = w->n_segments;
-    w->n_seen = 0;
+    w->n_seen = 0, w->sum = sl_prefill_report_none();
+    sl_engine_reset_stats(w->engine);
     CHECK_OK(sl_prefill(w->sessions[slot], ids, n, NULL, &err), err);
     append_prefill(w, x, ids, n);
     CHECK_INT(w->n_seen, w->n_segments - first); // the observer hears of each segment
+    const sl_prefill_report all = sl_engine_prefill_total(w->engine);
+    CHECK(all.visited == w->sum.visited && all.causal == w->sum.causal && (all.causal > 0) == (w->size > 0));
     for (int i = 0; i < w->n_seen; i++) {
         const segment *g = &w->segments[first + i];
         CHECK(w->seen[i].position == g->first && w->seen[i].n_tokens == g->end - g->first &&
@@ -568,6 +572,7 @@ static void fill(void) {
 
 static void see(void *ctx, const sl_prefill_record *r) {
     world *w = ctx;
+    sl_prefill_report_add(&w->sum, r->report);
     if (r->layer == 0 && r->head == 0) w->seen[w->n_seen++] = *r;
     CHECK(w->n_seen < N_CTX);
 }
