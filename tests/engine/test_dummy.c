@@ -4,7 +4,7 @@
 #include "engine/backend/dummy_weights.h"
 #include "engine/base/philox.h"
 #include "models/safetensors.h"
-#include "engine/engine.h"
+#include "engine/engine_internal.h"
 #include "tests/support/run_cli.h"
 #include "engine/base/quantile.h"
 
@@ -62,7 +62,9 @@ static void weights(void) {
     int last = 0;
     const sl_progress p = {progress, &last};
     sl_model *a = load(write_config(0)), *b = load(test_tmp());
+    CHECK_INT(sl_model_bytes_to_allocate(a), sl_tensors_bytes(sl_model_tensors(a)));
     CHECK_OK(sl_model_materialise(a, 1, &p, NULL, &err), err);
+    CHECK_INT(sl_model_bytes_to_allocate(a), 0);
     CHECK_OK(sl_model_materialise(b, 3, NULL, NULL, &err), err);
     CHECK_OK(sl_model_materialise(b, 2, NULL, NULL, &err), err); // the weights exist: does nothing
     for (int i = 0; i < sl_tensors_count(sl_model_tensors(a)); i++) {

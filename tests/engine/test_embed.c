@@ -526,7 +526,7 @@ static void tokens(void) {
     sl_free(text), sl_free(ids);
     CHECK_ERR(sl_model_detokenize(model, (int32_t[]){70}, -1, 0, &text, &n, &err), err, SL_ERR_ARG, "a list of -1 token ids");
     CHECK_ERR(sl_model_detokenize(model, (int32_t[]){5000}, 1, 0, &text, &n, &err), err, SL_ERR_ARG, "5000");
-    CHECK_OK(sl_model_load("models/tiny/", &(sl_model_options){.flags = SL_MODEL_NO_TOKENIZER}, &bare, &err), err);
+    CHECK_OK(sl_model_load("models/tiny//", &(sl_model_options){.flags = SL_MODEL_NO_TOKENIZER}, &bare, &err), err);
     CHECK_STR(sl_model_name(bare), "tiny");
     CHECK_ERR(sl_model_tokenize(bare, "a", 1, 0, &ids, &n_ids, &err), err, SL_ERR_ARG, "without a tokenizer");
     sl_engine *engine = engine_of(bare, (sl_engine_options){.n_ctx = 256});

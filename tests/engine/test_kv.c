@@ -81,60 +81,6 @@ static void exhaustion(void) {
     sl_kv_pool_free(&pool);
 }
 
-static void forks(void) {
-    sl_kv_pool pool = pool_of(8);
-    sl_kv_seq a = {0}, b = {0};
-    append(&pool, &a, 600, 1);
-    CHECK_OK(sl_kv_fork(&pool, &a, &b, 550, &err), err);
-    CHECK_INT(pool.n_free, 4); // two pages shared, the third copied
-    CHECK(b.pages[0] == a.pages[0] && b.pages[1] == a.pages[1] && b.pages[2] != a.pages[2]);
-    check_rows(&pool, &b, 0, 550, 1);
-    append(&pool, &b, 600, 5);
-    check_rows(&pool, &a, 0, 600, 1); // b's rows do not change a
-    check_rows(&pool, &b, 550, 600, 5);
-    sl_kv_seq_free(&pool, &a);
-    check_rows(&pool, &b, 0, 550, 1); // b keeps the shared pages
-    sl_kv_seq_free(&pool, &b);
-    CHECK_INT(pool.n_free, 8);
-    sl_kv_pool_free(&pool);
-}
-
-static void copies(void) {
-    sl_kv_pool pool = pool_of(6);
-    sl_kv_seq a = {0}, b = {0}, c = {0};
-    append(&pool, &a, 600, 1);
-    CHECK_OK(sl_kv_copy(&pool, &a, &b, 512, &err), err);
-    CHECK_INT(pool.n_free, 1); // the copy shares no page
-    check_rows(&pool, &b, 0, 512, 1);
-    append(&pool, &b, 600, 5);
-    check_rows(&pool, &a, 0, 600, 1);
-    check_rows(&pool, &b, 512, 600, 5);
-    CHECK_ERR(sl_kv_copy(&pool, &a, &c, 1, &err), err, SL_ERR_MEMORY, "0 free");
-    CHECK_INT(c.n_pages, 0);
-    sl_kv_seq_free(&pool, &a), sl_kv_seq_free(&pool, &b), sl_kv_seq_free(&pool, &c);
-    CHECK_INT(pool.n_free, 6);
-    sl_kv_pool_free(&pool);
-}
-
-static void copy_on_write(void) { // truncates within a shared page, then appends: the other sequence keeps its rows
-    sl_kv_pool pool = pool_of(3);
-    sl_kv_seq a = {0}, b = {0};
-    append(&pool, &a, 512, 1);
-    CHECK_OK(sl_kv_fork(&pool, &a, &b, 512, &err), err);
-    CHECK_INT(pool.n_free, 1);
-    sl_kv_truncate(&pool, &b, 300);
-    append(&pool, &b, 400, 7);
-    check_rows(&pool, &a, 0, 512, 1);
-    check_rows(&pool, &b, 0, 300, 1);
-    check_rows(&pool, &b, 300, 400, 7);
-    CHECK_INT(pool.n_free, 0);
-    sl_kv_truncate(&pool, &a, 100);
-    CHECK_INT(pool.n_free, 1); // no other sequence holds a's second page
-    sl_kv_seq_free(&pool, &a), sl_kv_seq_free(&pool, &b);
-    CHECK_INT(pool.n_free, 3);
-    sl_kv_pool_free(&pool);
-}
-
 // ---- page extras: a digest of the page's K and V; a chained kind adds the digest of the previous page ----
 
 static int n_built; // several threads may add to it
@@ -225,27 +171,6 @@ static void extras_built_anew(void) {
     check_extras(&pool, &b, 1);
     sl_kv_truncate(&pool, &b, 0);
     append(&pool, &b, 256, 11);
-    check_extras(&pool, &b, 1);
-    sl_kv_seq_free(&pool, &a), sl_kv_seq_free(&pool, &b);
-    sl_kv_pool_free(&pool);
-}
-
-static void extras_of_a_fork(void) { // a fork copies a part of a page; the copy gets its extras when it is full
-    sl_kv_pool pool = pool_of(6);
-    sl_kv_seq a = {0}, b = {0};
-    append(&pool, &a, 512, 1);
-    check_extras(&pool, &a, 2);
-    CHECK_OK(sl_kv_fork(&pool, &a, &b, 400, &err), err);
-    check_extras(&pool, &b, 0);
-    for (int n = 401; n < 512; n += 37) append(&pool, &b, n, 3), check_extras(&pool, &b, 0);
-    append(&pool, &b, 512, 3);
-    check_extras(&pool, &b, 1);
-    check_extras(&pool, &a, 0);
-    sl_kv_truncate(&pool, &a, 400); // a fork of a truncated page; both sequences then append
-    sl_kv_seq_free(&pool, &b);
-    CHECK_OK(sl_kv_fork(&pool, &a, &b, 400, &err), err);
-    append(&pool, &a, 512, 5), append(&pool, &b, 512, 7);
-    check_extras(&pool, &a, 1);
     check_extras(&pool, &b, 1);
     sl_kv_seq_free(&pool, &a), sl_kv_seq_free(&pool, &b);
     sl_kv_pool_free(&pool);
@@ -355,17 +280,142 @@ static void spans_of_forks(void) {
     sl_kv_pool_free(&pool);
 }
 
+// ---- random calls ----
+
+enum { POOL = 9, RANDOM_SEQS = 4, MOST_ROWS = 5 * SL_PAGE };
+
+static size_t number_size(int arg, int head_dim) {
+    return 64 * (size_t)arg + 0 * (size_t)head_dim;
+}
+static void number_share(int arg, int head_dim, uint32_t seed, int layer, int head, void *out) {
+    (void)head_dim;
+    *(uint64_t *)out = seed * 1000003ull + (uint64_t)(arg * 10000 + layer * 100 + head);
+}
+static void number_build(const sl_kv_page *page, void *out) { // with its place and the shared number of its head
+    uint64_t place = (uint64_t)(page->first * 1000 + page->layer * 10 + page->h);
+    *(uint64_t *)out = digest(digest(*(const uint64_t *)page->shared + place, page->k), page->v);
+}
+static const sl_kv_extra_kind numbers = {
+    .name = "numbers", .size = number_size, .shared_size = number_size, .share = number_share, .build = number_build};
+static const sl_kv_need of_numbers[] = {{&numbers, 1}, {&numbers, 2}};
+
+typedef struct tagged { // a sequence and the tag of each row
+    sl_kv_seq seq;
+    int tags[MOST_ROWS];
+} tagged;
+
+static void check_blocks(sl_kv_pool *pool, const sl_kv_seq *seq) {
+    const sl_kv_need needs[] = {of_pages, kinds[2], of_spans, of_numbers[0], of_numbers[1]};
+    for (int layer = 0; layer < LAYERS; layer++) {
+        for (int i = 0; i < 5; i++) sl_kv_build(pool, seq, layer, needs[i]);
+        sl_kv_view view = sl_kv_view_of(pool, seq, layer, seq->n_tokens + 1);
+        for (int h = 0; h < HEADS; h++) {
+            uint64_t before = 0, span = 0;
+            for (int page = 0; page < seq->n_tokens / SL_PAGE; page++) {
+                const bf16 *k = k_at(pool, seq, layer, h, page * SL_PAGE), *v = v_at(pool, seq, layer, h, page * SL_PAGE);
+                uint64_t own = digest(digest(1, k), v);
+                before = digest(digest(1 + before, k), v);
+                if (page % SPAN == 0) span = (uint64_t)page * SL_PAGE;
+                span = span * 31 + own + k[page % SPAN];
+                CHECK(*(const uint64_t *)sl_kv_extra(&view, of_pages, page, h) == own);
+                CHECK(*(const uint64_t *)sl_kv_extra(&view, kinds[2], page, h) == before);
+                if (page % SPAN == SPAN - 1) CHECK(*(const uint64_t *)sl_kv_extra(&view, of_spans, page, h) == span);
+                for (int arg = 1; arg <= 2; arg++) {
+                    uint64_t shared;
+                    number_share(arg, DIM, 77, layer, h, &shared);
+                    CHECK(*(const uint64_t *)sl_kv_shared(&view, of_numbers[arg - 1], h) == shared);
+                    shared += (uint64_t)(page * SL_PAGE * 1000 + layer * 10 + h);
+                    CHECK(*(const uint64_t *)sl_kv_extra(&view, of_numbers[arg - 1], page, h) == digest(digest(shared, k), v));
+                }
+            }
+        }
+    }
+}
+
+// Rows, blocks and counts of pages after the call on sequence `which`.
+static void check_state(sl_kv_pool *pool, tagged *all, int which) {
+    int refs[POOL] = {0}, n_free = 0;
+    for (int i = 0; i < RANDOM_SEQS; i++) {
+        const tagged *t = &all[i];
+        CHECK_INT(t->seq.n_pages, (t->seq.n_tokens + SL_PAGE - 1) / SL_PAGE);
+        for (int j = 0; j < t->seq.n_pages; j++) refs[t->seq.pages[j]]++;
+        for (int j = 0, end; j < t->seq.n_tokens; j = end) {
+            for (end = j; end < t->seq.n_tokens && t->tags[end] == t->tags[j];) end++;
+            check_rows(pool, &t->seq, j, j + 1, t->tags[j]), check_rows(pool, &t->seq, end - 1, end, t->tags[j]);
+        }
+    }
+    for (int i = 0; i < POOL; i++) {
+        CHECK_INT(pool->refs[i], refs[i]);
+        n_free += !refs[i];
+    }
+    CHECK_INT(pool->n_free, n_free);
+    check_blocks(pool, &all[which].seq);
+}
+
+static void random_calls(void) {
+    sl_kv_pool pool = pool_of(POOL);
+    static tagged all[RANDOM_SEQS];
+    const sl_kv_need needs[] = {of_pages, kinds[2], of_spans, of_numbers[0], of_numbers[1]};
+    uint64_t seed = test_seed;
+    int n_full = 0;
+    pool.seed = 77;
+    for (int i = 0; i < 5; i++) CHECK_OK(sl_kv_keep(&pool, needs[i], &err), err);
+    for (int round = 0; round < 700; round++) {
+        int i = (int)(RANDOM_SEQS * test_uniform(&seed)), to = (i + 1 + round % (RANDOM_SEQS - 1)) % RANDOM_SEQS;
+        tagged *t = &all[i];
+        int n = (int)(test_uniform(&seed) * (MOST_ROWS + 1)), what = (int)(7 * test_uniform(&seed)), old = t->seq.n_tokens;
+        if (what % 2) n = n / SL_PAGE * SL_PAGE;
+        if (what < 3) { // append
+            if (n < old) n = n % 3 ? old + 1 : old;
+            if (n > MOST_ROWS) continue;
+            int is_shared = n > old && old % SL_PAGE && pool.refs[t->seq.pages[old / SL_PAGE]] > 1;
+            int more = (n + SL_PAGE - 1) / SL_PAGE - t->seq.n_pages + is_shared, is_full = more > pool.n_free;
+            if (is_full) CHECK_INT(sl_kv_reserve(&pool, &t->seq, n, &err), SL_ERR_MEMORY);
+            n_full += is_full;
+            int32_t newest = t->seq.n_pages ? t->seq.pages[t->seq.n_pages - 1] : 0;
+            if (!is_full) append(&pool, &t->seq, n, round);
+            if (n == old && n) CHECK_INT(t->seq.pages[t->seq.n_pages - 1], newest); // no row comes, so no page is copied
+            for (int j = old; j < n && !is_full; j++) t->tags[j] = round;
+        } else if (what < 5) {
+            sl_kv_truncate(&pool, &t->seq, n < old ? n : old / 2);
+        } else {
+            int is_copy = what == 6, more, n_free;
+            sl_kv_seq_free(&pool, &all[to].seq);
+            n_free = pool.n_free;
+            if (n > old) n = old;
+            more = (n + SL_PAGE - 1) / SL_PAGE - (is_copy ? 0 : n / SL_PAGE);
+            int rc = (is_copy ? sl_kv_copy : sl_kv_fork)(&pool, &t->seq, &all[to].seq, n, &err);
+            CHECK_INT(rc, more > n_free ? SL_ERR_MEMORY : 0);
+            n_full += rc != 0;
+            memcpy(all[to].tags, t->tags, sizeof t->tags);
+            if (rc) continue;
+            for (int j = 0; j < n / SL_PAGE; j++) CHECK_INT(all[to].seq.pages[j] == t->seq.pages[j], !is_copy);
+            i = to;
+        }
+        check_state(&pool, all, i);
+    }
+    CHECK(n_full > 10);
+    for (int i = 0; i < RANDOM_SEQS; i++) check_blocks(&pool, &all[i].seq), sl_kv_seq_free(&pool, &all[i].seq);
+    sl_kv_pool_free(&pool);
+}
+
+static void most_extras(void) {
+    sl_kv_pool pool = pool_of(2);
+    for (int twice = 0; twice < 2; twice++) // the second time, the pool has them
+        for (int i = 0; i < SL_KV_EXTRAS; i++) CHECK_OK(sl_kv_keep(&pool, (sl_kv_need){&plain, i}, &err), err);
+    CHECK_ERR(sl_kv_keep(&pool, (sl_kv_need){&plain, SL_KV_EXTRAS}, &err), err, SL_ERR_MEMORY, "already has 32 page extras");
+    sl_kv_pool_free(&pool);
+}
+
 static const test_case cases[] = {
+    {"most-extras", 0, most_extras},
+    {"random-calls", 0, random_calls},
     {"spans", 0, spans_of_sequences},
     {"spans-of-forks", 0, spans_of_forks},
     {"lengths", 0, lengths},
     {"exhaustion", 0, exhaustion},
-    {"copies", 0, copies},
-    {"forks", 0, forks},
-    {"copy-on-write", 0, copy_on_write},
     {"extras-built-once", 0, extras_built_once},
     {"extras-built-anew", 0, extras_built_anew},
-    {"extras-of-a-fork", 0, extras_of_a_fork},
     {0},
 };
 const test_suite suite_kv = {"kv", cases};

@@ -258,7 +258,33 @@ static void versions(void) {
     CHECK(pool.host->versions[page] != first && pool.host->versions[page] != 0);
     sl_kv_publish(&pool, &b);
     CHECK_INT(pool.host->versions[b.pages[4]], (uint32_t)pool.versions[b.pages[4]]);
+    pool.versions[b.pages[4]] = 1ull << 32; // the device has the low half, and 0 would be no version
+    sl_kv_publish(&pool, &b);
+    CHECK(pool.host->versions[b.pages[4]] != 0);
     sl_kv_seq_free(&pool, &b);
+    sl_kv_pool_free(&pool);
+}
+
+// Without a free frame, the page that was held least recently leaves its frame.
+static void turns_of_frames(void) {
+    enum { SEQS = 7 };
+    sl_kv_pool pool = pool_of(SEQS, FRAMES);
+    sl_kv_seq seqs[SEQS] = {0};
+    uint64_t seed = test_seed;
+    int held[SEQS] = {0}, n_held = 0;
+    for (int time = 1; time < 400; time++) {
+        int s = (int)(SEQS * test_uniform(&seed)), oldest = -1;
+        if (seqs[s].n_tokens == SL_PAGE) continue;
+        for (int i = 0; i < SEQS; i++)
+            if (held[i] && (oldest < 0 || held[i] < held[oldest])) oldest = i;
+        if (!held[s] && n_held++ == FRAMES) held[oldest] = 0, n_held = FRAMES;
+        held[s] = time;
+        step_to(&pool, &seqs[s], seqs[s].n_tokens + 1, s);
+        for (int i = 0; i < SEQS; i++)
+            if (seqs[i].n_tokens) CHECK_INT(pool.host->frame_of[seqs[i].pages[0]] >= 0, held[i] > 0);
+        CHECK_INT(n_framed(&pool), n_held);
+    }
+    for (int i = 0; i < SEQS; i++) check_rows(&pool, &seqs[i], 0, seqs[i].n_tokens, i), sl_kv_seq_free(&pool, &seqs[i]);
     sl_kv_pool_free(&pool);
 }
 
@@ -302,6 +328,7 @@ static void hot_order(void) {
 }
 
 static const test_case cases[] = {
+    {"turns-of-frames", 0, turns_of_frames},
     {"steps", 0, steps},
     {"forks", 0, forks},
     {"fork-of-a-full-page", 0, fork_of_a_full_page},

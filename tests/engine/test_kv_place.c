@@ -98,7 +98,81 @@ static void refusals(void) {
     }
 }
 
+// ---- random numbers, against what kv_place.h says ----
+
+typedef struct bytes {
+    double gpu, host; // of the cache on the GPU without hot rows; of the host
+} bytes;
+
+static bytes needed(const sl_kv_demand *d, sl_kv_place place, long long n_ctx, long long n_sequences) {
+    double pages = (double)((n_ctx + 255) / 256), page = 256.0 * (double)d->row, all = pages * (double)n_sequences;
+    bytes b = {.gpu = all * (double)d->proposing};
+    if (place == SL_KV_GPU)
+        b.gpu += all * page;
+    else
+        b.gpu += (double)(n_sequences + d->spare_frames) * page + pages * 256 * (double)d->streamed, b.host = all * page;
+    return b;
+}
+
+static int fits(const sl_kv_demand *d, const sl_kv_room *room, bytes b) {
+    double most = (double)room->gpu - (double)d->fixed;
+    if (most < 0) return 0;
+    if (room->gpu_most && (double)room->gpu_most < most) most = (double)room->gpu_most;
+    return b.gpu <= most && b.host <= (double)room->host;
+}
+
+static size_t any(uint64_t *seed, double most) {
+    return (size_t)(test_uniform(seed) * most);
+}
+
+static void random_numbers(void) {
+    uint64_t seed = test_seed;
+    int n_places[3] = {0};
+    for (int round = 0; round < 3000; round++) {
+        const sl_kv_demand d = {.row = 64 + any(&seed, 1000),
+                                .proposing = any(&seed, 20000),
+                                .fixed = any(&seed, 1e6),
+                                .n_ctx = 1 + (int)any(&seed, 6000),
+                                .n_sequences = 1 + (int)any(&seed, 4),
+                                .spare_frames = (int)any(&seed, 3),
+                                .streamed = any(&seed, 300),
+                                .hot_share = any(&seed, 3) ? test_uniform(&seed) : 1};
+        const sl_kv_room room = {
+            .gpu = any(&seed, 3e7), .host = any(&seed, 3e7), .gpu_most = any(&seed, 3) ? 0 : 1 + any(&seed, 1e7)};
+        const sl_kv_place asked = (sl_kv_place)(round % 3);
+        const bytes on_gpu = needed(&d, SL_KV_GPU, d.n_ctx, d.n_sequences),
+                    on_host = needed(&d, SL_KV_HOST, d.n_ctx, d.n_sequences);
+        const int can_gpu = fits(&d, &room, on_gpu), can_host = fits(&d, &room, on_host);
+        const sl_kv_place want = can_gpu && asked != SL_KV_HOST   ? SL_KV_GPU
+                                 : can_host && asked != SL_KV_GPU ? SL_KV_HOST
+                                                                  : SL_KV_AUTO;
+        sl_kv_layout l;
+        int rc = sl_kv_place_rows(&d, &room, asked, &l, &err);
+        CHECK_INT(rc, want == SL_KV_AUTO ? SL_ERR_MEMORY : 0);
+        n_places[want]++;
+        for (int place = SL_KV_GPU; place <= SL_KV_HOST; place++) {
+            long long most = sl_kv_largest_ctx(&d, &room, (sl_kv_place)place);
+            CHECK_INT(most % 256, 0);
+            if (most) CHECK(fits(&d, &room, needed(&d, (sl_kv_place)place, most, d.n_sequences)));
+            CHECK(!fits(&d, &room, needed(&d, (sl_kv_place)place, most + 256, d.n_sequences)));
+        }
+        if (rc) continue;
+        const bytes b = want == SL_KV_GPU ? on_gpu : on_host;
+        CHECK_INT(l.place, want);
+        CHECK((double)(l.proposing + l.newest + l.streamed) == b.gpu && (double)l.host == b.host && l.fixed == d.fixed);
+        CHECK((double)l.n_frames * 256 * (double)d.row == (double)l.newest && !(want == SL_KV_GPU && l.streamed));
+        // As many hot rows as asked for, if they fit; a row has at most a 30th more bytes for its tag.
+        double all = (double)((d.n_ctx + 255) / 256 * 256 * d.n_sequences), left = (double)room.gpu - (double)d.fixed;
+        double wanted = want == SL_KV_HOST ? d.hot_share * all : 0, each = (double)(d.row + d.row / 30);
+        if (room.gpu_most && (double)room.gpu_most < left) left = (double)room.gpu_most;
+        CHECK((double)l.hot == (double)l.hot_rows * each && l.hot_rows <= wanted && b.gpu + (double)l.hot <= left);
+        CHECK(l.hot_rows > wanted - 1 || b.gpu + (double)l.hot + each > left);
+    }
+    for (int i = 0; i < 3; i++) CHECK(n_places[i] > 100);
+}
+
 static const test_case cases[] = {
+    {"random-numbers", 0, random_numbers},
     {"places", 0, places},
     {"refusals", 0, refusals},
     {0},

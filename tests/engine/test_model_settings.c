@@ -1,7 +1,7 @@
 // tests/engine/test_model_settings.c - what a folder's files say beside weights: end tokens, BOS, sampling, and a vocabulary
 // that is smaller than the tokenizer's.
 #include "engine/cli/eval/fingerprint.h"
-#include "engine/engine.h"
+#include "engine/engine_internal.h"
 #include "models/config.h"
 #include "tests/support/tensor_file.h"
 #include "tests/test.h"
@@ -65,6 +65,22 @@ static void end_tokens(void) {
     }
 }
 
+// The token that the folder's template writes after replies is an end token too.
+static void end_of_turn(void) {
+    test_lines lines;
+    copy_tiny();
+    test_set_field("config.json", "eos_token_id", "1009");
+    test_set_field("generation_config.json", "eos_token_id", NULL);
+    test_set_field("tokenizer_config.json", "eos_token", NULL);
+    for (int i = 0; i < 2; i++) {
+        sl_model *model = load(&lines);
+        CHECK(sl_model_is_eos(model, 1009) && sl_model_is_eos(model, 1013) == i);
+        sl_model_free(model);
+        test_set_field("tokenizer_config.json", "chat_template",
+                       "\"{% for m in messages %}{{ m.content }}<|reserved_special_token_0|>{% endfor %}\"");
+    }
+}
+
 static void two_bos(void) {
     test_lines lines;
     copy_tiny();
@@ -115,6 +131,68 @@ static void sampling(void) {
         CHECK_INT(own.repeat_last_n, 64); // the caller's penalty is no penalty of the model
         sl_model_free(model);
     }
+}
+
+static float any_float(uint64_t *seed) { // or NaN: not given
+    return test_uniform(seed) < 0.4 ? NAN : (float)test_uniform(seed);
+}
+
+static float first_of(float a, float b, float c) {
+    return !isnan(a) ? a : !isnan(b) ? b : c;
+}
+
+// Every field: the caller's value, else the model's, else the other one.
+static void order_of_sampling(void) {
+    uint64_t seed = test_seed;
+    for (int i = 0; i < 2000; i++) {
+        sl_model model = {.config = {.gen_temp = any_float(&seed),
+                                     .gen_top_p = any_float(&seed),
+                                     .gen_min_p = any_float(&seed),
+                                     .gen_repeat_penalty = any_float(&seed),
+                                     .gen_top_k = (int)(4 * test_uniform(&seed)) - 1,
+                                     .gen_do_sample = (int)(3 * test_uniform(&seed)) - 1}};
+        const sl_config *c = &model.config;
+        const sl_sampling last = {2, 12, 3, 4, 5, 13, 6, 7, NULL, 0, 8}, own = {.temp = any_float(&seed),
+                                                                                .top_k = i % 3 ? SL_UNSET : i % 5,
+                                                                                .top_p = any_float(&seed),
+                                                                                .min_p = any_float(&seed),
+                                                                                .repeat_penalty = any_float(&seed),
+                                                                                .repeat_last_n = i % 2 ? SL_UNSET : i % 7 - 1,
+                                                                                .presence_penalty = any_float(&seed),
+                                                                                .frequency_penalty = any_float(&seed),
+                                                                                .seed = 9};
+        int is_models = isnan(own.repeat_penalty) && !isnan(c->gen_repeat_penalty);
+        sl_sampling got = own;
+        sl_sampling_complete(&model, &last, &got);
+        CHECK(got.temp == first_of(own.temp, c->gen_do_sample == 0 ? 0 : c->gen_temp, last.temp));
+        CHECK(got.top_p == first_of(own.top_p, c->gen_top_p, last.top_p));
+        CHECK(got.min_p == first_of(own.min_p, c->gen_min_p, last.min_p));
+        CHECK(got.repeat_penalty == first_of(own.repeat_penalty, c->gen_repeat_penalty, last.repeat_penalty));
+        CHECK(got.presence_penalty == first_of(own.presence_penalty, NAN, last.presence_penalty));
+        CHECK(got.frequency_penalty == first_of(own.frequency_penalty, NAN, last.frequency_penalty));
+        CHECK_INT(got.top_k, own.top_k != SL_UNSET ? own.top_k : c->gen_top_k != -1 ? c->gen_top_k : last.top_k);
+        CHECK_INT(got.repeat_last_n, own.repeat_last_n != SL_UNSET ? own.repeat_last_n : is_models ? -1 : last.repeat_last_n);
+        CHECK_INT(got.seed, 9);
+    }
+}
+
+// Operations counted token by token and layer by layer. In the last layer, only the last token needs more than its K and V.
+static void operations(void) {
+    const sl_model model = {
+        .config = {.n_layers = 3, .hidden = 20, .n_ffn = 28, .n_heads = 6, .n_kv_heads = 2, .head_dim = 5, .n_vocab = 41}};
+    const sl_config *c = &model.config;
+    for (int from = 0; from < 9; from += 4)
+        for (int n = 1; n < 6; n++) {
+            double products = c->n_vocab * c->hidden; // a product and its sum are two operations
+            for (int layer = 0; layer < c->n_layers; layer++)
+                for (int i = 0; i < n; i++) {
+                    products += 2 * c->n_kv_heads * c->head_dim * c->hidden;
+                    if (layer + 1 == c->n_layers && i + 1 < n) continue;
+                    products += 2 * c->n_heads * c->head_dim * c->hidden + 3 * c->hidden * c->n_ffn;
+                    for (int key = 0; key <= from + i; key++) products += 2 * c->n_heads * c->head_dim;
+                }
+            CHECK_NEAR(sl_model_prefill_flops(&model, from, n), 2 * products, 0);
+        }
 }
 
 typedef struct heard {
@@ -204,8 +282,11 @@ static void fingerprints(void) {
 
 static const test_case cases[] = {{"fingerprints", 0, fingerprints},
                                   {"end-tokens", 0, end_tokens},
+                                  {"end-of-turn", 0, end_of_turn},
                                   {"bos", 0, two_bos},
                                   {"sampling", 0, sampling},
+                                  {"order-of-sampling", 0, order_of_sampling},
+                                  {"operations", 0, operations},
                                   {"library-defaults", 0, library_defaults},
                                   {"small-vocabulary", 0, small_vocabulary},
                                   {0}};

@@ -2,7 +2,6 @@
 // strings.
 #include "engine/base/philox.h"
 #include "engine/backend/sampler.h"
-#include "engine/stopper.h"
 #include "tests/test.h"
 
 #include <math.h>
@@ -352,59 +351,6 @@ static void ranges(void) {
     CHECK_ERR(sl_sampling_check(&p[2], VOCAB, &err), err, SL_ERR_ARG, "bias ");
 }
 
-// ---- stop strings ----
-
-// Feeds the text in two parts. Writes the text that was shown. Returns whether it stopped.
-static int run_stopper(const char *const *stops, int n, const char *text, size_t cut, char *shown) {
-    sl_stopper *s;
-    const char *out;
-    size_t n_out, total = 0, length = strlen(text);
-    int stopped = 0;
-    CHECK_OK(sl_stopper_new(stops, n, &s, &err), err);
-    for (int part = 0; part < 2 && !stopped; part++) {
-        stopped = sl_stopper_feed(s, part ? text + cut : text, part ? length - cut : cut, &out, &n_out, &err);
-        memcpy(shown + total, out, n_out);
-        total += n_out;
-    }
-    if (!stopped) {
-        sl_stopper_flush(s, &out, &n_out);
-        memcpy(shown + total, out, n_out);
-        total += n_out;
-    }
-    shown[total] = 0;
-    sl_stopper_free(s);
-    return stopped;
-}
-
-static void stop_strings(void) {
-    static const struct {
-        const char *stops[3];
-        int n;
-        const char *text, *shown;
-        int stopped;
-    } t[] = {
-        {{"END"}, 1, "the END of it", "the ", 1},
-        {{"END"}, 1, "the ENd EN", "the ENd EN", 0},
-        {{"abab", "ba"}, 2, "xabaab", "xa", 1},
-        {{"aab"}, 1, "aaaab", "aa", 1},
-        {{"\n\n", "###"}, 2, "a\n##\n#\n\nb", "a\n##\n#", 1},
-        {{"\xc3\xa9t\xc3\xa9"}, 1, "un \xc3\xa9t\xc3\xa9 x", "un ", 1},
-        {{"abc", "b"}, 2, "xxabc", "xxa", 1}, // "b" is complete first
-        {{"b", "ab"}, 2, "xxabc", "xx", 1},   // both end at the same byte: the longest one counts
-        {{"x"}, 1, "", "", 0},
-    };
-    char shown[64];
-    for (size_t i = 0; i < sizeof t / sizeof *t; i++)
-        for (size_t cut = 0; cut <= strlen(t[i].text); cut++) {
-            int stopped = run_stopper(t[i].stops, t[i].n, t[i].text, cut, shown);
-            if (stopped != t[i].stopped || strcmp(shown, t[i].shown))
-                FAIL("case %zu cut at %zu: showed \"%s\", stopped %d", i, cut, shown, stopped);
-        }
-    sl_stopper *s;
-    const char *empty[] = {""};
-    CHECK_ERR(sl_stopper_new(empty, 1, &s, &err), err, SL_ERR_ARG, "stop:");
-}
-
 static const test_case cases[] = {
     {"philox-known-answers", 0, philox_known_answers},
     {"distributions", 0, distributions},
@@ -416,7 +362,6 @@ static const test_case cases[] = {
     {"presence-and-frequency", 0, presence_and_frequency},
     {"replay", 0, replay},
     {"ranges", 0, ranges},
-    {"stop-strings", 0, stop_strings},
     {0},
 };
 const test_suite suite_sampler = {"sampler", cases};

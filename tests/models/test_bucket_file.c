@@ -205,7 +205,32 @@ static void hash_of_a_config(void) {
     }
 }
 
+// An engine opens the file once, for the first method of any layer that needs it.
+static void engines(void) {
+    sl_model *model;
+    sl_engine *e;
+    sl_attn_spec specs[2];
+    sl_attn_plan plan;
+    const sl_tensors *first = NULL;
+    CHECK_OK(sl_model_load("models/tiny", &(sl_model_options){.flags = SL_MODEL_NO_TOKENIZER}, &model, &err), err);
+    const int n_layers = sl_model_config(model)->n_layers;
+    CHECK_OK(sl_attn_parse("dense", &specs[0], &err), err);
+    CHECK_OK(sl_attn_parse("saap:l=3", &specs[1], &err), err);
+    CHECK_OK(sl_engine_new(model, &(sl_engine_options){.n_ctx = 256, .n_threads = 1}, &e, &err), err);
+    CHECK(!sl_engine_bucket_tensors(e));
+    for (int layer = n_layers - 1; layer >= 0; layer--) {
+        CHECK_OK(sl_attn_plan_init(&plan, n_layers, &specs[0], &err), err);
+        plan.layer[layer] = specs[1];
+        CHECK_OK(sl_engine_set_plan(e, &plan, &err), err);
+        CHECK(sl_engine_bucket_tensors(e) && (!first || first == sl_engine_bucket_tensors(e)));
+        first = sl_engine_bucket_tensors(e);
+        sl_attn_plan_free(&plan);
+    }
+    sl_engine_free(e), sl_model_free(model);
+}
+
 static const test_case cases[] = {
+    {"engines", NEEDS_NOTHING, engines},
     {"good-file", NEEDS_NOTHING, good_file},
     {"errors", NEEDS_NOTHING, errors},
     {"in-the-folder", NEEDS_NOTHING, in_the_folder},

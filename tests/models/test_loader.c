@@ -598,6 +598,18 @@ static void changed_files(void) {
             CHECK_OK(sl_tensor_file_check(f, &err), err);
         sl_tensors_close(t);
     }
+    for (int part = 0; part < 2; part++) { // the seconds, or the nanoseconds
+        const struct timespec before[2] = {{1000, 5}, {1000, 5}}, after[2] = {{1001 - part, 5 + part}, {1001 - part, 5 + part}};
+        sl_tensors *t;
+        write_tensors("model.safetensors", GOOD, 28);
+        CHECK_INT(utimensat(AT_FDCWD, path, before, 0), 0);
+        remove_file("other");
+        CHECK_OK(sl_tensors_open(test_tmp(), &t, &err), err);
+        CHECK_OK(sl_tensor_file_check(sl_tensors_file(t, 0), &err), err);
+        CHECK_INT(utimensat(AT_FDCWD, path, after, 0), 0);
+        CHECK_ERR(sl_tensor_file_check(sl_tensors_file(t, 0), &err), err, SL_ERR_IO, "modified at 100");
+        sl_tensors_close(t);
+    }
     char cmd[320];
     sl_model *model;
     snprintf(cmd, sizeof cmd, "cp tests/goldens/mha/*.json tests/goldens/mha/model.safetensors '%s'", test_tmp());
@@ -609,7 +621,56 @@ static void changed_files(void) {
     sl_model_free(model);
 }
 
+// ---- the hash of tensors ----
+
+static uint64_t hash_bytes(uint64_t hash, const void *data, size_t n) {
+    for (const unsigned char *p = data; n > 0; n--) hash ^= *p++, hash *= 0x100000001b3u;
+    return hash;
+}
+
+// The hash as safetensors.h describes it. A change of a byte changes it if the description samples the byte; a change of a
+// name, a dtype or a dimension always does.
+static void hash_of_tensors(void) {
+    static const size_t sizes[] = {1, 4096, 32767, 32768, 32769, 40003, 100000}; // bytes of a tensor
+    enum { N = sizeof sizes / sizeof *sizes };
+    uint64_t want = 5, found[3 * N + 1];
+    char text[2048];
+    size_t total = 0;
+    int n_found = 0;
+    sl_tensors *t;
+    for (int change = -1; change < 3 * N; change++) {
+        int n = snprintf(text, sizeof text, "{"), what = change < 0 ? -1 : change % 3;
+        total = 0;
+        for (int i = 0; i < N; i++) {
+            int is_changed = change / 3 == i && change >= 0, is_flat = what == 1 && is_changed;
+            n += snprintf(text + n, sizeof text - n,
+                          "%s\"t%d%s\":{\"dtype\":\"%s\",\"shape\":[%s%zu],\"data_offsets\":[%zu,%zu]}", i ? "," : "", i,
+                          what == 0 && is_changed ? "x" : "", what == 2 && is_changed ? "I8" : "U8", is_flat ? "1," : "",
+                          sizes[i], total, total + sizes[i]);
+            total += sizes[i];
+        }
+        snprintf(text + n, sizeof text - n, "}");
+        write_tensors("model.safetensors", text, total);
+        CHECK_OK(sl_tensors_open(test_tmp(), &t, &err), err);
+        uint64_t hash = found[n_found++] = sl_tensors_hash(t, 5);
+        for (int i = 0; i + 1 < n_found; i++) CHECK(found[i] != hash);
+        if (change < 0) {
+            for (int i = 0; i < N; i++) {
+                const uint64_t dims[2] = {1, sizes[i]}; // the number of dimensions, then each of them
+                const char name[] = {'t', (char)('0' + i), 0}, *data = sl_tensors_at(t, i)->data;
+                want = hash_bytes(hash_bytes(hash_bytes(want, name, 3), "U8", 3), dims, sizeof dims);
+                for (size_t k = 0; sizes[i] > 32768 && k < 8; k++)
+                    want = hash_bytes(want, data + (k < 7 ? k * ((sizes[i] - 4096) / 7) : sizes[i] - 4096), 4096);
+                if (sizes[i] <= 32768) want = hash_bytes(want, data, sizes[i]);
+            }
+            CHECK(hash == want);
+        }
+        sl_tensors_close(t);
+    }
+}
+
 static const test_case cases[] = {
+    {"hash-of-tensors", 0, hash_of_tensors},
     {"good-file", 0, good_file},
     {"broken-files", 0, broken_files},
     {"header-lengths", 0, header_lengths},

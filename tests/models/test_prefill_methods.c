@@ -252,53 +252,12 @@ static void progress(void) {
     free(ids);
 }
 
-// ---- reuse of rows ----
+// ---- forks ----
 
 static sl_session *session_of(model_fixture *r, const int32_t *ids, int n) {
     sl_session *s = model_fixture_session(r, 0);
     CHECK_OK(sl_prefill(s, ids, n, NULL, &err), err);
     return s;
-}
-
-// A segment is kept whole or not at all, and only for a prompt whose prefill has this segment too.
-static void reusable_rows(void) {
-    enum { N = 900 };
-    static const struct {
-        const char *attn;
-        int n, n_prefill, want;
-    } cases[] = {
-        // the session has the segments 0 to 511 and 512 to 899 of `sample`, then 2 decoded tokens
-        {"sample", 900, 900, 900}, {"sample", 899, 899, 512},         {"sample", 700, 900, 512},
-        {"sample", 900, 901, 512}, // a prefill of 901 tokens has the segment 512 to 900
-        {"sample", 600, 600, 512}, {"sample", 512, 512, 512},         {"sample", 400, 400, 0},
-        {"sample", 902, 0, 902},   {"sample", 901, 0, 901},           {"sample", 899, 0, 512},
-        {"sample", 100, 0, 0},     {"sample:chunk_n=2", 900, 900, 0}, // another method
-        {"dense", 900, 900, 0},
-    };
-    model_fixture r = open_on(NULL, 256);
-    int32_t *ids = test_ids(N, r.n_vocab, test_seed);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        set_prefill(&r, "sample", NULL, 512);
-        sl_session *s = session_of(&r, ids, N);
-        for (int k = 0; k < 2; k++) CHECK_OK(sl_decode(&s, 1, ids, &err), err);
-        set_prefill(&r, cases[i].attn, NULL, 512);
-        int got = sl_session_reusable(s, cases[i].n, cases[i].n_prefill);
-        if (got != cases[i].want)
-            FAIL("%s: %d of %d tokens: expected %d, found %d", cases[i].attn, cases[i].n, cases[i].n_prefill, cases[i].want,
-                 got);
-        sl_session_free(s);
-    }
-    set_prefill(&r, "dense", NULL, 0);
-    sl_session *s = session_of(&r, ids, 77);
-    CHECK_INT(sl_session_reusable(s, 60, 100), 60);
-    set_prefill(&r, "sample", NULL, 512);
-    CHECK_INT(sl_session_reusable(s, 77, 77), 0); // rows of dense attention
-    CHECK_OK(sl_prefill(s, ids + 77, 100, NULL, &err), err);
-    set_prefill(&r, "dense", NULL, 0);
-    CHECK_INT(sl_session_reusable(s, 177, 177), 77);
-    sl_session_free(s);
-    model_fixture_close(&r);
-    free(ids);
 }
 
 // Another session never gets a part of a segment. A fork at a border has the bits of a session of its own.
@@ -430,30 +389,14 @@ static void observed(void) {
     free(ids);
 }
 
-// A segment without sampled rows (its scores are not numbers) does not forget the least share of the others.
-static void sums_of_reports(void) {
-    sl_prefill_report all = sl_prefill_report_none(), some = all, none = all;
-    CHECK(isnan(sl_prefill_share(all.kept)) && isnan(sl_prefill_density(&all)) && isnan(sl_prefill_error(&all)));
-    some.kept = 1 << 22, some.measured = 1 << 21, some.n_errors = 2, some.errors = 3, some.error_max = 2;
-    none.visited = 5, none.causal = 10;
-    sl_prefill_report_add(&all, &none), sl_prefill_report_add(&all, &some), sl_prefill_report_add(&all, &none);
-    CHECK(all.kept == 1 << 22 && all.measured == 1 << 21 && all.visited == 10 && all.causal == 20);
-    CHECK(sl_prefill_share(all.kept) == 0.25 && sl_prefill_error(&all) == 1.5 && all.error_max == 2);
-    some.kept = 1 << 20, some.error_max = NAN;
-    sl_prefill_report_add(&all, &some), sl_prefill_report_add(&all, &none);
-    CHECK(all.kept == 1 << 20 && isnan(all.error_max));
-}
-
 static const test_case cases[] = {
     {"progress", 0, progress},
     {"full-masks-are-dense", 0, full_masks},
     {"chunks", 0, sparse_chunks},
     {"refused", 0, refused_prefill},
-    {"reusable-rows", 0, reusable_rows},
     {"forks", 0, forks},
     {"ragged", 0, ragged},
     {"observed", 0, observed},
-    {"sums-of-reports", 0, sums_of_reports},
     GPU_CASE("gpu-full-masks-are-dense", gpu_full_masks),
     GPU_CASE("gpu-chunks", gpu_sparse_chunks),
     GPU_CASE("gpu-densities", gpu_densities),

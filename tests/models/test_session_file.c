@@ -1,8 +1,8 @@
 // tests/models/test_session_file.c - sl_session_save and sl_session_load: a loaded session continues with the bits of the saved
 // one, and every fault of a file is one error.
-#include "engine/engine.h"
+#include "engine/engine_internal.h"
 #include "tests/support/models.h"
-#include "tests/test.h"
+#include "tests/support/run_cli.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -98,47 +98,6 @@ static void continues_on_gpu(void) {
     continues_on("cuda");
 }
 
-// A load into an engine with another method begins with the bits of a fork.
-static void other_method(void) {
-    model_fixture r = open_model("models/tiny", "santa-pps:S=16:budget=carried", "cpu", MAX_IDS),
-                  other = open_model("models/tiny", "santa-is:S=16:budget=carried", "cpu", MAX_IDS);
-    int32_t *prompt = test_ids(300, r.n_vocab, test_seed), ids[MAX_IDS];
-    int n = 300;
-    memcpy(ids, prompt, (size_t)n * sizeof *ids);
-    sl_session *s = model_fixture_session(&r, 0), *fork;
-    CHECK_OK(sl_prefill(s, ids, n, NULL, &err), err);
-    for (int i = 0; i < 3; i++) step(s, r.n_vocab, ids, &n);
-    save(s, ids, "session");
-    sl_session *loaded = load(&other, ids, n, "session");
-    CHECK_OK(sl_engine_set_attention(r.engine, "santa-is:S=16:budget=carried", &err), err);
-    CHECK_OK(sl_session_fork(s, n, 0, &fork, &err), err);
-    CHECK_OK(sl_decode(&fork, 1, &ids[0], &err), err);
-    CHECK_OK(sl_decode(&loaded, 1, &ids[0], &err), err);
-    CHECK(equal_logits(fork, loaded, r.n_vocab));
-    sl_session_free(s), sl_session_free(fork), sl_session_free(loaded);
-    model_fixture_close(&r), model_fixture_close(&other);
-    free(prompt);
-}
-
-// A session that was cut has no logits; so has the loaded one. A file replaces an older file.
-static void cut(void) {
-    model_fixture r = open_model("models/tiny", "dense", "cpu", MAX_IDS);
-    int32_t *ids = test_ids(300, r.n_vocab, test_seed);
-    sl_session *s = model_fixture_session(&r, 0);
-    CHECK_OK(sl_prefill(s, ids, 300, NULL, &err), err);
-    save(s, ids, "session");
-    CHECK_OK(sl_session_truncate(s, 256, &err), err);
-    save(s, ids, "session");
-    sl_session *loaded = load(&r, ids, 256, "session");
-    CHECK(!sl_session_logits(loaded, NULL));
-    CHECK_OK(sl_prefill(loaded, ids + 256, 44, NULL, &err), err);
-    CHECK_OK(sl_prefill(s, ids + 256, 44, NULL, &err), err);
-    CHECK(equal_logits(s, loaded, r.n_vocab));
-    sl_session_free(s), sl_session_free(loaded);
-    model_fixture_close(&r);
-    free(ids);
-}
-
 // ---- segments of sparse prefills ----
 
 static void set_prefill(model_fixture *r, const char *attn) {
@@ -148,33 +107,6 @@ static void set_prefill(model_fixture *r, const char *attn) {
     CHECK_OK(sl_attn_plan_init(&plan, sl_model_config(r->model)->n_layers, &spec, &err), err);
     CHECK_OK(sl_engine_set_prefill(r->engine, &plan, 256, &err), err);
     sl_attn_plan_free(&plan);
-}
-
-// Segments of the engine's own methods can serve a later prompt; those of other methods cannot.
-static void segments(void) {
-    static const struct {
-        const char *attn;
-        int reusable; // of 600 tokens, for a prompt of 900
-    } engines[] = {{"streaming:window=64", 512}, {"streaming:window=64:sink=8", 0}, {"dense", 0}};
-    model_fixture r = open_model("models/tiny", "dense", "cpu", MAX_IDS);
-    int32_t *ids = test_ids(600, r.n_vocab, test_seed);
-    set_prefill(&r, "streaming:window=64");
-    sl_session *s = model_fixture_session(&r, 0);
-    CHECK_OK(sl_prefill(s, ids, 600, NULL, &err), err);
-    CHECK_INT(sl_session_reusable(s, 600, 900), 512);
-    save(s, ids, "session");
-    for (int i = 0; i < 3; i++) {
-        model_fixture other = open_model("models/tiny", "dense", "cpu", MAX_IDS);
-        set_prefill(&other, engines[i].attn);
-        sl_session *loaded = load(&other, ids, 600, "session");
-        CHECK_INT(sl_session_reusable(loaded, 600, 900), engines[i].reusable);
-        CHECK_INT(sl_session_reusable(loaded, 600, 0), 600);
-        sl_session_free(loaded);
-        model_fixture_close(&other);
-    }
-    sl_session_free(s);
-    model_fixture_close(&r);
-    free(ids);
 }
 
 // ---- faults ----
@@ -214,7 +146,9 @@ static void damaged(void) {
     } edits[] = {
         {"sleigh-session-2", "sleigh-session-1", SL_ERR_ARG, "metadata format is sleigh-session-1, expected sleigh-session-2"},
         {"\"format\"", "\"fxrmat\"", SL_ERR_FORMAT, "metadata format is missing, expected sleigh-session-2"},
-        {"MLP 768", "MLP 769", SL_ERR_ARG, "metadata shape is llama, 4 layers, hidden 256, MLP 769"},
+        {"MLP 768", "MLP 769", SL_ERR_ARG,
+         "metadata shape is llama, 4 layers, hidden 256, MLP 769, 8 heads, 2 KV heads, head_dim 128, vocabulary 1024, "
+         "norm_eps "},
         {"head_dim 128", "head_dim 192", SL_ERR_ARG, "metadata shape is llama, 4 layers"},
         {"\"weights\":\"fnv1a:", "\"weights\":\"fnv1b:", SL_ERR_ARG, "metadata weights is fnv1b:"},
         {"\"rope\":\"theta 5", "\"rope\":\"theta 4", SL_ERR_ARG, "metadata rope is theta 400000, llama3"},
@@ -253,6 +187,11 @@ static void damaged(void) {
     write_whole(path_of("bad"), good, 0);
     check_refused(&r, "bad", SL_ERR_FORMAT, "the file is empty");
     check_refused(&r, "missing", SL_ERR_IO, "No such file");
+    char *of_k = memmem(good, n, "\"k\":{", 5), *of_v = memmem(good, n, "\"v\":{", 5);
+    of_k[1] = 'v', of_v[1] = 'k';
+    write_whole(path_of("bad"), good, n);
+    check_refused(&r, "bad", SL_ERR_FORMAT, "tensor v does not follow tensor k");
+    of_k[1] = 'k', of_v[1] = 'v';
     int32_t *found = memmem(good, n, ids, 300 * sizeof *ids);
     CHECK(found != NULL);
     found[7] = 1 << 20;
@@ -287,10 +226,171 @@ static void refused(void) {
     free(ids);
 }
 
+// ---- very small models ----
+
+enum { SMALL_CTX = 300 };
+
+// An engine of a model of random weights.
+static sl_engine *small_engine(const char *attn, int n_ctx, sl_log log) {
+    static const char config[] =
+        "{\"model_type\":\"llama\",\"hidden_size\":64,\"num_hidden_layers\":1,\"num_attention_heads\":2,"
+        "\"num_key_value_heads\":1,\"head_dim\":32,\"intermediate_size\":32,\"vocab_size\":97,"
+        "\"max_position_embeddings\":2048}";
+    sl_model *model;
+    sl_engine *e;
+    spill(in_tmp("config.json"), config, sizeof config - 1);
+    CHECK_OK(sl_model_load(test_tmp(), &(sl_model_options){.flags = SL_MODEL_DUMMY}, &model, &err), err);
+    CHECK_OK(sl_model_materialise(model, 1, NULL, NULL, &err), err);
+    CHECK_OK(sl_engine_new(model,
+                           &(sl_engine_options){.n_ctx = n_ctx, .n_threads = 1, .n_sequences = 3, .attn = attn, .log = log}, &e,
+                           &err),
+             err);
+    sl_model_free(model);
+    return e;
+}
+
+static sl_session *small_session(sl_engine *e, const int32_t *ids, int n) {
+    sl_session *s;
+    CHECK_OK(sl_session_new(e, 0, &s, &err), err);
+    CHECK_OK(sl_prefill(s, ids, n, NULL, &err), err);
+    return s;
+}
+
+static int try_load(sl_engine *e, const char *name) {
+    sl_session *s;
+    int32_t *ids;
+    int n, rc = sl_session_load(e, path_of(name), &s, &ids, &n, NULL, &err);
+    if (!rc) sl_session_free(s), sl_free(ids);
+    return rc;
+}
+
+// Each field of a config that changes rows or logits is compared, and the context must hold the tokens.
+static void other_models(void) {
+    const int32_t ids[SMALL_CTX] = {7, 8, 9};
+    sl_engine *e = small_engine(NULL, SMALL_CTX, (sl_log){0});
+    sl_config *c = (sl_config *)sl_model_config(e->model);
+    const sl_config own = *c;
+    const struct {
+        const char *key;
+        int *whole;
+        float *real;
+    } rows[] = {{"shape", &c->n_layers, NULL}, {"shape", &c->hidden, NULL},     {"shape", &c->n_ffn, NULL},
+                {"shape", &c->n_heads, NULL},  {"shape", &c->n_kv_heads, NULL}, {"shape", &c->head_dim, NULL},
+                {"shape", &c->n_vocab, NULL},  {"shape", NULL, &c->norm_eps},   {"head", &c->tied, NULL},
+                {"rope", NULL, &c->rope_theta}};
+    sl_session *s = small_session(e, ids, SMALL_CTX);
+    save(s, ids, "session");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char part[40];
+        snprintf(part, sizeof part, "metadata %s is ", rows[i].key);
+        if (rows[i].whole)
+            *rows[i].whole ^= 1;
+        else
+            *rows[i].real *= 1.0001f;
+        CHECK_ERR(try_load(e, "session"), err, SL_ERR_ARG, part);
+        *c = own;
+    }
+    strcpy(c->model_type, "mistral");
+    CHECK_ERR(try_load(e, "session"), err, SL_ERR_ARG, "metadata shape is llama, 1 layers");
+    *c = own;
+    CHECK_OK(try_load(e, "session"), err);
+    for (int n_ctx = SMALL_CTX - 1; n_ctx <= SMALL_CTX; n_ctx++) {
+        sl_engine *other = small_engine("quest:tokens=64", n_ctx, (sl_log){0});
+        CHECK_INT(try_load(other, "session"), n_ctx < SMALL_CTX ? SL_ERR_CONTEXT : 0);
+        sl_engine_free(other);
+    }
+    sl_session_free(s), sl_engine_free(e);
+}
+
+// Random numbers in place of the table of segments, against the rule: in order, apart, within the tokens, version 0, -1 or -2.
+static void random_segments(void) {
+    enum { N = 290, SEGMENTS = 3 };
+    static const int32_t likely[] = {-3, -2, -1, 0, 1, 127, 128, 129, 255, 256, 257, N - 1, N, N + 1};
+    static const int32_t own[SEGMENTS][3] = {{0, 128, 0}, {128, 256, 0}, {256, N, 0}};
+    const int32_t ids[N] = {7, 8, 9};
+    uint64_t seed = test_seed;
+    int n_good = 0;
+    model_fixture r = {.engine = small_engine(NULL, SMALL_CTX, (sl_log){0})};
+    sl_attn_plan plan;
+    sl_attn_spec spec;
+    CHECK_OK(sl_attn_parse("streaming:window=64", &spec, &err), err);
+    CHECK_OK(sl_attn_plan_init(&plan, 1, &spec, &err), err);
+    CHECK_OK(sl_engine_set_prefill(r.engine, &plan, 128, &err), err);
+    sl_attn_plan_free(&plan);
+    sl_session *s = small_session(r.engine, ids, N);
+    save(s, ids, "session");
+    size_t n;
+    char *file = read_whole(path_of("session"), &n);
+    int32_t *at = memmem(file, n, own, sizeof own);
+    CHECK(at != NULL);
+    for (int round = 0; round < 300; round++) {
+        int32_t table[SEGMENTS][3];
+        int is_good = 1, before = 0;
+        memcpy(table, own, sizeof own);
+        for (int change = (int)(test_uniform(&seed) * 4); change >= 0; change--)
+            table[(int)(test_uniform(&seed) * SEGMENTS)][(int)(test_uniform(&seed) * 3)] =
+                likely[(size_t)(test_uniform(&seed) * (sizeof likely / sizeof *likely))];
+        for (int i = 0; i < SEGMENTS; before = table[i++][1])
+            is_good &= table[i][0] >= before && table[i][0] < table[i][1] && table[i][1] <= N &&
+                       (table[i][2] == 0 || table[i][2] == -1 || table[i][2] == -2);
+        memcpy(at, table, sizeof table);
+        write_whole(path_of("random"), file, n);
+        if (try_load(r.engine, "random") != (is_good ? 0 : SL_ERR_FORMAT))
+            FAIL("%d to %d (%d), %d to %d (%d), %d to %d (%d): expected %d", table[0][0], table[0][1], table[0][2], table[1][0],
+                 table[1][1], table[1][2], table[2][0], table[2][1], table[2][2], is_good);
+        n_good += is_good;
+    }
+    CHECK(n_good > 10 && n_good < 290);
+    free(file);
+    sl_session_free(s), sl_engine_free(r.engine);
+}
+
+static void count_line(void *ctx, const char *line) {
+    *(int *)ctx += strstr(line, "its rows have other bits") != NULL;
+}
+
+// The state of a method is of the arithmetic that wrote it: with another one the session continues as a fork, and a line says
+// so.
+static void other_arithmetic(void) {
+    enum { N = 200 };
+    const int32_t ids[N] = {7, 8, 9, 10, 11, 12};
+    int n_lines = 0;
+    size_t n;
+    sl_engine *e = small_engine("santa-pps:S=8:budget=carried", SMALL_CTX, (sl_log){count_line, &n_lines});
+    sl_session *s = small_session(e, ids, N - 3), *fork, *loaded[2];
+    for (int i = N - 3; i < N; i++) CHECK_OK(sl_decode(&s, 1, &ids[i], &err), err);
+    save(s, ids, "session");
+    char *file = read_whole(path_of("session"), &n), *at = memmem(file, n, "\"arithmetic\":\"", 14);
+    CHECK(at != NULL);
+    at[14] ^= 1;
+    write_whole(path_of("other"), file, n);
+    for (int i = 0; i < 2; i++) {
+        int32_t *read;
+        int n_ids;
+        CHECK_OK(sl_session_load(e, path_of(i ? "other" : "session"), &loaded[i], &read, &n_ids, NULL, &err), err);
+        CHECK_INT(n_lines, i);
+        sl_free(read);
+    }
+    sl_session_free(s);
+    CHECK_OK(sl_session_fork(loaded[0], N, 0, &fork, &err), err);
+    CHECK_OK(sl_decode(&fork, 1, ids, &err), err);
+    for (int i = 0; i < 2; i++) {
+        CHECK_OK(sl_decode(&loaded[i], 1, ids, &err), err);
+        CHECK_INT(equal_logits(fork, loaded[i], 97), i);
+        sl_session_free(loaded[i]);
+    }
+    free(file);
+    sl_session_free(fork), sl_engine_free(e);
+}
+
 static const test_case cases[] = {
-    {"continues", 0, continues},       {"continues-on-gpu", NEEDS_GPU, continues_on_gpu},
-    {"other-method", 0, other_method}, {"cut", 0, cut},
-    {"segments", 0, segments},         {"damaged", 0, damaged},
-    {"refused", 0, refused},           {0},
+    {"other-models", 0, other_models},
+    {"random-segments", 0, random_segments},
+    {"other-arithmetic", 0, other_arithmetic},
+    {"continues", 0, continues},
+    {"continues-on-gpu", NEEDS_GPU, continues_on_gpu},
+    {"damaged", 0, damaged},
+    {"refused", 0, refused},
+    {0},
 };
 const test_suite suite_session_file = {"session_file", cases};

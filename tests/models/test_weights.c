@@ -123,11 +123,19 @@ static void without_place(void) {
     sl_model_weights w, placed;
     CHECK_OK(sl_config_load(&SL_FOLDER("models/tiny"), &c, &err), err);
     CHECK_OK(sl_tensors_open("models/tiny", &tensors, &err), err);
+    c.rope_attention = 1.25f;
     CHECK_OK(sl_model_weights_bind(&c, tensors, &w, &err), err);
     CHECK(sl_model_weights_have_data(&w));
+    for (int i = 0; i < w.n_tensors; i++) { // each of them counts
+        const void *data = w.tensors[i].weight->data;
+        w.tensors[i].weight->data = NULL;
+        CHECK(!sl_model_weights_have_data(&w));
+        w.tensors[i].weight->data = data;
+    }
     check_bytes(&w, tensors);
     CHECK_OK(sl_model_weights_place(&w, &(sl_backend){.name = "in place"}, NULL, NULL, &placed, &err), err);
     for (int i = 0; i < w.n_tensors; i++) CHECK(placed.tensors[i].weight->data == w.tensors[i].weight->data);
+    CHECK(w.rope.scale == 1.25f && placed.rope.scale == 1.25f && placed.rope.head_dim == c.head_dim);
     CHECK(!memcmp(placed.rope.inv_freq, w.rope.inv_freq, c.head_dim / 2 * sizeof(float)));
     sl_model_weights_free(&placed);
     sl_model_weights_free(&w);
