@@ -3,6 +3,7 @@
 #include "engine/engine_internal.h"
 #include "engine/kv/kv_host.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -162,10 +163,16 @@ static int same_segments(const sl_session *s, int n, int n_prefill) {
     return at;
 }
 
+// The largest number of tokens, at most n, that ends in no segment. The segment before one that n divides may itself have been
+// cut off.
+static int undivided(const sl_session *s, int n) {
+    for (const struct sl_segment *across; (across = segment_across(s, n));) n = across->first;
+    return n;
+}
+
 int sl_session_reusable(const sl_session *s, int n, int n_prefill) {
-    const struct sl_segment *across = segment_across(s, n);
     SL_CHECK(n >= 0 && n <= s->kv.n_tokens);
-    if (!n_prefill) return across ? across->first : n;
+    if (!n_prefill) return undivided(s, n);
     if (s->engine->segment_tokens) return same_segments(s, n, n_prefill);
     return s->n_segments && s->segments[0].first < n ? s->segments[0].first : n;
 }
@@ -244,11 +251,14 @@ static int branch(const sl_session *s, int n_tokens, uint32_t sequence, branch_f
     if (n_tokens < 0 || n_tokens > s->kv.n_tokens)
         return sl_fail(err, SL_ERR_ARG, "fork at %d tokens: the session has %d", n_tokens, s->kv.n_tokens);
     const struct sl_segment *across = segment_across(s, n_tokens);
-    if (across)
+    if (across) {
+        char or_end[20] = "";
+        if (!segment_across(s, across->end)) snprintf(or_end, sizeof or_end, " or %d", across->end);
         return sl_fail(err, SL_ERR_ARG,
                        "fork at %d tokens: {attn_prefill} read the tokens %d to %d together, so another sequence cannot share "
-                       "a part of their rows; fork at %d or %d",
-                       n_tokens, across->first, across->end - 1, across->first, across->end);
+                       "a part of their rows; fork at %d%s",
+                       n_tokens, across->first, across->end - 1, undivided(s, n_tokens), or_end);
+    }
     sl_session *made = NULL;
     int rc = sl_session_new(s->engine, sequence, &made, err);
     if (!rc && s->n_segments && !(made->segments = malloc((size_t)s->n_segments * sizeof *made->segments)))

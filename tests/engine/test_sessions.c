@@ -84,10 +84,16 @@ static int end_of(const expected *x, int i) {
     return end;
 }
 
-// n, or the beginning of the segment that n divides, or whose end was cut off at n.
-static int undivided(const world *w, const expected *x, int n) {
+// The segment that n divides, or whose end was cut off at n; NULL: none
+static const segment *divided(const world *w, const expected *x, int n) {
     int g = n ? x->tokens[n - 1].segment : -1;
-    return g < 0 || (end_of(x, n - 1) == n && w->segments[g].end == n) ? n : w->segments[g].first;
+    return g < 0 || (end_of(x, n - 1) == n && w->segments[g].end == n) ? NULL : &w->segments[g];
+}
+
+// n, or the beginning of the segment that n divides; that may be the cut end of another segment.
+static int undivided(const world *w, const expected *x, int n) {
+    const segment *g = divided(w, x, n);
+    return g ? undivided(w, x, g->first) : n;
 }
 
 static int reusable(const world *w, const expected *x, int n, int n_prefill) {
@@ -385,19 +391,20 @@ static void fork_to(world *w, int slot, int to) {
     const expected *x = &w->want[slot];
     sl_session *made = NULL;
     int n = length(w, x->n), is_copy = below(w, 2), sequence = below(w, 9), at = undivided(w, x, n);
-    if (below(w, 4) && undivided(w, x, at) == at) n = at;
+    if (below(w, 4)) n = at;
     sl_session_free(w->sessions[to]);
     w->sessions[to] = NULL;
     int rc = (is_copy ? sl_session_copy : sl_session_fork)(w->sessions[slot], n, (uint32_t)sequence, &made, &err);
     CHECK_INT(rc, n == at ? 0 : SL_ERR_ARG);
     if (rc) {
-        char text[300];
+        char text[300], or_end[20] = "";
         int end = end_of(x, n - 1);
+        if (!divided(w, x, end)) snprintf(or_end, sizeof or_end, " or %d", end);
         snprintf(
             text, sizeof text,
             "fork at %d tokens: attn_prefill read the tokens %d to %d together, so another sequence cannot share a part of "
-            "their rows; fork at %d or %d",
-            n, at, end - 1, at, end);
+            "their rows; fork at %d%s",
+            n, divided(w, x, n)->first, end - 1, at, or_end);
         CHECK_STR(err.message, text);
         return;
     }
