@@ -283,9 +283,9 @@ static void check_cell(const char *md, const char *title, int row, int digits, d
 }
 
 static void tables(void) {
-    enum { BATCH = 2, DEPTH = 200, BYTES = BATCH * (DEPTH + 2) * 4096 };
+    enum { BATCH = 2, DEPTH = 30, BYTES = BATCH * (DEPTH + 2) * 4096 };
     char text[64];
-#define TINY(...) RUN("bench", __VA_ARGS__, "-m", tiny(), "--memory-rate", "25", "-b", "1,2", "-d", "200")
+#define TINY(...) RUN("bench", __VA_ARGS__, "-m", tiny(), "--memory-rate", "25", "-b", "1,2", "-d", "30")
     result json = TINY("decode", "-n", "1", "-o", "jsonl"), decode = TINY("decode", "-n", "1", "--attn", "dense,topk:k=8"),
            model = TINY("-p", "0", "-n", "1", "-r", "2");
     CHECK_GOOD(json);
@@ -320,7 +320,7 @@ static void tables(void) {
         double step = cell_of(model.out, "step ms", i, text), gb_s = (weights + BYTES / BATCH * (i + 1)) / step / 1e6;
         double rough = 0.0006 / step, mean, deviation, rate = cell_of(model.out, "median", i, text);
         check_cell(model.out, "batch", i, 0, i + 1, 0), check_cell(model.out, "step ms", i, 3, step, 0);
-        CHECK_STR((cell_of(model.out, "test", i, text), text), "tg1 @ d200");
+        CHECK_STR((cell_of(model.out, "test", i, text), text), "tg1 @ d30");
         check_cell(model.out, "ms / output token", i, 3, step / (i + 1), rough); // of two steps, the median is the mean
         check_cell(model.out, "GB/s", i, 1, gb_s, rough), check_cell(model.out, "% of peak", i, 1, 100 * gb_s / 25, rough);
         check_cell(model.out, "median", i, 2, rate, 0);
