@@ -51,18 +51,8 @@ static void json(void) {
         check_text(row, "attn", methods[i % 3]);
         CHECK(json_is_string(json_object_get(row, "commit")) && json_is_false(json_object_get(row, "dummy")));
         CHECK(number(row, "batch") == batch && number(row, "depth") == depth && number(row, "n_gen") == STEPS);
-        double ms = number(row, "step_ms"), kv = number(row, "kv_bytes"), weights = number(row, "weights_bytes");
-        double dense = batch * rows_read(depth, STEPS) * KV_TOKEN;
-        CHECK(ms > 0 && number(row, "prefill_tok_s") > 0 && weights > 1e7);
+        double kv = number(row, "kv_bytes"), dense = batch * rows_read(depth, STEPS) * KV_TOKEN;
         CHECK(i % 3 == 0 ? kv == dense : kv < dense);
-        double decode_ms = 1e3 * number(row, "decode_s");
-        CHECK_NEAR(number(row, "token_ms") * STEPS * batch, decode_ms, 1e-6 * decode_ms);
-        CHECK_NEAR(number(row, "ms"), decode_ms, 1e-6 * decode_ms);
-        CHECK_NEAR(number(row, "gb_s") * ms * 1e6, kv + weights, 1);
-        CHECK_NEAR(number(row, "floor_ms") * number(row, "peak_gb_s") * 1e6, weights, 1);
-        CHECK_NEAR(number(row, "peak_share") * number(row, "peak_gb_s"), number(row, "gb_s"), 1e-6);
-        const json_t *first = json_array_get(rows, (size_t)(i / 3 * 3));
-        CHECK_NEAR(number(row, "speedup") * number(row, "token_ms"), number(first, "token_ms"), 1e-6);
     }
     json_decref(rows);
 }
@@ -108,17 +98,7 @@ static void ragged(void) {
     json_decref(rows);
 }
 
-static void tables(void) {
-    result md = RUN("bench", "decode", "-m", tiny(), "-b", "1,2", "-d", "64", "-n", "2");
-    CHECK_GOOD(md);
-    CHECK_HAS(md.out,
-              "| batch | depth | attention | prefill s/batch | steps | decode s/batch | ms / output token | speedup | step ms "
-              "| tok/s | GB/s | % of peak | floor ms | linear ms | attention ms | rest ms |\n|---|");
-    CHECK_HAS(md.out, "\n| 2 | 64 | dense | ");
-    CHECK_HAS(md.err, "model: ");
-    CHECK(!strncmp(md.out, "model: tiny (llama, ", 20));
-    CHECK_INT(count_of(md.out, md.n_out, '\n'), 6);
-    CHECK_INT(count_of(md.out, md.n_out, '|'), 4 * 17);
+static void csv_quotes(void) {
     result csv = RUN("bench", "decode", "-m", tiny(), "-b", "1,2", "-d", "64", "-n", "2", "-o", "csv");
     CHECK_GOOD(csv);
     size_t line = strcspn(csv.out, "\n");
@@ -176,13 +156,7 @@ static void errors(void) {
     } cases[] = {
         {{"decode", "--device", "cpu", "--kv-cache", "host"}, "--kv-cache host: on the CPU, K and V are in host memory anyway"},
         {{"decode", "--device", "cpu", "--kv-cache", "auto"}, "--kv-cache auto: on the CPU, K and V are in host memory anyway"},
-        {{"decode", "--kv-cache", "disk"}, "--kv-cache disk: expected one of gpu,host,auto"},
-        {{"decode", "--host-memory", "0"}, "--host-memory 0: expected a number of bytes above 0, such as 512M"},
-        {{"decode", "--kv-gpu-memory", "3GB"}, "--kv-gpu-memory 3GB: expected a number of bytes above 0"},
-        {{"decode", "--kv-gpu-memory", "-3G"}, "--kv-gpu-memory -3G: expected a number of bytes above 0"},
         {{"decode", "--device", "cpu", "--hot-hits", "0.5"}, "--hot-hits: expected --kv-cache host with a cache of hot rows"},
-        {{"decode", "--hot-hits", "1.5"}, "--hot-hits 1.5: expected a number from 0 to 1"},
-        {{"decode", "--fill", "zeros"}, "--fill zeros: expected one of prefill,random"},
         {{"encode"}, "bench encode: expected decode, attn, or no subject"},
         {{"decode", "-p", "8"}, "bench decode: flag --n-prompt belongs to"},
         {{"decode", "-n", "4,0"}, "--steps 0: expected a whole number, 1 or more"},
@@ -190,19 +164,13 @@ static void errors(void) {
         {{"-p", "200k"}, "a test of 204800 tokens: expected at most 131072"},
         {{"-p", "8", "-d", "131072"}, "--depth 131072: expected at most 130943, because"},
         {{"-pg", "512"}, "-pg 512: expected two numbers, for example 512,128"},
-        {{"-pg", "512,0"}, "-pg 0: expected a whole number"},
         {{"--phase", "decode"}, "flag --phase belongs to `sleigh bench attn`"},
         {{"--plot", "x.jpg"}, "--plot x.jpg: expected a file name that ends in .svg, .pdf or .png"},
         {{"decode", "again"}, "unexpected argument \"again\""},
-        {{"decode", "-b", "0"}, "-b 0: expected a whole number from 1 to 1024"},
         {{"decode", "-b", "1,,2"}, "-b : expected a whole number"},
-        {{"decode", "-b", "1,x"}, "-b x: expected a whole number"},
-        {{"decode", "-d", "1q"}, "-d 1q: expected a whole number"},
         {{"decode", "--attn", "dense,nope"}, "nope"},
         {{"decode", "--attn", ","}, "--attn : unknown method"},
         {{"decode", "--attn", "santa:S={4,8"}, "--attn santa:S={4,8: expected braces around alternatives"},
-        {{"decode", "-o", "xml"}, "-o xml: expected one of md,csv,json,jsonl"},
-        {{"decode", "--temp", "1"}, "--temp does not belong to this command"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *args[12] = {"bench"};
@@ -232,18 +200,10 @@ static void names(void) {
     json_t *rows = rows_of(&r, 24);
     for (int i = 0; i < 24; i++) {
         const json_t *row = json_array_get(rows, (size_t)i);
-        int batch = i / 6 % 2 + 1, depth = i < 12 ? 0 : 300, n_prompt = (int)number(row, "n_prompt"),
-            n_gen = (int)number(row, "n_gen");
+        int batch = i / 6 % 2 + 1, depth = i < 12 ? 0 : 300;
         CHECK_STR(json_string_value(json_object_get(row, "test")), want[i]);
         CHECK_STR(json_string_value(json_object_get(row, "attn")), i % 6 == 3 || i % 6 == 5 ? "topk:k=8" : "dense");
         CHECK(number(row, "batch") == batch && number(row, "depth") == depth && number(row, "repetitions") == 2);
-        CHECK(number(row, "tok_s_sd") >= 0 && number(row, "tok_s_median") > 0 && number(row, "peak_gb_s") == 30);
-        double per_run = (double)batch * (n_prompt + n_gen) * 1e3; // with two runs the median is the mean
-        CHECK_NEAR(number(row, "tok_s"), number(row, "tok_s_median"), 1e-6 * number(row, "tok_s"));
-        CHECK(number(row, "tok_s") >=
-              per_run / number(row, "ms") * (1 - 1e-6)); // a mean of inverses is at least the inverse of the mean
-        CHECK(json_is_number(json_object_get(row, "step_ms")) == (n_gen > 0));
-        CHECK(json_is_number(json_object_get(row, "gb_s")) == (n_gen > 0));
         CHECK(json_is_null(json_object_get(row, "driver")) && json_is_null(json_object_get(row, "sm_mhz"))); // only on a GPU
         if (i % 6 == 2) { // at depth 0 after a first token, else after the last token in the cache
             int from = depth ? depth : 1;
@@ -295,8 +255,6 @@ static void formats(void) {
     CHECK_GOOD(many);
     CHECK_GOOD(lines);
     CHECK_GOOD(csv);
-    CHECK(!strncmp(strchr(one.out, '|'),
-                   "| test | tok/s | median | step ms | ms / output token | GB/s | % of peak | J / token |\n|---|", 90));
     CHECK_HAS(one.out, "\n| pp8 | ");
     CHECK_HAS(one.out, " | - | - | - | - | - |\n| tg2 | ");
     CHECK_LACKS(one.out, "±"); // one repetition has no standard deviation
@@ -324,38 +282,10 @@ typedef struct measured {
     float *logits[MAX_ROWS][BATCH]; // of each sequence, after the last step of a row
 } measured;
 
-static void check_figures(const cli_bench *b, const cli_bench_row *r) {
-    int runs = b->plan->repetitions, n = r->test.n_gen, tokens = r->batch * (r->test.n_prompt + n);
-    double ms = 0, rate = 0, steps = 0, ms_squares = 0, rate_squares = 0;
-    for (int i = 0; i < runs; i++) ms += b->run_ms[i] / runs, rate += tokens / (b->run_ms[i] * 1e-3) / runs;
-    for (int i = 0; i < runs; i++)
-        ms_squares += pow(b->run_ms[i] - ms, 2), rate_squares += pow(tokens / (b->run_ms[i] * 1e-3) - rate, 2);
-    for (int i = 0; i < runs * n; i++) steps += b->step_ms[i];
-    CHECK_INT(runs, 3);
-    CHECK_NEAR(r->ms, ms, 1e-9 * ms);
-    CHECK_NEAR(r->ms_sd, sqrt(ms_squares / (runs - 1)), 1e-9 * ms);
-    CHECK_NEAR(r->ms_median, b->run_ms[1], 0); // sorted already
-    CHECK_NEAR(r->tok_s, rate, 1e-9 * rate);
-    CHECK_NEAR(r->tok_s_sd, sqrt(rate_squares / (runs - 1)), 1e-9 * rate);
-    CHECK_NEAR(r->tok_s_median, tokens / (b->run_ms[1] * 1e-3), 1e-9 * rate);
-    if (!n) return;
-    double step = (b->step_ms[(runs * n - 1) / 2] + b->step_ms[runs * n / 2]) / 2;
-    CHECK_NEAR(r->decode_ms, steps / runs, 1e-9 * steps);
-    CHECK(r->test.n_prompt ? r->decode_ms < 0.999 * r->ms : fabs(r->decode_ms - r->ms) < 1e-6);
-    CHECK_NEAR(r->step_ms, step, 1e-12 * step);
-    int below = 0, above = 0;
-    for (int i = 0; i < runs * n; i++) below += b->step_ms[i]<r->step_ms_low, above += b->step_ms[i]> r->step_ms_high;
-    CHECK(below <= 0.1 * runs * n && above <= 0.1 * runs * n && r->step_ms_low <= step && r->step_ms_high >= step);
-    CHECK_NEAR(r->token_ms, steps / runs / n / r->batch, 1e-9 * steps);
-    CHECK_NEAR(r->gb_s, (sl_model_decode_bytes(b->model) + r->kv_bytes) / (step * 1e-3) * 1e-9, 1e-9 * r->gb_s);
-    CHECK_NEAR(r->peak_share, r->gb_s / 20, 1e-12);
-}
-
 static int note_row(void *ctx, const cli_bench_row *r, sl_error *e) {
     measured *m = ctx;
     (void)e;
     CHECK(m->n_rows < MAX_ROWS && r->batch == BATCH);
-    check_figures(&m->bench, r);
     double prefill_ms = 0, most = 0;
     for (int j = 0; j < BATCH; j++) {
         size_t size = (size_t)sl_model_config(m->bench.model)->n_vocab * sizeof(float);
@@ -371,24 +301,6 @@ static int note_row(void *ctx, const cli_bench_row *r, sl_error *e) {
     CHECK(r->prefill_ms == prefill_ms);
     CHECK(r->logits == sl_logits_hash(m->logits[m->n_rows][0], sl_model_config(m->bench.model)->n_vocab));
     m->depth[m->n_rows++] = r->depth;
-    json_t *row = cli_bench_json(&m->bench, r);
-    const struct {
-        const char *key;
-        double value;
-    } fields[] = {{"ms", r->ms},
-                  {"ms_sd", r->ms_sd},
-                  {"ms_median", r->ms_median},
-                  {"tok_s", r->tok_s},
-                  {"tok_s_sd", r->tok_s_sd},
-                  {"tok_s_median", r->tok_s_median},
-                  {"prefill_s", prefill_ms / 1000},
-                  {"prefill_tok_s", BATCH * r->depth / (prefill_ms / 1000)},
-                  {"decode_s", r->decode_ms / 1000},
-                  {"step_ms", r->step_ms},
-                  {"token_ms", r->token_ms}};
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        CHECK_NEAR(number(row, fields[i].key), fields[i].value, 1e-9 * fields[i].value);
-    json_decref(row);
     return 0;
 }
 
@@ -658,7 +570,7 @@ static const test_case cases[] = {
     {"json", 0, json},
     {"ragged", 0, ragged},
     {"random-rows", 0, random_rows},
-    {"tables", 0, tables},
+    {"csv", 0, csv_quotes},
     {"dummy", 0, dummy},
     {"errors", 0, errors},
     {"names", 0, names},

@@ -1,10 +1,8 @@
 // tests/cli/test_cli_interrupt.c - Ctrl+C during long commands: what they have so far is printed, and the exit code is not 0.
-#include "engine/cli/eval/eval_scores.h"
 #include "tests/support/gpu.h"
 #include "tests/support/pty.h"
 #include "tests/support/run_cli.h"
 
-#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <time.h>
@@ -66,44 +64,11 @@ static void eval_table(void) {
     json_decref(table);
 }
 
-static void complete(void) {
-    eval_group groups[] = {{.task = "a", .n = 3}, {.task = "b", .first = 3, .n = 2}, {.task = "c", .first = 5, .n = 1}};
-    char *methods[] = {"dense", "other"};
-    eval_scores s = {.groups = groups, .n_groups = 3, .n_samples = 6, .methods = methods, .n_methods = 2}, part;
-    sl_error err;
-    CHECK_OK(eval_scores_alloc(&s, &err), err);
-    for (int i = 0; i < 6; i++) {
-        s.cluster[i] = i / 2;
-        s.score[eval_cell(&s, 0, i)] = i, s.bytes[eval_cell(&s, 0, i)] = 10 * i;
-        if (i == 0 || i == 2 || i == 5) s.score[eval_cell(&s, 1, i)] = -i, s.dense[eval_cell(&s, 1, i)] = 7 * i;
-    }
-    CHECK_OK(eval_scores_complete(&s, &part, &err), err);
-    CHECK_INT(part.n_groups, 2);
-    CHECK_INT(part.n_samples, 3);
-    CHECK_STR(part.groups[0].task, "a");
-    CHECK(part.groups[0].first == 0 && part.groups[0].n == 2);
-    CHECK_STR(part.groups[1].task, "c");
-    CHECK(part.groups[1].first == 2 && part.groups[1].n == 1);
-    static const int from[] = {0, 2, 5};
-    for (int i = 0; i < 3; i++) {
-        CHECK_INT(part.cluster[i], from[i] / 2);
-        CHECK(part.score[eval_cell(&part, 0, i)] == from[i] && part.score[eval_cell(&part, 1, i)] == -from[i]);
-        CHECK(part.bytes[eval_cell(&part, 0, i)] == 10 * from[i] && part.dense[eval_cell(&part, 1, i)] == 7 * from[i]);
-    }
-    eval_scores_free(&part);
-    s.score[eval_cell(&s, 1, 0)] = s.score[eval_cell(&s, 1, 2)] = s.score[eval_cell(&s, 1, 5)] = NAN;
-    CHECK_OK(eval_scores_complete(&s, &part, &err), err);
-    CHECK(part.n_samples == 0 && part.n_groups == 0);
-    eval_scores_free(&part);
-    s.groups = NULL; // of this function
-    eval_scores_free(&s);
-}
-
 // ---- bench ----
 
 // A run of hours is announced. Ctrl+C ends it between two steps, after the rows that are known.
 static void bench_rows(void) {
-    const char *const args[] = {"bench", "-m",   tiny(),          "-p", "1", "-n", "30000", "-r", "300",
+    const char *const args[] = {"bench", "-m",   tiny(),          "-p", "1", "-n", "30000", "-r", "20",
                                 "-o",    "json", "--memory-rate", "20", NULL};
     result r = interrupt(start(NULL, 0, NULL, args), "stdout", "\"pp1\"", 1);
     check_error(&r, 1, "interrupted");
@@ -261,7 +226,6 @@ static const test_case cases[] = {
     {"perplexity-json", NEEDS_NOTHING, perplexity_json},
     {"perplexity-texts", NEEDS_NOTHING, perplexity_texts},
     {"eval-table", NEEDS_NOTHING, eval_table},
-    {"complete", NEEDS_NOTHING, complete},
     {"bench-rows", NEEDS_NOTHING, bench_rows},
     GPU_CASE("bench-attn-rows", bench_attn_rows),
     {"chat-pipe", NEEDS_NOTHING, chat_pipe},

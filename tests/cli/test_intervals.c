@@ -404,55 +404,6 @@ static void differences(void) {
     free_table(&t);
 }
 
-// Two groups with separate texts: the mean of their means; distances to the ends of the intervals add up like errors.
-static void all_groups(void) {
-    enum { N = 30 };
-    static char *names[] = {"a", "b"};
-    eval_group groups[2] = {{.task = "x", .n = 10}, {.task = "y", .first = 10, .n = 20}};
-    eval_scores s = {.n_groups = 2, .n_samples = N, .n_methods = 2, .methods = names};
-    eval_summary rows[6];
-    CHECK_OK(eval_scores_alloc(&s, &err), err);
-    CHECK_INT(eval_scores_missing(&s), 2 * N);
-    s.groups = groups;
-    for (int i = 0; i < N; i++) {
-        s.cluster[i] = i < 10 ? i : (i - 10) / 2; // cluster numbers restart in each group
-        s.score[i] = i != 4, s.score[N + i] = i != 4 && i != 5 && i % 5 < 4;
-        s.bytes[i] = s.dense[i] = s.dense[N + i] = i < 10 ? 100 : 50;
-        s.bytes[N + i] = i < 10 ? 30 : 5;
-    }
-    CHECK_INT(eval_scores_missing(&s), 0);
-    eval_summarise(&s, rows);
-    for (int m = 0; m < 2; m++) {
-        const eval_summary *r = &rows[3 * m];
-        const cli_interval *parts[2][3] = {{&r[0].score, &r[1].score, &r[2].score},
-                                           {&r[0].difference, &r[1].difference, &r[2].difference}};
-        for (int k = 0; k < 2; k++) {
-            const cli_interval *a = parts[k][0], *b = parts[k][1], *all = parts[k][2];
-            CHECK_NEAR(all->at, (a->at + b->at) / 2, 1e-12);
-            CHECK_NEAR(all->at - all->low, hypot((a->at - a->low) / 2, (b->at - b->low) / 2), 1e-12);
-            CHECK_NEAR(all->high - all->at, hypot((a->high - a->at) / 2, (b->high - b->at) / 2), 1e-12);
-        }
-        CHECK_INT(r[0].n_clusters, 10);
-        CHECK_INT(r[1].n_clusters, 10);
-        CHECK_INT(r[2].n_clusters, 20);
-        CHECK_INT(r[2].n, N);
-        CHECK_NEAR(r[0].kv_share, m ? 0.3 : 1, 1e-15);
-        CHECK_NEAR(r[1].kv_share, m ? 0.1 : 1, 1e-15);
-        CHECK_NEAR(r[2].kv_share, m ? (10 * 30 + 20 * 5) / 2000.0 : 1, 1e-15);
-    }
-    // in the first group 5 and 9 are lost (4 was wrong before), in the second 14, 19, 24, 29, of four texts
-    CHECK_NEAR(rows[3].score.at, 0.7, 1e-12);
-    CHECK_NEAR(rows[4].score.at, 0.8, 1e-12);
-    CHECK(rows[3].n_worse == 2 && rows[4].n_worse == 4 && rows[5].n_worse == 6 && rows[5].n_better == 0);
-    CHECK_NEAR(rows[5].p_value, 2 / 64.0, 1e-12);
-    CHECK_NEAR(rows[4].p_value, 2 / 16.0, 1e-12);
-    memset(s.dense, 0, 2 * N * sizeof *s.dense);
-    eval_summarise(&s, rows);
-    CHECK(rows[0].kv_share == 0); // no step was taken
-    s.groups = NULL;
-    eval_scores_free(&s);
-}
-
 // Samples of a text depend on each other: each text has its own probability, 1 or 0.6. The intervals have the stated coverage;
 // Wilson's interval of all 128 samples would cover in only 86 of 100 cases. 95% of 2,000 tries are 1,900 +- 10.
 static void coverage(void) {
@@ -492,7 +443,6 @@ static const test_case cases[] = {
     {"mcnemar", NEEDS_NOTHING, mcnemar},
     {"worth", NEEDS_NOTHING, worth},
     {"differences", NEEDS_NOTHING, differences},
-    {"all_groups", NEEDS_NOTHING, all_groups},
     {"coverage", NEEDS_NOTHING, coverage},
     {0},
 };
