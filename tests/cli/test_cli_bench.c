@@ -247,28 +247,14 @@ static void restored(void) {
 
 static void formats(void) {
     result one = RUN("bench", "-m", tiny(), "-p", "8", "-n", "2", "-r", "1", "--memory-rate", "30"),
-           many = RUN("bench", "-m", tiny(), "-p", "8", "-n", "2", "-r", "2", "--memory-rate", "30", "-b", "1-2", "--attn",
-                      "topk:k=8"),
-           lines = RUN("bench", "-m", tiny(), "-p", "8", "-n", "2", "-r", "1", "--memory-rate", "30", "-o", "jsonl"),
+           many = RUN("bench", "-m", tiny(), "-p", "8", "-n", "2", "-r", "1", "--memory-rate", "30", "--attn", "topk:k=8"),
            csv = RUN("bench", "-m", tiny(), "-p", "8", "-n", "2", "-r", "1", "--memory-rate", "30", "-o", "csv");
     CHECK_GOOD(one);
     CHECK_GOOD(many);
-    CHECK_GOOD(lines);
     CHECK_GOOD(csv);
-    CHECK_HAS(one.out, "\n| pp8 | ");
+    CHECK(!strncmp(strchr(one.out, '|'), "| test | ", 9) && !strncmp(strchr(many.out, '|'), "| attention | test | ", 21));
     CHECK_HAS(one.out, " | - | - | - | - | - |\n| tg2 | ");
     CHECK_LACKS(one.out, "±"); // one repetition has no standard deviation
-    CHECK(!strncmp(strchr(many.out, '|'), "| batch | attention | test | tok/s |", 36));
-    CHECK_HAS(many.out, "\n| 2 | topk:k=8 | tg2 | ");
-    CHECK_HAS(many.out, " ± ");
-    CHECK_INT(count_of(many.out, many.n_out, '\n'), 8);
-    CHECK_INT(count_of(lines.out, lines.n_out, '\n'), 2);
-    const char *second = strchr(lines.out, '\n') + 1;
-    json_t *row = json_loadb(second, strlen(second) - 1, 0, NULL);
-    check_text(row, "test", "tg2");
-    json_decref(row);
-    CHECK(!strncmp(csv.out, "model,model_type,n_params,dtype,dummy,version,commit,device,driver,sm_mhz,memory_mhz,test,", 90));
-    CHECK_INT(count_of(csv.out, csv.n_out, '\n'), 3);
     CHECK_HAS(csv.out, ",\"pp8\",8,0,0,1,\"dense\",false,false,\"prefill\",\"gpu\",1,0,");
 }
 

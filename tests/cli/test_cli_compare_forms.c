@@ -115,17 +115,6 @@ void case_tables(void) {
         CHECK_HAS(r.out, "| dense | - | 100.0% | ");
         if (!i) CHECK_HAS(r.out, "{+");
     }
-    result again[2];
-    for (int i = 0; i < 2; i++)
-        again[i] = RUN("compare", "-m", tiny(), "--jsonl", records, "--attn", "santa:S=2", "--attn", "topk:k=4", "-n", "9",
-                       "-o", "csv", "--temp", "0.7", "--seed", "5");
-    CHECK_GOOD(again[0]);
-    CHECK_STR(again[0].out, again[1].out);
-    size_t names = strcspn(again[0].out, "\n");
-    CHECK_INT(count_of(again[0].out, again[0].n_out, '\n'), 3);
-    CHECK_INT(count_of(again[0].out, again[0].n_out, ','), 3 * count_of(again[0].out, names, ','));
-    CHECK(!strncmp(again[0].out, "model,model_type,n_params,dtype,dummy,attn,attn_prefill,prompts,identical,", 74));
-    CHECK_HAS(again[0].out, "\n\"tiny\",\"llama\",5507328,\"bf16\",false,\"topk:k=4\",\"dense\",2,");
 }
 
 // The curves show the figures of the table; the heat map shows the heads of the JSON.

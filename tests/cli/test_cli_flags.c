@@ -269,7 +269,8 @@ static void try_number(unsigned command, const row *r, const char *flag) {
     }
     try_bound(command, r, flag, r->low, -1);
     try_bound(command, r, flag, r->high, 1);
-    if (r->kind == REAL) return refuse(command, r, flag, "1k"), refuse(command, r, flag, "inf");
+    if (r->kind == REAL)
+        return refuse(command, r, flag, "1k"), refuse(command, r, flag, "inf"), refuse(command, r, flag, "1e-400");
     for (int i = 0; i < 2; i++) {
         const char *kilo = i ? "1K" : "1k";
         if (r->low <= 1024 && r->high >= 1024)

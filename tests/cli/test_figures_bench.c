@@ -12,7 +12,7 @@
 // A model of random weights. KV_TOKEN: bytes of K and V per token
 static const char config[] =
     "{\"model_type\":\"llama\",\"hidden_size\":64,\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
-    "\"intermediate_size\":96,\"vocab_size\":64,\"max_position_embeddings\":256,\"eos_token_id\":[0,1,2,3]}";
+    "\"intermediate_size\":96,\"vocab_size\":64,\"max_position_embeddings\":1024,\"eos_token_id\":[0,1,2,3]}";
 enum { MAX_EVENTS = 4096, MAX_ROWS = 64, HEAD_DIM = 16, KV_TOKEN = 2 * 2 * 2 * HEAD_DIM * 2 };
 
 // A reading of the clock (ms), or of the meter (J).
@@ -333,6 +333,29 @@ static void tables(void) {
     }
 }
 
-static const test_case cases[] = {{"bench", 0, bench}, {"tables", 0, tables}, {0}};
+// What the help states about flags that are not given.
+static void defaults(void) {
+    static const struct {
+        const char *subject, *test, *next;
+        int repetitions, depth;
+    } cases[] = {{NULL, "pp512", "tg128", 5, 0}, {"decode", "tg32 @ d512", NULL, 1, 512}};
+    spill(in_tmp("config.json"), config, sizeof config - 1);
+    for (int i = 0; i < 2; i++) {
+        result r =
+            RUN("bench", "-m", test_tmp(), "--load-format", "dummy", "--memory-rate", "1", "-o", "json", cases[i].subject);
+        json_t *rows = document(&r);
+        CHECK_INT(json_array_size(rows), cases[i].next ? 2 : 1);
+        for (size_t k = 0; k < json_array_size(rows); k++) {
+            const json_t *row = json_array_get(rows, k);
+            CHECK_STR(json_string_value(json_object_get(row, "test")), k ? cases[i].next : cases[i].test);
+            CHECK_STR(json_string_value(json_object_get(row, "attn")), "dense");
+            CHECK(number(row, "repetitions") == cases[i].repetitions && number(row, "depth") == cases[i].depth &&
+                  number(row, "batch") == 1);
+        }
+        json_decref(rows);
+    }
+}
+
+static const test_case cases[] = {{"bench", 0, bench}, {"tables", 0, tables}, {"defaults", 0, defaults}, {0}};
 extern const test_suite suite_figures_bench;
 const test_suite suite_figures_bench = {"figures_bench", cases};

@@ -365,45 +365,6 @@ static void worth(void) {
     check_worth(sizes, 12, x, 1 / 3.0, 12); // all equal
 }
 
-static void differences(void) {
-    enum { N = 40 };
-    double x[2 * N];
-    int sizes[N];
-    table t;
-    fill_sizes(sizes, N, 1);
-    fill(x, 2 * N, 1);
-    summarise(&t, sizes, 24, x, 2); // both methods always right
-    CHECK_NEAR(t.rows[2].difference.high, Z * Z / (24 + Z * Z), 1e-9);
-    CHECK_NEAR(t.rows[2].difference.low, -Z * Z / (24 + Z * Z), 1e-9);
-    CHECK(t.rows[2].difference.at == 0 && t.rows[2].p_value == 1 && !t.rows[2].n_better && !t.rows[2].n_worse);
-    CHECK(t.rows[0].difference.low == 0 && t.rows[0].difference.high == 0 && t.rows[0].p_value == 1); // compared with itself
-    free_table(&t);
-    for (int i = 0; i < N; i++) x[i] = i >= 10, x[N + i] = i < 10 || i >= 12; // 10 gained, 2 lost, 28 equal
-    summarise(&t, sizes, N, x, 2);
-    cli_interval want = cli_paired_shares(10, 2, N);
-    CHECK_NEAR(t.rows[2].difference.at, 0.2, 1e-12);
-    CHECK_NEAR(t.rows[2].difference.low, want.low, 1e-9);
-    CHECK_NEAR(t.rows[2].difference.high, want.high, 1e-9);
-    CHECK_INT(t.rows[2].n_better, 10);
-    CHECK_INT(t.rows[2].n_worse, 2);
-    CHECK_NEAR(t.rows[2].p_value, 158 / 4096.0, 1e-12);
-    free_table(&t);
-    // Ten texts of four. Six gain two samples, two lose one, two gain one and lose another.
-    fill_sizes(sizes, N, 4);
-    fill(x, 2 * N, 0);
-    for (int c = 0; c < 10; c++) x[4 * c] = c >= 6, x[N + 4 * c + 1] = c < 6 || c >= 8, x[N + 4 * c + 2] = c < 6;
-    summarise(&t, sizes, 10, x, 2);
-    double d = (14 - 4) / 40.0, squares = 6 * (2 - 1) * (2 - 1) + 2 * (-1 - 1) * (-1 - 1) + 2 * (0 - 1) * (0 - 1);
-    double n = (18 / 40.0 - d * d) / (squares * 10 / 9 / 1600); // 34.9
-    want = cli_paired_shares(14 / 40.0 * n, 4 / 40.0 * n, n);
-    CHECK_NEAR(t.rows[2].difference.at, d, 1e-12);
-    CHECK_NEAR(t.rows[2].difference.low, want.low, 1e-9);
-    CHECK_NEAR(t.rows[2].difference.high, want.high, 1e-9);
-    CHECK(t.rows[2].n_better == 6 && t.rows[2].n_worse == 2); // counts texts
-    CHECK_NEAR(t.rows[2].p_value, 2 * (1 + 8 + 28) / 256.0, 1e-12);
-    free_table(&t);
-}
-
 // Samples of a text depend on each other: each text has its own probability, 1 or 0.6. The intervals have the stated coverage;
 // Wilson's interval of all 128 samples would cover in only 86 of 100 cases. 95% of 2,000 tries are 1,900 +- 10.
 static void coverage(void) {
@@ -442,7 +403,6 @@ static const test_case cases[] = {
     {"pairs", NEEDS_NOTHING, pairs},
     {"mcnemar", NEEDS_NOTHING, mcnemar},
     {"worth", NEEDS_NOTHING, worth},
-    {"differences", NEEDS_NOTHING, differences},
     {"coverage", NEEDS_NOTHING, coverage},
     {0},
 };
