@@ -57,47 +57,6 @@ static void json(void) {
     json_decref(rows);
 }
 
-// The stated errors of layers in the timed steps: 4 layers, 5 steps, 2 sequences.
-static void stated_errors(void) {
-    result r = RUN("bench", "decode", "-m", tiny(), "-b", "2", "-d", "300", "--attn", "dense", "--attn",
-                   "santa-pps:epsilon=0.3:certify=layer", "-n", "5", "-r", "2", "-o", "json");
-    CHECK_GOOD(r);
-    json_t *rows = rows_of(&r, 2);
-    const json_t *dense = json_array_get(rows, 0), *stated = json_array_get(rows, 1);
-    CHECK(number(dense, "layer_steps") == 0 && json_is_null(json_object_get(dense, "certified_share")));
-    CHECK_INT(number(stated, "layer_steps"), 4 * 5 * 2);
-    CHECK(number(stated, "certified_share") > 0 && number(stated, "certified_share") <= 1);
-    CHECK(number(stated, "stated_error") > 0 && number(stated, "stated_error") <= number(stated, "stated_error_max"));
-    json_decref(rows);
-}
-
-// Depths of 4 sequences: d / 4, d / 2, 3 d / 4, d, rounded to odd numbers. Copied rows are read like prefilled rows.
-static void ragged(void) {
-    static const int depths[] = {255, 511, 767, 1023};
-    double want = 0;
-    for (int i = 0; i < 4; i++) want += rows_read(depths[i], 3) * KV_TOKEN;
-    for (int copy = 0; copy < 2; copy++) {
-        const char *args[24] = {"bench", "decode", "-m", tiny(), "-b",       "2,4",           "-d", "1k",
-                                "-n",    "3",      "-o", "json", "--ragged", "--memory-rate", "20", copy ? "--copy" : NULL};
-        result r = run_args(NULL, args);
-        CHECK_GOOD(r);
-        json_t *rows = rows_of(&r, 2);
-        const json_t *row = json_array_get(rows, 1);
-        CHECK(number(row, "kv_bytes") == want);
-        CHECK(json_is_true(json_object_get(row, "ragged")) && json_is_true(json_object_get(row, "copy")) == copy);
-        CHECK_NEAR(number(row, "floor_ms"), number(row, "weights_bytes") / 20e6, 1e-6);
-        CHECK(number(json_array_get(rows, 0), "kv_bytes") == (rows_read(511, 3) + rows_read(1023, 3)) * KV_TOKEN);
-        json_decref(rows);
-    }
-    result no_depth = RUN("bench", "-m", tiny(), "-p", "9", "-n", "0", "-b", "3", "-r", "1", "--ragged", "-o", "json");
-    CHECK_GOOD(no_depth); // an engine of 9 rows
-    result tiny_depth = RUN("bench", "decode", "-m", tiny(), "-b", "4", "-d", "1", "-n", "1", "--ragged", "-o", "json");
-    CHECK_GOOD(tiny_depth);
-    json_t *rows = rows_of(&tiny_depth, 1);
-    CHECK(number(json_array_get(rows, 0), "kv_bytes") == 4 * 3 * KV_TOKEN);
-    json_decref(rows);
-}
-
 static void csv_quotes(void) {
     result csv = RUN("bench", "decode", "-m", tiny(), "-b", "1,2", "-d", "64", "-n", "2", "-o", "csv");
     CHECK_GOOD(csv);
@@ -219,9 +178,9 @@ static const char *logits_of(json_t *rows, size_t i) {
 
 // After rising depths with cuts in between, a session equals one with a fresh prefill to the last depth.
 static void restored(void) {
-    result walk = RUN("bench", "-m", tiny(), "-p", "20", "-n", "3", "-d", "70,257,0,600", "-b", "2,1", "--attn",
+    result walk = RUN("bench", "-m", tiny(), "-p", "20", "-n", "3", "-d", "70,257,0,300", "-b", "2,1", "--attn",
                       "santa-prop:S=16,santa-is:S=8", "-r", "2", "--memory-rate", "30", "-o", "json"),
-           fresh = RUN("bench", "-m", tiny(), "-p", "20", "-n", "3", "-d", "600", "--attn", "santa-prop:S=16,santa-is:S=8",
+           fresh = RUN("bench", "-m", tiny(), "-p", "20", "-n", "3", "-d", "300", "--attn", "santa-prop:S=16,santa-is:S=8",
                        "-r", "1", "--memory-rate", "30", "-o", "json");
     CHECK_GOOD(walk);
     CHECK_GOOD(fresh);
@@ -234,8 +193,8 @@ static void restored(void) {
     json_decref(all);
     json_decref(last);
     // --ragged returns to smaller depths, which are prefilled again
-    result there = RUN("bench", "decode", "-m", tiny(), "-n", "3", "-d", "600", "-b", "4,2,3", "--ragged", "-o", "json"),
-           again = RUN("bench", "decode", "-m", tiny(), "-n", "3", "-d", "600", "-b", "3", "--ragged", "-o", "json");
+    result there = RUN("bench", "decode", "-m", tiny(), "-n", "3", "-d", "300", "-b", "4,2,3", "--ragged", "-o", "json"),
+           again = RUN("bench", "decode", "-m", tiny(), "-n", "3", "-d", "300", "-b", "3", "--ragged", "-o", "json");
     CHECK_GOOD(there);
     CHECK_GOOD(again);
     all = rows_of(&there, 3), last = rows_of(&again, 1);
@@ -552,9 +511,7 @@ static void attn_depths(void) {
 #endif
 
 static const test_case cases[] = {
-    {"stated-errors", 0, stated_errors},
     {"json", 0, json},
-    {"ragged", 0, ragged},
     {"random-rows", 0, random_rows},
     {"csv", 0, csv_quotes},
     {"dummy", 0, dummy},

@@ -198,6 +198,7 @@ static void stats(void) {
     while (step[-1] != '\n') step--;
     text[strcspn(text, "\n")] = 0; // the lines of each kind have the same fields (cli_jsonl/stats_file, cli_prefill/stats)
     step[strcspn(step, "\n")] = 0;
+    CHECK_HAS(text, "\"prefill_error\":null,\"prefill_error_max\":null"); // no row was checked
     add_json(&printed, text);
     add_json(&printed, step);
     check_fields("generate --stats", &printed);

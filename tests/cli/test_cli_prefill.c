@@ -85,7 +85,6 @@ static void refused(void) {
         {"--attn-prefill-layer", "0=sampel", "--attn-prefill-layer sampel: unknown method; did you mean sample?"},
         {"--attn-prefill-layer", "1-2=santa", "--attn-prefill-layer 1-2=santa: a method for decoding, which does not prefill"},
         {"--alpha_c", "0.5", "flag --alpha_c: the chosen attention method (dense) has no such parameter"},
-        {"--prefill-check", "-1", "--prefill-check -1: expected a whole number from 0 to 4096"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         result r = RUN("generate", "-m", tiny(), "-p", question, "-n", "1", cases[i].flag, cases[i].value);
@@ -108,7 +107,7 @@ static void stats(void) {
             CHECK_STR(string(row, "attn_prefill"), SPARSE);
             CHECK(number(row, "position") == 0 ? number(row, "n_tokens") == 400 : number(row, "position") == 400);
             CHECK(fabs(number(row, "prefill_density") - number(row, "blocks") / number(row, "dense_blocks")) < 1e-8);
-            CHECK(number(row, "prefill_cra") <= 1);
+            CHECK(number(row, "prefill_cra") <= 1 && number(row, "prefill_error") <= number(row, "prefill_error_max"));
             blocks += number(row, "blocks"), dense_blocks += number(row, "dense_blocks");
             kept = fmin(kept, number(row, "prefill_kept"));
             n_first += number(row, "position") == 0;
@@ -265,9 +264,11 @@ static void eval(void) {
     json_decref(doc);
     result rule = RUN(EVAL, "--out", in_tmp("o"), "--attn-prefill-layer", "0=" SPARSE);
     check_error(&rule, 2, "attn-prefill-layer = (not set)");
-    result one = RUN(EVAL, "--attn-prefill-layer", "0=" SPARSE, "-o", "json");
+    result one = RUN(EVAL, "--attn-prefill-layer", "0=" SPARSE, "-o", "json", "--prefill-check", "0");
     doc = document(&one);
-    const json_t *heads = json_object_get(json_array_get(json_object_get(doc, "rows"), 0), "prefill_heads");
+    const json_t *row = json_array_get(json_object_get(doc, "rows"), 0), *heads = json_object_get(row, "prefill_heads");
+    static const char *const unknown[] = {"prefill_cra", "prefill_error", "prefill_error_max"}; // no row was checked
+    for (int k = 0; k < 3; k++) CHECK(json_is_null(json_object_get(row, unknown[k])));
     CHECK(cell(heads, "density", 0, 0) < 1 && cell(heads, "density", 1, 0) == 1);
     json_decref(doc);
     result twice = RUN(EVAL, "--attn-prefill", "dense,dense");

@@ -240,7 +240,7 @@ static void try_run(const char *more, int repetitions, double pace) {
     x = (run){.pace = pace, .plan = {.repetitions = repetitions}};
     CHECK_OK(cli_options_parse(&x.o, CLI_BENCH, more ? 17 : 16, args, &err), err);
     CHECK_OK(sl_source_open(x.o.model, &x.o.source, &err), err);
-    x.plan.batches = (cli_ints){.at = {3, 2}, .n = 2}, x.plan.depths = (cli_ints){.at = {0, 60, 21}, .n = 3};
+    x.plan.batches = (cli_ints){.at = {3, 2}, .n = 2}, x.plan.depths = (cli_ints){.at = {0, 60, 2}, .n = 3};
     x.plan.n_tests = 3;
     x.plan.tests[0].n_prompt = 9, x.plan.tests[1].n_gen = 10, x.plan.tests[2] = (cli_bench_test){5, 4};
     fake.random = test_seed;
