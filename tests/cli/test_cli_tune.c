@@ -51,7 +51,10 @@ static json_t *make_up(const char *from, const char *to) {
     for (line = strchr(line, '\n') + 1; *line; line = strchr(line, '\n') + 1) {
         json_t *record = json_loads(line, JSON_DISABLE_EOF_CHECK, NULL), *value = json_object_get(record, "value");
         double causal = json_number_value(json_object_get(value, "causal"));
-        if (json_object_get(value, "x")) json_object_set_new(value, "x", json_real(test_uniform(&state)));
+        const char *name = json_string_value(json_object_get(record, "name"));
+        int is_good = strstr(name, "prefill/dense") || strstr(name, "alpha_c=0.9"); // the others lose at the first prompt
+        double x = test_uniform(&state);
+        if (json_object_get(value, "x")) json_object_set_new(value, "x", json_real(is_good ? 0.995 + 0.005 * x : x));
         if (json_object_get(value, "ms")) json_object_set_new(value, "ms", json_real(100 * test_uniform(&state)));
         if (causal > 0) json_object_set_new(value, "visited", json_integer((json_int_t)(causal * test_uniform(&state))));
         char *dumped = json_dumps(record, JSON_COMPACT);

@@ -170,7 +170,7 @@ typedef struct times { // of a row
 } times;
 
 // The figures of a row. first: the times of the row's first method.
-static void want_figures(fields *f, const run *x, int i, const model *m, const times *t, const times *first) {
+static void want_figures(fields *f, const run *x, int i, int is_dense, const model *m, const times *t, const times *first) {
     const cli_bench_row *r = &x->rows[i];
     int runs = x->plan.repetitions, n_gen = r->test.n_gen, n = runs * n_gen, outer = (n - 1) / 10; // steps beyond 10%
     double rate[8], tokens = r->batch * (r->test.n_prompt + n_gen), fill = 0, held = 0, total = 0, is_decode = n_gen ? 1 : NAN;
@@ -186,7 +186,7 @@ static void want_figures(fields *f, const run *x, int i, const model *m, const t
     want(f, "step_ms_10", n ? quantile_of(t->steps, n, (outer + 1.0) / n) : NAN);
     want(f, "step_ms_90", n ? quantile_of(t->steps, n, (double)(n - outer) / n) : NAN);
     want(f, "speedup", n ? mean_of_values(first->steps, n) / mean : NAN);
-    double bytes = i && !strcmp(r->attn, "dense") ? dense_rows(m, r->batch, r->test.n_prompt, n_gen) * KV_TOKEN : r->kv_bytes;
+    double bytes = is_dense ? dense_rows(m, r->batch, r->test.n_prompt, n_gen) * KV_TOKEN : r->kv_bytes;
     double gb_s = (x->weights + bytes) / (step / 1e3) / 1e9;
     want(f, "kv_bytes", bytes * is_decode), want(f, "gb_s", gb_s), want(f, "peak_gb_s", 25), want(f, "peak_share", gb_s / 25);
     want(f, "floor_ms", is_decode * x->weights / 25e9 * 1e3), want(f, "weights_bytes", x->weights);
@@ -219,7 +219,7 @@ static void check_run(run *x) {
             fields f = {.n = 0};
             char logits[24];
             want_test(&f, x, &x->rows[i], n > 1 ? x->o.attns.items[a] : "dense");
-            want_figures(&f, x, i, &m, &t[a], &t[0]);
+            want_figures(&f, x, i, a == 0, &m, &t[a], &t[0]);
             snprintf(
                 logits, sizeof logits, "%016llx",
                 (unsigned long long)(a == n - 1 ? x->logits[i] : x->rows[i].logits)); // sessions hold those of the last method
