@@ -8,8 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
-// Waits until a file of the folder of the case holds a text n times, and interrupts the program.
-static result interrupt(pid_t pid, const char *name, const char *text, int n) {
+// Waits until a file of the folder of the case holds a text n times, and some milliseconds more, and interrupts the program.
+static result interrupt_later(pid_t pid, const char *name, const char *text, int n, int ms) {
     enum { TRIES = 24000 }; // 4 minutes: a sanitizer build on a loaded machine is slow
     int found = 0;
     for (int i = 0; i < TRIES && found < n; i++) {
@@ -19,10 +19,15 @@ static result interrupt(pid_t pid, const char *name, const char *text, int n) {
         if (access(in_tmp(name), R_OK)) continue;
         for (const char *p = slurp(in_tmp(name), &size); (p = strstr(p, text)); p++) found++;
     }
+    nanosleep(&(struct timespec){.tv_nsec = ms * 1000000}, NULL);
     kill(pid, SIGINT);
     result r = finish(pid, NULL);
     if (found < n) FAIL("\"%s\" %d times in %s, expected %d times: %s", text, found, name, n, r.err);
     return r;
+}
+
+static result interrupt(pid_t pid, const char *name, const char *text, int n) {
+    return interrupt_later(pid, name, text, n, 0);
 }
 
 // ---- eval ----
@@ -200,7 +205,7 @@ static void compare_tables(void) {
     snprintf(all, sizeof all, "%s", questions(5000, "all.jsonl"));
     const char *const args[] = {"compare", "-m", tiny(),    "--jsonl", all, "-n", "6", "--attn", "dense,santa:S=4,topk:k=4",
                                 "--temp",  "0",  "--heads", NULL};
-    result r = interrupt(start(NULL, 0, NULL, args), "stdout", "prompt 3: ", 1);
+    result r = interrupt_later(start(NULL, 0, NULL, args), "stdout", "prompt 3: ", 1, 60); // in the middle of a prompt
     const char *said = strstr(r.err, "interrupted; the tables are of "), *tables = strstr(r.out, "texts: ");
     CHECK(said && sscanf(said, "interrupted; the tables are of %d prompts, ", &n) == 1 && n >= 4);
     check_error(&r, 1, " prompts, 5000 were planned");
