@@ -345,7 +345,7 @@ static void ranges(void) {
         {"1-8+0", "-d 0: expected a whole number"},
         {"1-x", "-d x: expected a whole number"},
         {"-4", "-d -4: expected a whole number"},
-        {"0-1k", "-d: expected at most 128 numbers"},
+        {"1-129", "-d: expected at most 128 numbers"},
         {"1,,2", "-d : expected a whole number"},
     };
     check_ints("512-4096*2", 4, (const int[]){512, 1024, 2048, 4096});
@@ -360,7 +360,10 @@ static void ranges(void) {
     }
     cli_options o;
     sl_error e;
-    char *args[] = {"-pg", "512,128", "-pg", "1k,4"};
+    char *most[] = {"-d", "1-128"}, *args[] = {"-pg", "512,128", "-pg", "1k,4"};
+    CHECK_OK(cli_options_parse(&o, CLI_BENCH, 2, most, &e), e);
+    CHECK(o.depths.n == 128 && o.depths.at[127] == 128);
+    cli_options_free(&o);
     CHECK_OK(cli_options_parse(&o, CLI_BENCH, 4, args, &e), e);
     CHECK(o.pairs.n == 4 && o.pairs.at[0] == 512 && o.pairs.at[1] == 128 && o.pairs.at[2] == 1024 && o.pairs.at[3] == 4);
     cli_options_free(&o);

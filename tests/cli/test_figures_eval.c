@@ -601,7 +601,7 @@ static void perplexities(void) {
         perplexity *p = &x.p;
         *p = (perplexity){.o = &x.o,
                           .texts = x.texts,
-                          .n_texts = is_texts ? x.n_rows : 1,
+                          .n_texts = is_texts ? x.n_rows + (k == 1) : 1,
                           .n_ctx = 64,
                           .stride = 35,
                           .segment = 9,
@@ -622,6 +622,7 @@ static void perplexities(void) {
             for (int h = 0; h < HISTORIES; h++)
                 for (int i = 0; i < x.n_of[r]; i++) x.nll[h][r][i] = 3 * draw();
         }
+        x.texts[x.n_rows].ids.n = 5000; // k = 1: a text that was not complete
         p->n_planned = total(x.windows_of, x.n_rows) + (k == 1);
         CHECK_OK(sl_model_load(tiny(), NULL, &loaded, &err), err);
         CHECK_OK(sl_engine_new(loaded, &(sl_engine_options){.n_ctx = 16, .n_threads = 1}, &p->run.engine, &err), err);
