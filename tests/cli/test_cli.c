@@ -157,17 +157,12 @@ static void prompt_sources(void) {
 }
 
 static void statistics(void) {
-    static const char *const keys[] = {"load",       "prefill",  "decode",  "bandwidth", "k_rows",  "v_rows",
-                                       "v_distinct", "kv_bytes", "samples", "logits",    "stopped", "peak_rss"};
     char buf[256];
     result r = RUN("generate", "-m", tiny(), "-p", question, "-n", "6", "--ignore-eos");
     CHECK_GOOD(r);
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) stat_line(&r, keys[i], buf);
     CHECK_INT(stat_count(&r, "decode"), 5);
-    CHECK_HAS(stat_line(&r, "stopped", buf), "limit");
     CHECK_HAS(stat_line(&r, "v_distinct", buf), "100.00%");
     CHECK_HAS(stat_line(&r, "kv_bytes", buf), "100.00%");
-    CHECK_INT(strlen(stat_line(&r, "logits", buf)), 16);
     CHECK_LACKS(r.err, "features:");
     CHECK_LACKS(r.err, "certified:");
     result fewer = RUN("generate", "-m", tiny(), "-p", long_text(20), "-n", "2", "--ignore-eos", "--attn=bernoulli");

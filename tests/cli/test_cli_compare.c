@@ -308,14 +308,14 @@ static int tile_row(double tiles) {
 // Averages the --stats of generate for the same dense run and shadows.
 static void heads(void) {
     enum { LAYERS = 4, HEADS = 8 };
-    static const char *const methods[] = {"santa-prop:S=12", "topk:k=8"};
+    static const char *const methods[] = {"santa-prop:S=12", "santa-is:S=16"};
     static head_sums sums[2][LAYERS * HEADS];
     tile_sums tiles[2][5] = {0};
     memset(sums, 0, sizeof sums);
     char file[256];
     snprintf(file, sizeof file, "%s", in_tmp("stats.jsonl"));
     const char *records = spill_lengths(2, 70); // in the second prompt, heads have their mass in up to five tiles
-    json_t *out = compare_json(records, "santa-prop:S=12,topk:k=8", NULL);
+    json_t *out = compare_json(records, "santa-prop:S=12,santa-is:S=16", NULL);
     result r = RUN("generate", "-m", tiny(), "--jsonl", records, "-n", "20", "--ignore-eos", "--temp", "0", "--stats", file,
                    "--stats-attn", methods[0], "--stats-attn", methods[1]);
     CHECK_GOOD(r);

@@ -173,7 +173,7 @@ static void perplexity_texts(void) {
     snprintf(all, sizeof all, "%s", book_lines(1000, "all.jsonl"));
     const char *const args[] = {"perplexity", "-m",        tiny(), "--jsonl",   all,     "-c",
                                 "16",         "--windows", "4",    "--history", "4,all", NULL};
-    result r = interrupt(start(NULL, 0, NULL, args), "stdout", "\n| 8 | ", 1);
+    result r = interrupt_later(start(NULL, 0, NULL, args), "stdout", "\n| 8 | ", 1, 25); // in the middle of a text
     const char *said = strstr(r.err, "interrupted; the result is of "), *table = strstr(r.out, "\n\n| history | ");
     CHECK(said && sscanf(said, "interrupted; the result is of %d windows, ", &n) == 1 && n >= 36 && n % 4 == 0);
     check_error(&r, 1, " windows, 4000 were planned");
