@@ -1,7 +1,10 @@
 // tests/cli/test_cli_answer.c - the JSON object of an answer: generate -o json, --jsonl and --prompts, with and without
 // --parallel, print the same fields with the same values; --logprobs gives the log-softmax of the raw logits.
+#include "engine/cli/generate/answer.h"
+#include "engine/engine_internal.h"
+#include "models/source.h"
+#include "tests/cli/fields.h"
 #include "tests/support/npy.h"
-#include "tests/support/run_cli.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -353,7 +356,122 @@ static void errors(void) {
     }
 }
 
+// ---- every field, from made-up counts ----
+
+typedef struct made {
+    cli_run run;
+    cli_timeline t;
+    cli_totals totals;
+    cli_answer answer;
+} made;
+
+static int print_made(void *ctx, sl_error *e) {
+    const made *m = ctx;
+    return cli_answer_print(&m->answer, e);
+}
+
+static void want_prefill(fields *f, double density, double kept, double cra, double error, double most) {
+    want(f, "prefill_density", density), want(f, "prefill_kept", kept), want(f, "prefill_cra", cra);
+    want(f, "prefill_error", error), want(f, "prefill_error_max", most);
+}
+
+// The lines on stderr of the same answer.
+static void check_lines(made *m) {
+    char want[4096], path[256];
+    size_t n;
+    double bytes = (double)sl_model_decode_bytes(m->run.model) * (12 + 13) + 50;
+    sl_attn_stats *stats = (sl_attn_stats *)sl_engine_attn_stats(m->run.engine);
+    stats->steps = 8, stats->features = 6;
+    m->run.load_ms = 7.5, m->t.prefill_flops = 3.1e9, m->t.n_prompt = 19;
+    snprintf(path, sizeof path, "%s", in_tmp("lines"));
+    FILE *f = fopen(path, "w");
+    CHECK(f != NULL);
+    cli_timeline_stats(&m->t, f);
+    fclose(f);
+    snprintf(
+        want, sizeof want,
+        "load: 7.50 ms\nprefill: 15.50 ms, 11 tokens, 709.68 tok/s, 200.0 GFLOP/s\nprefill_blocks: 32 of 256, 12.50%%\n"
+        "prefill_kept: 12.50%% of the mass of a sampled row, at least\nprefill_cra: 6.25%% of the mass of a checked row, at "
+        "least\n"
+        "prefill_error: 15.5000 mean, 31.0000 at most, of 32 checked outputs\nfeed: 16.50 ms, 12 tokens, 727.27 tok/s\n"
+        "decode: 26.00 ms, 13 steps, 500.00 tok/s\nbandwidth: %.2f GB/s, %.0f bytes a step\nk_rows: 10 of 100, 10.00%%\n"
+        "v_rows: 20 of 160, 12.50%%\nv_distinct: 30 of 100, 30.00%%\nkv_bytes: 50 of 250, 20.00%%\n"
+        "host_rows: 60 fetched, 70 of the hot rows, 53.85%% hits\nsamples: 40\nfeatures: 75.00%% of key features\n"
+        "stated error: 6 of 8 layer-steps certified (75.00%%), mean 0.5, largest 0.75, 2 unbounded\nlogits: %016llx\n"
+        "stopped: limit, 19 prompt tokens, 14 generated, 2 in the context; -n N sets another limit, -n -1 none\npeak_rss: ",
+        bytes / (16.5 + 26) / 1e6, bytes / 25, (unsigned long long)cli_timeline_logits_hash(&m->t));
+    const char *text = slurp(path, &n);
+    if (strncmp(text, want, strlen(want))) FAIL("got\n%s\nexpected\n%s", text, want);
+}
+
+static void fields_of_answer(void) {
+    char *args[] = {"-m", (char *)tiny(), "--device", "cpu", "-t", "1", "-c", "16", "--seed", "6", "--attn", "topk:k=4", "-q"};
+    char hash[24];
+    cli_options o;
+    made m = {.totals = {2, 3, 4, 5, 6, 7, 8, 9.5, 10.5, 28}};
+    sl_error e;
+    CHECK_OK(cli_options_parse(&o, CLI_GENERATE, 13, args, &e), e);
+    CHECK_OK(sl_source_open(o.model, &o.source, &e), e);
+    CHECK_OK(cli_run_open(&m.run, &o, &e), e);
+    CHECK_OK(cli_timeline_open(&m.t, &m.run, 77, &e), e);
+    CHECK_OK(cli_timeline_prefill(&m.t, (const int32_t[]){5, 6}, 2, &e), e);
+    sl_attn_stats *stats = (sl_attn_stats *)sl_engine_attn_stats(m.run.engine);
+    *stats = (sl_attn_stats){.k_rows = 10,
+                             .v_rows = 20,
+                             .v_distinct = 30,
+                             .samples = 40,
+                             .bytes = 50,
+                             .fetched = 60,
+                             .hits = 70,
+                             .dense_k_rows = 100,
+                             .dense_v_rows = 160,
+                             .dense_bytes = 250,
+                             .stated = 8,
+                             .certified = 6,
+                             .unbounded = 2,
+                             .stated_units = 3ull * SL_STATED_UNIT,
+                             .stated_most = 0.75};
+    m.run.engine->prefill_reports[0] = (sl_prefill_report){3, 4, 1 << 23, 1 << 22, 2, 5, 4};
+    sl_prefill_report heads[32];
+    for (int i = 0; i < 32; i++) heads[i] = (sl_prefill_report){1, 8, 1 << 21, 1 << 20, 1, i, i};
+    sl_prefill_report *own = m.t.prefill;
+    m.t.prefill = heads;
+    m.t.n_prefill = 11, m.t.n_feed = 12, m.t.n_decode = 13, m.t.n_generated = 14;
+    m.t.prefill_ms = 15.5, m.t.feed_ms = 16.5, m.t.decode_ms = 26, m.t.stopped = "limit", m.t.n_logprobs = -1;
+    sl_text text = {.data = "made", .n = 4};
+    sl_ids prompt = {.data = (int32_t[]){1, 2, 3}, .n = 3};
+    cli_model_name name = {.name = "tiny"};
+    json_t *id = json_string("line");
+    m.answer = (cli_answer){
+        .model = &name, .index = 21, .group = 22, .id = id, .prompt = &prompt, .text = &text, .t = &m.t, .totals = &m.totals};
+    json_t *row = json_loads(capture(print_made, &m), JSON_REJECT_DUPLICATES, NULL);
+    fields f = {.n = 0}, g = {.n = 0};
+    want(&f, "index", 21), want_text(&f, "id", "line"), want_text(&f, "model", "tiny"), want_text(&f, "text", "made");
+    want_list(&f, "ids"), want_text(&f, "stopped", "limit"), want(&f, "n_prompt", 3), want(&f, "n_prefill", 11),
+        want(&f, "n_feed", 12);
+    want(&f, "n_decode", 13), want(&f, "n_generated", 14), want(&f, "prefill_ms", 15.5), want(&f, "feed_ms", 16.5);
+    want(&f, "decode_ms", 26), want(&f, "decode_tok_s", 500), want_text(&f, "attn", "topk:k=4"),
+        want_text(&f, "attn_prefill", "dense");
+    want(&f, "seed", 6), want(&f, "seq", 77), want_list(&f, "prefill_heads"), want_list(&f, "group");
+    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)cli_timeline_logits_hash(&m.t)), want_text(&f, "logits", hash);
+    want_prefill(&f, 1 / 8.0, 1 / 8.0, 1 / 16.0, 15.5, 31);
+    check_fields(row, &f, 1e-8);
+    want(&g, "index", 22), want(&g, "size", 3), want(&g, "steps", 6), want(&g, "prefill_ms", 9.5), want(&g, "feed_ms", 10.5);
+    want(&g, "decode_ms", 28), want(&g, "decode_tok_s", 250), want(&g, "k_rows_share", 0.1), want(&g, "v_rows_share", 0.125);
+    want(&g, "v_distinct_share", 0.3), want(&g, "kv_bytes_share", 0.2), want(&g, "samples", 40), want(&g, "fetched_rows", 60);
+    want(&g, "hot_rows", 70), want(&g, "layer_steps", 8), want(&g, "certified_share", 0.75), want(&g, "unbounded_share", 0.25);
+    want(&g, "stated_error", 0.5), want(&g, "stated_error_max", 0.75), want_prefill(&g, 0.75, 0.5, 0.25, 2.5, 4);
+    check_fields(json_object_get(row, "group"), &g, 1e-8);
+    json_decref(row), json_decref(id);
+    check_lines(&m);
+    m.t.prefill = own;
+    cli_timeline_close(&m.t);
+    cli_run_close(&m.run);
+    cli_options_free(&o);
+}
+
 static const test_case cases[] = {
+    {"fields", NEEDS_NOTHING, fields_of_answer},
     {"same-as-text", NEEDS_NOTHING, same_as_text},
     {"ends", NEEDS_NOTHING, ends},
     {"one-schema", NEEDS_NOTHING, one_schema},

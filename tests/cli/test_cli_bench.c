@@ -51,74 +51,13 @@ static void json(void) {
         check_text(row, "attn", methods[i % 3]);
         CHECK(json_is_string(json_object_get(row, "commit")) && json_is_false(json_object_get(row, "dummy")));
         CHECK(number(row, "batch") == batch && number(row, "depth") == depth && number(row, "n_gen") == STEPS);
-        double ms = number(row, "step_ms"), kv = number(row, "kv_bytes"), weights = number(row, "weights_bytes");
-        double dense = batch * rows_read(depth, STEPS) * KV_TOKEN;
-        CHECK(ms > 0 && number(row, "prefill_tok_s") > 0 && weights > 1e7);
+        double kv = number(row, "kv_bytes"), dense = batch * rows_read(depth, STEPS) * KV_TOKEN;
         CHECK(i % 3 == 0 ? kv == dense : kv < dense);
-        double decode_ms = 1e3 * number(row, "decode_s");
-        CHECK_NEAR(number(row, "token_ms") * STEPS * batch, decode_ms, 1e-6 * decode_ms);
-        CHECK_NEAR(number(row, "ms"), decode_ms, 1e-6 * decode_ms);
-        CHECK_NEAR(number(row, "gb_s") * ms * 1e6, kv + weights, 1);
-        CHECK_NEAR(number(row, "floor_ms") * number(row, "peak_gb_s") * 1e6, weights, 1);
-        CHECK_NEAR(number(row, "peak_share") * number(row, "peak_gb_s"), number(row, "gb_s"), 1e-6);
-        const json_t *first = json_array_get(rows, (size_t)(i / 3 * 3));
-        CHECK_NEAR(number(row, "speedup") * number(row, "token_ms"), number(first, "token_ms"), 1e-6);
     }
     json_decref(rows);
 }
 
-// The stated errors of layers in the timed steps: 4 layers, 5 steps, 2 sequences.
-static void stated_errors(void) {
-    result r = RUN("bench", "decode", "-m", tiny(), "-b", "2", "-d", "300", "--attn", "dense", "--attn",
-                   "santa-pps:epsilon=0.3:certify=layer", "-n", "5", "-r", "2", "-o", "json");
-    CHECK_GOOD(r);
-    json_t *rows = rows_of(&r, 2);
-    const json_t *dense = json_array_get(rows, 0), *stated = json_array_get(rows, 1);
-    CHECK(number(dense, "layer_steps") == 0 && json_is_null(json_object_get(dense, "certified_share")));
-    CHECK_INT(number(stated, "layer_steps"), 4 * 5 * 2);
-    CHECK(number(stated, "certified_share") > 0 && number(stated, "certified_share") <= 1);
-    CHECK(number(stated, "stated_error") > 0 && number(stated, "stated_error") <= number(stated, "stated_error_max"));
-    json_decref(rows);
-}
-
-// Depths of 4 sequences: d / 4, d / 2, 3 d / 4, d, rounded to odd numbers. Copied rows are read like prefilled rows.
-static void ragged(void) {
-    static const int depths[] = {255, 511, 767, 1023};
-    double want = 0;
-    for (int i = 0; i < 4; i++) want += rows_read(depths[i], 3) * KV_TOKEN;
-    for (int copy = 0; copy < 2; copy++) {
-        const char *args[24] = {"bench", "decode", "-m", tiny(), "-b",       "2,4",           "-d", "1k",
-                                "-n",    "3",      "-o", "json", "--ragged", "--memory-rate", "20", copy ? "--copy" : NULL};
-        result r = run_args(NULL, args);
-        CHECK_GOOD(r);
-        json_t *rows = rows_of(&r, 2);
-        const json_t *row = json_array_get(rows, 1);
-        CHECK(number(row, "kv_bytes") == want);
-        CHECK(json_is_true(json_object_get(row, "ragged")) && json_is_true(json_object_get(row, "copy")) == copy);
-        CHECK_NEAR(number(row, "floor_ms"), number(row, "weights_bytes") / 20e6, 1e-6);
-        CHECK(number(json_array_get(rows, 0), "kv_bytes") == (rows_read(511, 3) + rows_read(1023, 3)) * KV_TOKEN);
-        json_decref(rows);
-    }
-    result no_depth = RUN("bench", "-m", tiny(), "-p", "9", "-n", "0", "-b", "3", "-r", "1", "--ragged", "-o", "json");
-    CHECK_GOOD(no_depth); // an engine of 9 rows
-    result tiny_depth = RUN("bench", "decode", "-m", tiny(), "-b", "4", "-d", "1", "-n", "1", "--ragged", "-o", "json");
-    CHECK_GOOD(tiny_depth);
-    json_t *rows = rows_of(&tiny_depth, 1);
-    CHECK(number(json_array_get(rows, 0), "kv_bytes") == 4 * 3 * KV_TOKEN);
-    json_decref(rows);
-}
-
-static void tables(void) {
-    result md = RUN("bench", "decode", "-m", tiny(), "-b", "1,2", "-d", "64", "-n", "2");
-    CHECK_GOOD(md);
-    CHECK_HAS(md.out,
-              "| batch | depth | attention | prefill s/batch | steps | decode s/batch | ms / output token | speedup | step ms "
-              "| tok/s | GB/s | % of peak | floor ms | linear ms | attention ms | rest ms |\n|---|");
-    CHECK_HAS(md.out, "\n| 2 | 64 | dense | ");
-    CHECK_HAS(md.err, "model: ");
-    CHECK(!strncmp(md.out, "model: tiny (llama, ", 20));
-    CHECK_INT(count_of(md.out, md.n_out, '\n'), 6);
-    CHECK_INT(count_of(md.out, md.n_out, '|'), 4 * 17);
+static void csv_quotes(void) {
     result csv = RUN("bench", "decode", "-m", tiny(), "-b", "1,2", "-d", "64", "-n", "2", "-o", "csv");
     CHECK_GOOD(csv);
     size_t line = strcspn(csv.out, "\n");
@@ -176,13 +115,7 @@ static void errors(void) {
     } cases[] = {
         {{"decode", "--device", "cpu", "--kv-cache", "host"}, "--kv-cache host: on the CPU, K and V are in host memory anyway"},
         {{"decode", "--device", "cpu", "--kv-cache", "auto"}, "--kv-cache auto: on the CPU, K and V are in host memory anyway"},
-        {{"decode", "--kv-cache", "disk"}, "--kv-cache disk: expected one of gpu,host,auto"},
-        {{"decode", "--host-memory", "0"}, "--host-memory 0: expected a number of bytes above 0, such as 512M"},
-        {{"decode", "--kv-gpu-memory", "3GB"}, "--kv-gpu-memory 3GB: expected a number of bytes above 0"},
-        {{"decode", "--kv-gpu-memory", "-3G"}, "--kv-gpu-memory -3G: expected a number of bytes above 0"},
         {{"decode", "--device", "cpu", "--hot-hits", "0.5"}, "--hot-hits: expected --kv-cache host with a cache of hot rows"},
-        {{"decode", "--hot-hits", "1.5"}, "--hot-hits 1.5: expected a number from 0 to 1"},
-        {{"decode", "--fill", "zeros"}, "--fill zeros: expected one of prefill,random"},
         {{"encode"}, "bench encode: expected decode, attn, or no subject"},
         {{"decode", "-p", "8"}, "bench decode: flag --n-prompt belongs to"},
         {{"decode", "-n", "4,0"}, "--steps 0: expected a whole number, 1 or more"},
@@ -190,19 +123,13 @@ static void errors(void) {
         {{"-p", "200k"}, "a test of 204800 tokens: expected at most 131072"},
         {{"-p", "8", "-d", "131072"}, "--depth 131072: expected at most 130943, because"},
         {{"-pg", "512"}, "-pg 512: expected two numbers, for example 512,128"},
-        {{"-pg", "512,0"}, "-pg 0: expected a whole number"},
         {{"--phase", "decode"}, "flag --phase belongs to `sleigh bench attn`"},
         {{"--plot", "x.jpg"}, "--plot x.jpg: expected a file name that ends in .svg, .pdf or .png"},
         {{"decode", "again"}, "unexpected argument \"again\""},
-        {{"decode", "-b", "0"}, "-b 0: expected a whole number from 1 to 1024"},
         {{"decode", "-b", "1,,2"}, "-b : expected a whole number"},
-        {{"decode", "-b", "1,x"}, "-b x: expected a whole number"},
-        {{"decode", "-d", "1q"}, "-d 1q: expected a whole number"},
         {{"decode", "--attn", "dense,nope"}, "nope"},
         {{"decode", "--attn", ","}, "--attn : unknown method"},
         {{"decode", "--attn", "santa:S={4,8"}, "--attn santa:S={4,8: expected braces around alternatives"},
-        {{"decode", "-o", "xml"}, "-o xml: expected one of md,csv,json,jsonl"},
-        {{"decode", "--temp", "1"}, "--temp does not belong to this command"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *args[12] = {"bench"};
@@ -232,18 +159,10 @@ static void names(void) {
     json_t *rows = rows_of(&r, 24);
     for (int i = 0; i < 24; i++) {
         const json_t *row = json_array_get(rows, (size_t)i);
-        int batch = i / 6 % 2 + 1, depth = i < 12 ? 0 : 300, n_prompt = (int)number(row, "n_prompt"),
-            n_gen = (int)number(row, "n_gen");
+        int batch = i / 6 % 2 + 1, depth = i < 12 ? 0 : 300;
         CHECK_STR(json_string_value(json_object_get(row, "test")), want[i]);
         CHECK_STR(json_string_value(json_object_get(row, "attn")), i % 6 == 3 || i % 6 == 5 ? "topk:k=8" : "dense");
         CHECK(number(row, "batch") == batch && number(row, "depth") == depth && number(row, "repetitions") == 2);
-        CHECK(number(row, "tok_s_sd") >= 0 && number(row, "tok_s_median") > 0 && number(row, "peak_gb_s") == 30);
-        double per_run = (double)batch * (n_prompt + n_gen) * 1e3; // with two runs the median is the mean
-        CHECK_NEAR(number(row, "tok_s"), number(row, "tok_s_median"), 1e-6 * number(row, "tok_s"));
-        CHECK(number(row, "tok_s") >=
-              per_run / number(row, "ms") * (1 - 1e-6)); // a mean of inverses is at least the inverse of the mean
-        CHECK(json_is_number(json_object_get(row, "step_ms")) == (n_gen > 0));
-        CHECK(json_is_number(json_object_get(row, "gb_s")) == (n_gen > 0));
         CHECK(json_is_null(json_object_get(row, "driver")) && json_is_null(json_object_get(row, "sm_mhz"))); // only on a GPU
         if (i % 6 == 2) { // at depth 0 after a first token, else after the last token in the cache
             int from = depth ? depth : 1;
@@ -259,9 +178,9 @@ static const char *logits_of(json_t *rows, size_t i) {
 
 // After rising depths with cuts in between, a session equals one with a fresh prefill to the last depth.
 static void restored(void) {
-    result walk = RUN("bench", "-m", tiny(), "-p", "20", "-n", "3", "-d", "70,257,0,600", "-b", "2,1", "--attn",
+    result walk = RUN("bench", "-m", tiny(), "-p", "20", "-n", "3", "-d", "70,257,0,300", "-b", "2,1", "--attn",
                       "santa-prop:S=16,santa-is:S=8", "-r", "2", "--memory-rate", "30", "-o", "json"),
-           fresh = RUN("bench", "-m", tiny(), "-p", "20", "-n", "3", "-d", "600", "--attn", "santa-prop:S=16,santa-is:S=8",
+           fresh = RUN("bench", "-m", tiny(), "-p", "20", "-n", "3", "-d", "300", "--attn", "santa-prop:S=16,santa-is:S=8",
                        "-r", "1", "--memory-rate", "30", "-o", "json");
     CHECK_GOOD(walk);
     CHECK_GOOD(fresh);
@@ -274,8 +193,8 @@ static void restored(void) {
     json_decref(all);
     json_decref(last);
     // --ragged returns to smaller depths, which are prefilled again
-    result there = RUN("bench", "decode", "-m", tiny(), "-n", "3", "-d", "600", "-b", "4,2,3", "--ragged", "-o", "json"),
-           again = RUN("bench", "decode", "-m", tiny(), "-n", "3", "-d", "600", "-b", "3", "--ragged", "-o", "json");
+    result there = RUN("bench", "decode", "-m", tiny(), "-n", "3", "-d", "300", "-b", "4,2,3", "--ragged", "-o", "json"),
+           again = RUN("bench", "decode", "-m", tiny(), "-n", "3", "-d", "300", "-b", "3", "--ragged", "-o", "json");
     CHECK_GOOD(there);
     CHECK_GOOD(again);
     all = rows_of(&there, 3), last = rows_of(&again, 1);
@@ -287,30 +206,14 @@ static void restored(void) {
 
 static void formats(void) {
     result one = RUN("bench", "-m", tiny(), "-p", "8", "-n", "2", "-r", "1", "--memory-rate", "30"),
-           many = RUN("bench", "-m", tiny(), "-p", "8", "-n", "2", "-r", "2", "--memory-rate", "30", "-b", "1-2", "--attn",
-                      "topk:k=8"),
-           lines = RUN("bench", "-m", tiny(), "-p", "8", "-n", "2", "-r", "1", "--memory-rate", "30", "-o", "jsonl"),
+           many = RUN("bench", "-m", tiny(), "-p", "8", "-n", "2", "-r", "1", "--memory-rate", "30", "--attn", "topk:k=8"),
            csv = RUN("bench", "-m", tiny(), "-p", "8", "-n", "2", "-r", "1", "--memory-rate", "30", "-o", "csv");
     CHECK_GOOD(one);
     CHECK_GOOD(many);
-    CHECK_GOOD(lines);
     CHECK_GOOD(csv);
-    CHECK(!strncmp(strchr(one.out, '|'),
-                   "| test | tok/s | median | step ms | ms / output token | GB/s | % of peak | J / token |\n|---|", 90));
-    CHECK_HAS(one.out, "\n| pp8 | ");
+    CHECK(!strncmp(strchr(one.out, '|'), "| test | ", 9) && !strncmp(strchr(many.out, '|'), "| attention | test | ", 21));
     CHECK_HAS(one.out, " | - | - | - | - | - |\n| tg2 | ");
     CHECK_LACKS(one.out, "±"); // one repetition has no standard deviation
-    CHECK(!strncmp(strchr(many.out, '|'), "| batch | attention | test | tok/s |", 36));
-    CHECK_HAS(many.out, "\n| 2 | topk:k=8 | tg2 | ");
-    CHECK_HAS(many.out, " ± ");
-    CHECK_INT(count_of(many.out, many.n_out, '\n'), 8);
-    CHECK_INT(count_of(lines.out, lines.n_out, '\n'), 2);
-    const char *second = strchr(lines.out, '\n') + 1;
-    json_t *row = json_loadb(second, strlen(second) - 1, 0, NULL);
-    check_text(row, "test", "tg2");
-    json_decref(row);
-    CHECK(!strncmp(csv.out, "model,model_type,n_params,dtype,dummy,version,commit,device,driver,sm_mhz,memory_mhz,test,", 90));
-    CHECK_INT(count_of(csv.out, csv.n_out, '\n'), 3);
     CHECK_HAS(csv.out, ",\"pp8\",8,0,0,1,\"dense\",false,false,\"prefill\",\"gpu\",1,0,");
 }
 
@@ -324,38 +227,10 @@ typedef struct measured {
     float *logits[MAX_ROWS][BATCH]; // of each sequence, after the last step of a row
 } measured;
 
-static void check_figures(const cli_bench *b, const cli_bench_row *r) {
-    int runs = b->plan->repetitions, n = r->test.n_gen, tokens = r->batch * (r->test.n_prompt + n);
-    double ms = 0, rate = 0, steps = 0, ms_squares = 0, rate_squares = 0;
-    for (int i = 0; i < runs; i++) ms += b->run_ms[i] / runs, rate += tokens / (b->run_ms[i] * 1e-3) / runs;
-    for (int i = 0; i < runs; i++)
-        ms_squares += pow(b->run_ms[i] - ms, 2), rate_squares += pow(tokens / (b->run_ms[i] * 1e-3) - rate, 2);
-    for (int i = 0; i < runs * n; i++) steps += b->step_ms[i];
-    CHECK_INT(runs, 3);
-    CHECK_NEAR(r->ms, ms, 1e-9 * ms);
-    CHECK_NEAR(r->ms_sd, sqrt(ms_squares / (runs - 1)), 1e-9 * ms);
-    CHECK_NEAR(r->ms_median, b->run_ms[1], 0); // sorted already
-    CHECK_NEAR(r->tok_s, rate, 1e-9 * rate);
-    CHECK_NEAR(r->tok_s_sd, sqrt(rate_squares / (runs - 1)), 1e-9 * rate);
-    CHECK_NEAR(r->tok_s_median, tokens / (b->run_ms[1] * 1e-3), 1e-9 * rate);
-    if (!n) return;
-    double step = (b->step_ms[(runs * n - 1) / 2] + b->step_ms[runs * n / 2]) / 2;
-    CHECK_NEAR(r->decode_ms, steps / runs, 1e-9 * steps);
-    CHECK(r->test.n_prompt ? r->decode_ms < 0.999 * r->ms : fabs(r->decode_ms - r->ms) < 1e-6);
-    CHECK_NEAR(r->step_ms, step, 1e-12 * step);
-    int below = 0, above = 0;
-    for (int i = 0; i < runs * n; i++) below += b->step_ms[i]<r->step_ms_low, above += b->step_ms[i]> r->step_ms_high;
-    CHECK(below <= 0.1 * runs * n && above <= 0.1 * runs * n && r->step_ms_low <= step && r->step_ms_high >= step);
-    CHECK_NEAR(r->token_ms, steps / runs / n / r->batch, 1e-9 * steps);
-    CHECK_NEAR(r->gb_s, (sl_model_decode_bytes(b->model) + r->kv_bytes) / (step * 1e-3) * 1e-9, 1e-9 * r->gb_s);
-    CHECK_NEAR(r->peak_share, r->gb_s / 20, 1e-12);
-}
-
 static int note_row(void *ctx, const cli_bench_row *r, sl_error *e) {
     measured *m = ctx;
     (void)e;
     CHECK(m->n_rows < MAX_ROWS && r->batch == BATCH);
-    check_figures(&m->bench, r);
     double prefill_ms = 0, most = 0;
     for (int j = 0; j < BATCH; j++) {
         size_t size = (size_t)sl_model_config(m->bench.model)->n_vocab * sizeof(float);
@@ -371,24 +246,6 @@ static int note_row(void *ctx, const cli_bench_row *r, sl_error *e) {
     CHECK(r->prefill_ms == prefill_ms);
     CHECK(r->logits == sl_logits_hash(m->logits[m->n_rows][0], sl_model_config(m->bench.model)->n_vocab));
     m->depth[m->n_rows++] = r->depth;
-    json_t *row = cli_bench_json(&m->bench, r);
-    const struct {
-        const char *key;
-        double value;
-    } fields[] = {{"ms", r->ms},
-                  {"ms_sd", r->ms_sd},
-                  {"ms_median", r->ms_median},
-                  {"tok_s", r->tok_s},
-                  {"tok_s_sd", r->tok_s_sd},
-                  {"tok_s_median", r->tok_s_median},
-                  {"prefill_s", prefill_ms / 1000},
-                  {"prefill_tok_s", BATCH * r->depth / (prefill_ms / 1000)},
-                  {"decode_s", r->decode_ms / 1000},
-                  {"step_ms", r->step_ms},
-                  {"token_ms", r->token_ms}};
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        CHECK_NEAR(number(row, fields[i].key), fields[i].value, 1e-9 * fields[i].value);
-    json_decref(row);
     return 0;
 }
 
@@ -488,7 +345,7 @@ static void ranges(void) {
         {"1-8+0", "-d 0: expected a whole number"},
         {"1-x", "-d x: expected a whole number"},
         {"-4", "-d -4: expected a whole number"},
-        {"0-1k", "-d: expected at most 128 numbers"},
+        {"1-129", "-d: expected at most 128 numbers"},
         {"1,,2", "-d : expected a whole number"},
     };
     check_ints("512-4096*2", 4, (const int[]){512, 1024, 2048, 4096});
@@ -503,7 +360,10 @@ static void ranges(void) {
     }
     cli_options o;
     sl_error e;
-    char *args[] = {"-pg", "512,128", "-pg", "1k,4"};
+    char *most[] = {"-d", "1-128"}, *args[] = {"-pg", "512,128", "-pg", "1k,4"};
+    CHECK_OK(cli_options_parse(&o, CLI_BENCH, 2, most, &e), e);
+    CHECK(o.depths.n == 128 && o.depths.at[127] == 128);
+    cli_options_free(&o);
     CHECK_OK(cli_options_parse(&o, CLI_BENCH, 4, args, &e), e);
     CHECK(o.pairs.n == 4 && o.pairs.at[0] == 512 && o.pairs.at[1] == 128 && o.pairs.at[2] == 1024 && o.pairs.at[3] == 4);
     cli_options_free(&o);
@@ -654,11 +514,9 @@ static void attn_depths(void) {
 #endif
 
 static const test_case cases[] = {
-    {"stated-errors", 0, stated_errors},
     {"json", 0, json},
-    {"ragged", 0, ragged},
     {"random-rows", 0, random_rows},
-    {"tables", 0, tables},
+    {"csv", 0, csv_quotes},
     {"dummy", 0, dummy},
     {"errors", 0, errors},
     {"names", 0, names},

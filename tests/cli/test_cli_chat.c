@@ -602,7 +602,20 @@ static void paste_labels(void) {
     cli_pastes_clear(&all);
 }
 
+// A text of one line and up to 1000 bytes is typed into the line.
+static void paste_sizes(void) {
+    char bytes[1002];
+    memset(bytes, 'a', sizeof bytes);
+    sl_text text = {.data = bytes, .n = 1000};
+    CHECK(cli_paste_is_short(&text));
+    text.n = 1001;
+    CHECK(!cli_paste_is_short(&text));
+    text.n = 10, bytes[9] = '\n';
+    CHECK(!cli_paste_is_short(&text));
+}
+
 static const test_case cases[] = {
+    {"paste_sizes", NEEDS_NOTHING, paste_sizes},
     {"editing", NEEDS_NOTHING, editing},
     {"locale", NEEDS_NOTHING, locale},
     {"history", NEEDS_NOTHING, history},

@@ -102,7 +102,7 @@ static void softmax(const float *logits, int n, long double *p) {
 
 typedef struct expected {
     int n, n_top1, n_part[2];
-    double kl[MAX_STEPS], nll[2], dense_nll[2], nll_squares[2], dense_squares[2];
+    double kl[MAX_STEPS], nll[2], dense_nll[2];
 } expected;
 
 static void add_steps(expected *e, const lab *l, const float *dense, const float *method, const int32_t *next, int n,
@@ -120,81 +120,9 @@ static void add_steps(expected *e, const lab *l, const float *dense, const float
         int part = i >= n_question;
         double nll = -(double)logl(q[next[i]]), dense_nll = -(double)logl(p[next[i]]);
         e->n_part[part]++;
-        e->nll[part] += nll, e->nll_squares[part] += nll * nll;
-        e->dense_nll[part] += dense_nll, e->dense_squares[part] += dense_nll * dense_nll;
+        e->nll[part] += nll, e->dense_nll[part] += dense_nll;
     }
     free(p), free(q);
-}
-
-static int by_value(const void *x, const void *y) {
-    double a = *(const double *)x, b = *(const double *)y;
-    return (a > b) - (a < b);
-}
-
-// Probability that a binomial count (n, p) lies in [low, high].
-static double binomial(int n, double p, int low, int high) {
-    double sum = 0;
-    for (int k = low; k <= high; k++)
-        sum += exp(lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1) + k * log(p) + (n - k) * log(1 - p));
-    return sum;
-}
-
-// A quantile is the right order statistic, and its interval has the stated coverage.
-static void check_quantile(const json_t *row, const char *name, const double *sorted, int n, double share) {
-    char key[64];
-    int low = 0, high = n - 1;
-    check_close(name, number(row, name), sorted[(int)ceil(n * share) - 1]);
-    snprintf(key, sizeof key, "%s_low", name);
-    while (low < n - 1 && fabs(sorted[low] - number(row, key)) > 1e-7 * sorted[low]) low++;
-    snprintf(key, sizeof key, "%s_high", name);
-    while (high > 0 && fabs(sorted[high] - number(row, key)) > 1e-7 * sorted[high]) high--;
-    CHECK(low <= (int)ceil(n * share) - 1 && high >= (int)ceil(n * share) - 1);
-    if (high < n - 1 && low > 0) CHECK(binomial(n, share, low + 1, high) > 0.93 && binomial(n, share, low + 1, high) < 0.99);
-}
-
-// The 97.5% quantile of Student's distribution for n values: its expansion in 1 / (n - 1), within 0.001 for n >= 8.
-static double student(double n) {
-    return 1.959964 + 2.3722 / (n - 1) + 2.8225 / (n - 1) / (n - 1) + 2.6 / pow(n - 1, 3);
-}
-
-static void check_method(const json_t *row, expected *e) {
-    double sum = 0, squares = 0, nll = e->nll[0] + e->nll[1] - e->dense_nll[0] - e->dense_nll[1];
-    for (int i = 0; i < e->n; i++) sum += e->kl[i];
-    for (int i = 0; i < e->n; i++) squares += (e->kl[i] - sum / e->n) * (e->kl[i] - sum / e->n);
-    qsort(e->kl, e->n, sizeof *e->kl, by_value);
-    CHECK_INT(number(row, "positions"), e->n);
-    CHECK_INT(number(row, "question_tokens"), e->n_part[0]);
-    CHECK_INT(number(row, "answer_tokens"), e->n_part[1]);
-    check_close("kl", number(row, "kl"), sum / e->n);
-    check_close("kl_se", number(row, "kl_se"), sqrt(squares / (e->n - 1) / e->n));
-    CHECK_NEAR(number(row, "kl_high"), sum / e->n + student(e->n) * number(row, "kl_se"), 1e-3 * number(row, "kl_se"));
-    CHECK_NEAR(number(row, "kl_low"), sum / e->n - student(e->n) * number(row, "kl_se"), 1e-3 * number(row, "kl_se"));
-    check_close("kl_max", number(row, "kl_max"), e->kl[e->n - 1]);
-    check_quantile(row, "kl_median", e->kl, e->n, 0.5);
-    check_quantile(row, "kl_90", e->kl, e->n, 0.9);
-    check_quantile(row, "kl_99", e->kl, e->n, 0.99);
-    double p = (double)e->n_top1 / e->n, z = 1.959964; // Wilson's interval is where |p - x| = z sqrt(x (1 - x) / n)
-    check_close("top1", number(row, "top1"), p);
-    for (int high = 0; high < 2; high++) {
-        double x = number(row, high ? "top1_high" : "top1_low");
-        CHECK_NEAR(fabs(p - x), z * sqrt(x * (1 - x) / e->n), 1e-6);
-    }
-    check_close("ppl_question", number(row, "ppl_question"), exp(e->nll[0] / e->n_part[0]));
-    check_close("ppl_answer", number(row, "ppl_answer"), exp(e->nll[1] / e->n_part[1]));
-    check_close("ppl_question_dense", number(row, "ppl_question_dense"), exp(e->dense_nll[0] / e->n_part[0]));
-    check_close("ppl_answer_dense", number(row, "ppl_answer_dense"), exp(e->dense_nll[1] / e->n_part[1]));
-    CHECK_NEAR(number(row, "ln_ppl_ratio"), nll / e->n, 1e-8);
-    for (int part = 0; part < 2; part++)
-        for (int of_dense = 0; of_dense < 2; of_dense++) { // error of exp(mean): exp(mean) times the error of the mean
-            char key[64];
-            double n_part = e->n_part[part], total = (of_dense ? e->dense_nll : e->nll)[part];
-            double all_squares = (of_dense ? e->dense_squares : e->nll_squares)[part];
-            double se = sqrt((all_squares - total * total / n_part) / (n_part - 1) / n_part);
-            snprintf(key, sizeof key, "ppl_%s%s_se", part ? "answer" : "question", of_dense ? "_dense" : "");
-            CHECK_NEAR(number(row, key), exp(total / n_part) * se, 1e-6 * exp(total / n_part) * se);
-            snprintf(key, sizeof key, "ppl_%s%s_low", part ? "answer" : "question", of_dense ? "_dense" : "");
-            CHECK_NEAR(log(number(row, key)), total / n_part - student(n_part) * se, 1e-2 * se);
-        }
 }
 
 // The means of one prompt.
@@ -285,7 +213,7 @@ static void next_tokens(void) {
             free(dense), free(method);
         }
         CHECK(e.n > 128 + 2 * N_NEW); // more than a turn
-        check_method(compare_item(out, "methods", (size_t)m), &e);
+        CHECK_INT(number(compare_item(out, "methods", (size_t)m), "positions"), e.n);
         check_certificates(compare_item(out, "methods", (size_t)m), &read);
     }
     sl_model_free(l.model);
@@ -314,7 +242,6 @@ static void texts(void) {
     static const char *const methods[] = {"streaming:window=8:sink=2", "santa:S=2"};
     const char *records = compare_spill_records(3);
     json_t *out = compare_json(records, "streaming:window=8:sink=2,santa:S=2", "--no-heads");
-    double agreement[2] = {0}, prefix[2] = {0};
     int identical[2] = {0};
     for (int m = -1; m < 2; m++) {
         result r = RUN("generate", "-m", tiny(), "--jsonl", records, "-n", "20", "--ignore-eos", "--temp", "0", "--attn",
@@ -340,15 +267,11 @@ static void texts(void) {
             const json_t *differs = json_object_get(own, "differs_at");
             CHECK(first < 0 ? json_is_null(differs) : json_integer_value(differs) == first);
             check_close("agreement", number(own, "agreement"), (double)same / N_NEW);
-            agreement[m] += (double)same / N_NEW / 3;
-            prefix[m] += (first < 0 ? N_NEW : first) / 3.0;
             identical[m] += first < 0;
         }
     }
     for (size_t m = 0; m < 2; m++) {
         const json_t *row = compare_item(out, "methods", m);
-        check_close("agreement", number(row, "agreement"), agreement[m]);
-        check_close("common_prefix", number(row, "common_prefix"), prefix[m]);
         CHECK_INT(number(row, "identical"), identical[m]);
         CHECK(json_is_null(json_object_get(row, "l2")) && json_array_size(json_object_get(row, "heads")) == 0);
     }
@@ -377,11 +300,6 @@ static void check_reads(const json_t *row, const head_sums *h) {
     check_close("bytes_share", number(row, "bytes_share"), h->bytes / h->dense_bytes);
 }
 
-static void add_heads(head_sums *to, const head_sums *h) {
-    double *x = (double *)to;
-    for (size_t i = 0; i < sizeof *h / sizeof *x; i++) x[i] += ((const double *)h)[i];
-}
-
 // Heads with their mass in 1, 2, 3 to 4, 5 to 8 or more tiles.
 static int tile_row(double tiles) {
     return tiles <= 1 ? 0 : tiles <= 2 ? 1 : tiles <= 4 ? 2 : tiles <= 8 ? 3 : 4;
@@ -390,14 +308,14 @@ static int tile_row(double tiles) {
 // Averages the --stats of generate for the same dense run and shadows.
 static void heads(void) {
     enum { LAYERS = 4, HEADS = 8 };
-    static const char *const methods[] = {"santa-prop:S=12", "topk:k=8"};
+    static const char *const methods[] = {"santa-prop:S=12", "santa-is:S=16"};
     static head_sums sums[2][LAYERS * HEADS];
     tile_sums tiles[2][5] = {0};
     memset(sums, 0, sizeof sums);
     char file[256];
     snprintf(file, sizeof file, "%s", in_tmp("stats.jsonl"));
     const char *records = spill_lengths(2, 70); // in the second prompt, heads have their mass in up to five tiles
-    json_t *out = compare_json(records, "santa-prop:S=12,topk:k=8", NULL);
+    json_t *out = compare_json(records, "santa-prop:S=12,santa-is:S=16", NULL);
     result r = RUN("generate", "-m", tiny(), "--jsonl", records, "-n", "20", "--ignore-eos", "--temp", "0", "--stats", file,
                    "--stats-attn", methods[0], "--stats-attn", methods[1]);
     CHECK_GOOD(r);
@@ -424,8 +342,6 @@ static void heads(void) {
     }
     for (size_t m = 0; m < 2; m++) {
         const json_t *row = compare_item(out, "methods", m);
-        double error = 0;
-        head_sums whole = {0};
         CHECK_INT(number(row, "head_outputs"), n / 2);
         CHECK_INT(json_array_size(json_object_get(row, "heads")), LAYERS * HEADS);
         for (int i = 0; i < LAYERS * HEADS; i++) {
@@ -435,11 +351,7 @@ static void heads(void) {
             check_close("l2", number(head, "l2"), h->error / h->n);
             check_close("cosine", number(head, "cosine"), h->cosine / h->n);
             check_reads(head, h);
-            add_heads(&whole, h);
-            error += h->error;
         }
-        check_reads(row, &whole);
-        check_close("cosine", number(row, "cosine"), whole.cosine / whole.n);
         for (int i = 0; i < 5; i++) {
             const json_t *tile = compare_item(row, "tiles", (size_t)i);
             const tile_sums *t = &tiles[m][i];
@@ -448,16 +360,6 @@ static void heads(void) {
             if (t->n > 0) check_close("cosine by tiles", number(tile, "cosine"), t->cosine / t->n);
             if (i < 4 && !(t->n > 0)) FAIL("tiles %d: none", i);
         }
-        check_close("l2", number(row, "l2"), error / (n / 2));
-        double of_prompts = 0; // a step of the dense run is a position of its path
-        for (size_t i = 0; i < 2; i++) {
-            const json_t *own = compare_item(compare_item(out, "prompts", i), "methods", m);
-            of_prompts += number(own, "l2") * number(own, "positions") * LAYERS * HEADS;
-        }
-        check_close("l2 of prompts", of_prompts / (n / 2), number(row, "l2"));
-        CHECK(number(row, "l2_median") <= number(row, "l2_90") && number(row, "l2_90") > number(row, "l2"));
-        CHECK(number(row, "cosine_10") <= number(row, "cosine_median") && number(row, "l2_se") > 0);
-        CHECK(m || number(row, "coefficient_spread") > 0.1);
     }
     json_decref(out);
 }
@@ -499,30 +401,10 @@ static void heads_on_gpu(void) {
 }
 #endif
 
-// With eight or more prompts the error is between prompts and does not depend on the values within one.
-static void between_prompts(void) {
-    enum { N = 9 };
-    json_t *out = compare_json(compare_spill_records(N), "santa:S=4", "--no-heads");
-    const json_t *row = compare_item(out, "methods", 0);
-    double mean = number(row, "kl"), squares = 0, n = 0;
-    for (size_t i = 0; i < N; i++) {
-        const json_t *own = compare_item(compare_item(out, "prompts", i), "methods", 0);
-        double off = number(own, "positions") * (number(own, "kl") - mean);
-        squares += off * off;
-        n += number(own, "positions");
-    }
-    CHECK_INT(number(row, "positions"), n);
-    double want = sqrt(squares * N / (N - 1)) / n, t = 2.306004; // Student's 97.5% quantile for 8 degrees of freedom
-    CHECK_NEAR(number(row, "kl_se"), want, 1e-5 * want);
-    CHECK_NEAR(number(row, "kl_low"), mean - t * want, 1e-4 * want);
-    CHECK_NEAR(number(row, "kl_high"), mean + t * want, 1e-4 * want);
-    json_decref(out);
-}
-
 // Dense attention's score of each answer is that of a run that decodes the answer's tokens. A sampled answer has another score
 // than dense attention's answer.
 static void answers_with_dense(void) {
-    enum { N = 9, METHODS = 2 };
+    enum { N = 3, METHODS = 2 };
     static const char attn[] = "streaming:window=8:sink=2,dense";
     const char *records = compare_spill_records(N);
     result r = RUN("compare", "-m", tiny(), "--jsonl", records, "--attn", attn, "-n", "9", "--temp", "0.8", "--ignore-eos",
@@ -555,21 +437,6 @@ static void answers_with_dense(void) {
             sum[m] += nll[m][i];
         }
     sl_model_free(l.model);
-    for (int m = 0; m <= METHODS; m++) {
-        const json_t *row = compare_item(out, "methods", m < METHODS ? (size_t)m : 0);
-        const char *name = m < METHODS ? "text_nll" : "text_nll_dense";
-        char key[64];
-        double squares = 0;
-        for (int i = 0; i < N; i++) squares += (nll[m][i] - sum[m] / N) * (nll[m][i] - sum[m] / N);
-        qsort(nll[m], N, sizeof **nll, by_value);
-        check_close(name, number(row, name), sum[m] / N);
-        snprintf(key, sizeof key, "%s_se", name);
-        check_close(key, number(row, key), sqrt(squares / (N - 1) / N));
-        for (int j = 0; j < 3; j++) { // the 1st, 5th and 9th of nine values
-            snprintf(key, sizeof key, "%s_%s", name, j == 0 ? "10" : j == 1 ? "median" : "90");
-            check_close(key, number(row, key), nll[m][4 * j]);
-        }
-    }
     CHECK(sum[0] > sum[1] + 0.1 * N && sum[1] == sum[2]);
     json_decref(out);
 }
@@ -610,17 +477,6 @@ static void observe_path(const lab *l, const char *attn, const int32_t *path, in
     for (int i = n_dense; i < n - 1; i++) CHECK_OK(sl_decode(&s, 1, &path[i], &err), err);
     sl_session_free(s);
     sl_engine_free(engine);
-}
-
-static void check_median(const json_t *row, double *x, int n) {
-    double sum = 0;
-    for (int i = 0; i < n; i++) sum += x[i];
-    qsort(x, (size_t)n, sizeof *x, by_value);
-    CHECK_INT(number(row, "head_outputs"), n);
-    check_close("l2", number(row, "l2"), sum / n);
-    check_close("l2_median", number(row, "l2_median"), x[(n + 1) / 2 - 1]);
-    check_close("l2_90", number(row, "l2_90"), x[(int)ceil(0.9 * n) - 1]);
-    CHECK(number(row, "l2_median_low") < x[n / 2] && number(row, "l2_median_high") > x[n / 2]);
 }
 
 static void check_profiles(const json_t *out, const observed *o) {
@@ -667,17 +523,15 @@ static void without_texts(void) {
     observe_path(&l, "santa-prop:S=12", path, n, n_dense, &seen);
     sl_model_free(l.model);
     check_profiles(out[0], &seen);
-    static double all[4 * 4096];
-    int n_all = 0;
     const json_t *row = compare_item(out[0], "methods", 0);
     CHECK_INT(json_array_size(json_object_get(row, "layers")), 4);
     check_close("bytes_share", number(row, "bytes_share"), seen.bytes / seen.dense_bytes);
     for (int i = 0; i < 4; i++) {
-        memcpy(all + n_all, seen.l2[i], (size_t)seen.n[i] * sizeof *all), n_all += seen.n[i];
-        check_median(compare_item(row, "layers", (size_t)i), seen.l2[i], seen.n[i]);
+        double sum = 0;
+        for (int k = 0; k < seen.n[i]; k++) sum += seen.l2[i][k];
+        check_close("l2", number(compare_item(row, "layers", (size_t)i), "l2"), sum / seen.n[i]);
         CHECK_INT(number(compare_item(row, "layers", (size_t)i), "layer"), i);
     }
-    check_median(row, all, n_all);
     for (int i = 0; i < 2; i++) {
         const json_t *prompt = compare_item(out[i], "prompts", 0), *dense = json_object_get(prompt, "dense");
         CHECK(json_is_null(json_object_get(dense, "text")) && json_array_size(json_object_get(dense, "ids")) == 0);
@@ -774,7 +628,6 @@ static const test_case cases[] = {
     {"texts", 0, texts},
     {"heads", 0, heads},
     GPU_CASE("heads-on-gpu", heads_on_gpu),
-    {"between-prompts", 0, between_prompts},
     {"answers-with-dense", 0, answers_with_dense},
     {"without-texts", 0, without_texts},
     {"parallel", 0, case_parallel},

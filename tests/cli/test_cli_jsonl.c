@@ -1,7 +1,9 @@
 // tests/cli/test_cli_jsonl.c - generate --jsonl and --stats end to end: fields of each line, methods and sequence numbers of
 // lines, errors.
 #include "attention/attention.h"
-#include "tests/support/run_cli.h"
+#include "engine/cli/output/stats.h"
+#include "engine/engine_internal.h"
+#include "tests/cli/fields.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -368,7 +370,76 @@ static void chats(void) {
     check_error(&r, 2, "flag --parse-special needs --chat");
 }
 
+// The fields of the lines of --stats, from made-up records whose numbers all differ.
+static void want_step(fields *f, const sl_attn_record *r, int is_known) {
+    const sl_attn_report *p = r->report;
+    want(f, "sequence", r->sequence), want(f, "position", r->position), want(f, "layer", r->layer), want(f, "head", r->head);
+    want(f, "n_kv", r->n_kv), want_text(f, "attn", "topk:k=4"), want(f, "seed", r->seed), want(f, "k_rows", p->k_rows);
+    want(f, "v_rows", p->v_rows), want(f, "samples", p->samples), want(f, "budget", p->budget);
+    want(f, "bytes", (double)p->bytes), want(f, "dense_bytes", (double)p->dense_bytes);
+    want(f, "v_distinct", is_known ? 31 : (double)NAN), want(f, "features", p->features), want(f, "ess", p->ess);
+    want(f, "score_bound", p->score_bound), want(f, "error_bound", p->error_bound), want(f, "kappa", p->kappa);
+    want(f, "standard_error", p->standard_error), want(f, "largest_draw", p->largest_draw);
+    want(f, "pareto_shape", p->pareto_shape), want(f, "stated_error", p->stated_error);
+    want(f, "certified", is_known ? 1 : (double)NAN), want(f, "tries", p->tries), want(f, "fallback", p->fallback);
+    want(f, "heavy_tail", p->heavy_tail), want(f, "kurtosis", p->kurtosis), want(f, "error", p->error);
+    want(f, "cosine", p->cosine), want(f, "bias", p->bias), want(f, "layer_error", p->layer_error), want(f, "tiles", p->tiles);
+}
+
+static void want_segment(fields *f, const sl_prefill_record *r, int is_checked) {
+    want(f, "sequence", r->sequence), want(f, "position", r->position), want(f, "n_tokens", r->n_tokens);
+    want(f, "layer", r->layer), want(f, "head", r->head), want_text(f, "attn_prefill", "topk:k=4");
+    want(f, "blocks", is_checked ? 3 : 1), want(f, "dense_blocks", is_checked ? 4 : 2);
+    want(f, "prefill_density", is_checked ? 0.75 : 0.5), want(f, "prefill_kept", 0.5);
+    want(f, "prefill_cra", is_checked ? 0.25 : (double)NAN), want(f, "prefill_error", is_checked ? 2.5 : (double)NAN);
+    want(f, "prefill_error_max", is_checked ? 5 : (double)NAN);
+}
+
+static void stats_lines(void) {
+    char *args[] = {"--stats", (char *)in_tmp("s"), "--stats-error"};
+    cli_options o;
+    cli_stats stats;
+    sl_model *model;
+    sl_engine *engine;
+    sl_attn_spec spec;
+    sl_error e;
+    CHECK_OK(cli_options_parse(&o, CLI_GENERATE, 3, args, &e), e);
+    CHECK_OK(sl_model_load(tiny(), NULL, &model, &e), e);
+    CHECK_OK(sl_engine_new(model, &(sl_engine_options){.n_ctx = 16, .n_threads = 1, .attn = "topk:k=4"}, &engine, &e), e);
+    CHECK_OK(sl_attn_parse("topk:k=4", &spec, &e), e);
+    CHECK_OK(cli_stats_open(&stats, &o, &e), e);
+    CHECK_OK(cli_stats_observe(&stats, engine, &e), e);
+    const sl_observer *observer = &engine->observation.observer;
+    CHECK(observer->with_error && !observer->n_shadows);
+    const sl_attn_report known = {30, 31, 0.5f, 32, 33, 34, 35, 36, 1.5f, 2.5f, 3.5f, 37, 38, 4.5f, 5.5f, 6.5f, 7.5f,
+                                  8.5f, 1, 9.5f, 39, 10.5f, 0.25f, -11.5f, 12.5f, 40},
+                         none = {SL_ATTN_NO_VALUES, .v_rows = 3};
+    const sl_attn_record records[] = {{20, 21, 22, 23, 24, 25, &spec, &known, NULL}, {1, 2, 3, 4, 5, 6, &spec, &none, NULL}};
+    const sl_prefill_report checked = {3, 4, 1 << 23, 1 << 22, 4, 10, 5}, unchecked = {1, 2, 1 << 23, -1, 0, 0, 0};
+    const sl_prefill_record prefills[] = {{50, 51, 52, 53, 54, &spec, &checked}, {60, 61, 62, 63, 64, &spec, &unchecked}};
+    for (int i = 0; i < 2; i++) observer->fn(observer->ctx, &records[i]);
+    for (int i = 0; i < 2; i++) cli_stats_prefill(&stats, &prefills[i]);
+    CHECK_OK(cli_stats_close(&stats, &e), e);
+    size_t n;
+    const char *line = slurp(in_tmp("s"), &n);
+    for (int i = 0; i < 4; i++, line = strchr(line, '\n') + 1) {
+        fields f = {.n = 0};
+        json_t *row = json_loads(line, JSON_DISABLE_EOF_CHECK, NULL);
+        if (i < 2)
+            want_step(&f, &records[i], i == 0);
+        else
+            want_segment(&f, &prefills[i - 2], i == 2);
+        check_fields(row, &f, 1e-8);
+        json_decref(row);
+    }
+    CHECK_STR(line, "");
+    sl_engine_free(engine);
+    sl_model_free(model);
+    cli_options_free(&o);
+}
+
 static const test_case cases[] = {
+    {"stats_lines", NEEDS_NOTHING, stats_lines},
     {"jsonl", NEEDS_NOTHING, jsonl},
     {"chats", NEEDS_NOTHING, chats},
     {"jsonl_errors", NEEDS_NOTHING, jsonl_errors},

@@ -198,6 +198,7 @@ static void stats(void) {
     while (step[-1] != '\n') step--;
     text[strcspn(text, "\n")] = 0; // the lines of each kind have the same fields (cli_jsonl/stats_file, cli_prefill/stats)
     step[strcspn(step, "\n")] = 0;
+    CHECK_HAS(text, "\"prefill_error\":null,\"prefill_error_max\":null"); // no row was checked
     add_json(&printed, text);
     add_json(&printed, step);
     check_fields("generate --stats", &printed);
@@ -284,11 +285,7 @@ static void compare_methods(void) {
     check_csv(&csv, &jsonl);
     check_columns("compare", &md);
     CHECK(!strncmp(md.out, "model: tiny (llama, ", 20));
-    CHECK_HAS(md.out, " prefill error | layer-steps certified % | stated error |\n");
     CHECK_HAS(section("compare"), "`switch`");
-    md = RUN("compare", "-m", tiny(), "-p", "The sky is", "-n", "3", "--attn", "santa:S=4");
-    CHECK_GOOD(md);
-    CHECK_LACKS(md.out, "certified");
 }
 
 // The keys on stderr are named in the text of the section.
@@ -354,13 +351,6 @@ static void eval(void) {
     check_fields("eval", &printed);
     check_csv(&csv, &jsonl);
     check_lines("eval", &md);
-    CHECK_HAS(md.out, " KV bytes % |");
-    CHECK_HAS(md.out, " p (McNemar) |");
-    CHECK_LACKS(md.out, "certified");
-    const char *stated = "dense,santa-pps:epsilon=0.3:certify=layer";
-    md = RUN("eval", "-m", tiny(), "--task", "niah-single", "--length", "300", "--samples", "1", "--attn", stated);
-    CHECK_GOOD(md);
-    CHECK_HAS(md.out, " KV bytes % | layer-steps certified % | stated error |\n");
     add_json(&lines, slurp(out, &n));
     check_fields("eval --out", &lines);
     printed.n = 0;

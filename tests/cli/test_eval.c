@@ -329,7 +329,7 @@ static void scores_file(void) {
     add_line(file, "x", 65, 0, "topk:k=8", 1);
     add_line(file, "x", 64, 2, "dense", 1);  // a sample beyond the group: not the first of the next group
     add_line(file, "x", 65, -1, "dense", 1); // nor a sample before the group
-    add_line(file, "x", 65, -1, "topk:k=8", 1);
+    add_line(file, "x", 63, 0, "topk:k=8", 1);
     add_line(file, "y", 64, 0, "dense", 1);
     add_line(file, "x", 66, 0, "dense", 1);
     add_line(file, "x", 64, 0, "dense,topk", 1);

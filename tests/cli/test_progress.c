@@ -405,17 +405,25 @@ static void bench_cost(void) {
     static const struct {
         char *flags[2];
         cli_bench_plan plan;
+        int n_filled, depth; // sequences after the first that are filled, and their depth
     } all[] = {
         {{0},
          {.batches = {{1, 3}, 2},
           .depths = {{0, 300, 40}, 3},
           .tests = {{0, 3}, {20, 0}, {10, 2}},
           .n_tests = 3,
-          .repetitions = 2}},
-        {{"--ragged"}, {.batches = {{3, 2}, 2}, .depths = {{50, 200}, 2}, .tests = {{0, 2}}, .n_tests = 1, .repetitions = 1}},
-        {{"--copy"}, {.batches = {{1, 4}, 2}, .depths = {{100}, 1}, .tests = {{0, 2}}, .n_tests = 1, .repetitions = 1}},
+          .repetitions = 2},
+         2,
+         300},
+        {{"--ragged"},
+         {.batches = {{3, 2}, 2}, .depths = {{50, 200}, 2}, .tests = {{0, 2}}, .n_tests = 1, .repetitions = 1},
+         -1,
+         0},
+        {{"--copy"}, {.batches = {{1, 4}, 2}, .depths = {{100}, 1}, .tests = {{0, 2}}, .n_tests = 1, .repetitions = 1}, 0, 0},
         {{"--attn", "dense,topk:k=8"},
-         {.batches = {{2}, 1}, .depths = {{90}, 1}, .tests = {{0, 2}, {5, 0}}, .n_tests = 2, .repetitions = 3}},
+         {.batches = {{2}, 1}, .depths = {{90}, 1}, .tests = {{0, 2}, {5, 0}}, .n_tests = 2, .repetitions = 3},
+         1,
+         90},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         char *args[8] = {"-m", (char *)tiny(), "--device", "cpu", "--memory-rate", "20", all[i].flags[0], all[i].flags[1]};
@@ -436,6 +444,11 @@ static void bench_cost(void) {
         CHECK(n_rows > 0 && b.prefill.rate > 0 && b.steps.rate > 0);
         CHECK_NEAR(b.progress.prefill.done, b.prefill.total, 1e-9 * b.prefill.total);
         CHECK_NEAR(b.progress.rest.done, b.steps.total, 1e-9 * b.steps.total);
+        int held[4] = {0};
+        cli_bench_cost cost; // what --copy would save
+        cli_bench_cost_of(b.model, &o, &all[i].plan, 1, 0, held, &cost);
+        double fill = all[i].n_filled * sl_model_prefill_flops(b.model, 0, all[i].depth);
+        if (all[i].n_filled >= 0) CHECK_NEAR(cost.fill, fill, 3e-3 * fill);
         cli_bench_close(&b);
         cli_options_free(&o);
     }

@@ -215,7 +215,7 @@ static void describe(const cli_bench *b) {
 }
 
 int cli_bench_open(cli_bench *b, const cli_options *o, const cli_bench_plan *plan, sl_error *err) {
-    *b = (cli_bench){.o = o, .plan = plan, .max_batch = most(&plan->batches)};
+    *b = (cli_bench){.o = o, .plan = plan, .now = cli_now, .max_batch = most(&plan->batches)};
     sl_config config;
     int rc = cli_need_model(o, err);
     if (!rc) rc = cli_check_device(o, err);
@@ -272,10 +272,10 @@ static int prefill_to(cli_bench *b, int j, int want, sl_error *err) {
     cli_progress bar;
     int from = b->held[j], rc = 0;
     if (want == from) return 0;
-    double start = cli_now();
+    double start = b->now();
     if (is_random(b->o)) {
         rc = sl_session_fill(b->sessions[j], want, err);
-        b->fill_ms[j] += cli_now() - start;
+        b->fill_ms[j] += b->now() - start;
         b->held[j] = want;
         return rc;
     }
@@ -287,7 +287,7 @@ static int prefill_to(cli_bench *b, int j, int want, sl_error *err) {
         if (!rc) cli_progress_update(&bar, i + n - from, want - from);
     }
     cli_progress_end(&bar);
-    b->fill_ms[j] += cli_now() - start;
+    b->fill_ms[j] += b->now() - start;
     b->held[j] = want;
     return rc;
 }
@@ -362,13 +362,13 @@ static int run_prompts(cli_bench *b, const cli_bench_row *r, timing *t, sl_error
     const sl_progress progress = {.fn = cli_progress_update, .ctx = &bar};
     int n = r->test.n_prompt, rc = 0;
     if (!n) return 0;
-    double joules = cli_meter_joules(&b->meter), start = cli_now();
+    double joules = cli_meter_joules(&b->meter), start = b->now();
     for (int j = 0; !rc && j < r->batch; j++) {
         cli_progress_begin_prefill(&bar, b->model, b->held[j]);
         rc = sl_prefill(b->sessions[j], b->prompts[j].data + b->held[j], n, &progress, err);
         cli_progress_end(&bar);
     }
-    t->ms += cli_now() - start;
+    t->ms += b->now() - start;
     t->joules += cli_meter_joules(&b->meter) - joules;
     return rc;
 }
@@ -382,10 +382,10 @@ static int run_steps(cli_bench *b, const cli_bench_row *r, timing *t, sl_error *
     rc = sl_step(b->batch, n, b->samplers, b->ids, err);
     cli_progress_work(&b->progress, cli_bench_step_bytes(b->model, rows));
     sl_engine_reset_stats(b->engine);
-    double joules = cli_meter_joules(&b->meter), before = cli_now();
+    double joules = cli_meter_joules(&b->meter), before = b->now();
     for (int i = 0; !rc && i < r->test.n_gen; i++) {
         rc = sl_step(b->batch, n, b->samplers, b->ids, err);
-        double now = cli_now();
+        double now = b->now();
         t->step_ms[i] = now - before;
         t->ms += t->step_ms[i];
         before = now;

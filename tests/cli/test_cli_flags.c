@@ -1,0 +1,454 @@
+// tests/cli/test_cli_flags.c - every flag of every command at the parser: names, field, default, variable, words, and values
+// one step below and above each bound. The rows are a second copy of what `--help` and docs/ promise: a new flag needs a row
+// here.
+#include "engine/base/number.h"
+#include "engine/cli/option_table.h"
+#include "engine/cli/options.h"
+#include "tests/test.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+// In the order of the bits in options.h: generate, chat, tokenize, detokenize, logits, inspect, methods, version, bench,
+// compare, perplexity, eval, plot, tune.
+static const char letters[] = "gctdlimvbopePu";
+static const unsigned bits[] = {CLI_GENERATE, CLI_CHAT,  CLI_TOKENIZE, CLI_DETOKENIZE, CLI_LOGITS, CLI_INSPECT, CLI_METHODS,
+                                CLI_VERSION,  CLI_BENCH, CLI_COMPARE,  CLI_PERPLEXITY, CLI_EVAL,   CLI_PLOT,    CLI_TUNE};
+
+typedef enum { INT, U32, SEED, CTX, REAL, SIZE, INTS, INTS_ALL, PAIRS, WORD, SWITCH, TEXT, LIST, FLAG } kind;
+
+typedef struct row {
+    const char *names, *commands;
+    kind kind;
+    size_t field;
+    const char *def;
+    double low, high; // CTX: also 0; SEED: also -1
+    const char *words;
+} row;
+
+#define BIG 2147483647
+// clang-format off
+#define N(NAMES, COMMANDS, KIND, FIELD, DEFAULT, LOW, HIGH) \
+    {.names = NAMES, .commands = COMMANDS, .kind = KIND, .field = offsetof(cli_options, FIELD), .def = DEFAULT, .low = LOW, .high = HIGH}
+#define W(NAMES, COMMANDS, FIELD, DEFAULT, WORDS) \
+    {.names = NAMES, .commands = COMMANDS, .kind = WORD, .field = offsetof(cli_options, FIELD), .def = DEFAULT, .words = WORDS}
+#define T(NAMES, COMMANDS, KIND, FIELD, DEFAULT) \
+    {.names = NAMES, .commands = COMMANDS, .kind = KIND, .field = offsetof(cli_options, FIELD), .def = DEFAULT}
+static const row rows[] = {
+    W("--load-format", "gclibopeu", load_format, "auto", "auto,safetensors,dummy"),
+    N("-c --ctx-size --ctx", "gcie", CTX, n_ctx, NULL, 1, BIG),
+    N("-c --ctx-size --ctx", "p", CTX, n_ctx, NULL, 4, BIG),
+    N("--stride", "p", INT, stride, NULL, 1, BIG),
+    N("--windows", "p", INT, windows, NULL, 1, BIG),
+    N("--score", "pu", INT, score, NULL, 1, BIG),
+    N("--history", "p", INTS_ALL, histories, NULL, 1, BIG),
+    N("--segment", "p", INT, segment, NULL, 1, BIG),
+    N("-ub --ubatch-size", "gclbopeu", INT, ubatch, NULL, 1, 65536),
+    N("-t --threads", "gclbopeu", INT, threads, "0", 0, 1024),
+    W("--kv-cache", "gcbp", kv_cache, "gpu", "gpu,host,auto"),
+    N("--kv-gpu-memory", "gcibp", SIZE, kv_gpu_memory, NULL, 1, 1e18),
+    N("--host-memory", "gcibp", SIZE, host_memory, NULL, 1, 1e18),
+    W("--rope-scaling", "gclibopeu", rope_scaling, NULL, "none,linear,llama3,yarn"),
+    N("--rope-scale", "gclibopeu", REAL, rope_scale, NULL, 1, 1e6),
+    N("--rope-theta --rope-freq-base", "gclibopeu", REAL, rope_theta, NULL, 1, 1e12),
+    N("--rope-original-ctx --yarn-orig-ctx", "gclibopeu", INT, rope_original_ctx, NULL, 1, 268435456),
+    N("--rope-low-freq-factor", "gclibopeu", REAL, rope_low_freq_factor, NULL, 1e-3, 1e6),
+    N("--rope-high-freq-factor", "gclibopeu", REAL, rope_high_freq_factor, NULL, 1e-3, 1e6),
+    N("--yarn-attention-factor", "gclibopeu", REAL, yarn_attention_factor, NULL, 1e-3, 1e3),
+    N("--yarn-beta-fast", "gclibopeu", REAL, yarn_beta_fast, NULL, 1e-3, 1e6),
+    N("--yarn-beta-slow", "gclibopeu", REAL, yarn_beta_slow, NULL, 1e-3, 1e6),
+    N("-np --parallel", "go", INT, parallel, "1", 1, 1024),
+    N("--random-prompt", "g", INT, random_prompt, NULL, 1, BIG),
+    N("-n --n-predict --predict", "g", INT, n_predict, "512", -1, BIG),
+    N("-n --n-predict --predict", "c", INT, n_predict, "1024", -1, BIG),
+    N("-n --n-predict --predict", "o", INT, n_predict, "64", 1, BIG),
+    T("-e --escape", "gctoeu", SWITCH, escape, "0"), T("--display-prompt", "g", SWITCH, display_prompt, "0"),
+    W("-o --output", "gt", format, "text", "text,json"),
+    N("--logprobs", "g", INT, logprobs, NULL, 0, 20),
+    W("-o --output", "imbopeu", format, "md", "md,csv,json,jsonl"),
+    N("-s --seed", "gcbopeu", SEED, seed, "0", 0, 4294967295.0),
+    N("--temp --temperature", "gc", REAL, temp, "0.8", 0, 1e6),
+    N("--temp --temperature", "o", REAL, temp, "0", 0, 1e6),
+    N("--top-k", "gcoe", INT, top_k, "40", 0, BIG),
+    N("--top-p", "gcoe", REAL, top_p, "0.95", 0, 1),
+    N("--min-p", "gcoe", REAL, min_p, "0.05", 0, 1),
+    N("--repeat-penalty", "gco", REAL, repeat_penalty, "1", 1e-3, 1e3),
+    N("--repeat-last-n", "gco", INT, repeat_last_n, "64", -1, BIG),
+    N("--presence-penalty", "gco", REAL, presence_penalty, "0", -1e3, 1e3),
+    N("--frequency-penalty", "gco", REAL, frequency_penalty, "0", -1e3, 1e3),
+    N("--prefill-check", "gcope", INT, prefill_check, "0", 0, 4096),
+    N("--prefill-segment", "gcopeu", INT, prefill_segment, "32768", 128, BIG),
+    N("--dense-prefix", "gop", INT, dense_prefix, NULL, 0, BIG),
+    N("--stats-seeds", "gc", INT, stats_seeds, "1", 1, 1000),
+    N("--seq-id", "gcope", U32, seq_id, "0", 0, 4294967295.0),
+    T("--perf", "g", SWITCH, perf, "1"), T("--auto-calibrate", "gcbope", SWITCH, auto_calibrate, "1"),
+    T("--texts", "o", SWITCH, texts, "1"), T("--heads", "o", SWITCH, heads, "1"),
+    N("-p --n-prompt", "b", INTS, n_prompts, NULL, 0, BIG),
+    N("-n --steps --n-gen", "b", INTS, n_gens, NULL, 0, 1000000),
+    N("-pg --prompt-gen", "b", PAIRS, pairs, NULL, 1, BIG),
+    N("-d --depth --n-depth", "b", INTS, depths, NULL, 0, BIG),
+    N("-b --batch", "b", INTS, batches, NULL, 1, 1024),
+    W("--phase", "b", phase, "all", "decode,prefill,masks,all"),
+    N("--mask-density", "b", REAL, mask_density, "0.5", 0.01, 1),
+    N("--query-deviation", "b", REAL, query_deviation, "4", 0, 100),
+    N("--query-spread", "b", REAL, query_spread, "0", 0, 4),
+    N("-r --repetitions", "b", INT, repetitions, NULL, 1, 1000),
+    W("--fill", "b", fill, "prefill", "prefill,random"),
+    N("--hot-hits", "b", REAL, hot_hits, NULL, 0, 1),
+    N("--memory-rate", "b", REAL, memory_rate, "0", 0, 1e6),
+    N("--length", "e", INTS, lengths, "4k", 64, 16777216),
+    N("--samples", "eu", INT, samples, NULL, 1, 1000000),
+    N("--questions", "e", INT, questions, "1", 1, 256),
+    N("--task-seed", "eu", U32, task_seed, "42", 0, 4294967295.0),
+    W("--haystack", "eu", haystack, "text", "text,noise,needles"),
+    N("-n --n-predict --predict", "eu", INT, n_predict, "-1", -1, BIG),
+    N("--temp --temperature", "e", REAL, temp, NULL, 0, 1e6),
+    W("--measure", "u", measure, "score", "score,kl"),
+    N("--length", "u", INTS, lengths, "16k,32k,64k,128k", 64, 16777216),
+    N("--check", "u", INT, check, "16", 0, 1000000),
+    N("--loss", "u", REAL, loss, "0.01", 0, 1e3),
+    N("--iterations", "u", INT, iterations, "501", 0, 1000000),
+    N("--episodes", "u", INT, episodes, "10", 1, 1000),
+    N("--batch-questions", "u", INT, batch_questions, "16", 1, 100000),
+    N("--rate", "u", REAL, rate, "0.02", 0, 1e3),
+    T("--attention", "o", SWITCH, attention, "0"), T("-m --model", "gctdlibopeu", TEXT, model, NULL),
+    T("--device", "gclibopeu", TEXT, device, "auto"), T("--mlock", "gclbopeu", FLAG, mlock, NULL),
+    T("-p --prompt", "gtdo", TEXT, prompt, NULL), T("-f --file", "gtdop", TEXT, file, NULL),
+    T("--chat", "goeu", FLAG, chat, NULL), T("--chat-template", "gcoeu", TEXT, chat_template, NULL),
+    T("--chat-template-kwargs", "gcoeu", TEXT, chat_options, NULL), T("--tools", "gc", TEXT, tools, NULL),
+    T("--parse-special", "gcoeu", FLAG, parse_special, NULL), T("-sys --system-prompt", "gcoeu", TEXT, system_prompt, NULL),
+    T("--prompt-cache", "gc", TEXT, prompt_cache, NULL), T("--prompt-cache-ro", "gc", FLAG, prompt_cache_ro, NULL),
+    T("--jsonl", "gopeu", TEXT, jsonl, NULL), T("--reference", "o", TEXT, reference, NULL),
+    T("--prompts", "g", TEXT, prompts, NULL), T("--bos", "t", FLAG, bos, NULL), T("--plain", "t", FLAG, plain, NULL),
+    T("--ids", "gl", TEXT, ids, NULL), T("--stop -r --reverse-prompt", "gcoeu", LIST, stops, NULL),
+    T("--ignore-eos", "gco", FLAG, ignore_eos, NULL), T("-o --output", "lP", TEXT, out, NULL),
+    T("--tensors", "i", FLAG, tensors, NULL), T("--plot", "boe", TEXT, plot, NULL),
+    T("-l --logit-bias", "gco", LIST, logit_bias, NULL), T("--attn", "gcp", TEXT, attn, "dense"),
+    T("--attn-layer", "gcpe", LIST, attn_layers, NULL), T("--attn-prefill", "gcp", TEXT, attn_prefill, "dense"),
+    T("--attn-prefill", "oeu", LIST, attn_prefills, NULL),
+    T("--attn-prefill-layer", "gcope", LIST, attn_prefill_layers, NULL),
+    T("--attn-profile", "gcope", TEXT, attn_profile, NULL), T("--S-schedule", "gcp", TEXT, schedule, NULL),
+    T("--calibration", "gcbopeu", TEXT, calibration, NULL), T("--question-dense", "goeu", FLAG, question_dense, NULL),
+    T("--stats", "gc", TEXT, stats, NULL), T("--stats-error", "gc", FLAG, stats_error, NULL),
+    T("--stats-attn", "gc", LIST, stats_attn, NULL), T("--attn", "boe", LIST, attns, NULL),
+    T("--calibrate", "b", FLAG, calibrate, NULL), T("--mask-method", "b", TEXT, mask_method, "sample"),
+    T("--states", "b", TEXT, states, NULL), T("--ragged", "b", FLAG, ragged, NULL), T("--copy", "b", FLAG, copy, NULL),
+    T("--task", "eu", TEXT, task, "niah-single,niah-multikey,qa-2hop"), T("--grader", "e", TEXT, grader, NULL),
+    T("--procedure", "e", TEXT, procedure, NULL), T("--out", "eu", TEXT, out, NULL), T("--dump", "e", TEXT, dump, NULL),
+    T("--parts", "u", TEXT, parts, "prefill,budgets"), T("--attn", "u", TEXT, attn, NULL),
+    T("-q --quiet", "gctdlimvbopePu", FLAG, quiet, NULL), T("-h --help", "gctdlimvbopePu", FLAG, help, NULL),
+};
+// clang-format on
+enum { N_ROWS = sizeof rows / sizeof *rows };
+
+static sl_error err;
+
+// Parses one flag with a value (NULL: without a value).
+static int parse(cli_options *o, unsigned command, const char *flag, const char *value) {
+    char *args[] = {(char *)flag, (char *)value};
+    return cli_options_parse(o, command, flag ? 1 + (value != NULL) : 0, args, &err);
+}
+
+static const char *name_of(const row *r, int i, char buf[40]) { // NULL: there is no name i
+    return cli_option_name(r->names, i, buf, 40) ? buf : NULL;
+}
+
+static const char *variable_of(const row *r, char buf[64]) {
+    char name[40];
+    int i = 0;
+    while (strncmp(name_of(r, i, name), "--", 2)) i++;
+    snprintf(buf, 64, "SLEIGH_%s", name + 2);
+    for (char *p = buf; *p; p++) *p = *p == '-' ? '_' : (char)toupper((unsigned char)*p);
+    return buf;
+}
+
+static int has_variable(const row *r) {
+    return strcmp(r->names, "-h --help") && !(r->kind == TEXT && !strncmp(r->names, "-o ", 3));
+}
+
+// The number that a field holds; a list: its last number.
+static double number_in(const cli_options *o, const row *r) {
+    const void *at = (const char *)o + r->field;
+    const cli_ints *list = at;
+    switch (r->kind) {
+    case REAL:
+        return *(const double *)at;
+    case U32:
+    case SEED:
+        return *(const uint32_t *)at;
+    case SIZE:
+        return (double)*(const size_t *)at;
+    case INTS:
+    case INTS_ALL:
+    case PAIRS:
+        return list->n ? (double)list->at[list->n - 1] : (double)NAN;
+    default:
+        return *(const int *)at;
+    }
+}
+
+static const char *text_in(const cli_options *o, const row *r) { // a list: its last text
+    const void *at = (const char *)o + r->field;
+    const cli_list *list = at;
+    return r->kind != LIST ? *(const char *const *)at : list->n ? list->items[list->n - 1] : NULL;
+}
+
+static int is_text(const row *r) {
+    return r->kind == TEXT || r->kind == WORD || r->kind == LIST;
+}
+
+static void accept_number(unsigned command, const row *r, const char *flag, const char *text, double want) {
+    cli_options o;
+    char pair[80];
+    snprintf(pair, sizeof pair, r->kind == PAIRS ? "%s,%s" : "%s", text, text);
+    if (parse(&o, command, flag, pair)) FAIL("%s %s: %s", flag, pair, err.message);
+    if (number_in(&o, r) != want) FAIL("%s %s: the field has %.17g", flag, pair, number_in(&o, r));
+    if (cli_option_given(&o, r->field) != CLI_BY_FLAG) FAIL("%s %s: not given", flag, pair);
+    cli_options_free(&o);
+}
+
+static void accept(unsigned command, const row *r, const char *flag, double x) {
+    char text[32];
+    snprintf(text, sizeof text, "%.17g", x);
+    if (r->kind != REAL) snprintf(text, sizeof text, "%.0f", x);
+    accept_number(command, r, flag, text, x);
+}
+
+// An error of the command line, which names the flag and what was expected.
+static void refuse(unsigned command, const row *r, const char *flag, const char *text) {
+    cli_options o;
+    char pair[80], low[SL_NUMBER_TEXT], high[SL_NUMBER_TEXT], want[96] = "";
+    snprintf(pair, sizeof pair, r->kind == PAIRS ? "%s,%s" : "%s", text, text);
+    int rc = parse(&o, command, flag, pair);
+    if (!rc) FAIL("%s %s: accepted, %.17g", flag, pair, number_in(&o, r));
+    if (rc != SL_ERR_ARG || strncmp(err.message, flag, strlen(flag))) FAIL("%s %s: %d, %s", flag, pair, rc, err.message);
+    sl_number_text(r->low, low), sl_number_text(r->high, high);
+    if (r->kind == SIZE) return;
+    if (r->kind == SEED || r->kind == U32 || r->high < BIG)
+        snprintf(want, sizeof want, "from %s to %s", low, high);
+    else
+        snprintf(want, sizeof want, "number%s, %s or more", r->kind == INTS_ALL ? "s" : "", low);
+    if (!strstr(err.message, want)) FAIL("%s %s: \"%s\" lacks \"%s\"", flag, pair, err.message, want);
+}
+
+static void refuse_number(unsigned command, const row *r, const char *flag, double x) {
+    char text[40];
+    snprintf(text, sizeof text, r->kind == REAL ? "%.17g" : "%.0f", x);
+    refuse(command, r, flag, text);
+}
+
+// A bound, and the next value beyond it. out: -1: below, 1: above.
+static void try_bound(unsigned command, const row *r, const char *flag, double at, int out) {
+    double step = r->kind == REAL ? fmax(fabs(at), 1) * 1e-6 : 1;
+    accept(command, r, flag, at);
+    accept(command, r, flag, at - out * step);
+    double beyond = at + out * step;
+    if (r->kind == SEED && beyond == -1) beyond = -2;
+    if (r->kind == CTX && beyond == 0) beyond = -1;
+    refuse_number(command, r, flag, beyond);
+}
+
+static void try_number(unsigned command, const row *r, const char *flag) {
+    static const char *const wrong[] = {"x", "", "7x", " 7", "0x7", "7kk", "99999999999999999999999", "nan", "1.5"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong - (r->kind == REAL); i++) {
+        int is_hex = !strcmp(wrong[i], "0x7"), is_real = r->kind == REAL || r->kind == SIZE;
+        if (is_real && (is_hex || (r->kind == SIZE && !strcmp(wrong[i], "1.5")))) continue; // strtod takes 0x7
+        refuse(command, r, flag, wrong[i]);
+    }
+    if (r->kind == SIZE) {
+        static const double unit[] = {1024.0, 1048576.0, 1073741824.0, 1099511627776.0};
+        for (int i = 0; i < 8; i++)
+            accept_number(command, r, flag, (const char *[]){"3K", "3M", "3G", "3T", "3k", "3m", "3g", "3t"}[i],
+                          3 * unit[i % 4]);
+        accept_number(command, r, flag, "1.5M", 1572864);
+        accept(command, r, flag, r->low), accept(command, r, flag, 1e17);
+        refuse(command, r, flag, "0"), refuse(command, r, flag, "-1"), refuse(command, r, flag, "1e19");
+        return;
+    }
+    try_bound(command, r, flag, r->low, -1);
+    try_bound(command, r, flag, r->high, 1);
+    if (r->kind == REAL)
+        return refuse(command, r, flag, "1k"), refuse(command, r, flag, "inf"), refuse(command, r, flag, "1e-400");
+    for (int i = 0; i < 2; i++) {
+        const char *kilo = i ? "1K" : "1k";
+        if (r->low <= 1024 && r->high >= 1024)
+            accept_number(command, r, flag, kilo, 1024);
+        else
+            refuse(command, r, flag, kilo);
+    }
+    if (r->kind == CTX) accept(command, r, flag, 0), refuse_number(command, r, flag, r->low - 1 > 0 ? r->low - 1 : -1);
+    if (r->kind == INTS_ALL) accept_number(command, r, flag, "all", CLI_ALL), accept_number(command, r, flag, "3,all", CLI_ALL);
+    if (r->kind == INTS) refuse(command, r, flag, "all");
+    if (r->kind != SEED) return;
+    cli_options o;
+    CHECK(!parse(&o, command, flag, "-1") && o.random_seed);
+    cli_options_free(&o);
+    CHECK(!parse(&o, command, flag, "5") && !o.random_seed);
+    cli_options_free(&o);
+}
+
+static void try_word(unsigned command, const row *r, const char *flag) {
+    char word[32];
+    cli_options o;
+    for (const char *p = r->words; *p; p += strcspn(p, ",") + (p[strcspn(p, ",")] == ',')) {
+        snprintf(word, sizeof word, "%.*s", (int)strcspn(p, ","), p);
+        if (parse(&o, command, flag, word)) FAIL("%s %s: %s", flag, word, err.message);
+        CHECK_STR(text_in(&o, r), word);
+        cli_options_free(&o);
+        for (int i = 0; i < 4; i++) { // a part, and other words
+            char want[120], other[40];
+            snprintf(other, sizeof other, "%s%s", i == 3 ? "" : word + (i == 1), i == 2 ? "x" : i == 0 ? "," : "");
+            if (!parse(&o, command, flag, other)) FAIL("%s %s: accepted", flag, other);
+            snprintf(want, sizeof want, "%s %s: expected one of %s", flag, other, r->words);
+            CHECK_STR(err.message, want);
+        }
+    }
+}
+
+static void try_text(unsigned command, const row *r, const char *flag) {
+    cli_options o;
+    char *twice[] = {(char *)flag, "some text", (char *)flag, ""};
+    static const char *const inputs[] = {"-p --prompt", "-f --file", "-sys --system-prompt", "--jsonl", "--prompts", "--ids"};
+    int is_input = 0;
+    for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) is_input |= !strcmp(r->names, inputs[i]);
+    CHECK_OK(parse(&o, command, flag, "some text"), err);
+    CHECK_STR(text_in(&o, r), "some text");
+    cli_options_free(&o);
+    CHECK_ERR(parse(&o, command, flag, NULL), err, SL_ERR_ARG, "needs a value");
+    int rc = cli_options_parse(&o, command, 4, twice, &err); // the last one counts, but for input
+    if (rc != (is_input ? SL_ERR_ARG : 0)) FAIL("%s twice: returned %d", flag, rc);
+    if (rc) return;
+    CHECK_STR(text_in(&o, r), "");
+    if (r->kind == LIST) CHECK_INT(((const cli_list *)((char *)&o + r->field))->n, 2);
+    cli_options_free(&o);
+}
+
+static void try_switch(unsigned command, const row *r, const char *flag) {
+    char other[48];
+    cli_options o;
+    snprintf(other, sizeof other, "--no-%s", flag[1] == '-' ? flag + 2 : "");
+    CHECK_OK(parse(&o, command, flag, NULL), err);
+    CHECK_INT(number_in(&o, r), 1);
+    cli_options_free(&o);
+    snprintf(other, sizeof other, "%s=1", flag);
+    if (flag[1] == '-') CHECK_ERR(parse(&o, command, other, NULL), err, SL_ERR_ARG, "takes no value");
+    if (flag[1] != '-') return;
+    snprintf(other, sizeof other, "--no-%s", flag + 2);
+    int rc = parse(&o, command, other, NULL);
+    if (rc != (r->kind == SWITCH ? 0 : SL_ERR_ARG)) FAIL("%s: returned %d", other, rc);
+    if (!rc) CHECK_INT(number_in(&o, r), 0);
+    if (!rc) cli_options_free(&o);
+}
+
+static int has_default(size_t field) { // in some command
+    int n = 0;
+    for (int i = 0; i < N_ROWS; i++) n += rows[i].field == field && rows[i].def;
+    return n > 0;
+}
+
+// Without flags a field has its default; a list has the numbers of its default. Without a default, the command does not read
+// the field unless it is given.
+static void check_default(unsigned command, const row *r) {
+    cli_options o, given;
+    char name[40];
+    CHECK_OK(parse(&o, command, NULL, NULL), err);
+    CHECK_INT(cli_option_given(&o, r->field), 0);
+    if (!r->def && has_default(r->field)) {
+        // the default of another command
+    } else if (is_text(r)) {
+        const char *is = text_in(&o, r);
+        if (r->def ? !is || strcmp(is, r->def) : is != NULL) FAIL("%s of %x: default %s", r->names, command, is ? is : "none");
+    } else if (r->def && (r->kind == INTS || r->kind == INT)) {
+        CHECK_OK(parse(&given, command, name_of(r, 0, name), r->def), err);
+        size_t size = r->kind == INT ? sizeof(int) : sizeof(cli_ints);
+        if (memcmp((char *)&o + r->field, (char *)&given + r->field, size)) FAIL("%s of %x: default", r->names, command);
+        cli_options_free(&given);
+    } else {
+        double want = r->def ? atof(r->def) : r->field == offsetof(cli_options, dense_prefix) ? -1 : 0, is = number_in(&o, r);
+        int is_list = r->kind == INTS || r->kind == INTS_ALL || r->kind == PAIRS;
+        if (is_list ? !isnan(is) : is != want) FAIL("%s of %x: default %g", r->names, command, is);
+    }
+    cli_options_free(&o);
+}
+
+// The variable gives the field a value, and a flag takes precedence.
+static void check_variable(unsigned command, const row *r) {
+    char name[64], flag[40], value[64] = "1", wrong[] = "2";
+    cli_options o;
+    int takes_value = r->kind != FLAG && r->kind != SWITCH;
+    if (takes_value && !is_text(r)) snprintf(value, sizeof value, r->kind == PAIRS ? "%.17g,%.17g" : "%.17g", r->low, r->low);
+    if (r->kind == WORD) snprintf(value, sizeof value, "%.*s", (int)strcspn(r->words, ","), r->words);
+    setenv(variable_of(r, name), value, 1);
+    int rc = parse(&o, command, NULL, NULL), source = has_variable(r) ? CLI_BY_ENV : 0;
+    if (rc) unsetenv(name), FAIL("%s=%s of %x: %s", name, value, command, err.message);
+    if (cli_option_given(&o, r->field) != source) unsetenv(name), FAIL("%s of %x: not given", name, command);
+    int is_set = is_text(r) ? text_in(&o, r) && !strcmp(text_in(&o, r), value) : number_in(&o, r) == atof(value);
+    cli_options_free(&o);
+    if (source && !is_set) unsetenv(name), FAIL("%s=%s of %x: another value", name, value, command);
+    if (!takes_value && source) {
+        setenv(name, wrong, 1);
+        rc = parse(&o, command, NULL, NULL);
+        if (rc != SL_ERR_ARG || !strstr(err.message, name)) unsetenv(name), FAIL("%s=2 of %x: %d", name, command, rc);
+        setenv(name, "0", 1);
+    }
+    rc = parse(&o, command, name_of(r, 0, flag), takes_value ? value : NULL);
+    unsetenv(name);
+    if (rc) FAIL("%s with %s: %s", flag, name, err.message);
+    CHECK_INT(cli_option_given(&o, r->field), CLI_BY_FLAG);
+    if (r->kind == LIST) CHECK_INT(((const cli_list *)((char *)&o + r->field))->n, 1); // not both
+    if (r->kind == PAIRS) CHECK_INT(((const cli_ints *)((char *)&o + r->field))->n, 2);
+    if (!takes_value) CHECK_INT(number_in(&o, r), 1);
+    cli_options_free(&o);
+}
+
+static void flags(void) {
+    char flag[40];
+    for (int i = 0; i < N_ROWS; i++)
+        for (int c = 0; letters[c]; c++) {
+            const row *r = &rows[i];
+            cli_options o;
+            if (!strchr(r->commands, letters[c])) continue;
+            check_default(bits[c], r);
+            check_variable(bits[c], r);
+            for (int k = 0; name_of(r, k, flag); k++) {
+                if (r->kind == WORD)
+                    try_word(bits[c], r, flag);
+                else if (is_text(r))
+                    try_text(bits[c], r, flag);
+                else if (r->kind == FLAG || r->kind == SWITCH)
+                    try_switch(bits[c], r, flag);
+                else if (k)
+                    accept(bits[c], r, flag, r->low);
+                else
+                    try_number(bits[c], r, flag);
+            }
+            if (r->kind != FLAG && r->kind != SWITCH)
+                CHECK_ERR(parse(&o, bits[c], flag, NULL), err, SL_ERR_ARG, "needs a value");
+        }
+}
+
+static int has_row(const char *names, char command) {
+    int n = 0;
+    for (int i = 0; i < N_ROWS; i++) n += !strcmp(rows[i].names, names) && strchr(rows[i].commands, command);
+    return n;
+}
+
+// Each row of the table has a row here, for the same commands, and no command has a flag that only a row here has.
+static void complete(void) {
+    int n_table = 0, n_rows = 0;
+    for (int i = 0; i < N_ROWS; i++) n_rows += (int)strlen(rows[i].commands);
+    for (int i = 0; i < cli_n_options; i++)
+        for (int c = 0; letters[c]; c++) {
+            if (!(cli_option_table[i].commands & bits[c])) continue;
+            n_table++;
+            if (has_row(cli_option_table[i].names, letters[c]) != 1)
+                FAIL("%s of command '%c': expected one row in this test", cli_option_table[i].names, letters[c]);
+        }
+    CHECK_INT(n_table, n_rows);
+}
+
+static const test_case cases[] = {{"flags", 0, flags}, {"complete", 0, complete}, {0}};
+extern const test_suite suite_cli_flags;
+const test_suite suite_cli_flags = {"cli_flags", cases};
