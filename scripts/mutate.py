@@ -177,15 +177,18 @@ class Runner:
 
 def build_with_switches(runner, folder, chosen):
     """Builds all faults behind switches. Returns the numbers of the faults that compile."""
-    header = os.path.join(folder, "build/mutant.h")
+    header, texts = os.path.join(folder, "build/mutant.h"), {}
     write(header, SWITCH % {"n": len(chosen)})
+    for m in chosen:  # the copy, because somebody may edit the tree
+        with open(os.path.join(folder, m.path), encoding="utf-8") as f:
+            texts[m.path] = f.read()
     left = set(range(len(chosen)))
     while True:
         files = collections.defaultdict(list)
         for number, m in enumerate(chosen):
             files[m.path] += [(number, m)] if number in left else []
         for path, some in files.items():
-            write(os.path.join(folder, path), mutations.with_switches(mutations.read(path), some))
+            write(os.path.join(folder, path), mutations.with_switches(texts[path], some))
         warnings = ("-O3 -g1 -Wno-error -Wno-unused -Wno-missing-field-initializers -Werror=int-conversion "
                     "-Werror=incompatible-pointer-types -Werror=format")
         status, out = runner.make(folder, os.cpu_count() or 1, [f"OPT={warnings} -include {header}"])

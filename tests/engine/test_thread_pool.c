@@ -4,6 +4,7 @@
 #include "tests/support/threads.h"
 #include "tests/test.h"
 
+#include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,15 +72,20 @@ static void long_task(void *ctx, size_t i, int thread) {
     if (i == 0) usleep(100000);
 }
 
-// Threads that wait for a job, and a caller that waits for threads, sleep. A pool that spins would use 100 ms per thread.
+// Threads that wait for a job, and a caller that waits for threads, sleep. A pool that spins would use 100 ms per thread in
+// every round. OpenBLAS's threads spin when they start, and in a virtual machine the time of other guests may count as used, so
+// one quiet round is enough.
 static void waiting(void) {
+    double least = INFINITY;
     test_threads(2);
-    double before = cpu_ms();
-    sl_parallel(2, long_task, NULL); // one of the two threads waits for the other one
-    usleep(100000);
-    double used = cpu_ms() - before;
+    for (int round = 0; round < 10 && least > 20; round++) {
+        double before = cpu_ms();
+        sl_parallel(2, long_task, NULL); // one of the two threads waits for the other one
+        usleep(100000);
+        least = fmin(least, cpu_ms() - before);
+    }
     test_threads(1);
-    if (used > 20) FAIL("two threads that wait for 200 ms used %.1f ms of processors", used);
+    if (least > 20) FAIL("two threads that wait for 200 ms used %.1f ms of processors", least);
 }
 
 static int run_child(void (*fn)(void *ctx), void *ctx) { // its exit status
