@@ -9,7 +9,7 @@ mutations.py draws the faults from the syntax of every product file. A seed coun
 seed that nobody has used measures the tests. On the CPU one build holds all faults of the sample behind a switch that an environment
 variable sets. Each test case runs once without a fault, which gives its time and the faults that it reaches. Then every fault meets the cases
 that reach it, until one fails: the quick cases that reach few faults come first, and --budget limits the seconds. So the kill rate is a
-lower bound. With --gpu every fault is a build of its own, and the suites cuda_* run.
+lower bound. Survivors meet the cases a second time in a build with sanitizers, as in CI. With --gpu every fault is a build of its own, and the suites cuda_* run.
 
 A fault is killed when a case fails, crashes or takes ten times its time. A fault that does not compile does not count. scripts/mutations.txt
 remembers what a person found out about survivors: "equivalent" ones, which change no result, do not count. --idle lists, from a results
@@ -35,6 +35,8 @@ import time
 import mutations
 
 BUILD = "build/objects"  # in the copy of the tree
+FLAGS = "-g1 -Wno-error -Wno-unused -Wno-missing-field-initializers"
+SANITIZERS = "-O2 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
 MEMORY = 8 << 30  # address space of a test case, because a fault may allocate any amount
 TIMES, LEAST = 10, 20  # a case may take ten times as long as without a fault, and 20 seconds
 
@@ -134,15 +136,16 @@ class Runner:
             for p in list(self.running):
                 os.killpg(p.pid, signal.SIGKILL)
 
-    def make(self, folder, jobs, more=()):
-        return self.command(["make", "-k", f"-j{jobs}", f"BUILD={BUILD}", *([] if self.args.gpu else ["CUDA=0"]), *more, *self.args.make, "all"],
+    def make(self, folder, jobs, more=(), build=BUILD):
+        return self.command(["make", "-k", f"-j{jobs}", f"BUILD={build}", *([] if self.args.gpu else ["CUDA=0"]), *more, *self.args.make, "all"],
                             folder, 3600)
 
-    def test(self, folder, name, timeout, env=()):
+    def test(self, folder, name, timeout, env=(), build=BUILD):
         """Runs a case or a suite. Returns why it failed (None: it passed), the seconds, and the cases that passed."""
         start = time.time()
-        words = [f"{BUILD}/sleigh-test", "--fail-fast", *(["--gpu"] if self.args.gpu else []), name]
-        status, out = self.command(words, folder, timeout, env, not self.args.gpu)
+        words = [f"{build}/sleigh-test", "--fail-fast", *(["--gpu"] if self.args.gpu else []), name]
+        # A build with sanitizers needs more addresses than there is memory.
+        status, out = self.command(words, folder, timeout, dict(env, SLEIGH_BIN=f"{build}/sleigh"), not self.args.gpu and build == BUILD)
         passed, failed = re.findall(r"^ok +(\S+)", out, re.M), re.search(r"^FAIL +(\S+)", out, re.M)
         why = (f"time limit of {name}" if status is None else failed[1] if failed else f"crash in {name}" if status else None)
         return why, time.time() - start, passed
@@ -189,9 +192,8 @@ def build_with_switches(runner, folder, chosen):
             files[m.path] += [(number, m)] if number in left else []
         for path, some in files.items():
             write(os.path.join(folder, path), mutations.with_switches(texts[path], some))
-        warnings = ("-O3 -g1 -Wno-error -Wno-unused -Wno-missing-field-initializers -Werror=int-conversion "
-                    "-Werror=incompatible-pointer-types -Werror=format")
-        status, out = runner.make(folder, os.cpu_count() or 1, [f"OPT={warnings} -include {header}"])
+        errors = "-Werror=int-conversion -Werror=incompatible-pointer-types -Werror=format"
+        status, out = runner.make(folder, os.cpu_count() or 1, [f"OPT=-O3 {FLAGS} {errors} -include {header}"])
         if status == 0:
             return sorted(left)
         wrong, spots = set(), re.findall(r"^(\S+?):(\d+):\d+: (?:fatal )?error:", out, re.M)
@@ -233,17 +235,19 @@ def baseline(runner, folder, n):
     return done
 
 
-def try_cases(runner, folder, number, known, budget):
+def try_cases(runner, folder, number, known, budget, build=BUILD):
     """Runs the cases that reach a fault until one fails. Returns a record."""
     cases = sorted((x for x in known if number in known[x][1]), key=lambda x: known[x][0] * (8 + len(known[x][1])))
-    spent, tried = 0.0, 0
+    slower, spent, tried = 1 if build == BUILD else 5, 0.0, 0
     for case in cases:
-        if spent + known[case][0] > budget:
+        if spent + known[case][0] * slower > budget:
             continue
-        limit, env = max(LEAST, TIMES * known[case][0]), {"SLEIGH_MUTANT": str(number)}
-        why, seconds, _ = runner.test(folder, case, limit, env)
+        limit, env = max(LEAST, TIMES * slower * known[case][0]), {"SLEIGH_MUTANT": str(number)}
+        why, seconds, _ = runner.test(folder, case, limit, env, build)
         spent, tried = spent + seconds, tried + 1
-        if why and (why.startswith("time") or runner.test(folder, case, limit, env)[0]):  # twice, because load alone can fail a case
+        # A second time, because the load of the machine can fail a case, and the sanitizers' slowness too.
+        again = dict(env, SLEIGH_MUTANT="-1") if build != BUILD else env
+        if why and (why.startswith("time") or bool(runner.test(folder, case, limit, again, build)[0]) == (build == BUILD)):
             return {"result": "killed", "by": why, "tried": tried, "reaching": len(cases), "seconds": round(spent, 1)}
     return {"result": "survived", "by": "", "tried": tried, "reaching": len(cases), "seconds": round(spent, 1)}
 
@@ -258,16 +262,24 @@ def run_cpu(runner, chosen, records, args, results):
     append(results, {"cases": {x: [round(s, 2), len(r)] for x, (s, r) in known.items()}, "seed": args.seed})
     todo, lock, done = [i for i in counted if chosen[i].key not in records], threading.Lock(), [0]
 
-    def work(number, _):
+    def work(number, build=BUILD):
         m = chosen[number]
-        x = dict(m.row(), seed=args.seed, **try_cases(runner, folder, number, known, args.budget))
+        x = dict(m.row(), seed=args.seed, build=build, **try_cases(runner, folder, number, known, args.budget, build))
         with lock:
             done[0] += 1
             records[m.key] = x
             append(results, x)
             say(f"{done[0]}/{len(todo)} {x['result']}: {m.path}:{m.line}: {m.why} ({x['by'] or x['tried']}) {x['seconds']} s")
 
-    runner.each(work, todo)
+    runner.each(lambda number, _: work(number), todo)
+    again = [i for i in counted if records[chosen[i].key]["result"] == "survived" and records[chosen[i].key]["build"] == BUILD]
+    build = BUILD + "-san"
+    say(f"{len(again)} survivors meet the cases under sanitizers")
+    status, out = runner.make(folder, os.cpu_count() or 1, [f"OPT={SANITIZERS} {FLAGS} -include {folder}/build/mutant.h"], build)
+    if status:
+        sys.exit(f"mutate.py: the build with sanitizers fails:\n{out[-3000:]}")
+    todo, done = again, [0]
+    runner.each(lambda number, _: work(number, build), todo)
 
 
 # ---- kernels: one build for each fault ----

@@ -67,6 +67,7 @@ class Mutation:
 BINARY = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "+": "-", "-": "+", "*": "/", "/": "*"}
 MIN_MAX = {"fminf": "fmaxf", "fmaxf": "fminf", "fmin": "fmax", "fmax": "fmin", "min": "max", "max": "min", "sl_min": "sl_max",
            "sl_max": "sl_min"}
+SYMMETRIC = {x.encode() for x in MIN_MAX} | {b"strcmp", b"strncmp", b"strcasecmp", b"memcmp"}  # results of these are compared with 0
 UNITS = {"1000": "1024", "1024": "1000", "1e3": "1e6", "1e-3": "1", "1e6": "1e3", "1e-6": "1e-3", "1e9": "1e6", "1e-9": "1e-6", "100": "1",
          "60": "1", "8": "1", "0.5": "1.0", "2.0": "1.0"}
 # No test can notice these: checks of programmer errors, the size of an allocation, and whether something is freed (sanitizers notice it).
@@ -186,7 +187,7 @@ class Body:
         name, args = node.child_by_field_name("function"), node.child_by_field_name("arguments").named_children
         if not is_value(node):
             return
-        for a, b in zip(args, args[1:]):
+        for a, b in zip(args, args[1:]) if name.text not in SYMMETRIC else ():
             if a.text != b.text and "string_literal" not in (a.type, b.type):
                 swapped = (node.text[:a.start_byte - node.start_byte] + b.text + self.code[a.end_byte:b.start_byte] + a.text +
                            node.text[b.end_byte - node.start_byte:])
