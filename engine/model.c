@@ -120,16 +120,30 @@ size_t sl_model_bytes_to_allocate(const sl_model *model) {
     return all > allocated ? all - allocated : 0;
 }
 
+// The quantiles of the two deviations of a model's matrices (sl_dummy_deviation), which are made once, not once for a tensor.
+typedef struct dummy_tables {
+    double deviation[2]; // 0: not made
+    bf16 *quantiles;     // [2][SL_DUMMY_QUANTILES]
+} dummy_tables;
+
+static const bf16 *quantiles_of(dummy_tables *t, double deviation) {
+    int i = t->deviation[0] && t->deviation[0] != deviation;
+    bf16 *quantiles = t->quantiles + i * SL_DUMMY_QUANTILES;
+    if (t->deviation[i] != deviation) sl_dummy_quantiles(deviation, quantiles);
+    t->deviation[i] = deviation;
+    return quantiles;
+}
+
 // Makes a tensor in pieces, to report progress.
-static void make_tensor(const sl_tensor *t, bf16 *quantiles, const sl_progress *progress, size_t *done, size_t total) {
+static void make_tensor(const sl_tensor *t, dummy_tables *tables, const sl_progress *progress, size_t *done, size_t total) {
     enum { PIECE = 1 << 23, MIB = 20 }; // elements: 16 MiB
     bf16 *data = (bf16 *)t->data;       // writable: sl_tensors_allocate
     size_t n = t->n_bytes / sizeof *data;
     uint64_t key = sl_dummy_key(t->name);
-    if (t->n_dims > 1) sl_dummy_quantiles(sl_dummy_deviation(t->name, (int)t->dims[1]), quantiles);
+    const bf16 *quantiles = t->n_dims > 1 ? quantiles_of(tables, sl_dummy_deviation(t->name, (int)t->dims[1])) : NULL;
     for (size_t i = 0; i < n; i += PIECE) {
         size_t m = n - i < PIECE ? n - i : PIECE;
-        if (t->n_dims > 1)
+        if (quantiles)
             sl_dummy_fill(key, quantiles, i, m, data + i);
         else
             for (size_t j = 0; j < m; j++) data[i + j] = sl_dummy_vector(t->name);
@@ -140,11 +154,12 @@ static void make_tensor(const sl_tensor *t, bf16 *quantiles, const sl_progress *
 
 static int make_dummy(sl_model *model, const sl_progress *progress, sl_error *err) {
     size_t done = 0, total = sl_tensors_bytes(model->tensors);
-    bf16 *quantiles = malloc(SL_DUMMY_QUANTILES * sizeof *quantiles);
-    int rc = quantiles ? sl_tensors_allocate(model->tensors, err) : sl_fail(err, SL_ERR_MEMORY, "dummy weights: out of memory");
+    dummy_tables tables = {.quantiles = malloc(2 * SL_DUMMY_QUANTILES * sizeof *tables.quantiles)};
+    int rc = tables.quantiles ? sl_tensors_allocate(model->tensors, err)
+                              : sl_fail(err, SL_ERR_MEMORY, "dummy weights: out of memory");
     for (int i = 0; !rc && i < sl_tensors_count(model->tensors); i++)
-        make_tensor(sl_tensors_at(model->tensors, i), quantiles, progress, &done, total);
-    free(quantiles);
+        make_tensor(sl_tensors_at(model->tensors, i), &tables, progress, &done, total);
+    free(tables.quantiles);
     return rc;
 }
 

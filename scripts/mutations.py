@@ -73,7 +73,7 @@ UNITS = {"1000": "1024", "1024": "1000", "1e3": "1e6", "1e-3": "1", "1e6": "1e3"
 # No test can notice these: checks of programmer errors, the size of an allocation, and whether something is freed (sanitizers notice it).
 SKIPPED = re.compile(rb"SL_CHECK|static_assert|_Static_assert|\bcap(_\w+)?\b|\w*(alloc|resize|reserve|_grow\w*)\(|munmap|\bfree\(|fclose\(|\bclose\(|"
                      rb"out of memory|^\s*\(void\)|va_start|va_end|\basm\b|prefetch|pragma|__sync|barrier_|sl_wait_|__nanosleep")
-FREEING = re.compile(rb"^(free|\w+_(free|close|destroy|release|unlock|lock)|pthread_\w+|cudaFree\w*|fflush)\b")
+FREEING = re.compile(rb"^(free|json_decref|\w+_(free|close|destroy|release|unlock|lock)|pthread_\w+|cudaFree\w*|fflush)\b")
 DEVICE = re.compile(rb"is_device|on_gpu|is_gpu|_gpu\b|->cuda|_there\(|sl_cuda_|cuda_|build_device|device_|gpu_present")
 CONSTANT = {"case_statement", "array_declarator", "sizeof_expression", "enumerator", "alignof_expression", "static_assert_declaration",
             "offsetof_expression", "bitfield_clause", "preproc_call", "preproc_def", "preproc_if", "string_literal", "type_descriptor"}

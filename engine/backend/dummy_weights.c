@@ -6,7 +6,6 @@
 #include "engine/base/quantile.h"
 #include "engine/base/thread_pool.h"
 
-#include <pthread.h>
 #include <string.h>
 
 uint64_t sl_dummy_key(const char *name) {
@@ -32,26 +31,21 @@ enum { STEP = 4096 }; // numbers that a thread makes at a time
 typedef struct fill_call {
     uint64_t key;
     const bf16 *quantiles;
+    double deviation;
     size_t from, n;
     bf16 *out;
 } fill_call;
 
-static double normal[SL_DUMMY_QUANTILES]; // quantiles of the standard normal distribution, made once for a process
-
-static void make_normal(void *ctx, size_t piece, int thread) {
-    (void)ctx, (void)thread;
+static void make_quantiles(void *ctx, size_t piece, int thread) {
+    (void)thread;
+    const fill_call *c = ctx;
     for (size_t w = piece * STEP; w < (piece + 1) * STEP && w < SL_DUMMY_QUANTILES; w++)
-        normal[w] = sl_normal_quantile(((double)w + 0.5) / SL_DUMMY_QUANTILES);
-}
-
-static void make_all_normal(void) {
-    sl_parallel((SL_DUMMY_QUANTILES + STEP - 1) / STEP, make_normal, NULL);
+        c->out[w] = sl_f32_to_bf16((float)(c->deviation * sl_normal_quantile(((double)w + 0.5) / SL_DUMMY_QUANTILES)));
 }
 
 void sl_dummy_quantiles(double deviation, bf16 *quantiles) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, make_all_normal);
-    for (size_t w = 0; w < SL_DUMMY_QUANTILES; w++) quantiles[w] = sl_f32_to_bf16((float)(deviation * normal[w]));
+    fill_call c = {.deviation = deviation, .out = quantiles};
+    sl_parallel((SL_DUMMY_QUANTILES + STEP - 1) / STEP, make_quantiles, &c);
 }
 
 static void fill_blocks(void *ctx, size_t piece, int thread) {
