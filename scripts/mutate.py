@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The mutation run: breaks the program in one place at a time and reports the faults that the test suite does not notice.
 
-    python3 scripts/mutate.py --sample 300 --seed 7 -j 2 --results build/mutate.jsonl            # code of the CPU, an hour on two cores
+    python3 scripts/mutate.py --sample 300 --seed 7 -j 2 --results build/mutate.jsonl            # code of the CPU, half an hour on two idle cores
     python3 scripts/mutate.py --sample 100 --seed 7 --gpu -j 12 --results build/mutate-gpu.jsonl  # kernels, on a machine with a GPU
     python3 scripts/mutate.py --report --results build/mutate.jsonl --results build/mutate-gpu.jsonl
 
@@ -9,7 +9,7 @@ mutations.py draws the faults from the syntax of every product file. A seed coun
 seed that nobody has used measures the tests. On the CPU one build holds all faults of the sample behind a switch that an environment
 variable sets. Each test case runs once without a fault, which gives its time and the faults that it reaches. Then every fault meets the cases
 that reach it, until one fails: the quick cases that reach few faults come first, and --budget limits the seconds. So the kill rate is a
-lower bound. Survivors meet the cases a second time in a build with sanitizers, as in CI. With --gpu every fault is a build of its own, and the suites cuda_* run.
+lower bound. With --sanitizers, survivors meet the cases a second time in a build with sanitizers, as in CI. With --gpu every fault is a build of its own, and the suites cuda_* run.
 
 A fault is killed when a case fails, crashes or takes ten times its time. A fault that does not compile does not count. scripts/mutations.txt
 remembers what a person found out about survivors: "equivalent" ones, which change no result, do not count. --idle lists, from a results
@@ -272,6 +272,8 @@ def run_cpu(runner, chosen, records, args, results):
             say(f"{done[0]}/{len(todo)} {x['result']}: {m.path}:{m.line}: {m.why} ({x['by'] or x['tried']}) {x['seconds']} s")
 
     runner.each(lambda number, _: work(number), todo)
+    if not args.sanitizers:
+        return
     again = [i for i in counted if records[chosen[i].key]["result"] == "survived" and records[chosen[i].key]["build"] == BUILD]
     build = BUILD + "-san"
     say(f"{len(again)} survivors meet the cases under sanitizers")
@@ -432,6 +434,7 @@ def arguments():
     p.add_argument("--gpu", action="store_true", help="faults of CUDA code, with nvcc and a GPU; without this flag, faults of all other code")
     p.add_argument("--only", default="", metavar="PATH", help="only files whose path begins with this")
     p.add_argument("--budget", type=float, default=60, metavar="S", help="seconds of tests for each fault on the CPU (default %(default)s)")
+    p.add_argument("--sanitizers", action="store_true", help="on the CPU, try survivors again in a build with sanitizers")
     p.add_argument("--work", default=os.path.join(mutations.ROOT, "build/mutate"), help="folder of the copies of the tree")
     p.add_argument("--results", action="append", default=[], metavar="FILE",
                    help="JSON lines: the first file is read and appended to, further files are only read")
