@@ -1,19 +1,20 @@
 #!/usr/bin/env python3
 """The mutation run: breaks the program in one place at a time and reports the faults that the test suite does not notice.
 
-    python3 scripts/mutate.py --sample 300 --seed 7 -j 2 --results build/mutate.jsonl            # code of the CPU, half an hour on two idle cores
-    python3 scripts/mutate.py --sample 100 --seed 7 --gpu -j 12 --results build/mutate-gpu.jsonl  # kernels, on a machine with a GPU
+    python3 scripts/mutate.py --sample 300 --seed 7 -j 2 --results build/mutate.jsonl   # code of the CPU, half an hour on two idle cores
+    python3 scripts/mutate.py --sample 100 --seed 7 --gpu -j 12 --results build/mutate-gpu.jsonl   # kernels, on a machine with a GPU
     python3 scripts/mutate.py --report --results build/mutate.jsonl --results build/mutate-gpu.jsonl
 
-mutations.py draws the faults from the syntax of every product file. A seed counts once: after tests were written for its survivors, only a
-seed that nobody has used measures the tests. On the CPU one build holds all faults of the sample behind a switch that an environment
-variable sets. Each test case runs once without a fault, which gives its time and the faults that it reaches. Then every fault meets the cases
-that reach it, until one fails: the quick cases that reach few faults come first, and --budget limits the seconds. So the kill rate is a
-lower bound. With --sanitizers, survivors meet the cases a second time in a build with sanitizers, as in CI. With --gpu every fault is a build of its own, and the suites cuda_* run.
+mutations.py draws the faults from the syntax of every product file. A seed counts once: after tests were written for its survivors, only
+a seed that nobody has used measures the tests. On the CPU one build holds all faults of the sample behind a switch that an environment
+variable sets. Each test case runs once without a fault, which gives its time and the faults that it reaches. Then every fault meets the
+cases that reach it, until one fails: the quick cases that reach few faults come first, and --budget limits the seconds. So the kill rate
+is a lower bound. With --sanitizers, survivors meet the cases a second time in a build with sanitizers, as in CI. With --gpu every fault
+is a build of its own, and the suites cuda_* run.
 
-A fault is killed when a case fails, crashes or takes ten times its time. A fault that does not compile does not count. scripts/mutations.txt
-remembers what a person found out about survivors: "equivalent" ones, which change no result, do not count. --idle lists, from a results
-file, the cases that killed nothing, with their times.
+A fault is killed when a case fails, crashes or takes ten times its time. A fault that does not compile does not count.
+scripts/mutations.txt remembers what a person found out about survivors: "equivalent" ones, which change no result, do not count. --idle
+lists, from a results file, the cases that killed nothing, with their times.
 
 An interrupted run continues from its results file. CI does not run this, because it takes hours."""
 import argparse
@@ -137,8 +138,8 @@ class Runner:
                 os.killpg(p.pid, signal.SIGKILL)
 
     def make(self, folder, jobs, more=(), build=BUILD):
-        return self.command(["make", "-k", f"-j{jobs}", f"BUILD={build}", *([] if self.args.gpu else ["CUDA=0"]), *more, *self.args.make, "all"],
-                            folder, 3600)
+        settings = [f"BUILD={build}", *([] if self.args.gpu else ["CUDA=0"]), *more, *self.args.make]
+        return self.command(["make", "-k", f"-j{jobs}", *settings, "all"], folder, 3600)
 
     def test(self, folder, name, timeout, env=(), build=BUILD):
         """Runs a case or a suite. Returns why it failed (None: it passed), the seconds, and the cases that passed."""
@@ -431,7 +432,8 @@ def arguments():
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("-j", "--jobs", type=int, default=1, help="test cases, or with --gpu faults, at a time")
     p.add_argument("--make", action="append", default=[], metavar="VAR=VALUE", help="pass this to make; may be repeated")
-    p.add_argument("--gpu", action="store_true", help="faults of CUDA code, with nvcc and a GPU; without this flag, faults of all other code")
+    p.add_argument("--gpu", action="store_true",
+                   help="faults of CUDA code, with nvcc and a GPU; without this flag, faults of all other code")
     p.add_argument("--only", default="", metavar="PATH", help="only files whose path begins with this")
     p.add_argument("--budget", type=float, default=60, metavar="S", help="seconds of tests for each fault on the CPU (default %(default)s)")
     p.add_argument("--sanitizers", action="store_true", help="on the CPU, try survivors again in a build with sanitizers")

@@ -5,8 +5,8 @@ file and its new text. Two packages parse the sources:
 
     pip install tree-sitter==0.26.1 tree-sitter-c==0.24.2 tree-sitter-cuda==0.21.2
 
-`mutations.py --self-test` checks the operators on a small file, and that every judgement in scripts/mutations.txt is about a line that a file
-still has."""
+`mutations.py --self-test` checks the operators on a small file, and that every judgement in scripts/mutations.txt is about a line that a
+file still has."""
 import argparse
 import hashlib
 import os
@@ -71,8 +71,8 @@ SYMMETRIC = {x.encode() for x in MIN_MAX} | {b"strcmp", b"strncmp", b"strcasecmp
 UNITS = {"1000": "1024", "1024": "1000", "1e3": "1e6", "1e-3": "1", "1e6": "1e3", "1e-6": "1e-3", "1e9": "1e6", "1e-9": "1e-6", "100": "1",
          "60": "1", "8": "1", "0.5": "1.0", "2.0": "1.0"}
 # No test can notice these: checks of programmer errors, the size of an allocation, and whether something is freed (sanitizers notice it).
-SKIPPED = re.compile(rb"SL_CHECK|static_assert|_Static_assert|\bcap(_\w+)?\b|\w*(alloc|resize|reserve|_grow\w*)\(|munmap|\bfree\(|fclose\(|\bclose\(|"
-                     rb"out of memory|^\s*\(void\)|va_start|va_end|\basm\b|prefetch|pragma|__sync|barrier_|sl_wait_|__nanosleep")
+SKIPPED = re.compile(rb"SL_CHECK|static_assert|_Static_assert|\bcap(_\w+)?\b|\w*(alloc|resize|reserve|_grow\w*)\(|munmap|\bfree\(|fclose\(|"
+                     rb"\bclose\(|out of memory|^\s*\(void\)|va_start|va_end|\basm\b|prefetch|pragma|__sync|barrier_|sl_wait_|__nanosleep")
 FREEING = re.compile(rb"^(free|json_decref|\w+_(free|close|destroy|release|unlock|lock)|pthread_\w+|cudaFree\w*|fflush)\b")
 DEVICE = re.compile(rb"is_device|on_gpu|is_gpu|_gpu\b|->cuda|_there\(|sl_cuda_|cuda_|build_device|device_|gpu_present")
 CONSTANT = {"case_statement", "array_declarator", "sizeof_expression", "enumerator", "alignof_expression", "static_assert_declaration",
@@ -154,7 +154,7 @@ class Body:
         pointer = function.child_by_field_name("declarator").type == "pointer_declarator"
         text = kind.text if kind is not None else b""
         self.early = (" NULL" if pointer else "" if text == b"void" else
-                      " 0" if re.fullmatch(rb"(unsigned |const )*(int|bool|double|float|size_t|ssize_t|long|char|u?int\d+_t)", text) else None)
+                      " 0" if re.fullmatch(rb"(unsigned |const )*(int|bool|double|float|s?size_t|long|char|u?int\d+_t)", text) else None)
         for node in self.nodes:
             self.visit(node)
 
@@ -308,8 +308,8 @@ class Body:
         return False
 
 
-OPERATORS = ("arguments swapped", "min for max", "border", "condition negated", "condition dropped", "term dropped", "sum for mean", "operator",
-             "one more or less", "wrong unit", "error code", "other variable", "other field", "stale value", "statement dropped",
+OPERATORS = ("arguments swapped", "min for max", "border", "condition negated", "condition dropped", "term dropped", "sum for mean",
+             "operator", "one more or less", "wrong unit", "error code", "other variable", "other field", "stale value", "statement dropped",
              "only the last counts", "early return", "break for continue")
 
 
