@@ -271,14 +271,14 @@ class Body:
             operator = child.child_by_field_name("operator")
             sign, left = operator.text, child.child_by_field_name("left")
             if sign == b"=" and left.type in ("field_expression", "subscript_expression"):
-                self.add("stale value", node, "", "statement")
+                self.add("stale value", node, ";", "statement")
             elif sign == b"=":
-                self.add("statement dropped", node, "", "statement")
+                self.add("statement dropped", node, ";", "statement")
             elif sign in (b"+=", b"|=", b"*=", b"-="):
                 self.add("only the last counts", node, self.around(node, operator, b"="), "statement")
-                self.add("statement dropped", node, "", "statement")
+                self.add("statement dropped", node, ";", "statement")
         elif child.type == "update_expression" or (child.type == "call_expression" and not FREEING.match(child.text)):
-            self.add("statement dropped", node, "", "statement")
+            self.add("statement dropped", node, ";", "statement")
         self.returns(node)
 
     def returns(self, node):
@@ -309,8 +309,8 @@ class Body:
 
 
 OPERATORS = ("arguments swapped", "min for max", "border", "condition negated", "condition dropped", "term dropped", "sum for mean",
-             "operator", "one more or less", "wrong unit", "error code", "other variable", "other field", "stale value", "statement dropped",
-             "only the last counts", "early return", "break for continue")
+             "operator", "one more or less", "wrong unit", "error code", "other variable", "other field", "stale value",
+             "statement dropped", "only the last counts", "early return", "break for continue")
 
 
 def bodies(path, text):
@@ -324,8 +324,8 @@ def bodies(path, text):
 
 
 def product_files(gpu):
-    return [x for x in tracked() if re.match(r"(attention|models|tokenizer|engine)/.*\.(c|cu|cuh|h)$", x) and (folder_of(x) == "cuda") == gpu
-            and not re.search(r"jinja_tables|unicode_(ranges|tables)|/tables/|sl_unicode\.h", x)]
+    return [x for x in tracked() if re.match(r"(attention|models|tokenizer|engine)/.*\.(c|cu|cuh|h)$", x)
+            and (folder_of(x) == "cuda") == gpu and not re.search(r"jinja_tables|unicode_(ranges|tables)|/tables/|sl_unicode\.h", x)]
 
 
 def sample(count, seed, gpu=False, only=""):
@@ -354,7 +354,7 @@ def switched(m, number, old):
     """The text of a mutation's span with a run-time switch: sl_mutant(number) chooses the fault."""
     new, choose = one_line(m.new), f"sl_mutant({number})"
     if m.form == "statement":
-        return f"{{ if ({choose}) {{ {new} }} else {{ {old} }} }}" if new else f"{{ if (!{choose}) {{ {old} }} }}"
+        return f"{{ if ({choose}) {{ {new} }} else {{ {old} }} }}"
     if not m.same:
         return f"({choose} ? ({new}) : ({old}))"
     a, b = (one_line(x.decode()) for x in m.same)
@@ -429,7 +429,7 @@ SAMPLE_MADE = (
     ("only the last counts", "x->sum = (double)x->row[i] / n; // + 1"),
     ("other field", "x->last = fmin(x->last, x->least);"),
     ("min for max", "x->last = fmax(x->sum, x->least);"),
-    ("stale value", ""),
+    ("stale value", ";"),
     ("early return", "return 0;"),
     ("other variable", "int kept = b, sizes[4] = {0};"),
     ("other variable", "return n;"))
