@@ -366,32 +366,6 @@ static void resize(void) {
     leave();
 }
 
-// A line with characters of two columns, or of none, is drawn whole after each key: rows end where the next character does not
-// fit, and the cursor stands at its character. A line of other characters is drawn as libedit draws it.
-static void wide_characters(void) {
-    static const struct {
-        int columns;
-        const char *keys, *drawn;
-    } rows[] = {
-        {12, "\u4e00\u4e8c\u4e09\u56db\u4e94\u516d", "\r\033[J> \u4e00\u4e8c\u4e09\u56db\u4e94\r\r\n\u516d\r\033[2C"},
-        {12, "\001x", "\r\033[J> x\u4e00\u4e8c\u4e09\u56db\r\r\n\u4e94\u516d\033[1A\r\033[3C"}, // Home
-        {12, "\001\033[C\033[C\033[C\033[C\033[C", "\u4e94\u516d\r"},                          // before the fifth: the next row
-        {12, "\005\177y", "\033[1A\r\033[J> x\u4e00\u4e8c\u4e09\u56db\r\r\n\u4e94y\r\033[3C"}, // End, Backspace
-        {12, "\025e\u0301!", "\r\033[J> e\u0301!\r\033[4C"},                                   // an accent of no columns
-        {12, "\025\U0001f600\025ab", "ab"},
-    };
-    PTY_START(((pty_options){.columns = rows[0].columns}), CHAT, "-n", "1");
-    pty_expect(ready);
-    pty_expect(first_prompt);
-    for (size_t i = 0; i < N_OF(rows); i++) {
-        pty_type(rows[i].keys);
-        pty_expect(rows[i].drawn);
-    }
-    pty_type("\025\u4e00 \U0001f600\002\002z\r"); // in front of the blank
-    CHECK_STR(content(saved(), 0, "user"), "\u4e00z \U0001f600");
-    leave();
-}
-
 static void colours(void) {
     static const struct {
         const char *env[2];
@@ -631,7 +605,6 @@ static const test_case cases[] = {
     {"sudden_end", NEEDS_NOTHING, sudden_end},
     {"suspension", NEEDS_NOTHING, suspension},
     {"resize", NEEDS_NOTHING, resize},
-    {"wide_characters", NEEDS_NOTHING, wide_characters},
     {"colours", NEEDS_NOTHING, colours},
     {"quiet", NEEDS_NOTHING, quiet},
     {"commands", NEEDS_NOTHING, commands},
