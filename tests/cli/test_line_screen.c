@@ -272,6 +272,7 @@ static void random_keys(void) {
         for (int k = 0; k < KEYS && l.n < MOST - 100; k++) {
             press(&l, &rng, i % 2);
             settle(&s, &shown, &l);
+            if (k == 1) resize(&s, &shown, &l, columns[(i + 3) % LINES]); // a short line
             if (k == KEYS / 2) resize(&s, &shown, &l, columns[(i + 1) % LINES]);
         }
         pty_type("\025");
