@@ -159,10 +159,16 @@ static void completion(void) {
     spill(in_tmp("two/\303\266"), "second", 6);
     snprintf(keys, sizeof keys, "/read %s/two/\t\303\266\r", test_tmp());
     pty_type(keys);
+    mkdir(in_tmp("three"), 0700);
+    spill(in_tmp("three/name-17"), "third", 5); // one Tab inserts what the names have in common
+    spill(in_tmp("three/name-18"), "fourth", 6);
+    snprintf(keys, sizeof keys, "/read %s/three/n\t8\r", test_tmp());
+    pty_type(keys);
     const json_t *root = saved();
     CHECK_STR(content(root, 0, "system"), "Be kind.");
     CHECK_STR(content(root, 1, "user"), "From a file");
     CHECK_STR(content(root, 3, "user"), "second");
+    CHECK_STR(content(root, 5, "user"), "fourth");
     leave();
 }
 
