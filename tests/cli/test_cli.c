@@ -563,6 +563,8 @@ static void chat_errors(void) {
     CHECK_HAS(r.err, "nope");
     r = RUN_IN(long_text(40), "chat", "-m", m, "--chat-template", "llama3", "-c", "64", "-n", "1");
     check_error(&r, 1, "the context holds 64");
+    r = RUN_SHELL("exec \"$0\" \"$@\" </", "chat", "-m", m, "--chat-template", "llama3"); // a folder
+    check_error(&r, 1, "cannot read standard input: ");
     result one = RUN("generate", "-m", m, "--chat", "--chat-template", "llama3", "-p", "Hello there", "-n", "6");
     result repl = RUN_IN("Hello there\n", "chat", "-m", m, "--chat-template", "llama3", "-n", "6");
     CHECK_GOOD(one);
