@@ -1,5 +1,7 @@
-// tests/cli/test_cli_inspect.c - every figure of `sleigh inspect`, from the files of the model: config.json, the header of
-// model.safetensors, and the definitions of the costs.
+// tests/cli/test_cli_inspect.c - what `sleigh methods` prints of the registry, and every figure of `sleigh inspect`, from the
+// files of the model: config.json, the header of model.safetensors, and the definitions of the costs.
+#include "attention/attention.h"
+#include "engine/base/number.h"
 #include "tests/cli/fields.h"
 #include "tests/support/gguf_file.h"
 
@@ -211,5 +213,57 @@ static void packed(void) {
     CHECK_ROW(md.out, "model.norm.weight", "BF16 | [%d] | %d |\n", HIDDEN, 2 * HIDDEN);
 }
 
-static const test_case cases[] = {{"folders", NEEDS_NOTHING, folders}, {"packed", NEEDS_NOTHING, packed}, {0}};
+// ---- methods ----
+
+static void check_param(const sl_attn_param *p, const json_t *got, const char *row) {
+    static const char *const types[] = {[SL_PARAM_INT] = "int", [SL_PARAM_FLOAT] = "float", [SL_PARAM_CHOICE] = "choice"};
+    char def[SL_NUMBER_TEXT], low[SL_NUMBER_TEXT], high[SL_NUMBER_TEXT], word[64] = "", shown[400];
+    fields f = {0};
+    const char *at = p->choices;
+    for (int i = 0; at && i < (int)p->def; i++) at = strchr(at, ',') + 1;
+    if (at) snprintf(word, sizeof word, "%.*s", (int)strcspn(at, ","), at);
+    want_text(&f, "name", p->name), want_text(&f, "type", types[p->type]), want_text(&f, "help", p->help);
+    if (p->choices)
+        want_text(&f, "choices", p->choices), want_text(&f, "default", word);
+    else
+        want(&f, "default", p->def), want(&f, "min", p->min), want(&f, "max", p->max);
+    check_fields(got, &f, 0);
+    sl_number_text(p->def, def), sl_number_text(p->min, low), sl_number_text(p->max, high);
+    if (p->choices)
+        snprintf(shown, sizeof shown, "--%s (%s, default %s): %s", p->name, p->choices, word, p->help);
+    else
+        snprintf(shown, sizeof shown, "--%s (%s to %s, default %s): %s", p->name, low, high, def, p->help);
+    if (!strstr(row, shown)) FAIL("\"%s\" is not in %s", shown, row);
+}
+
+static void methods(void) {
+    result j = RUN("methods", "-o", "json"), md = RUN("methods");
+    json_t *root = parsed(&j);
+    size_t n = 0;
+    for (; sl_attn_methods[n]; n++) {
+        const sl_attn_method *m = sl_attn_methods[n];
+        const json_t *got = json_array_get(root, n), *params = json_object_get(got, "params");
+        char begin[400], *row;
+        fields f = {0};
+        want_text(&f, "name", m->name), want_text(&f, "phase", sl_attn_phases(m)), want_text(&f, "summary", m->summary);
+        want_text(&f, "mean", sl_attn_mean_name(m->mean)), want_list(&f, "params");
+        m->source ? want_text(&f, "source", m->source) : want(&f, "source", NAN);
+        m->caution ? want_text(&f, "caution", m->caution) : want(&f, "caution", NAN);
+        want(&f, "cpu", m->cpu != NULL), want(&f, "cuda", m->cuda != NULL);
+        check_fields(got, &f, 0);
+        snprintf(begin, sizeof begin, "\n| %s | %s | %s%s | ", m->name, sl_attn_phases(m), sl_attn_mean_name(m->mean),
+                 m->mean_of ? " (see caution)" : "");
+        CHECK((row = strstr(md.out, begin)) != NULL);
+        row = strndup(row + 1, strcspn(row + 1, "\n"));
+        size_t i = 0;
+        for (; m->params && m->params[i].name; i++) check_param(&m->params[i], json_array_get(params, i), row);
+        CHECK_INT(json_array_size(params), i);
+        free(row);
+    }
+    CHECK_INT(json_array_size(root), n);
+    json_decref(root);
+}
+
+static const test_case cases[] = {
+    {"methods", NEEDS_NOTHING, methods}, {"folders", NEEDS_NOTHING, folders}, {"packed", NEEDS_NOTHING, packed}, {0}};
 const test_suite suite_cli_inspect = {"cli_inspect", cases};
