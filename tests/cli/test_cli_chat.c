@@ -381,8 +381,11 @@ static void colours(void) {
         const char *const env[] = {terminals[i].env[0], terminals[i].env[1], NULL};
         PTY_START((pty_options){.env = env}, CHAT, "-n", "1");
         pty_expect(ready);
-        pty_type("/temp\r/temp x\r/quit\r");
+        pty_type("\u4e00"); // a character of two columns: the line is drawn whole, if the terminal can
+        pty_expect("\u4e00");
+        pty_type("\177/temp\r/temp x\r/quit\r");
         CHECK_INT(pty_finish(), 0);
+        CHECK_INT(pty_count("\033", 0) > 0, terminals[i].marked);
         CHECK(pty_modes_are_restored());
         CHECK_INT(pty_count("\033[0;32m>", 0) > 0, terminals[i].coloured);
         CHECK_INT(pty_count("\033[1;31merror:\033[0m ", 0), terminals[i].coloured);
