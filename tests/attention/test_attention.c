@@ -43,6 +43,20 @@ static void check_round_trip(const char *name) { // a formatted specification pa
     CHECK(b.plus == a.plus && !memcmp(a.plus_value, b.plus_value, sizeof a.plus_value));
 }
 
+// A buffer that is too short holds the beginning of the text.
+static void check_cut(const char *name) {
+    char text[256];
+    sl_attn_spec a = parse(name);
+    sl_attn_format(&a, text, sizeof text);
+    for (size_t size = 1; size <= strlen(text) + 1; size++) { // a buffer that is too short holds the beginning
+        char cut[300];
+        memset(cut, '#', sizeof cut);
+        sl_attn_format(&a, cut, size);
+        CHECK(memchr(cut, 0, size) && !strncmp(cut, text, strlen(cut)) && strlen(cut) + 2 >= size);
+        for (size_t i = size; i < sizeof cut; i++) CHECK(cut[i] == '#');
+    }
+}
+
 // Different numbers have different texts, and no text is longer than needed.
 static void digits(void) {
     static const char *const texts[] = {"vattention:epsilon=0.05",
@@ -53,8 +67,9 @@ static void digits(void) {
                                         "quest:tokens=1048575"};
     static const char *const same[] = {"quest:tokens=1048575", "santa-pps:epsilon=0.1:delta=1e-09"};
     char text[256], other[256];
+    check_cut("bernoulli:B=8+santa-prop:S=128");
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        check_round_trip(texts[i]);
+        check_round_trip(texts[i]), check_cut(texts[i]);
         sl_attn_spec a = parse(texts[i]), b = parse(texts[i ? i - 1 : 1]);
         sl_attn_format(&a, text, sizeof text), sl_attn_format(&b, other, sizeof other);
         CHECK(strcmp(text, other));

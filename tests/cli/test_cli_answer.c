@@ -51,6 +51,38 @@ static const char *save_ids(const char *name, const json_t *ids) {
 
 // ---- one prompt ----
 
+// The lines of counts: shares of dense attention in all steps, from `from` tokens on, in 4 layers of 8 heads with 2 KV heads.
+// group: the same shares of a run whose every token after `from` was a step of the group.
+static void check_counts(const result *r, int from, const json_t *group) {
+    static const char *const names[] = {"k_rows", "v_rows", "v_distinct", "kv_bytes"};
+    static const int scale[] = {4 * 2, 4 * 8, 4 * 2, 4 * 2 * 128 * 2 * 2}; // for a token of the context
+    char buf[256], field[40];
+    long long n, dense, tokens = 0, bytes = 0, step;
+    double percent, rate;
+    int to;
+    const char *in_context = strstr(stat_line(r, "stopped", buf), "generated, ");
+    CHECK(in_context && sscanf(in_context, "generated, %d in", &to) == 1);
+    for (int i = from + 1; i <= to; i++) tokens += i;
+    for (int i = 0; i < 4; i++) {
+        CHECK(sscanf(stat_line(r, names[i], buf), "%lld of %lld, %lf%%", &n, &dense, &percent) == 3);
+        CHECK_INT(dense, scale[i] * tokens);
+        CHECK_NEAR(percent, 100.0 * (double)n / (double)dense, 5.1e-3);
+        snprintf(field, sizeof field, "%s_share", names[i]);
+        if (group) CHECK_NEAR(number(group, field), (double)n / (double)dense, 1e-9);
+        bytes = n;
+    }
+    // a step reads the weights without the embedding
+    double weights = 2.0 * (1024 * 256 + 256 + 4 * (2 * 256 + 256 * 128 * (8 + 2 + 2 + 8) + 3 * 256 * 768));
+    CHECK(sscanf(stat_line(r, "bandwidth", buf), "%lf GB/s, %lld bytes a step", &rate, &step) == 2);
+    CHECK_NEAR((double)step, weights + (double)bytes / (to - from), 1);
+    double ms = 0, x;
+    for (int i = 0; i < 2; i++) {
+        const char *line = strstr(r->err, i ? "\ndecode: " : "\nfeed: "); // no feed, no line
+        if (line && sscanf(strchr(line, ' '), "%lf ms", &x) == 1) ms += x;
+    }
+    CHECK_NEAR(rate, (double)step * (to - from) / ms * 1e-6, 0.02 * rate + 0.01);
+}
+
 static void same_as_text(void) {
     char buf[256], want[128];
     result text = RUN("generate", "-m", tiny(), "-p", question, "-n", "12", "--temp", "1", "--seed", "3", "--seq-id", "9",
@@ -73,6 +105,12 @@ static void same_as_text(void) {
     CHECK_INT(stat_count(&json, "feed"), whole(o, "n_feed"));
     CHECK_INT(stat_count(&json, "decode"), whole(o, "n_decode"));
     CHECK_NEAR(number(o, "decode_tok_s") * number(o, "decode_ms"), 1e3 * number(o, "n_decode"), 1e-3);
+    check_counts(&text, 4, NULL);
+    result whole_prefill =
+        RUN("generate", "-m", tiny(), "-p", question, "-n", "5", "--attn=santa-pps:S=4", "--ignore-eos", "-o", "json");
+    json_t *other = line_of(&whole_prefill, 0);
+    check_counts(&whole_prefill, (int)whole(other, "n_prompt"), json_object_get(other, "group"));
+    json_decref(other);
     CHECK(number(group, "v_rows_share") > 0 && number(group, "v_rows_share") < 1 && number(group, "samples") > 0);
     CHECK(whole(group, "size") == 1 && whole(group, "steps") == whole(o, "n_decode"));
     // the ids are those of the texts

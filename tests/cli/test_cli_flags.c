@@ -264,7 +264,8 @@ static void try_number(unsigned command, const row *r, const char *flag) {
                           3 * unit[i % 4]);
         accept_number(command, r, flag, "1.5M", 1572864);
         accept(command, r, flag, r->low), accept(command, r, flag, 1e17);
-        refuse(command, r, flag, "0"), refuse(command, r, flag, "-1"), refuse(command, r, flag, "1e19");
+        refuse(command, r, flag, "0"), refuse(command, r, flag, "0.5");
+        refuse(command, r, flag, "-1"), refuse(command, r, flag, "1e19");
         return;
     }
     try_bound(command, r, flag, r->low, -1);

@@ -69,6 +69,9 @@ static void places(void) {
         snprintf(cmd, sizeof cmd, "%s/models--A--B/snapshots/%d", below[i], i);
         check_path("A/B", cmd);
     }
+    snprintf(cmd, sizeof cmd, "%s/models--A--B/snapshots/2", below[2]);
+    setenv("HF_HUB_CACHE", "", 1); // an empty variable counts as none
+    check_path("A/B", cmd);
     for (int i = 1; i < 4; i++) unsetenv(variables[i][0]);
     setenv("HOME", home, 1);
     free(home);

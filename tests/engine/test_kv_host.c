@@ -94,7 +94,8 @@ static void steps(void) {
 
 static void forks(void) {
     sl_kv_pool pool = pool_of(12, FRAMES);
-    sl_kv_seq a = {0}, b = {0}, c = {0};
+    sl_kv_seq a = {0}, b = {0}, c = {0}, other = {0};
+    step_to(&pool, &other, 1, 4); // takes frame 0
     step_to(&pool, &a, 600, 1);
     CHECK_OK(sl_kv_fork(&pool, &a, &b, 550, &err), err); // the copied page is in a frame of a
     CHECK_OK(sl_kv_fork(&pool, &a, &c, 300, &err), err); // the copied page is on the host
@@ -103,6 +104,8 @@ static void forks(void) {
     check_rows(&pool, &a, 0, 600, 1);
     check_rows(&pool, &b, 0, 550, 1), check_rows(&pool, &b, 550, 800, 2);
     check_rows(&pool, &c, 0, 300, 1), check_rows(&pool, &c, 300, 520, 3);
+    check_rows(&pool, &other, 0, 1, 4);
+    sl_kv_seq_free(&pool, &other);
     sl_kv_seq_free(&pool, &a);
     check_rows(&pool, &b, 0, 550, 1);
     sl_kv_seq_free(&pool, &b), sl_kv_seq_free(&pool, &c);

@@ -239,6 +239,17 @@ void pty_expect_bytes(size_t n) {
     }
 }
 
+int pty_more(double seconds) {
+    size_t before = t.n;
+    double deadline = now() + seconds;
+    while (t.n == before && !t.ended && now() < deadline) {
+        struct pollfd fd = {t.master, POLLIN, 0};
+        if (poll(&fd, 1, (int)(1e3 * (deadline - now())) + 1) < 0 && errno != EINTR) FAIL("poll: %s", strerror(errno));
+        read_output();
+    }
+    return t.n > before;
+}
+
 int pty_count(const char *text, int from) {
     int n = 0;
     for (const char *p = pty_seen() + from; (p = strstr(p, text)) != NULL; p += strlen(text)) n++;

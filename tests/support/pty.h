@@ -23,6 +23,7 @@ void pty_type(const char *text);
 // program ends before.
 void pty_expect(const char *text);
 void pty_expect_bytes(size_t n);           // waits for n bytes behind the text that the last pty_expect found
+int pty_more(double seconds);              // waits for more output; 0: none came in this time
 const char *pty_seen(void);                // the whole output so far
 const char *pty_since(void);               // the output behind the text that the last pty_expect found
 void pty_resize(int rows, int columns);    // the program gets SIGWINCH

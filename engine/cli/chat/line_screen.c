@@ -37,9 +37,9 @@ typedef struct place {
     int row, column;
 } place;
 
-static int columns_of(const cli_line_screen *s) { // 0: unknown
+static struct winsize size_of(const cli_line_screen *s) { // zeros: unknown
     struct winsize size = {0};
-    return ioctl(fileno(s->terminal), TIOCGWINSZ, &size) ? 0 : size.ws_col;
+    return ioctl(fileno(s->terminal), TIOCGWINSZ, &size) ? (struct winsize){0} : size;
 }
 
 // How libedit shows the character.
@@ -73,13 +73,19 @@ static place place_of(EditLine *el, const wchar_t *end, int columns) {
 }
 
 int cli_line_screen_row(const cli_line_screen *s, EditLine *el, const wchar_t *end) {
-    int columns = columns_of(s);
+    int columns = size_of(s).ws_col;
     return columns ? place_of(el, end, columns).row : 0;
 }
 
 // ---- drawing ----
 
-static int needs_whole(const LineInfoW *line) {
+// is_complete: the line ends with the line break of the Enter key.
+static int needs_whole(EditLine *el, struct winsize size, int is_complete) {
+    const LineInfoW *line = el_wline(el);
+    const wchar_t *end = line->lastchar;
+    if (is_complete && end > line->buffer && end[-1] == '\n') end--;
+    int last_row = place_of(el, end, size.ws_col).row;
+    if (last_row > 0 && last_row < size.ws_row) return 1;
     for (const wchar_t *p = line->buffer; p < line->lastchar; p++)
         if (*p >= 128 && wcwidth(*p) != 1) return 1;
     return 0;
@@ -124,7 +130,8 @@ static void draw_whole(cli_line_screen *s, EditLine *el, const char *prompt, int
 void cli_line_screen_settle(cli_line_screen *s, EditLine *el, const char *prompt, int at_end) {
     const LineInfoW *line = el_wline(el);
     const wchar_t *cursor = at_end ? line->lastchar : line->cursor;
-    int columns = columns_of(s), is_whole = s->has_escapes && columns > PROMPT && needs_whole(line);
+    struct winsize size = size_of(s);
+    int columns = size.ws_col, is_whole = s->has_escapes && columns > PROMPT && needs_whole(el, size, at_end);
     fflush(s->out);
     if (is_whole || s->is_whole)
         draw_whole(s, el, prompt, columns, cursor);

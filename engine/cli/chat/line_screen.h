@@ -1,9 +1,10 @@
 // engine/cli/chat/line_screen.h - what the user sees of a line that libedit edits.
 //
 // libedit draws changes of a row only, and miscounts where a row has characters of two columns (CJK, emoji) or of none
-// (accents): the cursor stands at a wrong place, or the end of a row is lost. So libedit writes into memory. A line of
-// characters of one column is drawn as libedit drew it, and every other line is drawn whole, with the places of its characters
-// that libedit assumes.
+// (accents): the cursor stands at a wrong place, or the end of a row is lost. Where a change fills a row, libedit can erase the
+// next row. So libedit writes into memory. A line of one row with characters of one column is drawn as libedit drew it, and so
+// is a line of such characters that is taller than the terminal. Every other line is drawn whole, with the places of its
+// characters that libedit assumes.
 #ifndef SLEIGH_LINE_SCREEN_H
 #define SLEIGH_LINE_SCREEN_H
 
