@@ -445,6 +445,28 @@ static void texts(void) {
     check_error(&none, 1, "expected prompts of at least 98304 tokens, found none");
 }
 
+// The budgets of texts do not depend on what was measured before them.
+static void parts(void) {
+    json_t *decode[2];
+    char line[512];
+    snprintf(line, sizeof line, "{\"text\": \"%.400s\"}\n", one_line(8));
+    spill(in_tmp("texts.jsonl"), line, strlen(line));
+    for (int i = 0; i < 2; i++) {
+        char out[256];
+        snprintf(out, sizeof out, "%s", in_tmp(i ? "both.json" : "one.json"));
+        result r = RUN("tune", "-m", tiny(), "--measure", "kl", "--score", "4", "--jsonl", in_tmp("texts.jsonl"), "--samples", "1",
+                       "--check", "0", "--iterations", "0", "--attn", "santa:S=4", "--out", out, "--length", "64", "--attn-prefill",
+                       "streaming", "--parts", i ? "prefill,budgets" : "budgets");
+        CHECK_GOOD(r);
+        json_t *root = profile(i ? "both.json" : "one.json");
+        CHECK((json_object_get(root, "prefill") != NULL) == i);
+        decode[i] = json_incref(json_object_get(root, "decode"));
+        json_decref(root);
+    }
+    CHECK(decode[0] && json_equal(decode[0], decode[1]));
+    json_decref(decode[0]), json_decref(decode[1]);
+}
+
 static void refused(void) {
     static const struct {
         const char *flag, *value, *message;
@@ -491,6 +513,7 @@ static const test_case cases[] = {
     {"budgets", NEEDS_NOTHING, budgets},
     {"continues", NEEDS_NOTHING, continues},
     {"texts", NEEDS_NOTHING, texts},
+    {"parts", NEEDS_NOTHING, parts},
     {"refused", NEEDS_NOTHING, refused},
     {0},
 };

@@ -379,6 +379,70 @@ static void budgets(void) {
     sl_model_free(loaded);
 }
 
-static const test_case cases[] = {{"work", 0, work}, {"prefill", 0, prefill}, {"budgets", 0, budgets}, {0}};
+// ---- prompts of a file ----
+
+// The length with the greatest lower end at or below n tokens; 0: there is none.
+static int length_of(int n) {
+    return n >= 75 ? 100 : n >= 35 ? 50 : n >= 15 ? 20 : 0; // 3/4 of the first, and the middles
+}
+
+// Of the lines of a length, the first --samples are for tuning, the next --check for the check, and the others are left out.
+static void prompts(void) {
+    sl_model *loaded;
+    static char file[1 << 16];
+    CHECK_OK(sl_model_load(tiny(), NULL, &loaded, &err), err);
+    state = test_seed;
+    for (int k = 0; k < 12; k++) {
+        static made m;
+        tune *t = &m.t;
+        static const cli_ints lengths = {.at = {20, 50, 100}, .n = 3};
+        int is_kl = k % 2, n_lines = 5 + below(16), n_of[101] = {0}, n_all[30], n_context[30], at = 0;
+        m = (made){0};
+        *file = 0;
+        CHECK_OK(cli_options_parse(&t->o, CLI_TUNE, 0, NULL, &err), err);
+        t->run.model = loaded, t->prompter.o = &t->o, t->prompter.tok = sl_model_tokenizer(loaded);
+        t->o.lengths = lengths, t->o.measure = is_kl ? "kl" : "score", t->o.samples = 1 + below(3), t->o.check = below(3), t->o.score = 5;
+        t->o.question_dense = k % 3 == 0, t->o.jsonl = in_tmp("lines");
+        for (int i = 0; i < n_lines; i++) {
+            sl_ids ids = {0}, head = {0};
+            char *text = malloc(2048), whole[2048];
+            snprintf(text, 2048, "%.*s", 30 + below(400), long_text(12));
+            json_t *line = is_kl ? json_pack("{s:s}", "text", text)
+                                 : json_pack("{s:s, s:s, s:s}", "context", text, "question", " What is it?", "answer", "x");
+            snprintf(whole, sizeof whole, "%s%s", text, is_kl ? "" : " What is it?");
+            CHECK_OK(sl_tokenize(t->prompter.tok, whole, strlen(whole), SL_TOK_BOS, &ids, &err), err);
+            CHECK_OK(sl_tokenize(t->prompter.tok, text, strlen(text), SL_TOK_BOS, &head, &err), err);
+            n_all[i] = (int)ids.n, n_context[i] = 0;
+            while ((size_t)n_context[i] < head.n && head.data[n_context[i]] == ids.data[n_context[i]]) n_context[i]++;
+            if (is_kl) n_context[i] = n_all[i] - 5;
+            if (!is_kl && t->o.question_dense) n_context[i] = n_all[i];
+            char *dumped = json_dumps(line, 0);
+            strcat(strcat(file, dumped), "\n");
+            free(dumped), free(text), json_decref(line), sl_ids_free(&ids), sl_ids_free(&head);
+        }
+        spill(t->o.jsonl, file, strlen(file));
+        CHECK_OK(tune_make_prompts(t, &err), err);
+        for (int i = 0; i < n_lines; i++) {
+            int length = length_of(n_all[i]), before = n_of[length]++;
+            char name[32];
+            if (!length || before >= t->o.samples + t->o.check) continue;
+            CHECK(at < t->n_prompts);
+            const tune_prompt *p = &t->prompts[at++];
+            snprintf(name, sizeof name, "line/%d", i + 1);
+            CHECK_STR(p->name, name);
+            CHECK_INT(p->length, length);
+            CHECK_INT(p->is_check, before >= t->o.samples);
+            CHECK_INT(p->ids.n, n_all[i]);
+            CHECK_INT(p->n_context, n_context[i]);
+            CHECK((p->item == NULL) == is_kl);
+        }
+        CHECK_INT(t->n_prompts, at);
+        CHECK_INT(tune_first_length(t), n_of[20] ? 20 : n_of[50] ? 50 : 100);
+        tune_free_prompts(t), eval_prompter_free(&t->prompter), eval_records_free(&t->records), cli_options_free(&t->o);
+    }
+    sl_model_free(loaded);
+}
+
+static const test_case cases[] = {{"prompts", 0, prompts}, {"work", 0, work}, {"prefill", 0, prefill}, {"budgets", 0, budgets}, {0}};
 extern const test_suite suite_figures_tune;
 const test_suite suite_figures_tune = {"figures_tune", cases};
