@@ -589,6 +589,18 @@ static void data(void) {
     }
 }
 
+// A title stands before the first panel; other comments have no effect.
+static void comments(void) {
+    static const char text[] = "# words\n# title: first\n# panel: p\n# title: second\n# words\n1 2\n";
+    sl_error e;
+    cli_plot_data read;
+    spill(in_tmp("a.dat"), text, sizeof text - 1);
+    CHECK_OK(cli_plot_read(in_tmp("a.dat"), &read, &e), e);
+    CHECK_STR(read.title, "first");
+    CHECK(read.n == 1 && read.panels[0].n_x == 2 && read.panels[0].n_y == 1 && read.panels[0].cells[1] == 2);
+    cli_plot_data_free(&read);
+}
+
 // A method's name is no prefix: "sant" has a spare style.
 static void prefixes(void) {
     for (const cli_plot_style *a = cli_plot_styles; a->name; a++)
@@ -614,6 +626,6 @@ static void numbers(void) {
     }
 }
 
-static const test_case cases[] = {{"numbers", 0, numbers}, {"script", 0, script}, {"data", 0, data}, {"prefixes", 0, prefixes}, {0}};
+static const test_case cases[] = {{"numbers", 0, numbers}, {"script", 0, script}, {"data", 0, data}, {"comments", 0, comments}, {"prefixes", 0, prefixes}, {0}};
 extern const test_suite suite_plot_figures;
 const test_suite suite_plot_figures = {"plot_figures", cases};

@@ -130,6 +130,9 @@ static void bars_of_run(void) {
     run.prefill.total = 0, run.rest.total = 0, run.done = 0; // no basis yet: the inner level has its own estimate
     cli_progress_line(&run, &inner, 12e3, buf);
     CHECK_STR(buf, "bench: 0 of 4 tests, ? left; prefill 50%, 4 s left");
+    run.done = 3, run.rest.total = 40; // no estimate of the rest: the share of the tests
+    cli_progress_bar(&run, NULL, 12e3, 25, buf);
+    CHECK_STR(buf, "bench 75%, ? left");
 }
 
 // At every width the bar stays below the last column, and says as much as fits.
