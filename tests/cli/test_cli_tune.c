@@ -487,6 +487,10 @@ static void refused(void) {
                        cases[i].flag, cases[i].value);
         check_error(&r, 2, cases[i].message);
     }
+    for (int i = 0; i < 2; i++) {
+        result r = RUN("tune", "-m", tiny(), "--out", in_tmp("p.json"), "--length", i ? "64-2112+64" : "64-2048+64", "--parts", "x");
+        check_error(&r, 2, i ? "--length: expected at most 32 lengths" : "--parts x: expected");
+    }
     result r = RUN("tune", "-m", tiny());
     check_error(&r, 2, "flag --out is required");
     spill(in_tmp("p.json.log"), "text\n", 5);

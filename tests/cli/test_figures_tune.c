@@ -443,6 +443,78 @@ static void prompts(void) {
     sl_model_free(loaded);
 }
 
-static const test_case cases[] = {{"prompts", 0, prompts}, {"work", 0, work}, {"prefill", 0, prefill}, {"budgets", 0, budgets}, {0}};
+// ---- the log ----
+
+static int open_log(tune *t, const cli_options *o) {
+    *t = (tune){.o = *o, .device = "a device", .model = {.name = "made"}};
+    t->run.device = "cpu";
+    snprintf(t->log_path, sizeof t->log_path, "%s", in_tmp("log"));
+    int rc = tune_open_log(t, &err);
+    json_decref(t->settings);
+    return rc;
+}
+
+static void close_log(tune *t) {
+    json_decref(t->log);
+    if (t->log_file) fclose(t->log_file);
+}
+
+// A log belongs to settings that change measurements: a run with another setting refuses it, and a run with other flags does not.
+static void logs(void) {
+    static const struct {
+        char *args[2];
+        const char *key; // NULL: measurements do not depend on it
+    } rows[] = {{{"--seed", "3"}, "seed"},         {{"--task-seed", "3"}, "task-seed"}, {{"--n-predict", "9"}, "n-predict"},
+                {{"--haystack", "noise"}, "haystack"}, {{"--measure", "kl"}, "measure"},    {{"--score", "3"}, "score"},
+                {{"--prefill-segment", "512"}, "prefill-segment"}, {{"--question-dense", NULL}, "question-dense"},
+                {{"--stop", "x"}, "stop"},         {{"--system-prompt", "x"}, "system-prompt"}, {{"--chat", NULL}, "chat"},
+                {{"--samples", "3"}, NULL},        {{"--loss", "0.5"}, NULL}, {{"--parts", "prefill"}, NULL}};
+    char *plain[] = {"-m", (char *)tiny()};
+    cli_options o;
+    tune t;
+    CHECK_OK(cli_options_parse(&o, CLI_TUNE, 2, plain, &err), err);
+    CHECK_OK(sl_source_open(o.model, &o.source, &err), err);
+    CHECK_OK(open_log(&t, &o), err);
+    CHECK_OK(tune_record(&t, "one", json_pack("{s:i}", "x", 5), &err), err);
+    close_log(&t);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *args[] = {"-m", (char *)tiny(), rows[i].args[0], rows[i].args[1]}, want[64];
+        cli_options other;
+        CHECK_OK(cli_options_parse(&other, CLI_TUNE, rows[i].args[1] ? 4 : 3, args, &err), err);
+        CHECK_OK(sl_source_open(other.model, &other.source, &err), err);
+        int rc = open_log(&t, &other);
+        snprintf(want, sizeof want, "was written with %s = ", rows[i].key);
+        if (rows[i].key)
+            CHECK_ERR(rc, err, SL_ERR_ARG, want);
+        else
+            CHECK_OK(rc, err);
+        if (!rows[i].key) CHECK(number(tune_find(&t, "one"), "x") == 5 && !tune_find(&t, "two"));
+        close_log(&t), cli_options_free(&other);
+    }
+    for (int i = 0; i < 3; i++) { // the bytes of the file of --jsonl count
+        o.jsonl = in_tmp("lines"), spill(o.jsonl, i < 2 ? "a" : "b", 1);
+        if (!i) remove(in_tmp("log"));
+        int rc = open_log(&t, &o);
+        if (i < 2)
+            CHECK_OK(rc, err);
+        else
+            CHECK_ERR(rc, err, SL_ERR_ARG, "was written with jsonl = ");
+        close_log(&t);
+    }
+    static const char *const bad[] = {"{\"name\": \"a\"}", "{\"name\": \"a\", \"value\": 1}", "{\"name\": 1, \"value\": {}}",
+                                      "{\"name\": \"a\", \"value\": {}, \"more\": 1}"};
+    o.jsonl = NULL;
+    for (int i = 0; i < 4; i++) {
+        remove(in_tmp("log"));
+        CHECK_OK(open_log(&t, &o), err);
+        fprintf(t.log_file, "%s\n", bad[i]);
+        close_log(&t);
+        CHECK_ERR(open_log(&t, &o), err, SL_ERR_FORMAT, "line 2: expected a measurement");
+        close_log(&t);
+    }
+    cli_options_free(&o);
+}
+
+static const test_case cases[] = {{"logs", 0, logs}, {"prompts", 0, prompts}, {"work", 0, work}, {"prefill", 0, prefill}, {"budgets", 0, budgets}, {0}};
 extern const test_suite suite_figures_tune;
 const test_suite suite_figures_tune = {"figures_tune", cases};
