@@ -137,11 +137,11 @@ static void check_marks(const char *records, const char *md) {
 }
 
 // A prompt, and a prompt with its reference, must fit the context of the model.
-void case_lengths(void) {
+void case_limits(void) {
     char command[1024], prompt[512], reference[512];
     size_t n;
-    snprintf(command, sizeof command, "mkdir %s/short && cp -s \"$PWD\"/%s/* %s/short && rm %s/short/config.json", test_tmp(), tiny(),
-             test_tmp(), test_tmp());
+    snprintf(command, sizeof command, "mkdir %s/short && cp -s \"$PWD\"/%s/* %s/short && rm %s/short/config.json", test_tmp(),
+             tiny(), test_tmp(), test_tmp());
     CHECK_INT(system(command), 0);
     char *config = slurp("models/tiny/config.json", &n), *limit = strstr(config, "131072");
     CHECK(limit != NULL);

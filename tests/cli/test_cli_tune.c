@@ -445,26 +445,32 @@ static void texts(void) {
     check_error(&none, 1, "expected prompts of at least 98304 tokens, found none");
 }
 
-// The budgets of texts do not depend on what was measured before them.
+// The budgets of texts do not depend on what was measured before them, in this run or in a run that it continues.
 static void parts(void) {
-    json_t *decode[2];
+    static const char *const names[] = {"one.json", "both.json", "rest.json"};
+    json_t *decode[3];
     char line[512];
     snprintf(line, sizeof line, "{\"text\": \"%.400s\"}\n", one_line(8));
     spill(in_tmp("texts.jsonl"), line, strlen(line));
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         char out[256];
-        snprintf(out, sizeof out, "%s", in_tmp(i ? "both.json" : "one.json"));
-        result r = RUN("tune", "-m", tiny(), "--measure", "kl", "--score", "4", "--jsonl", in_tmp("texts.jsonl"), "--samples", "1",
-                       "--check", "0", "--iterations", "0", "--attn", "santa:S=4", "--out", out, "--length", "64", "--attn-prefill",
-                       "streaming", "--parts", i ? "prefill,budgets" : "budgets");
+        if (i == 2) { // the first line of the log, and one measurement
+            char *log = text_of("one.json.log"), *end = strchr(strchr(log, '\n') + 1, '\n') + 1;
+            CHECK_HAS(log, "\"error/");
+            spill(in_tmp("rest.json.log"), log, (size_t)(end - log));
+        }
+        snprintf(out, sizeof out, "%s", in_tmp(names[i]));
+        result r = RUN("tune", "-m", tiny(), "--measure", "kl", "--score", "4", "--jsonl", in_tmp("texts.jsonl"), "--samples",
+                       "1", "--check", "0", "--iterations", "0", "--attn", "santa:S=4", "--out", out, "--length", "64",
+                       "--attn-prefill", "streaming", "--parts", i == 1 ? "prefill,budgets" : "budgets");
         CHECK_GOOD(r);
-        json_t *root = profile(i ? "both.json" : "one.json");
-        CHECK((json_object_get(root, "prefill") != NULL) == i);
+        json_t *root = profile(names[i]);
+        CHECK((json_object_get(root, "prefill") != NULL) == (i == 1));
         decode[i] = json_incref(json_object_get(root, "decode"));
         json_decref(root);
     }
-    CHECK(decode[0] && json_equal(decode[0], decode[1]));
-    json_decref(decode[0]), json_decref(decode[1]);
+    CHECK(decode[0] && json_equal(decode[0], decode[1]) && json_equal(decode[0], decode[2]));
+    for (int i = 0; i < 3; i++) json_decref(decode[i]);
 }
 
 static void refused(void) {
@@ -488,7 +494,8 @@ static void refused(void) {
         check_error(&r, 2, cases[i].message);
     }
     for (int i = 0; i < 2; i++) {
-        result r = RUN("tune", "-m", tiny(), "--out", in_tmp("p.json"), "--length", i ? "64-2112+64" : "64-2048+64", "--parts", "x");
+        result r =
+            RUN("tune", "-m", tiny(), "--out", in_tmp("p.json"), "--length", i ? "64-2112+64" : "64-2048+64", "--parts", "x");
         check_error(&r, 2, i ? "--length: expected at most 32 lengths" : "--parts x: expected");
     }
     result r = RUN("tune", "-m", tiny());

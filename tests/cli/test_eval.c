@@ -434,9 +434,13 @@ static void too_long(void) {
 }
 
 static const test_case cases[] = {
-    {"too_long", NEEDS_NOTHING, too_long},       {"graders", NEEDS_NOTHING, graders},         {"grade_long", NEEDS_NOTHING, grade_long},
-    {"records", NEEDS_NOTHING, records},         {"records_errors", NEEDS_NOTHING, records_errors},
+    {"too_long", NEEDS_NOTHING, too_long},
+    {"graders", NEEDS_NOTHING, graders},
+    {"grade_long", NEEDS_NOTHING, grade_long},
+    {"records", NEEDS_NOTHING, records},
+    {"records_errors", NEEDS_NOTHING, records_errors},
     {"scores_file", NEEDS_NOTHING, scores_file},
-    {"stated_in_file", NEEDS_NOTHING, stated_in_file}, {0},
+    {"stated_in_file", NEEDS_NOTHING, stated_in_file},
+    {0},
 };
 const test_suite suite_eval = {"eval", cases};

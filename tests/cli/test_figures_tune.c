@@ -48,10 +48,16 @@ static void work(void) {
     static const struct {
         const char *attn, *name;
         int parameter;
-    } rows[] = {{"sample:chunk_n=1", "sample", 1},  {"sample:chunk_n=3", "sample", 3},
-                {"vertical-slash", "vertical-slash", 0}, {"xattention:stride=8", "xattention", 8},
-                {"xattention:stride=16", "xattention", 16}, {"streaming", "", 0},
-                {"threshold", "threshold", 0},  {"dense", "dense", 0}, {"oracle", NULL, 0}, {"topk", NULL, 0}};
+    } rows[] = {{"sample:chunk_n=1", "sample", 1},
+                {"sample:chunk_n=3", "sample", 3},
+                {"vertical-slash", "vertical-slash", 0},
+                {"xattention:stride=8", "xattention", 8},
+                {"xattention:stride=16", "xattention", 16},
+                {"streaming", "", 0},
+                {"threshold", "threshold", 0},
+                {"dense", "dense", 0},
+                {"oracle", NULL, 0},
+                {"topk", NULL, 0}};
     static const int lengths[] = {1, 127, 128, 129, 600, 1024, 3000}, segments[] = {256, 512, 32768};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         for (int k = 0; k < 7 * 3; k++) {
@@ -115,8 +121,9 @@ static void make(made *m, int k) {
             double x = c < 0 && is_kl ? 0 : some_score(k % 2, is_kl);
             if (c >= 0 && !is_kl && below(3)) x = value_of(m, "dense", &m->prompts[i]).x; // many lose nothing
             snprintf(name, sizeof name, "prefill/%s/%s", c < 0 ? "dense" : t->candidates.names[c], m->prompts[i].name);
-            json_object_set_new(t->log, name, json_pack("{s:f, s:i, s:i, s:f}", "x", x, "visited", visited, "causal", causal, "ms",
-                                                       1 + 100 * draw()));
+            json_object_set_new(
+                t->log, name,
+                json_pack("{s:f, s:i, s:i, s:f}", "x", x, "visited", visited, "causal", causal, "ms", 1 + 100 * draw()));
         }
 }
 
@@ -371,7 +378,8 @@ static void budgets(void) {
         make(&m, k);
         tune *t = &m.t;
         CHECK_OK(sl_attn_parse("santa:S=5", &t->method, &err), err);
-        t->run.model = loaded, t->o.seed = 7, t->o.iterations = k % 3, t->o.episodes = 2 + k % 2, t->o.batch_questions = 1 + k % 4;
+        t->run.model = loaded, t->o.seed = 7, t->o.iterations = k % 3, t->o.episodes = 2 + k % 2,
+        t->o.batch_questions = 1 + k % 4;
         t->o.rate = 0.3, t->o.task = "qa-1hop", t->o.jsonl = k % 5 ? NULL : "file";
         check_budgets(&m);
         drop(&m);
@@ -401,7 +409,8 @@ static void prompts(void) {
         *file = 0;
         CHECK_OK(cli_options_parse(&t->o, CLI_TUNE, 0, NULL, &err), err);
         t->run.model = loaded, t->prompter.o = &t->o, t->prompter.tok = sl_model_tokenizer(loaded);
-        t->o.lengths = lengths, t->o.measure = is_kl ? "kl" : "score", t->o.samples = 1 + below(3), t->o.check = below(3), t->o.score = 5;
+        t->o.lengths = lengths, t->o.measure = is_kl ? "kl" : "score", t->o.samples = 1 + below(3), t->o.check = below(3),
+        t->o.score = 5;
         t->o.question_dense = k % 3 == 0, t->o.jsonl = in_tmp("lines");
         for (int i = 0; i < n_lines; i++) {
             sl_ids ids = {0}, head = {0};
@@ -459,16 +468,26 @@ static void close_log(tune *t) {
     if (t->log_file) fclose(t->log_file);
 }
 
-// A log belongs to settings that change measurements: a run with another setting refuses it, and a run with other flags does not.
+// A log belongs to settings that change measurements: a run with another setting refuses it, and a run with other flags does
+// not.
 static void logs(void) {
     static const struct {
         char *args[2];
         const char *key; // NULL: measurements do not depend on it
-    } rows[] = {{{"--seed", "3"}, "seed"},         {{"--task-seed", "3"}, "task-seed"}, {{"--n-predict", "9"}, "n-predict"},
-                {{"--haystack", "noise"}, "haystack"}, {{"--measure", "kl"}, "measure"},    {{"--score", "3"}, "score"},
-                {{"--prefill-segment", "512"}, "prefill-segment"}, {{"--question-dense", NULL}, "question-dense"},
-                {{"--stop", "x"}, "stop"},         {{"--system-prompt", "x"}, "system-prompt"}, {{"--chat", NULL}, "chat"},
-                {{"--samples", "3"}, NULL},        {{"--loss", "0.5"}, NULL}, {{"--parts", "prefill"}, NULL}};
+    } rows[] = {{{"--seed", "3"}, "seed"},
+                {{"--task-seed", "3"}, "task-seed"},
+                {{"--n-predict", "9"}, "n-predict"},
+                {{"--haystack", "noise"}, "haystack"},
+                {{"--measure", "kl"}, "measure"},
+                {{"--score", "3"}, "score"},
+                {{"--prefill-segment", "512"}, "prefill-segment"},
+                {{"--question-dense", NULL}, "question-dense"},
+                {{"--stop", "x"}, "stop"},
+                {{"--system-prompt", "x"}, "system-prompt"},
+                {{"--chat", NULL}, "chat"},
+                {{"--samples", "3"}, NULL},
+                {{"--loss", "0.5"}, NULL},
+                {{"--parts", "prefill"}, NULL}};
     char *plain[] = {"-m", (char *)tiny()};
     cli_options o;
     tune t;
@@ -515,6 +534,7 @@ static void logs(void) {
     cli_options_free(&o);
 }
 
-static const test_case cases[] = {{"logs", 0, logs}, {"prompts", 0, prompts}, {"work", 0, work}, {"prefill", 0, prefill}, {"budgets", 0, budgets}, {0}};
+static const test_case cases[] = {{"logs", 0, logs},       {"prompts", 0, prompts}, {"work", 0, work},
+                                  {"prefill", 0, prefill}, {"budgets", 0, budgets}, {0}};
 extern const test_suite suite_figures_tune;
 const test_suite suite_figures_tune = {"figures_tune", cases};

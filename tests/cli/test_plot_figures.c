@@ -30,10 +30,14 @@ typedef struct picture {
 } picture;
 
 // Two words of each: variations of one method, a spare style, a dotted line without a marker.
-static const char *const names[] = {"santa-is:S=64", "dense", "santa-is:S=256, batch 4", "unknown", "bytes of K+V",
+static const char *const names[] = {"santa-is:S=64",
+                                    "dense",
+                                    "santa-is:S=256, batch 4",
+                                    "unknown",
+                                    "bytes of K+V",
                                     "santa-is with a name that is so long that a legend of several columns has no room for it"};
 static const char *const groups[] = {"topk:k=8", "it's", "santa"}, *const quoted[] = {"topk:k=8", "it''s", "santa"},
-                  *const long_groups[] = {"santa-is with a name that is so long that it stands upright below its group"};
+                         *const long_groups[] = {"santa-is with a name that is so long that it stands upright below its group"};
 
 static double some(double least, double factor) { // with 4 digits, so that a data file holds it exactly
     char text[32];
@@ -55,8 +59,10 @@ static void make(picture *m, int k) {
         *p = (cli_panel){.title = "a title", .x_label = "sizes", .y_label = "times", .z_label = "errors"};
         p->new_row = below(3) == 0;
         if (below(5) == 0) {
-            p->n_names = 1 + below(3), p->n_x = p->n_names * (1 + below(3)), p->n_y = 1 + below(6), p->x_names = p->n_names == 1 && below(2) ? long_groups : groups;
-            for (int c = 0; c < CELLS; c++) m->cells[i][c] = below(8) ? some(0.001, i % 2 ? 20 : 5e4) : below(2) ? 0.0 : (double)NAN;
+            p->n_names = 1 + below(3), p->n_x = p->n_names * (1 + below(3)), p->n_y = 1 + below(6),
+            p->x_names = p->n_names == 1 && below(2) ? long_groups : groups;
+            for (int c = 0; c < CELLS; c++)
+                m->cells[i][c] = below(8) ? some(0.001, i % 2 ? 20 : 5e4) : below(2) ? 0.0 : (double)NAN;
             p->cells = m->cells[i];
             continue;
         }
@@ -197,9 +203,11 @@ static void put_ticks_of(const cli_axis *a, const double *digits, int with_label
             double x = digits[i] * pow(10, e);
             char label[32];
             if (x < a->low || x > a->high) continue;
-            if (with_labels >= 0) put("%s'%s' %.9g%s", *n ? ", " : "", with_labels ? (snprintf(label, 32, "%.6g", x), label) : "", x,
-                                      with_labels ? "" : " 1");
-            if (with_labels) *widest = fmax(*widest, cli_plot_text_width((size_t)snprintf(label, 32, "%.6g", x), CLI_PLOT_FONT));
+            if (with_labels >= 0)
+                put("%s'%s' %.9g%s", *n ? ", " : "", with_labels ? (snprintf(label, 32, "%.6g", x), label) : "", x,
+                    with_labels ? "" : " 1");
+            if (with_labels)
+                *widest = fmax(*widest, cli_plot_text_width((size_t)snprintf(label, 32, "%.6g", x), CLI_PLOT_FONT));
             ++*n;
         }
 }
@@ -241,8 +249,7 @@ static void put_size_ticks(const cli_axis *a, const double *x, int n, int width)
         for (int i = n - 1; i >= 0; i--) {
             double whole, mine = (cli_plot_text_width((size_t)cli_plot_number(x[i], label), CLI_PLOT_FONT) + 6) / 2;
             int is_first = i == n - 1 || x[i] == 0 || (x[i] > 0 && modf(log2(x[i]), &whole) == 0), is_free = !room[i];
-            for (int j = 0; j < n; j++)
-                is_free &= !room[j] || fabs(place(a, x[i]) - place(a, x[j])) * width >= mine + room[j];
+            for (int j = 0; j < n; j++) is_free &= !room[j] || fabs(place(a, x[i]) - place(a, x[j])) * width >= mine + room[j];
             if ((all || is_first) && is_free) room[i] = mine;
         }
     begin();
@@ -437,7 +444,9 @@ static void check_map(const cli_panel *p, const char *text) {
     put("EOD\nplot $cells matrix with image pixels notitle\n");
     check_has(text);
     begin();
-    for (int i = 0; i < p->n_names; i++) put("%s'%s' %.9g", i ? ", " : "(", p->x_names == groups ? quoted[i] : *p->x_names, (i + 0.5) * p->n_x / p->n_names - 0.5);
+    for (int i = 0; i < p->n_names; i++)
+        put("%s'%s' %.9g", i ? ", " : "(", p->x_names == groups ? quoted[i] : *p->x_names,
+            (i + 0.5) * p->n_x / p->n_names - 0.5);
     put(")\n");
     for (int i = 1; i < p->n_names; i++)
         put("set arrow from %.9g, graph 0 to %.9g, graph 1 nohead front lc rgb 'white' lw 2\n",
@@ -450,8 +459,8 @@ typedef struct frame { // pixels; y from the upper edge
 } frame;
 
 static void check_script(const picture *m, char *text) {
-    double width = after(text, "svg size "), height = atof(strchr(strstr(text, "svg size "), ',') + 1), widest = 0,
-           end = 28, row_top = 28, used = 0; // end: of the row above
+    double width = after(text, "svg size "), height = atof(strchr(strstr(text, "svg size "), ',') + 1), widest = 0, end = 28,
+           row_top = 28, used = 0; // end: of the row above
     int shared = shared_legend(m);
     frame before = {0};
     text = strstr(text, "reset\n");
@@ -462,7 +471,8 @@ static void check_script(const picture *m, char *text) {
         if (i && p->new_row) row_top = end, before.to = 0;
         if (i == 0 || p->new_row)
             for (n_row = 1; i + n_row < m->n && !m->panels[i + n_row].new_row;) n_row++;
-        frame f = {.left = width * after(text, "set lmargin at screen "), .right = width * after(text, "set rmargin at screen "),
+        frame f = {.left = width * after(text, "set lmargin at screen "),
+                   .right = width * after(text, "set rmargin at screen "),
                    .top = height * (1 - after(text, "set tmargin at screen "))};
         f.from = width * after(text, "set label 3 'times' at screen ") - 11.2; // 0.8 letters right of the edge
         cli_axis ay = y_range(p);
@@ -626,6 +636,7 @@ static void numbers(void) {
     }
 }
 
-static const test_case cases[] = {{"numbers", 0, numbers}, {"script", 0, script}, {"data", 0, data}, {"comments", 0, comments}, {"prefixes", 0, prefixes}, {0}};
+static const test_case cases[] = {{"numbers", 0, numbers},   {"script", 0, script},     {"data", 0, data},
+                                  {"comments", 0, comments}, {"prefixes", 0, prefixes}, {0}};
 extern const test_suite suite_plot_figures;
 const test_suite suite_plot_figures = {"plot_figures", cases};
