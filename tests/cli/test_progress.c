@@ -2,6 +2,7 @@
 #include "engine/cli/bench/bench_cost.h"
 #include "engine/cli/io.h"
 #include "engine/cli/output/progress_bar.h"
+#include "engine/cli/process.h"
 #include "models/source.h"
 #include "tests/support/pty.h"
 #include "tests/support/run_cli.h"
@@ -304,6 +305,30 @@ static void one_bar(void) {
     cli_progress_end(&run);
 }
 
+static void many_reports(void) {
+    cli_progress run;
+    begin_old(&run);
+    for (double start = cli_now(); cli_now() < start + 250; usleep(1000)) cli_progress_update(&run, 6, 10);
+    cli_progress_end(&run);
+}
+
+static void new_run(void) {
+    cli_progress run;
+    cli_progress_begin_run(&run, "bench", "tests", 10, 0, 0);
+    for (int i = 0; i < 9; i++) cli_progress_update(&run, i, 10);
+    cli_progress_end(&run);
+}
+
+// A bar is drawn at most ten times a second, and not in the first second.
+static void rate(void) {
+    size_t n;
+    const char *bytes = written(many_reports, 80, "xterm", &n);
+    int bars = count(bytes, n, "bench ");
+    if (bars < 3 || bars > 25) FAIL("%d bars in a quarter of a second", bars); // a loaded machine takes longer
+    written(new_run, 80, "xterm", &n);
+    CHECK_INT(n, 0);
+}
+
 // A terminal that cannot clear a line gets lines.
 static void dumb(void) {
     static const char *const names[] = {"dumb", ""};
@@ -482,6 +507,7 @@ static const test_case cases[] = {
     {"widths", NEEDS_NOTHING, widths},
     {"screen", NEEDS_NOTHING, screen},
     {"screen-of-handler", NEEDS_NOTHING, screen_of_handler},
+    {"rate", NEEDS_NOTHING, rate},
     {"dumb", NEEDS_NOTHING, dumb},
     {"sizes", NEEDS_NOTHING, sizes},
     {"command-rows", NEEDS_NOTHING, command_rows},
