@@ -473,6 +473,31 @@ static void parts(void) {
     for (int i = 0; i < 3; i++) json_decref(decode[i]);
 }
 
+// The error of a layer is the mean over the decoded tokens: of two tokens, the mean of those of each token.
+static void errors(void) {
+    static const char *const scores[] = {"1", "1", "2"};
+    double error[3][4];
+    for (int i = 0; i < 3; i++) { // run 0 has a word less
+        char text[1024] = "{\"text\": \"The", out[256];
+        for (int k = 0; k < 60 + (i > 0); k++) strcat(text, k % 3 ? " the" : " of");
+        strcat(text, "\"}\n");
+        spill(in_tmp("texts.jsonl"), text, strlen(text));
+        snprintf(out, sizeof out, "%s/%d.json", test_tmp(), i);
+        result r = RUN("tune", "-m", tiny(), "--measure", "kl", "--score", scores[i], "--jsonl", in_tmp("texts.jsonl"),
+                       "--samples", "1", "--check", "0", "--iterations", "0", "--attn", "santa:S=4", "--out", out, "--length",
+                       "64", "--parts", "budgets");
+        CHECK_GOOD(r);
+        strcat(out, ".log");
+        size_t n;
+        json_t *line = json_loads(strchr(slurp(out, &n), '\n') + 1, JSON_DISABLE_EOF_CHECK, NULL),
+               *list = json_object_get(json_object_get(line, "value"), "error");
+        CHECK_INT(json_array_size(list), 4);
+        for (size_t l = 0; l < 4; l++) error[i][l] = json_number_value(json_array_get(list, l));
+        json_decref(line);
+    }
+    for (int l = 0; l < 4; l++) CHECK_NEAR(error[2][l], (error[0][l] + error[1][l]) / 2, 1e-3 * error[2][l]);
+}
+
 static void refused(void) {
     static const struct {
         const char *flag, *value, *message;
@@ -525,6 +550,7 @@ static const test_case cases[] = {
     {"continues", NEEDS_NOTHING, continues},
     {"texts", NEEDS_NOTHING, texts},
     {"parts", NEEDS_NOTHING, parts},
+    {"errors", NEEDS_NOTHING, errors},
     {"refused", NEEDS_NOTHING, refused},
     {0},
 };
