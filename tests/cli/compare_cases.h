@@ -16,6 +16,7 @@ void case_parallel(void);
 void case_set_ups(void);
 void case_chats(void);
 void case_tables(void);
+void case_limits(void);
 void case_plot(void);
 void case_errors(void);
 

@@ -89,6 +89,43 @@ static void announced(void) {
     }
 }
 
+static int slow_time(void *ctx, const sl_attn_spec *spec, int n_seqs, int n_kv, double *us, sl_error *e) {
+    (void)ctx, (void)spec, (void)e;
+    *us = 1;
+    usleep(n_seqs * n_kv == 4096 ? 100000 : 0);
+    return 0;
+}
+
+static int slow_prefill(void *ctx, const sl_attn_spec *spec, double density, sl_auto_length *l, sl_error *e) {
+    (void)ctx, (void)spec, (void)density, (void)e;
+    l->dense_us = l->mask_us = l->attention_us = 1;
+    usleep(l->n_tokens == 2048 ? 100000 : 0);
+    return 0;
+}
+
+// The estimate: each size and method takes as long as the largest size, 0.1 s, and a prefill as much as the square of its
+// length says. A loaded machine takes longer.
+static void estimated(void) {
+    for (int with_prefill = 0; with_prefill < 2; with_prefill++) {
+        const cli_clock clock = {slow_time, NULL, slow_prefill};
+        const cli_grid grid = {{{1, 2, 4}, 3}, {{128, 256, 512, 768, 1024}, 5}, 4096, {{2048}, 1}, 4096},
+                       one = {{{1}, 1},
+                              {{256}, 1},
+                              4096,
+                              {{2048, 1024, 2047, 2046, 2045, 2044, 2043, 2042, 2041, 2040, 2039, 2038, 2037, 2036}, 14},
+                              4096};
+        sl_auto_table t = {.n_specs = 2, .specs = {parse("dense"), parse("santa-is:S=256")}};
+        if (with_prefill) t.prefill = (sl_auto_prefill){.attn = parse("sample"), .density = 0.5};
+        place p = enter(test_tmp());
+        int rc = cli_calibrate_announced(&clock, with_prefill ? &one : &grid, "why", &t, &err);
+        const char *about = strstr(leave(&p), "about ");
+        CHECK_OK(rc, err);
+        double seconds = about ? atof(about + 6) : 0, least = with_prefill ? 2 : 3; // 13.2 x 0.1 s; 30 x 0.1 s
+        if (!(seconds >= least && seconds <= 4 * least)) FAIL("%.0f s, expected %.0f", seconds, least);
+        sl_auto_free(&t);
+    }
+}
+
 // In place of cli_calibrate_gpu.
 static struct {
     int calls;
@@ -137,8 +174,7 @@ static int choose(const cli_options *o, char name[32]) {
     "\"n_kv_heads\": 2, \"head_dim\": 128, \"query_deviation\": 4, \"attn\": [\"dense\"], "                                    \
     "\"points\": [{\"n_seqs\": 1, \"n_kv\": 64, \"us\": [9]}]}"
 
-static const char announcement[] = "attn auto: no table for cpu, measuring ",
-                  chosen[] = "attn auto: santa-pps:epsilon=0.2",
+static const char announcement[] = "attn auto: no table for cpu, measuring ", chosen[] = "attn auto: santa-pps:epsilon=0.2",
                   again[] = "attn auto: the table of cpu has the methods of another version, measuring ",
                   nothing[] =
                       "attn auto: dense: no method that states epsilon 0.2, delta 0.05 or less was measured (1 sequence, "
@@ -328,6 +364,7 @@ static void gpu(void) {
 
 static const test_case cases[] = {
     {"announced", 0, announced},
+    {"estimated", 0, estimated},
     {"first_use", 0, first_use},
     {"prefill", 0, prefill},
     {"prefill_recorded", 0, prefill_recorded},

@@ -637,6 +637,7 @@ static const test_case cases[] = {
     {"set-ups", 0, case_set_ups},
     {"chats", 0, case_chats},
     {"tables", 0, case_tables},
+    {"limits", 0, case_limits},
     {"plot", 0, case_plot},
     {"errors", 0, case_errors},
     {0},

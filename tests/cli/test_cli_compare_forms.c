@@ -2,6 +2,9 @@
 // pictures and errors. test_cli_compare.c has the cases about figures.
 #include "tests/cli/compare_cases.h"
 
+#include "engine/engine.h"
+#include "tokenizer/tokenizer.h"
+
 #include <stdlib.h>
 
 // A batch of prompts changes no byte of the output. The prompts and references have different lengths; the last batch is not
@@ -95,6 +98,69 @@ void case_chats(void) {
     }
 }
 
+static size_t put_cell(char *out, const char *text, size_t n) {
+    size_t at = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (text[i] == '\n' || text[i] == '|') out[at++] = '\\';
+        out[at++] = text[i] == '\n' ? 'n' : text[i];
+    }
+    return at;
+}
+
+// In an answer that differs from dense attention's, {+ +} stand around the text after the tokens that are equal.
+static void check_marks(const char *records, const char *md) {
+    result as_json = RUN("compare", "-m", tiny(), "--jsonl", records, "--attn", "dense,santa:S=2", "-n", "9", "--ignore-eos",
+                         "--no-heads", "-o", "json");
+    json_t *out = document(&as_json);
+    sl_model *model;
+    sl_error err;
+    int found = 0;
+    CHECK_OK(sl_model_load(tiny(), NULL, &model, &err), err);
+    for (size_t i = 0; i < 2 * 2; i++) {
+        const json_t *prompt = compare_item(out, "prompts", i / 2), *m = compare_item(prompt, "methods", i % 2);
+        const char *text = json_string_value(json_object_get(m, "text"));
+        char cell[4096];
+        size_t n = 0;
+        sl_text same = {0};
+        sl_detok_stream stream = sl_detok_begin(sl_model_tokenizer(model), 0, 0);
+        if (json_is_null(json_object_get(m, "differs_at"))) continue;
+        for (int k = 0; k < number(m, "differs_at"); k++)
+            CHECK_OK(sl_detok_next(&stream, (int32_t)json_integer_value(compare_item(m, "ids", (size_t)k)), &same, &err), err);
+        n += put_cell(cell, text, same.n), n += (size_t)sprintf(cell + n, "{+");
+        n += put_cell(cell + n, text + same.n, strlen(text) - same.n), sprintf(cell + n, "+} |\n");
+        CHECK_HAS(md, cell);
+        found += same.n > 0;
+        sl_text_free(&same);
+    }
+    CHECK(found > 0);
+    json_decref(out), sl_model_free(model);
+}
+
+// A prompt, and a prompt with its reference, must fit the context of the model.
+void case_limits(void) {
+    char command[1024], prompt[512], reference[512];
+    size_t n;
+    snprintf(command, sizeof command, "mkdir %s/short && cp -s \"$PWD\"/%s/* %s/short && rm %s/short/config.json", test_tmp(),
+             tiny(), test_tmp(), test_tmp());
+    CHECK_INT(system(command), 0);
+    char *config = slurp("models/tiny/config.json", &n), *limit = strstr(config, "131072");
+    CHECK(limit != NULL);
+    memcpy(limit, "    64", 6);
+    spill(in_tmp("short/config.json"), config, n);
+    for (int i = 1; i < 5; i++) { // a short or a long prompt; without a reference, with a short one, with a long one
+        char model[256], file[256];
+        snprintf(model, sizeof model, "%s", in_tmp("short")), snprintf(file, sizeof file, "%s", in_tmp("reference"));
+        snprintf(prompt, sizeof prompt, "%.*s", i % 2 ? 400 : 20, long_text(30));
+        snprintf(reference, sizeof reference, "%.*s", i / 2 == 2 ? 400 : 20, long_text(30));
+        spill(file, reference, strlen(reference));
+        result r = RUN("compare", "-m", model, "-p", prompt, "-n", "2", "--attn", "topk", i > 1 ? "--reference" : NULL, file);
+        if (i % 2 || i / 2 == 2)
+            check_error(&r, 1, i > 1 ? "the prompt with its reference has " : "the prompt has ");
+        else
+            CHECK_GOOD(r);
+    }
+}
+
 // The rows of a table have as many columns as its head. A | in a text is not a column.
 void case_tables(void) {
     const char *records = compare_spill_records(2);
@@ -113,7 +179,7 @@ void case_tables(void) {
         }
         CHECK_INT(rows, (i ? 1 : 2) * 5 + 5 + 5 + 4);
         CHECK_HAS(r.out, "| dense | - | 100.0% | ");
-        if (!i) CHECK_HAS(r.out, "{+");
+        if (!i) check_marks(records, r.out);
     }
 }
 

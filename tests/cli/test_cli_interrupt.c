@@ -204,15 +204,17 @@ static void compare_tables(void) {
     char all[256];
     int n = 0;
     snprintf(all, sizeof all, "%s", questions(5000, "all.jsonl"));
-    const char *const args[] = {
-        "compare", "-m", tiny(),    "--jsonl", all, "-n", "6", "--attn", "dense,topk:k=4096,streaming:window=4096,santa:S=4",
-        "--temp",  "0",  "--heads", NULL};
+    const char *const args[] = {"compare",     "-m",     tiny(),
+                                "--jsonl",     all,      "-n",
+                                "6",           "--attn", "dense,topk:k=4096,streaming:window=4096,santa:S=4",
+                                "--temp",      "0",      "--heads",
+                                "--attention", NULL};
     result r = interrupt_later(start(NULL, 0, NULL, args), "stdout", "prompt 3: ", 1, 60); // in the middle of a prompt
     const char *said = strstr(r.err, "interrupted; the tables are of "), *tables = strstr(r.out, "texts: ");
     CHECK(said && sscanf(said, "interrupted; the tables are of %d prompts, ", &n) == 1 && n >= 4);
     check_error(&r, 1, " prompts, 5000 were planned");
     result whole = RUN("compare", "-m", tiny(), "--jsonl", questions(n, "some.jsonl"), "-n", "6", "--attn",
-                       "dense,topk:k=4096,streaming:window=4096,santa:S=4", "--temp", "0", "--heads");
+                       "dense,topk:k=4096,streaming:window=4096,santa:S=4", "--temp", "0", "--heads", "--attention");
     CHECK_GOOD(whole);
     CHECK(tables && strstr(whole.out, "texts: "));
     CHECK_STR(tables, strstr(whole.out, "texts: "));

@@ -379,6 +379,11 @@ static void legends(void) {
     CHECK_HAS(text, "set key at screen 0.25");
     CHECK_HAS(text, "set key at screen 0.75");
     cli_curves_free(&other);
+    cli_curves both = {0};
+    add(&both, "dense", depths, ms, 2), add(&both, "santa", depths, ms, 2);
+    cli_panel one = cli_panel_latency(&both), two = one;
+    one.n_curves = 1, two.n_curves = 1, two.curves++; // one.curves[1] is no curve of the first panel
+    CHECK_HAS(script_of("", (const cli_panel[]){one, two}, 2, &both), "set key at screen 0.75");
 }
 
 // ---- styles ----
@@ -685,6 +690,7 @@ static void errors(void) {
     CHECK_ERR(cli_plot_check("/nowhere/x.svg", "--plot", &e), e, SL_ERR_IO,
               "--plot /nowhere/x.svg: cannot write to its folder");
     CHECK_OK(cli_plot_check("x.svg", "--plot", &e), e);
+    CHECK_ERR(cli_plot_write("/nowhere/x.dat", "title", &panel, 1, &e), e, SL_ERR_IO, "/nowhere/x.dat");
     if (!has_gnuplot()) TEST_SKIP("what gnuplot refuses needs gnuplot");
     const double zero[] = {0};
     cli_curves nothing = {0};

@@ -445,6 +445,59 @@ static void texts(void) {
     check_error(&none, 1, "expected prompts of at least 98304 tokens, found none");
 }
 
+// The budgets of texts do not depend on what was measured before them, in this run or in a run that it continues.
+static void parts(void) {
+    static const char *const names[] = {"one.json", "both.json", "rest.json"};
+    json_t *decode[3];
+    char line[512];
+    snprintf(line, sizeof line, "{\"text\": \"%.400s\"}\n", one_line(8));
+    spill(in_tmp("texts.jsonl"), line, strlen(line));
+    for (int i = 0; i < 3; i++) {
+        char out[256];
+        if (i == 2) { // the first line of the log, and one measurement
+            char *log = text_of("one.json.log"), *end = strchr(strchr(log, '\n') + 1, '\n') + 1;
+            CHECK_HAS(log, "\"error/");
+            spill(in_tmp("rest.json.log"), log, (size_t)(end - log));
+        }
+        snprintf(out, sizeof out, "%s", in_tmp(names[i]));
+        result r = RUN("tune", "-m", tiny(), "--measure", "kl", "--score", "4", "--jsonl", in_tmp("texts.jsonl"), "--samples",
+                       "1", "--check", "0", "--iterations", "0", "--attn", "santa:S=4", "--out", out, "--length", "64",
+                       "--attn-prefill", "streaming", "--parts", i == 1 ? "prefill,budgets" : "budgets");
+        CHECK_GOOD(r);
+        json_t *root = profile(names[i]);
+        CHECK((json_object_get(root, "prefill") != NULL) == (i == 1));
+        decode[i] = json_incref(json_object_get(root, "decode"));
+        json_decref(root);
+    }
+    CHECK(decode[0] && json_equal(decode[0], decode[1]) && json_equal(decode[0], decode[2]));
+    for (int i = 0; i < 3; i++) json_decref(decode[i]);
+}
+
+// The error of a layer is the mean over the decoded tokens: of two tokens, the mean of those of each token.
+static void errors(void) {
+    static const char *const scores[] = {"1", "1", "2"};
+    double error[3][4];
+    for (int i = 0; i < 3; i++) { // run 0 has a word less
+        char text[1024] = "{\"text\": \"The", out[256];
+        for (int k = 0; k < 60 + (i > 0); k++) strcat(text, k % 3 ? " the" : " of");
+        strcat(text, "\"}\n");
+        spill(in_tmp("texts.jsonl"), text, strlen(text));
+        snprintf(out, sizeof out, "%s/%d.json", test_tmp(), i);
+        result r = RUN("tune", "-m", tiny(), "--measure", "kl", "--score", scores[i], "--jsonl", in_tmp("texts.jsonl"),
+                       "--samples", "1", "--check", "0", "--iterations", "0", "--attn", "santa:S=4", "--out", out, "--length",
+                       "64", "--parts", "budgets");
+        CHECK_GOOD(r);
+        strcat(out, ".log");
+        size_t n;
+        json_t *line = json_loads(strchr(slurp(out, &n), '\n') + 1, JSON_DISABLE_EOF_CHECK, NULL),
+               *list = json_object_get(json_object_get(line, "value"), "error");
+        CHECK_INT(json_array_size(list), 4);
+        for (size_t l = 0; l < 4; l++) error[i][l] = json_number_value(json_array_get(list, l));
+        json_decref(line);
+    }
+    for (int l = 0; l < 4; l++) CHECK_NEAR(error[2][l], (error[0][l] + error[1][l]) / 2, 1e-3 * error[2][l]);
+}
+
 static void refused(void) {
     static const struct {
         const char *flag, *value, *message;
@@ -464,6 +517,11 @@ static void refused(void) {
         result r = RUN("tune", "-m", tiny(), "--out", in_tmp("p.json"), "--samples", "1", "--check", "0", "--iterations", "0",
                        cases[i].flag, cases[i].value);
         check_error(&r, 2, cases[i].message);
+    }
+    for (int i = 0; i < 2; i++) {
+        result r =
+            RUN("tune", "-m", tiny(), "--out", in_tmp("p.json"), "--length", i ? "64-2112+64" : "64-2048+64", "--parts", "x");
+        check_error(&r, 2, i ? "--length: expected at most 32 lengths" : "--parts x: expected");
     }
     result r = RUN("tune", "-m", tiny());
     check_error(&r, 2, "flag --out is required");
@@ -491,6 +549,8 @@ static const test_case cases[] = {
     {"budgets", NEEDS_NOTHING, budgets},
     {"continues", NEEDS_NOTHING, continues},
     {"texts", NEEDS_NOTHING, texts},
+    {"parts", NEEDS_NOTHING, parts},
+    {"errors", NEEDS_NOTHING, errors},
     {"refused", NEEDS_NOTHING, refused},
     {0},
 };

@@ -2,6 +2,7 @@
 #include "engine/cli/eval/eval_grade.h"
 #include "engine/cli/eval/eval_records.h"
 #include "engine/cli/eval/eval_scores.h"
+#include "engine/cli/eval/eval_tasks.h"
 #include "engine/cli/resume_file.h"
 #include "tests/support/run_cli.h"
 
@@ -417,10 +418,29 @@ static void stated_in_file(void) {
     }
 }
 
+static int one_token(void *ctx, const sl_text *context, const eval_item *item, int *n_tokens, sl_error *e) {
+    (void)ctx, (void)context, (void)item, (void)e;
+    *n_tokens = 1;
+    return 0;
+}
+
+// A haystack of needles has a key in every sentence, and there are 20000 keys.
+static void too_long(void) {
+    const eval_maker maker = {.n_questions = 1, .n_predict = 1, .haystack = HAYSTACK_NEEDLES, .count = one_token};
+    eval_text text;
+    sl_error e;
+    CHECK_ERR(eval_task_text(&maker, eval_task_find("niah-single"), 1 << 24, 0, &text, &e), e, SL_ERR_ARG,
+              "--length 16777216: too long for task niah-single, which has only 20000 keys");
+}
+
 static const test_case cases[] = {
-    {"graders", NEEDS_NOTHING, graders},         {"grade_long", NEEDS_NOTHING, grade_long},
-    {"records", NEEDS_NOTHING, records},         {"records_errors", NEEDS_NOTHING, records_errors},
+    {"too_long", NEEDS_NOTHING, too_long},
+    {"graders", NEEDS_NOTHING, graders},
+    {"grade_long", NEEDS_NOTHING, grade_long},
+    {"records", NEEDS_NOTHING, records},
+    {"records_errors", NEEDS_NOTHING, records_errors},
     {"scores_file", NEEDS_NOTHING, scores_file},
-    {"stated_in_file", NEEDS_NOTHING, stated_in_file}, {0},
+    {"stated_in_file", NEEDS_NOTHING, stated_in_file},
+    {0},
 };
 const test_suite suite_eval = {"eval", cases};

@@ -2,6 +2,7 @@
 #include "engine/cli/bench/bench_cost.h"
 #include "engine/cli/io.h"
 #include "engine/cli/output/progress_bar.h"
+#include "engine/cli/process.h"
 #include "models/source.h"
 #include "tests/support/pty.h"
 #include "tests/support/run_cli.h"
@@ -130,6 +131,9 @@ static void bars_of_run(void) {
     run.prefill.total = 0, run.rest.total = 0, run.done = 0; // no basis yet: the inner level has its own estimate
     cli_progress_line(&run, &inner, 12e3, buf);
     CHECK_STR(buf, "bench: 0 of 4 tests, ? left; prefill 50%, 4 s left");
+    run.done = 3, run.rest.total = 40; // no estimate of the rest: the share of the tests
+    cli_progress_bar(&run, NULL, 12e3, 25, buf);
+    CHECK_STR(buf, "bench 75%, ? left");
 }
 
 // At every width the bar stays below the last column, and says as much as fits.
@@ -299,6 +303,30 @@ static void one_bar(void) {
     cli_progress run;
     begin_old(&run);
     cli_progress_end(&run);
+}
+
+static void many_reports(void) {
+    cli_progress run;
+    begin_old(&run);
+    for (double start = cli_now(); cli_now() < start + 250; usleep(1000)) cli_progress_update(&run, 6, 10);
+    cli_progress_end(&run);
+}
+
+static void new_run(void) {
+    cli_progress run;
+    cli_progress_begin_run(&run, "bench", "tests", 10, 0, 0);
+    for (int i = 0; i < 9; i++) cli_progress_update(&run, i, 10);
+    cli_progress_end(&run);
+}
+
+// A bar is drawn at most ten times a second, and not in the first second.
+static void rate(void) {
+    size_t n;
+    const char *bytes = written(many_reports, 80, "xterm", &n);
+    int bars = count(bytes, n, "bench ");
+    if (bars < 3 || bars > 25) FAIL("%d bars in a quarter of a second", bars); // a loaded machine takes longer
+    written(new_run, 80, "xterm", &n);
+    CHECK_INT(n, 0);
 }
 
 // A terminal that cannot clear a line gets lines.
@@ -479,6 +507,7 @@ static const test_case cases[] = {
     {"widths", NEEDS_NOTHING, widths},
     {"screen", NEEDS_NOTHING, screen},
     {"screen-of-handler", NEEDS_NOTHING, screen_of_handler},
+    {"rate", NEEDS_NOTHING, rate},
     {"dumb", NEEDS_NOTHING, dumb},
     {"sizes", NEEDS_NOTHING, sizes},
     {"command-rows", NEEDS_NOTHING, command_rows},
