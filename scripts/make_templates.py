@@ -6,6 +6,7 @@
 The first line is {contexts, conversations, values}. Each other line is a template and its results:
   {text, context, result}  expressions and statements of tests/chat/language.json, and 500 templates that this script makes from a seed;
                        dates, with the time `now` in seconds; result: a text; null: an error; false: an error of syntax
+  {table}              [template, result] with the context "language": products of values and calls that this script makes
   {text, each}         forms of tests/chat/language.json: each operator, filter, test, method and kind of slice, with arguments of the right and of
                        the wrong type; each: [for each value of {values} as v the result,
                        or 0: Python writes an address there]
@@ -224,6 +225,63 @@ DATES = [0, 951782399, 951868800, 1704067199, 1704067200, 1709208000, 1732800000
 DATE = "{{ strftime_now('" + " ".join("%" + x for x in "d e m H I M S y j Y F T a A b h B p % -d -m -H -I -M -S -y -j".split()) + "') }}"
 
 
+SIGMAS = ["\u0391\u03a3", "\u0391'\u03a3", "'\u03a3", "'.\u03a3 \u03a3", "1.\u03a3", "\u0391.'\u03a3'.", "\u0391\u03a3.'\u0391", "\u03a3", "\u03a3\u0391", ".\u0391'\u03a3", "\u02b0\u03a3", "\u0391\u02b0\u03a3"]
+TEXTS = ["", " ", "0", "7", "-12", "+5", " 42 ", "1_000", "_1", "1_", "1__0", "1_.5", "1._5", "0x1f", "0X1F", "0b101", "0o17", "07", "00", "1e3", "1E-2", "1e", "e1",
+         ".5", "5.", ".", "-.5", "+-1", "1 2", "inf", "-Infinity", "nan", "zz", "9223372036854775807", "-9223372036854775808", "9" * 99, "1.5", "-0", "-0.0", "1e400", "12abc"]
+FLOATS = ["0.0", "-0.0", "1e15", "1e16", "123456789012345678.0", "9999999999999998.0", "0.0001", "0.00001", "0.00012345", "1.5e-5", "1e22", "1e-7", "0.1", "1/3", "2/3", "100.0",
+          "123.456", "5e-324", "1.7976931348623157e308", "1e300*1e10", "-1e300*1e10", "0.5", "1.5", "2.5", "-2.5", "1e23", "12345.678e3", "0.3", "2.675", "1e15+0.3"]
+ROUNDED = ["2.5", "-2.5", "2.675", "1234.5678", "7", "-7", "1e20", "0.05", "15", "true", "'a'", "none", "zz"]
+SPECS = ["d", "5d", "-5d", "05d", "+d", " d", "+05d", "-+6d", "x", "X", "o", "#x", "8x", "f", ".0f", ".2f", "8.3f", "-8.1f", "08.2f", "+.1f", " .1f", "e", ".3e", "g", ".3g", "s", "5s",
+         "-5s", ".2s", "6.2s", "r", "i", "c", "%", "5%", "", "y", "*d", "l", "(a)s", "5", ".", ".60f", "F", "a"]
+FORMATS = ["", "d", "5d", "<5d", ">5d", "^5d", "=5d", "*^7d", "\u00e9<5d", "05d", "+d", "-d", " d", "+05d", "=+6d", "x", "X", "o", ",", "b", "f", ".0f", ".2f",
+           "8.3f", "<8.1f", "^9.1f", "08.2f", "+.1f", "e", ".3e", "g", ".3g", "s", "5", "5s", "<5s", ">5s", "^5s", "=5s", ".2s", "6.2s", "*>6", "0>4", "04", "z", "<", ".60f",
+           "<<5", "}<5", "1000", "-5", "+s", "05s", "F"]
+KEYS = ["''", "'a'", "'b'", "none", "1.5", "1.0", "true", "false", "0", "-1", "2", "99", "-99", "zz", "[]", "{}", "(1, 2)", "l", "s", "'items'", "'keys'", "'_'", "'__class__'", "'get'",
+        "1:", "'a':", ":'a'", "1.5:", "none:none", "::0", "::none", "::-1", "-2:", ":-2", "5:1:-2", "-99:99", "99:-99:-1", "true:", "1:2:3", "::'a'", ":zz"]
+ESCAPES = ["\\n", "\\t", "\\r", "\\\\", "\\'", "\\\"", "\\a", "\\b", "\\f", "\\v", "\\0", "\\12", "\\101", "\\1011", "\\8", "\\x41", "\\x4", "\\xg1", "\\u00e9", "\\u12", "\\U0001F600", "\\U00110000", "\\U0001F60",
+           "\\q", "\\\n", "a\nb", "\\x00", "\\xe9", "\\377", "\\400", "\\x0a1"]
+LITERALS = ["1_000", "1__0", "1_", "_1", "0x1F", "0xg", "0b101", "0b12", "0o17", "0o8", "1e3", "1E3", "1e+3", "1e-3", "1e", "1.", "1.5.2", ".5", "1.e3", "007", "0", "00", "1.5e2", "1_0.5_0", "1_0.5_",
+            "9223372036854775807", "0x_f", "0b", "1x", "1.x", "1 .x", "1..x", "'a' 'b'", "'a' \"b\"", "'a' ~ 'b' 'c'", "'a'", "\"a\"", "'a\"", "True", "TRUE", "None", "False", "nonE"]
+SPACED = ["a", " a", "\n a", " \n", "\t\n\n", "  \n  b\n "]
+TAGS = ["{% if t %}", "{%- if t %}", "{% if t -%}", "{%- if t -%}", "{%+ if t %}", "{% if t +%}", "{{ s }}", "{{- s }}", "{{ s -}}", "{{- s -}}", "{# c #}", "{#- c #}", "{# c -#}", "{#- c -#}",
+        "{% raw %}{{ x }}{% endraw %}", "{%- raw %} {{ x }} {% endraw -%}", "{% raw -%} {% y %} {%- endraw %}", "{% raw %}x", "{# c", "{% set y = 1 %}"]
+FUNCTIONS = ["range(5)", "range(2, 5)", "range(5, 2)", "range(0, 10, 3)", "range(10, 0, -3)", "range(0, 5, 0)", "range(1.5)", "range('a')", "range()", "range(1, 2, 3, 4)", "range(true)"]
+OF_RANGE = ["", "|list", "|length", "|first", "|last", "[0]", "[-1]", "[5]", "[1:]|list", " == range(5)", "|sum", "|max", "|tojson", "|sort", "|string", " is sequence", "|join(',')",
+            "|reverse|list", "|random is defined", " and 1", "|batch(2)|list", "|list|tojson", "|map('string')|list", "+ [1]", "|unique|list", " is iterable"]
+CALLS = ["('a')", "('l', 'L')", "('l', 'L', 1)", "('l', 'L', 0)", "('l', 'L', -1)", "('l', 2)", "('l', 0, 4)", "('l', -3)", "('l', -99, 99)", "('', 'x')", "()", "(none)", "(1)", "('l', none)", "('l', 1, none)", "(['a'])", "(('H', 'x'))",
+         "((), 1)", "(sep='l')", "(sep='l', maxsplit=1)", "(none, 1)", "(' ', 0)", "(20)", "(20, '*')", "(3, '*')", "(20, '')", "(20, 'ab')", "(x=1)", "('l', 'L', 1, 2)", "('l', 1, 2, 3)", "(true)", "(zz)", "(1.5)", "('a', 'b', c=1)"]
+METHODS = ["split", "rsplit", "splitlines", "strip", "lstrip", "rstrip", "replace", "find", "rfind", "index", "rindex", "count", "startswith", "endswith", "removeprefix", "removesuffix", "partition", "rpartition", "join",
+           "upper", "lower", "title", "capitalize", "swapcase", "center", "ljust", "rjust", "zfill", "isdigit", "isalpha", "isalnum", "isupper", "islower", "isspace", "format"]
+JSON_CALLS = ["", "indent=0", "indent=1", "indent=none", "indent='--'", "indent=-1", "indent=true", "sort_keys=true", "separators=(',', ':')", "separators=(', ',)", "separators=none", "ensure_ascii=true", "indent=2, sort_keys=true", "2", "true, 2",
+              "x=1", "separators=['', '']", "ensure_ascii=1, indent=3, separators=('<', '>'), sort_keys=1", "separators='ab'"]
+JSONS = ["u", "q", "d", "[]", "{}", "[[], {}]", "{'b': {'z': 1, 'a': [1, {}]}, 'a': none}", "(1, 2.5, 1e100)", "{1: 2, none: 3, true: 4, 2.5: 6}", "{(1, 2): 3}", "1e300*1e10", "zz", "range(2)", "[zz]", "'\U0001f600\x7f\u2028/<&>'", "{1: 1, 'a': 2}"]
+
+
+def tables():
+    """Templates of products: what a number, a format, a key, an escape and so on mean, right and wrong."""
+    out = [f"{json.dumps(x, ensure_ascii=False)}|{f}" for x in SIGMAS for f in ("lower", "title", "capitalize")]
+    out += [f"{x!r}|{f}" for x in TEXTS for f in ("int", "int(3, 16)", "int(base=0)", "int(base=2)", "float", "float(7)")]
+    out += [f"({x})|{f}" for x in FLOATS for f in ("string", "int", "abs", "tojson")]
+    out += [f"({x})|round({n}{m})" for x in ROUNDED for n in ("", "0", "1", "2", "22", "'a'") for m in ("", "'ceil'" if not n else ", 'ceil'", ", 'floor'" if n else "method='floor'", ", 'up'" if n else "method='up'")]
+    out += [f"'%{spec}|' {op}" for spec in SPECS for op in ("% 42", "% -3.75", "% 'h\u00e9l'", "|format(7)", "% [1]", "% (1, 2)", "% {'a': 1}")]
+    out += [f"'{{:{spec}}}'.format({x})" for spec in FORMATS for x in ("42", "-3.75", "'h\u00e9l'", "none", "[1]")]
+    out += [f"{template!r}.format(s, n, d, a=l, k='>5')" for template in ("{}{}", "{0}{1}{0}", "{a}", "{2.b}", "{a[0]}", "{{}}", "{", "}", "{9}", "{zz}", "{!r}", "{0!s}", "{!x}", "{1:{k}}", "{}}", "{0", "{a[}", "{a.}")]
+    out += [f"({x})[{key}]" for x in ("s", "l", "d", "n", "x", "zz") for key in KEYS]
+    out += [f"{{0: 'i', 1.5: 'f', none: 'n', '': 'e', true: 't', (1, 2): 'p'}}[{key}]" for key in KEYS if ":" not in key]
+    out += [f"{quote}a{x}b{quote}" for x in ESCAPES for quote in ("'", '"')]
+    out += LITERALS + [f"[{x}, 1]" for x in LITERALS] + [f"-{x}" for x in LITERALS]
+    out += [f + of for f in FUNCTIONS for of in OF_RANGE if "random" not in of]
+    out += [f"{x}.{m}{c}" for m in METHODS for c in CALLS for x in ("'Hello l'",) if not (m == "splitlines" and c[1:-1]) and "partition(sep" not in m + c]
+    out += [f"({x})|tojson({c})" for x in JSONS for c in JSON_CALLS]
+    out += [f"zz {op} {y}" for op in ("==", "!=", "<", "+", "~", "in", "and", "is") for y in ("zz", "x", "s", "0", "defined", "[zz]")] + [f"{y} {op} zz" for op in ("==", "!=", "in", "~", "or") for y in ("zy", "x", "[zz]", "''")]
+    rows = [("{{ " + text + " }}") for text in out]
+    for left in SPACED:
+        for tag in TAGS:
+            for right in SPACED:
+                rows.append(left + tag + right + ("{% endif %}" if "if" in tag and "endif" not in tag else "") + "!")
+    return rows
+
+
 def on_each(text):
     out = []
     for v in VALUES:
@@ -262,6 +320,9 @@ def main():
     for Clock.seconds in DATES:
         rows.append({"text": DATE, "context": "statements", "now": Clock.seconds, "result": render(DATE, {})})
     Clock.seconds = NOW
+    made = [(text, render(text, LANGUAGE)) for text in tables()]
+    made = [x for x in made if not (isinstance(x[1], str) and (ADDRESS.search(x[1]) or len(x[1]) > 1500))]
+    rows += [{"table": made[i:i + 50]} for i in range(0, len(made), 50)]
     rows += [{"text": text, "each": on_each(text)} for text in language["forms"]]
     named = [("file", os.path.basename(f), open(f, encoding="utf-8").read()) for f in sorted(glob.glob(os.path.join(ROOT, "tests/chat/families/*.jinja")))]
     named += [("name", name, text) for name, text in builtin_templates().items()]
@@ -273,7 +334,7 @@ def main():
     with open(os.path.join(ROOT, "tests/goldens/templates.jsonl"), "w", encoding="utf-8") as f:
         for row in rows:
             f.write(json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n")
-    print(f"{len(language['expressions'])} expressions, {len(language['statements'])} templates of statements, 500 from seeds, {len(language['forms'])} forms x {len(VALUES)} values; "
+    print(f"{len(language['expressions'])} expressions, {len(language['statements'])} templates of statements, 500 from seeds, {len(made)} of tables, {len(language['forms'])} forms x {len(VALUES)} values; "
           f"{len(named)} templates of families x {len(chats)} conversations, {n} prompts")
 
 
