@@ -95,9 +95,8 @@ static int documents(gguf_file *f, char *text, size_t size) {
         char *a = json_dumps(config, JSON_COMPACT), *b = json_dumps(tokens, JSON_COMPACT);
         snprintf(text, size, "%s%s", a, b);
         free(a), free(b);
-        json_decref(config), json_decref(tokens);
     }
-    json_decref(tokenizer);
+    json_decref(config), json_decref(tokenizer), json_decref(tokens);
     sl_text_free(&model), sl_text_free(&file);
     sl_gguf_close(&g);
     return rc;
