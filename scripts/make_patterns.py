@@ -91,6 +91,9 @@ SYNTAX = [
     ("(?i:s|s)t", "\ufb06st"), (r"\p{Lu}\p{^Lu}\P{Lu}", "Aab AAa"), ("(?!a)[a-c]+", "abcab"), ("()a", "ba"), ("(?:)*a", "aa"), ("[&a]&&", "&&&a&&"),
     (r"\p{Han}+", "a\u6f22\u5b57b"), ("a(?=\\z|b)", "ac ab a"), ("\U0001f600+", "a\U0001f600\U0001f600b"), ("[\U0001f600-\U0001f64f]", "a\U0001f601b"),
 ]
+ATOMS = ["a", "[ab]", "(?i:A)", r"\x61", r"\p{Ll}", ".", "(?:ab?)", "(ab|a)", "(?>a|ab)", "(?:(?=a)a)", "(?m:.)"]  # a quantifier may follow each
+QUANTIFIERS = ["*", "+", "?", "*?", "+?", "??", "*+", "++", "?+", "{2}", "{1,2}", "{2,}", "{,2}", "{0,1}", "{2}?", "{1,2}?", "{2}+", "{1,2}+"]
+SYNTAX += [(f"b?{atom}{quantifier}b|c", "aaabb caab\nabaca") for atom in ATOMS for quantifier in QUANTIFIERS]
 
 
 def hashed(data):

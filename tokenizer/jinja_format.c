@@ -239,7 +239,7 @@ static void put_json_string(j_base *b, j_buffer *out, const j_string *s, int asc
         const char *letter = c && c < 0x80 ? strchr(letters, (int)c) : NULL;
         int n = letter                            ? snprintf(escape, sizeof escape, "\\%c", written[letter - letters])
                 : c < 0x20                        ? snprintf(escape, sizeof escape, "\\u%04x", c)
-                : !ascii || c < 0x80              ? 0
+                : !ascii || c < 0x7f              ? 0
                 : c < 0x10000                     ? snprintf(escape, sizeof escape, "\\u%04x", c)
                                                   : snprintf(escape, sizeof escape, "\\u%04x\\u%04x", 0xd7c0 + (c >> 10),
                                                              0xdc00 + (c & 0x3ff));

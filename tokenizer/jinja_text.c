@@ -273,20 +273,21 @@ size_t sl_j_encode(uint32_t c, char text[4]) {
 }
 
 static int is_ignorable(uint32_t c) { // Case_Ignorable of Unicode
-    static const uint32_t others[] = {'\'', '.', ':', 0xb7, 0x387, 0x55f, 0x5f4, 0x2018, 0x2019, 0x2024, 0x2027, 0xfe13, 0xfe52, 0xfe55, 0xff07, 0xff0e, 0xff1a};
+    static const uint32_t others[] = {'\'',   '.',    ':',    0xb7,   0x387,  0x55f,  0x5f4,  0x2018, 0x2019,
+                                      0x2024, 0x2027, 0xfe13, 0xfe52, 0xfe55, 0xff07, 0xff0e, 0xff1a};
     const char *k = category(c);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (others[i] == c) return 1;
     return !strcmp(k, "Mn") || !strcmp(k, "Me") || !strcmp(k, "Cf") || !strcmp(k, "Lm") || !strcmp(k, "Sk");
 }
 
-// 1: the sigma at byte `at` ends a word, where its lower case is another letter.
-static int ends_word(const j_string *s, size_t at, size_t len) {
+// 1: the sigma at byte `at` of a text that begins at byte `from` ends a word, where its lower case is another letter.
+static int ends_word(const j_string *s, size_t from, size_t at, size_t len) {
     uint32_t c = 0;
     size_t i = at;
-    while (i > 0 && (i = char_before(s, i, &c), is_ignorable(c)) && i > 0) {
+    while (i > from && (i = char_before(s, i, &c), is_ignorable(c))) {
     }
-    if (!at || !is_cased(c) || is_ignorable(c)) return 0;
+    if (!is_cased(c) || is_ignorable(c)) return 0;
     for (i = at + len; i < s->n;) {
         i += sl_j_char(s->s + i, s->n - i, &c);
         if (!is_ignorable(c)) return !is_cased(c);
@@ -294,7 +295,7 @@ static int ends_word(const j_string *s, size_t at, size_t len) {
     return 1;
 }
 
-static void put_case(j_base *b, j_buffer *out, const j_string *s, size_t at, size_t len, uint32_t c, j_case to) {
+static void put_case(j_base *b, j_buffer *out, const j_string *s, size_t from, size_t at, size_t len, uint32_t c, j_case to) {
     const unsigned char *mark = s->mark ? s->mark + at : NULL;
     char one[4];
     const char *text = one;
@@ -310,7 +311,7 @@ static void put_case(j_base *b, j_buffer *out, const j_string *s, size_t at, siz
     } else if ((text = sl_j_case_of(c, to, &single))) {
         n = strlen(text);
     } else {
-        if (c == 0x3a3 && to == J_LOWER && ends_word(s, at, len)) single = 0x3c2;
+        if (c == 0x3a3 && to == J_LOWER && ends_word(s, from, at, len)) single = 0x3c2;
         text = one;
         n = sl_j_encode(single, one);
     }
@@ -320,7 +321,8 @@ static void put_case(j_base *b, j_buffer *out, const j_string *s, size_t at, siz
 const j_string *sl_j_case(j_base *b, const j_string *s, j_case to) {
     j_buffer out = {0};
     uint32_t c;
-    int begins = 1; // a word of J_TITLE and J_TITLE_WORDS, the text of J_CAPITALIZE
+    int begins = 1;  // a word of J_TITLE and J_TITLE_WORDS, the text of J_CAPITALIZE
+    size_t from = 0; // Jinja's title lowers the rest of each word on its own
     sl_j_step(b, s->n);
     for (size_t i = 0, len; i < s->n; i += len) {
         len = sl_j_char(s->s + i, s->n - i, &c);
@@ -331,7 +333,8 @@ const j_string *sl_j_case(j_base *b, const j_string *s, j_case to) {
         if (this == J_SWAP)
             sl_j_put(b, &out, s->s + i, s->mark ? s->mark + i : NULL, len);
         else
-            put_case(b, &out, s, i, len, c, this);
+            put_case(b, &out, s, from, i, len, c, this);
+        if (to == J_TITLE && begins) from = i + len;
         if (to == J_TITLE)
             begins = sl_j_is_space(c) || (c < 0x80 && c && strchr("-({[<", (int)c));
         else

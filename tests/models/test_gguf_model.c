@@ -98,8 +98,15 @@ static void rope_factors(void) {
     uint64_t hash = sl_config_hash(&file);
     sl_config_describe_rope(&file, text, sizeof text);
     CHECK(strstr(text, "frequency_factors, fnv1a:") != NULL);
+    char other[256];
+    file.rope_factors[n] += 1; // not a factor of this head
+    sl_config_describe_rope(&file, other, sizeof other);
+    CHECK_STR(other, text);
+    CHECK(sl_config_hash(&file) == hash);
     file.rope_factors[n - 1] *= 1.5f;
     CHECK(sl_config_hash(&file) != hash); // other factors are another model
+    sl_config_describe_rope(&file, other, sizeof other);
+    CHECK(strcmp(other, text) != 0);
 }
 
 // ---- every type, against the package gguf ----

@@ -67,6 +67,34 @@ static void syntax(void) {
     json_decref(root);
 }
 
+// A quantifier without a part before it. Oniguruma reads some of these patterns in a way of its own.
+static void quantifiers(void) {
+    static const char
+        *const before[] = {"",       "(",   "a|",   "(?:",    "(?i:",  "(?m:",   "(?>",  "(?=",    "(?=a)", "(?!a)", "(?<=a)",
+                           "(?<!a)", "^",   "$",    "\\b",    "\\B",   "\\A",    "\\z",  "\\Z",    "a*",    "a+",    "a?",
+                           "a*?",    "a++", "a{2}", "a{1,2}", "a{2}?", "a{2,}+", "(a)*", "[a]{2}", "(?i)",  "(a|",   "x(?=a)"},
+               *const quantifier[] = {"*", "+", "?", "{2}", "{1,2}", "{,2}", "{2,}"}, *const after[] = {"", "b", "?", ")"};
+    for (size_t i = 0; i < sizeof before / sizeof *before; i++)
+        for (size_t j = 0; j < sizeof quantifier / sizeof *quantifier; j++)
+            for (size_t k = 0; k < sizeof after / sizeof *after; k++) {
+                char regex[40];
+                size_t n = strlen(before[i]);
+                sl_pattern *p = NULL;
+                snprintf(regex, sizeof regex, "%s%s%s", before[i], quantifier[j], after[k]);
+                // a*? and a{1,2}? are one quantifier, a{2}? is a count and a quantifier
+                if (n > 1 && before[i][0] == 'a' && strchr("*+?}", before[i][n - 1]) && strchr("?+", quantifier[j][0]) &&
+                    !strchr("*+?}", before[i][n - 2]))
+                    continue;
+                if (before[i][0] == '[' && strchr("?+", quantifier[j][0])) continue;
+                if (!strcmp(before[i], "(a)*") && strchr("?+", quantifier[j][0])) continue;
+                if (before[i][n - (n > 0)] == '(' && strchr("?*", quantifier[j][0])) continue; // (? and (* begin a kind of group
+                CHECK_ERR(sl_pattern_new("pattern", regex, &p, &err), err, SL_ERR_UNSUPPORTED,
+                          "without a part of the pattern before it");
+                snprintf(regex, sizeof regex, "x%s", quantifier[j]);
+                sl_pattern_free(compile(regex));
+            }
+}
+
 // ---- families ----
 
 static int hash_piece(void *ctx, const char *piece, size_t n, int is_match, sl_error *e) {
@@ -181,10 +209,8 @@ static void classes(void) {
 }
 
 static const test_case cases[] = {
-    {"syntax", NEEDS_NOTHING, syntax},
-    {"families", NEEDS_NOTHING, families},
-    {"all_points", NEEDS_NOTHING, all_points},
-    {"classes", NEEDS_NOTHING, classes},
-    {0},
+    {"syntax", NEEDS_NOTHING, syntax},     {"quantifiers", NEEDS_NOTHING, quantifiers},
+    {"families", NEEDS_NOTHING, families}, {"all_points", NEEDS_NOTHING, all_points},
+    {"classes", NEEDS_NOTHING, classes},   {0},
 };
 const test_suite suite_patterns = {"patterns", cases};
