@@ -1,4 +1,4 @@
-// tests/tokenizer/test_token_fields.c - each field of tokenizer.json and tokenizer_config.json, missing and with a value of
+// tests/models/test_fields.c - each field of tokenizer.json and tokenizer_config.json, missing and with a value of
 // each kind.
 #include "engine/base/documents.h"
 #include "engine/base/hash.h"
