@@ -99,6 +99,20 @@ double test_uniform(uint64_t *state) {
     return (double)((z ^ (z >> 31)) >> 11) * 0x1p-53;
 }
 
+static uint64_t draws;
+
+void test_draw_from(uint64_t seed) {
+    draws = seed;
+}
+
+double test_draw(void) {
+    return test_uniform(&draws);
+}
+
+int test_below(int n) {
+    return (int)(test_draw() * n);
+}
+
 double test_normal(uint64_t *state) { // Box and Muller
     double u = 1 - test_uniform(state), v = test_uniform(state);
     return sqrt(-2 * log(u)) * cos(2 * M_PI * v);

@@ -30,6 +30,10 @@ extern uint64_t test_seed;            // printed at the start; --seed sets it
 const char *test_shared(void);        // path of ../shared
 const char *test_tmp(void);           // an empty folder for this case; the runner removes it
 double test_uniform(uint64_t *state); // splitmix64, [0, 1)
+// The same from one state for the running case.
+void test_draw_from(uint64_t seed);
+double test_draw(void); // [0, 1)
+int test_below(int n);  // 0 to n - 1
 double test_normal(uint64_t *state);
 
 _Noreturn void test_fail(const char *file, int line, const char *fmt, ...) __attribute__((format(printf, 3, 4)));

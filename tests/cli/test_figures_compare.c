@@ -21,15 +21,6 @@ enum {
 };
 
 static sl_error err;
-static uint64_t state;
-
-static double draw(void) {
-    return test_uniform(&state);
-}
-
-static int below(int n) {
-    return (int)(draw() * n);
-}
 
 // ---- records ----
 
@@ -61,17 +52,17 @@ static void end_both(cli_values *a, cli_values *b) {
 }
 
 static void make_stats(sl_attn_stats *s) {
-    s->bytes = 1000 + (uint64_t)below(900), s->dense_bytes = 4000 + (uint64_t)below(999);
-    s->stated = 50 + (uint64_t)below(9), s->certified = 30 + (uint64_t)below(9), s->unbounded = 7;
-    s->stated_units = (uint64_t)(draw() * 40 * SL_STATED_UNIT), s->stated_most = 1 + draw();
+    s->bytes = 1000 + (uint64_t)test_below(900), s->dense_bytes = 4000 + (uint64_t)test_below(999);
+    s->stated = 50 + (uint64_t)test_below(9), s->certified = 30 + (uint64_t)test_below(9), s->unbounded = 7;
+    s->stated_units = (uint64_t)(test_draw() * 40 * SL_STATED_UNIT), s->stated_most = 1 + test_draw();
 }
 
 static sl_prefill_report make_report(int is_dense) {
     sl_prefill_report r = sl_prefill_report_none();
     if (is_dense) return r;
-    r.causal = 100 + (uint64_t)below(50), r.visited = 20 + (uint64_t)below(50);
-    r.kept = (1 << 23) + below(1 << 22), r.measured = (1 << 22) + below(1 << 22);
-    r.n_errors = 1 + (uint64_t)below(5), r.errors = draw(), r.error_max = draw();
+    r.causal = 100 + (uint64_t)test_below(50), r.visited = 20 + (uint64_t)test_below(50);
+    r.kept = (1 << 23) + test_below(1 << 22), r.measured = (1 << 22) + test_below(1 << 22);
+    r.n_errors = 1 + (uint64_t)test_below(5), r.errors = test_draw(), r.error_max = test_draw();
     return r;
 }
 
@@ -79,15 +70,15 @@ static void make_method(made *m, int i) {
     compare_method *method = &m->c.methods[i];
     make_stats(&method->read), make_stats(&method->forced);
     if (i == 1) method->forced.stated = method->forced.certified = method->forced.unbounded = 0;
-    method->feed_ms = 900 * draw();
+    method->feed_ms = 900 * test_draw();
     for (int h = 0; h < N; h++) {
         double *x = (double *)&method->heads[h];
-        for (size_t k = 0; k < sizeof(compare_head) / sizeof *x; k++) x[k] = 1 + draw();
+        for (size_t k = 0; k < sizeof(compare_head) / sizeof *x; k++) x[k] = 1 + test_draw();
         method->heads[h].bias -= 1.5, method->heads[h].n = m->n_steps;
         if (i == 1) method->heads[h].v_distinct = 0;
     }
     for (int t = 0; t < N_TILES; t++)
-        method->tiles[t] = (compare_tiles){.n = t == 3 ? 0 : 1 + below(5), .error = draw(), .cosine = draw()};
+        method->tiles[t] = (compare_tiles){.n = t == 3 ? 0 : 1 + test_below(5), .error = test_draw(), .cosine = test_draw()};
 }
 
 static const char *const stops[] = {"limit", "end", "stop"};
@@ -97,11 +88,11 @@ static void make_answer(compare_answer *a, int n, char text[8], fields *f) {
     static const char letters[] = "abcd";
     a->ids.n = a->text.n = 0;
     for (int i = 0; i < n; i++) {
-        int id = below(3);
+        int id = test_below(3);
         CHECK_OK(sl_ids_push(&a->ids, id, &err), err);
         CHECK_OK(sl_text_append(&a->text, &letters[id], 1, &err), err);
     }
-    a->stopped = stops[below(3)];
+    a->stopped = stops[test_below(3)];
     snprintf(text, 8, "%.*s", n, a->text.data);
     want_text(f, "text", text), want_list(f, "ids"), want_text(f, "stopped", a->stopped);
 }
@@ -116,8 +107,8 @@ static void make_values(made *m, int i, int n_question, int n_answer, const doub
     int first = r->kl.n, first_part[N_PARTS] = {r->nll[QUESTION].n, r->nll[ANSWER].n};
     for (int k = 0; k < n_question + n_answer; k++) {
         int part = k < n_question ? QUESTION : ANSWER;
-        double nll = 3 * draw();
-        add_both(&own->kl, &r->kl, -log(1 - draw())), add_both(&own->top1, &r->top1, draw() < 0.7);
+        double nll = 3 * test_draw();
+        add_both(&own->kl, &r->kl, -log(1 - test_draw())), add_both(&own->top1, &r->top1, test_draw() < 0.7);
         add_both(&own->nll[part], &r->nll[part], nll), add_both(&own->more_nll, &r->more, nll - dense[k]);
     }
     want(f, "top1", mean_from(&r->top1, first)), want(f, "kl", mean_from(&r->kl, first));
@@ -136,7 +127,8 @@ static void make_outputs(made *m, int i, int n_steps, fields *f) {
     for (int k = 0; k < n_steps * N; k++, r->n_outputs++, o->n++) {
         CHECK(r->n_outputs < MAX_OUTPUTS);
         r->step_of[r->n_outputs] = m->n_steps - n_steps + k / N;
-        for (int which = 0; which < 2; which++) o->x[o->n][which] = (float)(r->outputs[r->n_outputs][which] = (float)draw());
+        for (int which = 0; which < 2; which++)
+            o->x[o->n][which] = (float)(r->outputs[r->n_outputs][which] = (float)test_draw());
         sum += r->outputs[r->n_outputs][0];
     }
     want(f, "l2", m->c.o->heads ? sum / (n_steps * N) : (double)NAN);
@@ -148,7 +140,7 @@ static void make_free_run(made *m, int i, fields *f) {
     records *r = &m->of[i];
     const sl_ids *a = &m->c.dense.ids, *b = &own->answer.ids;
     int n = (int)(a->n < b->n ? a->n : b->n), same = 0, differs = 0;
-    double nll = draw();
+    double nll = test_draw();
     for (int k = 0; k < n; k++) same += a->data[k] == b->data[k];
     while (differs < n && a->data[differs] == b->data[differs]) differs++;
     int is_same = a->n == b->n && differs == n;
@@ -161,7 +153,7 @@ static void make_free_run(made *m, int i, fields *f) {
 static void make_prompt(made *m, int p) {
     compare_prompt *prompt = &m->c.prompts[p];
     fields *f = &m->prompt_fields[p], *dense = &m->answers[p][MAX_METHODS];
-    int n_question = p % 3, n_answer = 2 + below(4), texts = m->o.texts;
+    int n_question = p % 3, n_answer = 2 + test_below(4), texts = m->o.texts;
     double nll[16];
     *prompt = (compare_prompt){.id = p ? json_integer(70 + p) : NULL, .sequence = 900u + (uint32_t)p, .n_dense = 3 + p};
     for (int k = 0; k < 5 + p; k++) CHECK_OK(sl_ids_push(&prompt->ids, k, &err), err);
@@ -171,12 +163,12 @@ static void make_prompt(made *m, int p) {
     int first[N_PARTS] = {m->dense_nll[QUESTION].n, m->dense_nll[ANSWER].n};
     for (int k = 0; k < n_question + n_answer; k++) {
         int part = k < n_question ? QUESTION : ANSWER;
-        nll[k] = 3 * draw(), add_both(&m->c.dense_nll[part], &m->dense_nll[part], nll[k]);
+        nll[k] = 3 * test_draw(), add_both(&m->c.dense_nll[part], &m->dense_nll[part], nll[k]);
     }
     for (int k = 0; k < N_PARTS; k++) end_both(&m->c.dense_nll[k], &m->dense_nll[k]), prompt->end_of[k] = m->c.dense_nll[k].n;
-    int n_steps = 1 + below(3);
+    int n_steps = 1 + test_below(3);
     m->n_steps += n_steps, prompt->n_steps = m->c.n_steps = m->n_steps;
-    double text_nll = draw();
+    double text_nll = test_draw();
     if (texts) {
         make_answer(&m->c.dense, 4, m->texts[p][MAX_METHODS], dense);
         add_both(&m->c.dense_text_nll, &m->dense_text, text_nll), end_both(&m->c.dense_text_nll, &m->dense_text);
@@ -189,7 +181,7 @@ static void make_prompt(made *m, int p) {
     for (int i = 0; i < m->c.attn.n; i++) {
         fields *own = &m->answers[p][i];
         if (texts) {
-            make_answer(&m->c.methods[i].answer, 3 + below(3), m->texts[p][i], own);
+            make_answer(&m->c.methods[i].answer, 3 + test_below(3), m->texts[p][i], own);
             make_free_run(m, i, own);
         } else {
             want_text(own, "text", NULL), want_list(own, "ids"), want_text(own, "stopped", NULL);
@@ -229,8 +221,8 @@ static void make(made *m, int n_prompts, int n_args, char **args) {
     for (int i = 0; i < c->attn.n; i++) make_method(m, i);
     for (int i = 0; i < c->prefills.n * N; i++) m->reports[i] = make_report(i < N && c->prefills.n > 1);
     for (int i = 0; i < N; i++)
-        for (int j = 0; j < 7; j++) ((double *)&c->profiles[i])[j] = 5 * draw();
-    for (int k = 0; k < c->prefills.n; k++) c->prefill_ms[k] = 800 * draw(), c->n_timed[k] = 2 + k;
+        for (int j = 0; j < 7; j++) ((double *)&c->profiles[i])[j] = 5 * test_draw();
+    for (int k = 0; k < c->prefills.n; k++) c->prefill_ms[k] = 800 * test_draw(), c->n_timed[k] = 2 + k;
 }
 
 static void drop_values(cli_values *v, int n) {
@@ -576,7 +568,7 @@ static void figures(void) {
     char *plain[] = {"--attn", "santa:S=8,topk:k=4", "--seed", "5"},
          *all[] = {"--attn", "santa:S=8,topk:k=4", "--seed", "5", "--attention", "--attn-prefill", "dense,streaming"},
          *few[] = {"--attn", "santa:S=8,topk:k=4", "--seed", "5", "--no-texts", "--no-heads", "--attn-prefill", "streaming"};
-    state = test_seed;
+    test_draw_from(test_seed);
     try_made(9, 7, all);
     try_made(3, 4, plain);
     try_made(8, 8, few);

@@ -10,15 +10,6 @@
 #include <stdlib.h>
 
 static sl_error err;
-static uint64_t state;
-
-static double draw(void) {
-    return test_uniform(&state);
-}
-
-static int below(int n) {
-    return (int)(draw() * n);
-}
 
 static const cli_model_name model = {.name = "made", .type = "llama", .dtype = "bf16", .n_params = 1234};
 
@@ -62,11 +53,12 @@ static int text_of(int i) { // within its group
 }
 
 static cell make_cell(int m, int i) {
-    cell c = {.score = group_of(i) == 1 ? below(4) / 3.0 : draw() < 0.75 - 0.2 * (m % 2)};
-    c.bytes = 100 + below(400), c.dense = 900 + below(90);
-    for (int k = 0; k < N_PREFILL; k++) c.prefill[k] = m < METHODS / PREFILLS || draw() < 0.3 ? (double)NAN : draw();
+    cell c = {.score = group_of(i) == 1 ? test_below(4) / 3.0 : test_draw() < 0.75 - 0.2 * (m % 2)};
+    c.bytes = 100 + test_below(400), c.dense = 900 + test_below(90);
+    for (int k = 0; k < N_PREFILL; k++) c.prefill[k] = m < METHODS / PREFILLS || test_draw() < 0.3 ? (double)NAN : test_draw();
     if (m % 2)
-        c.stated = 8 + below(5), c.certified = below(8), c.unbounded = below(3), c.stated_error = draw(), c.most = 1 + draw();
+        c.stated = 8 + test_below(5), c.certified = test_below(8), c.unbounded = test_below(3), c.stated_error = test_draw(),
+        c.most = 1 + test_draw();
     return c;
 }
 
@@ -129,13 +121,13 @@ static void make(made *x, int lists_prefill, int n_missing) {
             int g = group_of(i);
             for (int h = 0; h < LAYERS * HEADS; h++) {
                 sl_prefill_report *sum = &x->heads[m][g][h];
-                one[h] = (sl_prefill_report){.visited = (uint64_t)below(50),
+                one[h] = (sl_prefill_report){.visited = (uint64_t)test_below(50),
                                              .causal = 50,
-                                             .kept = below(1 << 24),
-                                             .measured = below(1 << 24),
-                                             .n_errors = (uint64_t)below(3),
-                                             .errors = draw(),
-                                             .error_max = draw()};
+                                             .kept = test_below(1 << 24),
+                                             .measured = test_below(1 << 24),
+                                             .n_errors = (uint64_t)test_below(3),
+                                             .errors = test_draw(),
+                                             .error_max = test_draw()};
                 if (i == groups[g].first) *sum = (sl_prefill_report){.kept = 1 << 24, .measured = 1 << 24};
                 sum->visited += one[h].visited, sum->causal += one[h].causal, sum->n_errors += one[h].n_errors,
                     sum->errors += one[h].errors;
@@ -387,7 +379,7 @@ static void check_md(made *x, int is_partial) {
 
 static void eval(void) {
     static made x;
-    state = test_seed;
+    test_draw_from(test_seed);
     for (int k = 0; k < 3; k++) {
         make(&x, k != 1, k == 2 ? 5 : 0);
         check_json(&x, k == 2);
@@ -589,7 +581,7 @@ static void check_perplexity(scored *x) {
 }
 
 static void perplexities(void) {
-    state = test_seed;
+    test_draw_from(test_seed);
     for (int k = 0; k < 5; k++) { // windows; 9 texts; 3 texts; with histories: windows, texts
         static scored x;
         char *args[] = {"-s", "6", "--history", "5,40,all"};
@@ -616,11 +608,11 @@ static void perplexities(void) {
             snprintf(p->histories[h].name, sizeof p->histories[h].name, "%s", (const char *[]){"5", "40", "all"}[h]);
         }
         for (int r = 0; r < x.n_rows; r++) {
-            x.windows_of[r] = is_texts ? 1 + r % 2 : 1, x.n_of[r] = x.windows_of[r] * (4 + below(5));
+            x.windows_of[r] = is_texts ? 1 + r % 2 : 1, x.n_of[r] = x.windows_of[r] * (4 + test_below(5));
             x.texts[r].id = json_string(ids[r % 2]), x.texts[r].ids.n = 1000 + (size_t)r,
             x.texts[r].n_windows = x.windows_of[r];
             for (int h = 0; h < HISTORIES; h++)
-                for (int i = 0; i < x.n_of[r]; i++) x.nll[h][r][i] = 3 * draw();
+                for (int i = 0; i < x.n_of[r]; i++) x.nll[h][r][i] = 3 * test_draw();
         }
         x.texts[x.n_rows].ids.n = 5000; // k = 1: a text that was not complete
         p->n_planned = total(x.windows_of, x.n_rows) + (k == 1);

@@ -12,15 +12,6 @@
 
 enum { LENGTHS = 3, MOST = 24, CANDIDATES = 4 };
 static sl_error err;
-static uint64_t state;
-
-static double draw(void) {
-    return test_uniform(&state);
-}
-
-static int below(int n) {
-    return (int)(draw() * n);
-}
 
 // ---- work ----
 
@@ -93,7 +84,7 @@ static tune_value value_of(const made *m, const char *attn, const tune_prompt *p
 }
 
 static double some_score(int is_coarse, int is_kl) {
-    return is_kl ? draw() * draw() : is_coarse ? below(5) / 4.0 : draw();
+    return is_kl ? test_draw() * test_draw() : is_coarse ? test_below(5) / 4.0 : test_draw();
 }
 
 static void make(made *m, int k) {
@@ -105,25 +96,26 @@ static void make(made *m, int k) {
     CHECK_OK(cli_attn_list_parse("--attn-prefill", &t->o.attn_prefills, &t->candidates, &err), err);
     CHECK_INT(t->candidates.n, CANDIDATES);
     t->o.lengths = lengths, t->o.format = "jsonl", t->o.measure = k % 3 == 2 ? "kl" : "score";
-    t->o.loss = k % 2 ? 0.25 : 0.2 * draw(), t->o.prefill_segment = 1024, t->o.check = k % 4 > 0;
+    t->o.loss = k % 2 ? 0.25 : 0.2 * test_draw(), t->o.prefill_segment = 1024, t->o.check = k % 4 > 0;
     t->prompts = m->prompts, t->log = json_object();
     for (int i = 0; i < LENGTHS; i++) // sometimes a length without prompts
-        for (int j = 0, n = i && below(5) == 0 ? 0 : 1 + below(6); j < n + (n ? t->o.check * (1 + below(2)) : 0); j++) {
+        for (int j = 0, n = i && test_below(5) == 0 ? 0 : 1 + test_below(6); j < n + (n ? t->o.check * (1 + test_below(2)) : 0);
+             j++) {
             tune_prompt *p = &m->prompts[t->n_prompts++];
-            p->length = lengths.at[i], p->is_check = j >= n, p->ids.n = (size_t)(lengths.at[i] - below(90));
+            p->length = lengths.at[i], p->is_check = j >= n, p->ids.n = (size_t)(lengths.at[i] - test_below(90));
             snprintf(p->name, sizeof p->name, "made/%d/%d", p->length, j);
         }
     for (int i = 0; i < t->n_prompts; i++)
         for (int c = -1; c < CANDIDATES; c++) {
             char name[512];
-            int is_kl = tune_is_kl(t), causal = c < 0 ? 0 : 100 + below(400),
-                visited = c == 1 && k % 5 == 4 ? causal : below(causal + 1); // as much work as dense prefill
+            int is_kl = tune_is_kl(t), causal = c < 0 ? 0 : 100 + test_below(400),
+                visited = c == 1 && k % 5 == 4 ? causal : test_below(causal + 1); // as much work as dense prefill
             double x = c < 0 && is_kl ? 0 : some_score(k % 2, is_kl);
-            if (c >= 0 && !is_kl && below(3)) x = value_of(m, "dense", &m->prompts[i]).x; // many lose nothing
+            if (c >= 0 && !is_kl && test_below(3)) x = value_of(m, "dense", &m->prompts[i]).x; // many lose nothing
             snprintf(name, sizeof name, "prefill/%s/%s", c < 0 ? "dense" : t->candidates.names[c], m->prompts[i].name);
             json_object_set_new(
                 t->log, name,
-                json_pack("{s:f, s:i, s:i, s:f}", "x", x, "visited", visited, "causal", causal, "ms", 1 + 100 * draw()));
+                json_pack("{s:f, s:i, s:i, s:f}", "x", x, "visited", visited, "causal", causal, "ms", 1 + 100 * test_draw()));
         }
 }
 
@@ -252,7 +244,7 @@ static void check_prefill(made *m) {
 }
 
 static void prefill(void) {
-    state = test_seed;
+    test_draw_from(test_seed);
     for (int k = 0; k < 40; k++) {
         static made m;
         make(&m, k);
@@ -298,7 +290,7 @@ static void make_schedules(made *m, int length, int schedule[SCHEDULES][LAYERS])
     for (int i = 0; i < t->n_prompts; i++) {
         double one[LAYERS];
         if (t->prompts[i].length != length || t->prompts[i].is_check) continue;
-        for (int l = 0; l < LAYERS; l++) one[l] = pow(draw(), 3), error[l] += one[l] / n;
+        for (int l = 0; l < LAYERS; l++) one[l] = pow(test_draw(), 3), error[l] += one[l] / n;
         snprintf(name, sizeof name, "error/santa:S=5/%s", t->prompts[i].name);
         put(m, name, json_pack("{s:[f, f, f, f]}", "error", one[0], one[1], one[2], one[3]));
     }
@@ -306,7 +298,7 @@ static void make_schedules(made *m, int length, int schedule[SCHEDULES][LAYERS])
         sl_layer_budgets_policy(theta, LAYERS, p);
         for (int e = 0; e < t->o.episodes; e++) {
             int n_batch = t->o.batch_questions < n ? t->o.batch_questions : n;
-            reward[e] = draw();
+            reward[e] = test_draw();
             sl_layer_budgets_draw(p, LAYERS, 5 * LAYERS, 7, (uint32_t)u, (uint32_t)e, s[e]);
             snprintf(name, sizeof name, "learn/%d/%d/santa:S=5/%d tokens/%d of %d prompts/%d episodes/rate %g/%s", u, e, length,
                      n_batch, n, t->o.episodes, t->o.rate, t->o.jsonl ? "lines" : "qa-1hop");
@@ -372,7 +364,7 @@ static void check_budgets(made *m) {
 static void budgets(void) {
     sl_model *loaded;
     CHECK_OK(sl_model_load(tiny(), NULL, &loaded, &err), err);
-    state = test_seed;
+    test_draw_from(test_seed);
     for (int k = 0; k < 30; k++) {
         static made m;
         make(&m, k);
@@ -399,23 +391,23 @@ static void prompts(void) {
     sl_model *loaded;
     static char file[1 << 16];
     CHECK_OK(sl_model_load(tiny(), NULL, &loaded, &err), err);
-    state = test_seed;
+    test_draw_from(test_seed);
     for (int k = 0; k < 12; k++) {
         static made m;
         tune *t = &m.t;
         static const cli_ints lengths = {.at = {20, 50, 100}, .n = 3};
-        int is_kl = k % 2, n_lines = 5 + below(16), n_of[101] = {0}, n_all[30], n_context[30], at = 0;
+        int is_kl = k % 2, n_lines = 5 + test_below(16), n_of[101] = {0}, n_all[30], n_context[30], at = 0;
         m = (made){0};
         *file = 0;
         CHECK_OK(cli_options_parse(&t->o, CLI_TUNE, 0, NULL, &err), err);
         t->run.model = loaded, t->prompter.o = &t->o, t->prompter.tok = sl_model_tokenizer(loaded);
-        t->o.lengths = lengths, t->o.measure = is_kl ? "kl" : "score", t->o.samples = 1 + below(3), t->o.check = below(3),
-        t->o.score = 5;
+        t->o.lengths = lengths, t->o.measure = is_kl ? "kl" : "score", t->o.samples = 1 + test_below(3),
+        t->o.check = test_below(3), t->o.score = 5;
         t->o.question_dense = k % 3 == 0, t->o.jsonl = in_tmp("lines");
         for (int i = 0; i < n_lines; i++) {
             sl_ids ids = {0}, head = {0};
             char *text = malloc(2048), whole[2048];
-            snprintf(text, 2048, "%.*s", 30 + below(400), long_text(12));
+            snprintf(text, 2048, "%.*s", 30 + test_below(400), long_text(12));
             json_t *line = is_kl ? json_pack("{s:s}", "text", text)
                                  : json_pack("{s:s, s:s, s:s}", "context", text, "question", " What is it?", "answer", "x");
             snprintf(whole, sizeof whole, "%s%s", text, is_kl ? "" : " What is it?");

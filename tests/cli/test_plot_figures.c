@@ -11,15 +11,6 @@
 #include <stdlib.h>
 
 enum { PANELS = 4, CURVES = 5, POINTS = 7, CELLS = 60, WIDTH = 480, LEFT = 78, RIGHT = 18 };
-static uint64_t state;
-
-static double draw(void) {
-    return test_uniform(&state);
-}
-
-static int below(int n) {
-    return (int)(draw() * n);
-}
 
 typedef struct picture {
     cli_panel panels[PANELS];
@@ -41,14 +32,19 @@ static const char *const groups[] = {"topk:k=8", "it's", "santa"}, *const quoted
 
 static double some(double least, double factor) { // with 4 digits, so that a data file holds it exactly
     char text[32];
-    snprintf(text, sizeof text, "%.4g", least * pow(factor, draw()));
+    snprintf(text, sizeof text, "%.4g", least * pow(factor, test_draw()));
     return atof(text);
 }
 
 static cli_point some_point(double x, int k) {
-    double y = below(9) ? some(0.01, k % 3 ? 2000 : 1.5) : below(2) ? (double)NAN : -1, low = y * (1 - 0.5 * draw());
-    cli_point p = {x, y, NAN, NAN, below(2) ? 1 << below(12) : below(2) ? 0.0 : (double)NAN};
-    if (below(2)) p.low = below(6) ? low : (double)NAN, p.high = below(6) ? y * (1 + draw() * draw() * 9) : (double)INFINITY;
+    double y = test_below(9)   ? some(0.01, k % 3 ? 2000 : 1.5)
+               : test_below(2) ? (double)NAN
+                               : -1,
+           low = y * (1 - 0.5 * test_draw());
+    cli_point p = {x, y, NAN, NAN, test_below(2) ? 1 << test_below(12) : test_below(2) ? 0.0 : (double)NAN};
+    if (test_below(2))
+        p.low = test_below(6) ? low : (double)NAN,
+        p.high = test_below(6) ? y * (1 + test_draw() * test_draw() * 9) : (double)INFINITY;
     return p;
 }
 
@@ -57,25 +53,25 @@ static void make(picture *m, int k) {
     for (int i = 0; i < m->n; i++) {
         cli_panel *p = &m->panels[i];
         *p = (cli_panel){.title = "a title", .x_label = "sizes", .y_label = "times", .z_label = "errors"};
-        p->new_row = below(3) == 0;
-        if (below(5) == 0) {
-            p->n_names = 1 + below(3), p->n_x = p->n_names * (1 + below(3)), p->n_y = 1 + below(6),
-            p->x_names = p->n_names == 1 && below(2) ? long_groups : groups;
+        p->new_row = test_below(3) == 0;
+        if (test_below(5) == 0) {
+            p->n_names = 1 + test_below(3), p->n_x = p->n_names * (1 + test_below(3)), p->n_y = 1 + test_below(6),
+            p->x_names = p->n_names == 1 && test_below(2) ? long_groups : groups;
             for (int c = 0; c < CELLS; c++)
-                m->cells[i][c] = below(8) ? some(0.001, i % 2 ? 20 : 5e4) : below(2) ? 0.0 : (double)NAN;
+                m->cells[i][c] = test_below(8) ? some(0.001, i % 2 ? 20 : 5e4) : test_below(2) ? 0.0 : (double)NAN;
             p->cells = m->cells[i];
             continue;
         }
         int *flags[] = {&p->log_x, &p->log_y, &p->lines, &p->ticks, &p->percent};
-        for (int j = 0; j < 5; j++) *flags[j] = below(2);
-        p->fit = p->log_x && p->log_y && below(3) == 0;
-        p->curves = m->curves[i], p->n_curves = 1 + below(CURVES);
-        for (int c = 0, first = below(2); c < p->n_curves; c++) {
+        for (int j = 0; j < 5; j++) *flags[j] = test_below(2);
+        p->fit = p->log_x && p->log_y && test_below(3) == 0;
+        p->curves = m->curves[i], p->n_curves = 1 + test_below(CURVES);
+        for (int c = 0, first = test_below(2); c < p->n_curves; c++) {
             cli_curve *curve = &m->curves[i][c];
-            double x = below(2) ? 0 : 1 << below(9);
+            double x = test_below(2) ? 0 : 1 << test_below(9);
             snprintf(curve->name, sizeof curve->name, "%s", names[first + c]);
-            curve->points = m->points[i][c], curve->n = 1 + below(POINTS);
-            for (int j = 0; j < curve->n; j++, x = x ? x * (1 + below(3)) + below(2) : 1 << below(7))
+            curve->points = m->points[i][c], curve->n = 1 + test_below(POINTS);
+            for (int j = 0; j < curve->n; j++, x = x ? x * (1 + test_below(3)) + test_below(2) : 1 << test_below(7))
                 curve->points[j] = some_point(x, k);
         }
     }
@@ -522,7 +518,7 @@ static void check_script(const picture *m, char *text) {
 }
 
 static void script(void) {
-    state = test_seed;
+    test_draw_from(test_seed);
     for (int k = 0; k < 80; k++) {
         static picture m;
         char *text = NULL;
@@ -577,7 +573,7 @@ static void put_data(const cli_panel *p) {
 }
 
 static void data(void) {
-    state = test_seed;
+    test_draw_from(test_seed);
     for (int k = 0; k < 40; k++) {
         static picture m;
         sl_error e;

@@ -10,11 +10,6 @@
 #include <unistd.h>
 
 static sl_error err;
-static uint64_t seed;
-
-static int below(int n) {
-    return (int)(test_uniform(&seed) * n);
-}
 
 // ---- UTF-8 ----
 
@@ -76,13 +71,13 @@ enum { MOST_STOPS = 4, MOST_STOP = 8 };
 // Stop strings: parts of the text, or any.
 static int random_stops(char texts[MOST_STOPS][MOST_STOP], const char **stops, const char *text, size_t n,
                         const char *letters) {
-    int n_stops = below(MOST_STOPS + 1);
+    int n_stops = test_below(MOST_STOPS + 1);
     for (int i = 0; i < n_stops; i++) {
-        size_t length = 1 + (size_t)below(MOST_STOP - 1);
-        int is_part = n >= length && below(3), at = is_part ? below((int)(n - length) + 1) : 0;
-        for (size_t j = 0; j < length; j++) texts[i][j] = is_part ? text[at + j] : letters[below((int)strlen(letters))];
+        size_t length = 1 + (size_t)test_below(MOST_STOP - 1);
+        int is_part = n >= length && test_below(3), at = is_part ? test_below((int)(n - length) + 1) : 0;
+        for (size_t j = 0; j < length; j++) texts[i][j] = is_part ? text[at + j] : letters[test_below((int)strlen(letters))];
         texts[i][length] = 0;
-        if (is_part && below(3) == 0) texts[i][length - 1] = letters[0]; // one that the text almost has
+        if (is_part && test_below(3) == 0) texts[i][length - 1] = letters[0]; // one that the text almost has
         stops[i] = texts[i];
     }
     return n_stops;
@@ -93,22 +88,22 @@ static void stop_strings(void) {
     static const char letters[] = "ab\xc3\xa9";
     sl_stopper *none;
     CHECK_ERR(sl_stopper_new((const char *[]){"a", ""}, 2, &none, &err), err, SL_ERR_ARG, "stop: the string is empty");
-    seed = test_seed;
+    test_draw_from(test_seed);
     for (int round = 0; round < 20000; round++) {
         char text[24], texts[MOST_STOPS][MOST_STOP];
         const char *stops[MOST_STOPS], *out;
-        int n = below(sizeof text), n_letters = 2 + below(3), stopped = 0;
+        int n = test_below(sizeof text), n_letters = 2 + test_below(3), stopped = 0;
         sl_stopper *s;
-        for (int i = 0; i < n; i++) text[i] = letters[below(n_letters)];
+        for (int i = 0; i < n; i++) text[i] = letters[test_below(n_letters)];
         int n_stops = random_stops(texts, stops, text, (size_t)n, letters);
         CHECK_OK(sl_stopper_new(stops, n_stops, &s, &err), err);
         size_t shown = 0, wanted, n_out;
         if (round % 2) { // a text before, which the reset forgets
-            CHECK(sl_stopper_feed(s, text, (size_t)below(n + 1), &out, &n_out, &err) >= 0);
+            CHECK(sl_stopper_feed(s, text, (size_t)test_below(n + 1), &out, &n_out, &err) >= 0);
             sl_stopper_reset(s);
         }
         for (int at = 0, m; at < n && !stopped; at += m) {
-            m = round % 4 < 2 ? 1 : below(n - at + 1);
+            m = round % 4 < 2 ? 1 : test_below(n - at + 1);
             stopped = sl_stopper_feed(s, text + at, (size_t)m, &out, &n_out, &err);
             if (stopped != find_stops(stops, n_stops, text, (size_t)(at + m), &wanted) || shown + n_out != wanted ||
                 memcmp(out, text + shown, n_out))
@@ -187,13 +182,13 @@ static void characters(void) {
     sl_tokenizer *tok;
     int32_t id_of[256];
     sl_text text = {0};
-    seed = test_seed;
+    test_draw_from(test_seed);
     CHECK_OK(sl_tokenizer_load(&SL_FOLDER("models/tiny"), &tok, &err), err);
     for (size_t i = 0; i < sizeof likely; i++) id_of[likely[i]] = id_of_byte(tok, (char)likely[i]);
     for (int round = 0; round < 20000; round++) {
         unsigned char bytes[12];
         char want[40];
-        int n = below(sizeof bytes);
+        int n = test_below(sizeof bytes);
         sl_detok_stream s = sl_detok_begin(tok, 0, 1);
         text.n = 0;
         for (int i = 0; i <= n; i++) {
@@ -201,7 +196,7 @@ static void characters(void) {
             if (text.n != size || memcmp(text.n ? text.data : "", want, size))
                 FAIL("%d bytes from 0x%02x%02x: \"%.*s\", expected \"%.*s\"", i, bytes[0], bytes[1], (int)text.n, text.data,
                      (int)size, want);
-            bytes[i < n ? i : 0] = likely[below(sizeof likely)];
+            bytes[i < n ? i : 0] = likely[test_below(sizeof likely)];
             if (i < n) CHECK_OK(sl_detok_next(&s, id_of[bytes[i]], &text, &err), err);
             if (i == n - 1) CHECK(decoded(bytes, n, 0, want) == text.n);
         }
@@ -343,9 +338,10 @@ static sl_generation random_options(const sl_logit_bias *bias) {
     o.sampling = sl_sampling_default();
     o.sampling.bias = bias, o.sampling.n_bias = N_ALLOWED;
     o.sampling.temp = 1, o.sampling.top_k = 0, o.sampling.top_p = 1, o.sampling.min_p = 0;
-    o.sampling.repeat_penalty = 1.05f, o.sampling.repeat_last_n = below(2) ? -1 : 20, o.sampling.seed = (uint32_t)below(99);
-    o.max_tokens = below(4) ? 1 + below(8) : 0;
-    o.sequence = (uint32_t)below(5);
+    o.sampling.repeat_penalty = 1.05f, o.sampling.repeat_last_n = test_below(2) ? -1 : 20,
+    o.sampling.seed = (uint32_t)test_below(99);
+    o.max_tokens = test_below(4) ? 1 + test_below(8) : 0;
+    o.sequence = (uint32_t)test_below(5);
     return o;
 }
 
@@ -353,24 +349,25 @@ static int n_ends[SL_STOP_CALLER + 1], n_both; // runs with each reason; n_both:
 
 static void run(pair *p, const sl_logit_bias *bias) {
     int32_t ids[MOST_IDS];
-    int n = below(3) ? 1 + below(200) : N_CTX - below(8), same = below(3) ? N_CTX : below(p->n + 1);
-    if (p->n && below(4) == 0) n = p->n; // often the tokens of the session, and no others
-    for (int i = 0; i < n; i++) ids[i] = i < same && i < p->n ? p->ids[i] : below(1000);
+    int n = test_below(3) ? 1 + test_below(200) : N_CTX - test_below(8), same = test_below(3) ? N_CTX : test_below(p->n + 1);
+    if (p->n && test_below(4) == 0) n = p->n; // often the tokens of the session, and no others
+    for (int i = 0; i < n; i++) ids[i] = i < same && i < p->n ? p->ids[i] : test_below(1000);
     char text[8 * MOST_IDS];
-    int is_new = p->n_runs++ == 0 || below(3); // else the options of the last run
+    int is_new = p->n_runs++ == 0 || test_below(3); // else the options of the last run
     sl_generation o = is_new ? random_options(bias) : p->o;
     sl_text got = {0};
     sl_generated r, want = {.n_prompt = n};
     sampled all;
-    heard h = {.stop_at = below(3) ? 0 : 1 + (size_t)below(8)}, expected = {.stop_at = h.stop_at};
-    if (n > 200 && is_new) o.max_tokens = below(2) ? N_CTX - n + below(3) : 0; // both limits, one after the other or together
-    if (is_new) p->end = below(2) ? allowed[below(5)] : -1;
+    heard h = {.stop_at = test_below(3) ? 0 : 1 + (size_t)test_below(8)}, expected = {.stop_at = h.stop_at};
+    if (n > 200 && is_new)
+        o.max_tokens = test_below(2) ? N_CTX - n + test_below(3) : 0; // both limits, one after the other or together
+    if (is_new) p->end = test_below(2) ? allowed[test_below(5)] : -1;
     sl_session_set_sequence(p->s, o.sequence);
     want.n_reused = set_prompt(p, ids, n);
     sample_all(p, &o, o.max_tokens ? o.max_tokens : N_CTX, &all);
     p->n = n;
     size_t size = decoded(all.bytes, all.n_bytes[all.n < 9 ? all.n : 9], 1, text);
-    if (is_new) o.stop = p->stops, o.n_stop = below(3) ? random_stops(p->texts, p->stops, text, size, "ab\xc3\xa9") : 0;
+    if (is_new) o.stop = p->stops, o.n_stop = test_below(3) ? random_stops(p->texts, p->stops, text, size, "ab\xc3\xa9") : 0;
     p->o = o;
     simulate(p, &o, &all, &expected, &want);
     n_ends[want.stop]++;
@@ -396,7 +393,7 @@ static void random_runs(void) {
     sl_model *model = load_model();
     sl_engine *e = engine_of(model), *other = engine_of(model);
     sl_logit_bias bias[N_ALLOWED];
-    seed = test_seed, n_both = 0;
+    test_draw_from(test_seed), n_both = 0;
     memset(n_ends, 0, sizeof n_ends);
     for (int i = 0; i < N_ALLOWED; i++) bias[i] = (sl_logit_bias){allowed[i], i == 5 ? 97 : 100};
     for (int round = 0; round < ROUNDS; round++) {
@@ -457,7 +454,7 @@ static void check_messages(const chat_state *x) {
 static void say(chat_state *x, int fails) {
     char text[600] = "abc";
     heard h = {0};
-    text[below(3) + 1] = 0;
+    text[test_below(3) + 1] = 0;
     if (fails == 2) memset(text, '!', sizeof text - 1), text[sizeof text - 1] = 0; // more than the context
     int rc = sl_chat_say(x->chat, text, hear, &h, NULL, &err);
     CHECK_INT(rc, fails == 2 ? SL_ERR_CONTEXT : fails ? SL_ERR_CANCELLED : 0);
@@ -479,10 +476,11 @@ static void again(chat_state *x, int fails) {
 static void set_messages(chat_state *x) {
     static const char *const roles[] = {"system", "user", "assistant", "user", "tool"};
     sl_message m[3];
-    int n = below(4) - (below(4) == 0), is_good = n >= 0;
+    int n = test_below(4) - (test_below(4) == 0), is_good = n >= 0;
     for (int i = 0; i < n; i++) {
-        m[i] = (sl_message){
-            .role = roles[i == 0 ? below(2) : 1 + (i + below(5) / 4) % 4], .content = "abcdef", .n = (size_t)below(7)};
+        m[i] = (sl_message){.role = roles[i == 0 ? test_below(2) : 1 + (i + test_below(5) / 4) % 4],
+                            .content = "abcdef",
+                            .n = (size_t)test_below(7)};
         is_good &= strcmp(m[i].role, "tool") != 0;
     }
     CHECK_INT(sl_chat_set_messages(x->chat, m, n, &err), is_good ? 0 : SL_ERR_ARG);
@@ -499,7 +497,7 @@ static void chats(void) {
     const sl_engine_options eo = {.n_ctx = N_CTX, .n_threads = 1, .cancel = {is_cancelled, &x.left}};
     sl_logit_bias bias[N_ALLOWED];
     sl_chat_options o = sl_chat_options_default();
-    seed = test_seed;
+    test_draw_from(test_seed);
     for (int i = 0; i < N_ALLOWED; i++) bias[i] = (sl_logit_bias){allowed[i], 100};
     CHECK_OK(sl_engine_new(model, &eo, &e, &err), err);
     o.generation = random_options(bias), o.generation.max_tokens = 5, o.template_name = "llama3.1";
@@ -508,7 +506,7 @@ static void chats(void) {
         x.sequence = o.generation.sequence = 7;
         CHECK_OK(sl_chat_open(e, &o, &x.chat, &err), err);
         for (int i = 0; i < 150; i++) {
-            int what = i ? below(10) : 5, fails = below(4) == 0;
+            int what = i ? test_below(10) : 5, fails = test_below(4) == 0;
             x.left = fails ? 0 : 1 << 30;
             if (what < 3 && x.n < 6) say(&x, fails);
             if (what == 3) say(&x, 2);
@@ -520,7 +518,7 @@ static void chats(void) {
                 if (round) keep_message(&x, "system", "S", 1);
             }
             if (what == 8) {
-                o.generation.sequence = (uint32_t)below(9), o.generation.sampling.top_p = fails ? 7 : 1;
+                o.generation.sequence = (uint32_t)test_below(9), o.generation.sampling.top_p = fails ? 7 : 1;
                 CHECK_INT(sl_chat_set_generation(x.chat, &o.generation, &err), fails ? SL_ERR_ARG : 0);
                 if (!fails) x.sequence = o.generation.sequence;
                 o.generation.sampling.top_p = 1;
