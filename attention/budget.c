@@ -45,10 +45,11 @@ void sl_budget_profile(sl_head *x) {
     uint64_t others = sl_masses_total(&x->sizes);
     for (int i = 0; i < n; i++) {
         uint64_t size = sl_masses_of_row(&x->sizes, x->draws.row[i]);
-        profile[i] = sl_masses_share(&x->sizes, size, &x->masses) / norm, others -= size;
+        profile[i] = sl_masses_share(&x->sizes, size, &x->masses) / norm;
+        others -= size;
     }
     qsort(profile, n, sizeof *profile, by_size);
-    // Sums from the smallest size on. A difference of large sums would leave a rounding error, which a small t makes large.
+    // Add from the smallest size up. A difference of large sums keeps a rounding error, and division by a small t makes it large.
     double rest = sl_masses_share(&x->sizes, others, &x->masses) / norm;
     for (int i = n - 1; i >= 0; rest += profile[i--]) profile[n + i] = rest;
 }

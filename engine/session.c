@@ -163,8 +163,8 @@ static int same_segments(const sl_session *s, int n, int n_prefill) {
     return at;
 }
 
-// The largest number of tokens, at most n, that ends in no segment. The segment before one that n divides may itself have been
-// cut off.
+// The largest m <= n where no segment holds both tokens m - 1 and m, and none was cut off at m. The segment before a divided
+// one can be cut off too, so this repeats.
 static int undivided(const sl_session *s, int n) {
     for (const struct sl_segment *across; (across = segment_across(s, n));) n = across->first;
     return n;

@@ -81,7 +81,7 @@ install_all() {
     put 644 README.md "$docdir/README.md"
     tree docs "$docdir/docs" ! -name '*.dat' ! -name '*.json*' # pages and pictures
     tree examples "$docdir/examples"
-    tree scripts "$docdir/scripts" ! -path '*/__pycache__/*' ! -path '*/mutations/*' # the pages name them
+    tree scripts "$docdir/scripts" ! -path '*/__pycache__/*' # the pages name them
     case $docdir in # the scripts search the embedded model beside their folder
     "$prefix/share/doc/sleigh") link ../../sleigh/models "$docdir/models" ;;
     *) link "$share/sleigh/models" "$docdir/models" ;;

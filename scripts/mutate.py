@@ -1,22 +1,24 @@
 #!/usr/bin/env python3
 """The mutation run: breaks the program in one place at a time and reports the faults that the test suite does not notice.
 
-    python3 scripts/mutate.py --sample 300 --seed 7 -j 2 --results build/mutate.jsonl   # code of the CPU, half an hour on two idle cores
-    python3 scripts/mutate.py --sample 100 --seed 7 --gpu -j 12 --results build/mutate-gpu.jsonl   # kernels, on a machine with a GPU
-    python3 scripts/mutate.py --report --results build/mutate.jsonl --results build/mutate-gpu.jsonl
+    build/venv/bin/python scripts/mutate.py --sample 300 --seed 7 -j 2 --results build/mutate.jsonl
+        the code of the CPU; half an hour to an hour on two cores
+    build/venv/bin/python scripts/mutate.py --sample 100 --seed 7 --gpu -j 12 --results build/mutate-gpu.jsonl
+        kernels, on a machine with a GPU
+    build/venv/bin/python scripts/mutate.py --report --seed 7 --results build/mutate.jsonl --results build/mutate-gpu.jsonl
 
-mutations.py draws the faults from the syntax of every product file. A seed counts once: after tests were written for its survivors, only
-a seed that nobody has used measures the tests. On the CPU one build holds all faults of the sample behind a switch that an environment
-variable sets. Each test case runs once without a fault, which gives its time and the faults that it reaches. Then every fault meets the
-cases that reach it, until one fails: the quick cases that reach few faults come first, and --budget limits the seconds. So the kill rate
-is a lower bound. With --sanitizers, survivors meet the cases a second time in a build with sanitizers, as in CI. With --gpu every fault
-is a build of its own, and the suites cuda_* run.
+mutations.py draws the faults from the syntax of every product file but generated tables. A seed counts once: after tests were written for
+its survivors, only an unused seed measures the tests. On the CPU one build holds all faults of the sample behind a switch that an
+environment variable sets. Each test case runs once without a fault, which gives its time and the faults that it reaches. Then every fault
+meets the cases that reach it, until one fails: the quick cases that reach few faults come first, and --budget limits the seconds. So the
+kill rate is a lower bound. With --sanitizers, survivors meet the cases a second time in a build with sanitizers, as in CI. With --gpu
+every fault is a build of its own, and the suites cuda_* run.
 
 A fault is killed when a case fails, crashes or takes ten times its time. A fault that does not compile does not count.
 scripts/mutations.txt remembers what a person found out about survivors: "equivalent" ones, which change no result, do not count. --idle
 lists, from a results file, the cases that killed nothing, with their times.
 
-An interrupted run continues from its results file. CI does not run this, because it takes hours."""
+An interrupted run continues from its results file. CI does not run this, because it takes long."""
 import argparse
 import collections
 import concurrent.futures
@@ -101,7 +103,7 @@ class Runner:
     """Runs commands in a copy of the tree and ends all processes that they started."""
 
     def __init__(self, args):
-        self.args, self.lock, self.running = args, threading.Lock(), set()
+        self.args, self.lock, self.running, self.ended = args, threading.Lock(), set(), False
         self.env = dict(os.environ, SLEIGH_BIN=f"{BUILD}/sleigh", OMP_WAIT_POLICY="passive")
         for name, default in (("SLEIGH_SHARED", "../shared"), ("SLEIGH_VENV", "build/venv")):
             path = os.path.join(mutations.ROOT, os.environ.get(name, default))
@@ -112,6 +114,8 @@ class Runner:
         """Returns the exit status (None at the time limit) and the output."""
         limit = (lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))) if limited else None
         with self.lock:
+            if self.ended:
+                raise InterruptedError
             p = subprocess.Popen(words, cwd=folder, env=dict(self.env, **dict(env)), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                  stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=limit)
             self.running.add(p)
@@ -122,6 +126,8 @@ class Runner:
         self.end(p)
         with self.lock:
             self.running.discard(p)
+            if self.ended:  # a process that end_all killed has no result
+                raise InterruptedError
         return status, out.decode(errors="replace")
 
     def end(self, p):
@@ -134,8 +140,12 @@ class Runner:
 
     def end_all(self):
         with self.lock:
-            for p in list(self.running):
-                os.killpg(p.pid, signal.SIGKILL)
+            self.ended = True
+            for p in self.running:
+                try:
+                    os.killpg(p.pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
 
     def make(self, folder, jobs, more=(), build=BUILD):
         settings = [f"BUILD={build}", *([] if self.args.gpu else ["CUDA=0"]), *more, *self.args.make]
@@ -193,8 +203,8 @@ def build_with_switches(runner, folder, chosen):
             files[m.path] += [(number, m)] if number in left else []
         for path, some in files.items():
             write(os.path.join(folder, path), mutations.with_switches(texts[path], some))
-        errors = "-Werror=int-conversion -Werror=incompatible-pointer-types -Werror=format"
-        status, out = runner.make(folder, os.cpu_count() or 1, [f"OPT=-O3 {FLAGS} {errors} -include {header}"])
+        refused = "-Werror=int-conversion -Werror=incompatible-pointer-types -Werror=format"
+        status, out = runner.make(folder, os.cpu_count() or 1, [f"OPT=-O3 {FLAGS} {refused} -include {header}"])
         if status == 0:
             return sorted(left)
         wrong, spots = set(), re.findall(r"^(\S+?):(\d+):\d+: (?:fatal )?error:", out, re.M)
@@ -248,7 +258,7 @@ def try_cases(runner, folder, number, known, budget, build=BUILD):
         spent, tried = spent + seconds, tried + 1
         # A second time, because the load of the machine can fail a case, and the sanitizers' slowness too.
         again = dict(env, SLEIGH_MUTANT="-1") if build != BUILD else env
-        if why and (why.startswith("time") or bool(runner.test(folder, case, limit, again, build)[0]) == (build == BUILD)):
+        if why and bool(runner.test(folder, case, limit, again, build)[0]) == (build == BUILD):
             return {"result": "killed", "by": why, "tried": tried, "reaching": len(cases), "seconds": round(spent, 1)}
     return {"result": "survived", "by": "", "tried": tried, "reaching": len(cases), "seconds": round(spent, 1)}
 
@@ -258,6 +268,8 @@ def run_cpu(runner, chosen, records, args, results):
     copy_tree(folder)
     built = build_with_switches(runner, folder, chosen)
     counted = built[:args.sample]
+    if len(counted) < args.sample:
+        say(f"only {len(counted)} faults compile, expected {args.sample}")
     say(f"{len(counted)} faults of {len(chosen)} drawn: the others do not compile, or were not needed")
     known = baseline(runner, folder, len(chosen))
     append(results, {"cases": {x: [round(s, 2), len(r)] for x, (s, r) in known.items()}, "seed": args.seed})
@@ -324,11 +336,14 @@ def run_gpu(runner, chosen, records, args, results):
     runner.each(time_suite, suites)
 
     def work(m, job):
-        if sum(x["result"] != "not built" for x in records.values()) >= args.sample:
-            return
+        with lock:
+            if sum(x["result"] != "not built" for x in records.values()) >= args.sample:
+                return
         folder = os.path.join(work_folder, f"job{job}")
         mirror(base, folder)
-        write(os.path.join(folder, m.path), mutations.applied(mutations.read(m.path), m))
+        with open(os.path.join(base, m.path), encoding="utf-8") as f:  # the copy, because somebody may edit the tree
+            text = f.read()
+        write(os.path.join(folder, m.path), mutations.applied(text, m))
         x, start = dict(m.row(), seed=args.seed, result="survived", by=""), time.time()
         if runner.make(folder, max(1, (os.cpu_count() or 1) // args.jobs), ["OPT=-O3 -g0 -Wno-error"])[0]:
             x["result"] = "not built"
@@ -401,6 +416,8 @@ def report(records, args):
             low, high = wilson(c["killed"], n)
             rows.append({"folder": folder, "killed": c["killed"], "survived": c["survived"], "equivalent": c["equivalent"],
                          "kill rate": f"{100 * c['killed'] / n:.1f}%", "95% interval": f"{100 * low:.1f} to {100 * high:.1f}%"})
+    if not rows:
+        sys.exit("mutate.py: no fault of this sample compiles and changes a result")
     survivors.sort(key=lambda x: (x["path"], x["line"]))
     if args.output == "json":
         print(json.dumps({"folders": rows, "survivors": survivors}, indent=1))
@@ -429,7 +446,7 @@ def idle(records, cases):
 def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--sample", type=int, default=300, metavar="N", help="number of faults that compile (default %(default)s)")
-    p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--seed", type=int, default=1, help="of the sample; --report and --idle read the results of this seed")
     p.add_argument("-j", "--jobs", type=int, default=1, help="test cases, or with --gpu faults, at a time")
     p.add_argument("--make", action="append", default=[], metavar="VAR=VALUE", help="pass this to make; may be repeated")
     p.add_argument("--gpu", action="store_true",
@@ -454,9 +471,9 @@ def arguments():
 def main():
     args = arguments()
     if args.report or args.idle:
-        records, cases = load(args.results)
+        records, cases = load(args.results, args.seed)
         if not records:
-            sys.exit("mutate.py: no results; pass --results FILE of a run")
+            sys.exit(f"mutate.py: no results of seed {args.seed}; pass --results FILE and --seed of a run")
         if args.idle:
             idle(records, cases)
             return 0

@@ -38,8 +38,8 @@ def folder_of(path):
 
 class Mutation:
     """One fault: bytes begin to end of a file become `new`. `why` names the operator. `form` says how a run-time switch chooses between
-    both texts: an "expression", or a "statement". `same` holds two expressions that must have one type, so that the fault is one that a
-    compiler does not notice."""
+    both texts: an "expression", or a "statement". `same` holds two expressions that must have one type, so that the fault
+    compiles."""
 
     def __init__(self, path, why, begin, end, new, form="expression", same=None):
         self.path, self.why, self.begin, self.end, self.new, self.form, self.same = path, why, begin, end, new, form, same
@@ -70,10 +70,12 @@ MIN_MAX = {"fminf": "fmaxf", "fmaxf": "fminf", "fmin": "fmax", "fmax": "fmin", "
 SYMMETRIC = {x.encode() for x in MIN_MAX} | {b"strcmp", b"strncmp", b"strcasecmp", b"memcmp"}  # results of these are compared with 0
 UNITS = {"1000": "1024", "1024": "1000", "1e3": "1e6", "1e-3": "1", "1e6": "1e3", "1e-6": "1e-3", "1e9": "1e6", "1e-9": "1e-6", "100": "1",
          "60": "1", "8": "1", "0.5": "1.0", "2.0": "1.0"}
-# No test can notice these: checks of programmer errors, the size of an allocation, and whether something is freed (sanitizers notice it).
+# Left out: checks of programmer errors, the size of an allocation and whether something is freed (sanitizers notice it), and what makes the
+# result of a fault change from run to run: waits and barriers.
 SKIPPED = re.compile(rb"SL_CHECK|static_assert|_Static_assert|\bcap(_\w+)?\b|\w*(alloc|resize|reserve|_grow\w*)\(|munmap|\bfree\(|fclose\(|"
                      rb"\bclose\(|out of memory|^\s*\(void\)|va_start|va_end|\basm\b|prefetch|pragma|__sync|barrier_|sl_wait_|__nanosleep")
 FREEING = re.compile(rb"^(free|json_decref|\w+_(free|close|destroy|release|unlock|lock)|pthread_\w+|cudaFree\w*|fflush)\b")
+# Lines that do nothing on a CPU.
 DEVICE = re.compile(rb"is_device|on_gpu|is_gpu|_gpu\b|->cuda|_there\(|sl_cuda_|cuda_|build_device|device_|gpu_present")
 CONSTANT = {"case_statement", "array_declarator", "sizeof_expression", "enumerator", "alignof_expression", "static_assert_declaration",
             "offsetof_expression", "bitfield_clause", "preproc_call", "preproc_def", "preproc_if", "string_literal", "type_descriptor"}
@@ -163,7 +165,7 @@ class Body:
         line = self.code[begin:self.code.find(b"\n", node.start_byte)]
         inside = node.parent
         while inside is not None and inside != self.body:
-            if inside.type == "ERROR" or left_out(inside):
+            if inside.type == "ERROR" or (left_out(inside) and folder_of(self.path) != "cuda"):
                 return True
             inside = inside.parent
         return bool(SKIPPED.search(line)) or (folder_of(self.path) != "cuda" and bool(DEVICE.search(line)))
@@ -329,17 +331,19 @@ def product_files(gpu):
 
 
 def sample(count, seed, gpu=False, only=""):
-    """Returns `count` mutations that do not overlap, in the order in which they were drawn."""
+    """Returns `count` mutations with different keys that do not overlap, in the order in which they were drawn."""
     all_bodies = [b for path in product_files(gpu) if path.startswith(only) for b in bodies(path, read(path)) if b.out]
-    draw, out, taken = random.Random(f"sleigh {seed}"), [], {}
+    draw, out, taken, keys = random.Random(f"sleigh {seed}"), [], {}, set()
     weights, tries = [b.lines for b in all_bodies], 0
     while len(out) < count and tries < 50 * count:
         tries += 1
         body = draw.choices(all_bodies, weights)[0]
         m = draw.choice(body.out[draw.choice([x for x in OPERATORS if x in body.out])])
-        if all(m.end <= begin or end <= m.begin for begin, end in taken.get(m.path, ())):
+        m.place(read(m.path).encode())
+        if m.key not in keys and all(m.end <= begin or end <= m.begin for begin, end in taken.get(m.path, ())):
             taken.setdefault(m.path, []).append((m.begin, m.end))
-            out.append(m.place(read(m.path).encode()))
+            keys.add(m.key)  # equal lines of a file have equal keys
+            out.append(m)
     return out
 
 

@@ -396,7 +396,7 @@ static j_value f_join(j_run *r, j_value v, const j_args *args) {
 
 static j_value f_length(j_run *r, j_value v, const j_args *args) {
     sl_j_take_args(&r->base, "length", args, "", NULL);
-    if (v.type == J_LOOP) sl_j_loop_has(r, v.loop, SIZE_MAX); // the loop takes its elements when they are needed
+    if (v.type == J_LOOP) sl_j_loop_has(r, v.loop, SIZE_MAX); // a loop reads its elements late; the length needs all of them
     return sl_j_int((int64_t)sl_j_length(&r->base, v));
 }
 

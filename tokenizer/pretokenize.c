@@ -145,7 +145,7 @@ static int compile(const char *file, const char *regex, const sl_text *on_symbol
     int code;
     PCRE2_SIZE at;
     PCRE2_UCHAR why[160];
-    // PCRE2 10.42 makes the x of x?(?:y)?+x possessive, so that the pattern does not match "x".
+    // Without this flag, PCRE2 10.42 makes the first x of x?(?:y)?+x possessive, and the pattern does not match "x".
     p->code = pcre2_compile((PCRE2_SPTR)on_symbols->data, on_symbols->n, PCRE2_NO_AUTO_POSSESS, &code, &at, NULL);
     if (p->code) {
         p->has_jit = !pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE); // without JIT the results are the same, but slower

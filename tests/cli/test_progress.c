@@ -324,7 +324,7 @@ static void rate(void) {
     size_t n;
     const char *bytes = written(many_reports, 80, "xterm", &n);
     int bars = count(bytes, n, "bench ");
-    if (bars < 3 || bars > 25) FAIL("%d bars in a quarter of a second", bars); // a loaded machine takes longer
+    if (bars < 1 || bars > 12) FAIL("%d bars in a quarter of a second", bars); // a loaded machine takes longer
     written(new_run, 80, "xterm", &n);
     CHECK_INT(n, 0);
 }

@@ -59,8 +59,8 @@ void watch_draw(sl_attn_spec *spec, watched_method *toy) {
 
 // ---- draws ----
 
-static uint64_t number(const model_numbers *u,
-                       uint32_t m) { // docs: key (seed, sequence), counter (position, layer and head, index, 0)
+// Key (seed, sequence), counter (position, layer and head, index, 0).
+static uint64_t number(const model_numbers *u, uint32_t m) {
     uint32_t index = u->shared ? 0 : m;
     if (u->of_try >= 0) index += (uint32_t)u->of_try << 20;
     sl_philox4 r = sl_philox(u->id.seed, u->id.sequence, u->id.position, (u->id.layer << 16) + u->id.head, index, 0);

@@ -61,7 +61,7 @@ typedef struct cli_bench {
     cli_attn_list attn;
     cli_auto attn_auto;
     cli_meter meter;
-    double (*now)(void); // cli_now, or the clock of a test
+    double (*now)(void); // cli_now, or the clock of a test; the warm-up uses cli_now
     cli_model_name name;
     char backend[256];       // description of the backend
     double peak_gb_s;        // memory rate; NaN: unknown
