@@ -19,7 +19,8 @@
 #define SUITES(X) \
     X(scripts) X(package) /* the longest cases: no process waits for them at the end */ \
     X(json) X(sessions) X(generator) X(observation) X(edges) X(unbound) X(config) X(fields) X(model_settings) \
-    X(dequant) X(gguf) X(gguf_keys) X(gguf_model) X(kv) X(loader) X(kv_place) X(kv_host) X(bucket_file) X(host_memory) \
+    X(dequant) X(gguf) X(gguf_keys) X(gguf_model) \
+    X(kv) X(loader) X(kv_place) X(kv_host) X(bucket_file) X(host_memory) \
     X(weights) X(rope) X(fuzz) X(backend) X(unicode) X(patterns) X(tekken) X(tokenizer) X(added_tokens) X(pipelines) \
     X(vocabularies) X(sentencepiece) X(jinja) X(chat) X(chat_mistral) X(sampler) X(kernels) X(host_cpus) \
     X(thread_pool) X(number) X(cli_messages) X(attention) X(randomness) X(draws) X(estimators) X(long) X(pps) \
