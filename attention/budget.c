@@ -49,7 +49,8 @@ void sl_budget_profile(sl_head *x) {
         others -= size;
     }
     qsort(profile, n, sizeof *profile, by_size);
-    // Add from the smallest size up. A difference of large sums keeps a rounding error, and division by a small t makes it large.
+    // Add from the smallest size up. A difference of large sums keeps a rounding error, and division by a small t makes it
+    // large.
     double rest = sl_masses_share(&x->sizes, others, &x->masses) / norm;
     for (int i = n - 1; i >= 0; rest += profile[i--]) profile[n + i] = rest;
 }

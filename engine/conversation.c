@@ -145,7 +145,9 @@ static int answer(sl_chat *c, sl_text_fn on_text, void *ctx, sl_generated *resul
     sl_text reply = {0};
     sl_ids ids = {0};
     int rc = messages ? 0 : sl_fail(err, SL_ERR_MEMORY, "chat: out of memory");
-    if (!rc) rc = sl_chat_render(c->template, tok, &(sl_chat_request){.messages = messages, .parse_special = c->parse_special}, &prompt, err);
+    if (!rc)
+        rc = sl_chat_render(c->template, tok, &(sl_chat_request){.messages = messages, .parse_special = c->parse_special},
+                            &prompt, err);
     if (!rc) rc = sl_chat_tokenize(c->template, tok, &prompt, &ids, err);
     if (!rc) rc = sl_generator_run(c->generator, ids.data, (int)ids.n, 1, on_text, ctx, &reply, result, err);
     if (!rc) rc = push(c, &(sl_message){.role = "assistant", .content = reply.data, .n = reply.n}, err);

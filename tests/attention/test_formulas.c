@@ -1,6 +1,7 @@
 // tests/attention/test_formulas.c - every number that santa-pps and santa-is compute for a step, against a second
 // implementation (tests/support/draw_model.h): sizes, draws, output, the step of a head, reports, and what the layer carries
-// to the next step. Layers have hard heads; steps follow one another, then one does not follow.
+// to the next step. The heads of a layer are hard cases. Each step follows the step before it, except
+// one.
 #include "tests/support/draw_model.h"
 #include "tests/support/reference.h"
 #include "tests/test.h"
@@ -173,9 +174,10 @@ static double score_bound(const layer *l, int head, int page) {
     return sum + most / (127 * 128) * 127.5 * DIM / 2;
 }
 
-// Stored masses are the scores' within the rounding to bf16 (with santa-is: and b_page). Stored sizes are p |v|, or p e^b
-// (|v| + m): |v| and the sum are rounded upwards to bf16 (2^-7 each), the product to the nearest (2^-8). The sizes of S draws
-// of santa-is are 0.99 p + 0.01 / n of the rows with quantised keys, as integers.
+// A stored mass equals the mass of the row's score within the rounding to bf16. With santa-is the difference may also be
+// b_page. A stored size is p |v|, or p e^b (|v| + m): |v| and the sum are rounded upwards to bf16 (2^-7 each), and the product
+// is rounded to the nearest bf16 (2^-8). With S draws of santa-is the size of a row with a quantised key is 0.99 p + 0.01 / n,
+// as an integer.
 static void check_sizes(const layer *l, int head) {
     const watched_head *x = &watched[head];
     const double *s = l->score + (size_t)head * l->n;
@@ -245,7 +247,7 @@ static void set_step(const watched_head *x, const model_draw *d, double k, doubl
     for (int j = 0; j < x->n_sized; j++) s->total += (double)x->w[j] * x->unit;
 }
 
-// A score is a sum in fp32 of terms of its size: santa-is, whose masses are exact, has their error.
+// A score is a sum in fp32, which is rounded. The masses of santa-is are exact, so this rounding changes its output.
 static double rounding(const layer *l, int head) {
     double most = 0;
     for (int j = 0; j < l->n; j++) most = fmax(most, fabs(l->score[head * l->n + j]));
@@ -472,7 +474,8 @@ static int check_tries(const layer *l, int head) {
 
 // ---- budgets over heads ----
 
-// What a head asks for at the threshold t of the layer, with x_j = p_j |v_j| / |m|, m its output before, or, of draws from p,
+// The draws that a head asks for at the threshold t of the layer. m is the output of the head in the step before. With draws in
+// proportion to p |v| the demand follows from x_j = p_j |v_j| / |m|. With draws in proportion to p it follows from
 // a = sqrt(sum p |v|^2 - |m|^2) / |m|.
 static double demand(const layer *l, int head, double t) {
     const watched_head *x = &watched[head];

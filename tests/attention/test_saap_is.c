@@ -309,7 +309,8 @@ static void check_warnings(const ref_cache *c, const char *attn, int head) {
     const watched_head *x = &watched[head];
     const sl_attn_report *r = &c->reports[head];
     int n = c->seqs[0].n_tokens, n_draws = 0, h = head / 4;
-    double *share = malloc(n * sizeof *share), *all = malloc((n + x->S) * sizeof *all), total = 0, out[MODEL_DIM] = {0}, squares = 0;
+    double *share = malloc(n * sizeof *share), *all = malloc((n + x->S) * sizeof *all), total = 0, out[MODEL_DIM] = {0},
+           squares = 0;
     double sum[MODEL_DIM] = {0}, of_sum = 0, norm = 0, most = 0, by_row = 0;
     for (int j = 0; j < n; j++) {
         double s = 0;

@@ -220,8 +220,7 @@ static void no_spread(void) { // equal scores: the base sample is enough for D a
 
 // ---- every number of a draw, a second time ----
 
-// A head whose draw tests/support/draw_model.h watched, and the same numbers in double precision. e: e^s of a row, in units of
-// the largest.
+// A head that draw_model.h watched, and the same numbers in double precision. e[j] is e^(s_j) divided by the largest e^s.
 typedef struct second {
     const watched_head *got;
     double *e, *norm; // [n]

@@ -391,8 +391,9 @@ static void longer_context(void) {
                        "24", "--out", in_tmp("o"), "--attn-prefill", "dense");
         CHECK_GOOD(r);
         CHECK_INT(eval_lines_read(in_tmp("o")), 3 + 2 * both);
-        // only the prefill of a whole prompt has a time: not one that begins after rows of another answer
-        CHECK(json_is_number(json_object_get(eval_lines[1], "ttft_ms")) && json_is_null(json_object_get(eval_lines[2], "ttft_ms")));
+        // Only the prefill of a whole prompt has a time. A prefill that begins after rows of another answer has none.
+        CHECK(json_is_number(json_object_get(eval_lines[1], "ttft_ms")) &&
+              json_is_null(json_object_get(eval_lines[2], "ttft_ms")));
         if (both) CHECK(json_is_null(json_object_get(eval_lines[3], "ttft_ms")));
         snprintf(answers[both], sizeof answers[both], "%s",
                  eval_line_text(eval_lines[1 + 2 * both], "answer")); // answer of dense attention to the last record

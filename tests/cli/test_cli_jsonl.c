@@ -211,9 +211,8 @@ static layer_sums sum_layers(const char *path, const char *attn) {
 
 // The lines of a method that states an error of a layer add up to the figures of the answer. Shadows have such lines too.
 static void stats_of_layers(void) {
-    static const char *const running = "santa-pps:epsilon=0.3",
-                             *const shadow = "santa-is:proposal=int8:epsilon=0.3", *const carried = "santa-pps:S=8",
-                             *const even = "santa-pps:S=8:budget=even";
+    static const char *const running = "santa-pps:epsilon=0.3", *const shadow = "santa-is:proposal=int8:epsilon=0.3",
+                             *const carried = "santa-pps:S=8", *const even = "santa-pps:S=8:budget=even";
     enum { LINES = 4 * 8 * 5, LAYER_STEPS = 4 * 5 };
     char file[256];
     snprintf(file, sizeof file, "%s", in_tmp("layers.jsonl"));
@@ -338,16 +337,19 @@ static int prompt_tokens(const char *text, int index) {
 
 // A line of --chat is a message of the user or a conversation. Special tokens in messages are text without --parse-special.
 static void chats(void) {
-    static const char lines[] = "{\"prompt\":\"Hello there\"}\n{\"messages\":[{\"role\":\"user\",\"content\":\"Hello there\"}]}\n"
-                                "{\"context\":\"Hello \",\"question\":\"there\"}\n{\"prompt\":\"<|eot_id|>\"}\n";
+    static const char lines[] =
+        "{\"prompt\":\"Hello there\"}\n{\"messages\":[{\"role\":\"user\",\"content\":\"Hello there\"}]}\n"
+        "{\"context\":\"Hello \",\"question\":\"there\"}\n{\"prompt\":\"<|eot_id|>\"}\n";
     static const char tools[] = "[{\"type\":\"function\"}]", jinja[] = "{{ tools|tojson }}{{ mood }}{{ messages[0].content }}";
     const char *m = tiny();
     spill(in_tmp("c.jsonl"), lines, sizeof lines - 1);
     spill(in_tmp("tools.json"), tools, sizeof tools - 1);
     spill(in_tmp("t.jinja"), jinja, sizeof jinja - 1);
-    result one = RUN("generate", "-m", m, "--chat", "-p", "Hello there", "-n", "6", "--temp", "0", "--ignore-eos", "-o", "json");
+    result one =
+        RUN("generate", "-m", m, "--chat", "-p", "Hello there", "-n", "6", "--temp", "0", "--ignore-eos", "-o", "json");
     result r = RUN("generate", "-m", m, "--chat", "--jsonl", in_tmp("c.jsonl"), "-n", "6", "--temp", "0", "--ignore-eos");
-    result parsed = RUN("generate", "-m", m, "--chat", "--parse-special", "--jsonl", in_tmp("c.jsonl"), "-n", "6", "--temp", "0", "--ignore-eos");
+    result parsed = RUN("generate", "-m", m, "--chat", "--parse-special", "--jsonl", in_tmp("c.jsonl"), "-n", "6", "--temp",
+                        "0", "--ignore-eos");
     CHECK_GOOD(one);
     CHECK_GOOD(r);
     CHECK_GOOD(parsed);
@@ -360,8 +362,8 @@ static void chats(void) {
     }
     json_decref(want);
     CHECK(prompt_tokens(r.out, 3) > prompt_tokens(parsed.out, 3) + 3);
-    r = RUN("generate", "-m", m, "--chat", "--chat-template", in_tmp("t.jinja"), "--tools", in_tmp("tools.json"), "--chat-template-kwargs",
-            "{\"mood\": \"calm\"}", "-p", "x", "-n", "1", "--display-prompt");
+    r = RUN("generate", "-m", m, "--chat", "--chat-template", in_tmp("t.jinja"), "--tools", in_tmp("tools.json"),
+            "--chat-template-kwargs", "{\"mood\": \"calm\"}", "-p", "x", "-n", "1", "--display-prompt");
     CHECK_GOOD(r);
     CHECK_HAS(r.out, "[{\"type\": \"function\"}]calmx");
     r = RUN("generate", "-m", m, "--chat", "--chat-template-kwargs", "[1]", "-p", "x");
@@ -411,8 +413,8 @@ static void stats_lines(void) {
     CHECK_OK(cli_stats_observe(&stats, engine, &e), e);
     const sl_observer *observer = &engine->observation.observer;
     CHECK(observer->with_error && !observer->n_shadows);
-    const sl_attn_report known = {30, 31, 0.5f, 32, 33, 34, 35, 36, 1.5f, 2.5f, 3.5f, 37, 38, 4.5f, 5.5f, 6.5f, 7.5f,
-                                  8.5f, 1, 9.5f, 39, 10.5f, 0.25f, -11.5f, 12.5f, 40},
+    const sl_attn_report known = {30,   31,   0.5f, 32,   33,   34, 35,   36, 1.5f,  2.5f,  3.5f,   37,    38,
+                                  4.5f, 5.5f, 6.5f, 7.5f, 8.5f, 1,  9.5f, 39, 10.5f, 0.25f, -11.5f, 12.5f, 40},
                          none = {SL_ATTN_NO_VALUES, .v_rows = 3};
     const sl_attn_record records[] = {{20, 21, 22, 23, 24, 25, &spec, &known, NULL}, {1, 2, 3, 4, 5, 6, &spec, &none, NULL}};
     const sl_prefill_report checked = {3, 4, 1 << 23, 1 << 22, 4, 10, 5}, unchecked = {1, 2, 1 << 23, -1, 0, 0, 0};

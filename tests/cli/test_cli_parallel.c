@@ -162,7 +162,8 @@ static void totals(void) {
     FILE *f = fopen(path, "w");
     CHECK(f != NULL);
     cli_totals_print(&all, 7.5, f);
-    cli_totals_print(&(cli_totals){.n_groups = 1, .n_prompts = 1, .n_prefill = 1}, 0, f); // no division by 0, and one of each
+    // A time of 0 divides nothing, and each noun is singular.
+    cli_totals_print(&(cli_totals){.n_groups = 1, .n_prompts = 1, .n_prefill = 1}, 0, f);
     fclose(f);
     const char *text = slurp(path, &n);
     if (strncmp(text, want, sizeof want - 1)) FAIL("got %s", text);

@@ -172,7 +172,8 @@ typedef struct times { // of a row
 // The figures of a row. first: the times of the row's first method.
 static void want_figures(fields *f, const run *x, int i, int is_dense, const model *m, const times *t, const times *first) {
     const cli_bench_row *r = &x->rows[i];
-    int runs = x->plan.repetitions, n_gen = r->test.n_gen, n = runs * n_gen, outer = (n - 1) / 10; // steps beyond 10%
+    int runs = x->plan.repetitions, n_gen = r->test.n_gen, n = runs * n_gen,
+        outer = (n - 1) / 10; // steps below the 10% quantile
     double rate[8], tokens = r->batch * (r->test.n_prompt + n_gen), fill = 0, held = 0, total = 0, is_decode = n_gen ? 1 : NAN;
     for (int k = 0; k < runs; k++) rate[k] = tokens / (1e-3 * t->ms[k]), total += t->ms[k];
     for (int j = 0; j < r->batch; j++) fill += m->fill[j], held += m->held[j];

@@ -159,8 +159,9 @@ static sums values_of(const made *x, int m, int g, int is_difference) {
     return s;
 }
 
-// The number of independent samples with the variance that the sums of texts show: that of one value over that of the mean. At
-// least the number if all samples of a text were equal; at most all samples, if scores are whole.
+// The number of independent samples that would give the mean the same variance: the variance of one value divided by the
+// variance of the mean, which the sums of the texts show. At least as many as if all samples of a text were equal. At most all
+// samples, if scores are whole.
 static double worth_of(const sums *s, double variance) {
     double mean = mean_of_values(s->x, s->n), squares = 0, sizes = 0, is_whole = 1;
     for (int i = 0; i < s->n;) {

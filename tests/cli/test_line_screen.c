@@ -27,7 +27,7 @@ static void put(screen *s, const char *c, int n) {
     char text[5];
     snprintf(text, sizeof text, "%.*s", n, c);
     int width = width_of(text);
-    if (!width) { // joins the character before
+    if (!width) { // the terminal adds it to the character before it
         int at = s->column - 1;
         while (at > 0 && !s->cell[s->row][at][0]) at--;
         if (at >= 0) strncat(s->cell[s->row][at], text, CELL - 1 - strlen(s->cell[s->row][at]));
@@ -246,7 +246,8 @@ static void settle(screen *s, size_t *shown, const line *l) {
 
 // The window gets another size. A terminal divides the rows of its text anew, and the program draws the line again.
 static void resize(screen *s, size_t *shown, line *l, int columns) {
-    insert(l, "q"), pty_type("q"); // a key without effect can draw the line again; now this has been shown
+    // The key before may have drawn an equal line again. When the screen shows the q, this output is complete.
+    insert(l, "q"), pty_type("q");
     settle(s, shown, l);
     draw(l, columns, s);
     pty_resize(ROWS, columns);

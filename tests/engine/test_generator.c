@@ -13,7 +13,8 @@ static sl_error err;
 
 // ---- UTF-8 ----
 
-// 1: n bytes begin a character: with the least and the most continuation, they span a valid code point of their length.
+// 1: n bytes begin a character. Their smallest and their largest continuation give a range of code points, and one of these
+// code points needs a character of this length.
 static int begins_character(const unsigned char *s, int n, int *length) {
     static const struct {
         unsigned lead, most, least_code, most_code;

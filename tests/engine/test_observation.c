@@ -161,7 +161,7 @@ static heard *observe(const sl_model *model, const sl_engine_options *o, const s
 }
 
 // Each shadow and seed reports what it reports alone, so their states from step to step are apart. Seed j is that of an engine
-// with a seed higher by j. The length of the context is nothing to the reports.
+// with a seed higher by j. The length of the context does not change the reports.
 static void shadows(void) {
     static const char *const texts[] = {"santa-pps:S=16:budget=carried", "santa-pps:S=8:budget=carried"};
     enum { SEEDS = 3, EACH = STEPS * KEY_LAYERS * QUERY_HEADS };

@@ -188,7 +188,8 @@ static int same_call(const token *a, const token *b) {
     return b->is_prefilled && b->segment < 0 && a->attn == b->attn && a->sequence == b->sequence && !b->is_fresh;
 }
 
-// Empties the state of a session: a fork has none. Where a fork would divide a segment, a cut that removes no token.
+// Empties the states of a session: replaces it by a fork, which has no states. If a fork would divide a segment, the session is
+// cut instead, and no token is removed.
 static void empty_state(sl_session **s) {
     sl_session *made;
     int n = sl_session_n_tokens(*s);
@@ -327,7 +328,8 @@ static int keep_last(void *ctx, int first, int n_rows, const float *logits, sl_e
     return 0;
 }
 
-// lm_head rounds the last of many rows in another way than a single row, so a step follows, whose bits are known.
+// lm_head rounds the last of many rows in another way than a single row. So a step follows, and the test knows the bits of a
+// step.
 static void prefill_logits(world *w, int slot) {
     expected *x = &w->want[slot];
     sl_session *s = w->sessions[slot];

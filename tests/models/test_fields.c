@@ -10,9 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-// tests/goldens/fields.txt has a line for each field: what a load returns without the field, and with each of the values.
-// "." as with the right value; "," another result; else the first letter of the error. After a change that is meant, delete the
-// file: the test then writes it and fails.
+// Each line of tests/goldens/fields.txt is about one field: the outcome of a load without the field, and with each of the
+// values.
+// "." is the result of the right value, "," is another result, and a letter is the first letter of the error. After a change of
+// these outcomes on purpose, delete the file. The test then writes a new file and fails once.
 static const char goldens[] = "tests/goldens/fields.txt";
 static const char *const values[] = {"null", "true",  "false",        "0",  "7", "-1", "1.5",
                                      "\"\"", "\"x\"", "\"x\\u0000\"", "[]", "{}"};

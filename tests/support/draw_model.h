@@ -51,10 +51,10 @@ typedef struct model_numbers {
 void model_draw_at(const watched_head *x, uint64_t kappa, model_numbers u, model_draw *out);
 void model_search(const watched_head *x, int S, model_numbers u, model_draw *out);
 void model_take_all(const watched_head *x, model_draw *out); // every row that has a size
-// The fewest draws of a search whose bound is at most target, in the unit of p; 0: more than `most`. At 30 light draws a bound
-// can rise with a draw, so there can be several numbers of draws that are enough while one draw less is not. Then `found` may
-// be any of them; more than `most`: every row was taken; 0: nothing was found. near: relative error of the
-// target.
+// The fewest draws of a search whose bound is at most target, in the unit of p; 0: more than `most` draws are needed. found:
+// the number that the program found; more than `most`: the program took every row; 0: it found nothing. At 30 light draws a
+// bound can rise with a draw. So several numbers of draws can be enough although one draw less is not, and the program may find
+// any of these numbers. near: relative error of the target.
 int model_plan(const watched_head *x, int most, double target, sl_stated_bound bound, double delta, int found, double near);
 // b of an error with the covariance B and k steps of kappa. spread: 1 / nu.
 double model_bound(sl_stated_bound bound, double delta, double spread, double kappa, double B, double k);

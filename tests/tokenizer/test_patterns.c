@@ -87,7 +87,8 @@ static void quantifiers(void) {
                     continue;
                 if (before[i][0] == '[' && strchr("?+", quantifier[j][0])) continue;
                 if (!strcmp(before[i], "(a)*") && strchr("?+", quantifier[j][0])) continue;
-                if (before[i][n - (n > 0)] == '(' && strchr("?*", quantifier[j][0])) continue; // (? and (* begin a kind of group
+                if (before[i][n - (n > 0)] == '(' && strchr("?*", quantifier[j][0]))
+                    continue; // (? and (* begin a kind of group
                 CHECK_ERR(sl_pattern_new("pattern", regex, &p, &err), err, SL_ERR_UNSUPPORTED,
                           "without a part of the pattern before it");
                 snprintf(regex, sizeof regex, "x%s", quantifier[j]);

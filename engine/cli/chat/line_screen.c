@@ -79,11 +79,12 @@ int cli_line_screen_row(const cli_line_screen *s, EditLine *el, const wchar_t *e
 
 // ---- drawing ----
 
-// is_complete: the line ends with the line break of the Enter key.
-static int needs_whole(EditLine *el, struct winsize size, int is_complete) {
+// at_end: the line ends with the line break of the Enter key. A line that is taller than the terminal cannot be drawn whole,
+// because the cursor cannot move above the screen.
+static int needs_whole(EditLine *el, struct winsize size, int at_end) {
     const LineInfoW *line = el_wline(el);
     const wchar_t *end = line->lastchar;
-    if (is_complete && end > line->buffer && end[-1] == '\n') end--;
+    if (at_end && end > line->buffer && end[-1] == '\n') end--;
     int last_row = place_of(el, end, size.ws_col).row;
     if (last_row > 0 && last_row < size.ws_row) return 1;
     for (const wchar_t *p = line->buffer; p < line->lastchar; p++)
