@@ -3,16 +3,17 @@
 
     build/venv/bin/python scripts/mutate.py --sample 300 --seed 7 -j 2 --results build/mutate.jsonl
         the code of the CPU; half an hour to an hour on two cores
-    build/venv/bin/python scripts/mutate.py --sample 100 --seed 7 --gpu -j 12 --results build/mutate-gpu.jsonl
-        kernels, on a machine with a GPU
+    build/venv/bin/python scripts/mutate.py --sample 100 --seed 7 --gpu --build-only
+    python3 scripts/mutate.py --gpu --built build/mutate -j 12 --results build/mutate-gpu.jsonl
+        kernels: the second command, on a machine with a GPU, needs only the folder that the first one made
     build/venv/bin/python scripts/mutate.py --report --seed 7 --results build/mutate.jsonl --results build/mutate-gpu.jsonl
 
 mutations.py draws the faults from the syntax of every product file but generated tables. A seed counts once: after tests were written for
-its survivors, only an unused seed measures the tests. On the CPU one build holds all faults of the sample behind a switch that an
-environment variable sets. Each test case runs once without a fault, which gives its time and the faults that it reaches. Then every fault
-meets the cases that reach it, until one fails: the quick cases that reach few faults come first, and --budget limits the seconds. So the
-kill rate is a lower bound. With --sanitizers, survivors meet the cases a second time in a build with sanitizers, as in CI. With --gpu
-every fault is a build of its own, and the suites cuda_* run.
+its survivors, only an unused seed measures the tests. One build holds all faults of the sample behind a switch (mutant.h), which an
+environment variable sets, or for kernels a word in a copy of the program. Each test case runs once without a fault, which gives its time
+and the faults that it reaches. Then every fault meets the cases that reach it, until one fails: the quick cases that reach few faults come
+first, and --budget limits the seconds. So the kill rate is a lower bound. With --sanitizers, survivors meet the cases a second time in a
+build with sanitizers, as in CI. With --gpu the faults are in CUDA code, and the cases that need a GPU run.
 
 A fault is killed when a case fails, crashes or takes ten times its time. A fault that does not compile does not count.
 scripts/mutations.txt remembers what a person found out about survivors: "equivalent" ones, which change no result, do not count. --idle
@@ -39,34 +40,14 @@ import mutations
 
 BUILD = "build/objects"  # in the copy of the tree
 FLAGS = "-g1 -Wno-error -Wno-unused -Wno-missing-field-initializers"
+# A message of gcc or nvcc. gcc finds a wrong type within a macro of mutant.h.
+ERROR = r"^([^\s:(]+)[:(](\d+)(?::\d+|\)): (?:(?:fatal )?error|note: in expansion of macro .SL_MUTANT)"
+REFUSED = "-Werror=int-conversion -Werror=incompatible-pointer-types -Werror=format"
 SANITIZERS = "-O2 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
 MEMORY = 8 << 30  # address space of a test case, because a fault may allocate any amount
 TIMES, LEAST = 10, 20  # a case may take ten times as long as without a fault, and 20 seconds
 
-SWITCH = """// The switch of the mutation run; every source file includes it.
-#ifndef SL_MUTANT_H
-#define SL_MUTANT_H
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-__attribute__((weak)) int sl_mutant_now = -1;
-__attribute__((weak)) volatile char *sl_mutants_reached;
-__attribute__((constructor)) static void sl_mutant_start(void) {
-    const char *now = getenv("SLEIGH_MUTANT"), *file = getenv("SLEIGH_MUTANTS_REACHED");
-    if (now) sl_mutant_now = atoi(now);
-    if (!file || sl_mutants_reached) return;
-    FILE *f = fopen(file, "r+b");
-    if (!f) return;
-    void *map = mmap(0, %(n)d, PROT_READ | PROT_WRITE, MAP_SHARED, fileno(f), 0);
-    if (map != MAP_FAILED) sl_mutants_reached = (volatile char *)map;
-    fclose(f);
-}
-static inline int sl_mutant(int number) {
-    if (sl_mutants_reached) sl_mutants_reached[number] = 1;
-    return sl_mutant_now == number;
-}
-#endif
-"""
+MARK = b"sleigh's mutant\0"  # of scripts/mutant.h
 
 
 def say(text):
@@ -147,16 +128,17 @@ class Runner:
                 except ProcessLookupError:
                     pass
 
-    def make(self, folder, jobs, more=(), build=BUILD):
-        settings = [f"BUILD={build}", *([] if self.args.gpu else ["CUDA=0"]), *more, *self.args.make]
-        return self.command(["make", "-k", f"-j{jobs}", *settings, "all"], folder, 3600)
+    def make(self, folder, settings, build=BUILD):
+        settings = [f"BUILD={build}", *([] if self.args.gpu else ["CUDA=0"]), *settings, *self.args.make]
+        return self.command(["make", "-k", f"-j{os.cpu_count() or 1}", *settings, "all"], folder, 3600)
 
     def test(self, folder, name, timeout, env=(), build=BUILD):
         """Runs a case or a suite. Returns why it failed (None: it passed), the seconds, and the cases that passed."""
         start = time.time()
         words = [f"{build}/sleigh-test", "--fail-fast", *(["--gpu"] if self.args.gpu else []), name]
-        # A build with sanitizers needs more addresses than there is memory.
-        status, out = self.command(words, folder, timeout, dict(env, SLEIGH_BIN=f"{build}/sleigh"), not self.args.gpu and build == BUILD)
+        # A build with sanitizers needs more addresses than there is memory, and one with CUDA too.
+        limited = not self.args.gpu and not build.endswith("-san")
+        status, out = self.command(words, folder, timeout, dict(env, SLEIGH_BIN=f"{build}/sleigh"), limited)
         passed, failed = re.findall(r"^ok +(\S+)", out, re.M), re.search(r"^FAIL +(\S+)", out, re.M)
         why = (f"time limit of {name}" if status is None else failed[1] if failed else f"crash in {name}" if status else None)
         return why, time.time() - start, passed
@@ -186,13 +168,12 @@ class Runner:
             raise trouble[0]
 
 
-# ---- the CPU: one build with switches ----
+# ---- one build with switches ----
 
 
 def build_with_switches(runner, folder, chosen):
     """Builds all faults behind switches. Returns the numbers of the faults that compile."""
-    header, texts = os.path.join(folder, "build/mutant.h"), {}
-    write(header, SWITCH % {"n": len(chosen)})
+    texts = {}
     for m in chosen:  # the copy, because somebody may edit the tree
         with open(os.path.join(folder, m.path), encoding="utf-8") as f:
             texts[m.path] = f.read()
@@ -203,11 +184,10 @@ def build_with_switches(runner, folder, chosen):
             files[m.path] += [(number, m)] if number in left else []
         for path, some in files.items():
             write(os.path.join(folder, path), mutations.with_switches(texts[path], some))
-        refused = "-Werror=int-conversion -Werror=incompatible-pointer-types -Werror=format"
-        status, out = runner.make(folder, os.cpu_count() or 1, [f"OPT=-O3 {FLAGS} {refused} -include {header}"])
+        status, out = runner.make(folder, switch_flags(runner, len(chosen), f"-O3 {FLAGS} {REFUSED}"))
         if status == 0:
             return sorted(left)
-        wrong, spots = set(), re.findall(r"^(\S+?):(\d+):\d+: (?:fatal )?error:", out, re.M)
+        wrong, spots = set(), re.findall(ERROR, out, re.M)
         for path, line in spots:
             for number, m in files.get(os.path.normpath(path), ()):
                 if m.line <= int(line) <= m.line + m.n_lines:
@@ -219,25 +199,50 @@ def build_with_switches(runner, folder, chosen):
         left -= wrong
 
 
-def cases_of(runner, folder):
-    status, out = runner.command([f"{BUILD}/sleigh-test", "--list"], folder, 60)
-    return [x for x in out.split() if "/" in x and not x.startswith(("cuda_", "scripts/"))]
+def switch_flags(runner, n, flags):
+    """Settings of make for a build with n faults."""
+    switch = f"-DSL_N_MUTANTS={n} -include scripts/mutant.h"
+    # The word of mutant.h must stand in the program as it is, not compressed.
+    return [f"OPT={flags} {switch}", *([f"CUDA_OPT={switch} --compress-mode none"] if runner.args.gpu else [])]
 
 
-def baseline(runner, folder, n):
+def with_word(folder, build, job, number):
+    """Copies the programs of `build` with a fault's number in the word that kernels read. Returns the folder of the copy."""
+    copy = f"{build}-{job}"
+    os.makedirs(os.path.join(folder, copy), exist_ok=True)
+    for name in ("sleigh", "sleigh-test"):
+        with open(os.path.join(folder, build, name), "rb") as f:
+            parts = f.read().split(MARK)
+        word = number.to_bytes(8, "little", signed=True)
+        write(os.path.join(folder, copy, name), MARK.join([parts[0], *(word + x[8:] for x in parts[1:])]))
+        os.chmod(os.path.join(folder, copy, name), 0o755)
+    return copy
+
+
+def cases_of(runner, folder, build):
+    """Cases of the CPU, or with --gpu those that need a GPU."""
+    status, out = runner.command([f"{build}/sleigh-test", "--list", *(["--gpu"] if runner.args.gpu else [])], folder, 60)
+    return [x for x in out.split() if "/" in x and (runner.args.gpu or not x.startswith(("cuda_", "scripts/")))
+            and x.startswith(tuple(runner.args.cases) or "")]
+
+
+def baseline(runner, folder, n, build):
     """Runs every case without a fault. Returns {case: (seconds, numbers of the faults that it reaches)}."""
-    cases, done, lock = cases_of(runner, folder), {}, threading.Lock()
+    cases, done, lock = cases_of(runner, folder, build), {}, threading.Lock()
+    if runner.args.gpu:
+        build = with_word(folder, build, "record", -2)
 
     def work(case, job):
-        file = os.path.join(folder, f"build/reached-{job}")
+        file = f"/dev/shm/sleigh-reached-{os.getpid()}-{job}"  # memory, because a GPU writes there
         with open(file, "wb") as f:
             f.write(bytes(n))
-        why, seconds, passed = runner.test(folder, case, 600, {"SLEIGH_MUTANTS_REACHED": file})
+        why, seconds, passed = runner.test(folder, case, 600, {"SLEIGH_MUTANTS_REACHED": file}, build)
+        with open(file, "rb") as f:
+            reached = {i for i, x in enumerate(f.read(n)) if x}
+        os.remove(file)
         if why:
             say(f"without a fault: {case} fails and is left out")
         elif passed:
-            with open(file, "rb") as f:
-                reached = {i for i, x in enumerate(f.read(n)) if x}
             with lock:
                 done[case] = (seconds, reached)
 
@@ -246,121 +251,82 @@ def baseline(runner, folder, n):
     return done
 
 
-def try_cases(runner, folder, number, known, budget, build=BUILD):
+def try_cases(runner, folder, number, known, build):
     """Runs the cases that reach a fault until one fails. Returns a record."""
     cases = sorted((x for x in known if number in known[x][1]), key=lambda x: known[x][0] * (8 + len(known[x][1])))
-    slower, spent, tried = 1 if build == BUILD else 5, 0.0, 0
+    sanitizers = build.endswith("-san")
+    slower, spent, tried = 5 if sanitizers else 1, 0.0, 0
     for case in cases:
-        if spent + known[case][0] * slower > budget:
+        if spent + known[case][0] * slower > runner.args.budget:
             continue
         limit, env = max(LEAST, TIMES * slower * known[case][0]), {"SLEIGH_MUTANT": str(number)}
         why, seconds, _ = runner.test(folder, case, limit, env, build)
         spent, tried = spent + seconds, tried + 1
         # A second time, because the load of the machine can fail a case, and the sanitizers' slowness too.
-        again = dict(env, SLEIGH_MUTANT="-1") if build != BUILD else env
-        if why and bool(runner.test(folder, case, limit, again, build)[0]) == (build == BUILD):
+        again = dict(env, SLEIGH_MUTANT="-1") if sanitizers else env
+        if why and bool(runner.test(folder, case, limit, again, build)[0]) != sanitizers:
             return {"result": "killed", "by": why, "tried": tried, "reaching": len(cases), "seconds": round(spent, 1)}
     return {"result": "survived", "by": "", "tried": tried, "reaching": len(cases), "seconds": round(spent, 1)}
 
 
-def run_cpu(runner, chosen, records, args, results):
+def built(runner, args):
+    """Builds the sample in --work, or reads what --build-only left in --built. Returns the folder where tests run, the folder of the
+    programs, {number: row of the fault}, and the number of faults drawn."""
+    if args.built:
+        with open(os.path.join(args.built, "faults.json"), encoding="utf-8") as f:
+            made = json.load(f)
+        args.seed = made["seed"]
+        return mutations.ROOT, os.path.abspath(args.built), {int(i): row for i, row in made["faults"].items()}, made["drawn"]
+    # More than the sample, because a quarter of the faults does not compile.
+    chosen = mutations.sample(3 * args.sample // 2, args.seed, args.gpu, args.only)
     folder = os.path.join(os.path.abspath(args.work), "tree")
     copy_tree(folder)
-    built = build_with_switches(runner, folder, chosen)
-    counted = built[:args.sample]
-    if len(counted) < args.sample:
-        say(f"only {len(counted)} faults compile, expected {args.sample}")
-    say(f"{len(counted)} faults of {len(chosen)} drawn: the others do not compile, or were not needed")
-    known = baseline(runner, folder, len(chosen))
-    append(results, {"cases": {x: [round(s, 2), len(r)] for x, (s, r) in known.items()}, "seed": args.seed})
-    todo, lock, done = [i for i in counted if chosen[i].key not in records], threading.Lock(), [0]
+    counted = build_with_switches(runner, folder, chosen)[:args.sample]
+    say(f"{len(counted)} faults of {len(chosen)} drawn: the others do not compile, or were not needed; expected {args.sample}")
+    faults = {i: dict(chosen[i].row(), seed=args.seed) for i in counted}
+    write(os.path.join(args.work, "faults.json"), json.dumps({"seed": args.seed, "drawn": len(chosen), "faults": faults}))
+    return folder, BUILD, faults, len(chosen)
 
-    def work(number, build=BUILD):
-        m = chosen[number]
-        x = dict(m.row(), seed=args.seed, build=build, **try_cases(runner, folder, number, known, args.budget, build))
+
+def run(runner, args, results):
+    folder, build, faults, n = built(runner, args)
+    if args.build_only:
+        for name in ("sleigh", "sleigh-test"):
+            shutil.copy2(os.path.join(folder, build, name), args.work)
+        return
+    records, _ = load(args.results, args.seed)
+    reached = os.path.join(args.built, "reached.json") if args.built else ""
+    if os.path.exists(reached):  # an earlier run of these programs
+        with open(reached, encoding="utf-8") as f:
+            known = {case: (seconds, set(numbers)) for case, (seconds, numbers) in json.load(f).items()}
+    else:
+        known = baseline(runner, folder, n, build)
+        if reached:
+            write(reached, json.dumps({case: (seconds, sorted(numbers)) for case, (seconds, numbers) in known.items()}))
+    append(results, {"cases": {x: [round(s, 2), len(r)] for x, (s, r) in known.items()}, "seed": args.seed})
+    todo, lock, done = [i for i in faults if faults[i]["key"] not in records], threading.Lock(), [0]
+
+    def work(number, job, build=build):
+        copy = with_word(folder, build, job, number) if args.gpu else build
+        row = faults[number]
+        x = dict(row, build=os.path.basename(build), **try_cases(runner, folder, number, known, copy))
         with lock:
             done[0] += 1
-            records[m.key] = x
+            records[x["key"]] = x
             append(results, x)
-            say(f"{done[0]}/{len(todo)} {x['result']}: {m.path}:{m.line}: {m.why} ({x['by'] or x['tried']}) {x['seconds']} s")
+            say(f"{done[0]}/{len(todo)} {x['result']}: {x['path']}:{x['line']}: {x['why']} ({x['by'] or x['tried']}) {x['seconds']} s")
 
-    runner.each(lambda number, _: work(number), todo)
+    runner.each(work, todo)
     if not args.sanitizers:
         return
-    again = [i for i in counted if records[chosen[i].key]["result"] == "survived" and records[chosen[i].key]["build"] == BUILD]
-    build = BUILD + "-san"
+    survived = {x["key"] for x in records.values() if x["result"] == "survived" and not x["build"].endswith("-san")}
+    again = [i for i in faults if faults[i]["key"] in survived]
     say(f"{len(again)} survivors meet the cases under sanitizers")
-    status, out = runner.make(folder, os.cpu_count() or 1, [f"OPT={SANITIZERS} {FLAGS} -include {folder}/build/mutant.h"], build)
+    status, out = runner.make(folder, switch_flags(runner, n, f"{SANITIZERS} {FLAGS}"), BUILD + "-san")
     if status:
         sys.exit(f"mutate.py: the build with sanitizers fails:\n{out[-3000:]}")
     todo, done = again, [0]
-    runner.each(lambda number, _: work(number, build), todo)
-
-
-# ---- kernels: one build for each fault ----
-
-
-def mirror(source, to):
-    """Makes the folder `to` equal to `source`. Copies only files that differ, with their times."""
-    os.makedirs(to, exist_ok=True)
-    wanted, have = {x.name: x for x in os.scandir(source)}, {x.name: x for x in os.scandir(to)}
-    for name in have.keys() - wanted.keys():
-        path = os.path.join(to, name)
-        shutil.rmtree(path) if have[name].is_dir(follow_symlinks=False) else os.remove(path)
-    for name, entry in wanted.items():
-        path = os.path.join(to, name)
-        if entry.is_dir(follow_symlinks=False):
-            mirror(entry.path, path)
-            continue
-        a, b = entry.stat(), have[name].stat() if name in have else None
-        if b is None or (a.st_mtime_ns, a.st_size) != (b.st_mtime_ns, b.st_size):
-            shutil.copy2(entry.path, path)
-
-
-def run_gpu(runner, chosen, records, args, results):
-    work_folder = os.path.abspath(args.work)
-    base = os.path.join(work_folder, "tree")
-    copy_tree(base)
-    status, out = runner.make(base, os.cpu_count() or 1)
-    if status:
-        sys.exit(f"mutate.py: the unmutated tree does not build:\n{out[-3000:]}")
-    suites = sorted({x.split("/")[0] + "/" for x in runner.command([f"{BUILD}/sleigh-test", "--list"], base, 60)[1].split()
-                     if x.startswith("cuda_")})
-    times, lock = {}, threading.Lock()
-
-    def time_suite(suite, _):
-        why, times[suite], passed = runner.test(base, suite, 3600)
-        if why or not passed:
-            raise RuntimeError(f"the unmutated tree does not pass {suite}: {why or 'no case ran'}")
-
-    runner.each(time_suite, suites)
-
-    def work(m, job):
-        with lock:
-            if sum(x["result"] != "not built" for x in records.values()) >= args.sample:
-                return
-        folder = os.path.join(work_folder, f"job{job}")
-        mirror(base, folder)
-        with open(os.path.join(base, m.path), encoding="utf-8") as f:  # the copy, because somebody may edit the tree
-            text = f.read()
-        write(os.path.join(folder, m.path), mutations.applied(text, m))
-        x, start = dict(m.row(), seed=args.seed, result="survived", by=""), time.time()
-        if runner.make(folder, max(1, (os.cpu_count() or 1) // args.jobs), ["OPT=-O3 -g0 -Wno-error"])[0]:
-            x["result"] = "not built"
-        else:
-            stem = re.sub(r"\..*", "", os.path.basename(m.path)).split("_")
-            for suite in sorted(suites, key=lambda s: (not any(part in s for part in stem), times[s])):
-                why, _, _ = runner.test(folder, suite, max(LEAST, TIMES * times[suite]))
-                if why:
-                    x.update(result="killed", by=why)
-                    break
-        x["seconds"] = round(time.time() - start, 1)
-        with lock:
-            records[m.key] = x
-            append(results, x)
-            say(f"{x['result']}: {m.path}:{m.line}: {m.why} ({x['by']}) {x['seconds']} s")
-
-    runner.each(work, [m for m in chosen if m.key not in records])
+    runner.each(lambda number, job: work(number, job, BUILD + "-san"), todo)
 
 
 # ---- results ----
@@ -447,12 +413,15 @@ def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--sample", type=int, default=300, metavar="N", help="number of faults that compile (default %(default)s)")
     p.add_argument("--seed", type=int, default=1, help="of the sample; --report and --idle read the results of this seed")
-    p.add_argument("-j", "--jobs", type=int, default=1, help="test cases, or with --gpu faults, at a time")
+    p.add_argument("-j", "--jobs", type=int, default=1, help="test cases at a time")
     p.add_argument("--make", action="append", default=[], metavar="VAR=VALUE", help="pass this to make; may be repeated")
-    p.add_argument("--gpu", action="store_true",
-                   help="faults of CUDA code, with nvcc and a GPU; without this flag, faults of all other code")
+    p.add_argument("--gpu", action="store_true", help="faults of CUDA code; without this flag, faults of all other code")
+    p.add_argument("--build-only", action="store_true", help="build the sample in --work and run no test")
+    p.add_argument("--built", metavar="FOLDER", help="test what --build-only left in this folder")
     p.add_argument("--only", default="", metavar="PATH", help="only files whose path begins with this")
-    p.add_argument("--budget", type=float, default=60, metavar="S", help="seconds of tests for each fault on the CPU (default %(default)s)")
+    p.add_argument("--cases", action="append", default=[], metavar="PREFIX",
+                   help="only test cases whose name begins with this; may be repeated")
+    p.add_argument("--budget", type=float, default=60, metavar="S", help="seconds of tests for each fault (default %(default)s)")
     p.add_argument("--sanitizers", action="store_true", help="on the CPU, try survivors again in a build with sanitizers")
     p.add_argument("--work", default=os.path.join(mutations.ROOT, "build/mutate"), help="folder of the copies of the tree")
     p.add_argument("--results", action="append", default=[], metavar="FILE",
@@ -478,20 +447,17 @@ def main():
             idle(records, cases)
             return 0
         return 0 if report(records, args) else 1
-    # More than the sample, because a quarter of the faults does not compile.
-    chosen = mutations.sample(3 * args.sample // 2, args.seed, args.gpu, args.only)
     if args.list:
-        for m in chosen:
+        for m in mutations.sample(args.sample, args.seed, args.gpu, args.only):
             print(f"{m.key} {m.path}:{m.line} {m.why}\n    - {m.old_line}\n    + {m.new_line}")
         return 0
     results, runner = args.results[0] if args.results else None, Runner(args)
-    records, _ = load(args.results, args.seed)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("mutate.py: terminated"))  # ends running commands too
     try:
-        (run_gpu if args.gpu else run_cpu)(runner, chosen, records, args, results)
+        run(runner, args, results)
     finally:
         runner.end_all()
-    return 0 if report(records, args) else 1
+    return 0 if args.build_only or report(load(args.results, args.seed)[0], args) else 1
 
 
 if __name__ == "__main__":

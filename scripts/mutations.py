@@ -78,7 +78,8 @@ FREEING = re.compile(rb"^(free|json_decref|\w+_(free|close|destroy|release|unloc
 # Lines that do nothing on a CPU.
 DEVICE = re.compile(rb"is_device|on_gpu|is_gpu|_gpu\b|->cuda|_there\(|sl_cuda_|cuda_|build_device|device_|gpu_present")
 CONSTANT = {"case_statement", "array_declarator", "sizeof_expression", "enumerator", "alignof_expression", "static_assert_declaration",
-            "offsetof_expression", "bitfield_clause", "preproc_call", "preproc_def", "preproc_if", "string_literal", "type_descriptor"}
+            "offsetof_expression", "bitfield_clause", "preproc_call", "preproc_def", "preproc_if", "string_literal", "type_descriptor",
+            "template_argument_list", "decltype"}
 
 
 def parser_of(path):
@@ -116,7 +117,7 @@ def functions(node, on_device):
 
 
 def bare(node):
-    while node is not None and node.type == "parenthesized_expression" and node.named_child_count == 1:
+    while node is not None and node.type in ("parenthesized_expression", "condition_clause") and node.named_child_count == 1:
         node = node.named_children[0]
     return node
 
@@ -129,7 +130,8 @@ def is_value(node):
             return False
         if up.type == "declaration" and any(x.type == "storage_class_specifier" and x.text == b"static" for x in up.children):
             return False
-        if up.type == "declaration" and any(x.text == b"constexpr" for x in up.children):
+        is_constant = up.type in ("declaration", "if_statement") and any(x.text == b"constexpr" for x in up.children)
+        if is_constant and child.type != "compound_statement":
             return False
         up, child = up.parent, up
     up = node.parent
@@ -355,15 +357,14 @@ def one_line(text):
 
 
 def switched(m, number, old):
-    """The text of a mutation's span with a run-time switch: sl_mutant(number) chooses the fault."""
+    """The text of a mutation's span with a run-time switch of mutant.h: sl_mutant(number) chooses the fault."""
     new, choose = one_line(m.new), f"sl_mutant({number})"
     if m.form == "statement":
         return f"{{ if ({choose}) {{ {new} }} else {{ {old} }} }}"
     if not m.same:
         return f"({choose} ? ({new}) : ({old}))"
     a, b = (one_line(x.decode()) for x in m.same)
-    check = f"_Static_assert(__builtin_types_compatible_p(__typeof__(({a}) + 0), __typeof__(({b}) + 0)), \"types\");"
-    return f"(__extension__({{ {check} {choose} ? ({new}) : ({old}); }}))"
+    return f"SL_MUTANT({number}, ({a}), ({b}), ({new}), ({old}))"
 
 
 def with_switches(text, mutations):
@@ -373,11 +374,6 @@ def with_switches(text, mutations):
         old = code[m.begin:m.end].decode()
         code = code[:m.begin] + switched(m, number, old).encode() + code[m.end:]
     return code.decode()
-
-
-def applied(text, m):
-    code = text.encode()
-    return (code[:m.begin] + m.new.encode() + code[m.end:]).decode()
 
 
 # ---- judgements ----

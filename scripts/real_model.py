@@ -45,8 +45,6 @@ METHODS = [
 MASKS = ["sample:alpha_c={0.8,0.95}", "vertical-slash:columns=256:slashes=1024", "xattention:threshold=0.9", "streaming:window=1020",
          "threshold:lambda=1e-3", "oracle:density=0.2"]
 MEANS = ["santa:S=128", "santa-strat:S=128", "santa-sys:S=128", "santa-flash:S=128", "santa-pps:S=128", "santa-prop:S=128", "santa-is:S=128"]
-MASK_TEXTS = ("prose", "code", "log")
-MEAN_TEXTS = ("prose", "code", "log")
 OF_METHOD = ("attn", "positions", "top1", "kl", "ppl_answer", "ln_ppl_ratio", "step_bytes_share", "l2", "cosine", "bias", "bytes_share", "k_rows",
              "v_rows", "v_distinct", "certified", "stated_error")
 OF_PREFILL = ("prefill_density", "prefill_kept", "prefill_cra", "prefill_error", "prefill_error_max")
@@ -145,10 +143,10 @@ def all_parts(args):
 
     for text in TEXTS:
         add(f"methods:{text}", keep_methods, compare(text, "--attention", "--attn", ",".join(METHODS)), text)
-    for text in MEAN_TEXTS:
+    for text in TEXTS:
         add(f"means:{text}", lambda doc: doc, ["python3", "scripts/real_means.py", "--sleigh", args.sleigh, "-m", args.model, "--jsonl", args.input(text), "--attn",
                                               ",".join(MEANS), "--seeds", str(args.seeds), "-t", str(args.threads)], text)
-    for text in MASK_TEXTS:
+    for text in TEXTS:
         add(f"masks:{text}", keep_masks,
             compare(text, "--no-heads", "--prefill-check", "64", "--attn", "dense", "--attn-prefill", ",".join(MASKS)), text)
     return parts
