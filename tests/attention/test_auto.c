@@ -227,6 +227,19 @@ static void files(void) {
     CHECK(again.n_points == 2 && again.n_specs == 5 && again.points[0].n_seqs == 1 && again.points[1].us[0] == 10.25);
     CHECK(isnan(again.points[1].us[3]) && !memcmp(again.specs, t.specs, sizeof t.specs));
     sl_auto_free(&again);
+    // Texts have 1 to size - 1 printable characters.
+    sl_auto_table named = t;
+    for (int i = 0; i < 5; i++) {
+        static const char *const dates[] = {"2026-11-21 0:30", "", "a\x1f", "\x7f", "~ "};
+        memset(named.device, 'x', sizeof named.device - 1), snprintf(named.date, sizeof named.date, "%s", dates[i]);
+        CHECK_OK(sl_auto_write(&named, path, &err), err);
+        int rc = sl_auto_read(path, 0, &again, &err), is_good = i == 0 || i == 4;
+        CHECK_INT(rc, is_good ? 0 : SL_ERR_FORMAT);
+        if (is_good) CHECK(!strcmp(again.device, named.device) && !strcmp(again.date, dates[i]));
+        if (!is_good) CHECK(strstr(err.message, "field date: expected a text of 1 to 15 "));
+        sl_auto_free(&again);
+    }
+    CHECK_OK(sl_auto_write(&t, path, &err), err);
     // After a failed write the old file is there, and no temporary file is.
     snprintf(blocked, sizeof blocked, "%s/t.json/x.json", dir);
     CHECK_ERR(sl_auto_write(&t, blocked, &err), err, SL_ERR_IO, "x.json: ");
