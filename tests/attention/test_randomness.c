@@ -62,21 +62,21 @@ static void first_head(void) {
                                        "santa-pps:epsilon=0.3:delta=0.1", "vattention:sink=4:window=16:base=0.02:top=0.02"};
     enum { N_MORE = sizeof more / sizeof *more };
     const int lengths[1] = {N};
+    ref_cache model = ref_cache_new(HEADS, KV_HEADS, COUNTER_DIM, 1, lengths, 1, test_seed);
+    ref_cache shard = ref_cache_new(HEADS - FIRST, KV_HEADS - 1, COUNTER_DIM, 1, lengths, 1, test_seed);
+    size_t row = COUNTER_DIM * sizeof(bf16);
+    ref_add_to_values(&model, 1); // without a mean, a stated error needs every row
+    memcpy(shard.q, model.q + FIRST * COUNTER_DIM, (HEADS - FIRST) * COUNTER_DIM * sizeof *shard.q);
+    for (int h = 0; h < KV_HEADS - 1; h++)
+        for (int j = 0; j < N; j++) {
+            memcpy((bf16 *)ref_k_row(&shard, 0, h, j), ref_k_row(&model, 0, h + 1, j), row);
+            memcpy((bf16 *)ref_v_row(&shard, 0, h, j), ref_v_row(&model, 0, h + 1, j), row);
+        }
     for (int m = 0; m < N_COUNTER_METHODS + N_MORE; m++) {
         if (m >= N_MORE && counter_methods[m - N_MORE].kind == COUNTER_PERMUTATION)
             continue; // it reads every row of these caches
         const char *attn = m < N_MORE ? more[m] : counter_methods[m - N_MORE].attn;
-        ref_cache model = ref_cache_new(HEADS, KV_HEADS, COUNTER_DIM, 1, lengths, 1, test_seed);
-        ref_cache shard = ref_cache_new(HEADS - FIRST, KV_HEADS - 1, COUNTER_DIM, 1, lengths, 1, test_seed);
-        size_t row = COUNTER_DIM * sizeof(bf16);
         int differ = 0;
-        ref_add_to_values(&model, 1); // without a mean, a stated error needs every row
-        memcpy(shard.q, model.q + FIRST * COUNTER_DIM, (HEADS - FIRST) * COUNTER_DIM * sizeof *shard.q);
-        for (int h = 0; h < KV_HEADS - 1; h++)
-            for (int j = 0; j < N; j++) {
-                memcpy((bf16 *)ref_k_row(&shard, 0, h, j), ref_k_row(&model, 0, h + 1, j), row);
-                memcpy((bf16 *)ref_v_row(&shard, 0, h, j), ref_v_row(&model, 0, h + 1, j), row);
-            }
         for (int first = 0; first <= FIRST;
              first += FIRST) { // 0: the numbers of the first heads; FIRST: those of its own heads
             shard.geom.first_head = first;
@@ -89,8 +89,8 @@ static void first_head(void) {
             }
         }
         if (differ == 0) FAIL("%s: the first head changes nothing", attn);
-        ref_cache_free(&model), ref_cache_free(&shard);
     }
+    ref_cache_free(&model), ref_cache_free(&shard);
 }
 
 // ---- no number is used twice ----
