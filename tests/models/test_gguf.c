@@ -379,6 +379,9 @@ static void parts(void) {
     write_part("m-00003-of-00003.gguf", 1, 3, 8, 99, ALL);
     CHECK_ERR(sl_model_load(test_tmp(), &options, &model, &err), err, SL_ERR_FORMAT,
               "m-00003-of-00003.gguf: key split.no is 1, expected 2 to 2");
+    write_part("m-00003-of-00003.gguf", 2, 4, 8, 99, ALL);
+    CHECK_ERR(sl_model_load(test_tmp(), &options, &model, &err), err, SL_ERR_FORMAT,
+              "m-00003-of-00003.gguf: key split.count is 4, expected 3 to 3");
     write_part("m-00003-of-00003.gguf", 2, 3, 9, 99, ALL);
     CHECK_ERR(sl_model_load(test_tmp(), &options, &model, &err), err, SL_ERR_FORMAT,
               "key split.tensors.count is 21, the parts have 20 tensors");
