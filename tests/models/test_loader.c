@@ -469,7 +469,7 @@ static const struct {
     {F, LLAMA("\"vocab_size\":10"), "hidden_size is missing"},
     {F, LLAMA("\"vocab_size\":\"10\""), "vocab_size is a string"},
     {F, LLAMA("\"vocab_size\":0"), "vocab_size is 0"},
-    {F, LLAMA(SHAPE ",\"eos_token_id\":128256"), "eos_token_id"},
+    {F, LLAMA(SHAPE ",\"eos_token_id\":128256"), "eos_token_id: expected ids from 0 to 128255"},
     {F, LLAMA(SHAPE ",\"layer_types\":[\"sliding_attention\"]"), "layer_types"},
     {F, "{\"model_type\":\"llama\",", "config.json: line 1"},
     {F, LLAMA(SHAPE ",\"tie_word_embeddings\":1"), "tie_word_embeddings is an integer, expected true or false"},
