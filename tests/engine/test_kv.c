@@ -64,24 +64,6 @@ static void check_rows(const sl_kv_pool *pool, const sl_kv_seq *seq, int from, i
             }
 }
 
-static void lengths(void) {
-    static const struct { int n, pages; } want[] = {{1, 1}, {255, 1}, {256, 1}, {257, 2}, {512, 2}, {513, 3}};
-    sl_kv_pool pool = pool_of(4);
-    for (int i = 0; i < 6; i++) {
-        sl_kv_seq seq = {0};
-        append(&pool, &seq, want[i].n, i);
-        CHECK_INT(seq.n_pages, want[i].pages);
-        CHECK_INT(pool.n_free, 4 - want[i].pages);
-        check_rows(&pool, &seq, 0, want[i].n, i);
-        sl_kv_truncate(&pool, &seq, want[i].n / 2);
-        CHECK_INT(seq.n_pages, (want[i].n / 2 + 255) / 256);
-        sl_kv_seq_free(&pool, &seq);
-        CHECK_INT(pool.n_free, 4);
-    }
-    CHECK_INT(sl_kv_bytes_per_token(LAYERS, HEADS, DIM), LAYERS * HEADS * DIM * 2 * 2);
-    sl_kv_pool_free(&pool);
-}
-
 static void exhaustion(void) {
     sl_kv_pool pool = pool_of(3);
     sl_kv_seq a = {0}, b = {0}, c = {0};
@@ -522,7 +504,6 @@ static const test_case cases[] = {
     {"random-calls", 0, random_calls},
     {"spans", 0, spans_of_sequences},
     {"spans-of-forks", 0, spans_of_forks},
-    {"lengths", 0, lengths},
     {"exhaustion", 0, exhaustion},
     {"extras-built-once", 0, extras_built_once},
     {"extras-built-anew", 0, extras_built_anew},
