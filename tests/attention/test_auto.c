@@ -219,12 +219,15 @@ static void files(void) {
     sl_auto_table t = read_table(spill_table("t.json", methods,
                                              "{\"n_seqs\": 2, \"n_kv\": 64, \"us\": [10.25, 9, 8, null, 12]},"
                                              "{\"n_seqs\": 1, \"n_kv\": 64, \"us\": [10, 9, 8, 7, 12]}"));
+    t.automatic = 1;
     CHECK_OK(sl_auto_write(&t, path, &err), err); // makes the folders a and b
     CHECK_OK(sl_auto_write(&t, path, &err), err); // over the first file
     CHECK_INT(count_files(dir), 1);
     sl_auto_table again = read_table(path);
     CHECK_STR(again.device, "cpu");
     CHECK(again.n_points == 2 && again.n_specs == 5 && again.points[0].n_seqs == 1 && again.points[1].us[0] == 10.25);
+    CHECK(again.n_heads == 8 && again.n_kv_heads == 2 && again.head_dim == 128 && again.automatic &&
+          again.query_deviation == 4);
     CHECK(isnan(again.points[1].us[3]) && !memcmp(again.specs, t.specs, sizeof t.specs));
     sl_auto_free(&again);
     // Texts have 1 to size - 1 printable characters.

@@ -218,24 +218,29 @@ static void contexts(void) {
     const sl_config *c = sl_model_config(model);
     CHECK_OK(sl_attn_plan_init(&plan, c->n_layers, &(sl_attn_spec){.method = sl_attn_find("dense")}, &err), err);
     size_t row = 4 * (size_t)c->n_layers * c->n_kv_heads * c->head_dim, weights = 0;
+    for (size_t n = 0; n < 1000; n++) CHECK(sl_align(n) % 256 == 0 && sl_align(n) >= n && sl_align(n) < n + 256);
     for (int i = 0; i < sl_tensors_count(model->tensors); i++) weights += sl_tensors_at(model->tensors, i)->n_bytes;
     for (int round = 0; round < 600; round++) {
+        static const int limits[] = {131072, 32767, 32768, 300};
         sl_backend be = *sl_cpu_memory();
-        int n_lines = 0, default_chunk = round % 2 ? 2048 : 512;
+        int n_lines = 0, default_chunk = round % 2 ? 2048 : 512, limit = limits[round / 2 % 4];
+        model->config.n_ctx = limit;
         be.is_device = round % 2, be.free_memory = given_memory;
         sl_engine e = {.model = model,
                        .backend = &be,
                        .attention = &sl_host_attn_runner,
                        .n_sequences = 1 + (int)any(&seed, 40),
                        .log = {count_line, &n_lines}};
-        const sl_engine_options o = {.n_ctx = round % 3 ? 1 + (int)any(&seed, 40000) : 0,
+        const sl_engine_options o = {.n_ctx = round % 3 ? 1 + (int)any(&seed, limit > 40000 ? 40000 : limit) : 0,
                                      .prefill_chunk = round % 5 ? 0 : 1 + (int)any(&seed, 4000)};
         int chunk = o.prefill_chunk ? o.prefill_chunk : o.n_ctx && o.n_ctx < default_chunk ? o.n_ctx : default_chunk;
-        int rows = chunk > e.n_sequences ? chunk : e.n_sequences, wanted = o.n_ctx ? o.n_ctx : 32768;
+        if (chunk > limit) chunk = limit;
+        int rows = chunk > e.n_sequences ? chunk : e.n_sequences, wanted = o.n_ctx ? o.n_ctx : limit < 32768 ? limit : 32768;
         size_t fixed = (96 << 20) + c->arch->scratch_size(c, &be, rows) + (size_t)e.n_sequences * c->n_vocab * 8;
         fixed += be.is_device ? weights : sl_model_bytes_to_allocate(model);
         free_bytes = round % 7 ? fixed + any(&seed, 40000.0 * (double)row * e.n_sequences) : any(&seed, (double)fixed);
         int fits = free_bytes > fixed ? (int)((free_bytes - fixed) / row / (size_t)e.n_sequences / 256 * 256) : 0;
+        if (fits > limit) fits = limit;
         int rc = sl_engine_place(&e, &o, &plan, &err), is_good = fits > 0 && (!o.n_ctx || o.n_ctx <= fits);
         CHECK_INT(rc, is_good ? 0 : SL_ERR_MEMORY);
         CHECK(e.prefill_chunk == chunk && e.max_rows == rows && e.kv.place == SL_KV_GPU);
