@@ -187,18 +187,6 @@ static void fewest_rows(void) {
         }
 }
 
-static void equal_masses(void) { // through decode
-    static const double shares[] = {0.25, 0.5, 0.75, 1};
-    ref_cache c = counter_cache(16, 2, 1);
-    for (int i = 0; i < 4; i++) {
-        char attn[32];
-        snprintf(attn, sizeof attn, "topp:p=%g", shares[i]);
-        ref_decode(&c, attn, 0, 1, 1, 0);
-        for (int head = 0; head < 16; head++) CHECK_INT(c.reports[head].v_rows, (int)(shares[i] * COUNTER_ROWS));
-    }
-    ref_cache_free(&c);
-}
-
 // ---- a stated error: the fewest draws ----
 
 static double half_width(const void *ctx, double light, int k) { // falls with k, rises with light
@@ -358,7 +346,6 @@ static const test_case cases[] = {
     {"kept-masses", 0, kept_masses},
     {"masses-add-up", 0, masses_add_up},
     {"fewest-rows", 0, fewest_rows},
-    {"equal-masses", 0, equal_masses},
     {"fewest-draws", 0, fewest_draws},
     {"effective-samples", 0, effective_samples},
     {"distinct-rows", 0, distinct_rows},

@@ -4,14 +4,32 @@
 #include "engine/kv/kv_host.h"
 #include "tests/test.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { LAYERS = 2, HEADS = 2, DIM = 16 };
 static sl_error err;
 
-// 1: pools are in the memory of a device. This device has the memory of the CPU, and builds blocks with the functions of the
-// CPU.
-static int on_device;
+// 1: pools are in the memory of a device. This device has the memory of the CPU, builds blocks with the functions of the CPU,
+// and checks the sizes of what is released.
+static int on_device, n_allocated;
+
+static void *counted_alloc(const sl_backend *be, size_t size) {
+    (void)be;
+    size_t *p = calloc(1, 256 + size);
+    CHECK(p != NULL);
+    *p = size;
+    n_allocated++;
+    return (char *)p + 256;
+}
+
+static void counted_release(const sl_backend *be, void *p, size_t size) {
+    (void)be;
+    if (!p) return;
+    CHECK_INT(*(size_t *)((char *)p - 256), size);
+    free((char *)p - 256);
+    n_allocated--;
+}
 
 static void *no_stream(const sl_backend *be) {
     (void)be;
@@ -22,6 +40,7 @@ static const sl_backend *memory(void) {
     static sl_backend device;
     device = *sl_cpu_memory();
     device.is_device = 1, device.stream = no_stream;
+    device.alloc = device.alloc_host = counted_alloc, device.release = device.release_host = counted_release;
     return on_device ? &device : sl_cpu_memory();
 }
 
@@ -459,7 +478,7 @@ static void staged_blocks(void) {
     enum { PAGES = 8, STAGED = 5 };
     sl_kv_pool pool;
     sl_kv_seq seq = {0};
-    CHECK_OK(sl_kv_pool_init_on_host(&pool, memory(), LAYERS, HEADS, DIM, 2 * PAGES, 4, STAGED, 0, &err), err);
+    CHECK_OK(sl_kv_pool_init_on_host(&pool, memory(), LAYERS, HEADS, DIM, 2 * PAGES, 4, STAGED, 100, &err), err);
     CHECK_OK(sl_kv_reserve(&pool, &seq, PAGES * SL_PAGE, &err), err);
     seq.n_tokens = PAGES * SL_PAGE;
     const sl_kv_need needs[] = {of_pages, kinds[2], of_spans};
@@ -495,6 +514,7 @@ static void extras_on_a_device(void) {
     on_device = 1;
     extras_built_once(), extras_built_anew(), spans_of_sequences(), spans_of_forks();
     random_calls(), most_extras(), staged_blocks();
+    CHECK_INT(n_allocated, 0);
     on_device = 0;
 }
 
