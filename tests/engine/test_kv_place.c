@@ -36,18 +36,6 @@ static void places(void) {
     CHECK(l.place == SL_KV_GPU && l.host == 0 && l.newest == 64 * GIB && l.streamed == 0 && l.hot == 0 && l.hot_rows == 0);
     CHECK_OK(sl_kv_place_rows(&d, &h200, SL_KV_HOST, &l, &err), err);
     CHECK(l.place == SL_KV_HOST && l.host == 64 * GIB);
-    // Less memory for the cache: fewer hot rows.
-    sl_kv_room small = h200;
-    small.gpu_most = 11 * GIB;
-    CHECK_OK(sl_kv_place_rows(&d, &small, SL_KV_AUTO, &l, &err), err);
-    CHECK(l.place == SL_KV_HOST && l.hot_rows > 0 && l.hot_rows < (1 << 19) / 20);
-    CHECK(l.proposing + l.newest + l.streamed + l.hot <= 11 * GIB &&
-          l.proposing + l.newest + l.streamed + l.hot + 2 * d.row > 11 * GIB);
-    // Less than a page, and several sequences. A prefill streams one sequence at a time.
-    d.n_ctx = 100, d.n_sequences = 5;
-    CHECK_OK(sl_kv_place_rows(&d, &h200, SL_KV_HOST, &l, &err), err);
-    CHECK(l.n_frames == 7 && l.newest == (size_t)7 * 256 * d.row && l.host == (size_t)5 * 256 * d.row);
-    CHECK(l.streamed == (size_t)256 * 4096);
 }
 
 // The limits in the message fit, and one page or one sequence more does not.
@@ -222,6 +210,7 @@ static void contexts(void) {
     for (int i = 0; i < sl_tensors_count(model->tensors); i++) weights += sl_tensors_at(model->tensors, i)->n_bytes;
     for (int round = 0; round < 600; round++) {
         static const int limits[] = {131072, 32767, 32768, 300};
+        static const char *const places[] = {NULL, "gpu", "auto", "host", "GPU"}; // a CPU has no place to choose
         sl_backend be = *sl_cpu_memory();
         int n_lines = 0, default_chunk = round % 2 ? 2048 : 512, limit = limits[round / 2 % 4];
         model->config.n_ctx = limit;
@@ -231,8 +220,8 @@ static void contexts(void) {
                        .attention = &sl_host_attn_runner,
                        .n_sequences = 1 + (int)any(&seed, 40),
                        .log = {count_line, &n_lines}};
-        const sl_engine_options o = {.n_ctx = round % 3 ? 1 + (int)any(&seed, limit > 40000 ? 40000 : limit) : 0,
-                                     .prefill_chunk = round % 5 ? 0 : 1 + (int)any(&seed, 4000)};
+        sl_engine_options o = {.n_ctx = round % 3 ? 1 + (int)any(&seed, limit > 40000 ? 40000 : limit) : 0,
+                               .prefill_chunk = round % 5 ? 0 : 1 + (int)any(&seed, 4000)};
         int chunk = o.prefill_chunk ? o.prefill_chunk : o.n_ctx && o.n_ctx < default_chunk ? o.n_ctx : default_chunk;
         if (chunk > limit) chunk = limit;
         int rows = chunk > e.n_sequences ? chunk : e.n_sequences, wanted = o.n_ctx ? o.n_ctx : limit < 32768 ? limit : 32768;
@@ -241,6 +230,11 @@ static void contexts(void) {
         free_bytes = round % 7 ? fixed + any(&seed, 40000.0 * (double)row * e.n_sequences) : any(&seed, (double)fixed);
         int fits = free_bytes > fixed ? (int)((free_bytes - fixed) / row / (size_t)e.n_sequences / 256 * 256) : 0;
         if (fits > limit) fits = limit;
+        for (int i = 0; i < 5 && !be.is_device; i++) {
+            o.kv_cache = places[i];
+            if (i > 1) CHECK_INT(sl_engine_place(&e, &o, &plan, &err), SL_ERR_ARG);
+        }
+        o.kv_cache = places[round / 2 % 2];
         int rc = sl_engine_place(&e, &o, &plan, &err), is_good = fits > 0 && (!o.n_ctx || o.n_ctx <= fits);
         CHECK_INT(rc, is_good ? 0 : SL_ERR_MEMORY);
         CHECK(e.prefill_chunk == chunk && e.max_rows == rows && e.kv.place == SL_KV_GPU);

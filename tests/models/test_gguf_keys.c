@@ -205,7 +205,8 @@ static void types(void) {
 }
 
 #define NAME_10 "abcdefghij"
-#define NAME_100 NAME_10 NAME_10 NAME_10 NAME_10 NAME_10 NAME_10 NAME_10 NAME_10 NAME_10 NAME_10
+#define NAME_60 NAME_10 NAME_10 NAME_10 NAME_10 NAME_10 NAME_10
+#define NAME_100 NAME_60 NAME_10 NAME_10 NAME_10 NAME_10
 
 #define GG "tokenizer.ggml."
 #define TT "tokenizer.chat_template"
@@ -238,6 +239,7 @@ static const struct {
     {F, 0, "key general.type has type i64, expected string", NULL, {{"general.type", 'i', NULL, 0}}},
     {U, 0, "general.type is \"models\"", NULL, {{"general.type", 't', "models", 0}}},
     {U, 0, "general.architecture is \"\"", "general.architecture", {{0}}},
+    {U, 0, "is \"" NAME_60 "\", supported", NULL, {{"general.architecture", 't', NAME_100, 0}}}, // cut
     {F, 0, "key qwen2.rope.scaling.type has type i64", NULL, {{"qwen2.rope.scaling.type", 'i', NULL, 0}}},
     // tokens
     {0, 0, "", GG "model", {{0}}},
