@@ -86,7 +86,7 @@ void sl_auto_choice_format(const sl_auto_table *t, const sl_attn_spec *request, 
             : c->crossover                     ? snprintf(buf, size, "dense below %d rows", c->crossover)
             : c->n_candidates == 0             ? snprintf(buf, size, "dense: no method %s was measured", allowed)
                                    : snprintf(buf, size, "dense: no method %s is faster on the longest contexts", allowed);
-    if (n >= 0 && (size_t)n < size)
+    if ((size_t)n < size)
         snprintf(buf + n, size - n, " (%d sequence%s, %.128s, table of %s)", c->n_seqs, c->n_seqs == 1 ? "" : "s", t->device,
                  t->date);
 }

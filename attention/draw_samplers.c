@@ -144,7 +144,7 @@ static void find_cut(const uint64_t *remainder, uint64_t *sorted, int T, int lef
     sl_sort(sorted, T);
     *cut = sorted[T - left];
     *at_cut = left;
-    for (int t = T - 1; t >= 0 && sorted[t] > *cut; t--) --*at_cut;
+    for (int t = T - 1; sorted[t] > *cut; t--) --*at_cut; // sorted[T - left] ends it
 }
 
 void sl_draw_tiles_proportional(const sl_masses *masses, int S, sl_uniform u, sl_draws *out) {

@@ -333,7 +333,7 @@ static int check_split(const char *path, part *p, int no, int n_parts, sl_error 
     return rc ? rc : sl_gguf_int(&of, "split.count", n_parts, n_parts, NULL, &value, err);
 }
 
-// no: the number of the part, from 0 on; -1: the file has one part, or this is not known yet.
+// no: the number of the part, from 0 on. The first part says how many there are.
 static int open_part(sl_gguf *g, const char *path, int no, int n_parts, sl_error *err) {
     sl_tensor_file *f = &g->files[g->n_files++];
     *f = (sl_tensor_file){.fd = -1};
@@ -341,9 +341,9 @@ static int open_part(sl_gguf *g, const char *path, int no, int n_parts, sl_error
     if (rc) return rc;
     part p = {0};
     cursor c = {f->path, f->map, f->map, f->map + f->size, err};
-    if (no < 0) g->path = f->path;
+    if (!no) g->path = f->path;
     rc = parse_part(&c, &p);
-    if (!rc && no >= 0) rc = check_split(f->path, &p, no, n_parts, err);
+    if (!rc && no) rc = check_split(f->path, &p, no, n_parts, err);
     if (!rc) rc = take_part(g, &p, err);
     free_values(p.values, p.n_values);
     free_tensors(p.tensors, p.n_tensors);
@@ -390,7 +390,7 @@ int sl_gguf_open(const char *path, sl_gguf *g, sl_error *err) {
     *g = (sl_gguf){.files = calloc(1, sizeof *g->files)};
     if (!g->files) return sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", path);
     if (strlen(path) > 3000) return sl_fail(err, SL_ERR_ARG, "%.200s...: the path is too long", path);
-    int rc = open_part(g, path, -1, 1, err);
+    int rc = open_part(g, path, 0, 0, err);
     if (!rc) rc = open_parts(g, err);
     if (rc) return rc;
     if (g->n_tensors > 0) qsort(g->tensors, (size_t)g->n_tensors, sizeof *g->tensors, by_name);

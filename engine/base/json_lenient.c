@@ -150,7 +150,7 @@ int sl_json_rewrite(const char *text, size_t n, sl_text *out, sl_error *err) {
         else if (*at == '-' || (*at >= '0' && *at <= '9'))
             rc = scan_number(&s);
         else {
-            if (*at == '[' || *at == '{' || *at == ',') s.is_name_bad = 0;
+            if (*at == '[' || *at == ',') s.is_name_bad = 0;
             s.p++;
         }
     }

@@ -219,14 +219,30 @@ static void files(void) {
     sl_auto_table t = read_table(spill_table("t.json", methods,
                                              "{\"n_seqs\": 2, \"n_kv\": 64, \"us\": [10.25, 9, 8, null, 12]},"
                                              "{\"n_seqs\": 1, \"n_kv\": 64, \"us\": [10, 9, 8, 7, 12]}"));
+    t.automatic = 1;
     CHECK_OK(sl_auto_write(&t, path, &err), err); // makes the folders a and b
     CHECK_OK(sl_auto_write(&t, path, &err), err); // over the first file
     CHECK_INT(count_files(dir), 1);
     sl_auto_table again = read_table(path);
     CHECK_STR(again.device, "cpu");
     CHECK(again.n_points == 2 && again.n_specs == 5 && again.points[0].n_seqs == 1 && again.points[1].us[0] == 10.25);
+    CHECK(again.n_heads == 8 && again.n_kv_heads == 2 && again.head_dim == 128 && again.automatic &&
+          again.query_deviation == 4);
     CHECK(isnan(again.points[1].us[3]) && !memcmp(again.specs, t.specs, sizeof t.specs));
     sl_auto_free(&again);
+    // Texts have 1 to size - 1 printable characters.
+    sl_auto_table named = t;
+    for (int i = 0; i < 5; i++) {
+        static const char *const dates[] = {"2026-11-21 0:30", "", "a\x1f", "\x7f", "~ "};
+        memset(named.device, 'x', sizeof named.device - 1), snprintf(named.date, sizeof named.date, "%s", dates[i]);
+        CHECK_OK(sl_auto_write(&named, path, &err), err);
+        int rc = sl_auto_read(path, 0, &again, &err), is_good = i == 0 || i == 4;
+        CHECK_INT(rc, is_good ? 0 : SL_ERR_FORMAT);
+        if (is_good) CHECK(!strcmp(again.device, named.device) && !strcmp(again.date, dates[i]));
+        if (!is_good) CHECK(strstr(err.message, "field date: expected a text of 1 to 15 "));
+        sl_auto_free(&again);
+    }
+    CHECK_OK(sl_auto_write(&t, path, &err), err);
     // After a failed write the old file is there, and no temporary file is.
     snprintf(blocked, sizeof blocked, "%s/t.json/x.json", dir);
     CHECK_ERR(sl_auto_write(&t, blocked, &err), err, SL_ERR_IO, "x.json: ");

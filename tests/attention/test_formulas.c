@@ -194,7 +194,7 @@ static void check_sizes(const layer *l, int head) {
                  s[j]);
         if (j >= l->n_sized) continue;
         for (int d = 0; d < DIM; d++) norm += pow(sl_bf16_to_f32(values_of(l, head)[j][d]), 2);
-        got = x->stored_w[j], want = x->stored_p[j] * (sqrt(norm) + m) * exp2(fmin(b, 40));
+        got = x->stored_w[j] * x->unit, want = x->stored_p[j] * (sqrt(norm) + m) * exp2(fmin(b, 40));
         double below = 0x1p-8 + 0.001 * fmin(b, 40), least = 1e-30, above = (m > 0 ? 2 : 1) * 0x1p-7 + below;
         if (l->is && !l->certifies)
             got = (double)x->w[j] / all, want = 0.99 * x->stored_p[j] / of_built + 0.01 / l->n_sized, below = above = 1e-6,

@@ -134,6 +134,7 @@ static void check_index(const ref_cache *c, int s, int roped) {
             const sl_bucket_lists *got =
                 sl_kv_extra(kv, (sl_kv_need){&sl_bucket_lists_kind, roped}, (span + 1) * SL_BUCKET_SPAN - 1, h);
             const uint16_t *own = bucket + span * SL_BUCKET_SPAN_ROWS;
+            CHECK(sl_bucket_lists_kind.size(roped, 64) < sizeof *got + 64);
             int at = 0;
             for (int b = 0; b < C; b++) {
                 CHECK_INT(got->first[b], at);

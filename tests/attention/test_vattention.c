@@ -457,6 +457,7 @@ static void normal_quantiles(void) { // Phi(x) = p; values of tables
     static const double table[][2] = {
         {0.5, 0}, {0.975, 1.959963984540054}, {0.95, 1.644853626951473}, {1e-9, -5.997807015007687}};
     for (int i = 0; i < 4; i++) CHECK_NEAR(sl_normal_quantile(table[i][0]), table[i][1], 1e-12);
+    CHECK(sl_normal_quantile(0) == -INFINITY && sl_normal_quantile(1) == INFINITY && isnan(sl_normal_quantile(-0.1)));
     for (double p = 1e-12; p < 0.5; p *= 1.1) {
         double x = sl_normal_quantile(p);
         CHECK_NEAR(0.5 * erfc(-x / sqrt(2)) / p, 1, 1e-13);

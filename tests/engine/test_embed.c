@@ -459,25 +459,6 @@ static void keep_line(void *ctx, const char *line) {
     l->n++;
 }
 
-// The log says that the default context became smaller; it says nothing when all fits.
-static void log_lines(void) {
-    sl_model *model = load();
-    lines l = {0};
-    int n_sequences = 1, n_ctx = 1 << 20;
-    while (n_ctx >= 32768 && n_sequences < 1 << 16) {
-        n_sequences *= 2;
-        CHECK_OK(sl_engine_largest_ctx(model, "cpu", n_sequences, &n_ctx, &err), err);
-    }
-    if (n_ctx < 256 || n_ctx >= 32768) TEST_SKIP("this machine's memory does not limit the context");
-    sl_engine_free(engine_of(model, (sl_engine_options){.n_ctx = 256, .log = {keep_line, &l}}));
-    CHECK_INT(l.n, 0);
-    sl_engine *engine = engine_of(model, (sl_engine_options){.n_sequences = n_sequences, .log = {keep_line, &l}});
-    CHECK_INT(l.n, 1);
-    CHECK(strstr(l.last, "instead of 32768, because no more fit into memory"));
-    CHECK(sl_engine_n_ctx(engine) < 32768);
-    sl_engine_free(engine), sl_model_free(model);
-}
-
 // A scaling raises the limit of the context, and the log says that the context is longer than the trained one.
 static void rope_options(void) {
     sl_model *model, *plain = load();
@@ -703,7 +684,6 @@ static const test_case cases[] = {
     {"two-threads", 0, two_threads},
     {"number-of-threads", 0, number_of_threads},
     {"options-in-messages", 0, options_in_messages},
-    {"log-lines", 0, log_lines},
     {"rope-options", 0, rope_options},
     {"tokens", 0, tokens},
     {"generates", 0, generates},

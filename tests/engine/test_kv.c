@@ -1,16 +1,52 @@
 // tests/engine/test_kv.c - pages: ownership, sharing, copy on write, exhaustion. Page extras: built once, and again after rows
 // have changed.
 #include "engine/kv/kv_extras.h"
+#include "engine/kv/kv_host.h"
 #include "tests/test.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { LAYERS = 2, HEADS = 2, DIM = 16 };
 static sl_error err;
 
+// 1: pools are in the memory of a device. This device has the memory of the CPU, builds blocks with the functions of the CPU,
+// and checks the sizes of what is released.
+static int on_device, n_allocated;
+
+static void *counted_alloc(const sl_backend *be, size_t size) {
+    (void)be;
+    size_t *p = calloc(1, 256 + size);
+    CHECK(p != NULL);
+    *p = size;
+    n_allocated++;
+    return (char *)p + 256;
+}
+
+static void counted_release(const sl_backend *be, void *p, size_t size) {
+    (void)be;
+    if (!p) return;
+    CHECK_INT(*(size_t *)((char *)p - 256), size);
+    free((char *)p - 256);
+    n_allocated--;
+}
+
+static void *no_stream(const sl_backend *be) {
+    (void)be;
+    return NULL;
+}
+
+static const sl_backend *memory(void) {
+    static sl_backend device;
+    device = *sl_cpu_memory();
+    device.is_device = 1, device.stream = no_stream;
+    device.alloc = device.alloc_host = counted_alloc, device.release = device.release_host = counted_release;
+    return on_device ? &device : sl_cpu_memory();
+}
+
 static sl_kv_pool pool_of(int n_pages) {
     sl_kv_pool pool;
-    CHECK_OK(sl_kv_pool_init(&pool, sl_cpu_memory(), LAYERS, HEADS, DIM, n_pages, &err), err);
+    CHECK_OK(sl_kv_pool_init(&pool, memory(), LAYERS, HEADS, DIM, n_pages, &err), err);
     return pool;
 }
 
@@ -47,24 +83,6 @@ static void check_rows(const sl_kv_pool *pool, const sl_kv_seq *seq, int from, i
             }
 }
 
-static void lengths(void) {
-    static const struct { int n, pages; } want[] = {{1, 1}, {255, 1}, {256, 1}, {257, 2}, {512, 2}, {513, 3}};
-    sl_kv_pool pool = pool_of(4);
-    for (int i = 0; i < 6; i++) {
-        sl_kv_seq seq = {0};
-        append(&pool, &seq, want[i].n, i);
-        CHECK_INT(seq.n_pages, want[i].pages);
-        CHECK_INT(pool.n_free, 4 - want[i].pages);
-        check_rows(&pool, &seq, 0, want[i].n, i);
-        sl_kv_truncate(&pool, &seq, want[i].n / 2);
-        CHECK_INT(seq.n_pages, (want[i].n / 2 + 255) / 256);
-        sl_kv_seq_free(&pool, &seq);
-        CHECK_INT(pool.n_free, 4);
-    }
-    CHECK_INT(sl_kv_bytes_per_token(LAYERS, HEADS, DIM), LAYERS * HEADS * DIM * 2 * 2);
-    sl_kv_pool_free(&pool);
-}
-
 static void exhaustion(void) {
     sl_kv_pool pool = pool_of(3);
     sl_kv_seq a = {0}, b = {0}, c = {0};
@@ -98,8 +116,37 @@ static void digest_build(const sl_kv_page *page, void *out) {
     *(uint64_t *)out = digest(digest(h, page->k), page->v);
     __atomic_add_fetch(&n_built, 1, __ATOMIC_RELAXED);
 }
-static const sl_kv_extra_kind plain = {.name = "digests", .size = digest_size, .build = digest_build},
-                              chained = {.name = "chained digests", .chained = 1, .size = digest_size, .build = digest_build};
+
+// What a device does, from the comments of sl_kv_device_build.
+static void build_all(const sl_kv_device_build *b, int is_chained, int span, void (*build)(const sl_kv_page *page, void *out)) {
+    const size_t rows = SL_PAGE * DIM;
+    for (int i = 0; i < b->n * b->n_kv_heads; i++) {
+        int at = i / b->n_kv_heads, h = i % b->n_kv_heads, before = is_chained ? b->before[at] : -1;
+        const void *parts[SL_KV_SPAN_MOST];
+        const bf16 *k_parts[SL_KV_SPAN_MOST];
+        sl_kv_page page = {.arg = b->arg, .head_dim = b->head_dim, .layer = b->layer, .h = h};
+        page.first = (b->index[at] + 1 - (span ? span : 1)) * SL_PAGE;
+        if (before >= 0) page.before = (char *)b->data + (before * HEADS + h) * b->size;
+        for (int j = 0; j < span; j++) {
+            parts[j] = (const char *)b->of + (b->parts[at * span + j] * HEADS + h) * b->of_size;
+            k_parts[j] = b->k + (b->from[at * span + j] * HEADS + h) * rows;
+        }
+        if (span) page.parts = parts, page.k_parts = k_parts;
+        if (!span) page.k = b->k + (b->from[at] * HEADS + h) * rows, page.v = b->v + (b->from[at] * HEADS + h) * rows;
+        build(&page, (char *)b->data + ((span ? b->slots : b->pages)[at] * HEADS + h) * b->size);
+    }
+}
+static void plain_device(const sl_kv_device_build *b) {
+    build_all(b, 0, 0, digest_build);
+}
+static void chained_device(const sl_kv_device_build *b) {
+    build_all(b, 1, 0, digest_build);
+}
+
+static const sl_kv_extra_kind plain = {
+    .name = "digests", .size = digest_size, .build = digest_build, .build_device = plain_device};
+static const sl_kv_extra_kind chained = {
+    .name = "chained digests", .chained = 1, .size = digest_size, .build = digest_build, .build_device = chained_device};
 static const sl_kv_need kinds[] = {{&plain, 1}, {&plain, 2}, {&chained, 1}};
 enum { N_KINDS = 3 };
 
@@ -187,8 +234,15 @@ static void span_build(const sl_kv_page *page, void *out) {
     *(uint64_t *)out = h;
     __atomic_add_fetch(&n_built, 1, __ATOMIC_RELAXED);
 }
-static const sl_kv_extra_kind spans = {
-    .name = "digests of spans", .span = SPAN, .of = &plain, .size = digest_size, .build = span_build};
+static void spans_device(const sl_kv_device_build *b) {
+    build_all(b, 0, SPAN, span_build);
+}
+static const sl_kv_extra_kind spans = {.name = "digests of spans",
+                                       .span = SPAN,
+                                       .of = &plain,
+                                       .size = digest_size,
+                                       .build = span_build,
+                                       .build_device = spans_device};
 static const sl_kv_need of_pages = {&plain, 1}, of_spans = {&spans, 1};
 
 // Builds the spans of the sequence, checks every block, and checks that n_new spans were built.
@@ -203,6 +257,10 @@ static void check_spans(sl_kv_pool *pool, const sl_kv_seq *seq, int n_new) {
         n += n_built;
         sl_kv_view view = sl_kv_view_of(pool, seq, layer, seq->n_tokens + 1);
         CHECK_INT(sl_kv_n_spans(&view, SPAN), seq->n_tokens / SL_PAGE / SPAN);
+        const int32_t *slots = sl_kv_extra_slots(pool, of_spans);
+        size_t size;
+        const char *blocks = sl_kv_extra_layer(pool, of_spans, layer, &size);
+        CHECK(size == 64 && (slots != NULL) == on_device);
         for (int h = 0; h < HEADS; h++)
             for (int span = 0; span < sl_kv_n_spans(&view, SPAN); span++) {
                 uint64_t want = (uint64_t)span * SPAN * SL_PAGE;
@@ -211,7 +269,9 @@ static void check_spans(sl_kv_pool *pool, const sl_kv_seq *seq, int n_new) {
                                *v = v_at(pool, seq, layer, h, (span * SPAN + i) * SL_PAGE);
                     want = want * 31 + digest(digest(1, k), v) + k[i];
                 }
-                if (*(const uint64_t *)sl_kv_extra(&view, of_spans, (span + 1) * SPAN - 1, h) != want)
+                const void *block = sl_kv_extra(&view, of_spans, (span + 1) * SPAN - 1, h);
+                if (slots) CHECK(block == blocks + (slots[seq->pages[(span + 1) * SPAN - 1]] * HEADS + h) * size);
+                if (*(const uint64_t *)block != want)
                     FAIL("layer %d, span %d, head %d: the block does not fit the rows", layer, span, h);
             }
     }
@@ -265,16 +325,21 @@ static void spans_of_sequences(void) {
 
 // Many sequences that share all but the last page of a span: each of them has a span of its own.
 static void spans_of_forks(void) {
-    enum { FORKS = 12 };
+    enum { FORKS = 24 };
+    int most = on_device ? (FORKS + SPAN) / 8 + SL_KV_SPARE_SLOTS : FORKS; // the spans that have a block
     sl_kv_pool pool = pool_of(FORKS + SPAN);
     sl_kv_seq a = {0}, forks[FORKS] = {0};
     append(&pool, &a, (SPAN - 1) * SL_PAGE, 1);
     for (int i = 0; i < FORKS; i++) {
         CHECK_OK(sl_kv_fork(&pool, &a, &forks[i], (SPAN - 1) * SL_PAGE, &err), err);
         append(&pool, &forks[i], SPAN * SL_PAGE, i + 3);
-        check_spans(&pool, &forks[i], 1);
+        if (i < most) check_spans(&pool, &forks[i], 1);
+        for (int layer = 0; layer < LAYERS && i >= most; layer++) {
+            sl_kv_build(&pool, &forks[i], layer, of_pages), sl_kv_build(&pool, &forks[i], layer, of_spans);
+            CHECK_INT(sl_kv_extra_slots(&pool, of_spans)[forks[i].pages[SPAN - 1]], -1);
+        }
     }
-    for (int i = 0; i < FORKS; i++) check_spans(&pool, &forks[i], 0);
+    for (int i = 0; i < most; i++) check_spans(&pool, &forks[i], 0);
     for (int i = 0; i < FORKS; i++) sl_kv_seq_free(&pool, &forks[i]);
     sl_kv_seq_free(&pool, &a);
     sl_kv_pool_free(&pool);
@@ -307,7 +372,7 @@ typedef struct tagged { // a sequence and the tag of each row
 static void check_blocks(sl_kv_pool *pool, const sl_kv_seq *seq) {
     const sl_kv_need needs[] = {of_pages, kinds[2], of_spans, of_numbers[0], of_numbers[1]};
     for (int layer = 0; layer < LAYERS; layer++) {
-        for (int i = 0; i < 5; i++) sl_kv_build(pool, seq, layer, needs[i]);
+        for (int i = 0; i < (on_device ? 3 : 5); i++) sl_kv_build(pool, seq, layer, needs[i]);
         sl_kv_view view = sl_kv_view_of(pool, seq, layer, seq->n_tokens + 1);
         for (int h = 0; h < HEADS; h++) {
             uint64_t before = 0, span = 0;
@@ -320,7 +385,7 @@ static void check_blocks(sl_kv_pool *pool, const sl_kv_seq *seq) {
                 CHECK(*(const uint64_t *)sl_kv_extra(&view, of_pages, page, h) == own);
                 CHECK(*(const uint64_t *)sl_kv_extra(&view, kinds[2], page, h) == before);
                 if (page % SPAN == SPAN - 1) CHECK(*(const uint64_t *)sl_kv_extra(&view, of_spans, page, h) == span);
-                for (int arg = 1; arg <= 2; arg++) {
+                for (int arg = 1; arg <= 2 && !on_device; arg++) {
                     uint64_t shared;
                     number_share(arg, DIM, 77, layer, h, &shared);
                     CHECK(*(const uint64_t *)sl_kv_shared(&view, of_numbers[arg - 1], h) == shared);
@@ -359,8 +424,9 @@ static void random_calls(void) {
     uint64_t seed = test_seed;
     int n_full = 0;
     pool.seed = 77;
-    for (int i = 0; i < 5; i++) CHECK_OK(sl_kv_keep(&pool, needs[i], &err), err);
-    for (int round = 0; round < 700; round++) {
+    for (int i = 0; i < (on_device ? 3 : 5); i++) CHECK_OK(sl_kv_keep(&pool, needs[i], &err), err);
+    if (on_device) CHECK_ERR(sl_kv_keep(&pool, needs[3], &err), err, SL_ERR_UNSUPPORTED, "\"numbers\": a GPU cannot build it");
+    for (int round = 0; round < (on_device ? 300 : 500); round++) {
         int i = (int)(RANDOM_SEQS * test_uniform(&seed)), to = (i + 1 + round % (RANDOM_SEQS - 1)) % RANDOM_SEQS;
         tagged *t = &all[i];
         int n = (int)(test_uniform(&seed) * (MOST_ROWS + 1)), what = (int)(7 * test_uniform(&seed)), old = t->seq.n_tokens;
@@ -394,7 +460,7 @@ static void random_calls(void) {
         }
         check_state(&pool, all, i);
     }
-    CHECK(n_full > 10);
+    CHECK(n_full > 5);
     for (int i = 0; i < RANDOM_SEQS; i++) check_blocks(&pool, &all[i].seq), sl_kv_seq_free(&pool, &all[i].seq);
     sl_kv_pool_free(&pool);
 }
@@ -407,12 +473,57 @@ static void most_extras(void) {
     sl_kv_pool_free(&pool);
 }
 
+// A pool with rows in host memory: a device builds blocks from the pages that it stages, few at a time.
+static void staged_blocks(void) {
+    enum { PAGES = 8, STAGED = 5 };
+    sl_kv_pool pool;
+    sl_kv_seq seq = {0};
+    CHECK_OK(sl_kv_pool_init_on_host(&pool, memory(), LAYERS, HEADS, DIM, 2 * PAGES, 4, STAGED, 100, &err), err);
+    CHECK_OK(sl_kv_reserve(&pool, &seq, PAGES * SL_PAGE, &err), err);
+    seq.n_tokens = PAGES * SL_PAGE;
+    const sl_kv_need needs[] = {of_pages, kinds[2], of_spans};
+    for (int i = 0; i < 3; i++) CHECK_OK(sl_kv_keep(&pool, needs[i], &err), err);
+    for (int layer = 0; layer < LAYERS; layer++) {
+        for (int i = 0; i < PAGES * HEADS * SL_PAGE * 2 * DIM; i++)
+            sl_kv_host_row(&pool, layer, seq.pages[i / (HEADS * SL_PAGE * 2 * DIM)], i / (SL_PAGE * 2 * DIM) % HEADS,
+                           i / (2 * DIM) % SL_PAGE)[i % (2 * DIM)] = (bf16)(i * 31 + layer);
+        for (int i = 0; i < 3; i++) sl_kv_build(&pool, &seq, layer, needs[i]);
+        sl_kv_view view = sl_kv_view_of(&pool, &seq, layer, seq.n_tokens + 1);
+        for (int h = 0; h < HEADS; h++)
+            for (int page = 0; page < PAGES; page++) {
+                static bf16 k[SL_PAGE * DIM], v[SL_PAGE * DIM];
+                static uint64_t span, before;
+                for (int j = 0; j < SL_PAGE; j++) {
+                    const bf16 *row = sl_kv_host_row(&pool, layer, seq.pages[page], h, j);
+                    memcpy(k + j * DIM, row, DIM * sizeof *k), memcpy(v + j * DIM, row + DIM, DIM * sizeof *v);
+                }
+                if (page % SPAN == 0) span = (uint64_t)page * SL_PAGE;
+                uint64_t own = digest(digest(1, k), v);
+                before = digest(digest(1 + (page ? before : 0), k), v);
+                CHECK(*(const uint64_t *)sl_kv_extra(&view, kinds[2], page, h) == before);
+                span = span * 31 + own + k[page % SPAN];
+                CHECK(*(const uint64_t *)sl_kv_extra(&view, of_pages, page, h) == own);
+                if (page % SPAN == SPAN - 1) CHECK(*(const uint64_t *)sl_kv_extra(&view, of_spans, page, h) == span);
+            }
+    }
+    sl_kv_seq_free(&pool, &seq);
+    sl_kv_pool_free(&pool);
+}
+
+static void extras_on_a_device(void) {
+    on_device = 1;
+    extras_built_once(), extras_built_anew(), spans_of_sequences(), spans_of_forks();
+    random_calls(), most_extras(), staged_blocks();
+    CHECK_INT(n_allocated, 0);
+    on_device = 0;
+}
+
 static const test_case cases[] = {
+    {"extras-on-a-device", 0, extras_on_a_device},
     {"most-extras", 0, most_extras},
     {"random-calls", 0, random_calls},
     {"spans", 0, spans_of_sequences},
     {"spans-of-forks", 0, spans_of_forks},
-    {"lengths", 0, lengths},
     {"exhaustion", 0, exhaustion},
     {"extras-built-once", 0, extras_built_once},
     {"extras-built-anew", 0, extras_built_anew},

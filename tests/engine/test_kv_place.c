@@ -1,4 +1,5 @@
-// tests/engine/test_kv_place.c - where the rows of K and V lie and what fits (kv_place.h).
+// tests/engine/test_kv_place.c - where the rows of K and V lie and what fits (kv_place.h, engine_place.c).
+#include "engine/engine_internal.h"
 #include "engine/kv/kv_place.h"
 #include "tests/test.h"
 
@@ -35,18 +36,6 @@ static void places(void) {
     CHECK(l.place == SL_KV_GPU && l.host == 0 && l.newest == 64 * GIB && l.streamed == 0 && l.hot == 0 && l.hot_rows == 0);
     CHECK_OK(sl_kv_place_rows(&d, &h200, SL_KV_HOST, &l, &err), err);
     CHECK(l.place == SL_KV_HOST && l.host == 64 * GIB);
-    // Less memory for the cache: fewer hot rows.
-    sl_kv_room small = h200;
-    small.gpu_most = 11 * GIB;
-    CHECK_OK(sl_kv_place_rows(&d, &small, SL_KV_AUTO, &l, &err), err);
-    CHECK(l.place == SL_KV_HOST && l.hot_rows > 0 && l.hot_rows < (1 << 19) / 20);
-    CHECK(l.proposing + l.newest + l.streamed + l.hot <= 11 * GIB &&
-          l.proposing + l.newest + l.streamed + l.hot + 2 * d.row > 11 * GIB);
-    // Less than a page, and several sequences. A prefill streams one sequence at a time.
-    d.n_ctx = 100, d.n_sequences = 5;
-    CHECK_OK(sl_kv_place_rows(&d, &h200, SL_KV_HOST, &l, &err), err);
-    CHECK(l.n_frames == 7 && l.newest == (size_t)7 * 256 * d.row && l.host == (size_t)5 * 256 * d.row);
-    CHECK(l.streamed == (size_t)256 * 4096);
 }
 
 // The limits in the message fit, and one page or one sequence more does not.
@@ -171,10 +160,96 @@ static void random_numbers(void) {
     for (int i = 0; i < 3; i++) CHECK(n_places[i] > 100);
 }
 
+// ---- the context of an engine with K and V in the memory of its backend, which is free_bytes ----
+
+static size_t free_bytes;
+static size_t given_memory(const sl_backend *be) {
+    (void)be;
+    return free_bytes;
+}
+static void count_line(void *ctx, const char *line) {
+    ++*(int *)ctx;
+    CHECK(strstr(line, "because no more fit into memory"));
+}
+
+// The numbers of a message: GiB of a part, GiB that are missing, and what fits.
+static void check_message(const sl_engine *e, double row, double fixed, int n_ctx, int fits) {
+    double gib = 1 << 30, kv, rest, free, missing;
+    int asked, n, ctx, sequences, of;
+    if (fits == 0) {
+        CHECK_INT(
+            sscanf(err.message, "cpu: weights and scratch memory need %lf GiB, %lf are free: %lf", &rest, &free, &missing), 3);
+        CHECK_NEAR(missing, fixed > (double)free_bytes ? (fixed - (double)free_bytes) / gib : 0.01, 0.006);
+        kv = 0;
+    } else {
+        CHECK_INT(sscanf(err.message,
+                         "cpu: n_ctx %d does not fit into memory with %d sequence(s): %lf GiB of KV cache and %lf GiB of "
+                         "weights and scratch memory, %lf GiB free: %lf GiB are missing. The largest that fits is n_ctx %d, "
+                         "or %d sequence(s) of %d",
+                         &asked, &n, &kv, &rest, &free, &missing, &ctx, &sequences, &of),
+                  9);
+        CHECK(asked == n_ctx && of == n_ctx && ctx == fits && n == e->n_sequences);
+        CHECK_NEAR(kv, row * n_ctx * n / gib, 0.006);
+        CHECK_NEAR(missing, kv + rest - free, 0.02);
+        CHECK_INT(sequences, (int)(((double)free_bytes - fixed) / row / n_ctx));
+    }
+    CHECK_NEAR(rest, fixed / gib, 0.006);
+    CHECK_NEAR(free, (double)free_bytes / gib, 0.006);
+}
+
+static void contexts(void) {
+    sl_model *model;
+    sl_attn_plan plan;
+    uint64_t seed = test_seed;
+    int n_results[3] = {0};
+    CHECK_OK(sl_model_load("models/tiny", &(sl_model_options){.flags = SL_MODEL_NO_TOKENIZER}, &model, &err), err);
+    const sl_config *c = sl_model_config(model);
+    CHECK_OK(sl_attn_plan_init(&plan, c->n_layers, &(sl_attn_spec){.method = sl_attn_find("dense")}, &err), err);
+    size_t row = 4 * (size_t)c->n_layers * c->n_kv_heads * c->head_dim, weights = 0;
+    for (size_t n = 0; n < 1000; n++) CHECK(sl_align(n) % 256 == 0 && sl_align(n) >= n && sl_align(n) < n + 256);
+    for (int i = 0; i < sl_tensors_count(model->tensors); i++) weights += sl_tensors_at(model->tensors, i)->n_bytes;
+    for (int round = 0; round < 600; round++) {
+        static const int limits[] = {131072, 32767, 32768, 300};
+        static const char *const places[] = {NULL, "gpu", "auto", "host", "GPU"}; // a CPU has no place to choose
+        sl_backend be = *sl_cpu_memory();
+        int n_lines = 0, default_chunk = round % 2 ? 2048 : 512, limit = limits[round / 2 % 4];
+        model->config.n_ctx = limit;
+        be.is_device = round % 2, be.free_memory = given_memory;
+        sl_engine e = {.model = model,
+                       .backend = &be,
+                       .attention = &sl_host_attn_runner,
+                       .n_sequences = 1 + (int)any(&seed, 40),
+                       .log = {count_line, &n_lines}};
+        sl_engine_options o = {.n_ctx = round % 3 ? 1 + (int)any(&seed, limit > 40000 ? 40000 : limit) : 0,
+                               .prefill_chunk = round % 5 ? 0 : 1 + (int)any(&seed, 4000)};
+        int chunk = o.prefill_chunk ? o.prefill_chunk : o.n_ctx && o.n_ctx < default_chunk ? o.n_ctx : default_chunk;
+        if (chunk > limit) chunk = limit;
+        int rows = chunk > e.n_sequences ? chunk : e.n_sequences, wanted = o.n_ctx ? o.n_ctx : limit < 32768 ? limit : 32768;
+        size_t fixed = (96 << 20) + c->arch->scratch_size(c, &be, rows) + (size_t)e.n_sequences * c->n_vocab * 8;
+        fixed += be.is_device ? weights : sl_model_bytes_to_allocate(model);
+        free_bytes = round % 7 ? fixed + any(&seed, 40000.0 * (double)row * e.n_sequences) : any(&seed, (double)fixed);
+        int fits = free_bytes > fixed ? (int)((free_bytes - fixed) / row / (size_t)e.n_sequences / 256 * 256) : 0;
+        if (fits > limit) fits = limit;
+        for (int i = 0; i < 5 && !be.is_device; i++) {
+            o.kv_cache = places[i];
+            if (i > 1) CHECK_INT(sl_engine_place(&e, &o, &plan, &err), SL_ERR_ARG);
+        }
+        o.kv_cache = places[round / 2 % 2];
+        int rc = sl_engine_place(&e, &o, &plan, &err), is_good = fits > 0 && (!o.n_ctx || o.n_ctx <= fits);
+        CHECK_INT(rc, is_good ? 0 : SL_ERR_MEMORY);
+        CHECK(e.prefill_chunk == chunk && e.max_rows == rows && e.kv.place == SL_KV_GPU);
+        CHECK_INT(n_lines, is_good && wanted > fits);
+        n_results[is_good + n_lines]++;
+        if (is_good)
+            CHECK_INT(e.n_ctx, wanted < fits ? wanted : fits);
+        else
+            check_message(&e, (double)row, (double)fixed, wanted, fits);
+    }
+    CHECK(n_results[0] > 20 && n_results[1] > 20 && n_results[2] > 20);
+    sl_attn_plan_free(&plan), sl_model_free(model);
+}
+
 static const test_case cases[] = {
-    {"random-numbers", 0, random_numbers},
-    {"places", 0, places},
-    {"refusals", 0, refusals},
-    {0},
+    {"contexts", 0, contexts}, {"random-numbers", 0, random_numbers}, {"places", 0, places}, {"refusals", 0, refusals}, {0},
 };
 const test_suite suite_kv_place = {"kv_place", cases};

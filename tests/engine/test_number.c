@@ -32,7 +32,7 @@ static void texts(void) {
 static int set_comma(void) {
     static const char source[] = "comment_char %\nescape_char /\nLC_NUMERIC\ndecimal_point \"<U002C>\"\nthousands_sep \"\"\n"
                                  "grouping -1\nEND LC_NUMERIC\n";
-    char path[300], command[1000], text[16];
+    char path[300], command[1000];
     snprintf(path, sizeof path, "%s/comma.src", test_tmp());
     FILE *f = fopen(path, "w");
     CHECK(f && fputs(source, f) != EOF && !fclose(f));
@@ -41,8 +41,7 @@ static int set_comma(void) {
     setenv("LOCPATH", test_tmp(), 1);
     const char *set = setlocale(LC_NUMERIC, "comma");
     unsetenv("LOCPATH");
-    snprintf(text, sizeof text, "%g", 0.5);
-    return set && !strcmp(text, "0,5");
+    return set != NULL;
 }
 
 typedef struct printed {

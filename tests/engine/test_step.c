@@ -1,6 +1,6 @@
 // tests/engine/test_step.c - sl_sample and sl_step give the same tokens, logits and states as sampling on the host and then
 // decoding.
-#include "engine/engine.h"
+#include "engine/engine_internal.h"
 #include "tests/support/models.h"
 #include "tests/test.h"
 
@@ -172,7 +172,111 @@ static void stopped_prefill(void) {
     model_fixture_close(&m);
 }
 
+// After a prefill and after steps, every full page before the newest row has the extras of the methods and of the shadows in
+// every layer, built from its rows.
+static void ignore(void *ctx, const sl_attn_record *record) {
+    (void)ctx, (void)record;
+}
+
+static void check_extras(const sl_session *s, int layer, const sl_attn_spec *spec) {
+    static char want[1 << 20];
+    sl_kv_pool *pool = &s->engine->pool;
+    sl_kv_need need[SL_MAX_NEEDS];
+    int n = s->engine->attention->needs(spec, need);
+    CHECK(n > 0);
+    sl_kv_view view = sl_kv_view_of(pool, &s->kv, layer, s->kv.n_tokens);
+    for (int i = 0; i < n * sl_kv_n_built(&view) * pool->n_kv_heads; i++) {
+        int h = i % pool->n_kv_heads, page = i / pool->n_kv_heads % sl_kv_n_built(&view);
+        sl_kv_need x = need[i / pool->n_kv_heads / sl_kv_n_built(&view)];
+        size_t rows = sl_kv_block(&view, pool->n_kv_heads, pool->head_dim, page, h), size = x.kind->size(x.arg, pool->head_dim);
+        CHECK(!x.kind->span && !x.kind->chained && size <= sizeof want);
+        memset(want, 0, size);
+        x.kind->build(&(sl_kv_page){.arg = x.arg,
+                                    .head_dim = pool->head_dim,
+                                    .layer = layer,
+                                    .h = h,
+                                    .first = page * SL_PAGE,
+                                    .k = view.k + rows,
+                                    .v = view.v + rows,
+                                    .shared = sl_kv_shared(&view, x, h)},
+                      want);
+        if (memcmp(sl_kv_extra(&view, x, page, h), want, size)) FAIL("%s, layer %d, page %d", x.kind->name, layer, page);
+    }
+}
+
+static void extras_of_layers(void) {
+    static int32_t ids[600];
+    sl_attn_spec spec, shadow;
+    CHECK_OK(sl_attn_parse("santa-is:S=16", &spec, &err), err);
+    CHECK_OK(sl_attn_parse("quest:tokens=64", &shadow, &err), err);
+    model_fixture m = model_fixture_load("models/tiny", "santa-is:S=16", (sl_engine_options){.n_ctx = N_CTX});
+    CHECK_OK(sl_engine_observe(m.engine, &(sl_observer){.fn = ignore, .shadows = &shadow, .n_shadows = 1}, &err), err);
+    sl_session *s = model_fixture_session(&m, 0);
+    for (int step = 0; step < 3; step++) { // a prefill, a step to the end of a page, and one more
+        if (step == 0) CHECK_OK(sl_prefill(s, ids, 511, NULL, &err), err);
+        if (step > 0) CHECK_OK(sl_decode(&s, 1, ids, &err), err);
+        for (int layer = 0; layer < sl_model_config(m.model)->n_layers; layer++)
+            check_extras(s, layer, &spec), check_extras(s, layer, &shadow);
+    }
+    sl_session_free(s);
+    model_fixture_close(&m);
+}
+
+// ---- logits on a device (logits.c), whose memory is the CPU's ----
+
+enum { SESSIONS = 5, ROWS = 3, VOCAB = 4 };
+
+static void set_row(float *row, float x) {
+    for (int i = 0; i < VOCAB; i++) row[i] = x + i;
+}
+
+static void check_row(const float *row, float x) {
+    for (int i = 0; i < VOCAB; i++) CHECK_NEAR(row[i], x + i, 0);
+}
+
+static void logits_on_a_device(void) {
+    sl_backend be = *sl_cpu_memory();
+    sl_model model = {.config.n_vocab = VOCAB};
+    float rows[ROWS * VOCAB], last[ROWS * VOCAB], host[SESSIONS][VOCAB], want[SESSIONS] = {0}, time = 0;
+    sl_session *owner[ROWS] = {0}, s[SESSIONS];
+    sl_engine e = {.model = &model, .backend = &be, .step_logits = rows, .last_logits = last, .logits_owner = owner};
+    uint64_t seed = test_seed;
+    be.is_device = 1;
+    for (int i = 0; i < SESSIONS; i++) {
+        s[i] = (sl_session){.engine = &e, .logits = host[i], .logits_row = -1, .has_host_logits = 1, .has_logits = 1};
+        set_row(host[i], 0);
+    }
+    for (int round = 0; round < 3000; round++) {
+        sl_session *batch[ROWS];
+        int first = (int)(SESSIONS * test_uniform(&seed)), n = 1 + (int)(ROWS * test_uniform(&seed)), what = round % 4;
+        for (int i = 0; i < n; i++) batch[i] = &s[(first + i * (1 + round % 2)) % SESSIONS];
+        if (what == 0) { // a step
+            sl_logits_before_step(&e, batch, n, n);
+            for (int i = 0; i < n; i++) set_row(rows + i * VOCAB, want[batch[i] - s] = time += 100);
+            sl_logits_after_step(&e, batch, n);
+        } else if (what == 1) {
+            sl_logits_to_rows(&e, batch, n);
+            for (int i = 0; i < n; i++) check_row(rows + i * VOCAB, want[batch[i] - s]);
+        } else if (what == 2) {
+            check_row(sl_session_logits(batch[0], &err), want[batch[0] - s]);
+            CHECK(sl_session_logits(batch[0], &err) == batch[0]->logits);
+        } else { // a step that failed for one session
+            set_row(last + (n - 1) * VOCAB, want[batch[0] - s] = time += 100);
+            sl_logits_restore(batch[0], n - 1);
+        }
+        for (int i = 0; i < SESSIONS; i++) {
+            int row = s[i].logits_row;
+            check_row(s[i].has_host_logits ? host[i] : rows + row * VOCAB, want[i]);
+            if (row >= 0) CHECK(owner[row] == &s[i]);
+        }
+        for (int i = 0; i < ROWS; i++)
+            if (owner[i]) CHECK_INT(owner[i]->logits_row, i);
+    }
+}
+
 static const test_case cases[] = {
+    {"extras-of-layers", 0, extras_of_layers},
+    {"logits-on-a-device", 0, logits_on_a_device},
     {"failed-fork", 0, failed_fork},
     {"stopped-prefill", 0, stopped_prefill},
     {"step-is-sample-and-decode", 0, step_is_sample_and_decode},

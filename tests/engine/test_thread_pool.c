@@ -61,6 +61,25 @@ static void tasks(void) {
     test_threads(1);
 }
 
+// Each of n tasks waits for the others, so n threads must run them.
+static void meet(void *ctx, size_t i, int thread) {
+    atomic_int *n_missing = ctx;
+    (void)i, (void)thread;
+    atomic_fetch_sub(n_missing, 1);
+    for (int ms = 0; atomic_load(n_missing) > 0; ms++)
+        if (usleep(1000), ms > 60000) atomic_store(n_missing, -1000); // a minute: no other thread comes
+}
+
+static void meetings(void) {
+    for (int n = 2; n <= THREADS; n++) {
+        atomic_int n_missing = n;
+        test_threads(n);
+        sl_parallel((size_t)n, meet, &n_missing);
+        CHECK_INT(n_missing, 0);
+    }
+    test_threads(1);
+}
+
 static double cpu_ms(void) {
     struct rusage u;
     CHECK_INT(getrusage(RUSAGE_SELF, &u), 0);
@@ -140,11 +159,18 @@ static void use_engines(void *ctx) {
     sl_session_free(s), sl_engine_free(own), sl_engine_free(f->r->engine);
 }
 
+static void note_threads(void *ctx, int done, int total) {
+    (void)done, (void)total;
+    *(int *)ctx = sl_threads_n();
+}
+
 static void forks(void) {
+    int n_threads = 0; // of the engine, during a call
     model_fixture r = model_fixture_load("models/tiny", "dense", (sl_engine_options){.n_ctx = 256, .n_threads = 2});
     forked f = {.r = &r, .s = model_fixture_session(&r, 0), .ids = test_ids(N_IDS, r.n_vocab, test_seed)};
     size_t bytes = r.n_vocab * sizeof(float);
-    CHECK_OK(sl_prefill(f.s, f.ids, N_IDS, NULL, &err), err);
+    CHECK_OK(sl_prefill(f.s, f.ids, N_IDS, &(sl_progress){note_threads, &n_threads}, &err), err);
+    CHECK(n_threads == 2 && sl_threads_n() == 1);
     f.want = malloc(bytes);
     memcpy(f.want, sl_session_logits(f.s, &err), bytes);
     CHECK_INT(run_child(use_engines, &f), 0);
@@ -154,5 +180,6 @@ static void forks(void) {
     model_fixture_close(&r);
 }
 
-static const test_case cases[] = {{"tasks", 0, tasks}, {"waiting", 0, waiting}, {"forks", 0, forks}, {0}};
+static const test_case cases[] = {
+    {"tasks", 0, tasks}, {"meetings", 0, meetings}, {"waiting", 0, waiting}, {"forks", 0, forks}, {0}};
 const test_suite suite_thread_pool = {"thread_pool", cases};

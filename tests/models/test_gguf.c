@@ -149,6 +149,7 @@ static void values(void) {
     gguf_file_int(&f, "u32", SL_GGUF_U32, 4294967295), gguf_file_int(&f, "i32", SL_GGUF_I32, -3);
     gguf_file_int(&f, "u64", SL_GGUF_U64, -1), gguf_file_int(&f, "i64", SL_GGUF_I64, -4);
     gguf_file_float(&f, "f32", 0.25f), gguf_file_text(&f, "text", "abc"), gguf_file_int(&f, "bool", SL_GGUF_BOOL, 1);
+    gguf_file_int(&f, "f64", SL_GGUF_F64, 0x3ff4cccccccccccd); // 1.3
     gguf_file_ints(&f, "ints", ints, 3), gguf_file_floats(&f, "floats", floats, 2);
     gguf_file_write(&f, "x.gguf");
     CHECK_OK(sl_gguf_open(in_tmp("x.gguf"), &g, &err), err);
@@ -169,6 +170,8 @@ static void values(void) {
     CHECK_ERR(sl_gguf_int(&g, "ints", 0, 9, NULL, &x, &err), err, SL_ERR_FORMAT, "key ints has type array of i32");
     CHECK_OK(sl_gguf_float(&g, "f32", 0, 1, NULL, &d, &err), err);
     CHECK_NEAR(d, 0.25, 0);
+    CHECK_OK(sl_gguf_float(&g, "f64", 1, 2, NULL, &d, &err), err);
+    CHECK(d == 1.3);
     CHECK_ERR(sl_gguf_float(&g, "f32", 1, 2, NULL, &d, &err), err, SL_ERR_FORMAT, "key f32 is 0.25, expected 1 to 2");
     CHECK_ERR(sl_gguf_float(&g, "u8", 1, 2, NULL, &d, &err), err, SL_ERR_FORMAT, "key u8 has type u8, expected f32 or f64");
     CHECK_OK(sl_gguf_bool(&g, "bool", 0, &set, &err), err);
@@ -215,7 +218,8 @@ static void refused_models(void) {
             rc = sl_config_load(sl_source_documents(source), &config, &err);
             sl_source_close(source);
         }
-        if (!rc || !strstr(err.message, cases[i].says))
+        if (rc != (strstr(cases[i].says, "supported") ? SL_ERR_UNSUPPORTED : SL_ERR_FORMAT) ||
+            !strstr(err.message, cases[i].says))
             FAIL("%s: \"%s\" lacks \"%s\"", cases[i].key, err.message, cases[i].says);
     }
     gguf_file f = {0};
@@ -379,6 +383,9 @@ static void parts(void) {
     write_part("m-00003-of-00003.gguf", 1, 3, 8, 99, ALL);
     CHECK_ERR(sl_model_load(test_tmp(), &options, &model, &err), err, SL_ERR_FORMAT,
               "m-00003-of-00003.gguf: key split.no is 1, expected 2 to 2");
+    write_part("m-00003-of-00003.gguf", 2, 4, 8, 99, ALL);
+    CHECK_ERR(sl_model_load(test_tmp(), &options, &model, &err), err, SL_ERR_FORMAT,
+              "m-00003-of-00003.gguf: key split.count is 4, expected 3 to 3");
     write_part("m-00003-of-00003.gguf", 2, 3, 9, 99, ALL);
     CHECK_ERR(sl_model_load(test_tmp(), &options, &model, &err), err, SL_ERR_FORMAT,
               "key split.tensors.count is 21, the parts have 20 tensors");

@@ -74,7 +74,6 @@ static void good_file(void) {
     CHECK(w.dtype == SL_F32 && w.n_rows == 1 && ((const unsigned char *)w.data)[0] == 12);
     CHECK_ERR(sl_tensors_bind(t, "c", 2, 3, &w, &err), err, SL_ERR_FORMAT, "tensor c is missing");
     CHECK_ERR(sl_tensors_bind(t, "a", 0, 6, &w, &err), err, SL_ERR_FORMAT, "shape [2, 3], expected [6]");
-    CHECK_ERR(sl_tensors_bind(t, "a", 0, 2, &w, &err), err, SL_ERR_FORMAT, "shape [2, 3], expected [2]");
     CHECK_ERR(sl_tensors_bind(t, "a", 3, 2, &w, &err), err, SL_ERR_FORMAT, "expected [3, 2]");
     sl_tensors_close(t);
     write_tensors("model.safetensors", "{\"a\":{\"dtype\":\"I8\",\"shape\":[4],\"data_offsets\":[0,4]}}", 4);
@@ -102,6 +101,7 @@ static const struct {
     {"{\"a\":" T("F32", "[4294967296,4294967296]", "[0,8]") "}", 8, "overflows"},
     {"{\"a\":" T("F32", "[-2]", "[0,8]") "}", 8, "non-negative integer"},
     {"{\"a\":" T("F32", "[2.5]", "[0,8]") "}", 8, "',' or ']'"},
+    {"{\"a\":" T("F32", "[2x]", "[0,8]") "}", 8, "',' or ']'"},
     {"{\"a\":" T("F32", "[99999999999999999999]", "[0,8]") "}", 8, "a smaller number"},
     {"{\"a\":" T("F32", "[02]", "[0,8]") "}", 8, "leading zeros"},
     {"{\"a\":" T("F32", "[2]", "[0]") "}", 8, "two data_offsets"},
@@ -177,8 +177,13 @@ static void shards(void) {
     sl_tensors_close(t);
     write_tensors("2.safetensors", "{\"a\":" T("F16", "[2]", "[0,4]") "}", 4);
     CHECK_ERR(sl_tensors_open(test_tmp(), &t, &err), err, SL_ERR_FORMAT, "tensor a occurs twice");
+    char path[3002]; // one character more than a path may have
+    int n = snprintf(path, sizeof path, "%s", test_tmp());
+    memset(path + n, '/', sizeof path - 1 - n), path[sizeof path - 1] = 0;
     write_tensors("2.safetensors", "{\"b\":" T("F16", "[1]", "[0,2]") ",\"x\":" T("F16", "[1]", "[2,4]") "}", 4);
-    CHECK_OK(sl_tensors_open(test_tmp(), &t, &err), err);
+    CHECK_ERR(sl_tensors_open(path, &t, &err), err, SL_ERR_ARG, "the path is too long");
+    path[3000] = 0;
+    CHECK_OK(sl_tensors_open(path, &t, &err), err);
     CHECK(sl_tensors_count(t) == 3 && sl_tensors_find(t, "x")); // the index does not list it
     sl_tensors_close(t);
 }
@@ -294,6 +299,7 @@ static void unusual_files(void) {
     for (int blanks = 0; blanks < 4; blanks++) { // every alignment
         char text[1024];
         snprintf(text, sizeof text, "%s%*s", header, blanks, "");
+        if (blanks % 2) memcpy(strstr(text, "\"BF16\""), "\"F16\" ", 6);
         write_tensors("model.safetensors", text, 35);
         CHECK_OK(sl_tensors_open(test_tmp(), &t, &err), err);
         CHECK_INT(sl_tensors_count(t), 10);
@@ -311,40 +317,6 @@ static void unusual_files(void) {
     static const char pointer[] = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab\nsize 4976698672\n";
     write_file("model.safetensors", pointer, sizeof pointer - 1);
     CHECK_ERR(sl_tensors_open(test_tmp(), &t, &err), err, SL_ERR_FORMAT, "model.safetensors: the file holds a Git LFS pointer");
-}
-
-// A mutated file is refused, or it opens and every byte of its tensors can be read. Sanitizers find reads outside the mapping.
-static void fuzz(void) {
-    enum { ROUNDS = 4000 };
-    unsigned char base[8 + 512 + 28], file[sizeof base];
-    size_t n_header = (strlen(GOOD) + 7) / 8 * 8, size = 8 + n_header + 28;
-    uint64_t rng = test_seed;
-    int opened = 0;
-    memset(base, 0, sizeof base);
-    base[0] = (unsigned char)n_header;
-    memset(base + 8, ' ', n_header);
-    memcpy(base + 8, GOOD, strlen(GOOD));
-    for (int round = 0; round < ROUNDS; round++) {
-        size_t n = test_uniform(&rng) < 0.1 ? (size_t)(test_uniform(&rng) * size) : size;
-        memcpy(file, base, size);
-        for (int m = 1 + (int)(3 * test_uniform(&rng)); m > 0; m--) {
-            size_t at = (size_t)(test_uniform(&rng) * (size - 28));
-            static const char likely[] = "{}[]\",:0123456789abF \\u";
-            file[at] = test_uniform(&rng) < 0.5 ? (unsigned char)likely[(int)(test_uniform(&rng) * (sizeof likely - 1))]
-                                                : (unsigned char)(256 * test_uniform(&rng));
-        }
-        write_file("model.safetensors", file, n);
-        sl_tensors *t;
-        if (sl_tensors_open(test_tmp(), &t, &err)) continue;
-        unsigned sum = 0;
-        for (int i = 0; i < sl_tensors_count(t); i++)
-            for (size_t j = 0; j < sl_tensors_at(t, i)->n_bytes; j++)
-                sum += ((const unsigned char *)sl_tensors_at(t, i)->data)[j];
-        CHECK(sum <= 28 * 255);
-        sl_tensors_close(t);
-        opened++;
-    }
-    CHECK(opened > 0 && opened < ROUNDS); // a mutation of a name or a blank leaves a good file
 }
 
 // ---- config.json ----
@@ -367,12 +339,6 @@ static void configs(void) {
              err);
     CHECK(c.n_kv_heads == 8 && c.rope_type == SL_ROPE_LLAMA3 && c.rope_factor == 8 && c.rope_original_ctx == 8192 &&
           c.n_eos == 3);
-    CHECK_OK(load_config(
-                 LLAMA("\"vocab_size\":128256,\"hidden_size\":2048,\"intermediate_size\":8192,\"num_hidden_layers\":16,\"num_"
-                       "attention_heads\":32,\"num_key_value_heads\":8,\"head_dim\":64,\"tie_word_embeddings\":true," LLAMA31),
-                 &c),
-             err);
-    CHECK(c.tied && c.head_dim == 64);
     CHECK_OK(load_config(LLAMA(SHAPE ",\"vocab_size\":7,\"unread\":[NaN,1000000000000000019884624838656]"), &c), err);
     CHECK_INT(c.n_vocab, 7); // the last of two
     CHECK_OK(load_config("{\"architectures\":[\"MistralForCausalLM\"],\"model_type\":\"mistral\",\"hidden_act\":\"silu\","
@@ -388,10 +354,6 @@ static void configs(void) {
                          &c),
              err);
     CHECK(!c.has_qkv_bias && c.has_qk_norm && c.head_dim == 64 && !c.window);
-    CHECK_OK(
-        load_config(LLAMA(SHAPE ",\"rope_parameters\":{\"rope_type\":\"linear\",\"rope_theta\":20000.0,\"factor\":4.0}"), &c),
-        err);
-    CHECK(c.rope_theta == 20000 && c.rope_type == SL_ROPE_LINEAR && c.rope_factor == 4);
     const char *gen = "{\"eos_token_id\":[7,9],\"temperature\":0.6,\"top_p\":0.9,\"do_sample\":true}";
     write_file("generation_config.json", gen, strlen(gen));
     CHECK_OK(load_config(LLAMA(SHAPE ",\"eos_token_id\":9"), &c), err);
@@ -404,84 +366,88 @@ static void configs(void) {
           c.gen_do_sample == -1);
 }
 
+enum { F = SL_ERR_FORMAT, U = SL_ERR_UNSUPPORTED };
+static const struct {
+    int code;
+    const char *text, *part; // part: of the error
+} bad_configs[] = {
+    {U, LLAMA(SHAPE ",\"attention_bias\":true"), "attention_bias"},
+    {U, LLAMA(SHAPE ",\"mlp_bias\":true"), "mlp_bias"},
+    {U, "{\"model_type\":\"llama\",\"hidden_act\":\"gelu\"," SHAPE "}", "hidden_act is \"gelu\""},
+    {U, LLAMA(SHAPE ",\"quantization_config\":{\"bits\":4}"), "quantization_config"},
+    {U, LLAMA(SHAPE ",\"partial_rotary_factor\":0.5"), "partial_rotary_factor is 0.5"},
+    {U, LLAMA(SHAPE ",\"rope_scaling\":{\"rope_type\":\"longrope\",\"factor\":4.0}"), "\"longrope\""},
+    {F, LLAMA(SHAPE ",\"rope_scaling\":{\"rope_type\":\"yarn\"}"), "factor is missing"},
+    {F, LLAMA(SHAPE ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2,\"beta_fast\":1}"), "beta_fast above beta_slow"},
+    {F, LLAMA(SHAPE ",\"rope_theta\":1,\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2}"), "rope_theta above 1"},
+    {U, LLAMA(SHAPE ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":4.0}"), "\"dynamic\""},
+    {F, LLAMA(SHAPE ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0}"), "low_freq_factor is missing"},
+    {U, LLAMA(SHAPE ",\"rope_scaling\":{\"factor\":4.0}"),
+     "field rope_scaling.factor has no effect, because rope_type is missing"},
+    {U, LLAMA(SHAPE ",\"rope_parameters\":{\"rope_type\":\"default\",\"factor\":4.0}"),
+     "field rope_parameters.factor has no effect, because rope_type is \"default\""},
+    {U, LLAMA(SHAPE ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2,\"beta_fast\":32}"),
+     "rope_scaling.beta_fast has no effect"},
+    {U, LLAMA(SHAPE ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2,\"partial_rotary_factor\":0.5}"),
+     "field rope_scaling.partial_rotary_factor is not supported"},
+    {U, LLAMA(SHAPE ",\"rope_parameters\":{\"rope_type\":\"default\",\"mrope_section\":[16,24,24]}"),
+     "rope_parameters.mrope_section"},
+    {U, QWEN3(SHAPE ",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"},\"sliding_attention\":null}"),
+     "field rope_parameters.full_attention is not supported"},
+    {F, LLAMA(SHAPE ",\"rope_scaling\":{\"type\":\"linear\",\"rope_type\":\"yarn\",\"factor\":2}"),
+     "has rope_type \"yarn\" and type \"linear\""},
+    {F, LLAMA(SHAPE ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2},\"rope_parameters\":{\"rope_theta\":5e5}"),
+     "rope_theta is 10000, and 500000 in rope_parameters"},
+    {F, LLAMA(SHAPE ",\"rope_scaling\":\"linear\""), "rope_scaling is a string, expected an object"},
+    {F, LLAMA(SHAPE ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2,\"attention_factor\":0}"), "attention_factor is 0"},
+    {U, LLAMA(SHAPE ",\"rope_scaling\":{\"type\":\"ntk\",\"factor\":2}"), "rope_type \"ntk\""},
+    {U, "{\"model_type\":\"mistral3\",\"text_config\":{\"model_type\":\"mistral\"}," SHAPE "}", "text_config is not supported"},
+    {U, LLAMA(SHAPE ",\"text_config\":{\"model_type\":\"llama\"}"), "field text_config is {"},
+    {U, LLAMA(SHAPE ",\"vision_config\":{\"model_type\":\"clip\"}"), "field vision_config is {"},
+    {U, LLAMA(SHAPE ",\"per_layer_config\":{\"0\":{\"head_dim\":64}}"), "field per_layer_config is {"},
+    {U, LLAMA(SHAPE ",\"is_encoder_decoder\":true"), "is_encoder_decoder is true"},
+    {U, LLAMA(SHAPE ",\"quantization_config\":{\"quant_method\":\"awq\",\"bits\":4}"), "quant_method \"awq\""},
+    {F, LLAMA(SHAPE ",\"sliding_window\":0"), "sliding_window is 0, expected 1"},
+    {F, LLAMA(SHAPE ",\"sliding_window\":1024.5"), "sliding_window is a number"},
+    {U, "{\"model_type\":\"qwen2_moe\"," SHAPE "}",
+     "model_type is \"qwen2_moe\", supported are \"llama\", \"mistral\", \"qwen2\", \"qwen3\""},
+    {F, QWEN2(SHAPE ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":0.5}"), "factor is 0.5"},
+    {F, QWEN2(SHAPE ",\"layer_types\":[\"full_attention\",\"sliding_attention\"]"), "layer_types has 2 entries, expected 32"},
+    {U, QWEN2(SHAPE ",\"mlp_bias\":true"), "mlp_bias"},
+    {U, QWEN3(SHAPE ",\"head_dim\":128,\"attention_bias\":true"), "attention_bias is true"},
+    {U, QWEN3(SHAPE ",\"head_dim\":128,\"architectures\":[\"Qwen3MoeForCausalLM\"]"), "\"Qwen3MoeForCausalLM\""},
+    {U, "{\"model_type\":\"qwen3\",\"architectures\":[\"Qwen2ForCausalLM\"],\"head_dim\":128," SHAPE "}",
+     "architectures begins with"},
+    {U, "{" SHAPE "}", "model_type"},
+    {U, "{\"model_type\":\"llama\",\"architectures\":[\"LlamaForSequenceClassification\"]," SHAPE "}", "architectures"},
+    {U, LLAMA(SHAPE ",\"head_dim\":72"), "head_dim is 72"},
+    {F, LLAMA(SHAPE ",\"num_key_value_heads\":5"), "not a multiple"},
+    {F, LLAMA(SHAPE ",\"num_key_value_heads\":64"), "num_key_value_heads is 64"},
+    {F, LLAMA("\"vocab_size\":10"), "hidden_size is missing"},
+    {F, LLAMA("\"vocab_size\":\"10\""), "vocab_size is a string"},
+    {F, LLAMA("\"vocab_size\":0"), "vocab_size is 0"},
+    {F, LLAMA(SHAPE ",\"eos_token_id\":128256"), "eos_token_id: expected ids from 0 to 128255"},
+    {F, LLAMA(SHAPE ",\"layer_types\":[\"sliding_attention\"]"), "layer_types"},
+    {F, "{\"model_type\":\"llama\",", "config.json: line 1"},
+    {F, LLAMA(SHAPE ",\"tie_word_embeddings\":1"), "tie_word_embeddings is an integer, expected true or false"},
+    {F, LLAMA(SHAPE ",\"head_dim\":0"), "head_dim is 0, expected 1 to 1024"},
+    {F, LLAMA(SHAPE ",\"rope_scaling\":{\"rope_type\":7}"), "rope_type is an integer, expected a string"},
+    {F, LLAMA(SHAPE ",\"rope_parameters\":[]"), "rope_parameters is a list, expected an object"},
+    {U, "{\"model_type\":\"llama\",\"architectures\":\"LlamaForCausalLM\"," SHAPE "}", "architectures begins with"},
+    {F, "{\"model_type\":\"llama\\u0000x\"," SHAPE "}", "model_type holds a NUL"},
+    {F, "[]", "expected a JSON object"},
+    {U,
+     LLAMA("\"vocab_size\":10,\"hidden_size\":1040,\"intermediate_size\":64,\"num_hidden_layers\":1,\"num_attention_"
+           "heads\":65,\"num_key_value_heads\":1"),
+     ": 65 query heads"},
+};
+
 static void config_refusals(void) {
-    static const struct {
-        const char *text, *part;
-    } bad[] = {
-        {LLAMA(SHAPE ",\"attention_bias\":true"), "attention_bias"},
-        {LLAMA(SHAPE ",\"mlp_bias\":true"), "mlp_bias"},
-        {"{\"model_type\":\"llama\",\"hidden_act\":\"gelu\"," SHAPE "}", "hidden_act is \"gelu\""},
-        {LLAMA(SHAPE ",\"quantization_config\":{\"bits\":4}"), "quantization_config"},
-        {LLAMA(SHAPE ",\"partial_rotary_factor\":0.5"), "partial_rotary_factor is 0.5"},
-        {LLAMA(SHAPE ",\"rope_scaling\":{\"rope_type\":\"longrope\",\"factor\":4.0}"), "\"longrope\""},
-        {LLAMA(SHAPE ",\"rope_scaling\":{\"rope_type\":\"yarn\"}"), "factor is missing"},
-        {LLAMA(SHAPE ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2,\"beta_fast\":1}"), "beta_fast above beta_slow"},
-        {LLAMA(SHAPE ",\"rope_theta\":1,\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2}"), "rope_theta above 1"},
-        {LLAMA(SHAPE ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":4.0}"), "\"dynamic\""},
-        {LLAMA(SHAPE ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0}"), "low_freq_factor is missing"},
-        {LLAMA(SHAPE ",\"rope_scaling\":{\"factor\":4.0}"),
-         "field rope_scaling.factor has no effect, because rope_type is missing"},
-        {LLAMA(SHAPE ",\"rope_parameters\":{\"rope_type\":\"default\",\"factor\":4.0}"),
-         "field rope_parameters.factor has no effect, because rope_type is \"default\""},
-        {LLAMA(SHAPE ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2,\"beta_fast\":32}"),
-         "rope_scaling.beta_fast has no effect"},
-        {LLAMA(SHAPE ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2,\"partial_rotary_factor\":0.5}"),
-         "field rope_scaling.partial_rotary_factor is not supported"},
-        {LLAMA(SHAPE ",\"rope_parameters\":{\"rope_type\":\"default\",\"mrope_section\":[16,24,24]}"),
-         "rope_parameters.mrope_section"},
-        {QWEN3(SHAPE ",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"},\"sliding_attention\":null}"),
-         "field rope_parameters.full_attention is not supported"},
-        {LLAMA(SHAPE ",\"rope_scaling\":{\"type\":\"linear\",\"rope_type\":\"yarn\",\"factor\":2}"),
-         "has rope_type \"yarn\" and type \"linear\""},
-        {LLAMA(SHAPE ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2},\"rope_parameters\":{\"rope_theta\":5e5}"),
-         "rope_theta is 10000, and 500000 in rope_parameters"},
-        {LLAMA(SHAPE ",\"rope_scaling\":\"linear\""), "rope_scaling is a string, expected an object"},
-        {LLAMA(SHAPE ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2,\"attention_factor\":0}"), "attention_factor is 0"},
-        {LLAMA(SHAPE ",\"rope_scaling\":{\"type\":\"ntk\",\"factor\":2}"), "rope_type \"ntk\""},
-        {"{\"model_type\":\"mistral3\",\"text_config\":{\"model_type\":\"mistral\"}," SHAPE "}",
-         "text_config is not supported"},
-        {LLAMA(SHAPE ",\"text_config\":{\"model_type\":\"llama\"}"), "field text_config is {"},
-        {LLAMA(SHAPE ",\"vision_config\":{\"model_type\":\"clip\"}"), "field vision_config is {"},
-        {LLAMA(SHAPE ",\"per_layer_config\":{\"0\":{\"head_dim\":64}}"), "field per_layer_config is {"},
-        {LLAMA(SHAPE ",\"is_encoder_decoder\":true"), "is_encoder_decoder is true"},
-        {LLAMA(SHAPE ",\"quantization_config\":{\"quant_method\":\"awq\",\"bits\":4}"), "quant_method \"awq\""},
-        {LLAMA(SHAPE ",\"sliding_window\":0"), "sliding_window is 0, expected 1"},
-        {LLAMA(SHAPE ",\"sliding_window\":1024.5"), "sliding_window is a number"},
-        {"{\"model_type\":\"qwen2_moe\"," SHAPE "}", "model_type is \"qwen2_moe\""},
-        {QWEN2(SHAPE ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":0.5}"), "factor is 0.5"},
-        {QWEN2(SHAPE ",\"layer_types\":[\"full_attention\",\"sliding_attention\"]"), "layer_types has 2 entries, expected 32"},
-        {QWEN2(SHAPE ",\"mlp_bias\":true"), "mlp_bias"},
-        {QWEN3(SHAPE ",\"head_dim\":128,\"attention_bias\":true"), "attention_bias is true"},
-        {QWEN3(SHAPE ",\"head_dim\":128,\"architectures\":[\"Qwen3MoeForCausalLM\"]"), "\"Qwen3MoeForCausalLM\""},
-        {"{\"model_type\":\"qwen3\",\"architectures\":[\"Qwen2ForCausalLM\"],\"head_dim\":128," SHAPE "}",
-         "architectures begins with"},
-        {"{" SHAPE "}", "model_type"},
-        {"{\"model_type\":\"llama\",\"architectures\":[\"LlamaForSequenceClassification\"]," SHAPE "}", "architectures"},
-        {LLAMA(SHAPE ",\"head_dim\":72"), "head_dim is 72"},
-        {LLAMA(SHAPE ",\"num_key_value_heads\":5"), "not a multiple"},
-        {LLAMA(SHAPE ",\"num_key_value_heads\":64"), "num_key_value_heads is 64"},
-        {LLAMA("\"vocab_size\":10"), "hidden_size is missing"},
-        {LLAMA("\"vocab_size\":\"10\""), "vocab_size is a string"},
-        {LLAMA("\"vocab_size\":0"), "vocab_size is 0"},
-        {LLAMA(SHAPE ",\"eos_token_id\":128256"), "eos_token_id"},
-        {LLAMA(SHAPE ",\"layer_types\":[\"sliding_attention\"]"), "layer_types"},
-        {"{\"model_type\":\"llama\",", "config.json: line 1"},
-        {LLAMA(SHAPE ",\"tie_word_embeddings\":1"), "tie_word_embeddings is an integer, expected true or false"},
-        {LLAMA(SHAPE ",\"head_dim\":0"), "head_dim is 0, expected 1 to 1024"},
-        {LLAMA(SHAPE ",\"rope_scaling\":{\"rope_type\":7}"), "rope_type is an integer, expected a string"},
-        {LLAMA(SHAPE ",\"rope_parameters\":[]"), "rope_parameters is a list, expected an object"},
-        {"{\"model_type\":\"llama\",\"architectures\":\"LlamaForCausalLM\"," SHAPE "}", "architectures begins with"},
-        {"{\"model_type\":\"llama\\u0000x\"," SHAPE "}", "model_type holds a NUL"},
-        {"[]", "expected a JSON object"},
-        {LLAMA("\"vocab_size\":10,\"hidden_size\":1040,\"intermediate_size\":64,\"num_hidden_layers\":1,\"num_attention_"
-               "heads\":65,\"num_key_value_heads\":1"),
-         "query heads"},
-    };
     sl_config c;
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        int rc = load_config(bad[i].text, &c);
-        if (rc >= 0 || !strstr(err.message, bad[i].part))
-            FAIL("case %zu: returned %d, \"%s\", expected \"%s\"", i, rc, rc ? err.message : "", bad[i].part);
+    for (size_t i = 0; i < sizeof bad_configs / sizeof *bad_configs; i++) {
+        int rc = load_config(bad_configs[i].text, &c);
+        if (rc != bad_configs[i].code || !strstr(err.message, bad_configs[i].part))
+            FAIL("case %zu: returned %d, \"%s\", expected \"%s\"", i, rc, rc ? err.message : "", bad_configs[i].part);
     }
     remove_file("config.json");
     CHECK_ERR(sl_config_load(&SL_FOLDER(test_tmp()), &c, &err), err, SL_ERR_IO, "config.json");
@@ -568,10 +534,6 @@ static void derived(void) {
         CHECK_OK(load_config(text, &c), err);
         CHECK(c.head_dim == 16 && c.n_kv_heads == 6 && c.n_ctx == 2048 && !c.tied);
     }
-    CHECK_OK(load_config("{\"model_type\":\"llama\"," SHAPE "}", &c), err);
-    CHECK(c.norm_eps == 1e-6f);
-    CHECK_OK(load_config("{\"model_type\":\"llama\",\"rms_norm_eps\":null," SHAPE "}", &c), err);
-    CHECK(c.norm_eps == 1e-6f);
 }
 
 // The check must find a change of a mapped file. A new file with the same name is not a change.
@@ -677,7 +639,6 @@ static const test_case cases[] = {
     {"surrogates", 0, surrogates},
     {"unusual-files", 0, unusual_files},
     {"shards", 0, shards},
-    {"fuzz", 0, fuzz},
     {"configs", 0, configs},
     {"config-refusals", 0, config_refusals},
     {"nulls", 0, nulls},

@@ -232,6 +232,15 @@ static void method_state(void) {
         .name = "counting", .summary = "test", .source = "test", .mean = SL_MEAN_EXACT, .cpu = &ops};
     dense_ops = sl_attn_find("dense")->cpu;
     model_fixture r = fixture_open("models/tiny", "dense", 1024, 1, 64, 0, 0);
+    for (int i = 0; i < sl_model_config(r.model)->n_layers; i++) { // a plan with one method that is refused
+        sl_attn_method silent = counting;
+        sl_attn_plan plan;
+        silent.mean = SL_MEAN_UNSTATED;
+        CHECK_OK(sl_attn_plan_init(&plan, sl_model_config(r.model)->n_layers, &(sl_attn_spec){.method = &counting}, &err), err);
+        plan.layer[i].method = &silent;
+        CHECK_ERR(sl_engine_set_plan(r.engine, &plan, &err), err, SL_ERR_ARG, "does not state the mean");
+        sl_attn_plan_free(&plan);
+    }
     int32_t *ids = test_ids(300, r.n_vocab, test_seed);
     float *want = malloc(r.n_vocab * sizeof *want), *got = malloc(r.n_vocab * sizeof *got);
     sl_session *s = model_fixture_session(&r, 0), *fork;

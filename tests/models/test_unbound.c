@@ -55,8 +55,8 @@ static void ties(void) {
         int tied;
         const char *says;
     } heads[] = {
-        {0, 1, 1, "tensor lm_head.weight equals model.embed_tokens.weight"},
-        {1, 2, 0, "tensor lm_head.weight differs from model.embed_tokens.weight and is used"},
+        {0, 1, 1, "/model.safetensors: tensor lm_head.weight equals model.embed_tokens.weight"},
+        {1, 2, 0, "/model.safetensors: tensor lm_head.weight differs from model.embed_tokens.weight and is used"},
     };
     cli_fingerprint prints[2];
     float *want = run("tests/goldens/tied");

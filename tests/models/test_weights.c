@@ -142,6 +142,26 @@ static void without_place(void) {
     sl_tensors_close(tensors);
 }
 
+// The last tensor of a list can be joined too.
+static void declare_pair(sl_model_weights *w) {
+    sl_weight *fields = w->fields;
+    sl_model_weights_add(w, &fields[0], 2, 4, 0, "first");
+    sl_model_weights_add(w, &fields[1], 2, 4, SL_TENSOR_JOINED, "second");
+}
+
+static void joined_at_the_end(void) {
+    sl_config c;
+    sl_model_weights w, placed;
+    CHECK_OK(sl_config_load(&SL_FOLDER("models/tiny"), &c, &err), err);
+    sl_arch arch = *c.arch;
+    arch.declare = declare_pair, c.arch = &arch;
+    CHECK_OK(sl_model_weights_init(&c, &w, &err), err);
+    n_calls = n_weights = 0, fail_at = -1;
+    CHECK_OK(sl_model_weights_place(&w, &placing, NULL, NULL, &placed, &err), err);
+    CHECK(n_calls == 1 && n_weights == 2);
+    sl_model_weights_free(&placed), sl_model_weights_free(&w);
+}
+
 static void list_of_architectures(void) {
     char list[256], small[12];
     sl_arch_list(list, sizeof list);
@@ -154,11 +174,9 @@ static void list_of_architectures(void) {
 }
 
 static const test_case cases[] = {
-    {"architectures", 0, list_of_architectures},
-    {"placing", 0, placing_untied},
-    {"placing-tied", 0, placing_tied},
-    {"without-place", 0, without_place},
-    {0},
+    {"architectures", 0, list_of_architectures}, {"placing", 0, placing_untied},
+    {"placing-tied", 0, placing_tied},           {"without-place", 0, without_place},
+    {"joined-at-the-end", 0, joined_at_the_end}, {0},
 };
 extern const test_suite suite_weights;
 const test_suite suite_weights = {"weights", cases};

@@ -2,11 +2,9 @@
 #include "tests/support/counters.h"
 #include "tests/test.h"
 
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
-enum { BITS = 8, TILE = 256 };
+enum { TILE = 256 };
 
 const counter_method counter_methods[N_COUNTER_METHODS] = {
     {"santa:S=8", COUNTER_ROW_DRAWS, 8},
@@ -21,24 +19,16 @@ const counter_method counter_methods[N_COUNTER_METHODS] = {
     {"vattention:sink=0:window=1:top=0:base=0.01:epsilon=0.1:verify=denominator:bound=hoeffding", COUNTER_PERMUTATION, 8},
 };
 
-// The number of a row depends on its sequence and KV head, so that a row of another sequence or head is noticed.
-static int code_of(int s, int h, int j) {
-    return (j ^ (37 * h + 101 * s)) % TILE;
-}
-
 ref_cache counter_cache(int n_heads, int n_kv_heads, int n_seqs) {
     int lengths[16] = {0};
+    uint64_t rng = test_seed;
     SL_CHECK(n_seqs <= 16);
     for (int s = 0; s < n_seqs; s++) lengths[s] = COUNTER_ROWS;
     ref_cache c = ref_cache_new(n_heads, n_kv_heads, COUNTER_DIM, n_seqs, lengths, 0, test_seed);
-    for (int s = 0; s < n_seqs; s++)
-        for (int h = 0; h < n_kv_heads; h++)
-            for (int j = 0; j < COUNTER_ROWS; j++) {
-                bf16 *v = (bf16 *)ref_v_row(&c, s, h, j);
-                memset(v, 0, COUNTER_DIM * sizeof *v);
-                for (int b = 0; b < BITS; b++)
-                    v[j / TILE * BITS + b] = sl_f32_to_bf16(code_of(s, h, j) >> b & 1 ? 1 : -1); // all norms are equal
-            }
+    for (int i = 0; i < n_seqs * n_kv_heads * COUNTER_ROWS; i++) {
+        bf16 *v = (bf16 *)ref_v_row(&c, i / COUNTER_ROWS / n_kv_heads, i / COUNTER_ROWS % n_kv_heads, i % COUNTER_ROWS);
+        for (int d = 0; d < COUNTER_DIM; d++) v[d] = sl_f32_to_bf16(test_uniform(&rng) < 0.5 ? 1 : -1);
+    }
     return c;
 }
 
@@ -73,11 +63,4 @@ void counter_expect(const ref_cache *c, const counter_method *m, int s, int head
         row[i] = row[other], row[other] = t;
         add_row(c, s, h, row[i], (double)last / budget / COUNTER_ROWS, out);
     }
-}
-
-double counter_place(const ref_cache *c, int s, int head, const float *out, int tile) {
-    int h = head / (c->geom.n_heads / c->geom.n_kv_heads), flipped = code_of(s, h, 0);
-    double sum = 0;
-    for (int b = 0; b < BITS; b++) sum += ldexp(out[tile * BITS + b] * (flipped >> b & 1 ? -1 : 1), b - BITS);
-    return sum * COUNTER_TILES;
 }

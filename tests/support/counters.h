@@ -1,9 +1,8 @@
 // tests/support/counters.h - computes which rows a method draws from the documented counter of its random numbers: key (seed,
-// sequence), counter (position, layer << 16 | head, index, stream). Tests of the CPU and of a GPU use it.
+// sequence), counter (position, layer << 16 | head, index, stream).
 //
-// Every score is 0, so every row has the same mass, size and proposal on every device, and the uniform number of a draw gives
-// the row. The value of a row holds the index of the row in its tile. Every tile uses other channels. So the output shows which
-// rows the method drew.
+// Every score is 0, so every row has the same mass, size and proposal, and the uniform number of a draw gives the row. The
+// value of a row is random signs, so the output shows which rows the method drew.
 #ifndef SLEIGH_TEST_COUNTERS_H
 #define SLEIGH_TEST_COUNTERS_H
 
@@ -30,8 +29,5 @@ ref_cache counter_cache(int n_heads, int n_kv_heads, int n_seqs);
 // it.
 void counter_expect(const ref_cache *c, const counter_method *m, int s, int head, const sl_rng_id *id, int budget,
                     double out[COUNTER_DIM]);
-// The index in its tile of the row that was drawn from `tile`, scaled to -1..1, or the mean of several rows. out: the output of
-// `head`.
-double counter_place(const ref_cache *c, int s, int head, const float *out, int tile);
 
 #endif

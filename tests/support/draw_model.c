@@ -28,8 +28,8 @@ static void run(sl_head *x) {
     *w = (watched_head){.ran = 1, .n = x->masses.n, .n_sized = x->sizes.stored ? x->sizes.n : 0, .S = x->S};
     for (int j = 0; j < w->n; j++) total += w->p[j] = (double)sl_masses_of_row(&x->masses, j);
     for (int j = 0; j < w->n; j++) w->p[j] /= total, w->stored_p[j] = stored(&x->masses, j, x->masses.top) / total;
-    for (int j = 0; j < w->n_sized; j++) w->stored_w[j] = stored(&x->sizes, j, x->masses.top) / total;
-    for (int j = 0; j < w->n_sized; j++) w->w[j] = sl_masses_of_row(&x->sizes, j);
+    for (int j = 0; j < w->n_sized; j++)
+        w->stored_w[j] = stored(&x->sizes, j, x->sizes.top), w->w[j] = sl_masses_of_row(&x->sizes, j);
     w->log2_total = log2(total) + x->masses.top - 38; // mass 2^top is the integer 2^38
     w->top_above = x->sizes.top - SL_REF_EMPTY;
     for (int b = 0; b * SL_BLOCK < w->n_sized; b++) w->top_above = (int)fmin(w->top_above, x->sizes.top - x->sizes.ref[b]);

@@ -13,7 +13,7 @@ typedef struct watched_head {
     int ran;                                           // 0: the head was not drawn (sl_head.needs_exact)
     int n, n_sized, S;                                 // rows; rows with a size; the budget at the draw
     double p[MODEL_ROWS];                              // the row's mass as a share of the total mass
-    double stored_p[MODEL_ROWS], stored_w[MODEL_ROWS]; // shares of masses and sizes before they become integers
+    double stored_p[MODEL_ROWS], stored_w[MODEL_ROWS]; // p, and w in its unit, before they become integers
     double log2_total;                                 // of the total mass
     uint64_t w[MODEL_ROWS];                            // sizes
     double unit;                                       // of w, as a share of the total mass
