@@ -73,7 +73,7 @@ static void announced(void) {
     for (int with_prefill = 0; with_prefill < 2; with_prefill++) {
         int calls = 0, rc;
         const cli_clock clock = {made_time, &calls, made_prefill};
-        const cli_grid grid = {{{1, 4}, 2}, {{512, 1024, 2048}, 3}, 4096, {{512, 2048}, 2}, 4096};
+        const cli_grid grid = {{{1, 3}, 2}, {{512, 1024, 4096}, 3}, 4096, {{512, 2048}, 2}, 4096}; // the last size is 3 x 1024
         sl_auto_table t = {.n_specs = 2, .specs = {parse("dense"), parse("santa-is:S=256")}};
         if (with_prefill) t.prefill = (sl_auto_prefill){.attn = parse("sample"), .density = 0.5};
         place p = enter(test_tmp());

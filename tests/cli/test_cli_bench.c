@@ -24,37 +24,9 @@ static json_t *rows_of(const result *r, size_t n) {
     return rows;
 }
 
-static void check_text(const json_t *row, const char *key, const char *want) {
-    const char *text = json_string_value(json_object_get(row, key));
-    if (!text || !strstr(text, want)) FAIL("\"%s\" is %s, expected %s", key, text ? text : "no text", want);
-}
-
 // Mean rows of K and V that a dense step reads, with the token before the steps and the tokens of the steps.
 static double rows_read(int depth, int steps) {
     return depth + 2 + (steps - 1) / 2.0;
-}
-
-static void json(void) {
-    enum { STEPS = 5 };
-    static const int batches[] = {3, 1}, depths[] = {40, 300};
-    static const char *const methods[] = {"dense", "santa-prop:S=16", "topk:k=8"};
-    result r = RUN("bench", "decode", "-m", tiny(), "-b", "3,1", "-d", "40,300", "--attn", "dense,santa-prop:S=16", "--attn",
-                   "topk:k=8", "-n", "5", "-r", "2", "-o", "json");
-    CHECK_GOOD(r);
-    json_t *rows = rows_of(&r, 12);
-    for (int i = 0; i < 12; i++) {
-        const json_t *row = json_array_get(rows, (size_t)i);
-        int depth = depths[i / 6], batch = batches[i / 3 % 2];
-        check_text(row, "model", "tiny");
-        check_text(row, "device", "cpu: ");
-        check_text(row, "version", "0.");
-        check_text(row, "attn", methods[i % 3]);
-        CHECK(json_is_string(json_object_get(row, "commit")) && json_is_false(json_object_get(row, "dummy")));
-        CHECK(number(row, "batch") == batch && number(row, "depth") == depth && number(row, "n_gen") == STEPS);
-        double kv = number(row, "kv_bytes"), dense = batch * rows_read(depth, STEPS) * KV_TOKEN;
-        CHECK(i % 3 == 0 ? kv == dense : kv < dense);
-    }
-    json_decref(rows);
 }
 
 static void csv_quotes(void) {
@@ -514,7 +486,6 @@ static void attn_depths(void) {
 #endif
 
 static const test_case cases[] = {
-    {"json", 0, json},
     {"random-rows", 0, random_rows},
     {"csv", 0, csv_quotes},
     {"dummy", 0, dummy},

@@ -201,11 +201,14 @@ static void resume(void) {
     CHECK_HAS(more.err, "samples: 12 with 3 methods each, 20 of 36 answers left");
     CHECK_INT(eval_lines_read(f.cut), 1 + 36);
     CHECK(!strncmp(slurp(f.cut, &n), f.text, f.n)); // the old part stays
-    for (int i = 1; i < n_eval_lines; i++)
+    for (int i = 1; i < n_eval_lines; i++) {
+        int per_text = strcmp(eval_line_text(eval_lines[i], "task"), "qa-2hop") ? 1 : 2;
+        CHECK_INT(eval_line_int(eval_lines[i], "text"), eval_line_int(eval_lines[i], "sample") / per_text);
         for (int j = 1; j < i; j++)
             CHECK(strcmp(eval_line_text(eval_lines[i], "attn"), eval_line_text(eval_lines[j], "attn")) ||
                   strcmp(eval_line_text(eval_lines[i], "task"), eval_line_text(eval_lines[j], "task")) ||
                   eval_line_int(eval_lines[i], "sample") != eval_line_int(eval_lines[j], "sample"));
+    }
 }
 
 // A run is interrupted while it writes, by a signal that it handles and by one that it cannot handle. The completed file has
@@ -364,10 +367,17 @@ static void as_generate(void) {
         CHECK_GOOD(said);
         CHECK_GOOD(r);
         CHECK_INT(eval_lines_read(in_tmp(a ? "a" : "b")), 4);
-        const char *line = said.out;
+        const char *line = said.out, *key;
+        json_t *value;
         for (int i = 1; i < 4; i++, line = strchr(line, '\n') + 1) {
             json_t *want = json_loads(line, JSON_DISABLE_EOF_CHECK, NULL);
             CHECK_STR(eval_line_text(eval_lines[i], "answer"), eval_line_text(want, "text"));
+            json_object_foreach(eval_lines[i], key, value) { // the fields that both have
+                const json_t *same = json_object_get(want, key);
+                int is_same = !same || !strcmp(key, "text") || json_equal(value, same);
+                if (!is_same && !(json_is_real(value) && fabs(number(want, key) - json_real_value(value)) < 1e-8))
+                    FAIL("%s: %s", key, line);
+            }
             json_decref(want);
         }
     }

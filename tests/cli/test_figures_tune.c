@@ -2,12 +2,14 @@
 // the work of the methods, which candidates are dropped, the best method of each length, the schedules of the layers.
 #include "attention/layer_budgets.h"
 #include "attention/prefill_mask.h"
+#include "engine/cli/commands.h"
 #include "engine/cli/output/progress_bar.h"
 #include "engine/cli/tune/tune.h"
 #include "models/source.h"
 #include "tests/cli/fields.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 
 enum { LENGTHS = 3, MOST = 24, CANDIDATES = 4 };
@@ -444,6 +446,90 @@ static void prompts(void) {
     sl_model_free(loaded);
 }
 
+// ---- the work that a run plans ----
+
+static struct {
+    cli_progress last;
+    int n_bad; // reports; reports in which work was taken back, or a next token counted as more than one step
+} seen;
+
+static void watch(const cli_progress *p) {
+    double more = p->rest.done - seen.last.rest.done;
+    if (!p->is_run) return;
+    seen.n_bad += more < 0 || (!strcmp(p->item, "next tokens") && !strcmp(seen.last.item, p->item) && more > 1);
+    seen.last = *p;
+}
+
+typedef struct command {
+    int bit, (*run)(const cli_options *o, sl_error *err);
+    char *args[20];
+} command;
+
+static int run_command(void *ctx, sl_error *e) {
+    const command *c = ctx;
+    char *args[22] = {"-m", (char *)tiny()};
+    int n = 0;
+    cli_options o;
+    for (; c->args[n]; n++) args[n + 2] = c->args[n];
+    memset(&seen, 0, sizeof seen);
+    int rc = cli_options_parse(&o, c->bit, n + 2, args, e);
+    if (!rc) rc = sl_source_open(o.model, &o.source, e);
+    cli_progress_watch = watch;
+    if (!rc) rc = c->run(&o, e);
+    cli_progress_watch = NULL;
+    signal(SIGINT, SIG_DFL);
+    cli_options_free(&o);
+    return rc;
+}
+
+// A run reports all the work that it planned, and no other work.
+static void planned_work(void) {
+    char *lines = strdup(in_tmp("two")), *text = strdup(in_tmp("one")), *profile = strdup(in_tmp("profile")),
+         *out = strdup(in_tmp("out")), *words = strdup(long_text(20)), *asks = strdup(in_tmp("asks")), file[2048];
+    const command all[] = {
+        {CLI_PERPLEXITY, cmd_perplexity, {"-f", text, "-c", "64", "--stride", "50"}},
+        {CLI_PERPLEXITY, cmd_perplexity, {"-f", text, "-c", "64", "--attn", "topk:k=4", "--windows", "3"}},
+        {CLI_PERPLEXITY,
+         cmd_perplexity,
+         {"--jsonl", lines, "-c", "64", "--stride", "40", "--score", "30", "--history", "5,all", "--segment", "9", "--windows",
+          "2"}},
+        {CLI_COMPARE, cmd_compare, {"--jsonl", asks, "--attn", "topk:k=4,dense", "-n", "5", "--ignore-eos", "--no-heads"}},
+        {CLI_COMPARE, cmd_compare, {"--jsonl", asks, "--attn", "topk:k=4", "--no-texts", "--no-heads"}},
+        {CLI_COMPARE, cmd_compare, {"--jsonl", asks, "--attn", "topk:k=4", "--no-texts"}},
+        {CLI_TUNE,
+         cmd_tune,
+         {"--length", "256", "--task", "niah-single", "--samples", "2", "--check", "1", "--iterations", "1", "--episodes", "2",
+          "--attn-prefill", "streaming:window=64,sample", "--out", profile}},
+        {CLI_TUNE,
+         cmd_tune,
+         {"--length", "256", "--task", "niah-single", "--samples", "2", "--check", "0", "--iterations", "0", "--attn-prefill",
+          "streaming", "--out", profile}},
+        {CLI_EVAL,
+         cmd_eval,
+         {"--task", "niah-single", "--length", "600,900", "--samples", "1", "--question-dense", "--out", out}},
+        {CLI_EVAL,
+         cmd_eval,
+         {"--task", "niah-single", "--length", "600,900", "--samples", "2", "--question-dense", "--out", out}},
+    };
+    enum { N = sizeof all / sizeof *all };
+    for (char *at = words; (at = strchr(at, '\n'));) *at = ' ';
+    snprintf(file, sizeof file, "{\"text\": \"%.600s\"}\n{\"text\": \"%.700s\"}\n", words, words);
+    spill(lines, file, strlen(file));
+#define ASK(X) "{\"context\": \"The harbor is" X " green.\", \"question\": \"Is it?\", \"reference\": \" Yes, it is.\"}\n"
+    spill(asks, ASK("") ASK(" very"), strlen(ASK("") ASK(" very")));
+    spill(text, long_text(20), strlen(long_text(20)));
+    for (int i = 0; i < N; i++) {
+        capture(run_command, (void *)&all[i]);
+        const cli_work *prefill = &seen.last.prefill, *rest = &seen.last.rest;
+        double least = all[i].bit == CLI_EVAL ? 0.85 : 0.98; // a text of --length 600 is up to 60 tokens shorter
+        if (seen.last.done != seen.last.total || seen.n_bad || prefill->done < least * prefill->total ||
+            prefill->done > 1.02 * prefill->total || rest->done != (rest->total > 0 ? rest->total : 0))
+            FAIL("run %d: %d of %d units, %d bad reports, prefill %g of %g, rest %g of %g", i, seen.last.done, seen.last.total,
+                 seen.n_bad, prefill->done, prefill->total, rest->done, rest->total);
+    }
+    free(lines), free(text), free(profile), free(out), free(words), free(asks);
+}
+
 // ---- the log ----
 
 static int open_log(tune *t, const cli_options *o) {
@@ -526,7 +612,12 @@ static void logs(void) {
     cli_options_free(&o);
 }
 
-static const test_case cases[] = {{"logs", 0, logs},       {"prompts", 0, prompts}, {"work", 0, work},
-                                  {"prefill", 0, prefill}, {"budgets", 0, budgets}, {0}};
+static const test_case cases[] = {{"logs", 0, logs},
+                                  {"planned-work", 0, planned_work},
+                                  {"prompts", 0, prompts},
+                                  {"work", 0, work},
+                                  {"prefill", 0, prefill},
+                                  {"budgets", 0, budgets},
+                                  {0}};
 extern const test_suite suite_figures_tune;
 const test_suite suite_figures_tune = {"figures_tune", cases};
