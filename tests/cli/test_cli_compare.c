@@ -551,15 +551,17 @@ static void without_texts(void) {
 }
 
 // The bytes of next tokens are those of the steps of this comparison alone: generate counts the same bytes for the same tokens.
+// The last turn of the path has one step.
 static void step_bytes(void) {
-    result r = RUN("compare", "-m", tiny(), "-p", question, "--attn", "topk:k=2,dense", "-n", "9", "--ignore-eos", "-o", "json",
-                   "--dense-prefix", "3");
+    result r = RUN("compare", "-m", tiny(), "-p", question, "--attn", "topk:k=2,dense", "-n", "102", "--ignore-eos", "-o",
+                   "json", "--no-heads", "--dense-prefix", "3");
     json_t *out = document(&r);
     const json_t *topk = compare_item(out, "methods", 0), *dense = compare_item(out, "methods", 1),
                  *prompt = compare_item(out, "prompts", 0);
-    int n = (int)number(prompt, "n_prompt") + 9 - 1, n_steps = n - 3;
+    int n = (int)number(prompt, "n_prompt") + 102 - 1, n_steps = n - 3;
     double rows = 0, bytes = 2.0 * 2 * 128 * 2 * 4; // of a row: K and V, 2 KV heads, 128 elements of 2 bytes, 4 layers
     for (int i = 4; i <= n; i++) rows += i;
+    CHECK_INT(n_steps, 128 + 1);
     CHECK_INT(number(topk, "positions"), n_steps);
     check_close("step_bytes", number(dense, "step_bytes"), bytes * rows / n_steps);
     CHECK(number(dense, "step_bytes_share") == 1);

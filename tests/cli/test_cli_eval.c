@@ -256,6 +256,8 @@ static void refusals(void) {
                 other[i].args[0], other[i].args[1]);
         check_error(&r, 2, other[i].part);
     }
+    r = RUN("eval", "-m", tiny(), "--task", "niah-single", "--length", "600", "--samples", "1", "--out", path, "--temp", "0");
+    CHECK_GOOD(r); // the default
     char twice[16384];
     snprintf(twice, sizeof twice, "%.12000s%.4000s", text, line);
     spill(path, twice, strlen(twice));
@@ -341,6 +343,26 @@ static json_t *record_of(const json_t *line, uint32_t sequence) {
     snprintf(whole, sizeof whole, "%s%s", asked, eval_line_text(line, "answer_prefix"));
     return json_pack("{s:s#, s:s, s:I}", "context", input, (int)(strlen(input) - strlen(asked)), "question", whole, "seq",
                      (json_int_t)sequence);
+}
+
+// The settings for sampling of a model have no effect without --temp.
+static void greedy(void) {
+    char command[1024], hot[256];
+    snprintf(hot, sizeof hot, "%s", in_tmp("tiny"));
+    snprintf(command, sizeof command, "mkdir %s && cp -s \"$PWD\"/%s/* %s && rm %s/generation_config.json", hot, tiny(), hot,
+             hot);
+    CHECK_INT(system(command), 0);
+    static const char settings[] = "{\"do_sample\": true, \"temperature\": 50.0, \"eos_token_id\": [1009, 1012]}";
+    spill(in_tmp("tiny/generation_config.json"), settings, sizeof settings - 1);
+    result r[4];
+    for (int i = 0; i < 4; i++) {
+        const char *model = i % 2 ? hot : tiny();
+        r[i] = i < 2 ? RUN("eval", "-m", model, "--task", "qa-2hop", "--length", "600", "--samples", "1", "-o", "csv")
+                     : RUN("compare", "-m", model, "-p", question, "--attn", "dense", "-n", "8", "--no-heads");
+        CHECK_GOOD(r[i]);
+    }
+    CHECK_STR(r[0].out, r[1].out);
+    CHECK_STR(r[2].out, r[3].out);
 }
 
 // An answer equals that of generate for the same prompt and set-up, with random numbers keyed by the name of the sample and
@@ -494,6 +516,7 @@ static const test_case cases[] = {
     {"refusals", NEEDS_NOTHING, refusals},
     {"ruler_file", NEEDS_NOTHING, ruler_file},
     {"questions", NEEDS_NOTHING, questions},
+    {"greedy", NEEDS_NOTHING, greedy},
     {"as_generate", NEEDS_NOTHING, as_generate},
     {"longer_context", NEEDS_NOTHING, longer_context},
     {"golden", NEEDS_NOTHING, golden},

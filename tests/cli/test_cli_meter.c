@@ -96,7 +96,7 @@ static void nvml(void) {
 }
 
 static void rate(void) {
-    double one = 0, two = 0;
+    double one = 1e9, two = 1e9;
     sl_error e;
     CHECK_OK(cli_memory_rate(1, &one, &e), e);
     CHECK_OK(cli_memory_rate(2, &two, &e), e);

@@ -116,6 +116,7 @@ static const struct {
     // whole texts that are numbers
     {"boxed", "\\boxed{-$5}", "[\"-5\"]", 1, NULL},
     {"boxed", "\\boxed{$-5}", "[\"-5\"]", 1, NULL},
+    {"boxed", "\\boxed{-\\$5\\%}", "[\"-5\"]", 1, NULL},
     {"boxed", "\\boxed{5.}", "[\"5\"]", 1, NULL},
     {"boxed", "\\boxed{\\dfrac{1}{4}}", "[\"0.25\"]", 1, NULL},
     {"boxed", "\\boxed{\\tfrac{ 3 }{4}}", "[\"3/4\"]", 1, NULL},
@@ -255,6 +256,10 @@ static void records(void) {
     check_record(&r.at[5], "\n", "Two", "###", "numeric-boxed");
     check_record(&r.at[6], "One\n", "Two", "-7", "numeric-boxed");
     CHECK(r.at[0].text.items->n_predict == 1024 && r.at[2].text.items->n_predict == 128);
+    eval_records_free(&r);
+    spill(in_tmp(".hidden"), "{\"prompt\": \"a\", \"answer\": \"b\"}", 30);
+    CHECK_OK(eval_records_read(in_tmp(".hidden"), GRADE_NONE, NULL, 0, &r, &e), e);
+    CHECK_STR(r.at[0].task, "."); // never empty
     eval_records_free(&r);
     read_file("{\"question\": \"How many?\", \"answer\": \"#### -3\"}\n", GRADE_NUMERIC_BOX, "gsm8k-boxed", &r);
     check_record(&r.at[0], "", "How many?\n\nPlease reason step by step, and put your final numeric answer within \\boxed{}.",

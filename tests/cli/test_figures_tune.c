@@ -470,6 +470,7 @@ static int run_command(void *ctx, sl_error *e) {
     char *args[22] = {"-m", (char *)tiny()};
     int n = 0;
     cli_options o;
+    cli_progress after;
     for (; c->args[n]; n++) args[n + 2] = c->args[n];
     memset(&seen, 0, sizeof seen);
     int rc = cli_options_parse(&o, c->bit, n + 2, args, e);
@@ -477,13 +478,16 @@ static int run_command(void *ctx, sl_error *e) {
     cli_progress_watch = watch;
     if (!rc) rc = c->run(&o, e);
     cli_progress_watch = NULL;
+    cli_progress_begin(&after, "after", "");
+    seen.n_bad += after.outer != NULL; // the run did not end its own progress
+    cli_progress_end(&after);
     signal(SIGINT, SIG_DFL);
     cli_options_free(&o);
     return rc;
 }
 
 // A run reports all the work that it planned, and no other work.
-static void planned_work(void) {
+static void planned(int bit) {
     char *lines = strdup(in_tmp("two")), *text = strdup(in_tmp("one")), *profile = strdup(in_tmp("profile")),
          *out = strdup(in_tmp("out")), *words = strdup(long_text(20)), *asks = strdup(in_tmp("asks")), file[2048];
     const command all[] = {
@@ -519,6 +523,7 @@ static void planned_work(void) {
     spill(asks, ASK("") ASK(" very"), strlen(ASK("") ASK(" very")));
     spill(text, long_text(20), strlen(long_text(20)));
     for (int i = 0; i < N; i++) {
+        if (all[i].bit != bit) continue;
         capture(run_command, (void *)&all[i]);
         const cli_work *prefill = &seen.last.prefill, *rest = &seen.last.rest;
         double least = all[i].bit == CLI_EVAL ? 0.85 : 0.98; // a text of --length 600 is up to 60 tokens shorter
@@ -528,6 +533,19 @@ static void planned_work(void) {
                  seen.n_bad, prefill->done, prefill->total, rest->done, rest->total);
     }
     free(lines), free(text), free(profile), free(out), free(words), free(asks);
+}
+
+static void planned_perplexity(void) {
+    planned(CLI_PERPLEXITY);
+}
+static void planned_compare(void) {
+    planned(CLI_COMPARE);
+}
+static void planned_eval(void) {
+    planned(CLI_EVAL);
+}
+static void planned_tune(void) {
+    planned(CLI_TUNE);
 }
 
 // ---- the log ----
@@ -613,7 +631,10 @@ static void logs(void) {
 }
 
 static const test_case cases[] = {{"logs", 0, logs},
-                                  {"planned-work", 0, planned_work},
+                                  {"planned-perplexity", 0, planned_perplexity},
+                                  {"planned-compare", 0, planned_compare},
+                                  {"planned-eval", 0, planned_eval},
+                                  {"planned-tune", 0, planned_tune},
                                   {"prompts", 0, prompts},
                                   {"work", 0, work},
                                   {"prefill", 0, prefill},
