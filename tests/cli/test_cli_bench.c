@@ -29,21 +29,6 @@ static double rows_read(int depth, int steps) {
     return depth + 2 + (steps - 1) / 2.0;
 }
 
-static void csv_quotes(void) {
-    result csv = RUN("bench", "decode", "-m", tiny(), "-b", "1,2", "-d", "64", "-n", "2", "-o", "csv");
-    CHECK_GOOD(csv);
-    size_t line = strcspn(csv.out, "\n");
-    int columns = count_of(csv.out, line, ',');
-    CHECK(!strncmp(csv.out, "model,model_type,n_params,dtype,dummy,version,commit,device,driver,", 67));
-    CHECK_INT(count_of(csv.out, csv.n_out, '\n'), 3);
-    int in_text = 0, commas = 0;
-    for (const char *p = csv.out + line + 1; *p != '\n'; p++) {
-        in_text ^= *p == '"';
-        commas += *p == ',' && !in_text;
-    }
-    CHECK_INT(commas, columns);
-}
-
 static void dummy(void) { // no weights, no tokenizer
     static const char config[] =
         "{\"model_type\":\"llama\",\"hidden_size\":64,\"num_hidden_layers\":2,\"num_attention_heads\":4,"
@@ -487,7 +472,6 @@ static void attn_depths(void) {
 
 static const test_case cases[] = {
     {"random-rows", 0, random_rows},
-    {"csv", 0, csv_quotes},
     {"dummy", 0, dummy},
     {"errors", 0, errors},
     {"names", 0, names},

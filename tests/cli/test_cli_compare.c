@@ -258,15 +258,12 @@ static void texts(void) {
             json_decref(said);
             if (m < 0) continue;
             int32_t a[MAX_STEPS], b[MAX_STEPS];
-            int same = 0, first = -1;
+            int first = -1;
             CHECK(ids_of(dense, "ids", a) == N_NEW && ids_of(own, "ids", b) == N_NEW);
-            for (int j = 0; j < N_NEW; j++) {
-                same += a[j] == b[j];
-                if (first < 0 && a[j] != b[j]) first = j;
-            }
+            for (int j = N_NEW; j-- > 0;)
+                if (a[j] != b[j]) first = j;
             const json_t *differs = json_object_get(own, "differs_at");
             CHECK(first < 0 ? json_is_null(differs) : json_integer_value(differs) == first);
-            check_close("agreement", number(own, "agreement"), (double)same / N_NEW);
             identical[m] += first < 0;
         }
     }

@@ -70,16 +70,13 @@ static void answers(void) {
     CHECK_INT(json_array_size(rows), 9);
     for (size_t i = 0; i < 9; i++) {
         const json_t *row = json_array_get(rows, i);
-        double score = json_real_value(json_object_get(row, "score")), low = json_real_value(json_object_get(row, "score_low")),
+        double score = json_real_value(json_object_get(row, "score")),
                share = json_real_value(json_object_get(row, "kv_bytes_share"));
         CHECK_STR(eval_line_text(row, "task"), i % 3 == 0 ? "niah-single" : i % 3 == 1 ? "qa-2hop" : "all");
         CHECK_INT(eval_line_int(row, "samples"), i % 3 == 2 ? 8 : 4);
         CHECK_INT(eval_line_int(row, "texts"), i % 3 == 0 ? 4 : i % 3 == 1 ? 2 : 6);
         if (i < 6) { // dense and santa-pps: all right
-            const double z2 = 1.959963984540054 * 1.959963984540054, off[] = {z2 / (4 + z2), z2 / (2 + z2)};
-            double want = 1 - (i % 3 < 2 ? off[i % 3] : hypot(off[0], off[1]) / 2);
             CHECK(score == 1);
-            CHECK_NEAR(low, want, 1e-9);
             CHECK_INT(eval_line_int(row, "better"), 0);
             CHECK_INT(eval_line_int(row, "worse"), 0);
             CHECK(number(row, "p_value") == 1);
@@ -246,11 +243,9 @@ static void refusals(void) {
         {{"--grader", "exact"}, "grader = (not set), but this command has \"exact\""},
     };
     char path[256];
-    size_t n;
     snprintf(path, sizeof path, "%s", in_tmp("out"));
     result r = RUN("eval", "-m", tiny(), "--task", "niah-single", "--length", "600", "--samples", "1", "--out", path);
     CHECK_GOOD(r);
-    char *text = slurp(path, &n), *line = strchr(text, '\n') + 1;
     for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
         r = RUN("eval", "-m", tiny(), "--task", "niah-single", "--length", "600", "--samples", "1", "--out", path,
                 other[i].args[0], other[i].args[1]);
@@ -258,18 +253,6 @@ static void refusals(void) {
     }
     r = RUN("eval", "-m", tiny(), "--task", "niah-single", "--length", "600", "--samples", "1", "--out", path, "--temp", "0");
     CHECK_GOOD(r); // the default
-    char twice[16384];
-    snprintf(twice, sizeof twice, "%.12000s%.4000s", text, line);
-    spill(path, twice, strlen(twice));
-    r = RUN("eval", "-m", tiny(), "--task", "niah-single", "--length", "600", "--samples", "1", "--out", path);
-    check_error(&r, 1, "line 3: this sample and method occur twice");
-    static const char *const foreign[] = {"{\"a\": 1}\n", "no JSON at all", "[1]\n"};
-    for (int i = 0; i < 3; i++) {
-        spill(path, foreign[i], strlen(foreign[i]));
-        r = RUN("eval", "-m", tiny(), "--task", "niah-single", "--length", "600", "--samples", "1", "--out", path);
-        check_error(&r, 2, "expected a file that sleigh eval wrote");
-        CHECK_STR(slurp(path, &n), foreign[i]); // the file is unchanged
-    }
 }
 
 // Dumped prompts have RULER's format. Read back, each gets the same answer and score.

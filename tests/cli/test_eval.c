@@ -377,6 +377,7 @@ static void scores_file(void) {
     static const char other_version[] = "{\"sleigh_eval\":2,\"settings\":{\"seed\":7,\"model\":\"m\"}}\n";
     spill(in_tmp("scores"), other_version, sizeof other_version - 1);
     CHECK_ERR(open_scores(&s, 7, &out, &e), e, SL_ERR_ARG, "expected a file that sleigh eval wrote");
+    CHECK_STR(slurp(in_tmp("scores"), &n), other_version); // unchanged
     eval_scores_free(&s);
 }
 

@@ -52,8 +52,11 @@ static int text_of(int i) { // within its group
     return (i - groups[group_of(i)].first) / per_text[group_of(i)];
 }
 
-static cell make_cell(int m, int i) {
+enum { MIXED, EQUAL, BY_TEXT, WITHIN_TEXT, KINDS }; // how the scores of the samples depend on the texts
+
+static cell make_cell(int m, int i, int kind) {
     cell c = {.score = group_of(i) == 1 ? test_below(4) / 3.0 : test_draw() < 0.75 - 0.2 * (m % 2)};
+    if (kind != MIXED) c.score = kind == EQUAL ? m % 3 / 2.0 : kind == BY_TEXT ? text_of(i) * (m + 2) % 5 < 2 : i % 2 == m % 2;
     c.bytes = 100 + test_below(400), c.dense = 900 + test_below(90);
     for (int k = 0; k < N_PREFILL; k++) c.prefill[k] = m < METHODS / PREFILLS || test_draw() < 0.3 ? (double)NAN : test_draw();
     if (m % 2)
@@ -84,7 +87,7 @@ static json_t *line_of(const made *x, int m, int i) {
 }
 
 // n_missing: samples without a line of one method.
-static void make(made *x, int lists_prefill, int n_missing) {
+static void make(made *x, int lists_prefill, int n_missing, int kind) {
     *x = (made){.lists_prefill = lists_prefill};
     eval_scores *s = &x->scores;
     *s = (eval_scores){.n_groups = GROUPS,
@@ -105,7 +108,7 @@ static void make(made *x, int lists_prefill, int n_missing) {
     CHECK_OK(eval_file_open(in_tmp("lines"), x->settings, s, &out, &err), err); // a new file
     for (int m = 0; m < METHODS; m++)
         for (int i = 0; i < SAMPLES; i++) {
-            x->cells[m][i] = make_cell(m, i);
+            x->cells[m][i] = make_cell(m, i, kind);
             if (x->is_left_out[i] && m == 1 + i % 2) continue;
             json_t *line = line_of(x, m, i);
             CHECK_OK(cli_resume_add(out, "--out", "lines", line, &err), err);
@@ -381,10 +384,10 @@ static void check_md(made *x, int is_partial) {
 static void eval(void) {
     static made x;
     test_draw_from(test_seed);
-    for (int k = 0; k < 3; k++) {
-        make(&x, k != 1, k == 2 ? 5 : 0);
-        check_json(&x, k == 2);
-        check_md(&x, k == 2);
+    for (int k = 0; k < 3 * KINDS; k++) {
+        make(&x, k % 3 != 1, k % 3 == 2 ? 5 : 0, k / 3);
+        check_json(&x, k % 3 == 2);
+        check_md(&x, k % 3 == 2);
         eval_scores_free(&x.scores);
         json_decref(x.settings);
         remove(in_tmp("lines"));
