@@ -141,10 +141,7 @@ static void check_prompt(const json_t *own, const json_t *dense, const expected 
 
 static void check_certificates(const json_t *row, const sl_attn_stats *read) {
     CHECK_INT(number(row, "layer_steps"), read->stated);
-    if (!read->stated) {
-        CHECK(json_is_null(json_object_get(row, "certified_share")) && json_is_null(json_object_get(row, "stated_error")));
-        return;
-    }
+    if (!read->stated) return;
     check_close("certified_share", number(row, "certified_share"), (double)read->certified / (double)read->stated);
     check_close("unbounded_share", number(row, "unbounded_share"), (double)read->unbounded / (double)read->stated);
     check_close("stated_error", number(row, "stated_error"), sl_attn_stats_stated_mean(read));
@@ -441,7 +438,7 @@ static void answers_with_dense(void) {
 // ---- without texts ----
 
 typedef struct observed {
-    double l2[4][4096], bytes, dense_bytes;
+    double l2[4];                // sums of a layer
     sl_attn_profile profile[32]; // [4 layers][8 heads] sums
     int n[4], n_steps;
 } observed;
@@ -455,9 +452,7 @@ static void add_observed(void *ctx, const sl_attn_record *r) {
         CHECK(r->profile->keys_squares >= 1 && r->profile->keys_entropy <= r->n_kv * (1 + 1e-9));
         return;
     }
-    CHECK(o->n[r->layer] < 4096);
-    o->l2[r->layer][o->n[r->layer]++] = r->report->error;
-    o->bytes += (double)r->report->bytes, o->dense_bytes += (double)r->report->dense_bytes;
+    o->l2[r->layer] += r->report->error, o->n[r->layer]++;
 }
 
 // Decodes the path with dense attention, with an observer that has one shadow.
@@ -522,13 +517,7 @@ static void without_texts(void) {
     check_profiles(out[0], &seen);
     const json_t *row = compare_item(out[0], "methods", 0);
     CHECK_INT(json_array_size(json_object_get(row, "layers")), 4);
-    check_close("bytes_share", number(row, "bytes_share"), seen.bytes / seen.dense_bytes);
-    for (int i = 0; i < 4; i++) {
-        double sum = 0;
-        for (int k = 0; k < seen.n[i]; k++) sum += seen.l2[i][k];
-        check_close("l2", number(compare_item(row, "layers", (size_t)i), "l2"), sum / seen.n[i]);
-        CHECK_INT(number(compare_item(row, "layers", (size_t)i), "layer"), i);
-    }
+    for (int i = 0; i < 4; i++) check_close("l2", number(compare_item(row, "layers", (size_t)i), "l2"), seen.l2[i] / seen.n[i]);
     for (int i = 0; i < 2; i++) {
         const json_t *prompt = compare_item(out[i], "prompts", 0), *dense = json_object_get(prompt, "dense");
         CHECK(json_is_null(json_object_get(dense, "text")) && json_array_size(json_object_get(dense, "ids")) == 0);
