@@ -462,18 +462,22 @@ static void watch(const cli_progress *p) {
 
 typedef struct command {
     int bit, (*run)(const cli_options *o, sl_error *err);
-    char *args[20];
+    const char *flags; // @: a file of the case
 } command;
 
 static int run_command(void *ctx, sl_error *e) {
     const command *c = ctx;
-    char *args[22] = {"-m", (char *)tiny()};
-    int n = 0;
+    char text[512], paths[4][256], *args[32] = {"-m", (char *)tiny()};
+    int n = 2, n_paths = 0;
     cli_options o;
     cli_progress after;
-    for (; c->args[n]; n++) args[n + 2] = c->args[n];
-    memset(&seen, 0, sizeof seen);
-    int rc = cli_options_parse(&o, c->bit, n + 2, args, e);
+    snprintf(text, sizeof text, "%s", c->flags);
+    for (char *word = strtok(text, " "); word; word = strtok(NULL, " "), n++) {
+        args[n] = word;
+        if (*word == '@') snprintf(args[n] = paths[n_paths++], sizeof *paths, "%s", in_tmp(word + 1));
+    }
+    seen.n_bad = 0, seen.last = (cli_progress){.done = 0};
+    int rc = cli_options_parse(&o, c->bit, n, args, e);
     if (!rc) rc = sl_source_open(o.model, &o.source, e);
     cli_progress_watch = watch;
     if (!rc) rc = c->run(&o, e);
@@ -486,66 +490,50 @@ static int run_command(void *ctx, sl_error *e) {
     return rc;
 }
 
-// A run reports all the work that it planned, and no other work.
-static void planned(int bit) {
-    char *lines = strdup(in_tmp("two")), *text = strdup(in_tmp("one")), *profile = strdup(in_tmp("profile")),
-         *out = strdup(in_tmp("out")), *words = strdup(long_text(20)), *asks = strdup(in_tmp("asks")), file[2048];
-    const command all[] = {
-        {CLI_PERPLEXITY, cmd_perplexity, {"-f", text, "-c", "64", "--stride", "50"}},
-        {CLI_PERPLEXITY, cmd_perplexity, {"-f", text, "-c", "64", "--attn", "topk:k=4", "--windows", "3"}},
-        {CLI_PERPLEXITY,
-         cmd_perplexity,
-         {"--jsonl", lines, "-c", "64", "--stride", "40", "--score", "30", "--history", "5,all", "--segment", "9", "--windows",
-          "2"}},
-        {CLI_COMPARE, cmd_compare, {"--jsonl", asks, "--attn", "topk:k=4,dense", "-n", "5", "--ignore-eos", "--no-heads"}},
-        {CLI_COMPARE, cmd_compare, {"--jsonl", asks, "--attn", "topk:k=4", "--no-texts", "--no-heads"}},
-        {CLI_COMPARE, cmd_compare, {"--jsonl", asks, "--attn", "topk:k=4", "--no-texts"}},
-        {CLI_TUNE,
-         cmd_tune,
-         {"--length", "256", "--task", "niah-single", "--samples", "2", "--check", "1", "--iterations", "1", "--episodes", "2",
-          "--attn-prefill", "streaming:window=64,sample", "--out", profile}},
-        {CLI_TUNE,
-         cmd_tune,
-         {"--length", "256", "--task", "niah-single", "--samples", "2", "--check", "0", "--iterations", "0", "--attn-prefill",
-          "streaming", "--out", profile}},
-        {CLI_EVAL,
-         cmd_eval,
-         {"--task", "niah-single", "--length", "600,900", "--samples", "1", "--question-dense", "--out", out}},
-        {CLI_EVAL,
-         cmd_eval,
-         {"--task", "niah-single", "--length", "600,900", "--samples", "2", "--question-dense", "--out", out}},
-    };
-    enum { N = sizeof all / sizeof *all };
-    for (char *at = words; (at = strchr(at, '\n'));) *at = ' ';
-    snprintf(file, sizeof file, "{\"text\": \"%.600s\"}\n{\"text\": \"%.700s\"}\n", words, words);
-    spill(lines, file, strlen(file));
-#define ASK(X) "{\"context\": \"The harbor is" X " green.\", \"question\": \"Is it?\", \"reference\": \" Yes, it is.\"}\n"
-    spill(asks, ASK("") ASK(" very"), strlen(ASK("") ASK(" very")));
-    spill(text, long_text(20), strlen(long_text(20)));
-    for (int i = 0; i < N; i++) {
-        if (all[i].bit != bit) continue;
-        capture(run_command, (void *)&all[i]);
-        const cli_work *prefill = &seen.last.prefill, *rest = &seen.last.rest;
-        double least = all[i].bit == CLI_EVAL ? 0.85 : 0.98; // a text of --length 600 is up to 60 tokens shorter
-        if (seen.last.done != seen.last.total || seen.n_bad || prefill->done < least * prefill->total ||
-            prefill->done > 1.02 * prefill->total || rest->done != (rest->total > 0 ? rest->total : 0))
-            FAIL("run %d: %d of %d units, %d bad reports, prefill %g of %g, rest %g of %g", i, seen.last.done, seen.last.total,
-                 seen.n_bad, prefill->done, prefill->total, rest->done, rest->total);
-    }
-    free(lines), free(text), free(profile), free(out), free(words), free(asks);
+// A run reports all the work that it planned, and no other work. least: of the prefills.
+static void check_planned(int bit, int (*run)(const cli_options *o, sl_error *err), double least, const char *flags) {
+    const cli_work *prefill = &seen.last.prefill, *rest = &seen.last.rest;
+    capture(run_command, &(command){bit, run, flags});
+    if (seen.last.done != seen.last.total || seen.n_bad || prefill->done < least * prefill->total ||
+        prefill->done > 1.02 * prefill->total || rest->done != (rest->total > 0 ? rest->total : 0))
+        FAIL("%s: %d of %d units, %d bad reports, prefill %g of %g, rest %g of %g", flags, seen.last.done, seen.last.total,
+             seen.n_bad, prefill->done, prefill->total, rest->done, rest->total);
 }
 
 static void planned_perplexity(void) {
-    planned(CLI_PERPLEXITY);
+    char lines[4096], *words = strdup(long_text(20));
+    spill(in_tmp("text"), words, strlen(words));
+    for (char *at = words; (at = strchr(at, '\n'));) *at = ' ';
+    spill(in_tmp("two"), lines, (size_t)sprintf(lines, "{\"text\": \"%.600s\"}\n{\"text\": \"%.700s\"}\n", words, words));
+    free(words);
+    check_planned(CLI_PERPLEXITY, cmd_perplexity, 0.98, "-f @text -c 64 --stride 50");
+    check_planned(CLI_PERPLEXITY, cmd_perplexity, 0.98, "-f @text -c 64 --attn topk:k=4 --windows 3");
+    check_planned(CLI_PERPLEXITY, cmd_perplexity, 0.98,
+                  "--jsonl @two -c 64 --stride 40 --score 30 --history 5,all --segment 9 --windows 2");
 }
+
 static void planned_compare(void) {
-    planned(CLI_COMPARE);
+#define ASK(X) "{\"context\": \"The harbor is" X " green.\", \"question\": \"Is it?\", \"reference\": \" Yes, it is.\"}\n"
+    spill(in_tmp("asks"), ASK("") ASK(" very"), strlen(ASK("") ASK(" very")));
+    check_planned(CLI_COMPARE, cmd_compare, 0.98, "--jsonl @asks --attn topk:k=4,dense -n 5 --ignore-eos --no-heads");
+    check_planned(CLI_COMPARE, cmd_compare, 0.98, "--jsonl @asks --attn topk:k=4 --no-texts --no-heads");
+    check_planned(CLI_COMPARE, cmd_compare, 0.98, "--jsonl @asks --attn topk:k=4 --no-texts");
 }
-static void planned_eval(void) {
-    planned(CLI_EVAL);
-}
+
 static void planned_tune(void) {
-    planned(CLI_TUNE);
+    check_planned(CLI_TUNE, cmd_tune, 1,
+                  "--length 256 --task niah-single --samples 2 --check 1 --iterations 1 --episodes 2 --attn-prefill "
+                  "streaming:window=64,sample --out @profile");
+    check_planned(
+        CLI_TUNE, cmd_tune, 1,
+        "--length 256 --task niah-single --samples 2 --check 0 --iterations 0 --attn-prefill streaming --out @profile");
+}
+
+static void planned_eval(void) { // a text of --length 600 is up to 60 tokens shorter
+    for (int i = 1; i <= 2; i++)
+        check_planned(CLI_EVAL, cmd_eval, 0.85,
+                      i == 1 ? "--task niah-single --length 600,900 --samples 1 --question-dense --out @out"
+                             : "--task niah-single --length 600,900 --samples 2 --question-dense --out @out");
 }
 
 // ---- the log ----
