@@ -4,6 +4,7 @@
 #include "attention/prefill_mask.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/output/progress_bar.h"
+#include "engine/cli/process.h"
 #include "engine/cli/tune/tune.h"
 #include "models/source.h"
 #include "tests/cli/fields.h"
@@ -450,7 +451,8 @@ static void prompts(void) {
 
 static struct {
     cli_progress last;
-    int n_bad; // reports; reports in which work was taken back, or a next token counted as more than one step
+    int n_bad;       // reports in which work was taken back, or a next token counted as more than one step
+    int n, stop, rc; // reports; the report at which Ctrl+C is pressed, or 0; what the command returned
 } seen;
 
 static void watch(const cli_progress *p) {
@@ -458,6 +460,7 @@ static void watch(const cli_progress *p) {
     if (!p->is_run) return;
     seen.n_bad += more < 0 || (!strcmp(p->item, "next tokens") && !strcmp(seen.last.item, p->item) && more > 1);
     seen.last = *p;
+    if (++seen.n == seen.stop) raise(SIGINT);
 }
 
 typedef struct command {
@@ -476,7 +479,8 @@ static int run_command(void *ctx, sl_error *e) {
         args[n] = word;
         if (*word == '@') snprintf(args[n] = paths[n_paths++], sizeof *paths, "%s", in_tmp(word + 1));
     }
-    seen.n_bad = 0, seen.last = (cli_progress){.done = 0};
+    seen.n_bad = seen.n = 0, seen.last = (cli_progress){.done = 0};
+    remove(in_tmp("profile.log"));
     int rc = cli_options_parse(&o, c->bit, n, args, e);
     if (!rc) rc = sl_source_open(o.model, &o.source, e);
     cli_progress_watch = watch;
@@ -486,8 +490,10 @@ static int run_command(void *ctx, sl_error *e) {
     seen.n_bad += after.outer != NULL; // the run did not end its own progress
     cli_progress_end(&after);
     signal(SIGINT, SIG_DFL);
+    cli_clear_interrupt();
     cli_options_free(&o);
-    return rc;
+    seen.rc = rc;
+    return seen.stop ? 0 : rc;
 }
 
 // A run reports all the work that it planned, and no other work. least: of the prefills.
@@ -500,6 +506,17 @@ static void check_planned(int bit, int (*run)(const cli_options *o, sl_error *er
              seen.n_bad, prefill->done, prefill->total, rest->done, rest->total);
 }
 
+// After Ctrl+C the command of the last check_planned ends soon, with this error.
+static void check_interrupts(int bit, int (*run)(const cli_options *o, sl_error *err), const char *flags) {
+    for (int i = 1, n = seen.n; i < 4; i++) {
+        seen.stop = n * i / 4;
+        capture(run_command, &(command){bit, run, flags});
+        CHECK_INT(seen.rc, SL_ERR_IO);
+        if (seen.n > seen.stop + 5) FAIL("%s: %d reports after the interruption", flags, seen.n - seen.stop);
+    }
+    seen.stop = 0;
+}
+
 static void planned_perplexity(void) {
     char lines[4096], *words = strdup(long_text(20));
     spill(in_tmp("text"), words, strlen(words));
@@ -508,32 +525,38 @@ static void planned_perplexity(void) {
     free(words);
     check_planned(CLI_PERPLEXITY, cmd_perplexity, 0.98, "-f @text -c 64 --stride 50");
     check_planned(CLI_PERPLEXITY, cmd_perplexity, 0.98, "-f @text -c 64 --attn topk:k=4 --windows 3");
-    check_planned(CLI_PERPLEXITY, cmd_perplexity, 0.98,
-                  "--jsonl @two -c 64 --stride 40 --score 30 --history 5,all --segment 9 --windows 2");
+    static const char segments[] = "--jsonl @two -c 64 --stride 40 --score 30 --history 5,all --segment 9 --windows 2";
+    check_planned(CLI_PERPLEXITY, cmd_perplexity, 0.98, segments);
+    check_interrupts(CLI_PERPLEXITY, cmd_perplexity, segments);
 }
 
 static void planned_compare(void) {
 #define ASK(X) "{\"context\": \"The harbor is" X " green.\", \"question\": \"Is it?\", \"reference\": \" Yes, it is.\"}\n"
     spill(in_tmp("asks"), ASK("") ASK(" very"), strlen(ASK("") ASK(" very")));
-    check_planned(CLI_COMPARE, cmd_compare, 0.98, "--jsonl @asks --attn topk:k=4,dense -n 5 --ignore-eos --no-heads");
+    static const char texts[] = "--jsonl @asks --attn topk:k=4,dense -n 5 --ignore-eos --no-heads";
     check_planned(CLI_COMPARE, cmd_compare, 0.98, "--jsonl @asks --attn topk:k=4 --no-texts --no-heads");
     check_planned(CLI_COMPARE, cmd_compare, 0.98, "--jsonl @asks --attn topk:k=4 --no-texts");
+    check_interrupts(CLI_COMPARE, cmd_compare, "--jsonl @asks --attn topk:k=4 --no-texts");
+    check_planned(CLI_COMPARE, cmd_compare, 0.98, texts);
+    check_interrupts(CLI_COMPARE, cmd_compare, texts);
 }
 
 static void planned_tune(void) {
+    static const char part[] =
+        "--length 256 --task niah-single --samples 2 --check 0 --iterations 0 --attn-prefill streaming --out @profile";
     check_planned(CLI_TUNE, cmd_tune, 1,
                   "--length 256 --task niah-single --samples 2 --check 1 --iterations 1 --episodes 2 --attn-prefill "
                   "streaming:window=64,sample --out @profile");
-    check_planned(
-        CLI_TUNE, cmd_tune, 1,
-        "--length 256 --task niah-single --samples 2 --check 0 --iterations 0 --attn-prefill streaming --out @profile");
+    check_planned(CLI_TUNE, cmd_tune, 1, part);
+    check_interrupts(CLI_TUNE, cmd_tune, part);
 }
 
 static void planned_eval(void) { // a text of --length 600 is up to 60 tokens shorter
-    for (int i = 1; i <= 2; i++)
-        check_planned(CLI_EVAL, cmd_eval, 0.85,
-                      i == 1 ? "--task niah-single --length 600,900 --samples 1 --question-dense --out @out"
-                             : "--task niah-single --length 600,900 --samples 2 --question-dense --out @out");
+    static const char whole[] = "--task niah-single,vt --length 600 --samples 2 --question-dense";
+    check_planned(CLI_EVAL, cmd_eval, 0.85, "--task niah-single --length 600,900 --samples 1 --question-dense --out @out");
+    check_planned(CLI_EVAL, cmd_eval, 0.85, "--task niah-single --length 600,900 --samples 2 --question-dense --out @out");
+    check_planned(CLI_EVAL, cmd_eval, 0.85, whole);
+    check_interrupts(CLI_EVAL, cmd_eval, whole);
 }
 
 // ---- the log ----
