@@ -305,6 +305,14 @@ static void questions(void) {
             "csv");
     CHECK_GOOD(r);
     CHECK_HAS(r.out, "\"needles\",0,\"dense\",1,1,1.0,0.206549314,1.0,0.0,0.0,0.0,1.0,0,0,1.0,0,,,,\n");
+    char more[2048]; // the first line of each task
+    snprintf(more, sizeof more, "%s%s{\"question\": \"3\", \"answer\": 3}", file, file);
+    spill(in_tmp("m.jsonl"), more, strlen(more));
+    r = RUN("eval", "-m", tiny(), "--jsonl", in_tmp("m.jsonl"), "--samples", "1", "--dump", in_tmp("d"));
+    CHECK_GOOD(r);
+    static const char *const tasks[] = {"m", "needles", "sums"};
+    CHECK_INT(eval_lines_read(in_tmp("d")), 3);
+    for (int i = 0; i < 3; i++) CHECK_STR(eval_line_text(eval_lines[i], "task"), tasks[i]);
     spill(in_tmp("q.jsonl"), file, sizeof file - 2); // another content
     r = RUN("eval", "-m", tiny(), "--jsonl", in_tmp("q.jsonl"), "--stop", "\n", "-n", "16", "--procedure", "gsm8k", "--chat",
             "--out", in_tmp("o"));

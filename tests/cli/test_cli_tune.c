@@ -268,6 +268,7 @@ static void continues(void) {
     }
     result again = RUN(BUDGETS, "--out", in_tmp("a.json")); // measures nothing
     CHECK_GOOD(again);
+    CHECK_HAS(again.err, "a.json.log has 16 measurements");
     CHECK_STR(text_of("a.json"), want);
     CHECK_INT(lines_of("a.json.log"), n_lines);
     char *last = text_of("a.json.log"), twice[1 << 16];
@@ -368,7 +369,7 @@ static void refused(void) {
     static const struct {
         const char *flag, *value, *message;
     } cases[] = {
-        {"--parts", "prefill,decode", "--parts prefill,decode: expected prefill, budgets or both"},
+        {"--parts", "prefill,budgett", "--parts prefill,budgett: expected prefill, budgets or both"},
         {"--attn-prefill", "oracle", "--attn-prefill oracle"},
         {"--attn-prefill", "sampel", "--attn-prefill sampel: unknown method; did you mean sample?"},
         {"--attn-prefill", "dense", "dense is always measured"},

@@ -439,8 +439,9 @@ static void check_document(made *m) {
     char device[256];
     fields f = {.n = 0};
     m->o.format = "json";
-    json_t *out = json_loads(capture(print_json, m), JSON_REJECT_DUPLICATES, NULL);
-    CHECK(out != NULL);
+    const char *text = capture(print_json, m);
+    json_t *out = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    CHECK(out != NULL && !strncmp(text, "{\n \"", 4)); // indented by a blank
     sl_engine_describe(m->c.run.engine, device, sizeof device);
     want_text(&f, "model", "tiny"), want_text(&f, "model_type", "llama"), want(&f, "n_params", m->c.name.n_params);
     want_text(&f, "dtype", "bf16"), want(&f, "dummy", 0), want_text(&f, "version", SLEIGH_VERSION);
