@@ -234,45 +234,6 @@ static void dense_with_dense(void) {
     json_decref(out);
 }
 
-// Each answer equals that of generate. Its figures follow from the ids.
-static void texts(void) {
-    static const char *const methods[] = {"streaming:window=8:sink=2", "santa:S=2"};
-    const char *records = compare_spill_records(3);
-    json_t *out = compare_json(records, "streaming:window=8:sink=2,santa:S=2", "--no-heads");
-    int identical[2] = {0};
-    for (int m = -1; m < 2; m++) {
-        result r = RUN("generate", "-m", tiny(), "--jsonl", records, "-n", "20", "--ignore-eos", "--temp", "0", "--attn",
-                       m < 0 ? "dense" : methods[m]);
-        CHECK_GOOD(r);
-        const char *line = r.out;
-        for (size_t i = 0; i < 3; i++, line = strchr(line, '\n') + 1) {
-            const json_t *prompt = compare_item(out, "prompts", i), *dense = json_object_get(prompt, "dense");
-            const json_t *own = m < 0 ? dense : compare_item(prompt, "methods", (size_t)m);
-            json_t *said = json_loads(line, JSON_DISABLE_EOF_CHECK, NULL);
-            CHECK_STR(json_string_value(json_object_get(own, "text")), json_string_value(json_object_get(said, "text")));
-            CHECK_STR(json_string_value(json_object_get(own, "stopped")), "limit");
-            CHECK(json_integer_value(json_object_get(prompt, "id")) == 10 + (int)i);
-            json_decref(said);
-            if (m < 0) continue;
-            int32_t a[MAX_STEPS], b[MAX_STEPS];
-            int first = -1;
-            CHECK(ids_of(dense, "ids", a) == N_NEW && ids_of(own, "ids", b) == N_NEW);
-            for (int j = N_NEW; j-- > 0;)
-                if (a[j] != b[j]) first = j;
-            const json_t *differs = json_object_get(own, "differs_at");
-            CHECK(first < 0 ? json_is_null(differs) : json_integer_value(differs) == first);
-            identical[m] += first < 0;
-        }
-    }
-    for (size_t m = 0; m < 2; m++) {
-        const json_t *row = compare_item(out, "methods", m);
-        CHECK_INT(number(row, "identical"), identical[m]);
-        CHECK(json_is_null(json_object_get(row, "l2")) && json_array_size(json_object_get(row, "heads")) == 0);
-    }
-    CHECK(identical[0] < 3);
-    json_decref(out);
-}
-
 typedef struct head_sums {
     double n, error, cosine, bias, k_rows, v_rows, v_distinct, samples, ess, spread, bytes, dense_bytes;
 } head_sums;
@@ -556,13 +517,12 @@ static void step_bytes(void) {
     json_decref(out);
 }
 
-// The agreement of answers of different lengths counts the tokens that both have. The bytes of a method are those of its own
-// run.
+// Each answer and its bytes are those of generate. The figures of answers of different lengths count the tokens that both have.
 static void lengths(void) {
     static const char *const methods[] = {"streaming:sink=2:window=8", "santa:S=2", "topk:k=2"};
     int n_shorter = 0, n_longer = 0;
     result r = RUN("compare", "-m", tiny(), "-p", question, "--attn", "streaming:window=8:sink=2,santa:S=2,topk:k=2", "-n",
-                   "30", "--stop", "a", "--no-heads", "-o", "json");
+                   "30", "--stop", "a", "--seq-id", "4", "--no-heads", "-o", "json");
     json_t *out = document(&r);
     const json_t *dense = json_object_get(compare_item(out, "prompts", 0), "dense");
     for (size_t m = 0; m < 3; m++) {
@@ -575,11 +535,16 @@ static void lengths(void) {
         n_shorter += n_b<n_a, n_longer += n_b> n_a;
         check_close("agreement", number(own, "agreement"), (double)same / n);
         check_close("common_prefix", number(row, "common_prefix"), first + 1);
-        result alone =
-            RUN("generate", "-m", tiny(), "-p", question, "--attn", methods[m], "-n", "30", "--stop", "a", "--temp", "0");
+        int is_same = n_a == n_b && first + 1 == n;
+        const json_t *differs = json_object_get(own, "differs_at");
+        CHECK(is_same ? json_is_null(differs) : json_integer_value(differs) == first + 1);
+        CHECK(number(row, "identical") == is_same && json_is_null(json_object_get(row, "l2")));
+        result alone = RUN("generate", "-m", tiny(), "-p", question, "--attn", methods[m], "-n", "30", "--stop", "a",
+                           "--seq-id", "4", "--temp", "0");
         char line[256];
         unsigned long long bytes, all;
         CHECK_GOOD(alone);
+        CHECK_STR(json_string_value(json_object_get(own, "text")), alone.out);
         CHECK(sscanf(stat_line(&alone, "kv_bytes", line), "%llu of %llu", &bytes, &all) == 2 && bytes < all);
         check_close("kv_bytes_share", number(row, "kv_bytes_share"), (double)bytes / (double)all);
     }
@@ -613,7 +578,6 @@ static void merged_reference(void) {
 static const test_case cases[] = {
     {"next-tokens", 0, next_tokens},
     {"dense-with-dense", 0, dense_with_dense},
-    {"texts", 0, texts},
     {"heads", 0, heads},
     GPU_CASE("heads-on-gpu", heads_on_gpu),
     {"answers-with-dense", 0, answers_with_dense},
