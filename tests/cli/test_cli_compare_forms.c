@@ -243,7 +243,7 @@ void case_errors(void) {
         {2, {"-p", "x"}, "flag --attn is required"},
         {2, {"-p", "x", "--attn", "dense,,topk"}, "--attn : unknown method"},
         {2, {"-p", "x", "--attn", "dense,santta"}, "santta"},
-        {2, {"-p", "x", "--attn", "dense", "--dense-prefix=9"}, "--dense-prefix 9: expected at most"},
+        {2, {"-p", "x", "--attn", "dense", "--dense-prefix=3"}, "--dense-prefix 3: expected at most 2"},
         {2, {"-p", "x", "--attn", "dense", "--question-dense"}, "flag --question-dense needs --jsonl"},
         {2, {"--jsonl", "-", "--attn", "dense", "--dense-prefix=9"}, "flag --dense-prefix cannot be used with --jsonl"},
         {2, {"--jsonl", "-", "--attn", "dense", "--reference=x"}, "flag --reference cannot be used with --jsonl"},

@@ -370,7 +370,7 @@ static void refused(void) {
         const char *flag, *value, *message;
     } cases[] = {
         {"--parts", "prefill,budgett", "--parts prefill,budgett: expected prefill, budgets or both"},
-        {"--attn-prefill", "oracle", "--attn-prefill oracle"},
+        {"--jsonl", "-", "--jsonl -: expected a file, because the run may be continued"},
         {"--attn-prefill", "sampel", "--attn-prefill sampel: unknown method; did you mean sample?"},
         {"--attn-prefill", "dense", "dense is always measured"},
         {"--attn-prefill", "auto", "--attn-prefill auto: expected sample, vertical-slash, xattention, streaming or threshold"},

@@ -508,8 +508,8 @@ static void check_planned(int bit, int (*run)(const cli_options *o, sl_error *er
 
 // After Ctrl+C the command of the last check_planned ends soon, with this error.
 static void check_interrupts(int bit, int (*run)(const cli_options *o, sl_error *err), const char *flags) {
-    for (int i = 1, n = seen.n; i < 4; i++) {
-        seen.stop = n * i / 4;
+    for (int i = 1, n = seen.n; i < 3; i++) {
+        seen.stop = n * i / 3;
         capture(run_command, &(command){bit, run, flags});
         CHECK_INT(seen.rc, SL_ERR_IO);
         if (seen.n > seen.stop + 5) FAIL("%s: %d reports after the interruption", flags, seen.n - seen.stop);
@@ -543,19 +543,19 @@ static void planned_compare(void) {
 
 static void planned_tune(void) {
     static const char part[] =
-        "--length 256 --task niah-single --samples 2 --check 0 --iterations 0 --attn-prefill streaming --out @profile";
+        "--length 256 --task niah-single --samples 2 --check 0 --iterations 0 -n 2 --attn-prefill streaming --out @profile";
     check_planned(CLI_TUNE, cmd_tune, 1,
-                  "--length 256 --task niah-single --samples 2 --check 1 --iterations 1 --episodes 2 --attn-prefill "
+                  "--length 256 --task niah-single --samples 2 --check 1 --iterations 1 --episodes 2 -n 2 --attn-prefill "
                   "streaming:window=64,sample --out @profile");
     check_planned(CLI_TUNE, cmd_tune, 1, part);
     check_interrupts(CLI_TUNE, cmd_tune, part);
 }
 
-static void planned_eval(void) { // a text of --length 600 is up to 60 tokens shorter
-    static const char whole[] = "--task niah-single,vt --length 600 --samples 2 --question-dense";
-    check_planned(CLI_EVAL, cmd_eval, 0.85, "--task niah-single --length 600,900 --samples 1 --question-dense --out @out");
-    check_planned(CLI_EVAL, cmd_eval, 0.85, "--task niah-single --length 600,900 --samples 2 --question-dense --out @out");
-    check_planned(CLI_EVAL, cmd_eval, 0.85, whole);
+static void planned_eval(void) { // a text is up to 60 tokens shorter than --length
+    static const char whole[] = "--task niah-single,vt --length 600 --samples 2 -n 4 --question-dense";
+    check_planned(CLI_EVAL, cmd_eval, 0.8, "--task niah-single --length 300,600 --samples 1 -n 4 --question-dense --out @out");
+    check_planned(CLI_EVAL, cmd_eval, 0.8, "--task niah-single --length 300,600 --samples 2 -n 4 --question-dense --out @out");
+    check_planned(CLI_EVAL, cmd_eval, 0.8, whole);
     check_interrupts(CLI_EVAL, cmd_eval, whole);
 }
 
