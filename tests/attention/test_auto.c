@@ -326,7 +326,10 @@ static void grids(void) {
 }
 
 // A method that keeps the number of its steps and the position of the last one, and notes what it finds.
-static struct { int n_steps, n_timed, wrong; } noted;
+static struct {
+    int n_steps, n_timed, wrong;
+    double squares; // of the queries
+} noted;
 
 static size_t probe_workspace(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
     (void)g, (void)spec, (void)n_seqs, (void)n_tokens, (void)n_kv;
@@ -347,6 +350,7 @@ static void probe_decode(const sl_attn_decode_args *args) {
         noted.wrong |= state[0] > 0 && state[1] + 1 != position;   // a step follows the one before it
         noted.wrong |= is_timed && state[0] != 12;                 // every timed step follows the same steps
         noted.n_steps++, noted.n_timed += is_timed;
+        for (int i = 0; i < 8 * 128; i++) noted.squares += args->seqs[s].q[i] * args->seqs[s].q[i] / (8 * 128);
         state[0]++, state[1] = position;
     }
 }
@@ -358,12 +362,13 @@ static void steady_state(void) {
     const sl_attn_spec spec = {.method = &method};
     cli_host_clock *clock = NULL;
     double us = 0;
-    noted.n_steps = noted.n_timed = noted.wrong = 0;
+    noted.n_steps = noted.n_timed = noted.wrong = 0, noted.squares = 0;
     CHECK_OK(cli_host_clock_open(&shape, 4, 4, 1, 3, &clock, &err), err);
     int rc = cli_host_clock_time(clock, &spec, 2, 300, &us, &err);
     cli_host_clock_close(clock);
     CHECK_OK(rc, err);
     CHECK(!noted.wrong && noted.n_timed == 2 * (2 + 3) && noted.n_steps == 2 * 12 + noted.n_timed && us >= 0);
+    CHECK_NEAR(sqrt(noted.squares / noted.n_steps) * 0.02, 4, 0.4); // the deviation of scores, because that of keys is 0.02
 }
 
 // From the flag to the file in the cache folder, and from there to a choice.

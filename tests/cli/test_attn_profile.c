@@ -1,7 +1,5 @@
-// tests/cli/test_attn_profile.c - the file of --attn-profile: what is read, what is refused, the choice by length; and the work
-// that sleigh tune counts.
+// tests/cli/test_attn_profile.c - the file of --attn-profile: what is read, what is refused, the choice by length.
 #include "engine/cli/attn_profile.h"
-#include "engine/cli/tune/tune.h"
 #include "tests/support/run_cli.h"
 
 #include <limits.h>
@@ -166,42 +164,12 @@ static void written(void) {
     cli_attn_profile_free(&p);
 }
 
-// Blocks of the estimators, counted by hand for 5 query blocks (640 tokens), and ranges of lengths.
-static void work(void) {
-    static const struct {
-        const char *attn;
-        int n, segment;
-        double blocks;
-    } cases[] = {
-        {"sample", 640, 1 << 20, 2.5},            // the last 128 queries see 5 blocks, scores only
-        {"sample:chunk_n=2", 640, 1 << 20, 3.5},  // chunks of 2 and 3 blocks: they end at blocks 2 and 5
-        {"sample:chunk_n=64", 640, 1 << 20, 7.5}, // a chunk for each block
-        {"sample", 640, 256, (2 + 4 + 5) / 2.0},  // three segments
-        {"sample", 1, 256, 0.5},
-        {"vertical-slash", 640, 1 << 20, 2.5},
-        {"streaming", 640, 1 << 20, 0},
-        {"xattention", 640, 1 << 20, 15.0 / 16},
-        {"oracle", 640, 1 << 20, -1},
-    };
-    sl_attn_spec spec;
-    sl_error e;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        CHECK_OK(sl_attn_parse(cases[i].attn, &spec, &e), e);
-        CHECK_NEAR(tune_estimator_blocks(&spec, cases[i].n, cases[i].segment), cases[i].blocks, 1e-12);
-    }
-    CHECK_OK(sl_attn_parse("sample", &spec, &e), e);
-    CHECK_NEAR(tune_work(&spec, 640, 1 << 20, 60, 120), 0.5 + 2.5 / 15, 1e-12);
-    CHECK_OK(sl_attn_parse("threshold", &spec, &e), e);
-    CHECK_NEAR(tune_work(&spec, 640, 1 << 20, 60, 120), 0.75, 1e-12);
-    const cli_ints lengths = {.at = {1024, 2048, 8192}, .n = 3};
-    CHECK_INT(tune_range_from(&lengths, 0), 768);
-    CHECK_INT(tune_range_from(&lengths, 1), 1536);
-    CHECK_INT(tune_range_from(&lengths, 2), 5120);
-}
-
 static const test_case cases[] = {
-    {"good", NEEDS_NOTHING, good},       {"refused", NEEDS_NOTHING, refused}, {"times", NEEDS_NOTHING, times},
-    {"written", NEEDS_NOTHING, written}, {"work", NEEDS_NOTHING, work},       {0},
+    {"good", NEEDS_NOTHING, good},
+    {"refused", NEEDS_NOTHING, refused},
+    {"times", NEEDS_NOTHING, times},
+    {"written", NEEDS_NOTHING, written},
+    {0},
 };
 
 const test_suite suite_attn_profile = {"attn_profile", cases};

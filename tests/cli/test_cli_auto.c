@@ -2,6 +2,7 @@
 // clock stands for the GPU. tests/attention/test_auto.c tests the choices and the files.
 #include "engine/cli/attn_auto.h"
 #include "engine/cli/bench/calibrate.h"
+#include "engine/cli/output/progress_bar.h"
 #include "tests/support/gpu.h"
 #include "tests/support/run_cli.h"
 
@@ -72,8 +73,9 @@ static int made_prefill(void *ctx, const sl_attn_spec *spec, double density, sl_
 static void announced(void) {
     for (int with_prefill = 0; with_prefill < 2; with_prefill++) {
         int calls = 0, rc;
+        cli_progress after;
         const cli_clock clock = {made_time, &calls, made_prefill};
-        const cli_grid grid = {{{1, 4}, 2}, {{512, 1024, 2048}, 3}, 4096, {{512, 2048}, 2}, 4096};
+        const cli_grid grid = {{{1, 3}, 2}, {{512, 1024, 4096}, 3}, 4096, {{512, 2048}, 2}, 4096}; // the last size is 3 x 1024
         sl_auto_table t = {.n_specs = 2, .specs = {parse("dense"), parse("santa-is:S=256")}};
         if (with_prefill) t.prefill = (sl_auto_prefill){.attn = parse("sample"), .density = 0.5};
         place p = enter(test_tmp());
@@ -85,6 +87,9 @@ static void announced(void) {
         CHECK(t.n_points == 5 && t.prefill.n_lengths == 2 * with_prefill);
         CHECK_INT(calls, 2 + 5 * 2 + with_prefill * (2 + 2));
         CHECK_INT(first_rows, 4096);
+        cli_progress_begin(&after, "after", "");
+        CHECK(!after.outer);
+        cli_progress_end(&after);
         sl_auto_free(&t);
     }
 }
@@ -165,6 +170,82 @@ static int choose(const cli_options *o, char name[32]) {
     sl_attn_plan_free(&wanted);
     cli_auto_close(&a);
     return rc;
+}
+
+// ---- the output of a measurement ----
+
+// The rows of the table with this head have these numbers, but for the rounding of the file and of the table. last: of the last
+// column.
+static void check_numbers(const char *md, const char *head, int n_columns, int n_rows, const double *want, double last) {
+    const char *p = strstr(md, head);
+    if (!p) FAIL("no table %s in %s", head, md);
+    p = strchr(strchr(p, '\n') + 1, '\n') + 1;
+    for (int i = 0; i < n_rows; i++, p = strchr(p, '\n') + 1) {
+        char *at = (char *)p;
+        for (int k = 0; k < n_columns; k++, want++, at = strchr(at, '|'))
+            CHECK_NEAR(strtod(at + 1, &at), *want, (k + 1 < n_columns ? 0.051 : last) + 1e-5 * *want);
+        CHECK(at[1] == '\n');
+    }
+    CHECK(*p == '\n');
+}
+
+// The tables of bench attn --calibrate show the times of the file that it writes, and the choices that follow from them. One
+// delta and epsilon is asked once.
+static void tables(void) {
+    enum { POINTS = 4, METHODS = 5, LENGTHS = 2 };
+    static const char list[] =
+        "dense,santa-pps:S=64,santa-pps:epsilon=0.2,santa-is:epsilon=0.2:proposal=int8,santa-pps:epsilon=0."
+        "2:delta=0.01";
+    double points[POINTS][2 + METHODS], lengths[LENGTHS][5];
+    char file[256], line[512] = "| sequences | rows |";
+    snprintf(file, sizeof file, "%s", in_tmp("table"));
+    result r = RUN("bench", "attn", "--calibrate", "-m", tiny(), "-b", "2,1", "-d", "128,300", "-p", "256,130", "-r", "1",
+                   "--attn", list, "--mask-density", "0.25", "--calibration", file);
+    sl_auto_table t;
+    CHECK_GOOD(r);
+    CHECK_OK(sl_auto_read(file, 0, &t, &err), err);
+    CHECK(t.n_points == POINTS && t.n_specs == METHODS && t.prefill.n_lengths == LENGTHS);
+    for (int i = 0; i < POINTS; i++) {
+        points[i][0] = 1 + i / 2, points[i][1] = i % 2 ? 300 : 128;
+        CHECK(t.points[i].n_seqs == points[i][0] && t.points[i].n_kv == points[i][1]);
+        memcpy(points[i] + 2, t.points[i].us, METHODS * sizeof(double));
+    }
+    for (int s = 0; s < METHODS; s++) {
+        char name[64];
+        sl_attn_format(&t.specs[s], name, sizeof name);
+        snprintf(line + strlen(line), sizeof line - strlen(line), " %s |", name);
+    }
+    check_numbers(r.out, strcat(line, "\n|---|---|---|---|---|---|---|\n"), 2 + METHODS, POINTS, *points, 0.051);
+    for (int i = 0; i < LENGTHS; i++) {
+        const sl_auto_length *l = &t.prefill.lengths[i];
+        memcpy(
+            lengths[i],
+            (double[]){i ? 256 : 130, l->dense_us, l->mask_us, l->attention_us, (l->mask_us + l->attention_us) / l->dense_us},
+            sizeof *lengths);
+    }
+    check_numbers(r.out,
+                  "| tokens | dense | mask of sample:alpha_c=0.95 | attention with 0.25 of the blocks | both / dense |\n"
+                  "|---|---|---|---|---|\n",
+                  5, LENGTHS, *lengths, 0.0006);
+    static const char *const requests[] = {"auto", "auto:epsilon=0.2:delta=0.05", "auto:epsilon=0.2:delta=0.01"};
+    const char *p = strstr(r.out, "\n\nauto: ") + 2;
+    for (int i = 0; i < 3 * 2; i++, p = strchr(p, '\n') + 1) { // on the longest contexts, for 1 and 2 sequences
+        sl_attn_spec request = parse(requests[i / 2]);
+        sl_auto_choice choice;
+        sl_auto_choose(&t, &request, 1 + i % 2, 1 << 30, &choice);
+        int n = snprintf(line, sizeof line, "%s: ", requests[i / 2]);
+        sl_auto_choice_format(&t, &request, &choice, line + n, sizeof line - (size_t)n);
+        if (strncmp(p, line, strlen(line)) || p[strlen(line)] != '\n') FAIL("expected %s in %s", line, p);
+    }
+    CHECK(!strncmp(p, "microseconds of", 15));
+    sl_auto_free(&t);
+    static cli_grid grid = {.n_seqs = {.n = 23}, .n_kv = {.n = 23}, .most_rows = 1 << 20}; // 529 sizes
+    int calls = 0;
+    for (int i = 0; i < 23; i++) grid.n_seqs.at[i] = grid.n_kv.at[i] = 1 + i;
+    t = (sl_auto_table){.n_specs = 1, .specs = {parse("dense")}};
+    int rc = cli_calibrate(&(cli_clock){made_time, &calls, made_prefill}, &grid, &t, &err);
+    sl_auto_free(&t);
+    CHECK_ERR(rc, err, SL_ERR_ARG, "--batch and --depth: expected at most 512 sizes");
 }
 
 // ---- the first use ----
@@ -365,6 +446,7 @@ static void gpu(void) {
 static const test_case cases[] = {
     {"announced", 0, announced},
     {"estimated", 0, estimated},
+    {"tables", 0, tables},
     {"first_use", 0, first_use},
     {"prefill", 0, prefill},
     {"prefill_recorded", 0, prefill_recorded},

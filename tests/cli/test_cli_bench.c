@@ -24,52 +24,9 @@ static json_t *rows_of(const result *r, size_t n) {
     return rows;
 }
 
-static void check_text(const json_t *row, const char *key, const char *want) {
-    const char *text = json_string_value(json_object_get(row, key));
-    if (!text || !strstr(text, want)) FAIL("\"%s\" is %s, expected %s", key, text ? text : "no text", want);
-}
-
 // Mean rows of K and V that a dense step reads, with the token before the steps and the tokens of the steps.
 static double rows_read(int depth, int steps) {
     return depth + 2 + (steps - 1) / 2.0;
-}
-
-static void json(void) {
-    enum { STEPS = 5 };
-    static const int batches[] = {3, 1}, depths[] = {40, 300};
-    static const char *const methods[] = {"dense", "santa-prop:S=16", "topk:k=8"};
-    result r = RUN("bench", "decode", "-m", tiny(), "-b", "3,1", "-d", "40,300", "--attn", "dense,santa-prop:S=16", "--attn",
-                   "topk:k=8", "-n", "5", "-r", "2", "-o", "json");
-    CHECK_GOOD(r);
-    json_t *rows = rows_of(&r, 12);
-    for (int i = 0; i < 12; i++) {
-        const json_t *row = json_array_get(rows, (size_t)i);
-        int depth = depths[i / 6], batch = batches[i / 3 % 2];
-        check_text(row, "model", "tiny");
-        check_text(row, "device", "cpu: ");
-        check_text(row, "version", "0.");
-        check_text(row, "attn", methods[i % 3]);
-        CHECK(json_is_string(json_object_get(row, "commit")) && json_is_false(json_object_get(row, "dummy")));
-        CHECK(number(row, "batch") == batch && number(row, "depth") == depth && number(row, "n_gen") == STEPS);
-        double kv = number(row, "kv_bytes"), dense = batch * rows_read(depth, STEPS) * KV_TOKEN;
-        CHECK(i % 3 == 0 ? kv == dense : kv < dense);
-    }
-    json_decref(rows);
-}
-
-static void csv_quotes(void) {
-    result csv = RUN("bench", "decode", "-m", tiny(), "-b", "1,2", "-d", "64", "-n", "2", "-o", "csv");
-    CHECK_GOOD(csv);
-    size_t line = strcspn(csv.out, "\n");
-    int columns = count_of(csv.out, line, ',');
-    CHECK(!strncmp(csv.out, "model,model_type,n_params,dtype,dummy,version,commit,device,driver,", 67));
-    CHECK_INT(count_of(csv.out, csv.n_out, '\n'), 3);
-    int in_text = 0, commas = 0;
-    for (const char *p = csv.out + line + 1; *p != '\n'; p++) {
-        in_text ^= *p == '"';
-        commas += *p == ',' && !in_text;
-    }
-    CHECK_INT(commas, columns);
 }
 
 static void dummy(void) { // no weights, no tokenizer
@@ -79,16 +36,14 @@ static void dummy(void) { // no weights, no tokenizer
         "\"max_position_embeddings\":256,\"eos_token_id\":[0,1,2,3]}";
     spill(in_tmp("config.json"), config, strlen(config));
     result r =
-        RUN("bench", "decode", "-m", test_tmp(), "--load-format", "dummy", "-d", "128", "-b", "2", "-n", "64", "-o", "json");
+        RUN("bench", "decode", "-m", test_tmp(), "--load-format", "dummy", "-d", "191", "-b", "2", "-n", "64", "-o", "json");
     CHECK_GOOD(r);
     json_t *rows = rows_of(&r, 1);
     CHECK(json_is_true(json_object_get(json_array_get(rows, 0), "dummy")));
-    CHECK(number(json_array_get(rows, 0), "kv_bytes") == 2 * rows_read(128, 64) * 2 * 2 * 16 * 4); // no sequence ends early
+    CHECK(number(json_array_get(rows, 0), "kv_bytes") == 2 * rows_read(191, 64) * 2 * 2 * 16 * 4); // no sequence ends early
     json_decref(rows);
-    r = RUN("bench", "decode", "-m", test_tmp(), "--load-format", "dummy", "-d", "192", "-n", "64");
-    check_error(&r, 2, "--depth 192: expected at most 191, because a test adds 65 tokens");
-    r = RUN("bench", "decode", "-m", test_tmp(), "--load-format", "dummy", "-d", "191", "-n", "64", "--memory-rate", "20");
-    CHECK_GOOD(r);
+    r = RUN("bench", "decode", "-m", test_tmp(), "--load-format", "dummy", "-d", "191", "-n", "65");
+    check_error(&r, 2, "--depth 191: expected at most 190, because a test adds 66 tokens");
 }
 
 // Random rows in place of a prefill. Rising and falling depths; every sequence has rows of its own.
@@ -126,10 +81,7 @@ static void errors(void) {
         {{"--phase", "decode"}, "flag --phase belongs to `sleigh bench attn`"},
         {{"--plot", "x.jpg"}, "--plot x.jpg: expected a file name that ends in .svg, .pdf or .png"},
         {{"decode", "again"}, "unexpected argument \"again\""},
-        {{"decode", "-b", "1,,2"}, "-b : expected a whole number"},
         {{"decode", "--attn", "dense,nope"}, "nope"},
-        {{"decode", "--attn", ","}, "--attn : unknown method"},
-        {{"decode", "--attn", "santa:S={4,8"}, "--attn santa:S={4,8: expected braces around alternatives"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *args[12] = {"bench"};
@@ -148,11 +100,7 @@ static void errors(void) {
 // ---- bench without a subject: llama-bench's shape ----
 
 static void names(void) {
-    static const char *const want[] = {
-        "pp8",        "pp16",        "tg4",        "tg4",        "pp8+tg2",        "pp8+tg2",
-        "pp8",        "pp16",        "tg4",        "tg4",        "pp8+tg2",        "pp8+tg2",
-        "pp8 @ d300", "pp16 @ d300", "tg4 @ d300", "tg4 @ d300", "pp8+tg2 @ d300", "pp8+tg2 @ d300",
-        "pp8 @ d300", "pp16 @ d300", "tg4 @ d300", "tg4 @ d300", "pp8+tg2 @ d300", "pp8+tg2 @ d300"};
+    static const char *const want[] = {"pp8", "pp16", "tg4", "tg4", "pp8+tg2", "pp8+tg2"};
     result r = RUN("bench", "-m", tiny(), "-p", "8-16*2", "-n", "4", "-pg", "8,2", "-d", "300,0", "-b", "1,2", "--attn",
                    "dense,topk:k=8", "-r", "2", "--memory-rate", "30", "-o", "json");
     CHECK_GOOD(r);
@@ -160,7 +108,8 @@ static void names(void) {
     for (int i = 0; i < 24; i++) {
         const json_t *row = json_array_get(rows, (size_t)i);
         int batch = i / 6 % 2 + 1, depth = i < 12 ? 0 : 300;
-        CHECK_STR(json_string_value(json_object_get(row, "test")), want[i]);
+        const char *test = json_string_value(json_object_get(row, "test"));
+        CHECK(!strncmp(test, want[i % 6], strlen(want[i % 6])) && !strcmp(test + strlen(want[i % 6]), depth ? " @ d300" : ""));
         CHECK_STR(json_string_value(json_object_get(row, "attn")), i % 6 == 3 || i % 6 == 5 ? "topk:k=8" : "dense");
         CHECK(number(row, "batch") == batch && number(row, "depth") == depth && number(row, "repetitions") == 2);
         CHECK(json_is_null(json_object_get(row, "driver")) && json_is_null(json_object_get(row, "sm_mhz"))); // only on a GPU
@@ -514,9 +463,7 @@ static void attn_depths(void) {
 #endif
 
 static const test_case cases[] = {
-    {"json", 0, json},
     {"random-rows", 0, random_rows},
-    {"csv", 0, csv_quotes},
     {"dummy", 0, dummy},
     {"errors", 0, errors},
     {"names", 0, names},

@@ -2,6 +2,7 @@
 // pictures and errors. test_cli_compare.c has the cases about figures.
 #include "tests/cli/compare_cases.h"
 
+#include "engine/cli/process.h"
 #include "engine/engine.h"
 #include "tokenizer/tokenizer.h"
 
@@ -35,16 +36,29 @@ void case_parallel(void) {
     }
 }
 
+// The times of switches and of the steps after them are parts of the time of the command.
+static void check_switches(const result *r, int n, double ms) {
+    char line[256];
+    double us, first, other;
+    int n_switches;
+    CHECK(sscanf(stat_line(r, "switch", line),
+                 "%lf us to set a method, %lf ms for the first step after it, %lf ms for other steps; %d", &us, &first, &other,
+                 &n_switches) == 4);
+    CHECK_INT(n_switches, n);
+    CHECK(us > 0 && first > 0 && other > 0 && n * (us / 1e3 + first) + other < ms);
+}
+
 // One prompt in set-ups A and B; dense attention prefills the question in A. Many methods on a context of one page need pages
 // for many forks.
 void case_set_ups(void) {
     static const char attn[] = "santa:S=4,santa:S=5,santa:S=6,santa:S=7,santa:S=8,santa-sys:S=8,topk:k=2,quest:tokens=16";
     result a = RUN("compare", "-m", tiny(), "-p", question, "--attn", attn, "-n", "12", "--ignore-eos", "-o", "json");
+    double start = cli_now();
     result b = RUN("compare", "-m", tiny(), "-p", question, "--attn", attn, "-n", "12", "--ignore-eos", "-o", "json",
                    "--dense-prefix", "5");
     CHECK_HAS(a.err, "setup: A, ");
     CHECK_HAS(b.err, "setup: B, ");
-    CHECK_HAS(b.err, "switch: ");
+    check_switches(&b, 1 + 8, cli_now() - start);
     json_t *x = document(&a), *y = document(&b);
     int n_prompt = (int)number(compare_item(x, "prompts", 0), "n_prompt");
     for (size_t m = 0; m < 8; m++) {
@@ -107,17 +121,19 @@ static size_t put_cell(char *out, const char *text, size_t n) {
     return at;
 }
 
+#define MARKED "dense,santa:S=2,streaming:sink=1:window=1"
+
 // In an answer that differs from dense attention's, {+ +} stand around the text after the tokens that are equal.
 static void check_marks(const char *records, const char *md) {
-    result as_json = RUN("compare", "-m", tiny(), "--jsonl", records, "--attn", "dense,santa:S=2", "-n", "9", "--ignore-eos",
-                         "--no-heads", "-o", "json");
+    result as_json = RUN("compare", "-m", tiny(), "--jsonl", records, "--attn", MARKED, "-n", "9", "--ignore-eos", "--no-heads",
+                         "-o", "json");
     json_t *out = document(&as_json);
     sl_model *model;
     sl_error err;
-    int found = 0;
+    int found = 0, at_first = 0; // answers that differ later, and from the first token on
     CHECK_OK(sl_model_load(tiny(), NULL, &model, &err), err);
-    for (size_t i = 0; i < 2 * 2; i++) {
-        const json_t *prompt = compare_item(out, "prompts", i / 2), *m = compare_item(prompt, "methods", i % 2);
+    for (size_t i = 0; i < 2 * 3; i++) {
+        const json_t *prompt = compare_item(out, "prompts", i / 3), *m = compare_item(prompt, "methods", i % 3);
         const char *text = json_string_value(json_object_get(m, "text"));
         char cell[4096];
         size_t n = 0;
@@ -129,10 +145,10 @@ static void check_marks(const char *records, const char *md) {
         n += put_cell(cell, text, same.n), n += (size_t)sprintf(cell + n, "{+");
         n += put_cell(cell + n, text + same.n, strlen(text) - same.n), sprintf(cell + n, "+} |\n");
         CHECK_HAS(md, cell);
-        found += same.n > 0;
+        found += same.n > 0, at_first += number(m, "differs_at") == 0;
         sl_text_free(&same);
     }
-    CHECK(found > 0);
+    CHECK(found > 0 && at_first > 0);
     json_decref(out), sl_model_free(model);
 }
 
@@ -166,8 +182,8 @@ void case_tables(void) {
     const char *records = compare_spill_records(2);
     spill(in_tmp("bars.jsonl"), "{\"prompt\": \"a | b | c\\nd | e\"}\n", 31);
     for (int i = 0; i < 2; i++) {
-        result r = RUN("compare", "-m", tiny(), "--jsonl", i ? in_tmp("bars.jsonl") : records, "--attn", "dense,santa:S=2",
-                       "-n", "9", "--ignore-eos");
+        result r = RUN("compare", "-m", tiny(), "--jsonl", i ? in_tmp("bars.jsonl") : records, "--attn", MARKED, "-n", "9",
+                       "--ignore-eos");
         CHECK_GOOD(r);
         int bars = 0, rows = 0;
         for (const char *p = r.out; *p; p += strcspn(p, "\n") + 1) {
@@ -177,7 +193,7 @@ void case_tables(void) {
             bars = *p == '|' ? here : 0;
             rows += *p == '|';
         }
-        CHECK_INT(rows, (i ? 1 : 2) * 5 + 5 + 5 + 4);
+        CHECK_INT(rows, (i ? 1 : 2) * 6 + 6 + 6 + 5);
         CHECK_HAS(r.out, "| dense | - | 100.0% | ");
         if (!i) check_marks(records, r.out);
     }
@@ -227,7 +243,7 @@ void case_errors(void) {
         {2, {"-p", "x"}, "flag --attn is required"},
         {2, {"-p", "x", "--attn", "dense,,topk"}, "--attn : unknown method"},
         {2, {"-p", "x", "--attn", "dense,santta"}, "santta"},
-        {2, {"-p", "x", "--attn", "dense", "--dense-prefix=9"}, "--dense-prefix 9: expected at most"},
+        {2, {"-p", "x", "--attn", "dense", "--dense-prefix=3"}, "--dense-prefix 3: expected at most 2"},
         {2, {"-p", "x", "--attn", "dense", "--question-dense"}, "flag --question-dense needs --jsonl"},
         {2, {"--jsonl", "-", "--attn", "dense", "--dense-prefix=9"}, "flag --dense-prefix cannot be used with --jsonl"},
         {2, {"--jsonl", "-", "--attn", "dense", "--reference=x"}, "flag --reference cannot be used with --jsonl"},

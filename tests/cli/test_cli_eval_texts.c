@@ -228,10 +228,11 @@ void case_eval_wordings(void) {
     static const char *const haystacks[][2] = {{"noise", "again"}, {"needles", "magic numbers"}};
     for (int i = 0; i < 2; i++) {
         result r = RUN("eval", "-m", m, "--task", "niah-multikey", "--length", "1k", "--samples", "2", "--haystack",
-                       haystacks[i][0], "--dump", in_tmp("h"));
+                       haystacks[i][0], "--grader", "exact", "--dump", in_tmp("h"));
         CHECK_GOOD(r);
         CHECK_INT(eval_lines_read(in_tmp("h")), 2);
         const char *text = eval_line_text(eval_lines[0], "input");
+        CHECK_STR(eval_line_text(eval_lines[0], "grader"), "exact");
         int n = find_facts(text, " One of the special magic numbers for ", " is: ", ".");
         CHECK(i ? n > 30 : n == 16);
         CHECK_HAS(text, haystacks[i][1]);

@@ -198,15 +198,15 @@ static const char *questions(int n, const char *name) {
     return path;
 }
 
-// The tables of an interrupted run are those of a run of its complete prompts. Three methods have answered the next prompt like
-// dense attention, and do not count it.
+// The tables of an interrupted run are those of a run of its complete prompts. Three methods have answered the next prompt, and
+// do not count it.
 static void compare_tables(void) {
     char all[256];
     int n = 0;
     snprintf(all, sizeof all, "%s", questions(5000, "all.jsonl"));
     const char *const args[] = {"compare",     "-m",     tiny(),
                                 "--jsonl",     all,      "-n",
-                                "6",           "--attn", "dense,topk:k=4096,streaming:window=4096,santa:S=4",
+                                "6",           "--attn", "dense,topk:k=4096,streaming:sink=1:window=8,santa:S=4",
                                 "--temp",      "0",      "--heads",
                                 "--attention", NULL};
     result r = interrupt_later(start(NULL, 0, NULL, args), "stdout", "prompt 3: ", 1, 60); // in the middle of a prompt
@@ -214,7 +214,7 @@ static void compare_tables(void) {
     CHECK(said && sscanf(said, "interrupted; the tables are of %d prompts, ", &n) == 1 && n >= 4);
     check_error(&r, 1, " prompts, 5000 were planned");
     result whole = RUN("compare", "-m", tiny(), "--jsonl", questions(n, "some.jsonl"), "-n", "6", "--attn",
-                       "dense,topk:k=4096,streaming:window=4096,santa:S=4", "--temp", "0", "--heads", "--attention");
+                       "dense,topk:k=4096,streaming:sink=1:window=8,santa:S=4", "--temp", "0", "--heads", "--attention");
     CHECK_GOOD(whole);
     CHECK(tables && strstr(whole.out, "texts: "));
     CHECK_STR(tables, strstr(whole.out, "texts: "));

@@ -62,9 +62,10 @@ static void absent(void) {
 // A library with NVML's functions that knows one GPU.
 static void nvml(void) {
     static const char code[] =
+        "#include <stdlib.h>\n"
         "#include <string.h>\n"
         "static int open_;\n"
-        "int nvmlInit_v2(void) { open_++; return 0; }\n"
+        "int nvmlInit_v2(void) { open_++; return getenv(\"NVML_FAILS\") != NULL; }\n"
         "int nvmlShutdown(void) { open_--; return 0; }\n"
         "int nvmlSystemGetDriverVersion(char *s, unsigned n) { strncpy(s, \"580.1\", n); return open_ ? 0 : 1; }\n"
         "int nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **gpu) {\n"
@@ -93,10 +94,14 @@ static void nvml(void) {
     cli_meter_clocks(&m, &sm, &memory);
     CHECK(isnan(cli_meter_joules(&m)) && sm == 0 && memory == 0 && !strcmp(m.driver, "580.1"));
     cli_meter_close(&m);
+    setenv("NVML_FAILS", "1", 1);
+    cli_meter_open(&m, &source);
+    unsetenv("NVML_FAILS");
+    CHECK(!m.library && isnan(cli_meter_joules(&m)));
 }
 
 static void rate(void) {
-    double one = 0, two = 0;
+    double one = 1e9, two = 1e9;
     sl_error e;
     CHECK_OK(cli_memory_rate(1, &one, &e), e);
     CHECK_OK(cli_memory_rate(2, &two, &e), e);

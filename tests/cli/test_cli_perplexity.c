@@ -407,6 +407,8 @@ static void errors(void) {
     }
     result r = RUN_IN("a b c d e f g h", "perplexity", "-m", tiny(), "--score", "2");
     check_error(&r, 1, " tokens; expected at least 512, the window size");
+    r = RUN_IN("a b c d e f g h", "perplexity", "-m", tiny(), "--history", "1");
+    check_error(&r, 1, " tokens; expected at least 512, the window size");
     r = RUN("perplexity", "-m", tiny(), "--jsonl", in_tmp("missing"));
     check_error(&r, 1, "missing");
     r = RUN("perplexity", "-m", tiny(), "-f", in_tmp("missing"));

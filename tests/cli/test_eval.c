@@ -3,6 +3,7 @@
 #include "engine/cli/eval/eval_records.h"
 #include "engine/cli/eval/eval_scores.h"
 #include "engine/cli/eval/eval_tasks.h"
+#include "engine/cli/eval/fingerprint.h"
 #include "engine/cli/resume_file.h"
 #include "tests/support/run_cli.h"
 
@@ -115,6 +116,7 @@ static const struct {
     // whole texts that are numbers
     {"boxed", "\\boxed{-$5}", "[\"-5\"]", 1, NULL},
     {"boxed", "\\boxed{$-5}", "[\"-5\"]", 1, NULL},
+    {"boxed", "\\boxed{-\\$5\\%}", "[\"-5\"]", 1, NULL},
     {"boxed", "\\boxed{5.}", "[\"5\"]", 1, NULL},
     {"boxed", "\\boxed{\\dfrac{1}{4}}", "[\"0.25\"]", 1, NULL},
     {"boxed", "\\boxed{\\tfrac{ 3 }{4}}", "[\"3/4\"]", 1, NULL},
@@ -242,7 +244,8 @@ static void records(void) {
               "{\"prompt\": \"a\", \"choices\": [\"x\", \"y\"], \"answers\": [\"b\", \"B\"], \"grader\": \"exact\"}\n"
               "{\"input\": \"All\\nsame.\", \"question\": \"All\\nsame.\", \"answer\": \"####7\"}\n"
               "{\"input\": \"One\\n Two \\n \\n\", \"question\": \"no end\", \"answer\": \"a #### b #### 7 \"}\n"
-              "{\"input\": \"\\nTwo\", \"answer\": \"###\"}\n",
+              "{\"input\": \"\\nTwo\", \"answer\": \"###\"}\n"
+              "{\"input\": \"One\\nTwo\", \"question\": \"\", \"answer\": -7}\n",
               GRADE_NUMERIC_BOX, NULL, &r);
     check_record(&r.at[0], "", "a\nA. x\nB. y\nC. z\nD. w", "D", "numeric-boxed");
     check_record(&r.at[1], "", "a\nA. x\nB. y", "A", "numeric-boxed");
@@ -251,7 +254,12 @@ static void records(void) {
     check_record(&r.at[3], "", "All\nsame.", "7", "numeric-boxed");
     check_record(&r.at[4], "One\n", " Two \n \n", "7", "numeric-boxed"); // the text after the last ####
     check_record(&r.at[5], "\n", "Two", "###", "numeric-boxed");
+    check_record(&r.at[6], "One\n", "Two", "-7", "numeric-boxed");
     CHECK(r.at[0].text.items->n_predict == 1024 && r.at[2].text.items->n_predict == 128);
+    eval_records_free(&r);
+    spill(in_tmp(".hidden"), "{\"prompt\": \"a\", \"answer\": \"b\"}", 30);
+    CHECK_OK(eval_records_read(in_tmp(".hidden"), GRADE_NONE, NULL, 0, &r, &e), e);
+    CHECK_STR(r.at[0].task, "."); // never empty
     eval_records_free(&r);
     read_file("{\"question\": \"How many?\", \"answer\": \"#### -3\"}\n", GRADE_NUMERIC_BOX, "gsm8k-boxed", &r);
     check_record(&r.at[0], "", "How many?\n\nPlease reason step by step, and put your final numeric answer within \\boxed{}.",
@@ -369,6 +377,7 @@ static void scores_file(void) {
     static const char other_version[] = "{\"sleigh_eval\":2,\"settings\":{\"seed\":7,\"model\":\"m\"}}\n";
     spill(in_tmp("scores"), other_version, sizeof other_version - 1);
     CHECK_ERR(open_scores(&s, 7, &out, &e), e, SL_ERR_ARG, "expected a file that sleigh eval wrote");
+    CHECK_STR(slurp(in_tmp("scores"), &n), other_version); // unchanged
     eval_scores_free(&s);
 }
 
@@ -418,6 +427,40 @@ static void stated_in_file(void) {
     }
 }
 
+// Every name and every byte of a document of the tokenizer, and where a document ends, is part of the hash; other files are
+// not.
+static void fingerprints(void) {
+    static const char *const documents[] = {
+        "tokenizer.json",     "tokenizer.model",         "tokenizer.model.v1",  "tokenizer.model.v2", "tokenizer.model.v3",
+        "tokenizer.model.v7", "tokenizer.model.v7m1",    "tokenizer.model.v11", "tekken.json",        "tokenizer_config.json",
+        "added_tokens.json",  "special_tokens_map.json", "chat_template.jinja", "chat_template.json"};
+    static const char *const pairs[][2] = {{"a", ""}, {"", "a"}, {"b", ""}, {"ab", ""}, {"a", "b"}, {"b", "a"}, {"", "ab"}};
+    enum { N = 14, PAIRS = 7 };
+    cli_fingerprint found[1 + N + PAIRS + 2], *f = &found[1 + N + PAIRS];
+    size_t n;
+    sl_error e;
+    char *config = slurp("models/tiny/config.json", &n);
+    spill(in_tmp("config.json"), config, n);
+    for (int i = 0; i < 1 + N + PAIRS; i++) { // no document; each one; two
+        const char *const *pair = i > N ? pairs[i - N - 1] : NULL;
+        if (i && !pair) spill(in_tmp(documents[i - 1]), "a", 1);
+        if (pair) spill(in_tmp(documents[2]), pair[0], strlen(pair[0])), spill(in_tmp(documents[3]), pair[1], strlen(pair[1]));
+        CHECK_OK(cli_fingerprint_read(test_tmp(), 1, NULL, &found[i], &e), e);
+        CHECK_STR(found[i].config, found[0].config);
+        for (int j = 0; j < i; j++) CHECK(strcmp(found[i].tokenizer, found[j].tokenizer));
+        if (i && !pair) remove(in_tmp(documents[i - 1]));
+    }
+    spill(in_tmp("other.json"), "{}", 2);
+    CHECK_OK(cli_fingerprint_read(test_tmp(), 1, NULL, &f[0], &e), e);
+    CHECK_STR(f[0].tokenizer, f[-1].tokenizer);
+    CHECK_STR(f[0].config, f[-1].config);
+    const sl_rope_options rope = {.theta = 20000};
+    CHECK_OK(cli_fingerprint_read(test_tmp(), 1, &rope, &f[0], &e), e);
+    spill(in_tmp("generation_config.json"), "{}", 2);
+    CHECK_OK(cli_fingerprint_read(test_tmp(), 1, NULL, &f[1], &e), e);
+    CHECK(strcmp(f[0].config, f[-1].config) && strcmp(f[1].config, f[-1].config));
+}
+
 static int one_token(void *ctx, const sl_text *context, const eval_item *item, int *n_tokens, sl_error *e) {
     (void)ctx, (void)context, (void)item, (void)e;
     *n_tokens = 1;
@@ -437,6 +480,7 @@ static const test_case cases[] = {
     {"too_long", NEEDS_NOTHING, too_long},
     {"graders", NEEDS_NOTHING, graders},
     {"grade_long", NEEDS_NOTHING, grade_long},
+    {"fingerprints", NEEDS_NOTHING, fingerprints},
     {"records", NEEDS_NOTHING, records},
     {"records_errors", NEEDS_NOTHING, records_errors},
     {"scores_file", NEEDS_NOTHING, scores_file},

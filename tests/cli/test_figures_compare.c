@@ -5,6 +5,7 @@
 #include "engine/cli/compare/compare.h"
 #include "engine/cli/compare/compare_print.h"
 #include "engine/cli/compare/compare_rows.h"
+#include "engine/cli/compare/compare_runs.h"
 #include "tests/cli/fields.h"
 
 #include <math.h>
@@ -438,8 +439,9 @@ static void check_document(made *m) {
     char device[256];
     fields f = {.n = 0};
     m->o.format = "json";
-    json_t *out = json_loads(capture(print_json, m), JSON_REJECT_DUPLICATES, NULL);
-    CHECK(out != NULL);
+    const char *text = capture(print_json, m);
+    json_t *out = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    CHECK(out != NULL && !strncmp(text, "{\n \"", 4)); // indented by a blank
     sl_engine_describe(m->c.run.engine, device, sizeof device);
     want_text(&f, "model", "tiny"), want_text(&f, "model_type", "llama"), want(&f, "n_params", m->c.name.n_params);
     want_text(&f, "dtype", "bf16"), want(&f, "dummy", 0), want_text(&f, "version", SLEIGH_VERSION);
@@ -470,6 +472,11 @@ static void check_document(made *m) {
     }
     for (int p = 0; p < m->c.n_prompts; p++) {
         const json_t *prompt = item(out, "prompts", p);
+        compare_prompt other = m->c.prompts[p]; // two tokens and an answer are decoded; or a path of 20 tokens from token 2 on
+        int runs = 1 + m->c.attn.n, more = m->o.texts ? runs * (2 + 64) : 0, observes = !m->o.texts && m->o.heads;
+        CHECK_INT(compare_steps(&m->c, &other), more + (runs + observes) * (2 + 64 - 1));
+        other.reference.n = 20, other.n_before = 2;
+        CHECK_INT(compare_steps(&m->c, &other), more + (runs + observes) * (20 - 1 - 2));
         check_fields(prompt, &m->prompt_fields[p], 1e-8);
         check_fields(json_object_get(prompt, "dense"), &m->answers[p][MAX_METHODS], 1e-8);
         CHECK_INT(json_array_size(json_object_get(prompt, "methods")), m->c.attn.n);
@@ -536,12 +543,25 @@ static int chosen(const made *m, const column *all, int n, column *out) {
     return k;
 }
 
+// The counts in the line before a table.
+static void check_heading(const made *m, const char *md) {
+    char lines[3][96];
+    int n[3] = {m->of[0].kl.n, m->of[0].n_outputs, m->n_steps};
+    snprintf(lines[0], sizeof *lines, ": %d prompt%s, seed 5, %d position%s", m->c.n_prompts, m->c.n_prompts > 1 ? "s" : "",
+             n[0], n[0] > 1 ? "s" : "");
+    snprintf(lines[1], sizeof *lines, ": %d outputs; ", n[1]);
+    snprintf(lines[2], sizeof *lines, ": %d step%s; ", n[2], n[2] > 1 ? "s" : "");
+    for (int i = 0; i < 3; i++)
+        if (i == 0 || (i == 1 ? m->o.heads : m->o.attention)) CHECK_HAS(md, lines[i]);
+}
+
 static void check_tables(made *m) {
     static fields rows[1 + MAX_METHODS], layers[LAYERS];
     column columns[32];
     memset(rows, 0, sizeof rows), memset(layers, 0, sizeof layers);
     m->o.format = "md";
     const char *md = capture(print_json, m);
+    check_heading(m, md);
     want_dense(&rows[0], m);
     for (int i = 0; i < m->c.attn.n; i++) want_method(&rows[1 + i], m, i);
     complete(&rows[0], &rows[1]);

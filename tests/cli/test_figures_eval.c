@@ -52,8 +52,11 @@ static int text_of(int i) { // within its group
     return (i - groups[group_of(i)].first) / per_text[group_of(i)];
 }
 
-static cell make_cell(int m, int i) {
+enum { MIXED, EQUAL, BY_TEXT, WITHIN_TEXT, KINDS }; // how the scores of the samples depend on the texts
+
+static cell make_cell(int m, int i, int kind) {
     cell c = {.score = group_of(i) == 1 ? test_below(4) / 3.0 : test_draw() < 0.75 - 0.2 * (m % 2)};
+    if (kind != MIXED) c.score = kind == EQUAL ? m % 3 / 2.0 : kind == BY_TEXT ? text_of(i) * (m + 2) % 5 < 2 : i % 2 == m % 2;
     c.bytes = 100 + test_below(400), c.dense = 900 + test_below(90);
     for (int k = 0; k < N_PREFILL; k++) c.prefill[k] = m < METHODS / PREFILLS || test_draw() < 0.3 ? (double)NAN : test_draw();
     if (m % 2)
@@ -84,7 +87,7 @@ static json_t *line_of(const made *x, int m, int i) {
 }
 
 // n_missing: samples without a line of one method.
-static void make(made *x, int lists_prefill, int n_missing) {
+static void make(made *x, int lists_prefill, int n_missing, int kind) {
     *x = (made){.lists_prefill = lists_prefill};
     eval_scores *s = &x->scores;
     *s = (eval_scores){.n_groups = GROUPS,
@@ -105,7 +108,7 @@ static void make(made *x, int lists_prefill, int n_missing) {
     CHECK_OK(eval_file_open(in_tmp("lines"), x->settings, s, &out, &err), err); // a new file
     for (int m = 0; m < METHODS; m++)
         for (int i = 0; i < SAMPLES; i++) {
-            x->cells[m][i] = make_cell(m, i);
+            x->cells[m][i] = make_cell(m, i, kind);
             if (x->is_left_out[i] && m == 1 + i % 2) continue;
             json_t *line = line_of(x, m, i);
             CHECK_OK(cli_resume_add(out, "--out", "lines", line, &err), err);
@@ -381,10 +384,10 @@ static void check_md(made *x, int is_partial) {
 static void eval(void) {
     static made x;
     test_draw_from(test_seed);
-    for (int k = 0; k < 3; k++) {
-        make(&x, k != 1, k == 2 ? 5 : 0);
-        check_json(&x, k == 2);
-        check_md(&x, k == 2);
+    for (int k = 0; k < 3 * KINDS; k++) {
+        make(&x, k % 3 != 1, k % 3 == 2 ? 5 : 0, k / 3);
+        check_json(&x, k % 3 == 2);
+        check_md(&x, k % 3 == 2);
         eval_scores_free(&x.scores);
         json_decref(x.settings);
         remove(in_tmp("lines"));
@@ -487,98 +490,109 @@ static void want_history(fields *f, const scored *x, int h) {
     cli_values_free(&v), cli_values_free(&more);
 }
 
-static void check_perplexity(scored *x) {
-    static fields f, rows[MOST_ROWS], table[HISTORIES];
+static fields text_rows[MOST_ROWS], table[HISTORIES];
+
+static void check_document(const scored *x, const char *text) {
+    static fields f;
     char device[256];
-    perplexity *p = &x->p, fresh = *p;
-    double tokens = 0, n_scored = total(x->n_of, x->n_rows), n_windows = total(x->windows_of, x->n_rows);
+    const perplexity *p = &x->p;
+    const char *texts = x->o.jsonl ? "texts" : "windows";
+    double tokens = 0;
+    json_t *out = json_loads(text, JSON_REJECT_DUPLICATES, NULL), *list = json_object_get(out, texts);
     for (int r = 0; r < (x->o.jsonl ? x->n_rows : 1); r++) tokens += 1000 + r;
+    f.n = 0;
+    sl_engine_describe(p->run.engine, device, sizeof device);
+    want_model(&f), want_text(&f, "version", SLEIGH_VERSION), want_text(&f, "commit", cli_commit());
+    want_text(&f, "device", device), want_text(&f, "file", x->o.jsonl ? x->o.jsonl : "-"), want(&f, "seed", 6);
+    want_text(&f, "attn", "topk:k=4"), want(&f, "n_ctx", 64), want(&f, "stride", 35), want(&f, "n_score", 20);
+    want(&f, "n_dense", 11), want(&f, "tokens", tokens), want(&f, "scored", total(x->n_of, x->n_rows));
+    want_list(&f, texts), want(&f, "interrupted", total(x->windows_of, x->n_rows) < p->n_planned);
     cli_values all = row_values(x, 0, -1, 0, x->n_rows);
+    if (x->o.histories.n) want(&f, "segment", 9), want_list(&f, "histories");
+    if (!x->o.histories.n) want_nll(&f, "", &all, 1);
+    cli_values_free(&all);
+    check_fields(out, &f, 1e-8);
+    CHECK_INT(json_array_size(list), x->n_rows);
+    for (int r = 0; r < x->n_rows; r++) {
+        const json_t *row = json_array_get(list, (size_t)r), *after = json_object_get(row, "histories");
+        check_fields(row, &text_rows[r], 1e-8);
+        CHECK_INT(json_array_size(after), x->o.histories.n);
+        for (int h = 0; h < x->o.histories.n; h++) {
+            cli_values v = row_values(x, h, -1, r, r + 1);
+            f.n = 0;
+            want_text(&f, "history", (const char *[]){"5", "40", "all"}[h]), want_nll(&f, "", &v, 0);
+            check_fields(json_array_get(after, (size_t)h), &f, 1e-8);
+            cli_values_free(&v);
+        }
+    }
+    for (int h = 0; h < x->o.histories.n; h++)
+        check_fields(json_array_get(json_object_get(out, "histories"), (size_t)h), &table[h], 1e-8);
+    json_decref(out), json_decref(p->rows);
+}
+
+static void check_lines(const scored *x, const char *text) {
+    for (int r = 0; r < (x->o.histories.n ? HISTORIES : x->n_rows); r++, text = strchr(text, '\n') + 1) {
+        json_t *row = json_loads(text, JSON_DISABLE_EOF_CHECK, NULL);
+        fields *own = x->o.histories.n ? &table[r] : &text_rows[r];
+        want_model(own);
+        check_fields(row, own, 1e-8);
+        json_decref(row);
+    }
+    CHECK_STR(text, "");
+}
+
+static void check_perplexity_tables(const scored *x, const char *text) {
+    static const column of_windows[] = {{"window", "{window}"}, {"first token", "{first_token}"}, {"scored", "{scored}"}},
+                        of_texts[] = {{"text", "{text}"}, {"id", "{id}"}, {"windows", "{windows}"}, {"scored", "{scored}"}},
+                        after[] = {{"perplexity after 5", "{h0:%.4f}"},
+                                   {"perplexity after 40", "{h1:%.4f}"},
+                                   {"perplexity after all", "{h2:%.4f}"}},
+                        of_histories[] = {{"history", "{history}"},
+                                          {"tokens before a scored token: fewest", "{history_fewest}"},
+                                          {"most", "{history_most}"},
+                                          {"scored", "{scored}"},
+                                          {"perplexity", "{ppl:%.4f} ± {ppl_se:%.4f}"},
+                                          {"ln(perplexity / row above)",
+                                           "{ln_ppl_ratio:%.5f} ± {ln_ppl_ratio_se:%.5f} ({ln_ppl_ratio_low:%.5f} to "
+                                           "{ln_ppl_ratio_high:%.5f})"}};
+    column columns[8];
+    int n = x->o.jsonl ? 4 : 3;
+    char line[200];
+    double tokens = 0;
+    for (int r = 0; r < (x->o.jsonl ? x->n_rows : 1); r++) tokens += 1000 + r;
+    memcpy(columns, x->o.jsonl ? of_texts : of_windows, (size_t)n * sizeof *columns);
+    if (x->o.histories.n) {
+        memcpy(columns + n, after, sizeof after), n += 3;
+    } else {
+        columns[n++] = (column){x->o.jsonl ? "perplexity of the text" : "perplexity of the window", "{ppl:%.4f}"};
+        columns[n++] = (column){"perplexity so far", "{ppl_so_far:%.4f} ± {ppl_so_far_se:%.4f}"};
+    }
+    check_table(text, columns, n, text_rows, x->n_rows);
+    if (x->o.histories.n) check_table(text, of_histories, 6, table, HISTORIES);
+    cli_values all = row_values(x, 0, -1, 0, x->n_rows);
+    double mean = mean_of_values(all.x, all.n);
+    n = snprintf(line, sizeof line, "\n");
+    if (!x->o.histories.n)
+        n += snprintf(line + n, sizeof line - (size_t)n, "perplexity: %.4f ± %.4f, ", exp(mean), exp(mean) * error_of(&all));
+    snprintf(line + n, sizeof line - (size_t)n, "%d of %.0f tokens scored in %d windows of 64", total(x->n_of, x->n_rows),
+             tokens, total(x->windows_of, x->n_rows));
+    CHECK_HAS(text, line);
+    cli_values_free(&all);
+}
+
+static void check_perplexity(scored *x) {
+    static const char *const formats[] = {"json", "jsonl", "md"};
+    static void (*const checks[])(const scored *x, const char *text) = {check_document, check_lines, check_perplexity_tables};
+    perplexity *p = &x->p, fresh = *p;
     for (int format = 0; format < 3; format++) {
-        x->o.format = format == 0 ? "json" : format == 1 ? "jsonl" : "md";
+        x->o.format = formats[format];
         *p = fresh;
         const char *text = capture(print_rows, x);
-        for (int r = 0; r < x->n_rows; r++) want_text_row(&rows[r], x, r, format == 2);
+        for (int r = 0; r < x->n_rows; r++) want_text_row(&text_rows[r], x, r, format == 2);
         for (int h = 0; h < HISTORIES; h++) want_history(&table[h], x, h);
-        if (format == 0) {
-            json_t *out = json_loads(text, JSON_REJECT_DUPLICATES, NULL),
-                   *list = json_object_get(out, x->o.jsonl ? "texts" : "windows");
-            f.n = 0;
-            sl_engine_describe(p->run.engine, device, sizeof device);
-            want_model(&f), want_text(&f, "version", SLEIGH_VERSION), want_text(&f, "commit", cli_commit()),
-                want_text(&f, "device", device);
-            want_text(&f, "file", x->o.jsonl ? x->o.jsonl : "-"), want(&f, "seed", 6), want_text(&f, "attn", "topk:k=4");
-            want(&f, "n_ctx", 64), want(&f, "stride", 35), want(&f, "n_score", 20), want(&f, "n_dense", 11),
-                want(&f, "tokens", tokens);
-            want(&f, "scored", n_scored), want_list(&f, x->o.jsonl ? "texts" : "windows"),
-                want(&f, "interrupted", n_windows < p->n_planned);
-            if (x->o.histories.n) want(&f, "segment", 9), want_list(&f, "histories");
-            if (!x->o.histories.n) want_nll(&f, "", &all, 1);
-            check_fields(out, &f, 1e-8);
-            CHECK_INT(json_array_size(list), x->n_rows);
-            for (int r = 0; r < x->n_rows; r++) {
-                const json_t *row = json_array_get(list, (size_t)r), *after = json_object_get(row, "histories");
-                check_fields(row, &rows[r], 1e-8);
-                CHECK_INT(json_array_size(after), x->o.histories.n);
-                for (int h = 0; h < x->o.histories.n; h++) {
-                    cli_values v = row_values(x, h, -1, r, r + 1);
-                    f.n = 0;
-                    want_text(&f, "history", (const char *[]){"5", "40", "all"}[h]), want_nll(&f, "", &v, 0);
-                    check_fields(json_array_get(after, (size_t)h), &f, 1e-8);
-                    cli_values_free(&v);
-                }
-            }
-            for (int h = 0; h < x->o.histories.n; h++)
-                check_fields(json_array_get(json_object_get(out, "histories"), (size_t)h), &table[h], 1e-8);
-            json_decref(out), json_decref(p->rows);
-        } else if (format == 1) {
-            for (int r = 0; r < (x->o.histories.n ? HISTORIES : x->n_rows); r++, text = strchr(text, '\n') + 1) {
-                json_t *row = json_loads(text, JSON_DISABLE_EOF_CHECK, NULL);
-                fields *own = x->o.histories.n ? &table[r] : &rows[r];
-                want_model(own);
-                check_fields(row, own, 1e-8);
-                json_decref(row);
-            }
-            CHECK_STR(text, "");
-        } else {
-            static const column
-                of_windows[] = {{"window", "{window}"}, {"first token", "{first_token}"}, {"scored", "{scored}"}},
-                of_texts[] = {{"text", "{text}"}, {"id", "{id}"}, {"windows", "{windows}"}, {"scored", "{scored}"}},
-                after[] = {{"perplexity after 5", "{h0:%.4f}"},
-                           {"perplexity after 40", "{h1:%.4f}"},
-                           {"perplexity after all", "{h2:%.4f}"}},
-                of_histories[] = {
-                    {"history", "{history}"},
-                    {"tokens before a scored token: fewest", "{history_fewest}"},
-                    {"most", "{history_most}"},
-                    {"scored", "{scored}"},
-                    {"perplexity", "{ppl:%.4f} ± {ppl_se:%.4f}"},
-                    {"ln(perplexity / row above)",
-                     "{ln_ppl_ratio:%.5f} ± {ln_ppl_ratio_se:%.5f} ({ln_ppl_ratio_low:%.5f} to {ln_ppl_ratio_high:%.5f})"}};
-            column columns[8];
-            int n = x->o.jsonl ? 4 : 3;
-            char line[200];
-            memcpy(columns, x->o.jsonl ? of_texts : of_windows, (size_t)n * sizeof *columns);
-            if (x->o.histories.n) {
-                memcpy(columns + n, after, sizeof after), n += 3;
-            } else {
-                columns[n++] = (column){x->o.jsonl ? "perplexity of the text" : "perplexity of the window", "{ppl:%.4f}"};
-                columns[n++] = (column){"perplexity so far", "{ppl_so_far:%.4f} ± {ppl_so_far_se:%.4f}"};
-            }
-            check_table(text, columns, n, rows, x->n_rows);
-            if (x->o.histories.n) check_table(text, of_histories, 6, table, HISTORIES);
-            double mean = mean_of_values(all.x, all.n);
-            n = snprintf(line, sizeof line, "\n");
-            if (!x->o.histories.n)
-                n += snprintf(line + n, sizeof line - (size_t)n, "perplexity: %.4f ± %.4f, ", exp(mean),
-                              exp(mean) * error_of(&all));
-            snprintf(line + n, sizeof line - (size_t)n, "%.0f of %.0f tokens scored in %.0f windows of 64", n_scored, tokens,
-                     n_windows);
-            CHECK_HAS(text, line);
-        }
+        checks[format](x, text);
         for (int h = 0; h < p->n_histories; h++) cli_values_free(&p->histories[h].nll);
     }
-    cli_values_free(&all);
 }
 
 static void perplexities(void) {

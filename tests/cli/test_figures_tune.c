@@ -2,12 +2,15 @@
 // the work of the methods, which candidates are dropped, the best method of each length, the schedules of the layers.
 #include "attention/layer_budgets.h"
 #include "attention/prefill_mask.h"
+#include "engine/cli/commands.h"
 #include "engine/cli/output/progress_bar.h"
+#include "engine/cli/process.h"
 #include "engine/cli/tune/tune.h"
 #include "models/source.h"
 #include "tests/cli/fields.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 
 enum { LENGTHS = 3, MOST = 24, CANDIDATES = 4 };
@@ -444,6 +447,118 @@ static void prompts(void) {
     sl_model_free(loaded);
 }
 
+// ---- the work that a run plans ----
+
+static struct {
+    cli_progress last;
+    int n_bad;       // reports in which work was taken back, or a next token counted as more than one step
+    int n, stop, rc; // reports; the report at which Ctrl+C is pressed, or 0; what the command returned
+} seen;
+
+static void watch(const cli_progress *p) {
+    double more = p->rest.done - seen.last.rest.done;
+    if (!p->is_run) return;
+    seen.n_bad += more < 0 || (!strcmp(p->item, "next tokens") && !strcmp(seen.last.item, p->item) && more > 1);
+    seen.last = *p;
+    if (++seen.n == seen.stop) raise(SIGINT);
+}
+
+typedef struct command {
+    int bit, (*run)(const cli_options *o, sl_error *err);
+    const char *flags; // @: a file of the case
+} command;
+
+static int run_command(void *ctx, sl_error *e) {
+    const command *c = ctx;
+    char text[512], paths[4][256], *args[32] = {"-m", (char *)tiny()};
+    int n = 2, n_paths = 0;
+    cli_options o;
+    cli_progress after;
+    snprintf(text, sizeof text, "%s", c->flags);
+    for (char *word = strtok(text, " "); word; word = strtok(NULL, " "), n++) {
+        args[n] = word;
+        if (*word == '@') snprintf(args[n] = paths[n_paths++], sizeof *paths, "%s", in_tmp(word + 1));
+    }
+    seen.n_bad = seen.n = 0, seen.last = (cli_progress){.done = 0};
+    remove(in_tmp("profile.log"));
+    int rc = cli_options_parse(&o, c->bit, n, args, e);
+    if (!rc) rc = sl_source_open(o.model, &o.source, e);
+    cli_progress_watch = watch;
+    if (!rc) rc = c->run(&o, e);
+    cli_progress_watch = NULL;
+    cli_progress_begin(&after, "after", "");
+    seen.n_bad += after.outer != NULL; // the run did not end its own progress
+    cli_progress_end(&after);
+    signal(SIGINT, SIG_DFL);
+    cli_clear_interrupt();
+    cli_options_free(&o);
+    seen.rc = rc;
+    return seen.stop ? 0 : rc;
+}
+
+// A run reports all the work that it planned, and no other work. least: of the prefills.
+static void check_planned(int bit, int (*run)(const cli_options *o, sl_error *err), double least, const char *flags) {
+    const cli_work *prefill = &seen.last.prefill, *rest = &seen.last.rest;
+    capture(run_command, &(command){bit, run, flags});
+    if (seen.last.done != seen.last.total || seen.n_bad || prefill->done < least * prefill->total ||
+        prefill->done > 1.02 * prefill->total || rest->done != (rest->total > 0 ? rest->total : 0))
+        FAIL("%s: %d of %d units, %d bad reports, prefill %g of %g, rest %g of %g", flags, seen.last.done, seen.last.total,
+             seen.n_bad, prefill->done, prefill->total, rest->done, rest->total);
+}
+
+// After Ctrl+C the command of the last check_planned ends soon, with this error.
+static void check_interrupts(int bit, int (*run)(const cli_options *o, sl_error *err), const char *flags) {
+    for (int i = 1, n = seen.n; i < 3; i++) {
+        seen.stop = n * i / 3;
+        capture(run_command, &(command){bit, run, flags});
+        CHECK_INT(seen.rc, SL_ERR_IO);
+        if (seen.n > seen.stop + 5) FAIL("%s: %d reports after the interruption", flags, seen.n - seen.stop);
+    }
+    seen.stop = 0;
+}
+
+static void planned_perplexity(void) {
+    char lines[4096], *words = strdup(long_text(20));
+    spill(in_tmp("text"), words, strlen(words));
+    for (char *at = words; (at = strchr(at, '\n'));) *at = ' ';
+    spill(in_tmp("two"), lines, (size_t)sprintf(lines, "{\"text\": \"%.600s\"}\n{\"text\": \"%.700s\"}\n", words, words));
+    free(words);
+    check_planned(CLI_PERPLEXITY, cmd_perplexity, 0.98, "-f @text -c 64 --stride 50");
+    check_planned(CLI_PERPLEXITY, cmd_perplexity, 0.98, "-f @text -c 64 --attn topk:k=4 --windows 3");
+    static const char segments[] = "--jsonl @two -c 64 --stride 40 --score 30 --history 5,all --segment 9 --windows 2";
+    check_planned(CLI_PERPLEXITY, cmd_perplexity, 0.98, segments);
+    check_interrupts(CLI_PERPLEXITY, cmd_perplexity, segments);
+}
+
+static void planned_compare(void) {
+#define ASK(X) "{\"context\": \"The harbor is" X " green.\", \"question\": \"Is it?\", \"reference\": \" Yes, it is.\"}\n"
+    spill(in_tmp("asks"), ASK("") ASK(" very"), strlen(ASK("") ASK(" very")));
+    static const char texts[] = "--jsonl @asks --attn topk:k=4,dense -n 5 --ignore-eos --no-heads";
+    check_planned(CLI_COMPARE, cmd_compare, 0.98, "--jsonl @asks --attn topk:k=4 --no-texts --no-heads");
+    check_planned(CLI_COMPARE, cmd_compare, 0.98, "--jsonl @asks --attn topk:k=4 --no-texts");
+    check_interrupts(CLI_COMPARE, cmd_compare, "--jsonl @asks --attn topk:k=4 --no-texts");
+    check_planned(CLI_COMPARE, cmd_compare, 0.98, texts);
+    check_interrupts(CLI_COMPARE, cmd_compare, texts);
+}
+
+static void planned_tune(void) {
+    static const char part[] =
+        "--length 256 --task niah-single --samples 2 --check 0 --iterations 0 -n 2 --attn-prefill streaming --out @profile";
+    check_planned(CLI_TUNE, cmd_tune, 1,
+                  "--length 256 --task niah-single --samples 2 --check 1 --iterations 1 --episodes 2 -n 2 --attn-prefill "
+                  "streaming:window=64,sample --out @profile");
+    check_planned(CLI_TUNE, cmd_tune, 1, part);
+    check_interrupts(CLI_TUNE, cmd_tune, part);
+}
+
+static void planned_eval(void) { // a text is up to 60 tokens shorter than --length
+    static const char whole[] = "--task niah-single,vt --length 600 --samples 2 -n 4 --question-dense";
+    check_planned(CLI_EVAL, cmd_eval, 0.8, "--task niah-single --length 300,600 --samples 1 -n 4 --question-dense --out @out");
+    check_planned(CLI_EVAL, cmd_eval, 0.8, "--task niah-single --length 300,600 --samples 2 -n 4 --question-dense --out @out");
+    check_planned(CLI_EVAL, cmd_eval, 0.8, whole);
+    check_interrupts(CLI_EVAL, cmd_eval, whole);
+}
+
 // ---- the log ----
 
 static int open_log(tune *t, const cli_options *o) {
@@ -526,7 +641,15 @@ static void logs(void) {
     cli_options_free(&o);
 }
 
-static const test_case cases[] = {{"logs", 0, logs},       {"prompts", 0, prompts}, {"work", 0, work},
-                                  {"prefill", 0, prefill}, {"budgets", 0, budgets}, {0}};
+static const test_case cases[] = {{"logs", 0, logs},
+                                  {"planned-perplexity", 0, planned_perplexity},
+                                  {"planned-compare", 0, planned_compare},
+                                  {"planned-eval", 0, planned_eval},
+                                  {"planned-tune", 0, planned_tune},
+                                  {"prompts", 0, prompts},
+                                  {"work", 0, work},
+                                  {"prefill", 0, prefill},
+                                  {"budgets", 0, budgets},
+                                  {0}};
 extern const test_suite suite_figures_tune;
 const test_suite suite_figures_tune = {"figures_tune", cases};

@@ -303,75 +303,13 @@ static void free_table(table *t) {
     eval_scores_free(&t->s);
 }
 
-// Checks that the interval of the first method is Wilson's for n samples.
-static void check_worth(const int *sizes, int n_clusters, const double *scores, double mean, double n) {
-    table t;
-    summarise(&t, sizes, n_clusters, scores, 1);
-    cli_interval want = cli_share(mean * n, n);
-    CHECK_NEAR(t.rows[0].score.at, mean, 1e-12);
-    CHECK_NEAR(t.rows[0].score.low, want.low, 1e-9);
-    CHECK_NEAR(t.rows[0].score.high, want.high, 1e-9);
-    CHECK_INT(t.rows[0].n_clusters, n_clusters);
-    free_table(&t);
-}
-
-enum { MAX = 64 };
-
-static void fill(double *x, int n, double value) {
-    for (int i = 0; i < n; i++) x[i] = value;
-}
-
-static void fill_sizes(int *x, int n, int value) {
-    for (int i = 0; i < n; i++) x[i] = value;
-}
-
-// The number of samples that an interval assumes.
-static void worth(void) {
-    double x[MAX];
-    int sizes[MAX];
-    fill_sizes(sizes, MAX, 1);
-    fill(x, 24, 1);
-    check_worth(sizes, 24, x, 1, 24); // 24 right of 24
-    x[3] = x[11] = 0;
-    check_worth(sizes, 24, x, 22 / 24.0, 24); // one sample per text: exactly Wilson's
-    check_worth(sizes, 5, x, 0.8, 5);
-    // Four samples about each of ten texts, five texts with 3 right, five with 1: the sum of a text differs by 1 from 2. The
-    // variance of the mean is 10 x 10/9 / 40^2 = 1/144; that of a coin is 1/4.
-    fill_sizes(sizes, MAX, 4);
-    for (int i = 0; i < 40; i++) x[i] = i < 20 ? i % 4 != 0 : i % 4 == 0;
-    check_worth(sizes, 10, x, 0.5, 36);
-    for (int i = 0; i < 40; i++) x[i] = i < 20; // all or none right: a text counts as one sample
-    check_worth(sizes, 10, x, 0.5, 10);
-    for (int i = 0; i < 40; i++) x[i] = i % 2; // all texts equal, without spread between them: also one sample per text
-    check_worth(sizes, 10, x, 0.5, 10);
-    x[0] = 1, x[4] = 1, x[9] = 0, x[13] = 0; // less spread than coins: at most the number of samples
-    check_worth(sizes, 10, x, 0.5, 40);
-    // seven texts are too few: a text counts once. Eight texts, five with 3 right and three with 1: mean 18/32; sums are
-    // compared with 2.25
-    for (int i = 0; i < 32; i++) x[i] = i < 20 ? i % 4 != 0 : i % 4 == 0;
-    check_worth(sizes, 7, x, 17 / 28.0, 7);
-    double squares = 5 * 0.75 * 0.75 + 3 * 1.25 * 1.25, p = 18 / 32.0;
-    check_worth(sizes, 8, x, p, p * (1 - p) / (squares * 8 / 7 / 32 / 32));
-    // texts of different sizes, all right: worth (sum)^2 / (sum of squares)
-    fill(x, MAX, 1);
-    sizes[0] = 1, sizes[1] = 2, sizes[2] = 5;
-    check_worth(sizes, 3, x, 1, 64 / 30.0);
-    // shares of three references: twelve texts, three each with 0, 1/3, 2/3, 1
-    fill_sizes(sizes, MAX, 1);
-    for (int i = 0; i < 12; i++) x[i] = i % 4 / 3.0;
-    squares = 3 * (0.25 + 1 / 36.0 + 1 / 36.0 + 0.25);
-    check_worth(sizes, 12, x, 0.5, 0.25 / (squares * 12 / 11 / 144)); // 19.8: more than 12, as each sample is three answers
-    fill(x, 12, 1 / 3.0);
-    check_worth(sizes, 12, x, 1 / 3.0, 12); // all equal
-}
-
 // Samples of a text depend on each other: each text has its own probability, 1 or 0.6. The intervals have the stated coverage;
 // Wilson's interval of all 128 samples would cover in only 86 of 100 cases. 95% of 2,000 tries are 1,900 +- 10.
 static void coverage(void) {
     enum { TEXTS = 32, PER_TEXT = 4, N = TEXTS * PER_TEXT, TRIES = 2000 };
     uint64_t state = test_seed;
     int sizes[TEXTS], n_held = 0, n_held_difference = 0;
-    fill_sizes(sizes, TEXTS, PER_TEXT);
+    for (int c = 0; c < TEXTS; c++) sizes[c] = PER_TEXT;
     for (int k = 0; k < TRIES; k++) {
         double x[2 * N];
         table t;
@@ -402,7 +340,6 @@ static const test_case cases[] = {
     {"shares", NEEDS_NOTHING, shares},
     {"pairs", NEEDS_NOTHING, pairs},
     {"mcnemar", NEEDS_NOTHING, mcnemar},
-    {"worth", NEEDS_NOTHING, worth},
     {"coverage", NEEDS_NOTHING, coverage},
     {0},
 };

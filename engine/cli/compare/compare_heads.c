@@ -68,7 +68,6 @@ static void observe(void *ctx, const sl_attn_record *r) {
 int compare_observe_begin(compare *c, sl_error *err) {
     const sl_attn_plan listed = {.n_layers = c->n_decode, .layer = c->attn.specs};
     sl_attn_plan shadows;
-    c->n_observed = 0;
     if (!compare_observes(c)) return 0;
     int rc = cli_run_choose_plan(&c->run, &listed, &shadows, err);
     const sl_observer observer = {.fn = observe,

@@ -149,7 +149,8 @@ static double run_steps(const compare *c, const compare_prompt *p) {
 
 double compare_steps(const compare *c, const compare_prompt *p) {
     double n_path = p->reference.n ? (double)p->reference.n : (double)p->ids.n + c->o->n_predict;
-    double n = n_path - (p->reference.n && p->n_before < p->n_dense ? p->n_before : p->n_dense), runs = c->attn.n + 1;
+    // the last token of a path has no successor
+    double n = n_path - 1 - (p->reference.n && p->n_before < p->n_dense ? p->n_before : p->n_dense), runs = c->attn.n + 1;
     return n * runs + (c->o->texts ? run_steps(c, p) * runs : compare_observes(c) ? n : 0);
 }
 

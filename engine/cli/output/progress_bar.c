@@ -22,6 +22,8 @@ static struct {
     int is_mid_line;       // the last text on stdout has no line break at its end, so a bar would clear it
 } screen;
 
+void (*cli_progress_watch)(const cli_progress *outermost);
+
 // 1: stderr is a terminal that can clear a line.
 static int on_terminal(void) {
     const char *term = getenv("TERM");
@@ -62,6 +64,7 @@ static void draw(double now, int is_terminal) {
 
 static void draw_if_due(void) {
     const cli_progress *p = outermost();
+    if (cli_progress_watch && p) cli_progress_watch(p);
     int is_terminal = on_terminal();
     double now = cli_now(), first = is_terminal ? TERMINAL_FIRST_MS : LINE_FIRST_MS;
     double every = is_terminal ? TERMINAL_EVERY_MS : LINE_EVERY_MS;

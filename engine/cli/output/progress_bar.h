@@ -34,4 +34,8 @@ void cli_progress_show(void); // after this text: draws the hidden bar again
 void cli_progress_before_output(const char *text, size_t n);
 const char *cli_progress_erase(void); // what clears the bar, for a signal handler: "" if there is no bar
 
+// ---- tests ----
+
+extern void (*cli_progress_watch)(const cli_progress *outermost); // gets each report; NULL: none
+
 #endif
