@@ -1,9 +1,8 @@
-// engine/conversation.c - sl_chat: messages, the chat template, and a generator that answers.
+// engine/conversation.c - sl_chat: messages, the chat template, and a stream that answers.
 //
-// Each answer renders and tokenizes all messages. The generator keeps the common prefix of the new and the old prompt in the KV
-// cache.
+// Each answer renders and tokenizes all messages. The session keeps the common prefix of the new and the old prompt.
 #include "engine/engine_internal.h"
-#include "engine/generator.h"
+#include "engine/stream.h"
 #include "tokenizer/chat.h"
 
 #include <stdlib.h>
@@ -12,7 +11,8 @@
 struct sl_chat {
     const sl_chat_template *template; // the model's, or owned
     sl_chat_template *owned;          // NULL: none
-    sl_generator *generator;
+    sl_session *session;
+    sl_stream *stream;
     char *system_prompt;  // NULL: none
     int parse_special;    // of sl_chat_options
     sl_message *messages; // [n_messages], contents from malloc, roles static
@@ -100,9 +100,12 @@ static int open_chat(sl_chat *c, sl_engine *engine, const sl_chat_options *o, sl
     if (!rc && o->system_prompt && !(c->system_prompt = strdup(o->system_prompt)))
         rc = sl_fail(err, SL_ERR_MEMORY, "chat: out of memory");
     if (!rc) rc = sl_chat_reset(c, err);
-    if (!rc) rc = sl_generator_open(engine, &o->generation, &c->generator, err);
-    if (!rc) sl_generator_set_end(c->generator, sl_chat_end_of_turn(c->template, engine->model->tokenizer));
-    return rc;
+    if (!rc) rc = sl_session_new(engine, 0, &c->session, err);
+    if (!rc) rc = sl_stream_new(c->session, &o->generation, &c->stream, err);
+    if (rc) return rc;
+    c->session->is_claimed = 1;
+    sl_stream_set_end(c->stream, sl_chat_end_of_turn(c->template, engine->model->tokenizer));
+    return 0;
 }
 
 int sl_chat_open(sl_engine *engine, const sl_chat_options *options, sl_chat **out, sl_error *err) {
@@ -120,7 +123,8 @@ int sl_chat_open(sl_engine *engine, const sl_chat_options *options, sl_chat **ou
 
 void sl_chat_free(sl_chat *c) {
     if (!c) return;
-    sl_generator_close(c->generator);
+    sl_stream_free(c->stream);
+    sl_session_free(c->session);
     sl_chat_template_free(c->owned);
     pop_all(c);
     free(c->system_prompt);
@@ -128,18 +132,18 @@ void sl_chat_free(sl_chat *c) {
 }
 
 int sl_chat_set_generation(sl_chat *c, const sl_generation *options, sl_error *err) {
-    return sl_generator_set_options(c->generator, options, err);
+    return sl_stream_set_options(c->stream, options, err);
 }
 
 sl_session *sl_chat_session(const sl_chat *c) {
-    return sl_generator_session(c->generator);
+    return c->session;
 }
 
 // ---- answers ----
 
 // Answers the last message, and adds the answer.
 static int answer(sl_chat *c, sl_text_fn on_text, void *ctx, sl_generated *result, sl_error *err) {
-    const sl_tokenizer *tok = sl_generator_model(c->generator)->tokenizer;
+    const sl_tokenizer *tok = c->session->engine->model->tokenizer;
     json_t *messages = sl_chat_messages(c->messages, c->n_messages);
     sl_prompt prompt = {0};
     sl_text reply = {0};
@@ -149,7 +153,7 @@ static int answer(sl_chat *c, sl_text_fn on_text, void *ctx, sl_generated *resul
         rc = sl_chat_render(c->template, tok, &(sl_chat_request){.messages = messages, .parse_special = c->parse_special},
                             &prompt, err);
     if (!rc) rc = sl_chat_tokenize(c->template, tok, &prompt, &ids, err);
-    if (!rc) rc = sl_generator_run(c->generator, ids.data, (int)ids.n, 1, on_text, ctx, &reply, result, err);
+    if (!rc) rc = sl_stream_run(c->stream, ids.data, (int)ids.n, 1, on_text, ctx, &reply, result, err);
     if (!rc) rc = push(c, &(sl_message){.role = "assistant", .content = reply.data, .n = reply.n}, err);
     sl_ids_free(&ids);
     sl_prompt_free(&prompt);
@@ -159,7 +163,7 @@ static int answer(sl_chat *c, sl_text_fn on_text, void *ctx, sl_generated *resul
 }
 
 int sl_chat_say(sl_chat *c, const char *text, sl_text_fn on_text, void *ctx, sl_generated *result, sl_error *err) {
-    sl_engine *engine = sl_chat_session(c)->engine;
+    sl_engine *engine = c->session->engine;
     int rc = sl_engine_claim(engine, err);
     if (rc) return rc;
     rc = push(c, &(sl_message){.role = "user", .content = text, .n = strlen(text)}, err);
@@ -172,7 +176,7 @@ int sl_chat_say(sl_chat *c, const char *text, sl_text_fn on_text, void *ctx, sl_
 }
 
 static int answer_again(sl_chat *c, sl_text_fn on_text, void *ctx, sl_generated *result, sl_error *err) {
-    sl_session *s = sl_chat_session(c);
+    sl_session *s = c->session;
     int n = c->n_messages, has_answer = n > 0 && !strcmp(c->messages[n - 1].role, "assistant");
     if (n <= has_answer || strcmp(c->messages[n - 1 - has_answer].role, "user"))
         return sl_fail(err, SL_ERR_ARG, "the chat has no message of the user to answer again; call sl_chat_say first");
@@ -189,7 +193,7 @@ static int answer_again(sl_chat *c, sl_text_fn on_text, void *ctx, sl_generated 
 }
 
 int sl_chat_again(sl_chat *c, sl_text_fn on_text, void *ctx, sl_generated *result, sl_error *err) {
-    sl_engine *engine = sl_chat_session(c)->engine;
+    sl_engine *engine = c->session->engine;
     int rc = sl_engine_claim(engine, err);
     if (rc) return rc;
     rc = answer_again(c, on_text, ctx, result, err);

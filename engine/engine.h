@@ -109,10 +109,15 @@ int sl_engine_observe_prefill(sl_engine *engine, const sl_prefill_observer *obse
 // How many of its first n tokens a session may keep for another prompt that begins with these tokens. Rows of dense prefills
 // and of decode steps depend only on the tokens before them. Rows of a segment of a sparse prefill depend on the whole segment,
 // so a segment is kept whole or not at all.
-// n_prefill > 0: the prompt is prefilled up to token n_prefill, and its rows must be those of a session without other tokens
-// before. So the function keeps only segments that such a prefill has too, with the methods that are set. n_prefill 0: the
+// n_prefill >= 0: the prompt is prefilled up to token n_prefill, and its rows must be those of a session without other tokens
+// before. So the function keeps only segments that such a prefill has too, with the methods that are set. SL_CONTINUES: the
 // session continues a conversation, and keeps each segment that it has read to the end.
+enum { SL_CONTINUES = -1 };
 int sl_session_reusable(const sl_session *session, int n, int n_prefill);
+int sl_session_common(const sl_session *session, const int32_t *ids, int n); // length of the common prefix
+// How many tokens the session keeps for the prompt ids[0..n): of the common prefix those that sl_session_reusable allows, and
+// without n_prefill SL_CONTINUES only prefilled ones. It keeps all n only if it has the logits that such a prefill leaves.
+int sl_session_keep(const sl_session *session, const int32_t *ids, int n, int n_prefill);
 int sl_session_n_prefilled(const sl_session *session); // the first tokens, up to the first that a decode step appended
 // The work of attention in decode steps since the last reset.
 const sl_attn_stats *sl_engine_attn_stats(const sl_engine *engine);

@@ -177,11 +177,13 @@ struct sl_engine {
 };
 
 struct sl_session {
+    int n_users; // the caller, and each stream
     sl_engine *engine;
     const sl_attn_plan *plan; // of decode steps: the engine's plan
     uint32_t sequence;
-    int in_generator; // 1: the session of a generator, whose caller has claimed the engine
+    int is_claimed; // 1: of sl_generate or sl_chat, which have claimed the engine for a whole generation
     sl_kv_seq kv;
+    int32_t *ids;          // [n_ctx] the tokens of its rows; -1: a random row (sl_session_fill)
     int n_prefilled;       // the first tokens, up to the first that a decode step appended
     int has_logits;        // 0: the session is empty, or was cut at its last token
     float *logits;         // [n_vocab], valid when has_host_logits

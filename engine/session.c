@@ -172,9 +172,33 @@ static int undivided(const sl_session *s, int n) {
 
 int sl_session_reusable(const sl_session *s, int n, int n_prefill) {
     SL_CHECK(n >= 0 && n <= s->kv.n_tokens);
-    if (!n_prefill) return undivided(s, n);
+    if (n_prefill == SL_CONTINUES) return undivided(s, n);
     if (s->engine->segment_tokens) return same_segments(s, n, n_prefill);
     return s->n_segments && s->segments[0].first < n ? s->segments[0].first : n;
+}
+
+int sl_session_common(const sl_session *s, const int32_t *ids, int n) {
+    int i = 0;
+    while (i < n && i < s->kv.n_tokens && ids[i] == s->ids[i]) i++;
+    return i;
+}
+
+int sl_session_keep(const sl_session *s, const int32_t *ids, int n, int n_prefill) {
+    int is_fresh = n_prefill != SL_CONTINUES, keep = sl_session_common(s, ids, is_fresh ? n_prefill : n);
+    if (is_fresh && keep > s->n_prefilled) keep = s->n_prefilled;
+    int has_logits = is_fresh && s->kv.n_tokens == n && s->has_logits;
+    if (keep == n && !has_logits) keep = n - 1; // repeat the last token: the session holds logits of another step
+    return sl_session_reusable(s, keep, n_prefill);
+}
+
+int sl_session_sync(sl_session *s, const int32_t *ids, int n, const sl_progress *progress, int *n_kept, sl_error *err) {
+    int n_ctx = s->engine->n_ctx;
+    if (n < 1) return sl_fail(err, SL_ERR_ARG, "the prompt is empty, and the tokenizer of this model adds no BOS token");
+    if (n > n_ctx) return sl_fail(err, SL_ERR_CONTEXT, "the prompt has %d tokens: more than {n_ctx} %d", n, n_ctx);
+    int keep = sl_session_keep(s, ids, n, SL_CONTINUES), rc = sl_session_truncate(s, keep, err);
+    if (!rc) rc = sl_prefill(s, ids + keep, n - keep, progress, err);
+    if (n_kept && !rc) *n_kept = keep;
+    return rc;
 }
 
 // ---- life ----
@@ -190,7 +214,9 @@ int sl_session_new(sl_engine *engine, uint32_t sequence, sl_session **out, sl_er
     sl_session *s = calloc(1, sizeof *s);
     if (!s) return sl_fail(err, SL_ERR_MEMORY, "session: out of memory");
     const sl_backend *be = engine->backend;
-    *s = (sl_session){.engine = engine, .plan = &engine->plan, .sequence = sequence, .logits_row = -1, .has_host_logits = 1};
+    *s = (sl_session){
+        .n_users = 1, .engine = engine, .plan = &engine->plan, .sequence = sequence, .logits_row = -1, .has_host_logits = 1};
+    s->ids = malloc((size_t)engine->n_ctx * sizeof *s->ids);
     s->logits = calloc(c->n_vocab, sizeof *s->logits);
     s->state = calloc(c->n_layers, sizeof *s->state);
     if (be->is_device) {
@@ -198,7 +224,7 @@ int sl_session_new(sl_engine *engine, uint32_t sequence, sl_session **out, sl_er
         s->device_pages = be->alloc(be, max_pages(engine) * sizeof *s->device_pages);
     }
     atomic_fetch_add(&engine->n_users, 1);
-    if (!s->logits || !s->state || (be->is_device && (!s->sent_pages || !s->device_pages))) {
+    if (!s->ids || !s->logits || !s->state || (be->is_device && (!s->sent_pages || !s->device_pages))) {
         sl_session_free(s);
         return sl_fail(err, SL_ERR_MEMORY, "session: out of memory");
     }
@@ -207,7 +233,7 @@ int sl_session_new(sl_engine *engine, uint32_t sequence, sl_session **out, sl_er
 }
 
 void sl_session_free(sl_session *s) {
-    if (!s || sl_engine_is_foreign(s->engine)) return;
+    if (!s || sl_engine_is_foreign(s->engine) || --s->n_users > 0) return;
     if (s->state) free_state(s);
     s->engine->backend->release(s->engine->backend, s->shadow_state, s->shadow_size);
     sl_kv_seq_free(&s->engine->pool, &s->kv);
@@ -218,11 +244,15 @@ void sl_session_free(sl_session *s) {
     free(s->segments);
     free(s->state);
     free(s->logits);
+    free(s->ids);
     free(s);
 }
 
 int sl_session_n_tokens(const sl_session *s) {
     return s->kv.n_tokens;
+}
+const int32_t *sl_session_ids(const sl_session *s) {
+    return s->ids;
 }
 int sl_session_n_prefilled(const sl_session *s) {
     return s->n_prefilled;
@@ -271,6 +301,7 @@ static int branch(const sl_session *s, int n_tokens, uint32_t sequence, branch_f
     for (int i = 0; i < s->n_segments && s->segments[i].first < n_tokens; i++)
         made->segments[made->n_segments++] = s->segments[i];
     made->cap_segments = made->n_segments;
+    memcpy(made->ids, s->ids, (size_t)n_tokens * sizeof *s->ids);
     made->n_prefilled = s->n_prefilled < n_tokens ? s->n_prefilled : n_tokens;
     if (s->has_logits && n_tokens == s->kv.n_tokens) {
         memcpy(made->logits, sl_session_logits(s, NULL), s->engine->model->config.n_vocab * sizeof *made->logits);

@@ -223,12 +223,12 @@ static int write_states(const sl_session *s, writer *w) {
 }
 
 // The order of the tensors is that of add_all_tensors.
-static int write_all(const sl_session *s, const int32_t *ids, writer *w, const sl_progress *progress) {
+static int write_all(const sl_session *s, writer *w, const sl_progress *progress) {
     unsigned char size[8];
     for (int i = 0; i < 8; i++) size[i] = (unsigned char)((uint64_t)w->header.n >> 8 * i);
     int ok = write_bytes(w->f, size, sizeof size) && write_bytes(w->f, w->header.data, w->header.n);
     ok = ok && each_run(s, write_run, w, progress);
-    ok = ok && write_bytes(w->f, ids, (size_t)s->kv.n_tokens * sizeof *ids);
+    ok = ok && write_bytes(w->f, s->ids, (size_t)s->kv.n_tokens * sizeof *s->ids);
     if (ok && s->has_logits)
         ok = write_bytes(w->f, sl_session_last_logits(s), (size_t)s->engine->model->config.n_vocab * sizeof(float));
     ok = ok && write_segments(s, w->f) && write_states(s, w);
@@ -238,7 +238,7 @@ static int write_all(const sl_session *s, const int32_t *ids, writer *w, const s
     return ok && !w->rc;
 }
 
-int sl_session_save(const sl_session *s, const int32_t *ids, const char *path, const sl_progress *progress, sl_error *err) {
+int sl_session_save(const sl_session *s, const char *path, const sl_progress *progress, sl_error *err) {
     sl_engine *e = s->engine;
     identity own;
     sl_text prefill = {0};
@@ -250,7 +250,7 @@ int sl_session_save(const sl_session *s, const int32_t *ids, const char *path, c
     identify(e, &own);
     sl_kv_write_out(&e->pool, &s->kv); // the host reads the rows below
     rc = e->pool.host ? e->backend->finish(e->backend, err) : 0;
-    if (!rc) rc = sl_check_ids(e, ids, s->kv.n_tokens, err);
+    if (!rc) rc = sl_check_ids(e, s->ids, s->kv.n_tokens, err);
     if (!rc) rc = format_prefill(e, &prefill, err);
     if (!rc && !(w.bounce = malloc((size_t)SL_PAGE * e->pool.head_dim * sizeof(bf16))))
         rc = sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", path);
@@ -262,7 +262,7 @@ int sl_session_save(const sl_session *s, const int32_t *ids, const char *path, c
     if (!rc) {
         sl_error of_file;
         w.f = sl_whole_file_open(&file, path, 0666);
-        rc = sl_whole_file_close(&file, w.f && write_all(s, ids, &w, progress), &of_file);
+        rc = sl_whole_file_close(&file, w.f && write_all(s, &w, progress), &of_file);
         if (rc && !w.rc) *err = of_file;
         if (w.rc) rc = w.rc;
     }
@@ -360,6 +360,7 @@ static int read_rows(const reader *r, sl_session *s, const sl_progress *progress
     if (!rc && pool->host) rc = s->engine->backend->finish(s->engine->backend, err); // no kernel writes these pages any more
     if (rc) return rc;
     s->kv.n_tokens = r->n_tokens;
+    memcpy(s->ids, sl_tensors_find(r->tensors, "ids")->data, (size_t)r->n_tokens * sizeof *s->ids);
     const char *from = k->data;
     each_run(s, read_run, &from, progress);
     sl_kv_publish(pool, &s->kv);
@@ -435,12 +436,10 @@ static int read_session(const reader *r, sl_session *s, const sl_progress *progr
     return 0;
 }
 
-int sl_session_load(sl_engine *engine, const char *path, sl_session **out, int32_t **ids, int *n_ids,
-                    const sl_progress *progress, sl_error *err) {
+int sl_session_load(sl_engine *engine, const char *path, sl_session **out, const sl_progress *progress, sl_error *err) {
     reader r = {.path = path, .engine = engine};
     sl_tensors *tensors = NULL;
     sl_session *s = NULL;
-    int32_t *copy = NULL;
     int rc = sl_engine_enter(engine, err);
     if (rc) return rc;
     identify(engine, &r.own);
@@ -450,8 +449,6 @@ int sl_session_load(sl_engine *engine, const char *path, sl_session **out, int32
     if (!rc) rc = sl_session_new(engine, 0, &s, err);
     if (!rc) rc = read_session(&r, s, progress, err);
     if (!rc) rc = sl_tensor_file_check(sl_tensors_file(tensors, 0), err);
-    if (!rc && !(copy = malloc((size_t)r.n_tokens * sizeof *copy))) rc = sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", path);
-    if (!rc) memcpy(copy, sl_tensors_find(tensors, "ids")->data, (size_t)r.n_tokens * sizeof *copy);
     if (!rc && strcmp(metadata(&r, "arithmetic"), r.own.arithmetic))
         sl_engine_log(engine, "%s was written by %.200s; its rows have other bits than those of %.200s", path,
                       metadata(&r, "arithmetic"), r.own.arithmetic);
@@ -461,6 +458,6 @@ int sl_session_load(sl_engine *engine, const char *path, sl_session **out, int32
         sl_session_free(s);
         return rc;
     }
-    *out = s, *ids = copy, *n_ids = r.n_tokens;
+    *out = s;
     return 0;
 }

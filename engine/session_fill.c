@@ -4,6 +4,7 @@
 #include "engine/kv/kv_host.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 // The key of a page of K (is_v 0) or V. Different pages have different numbers.
 static uint64_t key_of(const sl_session *s, int layer, int page_index, int is_v) {
@@ -43,6 +44,7 @@ int sl_session_fill(sl_session *s, int n, sl_error *err) {
         be->upload(be, quantiles, values, size);
         for (int layer = 0; layer < e->geom.n_layers; layer++) fill_layer(s, layer, quantiles);
         s->kv.n_tokens = s->n_prefilled = n;
+        memset(s->ids, 0xff, (size_t)n * sizeof *s->ids); // no tokens
         sl_session_build_extras(s);
         rc = be->finish(be, err);
         if (rc) sl_session_cut_rows(s, 0);

@@ -4,20 +4,21 @@
 //   sl_engine   the KV pages, scratch memory, threads and attention methods of one device. One thread at a time.
 //   sl_session  one mutable timeline: the KV rows of its tokens, and the logits after the last token. A batch is an array of
 //               sessions of one engine, of any lengths.
+//   sl_stream   one generation of text in a session.
 //   sl_chat     a conversation in a session of its own.
 //
 // Errors. Functions that can fail return 0 or a negative sl_err, and write the reason to *err (err may be NULL). After an error
 // no object has changed and *out is as before, unless the comment says otherwise. The library never prints or exits.
 //
 // Lifetime. Objects count their users. sl_..._free ends the caller's use; the object lives until its last user ends: an engine
-// uses its model, a session and a chat use their engine. So objects can be freed in any order, each of them once. NULL is
-// allowed.
+// uses its model, a session and a chat use their engine, a stream uses its session. So objects can be freed in any order, each
+// of them once. NULL is allowed.
 //
 // Threads. Engines in different threads may run at the same time, also with one model. A call that runs an engine (sl_prefill,
-// sl_decode, sl_sample, sl_step, sl_generate, sl_chat_say, sl_chat_again, sl_engine_set_attention, sl_session_save,
-// sl_session_load) returns SL_ERR_ARG while
-// another call runs the same engine; so does a call from a callback of the other call. The calls that do not run an engine must
-// not overlap with other calls with the same engine, its sessions and its chats.
+// sl_decode, sl_sample, sl_step, sl_session_sync, sl_streams_step, sl_generate, sl_chat_say, sl_chat_again,
+// sl_engine_set_attention, sl_session_save, sl_session_load) returns SL_ERR_ARG while another call runs the same engine; so
+// does a call from a callback of the other call. The calls that do not run an engine must not overlap with other calls with the
+// same engine, its sessions, its streams and its chats.
 #ifndef SLEIGH_H
 #define SLEIGH_H
 
@@ -109,9 +110,9 @@ typedef struct sl_model_options {
     unsigned flags; // SL_MODEL_...
     sl_cancel cancel;
     const char *chat_template; // as sl_chat_options.template_name; a chat may choose another one
-    sl_rope_options rope; // with rope.scaling, a session may have more tokens than max_position_embeddings
-    sl_log log;           // lines about decisions of the load, such as tensors that are not used
-    sl_progress progress; // of the unpacking of a GGUF file, in MiB of unpacked weights
+    sl_rope_options rope;      // with rope.scaling, a session may have more tokens than max_position_embeddings
+    sl_log log;                // lines about decisions of the load, such as tensors that are not used
+    sl_progress progress;      // of the unpacking of a GGUF file, in MiB of unpacked weights
 } sl_model_options;
 
 // Loads a folder of Hugging Face: config.json, *.safetensors, tokenizer files. The weights stay in the mapped files. Or loads a
@@ -202,6 +203,7 @@ typedef struct sl_session sl_session;
 SL_API int sl_session_new(sl_engine *engine, uint32_t sequence, sl_session **out, sl_error *err);
 SL_API void sl_session_free(sl_session *s);
 SL_API int sl_session_n_tokens(const sl_session *s);
+SL_API const int32_t *sl_session_ids(const sl_session *s); // [n_tokens], valid until the next call with the session
 SL_API uint32_t sl_session_sequence(const sl_session *s);
 SL_API void sl_session_set_sequence(sl_session *s, uint32_t sequence);
 // Keeps the first n_tokens tokens. With fewer tokens than before, the session has no logits until the next sl_prefill or
@@ -210,16 +212,13 @@ SL_API int sl_session_truncate(sl_session *s, int n_tokens, sl_error *err);
 // A new session that shares the KV rows of the first n_tokens tokens of s. It has logits if it has all tokens of s.
 SL_API int sl_session_fork(const sl_session *s, int n_tokens, uint32_t sequence, sl_session **out, sl_error *err);
 // Writes the session to a file, which replaces a file at `path` when it is whole: the rows of its tokens, its logits, and what
-// its attention methods keep from step to step. ids: [sl_session_n_tokens], the tokens, which the session does not keep.
-// progress: in layers of K, then of V; NULL: no reports. SL_ERR_IO: the file cannot be written. docs/session-file.md has the
-// format.
-SL_API int sl_session_save(const sl_session *s, const int32_t *ids, const char *path, const sl_progress *progress,
-                           sl_error *err);
+// its attention methods keep from step to step. progress: in layers of K, then of V; NULL: no reports. SL_ERR_IO: the file
+// cannot be written. docs/session-file.md has the format.
+SL_API int sl_session_save(const sl_session *s, const char *path, const sl_progress *progress, sl_error *err);
 // A new session from a file of sl_session_save. It continues with the bits of the saved session, if model, device, seed and
-// methods are the same. *ids: its tokens [*n_ids]; the caller frees *ids with sl_free. SL_ERR_ARG: the file is of another
-// model; SL_ERR_FORMAT: the file is damaged; SL_ERR_CONTEXT: it has more tokens than n_ctx.
-SL_API int sl_session_load(sl_engine *engine, const char *path, sl_session **out, int32_t **ids, int *n_ids,
-                           const sl_progress *progress, sl_error *err);
+// methods are the same. SL_ERR_ARG: the file is of another model; SL_ERR_FORMAT: the file is damaged; SL_ERR_CONTEXT: it has
+// more tokens than n_ctx.
+SL_API int sl_session_load(sl_engine *engine, const char *path, sl_session **out, const sl_progress *progress, sl_error *err);
 // [n_vocab], after the last token; valid until the next call with the session. NULL with SL_ERR_ARG in *err: the session has no
 // logits, because it is empty or was truncated.
 SL_API const float *sl_session_logits(const sl_session *s, sl_error *err);
@@ -228,6 +227,10 @@ SL_API const float *sl_session_logits(const sl_session *s, sl_error *err);
 // gives both counts. The chunk size does not change a bit of the logits. progress: in tokens; NULL: no reports. After
 // SL_ERR_CANCELLED the session has the tokens and logits of before.
 SL_API int sl_prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *progress, sl_error *err);
+// Makes the session hold the tokens ids[0..n), with logits after the last one: keeps the common prefix, and appends the rest
+// with sl_prefill. *n_kept: tokens whose rows were in the session already; NULL: not wanted. After an error the session holds a
+// prefix of ids.
+SL_API int sl_session_sync(sl_session *s, const int32_t *ids, int n, const sl_progress *progress, int *n_kept, sl_error *err);
 // One step: appends ids[i] to batch[i] with the engine's attention. After an error no session has changed. The logits of a
 // session have equal bits in every batch. SL_ERR_ARG: too many sessions, a session twice, or sessions of different engines.
 SL_API int sl_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err);
@@ -299,19 +302,59 @@ typedef struct sl_generation {
     int n_stop;
     uint32_t sequence;    // of the session
     sl_progress progress; // of the prefill of a prompt, in tokens
+    int n_logprobs;       // alternatives whose log-probabilities each token records, at most SL_MAX_LOGPROBS; -1: no records
 } sl_generation;
 
-enum { SL_UNSET = -2147483647 - 1 };
+enum { SL_UNSET = -2147483647 - 1, SL_MAX_LOGPROBS = 20 };
 
-// max_tokens 1024; of the sampling, only presence_penalty and frequency_penalty (0: off) and the seed (0) are set.
+// max_tokens 1024, n_logprobs -1; of the sampling, only presence_penalty and frequency_penalty (0: off) and the seed (0) are
+// set.
 SL_API sl_generation sl_generation_default(void);
 
 typedef struct sl_generated {
     sl_stop stop;
     int n_prompt;    // tokens in the context before the generated ones
-    int n_reused;    // of these, tokens whose KV rows were in the session already
+    int n_reused;    // of these, tokens whose KV rows were in the session already; sl_stream_begin: 0
     int n_generated; // tokens, without the end token
+    int n_steps;     // decode steps of them: the last token needs none
 } sl_generated;
+
+typedef struct sl_logprob {
+    int32_t id;
+    double at; // log-softmax of the model's logits, before penalties, biases and temperature
+} sl_logprob;
+
+typedef struct sl_token_logprobs {
+    sl_logprob sampled, top[SL_MAX_LOGPROBS]; // top: [n_top] in falling order; of equal tokens the lowest id comes first
+    int n_top;
+} sl_token_logprobs;
+
+// One generation as an object, so that a program can run many side by side, take text as it comes, and end each when it wants.
+// It samples tokens from the logits of its session, appends them to the session, and makes text of them, until a reason to
+// stop.
+typedef struct sl_stream sl_stream;
+
+// options as in sl_generate, and copied. Several streams of a session run one after the other.
+SL_API int sl_stream_new(sl_session *session, const sl_generation *options, sl_stream **out, sl_error *err);
+SL_API void sl_stream_free(sl_stream *s);
+// Of later generations. After an error the previous options stay.
+SL_API int sl_stream_set_options(sl_stream *s, const sl_generation *options, sl_error *err);
+// Begins a generation after the tokens of the session, which the penalties see. at_start: no text precedes the generated text,
+// so a tokenizer of the SentencePiece kind omits the first blank.
+SL_API int sl_stream_begin(sl_stream *s, int at_start, sl_error *err);
+// Makes one token for each of n streams that runs; the others do not change. The streams belong to one engine, and at most
+// n_sequences of them run. Their tokens do not depend on each other. Errors: as sl_sample and sl_step; then no stream has
+// changed.
+SL_API int sl_streams_step(sl_stream *const *streams, int n, sl_error *err);
+SL_API int sl_stream_is_running(const sl_stream *s); // 0: it has ended, or not begun
+// The text that the last step completed: [*n] whole UTF-8 characters. Valid until the next call with the stream. It is often
+// empty: a character can need several tokens, and text that may begin a stop string waits.
+SL_API const char *sl_stream_text(const sl_stream *s, size_t *n);
+// Ends a running generation. sl_stream_text then has the rest of the text.
+SL_API int sl_stream_end(sl_stream *s, sl_stop reason, sl_error *err);
+SL_API sl_generated sl_stream_result(const sl_stream *s);                       // so far; stop: once it has ended
+SL_API const int32_t *sl_stream_ids(const sl_stream *s, int *n);                // [*n] sampled tokens, an end token included
+SL_API const sl_token_logprobs *sl_stream_logprobs(const sl_stream *s, int *n); // [*n] of these tokens
 
 // Continues a text in a session of its own. options NULL: the default. on_text NULL: the text is dropped. *result may be NULL.
 // SL_ERR_CANCELLED: only before the first token; later the generation ends with SL_STOP_CALLER.

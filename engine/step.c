@@ -11,11 +11,11 @@
 // ---- the frame of a call ----
 
 static int enter(sl_session *s, sl_error *err) {
-    return s->in_generator ? sl_engine_begin(s->engine, err) : sl_engine_enter(s->engine, err);
+    return s->is_claimed ? sl_engine_begin(s->engine, err) : sl_engine_enter(s->engine, err);
 }
 
 static void leave(sl_session *s) {
-    if (s->in_generator)
+    if (s->is_claimed)
         sl_engine_end(s->engine);
     else
         sl_engine_leave(s->engine);
@@ -125,8 +125,9 @@ int sl_session_next_pass(const sl_session *s, int n) {
 }
 
 // Appends a pass of m tokens, which forward has run or queued.
-static void end_pass(sl_session *s, int m) {
+static void end_pass(sl_session *s, const int32_t *ids, int m) {
     sl_engine *e = s->engine;
+    memcpy(s->ids + s->kv.n_tokens, ids, m * sizeof *ids);
     if (e->segment_tokens) {
         sl_session_add_segment(s, s->kv.n_tokens, m);
         sl_prefill_pass_done(e, s->sequence, s->kv.n_tokens, m);
@@ -155,7 +156,7 @@ static int prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *
         if (progress && m > e->prefill_chunk) e->pass_progress = (struct sl_pass_progress){*progress, i, m, n};
         run_prefill(&pass);
         e->pass_progress = (struct sl_pass_progress){0};
-        end_pass(s, m);
+        end_pass(s, ids + i, m);
         if (!is_watched || !is_wait(e, i + m, m, n)) continue;
         rc = e->backend->finish(e->backend, err);
         if (!rc) sl_progress_report(progress, i + m, n);
@@ -217,7 +218,7 @@ static int prefill_logits(sl_session *s, const int32_t *ids, int n, float *logit
         pass.logits = NULL; // in groups, below
         pass.logits_mode = SL_LINEAR_PREFILL;
         run_prefill(&pass);
-        end_pass(s, m);
+        end_pass(s, ids + i, m);
         for (int j = 0; !rc && j < m; j += most) {
             int rows = m - j < most ? m - j : most;
             rc = download_logits(e, &pass, j, rows, logits, err);
@@ -302,6 +303,10 @@ static int reserve_decode(sl_session *const *batch, int n, const int32_t *ids, s
     return rc;
 }
 
+static void append(sl_session *s, int32_t id) { // its row is in the pages
+    s->ids[s->kv.n_tokens++] = id;
+}
+
 static int decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err) {
     sl_engine *e = batch[0]->engine;
     const sl_backend *be = e->backend;
@@ -317,7 +322,7 @@ static int decode(sl_session *const *batch, int n, const int32_t *ids, sl_error 
     rc = be->finish(be, err);
     if (rc) return rc;
     if (e->attention->account) e->attention->account(e, batch, n);
-    for (int i = 0; i < n; i++) batch[i]->kv.n_tokens++;
+    for (int i = 0; i < n; i++) append(batch[i], ids[i]);
     sl_logits_after_step(e, batch, n);
     return 0;
 }
@@ -418,7 +423,7 @@ static int step_on_device(sl_session *const *batch, int n, sl_sampler *const *sa
             continue;
         }
         if (e->attention->account) e->attention->account(e, &s, 1);
-        s->kv.n_tokens++;
+        append(s, ids[i]);
     }
     return 0;
 }

@@ -108,9 +108,9 @@ static int check_record(const cli_records *r, json_t *record, sl_error *err) {
         return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: \"seq\": expected a whole number from 0 to 4294967295", r->path,
                        r->n_lines);
     if (logprobs &&
-        (!json_is_integer(logprobs) || json_integer_value(logprobs) < 0 || json_integer_value(logprobs) > CLI_MAX_LOGPROBS))
+        (!json_is_integer(logprobs) || json_integer_value(logprobs) < 0 || json_integer_value(logprobs) > SL_MAX_LOGPROBS))
         return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: \"logprobs\": expected a whole number from 0 to %d", r->path,
-                       r->n_lines, CLI_MAX_LOGPROBS);
+                       r->n_lines, SL_MAX_LOGPROBS);
     rc = check_attn(r, record, "attn", "--attn", err);
     return rc ? rc : check_attn(r, record, "attn_prefill", "--attn-prefill", err);
 }

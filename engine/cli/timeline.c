@@ -6,30 +6,42 @@
 #include "engine/cli/output/progress_bar.h"
 #include "engine/cli/process.h"
 #include "engine/cli/run.h"
+#include "engine/stream.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+static int new_stream(const cli_timeline *t, const sl_sampling *sampling, sl_stream **out, sl_error *err) {
+    const cli_list *stops = &t->run->options->stops;
+    const sl_generation how = {.sampling = *sampling,
+                               .stop = stops->items,
+                               .n_stop = stops->n,
+                               .sequence = sl_session_sequence(t->session),
+                               .n_logprobs = -1};
+    return sl_stream_new(t->session, &how, out, err);
+}
+
 int cli_timeline_open(cli_timeline *t, cli_run *run, uint32_t sequence, sl_error *err) {
-    const cli_list *stops = &run->options->stops;
     *t = (cli_timeline){.run = run, .n_logprobs = -1};
     int rc = sl_session_new(run->engine, sequence, &t->session, err);
-    if (!rc) rc = sl_sampler_new(&run->sampling, sl_model_config(run->model)->n_vocab, &t->sampler, err);
-    if (!rc && stops->n) rc = sl_stopper_new(stops->items, stops->n, &t->stopper, err);
+    if (!rc) rc = new_stream(t, &run->sampling, &t->stream, err);
     if (rc) cli_timeline_close(t);
     return rc;
 }
 
-void cli_timeline_close(cli_timeline *t) {
-    sl_stopper_free(t->stopper);
-    sl_sampler_free(t->sampler);
+int cli_timeline_take(cli_timeline *t, sl_session *session, sl_error *err) {
+    sl_session_set_sequence(session, sl_session_sequence(t->session));
+    sl_stream_free(t->stream);
     sl_session_free(t->session);
-    sl_ids_free(&t->ids);
-    sl_ids_free(&t->generated);
-    sl_text_free(&t->piece);
+    t->session = session, t->stream = NULL;
+    return new_stream(t, &t->run->sampling, &t->stream, err);
+}
+
+void cli_timeline_close(cli_timeline *t) {
+    sl_stream_free(t->stream);
+    sl_session_free(t->session);
     free(t->prefill);
-    cli_logprobs_free(&t->logprobs);
     *t = (cli_timeline){0};
 }
 
@@ -37,16 +49,8 @@ uint64_t cli_timeline_logits_hash(const cli_timeline *t) {
     return sl_logits_hash(sl_session_last_logits(t->session), sl_model_config(t->run->model)->n_vocab);
 }
 
-static int cut_back(cli_timeline *t, int n_tokens, sl_error *err) {
-    int rc = sl_session_truncate(t->session, n_tokens, err);
-    if (rc) return rc;
-    t->ids.n = (size_t)n_tokens;
-    sl_sampler_truncate(t->sampler, n_tokens);
-    return 0;
-}
-
 int cli_timeline_cut(cli_timeline *t, int n_tokens, sl_error *err) {
-    int rc = cut_back(t, n_tokens, err);
+    int rc = sl_session_truncate(t->session, n_tokens, err);
     if (rc) return rc;
     t->n_prefill = t->n_feed = t->n_decode = t->n_generated = t->n_prompt = 0;
     t->prefill_ms = t->feed_ms = t->decode_ms = t->prefill_flops = 0;
@@ -58,11 +62,7 @@ int cli_timeline_cut(cli_timeline *t, int n_tokens, sl_error *err) {
 }
 
 int cli_timeline_prefix(cli_timeline *t, const int32_t *ids, int n_prefill, int n, sl_error *err) {
-    int keep = cli_timeline_common(t, ids, n_prefill);
-    if (keep > sl_session_n_prefilled(t->session)) keep = sl_session_n_prefilled(t->session);
-    int has_logits = sl_session_n_tokens(t->session) == n && sl_session_logits(t->session, NULL);
-    if (keep == n && !has_logits) keep = n - 1; // repeat the last token: the session holds logits of another step
-    keep = sl_session_reusable(t->session, keep, n_prefill);
+    int keep = sl_session_keep(t->session, ids, n, n_prefill);
     sl_prefill_report *kept = keep == n_prefill ? t->prefill : NULL; // of the rows that all stay
     if (kept) t->prefill = NULL;
     int rc = cli_timeline_cut(t, keep, err);
@@ -71,20 +71,12 @@ int cli_timeline_prefix(cli_timeline *t, const int32_t *ids, int n_prefill, int 
 }
 
 int cli_timeline_set_sampling(cli_timeline *t, const sl_sampling *sampling, sl_error *err) {
-    sl_sampler *sampler;
-    int rc = sl_sampler_new(sampling, sl_model_config(t->run->model)->n_vocab, &sampler, err);
+    sl_stream *stream;
+    int rc = new_stream(t, sampling, &stream, err);
     if (rc) return rc;
-    for (size_t i = 0; !rc && i < t->ids.n; i++) rc = sl_sampler_accept(sampler, t->ids.data[i], err);
-    if (!rc) {
-        sl_sampler *before = t->sampler;
-        t->sampler = sampler, sampler = before;
-    }
-    sl_sampler_free(sampler);
-    return rc;
-}
-
-int cli_timeline_common(const cli_timeline *t, const int32_t *ids, int n) {
-    return cli_common_prefix(ids, (size_t)n, t->ids.data, t->ids.n);
+    sl_stream_free(t->stream);
+    t->stream = stream;
+    return 0;
 }
 
 int cli_check_prompt(const cli_run *run, size_t n, sl_error *err) {
@@ -103,12 +95,6 @@ int cli_check_prompt(const cli_run *run, size_t n, sl_error *err) {
 }
 
 // ---- tokens in ----
-
-// Records a token that entered the context.
-static int record_token(cli_timeline *t, int32_t id, sl_error *err) {
-    int rc = sl_sampler_accept(t->sampler, id, err);
-    return rc ? rc : sl_ids_push(&t->ids, id, err);
-}
 
 // Makes t->prefill, when a layer does not prefill densely.
 static int new_prefill_reports(cli_timeline *t, sl_error *err) {
@@ -152,7 +138,6 @@ int cli_timeline_prefill(cli_timeline *t, const int32_t *ids, int n, sl_error *e
         m = sl_session_next_pass(t->session, n - i);
         t->prefill_flops += sl_model_prefill_flops(t->run->model, sl_session_n_tokens(t->session), m);
         rc = sl_prefill(t->session, ids + i, m, &(sl_progress){update_pass, &(pass){&progress, i, n}}, err);
-        for (int j = 0; !rc && j < m; j++) rc = record_token(t, ids[i + j], err);
         if (!rc) t->n_prefill += m;
         cli_progress_update(&progress, i + m, n);
         if (cli_interrupted()) t->stopped = "interrupted";
@@ -172,7 +157,6 @@ int cli_timeline_feed(cli_timeline *t, const int32_t *ids, int n, sl_error *err)
     for (int i = 0; !rc && !t->stopped && i < n; i++) {
         rc = sl_decode(&t->session, 1, &ids[i], err);
         if (!rc) rc = cli_stats_check(&t->run->stats, err);
-        if (!rc) rc = record_token(t, ids[i], err);
         if (!rc) t->n_feed++;
         cli_progress_update(&progress, i + 1, n);
         if (cli_interrupted()) t->stopped = "interrupted";
@@ -194,163 +178,87 @@ int cli_sink_stdout(void *ctx, const char *text, size_t n, sl_error *err) {
     return rc ? rc : cli_flush(err);
 }
 
-// Writes the text that the last token made printable. Sets `stopped` at a stop string.
-static int emit(cli_timeline *t, sl_error *err) {
-    const char *text = t->piece.data;
-    size_t n = t->piece.n;
-    t->piece.n = 0;
-    int rc = 0;
-    if (n && t->stopper) rc = sl_stopper_feed(t->stopper, text, n, &text, &n, err);
-    if (rc < 0) return rc;
-    if (rc == 1) t->stopped = "stop string";
-    return n ? t->sink(t->sink_ctx, text, n, err) : 0;
-}
-
-// Writes the rest of the text: an incomplete character, then text that looked like the beginning of a stop string.
-static int finish(cli_timeline *t, sl_error *err) {
-    const char *before = t->stopped, *text;
-    size_t n = 0;
-    if (!strcmp(before, "stop string")) return 0;
-    int rc = sl_detok_end(&t->detok, &t->piece, err);
-    if (!rc) rc = emit(t, err);
-    if (rc || !t->stopper || t->stopped != before) return rc;
-    sl_stopper_flush(t->stopper, &text, &n);
-    return n ? t->sink(t->sink_ctx, text, n, err) : 0;
-}
-
-// Appends the text of a token, or its id if the model has no tokenizer.
-static int add_piece(cli_timeline *t, int32_t id, sl_error *err) {
+// The text of a token of a model without tokenizer: its id.
+static int show_id(cli_timeline *t, sl_error *err) {
     char number[16];
-    if (t->detok.tok) // ids above the tokenizer's are padding of the vocabulary and have no text
-        return id < sl_tokenizer_n_vocab(t->detok.tok) ? sl_detok_next(&t->detok, id, &t->piece, err) : 0;
-    int n = snprintf(number, sizeof number, t->n_generated > 1 ? " %d" : "%d", id);
-    return sl_text_append(&t->piece, number, (size_t)n, err);
+    int n_ids, n_before = t->n_generated;
+    const int32_t *ids = sl_stream_ids(t->stream, &n_ids);
+    if (n_ids == n_before || sl_model_is_eos(t->run->model, ids[n_ids - 1])) return 0;
+    int n = snprintf(number, sizeof number, n_before ? " %d" : "%d", ids[n_ids - 1]);
+    return t->sink(t->sink_ctx, number, (size_t)n, err);
 }
 
-// The reason why the next token is certainly the last one, so that the step of this token is not needed. NULL: there is none.
-static const char *ends_with_next(const cli_timeline *t) {
-    int n_predict = t->run->options->n_predict;
-    if (n_predict >= 0 && t->n_generated + 1 >= n_predict) return "limit";
-    return sl_session_n_tokens(t->session) >= sl_engine_n_ctx(t->run->engine) ? "context full" : NULL;
+// Takes text and counts from the stream.
+static int take_step(cli_timeline *t, sl_error *err) {
+    static const char *const reasons[] = {[SL_STOP_END] = "eos",
+                                          [SL_STOP_STRING] = "stop string",
+                                          [SL_STOP_LENGTH] = "limit",
+                                          [SL_STOP_CONTEXT] = "context full",
+                                          [SL_STOP_CALLER] = "interrupted"};
+    const sl_generated now = sl_stream_result(t->stream);
+    size_t n;
+    const char *text = sl_stream_text(t->stream, &n);
+    int rc = n ? t->sink(t->sink_ctx, text, n, err) : 0;
+    if (!rc && !sl_model_tokenizer(t->run->model)) rc = show_id(t, err);
+    t->n_decode = now.n_steps;
+    sl_stream_ids(t->stream, &t->n_generated);
+    if (!sl_stream_is_running(t->stream)) t->stopped = reasons[now.stop];
+    return rc;
 }
 
-static void check_running(cli_timeline *t) {
-    if (t->stopped) return;
-    if (cli_interrupted())
-        t->stopped = "interrupted";
-    else if (t->run->options->n_predict == 0)
-        t->stopped = "limit";
+// Ends a generation that Ctrl+C or --n-predict 0 stops.
+static int check_running(cli_timeline *t, sl_error *err) {
+    int is_none = t->run->options->n_predict == 0;
+    if (!sl_stream_is_running(t->stream) || !(cli_interrupted() || is_none)) return 0;
+    int rc = sl_stream_end(t->stream, cli_interrupted() ? SL_STOP_CALLER : SL_STOP_LENGTH, err);
+    return rc ? rc : take_step(t, err);
 }
 
-// Handles a sampled token. ending: the reason why it is the last one; else the token was appended to the session, unless it is
-// an end token. A token that completes a stop string is removed from the session, because the session must hold only the
-// shown text, which chat continues.
-static int handle_token(cli_timeline *t, int32_t id, const char *ending, sl_error *err) {
-    int n_before = (int)t->ids.n, rc = sl_ids_push(&t->generated, id, err);
-    if (!rc) rc = cli_logprobs_add(&t->logprobs, id, err);
-    if (rc) return rc;
-    t->n_generated++;
-    if (sl_model_is_eos(t->run->model, id)) {
-        t->stopped = "eos";
-        return 0;
-    }
-    if (!ending) {
-        t->n_decode++;
-        rc = record_token(t, id, err);
-    }
-    if (!rc) rc = add_piece(t, id, err);
-    if (!rc) rc = emit(t, err);
-    if (rc) return rc;
-    if (!t->stopped) {
-        t->stopped = ending;
-        return 0;
-    }
-    return ending ? 0 : cut_back(t, n_before, err);
-}
-
-// The arguments of sl_step and sl_sample: the running timelines of a batch. Timelines that step come first, then timelines that
-// only sample their last token.
-typedef struct step_batch {
-    cli_timeline **t;
-    sl_session **sessions;
-    sl_sampler **samplers;
-    int32_t *ids;
-    int n_step, n;
-} step_batch;
-
-static int step_batch_new(step_batch *b, int n, sl_error *err) {
-    *b = (step_batch){.t = malloc(n * sizeof *b->t),
-                      .sessions = malloc(n * sizeof *b->sessions),
-                      .samplers = malloc(n * sizeof *b->samplers),
-                      .ids = malloc(n * sizeof *b->ids)};
-    return b->t && b->sessions && b->samplers && b->ids ? 0 : sl_fail(err, SL_ERR_MEMORY, "a batch of %d: out of memory", n);
-}
-
-static void step_batch_free(step_batch *b) {
-    free(b->t), free(b->sessions), free(b->samplers), free(b->ids);
-}
-
-static void fill_step_batch(step_batch *b, cli_timeline *const *batch, int n) {
-    b->n = 0;
-    for (int i = 0; i < n; i++) check_running(batch[i]);
-    for (int ending = 0; ending < 2; ending++) {
-        for (int i = 0; i < n; i++) {
-            if (batch[i]->stopped || (ends_with_next(batch[i]) != NULL) != ending) continue;
-            b->t[b->n] = batch[i];
-            b->sessions[b->n] = batch[i]->session;
-            b->samplers[b->n++] = batch[i]->sampler;
-        }
-        if (!ending) b->n_step = b->n;
-    }
-}
-
-// Makes one token for each running timeline. Each timeline is charged the time of the whole batch.
-static int advance(const step_batch *b, sl_error *err) {
-    int n_step = b->n_step, n_sample = b->n - n_step, rc = 0;
+// Makes one token for each running timeline. Each is charged the time of the whole batch.
+static int advance(cli_timeline *const *batch, sl_stream *const *streams, int n, sl_error *err) {
     double start = cli_now();
-    for (int i = 0; !rc && i < b->n; i++)
-        if (b->t[i]->n_logprobs >= 0) { // on a GPU this downloads the logits
-            const float *logits = sl_session_logits(b->sessions[i], err);
-            rc = logits ? cli_logprobs_before(&b->t[i]->logprobs, logits, err) : (int)err->code;
-        }
-    if (!rc && n_sample) rc = sl_sample(b->sessions + n_step, n_sample, b->samplers + n_step, b->ids + n_step, err);
-    if (!rc && n_step) rc = sl_step(b->sessions, n_step, b->samplers, b->ids, err);
+    int rc = sl_streams_step(streams, n, err);
     double ms = cli_now() - start;
-    if (!rc) rc = cli_stats_check(&b->t[0]->run->stats, err);
-    for (int i = 0; !rc && i < b->n; i++) {
-        b->t[i]->decode_ms += ms;
-        rc = handle_token(b->t[i], b->ids[i], i < n_step ? NULL : ends_with_next(b->t[i]), err);
+    if (!rc) rc = cli_stats_check(&batch[0]->run->stats, err);
+    for (int i = 0; !rc && i < n; i++) {
+        batch[i]->decode_ms += ms;
+        rc = take_step(batch[i], err);
     }
     return rc;
 }
 
-void cli_timeline_begin(cli_timeline *t, int at_start, cli_sink sink, void *ctx) {
-    t->n_prompt = (int)t->ids.n;
-    t->detok = sl_detok_begin(sl_model_tokenizer(t->run->model), 0, at_start);
-    t->piece.n = 0;
-    t->generated.n = 0;
-    cli_logprobs_begin(&t->logprobs, t->n_logprobs, sl_model_config(t->run->model)->n_vocab);
+int cli_timeline_begin(cli_timeline *t, int at_start, cli_sink sink, void *ctx, sl_error *err) {
+    int n_predict = t->run->options->n_predict;
+    t->n_prompt = sl_session_n_tokens(t->session);
     t->sink = sink;
     t->sink_ctx = ctx;
-    if (t->stopper) sl_stopper_reset(t->stopper);
+    sl_stream_set_limits(t->stream, n_predict < 0 ? 0 : n_predict, t->n_logprobs);
+    int rc = sl_stream_begin(t->stream, at_start, err);
+    return rc || !t->stopped ? rc : sl_stream_end(t->stream, SL_STOP_CALLER, err); // the prefill was interrupted
 }
 
 int cli_timelines_generate(cli_timeline *const *batch, int n, sl_error *err) {
-    step_batch b;
-    int rc = step_batch_new(&b, n, err);
-    if (!rc) fill_step_batch(&b, batch, n);
-    while (!rc && b.n) {
-        rc = advance(&b, err);
-        if (!rc) fill_step_batch(&b, batch, n);
+    cli_timeline **running = malloc((size_t)n * sizeof *running);
+    sl_stream **streams = malloc((size_t)n * sizeof *streams);
+    int n_running = 1, rc = running && streams ? 0 : sl_fail(err, SL_ERR_MEMORY, "a batch of %d: out of memory", n);
+    while (!rc && n_running) {
+        n_running = 0;
+        for (int i = 0; !rc && i < n; i++) {
+            rc = check_running(batch[i], err);
+            if (rc || !sl_stream_is_running(batch[i]->stream)) continue;
+            running[n_running] = batch[i];
+            streams[n_running++] = batch[i]->stream;
+        }
+        if (!rc && n_running) rc = advance(running, streams, n_running, err);
     }
-    for (int i = 0; !rc && i < n; i++) rc = finish(batch[i], err);
-    step_batch_free(&b);
+    free(running);
+    free(streams);
     return rc;
 }
 
 int cli_timeline_generate(cli_timeline *t, int at_start, cli_sink sink, void *ctx, sl_error *err) {
-    cli_timeline_begin(t, at_start, sink, ctx);
-    return cli_timelines_generate(&t, 1, err);
+    int rc = cli_timeline_begin(t, at_start, sink, ctx, err);
+    return rc ? rc : cli_timelines_generate(&t, 1, err);
 }
 
 // ---- statistics ----
@@ -394,7 +302,8 @@ void cli_timeline_stats(const cli_timeline *t, FILE *out) {
     cli_certificates_print(a, &run->plan, out);
     fprintf(out, "logits: %016llx\n", (unsigned long long)cli_timeline_logits_hash(t));
     int is_default = t->stopped && !strcmp(t->stopped, "limit") && !CLI_GIVEN(run->options, n_predict);
-    fprintf(out, "stopped: %s, %d prompt tokens, %d generated, %zu in the context%s\n", t->stopped ? t->stopped : "not begun",
-            t->n_prompt, t->n_generated, t->ids.n, is_default ? "; -n N sets another limit, -n -1 none" : "");
+    fprintf(out, "stopped: %s, %d prompt tokens, %d generated, %d in the context%s\n", t->stopped ? t->stopped : "not begun",
+            t->n_prompt, t->n_generated, sl_session_n_tokens(t->session),
+            is_default ? "; -n N sets another limit, -n -1 none" : "");
     fprintf(out, "peak_rss: %.1f MiB\n", cli_peak_mib());
 }

@@ -2,7 +2,6 @@
 #ifndef SLEIGH_TIMELINE_H
 #define SLEIGH_TIMELINE_H
 
-#include "engine/cli/logprobs.h"
 #include "engine/cli/run.h"
 
 #include <stdio.h>
@@ -15,32 +14,26 @@ int cli_sink_stdout(void *ctx, const char *text, size_t n, sl_error *err); // wr
 typedef struct cli_timeline {
     cli_run *run;
     sl_session *session;
-    sl_sampler *sampler;
-    sl_stopper *stopper; // NULL: no stop strings
-    sl_ids ids;          // tokens of the session
+    sl_stream *stream;
     // counts and times since the last cut
-    int n_prefill, n_feed, n_decode, n_generated; // n_decode: steps, also the one whose token completed a stop string
+    int n_prefill, n_feed, n_decode, n_generated; // n_decode: steps; n_generated: sampled tokens, an end token included
     int n_prompt;                                 // tokens in the context when the generation began
     double prefill_ms, feed_ms, decode_ms;
     double prefill_flops;
     sl_prefill_report *prefill; // [n_layers][n_heads] of sparse prefills; NULL: there was none
     const char *stopped;        // the reason why the generation ended; NULL: it has not ended
-    sl_ids generated;           // all tokens sampled since cli_timeline_begin, an end token included
-    int n_logprobs;             // alternatives that `logprobs` records for each token of `generated`; -1: it records nothing
-    cli_logprobs logprobs;
-    // output of the generated text
-    sl_detok_stream detok;
-    sl_text piece; // text of the last token
-    cli_sink sink;
+    int n_logprobs;             // of the next generation, as sl_generation.n_logprobs
+    cli_sink sink;              // of the generated text
     void *sink_ctx;
 } cli_timeline;
 
 int cli_timeline_open(cli_timeline *t, cli_run *run, uint32_t sequence, sl_error *err);
 void cli_timeline_close(cli_timeline *t);
+// The timeline takes the session, which it owns also after an error, in place of its own.
+int cli_timeline_take(cli_timeline *t, sl_session *session, sl_error *err);
 // Keeps the first n_tokens. Resets counters, timings and the attention statistics of the engine.
 int cli_timeline_cut(cli_timeline *t, int n_tokens, sl_error *err);
-// Makes the session hold ids[0, n_prefill), as a prefill of these tokens leaves it, and prefills the tokens that it cannot
-// keep. n: tokens of the prompt. If all are prefilled, the session has the logits of the last one.
+// Makes the session hold ids[0, n_prefill) of a prompt of n tokens: keeps what sl_session_keep allows, and prefills the rest.
 int cli_timeline_prefix(cli_timeline *t, const int32_t *ids, int n_prefill, int n, sl_error *err);
 // The sums over layers and heads.
 sl_prefill_report cli_timeline_prefill_total(const cli_timeline *t);
@@ -54,12 +47,11 @@ int cli_timeline_feed(cli_timeline *t, const int32_t *ids, int n, sl_error *err)
 int cli_timeline_generate(cli_timeline *t, int at_start, cli_sink sink, void *ctx, sl_error *err);
 // The same for n timelines of one run, as a batch: call cli_timeline_begin for each, then cli_timelines_generate. A timeline
 // that ends is removed from the batch.
-void cli_timeline_begin(cli_timeline *t, int at_start, cli_sink sink, void *ctx);
+int cli_timeline_begin(cli_timeline *t, int at_start, cli_sink sink, void *ctx, sl_error *err);
 int cli_timelines_generate(cli_timeline *const *batch, int n, sl_error *err);
 // Samples later tokens with other parameters. After an error nothing changed.
 int cli_timeline_set_sampling(cli_timeline *t, const sl_sampling *sampling, sl_error *err);
-int cli_timeline_common(const cli_timeline *t, const int32_t *ids, int n); // length of the common prefix
-uint64_t cli_timeline_logits_hash(const cli_timeline *t);                  // of the last logits, also after a cut
+uint64_t cli_timeline_logits_hash(const cli_timeline *t); // of the last logits, also after a cut
 void cli_timeline_stats(const cli_timeline *t, FILE *out);
 
 // SL_ERR_CONTEXT, with both counts: a prompt of n tokens does not fit. SL_ERR_FORMAT: the prompt is empty.

@@ -31,7 +31,7 @@ static void order(void) {
     }
     CHECK_ERR(cli_model_path("empty", path, &err), err, SL_ERR_IO, "--model empty: there is no such folder");
     CHECK_HAS(err.message, test_tmp()); // the folders that were searched
-    static const char *const refused[] = {"a/../a", "./a", "../a", "/a", "a/.", ""};
+    static const char *const refused[] = {"a/../a", "./a", "../no-such-sleigh", "/no-such-sleigh", "a/.", ""};
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         CHECK_ERR(cli_model_path(refused[i], path, &err), err, SL_ERR_IO, "there is no such folder");
         CHECK_LACKS(err.message, "searched");

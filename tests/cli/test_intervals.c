@@ -3,6 +3,7 @@
 #include "engine/cli/eval/eval_table.h"
 #include "engine/cli/eval/eval_scores.h"
 #include "engine/cli/output/summary.h"
+#include "engine/logprobs.h"
 #include "tests/test.h"
 
 #include <math.h>
@@ -185,10 +186,10 @@ static void grouped(void) {
 
 static void logits(void) {
     const float p[] = {0, 0.6931472f, 0}, q[] = {0, 0, 0}, big[] = {-1000, 1000, 1000};
-    double p_sum = cli_log_sum(p, 3), q_sum = cli_log_sum(q, 3);
+    double p_sum = sl_log_sum(p, 3), q_sum = sl_log_sum(q, 3);
     CHECK_NEAR(p_sum, log(4), 1e-7); // 1 + 2 + 1
     CHECK_NEAR(q_sum, log(3), 1e-15);
-    CHECK_NEAR(cli_log_sum(big, 3), 1000 + log(2), 1e-12);
+    CHECK_NEAR(sl_log_sum(big, 3), 1000 + log(2), 1e-12);
     // probabilities 1/4 1/2 1/4 compared with thirds
     CHECK_NEAR(cli_kl(p, p_sum, q, q_sum, 3), 0.5 * log(0.75) + 0.5 * log(1.5), 1e-7);
     CHECK_NEAR(cli_kl(q, q_sum, p, p_sum, 3), 2.0 / 3 * log(4.0 / 3) + log(2.0 / 3) / 3, 1e-7);
@@ -197,8 +198,8 @@ static void logits(void) {
     CHECK_INT(cli_argmax(p, 3), 1);
     CHECK_INT(cli_argmax(q, 3), 0); // the lowest index wins ties
     CHECK_INT(cli_argmax(big, 3), 1);
-    CHECK(!isfinite(cli_log_sum((const float[]){0, NAN}, 2)) && !isfinite(cli_log_sum((const float[]){NAN, 0}, 2)));
-    CHECK(!isfinite(cli_log_sum((const float[]){0, INFINITY}, 2)));
+    CHECK(!isfinite(sl_log_sum((const float[]){0, NAN}, 2)) && !isfinite(sl_log_sum((const float[]){NAN, 0}, 2)));
+    CHECK(!isfinite(sl_log_sum((const float[]){0, INFINITY}, 2)));
 }
 
 // ---- shares ----

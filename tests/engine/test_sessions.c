@@ -98,7 +98,7 @@ static int undivided(const world *w, const expected *x, int n) {
 
 static int reusable(const world *w, const expected *x, int n, int n_prefill) {
     int at = 0;
-    if (!n_prefill) return undivided(w, x, n);
+    if (n_prefill == SL_CONTINUES) return undivided(w, x, n);
     while (at < n && !w->size && x->tokens[at].segment < 0) at++;
     while (at < n && w->size && x->tokens[at].segment >= 0) {
         const segment *g = &w->segments[x->tokens[at].segment];
@@ -157,11 +157,12 @@ static void check_session(world *w, int slot) {
     const sl_session *s = w->sessions[slot];
     const expected *x = &w->want[slot];
     CHECK_INT(sl_session_n_tokens(s), x->n);
+    for (int i = 0; i < x->n; i++) CHECK_INT(sl_session_ids(s)[i], x->tokens[i].id);
     CHECK_INT(sl_session_n_prefilled(s), n_prefilled(x));
     CHECK_INT(sl_session_sequence(s), x->sequence);
     CHECK_INT(logits_of(s) != NULL, x->has_logits);
     for (int i = 0; i < 6; i++) {
-        int n = i ? below(w, x->n + 1) : x->n, n_prefill = i % 2 ? n + below(w, 3) * below(w, 200) : 0;
+        int n = i ? below(w, x->n + 1) : x->n, n_prefill = i % 2 ? n + below(w, 3) * below(w, 200) : SL_CONTINUES;
         if (i == 5 && x->n) n = end_of(x, below(w, x->n)), n_prefill = n;
         int got = sl_session_reusable(s, n, n_prefill), wanted = reusable(w, x, n, n_prefill);
         if (got != wanted)
@@ -426,10 +427,7 @@ static void note_progress(void *ctx, int done, int total) { // each layer of K, 
 
 static void save(world *w, int slot) {
     const expected *x = &w->want[slot];
-    int32_t ids[N_CTX];
-    for (int i = 0; i < x->n; i++) ids[i] = x->tokens[i].id;
-    int n_done = 0,
-        rc = sl_session_save(w->sessions[slot], ids, in_tmp("session"), &(sl_progress){note_progress, &n_done}, &err);
+    int n_done = 0, rc = sl_session_save(w->sessions[slot], in_tmp("session"), &(sl_progress){note_progress, &n_done}, &err);
     CHECK_INT(rc, x->n ? 0 : SL_ERR_ARG);
     if (rc) return;
     CHECK_INT(n_done, 4);
@@ -441,21 +439,16 @@ static void save(world *w, int slot) {
 
 static void load(world *w, int to) {
     const expected *x = &w->saved;
-    int32_t *ids;
-    int n, n_done = 0, is_same = w->saved_plan == w->plan && w->saved_size == w->size;
+    int n_done = 0, is_same = w->saved_plan == w->plan && w->saved_size == w->size;
     if (!x->n) return;
     sl_session_free(w->sessions[to]);
-    CHECK_OK(
-        sl_session_load(w->engine, in_tmp("session"), &w->sessions[to], &ids, &n, &(sl_progress){note_progress, &n_done}, &err),
-        err);
+    CHECK_OK(sl_session_load(w->engine, in_tmp("session"), &w->sessions[to], &(sl_progress){note_progress, &n_done}, &err),
+             err);
     CHECK_INT(n_done, 4);
-    CHECK_INT(n, x->n);
-    for (int i = 0; i < n; i++) CHECK_INT(ids[i], x->tokens[i].id);
-    sl_free(ids);
     expected *y = &w->want[to];
     *y = *x;
     y->is_fresh = x->is_fresh || x->attn != w->attn, y->attn = w->attn;
-    for (int i = 0, end; i < n; i = end) { // the segments get a version of this engine
+    for (int i = 0, end; i < x->n; i = end) { // the segments get a version of this engine
         end = i + 1;
         if (x->tokens[i].segment < 0) continue;
         end = end_of(x, i);

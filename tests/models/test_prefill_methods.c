@@ -276,7 +276,7 @@ static void check_forks(const char *device) {
     CHECK_OK(sl_session_fork(s, N, 0, &fork, &err), err);
     CHECK(equal_bits(sl_session_logits(fork, NULL), sl_session_logits(s, NULL), r.n_vocab));
     CHECK_INT(sl_session_reusable(fork, N, N), N);
-    CHECK_INT(sl_session_reusable(fork, N - 1, 0), 512);
+    CHECK_INT(sl_session_reusable(fork, N - 1, SL_CONTINUES), 512);
     memcpy(want, sl_session_logits(s, NULL), r.n_vocab * sizeof *want);
     sl_session_free(fork);
     CHECK_OK(sl_session_fork(s, 512, 0, &fork, &err), err);
@@ -284,7 +284,7 @@ static void check_forks(const char *device) {
     CHECK(equal_bits(sl_session_logits(fork, NULL), want, r.n_vocab));
     sl_session_free(fork);
     CHECK_OK(sl_session_truncate(s, 700, &err), err);
-    CHECK_INT(sl_session_reusable(s, 700, 0), 512);
+    CHECK_INT(sl_session_reusable(s, 700, SL_CONTINUES), 512);
     CHECK_ERR(sl_session_fork(s, 700, 0, &fork, &err), err, SL_ERR_ARG, "fork at 512");
     sl_session_free(s);
     model_fixture_close(&r);

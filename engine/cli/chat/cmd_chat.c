@@ -80,9 +80,7 @@ static int generate(chat *c, sl_error *err) {
     int rc = encode(c, &ids, err);
     if (!rc) rc = cli_check_prompt(&c->run, ids.n, err);
     if (!rc) {
-        int n = (int)ids.n, keep = cli_timeline_common(&c->t, ids.data, n);
-        if (keep == n) keep = n - 1; // repeat the last token: the session holds logits of another step
-        keep = sl_session_reusable(c->t.session, keep, 0);
+        int n = (int)ids.n, keep = sl_session_keep(c->t.session, ids.data, n, SL_CONTINUES);
         rc = cli_run_set_prompt(&c->run, n, err);
         if (!rc) rc = cli_timeline_cut(&c->t, keep, err);
         if (!rc) rc = cli_timeline_prefill(&c->t, ids.data + keep, n - keep, err);
@@ -132,7 +130,7 @@ static int send_message(chat *c, const char *text, size_t n, sl_error *err) {
 
 static int set_ctx(chat *c, const char *arg, sl_error *err) {
     if (!*arg) {
-        fprintf(stderr, "context: %zu of %d tokens\n", c->t.ids.n, sl_engine_n_ctx(c->run.engine));
+        fprintf(stderr, "context: %d of %d tokens\n", sl_session_n_tokens(c->t.session), sl_engine_n_ctx(c->run.engine));
         return 0;
     }
     char *end;
@@ -409,7 +407,7 @@ int cmd_chat(const cli_options *o, sl_error *err) {
         fprintf(stderr, "chat: template %s; /help lists all commands\n", sl_chat_name(c.chat.template));
         cli_catch_interrupt(0);
         rc = converse(&c, err);
-        if (!rc && c.t.ids.n) rc = cli_prompt_cache_save(&c.t, err);
+        if (!rc && sl_session_n_tokens(c.t.session)) rc = cli_prompt_cache_save(&c.t, err);
     }
     chat_turns_clear(&c.turns);
     cli_chat_free(&c.chat);

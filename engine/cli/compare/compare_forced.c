@@ -12,6 +12,7 @@
 #include "engine/cli/io.h"
 #include "engine/cli/output/progress_bar.h"
 #include "engine/cli/process.h"
+#include "engine/logprobs.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -172,7 +173,7 @@ static void score_step(const compare_forced *f, int which, int at, int lane_inde
     const lane *l = &f->lanes[lane_index];
     const float *row = row_of(f, which ? f->logits : f->dense, lane_index, i);
     scored *dense = &l->scores[at + i], *own = dense + (size_t)which * l->n_steps;
-    own->log_sum = cli_log_sum(row, f->n_vocab);
+    own->log_sum = sl_log_sum(row, f->n_vocab);
     own->nll = own->log_sum - row[l->path.ids[l->path.from + at + i + 1]];
     own->top = cli_argmax(row, f->n_vocab);
     if (which) own->kl = cli_kl(row_of(f, f->dense, lane_index, i), dense->log_sum, row, own->log_sum, f->n_vocab);

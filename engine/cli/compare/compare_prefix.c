@@ -8,7 +8,7 @@ static void add_prefill(compare *c, int which) {
     const cli_timeline *t = &c->t;
     int n = config->n_layers * config->n_heads;
     for (int i = 0; t->prefill && i < n; i++) sl_prefill_report_add(&c->prefill_heads[which * n + i], &t->prefill[i]);
-    if (t->n_prefill < (int)t->ids.n) return;
+    if (t->n_prefill < sl_session_n_tokens(t->session)) return;
     c->prefill_ms[which] += t->prefill_ms;
     c->n_timed[which]++;
 }

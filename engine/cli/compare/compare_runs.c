@@ -12,6 +12,7 @@
 #include "engine/cli/output/progress_bar.h"
 #include "engine/cli/process.h"
 #include "engine/cli/timeline.h"
+#include "engine/logprobs.h"
 
 #include <math.h>
 
@@ -42,7 +43,9 @@ static int generate(compare *c, const compare_prompt *p, int which, compare_answ
     if (!rc) rc = cli_timeline_feed(&c->t, p->ids.data + p->n_dense, (int)p->ids.n - p->n_dense, err);
     if (!rc) rc = cli_timeline_generate(&c->t, 0, cli_sink_text, &a->text, err);
     if (!rc) rc = check_interrupt(err);
-    for (size_t i = 0; !rc && i < c->t.generated.n; i++) rc = sl_ids_push(&a->ids, c->t.generated.data[i], err);
+    int n;
+    const int32_t *sampled = sl_stream_ids(c->t.stream, &n);
+    for (int i = 0; !rc && i < n; i++) rc = sl_ids_push(&a->ids, sampled[i], err);
     a->stopped = c->t.stopped;
     return rc;
 }
@@ -64,7 +67,7 @@ static int score_rows(void *ctx, int first, int n_rows, const float *logits, sl_
     answer_score *s = ctx;
     for (int i = s->n_rows > first ? s->n_rows - first : 0; i < n_rows; i++) {
         const float *row = logits + (size_t)i * s->n_vocab;
-        s->nll += cli_log_sum(row, s->n_vocab) - row[s->ids[first + i + 1]];
+        s->nll += sl_log_sum(row, s->n_vocab) - row[s->ids[first + i + 1]];
     }
     if (!isfinite(s->nll)) return sl_fail(err, SL_ERR_FORMAT, "the logits of an answer are not finite");
     return check_interrupt(err);

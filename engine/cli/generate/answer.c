@@ -2,6 +2,7 @@
 #include "engine/cli/generate/answer.h"
 #include "engine/cli/error_text.h"
 #include "engine/cli/io.h"
+#include "engine/cli/logprobs.h"
 #include "engine/cli/output/certificates.h"
 #include "engine/cli/output/prefill_fields.h"
 #include "engine/cli/output/print_json.h"
@@ -112,7 +113,9 @@ static json_t *prefill_json(const cli_timeline *t) {
 
 static void put_optional(const cli_answer *a, json_t *out) {
     const sl_tokenizer *tok = sl_model_tokenizer(a->t->run->model);
-    if (a->t->n_logprobs >= 0) json_object_set_new(out, "logprobs", cli_logprobs_json(&a->t->logprobs, tok));
+    int n;
+    const sl_token_logprobs *tokens = sl_stream_logprobs(a->t->stream, &n);
+    if (a->t->n_logprobs >= 0) json_object_set_new(out, "logprobs", cli_logprobs_json(tokens, n, tok));
     if (!a->t->run->options->display_prompt) return;
     json_object_set_new(out, "prompt", cli_ids_text_json(tok, a->prompt));
     json_object_set_new(out, "prompt_ids", cli_ids_json(a->prompt));
@@ -121,9 +124,12 @@ static void put_optional(const cli_answer *a, json_t *out) {
 int cli_answer_print(const cli_answer *a, sl_error *err) {
     json_t *text = json_stringn(a->text->data, a->text->n);
     if (!text) return sl_fail(err, SL_ERR_FORMAT, "the answer is not UTF-8");
+    int n;
+    const int32_t *sampled = sl_stream_ids(a->t->stream, &n);
+    const sl_ids ids = {.data = (int32_t *)sampled, .n = (size_t)n};
     json_t *out = json_pack("{s:i, s:o, s:s, s:o, s:o, s:s}", "index", a->index, "id",
                             a->id ? json_deep_copy(a->id) : json_integer(a->index), "model", a->model->name, "text", text,
-                            "ids", cli_ids_json(&a->t->generated), "stopped", a->t->stopped);
+                            "ids", cli_ids_json(&ids), "stopped", a->t->stopped);
     if (out) {
         put_all(out, counts_json(a));
         put_all(out, method_json(a));

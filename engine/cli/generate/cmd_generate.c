@@ -62,11 +62,11 @@ static int run_prompt(cli_timeline *t, const sl_ids *ids, const sl_text *shown, 
         fprintf(stderr,
                 "setup: B, prefill of %d of %d prompt tokens with %s attention; --attn decodes the rest and the answer\n",
                 n_dense, n, prefill);
-    int n_file = (int)t->ids.n, in_cache = cli_timeline_common(t, ids->data, n_dense);
+    int n_file = sl_session_n_tokens(t->session), in_cache = sl_session_common(t->session, ids->data, n_dense);
     int rc = cli_timeline_prefix(t, ids->data, n_dense, n, err);
     // A file with all tokens of the prompt stays, unless other methods prefilled it. The step of one token makes logits. After
     // Ctrl+C the file keeps the passes that are done, if these are more tokens than it has.
-    int saves = t->stopped ? (int)t->ids.n > n_file : in_cache < n_dense || t->n_prefill > 1;
+    int saves = t->stopped ? sl_session_n_tokens(t->session) > n_file : in_cache < n_dense || t->n_prefill > 1;
     if (!rc && saves) *unsaved = cli_prompt_cache_save(t, err);
     if (!rc) rc = cli_timeline_feed(t, ids->data + n_dense, n - n_dense, err);
     if (!rc && shown) rc = cli_sink_stdout(NULL, shown->data, shown->n, err);

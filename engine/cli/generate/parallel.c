@@ -115,7 +115,7 @@ static int begin(job *j, request *r, int index, sl_error *err) {
     if (!rc) rc = cli_timeline_feed(&r->t, r->ids.data + r->n_dense, n - r->n_dense, err);
     if (!rc) rc = sl_text_append(&r->text, "", 0, err);
     r->t.n_logprobs = cli_answer_logprobs(o, r->record);
-    if (!rc) cli_timeline_begin(&r->t, j->prompter.chat.template != NULL, cli_sink_text, &r->text);
+    if (!rc) rc = cli_timeline_begin(&r->t, j->prompter.chat.template != NULL, cli_sink_text, &r->text, err);
     return rc;
 }
 
@@ -223,7 +223,10 @@ int cli_generate_parallel(const cli_options *o, sl_error *err) {
     if (!rc && o->chat) rc = cli_chat_load(o, &j.prompter.chat, err);
     if (!rc)
         rc = cli_records_open(&j.records, o->prompts ? o->prompts : o->jsonl,
-                              o->prompts ? CLI_RECORDS_PLAIN : o->chat ? CLI_RECORDS_CHATS : CLI_RECORDS_PROMPTS, err);
+                              o->prompts ? CLI_RECORDS_PLAIN
+                              : o->chat  ? CLI_RECORDS_CHATS
+                                         : CLI_RECORDS_PROMPTS,
+                              err);
     if (!rc) rc = read_requests(&j, err);
     if (!rc) rc = cli_run_open(&run, o, err);
     if (!rc) {

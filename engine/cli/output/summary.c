@@ -216,12 +216,6 @@ int cli_argmax(const float *logits, int n) {
     return best;
 }
 
-double cli_log_sum(const float *logits, int n) {
-    double most = logits[cli_argmax(logits, n)], sum = 0;
-    for (int i = 0; i < n; i++) sum += exp(logits[i] - most);
-    return most + log(sum);
-}
-
 double cli_kl(const float *p, double p_log_sum, const float *q, double q_log_sum, int n) {
     double sum = 0;
     for (int i = 0; i < n; i++) {

@@ -59,8 +59,7 @@ double cli_mcnemar(int n_better, int n_worse);
 
 // ---- logits: [n], natural logarithms ----
 
-double cli_log_sum(const float *logits, int n); // log sum exp; NaN or infinite if the logits are not finite
-int cli_argmax(const float *logits, int n);     // the lowest index wins ties
+int cli_argmax(const float *logits, int n); // the lowest index wins ties
 // KL divergence: sum_i p_i (log p_i - log q_i), p and q the softmax of both logits, given their log sums. Exactly 0 for equal
 // logits.
 double cli_kl(const float *p, double p_log_sum, const float *q, double q_log_sum, int n);

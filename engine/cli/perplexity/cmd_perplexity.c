@@ -17,6 +17,7 @@
 #include "engine/cli/perplexity/perplexity_print.h"
 #include "engine/cli/perplexity/perplexity_texts.h"
 #include "engine/cli/process.h"
+#include "engine/logprobs.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -41,7 +42,7 @@ static int score_rows(void *ctx, int first, int n_rows, const float *logits, sl_
     int rc = cli_interrupted() ? interrupted(err) : 0;
     for (int i = 0; !rc && i < n_rows; i++, logits += p->n_vocab) {
         int at = s->from + first + i;
-        double log_sum = cli_log_sum(logits, p->n_vocab);
+        double log_sum = sl_log_sum(logits, p->n_vocab);
         if (!isfinite(log_sum))
             return sl_fail(err, SL_ERR_FORMAT, "the logits after token %d of a window are not finite", p->offset + at);
         rc = cli_values_add(s->nll, log_sum - logits[p->ids[at + 1]], err);

@@ -8,6 +8,7 @@
 #include "engine/cli/records.h"
 #include "engine/cli/tune/tune.h"
 #include "engine/cli/watch.h"
+#include "engine/logprobs.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -183,7 +184,7 @@ static int decode_text(tune *t, cli_timeline *at, tune_prompt *p, double *kl, sl
         const float *own = sl_session_logits(at->session, err);
         if (!own) return SL_ERR_NOT_FINITE;
         if (is_first) memcpy(dense, own, n_vocab * sizeof *dense);
-        sum += cli_kl(dense, cli_log_sum(dense, (int)n_vocab), own, cli_log_sum(own, (int)n_vocab), (int)n_vocab);
+        sum += cli_kl(dense, sl_log_sum(dense, (int)n_vocab), own, sl_log_sum(own, (int)n_vocab), (int)n_vocab);
     }
     *kl = sum / n;
     return rc;
@@ -194,7 +195,7 @@ static int decode_answer(tune *t, cli_timeline *at, tune_prompt *p, double *scor
     sl_text answer = {0};
     char extracted[EVAL_EXTRACT];
     json_t *whole = NULL;
-    int from = (int)at->ids.n, rc = sl_text_append(&answer, "", 0, err);
+    int from = sl_session_n_tokens(at->session), rc = sl_text_append(&answer, "", 0, err);
     t->o.n_predict = p->item->n_predict;
     if (!rc) rc = cli_timeline_feed(at, p->ids.data + from, (int)p->ids.n - from, err);
     if (!rc) rc = cli_timeline_generate(at, 0, cli_sink_text, &answer, err);

@@ -1,9 +1,9 @@
-// tests/engine/test_generator.c - generators and chats: the text that a generator shows and the reason of its end, with random
+// tests/engine/test_streams.c - streams and chats: the text that a stream shows and the reason of its end, with random
 // prompts, limits, stop strings, end tokens and callers that stop, against a simulation: a stop string is searched in the whole
 // text, UTF-8 is decoded from its definition, and a session of another engine says which tokens are sampled.
 #include "engine/engine_internal.h"
-#include "engine/generator.h"
 #include "engine/stopper.h"
+#include "engine/stream.h"
 #include "tests/support/run_cli.h"
 
 #include <stdlib.h>
@@ -169,9 +169,9 @@ static sl_model *load_model(void) {
     return model;
 }
 
-static sl_engine *engine_of(const sl_model *model) {
+static sl_engine *engine_of(const sl_model *model, int n_sequences) {
     sl_engine *e;
-    const sl_engine_options o = {.n_ctx = N_CTX, .n_sequences = 1, .prefill_chunk = 128, .n_threads = 1};
+    const sl_engine_options o = {.n_ctx = N_CTX, .n_sequences = n_sequences, .prefill_chunk = 128, .n_threads = 1};
     CHECK_OK(sl_engine_new(model, &o, &e, &err), err);
     return e;
 }
@@ -227,9 +227,9 @@ static int hear(void *ctx, const char *text, size_t n) {
     return h->stop_at && h->n >= h->stop_at;
 }
 
-typedef struct pair { // a generator, and a session that does the same
-    sl_generator *g;
-    sl_session *s;
+typedef struct pair { // a stream with its session, and a session that does the same
+    sl_stream *stream;
+    sl_session *own, *s;
     int32_t ids[MOST_IDS], end;
     int n, segment;                   // n: tokens of the session; segment: 0: dense prefill
     int begins[64], ends[64], n_ends; // of the session's segments
@@ -293,7 +293,7 @@ static void sample_all(pair *p, const sl_generation *o, int most, sampled *out) 
 }
 
 // What a run gives: *h is the text of the caller with its stop_at, *r the counts and the reason. Leaves in p->s the tokens of
-// the generator's session.
+// the stream's session.
 static void simulate(pair *p, const sl_generation *o, const sampled *all, heard *h, sl_generated *r) {
     char text[8 * MOST_IDS];
     size_t n = 0, shown;
@@ -304,15 +304,17 @@ static void simulate(pair *p, const sl_generation *o, const sampled *all, heard 
         is_eos = sl_model_is_eos(p->s->engine->model, all->ids[i]);
         if (!is_full && !is_limit && !is_eos) p->ids[p->n++] = all->ids[i];
         if (is_eos || all->ids[i] == p->end) {
-            r->stop = SL_STOP_END;
+            r->stop = SL_STOP_END, r->n_steps = p->n - n_prompt;
             break;
         }
         n = decoded(all->bytes, all->n_bytes[i + 1], 0, text);
         found = find_stops(o->stop, o->n_stop, text, n, &shown);
         asked = shown > h->n && h->stop_at && shown >= h->stop_at;
         h->n = shown;
-        r->stop = found ? SL_STOP_STRING : asked ? SL_STOP_CALLER : is_limit ? SL_STOP_LENGTH : SL_STOP_CONTEXT;
+        r->stop = found ? SL_STOP_STRING : is_limit ? SL_STOP_LENGTH : is_full ? SL_STOP_CONTEXT : SL_STOP_CALLER;
         if (!found && !asked && !is_limit && !is_full) continue;
+        r->n_steps = p->n - n_prompt;
+        if (found && !is_full && !is_limit) p->n--; // the session holds only tokens of the text
         i++;
         break;
     }
@@ -375,24 +377,26 @@ static void run(pair *p, const sl_logit_bias *bias) {
     n_both += want.stop == SL_STOP_LENGTH && n + want.n_generated == N_CTX + 1;
     CHECK_OK(sl_session_truncate(p->s, p->n, &err), err);
 
-    if (is_new) CHECK_OK(sl_generator_set_options(p->g, &o, &err), err);
-    if (p->n_runs > 1 || p->end >= 0) sl_generator_set_end(p->g, p->end); // a new generator has none
-    CHECK_OK(sl_generator_run(p->g, ids, n, 1, hear, &h, &got, &r, &err), err);
-    if (r.stop != want.stop || r.n_generated != want.n_generated || r.n_prompt != n || r.n_reused != want.n_reused)
-        FAIL("%d tokens, limit %d: stop %d after %d tokens, %d reused of %d; expected %d, %d, %d", n, o.max_tokens, r.stop,
-             r.n_generated, r.n_reused, r.n_prompt, want.stop, want.n_generated, want.n_reused);
+    if (is_new) CHECK_OK(sl_stream_set_options(p->stream, &o, &err), err);
+    if (p->n_runs > 1 || p->end >= 0) sl_stream_set_end(p->stream, p->end); // a new stream has none
+    CHECK_OK(sl_stream_run(p->stream, ids, n, 1, hear, &h, &got, &r, &err), err);
+    if (r.stop != want.stop || r.n_generated != want.n_generated || r.n_prompt != n || r.n_reused != want.n_reused ||
+        r.n_steps != want.n_steps)
+        FAIL("%d tokens, limit %d: stop %d after %d tokens, %d steps, %d reused of %d; expected %d, %d, %d, %d", n,
+             o.max_tokens, r.stop, r.n_generated, r.n_steps, r.n_reused, r.n_prompt, want.stop, want.n_generated, want.n_steps,
+             want.n_reused);
     if (h.n != expected.n || memcmp(h.text, expected.text, h.n))
         FAIL("showed \"%.*s\", expected \"%.*s\"", (int)h.n, h.text, (int)expected.n, expected.text);
     CHECK(got.n == h.n && !memcmp(got.n ? got.data : "", h.text, h.n));
-    const sl_session *s = sl_generator_session(p->g);
-    CHECK_INT(sl_session_n_tokens(s), p->n);
-    CHECK_INT(sl_session_n_prefilled(s), sl_session_n_prefilled(p->s));
+    CHECK_INT(sl_session_n_tokens(p->own), p->n);
+    CHECK(!memcmp(sl_session_ids(p->own), p->ids, (size_t)p->n * sizeof *p->ids));
+    CHECK_INT(sl_session_n_prefilled(p->own), sl_session_n_prefilled(p->s));
     sl_text_free(&got);
 }
 
 static void random_runs(void) {
     sl_model *model = load_model();
-    sl_engine *e = engine_of(model), *other = engine_of(model);
+    sl_engine *e = engine_of(model, 1), *other = engine_of(model, 1);
     sl_logit_bias bias[N_ALLOWED];
     test_draw_from(test_seed), n_both = 0;
     memset(n_ends, 0, sizeof n_ends);
@@ -402,16 +406,145 @@ static void random_runs(void) {
         const sl_generation o = random_options(bias);
         set_prefill(e, p.segment), set_prefill(other, p.segment);
         CHECK_OK(sl_engine_claim(e, &err), err);
-        CHECK_OK(sl_generator_open(e, &o, &p.g, &err), err);
+        CHECK_OK(sl_session_new(e, 7, &p.own, &err), err);
+        p.own->is_claimed = 1;
+        CHECK_OK(sl_stream_new(p.own, &o, &p.stream, &err), err);
         CHECK_OK(sl_session_new(other, 0, &p.s, &err), err);
         for (int i = 0; i < 8; i++) run(&p, bias);
-        sl_generator_close(p.g);
+        sl_stream_free(p.stream), sl_session_free(p.own);
         sl_engine_release(e);
         sl_session_free(p.s);
     }
     for (int i = 0; i <= SL_STOP_CALLER; i++) CHECK(n_ends[i] >= 5);
     CHECK(n_both >= 2);
     sl_engine_free(e), sl_engine_free(other), sl_model_free(model);
+}
+
+// ---- streams side by side ----
+
+enum { STREAMS = 3 };
+
+typedef struct lane { // a stream, and what sl_generate gives alone
+    sl_stream *stream;
+    sl_session *session; // the stream's
+    sl_generation o;
+    heard alone, got;
+    sl_generated want;
+    int n_steps;
+} lane;
+
+static void open_lane(lane *l, sl_engine *e, const sl_logit_bias *bias) {
+    char prompt[40];
+    int32_t *ids;
+    int n = 1 + test_below(sizeof prompt - 1), n_ids;
+    for (int i = 0; i < n - 1; i++) prompt[i] = "abcdefgh "[test_below(9)];
+    prompt[n - 1] = 0;
+    *l = (lane){.o = random_options(bias)};
+    l->o.n_logprobs = test_below(5) - 1;
+    CHECK_OK(sl_generate(e, prompt, &l->o, hear, &l->alone, &l->want, &err), err);
+    CHECK_OK(sl_session_new(e, 77, &l->session, &err), err);
+    CHECK_OK(sl_model_tokenize(e->model, prompt, strlen(prompt), SL_TOK_BOS, &ids, &n_ids, &err), err);
+    CHECK_OK(sl_session_sync(l->session, ids, n_ids, NULL, &n, &err), err);
+    CHECK_INT(n, 0);
+    CHECK_OK(sl_stream_new(l->session, &l->o, &l->stream, &err), err);
+    CHECK(!sl_stream_is_running(l->stream));
+    CHECK_OK(sl_stream_begin(l->stream, !*prompt, &err), err);
+    sl_session_free(l->session); // the stream keeps it
+    sl_free(ids);
+}
+
+// The log-probabilities of the last token: log-softmax of the logits from which it was sampled.
+static void check_logprobs(const lane *l, const float *logits) {
+    int n_ids, n;
+    const int32_t *ids = sl_stream_ids(l->stream, &n_ids);
+    const sl_token_logprobs *tokens = sl_stream_logprobs(l->stream, &n);
+    CHECK_INT(n, l->o.n_logprobs < 0 ? 0 : n_ids);
+    if (!n) return;
+    const sl_token_logprobs *t = &tokens[n - 1];
+    double sum = 0;
+    int n_above = 0;
+    for (int i = 0; i < VOCAB; i++) sum += exp((double)logits[i]);
+    CHECK_INT(t->sampled.id, ids[n - 1]);
+    CHECK_NEAR(t->sampled.at, logits[ids[n - 1]] - log(sum), 1e-9);
+    CHECK_INT(t->n_top, l->o.n_logprobs);
+    for (int i = 0; i < t->n_top; i++) {
+        CHECK_NEAR(t->top[i].at, logits[t->top[i].id] - log(sum), 1e-9);
+        CHECK(i == 0 || t->top[i].at < t->top[i - 1].at || t->top[i].id > t->top[i - 1].id);
+    }
+    for (int i = 0; t->n_top && i < VOCAB; i++) n_above += logits[i] > logits[t->top[t->n_top - 1].id];
+    CHECK(n_above <= t->n_top - (t->n_top > 0));
+}
+
+// A step of some of the streams, running or not. The others do not change.
+static void step_some(lane *lanes) {
+    sl_stream *streams[STREAMS];
+    float *logits[STREAMS] = {NULL};
+    int n = 0, chosen[STREAMS];
+    for (int k = 0; k < STREAMS; k++) {
+        chosen[k] = test_below(3) > 0;
+        if (!chosen[k]) continue;
+        streams[n++] = lanes[k].stream;
+        if (!sl_stream_is_running(lanes[k].stream)) continue;
+        lanes[k].n_steps++;
+        logits[k] = malloc(VOCAB * sizeof(float));
+        memcpy(logits[k], sl_session_logits(lanes[k].session, &err), VOCAB * sizeof(float));
+    }
+    CHECK_INT(sl_streams_step(streams, n, &err), n ? 0 : SL_ERR_ARG);
+    for (int k = 0; k < STREAMS; k++) {
+        size_t n_text;
+        int n_ids;
+        const char *text = sl_stream_text(lanes[k].stream, &n_text);
+        sl_stream_ids(lanes[k].stream, &n_ids);
+        CHECK_INT(n_ids, lanes[k].n_steps);
+        if (chosen[k] && !logits[k]) CHECK_INT(n_text, 0);
+        if (logits[k]) check_logprobs(&lanes[k], logits[k]);
+        if (logits[k] && n_text) hear(&lanes[k].got, text, n_text);
+        free(logits[k]);
+    }
+}
+
+static void check_lane(const lane *l) {
+    const sl_generated r = sl_stream_result(l->stream);
+    if (l->got.n != l->alone.n || memcmp(l->got.text, l->alone.text, l->got.n))
+        FAIL("\"%.*s\" among other streams, alone \"%.*s\"", (int)l->got.n, l->got.text, (int)l->alone.n, l->alone.text);
+    CHECK(r.stop == l->want.stop && r.n_generated == l->want.n_generated && r.n_steps == l->want.n_steps);
+    CHECK_INT(r.n_prompt, l->want.n_prompt);
+    int is_removed = r.stop == SL_STOP_STRING && r.n_steps == r.n_generated; // the token that completed a stop string
+    CHECK_INT(sl_session_n_tokens(l->session), r.n_prompt + r.n_steps - is_removed);
+}
+
+// Streams of one engine advance in any subsets, and each has the text and the counts that sl_generate gives alone.
+static void side_by_side(void) {
+    sl_model *model = load_model();
+    sl_engine *e = engine_of(model, STREAMS), *small = engine_of(model, 1);
+    sl_logit_bias bias[N_ALLOWED];
+    test_draw_from(test_seed);
+    for (int i = 0; i < N_ALLOWED; i++) bias[i] = (sl_logit_bias){allowed[i], i == 5 ? 99 : 100};
+    for (int round = 0; round < ROUNDS; round++) {
+        lane *lanes = calloc(STREAMS, sizeof *lanes);
+        for (int k = 0; k < STREAMS; k++) open_lane(&lanes[k], e, bias);
+        for (int n_running = 1; n_running;) {
+            step_some(lanes);
+            n_running = 0;
+            for (int k = 0; k < STREAMS; k++) n_running += sl_stream_is_running(lanes[k].stream);
+        }
+        for (int k = 0; k < STREAMS; k++) {
+            check_lane(&lanes[k]);
+            sl_stream_free(lanes[k].stream);
+        }
+        free(lanes);
+    }
+    lane lanes[2];
+    for (int k = 0; k < 2; k++) open_lane(&lanes[k], k ? small : e, bias);
+    CHECK_INT(sl_streams_step((sl_stream *[]){lanes[0].stream, lanes[1].stream}, 2, &err), SL_ERR_ARG); // two engines
+    CHECK(sl_stream_is_running(lanes[0].stream) && sl_stream_result(lanes[0].stream).n_generated == 0);
+    lanes[0].o.n_logprobs = SL_MAX_LOGPROBS + 1;
+    CHECK_ERR(sl_stream_set_options(lanes[0].stream, &lanes[0].o, &err), err, SL_ERR_ARG,
+              "n_logprobs 21: expected -1 (none) to 20");
+    CHECK_OK(sl_stream_end(lanes[0].stream, SL_STOP_CALLER, &err), err);
+    CHECK(!sl_stream_is_running(lanes[0].stream) && sl_stream_result(lanes[0].stream).stop == SL_STOP_CALLER);
+    sl_stream_free(lanes[0].stream), sl_stream_free(lanes[1].stream);
+    sl_engine_free(e), sl_engine_free(small), sl_model_free(model);
 }
 
 // ---- chats ----
@@ -536,7 +669,7 @@ static void chats(void) {
 static void ends_of_turns(void) {
     static const char own[] = "{% for m in messages %}{{ m.content }}<|reserved_special_token_0|>{% endfor %}";
     sl_model *model = load_model();
-    sl_engine *e = engine_of(model);
+    sl_engine *e = engine_of(model, 1);
     const int32_t id = sl_tokenizer_find(sl_model_tokenizer(model), "<|reserved_special_token_0|>");
     const sl_logit_bias bias = {id, 1e9f};
     CHECK(id > 0 && !sl_model_is_eos(model, id));
@@ -561,7 +694,11 @@ static void ends_of_turns(void) {
     sl_engine_free(e), sl_model_free(model);
 }
 
-static const test_case cases[] = {
-    {"chats", 0, chats},           {"ends-of-turns", 0, ends_of_turns}, {"stop-strings", 0, stop_strings},
-    {"characters", 0, characters}, {"random-runs", 0, random_runs},     {0}};
-const test_suite suite_generator = {"generator", cases};
+static const test_case cases[] = {{"chats", 0, chats},
+                                  {"ends-of-turns", 0, ends_of_turns},
+                                  {"stop-strings", 0, stop_strings},
+                                  {"characters", 0, characters},
+                                  {"random-runs", 0, random_runs},
+                                  {"side-by-side", 0, side_by_side},
+                                  {0}};
+const test_suite suite_streams = {"streams", cases};

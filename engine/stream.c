@@ -1,0 +1,300 @@
+// engine/stream.c - sl_stream: one generation of text. Streams advance together, one token at a time.
+#include "engine/stream.h"
+#include "engine/engine_internal.h"
+#include "engine/logprobs.h"
+#include "engine/stopper.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct sl_stream {
+    sl_session *session;
+    sl_sampler *sampler;
+    sl_stopper *stopper; // NULL: no stop strings
+    int max_tokens, n_logprobs;
+    int32_t end; // ends a generation, besides the model's end tokens; -1: none
+    sl_progress progress;
+    // ---- of the generation ----
+    sl_generated out;
+    int is_running;
+    sl_ids ids; // sampled tokens, an end token included
+    sl_logprobs logprobs;
+    sl_detok_stream detok;
+    sl_text piece; // text of the last token
+    sl_text shown; // text that the last step completed
+};
+
+// ---- life ----
+
+sl_generation sl_generation_default(void) {
+    const sl_sampling unset = {
+        .temp = NAN, .top_k = SL_UNSET, .top_p = NAN, .min_p = NAN, .repeat_penalty = NAN, .repeat_last_n = SL_UNSET};
+    return (sl_generation){.sampling = unset, .max_tokens = 1024, .n_logprobs = -1};
+}
+
+static const sl_model *model_of(const sl_stream *s) {
+    return s->session->engine->model;
+}
+
+int sl_stream_set_options(sl_stream *s, const sl_generation *o, sl_error *err) {
+    sl_sampler *sampler = NULL;
+    sl_stopper *stopper = NULL;
+    if (o->max_tokens < 0) return sl_fail(err, SL_ERR_ARG, "{max_tokens} %d: expected 0 (no limit) or more", o->max_tokens);
+    if (o->n_stop < 0) return sl_fail(err, SL_ERR_ARG, "a list of %d stop strings: expected 0 or more", o->n_stop);
+    if (o->n_logprobs < -1 || o->n_logprobs > SL_MAX_LOGPROBS)
+        return sl_fail(err, SL_ERR_ARG, "{n_logprobs} %d: expected -1 (none) to %d", o->n_logprobs, SL_MAX_LOGPROBS);
+    const sl_sampling otherwise = sl_sampling_default();
+    sl_sampling sampling = o->sampling;
+    sl_sampling_complete(model_of(s), &otherwise, &sampling);
+    int rc = sl_sampler_new(&sampling, model_of(s)->config.n_vocab, &sampler, err);
+    if (!rc && o->n_stop) rc = sl_stopper_new(o->stop, o->n_stop, &stopper, err);
+    if (rc) {
+        sl_sampler_free(sampler);
+        return rc;
+    }
+    sl_sampler_free(s->sampler);
+    sl_stopper_free(s->stopper);
+    s->sampler = sampler, s->stopper = stopper;
+    s->progress = o->progress;
+    sl_stream_set_limits(s, o->max_tokens, o->n_logprobs);
+    sl_session_set_sequence(s->session, o->sequence);
+    return 0;
+}
+
+int sl_stream_new(sl_session *session, const sl_generation *options, sl_stream **out, sl_error *err) {
+    const sl_generation unset = sl_generation_default();
+    sl_stream *s = calloc(1, sizeof *s);
+    if (!s) return sl_fail(err, SL_ERR_MEMORY, "stream: out of memory");
+    s->session = session;
+    session->n_users++;
+    s->end = -1;
+    int rc = sl_stream_set_options(s, options ? options : &unset, err);
+    if (rc) {
+        sl_stream_free(s);
+        return rc;
+    }
+    *out = s;
+    return 0;
+}
+
+void sl_stream_free(sl_stream *s) {
+    if (!s) return;
+    sl_stopper_free(s->stopper);
+    sl_sampler_free(s->sampler);
+    sl_logprobs_free(&s->logprobs);
+    sl_ids_free(&s->ids);
+    sl_text_free(&s->piece);
+    sl_text_free(&s->shown);
+    sl_session_free(s->session);
+    free(s);
+}
+
+void sl_stream_set_end(sl_stream *s, int32_t id) {
+    s->end = id;
+}
+
+void sl_stream_set_limits(sl_stream *s, int max_tokens, int n_logprobs) {
+    s->max_tokens = max_tokens;
+    s->n_logprobs = n_logprobs;
+}
+
+// ---- what a step has made ----
+
+int sl_stream_is_running(const sl_stream *s) {
+    return s->is_running;
+}
+
+const char *sl_stream_text(const sl_stream *s, size_t *n) {
+    *n = s->shown.n;
+    return s->shown.n ? s->shown.data : "";
+}
+
+sl_generated sl_stream_result(const sl_stream *s) {
+    return s->out;
+}
+
+const int32_t *sl_stream_ids(const sl_stream *s, int *n) {
+    *n = (int)s->ids.n;
+    return s->ids.data;
+}
+
+const sl_token_logprobs *sl_stream_logprobs(const sl_stream *s, int *n) {
+    *n = s->logprobs.n;
+    return s->logprobs.tokens;
+}
+
+// ---- a generation ----
+
+int sl_stream_begin(sl_stream *s, int at_start, sl_error *err) {
+    const sl_session *session = s->session;
+    int rc = 0;
+    sl_sampler_truncate(s->sampler, 0);
+    for (int i = 0; !rc && i < session->kv.n_tokens; i++) rc = sl_sampler_accept(s->sampler, session->ids[i], err);
+    if (rc) return rc;
+    s->out = (sl_generated){.n_prompt = session->kv.n_tokens};
+    s->detok = sl_detok_begin(model_of(s)->tokenizer, 0, at_start);
+    s->ids.n = s->piece.n = s->shown.n = 0;
+    sl_logprobs_begin(&s->logprobs, s->n_logprobs, model_of(s)->config.n_vocab);
+    if (s->stopper) sl_stopper_reset(s->stopper);
+    s->is_running = 1;
+    return 0;
+}
+
+static void stop(sl_stream *s, sl_stop reason) {
+    s->out.stop = reason;
+    s->is_running = 0;
+}
+
+// Adds the text that the last token completed to s->shown. Stops at a stop string.
+static int show(sl_stream *s, sl_error *err) {
+    const char *text = s->piece.data;
+    size_t n = s->piece.n;
+    s->piece.n = 0;
+    int found = n && s->stopper ? sl_stopper_feed(s->stopper, text, n, &text, &n, err) : 0;
+    if (found < 0) return found;
+    if (found) stop(s, SL_STOP_STRING);
+    return n ? sl_text_append(&s->shown, text, n, err) : 0;
+}
+
+// The rest of the text at the end: an unfinished character, and text that looked like the beginning of a stop string.
+static int show_rest(sl_stream *s, sl_error *err) {
+    const char *text;
+    size_t n;
+    if (s->out.stop == SL_STOP_STRING) return 0;
+    int rc = s->detok.tok ? sl_detok_end(&s->detok, &s->piece, err) : 0;
+    if (!rc) rc = show(s, err);
+    if (rc || !s->stopper || s->out.stop == SL_STOP_STRING) return rc;
+    sl_stopper_flush(s->stopper, &text, &n);
+    return n ? sl_text_append(&s->shown, text, n, err) : 0;
+}
+
+int sl_stream_end(sl_stream *s, sl_stop reason, sl_error *err) {
+    s->shown.n = 0;
+    if (!s->is_running) return 0;
+    stop(s, reason);
+    return show_rest(s, err);
+}
+
+// 1: the next token is the last one, so that the step of this token is not needed. *reason: why
+static int ends_with_next(const sl_stream *s, sl_stop *reason) {
+    *reason = s->out.n_generated + 1 == s->max_tokens ? SL_STOP_LENGTH : SL_STOP_CONTEXT;
+    return *reason == SL_STOP_LENGTH || s->session->kv.n_tokens >= s->session->engine->n_ctx;
+}
+
+// Handles a sampled token. is_last: it is the last one, and not in the session; else the step appended it, unless it is an end
+// token of the model. A token that completes a stop string leaves the session, which must hold only tokens of the shown text.
+static int take_token(sl_stream *s, int32_t id, int is_last, sl_stop reason, sl_error *err) {
+    const sl_model *model = model_of(s);
+    int is_eos = sl_model_is_eos(model, id), is_appended = !is_last && !is_eos, n_before = s->session->kv.n_tokens - 1;
+    int rc = sl_ids_push(&s->ids, id, err);
+    if (!rc) rc = sl_logprobs_add(&s->logprobs, id, err);
+    if (!rc && is_appended) rc = sl_sampler_accept(s->sampler, id, err);
+    if (rc) return rc;
+    s->out.n_steps += is_appended;
+    if (is_eos || id == s->end) {
+        stop(s, SL_STOP_END);
+        return show_rest(s, err);
+    }
+    s->out.n_generated++;
+    if (model->tokenizer && id < sl_tokenizer_n_vocab(model->tokenizer)) // the ids above are padding and have no text
+        rc = sl_detok_next(&s->detok, id, &s->piece, err);
+    if (!rc) rc = show(s, err);
+    if (!rc && is_last && s->is_running) stop(s, reason);
+    if (!rc && !s->is_running) rc = show_rest(s, err);
+    if (!rc && is_appended && s->out.stop == SL_STOP_STRING && !s->is_running)
+        rc = sl_session_truncate(s->session, n_before, err);
+    return rc;
+}
+
+// The arguments of sl_step and sl_sample. Streams that step come first, then streams that only sample their last token.
+typedef struct step_batch {
+    sl_stream **streams;
+    sl_session **sessions;
+    sl_sampler **samplers;
+    int32_t *ids;
+    int n_step, n;
+} step_batch;
+
+static int step_batch_new(step_batch *b, int n, sl_error *err) {
+    *b = (step_batch){.streams = malloc((size_t)n * sizeof *b->streams),
+                      .sessions = malloc((size_t)n * sizeof *b->sessions),
+                      .samplers = malloc((size_t)n * sizeof *b->samplers),
+                      .ids = malloc((size_t)n * sizeof *b->ids)};
+    return b->streams && b->sessions && b->samplers && b->ids ? 0
+                                                              : sl_fail(err, SL_ERR_MEMORY, "a batch of %d: out of memory", n);
+}
+
+static void step_batch_free(step_batch *b) {
+    free(b->streams), free(b->sessions), free(b->samplers), free(b->ids);
+}
+
+static void step_batch_fill(step_batch *b, sl_stream *const *streams, int n) {
+    sl_stop reason;
+    for (int is_last = 0; is_last < 2; is_last++) {
+        for (int i = 0; i < n; i++) {
+            sl_stream *s = streams[i];
+            if (!s->is_running || ends_with_next(s, &reason) != is_last) continue;
+            b->streams[b->n] = s;
+            b->sessions[b->n] = s->session;
+            b->samplers[b->n++] = s->sampler;
+        }
+        if (!is_last) b->n_step = b->n;
+    }
+}
+
+// Samples a token for each stream, and runs the steps.
+static int sample_and_step(const step_batch *b, sl_error *err) {
+    int n_last = b->n - b->n_step, rc = 0;
+    for (int i = 0; !rc && i < b->n; i++) {
+        if (b->sessions[i]->engine != b->sessions[0]->engine)
+            rc = sl_fail(err, SL_ERR_ARG, "stream %d of the batch belongs to another engine", i);
+        if (rc || b->streams[i]->logprobs.n_top < 0) continue;
+        const float *logits = sl_session_logits(b->sessions[i], err); // on a GPU this downloads the logits
+        rc = logits ? sl_logprobs_before(&b->streams[i]->logprobs, logits, err) : SL_ERR_ARG;
+    }
+    if (!rc && !b->n_step) rc = sl_cancel_poll(&b->sessions[0]->engine->cancel, err); // sl_step asks otherwise
+    if (!rc && n_last) rc = sl_sample(b->sessions + b->n_step, n_last, b->samplers + b->n_step, b->ids + b->n_step, err);
+    if (!rc && b->n_step) rc = sl_step(b->sessions, b->n_step, b->samplers, b->ids, err);
+    return rc;
+}
+
+int sl_streams_step(sl_stream *const *streams, int n, sl_error *err) {
+    step_batch b;
+    sl_stop reason;
+    if (n < 1) return sl_fail(err, SL_ERR_ARG, "a batch of %d streams: expected at least 1", n);
+    int rc = step_batch_new(&b, n, err);
+    for (int i = 0; i < n; i++) streams[i]->shown.n = 0;
+    if (!rc) step_batch_fill(&b, streams, n);
+    if (!rc && b.n) rc = sample_and_step(&b, err);
+    for (int i = 0; !rc && i < b.n; i++) {
+        ends_with_next(b.streams[i], &reason);
+        rc = take_token(b.streams[i], b.ids[i], i >= b.n_step, reason, err);
+    }
+    step_batch_free(&b);
+    return rc;
+}
+
+// ---- the whole generation ----
+
+// Gives the shown text to the caller. *asked: the caller asks to stop.
+static int deliver(const sl_stream *s, sl_text_fn on_text, void *ctx, sl_text *text, int *asked, sl_error *err) {
+    *asked = s->shown.n && on_text && on_text(ctx, s->shown.data, s->shown.n);
+    return s->shown.n && text ? sl_text_append(text, s->shown.data, s->shown.n, err) : 0;
+}
+
+int sl_stream_run(sl_stream *s, const int32_t *ids, int n, int at_start, sl_text_fn on_text, void *ctx, sl_text *text,
+                  sl_generated *result, sl_error *err) {
+    int n_kept = 0, asked, rc = sl_session_sync(s->session, ids, n, &s->progress, &n_kept, err);
+    if (!rc) rc = sl_stream_begin(s, at_start, err);
+    while (!rc && s->is_running) {
+        rc = sl_streams_step(&s, 1, err);
+        if (rc == SL_ERR_CANCELLED && s->out.n_generated > 0) rc = sl_stream_end(s, SL_STOP_CALLER, err);
+        if (!rc) rc = deliver(s, on_text, ctx, text, &asked, err);
+        if (rc || !asked || !s->is_running) continue;
+        rc = sl_stream_end(s, SL_STOP_CALLER, err);
+        if (!rc) rc = deliver(s, on_text, ctx, text, &asked, err);
+    }
+    s->out.n_reused = n_kept;
+    if (!rc && result) *result = s->out;
+    return rc;
+}

@@ -1,0 +1,17 @@
+// engine/stream.h - what the engine and the commands need of streams, in addition to sleigh.h.
+#ifndef SLEIGH_STREAM_H
+#define SLEIGH_STREAM_H
+
+#include "engine/base/arrays.h"
+
+void sl_stream_set_end(sl_stream *s, int32_t id); // another token that ends later generations, as a chat template says; -1: none
+// The same as sl_generation.max_tokens and .n_logprobs, of the next generation.
+void sl_stream_set_limits(sl_stream *s, int max_tokens, int n_logprobs);
+
+// Makes the session hold ids[0..n), and generates to the end. at_start: no text precedes the generated text. text: receives the
+// generated text too; NULL: does not. The caller has claimed the engine (sl_engine_claim). After an error the session holds a
+// prefix of the prompt and the generated text.
+int sl_stream_run(sl_stream *s, const int32_t *ids, int n, int at_start, sl_text_fn on_text, void *ctx, sl_text *text,
+                  sl_generated *result, sl_error *err);
+
+#endif
