@@ -24,7 +24,6 @@ static int no_memory(sl_error *err) {
 }
 
 int cli_logprobs_before(cli_logprobs *l, const float *logits, sl_error *err) {
-    if (l->n_top < 0) return 0;
     if (!l->logits) l->logits = malloc((size_t)l->n_vocab * sizeof *l->logits);
     if (!l->logits) return no_memory(err);
     memcpy(l->logits, logits, (size_t)l->n_vocab * sizeof *l->logits);

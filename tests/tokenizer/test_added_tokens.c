@@ -200,8 +200,11 @@ static void contradictions(void) {
          "text <a>: the ids are 626 and 627"},
         {"{\"added_tokens_decoder\": {\"626\": {\"content\": \"a\"}}}", "{}",
          "\"a\" has the id 626, but the vocabulary gives it 97"},
-        {"{\"added_tokens_decoder\": {\"x\": {\"content\": \"<a>\"}}}", "{}", "added_tokens_decoder: \"x\": expected an id"},
         {"{\"added_tokens_decoder\": {\"626\": {}}}", "{}", "\"626\": expected an id from 0 to"},
+        {"{\"added_tokens_decoder\": {\"\": {\"content\": \"<a>\"}}}", "{}", "\"\": expected an id from 0 to"},
+        {"{\"added_tokens_decoder\": {\"7x\": {\"content\": \"<a>\"}}}", "{}", "\"7x\": expected an id from 0 to"},
+        {"{\"added_tokens_decoder\": {\"-1\": {\"content\": \"<a>\"}}}", "{}", "\"-1\": expected an id from 0 to"},
+        {"{\"added_tokens_decoder\": {\"16777216\": {\"content\": \"<a>\"}}}", "{}", "expected an id from 0 to 16777215"},
         {"{\"added_tokens_decoder\": []}", "{}", "field added_tokens_decoder is a list, expected an object"},
         {"{}", "{\"<a>\": -1}", "\"<a>\" has no id from 0 to"},
     };
