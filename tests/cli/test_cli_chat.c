@@ -257,8 +257,8 @@ static void ctrl_c(void) {
     PTY_START((pty_options){0}, CHAT, "-n", "20000", "--ignore-eos");
     pty_expect(ready);
     pty_expect(first_prompt);
-    pty_type("abc");
-    pty_expect("abc");
+    pty_type("a message of \\\rabc"); // two lines
+    pty_expect(". abc");
     pty_type("\003");
     pty_expect("(/quit or Ctrl+D ends the chat)");
     pty_expect(first_prompt);

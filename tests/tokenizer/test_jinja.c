@@ -212,6 +212,7 @@ static void errors(void) { // each names the line and what is wrong
         {"{{ 1.5|round(23) }}", "round: precision 23 is not supported", SL_ERR_UNSUPPORTED},
         {"{{ 1.5|round(-1) }}", "round: precision -1 is not supported", SL_ERR_UNSUPPORTED},
         {"{{ '%.61f' % 1.5 }}", "this format of a float is not supported", SL_ERR_UNSUPPORTED},
+        {"{{ ['a'|safe] }}", "a string of the filter safe within a list", SL_ERR_UNSUPPORTED},
         {"{{ '%E' % 1.5 }}", "the format %E is not supported", SL_ERR_UNSUPPORTED},
         {"{{ '{:%}'.format(1.5) }}", "this format specification is not supported", SL_ERR_UNSUPPORTED},
     };
