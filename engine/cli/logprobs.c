@@ -16,7 +16,6 @@ void cli_logprobs_begin(cli_logprobs *l, int n_top, int n_vocab) {
 void cli_logprobs_free(cli_logprobs *l) {
     free(l->logits);
     free(l->tokens);
-    *l = (cli_logprobs){0};
 }
 
 static int no_memory(sl_error *err) {

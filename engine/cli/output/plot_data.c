@@ -248,5 +248,4 @@ void cli_plot_data_free(cli_plot_data *data) {
         free(data->maps[i].names);
     }
     sl_text_free(&data->text);
-    *data = (cli_plot_data){.title = ""};
 }
