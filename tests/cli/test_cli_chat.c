@@ -343,6 +343,7 @@ static void suspension(void) {
     pty_expect("half");
     pty_type("\032");
     pty_expect_stop();
+    pty_expect("\033[?2004l");
     check_restored();
     pty_continue();
     pty_expect("> half");
@@ -351,6 +352,7 @@ static void suspension(void) {
     pty_expect_bytes(3);
     pty_type("\032"); // during an answer
     pty_expect_stop();
+    pty_expect("\033[?2004l");
     check_restored();
     pty_continue();
     pty_expect("\033[?2004h");
