@@ -472,6 +472,12 @@ static void logits_errors(void) {
     spill(in_tmp("ids"), "\n", 1);
     r = RUN("logits", "-m", tiny(), "--ids", in_tmp("ids"), "-o", in_tmp("out.npy"));
     check_error(&r, 1, "expected token ids, found none");
+    static char many[2 * 131073];
+    memset(many, '1', sizeof many);
+    for (size_t i = 1; i < sizeof many; i += 2) many[i] = ' ';
+    spill(in_tmp("ids"), many, sizeof many);
+    r = RUN("logits", "-m", tiny(), "--ids", in_tmp("ids"), "-o", in_tmp("out.npy"));
+    check_error(&r, 1, "expected at most 131072 tokens, this model's context; found 131073");
     CHECK_INT(count_files("npy"), 0);
     spill(in_tmp("ids"), "1008", 4);
     r = RUN("logits", "-m", tiny(), "--ids", in_tmp("ids"), "-o", in_tmp("no/such/out.npy"));
