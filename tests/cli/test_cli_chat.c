@@ -458,6 +458,19 @@ static void commands(void) {
 }
 
 // /regen answers the last message again. The answer differs, because the random numbers differ, and it can be repeated.
+// Outside a terminal the first wrong command ends the chat, as a wrong flag does.
+static void piped_errors(void) {
+    static const char *const names[] = {"/ctx 0", "/temp x", "/save", "/nothing"};
+    for (size_t i = 0; i < N_OF(names); i++) {
+        char lines[64], part[64];
+        snprintf(lines, sizeof lines, "%s\n/quit\n", names[i]);
+        snprintf(part, sizeof part, "%s%s", strcmp(names[i], "/nothing") ? "sleigh: error: " : "unknown command ", names[i]);
+        result r = RUN_IN(lines, CHAT);
+        CHECK_INT(r.code, 2);
+        CHECK_HAS(r.err, part);
+    }
+}
+
 static void regeneration(void) {
     char first[2][256], second[2][256];
     for (int i = 0; i < 2; i++) {
@@ -619,6 +632,7 @@ static const test_case cases[] = {
     {"colours", NEEDS_NOTHING, colours},
     {"quiet", NEEDS_NOTHING, quiet},
     {"commands", NEEDS_NOTHING, commands},
+    {"piped_errors", NEEDS_NOTHING, piped_errors},
     {"regeneration", NEEDS_NOTHING, regeneration},
     {"saving", NEEDS_NOTHING, saving},
     {"turn_files", NEEDS_NOTHING, turn_files},
