@@ -14,7 +14,6 @@ void sl_logprobs_begin(sl_logprobs *l, int n_top, int n_vocab) {
 void sl_logprobs_free(sl_logprobs *l) {
     free(l->logits);
     free(l->tokens);
-    *l = (sl_logprobs){0};
 }
 
 static int no_memory(sl_error *err) {
@@ -22,7 +21,6 @@ static int no_memory(sl_error *err) {
 }
 
 int sl_logprobs_before(sl_logprobs *l, const float *logits, sl_error *err) {
-    if (l->n_top < 0) return 0;
     if (!l->logits) l->logits = malloc((size_t)l->n_vocab * sizeof *l->logits);
     if (!l->logits) return no_memory(err);
     memcpy(l->logits, logits, (size_t)l->n_vocab * sizeof *l->logits);

@@ -86,7 +86,7 @@ SYNTAX = [
     (r"o\b", "oo o2 o\u00b2 o"), (r"o\B", "oo o2 o\u00b2 o"), ("^a", "aa\na\nb"), ("b$", "bb\nb\nb"), ("$", "a\n\nb"), ("^", "a\n\nb\n"), (r"\Aa", "aa"),
     (r"a\Z", "a\na\n"), (r"a\z", "a\na"), (r"a\z", "a\na\n"), ("a|", "bab"), ("|a", "bab"), ("x*", "axxb"), ("a??", "aab"), ("(?=b)|b", "abb"),
     ("(?<=a)b|", "abab"), ("(?<=a|bc)d", "ad bcd d"), ("(?<!a|bc)d", "ad bcd d"), ("(?<=a{2})d", "ad aad"), ("(?m:a.)b", "a\nb ab"),
-    ("a.b", "a\nb a\rb"), ("(?>a+)b", "aab"), ("(?>a|ab)c", "abc ac"), ("(a|b)+c", "abc"), ("(?i)a|b", "aABb"),
+    ("a.b", "a\nb a\rb"), ("(?>a+)b", "aab"), ("(?>a|ab)c", "abc ac"), ("(a|b)+c", "abc"), ("(?i)a|b", "aABb"), ("(?i:\u201ca|\u2014)", "\u201cA\u2014b"), (r"\x{0001f600}b|\u00e9", "\U0001f600b\u00e9a"),
     ("(?i:a(?-i:b))", "ab AB Ab"), ("(?i:'s|k)", "'S '\u017f \u212a"), ("(?i:[^k])", "kK\u212aa"), (r"(?i:\p{Lu})", "aA"), ("(?i:it's)", "IT'\u017f"),
     ("(?i:s|s)t", "\ufb06st"), (r"\p{Lu}\p{^Lu}\P{Lu}", "Aab AAa"), ("(?!a)[a-c]+", "abcab"), ("()a", "ba"), ("(?:)*a", "aa"), ("[&a]&&", "&&&a&&"),
     (r"\p{Han}+", "a\u6f22\u5b57b"), ("a(?=\\z|b)", "ac ab a"), ("\U0001f600+", "a\U0001f600\U0001f600b"), ("[\U0001f600-\U0001f64f]", "a\U0001f601b"),

@@ -57,10 +57,6 @@ void sl_jinja_free(sl_jinja *t) {
     free(t);
 }
 
-void sl_jinja_literals(const sl_jinja *t, void (*fn)(void *ctx, const char *text, size_t n), void *ctx) {
-    for (size_t i = 0; i < t->tree.literals.n; i++) fn(ctx, t->tree.literals.items[i].s->s, t->tree.literals.items[i].s->n);
-}
-
 int sl_jinja_reads(const sl_jinja *t, const char *name) {
     for (size_t i = 0; i < t->tree.names.n; i++)
         if (sl_j_equals(t->tree.names.items[i].s, name)) return 1;

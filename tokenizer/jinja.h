@@ -17,8 +17,6 @@ typedef struct sl_jinja sl_jinja;
 // that Sleigh does not have.
 int sl_jinja_parse(const char *name, const char *text, size_t n, sl_jinja **out, sl_error *err);
 void sl_jinja_free(sl_jinja *t); // NULL is allowed
-// Calls fn for each literal text of the template: the text between tags, and strings in expressions.
-void sl_jinja_literals(const sl_jinja *t, void (*fn)(void *ctx, const char *text, size_t n), void *ctx);
 int sl_jinja_reads(const sl_jinja *t, const char *name); // 1: an expression of the template has this variable
 
 // What limits a template that runs wild.

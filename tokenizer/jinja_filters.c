@@ -210,8 +210,8 @@ static j_value f_int(j_run *r, j_value v, const j_args *args) {
         return float_as_int(b, v.f, otherwise);
     }
     if (v.type != J_STRING) return otherwise;
-    if (base != 0 && (base < 2 || base > 36)) return otherwise;
-    int is = sl_j_parse_int(v.s->s, v.s->n, (int)base, &i);
+    int has_base = base == 0 || (base >= 2 && base <= 36); // otherwise the text may still be that of a float
+    int is = has_base ? sl_j_parse_int(v.s->s, v.s->n, (int)base, &i) : 0;
     if (is < 0) sl_j_fail(b, SL_ERR_UNSUPPORTED, "an integer has more than 64 bits");
     if (is) return sl_j_int(i);
     if (!sl_j_parse_float(v.s->s, v.s->n, &x) || isinf(x)) return otherwise;

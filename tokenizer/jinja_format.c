@@ -638,12 +638,12 @@ static void put_date_part(j_base *b, j_buffer *out, char letter, int padded, con
         break;
     case 'a':
     case 'A':
-        snprintf(text, sizeof text, "%.*s", letter == 'a' ? 3 : 20, days[t->tm_wday % 7]);
+        snprintf(text, sizeof text, letter == 'A' ? "%s" : "%.3s", days[t->tm_wday % 7]);
         break;
     case 'b':
     case 'h':
     case 'B':
-        snprintf(text, sizeof text, "%.*s", letter == 'B' ? 20 : 3, months[t->tm_mon % 12]);
+        snprintf(text, sizeof text, letter == 'B' ? "%s" : "%.3s", months[t->tm_mon % 12]);
         break;
     case 'p':
         snprintf(text, sizeof text, t->tm_hour < 12 ? "AM" : "PM");

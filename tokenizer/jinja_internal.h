@@ -1,7 +1,8 @@
 // tokenizer/jinja_internal.h - the interfaces between the parts of the template language. Only tokenizer/jinja*.c includes it.
 //
-// The parts, lowest first: jinja_memory.c, jinja_cases.c, jinja_text.c (strings), jinja_value.c, jinja_format.c (values as text), jinja_lex.c,
-// jinja_parse.c, jinja_methods.c, jinja_filters.c, jinja_tests.c, jinja_eval.c, jinja_run.c (statements), jinja.c.
+// The parts, lowest first: jinja_memory.c, jinja_cases.c, jinja_text.c (strings), jinja_value.c, jinja_format.c (values as
+// text), jinja_lex.c, jinja_parse.c, jinja_methods.c, jinja_filters.c, jinja_tests.c, jinja_eval.c, jinja_run.c (statements),
+// jinja.c.
 //
 // All memory of a parse or of a run is one arena. An error leaves the parse or the run by longjmp, and the arena is then freed
 // as a whole. So functions return values, and no function can lose an error or a piece of memory.
@@ -26,8 +27,8 @@ typedef struct j_base {
     size_t n_bytes, most_bytes;
     size_t n_steps, most_steps;
     int depth, most_depth;
-    int line;         // of the template, for messages
-    sl_err code;      // of the error, with its text
+    int line;    // of the template, for messages
+    sl_err code; // of the error, with its text
     char text[600];
 } j_base;
 
@@ -180,8 +181,8 @@ void sl_j_put_text(j_base *b, j_buffer *out, const char *s); // without marks
 void sl_j_put_string(j_base *b, j_buffer *out, const j_string *s);
 const j_string *sl_j_buffer_string(j_base *b, const j_buffer *buffer);
 
-const j_string *sl_j_string(j_base *b, const char *s, size_t n); // copies
-const j_string *sl_j_literal(j_base *b, const char *s);          // does not copy
+const j_string *sl_j_string(j_base *b, const char *s, size_t n);                 // copies
+const j_string *sl_j_literal(j_base *b, const char *s);                          // does not copy
 const j_string *sl_j_part(j_base *b, const j_string *s, size_t from, size_t to); // bytes
 int sl_j_equals(const j_string *a, const char *text);
 int sl_j_same(const j_string *a, const j_string *b);
@@ -195,7 +196,14 @@ int sl_j_is_space(uint32_t code);                      // str.isspace
 size_t sl_j_find(j_base *b, const j_string *s, size_t from, size_t to, const j_string *what, int last);
 const j_string *sl_j_strip(j_base *b, const j_string *s, const j_string *chars, int left, int right); // chars NULL: white space
 const j_string *sl_j_replace(j_base *b, const j_string *s, const j_string *old, const j_string *new, int64_t most);
-typedef enum { J_UPPER, J_LOWER, J_CAPITALIZE, J_TITLE, J_TITLE_WORDS, J_SWAP } j_case; // J_TITLE: the filter, J_TITLE_WORDS: the method
+typedef enum {
+    J_UPPER,
+    J_LOWER,
+    J_CAPITALIZE,
+    J_TITLE,
+    J_TITLE_WORDS,
+    J_SWAP
+} j_case; // J_TITLE: the filter, J_TITLE_WORDS: the method
 const j_string *sl_j_case(j_base *b, const j_string *s, j_case to);
 const j_string *sl_j_escape(j_base *b, const j_string *s); // HTML, as markupsafe's escape
 // The lists of str.split, rsplit (separator NULL: white space; most < 0: no limit) and splitlines.
@@ -231,14 +239,15 @@ const j_value *sl_j_dict_get(j_base *b, const j_dict *d, j_value key); // NULL: 
 const j_value *sl_j_dict_find(const j_dict *d, const char *key, size_t n);
 j_value sl_j_view(j_base *b, const j_dict *d, int keys, int values);
 
-size_t sl_j_length(j_base *b, j_value v);  // fails as len()
+size_t sl_j_length(j_base *b, j_value v); // fails as len()
 int sl_j_has_length(j_value v);
 int sl_j_is_iterable(j_value v);
 // All elements, as `for` takes them. An iterator is then at its end.
 j_list sl_j_elements(j_base *b, j_value v);
 int sl_j_next(j_base *b, j_value v, j_value *out); // of an iterator; 0: its end
 j_value sl_j_range_at(const j_range *r, size_t i);
-j_value sl_j_index(j_base *b, j_value v, j_value key, int *found); // v[key] without attributes; *found 0: a LookupError or TypeError
+j_value sl_j_index(j_base *b, j_value v, j_value key,
+                   int *found); // v[key] without attributes; *found 0: a LookupError or TypeError
 j_value sl_j_slice(j_base *b, j_value v, j_value start, j_value stop, j_value step);
 
 j_value sl_j_from_json(j_base *b, const json_t *json, int mark);
@@ -258,7 +267,7 @@ typedef struct j_json {
     int ascii, sort;
 } j_json;
 void sl_j_put_json(j_base *b, j_buffer *out, j_value v, const j_json *o);
-const j_string *sl_j_percent(j_base *b, const j_string *format, j_value args); // format % args
+const j_string *sl_j_percent(j_base *b, const j_string *format, j_value args);      // format % args
 const j_string *sl_j_format(j_base *b, const j_string *format, const j_args *args); // format.format(args)
 const j_string *sl_j_strftime(j_base *b, const j_string *format, time_t now);
 
@@ -349,8 +358,7 @@ struct j_node {
 
 typedef struct j_tree {
     j_node *body;
-    j_list literals; // strings
-    j_list names;    // that expressions read
+    j_list names; // that expressions read
 } j_tree;
 
 void sl_j_parse(j_base *b, const char *text, size_t n, j_tree *out);
@@ -431,9 +439,9 @@ const j_value *sl_j_lookup(const j_scope *scope, const j_string *name); // NULL:
 void sl_j_assign(j_run *r, j_scope *scope, const j_string *name, j_value v);
 j_scope *sl_j_scope_new(j_run *r, j_scope *parent);
 j_value sl_j_call_macro(j_run *r, const j_macro *m, const j_args *args);
-int sl_j_loop_has(j_run *r, j_loop *loop, size_t n); // takes elements until the loop has n; 0: it has fewer
+int sl_j_loop_has(j_run *r, j_loop *loop, size_t n);                // takes elements until the loop has n; 0: it has fewer
 j_value sl_j_call_loop(j_run *r, j_loop *loop, const j_args *args); // loop(...) of a recursive loop
-int sl_j_function_id(const j_string *name);                          // of a function of the language; -1: none
+int sl_j_function_id(const j_string *name);                         // of a function of the language; -1: none
 j_value sl_j_call_function(j_run *r, int id, const j_args *args);
 const char *sl_j_function_name(int id);
 

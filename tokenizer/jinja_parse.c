@@ -9,7 +9,7 @@ typedef struct parser {
     const j_token *at;
     int reads;   // J_READS_...: special names that the macro around reads
     int n_loops; // around the statement, in this macro
-    j_list literals, names;
+    j_list names;
 } parser;
 
 // ---- tokens ----
@@ -58,7 +58,6 @@ static j_node *node(parser *p, j_kind kind, int line) {
 static j_node *constant(parser *p, j_value v, int line) {
     j_node *n = node(p, N_CONST, line);
     n->value = v;
-    if (v.type == J_STRING) sl_j_push(p->b, &p->literals, v);
     return n;
 }
 static void append(j_node ***tail, j_node *n) {
@@ -653,7 +652,6 @@ static j_node *statements(parser *p, const char *const *ends) {
         if (t->type == T_DATA) {
             j_node *n = node(p, N_TEXT, t->line);
             n->value = sl_j_text(sl_j_string(p->b, t->s, t->n));
-            sl_j_push(p->b, &p->literals, n->value);
             append(&tail, n);
         } else if (t->type == T_VARIABLE_BEGIN) {
             append(&tail, print_node(p, tuple(p, 1, NULL, 0), t->line));
@@ -674,6 +672,5 @@ void sl_j_parse(j_base *b, const char *text, size_t n, j_tree *out) {
     parser p = {.b = b};
     p.at = sl_j_lex(b, text, n);
     out->body = statements(&p, NULL);
-    out->literals = p.literals;
     out->names = p.names;
 }

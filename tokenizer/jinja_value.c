@@ -164,7 +164,6 @@ int sl_j_contains(j_base *b, j_value c, j_value x) {
             if (sl_j_identical(item, x) || sl_j_equal(b, item, x)) return 1;
         return 0;
     default: {
-        if (!sl_j_is_iterable(c)) sl_j_fail(b, SL_ERR_ARG, "argument of type '%s' is not iterable", sl_j_type_name(c));
         j_list all = sl_j_elements(b, c);
         for (size_t i = 0; i < all.n; i++)
             if (sl_j_identical(all.items[i], x) || sl_j_equal(b, all.items[i], x)) return 1;

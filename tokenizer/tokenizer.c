@@ -189,8 +189,8 @@ static int push_token(void *ctx, const sl_added *token, size_t from, sl_error *e
 static int normalised_place(const encoder *e, const char *text, size_t at, size_t *place, sl_error *err) {
     sl_text buffers[2] = {{0}, {0}};
     sl_view view = {text, at, 0};
-    int rc = at > 0 && e->tok->norm ? sl_normalizer_run(e->tok->norm, &view, buffers, err) : 0;
-    *place = at == 0 ? 0 : view.n;
+    int rc = at && e->tok->norm ? sl_normalizer_run(e->tok->norm, &view, buffers, err) : 0; // a blank may begin any text
+    *place = at ? view.n : 0;
     sl_text_free(&buffers[0]), sl_text_free(&buffers[1]);
     return rc;
 }

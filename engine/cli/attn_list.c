@@ -121,5 +121,4 @@ void cli_attn_list_free(cli_attn_list *list) {
     for (int i = 0; i < list->n; i++) free(list->names[i]);
     free(list->names);
     free(list->specs);
-    *list = (cli_attn_list){0};
 }

@@ -280,7 +280,6 @@ int cli_attn_profile_hash(const char *path, char out[SL_HASH_TEXT], sl_error *er
 
 void cli_attn_profile_free(cli_attn_profile *p) {
     sl_attn_plan_free(&p->decode);
-    *p = (cli_attn_profile){0};
 }
 
 const sl_attn_spec *cli_attn_profile_choose(const cli_attn_profile *p, int n_tokens) {

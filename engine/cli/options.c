@@ -495,16 +495,9 @@ int cli_options_parse(cli_options *o, unsigned command, int n, char **args, sl_e
 void cli_options_free(cli_options *o) {
     sl_source_close(o->source);
     for (int i = 0; i < o->owned.n; i++) free((void *)o->owned.items[i]);
-    free(o->owned.items);
-    free(o->stops.items);
-    free(o->logit_bias.items);
-    free(o->attn_layers.items);
-    free(o->stats_attn.items);
-    free(o->attns.items);
-    free(o->attn_prefill_layers.items);
-    free(o->attn_prefills.items);
-    o->owned = o->stops = o->logit_bias = o->attn_layers = o->stats_attn = o->attns = (cli_list){0};
-    o->attn_prefill_layers = o->attn_prefills = (cli_list){0};
+    const cli_list *const lists[] = {&o->owned,      &o->stops, &o->logit_bias,          &o->attn_layers,
+                                     &o->stats_attn, &o->attns, &o->attn_prefill_layers, &o->attn_prefills};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]->items);
 }
 
 int cli_option_given(const cli_options *o, size_t field) {

@@ -3,9 +3,11 @@
 // Runs $SLEIGH_BIN (default build/sleigh) on the embedded model. The cases do not judge the text of the model. They check that
 // equal questions get equal answers and that each error is one line.
 #include "attention/attention.h"
+#include "engine/cli/option_table.h"
 #include "tests/support/bucket_plan.h"
 #include "tests/support/run_cli.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -33,6 +35,26 @@ static int longest_line(const char *text) {
     return longest;
 }
 
+// Each flag stands below the heading of its group, with its whole help.
+static void check_entries(const char *text) {
+    char heading[100] = "", first[100], name[32], *words = strdup(text), *to = words;
+    for (const char *p = text; *p; p++) // single blanks
+        if (!isspace((unsigned char)*p) || (to > words && to[-1] != ' ')) *to++ = isspace((unsigned char)*p) ? ' ' : *p;
+    *to = 0;
+    for (const char *line = strstr(text, "\n\n"); line && *line; line += strcspn(line, "\n"), line += *line == '\n') {
+        int is_flag = !strncmp(line, "  -", 3), found = 0;
+        if (*line != ' ' && *line != '\n') snprintf(heading, sizeof heading, "%.*s", (int)strcspn(line, ":\n"), line);
+        if (!is_flag || !strncmp(heading, "Parameters", 10)) continue;
+        snprintf(first, sizeof first, "%.*s", (int)strcspn(line + 2, ", \n"), line + 2);
+        if (!strncmp(first, "--[no-]", 7)) memmove(first + 2, first + 7, strlen(first + 7) + 1);
+        for (int i = 0; i < cli_n_options && cli_option_name(cli_option_table[i].names, 0, name, sizeof name); i++)
+            found |=
+                !strcmp(name, first) && !strcmp(cli_option_table[i].group, heading) && strstr(words, cli_option_table[i].help);
+        if (!found) FAIL("flag %s below \"%s\"", first, heading);
+    }
+    free(words);
+}
+
 static void help(void) {
     static const char *const commands[] = {"generate", "chat",    "tokenize",   "detokenize", "logits",  "inspect",
                                            "bench",    "compare", "perplexity", "eval",       "methods", "version"};
@@ -45,6 +67,7 @@ static void help(void) {
         CHECK_HAS(r.out, "usage: sleigh ");
         CHECK(longest_line(r.out) <= 120);
         CHECK_HAS(r.out, commands[i]);
+        check_entries(r.out);
     }
     result r = RUN("help", "generate");
     CHECK_GOOD(r);
@@ -449,6 +472,12 @@ static void logits_errors(void) {
     spill(in_tmp("ids"), "\n", 1);
     r = RUN("logits", "-m", tiny(), "--ids", in_tmp("ids"), "-o", in_tmp("out.npy"));
     check_error(&r, 1, "expected token ids, found none");
+    static char many[2 * 131073];
+    memset(many, '1', sizeof many);
+    for (size_t i = 1; i < sizeof many; i += 2) many[i] = ' ';
+    spill(in_tmp("ids"), many, sizeof many);
+    r = RUN("logits", "-m", tiny(), "--ids", in_tmp("ids"), "-o", in_tmp("out.npy"));
+    check_error(&r, 1, "expected at most 131072 tokens, this model's context; found 131073");
     CHECK_INT(count_files("npy"), 0);
     spill(in_tmp("ids"), "1008", 4);
     r = RUN("logits", "-m", tiny(), "--ids", in_tmp("ids"), "-o", in_tmp("no/such/out.npy"));

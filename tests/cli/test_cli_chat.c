@@ -257,8 +257,8 @@ static void ctrl_c(void) {
     PTY_START((pty_options){0}, CHAT, "-n", "20000", "--ignore-eos");
     pty_expect(ready);
     pty_expect(first_prompt);
-    pty_type("abc");
-    pty_expect("abc");
+    pty_type("a message of \\\rabc"); // two lines
+    pty_expect(". abc");
     pty_type("\003");
     pty_expect("(/quit or Ctrl+D ends the chat)");
     pty_expect(first_prompt);
@@ -343,6 +343,7 @@ static void suspension(void) {
     pty_expect("half");
     pty_type("\032");
     pty_expect_stop();
+    pty_expect("\033[?2004l");
     check_restored();
     pty_continue();
     pty_expect("> half");
@@ -351,6 +352,7 @@ static void suspension(void) {
     pty_expect_bytes(3);
     pty_type("\032"); // during an answer
     pty_expect_stop();
+    pty_expect("\033[?2004l");
     check_restored();
     pty_continue();
     pty_expect("\033[?2004h");
@@ -456,6 +458,19 @@ static void commands(void) {
 }
 
 // /regen answers the last message again. The answer differs, because the random numbers differ, and it can be repeated.
+// Outside a terminal the first wrong command ends the chat, as a wrong flag does.
+static void piped_errors(void) {
+    static const char *const names[] = {"/ctx 0", "/temp x", "/save", "/nothing"};
+    for (size_t i = 0; i < N_OF(names); i++) {
+        char lines[64], part[64];
+        snprintf(lines, sizeof lines, "%s\n/quit\n", names[i]);
+        snprintf(part, sizeof part, "%s%s", strcmp(names[i], "/nothing") ? "sleigh: error: " : "unknown command ", names[i]);
+        result r = RUN_IN(lines, CHAT);
+        CHECK_INT(r.code, 2);
+        CHECK_HAS(r.err, part);
+    }
+}
+
 static void regeneration(void) {
     char first[2][256], second[2][256];
     for (int i = 0; i < 2; i++) {
@@ -617,6 +632,7 @@ static const test_case cases[] = {
     {"colours", NEEDS_NOTHING, colours},
     {"quiet", NEEDS_NOTHING, quiet},
     {"commands", NEEDS_NOTHING, commands},
+    {"piped_errors", NEEDS_NOTHING, piped_errors},
     {"regeneration", NEEDS_NOTHING, regeneration},
     {"saving", NEEDS_NOTHING, saving},
     {"turn_files", NEEDS_NOTHING, turn_files},

@@ -127,7 +127,7 @@ static void wrong_paths(void) {
     make_cache();
     shell("mkdir folder && mkdir -p none several/a several/b several/c && touch several/a/config.json "
           "several/b/config.json a.safetensors b.txt "
-          "folder/config.json");
+          "folder/config.json && mkdir -p odd/snapshots/1 odd/snapshots/2");
     static const struct {
         const char *name; // @: in the folder of the case
         int code;
@@ -135,6 +135,7 @@ static void wrong_paths(void) {
     } cases[] = {
         {"@a.safetensors", SL_ERR_FORMAT, {"found a file, expected the folder that holds it: /tmp/"}},
         {"@folder/config.json", SL_ERR_FORMAT, {"found a file, expected the folder that holds it: ", "/folder"}},
+        {"@odd", SL_ERR_FORMAT, {"/odd: expected refs/main or one folder in snapshots/; repeat: hf download ORG/NAME"}},
         {"@b.txt", SL_ERR_FORMAT, {"found a file, expected the folder of a Hugging Face model"}},
         {"@hub", SL_ERR_FORMAT, {"found a hub cache, expected one of its models: ORG/ALONE, ORG/NAME, plain"}},
         {"@", SL_ERR_FORMAT, {"found a hub cache"}}, // as $HF_HOME
@@ -155,6 +156,7 @@ static void wrong_paths(void) {
         const char *name = *cases[i].name == '@' ? in_tmp(cases[i].name + 1) : cases[i].name;
         for (int j = 0; j < 3 && cases[i].parts[j]; j++)
             CHECK_ERR(cli_model_path(name, path, &err), err, cases[i].code, cases[i].parts[j]);
+        if (strstr(name, "/folder/")) CHECK_STR(strrchr(err.message, '/'), "/folder");
     }
     unsetenv("HF_HUB_CACHE");
 }

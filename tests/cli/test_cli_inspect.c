@@ -65,110 +65,126 @@ static int row_is(const char *md, const char *name, const char *cell) {
         if (!row_is(md, name, cell_)) FAIL("no row | %s | %s in %s", name, cell_, md);                                         \
     } while (0)
 
+// A folder, what its files say, and what `inspect` says.
+typedef struct inspected {
+    const char *folder, *rope, *model_type, *tokenizer;
+    json_t *c, *ids; // config.json; its ids of ends
+    double layers, kv_heads, dim, most, kv, theta, weights, lookup, n_params;
+    int n_ctx;
+} inspected;
+
+static void want_config(const inspected *x, fields *f) {
+    const json_t *scaling = json_object_get(x->c, "rope_scaling");
+    static const char *const same[][2] = {
+        {"hidden", "hidden_size"}, {"n_ffn", "intermediate_size"},  {"n_heads", "num_attention_heads"},
+        {"n_vocab", "vocab_size"}, {"tied", "tie_word_embeddings"}, {"norm_eps", "rms_norm_eps"},
+        {"bos", "bos_token_id"}};
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++) want(f, same[i][0], field(x->c, same[i][1]));
+    want(f, "n_layers", x->layers), want(f, "n_kv_heads", x->kv_heads), want(f, "head_dim", x->dim);
+    want(f, "n_ctx", x->most), want(f, "rope_theta", x->theta), want_text(f, "rope_type", x->rope), want_list(f, "eos");
+    want(f, "rope_factor", scaling ? field(scaling, "factor") : 1);
+    want_text(f, "tokenizer", x->tokenizer), want_text(f, "model_type", x->model_type);
+}
+
+static void want_costs(const inspected *x, fields *f) {
+    want(f, "ctx", x->n_ctx), want(f, "weights_bytes", x->weights), want(f, "kv_bytes_per_token", x->kv);
+    want(f, "kv_bytes", x->kv * x->n_ctx), want(f, "decode_step_bytes", x->weights - x->lookup + x->kv * x->n_ctx);
+    want(f, "largest_ctx", x->most), want(f, "largest_ctx_on_host", NAN), want_text(f, "device", "CPU");
+}
+
+static void check_memory(const inspected *x, const json_t *memory) {
+    int n_memory = 0;
+    for (int n = 8192; n <= 131072 && n <= x->most; n *= 4)
+        for (int sequences = 1; sequences <= 6; sequences += 5) {
+            fields m = {0};
+            want(&m, "tokens", n), want(&m, "sequences", sequences), want(&m, "bytes", x->weights + x->kv * n * sequences);
+            check_fields(json_array_get(memory, (size_t)n_memory++), &m, 0);
+        }
+    CHECK_INT(json_array_size(memory), n_memory);
+}
+
+// Bytes of a row and KV head: santa-pps a norm, Quest two keys for 16 rows, the other two codes and two fp16 scales a channel.
+static void check_extras(const inspected *x, const json_t *list, const char *md) {
+    const struct {
+        const char *attn;
+        double bytes;
+    } extras[] = {{"santa-pps", 2},
+                  {"quest", 2 * 2 * x->dim / 16},
+                  {"santa-is", x->dim / 2 + 4 * x->dim / 256},
+                  {"dense-q", x->dim / 2 + 4 * x->dim / 256}};
+    for (size_t e = 0; e < sizeof extras / sizeof *extras; e++) {
+        double bytes = extras[e].bytes * x->layers * x->kv_heads, got = 0;
+        for (size_t i = 0; i < json_array_size(list); i++)
+            if (!strcmp(json_string_value(json_object_get(json_array_get(list, i), "attn")), extras[e].attn))
+                got = field(json_array_get(list, i), "bytes_per_token");
+        CHECK_NEAR(got, bytes, 1e-9);
+        char share[40], *at = strstr(md, extras[e].attn);
+        snprintf(share, sizeof share, "| %.1f%% |\n", 100 * bytes / x->kv);
+        CHECK(at && strstr(at, share) && strstr(at, share) < strchr(at, '\n'));
+    }
+}
+
+static void check_page(const inspected *x, const char *m) {
+    char name[100], *list = json_dumps(x->ids, 0); // "[1, 2]"
+    CHECK_ROW(m, "folder", "%s |\n", x->folder);
+    CHECK_ROW(m, "type", "%s |\n", x->model_type);
+    CHECK_ROW(m, "layers", "%g |\n", x->layers);
+    CHECK_ROW(m, "hidden", "%g |\n", field(x->c, "hidden_size"));
+    CHECK_ROW(m, "feed-forward", "%g |\n", field(x->c, "intermediate_size"));
+    CHECK_ROW(m, "heads", "%g, KV %g, dimension %g |\n", field(x->c, "num_attention_heads"), x->kv_heads, x->dim);
+    CHECK_ROW(m, "vocabulary", "%g |\n", field(x->c, "vocab_size"));
+    CHECK_ROW(m, "output head", "%s", field(x->c, "tie_word_embeddings") ? "tied" : "separate");
+    CHECK_ROW(m, "RoPE", "theta %.9g", x->theta);
+    CHECK_ROW(m, "norm epsilon", "%g |\n", field(x->c, "rms_norm_eps"));
+    CHECK_ROW(m, "context limit", "%.0f |\n", x->most);
+    CHECK_ROW(m, "BOS", "%g |\n", field(x->c, "bos_token_id"));
+    CHECK_ROW(m, "EOS", "%.*s |\n", (int)strlen(list) - 2, list + 1);
+    CHECK_ROW(m, "tokenizer", "%s |\n", x->tokenizer);
+    CHECK_ROW(m, "weights", "%.0f bytes, ", x->weights);
+    CHECK_ROW(m, "KV per token", "%.0f bytes, ", x->kv);
+    CHECK(!strstr(m, "packed weights"));
+    snprintf(name, sizeof name, "dense decode step at %d tokens reads", x->n_ctx);
+    CHECK_ROW(m, name, "%.0f bytes, ", x->weights - x->lookup + x->kv * x->n_ctx);
+    snprintf(name, sizeof name, "KV at %d tokens", x->n_ctx);
+    CHECK_ROW(m, name, "%.0f bytes, ", x->kv * x->n_ctx);
+    CHECK_ROW(m, "largest context that fits now", "%.0f tokens on the CPU |\n", x->most);
+    free(list);
+}
+
 // n_ctx 0: the default of --ctx-size.
 static void check_folder(const char *folder, const char *kind, const char *rope, int n_ctx) {
     char path[300], ctx[20], tokenizer[100];
+    inspected x = {.folder = folder, .rope = rope};
     snprintf(path, sizeof path, "%s/config.json", folder);
-    json_t *c = json_load_file(path, 0, NULL), *h = header(folder);
+    json_t *c = x.c = json_load_file(path, 0, NULL), *h = header(folder);
     snprintf(ctx, sizeof ctx, n_ctx ? "%d" : "cpu", n_ctx);
     const char *flag = n_ctx ? "-c" : "--device";
     result md = RUN("inspect", "-m", folder, flag, ctx, "--tensors"), j = RUN("inspect", "-m", folder, flag, ctx, "-o", "json"),
            line = RUN("inspect", "-m", folder, flag, ctx, "-o", "jsonl");
     json_t *root = parsed(&j), *row = parsed(&line), *config = json_object_get(root, "config");
-    const json_t *scaling = json_object_get(c, "rope_scaling"), *eos = json_object_get(c, "eos_token_id");
-    double lookup = 0, n_params, weights = check_tensors(json_object_get(root, "tensors"), h, &lookup, &n_params);
-    double layers = field(c, "num_hidden_layers"), kv_heads = field(c, "num_key_value_heads"), dim = field(c, "head_dim"),
-           most = field(c, "max_position_embeddings"), kv = layers * kv_heads * dim * 2 * 2;
-    if (!n_ctx) n_ctx = most < 32768 ? (int)most : 32768;
-    if (field(c, "tie_word_embeddings")) lookup = 0;
-
-    fields f = {0};
-    want(&f, "n_layers", layers), want(&f, "hidden", field(c, "hidden_size")), want(&f, "n_ffn", field(c, "intermediate_size"));
-    want(&f, "n_heads", field(c, "num_attention_heads")), want(&f, "n_kv_heads", kv_heads), want(&f, "head_dim", dim);
-    want(&f, "n_vocab", field(c, "vocab_size")), want(&f, "n_ctx", most), want(&f, "tied", field(c, "tie_word_embeddings"));
-    const json_t *theta = json_object_get(c, "rope_theta");
-    if (!theta) theta = json_object_get(json_object_get(c, "rope_parameters"), "rope_theta");
-    want(&f, "rope_theta", json_number_value(theta)), want_text(&f, "rope_type", rope);
-    want(&f, "rope_factor", scaling ? field(scaling, "factor") : 1), want(&f, "norm_eps", field(c, "rms_norm_eps"));
-    want(&f, "bos", field(c, "bos_token_id")), want_list(&f, "eos");
-    const char *tok = json_string_value(json_object_get(config, "tokenizer"));
+    x.weights = check_tensors(json_object_get(root, "tensors"), h, &x.lookup, &x.n_params);
+    x.layers = field(c, "num_hidden_layers"), x.kv_heads = field(c, "num_key_value_heads"), x.dim = field(c, "head_dim");
+    x.most = field(c, "max_position_embeddings"), x.kv = x.layers * x.kv_heads * x.dim * 2 * 2;
+    x.n_ctx = n_ctx ? n_ctx : x.most < 32768 ? (int)x.most : 32768;
+    if (field(c, "tie_word_embeddings")) x.lookup = 0;
+    const json_t *of = json_object_get(c, "rope_theta") ? c : json_object_get(c, "rope_parameters");
+    x.theta = field(of, "rope_theta"), x.model_type = json_string_value(json_object_get(c, "model_type"));
+    x.tokenizer = json_string_value(json_object_get(config, "tokenizer"));
     snprintf(tokenizer, sizeof tokenizer, kind ? "%s, %d ids" : "none (", kind, (int)field(c, "vocab_size"));
-    CHECK(!strncmp(tok, tokenizer, strlen(tokenizer)) && (!kind || !tok[strlen(tokenizer)]));
-    want_text(&f, "tokenizer", tok);
-    fields all = f; // of the row
-    want_text(&f, "model_type", json_string_value(json_object_get(c, "model_type")));
-    check_fields(config, &f, 1e-6);
-    json_t *ids = json_is_array(eos) ? json_deep_copy(eos) : json_pack("[I]", json_integer_value(eos));
-    CHECK(json_equal(ids, json_object_get(config, "eos")));
+    CHECK(!strncmp(x.tokenizer, tokenizer, strlen(tokenizer)) && (!kind || !x.tokenizer[strlen(tokenizer)]));
+    const json_t *eos = json_object_get(c, "eos_token_id");
+    x.ids = json_is_array(eos) ? json_deep_copy(eos) : json_pack("[I]", json_integer_value(eos));
+    CHECK(json_equal(x.ids, json_object_get(config, "eos")));
 
-    fields costs = {0};
-    for (fields *to = &costs; to; to = to == &costs ? &all : NULL) {
-        want(to, "ctx", n_ctx), want(to, "weights_bytes", weights), want(to, "kv_bytes_per_token", kv);
-        want(to, "kv_bytes", kv * n_ctx), want(to, "decode_step_bytes", weights - lookup + kv * n_ctx);
-        want(to, "largest_ctx", most), want(to, "largest_ctx_on_host", NAN), want_text(to, "device", "CPU");
-    }
-    check_fields(json_object_get(root, "costs"), &costs, 0);
-    want_text(&all, "model", strrchr(folder, '/') + 1),
-        want_text(&all, "model_type", json_string_value(json_object_get(c, "model_type")));
-    want(&all, "n_params", n_params), want_text(&all, "dtype", "bf16"), want(&all, "dummy", 0);
-    check_fields(row, &all, 1e-6);
-
-    const json_t *memory = json_object_get(root, "memory");
-    int n_memory = 0;
-    for (int n = 8192; n <= 131072 && n <= most; n *= 4)
-        for (int sequences = 1; sequences <= 6; sequences += 5) {
-            fields m = {0};
-            want(&m, "tokens", n), want(&m, "sequences", sequences), want(&m, "bytes", weights + kv * n * sequences);
-            check_fields(json_array_get(memory, (size_t)n_memory++), &m, 0);
-        }
-    CHECK_INT(json_array_size(memory), n_memory);
-
-    // bytes of a row and KV head: santa-pps a norm, Quest two keys for 16 rows, the other two codes and two fp16 scales a
-    // channel
-    const struct {
-        const char *attn;
-        double bytes;
-    } extras[] = {{"santa-pps", 2},
-                  {"quest", 2 * 2 * dim / 16},
-                  {"santa-is", dim / 2 + 4 * dim / 256},
-                  {"dense-q", dim / 2 + 4 * dim / 256}};
-    for (size_t e = 0; e < sizeof extras / sizeof *extras; e++) {
-        double bytes = extras[e].bytes * layers * kv_heads, got = 0;
-        const json_t *list = json_object_get(root, "page_extras");
-        for (size_t i = 0; i < json_array_size(list); i++)
-            if (!strcmp(json_string_value(json_object_get(json_array_get(list, i), "attn")), extras[e].attn))
-                got = field(json_array_get(list, i), "bytes_per_token");
-        CHECK_NEAR(got, bytes, 1e-9);
-        char share[40], *at = strstr(md.out, extras[e].attn);
-        snprintf(share, sizeof share, "| %.1f%% |\n", 100 * bytes / kv);
-        CHECK(at && strstr(at, share) && strstr(at, share) < strchr(at, '\n'));
-    }
-
-    const char *m = md.out;
-    CHECK_ROW(m, "folder", "%s |\n", folder);
-    CHECK_ROW(m, "type", "%s |\n", json_string_value(json_object_get(c, "model_type")));
-    CHECK_ROW(m, "layers", "%g |\n", layers);
-    CHECK_ROW(m, "hidden", "%g |\n", field(c, "hidden_size"));
-    CHECK_ROW(m, "feed-forward", "%g |\n", field(c, "intermediate_size"));
-    CHECK_ROW(m, "heads", "%g, KV %g, dimension %g |\n", field(c, "num_attention_heads"), kv_heads, dim);
-    CHECK_ROW(m, "vocabulary", "%g |\n", field(c, "vocab_size"));
-    CHECK_ROW(m, "output head", "%s", field(c, "tie_word_embeddings") ? "tied" : "separate");
-    CHECK_ROW(m, "RoPE", "theta %.9g", json_number_value(theta));
-    CHECK_ROW(m, "norm epsilon", "%g |\n", field(c, "rms_norm_eps"));
-    CHECK_ROW(m, "context limit", "%.0f |\n", most);
-    CHECK_ROW(m, "BOS", "%g |\n", field(c, "bos_token_id"));
-    char *list = json_dumps(ids, 0); // "[1, 2]"
-    CHECK_ROW(m, "EOS", "%.*s |\n", (int)strlen(list) - 2, list + 1);
-    CHECK_ROW(m, "tokenizer", "%s |\n", tok);
-    CHECK_ROW(m, "weights", "%.0f bytes, ", weights);
-    CHECK_ROW(m, "KV per token", "%.0f bytes, ", kv);
-    CHECK(strstr(m, "| dense decode step at ") && !strstr(m, "packed weights"));
-    snprintf(path, sizeof path, "| dense decode step at %d tokens reads | %.0f bytes, ", n_ctx, weights - lookup + kv * n_ctx);
-    CHECK(strstr(m, path) != NULL);
-    snprintf(path, sizeof path, "KV at %d tokens", n_ctx);
-    CHECK_ROW(m, path, "%.0f bytes, ", kv * n_ctx);
-    CHECK_ROW(m, "largest context that fits now", "%.0f tokens on the CPU |\n", most);
-    free(list), json_decref(ids), json_decref(c), json_decref(h), json_decref(root), json_decref(row);
+    fields f = {0}, costs = {0}, all = {0}; // all: of the row
+    want_config(&x, &f), want_costs(&x, &costs), want_config(&x, &all), want_costs(&x, &all);
+    want_text(&all, "model", strrchr(folder, '/') + 1), want(&all, "n_params", x.n_params);
+    want_text(&all, "dtype", "bf16"), want(&all, "dummy", 0);
+    check_fields(config, &f, 1e-6), check_fields(json_object_get(root, "costs"), &costs, 0), check_fields(row, &all, 1e-6);
+    check_memory(&x, json_object_get(root, "memory"));
+    check_extras(&x, json_object_get(root, "page_extras"), md.out);
+    check_page(&x, md.out);
+    json_decref(x.ids), json_decref(c), json_decref(h), json_decref(root), json_decref(row);
 }
 
 static void folders(void) {

@@ -19,19 +19,22 @@ static const char *make_folder(const char *name, int with_config) {
 }
 
 static void order(void) {
-    make_folder("a", 1);
-    make_folder("a/b", 1);
+    make_folder("test-a", 1); // no other folder near the tests has this name
+    make_folder("test-a/b", 1);
     make_folder("empty", 0);
     setenv("SLEIGH_MODELS", test_tmp(), 1);
     CHECK_ERR(cli_model_path(in_tmp("empty"), path, &err), err, SL_ERR_FORMAT, "found a folder without config.json");
-    static const char *const found[][2] = {{"a", "a"}, {"models/a", "a"}, {"a/b", "a/b"}, {"models/a/b", "a/b"}};
+    static const char *const found[][2] = {
+        {"test-a", "test-a"}, {"models/test-a", "test-a"}, {"test-a/b", "test-a/b"}, {"models/test-a/b", "test-a/b"}};
     for (size_t i = 0; i < sizeof found / sizeof *found; i++) {
         CHECK_OK(cli_model_path(found[i][0], path, &err), err);
         CHECK_STR(path, in_tmp(found[i][1]));
     }
     CHECK_ERR(cli_model_path("empty", path, &err), err, SL_ERR_IO, "--model empty: there is no such folder");
-    CHECK_HAS(err.message, test_tmp()); // the folders that were searched
-    static const char *const refused[] = {"a/../a", "./a", "../no-such-sleigh", "/no-such-sleigh", "a/.", ""};
+    char real[CLI_PATH_SIZE], searched[CLI_PATH_SIZE + 20];
+    snprintf(searched, sizeof searched, "searched: %s", realpath(test_tmp(), real));
+    CHECK_HAS(err.message, searched);
+    static const char *const refused[] = {"test-a/../test-a", "./test-a", "../test-a", "/test-a", "test-a/.", ""};
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         CHECK_ERR(cli_model_path(refused[i], path, &err), err, SL_ERR_IO, "there is no such folder");
         CHECK_LACKS(err.message, "searched");

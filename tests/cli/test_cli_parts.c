@@ -38,7 +38,7 @@ static const char *printed(const char *format, int n) {
     int was = dup(STDOUT_FILENO), file = open(in_tmp("rows"), O_WRONLY | O_CREAT | O_TRUNC, 0600), rc = 0;
     dup2(file, STDOUT_FILENO);
     if (n > 0) rc = cli_rows_add(&rows, row("a \"b\", c", 7, 0.25, 1234.5678, 0.0625, -0.001), &err);
-    if (n > 1 && !rc) rc = cli_rows_add(&rows, row("d", -1, 0.0625, NAN, 1, 2.345), &err);
+    if (n > 1 && !rc) rc = cli_rows_add(&rows, row("d", -1, -0.0, NAN, 1, 2.345), &err);
     if (!rc) rc = cli_rows_end(&rows, &err);
     fflush(stdout);
     dup2(was, STDOUT_FILENO);
@@ -50,10 +50,10 @@ static const char *printed(const char *format, int n) {
 static void tables(void) {
     CHECK_STR(printed("md", 2), "| name | n | share % | mean | change |\n|---|---|---|---|---|\n"
                                 "| a \"b\", c | 7 | 25.0 (12.5 to 99.5) | 1.23e+03 ± 0.0625 | -0.00 |\n"
-                                "| d | -1 | 6.2 (3.1 to 99.5) | - | +2.35 |\n");
+                                "| d | -1 | 0.0 (0.0 to 99.5) | - | +2.35 |\n");
     CHECK_STR(printed("csv", 2), "name,n,share,low,high,mean,error,change\n"
                                  "\"a \"\"b\"\", c\",7,0.25,0.125,0.995,1234.5678,0.0625,-0.001\n"
-                                 "\"d\",-1,0.0625,0.03125,0.995,,1.0,2.345\n");
+                                 "\"d\",-1,-0.0,-0.0,0.995,,1.0,2.345\n");
     const char *one = "{\"name\":\"a \\\"b\\\", c\",\"n\":7,\"share\":0.25,\"low\":0.125,\"high\":0.995,\"mean\":1234.5678,"
                       "\"error\":0.0625,\"change\":-0.001}";
     char want[1024];

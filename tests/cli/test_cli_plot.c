@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { N = 4 };
@@ -178,15 +179,21 @@ static void slopes(void) {
 
 // ---- scripts: what needs no gnuplot ----
 
-// The script of panels[n]; frees the curves.
-static const char *script_of(const char *title, const cli_panel *panels, int n, cli_curves *curves) {
+// cli_plot where no gnuplot is installed but one in the folder of the case.
+static int plot_alone(const char *file, const char *title, const cli_panel *panels, int n, sl_error *e) {
     char path[4096];
-    sl_error e;
-    size_t size;
     snprintf(path, sizeof path, "%s", getenv("PATH"));
     setenv("PATH", test_tmp(), 1);
-    int rc = cli_plot(in_tmp("s.svg"), title, panels, n, &e);
+    int rc = cli_plot(in_tmp(file), title, panels, n, e);
     setenv("PATH", path, 1);
+    return rc;
+}
+
+// The script of panels[n]; frees the curves.
+static const char *script_of(const char *title, const cli_panel *panels, int n, cli_curves *curves) {
+    sl_error e;
+    size_t size;
+    int rc = plot_alone("s.svg", title, panels, n, &e);
     cli_curves_free(curves);
     CHECK_OK(rc, e);
     return slurp(in_tmp("s.gp"), &size);
@@ -663,14 +670,10 @@ static void absent(void) {
     cli_curves curves = {0};
     add(&curves, "dense", sizes, ms, N);
     const cli_panel panel = cli_panel_latency(&curves);
-    char path[4096], command[4096];
+    char command[4096];
     sl_error e;
     size_t n;
-    snprintf(path, sizeof path, "%s", getenv("PATH"));
-    setenv("PATH", test_tmp(), 1);
-    int rc = cli_plot(in_tmp("x.svg"), "", &panel, 1, &e);
-    setenv("PATH", path, 1);
-    CHECK_OK(rc, e);
+    CHECK_OK(plot_alone("x.svg", "", &panel, 1, &e), e);
     cli_curves_free(&curves);
     CHECK(access(in_tmp("x.svg"), F_OK) != 0);
     CHECK_HAS(slurp(in_tmp("x.dat"), &n), "# curve: dense\n64 0.25\n");
@@ -691,13 +694,12 @@ static void errors(void) {
               "--plot /nowhere/x.svg: cannot write to its folder");
     CHECK_OK(cli_plot_check("x.svg", "--plot", &e), e);
     CHECK_ERR(cli_plot_write("/nowhere/x.dat", "title", &panel, 1, &e), e, SL_ERR_IO, "/nowhere/x.dat");
-    if (!has_gnuplot()) TEST_SKIP("what gnuplot refuses needs gnuplot");
-    const double zero[] = {0};
-    cli_curves nothing = {0};
-    add(&nothing, "nothing", zero, zero, 1); // on logarithmic axes
-    const cli_panel blank = cli_panel_error(&nothing);
-    CHECK_ERR(cli_plot(in_tmp("blank.svg"), "", &blank, 1, &e), e, SL_ERR_IO, "gnuplot could not draw ");
-    cli_curves_free(&nothing);
+    // The first line with words, of standard output or of standard error.
+    static const char gnuplot[] = "#!/bin/sh\nread line\necho '  ^'\necho \"got $line\"\necho more >&2\nexit 3\n";
+    spill(in_tmp("gnuplot"), gnuplot, strlen(gnuplot));
+    CHECK(!chmod(in_tmp("gnuplot"), 0700));
+    CHECK_ERR(plot_alone("x.svg", "", &panel, 1, &e), e, SL_ERR_IO, "x.svg: got ");
+    CHECK(!strpbrk(strstr(e.message, "got "), "\n") && !strstr(e.message, "more"));
 }
 
 static const test_case cases[] = {

@@ -28,7 +28,7 @@ const char *pty_seen(void);                // the whole output so far
 const char *pty_since(void);               // the output behind the text that the last pty_expect found
 void pty_resize(int rows, int columns);    // the program gets SIGWINCH
 void pty_signal(int sig);                  // to the program
-void pty_expect_stop(void);                // waits until the program is stopped (Ctrl+Z)
+void pty_expect_stop(void);                // waits until the program is stopped (Ctrl+Z); its output may come later
 void pty_continue(void);                   // continues the stopped program in the foreground
 int pty_finish(void);                      // waits for the end; returns the exit code, or -signal
 int pty_modes_are_restored(void);          // 1: the modes of the terminal are those before the program began

@@ -53,6 +53,23 @@ static int check_length(void *ctx, const char *piece, size_t n, int is_match, sl
     return 0;
 }
 
+static int fail_at(void *ctx, const char *piece, size_t n, int is_match, sl_error *e) {
+    int *left = ctx;
+    (void)piece, (void)n, (void)is_match;
+    CHECK(*left >= 0); // no piece follows an error
+    return (*left)-- ? 0 : sl_fail(e, SL_ERR_IO, "no more");
+}
+
+// An error of any piece ends the split.
+static void stopped(void) {
+    sl_pattern *p = compile("b+");
+    for (int i = 0; i < 6; i++) {
+        int left = i;
+        CHECK_INT(sl_pattern_split(p, "abbcbd", 6, fail_at, &left, &err), i < 5 ? SL_ERR_IO : 0);
+    }
+    sl_pattern_free(p);
+}
+
 static void syntax(void) {
     json_t *root = read_goldens(), *rows = json_object_get(root, "syntax");
     CHECK(json_array_size(rows) > 80);
@@ -210,8 +227,12 @@ static void classes(void) {
 }
 
 static const test_case cases[] = {
-    {"syntax", NEEDS_NOTHING, syntax},     {"quantifiers", NEEDS_NOTHING, quantifiers},
-    {"families", NEEDS_NOTHING, families}, {"all_points", NEEDS_NOTHING, all_points},
-    {"classes", NEEDS_NOTHING, classes},   {0},
+    {"stopped", NEEDS_NOTHING, stopped},
+    {"syntax", NEEDS_NOTHING, syntax},
+    {"quantifiers", NEEDS_NOTHING, quantifiers},
+    {"families", NEEDS_NOTHING, families},
+    {"all_points", NEEDS_NOTHING, all_points},
+    {"classes", NEEDS_NOTHING, classes},
+    {0},
 };
 const test_suite suite_patterns = {"patterns", cases};

@@ -3,6 +3,7 @@
 #include "tests/support/tokens.h"
 #include "tests/support/venv.h"
 #include "tests/test.h"
+#include "tokenizer/tokenizer_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -60,7 +61,8 @@ static void old_and_order(void) {
 }
 
 static void versions_of_names(void) { // the oldest version has priority
-    static const char *const names[][2] = {{"tokenizer.model.v7m1", "v7"}, {"tokenizer.model.v3", "v3"}, {"tokenizer.model", ""}};
+    static const char *const names[][2] = {
+        {"tokenizer.model.v7m1", "v7"}, {"tokenizer.model.v3", "v3"}, {"tokenizer.model", ""}};
     for (size_t i = 0; i < 3; i++) {
         tokens_link("tests/vocabularies/llama/tokenizer.model", names[i][0]);
         sl_tokenizer *tok = tokens_load(test_tmp());
@@ -123,6 +125,25 @@ static void published(void) {
     json_decref(root);
 }
 
+// Base64, as Python's base64 writes it. No other character stands for a digit, and = stands only at the end.
+static void base64(void) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    char bytes[4], text[9] = "AAAAAAAA";
+    for (int c = 1; c < 256; c++)
+        for (int at = 0; at < 4; at++) {
+            const char *digit = strchr(digits, c);
+            memset(text, 'A', 8), text[at] = (char)c;
+            int bits = digit ? (int)(digit - digits) << 6 * (3 - at) : 0, n = digit ? 3 : c == '=' && at == 3 ? 2 : -1;
+            CHECK_INT(sl_decode64(text, 4, bytes), n);
+            for (int i = 0; i < n; i++) CHECK_INT((unsigned char)bytes[i], bits >> 8 * (2 - i) & 255);
+            char out[8];
+            CHECK_INT(sl_decode64(text, 8, out), digit ? 6 : -1);
+        }
+    CHECK_INT(sl_decode64("/w==", 4, bytes), 1);
+    CHECK_INT((unsigned char)bytes[0], 255);
+    for (size_t n = 0; n < 8; n++) CHECK_INT(sl_decode64("AAAAAAAA", n, text), n == 4 ? 3 : -1);
+}
+
 // ---- refused files ----
 
 static void refused(void) {
@@ -178,6 +199,7 @@ static const test_case cases[] = {
     {"old_and_order", NEEDS_NOTHING, old_and_order},
     {"versions_of_names", NEEDS_NOTHING, versions_of_names},
     {"published", NEEDS_NOTHING, published},
+    {"base64", NEEDS_NOTHING, base64},
     {"refused", NEEDS_NOTHING, refused},
     {0},
 };

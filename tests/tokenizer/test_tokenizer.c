@@ -324,6 +324,7 @@ static void refused_json(void) {
         {"\"ll\": 257", "\"he\": 257", SL_ERR_FORMAT, "merge 1 makes an unknown token"}, // the last \"he\" counts
         {"\"id\": 260", "\"id\": 259", SL_ERR_FORMAT, "259"},
         {"\"id\": 260", "\"id\": 4294967296", SL_ERR_FORMAT, "added_tokens"},
+        {"\"id\": 260", "\"id\": -1", SL_ERR_FORMAT, "added_tokens"},
         {"\"id\": 260", "\"id\": \"x\"", SL_ERR_UNSUPPORTED, "added_tokens"},
         {"\"<tool>\"", "\"<s>\"", SL_ERR_FORMAT, "<s>"},
         {"\"normalizer\": null", "\"normalizer\": {\"type\": \"NFKC\"}", SL_ERR_UNSUPPORTED, "type NFKC: supported are NFC"},

@@ -20,7 +20,6 @@ void chat_input_close(chat_input *in) {
     cli_editor_close(in->editor);
     sl_text_free(&in->edited);
     free(in->line);
-    *in = (chat_input){0};
 }
 
 int chat_input_has_colour(const chat_input *in) {

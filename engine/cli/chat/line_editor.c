@@ -362,7 +362,7 @@ int cli_editor_read(cli_editor *e, const char *prompt, sl_text *line, sl_error *
     }
     if (!text) return CLI_LINE_END;
     size_t length = strlen(text);
-    while (length && (text[length - 1] == '\n' || text[length - 1] == '\r')) length--;
+    while (length && text[length - 1] == '\n') length--;
     line->n = 0;
     rc = sl_text_append(line, text, length, err);
     return rc ? rc : CLI_LINE;

@@ -150,7 +150,6 @@ void cli_line_screen_begin(cli_line_screen *s) {
     fflush(s->terminal);
     s->held.n = 0;
     s->row = 0;
-    s->is_whole = 0;
 }
 
 void cli_line_screen_resized(cli_line_screen *s, EditLine *el) {

@@ -22,11 +22,6 @@ static struct {
 } terminal;
 static volatile sig_atomic_t is_open, resized, continued;
 
-// The signals with a handler during a chat, and their actions before.
-static const int ends[] = {SIGTERM, SIGHUP, SIGQUIT, SIGABRT}, others[] = {SIGTSTP, SIGWINCH};
-enum { N_ENDS = sizeof ends / sizeof *ends, N_OTHERS = sizeof others / sizeof *others };
-static struct sigaction before[N_ENDS + N_OTHERS];
-
 static void say(const char *text) { // write() is safe in a signal handler; a lost sequence has no remedy
     if (write(terminal.out, text, strlen(text)) < 0) return;
 }
@@ -80,11 +75,21 @@ static void on_resize(int sig) {
     errno = error;
 }
 
-static void handle(int sig, void (*fn)(int), struct sigaction *old) {
-    struct sigaction action = {.sa_handler = fn, .sa_flags = SA_RESTART};
+// The signals with a handler during a chat, and their actions before.
+static struct handled {
+    int sig;
+    void (*fn)(int);
+    struct sigaction before;
+} handled[] = {{.sig = SIGTERM, .fn = on_end}, {.sig = SIGHUP, .fn = on_end},   {.sig = SIGQUIT, .fn = on_end},
+               {.sig = SIGABRT, .fn = on_end}, {.sig = SIGTSTP, .fn = on_stop}, {.sig = SIGWINCH, .fn = on_resize}};
+static struct handled *const last_handled = handled + sizeof handled / sizeof *handled;
+
+static void handle(struct handled *h) {
+    struct sigaction action = {.sa_handler = h->fn, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
-    sigaction(sig, NULL, old);
-    if (old->sa_handler != SIG_IGN) sigaction(sig, &action, NULL); // nohup and shells without jobs ignore signals on purpose
+    sigaction(h->sig, NULL, &h->before);
+    if (h->before.sa_handler != SIG_IGN)
+        sigaction(h->sig, &action, NULL); // nohup and shells without jobs ignore them on purpose
 }
 
 // ---- open, wait, read, close ----
@@ -111,9 +116,7 @@ int cli_terminal_open(int in, int out, int with_paste, sl_error *err) {
     terminal.input = open_again(in);
     is_open = 1;
     cli_before_end(restore);
-    for (int i = 0; i < N_ENDS; i++) handle(ends[i], on_end, &before[i]);
-    handle(SIGTSTP, on_stop, &before[N_ENDS]);
-    handle(SIGWINCH, on_resize, &before[N_ENDS + 1]);
+    for (struct handled *h = handled; h < last_handled; h++) handle(h);
     cli_wake_at_interrupt(terminal.wake[1]);
     say(terminal.begin);
     return 0;
@@ -125,8 +128,7 @@ void cli_terminal_close(void) {
     is_open = 0;
     cli_before_end(NULL);
     cli_wake_at_interrupt(-1);
-    for (int i = 0; i < N_ENDS; i++) sigaction(ends[i], &before[i], NULL);
-    for (int i = 0; i < N_OTHERS; i++) sigaction(others[i], &before[N_ENDS + i], NULL);
+    for (const struct handled *h = handled; h < last_handled; h++) sigaction(h->sig, &h->before, NULL);
     close(terminal.wake[0]), close(terminal.wake[1]);
     if (terminal.input != terminal.in) close(terminal.input);
 }

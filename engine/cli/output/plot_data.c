@@ -178,7 +178,7 @@ static int read_row(const reader *r, const char *line, sl_error *err) {
         r->map->cells = cells;
         cells[r->map->n_cells++] = x;
     }
-    if (!n || end[strspn(end, " \t\r")]) return bad(r, "numbers", err);
+    if (end[strspn(end, " \t\r")]) return bad(r, "numbers", err);
     if (r->panel->n_y && n != r->panel->n_x)
         return sl_fail(err, SL_ERR_FORMAT, "%s:%d: expected %d numbers, as in the row before, found %d", r->path, r->line,
                        r->panel->n_x, n);
@@ -248,5 +248,4 @@ void cli_plot_data_free(cli_plot_data *data) {
         free(data->maps[i].names);
     }
     sl_text_free(&data->text);
-    *data = (cli_plot_data){.title = ""};
 }

@@ -127,9 +127,7 @@ cli_interval cli_values_share(const cli_values *v) {
         double least = n * n / m.sizes, worth = m.error > 0 ? m.mean * (1 - m.mean) / (m.error * m.error) : least;
         n = fmax(least, fmin(worth, n));
     }
-    cli_interval out = cli_share(m.mean * n, n);
-    out.at = m.mean;
-    return out;
+    return cli_share(m.mean * n, n);
 }
 
 // spread: the ranks between the quantile and each end of its interval.
