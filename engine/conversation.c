@@ -100,10 +100,9 @@ static int open_chat(sl_chat *c, sl_engine *engine, const sl_chat_options *o, sl
     if (!rc && o->system_prompt && !(c->system_prompt = strdup(o->system_prompt)))
         rc = sl_fail(err, SL_ERR_MEMORY, "chat: out of memory");
     if (!rc) rc = sl_chat_reset(c, err);
-    if (!rc) rc = sl_session_new(engine, 0, &c->session, err);
+    if (!rc) rc = sl_session_new(engine, o->generation.sequence, &c->session, err);
     if (!rc) rc = sl_stream_new(c->session, &o->generation, &c->stream, err);
     if (rc) return rc;
-    c->session->is_claimed = 1;
     sl_stream_set_end(c->stream, sl_chat_end_of_turn(c->template, engine->model->tokenizer));
     return 0;
 }
@@ -132,7 +131,9 @@ void sl_chat_free(sl_chat *c) {
 }
 
 int sl_chat_set_generation(sl_chat *c, const sl_generation *options, sl_error *err) {
-    return sl_stream_set_options(c->stream, options, err);
+    int rc = sl_stream_set_options(c->stream, options, err);
+    if (!rc) sl_session_set_sequence(c->session, options->sequence);
+    return rc;
 }
 
 sl_session *sl_chat_session(const sl_chat *c) {

@@ -115,8 +115,9 @@ int sl_engine_observe_prefill(sl_engine *engine, const sl_prefill_observer *obse
 enum { SL_CONTINUES = -1 };
 int sl_session_reusable(const sl_session *session, int n, int n_prefill);
 int sl_session_common(const sl_session *session, const int32_t *ids, int n); // length of the common prefix
-// How many tokens the session keeps for the prompt ids[0..n): of the common prefix those that sl_session_reusable allows, and
-// without n_prefill SL_CONTINUES only prefilled ones. It keeps all n only if it has the logits that such a prefill leaves.
+// How many tokens the session keeps for the prompt ids[0..n), n >= 1: of the common prefix those that sl_session_reusable
+// allows. If n_prefill is not SL_CONTINUES, it keeps only prefilled tokens, and all n only if it has the logits that such a
+// prefill leaves.
 int sl_session_keep(const sl_session *session, const int32_t *ids, int n, int n_prefill);
 int sl_session_n_prefilled(const sl_session *session); // the first tokens, up to the first that a decode step appended
 // The work of attention in decode steps since the last reset.

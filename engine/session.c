@@ -191,13 +191,24 @@ int sl_session_keep(const sl_session *s, const int32_t *ids, int n, int n_prefil
     return sl_session_reusable(s, keep, n_prefill);
 }
 
-int sl_session_sync(sl_session *s, const int32_t *ids, int n, const sl_progress *progress, int *n_kept, sl_error *err) {
+int sl_session_sync_claimed(sl_session *s, const int32_t *ids, int n, const sl_progress *progress, int *n_kept, sl_error *err) {
     int n_ctx = s->engine->n_ctx;
-    if (n < 1) return sl_fail(err, SL_ERR_ARG, "the prompt is empty, and the tokenizer of this model adds no BOS token");
+    if (n < 1) return sl_fail(err, SL_ERR_ARG, "a prompt of %d tokens: expected at least 1", n);
     if (n > n_ctx) return sl_fail(err, SL_ERR_CONTEXT, "the prompt has %d tokens: more than {n_ctx} %d", n, n_ctx);
-    int keep = sl_session_keep(s, ids, n, SL_CONTINUES), rc = sl_session_truncate(s, keep, err);
-    if (!rc) rc = sl_prefill(s, ids + keep, n - keep, progress, err);
+    int rc = sl_check_ids(s->engine, ids, n, err);
+    if (rc) return rc;
+    int keep = sl_session_keep(s, ids, n, SL_CONTINUES);
+    rc = sl_session_truncate(s, keep, err);
+    if (!rc) rc = sl_prefill_claimed(s, ids + keep, n - keep, progress, err);
     if (n_kept && !rc) *n_kept = keep;
+    return rc;
+}
+
+int sl_session_sync(sl_session *s, const int32_t *ids, int n, const sl_progress *progress, int *n_kept, sl_error *err) {
+    int rc = sl_engine_claim(s->engine, err);
+    if (rc) return rc;
+    rc = sl_session_sync_claimed(s, ids, n, progress, n_kept, err);
+    sl_engine_release(s->engine);
     return rc;
 }
 

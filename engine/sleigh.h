@@ -228,8 +228,8 @@ SL_API const float *sl_session_logits(const sl_session *s, sl_error *err);
 // SL_ERR_CANCELLED the session has the tokens and logits of before.
 SL_API int sl_prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *progress, sl_error *err);
 // Makes the session hold the tokens ids[0..n), with logits after the last one: keeps the common prefix, and appends the rest
-// with sl_prefill. *n_kept: tokens whose rows were in the session already; NULL: not wanted. After an error the session holds a
-// prefix of ids.
+// with sl_prefill. *n_kept: tokens whose rows were in the session already; NULL: not wanted. SL_ERR_ARG, SL_ERR_CONTEXT:
+// nothing has changed. After another error, SL_ERR_CANCELLED too, the session holds a prefix of ids, and may have no logits.
 SL_API int sl_session_sync(sl_session *s, const int32_t *ids, int n, const sl_progress *progress, int *n_kept, sl_error *err);
 // One step: appends ids[i] to batch[i] with the engine's attention. After an error no session has changed. The logits of a
 // session have equal bits in every batch. SL_ERR_ARG: too many sessions, a session twice, or sessions of different engines.
@@ -283,7 +283,7 @@ SL_API int sl_step(sl_session *const *batch, int n, sl_sampler *const *samplers,
 // ---- text in, text out ----
 
 // Receives generated text piece by piece: text[0..n) of whole UTF-8 characters, without a NUL at its end. When it does not
-// return 0, the generation ends with SL_STOP_CALLER.
+// return 0, the generation ends with SL_STOP_CALLER. One more call can follow, with text that waited.
 typedef int (*sl_text_fn)(void *ctx, const char *text, size_t n);
 
 typedef enum sl_stop {
@@ -291,7 +291,7 @@ typedef enum sl_stop {
     SL_STOP_STRING,  // a stop string appeared; the text ends before it
     SL_STOP_LENGTH,  // max_tokens
     SL_STOP_CONTEXT, // the context is full
-    SL_STOP_CALLER   // sl_text_fn or sl_cancel asked to stop; the text so far is valid
+    SL_STOP_CALLER   // sl_text_fn, sl_cancel or sl_stream_end asked to stop; the text so far is valid
 } sl_stop;
 
 typedef struct sl_generation {
@@ -300,9 +300,10 @@ typedef struct sl_generation {
     int max_tokens;          // 0: until another reason to stop
     const char *const *stop; // [n_stop] stop strings
     int n_stop;
-    uint32_t sequence;    // of the session
-    sl_progress progress; // of the prefill of a prompt, in tokens
-    int n_logprobs;       // alternatives whose log-probabilities each token records, at most SL_MAX_LOGPROBS; -1: no records
+    uint32_t sequence;    // of the session that sl_generate or a chat makes; a stream has the sequence of its session
+    sl_progress progress; // of the prefill of a prompt, in tokens; of sl_generate and chats
+    int n_logprobs; // a stream records the log-probability of each token and of so many alternatives, 0 to SL_MAX_LOGPROBS; -1:
+                    // none. sl_generate and chats do not
 } sl_generation;
 
 enum { SL_UNSET = -2147483647 - 1, SL_MAX_LOGPROBS = 20 };
@@ -316,7 +317,7 @@ typedef struct sl_generated {
     int n_prompt;    // tokens in the context before the generated ones
     int n_reused;    // of these, tokens whose KV rows were in the session already; sl_stream_begin: 0
     int n_generated; // tokens, without the end token
-    int n_steps;     // decode steps of them: the last token needs none
+    int n_steps;     // decode steps
 } sl_generated;
 
 typedef struct sl_logprob {
@@ -331,30 +332,33 @@ typedef struct sl_token_logprobs {
 
 // One generation as an object, so that a program can run many side by side, take text as it comes, and end each when it wants.
 // It samples tokens from the logits of its session, appends them to the session, and makes text of them, until a reason to
-// stop.
+// stop. Three kinds of last token are not in the session: an end token of the model, the token at a limit (SL_STOP_LENGTH,
+// SL_STOP_CONTEXT), and the token that completes a stop string. To continue after SL_STOP_LENGTH, append the last of
+// sl_stream_ids with sl_prefill. A model without a tokenizer gives ids and no text.
 typedef struct sl_stream sl_stream;
 
-// options as in sl_generate, and copied. Several streams of a session run one after the other.
+// options as in sl_generate, and copied. SL_ERR_ARG: stop strings, but the model has no tokenizer.
 SL_API int sl_stream_new(sl_session *session, const sl_generation *options, sl_stream **out, sl_error *err);
 SL_API void sl_stream_free(sl_stream *s);
-// Of later generations. After an error the previous options stay.
+// Sets the options of later generations. SL_ERR_ARG also while the stream runs. After an error the previous options stay.
 SL_API int sl_stream_set_options(sl_stream *s, const sl_generation *options, sl_error *err);
 // Begins a generation after the tokens of the session, which the penalties see. at_start: no text precedes the generated text,
-// so a tokenizer of the SentencePiece kind omits the first blank.
+// so a tokenizer of the SentencePiece kind omits the first blank. SL_ERR_ARG: a stream of this session runs already.
 SL_API int sl_stream_begin(sl_stream *s, int at_start, sl_error *err);
-// Makes one token for each of n streams that runs; the others do not change. The streams belong to one engine, and at most
-// n_sequences of them run. Their tokens do not depend on each other. Errors: as sl_sample and sl_step; then no stream has
-// changed.
+// Each running stream of the n streams makes one token. The streams belong to one engine, and at most n_sequences of them run.
+// Their tokens do not depend on each other. Errors: as sl_sample and sl_step; then no stream has changed. After SL_ERR_MEMORY
+// in the work after the step, the streams have ended.
 SL_API int sl_streams_step(sl_stream *const *streams, int n, sl_error *err);
 SL_API int sl_stream_is_running(const sl_stream *s); // 0: it has ended, or not begun
-// The text that the last step completed: [*n] whole UTF-8 characters. Valid until the next call with the stream. It is often
-// empty: a character can need several tokens, and text that may begin a stop string waits.
+// The text that the last sl_streams_step with this stream completed: [*n] whole UTF-8 characters, without a NUL at its end. It
+// is often empty: a character can need several tokens, and text that may begin a stop string waits. The results of this
+// function and of the two last ones are valid until the next call with the stream.
 SL_API const char *sl_stream_text(const sl_stream *s, size_t *n);
-// Ends a running generation. sl_stream_text then has the rest of the text.
-SL_API int sl_stream_end(sl_stream *s, sl_stop reason, sl_error *err);
-SL_API sl_generated sl_stream_result(const sl_stream *s);                       // so far; stop: once it has ended
-SL_API const int32_t *sl_stream_ids(const sl_stream *s, int *n);                // [*n] sampled tokens, an end token included
-SL_API const sl_token_logprobs *sl_stream_logprobs(const sl_stream *s, int *n); // [*n] of these tokens
+// Ends a running generation with SL_STOP_CALLER. sl_stream_text then has the text that waited. Does nothing otherwise.
+SL_API int sl_stream_end(sl_stream *s, sl_error *err);
+SL_API sl_generated sl_stream_result(const sl_stream *s); // the counts so far; its stop is valid once the stream has ended
+SL_API const int32_t *sl_stream_ids(const sl_stream *s, int *n); // the sampled tokens [*n], an end token included
+SL_API const sl_token_logprobs *sl_stream_logprobs(const sl_stream *s, int *n); // [*n]: one for each sampled token, or 0
 
 // Continues a text in a session of its own. options NULL: the default. on_text NULL: the text is dropped. *result may be NULL.
 // SL_ERR_CANCELLED: only before the first token; later the generation ends with SL_STOP_CALLER.

@@ -8,19 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-// ---- the frame of a call ----
-
-static int enter(sl_session *s, sl_error *err) {
-    return s->is_claimed ? sl_engine_begin(s->engine, err) : sl_engine_enter(s->engine, err);
-}
-
-static void leave(sl_session *s) {
-    if (s->is_claimed)
-        sl_engine_end(s->engine);
-    else
-        sl_engine_leave(s->engine);
-}
-
 // ---- the batch of a pass ----
 
 int sl_find_bad_id(const sl_engine *e, const int32_t *ids, int n) {
@@ -167,9 +154,9 @@ static int prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *
     return rc;
 }
 
-int sl_prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *progress, sl_error *err) {
+int sl_prefill_claimed(sl_session *s, const int32_t *ids, int n, const sl_progress *progress, sl_error *err) {
     sl_engine *e = s->engine;
-    int rc = enter(s, err);
+    int rc = sl_engine_begin(e, err);
     if (rc) return rc;
     rc = reserve_prefill(s, ids, n, err);
     if (!rc) {
@@ -183,7 +170,15 @@ int sl_prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *prog
         sl_logits_after_step(e, &s, 1);
         sl_session_build_extras(s);
     }
-    leave(s);
+    sl_engine_end(e);
+    return rc;
+}
+
+int sl_prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *progress, sl_error *err) {
+    int rc = sl_engine_claim(s->engine, err);
+    if (rc) return rc;
+    rc = sl_prefill_claimed(s, ids, n, progress, err);
+    sl_engine_release(s->engine);
     return rc;
 }
 
@@ -233,7 +228,7 @@ static int prefill_logits(sl_session *s, const int32_t *ids, int n, float *logit
 int sl_prefill_logits(sl_session *s, const int32_t *ids, int n, sl_logits_fn fn, void *ctx, const sl_progress *progress,
                       sl_error *err) {
     sl_engine *e = s->engine;
-    int before = s->kv.n_tokens, rc = enter(s, err);
+    int before = s->kv.n_tokens, rc = sl_engine_enter(e, err);
     if (rc) return rc;
     float *logits = malloc(GROUP * (size_t)e->model->config.n_vocab * sizeof *logits);
     rc = logits ? reserve_prefill(s, ids, n, err) : sl_fail(err, SL_ERR_MEMORY, "logits of %d rows: out of memory", GROUP);
@@ -248,7 +243,7 @@ int sl_prefill_logits(sl_session *s, const int32_t *ids, int n, sl_logits_fn fn,
         }
     }
     free(logits);
-    leave(s);
+    sl_engine_leave(e);
     return rc;
 }
 
@@ -269,14 +264,18 @@ static int check_batch(sl_engine *e, sl_session *const *batch, int n, sl_error *
     return 0;
 }
 
-// Checks the batch, and enters its engine.
-static int enter_step(sl_session *const *batch, int n, sl_error *err) {
+static int claim(sl_session *const *batch, int n, sl_error *err) {
     if (n < 1) return sl_fail(err, SL_ERR_ARG, "a batch of %d sequences: expected at least 1", n);
+    return sl_engine_claim(batch[0]->engine, err);
+}
+
+// Checks the batch, and begins work of its engine, which the caller has claimed.
+static int begin(sl_session *const *batch, int n, sl_error *err) {
     sl_engine *e = batch[0]->engine;
-    int rc = enter(batch[0], err);
+    int rc = sl_engine_begin(e, err);
     if (rc) return rc;
     rc = check_batch(e, batch, n, err);
-    if (rc) leave(batch[0]);
+    if (rc) sl_engine_end(e);
     return rc;
 }
 
@@ -328,11 +327,16 @@ static int decode(sl_session *const *batch, int n, const int32_t *ids, sl_error 
 }
 
 int sl_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err) {
-    int rc = enter_step(batch, n, err);
+    int rc = claim(batch, n, err);
     if (rc) return rc;
-    rc = sl_cancel_poll(&batch[0]->engine->cancel, err);
-    if (!rc) rc = decode(batch, n, ids, err);
-    leave(batch[0]);
+    sl_engine *e = batch[0]->engine;
+    rc = begin(batch, n, err);
+    if (!rc) {
+        rc = sl_cancel_poll(&e->cancel, err);
+        if (!rc) rc = decode(batch, n, ids, err);
+        sl_engine_end(e);
+    }
+    sl_engine_release(e);
     return rc;
 }
 
@@ -388,12 +392,20 @@ static int sample(sl_session *const *batch, int n, sl_sampler *const *samplers, 
     return rc;
 }
 
-int sl_sample(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err) {
-    int rc = enter_step(batch, n, err);
+int sl_sample_claimed(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err) {
+    int rc = begin(batch, n, err);
     if (rc) return rc;
     rc = check_sampling(batch, n, samplers, err);
     if (!rc) rc = sample(batch, n, samplers, ids, err);
-    leave(batch[0]);
+    sl_engine_end(batch[0]->engine);
+    return rc;
+}
+
+int sl_sample(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err) {
+    int rc = claim(batch, n, err);
+    if (rc) return rc;
+    rc = sl_sample_claimed(batch, n, samplers, ids, err);
+    sl_engine_release(batch[0]->engine);
     return rc;
 }
 
@@ -442,8 +454,8 @@ static int step_on_host(sl_session *const *batch, int n, sl_sampler *const *samp
     return n_live ? decode(live, n_live, live_ids, err) : 0;
 }
 
-int sl_step(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err) {
-    int rc = enter_step(batch, n, err);
+int sl_step_claimed(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err) {
+    int rc = begin(batch, n, err);
     if (rc) return rc;
     sl_engine *e = batch[0]->engine;
     rc = sl_cancel_poll(&e->cancel, err);
@@ -454,6 +466,14 @@ int sl_step(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_
         int on_device = !e->observation.observer.fn && can_sample_on_device(e, samplers, n);
         rc = (on_device ? step_on_device : step_on_host)(batch, n, samplers, ids, err);
     }
-    leave(batch[0]);
+    sl_engine_end(e);
+    return rc;
+}
+
+int sl_step(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err) {
+    int rc = claim(batch, n, err);
+    if (rc) return rc;
+    rc = sl_step_claimed(batch, n, samplers, ids, err);
+    sl_engine_release(batch[0]->engine);
     return rc;
 }

@@ -43,6 +43,9 @@ int sl_stream_set_options(sl_stream *s, const sl_generation *o, sl_error *err) {
     if (o->n_stop < 0) return sl_fail(err, SL_ERR_ARG, "a list of %d stop strings: expected 0 or more", o->n_stop);
     if (o->n_logprobs < -1 || o->n_logprobs > SL_MAX_LOGPROBS)
         return sl_fail(err, SL_ERR_ARG, "{n_logprobs} %d: expected -1 (none) to %d", o->n_logprobs, SL_MAX_LOGPROBS);
+    if (o->n_stop && !model_of(s)->tokenizer)
+        return sl_fail(err, SL_ERR_ARG, "{stop}: expected none, because the model has no tokenizer");
+    if (s->is_running) return sl_fail(err, SL_ERR_ARG, "options of a stream that runs: call sl_stream_end first");
     const sl_sampling otherwise = sl_sampling_default();
     sl_sampling sampling = o->sampling;
     sl_sampling_complete(model_of(s), &otherwise, &sampling);
@@ -57,7 +60,6 @@ int sl_stream_set_options(sl_stream *s, const sl_generation *o, sl_error *err) {
     s->sampler = sampler, s->stopper = stopper;
     s->progress = o->progress;
     sl_stream_set_limits(s, o->max_tokens, o->n_logprobs);
-    sl_session_set_sequence(s->session, o->sequence);
     return 0;
 }
 
@@ -77,8 +79,15 @@ int sl_stream_new(sl_session *session, const sl_generation *options, sl_stream *
     return 0;
 }
 
+static void stop(sl_stream *s, sl_stop reason) {
+    s->out.stop = reason;
+    if (s->is_running) s->session->stream = NULL;
+    s->is_running = 0;
+}
+
 void sl_stream_free(sl_stream *s) {
     if (!s) return;
+    stop(s, SL_STOP_CALLER);
     sl_stopper_free(s->stopper);
     sl_sampler_free(s->sampler);
     sl_logprobs_free(&s->logprobs);
@@ -126,8 +135,9 @@ const sl_token_logprobs *sl_stream_logprobs(const sl_stream *s, int *n) {
 // ---- a generation ----
 
 int sl_stream_begin(sl_stream *s, int at_start, sl_error *err) {
-    const sl_session *session = s->session;
-    int rc = 0;
+    sl_session *session = s->session;
+    int rc = session->stream ? sl_fail(err, SL_ERR_ARG, "sequence %u: a stream runs already", session->sequence) : 0;
+    if (rc) return rc;
     sl_sampler_truncate(s->sampler, 0);
     for (int i = 0; !rc && i < session->kv.n_tokens; i++) rc = sl_sampler_accept(s->sampler, session->ids[i], err);
     if (rc) return rc;
@@ -137,12 +147,8 @@ int sl_stream_begin(sl_stream *s, int at_start, sl_error *err) {
     sl_logprobs_begin(&s->logprobs, s->n_logprobs, model_of(s)->config.n_vocab);
     if (s->stopper) sl_stopper_reset(s->stopper);
     s->is_running = 1;
+    session->stream = s;
     return 0;
-}
-
-static void stop(sl_stream *s, sl_stop reason) {
-    s->out.stop = reason;
-    s->is_running = 0;
 }
 
 // Adds the text that the last token completed to s->shown. Stops at a stop string.
@@ -168,11 +174,15 @@ static int show_rest(sl_stream *s, sl_error *err) {
     return n ? sl_text_append(&s->shown, text, n, err) : 0;
 }
 
-int sl_stream_end(sl_stream *s, sl_stop reason, sl_error *err) {
-    s->shown.n = 0;
+int sl_stream_stop(sl_stream *s, sl_stop reason, sl_error *err) {
     if (!s->is_running) return 0;
+    s->shown.n = 0;
     stop(s, reason);
     return show_rest(s, err);
+}
+
+int sl_stream_end(sl_stream *s, sl_error *err) {
+    return sl_stream_stop(s, SL_STOP_CALLER, err);
 }
 
 // 1: the next token is the last one, so that the step of this token is not needed. *reason: why
@@ -182,7 +192,7 @@ static int ends_with_next(const sl_stream *s, sl_stop *reason) {
 }
 
 // Handles a sampled token. is_last: it is the last one, and not in the session; else the step appended it, unless it is an end
-// token of the model. A token that completes a stop string leaves the session, which must hold only tokens of the shown text.
+// token of the model. The token that completes a stop string leaves the session.
 static int take_token(sl_stream *s, int32_t id, int is_last, sl_stop reason, sl_error *err) {
     const sl_model *model = model_of(s);
     int is_eos = sl_model_is_eos(model, id), is_appended = !is_last && !is_eos, n_before = s->session->kv.n_tokens - 1;
@@ -206,7 +216,8 @@ static int take_token(sl_stream *s, int32_t id, int is_last, sl_stop reason, sl_
     return rc;
 }
 
-// The arguments of sl_step and sl_sample. Streams that step come first, then streams that only sample their last token.
+// The running streams of a batch, with the arguments of sl_step and sl_sample. Those that step come first, then those that only
+// sample their last token.
 typedef struct step_batch {
     sl_stream **streams;
     sl_session **sessions;
@@ -215,20 +226,7 @@ typedef struct step_batch {
     int n_step, n;
 } step_batch;
 
-static int step_batch_new(step_batch *b, int n, sl_error *err) {
-    *b = (step_batch){.streams = malloc((size_t)n * sizeof *b->streams),
-                      .sessions = malloc((size_t)n * sizeof *b->sessions),
-                      .samplers = malloc((size_t)n * sizeof *b->samplers),
-                      .ids = malloc((size_t)n * sizeof *b->ids)};
-    return b->streams && b->sessions && b->samplers && b->ids ? 0
-                                                              : sl_fail(err, SL_ERR_MEMORY, "a batch of %d: out of memory", n);
-}
-
-static void step_batch_free(step_batch *b) {
-    free(b->streams), free(b->sessions), free(b->samplers), free(b->ids);
-}
-
-static void step_batch_fill(step_batch *b, sl_stream *const *streams, int n) {
+static void fill(step_batch *b, sl_stream *const *streams, int n) {
     sl_stop reason;
     for (int is_last = 0; is_last < 2; is_last++) {
         for (int i = 0; i < n; i++) {
@@ -244,33 +242,60 @@ static void step_batch_fill(step_batch *b, sl_stream *const *streams, int n) {
 
 // Samples a token for each stream, and runs the steps.
 static int sample_and_step(const step_batch *b, sl_error *err) {
-    int n_last = b->n - b->n_step, rc = 0;
+    int n_step = b->n_step, n_last = b->n - n_step, rc = 0;
     for (int i = 0; !rc && i < b->n; i++) {
-        if (b->sessions[i]->engine != b->sessions[0]->engine)
-            rc = sl_fail(err, SL_ERR_ARG, "stream %d of the batch belongs to another engine", i);
-        if (rc || b->streams[i]->logprobs.n_top < 0) continue;
+        if (b->streams[i]->logprobs.n_top < 0) continue;
         const float *logits = sl_session_logits(b->sessions[i], err); // on a GPU this downloads the logits
         rc = logits ? sl_logprobs_before(&b->streams[i]->logprobs, logits, err) : SL_ERR_ARG;
     }
-    if (!rc && !b->n_step) rc = sl_cancel_poll(&b->sessions[0]->engine->cancel, err); // sl_step asks otherwise
-    if (!rc && n_last) rc = sl_sample(b->sessions + b->n_step, n_last, b->samplers + b->n_step, b->ids + b->n_step, err);
-    if (!rc && b->n_step) rc = sl_step(b->sessions, b->n_step, b->samplers, b->ids, err);
+    if (!rc && !n_step) rc = sl_cancel_poll(&b->sessions[0]->engine->cancel, err); // a step asks otherwise
+    if (!rc && n_last) rc = sl_sample_claimed(b->sessions + n_step, n_last, b->samplers + n_step, b->ids + n_step, err);
+    if (!rc && n_step) rc = sl_step_claimed(b->sessions, n_step, b->samplers, b->ids, err);
     return rc;
 }
 
-int sl_streams_step(sl_stream *const *streams, int n, sl_error *err) {
-    step_batch b;
+// The engine is claimed. n_running: of the n streams.
+static int step(sl_stream *const *streams, int n, int n_running, sl_error *err) {
+    sl_stream *running[n_running]; // at most n_sequences
+    sl_session *sessions[n_running];
+    sl_sampler *samplers[n_running];
+    int32_t ids[n_running];
+    step_batch b = {running, sessions, samplers, ids, 0, 0};
     sl_stop reason;
-    if (n < 1) return sl_fail(err, SL_ERR_ARG, "a batch of %d streams: expected at least 1", n);
-    int rc = step_batch_new(&b, n, err);
+    fill(&b, streams, n);
+    int rc = sample_and_step(&b, err);
+    if (rc) return rc;
     for (int i = 0; i < n; i++) streams[i]->shown.n = 0;
-    if (!rc) step_batch_fill(&b, streams, n);
-    if (!rc && b.n) rc = sample_and_step(&b, err);
     for (int i = 0; !rc && i < b.n; i++) {
-        ends_with_next(b.streams[i], &reason);
-        rc = take_token(b.streams[i], b.ids[i], i >= b.n_step, reason, err);
+        ends_with_next(running[i], &reason);
+        rc = take_token(running[i], ids[i], i >= b.n_step, reason, err);
     }
-    step_batch_free(&b);
+    for (int i = 0; rc && i < b.n; i++) stop(running[i], SL_STOP_CALLER); // out of memory: some lack their token
+    return rc;
+}
+
+static int streams_step(sl_stream *const *streams, int n, sl_error *err) {
+    const sl_engine *e = streams[0]->session->engine;
+    int n_running = 0;
+    for (int i = 0; i < n; i++) {
+        if (streams[i]->session->engine != e)
+            return sl_fail(err, SL_ERR_ARG, "stream %d of the batch belongs to another engine", i);
+        n_running += streams[i]->is_running;
+    }
+    if (n_running > e->n_sequences)
+        return sl_fail(err, SL_ERR_ARG, "%d streams run: this engine takes 1 to %d ({n_sequences})", n_running, e->n_sequences);
+    if (n_running) return step(streams, n, n_running, err);
+    for (int i = 0; i < n; i++) streams[i]->shown.n = 0;
+    return 0;
+}
+
+int sl_streams_step(sl_stream *const *streams, int n, sl_error *err) {
+    if (n < 1) return sl_fail(err, SL_ERR_ARG, "a batch of %d streams: expected at least 1", n);
+    sl_engine *e = streams[0]->session->engine;
+    int rc = sl_engine_claim(e, err);
+    if (rc) return rc;
+    rc = streams_step(streams, n, err);
+    sl_engine_release(e);
     return rc;
 }
 
@@ -284,16 +309,20 @@ static int deliver(const sl_stream *s, sl_text_fn on_text, void *ctx, sl_text *t
 
 int sl_stream_run(sl_stream *s, const int32_t *ids, int n, int at_start, sl_text_fn on_text, void *ctx, sl_text *text,
                   sl_generated *result, sl_error *err) {
-    int n_kept = 0, asked, rc = sl_session_sync(s->session, ids, n, &s->progress, &n_kept, err);
+    int n_kept = 0, asked;
+    if (n == 0) return sl_fail(err, SL_ERR_ARG, "the prompt is empty, and the tokenizer of this model adds no BOS token");
+    int rc = sl_session_sync_claimed(s->session, ids, n, &s->progress, &n_kept, err);
+    s->n_logprobs = -1; // nobody could read them
     if (!rc) rc = sl_stream_begin(s, at_start, err);
     while (!rc && s->is_running) {
-        rc = sl_streams_step(&s, 1, err);
-        if (rc == SL_ERR_CANCELLED && s->out.n_generated > 0) rc = sl_stream_end(s, SL_STOP_CALLER, err);
+        rc = streams_step(&s, 1, err);
+        if (rc == SL_ERR_CANCELLED && s->out.n_generated > 0) rc = sl_stream_end(s, err);
         if (!rc) rc = deliver(s, on_text, ctx, text, &asked, err);
         if (rc || !asked || !s->is_running) continue;
-        rc = sl_stream_end(s, SL_STOP_CALLER, err);
+        rc = sl_stream_end(s, err);
         if (!rc) rc = deliver(s, on_text, ctx, text, &asked, err);
     }
+    if (rc) stop(s, SL_STOP_CALLER);
     s->out.n_reused = n_kept;
     if (!rc && result) *result = s->out;
     return rc;

@@ -4,13 +4,13 @@
 
 #include "engine/base/arrays.h"
 
-void sl_stream_set_end(sl_stream *s, int32_t id); // another token that ends later generations, as a chat template says; -1: none
-// The same as sl_generation.max_tokens and .n_logprobs, of the next generation.
-void sl_stream_set_limits(sl_stream *s, int max_tokens, int n_logprobs);
+void sl_stream_set_end(sl_stream *s, int32_t id); // another token that ends later generations: of a chat template; -1: none
+void sl_stream_set_limits(sl_stream *s, int max_tokens, int n_logprobs); // of later generations, as in sl_generation
+int sl_stream_stop(sl_stream *s, sl_stop reason, sl_error *err);         // sl_stream_end with another reason
 
 // Makes the session hold ids[0..n), and generates to the end. at_start: no text precedes the generated text. text: receives the
-// generated text too; NULL: does not. The caller has claimed the engine (sl_engine_claim). After an error the session holds a
-// prefix of the prompt and the generated text.
+// generated text too; NULL: does not. The caller has claimed the engine (sl_engine_claim). Records no log-probabilities. After
+// an error the session holds a prefix of the prompt and of the generated tokens.
 int sl_stream_run(sl_stream *s, const int32_t *ids, int n, int at_start, sl_text_fn on_text, void *ctx, sl_text *text,
                   sl_generated *result, sl_error *err);
 

@@ -11,22 +11,20 @@
 #define SL_HOST_AND_DEVICE
 #endif
 
-// One byte for each fault: whether a test reached it. Kernels and the host see these bytes at one address.
-#define SL_MUTANTS_REACHED ((volatile char *)0x200000000000)
-
 #ifdef __cplusplus
 extern "C" {
 #endif
-__attribute__((weak)) int sl_mutant_now = -1, sl_mutants_recorded;
+__attribute__((weak)) int sl_mutant_now = -1;
+// [SL_N_MUTANTS] 1: the host's code reached the fault. NULL: not wanted
+__attribute__((weak)) volatile char *sl_mutants_reached;
 
 __attribute__((constructor)) static void sl_mutant_start(void) {
     const char *now = getenv("SLEIGH_MUTANT"), *file = getenv("SLEIGH_MUTANTS_REACHED");
     if (now) sl_mutant_now = atoi(now);
-    FILE *f = file && !sl_mutants_recorded ? fopen(file, "r+b") : NULL;
+    FILE *f = file && !sl_mutants_reached ? fopen(file, "r+b") : NULL;
     if (!f) return;
-    void *map =
-        mmap((void *)SL_MUTANTS_REACHED, SL_N_MUTANTS, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE, fileno(f), 0);
-    sl_mutants_recorded = map == (void *)SL_MUTANTS_REACHED;
+    void *map = mmap(NULL, SL_N_MUTANTS, PROT_READ | PROT_WRITE, MAP_SHARED, fileno(f), 0);
+    if (map != MAP_FAILED) sl_mutants_reached = (volatile char *)map;
     fclose(f);
 }
 #ifdef __cplusplus
@@ -37,19 +35,16 @@ __attribute__((constructor)) static void sl_mutant_start(void) {
 // A kernel reads the number of the fault from this word. mutate.py writes it into a copy of the program, behind the mark.
 struct sl_mutant_word {
     char mark[16];
-    long long now; // -1: none, -2: record what is reached
+    long long now; // -1: none
 };
 static __device__ const volatile sl_mutant_word sl_mutant_here = {"sleigh's mutant", -1};
-static __device__ volatile char sl_mutants_seen[SL_N_MUTANTS]; // on the GPU, because a write to the host is slow
 #endif
 
 SL_HOST_AND_DEVICE static inline int sl_mutant(int number) {
 #ifdef __CUDA_ARCH__
-    long long now = sl_mutant_here.now;
-    if (now == -2 && !sl_mutants_seen[number]) SL_MUTANTS_REACHED[number] = sl_mutants_seen[number] = 1;
-    return now == number;
+    return sl_mutant_here.now == number;
 #else
-    if (sl_mutants_recorded) SL_MUTANTS_REACHED[number] = 1;
+    if (sl_mutants_reached) sl_mutants_reached[number] = 1;
     return sl_mutant_now == number;
 #endif
 }
@@ -69,16 +64,4 @@ SL_HOST_AND_DEVICE static inline int sl_mutant_of(int number) {
     }))
 #endif
 
-#ifdef SLEIGH_CUDA
-#include <cuda_runtime_api.h>
-// Every program chooses its GPU first, so here kernels get access to SL_MUTANTS_REACHED.
-static inline cudaError_t sl_mutant_set_device(int device) {
-    cudaError_t failed = cudaSetDevice(device);
-    if (!failed && sl_mutants_recorded)
-        (void)cudaHostRegister((void *)SL_MUTANTS_REACHED, SL_N_MUTANTS, cudaHostRegisterMapped);
-    if (!failed) (void)cudaGetLastError(); // a second registration fails
-    return failed;
-}
-#define cudaSetDevice sl_mutant_set_device
-#endif
 #endif

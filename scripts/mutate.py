@@ -13,7 +13,8 @@ its survivors, only an unused seed measures the tests. One build holds all fault
 environment variable sets, or for kernels a word in a copy of the program. Each test case runs once without a fault, which gives its time
 and the faults that it reaches. Then every fault meets the cases that reach it, until one fails: the quick cases that reach few faults come
 first, and --budget limits the seconds. So the kill rate is a lower bound. With --sanitizers, survivors meet the cases a second time in a
-build with sanitizers, as in CI. With --gpu the faults are in CUDA code, and the cases that need a GPU run.
+build with sanitizers, as in CI. With --gpu the faults are in CUDA code. Nothing tells which cases reach a fault in a kernel, so the cases
+that need a GPU run in four groups: quick ones whose names fit the file, other quick ones, slow ones that fit, and the rest.
 
 A fault is killed when a case fails, crashes or takes ten times its time. A fault that does not compile does not count.
 scripts/mutations.txt remembers what a person found out about survivors: "equivalent" ones, which change no result, do not count. --idle
@@ -132,10 +133,10 @@ class Runner:
         settings = [f"BUILD={build}", *([] if self.args.gpu else ["CUDA=0"]), *settings, *self.args.make]
         return self.command(["make", "-k", f"-j{os.cpu_count() or 1}", *settings, "all"], folder, 3600)
 
-    def test(self, folder, name, timeout, env=(), build=BUILD):
-        """Runs a case or a suite. Returns why it failed (None: it passed), the seconds, and the cases that passed."""
-        start = time.time()
-        words = [f"{build}/sleigh-test", "--fail-fast", *(["--gpu"] if self.args.gpu else []), name]
+    def test(self, folder, names, timeout, env=(), build=BUILD):
+        """Runs cases. Returns why they failed (None: they passed), the seconds, and the cases that passed."""
+        start, name = time.time(), names[0] if len(names) == 1 else f"{len(names)} cases"
+        words = [f"{build}/sleigh-test", "--fail-fast", *(["--gpu"] if self.args.gpu else []), *names]
         # A build with sanitizers needs more addresses than there is memory, and one with CUDA too.
         limited = not self.args.gpu and not build.endswith("-san")
         status, out = self.command(words, folder, timeout, dict(env, SLEIGH_BIN=f"{build}/sleigh"), limited)
@@ -229,17 +230,13 @@ def cases_of(runner, folder, build):
 def baseline(runner, folder, n, build):
     """Runs every case without a fault. Returns {case: (seconds, numbers of the faults that it reaches)}."""
     cases, done, lock = cases_of(runner, folder, build), {}, threading.Lock()
-    if runner.args.gpu:
-        build = with_word(folder, build, "record", -2)
-
     def work(case, job):
-        file = f"/dev/shm/sleigh-reached-{os.getpid()}-{job}"  # memory, because a GPU writes there
+        file = os.path.join(folder, f"build/reached-{job}")
         with open(file, "wb") as f:
             f.write(bytes(n))
-        why, seconds, passed = runner.test(folder, case, 600, {"SLEIGH_MUTANTS_REACHED": file}, build)
+        why, seconds, passed = runner.test(folder, [case], 600, {"SLEIGH_MUTANTS_REACHED": file}, build)
         with open(file, "rb") as f:
             reached = {i for i, x in enumerate(f.read(n)) if x}
-        os.remove(file)
         if why:
             say(f"without a fault: {case} fails and is left out")
         elif passed:
@@ -251,7 +248,7 @@ def baseline(runner, folder, n, build):
     return done
 
 
-def try_cases(runner, folder, number, known, build):
+def try_cases(runner, folder, number, _, known, build):
     """Runs the cases that reach a fault until one fails. Returns a record."""
     cases = sorted((x for x in known if number in known[x][1]), key=lambda x: known[x][0] * (8 + len(known[x][1])))
     sanitizers = build.endswith("-san")
@@ -260,13 +257,59 @@ def try_cases(runner, folder, number, known, build):
         if spent + known[case][0] * slower > runner.args.budget:
             continue
         limit, env = max(LEAST, TIMES * slower * known[case][0]), {"SLEIGH_MUTANT": str(number)}
-        why, seconds, _ = runner.test(folder, case, limit, env, build)
+        why, seconds, _ = runner.test(folder, [case], limit, env, build)
         spent, tried = spent + seconds, tried + 1
         # A second time, because the load of the machine can fail a case, and the sanitizers' slowness too.
         again = dict(env, SLEIGH_MUTANT="-1") if sanitizers else env
-        if why and bool(runner.test(folder, case, limit, again, build)[0]) != sanitizers:
+        if why and bool(runner.test(folder, [case], limit, again, build)[0]) != sanitizers:
             return {"result": "killed", "by": why, "tried": tried, "reaching": len(cases), "seconds": round(spent, 1)}
     return {"result": "survived", "by": "", "tried": tried, "reaching": len(cases), "seconds": round(spent, 1)}
+
+
+# ---- on a GPU ----
+
+
+def times_on_gpu(runner, folder, n, build):
+    """Runs all cases that need a GPU without a fault. Returns {case: (seconds, all numbers)}."""
+    words = [f"{build}/sleigh-test", "--gpu", "-j", str(runner.args.jobs), *runner.args.cases]
+    status, out = runner.command(words, folder, 3600, {"SLEIGH_BIN": f"{build}/sleigh"})
+    passed = re.findall(r"^ok +(\S+) +([\d.]+) s$", out, re.M)
+    for name in re.findall(r"^FAIL +(\S+)", out, re.M):
+        say(f"without a fault: {name} fails and is left out")
+    say(f"without a fault: {len(passed)} cases pass, {sum(float(s) for _, s in passed):.0f} s of tests")
+    return {name: (float(s), set(range(n))) for name, s in passed}
+
+
+def fitting(path):
+    """The words in the names of a file and of the CUDA files that include it."""
+    files, found = [x for x in mutations.tracked() if x.endswith((".cu", ".cuh"))], {path}
+    includes = {x: set(re.findall(r'^#include "(.*)"', mutations.read(x), re.M)) for x in files}
+    while True:
+        more = {x for x in files if includes[x] & found} - found
+        if not more:
+            break
+        found |= more
+    names = [x for x in found if x.endswith(".cu")] or [path]
+    return {word for x in names for word in re.split(r"[_.]", os.path.basename(x))} - {"cuda", "cu", "c", "long", "host"}
+
+
+def try_groups(runner, folder, number, row, known, build):
+    """Runs the cases in groups, each in one process, because the start of a GPU takes longer than most cases."""
+    words, spent, tried, quick = fitting(row["path"]), 0.0, 0, 3
+    fits = {case: bool(words & set(case.split("/")[0].split("_"))) for case in known}
+    groups = ([x for x in known if known[x][0] < quick and fits[x]], [x for x in known if known[x][0] < quick and not fits[x]],
+              [x for x in known if known[x][0] >= quick and fits[x]], [x for x in known if known[x][0] >= quick and not fits[x]])
+    for group in filter(None, groups):
+        left, env = runner.args.budget - spent, {"SLEIGH_MUTANT": str(number)}
+        if left <= 0:
+            break
+        why, seconds, passed = runner.test(folder, group, left + LEAST, env, build)
+        spent, tried = spent + seconds, tried + len(passed)
+        if why in known:  # a second time, because the load of the machine can fail a case
+            why = runner.test(folder, [why], max(LEAST, TIMES * known[why][0]), env, build)[0]
+        if why and not why.startswith("time limit of"):
+            return {"result": "killed", "by": why, "tried": tried, "reaching": len(known), "seconds": round(spent, 1)}
+    return {"result": "survived", "by": "", "tried": tried, "reaching": len(known), "seconds": round(spent, 1)}
 
 
 def built(runner, args):
@@ -295,21 +338,14 @@ def run(runner, args, results):
             shutil.copy2(os.path.join(folder, build, name), args.work)
         return
     records, _ = load(args.results, args.seed)
-    reached = os.path.join(args.built, "reached.json") if args.built else ""
-    if os.path.exists(reached):  # an earlier run of these programs
-        with open(reached, encoding="utf-8") as f:
-            known = {case: (seconds, set(numbers)) for case, (seconds, numbers) in json.load(f).items()}
-    else:
-        known = baseline(runner, folder, n, build)
-        if reached:
-            write(reached, json.dumps({case: (seconds, sorted(numbers)) for case, (seconds, numbers) in known.items()}))
+    known = (times_on_gpu if args.gpu else baseline)(runner, folder, n, build)
     append(results, {"cases": {x: [round(s, 2), len(r)] for x, (s, r) in known.items()}, "seed": args.seed})
     todo, lock, done = [i for i in faults if faults[i]["key"] not in records], threading.Lock(), [0]
 
     def work(number, job, build=build):
         copy = with_word(folder, build, job, number) if args.gpu else build
         row = faults[number]
-        x = dict(row, build=os.path.basename(build), **try_cases(runner, folder, number, known, copy))
+        x = dict(row, build=os.path.basename(build), **(try_groups if args.gpu else try_cases)(runner, folder, number, row, known, copy))
         with lock:
             done[0] += 1
             records[x["key"]] = x

@@ -14,11 +14,7 @@
 
 static int new_stream(const cli_timeline *t, const sl_sampling *sampling, sl_stream **out, sl_error *err) {
     const cli_list *stops = &t->run->options->stops;
-    const sl_generation how = {.sampling = *sampling,
-                               .stop = stops->items,
-                               .n_stop = stops->n,
-                               .sequence = sl_session_sequence(t->session),
-                               .n_logprobs = -1};
+    const sl_generation how = {.sampling = *sampling, .stop = stops->items, .n_stop = stops->n, .n_logprobs = -1};
     return sl_stream_new(t->session, &how, out, err);
 }
 
@@ -52,7 +48,7 @@ uint64_t cli_timeline_logits_hash(const cli_timeline *t) {
 int cli_timeline_cut(cli_timeline *t, int n_tokens, sl_error *err) {
     int rc = sl_session_truncate(t->session, n_tokens, err);
     if (rc) return rc;
-    t->n_prefill = t->n_feed = t->n_decode = t->n_generated = t->n_prompt = 0;
+    t->n_prefill = t->n_feed = t->n_decode = t->n_sampled = t->n_prompt = 0;
     t->prefill_ms = t->feed_ms = t->decode_ms = t->prefill_flops = 0;
     t->stopped = NULL;
     free(t->prefill);
@@ -181,7 +177,7 @@ int cli_sink_stdout(void *ctx, const char *text, size_t n, sl_error *err) {
 // The text of a token of a model without tokenizer: its id.
 static int show_id(cli_timeline *t, sl_error *err) {
     char number[16];
-    int n_ids, n_before = t->n_generated;
+    int n_ids, n_before = t->n_sampled;
     const int32_t *ids = sl_stream_ids(t->stream, &n_ids);
     if (n_ids == n_before || sl_model_is_eos(t->run->model, ids[n_ids - 1])) return 0;
     int n = snprintf(number, sizeof number, n_before ? " %d" : "%d", ids[n_ids - 1]);
@@ -201,7 +197,7 @@ static int take_step(cli_timeline *t, sl_error *err) {
     int rc = n ? t->sink(t->sink_ctx, text, n, err) : 0;
     if (!rc && !sl_model_tokenizer(t->run->model)) rc = show_id(t, err);
     t->n_decode = now.n_steps;
-    sl_stream_ids(t->stream, &t->n_generated);
+    sl_stream_ids(t->stream, &t->n_sampled);
     if (!sl_stream_is_running(t->stream)) t->stopped = reasons[now.stop];
     return rc;
 }
@@ -210,7 +206,7 @@ static int take_step(cli_timeline *t, sl_error *err) {
 static int check_running(cli_timeline *t, sl_error *err) {
     int is_none = t->run->options->n_predict == 0;
     if (!sl_stream_is_running(t->stream) || !(cli_interrupted() || is_none)) return 0;
-    int rc = sl_stream_end(t->stream, cli_interrupted() ? SL_STOP_CALLER : SL_STOP_LENGTH, err);
+    int rc = sl_stream_stop(t->stream, cli_interrupted() ? SL_STOP_CALLER : SL_STOP_LENGTH, err);
     return rc ? rc : take_step(t, err);
 }
 
@@ -234,7 +230,7 @@ int cli_timeline_begin(cli_timeline *t, int at_start, cli_sink sink, void *ctx, 
     t->sink_ctx = ctx;
     sl_stream_set_limits(t->stream, n_predict < 0 ? 0 : n_predict, t->n_logprobs);
     int rc = sl_stream_begin(t->stream, at_start, err);
-    return rc || !t->stopped ? rc : sl_stream_end(t->stream, SL_STOP_CALLER, err); // the prefill was interrupted
+    return rc || !t->stopped ? rc : sl_stream_end(t->stream, err); // the prefill was interrupted
 }
 
 int cli_timelines_generate(cli_timeline *const *batch, int n, sl_error *err) {
@@ -251,6 +247,7 @@ int cli_timelines_generate(cli_timeline *const *batch, int n, sl_error *err) {
         }
         if (!rc && n_running) rc = advance(running, streams, n_running, err);
     }
+    for (int i = 0; rc && i < n; i++) sl_stream_end(batch[i]->stream, NULL);
     free(running);
     free(streams);
     return rc;
@@ -303,7 +300,7 @@ void cli_timeline_stats(const cli_timeline *t, FILE *out) {
     fprintf(out, "logits: %016llx\n", (unsigned long long)cli_timeline_logits_hash(t));
     int is_default = t->stopped && !strcmp(t->stopped, "limit") && !CLI_GIVEN(run->options, n_predict);
     fprintf(out, "stopped: %s, %d prompt tokens, %d generated, %d in the context%s\n", t->stopped ? t->stopped : "not begun",
-            t->n_prompt, t->n_generated, sl_session_n_tokens(t->session),
+            t->n_prompt, t->n_sampled, sl_session_n_tokens(t->session),
             is_default ? "; -n N sets another limit, -n -1 none" : "");
     fprintf(out, "peak_rss: %.1f MiB\n", cli_peak_mib());
 }

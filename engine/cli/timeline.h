@@ -16,8 +16,8 @@ typedef struct cli_timeline {
     sl_session *session;
     sl_stream *stream;
     // counts and times since the last cut
-    int n_prefill, n_feed, n_decode, n_generated; // n_decode: steps; n_generated: sampled tokens, an end token included
-    int n_prompt;                                 // tokens in the context when the generation began
+    int n_prefill, n_feed, n_decode, n_sampled; // n_decode: steps; n_sampled: an end token included
+    int n_prompt;                               // tokens in the context when the generation began
     double prefill_ms, feed_ms, decode_ms;
     double prefill_flops;
     sl_prefill_report *prefill; // [n_layers][n_heads] of sparse prefills; NULL: there was none

@@ -474,7 +474,7 @@ static void fields_of_answer(void) {
     for (int i = 0; i < 32; i++) heads[i] = (sl_prefill_report){1, 8, 1 << 21, 1 << 20, 1, i, i};
     sl_prefill_report *own = m.t.prefill;
     m.t.prefill = heads;
-    m.t.n_prefill = 11, m.t.n_feed = 12, m.t.n_decode = 13, m.t.n_generated = 14;
+    m.t.n_prefill = 11, m.t.n_feed = 12, m.t.n_decode = 13, m.t.n_sampled = 14;
     m.t.prefill_ms = 15.5, m.t.feed_ms = 16.5, m.t.decode_ms = 26, m.t.stopped = "limit", m.t.n_logprobs = -1;
     sl_text text = {.data = "made", .n = 4};
     sl_ids prompt = {.data = (int32_t[]){1, 2, 3}, .n = 3};

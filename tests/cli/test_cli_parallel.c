@@ -148,9 +148,9 @@ static void totals(void) {
         "token: 4.000 ms per token of the whole batch\n"
         "total: 304.00 ms, 3 prompts in 2 groups, 44 tokens generated, 144.74 tok/s\npeak_rss: ";
     cli_timeline of[] = {
-        {.n_prefill = 9, .n_feed = 1, .n_decode = 15, .n_generated = 16, .prefill_ms = 50, .feed_ms = 4, .decode_ms = 99},
-        {.n_prefill = 1, .n_feed = 2, .n_decode = 20, .n_generated = 22, .prefill_ms = 10, .feed_ms = 8, .decode_ms = 100},
-        {.n_prefill = 20, .n_feed = 3, .n_decode = 5, .n_generated = 6, .prefill_ms = 60, .feed_ms = 12, .decode_ms = 60}};
+        {.n_prefill = 9, .n_feed = 1, .n_decode = 15, .n_sampled = 16, .prefill_ms = 50, .feed_ms = 4, .decode_ms = 99},
+        {.n_prefill = 1, .n_feed = 2, .n_decode = 20, .n_sampled = 22, .prefill_ms = 10, .feed_ms = 8, .decode_ms = 100},
+        {.n_prefill = 20, .n_feed = 3, .n_decode = 5, .n_sampled = 6, .prefill_ms = 60, .feed_ms = 12, .decode_ms = 60}};
     cli_timeline *const first[] = {&of[0], &of[1]}, *const second[] = {&of[2]};
     cli_totals all = {0}, one = cli_totals_of(first, 2), two = cli_totals_of(second, 1);
     CHECK(one.n_steps == 20 && one.decode_ms == 100 && one.n_groups == 1 && one.n_prompts == 2);

@@ -378,6 +378,7 @@ static void run(pair *p, const sl_logit_bias *bias) {
     CHECK_OK(sl_session_truncate(p->s, p->n, &err), err);
 
     if (is_new) CHECK_OK(sl_stream_set_options(p->stream, &o, &err), err);
+    sl_session_set_sequence(p->own, o.sequence);
     if (p->n_runs > 1 || p->end >= 0) sl_stream_set_end(p->stream, p->end); // a new stream has none
     CHECK_OK(sl_stream_run(p->stream, ids, n, 1, hear, &h, &got, &r, &err), err);
     if (r.stop != want.stop || r.n_generated != want.n_generated || r.n_prompt != n || r.n_reused != want.n_reused ||
@@ -407,7 +408,6 @@ static void random_runs(void) {
         set_prefill(e, p.segment), set_prefill(other, p.segment);
         CHECK_OK(sl_engine_claim(e, &err), err);
         CHECK_OK(sl_session_new(e, 7, &p.own, &err), err);
-        p.own->is_claimed = 1;
         CHECK_OK(sl_stream_new(p.own, &o, &p.stream, &err), err);
         CHECK_OK(sl_session_new(other, 0, &p.s, &err), err);
         for (int i = 0; i < 8; i++) run(&p, bias);
@@ -442,7 +442,7 @@ static void open_lane(lane *l, sl_engine *e, const sl_logit_bias *bias) {
     *l = (lane){.o = random_options(bias)};
     l->o.n_logprobs = test_below(5) - 1;
     CHECK_OK(sl_generate(e, prompt, &l->o, hear, &l->alone, &l->want, &err), err);
-    CHECK_OK(sl_session_new(e, 77, &l->session, &err), err);
+    CHECK_OK(sl_session_new(e, l->o.sequence, &l->session, &err), err);
     CHECK_OK(sl_model_tokenize(e->model, prompt, strlen(prompt), SL_TOK_BOS, &ids, &n_ids, &err), err);
     CHECK_OK(sl_session_sync(l->session, ids, n_ids, NULL, &n, &err), err);
     CHECK_INT(n, 0);
@@ -513,6 +513,35 @@ static void check_lane(const lane *l) {
     CHECK_INT(sl_session_n_tokens(l->session), r.n_prompt + r.n_steps - is_removed);
 }
 
+// What a running stream refuses, and its end. other: of another engine
+static void check_rules(lane *l, lane *other) {
+    sl_stream *second, *many[2];
+    size_t n;
+    l->o.n_logprobs = 0;
+    CHECK_ERR(sl_stream_set_options(l->stream, &l->o, &err), err, SL_ERR_ARG, "options of a stream that runs");
+    CHECK_OK(sl_stream_new(l->session, &l->o, &second, &err), err);
+    CHECK_ERR(sl_stream_begin(second, 1, &err), err, SL_ERR_ARG, "a stream runs already");
+    CHECK_OK(sl_stream_end(l->stream, &err), err);
+    CHECK(!sl_stream_is_running(l->stream) && sl_stream_result(l->stream).stop == SL_STOP_CALLER);
+    CHECK_OK(sl_stream_begin(second, 1, &err), err);
+    sl_stream_free(second); // ends it
+    CHECK_OK(sl_stream_begin(l->stream, 1, &err), err);
+    CHECK_OK(sl_streams_step(&l->stream, 1, &err), err);
+    CHECK_INT(sl_stream_result(l->stream).n_generated + (sl_stream_result(l->stream).stop == SL_STOP_END), 1);
+    many[0] = many[1] = other->stream;
+    CHECK_ERR(sl_streams_step(many, 2, &err), err, SL_ERR_ARG, "2 streams run: this engine takes 1 to 1");
+    CHECK_OK(sl_stream_end(other->stream, &err), err);
+    sl_stream_text(other->stream, &n);
+    CHECK_OK(sl_streams_step(&other->stream, 1, &err), err); // ended: nothing happens, and its text is gone
+    sl_stream_text(other->stream, &n);
+    CHECK_INT(n, 0);
+    const int32_t bad[] = {5, 1 << 30};
+    int before = sl_session_n_tokens(other->session);
+    CHECK_ERR(sl_session_sync(other->session, bad, 2, NULL, NULL, &err), err, SL_ERR_ARG, "id 1073741824");
+    CHECK_ERR(sl_session_sync(other->session, bad, 0, NULL, NULL, &err), err, SL_ERR_ARG, "a prompt of 0 tokens");
+    CHECK_INT(sl_session_n_tokens(other->session), before);
+}
+
 // Streams of one engine advance in any subsets, and each has the text and the counts that sl_generate gives alone.
 static void side_by_side(void) {
     sl_model *model = load_model();
@@ -541,8 +570,7 @@ static void side_by_side(void) {
     lanes[0].o.n_logprobs = SL_MAX_LOGPROBS + 1;
     CHECK_ERR(sl_stream_set_options(lanes[0].stream, &lanes[0].o, &err), err, SL_ERR_ARG,
               "n_logprobs 21: expected -1 (none) to 20");
-    CHECK_OK(sl_stream_end(lanes[0].stream, SL_STOP_CALLER, &err), err);
-    CHECK(!sl_stream_is_running(lanes[0].stream) && sl_stream_result(lanes[0].stream).stop == SL_STOP_CALLER);
+    check_rules(&lanes[0], &lanes[1]);
     sl_stream_free(lanes[0].stream), sl_stream_free(lanes[1].stream);
     sl_engine_free(e), sl_engine_free(small), sl_model_free(model);
 }

@@ -111,7 +111,7 @@ static void explain_stop(const chat *c) {
 static int answer(chat *c, int *answered, sl_error *err) {
     cli_clear_interrupt();
     int rc = generate(c, err);
-    *answered = !rc && !(c->t.stopped && c->t.n_generated == 0);
+    *answered = !rc && !(c->t.stopped && c->t.n_sampled == 0);
     if (*answered) rc = chat_turns_push(&c->turns, "assistant", c->reply.n ? c->reply.data : "", c->reply.n, err);
     if (!rc) explain_stop(c);
     cli_clear_interrupt();

@@ -359,7 +359,7 @@ static int record_answer(eval *e, int group, int number, int method, const eval_
                                  g->task, "length", g->length, "sample", number, "text", e->scores.cluster[g->first + number],
                                  "attn", e->scores.methods[method], "score", score, "grader", eval_grader_name(item->grader),
                                  "answer", e->answer.data, e->answer.n, "extracted", extracted, "references", references,
-                                 "n_prompt", n_prompt, "n_generated", e->t.n_generated, "stopped", e->t.stopped, "kv_bytes",
+                                 "n_prompt", n_prompt, "n_generated", e->t.n_sampled, "stopped", e->t.stopped, "kv_bytes",
                                  (json_int_t)a->bytes, "kv_dense_bytes", (json_int_t)a->dense_bytes);
         if (line) eval_prefill_put(&e->scores, line, method, &e->scores.prefill[cell]);
         if (line) cli_certificates_put(line, a);

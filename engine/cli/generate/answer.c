@@ -2,7 +2,7 @@
 #include "engine/cli/generate/answer.h"
 #include "engine/cli/error_text.h"
 #include "engine/cli/io.h"
-#include "engine/cli/logprobs.h"
+#include "engine/cli/output/logprobs_json.h"
 #include "engine/cli/output/certificates.h"
 #include "engine/cli/output/prefill_fields.h"
 #include "engine/cli/output/print_json.h"
@@ -19,7 +19,7 @@ cli_totals cli_totals_of(cli_timeline *const *timelines, int n) {
     cli_totals t = {.n_groups = 1, .n_prompts = n};
     for (int i = 0; i < n; i++) {
         const cli_timeline *x = timelines[i];
-        t.n_prefill += x->n_prefill, t.n_feed += x->n_feed, t.n_decode += x->n_decode, t.n_generated += x->n_generated;
+        t.n_prefill += x->n_prefill, t.n_feed += x->n_feed, t.n_decode += x->n_decode, t.n_generated += x->n_sampled;
         t.prefill_ms += x->prefill_ms, t.feed_ms += x->feed_ms;
         if (x->n_decode > t.n_steps) t.n_steps = x->n_decode; // the longest timeline takes part in all steps of the batch
         if (x->decode_ms > t.decode_ms) t.decode_ms = x->decode_ms;
@@ -87,7 +87,7 @@ static json_t *group_json(const cli_answer *a) {
 static json_t *counts_json(const cli_answer *a) {
     const cli_timeline *t = a->t;
     return json_pack("{s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:f, s:f}", "n_prompt", (int)a->prompt->n, "n_prefill", t->n_prefill,
-                     "n_feed", t->n_feed, "n_decode", t->n_decode, "n_generated", t->n_generated, "prefill_ms", t->prefill_ms,
+                     "n_feed", t->n_feed, "n_decode", t->n_decode, "n_generated", t->n_sampled, "prefill_ms", t->prefill_ms,
                      "feed_ms", t->feed_ms, "decode_ms", t->decode_ms, "decode_tok_s",
                      cli_per_second(t->n_decode, t->decode_ms));
 }

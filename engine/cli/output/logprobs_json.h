@@ -1,6 +1,6 @@
-// engine/cli/logprobs.h - log-probabilities of generated tokens (--logprobs) as JSON.
-#ifndef SLEIGH_CLI_LOGPROBS_H
-#define SLEIGH_CLI_LOGPROBS_H
+// engine/cli/output/logprobs_json.h - log-probabilities of generated tokens (--logprobs) as JSON.
+#ifndef SLEIGH_LOGPROBS_JSON_H
+#define SLEIGH_LOGPROBS_JSON_H
 
 #include "engine/base/error.h"
 #include "tokenizer/tokenizer.h"

@@ -1,5 +1,5 @@
-// engine/cli/logprobs.c - see logprobs.h.
-#include "engine/cli/logprobs.h"
+// engine/cli/output/logprobs_json.c - see logprobs_json.h.
+#include "engine/cli/output/logprobs_json.h"
 #include "engine/cli/output/token_json.h"
 
 static json_t *logprob_json(const sl_tokenizer *tok, const sl_logprob *p) {
