@@ -26,12 +26,6 @@ struct sl_stream {
 
 // ---- life ----
 
-sl_generation sl_generation_default(void) {
-    const sl_sampling unset = {
-        .temp = NAN, .top_k = SL_UNSET, .top_p = NAN, .min_p = NAN, .repeat_penalty = NAN, .repeat_last_n = SL_UNSET};
-    return (sl_generation){.sampling = unset, .max_tokens = 1024, .n_logprobs = -1};
-}
-
 static const sl_model *model_of(const sl_stream *s) {
     return s->session->engine->model;
 }
@@ -42,7 +36,7 @@ int sl_stream_set_options(sl_stream *s, const sl_generation *o, sl_error *err) {
     if (o->max_tokens < 0) return sl_fail(err, SL_ERR_ARG, "{max_tokens} %d: expected 0 (no limit) or more", o->max_tokens);
     if (o->n_stop < 0) return sl_fail(err, SL_ERR_ARG, "a list of %d stop strings: expected 0 or more", o->n_stop);
     if (o->n_logprobs < -1 || o->n_logprobs > SL_MAX_LOGPROBS)
-        return sl_fail(err, SL_ERR_ARG, "{n_logprobs} %d: expected -1 (none) to %d", o->n_logprobs, SL_MAX_LOGPROBS);
+        return sl_fail(err, SL_ERR_ARG, "n_logprobs %d: expected -1 (none) to %d", o->n_logprobs, SL_MAX_LOGPROBS);
     if (o->n_stop && !model_of(s)->tokenizer)
         return sl_fail(err, SL_ERR_ARG, "{stop}: expected none, because the model has no tokenizer");
     if (s->is_running) return sl_fail(err, SL_ERR_ARG, "options of a stream that runs: call sl_stream_end first");
