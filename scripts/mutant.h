@@ -37,7 +37,7 @@ struct sl_mutant_word {
     char mark[16];
     long long now; // -1: none
 };
-static __device__ const volatile sl_mutant_word sl_mutant_here = {"sleigh's mutant", -1};
+static __constant__ sl_mutant_word sl_mutant_here = {"sleigh's mutant", -1}; // the compiler cannot know that nobody writes it
 #endif
 
 SL_HOST_AND_DEVICE static inline int sl_mutant(int number) {
