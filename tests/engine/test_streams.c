@@ -2,6 +2,7 @@
 // prompts, limits, stop strings, end tokens and callers that stop, against a simulation: a stop string is searched in the whole
 // text, UTF-8 is decoded from its definition, and a session of another engine says which tokens are sampled.
 #include "engine/engine_internal.h"
+#include "engine/logprobs.h"
 #include "engine/stopper.h"
 #include "engine/stream.h"
 #include "tests/support/run_cli.h"
@@ -475,6 +476,23 @@ static void check_logprobs(const lane *l, const float *logits) {
     CHECK(n_above <= t->n_top - (t->n_top > 0));
 }
 
+// Of equal logits the lowest id comes first. Small vocabularies have fewer alternatives.
+static void equal_logits(void) {
+    static const float logits[] = {1, 3, 2, 3, -1, 2, 2};
+    static const int32_t order[] = {1, 3, 2, 5, 6, 0, 4};
+    sl_logprobs l = {0};
+    for (int n_top = 0; n_top <= 9; n_top++) {
+        sl_logprobs_begin(&l, n_top, 7);
+        CHECK_OK(sl_logprobs_before(&l, logits, &err), err);
+        CHECK_OK(sl_logprobs_add(&l, 4, &err), err);
+        CHECK_INT(l.n, 1);
+        CHECK_INT(l.tokens[0].n_top, n_top < 7 ? n_top : 7);
+        for (int i = 0; i < l.tokens[0].n_top; i++) CHECK_INT(l.tokens[0].top[i].id, order[i]);
+        CHECK_INT(l.tokens[0].sampled.id, 4);
+    }
+    sl_logprobs_free(&l);
+}
+
 // A step of some of the streams, running or not. The others do not change.
 static void step_some(lane *lanes) {
     sl_stream *streams[STREAMS];
@@ -728,5 +746,6 @@ static const test_case cases[] = {{"chats", 0, chats},
                                   {"characters", 0, characters},
                                   {"random-runs", 0, random_runs},
                                   {"side-by-side", 0, side_by_side},
+                                  {"equal-logits", 0, equal_logits},
                                   {0}};
 const test_suite suite_streams = {"streams", cases};
