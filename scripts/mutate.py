@@ -40,9 +40,9 @@ import time
 import mutations
 
 BUILD = "build/objects"  # in the copy of the tree
-FLAGS = "-g1 -Wno-error -Wno-unused -Wno-missing-field-initializers"
-# A message of gcc or nvcc. gcc finds a wrong type within a macro of mutant.h.
-ERROR = r"^([^\s:(]+)[:(](\d+)(?::\d+|\)): (?:(?:fatal )?error|note: in expansion of macro .SL_MUTANT)"
+# The last flag: an error within a macro of mutant.h has the line of the fault.
+FLAGS = "-g1 -Wno-error -Wno-unused -Wno-missing-field-initializers -ftrack-macro-expansion=0"
+ERROR = r"^([^\s:(]+)[:(](\d+)(?::\d+|\)): (?:fatal )?error"  # of gcc or nvcc
 REFUSED = "-Werror=int-conversion -Werror=incompatible-pointer-types -Werror=format"
 SANITIZERS = "-O2 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
 MEMORY = 8 << 30  # address space of a test case, because a fault may allocate any amount
