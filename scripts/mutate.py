@@ -5,7 +5,7 @@
         the code of the CPU; half an hour to an hour on two cores
     build/venv/bin/python scripts/mutate.py --sample 100 --seed 7 --gpu --build-only
     python3 scripts/mutate.py --gpu --built build/mutate -j 12 --results build/mutate-gpu.jsonl
-        kernels: the second command, on a machine with a GPU, needs only the folder that the first one made
+        kernels: the second command, on a machine with a GPU, needs the tree and the folder that the first one made
     build/venv/bin/python scripts/mutate.py --report --seed 7 --results build/mutate.jsonl --results build/mutate-gpu.jsonl
 
 mutations.py draws the faults from the syntax of every product file but generated tables. A seed counts once: after tests were written for
@@ -23,8 +23,8 @@ lists, from a results file, the cases that killed nothing, with their times.
 An interrupted run continues from its results file. CI does not run this, because it takes long."""
 import argparse
 import collections
-import concurrent.futures
 import csv
+import functools
 import json
 import math
 import os
@@ -48,6 +48,7 @@ SANITIZERS = "-O2 -fsanitize=address,undefined -fno-sanitize-recover=undefined -
 MEMORY = 8 << 30  # address space of a test case, because a fault may allocate any amount
 TIMES, LEAST = 10, 20  # a case may take ten times as long as without a fault, and 20 seconds
 
+QUICK = 3  # seconds of a case that runs first on a GPU
 MARK = b"sleigh's mutant\0"  # of scripts/mutant.h
 
 
@@ -280,12 +281,18 @@ def times_on_gpu(runner, folder, n, build):
     return {name: (float(s), set(range(n))) for name, s in passed}
 
 
+@functools.cache
+def cuda_includes():
+    """{CUDA file: the files that it includes}."""
+    files = [x for x in mutations.tracked() if x.endswith((".cu", ".cuh"))]
+    return {x: set(re.findall(r'^#include "(.*)"', mutations.read(x), re.M)) for x in files}
+
+
 def fitting(path):
     """The words in the names of a file and of the CUDA files that include it."""
-    files, found = [x for x in mutations.tracked() if x.endswith((".cu", ".cuh"))], {path}
-    includes = {x: set(re.findall(r'^#include "(.*)"', mutations.read(x), re.M)) for x in files}
+    includes, found = cuda_includes(), {path}
     while True:
-        more = {x for x in files if includes[x] & found} - found
+        more = {x for x in includes if includes[x] & found} - found
         if not more:
             break
         found |= more
@@ -294,11 +301,12 @@ def fitting(path):
 
 
 def try_groups(runner, folder, number, row, known, build):
-    """Runs the cases in groups, each in one process, because the start of a GPU takes longer than most cases."""
-    words, spent, tried, quick = fitting(row["path"]), 0.0, 0, 3
-    fits = {case: bool(words & set(case.split("/")[0].split("_"))) for case in known}
-    groups = ([x for x in known if known[x][0] < quick and fits[x]], [x for x in known if known[x][0] < quick and not fits[x]],
-              [x for x in known if known[x][0] >= quick and fits[x]], [x for x in known if known[x][0] >= quick and not fits[x]])
+    """Runs the cases in groups, each in one process, because the start of a GPU takes longer than most cases. A group that takes
+    too long kills no fault: nothing tells which case hangs."""
+    words, groups, spent, tried = fitting(row["path"]), ([], [], [], []), 0.0, 0
+    for case, (seconds, _) in known.items():
+        fits = words & set(case.split("/")[0].split("_"))
+        groups[2 * (seconds >= QUICK) + (not fits)].append(case)
     for group in filter(None, groups):
         left, env = runner.args.budget - spent, {"SLEIGH_MUTANT": str(number)}
         if left <= 0:
@@ -334,8 +342,10 @@ def built(runner, args):
 def run(runner, args, results):
     folder, build, faults, n = built(runner, args)
     if args.build_only:
-        for name in ("sleigh", "sleigh-test"):
-            shutil.copy2(os.path.join(folder, build, name), args.work)
+        for name in ("sleigh", "sleigh-test", "libsentencepiece.so.0"):
+            path = os.path.join(folder, build, name)
+            if os.path.exists(path):  # the library: with PORTABLE=1
+                shutil.copy2(path, args.work)
         return
     records, _ = load(args.results, args.seed)
     known = (times_on_gpu if args.gpu else baseline)(runner, folder, n, build)
@@ -468,6 +478,8 @@ def arguments():
     p.add_argument("--report", action="store_true", help="print the table of all --results files and run nothing")
     p.add_argument("--idle", action="store_true", help="print the cases that killed nothing and run nothing")
     args = p.parse_args()
+    if args.gpu and args.sanitizers:
+        p.error("--sanitizers is for the CPU: expected no --gpu")
     if args.jobs < 1 or args.sample < 1:
         p.error("expected -j N and --sample N with N >= 1")
     return args

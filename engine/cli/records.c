@@ -5,7 +5,6 @@
 #include "engine/cli/attn_list.h"
 #include "engine/cli/error_text.h"
 #include "engine/cli/io.h"
-#include "engine/cli/output/logprobs_json.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -59,6 +59,7 @@ int cli_timeline_cut(cli_timeline *t, int n_tokens, sl_error *err) {
 
 int cli_timeline_prefix(cli_timeline *t, const int32_t *ids, int n_prefill, int n, sl_error *err) {
     int keep = sl_session_keep(t->session, ids, n, n_prefill);
+    if (n_prefill == SL_CONTINUES) n_prefill = n;
     sl_prefill_report *kept = keep == n_prefill ? t->prefill : NULL; // of the rows that all stay
     if (kept) t->prefill = NULL;
     int rc = cli_timeline_cut(t, keep, err);

@@ -34,6 +34,7 @@ int cli_timeline_take(cli_timeline *t, sl_session *session, sl_error *err);
 // Keeps the first n_tokens. Resets counters, timings and the attention statistics of the engine.
 int cli_timeline_cut(cli_timeline *t, int n_tokens, sl_error *err);
 // Makes the session hold ids[0, n_prefill) of a prompt of n tokens: keeps what sl_session_keep allows, and prefills the rest.
+// n_prefill SL_CONTINUES: a conversation, of which all n tokens are prefilled.
 int cli_timeline_prefix(cli_timeline *t, const int32_t *ids, int n_prefill, int n, sl_error *err);
 // The sums over layers and heads.
 sl_prefill_report cli_timeline_prefill_total(const cli_timeline *t);

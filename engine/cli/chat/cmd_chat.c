@@ -80,10 +80,8 @@ static int generate(chat *c, sl_error *err) {
     int rc = encode(c, &ids, err);
     if (!rc) rc = cli_check_prompt(&c->run, ids.n, err);
     if (!rc) {
-        int n = (int)ids.n, keep = sl_session_keep(c->t.session, ids.data, n, SL_CONTINUES);
-        rc = cli_run_set_prompt(&c->run, n, err);
-        if (!rc) rc = cli_timeline_cut(&c->t, keep, err);
-        if (!rc) rc = cli_timeline_prefill(&c->t, ids.data + keep, n - keep, err);
+        rc = cli_run_set_prompt(&c->run, (int)ids.n, err);
+        if (!rc) rc = cli_timeline_prefix(&c->t, ids.data, SL_CONTINUES, (int)ids.n, err);
         if (!rc) rc = cli_timeline_generate(&c->t, 1, sink_reply, c, err);
         if (!rc || c->reply.n) { // an error message begins on its own line
             int end = cli_sink_stdout(NULL, "\n", 1, rc ? NULL : err);
