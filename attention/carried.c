@@ -112,7 +112,8 @@ static void search_error(sl_head *x, void (*estimate)(sl_head *x)) {
 void sl_draw_of_layer(sl_head *x, int shared, void (*estimate)(sl_head *x)) {
     int certifies = sl_attn_certifies_layer(x->group->args->spec), most = SL_BUDGET_MOST * x->S;
     if (draw_carried(x, certifies ? x->sizes.n / 2.0 : most, shared)) return;
-    if (!certifies) { // report->budget is S, or `most` where the rows of kappa are more
+    if (!certifies) {
+        x->report->budget = (uint32_t)(x->kappa > 0 ? most : x->S);
         keep_step(x, sl_draw_take_all(&x->sizes, (int)x->report->budget, shared, x->u, &x->draws));
         if (x->kappa > 0) x->step.light = x->step.k = 0; // a smaller kappa would give this head no more rows
     } else if (x->kappa > 0) {
