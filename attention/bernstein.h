@@ -38,8 +38,8 @@ typedef struct sl_bernstein {
     double most, norm; // R: no residual row's e exceeds it; L: no row's |v| exceeds it
 } sl_bernstein;
 
-// Kurtosis (3 for normal numbers) of m numbers from the sums of their powers; 0 if they hardly differ: rounding in m4 is about
-// 1e-15 mean^4, so m2^2 must be far above.
+// Kurtosis (3 for normal numbers) of m numbers from the sums of their powers; 0 if they hardly differ. The rounding
+// error of m4 is about 1e-15 mean^4, and m2^2 must be far above it.
 static inline SL_HOST_DEVICE double sl_kurtosis(double sum, double squares, double cubes, double fourths, int m) {
     double mean = sum / m, m2 = squares / m - mean * mean;
     double m4 = fourths / m - 4 * mean * (cubes / m) + 6 * mean * mean * (squares / m) - 3 * mean * mean * mean * mean;

@@ -26,6 +26,7 @@ static int by_falling_mass(const void *x, const void *y) {
 static int fewest_rows(float *mass, int n, const double *bins, const int *counts, double enough) {
     int bin = N_BINS - 1, fewest = 0, n_last = 0;
     double sum = 0;
+    // The loop ends, because all bins together hold more than `enough`.
     for (; sum + bins[bin] < enough; bin--) sum += bins[bin], fewest += counts[bin];
     for (int j = 0; j < n; j++)
         if (bin_of(mass[j]) == bin) mass[n_last++] = mass[j];

@@ -178,7 +178,7 @@ struct sl_engine {
 
 struct sl_session {
     int n_users;             // the caller, and each stream
-    const sl_stream *stream; // the one that runs; NULL: none
+    const sl_stream *stream; // the stream that runs; NULL: no stream runs
     sl_engine *engine;
     const sl_attn_plan *plan; // of decode steps: the engine's plan
     uint32_t sequence;
@@ -258,7 +258,7 @@ void sl_kv_stream_close(const sl_batch *b); // after forward: writes the new row
 // SL_ERR_ARG: an id is not of the vocabulary.
 int sl_find_bad_id(const sl_engine *e, const int32_t *ids, int n); // the first that is no id of the model; n: there is none
 int sl_check_ids(const sl_engine *e, const int32_t *ids, int n, sl_error *err);
-// sl_prefill, sl_sample and sl_step of an engine that the caller has claimed.
+// The same as sl_prefill, sl_sample and sl_step, for a caller that has claimed the engine.
 int sl_prefill_claimed(sl_session *s, const int32_t *ids, int n, const sl_progress *progress, sl_error *err);
 int sl_sample_claimed(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err);
 int sl_step_claimed(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err);
@@ -283,7 +283,7 @@ const int32_t *sl_session_page_table(sl_session *s);
 int sl_session_reserve_segments(sl_session *s, int n, sl_error *err);
 void sl_session_add_segment(sl_session *s, int first, int n); // after a pass of a sparse prefill
 void sl_session_cut_rows(sl_session *s, int n_tokens);        // keeps n_tokens in the KV cache
-// sl_session_sync of an engine that the caller has claimed.
+// The same as sl_session_sync, for a caller that has claimed the engine.
 int sl_session_sync_claimed(sl_session *s, const int32_t *ids, int n, const sl_progress *progress, int *n_kept, sl_error *err);
 
 // ---- prefill_report.c ----

@@ -8,8 +8,8 @@
 #include "engine/base/error.h"
 
 typedef struct sl_logprobs { // of one generation; initialise with zeros
-    int n_top;     // alternatives of each token; -1: nothing is recorded
-    float *logits; // [n_vocab] from which the next token is sampled
+    int n_top;               // alternatives of each token; -1: nothing is recorded
+    float *logits;           // [n_vocab] from which the next token is sampled
     int n_vocab;
     sl_token_logprobs *tokens; // [n]
     int n, cap;
@@ -19,7 +19,7 @@ typedef struct sl_logprobs { // of one generation; initialise with zeros
 void sl_logprobs_begin(sl_logprobs *l, int n_top, int n_vocab);
 void sl_logprobs_free(sl_logprobs *l);
 // Call sl_logprobs_before with the logits of a session before a token is sampled from them, and sl_logprobs_add with the
-// sampled token. If n_top is -1, the first call is not needed, and the second one does nothing.
+// sampled token. If n_top is -1, a caller can leave out sl_logprobs_before, and sl_logprobs_add does nothing.
 int sl_logprobs_before(sl_logprobs *l, const float *logits, sl_error *err);
 int sl_logprobs_add(sl_logprobs *l, int32_t id, sl_error *err);
 

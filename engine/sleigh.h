@@ -16,9 +16,9 @@
 //
 // Threads. Engines in different threads may run at the same time, also with one model. A call that runs an engine (sl_prefill,
 // sl_decode, sl_sample, sl_step, sl_session_sync, sl_streams_step, sl_generate, sl_chat_say, sl_chat_again,
-// sl_engine_set_attention, sl_session_save, sl_session_load) returns SL_ERR_ARG while another call runs the same engine; so
-// does a call from a callback of the other call. The calls that do not run an engine must not overlap with other calls with the
-// same engine, its sessions, its streams and its chats.
+// sl_engine_set_attention, sl_session_save, sl_session_load) returns SL_ERR_ARG while another call runs the same engine. A call
+// from a callback of that other call returns SL_ERR_ARG too. The calls that do not run an engine must not overlap with other
+// calls with the same engine, its sessions, its streams and its chats.
 #ifndef SLEIGH_H
 #define SLEIGH_H
 
@@ -300,10 +300,12 @@ typedef struct sl_generation {
     int max_tokens;          // 0: until another reason to stop
     const char *const *stop; // [n_stop] stop strings
     int n_stop;
-    uint32_t sequence;    // of the session that sl_generate or a chat makes; a stream has the sequence of its session
-    sl_progress progress; // of the prefill of a prompt, in tokens; of sl_generate and chats
-    int n_logprobs; // a stream records the log-probability of each token and of so many alternatives, 0 to SL_MAX_LOGPROBS; -1:
-                    // none. sl_generate and chats do not
+    // The session that sl_generate or a chat makes gets this sequence. A stream keeps the sequence of its session.
+    uint32_t sequence;
+    sl_progress progress; // sl_generate and chats report the prefill of a prompt here, in tokens
+    // A stream records the log-probability of each token and of so many alternatives, 0 to SL_MAX_LOGPROBS. -1: it records
+    // none. sl_generate and chats never record them.
+    int n_logprobs;
 } sl_generation;
 
 enum { SL_UNSET = -2147483647 - 1, SL_MAX_LOGPROBS = 20 };
@@ -346,8 +348,8 @@ SL_API int sl_stream_set_options(sl_stream *s, const sl_generation *options, sl_
 // so a tokenizer of the SentencePiece kind omits the first blank. SL_ERR_ARG: a stream of this session runs already.
 SL_API int sl_stream_begin(sl_stream *s, int at_start, sl_error *err);
 // Each running stream of the n streams makes one token. The streams belong to one engine, and at most n_sequences of them run.
-// Their tokens do not depend on each other. Errors: as sl_sample and sl_step; then no stream has changed. After SL_ERR_MEMORY
-// in the work after the step, the streams have ended.
+// Their tokens do not depend on each other. It returns the errors of sl_sample and sl_step, and then no stream has changed. If
+// memory is missing after the step, it returns SL_ERR_MEMORY, and the streams have ended.
 SL_API int sl_streams_step(sl_stream *const *streams, int n, sl_error *err);
 SL_API int sl_stream_is_running(const sl_stream *s); // 0: it has ended, or not begun
 // The text that the last sl_streams_step with this stream completed: [*n] whole UTF-8 characters, without a NUL at its end. It

@@ -14,7 +14,7 @@ struct sl_stream {
     int max_tokens, n_logprobs;
     int32_t end; // ends a generation, besides the model's end tokens; -1: none
     sl_progress progress;
-    // ---- of the generation ----
+    // ---- the generation that runs, or ran last ----
     sl_generated out;
     int is_running;
     sl_ids ids; // sampled tokens, an end token included
@@ -248,7 +248,7 @@ static int sample_and_step(const step_batch *b, sl_error *err) {
     return rc;
 }
 
-// The engine is claimed. n_running: of the n streams.
+// One step of the n streams, of which n_running run. The caller has claimed the engine.
 static int step(sl_stream *const *streams, int n, int n_running, sl_error *err) {
     sl_stream *running[n_running]; // at most n_sequences
     sl_session *sessions[n_running];

@@ -4,9 +4,10 @@
 
 #include "engine/base/arrays.h"
 
-void sl_stream_set_end(sl_stream *s, int32_t id); // another token that ends later generations: of a chat template; -1: none
-void sl_stream_set_limits(sl_stream *s, int max_tokens, int n_logprobs); // of later generations, as in sl_generation
-int sl_stream_stop(sl_stream *s, sl_stop reason, sl_error *err);         // sl_stream_end with another reason
+void sl_stream_set_end(sl_stream *s, int32_t id); // this token ends later generations too (chat templates need it); -1: none
+// Sets sl_generation.max_tokens and .n_logprobs for later generations.
+void sl_stream_set_limits(sl_stream *s, int max_tokens, int n_logprobs);
+int sl_stream_stop(sl_stream *s, sl_stop reason, sl_error *err); // sl_stream_end with another reason
 
 // Makes the session hold ids[0..n), and generates to the end. at_start: no text precedes the generated text. text: receives the
 // generated text too; NULL: does not. The caller has claimed the engine (sl_engine_claim). Records no log-probabilities. After

@@ -196,14 +196,8 @@ int sl_j_is_space(uint32_t code);                      // str.isspace
 size_t sl_j_find(j_base *b, const j_string *s, size_t from, size_t to, const j_string *what, int last);
 const j_string *sl_j_strip(j_base *b, const j_string *s, const j_string *chars, int left, int right); // chars NULL: white space
 const j_string *sl_j_replace(j_base *b, const j_string *s, const j_string *old, const j_string *new, int64_t most);
-typedef enum {
-    J_UPPER,
-    J_LOWER,
-    J_CAPITALIZE,
-    J_TITLE,
-    J_TITLE_WORDS,
-    J_SWAP
-} j_case; // J_TITLE: the filter, J_TITLE_WORDS: the method
+// J_TITLE is the filter, and J_TITLE_WORDS the method.
+typedef enum { J_UPPER, J_LOWER, J_CAPITALIZE, J_TITLE, J_TITLE_WORDS, J_SWAP } j_case;
 const j_string *sl_j_case(j_base *b, const j_string *s, j_case to);
 const j_string *sl_j_escape(j_base *b, const j_string *s); // HTML, as markupsafe's escape
 // The lists of str.split, rsplit (separator NULL: white space; most < 0: no limit) and splitlines.
@@ -246,8 +240,8 @@ int sl_j_is_iterable(j_value v);
 j_list sl_j_elements(j_base *b, j_value v);
 int sl_j_next(j_base *b, j_value v, j_value *out); // of an iterator; 0: its end
 j_value sl_j_range_at(const j_range *r, size_t i);
-j_value sl_j_index(j_base *b, j_value v, j_value key,
-                   int *found); // v[key] without attributes; *found 0: a LookupError or TypeError
+// v[key] without attributes; *found 0: a LookupError or TypeError
+j_value sl_j_index(j_base *b, j_value v, j_value key, int *found);
 j_value sl_j_slice(j_base *b, j_value v, j_value start, j_value stop, j_value step);
 
 j_value sl_j_from_json(j_base *b, const json_t *json, int mark);

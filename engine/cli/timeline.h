@@ -16,20 +16,20 @@ typedef struct cli_timeline {
     sl_session *session;
     sl_stream *stream;
     // counts and times since the last cut
-    int n_prefill, n_feed, n_decode, n_sampled; // n_decode: steps; n_sampled: an end token included
+    int n_prefill, n_feed, n_decode, n_sampled; // n_decode counts steps; n_sampled counts tokens, an end token too
     int n_prompt;                               // tokens in the context when the generation began
     double prefill_ms, feed_ms, decode_ms;
     double prefill_flops;
     sl_prefill_report *prefill; // [n_layers][n_heads] of sparse prefills; NULL: there was none
     const char *stopped;        // the reason why the generation ended; NULL: it has not ended
-    int n_logprobs;             // of the next generation, as sl_generation.n_logprobs
-    cli_sink sink;              // of the generated text
+    int n_logprobs;             // sl_generation.n_logprobs of the next generation
+    cli_sink sink;              // receives the generated text
     void *sink_ctx;
 } cli_timeline;
 
 int cli_timeline_open(cli_timeline *t, cli_run *run, uint32_t sequence, sl_error *err);
 void cli_timeline_close(cli_timeline *t);
-// The timeline takes the session, which it owns also after an error, in place of its own.
+// The timeline replaces its own session by this one. It owns the session, also after an error.
 int cli_timeline_take(cli_timeline *t, sl_session *session, sl_error *err);
 // Keeps the first n_tokens. Resets counters, timings and the attention statistics of the engine.
 int cli_timeline_cut(cli_timeline *t, int n_tokens, sl_error *err);

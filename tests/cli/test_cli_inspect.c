@@ -176,7 +176,7 @@ static void check_folder(const char *folder, const char *kind, const char *rope,
     x.ids = json_is_array(eos) ? json_deep_copy(eos) : json_pack("[I]", json_integer_value(eos));
     CHECK(json_equal(x.ids, json_object_get(config, "eos")));
 
-    fields f = {0}, costs = {0}, all = {0}; // all: of the row
+    fields f = {0}, costs = {0}, all = {0}; // all: the fields of the row
     want_config(&x, &f), want_costs(&x, &costs), want_config(&x, &all), want_costs(&x, &all);
     want_text(&all, "model", strrchr(folder, '/') + 1), want(&all, "n_params", x.n_params);
     want_text(&all, "dtype", "bf16"), want(&all, "dummy", 0);

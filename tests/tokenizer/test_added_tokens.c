@@ -219,7 +219,7 @@ static void contradictions(void) {
 // Special tokens that are searched in the normalised text: a span of the text is a span of the normalised text.
 static void marked_normalised(void) {
     enum { MARK = 700 };
-    static const char text[] = "<m> b <m> e\u0301 <m>"; // at 0, 6 and 14
+    static const char text[] = "<m> b <m> e\u0301 <m>"; // <m> stands at the bytes 0, 6 and 14
     static const struct {
         sl_span plain;
         int found[3];

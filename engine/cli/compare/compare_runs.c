@@ -152,7 +152,7 @@ static double run_steps(const compare *c, const compare_prompt *p) {
 
 double compare_steps(const compare *c, const compare_prompt *p) {
     double n_path = p->reference.n ? (double)p->reference.n : (double)p->ids.n + c->o->n_predict;
-    // the last token of a path has no successor
+    // The last token of a path has no next token to predict.
     double n = n_path - 1 - (p->reference.n && p->n_before < p->n_dense ? p->n_before : p->n_dense), runs = c->attn.n + 1;
     return n * runs + (c->o->texts ? run_steps(c, p) * runs : compare_observes(c) ? n : 0);
 }

@@ -36,6 +36,6 @@ const char *cli_progress_erase(void); // what clears the bar, for a signal handl
 
 // ---- tests ----
 
-extern void (*cli_progress_watch)(const cli_progress *outermost); // gets each report; NULL: none
+extern void (*cli_progress_watch)(const cli_progress *outermost); // a test receives each report here; NULL: no test does
 
 #endif
