@@ -2,6 +2,7 @@
 // jumps back to the runner.
 #define _GNU_SOURCE
 #include "tests/support/gpu.h"
+#include "tests/support/threads.h"
 #include "tests/test.h"
 
 #include <math.h>
@@ -164,6 +165,7 @@ static void choose(char **prefixes, int n_prefixes, int gpu_only) {
 }
 
 static int run_chosen(const chosen *x) {
+    test_threads(1); // a case may leave more
     struct timespec t0, t1;
     clock_gettime(CLOCK_MONOTONIC, &t0);
     int result = run_case(x->c);

@@ -352,7 +352,6 @@ static void arithmetic(void) {
     test_threads(3);
     CHECK_OK(sl_device_arithmetic("cpu", text, sizeof text, &err), err);
     CHECK_INT(sl_threads_n(), 3);
-    test_threads(1);
     CHECK_ERR(sl_device_arithmetic("gpu", text, sizeof text, &err), err, SL_ERR_ARG, "device gpu");
     CHECK_ERR(sl_device_arithmetic("cuda:999", text, sizeof text, &err), err, SL_ERR_DEVICE, "device cuda:999");
 }

@@ -58,7 +58,6 @@ static void tasks(void) {
             CHECK_INT(j.n_nested, 3 * ((count + 999) / 1000));
         }
     }
-    test_threads(1);
 }
 
 // Each of n tasks waits for the others, so n threads must run them.
@@ -77,7 +76,6 @@ static void meetings(void) {
         sl_parallel((size_t)n, meet, &n_missing);
         CHECK_INT(n_missing, 0);
     }
-    test_threads(1);
 }
 
 static double cpu_ms(void) {
@@ -103,7 +101,6 @@ static void waiting(void) {
         usleep(100000);
         least = fmin(least, cpu_ms() - before);
     }
-    test_threads(1);
     if (least > 20) FAIL("two threads that wait for 200 ms used %.1f ms of processors", least);
 }
 
