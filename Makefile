@@ -47,10 +47,11 @@ LDLIBS   := -Wl,-uopenblas_set_num_threads,-uopenblas_get_config,-uopenblas_get_
 CLI_LIBS := -Wl,-Bstatic -ledit -ltinfo -lbsd -lmd -Wl,-Bdynamic
 endif
 
-# Sources are in the top folders and up to two levels below. The library has all sources except the commands and the tests.
+# Sources are in the folders of layers (docs/architecture.md) and up to two levels below.
 sources  = $(foreach d,$1 $1/* $1/*/*,$(wildcard $(addprefix $d/,$2)))
-LIB_SRC  := $(filter-out engine/cli/% engine/backend/cuda/% %_cuda.c,$(foreach d,engine attention tokenizer models,$(call sources,$d,*.c *.cc)))
-CLI_SRC  := $(call sources,engine/cli,*.c)
+LIB_DIRS := base backend kv tokenizer attention models engine
+LIB_SRC  := $(filter-out backend/cuda/% %_cuda.c,$(foreach d,$(LIB_DIRS),$(call sources,$d,*.c *.cc)))
+CLI_SRC  := $(call sources,cli,*.c)
 TEST_SRC := $(filter-out tests/fuzz/main.c,$(call sources,tests,*.c))
 
 # The build has CUDA if nvcc and cuBLAS are found.
@@ -61,8 +62,8 @@ ifndef CUDA_ARCH
 CUDA_ARCH := $(if $(PORTABLE)$(filter deb,$(MAKECMDGOALS)),all,$(shell scripts/cuda_arch.sh $(NVCC)))
 endif
 override CUDA_ARCH := $(if $(filter all,$(CUDA_ARCH)),80 86 89 90a,$(CUDA_ARCH))
-LIB_SRC   := $(wildcard attention/cuda/*.cu engine/backend/cuda/*.cu engine/*.cu engine/*_cuda.c engine/backend/cuda/*.c) $(LIB_SRC) # the slowest first
-CLI_SRC   += $(call sources,engine/cli,*.cu)
+LIB_SRC   := $(foreach d,$(LIB_DIRS),$(call sources,$d,*.cu)) $(wildcard engine/*_cuda.c backend/cuda/*.c) $(LIB_SRC) # the slowest first
+CLI_SRC   += $(call sources,cli,*.cu)
 TEST_SRC  += $(call sources,tests,*.cu)
 CPPFLAGS  += -DSLEIGH_CUDA -I$(CUDA_HOME)/include
 LDLIBS    += -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -lrt -ldl -lpthread -lstdc++
@@ -94,7 +95,7 @@ all: $(BUILD)/sleigh $(BUILD)/sleigh-test $(PACKAGE) $(if $(PORTABLE),$(BUILD)/l
 # Kernels compile for minutes. A demo without a GPU takes the program that `make` has built with them, or builds one without CUDA.
 ifeq ($(CUDA) $(origin CUDA),1 file)
 ifneq ($(filter demo%,$(MAKECMDGOALS)),)
-ifeq ($(wildcard $(BUILD)/engine/backend/cuda/linear.cu.o)$(shell nvidia-smi -L 2>/dev/null | grep -o '^GPU'),)
+ifeq ($(wildcard $(BUILD)/backend/cuda/linear.cu.o)$(shell nvidia-smi -L 2>/dev/null | grep -o '^GPU'),)
 DEMO := $(BUILD)/cpu
 $(info sleigh: no GPU, so the demo builds without CUDA, in $(DEMO); `make` builds with CUDA)
 endif
@@ -136,8 +137,8 @@ FUZZ_TARGETS ?=
 FUZZ_CC      ?= clang
 FUZZ_OPT     := -O1 -g1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize=vptr -fno-sanitize-recover=undefined \
     -fno-omit-frame-pointer
-FUZZ_SRC     := $(wildcard engine/base/*.c models/*.c tokenizer/*.c tokenizer/*.cc) engine/model.c \
-    $(addprefix attention/,auto.c auto_table.c params.c plan.c spec.c) $(addprefix engine/cli/,attn_list.c chat/pastes.c \
+FUZZ_SRC     := $(wildcard base/*.c models/*.c) $(call sources,tokenizer,*.c *.cc) engine/model.c \
+    $(addprefix attention/,auto.c auto_table.c params.c plan.c spec.c) $(addprefix cli/,attn/attn_list.c chat/pastes.c \
     chat/turns.c io.c eval/eval_grade.c \
     eval/eval_records.c eval/eval_scores.c output/plot_axes.c output/plot_data.c output/plot_numbers.c \
     output/plot_script.c records.c) $(filter-out %/test_fuzz.c,$(wildcard tests/fuzz/*.c))
@@ -187,14 +188,14 @@ $(BUILD)/tests/cuda/%.o: CFLAGS += -fopenmp
 $(BUILD)/sleigh-test: LDLIBS += $(if $(filter 1,$(CUDA)),-lgomp)
 $(BUILD)/%_avx2.c.o: CFLAGS += $(AVX2)
 $(BUILD)/%_avx512.c.o: CFLAGS += $(AVX512)
-$(BUILD)/engine/backend/cuda/cuda_device.c.o: CPPFLAGS += -DSLEIGH_CUDA_ARCH='"$(CUDA_ARCH)"'
-$(BUILD)/engine/cli/cmd_version.c.o: CPPFLAGS += -DSLEIGH_COMMIT='"$(COMMIT)"'
+$(BUILD)/backend/cuda/cuda_device.c.o: CPPFLAGS += -DSLEIGH_CUDA_ARCH='"$(CUDA_ARCH)"'
+$(BUILD)/cli/cmd_version.c.o: CPPFLAGS += -DSLEIGH_COMMIT='"$(COMMIT)"'
 
 # A binary prints its commit and writes the commit into results, so a new commit compiles this file again.
 $(BUILD)/commit: FORCE
 	@mkdir -p $(@D)
 	@echo '$(COMMIT)' | cmp -s - $@ || echo '$(COMMIT)' > $@
-$(BUILD)/engine/cli/cmd_version.c.o: $(BUILD)/commit
+$(BUILD)/cli/cmd_version.c.o: $(BUILD)/commit
 
 # Other flags (CUDA=0, another CUDA_ARCH) rebuild all objects.
 FLAGS := $(CPPFLAGS) $(CFLAGS) $(NVCCFLAGS)
@@ -216,12 +217,12 @@ $(BUILD)/%.cu.o: %.cu Makefile $(BUILD)/flags
 	@echo "  NVCC $<"; $(NVCC) $(CPPFLAGS) $(NVCCFLAGS) -c $< -o $@
 
 # A measurement of its own, outside of the program.
-$(BUILD)/host-gather: scripts/host_gather.cu engine/base/philox.h Makefile $(BUILD)/flags
+$(BUILD)/host-gather: scripts/host_gather.cu base/philox.h Makefile $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  NVCC $<"; $(NVCC) -I. $(NVCCFLAGS) -o $@ $<
 
 format: ## apply clang-format to all C, C++ and CUDA files
-	clang-format -i $(LIB_SRC) $(CLI_SRC) $(TEST_SRC) tests/fuzz/main.c scripts/host_gather.cu $(foreach d,attention engine models tests tokenizer,$(call sources,$d,*.h *.cuh))
+	clang-format -i $(LIB_SRC) $(CLI_SRC) $(TEST_SRC) tests/fuzz/main.c scripts/host_gather.cu $(foreach d,$(LIB_DIRS) cli tests,$(call sources,$d,*.h *.cuh))
 
 clean: ## remove build/
 	rm -rf build

@@ -5,13 +5,13 @@
 // offer the method. The engine refuses the method before the first step. On the CPU a decode method composes the four stages of
 // stages.h (propose, draw, refine, combine). A method has no loop over keys.
 //
-// Shapes: q and out are fp32 [n_heads][head_dim] per token; K and V are bf16 pages (engine/kv/kv_extras.h). Query head h reads
+// Shapes: q and out are fp32 [n_heads][head_dim] per token; K and V are bf16 pages (kv/kv_extras.h). Query head h reads
 // KV head h / group, group = n_heads / n_kv_heads. Scores are q.k / sqrt(head_dim).
 #ifndef SLEIGH_ATTENTION_H
 #define SLEIGH_ATTENTION_H
 
-#include "engine/base/error.h"
-#include "engine/kv/kv_extras.h"
+#include "base/error.h"
+#include "kv/kv_extras.h"
 
 #include <math.h>
 #include <stdint.h>
@@ -26,7 +26,7 @@ typedef struct sl_attn_geom {
     // The model-wide index of query head 0. Random counters add it, so a shard of the heads uses the same random numbers as an
     // engine with all heads.
     int first_head;                   // 0: every engine holds all heads today
-    const struct sl_buckets *buckets; // the model's (attention/buckets.h), for methods with needs_buckets; NULL: none
+    const struct sl_buckets *buckets; // the model's (attention/extras/buckets.h), for methods with needs_buckets; NULL: none
 } sl_attn_geom;
 
 // log2(e) / sqrt(head_dim): q.k times this factor is a score in log2 units, so 2^score = e^(q.k / sqrt(head_dim)).
@@ -206,7 +206,7 @@ typedef struct sl_attn_ops {
     size_t (*workspace)(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv);
     void (*decode)(const sl_attn_decode_args *args);
     void (*prefill)(const sl_attn_prefill_args *args);
-    // Writes the page extras that decode reads (engine/kv/kv_extras.h), at most SL_MAX_NEEDS, and returns their number. The
+    // Writes the page extras that decode reads (kv/kv_extras.h), at most SL_MAX_NEEDS, and returns their number. The
     // engine builds them before a step. NULL: none.
     int (*needs)(const sl_attn_spec *spec, sl_kv_need *out);
     // Bytes of state that decode keeps from step to step for a sequence and layer. They are zero at the start. NULL or 0: none.

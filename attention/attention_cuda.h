@@ -3,14 +3,14 @@
 // All pointers point to device memory. Kernels read everything that changes from step to step (lengths, page tables, positions)
 // from device memory, so one captured graph of a step serves growing contexts. A launcher may depend on the number of sequences
 // and on max_kv, but never on a length. Launchers return nothing. A failed launch is CUDA's last error
-// (engine/backend/cuda/device.cuh).
+// (backend/cuda/device.cuh).
 #ifndef SLEIGH_ATTENTION_CUDA_H
 #define SLEIGH_ATTENTION_CUDA_H
 
 #include "attention/attention.h"
-#include "attention/page_extras.h"
-#include "engine/backend/backend.h"
-#include "engine/kv/kv_host.h"
+#include "attention/extras/page_extras.h"
+#include "backend/backend.h"
+#include "kv/kv_host.h"
 
 #include <cuda_runtime.h>
 

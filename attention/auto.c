@@ -1,6 +1,6 @@
 // attention/auto.c - chooses a method for the request `auto` (auto.h). auto_table.c reads and writes the table.
 #include "attention/auto.h"
-#include "engine/base/number.h"
+#include "base/number.h"
 
 #include <limits.h>
 #include <math.h>

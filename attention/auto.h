@@ -3,7 +3,7 @@
 //
 // A table holds measured times: microseconds of the decode attention of one layer, for dense and for some other specifications,
 // over numbers of sequences and context lengths. A table belongs to one device and one geometry. The command line measures it
-// (engine/cli/bench/calibrate.h).
+// (cli/bench/calibrate.h).
 //
 // `auto` is not a method: it has no functions, an engine refuses it, and sl_attn_methods does not list it. sl_attn_parse
 // accepts it, so a specification or a plan can hold it until sl_auto_choose_plan replaces it:

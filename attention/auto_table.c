@@ -9,9 +9,9 @@
 //
 // "prefill" is optional.
 #include "attention/auto.h"
-#include "engine/base/json.h"
-#include "engine/base/make_folders.h"
-#include "engine/base/whole_file.h"
+#include "base/json.h"
+#include "base/make_folders.h"
+#include "base/whole_file.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -1,8 +1,8 @@
 // attention/params.c - parses `name[:k=v]*` into a checked specification, prints specifications, says why one is not offered
 // with K and V in host memory, and lists the methods.
-#include "attention/stages.h"
-#include "engine/base/nearest.h"
-#include "engine/base/number.h"
+#include "attention/stages/stages.h"
+#include "base/nearest.h"
+#include "base/number.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -1,6 +1,6 @@
 // attention/random_counter.h - which random number each use of attention reads, on the CPU and on CUDA.
 //
-// Philox (engine/base/philox.h) maps a key and a counter to a number:
+// Philox (base/philox.h) maps a key and a counter to a number:
 //
 //   key      (seed, sequence id)
 //   counter  (position of the query token, layer << 16 | query head, index, stream)
@@ -28,7 +28,7 @@
 #ifndef SLEIGH_RANDOM_COUNTER_H
 #define SLEIGH_RANDOM_COUNTER_H
 
-#include "engine/base/philox.h"
+#include "base/philox.h"
 
 // head: the model's query head.
 static inline SL_HOST_DEVICE sl_rng_id sl_attn_rng_id(uint32_t seed, uint32_t sequence, uint32_t position, int layer,

@@ -1,7 +1,7 @@
 // engine/attn_launch_cuda.c - see attn_launch_cuda.h.
 #include "engine/attn_launch_cuda.h"
-#include "attention/stages.h"
-#include "engine/kv/kv_host.h"
+#include "attention/stages/stages.h"
+#include "kv/kv_host.h"
 
 #include <string.h>
 

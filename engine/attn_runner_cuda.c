@@ -1,10 +1,10 @@
 // engine/attn_runner_cuda.c - attention on the GPU: translates a batch into the arguments of a method's kernels.
 //
 // sl_backend.stream makes the engine's GPU the current device, so every launch here and in observe_cuda.c goes to that GPU.
-#include "attention/prefill_mask.h"
+#include "attention/prefill/prefill_mask.h"
 #include "engine/attn_launch_cuda.h"
-#include "engine/backend/cuda/cuda_backend.h"
-#include "engine/kv/kv_host.h"
+#include "backend/cuda/cuda_backend.h"
+#include "kv/kv_host.h"
 #include "engine/observe_cuda.h"
 
 #include <stdio.h>

@@ -3,7 +3,7 @@
 // Each answer renders and tokenizes all messages. The session keeps the common prefix of the new and the old prompt.
 #include "engine/engine_internal.h"
 #include "engine/stream.h"
-#include "tokenizer/chat.h"
+#include "tokenizer/chat/chat.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 //
 // An engine allocates everything that the largest step needs. A step allocates nothing.
 #include "engine/engine_internal.h"
-#include "engine/kv/kv_host.h"
+#include "kv/kv_host.h"
 
 #include <stdio.h>
 #include <stdlib.h>

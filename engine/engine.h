@@ -4,10 +4,10 @@
 #define SLEIGH_ENGINE_H
 
 #include "attention/attention.h"
-#include "engine/backend/sampler.h"
-#include "engine/base/error.h"
-#include "engine/base/progress.h"
-#include "engine/kv/kv_place.h"
+#include "backend/sampler.h"
+#include "base/error.h"
+#include "base/progress.h"
+#include "kv/kv_place.h"
 #include "models/config.h"
 #include "tokenizer/tokenizer.h"
 
@@ -24,7 +24,7 @@ enum { SL_MODEL_DUMMY = 2, SL_MODEL_PACKED = 4 };
 
 int sl_model_is_dummy(const sl_model *model);
 // Makes the weights of a dummy model, or the packed weights of a GGUF file, in host memory. Call it before the first engine. An
-// engine on a GPU makes dummy weights itself (engine/backend/dummy_weights.h). Progress is in MiB. n_threads 0: every core. The
+// engine on a GPU makes dummy weights itself (backend/dummy_weights.h). Progress is in MiB. n_threads 0: every core. The
 // number of threads does not change the weights. Does nothing for a model with weights. cancel: for a GGUF file; may be NULL.
 int sl_model_materialise(sl_model *model, int n_threads, const sl_progress *progress, const sl_cancel *cancel, sl_error *err);
 const sl_config *sl_model_config(const sl_model *model);
@@ -124,7 +124,7 @@ int sl_session_n_prefilled(const sl_session *session); // the first tokens, up t
 const sl_attn_stats *sl_engine_attn_stats(const sl_engine *engine);
 void sl_engine_reset_stats(sl_engine *engine);
 
-// For benches: later steps skip these parts (SL_PART_... of engine/backend/backend.h). The logits of such steps are
+// For benches: later steps skip these parts (SL_PART_... of backend/backend.h). The logits of such steps are
 // meaningless. 0: later steps are complete again. SL_ERR_UNSUPPORTED on the CPU.
 int sl_engine_skip_parts(sl_engine *engine, unsigned parts, sl_error *err);
 

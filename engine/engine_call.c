@@ -1,5 +1,5 @@
 // engine/engine_call.c - the frame of every call that runs an engine: one call at a time, with the engine's number of threads.
-#include "engine/base/number.h"
+#include "base/number.h"
 #include "engine/engine_internal.h"
 
 #include <stdarg.h>

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #ifdef SLEIGH_CUDA
-#include "engine/backend/cuda/cuda.h"
+#include "backend/cuda/cuda.h"
 #endif
 
 enum { ON_CPU = -1 };

@@ -2,14 +2,14 @@
 #ifndef SLEIGH_INTERNAL_H
 #define SLEIGH_INTERNAL_H
 
-#include "attention/prefill_mask.h"
-#include "engine/backend/backend.h"
-#include "engine/base/thread_pool.h"
-#include "engine/kv/kv_extras.h"
+#include "attention/prefill/prefill_mask.h"
+#include "backend/backend.h"
+#include "base/thread_pool.h"
+#include "kv/kv_extras.h"
 #include "engine/engine.h"
 #include "models/arch.h"
 #include "models/source.h"
-#include "tokenizer/chat.h"
+#include "tokenizer/chat/chat.h"
 
 #include <stdatomic.h>
 #include <sys/types.h>

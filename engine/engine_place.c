@@ -1,8 +1,8 @@
 // engine/engine_place.c - where K and V of an engine lie, and how long its context is: on the CPU, on the GPU, or in host
-// memory with a part on the GPU (engine/kv/kv_place.h). Everything here is computed before the engine allocates its memory.
-#include "engine/base/host_memory.h"
+// memory with a part on the GPU (kv/kv_place.h). Everything here is computed before the engine allocates its memory.
+#include "base/host_memory.h"
 #include "engine/engine_internal.h"
-#include "engine/kv/kv_host.h"
+#include "kv/kv_host.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 // engine/finite.c - refuses logits that are not finite, so that no token is sampled from them. The error names the layer, KV
 // head and position of the first key in the cache that is not finite. The arithmetic failed there first.
 #include "engine/engine_internal.h"
-#include "engine/kv/kv_host.h"
+#include "kv/kv_host.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 // A step writes the logits of its sessions to rows of sl_engine.step_logits. On the CPU each row is copied to its session at
 // once. On a device the session owns the row until another step needs the row, and the logits are downloaded to
 // sl_session.logits when a caller reads them.
-#include "engine/base/hash.h"
+#include "base/hash.h"
 #include "engine/engine_internal.h"
 
 #include <string.h>

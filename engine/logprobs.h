@@ -5,7 +5,7 @@
 #ifndef SLEIGH_LOGPROBS_H
 #define SLEIGH_LOGPROBS_H
 
-#include "engine/base/error.h"
+#include "base/error.h"
 
 typedef struct sl_logprobs { // of one generation; initialise with zeros
     int n_top;               // alternatives of each token; -1: nothing is recorded

@@ -1,7 +1,7 @@
 // engine/model.c - sl_model: the config, weights and tokenizer of a folder, loaded once and then constant.
-#include "engine/backend/dummy_weights.h"
-#include "engine/base/log.h"
-#include "engine/base/thread_pool.h"
+#include "backend/dummy_weights.h"
+#include "base/log.h"
+#include "base/thread_pool.h"
 #include "engine/engine_internal.h"
 #include "models/bucket_file.h"
 #include "models/gguf_tensors.h"

@@ -3,8 +3,8 @@
 //
 // An observer does not change a step: the outputs have equal bits with and without it, and the engine's statistics do not count
 // shadows. sl_engine_observe and the next step of a session allocate all memory.
-#include "attention/stages.h"
-#include "engine/base/thread_pool.h"
+#include "attention/stages/stages.h"
+#include "base/thread_pool.h"
 #include "engine/engine_internal.h"
 
 #include <math.h>

@@ -7,8 +7,8 @@
 // Kernels count for all heads of a launch together. A report gets an equal share of the rows, draws and bytes, so sums and
 // means over heads are exact, but the values of single heads are not known. Effective samples and bounds are not known either:
 // NaN. Outputs are bf16, and the rounding of both outputs contributes about 0.002 to a relative error.
-#include "engine/backend/cuda/cuda.h"
-#include "engine/base/thread_pool.h"
+#include "backend/cuda/cuda.h"
+#include "base/thread_pool.h"
 #include "engine/attn_launch_cuda.h"
 #include "engine/observe_cuda.h"
 

@@ -3,10 +3,10 @@
 // docs/session-file.md describes the tensors and the metadata. Page extras are not in the file: they are functions of the rows,
 // so a load builds them again.
 #include "engine/engine_internal.h"
-#include "engine/kv/kv_host.h"
-#include "engine/base/hash.h"
-#include "engine/base/number.h"
-#include "engine/base/whole_file.h"
+#include "kv/kv_host.h"
+#include "base/hash.h"
+#include "base/number.h"
+#include "base/whole_file.h"
 
 #include <errno.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 // engine/session_fill.c - a session of random rows, for benches of long contexts that a prefill would take too long to make.
-#include "engine/backend/dummy_weights.h"
+#include "backend/dummy_weights.h"
 #include "engine/engine_internal.h"
-#include "engine/kv/kv_host.h"
+#include "kv/kv_host.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 // Prefill and decode make an sl_batch (models/arch.h), the input of one pass, and call the architecture's forward. On a device
 // a decode step goes through a recording (sl_backend.run_step). docs/architecture.md shows the path down to a kernel.
 #include "engine/engine_internal.h"
-#include "engine/kv/kv_host.h"
+#include "kv/kv_host.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #ifndef SLEIGH_STOPPER_H
 #define SLEIGH_STOPPER_H
 
-#include "engine/base/error.h"
+#include "base/error.h"
 
 #include <stddef.h>
 

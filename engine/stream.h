@@ -2,7 +2,7 @@
 #ifndef SLEIGH_STREAM_H
 #define SLEIGH_STREAM_H
 
-#include "engine/base/arrays.h"
+#include "base/arrays.h"
 
 void sl_stream_set_end(sl_stream *s, int32_t id); // this token ends later generations too (chat templates need it); -1: none
 // Sets sl_generation.max_tokens and .n_logprobs for later generations.

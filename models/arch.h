@@ -6,8 +6,8 @@
 #ifndef SLEIGH_ARCH_H
 #define SLEIGH_ARCH_H
 
-#include "engine/backend/backend.h"
-#include "engine/kv/kv.h"
+#include "backend/backend.h"
+#include "kv/kv.h"
 #include "models/config.h"
 #include "models/weights.h"
 

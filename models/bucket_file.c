@@ -1,6 +1,6 @@
 // models/bucket_file.c - see bucket_file.h.
 #include "models/bucket_file.h"
-#include "engine/base/hash.h"
+#include "base/hash.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-// models/bucket_file.h - the bucket file of a model, saap.safetensors: what attention/buckets.h needs of the model.
+// models/bucket_file.h - the bucket file of a model, saap.safetensors: what attention/extras/buckets.h needs of the model.
 // The file is mapped, not copied.
 //
 //   tensor            dtype  shape (L layers, H KV heads, C buckets, d = head_dim, W width)
@@ -19,7 +19,7 @@
 #ifndef SLEIGH_BUCKET_FILE_H
 #define SLEIGH_BUCKET_FILE_H
 
-#include "attention/buckets.h"
+#include "attention/extras/buckets.h"
 #include "models/config.h"
 #include "models/safetensors.h"
 

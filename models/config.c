@@ -1,8 +1,8 @@
 // models/config.c - reads and checks config.json and generation_config.json. The architecture reads its own fields.
 #include "models/config.h"
-#include "engine/base/hash.h"
-#include "engine/base/json.h"
-#include "engine/base/number.h"
+#include "base/hash.h"
+#include "base/json.h"
+#include "base/number.h"
 #include "models/arch.h"
 
 #include <math.h>

@@ -4,7 +4,7 @@
 #ifndef SLEIGH_CONFIG_H
 #define SLEIGH_CONFIG_H
 
-#include "engine/base/documents.h"
+#include "base/documents.h"
 
 #include <stdint.h>
 
@@ -48,7 +48,7 @@ typedef struct sl_config {
 int sl_config_load(const sl_documents *documents, sl_config *config, sl_error *err);
 // Adds an end token. 0: the id is none of this vocabulary, or there is no room for another one.
 int sl_config_add_eos(sl_config *config, int32_t id);
-// FNV-1a (engine/base/hash.h) of the fields that change the arithmetic, as a text of lines NAME=VALUE, each ended by a newline:
+// FNV-1a (base/hash.h) of the fields that change the arithmetic, as a text of lines NAME=VALUE, each ended by a newline:
 //   model_type, vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, num_key_value_heads,
 //   head_dim, rms_norm_eps, tie_word_embeddings (0 or 1), rope_theta, rope_type (sl_config_rope_name), factor,
 //   low_freq_factor, high_freq_factor, original_max_position_embeddings

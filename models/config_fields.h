@@ -2,7 +2,7 @@
 #ifndef SLEIGH_CONFIG_FIELDS_H
 #define SLEIGH_CONFIG_FIELDS_H
 
-#include "engine/base/json.h"
+#include "base/json.h"
 #include "models/config.h"
 
 // A field that changes the arithmetic unless its value is `neutral` or null. neutral: "null" (or an empty object or list),

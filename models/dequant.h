@@ -4,7 +4,7 @@
 #ifndef SLEIGH_DEQUANT_H
 #define SLEIGH_DEQUANT_H
 
-#include "engine/base/bf16.h"
+#include "base/bf16.h"
 
 #include <stddef.h>
 

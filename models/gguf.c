@@ -3,7 +3,7 @@
 // The file is little-endian: "GGUF", the version, the number of tensors, the number of values, the values, the descriptions of
 // the tensors, and from the next multiple of the alignment on the data.
 #include "models/gguf.h"
-#include "engine/base/git_lfs.h"
+#include "base/git_lfs.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
 #ifndef SLEIGH_GGUF_H
 #define SLEIGH_GGUF_H
 
-#include "engine/base/error.h"
+#include "base/error.h"
 #include "models/dequant.h"
 #include "models/safetensors.h"
 

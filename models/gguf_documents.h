@@ -6,7 +6,7 @@
 #ifndef SLEIGH_GGUF_DOCUMENTS_H
 #define SLEIGH_GGUF_DOCUMENTS_H
 
-#include "engine/base/arrays.h"
+#include "base/arrays.h"
 #include "models/gguf.h"
 
 #include <jansson.h>

@@ -1,6 +1,6 @@
 // models/gguf_tensors.c - see gguf_tensors.h.
 #include "models/gguf_tensors.h"
-#include "engine/base/thread_pool.h"
+#include "base/thread_pool.h"
 
 #include <math.h>
 #include <stdatomic.h>

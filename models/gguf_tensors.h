@@ -11,7 +11,7 @@
 #ifndef SLEIGH_GGUF_TENSORS_H
 #define SLEIGH_GGUF_TENSORS_H
 
-#include "engine/base/progress.h"
+#include "base/progress.h"
 #include "models/gguf.h"
 
 // n_heads, n_kv_heads: of q and k, whose rows the file has in another order; 0: in the same order. most_fp32: the most bytes of

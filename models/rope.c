@@ -13,8 +13,8 @@
 //
 // The arithmetic is that of transformers: frequencies in fp32, yarn's bounds in double precision.
 #include "attention/attention.h"
-#include "engine/base/hash.h"
-#include "engine/base/number.h"
+#include "base/hash.h"
+#include "base/number.h"
 #include "models/config_fields.h"
 
 #include <math.h>

@@ -1,8 +1,8 @@
 // models/safetensors.c - maps the files of a folder and checks every tensor's extent. See safetensors.h.
 #include "models/safetensors.h"
-#include "engine/base/git_lfs.h"
-#include "engine/base/hash.h"
-#include "engine/base/json.h"
+#include "base/git_lfs.h"
+#include "base/hash.h"
+#include "base/json.h"
 #include "models/dequant.h"
 #include "models/safetensors_header.h"
 

@@ -6,7 +6,7 @@
 #ifndef SLEIGH_SAFETENSORS_H
 #define SLEIGH_SAFETENSORS_H
 
-#include "engine/backend/backend.h"
+#include "backend/backend.h"
 
 #include <time.h>
 
@@ -76,7 +76,7 @@ int sl_tensors_count(const sl_tensors *t);
 const sl_tensor *sl_tensors_at(const sl_tensors *t, int i);
 const sl_tensor *sl_tensors_find(const sl_tensors *t, const char *name); // NULL: no such tensor
 size_t sl_tensors_bytes(const sl_tensors *t);                            // of all tensors
-// Continues an FNV-1a hash (engine/base/hash.h) with every tensor, in the order of the names (as bytes): the name and a NUL,
+// Continues an FNV-1a hash (base/hash.h) with every tensor, in the order of the names (as bytes): the name and a NUL,
 // the dtype of the header and a NUL, the number of dimensions, each dimension (numbers as 8 bytes, lowest byte first), samples
 // of the data. Of a packed tensor, dtype and data are those of the file. The samples are all bytes of a tensor of at most 32
 // KiB, otherwise 8 blocks of 4 KiB: block i < 7 begins at byte i * floor((size - 4096) / 7), and the last block ends the

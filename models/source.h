@@ -6,7 +6,7 @@
 #ifndef SLEIGH_SOURCE_H
 #define SLEIGH_SOURCE_H
 
-#include "engine/base/documents.h"
+#include "base/documents.h"
 #include "models/safetensors.h"
 
 typedef struct sl_source sl_source;

@@ -1,6 +1,6 @@
 // models/unbound.c - the tensors of a folder that no weight binds: a head beside tied embeddings, and all others. See
 // weights.h.
-#include "engine/base/log.h"
+#include "base/log.h"
 #include "models/weights.h"
 
 #include <stdlib.h>

@@ -6,8 +6,8 @@
 #ifndef SLEIGH_WEIGHTS_H
 #define SLEIGH_WEIGHTS_H
 
-#include "engine/backend/backend.h"
-#include "engine/base/progress.h"
+#include "backend/backend.h"
+#include "base/progress.h"
 #include "models/config.h"
 #include "models/safetensors.h"
 

@@ -5,7 +5,7 @@
     python3 scripts/attention_states.py --model models/prose --text BOOK --tokens 8k --out DIR
 
 The heads of all layers stand side by side, as one layer: the embedded model's 4 layers of 8 query heads and 2 KV heads have the shape of a
-layer of Llama-3.1-8B. engine/cli/bench/attn_states.h describes the files."""
+layer of Llama-3.1-8B. cli/bench/attn_states.h describes the files."""
 import argparse
 import json
 import os

@@ -4,7 +4,7 @@
     scripts/check_messages.py SLEIGH    SLEIGH: the binary, whose help lists all flags
 
 1. No string of the library holds a flag such as --ctx-size. (attention/params.c writes the flags of `sleigh methods` as "--%s".)
-2. The command line has a flag for each name in braces of a message ("{n_ctx} %d: ..."), by the table of engine/cli/error_text.c.
+2. The command line has a flag for each name in braces of a message ("{n_ctx} %d: ..."), by the table of cli/error_text.c.
 Prints one line for each violation, and exits with 1 when there is one.
 """
 
@@ -19,11 +19,11 @@ COMMANDS = ["generate", "chat", "bench"]
 
 
 def library():
-    for top in ("attention", "engine", "models", "tokenizer"):
+    for top in ("attention", "backend", "base", "engine", "kv", "models", "tokenizer"):
         for folder, _, names in sorted(os.walk(os.path.join(ROOT, top))):
             for name in sorted(names):
                 path = os.path.relpath(os.path.join(folder, name), ROOT)
-                if name.endswith((".c", ".cc", ".cu", ".h", ".cuh")) and not path.startswith("engine/cli/"):
+                if name.endswith((".c", ".cc", ".cu", ".h", ".cuh")):
                     yield path
 
 
@@ -43,7 +43,7 @@ def main():
         for call in re.finditer(r"\bsl_fail\((?:[^\";]|\"(?:[^\"\\]|\\.)*\")*;", text):
             for name in re.findall(r"\{([A-Za-z_]+)\}", call.group(0)):
                 options.setdefault(name, f"{path}:{text.count(chr(10), 0, call.start()) + 1}")
-    with open(os.path.join(ROOT, "engine/cli/error_text.c"), encoding="utf-8") as f:
+    with open(os.path.join(ROOT, "cli/error_text.c"), encoding="utf-8") as f:
         special = dict(re.findall(r'\{"(\w+)", "([^"]+)"\}', f.read()))
     helps = [subprocess.run([sys.argv[1], c, "--help"], capture_output=True, text=True, check=True).stdout for c in COMMANDS]
     for name, where in sorted(options.items()):

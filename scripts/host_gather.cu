@@ -10,7 +10,7 @@
 // GIB should be many times the last cache of the processor, so that almost no row is in a cache. Without a GPU the program
 // times only the host threads. A time is the median of LAUNCHES - WARM_UP launches. Each launch draws new rows, and is checked:
 // the sum of all words that were brought must be the sum of the listed rows. The program needs CUDA 12.5 or newer.
-#include "engine/base/philox.h"
+#include "base/philox.h"
 
 #include <algorithm>
 #include <atomic>

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tokenizer/jinja_cases.c: the upper, lower and title case of characters, as Python's str.upper, str.lower and str.title give it.
+"""Writes tokenizer/jinja/jinja_cases.c: the upper, lower and title case of characters, as Python's str.upper, str.lower and str.title give it.
 
     python3 scripts/make_jinja_tables.py     needs Python 3.11, whose Unicode is 14; the builds do not run it
 
@@ -58,9 +58,9 @@ def quote(text):
 def main():
     assert unicodedata.unidata_version == "14.0.0", unicodedata.unidata_version
     cases = [("upper", mapping(str.upper)), ("lower", mapping(str.lower)), ("title", mapping(str.title, str.upper))]
-    out = ("// tokenizer/jinja_cases.c - upper, lower and title cases of characters above U+007F (Unicode 14, as in Python 3.11).\n"
+    out = ("// tokenizer/jinja/jinja_cases.c - upper, lower and title cases of characters above U+007F (Unicode 14, as in Python 3.11).\n"
            "// scripts/make_jinja_tables.py writes this file. Do not edit it.\n// clang-format off\n"
-           '#include "tokenizer/jinja_internal.h"\n\n#include <string.h>\n\n'
+           '#include "tokenizer/jinja/jinja_internal.h"\n\n#include <string.h>\n\n'
            "typedef struct case_run {\n    uint32_t first, last;\n    int step, distance;\n} case_run;\n"
            "typedef struct case_special {\n    uint32_t c;\n    const char *text;\n} case_special;\n\n")
     for name, mapped in cases:

@@ -2,7 +2,7 @@
 """Writes tests/goldens/json.jsonl: texts, and what Python's json reads from them.
 
 One line for each text: {"text": the text, "value": what sl_json_parse must give, or null where Python's json refuses the text}.
-A value that Jansson cannot hold is the string "\\u0000\\u0001" and the value's text (engine/base/json_lenient.h). An integer of
+A value that Jansson cannot hold is the string "\\u0000\\u0001" and the value's text (base/json_lenient.h). An integer of
 more than 64 bits, a real beyond a double's range, NaN, Infinity, -Infinity, and a text with half a surrogate pair are such
 values.
 

@@ -107,8 +107,8 @@ def fnv1a(text):
 
 
 def builtin_templates():
-    """{name: text} of tokenizer/chat_builtin.c."""
-    source = open(os.path.join(ROOT, "tokenizer/chat_builtin.c"), encoding="utf-8").read()
+    """{name: text} of tokenizer/chat/chat_builtin.c."""
+    source = open(os.path.join(ROOT, "tokenizer/chat/chat_builtin.c"), encoding="utf-8").read()
     part = re.compile(r'"((?:[^"\\]|\\.)*)"|\b([A-Z][A-Z0-9_]+)\b')
     macros = {}
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the tables of Unicode that Sleigh's tokenizers use: tokenizer/unicode_tables.c and tokenizer/nfc_tables.c.
+"""Writes the tables of Unicode that Sleigh's tokenizers use: tokenizer/unicode/unicode_tables.c and tokenizer/unicode/nfc_tables.c.
 
     python3 scripts/make_unicode.py  needs unicodedataplus==16.0.0 and regex==2024.11.6; the build and the tests need neither
 
@@ -79,7 +79,7 @@ def write(name, what, parts):
     path = os.path.join(ROOT, "tokenizer", name)
     with open(path, "w", encoding="ascii") as f:
         f.write(f"// tokenizer/{name} - {what}\n// scripts/make_unicode.py writes this file. Do not edit it.\n// clang-format off\n"
-                '#include "tokenizer/unicode_tables.h"\n\n')
+                '#include "tokenizer/unicode/unicode_tables.h"\n\n')
         f.write("\n".join(parts))
     print(path)
 

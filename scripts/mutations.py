@@ -17,7 +17,7 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 JUDGED = os.path.join(ROOT, "scripts/mutations.txt")
-FOLDERS = ("attention", "models", "tokenizer", "engine", "engine/cli", "cuda")
+FOLDERS = ("base", "backend", "kv", "tokenizer", "attention", "models", "engine", "cli", "cuda")
 
 
 def read(path):
@@ -33,7 +33,7 @@ def tracked():
 def folder_of(path):
     if re.search(r"(^|/)cuda/|\.cuh?$|_cuda\.c$", path):
         return "cuda"
-    return "engine/cli" if path.startswith("engine/cli/") else path.split("/")[0]
+    return path.split("/")[0]
 
 
 class Mutation:
@@ -328,8 +328,8 @@ def bodies(path, text):
 
 
 def product_files(gpu):
-    return [x for x in tracked() if re.match(r"(attention|models|tokenizer|engine)/.*\.(c|cu|cuh|h)$", x)
-            and (folder_of(x) == "cuda") == gpu and not re.search(r"jinja_tables|unicode_(ranges|tables)|/tables/|sl_unicode\.h", x)]
+    return [x for x in tracked() if re.match(rf"({'|'.join(FOLDERS)})/.*\.(c|cu|cuh|h)$", x)
+            and (folder_of(x) == "cuda") == gpu and not re.search(r"unicode_tables|nfc_tables|jinja_cases", x)]
 
 
 def sample(count, seed, gpu=False, only=""):

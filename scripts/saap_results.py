@@ -104,7 +104,7 @@ def number_lines(args, n_tokens):
 
 def code_lines(args, n_tokens):
     """C source of the tree, every text from another folder on."""
-    lines, files = [], sorted(glob.glob("attention/*.c") + glob.glob("engine/**/*.c", recursive=True) + glob.glob("models/*.c"))
+    lines, files = [], sorted(x for top in ("attention", "engine", "cli", "models") for x in glob.glob(f"{top}/**/*.c", recursive=True))
     for i in range(args.texts):
         text, at = "", i * len(files) // args.texts
         for path in files[at:] + files[:at]:

@@ -54,7 +54,7 @@ def number_before(text, unit):
 
 
 def draw(sleigh, picture, title, panels):
-    """Writes the data file of a picture (its format: engine/cli/output/plot_data.h) and draws the picture with `sleigh plot`. panels: tuples
+    """Writes the data file of a picture (its format: cli/output/plot_data.h) and draws the picture with `sleigh plot`. panels: tuples
     of title, label of x, label of y, words for the axes, {curve: [(x, y), ...]}."""
     data = os.path.splitext(picture)[0] + ".dat"
     with open(data, "w") as f:

@@ -6,7 +6,7 @@
 #ifndef SLEIGH_TEST_H
 #define SLEIGH_TEST_H
 
-#include "engine/base/error.h"
+#include "base/error.h"
 
 #include <stdint.h>
 #include <stdio.h>

@@ -204,7 +204,7 @@ static void demo_build(void) {
     } cases[] = {
         {"", ":", "sleigh: no GPU, so the demo builds without CUDA, in ", "", "/b/cpu/sleigh "},
         {"GPU 0: A (UUID: GPU-1)", ":", "", "  NVCC attention/cuda/", ""},
-        {"", "mkdir -p $tmp/b/engine/backend/cuda; : >$tmp/b/engine/backend/cuda/linear.cu.o", "", "  NVCC ", ""},
+        {"", "mkdir -p $tmp/b/backend/cuda; : >$tmp/b/backend/cuda/linear.cu.o", "", "  NVCC ", ""},
         {"", "CUDA=1; export CUDA", "", "  NVCC ", ""},
         {"", "CUDA=0; export CUDA", "", "", ""},
     };

@@ -2,7 +2,7 @@
 // other added tokens. The readers of the file formats add the tokens; the loader calls sl_tokenizer_index once.
 #define _GNU_SOURCE
 #include "tokenizer/byte_alphabet.h"
-#include "tokenizer/chars.h"
+#include "tokenizer/unicode/chars.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/tokenizer_internal.h"
 

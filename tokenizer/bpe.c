@@ -3,7 +3,7 @@
 //
 // The encoder merges the pairs of a piece in order of rank, and the leftmost pair first. It scans short pieces for the lowest
 // rank. For long pieces it uses a heap, so that no input takes quadratic time.
-#include "tokenizer/chars.h"
+#include "tokenizer/unicode/chars.h"
 #include "tokenizer/tokenizer_internal.h"
 #include "tokenizer/siphash.h"
 

@@ -3,7 +3,7 @@
 #ifndef SLEIGH_JSON_PART_H
 #define SLEIGH_JSON_PART_H
 
-#include "engine/base/json.h"
+#include "base/json.h"
 #include "tokenizer/tokenizer_internal.h"
 
 typedef struct sl_part {

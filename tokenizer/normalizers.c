@@ -1,5 +1,5 @@
 // tokenizer/normalizers.c - the normaliser of a tokenizer.json: steps that change a text before it is split into pieces.
-#include "tokenizer/chars.h"
+#include "tokenizer/unicode/chars.h"
 #include "tokenizer/json_part.h"
 
 #include <stdlib.h>

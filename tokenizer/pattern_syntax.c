@@ -5,7 +5,7 @@
 // both cases below (?i). So neither the version of Unicode nor the case folding of the regex library changes the pieces.
 // The reader refuses syntax that it does not know, and syntax for which Oniguruma has rules of its own.
 #include "tokenizer/pattern_syntax.h"
-#include "engine/base/utf8.h"
+#include "base/utf8.h"
 
 #include <stdio.h>
 #include <stdlib.h>

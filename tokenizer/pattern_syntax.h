@@ -2,8 +2,8 @@
 #ifndef SLEIGH_PATTERN_SYNTAX_H
 #define SLEIGH_PATTERN_SYNTAX_H
 
-#include "engine/base/arrays.h"
-#include "tokenizer/unicode.h"
+#include "base/arrays.h"
+#include "tokenizer/unicode/unicode.h"
 
 enum { SL_SYNTAX_SET = 0x80, SL_SYNTAX_BITS = 7, SL_SYNTAX_MOST_SETS = 1024 };
 

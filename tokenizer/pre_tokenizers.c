@@ -2,9 +2,9 @@
 // pieces of the step before it. The model encodes the pieces of the last step.
 //
 // A piece goes through all steps before the next piece is made, so that no list of pieces is stored.
-#include "engine/base/utf8.h"
+#include "base/utf8.h"
 #include "tokenizer/byte_alphabet.h"
-#include "tokenizer/chars.h"
+#include "tokenizer/unicode/chars.h"
 #include "tokenizer/json_part.h"
 
 #include <stdlib.h>

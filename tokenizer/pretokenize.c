@@ -4,7 +4,7 @@
 // the same sets get the same symbol, a byte; a pattern has few symbols. The text becomes a string of symbols, and PCRE2 matches
 // the pattern on symbols. So the pieces do not depend on PCRE2's version of Unicode, and a class is one look-up in a bitmap.
 #define PCRE2_CODE_UNIT_WIDTH 8
-#include "engine/base/utf8.h"
+#include "base/utf8.h"
 #include "tokenizer/pattern_syntax.h"
 #include "tokenizer/tokenizer_internal.h"
 

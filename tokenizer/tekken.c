@@ -3,7 +3,7 @@
 //
 // The special tokens have the first ids, and a token of rank r has the id r + the number of special tokens. A file may have
 // more ranks than the model uses: the ranks that do not fit into the model's vocabulary are left out.
-#include "engine/base/json.h"
+#include "base/json.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/tokenizer_internal.h"
 

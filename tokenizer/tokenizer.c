@@ -1,7 +1,7 @@
 // tokenizer/tokenizer.c - one interface over BPE and SentencePiece: chooses the file of a model's tokenizer, encodes texts with
 // added tokens, decodes ids.
 #include "tokenizer/tokenizer.h"
-#include "engine/base/json.h"
+#include "base/json.h"
 #include "tokenizer/tokenizer_internal.h"
 
 #include <stdlib.h>

@@ -6,7 +6,7 @@
 #ifndef SLEIGH_TOKENIZER_H
 #define SLEIGH_TOKENIZER_H
 
-#include "engine/base/documents.h"
+#include "base/documents.h"
 
 typedef struct sl_tokenizer sl_tokenizer;
 

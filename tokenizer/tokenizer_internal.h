@@ -6,7 +6,7 @@
 #ifndef SLEIGH_TOKENIZER_INTERNAL_H
 #define SLEIGH_TOKENIZER_INTERNAL_H
 
-#include "engine/base/documents.h"
+#include "base/documents.h"
 
 // ---- pretokenize.c: regular expressions of tokenizers ----
 

@@ -23,8 +23,8 @@
 #define SLEIGH_DECODE_RING_CUH
 
 #include "attention/attention_cuda.h"
-#include "engine/backend/cuda/barrier.cuh"
-#include "engine/backend/cuda/device.cuh"
+#include "backend/cuda/barrier.cuh"
+#include "backend/cuda/device.cuh"
 
 #include <math.h>
 

@@ -6,10 +6,10 @@
 #define SLEIGH_EXACT_HEAD_CUH
 
 #include "attention/cuda/host_rows.cuh"
-#include "engine/backend/cuda/device.cuh"
+#include "backend/cuda/device.cuh"
 
 extern "C" {
-#include "attention/cpu_kernels.h"
+#include "attention/cpu/cpu_kernels.h"
 }
 
 namespace {

@@ -2,7 +2,7 @@
 #ifndef SLEIGH_HEAD_DIM_CUH
 #define SLEIGH_HEAD_DIM_CUH
 
-#include "engine/base/error.h"
+#include "base/error.h"
 
 // Calls FUNCTION<head_dim>(arguments). The backend has refused every other head_dim before the upload of weights.
 #define SL_WITH_HEAD_DIM(HEAD_DIM, FUNCTION, ...)                                                                              \

@@ -1,4 +1,4 @@
-// attention/cuda/host_rows.cuh - rows of K and V in host memory (engine/kv/kv_host.h), which the threads of a kernel fetch
+// attention/cuda/host_rows.cuh - rows of K and V in host memory (kv/kv_host.h), which the threads of a kernel fetch
 // themselves. The files *_host.cu compile decode kernels a second time, with SL_HOST_ROWS. There the rows of full pages lie on
 // the host, K and V of a row side by side, and those of the newest page in k and v.
 //
@@ -12,7 +12,7 @@
 #define SLEIGH_HOST_ROWS_CUH
 
 #include "attention/cuda/hot_rows.cuh"
-#include "engine/backend/cuda/device.cuh"
+#include "backend/cuda/device.cuh"
 
 namespace {
 

@@ -9,8 +9,8 @@
 #define SLEIGH_HOT_ROWS_CUH
 
 #include "attention/attention_cuda.h"
-#include "attention/hot_order.h"
-#include "engine/backend/cuda/device.cuh"
+#include "attention/extras/hot_order.h"
+#include "backend/cuda/device.cuh"
 
 namespace {
 

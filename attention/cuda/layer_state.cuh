@@ -9,7 +9,7 @@
 #define SLEIGH_LAYER_STATE_CUH
 
 #include "attention/attention_cuda.h"
-#include "attention/threshold.h"
+#include "attention/budgets/threshold.h"
 
 namespace {
 

@@ -3,8 +3,8 @@
 #ifndef SLEIGH_MMA_TILES_CUH
 #define SLEIGH_MMA_TILES_CUH
 
-#include "engine/backend/cuda/barrier.cuh"
-#include "engine/backend/cuda/device.cuh"
+#include "backend/cuda/barrier.cuh"
+#include "backend/cuda/device.cuh"
 
 // Elements of a tile row in shared memory: with a pad of 16 bytes. The row is an odd number of 16-byte units, so the eight rows
 // of an ldmatrix lie in different banks.

@@ -2,7 +2,7 @@
 // state the contents and the layout (page_norms.c, propose_quantised.c, propose_bernoulli.c). The results have the same bits as
 // the CPU's.
 #include "attention/cuda/norms.cuh"
-#include "engine/backend/cuda/device.cuh"
+#include "backend/cuda/device.cuh"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

@@ -22,7 +22,7 @@
 #define SLEIGH_ATTENTION_WORKSPACE_CUH
 
 #include "attention/attention_cuda.h"
-#include "engine/base/error.h"
+#include "base/error.h"
 
 struct decode_counters {
     int *next_item, *next_part;

@@ -25,7 +25,7 @@
 #ifndef SLEIGH_INTEGER_SOFTMAX_H
 #define SLEIGH_INTEGER_SOFTMAX_H
 
-#include "engine/base/philox.h"
+#include "base/philox.h"
 
 #include <stdint.h>
 

@@ -4,7 +4,7 @@
 // The diagonal and the sink count as blocks of the mask. So no mask with as many blocks in a query block keeps more of its
 // mass.
 #include "attention/prefill/row_sums.h"
-#include "attention/stages.h"
+#include "attention/stages/stages.h"
 
 static const sl_attn_param params[] = {
     {"density", SL_PARAM_FLOAT, 0.1, 0, 1, "share of the causal blocks of a query block, rounded to whole blocks", NULL},

@@ -5,9 +5,9 @@
 // each row has an online softmax. A row is a query of one head. The result of a row depends on the key blocks that the row
 // visits, and not on the other rows of the tile. So a full mask gives the bits of dense attention, for every split into calls,
 // tiles and threads.
-#include "attention/prefill_mask.h"
-#include "attention/stages.h"
-#include "engine/base/thread_pool.h"
+#include "attention/prefill/prefill_mask.h"
+#include "attention/stages/stages.h"
+#include "base/thread_pool.h"
 
 #include <math.h>
 #include <string.h>

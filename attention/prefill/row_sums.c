@@ -2,8 +2,8 @@
 // of all scores (row_sums.h).
 #include "attention/prefill/row_sums.h"
 #include "attention/prefill/integer_softmax.h"
-#include "attention/stages.h"
-#include "engine/base/thread_pool.h"
+#include "attention/stages/stages.h"
+#include "base/thread_pool.h"
 
 #include <math.h>
 #include <string.h>

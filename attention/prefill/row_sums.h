@@ -13,7 +13,7 @@
 #ifndef SLEIGH_ROW_SUMS_H
 #define SLEIGH_ROW_SUMS_H
 
-#include "attention/prefill_mask.h"
+#include "attention/prefill/prefill_mask.h"
 
 #ifdef __cplusplus
 extern "C" {

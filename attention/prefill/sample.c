@@ -5,7 +5,7 @@
 // chunk_n chunks of query blocks, equal to within one block. The last 128 queries of a chunk are sampled. The sink and the
 // diagonal are our addition (prefill_mask.h).
 #include "attention/prefill/row_sums.h"
-#include "attention/stages.h"
+#include "attention/stages/stages.h"
 
 #include <string.h>
 

@@ -5,7 +5,7 @@
 // lambda), where m is the row's running maximum (sl_attn_prefill_args.skip_distance). A skipped block adds at most 128 lambda
 // e^m to the mass that a row loses, so a row over n keys loses at most the share D / (l + D) <= n lambda. The default keeps
 // this share below 3.3% at 32k tokens.
-#include "attention/stages.h"
+#include "attention/stages/stages.h"
 
 #include <math.h>
 

@@ -5,7 +5,7 @@
 // Accelerating Pre-filling for Long-Context LLMs via Dynamic Sparse Attention, arXiv:2407.02490. Columns and slashes are
 // counted in tokens; the mask visits every block that one of them crosses.
 #include "attention/prefill/row_sums.h"
-#include "attention/stages.h"
+#include "attention/stages/stages.h"
 
 #include <string.h>
 

@@ -6,7 +6,7 @@
 // antidiagonal. The score of a block pair is the sum of the softmax of these scores over the rows and columns of the pair. This
 // sum is an estimate, not the mass of the block.
 #include "attention/prefill/row_sums.h"
-#include "attention/stages.h"
+#include "attention/stages/stages.h"
 
 static const sl_attn_param params[] = {
     {"stride", SL_PARAM_CHOICE, 0, 0, 1, "queries and keys that share one score", "8,16"},

@@ -1,8 +1,8 @@
 // tests/attention/test_auto.c - --attn=auto: choices on both sides of the crossover of a given table, tables as files,
 // calibration with a given clock and with the clock of the host, and the commands that accept auto.
 #include "attention/auto.h"
-#include "engine/cli/bench/calibrate.h"
-#include "engine/cli/bench/calibrate_host.h"
+#include "cli/bench/calibrate.h"
+#include "cli/bench/calibrate_host.h"
 #include "engine/engine.h"
 #include "tests/support/given_table.h"
 #include "tests/support/run_cli.h"

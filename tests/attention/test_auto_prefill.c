@@ -2,10 +2,10 @@
 // file of the table, their measurement with a given clock and with the clock of the host, random masks, and the commands.
 // tests/attention/test_auto.c tests the rest of the table, tests/cli/test_cli_tune.c tests auto with a profile.
 #include "attention/auto.h"
-#include "attention/prefill_mask.h"
-#include "engine/cli/bench/calibrate.h"
-#include "engine/cli/bench/calibrate_host.h"
-#include "engine/cli/bench/random_mask.h"
+#include "attention/prefill/prefill_mask.h"
+#include "cli/bench/calibrate.h"
+#include "cli/bench/calibrate_host.h"
+#include "cli/bench/random_mask.h"
 #include "engine/engine.h"
 #include "tests/support/given_table.h"
 #include "tests/support/gpu.h"

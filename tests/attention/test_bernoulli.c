@@ -1,6 +1,6 @@
 // tests/attention/test_bernoulli.c - Bernoulli qK^T: counts, scores against the same sums in double precision, the errors that
 // the paper states, and compositions with a draw of values.
-#include "attention/stages.h"
+#include "attention/stages/stages.h"
 #include "tests/support/reference.h"
 #include "tests/test.h"
 

@@ -1,8 +1,8 @@
 // tests/attention/test_draws.c - rows of a draw, by brute force and closed forms: the tile budgets of santa-flash, the uniform
 // part of santa-is and the masses of truncated rows, the sum of all masses, topp at equal masses, the fewest draws for a stated
 // error, budgets by variance, and the reports of a step.
-#include "attention/stages.h"
-#include "engine/backend/backend.h"
+#include "attention/stages/stages.h"
+#include "backend/backend.h"
 #include "tests/support/counters.h"
 #include "tests/support/reference.h"
 #include "tests/test.h"

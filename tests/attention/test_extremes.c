@@ -1,6 +1,6 @@
 // tests/attention/test_extremes.c - scores that stored masses cannot hold: huge, infinite, NaN. Every method must return the
 // output of dense attention for such a head and count a fallback. Other heads must keep their bits.
-#include "attention/stages.h"
+#include "attention/stages/stages.h"
 #include "tests/support/extremes.h"
 #include "tests/support/reference.h"
 #include "tests/test.h"

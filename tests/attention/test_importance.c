@@ -1,7 +1,7 @@
 // tests/attention/test_importance.c - importance sampling and subsets, in addition to test_proposals.c: every instruction set,
 // keys that f16 cannot hold, one-hot attention, a newest page that outweighs the others, p of topp, the mean of random.
-#include "attention/cpu_kernels.h"
-#include "attention/stages.h"
+#include "attention/cpu/cpu_kernels.h"
+#include "attention/stages/stages.h"
 #include "tests/support/reference.h"
 #include "tests/test.h"
 #include "tests/support/draw_inputs.h"

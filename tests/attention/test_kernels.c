@@ -1,8 +1,8 @@
 // tests/attention/test_kernels.c - the vector loops of attention on every instruction set of this machine, and dense attention,
 // against double precision on awkward sizes.
-#include "attention/cpu_kernels.h"
-#include "attention/stages.h"
-#include "engine/backend/backend.h"
+#include "attention/cpu/cpu_kernels.h"
+#include "attention/stages/stages.h"
+#include "backend/backend.h"
 #include "tests/support/reference.h"
 #include "tests/support/threads.h"
 #include "tests/test.h"

@@ -1,5 +1,5 @@
-// tests/attention/test_layer_budgets.c - the split of draws over layers (attention/layer_budgets.h).
-#include "attention/layer_budgets.h"
+// tests/attention/test_layer_budgets.c - the split of draws over layers (attention/budgets/layer_budgets.h).
+#include "attention/budgets/layer_budgets.h"
 #include "tests/test.h"
 
 #include <math.h>

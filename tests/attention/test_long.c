@@ -1,7 +1,7 @@
 // tests/attention/test_long.c - contexts of more than 131,072 rows on the CPU, up to 2^21: draws from masses whose sum is 2^59,
 // and every method that draws against dense attention in double precision.
-#include "attention/stages.h"
-#include "engine/backend/backend.h"
+#include "attention/stages/stages.h"
+#include "backend/backend.h"
 #include "tests/support/reference.h"
 #include "tests/test.h"
 

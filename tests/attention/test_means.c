@@ -1,6 +1,6 @@
 // tests/attention/test_means.c - checks every method of the registry against its label (sl_attn_method.mean) on problems that
 // show a bias of 1% of the output. Methods with a wrong label must be found. Prints the bias of santa-pps with --epsilon.
-#include "attention/stages.h"
+#include "attention/stages/stages.h"
 #include "tests/support/means.h"
 #include "tests/test.h"
 #include "tests/support/draw_inputs.h"

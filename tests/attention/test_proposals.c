@@ -1,8 +1,8 @@
 // tests/attention/test_proposals.c - proposals that are not exact (quantised keys, page bounds, hashes), their page extras, and
 // the methods that draw from them. Double precision judges the scores; for quantised keys the test decodes the documented
 // layout itself.
-#include "attention/cpu_kernels.h"
-#include "attention/stages.h"
+#include "attention/cpu/cpu_kernels.h"
+#include "attention/stages/stages.h"
 #include "tests/support/reference.h"
 #include "tests/test.h"
 #include "tests/support/draw_inputs.h"

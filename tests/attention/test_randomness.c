@@ -1,6 +1,6 @@
 // tests/attention/test_randomness.c - the random numbers of every method that draws, through decode: each head, layer,
 // position, sequence, seed and tile has different numbers, at the documented place of the counter (attention/random_counter.h).
-#include "attention/stages.h"
+#include "attention/stages/stages.h"
 #include "tests/support/counters.h"
 #include "tests/test.h"
 

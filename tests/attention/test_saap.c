@@ -1,8 +1,8 @@
 // tests/attention/test_saap.c - saap and saap-kmeans: buckets of keys, the index by bucket, the rows of a step against an
 // explicit set of rows in double precision, the errors of a plan.
-#include "attention/bucket_index.h"
-#include "attention/cpu_kernels.h"
-#include "engine/base/hash.h"
+#include "attention/extras/bucket_index.h"
+#include "attention/cpu/cpu_kernels.h"
+#include "base/hash.h"
 #include "engine/engine.h"
 #include "models/bucket_file.h"
 #include "tests/support/bucket_plan.h"

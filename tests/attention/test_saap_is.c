@@ -1,7 +1,7 @@
 // tests/attention/test_saap_is.c - saap-is: with S = 0 the bits of saap; the statistics of cells; expected counts of the draws
 // against sizes in double precision; a bias that falls as 1 / S; the reported standard error and Pareto shape.
-#include "attention/bucket_visit.h"
-#include "attention/pareto.h"
+#include "attention/extras/bucket_visit.h"
+#include "attention/budgets/pareto.h"
 #include "tests/support/draw_inputs.h"
 #include "tests/support/draw_model.h"
 #include "tests/support/reference.h"

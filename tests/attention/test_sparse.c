@@ -1,7 +1,7 @@
 // tests/attention/test_sparse.c - quest and magicpig from end to end, against plain double precision: the units that Quest
 // reads, the frequency of MagicPIG's candidates and the output from them, and page extras of a sequence that was cut back or
 // forked. test_proposals.c tests the scores of single rows.
-#include "attention/stages.h"
+#include "attention/stages/stages.h"
 #include "tests/support/reference.h"
 #include "tests/test.h"
 #include "tests/support/draw_inputs.h"

@@ -4,7 +4,7 @@
 //
 // A column is a key, a slash an offset between query and key. For each head, the columns of the largest sums over all rows are
 // kept, as many slashes, and always column 0 and offset 0. The CRA of a head is the least share of a row's mass that they hold.
-#include "attention/prefill_mask.h"
+#include "attention/prefill/prefill_mask.h"
 #include "engine/engine.h"
 #include "tests/support/run_cli.h"
 #include "tests/support/task_prompt.h"

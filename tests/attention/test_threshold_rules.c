@@ -1,6 +1,6 @@
 // tests/attention/test_threshold_rules.c - cases of the suite certified: draws at a known threshold, and the rules of
 // threshold.h.
-#include "attention/stages.h"
+#include "attention/stages/stages.h"
 #include "tests/attention/certified_cases.h"
 #include "tests/support/draw_inputs.h"
 #include "tests/test.h"

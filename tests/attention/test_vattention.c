@@ -4,7 +4,7 @@
 #include "tests/support/reference.h"
 #include "tests/test.h"
 #include "tests/support/draw_inputs.h"
-#include "engine/base/quantile.h"
+#include "base/quantile.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 // tests/attention/test_vattention_bounds.c - how often the error of vAttention exceeds epsilon, and how many rows are read, for
 // its three bounds: on scores whose exponentials have heavy tails, where the central limit theorem exceeds delta, and on mild
 // scores.
-#include "attention/bernstein.h"
-#include "attention/stages.h"
+#include "attention/budgets/bernstein.h"
+#include "attention/stages/stages.h"
 #include "tests/support/reference.h"
 #include "tests/test.h"
 #include "tests/support/draw_inputs.h"

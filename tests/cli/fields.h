@@ -3,7 +3,7 @@
 #ifndef SLEIGH_TEST_FIELDS_H
 #define SLEIGH_TEST_FIELDS_H
 
-#include "engine/cli/output/summary.h"
+#include "cli/output/summary.h"
 #include "tests/support/run_cli.h"
 
 typedef struct fields {

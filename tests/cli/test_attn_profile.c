@@ -1,5 +1,5 @@
 // tests/cli/test_attn_profile.c - the file of --attn-profile: what is read, what is refused, the choice by length.
-#include "engine/cli/attn_profile.h"
+#include "cli/attn/attn_profile.h"
 #include "tests/support/run_cli.h"
 
 #include <limits.h>

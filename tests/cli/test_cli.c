@@ -3,7 +3,7 @@
 // Runs $SLEIGH_BIN (default build/sleigh) on the embedded model. The cases do not judge the text of the model. They check that
 // equal questions get equal answers and that each error is one line.
 #include "attention/attention.h"
-#include "engine/cli/option_table.h"
+#include "cli/options/option_table.h"
 #include "tests/support/bucket_plan.h"
 #include "tests/support/run_cli.h"
 

@@ -1,6 +1,6 @@
 // tests/cli/test_cli_answer.c - the JSON object of an answer: generate -o json, --jsonl and --prompts, with and without
 // --parallel, print the same fields with the same values; --logprobs gives the log-softmax of the raw logits.
-#include "engine/cli/generate/answer.h"
+#include "cli/generate/answer.h"
 #include "engine/engine_internal.h"
 #include "models/source.h"
 #include "tests/cli/fields.h"

@@ -1,8 +1,8 @@
 // tests/cli/test_cli_auto.c - the first use of --attn=auto on a device: a missing table is measured once and kept. A given
 // clock stands for the GPU. tests/attention/test_auto.c tests the choices and the files.
-#include "engine/cli/attn_auto.h"
-#include "engine/cli/bench/calibrate.h"
-#include "engine/cli/output/progress_bar.h"
+#include "cli/attn/attn_auto.h"
+#include "cli/bench/calibrate.h"
+#include "cli/output/progress_bar.h"
 #include "tests/support/gpu.h"
 #include "tests/support/run_cli.h"
 

@@ -1,10 +1,10 @@
 // tests/cli/test_cli_bench.c - sleigh bench and bench decode end to end: rows, formats, figures that are known beforehand, and
 // lists of numbers.
-#include "engine/cli/attn_list.h"
-#include "engine/cli/bench/bench.h"
-#include "engine/cli/options.h"
+#include "cli/attn/attn_list.h"
+#include "cli/bench/bench.h"
+#include "cli/options/options.h"
 #include "engine/engine_internal.h"
-#include "engine/base/philox.h"
+#include "base/philox.h"
 #include "tests/support/run_cli.h"
 #include "tests/support/gpu.h"
 #include "models/source.h"

@@ -1,8 +1,8 @@
 // tests/cli/test_cli_chat.c - sleigh chat in a terminal (tests/support/pty.h): editing, history, pastes, commands, signals.
 // What the chat understood is read from the file that /save writes.
-#include "engine/cli/chat/pastes.h"
-#include "engine/cli/chat/turns.h"
-#include "engine/cli/process.h"
+#include "cli/chat/pastes.h"
+#include "cli/chat/turns.h"
+#include "cli/process.h"
 #include "tests/support/pty.h"
 #include "tests/support/run_cli.h"
 

@@ -2,7 +2,7 @@
 // pictures and errors. test_cli_compare.c has the cases about figures.
 #include "tests/cli/compare_cases.h"
 
-#include "engine/cli/process.h"
+#include "cli/process.h"
 #include "engine/engine.h"
 #include "tokenizer/tokenizer.h"
 

@@ -1,6 +1,6 @@
 // tests/cli/test_cli_faults.c - faults of the system or the user: closed descriptors, full disks, numbers beyond the limits.
 // The program must end with one line that gives the reason, without lost or partial output.
-#include "engine/cli/eval/fingerprint.h"
+#include "cli/eval/fingerprint.h"
 #include "models/safetensors.h"
 #include "tests/support/run_cli.h"
 

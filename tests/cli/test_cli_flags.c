@@ -1,9 +1,9 @@
 // tests/cli/test_cli_flags.c - every flag of every command at the parser: names, field, default, variable, words, and values
 // one step below and above each bound. The rows are a second copy of what `--help` and docs/ promise: a new flag needs a row
 // here.
-#include "engine/base/number.h"
-#include "engine/cli/option_table.h"
-#include "engine/cli/options.h"
+#include "base/number.h"
+#include "cli/options/option_table.h"
+#include "cli/options/options.h"
 #include "tests/test.h"
 
 #include <ctype.h>

@@ -1,9 +1,9 @@
-// tests/cli/test_cli_habits.c - flags that users of llama.cpp and vLLM type from habit (engine/cli/habits.h): every row is run,
+// tests/cli/test_cli_habits.c - flags that users of llama.cpp and vLLM type from habit (cli/options/habits.h): every row is run,
 // and the manual shows the rows. Also the flags of Sleigh that come from these programs: --escape, --mlock, --quiet, -s -1, -c
 // 0.
-#include "engine/cli/habits.h"
-#include "engine/cli/option_table.h"
-#include "engine/cli/options.h"
+#include "cli/options/habits.h"
+#include "cli/options/option_table.h"
+#include "cli/options/options.h"
 #include "tests/support/pty.h"
 #include "tests/support/run_cli.h"
 

@@ -1,5 +1,5 @@
-// tests/cli/test_cli_hub.c - models in the cache of the Hugging Face hub, and paths that hold no model (engine/cli/hub.h).
-#include "engine/cli/hub.h"
+// tests/cli/test_cli_hub.c - models in the cache of the Hugging Face hub, and paths that hold no model (cli/hub.h).
+#include "cli/hub.h"
 #include "tests/support/run_cli.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 // tests/cli/test_cli_inspect.c - what `sleigh methods` prints of the registry, and every figure of `sleigh inspect`, from the
 // files of the model: config.json, the header of model.safetensors, and the definitions of the costs.
 #include "attention/attention.h"
-#include "engine/base/number.h"
+#include "base/number.h"
 #include "tests/cli/fields.h"
 #include "tests/support/gguf_file.h"
 

@@ -1,7 +1,7 @@
 // tests/cli/test_cli_jsonl.c - generate --jsonl and --stats end to end: fields of each line, methods and sequence numbers of
 // lines, errors.
 #include "attention/attention.h"
-#include "engine/cli/output/stats.h"
+#include "cli/output/stats.h"
 #include "engine/engine_internal.h"
 #include "tests/cli/fields.h"
 

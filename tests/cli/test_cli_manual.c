@@ -1,5 +1,5 @@
 // tests/cli/test_cli_manual.c - the man page and the completion of bash.
-#include "engine/cli/option_table.h"
+#include "cli/options/option_table.h"
 #include "tests/support/run_cli.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-// tests/cli/test_cli_meter.c - engine/cli/bench/meter.h with a fake RAPL folder, a fake NVML and a real GPU; the memory rate.
-#include "engine/cli/bench/meter.h"
+// tests/cli/test_cli_meter.c - cli/bench/meter.h with a fake RAPL folder, a fake NVML and a real GPU; the memory rate.
+#include "cli/bench/meter.h"
 #include "tests/support/run_cli.h"
 #include "tests/support/gpu.h"
 
@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 
 #ifdef SLEIGH_CUDA
-#include "engine/cli/bench/attn_timing.h"
+#include "cli/bench/attn_timing.h"
 #endif
 
 static void zone(const char *name, const char *label, const char *energy) {

@@ -1,5 +1,5 @@
 // tests/cli/test_cli_model_path.c - the search for the folder that --model names.
-#include "engine/cli/model_path.h"
+#include "cli/model_path.h"
 #include "tests/support/run_cli.h"
 
 #include <stdlib.h>

@@ -2,8 +2,8 @@
 //
 // A section of the page belongs to one output. The first cells of its tables with the heading "field" hold the fields, those of
 // its tables with the heading "line" the keys of lines on stderr.
-#include "engine/cli/output/model_name.h"
-#include "engine/cli/output/print_json.h"
+#include "cli/output/model_name.h"
+#include "cli/output/print_json.h"
 #include "tests/support/run_cli.h"
 
 #include <jansson.h>

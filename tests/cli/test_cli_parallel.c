@@ -1,5 +1,5 @@
 // tests/cli/test_cli_parallel.c - generate --parallel end to end: the answer to a line does not depend on the other lines.
-#include "engine/cli/generate/answer.h"
+#include "cli/generate/answer.h"
 #include "tests/support/run_cli.h"
 
 #include <jansson.h>

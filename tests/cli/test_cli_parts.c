@@ -1,10 +1,10 @@
 // tests/cli/test_cli_parts.c - shared parts of the commands: table rows, sizes, token ids as text, the nearest name,
 // states of a model for `bench attn`.
-#include "engine/cli/bench/attn_states.h"
-#include "engine/cli/io.h"
-#include "engine/base/nearest.h"
-#include "engine/cli/options.h"
-#include "engine/cli/output/rows.h"
+#include "cli/bench/attn_states.h"
+#include "cli/io.h"
+#include "base/nearest.h"
+#include "cli/options/options.h"
+#include "cli/output/rows.h"
 #include "tests/support/run_cli.h"
 
 #include <fcntl.h>

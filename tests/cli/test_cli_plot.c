@@ -1,10 +1,10 @@
-// tests/cli/test_cli_plot.c - pictures (engine/cli/output/plot*.h, sleigh plot): exact data files, fitted slopes, styles and,
+// tests/cli/test_cli_plot.c - pictures (cli/output/plot*.h, sleigh plot): exact data files, fitted slopes, styles and,
 // if gnuplot is installed, complete pictures: every curve with its name and the colour of its method, all formats, crisp heat
 // maps.
 #include "attention/attention.h"
-#include "engine/cli/output/plot.h"
-#include "engine/cli/output/plot_data.h"
-#include "engine/cli/output/plot_style.h"
+#include "cli/output/plot.h"
+#include "cli/output/plot_data.h"
+#include "cli/output/plot_style.h"
 #include "tests/support/run_cli.h"
 
 #include <glob.h>

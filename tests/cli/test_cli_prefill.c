@@ -1,6 +1,6 @@
 // tests/cli/test_cli_prefill.c - methods for prefill end to end: by layer, by line, as a list of eval and compare; their
 // reports; which rows a line may keep from the line before.
-#include "attention/prefill_mask.h"
+#include "attention/prefill/prefill_mask.h"
 #include "tests/support/gpu.h"
 #include "tests/support/run_cli.h"
 

@@ -1,5 +1,5 @@
 // tests/cli/test_cli_tune.c - sleigh tune and --attn-profile as a user runs them, on the embedded model.
-#include "engine/cli/attn_profile.h"
+#include "cli/attn/attn_profile.h"
 #include "tests/support/run_cli.h"
 
 #include <math.h>

@@ -1,10 +1,10 @@
 // tests/cli/test_eval.c - parts of sleigh eval that need no model: graders, files of questions, the file of scores.
-#include "engine/cli/eval/eval_grade.h"
-#include "engine/cli/eval/eval_records.h"
-#include "engine/cli/eval/eval_scores.h"
-#include "engine/cli/eval/eval_tasks.h"
-#include "engine/cli/eval/fingerprint.h"
-#include "engine/cli/resume_file.h"
+#include "cli/eval/eval_grade.h"
+#include "cli/eval/eval_records.h"
+#include "cli/eval/eval_scores.h"
+#include "cli/eval/eval_tasks.h"
+#include "cli/eval/fingerprint.h"
+#include "cli/resume_file.h"
 #include "tests/support/run_cli.h"
 
 #include <math.h>

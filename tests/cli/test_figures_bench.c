@@ -1,7 +1,7 @@
 // tests/cli/test_figures_bench.c - every figure of sleigh bench, computed again from the moments that its clock and its meter
 // gave. The clock and the meter are the test's: each call passes a random time, and costs a random energy.
-#include "engine/cli/bench/bench.h"
-#include "engine/cli/commands.h"
+#include "cli/bench/bench.h"
+#include "cli/commands.h"
 #include "engine/engine.h"
 #include "models/source.h"
 #include "tests/cli/fields.h"

@@ -1,11 +1,11 @@
 // tests/cli/test_figures_compare.c - every figure and every column of sleigh compare, computed again from made-up records of
 // its runs: values of positions, outputs of heads, counts of steps, reports of prefills. (test_cli_compare.c checks the
 // records.)
-#include "engine/cli/commands.h"
-#include "engine/cli/compare/compare.h"
-#include "engine/cli/compare/compare_print.h"
-#include "engine/cli/compare/compare_rows.h"
-#include "engine/cli/compare/compare_runs.h"
+#include "cli/commands.h"
+#include "cli/compare/compare.h"
+#include "cli/compare/compare_print.h"
+#include "cli/compare/compare_rows.h"
+#include "cli/compare/compare_runs.h"
 #include "tests/cli/fields.h"
 
 #include <math.h>

@@ -1,9 +1,9 @@
 // tests/cli/test_figures_eval.c - every figure and every column of sleigh eval and sleigh perplexity, computed again from
 // made-up records: the lines of a file of --out, and negative log-likelihoods of tokens.
-#include "engine/cli/commands.h"
-#include "engine/cli/eval/eval_table.h"
-#include "engine/cli/perplexity/perplexity_print.h"
-#include "engine/cli/resume_file.h"
+#include "cli/commands.h"
+#include "cli/eval/eval_table.h"
+#include "cli/perplexity/perplexity_print.h"
+#include "cli/resume_file.h"
 #include "tests/cli/fields.h"
 
 #include <math.h>

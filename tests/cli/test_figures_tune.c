@@ -1,11 +1,11 @@
 // tests/cli/test_figures_tune.c - every choice and every figure of sleigh tune, made again from a log of made-up measurements:
 // the work of the methods, which candidates are dropped, the best method of each length, the schedules of the layers.
-#include "attention/layer_budgets.h"
-#include "attention/prefill_mask.h"
-#include "engine/cli/commands.h"
-#include "engine/cli/output/progress_bar.h"
-#include "engine/cli/process.h"
-#include "engine/cli/tune/tune.h"
+#include "attention/budgets/layer_budgets.h"
+#include "attention/prefill/prefill_mask.h"
+#include "cli/commands.h"
+#include "cli/output/progress_bar.h"
+#include "cli/process.h"
+#include "cli/tune/tune.h"
 #include "models/source.h"
 #include "tests/cli/fields.h"
 

@@ -1,8 +1,8 @@
 // tests/cli/test_intervals.c - statistics with errors: standard errors, quantiles, shares, paired differences, and the summary
 // of sleigh eval. Expected values follow from definitions, by hand or by search, not from the formulas of the code.
-#include "engine/cli/eval/eval_table.h"
-#include "engine/cli/eval/eval_scores.h"
-#include "engine/cli/output/summary.h"
+#include "cli/eval/eval_table.h"
+#include "cli/eval/eval_scores.h"
+#include "cli/output/summary.h"
 #include "engine/logprobs.h"
 #include "tests/test.h"
 

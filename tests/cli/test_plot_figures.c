@@ -1,9 +1,9 @@
 // tests/cli/test_plot_figures.c - pictures of random panels: the script and the data file hold what the rules of
-// engine/cli/output/plot*.h say. The rules are written here a second time. test_cli_plot.c has examples and gnuplot.
-#include "engine/cli/output/plot_axes.h"
-#include "engine/cli/output/plot_data.h"
-#include "engine/cli/output/plot_script.h"
-#include "engine/cli/output/plot_style.h"
+// cli/output/plot*.h say. The rules are written here a second time. test_cli_plot.c has examples and gnuplot.
+#include "cli/output/plot_axes.h"
+#include "cli/output/plot_data.h"
+#include "cli/output/plot_script.h"
+#include "cli/output/plot_style.h"
 #include "tests/support/run_cli.h"
 
 #include <math.h>

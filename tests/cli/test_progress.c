@@ -1,8 +1,8 @@
 // tests/cli/test_progress.c - progress bars: time left, text at every width, and the screen after bars, rows and messages.
-#include "engine/cli/bench/bench_cost.h"
-#include "engine/cli/io.h"
-#include "engine/cli/output/progress_bar.h"
-#include "engine/cli/process.h"
+#include "cli/bench/bench_cost.h"
+#include "cli/io.h"
+#include "cli/output/progress_bar.h"
+#include "cli/process.h"
 #include "models/source.h"
 #include "tests/support/pty.h"
 #include "tests/support/run_cli.h"

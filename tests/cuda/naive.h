@@ -10,8 +10,8 @@
 #ifndef SLEIGH_TEST_NAIVE_H
 #define SLEIGH_TEST_NAIVE_H
 
-#include "attention/cpu_kernels.h"
-#include "engine/base/philox.h"
+#include "attention/cpu/cpu_kernels.h"
+#include "base/philox.h"
 
 #include <math.h>
 #include <stdint.h>
@@ -88,14 +88,14 @@ static inline SL_HOST_DEVICE double naive_dense_decode(naive_cache c, const bf16
     return naive_attention(c, q + (size_t)head * c.head_dim, head, n_kv, NULL, d);
 }
 
-// Causal prefill (attention/cuda/dense_prefill.cu): token i of a run stands at position first + i and attends to the rows up to
+// Causal prefill (attention/cuda/prefill/dense_prefill.cu): token i of a run stands at position first + i and attends to the rows up to
 // this position, not to later ones. q: [n_tokens][q_stride]; the result is out[i][head][d].
 static inline SL_HOST_DEVICE double naive_dense_prefill(naive_cache c, const bf16 *q, size_t q_stride, int first, int i,
                                                         int head, int d) {
     return naive_attention(c, q + i * q_stride + (size_t)head * c.head_dim, head, first + i + 1, NULL, d);
 }
 
-// The same with a mask of key blocks (attention/prefill_mask.h). blocks: the row of the head and of the token's query block.
+// The same with a mask of key blocks (attention/prefill/prefill_mask.h). blocks: the row of the head and of the token's query block.
 static inline SL_HOST_DEVICE double naive_masked_prefill(naive_cache c, const bf16 *q, size_t q_stride, int first, int i,
                                                          int head, const uint64_t *blocks, int d) {
     return naive_attention(c, q + i * q_stride + (size_t)head * c.head_dim, head, first + i + 1, blocks, d);
@@ -135,7 +135,7 @@ static inline SL_HOST_DEVICE uint64_t naive_block_mass(const bf16 *w, int n, int
     return sum;
 }
 
-// ---- draws from masses: attention/cuda/samplers.cuh ----
+// ---- draws from masses: attention/cuda/santa/samplers.cuh ----
 
 typedef struct naive_masses {
     const bf16 *w;      // [n]
@@ -192,7 +192,7 @@ static inline SL_HOST_DEVICE double naive_sum_of_rows(naive_cache c, const int32
     return out;
 }
 
-// ---- take-all + PPS: attention/cuda/take_all.cuh ----
+// ---- take-all + PPS: attention/cuda/santa/take_all.cuh ----
 //
 // santa-pps makes S draws, in proportion to the size z_j = p_j |v_j| of row j. Rows of large size would be drawn more than
 // once. So each large row is taken exactly once ("heavy"). The other k = S - n_heavy draws choose among the other rows
@@ -260,7 +260,7 @@ static inline SL_HOST_DEVICE void naive_take_all(const uint64_t *size, int n, in
     while (at < S) rows[at] = -1, inv_pi[at++] = 0;
 }
 
-// ---- the rows of largest mass: attention/cuda/select_rows.cuh (topk) ----
+// ---- the rows of largest mass: attention/cuda/lists/select_rows.cuh (topk) ----
 
 // The distance of a mass from 2^top, in steps of bf16 numbers: 128 steps are one octave. Equal masses have equal ranks, even in
 // blocks with different references. Masses of less than 2^(top - 64) share the last rank. -1: the mass is 0, no rank.
@@ -279,7 +279,7 @@ static inline SL_HOST_DEVICE int naive_is_among_largest(naive_masses m, int k, i
     return rank >= 0 && n_before < k;
 }
 
-// ---- scores from quantised keys: attention/cuda/score_quantised.cuh (santa-is, dense-q) ----
+// ---- scores from quantised keys: attention/cuda/quantised/score_quantised.cuh (santa-is, dense-q) ----
 
 // Channel c of row `row` of a page: a code of 8, 4 or 3 bits. Its bits lie in planes: 8, 4, or 2 + 1 bits, the low bits
 // first. In a plane 16 rows form a group, and 64 bytes (4 per row) form a unit. Byte c % 4 of a row holds channels c, c + 4, c
@@ -309,7 +309,7 @@ static inline SL_HOST_DEVICE double naive_quantised_score(sl_quant_query q, cons
     return q.scale * sum + q.bias;
 }
 
-// ---- scores from some features: attention/cuda/bernoulli.cu ----
+// ---- scores from some features: attention/cuda/santa/bernoulli.cu ----
 
 // Feature d of the sampled query: sign(q_d) norm c / B, norm the largest |q_d|. The count c is floor(B |q_d| / norm + u), u
 // uniform in [0, 1): its mean is B |q_d| / norm, so the sampled query has the mean q. Features with count 0 are not read from
@@ -334,27 +334,27 @@ static inline SL_HOST_DEVICE double naive_bernoulli_score(naive_cache c, const d
 
 // ---- the layers around attention ----
 
-// RMSNorm (engine/backend/cuda/linear.cu): out[i] = x[i] / sqrt(mean(x^2) + eps) w[i]. x: [n] fp32, w: [n]
+// RMSNorm (backend/cuda/linear.cu): out[i] = x[i] / sqrt(mean(x^2) + eps) w[i]. x: [n] fp32, w: [n]
 static inline SL_HOST_DEVICE double naive_rmsnorm(const float *x, const bf16 *w, int n, double eps, int i) {
     double squares = 0;
     for (int j = 0; j < n; j++) squares += (double)x[j] * x[j];
     return x[i] / sqrt(squares / n + eps) * naive_from_bf16(w[i]);
 }
 
-// A linear layer (engine/backend/cuda/linear.cu): y[o] = sum_i w[o][i] x[i]. w: [n_out][n_in], x: [n_in]
+// A linear layer (backend/cuda/linear.cu): y[o] = sum_i w[o][i] x[i]. w: [n_out][n_in], x: [n_in]
 static inline SL_HOST_DEVICE double naive_linear(const bf16 *w, const bf16 *x, int n_in, int o) {
     double sum = 0;
     for (int i = 0; i < n_in; i++) sum += naive_from_bf16(w[(size_t)o * n_in + i]) * naive_from_bf16(x[i]);
     return sum;
 }
 
-// SwiGLU (engine/backend/cuda/cuda_ops.cu): silu(gate) up,  silu(g) = g / (1 + e^-g)
+// SwiGLU (backend/cuda/cuda_ops.cu): silu(gate) up,  silu(g) = g / (1 + e^-g)
 static inline SL_HOST_DEVICE double naive_swiglu(bf16 gate, bf16 up) {
     double g = naive_from_bf16(gate);
     return g / (1 + exp(-g)) * naive_from_bf16(up);
 }
 
-// RoPE (engine/backend/cuda/cuda_ops.cu): rotates the pair (a, b) = (y[i], y[i + head_dim / 2]) of a head by the angle
+// RoPE (backend/cuda/cuda_ops.cu): rotates the pair (a, b) = (y[i], y[i + head_dim / 2]) of a head by the angle
 // position inv_freq[i]. The angle is rounded to fp32, because transformers computes it so. The result is the first or the
 // second number of the rotated pair.
 static inline SL_HOST_DEVICE double naive_rotate(double a, double b, float inv_freq, int position, int second) {

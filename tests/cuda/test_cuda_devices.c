@@ -3,7 +3,7 @@
 #include "tests/support/gpu.h"
 
 #ifdef SLEIGH_CUDA
-#include "engine/backend/cuda/cuda.h"
+#include "backend/cuda/cuda.h"
 #include "engine/engine_internal.h"
 #include "tests/support/models.h"
 

@@ -2,7 +2,7 @@
 #include "tests/support/gpu.h"
 
 #ifdef SLEIGH_CUDA
-#include "attention/stages.h"
+#include "attention/stages/stages.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
 #include "tests/support/gpu.h"
 
 #ifdef SLEIGH_CUDA
-#include "engine/backend/cuda/kv_pages.h"
+#include "backend/cuda/kv_pages.h"
 #include "engine/engine.h"
 #include "tests/support/decode_check.h"
 #include "tests/support/models.h"

@@ -4,8 +4,8 @@
 #include "tests/test.h"
 
 #ifdef SLEIGH_CUDA
-#include "engine/backend/cuda/linear.h"
-#include "engine/kv/kv.h"
+#include "backend/cuda/linear.h"
+#include "kv/kv.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
 //
 // Dot products of the segments are exact in fp32 (mask_reference.h). So the scores are equal on both devices, and the masks and
 // the skipped blocks must be equal.
-#include "attention/cuda/dense_prefill.cuh"
+#include "attention/cuda/prefill/dense_prefill.cuh"
 #include "tests/cuda/naive.h"
 #include "tests/support/gpu.h"
 #include "tests/support/mask_reference.h"

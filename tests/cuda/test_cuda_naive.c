@@ -2,7 +2,7 @@
 // compares the functions of naive.h with the CPU's code, and needs no GPU. A case with "gpu" compares the naive kernel with the
 // same function on the CPU, and the fast kernel with the naive kernel.
 #include "tests/cuda/naive.h"
-#include "attention/stages.h"
+#include "attention/stages/stages.h"
 #include "tests/support/draw_inputs.h"
 #include "tests/support/gpu.h"
 #include "tests/support/mask_reference.h"

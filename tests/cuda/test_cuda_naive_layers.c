@@ -1,6 +1,6 @@
 // tests/cuda/test_cuda_naive_layers.c - the naive kernels of the layers around attention (naive.h), compared as in
 // test_cuda_naive.c.
-#include "engine/backend/cpu/cpu_ops.h"
+#include "backend/cpu/cpu_ops.h"
 #include "tests/cuda/naive.h"
 #include "tests/support/gpu.h"
 
@@ -109,8 +109,8 @@ static void rope_and_swiglu(void) {
 }
 
 #ifdef SLEIGH_CUDA
-#include "engine/backend/cuda/cuda_ops.h"
-#include "engine/backend/cuda/linear.h"
+#include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/linear.h"
 
 // The tolerance of sums of the same numbers in double precision, in another order. Their error, n 2^-53 of the sum of sizes, is
 // far smaller.

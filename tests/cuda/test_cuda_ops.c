@@ -3,10 +3,10 @@
 #include "tests/support/gpu.h"
 
 #ifdef SLEIGH_CUDA
-#include "engine/backend/cuda/cuda_ops.h"
-#include "engine/backend/dummy_weights.h"
-#include "engine/kv/kv.h"
-#include "engine/base/philox.h"
+#include "backend/cuda/cuda_ops.h"
+#include "backend/dummy_weights.h"
+#include "kv/kv.h"
+#include "base/philox.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 // tests/cuda/test_cuda_prefill.c - dense prefill on CUDA, compared with double precision for every head dimension and group,
 // and for runs that begin and end near borders of tiles and pages. A prompt gives equal bits whole and in chunks of any sizes.
-#include "attention/cuda/dense_prefill.cuh"
+#include "attention/cuda/prefill/dense_prefill.cuh"
 #include "tests/support/gpu.h"
 #include "tests/test.h"
 

@@ -3,7 +3,7 @@
 #include "tests/support/gpu.h"
 
 #ifdef SLEIGH_CUDA
-#include "attention/bucket_visit.h"
+#include "attention/extras/bucket_visit.h"
 #include "tests/support/bucket_plan.h"
 #include "tests/support/decode_check.h"
 #include "tests/support/models.h"

@@ -4,7 +4,7 @@
 // On equal inputs the masks are equal bit by bit (test_cuda_masks.c). Here the inputs differ: the CPU has fp32 activations and
 // queries, and the GPU bf16 ones, and the differences grow from layer to layer. So a sum that lies near a limit of a mask can
 // fall on the other side.
-#include "attention/prefill_mask.h"
+#include "attention/prefill/prefill_mask.h"
 #include "engine/engine.h"
 #include "tests/support/gpu.h"
 #include "tests/support/run_cli.h"

@@ -1,9 +1,9 @@
-// tests/cuda/test_cuda_sampler.c - token sampling on CUDA against engine/backend/sampler.c, the reference: equal logits give
+// tests/cuda/test_cuda_sampler.c - token sampling on CUDA against backend/sampler.c, the reference: equal logits give
 // equal tokens.
 #include "tests/support/gpu.h"
 
 #ifdef SLEIGH_CUDA
-#include "engine/backend/cuda/cuda_sampler.h"
+#include "backend/cuda/cuda_sampler.h"
 
 #include <math.h>
 #include <stdlib.h>

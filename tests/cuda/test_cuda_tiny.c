@@ -5,7 +5,7 @@
 
 #ifdef SLEIGH_CUDA
 #include "attention/attention_cuda.h"
-#include "attention/stages.h"
+#include "attention/stages/stages.h"
 #include "engine/engine.h"
 #include "tests/support/task_prompt.h"
 

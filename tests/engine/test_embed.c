@@ -1,7 +1,7 @@
 // tests/engine/test_embed.c - sleigh.h as an embedding program uses it: order of frees, sessions without logits, calls that are
 // cancelled or overlap, engines in several threads, texts, chats. This file includes engine headers only to look at results.
-#include "engine/cli/error_text.h"
-#include "engine/base/thread_pool.h"
+#include "cli/error_text.h"
+#include "base/thread_pool.h"
 #include "engine/engine.h"
 #include "tests/support/models.h"
 #include "tests/support/threads.h"

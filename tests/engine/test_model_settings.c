@@ -1,6 +1,6 @@
 // tests/engine/test_model_settings.c - what a folder's files say beside weights: end tokens, BOS, sampling, and a vocabulary
 // that is smaller than the tokenizer's.
-#include "engine/cli/eval/fingerprint.h"
+#include "cli/eval/fingerprint.h"
 #include "engine/engine_internal.h"
 #include "models/config.h"
 #include "tests/support/tensor_file.h"

@@ -3,7 +3,7 @@
 // A case replaces one vector kernel by a probe and runs sl_step or sl_prefill on the embedded model. The probe's first call
 // records a backtrace. addr2line turns the addresses into functions and files, inlined functions included. The page must name
 // every function between the entry and the kernel, in the order of the calls, and no other function.
-#include "attention/cpu_kernels.h"
+#include "attention/cpu/cpu_kernels.h"
 #include "engine/engine.h"
 #include "tests/support/models.h"
 #include "tests/test.h"
@@ -88,7 +88,7 @@ static int ends_with(const char *text, const char *end) { // whole names of a pa
 }
 
 static int is_foreign(const char *file) { // the probe, and the loop that runs tasks
-    return ends_with(file, "tests/engine/test_path.c") || ends_with(file, "engine/base/thread_pool.c");
+    return ends_with(file, "tests/engine/test_path.c") || ends_with(file, "base/thread_pool.c");
 }
 
 static void drop_clone_suffix(char *name) { // run_layer.isra.0

@@ -6,7 +6,7 @@
 #ifndef SLEIGH_FUZZ_H
 #define SLEIGH_FUZZ_H
 
-#include "engine/base/error.h"
+#include "base/error.h"
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,11 +1,11 @@
 // tests/fuzz/fuzz_prompts.c - chat templates, pasted texts, and files of conversations, prompts and questions.
-#include "engine/cli/chat/pastes.h"
-#include "engine/cli/chat/turns.h"
-#include "engine/cli/eval/eval_records.h"
-#include "engine/cli/records.h"
+#include "cli/chat/pastes.h"
+#include "cli/chat/turns.h"
+#include "cli/eval/eval_records.h"
+#include "cli/records.h"
 #include "tests/fuzz/fuzz.h"
-#include "tokenizer/chat.h"
-#include "tokenizer/jinja.h"
+#include "tokenizer/chat/chat.h"
+#include "tokenizer/jinja/jinja.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,10 +1,10 @@
 // tests/fuzz/fuzz_settings.c - lists and rules of --attn, --S-schedule, and files that Sleigh writes: results of
 // eval --out, the table of --attn=auto and the data files of pictures.
 #include "attention/auto.h"
-#include "engine/cli/attn_list.h"
-#include "engine/cli/eval/eval_scores.h"
-#include "engine/cli/output/plot_data.h"
-#include "engine/cli/output/plot_script.h"
+#include "cli/attn/attn_list.h"
+#include "cli/eval/eval_scores.h"
+#include "cli/output/plot_data.h"
+#include "cli/output/plot_script.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <math.h>

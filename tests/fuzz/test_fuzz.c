@@ -1,9 +1,9 @@
 // tests/fuzz/test_fuzz.c - replays the inputs of tests/fuzz without a fuzzer. Also tests null in files of prompts, questions
 // and results, and the escapes that messages write for bytes that a terminal must not receive.
 #include "attention/auto.h"
-#include "engine/cli/eval/eval_records.h"
-#include "engine/cli/eval/eval_scores.h"
-#include "engine/cli/records.h"
+#include "cli/eval/eval_records.h"
+#include "cli/eval/eval_scores.h"
+#include "cli/records.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/support/nulls.h"
 #include "tests/test.h"

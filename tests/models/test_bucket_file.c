@@ -1,6 +1,6 @@
 // tests/models/test_bucket_file.c - bucket files: a good one, every error, the hash of a model.
 #include "models/bucket_file.h"
-#include "engine/base/hash.h"
+#include "base/hash.h"
 #include "engine/engine.h"
 #include "tests/support/bucket_plan.h"
 #include "tests/test.h"

@@ -1,7 +1,7 @@
 // tests/models/test_fields.c - each field of tokenizer.json and tokenizer_config.json, missing and with a value of
 // each kind.
-#include "engine/base/documents.h"
-#include "engine/base/hash.h"
+#include "base/documents.h"
+#include "base/hash.h"
 #include "models/config.h"
 #include "tests/test.h"
 #include "tokenizer/tokenizer.h"

@@ -1,6 +1,6 @@
 // tests/models/test_loader.c - good and broken model folders: safetensors files, indices, config.json. Each error names the
 // fault.
-#include "engine/base/json.h"
+#include "base/json.h"
 #include "models/safetensors.h"
 #include "engine/engine.h"
 #include "models/config.h"

@@ -1,5 +1,5 @@
 // tests/models/test_model.c - whole models: equal bits with paging, chunks, batches, threads and a reused prefix.
-#include "engine/backend/backend.h"
+#include "backend/backend.h"
 #include "engine/engine.h"
 #include "tests/support/models.h"
 #include "tests/test.h"

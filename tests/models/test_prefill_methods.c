@@ -1,6 +1,6 @@
 // tests/models/test_prefill_methods.c - prefill with masks and skipped blocks on a whole model, in segments
 // (sl_engine_set_prefill).
-#include "attention/prefill_mask.h"
+#include "attention/prefill/prefill_mask.h"
 #include "engine/engine.h"
 #include "models/config.h"
 #include "tests/support/gpu.h"

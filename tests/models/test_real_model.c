@@ -1,12 +1,12 @@
 // tests/models/test_real_model.c - SmolLM2-135M-Instruct, from the GGUF file of a Python package (tests/support/venv.h),
 // compared with tests/goldens/smollm2 (scripts/make_real_goldens.py): token ids, logits, greedy texts, a chat, and every decode
 // method.
-#include "engine/base/documents.h"
+#include "base/documents.h"
 #include "models/source.h"
 #include "tests/support/models.h"
 #include "tests/support/venv.h"
 #include "tests/test.h"
-#include "tokenizer/chat.h"
+#include "tokenizer/chat/chat.h"
 #include "tokenizer/tokenizer.h"
 
 #include <jansson.h>

@@ -1,6 +1,6 @@
 // tests/models/test_rope.c - scaled RoPE: its frequencies against transformers and against double precision, the fields of
 // config.json, and the options that replace them.
-#include "engine/base/json.h"
+#include "base/json.h"
 #include "models/config.h"
 #include "tests/test.h"
 

@@ -1,5 +1,5 @@
 // tests/models/test_unbound.c - tensors of a folder that no weight binds: a head beside tied embeddings, and others.
-#include "engine/cli/eval/fingerprint.h"
+#include "cli/eval/fingerprint.h"
 #include "engine/engine.h"
 #include "models/config.h"
 #include "tests/support/models.h"

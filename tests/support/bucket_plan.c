@@ -1,6 +1,6 @@
 // tests/support/bucket_plan.c - see bucket_plan.h.
 #include "tests/support/bucket_plan.h"
-#include "engine/base/hash.h"
+#include "base/hash.h"
 #include "tests/test.h"
 
 #include <dirent.h>

@@ -3,7 +3,7 @@
 #ifndef SLEIGH_TEST_BUCKET_PLAN_H
 #define SLEIGH_TEST_BUCKET_PLAN_H
 
-#include "attention/buckets.h"
+#include "attention/extras/buckets.h"
 
 #include <stdint.h>
 

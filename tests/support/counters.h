@@ -6,7 +6,7 @@
 #ifndef SLEIGH_TEST_COUNTERS_H
 #define SLEIGH_TEST_COUNTERS_H
 
-#include "engine/base/philox.h"
+#include "base/philox.h"
 #include "tests/support/reference.h"
 
 enum { COUNTER_TILES = 8, COUNTER_ROWS = COUNTER_TILES * 256, COUNTER_DIM = 64 };

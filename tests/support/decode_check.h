@@ -6,7 +6,7 @@
 
 #ifdef SLEIGH_CUDA
 #include "attention/attention_cuda.h"
-#include "attention/stages.h"
+#include "attention/stages/stages.h"
 #include "tests/support/reference.h"
 
 enum { FIXTURE_LAYER = 3, FIXTURE_SEQS = 16 };

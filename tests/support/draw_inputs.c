@@ -1,6 +1,6 @@
 // tests/support/draw_inputs.c - see draw_inputs.h.
 #include "tests/support/draw_inputs.h"
-#include "engine/backend/backend.h"
+#include "backend/backend.h"
 #include "tests/test.h"
 
 #include <math.h>

@@ -3,7 +3,7 @@
 #ifndef SLEIGH_TEST_WEIGHTS_H
 #define SLEIGH_TEST_WEIGHTS_H
 
-#include "attention/stages.h"
+#include "attention/stages/stages.h"
 
 #ifdef __SANITIZE_ADDRESS__
 enum { SCALE = 4 }; // divides the number of repetitions; the bounds depend on that number

@@ -4,7 +4,7 @@
 #ifndef SLEIGH_TEST_DRAW_MODEL_H
 #define SLEIGH_TEST_DRAW_MODEL_H
 
-#include "attention/stages.h"
+#include "attention/stages/stages.h"
 
 enum { MODEL_ROWS = 2304, MODEL_DIM = 32, MODEL_HEADS = 8 };
 

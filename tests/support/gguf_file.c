@@ -1,6 +1,6 @@
 // tests/support/gguf_file.c - see gguf_file.h.
 #include "tests/support/gguf_file.h"
-#include "engine/base/json.h"
+#include "base/json.h"
 #include "tests/support/tokens.h"
 #include "tests/test.h"
 

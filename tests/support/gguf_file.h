@@ -2,7 +2,7 @@
 #ifndef SLEIGH_TEST_GGUF_FILE_H
 #define SLEIGH_TEST_GGUF_FILE_H
 
-#include "engine/base/arrays.h"
+#include "base/arrays.h"
 #include "models/gguf.h"
 
 // Begin with zeros; gguf_file_write frees the parts.

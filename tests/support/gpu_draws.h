@@ -2,7 +2,7 @@
 #ifndef SLEIGH_TEST_GPU_DRAWS_H
 #define SLEIGH_TEST_GPU_DRAWS_H
 
-#include "attention/stages.h"
+#include "attention/stages/stages.h"
 
 #ifdef SLEIGH_CUDA
 // A device copy of the block masses of `size`, before sl_masses_mix. gpu_free_all frees it.

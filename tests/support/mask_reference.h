@@ -3,7 +3,7 @@
 #ifndef SLEIGH_MASK_REFERENCE_H
 #define SLEIGH_MASK_REFERENCE_H
 
-#include "attention/prefill_mask.h"
+#include "attention/prefill/prefill_mask.h"
 #include "tests/support/reference.h"
 
 // One sequence of n_kv rows, whose last n_tokens are the segment. Numbers are small multiples of a power of two. So a dot

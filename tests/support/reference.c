@@ -1,6 +1,6 @@
 // tests/support/reference.c - see reference.h. Plain loops over rows in double precision. They share no code with attention/.
 #include "tests/support/reference.h"
-#include "engine/backend/backend.h"
+#include "backend/backend.h"
 #include "tests/support/bucket_plan.h"
 #include "tests/test.h"
 

@@ -4,7 +4,7 @@
 #define SLEIGH_REFERENCE_H
 
 #include "attention/attention.h"
-#include "attention/buckets.h"
+#include "attention/extras/buckets.h"
 
 // A pool of one layer with its sequences. Pages are shuffled. Rows after the end of a sequence are NaN.
 typedef struct ref_cache {

@@ -1,6 +1,6 @@
 // tests/support/take_all_probe.cu - see take_all_probe.h.
 #include "tests/support/take_all_probe.h"
-#include "attention/cuda/take_all.cuh"
+#include "attention/cuda/santa/take_all.cuh"
 
 namespace {
 

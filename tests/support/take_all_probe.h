@@ -1,10 +1,10 @@
-// tests/support/take_all_probe.h - runs the draws of attention/cuda/take_all.cuh on a GPU, for tests. Each thread block solves
+// tests/support/take_all_probe.h - runs the draws of attention/cuda/santa/take_all.cuh on a GPU, for tests. Each thread block solves
 // one problem.
 #ifndef SLEIGH_TEST_TAKE_ALL_H
 #define SLEIGH_TEST_TAKE_ALL_H
 
-#include "engine/base/bf16.h"
-#include "engine/base/philox.h"
+#include "base/bf16.h"
+#include "base/philox.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,6 +1,6 @@
 // tests/support/take_known_probe.cu - see take_known_probe.h.
 #include "tests/support/take_known_probe.h"
-#include "attention/cuda/take_known.cuh"
+#include "attention/cuda/santa/take_known.cuh"
 
 namespace {
 

@@ -1,6 +1,6 @@
 // tests/support/threads.c - see threads.h.
 #include "tests/support/threads.h"
-#include "engine/base/thread_pool.h"
+#include "base/thread_pool.h"
 #include "tests/test.h"
 
 void test_threads(int n) {

@@ -1,5 +1,5 @@
 // tests/tokenizer/test_chat.c - chat templates: where they are found, which prompts they write, what is marked and refused.
-#include "tokenizer/chat.h"
+#include "tokenizer/chat/chat.h"
 #include "tests/support/tokens.h"
 #include "tests/test.h"
 

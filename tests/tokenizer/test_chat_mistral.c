@@ -2,7 +2,7 @@
 // (scripts/make_mistral_chats.py).
 #include "tests/support/venv.h"
 #include "tests/test.h"
-#include "tokenizer/chat.h"
+#include "tokenizer/chat/chat.h"
 
 #include <stdlib.h>
 #include <string.h>

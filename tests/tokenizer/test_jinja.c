@@ -1,10 +1,10 @@
 // tests/tokenizer/test_jinja.c - the template language gives the bytes that Python's Jinja gives, set up as transformers does
 // (scripts/make_templates.py).
-#include "engine/base/hash.h"
+#include "base/hash.h"
 #include "tests/test.h"
-#include "tokenizer/chat.h"
-#include "tokenizer/chat_builtin.h"
-#include "tokenizer/jinja.h"
+#include "tokenizer/chat/chat.h"
+#include "tokenizer/chat/chat_builtin.h"
+#include "tokenizer/jinja/jinja.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 #include "tests/support/code_points.h"
 #include "tests/test.h"
 #include "tokenizer/tokenizer_internal.h"
-#include "tokenizer/unicode.h"
+#include "tokenizer/unicode/unicode.h"
 
 #include <jansson.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
 // (tests/tokenizer/test_tokenizer.c).
 #include "tests/test.h"
 #include "tests/support/tokens.h"
-#include "tokenizer/chat.h"
+#include "tokenizer/chat/chat.h"
 #include "tokenizer/tokenizer_internal.h"
 
 #include <stdlib.h>

@@ -1,0 +1,39 @@
+// attention/cuda/lists/page_bounds.cu - builds the page extra "key bounds" on CUDA (propose_bounds.c states the layout). The builder
+// is not in quest.cu, because that would make a circle of calls: quest.cu needs the page extra, and the page extra needs its
+// builder. Files that are compiled twice call sl_cuda_account_bounds, so it is here too.
+#include "attention/cuda/head_dim.cuh"
+#include "attention/cuda/lists/score_bounds.cuh"
+#include "attention/cuda/workspace.cuh"
+
+namespace {
+
+// The page extra, [16][2][DIM]: smallest and largest key element of every channel, for each unit. Grid: (pages, KV heads). A
+// warp takes two of the 16 units. Bytes: reads K once, and writes an eighth of its size.
+template <int DIM>
+__global__ void __launch_bounds__(BOUND_THREADS)
+    build_bounds_kernel(const int32_t *pages, const int32_t *from, const bf16 *k, size_t size, char *data) {
+    sl_start_next();
+    sl_wait_previous();
+    size_t block = (size_t)pages[blockIdx.x] * gridDim.y + blockIdx.y, rows = (size_t)from[blockIdx.x] * gridDim.y + blockIdx.y;
+    for (int u = threadIdx.x / 32; u < PAGE_UNITS; u += BOUND_THREADS / 32)
+        find_bounds<DIM>(k + (rows * SL_PAGE + u * UNIT) * DIM, UNIT, (bf16 *)(data + block * size) + u * 2 * DIM);
+}
+
+} // namespace
+
+template <int DIM> static void launch_build_bounds(const sl_kv_device_build *b) {
+    sl_launch(build_bounds_kernel<DIM>, dim3(b->n, b->n_kv_heads), dim3(BOUND_THREADS), 0, (cudaStream_t)b->stream, b->pages,
+              b->from, b->k, b->size, (char *)b->data);
+}
+
+void sl_cuda_build_bounds(const sl_kv_device_build *b) {
+    SL_WITH_HEAD_DIM(b->head_dim, launch_build_bounds, b);
+}
+
+// Counts the bounds of built pages, and the keys of the newest page, because each step computes the bounds of this page.
+void sl_cuda_account_bounds(const sl_attn_geom *geom, int n_kv, sl_attn_stats *stats) {
+    int n_built = (n_kv - 1) / SL_PAGE, n_newest = n_kv - n_built * SL_PAGE;
+    count_rows_read(geom, n_newest, 0, stats);
+    stats->bytes += (uint64_t)geom->n_kv_heads * n_built * PAGE_UNITS * 2 * geom->head_dim * sizeof(bf16);
+    stats->features += geom->n_heads;
+}

@@ -1,0 +1,626 @@
+// attention/cuda/quantised/santa_is.cu - santa-is on CUDA, in two kernels. The first scores quantised keys (score_quantised.cuh). The
+// second draws S rows by take-all + PPS and corrects the scores with the exact keys of these rows.
+//
+// is_draw_kernel: 8 warps, all with the same role. A thread block takes a query head, or a part of one. It draws rows
+// (take_all.cuh; the CPU draws the same rows if the stored masses are equal), reads the drawn rows of K and V, and sums.
+//
+// | shared memory of is_draw_kernel | bytes           | contents                                                          |
+// |---------------------------------|-----------------|-------------------------------------------------------------------|
+// | block_shared                    | SHARED_BYTES    | take_space, query_head, sums, columns, q, page table, row, coef   |
+// | layer_shared                    | LAYER_BYTES     | CARRIED, BY_LAYER: known_rows, kappa, step, pairs                 |
+// | block masses                    | take_all_memory | [n_blocks], padded (place_of)                                     |
+//
+// The kernel has three modes:
+// - EVEN: S draws.
+// - CARRIED: a budget that the layer carries. The kernel draws at the layer's threshold (carried.cuh, take_known.cuh), or
+//   searches where carried.c searches. The unit of kappa is the total of the sizes.
+// - BY_LAYER: a stated error of the layer. The scores are stored as sizes. The unit of kappa is the total of the masses. The
+//   thread block that writes a head's output also measures the head (draw_importance.c, measure).
+//
+// Worked list: S = 128, head_dim 128, one list. Lanes 0 .. 15 of each warp have one row. The warp prefetches their rows of V.
+// Then score_rows loads 16 rows of K: lane (g, q) loads pieces q, q + 4, q + 8, q + 12 of rows g and g + 8. 8 mma with the
+// query in column 0 give 16 scores. The warp computes e^s / pi relative to its maximum and gathers V. join_warps adds the sums
+// of the 8 warps in order. 128 threads have one column each.
+//
+// santa_is_host.cu and santa_is_host_long.cu compile the kernels for rows in host memory. There add_rows first fetches the rows
+// of the warp (host_rows.cuh).
+//
+// Owns: the draws, the threshold of a layer, and the launch. is_rows.cuh owns the sums.
+#include "attention/cuda/quantised/is_rows.cuh"
+#include "attention/cuda/santa/stated.cuh"
+
+namespace {
+
+// The draw of a head at the threshold of its layer.
+struct layer_shared {
+    known_rows rows;
+    double kappa;           // of the layer; 0: the head searches
+    sl_threshold_step step; // of the head, set by thread 0
+    // BY_LAYER:
+    uint64_t mass[TAKE_WARPS]; // total_masses
+    int top[TAKE_WARPS];
+    float m; // size_of_mean
+    known_split split;
+    bool searched, took_all;       // the draws of a search; every row. Neither: draws at kappa, as `split` says
+    bool is_unbounded[TAKE_WARPS]; // a page's bound is too large, among the pages that a warp tests
+    float square[TAKE_WARPS];
+    pair_space pairs;
+};
+enum {
+    SHARED_BYTES = (sizeof(block_shared) + 15) / 16 * 16,
+    LAYER_BYTES = (sizeof(layer_shared) + 15) / 16 * 16, // block masses follow
+    MULTIPROCESSOR_SHARED = 228 << 10,                   // bytes (H100, H200), with 1 KB that CUDA takes for each thread block
+};
+static_assert(!IS_LONG || SHARED_BYTES + LAYER_BYTES + QUANTISED_SHARED + (2 << 10) <= MULTIPROCESSOR_SHARED,
+              "a thread block draws next to one that scores");
+static_assert(QUANTISED_THREADS * SCORE_REGISTERS + TAKE_THREADS * 136 <= 65536, "the registers of both");
+
+// ---- a query head ----
+
+// Column `thread` of exact attention.
+template <int DIM> __device__ mass_sum exact_column(const is_params &p, block_shared *s, int thread) {
+    const query_head &h = s->at;
+    if (thread < 32)
+        attend_exactly<DIM>(
+            exact_head_of(p.score, p.draw.v, p.draw.stats, h.row, h.seq_head, h.index % p.score.group, DIM, p.host.rows),
+            s->columns[0]);
+    __syncthreads();
+    return {.top = 0, .total = 1, .x = thread < DIM ? s->columns[0][thread] : 0};
+}
+
+// Issues the loads of the head's query, and of its block masses if the head searches.
+template <int DIM, int MODE> __device__ void begin(const is_params &p, block_shared *s, const uint64_t *mass, int thread) {
+    const query_head &h = s->at;
+    if (MODE == EVEN) take_all_begin(&s->take, thread);
+    if (thread < DIM / 8)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(s->q + thread)),
+                     "l"(p.score.q + (size_t)h.index * DIM + 8 * thread)
+                     : "memory");
+    if (thread / 32 == TAKE_WARPS - 1) { // the unit of sizes also depends on the newest page's largest reference
+        int b = h.n_built / BLOCK + thread % 32;
+        int top = b <= h.row.position / BLOCK ? ref_of(__ldcg(mass + b)) : REF_EMPTY;
+        top = __reduce_max_sync(~0u, top);
+        if (thread % 32 == 0) s->other_top = top;
+    }
+}
+
+// ---- a threshold of the layer ----
+
+// Most rows of a head that draws at kappa.
+template <bool STATED> __device__ double most_rows(const is_params &p, const block_shared *s) {
+    return STATED ? s->at.n_built / 2.0 : p.carried.most;
+}
+
+// Every how many light draws of a head at kappa one is compared; 0: none.
+__device__ uint32_t pair_step(const is_params &p, const known_split &split) {
+    return p.carried.stated.bound == SL_STATED_CHI2 ? pair_step_of((int)split.k + 2) : 0;
+}
+
+// Keeps the row of point m for pairs_of. to: [MOST_PAIRED]
+__device__ void keep_pair(const is_params &p, const block_shared *s, int *to, uint32_t step, const drawn_row &x, uint32_t m) {
+    if (step > 0 && x.size > 0 && m % step == 0) to[m / step] = pool_row(p, s, x.row);
+}
+
+// Where thread blocks that share the lists of a head keep its rows for pairs_of.
+__device__ int *shared_pairs(const is_params &p, const block_shared *s) {
+    return p.paired + (size_t)s->at.index * MOST_PAIRED;
+}
+
+// Sums the rows of a head whose heavy rows are too many for the lists, as one list.
+template <int DIM, bool STATED>
+__device__ counts sum_parts(const is_params &p, block_shared *s, layer_shared *l, known_split split, int thread,
+                            mass_sum *all) {
+    counts n = {};
+    warp_sum own = {.top = -INFINITY, .total = 0, .sum = {}};
+    uint32_t step = STATED ? pair_step(p, split) : 0;
+    take_parts(&s->take, &l->rows, split, false, s->at.id, thread, [&](const drawn_row &x, uint32_t m) {
+        n.n_drawn += __popc(__ballot_sync(~0u, x.row >= 0));
+        if (STATED) keep_pair(p, s, l->pairs.row, step, x, m);
+        n.n_read += add_rows<DIM>(p, s, 0, x, thread, &own);
+    });
+    add_list(all, join_warps<DIM>(s, own, thread));
+    return n;
+}
+
+// Number of lists for n_turns turns of TAKE_THREADS rows.
+__device__ int lists_of_turns(const is_params &p, int n_turns) {
+    return max(min(n_turns, p.n_lists), 1);
+}
+
+// Sums every row with quantised keys once.
+template <int DIM>
+__device__ counts sum_every_row(const is_params &p, block_shared *s, layer_shared *l, int n_lists, int thread, mass_sum *all) {
+    if (thread == 0) {
+        l->step = step_of_search(s->take.sizes, unit_of(&l->rows), {.n_heavy = s->at.n_built, .k = 0, .light = 0});
+        l->took_all = true;
+    }
+    return sum_lists<DIM>(p, s, n_lists, ceil_div(s->at.n_built, (int)TAKE_THREADS), thread, all, [&](int turn) {
+        int row = turn * TAKE_THREADS + thread;
+        return drawn_row{row < s->at.n_built ? row : -1, 0};
+    });
+}
+
+// Sums S draws of a search, with the uniform numbers of a try.
+template <int DIM>
+__device__ counts sum_try(const is_params &p, block_shared *s, layer_shared *l, int S, int number, int thread, mass_sum *all) {
+    counts n = {};
+    take_all_solve(&s->take, S, NULL, thread);
+    if (thread == 0) l->step = step_of_search(s->take.sizes, unit_of(&l->rows), s->take.drawn);
+    add_list(all, sum_turns<DIM>(p, s, 0, 1, turns_of(&s->take), thread, &n,
+                                 [&](int turn) { return row_of_turn(&s->take, false, s->at.id, number, turn, thread); }));
+    return n;
+}
+
+// The first step of a layer with a stated error (carried.c, search_error). Part 0 sums the head.
+template <int DIM>
+__device__ counts search_error(const is_params &p, block_shared *s, layer_shared *l, int thread, mass_sum *all) {
+    mass_sum pilot = *all;
+    if (s->at.part > 0) return {};
+    sum_try<DIM>(p, s, l, SL_PILOT, 0, thread, &pilot);
+    float norm = norm_of(l->square, thread < DIM ? pilot.x / pilot.total : 0, thread);
+    draw_bound bound = {false, p.carried.stated.z, p.carried.stated.log_term};
+    int S = plan(&s->take, bound, 0.95 * p.carried.share * norm / unit_of(&l->rows), thread);
+    if (S == 0) return sum_every_row<DIM>(p, s, l, 1, thread, all);
+    if (thread == 0) settle_head(p.queue, s->at.index, 1), l->searched = true;
+    return sum_try<DIM>(p, s, l, S, 1, thread, all);
+}
+
+// draw_of_layer for a head that does not draw at kappa, or whose heavy rows are too many for the lists. fits: the head draws at
+// kappa. The function is not inlined, because it rarely runs.
+template <int DIM, bool STATED>
+__device__ __noinline__ counts draw_rarely(const is_params &p, block_shared *s, layer_shared *l, known_split split, bool fits,
+                                           int thread, int *n_lists, mass_sum *all) {
+    *n_lists = 1;
+    if (fits) {
+        if (thread == 0) l->step = step_of_known(s->take.sizes, &l->rows, split, most_rows<STATED>(p, s));
+        if (s->at.part > 0) return {};
+        if (thread == 0) settle_head(p.queue, s->at.index, 1);
+        return sum_parts<DIM, STATED>(p, s, l, split, thread, all);
+    }
+    if (STATED && l->kappa > 0) {
+        *n_lists = lists_of_turns(p, ceil_div(s->at.n_built, (int)TAKE_THREADS));
+        counts n = sum_every_row<DIM>(p, s, l, *n_lists, thread, all);
+        if (thread == 0) { // of the draws that the head does not make
+            sl_threshold_step planned = step_of_known(s->take.sizes, &l->rows, split, 0);
+            l->step.spared_k = planned.k, l->step.spared_B = planned.B, l->step.kappa = planned.kappa;
+        }
+        return n;
+    }
+    if (STATED) return search_error<DIM>(p, s, l, thread, all);
+    take_all_solve(&s->take, l->kappa > 0 ? p.carried.most : p.draw.S, &s->other_top, thread);
+    if (thread == 0) {
+        l->step = step_of_search(s->take.sizes, unit_of(&l->rows), s->take.drawn);
+        if (l->kappa > 0) l->step = at_ceiling(l->step);
+    }
+    int n_turns = turns_of(&s->take);
+    *n_lists = lists_of_turns(p, n_turns);
+    return sum_lists<DIM>(p, s, *n_lists, n_turns, thread, all,
+                          [&](int turn) { return row_of_turn(&s->take, false, s->at.id, 0, turn, thread); });
+}
+
+// Sums the lists that the thread block takes (carried.c, sl_draw_of_layer). *n_lists: of the head. Thread 0 sets l->step: with
+// STATED in every thread block, else in part 0.
+template <int DIM, bool STATED>
+__device__ counts draw_of_layer(const is_params &p, block_shared *s, layer_shared *l, int thread, int *n_lists, mass_sum *all) {
+    known_split split = {};
+    bool fits = false;
+    if (l->kappa > 0) {
+        list_heavy(&s->take, &l->rows, 0, listed_blocks(&l->rows), thread);
+        __syncthreads();
+        split = split_known(&s->take, &l->rows);
+        fits = fits_in(split, l->rows.kappa, most_rows<STATED>(p, s));
+    }
+    if (STATED && thread == 0) l->split = split;
+    if (!fits || !split.is_listed) {
+        int lists;
+        mass_sum sum = *all;
+        counts n = draw_rarely<DIM, STATED>(p, s, l, split, fits, thread, &lists, &sum);
+        *n_lists = lists, *all = sum;
+        return n;
+    }
+    known_part whole = whole_head(split);
+    int n_turns = turns_of_part(whole);
+    *n_lists = lists_of_turns(p, n_turns);
+    uint32_t step = STATED ? pair_step(p, split) : 0;
+    int *pairs = is_alone(s, *n_lists) ? l->pairs.row : shared_pairs(p, s);
+    // Warp 0 usually has only heavy rows, so it has time while other warps search for light rows.
+    if ((STATED || s->at.part == 0) && thread == 0)
+        l->step = step_of_known(s->take.sizes, &l->rows, split, most_rows<STATED>(p, s));
+    counts n = sum_lists<DIM>(p, s, *n_lists, n_turns, thread, all, [&](int turn) {
+        uint32_t m;
+        drawn_row x = row_of_part(&s->take, &l->rows, whole, false, s->at.id, n_turns, turn, thread, &m);
+        if (STATED) keep_pair(p, s, pairs, step, x, m);
+        return x;
+    });
+    return n;
+}
+
+// ---- a stated error of the layer ----
+
+// The head's light draws that are compared. Returns their number. Draws at kappa have already kept their rows. has_rows: the
+// thread block has drawn all rows of the head. Call __syncthreads after it.
+__device__ int find_pairs(const is_params &p, block_shared *s, layer_shared *l, bool has_rows, int thread) {
+    const take_all &r = s->take.drawn;
+    bool known = !l->searched;
+    uint32_t last = known ? (uint32_t)l->step.k : 0;
+    int n_light = l->searched ? r.k : (int)last + (point_of(&s->take, &l->rows, false, s->at.id, last) < l->split.light);
+    uint32_t step = known ? pair_step(p, l->split) : pair_step_of(r.k), m = thread * step;
+    if (l->took_all) n_light = 0;
+    if (thread == 0) l->pairs.n_light = n_light;
+    if (thread < MOST_PAIRED && m < (uint32_t)n_light && !(known && has_rows))
+        l->pairs.row[thread] =
+            known ? __ldcg(shared_pairs(p, s) + thread) : pool_row(p, s, light_row(&s->take, false, s->at.id, 1, m).row);
+    return n_light > 0 ? ceil_div(n_light, (int)step) : 0;
+}
+
+// Stores the step of a head with the sum `all`: l->step, completed (draw_importance.c, measure). draws: the head has rows with
+// quantised keys, and its scores are in range.
+template <int DIM>
+__device__ void measure(const is_params &p, block_shared *s, layer_shared *l, int head, const mass_sum &all, bool draws,
+                        bool has_rows, int thread) {
+    float out = thread < DIM ? all.x / all.total : 0;
+    int n = 0;
+    double pairs = 0;
+    bool compares = draws && p.carried.stated.bound == SL_STATED_CHI2, unbounded = false;
+    __syncthreads(); // the columns may be written again
+    if (thread < DIM) s->columns[0][thread] = out;
+    if (compares) n = find_pairs(p, s, l, has_rows, thread);
+    for (int b = thread; draws && b < s->take.sizes.n_blocks; b += TAKE_THREADS)
+        unbounded |= mass_of(&s->take, b) >> SIZE_UNBOUNDED_AT & 1;
+    unbounded = __any_sync(~0u, unbounded);
+    if (thread % 32 == 0) l->is_unbounded[thread / 32] = unbounded;
+    float norm = norm_of(l->square, out, thread); // has two barriers
+    if (compares && IS_HOST) {
+        const paired_rows v = {p.host.rows + DIM};
+        pairs = pairs_of<DIM, true>(v, &s->take.lists, &l->pairs, s->columns[0], l->pairs.n_light, n, thread);
+        if (p.draw.stats && thread == 0) atomicAdd(&p.draw.stats->fetched, (unsigned long long)n);
+    } else if (compares) {
+        pairs = pairs_of<DIM, true>(p.draw.v, &s->take.lists, &l->pairs, s->columns[0], l->pairs.n_light, n, thread);
+    }
+    if (thread != 32 * STATE_WARP) return;
+    sl_threshold_step x = draws ? l->step : sl_threshold_step{};
+    x.squares = 0;
+    for (int i = 0; i < TAKE_WARPS; i++) x.squares += l->square[i];
+    if (draws) {
+        double masses = 0;
+        for (int i = 0; i < TAKE_WARPS; i++) masses += (double)l->mass[i], unbounded |= l->is_unbounded[i];
+        double ratio = masses / all.total * exp2((double)(l->top[0] - 38) - all.top); // Z~ / Z^
+        double widen = ratio * fmax(1.0, (double)(norm / l->m));
+        x.B *= widen * widen, x.kappa *= widen;
+        if (x.light > 0 && unbounded) x.B = INFINITY;
+        x.trace_squares = trace_of(x.kappa, pairs);
+    }
+    store_step(p.carried, s->at.row, head, x);
+}
+
+// Sets what `measure` needs besides the draws, while keys are still scored.
+__device__ void prepare_measure(const is_params &p, layer_shared *l, int seq_head, int h, bool draws, int thread) {
+    if (thread == 0) l->searched = l->took_all = false;
+    if (thread / 32 != STATE_WARP || !draws) return;
+    float m = known_mean(p.score, seq_head, h);
+    if (!(m > 0)) m = first_mean(p.score, seq_head, thread % 32); // all lanes have one head
+    if (thread % 32 == 0) l->m = m;
+}
+
+// ---- the kernel ----
+
+// Prepares the thread block for query head `index`. Waits for the head's masses, unless a roaming thread block has taken `list`
+// of the head: an open head has its masses.
+template <int DIM, int MODE>
+__device__ void prepare_head(const is_params &p, char *memory, int index, int part, int list, int thread) {
+    enum { HAS_LAYER = MODE != EVEN };
+    block_shared *s = (block_shared *)memory;
+    layer_shared *l = (layer_shared *)(memory + SHARED_BYTES);
+    int seq_head = index / p.score.group, h = index % p.score.group;
+    int head = seq_head % p.score.n_kv_heads * p.score.group + h;
+    const sl_row row = p.score.rows[seq_head / p.score.n_kv_heads];
+    query_head at = {.row = row,
+                     .seq_head = seq_head,
+                     .index = index,
+                     .part = part,
+                     .parts = index < p.late ? 1 : p.draw.parts,
+                     .list = list,
+                     .n_kv = row.position + 1,
+                     .n_built = row.position / SL_PAGE * SL_PAGE,
+                     .id = rng_of(p.draw, row, head)};
+    if (HAS_LAYER && thread == 32 * STATE_WARP) l->kappa = threshold_of(p.carried, row).kappa;
+    if (MODE == BY_LAYER) prepare_measure(p, l, seq_head, h, at.n_built > 0, thread);
+    head_view x = view_of(p.score, row, seq_head, h);
+    const uint64_t *sizes = MODE == BY_LAYER ? p.score.size_mass + (x.mass - p.score.mass) : x.mass;
+    copy_pages(s->page, row, thread);
+    if (thread == 0) s->at = at;
+    if (HAS_LAYER && thread == 0) place_listed(&l->rows, p.listed, p.score.max_blocks);
+    // 0.01: every row has a positive probability, even if the proposal is wrong.
+    take_all_prepare(&s->take, memory + SHARED_BYTES + (HAS_LAYER ? LAYER_BYTES : 0), sizes, x.w, x.stride, at.n_built,
+                     MODE == BY_LAYER ? 0 : 0.01, at.id, thread);
+    if (list < 0)
+        wait_done(p.score.done + seq_head, quantised_done_target(p.page_tiles, row.position + 1), thread);
+    else
+        __syncthreads();
+    begin<DIM, MODE>(p, s, x.mass, thread);
+}
+
+// Finds the units and the total of the head's sizes, and, unless the layer draws at kappa, the heavy rows.
+template <int DIM, int MODE> __device__ void find_sizes(const is_params &p, block_shared *s, layer_shared *l, int thread) {
+    if (s->at.n_built == 0) {
+        take_all_nothing(&s->take, thread);
+    } else if (MODE == EVEN) {
+        take_all_solve(&s->take, p.draw.S, &s->other_top, thread);
+    } else {
+        asm volatile("cp.async.wait_all;" ::: "memory"); // of the query and of copy_pages
+        head_view x = view_of(p.score, s->at.row, s->at.seq_head, s->at.index % p.score.group);
+        if (MODE == CARRIED)
+            known_blocks<false>(&s->take, &l->rows, l->kappa, {NULL, 0, NULL, NULL}, &s->other_top, thread);
+        else
+            known_blocks<true>(&s->take, &l->rows, l->kappa, {x.mass, x.n_blocks, l->mass, l->top}, NULL, thread);
+    }
+}
+
+// Counts that an assigned thread block no longer reads the masses of the seq_head. The last one sets the counters to 0.
+__device__ void reset_counters(const is_params &p, const query_head &at, int before) {
+    if (before != at.parts * p.score.group - 1) return;
+    p.draw.released[at.seq_head] = p.score.done[at.seq_head] = 0;
+    if (at.seq_head == p.score.n_seqs * p.score.n_kv_heads - 1) *p.score.next_item = 0;
+}
+
+__device__ void count(sl_attn_cuda_stats *stats, const counts &n, int row_bytes, bool fallback, int thread) {
+    if (!stats || thread % 32 > 0) return;
+    atomicAdd(&stats->k_rows, (unsigned long long)n.n_read);
+    atomicAdd(&stats->v_rows, (unsigned long long)n.n_read);
+    atomicAdd(&stats->bytes, (unsigned long long)n.n_read * 2 * row_bytes);
+    atomicAdd(&stats->samples, (unsigned long long)n.n_drawn);
+    if (thread == 0 && fallback) atomicAdd(&stats->fallbacks, 1ull);
+}
+
+// Draws the rows of query head `index`, or of the lists that this thread block takes. The thread block that finishes the head
+// writes its output.
+template <int DIM, int MODE>
+__device__ void draw_head(const is_params &p, char *memory, int index, int part, int list, int thread) {
+    enum { HAS_LAYER = MODE != EVEN };
+    block_shared *s = (block_shared *)memory;
+    layer_shared *l = (layer_shared *)(memory + SHARED_BYTES);
+    prepare_head<DIM, MODE>(p, memory, index, part, list, thread);
+    newest_sums newest = load_newest<DIM>(p, s->at, thread); // in flight together with the block masses
+    find_sizes<DIM, MODE>(p, s, l, thread);
+    const query_head &at = s->at;
+    int top = at.n_built > 0 ? max(MODE == BY_LAYER ? l->top[0] : s->take.sizes.top, s->other_top) : s->other_top;
+    bool exact = is_beyond(top), draws = !exact && at.n_built > 0;
+    mass_sum all = sum_newest(newest);
+    counts n = {};
+    int n_lists = 1, before = 0;
+    if (!draws) {
+        if (thread == 0 && part == 0) settle_head(p.queue, index, 1);
+    } else if (HAS_LAYER) {
+        n = draw_of_layer<DIM, MODE == BY_LAYER>(p, s, l, thread, &n_lists, &all);
+    } else {
+        n = sum_lists<DIM>(p, s, n_lists = p.n_lists, turns_of(&s->take), thread, &all,
+                           [&](int turn) { return row_of_turn(&s->take, false, s->at.id, 0, turn, thread); });
+    }
+    if (list < 0) {
+        bool is_last_seq_head = at.seq_head == p.score.n_seqs * p.score.n_kv_heads - 1;
+        before = release_seq_head(p.draw.released + at.seq_head, is_last_seq_head, thread);
+    }
+    if (exact && part == 0) all = exact_column<DIM>(p, s, thread);
+    bool whole = n_lists == 1 ? part == 0 : n.summed; // the thread block has drawn all rows of the head
+    bool writes = whole || gather_lists<DIM>(p, s, n_lists, n.n_lists, thread, &all);
+    if (writes && thread < DIM)
+        p.draw.out[(size_t)index * DIM + thread] = __bfloat16_as_ushort(__float2bfloat16_rn(all.x / all.total));
+    int head = at.seq_head % p.score.n_kv_heads * p.score.group + index % p.score.group;
+    if (MODE == CARRIED && part == 0 && thread == 0) {
+        if (!draws) l->step = {};
+        store_step(p.carried, at.row, head, l->step);
+    }
+    if (MODE == BY_LAYER && writes) measure<DIM>(p, s, l, head, all, draws, whole, thread);
+    if (list < 0 && thread == 0) reset_counters(p, at, before);
+    count(p.draw.stats, n, DIM * sizeof(bf16), MODE == BY_LAYER && writes && l->took_all, thread);
+}
+
+// out = sum_j c_j e^{s_j} / pi_j v_j / sum_j c_j e^{s_j} / pi_j over S rows drawn in proportion to a mixture of 0.99 e^{s~_j}
+// and 0.01 / n, and all rows of the newest page. s~: scores of quantised keys.
+//
+// Grid: the thread blocks of query heads below `late`, `parts` thread blocks for each of the other heads, roaming thread blocks
+// (list_queue.cuh). Preconditions: `merged` and `released` are 0. `merged`, `released`, `done` and next_item are 0 at the end.
+// The counters of `queue` are 0. Before the previous kernel has ended, the kernel reads only lengths, page tables, the state of
+// the layer, the queue, and the masses that `done` announces.
+// Bytes: block masses; row masses (from the L2 cache) of blocks with candidates or draws; K and V of drawn rows.
+// Order of reduction: masses are integers. The tiles of the newest page come first, then the lists. In a list, a warp adds its
+// rows in order, then the sums of the warps are added in order.
+// CARRIED, BY_LAYER: also 80 bytes of state for each head. BY_LAYER: block masses and block masses of sizes.
+// REGISTERS: with 128, two thread blocks share a multiprocessor when the scores have ended. With 136, one still fits next to a
+// thread block of the scores (384 threads of 80 registers). With more, the draws would start after the scores.
+template <int DIM, int REGISTERS, int MODE>
+__global__ void __maxnreg__(REGISTERS) is_draw_kernel(const __grid_constant__ is_params p) {
+    extern __shared__ __align__(128) char memory[];
+    block_shared *s = (block_shared *)memory;
+    int thread = threadIdx.x, late = (int)blockIdx.x - p.late, part = max(late, 0) % p.draw.parts;
+    open_list work = {min((int)blockIdx.x, p.late) + max(late, 0) / p.draw.parts, -1};
+    sl_start_next();
+    if (work.index >= p.n_heads) { // the thread block roams
+        if (thread < 32) {
+            work = find_open_list(p.queue);
+            if (thread == 0) s->taken = work;
+        }
+        __syncthreads();
+        work = s->taken, part = 1;
+        if (work.index < 0) return;
+    }
+    draw_head<DIM, MODE>(p, memory, work.index, part, work.list, thread);
+}
+
+// ---- launch ----
+
+const sl_attn_cuda_ops &long_ops = IS_HOST ? sl_santa_is_host_long_cuda_ops : sl_santa_is_long_cuda_ops;
+
+is_mode mode_of(const sl_attn_spec *spec) {
+    return sl_attn_certifies_layer(spec) ? BY_LAYER : sl_attn_carries_budget(spec) ? CARRIED : EVEN;
+}
+
+// Most lists of a head's draws.
+int lists_of(const sl_attn_spec *spec) {
+    if (mode_of(spec) == BY_LAYER) return LISTS_MAX;
+    int most = (int)sl_attn_get(spec, "S") * (mode_of(spec) == CARRIED ? SL_BUDGET_MOST : 1);
+    int n = ceil_div(most, (int)TAKE_THREADS), limit = mode_of(spec) == CARRIED ? LISTS_MAX : EVEN_LISTS_MAX;
+    return n < limit ? n : limit;
+}
+
+// Thread blocks of a head that are likely to have a list, at most. With a threshold of the layer, most heads have about the
+// rows of S draws, and a few have more. A thread block without a list delays the others (1 x 32k with a stated error, one H100:
+// 56 us with 8 thread blocks for each head, 52 us with 3).
+int useful_parts(const sl_attn_spec *spec) {
+    if (mode_of(spec) == EVEN) return lists_of(spec);
+    int rows = mode_of(spec) == CARRIED ? (int)sl_attn_get(spec, "S") : (int)TAKE_THREADS;
+    return ceil_div(rows, (int)TAKE_THREADS) + 2;
+}
+
+// Sets how many thread blocks share a head, and how many roam.
+void share_heads(is_params *p, const sl_attn_spec *spec) {
+    int most = useful_parts(spec), parts = 2 * sl_multiprocessors() / p->n_heads;
+    if (most > p->n_lists) most = p->n_lists;
+    if (most > MOST_PARTS) most = MOST_PARTS;
+    p->draw.parts = parts < 1 ? 1 : parts < most ? parts : most;
+    if (p->draw.parts > 1) return;
+    if (p->n_lists > ALONE_LISTS) p->queue.n_roaming = 2 * sl_multiprocessors();
+    if (mode_of(spec) == EVEN) return;
+    p->draw.parts = p->n_lists < LATE_PARTS ? p->n_lists : (int)LATE_PARTS;
+    p->late = ceil_div(p->n_heads - sl_multiprocessors() / p->draw.parts, p->score.group) * p->score.group;
+}
+
+int thread_blocks(const is_params &p) {
+    return p.late + (p.n_heads - p.late) * p.draw.parts + p.queue.n_roaming;
+}
+
+// At least thread_blocks of up to n_heads heads: those of late heads, or of few heads, and roaming ones.
+size_t most_thread_blocks(int n_heads) {
+    return (size_t)n_heads + 4 * sl_multiprocessors() + LATE_PARTS * GROUP_MAX;
+}
+
+// Number of floats of n sums for each query head: [n_seqs * n_heads][n][head_dim + 2].
+size_t n_sum_floats(const sl_attn_geom *geom, int n, int n_seqs) {
+    return (size_t)n_seqs * geom->n_heads * n * (geom->head_dim + 2);
+}
+
+size_t lay_out(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_kv, void *ws, is_params *p) {
+    arena a = after_counters(ws);
+    take_masses(&a, &p->score, geom, n_seqs, n_kv);
+    if (mode_of(spec) == BY_LAYER) p->score.size_mass = a.take<uint64_t>(n_block_masses(geom, n_seqs, n_kv));
+    p->draw.partial = a.take<float>(n_sum_floats(geom, lists_of(spec), n_seqs));
+    p->newest = a.take<float>(n_sum_floats(geom, NEWEST_TILES, n_seqs));
+    // Every list has places of its own for fetched rows.
+    size_t n_blocks = most_thread_blocks(n_seqs * geom->n_heads),
+           n_places = (size_t)n_seqs * geom->n_heads * lists_of(spec) * TAKE_THREADS;
+    if (mode_of(spec) != EVEN) p->listed = take_listed(&a, n_blocks, n_kv);
+    if (mode_of(spec) == BY_LAYER) p->paired = a.take<int>((size_t)n_seqs * geom->n_heads * MOST_PAIRED);
+    if (IS_HOST) p->host.fetched = a.take<bf16>(n_places * 2 * geom->head_dim);
+    char *from = a.at; // the next arrays are cleared in every launch, `listed` only for a cache of hot rows
+    p->queue = lists_of(spec) > 1 ? take_queue(&a, n_seqs * geom->n_heads) : list_queue{};
+    char *end = a.at;
+    if (IS_HOST) p->host.listed = a.take<int>(n_places);
+    if (IS_HOST && p->host.hot.n_sets > 0) end = a.at;
+    p->cleared = {(int *)from, (int)((end - from) / sizeof(int))};
+    return bytes_taken(a, ws);
+}
+
+size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
+    if (!IS_LONG && n_kv > ROWS_MAX) return long_ops.workspace(geom, spec, n_seqs, n_tokens, n_kv);
+    is_params p;
+    return lay_out(geom, spec, n_seqs, n_kv, NULL, &p);
+}
+
+template <int DIM, int MODE> void launch_draw(const sl_attn_cuda_decode_args *a, const is_params &p) {
+    // 1 thread block per multiprocessor: 8 x 32k 2% less; 32 x 8k 17% more. With a threshold of the layer, heads differ in
+    // their rows, and 2 thread blocks are better.
+    enum { FEW_REGISTERS = MODE == EVEN ? 136 : 128 };
+    bool few = MODE == EVEN && p.n_heads <= 4 * sl_multiprocessors();
+    sl_launch(few ? is_draw_kernel<DIM, FEW_REGISTERS, MODE> : is_draw_kernel<DIM, 128, MODE>, dim3(thread_blocks(p)),
+              dim3(TAKE_THREADS), SHARED_BYTES + (MODE == EVEN ? 0 : LAYER_BYTES) + take_all_memory(ceil_div(a->max_kv, BLOCK)),
+              a->stream, p);
+}
+
+template <int DIM, int BITS> void launch(const sl_attn_cuda_decode_args *a) {
+    int n_lists = lists_of(a->spec), mode = mode_of(a->spec);
+    is_params p = {.score = score_params_of<DIM>(a),
+                   .draw = draw_params_of(a, (int)sl_attn_get(a->spec, "S")),
+                   .late = 0,
+                   .queue = {},
+                   .cleared = {},
+                   .n_heads = a->n_seqs * a->geom->n_heads,
+                   .page_tiles = tile<DIM, BITS>::TILES,
+                   .n_lists = n_lists,
+                   .newest = NULL};
+    SL_CHECK(a->max_kv <= ROWS_MAX);
+    if (mode != EVEN) p.carried = carried_params_of(a, a->state_at);
+    SL_CHECK((a->host_rows != NULL) == IS_HOST);
+    p.host.rows = a->host_rows, p.host.hot = a->hot, p.host.n_kv_heads = a->geom->n_kv_heads, p.host.stats = a->stats;
+    lay_out(a->geom, a->spec, a->n_seqs, a->max_kv, a->ws, &p);
+    share_heads(&p, a->spec);
+    if (mode == BY_LAYER) {
+        SL_CHECK(BITS == 8 && a->extra[1] && a->extra_size[1] == SL_PAGE * sizeof(bf16));
+        p.score.norms = (const bf16 *)a->extra[1];
+        p.score.state_at = a->state_at;
+        p.score = launch_quantised_scores<DIM, 8, true>(a, p.score, p.newest, p.cleared);
+        launch_draw<DIM, BY_LAYER>(a, p);
+        keep_hot_rows(p.host, a, n_lists, TAKE_THREADS);
+        return;
+    }
+    p.score = launch_quantised_scores<DIM, BITS>(a, p.score, p.newest, p.cleared);
+    if (mode == CARRIED)
+        launch_draw<DIM, CARRIED>(a, p);
+    else
+        launch_draw<DIM, EVEN>(a, p);
+    keep_hot_rows(p.host, a, n_lists, TAKE_THREADS);
+}
+
+template <int DIM> void launch_bits(const sl_attn_cuda_decode_args *a) {
+    SL_WITH_BITS((int)sl_attn_get(a->spec, "proposal"), launch, DIM, a);
+}
+
+void decode(const sl_attn_cuda_decode_args *args) {
+    if (!IS_LONG && args->max_kv > ROWS_MAX) return long_ops.decode(args);
+    SL_WITH_HEAD_DIM(args->geom->head_dim, launch_bits, args);
+}
+
+size_t state(const sl_attn_geom *geom, const sl_attn_spec *spec) {
+    return carried_state(geom, spec);
+}
+
+int needs(const sl_attn_spec *spec, sl_kv_need *out) {
+    int n = needs_quantised(spec, out);
+    if (mode_of(spec) == BY_LAYER) out[n++] = {&sl_page_norms, 0};
+    return n;
+}
+
+// Counts the reads of the scores, and V of the newest page. The kernel counts the drawn rows.
+void account_proposal_and_newest(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
+    uint64_t newest = account_quantised(geom, spec, n_kv, stats);
+    stats->v_rows += newest * geom->n_heads;
+    stats->samples += newest * geom->n_heads;
+    stats->bytes += newest * geom->head_dim * sizeof(bf16) * geom->n_kv_heads;
+    if (mode_of(spec) == BY_LAYER) stats->bytes += (n_kv - newest) * geom->n_kv_heads * sizeof(bf16);
+}
+
+} // namespace
+
+#if defined SL_HOST_ROWS && defined SL_LONG_CONTEXT
+const sl_attn_cuda_ops sl_santa_is_host_long_cuda_ops
+#elif defined SL_HOST_ROWS
+const sl_attn_cuda_ops sl_santa_is_host_cuda_ops
+#elif defined SL_LONG_CONTEXT
+const sl_attn_cuda_ops sl_santa_is_long_cuda_ops
+#else
+const sl_attn_cuda_ops sl_santa_is_cuda_ops
+#endif
+    = {.workspace = workspace,
+       .decode = decode,
+       .needs = needs,
+       .state = state,
+       .max_rows = SL_CUDA_LONG_ROWS,
+       .account = account_proposal_and_newest,
+       .prefill = NULL,
+       .supports = supports_on_miss,
+       .mask = NULL,
+       .mask_workspace = NULL,
+#if defined SL_HOST_ROWS || defined SL_LONG_CONTEXT
+       .host = NULL};
+#else
+       .host = &sl_santa_is_host_cuda_ops};
+#endif

@@ -1,0 +1,41 @@
+// attention/methods/vattention.c - attention to fixed rows, and to a uniform sample of the other rows. The size of the sample follows
+// from a stated error.
+//
+// A. Desai, K. K. Agrawal, S. Yang, A. Cuadron, L. G. Schroeder, M. Zaharia, J. E. Gonzalez, I. Stoica: vAttention: Verified
+// Sparse Attention, arXiv:2510.05688.
+#include "attention/stages/stages.h"
+
+static const sl_attn_param params[] = {
+    {"epsilon", SL_PARAM_FLOAT, 0.05, 1e-4, 1, "relative error that is verified", NULL},
+    {"delta", SL_PARAM_FLOAT, 0.05, 1e-9, 0.5, "probability that the error exceeds epsilon", NULL},
+    {"sink", SL_PARAM_INT, 128, 0, 1 << 20, "first rows that are always read", NULL},
+    {"window", SL_PARAM_INT, 128, 1, 1 << 20, "last rows that are always read", NULL},
+    {"top", SL_PARAM_FLOAT, 0.05, 0, 1, "share of the rows that are predicted to be heavy and always read", NULL},
+    {"base", SL_PARAM_FLOAT, 0.05, 0, 1, "share of the other rows that the base sample reads", NULL},
+    {"predictor", SL_PARAM_CHOICE, 0, 0, 1, "predictor of the heavy rows: exact scores or page bounds", "oracle,quest"},
+    {"verify", SL_PARAM_CHOICE, 2, 0, 2, "quantity whose error is stated", "denominator,numerator,output"},
+    {"bound", SL_PARAM_CHOICE, 0, 0, 2, "theorem for the stated error; clt is asymptotic", "clt,hoeffding,bernstein"},
+    {0},
+};
+
+static const sl_proposal *predictor(const sl_attn_spec *spec) {
+    return sl_attn_get(spec, "predictor") == 1 ? &sl_propose_bounds : &sl_propose_exact;
+}
+
+static const sl_composition stages = {&sl_propose_exact, &sl_draw_verified, SL_BY_SAMPLE, predictor};
+
+const sl_attn_method sl_method_vattention = {
+    .name = "vattention",
+    .summary = "sink, window and predicted top rows exactly, and a uniform sample of the rest for a stated error",
+    .source = "vAttention: Verified Sparse Attention (Desai et al.)",
+    .mean = SL_MEAN_BIASED,
+    .caution = "bound=clt exceeds delta on heavy tails: at delta 10%, the denominator's error exceeds epsilon in 17.3% of "
+               "runs and the "
+               "numerator's in 12.3% (queries of deviation 2.6, top 0.01, base 0.02; `sleigh-test vattention_bounds` prints "
+               "the table). "
+               "The reported kurtosis of the base sample warns of heavy tails; bound=bernstein holds on them",
+    .params = params,
+    .stages = &stages,
+    .cpu = &sl_stages_ops,
+    .cuda = SL_ON_CUDA(sl_vattention_cuda_ops),
+};

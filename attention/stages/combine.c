@@ -1,0 +1,45 @@
+// attention/stages/combine.c - refinement and combination: from drawn rows to the output. It reads only the drawn rows of K and V.
+#include "attention/stages/stages.h"
+
+#include <math.h>
+
+double sl_norm(const float *x, int n) {
+    double square = 0;
+    for (int d = 0; d < n; d++) square += (double)x[d] * x[d];
+    return sqrt(square);
+}
+
+// x->rows[i]: the address of row draws.row[i]. base: all pages of K, or of V, of this layer.
+static void point_at(sl_head *x, const bf16 *base) {
+    const sl_group *g = x->group;
+    for (int i = 0; i < x->draws.n; i++) {
+        int j = x->draws.row[i];
+        x->rows[i] = base + sl_kv_block(g->kv, g->args->geom->n_kv_heads, g->head_dim, j / SL_PAGE, g->h) +
+                     (size_t)(j % SL_PAGE) * g->head_dim;
+    }
+}
+
+void sl_refine(sl_head *x) {
+    const sl_group *g = x->group;
+    point_at(x, g->kv->k);
+    g->kernels->score_rows(x->q, x->rows, x->draws.n, g->head_dim, g->scale, x->score);
+}
+
+void sl_combine(sl_head *x, sl_normaliser normaliser, int refined) {
+    const sl_draws *d = &x->draws;
+    double total = (double)sl_masses_total(&x->masses), sum = 0, squares = 0;
+    float top = -INFINITY;
+    for (int i = 0; refined && i < d->n; i++) top = fmaxf(top, x->score[i]);
+    for (int i = 0; i < d->n; i++) {
+        double p = refined ? exp2(x->score[i] - top) : (double)sl_masses_of_row(&x->masses, d->row[i]) / total;
+        double share = d->count[i] * p * d->inv_pi[i];
+        x->coef[i] = (float)share;
+        sum += share, squares += share * share;
+    }
+    if (normaliser == SL_BY_SAMPLE)
+        for (int i = 0; i < d->n; i++) x->coef[i] = (float)(x->coef[i] / sum);
+    x->log2_total = log2(sum) + top;
+    x->report->ess = squares > 0 ? (float)(sum * sum / squares) : 0;
+    point_at(x, x->group->kv->v);
+    x->group->kernels->gather(x->rows, x->coef, d->n, x->group->head_dim, x->out);
+}

@@ -1,0 +1,176 @@
+// attention/stages/composition.c - parts that the two drivers of a composition (decode.c, online_softmax.c) and the stages share: the
+// composition of a specification, the view of one KV head, the workspace, the statistics at the end of a call.
+#include "attention/stages/stages.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+sl_composition sl_composition_of(const sl_attn_spec *spec) {
+    sl_composition c = *spec->method->stages;
+    if (c.choose) c.propose = c.choose(spec);
+    if (spec->plus) c.draw = spec->plus->stages->draw, c.normaliser = spec->plus->stages->normaliser;
+    return c;
+}
+
+int sl_attn_on_gpu(const sl_attn_spec *spec) {
+#ifdef SLEIGH_CUDA
+    const sl_attn_cuda_ops *ops = spec->method->cuda;
+    if (!ops || !ops->decode || (ops->supports && ops->supports(spec, NULL)) || sl_budget_is_by_variance(spec)) return 0;
+    return !spec->plus || (spec->plus->cuda && spec->plus->stages->draw->sampler); // bernoulli.cu has the samplers only
+#else
+    (void)spec;
+    return 0;
+#endif
+}
+
+int sl_attn_on_host_rows(const sl_attn_spec *spec) {
+#ifdef SLEIGH_CUDA
+    if (!sl_attn_on_gpu(spec) || spec->plus || !spec->method->cuda->host) return 0;
+    const sl_attn_cuda_ops *host = spec->method->cuda->host;
+    return !host->supports || !host->supports(spec, NULL);
+#else
+    (void)spec;
+    return 0;
+#endif
+}
+
+int sl_attn_prefills_on_gpu(const sl_attn_spec *spec) {
+#ifdef SLEIGH_CUDA
+    const sl_attn_cuda_ops *ops = spec->method->cuda;
+    return ops && (ops->prefill || ops->mask);
+#else
+    (void)spec;
+    return 0;
+#endif
+}
+
+int sl_attn_makes_mask(const sl_attn_spec *spec) {
+    return spec->method->cpu && spec->method->cpu->mask;
+}
+
+int sl_page_rows(const sl_kv_view *kv, int page) {
+    int left = kv->n_kv - page * SL_PAGE;
+    return left < SL_PAGE ? left : SL_PAGE;
+}
+
+const bf16 *sl_k_page(const sl_group *g, int page) {
+    return g->kv->k + sl_kv_block(g->kv, g->args->geom->n_kv_heads, g->head_dim, page, g->h);
+}
+const bf16 *sl_v_page(const sl_group *g, int page) {
+    return g->kv->v + sl_kv_block(g->kv, g->args->geom->n_kv_heads, g->head_dim, page, g->h);
+}
+
+int sl_longest(const sl_attn_decode_args *a) {
+    int longest = 0;
+    for (int s = 0; s < a->n_seqs; s++) longest = a->seqs[s].kv.n_kv > longest ? a->seqs[s].kv.n_kv : longest;
+    return longest;
+}
+
+int sl_workspace_reserve(sl_workspace *ws, size_t size, sl_error *err) {
+    if (size <= ws->size) return 0;
+    size = (size + 63) / 64 * 64;
+    void *data = aligned_alloc(64, size);
+    if (!data) return sl_fail(err, SL_ERR_MEMORY, "attention scratch memory of %zu MiB cannot be allocated", size >> 20);
+    free(ws->data);
+    *ws = (sl_workspace){data, size};
+    return 0;
+}
+
+void sl_workspace_free(sl_workspace *ws) {
+    free(ws->data);
+    *ws = (sl_workspace){0};
+}
+
+size_t sl_workspace_take(size_t *at, size_t bytes) {
+    size_t offset = *at;
+    *at += (bytes + 63) / 64 * 64;
+    return offset;
+}
+
+sl_group sl_group_of(const sl_attn_decode_args *a, int s, int h) {
+    const sl_attn_geom *g = a->geom;
+    int group = g->n_heads / g->n_kv_heads;
+    return (sl_group){
+        .args = a,
+        .query = &a->seqs[s],
+        .kv = &a->seqs[s].kv,
+        .kernels = sl_attn_kernels_best(),
+        .q = a->seqs[s].q + (size_t)h * group * g->head_dim,
+        .h = h,
+        .n = group,
+        .head_dim = g->head_dim,
+        .scale = sl_score_scale(g->head_dim),
+    };
+}
+
+void sl_attn_stats_add(sl_attn_stats *to, const sl_attn_stats *from) {
+    to->steps += from->steps;
+    to->k_rows += from->k_rows;
+    to->v_rows += from->v_rows;
+    to->v_distinct += from->v_distinct;
+    to->samples += from->samples;
+    to->bytes += from->bytes;
+    to->tries += from->tries;
+    to->fallbacks += from->fallbacks;
+    to->heavy_tails += from->heavy_tails;
+    to->stated += from->stated;
+    to->certified += from->certified;
+    to->unbounded += from->unbounded;
+    to->stated_units += from->stated_units;
+    to->stated_most = fmax(to->stated_most, from->stated_most);
+    to->kurtosis = fmax(to->kurtosis, from->kurtosis);
+    to->features += from->features;
+    to->fetched += from->fetched;
+    to->hits += from->hits;
+    to->dense_k_rows += from->dense_k_rows;
+    to->dense_v_rows += from->dense_v_rows;
+    to->dense_bytes += from->dense_bytes;
+}
+
+void sl_attn_stats_add_stated(sl_attn_stats *to, double stated_error, int certified) {
+    to->stated++;
+    to->certified += certified;
+    if (!(stated_error <= SL_STATED_MOST)) {
+        to->unbounded++;
+        return;
+    }
+    to->stated_units += (uint64_t)(stated_error * SL_STATED_UNIT + 0.5);
+    to->stated_most = fmax(to->stated_most, stated_error);
+}
+
+double sl_attn_stats_stated_mean(const sl_attn_stats *s) {
+    uint64_t n = s->stated - s->unbounded;
+    return n ? (double)s->stated_units / SL_STATED_UNIT / (double)n : NAN;
+}
+
+double sl_attn_stats_stated_most(const sl_attn_stats *s) {
+    return s->stated > s->unbounded ? s->stated_most : NAN;
+}
+
+void sl_reports_close(const sl_attn_decode_args *a, const sl_attn_report *reports) {
+    const sl_attn_geom *g = a->geom;
+    sl_attn_stats st = {0};
+    int group = g->n_heads / g->n_kv_heads;
+    for (int i = 0; i < a->n_seqs * g->n_heads; i++) {
+        const sl_attn_report *r = &reports[i];
+        st.steps++;
+        st.v_rows += r->v_rows;
+        st.dense_v_rows += (uint64_t)a->seqs[i / g->n_heads].kv.n_kv;
+        st.samples += r->samples;
+        st.tries += r->tries;
+        st.fallbacks += r->fallback;
+        st.heavy_tails += r->heavy_tail;
+        if (r->kurtosis > st.kurtosis) st.kurtosis = r->kurtosis;
+        st.features += r->features;
+        if (i % g->n_heads == 0 && !isnan(r->stated_error)) sl_attn_stats_add_stated(&st, r->stated_error, (int)r->certified);
+        if (i % group) continue;
+        st.k_rows += r->k_rows;
+        st.v_distinct += r->v_distinct;
+        st.bytes += r->bytes;
+        st.dense_bytes += r->dense_bytes;
+        st.dense_k_rows += (uint64_t)a->seqs[i / g->n_heads].kv.n_kv;
+    }
+    sl_attn_stats_add(a->stats, &st);
+    if (a->reports) memcpy(a->reports, reports, (size_t)a->n_seqs * g->n_heads * sizeof *reports);
+}

@@ -1,0 +1,166 @@
+// attention/stages/online_softmax.c - the driver of compositions without a draw: every row once. One pass over pages fuses proposal,
+// draw and combination with an online softmax. A task is a chunk of 1,024 rows of a KV head. Partial results merge in the order
+// of the chunks.
+#include "attention/stages/stages.h"
+#include "base/thread_pool.h"
+
+#include <math.h>
+#include <string.h>
+
+// Byte offsets in the workspace. A pair is a (sequence, KV head), an item is a (sequence, query head).
+typedef struct layout {
+    size_t n_state; // bytes of the proposal's state of a pair
+    size_t reports, groups, states, partials, size;
+} layout;
+
+static int chunks(int n_kv) {
+    return (n_kv + SL_CHUNK - 1) / SL_CHUNK;
+}
+
+// Floats of the partial result of a chunk: o [group][head_dim], m [group], l [group].
+static size_t partial_floats(const sl_attn_geom *g) {
+    return (size_t)(g->n_heads / g->n_kv_heads) * (g->head_dim + 2);
+}
+
+static layout lay_out(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seqs, int n_kv) {
+    const sl_proposal *propose = sl_composition_of(spec).propose;
+    size_t pairs = (size_t)n_seqs * g->n_kv_heads, at = 0;
+    layout l = {.n_state = propose->state ? (propose->state(g, spec, n_kv) + 63) / 64 * 64 : 0};
+    l.reports = sl_workspace_take(&at, (size_t)n_seqs * g->n_heads * sizeof(sl_attn_report));
+    l.groups = sl_workspace_take(&at, pairs * sizeof(sl_group));
+    l.states = sl_workspace_take(&at, pairs * l.n_state);
+    l.partials = sl_workspace_take(&at, pairs * chunks(n_kv) * partial_floats(g) * sizeof(float));
+    l.size = at;
+    return l;
+}
+
+size_t sl_online_softmax_workspace(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seqs, int n_kv) {
+    return lay_out(g, spec, n_seqs, n_kv).size;
+}
+
+static void softmax_chunk(const sl_group *g, const sl_proposal *propose, int chunk, float *partial) {
+    int pages = (g->kv->n_kv + SL_PAGE - 1) / SL_PAGE, first = chunk * (SL_CHUNK / SL_PAGE), last = first + SL_CHUNK / SL_PAGE;
+    float score[SL_MAX_GROUP * SL_CHUNK], *o = partial, *m = o + (size_t)g->n * g->head_dim, *l = m + g->n;
+    memset(o, 0, (size_t)g->n * g->head_dim * sizeof *o);
+    for (int i = 0; i < g->n; i++) m[i] = -INFINITY, l[i] = 0;
+    for (int page = first; page < last && page < pages; page++) {
+        propose->score(g, page, score);
+        g->kernels->online_softmax(score, SL_CHUNK, g->n, sl_v_page(g, page), sl_page_rows(g->kv, page), g->head_dim, m, l, o);
+    }
+}
+
+// out = sum_c 2^(m_c - m) o_c / sum_c 2^(m_c - m) l_c over the chunks of query head i of the group, in order.
+static void merge_chunks(const sl_group *g, int i, const float *partials, size_t stride) {
+    float *out = g->query->out + ((size_t)g->h * g->n + i) * g->head_dim, m = -INFINITY, l = 0;
+    int n = chunks(g->kv->n_kv);
+    for (int c = 0; c < n; c++) m = fmaxf(m, partials[c * stride + (size_t)g->n * g->head_dim + i]);
+    memset(out, 0, g->head_dim * sizeof *out);
+    for (int c = 0; c < n; c++) {
+        const float *o = partials + c * stride, *state = o + (size_t)g->n * g->head_dim;
+        float factor = exp2f(state[i] - m);
+        l += factor * state[g->n + i];
+        for (int d = 0; d < g->head_dim; d++) out[d] += factor * o[(size_t)i * g->head_dim + d];
+    }
+    for (int d = 0; d < g->head_dim; d++) out[d] /= l;
+}
+
+// Two passes over the chunks: the first finds the largest score, the second adds up the results of the chunks. So the function
+// stores no partial results.
+void sl_exact_head(sl_head *x) {
+    const int dim = x->group->head_dim, n = chunks(x->group->kv->n_kv);
+    float o[SL_QUANT_DIM + 2], *out = x->out, m = -INFINITY, l = 0;
+    const float *own_m = o + dim, *own_l = own_m + 1;
+    sl_group g = *x->group;
+    g.q = x->q, g.n = 1;
+    for (int c = 0; c < n; c++) {
+        softmax_chunk(&g, &sl_propose_exact, c, o);
+        m = fmaxf(m, *own_m);
+    }
+    memset(out, 0, dim * sizeof *out);
+    for (int c = 0; c < n; c++) {
+        softmax_chunk(&g, &sl_propose_exact, c, o);
+        float factor = exp2f(*own_m - m);
+        l += factor * *own_l;
+        for (int d = 0; d < dim; d++) out[d] += factor * o[d];
+    }
+    for (int d = 0; d < dim; d++) out[d] /= l;
+}
+
+static void report_head(const sl_group *g, const sl_proposal *propose, int i, sl_attn_report *r) {
+    uint64_t v_bytes = (uint64_t)g->kv->n_kv * g->head_dim * sizeof(bf16);
+    sl_head x = {.group = g, .index = i, .report = r};
+    int n = g->kv->n_kv;
+    *r = (sl_attn_report){
+        SL_ATTN_NO_VALUES,
+        .k_rows = (uint32_t)(propose->exact   ? n
+                             : propose->needs ? sl_page_rows(g->kv, sl_kv_n_built(g->kv))
+                                              : 0),
+        .v_distinct = (uint32_t)n,
+        .v_rows = (uint32_t)n,
+        .features = 1,
+        .bytes = propose->bytes(g) + v_bytes,
+        .dense_bytes = 2 * v_bytes,
+    };
+    if (propose->report) propose->report(&x);
+}
+
+typedef struct call {
+    const sl_attn_decode_args *a;
+    const sl_proposal *propose;
+    char *states;
+    size_t n_state; // bytes of a pair
+    sl_group *groups;
+    sl_attn_report *reports;
+    float *partials;
+    size_t stride; // floats of a partial result
+    int n_chunks, group;
+} call;
+
+static void begin_pair(void *ctx, size_t pair, int thread) {
+    (void)thread;
+    const call *c = ctx;
+    int n_kv_heads = c->a->geom->n_kv_heads;
+    c->groups[pair] = sl_group_of(c->a, (int)pair / n_kv_heads, (int)pair % n_kv_heads);
+    c->groups[pair].state = c->states + pair * c->n_state;
+    if (c->propose->begin) c->propose->begin(&c->groups[pair]);
+}
+
+static void run_chunk(void *ctx, size_t task, int thread) {
+    (void)thread;
+    const call *c = ctx;
+    const sl_group *g = &c->groups[task / c->n_chunks];
+    int chunk = (int)task % c->n_chunks;
+    if (chunk * SL_CHUNK < g->kv->n_kv) softmax_chunk(g, c->propose, chunk, c->partials + task * c->stride);
+}
+
+static void finish_head(void *ctx, size_t item, int thread) {
+    (void)thread;
+    const call *c = ctx;
+    const sl_group *g = &c->groups[item / c->group];
+    int i = (int)item % c->group;
+    merge_chunks(g, i, c->partials + item / c->group * c->n_chunks * c->stride, c->stride);
+    report_head(g, c->propose, i, &c->reports[item]);
+}
+
+void sl_online_softmax_decode(const sl_attn_decode_args *a, const sl_proposal *propose) {
+    const sl_attn_geom *geom = a->geom;
+    int longest = sl_longest(a);
+    size_t n_pairs = (size_t)a->n_seqs * geom->n_kv_heads;
+    layout l = lay_out(geom, a->spec, a->n_seqs, longest);
+    SL_CHECK(l.size <= a->ws->size);
+    char *ws = a->ws->data;
+    call c = {.a = a,
+              .propose = propose,
+              .states = ws + l.states,
+              .n_state = l.n_state,
+              .groups = (sl_group *)(ws + l.groups),
+              .reports = (sl_attn_report *)(ws + l.reports),
+              .partials = (float *)(ws + l.partials),
+              .stride = partial_floats(geom),
+              .n_chunks = chunks(longest),
+              .group = geom->n_heads / geom->n_kv_heads};
+    sl_parallel(n_pairs, begin_pair, &c);
+    sl_parallel(n_pairs * c.n_chunks, run_chunk, &c);
+    sl_parallel(n_pairs * c.group, finish_head, &c);
+    sl_reports_close(a, c.reports);
+}

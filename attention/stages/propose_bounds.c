@@ -1,0 +1,62 @@
+// attention/stages/propose_bounds.c - the proposal of Quest (arXiv:2406.10774): an upper bound on the scores of a unit of 16
+// consecutive rows, from the smallest and the largest key of every channel. A key that is NaN makes both bounds of its channel
+// NaN.
+#include "attention/stages/stages.h"
+
+#include <math.h>
+
+enum { UNIT = 16, UNITS = SL_PAGE / UNIT };
+
+// bounds: [units][2][head_dim], of the first n_rows rows.
+static void find_bounds(const bf16 *k, int n_rows, int head_dim, bf16 *bounds) {
+    for (int from = 0; from < n_rows; from += UNIT, bounds += 2 * head_dim) {
+        int end = from + UNIT < n_rows ? from + UNIT : n_rows;
+        for (int c = 0; c < head_dim; c++) {
+            float low = INFINITY, high = -INFINITY;
+            for (int j = from; j < end; j++) {
+                float x = sl_bf16_to_f32(k[(size_t)j * head_dim + c]);
+                low = fminf(low, x), high = fmaxf(high, x);
+                if (isnan(x)) low = high = x, j = end; // fminf and fmaxf skip NaN
+            }
+            bounds[c] = sl_f32_to_bf16(low), bounds[head_dim + c] = sl_f32_to_bf16(high); // exact: both are bf16 keys
+        }
+    }
+}
+
+static size_t size(int arg, int head_dim) {
+    (void)arg;
+    return (size_t)UNITS * 2 * head_dim * sizeof(bf16);
+}
+static void build(const sl_kv_page *page, void *out) {
+    find_bounds(page->k, SL_PAGE, page->head_dim, out);
+}
+const sl_kv_extra_kind sl_key_bounds = {
+    .name = "key bounds",
+    .size = size,
+    .build = build,
+    .build_device = SL_ON_CUDA(sl_cuda_build_bounds),
+};
+
+static int needs(const sl_attn_spec *spec, sl_kv_need *out) {
+    (void)spec;
+    *out = (sl_kv_need){&sl_key_bounds, 0};
+    return 1;
+}
+
+static void score(const sl_group *g, int page, float *out) {
+    bf16 newest[UNITS * 2 * 256];
+    int n = sl_page_rows(g->kv, page);
+    const bf16 *bounds = newest;
+    if (page < sl_kv_n_built(g->kv))
+        bounds = sl_kv_extra(g->kv, (sl_kv_need){&sl_key_bounds, 0}, page, g->h);
+    else
+        find_bounds(sl_k_page(g, page), n, g->head_dim, newest);
+    g->kernels->score_bounds(g->q, g->n, bounds, (n + UNIT - 1) / UNIT, g->head_dim, g->scale, out, SL_CHUNK);
+}
+
+static uint64_t bytes(const sl_group *g) {
+    int n_built = sl_kv_n_built(g->kv);
+    return n_built * (uint64_t)size(0, g->head_dim) + (uint64_t)sl_page_rows(g->kv, n_built) * g->head_dim * sizeof(bf16);
+}
+
+const sl_proposal sl_propose_bounds = {.unit = UNIT, .needs = needs, .score = score, .bytes = bytes};

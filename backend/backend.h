@@ -1,0 +1,221 @@
+// backend/backend.h - the operations that a model calls: one table of functions for each device.
+//
+// The residual stream, the logits and all sums are fp32. The input of a linear layer (an "activation") is fp32 on the CPU and
+// bf16 on CUDA. There are two kinds of linear layer:
+//   decode   takes any number of rows. The reduction order of a row does not depend on the other rows. So a row has equal bits
+//            in every batch.
+//   prefill  on the CPU calls a BLAS on panels of a fixed number of rows. The place of a token in its panel is its position
+//            modulo the panel size. A BLAS may sum the rows of a panel in different orders (OpenBLAS's Haswell kernels do), so
+//            a token needs a fixed place to have equal bits in a whole prompt and in chunks. Another core type of OpenBLAS
+//            (OPENBLAS_CORETYPE) gives other bits. On CUDA it calls cuBLASLt. The algorithm for a matrix does not depend on the
+//            number of rows.
+//
+// Operations read and write the backend's memory: host memory on the CPU, device memory on CUDA. On CUDA the functions queue
+// the operations in order and return before the operations have run. finish() waits for all queued operations and returns the
+// first error.
+#ifndef SLEIGH_BACKEND_H
+#define SLEIGH_BACKEND_H
+
+#include "base/bf16.h"
+#include "base/error.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum { SL_BF16, SL_F16, SL_F32 } sl_dtype;
+
+static inline size_t sl_dtype_size(sl_dtype t) {
+    return t == SL_F32 ? 4 : 2;
+}
+
+// Rounds up to 256 bytes: the alignment of sl_backend.alloc, and of the arrays within one such block.
+static inline size_t sl_align(size_t size) {
+    return (size + 255) / 256 * 256;
+}
+
+// A weight, row-major [n_rows][n_cols]; a vector has n_rows = 1. On the CPU data lies in the mapped file.
+// A quantised weight is scale * (data - zero), with one scale and one zero for `group` consecutive columns of a row. The loader
+// refuses quantised weights today, and the operations check that a weight has no scale (sl_weight_check).
+typedef struct sl_weight {
+    const void *data; // NULL: a dummy weight that is not made yet (dummy_weights.h)
+    sl_dtype dtype;
+    int n_rows, n_cols;
+    const void *scale; // [n_rows][n_cols / group]; NULL: data are the numbers themselves
+    const void *zero;  // [n_rows][n_cols / group]; NULL: zero is 0
+    int group;         // columns that share a scale; 0 without a scale
+    const char *name;  // of the tensor
+} sl_weight;
+
+// Operations that read data as plain numbers call this.
+static inline void sl_weight_check(const sl_weight *w) {
+    SL_CHECK(!w->scale && !w->zero && w->group == 0);
+}
+
+// One batch row of a step: a token of a sequence. On CUDA an array of rows lies in device memory, and kernels read 16 bytes at
+// a time.
+typedef struct sl_row {
+    int32_t position;
+    uint32_t sequence;    // keys the random numbers
+    const int32_t *pages; // page table of the sequence; qkv writes K and V of row `position`
+    char *state;          // on a device: the state of the sequence's methods, one part for each layer; NULL: none
+    uint32_t seed;        // of attention's draws
+    uint32_t reserved;    // makes the struct 32 bytes
+} sl_row;
+
+typedef struct sl_rope {
+    int head_dim;
+    float *inv_freq; // [head_dim / 2], scaling applied (llama3, linear, yarn); host memory
+    float scale;     // factor of cosine and sine; 1 without yarn
+} sl_rope;
+
+typedef enum { SL_LINEAR_DECODE, SL_LINEAR_PREFILL } sl_linear_mode;
+
+typedef struct sl_qkv {
+    const sl_weight *q, *k, *v; // in one block of memory (place)
+    int n_rows, first;          // queries are computed for rows [first, n_rows) only
+    const void *x;              // activations [n_rows][hidden]
+    const sl_row *rows;         // [n_rows]
+    int position;               // of row 0; row i has position + i (prefill only)
+    sl_linear_mode mode;
+    const sl_rope *rope;
+    int n_heads, n_kv_heads;
+    bf16 *k_layer, *v_layer; // [n_pages][n_kv_heads][256][head_dim]
+    // activations [n_rows][parts * (n_heads * head_dim + 2 * n_kv_heads * head_dim)]; parts: SL_QKV_PARTS with biases or norms,
+    // else 1
+    void *work;
+    // Biases, added to the products. All three are NULL, or all three lie in one block of memory (place).
+    const sl_weight *q_bias, *k_bias, *v_bias; // [n_heads * head_dim], [n_kv_heads * head_dim] twice
+    // RMSNorm of every query head and key head, after the biases and before RoPE. Both are NULL, or neither.
+    const sl_weight *q_norm, *k_norm; // [head_dim]
+    float norm_eps;
+} sl_qkv;
+
+enum { SL_QKV_PARTS = 3 }; // CUDA: fp32 products (two parts) and bf16 queries
+
+// Queries of consecutive rows: row i's [n_heads][head_dim] activations begin i * stride elements after data.
+typedef struct sl_queries {
+    const void *data;
+    size_t stride;
+} sl_queries;
+
+// Pages to copy between K and V in the backend's memory, and rows of the host (kv/kv_host.h), in every layer and KV
+// head. A row of the host has K and V side by side.
+enum { SL_MOVE_MOST = 128 };
+typedef struct sl_page_move {
+    int n; // pages, at most SL_MOVE_MOST
+    int n_layers, n_kv_heads, head_dim, page_rows;
+    int to_host;                // 1: k and v to rows; 0: rows to k and v
+    int aside;                  // 1: beside other operations, between aside_begin and aside_end
+    bf16 *k, *v;                // layers k_layer elements apart, each [pages][n_kv_heads][page_rows][head_dim]
+    bf16 *rows;                 // layers rows_layer elements apart, each [pages][n_kv_heads][page_rows][2][head_dim]
+    size_t k_layer, rows_layer; // elements
+    int32_t at[SL_MOVE_MOST];   // [n] pages of k and v
+    int32_t page[SL_MOVE_MOST]; // [n] pages of rows
+} sl_page_move;
+
+typedef struct sl_shape { // of a model
+    int hidden, n_ffn, n_heads, n_kv_heads, head_dim;
+} sl_shape;
+
+struct sl_sampling; // engine/sleigh.h
+struct sl_batch;    // models/arch.h; a backend only passes it on
+
+// Parts of a decode step. A bench skips a part to measure the time that the part takes.
+enum { SL_PART_LINEAR = 1, SL_PART_ATTENTION = 2, SL_PART_REST = 4 };
+
+typedef struct sl_backend sl_backend;
+struct sl_backend {
+    const char *name; // "cpu"
+    size_t act_size;  // bytes of an activation
+    int is_device;    // 1: the backend's memory is not host memory
+    // "avx512bf16, 4 threads, OpenBLAS 0.3.21"
+    void (*describe)(const sl_backend *be, char *buf, size_t size);
+    // Called before the first weight is placed. Allocates the scratch memory that operations of this shape need, so that no
+    // operation fails later for lack of memory. SL_ERR_UNSUPPORTED with the reason, or SL_ERR_MEMORY. NULL: takes every shape,
+    // needs no scratch memory
+    int (*prepare)(const sl_backend *be, const sl_shape *shape, sl_error *err);
+    void (*free)(const sl_backend *be); // NULL: nothing to free
+    // Called before and after the operations of one call of an engine, on the calling thread. begin reserves what threads need.
+    // After an error of begin, end is not called. NULL: nothing to do
+    int (*begin)(const sl_backend *be, sl_error *err);
+    void (*end)(const sl_backend *be);
+
+    // ---- memory ----
+    size_t (*free_memory)(const sl_backend *be);                 // bytes that can still be allocated
+    void *(*alloc)(const sl_backend *be, size_t size);           // zeros, 256-byte aligned; NULL: out of memory
+    void (*release)(const sl_backend *be, void *p, size_t size); // p may be NULL
+    // Copies `height` runs of `width` bytes within the backend's memory. In `to`, a run begins to_pitch bytes after the run
+    // before it. In `from`, it begins from_pitch bytes after it.
+    void (*copy)(const sl_backend *be, void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                 size_t height);
+    void (*clear)(const sl_backend *be, void *p, size_t size);
+    void (*upload)(const sl_backend *be, void *to, const void *from, size_t size);   // `from` may change after the call
+    void (*download)(const sl_backend *be, void *to, const void *from, size_t size); // waits for all operations queued before
+    // Host memory that the device's kernels read and write themselves, page-locked; NULL: out of memory. On the CPU as alloc
+    void *(*alloc_host)(const sl_backend *be, size_t size);
+    void (*release_host)(const sl_backend *be, void *p, size_t size); // p may be NULL
+    void (*move_pages)(const sl_backend *be, const sl_page_move *move);
+    // Moves with `aside` that are queued after aside_begin wait for the operations queued before it, and run beside the
+    // operations queued after it. Operations queued after aside_end wait for these moves. On the CPU every operation has ended
+    // at its return
+    void (*aside_begin)(const sl_backend *be);
+    void (*aside_end)(const sl_backend *be);
+    // Queues the numbers of sl_dummy_fill from element 0 on. quantiles: the backend's memory
+    void (*fill)(const sl_backend *be, uint64_t key, const bf16 *quantiles, size_t n, bf16 *out);
+    // Copies n weights of equal n_cols into one block of the backend's memory, without gaps, and sets their data pointers.
+    // Weights without data (a dummy model) get random numbers. NULL: operations read weights where the loader put them
+    int (*place)(const sl_backend *be, sl_weight *const *weights, int n, sl_error *err);
+    // The stream of the operations (cudaStream_t), for kernels of other folders. Also makes the backend's device the current
+    // device of the calling thread, because a launch goes to the current device. NULL: there is no stream
+    void *(*stream)(const sl_backend *be);
+    int (*finish)(const sl_backend *be, sl_error *err); // SL_ERR_DEVICE: an operation failed since the last finish
+
+    // ---- a step ----
+    // Runs forward(batch) (models/arch.h) for a decode step. The first call of a key runs forward and then records it. Later
+    // calls of this key replay the recording. So calls of equal key must queue the same operations with the same arguments.
+    // NULL: the backend records nothing; call forward directly
+    void (*run_step)(const sl_backend *be, int key, void (*forward)(const struct sl_batch *batch),
+                     const struct sl_batch *batch);
+    void (*forget)(const sl_backend *be); // deletes all recordings
+    // Steps that are recorded after this call skip these parts (SL_PART_...). Their results are meaningless. NULL: not offered
+    void (*skip_parts)(const sl_backend *be, unsigned parts);
+    // Computes the rotations (cosines and sines) of the step's rows, which all layers share.
+    void (*prepare_rope)(const sl_backend *be, const sl_rope *rope, const sl_row *rows, int n_rows);
+
+    // ---- token sampling in the backend's memory; NULL: the host samples ----
+    int (*can_sample)(const struct sl_sampling *sampling, int n_vocab); // 0: not with these parameters
+    // Queues: ids[i] = the token that sl_sampler_sample samples from logits [n_rows][n_vocab], row i, for rows[i].sequence and
+    // .position. ids: the backend's memory
+    void (*sample_rows)(const sl_backend *be, const float *logits, const sl_row *rows,
+                        const struct sl_sampling *const *sampling, int n_rows, int n_vocab, int32_t *ids);
+    // Waits for the sampling, but not for operations queued after it. ids: host memory; -1: the row's logits are not finite
+    int (*sampled_ids)(const sl_backend *be, int32_t *ids, int n, sl_error *err);
+
+    // ---- operations of a model ----
+    // x[i] = table[ids[i]]: x [n_rows][hidden] fp32
+    void (*embed)(const sl_backend *be, const sl_weight *table, const int32_t *ids, int n_rows, float *x);
+    // out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * w: activations [n_rows][w->n_cols]
+    void (*rmsnorm)(const sl_backend *be, const float *x, const sl_weight *w, int n_rows, float eps, void *out);
+    // out[r][o] = sum_i x[r][i] w[o][i], added to out if `accumulate`: x activations [n_rows][w->n_cols], out fp32
+    // [n_rows][w->n_rows]. position: of the first row; row r has position + r. Decode ignores position
+    void (*linear)(const sl_backend *be, const sl_weight *w, const void *x, int n_rows, sl_linear_mode mode, int position,
+                   int accumulate, float *out);
+    // Multiplies x by the q, k and v matrices and adds the biases. Norms and rotates the query and key heads (Hugging Face's
+    // half-split layout). Stores bf16 k and v into each row's page.
+    sl_queries (*qkv)(const sl_backend *be, const sl_qkv *args);
+    // out = silu(gate x) * (up x): activations [n_rows][gate->n_rows]; work: [n_rows][2 * gate->n_rows]
+    void (*gate_up)(const sl_backend *be, const sl_weight *gate, const sl_weight *up, const void *x, int n_rows,
+                    sl_linear_mode mode, int position, void *work, void *out);
+};
+
+int sl_cpu_check_threads(int n_threads, sl_error *err); // SL_ERR_ARG when n_threads is not 0 to 1024
+// Opens a CPU backend; each engine has its own. n_threads 0: every core that this process may use. The caller ends its use with
+// free(). OpenBLAS runs with one thread in the whole process after the first call.
+int sl_cpu_open(int n_threads, const sl_backend **out, sl_error *err);
+int sl_cpu_cores(void); // the cores that this process may use
+// Chooses the instruction set: the best one, or the one that SLEIGH_ISA names. sl_cpu_open calls it too.
+int sl_cpu_choose(sl_error *err);
+void sl_cpu_arithmetic(char *buf, size_t size); // after sl_cpu_choose: "avx512, OpenBLAS 0.3.21 SkylakeX"
+const sl_backend *sl_cpu_memory(void);          // host memory: only the functions of the part "memory" may be called
+
+#endif

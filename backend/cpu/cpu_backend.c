@@ -1,0 +1,528 @@
+// backend/cpu/cpu_backend.c - the CPU backend: chooses the instruction set, splits the work over threads, calls the
+// BLAS.
+//
+// Each engine has a CPU backend of its own: a number of threads, and the scratch memory of prefill. Process-wide state: the
+// instruction set, which SLEIGH_ISA chooses.
+#include "backend/cpu/cpu_ops.h"
+#include "backend/cpu/blas_reserve.h"
+#include "backend/dummy_weights.h"
+#include "base/host_cpus.h"
+#include "base/host_memory.h"
+#include "base/thread_pool.h"
+#include "kv/kv.h"
+
+#include <cblas.h>
+#include <limits.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum {
+    PANEL_ROWS = 64, // rows of one BLAS call (backend.h says why the number is fixed)
+    PANEL_OUTS = 64, // rows of a weight that one BLAS call multiplies, after a conversion to fp32
+    SMALL = 1 << 14, // elements below which threads cost more than they save
+};
+
+// Only OpenBLAS has these functions. They are weak, so that the program links with other BLAS libraries too.
+__attribute__((weak)) void openblas_set_num_threads(int n);
+__attribute__((weak)) char *openblas_get_config(void);
+__attribute__((weak)) char *openblas_get_corename(void);
+
+// The object behind the const sl_backend of an engine.
+typedef struct cpu_backend {
+    sl_backend table; // first, so that a pointer to it is a pointer to the object
+    int n_threads;
+    float *scratch; // one part per thread
+    size_t scratch_size;
+} cpu_backend;
+
+static _Atomic(const sl_cpu_ops *) chosen_ops;
+
+static const sl_cpu_ops *ops(void) {
+    return atomic_load_explicit(&chosen_ops, memory_order_relaxed);
+}
+
+static cpu_backend *self(const sl_backend *be) {
+    return (cpu_backend *)be;
+}
+
+static const sl_cpu_ops *const all_ops[] = {
+#if defined(__x86_64__)
+    &sl_cpu_ops_avx512,
+    &sl_cpu_ops_avx2,
+#endif
+    &sl_cpu_ops_portable,
+};
+
+int sl_cpu_has(const char *isa) {
+#if defined(__x86_64__)
+    if (!strcmp(isa, "avx512"))
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+               __builtin_cpu_supports("avx512dq");
+    if (!strcmp(isa, "avx2"))
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+#endif
+    return !strcmp(isa, "portable");
+}
+
+const char *sl_cpu_isa(void) {
+    return ops()->isa;
+}
+
+int sl_cpu_choose(sl_error *err) {
+    const char *forced = getenv("SLEIGH_ISA");
+    for (size_t i = 0; i < sizeof all_ops / sizeof *all_ops; i++) {
+        if (forced && *forced && strcmp(forced, all_ops[i]->isa)) continue;
+        if (!sl_cpu_has(all_ops[i]->isa)) continue;
+        atomic_store(&chosen_ops, all_ops[i]);
+        return 0;
+    }
+    return sl_fail(err, SL_ERR_ARG, "SLEIGH_ISA=%s: expected avx512, avx2 or portable, and one that this processor has",
+                   forced);
+}
+
+// The most threads that this build of OpenBLAS has buffers for, from its configuration ("... MAX_THREADS=64"). INT_MAX:
+// unknown.
+static int blas_threads(void) {
+    const char *config = openblas_get_config ? openblas_get_config() : "", *at = strstr(config, "MAX_THREADS=");
+    int n = at ? atoi(at + strlen("MAX_THREADS=")) : 0;
+    return n > 0 ? n : INT_MAX;
+}
+
+int sl_cpu_cores(void) {
+    int n = sl_host_cpus(""), most = blas_threads();
+    return n < most ? n : most;
+}
+
+// Writes the name and the core type of the BLAS: "OpenBLAS 0.3.21 SkylakeX".
+static void describe_blas(char *buf, size_t size) {
+    const char *blas = openblas_get_config ? openblas_get_config() : "CBLAS";
+    const char *core = openblas_get_corename ? openblas_get_corename() : "";
+    snprintf(buf, size, "%.*s%s%s", blas[0] == 'O' ? (int)strcspn(blas + 9, " ") + 9 : 20, blas, *core ? " " : "", core);
+}
+
+void sl_cpu_arithmetic(char *buf, size_t size) {
+    char blas[96];
+    describe_blas(blas, sizeof blas);
+    snprintf(buf, size, "%s, %s", ops()->isa, blas);
+}
+
+static void describe(const sl_backend *be, char *buf, size_t size) {
+    char blas[96];
+    describe_blas(blas, sizeof blas);
+    int n = self(be)->n_threads;
+    snprintf(buf, size, "%s, %d thread%s, %s", ops()->isa, n, n == 1 ? "" : "s", blas);
+}
+
+static void embed(const sl_backend *be, const sl_weight *table, const int32_t *ids, int n_rows, float *x) {
+    (void)be;
+    int n = table->n_cols;
+    sl_weight_check(table);
+    for (int r = 0; r < n_rows; r++)
+        ops()->widen((const char *)table->data + (size_t)ids[r] * n * sl_dtype_size(table->dtype), table->dtype, n,
+                     x + (size_t)r * n);
+}
+
+// Runs the tasks on the threads of the pool, or on the calling thread if the work is small.
+static void spread(int is_large, size_t n, sl_task task, void *ctx) {
+    if (is_large)
+        sl_parallel(n, task, ctx);
+    else
+        for (size_t i = 0; i < n; i++) task(ctx, i, 0);
+}
+
+typedef struct norm_call {
+    const float *x;
+    const sl_weight *w;
+    float eps;
+    float *out;
+} norm_call;
+
+static void norm_row(void *ctx, size_t r, int thread) {
+    (void)thread;
+    const norm_call *c = ctx;
+    ops()->rmsnorm(c->x + r * c->w->n_cols, c->w, c->eps, c->out + r * c->w->n_cols);
+}
+
+static void rmsnorm(const sl_backend *be, const float *x, const sl_weight *w, int n_rows, float eps, void *out) {
+    (void)be;
+    sl_weight_check(w);
+    spread((size_t)n_rows * w->n_cols > SMALL, n_rows, norm_row, &(norm_call){x, w, eps, out});
+}
+
+// ---- linear layers ----
+
+typedef struct linear_call {
+    const sl_weight *w;
+    const float *x;
+    int n_rows, position, accumulate;
+    float *out;
+    float *parts; // of a prefill: [thread][part_size]
+} linear_call;
+
+enum { STEP = 16 }; // outputs that one thread computes at a time
+
+static void decode_piece(void *ctx, size_t p, int thread) {
+    (void)thread;
+    const linear_call *c = ctx;
+    int from = (int)p * STEP, to = from + STEP < c->w->n_rows ? from + STEP : c->w->n_rows;
+    ops()->linear(c->w, c->x, c->n_rows, from, to, c->accumulate, c->out);
+}
+
+static void linear_decode(const sl_weight *w, const float *x, int n_rows, int accumulate, float *out) {
+    linear_call c = {.w = w, .x = x, .n_rows = n_rows, .accumulate = accumulate, .out = out};
+    spread((size_t)w->n_rows * w->n_cols > SMALL, (w->n_rows + STEP - 1) / STEP, decode_piece, &c);
+}
+
+// Computes outputs [o, o + PANEL_OUTS) of all rows, one panel of rows per BLAS call. Zeros fill the rest of a panel that has
+// fewer rows, so that every call has the same shape. part: [PANEL_OUTS][n_cols] the weights in fp32, [PANEL_ROWS][n_cols] the
+// input with zeros, [PANEL_ROWS][PANEL_OUTS] the result.
+static void prefill_panel(const sl_weight *w, const float *x, int n_rows, int position, int o, int accumulate, float *out,
+                          float *part) {
+    int n = w->n_cols, outs = w->n_rows - o < PANEL_OUTS ? w->n_rows - o : PANEL_OUTS;
+    float *wide = part, *padded = wide + (size_t)PANEL_OUTS * n, *result = padded + (size_t)PANEL_ROWS * n;
+    ops()->widen((const char *)w->data + (size_t)o * n * sl_dtype_size(w->dtype), w->dtype, (size_t)outs * n, wide);
+    memset(wide + (size_t)outs * n, 0, (size_t)(PANEL_OUTS - outs) * n * sizeof *wide);
+    for (int r = 0, rows; r < n_rows; r += rows) {
+        int place = (position + r) % PANEL_ROWS;
+        rows = n_rows - r < PANEL_ROWS - place ? n_rows - r : PANEL_ROWS - place;
+        const float *from = x + (size_t)r * n;
+        if (rows < PANEL_ROWS) {
+            memset(padded, 0, (size_t)PANEL_ROWS * n * sizeof *padded);
+            memcpy(padded + (size_t)place * n, from, (size_t)rows * n * sizeof *padded);
+            from = padded;
+        }
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, PANEL_ROWS, PANEL_OUTS, n, 1, from, n, wide, n, 0, result,
+                    PANEL_OUTS);
+        for (int i = 0; i < rows; i++) {
+            float *to = out + (size_t)(r + i) * w->n_rows + o;
+            const float *got = result + (size_t)(place + i) * PANEL_OUTS;
+            if (!accumulate)
+                memcpy(to, got, outs * sizeof *to);
+            else
+                for (int j = 0; j < outs; j++) to[j] += got[j];
+        }
+    }
+}
+
+static size_t part_size(int n_cols) { // in floats; a multiple of 64 bytes
+    return (size_t)(PANEL_OUTS + PANEL_ROWS) * n_cols + PANEL_ROWS * PANEL_OUTS;
+}
+
+static float *grow_scratch(cpu_backend *c, int n_cols) { // NULL: no memory
+    size_t size = part_size(n_cols) * (size_t)c->n_threads * sizeof(float);
+    if (size > c->scratch_size) {
+        free(c->scratch);
+        c->scratch = aligned_alloc(64, size);
+        c->scratch_size = c->scratch ? size : 0;
+    }
+    return c->scratch;
+}
+
+// Allocates the scratch memory that prefills of this shape need, so that no prefill fails for lack of memory.
+static int prepare(const sl_backend *be, const sl_shape *shape, sl_error *err) {
+    int q_dim = shape->n_heads * shape->head_dim, n = shape->hidden > shape->n_ffn ? shape->hidden : shape->n_ffn;
+    if (grow_scratch(self(be), n > q_dim ? n : q_dim)) return 0;
+    return sl_fail(err, SL_ERR_MEMORY, "scratch memory for prefills on %d threads cannot be allocated", self(be)->n_threads);
+}
+
+static void prefill_panels(void *ctx, size_t p, int thread) {
+    const linear_call *c = ctx;
+    prefill_panel(c->w, c->x, c->n_rows, c->position, (int)p * PANEL_OUTS, c->accumulate, c->out,
+                  c->parts + part_size(c->w->n_cols) * (size_t)thread);
+}
+
+static void linear_prefill(cpu_backend *c, const sl_weight *w, const float *x, int n_rows, int position, int accumulate,
+                           float *out) {
+    float *parts = grow_scratch(c, w->n_cols);
+    SL_CHECK(parts != NULL); // because prepare has allocated the memory
+    SL_CHECK(sl_threads_n() <= c->n_threads);
+    linear_call call = {
+        .w = w, .x = x, .n_rows = n_rows, .position = position, .accumulate = accumulate, .out = out, .parts = parts};
+    sl_parallel((w->n_rows + PANEL_OUTS - 1) / PANEL_OUTS, prefill_panels, &call);
+}
+
+static void linear(const sl_backend *be, const sl_weight *w, const void *x, int n_rows, sl_linear_mode mode, int position,
+                   int accumulate, float *out) {
+    sl_weight_check(w);
+    if (mode == SL_LINEAR_DECODE)
+        linear_decode(w, x, n_rows, accumulate, out);
+    else
+        linear_prefill(self(be), w, x, n_rows, position, accumulate, out);
+}
+
+// The layout of Hugging Face: dimension i is rotated with dimension i + head_dim / 2.
+static void rotate(float *x, const float *cosine, const float *sine, int half) {
+    for (int i = 0; i < half; i++) {
+        float a = x[i], b = x[i + half];
+        x[i] = a * cosine[i] - b * sine[i];
+        x[i + half] = b * cosine[i] + a * sine[i];
+    }
+}
+
+static void rope_row(const sl_rope *rope, const sl_row *row, int n_heads, int n_kv_heads, float *q, float *k, const float *v,
+                     bf16 *k_layer, bf16 *v_layer) {
+    int dim = rope->head_dim, half = dim / 2;
+    float cosine[128], sine[128];
+    for (int i = 0; i < half; i++) { // the angle in fp32, as transformers computes it
+        float angle = (float)row->position * rope->inv_freq[i];
+        cosine[i] = (float)cos((double)angle) * rope->scale;
+        sine[i] = (float)sin((double)angle) * rope->scale;
+    }
+    for (int h = 0; h < n_heads; h++) rotate(q + h * dim, cosine, sine, half);
+    for (int h = 0; h < n_kv_heads; h++) {
+        size_t at = (((size_t)row->pages[row->position / SL_PAGE] * n_kv_heads + h) * SL_PAGE + row->position % SL_PAGE) * dim;
+        rotate(k + h * dim, cosine, sine, half);
+        for (int i = 0; i < dim; i++) {
+            k_layer[at + i] = sl_f32_to_bf16(k[h * dim + i]);
+            v_layer[at + i] = sl_f32_to_bf16(v[h * dim + i]);
+        }
+    }
+}
+
+enum { FEW_ROWS = 8 }; // rows of heads that one thread handles
+
+typedef struct rope_call {
+    const sl_rope *rope;
+    const sl_row *rows;
+    int n_heads, n_kv_heads;
+    float *q, *k;
+    const float *v;
+    bf16 *k_layer, *v_layer;
+} rope_call;
+
+static void rope_rows(void *ctx, size_t r, int thread) {
+    (void)thread;
+    const rope_call *c = ctx;
+    size_t q_row = (size_t)c->n_heads * c->rope->head_dim, kv_row = (size_t)c->n_kv_heads * c->rope->head_dim;
+    rope_row(c->rope, &c->rows[r], c->n_heads, c->n_kv_heads, c->n_heads ? c->q + r * q_row : NULL,
+             c->n_kv_heads ? c->k + r * kv_row : NULL, c->n_kv_heads ? c->v + r * kv_row : NULL, c->k_layer, c->v_layer);
+}
+
+void sl_cpu_rope_append(const sl_rope *rope, const sl_row *rows, int n_rows, int n_heads, int n_kv_heads, float *q, float *k,
+                        const float *v, bf16 *k_layer, bf16 *v_layer) {
+    rope_call c = {rope, rows, n_heads, n_kv_heads, q, k, v, k_layer, v_layer};
+    SL_CHECK(rope->head_dim <= 256);
+    spread(n_rows > FEW_ROWS, n_rows, rope_rows, &c);
+}
+
+typedef struct heads_call {
+    float *x;
+    int n_heads, head_dim;
+    const sl_weight *bias, *norm;
+    float eps;
+} heads_call;
+
+static void finish_row(void *ctx, size_t r, int thread) {
+    (void)thread;
+    const heads_call *c = ctx;
+    for (int h = 0; h < c->n_heads; h++) {
+        float *head = c->x + (r * c->n_heads + h) * c->head_dim, wide[256];
+        if (c->bias) {
+            const char *from = c->bias->data;
+            ops()->widen(from + (size_t)h * c->head_dim * sl_dtype_size(c->bias->dtype), c->bias->dtype, c->head_dim, wide);
+            for (int i = 0; i < c->head_dim; i++) head[i] += wide[i];
+        }
+        if (c->norm) ops()->rmsnorm(head, c->norm, c->eps, head);
+    }
+}
+
+// x [n_rows][n_heads][head_dim]: adds the bias [n_heads * head_dim], then norms each head. NULL: no bias, no norm.
+static void finish_heads(float *x, int n_rows, int n_heads, int head_dim, const sl_weight *bias, const sl_weight *norm,
+                         float eps) {
+    heads_call c = {x, n_heads, head_dim, bias, norm, eps};
+    if (bias || norm) spread(n_rows > FEW_ROWS, n_rows, finish_row, &c);
+}
+
+static sl_queries qkv(const sl_backend *be, const sl_qkv *a) {
+    size_t q_dim = a->q->n_rows, kv_dim = a->k->n_rows;
+    int n = a->n_rows - a->first, position = a->position + a->first, dim = a->rope->head_dim;
+    float *q = a->work, *k = q + a->n_rows * q_dim, *v = k + a->n_rows * kv_dim;
+    const float *x = a->x;
+    linear(be, a->k, x, a->n_rows, a->mode, a->position, 0, k);
+    linear(be, a->v, x, a->n_rows, a->mode, a->position, 0, v);
+    finish_heads(k, a->n_rows, a->n_kv_heads, dim, a->k_bias, a->k_norm, a->norm_eps);
+    finish_heads(v, a->n_rows, a->n_kv_heads, dim, a->v_bias, NULL, 0);
+    sl_cpu_rope_append(a->rope, a->rows, a->n_rows, 0, a->n_kv_heads, NULL, k, v, a->k_layer, a->v_layer);
+    if (n) linear(be, a->q, x + (size_t)a->first * a->q->n_cols, n, a->mode, position, 0, q);
+    finish_heads(q, n, a->n_heads, dim, a->q_bias, a->q_norm, a->norm_eps);
+    sl_cpu_rope_append(a->rope, a->rows + a->first, n, a->n_heads, 0, q, NULL, NULL, NULL, NULL);
+    return (sl_queries){.data = q, .stride = q_dim};
+}
+
+typedef struct swiglu_call {
+    float *gate;
+    const float *up;
+    size_t n;
+} swiglu_call;
+
+enum { SWIGLU_STEP = 4096 };
+
+static void swiglu_piece(void *ctx, size_t piece, int thread) {
+    (void)thread;
+    const swiglu_call *c = ctx;
+    size_t i = piece * SWIGLU_STEP, left = c->n - i;
+    ops()->swiglu(c->gate + i, c->up + i, left < SWIGLU_STEP ? left : SWIGLU_STEP);
+}
+
+void sl_cpu_swiglu(float *gate, const float *up, size_t n) {
+    spread(n > SMALL, (n + SWIGLU_STEP - 1) / SWIGLU_STEP, swiglu_piece, &(swiglu_call){gate, up, n});
+}
+
+static void gate_up(const sl_backend *be, const sl_weight *gate, const sl_weight *up, const void *x, int n_rows,
+                    sl_linear_mode mode, int position, void *work, void *out) {
+    linear(be, gate, x, n_rows, mode, position, 0, out);
+    linear(be, up, x, n_rows, mode, position, 0, work);
+    sl_cpu_swiglu(out, work, (size_t)n_rows * gate->n_rows);
+}
+
+// ---- host memory ----
+
+static size_t free_memory(const sl_backend *be) {
+    (void)be;
+    return sl_host_memory_free("");
+}
+
+// The system commits memory page by page at first touch, so unused parts of a KV cache take no memory.
+static void *map_memory(const sl_backend *be, size_t size) {
+    (void)be;
+    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) return NULL;
+#ifdef MADV_HUGEPAGE
+    madvise(p, size, MADV_HUGEPAGE);
+#endif
+    return p;
+}
+
+static void release(const sl_backend *be, void *p, size_t size) {
+    (void)be;
+    if (p) munmap(p, size);
+}
+
+static void copy_runs(const sl_backend *be, void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                      size_t height) {
+    (void)be;
+    for (size_t i = 0; i < height; i++) memcpy((char *)to + i * to_pitch, (const char *)from + i * from_pitch, width);
+}
+
+static void clear(const sl_backend *be, void *p, size_t size) {
+    (void)be;
+    memset(p, 0, size);
+}
+
+static void copy_bytes(const sl_backend *be, void *to, const void *from, size_t size) {
+    (void)be;
+    memcpy(to, from, size);
+}
+
+// The specification of move_pages.
+static void move_pages(const sl_backend *be, const sl_page_move *m) {
+    (void)be;
+    size_t run = (size_t)m->n_kv_heads * m->page_rows, row = (size_t)m->head_dim * sizeof(bf16);
+    for (int layer = 0; layer < m->n_layers; layer++)
+        for (int i = 0; i < m->n; i++) {
+            bf16 *k = m->k + layer * m->k_layer + m->at[i] * run * m->head_dim;
+            bf16 *v = m->v + layer * m->k_layer + m->at[i] * run * m->head_dim;
+            bf16 *rows = m->rows + layer * m->rows_layer + m->page[i] * run * 2 * m->head_dim;
+            for (size_t j = 0; j < run; j++, k += m->head_dim, v += m->head_dim, rows += 2 * m->head_dim) {
+                memcpy(m->to_host ? rows : k, m->to_host ? k : rows, row);
+                memcpy(m->to_host ? rows + m->head_dim : v, m->to_host ? v : rows + m->head_dim, row);
+            }
+        }
+}
+
+static void aside(const sl_backend *be) {
+    (void)be;
+}
+
+static void fill(const sl_backend *be, uint64_t key, const bf16 *quantiles, size_t n, bf16 *out) {
+    (void)be;
+    sl_dummy_fill(key, quantiles, 0, n, out);
+}
+
+// ---- a step: every operation has ended when its call returns ----
+
+static void forget(const sl_backend *be) {
+    (void)be;
+}
+
+static void prepare_rope(const sl_backend *be, const sl_rope *rope, const sl_row *rows, int n_rows) {
+    (void)be, (void)rope, (void)rows, (void)n_rows;
+}
+
+static int finish(const sl_backend *be, sl_error *err) {
+    (void)be, (void)err;
+    return 0;
+}
+
+// ---- life ----
+
+static int begin(const sl_backend *be, sl_error *err) {
+    return sl_cpu_reserve(self(be)->n_threads, err);
+}
+
+static void end(const sl_backend *be) {
+    sl_cpu_unreserve(self(be)->n_threads);
+}
+
+static void free_backend(const sl_backend *be) {
+    free(self(be)->scratch);
+    free(self(be));
+}
+
+static const sl_backend table = {
+    .name = "cpu",
+    .act_size = sizeof(float),
+    .describe = describe,
+    .prepare = prepare,
+    .free = free_backend,
+    .begin = begin,
+    .end = end,
+    .free_memory = free_memory,
+    .alloc = map_memory,
+    .release = release,
+    .copy = copy_runs,
+    .clear = clear,
+    .upload = copy_bytes,
+    .download = copy_bytes,
+    .alloc_host = map_memory,
+    .release_host = release,
+    .move_pages = move_pages,
+    .aside_begin = aside,
+    .aside_end = aside,
+    .fill = fill,
+    .finish = finish,
+    .forget = forget,
+    .prepare_rope = prepare_rope,
+    .embed = embed,
+    .rmsnorm = rmsnorm,
+    .linear = linear,
+    .qkv = qkv,
+    .gate_up = gate_up,
+};
+
+const sl_backend *sl_cpu_memory(void) {
+    return &table;
+}
+
+int sl_cpu_check_threads(int n_threads, sl_error *err) {
+    if (n_threads >= 0 && n_threads <= 1024) return 0;
+    return sl_fail(err, SL_ERR_ARG, "{n_threads} %d: expected 1 to 1024, or 0 for every core", n_threads);
+}
+
+int sl_cpu_open(int n_threads, const sl_backend **out, sl_error *err) {
+    int rc = sl_cpu_check_threads(n_threads, err);
+    if (!rc) rc = sl_cpu_choose(err);
+    if (rc) return rc;
+    cpu_backend *c = calloc(1, sizeof *c);
+    if (!c) return sl_fail(err, SL_ERR_MEMORY, "CPU backend: out of memory");
+    c->table = table;
+    c->n_threads = n_threads ? n_threads : sl_cpu_cores();
+    if (openblas_set_num_threads)
+        openblas_set_num_threads(1); // this file splits the work over threads, so one BLAS call uses one thread
+    *out = &c->table;
+    return 0;
+}

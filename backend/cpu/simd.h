@@ -1,0 +1,180 @@
+// backend/cpu/simd.h - one vector type for all instruction sets.
+//
+// A kernel is written once, in a template (*.inc.h). One small file per instruction set includes the template, and the Makefile
+// compiles each small file with different flags. SL_ISA names the instruction set. Arithmetic uses the vector extension of the
+// compiler. Intrinsics are used only where the extension has no operator (fused multiply-add, max, float16). Every reduction
+// has a fixed order.
+#ifndef SLEIGH_SIMD_H
+#define SLEIGH_SIMD_H
+
+#include "backend/backend.h"
+
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
+
+#if defined(__AVX512F__)
+enum { VW = 16 }; // floats of a vector
+#elif defined(__AVX2__)
+enum { VW = 8 };
+#else
+enum { VW = 4 };
+#endif
+
+typedef float vf __attribute__((vector_size(VW * 4), may_alias));
+typedef int32_t vi __attribute__((vector_size(VW * 4), may_alias));
+typedef float vf_loose __attribute__((vector_size(VW * 4), aligned(4), may_alias)); // unaligned access
+
+// AddressSanitizer checks the accesses of an inlined function if it instruments the caller. It marks the scopes of the inlined
+// variables in every caller. A caller that is not instrumented would leave these marks on its stack. So no_sanitize omits them.
+#ifdef __SANITIZE_ADDRESS__
+#define SIMD_INLINE static inline __attribute__((always_inline, unused, no_sanitize("address")))
+#else
+#define SIMD_INLINE static inline __attribute__((always_inline, unused))
+#endif
+
+// With the sanitizers the innermost loops of prefill and decode would take about 20 times as long. So a CHECKED_BY_ROWS
+// function is not instrumented. The function or its only caller first calls check_rows for each operand.
+#ifdef __SANITIZE_ADDRESS__
+#define CHECKED_BY_ROWS __attribute__((no_sanitize("address", "undefined")))
+
+// Reports the first byte of n_rows rows of n_bytes that the program may not access. stride: bytes from row to row.
+__attribute__((noinline, unused)) static void check_rows(const void *rows, size_t stride, int n_rows, size_t n_bytes) {
+    for (int i = 0; i < n_rows; i++) {
+        const volatile char *bad = __asan_region_is_poisoned((char *)rows + i * stride, n_bytes);
+        if (bad) (void)*bad; // the instrumented read makes the report
+    }
+}
+#else
+#define CHECKED_BY_ROWS
+
+static inline void check_rows(const void *rows, size_t stride, int n_rows, size_t n_bytes) {
+    (void)rows, (void)stride, (void)n_rows, (void)n_bytes;
+}
+#endif
+
+SIMD_INLINE vf v_set(float x) { // x in every lane; x - 0 keeps -0 and NaN
+    return x - (vf){0};
+}
+SIMD_INLINE vf v_load(const float *p) {
+    return *(const vf_loose *)p;
+}
+SIMD_INLINE void v_store(float *p, vf x) {
+    *(vf_loose *)p = x;
+}
+
+SIMD_INLINE vf v_fma(vf a, vf b, vf c) { // a * b + c
+#if defined(__AVX512F__)
+    return _mm512_fmadd_ps(a, b, c);
+#elif defined(__AVX2__)
+    return _mm256_fmadd_ps(a, b, c);
+#else
+    return a * b + c;
+#endif
+}
+
+SIMD_INLINE vf v_max(vf a, vf b) { // b when a or b is NaN
+#if defined(__AVX512F__)
+    return _mm512_max_ps(a, b);
+#elif defined(__AVX2__)
+    return _mm256_max_ps(a, b);
+#else
+    vi m = a > b;
+    return (vf)((m & (vi)a) | (~m & (vi)b));
+#endif
+}
+
+SIMD_INLINE vf v_load_bf16(const bf16 *p) {
+#if defined(__AVX512F__)
+    return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16);
+#elif defined(__AVX2__)
+    return (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16);
+#else
+    return (vf)(vi){(int32_t)((uint32_t)p[0] << 16), (int32_t)((uint32_t)p[1] << 16), (int32_t)((uint32_t)p[2] << 16),
+                    (int32_t)((uint32_t)p[3] << 16)};
+#endif
+}
+
+SIMD_INLINE vf v_load_f16(const f16 *p) {
+#if defined(__AVX512F__)
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+#elif defined(__AVX2__)
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+#else
+    return (vf){sl_f16_to_f32(p[0]), sl_f16_to_f32(p[1]), sl_f16_to_f32(p[2]), sl_f16_to_f32(p[3])};
+#endif
+}
+
+// VW elements of a weight, from element i on. dtype is a constant at every call, so the compiler removes the other branches.
+SIMD_INLINE vf v_load_weight(const void *w, sl_dtype dtype, size_t i) {
+    if (dtype == SL_BF16) return v_load_bf16((const bf16 *)w + i);
+    if (dtype == SL_F16) return v_load_f16((const f16 *)w + i);
+    return v_load((const float *)w + i);
+}
+
+SIMD_INLINE float weight_at(const void *w, sl_dtype dtype, size_t i) {
+    if (dtype == SL_BF16) return sl_bf16_to_f32(((const bf16 *)w)[i]);
+    if (dtype == SL_F16) return sl_f16_to_f32(((const f16 *)w)[i]);
+    return ((const float *)w)[i];
+}
+
+// Sum and maximum over the lanes. Each step combines lane i with lane i + width / 2, then halves the width.
+SIMD_INLINE float v_sum(vf x) {
+    float a[VW];
+    memcpy(a, &x, sizeof a);
+    for (int width = VW / 2; width > 0; width /= 2)
+        for (int i = 0; i < width; i++) a[i] += a[i + width];
+    return a[0];
+}
+
+SIMD_INLINE int32_t v_sum_int(vi x) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_add_epi32((__m512i)x);
+#endif
+    int32_t a[VW], sum = 0;
+    memcpy(a, &x, sizeof a);
+    for (int i = 0; i < VW; i++) sum += a[i];
+    return sum;
+}
+
+SIMD_INLINE float v_max_lane(vf x) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_max_ps((__m512)x);
+#endif
+    float a[VW];
+    memcpy(a, &x, sizeof a);
+    for (int width = VW / 2; width > 0; width /= 2)
+        for (int i = 0; i < width; i++) a[i] = a[i] > a[i + width] ? a[i] : a[i + width];
+    return a[0];
+}
+
+SIMD_INLINE int v_any(vi mask) { // mask: 0 or -1 in each lane
+    return v_sum_int(mask) != 0;
+}
+
+// 2^x, for x <= 127. x = n + f, n the nearest integer; 2^f is the Taylor polynomial of degree 7 on [-1/2, 1/2] (truncation
+// error 2^-27). The relative error is below 2e-7. The result is 0 for x < -126, also for -inf. NaN gives NaN.
+SIMD_INLINE vf v_exp2(vf x) {
+    const float magic = 12582912.0f; // 1.5 * 2^23: adding it rounds to an integer
+    vi keep = ~(x < -126.0f);
+    x = v_max(v_set(-126.0f), x);
+    vf n = (x + magic) - magic, f = x - n;
+    vf y = v_set(1.52527338e-5f);
+    y = v_fma(y, f, v_set(1.54035304e-4f));
+    y = v_fma(y, f, v_set(1.33335581e-3f));
+    y = v_fma(y, f, v_set(9.61812911e-3f));
+    y = v_fma(y, f, v_set(5.55041087e-2f));
+    y = v_fma(y, f, v_set(2.40226507e-1f));
+    y = v_fma(y, f, v_set(6.93147181e-1f));
+    y = v_fma(y, f, v_set(1.0f));
+    vi scale = (__builtin_convertvector(n, vi) + 127) << 23;
+    return (vf)((vi)(y * (vf)scale) & keep);
+}
+
+#endif

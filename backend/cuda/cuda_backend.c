@@ -1,0 +1,309 @@
+// backend/cuda/cuda_backend.c - the CUDA backend: the operations of a step, and the table of all functions.
+//
+// Operations are queued on one stream and return nothing. finish() returns the first error.
+#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/cuda.h"
+#include "backend/cuda/kv_pages.h"
+#include "backend/cuda/linear.h"
+#include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/cuda_sampler.h"
+
+#include <stdlib.h>
+
+// ---- operations ----
+
+// Returns the state of the backend, and makes its GPU the current device of the calling thread.
+static sl_cuda *use(const sl_backend *be) {
+    sl_cuda_use(sl_cuda_of(be));
+    return sl_cuda_of(be);
+}
+
+// The buffers grow in the first step of a key only, and this step is not recorded (sl_cuda_run_step).
+static void prepare_rope(const sl_backend *be, const sl_rope *rope, const sl_row *rows, int n_rows) {
+    sl_cuda *c = use(be);
+    size_t half = rope->head_dim / 2, size = (size_t)n_rows * half * sizeof(float2);
+    if (c->inv_freq_of != rope->inv_freq) {
+        cudaFree(c->inv_freq);
+        c->inv_freq = NULL;
+        if (sl_cuda_keep_error(c, cudaMalloc((void **)&c->inv_freq, half * sizeof(float)), "rotations")) return;
+        sl_cuda_upload(be, c->inv_freq, rope->inv_freq, half * sizeof(float));
+        c->inv_freq_of = rope->inv_freq;
+    }
+    if (size > c->rope_size) {
+        sl_cuda_forget(be); // because recordings hold the old address
+        cudaFree(c->rope);
+        c->rope = NULL;
+        c->rope_size = 0;
+        if (sl_cuda_keep_error(c, cudaMalloc((void **)&c->rope, size), "rotations")) return;
+        c->rope_size = size;
+    }
+    if (c->skipped_parts & SL_PART_REST) return;
+    sl_cuda_rope_table(c->inv_freq, rope->scale, rows, n_rows, rope->head_dim, (float2 *)c->rope, c->stream);
+}
+
+static void skip_parts(const sl_backend *be, unsigned parts) {
+    sl_cuda_of(be)->skipped_parts = parts;
+}
+
+static void move_pages(const sl_backend *be, const sl_page_move *move) {
+    sl_cuda_move_pages(move, move->aside ? use(be)->aside : use(be)->stream);
+}
+
+static void aside_begin(const sl_backend *be) {
+    sl_cuda *c = use(be);
+    sl_cuda_keep_error(c, cudaEventRecord(c->aside_event, c->stream), "a copy aside");
+    sl_cuda_keep_error(c, cudaStreamWaitEvent(c->aside, c->aside_event, 0), "a copy aside");
+}
+
+static void aside_end(const sl_backend *be) {
+    sl_cuda *c = use(be);
+    sl_cuda_keep_error(c, cudaEventRecord(c->aside_event, c->aside), "a copy aside");
+    sl_cuda_keep_error(c, cudaStreamWaitEvent(c->stream, c->aside_event, 0), "a copy aside");
+}
+
+static void fill(const sl_backend *be, uint64_t key, const bf16 *quantiles, size_t n, bf16 *out) {
+    sl_cuda_dummy_fill(key, quantiles, n, out, use(be)->stream);
+}
+
+static void embed(const sl_backend *be, const sl_weight *table, const int32_t *ids, int n_rows, float *x) {
+    sl_cuda *c = use(be);
+    if (c->skipped_parts & SL_PART_REST) return;
+    sl_cuda_embed(table->data, ids, n_rows, table->n_cols, x, c->stream);
+}
+
+static void rmsnorm(const sl_backend *be, const float *x, const sl_weight *w, int n_rows, float eps, void *out) {
+    sl_cuda *c = use(be);
+    if (c->skipped_parts & SL_PART_REST) return;
+    sl_cuda_rmsnorm(x, w->data, n_rows, w->n_cols, eps, out, c->stream);
+}
+
+// Multiplies one matrix with any number of rows, at most SL_LINEAR_ROWS per launch. out_cols: elements of an output row.
+static void decode_linear(sl_cuda *c, sl_cuda_linear l, int n_rows, size_t out_cols) {
+    if (c->skipped_parts & SL_PART_LINEAR) return;
+    for (int r = 0; r < n_rows; r += SL_LINEAR_ROWS) {
+        sl_cuda_linear part = l;
+        part.n_rows = n_rows - r < SL_LINEAR_ROWS ? n_rows - r : SL_LINEAR_ROWS;
+        part.x = l.x + (size_t)r * l.n_in;
+        if (l.out32) part.out32 = l.out32 + r * out_cols;
+        if (l.out16) part.out16 = l.out16 + r * out_cols;
+        if (l.rope) part.rope = l.rope + (size_t)r * (l.head_dim / 2);
+        if (l.rows) part.rows = l.rows + r;
+        sl_cuda_linear_decode(&part, c->stream);
+    }
+}
+
+static void linear(const sl_backend *be, const sl_weight *w, const void *x, int n_rows, sl_linear_mode mode, int position,
+                   int accumulate, float *out) {
+    (void)position;
+    sl_cuda *c = use(be);
+    if (mode == SL_LINEAR_PREFILL)
+        sl_cuda_gemm(c, w->data, w->n_rows, w->n_cols, x, n_rows, 1, accumulate, out, w->n_rows);
+    else
+        decode_linear(c,
+                      (sl_cuda_linear){.w = w->data,
+                                       .n_out = w->n_rows,
+                                       .n_in = w->n_cols,
+                                       .x = x,
+                                       .end = accumulate ? SL_LINEAR_ADD : SL_LINEAR_STORE,
+                                       .out32 = out},
+                      n_rows, w->n_rows);
+}
+
+// Adds biases, norms, rotates (RoPE) and appends the products of rows [first, first + n_rows): heads of q, k and v.
+static void finish_heads(sl_cuda *c, const sl_qkv *a, sl_cuda_heads h, int first) {
+    int half = a->rope->head_dim / 2;
+    h.head_dim = a->rope->head_dim;
+    h.table = (const float2 *)c->rope + (size_t)first * half;
+    h.rows = a->rows + first;
+    h.k = a->k_layer, h.v = a->v_layer;
+    h.bias = !a->q_bias ? NULL : h.n_heads ? a->q_bias->data : a->k_bias->data;
+    if (a->q_norm) h.q_norm = a->q_norm->data, h.k_norm = a->k_norm->data, h.eps = a->norm_eps;
+    if (h.bias || h.q_norm)
+        sl_cuda_norm_rope_append(&h, c->stream);
+    else
+        sl_cuda_rope_append(h.q, h.stride, h.table, h.rows, h.n_rows, h.n_heads, h.n_kv_heads, h.head_dim, h.k, h.v, c->stream);
+}
+
+static sl_cuda_heads bf16_heads(bf16 *x, int stride, int n_rows, int n_heads, int n_kv_heads) {
+    return (sl_cuda_heads){
+        .qkv = x, .stride = stride, .q = x, .q_stride = stride, .n_rows = n_rows, .n_heads = n_heads, .n_kv_heads = n_kv_heads};
+}
+
+// Prefill. One product computes q, k and v of all rows. The last layer needs the queries of the last rows only (a->first > 0):
+// there one product computes k and v of all rows, and another product computes q of rows [first, n_rows).
+static sl_queries qkv_prefill(sl_cuda *c, const sl_qkv *a) {
+    int q_dim = a->q->n_rows, all = q_dim + 2 * a->k->n_rows, n_in = a->q->n_cols, n = a->n_rows - a->first;
+    bf16 *work = a->work;
+    const bf16 *x = a->x;
+    if (a->first == 0) {
+        sl_cuda_gemm(c, a->q->data, all, n_in, x, n, 0, 0, work, all);
+        finish_heads(c, a, bf16_heads(work, all, n, a->n_heads, a->n_kv_heads), 0);
+        return (sl_queries){.data = work, .stride = all};
+    }
+    sl_cuda_gemm(c, a->k->data, all - q_dim, n_in, x, a->n_rows, 0, 0, work, all - q_dim);
+    finish_heads(c, a, bf16_heads(work, all - q_dim, a->n_rows, 0, a->n_kv_heads), 0);
+    bf16 *q = work + (size_t)a->n_rows * (all - q_dim);
+    if (n == 0) return (sl_queries){.data = q, .stride = q_dim};
+    sl_cuda_gemm(c, a->q->data, q_dim, n_in, x + (size_t)a->first * n_in, n, 0, 0, q, q_dim);
+    finish_heads(c, a, bf16_heads(q, q_dim, n, a->n_heads, 0), a->first);
+    return (sl_queries){.data = q, .stride = q_dim};
+}
+
+// Decode with biases or norms. The linear layer stores fp32 products at the start of work, and q after the products.
+static sl_queries qkv_decode_products(sl_cuda *c, const sl_qkv *a) {
+    int q_dim = a->q->n_rows, all = q_dim + 2 * a->k->n_rows;
+    float *products = a->work;
+    bf16 *q = (bf16 *)(products + (size_t)a->n_rows * all);
+    decode_linear(
+        c,
+        (sl_cuda_linear){
+            .w = a->q->data, .n_out = all, .n_in = a->q->n_cols, .x = a->x, .end = SL_LINEAR_STORE, .out32 = products},
+        a->n_rows, all);
+    if (c->skipped_parts & SL_PART_REST) return (sl_queries){.data = q, .stride = q_dim};
+    finish_heads(c, a,
+                 (sl_cuda_heads){.qkv = products,
+                                 .is_fp32 = 1,
+                                 .stride = all,
+                                 .q = q,
+                                 .q_stride = q_dim,
+                                 .n_rows = a->n_rows,
+                                 .n_heads = a->n_heads,
+                                 .n_kv_heads = a->n_kv_heads},
+                 0);
+    return (sl_queries){.data = q, .stride = q_dim};
+}
+
+// Checks that the matrices, and the biases, of q, k and v lie one after the other (sl_cuda_place).
+static void check_placed(const sl_qkv *a) {
+    size_t n_in = a->q->n_cols, q_dim = a->q->n_rows, kv_dim = a->k->n_rows;
+    SL_CHECK((const bf16 *)a->k->data == (const bf16 *)a->q->data + q_dim * n_in);
+    SL_CHECK((const bf16 *)a->v->data == (const bf16 *)a->k->data + kv_dim * n_in);
+    if (!a->q_bias) return;
+    SL_CHECK((const bf16 *)a->k_bias->data == (const bf16 *)a->q_bias->data + q_dim);
+    SL_CHECK((const bf16 *)a->v_bias->data == (const bf16 *)a->k_bias->data + kv_dim);
+}
+
+static sl_queries qkv(const sl_backend *be, const sl_qkv *a) {
+    sl_cuda *c = use(be);
+    size_t q_dim = a->q->n_rows;
+    check_placed(a);
+    if (a->mode == SL_LINEAR_PREFILL) return qkv_prefill(c, a);
+    SL_CHECK(a->first == 0);
+    if (a->q_bias || a->q_norm) return qkv_decode_products(c, a);
+    decode_linear(c,
+                  (sl_cuda_linear){.w = a->q->data,
+                                   .n_out = (int)q_dim + 2 * a->k->n_rows,
+                                   .n_in = a->q->n_cols,
+                                   .x = a->x,
+                                   .end = SL_LINEAR_ROPE_APPEND,
+                                   .out16 = a->work,
+                                   .n_heads = a->n_heads,
+                                   .n_kv_heads = a->n_kv_heads,
+                                   .head_dim = a->rope->head_dim,
+                                   .rope = (const float2 *)c->rope,
+                                   .rows = a->rows,
+                                   .k = a->k_layer,
+                                   .v = a->v_layer},
+                  a->n_rows, q_dim);
+    return (sl_queries){.data = a->work, .stride = q_dim};
+}
+
+static void gate_up(const sl_backend *be, const sl_weight *gate, const sl_weight *up, const void *x, int n_rows,
+                    sl_linear_mode mode, int position, void *work, void *out) {
+    (void)position;
+    sl_cuda *c = use(be);
+    SL_CHECK((const bf16 *)up->data == (const bf16 *)gate->data + (size_t)gate->n_rows * gate->n_cols);
+    int n_out = 2 * gate->n_rows;
+    if (mode == SL_LINEAR_PREFILL) {
+        sl_cuda_gemm(c, gate->data, n_out, gate->n_cols, x, n_rows, 0, 0, work, n_out);
+        sl_cuda_swiglu(work, n_rows, gate->n_rows, out, c->stream);
+        return;
+    }
+    decode_linear(
+        c,
+        (sl_cuda_linear){.w = gate->data, .n_out = n_out, .n_in = gate->n_cols, .x = x, .end = SL_LINEAR_SWIGLU, .out16 = out},
+        n_rows, gate->n_rows);
+}
+
+// ---- the table ----
+
+static int prepare(const sl_backend *be, const sl_shape *s, sl_error *err) {
+    (void)be;
+    int group = s->n_heads / s->n_kv_heads, dim = s->head_dim;
+    if (dim != 64 && dim != 80 && dim != 96 && dim != 128)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "head_dim %d: on a GPU 64, 80, 96 and 128 are supported; use {device} cpu",
+                       dim);
+    if (group > 8)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "%d query heads for each key head: on a GPU 1 to 8 are supported; use {device} cpu", group);
+    if (s->hidden % 8 || s->n_ffn % 8)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "hidden_size %d, intermediate_size %d: on a GPU both must be multiples of 8; use {device} cpu",
+                       s->hidden, s->n_ffn);
+    return 0;
+}
+
+static void destroy(const sl_backend *be) {
+    sl_cuda *c = sl_cuda_of(be);
+    sl_cuda_use(c);
+    sl_cuda_forget(be);
+    sl_cuda_place_free(c);
+    sl_cuda_gemm_free(c);
+    sl_cuda_sampling_free(c);
+    cudaFree(c->inv_freq);
+    cudaFree(c->rope);
+    sl_cuda_device_close(c);
+    free(c);
+}
+
+static const sl_backend operations = {
+    .name = "cuda",
+    .act_size = sizeof(bf16),
+    .is_device = 1,
+    .describe = sl_cuda_describe,
+    .prepare = prepare,
+    .free = destroy,
+    .free_memory = sl_cuda_free_memory,
+    .alloc = sl_cuda_alloc,
+    .release = sl_cuda_release,
+    .copy = sl_cuda_copy,
+    .clear = sl_cuda_clear,
+    .upload = sl_cuda_upload,
+    .download = sl_cuda_download,
+    .alloc_host = sl_cuda_alloc_host,
+    .release_host = sl_cuda_release_host,
+    .move_pages = move_pages,
+    .aside_begin = aside_begin,
+    .aside_end = aside_end,
+    .fill = fill,
+    .place = sl_cuda_place,
+    .stream = sl_cuda_stream,
+    .finish = sl_cuda_finish,
+    .run_step = sl_cuda_run_step,
+    .forget = sl_cuda_forget,
+    .skip_parts = skip_parts,
+    .prepare_rope = prepare_rope,
+    .can_sample = sl_cuda_can_sample,
+    .sample_rows = sl_cuda_sample_rows,
+    .sampled_ids = sl_cuda_sampled_ids,
+    .embed = embed,
+    .rmsnorm = rmsnorm,
+    .linear = linear,
+    .qkv = qkv,
+    .gate_up = gate_up,
+};
+
+int sl_cuda_init(int index, const sl_backend **out, sl_error *err) {
+    sl_cuda *c = calloc(1, sizeof *c);
+    if (!c) return sl_fail(err, SL_ERR_MEMORY, "CUDA backend: out of memory");
+    c->base = operations;
+    c->index = index;
+    int rc = sl_cuda_device_open(c, err);
+    if (!rc) rc = sl_cuda_gemm_init(c, err);
+    if (rc) {
+        destroy(&c->base);
+        return rc;
+    }
+    *out = &c->base;
+    return 0;
+}

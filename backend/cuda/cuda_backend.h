@@ -1,0 +1,128 @@
+// backend/cuda/cuda_backend.h - the state of the CUDA backend, for the C files of this folder and the attention runner.
+//
+// The files depend on each other in this order: cuda_error.c -> cuda_device.c (errors, memory) -> cuda_graph.c, gemm.c,
+// cuda_place.c, cuda_sampling.c -> cuda_backend.c (operations, and the table of all functions).
+#ifndef SLEIGH_CUDA_BACKEND_H
+#define SLEIGH_CUDA_BACKEND_H
+
+#include "backend/backend.h"
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+
+enum {
+    SL_MAX_GRAPHS = 64,
+    SL_MAX_GEMMS = 32,
+    SL_LT_WORKSPACE = 32 << 20, // bytes of scratch memory for cuBLASLt
+    SL_STAGING = 64 << 20,      // bytes of one pinned buffer for weights
+};
+
+// One matrix product of prefill. The algorithm does not depend on the number of rows. So the sums of a row have the same order
+// in a whole prompt and in chunks.
+typedef struct sl_gemm_plan {
+    int n_out, n_in, is_fp32; // is_fp32: the output is fp32, else bf16
+    cublasLtMatmulDesc_t op;
+    cublasLtMatmulAlgo_t algo;
+} sl_gemm_plan;
+
+typedef struct sl_cuda {
+    sl_backend base; // the first member: sl_cuda_of converts a pointer to it
+    int index;       // of the GPU
+    struct cudaDeviceProp props;
+    int ptx_version; // generation of the kernels that this GPU runs: 90
+    cudaStream_t stream;
+    cudaStream_t aside; // for copies beside other operations (aside_begin)
+    cudaEvent_t aside_event;
+    sl_error first_error; // since the last finish(); code 0: none
+    // linear layers of prefill
+    cublasLtHandle_t lt;
+    void *lt_workspace;
+    sl_gemm_plan gemms[SL_MAX_GEMMS];
+    int n_gemms;
+    // weights: blocks in device memory, freed with the backend, and pinned buffers for the copies
+    void **blocks;
+    int n_blocks, cap_blocks;
+    char *staging[2];
+    cudaEvent_t staging_read[2]; // the last copy from the buffer has ended
+    int next_staging;
+    struct { // of dummy weights (dummy_weights.h): most matrices, and projections of queries; values NULL: not made yet
+        double deviation;
+        bf16 *values;
+    } quantiles[2];
+    // rotations (RoPE); all layers of a step share them
+    float *inv_freq;         // [head_dim / 2]
+    const void *inv_freq_of; // the host array that was copied to inv_freq
+    float *rope;             // [rows][head_dim / 2][2] cosine and sine
+    size_t rope_size;        // bytes
+    // recorded steps
+    struct {
+        int key;
+        cudaGraphExec_t exec;
+    } graphs[SL_MAX_GRAPHS];
+    int n_graphs;
+    unsigned skipped_parts; // SL_PART_...
+    // token sampling
+    void *sample_ws;
+    size_t sample_ws_size;
+    void *settings; // sl_cuda_sampling [sample_rows], then int32_t [sample_rows]: the ids for the host
+    int sample_rows;
+    int32_t *sampled_ids; // [sample_rows] pinned
+    cudaEvent_t sampled;  // sampled_ids holds the ids of the last step
+} sl_cuda;
+
+static inline sl_cuda *sl_cuda_of(const sl_backend *be) {
+    return (sl_cuda *)be; // sl_cuda_init created it in memory that is not const
+}
+
+// ---- cuda_device.c ----
+
+// Makes c's GPU the current device of the calling thread. CUDA allocates, launches, records and queries on the current device,
+// so every function of the backend that does one of these things calls sl_cuda_use first. Otherwise two backends in one process
+// would use one GPU. After a failure, finish() reads CUDA's last error.
+void sl_cuda_use(const sl_cuda *c);
+
+// Stores the first error for finish(). Returns 1 when rc is an error.
+int sl_cuda_keep_error(sl_cuda *c, cudaError_t rc, const char *what);
+
+int sl_cuda_device_open(sl_cuda *c, sl_error *err); // the GPU c->index: its properties, a stream
+void sl_cuda_device_close(sl_cuda *c);
+
+void sl_cuda_describe(const sl_backend *be, char *buf, size_t size);
+size_t sl_cuda_free_memory(const sl_backend *be);
+void *sl_cuda_alloc(const sl_backend *be, size_t size);
+void sl_cuda_release(const sl_backend *be, void *p, size_t size);
+void *sl_cuda_alloc_host(const sl_backend *be, size_t size);
+void sl_cuda_release_host(const sl_backend *be, void *p, size_t size);
+void sl_cuda_copy(const sl_backend *be, void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                  size_t height);
+void sl_cuda_clear(const sl_backend *be, void *p, size_t size);
+void sl_cuda_upload(const sl_backend *be, void *to, const void *from, size_t size);
+void sl_cuda_download(const sl_backend *be, void *to, const void *from, size_t size);
+void *sl_cuda_stream(const sl_backend *be);
+int sl_cuda_finish(const sl_backend *be, sl_error *err);
+
+// ---- cuda_graph.c ----
+void sl_cuda_run_step(const sl_backend *be, int key, void (*forward)(const struct sl_batch *batch),
+                      const struct sl_batch *batch);
+void sl_cuda_forget(const sl_backend *be);
+
+// ---- gemm.c ----
+
+// out [n_rows][out_stride] = x [n_rows][n_in] W^T, W [n_out][n_in]. is_fp32: out is fp32, and `accumulate` adds to it; else out
+// is bf16.
+void sl_cuda_gemm(sl_cuda *c, const bf16 *w, int n_out, int n_in, const bf16 *x, int n_rows, int is_fp32, int accumulate,
+                  void *out, int out_stride);
+int sl_cuda_gemm_init(sl_cuda *c, sl_error *err);
+void sl_cuda_gemm_free(sl_cuda *c);
+
+// ---- cuda_sampling.c ----
+void sl_cuda_sample_rows(const sl_backend *be, const float *logits, const sl_row *rows,
+                         const struct sl_sampling *const *sampling, int n_rows, int n_vocab, int32_t *ids);
+int sl_cuda_sampled_ids(const sl_backend *be, int32_t *ids, int n, sl_error *err);
+void sl_cuda_sampling_free(sl_cuda *c);
+
+// ---- cuda_place.c ----
+int sl_cuda_place(const sl_backend *be, sl_weight *const *weights, int n, sl_error *err);
+void sl_cuda_place_free(sl_cuda *c);
+
+#endif

@@ -1,0 +1,44 @@
+// backend/cuda/cuda_graph.c - records decode steps as CUDA graphs, one graph for each key (batch size).
+//
+// A recording keeps the addresses and the grids of its launches. Tokens, positions and page tables lie in device memory, so one
+// recording serves every step of its key.
+#include "backend/cuda/cuda_backend.h"
+
+static cudaGraphExec_t record(sl_cuda *c, void (*forward)(const struct sl_batch *batch), const struct sl_batch *batch) {
+    static const char what[] = "recording a step";
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t exec = NULL;
+    if (sl_cuda_keep_error(c, cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal), what)) return NULL;
+    forward(batch);
+    if (sl_cuda_keep_error(c, cudaStreamEndCapture(c->stream, &graph), what)) return NULL;
+    sl_cuda_keep_error(c, cudaGraphInstantiate(&exec, graph, 0), what);
+    cudaGraphDestroy(graph);
+    return exec;
+}
+
+void sl_cuda_run_step(const sl_backend *be, int key, void (*forward)(const struct sl_batch *batch),
+                      const struct sl_batch *batch) {
+    sl_cuda *c = sl_cuda_of(be);
+    sl_cuda_use(c);
+    for (int i = 0; i < c->n_graphs; i++) {
+        if (c->graphs[i].key != key) continue;
+        sl_cuda_keep_error(c, cudaGraphLaunch(c->graphs[i].exec, c->stream), "replaying a step");
+        return;
+    }
+    // The first step of a key runs without a recording. This step may grow buffers, and so make recordings invalid. It also
+    // loads the kernels; CUDA does not allow that within a recording.
+    forward(batch);
+    if (c->first_error.code) return;
+    cudaGraphExec_t exec = record(c, forward, batch);
+    if (!exec) return;
+    if (c->n_graphs == SL_MAX_GRAPHS) cudaGraphExecDestroy(c->graphs[--c->n_graphs].exec);
+    c->graphs[c->n_graphs].key = key;
+    c->graphs[c->n_graphs++].exec = exec;
+}
+
+void sl_cuda_forget(const sl_backend *be) {
+    sl_cuda *c = sl_cuda_of(be);
+    sl_cuda_use(c);
+    cudaStreamSynchronize(c->stream);
+    while (c->n_graphs > 0) cudaGraphExecDestroy(c->graphs[--c->n_graphs].exec);
+}

@@ -1,0 +1,150 @@
+// backend/cuda/cuda_place.c - copies weights to the GPU, or makes the weights of a dummy model there.
+//
+// Weights that an operation reads together (q, k, v; gate, up) lie in one block, one matrix after the other. All weights are
+// bf16 on the GPU: F16 and F32 weights are rounded there. Weights are copied from the mapped file to the GPU through two pinned
+// buffers. While CUDA copies one buffer, threads fill the other one.
+#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/cuda_error.h"
+#include "backend/cuda/cuda_ops.h"
+#include "backend/dummy_weights.h"
+#include "base/thread_pool.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static size_t count(const sl_weight *w) {
+    return (size_t)w->n_rows * w->n_cols;
+}
+
+static int init_staging(sl_cuda *c, sl_error *err) {
+    for (int i = 0; i < 2 && !c->staging[i]; i++) {
+        int rc = sl_cuda_check(cudaHostAlloc((void **)&c->staging[i], SL_STAGING, 0), "pinned memory for weights", err);
+        if (!rc) rc = sl_cuda_check(cudaEventCreateWithFlags(&c->staging_read[i], cudaEventDisableTiming), "event", err);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+typedef struct copy_call {
+    char *to;
+    const char *from;
+    size_t n;
+} copy_call;
+
+enum { PART = 1 << 20 }; // bytes that a thread copies at a time
+
+static void copy_part(void *ctx, size_t i, int thread) {
+    (void)thread;
+    const copy_call *c = ctx;
+    size_t at = i * PART, left = c->n - at;
+    memcpy(c->to + at, c->from + at, left < PART ? left : PART);
+}
+
+// Copies `size` bytes from the host to the GPU, SL_STAGING bytes at a time.
+static int send(sl_cuda *c, void *to, const void *from, size_t size, sl_error *err) {
+    int rc = 0;
+    for (size_t at = 0; !rc && at < size; at += SL_STAGING, c->next_staging ^= 1) {
+        size_t n = size - at < SL_STAGING ? size - at : SL_STAGING;
+        char *piece = c->staging[c->next_staging];
+        rc = sl_cuda_check(cudaEventSynchronize(c->staging_read[c->next_staging]), "weights", err);
+        if (rc) break;
+        sl_parallel((n + PART - 1) / PART, copy_part, &(copy_call){piece, (const char *)from + at, n});
+        rc = sl_cuda_check(cudaMemcpyAsync((char *)to + at, piece, n, cudaMemcpyHostToDevice, c->stream), "weights", err);
+        if (!rc) rc = sl_cuda_check(cudaEventRecord(c->staging_read[c->next_staging], c->stream), "weights", err);
+    }
+    return rc;
+}
+
+// Copies an F16 or F32 weight into a temporary buffer on the GPU, and rounds it on the GPU.
+static int send_rounded(sl_cuda *c, bf16 *to, const sl_weight *w, sl_error *err) {
+    size_t size = count(w) * sl_dtype_size(w->dtype);
+    void *unrounded = NULL;
+    int rc = sl_cuda_check(cudaMalloc(&unrounded, size), "weights to be rounded to bf16", err);
+    if (!rc) rc = send(c, unrounded, w->data, size, err);
+    if (!rc) sl_cuda_to_bf16(unrounded, w->dtype, count(w), to, c->stream);
+    if (!rc) rc = sl_cuda_check(cudaStreamSynchronize(c->stream), "weights to be rounded to bf16", err);
+    cudaFree(unrounded);
+    return rc;
+}
+
+// Finds or makes the table of a deviation.
+static int dummy_quantiles(sl_cuda *c, double deviation, const bf16 **out, sl_error *err) {
+    enum { BYTES = SL_DUMMY_QUANTILES * sizeof(bf16) };
+    int i = c->quantiles[0].values && c->quantiles[0].deviation != deviation;
+    SL_CHECK(!c->quantiles[i].values || c->quantiles[i].deviation == deviation);
+    *out = c->quantiles[i].values;
+    if (*out) return 0;
+    bf16 *values = malloc(BYTES);
+    if (!values) return sl_fail(err, SL_ERR_MEMORY, "dummy weights: out of memory");
+    sl_dummy_quantiles(deviation, values);
+    int rc = sl_cuda_check(cudaMalloc((void **)&c->quantiles[i].values, BYTES), "dummy weights", err);
+    if (!rc) rc = send(c, c->quantiles[i].values, values, BYTES, err);
+    free(values);
+    c->quantiles[i].deviation = deviation;
+    *out = c->quantiles[i].values;
+    return rc;
+}
+
+// Makes a dummy weight with the same numbers as on the CPU (backend/dummy_weights.h).
+static int make_dummy(sl_cuda *c, bf16 *to, const sl_weight *w, sl_error *err) {
+    if (w->n_rows > 1) {
+        const bf16 *quantiles;
+        int rc = dummy_quantiles(c, sl_dummy_deviation(w->name, w->n_cols), &quantiles, err);
+        if (!rc) sl_cuda_dummy_fill(sl_dummy_key(w->name), quantiles, count(w), to, c->stream);
+        return rc;
+    }
+    bf16 *values = malloc(count(w) * sizeof *values);
+    if (!values) return sl_fail(err, SL_ERR_MEMORY, "dummy weights: out of memory");
+    for (size_t i = 0; i < count(w); i++) values[i] = sl_dummy_vector(w->name);
+    int rc = send(c, to, values, count(w) * sizeof *values, err);
+    free(values);
+    return rc;
+}
+
+static int keep_block(sl_cuda *c, void *block, sl_error *err) {
+    if (c->n_blocks == c->cap_blocks) {
+        int cap = c->cap_blocks ? 2 * c->cap_blocks : 256;
+        void **blocks = realloc(c->blocks, cap * sizeof *blocks);
+        if (!blocks) return sl_fail(err, SL_ERR_MEMORY, "weights: out of memory");
+        c->blocks = blocks;
+        c->cap_blocks = cap;
+    }
+    c->blocks[c->n_blocks++] = block;
+    return 0;
+}
+
+int sl_cuda_place(const sl_backend *be, sl_weight *const *weights, int n, sl_error *err) {
+    sl_cuda *c = sl_cuda_of(be);
+    size_t total = 0, at = 0;
+    for (int i = 0; i < n; i++) total += count(weights[i]);
+    bf16 *block = NULL;
+    sl_cuda_use(c);
+    int rc = init_staging(c, err);
+    if (!rc) rc = sl_cuda_check(cudaMalloc((void **)&block, total * sizeof *block), "weights", err);
+    if (!rc) rc = keep_block(c, block, err);
+    for (int i = 0; !rc && i < n; i++) {
+        sl_weight *w = weights[i];
+        sl_weight_check(w);
+        bf16 *to = block + at;
+        at += count(w);
+        if (!w->data)
+            rc = make_dummy(c, to, w, err);
+        else if (w->dtype == SL_BF16)
+            rc = send(c, to, w->data, count(w) * sizeof *to, err);
+        else
+            rc = send_rounded(c, to, w, err);
+        w->data = to;
+        w->dtype = SL_BF16;
+    }
+    return rc ? rc : sl_cuda_check(cudaGetLastError(), "weights", err);
+}
+
+void sl_cuda_place_free(sl_cuda *c) {
+    for (int i = 0; i < c->n_blocks; i++) cudaFree(c->blocks[i]);
+    free(c->blocks);
+    for (int i = 0; i < 2; i++) {
+        cudaFree(c->quantiles[i].values);
+        if (c->staging_read[i]) cudaEventDestroy(c->staging_read[i]);
+        cudaFreeHost(c->staging[i]);
+    }
+}

@@ -1,0 +1,66 @@
+// backend/cuda/cuda_sampling.c - token sampling: uploads the settings, launches the sampler, downloads the ids.
+//
+// An event marks the end of the download. sl_cuda_sampled_ids waits for the event only, so the GPU works on the next step while
+// the host reads the ids.
+#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/cuda_sampler.h"
+
+#include <string.h>
+
+// Makes room for n rows: scratch memory, settings and ids on the device, ids in pinned memory. Returns 1 on failure.
+static int grow(sl_cuda *c, int n, int n_vocab) {
+    size_t ws = sl_cuda_sampler_workspace(n, n_vocab);
+    if (!c->sampled && sl_cuda_keep_error(c, cudaEventCreateWithFlags(&c->sampled, cudaEventDisableTiming), "event")) return 1;
+    if (ws > c->sample_ws_size) {
+        sl_cuda_keep_error(c, cudaStreamSynchronize(c->stream), "sampling");
+        cudaFree(c->sample_ws);
+        c->sample_ws = NULL;
+        c->sample_ws_size = 0;
+        if (sl_cuda_keep_error(c, cudaMalloc(&c->sample_ws, ws), "scratch memory for sampling")) return 1;
+        c->sample_ws_size = ws;
+    }
+    if (n <= c->sample_rows) return 0;
+    sl_cuda_keep_error(c, cudaStreamSynchronize(c->stream), "sampling");
+    cudaFree(c->settings);
+    cudaFreeHost(c->sampled_ids);
+    c->settings = NULL;
+    c->sampled_ids = NULL;
+    c->sample_rows = 0;
+    if (sl_cuda_keep_error(c, cudaMalloc(&c->settings, n * (sizeof(sl_cuda_sampling) + sizeof(int32_t))), "sampling")) return 1;
+    if (sl_cuda_keep_error(c, cudaHostAlloc((void **)&c->sampled_ids, n * sizeof(int32_t), 0), "sampling")) return 1;
+    c->sample_rows = n;
+    return 0;
+}
+
+void sl_cuda_sample_rows(const sl_backend *be, const float *logits, const sl_row *rows, const sl_sampling *const *sampling,
+                         int n_rows, int n_vocab, int32_t *ids) {
+    sl_cuda *c = sl_cuda_of(be);
+    sl_cuda_sampling settings[n_rows];
+    sl_cuda_use(c);
+    if (grow(c, n_rows, n_vocab)) return;
+    memset(settings, 0, sizeof settings);
+    for (int i = 0; i < n_rows; i++) settings[i] = sl_cuda_sampling_of(sampling[i]);
+    sl_cuda_upload(be, c->settings, settings, sizeof settings);
+    int32_t *host_ids = (int32_t *)((sl_cuda_sampling *)c->settings + c->sample_rows);
+    sl_cuda_sample(logits, rows, c->settings, n_rows, n_vocab, ids, host_ids, c->sample_ws, c->stream);
+    sl_cuda_keep_error(
+        c, cudaMemcpyAsync(c->sampled_ids, host_ids, n_rows * sizeof *host_ids, cudaMemcpyDeviceToHost, c->stream), "sampling");
+    sl_cuda_keep_error(c, cudaEventRecord(c->sampled, c->stream), "sampling");
+}
+
+int sl_cuda_sampled_ids(const sl_backend *be, int32_t *ids, int n, sl_error *err) {
+    sl_cuda *c = sl_cuda_of(be);
+    sl_cuda_use(c);
+    sl_cuda_keep_error(c, cudaGetLastError(), "launch");
+    if (!c->first_error.code) sl_cuda_keep_error(c, cudaEventSynchronize(c->sampled), "sampling");
+    if (c->first_error.code) return sl_cuda_finish(be, err);
+    memcpy(ids, c->sampled_ids, n * sizeof *ids);
+    return 0;
+}
+
+void sl_cuda_sampling_free(sl_cuda *c) {
+    cudaFree(c->sample_ws);
+    cudaFree(c->settings);
+    cudaFreeHost(c->sampled_ids);
+    if (c->sampled) cudaEventDestroy(c->sampled);
+}

@@ -1,0 +1,445 @@
+// backend/cuda/linear.cu - the linear layers of a decode step, and RMSNorm: see linear.h.
+// The naive versions are in tests/cuda/naive.h: naive_linear and naive_rmsnorm.
+//
+// A decode step reads every weight once and computes little with it, so the step takes as long as reading the weights. Device
+// memory must stay busy within a kernel and between kernels. Therefore each multiprocessor runs one thread block, which
+// computes a share of the matrix. Weights are copied to rings in shared memory. A kernel starts to fill its rings before the
+// previous kernel has ended. For this early start, thread blocks of two kernels must run on one multiprocessor at the same
+// time:
+//   - A thread block takes less than a half and more than a third of a multiprocessor's shared memory and registers: two fit,
+//     three do not.
+//   - There are as many thread blocks as multiprocessors. With fewer, two blocks of one kernel may share a multiprocessor. Each
+//     of the two gets half of the bandwidth, and the other blocks wait for these two (128 blocks on 132 multiprocessors: 6.6 us
+//     more per kernel).
+//   - For the same reason two blocks of one kernel must not run on one multiprocessor when blocks of the neighbouring kernels
+//     have ended there. Therefore every other kernel (SL_LINEAR_ADD) requests a little more than half of the shared memory. Two
+//     blocks of such a kernel do not fit on one multiprocessor, and only one block of the next kernel fits there with one of
+//     them. Without this rule a step at 4k took 5.7 or 6.7 ms at random.
+//   - Every kernel of the step requests the same split of L1 cache and shared memory (sl_launch).
+//
+// Refuses: more than SL_LINEAR_ROWS rows (cuBLASLt computes the matrix products of prefill), n_in that is not a multiple of 8.
+#include "backend/cuda/linear.h"
+
+#include "backend/cuda/device.cuh"
+#include "kv/kv.h"
+
+#include <cuda_bf16.h>
+
+namespace {
+
+enum {
+    WARPS = 4, // of a thread block; each computes a part of n_in
+    THREADS = 32 * WARPS,
+    TILE = 16,   // rows of W in a tile: M of the matrix instruction
+    TILES = 3,   // tiles that use one load of x; at most WARPS. 6144 rows are 3 tiles per thread block on 132
+    CHUNK = 128, // elements of a row that a warp fetches at once
+    STEP = 32,   // elements of a row that four lanes read at once, 8 each
+    STEPS = CHUNK / STEP,
+    PITCH = CHUNK * 2 + 16, // bytes between rows of a stage: an odd number of 16-byte pieces, see ring::fetch
+    STAGE = TILE * PITCH,   // bytes of a ring stage, which holds one chunk of one tile
+    STAGES = 5,             // of a ring: 64 KB of weights are in flight on a multiprocessor while it reads 16 KB
+};
+
+__device__ __forceinline__ bf16 to_bf16(float x) {
+    return __bfloat16_as_ushort(__float2bfloat16_rn(x));
+}
+
+// An ending defines what happens to y = W x: which rows of W form a tile, which values are read before the sums are complete
+// (`before`), and where the results go (`store`). A tile is two halves of 8 rows. One lane gets the sums of row g of both
+// halves, `lo` and `hi`, for row `col` of x.
+
+struct tile_rows {
+    int lo, hi;     // row of W that is the first of each half
+    int n_lo, n_hi; // number of existing rows of each half; 8 or more: all
+};
+
+struct plain_tiles { // 16 rows in order
+    static __device__ tile_rows rows(const sl_cuda_linear &p, int tile) {
+        const int first = tile * TILE;
+        return {first, first + 8, p.n_out - first, p.n_out - first - 8};
+    }
+};
+
+template <sl_linear_end END> struct ending;
+
+template <> struct ending<SL_LINEAR_STORE> : plain_tiles {
+    static __device__ float2 before(const sl_cuda_linear &, int, int, int) { return {0, 0}; }
+    static __device__ void store(const sl_cuda_linear &p, int tile, int g, int col, float lo, float hi, float2, size_t) {
+        float *out = p.out32 + (size_t)col * p.n_out; // [n_out]
+        const int o = tile * TILE + g;
+        if (o < p.n_out) out[o] = lo;
+        if (o + 8 < p.n_out) out[o + 8] = hi;
+    }
+};
+
+template <> struct ending<SL_LINEAR_ADD> : plain_tiles {
+    static __device__ float2 before(const sl_cuda_linear &p, int tile, int g, int col) { // reads the residual
+        const float *x = p.out32 + (size_t)col * p.n_out;                                // [n_out]
+        const int o = tile * TILE + g;
+        return {o < p.n_out ? __ldcg(x + o) : 0, o + 8 < p.n_out ? __ldcg(x + o + 8) : 0};
+    }
+    static __device__ void store(const sl_cuda_linear &p, int tile, int g, int col, float lo, float hi, float2 x, size_t) {
+        ending<SL_LINEAR_STORE>::store(p, tile, g, col, x.x + lo, x.y + hi, x, 0);
+    }
+};
+
+template <> struct ending<SL_LINEAR_SWIGLU> { // 8 rows of gate and the same 8 of up
+    static __device__ tile_rows rows(const sl_cuda_linear &p, int tile) {
+        const int first = tile * 8, n_ffn = p.n_out / 2;
+        return {first, first + n_ffn, n_ffn - first, n_ffn - first};
+    }
+    static __device__ float2 before(const sl_cuda_linear &, int, int, int) { return {0, 0}; }
+    static __device__ void store(const sl_cuda_linear &p, int tile, int g, int col, float gate, float up, float2, size_t) {
+        const int o = tile * 8 + g, n_ffn = p.n_out / 2;
+        if (o < n_ffn) p.out16[(size_t)col * n_ffn + o] = to_bf16(gate / (1 + __expf(-gate)) * up);
+    }
+};
+
+template <> struct ending<SL_LINEAR_ROPE_APPEND> { // dimensions i to i + 7 of a head, and i + half to i + half + 7
+    static __device__ tile_rows rows(const sl_cuda_linear &p, int tile) {
+        const int half = p.head_dim / 2, first = tile * 8 / half * p.head_dim + tile * 8 % half;
+        return {first, first + half, 8, 8};
+    }
+    static __device__ float2 before(const sl_cuda_linear &p, int tile, int g, int col) { // reads cosine and sine
+        const int half = p.head_dim / 2;
+        return __ldcg(p.rope + (size_t)col * half + tile * 8 % half + g);
+    }
+    // kv_row: the row of the token in KV head 0, counted over all pages
+    static __device__ void store(const sl_cuda_linear &p, int tile, int g, int col, float lo, float hi, float2 rotation,
+                                 size_t kv_row) {
+        const int half = p.head_dim / 2, head = tile * 8 / half, i = tile * 8 % half + g;
+        bf16 *out; // [head_dim]
+        if (head < p.n_heads) {
+            out = p.out16 + ((size_t)col * p.n_heads + head) * p.head_dim;
+        } else {
+            const int is_v = head >= p.n_heads + p.n_kv_heads, h = head - p.n_heads - is_v * p.n_kv_heads;
+            out = (is_v ? p.v : p.k) + (kv_row + (size_t)h * SL_PAGE) * p.head_dim;
+            if (is_v) rotation = {1, 0};
+        }
+        out[i] = to_bf16(lo * rotation.x - hi * rotation.y);
+        out[i + half] = to_bf16(hi * rotation.x + lo * rotation.y);
+    }
+};
+
+// Copies 16 bytes from device memory to shared memory asynchronously; writes zeros when they do not exist. policy: the L2 cache
+// evicts weights first, because no other kernel of the step reads them.
+__device__ __forceinline__ void copy_16(uint32_t to, const bf16 *from, bool exists, uint64_t policy) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from),
+                 "r"(exists ? 16 : 0), "l"(policy)
+                 : "memory");
+}
+
+__device__ __forceinline__ uint4 load_shared(uint32_t at) {
+    uint4 v;
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
+    return v;
+}
+
+// The weights of one warp in flight: STAGES chunks. The order of fetches is the order of use: for each TILES tiles, for each
+// chunk of the warp, for each of these tiles. Only one warp fills and reads a ring, so no warp waits for another warp.
+template <sl_linear_end END> struct ring {
+    const sl_cuda_linear &p;
+    const int lane, first_chunk, n_chunks, end; // `end`: the tile after the last one
+    const uint32_t stages;                      // address in shared memory
+    int tile, n, chunk, i;                      // the next fetch: chunk `chunk` of tile + i, where i < n <= TILES
+    int fill_stage, read_stage;                 // the next stage to fill, and to read
+    uint64_t policy;
+
+    __device__ ring(const sl_cuda_linear &p, const void *stages, int warp, int lane, int n_chunks, int begin, int end)
+        : p(p), lane(lane), first_chunk(warp), n_chunks(n_chunks), end(warp < n_chunks ? end : begin),
+          stages((uint32_t)__cvta_generic_to_shared(stages)), tile(begin), n(min(TILES, end - begin)), chunk(warp), i(0),
+          fill_stage(0), read_stage(0), policy(sl_l2_policy(SL_L2_FIRST_OUT)) {}
+
+    // Fetches the next chunk of a tile, if there is one. Closes a group of copies in both cases, because next() counts the
+    // groups.
+    //
+    // One instruction copies two rows of 256 bytes. Rows 0 to 7 of a stage hold rows 0, 2, 4, 6, 1, 3, 5, 7 of the first half
+    // of the tile, rows 8 to 15 those of the second half. The eight lanes of a 16-byte read need rows g and g + 1 of W. These
+    // two rows lie 4 rows apart in the stage. With an odd pitch they lie in opposite halves of the 32 banks, so there is no
+    // bank conflict. Elements after n_in and rows after n_out are zeros.
+    __device__ __forceinline__ void fetch() {
+        if (tile < end) {
+            const tile_rows rows = ending<END>::rows(p, tile + i);
+            const int piece = lane % 16, k = chunk * CHUNK + piece * 8, second = lane / 16;
+            const uint32_t to = stages + fill_stage * STAGE + second * PITCH + piece * 16;
+            const bf16 *lo = p.w + ((size_t)(rows.lo + 2 * second) * p.n_in + k);
+            const bf16 *hi = p.w + ((size_t)(rows.hi + 2 * second) * p.n_in + k);
+#pragma unroll
+            for (int s = 0; s < 8; s++) { // rows 2 s and 2 s + 1 of the stage
+                const int r = s % 2 * 4 + s / 2 % 2;
+                const bool exists = k < p.n_in && r + 2 * second < (s < 4 ? rows.n_lo : rows.n_hi);
+                copy_16(to + 2 * s * PITCH, (s < 4 ? lo : hi) + (size_t)r * p.n_in, exists, policy);
+            }
+            fill_stage = fill_stage + 1 == STAGES ? 0 : fill_stage + 1;
+            if (++i == n) {
+                i = 0;
+                chunk += WARPS;
+                if (chunk >= n_chunks) {
+                    chunk = first_chunk;
+                    tile += n;
+                    n = min(TILES, end - tile);
+                }
+            }
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    }
+
+    // Waits for the oldest stage and reads it. w[0], w[1]: rows g and g + 8 of the tile; 8 elements per lane and step.
+    __device__ __forceinline__ void next(uint4 (&w)[2][STEPS]) {
+        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
+        __syncwarp(); // the copies of the other lanes have also landed
+        const int g = lane / 4, t = lane % 4;
+        const uint32_t row = stages + read_stage * STAGE + (g / 2 + g % 2 * 4) * PITCH + t * 16;
+#pragma unroll
+        for (int s = 0; s < STEPS; s++) {
+            w[0][s] = load_shared(row + s * STEP * 2);
+            w[1][s] = load_shared(row + s * STEP * 2 + 8 * PITCH);
+        }
+        read_stage = read_stage + 1 == STAGES ? 0 : read_stage + 1;
+    }
+
+    // Fetches a chunk into the stage that next() has just read.
+    __device__ __forceinline__ void refill() {
+        __syncwarp(); // all lanes have read the stage
+        fetch();
+    }
+};
+
+// A chunk of x [8 NT][128], spread over the warp: rows g and, for NT = 2, g + 8; the 8 elements of this lane in each step.
+template <int NT> using x_chunk = uint4[NT][STEPS];
+
+// Reads past L1, which may hold x of an earlier step. Rows after n_rows are zeros, and their memory is not read.
+template <int NT> __device__ __forceinline__ void load_x(const sl_cuda_linear &p, int lane, int chunk, x_chunk<NT> &x) {
+#pragma unroll
+    for (int nt = 0; nt < NT; nt++)
+#pragma unroll
+        for (int s = 0; s < STEPS; s++) {
+            const int row = nt * 8 + lane / 4, k = chunk * CHUNK + s * STEP + lane % 4 * 8;
+            const bool exists = row < p.n_rows && k < p.n_in;
+            x[nt][s] = exists ? __ldcg((const uint4 *)(p.x + (size_t)row * p.n_in + k)) : uint4{0, 0, 0, 0};
+        }
+}
+
+// sum += a chunk of a tile of W times a chunk of x. The 8 consecutive elements of a lane serve as k = 2 t, 2 t + 1, 2 t + 8,
+// 2 t + 9 of two instructions. Any assignment of elements to k is correct if W and x use the same assignment. The two sums are
+// independent, so an instruction need not wait for the previous instruction.
+template <int NT>
+__device__ __forceinline__ void multiply(const uint4 (&w)[2][STEPS], const x_chunk<NT> &x, float4 (&sum)[NT]) {
+    float4 odd[NT] = {};
+#pragma unroll
+    for (int s = 0; s < STEPS; s++)
+#pragma unroll
+        for (int nt = 0; nt < NT; nt++) {
+            sl_mma_bf16(&sum[nt].x, w[0][s].x, w[1][s].x, w[0][s].y, w[1][s].y, x[nt][s].x, x[nt][s].y);
+            sl_mma_bf16(&odd[nt].x, w[0][s].z, w[1][s].z, w[0][s].w, w[1][s].w, x[nt][s].z, x[nt][s].w);
+        }
+#pragma unroll
+    for (int nt = 0; nt < NT; nt++)
+        sum[nt].x += odd[nt].x, sum[nt].y += odd[nt].y, sum[nt].z += odd[nt].z, sum[nt].w += odd[nt].w;
+}
+
+// y = W x, then the ending.
+//
+// Grid: one thread block per multiprocessor. Thread block b computes the tiles (16 rows of W each) [n_tiles b / grid,
+// n_tiles (b + 1) / grid), TILES at a time. NT: 1 for up to 8 rows of x, 2 for up to 16.
+//
+//   warp      loads                                           computes                           ends
+//   0 .. 3    chunks c with c % WARPS == warp of all tiles:   its part of the sums of all tiles  tile `warp` of each TILES:
+//             W by cp.async to its ring, x to registers       (matrix instructions)              adds 4 parts, stores y
+//
+// Shared memory (bytes):
+//   rings  [WARPS][STAGES][STAGE]                        87,040   STAGE: 16 rows of 256 + 16
+//   parts  [TILES][WARPS - 1][NT][32] float4      4,608 or 9,216  the parts that other warps added up
+//   kv_row [SL_LINEAR_ROWS] size_t                          128   static
+//
+// One tile, n_in = 4096: it has 32 chunks of 128 elements, and warp 1 gets the chunks 1, 5, ..., 29. For each chunk it reads
+// one stage: lane (g, t) reads elements 8 t .. 8 t + 7 of each 32 of the rows g and g + 8, 64 elements in all. It multiplies
+// them with the same elements of the rows g (and g + 8) of x by 8 NT instructions (m16n8k16). After 8 chunks each lane holds 4
+// NT sums: rows g, g + 8 of the tile by rows 2 t, 2 t + 1 (+ 8) of x. Warp i then adds the four warps' parts of tile i.
+//
+// Needs: w and x 16-byte aligned, n_in a multiple of 8; with RoPE head_dim a multiple of 16.
+// Bytes: W once (2 n_out n_in) from device memory, x once per TILES tiles (2 n_rows n_in) from L2.
+// Rate: the 129 matrices of Llama-3.1-8B (15.01 GB) as one graph take 5.19, 5.29, 5.52 ms for 1, 8, 16 rows. That is 94, 92,
+// 88% of the rate of a kernel that only reads them. The 65 RMSNorms between them add 0.09 to 0.12 ms (H100 80GB HBM3,
+// 21 November 2026).
+// Reduction order: a warp adds its chunks in order. Within a chunk an instruction adds 16 products; four instructions add to
+// the running sum, and four to a second sum, which is then added. The parts of the warps are added in the order of the warps.
+// The order depends on n_in only. Columns of a matrix instruction do not mix. So other rows of x, and the place of a row in x,
+// do not change the bits of the row.
+template <sl_linear_end END, int NT>
+__global__ void __launch_bounds__(THREADS, 2) linear_ring_kernel(const __grid_constant__ sl_cuda_linear p, int n_tiles) {
+    extern __shared__ __align__(16) char shared[];
+    __shared__ size_t kv_row[SL_LINEAR_ROWS];
+    float4 *parts = (float4 *)(shared + WARPS * STAGES * STAGE);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const int n_chunks = (p.n_in + CHUNK - 1) / CHUNK;
+    const int begin = n_tiles * blockIdx.x / gridDim.x, end = n_tiles * (blockIdx.x + 1) / gridDim.x;
+
+    ring<END> weights(p, shared + warp * STAGES * STAGE, warp, lane, n_chunks, begin, end);
+    for (int s = 0; s < STAGES; s++) weights.fetch();
+    sl_start_next(); // the rings of the next kernel fill while this kernel computes
+    sl_wait_previous();
+
+    // The address of a token's row in the pages takes two dependent loads. Issue the load of x between them, to hide latency.
+    const bool has_row = END == SL_LINEAR_ROPE_APPEND && threadIdx.x < p.n_rows;
+    const int32_t position = has_row ? __ldcg(&p.rows[threadIdx.x].position) : 0;
+    const int32_t *pages = has_row ? (const int32_t *)__ldcg((const uintptr_t *)&p.rows[threadIdx.x].pages) : nullptr;
+    x_chunk<NT> x, x_next;
+    if (warp < n_chunks) load_x<NT>(p, lane, warp, x);
+    const int32_t page = has_row ? __ldcg(pages + position / SL_PAGE) : 0;
+
+    for (int tile = begin; tile < end; tile += TILES) {
+        const int n = min(TILES, end - tile);
+        float2 before[NT][2] = {};
+#pragma unroll
+        for (int c = 0; c < 2 * NT; c++) {
+            const int col = c / 2 * 8 + 2 * t + c % 2;
+            if (warp < n && col < p.n_rows) before[c / 2][c % 2] = ending<END>::before(p, tile + warp, g, col);
+        }
+
+        float4 sum[TILES][NT] = {};
+        for (int chunk = warp; chunk < n_chunks; chunk += WARPS) {
+            load_x<NT>(p, lane, chunk + WARPS < n_chunks ? chunk + WARPS : warp,
+                       x_next); // after the last chunk: the first one, for the next tiles
+#pragma unroll
+            for (int i = 0; i < TILES; i++) {
+                if (i >= n) continue;
+                uint4 w[2][STEPS];
+                weights.next(w);
+                multiply<NT>(w, x, sum[i]);
+                weights.refill();
+            }
+#pragma unroll
+            for (int nt = 0; nt < NT; nt++)
+#pragma unroll
+                for (int s = 0; s < STEPS; s++) x[nt][s] = x_next[nt][s];
+        }
+
+        // Warp i adds the parts of tile i and ends it. Registers hold the part of warp i, shared memory the others.
+        float4 own[NT] = {};
+        if (has_row) kv_row[threadIdx.x] = (size_t)page * p.n_kv_heads * SL_PAGE + position % SL_PAGE;
+        __syncthreads(); // the parts of the previous tiles have been read
+#pragma unroll
+        for (int i = 0; i < TILES; i++)
+#pragma unroll
+            for (int nt = 0; nt < NT; nt++)
+                if (i == warp)
+                    own[nt] = sum[i][nt];
+                else if (i < n)
+                    parts[((i * (WARPS - 1) + warp - (warp > i)) * NT + nt) * 32 + lane] = sum[i][nt];
+        __syncthreads();
+        if (warp >= n) continue;
+#pragma unroll
+        for (int nt = 0; nt < NT; nt++) {
+            float4 y = {0, 0, 0, 0};
+#pragma unroll
+            for (int w = 0; w < WARPS; w++) {
+                float4 v = own[nt];
+                if (w != warp) v = parts[((warp * (WARPS - 1) + w - (w > warp)) * NT + nt) * 32 + lane];
+                y.x += v.x, y.y += v.y, y.z += v.z, y.w += v.w;
+            }
+            const int col = nt * 8 + 2 * t;
+            if (col < p.n_rows) ending<END>::store(p, tile + warp, g, col, y.x, y.z, before[nt][0], kv_row[col]);
+            if (col + 1 < p.n_rows) ending<END>::store(p, tile + warp, g, col + 1, y.y, y.w, before[nt][1], kv_row[col + 1]);
+        }
+    }
+}
+
+// Bytes of shared memory per thread block with which two thread blocks no longer fit on a multiprocessor.
+int over_half() {
+    return sl_device_get(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 -
+           sl_device_get(cudaDevAttrReservedSharedMemoryPerBlock) + 128;
+}
+
+template <sl_linear_end END, int NT> void launch(const sl_cuda_linear &p, int n_tiles, cudaStream_t stream) {
+    int shared = WARPS * STAGES * STAGE + (int)sizeof(float4) * TILES * (WARPS - 1) * NT * 32;
+    if (END == SL_LINEAR_ADD) shared = max(shared, over_half());
+    sl_launch(linear_ring_kernel<END, NT>, dim3(min(n_tiles, sl_multiprocessors())), dim3(THREADS), shared, stream, p, n_tiles);
+}
+
+template <sl_linear_end END> void launch(const sl_cuda_linear &p, int n_tiles, cudaStream_t stream) {
+    if (p.n_rows <= 8)
+        launch<END, 1>(p, n_tiles, stream);
+    else
+        launch<END, 2>(p, n_tiles, stream);
+}
+
+enum { NORM_THREADS = 512 };
+
+// out = bf16(x / sqrt(mean(x^2) + eps) * w)
+//
+// Grid: one thread block per row. The row stays in registers: thread i holds PER_THREAD groups of 4 elements, and the groups
+// lie 4 NORM_THREADS apart.
+// Needs: n a multiple of 4, at most 4 PER_THREAD NORM_THREADS; x 16-byte, w and out 8-byte aligned.
+// Bytes: reads 6 n and writes 2 n per row.
+// Reduction order: the elements of a thread in order, then a tree over the lanes of a warp, then a tree over the warps.
+template <int PER_THREAD>
+__global__ void __launch_bounds__(NORM_THREADS) rmsnorm_row_kernel(const float *x, const bf16 *w, int n, float eps, bf16 *out) {
+    __shared__ float warp_sums[NORM_THREADS / 32];
+    x += (size_t)blockIdx.x * n, out += (size_t)blockIdx.x * n;
+    uint2 weights[PER_THREAD];
+    float4 v[PER_THREAD];
+    sl_start_next();
+#pragma unroll
+    for (int s = 0; s < PER_THREAD; s++) {
+        const int i = (s * NORM_THREADS + threadIdx.x) * 4;
+        weights[s] = i < n ? *(const uint2 *)(w + i) : uint2{0, 0};
+    }
+    sl_wait_previous();
+    float sum = 0;
+#pragma unroll
+    for (int s = 0; s < PER_THREAD; s++) {
+        const int i = (s * NORM_THREADS + threadIdx.x) * 4;
+        v[s] = i < n ? __ldcg((const float4 *)(x + i)) : float4{0, 0, 0, 0};
+    }
+#pragma unroll
+    for (int s = 0; s < PER_THREAD; s++) sum += v[s].x * v[s].x + v[s].y * v[s].y + v[s].z * v[s].z + v[s].w * v[s].w;
+    sum = sl_sum_lanes(sum);
+    if (threadIdx.x % 32 == 0) warp_sums[threadIdx.x / 32] = sum;
+    __syncthreads();
+    sum = warp_sums[threadIdx.x % (NORM_THREADS / 32)];
+    for (int d = NORM_THREADS / 64; d > 0; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
+    const float scale = 1 / sqrtf(sum / n + eps);
+#pragma unroll
+    for (int s = 0; s < PER_THREAD; s++) {
+        const int i = (s * NORM_THREADS + threadIdx.x) * 4;
+        if (i >= n) continue;
+        const bf16 y[4] = {to_bf16(v[s].x * scale * sl_widen((bf16)weights[s].x)),
+                           to_bf16(v[s].y * scale * sl_widen((bf16)(weights[s].x >> 16))),
+                           to_bf16(v[s].z * scale * sl_widen((bf16)weights[s].y)),
+                           to_bf16(v[s].w * scale * sl_widen((bf16)(weights[s].y >> 16)))};
+        *(uint2 *)(out + i) = uint2{y[0] | (uint32_t)y[1] << 16, y[2] | (uint32_t)y[3] << 16};
+    }
+}
+
+} // namespace
+
+extern "C" void sl_cuda_linear_decode(const sl_cuda_linear *args, cudaStream_t stream) {
+    const sl_cuda_linear &p = *args;
+    SL_CHECK(p.n_rows >= 1 && p.n_rows <= SL_LINEAR_ROWS && p.n_out >= 1 && p.n_in >= 8 && p.n_in % 8 == 0);
+    switch (p.end) {
+    case SL_LINEAR_STORE:
+        launch<SL_LINEAR_STORE>(p, (p.n_out + TILE - 1) / TILE, stream);
+        break;
+    case SL_LINEAR_ADD:
+        launch<SL_LINEAR_ADD>(p, (p.n_out + TILE - 1) / TILE, stream);
+        break;
+    case SL_LINEAR_SWIGLU:
+        SL_CHECK(p.n_out % 2 == 0);
+        launch<SL_LINEAR_SWIGLU>(p, (p.n_out / 2 + 7) / 8, stream);
+        break;
+    case SL_LINEAR_ROPE_APPEND:
+        SL_CHECK(p.head_dim % 16 == 0 && p.n_out == (p.n_heads + 2 * p.n_kv_heads) * p.head_dim);
+        launch<SL_LINEAR_ROPE_APPEND>(p, p.n_out / TILE, stream);
+        break;
+    }
+}
+
+extern "C" void sl_cuda_rmsnorm(const float *x, const bf16 *w, int n_rows, int n, float eps, bf16 *out, cudaStream_t stream) {
+    SL_CHECK(n % 4 == 0 && n <= 4 * 8 * NORM_THREADS);
+    void (*kernel)(const float *, const bf16 *, int, float, bf16 *) = n <= 4 * NORM_THREADS    ? rmsnorm_row_kernel<1>
+                                                                      : n <= 8 * NORM_THREADS  ? rmsnorm_row_kernel<2>
+                                                                      : n <= 16 * NORM_THREADS ? rmsnorm_row_kernel<4>
+                                                                                               : rmsnorm_row_kernel<8>;
+    sl_launch(kernel, dim3(n_rows), dim3(NORM_THREADS), 0, stream, x, w, n, eps, out);
+}

@@ -1,0 +1,50 @@
+// backend/cuda/linear.h - the linear layers of a decode step: y = W x for up to SL_LINEAR_ROWS rows of x.
+//
+// A launch reads W once. Every output has one reduction order. The order does not depend on the number of rows or on the place
+// of a row. So a row has equal bits in every batch.
+#ifndef SLEIGH_CUDA_LINEAR_H
+#define SLEIGH_CUDA_LINEAR_H
+
+#include "backend/backend.h"
+
+#include <cuda_runtime.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { SL_LINEAR_ROWS = 16 }; // rows of one launch
+
+typedef enum {             // what happens to y [n_rows][n_out]
+    SL_LINEAR_STORE,       // out32 = y
+    SL_LINEAR_ADD,         // out32 += y: the residual stream
+    SL_LINEAR_SWIGLU,      // W is [gate rows; up rows]: out16 [n_rows][n_out / 2] = silu(gate) * up
+    SL_LINEAR_ROPE_APPEND, // W is [q rows; k rows; v rows]: q after RoPE goes to out16 [n_rows][n_heads * head_dim], k after
+                           // RoPE and v go to the row's place in the pages of this layer. RoPE is fp32, then rounded.
+} sl_linear_end;
+
+typedef struct sl_cuda_linear {
+    const bf16 *w; // [n_out][n_in] row-major, 16-byte aligned; n_in a multiple of 8
+    int n_out, n_in;
+    const bf16 *x; // [n_rows][n_in]
+    int n_rows;    // 1 to SL_LINEAR_ROWS
+    sl_linear_end end;
+    float *out32; // [n_rows][n_out]
+    bf16 *out16;
+    // SL_LINEAR_ROPE_APPEND
+    int n_heads, n_kv_heads, head_dim;
+    const float2 *rope; // [n_rows][head_dim / 2] cosine and sine; rotates dimension i with dimension i + head_dim / 2
+    const sl_row *rows; // [n_rows]
+    bf16 *k, *v;        // [n_pages][n_kv_heads][256][head_dim]
+} sl_cuda_linear;
+
+void sl_cuda_linear_decode(const sl_cuda_linear *args, cudaStream_t stream);
+
+// out[r] = bf16(x[r] / sqrt(mean(x[r]^2) + eps) * w): x [n_rows][n] fp32, w [n] bf16
+void sl_cuda_rmsnorm(const float *x, const bf16 *w, int n_rows, int n, float eps, bf16 *out, cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,417 @@
+// cli/chat/cmd_chat.c - sleigh chat: a conversation with a model, and its commands.
+//
+// Each turn renders and tokenizes the whole conversation. The session keeps the common prefix and prefills only the new tokens.
+// An error or Ctrl+C ends the turn if standard input is a terminal, else the program.
+#include "base/nearest.h"
+#include "cli/chat/chat_input.h"
+#include "cli/chat/turns.h"
+#include "cli/chat_prompt.h"
+#include "cli/commands.h"
+#include "cli/error_text.h"
+#include "cli/generate/prompt_cache.h"
+#include "cli/io.h"
+#include "cli/process.h"
+#include "cli/run.h"
+#include "cli/timeline.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct chat {
+    cli_run run;
+    cli_timeline t;
+    cli_chat chat;
+    chat_turns turns;
+    chat_input input;
+    int quit;
+    sl_text reply;
+} chat;
+
+// ---- the conversation ----
+
+// Forgets the conversation, but not its system message.
+static void clear_turns(chat *c) {
+    int first = chat_turns_system(&c->turns) != NULL;
+    while (c->turns.n > first) chat_turns_pop(&c->turns);
+}
+
+static int render(const chat *c, const chat_turns *turns, sl_prompt *out, sl_error *err) {
+    sl_message *messages = calloc((size_t)turns->n, sizeof *messages);
+    for (int i = 0; messages && i < turns->n; i++)
+        messages[i] = (sl_message){turns->items[i].role, turns->items[i].text.data, turns->items[i].text.n};
+    json_t *list = messages ? sl_chat_messages(messages, turns->n) : NULL;
+    free(messages);
+    if (!list) return sl_fail(err, SL_ERR_MEMORY, "conversation: out of memory");
+    int rc = cli_chat_render(c->run.options, &c->chat, sl_model_tokenizer(c->run.model), list, NULL, out, err);
+    json_decref(list);
+    return rc;
+}
+
+// An error of the template, which may refuse these roles in this order. The user's next message may follow.
+static int check_turns(const chat *c, chat_turns *turns, sl_error *err) {
+    sl_prompt prompt = {0};
+    int ask = !chat_turns_last_is(turns, "user"), rc = ask ? chat_turns_push(turns, "user", "", 0, err) : 0;
+    if (rc) return rc;
+    rc = render(c, turns, &prompt, err);
+    if (ask) chat_turns_pop(turns);
+    sl_prompt_free(&prompt);
+    return rc;
+}
+
+static int encode(const chat *c, sl_ids *ids, sl_error *err) {
+    sl_prompt prompt = {0};
+    int rc = render(c, &c->turns, &prompt, err);
+    if (!rc) rc = sl_chat_tokenize(c->chat.template, sl_model_tokenizer(c->run.model), &prompt, ids, err);
+    sl_prompt_free(&prompt);
+    return rc;
+}
+
+static int sink_reply(void *ctx, const char *text, size_t n, sl_error *err) {
+    int rc = cli_sink_stdout(NULL, text, n, err);
+    return rc ? rc : sl_text_append(&((chat *)ctx)->reply, text, n, err);
+}
+
+static int generate(chat *c, sl_error *err) {
+    sl_ids ids = {0};
+    c->reply.n = 0;
+    int rc = encode(c, &ids, err);
+    if (!rc) rc = cli_check_prompt(&c->run, ids.n, err);
+    if (!rc) {
+        rc = cli_run_set_prompt(&c->run, (int)ids.n, err);
+        if (!rc) rc = cli_timeline_prefix(&c->t, ids.data, SL_CONTINUES, (int)ids.n, err);
+        if (!rc) rc = cli_timeline_generate(&c->t, 1, sink_reply, c, err);
+        if (!rc || c->reply.n) { // an error message begins on its own line
+            int end = cli_sink_stdout(NULL, "\n", 1, rc ? NULL : err);
+            if (!rc) rc = end;
+        }
+    }
+    sl_ids_free(&ids);
+    return rc;
+}
+
+static int was_interrupted(const chat *c) { // the last answer
+    return c->t.stopped && !strcmp(c->t.stopped, "interrupted");
+}
+
+// Says why an answer may be incomplete.
+static void explain_stop(const chat *c) {
+    if (!strcmp(c->t.stopped, "context full"))
+        fprintf(stderr, "context full: /clear forgets the conversation, /ctx N enlarges the context\n");
+    if (!strcmp(c->t.stopped, "limit"))
+        fprintf(stderr, "limit of %d tokens: the answer is not complete; flag -n sets the limit\n", c->run.options->n_predict);
+    if (was_interrupted(c) && c->input.on_terminal) fprintf(stderr, "interrupted\n");
+}
+
+// Answers the last message, which is the user's. *answered: the conversation has the answer.
+static int answer(chat *c, int *answered, sl_error *err) {
+    cli_clear_interrupt();
+    int rc = generate(c, err);
+    *answered = !rc && !(c->t.stopped && c->t.n_sampled == 0);
+    if (*answered) rc = chat_turns_push(&c->turns, "assistant", c->reply.n ? c->reply.data : "", c->reply.n, err);
+    if (!rc) explain_stop(c);
+    cli_clear_interrupt();
+    return rc;
+}
+
+static int send_message(chat *c, const char *text, size_t n, sl_error *err) {
+    int answered = 0, rc = chat_turns_push(&c->turns, "user", text, n, err);
+    if (rc) return rc;
+    rc = answer(c, &answered, err);
+    if (!answered) chat_turns_pop(&c->turns); // the message has no answer
+    return rc;
+}
+
+// ---- commands ----
+
+static int set_ctx(chat *c, const char *arg, sl_error *err) {
+    if (!*arg) {
+        fprintf(stderr, "context: %d of %d tokens\n", sl_session_n_tokens(c->t.session), sl_engine_n_ctx(c->run.engine));
+        return 0;
+    }
+    char *end;
+    long n = strtol(arg, &end, 10);
+    if (end != arg && (*end == 'k' || *end == 'K') && n < 1 << 20) n *= 1024, end++;
+    int limit = sl_model_config(c->run.model)->n_ctx;
+    if (*end || n < 1 || n > limit)
+        return sl_fail(err, SL_ERR_ARG, "/ctx %.60s: expected a number from 1 to %d, this model's limit", arg, limit);
+    uint32_t sequence = sl_session_sequence(c->t.session);
+    cli_timeline_close(&c->t);
+    int rc = cli_run_set_ctx(&c->run, (int)n, err);
+    if (!c->run.engine)
+        c->quit = 1;
+    else {
+        int opened = cli_timeline_open(&c->t, &c->run, sequence, rc ? NULL : err);
+        if (opened) c->quit = 1;
+        if (!rc) rc = opened;
+    }
+    if (!rc) fprintf(stderr, "context: 0 of %d tokens\n", sl_engine_n_ctx(c->run.engine));
+    return rc;
+}
+
+static int set_attn(chat *c, const char *arg, sl_error *err) {
+    int rc = *arg ? cli_run_set_attention(&c->run, arg, err) : 0;
+    if (!rc) cli_run_describe_attention(&c->run, stderr);
+    return rc;
+}
+
+static int set_temp(chat *c, const char *arg, sl_error *err) {
+    char *end;
+    double temp = strtod(arg, &end);
+    if (*arg && (*end || end == arg || !(temp >= 0 && temp <= 1e6)))
+        return sl_fail(err, SL_ERR_ARG, "/temp %.60s: expected a number from 0 to 1000000; 0 is greedy", arg);
+    sl_sampling sampling = c->run.sampling;
+    if (*arg) sampling.temp = (float)temp;
+    int rc = *arg ? cli_timeline_set_sampling(&c->t, &sampling, err) : 0;
+    if (!rc) c->run.sampling = sampling;
+    if (!rc) fprintf(stderr, "temp: %g%s\n", (double)c->run.sampling.temp, c->run.sampling.temp == 0 ? " (greedy)" : "");
+    return rc;
+}
+
+static int set_system(chat *c, const char *arg, sl_error *err) {
+    const sl_text *now = chat_turns_system(&c->turns);
+    if (*arg) {
+        sl_text before = {0};
+        int rc = now ? sl_text_append(&before, now->data, now->n, err) : 0;
+        if (!rc) rc = chat_turns_set_system(&c->turns, arg, strcmp(arg, "\"\"") ? strlen(arg) : 0, err);
+        if (!rc) rc = check_turns(c, &c->turns, err);
+        if (rc) chat_turns_set_system(&c->turns, before.data, before.n, NULL);
+        sl_text_free(&before);
+        if (rc) return rc;
+        now = chat_turns_system(&c->turns);
+    }
+    if (now)
+        fprintf(stderr, "system message: %.*s\n", (int)now->n, now->data);
+    else
+        fprintf(stderr, "no system message\n");
+    return 0;
+}
+
+// The path with the user's home folder in the place of ~. From malloc.
+static char *path_of(const char *arg) {
+    const char *home = getenv("HOME");
+    char *path = NULL;
+    if (strncmp(arg, "~/", 2) || !home) return strdup(arg);
+    return asprintf(&path, "%s%s", home, arg + 1) < 0 ? NULL : path;
+}
+
+static int send_file(chat *c, const char *path, sl_error *err) {
+    sl_text text = {0};
+    int rc = cli_read_file(path, &text, err);
+    if (!rc) rc = send_message(c, text.data, text.n, err);
+    sl_text_free(&text);
+    return rc;
+}
+
+static int save(chat *c, const char *path, sl_error *err) {
+    if (!c->turns.n) return sl_fail(err, SL_ERR_ARG, "/save: the conversation has no messages");
+    int rc = chat_turns_write(path, &c->turns, err);
+    if (!rc) fprintf(stderr, "saved %d message%s\n", c->turns.n, c->turns.n == 1 ? "" : "s");
+    return rc;
+}
+
+// Replaces the conversation, its system message included. After an error the conversation is unchanged.
+static int load(chat *c, const char *path, sl_error *err) {
+    chat_turns turns = {0};
+    int rc = chat_turns_read(path, &turns, err);
+    if (!rc && !turns.n) rc = sl_fail(err, SL_ERR_FORMAT, "%s: expected messages, found an empty list", path);
+    if (!rc) rc = check_turns(c, &turns, err);
+    if (rc) {
+        chat_turns_clear(&turns);
+        return rc;
+    }
+    chat_turns_clear(&c->turns);
+    c->turns = turns;
+    fprintf(stderr, "loaded %d message%s%s\n", turns.n, turns.n == 1 ? "" : "s",
+            chat_turns_last_is(&turns, "user") ? "; the last one has no answer: /regen answers it" : "");
+    return 0;
+}
+
+static int with_file(chat *c, const char *name, const char *arg, int (*fn)(chat *, const char *, sl_error *), sl_error *err) {
+    if (!*arg) return sl_fail(err, SL_ERR_ARG, "%s: expected a file name", name);
+    char *path = path_of(arg);
+    int rc = path ? fn(c, path, err) : sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", name);
+    free(path);
+    return rc;
+}
+
+// Answers the last message again. The random numbers of a sequence depend on its number, so the session gets another number.
+static int regenerate(chat *c, sl_error *err) {
+    sl_text before = {0};
+    int had = chat_turns_last_is(&c->turns, "assistant"), answered = 0, rc = 0;
+    if (!had && !chat_turns_last_is(&c->turns, "user"))
+        return sl_fail(err, SL_ERR_ARG, "/regen: the conversation has no message to answer");
+    if (had) {
+        const sl_text *last = &c->turns.items[c->turns.n - 1].text;
+        rc = sl_text_append(&before, last->data, last->n, err);
+        if (rc) return rc;
+        chat_turns_pop(&c->turns);
+        sl_session_set_sequence(c->t.session, sl_session_sequence(c->t.session) + 1);
+        if (c->run.sampling.temp == 0) fprintf(stderr, "temp is 0: the answer can be the same; /temp 0.8 gives others\n");
+    }
+    rc = answer(c, &answered, err);
+    if (had && !answered) { // the earlier answer stays
+        int kept = chat_turns_push(&c->turns, "assistant", before.data, before.n, rc ? NULL : err);
+        if (!rc) rc = kept;
+    }
+    sl_text_free(&before);
+    return rc;
+}
+
+typedef enum { HELP, CTX, READ, ATTN, TEMP, SYSTEM, REGEN, CLEAR, SAVE, LOAD, STATS, QUIT } command_id;
+
+typedef struct command {
+    const char *name, *args, *help; // help NULL: another name of the command above
+    command_id id;
+} command;
+
+// clang-format off
+static const command commands[] = {
+    {"/help",   "",       "show this list", HELP},
+    {"/regen",  "",       "answer the last message again, with other random numbers", REGEN},
+    {"/clear",  "",       "forget the conversation, but not the system message", CLEAR},
+    {"/reset",  "",       NULL, CLEAR},
+    {"/system", "[TEXT]", "show or set the system message; \"\" removes it", SYSTEM},
+    {"/temp",   "[X]",    "show or set the sampling temperature; 0 is greedy", TEMP},
+    {"/attn",   "[SPEC]", "show or set the attention method, as santa-prop:S=128", ATTN},
+    {"/ctx",    "[N]",    "show or set the context size; the conversation stays", CTX},
+    {"/read",   "FILE",   "send the text of FILE as the message", READ},
+    {"/save",   "FILE",   "write the messages to FILE, as JSON", SAVE},
+    {"/load",   "FILE",   "replace the conversation by the messages of FILE", LOAD},
+    {"/stats",  "",       "show statistics of the last answer", STATS},
+    {"/quit",   "",       "end the chat (also: Ctrl+D)", QUIT},
+    {"/exit",   "",       NULL, QUIT},
+};
+// clang-format on
+enum { N_COMMANDS = sizeof commands / sizeof *commands };
+
+static void help(void) {
+    for (int i = 0; i < N_COMMANDS; i++) {
+        if (!commands[i].help) continue;
+        int n = fprintf(stderr, "%s", commands[i].name);
+        if (i + 1 < N_COMMANDS && !commands[i + 1].help) n += fprintf(stderr, ", %s", commands[i + 1].name);
+        if (*commands[i].args) n += fprintf(stderr, " %s", commands[i].args);
+        fprintf(stderr, "%*s%s\n", 18 - n, "", commands[i].help);
+    }
+    fputs("Alt+Enter or a \\ at the end of a line continues the message. With a blank before\n"
+          "it, a / begins a message. Ctrl+C ends an answer or clears the line. Up shows\n"
+          "earlier messages. Tab completes commands and file names.\n",
+          stderr);
+}
+
+static int run_command(chat *c, const char *line, sl_error *err) {
+    const char *names[N_COMMANDS];
+    size_t n = strcspn(line, " \t\n");
+    const char *arg = line + n + strspn(line + n, " \t\n");
+    char name[32];
+    const command *found = NULL;
+    snprintf(name, sizeof name, "%.*s", (int)n, line);
+    for (int i = 0; i < N_COMMANDS; i++) {
+        names[i] = commands[i].name;
+        if (!strcmp(name, names[i])) found = &commands[i];
+    }
+    if (!found) {
+        const char *nearest = sl_nearest(name, names, N_COMMANDS);
+        return sl_fail(err, SL_ERR_ARG, "unknown command %.60s; %s%s", name,
+                       nearest ? "did you mean " : "/help lists all commands", nearest ? nearest : "");
+    }
+    switch (found->id) {
+    case HELP:
+        help();
+        return 0;
+    case CTX:
+        return set_ctx(c, arg, err);
+    case READ:
+        return with_file(c, name, arg, send_file, err);
+    case ATTN:
+        return set_attn(c, arg, err);
+    case TEMP:
+        return set_temp(c, arg, err);
+    case SYSTEM:
+        return set_system(c, arg, err);
+    case REGEN:
+        return regenerate(c, err);
+    case CLEAR:
+        clear_turns(c);
+        return 0;
+    case SAVE:
+        return with_file(c, name, arg, save, err);
+    case LOAD:
+        return with_file(c, name, arg, load, err);
+    case STATS:
+        cli_timeline_stats(&c->t, stderr);
+        return 0;
+    case QUIT:
+        c->quit = 1;
+        return 0;
+    }
+    return 0;
+}
+
+// ---- the loop ----
+
+static int loop(chat *c, sl_error *err) {
+    sl_text text = {0};
+    int rc = 0, is_command;
+    while (!c->quit) {
+        int got = chat_input_read(&c->input, &text, &is_command, err);
+        if (got <= 0) {
+            rc = got;
+            break;
+        }
+        if (!text.n || strspn(text.data, " \t\n") == text.n) continue;
+        while (is_command && strchr(" \t\n", text.data[text.n - 1])) text.data[--text.n] = 0;
+        rc = is_command ? run_command(c, text.data, err) : send_message(c, text.data, text.n, err);
+        if (!rc && !c->input.on_terminal && was_interrupted(c)) rc = sl_fail(err, SL_ERR_IO, "interrupted");
+        if (!rc) continue;
+        if (!c->input.on_terminal || ferror(stdout) || c->quit) break;
+        int colour = chat_input_has_colour(&c->input);
+        fprintf(stderr, "%serror:%s %s\n", colour ? "\033[1;31m" : "", colour ? "\033[0m" : "", cli_error_text(err));
+        rc = 0;
+    }
+    sl_text_free(&text);
+    return rc;
+}
+
+static int open_chat(chat *c, const cli_options *o, sl_error *err) {
+    const char *system = o->system_prompt;
+    sl_config config;
+    int rc = cli_need_model(o, err);
+    if (!rc && !o->chat_template) rc = cli_read_config(o, &config, err); // a folder that is no model has no template either
+    if (!rc) rc = cli_chat_load(o, &c->chat, err);
+    if (!rc) rc = cli_run_open(&c->run, o, err);
+    if (!rc) rc = cli_timeline_open(&c->t, &c->run, o->seq_id, err);
+    if (!rc) rc = cli_prompt_cache_load(&c->t, err);
+    return rc || !system ? rc : chat_turns_set_system(&c->turns, system, strlen(system), err);
+}
+
+static int converse(chat *c, sl_error *err) {
+    cli_word words[N_COMMANDS + 1] = {{0}};
+    for (int i = 0; i < N_COMMANDS; i++) words[i] = (cli_word){commands[i].name, !strcmp(commands[i].args, "FILE")};
+    if (isatty(STDIN_FILENO)) cli_unsilence(); // --quiet does not hide prompts, errors and answers to commands
+    int rc = chat_input_open(&c->input, words, err);
+    if (!rc) rc = loop(c, err);
+    chat_input_close(&c->input);
+    return rc;
+}
+
+int cmd_chat(const cli_options *o, sl_error *err) {
+    chat c = {0};
+    int rc = open_chat(&c, o, err);
+    if (!rc) {
+        cli_run_describe(&c.run, stderr);
+        fprintf(stderr, "chat: template %s; /help lists all commands\n", sl_chat_name(c.chat.template));
+        cli_catch_interrupt(0);
+        rc = converse(&c, err);
+        if (!rc && sl_session_n_tokens(c.t.session)) rc = cli_prompt_cache_save(&c.t, err);
+    }
+    chat_turns_clear(&c.turns);
+    cli_chat_free(&c.chat);
+    sl_text_free(&c.reply);
+    cli_timeline_close(&c.t);
+    if (!rc) rc = cli_run_finish(&c.run, err);
+    cli_run_close(&c.run);
+    return rc;
+}

@@ -1,0 +1,13 @@
+// cli/generate/prompt_cache.h - --prompt-cache FILE of generate and chat: a session that the next command continues
+// (docs/session-file.md).
+#ifndef SLEIGH_PROMPT_CACHE_H
+#define SLEIGH_PROMPT_CACHE_H
+
+#include "cli/timeline.h"
+
+// Puts the session of the file into t, which must be empty. Does nothing without the flag, or if the file does not exist.
+int cli_prompt_cache_load(cli_timeline *t, sl_error *err);
+// Writes the session of t into the file. Does nothing without the flag, or with --prompt-cache-ro.
+int cli_prompt_cache_save(const cli_timeline *t, sl_error *err);
+
+#endif

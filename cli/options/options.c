@@ -1,0 +1,513 @@
+// cli/options/options.c - the parser of flags; see options.h.
+#include "cli/options/options.h"
+#include "attention/attention.h"
+#include "base/nearest.h"
+#include "base/number.h"
+#include "cli/grow.h"
+#include "cli/options/habits.h"
+#include "cli/options/option_table.h"
+#include "models/source.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+// ---- names ----
+
+// Finds a flag of these commands (~0u: of any command). *value: 0 after --no-X, else 1.
+static const cli_option *find_option(const char *name, unsigned commands, int *value) {
+    char word[40], negated[48];
+    for (int i = 0; i < cli_n_options; i++) {
+        if (!(cli_option_table[i].commands & commands)) continue;
+        for (int j = 0; cli_option_name(cli_option_table[i].names, j, word, sizeof word); j++) {
+            *value = 1;
+            if (!strcmp(word, name)) return &cli_option_table[i];
+            if (strncmp(word, "--", 2)) continue;
+            *value = 0;
+            snprintf(negated, sizeof negated, "--no-%s", word + 2);
+            if (cli_option_table[i].type == OPT_SWITCH && !strcmp(negated, name)) return &cli_option_table[i];
+        }
+    }
+    return NULL;
+}
+
+static int is_param(const char *name) { // a parameter of any method
+    for (const sl_attn_method *const *m = sl_attn_methods; *m; m++)
+        for (const sl_attn_param *p = (*m)->params; p && p->name; p++)
+            if (!strcmp(p->name, name)) return 1;
+    return 0;
+}
+
+enum { MOST_NAMES = CLI_MAX_FLAGS * 6 };
+
+typedef struct flag_names {
+    char words[MOST_NAMES][40];
+    const char *names[MOST_NAMES]; // of words
+    int n;
+} flag_names;
+
+// no: "no-", or "" for the names themselves.
+static void add_names(flag_names *to, const char *names, const char *no) {
+    char word[40];
+    for (int i = 0; to->n < MOST_NAMES && cli_option_name(names, i, word, sizeof word); i++) {
+        if (*no && strncmp(word, "--", 2)) continue;
+        char *copy = to->words[to->n];
+        snprintf(copy, sizeof to->words[0], *no ? "--%s%s" : "%s%s", no, *no ? word + 2 : word);
+        to->names[to->n++] = copy;
+    }
+}
+
+static int unknown_flag(const char *name, unsigned command, sl_error *err) {
+    flag_names known = {.n = 0};
+    int value, row = 0;
+    if (find_option(name, ~0u, &value) || cli_habit_find(name, ~0u, &row))
+        return sl_fail(err, SL_ERR_ARG, "flag %s does not belong to this command; --help lists its flags", name);
+    for (int i = 0; i < cli_n_options; i++) {
+        if (!(cli_option_table[i].commands & command)) continue;
+        add_names(&known, cli_option_table[i].names, "");
+        if (cli_option_table[i].type == OPT_SWITCH) add_names(&known, cli_option_table[i].names, "no-");
+    }
+    for (int i = 0; i < cli_n_habits; i++)
+        if ((cli_habits[i].commands & command) && cli_habits[i].type != HABIT_REFUSED)
+            add_names(&known, cli_habits[i].names, "");
+    const char *nearest = sl_nearest(name, known.names, known.n);
+    if (nearest) return sl_fail(err, SL_ERR_ARG, "unknown flag %.100s; did you mean %s?", name, nearest);
+    return sl_fail(err, SL_ERR_ARG, "unknown flag %.100s; --help lists all flags", name);
+}
+
+// ---- values ----
+
+static void *field_of(cli_options *o, const cli_option *opt) {
+    return (char *)o + opt->field;
+}
+
+static int takes_all(const cli_option *opt) {
+    return opt->type == OPT_INTS && strlen(opt->value) > 4 && !strcmp(opt->value + strlen(opt->value) - 4, ",all");
+}
+
+static int bad_value(const cli_option *opt, const char *flag, const char *value, sl_error *err) {
+    const char *kind = opt->type == OPT_FLOAT ? "a number" : "a whole number";
+    char min[SL_NUMBER_TEXT], max[SL_NUMBER_TEXT];
+    sl_number_text(opt->min, min), sl_number_text(opt->max, max);
+    if (takes_all(opt))
+        return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected whole numbers, %s or more, or all", flag, value, min);
+    if (opt->type == OPT_CTX)
+        return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected a whole number, %s or more, or 0", flag, value, min);
+    if (opt->type == OPT_SEED)
+        return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected -1 or a whole number from 0 to %s", flag, value, max);
+    if (opt->max >= CLI_BIG && opt->type != OPT_UINT32)
+        return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected %s, %s or more", flag, value, kind, min);
+    return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected %s from %s to %s", flag, value, kind, min, max);
+}
+
+static int parse_number(const cli_option *opt, const char *flag, const char *value, double *out, sl_error *err) {
+    char *end;
+    double number;
+    errno = 0;
+    if (opt->type == OPT_FLOAT)
+        number = strtod(value, &end);
+    else {
+        long long whole = strtoll(value, &end, 10);
+        int kilo = end != value && (*end == 'k' || *end == 'K');
+        number = (double)whole * (kilo ? 1024 : 1);
+        end += kilo;
+    }
+    if (end == value || *end || errno || isspace((unsigned char)*value) ||
+        !((number >= opt->min && number <= opt->max) || (opt->type == OPT_CTX && number == 0)))
+        return bad_value(opt, flag, value, err);
+    *out = number;
+    return 0;
+}
+
+static int random_seed(uint32_t *seed, sl_error *err) {
+    if (getrandom(seed, sizeof *seed, 0) == (ssize_t)sizeof *seed) return 0;
+    return sl_fail(err, SL_ERR_IO, "--seed -1: cannot read a random number: %s", strerror(errno));
+}
+
+static int set_number(cli_options *o, const cli_option *opt, const char *flag, const char *value, sl_error *err) {
+    double number = 0;
+    o->random_seed = opt->type == OPT_SEED ? !strcmp(value, "-1") : o->random_seed;
+    if (opt->type == OPT_SEED && o->random_seed) return random_seed(field_of(o, opt), err);
+    int rc = parse_number(opt, flag, value, &number, err);
+    if (rc) return rc;
+    if (opt->type == OPT_FLOAT)
+        *(double *)field_of(o, opt) = number;
+    else if (opt->type == OPT_UINT32 || opt->type == OPT_SEED)
+        *(uint32_t *)field_of(o, opt) = (uint32_t)number;
+    else
+        *(int *)field_of(o, opt) = (int)number;
+    return 0;
+}
+
+static int by_size(const void *x, const void *y) {
+    int a = *(const int *)x, b = *(const int *)y;
+    return (a > b) - (a < b);
+}
+
+void cli_sort_ints(cli_ints *list) {
+    qsort(list->at, list->n, sizeof *list->at, by_size);
+}
+
+static int add_int(cli_ints *list, const char *flag, double number, sl_error *err) {
+    if (list->n == CLI_MAX_INTS) return sl_fail(err, SL_ERR_ARG, "%s: expected at most %d numbers", flag, CLI_MAX_INTS);
+    list->at[list->n++] = (int)number;
+    return 0;
+}
+
+// FIRST-LAST, FIRST-LAST+STEP or FIRST-LAST*FACTOR. Writes NULs over the signs in `word`.
+static int add_range(cli_ints *list, const cli_option *opt, const char *flag, const char *value, char *word, sl_error *err) {
+    const cli_option any = {.type = OPT_INT, .min = 1, .max = CLI_BIG};
+    double first = 0, last = 0, by = 1;
+    char *dash = strchr(word, '-'), *sign = dash + 1 + strcspn(dash + 1, "+*"), how = *sign;
+    *dash = *sign = 0;
+    int rc = parse_number(opt, flag, word, &first, err);
+    if (!rc) rc = parse_number(opt, flag, dash + 1, &last, err);
+    if (!rc && how) rc = parse_number(&any, flag, sign + 1, &by, err);
+    if (rc) return rc;
+    if (last < first || (how == '*' && (by < 2 || first < 1)))
+        return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected a rising range: FIRST-LAST, FIRST-LAST+STEP or FIRST-LAST*FACTOR",
+                       flag, value);
+    for (double x = first; !rc && x <= last; x = how == '*' ? x * by : x + by) rc = add_int(list, flag, x, err);
+    return rc;
+}
+
+static int set_ints(cli_options *o, const cli_option *opt, const char *flag, const char *value, sl_error *err) {
+    cli_ints *list = field_of(o, opt);
+    int rc = 0;
+    list->n = 0;
+    for (const char *p = value; !rc && p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
+        char word[64];
+        double number = CLI_ALL;
+        snprintf(word, sizeof word, "%.*s", (int)strcspn(p, ","), p);
+        int is_all = takes_all(opt) && !strcmp(word, "all");
+        if (*word && strchr(word + 1, '-')) {
+            rc = add_range(list, opt, flag, value, word, err);
+            continue;
+        }
+        if (!is_all) rc = parse_number(opt, flag, word, &number, err);
+        if (!rc) rc = add_int(list, flag, number, err);
+    }
+    return rc;
+}
+
+// fresh: replaces the pairs from the environment.
+static int add_pair(cli_options *o, const cli_option *opt, const char *flag, const char *value, int fresh, sl_error *err) {
+    cli_ints *list = field_of(o, opt);
+    const char *comma = strchr(value, ',');
+    char first[32];
+    double a = 0, b = 0;
+    if (fresh) list->n = 0;
+    if (!comma) return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected two numbers, for example 512,128", flag, value);
+    snprintf(first, sizeof first, "%.*s", (int)(comma - value), value);
+    int rc = parse_number(opt, flag, first, &a, err);
+    if (!rc) rc = parse_number(opt, flag, comma + 1, &b, err);
+    if (!rc) rc = add_int(list, flag, a, err);
+    return rc ? rc : add_int(list, flag, b, err);
+}
+
+// A number of bytes: 512M, 1.5G, 2T.
+static int set_size(cli_options *o, const cli_option *opt, const char *flag, const char *value, sl_error *err) {
+    static const char suffixes[] = "KMGT";
+    char *end;
+    double number = isdigit((unsigned char)*value) ? strtod(value, &end) : 0, unit = 1;
+    const char *at = number > 0 && *end ? strchr(suffixes, toupper((unsigned char)*end)) : NULL;
+    if (at) unit = (double)(1ull << (10 * (at - suffixes + 1)));
+    if (!(number > 0) || end[at != NULL] || number * unit < opt->min || number * unit > opt->max)
+        return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected a number of bytes above 0, such as 512M, 40G or 1.5T", flag,
+                       value);
+    *(size_t *)field_of(o, opt) = (size_t)(number * unit);
+    return 0;
+}
+
+static int set_choice(cli_options *o, const cli_option *opt, const char *flag, const char *value, sl_error *err) {
+    size_t n = strlen(value);
+    for (const char *p = opt->value; *p;) {
+        size_t m = strcspn(p, ",");
+        if (m == n && !memcmp(p, value, n)) {
+            *(const char **)field_of(o, opt) = value;
+            return 0;
+        }
+        p += m + (p[m] == ',');
+    }
+    return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected one of %s", flag, value, opt->value);
+}
+
+static int list_add(cli_list *list, const char *item, sl_error *err) {
+    const char **items = cli_grow(list->items, list->n, &list->cap, sizeof *items);
+    if (!items) return sl_fail(err, SL_ERR_MEMORY, "command line: out of memory");
+    list->items = items;
+    list->items[list->n++] = item;
+    return 0;
+}
+
+// 1: the flag gives input, which a second flag would replace in silence. (The last one of other flags counts, so that a script
+// can have defaults.)
+static int is_input(const cli_option *opt) {
+    static const size_t fields[] = {offsetof(cli_options, prompt),        offsetof(cli_options, file),
+                                    offsetof(cli_options, system_prompt), offsetof(cli_options, jsonl),
+                                    offsetof(cli_options, prompts),       offsetof(cli_options, ids)};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (opt->field == fields[i] && opt->type == OPT_STRING) return 1;
+    return 0;
+}
+
+// source: CLI_BY_ENV, CLI_BY_FLAG, or 0 for a default.
+static int set_value(cli_options *o, const cli_option *opt, const char *flag, const char *value, int source, sl_error *err) {
+    unsigned char *given = &o->given[opt - cli_option_table];
+    cli_list *list = field_of(o, opt);
+    int rc = 0;
+    if (source == CLI_BY_FLAG && *given == source && is_input(opt))
+        return sl_fail(err, SL_ERR_ARG, "flag %s is given twice: expected it once", flag);
+    switch (opt->type) {
+    case OPT_STRING:
+        *(const char **)field_of(o, opt) = value;
+        break;
+    case OPT_CHOICE:
+        rc = set_choice(o, opt, flag, value, err);
+        break;
+    case OPT_SIZE:
+        rc = set_size(o, opt, flag, value, err);
+        break;
+    case OPT_INTS:
+        rc = set_ints(o, opt, flag, value, err);
+        break;
+    case OPT_PAIRS:
+        rc = add_pair(o, opt, flag, value, *given != source, err);
+        break;
+    case OPT_LIST:
+        if (*given != source) list->n = 0; // flags replace the list from the environment
+        rc = list_add(list, value, err);
+        break;
+    case OPT_FLAG:
+    case OPT_SWITCH:
+        if (strcmp(value, "0") && strcmp(value, "1"))
+            return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected 0 or 1", flag, value);
+        *(int *)field_of(o, opt) = *value == '1';
+        break;
+    default:
+        rc = set_number(o, opt, flag, value, err);
+    }
+    if (!rc) *given = (unsigned char)source;
+    return rc;
+}
+
+// ---- flags ----
+
+// The words that the parser has not read yet.
+typedef struct arguments {
+    char **args;
+    int n, i;
+} arguments;
+
+// The value of a flag: the text after '=', or the next word. NULL: there is none.
+static const char *take_value(arguments *a, const char *equals) {
+    if (equals) return equals + 1;
+    return a->i < a->n ? a->args[a->i++] : NULL;
+}
+
+static int lacks_value(const char *name, sl_error *err) {
+    return sl_fail(err, SL_ERR_ARG, "flag %s needs a value", name);
+}
+
+static int takes_none(const char *name, sl_error *err) {
+    return sl_fail(err, SL_ERR_ARG, "flag %s takes no value", name);
+}
+
+static int parse_option(cli_options *o, const cli_option *opt, const char *name, int on, arguments *a, const char *equals,
+                        sl_error *err) {
+    if (!cli_option_takes_value(opt))
+        return equals ? takes_none(name, err) : set_value(o, opt, name, on ? "1" : "0", CLI_BY_FLAG, err);
+    const char *value = take_value(a, equals);
+    return value ? set_value(o, opt, name, value, CLI_BY_FLAG, err) : lacks_value(name, err);
+}
+
+static int parse_param(cli_options *o, const char *name, arguments *a, const char *equals, sl_error *err) {
+    const char *value = take_value(a, equals);
+    if (!value) return lacks_value(name, err);
+    if (o->n_params == CLI_MAX_PARAMS)
+        return sl_fail(err, SL_ERR_ARG, "flag %s: expected at most %d parameters of methods", name, CLI_MAX_PARAMS);
+    cli_param *p = &o->params[o->n_params++];
+    snprintf(p->name, sizeof p->name, "%.31s", name + 2);
+    p->value = value;
+    return 0;
+}
+
+static void note_no_effect(cli_options *o, const char *name, const char *value, const char *reason) {
+    size_t n = strlen(o->no_effect);
+    int is_known = strstr(o->no_effect, reason) != NULL;
+    snprintf(o->no_effect + n, sizeof o->no_effect - n, "%s%s%s%.40s%s%s%s", n ? ", " : "", name, value ? " " : "",
+             value ? value : "", is_known ? "" : " (", is_known ? "" : reason, is_known ? "" : ")");
+}
+
+// The values that rows of a habitual flag accept: "bf16,f16". "": the flag has no such rows.
+static const char *habit_values(const char *name, unsigned command, char *buf, size_t size) {
+    const cli_habit *h;
+    *buf = 0;
+    for (int row = 0; (h = cli_habit_find(name, command, &row)); row++) {
+        size_t n = strlen(buf);
+        if (h->type != HABIT_REFUSED && h->accepts) snprintf(buf + n, size - n, "%s%s", n ? "," : "", h->accepts);
+    }
+    return buf;
+}
+
+static int refuse_habit(const cli_habit *h, const char *name, unsigned command, const char *value, sl_error *err) {
+    char values[128];
+    if (value && *habit_values(name, command, values, sizeof values))
+        return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected %s%s; %s", name, value, strchr(values, ',') ? "one of " : "",
+                       values, h->text);
+    return sl_fail(err, SL_ERR_ARG, "flag %s: %s", name, h->text);
+}
+
+// A flag of another program (habits.h). row: of its first row.
+static int parse_habit(cli_options *o, const char *name, int row, arguments *a, const char *equals, sl_error *err) {
+    const cli_habit *h = &cli_habits[row];
+    const char *value = NULL;
+    int is_missing = !equals && a->i == a->n;
+    if (!h->value && equals) return takes_none(name, err);
+    if (h->value && cli_habit_optional(h) && !equals)
+        value = !is_missing && cli_habit_is_value(a->args[a->i]) ? a->args[a->i++] : NULL;
+    else if (h->value && !(is_missing && h->type == HABIT_REFUSED)) {
+        if (!(value = take_value(a, equals))) return lacks_value(name, err);
+    }
+    for (; h && !cli_habit_accepts(h, value); h = cli_habit_find(name, o->command, &row)) row++;
+    SL_CHECK(h); // the last row of a flag accepts every value
+    if (h->type == HABIT_REFUSED) return refuse_habit(h, name, o->command, value, err);
+    if (h->type == HABIT_NOTHING) {
+        note_no_effect(o, name, value, h->text);
+        return 0;
+    }
+    int on;
+    const cli_option *opt = find_option(h->target, o->command, &on);
+    SL_CHECK(opt);
+    return set_value(o, opt, name, h->as_value ? h->as_value : value, CLI_BY_FLAG, err);
+}
+
+// Parses the next flag. A long name may have '_' in place of '-', as in llama.cpp and vLLM.
+static int parse_flag(cli_options *o, arguments *a, sl_error *err) {
+    char name[64], dashed[64];
+    const char *arg = a->args[a->i++], *equals = !strncmp(arg, "--", 2) ? strchr(arg, '=') : NULL;
+    snprintf(name, sizeof name, "%.*s", equals ? (int)(equals - arg) : (int)strlen(arg), arg);
+    int on = 1, row = 0;
+    const cli_option *opt = find_option(name, o->command, &on);
+    if (opt) return parse_option(o, opt, name, on, a, equals, err);
+    if (!strncmp(name, "--", 2) && (o->command & CLI_DECODES) && is_param(name + 2))
+        return parse_param(o, name, a, equals, err);
+    strcpy(dashed, name);
+    for (char *p = dashed; !strncmp(name, "--", 2) && *p; p++)
+        if (*p == '_') *p = '-';
+    if ((opt = find_option(dashed, o->command, &on))) return parse_option(o, opt, dashed, on, a, equals, err);
+    if (cli_habit_find(dashed, o->command, &row)) return parse_habit(o, dashed, row, a, equals, err);
+    return unknown_flag(name, o->command, err);
+}
+
+// ---- escapes ----
+
+// The byte of an escape whose letter is c; -1: not an escape.
+static int escape_of(char c) {
+    static const char letters[] = "ntr\"'\\", bytes[] = "\n\t\r\"'\\";
+    const char *at = c ? strchr(letters, c) : NULL;
+    return at ? bytes[at - letters] : -1;
+}
+
+// *text: replaced by a copy without escapes. Unknown escapes stay as they are.
+static int unescape(cli_options *o, const char *flag, const char **text, sl_error *err) {
+    if (!*text) return 0;
+    char *copy = strdup(*text), *to = copy;
+    int rc = copy ? list_add(&o->owned, copy, err) : sl_fail(err, SL_ERR_MEMORY, "command line: out of memory");
+    if (rc) {
+        free(copy);
+        return rc;
+    }
+    for (const char *p = copy; *p;) {
+        int byte = *p == '\\' ? escape_of(p[1]) : -1;
+        if (*p == '\\' && p[1] == 'x' && isxdigit((unsigned char)p[2]) && isxdigit((unsigned char)p[3])) {
+            byte = (int)strtol((const char[]){p[2], p[3], 0}, NULL, 16);
+            if (!byte)
+                return sl_fail(err, SL_ERR_ARG, "%s: expected text without \\x00; a file of --file can hold this byte", flag);
+            p += 4;
+        } else if (byte >= 0) {
+            p += 2;
+        } else {
+            byte = *p++;
+        }
+        *to++ = (char)byte;
+    }
+    *to = 0;
+    *text = copy;
+    return 0;
+}
+
+static int unescape_all(cli_options *o, sl_error *err) {
+    int rc = unescape(o, "--prompt", &o->prompt, err);
+    if (!rc) rc = unescape(o, "--system-prompt", &o->system_prompt, err);
+    for (int i = 0; !rc && i < o->stops.n; i++) rc = unescape(o, "--stop", &o->stops.items[i], err);
+    return rc;
+}
+
+// ---- the command line ----
+
+static int parse_env(cli_options *o, sl_error *err) {
+    for (int i = 0; i < cli_n_options; i++) {
+        char name[48];
+        const char *value = getenv(cli_option_env(&cli_option_table[i], name));
+        if (!value || !(cli_option_table[i].commands & o->command) || !cli_option_has_env(&cli_option_table[i])) continue;
+        int rc = set_value(o, &cli_option_table[i], name, value, CLI_BY_ENV, err);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+static int unexpected(const cli_options *o, const char *word, sl_error *err) {
+    const char *hint =
+        !o->model && (o->command & CLI_LOADS) ? "give a model with --model" : "give text with --prompt or --file";
+    if (!(o->command & CLI_LOADS)) hint = "--help lists the flags";
+    return sl_fail(err, SL_ERR_ARG, "unexpected argument \"%.100s\"; %s", word, hint);
+}
+
+int cli_options_parse(cli_options *o, unsigned command, int n, char **args, sl_error *err) {
+    *o = (cli_options){.command = command, .dense_prefix = -1};
+    // A default of this command replaces the default that another command has for the same field.
+    for (int only_command = 0; only_command < 2; only_command++)
+        for (int i = 0; i < cli_n_options; i++)
+            if (cli_option_table[i].def && (!only_command || (cli_option_table[i].commands & command)))
+                SL_CHECK(set_value(o, &cli_option_table[i], cli_option_table[i].names, cli_option_table[i].def, 0, err) == 0);
+    arguments a = {.args = args, .n = n};
+    int rc = parse_env(o, err);
+    while (!rc && a.i < n) {
+        const char *word = args[a.i];
+        if (word[0] == '-' && word[1])
+            rc = parse_flag(o, &a, err);
+        else if ((command & (CLI_BENCH | CLI_PLOT)) && !o->what)
+            o->what = args[a.i++];
+        else
+            rc = unexpected(o, word, err);
+    }
+    if (!rc && o->escape) rc = unescape_all(o, err);
+    if (rc) cli_options_free(o);
+    return rc;
+}
+
+void cli_options_free(cli_options *o) {
+    sl_source_close(o->source);
+    for (int i = 0; i < o->owned.n; i++) free((void *)o->owned.items[i]);
+    const cli_list *const lists[] = {&o->owned,      &o->stops, &o->logit_bias,          &o->attn_layers,
+                                     &o->stats_attn, &o->attns, &o->attn_prefill_layers, &o->attn_prefills};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]->items);
+}
+
+int cli_option_given(const cli_options *o, size_t field) {
+    for (int i = 0; i < cli_n_options; i++)
+        if (cli_option_table[i].field == field && (cli_option_table[i].commands & o->command)) return o->given[i];
+    return 0;
+}
+
+const char *cli_given_flag(const cli_options *o, const cli_flag *flags, int n) {
+    for (int i = 0; i < n; i++)
+        if (cli_option_given(o, flags[i].field) == CLI_BY_FLAG) return flags[i].name;
+    return NULL;
+}

@@ -1,0 +1,44 @@
+// cli/process.h - the process: its start, Ctrl+C, time and memory.
+#ifndef SLEIGH_PROCESS_H
+#define SLEIGH_PROCESS_H
+
+#include "base/error.h"
+
+// Prepares the process before the first command:
+// - Opens descriptors 0 to 2 if the caller closed them, so that no other file gets these numbers. Reads from 0 and writes to 1
+//   then fail; writes to 2 are lost.
+// - Turns a closed pipe and a file-size limit into errors of write().
+// - Restarts the program with OPENBLAS_NUM_THREADS=1 if memory is limited.
+// SL_ERR_MEMORY: the stack is too small.
+int cli_process_begin(char **argv, sl_error *err);
+
+// --quiet: from now on, standard error of this process leads nowhere. Errors still go to the descriptor that was standard
+// error.
+int cli_silence(sl_error *err);
+void cli_unsilence(void); // for the dialogue of chat on a terminal; does nothing without cli_silence
+int cli_error_fd(void);   // for errors; safe in a signal handler
+
+// Makes Ctrl+C set a flag. once: a second Ctrl+C ends the program as usual.
+void cli_catch_interrupt(int once);
+int cli_interrupted(void);
+// Ends the process as SIGINT does, so that shells and scripts see that Ctrl+C ended it.
+_Noreturn void cli_end_interrupted(void);
+void cli_clear_interrupt(void);
+// Ctrl+C also writes a byte to this descriptor, which must not block. A program that waits with poll() for the descriptor and
+// for input misses no Ctrl+C, whichever thread gets the signal. -1: to none.
+void cli_wake_at_interrupt(int fd);
+
+// Standard output is a pipe that its reader has closed. cli_output_closed: 1 after the call.
+void cli_note_closed_output(void);
+int cli_output_closed(void);
+_Noreturn void cli_end_closed_output(void); // ends the process as SIGPIPE does, without a message
+
+// fn runs before cli_end_now ends the process: it restores what outlives the process, such as the modes of a terminal. It must
+// be safe in a signal handler. NULL: none.
+void cli_before_end(void (*fn)(void));
+_Noreturn void cli_end_now(int code); // _exit; safe in a signal handler
+
+double cli_now(void);      // milliseconds, monotonic
+double cli_peak_mib(void); // peak resident memory of this process
+
+#endif

@@ -1,0 +1,94 @@
+// cli/run.h - what the flags choose: model, attention plan, engine and sampling parameters; and checks of these flags.
+#ifndef SLEIGH_RUN_H
+#define SLEIGH_RUN_H
+
+#include "backend/sampler.h"
+#include "base/error.h"
+#include "cli/attn/attn_auto.h"
+#include "cli/attn/attn_profile.h"
+#include "cli/options/options.h"
+#include "cli/output/stats.h"
+#include "engine/engine.h"
+#include "engine/stopper.h"
+#include "tokenizer/tokenizer.h"
+
+#include <stdio.h>
+
+typedef struct cli_run {
+    const cli_options *options;
+    const char *device; // the device in use; never auto
+    sl_model *model;
+    sl_engine *engine;
+    sl_attn_plan requested;          // what the flags or the caller request
+    sl_attn_plan plan;               // the plan in use: `requested`, with each auto replaced by a method
+    sl_attn_plan requested_prefill;  // the same for prefill
+    sl_attn_plan prefill;            // the methods of prefill in use
+    sl_attn_spec prefill_auto;       // what --attn-prefill=auto means for the current prompt
+    sl_prefill_report *prefill_into; // [n_layers][n_heads] what sparse prefills add their reports to; NULL: nothing
+    cli_auto attn_auto;
+    cli_attn_profile profile; // --attn-profile; empty without the flag
+    int said_trained;         // 1: cli_warn_trained has printed its line
+    int n_kv;                 // prompt tokens, for which auto chooses; INT_MAX: no prompt yet
+    sl_sampling sampling;     // the run owns .bias
+    double load_ms;
+    cli_stats stats;
+} cli_run;
+
+// The device of --device auto: a GPU if there is one that offers these n methods and the other flags, else the CPU. If there is
+// a GPU that lacks a feature, a line on stderr names the feature.
+const char *cli_pick_device(const cli_options *o, const sl_attn_spec *specs, int n);
+sl_rope_options cli_rope_options(const cli_options *o); // the flags of --rope-scaling
+// The reason for config->n_ctx, for messages.
+const char *cli_limit_text(const sl_config *config);
+// Prints a line on stderr and returns 1 if a context of n_ctx tokens is longer than the one that the model was trained on.
+int cli_warn_trained(const sl_config *config, int n_ctx);
+// Reads config.json of --model, applies --rope-scaling, and checks the flags whose range depends on the model's context. Call
+// it before slow work.
+int cli_read_config(const cli_options *o, sl_config *out, sl_error *err);
+sl_log cli_log(void); // prints the library's lines on stderr
+// Loads --model, or makes dummy weights (--load-format). flags: those of sl_model_load. SL_ERR_ARG: the flags need texts, but
+// a dummy model has no tokenizer.
+int cli_load_model(const cli_options *o, const char *device, unsigned flags, sl_model **out, sl_error *err);
+// Reads the ids of --ids. SL_ERR_FORMAT: there are none, or one is not an id of this model.
+int cli_read_ids(const cli_options *o, const sl_config *config, sl_ids *ids, sl_error *err);
+// Makes n random ids from a seed and a sequence number. The first ids do not depend on n.
+int cli_random_ids(uint32_t seed, uint32_t sequence, int n, int n_vocab, sl_ids *ids, sl_error *err);
+
+// Loads the model and opens an engine as the flags say. Checks the flags before it reads weights.
+int cli_run_open(cli_run *run, const cli_options *o, sl_error *err);
+// The two halves of cli_run_open, for commands that tokenise texts to find the context size.
+int cli_run_open_model(cli_run *run, const cli_options *o, sl_error *err);
+int cli_run_open_engine(cli_run *run, int n_ctx, int n_sequences, sl_error *err); // after an error the run is closed
+int cli_run_finish(cli_run *run, sl_error *err);                                  // completes the file of --stats
+void cli_run_close(cli_run *run);
+// Replaces the engine by one with a context of n_ctx tokens. All timelines must be closed.
+int cli_run_set_ctx(cli_run *run, int n_ctx, sl_error *err);
+int cli_run_set_attention(cli_run *run, const char *spec, sl_error *err); // for all layers; NULL: the method of the flags
+// The same, then applies rules in the form of --attn-layer.
+int cli_run_set_attention_but(cli_run *run, const char *spec, const cli_list *rules, sl_error *err);
+// Sets the length of the next prompt. If the plan holds auto, chooses for this length and reports a new choice on stderr. The
+// choice depends only on the prompt's length and on --parallel, so the method does not change while the answer grows. Plans
+// that are set later use this length, until the next prompt.
+int cli_run_set_prompt(cli_run *run, int n_tokens, sl_error *err); // the same for --attn-prefill=auto
+// Replaces auto in any plan by the choice for the current prompt. The caller frees *out.
+int cli_run_choose_plan(cli_run *run, const sl_attn_plan *listed, sl_attn_plan *out, sl_error *err);
+// Writes the plan of a prompt of n_tokens with method `attn` (NULL: the method of the flags), with the choice of auto. Prompts
+// with equal plans may share a batch.
+int cli_run_choose_text(cli_run *run, const char *attn, int n_tokens, char *buf, size_t size, sl_error *err);
+void cli_run_describe(const cli_run *run, FILE *out); // lines model:, backend:, attention: and sampling:
+void cli_run_describe_attention(const cli_run *run, FILE *out);
+// Writes the plan: one specification, or "0=dense 1-31=santa-prop:S=128" if layers differ.
+enum { CLI_ATTN_TEXT = 16384 };
+void cli_run_format_attention(const cli_run *run, char *buf, size_t size);
+// The methods of later prefills. text NULL: those of the flags; else a method for all layers, then rules in the form of
+// --attn-prefill-layer.
+int cli_run_set_prefill(cli_run *run, const char *text, const cli_list *rules, sl_error *err);
+// As cli_run_format_attention; before the first prompt, auto is not replaced.
+void cli_run_format_prefill(const cli_run *run, char *buf, size_t size);
+
+int cli_check_device(const cli_options *o, sl_error *err); // SL_ERR_ARG: this build has no such --device
+int cli_need_model(const cli_options *o, sl_error *err);   // SL_ERR_ARG: --model is missing
+
+int cli_is_parallel(const cli_options *o); // generate --parallel or --prompts: batches of o->parallel sequences
+
+#endif

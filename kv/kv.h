@@ -1,0 +1,84 @@
+// kv/kv.h - the paged KV cache: a pool of pages, the sequences that hold them, and the view that attention reads.
+//
+// A page holds SL_PAGE (256) consecutive rows of one sequence, in all layers. In each layer and KV head, K of the page is one
+// contiguous [256][head_dim] bf16 block, and so is V. Sequences share full pages by reference count. The pool reserves address
+// space at the start; the operating system commits memory at first touch. sl_kv_reserve takes pages before a step, never within
+// it. What attention methods keep for each page is in kv/kv_extras.h.
+#ifndef SLEIGH_KV_H
+#define SLEIGH_KV_H
+
+#include "backend/backend.h"
+
+#include <stddef.h>
+
+enum { SL_PAGE = 256 }; // rows of a page; also the tile of every sampler
+
+typedef struct sl_kv_pool {
+    const sl_backend *backend; // k and v lie in its memory
+    int n_layers, n_kv_heads, head_dim, n_pages;
+    uint32_t seed;                    // of the random numbers that page extras use; set it before the first sl_kv_keep
+    const struct sl_buckets *buckets; // the model's, for page extras that read them (attention/extras/buckets.h); NULL: none yet
+    bf16 *k, *v;                 // [n_layers][n_pages][n_kv_heads][256][head_dim]; with `host`: n_frames in place of n_pages
+    struct sl_kv_host *host;     // the rows are in host memory (kv_host.h); NULL: they are in k and v
+    int32_t *refs;               // [n_pages] number of sequences that hold the page; 0: free
+    int32_t *free;               // [n_free] ids of free pages, a stack
+    int n_free;                  // pages
+    uint64_t *versions;          // [n_pages] grows before rows of the page change; never 0. See kv_extras.c
+    size_t n_bytes;              // of k and v together
+    struct sl_kv_extras *extras; // of kv_extras.c; NULL: none yet
+    void (*free_extras)(struct sl_kv_pool *pool); // kv_extras.c sets this pointer, because kv.c must not call kv_extras.c
+} sl_kv_pool;
+
+typedef struct sl_kv_seq {
+    int32_t *pages; // [n_pages] page ids, in the order of the rows
+    int n_pages, cap_pages;
+    int n_tokens; // rows that hold data in every layer
+} sl_kv_seq;
+
+// One layer of one sequence, for reading.
+// Row j of KV head h starts at k + ((size_t)pages[j / 256] * n_kv_heads + h) * 256 * head_dim + (j % 256) * head_dim.
+typedef struct sl_kv_view {
+    const bf16 *k, *v;    // this layer: [n_pages][n_kv_heads][256][head_dim]
+    const int32_t *pages; // page ids of the sequence
+    int n_kv;             // visible rows; the row of the current token is the last one
+    const sl_kv_pool *pool;
+    int layer;
+} sl_kv_view;
+
+// One layer for writing: [n_pages][n_kv_heads][256][head_dim].
+typedef struct sl_kv_rows {
+    bf16 *k, *v;
+} sl_kv_rows;
+
+int sl_kv_pool_init(sl_kv_pool *pool, const sl_backend *backend, int n_layers, int n_kv_heads, int head_dim, int n_pages,
+                    sl_error *err);
+// A pool whose rows lie in host memory (kv_host.h), with n_frames pages in the backend's memory, at least SL_KV_SPARE_FRAMES +
+// 1, n_staged pages of one layer, and a cache of at most n_hot rows of each layer and KV head.
+int sl_kv_pool_init_on_host(sl_kv_pool *pool, const sl_backend *backend, int n_layers, int n_kv_heads, int head_dim,
+                            int n_pages, int n_frames, int n_staged, int n_hot, sl_error *err);
+void sl_kv_pool_free(sl_kv_pool *pool);
+
+// Bytes of K and V per token, over all layers.
+size_t sl_kv_bytes_per_token(int n_layers, int n_kv_heads, int head_dim);
+
+// Makes room for rows [0, n_tokens). If the next row lies in a page that another sequence also holds, the sequence gets a copy
+// of this page. SL_ERR_MEMORY when the pool has too few free pages; then nothing changes.
+int sl_kv_reserve(sl_kv_pool *pool, sl_kv_seq *seq, int n_tokens, sl_error *err);
+// Keeps the first n_tokens rows, and releases the pages that hold no such row.
+void sl_kv_truncate(sl_kv_pool *pool, sl_kv_seq *seq, int n_tokens);
+// dst (empty) gets the first n_tokens rows of src: full pages are shared, a partly filled last page is copied. Later writes of
+// one sequence do not change rows of the other.
+int sl_kv_fork(sl_kv_pool *pool, const sl_kv_seq *src, sl_kv_seq *dst, int n_tokens, sl_error *err);
+// The same as sl_kv_fork, but every page is copied.
+int sl_kv_copy(sl_kv_pool *pool, const sl_kv_seq *src, sl_kv_seq *dst, int n_tokens, sl_error *err);
+void sl_kv_seq_free(sl_kv_pool *pool, sl_kv_seq *seq);
+
+sl_kv_rows sl_kv_layer(const sl_kv_pool *pool, int layer); // with `host`: the frames
+sl_kv_view sl_kv_view_of(const sl_kv_pool *pool, const sl_kv_seq *seq, int layer, int n_kv);
+
+// Elements from view->k (or v) to the [256][head_dim] block of page number `page_index` of the view and KV head h.
+static inline size_t sl_kv_block(const sl_kv_view *view, int n_kv_heads, int head_dim, int page_index, int h) {
+    return ((size_t)view->pages[page_index] * n_kv_heads + h) * SL_PAGE * head_dim;
+}
+
+#endif
