@@ -79,7 +79,6 @@ int sl_attn_check_decode(const sl_attn_spec *spec, sl_error *err) {
     const sl_attn_method *m = spec->method;
     if (m->cpu && m->cpu->decode) return 0;
     if (!strcmp(sl_attn_phases(m), "prefill"))
-        return sl_fail(err, SL_ERR_ARG, "{attn} %s: a method for prefill, which does not decode; use {attn_prefill}",
-                       m->name);
+        return sl_fail(err, SL_ERR_ARG, "{attn} %s: a method for prefill, which does not decode; use {attn_prefill}", m->name);
     return sl_fail(err, SL_ERR_UNSUPPORTED, "{attn} %s: not offered for decoding on this device", m->name);
 }

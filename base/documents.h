@@ -11,7 +11,7 @@
 
 typedef struct sl_documents {
     const char *path; // the folder, or the file that the documents were made from
-    json_t *made;     // {name: document}: a string is the bytes of a document, another value its JSON. NULL: files of the folder
+    json_t *made; // {name: document}: a string is the bytes of a document, another value its JSON. NULL: files of the folder
 } sl_documents;
 
 #define SL_FOLDER(dir) ((sl_documents){.path = (dir)})

@@ -49,8 +49,8 @@ void cli_chat_free(cli_chat *chat) {
     *chat = (cli_chat){0};
 }
 
-int cli_chat_render(const cli_options *o, const cli_chat *chat, const sl_tokenizer *tok, const json_t *messages, const json_t *tools,
-                    sl_prompt *out, sl_error *err) {
+int cli_chat_render(const cli_options *o, const cli_chat *chat, const sl_tokenizer *tok, const json_t *messages,
+                    const json_t *tools, sl_prompt *out, sl_error *err) {
     const sl_chat_request request = {.messages = messages,
                                      .tools = tools ? tools : chat->tools,
                                      .options = chat->options,

@@ -5,7 +5,7 @@
 #include "cli/run.h"
 #include "tokenizer/chat/chat.h"
 
-typedef struct cli_chat { // initialise with zeros
+typedef struct cli_chat {       // initialise with zeros
     sl_chat_template *template; // NULL: no template
     json_t *tools, *options;    // --tools, --chat-template-kwargs; NULL: none
 } cli_chat;
@@ -15,8 +15,8 @@ int cli_check_chat_flags(const cli_options *o, sl_error *err); // SL_ERR_ARG: a 
 int cli_chat_load(const cli_options *o, cli_chat *chat, sl_error *err);
 void cli_chat_free(cli_chat *chat);
 // Sets *out to the prompt of a list of messages. tools: NULL: those of the flag.
-int cli_chat_render(const cli_options *o, const cli_chat *chat, const sl_tokenizer *tok, const json_t *messages, const json_t *tools,
-                    sl_prompt *out, sl_error *err);
+int cli_chat_render(const cli_options *o, const cli_chat *chat, const sl_tokenizer *tok, const json_t *messages,
+                    const json_t *tools, sl_prompt *out, sl_error *err);
 // The same for a message of the user after --system-prompt.
 int cli_chat_render_text(const cli_options *o, const cli_chat *chat, const sl_tokenizer *tok, const char *text, size_t n,
                          sl_prompt *out, sl_error *err);

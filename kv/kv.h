@@ -16,8 +16,9 @@ enum { SL_PAGE = 256 }; // rows of a page; also the tile of every sampler
 typedef struct sl_kv_pool {
     const sl_backend *backend; // k and v lie in its memory
     int n_layers, n_kv_heads, head_dim, n_pages;
-    uint32_t seed;                    // of the random numbers that page extras use; set it before the first sl_kv_keep
-    const struct sl_buckets *buckets; // the model's, for page extras that read them (attention/extras/buckets.h); NULL: none yet
+    uint32_t seed; // of the random numbers that page extras use; set it before the first sl_kv_keep
+    const struct sl_buckets
+        *buckets;                // the model's, for page extras that read them (attention/extras/buckets.h); NULL: none yet
     bf16 *k, *v;                 // [n_layers][n_pages][n_kv_heads][256][head_dim]; with `host`: n_frames in place of n_pages
     struct sl_kv_host *host;     // the rows are in host memory (kv_host.h); NULL: they are in k and v
     int32_t *refs;               // [n_pages] number of sequences that hold the page; 0: free

@@ -1,5 +1,5 @@
-// attention/budgets/bernstein.h - how many rows vAttention's uniform sample needs by an empirical Bernstein bound, on the CPU and on
-// CUDA (--bound=bernstein). Unlike the central limit theorem, the bound holds for every finite sample and every tail.
+// attention/budgets/bernstein.h - how many rows vAttention's uniform sample needs by an empirical Bernstein bound, on the CPU
+// and on CUDA (--bound=bernstein). Unlike the central limit theorem, the bound holds for every finite sample and every tail.
 //
 // The residual has n rows with e_j in [0, R] and |e_j v_j| <= R L. R and L are certified bounds; the maximum of a sample is not
 // such a bound. A base sample of m rows and the final sample of b >= m rows are prefixes of one random permutation. Let l =

@@ -1,7 +1,7 @@
-// attention/budgets/budget.c - --budget=variance: splits the draws of a layer over its heads so that the mean relative squared error is
-// smallest (docs/methods.md, budgets over heads). The split uses the norm |m_h| of each head's previous output, because this
-// output does not depend on the draws of this step. The first step of a session has no previous output, so every head gets S
-// draws.
+// attention/budgets/budget.c - --budget=variance: splits the draws of a layer over its heads so that the mean relative squared
+// error is smallest (docs/methods.md, budgets over heads). The split uses the norm |m_h| of each head's previous output,
+// because this output does not depend on the draws of this step. The first step of a session has no previous output, so every
+// head gets S draws.
 //
 // The demand S_h of a head falls with a number t. Bisection finds the t of the layer where the demands add up to n_heads S:
 //   draws from p        S_h = (1/t) sqrt(sum_j p_j |v_j|^2 - |m_h|^2) / |m_h|

@@ -1,5 +1,5 @@
-// attention/budgets/carried.c - thresholds that a layer carries from step to step (threshold.h): which specifications carry one, the
-// plan of a step, the draw of a head, and what the heads' draws say about the next step.
+// attention/budgets/carried.c - thresholds that a layer carries from step to step (threshold.h): which specifications carry
+// one, the plan of a step, the draw of a head, and what the heads' draws say about the next step.
 #include "attention/stages/stages.h"
 #include "base/quantile.h"
 

@@ -1,5 +1,5 @@
-// attention/budgets/layer_budgets.h - how a total number of draws is split over the layers of a model: learned from rewards, by the
-// error of each layer, or evenly. Pure functions: the caller measures. docs/tune.md derives both rules.
+// attention/budgets/layer_budgets.h - how a total number of draws is split over the layers of a model: learned from rewards, by
+// the error of each layer, or evenly. Pure functions: the caller measures. docs/tune.md derives both rules.
 #ifndef SLEIGH_LAYER_BUDGETS_H
 #define SLEIGH_LAYER_BUDGETS_H
 

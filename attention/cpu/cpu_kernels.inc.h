@@ -1,5 +1,5 @@
-// attention/cpu/cpu_kernels.inc.h - the template of the vector loops of attention (cpu_kernels.h). SL_ISA: name of the instruction
-// set.
+// attention/cpu/cpu_kernels.inc.h - the template of the vector loops of attention (cpu_kernels.h). SL_ISA: name of the
+// instruction set.
 #include "attention/cpu/cpu_kernels.h"
 #include "attention/stages/stages.h"
 #include "backend/cpu/simd.h"

@@ -1,5 +1,5 @@
-// attention/extras/bucket_visit.h - what one KV head keeps in a step of a method with buckets: the buckets that it visits, and the
-// rows that it reads exactly. The proposals of propose_buckets.c fill it, and the draws read it.
+// attention/extras/bucket_visit.h - what one KV head keeps in a step of a method with buckets: the buckets that it visits, and
+// the rows that it reads exactly. The proposals of propose_buckets.c fill it, and the draws read it.
 #ifndef SLEIGH_BUCKET_VISIT_H
 #define SLEIGH_BUCKET_VISIT_H
 

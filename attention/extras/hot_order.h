@@ -1,4 +1,5 @@
-// attention/extras/hot_order.h - which way of a set of the cache of hot rows was used least recently (attention/cuda/hot_rows.cuh).
+// attention/extras/hot_order.h - which way of a set of the cache of hot rows was used least recently
+// (attention/cuda/hot_rows.cuh).
 //
 // The order of a set has 4 bits for each of its 8 ways: bits 4 i .. 4 i + 3 are the way that was used i-th last, XOR i. So 0 is
 // an order: that of a set that was never used.

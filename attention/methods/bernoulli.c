@@ -1,5 +1,5 @@
-// attention/methods/bernoulli.c - Bernoulli qK^T: scores from few key features (SANTA paper, arXiv:2605.01910, section 5 and appendix
-// C). The method combines every row of V. With `+METHOD`, a santa method draws rows of V.
+// attention/methods/bernoulli.c - Bernoulli qK^T: scores from few key features (SANTA paper, arXiv:2605.01910, section 5 and
+// appendix C). The method combines every row of V. With `+METHOD`, a santa method draws rows of V.
 #include "attention/stages/stages.h"
 
 static const sl_attn_param params[] = {

@@ -1,4 +1,5 @@
-// attention/methods/importance.c - quantised keys: as a proposal that exact keys correct (santa-is), or in place of the keys (dense-q).
+// attention/methods/importance.c - quantised keys: as a proposal that exact keys correct (santa-is), or in place of the keys
+// (dense-q).
 #include "attention/stages/stages.h"
 
 static const sl_attn_param is_params[] = {

@@ -1,5 +1,5 @@
-// attention/methods/subset.c - methods that attend exactly to some rows and omit the other rows: the k rows of largest score, the
-// fewest rows with a share of the mass, attention sinks with a sliding window.
+// attention/methods/subset.c - methods that attend exactly to some rows and omit the other rows: the k rows of largest score,
+// the fewest rows with a share of the mass, attention sinks with a sliding window.
 //
 // streaming: G. Xiao, Y. Tian, B. Chen, S. Han, M. Lewis: Efficient Streaming Language Models with Attention Sinks,
 // arXiv:2309.17453.

@@ -1,5 +1,5 @@
-// attention/methods/vattention.c - attention to fixed rows, and to a uniform sample of the other rows. The size of the sample follows
-// from a stated error.
+// attention/methods/vattention.c - attention to fixed rows, and to a uniform sample of the other rows. The size of the sample
+// follows from a stated error.
 //
 // A. Desai, K. K. Agrawal, S. Yang, A. Cuadron, L. G. Schroeder, M. Zaharia, J. E. Gonzalez, I. Stoica: vAttention: Verified
 // Sparse Attention, arXiv:2510.05688.

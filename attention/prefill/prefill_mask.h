@@ -1,4 +1,5 @@
-// attention/prefill/prefill_mask.h - which keys the queries of a prefill attend to: the contract of a mask proposal (sl_attn_ops.mask).
+// attention/prefill/prefill_mask.h - which keys the queries of a prefill attend to: the contract of a mask proposal
+// (sl_attn_ops.mask).
 //
 // A query block is the queries of SL_MASK_BLOCK consecutive positions, and a key block the keys of as many positions. Query
 // block i and key block i have the positions 128 i .. 128 i + 127, whatever the first position of a call is. A mask says for

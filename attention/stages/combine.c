@@ -1,4 +1,5 @@
-// attention/stages/combine.c - refinement and combination: from drawn rows to the output. It reads only the drawn rows of K and V.
+// attention/stages/combine.c - refinement and combination: from drawn rows to the output. It reads only the drawn rows of K and
+// V.
 #include "attention/stages/stages.h"
 
 #include <math.h>

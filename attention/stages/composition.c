@@ -1,5 +1,5 @@
-// attention/stages/composition.c - parts that the two drivers of a composition (decode.c, online_softmax.c) and the stages share: the
-// composition of a specification, the view of one KV head, the workspace, the statistics at the end of a call.
+// attention/stages/composition.c - parts that the two drivers of a composition (decode.c, online_softmax.c) and the stages
+// share: the composition of a specification, the view of one KV head, the workspace, the statistics at the end of a call.
 #include "attention/stages/stages.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-// attention/stages/draw_rank.c - deterministic draws: the rows of largest mass; the fewest rows with a share of the mass; a fixed set;
-// the units of largest bound. Each row is taken once (pi = 1). The rows that are left out bias the output.
+// attention/stages/draw_rank.c - deterministic draws: the rows of largest mass; the fewest rows with a share of the mass; a
+// fixed set; the units of largest bound. Each row is taken once (pi = 1). The rows that are left out bias the output.
 #include "attention/stages/stages.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
-// attention/stages/draw_verified.c - the draw of vAttention ("vAttention: Verified Sparse Attention", Algorithm 1 and section 4).
+// attention/stages/draw_verified.c - the draw of vAttention ("vAttention: Verified Sparse Attention", Algorithm 1 and section
+// 4).
 //
 // Fixed rows are always taken: sink, window and predicted top-k. The other n_s rows are the residual. The draw takes b of them
 // uniformly without replacement. b follows from an (epsilon, delta) error of the denominator D = sum e^s, the numerator N = sum

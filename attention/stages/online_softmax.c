@@ -1,6 +1,6 @@
-// attention/stages/online_softmax.c - the driver of compositions without a draw: every row once. One pass over pages fuses proposal,
-// draw and combination with an online softmax. A task is a chunk of 1,024 rows of a KV head. Partial results merge in the order
-// of the chunks.
+// attention/stages/online_softmax.c - the driver of compositions without a draw: every row once. One pass over pages fuses
+// proposal, draw and combination with an online softmax. A task is a chunk of 1,024 rows of a KV head. Partial results merge in
+// the order of the chunks.
 #include "attention/stages/stages.h"
 #include "base/thread_pool.h"
 

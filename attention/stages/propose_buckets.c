@@ -1,4 +1,5 @@
-// attention/stages/propose_buckets.c - the proposals of SAAP, and its draw: rows of the buckets that a KV head visits, each once.
+// attention/stages/propose_buckets.c - the proposals of SAAP, and its draw: rows of the buckets that a KV head visits, each
+// once.
 //
 // The group's queries choose l buckets together (SAAP, section 5, "Batched queries"). The score of a bucket is
 //   sl_propose_buckets,

@@ -1,6 +1,6 @@
-// attention/stages/propose_hashes.c - locality-sensitive hashing (MagicPIG, arXiv:2410.16179): the proposal and the draw. A row is a
-// candidate when the hash of its key equals the hash of the query in at least `hits` of L tables. Over random projections, the
-// probability of a candidate follows from the angle between query and key. So candidates are a sample with known expected
+// attention/stages/propose_hashes.c - locality-sensitive hashing (MagicPIG, arXiv:2410.16179): the proposal and the draw. A row
+// is a candidate when the hash of its key equals the hash of the query in at least `hits` of L tables. Over random projections,
+// the probability of a candidate follows from the angle between query and key. So candidates are a sample with known expected
 // counts.
 //
 // Keys are centred. This does not change the softmax, and it spreads the angles of the keys. The centre of a page is the mean

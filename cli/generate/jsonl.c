@@ -29,7 +29,7 @@ typedef struct job {
     int n_shared; // tokens of the context, a prefix of ids
     sl_text answer;
     eval_prompter prompter; // of --chat
-    sl_text attn; // method of the previous line; "": the method of the flags
+    sl_text attn;           // method of the previous line; "": the method of the flags
     cli_model_name model;
     cli_totals all;
 } job;

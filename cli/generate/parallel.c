@@ -223,7 +223,10 @@ int cli_generate_parallel(const cli_options *o, sl_error *err) {
     if (!rc && o->chat) rc = cli_chat_load(o, &j.prompter.chat, err);
     if (!rc)
         rc = cli_records_open(&j.records, o->prompts ? o->prompts : o->jsonl,
-                              o->prompts ? CLI_RECORDS_PLAIN : o->chat ? CLI_RECORDS_CHATS : CLI_RECORDS_PROMPTS, err);
+                              o->prompts ? CLI_RECORDS_PLAIN
+                              : o->chat  ? CLI_RECORDS_CHATS
+                                         : CLI_RECORDS_PROMPTS,
+                              err);
     if (!rc) rc = read_requests(&j, err);
     if (!rc) rc = cli_run_open(&run, o, err);
     if (!rc) {

@@ -1,5 +1,5 @@
-// cli/options/option_table.h - a row for each flag of each command. The parser (options.c), the help, the man page and the shell
-// completion read this table.
+// cli/options/option_table.h - a row for each flag of each command. The parser (options.c), the help, the man page and the
+// shell completion read this table.
 #ifndef SLEIGH_OPTION_TABLE_H
 #define SLEIGH_OPTION_TABLE_H
 

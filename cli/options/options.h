@@ -58,9 +58,10 @@ enum { CLI_MAX_FLAGS = 160, CLI_MAX_PARAMS = 32 };
 typedef struct cli_options {
     unsigned command;
     struct sl_source *source; // models/source.h: of --model; NULL without --model
-    const char *model, *prompt, *file, *system_prompt, *chat_template, *chat_options, *tools, *jsonl, *attn, *schedule, *ids, *out, *format, *device,
-        *stats, *load_format, *prompts, *phase, *plot, *reference, *task, *haystack, *grader, *procedure, *dump, *calibration,
-        *states, *attn_prefill, *attn_profile, *prompt_cache, *parts, *measure, *rope_scaling, *mask_method, *kv_cache, *fill,
+    const char *model, *prompt, *file, *system_prompt, *chat_template, *chat_options, *tools, *jsonl, *attn, *schedule, *ids,
+        *out, *format, *device, *stats, *load_format, *prompts, *phase, *plot, *reference, *task, *haystack, *grader,
+        *procedure, *dump, *calibration, *states, *attn_prefill, *attn_profile, *prompt_cache, *parts, *measure, *rope_scaling,
+        *mask_method, *kv_cache, *fill,
         *what; // what: the subject after `bench`, the file after `plot`
     int n_predict, n_ctx, ubatch, threads, top_k, repeat_last_n, dense_prefix, stats_seeds, random_prompt, parallel,
         repetitions, stride, windows, score, segment, samples, questions, logprobs, prefill_segment, prefill_check, check,
@@ -70,8 +71,8 @@ typedef struct cli_options {
     double loss, rate, memory_rate, hot_hits, mask_density, query_deviation, query_spread, temp, top_p, min_p, repeat_penalty,
         presence_penalty, frequency_penalty, rope_scale, rope_theta, rope_low_freq_factor, rope_high_freq_factor,
         yarn_attention_factor, yarn_beta_fast, yarn_beta_slow;
-    int ignore_eos, chat, parse_special, display_prompt, perf, question_dense, bos, plain, stats_error, ragged, copy, texts, heads, attention,
-        calibrate, auto_calibrate, prompt_cache_ro, escape, mlock, tensors, quiet, help;
+    int ignore_eos, chat, parse_special, display_prompt, perf, question_dense, bos, plain, stats_error, ragged, copy, texts,
+        heads, attention, calibrate, auto_calibrate, prompt_cache_ro, escape, mlock, tensors, quiet, help;
     cli_list stops, logit_bias, attn_layers, attn_prefill_layers, stats_attn, attns, attn_prefills;
     cli_ints batches, depths, lengths, n_prompts, n_gens, histories, pairs; // pairs: prompt and generated tokens, alternating
     cli_param params[CLI_MAX_PARAMS];

@@ -3,7 +3,8 @@
 // The name of a curve starts with a method or a peer: "santa-prop:S=128, batch 4" is santa-prop. A table gives this first word
 // a colour of its own, a marker and a line. Curves of one panel with the same first word differ in a variation (0, 1, ... in
 // the order of the panel): a later variation has a lighter shade of the colour and another dash. After five variations the
-// marker changes, because there are five dashes. A first word that is not in the table gets one of a few spare styles, and the same one in every picture.
+// marker changes, because there are five dashes. A first word that is not in the table gets one of a few spare styles, and the
+// same one in every picture.
 //
 // The hues are those of Okabe and Ito's palette, which colour-blind readers can tell apart, and darker or greyer relatives of
 // them. Markers and dashes tell curves apart in print without colour.

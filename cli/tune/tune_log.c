@@ -56,13 +56,13 @@ int tune_open_log(tune *t, sl_error *err) {
     int is_dummy = !strcmp(o->load_format, "dummy"), rc = cli_fingerprint_read(o->model, is_dummy, &rope, &model, err);
     if (!rc) rc = sl_device_arithmetic(t->run.device, arithmetic, sizeof arithmetic, err);
     if (rc) return rc;
-    t->settings = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:b, s:b, s:s?, s:s?, s:I, s:I, s:i, s:i, s:s, s:s, s:i}",
-                            "version", cli_version(), "model", t->model.name, "config", model.config, "weights", model.weights,
-                            "tokenizer", model.tokenizer, "device", t->device, "arithmetic", arithmetic, "question-dense",
-                            o->question_dense, "chat", o->chat, "system-prompt", o->system_prompt, "chat-template",
-                            t->prompter.chat.template ? sl_chat_name(t->prompter.chat.template) : NULL, "seed", (json_int_t)o->seed, "task-seed",
-                            (json_int_t)o->task_seed, "n-predict", o->n_predict, "prefill-segment", o->prefill_segment,
-                            "haystack", o->haystack, "measure", o->measure, "score", o->score);
+    t->settings = json_pack(
+        "{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:b, s:b, s:s?, s:s?, s:I, s:I, s:i, s:i, s:s, s:s, s:i}", "version",
+        cli_version(), "model", t->model.name, "config", model.config, "weights", model.weights, "tokenizer", model.tokenizer,
+        "device", t->device, "arithmetic", arithmetic, "question-dense", o->question_dense, "chat", o->chat, "system-prompt",
+        o->system_prompt, "chat-template", t->prompter.chat.template ? sl_chat_name(t->prompter.chat.template) : NULL, "seed",
+        (json_int_t)o->seed, "task-seed", (json_int_t)o->task_seed, "n-predict", o->n_predict, "prefill-segment",
+        o->prefill_segment, "haystack", o->haystack, "measure", o->measure, "score", o->score);
     if (t->settings && o->jsonl) rc = put_hash(t, err);
     if (rc) return rc;
     json_t *stops = json_array();

@@ -1,6 +1,6 @@
-// tests/cli/test_cli_habits.c - flags that users of llama.cpp and vLLM type from habit (cli/options/habits.h): every row is run,
-// and the manual shows the rows. Also the flags of Sleigh that come from these programs: --escape, --mlock, --quiet, -s -1, -c
-// 0.
+// tests/cli/test_cli_habits.c - flags that users of llama.cpp and vLLM type from habit (cli/options/habits.h): every row is
+// run, and the manual shows the rows. Also the flags of Sleigh that come from these programs: --escape, --mlock, --quiet, -s
+// -1, -c 0.
 #include "cli/options/habits.h"
 #include "cli/options/option_table.h"
 #include "cli/options/options.h"

@@ -65,7 +65,7 @@ static void files(void) {
     CHECK_LACKS(report, "## Table 28");
 
     said = reproduce("one-hot same-state", given, &report);
-    CHECK_INT(count(said, "reproduce: "), 2 * 2 + 1); // prompts and comparison of two tasks
+    CHECK_INT(count(said, "reproduce: "), 2 * 2 + 1);    // prompts and comparison of two tasks
     CHECK_HAS(said, "reproduce: part 1 of 4, ? left: "); // parts that exist are not counted
     CHECK_HAS(said, "compare -m ");
     CHECK_HAS(said, " --chat --jsonl ");

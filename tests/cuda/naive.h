@@ -88,14 +88,15 @@ static inline SL_HOST_DEVICE double naive_dense_decode(naive_cache c, const bf16
     return naive_attention(c, q + (size_t)head * c.head_dim, head, n_kv, NULL, d);
 }
 
-// Causal prefill (attention/cuda/prefill/dense_prefill.cu): token i of a run stands at position first + i and attends to the rows up to
-// this position, not to later ones. q: [n_tokens][q_stride]; the result is out[i][head][d].
+// Causal prefill (attention/cuda/prefill/dense_prefill.cu): token i of a run stands at position first + i and attends to the
+// rows up to this position, not to later ones. q: [n_tokens][q_stride]; the result is out[i][head][d].
 static inline SL_HOST_DEVICE double naive_dense_prefill(naive_cache c, const bf16 *q, size_t q_stride, int first, int i,
                                                         int head, int d) {
     return naive_attention(c, q + i * q_stride + (size_t)head * c.head_dim, head, first + i + 1, NULL, d);
 }
 
-// The same with a mask of key blocks (attention/prefill/prefill_mask.h). blocks: the row of the head and of the token's query block.
+// The same with a mask of key blocks (attention/prefill/prefill_mask.h). blocks: the row of the head and of the token's query
+// block.
 static inline SL_HOST_DEVICE double naive_masked_prefill(naive_cache c, const bf16 *q, size_t q_stride, int first, int i,
                                                          int head, const uint64_t *blocks, int d) {
     return naive_attention(c, q + i * q_stride + (size_t)head * c.head_dim, head, first + i + 1, blocks, d);

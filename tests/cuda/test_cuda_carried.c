@@ -1,6 +1,6 @@
-// tests/cuda/test_cuda_carried.c - thresholds that a layer carries from step to step on a GPU (attention/cuda/santa/carried.cuh). The
-// draws and the steps of the heads are the CPU's, from the masses that the kernel stored and its threshold. Thresholds follow
-// threshold.h. The batch and the slot change no bit. Stated errors of a layer hold.
+// tests/cuda/test_cuda_carried.c - thresholds that a layer carries from step to step on a GPU
+// (attention/cuda/santa/carried.cuh). The draws and the steps of the heads are the CPU's, from the masses that the kernel
+// stored and its threshold. Thresholds follow threshold.h. The batch and the slot change no bit. Stated errors of a layer hold.
 #include "tests/support/gpu.h"
 
 #ifdef SLEIGH_CUDA

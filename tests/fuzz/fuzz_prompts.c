@@ -25,7 +25,8 @@ static void render(const sl_chat_template *t, const json_t *messages, const json
     sl_prompt p = {0};
     sl_error err = {0};
     FUZZ_CHECK(messages != NULL, "memory");
-    if (fuzz_ok(sl_chat_render(t, NULL, &(sl_chat_request){.messages = messages, .tools = tools}, &p, &err), &err)) check_prompt(&p);
+    if (fuzz_ok(sl_chat_render(t, NULL, &(sl_chat_request){.messages = messages, .tools = tools}, &p, &err), &err))
+        check_prompt(&p);
     sl_prompt_free(&p);
 }
 
@@ -55,7 +56,8 @@ void fuzz_chat(const char *data, size_t n) {
     fuzz_files(data, n, names[0], names);
     if (fuzz_ok(sl_chat_load(&SL_FOLDER(fuzz_dir()), NULL, &t, &err), &err)) {
         const sl_message m[] = {{"user", "Hello <|x|>", 11}, {"assistant", data, n}, {"user", "\xc3\xa9", 2}};
-        json_t *messages = sl_chat_messages(m, 3), *tools = json_pack("[{s:{s:s,s:{s:[s,i,f,b,n]}}}]", "function", "name", "f", "parameters", "a", "b", 1, 0.5, 1);
+        json_t *messages = sl_chat_messages(m, 3),
+               *tools = json_pack("[{s:{s:s,s:{s:[s,i,f,b,n]}}}]", "function", "name", "f", "parameters", "a", "b", 1, 0.5, 1);
         render(t, messages, tools);
         json_decref(messages);
         json_decref(tools);
@@ -65,10 +67,13 @@ void fuzz_chat(const char *data, size_t n) {
     if (n && data[0] != '{') render_all(data, n);
 }
 
-// An expression language: a template that sees values of every type. The limits are low, because libFuzzer counts time and memory.
+// An expression language: a template that sees values of every type. The limits are low, because libFuzzer counts time and
+// memory.
 void fuzz_jinja(const char *data, size_t n) {
-    static const char values[] = "{\"s\":\"Hello, <|World|>\",\"u\":\"h\xc3\xa9 \xe6\x97\xa5 \xf0\x9f\x98\x80\",\"n\":5,\"f\":2.5,\"l\":[3,1,2],\"t\":true,\"x\":null,"
-                                 "\"d\":{\"b\":1,\"a\":[1,{\"c\":\"d\"}],\"role\":\"user\"},\"m\":[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\"}]}";
+    static const char values[] = "{\"s\":\"Hello, <|World|>\",\"u\":\"h\xc3\xa9 \xe6\x97\xa5 "
+                                 "\xf0\x9f\x98\x80\",\"n\":5,\"f\":2.5,\"l\":[3,1,2],\"t\":true,\"x\":null,"
+                                 "\"d\":{\"b\":1,\"a\":[1,{\"c\":\"d\"}],\"role\":\"user\"},\"m\":[{\"role\":\"user\","
+                                 "\"content\":\"Hi\"},{\"role\":\"assistant\"}]}";
     json_t *variables = json_loads(values, 0, NULL);
     sl_jinja *t = NULL;
     sl_jinja_output out = {0};

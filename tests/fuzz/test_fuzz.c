@@ -125,9 +125,9 @@ static void plot(void) {
 }
 
 static void all_targets(void) { // each target needs a case here, or nothing replays its inputs
-    static const char *const here[] = {"safetensors", "buckets", "model", "config", "gguf",         "bpe",   "tokenizer-model",
-                                       "tekken",      "pattern", "text",  "chat",   "jinja",        "conversation", "jsonl",
-                                       "questions",   "attn",    "results", "plot", NULL};
+    static const char *const here[] = {
+        "safetensors", "buckets", "model",        "config", "gguf",      "bpe",  "tokenizer-model", "tekken", "pattern", "text",
+        "chat",        "jinja",   "conversation", "jsonl",  "questions", "attn", "results",         "plot",   NULL};
     int n = 0;
     for (; fuzz_targets[n].name && here[n]; n++) CHECK_STR(fuzz_targets[n].name, here[n]);
     CHECK(!fuzz_targets[n].name && !here[n]);

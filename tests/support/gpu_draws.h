@@ -8,7 +8,8 @@
 // A device copy of the block masses of `size`, before sl_masses_mix. gpu_free_all frees it.
 uint64_t *gpu_block_masses(const sl_masses *size);
 
-// Fails the case unless row, inv_pi: [n_entries] have the draws of `want`, in any order. row -1: no draw. what: names the draws.
+// Fails the case unless row, inv_pi: [n_entries] have the draws of `want`, in any order. row -1: no draw. what: names the
+// draws.
 void check_same_draws(const char *what, const sl_draws *want, const int32_t *row, const float *inv_pi, int n_entries);
 #endif
 

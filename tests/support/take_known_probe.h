@@ -1,5 +1,5 @@
-// tests/support/take_known_probe.h - runs the draws of attention/cuda/santa/take_known.cuh on a GPU, for tests. Each thread block
-// solves one problem.
+// tests/support/take_known_probe.h - runs the draws of attention/cuda/santa/take_known.cuh on a GPU, for tests. Each thread
+// block solves one problem.
 #ifndef SLEIGH_TEST_TAKE_KNOWN_H
 #define SLEIGH_TEST_TAKE_KNOWN_H
 

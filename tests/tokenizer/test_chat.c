@@ -143,10 +143,12 @@ static void sources(void) {
     json_t *tools = json_pack("[{s:s}]", "type", "function");
     char dir[512], path[600];
     expect_source(NULL, NULL, NULL, "the model has no chat template; pass template_name");
-    write_file("tokenizer_config.json", "{\"chat_template\":\"A{{ bos_token }}{{ messages[0].content }}\",\"bos_token\":{\"content\":\"<s>\"}}");
+    write_file("tokenizer_config.json",
+               "{\"chat_template\":\"A{{ bos_token }}{{ messages[0].content }}\",\"bos_token\":{\"content\":\"<s>\"}}");
     expect_source(NULL, NULL, "A<s>x", NULL);
-    write_file("tokenizer_config.json", "{\"chat_template\":[{\"name\":\"rag\",\"template\":\"R\"},{\"name\":\"default\",\"template\":\"D\"},"
-                                        "{\"name\":\"tool_use\",\"template\":\"T{{ tools|length }}\"}],\"bos_token\":null}");
+    write_file("tokenizer_config.json",
+               "{\"chat_template\":[{\"name\":\"rag\",\"template\":\"R\"},{\"name\":\"default\",\"template\":\"D\"},"
+               "{\"name\":\"tool_use\",\"template\":\"T{{ tools|length }}\"}],\"bos_token\":null}");
     write_file("special_tokens_map.json", "{\"bos_token\":\"<b>\",\"eos_token\":{\"content\":\"<e>\",\"lstrip\":false}}");
     expect_source(NULL, NULL, "D", NULL);
     expect_source(NULL, tools, "T1", NULL); // transformers takes tool_use where tools are given
@@ -182,17 +184,23 @@ static void options(void) { // and messages as transformers passes them
     static const struct {
         const char *jinja, *messages, *options, *want;
     } cases[] = {
-        {"{{ messages[0].content is defined }}{{ tools is none }}{{ documents }}", "[{\"role\":\"user\",\"content\":null}]", NULL, "FalseTrueNone"},
-        {"{{ messages[0].reasoning_content }}{{ messages[0].thinking }}", "[{\"role\":\"assistant\",\"reasoning\":\"r\"}]", NULL, "rr"},
+        {"{{ messages[0].content is defined }}{{ tools is none }}{{ documents }}", "[{\"role\":\"user\",\"content\":null}]",
+         NULL, "FalseTrueNone"},
+        {"{{ messages[0].reasoning_content }}{{ messages[0].thinking }}", "[{\"role\":\"assistant\",\"reasoning\":\"r\"}]",
+         NULL, "rr"},
         {"{{ enable_thinking }}{{ date_string }}", "[]", "{\"enable_thinking\":false,\"date_string\":\"1 Jan\"}", "False1 Jan"},
-        {"{{ messages[0].tool_calls[0].function.arguments | tojson }}", "[{\"tool_calls\":[{\"function\":{\"arguments\":{\"b\":1.0,\"a\":[\"\xc3\xa9\"]}}}]}]", NULL, "{\"b\": 1.0, \"a\": [\"\xc3\xa9\"]}"},
+        {"{{ messages[0].tool_calls[0].function.arguments | tojson }}",
+         "[{\"tool_calls\":[{\"function\":{\"arguments\":{\"b\":1.0,\"a\":[\"\xc3\xa9\"]}}}]}]", NULL,
+         "{\"b\": 1.0, \"a\": [\"\xc3\xa9\"]}"},
         {"{% if add_generation_prompt %}G{% endif %}{{ bos_token }}", "[]", "{\"bos_token\":\"<o>\"}", "G<o>"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         write_file("chat_template.jinja", cases[i].jinja);
         sl_chat_template *t = load(test_tmp(), NULL);
-        json_t *messages = json_loads(cases[i].messages, 0, NULL), *o = cases[i].options ? json_loads(cases[i].options, 0, NULL) : NULL;
-        expect_text(cases[i].jinja, t, &(sl_chat_request){.messages = messages, .options = o}, cases[i].want, strlen(cases[i].want));
+        json_t *messages = json_loads(cases[i].messages, 0, NULL),
+               *o = cases[i].options ? json_loads(cases[i].options, 0, NULL) : NULL;
+        expect_text(cases[i].jinja, t, &(sl_chat_request){.messages = messages, .options = o}, cases[i].want,
+                    strlen(cases[i].want));
         json_decref(messages);
         json_decref(o);
         sl_chat_template_free(t);
@@ -261,7 +269,8 @@ static void marks(void) {
         snprintf(jinja, sizeof jinja, "{%% set m = messages[0] %%}{{ %s }}", cases[i].expression);
         expect_marks(jinja, hi, cases[i].want);
     }
-    expect_marks("{% macro f(x) %}[{{ x }}]{% endmacro %}{% set y %}{{ f(messages[0].content) }}{% endset %}{{ y }}", hi, "[{ <|a|>b }]");
+    expect_marks("{% macro f(x) %}[{{ x }}]{% endmacro %}{% set y %}{{ f(messages[0].content) }}{% endset %}{{ y }}", hi,
+                 "[{ <|a|>b }]");
     expect_marks("{% filter trim %} {{ messages[0].content }}{% endfilter %}", hi, "{<|a|>b}");
     expect_marks("{{ messages[0].role }}", "[{\"role\":\"<|x|>\"}]", "{<|x|>}"); // only a known role is not marked
 }
@@ -318,7 +327,9 @@ static sl_chat_template *load_known(const char *name, int is_builtin) {
 static json_t *options_of(const char *name, const char *date) { // the end tokens that scripts/make_chats.py gives
     int is_llama3 = !strncmp(name, "llama3", 6), is_chatml = !strcmp(name, "chatml") || !strcmp(name, "qwen2.5");
     json_t *o = json_pack("{s:s,s:s}", "bos_token", is_llama3 ? "<|begin_of_text|>" : "<s>", "eos_token",
-                          is_llama3 ? "<|eot_id|>" : is_chatml ? "<|im_end|>" : "</s>");
+                          is_llama3   ? "<|eot_id|>"
+                          : is_chatml ? "<|im_end|>"
+                                      : "</s>");
     if (date) CHECK(!json_object_set_new(o, "date_string", json_string(date)));
     if (!strcmp(name, "qwen3-no-think")) CHECK(!json_object_set_new(o, "enable_thinking", json_false()));
     return o;
@@ -392,14 +403,15 @@ static void published_rows(void) {
         const char *name = json_string_value(json_object_get(row, "template"));
         const json_t *jinja = json_object_get(templates, name), *want = json_object_get(row, "expected");
         if (!jinja || strcmp(json_string_value(json_object_get(row, "engine")), "jinja")) continue;
-        json_t *options = json_pack("{s:O,s:O}", "bos_token", json_object_get(row, "bos_token"), "eos_token", json_object_get(row, "eos_token"));
+        json_t *options = json_pack("{s:O,s:O}", "bos_token", json_object_get(row, "bos_token"), "eos_token",
+                                    json_object_get(row, "eos_token"));
         json_t *vars = json_object_get(row, "vars");
         if (vars) CHECK(!json_object_update(options, vars));
         if (!vars && !strcmp(name, "llama3.2")) CHECK(!json_object_set_new(options, "date_string", json_string("26 Jul 2024")));
         write_file("chat_template.jinja", json_string_value(jinja));
         sl_chat_template *t = load(test_tmp(), NULL);
-        expect_text(name, t, &(sl_chat_request){.messages = json_object_get(row, "messages"), .options = options}, json_string_value(want),
-                    json_string_length(want));
+        expect_text(name, t, &(sl_chat_request){.messages = json_object_get(row, "messages"), .options = options},
+                    json_string_value(want), json_string_length(want));
         sl_chat_template_free(t);
         json_decref(options);
         n++;

@@ -253,7 +253,8 @@ static void long_file(void) { // a sparse file: it takes no disk space
     snprintf(path, sizeof path, "%s/tokenizer.model", test_tmp());
     FILE *f = fopen(path, "r+b");
     CHECK(f && !fseek(f, 64 << 20, SEEK_SET) && fputc('x', f) == 'x' && !fclose(f));
-    CHECK_ERR(sl_tokenizer_load(&SL_FOLDER(test_tmp()), &tok, &err), err, SL_ERR_UNSUPPORTED, "expected at most 67108864 bytes");
+    CHECK_ERR(sl_tokenizer_load(&SL_FOLDER(test_tmp()), &tok, &err), err, SL_ERR_UNSUPPORTED,
+              "expected at most 67108864 bytes");
 }
 
 // ---- pieces ----

@@ -320,10 +320,9 @@ static void bos_of_chat(void) { // a prompt holds the BOS that its template writ
         const char *name, *folder;
         int bos, n;
     } chats[] = {
-        {"llama3", DIR "bpe", BOS, 1},     {"llama3.1", DIR "bpe", BOS, 1},          {"llama3.2", DIR "bpe", BOS, 1},
-        {"llama2", DIR "llama", 1, 2},     {"mistral-v0", DIR "llama", 1, 1},        {"mistral-v1", DIR "llama", 1, 1},
-        {"vicuna", DIR "llama", 1, 1},
-        {"zephyr", DIR "llama", 1, 1}, // it writes none, and the tokenizer adds one
+        {"llama3", DIR "bpe", BOS, 1}, {"llama3.1", DIR "bpe", BOS, 1},   {"llama3.2", DIR "bpe", BOS, 1},
+        {"llama2", DIR "llama", 1, 2}, {"mistral-v0", DIR "llama", 1, 1}, {"mistral-v1", DIR "llama", 1, 1},
+        {"vicuna", DIR "llama", 1, 1}, {"zephyr", DIR "llama", 1, 1}, // it writes none, and the tokenizer adds one
     };
     for (size_t i = 0; i < sizeof chats / sizeof *chats; i++) {
         sl_tokenizer *tok = tokens_load(chats[i].folder);

@@ -17,8 +17,8 @@ enum { MOST_TEMPLATE = 1 << 20 }; // bytes; the longest published template has 3
 
 struct sl_chat_template {
     char *name;
-    sl_jinja *main, *tool_use; // tool_use: for conversations with tools; NULL: none
-    json_t *tokens;            // {"bos_token": "<s>", ...} of the documents
+    sl_jinja *main, *tool_use;      // tool_use: for conversations with tools; NULL: none
+    json_t *tokens;                 // {"bos_token": "<s>", ...} of the documents
     const sl_chat_builtin *builtin; // NULL: a text of the model or the user
 };
 
@@ -44,7 +44,7 @@ void sl_chat_template_free(sl_chat_template *t) {
 
 // ---- the special tokens of the documents ----
 
-static const char *const token_names[] = {"bos_token", "eos_token",  "unk_token", "sep_token",
+static const char *const token_names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                           "pad_token", "cls_token", "mask_token"};
 
 // Sets the fields of `tokens` from a document's fields: strings, or objects with "content".
@@ -154,8 +154,9 @@ static int load_mistral(const sl_documents *d, sl_chat_template *t, const char *
     snprintf(name, sizeof name, "mistral-%s%s", version, is_tekken ? "-tekken" : "");
     t->builtin = sl_chat_builtin_find(name);
     if (!t->builtin)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: there is no chat template for version %s of Mistral's tokenizers; pass {template_name}",
-                       d->path, version);
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "%s: there is no chat template for version %s of Mistral's tokenizers; pass {template_name}", d->path,
+                       version);
     *document = t->builtin->name;
     return parse(t->builtin->name, t->builtin->text, strlen(t->builtin->text), &t->main, err);
 }
@@ -172,8 +173,9 @@ static int load_own(const sl_documents *d, sl_chat_template *t, const char **doc
     if (t->main) return 0;
     rc = load_mistral(d, t, document, err);
     if (rc || t->main) return rc;
-    return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: the model has no chat template; pass {template_name} with a file or one of: %s",
-                   d->path, sl_chat_names());
+    return sl_fail(err, SL_ERR_UNSUPPORTED,
+                   "%s: the model has no chat template; pass {template_name} with a file or one of: %s", d->path,
+                   sl_chat_names());
 }
 
 static int load_file(const char *path, sl_jinja **out, sl_error *err) {
@@ -236,7 +238,8 @@ static json_t *plain_message(const json_t *message) {
     const char *key;
     json_t *value, *made = json_object(), *thoughts = NULL;
     int bad = !made;
-    json_object_foreach((json_t *)message, key, value) if (!json_is_null(value)) bad |= json_object_set_nocheck(made, key, value) != 0;
+    json_object_foreach((json_t *)message, key, value) if (!json_is_null(value)) bad |=
+        json_object_set_nocheck(made, key, value) != 0;
     for (size_t i = 0; !bad && !thoughts && i < 3; i++) thoughts = json_object_get(made, names[i]);
     if (thoughts && !json_object_get(made, "thinking")) bad |= json_object_set(made, "thinking", thoughts) != 0;
     if (thoughts) bad |= json_object_set(made, "reasoning_content", thoughts) != 0;
@@ -314,8 +317,8 @@ static int writes_blank(const sl_tokenizer *tok) {
 }
 
 // The variables with marks, and those without.
-static int make_variables(const sl_chat_template *t, const sl_tokenizer *tok, const sl_chat_request *r, json_t *marked, json_t *plain,
-                          sl_error *err) {
+static int make_variables(const sl_chat_template *t, const sl_tokenizer *tok, const sl_chat_request *r, json_t *marked,
+                          json_t *plain, sl_error *err) {
     const struct {
         const char *name, *otherwise;
         int32_t id;
@@ -375,13 +378,15 @@ static int make_spans(const unsigned char *marks, size_t n, sl_prompt *out, sl_e
     return 0;
 }
 
-int sl_chat_render(const sl_chat_template *t, const sl_tokenizer *tok, const sl_chat_request *r, sl_prompt *out, sl_error *err) {
+int sl_chat_render(const sl_chat_template *t, const sl_tokenizer *tok, const sl_chat_request *r, sl_prompt *out,
+                   sl_error *err) {
     json_t *marked = json_object(), *plain = json_object();
     sl_jinja_output text = {0};
     sl_prompt_free(out);
     int rc = marked && plain ? 0 : sl_fail(err, SL_ERR_MEMORY, "chat template: out of memory");
     if (!rc) rc = make_variables(t, tok, r, marked, plain, err);
-    if (!rc && r->parse_special && json_object_update(plain, marked)) rc = sl_fail(err, SL_ERR_MEMORY, "chat template: out of memory");
+    if (!rc && r->parse_special && json_object_update(plain, marked))
+        rc = sl_fail(err, SL_ERR_MEMORY, "chat template: out of memory");
     const sl_jinja_input in = {.plain = plain, .marked = r->parse_special ? NULL : marked, .now = time(NULL)};
     if (!rc) rc = sl_jinja_render(t->tool_use && r->tools ? t->tool_use : t->main, &in, &text, err);
     if (!rc) rc = make_spans(text.marks, text.text.n, out, err);
@@ -432,8 +437,8 @@ static int check_markers(const sl_chat_template *t, const sl_tokenizer *tok, con
     for (int i = 0; t->builtin && t->builtin->markers[i]; i++) check_marker(&c, t->builtin->markers[i]);
     json_object_foreach(t->tokens, name, text) check_marker(&c, json_string_value(text));
     if (!c.missing) return 0;
-    return sl_fail(err, SL_ERR_UNSUPPORTED, "chat template %.200s: it writes %.100s, which is no token of this model's tokenizer",
-                   t->name, c.missing);
+    return sl_fail(err, SL_ERR_UNSUPPORTED,
+                   "chat template %.200s: it writes %.100s, which is no token of this model's tokenizer", t->name, c.missing);
 }
 
 int sl_chat_tokenize(const sl_chat_template *t, const sl_tokenizer *tok, const sl_prompt *p, sl_ids *ids, sl_error *err) {
@@ -441,9 +446,9 @@ int sl_chat_tokenize(const sl_chat_template *t, const sl_tokenizer *tok, const s
     int32_t id = sl_tokenizer_bos(tok);
     int rc = check_markers(t, tok, p, err);
     if (!rc && id >= 0) rc = sl_token_bytes(tok, id, &bos, err);
-    int has_bos = bos.n && p->text.n >= bos.n && !memcmp(p->text.data, bos.data, bos.n) && !(p->n_plain && p->plain[0].from < bos.n);
-    if (!rc)
-        rc = sl_tokenize_marked(tok, p->text.data, p->text.n, p->plain, p->n_plain, has_bos ? 0 : SL_TOK_BOS, ids, err);
+    int has_bos =
+        bos.n && p->text.n >= bos.n && !memcmp(p->text.data, bos.data, bos.n) && !(p->n_plain && p->plain[0].from < bos.n);
+    if (!rc) rc = sl_tokenize_marked(tok, p->text.data, p->text.n, p->plain, p->n_plain, has_bos ? 0 : SL_TOK_BOS, ids, err);
     sl_text_free(&bos);
     return rc;
 }

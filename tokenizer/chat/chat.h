@@ -13,11 +13,11 @@ typedef struct sl_chat_template sl_chat_template; // immutable; threads may shar
 const char *sl_chat_role(const char *name); // the static name of a role: "system", "user" or "assistant"; NULL: unknown
 const char *sl_chat_names(void);            // of the built-in templates, comma-separated, for messages and help
 
-// Loads a template. name: of a built-in template, of one of the model's templates ("tool_use"), or the path of a file; NULL: the
-// model's template. SL_ERR_UNSUPPORTED: the model has none, or the text uses what Sleigh does not have. SL_ERR_ARG: the name is
-// unknown.
+// Loads a template. name: of a built-in template, of one of the model's templates ("tool_use"), or the path of a file; NULL:
+// the model's template. SL_ERR_UNSUPPORTED: the model has none, or the text uses what Sleigh does not have. SL_ERR_ARG: the
+// name is unknown.
 int sl_chat_load(const sl_documents *d, const char *name, sl_chat_template **out, sl_error *err);
-void sl_chat_template_free(sl_chat_template *t); // NULL is allowed
+void sl_chat_template_free(sl_chat_template *t);     // NULL is allowed
 const char *sl_chat_name(const sl_chat_template *t); // of a built-in template or a document
 
 // What a template writes. Values are JSON as transformers takes them.

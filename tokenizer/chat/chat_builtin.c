@@ -1,5 +1,5 @@
-// tokenizer/chat/chat_builtin.c - the texts of the built-in chat templates. They write what the published templates of the models
-// write for messages of the roles system, user and assistant. `blank` is a blank where the tokenizer writes none after a
+// tokenizer/chat/chat_builtin.c - the texts of the built-in chat templates. They write what the published templates of the
+// models write for messages of the roles system, user and assistant. `blank` is a blank where the tokenizer writes none after a
 // special token.
 #include "tokenizer/chat/chat_builtin.h"
 
@@ -432,17 +432,35 @@ const sl_chat_builtin *sl_chat_builtin_find(const char *name) {
 }
 
 const char *sl_chat_names(void) {
-    return "llama2, llama3, llama3.1, llama3.2, llama4, mistral-v0, mistral-v1, mistral-v2, mistral-v3, mistral-v3-tekken, mistral-v7, "
+    return "llama2, llama3, llama3.1, llama3.2, llama4, mistral-v0, mistral-v1, mistral-v2, mistral-v3, mistral-v3-tekken, "
+           "mistral-v7, "
            "mistral-v7-tekken, chatml, smollm2, qwen2.5, qwen3, qwen3-no-think, qwen3-thinking, gemma, phi3, phi4, zephyr, "
            "vicuna, openchat, deepseek, deepseek-r1, command-r, granite, olmo2, falcon3, exaone3, glm4, solar";
 }
 
 void sl_chat_markers(void (*fn)(void *ctx, const char *marker), void *ctx) {
     // Other texts of this look, such as <|user|> and [INST], are tokens in some models and plain text in others.
-    static const char *const markers[] = {
-        "<|im_start|>", "<|im_end|>", "<|im_sep|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
-        "<|header_start|>", "<|header_end|>", "<|eot|>", "<start_of_turn>", "<end_of_turn>", "<|end_of_turn|>",
-        "<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>", "<|START_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>",
-        "<|start_of_role|>", "<|end_of_role|>", "[|endofturn|]", "[gMASK]", "<sop>"};
+    static const char *const markers[] = {"<|im_start|>",
+                                          "<|im_end|>",
+                                          "<|im_sep|>",
+                                          "<|start_header_id|>",
+                                          "<|end_header_id|>",
+                                          "<|eot_id|>",
+                                          "<|header_start|>",
+                                          "<|header_end|>",
+                                          "<|eot|>",
+                                          "<start_of_turn>",
+                                          "<end_of_turn>",
+                                          "<|end_of_turn|>",
+                                          "<｜User｜>",
+                                          "<｜Assistant｜>",
+                                          "<｜end▁of▁sentence｜>",
+                                          "<|START_OF_TURN_TOKEN|>",
+                                          "<|END_OF_TURN_TOKEN|>",
+                                          "<|start_of_role|>",
+                                          "<|end_of_role|>",
+                                          "[|endofturn|]",
+                                          "[gMASK]",
+                                          "<sop>"};
     for (size_t i = 0; i < sizeof markers / sizeof *markers; i++) fn(ctx, markers[i]);
 }

@@ -4,11 +4,11 @@
 
 typedef struct sl_chat_builtin {
     const char *name, *text;
-    const char *bos, *eos;      // where there is no tokenizer that says so
-    const char *markers[12];    // texts that must be tokens; NULL ends them
+    const char *bos, *eos;   // where there is no tokenizer that says so
+    const char *markers[12]; // texts that must be tokens; NULL ends them
 } sl_chat_builtin;
 
-extern const sl_chat_builtin sl_chat_builtins[]; // ended by a name of NULL
+extern const sl_chat_builtin sl_chat_builtins[];               // ended by a name of NULL
 const sl_chat_builtin *sl_chat_builtin_find(const char *name); // NULL: unknown
 
 const char *sl_chat_names(void); // the same declaration as in chat.h

@@ -1,4 +1,5 @@
-// tokenizer/jinja/jinja.c - parses and renders templates: sets up the memory of a parse or a run, and turns its error into an sl_error.
+// tokenizer/jinja/jinja.c - parses and renders templates: sets up the memory of a parse or a run, and turns its error into an
+// sl_error.
 #include "tokenizer/jinja/jinja.h"
 #include "tokenizer/jinja/jinja_internal.h"
 

@@ -1,5 +1,6 @@
-// tokenizer/jinja/jinja.h - the template language of chat templates: Jinja 3.1 as transformers sets it (trim_blocks, lstrip_blocks, the
-// immutable sandbox, tojson without escapes, raise_exception, strftime_now, break and continue, generation blocks).
+// tokenizer/jinja/jinja.h - the template language of chat templates: Jinja 3.1 as transformers sets it (trim_blocks,
+// lstrip_blocks, the immutable sandbox, tojson without escapes, raise_exception, strftime_now, break and continue, generation
+// blocks).
 //
 // A template is parsed once, and is then constant: threads may share it. Rendering gives the bytes that Python gives, or an
 // error. Names of the language that Sleigh does not have are refused by name, with the line of the template.
@@ -16,7 +17,7 @@ typedef struct sl_jinja sl_jinja;
 // name: of the template, for messages. text: n bytes of UTF-8. SL_ERR_FORMAT: a syntax error. SL_ERR_UNSUPPORTED: a statement
 // that Sleigh does not have.
 int sl_jinja_parse(const char *name, const char *text, size_t n, sl_jinja **out, sl_error *err);
-void sl_jinja_free(sl_jinja *t); // NULL is allowed
+void sl_jinja_free(sl_jinja *t);                         // NULL is allowed
 int sl_jinja_reads(const sl_jinja *t, const char *name); // 1: an expression of the template has this variable
 
 // What limits a template that runs wild.

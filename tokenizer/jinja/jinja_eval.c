@@ -125,7 +125,10 @@ static j_value divide(j_base *b, j_op op, j_value x, j_value y) {
     if (!sl_j_is_number(x) || !sl_j_is_number(y)) bad_operands(b, text, x, y);
     int whole = sl_j_is_whole(x) && sl_j_is_whole(y);
     if (real(y) == 0)
-        sl_j_fail(b, SL_ERR_ARG, "%s", op == J_DIV ? "division by zero" : whole ? "integer division or modulo by zero" : "float modulo");
+        sl_j_fail(b, SL_ERR_ARG, "%s",
+                  op == J_DIV ? "division by zero"
+                  : whole     ? "integer division or modulo by zero"
+                              : "float modulo");
     if (op == J_DIV) {
         return sl_j_float(real(x) / real(y));
     }
@@ -153,8 +156,10 @@ static j_value power(j_base *b, j_value x, j_value y) {
     if (!sl_j_is_whole(x) || !sl_j_is_whole(y) || y.i < 0) {
         if (real(x) == 0 && real(y) < 0) sl_j_fail(b, SL_ERR_ARG, "0.0 cannot be raised to a negative power");
         double p = pow(real(x), real(y));
-        if (isnan(p) && !isnan(real(x)) && !isnan(real(y))) sl_j_fail(b, SL_ERR_UNSUPPORTED, "complex numbers are not supported");
-        if (isinf(p) && isfinite(real(x)) && isfinite(real(y))) sl_j_fail(b, SL_ERR_ARG, "(34, 'Numerical result out of range')");
+        if (isnan(p) && !isnan(real(x)) && !isnan(real(y)))
+            sl_j_fail(b, SL_ERR_UNSUPPORTED, "complex numbers are not supported");
+        if (isinf(p) && isfinite(real(x)) && isfinite(real(y)))
+            sl_j_fail(b, SL_ERR_ARG, "(34, 'Numerical result out of range')");
         return sl_j_float(p);
     }
     int64_t p = 1, base = x.i;
@@ -192,7 +197,8 @@ static j_value signed_value(j_run *r, const j_node *n) {
     j_value v = sl_j_eval(r, n->a);
     sl_j_defined(&r->base, v);
     if (!sl_j_is_number(v))
-        sl_j_fail(&r->base, SL_ERR_ARG, "bad operand type for unary %s: '%s'", n->kind == N_NEGATIVE ? "-" : "+", sl_j_type_name(v));
+        sl_j_fail(&r->base, SL_ERR_ARG, "bad operand type for unary %s: '%s'", n->kind == N_NEGATIVE ? "-" : "+",
+                  sl_j_type_name(v));
     if (v.type == J_FLOAT) return sl_j_float(n->kind == N_NEGATIVE ? -v.f : v.f);
     if (n->kind == N_NEGATIVE && v.i == INT64_MIN) too_large(&r->base);
     return sl_j_int(n->kind == N_NEGATIVE ? -v.i : v.i);

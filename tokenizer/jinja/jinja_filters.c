@@ -1,5 +1,5 @@
-// tokenizer/jinja/jinja_filters.c - the filters of Jinja 3.1, and tojson of transformers. A filter that Python writes as a generator
-// gives an iterator, which can be read once. An error within such a filter is kept until the iterator reaches it.
+// tokenizer/jinja/jinja_filters.c - the filters of Jinja 3.1, and tojson of transformers. A filter that Python writes as a
+// generator gives an iterator, which can be read once. An error within such a filter is kept until the iterator reaches it.
 #include "tokenizer/jinja/jinja_internal.h"
 
 #include <math.h>
@@ -126,8 +126,7 @@ static j_value f_truncate(j_run *r, j_value v, const j_args *args) {
 
 static j_value f_format(j_run *r, j_value v, const j_args *args) {
     j_base *b = &r->base;
-    if (args->n && args->n_names)
-        sl_j_fail(b, SL_ERR_ARG, "can't handle positional and keyword arguments at the same time");
+    if (args->n && args->n_names) sl_j_fail(b, SL_ERR_ARG, "can't handle positional and keyword arguments at the same time");
     j_value given = sl_j_list_new(b, J_TUPLE, args->items, args->n);
     if (args->n_names) given = sl_j_dict_new(b, J_DICT);
     for (size_t i = 0; i < args->n_names; i++) sl_j_dict_set(b, given.dict, text_of(args->names[i]), args->values[i]);
@@ -240,7 +239,8 @@ static j_value f_round(j_run *r, j_value v, const j_args *args) {
     const j_string *method = sl_j_given(a[1]) ? sl_j_string_arg(b, "round", a[1]) : sl_j_literal(b, "common");
     sl_j_defined(b, v);
     if (!sl_j_is_number(v)) sl_j_fail(b, SL_ERR_ARG, "round of a value of the type %s", sl_j_type_name(v));
-    if (precision < 0 || precision > 22) sl_j_fail(b, SL_ERR_UNSUPPORTED, "round: precision %lld is not supported", (long long)precision);
+    if (precision < 0 || precision > 22)
+        sl_j_fail(b, SL_ERR_UNSUPPORTED, "round: precision %lld is not supported", (long long)precision);
     if (sl_j_equals(method, "common")) {
         if (sl_j_is_whole(v) || !isfinite(v.f)) return sl_j_is_whole(v) ? sl_j_int(v.i) : v;
         const j_value arguments[] = {v};
@@ -417,7 +417,8 @@ static j_value f_first(j_run *r, j_value v, const j_args *args) {
 static j_value f_last(j_run *r, j_value v, const j_args *args) {
     j_base *b = &r->base;
     sl_j_take_args(b, "last", args, "", NULL);
-    if (v.type == J_ITERATOR || !sl_j_is_iterable(v)) sl_j_fail(b, SL_ERR_ARG, "'%s' object is not reversible", sl_j_type_name(v));
+    if (v.type == J_ITERATOR || !sl_j_is_iterable(v))
+        sl_j_fail(b, SL_ERR_ARG, "'%s' object is not reversible", sl_j_type_name(v));
     j_list all = sl_j_elements(b, v);
     return all.n ? all.items[all.n - 1] : sl_j_undefined(b, "No last item, sequence was empty.");
 }
@@ -607,60 +608,33 @@ static const struct {
     const char *name;
     filter_fn fn; // NULL: Jinja has it, Sleigh does not
 } filters[] = {
-    {"abs", f_abs},
-    {"attr", f_attr},
-    {"batch", f_batch},
-    {"capitalize", f_capitalize},
-    {"center", f_center},
-    {"count", f_length},
-    {"d", f_default},
-    {"default", f_default},
-    {"dictsort", f_dictsort},
-    {"e", f_escape},
-    {"escape", f_escape},
-    {"filesizeformat", NULL},
-    {"first", f_first},
-    {"float", f_float},
-    {"forceescape", NULL},
-    {"format", f_format},
-    {"groupby", NULL},
-    {"indent", f_indent},
-    {"int", f_int},
-    {"items", f_items},
-    {"join", f_join},
-    {"last", f_last},
-    {"length", f_length},
-    {"list", f_list},
-    {"lower", f_lower},
-    {"map", f_map},
-    {"max", f_max},
-    {"min", f_min},
-    {"pprint", NULL},
-    {"random", NULL},
-    {"reject", f_reject},
-    {"rejectattr", f_rejectattr},
-    {"replace", f_replace},
-    {"reverse", f_reverse},
-    {"round", f_round},
-    {"safe", f_safe},
-    {"select", f_select},
-    {"selectattr", f_selectattr},
-    {"slice", f_slice},
-    {"sort", f_sort},
-    {"string", f_string},
-    {"striptags", NULL},
-    {"sum", f_sum},
-    {"title", f_title},
-    {"tojson", f_tojson},
-    {"trim", f_trim},
-    {"truncate", f_truncate},
-    {"unique", f_unique},
-    {"upper", f_upper},
-    {"urlencode", NULL},
-    {"urlize", NULL},
-    {"wordcount", f_wordcount},
-    {"wordwrap", NULL},
-    {"xmlattr", NULL},
+    {"abs", f_abs},           {"attr", f_attr},
+    {"batch", f_batch},       {"capitalize", f_capitalize},
+    {"center", f_center},     {"count", f_length},
+    {"d", f_default},         {"default", f_default},
+    {"dictsort", f_dictsort}, {"e", f_escape},
+    {"escape", f_escape},     {"filesizeformat", NULL},
+    {"first", f_first},       {"float", f_float},
+    {"forceescape", NULL},    {"format", f_format},
+    {"groupby", NULL},        {"indent", f_indent},
+    {"int", f_int},           {"items", f_items},
+    {"join", f_join},         {"last", f_last},
+    {"length", f_length},     {"list", f_list},
+    {"lower", f_lower},       {"map", f_map},
+    {"max", f_max},           {"min", f_min},
+    {"pprint", NULL},         {"random", NULL},
+    {"reject", f_reject},     {"rejectattr", f_rejectattr},
+    {"replace", f_replace},   {"reverse", f_reverse},
+    {"round", f_round},       {"safe", f_safe},
+    {"select", f_select},     {"selectattr", f_selectattr},
+    {"slice", f_slice},       {"sort", f_sort},
+    {"string", f_string},     {"striptags", NULL},
+    {"sum", f_sum},           {"title", f_title},
+    {"tojson", f_tojson},     {"trim", f_trim},
+    {"truncate", f_truncate}, {"unique", f_unique},
+    {"upper", f_upper},       {"urlencode", NULL},
+    {"urlize", NULL},         {"wordcount", f_wordcount},
+    {"wordwrap", NULL},       {"xmlattr", NULL},
 };
 
 j_value sl_j_filter(j_run *r, const j_string *name, j_value v, const j_args *args) {

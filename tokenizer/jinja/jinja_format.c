@@ -1,5 +1,5 @@
-// tokenizer/jinja/jinja_format.c - values as text: str(), repr(), JSON, format strings, dates; and numbers from text. Numbers do not
-// depend on the locale of the process.
+// tokenizer/jinja/jinja_format.c - values as text: str(), repr(), JSON, format strings, dates; and numbers from text. Numbers
+// do not depend on the locale of the process.
 #include "base/number.h"
 #include "tokenizer/jinja/jinja_internal.h"
 
@@ -45,7 +45,8 @@ static int clean_number(const char *s, size_t n, char *out, size_t size) {
     while (n > 0 && strchr(" \t\n\r\f\v", s[n - 1]) && s[n - 1]) n--;
     if (!n || n >= size) return 0;
     for (size_t i = 0; i < n; i++) {
-        if (s[i] == '_' && (!i || i + 1 == n || s[i - 1] == '_' || strchr("+-.", s[i - 1]) || strchr("+-.", s[i + 1]))) return 0;
+        if (s[i] == '_' && (!i || i + 1 == n || s[i - 1] == '_' || strchr("+-.", s[i - 1]) || strchr("+-.", s[i + 1])))
+            return 0;
         if (!s[i]) return 0;
         if (s[i] != '_') out[m++] = s[i];
     }
@@ -118,7 +119,7 @@ static void put_repr_string(j_base *b, j_buffer *out, const j_string *s) {
                 : c == '\n'                             ? snprintf(escape, sizeof escape, "\\n")
                 : c == '\r'                             ? snprintf(escape, sizeof escape, "\\r")
                 : c == '\t'                             ? snprintf(escape, sizeof escape, "\\t")
-                : sl_j_is_printable(c)                     ? 0
+                : sl_j_is_printable(c)                  ? 0
                 : c < 0x100                             ? snprintf(escape, sizeof escape, "\\x%02x", c)
                 : c < 0x10000                           ? snprintf(escape, sizeof escape, "\\u%04x", c)
                                                         : snprintf(escape, sizeof escape, "\\U%08x", c);
@@ -237,12 +238,11 @@ static void put_json_string(j_base *b, j_buffer *out, const j_string *s, int asc
     for (size_t i = 0, len; i < s->n; i += len) {
         len = sl_j_char(s->s + i, s->n - i, &c);
         const char *letter = c && c < 0x80 ? strchr(letters, (int)c) : NULL;
-        int n = letter                            ? snprintf(escape, sizeof escape, "\\%c", written[letter - letters])
-                : c < 0x20                        ? snprintf(escape, sizeof escape, "\\u%04x", c)
-                : !ascii || c < 0x7f              ? 0
-                : c < 0x10000                     ? snprintf(escape, sizeof escape, "\\u%04x", c)
-                                                  : snprintf(escape, sizeof escape, "\\u%04x\\u%04x", 0xd7c0 + (c >> 10),
-                                                             0xdc00 + (c & 0x3ff));
+        int n = letter               ? snprintf(escape, sizeof escape, "\\%c", written[letter - letters])
+                : c < 0x20           ? snprintf(escape, sizeof escape, "\\u%04x", c)
+                : !ascii || c < 0x7f ? 0
+                : c < 0x10000        ? snprintf(escape, sizeof escape, "\\u%04x", c)
+                              : snprintf(escape, sizeof escape, "\\u%04x\\u%04x", 0xd7c0 + (c >> 10), 0xdc00 + (c & 0x3ff));
         if (s->mark) memset(marks, s->mark[i], sizeof marks);
         if (n)
             sl_j_put(b, out, escape, s->mark ? marks : NULL, (size_t)n);
@@ -531,7 +531,8 @@ static void put_formatted(j_base *b, j_buffer *out, j_value v, const char *p, co
         const j_string *text = v.s;
         if (f.precision >= 0) text = sl_j_part(b, text, 0, sl_j_offset(text, (size_t)f.precision));
         put_padded(b, out, text, &f, '<');
-    } else if (sl_j_is_number(v) && v.type != J_BOOL && f.type != 's' && (v.type == J_INT || (f.type && strchr("fFeg", f.type)))) {
+    } else if (sl_j_is_number(v) && v.type != J_BOOL && f.type != 's' &&
+               (v.type == J_INT || (f.type && strchr("fFeg", f.type)))) {
         if (v.type == J_INT && f.precision >= 0 && (!f.type || !strchr("fFeg", f.type)))
             sl_j_fail(b, SL_ERR_ARG, "Precision not allowed in integer format specifier");
         put_formatted_number(b, out, v, &f);

@@ -1,4 +1,5 @@
-// tokenizer/jinja/jinja_internal.h - the interfaces between the parts of the template language. Only tokenizer/jinja*.c includes it.
+// tokenizer/jinja/jinja_internal.h - the interfaces between the parts of the template language. Only tokenizer/jinja*.c
+// includes it.
 //
 // The parts, lowest first: jinja_memory.c, jinja_cases.c, jinja_text.c (strings), jinja_value.c, jinja_format.c (values as
 // text), jinja_lex.c, jinja_parse.c, jinja_methods.c, jinja_filters.c, jinja_tests.c, jinja_eval.c, jinja_run.c (statements),

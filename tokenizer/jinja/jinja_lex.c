@@ -1,5 +1,5 @@
-// tokenizer/jinja/jinja_lex.c - splits a template into tokens, with the white space rules of transformers: trim_blocks, lstrip_blocks,
-// no newline at the end, and the modifiers - and + of tags.
+// tokenizer/jinja/jinja_lex.c - splits a template into tokens, with the white space rules of transformers: trim_blocks,
+// lstrip_blocks, no newline at the end, and the modifiers - and + of tags.
 #include "tokenizer/jinja/jinja_internal.h"
 
 #include <stdio.h>
@@ -164,7 +164,10 @@ static size_t take_escape(lexer *x, const char *p, const char *end, j_buffer *ou
         return 1;
     }
     for (size_t i = 1; i <= n; i++) {
-        int digit = p + i >= end ? -1 : is_digit(p[i]) ? p[i] - '0' : (p[i] | 32) >= 'a' && (p[i] | 32) <= 'f' ? (p[i] | 32) - 'a' + 10 : -1;
+        int digit = p + i >= end                               ? -1
+                    : is_digit(p[i])                           ? p[i] - '0'
+                    : (p[i] | 32) >= 'a' && (p[i] | 32) <= 'f' ? (p[i] | 32) - 'a' + 10
+                                                               : -1;
         if (digit < 0) syntax(x, "a cut escape in a string");
         c = 16 * c + (uint32_t)digit;
     }
@@ -194,7 +197,9 @@ static void lex_string(lexer *x) {
 
 static size_t digits_at(const lexer *x, size_t at) { // digits with single underscores between them
     size_t n = 0;
-    while (at + n < x->n && (is_digit(x->s[at + n]) || (n && x->s[at + n] == '_' && at + n + 1 < x->n && is_digit(x->s[at + n + 1])))) n++;
+    while (at + n < x->n &&
+           (is_digit(x->s[at + n]) || (n && x->s[at + n] == '_' && at + n + 1 < x->n && is_digit(x->s[at + n + 1]))))
+        n++;
     return n;
 }
 

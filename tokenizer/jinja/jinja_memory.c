@@ -79,7 +79,8 @@ void sl_j_free_all(j_block *blocks) {
 }
 
 void sl_j_step(j_base *b, size_t n) {
-    if (n > b->most_steps - b->n_steps) sl_j_fail(b, SL_ERR_UNSUPPORTED, "the template takes more than %zu steps", b->most_steps);
+    if (n > b->most_steps - b->n_steps)
+        sl_j_fail(b, SL_ERR_UNSUPPORTED, "the template takes more than %zu steps", b->most_steps);
     b->n_steps += n;
 }
 

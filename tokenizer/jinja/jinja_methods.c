@@ -1,5 +1,5 @@
-// tokenizer/jinja/jinja_methods.c - attributes and methods of values, as Python's types have them. The sandbox of transformers forbids
-// methods that change a list or dict. Methods that Sleigh does not have are refused by name when a template calls them.
+// tokenizer/jinja/jinja_methods.c - attributes and methods of values, as Python's types have them. The sandbox of transformers
+// forbids methods that change a list or dict. Methods that Sleigh does not have are refused by name when a template calls them.
 #include "tokenizer/jinja/jinja_internal.h"
 
 #include <string.h>
@@ -191,8 +191,9 @@ static int loop_attribute(j_run *r, j_loop *loop, const char *name, size_t n, j_
 }
 
 static int is_number_attribute(const char *name, size_t n) {
-    static const char *const names[] = {"real",      "imag",     "numerator",  "denominator",      "conjugate", "bit_length",
-                                        "bit_count", "to_bytes", "from_bytes", "as_integer_ratio", "is_integer", "hex", "fromhex"};
+    static const char *const names[] = {"real",       "imag",      "numerator", "denominator", "conjugate",
+                                        "bit_length", "bit_count", "to_bytes",  "from_bytes",  "as_integer_ratio",
+                                        "is_integer", "hex",       "fromhex"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (is(name, n, names[i])) return 1;
     return 0;
@@ -476,7 +477,8 @@ j_value sl_j_call_method(j_run *r, const j_method *m, const j_args *args) {
     if (id == M_MISSING) sl_j_fail(b, SL_ERR_UNSUPPORTED, "%s.%s is not supported", sl_j_type_name(m->self), name);
     switch (m->self.type) {
     case J_STRING:
-        if (m->self.s->safe && args->n) sl_j_fail(b, SL_ERR_UNSUPPORTED, "%s of a string of the filter safe is not supported", name);
+        if (m->self.s->safe && args->n)
+            sl_j_fail(b, SL_ERR_UNSUPPORTED, "%s of a string of the filter safe is not supported", name);
         return string_method(b, name, id, m->self.s, args);
     case J_DICT:
         return dict_method(b, name, id, m->self.dict, args);

@@ -209,15 +209,16 @@ static j_node *test(parser *p, j_node *value) { // after `is`
     j_token_type t = p->at->type;
     if (is_operator(p->at, "(")) {
         call_arguments(p, n);
-    } else if ((t == T_NAME || t == T_STRING || t == T_INT || t == T_FLOAT || is_operator(p->at, "[") || is_operator(p->at, "{")) &&
+    } else if ((t == T_NAME || t == T_STRING || t == T_INT || t == T_FLOAT || is_operator(p->at, "[") ||
+                is_operator(p->at, "{")) &&
                !is_name(p->at, "else") && !is_name(p->at, "or") && !is_name(p->at, "and")) {
         if (is_name(p->at, "is")) unexpected(p, "one test; tests with `is` cannot be chained");
         n->list = postfix(p, primary(p));
     }
     if (!negated) return n;
     j_node *not = node(p, N_NOT, line);
-    not->a = n;
-    return not;
+    not ->a = n;
+    return not ;
 }
 
 static j_node *filters(parser *p, j_node *n) {

@@ -67,8 +67,9 @@ static void assign(j_run *r, const j_node *target, j_value value) {
     j_list all = sl_j_elements(b, value);
     for (const j_node *t = target->list; t; t = t->next) n++;
     if (all.n != n)
-        sl_j_fail(b, SL_ERR_ARG, all.n < n ? "not enough values to unpack (expected %zu, got %zu)"
-                                           : "too many values to unpack (expected %zu, got %zu)",
+        sl_j_fail(b, SL_ERR_ARG,
+                  all.n < n ? "not enough values to unpack (expected %zu, got %zu)"
+                            : "too many values to unpack (expected %zu, got %zu)",
                   n, all.n);
     n = 0;
     for (const j_node *t = target->list; t; t = t->next) assign(r, t, all.items[n++]);
@@ -188,8 +189,10 @@ static const j_value *argument(const j_args *args, size_t index, const j_string 
     return NULL;
 }
 
-static void bind_rest(j_run *r, const j_macro *m, const j_args *args, const unsigned char *used, size_t n_parameters, int explicit_caller) {
-    static const j_string caller = {.s = "caller", .n = 6}, kwargs = {.s = "kwargs", .n = 6}, varargs = {.s = "varargs", .n = 7};
+static void bind_rest(j_run *r, const j_macro *m, const j_args *args, const unsigned char *used, size_t n_parameters,
+                      int explicit_caller) {
+    static const j_string caller = {.s = "caller", .n = 6}, kwargs = {.s = "kwargs", .n = 6},
+                          varargs = {.s = "varargs", .n = 7};
     j_base *b = &r->base;
     char buf[80];
     j_value rest = sl_j_dict_new(b, J_DICT);
@@ -235,8 +238,8 @@ j_value sl_j_call_macro(j_run *r, const j_macro *m, const j_args *args) {
     memset(used, 0, args->n_names + 1);
     for (const j_node *p = m->node->list2; p; p = p->next) { // defaults may read the parameters before them
         if (argument(args, n++, p->name, used)) continue;
-        j_value v = p->a ? sl_j_eval(r, p->a)
-                         : sl_j_undefined(b, "parameter '%.*s' was not provided", (int)p->name->n, p->name->s);
+        j_value v =
+            p->a ? sl_j_eval(r, p->a) : sl_j_undefined(b, "parameter '%.*s' was not provided", (int)p->name->n, p->name->s);
         sl_j_assign(r, r->scope, p->name, v);
     }
     j_value text = captured(r, m->node->list);
@@ -346,8 +349,8 @@ void sl_j_exec(j_run *r, const j_node *body) {
 // ---- functions of the language ----
 
 typedef enum { F_RAISE, F_STRFTIME, F_NAMESPACE, F_RANGE, F_DICT, F_CYCLER, F_JOINER, F_LIPSUM, N_FUNCTIONS } function_id;
-static const char *const functions[N_FUNCTIONS] = {"raise_exception", "strftime_now", "namespace", "range",
-                                                   "dict",            "cycler",       "joiner",    "lipsum"};
+static const char *const functions[N_FUNCTIONS] = {"raise_exception", "strftime_now", "namespace", "range", "dict",
+                                                   "cycler",          "joiner",       "lipsum"};
 
 int sl_j_function_id(const j_string *name) {
     for (int i = 0; i < N_FUNCTIONS; i++)
@@ -360,7 +363,8 @@ static j_value f_range(j_base *b, const j_args *args) {
     if (!args->n || args->n > 3 || args->n_names) sl_j_fail(b, SL_ERR_ARG, "range expected 1 to 3 arguments");
     for (size_t i = 0; i < args->n; i++) v[args->n == 1 ? 1 : i] = sl_j_int_arg(b, "range", args->items[i]);
     if (!v[2]) sl_j_fail(b, SL_ERR_ARG, "range() arg 3 must not be zero");
-    long double n = v[2] > 0 ? ((long double)v[1] - v[0] + v[2] - 1) / v[2] : ((long double)v[0] - v[1] - v[2] - 1) / -(long double)v[2];
+    long double n =
+        v[2] > 0 ? ((long double)v[1] - v[0] + v[2] - 1) / v[2] : ((long double)v[0] - v[1] - v[2] - 1) / -(long double)v[2];
     if (n >= 100001) sl_j_fail(b, SL_ERR_ARG, "Range too big. The sandbox blocks ranges larger than MAX_RANGE (100000).");
     j_range *made = sl_j_alloc(b, sizeof *made);
     *made = (j_range){.start = v[0], .stop = v[1], .step = v[2], .n = n > 0 ? (size_t)n : 0};
@@ -377,7 +381,8 @@ static j_value f_dict(j_base *b, const j_args *args, j_type type) {
         j_list all = sl_j_elements(b, args->items[0]);
         for (size_t i = 0; i < all.n; i++) {
             j_list pair = sl_j_elements(b, all.items[i]);
-            if (pair.n != 2) sl_j_fail(b, SL_ERR_ARG, "dictionary update sequence element #%zu has length %zu; 2 is required", i, pair.n);
+            if (pair.n != 2)
+                sl_j_fail(b, SL_ERR_ARG, "dictionary update sequence element #%zu has length %zu; 2 is required", i, pair.n);
             sl_j_dict_set(b, made.dict, pair.items[0], pair.items[1]);
         }
     }

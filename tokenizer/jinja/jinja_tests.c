@@ -41,16 +41,45 @@ static const struct {
     const char *name;
     test_id id;
 } tests[] = {
-    {"defined", IS_DEFINED},   {"undefined", IS_UNDEFINED}, {"none", IS_NONE},         {"boolean", IS_BOOLEAN},
-    {"true", IS_TRUE},         {"false", IS_FALSE},         {"integer", IS_INTEGER},   {"float", IS_FLOAT},
-    {"number", IS_NUMBER},     {"string", IS_STRING},       {"mapping", IS_MAPPING},   {"sequence", IS_SEQUENCE},
-    {"iterable", IS_ITERABLE}, {"callable", IS_CALLABLE},   {"lower", IS_LOWER},       {"upper", IS_UPPER},
-    {"odd", IS_ODD},           {"even", IS_EVEN},           {"escaped", IS_ESCAPED},   {"divisibleby", IS_DIVISIBLE},
-    {"in", IS_IN},             {"==", IS_EQUAL},            {"eq", IS_EQUAL},          {"equalto", IS_EQUAL},
-    {"!=", IS_UNEQUAL},        {"ne", IS_UNEQUAL},          {"<", IS_LESS},            {"lt", IS_LESS},
-    {"lessthan", IS_LESS},     {"<=", IS_AT_MOST},          {"le", IS_AT_MOST},        {">", IS_GREATER},
-    {"gt", IS_GREATER},        {"greaterthan", IS_GREATER}, {">=", IS_AT_LEAST},       {"ge", IS_AT_LEAST},
-    {"sameas", IS_SAME},       {"filter", MISSING},         {"test", MISSING},
+    {"defined", IS_DEFINED},
+    {"undefined", IS_UNDEFINED},
+    {"none", IS_NONE},
+    {"boolean", IS_BOOLEAN},
+    {"true", IS_TRUE},
+    {"false", IS_FALSE},
+    {"integer", IS_INTEGER},
+    {"float", IS_FLOAT},
+    {"number", IS_NUMBER},
+    {"string", IS_STRING},
+    {"mapping", IS_MAPPING},
+    {"sequence", IS_SEQUENCE},
+    {"iterable", IS_ITERABLE},
+    {"callable", IS_CALLABLE},
+    {"lower", IS_LOWER},
+    {"upper", IS_UPPER},
+    {"odd", IS_ODD},
+    {"even", IS_EVEN},
+    {"escaped", IS_ESCAPED},
+    {"divisibleby", IS_DIVISIBLE},
+    {"in", IS_IN},
+    {"==", IS_EQUAL},
+    {"eq", IS_EQUAL},
+    {"equalto", IS_EQUAL},
+    {"!=", IS_UNEQUAL},
+    {"ne", IS_UNEQUAL},
+    {"<", IS_LESS},
+    {"lt", IS_LESS},
+    {"lessthan", IS_LESS},
+    {"<=", IS_AT_MOST},
+    {"le", IS_AT_MOST},
+    {">", IS_GREATER},
+    {"gt", IS_GREATER},
+    {"greaterthan", IS_GREATER},
+    {">=", IS_AT_LEAST},
+    {"ge", IS_AT_LEAST},
+    {"sameas", IS_SAME},
+    {"filter", MISSING},
+    {"test", MISSING},
 };
 
 // value % by, for odd, even and divisibleby.
@@ -93,7 +122,8 @@ static int with_argument(j_base *b, test_id id, j_value v, const j_args *args) {
         return !sl_j_equal(b, v, a[0]);
     case IS_SAME:
         if (v.type == a[0].type && v.type != J_NONE && v.type != J_BOOL && !sl_j_identical(v, a[0]) && sl_j_equal(b, v, a[0]))
-            sl_j_fail(b, SL_ERR_UNSUPPORTED, "the test 'sameas' of equal values of the type %s is not supported", sl_j_type_name(v));
+            sl_j_fail(b, SL_ERR_UNSUPPORTED, "the test 'sameas' of equal values of the type %s is not supported",
+                      sl_j_type_name(v));
         return sl_j_identical(v, a[0]);
     default:
         return compares(b, id, v, a[0]);

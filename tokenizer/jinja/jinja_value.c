@@ -1,5 +1,5 @@
-// tokenizer/jinja/jinja_value.c - values of templates: truth, comparisons, lists, dicts, elements, and values from JSON. The rules are
-// those of Python.
+// tokenizer/jinja/jinja_value.c - values of templates: truth, comparisons, lists, dicts, elements, and values from JSON. The
+// rules are those of Python.
 #include "tokenizer/jinja/jinja_internal.h"
 
 #include <math.h>
@@ -8,13 +8,12 @@
 #include <string.h>
 
 const char *sl_j_type_name(j_value v) {
-    static const char *const names[] = {[J_UNDEFINED] = "Undefined", [J_NONE] = "NoneType", [J_BOOL] = "bool",
-                                        [J_INT] = "int",             [J_FLOAT] = "float",   [J_STRING] = "str",
-                                        [J_LIST] = "list",           [J_TUPLE] = "tuple",   [J_DICT] = "dict",
-                                        [J_VIEW] = "dict view",      [J_ITERATOR] = "generator", [J_RANGE] = "range",
-                                        [J_NAMESPACE] = "Namespace", [J_MACRO] = "Macro",   [J_FUNCTION] = "function",
-                                        [J_METHOD] = "method",       [J_LOOP] = "LoopContext", [J_CYCLER] = "Cycler",
-                                        [J_JOINER] = "Joiner"};
+    static const char *const names[] = {
+        [J_UNDEFINED] = "Undefined", [J_NONE] = "NoneType",  [J_BOOL] = "bool",          [J_INT] = "int",
+        [J_FLOAT] = "float",         [J_STRING] = "str",     [J_LIST] = "list",          [J_TUPLE] = "tuple",
+        [J_DICT] = "dict",           [J_VIEW] = "dict view", [J_ITERATOR] = "generator", [J_RANGE] = "range",
+        [J_NAMESPACE] = "Namespace", [J_MACRO] = "Macro",    [J_FUNCTION] = "function",  [J_METHOD] = "method",
+        [J_LOOP] = "LoopContext",    [J_CYCLER] = "Cycler",  [J_JOINER] = "Joiner"};
     return names[v.type];
 }
 
@@ -233,8 +232,7 @@ const j_value *sl_j_dict_get(j_base *b, const j_dict *d, j_value key) {
     sl_j_step(b, d->n / 16);
     if (key.type == J_STRING) return sl_j_dict_find(d, key.s->s, key.s->n);
     for (size_t i = 0; i < d->n; i++)
-        if (d->pairs[i].key.type != J_STRING &&
-            (sl_j_identical(d->pairs[i].key, key) || sl_j_equal(b, d->pairs[i].key, key)))
+        if (d->pairs[i].key.type != J_STRING && (sl_j_identical(d->pairs[i].key, key) || sl_j_equal(b, d->pairs[i].key, key)))
             return &d->pairs[i].value;
     return NULL;
 }
@@ -442,9 +440,10 @@ static j_value json_string_of(j_base *b, const char *s, size_t n, int mark) {
 }
 
 static int is_known_role(const char *key, size_t n_key, const json_t *value) {
-    static const char *const roles[] = {"system",      "user",          "assistant",    "tool",   "function", "developer", "ipython",
-                                        "tool_call",   "tool_response", "tool_results", "model",  "observation", "environment",
-                                        "environment_factory", "tools", "control",      "context", "documents", "critic"};
+    static const char *const roles[] = {
+        "system",    "user",          "assistant",    "tool",      "function",    "developer",   "ipython",
+        "tool_call", "tool_response", "tool_results", "model",     "observation", "environment", "environment_factory",
+        "tools",     "control",       "context",      "documents", "critic"};
     if (n_key != 4 || memcmp(key, "role", 4) || !json_is_string(value)) return 0;
     for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
         if (!strcmp(json_string_value(value), roles[i])) return strlen(roles[i]) == json_string_length(value);
@@ -477,8 +476,9 @@ j_value sl_j_from_json(j_base *b, const json_t *json, int mark) {
     default:
         sl_j_enter(b);
         made = sl_j_dict_new(b, J_DICT);
-        json_object_keylen_foreach((json_t *)json, key, n_key, item) sl_j_dict_set(
-            b, made.dict, json_string_of(b, key, n_key, mark), sl_j_from_json(b, item, mark && !is_known_role(key, n_key, item)));
+        json_object_keylen_foreach((json_t *)json, key, n_key, item)
+            sl_j_dict_set(b, made.dict, json_string_of(b, key, n_key, mark),
+                          sl_j_from_json(b, item, mark && !is_known_role(key, n_key, item)));
         sl_j_leave(b);
         return made;
     }

@@ -1,5 +1,6 @@
-// tokenizer/unicode/normalize.c - Unicode normalisation form C (Unicode Standard Annex 15), with Sleigh's own tables of Unicode 9: the
-// version that the Python package tokenizers has. In this version, a character that is newer is a letter that nothing changes.
+// tokenizer/unicode/normalize.c - Unicode normalisation form C (Unicode Standard Annex 15), with Sleigh's own tables of Unicode
+// 9: the version that the Python package tokenizers has. In this version, a character that is newer is a letter that nothing
+// changes.
 //
 // A character is decomposed as far as possible, the marks after it are sorted, and then characters are joined.
 #include "base/utf8.h"

@@ -1,5 +1,5 @@
-// tokenizer/unicode/unicode.h - properties of code points and sets of code points. The tables are Sleigh's own, so the ids of a text do
-// not depend on the version of Unicode that a library of the system has.
+// tokenizer/unicode/unicode.h - properties of code points and sets of code points. The tables are Sleigh's own, so the ids of a
+// text do not depend on the version of Unicode that a library of the system has.
 #ifndef SLEIGH_UNICODE_H
 #define SLEIGH_UNICODE_H
 

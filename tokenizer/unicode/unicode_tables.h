@@ -1,5 +1,5 @@
-// tokenizer/unicode/unicode_tables.h - the tables of Unicode that scripts/make_unicode.py writes (unicode_tables.c, nfc_tables.c).
-// The script says which version of Unicode each table has, and why. unicode.c and normalize.c read the tables.
+// tokenizer/unicode/unicode_tables.h - the tables of Unicode that scripts/make_unicode.py writes (unicode_tables.c,
+// nfc_tables.c). The script says which version of Unicode each table has, and why. unicode.c and normalize.c read the tables.
 #ifndef SLEIGH_UNICODE_TABLES_H
 #define SLEIGH_UNICODE_TABLES_H
 
@@ -49,8 +49,8 @@ extern const size_t sl_scripts_n;
 
 // ---- nfc_tables.c ----
 
-// Characters that have a combining class, that form C replaces, or that it joins to the character before. A text without them is
-// in form C.
+// Characters that have a combining class, that form C replaces, or that it joins to the character before. A text without them
+// is in form C.
 extern const sl_code_set sl_nfc_changed;
 
 // Combining classes. An entry is a first code point << 8 | class; it holds up to the next entry.

@@ -1,4 +1,5 @@
-// attention/cuda/buckets/attend_buckets.cuh - attention of a group of query heads over the rows that bucket_visit.cuh lists, on CUDA.
+// attention/cuda/buckets/attend_buckets.cuh - attention of a group of query heads over the rows that bucket_visit.cuh lists, on
+// CUDA.
 //
 // The rows of a KV head are two sets. The first set is read in every step: sink and window. The second set follows from the
 // choice: the listed rows of each section, and then the drawn rows of each query head (bucket_draws.cuh). Both sets are cut

@@ -1,5 +1,5 @@
-// attention/cuda/buckets/bucket_draws.cuh - the draws of saap-is on CUDA: S rows for each query head from the rows that are not read
-// exactly, by the cells of spans. The CPU's draw_unvisited.c states the sizes, the thresholds and the order of the rows.
+// attention/cuda/buckets/bucket_draws.cuh - the draws of saap-is on CUDA: S rows for each query head from the rows that are not
+// read exactly, by the cells of spans. The CPU's draw_unvisited.c states the sizes, the thresholds and the order of the rows.
 //
 // | kernel            | grid                             | writes                                                      |
 // |-------------------|----------------------------------|-------------------------------------------------------------|

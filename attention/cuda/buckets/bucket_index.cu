@@ -1,5 +1,5 @@
-// attention/cuda/buckets/bucket_index.cu - builds the index of rows by bucket on CUDA (attention/extras/bucket_index.h states the contents).
-// The results have the same bits as the CPU's.
+// attention/cuda/buckets/bucket_index.cu - builds the index of rows by bucket on CUDA (attention/extras/bucket_index.h states
+// the contents). The results have the same bits as the CPU's.
 //
 // A product of two bf16 is exact in fp32, and every inner product sums in the order of the channels. So a fused multiply-add
 // gives the CPU's bits, and tensor cores, which do not state the order of their sums, do not.

@@ -1,5 +1,5 @@
-// attention/cuda/buckets/bucket_scores.cuh - scores of buckets on CUDA: the classifier's logits of every query head, or the inner
-// products with centroids. The CPU's propose_buckets.c states what is computed.
+// attention/cuda/buckets/bucket_scores.cuh - scores of buckets on CUDA: the classifier's logits of every query head, or the
+// inner products with centroids. The CPU's propose_buckets.c states what is computed.
 //
 // | kernel              | grid                                | writes                              |
 // |---------------------|-------------------------------------|-------------------------------------|

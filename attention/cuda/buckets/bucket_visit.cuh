@@ -1,5 +1,5 @@
-// attention/cuda/buckets/bucket_visit.cuh - which buckets of keys a KV head visits, and the list of their rows, on CUDA. The CPU's
-// propose_buckets.c states what is computed. bucket_scores.cuh computes the scores.
+// attention/cuda/buckets/bucket_visit.cuh - which buckets of keys a KV head visits, and the list of their rows, on CUDA. The
+// CPU's propose_buckets.c states what is computed. bucket_scores.cuh computes the scores.
 //
 // One kernel chooses and lists. Several thread blocks serve a KV head. Each of them chooses the buckets again, which takes less
 // time than a kernel that waits for the choice of another one, and lists the rows of its own sections. A section is a full span

@@ -1,5 +1,5 @@
-// attention/cuda/buckets/saap.cu - saap, saap-kmeans and saap-is on CUDA: attention over the rows of visited buckets, and over rows
-// that are drawn from the other buckets.
+// attention/cuda/buckets/saap.cu - saap, saap-kmeans and saap-is on CUDA: attention over the rows of visited buckets, and over
+// rows that are drawn from the other buckets.
 //
 // bucket_scores.cuh scores the buckets; bucket_visit.cuh chooses and lists the rows; bucket_draws.cuh draws; attend_buckets.cuh
 // reads the rows.

@@ -1,6 +1,5 @@
-// attention/cuda/lists/attend_rows.cuh - attention over listed rows, on CUDA: the last kernel of methods that read few rows of a long
-// context.
-// The naive version is in tests/cuda/naive.h: naive_sum_of_rows.
+// attention/cuda/lists/attend_rows.cuh - attention over listed rows, on CUDA: the last kernel of methods that read few rows of
+// a long context. The naive version is in tests/cuda/naive.h: naive_sum_of_rows.
 //
 // select_rows.cuh and vattention.cu write up to three lists of rows for each query head to the workspace. This kernel reads the
 // listed rows, in chunks that several thread blocks share, and merges the chunks' results in order. Where rows have stored

@@ -1,6 +1,6 @@
-// attention/cuda/lists/page_bounds.cu - builds the page extra "key bounds" on CUDA (propose_bounds.c states the layout). The builder
-// is not in quest.cu, because that would make a circle of calls: quest.cu needs the page extra, and the page extra needs its
-// builder. Files that are compiled twice call sl_cuda_account_bounds, so it is here too.
+// attention/cuda/lists/page_bounds.cu - builds the page extra "key bounds" on CUDA (propose_bounds.c states the layout). The
+// builder is not in quest.cu, because that would make a circle of calls: quest.cu needs the page extra, and the page extra
+// needs its builder. Files that are compiled twice call sl_cuda_account_bounds, so it is here too.
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/lists/score_bounds.cuh"
 #include "attention/cuda/workspace.cuh"

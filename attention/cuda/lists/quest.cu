@@ -1,5 +1,5 @@
-// attention/cuda/lists/quest.cu - Quest on CUDA. It scores units of 16 rows by page bounds, and reads K and V of the units with the
-// largest scores.
+// attention/cuda/lists/quest.cu - Quest on CUDA. It scores units of 16 rows by page bounds, and reads K and V of the units with
+// the largest scores.
 //
 // Three kernels: score_bounds_kernel stores bounds as masses, select_rows_kernel selects units, attend_rows_kernel reads their
 // rows.

@@ -1,6 +1,5 @@
-// attention/cuda/lists/select_rows.cuh - selects the entries with the largest stored masses, on CUDA. One thread block works on one
-// query head.
-// The naive version is in tests/cuda/naive.h: naive_is_among_largest.
+// attention/cuda/lists/select_rows.cuh - selects the entries with the largest stored masses, on CUDA. One thread block works on
+// one query head. The naive version is in tests/cuda/naive.h: naive_is_among_largest.
 //
 // An entry is a row, or a unit of 16 rows (Quest). The rank of a mass is its distance below 2^top in steps of bf16 numbers, 128
 // per octave. Equal ranks are equal masses. All ranks from 64 octaves on are counted as one rank. The thread block counts ranks

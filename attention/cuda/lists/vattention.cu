@@ -1,5 +1,6 @@
-// attention/cuda/lists/vattention.cu - vAttention on CUDA: it always takes some rows (sink, sliding window, predicted top rows). From
-// the other rows ("residual") it draws uniformly without replacement, as many rows as a stated error needs (draw_verified.c).
+// attention/cuda/lists/vattention.cu - vAttention on CUDA: it always takes some rows (sink, sliding window, predicted top
+// rows). From the other rows ("residual") it draws uniformly without replacement, as many rows as a stated error needs
+// (draw_verified.c).
 //
 // | kernel                                    | does                                                               |
 // |-------------------------------------------|--------------------------------------------------------------------|

@@ -1,7 +1,7 @@
-// attention/cuda/prefill/dense_prefill.cu - attention of a prompt's tokens on any GPU from sm_80: dense, with a mask of key blocks, or
-// with the rule that skips blocks; and the choice between these kernels and those for Hopper (dense_prefill_wgmma.cu,
-// skip_prefill_wgmma.cu). dense_prefill.cuh states the formula of all.
-// The naive versions are in tests/cuda/naive.h: naive_dense_prefill, naive_masked_prefill.
+// attention/cuda/prefill/dense_prefill.cu - attention of a prompt's tokens on any GPU from sm_80: dense, with a mask of key
+// blocks, or with the rule that skips blocks; and the choice between these kernels and those for Hopper
+// (dense_prefill_wgmma.cu, skip_prefill_wgmma.cu). dense_prefill.cuh states the formula of all. The naive versions are in
+// tests/cuda/naive.h: naive_dense_prefill, naive_masked_prefill.
 //
 // 4 warps with the same role: each warp has 32 tokens of a tile of 128 tokens.
 //

@@ -1,5 +1,5 @@
-// attention/cuda/prefill/dense_prefill.cuh - parts that the two kernels of dense prefill share. dense_prefill.cu has the kernel for
-// every GPU, and the launcher that chooses a kernel. dense_prefill_wgmma.cu has the kernel for Hopper.
+// attention/cuda/prefill/dense_prefill.cuh - parts that the two kernels of dense prefill share. dense_prefill.cu has the kernel
+// for every GPU, and the launcher that chooses a kernel. dense_prefill_wgmma.cu has the kernel for Hopper.
 //
 // Both compute, for token i of a run, head h and its KV head h / group,
 //   out[i][h] = sum_j p_j v_j,  p = softmax over rows j <= first + i of  q[i][h] . k_j / sqrt(head_dim)

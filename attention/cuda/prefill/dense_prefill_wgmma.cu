@@ -1,7 +1,7 @@
-// attention/cuda/prefill/dense_prefill_wgmma.cu - attention of a prompt's tokens on Hopper: dense, or with a mask of key blocks. The
-// tensor memory accelerator (TMA) copies tiles, and wgmma multiplies them. dense_prefill.cuh states the formula. The overlaps
-// are those of FlashAttention-3 (Shah et al., 2024, section 3).
-// The naive versions are in tests/cuda/naive.h: naive_dense_prefill, naive_masked_prefill.
+// attention/cuda/prefill/dense_prefill_wgmma.cu - attention of a prompt's tokens on Hopper: dense, or with a mask of key
+// blocks. The tensor memory accelerator (TMA) copies tiles, and wgmma multiplies them. dense_prefill.cuh states the formula.
+// The overlaps are those of FlashAttention-3 (Shah et al., 2024, section 3). The naive versions are in tests/cuda/naive.h:
+// naive_dense_prefill, naive_masked_prefill.
 //
 // With a mask a query tile is a query block, at its place in the sequence, and the loading warp walks the set bits of the
 // block's row. Everything else is the same: a tile of keys is a key block.

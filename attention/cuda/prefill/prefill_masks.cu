@@ -1,5 +1,5 @@
-// attention/cuda/prefill/prefill_masks.cu - masks for prefill on the GPU: sample, vertical-slash, xattention, streaming. They are those
-// of attention/prefill/ on the CPU, bit by bit, where the scores are equal. The host reads nothing.
+// attention/cuda/prefill/prefill_masks.cu - masks for prefill on the GPU: sample, vertical-slash, xattention, streaming. They
+// are those of attention/prefill/ on the CPU, bit by bit, where the scores are equal. The host reads nothing.
 //
 // | step   | kernel                               | makes                                        |
 // |--------|--------------------------------------|----------------------------------------------|

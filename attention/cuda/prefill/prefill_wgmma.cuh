@@ -1,6 +1,6 @@
-// attention/cuda/prefill/prefill_wgmma.cuh - parts that the prefill kernels for Hopper share: copies with TMA, products with wgmma, the
-// lists of query tiles, the store of the output, tensor maps. dense_prefill_wgmma.cu has the kernel without a rule, and
-// skip_prefill_wgmma.cu the kernel that skips blocks.
+// attention/cuda/prefill/prefill_wgmma.cuh - parts that the prefill kernels for Hopper share: copies with TMA, products with
+// wgmma, the lists of query tiles, the store of the output, tensor maps. dense_prefill_wgmma.cu has the kernel without a rule,
+// and skip_prefill_wgmma.cu the kernel that skips blocks.
 //
 // The machine code exists for sm_90a only.
 #ifndef SLEIGH_PREFILL_WGMMA_CUH

@@ -1,5 +1,5 @@
-// attention/cuda/prefill/query_blocks.cuh - the query blocks of a call of prefill with a mask (attention/prefill/prefill_mask.h), in the order
-// in which the kernels take them.
+// attention/cuda/prefill/query_blocks.cuh - the query blocks of a call of prefill with a mask
+// (attention/prefill/prefill_mask.h), in the order in which the kernels take them.
 //
 // An item is one query block of one head. The heads are cut into sections, one after the other. In a section, items are in
 // order of falling length, because thread blocks that get the longest items last would end late. Items of equal length are in

@@ -1,6 +1,7 @@
-// attention/cuda/prefill/skip_prefill_wgmma.cu - attention of a prompt's tokens on Hopper with the rule of `threshold`: exact scores,
-// and no softmax and no values for key blocks of small scores. dense_prefill.cuh states the formula, sl_attn_prefill_args the
-// rule. The naive version is in tests/cuda/naive.h: naive_masked_prefill, with the blocks that were not skipped.
+// attention/cuda/prefill/skip_prefill_wgmma.cu - attention of a prompt's tokens on Hopper with the rule of `threshold`: exact
+// scores, and no softmax and no values for key blocks of small scores. dense_prefill.cuh states the formula,
+// sl_attn_prefill_args the rule. The naive version is in tests/cuda/naive.h: naive_masked_prefill, with the blocks that were
+// not skipped.
 //
 // | role     | warps          | registers  | does                                                                |
 // |----------|----------------|------------|---------------------------------------------------------------------|

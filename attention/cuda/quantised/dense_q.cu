@@ -1,6 +1,6 @@
-// attention/cuda/quantised/dense_q.cu - dense-q on CUDA: attention over every row, with the scores of quantised keys in place of exact
-// scores. It is the baseline of santa-is: santa-is must be faster. The first kernel stores masses (score_quantised.cuh). The
-// second kernel reads all of V.
+// attention/cuda/quantised/dense_q.cu - dense-q on CUDA: attention over every row, with the scores of quantised keys in place
+// of exact scores. It is the baseline of santa-is: santa-is must be faster. The first kernel stores masses
+// (score_quantised.cuh). The second kernel reads all of V.
 //
 // mass_values_kernel: 8 warps with the same role. Shared memory: values_space. Worked block: DIM 128, group 4. A warp takes
 // every eighth block of 32 rows. 16 lanes load a row of V (256 bytes), so a warp needs 16 loads for the block. Lane l computes

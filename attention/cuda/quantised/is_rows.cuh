@@ -1,5 +1,5 @@
-// attention/cuda/quantised/is_rows.cuh - santa-is on CUDA: what a thread block has in shared memory, how it reads drawn rows, and how
-// thread blocks share the lists of a head. santa_is.cu draws.
+// attention/cuda/quantised/is_rows.cuh - santa-is on CUDA: what a thread block has in shared memory, how it reads drawn rows,
+// and how thread blocks share the lists of a head. santa_is.cu draws.
 //
 // Owns: the sums. They differ from combine.c in one point: rows of the newest page keep their stored masses, which are exact
 // scores rounded to bf16, as in dense attention.

@@ -1,5 +1,5 @@
-// attention/cuda/quantised/quantised_masses.cuh - turns scores of quantised keys into stored masses and sizes, on CUDA. A warp stores two
-// blocks of 32 rows for PASS heads.
+// attention/cuda/quantised/quantised_masses.cuh - turns scores of quantised keys into stored masses and sizes, on CUDA. A warp
+// stores two blocks of 32 rows for PASS heads.
 //
 // With SIZES (santa-is with a stated error) it stores sizes z_j = 2^b p~_j (|v_j| + m) in place of row masses, and the block
 // masses of both. No kernel reads these row masses, because drawn rows are scored exactly. b is the page's bound of a score's

@@ -1,5 +1,5 @@
-// attention/cuda/quantised/quantised_tiles.cuh - tiles of quantised keys on CUDA: how a sequence is cut, the stages in shared memory, and
-// the two warps that fill them (score_quantised.cuh).
+// attention/cuda/quantised/quantised_tiles.cuh - tiles of quantised keys on CUDA: how a sequence is cut, the stages in shared
+// memory, and the two warps that fill them (score_quantised.cuh).
 //
 // | role    | warps | does                                                                                          |
 // |---------|-------|-----------------------------------------------------------------------------------------------|

@@ -1,5 +1,5 @@
-// attention/cuda/quantised/santa_is.cu - santa-is on CUDA, in two kernels. The first scores quantised keys (score_quantised.cuh). The
-// second draws S rows by take-all + PPS and corrects the scores with the exact keys of these rows.
+// attention/cuda/quantised/santa_is.cu - santa-is on CUDA, in two kernels. The first scores quantised keys
+// (score_quantised.cuh). The second draws S rows by take-all + PPS and corrects the scores with the exact keys of these rows.
 //
 // is_draw_kernel: 8 warps, all with the same role. A thread block takes a query head, or a part of one. It draws rows
 // (take_all.cuh; the CPU draws the same rows if the stored masses are equal), reads the drawn rows of K and V, and sums.

@@ -1,6 +1,6 @@
-// attention/cuda/quantised/score_quantised.cuh - scores of quantised keys (propose_quantised.c), stored as masses, on CUDA. This is the
-// first half of santa_is.cu and dense_q.cu. The newest page has no quantised copy yet, so its scores are exact.
-// The naive version is in tests/cuda/naive.h: naive_quantised_score.
+// attention/cuda/quantised/score_quantised.cuh - scores of quantised keys (propose_quantised.c), stored as masses, on CUDA.
+// This is the first half of santa_is.cu and dense_q.cu. The newest page has no quantised copy yet, so its scores are exact. The
+// naive version is in tests/cuda/naive.h: naive_quantised_score.
 //
 // | role      | warps        | does                                                                                    |
 // |-----------|--------------|-----------------------------------------------------------------------------------------|

@@ -1,5 +1,5 @@
-// attention/cuda/santa/bernoulli.cu - Bernoulli qK^T on CUDA, in one kernel: scores from only the key features that a sampled query
-// needs. The method runs alone and then reads all of V. Or it runs with a sampler of the SANTA family
+// attention/cuda/santa/bernoulli.cu - Bernoulli qK^T on CUDA, in one kernel: scores from only the key features that a sampled
+// query needs. The method runs alone and then reads all of V. Or it runs with a sampler of the SANTA family
 // (`bernoulli-group+santa-sys`).
 // The naive versions are in tests/cuda/naive.h: naive_bernoulli_feature and naive_bernoulli_score.
 //

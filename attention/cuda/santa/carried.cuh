@@ -1,4 +1,5 @@
-// attention/cuda/santa/carried.cuh - the threshold kappa that a layer carries from step to step, on CUDA (carried.c, threshold.h).
+// attention/cuda/santa/carried.cuh - the threshold kappa that a layer carries from step to step, on CUDA (carried.c,
+// threshold.h).
 //
 // The heads of a step do not wait for each other. Each head stores what its draw says about the next step: a sl_threshold_step.
 // After the last layer, one kernel adds these steps in a fixed order, computes each layer's next kappa from the sum, and counts

@@ -1,6 +1,6 @@
-// attention/cuda/santa/draw_rows.cuh - draws of rows from stored masses, and the sum of their rows of V, on CUDA. This is the work of
-// the drawer warps in decode kernels.
-// The naive versions are in tests/cuda/naive.h: naive_find_row and naive_sum_of_rows.
+// attention/cuda/santa/draw_rows.cuh - draws of rows from stored masses, and the sum of their rows of V, on CUDA. This is the
+// work of the drawer warps in decode kernels. The naive versions are in tests/cuda/naive.h: naive_find_row and
+// naive_sum_of_rows.
 //
 // | role   | warps          | does                                                                                    |
 // |--------|----------------|-----------------------------------------------------------------------------------------|

@@ -1,5 +1,5 @@
-// attention/cuda/santa/end_step.cu - ends a step of layers that carry a threshold, on CUDA: from the steps of a layer's heads it
-// plans the threshold of the next step, and counts the error that the layer has stated (threshold.h). The draws of the step
+// attention/cuda/santa/end_step.cu - ends a step of layers that carry a threshold, on CUDA: from the steps of a layer's heads
+// it plans the threshold of the next step, and counts the error that the layer has stated (threshold.h). The draws of the step
 // need neither result, so the kernel runs after the last layer.
 #include "attention/cuda/santa/carried.cuh"
 

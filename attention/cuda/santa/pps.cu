@@ -1,6 +1,6 @@
-// attention/cuda/santa/pps.cu - santa-pps on CUDA, in two kernels. The first stores exact scores of all keys. The second always takes
-// rows with a large p |v|, and draws other rows in proportion to p |v|. A head has S draws, or as many as a stated error needs.
-// The naive versions are in tests/cuda/naive.h: naive_score, naive_mass, naive_take_all and naive_sum_of_rows.
+// attention/cuda/santa/pps.cu - santa-pps on CUDA, in two kernels. The first stores exact scores of all keys. The second always
+// takes rows with a large p |v|, and draws other rows in proportion to p |v|. A head has S draws, or as many as a stated error
+// needs. The naive versions are in tests/cuda/naive.h: naive_score, naive_mass, naive_take_all and naive_sum_of_rows.
 //
 // | kernel           | role           | warps | does                                                                  |
 // |------------------|----------------|-------|-----------------------------------------------------------------------|

@@ -1,5 +1,5 @@
-// attention/cuda/santa/sample_queries.cuh - samples the queries of a KV head to few features (propose_bernoulli.c), on CUDA. The
-// counts are equal to the CPU's.
+// attention/cuda/santa/sample_queries.cuh - samples the queries of a KV head to few features (propose_bernoulli.c), on CUDA.
+// The counts are equal to the CPU's.
 #ifndef SLEIGH_SAMPLE_QUERIES_CUH
 #define SLEIGH_SAMPLE_QUERIES_CUH
 

@@ -1,5 +1,5 @@
-// attention/cuda/santa/samplers.cuh - the samplers of the SANTA family on CUDA: which rows the drawer warps draw from stored masses.
-// The naive versions are in tests/cuda/naive.h: naive_draw_systematic and naive_draw_independent.
+// attention/cuda/santa/samplers.cuh - the samplers of the SANTA family on CUDA: which rows the drawer warps draw from stored
+// masses. The naive versions are in tests/cuda/naive.h: naive_draw_systematic and naive_draw_independent.
 //
 // The draws are the same as in draw_samplers.c: integer thresholds on integer masses. So equal stored masses give equal rows.
 #ifndef SLEIGH_SAMPLERS_CUH

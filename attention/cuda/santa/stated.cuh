@@ -1,5 +1,5 @@
-// attention/cuda/santa/stated.cuh - parts of a stated error that santa-pps and santa-is share, on CUDA: how many draws a bound needs
-// (draw_take_all.c, sl_plan_take_all), and the pairs of draws whose directions the chi-square bound compares (carried.c,
+// attention/cuda/santa/stated.cuh - parts of a stated error that santa-pps and santa-is share, on CUDA: how many draws a bound
+// needs (draw_take_all.c, sl_plan_take_all), and the pairs of draws whose directions the chi-square bound compares (carried.c,
 // sl_pairs).
 //
 // All TAKE_THREADS threads of a thread block call these functions together.

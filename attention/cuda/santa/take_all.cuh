@@ -1,6 +1,5 @@
-// attention/cuda/santa/take_all.cuh - take-all + PPS draws from one head's stored sizes, by one thread block on CUDA. It draws the
-// rows and the 1 / pi_j of sl_draw_take_all (draw_take_all.c).
-// The naive version is in tests/cuda/naive.h: naive_take_all.
+// attention/cuda/santa/take_all.cuh - take-all + PPS draws from one head's stored sizes, by one thread block on CUDA. It draws
+// the rows and the 1 / pi_j of sl_draw_take_all (draw_take_all.c). The naive version is in tests/cuda/naive.h: naive_take_all.
 //
 // A row is heavy if its size exceeds kappa = light / (S - heavy). kappa only falls while rows become heavy. So the sets {size >
 // kappa}, computed repeatedly, grow to the set that the CPU finds in order of size. Equal sizes are all heavy or all light.

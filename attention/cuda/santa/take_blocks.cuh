@@ -1,6 +1,6 @@
-// attention/cuda/santa/take_blocks.cuh - the first step of take-all + PPS draws (take_all.cuh): the shared memory of a head, the
-// masses of its blocks and rows, and find_blocks, which finds the total, the running sums, and the blocks that can have heavy
-// rows.
+// attention/cuda/santa/take_blocks.cuh - the first step of take-all + PPS draws (take_all.cuh): the shared memory of a head,
+// the masses of its blocks and rows, and find_blocks, which finds the total, the running sums, and the blocks that can have
+// heavy rows.
 //
 // Up to 131,072 rows the block masses lie in shared memory. Above (long_context.cuh), find_long reads them from global memory.
 //

@@ -1,5 +1,5 @@
-// attention/cuda/santa/take_known.cuh - take-all + PPS draws at a known threshold kappa, by one thread block on CUDA. It draws the
-// rows, counts and 1 / pi_j of sl_draw_at (draw_take_all.c). Nothing is searched, and nothing is selected in turns.
+// attention/cuda/santa/take_known.cuh - take-all + PPS draws at a known threshold kappa, by one thread block on CUDA. It draws
+// the rows, counts and 1 / pi_j of sl_draw_at (draw_take_all.c). Nothing is searched, and nothing is selected in turns.
 //
 // | step           | does                                                                                                |
 // |----------------|-----------------------------------------------------------------------------------------------------|
