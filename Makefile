@@ -63,8 +63,12 @@ CUDA_ARCH := $(if $(PORTABLE)$(filter deb,$(MAKECMDGOALS)),all,$(shell scripts/c
 endif
 override CUDA_ARCH := $(if $(filter all,$(CUDA_ARCH)),80 86 89 90a,$(CUDA_ARCH))
 LIB_SRC   := $(foreach d,$(LIB_DIRS),$(call sources,$d,*.cu)) $(wildcard engine/*_cuda.c backend/cuda/*.c) $(LIB_SRC) # the slowest first
+# Kernels that are compiled again: for contexts of more than 131,072 rows, for K and V in host memory, for both.
+AGAIN     := $(patsubst %,attention/cuda/%.cu,santa/santa.long santa/pps.long santa/bernoulli.long quantised/santa_is.long \
+    quantised/santa_is.host quantised/santa_is.host.long lists/quest.host lists/vattention.host buckets/saap.host)
 CLI_SRC   += $(call sources,cli,*.cu)
 TEST_SRC  += $(call sources,tests,*.cu)
+TEST_AGAIN := tests/support/take_all_probe.long.cu tests/support/take_known_probe.long.cu
 CPPFLAGS  += -DSLEIGH_CUDA -I$(CUDA_HOME)/include
 LDLIBS    += -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -lrt -ldl -lpthread -lstdc++
 # Machine code for each architecture, and PTX of the last one without "a" for newer GPUs.
@@ -81,9 +85,9 @@ ifneq ($(shell uname -m),x86_64)
 LIB_SRC := $(filter-out %_avx2.c %_avx512.c,$(LIB_SRC))
 endif
 
-LIB_OBJ  := $(patsubst %,$(BUILD)/%.o,$(LIB_SRC))
+LIB_OBJ  := $(patsubst %,$(BUILD)/%.o,$(AGAIN) $(LIB_SRC))
 CLI_OBJ  := $(patsubst %,$(BUILD)/%.o,$(CLI_SRC))
-TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(TEST_SRC))
+TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(TEST_AGAIN) $(TEST_SRC))
 
 .PHONY: all demo demo-chat demo-program demo-prose test check bench fuzz setup venv format clean help FORCE
 .DEFAULT_GOAL := all
@@ -215,6 +219,16 @@ $(BUILD)/%.cc.o: %.cc Makefile $(BUILD)/flags
 $(BUILD)/%.cu.o: %.cu Makefile $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  NVCC $<"; $(NVCC) $(CPPFLAGS) $(NVCCFLAGS) -c $< -o $@
+
+# The same source with other macros (attention/cuda/long_context.cuh, host_rows.cuh).
+define again
+$(BUILD)/%.$1.cu.o: %.cu Makefile $(BUILD)/flags
+	@mkdir -p $$(@D)
+	@echo "  NVCC $$< $1"; $(NVCC) $(CPPFLAGS) $2 $(NVCCFLAGS) -c $$< -o $$@
+endef
+$(eval $(call again,long,-DSL_LONG_CONTEXT))
+$(eval $(call again,host,-DSL_HOST_ROWS))
+$(eval $(call again,host.long,-DSL_HOST_ROWS -DSL_LONG_CONTEXT))
 
 # A measurement of its own, outside of the program.
 $(BUILD)/host-gather: scripts/host_gather.cu base/philox.h Makefile $(BUILD)/flags

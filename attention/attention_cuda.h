@@ -183,11 +183,11 @@ void sl_cuda_streaming_mask(const sl_attn_cuda_mask_args *args);
 extern const sl_attn_cuda_ops sl_santa_cuda_ops, sl_santa_strat_cuda_ops, sl_santa_sys_cuda_ops, sl_santa_prop_cuda_ops,
     sl_santa_flash_cuda_ops;
 extern const sl_attn_cuda_ops sl_santa_pps_cuda_ops; // pps.cu
-// The same kernels for engines whose sequences may have more than SL_CUDA_SHORT_ROWS rows (*_long.cu). Only the launchers of
-// the tables above call them. santa: in the order santa, santa-strat, santa-sys, santa-prop, santa-flash.
+// The same kernels for engines whose sequences may have more than SL_CUDA_SHORT_ROWS rows (long_context.cuh). Only the
+// launchers of the tables above call them. santa: in the order santa, santa-strat, santa-sys, santa-prop, santa-flash.
 extern const sl_attn_cuda_ops sl_santa_long_cuda_ops[5], sl_santa_pps_long_cuda_ops, sl_santa_is_long_cuda_ops,
     sl_bernoulli_long_cuda_ops, sl_bernoulli_group_long_cuda_ops;
-// The same kernels for rows in host memory (*_host.cu). They are sl_attn_cuda_ops.host of the tables without `host`.
+// The same kernels for rows in host memory (host_rows.cuh). They are sl_attn_cuda_ops.host of the tables without `host`.
 extern const sl_attn_cuda_ops sl_santa_is_host_cuda_ops, sl_santa_is_host_long_cuda_ops, sl_quest_host_cuda_ops,
     sl_vattention_host_cuda_ops, sl_saap_host_cuda_ops, sl_saap_is_host_cuda_ops;
 

@@ -9,6 +9,7 @@ With a build folder the script checks calls in the same way: an object may need 
 objects of the library may need each other (ONE_PART names the exception). Prints one line for each violation, and exits with 1 when there is one.
 """
 
+import glob
 import os
 import re
 import subprocess
@@ -107,8 +108,9 @@ def is_main(paths):
 
 def symbols(build):
     """Returns, for each source file of the library and the commands, the global symbols that its object defines and those that it needs."""
-    objects = [(p, os.path.join(build, p + ".o")) for p in sources() if not p.startswith("tests/")]
-    objects = [(p, o) for p, o in objects if os.path.exists(o)]
+    files = [p for p in sources() if not p.startswith("tests/")]
+    objects = [(p, os.path.join(build, p + ".o")) for p in files if os.path.exists(os.path.join(build, p + ".o"))]
+    objects += [(p, o) for p in files if p.endswith(".cu") for o in glob.glob(os.path.join(build, p[:-3] + ".*.cu.o"))]  # compiled again
     of_object = {o: p for p, o in objects}
     out = {p: (set(), set()) for p, _ in objects}
     if not objects:

@@ -1,6 +1,6 @@
 // attention/cuda/host_rows.cuh - rows of K and V in host memory (kv/kv_host.h), which the threads of a kernel fetch
-// themselves. The files *_host.cu compile decode kernels a second time, with SL_HOST_ROWS. There the rows of full pages lie on
-// the host, K and V of a row side by side, and those of the newest page in k and v.
+// themselves. The Makefile compiles decode kernels a second time, with SL_HOST_ROWS (objects *.host.cu.o). There the rows of
+// full pages lie on the host, K and V of a row side by side, and those of the newest page in k and v.
 //
 // Kernels that read lists of rows (attend_rows.cuh, attend_buckets.cuh) read them where they lie, K and V with loads or copies
 // to shared memory that are in flight together. fetch_rows copies the drawn rows of a warp to memory of the GPU, and the kernel

@@ -2,6 +2,10 @@
 #include "tests/support/take_all_probe.h"
 #include "attention/cuda/santa/take_all.cuh"
 
+#ifdef SL_LONG_CONTEXT
+#define take_all_on_gpu take_all_on_gpu_long
+#endif
+
 namespace {
 
 __global__ void take_all_kernel(const take_all_problem *problems) {

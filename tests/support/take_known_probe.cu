@@ -2,6 +2,10 @@
 #include "tests/support/take_known_probe.h"
 #include "attention/cuda/santa/take_known.cuh"
 
+#ifdef SL_LONG_CONTEXT
+#define take_known_on_gpu take_known_on_gpu_long
+#endif
+
 namespace {
 
 struct probe_shared {

@@ -22,7 +22,7 @@
 // query in column 0 give 16 scores. The warp computes e^s / pi relative to its maximum and gathers V. join_warps adds the sums
 // of the 8 warps in order. 128 threads have one column each.
 //
-// santa_is_host.cu and santa_is_host_long.cu compile the kernels for rows in host memory. There add_rows first fetches the rows
+// With SL_HOST_ROWS the kernels are compiled for rows in host memory. There add_rows first fetches the rows
 // of the warp (host_rows.cuh).
 //
 // Owns: the draws, the threshold of a layer, and the launch. is_rows.cuh owns the sums.
