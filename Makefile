@@ -132,7 +132,7 @@ check: all venv ## build and run the test suite
 	@env SLEIGH_BIN=$(BUILD)/sleigh OMP_WAIT_POLICY=passive $$(scripts/openblas_core.sh $(BUILD)/sleigh) $(BUILD)/sleigh-test -j $$(nproc)
 
 bench: $(BUILD)/sleigh ## measure prefill and decode of the embedded model at 8k and 32k tokens, on 2 threads
-	@$(PYTHON) scripts/bench_cpu.py --sleigh $(BUILD)/sleigh
+	@$(PYTHON) scripts/measure/bench_cpu.py --sleigh $(BUILD)/sleigh
 
 # libFuzzer on the parsers that read files and text from outside the program (tests/fuzz). clang compiles these files again with
 # instrumentation; the other objects are those of the normal build.
@@ -151,7 +151,7 @@ FUZZ_OBJ     := $(patsubst %,$(BUILD)/fuzz/%.o,$(FUZZ_SRC))
 fuzz: ## install clang, and fuzz the parsers for FUZZ_SECONDS each (60): all of them, or FUZZ_TARGETS="..."
 	@scripts/setup.sh fuzz
 	@$(MAKE) --no-print-directory -j$$(nproc) $(BUILD)/fuzz/sleigh-fuzz
-	@scripts/fuzz.sh $(BUILD)/fuzz $(FUZZ_SECONDS) $(FUZZ_TARGETS)
+	@scripts/check/fuzz.sh $(BUILD)/fuzz $(FUZZ_SECONDS) $(FUZZ_TARGETS)
 
 $(BUILD)/fuzz/sleigh-fuzz: $(FUZZ_OBJ) $(filter-out %/main.c.o,$(CLI_OBJ)) $(BUILD)/libsleigh.a
 	@rm -f $(@D)/rest.a
@@ -231,12 +231,12 @@ $(eval $(call again,host,-DSL_HOST_ROWS))
 $(eval $(call again,host.long,-DSL_HOST_ROWS -DSL_LONG_CONTEXT))
 
 # A measurement of its own, outside of the program.
-$(BUILD)/host-gather: scripts/host_gather.cu base/philox.h Makefile $(BUILD)/flags
+$(BUILD)/host-gather: scripts/measure/host_gather.cu base/philox.h Makefile $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  NVCC $<"; $(NVCC) -I. $(NVCCFLAGS) -o $@ $<
 
 format: ## apply clang-format to all C, C++ and CUDA files
-	clang-format -i $(LIB_SRC) $(CLI_SRC) $(TEST_SRC) tests/fuzz/main.c scripts/host_gather.cu $(foreach d,$(LIB_DIRS) cli tests,$(call sources,$d,*.h *.cuh))
+	clang-format -i $(LIB_SRC) $(CLI_SRC) $(TEST_SRC) tests/fuzz/main.c scripts/measure/host_gather.cu $(foreach d,$(LIB_DIRS) cli tests,$(call sources,$d,*.h *.cuh))
 
 clean: ## remove build/
 	rm -rf build

@@ -77,7 +77,7 @@ static int check_attn(const cli_records *r, const json_t *record, const char *fi
 }
 
 // Refuses a field that no command knows, which would be left out in silence. The last fields before the chats' describe a
-// record for its reader or for a script, as scripts/tiny_text.py writes them; no command reads them.
+// record for its reader or for a script, as scripts/train/tiny_text.py writes them; no command reads them.
 static int check_fields(const cli_records *r, json_t *record, sl_error *err) {
     static const char *const known[] = {"context", "question", "prompt", "id",   "reference", "attn",     "attn_prefill",
                                         "seq",     "logprobs", "answer", "kind", "metadata",  "messages", "tools"};

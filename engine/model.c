@@ -198,7 +198,7 @@ int sl_model_open_buckets(const sl_model *model, sl_bucket_file **out, sl_error 
     snprintf(path, sizeof path, "%.4000s/" SL_BUCKET_FILE, sl_source_folder(model->source));
     if (model->is_dummy) return sl_fail(err, SL_ERR_ARG, "%s: a bucket file belongs to weights, and these are random", path);
     if (access(path, R_OK))
-        return sl_fail(err, SL_ERR_IO, "%s: the model has no bucket file; scripts/train_saap.py makes it", path);
+        return sl_fail(err, SL_ERR_IO, "%s: the model has no bucket file; scripts/train/train_saap.py makes it", path);
     return sl_bucket_file_open(path, &model->config, model->tensors, out, err);
 }
 

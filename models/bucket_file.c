@@ -49,7 +49,7 @@ static int check_model(const sl_tensors *t, const char *path, const sl_config *c
     if (!strcmp(text, want)) return 0;
     return sl_fail(err, SL_ERR_UNSUPPORTED,
                    "%s: made for another model: metadata model is \"%.40s\", expected %s, the hash of this model's config and "
-                   "weights; scripts/train_saap.py makes the file of a model",
+                   "weights; scripts/train/train_saap.py makes the file of a model",
                    path, text, want);
 }
 

@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "train"))
 import tiny_text
 from sleigh_runs import model_line, run_jsonl
 

@@ -47,7 +47,7 @@ def main():
     a = p.parse_args()
 
     if not os.path.exists(os.path.join(a.model, "model.safetensors")):
-        sys.exit(f"{a.model}/model.safetensors is missing; scripts/train_prose.py trains this model")
+        sys.exit(f"{a.model}/model.safetensors is missing; scripts/train/train_prose.py trains this model")
     with open(a.file, encoding="utf-8") as f:
         text = f.read().strip()
     cut = text.rindex(" ", 0, len(text) - 4 * a.tokens)  # about four bytes are a token

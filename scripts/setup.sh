@@ -31,7 +31,7 @@ need libedit-dev header histedit.h
 want gnuplot-nox command -v gnuplot
 want pkgconf command -v pkg-config
 want python3-venv "${PYTHON:-python3}" -c "import ensurepip, venv" # scripts/venv.sh
-want python3-lxml /usr/bin/python3 -c "import lxml.etree" # scripts/prose_corpus.py
+want python3-lxml /usr/bin/python3 -c "import lxml.etree" # scripts/train/prose_corpus.py
 want dpkg-dev command -v dpkg-shlibdeps
 if [ "${1:-}" = fuzz ]; then # clang and its fuzzing library
     clang=${FUZZ_CC:-clang}

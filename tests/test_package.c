@@ -78,7 +78,7 @@ static void install(void) {
                "    while read -r file; do echo named; [ -e \"$file\" ] || echo \"lacks $file\"; done\n"
                "grep -ohE '[]][(][a-z0-9/-]+[.]md' README.md | cut -c 3- | while read -r file; do [ -e \"$file\" ] || echo "
                "\"lacks $file\"; done\n"
-               "python3 scripts/tiny_text.py --tokens 256 --seed 1 --prompt >&2; find . -name __pycache__ -exec rm -r {} +; "
+               "python3 scripts/train/tiny_text.py --tokens 256 --seed 1 --prompt >&2; find . -name __pycache__ -exec rm -r {} +; "
                "scripts/cuda_arch.sh >&2");
     CHECK_HAS(r.out, "named\n");
     CHECK_LACKS(r.out, "lacks");

@@ -12,7 +12,7 @@ static void run_script_with(const char *python, const char *script) {
     char command[600];
     size_t n;
     snprintf(command, sizeof command, "%s -c '' 2>/dev/null", python);
-    if (access("scripts/mutate.py", R_OK) || system(command)) TEST_SKIP("needs scripts/ and python3");
+    if (access("scripts/check/mutate.py", R_OK) || system(command)) TEST_SKIP("needs scripts/ and python3");
     snprintf(command, sizeof command, "%s %s >'%s' 2>&1", python, script, in_tmp("said"));
     if (system(command)) FAIL("%s", slurp(in_tmp("said"), &n));
 }
@@ -41,7 +41,7 @@ static void run_commands(const char *pages) {
     const char *bin = getenv("SLEIGH_BIN");
     size_t n;
     skip_with_sanitizers();
-    snprintf(script, sizeof script, "scripts/check_commands.py --sleigh '%s' %s", bin ? bin : "build/sleigh", pages);
+    snprintf(script, sizeof script, "scripts/check/check_commands.py --sleigh '%s' %s", bin ? bin : "build/sleigh", pages);
     run_script(script);
     for (char *line = strtok(slurp(in_tmp("said"), &n), "\n"); line; line = strtok(NULL, "\n"))
         if (line[0] == ' ') puts(line);
@@ -66,7 +66,7 @@ static void faults_of_commands(void) {
     size_t n;
     if (system("python3 -c '' 2>/dev/null")) TEST_SKIP("needs python3");
     spill(in_tmp("page.md"), page, sizeof page - 1);
-    snprintf(command, sizeof command, "python3 scripts/check_commands.py --sleigh '%s' '%s' >'%s' 2>&1",
+    snprintf(command, sizeof command, "python3 scripts/check/check_commands.py --sleigh '%s' '%s' >'%s' 2>&1",
              bin ? bin : "build/sleigh", in_tmp("page.md"), in_tmp("said"));
     CHECK(system(command) != 0);
     const char *said = slurp(in_tmp("said"), &n);
@@ -82,7 +82,7 @@ static void decode_picture(void) {
     char script[600];
     const char *bin = getenv("SLEIGH_BIN");
     size_t n;
-    snprintf(script, sizeof script, "scripts/decode_picture.py --sleigh '%s' -o '%s'", bin ? bin : "build/sleigh",
+    snprintf(script, sizeof script, "scripts/measure/decode_picture.py --sleigh '%s' -o '%s'", bin ? bin : "build/sleigh",
              in_tmp("decode.svg"));
     run_script(script);
     CHECK_STR(slurp(in_tmp("decode.dat"), &n), slurp("docs/decode.dat", &n));
@@ -94,7 +94,7 @@ static void host_memory(void) {
     const char *bin = getenv("SLEIGH_BIN");
     size_t n;
     snprintf(script, sizeof script,
-             "scripts/host_memory.py --device cpu -m models/tiny --depths 256,512 --density-depth 512 --rope-scale 1 --steps 2 "
+             "scripts/measure/host_memory.py --device cpu -m models/tiny --depths 256,512 --density-depth 512 --rope-scale 1 --steps 2 "
              "--sleigh "
              "'%s' --work '%s/runs' -o '%s'",
              bin ? bin : "build/sleigh", test_tmp(), in_tmp("host.md"));
@@ -108,16 +108,16 @@ static void host_memory(void) {
 static void prose_corpus(void) {
     if (system("/usr/bin/python3 -c 'import lxml.etree' 2>/dev/null") || system("command -v dpkg-deb >/dev/null"))
         TEST_SKIP("needs python3-lxml and dpkg-deb");
-    run_script_with("/usr/bin/python3", "scripts/prose_corpus.py --self-test");
+    run_script_with("/usr/bin/python3", "scripts/train/prose_corpus.py --self-test");
 }
 
 // The inputs of the measurements on books: texts that give the tokens of the books. Its figures: a page of invented figures.
 static void prose_results(void) {
-    run_script("scripts/prose_results.py --self-test");
+    run_script("scripts/measure/prose_results.py --self-test");
 }
 
 static void prose_report(void) {
-    run_script("scripts/prose_report.py --self-test");
+    run_script("scripts/measure/prose_report.py --self-test");
 }
 
 // Runs the self-tests of both scripts, then `script` with the arguments, and `report` on its figures. Returns the page. With
@@ -126,17 +126,17 @@ static const char *measured_page(const char *script, const char *report, const c
     char command[800], results[200], page[200];
     const char *bin = getenv("SLEIGH_BIN");
     size_t n;
-    snprintf(command, sizeof command, "scripts/%s.py --self-test", script);
+    snprintf(command, sizeof command, "scripts/measure/%s.py --self-test", script);
     run_script(command);
-    snprintf(command, sizeof command, "scripts/%s.py --self-test", report);
+    snprintf(command, sizeof command, "scripts/measure/%s.py --self-test", report);
     run_script(command);
     skip_with_sanitizers();
     snprintf(results, sizeof results, "%s", in_tmp("figures"));
     snprintf(page, sizeof page, "%s", in_tmp("page.md"));
-    snprintf(command, sizeof command, "scripts/%s.py --sleigh '%s' --device cpu -t 1 %s --work '%s' --results '%s'", script,
+    snprintf(command, sizeof command, "scripts/measure/%s.py --sleigh '%s' --device cpu -t 1 %s --work '%s' --results '%s'", script,
              bin ? bin : "build/sleigh", arguments, in_tmp("work"), results);
     run_script(command);
-    snprintf(command, sizeof command, "scripts/%s.py --no-picture --results '%s' -o '%s'", report, results, page);
+    snprintf(command, sizeof command, "scripts/measure/%s.py --no-picture --results '%s' -o '%s'", report, results, page);
     run_script(command);
     return slurp(page, &n);
 }
@@ -172,19 +172,19 @@ static void check_page(const char *report, const char *name) {
 }
 
 static void prose_page(void) {
-    check_page("scripts/prose_report.py", "prose.md");
+    check_page("scripts/measure/prose_report.py", "prose.md");
 }
 
 static void real_page(void) {
-    check_page("scripts/real_report.py", "real-model.md");
+    check_page("scripts/measure/real_report.py", "real-model.md");
 }
 
 static void sparse_prefill_page(void) {
-    check_page("scripts/sparse_prefill_report.py", "sparse-prefill.md");
+    check_page("scripts/measure/sparse_prefill_report.py", "sparse-prefill.md");
 }
 
 static void saap_page(void) {
-    check_page("scripts/saap_report.py", "saap.md");
+    check_page("scripts/measure/saap_report.py", "saap.md");
 }
 
 // A measurement with all its parts, on a short text.
@@ -196,7 +196,7 @@ static void certified(void) {
     snprintf(results, sizeof results, "%s", in_tmp("figures"));
     snprintf(
         script, sizeof script,
-        "scripts/certified.py --sleigh '%s' --tokens 640 --kinds needle --texts 1 --positions 6 --skip 3 --seeds 1 --score 8 "
+        "scripts/measure/certified.py --sleigh '%s' --tokens 640 --kinds needle --texts 1 --positions 6 --skip 3 --seeds 1 --score 8 "
         "--results '%s'",
         bin ? bin : "build/sleigh", results);
     run_script(script);
@@ -209,9 +209,9 @@ static void certified(void) {
 // The page shows the figures that are kept.
 static void certified_page(void) {
     size_t n;
-    run_script("scripts/certified.py --render");
+    run_script("scripts/measure/certified.py --render");
     CHECK_HAS(slurp("docs/results/certified.md", &n), slurp(in_tmp("said"), &n));
-    run_script("scripts/certified.py --render --results docs/results/certified/prose");
+    run_script("scripts/measure/certified.py --render --results docs/results/certified/prose");
     CHECK_HAS(slurp("docs/results/certified.md", &n), slurp(in_tmp("said"), &n));
 }
 
@@ -234,7 +234,7 @@ static void demo_prose_of(const char *model, const char *file) {
 
 static void demo_prose_tiny(void) {
     char make[400];
-    snprintf(make, sizeof make, "python3 scripts/tiny_text.py --tokens 1024 --prompt >'%s'", in_tmp("text"));
+    snprintf(make, sizeof make, "python3 scripts/train/tiny_text.py --tokens 1024 --prompt >'%s'", in_tmp("text"));
     if (system(make)) TEST_SKIP("needs scripts/ and python3");
     demo_prose_of("models/tiny", in_tmp("text"));
 }
@@ -290,7 +290,7 @@ static void demo_chat_download(void) {
 
 // The operators of the mutation run on a small file, and every judged line still occurs in its file.
 static void mutations(void) {
-    run_script_with(venv_python("tree_sitter tree_sitter_c"), "scripts/mutations.py --self-test");
+    run_script_with(venv_python("tree_sitter tree_sitter_c"), "scripts/check/mutations.py --self-test");
 }
 
 // No file includes a file of a higher layer, and no includes form a circle. The same holds for the calls between the objects of
@@ -298,26 +298,26 @@ static void mutations(void) {
 static void layers(void) {
     char script[500];
     const char *build = build_folder(), *quote = build[0] ? "'" : "";
-    snprintf(script, sizeof script, "scripts/check_layers.py %s%s%s", quote, build, quote);
+    snprintf(script, sizeof script, "scripts/check/check_layers.py %s%s%s", quote, build, quote);
     run_script(script);
 }
 
 // The library writes and reads numbers without the program's locale.
 static void numbers(void) {
-    run_script("scripts/check_numbers.py");
+    run_script("scripts/check/check_numbers.py");
 }
 
 // Every source file that README, CONTRIBUTING, a page of docs/, a script or a comment names exists.
 static void names(void) {
-    run_script("scripts/check_names.py");
-    run_script("scripts/check_names.py --sources");
+    run_script("scripts/check/check_names.py");
+    run_script("scripts/check/check_names.py --sources");
 }
 
 // The example of docs/add-an-attention.md compiles, runs and passes its tests when a reader follows the page by copy and paste.
 static void add_an_attention(void) {
     char script[500];
     skip_with_sanitizers();
-    snprintf(script, sizeof script, "scripts/check_example.py --build '%s'", build_folder()[0] ? build_folder() : "build");
+    snprintf(script, sizeof script, "scripts/check/check_example.py --build '%s'", build_folder()[0] ? build_folder() : "build");
     run_script(script);
 }
 
@@ -325,14 +325,14 @@ static void add_an_attention(void) {
 static void fit_table(void) {
     char line[500];
     const char *bin = getenv("SLEIGH_BIN");
-    snprintf(line, sizeof line, "scripts/fit_table.py --check README.md --sleigh '%s'", bin ? bin : "build/sleigh");
+    snprintf(line, sizeof line, "scripts/measure/fit_table.py --check README.md --sleigh '%s'", bin ? bin : "build/sleigh");
     run_script(line);
 }
 
 static void self_test(const char *script) {
     char line[500];
     const char *bin = getenv("SLEIGH_BIN");
-    snprintf(line, sizeof line, "scripts/%s self-test --sleigh '%s'", script, bin ? bin : "build/sleigh");
+    snprintf(line, sizeof line, "scripts/train/%s self-test --sleigh '%s'", script, bin ? bin : "build/sleigh");
     run_script(line);
 }
 
@@ -342,9 +342,9 @@ static void prose_tokenizer(void) {
     self_test("prose_tokenizer.py");
 }
 
-// The trainer and the tokenizer of scripts/bpe.py agree with the tokenizers library.
+// The trainer and the tokenizer of scripts/train/bpe.py agree with the tokenizers library.
 static void prose_tokenizer_library(void) {
-    run_script_with(venv_python("tokenizers"), "scripts/prose_tokenizer.py self-test --library");
+    run_script_with(venv_python("tokenizers"), "scripts/train/prose_tokenizer.py self-test --library");
 }
 
 // Every answer of a document follows from the text before it, and the embedded model answers such questions in `sleigh eval`.
@@ -355,7 +355,7 @@ static void prose_needles(void) {
 // A training run of seconds: stages of two lengths, a stop and a resume, and a model folder.
 static void train_prose(void) {
     if (system("python3 -c 'import torch, numpy, safetensors' 2>/dev/null")) TEST_SKIP("needs the Python package torch");
-    run_script("scripts/train_prose.py --selftest");
+    run_script("scripts/train/train_prose.py --selftest");
 }
 
 // A training of seconds, twice: the same seed gives the same file, and the program accepts the file.
@@ -364,7 +364,7 @@ static void train_saap(void) {
     size_t n;
     if (system("python3 -c 'import torch, numpy, safetensors' 2>/dev/null")) TEST_SKIP("needs the Python package torch");
     bucket_plan_link("models/tiny", in_tmp("model"));
-    snprintf(script, sizeof script, "scripts/train_saap.py --selftest --out '%s/saap.safetensors'", in_tmp("model"));
+    snprintf(script, sizeof script, "scripts/train/train_saap.py --selftest --out '%s/saap.safetensors'", in_tmp("model"));
     run_script(script);
     snprintf(command, sizeof command, "'%s' inspect -m '%s' >'%s'", cli_binary(), in_tmp("model"), in_tmp("shown"));
     CHECK(!system(command));
@@ -375,7 +375,7 @@ static void train_saap(void) {
 static void messages(void) {
     char script[500];
     const char *bin = getenv("SLEIGH_BIN");
-    snprintf(script, sizeof script, "scripts/check_messages.py '%s'", bin ? bin : "build/sleigh");
+    snprintf(script, sizeof script, "scripts/check/check_messages.py '%s'", bin ? bin : "build/sleigh");
     run_script(script);
 }
 

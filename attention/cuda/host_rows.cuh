@@ -1,5 +1,5 @@
 // attention/cuda/host_rows.cuh - rows of K and V in host memory (kv/kv_host.h), which the threads of a kernel fetch
-// themselves. The Makefile compiles decode kernels a second time, with SL_HOST_ROWS (objects *.host.cu.o). There the rows of
+// themselves. The Makefile compiles decode kernels a second time, with SL_HOST_ROWS. There the rows of
 // full pages lie on the host, K and V of a row side by side, and those of the newest page in k and v.
 //
 // Kernels that read lists of rows (attend_rows.cuh, attend_buckets.cuh) read them where they lie, K and V with loads or copies

@@ -2,7 +2,7 @@
 //
 // These kernels keep arrays of one head that grow with the context: block masses, running sums, page tables. Up to
 // SL_CUDA_SHORT_ROWS rows the arrays lie in shared memory, and loops over them are unrolled. The Makefile compiles the
-// same kernels a second time, with SL_LONG_CONTEXT (objects *.long.cu.o). There the arrays lie in global memory (the workspace,
+// same kernels a second time, with SL_LONG_CONTEXT. There the arrays lie in global memory (the workspace,
 // or where another kernel has written them), and loops have a variable number of turns. The launcher of a short kernel calls
 // the long one when max_kv is above SL_CUDA_SHORT_ROWS. Both draw the same rows. In santa_is.cu both fit on a multiprocessor
 // next to the scores.

@@ -11,7 +11,7 @@
 // A method is an sl_composition. It names a proposal, a draw and a normaliser, and has no loop over keys. decode.c runs it.
 //
 // The files of attention/ have one order. A file calls only files of the lines above its line, and files to the left on its
-// line. scripts/check_layers.py finds circles of calls:
+// line. scripts/check/check_layers.py finds circles of calls:
 //
 //   contracts  buckets.h, bucket_index.h, pareto.h; attention.h, prefill_mask.h, random_counter.h, masses.h, threshold.h,
 //   stages.h; spec.c (values of parameters);

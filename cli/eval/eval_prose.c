@@ -1,4 +1,4 @@
-// cli/eval/eval_prose.c - see eval_prose.h. The grammar is the one in scripts/tiny_text.py.
+// cli/eval/eval_prose.c - see eval_prose.h. The grammar is the one in scripts/train/tiny_text.py.
 #include "cli/eval/eval_prose.h"
 #include "base/hash.h"
 #include "cli/eval/eval_words.h"

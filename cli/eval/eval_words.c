@@ -1,4 +1,4 @@
-// cli/eval/eval_words.c - the words of the generated texts: those of scripts/tiny_text.py, the training of the embedded
+// cli/eval/eval_words.c - the words of the generated texts: those of scripts/train/tiny_text.py, the training of the embedded
 // model. The texts of a seed depend on the order of the words.
 #include "cli/eval/eval_words.h"
 

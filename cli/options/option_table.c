@@ -129,7 +129,7 @@ const cli_option cli_option_table[] = {
     {"Bench", "--mask-density", "X", OPT_FLOAT, F(mask_density), 0.01, 1, "0.5", CLI_BENCH, "bench attn --calibrate: share of the blocks in the random masks that stand for those of --mask-method"},
     {"Bench", "--query-deviation", "X", OPT_FLOAT, F(query_deviation), 0, 100, "4", CLI_BENCH, "bench attn: standard deviation of the elements of queries, where that of keys is 1; 4: peaked attention, 1: flat attention"},
     {"Bench", "--query-spread", "X", OPT_FLOAT, F(query_spread), 0, 4, "0", CLI_BENCH, "bench attn: standard deviation of the log of the channel scales of queries; with 0.78, bernoulli-group:B=8 reads 73% of the key features"},
-    {"Bench", "--states", "DIR", OPT_STRING, F(states), 0, 0, NULL, CLI_BENCH, "bench attn: queries, keys and values of a model, which scripts/attention_states.py wrote into DIR, in place of normal numbers"},
+    {"Bench", "--states", "DIR", OPT_STRING, F(states), 0, 0, NULL, CLI_BENCH, "bench attn: queries, keys and values of a model, which scripts/measure/attention_states.py wrote into DIR, in place of normal numbers"},
     {"Bench", "-r --repetitions", "N", OPT_INT, F(repetitions), 1, 1000, NULL, CLI_BENCH, "repetitions of each test, all from the same depth (default: 5; bench decode: 1; bench attn: 40)"},
     {"Bench", "--ragged", NULL, OPT_FLAG, F(ragged), 0, 0, "0", CLI_BENCH, "give sequence i of b a depth of (i + 1) / b of --depth, rounded down to an odd number"},
     {"Bench", "--copy", NULL, OPT_FLAG, F(copy), 0, 0, "0", CLI_BENCH, "prefill one sequence and copy its rows to the others: a faster start, the same memory traffic in the tests"},

@@ -1,4 +1,4 @@
-// tests/base/test_json.c - JSON files as Python's json reads them (base/json.h). scripts/make_json.py makes the
+// tests/base/test_json.c - JSON files as Python's json reads them (base/json.h). scripts/goldens/make_json.py makes the
 // goldens.
 #include "base/json.h"
 #include "base/json_lenient.h"

@@ -632,7 +632,7 @@ static void bucket_files(void) {
     bucket_plan_link("models/prose", dir);
     result r = RUN("generate", "-m", dir, "-p", "The", "-n", "2", "--attn", "saap");
     check_error(&r, 1, "--attn saap: ");
-    CHECK_HAS(r.err, "the model has no bucket file; scripts/train_saap.py makes it");
+    CHECK_HAS(r.err, "the model has no bucket file; scripts/train/train_saap.py makes it");
     r = RUN("inspect", "-m", dir);
     CHECK_GOOD(r);
     CHECK_LACKS(r.out, "bucket file");

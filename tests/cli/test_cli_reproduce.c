@@ -1,4 +1,4 @@
-// tests/cli/test_cli_reproduce.c - scripts/reproduce.sh with a user's files: small versions of LongBench v2 and GSM8K, prompts
+// tests/cli/test_cli_reproduce.c - scripts/measure/reproduce.sh with a user's files: small versions of LongBench v2 and GSM8K, prompts
 // in a chat template. Existing parts are not run again, and a report holds the existing parts.
 #include "tests/support/run_cli.h"
 
@@ -23,7 +23,7 @@ static const char *reproduce(const char *parts, const char *files, const char **
     snprintf(log, sizeof log, "%s", in_tmp("log"));
     snprintf(command, sizeof command,
              "BIN='%.*s' SLEIGH_DEVICE=cpu THREADS=2 SIZES=1k:2 STATES=1k:1 CHAT=--chat PARTS='%s' RESULTS='%s' WORK='%s' %s "
-             "sh scripts/reproduce.sh '%s' 2>'%s'",
+             "sh scripts/measure/reproduce.sh '%s' 2>'%s'",
              slash ? (int)(slash - sleigh) : 5, slash ? sleigh : "build", parts, in_tmp("results"), in_tmp("work"), files,
              tiny(), log);
     int status = system(command);
@@ -43,7 +43,7 @@ static int count(const char *text, const char *part) {
 static void files(void) {
     char given[600], path[256];
     const char *report, *said;
-    if (access("scripts/reproduce.sh", R_OK) || system("python3 -c '' 2>/dev/null")) TEST_SKIP("needs scripts/ and python3");
+    if (access("scripts/measure/reproduce.sh", R_OK) || system("python3 -c '' 2>/dev/null")) TEST_SKIP("needs scripts/ and python3");
     snprintf(path, sizeof path, "%s", in_tmp("long.jsonl"));
     spill(path, long_bench, sizeof long_bench - 1);
     spill(in_tmp("gsm.jsonl"), gsm8k, sizeof gsm8k - 1);

@@ -1,4 +1,4 @@
-// tests/fuzz/main.c - the functions that libFuzzer calls. The name of the program selects the target: scripts/fuzz.sh makes
+// tests/fuzz/main.c - the functions that libFuzzer calls. The name of the program selects the target: scripts/check/fuzz.sh makes
 // one link for each target.
 #include "tests/fuzz/fuzz.h"
 

@@ -1,5 +1,5 @@
 // tests/models/test_config.c - config.json against transformers' config classes (tests/goldens/configs.jsonl, which
-// scripts/make_configs.py makes), and sliding windows.
+// scripts/goldens/make_configs.py makes), and sliding windows.
 #include "engine/engine.h"
 #include "models/config.h"
 #include "tests/support/tensor_file.h"

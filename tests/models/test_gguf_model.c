@@ -1,5 +1,5 @@
 // tests/models/test_gguf_model.c - models and tokenizers of GGUF files against the folders that they were made of, and against
-// the PyPI package gguf (scripts/make_gguf.py).
+// the PyPI package gguf (scripts/goldens/make_gguf.py).
 #include "engine/engine.h"
 #include "models/gguf_tensors.h"
 #include "models/source.h"
@@ -115,7 +115,7 @@ static void rope_factors(void) {
 
 static void make_gguf(const char *modules, const char *what, const char *a, const char *b) {
     char line[2048];
-    snprintf(line, sizeof line, "'%s' scripts/make_gguf.py %s '%s' %s", venv_python(modules), what, a, b);
+    snprintf(line, sizeof line, "'%s' scripts/goldens/make_gguf.py %s '%s' %s", venv_python(modules), what, a, b);
     if (system(line)) FAIL("%s", line);
 }
 

@@ -1,5 +1,5 @@
 // tests/models/test_goldens.c - compares logits and greedy tokens of small models with Hugging Face transformers
-// (tests/goldens, made by scripts/make_goldens.py).
+// (tests/goldens, made by scripts/goldens/make_goldens.py).
 #include "engine/engine.h"
 #include "tests/support/models.h"
 #include "tests/support/npy.h"

@@ -308,7 +308,7 @@ static void spans_as_tokens(void) { // special tokens within a message are text,
     sl_tokenizer_free(tok);
 }
 
-// ---- tests/chat: our own spellings of published templates, with Jinja's prompts (scripts/make_chats.py) ----
+// ---- tests/chat: our own spellings of published templates, with Jinja's prompts (scripts/goldens/make_chats.py) ----
 
 #define CHATS "tests/chat/"
 static const char *const known[] = {"llama2",     "llama3",     "llama3.1",          "llama3.2",       "mistral-v0",
@@ -324,7 +324,7 @@ static sl_chat_template *load_known(const char *name, int is_builtin) {
     return load(test_tmp(), path);
 }
 
-static json_t *options_of(const char *name, const char *date) { // the end tokens that scripts/make_chats.py gives
+static json_t *options_of(const char *name, const char *date) { // the end tokens that scripts/goldens/make_chats.py gives
     int is_llama3 = !strncmp(name, "llama3", 6), is_chatml = !strcmp(name, "chatml") || !strcmp(name, "qwen2.5");
     json_t *o = json_pack("{s:s,s:s}", "bos_token", is_llama3 ? "<|begin_of_text|>" : "<s>", "eos_token",
                           is_llama3   ? "<|eot_id|>"

@@ -1,5 +1,5 @@
 // tests/tokenizer/test_chat_mistral.c - prompts of Mistral's own folders have the ids of mistral-common
-// (scripts/make_mistral_chats.py).
+// (scripts/goldens/make_mistral_chats.py).
 #include "tests/support/venv.h"
 #include "tests/test.h"
 #include "tokenizer/chat/chat.h"

@@ -1,5 +1,5 @@
 // tests/tokenizer/test_jinja.c - the template language gives the bytes that Python's Jinja gives, set up as transformers does
-// (scripts/make_templates.py).
+// (scripts/goldens/make_templates.py).
 #include "base/hash.h"
 #include "tests/test.h"
 #include "tokenizer/chat/chat.h"

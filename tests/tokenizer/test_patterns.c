@@ -1,5 +1,5 @@
 // tests/tokenizer/test_patterns.c - patterns of pre-tokenizers: the syntax, the patterns of current models, and what they do
-// with every code point, against the Python package tokenizers. scripts/make_patterns.py makes the file of goldens and
+// with every code point, against the Python package tokenizers. scripts/goldens/make_patterns.py makes the file of goldens and
 // describes it.
 #include "tests/support/code_points.h"
 #include "tests/test.h"

@@ -1,5 +1,5 @@
 // tests/tokenizer/test_tekken.c - Mistral's tekken.json: ids, special tokens, texts and refused files, against mistral-common.
-// scripts/make_tekken.py makes the small vocabulary and the goldens.
+// scripts/goldens/make_tekken.py makes the small vocabulary and the goldens.
 #include "tests/support/tokens.h"
 #include "tests/support/venv.h"
 #include "tests/test.h"

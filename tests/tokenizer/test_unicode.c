@@ -1,5 +1,5 @@
 // tests/tokenizer/test_unicode.c - properties and form C of all code points, against what the Python package tokenizers does.
-// scripts/make_unicode_goldens.py makes the file of goldens and describes it.
+// scripts/goldens/make_unicode_goldens.py makes the file of goldens and describes it.
 #include "tests/support/code_points.h"
 #include "tests/test.h"
 #include "tokenizer/tokenizer_internal.h"

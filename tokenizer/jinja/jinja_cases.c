@@ -1,5 +1,5 @@
 // tokenizer/jinja/jinja_cases.c - upper, lower and title cases of characters above U+007F (Unicode 14, as in Python 3.11).
-// scripts/make_jinja_tables.py writes this file. Do not edit it.
+// scripts/goldens/make_jinja_tables.py writes this file. Do not edit it.
 // clang-format off
 #include "tokenizer/jinja/jinja_internal.h"
 

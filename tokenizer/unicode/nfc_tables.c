@@ -1,5 +1,5 @@
 // tokenizer/unicode/nfc_tables.c - decompositions and combining classes, for Unicode's normalisation form C.
-// scripts/make_unicode.py writes this file. Do not edit it.
+// scripts/goldens/make_unicode.py writes this file. Do not edit it.
 // clang-format off
 #include "tokenizer/unicode/unicode_tables.h"
 

@@ -1,5 +1,5 @@
 // tokenizer/unicode/unicode_tables.c - properties of code points, for the patterns of pre-tokenizers.
-// scripts/make_unicode.py writes this file. Do not edit it.
+// scripts/goldens/make_unicode.py writes this file. Do not edit it.
 // clang-format off
 #include "tokenizer/unicode/unicode_tables.h"
 

@@ -1,4 +1,4 @@
-// tokenizer/unicode/unicode_tables.h - the tables of Unicode that scripts/make_unicode.py writes (unicode_tables.c,
+// tokenizer/unicode/unicode_tables.h - the tables of Unicode that scripts/goldens/make_unicode.py writes (unicode_tables.c,
 // nfc_tables.c). The script says which version of Unicode each table has, and why. unicode.c and normalize.c read the tables.
 #ifndef SLEIGH_UNICODE_TABLES_H
 #define SLEIGH_UNICODE_TABLES_H
