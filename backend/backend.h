@@ -120,6 +120,12 @@ typedef struct sl_shape { // of a model
 struct sl_sampling; // engine/sleigh.h
 struct sl_batch;    // models/arch.h; a backend only passes it on
 
+// What decides the operations of a decode step, besides the engine's buffers.
+typedef struct sl_step_key {
+    int n, first;  // rows of the step, and the first of them in the engine's buffers
+    uint32_t plan; // number of the plan of attention methods
+} sl_step_key;
+
 // Parts of a decode step. A bench skips a part to measure the time that the part takes.
 enum { SL_PART_LINEAR = 1, SL_PART_ATTENTION = 2, SL_PART_REST = 4 };
 
@@ -174,7 +180,7 @@ struct sl_backend {
     // Runs forward(batch) (models/arch.h) for a decode step. The first call of a key runs forward and then records it. Later
     // calls of this key replay the recording. So calls of equal key must queue the same operations with the same arguments.
     // NULL: the backend records nothing; call forward directly
-    void (*run_step)(const sl_backend *be, int key, void (*forward)(const struct sl_batch *batch),
+    void (*run_step)(const sl_backend *be, sl_step_key key, void (*forward)(const struct sl_batch *batch),
                      const struct sl_batch *batch);
     void (*forget)(const sl_backend *be); // deletes all recordings
     // Steps that are recorded after this call skip these parts (SL_PART_...). Their results are meaningless. NULL: not offered

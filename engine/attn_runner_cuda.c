@@ -34,38 +34,31 @@ static size_t host_scratch(const sl_engine *e, const sl_attn_plan *plan, int n_c
     return lay_out(e, plan, 1, n_ctx, NULL);
 }
 
-// Reserves the workspace of the plan. After an error the workspace and the offsets of the previous plan stay.
-static int reserve(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
+// Reserves the workspace of a plan.
+static int reserve(sl_engine *e, sl_plan *plan, sl_plan *replaced, sl_error *err) {
     const sl_backend *be = e->backend;
-    size_t *at = malloc(e->geom.n_layers * sizeof *at), size = at ? lay_out(e, plan, e->pool.host != NULL, e->n_ctx, at) : 0;
-    void *ws = e->step_ws;
+    plan->ws_at = malloc(e->geom.n_layers * sizeof *plan->ws_at);
+    size_t size = plan->ws_at ? lay_out(e, &plan->methods, e->pool.host != NULL, e->n_ctx, plan->ws_at) : 0;
     e->step_stats_size = sizeof(sl_attn_cuda_stats);
     if (!e->step_stats) e->step_stats = be->alloc(be, e->step_stats_size);
-    if (size > e->step_ws_size) ws = be->alloc(be, size);
-    if (!at || !e->step_stats || (size && !ws)) {
-        free(at);
-        if (ws != e->step_ws) be->release(be, ws, size);
+    int takes = replaced && replaced->ws && size <= replaced->ws_size;
+    if (!takes && size) plan->ws = be->alloc(be, size);
+    if (!plan->ws_at || !e->step_stats || (size && !takes && !plan->ws))
         return sl_fail(err, SL_ERR_MEMORY, "{attn}: %zu MiB of scratch memory on the GPU: out of memory", size >> 20);
-    }
-    free(e->step_ws_at);
-    e->step_ws_at = at;
-    if (ws != e->step_ws) {
-        be->release(be, e->step_ws, e->step_ws_size);
-        e->step_ws = ws;
-        e->step_ws_size = size;
-    }
-    be->clear(be, e->step_ws, e->step_ws_size); // kernels expect counters of zero
+    plan->ws_size = size;
+    if (takes) plan->ws = replaced->ws, plan->ws_size = replaced->ws_size, replaced->ws = NULL, replaced->ws_size = 0;
+    if (plan->ws) be->clear(be, plan->ws, plan->ws_size); // kernels expect counters of zero
     return 0;
 }
 
-static int prepare(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
+static int prepare(sl_engine *e, sl_plan *plan, sl_plan *replaced, sl_error *err) {
     int rc = 0;
-    for (int i = 0; !rc && i < plan->n_layers; i++) {
+    for (int i = 0; !rc && i < plan->methods.n_layers; i++) {
         char where[32];
         snprintf(where, sizeof where, "layer %d", i);
-        rc = sl_cuda_check_method(e, &plan->layer[i], where, err);
+        rc = sl_cuda_check_method(e, &plan->methods.layer[i], where, err);
     }
-    return rc ? rc : reserve(e, plan, err);
+    return rc ? rc : reserve(e, plan, replaced, err);
 }
 
 // ---- prefill ----
@@ -234,19 +227,20 @@ static void attend(const sl_batch *b, int layer, int first, int n, sl_queries q,
     }
     if (sl_cuda_of(b->backend)->skipped_parts & SL_PART_ATTENTION) return;
     SL_CHECK(first == 0 && n == b->n_ranges && q.stride == (size_t)e->geom.n_heads * e->geom.head_dim);
-    const sl_attn_plan *plan = b->ranges[0].session->plan;
-    sl_attn_cuda_decode_args args = sl_cuda_decode_args_of(e, &plan->layer[layer], layer, q.data);
+    const sl_plan *plan = sl_session_plan(b->ranges[0].session);
+    const sl_attn_plan *methods = &plan->methods;
+    sl_attn_cuda_decode_args args = sl_cuda_decode_args_of(e, &methods->layer[layer], layer, q.data);
     args.n_seqs = n;
     args.rows = b->rows;
     args.out = out;
     args.stats = e->step_stats;
-    args.ws = (char *)e->step_ws + e->step_ws_at[layer];
-    args.state_at = sl_device_state_at(e, plan, layer);
+    args.ws = (char *)plan->ws + plan->ws_at[layer];
+    args.state_at = sl_device_state_at(e, methods, layer);
     if (e->observation.observer.fn)
         sl_cuda_observe(b, &args);
     else
         sl_cuda_ops_of(e, args.spec)->decode(&args);
-    if (layer == plan->n_layers - 1 && !e->observation.observer.fn) end_step(e, plan, args);
+    if (layer == methods->n_layers - 1 && !e->observation.observer.fn) end_step(e, methods, args);
 }
 
 // Counts what dense attention would read, and what methods read whose reads follow from the length.
@@ -254,7 +248,7 @@ static void account(sl_engine *e, sl_session *const *sessions, int n) {
     const sl_attn_geom *g = &e->geom;
     for (int i = 0; i < n; i++)
         for (int layer = 0; layer < g->n_layers; layer++) {
-            const sl_attn_spec *spec = &sessions[i]->plan->layer[layer];
+            const sl_attn_spec *spec = &sl_session_plan(sessions[i])->methods.layer[layer];
             int n_kv = sessions[i]->kv.n_tokens + 1;
             uint64_t rows = n_kv;
             sl_attn_stats step = {.steps = g->n_heads,

@@ -22,13 +22,14 @@ static int check_layer(sl_engine *e, const sl_attn_spec *spec, size_t *size, sl_
     return rc;
 }
 
-static int prepare(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
+static int prepare(sl_engine *e, sl_plan *plan, sl_plan *replaced, sl_error *err) {
     const sl_attn_spec dense = {.method = &sl_method_dense};
     size_t most = dense.method->cpu->workspace(&e->geom, &dense, 1, e->prefill_chunk, e->n_ctx);
     int rc = 0;
-    for (int i = 0; !rc && i < plan->n_layers; i++) {
+    (void)replaced; // the engine has one workspace, which no method reads in a later step
+    for (int i = 0; !rc && i < plan->methods.n_layers; i++) {
         size_t size = 0;
-        rc = check_layer(e, &plan->layer[i], &size, err);
+        rc = check_layer(e, &plan->methods.layer[i], &size, err);
         if (size > most) most = size;
     }
     return rc ? rc : sl_workspace_reserve(&e->workspace, most, err);
@@ -147,7 +148,7 @@ static void attend(const sl_batch *b, int layer, int first, int n, sl_queries q,
             .state = range->session->state[layer].data,
         };
     }
-    const sl_attn_spec *spec = &b->ranges[0].session->plan->layer[layer];
+    const sl_attn_spec *spec = &sl_session_plan(b->ranges[0].session)->methods.layer[layer];
     sl_attn_decode_args args = {
         .geom = &e->geom,
         .spec = spec,

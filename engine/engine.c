@@ -1,4 +1,4 @@
-// engine/engine.c - sl_engine: one device's weights, KV pages, scratch memory and attention plan.
+// engine/engine.c - sl_engine: one device's weights, KV pages and scratch memory.
 //
 // An engine allocates everything that the largest step needs. A step allocates nothing.
 #include "engine/engine_internal.h"
@@ -19,60 +19,6 @@ sl_engine_options sl_engine_options_default(void) {
 
 static sl_attn_geom geometry(const sl_config *c) {
     return (sl_attn_geom){.n_layers = c->n_layers, .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim};
-}
-
-// ---- attention ----
-
-static int set_plan(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
-    sl_attn_plan copy;
-    SL_CHECK(plan->n_layers == e->geom.n_layers);
-    int rc = sl_attn_plan_copy(&copy, plan, err);
-    if (rc) return rc;
-    for (int i = 0; !rc && i < copy.n_layers; i++) rc = sl_attn_check(&copy.layer[i], err);
-    if (!rc && e->pool.host) rc = sl_engine_check_on_host(&copy, err);
-    if (!rc) rc = sl_engine_need_buckets_of(e, &copy, err);
-    if (!rc) rc = e->attention->prepare(e, &copy, err);
-    if (rc) {
-        sl_attn_plan_free(&copy);
-        return rc;
-    }
-    sl_attn_plan_free(&e->plan);
-    e->plan = copy;
-    e->plan_version++;
-    e->backend->forget(e->backend);
-    return 0;
-}
-
-// The plan with one method in every layer. The caller frees *out.
-static int plan_of(const sl_engine *e, const char *attn, sl_attn_plan *out, sl_error *err) {
-    sl_attn_spec spec;
-    int rc = sl_attn_parse(attn, &spec, err);
-    return rc ? rc : sl_attn_plan_init(out, e->geom.n_layers, &spec, err);
-}
-
-static int set_attention(sl_engine *e, const char *attn, sl_error *err) {
-    sl_attn_plan plan;
-    int rc = plan_of(e, attn, &plan, err);
-    if (rc) return rc;
-    rc = set_plan(e, &plan, err);
-    sl_attn_plan_free(&plan);
-    return rc;
-}
-
-int sl_engine_set_plan(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
-    int rc = sl_engine_enter(e, err);
-    if (rc) return rc;
-    rc = set_plan(e, plan, err);
-    sl_engine_leave(e);
-    return rc;
-}
-
-int sl_engine_set_attention(sl_engine *e, const char *attn, sl_error *err) {
-    int rc = sl_engine_enter(e, err);
-    if (rc) return rc;
-    rc = set_attention(e, attn, err);
-    sl_engine_leave(e);
-    return rc;
 }
 
 // ---- rows and segments of a pass ----
@@ -239,24 +185,22 @@ static void free_step(sl_engine *e) {
     if (be) {
         be->release(be, e->step_logits, logits);
         be->release(be, e->last_logits, logits);
-        be->release(be, e->step_ws, e->step_ws_size);
         be->release(be, e->step_stats, e->step_stats_size);
         be->release(be, e->prefill_memory, e->prefill_memory_size);
     }
     free(e->ranges);
     free(e->queries);
     free(e->logits_owner);
-    free(e->step_ws_at);
 }
 
 static int new_pool(sl_engine *e, sl_error *err) {
     const sl_config *c = &e->model->config;
-    int own = (e->n_ctx + SL_PAGE - 1) / SL_PAGE, n_pages = own * e->n_sequences, rc;
+    int own = sl_kv_pages_of(e->n_ctx), rc;
     if (e->kv.place == SL_KV_HOST) // the page extra of a span is built from staged pages
-        rc = sl_kv_pool_init_on_host(&e->pool, e->backend, c->n_layers, c->n_kv_heads, c->head_dim, n_pages, e->kv.n_frames,
+        rc = sl_kv_pool_init_on_host(&e->pool, e->backend, c->n_layers, c->n_kv_heads, c->head_dim, e->n_pages, e->kv.n_frames,
                                      own > SL_KV_SPAN_MOST ? own : (int)SL_KV_SPAN_MOST, (int)e->kv.hot_rows, err);
     else
-        rc = sl_kv_pool_init(&e->pool, e->backend, c->n_layers, c->n_kv_heads, c->head_dim, n_pages, err);
+        rc = sl_kv_pool_init(&e->pool, e->backend, c->n_layers, c->n_kv_heads, c->head_dim, e->n_pages, err);
     e->pool.seed = e->seed;
     e->pool.buckets = e->geom.buckets;
     return rc;
@@ -278,7 +222,7 @@ static int init(sl_engine *e, const sl_engine_options *o, const sl_attn_plan *pl
     if (!rc) rc = new_pool(e, err);
     if (!rc) rc = new_step(e, err);
     if (!rc) rc = new_prefill(e, err);
-    return rc ? rc : set_plan(e, plan, err);
+    return rc ? rc : sl_plan_set(e, plan, err);
 }
 
 int sl_engine_new_planned(const sl_model *model, const sl_engine_options *options, const sl_attn_plan *plan, sl_engine **out,
@@ -299,7 +243,7 @@ int sl_engine_new_planned(const sl_model *model, const sl_engine_options *option
     if (!rc) rc = sl_engine_enter(e, err);
     if (!rc) {
         sl_attn_plan own = {0};
-        if (!plan) rc = plan_of(e, options->attn ? options->attn : "dense", &own, err);
+        if (!plan) rc = sl_plan_methods_of(e, options->attn ? options->attn : "dense", &own, err);
         if (!rc) rc = init(e, options, plan ? plan : &own, err);
         sl_attn_plan_free(&own);
         sl_engine_leave(e);
@@ -321,7 +265,7 @@ void sl_engine_free(sl_engine *e) {
     if (!e || sl_engine_is_foreign(e) || atomic_fetch_sub(&e->n_users, 1) > 1) return;
     sl_kv_pool_free(&e->pool);
     sl_engine_close_buckets(e);
-    sl_attn_plan_free(&e->plan);
+    sl_plan_drop(e, e->plan);
     free_prefill(e);
     if (e->backend) e->backend->release(e->backend, e->scratch, e->scratch_size);
     sl_workspace_free(&e->workspace);

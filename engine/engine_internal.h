@@ -71,13 +71,37 @@ int sl_host_check_shadow(sl_engine *e, const sl_attn_spec *spec, sl_error *err);
 // Runs and reports shadows on the host, after the running method's decode of one layer. a->reports: the running method's
 void sl_host_observe(sl_engine *e, const sl_attn_decode_args *a, const sl_batch *batch);
 
+// ---- plans.c ----
+
+// The methods of decode steps. The engine, sessions and streams share plans.
+typedef struct sl_plan {
+    int n_users;
+    uint32_t number; // no other plan of the engine ever has it: recordings and states of sessions name their plan by it
+    sl_attn_plan methods;
+    void *ws; // workspace of attention on a device. Kernels keep counters in it between steps
+    size_t ws_size;
+    size_t *ws_at; // [n_layers] offset of a layer's part of ws. A method reads there what its last call wrote
+    struct sl_plan *next;
+} sl_plan;
+
+// The engine's plan with these methods, made if there is none; the caller drops it. The caller has entered the engine.
+// replaced: a plan that the caller drops next, whose workspace the new plan may take; NULL: none. SL_ERR_UNSUPPORTED: this
+// device does not offer a method.
+int sl_plan_take(sl_engine *e, const sl_attn_plan *methods, sl_plan *replaced, sl_plan **out, sl_error *err);
+int sl_plan_parse(sl_engine *e, const char *attn, sl_plan **out, sl_error *err); // the same, and enters the engine itself
+sl_plan *sl_plan_share(sl_plan *plan);                                           // one more user. NULL: returns NULL
+void sl_plan_drop(sl_engine *e, sl_plan *plan);                                  // plan may be NULL
+int sl_plan_methods_of(const sl_engine *e, const char *attn, sl_attn_plan *out, sl_error *err);
+int sl_plan_set(sl_engine *e, const sl_attn_plan *methods, sl_error *err); // sl_engine_set_plan of an entered engine
+void sl_session_use_plan(sl_session *s, sl_plan *plan);                    // NULL: the engine's plan
+
 // ---- attention runners ----
 
 // How the engine runs attention methods: on the host (engine/attn_runner_host.c), on a GPU (engine/attn_runner_cuda.c).
 typedef struct sl_attn_runner {
-    // Checks the plan's methods, and reserves scratch memory and page extras for the largest step. SL_ERR_UNSUPPORTED for a
-    // method that this device does not offer.
-    int (*prepare)(sl_engine *e, const sl_attn_plan *plan, sl_error *err);
+    // Checks the plan's methods, and reserves workspace and page extras for the largest step. replaced: as in sl_plan_take.
+    // SL_ERR_UNSUPPORTED for a method that this device does not offer.
+    int (*prepare)(sl_engine *e, sl_plan *plan, sl_plan *replaced, sl_error *err);
     int (*needs)(const sl_attn_spec *spec, sl_kv_need *out);            // page extras of a method, at most SL_MAX_NEEDS
     size_t (*state_size)(const sl_engine *e, const sl_attn_spec *spec); // bytes of a method's state in one layer
     // Bytes of scratch memory of decode steps over up to n_ctx rows, with K and V in host memory. NULL: not offered
@@ -123,11 +147,13 @@ struct sl_engine {
     sl_kv_layout kv;                          // where K and V lie
     struct sl_bucket_file *bucket_file;       // the model's, opened for the first method that needs it; NULL: none yet
     struct sl_device_buckets *device_buckets; // its tensors in the backend's memory (engine_buckets.c); NULL on the CPU
-    sl_attn_plan plan;
-    // Counts of sl_engine_set_plan and sl_engine_observe. A session with another count rebuilds its methods' or shadows'
-    // state before its next step.
-    int plan_version, observe_version;
+    sl_plan *plan;                            // of sessions without a plan of their own
+    sl_plan *plans;                           // all plans with users, in a list
+    uint32_t n_plans;                         // that were made
+    // Counts sl_engine_observe. A session with another count rebuilds its shadows' state before its next step.
+    int observe_version;
     int n_ctx, n_sequences, prefill_chunk, max_rows;
+    int n_pages; // of the pool
     // ---- sparse prefill: sl_engine_set_prefill ----
     sl_attn_plan prefill; // the method that each layer prefills with
     int has_masks;        // 1: a layer's method proposes a mask
@@ -165,9 +191,6 @@ struct sl_engine {
     int32_t *step_ids;  // [row_capacity]
     float *step_logits; // [n_sequences][n_vocab]
     float *last_logits; // [n_sequences][n_vocab] on a device: step_logits before the step, for sequences that end with it
-    void *step_ws;      // workspace of attention on a device
-    size_t step_ws_size;
-    size_t *step_ws_at; // [n_layers] offset of a layer's part of step_ws. A method reads there what its last call wrote
     void *step_stats;   // sl_attn_cuda_stats, on a device
     size_t step_stats_size;
     sl_session **logits_owner; // [n_sequences] row i of step_logits holds the logits of this session; NULL: none
@@ -180,7 +203,7 @@ struct sl_session {
     int n_users;             // the caller, and each stream
     const sl_stream *stream; // the stream that runs; NULL: no stream runs
     sl_engine *engine;
-    const sl_attn_plan *plan; // of decode steps: the engine's plan
+    sl_plan *own_plan; // of decode steps; NULL: the engine's plan
     uint32_t sequence;
     sl_kv_seq kv;
     int32_t *ids;          // [n_ctx] the tokens of its rows; -1: a random row (sl_session_fill)
@@ -205,9 +228,15 @@ struct sl_session {
         int first, end, version; // version: sl_engine.prefill_version; -1: the end of the segment was cut off
     } * segments;
     int n_segments, cap_segments;
-    uint64_t batch_mark; // n_batches of the last batch with this session: finds a session that is in a batch twice
-    int plan_version, observe_version; // the engine's counts when the session's states were made
+    uint64_t batch_mark;  // n_batches of the last batch with this session: finds a session that is in a batch twice
+    uint32_t plan_number; // of the plan whose states the session has; 0: none
+    int observe_version;  // the engine's count when the session's shadow states were made
 };
+
+// The plan of the session's decode steps.
+static inline const sl_plan *sl_session_plan(const sl_session *s) {
+    return s->own_plan ? s->own_plan : s->engine->plan;
+}
 
 // ---- engine_call.c ----
 

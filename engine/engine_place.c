@@ -25,13 +25,17 @@ static size_t fixed_bytes(const sl_model *model, const sl_backend *be, int n_seq
     return RESERVE_BYTES + weights + scratch + 2 * (size_t)n_sequences * c->n_vocab * sizeof(float);
 }
 
-static int largest_ctx(const sl_model *model, const sl_backend *be, int n_sequences, int max_rows) {
+// Tokens whose K and V fit beside the rest.
+static size_t largest_cache(const sl_model *model, const sl_backend *be, int n_sequences, int max_rows) {
     const sl_config *c = &model->config;
     size_t fixed = fixed_bytes(model, be, n_sequences, max_rows), all = be->free_memory(be);
     size_t room = all > fixed ? all - fixed : 0;
-    size_t tokens = room / sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim) / n_sequences;
-    tokens = tokens / SL_PAGE * SL_PAGE;
-    return tokens < (size_t)c->n_ctx ? (int)tokens : c->n_ctx;
+    return room / sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim);
+}
+
+static int largest_ctx(const sl_model *model, const sl_backend *be, int n_sequences, int max_rows) {
+    size_t tokens = largest_cache(model, be, n_sequences, max_rows) / n_sequences / SL_PAGE * SL_PAGE;
+    return tokens < (size_t)model->config.n_ctx ? (int)tokens : model->config.n_ctx;
 }
 
 int sl_engine_largest_ctx(const sl_model *model, const char *device, int n_sequences, int *n_ctx, sl_error *err) {
@@ -64,8 +68,8 @@ static int no_room(const sl_engine *e, int n_ctx, int fits, sl_error *err) {
 
 // The context that the user wants, before memory limits it.
 static int wanted_ctx(const sl_engine *e, const sl_engine_options *o) {
-    int limit = e->model->config.n_ctx;
-    return o->n_ctx ? o->n_ctx : limit < DEFAULT_CTX ? limit : DEFAULT_CTX;
+    int limit = e->model->config.n_ctx, most = o->kv_tokens && o->kv_tokens < DEFAULT_CTX ? o->kv_tokens : DEFAULT_CTX;
+    return o->n_ctx ? o->n_ctx : limit < most ? limit : most;
 }
 
 static void log_smaller(const sl_engine *e, int fits) {
@@ -75,11 +79,12 @@ static void log_smaller(const sl_engine *e, int fits) {
 
 // Chooses n_ctx with K and V in the backend's memory.
 static int choose_ctx(sl_engine *e, const sl_engine_options *o, sl_error *err) {
-    int limit = e->model->config.n_ctx, fits = largest_ctx(e->model, e->backend, e->n_sequences, e->max_rows);
-    if (o->n_ctx < 0 || o->n_ctx > limit)
-        return sl_fail(err, SL_ERR_ARG, "{n_ctx} %d: expected 1 to %d, this model's limit (%s)", o->n_ctx, limit,
-                       sl_config_limit(&e->model->config));
+    int fits = largest_ctx(e->model, e->backend, o->kv_tokens ? 1 : e->n_sequences, e->max_rows);
+    size_t most = largest_cache(e->model, e->backend, e->n_sequences, e->max_rows);
     e->n_ctx = wanted_ctx(e, o);
+    if (o->kv_tokens && (size_t)o->kv_tokens > most)
+        return sl_fail(err, SL_ERR_MEMORY, "%s: kv_tokens %d does not fit into memory; the largest that fits is %zu",
+                       e->backend->name, o->kv_tokens, most);
     if (fits <= 0 || o->n_ctx > fits) return no_room(e, e->n_ctx, fits, err);
     if (e->n_ctx > e->model->config.n_trained)
         sl_engine_log(e, "the context has %d tokens, and this model was trained on %d", e->n_ctx, e->model->config.n_trained);
@@ -139,7 +144,7 @@ static size_t proposing_of(const sl_engine *e, const sl_attn_plan *plan) {
     return bytes * g->n_kv_heads * g->n_layers + masses;
 }
 
-static sl_kv_demand demand_of(const sl_engine *e, const sl_attn_plan *plan, int n_ctx) {
+static sl_kv_demand demand_of(const sl_engine *e, const sl_engine_options *o, const sl_attn_plan *plan, int n_ctx) {
     const sl_config *c = &e->model->config;
     size_t row = sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim);
     // The part of the scratch memory that grows with the context is in proposing_of.
@@ -149,6 +154,7 @@ static sl_kv_demand demand_of(const sl_engine *e, const sl_attn_plan *plan, int 
                           .fixed = fixed_bytes(e->model, e->backend, e->n_sequences, e->max_rows) + scratch,
                           .n_ctx = n_ctx,
                           .n_sequences = e->n_sequences,
+                          .n_pages = sl_kv_pages_of(o->kv_tokens),
                           .spare_frames = SL_KV_SPARE_FRAMES,
                           .streamed = 2 * row / c->n_layers, // two layers of one sequence
                           .hot_share = 0.05};
@@ -168,22 +174,23 @@ static void choose_rows(sl_engine *e, const sl_engine_options *o, int default_ch
     e->max_rows = e->prefill_chunk > e->n_sequences ? e->prefill_chunk : e->n_sequences;
 }
 
+static long long pool_pages(const sl_engine *e, const sl_engine_options *o) {
+    return o->kv_tokens ? sl_kv_pages_of(o->kv_tokens) : (long long)sl_kv_pages_of(e->n_ctx) * e->n_sequences;
+}
+
 static int place_on_host(sl_engine *e, const sl_engine_options *o, const sl_attn_plan *plan, sl_error *err) {
-    int limit = e->model->config.n_ctx, rc = sl_engine_check_on_host(plan, err);
+    int rc = sl_engine_check_on_host(plan, err);
     if (rc) return rc;
-    if (o->n_ctx < 0 || o->n_ctx > limit)
-        return sl_fail(err, SL_ERR_ARG, "{n_ctx} %d: expected 1 to %d, this model's limit (%s)", o->n_ctx, limit,
-                       sl_config_limit(&e->model->config));
     choose_rows(e, o, DEFAULT_HOST_CHUNK);
     e->n_ctx = wanted_ctx(e, o);
     const sl_kv_room room = room_of(e, o);
-    sl_kv_demand d = demand_of(e, plan, e->n_ctx);
+    sl_kv_demand d = demand_of(e, o, plan, e->n_ctx);
     long long fits = sl_kv_largest_ctx(&d, &room, SL_KV_HOST);
     if (!o->n_ctx && fits > 0 && fits < e->n_ctx) {
         log_smaller(e, (int)fits);
         d.n_ctx = e->n_ctx = (int)fits;
     }
-    long long rows = ((long long)e->n_ctx + SL_PAGE - 1) / SL_PAGE * SL_PAGE * e->n_sequences * e->geom.n_kv_heads;
+    long long rows = pool_pages(e, o) * SL_PAGE * e->geom.n_kv_heads;
     if (rows >= SL_KV_HOST_ROWS)
         return sl_fail(err, SL_ERR_ARG,
                        "{n_ctx} %d with %d sequence(s): %lld rows of K in a layer's %d KV heads; expected fewer "
@@ -198,16 +205,27 @@ static int place_on_host(sl_engine *e, const sl_engine_options *o, const sl_attn
 
 // The place with SL_KV_AUTO: the host, if the context does not fit on the GPU and the methods can read rows on the host.
 static sl_kv_place choose_place(const sl_engine *e, const sl_engine_options *o, const sl_attn_plan *plan) {
-    if (o->n_ctx < 0 || sl_engine_check_on_host(plan, NULL)) return SL_KV_GPU;
+    if (sl_engine_check_on_host(plan, NULL)) return SL_KV_GPU;
     const sl_kv_room room = room_of(e, o);
-    const sl_kv_demand d = demand_of(e, plan, wanted_ctx(e, o));
+    const sl_kv_demand d = demand_of(e, o, plan, wanted_ctx(e, o));
     sl_kv_layout l;
     return sl_kv_place_rows(&d, &room, SL_KV_AUTO, &l, NULL) ? SL_KV_HOST : l.place;
+}
+
+static int check_lengths(const sl_engine *e, const sl_engine_options *o, sl_error *err) {
+    int limit = e->model->config.n_ctx;
+    if (o->n_ctx < 0 || o->n_ctx > limit)
+        return sl_fail(err, SL_ERR_ARG, "{n_ctx} %d: expected 1 to %d, this model's limit (%s)", o->n_ctx, limit,
+                       sl_config_limit(&e->model->config));
+    if (o->kv_tokens < 0 || (o->kv_tokens && o->n_ctx > o->kv_tokens))
+        return sl_fail(err, SL_ERR_ARG, "kv_tokens %d: expected 0, or at least {n_ctx} (%d)", o->kv_tokens, o->n_ctx);
+    return 0;
 }
 
 int sl_engine_place(sl_engine *e, const sl_engine_options *o, const sl_attn_plan *plan, sl_error *err) {
     sl_kv_place place;
     int is_device = e->backend->is_device, rc = parse_place(o->kv_cache, &place, err);
+    if (!rc) rc = check_lengths(e, o, err);
     if (rc) return rc;
     if (place != SL_KV_GPU && !is_device)
         return sl_fail(err, SL_ERR_ARG, "{kv_cache} %s: on the CPU, K and V are in host memory anyway; use {device} cuda",
@@ -216,9 +234,10 @@ int sl_engine_place(sl_engine *e, const sl_engine_options *o, const sl_attn_plan
     if (place != SL_KV_GPU) rc = sl_engine_need_buckets_of(e, plan, err); // the scratch memory depends on their number
     if (rc) return rc;
     if (place == SL_KV_AUTO) place = choose_place(e, o, plan);
-    if (place == SL_KV_HOST) return place_on_host(e, o, plan, err);
-    e->kv = (sl_kv_layout){.place = SL_KV_GPU};
-    return choose_ctx(e, o, err);
+    if (place == SL_KV_GPU) e->kv = (sl_kv_layout){.place = SL_KV_GPU};
+    rc = place == SL_KV_HOST ? place_on_host(e, o, plan, err) : choose_ctx(e, o, err);
+    if (!rc) e->n_pages = (int)pool_pages(e, o);
+    return rc;
 }
 
 const sl_kv_layout *sl_engine_kv_layout(const sl_engine *e) {
@@ -242,7 +261,7 @@ int sl_engine_largest_ctx_on_host(const sl_model *model, const sl_engine_options
     if (asks && !rc) {
         choose_rows(&e, o, DEFAULT_HOST_CHUNK);
         const sl_kv_room room = room_of(&e, o);
-        const sl_kv_demand d = demand_of(&e, &plan, 1);
+        const sl_kv_demand d = demand_of(&e, o, &plan, 1);
         long long fits = sl_kv_largest_ctx(&d, &room, SL_KV_HOST);
         *n_ctx = fits < c->n_ctx ? (int)fits : c->n_ctx;
     }

@@ -11,16 +11,17 @@ int sl_generate(sl_engine *engine, const char *prompt, const sl_generation *opti
     sl_session *session = NULL;
     sl_stream *stream = NULL;
     sl_ids ids = {0};
-    int rc = sl_engine_claim(engine, err);
-    if (rc) return rc;
-    rc = sl_model_need_tokenizer(engine->model, err);
+    int rc = sl_model_need_tokenizer(engine->model, err);
     if (!rc) rc = sl_session_new(engine, how->sequence, &session, err);
     if (!rc) rc = sl_stream_new(session, how, &stream, err);
     if (!rc) rc = sl_tokenize(engine->model->tokenizer, prompt, strlen(prompt), SL_TOK_BOS, &ids, err);
-    if (!rc) rc = sl_stream_run(stream, ids.data, (int)ids.n, *prompt == 0, on_text, ctx, NULL, result, err);
+    if (!rc) rc = sl_engine_claim(engine, err);
+    if (!rc) {
+        rc = sl_stream_run(stream, ids.data, (int)ids.n, *prompt == 0, on_text, ctx, NULL, result, err);
+        sl_engine_release(engine);
+    }
     sl_ids_free(&ids);
     sl_stream_free(stream);
     sl_session_free(session);
-    sl_engine_release(engine);
     return rc;
 }

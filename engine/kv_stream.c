@@ -18,7 +18,7 @@ sl_kv_rows sl_kv_stream_open(const sl_batch *b, int layer) {
     sl_session *s = b->ranges[0].session;
     const sl_backend *be = b->backend;
     sl_kv_pool *pool = &s->engine->pool;
-    int n_old = (b->ranges[0].position + SL_PAGE - 1) / SL_PAGE;
+    int n_old = sl_kv_pages_of(b->ranges[0].position);
     if (layer == 0)
         sl_kv_bring(pool, 0, s->kv.pages, n_old, 0);
     else {

@@ -39,7 +39,7 @@ static int add_shadow(sl_engine *e, sl_observation *o, const sl_attn_spec *spec,
 
 static int new_arrays(const sl_engine *e, sl_observation *o, sl_error *err) {
     size_t n_seqs = e->n_sequences, heads = n_seqs * e->geom.n_heads;
-    o->max_pages = (e->n_ctx + SL_PAGE - 1) / SL_PAGE;
+    o->max_pages = sl_kv_pages_of(e->n_ctx);
     o->shadows = calloc(o->observer.n_shadows + 1, sizeof *o->shadows);
     o->dense = malloc(2 * heads * e->geom.head_dim * sizeof *o->dense);
     o->queries = malloc(n_seqs * sizeof *o->queries);
@@ -194,7 +194,7 @@ static void study_group(void *ctx, size_t pair, int thread) {
     const sl_observation *o = s->o;
     int n_kv_heads = s->a->geom->n_kv_heads, group = s->a->geom->n_heads / n_kv_heads;
     sl_group g = sl_group_of(s->a, (int)pair / n_kv_heads, (int)pair % n_kv_heads);
-    int n_pages = (g.kv->n_kv + SL_PAGE - 1) / SL_PAGE;
+    int n_pages = sl_kv_pages_of(g.kv->n_kv);
     size_t first = pair * group * o->max_pages;
     float score[SL_MAX_GROUP * SL_CHUNK];
     for (int page = 0; page < n_pages; page++) {

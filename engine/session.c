@@ -26,7 +26,7 @@ static int fail_no_state(const sl_attn_spec *spec, size_t size, sl_error *err) {
 // On a device one block holds the states of all layers. It is made anew when the method of any layer changes.
 static int sync_device_state(sl_session *s, sl_error *err) {
     const sl_engine *e = s->engine;
-    const sl_attn_plan *plan = s->plan;
+    const sl_attn_plan *plan = &sl_session_plan(s)->methods;
     int i = 0, n_layers = e->geom.n_layers;
     while (i < n_layers && sl_attn_same(&s->state[i].spec, &plan->layer[i])) i++;
     if (i == n_layers) return 0;
@@ -46,7 +46,7 @@ static int sync_device_state(sl_session *s, sl_error *err) {
 static int sync_host_state(sl_session *s, sl_error *err) {
     sl_engine *e = s->engine;
     for (int i = 0; i < e->geom.n_layers; i++) {
-        const sl_attn_spec *spec = &s->plan->layer[i];
+        const sl_attn_spec *spec = &sl_session_plan(s)->methods.layer[i];
         struct sl_method_state *state = &s->state[i];
         if (sl_attn_same(&state->spec, spec)) continue;
         free(state->data);
@@ -77,11 +77,12 @@ static int sync_shadows(sl_session *s, sl_error *err) {
 
 int sl_session_sync_state(sl_session *s, sl_error *err) {
     sl_engine *e = s->engine;
+    uint32_t number = sl_session_plan(s)->number;
     int rc = sync_shadows(s, err);
-    if (rc || s->plan_version == e->plan_version) return rc;
+    if (rc || s->plan_number == number) return rc;
     rc = e->backend->is_device ? sync_device_state(s, err) : sync_host_state(s, err);
     if (rc) return rc;
-    s->plan_version = e->plan_version;
+    s->plan_number = number;
     return 0;
 }
 
@@ -94,7 +95,7 @@ static void build_needs(sl_session *s, int layer, const sl_attn_spec *spec) {
 void sl_session_build_extras(sl_session *s) {
     sl_engine *e = s->engine;
     for (int i = 0; i < e->geom.n_layers; i++) {
-        build_needs(s, i, &s->plan->layer[i]);
+        build_needs(s, i, &sl_session_plan(s)->methods.layer[i]);
         for (int j = 0; j < e->observation.observer.n_shadows; j++) build_needs(s, i, &e->observation.shadows[j]);
     }
 }
@@ -180,7 +181,7 @@ int sl_session_reusable(const sl_session *s, int n, int n_prefill) {
 // ---- life ----
 
 static size_t max_pages(const sl_engine *e) { // of a sequence
-    return (e->n_ctx + SL_PAGE - 1) / SL_PAGE;
+    return sl_kv_pages_of(e->n_ctx);
 }
 
 int sl_session_new(sl_engine *engine, uint32_t sequence, sl_session **out, sl_error *err) {
@@ -190,8 +191,7 @@ int sl_session_new(sl_engine *engine, uint32_t sequence, sl_session **out, sl_er
     sl_session *s = calloc(1, sizeof *s);
     if (!s) return sl_fail(err, SL_ERR_MEMORY, "session: out of memory");
     const sl_backend *be = engine->backend;
-    *s = (sl_session){
-        .n_users = 1, .engine = engine, .plan = &engine->plan, .sequence = sequence, .logits_row = -1, .has_host_logits = 1};
+    *s = (sl_session){.n_users = 1, .engine = engine, .sequence = sequence, .logits_row = -1, .has_host_logits = 1};
     s->ids = malloc((size_t)engine->n_ctx * sizeof *s->ids);
     s->logits = calloc(c->n_vocab, sizeof *s->logits);
     s->state = calloc(c->n_layers, sizeof *s->state);
@@ -214,6 +214,7 @@ void sl_session_free(sl_session *s) {
     s->engine->backend->release(s->engine->backend, s->shadow_state, s->shadow_size);
     sl_kv_seq_free(&s->engine->pool, &s->kv);
     sl_logits_forget_row(s);
+    sl_plan_drop(s->engine, s->own_plan);
     s->engine->backend->release(s->engine->backend, s->device_pages, max_pages(s->engine) * sizeof *s->device_pages);
     sl_engine_free(s->engine);
     free(s->sent_pages);
@@ -278,6 +279,7 @@ static int branch(const sl_session *s, int n_tokens, uint32_t sequence, branch_f
         made->segments[made->n_segments++] = s->segments[i];
     made->cap_segments = made->n_segments;
     memcpy(made->ids, s->ids, (size_t)n_tokens * sizeof *s->ids);
+    made->own_plan = sl_plan_share(s->own_plan);
     made->n_prefilled = s->n_prefilled < n_tokens ? s->n_prefilled : n_tokens;
     if (s->has_logits && n_tokens == s->kv.n_tokens) {
         memcpy(made->logits, sl_session_logits(s, NULL), s->engine->model->config.n_vocab * sizeof *made->logits);

@@ -85,7 +85,7 @@ static row_run run_of(const sl_session *s, int is_v, int layer, int h, int page_
 typedef int (*run_fn)(void *ctx, const sl_backend *be, row_run run);
 static int each_run(const sl_session *s, run_fn fn, void *ctx, const sl_progress *progress) {
     const sl_kv_pool *pool = &s->engine->pool;
-    int n_pages = (s->kv.n_tokens + SL_PAGE - 1) / SL_PAGE, ok = 1;
+    int n_pages = sl_kv_pages_of(s->kv.n_tokens), ok = 1;
     for (int i = 0; ok && i < 2 * pool->n_layers; i++) {
         for (int h = 0; ok && h < pool->n_kv_heads; h++)
             for (int p = 0; ok && p < n_pages; p++)

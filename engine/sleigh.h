@@ -146,8 +146,11 @@ SL_API void sl_free(void *p);
 typedef struct sl_engine sl_engine;
 
 typedef struct sl_engine_options {
-    int n_ctx;          // tokens of a session; 0: the least of 32768, the model's limit and the most that fits in memory
-    int n_sequences;    // KV pages are reserved for this many sessions of n_ctx tokens; a batch has at most as many; 0: 1
+    int n_ctx;       // tokens of a session; 0: the least of 32768, the model's limit and the most that fits in memory
+    int n_sequences; // most sessions of a batch; 0: 1
+    // Tokens for which the cache has KV pages (of 256 tokens), over all sessions; 0: n_sequences x n_ctx. An engine may have
+    // more sessions than fit: a call that finds no free page returns SL_ERR_MEMORY and changes nothing.
+    int kv_tokens;
     int prefill_chunk;  // tokens of one prefill pass; 0: 512, on a GPU 2048
     const char *device; // "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1"; NULL: "cpu"
     const char *attn;   // attention of decode steps: "dense", "santa-prop:S=128" (docs/methods.md); NULL: "dense"
@@ -171,8 +174,8 @@ SL_API int sl_engine_new(const sl_model *model, const sl_engine_options *options
 // sl_session_free do nothing. The child can make an engine of its own, of the same model.
 SL_API void sl_engine_free(sl_engine *engine);
 SL_API int sl_engine_n_ctx(const sl_engine *engine);
-// Sets the attention of all sessions, from their next decode step on. attn: as in sl_engine_options. After an error the
-// previous methods stay.
+// Sets the attention of all sessions that have none of their own (sl_generation.attn), from their next decode step on. attn: as
+// in sl_engine_options. After an error the previous methods stay.
 SL_API int sl_engine_set_attention(sl_engine *engine, const char *attn, sl_error *err);
 SL_API void sl_engine_describe(const sl_engine *engine, char *buf, size_t size); // "cpu: avx512, 4 threads, OpenBLAS"
 
@@ -297,6 +300,7 @@ typedef enum sl_stop {
 typedef struct sl_generation {
     // A float that is NaN and an int that is SL_UNSET have the value of sl_model_sampling.
     sl_sampling sampling;
+    const char *attn;        // attention of the decode steps, as in sl_engine_options; NULL: the engine's
     int max_tokens;          // 0: until another reason to stop
     const char *const *stop; // [n_stop] stop strings
     int n_stop;
@@ -339,7 +343,8 @@ typedef struct sl_token_logprobs {
 // sl_stream_ids with sl_prefill. A model without a tokenizer gives ids and no text.
 typedef struct sl_stream sl_stream;
 
-// options as in sl_generate, and copied. SL_ERR_ARG: stop strings, but the model has no tokenizer.
+// options as in sl_generate, and copied. SL_ERR_ARG: stop strings, but the model has no tokenizer. With options->attn the call
+// runs the engine.
 SL_API int sl_stream_new(sl_session *session, const sl_generation *options, sl_stream **out, sl_error *err);
 SL_API void sl_stream_free(sl_stream *s);
 // Sets the options of later generations. SL_ERR_ARG also while the stream runs. After an error the previous options stay.
@@ -348,8 +353,8 @@ SL_API int sl_stream_set_options(sl_stream *s, const sl_generation *options, sl_
 // so a tokenizer of the SentencePiece kind omits the first blank. SL_ERR_ARG: a stream of this session runs already.
 SL_API int sl_stream_begin(sl_stream *s, int at_start, sl_error *err);
 // Each running stream of the n streams makes one token. The streams belong to one engine, and at most n_sequences of them run.
-// Their tokens do not depend on each other. It returns the errors of sl_sample and sl_step, and then no stream has changed. If
-// memory is missing after the step, it returns SL_ERR_MEMORY, and the streams have ended.
+// Their tokens do not depend on each other, and their attention may differ. It returns the errors of sl_sample and sl_step, and
+// then no stream has changed. If memory is missing after the step, it returns SL_ERR_MEMORY, and the streams have ended.
 SL_API int sl_streams_step(sl_stream *const *streams, int n, sl_error *err);
 SL_API int sl_stream_is_running(const sl_stream *s); // 0: it has ended, or not begun
 // The text that the last sl_streams_step with this stream completed: [*n] whole UTF-8 characters, without a NUL at its end. It

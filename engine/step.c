@@ -28,29 +28,32 @@ int sl_check_ids(const sl_engine *e, const int32_t *ids, int n, sl_error *err) {
     return rc;
 }
 
-// Makes a batch of the first n_ranges of e->ranges and n_rows of e->rows. Uploads rows and ids. ids: NULL when step_ids holds
-// them. More rows than max_rows are a segment.
-static sl_batch make_batch(sl_engine *e, int n_ranges, int n_rows, const int32_t *ids, sl_linear_mode mode) {
+// Uploads e->rows, and ids unless they are NULL.
+static void upload_rows(sl_engine *e, int n, const int32_t *ids) {
     const sl_backend *be = e->backend;
-    if (be->is_device) be->upload(be, e->step_rows, e->rows, n_rows * sizeof *e->rows);
-    if (ids) be->upload(be, e->step_ids, ids, n_rows * sizeof *ids);
+    if (be->is_device) be->upload(be, e->step_rows, e->rows, n * sizeof *e->rows);
+    if (ids) be->upload(be, e->step_ids, ids, n * sizeof *ids);
+}
+
+// A batch of n_rows rows from row `first` on, and n_ranges ranges from range `first` on. More rows than max_rows are a segment.
+static sl_batch make_batch(sl_engine *e, int first, int n_ranges, int n_rows, sl_linear_mode mode) {
     return (sl_batch){
         .weights = &e->weights,
-        .backend = be,
+        .backend = e->backend,
         .scratch = e->scratch,
         .max_rows = e->max_rows,
         .segment = n_rows > e->max_rows ? e->segment : NULL,
         .n_rows = n_rows,
-        .ids = e->step_ids,
-        .rows = e->step_rows,
+        .ids = e->step_ids + first,
+        .rows = e->step_rows + first,
         .kv = &e->pool,
         .n_ranges = n_ranges,
-        .ranges = e->ranges,
+        .ranges = e->ranges + first,
         .mode = mode,
         .attend = e->attention->attend,
         .attend_step = 1,
         .logits_mode = SL_LINEAR_DECODE,
-        .logits = e->step_logits,
+        .logits = e->step_logits + (size_t)first * e->model->config.n_vocab,
     };
 }
 
@@ -61,7 +64,8 @@ static sl_batch prefill_batch(sl_session *s, const int32_t *ids, int n) {
     const int32_t *pages = e->pool.host ? e->pool.host->in_order : sl_session_page_table(s);
     for (int i = 0; i < n; i++) e->rows[i] = (sl_row){.position = s->kv.n_tokens + i, .sequence = s->sequence, .pages = pages};
     e->ranges[0] = (sl_row_range){.session = s, .n_rows = n, .position = s->kv.n_tokens};
-    sl_batch pass = make_batch(e, 1, n, ids, SL_LINEAR_PREFILL);
+    upload_rows(e, n, ids);
+    sl_batch pass = make_batch(e, 0, 1, n, SL_LINEAR_PREFILL);
     if (e->has_masks) pass.propose = e->attention->propose;
     if (e->segment_tokens) pass.attend_step = SL_MASK_BLOCK;
     if (e->pool.host) pass.open_layer = sl_kv_stream_open;
@@ -73,21 +77,59 @@ static void run_prefill(const sl_batch *pass) {
     if (pass->open_layer) sl_kv_stream_close(pass);
 }
 
-// The next token of n sessions: n ranges of one row.
-static sl_batch decode_batch(sl_session *const *sessions, int n, const int32_t *ids) {
-    sl_engine *e = sessions[0]->engine;
+// ---- groups of a decode step: one launch serves sessions of one plan ----
+
+// The number of sessions from the first on that have its plan.
+static int group_size(sl_session *const *sessions, int n) {
+    int m = 1;
+    while (m < n && sl_session_plan(sessions[m]) == sl_session_plan(sessions[0])) m++;
+    return m;
+}
+
+// order: [n] the indices of the sessions, so that sessions of one plan are neighbours.
+static void group(sl_session *const *sessions, int n, int *order) {
+    int n_done = 0;
     for (int i = 0; i < n; i++) {
+        const sl_plan *plan = sl_session_plan(sessions[i]);
+        int is_known = 0;
+        for (int j = 0; j < i && !is_known; j++) is_known = sl_session_plan(sessions[j]) == plan;
+        for (int j = i; j < n && !is_known; j++)
+            if (sl_session_plan(sessions[j]) == plan) order[n_done++] = j;
+    }
+}
+
+// The next token of n sessions: n ranges of one row. The sessions are grouped.
+static void set_rows(sl_session *const *sessions, int n, const int32_t *ids) {
+    sl_engine *e = sessions[0]->engine;
+    for (int i = 0, end = 0, first = 0; i < n; i++) {
         sl_session *s = sessions[i];
+        if (i == end) first = i, end = i + group_size(sessions + i, n - i);
         e->rows[i] = (sl_row){.position = s->kv.n_tokens,
                               .sequence = s->sequence,
                               .pages = sl_session_page_table(s),
                               .state = s->device_state,
                               .seed = e->seed};
-        e->ranges[i] = (sl_row_range){.session = s, .first = i, .n_rows = 1, .position = s->kv.n_tokens, .is_decode = 1};
+        e->ranges[i] =
+            (sl_row_range){.session = s, .first = i - first, .n_rows = 1, .position = s->kv.n_tokens, .is_decode = 1};
     }
-    sl_batch step = make_batch(e, n, n, ids, SL_LINEAR_DECODE);
-    step.n_out = n;
-    return step;
+    upload_rows(e, n, ids);
+}
+
+// Runs a decode step of sessions whose rows and ids are set. On a device it queues the step.
+static void run_groups(sl_session *const *sessions, int n) {
+    sl_engine *e = sessions[0]->engine;
+    const sl_backend *be = e->backend;
+    const sl_arch *arch = e->model->config.arch;
+    for (int first = 0, m; first < n; first += m) {
+        m = group_size(sessions + first, n - first);
+        sl_batch step = make_batch(e, first, m, m, SL_LINEAR_DECODE);
+        step.n_out = m;
+        const sl_step_key key = {.n = m, .first = first, .plan = sl_session_plan(sessions[first])->number};
+        if (be->run_step && !e->observation.observer.fn)
+            be->run_step(be, key, arch->forward, &step);
+        else
+            arch->forward(&step); // an observed step is not recorded: the host looks at every layer
+    }
 }
 
 // ---- prefill ----
@@ -285,19 +327,20 @@ static int check_room(const sl_session *s, sl_error *err) {
                    s->engine->n_ctx);
 }
 
-// ids: NULL when they are not sampled yet
-static int reserve_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err) {
+// Prepares sessions and pages for a step. After an error no session has more pages than before.
+static int reserve_decode(sl_session *const *batch, int n, sl_error *err) {
     sl_engine *e = batch[0]->engine;
-    int rc = ids ? sl_check_ids(e, ids, n, err) : 0;
-    for (int i = 0; !rc && i < n; i++) {
+    int rc = 0, i;
+    for (i = 0; !rc && i < n; i++) {
         sl_session *s = batch[i];
-        SL_CHECK(s->plan == batch[0]->plan); // one launch serves all ranges of a batch; a recording holds one plan
         rc = check_room(s, err);
         if (!rc) rc = sl_session_sync_state(s, err);
         if (!rc) rc = sl_kv_reserve(&e->pool, &s->kv, s->kv.n_tokens + 1, err);
-        if (rc) break;
-        sl_kv_hold(&e->pool, &s->kv);
-        sl_session_build_extras(s);
+    }
+    for (int j = 0; rc && j < i; j++) sl_kv_truncate(&e->pool, &batch[j]->kv, batch[j]->kv.n_tokens);
+    for (int j = 0; !rc && j < n; j++) {
+        sl_kv_hold(&e->pool, &batch[j]->kv);
+        sl_session_build_extras(batch[j]);
     }
     return rc;
 }
@@ -308,22 +351,28 @@ static void append(sl_session *s, int32_t id) { // its row is in the pages
 
 static int decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err) {
     sl_engine *e = batch[0]->engine;
-    const sl_backend *be = e->backend;
-    const sl_arch *arch = e->model->config.arch;
-    int rc = reserve_decode(batch, n, ids, err);
+    int rc = reserve_decode(batch, n, err);
     if (rc) return rc;
     sl_logits_before_step(e, batch, n, n);
-    sl_batch step = decode_batch(batch, n, ids);
-    if (be->run_step && !e->observation.observer.fn)
-        be->run_step(be, n, arch->forward, &step);
-    else
-        arch->forward(&step); // an observed step is not recorded: the host looks at every layer
-    rc = be->finish(be, err);
+    set_rows(batch, n, ids);
+    run_groups(batch, n);
+    rc = e->backend->finish(e->backend, err);
     if (rc) return rc;
     if (e->attention->account) e->attention->account(e, batch, n);
     for (int i = 0; i < n; i++) append(batch[i], ids[i]);
     sl_logits_after_step(e, batch, n);
     return 0;
+}
+
+static int decode_any(sl_session *const *batch, int n, const int32_t *ids, sl_error *err) {
+    int order[n]; // n is at most n_sequences: check_batch
+    sl_session *grouped[n];
+    int32_t grouped_ids[n];
+    int rc = sl_check_ids(batch[0]->engine, ids, n, err);
+    if (rc) return rc;
+    group(batch, n, order);
+    for (int i = 0; i < n; i++) grouped[i] = batch[order[i]], grouped_ids[i] = ids[order[i]];
+    return decode(grouped, n, grouped_ids, err);
 }
 
 int sl_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err) {
@@ -333,7 +382,7 @@ int sl_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err
     rc = begin(batch, n, err);
     if (!rc) {
         rc = sl_cancel_poll(&e->cancel, err);
-        if (!rc) rc = decode(batch, n, ids, err);
+        if (!rc) rc = decode_any(batch, n, ids, err);
         sl_engine_end(e);
     }
     sl_engine_release(e);
@@ -360,14 +409,13 @@ static int can_sample_on_device(const sl_engine *e, sl_sampler *const *samplers,
     return can;
 }
 
-// Queues the sampling of the batch's next ids, to step_ids. Returns the decode step over them.
-static sl_batch queue_sampling(sl_engine *e, sl_session *const *batch, int n, sl_sampler *const *samplers) {
+// Queues the sampling of the batch's next ids, to step_ids. Sets the rows of a step over them.
+static void queue_sampling(sl_engine *e, sl_session *const *batch, int n, sl_sampler *const *samplers) {
     const sl_sampling *params[n]; // n is at most n_sequences: check_batch
     for (int i = 0; i < n; i++) params[i] = sl_sampler_params(samplers[i]);
     sl_logits_to_rows(e, batch, n);
-    sl_batch step = decode_batch(batch, n, NULL);
+    set_rows(batch, n, NULL);
     e->backend->sample_rows(e->backend, e->step_logits, e->step_rows, params, n, e->model->config.n_vocab, e->step_ids);
-    return step;
 }
 
 // A device samples id -1 from logits that are not finite.
@@ -416,11 +464,11 @@ static int step_on_device(sl_session *const *batch, int n, sl_sampler *const *sa
     sl_engine *e = batch[0]->engine;
     const sl_backend *be = e->backend;
     size_t size = n * (size_t)e->model->config.n_vocab * sizeof(float);
-    int rc = reserve_decode(batch, n, NULL, err);
+    int rc = reserve_decode(batch, n, err);
     if (rc) return rc;
-    sl_batch step = queue_sampling(e, batch, n, samplers);
+    queue_sampling(e, batch, n, samplers);
     be->copy(be, e->last_logits, size, e->step_logits, size, size, 1);
-    be->run_step(be, n, e->model->config.arch->forward, &step);
+    run_groups(batch, n);
     rc = be->sampled_ids(be, ids, n, err);
     if (rc) return rc;
     sl_logits_after_step(e, batch, n);
@@ -454,6 +502,21 @@ static int step_on_host(sl_session *const *batch, int n, sl_sampler *const *samp
     return n_live ? decode(live, n_live, live_ids, err) : 0;
 }
 
+static int step_any(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err) {
+    const sl_engine *e = batch[0]->engine;
+    int order[n];
+    sl_session *grouped[n];
+    sl_sampler *grouped_samplers[n];
+    int32_t grouped_ids[n];
+    group(batch, n, order);
+    for (int i = 0; i < n; i++) grouped[i] = batch[order[i]], grouped_samplers[i] = samplers[order[i]];
+    // step_on_device appends an end token before it is known, and an observer must not see that row.
+    int on_device = !e->observation.observer.fn && can_sample_on_device(e, samplers, n);
+    int rc = (on_device ? step_on_device : step_on_host)(grouped, n, grouped_samplers, grouped_ids, err);
+    for (int i = 0; !rc && i < n; i++) ids[order[i]] = grouped_ids[i];
+    return rc;
+}
+
 int sl_step_claimed(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err) {
     int rc = begin(batch, n, err);
     if (rc) return rc;
@@ -461,11 +524,7 @@ int sl_step_claimed(sl_session *const *batch, int n, sl_sampler *const *samplers
     rc = sl_cancel_poll(&e->cancel, err);
     if (!rc) rc = check_sampling(batch, n, samplers, err);
     for (int i = 0; !rc && i < n; i++) rc = check_room(batch[i], err);
-    if (!rc) {
-        // step_on_device appends an end token before it is known, and an observer must not see that row.
-        int on_device = !e->observation.observer.fn && can_sample_on_device(e, samplers, n);
-        rc = (on_device ? step_on_device : step_on_host)(batch, n, samplers, ids, err);
-    }
+    if (!rc) rc = step_any(batch, n, samplers, ids, err);
     sl_engine_end(e);
     return rc;
 }

@@ -11,6 +11,7 @@ struct sl_stream {
     sl_session *session;
     sl_sampler *sampler;
     sl_stopper *stopper; // NULL: no stop strings
+    sl_plan *plan;       // attention of the decode steps; NULL: the engine's
     int max_tokens, n_logprobs;
     int32_t end; // ends a generation, besides the model's end tokens; -1: none
     sl_progress progress;
@@ -33,6 +34,7 @@ static const sl_model *model_of(const sl_stream *s) {
 int sl_stream_set_options(sl_stream *s, const sl_generation *o, sl_error *err) {
     sl_sampler *sampler = NULL;
     sl_stopper *stopper = NULL;
+    sl_plan *plan = NULL;
     if (o->max_tokens < 0) return sl_fail(err, SL_ERR_ARG, "{max_tokens} %d: expected 0 (no limit) or more", o->max_tokens);
     if (o->n_stop < 0) return sl_fail(err, SL_ERR_ARG, "a list of %d stop strings: expected 0 or more", o->n_stop);
     if (o->n_logprobs < -1 || o->n_logprobs > SL_MAX_LOGPROBS)
@@ -45,13 +47,16 @@ int sl_stream_set_options(sl_stream *s, const sl_generation *o, sl_error *err) {
     sl_sampling_complete(model_of(s), &otherwise, &sampling);
     int rc = sl_sampler_new(&sampling, model_of(s)->config.n_vocab, &sampler, err);
     if (!rc && o->n_stop) rc = sl_stopper_new(o->stop, o->n_stop, &stopper, err);
+    if (!rc && o->attn) rc = sl_plan_parse(s->session->engine, o->attn, &plan, err);
     if (rc) {
+        sl_stopper_free(stopper);
         sl_sampler_free(sampler);
         return rc;
     }
     sl_sampler_free(s->sampler);
     sl_stopper_free(s->stopper);
-    s->sampler = sampler, s->stopper = stopper;
+    sl_plan_drop(s->session->engine, s->plan);
+    s->sampler = sampler, s->stopper = stopper, s->plan = plan;
     s->progress = o->progress;
     sl_stream_set_limits(s, o->max_tokens, o->n_logprobs);
     return 0;
@@ -88,6 +93,7 @@ void sl_stream_free(sl_stream *s) {
     sl_ids_free(&s->ids);
     sl_text_free(&s->piece);
     sl_text_free(&s->shown);
+    sl_plan_drop(s->session->engine, s->plan);
     sl_session_free(s->session);
     free(s);
 }
@@ -140,6 +146,7 @@ int sl_stream_begin(sl_stream *s, int at_start, sl_error *err) {
     s->ids.n = s->piece.n = s->shown.n = 0;
     sl_logprobs_begin(&s->logprobs, s->n_logprobs, model_of(s)->config.n_vocab);
     if (s->stopper) sl_stopper_reset(s->stopper);
+    sl_session_use_plan(session, s->plan);
     s->is_running = 1;
     session->stream = s;
     return 0;

@@ -179,7 +179,7 @@ static int check_free(const sl_kv_pool *pool, int n, sl_error *err) {
 }
 
 int sl_kv_reserve(sl_kv_pool *pool, sl_kv_seq *seq, int n_tokens, sl_error *err) {
-    int want = (n_tokens + SL_PAGE - 1) / SL_PAGE, more = want > seq->n_pages ? want - seq->n_pages : 0;
+    int want = sl_kv_pages_of(n_tokens), more = want > seq->n_pages ? want - seq->n_pages : 0;
     // If another sequence also holds the partly filled last page, the page is copied before it is written.
     int last = seq->n_tokens / SL_PAGE,
         shared = n_tokens > seq->n_tokens && seq->n_tokens % SL_PAGE && pool->refs[seq->pages[last]] > 1;
@@ -200,7 +200,7 @@ int sl_kv_reserve(sl_kv_pool *pool, sl_kv_seq *seq, int n_tokens, sl_error *err)
 
 void sl_kv_truncate(sl_kv_pool *pool, sl_kv_seq *seq, int n_tokens) {
     SL_CHECK(n_tokens >= 0 && n_tokens <= seq->n_tokens);
-    int keep = (n_tokens + SL_PAGE - 1) / SL_PAGE;
+    int keep = sl_kv_pages_of(n_tokens);
     while (seq->n_pages > keep) drop_page(pool, seq->pages[--seq->n_pages]);
     seq->n_tokens = n_tokens;
 }
@@ -208,7 +208,7 @@ void sl_kv_truncate(sl_kv_pool *pool, sl_kv_seq *seq, int n_tokens) {
 // Gives dst the pages of the first n_tokens rows of src: shares the first n_shared pages, copies the others.
 static int branch(sl_kv_pool *pool, const sl_kv_seq *src, sl_kv_seq *dst, int n_tokens, int n_shared, sl_error *err) {
     SL_CHECK(dst->n_pages == 0 && n_tokens <= src->n_tokens);
-    int n_pages = (n_tokens + SL_PAGE - 1) / SL_PAGE, rc = check_free(pool, n_pages - n_shared, err);
+    int n_pages = sl_kv_pages_of(n_tokens), rc = check_free(pool, n_pages - n_shared, err);
     if (!rc) rc = grow_table(dst, n_pages, err);
     if (rc) return rc;
     for (int i = 0; i < n_pages; i++) {

@@ -59,6 +59,9 @@ int sl_kv_pool_init_on_host(sl_kv_pool *pool, const sl_backend *backend, int n_l
                             int n_pages, int n_frames, int n_staged, int n_hot, sl_error *err);
 void sl_kv_pool_free(sl_kv_pool *pool);
 
+static inline int sl_kv_pages_of(int n_tokens) {
+    return (int)(((int64_t)n_tokens + SL_PAGE - 1) / SL_PAGE);
+}
 // Bytes of K and V per token, over all layers.
 size_t sl_kv_bytes_per_token(int n_layers, int n_kv_heads, int head_dim);
 

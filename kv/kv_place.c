@@ -2,13 +2,9 @@
 #include "kv/kv_place.h"
 #include "kv/kv.h"
 
-static long long pages_of(int n_ctx) {
-    return ((long long)n_ctx + SL_PAGE - 1) / SL_PAGE;
-}
-
 // The layout of n_sequences sequences of n_pages pages, without hot rows.
 static sl_kv_layout lay_out(const sl_kv_demand *d, sl_kv_place place, long long n_pages, long long n_sequences) {
-    size_t all = (size_t)(n_pages * n_sequences), page = d->row * SL_PAGE;
+    size_t all = (size_t)(d->n_pages ? d->n_pages : n_pages * n_sequences), page = d->row * SL_PAGE;
     int on_host = place == SL_KV_HOST;
     long long frames = on_host ? n_sequences + d->spare_frames : (long long)all;
     return (sl_kv_layout){.place = place,
@@ -51,7 +47,7 @@ long long sl_kv_largest_ctx(const sl_kv_demand *d, const sl_kv_room *room, sl_kv
 
 static int refuse(const sl_kv_demand *d, const sl_kv_room *room, const sl_kv_layout *l, sl_error *err) {
     const double gib = 1 << 30;
-    const long long pages = pages_of(d->n_ctx);
+    const long long pages = sl_kv_pages_of(d->n_ctx);
     long long context[2], sequences[2];
     for (int i = 0; i < 2; i++) {
         sl_kv_place place = i ? SL_KV_HOST : SL_KV_GPU;
@@ -72,7 +68,7 @@ static int refuse(const sl_kv_demand *d, const sl_kv_room *room, const sl_kv_lay
 // Gives the rest of the GPU's room to hot rows, up to their share. A tag and its share of a set's order
 // take 8.5 bytes for each layer and KV head: at most a 30th of a row, because head_dim is 64 or more.
 static void add_hot(const sl_kv_demand *d, const sl_kv_room *room, sl_kv_layout *l) {
-    long long rows = pages_of(d->n_ctx) * SL_PAGE * d->n_sequences;
+    long long rows = (d->n_pages ? d->n_pages : (long long)sl_kv_pages_of(d->n_ctx) * d->n_sequences) * SL_PAGE;
     long long wanted = (long long)(d->hot_share * (double)rows),
               most = (long long)((cache_room(d, room) - l->proposing - l->newest - l->streamed) / (d->row + d->row / 30));
     l->hot_rows = wanted < most ? wanted : most;
@@ -82,7 +78,7 @@ static void add_hot(const sl_kv_demand *d, const sl_kv_room *room, sl_kv_layout 
 int sl_kv_place_rows(const sl_kv_demand *d, const sl_kv_room *room, sl_kv_place place, sl_kv_layout *out, sl_error *err) {
     SL_CHECK(d->row > 0 && d->n_ctx > 0 && d->n_sequences > 0 && d->spare_frames >= 0 && d->hot_share >= 0 &&
              d->hot_share <= 1);
-    *out = lay_out(d, place == SL_KV_HOST ? SL_KV_HOST : SL_KV_GPU, pages_of(d->n_ctx), d->n_sequences);
+    *out = lay_out(d, place == SL_KV_HOST ? SL_KV_HOST : SL_KV_GPU, sl_kv_pages_of(d->n_ctx), d->n_sequences);
     if (fits(d, room, out)) {
         if (out->place == SL_KV_HOST) add_hot(d, room, out);
         return 0;

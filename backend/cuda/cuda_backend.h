@@ -56,10 +56,12 @@ typedef struct sl_cuda {
     size_t rope_size;        // bytes
     // recorded steps
     struct {
-        int key;
+        sl_step_key key;
         cudaGraphExec_t exec;
+        uint64_t used; // n_steps of its last replay
     } graphs[SL_MAX_GRAPHS];
     int n_graphs;
+    uint64_t n_steps;
     unsigned skipped_parts; // SL_PART_...
     // token sampling
     void *sample_ws;
@@ -102,7 +104,7 @@ void *sl_cuda_stream(const sl_backend *be);
 int sl_cuda_finish(const sl_backend *be, sl_error *err);
 
 // ---- cuda_graph.c ----
-void sl_cuda_run_step(const sl_backend *be, int key, void (*forward)(const struct sl_batch *batch),
+void sl_cuda_run_step(const sl_backend *be, sl_step_key key, void (*forward)(const struct sl_batch *batch),
                       const struct sl_batch *batch);
 void sl_cuda_forget(const sl_backend *be);
 

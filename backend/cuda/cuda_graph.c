@@ -1,4 +1,4 @@
-// backend/cuda/cuda_graph.c - records decode steps as CUDA graphs, one graph for each key (batch size).
+// backend/cuda/cuda_graph.c - records decode steps as CUDA graphs, one graph for each key (sl_step_key).
 //
 // A recording keeps the addresses and the grids of its launches. Tokens, positions and page tables lie in device memory, so one
 // recording serves every step of its key.
@@ -16,12 +16,28 @@ static cudaGraphExec_t record(sl_cuda *c, void (*forward)(const struct sl_batch 
     return exec;
 }
 
-void sl_cuda_run_step(const sl_backend *be, int key, void (*forward)(const struct sl_batch *batch),
+static int is_same(sl_step_key a, sl_step_key b) {
+    return a.n == b.n && a.first == b.first && a.plan == b.plan;
+}
+
+// Where the next recording goes: behind the others, or in the place of the one that was replayed least recently.
+static int place_for_graph(sl_cuda *c) {
+    if (c->n_graphs < SL_MAX_GRAPHS) return c->n_graphs++;
+    int oldest = 0;
+    for (int i = 1; i < SL_MAX_GRAPHS; i++)
+        if (c->graphs[i].used < c->graphs[oldest].used) oldest = i;
+    cudaGraphExecDestroy(c->graphs[oldest].exec);
+    return oldest;
+}
+
+void sl_cuda_run_step(const sl_backend *be, sl_step_key key, void (*forward)(const struct sl_batch *batch),
                       const struct sl_batch *batch) {
     sl_cuda *c = sl_cuda_of(be);
     sl_cuda_use(c);
+    c->n_steps++;
     for (int i = 0; i < c->n_graphs; i++) {
-        if (c->graphs[i].key != key) continue;
+        if (!is_same(c->graphs[i].key, key)) continue;
+        c->graphs[i].used = c->n_steps;
         sl_cuda_keep_error(c, cudaGraphLaunch(c->graphs[i].exec, c->stream), "replaying a step");
         return;
     }
@@ -31,9 +47,8 @@ void sl_cuda_run_step(const sl_backend *be, int key, void (*forward)(const struc
     if (c->first_error.code) return;
     cudaGraphExec_t exec = record(c, forward, batch);
     if (!exec) return;
-    if (c->n_graphs == SL_MAX_GRAPHS) cudaGraphExecDestroy(c->graphs[--c->n_graphs].exec);
-    c->graphs[c->n_graphs].key = key;
-    c->graphs[c->n_graphs++].exec = exec;
+    int i = place_for_graph(c);
+    c->graphs[i].key = key, c->graphs[i].exec = exec, c->graphs[i].used = c->n_steps;
 }
 
 void sl_cuda_forget(const sl_backend *be) {
