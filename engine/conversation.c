@@ -2,6 +2,7 @@
 //
 // Each answer renders and tokenizes all messages. The session keeps the common prefix of the new and the old prompt.
 #include "engine/engine_internal.h"
+#include "engine/messages.h"
 #include "engine/stream.h"
 #include "tokenizer/chat/chat.h"
 
@@ -13,10 +14,9 @@ struct sl_chat {
     sl_chat_template *owned;          // NULL: none
     sl_session *session;
     sl_stream *stream;
-    char *system_prompt;  // NULL: none
-    int parse_special;    // of sl_chat_options
-    sl_message *messages; // [n_messages], contents from malloc, roles static
-    int n_messages, capacity;
+    char *system_prompt; // NULL: none
+    int parse_special;   // of sl_chat_options
+    sl_messages messages;
 };
 
 sl_chat_options sl_chat_options_default(void) {
@@ -25,55 +25,24 @@ sl_chat_options sl_chat_options_default(void) {
 
 // ---- messages ----
 
-static int push(sl_chat *c, const sl_message *message, sl_error *err) {
-    const char *role = sl_chat_role(message->role);
-    if (!role)
-        return sl_fail(err, SL_ERR_ARG, "message %d has the role \"%.40s\": expected system, user or assistant", c->n_messages,
-                       message->role ? message->role : "");
-    if (c->n_messages == c->capacity) {
-        int capacity = c->capacity ? 2 * c->capacity : 16;
-        sl_message *grown = realloc(c->messages, (size_t)capacity * sizeof *grown);
-        if (!grown) return sl_fail(err, SL_ERR_MEMORY, "chat: out of memory");
-        c->messages = grown;
-        c->capacity = capacity;
-    }
-    char *content = malloc(message->n + 1);
-    if (!content) return sl_fail(err, SL_ERR_MEMORY, "chat: out of memory");
-    if (message->n) memcpy(content, message->content, message->n);
-    content[message->n] = 0;
-    c->messages[c->n_messages++] = (sl_message){.role = role, .content = content, .n = message->n};
-    return 0;
-}
-
-static void pop(sl_chat *c) {
-    free((char *)c->messages[--c->n_messages].content);
-}
-
-static void pop_all(sl_chat *c) {
-    while (c->n_messages) pop(c);
-    free(c->messages);
-    c->messages = NULL;
-    c->capacity = 0;
-}
-
 int sl_chat_n_messages(const sl_chat *c) {
-    return c->n_messages;
+    return c->messages.n;
 }
 
 const sl_message *sl_chat_message(const sl_chat *c, int i) {
-    return i >= 0 && i < c->n_messages ? &c->messages[i] : NULL;
+    return i >= 0 && i < c->messages.n ? &c->messages.items[i] : NULL;
 }
 
 int sl_chat_set_messages(sl_chat *c, const sl_message *messages, int n, sl_error *err) {
-    sl_chat made = {0};
+    sl_messages made = {0};
     int rc = n < 0 ? sl_fail(err, SL_ERR_ARG, "a list of %d messages: expected 0 or more", n) : 0;
-    for (int i = 0; !rc && i < n; i++) rc = push(&made, &messages[i], err);
+    for (int i = 0; !rc && i < n; i++) rc = sl_messages_push(&made, messages[i].role, messages[i].content, messages[i].n, err);
     if (rc) {
-        pop_all(&made);
+        sl_messages_clear(&made);
         return rc;
     }
-    pop_all(c);
-    c->messages = made.messages, c->n_messages = made.n_messages, c->capacity = made.capacity;
+    sl_messages_clear(&c->messages);
+    c->messages = made;
     return 0;
 }
 
@@ -125,7 +94,7 @@ void sl_chat_free(sl_chat *c) {
     sl_stream_free(c->stream);
     sl_session_free(c->session);
     sl_chat_template_free(c->owned);
-    pop_all(c);
+    sl_messages_clear(&c->messages);
     free(c->system_prompt);
     free(c);
 }
@@ -142,24 +111,30 @@ sl_session *sl_chat_session(const sl_chat *c) {
 
 // ---- answers ----
 
-// Answers the last message, and adds the answer.
-static int answer(sl_chat *c, sl_text_fn on_text, void *ctx, sl_generated *result, sl_error *err) {
+typedef struct asked { // arguments of sl_chat_say
+    sl_chat *chat;
+    sl_text_fn on_text;
+    void *ctx;
+    sl_generated *result;
+} asked;
+
+static int answer(void *ctx, sl_text *reply, int *is_answer, sl_error *err) {
+    const asked *a = ctx;
+    sl_chat *c = a->chat;
     const sl_tokenizer *tok = c->session->engine->model->tokenizer;
-    json_t *messages = sl_chat_messages(c->messages, c->n_messages);
+    json_t *messages = sl_chat_messages(c->messages.items, c->messages.n);
     sl_prompt prompt = {0};
-    sl_text reply = {0};
     sl_ids ids = {0};
     int rc = messages ? 0 : sl_fail(err, SL_ERR_MEMORY, "chat: out of memory");
     if (!rc)
         rc = sl_chat_render(c->template, tok, &(sl_chat_request){.messages = messages, .parse_special = c->parse_special},
                             &prompt, err);
     if (!rc) rc = sl_chat_tokenize(c->template, tok, &prompt, &ids, err);
-    if (!rc) rc = sl_stream_run(c->stream, ids.data, (int)ids.n, 1, on_text, ctx, &reply, result, err);
-    if (!rc) rc = push(c, &(sl_message){.role = "assistant", .content = reply.data, .n = reply.n}, err);
+    if (!rc) rc = sl_stream_run(c->stream, ids.data, (int)ids.n, 1, a->on_text, a->ctx, reply, a->result, err);
+    *is_answer = !rc;
     sl_ids_free(&ids);
     sl_prompt_free(&prompt);
     json_decref(messages);
-    sl_text_free(&reply);
     return rc;
 }
 
@@ -167,29 +142,8 @@ int sl_chat_say(sl_chat *c, const char *text, sl_text_fn on_text, void *ctx, sl_
     sl_engine *engine = c->session->engine;
     int rc = sl_engine_claim(engine, err);
     if (rc) return rc;
-    rc = push(c, &(sl_message){.role = "user", .content = text, .n = strlen(text)}, err);
-    if (!rc) {
-        rc = answer(c, on_text, ctx, result, err);
-        if (rc) pop(c);
-    }
+    rc = sl_messages_say(&c->messages, text, strlen(text), answer, &(asked){c, on_text, ctx, result}, err);
     sl_engine_release(engine);
-    return rc;
-}
-
-static int answer_again(sl_chat *c, sl_text_fn on_text, void *ctx, sl_generated *result, sl_error *err) {
-    sl_session *s = c->session;
-    int n = c->n_messages, has_answer = n > 0 && !strcmp(c->messages[n - 1].role, "assistant");
-    if (n <= has_answer || strcmp(c->messages[n - 1 - has_answer].role, "user"))
-        return sl_fail(err, SL_ERR_ARG, "the chat has no message of the user to answer again; call sl_chat_say first");
-    sl_message old = c->messages[n - 1];
-    c->n_messages -= has_answer;
-    sl_session_set_sequence(s, sl_session_sequence(s) + 1);
-    int rc = answer(c, on_text, ctx, result, err);
-    if (rc) {
-        sl_session_set_sequence(s, sl_session_sequence(s) - 1);
-        if (has_answer) c->messages[c->n_messages++] = old; // there is room: it lay here before
-    } else if (has_answer)
-        free((char *)old.content);
     return rc;
 }
 
@@ -197,7 +151,10 @@ int sl_chat_again(sl_chat *c, sl_text_fn on_text, void *ctx, sl_generated *resul
     sl_engine *engine = c->session->engine;
     int rc = sl_engine_claim(engine, err);
     if (rc) return rc;
-    rc = answer_again(c, on_text, ctx, result, err);
+    if (!sl_messages_has_question(&c->messages))
+        rc = sl_fail(err, SL_ERR_ARG, "the chat has no message of the user to answer again; call sl_chat_say first");
+    else
+        rc = sl_messages_again(&c->messages, c->session, answer, &(asked){c, on_text, ctx, result}, err);
     sl_engine_release(engine);
     return rc;
 }

@@ -53,6 +53,12 @@ int sl_device_arithmetic(const char *device, char *buf, size_t size, sl_error *e
 int sl_engine_new_planned(const sl_model *model, const sl_engine_options *options, const sl_attn_plan *plan, sl_engine **out,
                           sl_error *err);
 int sl_engine_set_plan(sl_engine *engine, const sl_attn_plan *plan, sl_error *err);
+// sl_session_save and sl_session_load with the messages of a conversation, in JSON. save: [n] bytes of text; NULL: none. load:
+// the text is appended to *messages, nothing if the file has none; messages NULL: not wanted.
+int sl_session_save_chat(const sl_session *s, const char *path, const sl_text *messages, const sl_progress *progress,
+                         sl_error *err);
+int sl_session_load_chat(sl_engine *engine, const char *path, sl_session **out, sl_text *messages, const sl_progress *progress,
+                         sl_error *err);
 const sl_kv_layout *sl_engine_kv_layout(const sl_engine *engine); // where K and V lie
 // The same as sl_engine_largest_ctx with kv_cache "host", for o->attn, o->n_sequences and the memory limits of *o. 0: not
 // offered on this device or for this method.

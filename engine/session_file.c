@@ -99,7 +99,8 @@ static int each_run(const sl_session *s, run_fn fn, void *ctx, const sl_progress
 
 typedef struct writer {
     FILE *f;
-    void *bounce; // a run in host memory
+    const sl_text *messages; // NULL: none
+    void *bounce;            // a run in host memory
     sl_text header;
     size_t at; // bytes of data that the header has declared
     int rc;    // 0, or the error of the header or of the device
@@ -179,6 +180,10 @@ static void add_all_tensors(writer *w, const sl_session *s) {
         snprintf(shape, sizeof shape, "%zu", s->state[i].size);
         add_tensor(w, name, "U8", shape, s->state[i].size);
     }
+    if (w->messages) {
+        snprintf(shape, sizeof shape, "%zu", w->messages->n);
+        add_tensor(w, "messages", "U8", shape, w->messages->n);
+    }
     add(w, "}");
     while (!w->rc && w->header.n % 8) add(w, " ");
 }
@@ -232,18 +237,20 @@ static int write_all(const sl_session *s, writer *w, const sl_progress *progress
     if (ok && s->has_logits)
         ok = write_bytes(w->f, sl_session_last_logits(s), (size_t)s->engine->model->config.n_vocab * sizeof(float));
     ok = ok && write_segments(s, w->f) && write_states(s, w);
+    ok = ok && (!w->messages || write_bytes(w->f, w->messages->data, w->messages->n));
     int why = errno;
     w->rc = s->engine->backend->finish(s->engine->backend, w->err); // a copy from the GPU may have failed
     errno = why;                                                    // for sl_whole_file_close
     return ok && !w->rc;
 }
 
-int sl_session_save(const sl_session *s, const char *path, const sl_progress *progress, sl_error *err) {
+int sl_session_save_chat(const sl_session *s, const char *path, const sl_text *messages, const sl_progress *progress,
+                         sl_error *err) {
     sl_engine *e = s->engine;
     identity own;
     sl_text prefill = {0};
     sl_whole_file file;
-    writer w = {.err = err};
+    writer w = {.messages = messages, .err = err};
     if (s->kv.n_tokens == 0) return sl_fail(err, SL_ERR_ARG, "%s: the session to save is empty", path);
     int rc = sl_engine_enter(e, err);
     if (rc) return rc;
@@ -271,6 +278,10 @@ int sl_session_save(const sl_session *s, const char *path, const sl_progress *pr
     sl_text_free(&w.header);
     sl_text_free(&prefill);
     return rc;
+}
+
+int sl_session_save(const sl_session *s, const char *path, const sl_progress *progress, sl_error *err) {
+    return sl_session_save_chat(s, path, NULL, progress, err);
 }
 
 // ---- reading ----
@@ -436,7 +447,15 @@ static int read_session(const reader *r, sl_session *s, const sl_progress *progr
     return 0;
 }
 
-int sl_session_load(sl_engine *engine, const char *path, sl_session **out, const sl_progress *progress, sl_error *err) {
+static int read_messages(const reader *r, sl_text *out, sl_error *err) {
+    const sl_tensor *t = sl_tensors_find(r->tensors, "messages");
+    if (!t || !out) return 0;
+    if (!find(r, "messages", "U8", 1, (const int64_t[]){t->n_dims ? t->dims[0] : 0}, err)) return SL_ERR_FORMAT;
+    return sl_text_append(out, t->data, t->n_bytes, err);
+}
+
+int sl_session_load_chat(sl_engine *engine, const char *path, sl_session **out, sl_text *messages, const sl_progress *progress,
+                         sl_error *err) {
     reader r = {.path = path, .engine = engine};
     sl_tensors *tensors = NULL;
     sl_session *s = NULL;
@@ -448,6 +467,7 @@ int sl_session_load(sl_engine *engine, const char *path, sl_session **out, const
     if (!rc) rc = check_file(&r, err);
     if (!rc) rc = sl_session_new(engine, 0, &s, err);
     if (!rc) rc = read_session(&r, s, progress, err);
+    if (!rc) rc = read_messages(&r, messages, err);
     if (!rc) rc = sl_tensor_file_check(sl_tensors_file(tensors, 0), err);
     if (!rc && strcmp(metadata(&r, "arithmetic"), r.own.arithmetic))
         sl_engine_log(engine, "%s was written by %.200s; its rows have other bits than those of %.200s", path,
@@ -460,4 +480,8 @@ int sl_session_load(sl_engine *engine, const char *path, sl_session **out, const
     }
     *out = s;
     return 0;
+}
+
+int sl_session_load(sl_engine *engine, const char *path, sl_session **out, const sl_progress *progress, sl_error *err) {
+    return sl_session_load_chat(engine, path, out, NULL, progress, err);
 }

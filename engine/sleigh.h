@@ -396,8 +396,8 @@ SL_API void sl_chat_free(sl_chat *chat);
 // Adds a message of the user and generates the answer, which becomes the next message. The tokens that the new prompt shares
 // with the session stay in the KV cache; only the others are prefilled. After an error the messages are those of before.
 SL_API int sl_chat_say(sl_chat *chat, const char *text, sl_text_fn on_text, void *ctx, sl_generated *result, sl_error *err);
-// Generates an answer to the last message of the user again, with the next sequence number. It replaces the last answer, if
-// there is one. SL_ERR_ARG: there is no message of the user.
+// Answers the last message of the user. If it has an answer, the new one replaces it, and draws with the next sequence number.
+// SL_ERR_ARG: there is no message of the user.
 SL_API int sl_chat_again(sl_chat *chat, sl_text_fn on_text, void *ctx, sl_generated *result, sl_error *err);
 SL_API int sl_chat_n_messages(const sl_chat *chat);
 // Message i, valid until the messages change; content ends with a NUL. NULL: i is out of range.

@@ -4,7 +4,7 @@
 // An error or Ctrl+C ends the turn if standard input is a terminal, else the program.
 #include "base/nearest.h"
 #include "cli/chat/chat_input.h"
-#include "cli/chat/turns.h"
+#include "cli/chat/messages_file.h"
 #include "cli/chat_prompt.h"
 #include "cli/commands.h"
 #include "cli/error_text.h"
@@ -24,26 +24,22 @@ typedef struct chat {
     cli_run run;
     cli_timeline t;
     cli_chat chat;
-    chat_turns turns;
+    sl_messages messages;
     chat_input input;
     int quit;
-    sl_text reply;
+    sl_text *reply; // of the answer that is made
 } chat;
 
 // ---- the conversation ----
 
 // Forgets the conversation, but not its system message.
-static void clear_turns(chat *c) {
-    int first = chat_turns_system(&c->turns) != NULL;
-    while (c->turns.n > first) chat_turns_pop(&c->turns);
+static void clear_messages(chat *c) {
+    int first = sl_messages_system(&c->messages) != NULL;
+    while (c->messages.n > first) sl_messages_pop(&c->messages);
 }
 
-static int render(const chat *c, const chat_turns *turns, sl_prompt *out, sl_error *err) {
-    sl_message *messages = calloc((size_t)turns->n, sizeof *messages);
-    for (int i = 0; messages && i < turns->n; i++)
-        messages[i] = (sl_message){turns->items[i].role, turns->items[i].text.data, turns->items[i].text.n};
-    json_t *list = messages ? sl_chat_messages(messages, turns->n) : NULL;
-    free(messages);
+static int render(const chat *c, const sl_messages *m, sl_prompt *out, sl_error *err) {
+    json_t *list = sl_chat_messages(m->items, m->n);
     if (!list) return sl_fail(err, SL_ERR_MEMORY, "conversation: out of memory");
     int rc = cli_chat_render(c->run.options, &c->chat, sl_model_tokenizer(c->run.model), list, NULL, out, err);
     json_decref(list);
@@ -51,19 +47,19 @@ static int render(const chat *c, const chat_turns *turns, sl_prompt *out, sl_err
 }
 
 // An error of the template, which may refuse these roles in this order. The user's next message may follow.
-static int check_turns(const chat *c, chat_turns *turns, sl_error *err) {
+static int check_messages(const chat *c, sl_messages *m, sl_error *err) {
     sl_prompt prompt = {0};
-    int ask = !chat_turns_last_is(turns, "user"), rc = ask ? chat_turns_push(turns, "user", "", 0, err) : 0;
+    int ask = !sl_messages_last_is(m, "user"), rc = ask ? sl_messages_push(m, "user", "", 0, err) : 0;
     if (rc) return rc;
-    rc = render(c, turns, &prompt, err);
-    if (ask) chat_turns_pop(turns);
+    rc = render(c, m, &prompt, err);
+    if (ask) sl_messages_pop(m);
     sl_prompt_free(&prompt);
     return rc;
 }
 
 static int encode(const chat *c, sl_ids *ids, sl_error *err) {
     sl_prompt prompt = {0};
-    int rc = render(c, &c->turns, &prompt, err);
+    int rc = render(c, &c->messages, &prompt, err);
     if (!rc) rc = sl_chat_tokenize(c->chat.template, sl_model_tokenizer(c->run.model), &prompt, ids, err);
     sl_prompt_free(&prompt);
     return rc;
@@ -71,19 +67,18 @@ static int encode(const chat *c, sl_ids *ids, sl_error *err) {
 
 static int sink_reply(void *ctx, const char *text, size_t n, sl_error *err) {
     int rc = cli_sink_stdout(NULL, text, n, err);
-    return rc ? rc : sl_text_append(&((chat *)ctx)->reply, text, n, err);
+    return rc ? rc : sl_text_append(((chat *)ctx)->reply, text, n, err);
 }
 
 static int generate(chat *c, sl_error *err) {
     sl_ids ids = {0};
-    c->reply.n = 0;
     int rc = encode(c, &ids, err);
     if (!rc) rc = cli_check_prompt(&c->run, ids.n, err);
     if (!rc) {
         rc = cli_run_set_prompt(&c->run, (int)ids.n, err);
         if (!rc) rc = cli_timeline_prefix(&c->t, ids.data, SL_CONTINUES, (int)ids.n, err);
         if (!rc) rc = cli_timeline_generate(&c->t, 1, sink_reply, c, err);
-        if (!rc || c->reply.n) { // an error message begins on its own line
+        if (!rc || c->reply->n) { // an error message begins on its own line
             int end = cli_sink_stdout(NULL, "\n", 1, rc ? NULL : err);
             if (!rc) rc = end;
         }
@@ -105,23 +100,19 @@ static void explain_stop(const chat *c) {
     if (was_interrupted(c) && c->input.on_terminal) fprintf(stderr, "interrupted\n");
 }
 
-// Answers the last message, which is the user's. *answered: the conversation has the answer.
-static int answer(chat *c, int *answered, sl_error *err) {
+static int answer(void *ctx, sl_text *reply, int *is_answer, sl_error *err) {
+    chat *c = ctx;
     cli_clear_interrupt();
+    c->reply = reply;
     int rc = generate(c, err);
-    *answered = !rc && !(c->t.stopped && c->t.n_sampled == 0);
-    if (*answered) rc = chat_turns_push(&c->turns, "assistant", c->reply.n ? c->reply.data : "", c->reply.n, err);
+    *is_answer = !rc && !(c->t.stopped && c->t.n_sampled == 0);
     if (!rc) explain_stop(c);
     cli_clear_interrupt();
     return rc;
 }
 
 static int send_message(chat *c, const char *text, size_t n, sl_error *err) {
-    int answered = 0, rc = chat_turns_push(&c->turns, "user", text, n, err);
-    if (rc) return rc;
-    rc = answer(c, &answered, err);
-    if (!answered) chat_turns_pop(&c->turns); // the message has no answer
-    return rc;
+    return sl_messages_say(&c->messages, text, n, answer, c, err);
 }
 
 // ---- commands ----
@@ -171,19 +162,19 @@ static int set_temp(chat *c, const char *arg, sl_error *err) {
 }
 
 static int set_system(chat *c, const char *arg, sl_error *err) {
-    const sl_text *now = chat_turns_system(&c->turns);
+    const sl_message *now = sl_messages_system(&c->messages);
     if (*arg) {
         sl_text before = {0};
-        int rc = now ? sl_text_append(&before, now->data, now->n, err) : 0;
-        if (!rc) rc = chat_turns_set_system(&c->turns, arg, strcmp(arg, "\"\"") ? strlen(arg) : 0, err);
-        if (!rc) rc = check_turns(c, &c->turns, err);
-        if (rc) chat_turns_set_system(&c->turns, before.data, before.n, NULL);
+        int rc = now ? sl_text_append(&before, now->content, now->n, err) : 0;
+        if (!rc) rc = sl_messages_set_system(&c->messages, arg, strcmp(arg, "\"\"") ? strlen(arg) : 0, err);
+        if (!rc) rc = check_messages(c, &c->messages, err);
+        if (rc) sl_messages_set_system(&c->messages, before.data, before.n, NULL);
         sl_text_free(&before);
         if (rc) return rc;
-        now = chat_turns_system(&c->turns);
+        now = sl_messages_system(&c->messages);
     }
     if (now)
-        fprintf(stderr, "system message: %.*s\n", (int)now->n, now->data);
+        fprintf(stderr, "system message: %s\n", now->content);
     else
         fprintf(stderr, "no system message\n");
     return 0;
@@ -206,26 +197,29 @@ static int send_file(chat *c, const char *path, sl_error *err) {
 }
 
 static int save(chat *c, const char *path, sl_error *err) {
-    if (!c->turns.n) return sl_fail(err, SL_ERR_ARG, "/save: the conversation has no messages");
-    int rc = chat_turns_write(path, &c->turns, err);
-    if (!rc) fprintf(stderr, "saved %d message%s\n", c->turns.n, c->turns.n == 1 ? "" : "s");
+    if (!c->messages.n) return sl_fail(err, SL_ERR_ARG, "/save: the conversation has no messages");
+    int rc = cli_messages_write(path, &c->messages, err);
+    if (!rc) fprintf(stderr, "saved %d message%s\n", c->messages.n, cli_s(c->messages.n));
     return rc;
+}
+
+static const char *hint_of(const sl_messages *m) {
+    return sl_messages_last_is(m, "user") ? "; the last one has no answer: /regen answers it" : "";
 }
 
 // Replaces the conversation, its system message included. After an error the conversation is unchanged.
 static int load(chat *c, const char *path, sl_error *err) {
-    chat_turns turns = {0};
-    int rc = chat_turns_read(path, &turns, err);
-    if (!rc && !turns.n) rc = sl_fail(err, SL_ERR_FORMAT, "%s: expected messages, found an empty list", path);
-    if (!rc) rc = check_turns(c, &turns, err);
+    sl_messages m = {0};
+    int rc = cli_messages_read(path, &m, err);
+    if (!rc && !m.n) rc = sl_fail(err, SL_ERR_FORMAT, "%s: expected messages, found an empty list", path);
+    if (!rc) rc = check_messages(c, &m, err);
     if (rc) {
-        chat_turns_clear(&turns);
+        sl_messages_clear(&m);
         return rc;
     }
-    chat_turns_clear(&c->turns);
-    c->turns = turns;
-    fprintf(stderr, "loaded %d message%s%s\n", turns.n, turns.n == 1 ? "" : "s",
-            chat_turns_last_is(&turns, "user") ? "; the last one has no answer: /regen answers it" : "");
+    sl_messages_clear(&c->messages);
+    c->messages = m;
+    fprintf(stderr, "loaded %d message%s%s\n", m.n, cli_s(m.n), hint_of(&m));
     return 0;
 }
 
@@ -237,27 +231,12 @@ static int with_file(chat *c, const char *name, const char *arg, int (*fn)(chat 
     return rc;
 }
 
-// Answers the last message again. The random numbers of a sequence depend on its number, so the session gets another number.
 static int regenerate(chat *c, sl_error *err) {
-    sl_text before = {0};
-    int had = chat_turns_last_is(&c->turns, "assistant"), answered = 0, rc = 0;
-    if (!had && !chat_turns_last_is(&c->turns, "user"))
+    if (!sl_messages_has_question(&c->messages))
         return sl_fail(err, SL_ERR_ARG, "/regen: the conversation has no message to answer");
-    if (had) {
-        const sl_text *last = &c->turns.items[c->turns.n - 1].text;
-        rc = sl_text_append(&before, last->data, last->n, err);
-        if (rc) return rc;
-        chat_turns_pop(&c->turns);
-        sl_session_set_sequence(c->t.session, sl_session_sequence(c->t.session) + 1);
-        if (c->run.sampling.temp == 0) fprintf(stderr, "temp is 0: the answer can be the same; /temp 0.8 gives others\n");
-    }
-    rc = answer(c, &answered, err);
-    if (had && !answered) { // the earlier answer stays
-        int kept = chat_turns_push(&c->turns, "assistant", before.data, before.n, rc ? NULL : err);
-        if (!rc) rc = kept;
-    }
-    sl_text_free(&before);
-    return rc;
+    if (sl_messages_last_is(&c->messages, "assistant") && c->run.sampling.temp == 0)
+        fprintf(stderr, "temp is 0: the answer can be the same; /temp 0.8 gives others\n");
+    return sl_messages_again(&c->messages, c->t.session, answer, c, err);
 }
 
 typedef enum { HELP, CTX, READ, ATTN, TEMP, SYSTEM, REGEN, CLEAR, SAVE, LOAD, STATS, QUIT } command_id;
@@ -334,7 +313,7 @@ static int run_command(chat *c, const char *line, sl_error *err) {
     case REGEN:
         return regenerate(c, err);
     case CLEAR:
-        clear_turns(c);
+        clear_messages(c);
         return 0;
     case SAVE:
         return with_file(c, name, arg, save, err);
@@ -383,8 +362,9 @@ static int open_chat(chat *c, const cli_options *o, sl_error *err) {
     if (!rc) rc = cli_chat_load(o, &c->chat, err);
     if (!rc) rc = cli_run_open(&c->run, o, err);
     if (!rc) rc = cli_timeline_open(&c->t, &c->run, o->seq_id, err);
-    if (!rc) rc = cli_prompt_cache_load(&c->t, err);
-    return rc || !system ? rc : chat_turns_set_system(&c->turns, system, strlen(system), err);
+    if (!rc) rc = cli_prompt_cache_load(&c->t, &c->messages, err);
+    if (!rc && system) rc = sl_messages_set_system(&c->messages, system, strlen(system), err);
+    return rc || !c->messages.n ? rc : check_messages(c, &c->messages, err);
 }
 
 static int converse(chat *c, sl_error *err) {
@@ -403,13 +383,15 @@ int cmd_chat(const cli_options *o, sl_error *err) {
     if (!rc) {
         cli_run_describe(&c.run, stderr);
         fprintf(stderr, "chat: template %s; /help lists all commands\n", sl_chat_name(c.chat.template));
+        if (c.messages.n > (sl_messages_system(&c.messages) != NULL))
+            fprintf(stderr, "the conversation of %s goes on after %d message%s%s; /clear begins another\n", o->prompt_cache,
+                    c.messages.n, cli_s(c.messages.n), hint_of(&c.messages));
         cli_catch_interrupt(0);
         rc = converse(&c, err);
-        if (!rc && sl_session_n_tokens(c.t.session)) rc = cli_prompt_cache_save(&c.t, err);
+        if (!rc && sl_session_n_tokens(c.t.session)) rc = cli_prompt_cache_save(&c.t, &c.messages, err);
     }
-    chat_turns_clear(&c.turns);
+    sl_messages_clear(&c.messages);
     cli_chat_free(&c.chat);
-    sl_text_free(&c.reply);
     cli_timeline_close(&c.t);
     if (!rc) rc = cli_run_finish(&c.run, err);
     cli_run_close(&c.run);

@@ -67,7 +67,7 @@ static int run_prompt(cli_timeline *t, const sl_ids *ids, const sl_text *shown, 
     // A file with all tokens of the prompt stays, unless other methods prefilled it. The step of one token makes logits. After
     // Ctrl+C the file keeps the passes that are done, if these are more tokens than it has.
     int saves = t->stopped ? sl_session_n_tokens(t->session) > n_file : in_cache < n_dense || t->n_prefill > 1;
-    if (!rc && saves) *unsaved = cli_prompt_cache_save(t, err);
+    if (!rc && saves) *unsaved = cli_prompt_cache_save(t, NULL, err);
     if (!rc) rc = cli_timeline_feed(t, ids->data + n_dense, n - n_dense, err);
     if (!rc && shown) rc = cli_sink_stdout(NULL, shown->data, shown->n, err);
     return rc ? rc : cli_timeline_generate(t, at_start, is_json(o) ? cli_sink_text : cli_sink_stdout, answer, err);
@@ -128,7 +128,7 @@ static int generate(cli_run *run, const cli_chat *chat, sl_text *text, sl_error 
         if (has_text(o) && !o->chat) cli_hint_chat(run, text, &ids);
         cli_catch_interrupt(1);
         t.n_logprobs = cli_answer_logprobs(o, NULL);
-        rc = cli_prompt_cache_load(&t, err);
+        rc = cli_prompt_cache_load(&t, NULL, err);
         if (!rc) rc = run_prompt(&t, &ids, o->display_prompt && !is_json(o) ? text : NULL, o->chat, &answer, &unsaved, err);
         if (!rc) rc = print_end(&t, &ids, &answer, err);
         if (!rc && o->perf) cli_timeline_stats(&t, stderr);

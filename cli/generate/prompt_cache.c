@@ -3,11 +3,34 @@
 #include "cli/io.h"
 #include "cli/output/progress_bar.h"
 
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
-int cli_prompt_cache_load(cli_timeline *t, sl_error *err) {
+static int parse(const char *path, const sl_text *text, sl_messages *messages, sl_error *err) {
+    json_error_t e;
+    json_t *list = json_loadb(text->data, text->n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
+    if (!list) return sl_fail(err, SL_ERR_FORMAT, "%s: tensor messages: line %d: %s", path, e.line, e.text);
+    int rc = sl_messages_from_json(path, list, messages, err);
+    json_decref(list);
+    return rc;
+}
+
+static int print(const sl_messages *messages, sl_text *out, sl_error *err) {
+    json_t *list = NULL;
+    int rc = sl_messages_to_json(messages, &list, err);
+    if (rc) return rc;
+    char *text = json_dumps(list, JSON_COMPACT);
+    rc = text ? sl_text_append(out, text, strlen(text), err) : sl_fail(err, SL_ERR_MEMORY, "conversation: out of memory");
+    free(text);
+    json_decref(list);
+    return rc;
+}
+
+int cli_prompt_cache_load(cli_timeline *t, sl_messages *messages, sl_error *err) {
     const char *path = t->run->options->prompt_cache;
     sl_session *session;
+    sl_text text = {0};
     cli_progress bar;
     const sl_progress progress = {.fn = cli_progress_update, .ctx = &bar};
     if (!path && t->run->options->prompt_cache_ro)
@@ -18,22 +41,28 @@ int cli_prompt_cache_load(cli_timeline *t, sl_error *err) {
         return 0;
     }
     cli_progress_begin(&bar, "prompt cache", "layers");
-    int rc = sl_session_load(t->run->engine, path, &session, &progress, err);
+    int rc = sl_session_load_chat(t->run->engine, path, &session, messages ? &text : NULL, &progress, err);
     cli_progress_end(&bar);
     if (!rc) rc = cli_timeline_take(t, session, err);
+    if (!rc && text.n) rc = parse(path, &text, messages, err);
+    sl_text_free(&text);
     int n = rc ? 0 : sl_session_n_tokens(t->session);
     if (!rc) cli_say("prompt cache: %d token%s from %s", n, cli_s(n), path);
     return rc;
 }
 
-int cli_prompt_cache_save(const cli_timeline *t, sl_error *err) {
+int cli_prompt_cache_save(const cli_timeline *t, const sl_messages *messages, sl_error *err) {
     const cli_options *o = t->run->options;
     cli_progress bar;
     const sl_progress progress = {.fn = cli_progress_update, .ctx = &bar};
     if (!o->prompt_cache || o->prompt_cache_ro) return 0;
+    sl_text text = {0};
+    int rc = messages ? print(messages, &text, err) : 0;
+    if (rc) cli_say("prompt cache: %s; the messages are not kept", err->message);
     cli_progress_begin(&bar, "prompt cache", "layers");
-    int rc = sl_session_save(t->session, o->prompt_cache, &progress, err);
+    rc = sl_session_save_chat(t->session, o->prompt_cache, text.n ? &text : NULL, &progress, err);
     cli_progress_end(&bar);
+    sl_text_free(&text);
     int n = sl_session_n_tokens(t->session);
     if (!rc) cli_say("prompt cache: %d token%s to %s", n, cli_s(n), o->prompt_cache);
     return rc;

@@ -4,10 +4,13 @@
 #define SLEIGH_PROMPT_CACHE_H
 
 #include "cli/timeline.h"
+#include "engine/messages.h"
 
-// Puts the session of the file into t, which must be empty. Does nothing without the flag, or if the file does not exist.
-int cli_prompt_cache_load(cli_timeline *t, sl_error *err);
-// Writes the session of t into the file. Does nothing without the flag, or with --prompt-cache-ro.
-int cli_prompt_cache_save(const cli_timeline *t, sl_error *err);
+// Puts the session of the file into t, and the messages of a chat into *messages; both must be empty. messages NULL: not
+// wanted. Does nothing without the flag, or if the file does not exist.
+int cli_prompt_cache_load(cli_timeline *t, sl_messages *messages, sl_error *err);
+// Writes the session of t into the file, with the messages of a chat; NULL: none. Does nothing without the flag, or with
+// --prompt-cache-ro.
+int cli_prompt_cache_save(const cli_timeline *t, const sl_messages *messages, sl_error *err);
 
 #endif

@@ -1,7 +1,7 @@
 // tests/cli/test_cli_chat.c - sleigh chat in a terminal (tests/support/pty.h): editing, history, pastes, commands, signals.
 // What the chat understood is read from the file that /save writes.
 #include "cli/chat/pastes.h"
-#include "cli/chat/turns.h"
+#include "cli/chat/messages_file.h"
 #include "cli/process.h"
 #include "tests/support/pty.h"
 #include "tests/support/run_cli.h"
@@ -539,31 +539,31 @@ static void turn_files(void) {
         {"[{\"role\": \"user\", \"content\": \"\"}, {\"role\": \"system\", \"content\": \"\"}]",
          "message 2: expected user or assistant"},
     };
-    chat_turns turns = {0}, again = {0};
+    sl_messages turns = {0}, again = {0};
     sl_error e;
     for (size_t i = 0; i < N_OF(bad); i++) {
         spill(in_tmp("turns.json"), bad[i].text, strlen(bad[i].text));
-        CHECK_ERR(chat_turns_read(in_tmp("turns.json"), &turns, &e), e, SL_ERR_FORMAT, bad[i].message);
+        CHECK_ERR(cli_messages_read(in_tmp("turns.json"), &turns, &e), e, SL_ERR_FORMAT, bad[i].message);
         CHECK_INT(turns.n, 0);
     }
     unlink(in_tmp("turns.json"));
-    CHECK_OK(chat_turns_push(&turns, "user", "a\0b", 3, &e), e);
-    CHECK_OK(chat_turns_push(&turns, "assistant", "", 0, &e), e);
-    CHECK_OK(chat_turns_set_system(&turns, "s", 1, &e), e);
-    CHECK_OK(chat_turns_set_system(&turns, "t", 1, &e), e);
-    CHECK_STR(chat_turns_system(&turns)->data, "t");
-    CHECK_OK(chat_turns_write(in_tmp("turns.json"), &turns, &e), e);
-    CHECK_OK(chat_turns_read(in_tmp("turns.json"), &again, &e), e);
+    CHECK_OK(sl_messages_push(&turns, "user", "a\0b", 3, &e), e);
+    CHECK_OK(sl_messages_push(&turns, "assistant", "", 0, &e), e);
+    CHECK_OK(sl_messages_set_system(&turns, "s", 1, &e), e);
+    CHECK_OK(sl_messages_set_system(&turns, "t", 1, &e), e);
+    CHECK_STR(sl_messages_system(&turns)->content, "t");
+    CHECK_OK(cli_messages_write(in_tmp("turns.json"), &turns, &e), e);
+    CHECK_OK(cli_messages_read(in_tmp("turns.json"), &again, &e), e);
     CHECK_INT(again.n, 3);
-    CHECK(again.items[1].text.n == 3 && !memcmp(again.items[1].text.data, "a\0b", 3));
-    CHECK_OK(chat_turns_set_system(&again, NULL, 0, &e), e);
+    CHECK(again.items[1].n == 3 && !memcmp(again.items[1].content, "a\0b", 3));
+    CHECK_OK(sl_messages_set_system(&again, NULL, 0, &e), e);
     CHECK_INT(again.n, 2);
-    CHECK(!chat_turns_system(&again) && chat_turns_last_is(&again, "assistant"));
-    chat_turns_clear(&again);
-    chat_turns_pop(&turns);
-    CHECK_OK(chat_turns_push(&turns, "assistant", "\377", 1, &e), e);
-    CHECK_ERR(chat_turns_write(in_tmp("turns.json"), &turns, &e), e, SL_ERR_FORMAT, "message 3 is not UTF-8");
-    chat_turns_clear(&turns);
+    CHECK(!sl_messages_system(&again) && sl_messages_last_is(&again, "assistant"));
+    sl_messages_clear(&again);
+    sl_messages_pop(&turns);
+    CHECK_OK(sl_messages_push(&turns, "assistant", "\377", 1, &e), e);
+    CHECK_ERR(cli_messages_write(in_tmp("turns.json"), &turns, &e), e, SL_ERR_FORMAT, "message 3 is not UTF-8");
+    sl_messages_clear(&turns);
 }
 
 static void paste_labels(void) {

@@ -82,23 +82,60 @@ static void dense_prefix(void) {
     CHECK_INT(stat_count(&second, "feed"), stat_count(&plain, "feed"));
 }
 
-// The second conversation repeats the messages of the first one, and continues it.
+#define CHAT(TEXT, ...) RUN_IN(TEXT, "chat", "-m", tiny(), "-n", "8", "--temp", "0", __VA_ARGS__)
+
+// A conversation of two processes has the answers of one process, and its tokens are not prefilled again.
 static void chat(void) {
     const char *file = file_of("d");
-    static const char one[] = "The hidden number of the harbor is 48213.\n", two[] = "/stats\n";
-    result first = RUN_IN(one, "chat", "-m", tiny(), "-n", "8", "--temp", "0", "--prompt-cache", file);
-    CHECK_GOOD(first);
-    long size = size_of(file);
-    CHECK(size > 0);
+    static const char one[] = "The hidden number of the harbor is 48213.\n",
+                      two[] = "The hidden number of the mill is 7.\n/stats\n";
     char text[256];
     snprintf(text, sizeof text, "%s%s", one, two);
-    result plain = RUN_IN(text, "chat", "-m", tiny(), "-n", "8", "--temp", "0"),
-           second = RUN_IN(text, "chat", "-m", tiny(), "-n", "8", "--temp", "0", "--prompt-cache", file, "--prompt-cache-ro");
+    result whole = CHAT(text, "--system-prompt", "s"), first = CHAT(one, "--system-prompt", "s", "--prompt-cache", file);
+    long size = size_of(file);
+    CHECK_GOOD(first);
+    CHECK(size > 0 && !strstr(first.err, "goes on"));
+    result second = CHAT(two, "--prompt-cache", file, "--prompt-cache-ro");
     CHECK_GOOD(second);
-    CHECK_STR(second.out, plain.out);
-    CHECK_INT(stat_count(&second, "prefill"), 1); // the last token of the prompt
-    CHECK(stat_count(&plain, "prefill") > 10);
+    CHECK_HAS(second.err, "goes on after 3 messages; /clear begins another");
+    CHECK(!strncmp(whole.out, first.out, strlen(first.out)));
+    CHECK_STR(second.out, whole.out + strlen(first.out));
+    CHECK_INT(stat_count(&second, "prefill"), stat_count(&whole, "prefill"));
     CHECK_INT(size_of(file), size);
+    second = CHAT(two, "--prompt-cache", file);
+    CHECK_GOOD(second);
+    result third = CHAT("/clear\n/system\n/regen\n", "--system-prompt", "t", "--prompt-cache", file);
+    CHECK_HAS(third.err, "goes on after 5 messages");
+    CHECK_HAS(third.err, "/regen: the conversation has no message to answer");
+    CHECK_HAS(third.err, "system message: t");
+}
+
+// A file of `generate` has rows and no messages. Messages that JSON cannot hold are not kept. Bad messages are refused.
+static void chat_files(void) {
+    const char *file = file_of("h");
+    CHECK_GOOD(GENERATE(question, "--prompt-cache", file));
+    result r = CHAT("a\n", "--prompt-cache", file);
+    CHECK_GOOD(r);
+    CHECK(!strstr(r.err, "goes on"));
+    r = CHAT("\377\n", "--prompt-cache", file);
+    CHECK_GOOD(r);
+    CHECK_HAS(r.err, "goes on after 2 messages");
+    CHECK_HAS(r.err, "message 3 is not UTF-8, so JSON cannot hold it; the messages are not kept");
+    r = CHAT("b\n", "--prompt-cache", file);
+    CHECK_GOOD(r);
+    CHECK(!strstr(r.err, "goes on"));
+    size_t n;
+    char *data = slurp(file, &n), *at = memmem(data, n, "[{\"role\":\"user\"", 15);
+    CHECK(at);
+    memcpy(at, "[{\"role\":\"usre\"", 15);
+    spill(file, data, n);
+    r = CHAT("c\n", "--prompt-cache", file);
+    check_error(&r, 1, "message 1: expected \"role\" system, user or assistant, found usre");
+    at[0] = '{';
+    spill(file, data, n);
+    r = CHAT("c\n", "--prompt-cache", file);
+    check_error(&r, 1, "tensor messages: line 1");
+    free(data);
 }
 
 static void refusals(void) {
@@ -119,6 +156,7 @@ static void refusals(void) {
 }
 
 static const test_case cases[] = {
-    {"generate", 0, generate}, {"dense-prefix", 0, dense_prefix}, {"chat", 0, chat}, {"refusals", 0, refusals}, {0},
+    {"generate", 0, generate},     {"dense-prefix", 0, dense_prefix}, {"chat", 0, chat},
+    {"chat-files", 0, chat_files}, {"refusals", 0, refusals},         {0},
 };
 const test_suite suite_prompt_cache = {"prompt_cache", cases};

@@ -626,7 +626,7 @@ static void chats(void) {
     // A chat with the same messages, which prefills all of them, gives the same answer.
     sl_message messages[4];
     for (int i = 0; i < 4; i++) messages[i] = *sl_chat_message(chat, i);
-    o.generation.sequence = 0; // sl_chat_again takes the next one
+    o.generation.sequence = 1; // sl_chat_again took the next one
     CHECK_OK(sl_chat_open(engine, &o, &copy, &err), err);
     CHECK_OK(sl_chat_set_messages(copy, messages, 4, &err), err);
     CHECK_OK(sl_chat_again(copy, hear, &said, NULL, &err), err);

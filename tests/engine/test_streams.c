@@ -650,7 +650,7 @@ static void again(chat_state *x, int fails) {
     if (rc) return;
     drop_messages(x, n);
     keep_message(x, "assistant", h.text, h.n);
-    x->sequence++;
+    x->sequence += has_answer;
 }
 
 static void set_messages(chat_state *x) {

@@ -1,6 +1,6 @@
 // tests/fuzz/fuzz_prompts.c - chat templates, pasted texts, and files of conversations, prompts and questions.
 #include "cli/chat/pastes.h"
-#include "cli/chat/turns.h"
+#include "cli/chat/messages_file.h"
 #include "cli/eval/eval_records.h"
 #include "cli/records.h"
 #include "tests/fuzz/fuzz.h"
@@ -112,22 +112,21 @@ static void paste(const char *data, size_t n) {
 // A file of messages, and what the program writes for it.
 void fuzz_conversation(const char *data, size_t n) {
     static const char name[] = "conversation.json";
-    chat_turns turns = {0}, again = {0};
+    sl_messages turns = {0}, again = {0};
     sl_error err = {0};
     paste(data, n);
     fuzz_write(name, data, n);
-    if (fuzz_ok(chat_turns_read(fuzz_path(name), &turns, &err), &err)) {
-        FUZZ_CHECK(!chat_turns_write(fuzz_path(name), &turns, &err), err.message);
-        FUZZ_CHECK(!chat_turns_read(fuzz_path(name), &again, &err), err.message);
+    if (fuzz_ok(cli_messages_read(fuzz_path(name), &turns, &err), &err)) {
+        FUZZ_CHECK(!cli_messages_write(fuzz_path(name), &turns, &err), err.message);
+        FUZZ_CHECK(!cli_messages_read(fuzz_path(name), &again, &err), err.message);
         FUZZ_CHECK(turns.n == again.n, "another number of messages");
         for (int i = 0; i < turns.n; i++) {
-            const chat_turn *a = &turns.items[i], *b = &again.items[i];
-            FUZZ_CHECK(a->role == b->role && a->text.n == b->text.n && !memcmp(a->text.data, b->text.data, a->text.n),
-                       "a message");
+            const sl_message *a = &turns.items[i], *b = &again.items[i];
+            FUZZ_CHECK(a->role == b->role && a->n == b->n && !memcmp(a->content, b->content, a->n), "a message");
         }
-        chat_turns_clear(&again);
+        sl_messages_clear(&again);
     }
-    chat_turns_clear(&turns);
+    sl_messages_clear(&turns);
     fuzz_remove(name);
 }
 
