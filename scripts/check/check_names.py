@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Checks that every source file or page that a page or a comment names exists, and that a reader finds every page of docs/.
+"""Checks that every source file or page that a page or a comment names exists, and that a reader finds every page of docs/
+and results/.
 
     scripts/check/check_names.py [FILE...]      without files: README.md, CONTRIBUTING.md, docs/*.md, .ci/run, the scripts
     scripts/check/check_names.py --sources      the comments of the C, C++ and CUDA files
 
 In pages and in .ci/run the script checks every word, and in other files the words of comments. A name with a folder is a path from the
 root of the tree, or from the folder of the page. A name without a folder is a file of any folder. `*` means any part of a name, and
-{a,b} means one of several words. Names in docs/results/ are not checked, because a measurement names the files of an earlier commit.
+{a,b} means one of several words. Names in results/ are not checked, because a measurement names the files of an earlier commit.
 No line may be a mark of an unfinished merge. A block ```c FILE quotes lines of FILE, or makes a file that does not exist.
 
 Without files, the script also checks the links of all pages, and follows the names of pages from docs/index.md: they must lead to every
-page of docs/. It prints one line for each fault, and then exits with 1."""
+page of docs/ and results/. It prints one line for each fault, and then exits with 1."""
 import fnmatch
 import glob
 import itertools
@@ -55,8 +56,8 @@ def text_to_check(page, line):
 
 
 def pages_without_a_way():
-    """The pages of docs/ to which no chain of names leads from docs/index.md."""
-    pages = {x for x in tracked() if x.startswith("docs/") and x.endswith(".md") and os.path.exists(x)}
+    """The pages of docs/ and results/ to which no chain of names leads from docs/index.md."""
+    pages = {x for x in tracked() if x.startswith(("docs/", "results/")) and x.endswith(".md") and os.path.exists(x)}
     found, queue = {"docs/index.md"}, ["docs/index.md"]
     while queue:
         page = queue.pop()

@@ -2,7 +2,7 @@
 """Prints the structure of the tree as Markdown: files of each folder, the largest files, the longest functions.
 
     scripts/check/structure.py [-n 10]                                        of this tree
-    scripts/check/structure.py --before f5e3eec > docs/results/structure.md   of an earlier commit and of this tree
+    scripts/check/structure.py --before f5e3eec > results/structure.md   of an earlier commit and of this tree
 
 Only C, C++ and CUDA files count. A function begins with a signature at the left margin and ends with a "}" there. Its lines count
 from the signature to that brace. A kernel is a function marked __global__. Tests count as files, but not as longest functions."""
@@ -120,7 +120,7 @@ def main():
         return
     old = Tree(a.before)
     print(f"Commits {a.before} (before) and {head} (after). `scripts/check/structure.py` says what counts:\n")
-    print(f"    scripts/check/structure.py --before {a.before} > docs/results/structure.md\n")
+    print(f"    scripts/check/structure.py --before {a.before} > results/structure.md\n")
     table(("", "before", "after"), [(what, x, y) for (what, x), (_, y) in zip(old.summary(), now.summary())])
     details(now, a.n, ", after")
     details(old, a.n, ", before")

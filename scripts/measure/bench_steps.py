@@ -2,7 +2,7 @@
 """Times decode steps of a model of Llama-3.1-8B's shape with random weights on a GPU, from 4k to 127k tokens, with the batches that
 fit into memory, for dense attention, santa-prop and santa-is.
 
-    python3 scripts/measure/bench_steps.py --sleigh build/sleigh -o docs/results/h100-steps.md
+    python3 scripts/measure/bench_steps.py --sleigh build/sleigh -o results/h100-steps.md
 
 `sleigh bench --copy` fills a batch: it prefills one sequence, and the others get copies of its rows, so that a step reads every sequence's
 keys and values from memory. The output of the commands goes to --work. If the output of a batch exists there, the batch does not run again.
@@ -116,7 +116,7 @@ def main():
     p.add_argument("--sizes", default=SIZES, help=f"BATCH:LONGEST, separated by blanks (default {SIZES})")
     p.add_argument("--steps", type=int, default=48, help="decode steps of each row; energy needs at least 250 ms of steps")
     p.add_argument("--work", default="build/bench-steps")
-    p.add_argument("-o", "--output", default="docs/results/h100-steps.md")
+    p.add_argument("-o", "--output", default="results/h100-steps.md")
     a = p.parse_args()
     a.stem = os.path.splitext(a.output)[0]
     os.makedirs(a.work, exist_ok=True)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Prints the tables of the SANTA paper with our numbers next to the paper's, from the folder that scripts/measure/reproduce.sh filled.
 
-    SIZES=8k:32 STATES=8k:8 python3 scripts/measure/reproduce.py --name tiny --model models/tiny --results docs/results build/reproduce-tiny
+    SIZES=8k:32 STATES=8k:8 python3 scripts/measure/reproduce.py --name tiny --model models/tiny --results results build/reproduce-tiny
 
 If a part is not in the folder, the report does not mention it. --records FILE turns prompts of `sleigh eval --dump` into records for
 `sleigh compare`: context, question with the beginning of the answer, and an id."""

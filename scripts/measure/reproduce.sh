@@ -16,7 +16,7 @@
 #   CHAT       "--chat" asks in the model's chat template (the default, except for the embedded model), "" does not
 #   LONGBENCH  LongBench v2 as JSONL (context, question, choices, answer) for Table 18
 #   GSM8K      GSM8K as JSONL (question, answer) for Figure 8; without it Figure 8 uses a task of `sleigh eval`
-#   RESULTS    folder of the report; by default docs/results
+#   RESULTS    folder of the report; by default results
 #   WORK       by default build/reproduce-NAME
 #   BIN        folder of sleigh and sleigh-test; by default build
 set -eu

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes docs/results/saap.md and its picture from the figures that scripts/measure/saap_results.py keeps.
+"""Writes results/saap.md and its picture from the figures that scripts/measure/saap_results.py keeps.
 
-    python3 scripts/measure/saap_report.py [--results docs/results/saap] [-o docs/results/saap.md] [--no-picture]
+    python3 scripts/measure/saap_report.py [--results results/saap] [-o results/saap.md] [--no-picture]
 
 The page has a section for each part that is in the folder; a part that is not there leaves no trace. The page includes the file notes.md of
 the folder, which people write."""
@@ -84,7 +84,7 @@ def begin(page, kept):
         r = part["result"]
         made[f"{part['date']}, sleigh {r['version']}, commit {r['commit']}, {r['device']}"].append(part["part"])
     page.say("# Buckets: saap, saap-kmeans, saap-is")
-    page.say("`scripts/measure/saap_report.py` wrote this page from the figures in `docs/results/saap`, which `scripts/measure/saap_results.py` measured with the\n"
+    page.say("`scripts/measure/saap_report.py` wrote this page from the figures in `results/saap`, which `scripts/measure/saap_results.py` measured with the\n"
              "commands of each section. The model is the embedded one with its bucket file (C = 256, width 256, layer 0 dense).")
     notes = kept.notes()
     if notes:

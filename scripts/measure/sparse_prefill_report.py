@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes docs/results/sparse-prefill.md and its picture from the figures that scripts/measure/sparse_prefill.py keeps.
+"""Writes results/sparse-prefill.md and its picture from the figures that scripts/measure/sparse_prefill.py keeps.
 
-    python3 scripts/measure/sparse_prefill_report.py [--results docs/results/sparse-prefill] [-o docs/results/sparse-prefill.md] [--no-picture]
+    python3 scripts/measure/sparse_prefill_report.py [--results results/sparse-prefill] [-o results/sparse-prefill.md] [--no-picture]
 
 The page has a section for each part that is in the folder; a part that is not there leaves no trace. Tables of a GPU come from the parts
 `kernels` and `dense-kernel`, and from peers.jsonl (the output of `scripts/measure/bench_peers.py prefill` on the same GPU). The page includes the file
@@ -150,8 +150,8 @@ def begin(page, kept):
         made[f"{part['date']}, sleigh {r['version']}, commit {r['commit']}, {r['device']}"].append(part["part"])
     page.say("# Sparse prefill: score, error and density of every method")
     page.say("A sparse prefill computes the attention of a prompt for some blocks of keys only. This page shows what that changes in the answers, for\n"
-             "the methods of [methods.md](../methods.md#masks-for-prefill). `scripts/measure/sparse_prefill_report.py` wrote the page from the figures in\n"
-             "`docs/results/sparse-prefill`, which `scripts/measure/sparse_prefill.py` measured with the commands of each section.")
+             "the methods of [methods.md](../docs/methods.md#masks-for-prefill). `scripts/measure/sparse_prefill_report.py` wrote the page from the figures in\n"
+             "`results/sparse-prefill`, which `scripts/measure/sparse_prefill.py` measured with the commands of each section.")
     page.out.append(kept.notes())
     page.say("## How to read the tables")
     page.say("- Every method prefills the whole prompt, the question included. Dense attention decodes the answer. So a difference comes from the\n"
