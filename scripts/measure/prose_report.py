@@ -21,7 +21,7 @@ import tempfile
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from prose_results import METHODS
 from reproduce import TABLE_28
-from sleigh_runs import draw
+from sleigh_runs import bytes_and_kl, draw, head_of_parts
 
 TINY_PPS, TINY_IS = 0.70, 0.5  # results/attention-error.md: mean errors of the embedded model, divided by santa-prop's
 SANTA_ERROR, _, SANTA_TOP1 = TABLE_28["fwe"]["santa-prop:S=128"]
@@ -159,6 +159,13 @@ class Page:
         self.say(f"{also}```text\n{commands}\n```")
 
 
+def answer(kept):
+    """What two methods read and change at the longest length."""
+    size, rows = list(kept.methods()[1].items())[-1]
+    of = {row["attn"]: (row["step_bytes_share"], row["kl"]) for row in rows}
+    return f"At {size} tokens, " + bytes_and_kl({name: of[name] for name in ("santa-is:S=256", "santa-prop:S=128") if name in of})
+
+
 def begin(page, kept):
     parts = list(kept.parts.values())
     models = {part["model"] for part in parts if "-m models/prose" in part["command"]}
@@ -167,6 +174,7 @@ def begin(page, kept):
         r = part["result"]
         made[f"{part['date']}, sleigh {r['version']}, commit {r['commit']}, {r['device']}"].append(part["part"])
     page.say("# A model that reads prose: every method on held-out books")
+    page.say(head_of_parts(parts, "How much does each method change the next tokens of natural text?", answer(kept), "prose_results.py"))
     page.say("`scripts/measure/prose_report.py` wrote this page from the figures in `results/prose`, which `scripts/measure/prose_results.py` measured with the\n"
              "commands of each section. `build/prose-work` holds the inputs that `scripts/measure/prose_results.py --part inputs` makes from the corpus\n"
              "(`docs/corpus.md`). Intervals are 95%, between books (Student's t).")

