@@ -11,7 +11,8 @@ root of the tree, or from the folder of the page. A name without a folder is a f
 No line may be a mark of an unfinished merge. A block ```c FILE quotes lines of FILE, or makes a file that does not exist.
 
 Without files, the script also checks the links of all pages, and follows the names of pages from docs/index.md: they must lead to every
-page of docs/ and results/. It prints one line for each fault, and then exits with 1."""
+page of docs/ and results/. Each page of results/ must begin with five lines, and its question and answer must be a row of
+results/README.md. The script prints one line for each fault, and then exits with 1."""
 import fnmatch
 import glob
 import itertools
@@ -20,6 +21,7 @@ import re
 import subprocess
 import sys
 
+FIVE_LINES = re.compile("# .*\n\n" + "".join(rf"- \*\*{x}:\*\* (.+)\n" for x in ("Question", "Answer", "Date", "Commit", "Command")))
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 NAME = re.compile(r"(?<![\w/$<~.-])((?:[\w*{},.-]+/)*[\w*{},.-]*\w\.(?:c|cc|cu|cuh|h|py|sh|md))(?![\w/(])")
 
@@ -88,6 +90,23 @@ def broken_links():
                 yield page, target
 
 
+def faults_of_results():
+    """(page, fault) of each page of results/ without the five lines (scripts/sleigh_runs.py) or without its row in the index."""
+    index = "results/README.md"
+    with open(index, encoding="utf-8") as f:
+        rows = f.read().split("\n")
+    for page in [x for x in tracked() if x.startswith("results/") and x.endswith(".md") and x != index and os.path.exists(x)]:
+        with open(page, encoding="utf-8") as f:
+            text = f.read()
+        head, name = FIVE_LINES.match(text), page.removeprefix("results/")
+        if text.startswith("## "):  # a section that a script includes into a page
+            continue
+        if not head:
+            yield page, "expected five lines below the title: Question, Answer, Date, Commit, Command"
+        elif (row := f"| [{name}]({name}) | {head[1]} | {head[2]} |") not in rows:
+            yield index, f"lacks the row {row}"
+
+
 def main():
     os.chdir(ROOT)
     files, faults = tracked(), 0
@@ -123,6 +142,9 @@ def main():
             faults += 1
         for page, target in broken_links():
             print(f"{page}: the link ({target}) leads nowhere")
+            faults += 1
+        for page, fault in faults_of_results():
+            print(f"{page}: {fault}")
             faults += 1
     sys.exit(faults > 0)
 
