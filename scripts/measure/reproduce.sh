@@ -21,7 +21,7 @@
 #   BIN        folder of sleigh and sleigh-test; by default build
 set -eu
 cd "$(dirname "$0")/../.."
-model=${1:-models/tiny} name=$(basename "${1:-models/tiny}") bin=${BIN:-build} results=${RESULTS:-docs/results}
+model=${1:-models/tiny} name=$(basename "${1:-models/tiny}") bin=${BIN:-build} results=${RESULTS:-results}
 out=${WORK:-build/reproduce-$name}
 gpu=$("$bin/sleigh" version | grep -c '^gpu: found' || true)
 if [ "$gpu" -gt 0 ]; then sizes="8k:128 32k:64"; else sizes=8k:32; fi
