@@ -79,7 +79,7 @@ install_all() {
     for dir in models/*/; do tree "${dir%/}" "$share/sleigh/${dir%/}"; done
     put 644 LICENSE "$docdir/LICENSE"
     put 644 README.md "$docdir/README.md"
-    tree docs "$docdir/docs" ! -name '*.dat' ! -name '*.json*' # pages and pictures
+    for dir in docs results; do tree $dir "$docdir/$dir" ! -name '*.dat' ! -name '*.json*'; done # pages and pictures
     tree examples "$docdir/examples"
     tree scripts "$docdir/scripts" ! -path '*/__pycache__/*' # the pages name them
     case $docdir in # the scripts search the embedded model beside their folder

@@ -53,6 +53,25 @@ def number_before(text, unit):
     return float(m.group(1))
 
 
+def head_lines(question, answer, dates, commits, command):
+    """The five lines that begin a page of results/, below its title. dates, commits: of all parts of the measurement."""
+    days, known = sorted(set(dates)), list(dict.fromkeys(c for c in commits if c and c != "-"))
+    facts = {"Question": question, "Answer": answer, "Date": " to ".join(dict.fromkeys((days[0], days[-1]))),
+             "Commit": ", ".join(known) or "not recorded", "Command": command}
+    return "\n".join(f"- **{name}:** {text}" for name, text in facts.items())
+
+
+def bytes_and_kl(figures):
+    """A sentence about methods; figures: {method: (share of the KV bytes that it reads, KL from dense attention)}."""
+    return "; ".join(f"`{name}` reads {100 * share:.1f}% of the KV bytes and has a KL of {kl:.4f} nats" for name, (share, kl) in figures.items()) + "."
+
+
+def head_of_parts(parts, question, answer, script):
+    """The five lines of a page from the kept parts that `script` measured."""
+    results = [part["result"] for part in parts]
+    return head_lines(question, answer, [part["date"] for part in parts], [r.get("commit") for r in results], f"`python3 scripts/measure/{script}`")
+
+
 def draw(sleigh, picture, title, panels):
     """Writes the data file of a picture (its format: cli/output/plot_data.h) and draws the picture with `sleigh plot`. panels: tuples
     of title, label of x, label of y, words for the axes, {curve: [(x, y), ...]}."""

@@ -160,11 +160,11 @@ static void saap_results(void) {
     CHECK_HAS(text, "| 2304 | C source | 16 | ");
 }
 
-// A page in docs/results shows the figures that are kept.
+// A page in results/ shows the figures that are kept.
 static void check_page(const char *report, const char *name) {
     char script[600], page[80];
     size_t n;
-    snprintf(page, sizeof page, "docs/results/%s", name);
+    snprintf(page, sizeof page, "results/%s", name);
     if (access(page, R_OK)) TEST_SKIP("needs the page of results");
     snprintf(script, sizeof script, "%s --no-picture -o '%s'", report, in_tmp(name));
     run_script(script);
@@ -210,9 +210,9 @@ static void certified(void) {
 static void certified_page(void) {
     size_t n;
     run_script("scripts/measure/certified.py --render");
-    CHECK_HAS(slurp("docs/results/certified.md", &n), slurp(in_tmp("said"), &n));
-    run_script("scripts/measure/certified.py --render --results docs/results/certified/prose");
-    CHECK_HAS(slurp("docs/results/certified.md", &n), slurp(in_tmp("said"), &n));
+    CHECK_HAS(slurp("results/certified.md", &n), slurp(in_tmp("said"), &n));
+    run_script("scripts/measure/certified.py --render --results results/certified/prose");
+    CHECK_HAS(slurp("results/certified.md", &n), slurp(in_tmp("said"), &n));
 }
 
 // make demo-prose prints a table with a row for each method. The embedded model continues a text of its own kind.

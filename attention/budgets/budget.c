@@ -1,5 +1,5 @@
 // attention/budgets/budget.c - --budget=variance: splits the draws of a layer over its heads so that the mean relative squared
-// error is smallest (docs/methods.md, budgets over heads). The split uses the norm |m_h| of each head's previous output,
+// error is smallest (docs/methods-theory.md, budgets over heads). The split uses the norm |m_h| of each head's previous output,
 // because this output does not depend on the draws of this step. The first step of a session has no previous output, so every
 // head gets S draws.
 //

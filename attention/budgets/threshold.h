@@ -1,5 +1,5 @@
 // attention/budgets/threshold.h - the threshold kappa that a layer carries from step to step, and the error that a threshold
-// states, on the CPU and on CUDA (docs/methods.md, "Carried thresholds" and "A stated error, by layer").
+// states, on the CPU and on CUDA (docs/methods-theory.md, "Carried thresholds" and "A stated error, by layer").
 //
 // All query heads of a layer share one kappa. A row of size w is heavy where w >= kappa. Light rows are drawn in steps of kappa
 // on the running size of their head. The light rows of a step have the total size `light`, and

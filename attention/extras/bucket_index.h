@@ -1,7 +1,7 @@
 // attention/extras/bucket_index.h - the index of a sequence's rows by bucket (attention/extras/buckets.h), as page extras
 // (kv/kv_extras.h). Both extras have the argument 1 for centroids of keys after RoPE, and 0 for keys before RoPE.
 //
-// A row gets its bucket when its page is full. Two levels keep the walk of a step short (docs/methods.md has the bytes):
+// A row gets its bucket when its page is full. Two levels keep the walk of a step short (docs/methods-theory.md has the bytes):
 //   bucket rows   of a page: its rows, sorted by bucket
 //   bucket lists  of a span of 16 pages: for each bucket, the list of its rows
 //   bucket cells  of a span, for saap-is: mean and variance of the keys of each cell

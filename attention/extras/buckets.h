@@ -1,6 +1,6 @@
 // attention/extras/buckets.h - what the saap methods know about a model: centroids of its keys and a classifier of its queries
 // (P.-E. Mazare et al.: Inference-time sparse attention with asymmetric indexing, 2025; "SAAP" below). models/bucket_file.h
-// reads them from a file, and docs/methods.md describes them.
+// reads them from a file, and docs/methods-theory.md describes them.
 //
 // The keys of a KV head are split into n_buckets buckets. A row lies in the bucket of the nearest centroid: the centroid with
 // the largest inner product with the row's key, the lowest bucket among equals (SAAP, sections 3 and 4).

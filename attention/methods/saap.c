@@ -1,5 +1,5 @@
-// attention/methods/saap.c - SAAP: the rows of few buckets of keys, exactly (docs/methods.md, saap); and with draws from the
-// other buckets (saap-is, ours).
+// attention/methods/saap.c - SAAP: the rows of few buckets of keys, exactly (docs/methods-theory.md, saap); and with draws from
+// the other buckets (saap-is, ours).
 //
 // P.-E. Mazare, G. Szilvasy, M. Lomeli, F. Massa, N. Murray, H. Jegou, M. Douze: Inference-time sparse attention with
 // asymmetric indexing, arXiv:2502.08246. Defaults: l = 32 buckets, 1 + 2047 rows that are always read, layer 0 dense (sections

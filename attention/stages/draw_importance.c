@@ -2,7 +2,8 @@
 // page once. The newest page has no quantised keys. Its rows are taken in addition to the draws.
 //
 // With S draws a row's size is its proposed mass, mixed with a uniform part. With --epsilon it is z_j = 2^b p~_j (|v_j| + m),
-// where b is the page's bound of a proposed score's error and m stands for |mu| (docs/methods.md, santa-is, "a stated error").
+// where b is the page's bound of a proposed score's error and m stands for |mu| (docs/methods-theory.md, santa-is, "a stated
+// error").
 #include "attention/stages/stages.h"
 
 #include <math.h>

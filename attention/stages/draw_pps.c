@@ -1,5 +1,5 @@
 // attention/stages/draw_pps.c - the draw of santa-pps: take-all + PPS by p |v|, with S draws or, with --epsilon, with as many
-// draws as a stated error needs (docs/methods.md, santa-pps, "a stated error").
+// draws as a stated error needs (docs/methods-theory.md, santa-pps, "a stated error").
 //
 // In units of the output, B = kappa * sum_light p_j |v_j| bounds the trace of the covariance of stratified draws, and no
 // summand exceeds kappa. A head is certified when its error bound b is at most epsilon / (1 + epsilon) |mu^|. Then |err| <= b

@@ -1,5 +1,5 @@
 // attention/stages/draw_take_all.c - take-all + PPS (probability proportional to size): every heavy row once, light rows in
-// proportion to size (docs/methods.md, santa-pps).
+// proportion to size (docs/methods-theory.md, santa-pps).
 //
 // The estimate is unbiased for every heavy set that does not depend on the uniform numbers. With this heavy set there are S
 // draws in total, and no light row has an expected count above 1.

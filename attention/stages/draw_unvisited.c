@@ -1,5 +1,5 @@
 // attention/stages/draw_unvisited.c - the draw of saap-is: every row that saap reads, once, and S rows of the buckets that are
-// not visited, drawn with known probabilities (docs/methods.md, saap-is).
+// not visited, drawn with known probabilities (docs/methods-theory.md, saap-is).
 //
 // Only rows that are not read exactly may be drawn: rows of buckets that are not visited, outside of the sink and the sliding
 // window. They are ordered by span, bucket and position; rows after the last full span by page, bucket and position. A row j

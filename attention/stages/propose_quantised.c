@@ -1,5 +1,5 @@
-// attention/stages/propose_quantised.c - scores from a second copy of the keys in 8, 4 or 3 bits (docs/methods.md, santa-is,
-// dense-q).
+// attention/stages/propose_quantised.c - scores from a second copy of the keys in 8, 4 or 3 bits (docs/methods-theory.md,
+// santa-is, dense-q).
 //
 // The keys of a page are quantised per channel, asymmetrically: k = zero + step * code. zero and step are f16, rounded
 // outwards, so every key lies within half a step of its code. A channel that f16 cannot represent (a key that is NaN, or a

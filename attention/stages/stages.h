@@ -1,4 +1,4 @@
-// attention/stages/stages.h - the four stages of a decode method on the CPU (docs/methods.md).
+// attention/stages/stages.h - the four stages of a decode method on the CPU (docs/methods-theory.md).
 //
 //   propose  gives every row a cheap score            sl_proposal -> sl_masses
 //   draw     chooses rows, with counts c_j and        sl_draw     -> sl_draws

@@ -44,7 +44,7 @@ static const char *const candidates[] = {
 enum { GPU_REPETITIONS = 15, CPU_REPETITIONS = 5 };
 
 // With its default parameters, `sample` visits 36% of the blocks of books and 75% of those of the embedded model's questions at
-// 32k tokens (docs/results/sparse-prefill.md).
+// 32k tokens (results/sparse-prefill.md).
 static const char mask_method[] = "sample";
 #define MASK_DENSITY 0.5
 

@@ -99,7 +99,7 @@ class Helps:
 
 def prepare(folder, sleigh):
     """Links the binary, and the folders that commands read."""
-    for name in ("build", "bin", "home", "docs/results"):
+    for name in ("build", "bin", "home", "results"):
         os.makedirs(os.path.join(folder, name))
     for place in ("build", "bin"):
         os.symlink(sleigh, os.path.join(folder, place, "sleigh"))

@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""Checks that every source file or page that a page or a comment names exists, and that a reader finds every page of docs/.
+"""Checks that every source file or page that a page or a comment names exists, and that a reader finds every page of docs/
+and results/.
 
     scripts/check/check_names.py [FILE...]      without files: README.md, CONTRIBUTING.md, docs/*.md, .ci/run, the scripts
     scripts/check/check_names.py --sources      the comments of the C, C++ and CUDA files
 
 In pages and in .ci/run the script checks every word, and in other files the words of comments. A name with a folder is a path from the
 root of the tree, or from the folder of the page. A name without a folder is a file of any folder. `*` means any part of a name, and
-{a,b} means one of several words. Names in docs/results/ are not checked, because a measurement names the files of an earlier commit.
+{a,b} means one of several words. Names in results/ are not checked, because a measurement names the files of an earlier commit.
 No line may be a mark of an unfinished merge. A block ```c FILE quotes lines of FILE, or makes a file that does not exist.
 
 Without files, the script also checks the links of all pages, and follows the names of pages from docs/index.md: they must lead to every
-page of docs/. It prints one line for each fault, and then exits with 1."""
+page of docs/ and results/. Each page of results/ must begin with five lines, and its question and answer must be a row of
+results/README.md. The script prints one line for each fault, and then exits with 1."""
 import fnmatch
 import glob
 import itertools
@@ -19,6 +21,7 @@ import re
 import subprocess
 import sys
 
+FIVE_LINES = re.compile("# .*\n\n" + "".join(rf"- \*\*{x}:\*\* (.+)\n" for x in ("Question", "Answer", "Date", "Commit", "Command")))
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 NAME = re.compile(r"(?<![\w/$<~.-])((?:[\w*{},.-]+/)*[\w*{},.-]*\w\.(?:c|cc|cu|cuh|h|py|sh|md))(?![\w/(])")
 
@@ -55,8 +58,8 @@ def text_to_check(page, line):
 
 
 def pages_without_a_way():
-    """The pages of docs/ to which no chain of names leads from docs/index.md."""
-    pages = {x for x in tracked() if x.startswith("docs/") and x.endswith(".md") and os.path.exists(x)}
+    """The pages of docs/ and results/ to which no chain of names leads from docs/index.md."""
+    pages = {x for x in tracked() if x.startswith(("docs/", "results/")) and x.endswith(".md") and os.path.exists(x)}
     found, queue = {"docs/index.md"}, ["docs/index.md"]
     while queue:
         page = queue.pop()
@@ -85,6 +88,23 @@ def broken_links():
             path = os.path.normpath(os.path.join(os.path.dirname(page), name)) if name else page
             if not os.path.exists(path) or (heading and heading not in anchors(path)):
                 yield page, target
+
+
+def faults_of_results():
+    """(page, fault) of each page of results/ without the five lines (scripts/sleigh_runs.py) or without its row in the index."""
+    index = "results/README.md"
+    with open(index, encoding="utf-8") as f:
+        rows = f.read().split("\n")
+    for page in [x for x in tracked() if x.startswith("results/") and x.endswith(".md") and x != index and os.path.exists(x)]:
+        with open(page, encoding="utf-8") as f:
+            text = f.read()
+        head, name = FIVE_LINES.match(text), page.removeprefix("results/")
+        if text.startswith("## "):  # a section that a script includes into a page
+            continue
+        if not head:
+            yield page, "expected five lines below the title: Question, Answer, Date, Commit, Command"
+        elif (row := f"| [{name}]({name}) | {head[1]} | {head[2]} |") not in rows:
+            yield index, f"lacks the row {row}"
 
 
 def main():
@@ -122,6 +142,9 @@ def main():
             faults += 1
         for page, target in broken_links():
             print(f"{page}: the link ({target}) leads nowhere")
+            faults += 1
+        for page, fault in faults_of_results():
+            print(f"{page}: {fault}")
             faults += 1
     sys.exit(faults > 0)
 

@@ -2,7 +2,7 @@
 """Prints the structure of the tree as Markdown: files of each folder, the largest files, the longest functions.
 
     scripts/check/structure.py [-n 10]                                        of this tree
-    scripts/check/structure.py --before f5e3eec > docs/results/structure.md   of an earlier commit and of this tree
+    scripts/check/structure.py --before f5e3eec > results/structure.md   of an earlier commit and of this tree
 
 Only C, C++ and CUDA files count. A function begins with a signature at the left margin and ends with a "}" there. Its lines count
 from the signature to that brace. A kernel is a function marked __global__. Tests count as files, but not as longest functions."""
@@ -11,8 +11,13 @@ import collections
 import os
 import re
 import subprocess
+import sys
+import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.append(os.path.join(ROOT, "scripts"))
+from sleigh_runs import head_lines
+
 SOURCES = (".c", ".cc", ".cu", ".h", ".cuh")
 SIGNATURE = re.compile(r"^(?!typedef|struct|enum|union|extern|namespace|#|//|\}|\s)[^;=]*?(\w+)\([^;]*$")
 
@@ -81,6 +86,11 @@ class Tree:
                 ("longest function outside tests", f"{lines} lines (`{name}`, `{path}`)"),
                 ("functions outside tests of more than 60 lines", sum(x[0] > 60 for x in self.functions))]
 
+    def answer(self):
+        """The main figures in one line."""
+        return (f"{len(self.sizes)} source files with {sum(self.sizes.values())} lines; the largest file has {self.largest[0][1]} lines, and the longest "
+                f"function outside tests {self.functions[0][0]} lines.")
+
 
 def table(head, rows):
     print("| " + " | ".join(head) + " |\n|" + "---|" * len(head))
@@ -112,15 +122,16 @@ def main():
     a = p.parse_args()
     now = Tree(None)
     head = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    command = "`scripts/check/structure.py" + (f" --before {a.before} > results/structure.md`" if a.before else "`")
     print("# Structure of the tree\n")
+    print(head_lines("How many files, lines and long functions does the tree have?", now.answer(), [time.strftime("%Y-%m-%d")], [a.before, head],
+                     command) + "\n")
     if not a.before:
-        print(f"Commit {head}.\n")
         table(("", "now"), now.summary())
         details(now, a.n, "")
         return
     old = Tree(a.before)
-    print(f"Commits {a.before} (before) and {head} (after). `scripts/check/structure.py` says what counts:\n")
-    print(f"    scripts/check/structure.py --before {a.before} > docs/results/structure.md\n")
+    print(f"Before: commit {a.before}. After: commit {head}. `scripts/check/structure.py` says what counts.\n")
     table(("", "before", "after"), [(what, x, y) for (what, x), (_, y) in zip(old.summary(), now.summary())])
     details(now, a.n, ", after")
     details(old, a.n, ", before")

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs the GPU tests, then prints every table of docs/results/h100.md and h100-sampled.md. If PyTorch is installed, it also times the
+# Runs the GPU tests, then prints every table of results/h100.md and h100-sampled.md. If PyTorch is installed, it also times the
 # peers. Needs a GPU. bench_steps.py times steps from 4k to 127k tokens; reproduce.sh measures accuracy and errors.
 # usage: scripts/measure/bench_gpu.sh [FOLDER of sleigh and sleigh-test (default: build)]
 set -eu

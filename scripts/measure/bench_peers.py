@@ -5,7 +5,7 @@ scaled_dot_product_attention), FlashAttention-3 if the package fa3-fwd is instal
 usage: python3 scripts/measure/bench_peers.py [decode] [prefill] [linear] [context] [buckets]     prints one JSON line for each row
 
 decode and prefill use the sizes of `sleigh bench attn`; context times decode of one sequence from 4k to 128k tokens; buckets uses the
-sizes of docs/results/saap.md.
+sizes of results/saap.md.
 """
 
 import json

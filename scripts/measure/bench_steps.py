@@ -2,7 +2,7 @@
 """Times decode steps of a model of Llama-3.1-8B's shape with random weights on a GPU, from 4k to 127k tokens, with the batches that
 fit into memory, for dense attention, santa-prop and santa-is.
 
-    python3 scripts/measure/bench_steps.py --sleigh build/sleigh -o docs/results/h100-steps.md
+    python3 scripts/measure/bench_steps.py --sleigh build/sleigh -o results/h100-steps.md
 
 `sleigh bench --copy` fills a batch: it prefills one sequence, and the others get copies of its rows, so that a step reads every sequence's
 keys and values from memory. The output of the commands goes to --work. If the output of a batch exists there, the batch does not run again.
@@ -12,9 +12,10 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from sleigh_runs import draw
+from sleigh_runs import draw, head_lines
 
 BARS = ("step_ms", "step_ms_10", "step_ms_90")  # median, and the ends of its bar
 METHODS = ("dense", "santa-prop:S=128", "santa-is:S=256")
@@ -87,16 +88,30 @@ def plot(args, found):
           ("speedup", "tokens of each sequence", "speedup over dense", "log-x lines ticks", speedup)])
 
 
+def answer(found):
+    """Dense attention and the last method at the longest context of one batch, the first one."""
+    batch, (_, rows) = next(iter(found.items()))
+    longest = max(r["depth"] for r in rows)
+    ms = {r["attn"]: r["step_ms"] for r in rows if r["depth"] == longest}
+    name = METHODS[-1]
+    return (f"A step of {batch} sequence{'s' if batch != '1' else ''} with {count(longest)} tokens takes {ms['dense']:.2f} ms with dense attention and "
+            f"{ms[name]:.2f} ms with `{name}` ({ms['dense'] / ms[name]:.2f} times as fast).")
+
+
 def report(args, found):
     row = next(iter(found.values()))[1][0]
     sizes = "" if args.sizes == SIZES else f" --sizes '{args.sizes}'"
     tokens_k = sorted(x["depth"] // 1024 for _, rows in found.values() for x in rows)
     gpu = row["device"].split(",")[0].removeprefix("cuda: ")
+    command = f"`python3 scripts/measure/bench_steps.py{sizes} -o {args.output}`"
+    head = head_lines("How long does a decode step of an 8B model take, by context and batch?", answer(found), [time.strftime("%Y-%m-%d")],
+                      [row["commit"]], command)
     print(f"""# Decode steps from {tokens_k[0]}k to {tokens_k[-1]}k tokens on one {gpu}
 
+{head}
+
 **A model of Llama-3.1-8B's shape with random weights** ({args.model}, bf16) on {row['device']} (driver {row['driver']}), commit
-{row['commit']}: {', '.join(METHODS)}. Attention over random keys is flat, so methods draw as many distinct rows as they can. Made by
-`python3 scripts/measure/bench_steps.py{sizes} -o {args.output}`. A step makes one token for each sequence of the batch. ms are
+{row['commit']}: {', '.join(METHODS)}. Attention over random keys is flat, so methods draw as many distinct rows as they can. A step makes one token for each sequence of the batch. ms are
 medians of {args.steps} steps. % of peak is the rate at which a step reads weights and KV rows, as a share of the {row['peak_gb_s']:.0f} GB/s
 of a kernel that only reads. Joules are the energy of the whole GPU for each token of the whole batch (NVML, whose counter moves ten times a
 second, so the energy of short runs has an error of about a third). The time to read only the weights is {row['floor_ms']:.2f} ms at the peak rate.
@@ -116,7 +131,7 @@ def main():
     p.add_argument("--sizes", default=SIZES, help=f"BATCH:LONGEST, separated by blanks (default {SIZES})")
     p.add_argument("--steps", type=int, default=48, help="decode steps of each row; energy needs at least 250 ms of steps")
     p.add_argument("--work", default="build/bench-steps")
-    p.add_argument("-o", "--output", default="docs/results/h100-steps.md")
+    p.add_argument("-o", "--output", default="results/h100-steps.md")
     a = p.parse_args()
     a.stem = os.path.splitext(a.output)[0]
     os.makedirs(a.work, exist_ok=True)

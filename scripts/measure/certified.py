@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Measures stated errors of layers and carried budgets on states of a model, and prints the tables of docs/results/certified.md.
+"""Measures stated errors of layers and carried budgets on states of a model, and prints the tables of results/certified.md.
 
     python3 scripts/measure/certified.py --tokens 8k 32k                            # hours on two cores; keeps the figures of each length
     python3 scripts/measure/certified.py --tokens 8k --part stated                  # one part; without --part all but the simulation
     python3 scripts/measure/certified.py --render                                   # prints the tables of the kept figures
-    python3 scripts/measure/certified.py -m models/prose --books build/prose-work/books-8k.jsonl --part stated --results docs/results/certified/prose
+    python3 scripts/measure/certified.py -m models/prose --books build/prose-work/books-8k.jsonl --part stated --results results/certified/prose
 
 Texts have a fact to find (needle) or two facts to join (two-hop); scripts/train/tiny_text.py makes them. With --books, the texts are those of an
 input of scripts/measure/prose_results.py, whose length is --tokens. Dense attention decodes the last --positions tokens of a text, and every method
@@ -342,7 +342,7 @@ def main():
     p.add_argument("--seed", type=int, default=20261123, help="seed of the texts")
     p.add_argument("-s", "--first-seed", type=int, default=0, help="seed of the draws of part `tokens`")
     p.add_argument("-t", "--threads", type=int, default=0)
-    p.add_argument("--results", default="docs/results/certified", help="folder of the figures")
+    p.add_argument("--results", default="results/certified", help="folder of the figures")
     p.add_argument("--render", action="store_true", help="only print the tables of the kept figures")
     a = p.parse_args()
     if not a.render:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draws the picture of README: the time to decode one token of one sequence against the context, with peers.
 
-    python3 scripts/measure/decode_picture.py --measured docs/results/h200 --steps docs/results/h200-steps.dat -o docs/decode.svg
+    python3 scripts/measure/decode_picture.py --measured results/h200 --steps results/h200-steps.dat -o docs/decode.svg
 
 The left panel is the attention of one layer, the right panel is a whole step. The folder --measured holds
     attention-context.json   `sleigh bench attn -b 1 -d '4k-128k*2' --phase decode -o json`
@@ -73,8 +73,8 @@ def steps(folder, path, ours, model):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--sleigh", default="build/sleigh")
-    p.add_argument("--measured", default="docs/results/h200")
-    p.add_argument("--steps", default="docs/results/h200-steps.dat")
+    p.add_argument("--measured", default="results/h200")
+    p.add_argument("--steps", default="results/h200-steps.dat")
     p.add_argument("--model", default="models/llama-3.1-8b", help="folder with the config.json of the measured shape")
     p.add_argument("-o", "--output", default="docs/decode.svg")
     a = p.parse_args()

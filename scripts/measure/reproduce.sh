@@ -16,12 +16,12 @@
 #   CHAT       "--chat" asks in the model's chat template (the default, except for the embedded model), "" does not
 #   LONGBENCH  LongBench v2 as JSONL (context, question, choices, answer) for Table 18
 #   GSM8K      GSM8K as JSONL (question, answer) for Figure 8; without it Figure 8 uses a task of `sleigh eval`
-#   RESULTS    folder of the report; by default docs/results
+#   RESULTS    folder of the report; by default results
 #   WORK       by default build/reproduce-NAME
 #   BIN        folder of sleigh and sleigh-test; by default build
 set -eu
 cd "$(dirname "$0")/../.."
-model=${1:-models/tiny} name=$(basename "${1:-models/tiny}") bin=${BIN:-build} results=${RESULTS:-docs/results}
+model=${1:-models/tiny} name=$(basename "${1:-models/tiny}") bin=${BIN:-build} results=${RESULTS:-results}
 out=${WORK:-build/reproduce-$name}
 gpu=$("$bin/sleigh" version | grep -c '^gpu: found' || true)
 if [ "$gpu" -gt 0 ]; then sizes="8k:128 32k:64"; else sizes=8k:32; fi

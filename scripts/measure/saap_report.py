@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes docs/results/saap.md and its picture from the figures that scripts/measure/saap_results.py keeps.
+"""Writes results/saap.md and its picture from the figures that scripts/measure/saap_results.py keeps.
 
-    python3 scripts/measure/saap_report.py [--results docs/results/saap] [-o docs/results/saap.md] [--no-picture]
+    python3 scripts/measure/saap_report.py [--results results/saap] [-o results/saap.md] [--no-picture]
 
 The page has a section for each part that is in the folder; a part that is not there leaves no trace. The page includes the file notes.md of
 the folder, which people write."""
@@ -15,7 +15,7 @@ import tempfile
 
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from prose_report import Page, run_report, show, tokens
-from sleigh_runs import draw
+from sleigh_runs import draw, head_of_parts
 from sparse_prefill_report import Kept, commands, number, percent
 
 TEXTS = {"needle": "texts of the training's kind", "numbers": "numbers", "code": "C source"}
@@ -78,13 +78,25 @@ def keys_share(part, row):
 
 # ---- sections ----
 
+def answer(kept):
+    """Errors and bytes of the longest texts of the first kind."""
+    size, of_text = list(heads(kept).items())[-1]
+    text, part = next(iter(of_text.items()))
+    of = {spelled(row["attn"]): row for row in rows_of(part)}
+    found = [f"`{name}` has an error of {of[name]['l2']:.3f} and reads {percent(of[name]['bytes_share'])}% of the bytes"
+             for name in ("saap:l=32", "saap-is:l=32", "santa-is:S=256") if name in of]
+    return f"At {size} tokens ({TEXTS[text]}), {'; '.join(found)}."
+
+
 def begin(page, kept):
     made = collections.defaultdict(list)
     for part in kept.parts.values():
         r = part["result"]
         made[f"{part['date']}, sleigh {r['version']}, commit {r['commit']}, {r['device']}"].append(part["part"])
     page.say("# Buckets: saap, saap-kmeans, saap-is")
-    page.say("`scripts/measure/saap_report.py` wrote this page from the figures in `docs/results/saap`, which `scripts/measure/saap_results.py` measured with the\n"
+    page.say(head_of_parts(list(kept.parts.values()), "Which error do methods with learned buckets of keys have for the bytes that they read?",
+                           answer(kept), "saap_results.py"))
+    page.say("`scripts/measure/saap_report.py` wrote this page from the figures in `results/saap`, which `scripts/measure/saap_results.py` measured with the\n"
              "commands of each section. The model is the embedded one with its bucket file (C = 256, width 256, layer 0 dense).")
     notes = kept.notes()
     if notes:

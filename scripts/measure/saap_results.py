@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the measurements of docs/results/saap.md and keeps their figures. scripts/measure/saap_report.py writes the page.
+"""Runs the measurements of results/saap.md and keeps their figures. scripts/measure/saap_report.py writes the page.
 
     python3 scripts/measure/saap_results.py --part inputs                                  # needs no GPU
     python3 scripts/measure/saap_results.py --device cuda                                  # every other part, at 32k and 128k tokens
@@ -188,7 +188,7 @@ def self_test():
 
 def arguments(words=None):
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_options(p, "build/saap-work", "docs/results/saap")
+    add_options(p, "build/saap-work", "results/saap")
     p.add_argument("-m", "--model", default="models/tiny", help="the embedded model")
     p.add_argument("--lengths", default="32k,128k")
     p.add_argument("--texts", type=int, default=2, help="texts of each kind and length")

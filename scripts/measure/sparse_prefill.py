@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the measurements of docs/results/sparse-prefill.md and keeps their figures. scripts/measure/sparse_prefill_report.py writes the page.
+"""Runs the measurements of results/sparse-prefill.md and keeps their figures. scripts/measure/sparse_prefill_report.py writes the page.
 
     python3 scripts/measure/sparse_prefill.py --lengths 4k,8k -t 1                                # hours on two cores
     python3 scripts/measure/sparse_prefill.py --lengths 32k,128k --device cuda --groups masks chunks
@@ -322,7 +322,7 @@ def self_test():
 
 def arguments(words=None):
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_options(p, "build/prose-work", "docs/results/sparse-prefill")
+    add_options(p, "build/prose-work", "results/sparse-prefill")
     p.add_argument("-m", "--model", default="models/prose")
     p.add_argument("--tiny", default="models/tiny", help="the embedded model")
     p.add_argument("--groups", nargs="+", choices=METHODS, default=list(METHODS), help="groups of methods")

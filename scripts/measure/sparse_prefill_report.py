@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes docs/results/sparse-prefill.md and its picture from the figures that scripts/measure/sparse_prefill.py keeps.
+"""Writes results/sparse-prefill.md and its picture from the figures that scripts/measure/sparse_prefill.py keeps.
 
-    python3 scripts/measure/sparse_prefill_report.py [--results docs/results/sparse-prefill] [-o docs/results/sparse-prefill.md] [--no-picture]
+    python3 scripts/measure/sparse_prefill_report.py [--results results/sparse-prefill] [-o results/sparse-prefill.md] [--no-picture]
 
 The page has a section for each part that is in the folder; a part that is not there leaves no trace. Tables of a GPU come from the parts
 `kernels` and `dense-kernel`, and from peers.jsonl (the output of `scripts/measure/bench_peers.py prefill` on the same GPU). The page includes the file
@@ -16,7 +16,7 @@ import tempfile
 
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from prose_report import Page, run_report, show, tokens
-from sleigh_runs import draw
+from sleigh_runs import draw, head_of_parts
 
 LOSSES = (0.0001, 0.001, 0.01)  # nats
 POINT = 0.01                    # of the score
@@ -143,15 +143,29 @@ def commands(page, parts):
 
 # ---- sections ----
 
+def answer(kept):
+    """The least density for a small KL, at the longest prompts."""
+    of_size = kept.methods("tokens-prose") or kept.methods("tokens-tiny")
+    if not of_size:
+        return "The tables have the figures."
+    size, rows = list(of_size.items())[-1]
+    found = {name: least_density([row for row in rows if family(row["method"]) == name], lambda row: row["kl"] <= LOSSES[-1])
+             for name in FAMILIES[:4]}
+    words = [f"{percent(row['prefill_density'])}% with `{name}`" for name, row in found.items() if row]
+    return f"At {size} tokens, a KL of {LOSSES[-1]:g} nats needs this share of the blocks: {', '.join(words) or 'no setting reaches it'}."
+
+
 def begin(page, kept):
     made = collections.defaultdict(list)
     for part in kept.parts.values():
         r = part["result"]
         made[f"{part['date']}, sleigh {r['version']}, commit {r['commit']}, {r['device']}"].append(part["part"])
     page.say("# Sparse prefill: score, error and density of every method")
+    page.say(head_of_parts(list(kept.parts.values()), "What does a prefill that skips blocks of keys change in the answers?", answer(kept),
+                           "sparse_prefill.py"))
     page.say("A sparse prefill computes the attention of a prompt for some blocks of keys only. This page shows what that changes in the answers, for\n"
-             "the methods of [methods.md](../methods.md#masks-for-prefill). `scripts/measure/sparse_prefill_report.py` wrote the page from the figures in\n"
-             "`docs/results/sparse-prefill`, which `scripts/measure/sparse_prefill.py` measured with the commands of each section.")
+             "the methods of [methods.md](../docs/methods.md#masks-for-prefill). `scripts/measure/sparse_prefill_report.py` wrote the page from the figures in\n"
+             "`results/sparse-prefill`, which `scripts/measure/sparse_prefill.py` measured with the commands of each section.")
     page.out.append(kept.notes())
     page.say("## How to read the tables")
     page.say("- Every method prefills the whole prompt, the question included. Dense attention decodes the answer. So a difference comes from the\n"

@@ -1,7 +1,7 @@
 // tests/attention/test_certified.c - thresholds that a layer carries from step to step, and the stated error of a layer: the
 // mean of the output, and the share of steps whose error exceeds the stated error. test_threshold_rules.c has the cases of the
 // suite about draws at a known threshold and about the rules of threshold.h. The last three cases print tables of
-// docs/results/certified.md. SLEIGH_TEST_WHOLE=1 in the environment makes them with many more steps.
+// results/certified.md. SLEIGH_TEST_WHOLE=1 in the environment makes them with many more steps.
 #include "attention/stages/stages.h"
 #include "tests/attention/certified_cases.h"
 #include "tests/support/draw_inputs.h"

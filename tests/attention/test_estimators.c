@@ -1,5 +1,5 @@
 // tests/attention/test_estimators.c - statistics of the SANTA draws: expectations, variances, totals, and the draws at given
-// numbers (docs/methods.md). p, mu and E c_j are those of the stored masses: mass_j = C_j - C_{j-1}.
+// numbers (docs/methods-theory.md). p, mu and E c_j are those of the stored masses: mass_j = C_j - C_{j-1}.
 #include "attention/cpu/cpu_kernels.h"
 #include "attention/stages/stages.h"
 #include "tests/support/reference.h"

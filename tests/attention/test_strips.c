@@ -1,6 +1,6 @@
 // tests/attention/test_strips.c - how much of dense attention's mass the strongest columns and slashes hold, on the states of
 // the embedded model: the shape of Figure 7 of the SampleAttention paper. The case prints the table of
-// docs/results/sparse-prefill.
+// results/sparse-prefill.
 //
 // A column is a key, a slash an offset between query and key. For each head, the columns of the largest sums over all rows are
 // kept, as many slashes, and always column 0 and offset 0. The CRA of a head is the least share of a row's mass that they hold.

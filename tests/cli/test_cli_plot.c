@@ -600,8 +600,7 @@ static void committed(void) {
     sl_error e;
     size_t n;
     if (glob("docs/*.dat", 0, NULL, &found)) TEST_SKIP("needs docs/");
-    CHECK_INT(glob("docs/results/*.dat", GLOB_APPEND, NULL, &found) | glob("docs/results/*/*.dat", GLOB_APPEND, NULL, &found),
-              0);
+    CHECK_INT(glob("results/*.dat", GLOB_APPEND, NULL, &found) | glob("results/*/*.dat", GLOB_APPEND, NULL, &found), 0);
     for (size_t i = 0; i < found.gl_pathc; i++) {
         char picture[256];
         cli_plot_data data;

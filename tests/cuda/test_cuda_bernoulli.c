@@ -132,8 +132,8 @@ static void counts(void) {
         }
 }
 
-// Figure 6 of the SANTA paper: the squared error of the scores agrees with the closed forms (docs/methods.md). Every head of a
-// group has its own counts.
+// Figure 6 of the SANTA paper: the squared error of the scores agrees with the closed forms (docs/methods-theory.md). Every
+// head of a group has its own counts.
 static double closed_form(const float *q, int dim, int B, int iid) {
     double norm = 0, sum = 0, square = 0, f_sum = 0;
     for (int d = 0; d < dim; d++) norm = fmax(norm, fabsf(q[d])), sum += fabsf(q[d]), square += (double)q[d] * q[d];

@@ -1,6 +1,6 @@
 // tests/support/draw_model.h - a second implementation of the draws of santa-pps and santa-is and of the rules of a carried
-// threshold, written from docs/methods.md: loops over all rows, sizes as integers, everything else in double precision. It
-// reads the masses and sizes that a decode made, and predicts the draws, the step and what the layer carries.
+// threshold, written from docs/methods-theory.md: loops over all rows, sizes as integers, everything else in double precision.
+// It reads the masses and sizes that a decode made, and predicts the draws, the step and what the layer carries.
 #ifndef SLEIGH_TEST_DRAW_MODEL_H
 #define SLEIGH_TEST_DRAW_MODEL_H
 

@@ -639,7 +639,7 @@ template <int DIM, bool DRAWN> struct bernoulli_drawer {
 // sums for each item and query head.
 // Order of reduction: the features of a score are added in ascending order, as on the CPU. Alone: the mma adds the rows of a
 // page, then pages are added in order, then the four warps' sums of each item. DRAWN: as in santa.cu.
-// Measured (H100 80GB, 22 November 2026, docs/results/h100-sampled.md): at 8 x 32k, the kernel reaches 75% (with santa-sys) and
+// Measured (H100 80GB, 22 November 2026, results/h100-sampled.md): at 8 x 32k, the kernel reaches 75% (with santa-sys) and
 // 87% (alone) of the rate of a kernel that only reads. It loses time because runs of columns are many small copies, and because
 // a thread block reads no keys before it has sampled its first counts.
 template <int DIM, int HEADS, bool DRAWN> __global__ void __maxnreg__(128) bernoulli_ring_kernel(const bernoulli_params p) {
