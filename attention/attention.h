@@ -10,6 +10,7 @@
 #ifndef SLEIGH_ATTENTION_H
 #define SLEIGH_ATTENTION_H
 
+#include "attention/attn_stats.h"
 #include "base/error.h"
 #include "kv/kv_extras.h"
 
@@ -99,48 +100,15 @@ typedef struct sl_attn_report {
     .error_bound = NAN, .kappa = NAN, .standard_error = NAN, .largest_draw = NAN, .pareto_shape = NAN, .stated_error = NAN,    \
     .kurtosis = NAN, .error = NAN, .cosine = NAN, .bias = NAN, .layer_error = NAN
 
-// Sums over calls. Counts are sums over query heads, unless the comment says "per KV head".
-typedef struct sl_attn_stats {
-    uint64_t steps;                        // query heads served: n_seqs * n_heads a call
-    uint64_t k_rows;                       // rows of K read, per KV head
-    uint64_t v_rows;                       // rows of V gathered; a dense pass reads each row once per KV head
-    uint64_t v_distinct;                   // distinct rows of V, per KV head
-    uint64_t samples;                      // draws made, after the rounding of the method
-    uint64_t bytes;                        // bytes of K, V and page extras read, per KV head
-    uint64_t tries;                        // tries of methods with a stated error
-    uint64_t fallbacks;                    // heads that attended to every row exactly
-    uint64_t stated, certified, unbounded; // layers that stated an error epsilon'; <= epsilon; > SL_STATED_MOST
-    uint64_t stated_units;                 // sum of the bounded epsilon', in units of 1 / SL_STATED_UNIT
-    double stated_most;                    // the largest of them
-    uint64_t heavy_tails;                  // sum of heavy_tail
-    double kurtosis;                       // largest kurtosis; 0: none
-    double features;                       // sum of the shares of key features read
-    uint64_t fetched, hits;                // rows of K and V fetched from host memory; found in the cache of hot rows
-    uint64_t dense_k_rows, dense_v_rows, dense_bytes; // of dense attention: per KV head, per query head, per KV head
-} sl_attn_stats;
-
-// A sum of whole units does not depend on the order of layers, steps and sequences. It holds 2^24 times the largest summand.
-enum { SL_STATED_UNIT = 1 << 30, SL_STATED_MOST = 1 << 10 };
-
-void sl_attn_stats_add(sl_attn_stats *to, const sl_attn_stats *from);
-void sl_attn_stats_add_stated(sl_attn_stats *to, double stated_error, int certified); // counts one layer
-// Mean and largest of the bounded epsilon'; NaN: there are none.
-double sl_attn_stats_stated_mean(const sl_attn_stats *s);
-double sl_attn_stats_stated_most(const sl_attn_stats *s);
-
-// 0: a sampler on a GPU read the rows. It does not know which heads drew the same row, and leaves v_distinct at 0.
-static inline int sl_attn_knows_distinct(uint64_t v_rows, uint64_t v_distinct) {
-    return v_distinct > 0 || v_rows == 0;
-}
-
 // One sequence's new token in one layer.
 typedef struct sl_attn_query {
-    const float *q;    // [n_heads][head_dim], after RoPE
-    float *out;        // [n_heads][head_dim]
-    sl_kv_view kv;     // n_kv rows, including the row of the new token
-    uint32_t sequence; // sequence id of the caller, never the batch index; it keys the random numbers
-    uint32_t position; // of the query token
-    void *state;       // ops->state bytes of this sequence and layer, or NULL
+    const float *q;       // [n_heads][head_dim], after RoPE
+    float *out;           // [n_heads][head_dim]
+    sl_kv_view kv;        // n_kv rows, including the row of the new token
+    uint32_t sequence;    // sequence id of the caller, never the batch index; it keys the random numbers
+    uint32_t position;    // of the query token
+    void *state;          // ops->state bytes of this sequence and layer, or NULL
+    sl_attn_stats *stats; // of this sequence, added to; NULL: not wanted
 } sl_attn_query;
 
 enum {

@@ -18,16 +18,6 @@
 extern "C" {
 #endif
 
-// Statistics that only the kernels can count: fields of sl_attn_stats, in device memory.
-typedef struct sl_attn_cuda_stats {
-    unsigned long long k_rows, v_rows, v_distinct, samples, bytes, tries, fallbacks;
-    unsigned long long heavy_tails, kurtosis; // kurtosis: the largest, as the bits of a float
-    unsigned long long features;              // in 1/1024 of a query head's key features
-    unsigned long long stated, certified, unbounded;
-    unsigned long long stated_units, stated_most; // stated_most: the bits of a float
-    unsigned long long fetched, hits;             // rows fetched from host memory; rows found in the cache of hot rows
-} sl_attn_cuda_stats;
-
 typedef struct sl_attn_cuda_decode_args {
     const sl_attn_geom *geom;
     const sl_attn_spec *spec;

@@ -62,30 +62,3 @@ sl_attn_cuda_decode_args sl_cuda_decode_args_of(sl_engine *e, const sl_attn_spec
     }
     return args;
 }
-
-static float float_of_bits(unsigned long long bits) {
-    uint32_t word = (uint32_t)bits;
-    float x;
-    memcpy(&x, &word, sizeof x);
-    return x;
-}
-
-sl_attn_stats sl_cuda_counted(const sl_attn_cuda_stats *c) {
-    return (sl_attn_stats){.k_rows = c->k_rows,
-                           .v_rows = c->v_rows,
-                           .v_distinct = c->v_distinct,
-                           .samples = c->samples,
-                           .bytes = c->bytes,
-                           .tries = c->tries,
-                           .fallbacks = c->fallbacks,
-                           .heavy_tails = c->heavy_tails,
-                           .kurtosis = float_of_bits(c->kurtosis),
-                           .features = (double)c->features / 1024,
-                           .stated = c->stated,
-                           .certified = c->certified,
-                           .unbounded = c->unbounded,
-                           .stated_units = c->stated_units,
-                           .stated_most = float_of_bits(c->stated_most),
-                           .fetched = c->fetched,
-                           .hits = c->hits};
-}

@@ -15,6 +15,5 @@ int sl_cuda_check_method(sl_engine *e, const sl_attn_spec *spec, const char *whe
 // The arguments of a launch of spec on a layer's queries. The caller fills in n_seqs, rows, out, stats, ws and state_at. Makes
 // the engine's GPU the current device.
 sl_attn_cuda_decode_args sl_cuda_decode_args_of(sl_engine *e, const sl_attn_spec *spec, int layer, const bf16 *q);
-sl_attn_stats sl_cuda_counted(const sl_attn_cuda_stats *counted); // the counts of kernels as statistics
 
 #endif

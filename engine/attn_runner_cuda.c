@@ -266,7 +266,7 @@ static void collect(sl_engine *e) {
     sl_attn_cuda_stats counted;
     be->download(be, &counted, e->step_stats, sizeof counted);
     be->clear(be, e->step_stats, sizeof counted);
-    const sl_attn_stats more = sl_cuda_counted(&counted);
+    const sl_attn_stats more = sl_attn_stats_of_kernels(&counted);
     sl_attn_stats_add(&e->stats, &more);
 }
 

@@ -146,6 +146,7 @@ static void attend(const sl_batch *b, int layer, int first, int n, sl_queries q,
             .position = range->position,
             .kv = sl_kv_view_of(b->kv, &range->session->kv, layer, range->position + 1),
             .state = range->session->state[layer].data,
+            .stats = range->session->work,
         };
     }
     const sl_attn_spec *spec = &sl_session_plan(b->ranges[0].session)->methods.layer[layer];

@@ -309,8 +309,7 @@ void sl_engine_reset_stats(sl_engine *e) {
     sl_prefill_reset(e);
 }
 
-sl_attention_work sl_engine_attention_work(const sl_engine *e) {
-    const sl_attn_stats *stats = sl_engine_attn_stats(e);
+sl_attention_work sl_attention_work_of(const sl_attn_stats *stats) {
     return (sl_attention_work){.bytes = stats->bytes,
                                .dense_bytes = stats->dense_bytes,
                                .heads = stats->steps,
@@ -320,6 +319,10 @@ sl_attention_work sl_engine_attention_work(const sl_engine *e) {
                                .unbounded = stats->unbounded,
                                .stated_error = sl_attn_stats_stated_mean(stats),
                                .stated_error_max = sl_attn_stats_stated_most(stats)};
+}
+
+sl_attention_work sl_engine_attention_work(const sl_engine *e) {
+    return sl_attention_work_of(sl_engine_attn_stats(e));
 }
 
 void sl_engine_describe(const sl_engine *e, char *buf, size_t size) {

@@ -202,6 +202,7 @@ struct sl_engine {
 struct sl_session {
     int n_users;             // the caller, and each stream
     const sl_stream *stream; // the stream that runs; NULL: no stream runs
+    sl_attn_stats *work;     // the statistics of that stream
     sl_engine *engine;
     sl_plan *own_plan; // of decode steps; NULL: the engine's plan
     uint32_t sequence;
@@ -261,6 +262,8 @@ __attribute__((format(printf, 2, 3))) void sl_engine_log(const sl_engine *e, con
 int sl_engine_need_buckets(sl_engine *e, const sl_attn_spec *spec, sl_error *err);
 int sl_engine_need_buckets_of(sl_engine *e, const sl_attn_plan *plan, sl_error *err); // for any layer
 void sl_engine_close_buckets(sl_engine *e);                                           // after the engine's last step
+
+sl_attention_work sl_attention_work_of(const sl_attn_stats *stats); // engine.c
 
 // ---- engine_device.c ----
 

@@ -188,7 +188,7 @@ static void fill_reports(const sl_engine *e, const sl_attn_spec *spec, int n_kv,
                          sl_attn_report *out) {
     const sl_attn_geom *g = &e->geom;
     int n = g->n_heads, n_kv_heads = g->n_kv_heads;
-    sl_attn_stats s = sl_cuda_counted(counted);
+    sl_attn_stats s = sl_attn_stats_of_kernels(counted);
     if (spec->method->cuda->account) spec->method->cuda->account(g, spec, n_kv, &s);
     for (int h = 0; h < n; h++) {
         int kv_head = h / (n / n_kv_heads);
@@ -275,7 +275,7 @@ void sl_cuda_observe(const sl_batch *batch, const sl_attn_cuda_decode_args *runn
     if (d->n_specs) take_dense(e, n, &here);
     if (here.scores) sl_parallel((size_t)n * e->geom.n_heads, make_profile, &(profile_call){e, &here});
     for (int i = 0; i < n; i++) {
-        sl_attn_stats counted = sl_cuda_counted(&here.counted[i]);
+        sl_attn_stats counted = sl_attn_stats_of_kernels(&here.counted[i]);
         sl_attn_stats_add(&e->stats, &counted);
     }
     for (int which = 0; which < d->n_launches; which++)

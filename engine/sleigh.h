@@ -364,6 +364,9 @@ SL_API const char *sl_stream_text(const sl_stream *s, size_t *n);
 // Ends a running generation with SL_STOP_CALLER. sl_stream_text then has the text that waited. Does nothing otherwise.
 SL_API int sl_stream_end(sl_stream *s, sl_error *err);
 SL_API sl_generated sl_stream_result(const sl_stream *s); // the counts so far; its stop is valid once the stream has ended
+// What the attention of the generation's decode steps read. SL_ERR_UNSUPPORTED on a GPU, whose kernels count for the whole
+// batch.
+SL_API int sl_stream_attention_work(const sl_stream *s, sl_attention_work *out, sl_error *err);
 SL_API const int32_t *sl_stream_ids(const sl_stream *s, int *n); // the sampled tokens [*n], an end token included
 SL_API const sl_token_logprobs *sl_stream_logprobs(const sl_stream *s, int *n); // [*n]: one for each sampled token, or 0
 

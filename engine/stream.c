@@ -20,6 +20,7 @@ struct sl_stream {
     int is_running;
     sl_ids ids; // sampled tokens, an end token included
     sl_logprobs logprobs;
+    sl_attn_stats work; // of its decode steps
     sl_detok_stream detok;
     sl_text piece; // text of the last token
     sl_text shown; // text that the last step completed
@@ -80,7 +81,7 @@ int sl_stream_new(sl_session *session, const sl_generation *options, sl_stream *
 
 static void stop(sl_stream *s, sl_stop reason) {
     s->out.stop = reason;
-    if (s->is_running) s->session->stream = NULL;
+    if (s->is_running) s->session->stream = NULL, s->session->work = NULL;
     s->is_running = 0;
 }
 
@@ -132,6 +133,18 @@ const sl_token_logprobs *sl_stream_logprobs(const sl_stream *s, int *n) {
     return s->logprobs.tokens;
 }
 
+const sl_attn_stats *sl_stream_attn_stats(const sl_stream *s) {
+    return s->session->engine->backend->is_device ? NULL : &s->work;
+}
+
+int sl_stream_attention_work(const sl_stream *s, sl_attention_work *out, sl_error *err) {
+    const sl_attn_stats *stats = sl_stream_attn_stats(s);
+    if (!stats)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "a GPU counts the attention of a whole batch; use sl_engine_attention_work");
+    *out = sl_attention_work_of(stats);
+    return 0;
+}
+
 // ---- a generation ----
 
 int sl_stream_begin(sl_stream *s, int at_start, sl_error *err) {
@@ -147,8 +160,9 @@ int sl_stream_begin(sl_stream *s, int at_start, sl_error *err) {
     sl_logprobs_begin(&s->logprobs, s->n_logprobs, model_of(s)->config.n_vocab);
     if (s->stopper) sl_stopper_reset(s->stopper);
     sl_session_use_plan(session, s->plan);
+    s->work = (sl_attn_stats){0};
     s->is_running = 1;
-    session->stream = s;
+    session->stream = s, session->work = &s->work;
     return 0;
 }
 

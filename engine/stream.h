@@ -2,11 +2,15 @@
 #ifndef SLEIGH_STREAM_H
 #define SLEIGH_STREAM_H
 
+#include "attention/attn_stats.h"
 #include "base/arrays.h"
+#include "engine/sleigh.h"
 
 void sl_stream_set_end(sl_stream *s, int32_t id); // this token ends later generations too (chat templates need it); -1: none
 // Sets sl_generation.max_tokens and .n_logprobs for later generations.
 void sl_stream_set_limits(sl_stream *s, int max_tokens, int n_logprobs);
+// What the attention of the last generation's decode steps counted. NULL: on a GPU, where kernels count for the whole batch.
+const sl_attn_stats *sl_stream_attn_stats(const sl_stream *s);
 int sl_stream_stop(sl_stream *s, sl_stop reason, sl_error *err); // sl_stream_end with another reason
 
 // Makes the session hold ids[0..n), and generates to the end. at_start: no text precedes the generated text. text: receives the

@@ -104,73 +104,36 @@ sl_group sl_group_of(const sl_attn_decode_args *a, int s, int h) {
     };
 }
 
-void sl_attn_stats_add(sl_attn_stats *to, const sl_attn_stats *from) {
-    to->steps += from->steps;
-    to->k_rows += from->k_rows;
-    to->v_rows += from->v_rows;
-    to->v_distinct += from->v_distinct;
-    to->samples += from->samples;
-    to->bytes += from->bytes;
-    to->tries += from->tries;
-    to->fallbacks += from->fallbacks;
-    to->heavy_tails += from->heavy_tails;
-    to->stated += from->stated;
-    to->certified += from->certified;
-    to->unbounded += from->unbounded;
-    to->stated_units += from->stated_units;
-    to->stated_most = fmax(to->stated_most, from->stated_most);
-    to->kurtosis = fmax(to->kurtosis, from->kurtosis);
-    to->features += from->features;
-    to->fetched += from->fetched;
-    to->hits += from->hits;
-    to->dense_k_rows += from->dense_k_rows;
-    to->dense_v_rows += from->dense_v_rows;
-    to->dense_bytes += from->dense_bytes;
-}
-
-void sl_attn_stats_add_stated(sl_attn_stats *to, double stated_error, int certified) {
-    to->stated++;
-    to->certified += certified;
-    if (!(stated_error <= SL_STATED_MOST)) {
-        to->unbounded++;
-        return;
+// Adds the reports of one sequence. n_kv: its rows
+static void add_reports(sl_attn_stats *to, const sl_attn_report *reports, const sl_attn_geom *g, int n_kv) {
+    int group = g->n_heads / g->n_kv_heads;
+    for (int i = 0; i < g->n_heads; i++) {
+        const sl_attn_report *r = &reports[i];
+#define ADD_SUM(NAME, FIELD) to->NAME += r->FIELD;
+#define ADD_SHARE(NAME, FIELD) to->NAME += r->FIELD;
+#define ADD_MOST(NAME, FIELD)                                                                                                  \
+    if (r->FIELD > to->NAME) to->NAME = r->FIELD;
+#define ADD_HEAD(NAME, KIND, FIELD) ADD_##KIND(NAME, FIELD)
+#define ADD_GROUP(NAME, KIND, FIELD)                                                                                           \
+    if (i % group == 0) ADD_##KIND(NAME, FIELD)
+#define ADD_OTHER(NAME, KIND, FIELD)
+#define ADD(NAME, KIND, REPORT, FIELD, GPU) ADD_##REPORT(NAME, KIND, FIELD)
+        SL_ATTN_COUNTERS(ADD)
     }
-    to->stated_units += (uint64_t)(stated_error * SL_STATED_UNIT + 0.5);
-    to->stated_most = fmax(to->stated_most, stated_error);
-}
-
-double sl_attn_stats_stated_mean(const sl_attn_stats *s) {
-    uint64_t n = s->stated - s->unbounded;
-    return n ? (double)s->stated_units / SL_STATED_UNIT / (double)n : NAN;
-}
-
-double sl_attn_stats_stated_most(const sl_attn_stats *s) {
-    return s->stated > s->unbounded ? s->stated_most : NAN;
+    if (!isnan(reports->stated_error)) sl_attn_stats_add_stated(to, reports->stated_error, (int)reports->certified);
+    to->steps += (uint64_t)g->n_heads;
+    to->dense_k_rows += (uint64_t)n_kv * (uint64_t)g->n_kv_heads;
+    to->dense_v_rows += (uint64_t)n_kv * (uint64_t)g->n_heads;
 }
 
 void sl_reports_close(const sl_attn_decode_args *a, const sl_attn_report *reports) {
     const sl_attn_geom *g = a->geom;
-    sl_attn_stats st = {0};
-    int group = g->n_heads / g->n_kv_heads;
-    for (int i = 0; i < a->n_seqs * g->n_heads; i++) {
-        const sl_attn_report *r = &reports[i];
-        st.steps++;
-        st.v_rows += r->v_rows;
-        st.dense_v_rows += (uint64_t)a->seqs[i / g->n_heads].kv.n_kv;
-        st.samples += r->samples;
-        st.tries += r->tries;
-        st.fallbacks += r->fallback;
-        st.heavy_tails += r->heavy_tail;
-        if (r->kurtosis > st.kurtosis) st.kurtosis = r->kurtosis;
-        st.features += r->features;
-        if (i % g->n_heads == 0 && !isnan(r->stated_error)) sl_attn_stats_add_stated(&st, r->stated_error, (int)r->certified);
-        if (i % group) continue;
-        st.k_rows += r->k_rows;
-        st.v_distinct += r->v_distinct;
-        st.bytes += r->bytes;
-        st.dense_bytes += r->dense_bytes;
-        st.dense_k_rows += (uint64_t)a->seqs[i / g->n_heads].kv.n_kv;
+    for (int i = 0; i < a->n_seqs; i++) {
+        const sl_attn_query *q = &a->seqs[i];
+        sl_attn_stats own = {0};
+        add_reports(&own, reports + (size_t)i * g->n_heads, g, q->kv.n_kv);
+        sl_attn_stats_add(a->stats, &own);
+        if (q->stats) sl_attn_stats_add(q->stats, &own);
     }
-    sl_attn_stats_add(a->stats, &st);
     if (a->reports) memcpy(a->reports, reports, (size_t)a->n_seqs * g->n_heads * sizeof *reports);
 }

@@ -10,6 +10,7 @@
 #include "cli/output/token_json.h"
 #include "cli/process.h"
 #include "cli/records.h"
+#include "engine/stream.h"
 
 #include <math.h>
 
@@ -66,7 +67,17 @@ static void put_all(json_t *to, json_t *from) {
     json_decref(from);
 }
 
-// What is known only of the whole group: the engine counts the rows and bytes of all sequences of a batch together.
+static json_t *counters_json(const sl_attn_stats *s) {
+    json_t *out = json_object();
+    double value;
+    const char *name;
+    for (int i = 0; out && (name = sl_attn_counter(s, i, &value)); i++)
+        json_object_set_new(out, name,
+                            value == floor(value) && value < 0x1p53 ? json_integer((json_int_t)value) : json_real(value));
+    return out;
+}
+
+// The batch in which the answer was decoded.
 static json_t *group_json(const cli_answer *a) {
     const sl_attn_stats *s = sl_engine_attn_stats(a->t->run->engine);
     const cli_totals *t = a->totals;
@@ -81,6 +92,7 @@ static json_t *group_json(const cli_answer *a) {
     const sl_prefill_report prefill = sl_engine_prefill_total(a->t->run->engine);
     if (out) cli_prefill_put(out, &prefill);
     cli_certificates_put(out, s);
+    json_object_set_new(out, "counters", counters_json(s));
     return out;
 }
 
@@ -115,6 +127,8 @@ static void put_optional(const cli_answer *a, json_t *out) {
     const sl_tokenizer *tok = sl_model_tokenizer(a->t->run->model);
     int n;
     const sl_token_logprobs *tokens = sl_stream_logprobs(a->t->stream, &n);
+    const sl_attn_stats *work = sl_stream_attn_stats(a->t->stream);
+    if (work) json_object_set_new(out, "counters", counters_json(work));
     if (a->t->n_logprobs >= 0) json_object_set_new(out, "logprobs", cli_logprobs_json(tokens, n, tok));
     if (!a->t->run->options->display_prompt) return;
     json_object_set_new(out, "prompt", cli_ids_text_json(tok, a->prompt));

@@ -442,7 +442,17 @@ static void check_lines(made *m) {
     if (strncmp(text, want, strlen(want))) FAIL("got\n%s\nexpected\n%s", text, want);
 }
 
+static void check_counters(const json_t *row, const sl_attn_stats *s) {
+    const json_t *counters = json_object_get(row, "counters");
+    size_t n = 0;
+    double value;
+    for (const char *name; (name = sl_attn_counter(s, (int)n, &value)); n++)
+        CHECK_NEAR(json_number_value(json_object_get(counters, name)), value, 1e-9 * value);
+    CHECK_INT(json_object_size(counters), n);
+}
+
 static void fields_of_answer(void) {
+    static const sl_attn_stats none;
     char *args[] = {"-m", (char *)tiny(), "--device", "cpu", "-t", "1", "-c", "16", "--seed", "6", "--attn", "topk:k=4", "-q"};
     char hash[24];
     cli_options o;
@@ -490,7 +500,7 @@ static void fields_of_answer(void) {
     want(&f, "n_decode", 13), want(&f, "n_generated", 14), want(&f, "prefill_ms", 15.5), want(&f, "feed_ms", 16.5);
     want(&f, "decode_ms", 26), want(&f, "decode_tok_s", 500), want_text(&f, "attn", "topk:k=4"),
         want_text(&f, "attn_prefill", "dense");
-    want(&f, "seed", 6), want(&f, "seq", 77), want_list(&f, "prefill_heads"), want_list(&f, "group");
+    want(&f, "seed", 6), want(&f, "seq", 77), want_list(&f, "prefill_heads"), want_list(&f, "group"), want_list(&f, "counters");
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)cli_timeline_logits_hash(&m.t)), want_text(&f, "logits", hash);
     want_prefill(&f, 1 / 8.0, 1 / 8.0, 1 / 16.0, 15.5, 31);
     check_fields(row, &f, 1e-8);
@@ -499,7 +509,10 @@ static void fields_of_answer(void) {
     want(&g, "v_distinct_share", 0.3), want(&g, "kv_bytes_share", 0.2), want(&g, "samples", 40), want(&g, "fetched_rows", 60);
     want(&g, "hot_rows", 70), want(&g, "layer_steps", 8), want(&g, "certified_share", 0.75), want(&g, "unbounded_share", 0.25);
     want(&g, "stated_error", 0.5), want(&g, "stated_error_max", 0.75), want_prefill(&g, 0.75, 0.5, 0.25, 2.5, 4);
+    want_list(&g, "counters");
     check_fields(json_object_get(row, "group"), &g, 1e-8);
+    check_counters(json_object_get(row, "group"), stats);
+    check_counters(row, &none);
     json_decref(row), json_decref(id);
     check_lines(&m);
     m.t.prefill = own;

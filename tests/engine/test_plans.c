@@ -1,6 +1,7 @@
 // tests/engine/test_plans.c - streams with attention methods of their own in one batch, and a pool of fewer pages than the
 // sessions want.
 #include "engine/engine_internal.h"
+#include "engine/stream.h"
 #include "tests/support/models.h"
 #include "tests/test.h"
 
@@ -19,6 +20,7 @@ typedef struct lane {
     sl_stream *stream;
     float *logits[STEPS + 1]; // after each step of the stream alone
     int32_t ids[STEPS];       // that it samples alone
+    sl_attn_stats stats;      // of all steps
 } lane;
 
 static float *copy_of(const float *logits, int n) {
@@ -54,9 +56,30 @@ static lane alone(int i) {
         CHECK_OK(sl_streams_step(&l.stream, 1, &err), err);
         kept.ids[j] = sl_stream_ids(l.stream, &n)[j];
     }
+    if (sl_stream_attn_stats(l.stream)) kept.stats = *sl_stream_attn_stats(l.stream);
     close_lane(&l);
     model_fixture_close(&r);
     return kept;
+}
+
+// A stream counts what it counts alone, and the engine counts all streams.
+static void check_stats(const model_fixture *r, const lane *lanes) {
+    const sl_attn_stats *all = sl_engine_attn_stats(r->engine), *of;
+    sl_attn_stats sum = {0};
+    for (int i = 0; i < STREAMS; i++) {
+        sl_attention_work work;
+        int rc = sl_stream_attention_work(lanes[i].stream, &work, &err);
+        of = sl_stream_attn_stats(lanes[i].stream);
+        CHECK_INT(rc, of ? 0 : SL_ERR_UNSUPPORTED);
+        if (!of) return;
+        CHECK(work.bytes == of->bytes && work.dense_bytes == of->dense_bytes && work.heads == of->steps);
+        if (i != 0 && i != 4 && memcmp(of, &lanes[i].stats, sizeof *of)) FAIL("stream %d: other counts than alone", i);
+        sl_attn_stats_add(&sum, of);
+    }
+    double a, b;
+    for (int i = 0; sl_attn_counter(all, i, &a); i++) CHECK_STR(sl_attn_counter(&sum, i, &b), sl_attn_counter(all, i, &a));
+    for (int i = 0; sl_attn_counter(all, i, &a) && sl_attn_counter(&sum, i, &b); i++) CHECK_NEAR(a, b, 1e-9);
+    CHECK(sum.v_rows < sum.dense_v_rows && sum.v_rows > 0 && sum.features > 0);
 }
 
 // Streams with several methods step in one batch, and each has the bits that it has alone.
@@ -71,6 +94,7 @@ static void several_plans(void) {
         lane want = alone(i);
         lanes[i] = open_lane(&r, i, methods[i]);
         memcpy(lanes[i].logits, want.logits, sizeof want.logits), memcpy(lanes[i].ids, want.ids, sizeof want.ids);
+        lanes[i].stats = want.stats;
         streams[i] = lanes[i].stream;
     }
     CHECK(memcmp(lanes[0].logits[STEPS], lanes[1].logits[STEPS], bytes));
@@ -92,6 +116,7 @@ static void several_plans(void) {
                 FAIL("stream %d, step %d: other logits than alone", i, j);
         }
     }
+    check_stats(&r, lanes);
     for (int i = 0; i < STREAMS; i++) close_lane(&lanes[i]);
     CHECK(r.engine->plans == r.engine->plan && !r.engine->plan->next && r.engine->plan->n_users == 1);
     model_fixture_close(&r);
