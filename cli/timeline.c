@@ -203,10 +203,9 @@ static int take_step(cli_timeline *t, sl_error *err) {
     return rc;
 }
 
-// Ends a generation that Ctrl+C or --n-predict 0 stops.
+// Ends a generation that Ctrl+C or a limit of 0 tokens stops.
 static int check_running(cli_timeline *t, sl_error *err) {
-    int is_none = t->run->options->n_predict == 0;
-    if (!sl_stream_is_running(t->stream) || !(cli_interrupted() || is_none)) return 0;
+    if (!sl_stream_is_running(t->stream) || !(cli_interrupted() || t->n_predict == 0)) return 0;
     int rc = sl_stream_stop(t->stream, cli_interrupted() ? SL_STOP_CALLER : SL_STOP_LENGTH, err);
     return rc ? rc : take_step(t, err);
 }
@@ -224,9 +223,9 @@ static int advance(cli_timeline *const *batch, sl_stream *const *streams, int n,
     return rc;
 }
 
-int cli_timeline_begin(cli_timeline *t, int at_start, cli_sink sink, void *ctx, sl_error *err) {
-    int n_predict = t->run->options->n_predict;
+int cli_timeline_begin(cli_timeline *t, int n_predict, int at_start, cli_sink sink, void *ctx, sl_error *err) {
     t->n_prompt = sl_session_n_tokens(t->session);
+    t->n_predict = n_predict;
     t->sink = sink;
     t->sink_ctx = ctx;
     sl_stream_set_limits(t->stream, n_predict < 0 ? 0 : n_predict, t->n_logprobs);
@@ -254,8 +253,8 @@ int cli_timelines_generate(cli_timeline *const *batch, int n, sl_error *err) {
     return rc;
 }
 
-int cli_timeline_generate(cli_timeline *t, int at_start, cli_sink sink, void *ctx, sl_error *err) {
-    int rc = cli_timeline_begin(t, at_start, sink, ctx, err);
+int cli_timeline_generate(cli_timeline *t, int n_predict, int at_start, cli_sink sink, void *ctx, sl_error *err) {
+    int rc = cli_timeline_begin(t, n_predict, at_start, sink, ctx, err);
     return rc ? rc : cli_timelines_generate(&t, 1, err);
 }
 

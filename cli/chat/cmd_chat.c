@@ -82,7 +82,7 @@ static int generate(chat *c, sl_error *err) {
     if (!rc) {
         rc = cli_run_set_prompt(&c->run, (int)ids.n, err);
         if (!rc) rc = cli_timeline_prefix(&c->t, ids.data, SL_CONTINUES, (int)ids.n, err);
-        if (!rc) rc = cli_timeline_generate(&c->t, 1, sink_reply, c, err);
+        if (!rc) rc = cli_timeline_generate(&c->t, c->run.options->n_predict, 1, sink_reply, c, err);
         if (!rc || c->reply.n) { // an error message begins on its own line
             int end = cli_sink_stdout(NULL, "\n", 1, rc ? NULL : err);
             if (!rc) rc = end;

@@ -41,7 +41,7 @@ static int generate(compare *c, const compare_prompt *p, int which, compare_answ
     sl_engine_reset_stats(c->run.engine);
     if (!rc) rc = sl_text_append(&a->text, "", 0, err);
     if (!rc) rc = cli_timeline_feed(&c->t, p->ids.data + p->n_dense, (int)p->ids.n - p->n_dense, err);
-    if (!rc) rc = cli_timeline_generate(&c->t, 0, cli_sink_text, &a->text, err);
+    if (!rc) rc = cli_timeline_generate(&c->t, c->o->n_predict, 0, cli_sink_text, &a->text, err);
     if (!rc) rc = check_interrupt(err);
     int n;
     const int32_t *sampled = sl_stream_ids(c->t.stream, &n);

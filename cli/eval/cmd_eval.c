@@ -305,7 +305,8 @@ static int dump(eval *e, sl_error *err) {
 
 // ---- answers ----
 
-static int ask(eval *e, const sl_ids *ids, int n_shared, sl_error *err) {
+// n_predict: most tokens of the answer.
+static int ask(eval *e, const sl_ids *ids, int n_shared, int n_predict, sl_error *err) {
     cli_timeline *t = &e->t;
     int n = (int)ids->n, n_dense = e->o.question_dense ? n : n_shared;
     int rc = cli_run_set_prompt(&e->run, n, err);
@@ -313,7 +314,7 @@ static int ask(eval *e, const sl_ids *ids, int n_shared, sl_error *err) {
     if (!rc) rc = cli_timeline_feed(t, ids->data + n_dense, n - n_dense, err);
     e->answer.n = 0;
     if (!rc) rc = sl_text_append(&e->answer, "", 0, err);
-    if (!rc) rc = cli_timeline_generate(t, 0, cli_sink_text, &e->answer, err);
+    if (!rc) rc = cli_timeline_generate(t, n_predict, 0, cli_sink_text, &e->answer, err);
     if (!rc && cli_interrupted())
         rc = sl_fail(err, SL_ERR_IO, "interrupted; %s (%d of %d answers are done)",
                      e->out ? "run the same command to continue" : "a run with --out FILE can be continued", e->n_done,
@@ -391,8 +392,7 @@ static int ask_all(eval *e, int group, int first, const eval_text *text, int n, 
             cli_progress_item(&e->progress, g->task);
             if (!is_set++) rc = set_methods(e, m, err);
             sl_session_set_sequence(e->t.session, sequence_of(e, g, first + q));
-            e->o.n_predict = text->items[q].n_predict;
-            if (!rc) rc = ask(e, &e->ids[q], e->n_shared[q], err);
+            if (!rc) rc = ask(e, &e->ids[q], e->n_shared[q], text->items[q].n_predict, err);
             if (!rc) rc = record_answer(e, group, first + q, m, &text->items[q], (int)e->ids[q].n, err);
         }
     }

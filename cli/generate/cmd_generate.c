@@ -70,7 +70,8 @@ static int run_prompt(cli_timeline *t, const sl_ids *ids, const sl_text *shown, 
     if (!rc && saves) *unsaved = cli_prompt_cache_save(t, err);
     if (!rc) rc = cli_timeline_feed(t, ids->data + n_dense, n - n_dense, err);
     if (!rc && shown) rc = cli_sink_stdout(NULL, shown->data, shown->n, err);
-    return rc ? rc : cli_timeline_generate(t, at_start, is_json(o) ? cli_sink_text : cli_sink_stdout, answer, err);
+    return rc ? rc
+              : cli_timeline_generate(t, o->n_predict, at_start, is_json(o) ? cli_sink_text : cli_sink_stdout, answer, err);
 }
 
 // Prints the answer as JSON. A text was printed while it was generated.

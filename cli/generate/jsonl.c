@@ -52,7 +52,9 @@ static int answer(job *j, sl_error *err) {
     if (!rc) rc = cli_timeline_feed(t, j->ids.data + n_dense, n - n_dense, err);
     j->answer.n = 0;
     if (!rc) rc = sl_text_append(&j->answer, "", 0, err);
-    return rc ? rc : cli_timeline_generate(t, j->prompter.chat.template != NULL, cli_sink_text, &j->answer, err);
+    return rc ? rc
+              : cli_timeline_generate(t, j->run->options->n_predict, j->prompter.chat.template != NULL, cli_sink_text,
+                                      &j->answer, err);
 }
 
 static int print_answer(job *j, const json_t *record, int index, sl_error *err) {

@@ -115,7 +115,7 @@ static int begin(job *j, request *r, int index, sl_error *err) {
     if (!rc) rc = cli_timeline_feed(&r->t, r->ids.data + r->n_dense, n - r->n_dense, err);
     if (!rc) rc = sl_text_append(&r->text, "", 0, err);
     r->t.n_logprobs = cli_answer_logprobs(o, r->record);
-    if (!rc) rc = cli_timeline_begin(&r->t, j->prompter.chat.template != NULL, cli_sink_text, &r->text, err);
+    if (!rc) rc = cli_timeline_begin(&r->t, o->n_predict, j->prompter.chat.template != NULL, cli_sink_text, &r->text, err);
     return rc;
 }
 

@@ -191,14 +191,13 @@ static int decode_text(tune *t, cli_timeline *at, tune_prompt *p, double *kl, sl
 }
 
 // Decodes what is left of the prompt, and the answer.
-static int decode_answer(tune *t, cli_timeline *at, tune_prompt *p, double *score, sl_error *err) {
+static int decode_answer(cli_timeline *at, tune_prompt *p, double *score, sl_error *err) {
     sl_text answer = {0};
     char extracted[EVAL_EXTRACT];
     json_t *whole = NULL;
     int from = sl_session_n_tokens(at->session), rc = sl_text_append(&answer, "", 0, err);
-    t->o.n_predict = p->item->n_predict;
     if (!rc) rc = cli_timeline_feed(at, p->ids.data + from, (int)p->ids.n - from, err);
-    if (!rc) rc = cli_timeline_generate(at, 0, cli_sink_text, &answer, err);
+    if (!rc) rc = cli_timeline_generate(at, p->item->n_predict, 0, cli_sink_text, &answer, err);
     if (!rc && p->item->grader == GRADE_EXACT && p->item->answer.n)
         whole = json_pack("[s%]", p->item->answer.data, p->item->answer.n);
     if (!rc) *score = eval_grade(p->item->grader, answer.data, answer.n, whole ? whole : p->item->references, extracted);
@@ -208,7 +207,7 @@ static int decode_answer(tune *t, cli_timeline *at, tune_prompt *p, double *scor
 }
 
 static int decode(tune *t, cli_timeline *at, tune_prompt *p, double *x, sl_error *err) {
-    int rc = p->item ? decode_answer(t, at, p, x, err) : decode_text(t, at, p, x, err);
+    int rc = p->item ? decode_answer(at, p, x, err) : decode_text(t, at, p, x, err);
     return rc ? rc : not_interrupted(t, err);
 }
 
