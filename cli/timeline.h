@@ -2,7 +2,7 @@
 #ifndef SLEIGH_TIMELINE_H
 #define SLEIGH_TIMELINE_H
 
-#include "cli/run.h"
+#include "cli/run/run.h"
 
 #include <stdio.h>
 
@@ -56,7 +56,8 @@ int cli_timeline_set_sampling(cli_timeline *t, const sl_sampling *sampling, sl_e
 uint64_t cli_timeline_logits_hash(const cli_timeline *t); // of the last logits, also after a cut
 void cli_timeline_stats(const cli_timeline *t, FILE *out);
 
-// SL_ERR_CONTEXT, with both counts: a prompt of n tokens does not fit. SL_ERR_FORMAT: the prompt is empty.
-int cli_check_prompt(const cli_run *run, size_t n, sl_error *err);
+// SL_ERR_CONTEXT, with both counts: a prompt of n tokens does not fit. SL_ERR_FORMAT: the prompt is empty. how: what raises the
+// context, for the message: "--ctx-size".
+int cli_check_prompt(const cli_run *run, size_t n, const char *how, sl_error *err);
 
 #endif

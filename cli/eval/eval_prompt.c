@@ -1,7 +1,7 @@
 // cli/eval/eval_prompt.c - see eval_prompt.h.
 #include "cli/eval/eval_prompt.h"
 #include "cli/io.h"
-#include "cli/run.h"
+#include "cli/run/run.h"
 
 #include <ctype.h>
 #include <string.h>
@@ -30,7 +30,7 @@ static int render(eval_prompter *p, const sl_text *context, const eval_item *ite
     if (!rc) rc = append(text, &item->question, err);
     if (!rc && p->chat.template) {
         sl_prompt made = {0};
-        rc = cli_chat_render_text(p->o, &p->chat, p->tok, text->data, text->n, &made, err);
+        rc = cli_chat_render_text(&p->chat, p->tok, text->data, text->n, &made, err);
         sl_prompt_free(&p->whole);
         p->whole = made;
     }

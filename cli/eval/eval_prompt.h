@@ -8,7 +8,6 @@
 #include "tokenizer/tokenizer.h"
 
 typedef struct eval_prompter {
-    const cli_options *o;    // of the chat template
     const sl_tokenizer *tok; // not owned
     cli_chat chat;           // template NULL: none
     sl_prompt whole, head;

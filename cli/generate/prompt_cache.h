@@ -6,8 +6,8 @@
 #include "cli/timeline.h"
 
 // Puts the session of the file into t, which must be empty. Does nothing without the flag, or if the file does not exist.
-int cli_prompt_cache_load(cli_timeline *t, sl_error *err);
+int cli_prompt_cache_load(cli_timeline *t, const cli_cache_options *o, sl_error *err);
 // Writes the session of t into the file. Does nothing without the flag, or with --prompt-cache-ro.
-int cli_prompt_cache_save(const cli_timeline *t, sl_error *err);
+int cli_prompt_cache_save(const cli_timeline *t, const cli_cache_options *o, sl_error *err);
 
 #endif

@@ -1,5 +1,5 @@
 // cli/options/options.c - the parser of flags; see options.h.
-#include "cli/options/options.h"
+#include "cli/options/all_options.h"
 #include "attention/attention.h"
 #include "base/nearest.h"
 #include "base/number.h"
@@ -248,9 +248,10 @@ static int list_add(cli_list *list, const char *item, sl_error *err) {
 // 1: the flag gives input, which a second flag would replace in silence. (The last one of other flags counts, so that a script
 // can have defaults.)
 static int is_input(const cli_option *opt) {
-    static const size_t fields[] = {offsetof(cli_options, prompt),        offsetof(cli_options, file),
-                                    offsetof(cli_options, system_prompt), offsetof(cli_options, jsonl),
-                                    offsetof(cli_options, prompts),       offsetof(cli_options, ids)};
+    static const size_t fields[] = {offsetof(cli_options, input.prompt),  offsetof(cli_options, input.file),
+                                    offsetof(cli_options, chat.system),   offsetof(cli_options, input.jsonl),
+                                    offsetof(cli_options, input.prompts), offsetof(cli_options, run.ids.path),
+                                    offsetof(cli_options, tasks.jsonl)};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (opt->field == fields[i] && opt->type == OPT_STRING) return 1;
     return 0;
@@ -258,7 +259,7 @@ static int is_input(const cli_option *opt) {
 
 // source: CLI_BY_ENV, CLI_BY_FLAG, or 0 for a default.
 static int set_value(cli_options *o, const cli_option *opt, const char *flag, const char *value, int source, sl_error *err) {
-    unsigned char *given = &o->given[opt - cli_option_table];
+    unsigned char *given = &o->given.rows[opt - cli_option_table];
     cli_list *list = field_of(o, opt);
     int rc = 0;
     if (source == CLI_BY_FLAG && *given == source && is_input(opt))
@@ -329,9 +330,9 @@ static int parse_option(cli_options *o, const cli_option *opt, const char *name,
 static int parse_param(cli_options *o, const char *name, arguments *a, const char *equals, sl_error *err) {
     const char *value = take_value(a, equals);
     if (!value) return lacks_value(name, err);
-    if (o->n_params == CLI_MAX_PARAMS)
+    if (o->run.attention.n_params == CLI_MAX_PARAMS)
         return sl_fail(err, SL_ERR_ARG, "flag %s: expected at most %d parameters of methods", name, CLI_MAX_PARAMS);
-    cli_param *p = &o->params[o->n_params++];
+    cli_param *p = &o->run.attention.params[o->run.attention.n_params++];
     snprintf(p->name, sizeof p->name, "%.31s", name + 2);
     p->value = value;
     return 0;
@@ -374,15 +375,15 @@ static int parse_habit(cli_options *o, const char *name, int row, arguments *a, 
     else if (h->value && !(is_missing && h->type == HABIT_REFUSED)) {
         if (!(value = take_value(a, equals))) return lacks_value(name, err);
     }
-    for (; h && !cli_habit_accepts(h, value); h = cli_habit_find(name, o->command, &row)) row++;
+    for (; h && !cli_habit_accepts(h, value); h = cli_habit_find(name, o->given.command, &row)) row++;
     SL_CHECK(h); // the last row of a flag accepts every value
-    if (h->type == HABIT_REFUSED) return refuse_habit(h, name, o->command, value, err);
+    if (h->type == HABIT_REFUSED) return refuse_habit(h, name, o->given.command, value, err);
     if (h->type == HABIT_NOTHING) {
         note_no_effect(o, name, value, h->text);
         return 0;
     }
     int on;
-    const cli_option *opt = find_option(h->target, o->command, &on);
+    const cli_option *opt = find_option(h->target, o->given.command, &on);
     SL_CHECK(opt);
     return set_value(o, opt, name, h->as_value ? h->as_value : value, CLI_BY_FLAG, err);
 }
@@ -393,16 +394,16 @@ static int parse_flag(cli_options *o, arguments *a, sl_error *err) {
     const char *arg = a->args[a->i++], *equals = !strncmp(arg, "--", 2) ? strchr(arg, '=') : NULL;
     snprintf(name, sizeof name, "%.*s", equals ? (int)(equals - arg) : (int)strlen(arg), arg);
     int on = 1, row = 0;
-    const cli_option *opt = find_option(name, o->command, &on);
+    const cli_option *opt = find_option(name, o->given.command, &on);
     if (opt) return parse_option(o, opt, name, on, a, equals, err);
-    if (!strncmp(name, "--", 2) && (o->command & CLI_DECODES) && is_param(name + 2))
+    if (!strncmp(name, "--", 2) && (o->given.command & CLI_DECODES) && is_param(name + 2))
         return parse_param(o, name, a, equals, err);
     strcpy(dashed, name);
     for (char *p = dashed; !strncmp(name, "--", 2) && *p; p++)
         if (*p == '_') *p = '-';
-    if ((opt = find_option(dashed, o->command, &on))) return parse_option(o, opt, dashed, on, a, equals, err);
-    if (cli_habit_find(dashed, o->command, &row)) return parse_habit(o, dashed, row, a, equals, err);
-    return unknown_flag(name, o->command, err);
+    if ((opt = find_option(dashed, o->given.command, &on))) return parse_option(o, opt, dashed, on, a, equals, err);
+    if (cli_habit_find(dashed, o->given.command, &row)) return parse_habit(o, dashed, row, a, equals, err);
+    return unknown_flag(name, o->given.command, err);
 }
 
 // ---- escapes ----
@@ -443,9 +444,9 @@ static int unescape(cli_options *o, const char *flag, const char **text, sl_erro
 }
 
 static int unescape_all(cli_options *o, sl_error *err) {
-    int rc = unescape(o, "--prompt", &o->prompt, err);
-    if (!rc) rc = unescape(o, "--system-prompt", &o->system_prompt, err);
-    for (int i = 0; !rc && i < o->stops.n; i++) rc = unescape(o, "--stop", &o->stops.items[i], err);
+    int rc = unescape(o, "--prompt", &o->input.prompt, err);
+    if (!rc) rc = unescape(o, "--system-prompt", &o->chat.system, err);
+    for (int i = 0; !rc && i < o->run.limits.stops.n; i++) rc = unescape(o, "--stop", &o->run.limits.stops.items[i], err);
     return rc;
 }
 
@@ -455,7 +456,7 @@ static int parse_env(cli_options *o, sl_error *err) {
     for (int i = 0; i < cli_n_options; i++) {
         char name[48];
         const char *value = getenv(cli_option_env(&cli_option_table[i], name));
-        if (!value || !(cli_option_table[i].commands & o->command) || !cli_option_has_env(&cli_option_table[i])) continue;
+        if (!value || !(cli_option_table[i].commands & o->given.command) || !cli_option_has_env(&cli_option_table[i])) continue;
         int rc = set_value(o, &cli_option_table[i], name, value, CLI_BY_ENV, err);
         if (rc) return rc;
     }
@@ -463,14 +464,38 @@ static int parse_env(cli_options *o, sl_error *err) {
 }
 
 static int unexpected(const cli_options *o, const char *word, sl_error *err) {
-    const char *hint =
-        !o->model && (o->command & CLI_LOADS) ? "give a model with --model" : "give text with --prompt or --file";
-    if (!(o->command & CLI_LOADS)) hint = "--help lists the flags";
+    const char *hint = !o->run.model.path && (o->given.command & CLI_LOADS) ? "give a model with --model"
+                                                                            : "give text with --prompt or --file";
+    if (!(o->given.command & CLI_LOADS)) hint = "--help lists the flags";
     return sl_fail(err, SL_ERR_ARG, "unexpected argument \"%.100s\"; %s", word, hint);
 }
 
+// Sets the fields NAME_given of the small structs.
+static void note_given(cli_options *o) {
+    const cli_given *given = &o->given;
+    cli_attention_options *attention = &o->run.attention;
+    cli_sampling_options *sampling = &o->run.sampling;
+    o->run.limits.n_predict_given = cli_given_by(given, "--n-predict");
+    o->run.stats.n_seeds_given = cli_given_by(given, "--stats-seeds");
+    o->input.prompt_given = cli_given_by(given, "--prompt");
+    o->input.file_given = cli_given_by(given, "--file");
+    o->input.parallel_given = cli_given_by(given, "--parallel");
+    o->output.logprobs_given = cli_given_by(given, "--logprobs");
+    o->bench.hot_hits_given = cli_given_by(given, "--hot-hits");
+    attention->attn_given = cli_given_by(given, "--attn");
+    attention->attn_prefill_given = cli_given_by(given, "--attn-prefill");
+    attention->prefill_segment_given = cli_given_by(given, "--prefill-segment");
+    sampling->temp_given = cli_given_by(given, "--temp");
+    sampling->top_k_given = cli_given_by(given, "--top-k");
+    sampling->top_p_given = cli_given_by(given, "--top-p");
+    sampling->min_p_given = cli_given_by(given, "--min-p");
+    sampling->repeat_penalty_given = cli_given_by(given, "--repeat-penalty");
+    sampling->repeat_last_n_given = cli_given_by(given, "--repeat-last-n");
+}
+
 int cli_options_parse(cli_options *o, unsigned command, int n, char **args, sl_error *err) {
-    *o = (cli_options){.command = command, .dense_prefix = -1};
+    *o = (cli_options){.given.command = command, .input.dense_prefix = -1, .perplexity.dense_prefix = -1};
+    o->run.attention.has_plan = (command & CLI_DECODES) != 0;
     // A default of this command replaces the default that another command has for the same field.
     for (int only_command = 0; only_command < 2; only_command++)
         for (int i = 0; i < cli_n_options; i++)
@@ -487,27 +512,29 @@ int cli_options_parse(cli_options *o, unsigned command, int n, char **args, sl_e
         else
             rc = unexpected(o, word, err);
     }
-    if (!rc && o->escape) rc = unescape_all(o, err);
+    if (!rc && o->input.escape) rc = unescape_all(o, err);
+    note_given(o);
     if (rc) cli_options_free(o);
     return rc;
 }
 
 void cli_options_free(cli_options *o) {
-    sl_source_close(o->source);
+    sl_source_close(o->run.model.source);
     for (int i = 0; i < o->owned.n; i++) free((void *)o->owned.items[i]);
-    const cli_list *const lists[] = {&o->owned,      &o->stops, &o->logit_bias,          &o->attn_layers,
-                                     &o->stats_attn, &o->attns, &o->attn_prefill_layers, &o->attn_prefills};
+    const cli_list *const lists[] = {
+        &o->owned,           &o->run.limits.stops,    &o->run.sampling.logit_bias,           &o->run.attention.attn_layers,
+        &o->run.stats.attns, &o->run.attention.attns, &o->run.attention.attn_prefill_layers, &o->run.attention.attn_prefills};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]->items);
 }
 
-int cli_option_given(const cli_options *o, size_t field) {
-    for (int i = 0; i < cli_n_options; i++)
-        if (cli_option_table[i].field == field && (cli_option_table[i].commands & o->command)) return o->given[i];
-    return 0;
+int cli_given_by(const cli_given *given, const char *name) {
+    int value;
+    const cli_option *opt = find_option(name, given->command, &value);
+    return opt ? given->rows[opt - cli_option_table] : 0;
 }
 
-const char *cli_given_flag(const cli_options *o, const cli_flag *flags, int n) {
-    for (int i = 0; i < n; i++)
-        if (cli_option_given(o, flags[i].field) == CLI_BY_FLAG) return flags[i].name;
+const char *cli_given_flag(const cli_given *given, const char *const *names) {
+    for (; *names; names++)
+        if (cli_given_by(given, *names) == CLI_BY_FLAG) return *names;
     return NULL;
 }
