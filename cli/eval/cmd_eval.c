@@ -555,7 +555,6 @@ static void set_defaults(eval *e) {
 // Makes all checks that do not need the weights of the model.
 static int prepare(eval *e, sl_tokenizer **tok, sl_error *err) {
     const cli_eval_flags *o = &e->o;
-    const char *haystack = o->tasks->haystack;
     int rc = cli_need_model(&o->run->model, err);
     if (!rc) rc = cli_check_device(&o->run->device, err);
     if (!rc) rc = check_flags(o, err);
@@ -567,15 +566,7 @@ static int prepare(eval *e, sl_tokenizer **tok, sl_error *err) {
     if (rc) return rc;
     set_defaults(e);
     e->prompter.tok = *tok;
-    e->maker = (eval_maker){.seed = o->tasks->seed,
-                            .instruct = o->chat->is_on,
-                            .n_questions = o->eval->questions,
-                            .n_predict = o->tasks->n_predict,
-                            .haystack = !strcmp(haystack, "noise")     ? HAYSTACK_NOISE
-                                        : !strcmp(haystack, "needles") ? HAYSTACK_NEEDLES
-                                                                       : HAYSTACK_TEXT,
-                            .count = eval_prompt_count,
-                            .ctx = &e->prompter};
+    e->maker = eval_maker_of(o->tasks, o->chat->is_on, o->eval->questions, &e->prompter);
     rc = eval_scores_alloc(&e->scores, err);
     if (rc) return rc;
     find_clusters(e);

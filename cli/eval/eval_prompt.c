@@ -76,3 +76,15 @@ int eval_prompt_count(void *prompter, const sl_text *context, const eval_item *i
     *n_tokens = (int)p->ids.n;
     return rc;
 }
+
+eval_maker eval_maker_of(const cli_task_options *o, int instruct, int n_questions, eval_prompter *p) {
+    return (eval_maker){.seed = o->seed,
+                        .instruct = instruct,
+                        .n_questions = n_questions,
+                        .n_predict = o->n_predict,
+                        .haystack = !strcmp(o->haystack, "noise")     ? HAYSTACK_NOISE
+                                    : !strcmp(o->haystack, "needles") ? HAYSTACK_NEEDLES
+                                                                      : HAYSTACK_TEXT,
+                        .count = eval_prompt_count,
+                        .ctx = p};
+}

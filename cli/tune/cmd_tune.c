@@ -159,22 +159,13 @@ static int plan_work(const tune *t) { // an upper bound of the measurements
 
 static int open_run(tune *t, sl_error *err) {
     const cli_tune_flags *o = &t->o;
-    const char *haystack = o->tasks->haystack;
     int rc = cli_run_open_model(&t->run, o->run, 1, err);
     if (rc) return rc;
     t->prompter.tok = sl_model_tokenizer(t->run.model);
     if (!t->prompter.tok)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: the folder has no tokenizer, which tune needs", o->run->model.path);
     cli_model_name_of(t->run.model, o->run->model.path, &t->model);
-    t->maker = (eval_maker){.seed = o->tasks->seed,
-                            .instruct = o->chat->is_on,
-                            .n_questions = 1,
-                            .n_predict = o->tasks->n_predict,
-                            .haystack = !strcmp(haystack, "noise")     ? HAYSTACK_NOISE
-                                        : !strcmp(haystack, "needles") ? HAYSTACK_NEEDLES
-                                                                       : HAYSTACK_TEXT,
-                            .count = eval_prompt_count,
-                            .ctx = &t->prompter};
+    t->maker = eval_maker_of(o->tasks, o->chat->is_on, 1, &t->prompter);
     rc = tune_make_prompts(t, err);
     if (!rc) rc = open_engine(t, err);
     if (!rc) rc = sl_device_name(t->run.device, t->device, sizeof t->device, err);
