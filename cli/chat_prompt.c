@@ -7,11 +7,10 @@
 
 #include <string.h>
 
-int cli_check_chat_flags(const cli_options *o, sl_error *err) {
-    static const cli_flag flags[] = {CLI_FLAG("--system-prompt", system_prompt), CLI_FLAG("--chat-template", chat_template),
-                                     CLI_FLAG("--chat-template-kwargs", chat_options), CLI_FLAG("--tools", tools),
-                                     CLI_FLAG("--parse-special", parse_special)};
-    const char *flag = o->chat ? NULL : cli_given_flag(o, flags, CLI_N_FLAGS(flags));
+int cli_check_chat_flags(const cli_chat_options *o, const cli_given *given, sl_error *err) {
+    static const char *const flags[] = {"--system-prompt", "--chat-template", "--chat-template-kwargs",
+                                        "--tools",         "--parse-special", NULL};
+    const char *flag = o->is_on ? NULL : cli_given_flag(given, flags);
     return flag ? sl_fail(err, SL_ERR_ARG, "flag %s needs --chat", flag) : 0;
 }
 
@@ -35,10 +34,12 @@ static int load_tools(const char *path, json_t **out, sl_error *err) {
     return sl_fail(err, SL_ERR_FORMAT, "--tools %s: expected a list of tools, found %s", path, sl_json_type(*out));
 }
 
-int cli_chat_load(const cli_options *o, cli_chat *chat, sl_error *err) {
-    int rc = sl_chat_load(sl_source_documents(o->source), o->chat_template, &chat->template, err);
-    if (!rc && o->chat_options) rc = load_options(o->chat_options, &chat->options, err);
+int cli_chat_load(const cli_model_options *model, const cli_chat_options *o, cli_chat *chat, sl_error *err) {
+    int rc = sl_chat_load(sl_source_documents(model->source), model->chat_template, &chat->template, err);
+    if (!rc && o->kwargs) rc = load_options(o->kwargs, &chat->options, err);
     if (!rc && o->tools) rc = load_tools(o->tools, &chat->tools, err);
+    chat->system = o->system;
+    chat->parse_special = o->parse_special;
     return rc;
 }
 
@@ -49,25 +50,25 @@ void cli_chat_free(cli_chat *chat) {
     *chat = (cli_chat){0};
 }
 
-int cli_chat_render(const cli_options *o, const cli_chat *chat, const sl_tokenizer *tok, const json_t *messages,
-                    const json_t *tools, sl_prompt *out, sl_error *err) {
+int cli_chat_render(const cli_chat *chat, const sl_tokenizer *tok, const json_t *messages, const json_t *tools, sl_prompt *out,
+                    sl_error *err) {
     const sl_chat_request request = {.messages = messages,
                                      .tools = tools ? tools : chat->tools,
                                      .options = chat->options,
-                                     .parse_special = o->parse_special};
+                                     .parse_special = chat->parse_special};
     return sl_chat_render(chat->template, tok, &request, out, err);
 }
 
-int cli_chat_render_text(const cli_options *o, const cli_chat *chat, const sl_tokenizer *tok, const char *text, size_t n,
-                         sl_prompt *out, sl_error *err) {
+int cli_chat_render_text(const cli_chat *chat, const sl_tokenizer *tok, const char *text, size_t n, sl_prompt *out,
+                         sl_error *err) {
     sl_message messages[2];
     int n_messages = 0;
-    if (o->system_prompt)
-        messages[n_messages++] = (sl_message){.role = "system", .content = o->system_prompt, .n = strlen(o->system_prompt)};
+    if (chat->system)
+        messages[n_messages++] = (sl_message){.role = "system", .content = chat->system, .n = strlen(chat->system)};
     messages[n_messages++] = (sl_message){.role = "user", .content = text, .n = n};
     json_t *list = sl_chat_messages(messages, n_messages);
     if (!list) return sl_fail(err, SL_ERR_MEMORY, "chat template: out of memory");
-    int rc = cli_chat_render(o, chat, tok, list, NULL, out, err);
+    int rc = cli_chat_render(chat, tok, list, NULL, out, err);
     json_decref(list);
     return rc;
 }
@@ -85,7 +86,7 @@ void cli_hint_chat(const cli_run *run, const sl_text *text, const sl_ids *ids) {
     const sl_tokenizer *tok = sl_model_tokenizer(run->model);
     sl_chat_template *template = NULL;
     sl_ids bos = {0};
-    if (!tok || sl_chat_load(sl_source_documents(run->options->source), NULL, &template, NULL)) return;
+    if (!tok || sl_chat_load(sl_source_documents(run->options->model.source), NULL, &template, NULL)) return;
     int has_special = text->n >= 6 && memmem(text->data, text->n, "[INST]", 6) != NULL; // plain text in templates of Mistral
     if (is_assistant(run->model, template) && !sl_tokenize(tok, "", 0, SL_TOK_BOS, &bos, NULL)) {
         for (size_t i = bos.n; i < ids->n; i++) has_special |= sl_tokenizer_is_special(tok, ids->data[i]);

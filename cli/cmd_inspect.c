@@ -6,7 +6,7 @@
 #include "cli/output/model_name.h"
 #include "cli/output/print_json.h"
 #include "cli/output/rows.h"
-#include "cli/run.h"
+#include "cli/run/load_model.h"
 #include "kv/kv.h"
 #include "models/bucket_file.h"
 #include "models/dequant.h"
@@ -42,20 +42,22 @@ static double memory_of(const costs *k, int n_tokens, int n_sequences) {
     return k->weights + k->kv_token * n_tokens * n_sequences;
 }
 
-static int costs_of(const sl_model *model, const cli_options *o, costs *out, sl_error *err) {
+static int costs_of(const sl_model *model, const cli_run_options *o, costs *out, sl_error *err) {
     const sl_config *c = sl_model_config(model);
-    costs k = {.device = sl_device_is_gpu(o->device) ? "GPU" : "CPU"};
-    k.n_ctx = o->n_ctx ? o->n_ctx : c->n_ctx < 32768 ? c->n_ctx : 32768;
+    costs k = {.device = sl_device_is_gpu(o->device.name) ? "GPU" : "CPU"};
+    k.n_ctx = o->limits.n_ctx ? o->limits.n_ctx : c->n_ctx < 32768 ? c->n_ctx : 32768;
     k.weights = (double)sl_tensors_bytes(sl_model_tensors(model));
     k.decode_weights = (double)sl_model_decode_bytes(model);
     k.kv_token = (double)sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim);
     k.kv_ctx = k.kv_token * k.n_ctx;
     count_packed(sl_model_tensors(model), &k);
     *out = k;
-    int rc = sl_engine_largest_ctx(model, o->device, 1, &out->largest_ctx, err);
-    if (rc || !sl_device_is_gpu(o->device)) return rc;
-    const sl_engine_options on_host = {
-        .device = o->device, .attn = "santa-is", .kv_gpu_memory = o->kv_gpu_memory, .host_memory = o->host_memory};
+    int rc = sl_engine_largest_ctx(model, o->device.name, 1, &out->largest_ctx, err);
+    if (rc || !sl_device_is_gpu(o->device.name)) return rc;
+    const sl_engine_options on_host = {.device = o->device.name,
+                                       .attn = "santa-is",
+                                       .kv_gpu_memory = o->device.kv_gpu_memory,
+                                       .host_memory = o->device.host_memory};
     return sl_engine_largest_ctx_on_host(model, &on_host, &out->largest_on_host, err);
 }
 
@@ -73,14 +75,14 @@ static void describe_tokenizer(const sl_documents *documents, char *buf, size_t 
 
 // ---- table ----
 
-static int print_config(const cli_options *o, const sl_config *c, sl_error *err) {
+static int print_config(const cli_model_options *o, const sl_config *c, sl_error *err) {
     char tok[256], rope[256];
     describe_tokenizer(sl_source_documents(o->source), tok, sizeof tok);
     sl_config_describe_rope(c, rope, sizeof rope);
     int rc = cli_printf(err,
                         "| folder | %s |\n|---|---|\n| type | %s |\n| layers | %d |\n| hidden | %d |\n| feed-forward | %d |\n"
                         "| heads | %d, KV %d, dimension %d |\n| vocabulary | %d |\n| output head | %s |\n",
-                        o->model, c->model_type, c->n_layers, c->hidden, c->n_ffn, c->n_heads, c->n_kv_heads, c->head_dim,
+                        o->path, c->model_type, c->n_layers, c->hidden, c->n_ffn, c->n_heads, c->n_kv_heads, c->head_dim,
                         c->n_vocab, c->tied ? "tied to the embedding" : "separate");
     if (!rc)
         rc = cli_printf(err, "| RoPE | %s |\n| norm epsilon | %g |\n| context limit | %d%s |\n| BOS | %d |\n| EOS |", rope,
@@ -160,10 +162,10 @@ typedef struct bucket_file {
     sl_error error;
 } bucket_file;
 
-static bucket_file open_buckets(const cli_options *o, const sl_model *model) {
+static bucket_file open_buckets(const char *folder, const sl_model *model) {
     char path[4200];
     bucket_file f = {0};
-    snprintf(path, sizeof path, "%.4000s/" SL_BUCKET_FILE, o->model);
+    snprintf(path, sizeof path, "%.4000s/" SL_BUCKET_FILE, folder);
     f.exists = !access(path, F_OK);
     if (f.exists) sl_model_open_buckets(model, &f.file, &f.error);
     return f;
@@ -188,7 +190,7 @@ static int print_buckets(const bucket_file *f, int with_tensors, sl_error *err) 
 
 // ---- JSON ----
 
-static json_t *config_json(const cli_options *o, const sl_config *c) {
+static json_t *config_json(const cli_model_options *o, const sl_config *c) {
     char tok[256];
     describe_tokenizer(sl_source_documents(o->source), tok, sizeof tok);
     json_t *eos = json_array();
@@ -253,11 +255,11 @@ static json_t *buckets_json(const bucket_file *f) {
                      "tensors", tensors_json(t));
 }
 
-static int print_json(const cli_options *o, const cli_model_name *name, const sl_model *model, const costs *k,
+static int print_json(const cli_model_options *o, const cli_model_name *name, const sl_model *model, const costs *k,
                       const bucket_file *buckets, sl_error *err) {
     const sl_config *c = sl_model_config(model);
     json_t *out = json_object();
-    json_object_set_new(out, "folder", cli_file_json(o->model));
+    json_object_set_new(out, "folder", cli_file_json(o->path));
     json_object_set_new(out, "config", config_json(o, c));
     json_object_set_new(out, "costs", costs_json(k));
     json_object_set_new(out, "memory", memory_json(k, c->n_scaled));
@@ -268,36 +270,36 @@ static int print_json(const cli_options *o, const cli_model_name *name, const sl
 }
 
 // csv, jsonl: one row, with the config and the costs only.
-static int print_row(const cli_options *o, const cli_model_name *name, json_t *config, json_t *costs, sl_error *err) {
-    cli_rows table = {.format = o->format, .model = name};
+static int print_row(const char *format, const cli_model_name *name, json_t *config, json_t *costs, sl_error *err) {
+    cli_rows table = {.format = format, .model = name};
     json_object_del(config, "model_type"); // a field of the model's name
     json_object_update(config, costs);
     json_decref(costs);
     return cli_rows_add(&table, config, err);
 }
 
-static int print_md(const cli_options *o, const cli_model_name *name, const sl_model *model, const costs *k,
-                    const bucket_file *buckets, sl_error *err) {
+static int print_md(const cli_model_options *o, int with_tensors, const cli_model_name *name, const sl_model *model,
+                    const costs *k, const bucket_file *buckets, sl_error *err) {
     const sl_config *c = sl_model_config(model);
     int rc = cli_print_model(name, err);
     if (!rc) rc = print_config(o, c, err);
     if (!rc) rc = print_costs(k, err);
     if (!rc) rc = print_memory(k, c->n_scaled, err);
     if (!rc) rc = print_extras(k, c, err);
-    if (!rc) rc = print_buckets(buckets, o->tensors, err);
-    if (!rc && o->tensors) return print_tensors(sl_model_tensors(model), err);
+    if (!rc) rc = print_buckets(buckets, with_tensors, err);
+    if (!rc && with_tensors) return print_tensors(sl_model_tensors(model), err);
     int n = sl_tensors_count(sl_model_tensors(model));
     return rc ? rc : cli_printf(err, "%d tensor%s; --tensors lists them\n", n, n == 1 ? "" : "s");
 }
 
-int cmd_inspect(const cli_options *o, sl_error *err) {
+int cmd_inspect(const cli_run_options *o, const cli_output_options *output, sl_error *err) {
     sl_model *model = NULL;
-    int rc = cli_need_model(o, err);
-    unsigned dummy = strcmp(o->load_format, "dummy") ? SL_MODEL_PACKED : SL_MODEL_DUMMY;
-    sl_model_options options = {.flags = dummy, .rope = cli_rope_options(o), .log = cli_log()};
-    if (!rc && sl_model_load(o->model, &options, &model, err)) { // the table says why there is no tokenizer
+    int rc = cli_need_model(&o->model, err);
+    unsigned dummy = cli_is_dummy(&o->model) ? SL_MODEL_DUMMY : SL_MODEL_PACKED;
+    sl_model_options options = {.flags = dummy, .rope = o->model.rope, .log = cli_log()};
+    if (!rc && sl_model_load(o->model.path, &options, &model, err)) { // the table says why there is no tokenizer
         options.flags |= SL_MODEL_NO_TOKENIZER, options.log = (sl_log){0};
-        rc = sl_model_load(o->model, &options, &model, err);
+        rc = sl_model_load(o->model.path, &options, &model, err);
     }
     if (rc) return rc;
     const sl_config *c = sl_model_config(model);
@@ -308,14 +310,14 @@ int cmd_inspect(const cli_options *o, sl_error *err) {
         return rc;
     }
     cli_model_name name;
-    cli_model_name_of(model, o->model, &name);
-    bucket_file buckets = open_buckets(o, model);
-    if (!strcmp(o->format, "md"))
-        rc = print_md(o, &name, model, &k, &buckets, err);
-    else if (!strcmp(o->format, "json"))
-        rc = print_json(o, &name, model, &k, &buckets, err);
+    cli_model_name_of(model, o->model.path, &name);
+    bucket_file buckets = open_buckets(o->model.path, model);
+    if (!strcmp(output->format, "md"))
+        rc = print_md(&o->model, output->tensors, &name, model, &k, &buckets, err);
+    else if (!strcmp(output->format, "json"))
+        rc = print_json(&o->model, &name, model, &k, &buckets, err);
     else
-        rc = print_row(o, &name, config_json(o, c), costs_json(&k), err);
+        rc = print_row(output->format, &name, config_json(&o->model, c), costs_json(&k), err);
     sl_bucket_file_close(buckets.file);
     sl_model_free(model);
     return rc;

@@ -4,7 +4,9 @@
 #include "cli/io.h"
 #include "cli/output/progress_bar.h"
 #include "cli/process.h"
-#include "cli/run.h"
+#include "cli/run/load_model.h"
+#include "cli/run/pick_device.h"
+#include "cli/run/prompt_ids.h"
 
 #include <errno.h>
 #include <math.h>
@@ -56,9 +58,8 @@ static int write_rows(void *ctx, int first, int n_rows, const float *logits, sl_
     return put(out, logits, out->row_bytes * (size_t)n_rows, err);
 }
 
-static int prefill(const cli_options *o, const sl_model *model, const sl_ids *ids, npy *out, sl_error *err) {
-    sl_engine_options options = {
-        .n_ctx = (int)ids->n, .prefill_chunk = o->ubatch, .n_threads = o->threads, .device = o->device};
+static int prefill(const cli_device_options *o, const sl_model *model, const sl_ids *ids, npy *out, sl_error *err) {
+    sl_engine_options options = {.n_ctx = (int)ids->n, .prefill_chunk = o->ubatch, .n_threads = o->threads, .device = o->name};
     sl_engine *engine = NULL;
     sl_session *session = NULL;
     cli_progress bar;
@@ -83,24 +84,24 @@ static int prefill(const cli_options *o, const sl_model *model, const sl_ids *id
     return rc;
 }
 
-int cmd_logits(const cli_options *o, sl_error *err) {
+int cmd_logits(const cli_run_options *o, const char *path, sl_error *err) {
     sl_ids ids = {0};
     sl_model *model = NULL;
-    int rc = cli_need_model(o, err);
-    if (!rc && !o->ids) rc = sl_fail(err, SL_ERR_ARG, "flag --ids is required: give a file of token ids");
-    if (!rc && !o->out) rc = sl_fail(err, SL_ERR_ARG, "flag --output is required: give the .npy file to write");
-    if (!rc) rc = cli_check_device(o, err);
-    if (!rc) rc = cli_load_model(o, o->device, SL_MODEL_NO_TOKENIZER, &model, err);
-    if (!rc) rc = cli_read_ids(o, sl_model_config(model), &ids, err);
+    int rc = cli_need_model(&o->model, err);
+    if (!rc && !o->ids.path) rc = sl_fail(err, SL_ERR_ARG, "flag --ids is required: give a file of token ids");
+    if (!rc && !path) rc = sl_fail(err, SL_ERR_ARG, "flag --output is required: give the .npy file to write");
+    if (!rc) rc = cli_check_device(&o->device, err);
+    if (!rc) rc = cli_load_model(o, o->device.name, SL_MODEL_NO_TOKENIZER, &model, err);
+    if (!rc) rc = cli_read_ids(&o->ids, sl_model_config(model), &ids, err);
     if (!rc && ids.n > (size_t)sl_model_config(model)->n_ctx)
-        rc = sl_fail(err, SL_ERR_CONTEXT, "--ids %s: expected at most %d tokens, this model's context; found %zu", o->ids,
+        rc = sl_fail(err, SL_ERR_CONTEXT, "--ids %s: expected at most %d tokens, this model's context; found %zu", o->ids.path,
                      sl_model_config(model)->n_ctx, ids.n);
     if (!rc) {
         npy out;
         cli_catch_interrupt(1);
-        rc = begin(&out, o->out, err);
+        rc = begin(&out, path, err);
         if (!rc) {
-            rc = prefill(o, model, &ids, &out, err);
+            rc = prefill(&o->device, model, &ids, &out, err);
             int closed = sl_whole_file_close(&out.whole, !rc, rc ? NULL : err);
             if (!rc) rc = closed;
         }

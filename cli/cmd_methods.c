@@ -33,16 +33,16 @@ static json_t *method_json(const sl_attn_method *m) {
                      m->cpu != NULL, "cuda", m->cuda != NULL, "params", params_json(m));
 }
 
-int cmd_methods(const cli_options *o, sl_error *err) {
-    if (!strcmp(o->format, "md")) {
+int cmd_methods(const char *format, sl_error *err) {
+    if (!strcmp(format, "md")) {
         sl_attn_list(stdout);
         return cli_flush(err);
     }
-    cli_rows table = {.format = o->format};
+    cli_rows table = {.format = format};
     json_t *list = json_array();
     int rc = 0;
     for (const sl_attn_method *const *m = sl_attn_methods; *m; m++) json_array_append_new(list, method_json(*m));
-    if (!strcmp(o->format, "json")) return cli_print_json(list, JSON_INDENT(1), err);
+    if (!strcmp(format, "json")) return cli_print_json(list, JSON_INDENT(1), err);
     for (size_t i = 0; !rc && i < json_array_size(list); i++)
         rc = cli_rows_add(&table, json_incref(json_array_get(list, i)), err);
     json_decref(list);

@@ -5,7 +5,7 @@
 #include "cli/output/print_json.h"
 #include "cli/output/progress_bar.h"
 #include "cli/output/token_json.h"
-#include "cli/run.h"
+#include "cli/run/load_model.h"
 #include "models/source.h"
 
 #include <string.h>
@@ -16,10 +16,10 @@ static int print_ids(const sl_ids *ids, sl_error *err) {
     return rc ? rc : cli_write("\n", 1, err);
 }
 
-static int print_tokens(const cli_options *o, const sl_tokenizer *tok, const sl_ids *ids, sl_error *err) {
+static int print_tokens(const char *path, const sl_tokenizer *tok, const sl_ids *ids, sl_error *err) {
     char model[256];
     json_t *tokens = json_array();
-    cli_model_folder_name(o->model, model, sizeof model);
+    cli_model_folder_name(path, model, sizeof model);
     for (size_t i = 0; i < ids->n; i++) json_array_append_new(tokens, cli_token_json(tok, ids->data[i]));
     return cli_print_json(json_pack("{s:s, s:I, s:o, s:o}", "model", model, "n_tokens", (json_int_t)ids->n, "ids",
                                     cli_ids_json(ids), "tokens", tokens),
@@ -38,37 +38,38 @@ static void explain_bos(const sl_tokenizer *tok) {
     sl_text_free(&bos);
 }
 
-int cmd_tokenize(const cli_options *o, sl_error *err) {
+int cmd_tokenize(const cli_model_options *model, const cli_input_options *input, const cli_tokenize_options *o,
+                 const char *format, sl_error *err) {
     sl_text text = {0};
     sl_ids ids = {0};
     sl_tokenizer *tok = NULL;
-    int rc = cli_need_model(o, err);
-    if (!rc) rc = cli_read_input(o, &text, err);
-    if (!rc) rc = sl_tokenizer_load(sl_source_documents(o->source), &tok, err);
+    int rc = cli_need_model(model, err);
+    if (!rc) rc = cli_read_input(input, &text, err);
+    if (!rc) rc = sl_tokenizer_load(sl_source_documents(model->source), &tok, err);
     if (!rc && o->bos) explain_bos(tok);
     if (!rc) rc = sl_tokenize(tok, text.data, text.n, (o->bos ? SL_TOK_BOS : 0) | (o->plain ? SL_TOK_PLAIN : 0), &ids, err);
-    if (!rc) rc = strcmp(o->format, "json") ? print_ids(&ids, err) : print_tokens(o, tok, &ids, err);
+    if (!rc) rc = strcmp(format, "json") ? print_ids(&ids, err) : print_tokens(model->path, tok, &ids, err);
     sl_tokenizer_free(tok);
     sl_ids_free(&ids);
     sl_text_free(&text);
     return rc;
 }
 
-int cmd_detokenize(const cli_options *o, sl_error *err) {
-    sl_text input = {0}, text = {0};
+int cmd_detokenize(const cli_model_options *model, const cli_input_options *input, sl_error *err) {
+    sl_text list = {0}, text = {0};
     sl_ids ids = {0};
     sl_tokenizer *tok = NULL;
-    const char *source = o->prompt ? "--prompt" : o->file ? o->file : "standard input";
-    int rc = cli_need_model(o, err);
-    if (!rc) rc = cli_read_input(o, &input, err);
-    if (!rc) rc = cli_parse_ids(source, &input, &ids, err);
-    if (!rc) rc = sl_tokenizer_load(sl_source_documents(o->source), &tok, err);
+    const char *source = input->prompt ? "--prompt" : input->file ? input->file : "standard input";
+    int rc = cli_need_model(model, err);
+    if (!rc) rc = cli_read_input(input, &list, err);
+    if (!rc) rc = cli_parse_ids(source, &list, &ids, err);
+    if (!rc) rc = sl_tokenizer_load(sl_source_documents(model->source), &tok, err);
     if (!rc) rc = sl_detokenize(tok, ids.data, ids.n, 1, &text, err);
     if (!rc) rc = cli_write(text.data, text.n, err);
     if (rc == SL_ERR_ARG && ids.n) rc = SL_ERR_FORMAT; // an id out of range is an input error, not a usage error
     sl_tokenizer_free(tok);
     sl_ids_free(&ids);
-    sl_text_free(&input);
+    sl_text_free(&list);
     sl_text_free(&text);
     return rc;
 }

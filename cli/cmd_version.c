@@ -25,8 +25,7 @@ const char *cli_version(void) {
     return *SLEIGH_COMMIT ? SLEIGH_VERSION " (commit " SLEIGH_COMMIT ")" : SLEIGH_VERSION;
 }
 
-int cmd_version(const cli_options *o, sl_error *err) {
-    (void)o;
+int cmd_version(sl_error *err) {
     const sl_backend *backend;
     char buf[256];
     int rc = sl_cpu_open(0, &backend, err);

@@ -43,9 +43,8 @@ int cli_read_file(const char *path, sl_text *out, sl_error *err) {
     return rc ? rc : sl_text_append(out, "", 0, err); // gives an empty file a buffer too
 }
 
-int cli_read_input(const cli_options *o, sl_text *out, sl_error *err) {
-    int by_prompt = CLI_GIVEN(o, prompt),
-        by_file = CLI_GIVEN(o, file); // CLI_BY_FLAG is above CLI_BY_ENV: a flag takes precedence
+int cli_read_input(const cli_input_options *o, sl_text *out, sl_error *err) {
+    int by_prompt = o->prompt_given, by_file = o->file_given; // CLI_BY_FLAG is above CLI_BY_ENV: a flag takes precedence
     if (by_prompt && by_prompt == by_file) return sl_fail(err, SL_ERR_ARG, "--prompt and --file: expected only one of them");
     if (by_prompt > by_file) return sl_text_append(out, o->prompt, strlen(o->prompt), err);
     if (by_file) return cli_read_file(o->file, out, err);

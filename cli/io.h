@@ -12,7 +12,7 @@
 int cli_read_file(const char *path, sl_text *out, sl_error *err);
 // Reads the input text from --prompt, --file or standard input. SL_ERR_ARG: both flags, or neither and standard input is a
 // terminal.
-int cli_read_input(const cli_options *o, sl_text *out, sl_error *err);
+int cli_read_input(const cli_input_options *o, sl_text *out, sl_error *err);
 // SL_ERR_FORMAT: the text of --file, or of standard input if path is NULL or "-", is a PDF or has a NUL byte.
 int cli_check_text(const char *path, const sl_text *text, sl_error *err);
 // Parses ids that commas and blanks separate. SL_ERR_FORMAT names `source` and the byte where no id begins.

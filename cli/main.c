@@ -2,6 +2,7 @@
 #include "base/nearest.h"
 #include "cli/commands.h"
 #include "cli/error_text.h"
+#include "cli/options/all_options.h"
 #include "cli/options/habits.h"
 #include "cli/options/help.h"
 #include "cli/io.h"
@@ -9,7 +10,6 @@
 #include "cli/model_path.h"
 #include "cli/output/progress_bar.h"
 #include "cli/process.h"
-#include "cli/run.h"
 #include "cli/watch.h"
 #include "models/config.h"
 #include "models/source.h"
@@ -150,20 +150,20 @@ static const char tune_notes[] =
     "--attn-prefill=auto reads on the device that measured them.\n";
 
 static const cli_command commands[] = {
-    {"generate", "-m DIR [-p TEXT | -f FILE | < FILE] [flags]", "Continue a prompt.", CLI_GENERATE, cmd_generate, generate_notes},
-    {"chat", "-m DIR [flags]", "Talk to a chat model.", CLI_CHAT, cmd_chat, chat_notes},
-    {"tokenize", "-m DIR [-p TEXT | -f FILE | < FILE] [flags]", "Convert text to token ids, separated by commas.", CLI_TOKENIZE, cmd_tokenize, NULL},
-    {"detokenize", "-m DIR [-p IDS | -f FILE | < FILE]", "Convert token ids, separated by commas or blanks, to text.", CLI_DETOKENIZE, cmd_detokenize, NULL},
-    {"logits", "-m DIR --ids FILE -o OUT.npy [flags]", "Write the logits of each token of a dense prefill to a NumPy file.", CLI_LOGITS, cmd_logits, NULL},
-    {"inspect", "-m DIR [-c N] [-o md|csv|json|jsonl]", "Show what a model folder holds and what the model costs to run.", CLI_INSPECT, cmd_inspect, NULL},
-    {"bench", "[decode] -m DIR [flags] | attn [flags]", "Time prefill and decode steps, or only attention on a GPU.", CLI_BENCH, cmd_bench, bench_notes},
-    {"compare", "-m DIR --attn SPEC,... [-p TEXT | -f FILE | --jsonl FILE] [flags]", "Compare attention methods with dense attention: answers, next tokens, outputs of heads.", CLI_COMPARE, cmd_compare, compare_notes},
-    {"perplexity", "-m DIR [-f FILE | --jsonl FILE] [--attn SPEC] [flags]", "Measure how well the model predicts texts (perplexity).", CLI_PERPLEXITY, cmd_perplexity, perplexity_notes},
-    {"eval", "-m DIR [--task LIST --length N | --jsonl FILE] [flags]", "Score the answers of attention methods on long-context tasks.", CLI_EVAL, cmd_eval, eval_notes},
-    {"tune", "-m DIR --out FILE [--task LIST --length N | --jsonl FILE] [flags]", "Find attention settings for a model and write them to a profile.", CLI_TUNE, cmd_tune, tune_notes},
-    {"plot", "FILE.dat [-o FILE]", "Draw a picture again from the data file that --plot wrote.", CLI_PLOT, cmd_plot, NULL},
-    {"methods", "[-o md|csv|json|jsonl]", "List the attention methods and their parameters.", CLI_METHODS, cmd_methods, NULL},
-    {"version", "", "Print version, commit, compiler and backend.", CLI_VERSION, cmd_version, NULL},
+    {"generate", "-m DIR [-p TEXT | -f FILE | < FILE] [flags]", "Continue a prompt.", CLI_GENERATE, generate_notes},
+    {"chat", "-m DIR [flags]", "Talk to a chat model.", CLI_CHAT, chat_notes},
+    {"tokenize", "-m DIR [-p TEXT | -f FILE | < FILE] [flags]", "Convert text to token ids, separated by commas.", CLI_TOKENIZE, NULL},
+    {"detokenize", "-m DIR [-p IDS | -f FILE | < FILE]", "Convert token ids, separated by commas or blanks, to text.", CLI_DETOKENIZE, NULL},
+    {"logits", "-m DIR --ids FILE -o OUT.npy [flags]", "Write the logits of each token of a dense prefill to a NumPy file.", CLI_LOGITS, NULL},
+    {"inspect", "-m DIR [-c N] [-o md|csv|json|jsonl]", "Show what a model folder holds and what the model costs to run.", CLI_INSPECT, NULL},
+    {"bench", "[decode] -m DIR [flags] | attn [flags]", "Time prefill and decode steps, or only attention on a GPU.", CLI_BENCH, bench_notes},
+    {"compare", "-m DIR --attn SPEC,... [-p TEXT | -f FILE | --jsonl FILE] [flags]", "Compare attention methods with dense attention: answers, next tokens, outputs of heads.", CLI_COMPARE, compare_notes},
+    {"perplexity", "-m DIR [-f FILE | --jsonl FILE] [--attn SPEC] [flags]", "Measure how well the model predicts texts (perplexity).", CLI_PERPLEXITY, perplexity_notes},
+    {"eval", "-m DIR [--task LIST --length N | --jsonl FILE] [flags]", "Score the answers of attention methods on long-context tasks.", CLI_EVAL, eval_notes},
+    {"tune", "-m DIR --out FILE [--task LIST --length N | --jsonl FILE] [flags]", "Find attention settings for a model and write them to a profile.", CLI_TUNE, tune_notes},
+    {"plot", "FILE.dat [-o FILE]", "Draw a picture again from the data file that --plot wrote.", CLI_PLOT, NULL},
+    {"methods", "[-o md|csv|json|jsonl]", "List the attention methods and their parameters.", CLI_METHODS, NULL},
+    {"version", "", "Print version, commit, compiler and backend.", CLI_VERSION, NULL},
 };
 // clang-format on
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
@@ -225,16 +225,15 @@ static int is_help(const char *arg) {
 // Replaces the values of flags that depend on the model: the name of --model, and --ctx-size 0. Opens the model's source.
 static int complete(cli_options *o, char model[CLI_PATH_SIZE], sl_error *err) {
     sl_config config;
-    int rc = o->model ? cli_model_path(o->model, model, err) : 0;
-    if (rc || !o->model) return rc;
-    o->model = model;
-    rc = sl_source_open(model, &o->source, err);
+    int rc = o->run.model.path ? cli_model_path(o->run.model.path, model, err) : 0;
+    if (rc || !o->run.model.path) return rc;
+    o->run.model.path = model;
+    rc = sl_source_open(model, &o->run.model.source, err);
     if (rc) return rc;
-    if (!CLI_GIVEN(o, n_ctx) || o->n_ctx) return 0;
-    const sl_rope_options rope = cli_rope_options(o);
-    rc = sl_config_load(sl_source_documents(o->source), &config, err);
-    if (!rc) rc = sl_config_change_rope(&config, &rope, err);
-    if (!rc) o->n_ctx = config.n_scaled;
+    if (!cli_given_by(&o->given, "--ctx-size") || o->run.limits.n_ctx) return 0;
+    rc = sl_config_load(sl_source_documents(o->run.model.source), &config, err);
+    if (!rc) rc = sl_config_change_rope(&config, &o->run.model.rope, err);
+    if (!rc) o->run.limits.n_ctx = config.n_scaled;
     return rc;
 }
 
@@ -249,8 +248,9 @@ static int run_command(const cli_command *c, int n, char **args, sl_error *err) 
         if (o.quiet) rc = cli_silence(err);
         if (!rc) rc = complete(&o, model, err);
         if (!rc && *o.no_effect) cli_say("note: no effect here: %s", o.no_effect);
-        if (!rc && o.random_seed) cli_say("note: --seed -1 chose %u; --seed %u repeats this run", o.seed, o.seed);
-        if (!rc) rc = c->run(&o, err);
+        if (!rc && o.random_seed)
+            cli_say("note: --seed -1 chose %u; --seed %u repeats this run", o.run.sampling.seed, o.run.sampling.seed);
+        if (!rc) rc = cli_command_run(&o, err);
     }
     cli_options_free(&o);
     return rc;

@@ -209,11 +209,11 @@ int cli_records_at_line(const cli_records *r, int line, int rc, sl_error *err) {
     return sl_fail(err, (sl_err)rc, "%s: line %d: %s", r->path, line, reason);
 }
 
-int cli_records_check_flags(const cli_options *o, const char *mode, sl_error *err) {
+int cli_records_check_flags(const cli_input_options *o, const cli_ids_options *ids, const char *mode, sl_error *err) {
     const char *other = o->prompt              ? "--prompt"
                         : o->file              ? "--file"
-                        : o->ids               ? "--ids"
-                        : o->random_prompt     ? "--random-prompt"
+                        : ids->path            ? "--ids"
+                        : ids->n_random        ? "--random-prompt"
                         : o->dense_prefix >= 0 ? "--dense-prefix"
                                                : NULL;
     return other ? sl_fail(err, SL_ERR_ARG, "flag %s cannot be used with %s", other, mode) : 0;

@@ -53,6 +53,6 @@ uint32_t cli_record_sequence(const json_t *record, uint32_t seq_id, int i); // "
 // Adds file and line to the message of an error, except SL_ERR_IO, whose message names a file already. Returns rc.
 int cli_records_at_line(const cli_records *r, int line, int rc, sl_error *err);
 // SL_ERR_ARG: a flag for a single prompt was given. mode: the flag that selects many prompts.
-int cli_records_check_flags(const cli_options *o, const char *mode, sl_error *err);
+int cli_records_check_flags(const cli_input_options *o, const cli_ids_options *ids, const char *mode, sl_error *err);
 
 #endif

@@ -5,7 +5,7 @@
 #include "cli/output/prefill_fields.h"
 #include "cli/output/progress_bar.h"
 #include "cli/process.h"
-#include "cli/run.h"
+#include "cli/run/run.h"
 #include "engine/stream.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include <string.h>
 
 static int new_stream(const cli_timeline *t, const sl_sampling *sampling, sl_stream **out, sl_error *err) {
-    const cli_list *stops = &t->run->options->stops;
+    const cli_list *stops = &t->run->options->limits.stops;
     const sl_generation how = {.sampling = *sampling, .stop = stops->items, .n_stop = stops->n, .n_logprobs = -1};
     return sl_stream_new(t->session, &how, out, err);
 }
@@ -76,7 +76,7 @@ int cli_timeline_set_sampling(cli_timeline *t, const sl_sampling *sampling, sl_e
     return 0;
 }
 
-int cli_check_prompt(const cli_run *run, size_t n, sl_error *err) {
+int cli_check_prompt(const cli_run *run, size_t n, const char *how, sl_error *err) {
     size_t n_ctx = (size_t)sl_engine_n_ctx(run->engine);
     int limit = sl_model_config(run->model)->n_ctx;
     if (n == 0) return sl_fail(err, SL_ERR_FORMAT, "the prompt is empty, and the tokenizer of this model adds no BOS token");
@@ -84,7 +84,7 @@ int cli_check_prompt(const cli_run *run, size_t n, sl_error *err) {
     if (n <= (size_t)limit)
         return sl_fail(err, SL_ERR_CONTEXT,
                        "the prompt has %zu tokens, but the context holds %zu; raise it with %s (this model's limit is %d)", n,
-                       n_ctx, run->options->command & CLI_CHAT ? "/ctx N, or --ctx-size" : "--ctx-size", limit);
+                       n_ctx, how, limit);
     return sl_fail(err, SL_ERR_CONTEXT,
                    "the prompt has %zu tokens, and this model's limit is %d; shorten it, or run the model past its limit with "
                    "--rope-scaling yarn --rope-scale %d",
@@ -203,10 +203,9 @@ static int take_step(cli_timeline *t, sl_error *err) {
     return rc;
 }
 
-// Ends a generation that Ctrl+C or --n-predict 0 stops.
+// Ends a generation that Ctrl+C or a limit of 0 tokens stops.
 static int check_running(cli_timeline *t, sl_error *err) {
-    int is_none = t->run->options->n_predict == 0;
-    if (!sl_stream_is_running(t->stream) || !(cli_interrupted() || is_none)) return 0;
+    if (!sl_stream_is_running(t->stream) || !(cli_interrupted() || t->n_predict == 0)) return 0;
     int rc = sl_stream_stop(t->stream, cli_interrupted() ? SL_STOP_CALLER : SL_STOP_LENGTH, err);
     return rc ? rc : take_step(t, err);
 }
@@ -224,9 +223,9 @@ static int advance(cli_timeline *const *batch, sl_stream *const *streams, int n,
     return rc;
 }
 
-int cli_timeline_begin(cli_timeline *t, int at_start, cli_sink sink, void *ctx, sl_error *err) {
-    int n_predict = t->run->options->n_predict;
+int cli_timeline_begin(cli_timeline *t, int n_predict, int at_start, cli_sink sink, void *ctx, sl_error *err) {
     t->n_prompt = sl_session_n_tokens(t->session);
+    t->n_predict = n_predict;
     t->sink = sink;
     t->sink_ctx = ctx;
     sl_stream_set_limits(t->stream, n_predict < 0 ? 0 : n_predict, t->n_logprobs);
@@ -254,8 +253,8 @@ int cli_timelines_generate(cli_timeline *const *batch, int n, sl_error *err) {
     return rc;
 }
 
-int cli_timeline_generate(cli_timeline *t, int at_start, cli_sink sink, void *ctx, sl_error *err) {
-    int rc = cli_timeline_begin(t, at_start, sink, ctx, err);
+int cli_timeline_generate(cli_timeline *t, int n_predict, int at_start, cli_sink sink, void *ctx, sl_error *err) {
+    int rc = cli_timeline_begin(t, n_predict, at_start, sink, ctx, err);
     return rc ? rc : cli_timelines_generate(&t, 1, err);
 }
 
@@ -299,7 +298,7 @@ void cli_timeline_stats(const cli_timeline *t, FILE *out) {
         fprintf(out, "features: %.2f%% of key features\n", 100 * a->features / (double)a->steps);
     cli_certificates_print(a, &run->plan, out);
     fprintf(out, "logits: %016llx\n", (unsigned long long)cli_timeline_logits_hash(t));
-    int is_default = t->stopped && !strcmp(t->stopped, "limit") && !CLI_GIVEN(run->options, n_predict);
+    int is_default = t->stopped && !strcmp(t->stopped, "limit") && !run->options->limits.n_predict_given;
     fprintf(out, "stopped: %s, %d prompt tokens, %d generated, %d in the context%s\n", t->stopped ? t->stopped : "not begun",
             t->n_prompt, t->n_sampled, sl_session_n_tokens(t->session),
             is_default ? "; -n N sets another limit, -n -1 none" : "");

@@ -2,7 +2,7 @@
 #ifndef SLEIGH_TIMELINE_H
 #define SLEIGH_TIMELINE_H
 
-#include "cli/run.h"
+#include "cli/run/run.h"
 
 #include <stdio.h>
 
@@ -22,6 +22,7 @@ typedef struct cli_timeline {
     double prefill_flops;
     sl_prefill_report *prefill; // [n_layers][n_heads] of sparse prefills; NULL: there was none
     const char *stopped;        // the reason why the generation ended; NULL: it has not ended
+    int n_predict;              // most tokens of the generation; negative: no limit
     int n_logprobs;             // sl_generation.n_logprobs of the next generation
     cli_sink sink;              // receives the generated text
     void *sink_ctx;
@@ -42,20 +43,21 @@ sl_prefill_report cli_timeline_prefill_total(const cli_timeline *t);
 // `stopped`.
 int cli_timeline_prefill(cli_timeline *t, const int32_t *ids, int n, sl_error *err);
 int cli_timeline_feed(cli_timeline *t, const int32_t *ids, int n, sl_error *err);
-// Generates until EOS, a stop string, --n-predict, a full context or Ctrl+C, and sets `stopped` to the reason. at_start: no
-// text precedes the generated text, so SentencePiece's first blank is omitted. Afterwards the session holds the shown tokens,
-// except a last token that no further step needs.
-int cli_timeline_generate(cli_timeline *t, int at_start, cli_sink sink, void *ctx, sl_error *err);
+// Generates until EOS, a stop string, n_predict tokens, a full context or Ctrl+C, and sets `stopped` to the reason. n_predict
+// negative: no limit. at_start: no text precedes the generated text, so SentencePiece's first blank is omitted. Afterwards the
+// session holds the shown tokens, except a last token that no further step needs.
+int cli_timeline_generate(cli_timeline *t, int n_predict, int at_start, cli_sink sink, void *ctx, sl_error *err);
 // The same for n timelines of one run, as a batch: call cli_timeline_begin for each, then cli_timelines_generate. A timeline
 // that ends is removed from the batch.
-int cli_timeline_begin(cli_timeline *t, int at_start, cli_sink sink, void *ctx, sl_error *err);
+int cli_timeline_begin(cli_timeline *t, int n_predict, int at_start, cli_sink sink, void *ctx, sl_error *err);
 int cli_timelines_generate(cli_timeline *const *batch, int n, sl_error *err);
 // Samples later tokens with other parameters. After an error nothing changed.
 int cli_timeline_set_sampling(cli_timeline *t, const sl_sampling *sampling, sl_error *err);
 uint64_t cli_timeline_logits_hash(const cli_timeline *t); // of the last logits, also after a cut
 void cli_timeline_stats(const cli_timeline *t, FILE *out);
 
-// SL_ERR_CONTEXT, with both counts: a prompt of n tokens does not fit. SL_ERR_FORMAT: the prompt is empty.
-int cli_check_prompt(const cli_run *run, size_t n, sl_error *err);
+// SL_ERR_CONTEXT, with both counts: a prompt of n tokens does not fit. SL_ERR_FORMAT: the prompt is empty. how: what raises the
+// context, for the message: "--ctx-size".
+int cli_check_prompt(const cli_run *run, size_t n, const char *how, sl_error *err);
 
 #endif

@@ -53,12 +53,12 @@ static int measure(cli_auto *a, cli_auto_measure *fn, const char *device, const 
     return 0;
 }
 
-static const char *given_table(const cli_auto *a, const cli_options *o) { // NULL: none
+static const char *given_table(const cli_auto *a, const cli_attention_options *o) { // NULL: none
     return o->calibration ? o->calibration : a->calibration;
 }
 
-static int measure_if_needed(cli_auto *a, const cli_options *o, const char *device, const sl_attn_geom *geom, const char *path,
-                             sl_error *err) {
+static int measure_if_needed(cli_auto *a, const cli_attention_options *o, const char *device, const sl_attn_geom *geom,
+                             const char *path, sl_error *err) {
     cli_auto_measure *fn = a->measure ? a->measure : sl_device_is_gpu(device) ? cli_calibrate_gpu : NULL;
     sl_auto_table t = {0};
     if (!fn || given_table(a, o) || !o->auto_calibrate) return 0;
@@ -72,7 +72,7 @@ static int measure_if_needed(cli_auto *a, const cli_options *o, const char *devi
 // ---- the table ----
 
 // Finds and reads the table, or measures one, once.
-static int open_table(cli_auto *a, const cli_options *o, const char *device, const sl_config *c, sl_error *err) {
+static int open_table(cli_auto *a, const cli_attention_options *o, const char *device, const sl_config *c, sl_error *err) {
     const sl_attn_geom geom = {
         .n_layers = c->n_layers, .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim};
     char name[256];
@@ -113,7 +113,7 @@ static void report_choices(cli_auto *a, const sl_attn_plan *plan, int n_seqs, in
     }
 }
 
-int cli_auto_choose_plan(cli_auto *a, const cli_options *o, const char *device, const sl_config *config,
+int cli_auto_choose_plan(cli_auto *a, const cli_attention_options *o, const char *device, const sl_config *config,
                          const sl_attn_plan *plan, int n_seqs, int n_kv, int quiet, sl_attn_plan *out, sl_error *err) {
     *out = (sl_attn_plan){0};
     int wanted = sl_auto_in_plan(plan), rc = wanted ? open_table(a, o, device, config, err) : 0;
@@ -141,11 +141,11 @@ static void report_prefill(cli_auto *a) {
     report_line(a, line);
 }
 
-int cli_auto_choose_prefill(cli_auto *a, const cli_options *o, const char *device, const sl_config *config,
+int cli_auto_choose_prefill(cli_auto *a, const cli_attention_options *o, const char *device, const sl_config *config,
                             const cli_attn_profile *profile, int n_tokens, sl_attn_spec *out, sl_error *err) {
     *out = *cli_attn_profile_choose(profile, n_tokens);
     if (profile->n_ranges) return 0;
-    int rc = o->command & CLI_DECODES ? open_table(a, o, device, config, err) : 0;
+    int rc = o->has_plan ? open_table(a, o, device, config, err) : 0;
     if (rc) return rc;
     if (a->has_table && n_tokens >= sl_auto_prefill_crossover(&a->table.prefill)) *out = a->table.prefill.attn;
     report_prefill(a);

@@ -28,13 +28,13 @@ typedef struct cli_auto {
 // frees *out. The table is --calibration FILE, else that of a->calibration, else the file in the cache folder. If no table
 // exists and none can be measured, a line on stderr gives the reason, and auto means dense. quiet: do not report the choices.
 // SL_ERR_FORMAT: the file is not a table. SL_ERR_UNSUPPORTED: the table is for another device or model.
-int cli_auto_choose_plan(cli_auto *a, const cli_options *o, const char *device, const sl_config *config,
+int cli_auto_choose_plan(cli_auto *a, const cli_attention_options *o, const char *device, const sl_config *config,
                          const sl_attn_plan *plan, int n_seqs, int n_kv, int quiet, sl_attn_plan *out, sl_error *err);
 // *out becomes the method that --attn-prefill=auto means for a prompt of n_tokens. If the profile has methods for prefill, it
 // is that of the prompt's range. Otherwise it is the method of the table from its crossover on, and dense below. The table is
 // that of cli_auto_choose_plan; compare and eval use none, because they record only the profile. Without a table, or without
 // times of prefill in it, a line on stderr gives the reason, and auto means dense.
-int cli_auto_choose_prefill(cli_auto *a, const cli_options *o, const char *device, const sl_config *config,
+int cli_auto_choose_prefill(cli_auto *a, const cli_attention_options *o, const char *device, const sl_config *config,
                             const cli_attn_profile *profile, int n_tokens, sl_attn_spec *out, sl_error *err);
 void cli_auto_close(cli_auto *a);
 

@@ -95,12 +95,12 @@ int cli_attn_list_parse(const char *flag, const cli_list *items, cli_attn_list *
     return rc;
 }
 
-int cli_check_auto(const cli_options *o, const char *flag, const sl_attn_spec *spec, sl_error *err) {
-    if (spec->method != &sl_method_auto || o->attn_profile || o->command & CLI_DECODES) return 0;
+int cli_check_auto(const cli_attention_options *o, const char *flag, const sl_attn_spec *spec, sl_error *err) {
+    if (spec->method != &sl_method_auto || o->attn_profile || o->has_plan) return 0;
     return sl_fail(err, SL_ERR_ARG, "%s auto: expected --attn-profile FILE, whose methods auto chooses from", flag);
 }
 
-int cli_prefill_list_parse(const cli_options *o, cli_attn_list *out, sl_error *err) {
+int cli_prefill_list_parse(const cli_attention_options *o, cli_attn_list *out, sl_error *err) {
     int rc = cli_attn_list_parse("--attn-prefill", &o->attn_prefills, out, err);
     for (int i = 0; !rc && i < out->n; i++) rc = cli_check_auto(o, "--attn-prefill", &out->specs[i], err);
     return rc;

@@ -2,7 +2,6 @@
 #include "cli/bench/bench.h"
 #include "backend/backend.h"
 #include "cli/bench/bench_cost.h"
-#include "cli/commands.h"
 #include "cli/error_text.h"
 #include "cli/io.h"
 #include "cli/output/certificates.h"
@@ -10,6 +9,9 @@
 #include "cli/output/rows.h"
 #include "cli/output/summary.h"
 #include "cli/process.h"
+#include "cli/run/load_model.h"
+#include "cli/run/pick_device.h"
+#include "cli/run/prompt_ids.h"
 #include "cli/watch.h"
 
 #include <math.h>
@@ -59,12 +61,12 @@ static int check_depths(const cli_bench_plan *plan, int limit, sl_error *err) {
 }
 
 // 1: K and V can be in host memory, so the engine needs a method at its start.
-static int on_host(const cli_options *o) {
-    return strcmp(o->kv_cache, "gpu") != 0;
+static int on_host(const cli_bench_flags *o) {
+    return strcmp(o->run->device.kv_cache, "gpu") != 0;
 }
 
 static int new_engine(cli_bench *b, sl_error *err) {
-    const cli_options *o = b->o;
+    const cli_device_options *o = &b->o->run->device;
     cli_progress bar;
     char attn[CLI_ATTN_NAME];
     sl_attn_format(&b->attn.specs[0], attn, sizeof attn);
@@ -73,17 +75,17 @@ static int new_engine(cli_bench *b, sl_error *err) {
                                        .prefill_chunk = o->ubatch,
                                        .n_threads = o->threads,
                                        .device = b->device,
-                                       .attn = on_host(o) ? attn : NULL,
+                                       .attn = on_host(b->o) ? attn : NULL,
                                        .kv_cache = o->kv_cache,
                                        .kv_gpu_memory = o->kv_gpu_memory,
                                        .host_memory = o->host_memory,
                                        .progress = {.fn = cli_progress_update, .ctx = &bar},
-                                       .seed = o->seed};
+                                       .seed = b->o->run->sampling.seed};
     cli_progress_begin(&bar, "upload", "tensors");
     int rc = sl_engine_new(b->model, &options, &b->engine, err);
     cli_progress_end(&bar);
     if (!rc) sl_engine_describe(b->engine, b->backend, sizeof b->backend);
-    if (!rc && CLI_GIVEN(o, hot_hits)) rc = sl_engine_impose_hits(b->engine, o->hot_hits, err);
+    if (!rc && b->o->bench->hot_hits_given) rc = sl_engine_impose_hits(b->engine, b->o->bench->hot_hits, err);
     if (rc != SL_ERR_MEMORY) return rc;
     sl_error why = *err;
     return sl_fail(err, rc, "--batch %d at --depth %d: %.800s", b->max_batch, most(&b->plan->depths), cli_error_text(&why));
@@ -114,7 +116,7 @@ static int new_sequences(cli_bench *b, sl_error *err) {
     const sl_sampling greedy = {.temp = 0, .top_p = 1, .repeat_penalty = 1, .bias = no_end, .n_bias = c->n_eos};
     int rc = new_arrays(b, err);
     for (int j = 0; !rc && j < b->max_batch; j++) {
-        rc = cli_random_ids(b->o->seed, (uint32_t)j, most_rows(b->plan), c->n_vocab, &b->prompts[j], err);
+        rc = cli_random_ids(b->o->run->sampling.seed, (uint32_t)j, most_rows(b->plan), c->n_vocab, &b->prompts[j], err);
         if (!rc) rc = sl_sampler_new(&greedy, c->n_vocab, &b->samplers[j], err);
     }
     return rc;
@@ -159,7 +161,7 @@ static int plan_work(cli_bench *b, cli_bench_cost *cost, sl_error *err) {
     enum { PARTS = 3 }; // time_parts
     int *held = calloc(b->max_batch, sizeof *held), n_extra = b->plan->parts && sl_device_is_gpu(b->device) ? PARTS : 0;
     if (!held) return sl_fail(err, SL_ERR_MEMORY, "a batch of %d: out of memory", b->max_batch);
-    cli_bench_cost_of(b->model, b->o, b->plan, b->attn.n, n_extra, held, cost);
+    cli_bench_cost_of(b->model, b->o->bench, b->plan, b->attn.n, n_extra, held, cost);
     b->prefill.total = cost->prefill, b->steps.total = cost->steps;
     free(held);
     return 0;
@@ -179,7 +181,7 @@ static int measure_rate(const cli_bench *b, double *gb_s, sl_error *err) {
 #ifdef SLEIGH_CUDA
     if (sl_device_is_gpu(b->device)) return sl_bench_read_rate(sl_bench_gpu_index(b->device), gb_s, err);
 #endif
-    return cli_memory_rate(b->o->threads ? b->o->threads : sl_cpu_cores(), gb_s, err);
+    return cli_memory_rate(b->o->run->device.threads ? b->o->run->device.threads : sl_cpu_cores(), gb_s, err);
 }
 
 // Measures the peak rate, before the engine takes the memory of the device.
@@ -187,8 +189,8 @@ static void find_peak(cli_bench *b) {
     sl_error why;
     int decodes = 0;
     for (int i = 0; i < b->plan->n_tests; i++) decodes |= b->plan->tests[i].n_gen > 0;
-    b->peak_gb_s = b->o->memory_rate > 0 ? b->o->memory_rate : NAN;
-    if (b->o->memory_rate > 0 || !decodes) return;
+    b->peak_gb_s = b->o->bench->memory_rate > 0 ? b->o->bench->memory_rate : NAN;
+    if (b->o->bench->memory_rate > 0 || !decodes) return;
     if (measure_rate(b, &b->peak_gb_s, &why)) {
         b->peak_gb_s = NAN;
         fprintf(stderr, "memory rate: could not be measured: %s\n", cli_error_text(&why));
@@ -207,25 +209,25 @@ static void open_meter(cli_bench *b) {
 
 static void describe(const cli_bench *b) {
     char size[32];
-    fprintf(stderr, "model: %s, a step reads %s of weights%s\nbackend: %s\n", b->o->model,
+    fprintf(stderr, "model: %s, a step reads %s of weights%s\nbackend: %s\n", b->o->run->model.path,
             cli_bytes((double)sl_model_decode_bytes(b->model), size), sl_model_is_dummy(b->model) ? " (dummy weights)" : "",
             b->backend);
     if (isfinite(b->peak_gb_s))
-        fprintf(stderr, "memory rate: %.1f GB/s, %s\n", b->peak_gb_s, b->o->memory_rate > 0 ? "given" : "measured");
+        fprintf(stderr, "memory rate: %.1f GB/s, %s\n", b->peak_gb_s, b->o->bench->memory_rate > 0 ? "given" : "measured");
 }
 
-int cli_bench_open(cli_bench *b, const cli_options *o, const cli_bench_plan *plan, sl_error *err) {
+int cli_bench_open(cli_bench *b, const cli_bench_flags *o, const cli_bench_plan *plan, sl_error *err) {
     *b = (cli_bench){.o = o, .plan = plan, .now = cli_now, .max_batch = most(&plan->batches)};
     sl_config config;
-    int rc = cli_need_model(o, err);
-    if (!rc) rc = cli_check_device(o, err);
-    if (!rc) rc = cli_attn_list_parse("--attn", &o->attns, &b->attn, err);
-    if (!rc) rc = cli_read_config(o, &config, err);
+    int rc = cli_need_model(&o->run->model, err);
+    if (!rc) rc = cli_check_device(&o->run->device, err);
+    if (!rc) rc = cli_attn_list_parse("--attn", &o->run->attention.attns, &b->attn, err);
+    if (!rc) rc = cli_read_config(o->run, &config, err);
     if (!rc) rc = check_depths(plan, config.n_ctx, err);
-    if (!rc) b->device = cli_pick_device(o, b->attn.specs, b->attn.n);
-    if (!rc) rc = cli_load_model(o, b->device, SL_MODEL_NO_TOKENIZER, &b->model, err);
+    if (!rc) b->device = cli_pick_device(o->run, b->attn.specs, b->attn.n);
+    if (!rc) rc = cli_load_model(o->run, b->device, SL_MODEL_NO_TOKENIZER, &b->model, err);
     if (rc) return rc;
-    cli_model_name_of(b->model, o->model, &b->name);
+    cli_model_name_of(b->model, o->run->model.path, &b->name);
     find_peak(b);
     cli_bench_cost cost;
     rc = new_engine(b, err);
@@ -264,8 +266,8 @@ static int check_interrupt(sl_error *err) {
 
 // Appends n tokens of its prompt to session j, one pass at a time, to react to Ctrl+C in between. The logits do not depend on
 // the passes.
-static int is_random(const cli_options *o) {
-    return !strcmp(o->fill, "random");
+static int is_random(const cli_bench_flags *o) {
+    return !strcmp(o->bench->fill, "random");
 }
 
 static int prefill_to(cli_bench *b, int j, int want, sl_error *err) {
@@ -294,7 +296,7 @@ static int prefill_to(cli_bench *b, int j, int want, sl_error *err) {
 
 // Makes session j hold exactly the first `want` tokens of its prompt. Only --ragged needs fewer tokens than before.
 static int set_depth(cli_bench *b, int j, int want, sl_error *err) {
-    int copied = b->o->copy && j > 0, rc = 0;
+    int copied = b->o->bench->copy && j > 0, rc = 0;
     if (b->sessions[j] && (want < b->held[j] || ((copied || is_random(b->o)) && want > b->held[j]))) {
         sl_session_free(b->sessions[j]);
         b->sessions[j] = NULL;
@@ -313,7 +315,7 @@ static int set_depth(cli_bench *b, int j, int want, sl_error *err) {
 static int set_depths(cli_bench *b, int depth, int n, sl_error *err) {
     int rc = 0;
     for (int j = 0; !rc && j < n; j++) {
-        rc = set_depth(b, j, cli_bench_depth(b->o, depth, n, j), err);
+        rc = set_depth(b, j, cli_bench_depth(b->o->bench, depth, n, j), err);
         b->batch[n - 1 - j] = b->sessions[j];
     }
     return rc;
@@ -325,7 +327,7 @@ static int make_logits(cli_bench *b, int n, sl_error *err) {
     for (int j = 0; !rc && j < n; j++) {
         int at = b->held[j] > 0 ? b->held[j] - 1 : 0;
         rc = sl_session_truncate(b->sessions[j], at, err);
-        const int32_t *id = &b->prompts[b->o->copy ? 0 : j].data[at];
+        const int32_t *id = &b->prompts[b->o->bench->copy ? 0 : j].data[at];
         if (!rc && at > 0 && (is_random(b->o) || on_host(b->o))) // a prefill would stream all rows from the host
             rc = sl_decode(&b->sessions[j], 1, id, err);
         else if (!rc)
@@ -342,8 +344,8 @@ static int set_attention(cli_bench *b, const cli_bench_row *r, const sl_attn_spe
     const sl_config *config = sl_model_config(b->model);
     int rc = sl_attn_plan_init(&wanted, config->n_layers, spec, err);
     if (!rc)
-        rc = cli_auto_choose_plan(&b->attn_auto, b->o, b->device, config, &wanted, r->batch, r->depth + r->test.n_prompt, 0,
-                                  &plan, err);
+        rc = cli_auto_choose_plan(&b->attn_auto, &b->o->run->attention, b->device, config, &wanted, r->batch,
+                                  r->depth + r->test.n_prompt, 0, &plan, err);
     if (!rc) rc = sl_engine_set_plan(b->engine, &plan, err);
     if (!rc) rc = cli_watch_buckets(b->engine, err);
     sl_attn_plan_free(&wanted);
@@ -450,7 +452,7 @@ static int repeat(cli_bench *b, int which, int run, cli_bench_row *r, sums *s, s
     if (n_gen) r->read = *sl_engine_attn_stats(b->engine), s->kv_bytes += (double)r->read.bytes;
     uint64_t logits = sl_logits_hash(sl_session_logits(b->sessions[0], NULL), sl_model_config(b->model)->n_vocab);
     cli_meter_clocks(&b->meter, &r->sm_mhz, &r->memory_mhz);
-    if (run > 0 && logits != r->logits && !CLI_GIVEN(b->o, hot_hits))
+    if (run > 0 && logits != r->logits && !b->o->bench->hot_hits_given)
         return sl_fail(err, SL_ERR_DEVICE,
                        "batch %d at depth %d, %s: the logits of repetition %d differ from those of the first", r->batch,
                        r->depth, r->attn, run + 1);
@@ -559,9 +561,10 @@ static json_t *test_json(const cli_bench *b, const cli_bench_row *r) {
     char name[64] = "";
     name_test(r, name);
     return json_pack("{s:s, s:i, s:i, s:i, s:i, s:s, s:b, s:b, s:s, s:s, s:i, s:I}", "test", name, "n_prompt", r->test.n_prompt,
-                     "n_gen", r->test.n_gen, "depth", r->depth, "batch", r->batch, "attn", r->attn, "ragged", b->o->ragged,
-                     "copy", b->o->copy, "fill", b->o->fill, "kv_cache", b->o->kv_cache, "repetitions", b->plan->repetitions,
-                     "seed", (json_int_t)b->o->seed);
+                     "n_gen", r->test.n_gen, "depth", r->depth, "batch", r->batch, "attn", r->attn, "ragged",
+                     b->o->bench->ragged, "copy", b->o->bench->copy, "fill", b->o->bench->fill, "kv_cache",
+                     b->o->run->device.kv_cache, "repetitions", b->plan->repetitions, "seed",
+                     (json_int_t)b->o->run->sampling.seed);
 }
 
 // A count of a repetition's timed steps, for each step.

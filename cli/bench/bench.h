@@ -13,9 +13,10 @@
 
 #include "cli/attn/attn_list.h"
 #include "cli/bench/meter.h"
+#include "cli/commands.h"
 #include "cli/output/progress_bar.h"
 #include "cli/output/rows.h"
-#include "cli/run.h"
+#include "cli/run/run.h"
 
 #include <jansson.h>
 
@@ -53,7 +54,7 @@ typedef struct cli_bench_row {
 } cli_bench_row;
 
 typedef struct cli_bench {
-    const cli_options *o;
+    const cli_bench_flags *o;
     const cli_bench_plan *plan;
     const char *device;
     sl_model *model;
@@ -81,7 +82,7 @@ typedef struct cli_bench {
 
 // Loads the model, opens an engine for the plan, and measures the memory rate if --memory-rate does not give it. `plan` must
 // outlive *b. Close *b also after an error.
-int cli_bench_open(cli_bench *b, const cli_options *o, const cli_bench_plan *plan, sl_error *err);
+int cli_bench_open(cli_bench *b, const cli_bench_flags *o, const cli_bench_plan *plan, sl_error *err);
 void cli_bench_close(cli_bench *b);
 // Runs every combination, nested in the order depth, batch, test, method. A non-zero return of fn stops the run.
 typedef int (*cli_bench_fn)(void *ctx, const cli_bench_row *row, sl_error *err);

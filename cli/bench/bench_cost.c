@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-int cli_bench_depth(const cli_options *o, int depth, int n, int j) {
+int cli_bench_depth(const cli_bench_options *o, int depth, int n, int j) {
     int apart = (int)((long long)depth * (n - j) / n);
     return !o->ragged || depth == 0 ? depth : apart > 1 ? (apart - 1) | 1 : 1;
 }
@@ -16,7 +16,7 @@ double cli_bench_step_bytes(const sl_model *model, double n_rows) {
 }
 
 // Adds the prefill of session j to its depth. Without --ragged, sessions only grow.
-static void add_fill(const sl_model *model, const cli_options *o, int j, int want, int *held, cli_bench_cost *out) {
+static void add_fill(const sl_model *model, const cli_bench_options *o, int j, int want, int *held, cli_bench_cost *out) {
     int from = want < *held ? 0 : *held;
     double flops = want > from ? sl_model_prefill_flops(model, from, want - from) : 0;
     *held = want;
@@ -38,8 +38,8 @@ static void add_pass(const sl_model *model, const cli_bench_test *t, int n, cons
     for (int i = 0; t->n_gen && i <= t->n_gen; i++) out->steps += cli_bench_step_bytes(model, rows + (double)n * i);
 }
 
-void cli_bench_cost_of(const sl_model *model, const cli_options *o, const cli_bench_plan *plan, int n_methods, int n_extra,
-                       int *held, cli_bench_cost *out) {
+void cli_bench_cost_of(const sl_model *model, const cli_bench_options *o, const cli_bench_plan *plan, int n_methods,
+                       int n_extra, int *held, cli_bench_cost *out) {
     cli_ints depths = plan->depths;
     *out = (cli_bench_cost){0};
     cli_sort_ints(&depths);

@@ -154,13 +154,13 @@ static int time_all(sl_bench_attn *bench, const char *format, int repetitions, r
     return rc ? rc : failed; // the first error is the reason
 }
 
-int cli_bench_masks(const cli_options *o, const sl_attn_geom *geom, sl_error *err) {
+int cli_bench_masks(const cli_bench_flags *o, const sl_attn_geom *geom, sl_error *err) {
     const int most = lengths[N_LENGTHS - 1];
-    sl_bench_attn_limits limits = {most / SL_PAGE, 1, most, o->query_deviation, o->query_spread, 0, NULL};
+    sl_bench_attn_limits limits = {most / SL_PAGE, 1, most, o->run->attention.query_deviation, o->bench->query_spread, 0, NULL};
     sl_bench_attn *bench = NULL;
     row rows[N_ROWS];
     int rc = sl_bench_attn_open(geom, &limits, &bench, err);
-    if (!rc) rc = time_all(bench, o->format, CLI_GIVEN(o, repetitions) ? o->repetitions : REPETITIONS, rows, err);
+    if (!rc) rc = time_all(bench, o->output->format, o->bench->repetitions ? o->bench->repetitions : REPETITIONS, rows, err);
     sl_bench_attn_close(bench);
     return rc;
 }

@@ -158,25 +158,16 @@ int cli_calibrate_announced(const cli_clock *clock, const cli_grid *grid, const 
 
 // ---- flags ----
 
-static int check_flags(const cli_options *o, sl_error *err) {
-    static const cli_flag others[] = {CLI_FLAG("--steps", n_gens),
-                                      CLI_FLAG("--prompt-gen", pairs),
-                                      CLI_FLAG("--ragged", ragged),
-                                      CLI_FLAG("--copy", copy),
-                                      CLI_FLAG("--memory-rate", memory_rate),
-                                      CLI_FLAG("--plot", plot),
-                                      CLI_FLAG("--query-spread", query_spread),
-                                      CLI_FLAG("--phase", phase),
-                                      CLI_FLAG("--output", format),
-                                      CLI_FLAG("--seed", seed),
-                                      CLI_FLAG("--auto-calibrate", auto_calibrate),
-                                      CLI_FLAG("--states", states)};
-    const char *other = cli_given_flag(o, others, CLI_N_FLAGS(others));
+static int check_flags(const cli_bench_flags *o, sl_error *err) {
+    static const char *const others[] = {"--steps",          "--prompt-gen",   "--ragged", "--copy",   "--memory-rate",
+                                         "--plot",           "--query-spread", "--phase",  "--output", "--seed",
+                                         "--auto-calibrate", "--states",       NULL};
+    const char *other = cli_given_flag(o->given, others);
     if (other) return sl_fail(err, SL_ERR_ARG, "flag %s cannot be used with --calibrate", other);
-    for (int i = 0; CLI_GIVEN(o, depths) && i < o->depths.n; i++)
-        if (o->depths.at[i] == 0)
+    for (int i = 0; i < o->bench->depths.n; i++)
+        if (o->bench->depths.at[i] == 0)
             return sl_fail(err, SL_ERR_ARG, "--depth 0: expected at least 1, a step needs rows to attend to");
-    return sl_device_check(o->device, err);
+    return sl_device_check(o->run->device.name, err);
 }
 
 static int offered(const sl_attn_spec *spec, const sl_attn_geom *geom, int on_gpu, sl_error *err) {
@@ -252,20 +243,20 @@ static sl_attn_geom geometry_of(const sl_auto_table *t) {
     return (sl_attn_geom){.n_layers = 1, .n_heads = t->n_heads, .n_kv_heads = t->n_kv_heads, .head_dim = t->head_dim};
 }
 
-static int find_geometry(const cli_options *o, sl_attn_geom *geom, sl_error *err) {
+static int find_geometry(const cli_model_options *o, sl_attn_geom *geom, sl_error *err) {
     sl_config c;
     *geom = without_model;
-    int rc = o->model ? sl_config_load(sl_source_documents(o->source), &c, err) : 0;
-    if (!rc && o->model)
+    int rc = o->path ? sl_config_load(sl_source_documents(o->source), &c, err) : 0;
+    if (!rc && o->path)
         *geom = (sl_attn_geom){.n_layers = 1, .n_heads = c.n_heads, .n_kv_heads = c.n_kv_heads, .head_dim = c.head_dim};
     return rc;
 }
 
-static cli_grid find_grid(const cli_options *o, int on_gpu) {
+static cli_grid find_grid(const cli_bench_options *o, int on_gpu) {
     cli_grid g = on_gpu ? gpu_grid : cpu_grid;
-    if (CLI_GIVEN(o, batches)) g.n_seqs = o->batches;
-    if (CLI_GIVEN(o, depths)) g.n_kv = o->depths;
-    if (CLI_GIVEN(o, n_prompts)) g.n_tokens = o->n_prompts;
+    if (o->batches.n) g.n_seqs = o->batches;
+    if (o->depths.n) g.n_kv = o->depths;
+    if (o->n_prompts.n) g.n_tokens = o->n_prompts;
     return g;
 }
 
@@ -325,9 +316,9 @@ static int open_gpu(const char *device, const cli_grid *g, const sl_auto_table *
     return sl_bench_attn_open(&geom, &limits, &c->bench, err);
 }
 
-static int calibrate_gpu(const cli_options *o, const cli_grid *g, sl_auto_table *t, sl_error *err) {
-    gpu_clock c = {.repetitions = CLI_GIVEN(o, repetitions) ? o->repetitions : GPU_REPETITIONS};
-    int rc = open_gpu(o->device, g, t, &c, err);
+static int calibrate_gpu(const cli_bench_flags *o, const cli_grid *g, sl_auto_table *t, sl_error *err) {
+    gpu_clock c = {.repetitions = o->bench->repetitions ? o->bench->repetitions : GPU_REPETITIONS};
+    int rc = open_gpu(o->run->device.name, g, t, &c, err);
     if (!rc) rc = cli_calibrate(&(cli_clock){.time = gpu_time, .prefill = gpu_prefill, .ctx = &c}, g, t, err);
     sl_bench_attn_close(c.bench);
     return rc;
@@ -350,9 +341,9 @@ int cli_calibrate_gpu(const char *device, const char *reason, sl_auto_table *t, 
     return rc;
 }
 #else
-static int calibrate_gpu(const cli_options *o, const cli_grid *g, sl_auto_table *t, sl_error *err) {
+static int calibrate_gpu(const cli_bench_flags *o, const cli_grid *g, sl_auto_table *t, sl_error *err) {
     (void)g;
-    return cli_calibrate_gpu(o->device, NULL, t, err);
+    return cli_calibrate_gpu(o->run->device.name, NULL, t, err);
 }
 
 int cli_calibrate_gpu(const char *device, const char *reason, sl_auto_table *t, sl_error *err) {
@@ -361,12 +352,12 @@ int cli_calibrate_gpu(const char *device, const char *reason, sl_auto_table *t, 
 }
 #endif
 
-static int calibrate_cpu(const cli_options *o, const cli_grid *g, sl_auto_table *t, sl_error *err) {
+static int calibrate_cpu(const cli_bench_flags *o, const cli_grid *g, sl_auto_table *t, sl_error *err) {
     const sl_attn_geom geom = geometry_of(t);
     cli_host_clock *host = NULL;
-    int n_pages, n_seqs, n_tokens, repetitions = CLI_GIVEN(o, repetitions) ? o->repetitions : CPU_REPETITIONS;
+    int n_pages, n_seqs, n_tokens, repetitions = o->bench->repetitions ? o->bench->repetitions : CPU_REPETITIONS;
     find_limits(g, &n_pages, &n_seqs, &n_tokens);
-    int rc = cli_host_clock_open(&geom, n_pages, t->query_deviation, o->threads, repetitions, &host, err);
+    int rc = cli_host_clock_open(&geom, n_pages, t->query_deviation, o->run->device.threads, repetitions, &host, err);
     const cli_clock clock = {.time = cli_host_clock_time, .prefill = cli_host_clock_prefill, .ctx = host};
     if (!rc) rc = cli_calibrate(&clock, g, t, err);
     cli_host_clock_close(host);
@@ -375,9 +366,9 @@ static int calibrate_cpu(const cli_options *o, const cli_grid *g, sl_auto_table 
 
 // ---- output ----
 
-static int print_times(const cli_options *o, const sl_auto_table *t, sl_error *err) {
+static int print_times(const char *model, const sl_auto_table *t, sl_error *err) {
     char text[512] = "shape of Llama-3.1-8B";
-    if (o->model) cli_model_folder_name(o->model, text, sizeof text);
+    if (model) cli_model_folder_name(model, text, sizeof text);
     int rc =
         cli_printf(err, "model: %s\n\n%s, %d heads, %d KV heads, head_dim %d: microseconds of a layer's decode attention\n\n",
                    text, t->device, t->n_heads, t->n_kv_heads, t->head_dim);
@@ -451,25 +442,27 @@ static int print_choices(const sl_auto_table *t, sl_error *err) {
     return rc;
 }
 
-int cmd_calibrate(const cli_options *o, sl_error *err) {
-    int is_given = o->attns.n > 0;
+int cmd_calibrate(const cli_bench_flags *o, sl_error *err) {
+    const cli_attention_options *attention = &o->run->attention;
+    const char *device = o->run->device.name;
+    int is_given = attention->attns.n > 0;
     sl_auto_table t;
     sl_attn_geom geom;
     char path[4096];
-    int rc = check_flags(o, err), on_gpu = sl_device_is_gpu(o->device);
-    if (!rc) rc = find_geometry(o, &geom, err);
+    int rc = check_flags(o, err), on_gpu = sl_device_is_gpu(device);
+    if (!rc) rc = find_geometry(&o->run->model, &geom, err);
     if (!rc)
-        rc = begin_table(o->device, &geom, o->query_deviation, is_given ? &o->attns : &all_candidates,
+        rc = begin_table(device, &geom, attention->query_deviation, is_given ? &attention->attns : &all_candidates,
                          is_given ? IS_ERROR : LEAVE_OUT_AND_SAY, &t, err);
-    if (!rc) rc = set_mask_method(o->mask_method, o->mask_density, &geom, on_gpu, &t.prefill, err);
-    if (!rc && o->calibration) snprintf(path, sizeof path, "%s", o->calibration);
-    if (!rc && !o->calibration) rc = sl_auto_path(t.device, &geom, path, sizeof path, err);
+    if (!rc) rc = set_mask_method(o->bench->mask_method, o->bench->mask_density, &geom, on_gpu, &t.prefill, err);
+    if (!rc && attention->calibration) snprintf(path, sizeof path, "%s", attention->calibration);
+    if (!rc && !attention->calibration) rc = sl_auto_path(t.device, &geom, path, sizeof path, err);
     if (rc) return rc;
-    cli_grid grid = find_grid(o, on_gpu);
+    cli_grid grid = find_grid(o->bench, on_gpu);
     cli_catch_interrupt(1);
     rc = on_gpu ? calibrate_gpu(o, &grid, &t, err) : calibrate_cpu(o, &grid, &t, err);
     if (!rc) rc = sl_auto_write(&t, path, err);
-    if (!rc) rc = print_times(o, &t, err);
+    if (!rc) rc = print_times(o->run->model.path, &t, err);
     if (!rc) rc = print_choices(&t, err);
     if (!rc) rc = print_prefill(&t, err);
     if (!rc) rc = cli_flush(err);

@@ -8,7 +8,7 @@
 
 #include "attention/attention.h"
 #include "attention/auto.h"
-#include "cli/options/options.h"
+#include "cli/commands.h"
 
 typedef struct cli_clock {
     // Median microseconds of a decode step of one layer, with n_seqs sequences of n_kv rows. NaN: not possible with this
@@ -46,6 +46,6 @@ int cli_calibrate_gpu(const char *device, const char *reason, sl_auto_table *tab
 int cli_calibrate_announced(const cli_clock *clock, const cli_grid *grid, const char *reason, sl_auto_table *table,
                             sl_error *err);
 
-int cmd_calibrate(const cli_options *o, sl_error *err);
+int cmd_calibrate(const cli_bench_flags *o, sl_error *err);
 
 #endif

@@ -85,10 +85,10 @@ static void add_standard(plan *p) {
 }
 
 // Adds every batch with every depth if one of the flags is given, else the standard sizes.
-static int add_sizes(plan *p, const cli_options *o, sl_error *err) {
+static int add_sizes(plan *p, const cli_bench_options *o, sl_error *err) {
     static const cli_ints some_batches = {.at = {1, 4}, .n = 2}, some_depths = {.at = {512, 4096}, .n = 2};
-    const cli_ints *batches = CLI_GIVEN(o, batches) ? &o->batches : &some_batches;
-    const cli_ints *depths = CLI_GIVEN(o, depths) ? &o->depths : &some_depths;
+    const cli_ints *batches = o->batches.n ? &o->batches : &some_batches;
+    const cli_ints *depths = o->depths.n ? &o->depths : &some_depths;
     int n_sizes = batches->n * (p->states.q ? 1 : depths->n);
     if (n_sizes > MAX_SIZES / 2)
         return sl_fail(err, SL_ERR_ARG, "--batch and --depth: expected at most %d sizes, found %d", MAX_SIZES / 2, n_sizes);
@@ -96,7 +96,7 @@ static int add_sizes(plan *p, const cli_options *o, sl_error *err) {
         for (int b = 0; b < batches->n; b++) add_decode(p, batches->at[b], p->states.n_rows);
         return 0;
     }
-    if (!CLI_GIVEN(o, batches) && !CLI_GIVEN(o, depths)) return add_standard(p), 0;
+    if (!o->batches.n && !o->depths.n) return add_standard(p), 0;
     for (int d = 0; d < depths->n; d++) {
         if (depths->at[d] == 0)
             return sl_fail(err, SL_ERR_ARG, "--depth 0: expected at least 1, a kernel needs rows to attend to");
@@ -105,9 +105,9 @@ static int add_sizes(plan *p, const cli_options *o, sl_error *err) {
     return 0;
 }
 
-static int add_methods(plan *p, const cli_options *o, sl_error *err) {
+static int add_methods(plan *p, const cli_list *attns, sl_error *err) {
     cli_attn_list *list = &p->methods;
-    int rc = cli_attn_list_parse("--attn", &o->attns, list, err);
+    int rc = cli_attn_list_parse("--attn", attns, list, err);
     if (!rc && list->n > MAX_METHODS) rc = sl_fail(err, SL_ERR_ARG, "--attn: expected at most %d methods", MAX_METHODS);
     for (int i = 0; !rc && i < list->n; i++)
         if (!sl_attn_on_gpu(&list->specs[i]))
@@ -116,48 +116,38 @@ static int add_methods(plan *p, const cli_options *o, sl_error *err) {
 }
 
 // Refuses flags that concern the steps of a model.
-static int check_flags(const cli_options *o, sl_error *err) {
-    static const cli_flag of_models[] = {CLI_FLAG("--model", model),
-                                         CLI_FLAG("--steps", n_gens),
-                                         CLI_FLAG("--n-prompt", n_prompts),
-                                         CLI_FLAG("--prompt-gen", pairs),
-                                         CLI_FLAG("--ragged", ragged),
-                                         CLI_FLAG("--copy", copy),
-                                         CLI_FLAG("--kv-cache", kv_cache),
-                                         CLI_FLAG("--fill", fill),
-                                         CLI_FLAG("--hot-hits", hot_hits),
-                                         CLI_FLAG("--device", device),
-                                         CLI_FLAG("--memory-rate", memory_rate)};
-    const char *other = cli_given_flag(o, of_models, CLI_N_FLAGS(of_models));
+static int check_flags(const cli_bench_flags *o, sl_error *err) {
+    static const char *const of_models[] = {"--model",    "--steps", "--n-prompt", "--prompt-gen", "--ragged",      "--copy",
+                                            "--kv-cache", "--fill",  "--hot-hits", "--device",     "--memory-rate", NULL};
+    static const char *const of_normal[] = {"--depth", "--query-deviation", "--query-spread", NULL};
+    const char *states = o->bench->states, *phase = o->bench->phase, *plot = o->output->plot;
+    const char *other = cli_given_flag(o->given, of_models);
     if (other)
         return sl_fail(err, SL_ERR_ARG, "flag %s does not belong to `sleigh bench attn`; it concerns the steps of a model",
                        other);
-    static const cli_flag of_normal[] = {CLI_FLAG("--depth", depths), CLI_FLAG("--query-deviation", query_deviation),
-                                         CLI_FLAG("--query-spread", query_spread)};
-    other = o->states ? cli_given_flag(o, of_normal, CLI_N_FLAGS(of_normal)) : NULL;
+    other = states ? cli_given_flag(o->given, of_normal) : NULL;
     if (other) return sl_fail(err, SL_ERR_ARG, "flag %s cannot be used with --states, which has the rows and queries", other);
-    if (o->states && !strcmp(o->phase, "prefill"))
+    if (states && !strcmp(phase, "prefill"))
         return sl_fail(err, SL_ERR_ARG, "--phase prefill: expected decode with --states, whose queries are of decode steps");
-    if (o->plot && !strcmp(o->phase, "prefill"))
+    if (plot && !strcmp(phase, "prefill"))
         return sl_fail(err, SL_ERR_ARG, "--plot draws decode times; --phase prefill measures none");
-    return o->plot ? cli_plot_check(o->plot, "--plot", err) : 0;
+    return plot ? cli_plot_check(plot, "--plot", err) : 0;
 }
 
 // --phase masks has sizes and methods of its own.
-static int check_masks_flags(const cli_options *o, sl_error *err) {
-    static const cli_flag others[] = {CLI_FLAG("--attn", attns), CLI_FLAG("--batch", batches), CLI_FLAG("--depth", depths),
-                                      CLI_FLAG("--states", states), CLI_FLAG("--plot", plot)};
-    const char *other = cli_given_flag(o, others, CLI_N_FLAGS(others));
+static int check_masks_flags(const cli_given *given, sl_error *err) {
+    static const char *const others[] = {"--attn", "--batch", "--depth", "--states", "--plot", NULL};
+    const char *other = cli_given_flag(given, others);
     return other ? sl_fail(err, SL_ERR_ARG, "flag %s cannot be used with --phase masks, which has its own sizes and methods",
                            other)
                  : 0;
 }
 
-static int read_states(plan *p, const cli_options *o, sl_error *err) {
-    int rc = o->states ? cli_attn_states_read(&p->states, o->states, err) : 0;
+static int read_states(plan *p, const char *folder, sl_error *err) {
+    int rc = folder ? cli_attn_states_read(&p->states, folder, err) : 0;
     const sl_attn_geom *g = &p->states.geom;
-    p->geom = o->states ? *g : llama_geom;
-    if (o->states)
+    p->geom = folder ? *g : llama_geom;
+    if (folder)
         snprintf(p->model, sizeof p->model, "%s (%d query heads, %d KV heads, dimension %d, %d steps)", p->states.source,
                  g->n_heads, g->n_kv_heads, g->head_dim, p->states.n_steps);
     else
@@ -165,12 +155,12 @@ static int read_states(plan *p, const cli_options *o, sl_error *err) {
     return rc;
 }
 
-static int make_plan(plan *p, const cli_options *o, sl_error *err) {
+static int make_plan(plan *p, const cli_bench_flags *o, sl_error *err) {
     int rc = check_flags(o, err);
-    if (!rc) rc = read_states(p, o, err);
-    if (!rc) rc = add_methods(p, o, err);
-    if (!rc && strcmp(o->phase, "prefill")) rc = add_sizes(p, o, err);
-    if (rc || !strcmp(o->phase, "decode") || p->states.q) return rc;
+    if (!rc) rc = read_states(p, o->bench->states, err);
+    if (!rc) rc = add_methods(p, &o->run->attention.attns, err);
+    if (!rc && strcmp(o->bench->phase, "prefill")) rc = add_sizes(p, o->bench, err);
+    if (rc || !strcmp(o->bench->phase, "decode") || p->states.q) return rc;
     add_prefill(p, 4096, 0);
     add_prefill(p, 8192, 0);
     add_prefill(p, 32768, 0);
@@ -182,8 +172,9 @@ static int rows_of(const size *s, int i) {
     return s->ragged ? s->ragged[i] : s->n_kv;
 }
 
-static sl_bench_attn_limits limits_of(const plan *p, const cli_options *o) {
-    sl_bench_attn_limits most = {1, 1, 1, o->query_deviation, o->query_spread, 0, p->states.q ? &p->states : NULL};
+static sl_bench_attn_limits limits_of(const plan *p, const cli_bench_flags *o) {
+    sl_bench_attn_limits most = {
+        1, 1, 1, o->run->attention.query_deviation, o->bench->query_spread, 0, p->states.q ? &p->states : NULL};
     for (int i = 0; i < p->n_sizes; i++) {
         const size *s = &p->sizes[i];
         int pages = 0;
@@ -364,15 +355,15 @@ static int draw(const plan *p, const char *file, const row *rows, int n, const s
     return rc;
 }
 
-int cmd_bench_attn(const cli_options *o, sl_error *err) {
+int cmd_bench_attn(const cli_bench_flags *o, sl_error *err) {
     plan p = {0};
     row rows[MAX_SIZES * MAX_METHODS];
-    output out = {.p = &p, .table = {.format = o->format}};
+    output out = {.p = &p, .table = {.format = o->output->format}};
     sl_bench_attn *bench = NULL;
     sl_error why;
-    if (!strcmp(o->phase, "masks")) {
+    if (!strcmp(o->bench->phase, "masks")) {
         int failed = check_flags(o, err);
-        if (!failed) failed = check_masks_flags(o, err);
+        if (!failed) failed = check_masks_flags(o->given, err);
         if (!failed && !sl_device_is_gpu("auto"))
             failed = sl_fail(err, SL_ERR_DEVICE, "bench attn --phase masks times kernels of a GPU, and no GPU was found");
         return failed ? failed : cli_bench_masks(o, &llama_geom, err);
@@ -385,16 +376,16 @@ int cmd_bench_attn(const cli_options *o, sl_error *err) {
     sl_bench_attn_limits limits = limits_of(&p, o);
     if (!rc) rc = sl_bench_attn_open(&p.geom, &limits, &bench, err);
     if (!rc) rc = sl_bench_attn_device_of(bench, &out.device, err);
-    int repetitions = CLI_GIVEN(o, repetitions) ? o->repetitions : REPETITIONS;
+    int repetitions = o->bench->repetitions ? o->bench->repetitions : REPETITIONS;
     if (!rc) rc = print_head(&out, err);
     if (!rc) cli_catch_interrupt(1);
     if (!rc) rc = time_all(bench, &out, repetitions, rows, &n_rows, err);
     sl_bench_attn_close(bench);
-    if (!strcmp(o->format, "json") && (!rc || n_rows)) {
+    if (!strcmp(o->output->format, "json") && (!rc || n_rows)) {
         int failed = print_json(&out, rows, n_rows, rc != 0, rc ? &why : err);
         rc = rc ? rc : failed; // the first error is the reason
     }
-    if (!rc && o->plot) rc = draw(&p, o->plot, rows, n_rows, &out.device, err);
+    if (!rc && o->output->plot) rc = draw(&p, o->output->plot, rows, n_rows, &out.device, err);
     cli_attn_list_free(&p.methods);
     cli_attn_states_free(&p.states);
     return rc;
@@ -402,7 +393,7 @@ int cmd_bench_attn(const cli_options *o, sl_error *err) {
 
 #else
 
-int cmd_bench_attn(const cli_options *o, sl_error *err) {
+int cmd_bench_attn(const cli_bench_flags *o, sl_error *err) {
     (void)o;
     return sl_fail(
         err, SL_ERR_UNSUPPORTED,

@@ -31,20 +31,20 @@ static const cli_column all_columns[] = {
     {.title = "rest ms", .key = "rest_ms", .digits = 3},
 };
 
-static int make_plan(cli_bench_plan *plan, const cli_options *o, sl_error *err) {
-    const cli_ints *steps = CLI_GIVEN(o, n_gens) ? &o->n_gens : &n_gens;
-    int on_gpu = sl_device_is_gpu(o->device);
-    *plan = (cli_bench_plan){.batches = CLI_GIVEN(o, batches) ? o->batches
-                                        : on_gpu              ? gpu_batches
-                                                              : cpu_batches,
-                             .depths = CLI_GIVEN(o, depths) ? o->depths
-                                       : on_gpu             ? gpu_depths
-                                                            : cpu_depths,
-                             .repetitions = CLI_GIVEN(o, repetitions) ? o->repetitions : 1,
+static int make_plan(cli_bench_plan *plan, const cli_bench_flags *o, sl_error *err) {
+    const cli_ints *steps = o->bench->n_gens.n ? &o->bench->n_gens : &n_gens;
+    int on_gpu = sl_device_is_gpu(o->run->device.name);
+    *plan = (cli_bench_plan){.batches = o->bench->batches.n ? o->bench->batches
+                                        : on_gpu            ? gpu_batches
+                                                            : cpu_batches,
+                             .depths = o->bench->depths.n ? o->bench->depths
+                                       : on_gpu           ? gpu_depths
+                                                          : cpu_depths,
+                             .repetitions = o->bench->repetitions ? o->bench->repetitions : 1,
                              .parts = 1};
-    if (o->n_prompts.n || o->pairs.n)
+    if (o->bench->n_prompts.n || o->bench->pairs.n)
         return sl_fail(err, SL_ERR_ARG, "bench decode: flag %s belongs to `sleigh bench` without a subject",
-                       o->pairs.n ? "--prompt-gen" : "--n-prompt");
+                       o->bench->pairs.n ? "--prompt-gen" : "--n-prompt");
     for (int i = 0; i < steps->n; i++) {
         if (steps->at[i] == 0) return sl_fail(err, SL_ERR_ARG, "--steps 0: expected a whole number, 1 or more");
         plan->tests[plan->n_tests++].n_gen = steps->at[i];
@@ -52,13 +52,13 @@ static int make_plan(cli_bench_plan *plan, const cli_options *o, sl_error *err) 
     return 0;
 }
 
-int cmd_bench_decode(const cli_options *o, sl_error *err) {
+int cmd_bench_decode(const cli_bench_flags *o, sl_error *err) {
     cli_bench_plan plan;
     int rc = make_plan(&plan, o, err);
     cli_column columns[sizeof all_columns / sizeof *all_columns];
     memcpy(columns, all_columns, sizeof columns);
     for (size_t i = 0; i < sizeof columns / sizeof *columns; i++)
-        columns[i].hidden =
-            (!strncmp(columns[i].key, "bus_", 4) || !strcmp(columns[i].key, "hot_hits")) && !strcmp(o->kv_cache, "gpu");
+        columns[i].hidden = (!strncmp(columns[i].key, "bus_", 4) || !strcmp(columns[i].key, "hot_hits")) &&
+                            !strcmp(o->run->device.kv_cache, "gpu");
     return rc ? rc : cli_bench_print(o, &plan, columns, sizeof columns / sizeof *columns, err);
 }

@@ -19,17 +19,19 @@ static int add_test(cli_bench_plan *plan, int n_prompt, int n_gen, sl_error *err
     return 0;
 }
 
-static int make_plan(cli_bench_plan *plan, const cli_options *o, sl_error *err) {
+static int make_plan(cli_bench_plan *plan, const cli_bench_flags *o, sl_error *err) {
     static const cli_ints one = {.at = {1}, .n = 1}, zero = {.at = {0}, .n = 1};
     static const cli_ints prompts = {.at = {512}, .n = 1}, gens = {.at = {128}, .n = 1};
-    const cli_ints *p = CLI_GIVEN(o, n_prompts) ? &o->n_prompts : &prompts, *n = CLI_GIVEN(o, n_gens) ? &o->n_gens : &gens;
+    const cli_ints *p = o->bench->n_prompts.n ? &o->bench->n_prompts : &prompts,
+                   *n = o->bench->n_gens.n ? &o->bench->n_gens : &gens;
     int rc = 0;
-    *plan = (cli_bench_plan){.batches = CLI_GIVEN(o, batches) ? o->batches : one,
-                             .depths = CLI_GIVEN(o, depths) ? o->depths : zero,
-                             .repetitions = CLI_GIVEN(o, repetitions) ? o->repetitions : 5};
+    *plan = (cli_bench_plan){.batches = o->bench->batches.n ? o->bench->batches : one,
+                             .depths = o->bench->depths.n ? o->bench->depths : zero,
+                             .repetitions = o->bench->repetitions ? o->bench->repetitions : 5};
     for (int i = 0; !rc && i < p->n; i++) rc = add_test(plan, p->at[i], 0, err);
     for (int i = 0; !rc && i < n->n; i++) rc = add_test(plan, 0, n->at[i], err);
-    for (int i = 0; !rc && i < o->pairs.n; i += 2) rc = add_test(plan, o->pairs.at[i], o->pairs.at[i + 1], err);
+    for (int i = 0; !rc && i < o->bench->pairs.n; i += 2)
+        rc = add_test(plan, o->bench->pairs.at[i], o->bench->pairs.at[i + 1], err);
     if (rc || plan->n_tests) return rc;
     return sl_fail(err, SL_ERR_ARG, "--n-prompt and --n-gen: expected a number above 0, found only 0");
 }
@@ -49,7 +51,7 @@ static int against_depth(const output *out) {
 }
 
 static int begin_plots(output *out, sl_error *err) {
-    if (!out->bench.o->plot) return 0;
+    if (!out->bench.o->output->plot) return 0;
     out->n_plots = out->bench.plan->batches.n;
     out->latency = calloc((size_t)out->n_plots, sizeof *out->latency);
     out->speedup = calloc((size_t)out->n_plots, sizeof *out->speedup);
@@ -124,7 +126,7 @@ static int draw(const output *out, sl_error *err) {
     snprintf(speedup_over, sizeof speedup_over, "speedup over %s", out->bench.attn.names[0]);
     make_panels(out, speedup_over, p);
     snprintf(title, sizeof title, "%.100s, %.200s", out->bench.name.name, out->bench.backend);
-    int rc = cli_plot(out->bench.o->plot, title, p->panels, p->n, err);
+    int rc = cli_plot(out->bench.o->output->plot, title, p->panels, p->n, err);
     free(p);
     return rc;
 }
@@ -137,17 +139,19 @@ static int add_row(void *ctx, const cli_bench_row *r, sl_error *err) {
     return rc ? rc : plot_row(out, r, err);
 }
 
-static int check_flags(const cli_options *o, const cli_bench_plan *plan, sl_error *err) {
+static int check_flags(const cli_bench_flags *o, const cli_bench_plan *plan, sl_error *err) {
     int decodes = 0;
     for (int i = 0; i < plan->n_tests; i++) decodes |= !plan->tests[i].n_prompt;
-    if (CLI_GIVEN(o, phase) == CLI_BY_FLAG) return sl_fail(err, SL_ERR_ARG, "flag --phase belongs to `sleigh bench attn`");
-    if (o->plot && !decodes)
+    if (cli_given_by(o->given, "--phase") == CLI_BY_FLAG)
+        return sl_fail(err, SL_ERR_ARG, "flag --phase belongs to `sleigh bench attn`");
+    if (o->output->plot && !decodes)
         return sl_fail(err, SL_ERR_ARG, "--plot draws tests that only decode, and there is none; give --n-gen");
-    return o->plot ? cli_plot_check(o->plot, "--plot", err) : 0;
+    return o->output->plot ? cli_plot_check(o->output->plot, "--plot", err) : 0;
 }
 
-int cli_bench_print(const cli_options *o, const cli_bench_plan *plan, const cli_column *columns, int n_columns, sl_error *err) {
-    output out = {.rows = {.format = o->format, .columns = columns, .n_columns = n_columns}};
+int cli_bench_print(const cli_bench_flags *o, const cli_bench_plan *plan, const cli_column *columns, int n_columns,
+                    sl_error *err) {
+    output out = {.rows = {.format = o->output->format, .columns = columns, .n_columns = n_columns}};
     int rc = check_flags(o, plan, err);
     if (rc) return rc;
     rc = cli_bench_open(&out.bench, o, plan, err);
@@ -165,11 +169,12 @@ int cli_bench_print(const cli_options *o, const cli_bench_plan *plan, const cli_
 }
 
 // 1: all rows use dense attention, so the table needs no attention column.
-static int is_dense(const cli_options *o) {
-    return o->attns.n == 0 || (o->attns.n == 1 && !strcmp(o->attns.items[0], "dense"));
+static int is_dense(const cli_bench_flags *o) {
+    return o->run->attention.attns.n == 0 ||
+           (o->run->attention.attns.n == 1 && !strcmp(o->run->attention.attns.items[0], "dense"));
 }
 
-int cmd_bench_model(const cli_options *o, sl_error *err) {
+int cmd_bench_model(const cli_bench_flags *o, sl_error *err) {
     cli_bench_plan plan;
     int rc = make_plan(&plan, o, err);
     if (rc) return rc;

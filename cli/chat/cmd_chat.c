@@ -11,7 +11,8 @@
 #include "cli/generate/prompt_cache.h"
 #include "cli/io.h"
 #include "cli/process.h"
-#include "cli/run.h"
+#include "cli/run/load_model.h"
+#include "cli/run/run.h"
 #include "cli/timeline.h"
 
 #include <math.h>
@@ -41,7 +42,7 @@ static void clear_messages(chat *c) {
 static int render(const chat *c, const sl_messages *m, sl_prompt *out, sl_error *err) {
     json_t *list = sl_chat_messages(m->items, m->n);
     if (!list) return sl_fail(err, SL_ERR_MEMORY, "conversation: out of memory");
-    int rc = cli_chat_render(c->run.options, &c->chat, sl_model_tokenizer(c->run.model), list, NULL, out, err);
+    int rc = cli_chat_render(&c->chat, sl_model_tokenizer(c->run.model), list, NULL, out, err);
     json_decref(list);
     return rc;
 }
@@ -73,11 +74,11 @@ static int sink_reply(void *ctx, const char *text, size_t n, sl_error *err) {
 static int generate(chat *c, sl_error *err) {
     sl_ids ids = {0};
     int rc = encode(c, &ids, err);
-    if (!rc) rc = cli_check_prompt(&c->run, ids.n, err);
+    if (!rc) rc = cli_check_prompt(&c->run, ids.n, "/ctx N, or --ctx-size", err);
     if (!rc) {
         rc = cli_run_set_prompt(&c->run, (int)ids.n, err);
         if (!rc) rc = cli_timeline_prefix(&c->t, ids.data, SL_CONTINUES, (int)ids.n, err);
-        if (!rc) rc = cli_timeline_generate(&c->t, 1, sink_reply, c, err);
+        if (!rc) rc = cli_timeline_generate(&c->t, c->run.options->limits.n_predict, 1, sink_reply, c, err);
         if (!rc || c->reply->n) { // an error message begins on its own line
             int end = cli_sink_stdout(NULL, "\n", 1, rc ? NULL : err);
             if (!rc) rc = end;
@@ -96,7 +97,8 @@ static void explain_stop(const chat *c) {
     if (!strcmp(c->t.stopped, "context full"))
         fprintf(stderr, "context full: /clear forgets the conversation, /ctx N enlarges the context\n");
     if (!strcmp(c->t.stopped, "limit"))
-        fprintf(stderr, "limit of %d tokens: the answer is not complete; flag -n sets the limit\n", c->run.options->n_predict);
+        fprintf(stderr, "limit of %d tokens: the answer is not complete; flag -n sets the limit\n",
+                c->run.options->limits.n_predict);
     if (was_interrupted(c) && c->input.on_terminal) fprintf(stderr, "interrupted\n");
 }
 
@@ -354,15 +356,17 @@ static int loop(chat *c, sl_error *err) {
     return rc;
 }
 
-static int open_chat(chat *c, const cli_options *o, sl_error *err) {
-    const char *system = o->system_prompt;
+static int open_chat(chat *c, const cli_chat_flags *o, sl_error *err) {
+    const char *system = o->chat->system;
+    const cli_model_options *model = &o->run->model;
     sl_config config;
-    int rc = cli_need_model(o, err);
-    if (!rc && !o->chat_template) rc = cli_read_config(o, &config, err); // a folder that is no model has no template either
-    if (!rc) rc = cli_chat_load(o, &c->chat, err);
-    if (!rc) rc = cli_run_open(&c->run, o, err);
-    if (!rc) rc = cli_timeline_open(&c->t, &c->run, o->seq_id, err);
-    if (!rc) rc = cli_prompt_cache_load(&c->t, &c->messages, err);
+    int rc = cli_need_model(model, err);
+    if (!rc && !model->chat_template)
+        rc = cli_read_config(o->run, &config, err); // a folder that is no model has no template either
+    if (!rc) rc = cli_chat_load(model, o->chat, &c->chat, err);
+    if (!rc) rc = cli_run_open(&c->run, o->run, 1, err);
+    if (!rc) rc = cli_timeline_open(&c->t, &c->run, o->run->sampling.seq_id, err);
+    if (!rc) rc = cli_prompt_cache_load(&c->t, o->cache, &c->messages, err);
     if (!rc && system) rc = sl_messages_set_system(&c->messages, system, strlen(system), err);
     return rc || !c->messages.n ? rc : check_messages(c, &c->messages, err);
 }
@@ -377,18 +381,18 @@ static int converse(chat *c, sl_error *err) {
     return rc;
 }
 
-int cmd_chat(const cli_options *o, sl_error *err) {
+int cmd_chat(const cli_chat_flags *o, sl_error *err) {
     chat c = {0};
     int rc = open_chat(&c, o, err);
     if (!rc) {
         cli_run_describe(&c.run, stderr);
         fprintf(stderr, "chat: template %s; /help lists all commands\n", sl_chat_name(c.chat.template));
         if (c.messages.n > (sl_messages_system(&c.messages) != NULL))
-            fprintf(stderr, "the conversation of %s goes on after %d message%s%s; /clear begins another\n", o->prompt_cache,
+            fprintf(stderr, "the conversation of %s goes on after %d message%s%s; /clear begins another\n", o->cache->path,
                     c.messages.n, cli_s(c.messages.n), hint_of(&c.messages));
         cli_catch_interrupt(0);
         rc = converse(&c, err);
-        if (!rc && sl_session_n_tokens(c.t.session)) rc = cli_prompt_cache_save(&c.t, &c.messages, err);
+        if (!rc && sl_session_n_tokens(c.t.session)) rc = cli_prompt_cache_save(&c.t, o->cache, &c.messages, err);
     }
     sl_messages_clear(&c.messages);
     cli_chat_free(&c.chat);

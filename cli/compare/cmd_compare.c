@@ -12,6 +12,8 @@
 #include "cli/output/progress_bar.h"
 #include "cli/process.h"
 #include "cli/records.h"
+#include "cli/run/load_model.h"
+#include "cli/run/pick_device.h"
 #include "cli/timeline.h"
 #include "kv/kv.h"
 
@@ -21,18 +23,20 @@
 
 // ---- flags ----
 
-static int check_flags(const cli_options *o, sl_error *err) {
-    if (o->jsonl && o->reference)
+static int check_flags(const cli_compare_flags *o, sl_error *err) {
+    const cli_input_options *input = o->input;
+    const char *reference = o->compare->reference;
+    if (input->jsonl && reference)
         return sl_fail(err, SL_ERR_ARG, "flag --reference cannot be used with --jsonl; a line gives its \"reference\"");
-    if (!o->texts && !o->jsonl && !o->reference)
+    if (!o->compare->texts && !input->jsonl && !reference)
         return sl_fail(err, SL_ERR_ARG,
                        "--no-texts needs tokens to score: give --reference FILE, or --jsonl with \"reference\"");
-    if (o->texts && o->parallel > 1)
-        return sl_fail(err, SL_ERR_ARG, "--parallel %d needs --no-texts: answers are generated one by one", o->parallel);
-    int rc = cli_check_chat_flags(o, err);
+    if (o->compare->texts && input->parallel > 1)
+        return sl_fail(err, SL_ERR_ARG, "--parallel %d needs --no-texts: answers are generated one by one", input->parallel);
+    int rc = cli_check_chat_flags(o->chat, o->given, err);
     if (rc) return rc;
-    if (o->question_dense && !o->jsonl) return sl_fail(err, SL_ERR_ARG, "flag --question-dense needs --jsonl");
-    return o->jsonl ? cli_records_check_flags(o, "--jsonl", err) : 0;
+    if (input->question_dense && !input->jsonl) return sl_fail(err, SL_ERR_ARG, "flag --question-dense needs --jsonl");
+    return input->jsonl ? cli_records_check_flags(input, &o->run->ids, "--jsonl", err) : 0;
 }
 
 // ---- prompts ----
@@ -73,16 +77,16 @@ static int set_reference(compare *c, compare_prompt *p, const char *text, size_t
 }
 
 static int read_text(compare *c, const sl_text *text, const sl_text *reference, sl_error *err) {
-    const cli_options *o = c->o;
+    const cli_compare_flags *o = c->o;
     compare_prompt *p = new_prompt(c, err);
     if (!p) return SL_ERR_MEMORY;
-    p->sequence = o->seq_id;
+    p->sequence = o->run->sampling.seq_id;
     int rc = set_prompt(c, p, &(sl_text){0}, text, err);
-    if (o->dense_prefix >= 0) p->n_dense = o->dense_prefix;
+    if (o->input->dense_prefix >= 0) p->n_dense = o->input->dense_prefix;
     if (!rc && p->n_dense > (int)p->ids.n)
-        rc = sl_fail(err, SL_ERR_ARG, "--dense-prefix %d: expected at most %zu, the number of prompt tokens", o->dense_prefix,
-                     p->ids.n);
-    if (!rc && o->reference) rc = set_reference(c, p, reference->data ? reference->data : "", reference->n, err);
+        rc = sl_fail(err, SL_ERR_ARG, "--dense-prefix %d: expected at most %zu, the number of prompt tokens",
+                     o->input->dense_prefix, p->ids.n);
+    if (!rc && o->compare->reference) rc = set_reference(c, p, reference->data ? reference->data : "", reference->n, err);
     return rc ? rc : check_length(c, p, err);
 }
 
@@ -97,17 +101,17 @@ static int read_record(compare *c, const json_t *record, sl_error *err) {
                   asked = lent_text(record, sl_json_get(record, "prompt") ? "prompt" : "question");
     compare_prompt *p = new_prompt(c, err);
     if (!p) return SL_ERR_MEMORY;
-    p->sequence = cli_record_sequence(record, c->o->seq_id, c->n_prompts - 1);
+    p->sequence = cli_record_sequence(record, c->o->run->sampling.seq_id, c->n_prompts - 1);
     p->id = json_incref(sl_json_get(record, "id"));
     if (cli_record_attn(record))
         return sl_fail(err, SL_ERR_FORMAT, "\"attn\": not supported here; give the methods with --attn");
     if (cli_record_attn_prefill(record))
         return sl_fail(err, SL_ERR_FORMAT, "\"attn_prefill\": not supported here; give the methods with --attn-prefill");
     if (reference && !json_is_string(reference)) return sl_fail(err, SL_ERR_FORMAT, "\"reference\": expected a string");
-    if (!reference && !c->o->texts)
+    if (!reference && !c->o->compare->texts)
         return sl_fail(err, SL_ERR_FORMAT, "expected \"reference\", whose tokens --no-texts scores");
     int rc = set_prompt(c, p, &context, &asked, err);
-    if (c->o->question_dense) p->n_dense = (int)p->ids.n;
+    if (c->o->input->question_dense) p->n_dense = (int)p->ids.n;
     if (!rc && reference) rc = set_reference(c, p, json_string_value(reference), json_string_length(reference), err);
     return rc ? rc : check_length(c, p, err);
 }
@@ -130,7 +134,7 @@ static int pages(size_t n_tokens) {
 }
 
 static int batch_of(const compare *c) { // prompts whose next tokens are decoded together
-    return c->o->parallel < c->n_prompts ? c->o->parallel : c->n_prompts;
+    return c->o->input->parallel < c->n_prompts ? c->o->input->parallel : c->n_prompts;
 }
 
 // Opens an engine with a context for the longest prompt and its answer, and with pages for the forks of the dense path. Forks
@@ -141,7 +145,7 @@ static int open_engine(compare *c, sl_error *err) {
     for (int i = 0; i < c->prefills.n; i++) n_sparse += !compare_is_dense_prefill(c, i);
     for (int i = 0; i < c->n_prompts; i++) {
         const compare_prompt *p = &c->prompts[i];
-        size_t n = p->ids.n + (c->o->texts ? (size_t)c->o->n_predict : 0);
+        size_t n = p->ids.n + (c->o->compare->texts ? (size_t)c->o->compare->n_predict : 0);
         if (n > limit) n = limit;
         if (n < p->reference.n) n = p->reference.n;
         if (n > n_ctx) n_ctx = n;
@@ -360,7 +364,7 @@ static void close_compare(compare *c) {
 }
 
 static int run_compare(compare *c, sl_error *err) {
-    cli_model_name_of(c->run.model, c->o->model, &c->name);
+    cli_model_name_of(c->run.model, c->o->run->model.path, &c->name);
     int rc = new_methods(c, err);
     if (!rc) rc = cli_timeline_open(&c->t, &c->run, 0, err);
     if (rc) return rc;
@@ -372,45 +376,72 @@ static int run_compare(compare *c, sl_error *err) {
     return rc;
 }
 
-static int read_input(const cli_options *o, sl_text *text, sl_error *err) {
+static int read_input(const cli_input_options *o, sl_text *text, sl_error *err) {
     int rc = cli_read_input(o, text, err);
     if (!rc && !text->n) return sl_fail(err, SL_ERR_ARG, "the prompt is empty");
-    return rc || CLI_GIVEN(o, prompt) > CLI_GIVEN(o, file) ? rc : cli_check_text(o->file, text, err);
+    return rc || o->prompt_given > o->file_given ? rc : cli_check_text(o->file, text, err);
 }
 
-int cmd_compare(const cli_options *flags, sl_error *err) {
-    cli_options o = *flags; // with a device that is not auto
-    compare c = {.o = &o, .prompter = {.o = &o}};
-    cli_records records = {0};
-    sl_text text = {0}, reference = {0};
-    int n_records, is_open = 0, rc = cli_need_model(&o, err);
-    if (!rc) rc = check_flags(&o, err);
-    if (!rc && !o.attns.n) rc = sl_fail(err, SL_ERR_ARG, "flag --attn is required: give the methods, separated by commas");
-    if (!rc) rc = cli_attn_list_parse("--attn", &o.attns, &c.attn, err);
-    c.n_decode = c.attn.n;
-    if (!rc) rc = cli_prefill_list_parse(&o, &c.prefills, err);
-    if (!rc) rc = cli_attn_list_repeat(&c.attn, c.prefills.n, err);
-    if (!rc && o.parallel > 1 && sl_auto_in_plan(&(sl_attn_plan){.n_layers = c.attn.n, .layer = c.attn.specs}))
-        rc =
-            sl_fail(err, SL_ERR_ARG, "--parallel %d: auto chooses a method for each prompt; expected --parallel 1", o.parallel);
-    if (!rc) rc = cli_check_device(&o, err);
-    if (!rc && o.chat) rc = cli_chat_load(&o, &c.prompter.chat, err);
-    if (!rc && o.jsonl) rc = cli_records_open(&records, o.jsonl, CLI_RECORDS_PROMPTS, err);
-    if (!rc && o.jsonl) rc = cli_records_check(&records, &n_records, err);
-    if (!rc && !o.jsonl) rc = read_input(&o, &text, err);
-    if (!rc && o.reference) rc = cli_read_file(o.reference, &reference, err);
-    if (!rc && o.reference) rc = cli_check_text(o.reference, &reference, err);
+static int list_methods(compare *c, sl_error *err) {
+    const cli_attention_options *o = &c->o->run->attention;
+    int n = c->o->input->parallel, rc = 0;
+    if (!o->attns.n) rc = sl_fail(err, SL_ERR_ARG, "flag --attn is required: give the methods, separated by commas");
+    if (!rc) rc = cli_attn_list_parse("--attn", &o->attns, &c->attn, err);
+    c->n_decode = c->attn.n;
+    if (!rc) rc = cli_prefill_list_parse(o, &c->prefills, err);
+    if (!rc) rc = cli_attn_list_repeat(&c->attn, c->prefills.n, err);
+    if (!rc && n > 1 && sl_auto_in_plan(&(sl_attn_plan){.n_layers = c->attn.n, .layer = c->attn.specs}))
+        rc = sl_fail(err, SL_ERR_ARG, "--parallel %d: auto chooses a method for each prompt; expected --parallel 1", n);
+    return rc;
+}
+
+// The inputs, which are open until the prompts are made of them.
+typedef struct inputs {
+    cli_records records;
+    sl_text text, reference;
+} inputs;
+
+static int open_inputs(const cli_compare_flags *o, inputs *in, sl_error *err) {
+    const char *jsonl = o->input->jsonl, *reference = o->compare->reference;
+    int n_records, rc = 0;
+    if (jsonl) rc = cli_records_open(&in->records, jsonl, CLI_RECORDS_PROMPTS, err);
+    if (!rc && jsonl) rc = cli_records_check(&in->records, &n_records, err);
+    if (!rc && !jsonl) rc = read_input(o->input, &in->text, err);
+    if (!rc && reference) rc = cli_read_file(reference, &in->reference, err);
+    if (!rc && reference) rc = cli_check_text(reference, &in->reference, err);
+    return rc;
+}
+
+static void close_inputs(inputs *in) {
+    cli_records_close(&in->records);
+    sl_text_free(&in->text);
+    sl_text_free(&in->reference);
+}
+
+static int prepare(compare *c, inputs *in, sl_error *err) {
+    const cli_compare_flags *o = c->o;
+    int rc = cli_need_model(&o->run->model, err);
+    if (!rc) rc = check_flags(o, err);
+    if (!rc) rc = list_methods(c, err);
+    if (!rc) rc = cli_check_device(&o->run->device, err);
+    if (!rc && o->chat->is_on) rc = cli_chat_load(&o->run->model, o->chat, &c->prompter.chat, err);
+    if (!rc) rc = open_inputs(o, in, err);
+    if (rc) return rc;
+    c->run_options.device.name = cli_pick_device(o->run, c->attn.specs, c->attn.n);
+    return compare_plot_check(c, err);
+}
+
+int cmd_compare(const cli_compare_flags *o, sl_error *err) {
+    compare c = {.o = o, .run_options = *o->run};
+    inputs in = {0};
+    int is_open = 0, rc = prepare(&c, &in, err);
     if (!rc) {
-        o.device = cli_pick_device(&o, c.attn.specs, c.attn.n);
-        rc = compare_plot_check(&c, err);
-    }
-    if (!rc) {
-        rc = cli_run_open_model(&c.run, &o, err);
+        rc = cli_run_open_model(&c.run, &c.run_options, o->input->jsonl ? o->input->parallel : 1, err);
         is_open = !rc;
     }
-    if (!rc && !CLI_GIVEN(&o, temp)) c.run.sampling.temp = 0; // not the default of the model
+    if (!rc && !o->run->sampling.temp_given) c.run.sampling.temp = 0; // not the default of the model
     if (!rc) c.prompter.tok = sl_model_tokenizer(c.run.model);
-    if (!rc) rc = o.jsonl ? read_records(&c, &records, err) : read_text(&c, &text, &reference, err);
+    if (!rc) rc = o->input->jsonl ? read_records(&c, &in.records, err) : read_text(&c, &in.text, &in.reference, err);
     if (!rc) {
         rc = open_engine(&c, err);
         is_open = !rc;
@@ -420,8 +451,6 @@ int cmd_compare(const cli_options *flags, sl_error *err) {
     if (is_open) cli_run_close(&c.run);
     cli_attn_list_free(&c.attn);
     cli_attn_list_free(&c.prefills);
-    cli_records_close(&records);
-    sl_text_free(&text);
-    sl_text_free(&reference);
+    close_inputs(&in);
     return rc;
 }

@@ -5,11 +5,12 @@
 #define SLEIGH_COMPARE_H
 
 #include "cli/attn/attn_list.h"
+#include "cli/commands.h"
 #include "cli/eval/eval_prompt.h"
 #include "cli/output/model_name.h"
 #include "cli/output/progress_bar.h"
 #include "cli/output/summary.h"
-#include "cli/run.h"
+#include "cli/run/run.h"
 #include "cli/timeline.h"
 
 #include <jansson.h>
@@ -71,7 +72,8 @@ typedef struct compare_method {
 } compare_method;
 
 typedef struct compare {
-    const cli_options *o; // the flags, with a device that is not auto
+    const cli_compare_flags *o;
+    cli_run_options run_options; // the flags of the run, with a device that is not auto
     cli_run run;
     cli_timeline t;
     cli_model_name name;
@@ -104,12 +106,12 @@ static inline int compare_prefill_of(const compare *c, int method) { // index in
     return method / c->n_decode;
 }
 static inline int compare_lists_prefill(const compare *c) { // 1: the tables show the prefill
-    return c->o->attn_prefills.n > 0 || c->o->attn_prefill_layers.n > 0;
+    return c->o->run->attention.attn_prefills.n > 0 || c->o->run->attention.attn_prefill_layers.n > 0;
 }
 // 1: a method of c->prefills is the dense prefill that all methods are compared with. --attn-prefill-layer changes every method
 // of the list, so `dense` is then another prefill.
 static inline int compare_is_dense_prefill(const compare *c, int prefill) {
-    return !c->o->attn_prefill_layers.n && !strcmp(c->prefills.names[prefill], "dense");
+    return !c->o->run->attention.attn_prefill_layers.n && !strcmp(c->prefills.names[prefill], "dense");
 }
 
 #endif

@@ -68,7 +68,7 @@ int compare_forced_new(compare *c, int n_prompts, compare_forced **out, sl_error
     f->batch = calloc(n_prompts, sizeof *f->batch);
     f->ids = calloc(n_prompts, sizeof *f->ids);
     if (f->lanes && f->batch && f->ids)
-        return sl_threads_open(c->o->threads ? c->o->threads : sl_cpu_cores(), &f->threads, err);
+        return sl_threads_open(c->o->run->device.threads ? c->o->run->device.threads : sl_cpu_cores(), &f->threads, err);
     return sl_fail(err, SL_ERR_MEMORY, "a batch of %d prompts: out of memory", n_prompts);
 }
 

@@ -7,7 +7,7 @@
 #include <math.h>
 
 int compare_observes(const compare *c) {
-    return c->o->heads || c->o->attention;
+    return c->o->compare->heads || c->o->compare->attention;
 }
 
 static void add_tiles(compare_method *m, const sl_attn_report *p) {
@@ -50,7 +50,7 @@ static void add_profile(compare *c, const sl_attn_record *r) {
 // Receives, for each layer, the heads of dense attention, which runs, and then the heads of each method in order.
 static void observe(void *ctx, const sl_attn_record *r) {
     compare *c = ctx;
-    int n_heads = sl_model_config(c->run.model)->n_heads, n_methods = c->o->heads ? c->n_decode : 0;
+    int n_heads = sl_model_config(c->run.model)->n_heads, n_methods = c->o->compare->heads ? c->n_decode : 0;
     int which = c->n_observed++ / n_heads % (n_methods + 1) - 1;
     if (which < 0) {
         c->n_steps += r->layer == 0 && r->head == 0;
@@ -72,9 +72,9 @@ int compare_observe_begin(compare *c, sl_error *err) {
     int rc = cli_run_choose_plan(&c->run, &listed, &shadows, err);
     const sl_observer observer = {.fn = observe,
                                   .ctx = c,
-                                  .with_profile = c->o->attention,
+                                  .with_profile = c->o->compare->attention,
                                   .shadows = shadows.layer,
-                                  .n_shadows = c->o->heads ? shadows.n_layers : 0};
+                                  .n_shadows = c->o->compare->heads ? shadows.n_layers : 0};
     if (!rc) rc = sl_engine_observe(c->run.engine, &observer, err);
     if (!rc) rc = cli_watch_buckets(c->run.engine, err);
     sl_attn_plan_free(&shadows);

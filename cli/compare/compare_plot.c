@@ -9,9 +9,9 @@
 #include <stdlib.h>
 
 int compare_plot_check(const compare *c, sl_error *err) {
-    if (!c->o->plot) return 0;
-    if (!c->o->heads) return sl_fail(err, SL_ERR_ARG, "--plot draws the errors of heads; --no-heads measures none");
-    return cli_plot_check(c->o->plot, "--plot", err);
+    if (!c->o->output->plot) return 0;
+    if (!c->o->compare->heads) return sl_fail(err, SL_ERR_ARG, "--plot draws the errors of heads; --no-heads measures none");
+    return cli_plot_check(c->o->output->plot, "--plot", err);
 }
 
 static double field(const json_t *row, const char *name) {
@@ -49,14 +49,14 @@ int compare_plot(const compare *c, const json_t *rows, sl_error *err) {
     cli_panel panels[2];
     char title[320];
     int n_panels = 0;
-    if (!c->o->plot) return 0;
+    if (!c->o->output->plot) return 0;
     double *cells = layer_cells(c, config->n_layers, config->n_heads);
     int rc = cells ? error_curves(c, rows, &curves, err) : sl_fail(err, SL_ERR_MEMORY, "--plot: out of memory");
     if (curves.n) panels[n_panels++] = cli_panel_error(&curves);
     panels[n_panels++] =
         cli_panel_layers(cells, config->n_layers, config->n_heads, (const char *const *)c->attn.names, c->n_decode);
     snprintf(title, sizeof title, "%.200s, %d prompt%s", c->name.name, c->n_prompts, cli_s(c->n_prompts));
-    if (!rc) rc = cli_plot(c->o->plot, title, panels, n_panels, err);
+    if (!rc) rc = cli_plot(c->o->output->plot, title, panels, n_panels, err);
     cli_curves_free(&curves);
     free(cells);
     return rc;

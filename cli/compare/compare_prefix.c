@@ -15,7 +15,7 @@ static void add_prefill(compare *c, int which) {
 
 int compare_hold_prefix(compare *c, int which, const int32_t *ids, int n_prefill, int n, sl_error *err) {
     int rc = which < 0 ? cli_run_set_prefill(&c->run, "dense", NULL, err)
-                       : cli_run_set_prefill(&c->run, c->prefills.names[which], &c->o->attn_prefill_layers, err);
+                       : cli_run_set_prefill(&c->run, c->prefills.names[which], &c->o->run->attention.attn_prefill_layers, err);
     if (!rc) rc = cli_timeline_prefix(&c->t, ids, n_prefill, n, err);
     if (!rc && cli_interrupted()) rc = sl_fail(err, SL_ERR_IO, "interrupted");
     for (int i = 0; which < 0 && i < c->prefills.n; i++)

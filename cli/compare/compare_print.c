@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 static int is(const compare *c, const char *format) {
-    return !strcmp(c->o->format, format);
+    return !strcmp(c->o->output->format, format);
 }
 
 // ---- the texts of a prompt ----
@@ -78,7 +78,7 @@ static int print_texts(const compare *c, const compare_prompt *p, int index, sl_
 }
 
 int compare_print_prompt(compare *c, const compare_prompt *p, int index, sl_error *err) {
-    if (is(c, "md")) return c->o->texts ? print_texts(c, p, index, err) : 0;
+    if (is(c, "md")) return c->o->compare->texts ? print_texts(c, p, index, err) : 0;
     if (!is(c, "json")) return 0;
     if (!c->rows) c->rows = json_array();
     json_array_append_new(c->rows, compare_prompt_json(c, p, index));
@@ -182,8 +182,8 @@ static int print_free_runs(const compare *c, json_t *dense, json_t *rows, sl_err
     enum { N_COLUMNS = sizeof free_columns / sizeof *free_columns };
     cli_column columns[N_COLUMNS + 1];
     cli_rows table = {.format = "md", .columns = columns, .n_columns = copy_columns(c, free_columns, N_COLUMNS, columns)};
-    int rc = cli_printf(err, "texts: %d prompt%s, seed %u, temperature %g\n\n", c->n_prompts, cli_s(c->n_prompts), c->o->seed,
-                        (double)c->run.sampling.temp);
+    int rc = cli_printf(err, "texts: %d prompt%s, seed %u, temperature %g\n\n", c->n_prompts, cli_s(c->n_prompts),
+                        c->o->run->sampling.seed, (double)c->run.sampling.temp);
     if (!rc) rc = cli_rows_add(&table, json_incref(dense), err);
     if (!rc) rc = print_rows(&table, rows, err);
     return rc ? rc : cli_printf(err, "\n");
@@ -194,16 +194,16 @@ static int print_forced(const compare *c, json_t *dense, json_t *rows, sl_error 
     cli_column columns[N_COLUMNS + 1 + CLI_PREFILL_COLUMNS + CLI_CERTIFICATE_COLUMNS];
     int n_columns = cli_prefill_columns(rows, columns, copy_columns(c, forced_columns, N_COLUMNS, columns));
     cli_rows table = {.format = "md", .columns = columns, .n_columns = cli_certificates_columns(rows, columns, n_columns)};
-    const char *path = !c->o->texts      ? "the reference"
-                       : c->n_references ? "dense attention or the reference"
-                                         : "dense attention";
+    const char *path = !c->o->compare->texts ? "the reference"
+                       : c->n_references     ? "dense attention or the reference"
+                                             : "dense attention";
     int n = c->dense_nll[QUESTION].n + c->dense_nll[ANSWER].n, rc = 0;
-    if (!c->o->texts) rc = cli_print_model(&c->name, err);
+    if (!c->o->compare->texts) rc = cli_print_model(&c->name, err);
     if (!rc)
         rc = cli_printf(err,
                         "next tokens on the path of %s: %d prompt%s, seed %u, %d position%s, KL divergence from dense "
                         "attention in nats\n\n",
-                        path, c->n_prompts, cli_s(c->n_prompts), c->o->seed, n, cli_s(n));
+                        path, c->n_prompts, cli_s(c->n_prompts), c->o->run->sampling.seed, n, cli_s(n));
     if (!rc) rc = cli_rows_add(&table, json_incref(dense), err);
     return rc ? rc : print_rows(&table, rows, err);
 }
@@ -233,16 +233,16 @@ static int print_attention(const compare *c, sl_error *err) {
 static int print_md(const compare *c, json_t *rows, sl_error *err) {
     json_t *dense = compare_dense_row(c, err);
     int rc = dense ? 0 : SL_ERR_MEMORY;
-    if (!rc && c->o->texts) rc = print_free_runs(c, dense, rows, err);
+    if (!rc && c->o->compare->texts) rc = print_free_runs(c, dense, rows, err);
     if (!rc) rc = print_forced(c, dense, rows, err);
-    if (!rc && c->o->heads) rc = print_heads(c, rows, err);
-    if (!rc && c->o->attention) rc = print_attention(c, err);
+    if (!rc && c->o->compare->heads) rc = print_heads(c, rows, err);
+    if (!rc && c->o->compare->attention) rc = print_attention(c, err);
     json_decref(dense);
     return rc;
 }
 
 int compare_print_summary(compare *c, json_t *rows, sl_error *err) {
-    cli_rows flat = {.format = c->o->format, .model = &c->name};
+    cli_rows flat = {.format = c->o->output->format, .model = &c->name};
     if (is(c, "json")) return compare_print_json(c, rows, err);
     return is(c, "md") ? print_md(c, rows, err) : print_rows(&flat, rows, err);
 }

@@ -158,7 +158,7 @@ static void put_prefill(const compare *c, const compare_method *m, json_t *row) 
     const sl_config *config = sl_model_config(c->run.model);
     sl_prefill_report total = sl_prefill_report_none();
     int k = compare_prefill_of(c, (int)(m - c->methods)), has_question = m->nll[QUESTION].n > 0;
-    double feed = c->o->texts ? m->feed_ms / c->n_prompts : has_question ? NAN : 0;
+    double feed = c->o->compare->texts ? m->feed_ms / c->n_prompts : has_question ? NAN : 0;
     for (int i = 0; i < config->n_layers * config->n_heads; i++) sl_prefill_report_add(&total, &heads_of_prefill(c, m)[i]);
     put(row, "ttft_ms", c->n_timed[k] ? c->prefill_ms[k] / c->n_timed[k] + feed : NAN);
     cli_prefill_put(row, &total);
@@ -208,7 +208,7 @@ json_t *compare_dense_row(const compare *c, sl_error *err) {
 static json_t *heads_json(const compare *c, const compare_method *m) {
     const sl_config *config = sl_model_config(c->run.model);
     json_t *list = json_array();
-    for (int i = 0; c->o->heads && i < config->n_layers * config->n_heads; i++) {
+    for (int i = 0; c->o->compare->heads && i < config->n_layers * config->n_heads; i++) {
         const compare_head *h = &m->heads[i];
         json_t *row = json_pack("{s:i, s:i}", "layer", i / config->n_heads, "head", i % config->n_heads);
         put(row, "l2", h->error / h->n);
@@ -222,7 +222,7 @@ static json_t *heads_json(const compare *c, const compare_method *m) {
 static int add_layers(const compare *c, const compare_method *m, json_t *method, sl_error *err) {
     json_t *list = json_array();
     int rc = 0;
-    for (int i = 0; !rc && c->o->heads && i < sl_model_config(c->run.model)->n_layers; i++) {
+    for (int i = 0; !rc && c->o->compare->heads && i < sl_model_config(c->run.model)->n_layers; i++) {
         json_t *row = json_pack("{s:i}", "layer", i);
         rc = put_outputs(c, m, i, row, err);
         json_array_append_new(list, row);
@@ -234,7 +234,7 @@ static int add_layers(const compare *c, const compare_method *m, json_t *method,
 static json_t *tiles_json(const compare *c, const compare_method *m) {
     static const char *const names[N_TILES] = {"1", "2", "3-4", "5-8", "9+"};
     json_t *list = json_array();
-    for (int i = 0; c->o->heads && i < N_TILES; i++) {
+    for (int i = 0; c->o->compare->heads && i < N_TILES; i++) {
         const compare_tiles *t = &m->tiles[i];
         json_t *row = json_pack("{s:s, s:I}", "tiles", names[i], "head_outputs", (json_int_t)t->n);
         put(row, "l2", t->error / t->n);
@@ -262,7 +262,7 @@ static void profile_of(const compare *c, int i, double out[N_FIGURES]) {
 static json_t *attention_json(const compare *c) {
     const sl_config *config = sl_model_config(c->run.model);
     json_t *list = json_array();
-    for (int i = 0; c->o->attention && i < config->n_layers * config->n_heads; i++) {
+    for (int i = 0; c->o->compare->attention && i < config->n_layers * config->n_heads; i++) {
         double figures[N_FIGURES];
         json_t *row = json_pack("{s:i, s:i}", "layer", i / config->n_heads, "head", i % config->n_heads);
         profile_of(c, i, figures);
@@ -306,7 +306,7 @@ static double mean_of(const cli_values *v, int first, int end) { // NaN: there a
 // Mean error of the outputs on the steps of a prompt; NaN: none were observed.
 static double prompt_error(const compare *c, const compare_method *m, int index) {
     const sl_config *config = sl_model_config(c->run.model);
-    int n = config->n_layers * config->n_heads, end = c->o->heads ? c->prompts[index].n_steps * n : 0;
+    int n = config->n_layers * config->n_heads, end = c->o->compare->heads ? c->prompts[index].n_steps * n : 0;
     int first = index && end ? c->prompts[index - 1].n_steps * n : 0;
     double sum = 0;
     for (int i = first; i < end; i++) sum += m->outputs.x[i][0];
@@ -354,7 +354,7 @@ json_t *compare_prompt_json(const compare *c, const compare_prompt *p, int index
 // ---- the document ----
 
 int compare_print_json(compare *c, json_t *methods, sl_error *err) {
-    const cli_options *o = c->o;
+    const cli_compare_flags *o = c->o;
     const sl_config *config = sl_model_config(c->run.model);
     char device[256];
     int rc = 0;
@@ -370,11 +370,11 @@ int compare_print_json(compare *c, json_t *methods, sl_error *err) {
     if (rc) return rc;
     json_t *out =
         json_pack("{s:s, s:s, s:s, s:I, s:f, s:i}", "version", SLEIGH_VERSION, "commit", cli_commit(), "device", device, "seed",
-                  (json_int_t)o->seed, "temp", (double)c->run.sampling.temp, "n_predict", o->n_predict);
-    if (o->attn_prefill_layers.n) {
+                  (json_int_t)o->run->sampling.seed, "temp", (double)c->run.sampling.temp, "n_predict", o->compare->n_predict);
+    if (o->run->attention.attn_prefill_layers.n) {
         json_t *rules = json_array();
-        for (int i = 0; i < o->attn_prefill_layers.n; i++)
-            json_array_append_new(rules, json_string(o->attn_prefill_layers.items[i]));
+        for (int i = 0; i < o->run->attention.attn_prefill_layers.n; i++)
+            json_array_append_new(rules, json_string(o->run->attention.attn_prefill_layers.items[i]));
         json_object_set_new(out, "attn_prefill_layer", rules);
     }
     json_object_set_new(out, "interrupted", json_boolean(c->is_partial));

@@ -41,7 +41,7 @@ static int generate(compare *c, const compare_prompt *p, int which, compare_answ
     sl_engine_reset_stats(c->run.engine);
     if (!rc) rc = sl_text_append(&a->text, "", 0, err);
     if (!rc) rc = cli_timeline_feed(&c->t, p->ids.data + p->n_dense, (int)p->ids.n - p->n_dense, err);
-    if (!rc) rc = cli_timeline_generate(&c->t, 0, cli_sink_text, &a->text, err);
+    if (!rc) rc = cli_timeline_generate(&c->t, c->o->compare->n_predict, 0, cli_sink_text, &a->text, err);
     if (!rc) rc = check_interrupt(err);
     int n;
     const int32_t *sampled = sl_stream_ids(c->t.stream, &n);
@@ -147,14 +147,14 @@ static int dense_steps(compare *c, compare_prompt *p, const compare_path *path, 
 
 // Steps of a run that decodes the rest of the prompt and an answer.
 static double run_steps(const compare *c, const compare_prompt *p) {
-    return (double)p->ids.n - p->n_dense + c->o->n_predict;
+    return (double)p->ids.n - p->n_dense + c->o->compare->n_predict;
 }
 
 double compare_steps(const compare *c, const compare_prompt *p) {
-    double n_path = p->reference.n ? (double)p->reference.n : (double)p->ids.n + c->o->n_predict;
+    double n_path = p->reference.n ? (double)p->reference.n : (double)p->ids.n + c->o->compare->n_predict;
     // The last token of a path has no next token to predict.
     double n = n_path - 1 - (p->reference.n && p->n_before < p->n_dense ? p->n_before : p->n_dense), runs = c->attn.n + 1;
-    return n * runs + (c->o->texts ? run_steps(c, p) * runs : compare_observes(c) ? n : 0);
+    return n * runs + (c->o->compare->texts ? run_steps(c, p) * runs : compare_observes(c) ? n : 0);
 }
 
 static int free_runs(compare *c, compare_prompt *p, sl_error *err) {
@@ -175,9 +175,9 @@ static int begin_prompt(compare *c, compare_prompt *p, compare_forced *f, sl_err
     sl_session_set_sequence(c->t.session, p->sequence);
     int rc = cli_run_set_prompt(&c->run, (int)p->ids.n, err);
     if (!rc) rc = keep_dense_prefix(c, p, err);
-    if (!rc && c->o->texts) rc = free_runs(c, p, err);
+    if (!rc && c->o->compare->texts) rc = free_runs(c, p, err);
     if (!rc) rc = compare_path_init(c, p, &path, err);
-    if (!rc && !c->o->texts && compare_observes(c)) rc = dense_steps(c, p, &path, err);
+    if (!rc && !c->o->compare->texts && compare_observes(c)) rc = dense_steps(c, p, &path, err);
     if (!rc) return compare_forced_add(f, p, &path, err);
     sl_ids_free(&path.own);
     return rc;

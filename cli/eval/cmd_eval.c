@@ -2,29 +2,21 @@
 // prefilled context.
 //
 // Set-up B: the context is prefilled (densely, or with each method of --attn-prefill), and the method decodes question and
-// answer (--question-dense: set-up A). All
-// questions about a text are asked with one method before the next, so that the page extras of a method are built once. The
-// random numbers of a sample are keyed by its task, length and number, so an answer does not depend on the number of samples,
-// their order or the threads.
+// answer (--question-dense: set-up A). All questions about a text are asked with one method before the next, so that the page
+// extras of a method are built once. The random numbers of a sample are keyed by its task, length and number, so an answer does
+// not depend on the number of samples, their order or the threads.
+#include "cli/eval/eval.h"
 #include "base/hash.h"
-#include "cli/attn/attn_list.h"
-#include "cli/commands.h"
 #include "cli/error_text.h"
 #include "cli/eval/eval_plot.h"
-#include "cli/eval/eval_prompt.h"
-#include "cli/eval/eval_records.h"
-#include "cli/eval/eval_scores.h"
 #include "cli/eval/eval_table.h"
-#include "cli/eval/fingerprint.h"
 #include "cli/io.h"
 #include "cli/output/certificates.h"
-#include "cli/output/model_name.h"
 #include "cli/output/plot.h"
-#include "cli/output/progress_bar.h"
 #include "cli/process.h"
 #include "cli/resume_file.h"
-#include "cli/run.h"
-#include "cli/timeline.h"
+#include "cli/run/load_model.h"
+#include "cli/run/pick_device.h"
 #include "cli/watch.h"
 #include "models/source.h"
 
@@ -35,52 +27,29 @@
 #include <string.h>
 
 enum {
-    GENERATOR = 1, // version of the generated texts
     DEFAULT_SAMPLES = 32,
     MOST_CELLS = 1 << 24,
 };
 
-typedef struct eval {
-    cli_options o;                // the flags, with this command's choice of device, context, tokens to generate and stop texts
-    cli_attn_list attn, prefills; // attn: the methods of --attn, once for each method of --attn-prefill
-    eval_records records;         // of --jsonl
-    int *tasks;                   // [scores.n_groups] task of each generated group
-    eval_scores scores;
-    cli_model_name name;
-    json_t *settings;
-    eval_maker maker;
-    eval_prompter prompter;
-    FILE *out; // --out, or NULL
-    const char *newline[1];
-    // state of the run
-    cli_run run;
-    cli_timeline t;
-    sl_ids *ids; // [questions of a text]
-    int *n_shared;
-    sl_text answer;
-    cli_progress progress;
-    int n_done, n_todo;
-} eval;
-
 // ---- flags and samples ----
 
-static int check_flags(const cli_options *o, sl_error *err) {
-    static const cli_flag of_tasks[] = {CLI_FLAG("--task", task), CLI_FLAG("--length", lengths),
-                                        CLI_FLAG("--questions", questions), CLI_FLAG("--haystack", haystack)};
-    const char *other = cli_given_flag(o, of_tasks, CLI_N_FLAGS(of_tasks));
-    if (o->jsonl && other) return sl_fail(err, SL_ERR_ARG, "flag %s cannot be used with --jsonl", other);
-    if (!o->jsonl && o->procedure) return sl_fail(err, SL_ERR_ARG, "flag --procedure needs --jsonl");
-    if (o->procedure && !eval_procedure_find(o->procedure))
-        return sl_fail(err, SL_ERR_ARG, "--procedure %.60s: expected one of %s", o->procedure, eval_procedure_names());
-    if (o->grader && eval_grader_find(o->grader) == GRADE_NONE)
-        return sl_fail(err, SL_ERR_ARG, "--grader %.60s: unknown grader; `sleigh eval --help` lists all graders", o->grader);
-    if (o->dump && o->plot)
+static int check_flags(const cli_eval_flags *o, sl_error *err) {
+    static const char *const of_tasks[] = {"--task", "--length", "--questions", "--haystack", NULL};
+    const char *procedure = o->eval->procedure, *grader = o->eval->grader, *plot = o->output->plot;
+    const char *other = cli_given_flag(o->given, of_tasks);
+    if (o->tasks->jsonl && other) return sl_fail(err, SL_ERR_ARG, "flag %s cannot be used with --jsonl", other);
+    if (!o->tasks->jsonl && procedure) return sl_fail(err, SL_ERR_ARG, "flag --procedure needs --jsonl");
+    if (procedure && !eval_procedure_find(procedure))
+        return sl_fail(err, SL_ERR_ARG, "--procedure %.60s: expected one of %s", procedure, eval_procedure_names());
+    if (grader && eval_grader_find(grader) == GRADE_NONE)
+        return sl_fail(err, SL_ERR_ARG, "--grader %.60s: unknown grader; `sleigh eval --help` lists all graders", grader);
+    if (o->eval->dump && plot)
         return sl_fail(err, SL_ERR_ARG, "flag --plot cannot be used with --dump, which does not run the model");
-    if (o->procedure && o->grader)
+    if (procedure && grader)
         return sl_fail(err, SL_ERR_ARG, "flag --grader cannot be used with --procedure, which sets the grader");
-    int rc = cli_check_chat_flags(o, err);
+    int rc = cli_check_chat_flags(o->chat, o->given, err);
     if (rc) return rc;
-    return o->plot ? cli_plot_check(o->plot, "--plot", err) : 0;
+    return plot ? cli_plot_check(plot, "--plot", err) : 0;
 }
 
 static int add_group(eval *e, const char *task, int length, int n, sl_error *err) {
@@ -101,14 +70,15 @@ static int add_group(eval *e, const char *task, int length, int n, sl_error *err
 
 static int add_task(eval *e, int task, sl_error *err) {
     int rc = 0;
-    for (int i = 0; !rc && i < e->o.lengths.n; i++)
-        rc = add_group(e, eval_task_name(task), e->o.lengths.at[i], e->o.samples ? e->o.samples : DEFAULT_SAMPLES, err);
+    for (int i = 0; !rc && i < e->o.tasks->lengths.n; i++)
+        rc = add_group(e, eval_task_name(task), e->o.tasks->lengths.at[i],
+                       e->o.tasks->samples ? e->o.tasks->samples : DEFAULT_SAMPLES, err);
     return rc;
 }
 
 static int list_tasks(eval *e, sl_error *err) {
     int rc = 0;
-    for (const char *p = e->o.task; !rc && p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
+    for (const char *p = e->o.tasks->tasks; !rc && p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
         char name[32];
         snprintf(name, sizeof name, "%.*s", (int)strcspn(p, ","), p);
         int task = eval_task_find(name), all = !strcmp(name, "all");
@@ -127,15 +97,15 @@ static int by_task(const void *a, const void *b) { // stable: by line within a t
 }
 
 static int list_records(eval *e, sl_error *err) {
-    const cli_options *o = &e->o;
-    const eval_procedure *procedure = o->procedure ? eval_procedure_find(o->procedure) : NULL;
-    eval_grader grader = procedure ? procedure->grader : o->grader ? eval_grader_find(o->grader) : GRADE_NONE;
-    int rc = eval_records_read(o->jsonl, grader, procedure, o->n_predict, &e->records, err), n = e->records.n;
+    const cli_eval_flags *o = &e->o;
+    const eval_procedure *procedure = o->eval->procedure ? eval_procedure_find(o->eval->procedure) : NULL;
+    eval_grader grader = procedure ? procedure->grader : o->eval->grader ? eval_grader_find(o->eval->grader) : GRADE_NONE;
+    int rc = eval_records_read(o->tasks->jsonl, grader, procedure, o->tasks->n_predict, &e->records, err), n = e->records.n;
     if (rc) return rc;
     qsort(e->records.at, (size_t)n, sizeof *e->records.at, by_task);
     for (int i = 0, j; !rc && i < n; i = j) {
         for (j = i + 1; j < n && !strcmp(e->records.at[j].task, e->records.at[i].task);) j++;
-        int wanted = o->samples && o->samples < j - i ? o->samples : j - i;
+        int wanted = o->tasks->samples && o->tasks->samples < j - i ? o->tasks->samples : j - i;
         if (wanted < j - i) { // keep the first records of the group
             for (int k = i + wanted; k < j; k++) free(e->records.at[k].task), eval_text_free(&e->records.at[k].text);
             memmove(&e->records.at[i + wanted], &e->records.at[j], (size_t)(n - j) * sizeof *e->records.at);
@@ -148,7 +118,7 @@ static int list_records(eval *e, sl_error *err) {
 }
 
 static int n_questions(const eval *e, int group) { // per text
-    return e->o.jsonl ? 1 : eval_task_questions(e->tasks[group], e->maker.n_questions);
+    return e->o.tasks->jsonl ? 1 : eval_task_questions(e->tasks[group], e->maker.n_questions);
 }
 
 // The samples of one text are one cluster. In a file, consecutive lines with the same context are one text.
@@ -156,57 +126,13 @@ static void find_clusters(eval *e) {
     for (int g = 0; g < e->scores.n_groups; g++)
         for (int i = 0, at = e->scores.groups[g].first; i < e->scores.groups[g].n; i++) {
             int same = 0;
-            if (e->o.jsonl && i) {
+            if (e->o.tasks->jsonl && i) {
                 const sl_text *a = &e->records.at[at + i - 1].text.context, *b = &e->records.at[at + i].text.context;
                 same = a->n && a->n == b->n && !memcmp(a->data, b->data, a->n);
             }
             int next = i ? e->scores.cluster[at + i - 1] + !same : 0;
-            e->scores.cluster[at + i] = e->o.jsonl ? next : i / n_questions(e, g);
+            e->scores.cluster[at + i] = e->o.tasks->jsonl ? next : i / n_questions(e, g);
         }
-}
-
-static json_t *texts_json(const cli_list *texts) {
-    json_t *out = json_array();
-    for (int i = 0; i < texts->n; i++) json_array_append_new(out, json_string(texts->items[i]));
-    return out;
-}
-
-// Collects everything that an answer depends on, under the names of the flags.
-static int make_settings(eval *e, sl_error *err) {
-    const cli_options *o = &e->o;
-    cli_fingerprint model;
-    char arithmetic[256], profile[SL_HASH_TEXT];
-    const sl_rope_options rope = cli_rope_options(o);
-    int is_dummy = !strcmp(o->load_format, "dummy"), rc = cli_model_name_read(o->model, is_dummy, &rope, &e->name, err);
-    if (!rc) rc = cli_fingerprint_read(o->model, is_dummy, &rope, &model, err);
-    if (!rc) rc = sl_device_arithmetic(o->device, arithmetic, sizeof arithmetic, err);
-    if (!rc && o->attn_profile) rc = cli_attn_profile_hash(o->attn_profile, profile, err);
-    if (rc) return rc;
-    json_t *s = e->settings = json_pack(
-        "{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:b, s:b, s:s?, s:I, s:I, s:i, s:f}", "version", cli_version(), "model",
-        e->name.name, "load-format", o->load_format, "config", model.config, "weights", model.weights, "tokenizer",
-        model.tokenizer, "device", sl_device_is_gpu(o->device) ? "cuda" : "cpu", "arithmetic", arithmetic, "question-dense",
-        o->question_dense, "chat", o->chat, "system-prompt", o->system_prompt, "seed", (json_int_t)o->seed, "seq-id",
-        (json_int_t)o->seq_id, "n-predict", o->n_predict, "temp", CLI_GIVEN(o, temp) ? o->temp : 0.0);
-    int bad = !s;
-    if (s && o->chat) bad |= json_object_set_new(s, "chat-template", json_string(sl_chat_name(e->prompter.chat.template)));
-    if (s && CLI_GIVEN(o, temp) && o->temp > 0)
-        bad |= json_object_set_new(s, "sampling", json_pack("[i, f, f]", o->top_k, o->top_p, o->min_p));
-    if (s && o->grader) bad |= json_object_set_new(s, "grader", json_string(o->grader));
-    if (s && o->procedure) bad |= json_object_set_new(s, "procedure", json_string(o->procedure));
-    if (s && o->attn_layers.n) bad |= json_object_set_new(s, "attn-layer", texts_json(&o->attn_layers));
-    if (s && o->attn_prefill_layers.n) bad |= json_object_set_new(s, "attn-prefill-layer", texts_json(&o->attn_prefill_layers));
-    if (s && o->attn_profile) bad |= json_object_set_new(s, "attn-profile", json_string(profile));
-    if (s && CLI_GIVEN(o, prefill_segment)) bad |= json_object_set_new(s, "prefill-segment", json_integer(o->prefill_segment));
-    if (s) bad |= json_object_set_new(s, "stop", texts_json(&o->stops));
-    if (s && o->jsonl) bad |= json_object_set_new(s, "jsonl", json_string(e->records.hash));
-    if (s && !o->jsonl) {
-        json_t *tasks = json_pack("{s:i, s:I, s:i, s:s}", "generator", GENERATOR, "task-seed", (json_int_t)o->task_seed,
-                                  "questions", o->questions, "haystack", o->haystack);
-        bad |= !tasks || json_object_update(s, tasks);
-        json_decref(tasks);
-    }
-    return bad ? sl_fail(err, SL_ERR_MEMORY, "settings: out of memory") : 0;
 }
 
 // ---- prompts ----
@@ -214,35 +140,36 @@ static int make_settings(eval *e, sl_error *err) {
 // Gets the text of a group and number. The caller frees a generated text (free_text).
 static int get_text(eval *e, int group, int number, eval_text *out, sl_error *err) {
     const eval_group *g = &e->scores.groups[group];
-    if (e->o.jsonl) {
+    if (e->o.tasks->jsonl) {
         *out = e->records.at[g->first + number].text;
         return 0;
     }
     int rc = eval_task_text(&e->maker, e->tasks[group], g->length, (uint32_t)number, out, err);
-    for (int q = 0; !rc && e->o.grader && q < out->n_items; q++) out->items[q].grader = eval_grader_find(e->o.grader);
+    for (int q = 0; !rc && e->o.eval->grader && q < out->n_items; q++)
+        out->items[q].grader = eval_grader_find(e->o.eval->grader);
     return rc;
 }
 
 static void free_text(const eval *e, eval_text *text) {
-    if (!e->o.jsonl) eval_text_free(text);
+    if (!e->o.tasks->jsonl) eval_text_free(text);
 }
 
 // Checks limits before a text is generated, because long texts take long to generate.
 static int check_limits(const eval *e, sl_error *err) {
-    const cli_options *o = &e->o;
+    const cli_eval_flags *o = &e->o;
     long long cells = (long long)e->scores.n_samples * e->scores.n_methods;
     sl_config config;
     if (cells > MOST_CELLS)
         return sl_fail(err, SL_ERR_ARG, "--samples: %d questions with %d methods are %lld answers; expected at most %d",
                        e->scores.n_samples, e->scores.n_methods, cells, MOST_CELLS);
-    int rc = cli_read_config(o, &config, err);
+    int rc = cli_read_config(o->run, &config, err);
     if (rc) return rc;
-    for (int i = 0; !o->jsonl && i < o->lengths.n; i++)
-        if (o->lengths.at[i] > config.n_ctx)
-            return sl_fail(err, SL_ERR_ARG, "--length %d: expected at most %d, %s", o->lengths.at[i], config.n_ctx,
+    for (int i = 0; !o->tasks->jsonl && i < o->tasks->lengths.n; i++)
+        if (o->tasks->lengths.at[i] > config.n_ctx)
+            return sl_fail(err, SL_ERR_ARG, "--length %d: expected at most %d, %s", o->tasks->lengths.at[i], config.n_ctx,
                            cli_limit_text(&config));
-    if (o->n_predict > config.n_ctx)
-        return sl_fail(err, SL_ERR_ARG, "--n-predict %d: expected at most %d, %s", o->n_predict, config.n_ctx,
+    if (o->tasks->n_predict > config.n_ctx)
+        return sl_fail(err, SL_ERR_ARG, "--n-predict %d: expected at most %d, %s", o->tasks->n_predict, config.n_ctx,
                        cli_limit_text(&config));
     return 0;
 }
@@ -250,7 +177,7 @@ static int check_limits(const eval *e, sl_error *err) {
 // Checks that each --length is long enough for its task, before the weights are loaded.
 static int check_lengths(eval *e, sl_error *err) {
     int rc = 0;
-    for (int g = 0; !rc && !e->o.jsonl && g < e->scores.n_groups; g++) {
+    for (int g = 0; !rc && !e->o.tasks->jsonl && g < e->scores.n_groups; g++) {
         eval_text text;
         rc = get_text(e, g, 0, &text, err);
         if (!rc) free_text(e, &text);
@@ -260,9 +187,9 @@ static int check_lengths(eval *e, sl_error *err) {
 
 // Adds file and line to an error about a line of --jsonl.
 static int at_line(const eval *e, int sample, int rc, sl_error *err) {
-    if (!rc || !e->o.jsonl || rc == SL_ERR_IO) return rc;
+    if (!rc || !e->o.tasks->jsonl || rc == SL_ERR_IO) return rc;
     sl_error why = *err;
-    return sl_fail(err, (sl_err)rc, "%s: line %d: %.800s", e->o.jsonl, e->records.at[sample].line, cli_error_text(&why));
+    return sl_fail(err, (sl_err)rc, "%s: line %d: %.800s", e->o.tasks->jsonl, e->records.at[sample].line, cli_error_text(&why));
 }
 
 static int dump_item(eval *e, FILE *f, int group, int number, const eval_text *text, const eval_item *item, sl_error *err) {
@@ -278,7 +205,7 @@ static int dump_item(eval *e, FILE *f, int group, int number, const eval_text *t
                                  item->prefix.data ? item->prefix.data : "", item->prefix.n, "outputs", item->references,
                                  "length", (int)ids.n + item->n_predict, "grader", eval_grader_name(item->grader));
         if (line && item->answer.n) json_object_set_new(line, "answer", json_stringn(item->answer.data, item->answer.n));
-        rc = cli_resume_add(f, "--dump", e->o.dump, line, err);
+        rc = cli_resume_add(f, "--dump", e->o.eval->dump, line, err);
         json_decref(line);
     }
     sl_text_free(&input);
@@ -287,8 +214,8 @@ static int dump_item(eval *e, FILE *f, int group, int number, const eval_text *t
 }
 
 static int dump(eval *e, sl_error *err) {
-    FILE *f = fopen(e->o.dump, "w");
-    int rc = f ? 0 : sl_fail(err, SL_ERR_IO, "--dump: cannot write %s: %s", e->o.dump, strerror(errno));
+    FILE *f = fopen(e->o.eval->dump, "w");
+    int rc = f ? 0 : sl_fail(err, SL_ERR_IO, "--dump: cannot write %s: %s", e->o.eval->dump, strerror(errno));
     for (int g = 0; !rc && g < e->scores.n_groups; g++) {
         int per_text = n_questions(e, g);
         for (int i = 0; !rc && i < e->scores.groups[g].n; i += per_text) {
@@ -299,21 +226,22 @@ static int dump(eval *e, sl_error *err) {
             if (!rc) free_text(e, &text);
         }
     }
-    if (f && fclose(f) && !rc) rc = sl_fail(err, SL_ERR_IO, "--dump: cannot write %s: %s", e->o.dump, strerror(errno));
+    if (f && fclose(f) && !rc) rc = sl_fail(err, SL_ERR_IO, "--dump: cannot write %s: %s", e->o.eval->dump, strerror(errno));
     return rc;
 }
 
 // ---- answers ----
 
-static int ask(eval *e, const sl_ids *ids, int n_shared, sl_error *err) {
+// n_predict: most tokens of the answer.
+static int ask(eval *e, const sl_ids *ids, int n_shared, int n_predict, sl_error *err) {
     cli_timeline *t = &e->t;
-    int n = (int)ids->n, n_dense = e->o.question_dense ? n : n_shared;
+    int n = (int)ids->n, n_dense = e->o.tasks->question_dense ? n : n_shared;
     int rc = cli_run_set_prompt(&e->run, n, err);
     if (!rc) rc = cli_timeline_prefix(t, ids->data, n_dense, n, err);
     if (!rc) rc = cli_timeline_feed(t, ids->data + n_dense, n - n_dense, err);
     e->answer.n = 0;
     if (!rc) rc = sl_text_append(&e->answer, "", 0, err);
-    if (!rc) rc = cli_timeline_generate(t, 0, cli_sink_text, &e->answer, err);
+    if (!rc) rc = cli_timeline_generate(t, n_predict, 0, cli_sink_text, &e->answer, err);
     if (!rc && cli_interrupted())
         rc = sl_fail(err, SL_ERR_IO, "interrupted; %s (%d of %d answers are done)",
                      e->out ? "run the same command to continue" : "a run with --out FILE can be continued", e->n_done,
@@ -324,7 +252,7 @@ static int ask(eval *e, const sl_ids *ids, int n_shared, sl_error *err) {
 static uint32_t sequence_of(const eval *e, const eval_group *g, int number) {
     char name[256];
     int n = snprintf(name, sizeof name, "%.200s/%d/%d", g->task, g->length, number);
-    return e->o.seq_id + sl_fnv1a_32(SL_FNV1A_32_START, name, (size_t)n);
+    return e->o.run->sampling.seq_id + sl_fnv1a_32(SL_FNV1A_32_START, name, (size_t)n);
 }
 
 static eval_prefill prefill_of(const eval *e, int n_prompt) {
@@ -363,7 +291,7 @@ static int record_answer(eval *e, int group, int number, int method, const eval_
                                  (json_int_t)a->bytes, "kv_dense_bytes", (json_int_t)a->dense_bytes);
         if (line) eval_prefill_put(&e->scores, line, method, &e->scores.prefill[cell]);
         if (line) cli_certificates_put(line, a);
-        rc = cli_resume_add(e->out, "--out", e->o.out, line, err);
+        rc = cli_resume_add(e->out, "--out", e->o.output->path, line, err);
         json_decref(line);
     }
     json_decref(whole);
@@ -372,8 +300,9 @@ static int record_answer(eval *e, int group, int number, int method, const eval_
 }
 
 static int set_methods(eval *e, int m, sl_error *err) {
-    int rc = cli_run_set_attention_but(&e->run, e->scores.methods[m], &e->o.attn_layers, err);
-    return rc ? rc : cli_run_set_prefill(&e->run, eval_prefill_of(&e->scores, m), &e->o.attn_prefill_layers, err);
+    int rc = cli_run_set_attention_but(&e->run, e->scores.methods[m], &e->o.run->attention.attn_layers, err);
+    return rc ? rc
+              : cli_run_set_prefill(&e->run, eval_prefill_of(&e->scores, m), &e->o.run->attention.attn_prefill_layers, err);
 }
 
 static int ask_all(eval *e, int group, int first, const eval_text *text, int n, sl_error *err) {
@@ -381,7 +310,7 @@ static int ask_all(eval *e, int group, int first, const eval_text *text, int n, 
     int rc = 0;
     for (int q = 0; !rc && q < n; q++) {
         rc = eval_prompt_ids(&e->prompter, &text->context, &text->items[q], &e->ids[q], &e->n_shared[q], err);
-        if (!rc) rc = cli_check_prompt(&e->run, e->ids[q].n, err);
+        if (!rc) rc = cli_check_prompt(&e->run, e->ids[q].n, "--ctx-size", err);
         rc = at_line(e, g->first + first + q, rc, err);
     }
     for (int m = 0; !rc && m < e->scores.n_methods; m++) {
@@ -391,8 +320,7 @@ static int ask_all(eval *e, int group, int first, const eval_text *text, int n, 
             cli_progress_item(&e->progress, g->task);
             if (!is_set++) rc = set_methods(e, m, err);
             sl_session_set_sequence(e->t.session, sequence_of(e, g, first + q));
-            e->o.n_predict = text->items[q].n_predict;
-            if (!rc) rc = ask(e, &e->ids[q], e->n_shared[q], err);
+            if (!rc) rc = ask(e, &e->ids[q], e->n_shared[q], text->items[q].n_predict, err);
             if (!rc) rc = record_answer(e, group, first + q, m, &text->items[q], (int)e->ids[q].n, err);
         }
     }
@@ -409,7 +337,7 @@ static int is_done(const eval *e, int group, int first, int n) {
 // Operations of the prefills of the generated texts that are left; 0: the lengths of a file are not known beforehand.
 static double prefill_left(const eval *e) {
     double sum = 0;
-    for (int g = 0; !e->o.jsonl && g < e->scores.n_groups; g++) {
+    for (int g = 0; !e->o.tasks->jsonl && g < e->scores.n_groups; g++) {
         const eval_group *group = &e->scores.groups[g];
         int per_text = n_questions(e, g);
         for (int i = 0; i < group->n; i += per_text)
@@ -441,19 +369,19 @@ static int run_texts(eval *e, sl_error *err) {
 // ---- the run ----
 
 static int open_run(eval *e, sl_error *err) {
-    const cli_options *o = &e->o;
-    int n = o->jsonl ? 1 : o->questions;
+    const cli_eval_flags *o = &e->o;
+    int n = o->tasks->jsonl ? 1 : o->eval->questions, *n_ctx = &e->run_options.limits.n_ctx;
     e->ids = calloc((size_t)n, sizeof *e->ids);
     e->n_shared = calloc((size_t)n, sizeof *e->n_shared);
     if (!e->ids || !e->n_shared) return sl_fail(err, SL_ERR_MEMORY, "--questions %d: out of memory", n);
-    for (int i = 0; !o->jsonl && i < o->lengths.n; i++)
-        if (o->lengths.at[i] > e->o.n_ctx) e->o.n_ctx = o->lengths.at[i];
-    int rc = cli_run_open(&e->run, &e->o, err);
+    for (int i = 0; !o->tasks->jsonl && i < o->tasks->lengths.n; i++)
+        if (o->tasks->lengths.at[i] > *n_ctx) *n_ctx = o->tasks->lengths.at[i];
+    int rc = cli_run_open(&e->run, &e->run_options, 1, err);
     const sl_config *config = rc ? NULL : sl_model_config(e->run.model);
     if (!rc && e->scores.lists_prefill) rc = eval_scores_alloc_heads(&e->scores, config->n_layers, config->n_heads, err);
     if (rc) return rc;
-    if (!CLI_GIVEN(o, temp)) // greedy; ignores the settings of the model
-        e->run.sampling = (sl_sampling){.temp = 0, .top_p = 1, .repeat_penalty = 1, .seed = o->seed};
+    if (!o->run->sampling.temp_given) // greedy; ignores the settings of the model
+        e->run.sampling = (sl_sampling){.temp = 0, .top_p = 1, .repeat_penalty = 1, .seed = o->run->sampling.seed};
     return cli_timeline_open(&e->t, &e->run, 0, err);
 }
 
@@ -462,9 +390,9 @@ static int run(eval *e, sl_error *err) {
     int rc = open_run(e, err);
     if (rc) return rc;
     sl_engine_describe(e->run.engine, device, sizeof device);
-    fprintf(stderr, "model: %s\nbackend: %s\nsetup: %s\n", e->o.model, device,
-            e->o.question_dense ? "A, prefill of contexts and questions; each method decodes the answers"
-                                : "B, prefill of contexts; each method decodes questions and answers");
+    fprintf(stderr, "model: %s\nbackend: %s\nsetup: %s\n", e->o.run->model.path, device,
+            e->o.tasks->question_dense ? "A, prefill of contexts and questions; each method decodes the answers"
+                                       : "B, prefill of contexts; each method decodes questions and answers");
     fprintf(stderr, "prefill:");
     for (int i = 0; i < e->prefills.n; i++) fprintf(stderr, "%s %s", i ? "," : "", e->prefills.names[i]);
     fprintf(stderr, "\n");
@@ -482,9 +410,9 @@ static int print_table(eval *e, const eval_scores *s, sl_error *err) {
     if (!summary) return sl_fail(err, SL_ERR_MEMORY, "the table: out of memory");
     const eval_source source = {.settings = e->settings, .model = &e->name, .n_planned = e->scores.n_samples};
     eval_summarise(s, summary);
-    int rc = eval_print(s, summary, &source, e->o.format, err);
+    int rc = eval_print(s, summary, &source, e->o.output->format, err);
     snprintf(title, sizeof title, "%.200s, %d sample%s", e->name.name, s->n_samples, cli_s(s->n_samples));
-    if (!rc && e->o.plot && s == &e->scores) rc = eval_plot(e->o.plot, title, s, &e->attn, summary, err);
+    if (!rc && e->o.output->plot && s == &e->scores) rc = eval_plot(e->o.output->plot, title, s, &e->attn, summary, err);
     free(summary);
     return rc;
 }
@@ -498,51 +426,56 @@ static void print_partial(eval *e) {
     eval_scores_free(&part);
 }
 
-// Makes all checks that do not need the weights of the model.
-static int prepare(eval *e, sl_tokenizer **tok, sl_error *err) {
-    cli_options *o = &e->o;
-    int rc = cli_need_model(o, err);
-    if (!rc) rc = cli_check_device(o, err);
-    if (!rc) rc = check_flags(o, err);
-    if (!rc) rc = cli_attn_list_parse("--attn", &o->attns, &e->attn, err);
+static int list_methods(eval *e, sl_error *err) {
+    const cli_attention_options *o = &e->o.run->attention;
+    int rc = cli_attn_list_parse("--attn", &o->attns, &e->attn, err);
     if (!rc) rc = cli_prefill_list_parse(o, &e->prefills, err);
     if (!rc) rc = cli_attn_list_repeat(&e->attn, e->prefills.n, err);
     e->scores.prefills = e->prefills.names;
-    e->scores.n_prefills = e->prefills.n, e->scores.lists_prefill = o->attn_prefills.n > 0 || o->attn_prefill_layers.n > 0;
+    e->scores.n_prefills = e->prefills.n;
+    e->scores.lists_prefill = o->attn_prefills.n > 0 || o->attn_prefill_layers.n > 0;
     e->scores.methods = e->attn.names;
     e->scores.n_methods = e->attn.n;
-    if (!rc) rc = o->jsonl ? list_records(e, err) : list_tasks(e, err);
-    if (!rc) rc = check_limits(e, err);
-    if (!rc) rc = sl_tokenizer_load(sl_source_documents(o->source), tok, err);
-    if (!rc && o->chat) rc = cli_chat_load(o, &e->prompter.chat, err);
-    if (rc) return rc;
-    const eval_procedure *procedure = o->procedure ? eval_procedure_find(o->procedure) : NULL;
-    if (o->chat && procedure && !o->system_prompt) o->system_prompt = procedure->system;
+    return rc;
+}
+
+// What this command chooses in place of flags that are not given.
+static void set_defaults(eval *e) {
+    const cli_eval_flags *o = &e->o;
+    const eval_procedure *procedure = o->eval->procedure ? eval_procedure_find(o->eval->procedure) : NULL;
+    cli_list *stops = &e->run_options.limits.stops;
+    if (o->chat->is_on && procedure && !o->chat->system) e->prompter.chat.system = procedure->system;
     e->newline[0] = "\n"; // answers in the plain wording are one line
-    if (!o->jsonl && !o->chat && !o->stops.n) o->stops = (cli_list){.items = e->newline, .n = 1};
-    o->device = cli_pick_device(o, e->attn.specs, e->attn.n);
-    e->prompter.o = o;
+    if (!o->tasks->jsonl && !o->chat->is_on && !stops->n) *stops = (cli_list){.items = e->newline, .n = 1};
+    e->run_options.device.name = cli_pick_device(o->run, e->attn.specs, e->attn.n);
+}
+
+// Makes all checks that do not need the weights of the model.
+static int prepare(eval *e, sl_tokenizer **tok, sl_error *err) {
+    const cli_eval_flags *o = &e->o;
+    int rc = cli_need_model(&o->run->model, err);
+    if (!rc) rc = cli_check_device(&o->run->device, err);
+    if (!rc) rc = check_flags(o, err);
+    if (!rc) rc = list_methods(e, err);
+    if (!rc) rc = o->tasks->jsonl ? list_records(e, err) : list_tasks(e, err);
+    if (!rc) rc = check_limits(e, err);
+    if (!rc) rc = sl_tokenizer_load(sl_source_documents(o->run->model.source), tok, err);
+    if (!rc && o->chat->is_on) rc = cli_chat_load(&o->run->model, o->chat, &e->prompter.chat, err);
+    if (rc) return rc;
+    set_defaults(e);
     e->prompter.tok = *tok;
-    e->maker = (eval_maker){.seed = o->task_seed,
-                            .instruct = o->chat,
-                            .n_questions = o->questions,
-                            .n_predict = o->n_predict,
-                            .haystack = !strcmp(o->haystack, "noise")     ? HAYSTACK_NOISE
-                                        : !strcmp(o->haystack, "needles") ? HAYSTACK_NEEDLES
-                                                                          : HAYSTACK_TEXT,
-                            .count = eval_prompt_count,
-                            .ctx = &e->prompter};
+    e->maker = eval_maker_of(o->tasks, o->chat->is_on, o->eval->questions, &e->prompter);
     rc = eval_scores_alloc(&e->scores, err);
     if (rc) return rc;
     find_clusters(e);
-    if (!o->dump) rc = make_settings(e, err);
+    if (!o->eval->dump) rc = eval_make_settings(e, err);
     return rc ? rc : check_lengths(e, err);
 }
 
 static void close_eval(eval *e) {
     cli_timeline_close(&e->t);
     cli_run_close(&e->run);
-    for (int i = 0; e->ids && i < (e->o.jsonl ? 1 : e->o.questions); i++) sl_ids_free(&e->ids[i]);
+    for (int i = 0; e->ids && i < (e->o.tasks->jsonl ? 1 : e->o.eval->questions); i++) sl_ids_free(&e->ids[i]);
     free(e->ids), free(e->n_shared), free(e->tasks);
     sl_text_free(&e->answer);
     if (e->out) fclose(e->out);
@@ -554,14 +487,15 @@ static void close_eval(eval *e) {
     json_decref(e->settings);
 }
 
-int cmd_eval(const cli_options *o, sl_error *err) {
-    eval e = {.o = *o};
+int cmd_eval(const cli_eval_flags *o, sl_error *err) {
+    eval e = {.o = *o, .run_options = *o->run};
+    e.o.run = &e.run_options;
     sl_tokenizer *tok = NULL;
     int rc = prepare(&e, &tok, err);
-    if (!rc && o->dump) {
+    if (!rc && o->eval->dump) {
         rc = dump(&e, err);
     } else if (!rc) {
-        if (o->out) rc = eval_file_open(o->out, e.settings, &e.scores, &e.out, err);
+        if (o->output->path) rc = eval_file_open(o->output->path, e.settings, &e.scores, &e.out, err);
         e.n_todo = rc ? 0 : eval_scores_missing(&e.scores);
         if (!rc && e.n_todo) rc = run(&e, err);
         if (!rc)

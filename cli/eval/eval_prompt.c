@@ -1,7 +1,7 @@
 // cli/eval/eval_prompt.c - see eval_prompt.h.
 #include "cli/eval/eval_prompt.h"
 #include "cli/io.h"
-#include "cli/run.h"
+#include "cli/run/run.h"
 
 #include <ctype.h>
 #include <string.h>
@@ -30,7 +30,7 @@ static int render(eval_prompter *p, const sl_text *context, const eval_item *ite
     if (!rc) rc = append(text, &item->question, err);
     if (!rc && p->chat.template) {
         sl_prompt made = {0};
-        rc = cli_chat_render_text(p->o, &p->chat, p->tok, text->data, text->n, &made, err);
+        rc = cli_chat_render_text(&p->chat, p->tok, text->data, text->n, &made, err);
         sl_prompt_free(&p->whole);
         p->whole = made;
     }
@@ -75,4 +75,16 @@ int eval_prompt_count(void *prompter, const sl_text *context, const eval_item *i
     int rc = eval_prompt_ids(p, context, item, &p->ids, NULL, err);
     *n_tokens = (int)p->ids.n;
     return rc;
+}
+
+eval_maker eval_maker_of(const cli_task_options *o, int instruct, int n_questions, eval_prompter *p) {
+    return (eval_maker){.seed = o->seed,
+                        .instruct = instruct,
+                        .n_questions = n_questions,
+                        .n_predict = o->n_predict,
+                        .haystack = !strcmp(o->haystack, "noise")     ? HAYSTACK_NOISE
+                                    : !strcmp(o->haystack, "needles") ? HAYSTACK_NEEDLES
+                                                                      : HAYSTACK_TEXT,
+                        .count = eval_prompt_count,
+                        .ctx = p};
 }

@@ -8,7 +8,6 @@
 #include "tokenizer/tokenizer.h"
 
 typedef struct eval_prompter {
-    const cli_options *o;    // of the chat template
     const sl_tokenizer *tok; // not owned
     cli_chat chat;           // template NULL: none
     sl_prompt whole, head;
@@ -22,5 +21,7 @@ int eval_prompt_ids(eval_prompter *p, const sl_text *context, const eval_item *i
 // Ids of the last prompt of eval_prompt_ids and a text after it, as one text.
 int eval_prompt_continued(eval_prompter *p, const char *text, size_t n, sl_ids *ids, sl_error *err);
 int eval_prompt_count(void *prompter, const sl_text *context, const eval_item *item, int *n_tokens, sl_error *err);
+// Makes the texts of --task, with the length of their prompts as ids. n_questions: about one text.
+eval_maker eval_maker_of(const cli_task_options *o, int instruct, int n_questions, eval_prompter *p);
 
 #endif

@@ -111,8 +111,8 @@ static json_t *method_json(const cli_answer *a) {
     cli_run_format_prefill(run, prefill, sizeof prefill);
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)cli_timeline_logits_hash(a->t));
     return json_pack("{s:s, s:s, s:I, s:I, s:s}", "attn", attn, "attn_prefill", a->attn_prefill ? a->attn_prefill : prefill,
-                     "seed", (json_int_t)run->options->seed, "seq", (json_int_t)sl_session_sequence(a->t->session), "logits",
-                     hash);
+                     "seed", (json_int_t)run->options->sampling.seed, "seq", (json_int_t)sl_session_sequence(a->t->session),
+                     "logits", hash);
 }
 
 static json_t *prefill_json(const cli_timeline *t) {
@@ -130,7 +130,7 @@ static void put_optional(const cli_answer *a, json_t *out) {
     const sl_attn_stats *work = sl_stream_attn_stats(a->t->stream);
     if (work) json_object_set_new(out, "counters", counters_json(work));
     if (a->t->n_logprobs >= 0) json_object_set_new(out, "logprobs", cli_logprobs_json(tokens, n, tok));
-    if (!a->t->run->options->display_prompt) return;
+    if (!a->with_prompt) return;
     json_object_set_new(out, "prompt", cli_ids_text_json(tok, a->prompt));
     json_object_set_new(out, "prompt_ids", cli_ids_json(a->prompt));
 }
@@ -160,7 +160,7 @@ int cli_answer_set_prefill(cli_run *run, const json_t *record, sl_error *err) {
     return rc ? sl_fail(err, rc, "\"attn_prefill\": %.900s", cli_error_text(&why)) : 0;
 }
 
-int cli_answer_logprobs(const cli_options *o, const json_t *record) {
+int cli_answer_logprobs(const cli_output_options *o, const json_t *record) {
     const json_t *asked = cli_record_logprobs(record);
-    return asked ? (int)json_integer_value(asked) : CLI_GIVEN(o, logprobs) ? o->logprobs : -1;
+    return asked ? (int)json_integer_value(asked) : o->logprobs_given ? o->logprobs : -1;
 }

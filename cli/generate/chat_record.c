@@ -9,10 +9,9 @@ static sl_text lent_text(const json_t *record, const char *field) {
 
 static int tokenize_messages(const eval_prompter *p, const json_t *record, sl_ids *ids, sl_error *err) {
     sl_prompt prompt = {0};
-    if (p->o->system_prompt)
+    if (p->chat.system)
         return sl_fail(err, SL_ERR_ARG, "\"messages\" and --system-prompt: expected the system message in one of them");
-    int rc =
-        cli_chat_render(p->o, &p->chat, p->tok, sl_json_get(record, "messages"), sl_json_get(record, "tools"), &prompt, err);
+    int rc = cli_chat_render(&p->chat, p->tok, sl_json_get(record, "messages"), sl_json_get(record, "tools"), &prompt, err);
     if (rc == SL_ERR_ARG) rc = err->code = SL_ERR_FORMAT; // of the line, not of a flag
     if (!rc) rc = sl_chat_tokenize(p->chat.template, p->tok, &prompt, ids, err);
     sl_prompt_free(&prompt);

@@ -14,13 +14,15 @@
 #include "cli/output/progress_bar.h"
 #include "cli/process.h"
 #include "cli/records.h"
-#include "cli/run.h"
+#include "cli/run/load_model.h"
+#include "cli/run/run.h"
 #include "cli/timeline.h"
 
 #include <stdio.h>
 #include <string.h>
 
 typedef struct job {
+    const cli_generate_flags *o;
     cli_run *run;
     cli_timeline t;
     cli_records records;
@@ -47,12 +49,14 @@ static int set_method(job *j, const json_t *record, sl_error *err) {
 
 static int answer(job *j, sl_error *err) {
     cli_timeline *t = &j->t;
-    int n = (int)j->ids.n, n_dense = j->run->options->question_dense ? n : j->n_shared;
+    int n = (int)j->ids.n, n_dense = j->o->input->question_dense ? n : j->n_shared;
     int rc = cli_timeline_prefix(t, j->ids.data, n_dense, n, err);
     if (!rc) rc = cli_timeline_feed(t, j->ids.data + n_dense, n - n_dense, err);
     j->answer.n = 0;
     if (!rc) rc = sl_text_append(&j->answer, "", 0, err);
-    return rc ? rc : cli_timeline_generate(t, j->prompter.chat.template != NULL, cli_sink_text, &j->answer, err);
+    return rc ? rc
+              : cli_timeline_generate(t, j->o->run->limits.n_predict, j->prompter.chat.template != NULL, cli_sink_text,
+                                      &j->answer, err);
 }
 
 static int print_answer(job *j, const json_t *record, int index, sl_error *err) {
@@ -65,7 +69,8 @@ static int print_answer(job *j, const json_t *record, int index, sl_error *err) 
                           .prompt = &j->ids,
                           .text = &j->answer,
                           .t = t,
-                          .totals = &totals};
+                          .totals = &totals,
+                          .with_prompt = j->o->output->display_prompt};
     cli_totals_add(&j->all, &totals);
     int rc = cli_records_at_line(&j->records, j->records.n_lines, cli_answer_print(&a, err), err);
     return rc ? rc : cli_flush(err);
@@ -74,15 +79,15 @@ static int print_answer(job *j, const json_t *record, int index, sl_error *err) 
 // ---- all lines ----
 
 static int run_line(job *j, const json_t *record, int index, sl_error *err) {
-    j->t.n_logprobs = cli_answer_logprobs(j->run->options, record);
-    sl_session_set_sequence(j->t.session, cli_record_sequence(record, j->run->options->seq_id, index));
+    j->t.n_logprobs = cli_answer_logprobs(j->o->output, record);
+    sl_session_set_sequence(j->t.session, cli_record_sequence(record, j->o->run->sampling.seq_id, index));
     int rc = set_method(j, record, err);
     if (!rc) rc = cli_answer_set_prefill(j->run, record, err);
     const sl_tokenizer *tok = sl_model_tokenizer(j->run->model);
     if (!rc)
         rc = j->prompter.chat.template ? chat_record_tokenize(&j->prompter, record, &j->ids, &j->n_shared, err)
                                        : cli_records_tokenize(&j->records, tok, record, &j->ids, &j->n_shared, err);
-    if (!rc) rc = cli_check_prompt(j->run, j->ids.n, err);
+    if (!rc) rc = cli_check_prompt(j->run, j->ids.n, "--ctx-size", err);
     if (!rc) rc = cli_run_set_prompt(j->run, (int)j->ids.n, err);
     if (!rc) rc = answer(j, err);
     rc = cli_records_at_line(&j->records, j->records.n_lines, rc, err);
@@ -106,9 +111,9 @@ static int run_lines(job *j, sl_error *err) {
     return rc;
 }
 
-static int check_flags(const cli_options *o, sl_error *err) {
-    int rc = cli_check_chat_flags(o, err);
-    return rc ? rc : cli_records_check_flags(o, "--jsonl", err);
+static int check_flags(const cli_generate_flags *o, sl_error *err) {
+    int rc = cli_check_chat_flags(o->chat, o->given, err);
+    return rc ? rc : cli_records_check_flags(o->input, &o->run->ids, "--jsonl", err);
 }
 
 static void close_job(job *j) {
@@ -119,33 +124,32 @@ static void close_job(job *j) {
     sl_text_free(&j->attn);
 }
 
-int cli_generate_jsonl(const cli_options *o, sl_error *err) {
-    job j = {0};
+int cli_generate_jsonl(const cli_generate_flags *o, sl_error *err) {
+    job j = {.o = o};
     cli_run run;
-    int rc = cli_need_model(o, err);
+    int rc = cli_need_model(&o->run->model, err);
     if (!rc) rc = check_flags(o, err);
-    if (!rc && o->chat) rc = cli_chat_load(o, &j.prompter.chat, err);
-    if (!rc) rc = cli_records_open(&j.records, o->jsonl, o->chat ? CLI_RECORDS_CHATS : CLI_RECORDS_PROMPTS, err);
+    if (!rc && o->chat->is_on) rc = cli_chat_load(&o->run->model, o->chat, &j.prompter.chat, err);
+    if (!rc) rc = cli_records_open(&j.records, o->input->jsonl, o->chat->is_on ? CLI_RECORDS_CHATS : CLI_RECORDS_PROMPTS, err);
     if (!rc) rc = cli_records_check(&j.records, &j.n_total, err);
-    if (!rc) rc = cli_run_open(&run, o, err);
+    if (!rc) rc = cli_run_open(&run, o->run, 1, err);
     if (!rc) {
         j.run = &run;
-        j.prompter.o = o;
         j.prompter.tok = sl_model_tokenizer(run.model);
-        cli_model_name_of(run.model, o->model, &j.model);
-        rc = cli_timeline_open(&j.t, &run, o->seq_id, err);
+        cli_model_name_of(run.model, o->run->model.path, &j.model);
+        rc = cli_timeline_open(&j.t, &run, o->run->sampling.seq_id, err);
         if (!rc) {
             char prefill[CLI_ATTN_TEXT];
             cli_run_format_prefill(&run, prefill, sizeof prefill);
             cli_run_describe(&run, stderr);
             fprintf(stderr,
-                    o->question_dense
+                    o->input->question_dense
                         ? "setup: A, prefill of contexts and questions with %s attention; --attn decodes the answers\n"
                         : "setup: B, prefill of contexts with %s attention; --attn decodes questions and answers\n",
                     prefill);
             cli_catch_interrupt(1);
             rc = run_lines(&j, err);
-            if (!rc && o->perf) cli_totals_print(&j.all, run.load_ms, stderr);
+            if (!rc && o->output->perf) cli_totals_print(&j.all, run.load_ms, stderr);
             cli_timeline_close(&j.t);
         }
         if (!rc) rc = cli_run_finish(&run, err);

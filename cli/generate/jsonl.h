@@ -2,9 +2,8 @@
 #ifndef SLEIGH_JSONL_H
 #define SLEIGH_JSONL_H
 
-#include "base/error.h"
-#include "cli/options/options.h"
+#include "cli/commands.h"
 
-int cli_generate_jsonl(const cli_options *o, sl_error *err);
+int cli_generate_jsonl(const cli_generate_flags *o, sl_error *err);
 
 #endif

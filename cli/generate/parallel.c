@@ -15,7 +15,8 @@
 #include "cli/output/progress_bar.h"
 #include "cli/process.h"
 #include "cli/records.h"
-#include "cli/run.h"
+#include "cli/run/load_model.h"
+#include "cli/run/run.h"
 #include "cli/timeline.h"
 
 #include <stdio.h>
@@ -34,6 +35,7 @@ typedef struct request { // a line of the file
 } request;
 
 typedef struct job {
+    const cli_generate_flags *o;
     cli_run *run;
     cli_records records;
     eval_prompter prompter; // of --chat
@@ -77,15 +79,14 @@ static int choose(job *j, request *r, sl_error *err) {
 static int tokenize_all(job *j, sl_error *err) {
     const sl_tokenizer *tok = sl_model_tokenizer(j->run->model);
     int rc = 0;
-    j->prompter.o = j->run->options;
     j->prompter.tok = tok;
     for (int i = 0; !rc && i < j->n_requests; i++) {
         request *r = &j->requests[i];
         rc = j->prompter.chat.template ? chat_record_tokenize(&j->prompter, r->record, &r->ids, &r->n_dense, err)
                                        : cli_records_tokenize(&j->records, tok, r->record, &r->ids, &r->n_dense, err);
-        if (!rc) rc = cli_check_prompt(j->run, r->ids.n, err);
+        if (!rc) rc = cli_check_prompt(j->run, r->ids.n, "--ctx-size", err);
         if (!rc) rc = choose(j, r, err);
-        if (j->run->options->question_dense) r->n_dense = (int)r->ids.n;
+        if (j->o->input->question_dense) r->n_dense = (int)r->ids.n;
         rc = cli_records_at_line(&j->records, r->line, rc, err);
     }
     return rc;
@@ -103,10 +104,10 @@ static int set_method(job *j, const char *attn, sl_error *err) {
 }
 
 static int begin(job *j, request *r, int index, sl_error *err) {
-    const cli_options *o = j->run->options;
+    const cli_generate_flags *o = j->o;
     char prefill[CLI_ATTN_TEXT];
     int n = (int)r->ids.n;
-    int rc = cli_timeline_open(&r->t, j->run, cli_record_sequence(r->record, o->seq_id, index), err);
+    int rc = cli_timeline_open(&r->t, j->run, cli_record_sequence(r->record, o->run->sampling.seq_id, index), err);
     if (!rc) rc = cli_answer_set_prefill(j->run, r->record, err);
     if (!rc) rc = cli_run_set_prompt(j->run, n, err); // --attn=auto chooses the same plan for all of the group
     cli_run_format_prefill(j->run, prefill, sizeof prefill);
@@ -114,8 +115,10 @@ static int begin(job *j, request *r, int index, sl_error *err) {
     if (!rc) rc = cli_timeline_prefill(&r->t, r->ids.data, r->n_dense, err);
     if (!rc) rc = cli_timeline_feed(&r->t, r->ids.data + r->n_dense, n - r->n_dense, err);
     if (!rc) rc = sl_text_append(&r->text, "", 0, err);
-    r->t.n_logprobs = cli_answer_logprobs(o, r->record);
-    if (!rc) rc = cli_timeline_begin(&r->t, j->prompter.chat.template != NULL, cli_sink_text, &r->text, err);
+    r->t.n_logprobs = cli_answer_logprobs(o->output, r->record);
+    if (!rc)
+        rc = cli_timeline_begin(&r->t, o->run->limits.n_predict, j->prompter.chat.template != NULL, cli_sink_text, &r->text,
+                                err);
     return rc;
 }
 
@@ -128,7 +131,8 @@ static int print_answer(const job *j, const request *r, const cli_totals *group,
                           .text = &r->text,
                           .t = &r->t,
                           .attn_prefill = r->attn_prefill,
-                          .totals = group};
+                          .totals = group,
+                          .with_prompt = j->o->output->display_prompt};
     return cli_records_at_line(&j->records, r->line, cli_answer_print(&a, err), err);
 }
 
@@ -162,7 +166,7 @@ static void free_request(request *r) {
 
 // Number of requests from r on that form a group: at most --parallel, with one method.
 static int group_size(const job *j, const request *r) {
-    int most = j->run->options->parallel, left = j->n_requests - (int)(r - j->requests), n = 1;
+    int most = j->o->input->parallel, left = j->n_requests - (int)(r - j->requests), n = 1;
     while (n < most && n < left && !strcmp(r[n].attn, r->attn)) n++;
     return n;
 }
@@ -186,52 +190,53 @@ static int run_groups(job *j, sl_error *err) {
     return rc;
 }
 
-static int check_flags(const cli_options *o, sl_error *err) {
-    if (o->prompts && o->jsonl) return sl_fail(err, SL_ERR_ARG, "--prompts and --jsonl: expected only one of them");
-    int rc = cli_check_chat_flags(o, err);
+static int check_flags(const cli_generate_flags *o, sl_error *err) {
+    if (o->input->prompts && o->input->jsonl)
+        return sl_fail(err, SL_ERR_ARG, "--prompts and --jsonl: expected only one of them");
+    int rc = cli_check_chat_flags(o->chat, o->given, err);
     if (rc) return rc;
-    if (o->prompts && o->question_dense) return sl_fail(err, SL_ERR_ARG, "flag --question-dense needs --jsonl");
-    return cli_records_check_flags(o, o->prompts ? "--prompts" : "--jsonl", err);
+    if (o->input->prompts && o->input->question_dense) return sl_fail(err, SL_ERR_ARG, "flag --question-dense needs --jsonl");
+    return cli_records_check_flags(o->input, &o->run->ids, o->input->prompts ? "--prompts" : "--jsonl", err);
 }
 
 static int run_job(job *j, sl_error *err) {
-    const cli_options *o = j->run->options;
+    const cli_generate_flags *o = j->o;
     int rc = tokenize_all(j, err);
-    j->batch = malloc((size_t)o->parallel * sizeof *j->batch);
-    if (!rc && !j->batch) rc = sl_fail(err, SL_ERR_MEMORY, "--parallel %d: out of memory", o->parallel);
+    j->batch = malloc((size_t)o->input->parallel * sizeof *j->batch);
+    if (!rc && !j->batch) rc = sl_fail(err, SL_ERR_MEMORY, "--parallel %d: out of memory", o->input->parallel);
     if (rc) return rc;
     char prefill[CLI_ATTN_TEXT];
     cli_run_format_prefill(j->run, prefill, sizeof prefill);
     cli_run_describe(j->run, stderr);
     fprintf(stderr,
-            o->prompts || o->question_dense
+            o->input->prompts || o->input->question_dense
                 ? "setup: A, prefill of prompts with %s attention; --attn decodes the answers\n"
                 : "setup: B, prefill of prompts and contexts with %s attention; --attn decodes questions and answers\n",
             prefill);
-    fprintf(stderr, "parallel: %d prompt%s in static batches of %d\n", j->n_requests, cli_s(j->n_requests), o->parallel);
+    fprintf(stderr, "parallel: %d prompt%s in static batches of %d\n", j->n_requests, cli_s(j->n_requests), o->input->parallel);
     cli_catch_interrupt(1);
     rc = run_groups(j, err);
-    if (!rc && o->perf) cli_totals_print(&j->all, j->run->load_ms, stderr);
+    if (!rc && o->output->perf) cli_totals_print(&j->all, j->run->load_ms, stderr);
     return rc;
 }
 
-int cli_generate_parallel(const cli_options *o, sl_error *err) {
-    job j = {0};
+int cli_generate_parallel(const cli_generate_flags *o, sl_error *err) {
+    job j = {.o = o};
     cli_run run;
-    int rc = cli_need_model(o, err);
+    int rc = cli_need_model(&o->run->model, err);
     if (!rc) rc = check_flags(o, err);
-    if (!rc && o->chat) rc = cli_chat_load(o, &j.prompter.chat, err);
+    if (!rc && o->chat->is_on) rc = cli_chat_load(&o->run->model, o->chat, &j.prompter.chat, err);
     if (!rc)
-        rc = cli_records_open(&j.records, o->prompts ? o->prompts : o->jsonl,
-                              o->prompts ? CLI_RECORDS_PLAIN
-                              : o->chat  ? CLI_RECORDS_CHATS
-                                         : CLI_RECORDS_PROMPTS,
+        rc = cli_records_open(&j.records, o->input->prompts ? o->input->prompts : o->input->jsonl,
+                              o->input->prompts ? CLI_RECORDS_PLAIN
+                              : o->chat->is_on  ? CLI_RECORDS_CHATS
+                                                : CLI_RECORDS_PROMPTS,
                               err);
     if (!rc) rc = read_requests(&j, err);
-    if (!rc) rc = cli_run_open(&run, o, err);
+    if (!rc) rc = cli_run_open(&run, o->run, o->input->parallel, err);
     if (!rc) {
         j.run = &run;
-        cli_model_name_of(run.model, o->model, &j.model);
+        cli_model_name_of(run.model, o->run->model.path, &j.model);
         rc = run_job(&j, err);
         for (int i = 0; i < j.n_requests; i++) cli_timeline_close(&j.requests[i].t); // before the engine is freed
         if (!rc) rc = cli_run_finish(&run, err);

@@ -2,9 +2,8 @@
 #ifndef SLEIGH_PARALLEL_H
 #define SLEIGH_PARALLEL_H
 
-#include "base/error.h"
-#include "cli/options/options.h"
+#include "cli/commands.h"
 
-int cli_generate_parallel(const cli_options *o, sl_error *err);
+int cli_generate_parallel(const cli_generate_flags *o, sl_error *err);
 
 #endif

@@ -27,17 +27,16 @@ static int print(const sl_messages *messages, sl_text *out, sl_error *err) {
     return rc;
 }
 
-int cli_prompt_cache_load(cli_timeline *t, sl_messages *messages, sl_error *err) {
-    const char *path = t->run->options->prompt_cache;
+int cli_prompt_cache_load(cli_timeline *t, const cli_cache_options *o, sl_messages *messages, sl_error *err) {
+    const char *path = o->path;
     sl_session *session;
     sl_text text = {0};
     cli_progress bar;
     const sl_progress progress = {.fn = cli_progress_update, .ctx = &bar};
-    if (!path && t->run->options->prompt_cache_ro)
-        return sl_fail(err, SL_ERR_ARG, "flag --prompt-cache-ro needs --prompt-cache FILE");
+    if (!path && o->read_only) return sl_fail(err, SL_ERR_ARG, "flag --prompt-cache-ro needs --prompt-cache FILE");
     if (!path) return 0;
     if (access(path, F_OK)) {
-        if (t->run->options->prompt_cache_ro) cli_say("prompt cache: %s does not exist", path);
+        if (o->read_only) cli_say("prompt cache: %s does not exist", path);
         return 0;
     }
     cli_progress_begin(&bar, "prompt cache", "layers");
@@ -51,19 +50,18 @@ int cli_prompt_cache_load(cli_timeline *t, sl_messages *messages, sl_error *err)
     return rc;
 }
 
-int cli_prompt_cache_save(const cli_timeline *t, const sl_messages *messages, sl_error *err) {
-    const cli_options *o = t->run->options;
+int cli_prompt_cache_save(const cli_timeline *t, const cli_cache_options *o, const sl_messages *messages, sl_error *err) {
     cli_progress bar;
     const sl_progress progress = {.fn = cli_progress_update, .ctx = &bar};
-    if (!o->prompt_cache || o->prompt_cache_ro) return 0;
+    if (!o->path || o->read_only) return 0;
     sl_text text = {0};
     int rc = messages ? print(messages, &text, err) : 0;
     if (rc) cli_say("prompt cache: %s; the messages are not kept", err->message);
     cli_progress_begin(&bar, "prompt cache", "layers");
-    rc = sl_session_save_chat(t->session, o->prompt_cache, text.n ? &text : NULL, &progress, err);
+    rc = sl_session_save_chat(t->session, o->path, text.n ? &text : NULL, &progress, err);
     cli_progress_end(&bar);
     sl_text_free(&text);
     int n = sl_session_n_tokens(t->session);
-    if (!rc) cli_say("prompt cache: %d token%s to %s", n, cli_s(n), o->prompt_cache);
+    if (!rc) cli_say("prompt cache: %d token%s to %s", n, cli_s(n), o->path);
     return rc;
 }

@@ -8,9 +8,9 @@
 
 // Puts the session of the file into t, and the messages of a chat into *messages; both must be empty. messages NULL: not
 // wanted. Does nothing without the flag, or if the file does not exist.
-int cli_prompt_cache_load(cli_timeline *t, sl_messages *messages, sl_error *err);
+int cli_prompt_cache_load(cli_timeline *t, const cli_cache_options *o, sl_messages *messages, sl_error *err);
 // Writes the session of t into the file, with the messages of a chat; NULL: none. Does nothing without the flag, or with
 // --prompt-cache-ro.
-int cli_prompt_cache_save(const cli_timeline *t, const sl_messages *messages, sl_error *err);
+int cli_prompt_cache_save(const cli_timeline *t, const cli_cache_options *o, const sl_messages *messages, sl_error *err);
 
 #endif

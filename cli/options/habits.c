@@ -1,7 +1,6 @@
 // cli/options/habits.c - see habits.h.
 #include "cli/options/habits.h"
 #include "cli/options/option_table.h"
-#include "cli/options/options.h"
 
 #include <string.h>
 

@@ -1,6 +1,7 @@
 // cli/options/manual.c - see manual.h.
 #include "cli/options/manual.h"
 #include "attention/attention.h"
+#include "cli/options/all_options.h"
 #include "cli/options/help.h"
 #include "engine/sleigh.h"
 #include "tokenizer/chat/chat.h"
@@ -114,13 +115,13 @@ static int is_word(const char *value, const char *word) { // SPEC or SPEC,...
 // The candidates for the value of a flag, as an assignment in bash; NULL: any text.
 static const char *candidates(const cli_option *opt, char buf[512]) {
     if (!cli_option_takes_value(opt)) return NULL;
-    if (opt->field == offsetof(cli_options, model)) return "kind=model";
-    if (opt->field == offsetof(cli_options, device)) return "words='auto cpu cuda'";
+    if (opt->field == offsetof(cli_options, run.model.path)) return "kind=model";
+    if (opt->field == offsetof(cli_options, run.device.name)) return "words='auto cpu cuda'";
     if (is_word(opt->value, "SPEC")) return "words=$methods";
     if (is_word(opt->value, "FILE")) return "kind=file";
-    const char *list = opt->type == OPT_CHOICE                              ? opt->value
-                       : opt->field == offsetof(cli_options, chat_template) ? sl_chat_names()
-                                                                            : NULL;
+    const char *list = opt->type == OPT_CHOICE                                        ? opt->value
+                       : opt->field == offsetof(cli_options, run.model.chat_template) ? sl_chat_names()
+                                                                                      : NULL;
     if (!list) return NULL;
     int n = snprintf(buf, 512, "words='");
     for (; *list && n < 500; list++)

@@ -3,7 +3,7 @@
 #ifndef SLEIGH_MANUAL_H
 #define SLEIGH_MANUAL_H
 
-#include "cli/options/options.h"
+#include "cli/options/command.h"
 
 #include <stdio.h>
 

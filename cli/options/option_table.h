@@ -3,7 +3,7 @@
 #ifndef SLEIGH_OPTION_TABLE_H
 #define SLEIGH_OPTION_TABLE_H
 
-#include "cli/options/options.h"
+#include "cli/options/command.h"
 
 #include <stddef.h>
 

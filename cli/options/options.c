@@ -1,21 +1,16 @@
 // cli/options/options.c - the parser of flags; see options.h.
-#include "cli/options/options.h"
+#include "cli/options/all_options.h"
 #include "attention/attention.h"
 #include "base/nearest.h"
-#include "base/number.h"
-#include "cli/grow.h"
 #include "cli/options/habits.h"
 #include "cli/options/option_table.h"
+#include "cli/options/option_values.h"
 #include "models/source.h"
 
 #include <ctype.h>
-#include <errno.h>
-#include <limits.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 // ---- names ----
 
@@ -86,171 +81,13 @@ static void *field_of(cli_options *o, const cli_option *opt) {
     return (char *)o + opt->field;
 }
 
-static int takes_all(const cli_option *opt) {
-    return opt->type == OPT_INTS && strlen(opt->value) > 4 && !strcmp(opt->value + strlen(opt->value) - 4, ",all");
-}
-
-static int bad_value(const cli_option *opt, const char *flag, const char *value, sl_error *err) {
-    const char *kind = opt->type == OPT_FLOAT ? "a number" : "a whole number";
-    char min[SL_NUMBER_TEXT], max[SL_NUMBER_TEXT];
-    sl_number_text(opt->min, min), sl_number_text(opt->max, max);
-    if (takes_all(opt))
-        return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected whole numbers, %s or more, or all", flag, value, min);
-    if (opt->type == OPT_CTX)
-        return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected a whole number, %s or more, or 0", flag, value, min);
-    if (opt->type == OPT_SEED)
-        return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected -1 or a whole number from 0 to %s", flag, value, max);
-    if (opt->max >= CLI_BIG && opt->type != OPT_UINT32)
-        return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected %s, %s or more", flag, value, kind, min);
-    return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected %s from %s to %s", flag, value, kind, min, max);
-}
-
-static int parse_number(const cli_option *opt, const char *flag, const char *value, double *out, sl_error *err) {
-    char *end;
-    double number;
-    errno = 0;
-    if (opt->type == OPT_FLOAT)
-        number = strtod(value, &end);
-    else {
-        long long whole = strtoll(value, &end, 10);
-        int kilo = end != value && (*end == 'k' || *end == 'K');
-        number = (double)whole * (kilo ? 1024 : 1);
-        end += kilo;
-    }
-    if (end == value || *end || errno || isspace((unsigned char)*value) ||
-        !((number >= opt->min && number <= opt->max) || (opt->type == OPT_CTX && number == 0)))
-        return bad_value(opt, flag, value, err);
-    *out = number;
-    return 0;
-}
-
-static int random_seed(uint32_t *seed, sl_error *err) {
-    if (getrandom(seed, sizeof *seed, 0) == (ssize_t)sizeof *seed) return 0;
-    return sl_fail(err, SL_ERR_IO, "--seed -1: cannot read a random number: %s", strerror(errno));
-}
-
-static int set_number(cli_options *o, const cli_option *opt, const char *flag, const char *value, sl_error *err) {
-    double number = 0;
-    o->random_seed = opt->type == OPT_SEED ? !strcmp(value, "-1") : o->random_seed;
-    if (opt->type == OPT_SEED && o->random_seed) return random_seed(field_of(o, opt), err);
-    int rc = parse_number(opt, flag, value, &number, err);
-    if (rc) return rc;
-    if (opt->type == OPT_FLOAT)
-        *(double *)field_of(o, opt) = number;
-    else if (opt->type == OPT_UINT32 || opt->type == OPT_SEED)
-        *(uint32_t *)field_of(o, opt) = (uint32_t)number;
-    else
-        *(int *)field_of(o, opt) = (int)number;
-    return 0;
-}
-
-static int by_size(const void *x, const void *y) {
-    int a = *(const int *)x, b = *(const int *)y;
-    return (a > b) - (a < b);
-}
-
-void cli_sort_ints(cli_ints *list) {
-    qsort(list->at, list->n, sizeof *list->at, by_size);
-}
-
-static int add_int(cli_ints *list, const char *flag, double number, sl_error *err) {
-    if (list->n == CLI_MAX_INTS) return sl_fail(err, SL_ERR_ARG, "%s: expected at most %d numbers", flag, CLI_MAX_INTS);
-    list->at[list->n++] = (int)number;
-    return 0;
-}
-
-// FIRST-LAST, FIRST-LAST+STEP or FIRST-LAST*FACTOR. Writes NULs over the signs in `word`.
-static int add_range(cli_ints *list, const cli_option *opt, const char *flag, const char *value, char *word, sl_error *err) {
-    const cli_option any = {.type = OPT_INT, .min = 1, .max = CLI_BIG};
-    double first = 0, last = 0, by = 1;
-    char *dash = strchr(word, '-'), *sign = dash + 1 + strcspn(dash + 1, "+*"), how = *sign;
-    *dash = *sign = 0;
-    int rc = parse_number(opt, flag, word, &first, err);
-    if (!rc) rc = parse_number(opt, flag, dash + 1, &last, err);
-    if (!rc && how) rc = parse_number(&any, flag, sign + 1, &by, err);
-    if (rc) return rc;
-    if (last < first || (how == '*' && (by < 2 || first < 1)))
-        return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected a rising range: FIRST-LAST, FIRST-LAST+STEP or FIRST-LAST*FACTOR",
-                       flag, value);
-    for (double x = first; !rc && x <= last; x = how == '*' ? x * by : x + by) rc = add_int(list, flag, x, err);
-    return rc;
-}
-
-static int set_ints(cli_options *o, const cli_option *opt, const char *flag, const char *value, sl_error *err) {
-    cli_ints *list = field_of(o, opt);
-    int rc = 0;
-    list->n = 0;
-    for (const char *p = value; !rc && p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
-        char word[64];
-        double number = CLI_ALL;
-        snprintf(word, sizeof word, "%.*s", (int)strcspn(p, ","), p);
-        int is_all = takes_all(opt) && !strcmp(word, "all");
-        if (*word && strchr(word + 1, '-')) {
-            rc = add_range(list, opt, flag, value, word, err);
-            continue;
-        }
-        if (!is_all) rc = parse_number(opt, flag, word, &number, err);
-        if (!rc) rc = add_int(list, flag, number, err);
-    }
-    return rc;
-}
-
-// fresh: replaces the pairs from the environment.
-static int add_pair(cli_options *o, const cli_option *opt, const char *flag, const char *value, int fresh, sl_error *err) {
-    cli_ints *list = field_of(o, opt);
-    const char *comma = strchr(value, ',');
-    char first[32];
-    double a = 0, b = 0;
-    if (fresh) list->n = 0;
-    if (!comma) return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected two numbers, for example 512,128", flag, value);
-    snprintf(first, sizeof first, "%.*s", (int)(comma - value), value);
-    int rc = parse_number(opt, flag, first, &a, err);
-    if (!rc) rc = parse_number(opt, flag, comma + 1, &b, err);
-    if (!rc) rc = add_int(list, flag, a, err);
-    return rc ? rc : add_int(list, flag, b, err);
-}
-
-// A number of bytes: 512M, 1.5G, 2T.
-static int set_size(cli_options *o, const cli_option *opt, const char *flag, const char *value, sl_error *err) {
-    static const char suffixes[] = "KMGT";
-    char *end;
-    double number = isdigit((unsigned char)*value) ? strtod(value, &end) : 0, unit = 1;
-    const char *at = number > 0 && *end ? strchr(suffixes, toupper((unsigned char)*end)) : NULL;
-    if (at) unit = (double)(1ull << (10 * (at - suffixes + 1)));
-    if (!(number > 0) || end[at != NULL] || number * unit < opt->min || number * unit > opt->max)
-        return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected a number of bytes above 0, such as 512M, 40G or 1.5T", flag,
-                       value);
-    *(size_t *)field_of(o, opt) = (size_t)(number * unit);
-    return 0;
-}
-
-static int set_choice(cli_options *o, const cli_option *opt, const char *flag, const char *value, sl_error *err) {
-    size_t n = strlen(value);
-    for (const char *p = opt->value; *p;) {
-        size_t m = strcspn(p, ",");
-        if (m == n && !memcmp(p, value, n)) {
-            *(const char **)field_of(o, opt) = value;
-            return 0;
-        }
-        p += m + (p[m] == ',');
-    }
-    return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected one of %s", flag, value, opt->value);
-}
-
-static int list_add(cli_list *list, const char *item, sl_error *err) {
-    const char **items = cli_grow(list->items, list->n, &list->cap, sizeof *items);
-    if (!items) return sl_fail(err, SL_ERR_MEMORY, "command line: out of memory");
-    list->items = items;
-    list->items[list->n++] = item;
-    return 0;
-}
-
 // 1: the flag gives input, which a second flag would replace in silence. (The last one of other flags counts, so that a script
 // can have defaults.)
 static int is_input(const cli_option *opt) {
-    static const size_t fields[] = {offsetof(cli_options, prompt),        offsetof(cli_options, file),
-                                    offsetof(cli_options, system_prompt), offsetof(cli_options, jsonl),
-                                    offsetof(cli_options, prompts),       offsetof(cli_options, ids)};
+    static const size_t fields[] = {offsetof(cli_options, input.prompt),  offsetof(cli_options, input.file),
+                                    offsetof(cli_options, chat.system),   offsetof(cli_options, input.jsonl),
+                                    offsetof(cli_options, input.prompts), offsetof(cli_options, run.ids.path),
+                                    offsetof(cli_options, tasks.jsonl)};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (opt->field == fields[i] && opt->type == OPT_STRING) return 1;
     return 0;
@@ -258,40 +95,11 @@ static int is_input(const cli_option *opt) {
 
 // source: CLI_BY_ENV, CLI_BY_FLAG, or 0 for a default.
 static int set_value(cli_options *o, const cli_option *opt, const char *flag, const char *value, int source, sl_error *err) {
-    unsigned char *given = &o->given[opt - cli_option_table];
-    cli_list *list = field_of(o, opt);
-    int rc = 0;
+    unsigned char *given = &o->given.rows[opt - cli_option_table];
     if (source == CLI_BY_FLAG && *given == source && is_input(opt))
         return sl_fail(err, SL_ERR_ARG, "flag %s is given twice: expected it once", flag);
-    switch (opt->type) {
-    case OPT_STRING:
-        *(const char **)field_of(o, opt) = value;
-        break;
-    case OPT_CHOICE:
-        rc = set_choice(o, opt, flag, value, err);
-        break;
-    case OPT_SIZE:
-        rc = set_size(o, opt, flag, value, err);
-        break;
-    case OPT_INTS:
-        rc = set_ints(o, opt, flag, value, err);
-        break;
-    case OPT_PAIRS:
-        rc = add_pair(o, opt, flag, value, *given != source, err);
-        break;
-    case OPT_LIST:
-        if (*given != source) list->n = 0; // flags replace the list from the environment
-        rc = list_add(list, value, err);
-        break;
-    case OPT_FLAG:
-    case OPT_SWITCH:
-        if (strcmp(value, "0") && strcmp(value, "1"))
-            return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected 0 or 1", flag, value);
-        *(int *)field_of(o, opt) = *value == '1';
-        break;
-    default:
-        rc = set_number(o, opt, flag, value, err);
-    }
+    if (opt->type == OPT_SEED) o->random_seed = !strcmp(value, "-1");
+    int rc = cli_option_set(opt, field_of(o, opt), flag, value, *given != source, err);
     if (!rc) *given = (unsigned char)source;
     return rc;
 }
@@ -329,9 +137,9 @@ static int parse_option(cli_options *o, const cli_option *opt, const char *name,
 static int parse_param(cli_options *o, const char *name, arguments *a, const char *equals, sl_error *err) {
     const char *value = take_value(a, equals);
     if (!value) return lacks_value(name, err);
-    if (o->n_params == CLI_MAX_PARAMS)
+    if (o->run.attention.n_params == CLI_MAX_PARAMS)
         return sl_fail(err, SL_ERR_ARG, "flag %s: expected at most %d parameters of methods", name, CLI_MAX_PARAMS);
-    cli_param *p = &o->params[o->n_params++];
+    cli_param *p = &o->run.attention.params[o->run.attention.n_params++];
     snprintf(p->name, sizeof p->name, "%.31s", name + 2);
     p->value = value;
     return 0;
@@ -374,15 +182,15 @@ static int parse_habit(cli_options *o, const char *name, int row, arguments *a, 
     else if (h->value && !(is_missing && h->type == HABIT_REFUSED)) {
         if (!(value = take_value(a, equals))) return lacks_value(name, err);
     }
-    for (; h && !cli_habit_accepts(h, value); h = cli_habit_find(name, o->command, &row)) row++;
+    for (; h && !cli_habit_accepts(h, value); h = cli_habit_find(name, o->given.command, &row)) row++;
     SL_CHECK(h); // the last row of a flag accepts every value
-    if (h->type == HABIT_REFUSED) return refuse_habit(h, name, o->command, value, err);
+    if (h->type == HABIT_REFUSED) return refuse_habit(h, name, o->given.command, value, err);
     if (h->type == HABIT_NOTHING) {
         note_no_effect(o, name, value, h->text);
         return 0;
     }
     int on;
-    const cli_option *opt = find_option(h->target, o->command, &on);
+    const cli_option *opt = find_option(h->target, o->given.command, &on);
     SL_CHECK(opt);
     return set_value(o, opt, name, h->as_value ? h->as_value : value, CLI_BY_FLAG, err);
 }
@@ -393,16 +201,16 @@ static int parse_flag(cli_options *o, arguments *a, sl_error *err) {
     const char *arg = a->args[a->i++], *equals = !strncmp(arg, "--", 2) ? strchr(arg, '=') : NULL;
     snprintf(name, sizeof name, "%.*s", equals ? (int)(equals - arg) : (int)strlen(arg), arg);
     int on = 1, row = 0;
-    const cli_option *opt = find_option(name, o->command, &on);
+    const cli_option *opt = find_option(name, o->given.command, &on);
     if (opt) return parse_option(o, opt, name, on, a, equals, err);
-    if (!strncmp(name, "--", 2) && (o->command & CLI_DECODES) && is_param(name + 2))
+    if (!strncmp(name, "--", 2) && (o->given.command & CLI_DECODES) && is_param(name + 2))
         return parse_param(o, name, a, equals, err);
     strcpy(dashed, name);
     for (char *p = dashed; !strncmp(name, "--", 2) && *p; p++)
         if (*p == '_') *p = '-';
-    if ((opt = find_option(dashed, o->command, &on))) return parse_option(o, opt, dashed, on, a, equals, err);
-    if (cli_habit_find(dashed, o->command, &row)) return parse_habit(o, dashed, row, a, equals, err);
-    return unknown_flag(name, o->command, err);
+    if ((opt = find_option(dashed, o->given.command, &on))) return parse_option(o, opt, dashed, on, a, equals, err);
+    if (cli_habit_find(dashed, o->given.command, &row)) return parse_habit(o, dashed, row, a, equals, err);
+    return unknown_flag(name, o->given.command, err);
 }
 
 // ---- escapes ----
@@ -418,7 +226,7 @@ static int escape_of(char c) {
 static int unescape(cli_options *o, const char *flag, const char **text, sl_error *err) {
     if (!*text) return 0;
     char *copy = strdup(*text), *to = copy;
-    int rc = copy ? list_add(&o->owned, copy, err) : sl_fail(err, SL_ERR_MEMORY, "command line: out of memory");
+    int rc = copy ? cli_list_add(&o->owned, copy, err) : sl_fail(err, SL_ERR_MEMORY, "command line: out of memory");
     if (rc) {
         free(copy);
         return rc;
@@ -443,9 +251,9 @@ static int unescape(cli_options *o, const char *flag, const char **text, sl_erro
 }
 
 static int unescape_all(cli_options *o, sl_error *err) {
-    int rc = unescape(o, "--prompt", &o->prompt, err);
-    if (!rc) rc = unescape(o, "--system-prompt", &o->system_prompt, err);
-    for (int i = 0; !rc && i < o->stops.n; i++) rc = unescape(o, "--stop", &o->stops.items[i], err);
+    int rc = unescape(o, "--prompt", &o->input.prompt, err);
+    if (!rc) rc = unescape(o, "--system-prompt", &o->chat.system, err);
+    for (int i = 0; !rc && i < o->run.limits.stops.n; i++) rc = unescape(o, "--stop", &o->run.limits.stops.items[i], err);
     return rc;
 }
 
@@ -455,7 +263,7 @@ static int parse_env(cli_options *o, sl_error *err) {
     for (int i = 0; i < cli_n_options; i++) {
         char name[48];
         const char *value = getenv(cli_option_env(&cli_option_table[i], name));
-        if (!value || !(cli_option_table[i].commands & o->command) || !cli_option_has_env(&cli_option_table[i])) continue;
+        if (!value || !(cli_option_table[i].commands & o->given.command) || !cli_option_has_env(&cli_option_table[i])) continue;
         int rc = set_value(o, &cli_option_table[i], name, value, CLI_BY_ENV, err);
         if (rc) return rc;
     }
@@ -463,14 +271,38 @@ static int parse_env(cli_options *o, sl_error *err) {
 }
 
 static int unexpected(const cli_options *o, const char *word, sl_error *err) {
-    const char *hint =
-        !o->model && (o->command & CLI_LOADS) ? "give a model with --model" : "give text with --prompt or --file";
-    if (!(o->command & CLI_LOADS)) hint = "--help lists the flags";
+    const char *hint = !o->run.model.path && (o->given.command & CLI_LOADS) ? "give a model with --model"
+                                                                            : "give text with --prompt or --file";
+    if (!(o->given.command & CLI_LOADS)) hint = "--help lists the flags";
     return sl_fail(err, SL_ERR_ARG, "unexpected argument \"%.100s\"; %s", word, hint);
 }
 
+// Sets the fields NAME_given of the small structs.
+static void note_given(cli_options *o) {
+    const cli_given *given = &o->given;
+    cli_attention_options *attention = &o->run.attention;
+    cli_sampling_options *sampling = &o->run.sampling;
+    o->run.limits.n_predict_given = cli_given_by(given, "--n-predict");
+    o->run.stats.n_seeds_given = cli_given_by(given, "--stats-seeds");
+    o->input.prompt_given = cli_given_by(given, "--prompt");
+    o->input.file_given = cli_given_by(given, "--file");
+    o->input.parallel_given = cli_given_by(given, "--parallel");
+    o->output.logprobs_given = cli_given_by(given, "--logprobs");
+    o->bench.hot_hits_given = cli_given_by(given, "--hot-hits");
+    attention->attn_given = cli_given_by(given, "--attn");
+    attention->attn_prefill_given = cli_given_by(given, "--attn-prefill");
+    attention->prefill_segment_given = cli_given_by(given, "--prefill-segment");
+    sampling->temp_given = cli_given_by(given, "--temp");
+    sampling->top_k_given = cli_given_by(given, "--top-k");
+    sampling->top_p_given = cli_given_by(given, "--top-p");
+    sampling->min_p_given = cli_given_by(given, "--min-p");
+    sampling->repeat_penalty_given = cli_given_by(given, "--repeat-penalty");
+    sampling->repeat_last_n_given = cli_given_by(given, "--repeat-last-n");
+}
+
 int cli_options_parse(cli_options *o, unsigned command, int n, char **args, sl_error *err) {
-    *o = (cli_options){.command = command, .dense_prefix = -1};
+    *o = (cli_options){.given.command = command, .input.dense_prefix = -1, .perplexity.dense_prefix = -1};
+    o->run.attention.has_plan = (command & CLI_DECODES) != 0;
     // A default of this command replaces the default that another command has for the same field.
     for (int only_command = 0; only_command < 2; only_command++)
         for (int i = 0; i < cli_n_options; i++)
@@ -487,27 +319,29 @@ int cli_options_parse(cli_options *o, unsigned command, int n, char **args, sl_e
         else
             rc = unexpected(o, word, err);
     }
-    if (!rc && o->escape) rc = unescape_all(o, err);
+    if (!rc && o->input.escape) rc = unescape_all(o, err);
+    note_given(o);
     if (rc) cli_options_free(o);
     return rc;
 }
 
 void cli_options_free(cli_options *o) {
-    sl_source_close(o->source);
+    sl_source_close(o->run.model.source);
     for (int i = 0; i < o->owned.n; i++) free((void *)o->owned.items[i]);
-    const cli_list *const lists[] = {&o->owned,      &o->stops, &o->logit_bias,          &o->attn_layers,
-                                     &o->stats_attn, &o->attns, &o->attn_prefill_layers, &o->attn_prefills};
+    const cli_list *const lists[] = {
+        &o->owned,           &o->run.limits.stops,    &o->run.sampling.logit_bias,           &o->run.attention.attn_layers,
+        &o->run.stats.attns, &o->run.attention.attns, &o->run.attention.attn_prefill_layers, &o->run.attention.attn_prefills};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]->items);
 }
 
-int cli_option_given(const cli_options *o, size_t field) {
-    for (int i = 0; i < cli_n_options; i++)
-        if (cli_option_table[i].field == field && (cli_option_table[i].commands & o->command)) return o->given[i];
-    return 0;
+int cli_given_by(const cli_given *given, const char *name) {
+    int value;
+    const cli_option *opt = find_option(name, given->command, &value);
+    return opt ? given->rows[opt - cli_option_table] : 0;
 }
 
-const char *cli_given_flag(const cli_options *o, const cli_flag *flags, int n) {
-    for (int i = 0; i < n; i++)
-        if (cli_option_given(o, flags[i].field) == CLI_BY_FLAG) return flags[i].name;
+const char *cli_given_flag(const cli_given *given, const char *const *names) {
+    for (; *names; names++)
+        if (cli_given_by(given, *names) == CLI_BY_FLAG) return *names;
     return NULL;
 }

@@ -1,39 +1,18 @@
-// cli/options/options.h - the flags of all commands, from one table (option_table.c), and their parser.
+// cli/options/options.h - the flags of the commands as small structs, one for each purpose.
 //
-// Each flag is also an environment variable: SLEIGH_ and the first long name of the flag in capitals, with '_' for '-'
-// (--ctx-size: SLEIGH_CTX_SIZE). The command line takes precedence. In numbers the suffix k or K means 1024. Each parameter of
-// an attention method is a flag too (--S 128); the names come from the registry.
-// Refuses unknown flags (and suggests the nearest name), flags of other commands, and values out of range.
+// The parser (options.c) fills them from the table of flags (option_table.h). A function takes the structs that it needs. Only
+// the table, the parser, the manual and the dispatch of commands know all of them together (all_options.h).
+//
+// A field NAME_given says where a value comes from: 0 for a default, CLI_BY_ENV or CLI_BY_FLAG.
 #ifndef SLEIGH_OPTIONS_H
 #define SLEIGH_OPTIONS_H
 
-#include "base/error.h"
+#include "engine/sleigh.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
-enum { // the bit of each command in cli_option.commands
-    CLI_GENERATE = 1,
-    CLI_CHAT = 2,
-    CLI_TOKENIZE = 4,
-    CLI_DETOKENIZE = 8,
-    CLI_LOGITS = 16,
-    CLI_INSPECT = 32,
-    CLI_METHODS = 64,
-    CLI_VERSION = 128,
-    CLI_BENCH = 256,
-    CLI_COMPARE = 512,
-    CLI_PERPLEXITY = 1024,
-    CLI_EVAL = 2048,
-    CLI_PLOT = 4096,
-    CLI_TUNE = 8192,
-    // groups of commands
-    CLI_RUNS = CLI_GENERATE | CLI_CHAT,
-    CLI_SAMPLES = CLI_RUNS | CLI_COMPARE,
-    CLI_DECODES = CLI_RUNS | CLI_PERPLEXITY, // with one attention plan: --attn and its flags
-    CLI_ENGINES = CLI_SAMPLES | CLI_DECODES | CLI_LOGITS | CLI_BENCH | CLI_EVAL | CLI_TUNE,
-    CLI_LOADS = CLI_ENGINES | CLI_TOKENIZE | CLI_DETOKENIZE | CLI_INSPECT
-};
+// ---- values ----
 
 typedef struct cli_list {
     const char **items;
@@ -53,62 +32,161 @@ typedef struct cli_param { // a parameter of a method: --S=128
     const char *value;
 } cli_param;
 
+// ---- what was given ----
+
 enum { CLI_MAX_FLAGS = 160, CLI_MAX_PARAMS = 32 };
-
-typedef struct cli_options {
-    unsigned command;
-    struct sl_source *source; // models/source.h: of --model; NULL without --model
-    const char *model, *prompt, *file, *system_prompt, *chat_template, *chat_options, *tools, *jsonl, *attn, *schedule, *ids,
-        *out, *format, *device, *stats, *load_format, *prompts, *phase, *plot, *reference, *task, *haystack, *grader,
-        *procedure, *dump, *calibration, *states, *attn_prefill, *attn_profile, *prompt_cache, *parts, *measure, *rope_scaling,
-        *mask_method, *kv_cache, *fill,
-        *what; // what: the subject after `bench`, the file after `plot`
-    int n_predict, n_ctx, ubatch, threads, top_k, repeat_last_n, dense_prefix, stats_seeds, random_prompt, parallel,
-        repetitions, stride, windows, score, segment, samples, questions, logprobs, prefill_segment, prefill_check, check,
-        iterations, episodes, batch_questions, rope_original_ctx;
-    uint32_t seed, seq_id, task_seed;
-    size_t kv_gpu_memory, host_memory; // bytes; 0: not given
-    double loss, rate, memory_rate, hot_hits, mask_density, query_deviation, query_spread, temp, top_p, min_p, repeat_penalty,
-        presence_penalty, frequency_penalty, rope_scale, rope_theta, rope_low_freq_factor, rope_high_freq_factor,
-        yarn_attention_factor, yarn_beta_fast, yarn_beta_slow;
-    int ignore_eos, chat, parse_special, display_prompt, perf, question_dense, bos, plain, stats_error, ragged, copy, texts,
-        heads, attention, calibrate, auto_calibrate, prompt_cache_ro, escape, mlock, tensors, quiet, help;
-    cli_list stops, logit_bias, attn_layers, attn_prefill_layers, stats_attn, attns, attn_prefills;
-    cli_ints batches, depths, lengths, n_prompts, n_gens, histories, pairs; // pairs: prompt and generated tokens, alternating
-    cli_param params[CLI_MAX_PARAMS];
-    int n_params;
-    cli_list owned;       // strings that values point into: texts after --escape
-    char no_effect[1024]; // flags that were accepted and change nothing (habits.h), each with the reason; "": none
-    int random_seed;      // 1: --seed -1
-    unsigned char given[CLI_MAX_FLAGS]; // per row of the table: 0, CLI_BY_ENV, CLI_BY_FLAG
-} cli_options;
-
 enum { CLI_BY_ENV = 1, CLI_BY_FLAG = 2 };
 
-typedef struct cli_command {
-    const char *name, *args, *summary;
-    unsigned bit;
-    int (*run)(const cli_options *o, sl_error *err);
-    const char *notes; // paragraphs at the end of the help; NULL: none
-} cli_command;
+// The flags that were given, to refuse combinations of flags.
+typedef struct cli_given {
+    unsigned command;                  // its bit (option_table.h)
+    unsigned char rows[CLI_MAX_FLAGS]; // per row of the table: 0, CLI_BY_ENV, CLI_BY_FLAG
+} cli_given;
+// Of the flag with this name, --temp: 0, CLI_BY_ENV or CLI_BY_FLAG. 0 also: the command has no such flag.
+int cli_given_by(const cli_given *given, const char *name);
+// The first of these names, which a NULL ends, that the command line gives; NULL: none.
+const char *cli_given_flag(const cli_given *given, const char *const *names);
 
-// Fills *o with the defaults, the environment and args[0..n) for this command. Values point into args and the environment.
-int cli_options_parse(cli_options *o, unsigned command, int n, char **args, sl_error *err);
-void cli_options_free(cli_options *o);
+// ---- a run: what cli_run_open needs ----
 
-// The source of a field: CLI_GIVEN(o, temp) is 0 for a default, CLI_BY_ENV or CLI_BY_FLAG.
-#define CLI_GIVEN(o, field) cli_option_given((o), offsetof(cli_options, field))
-int cli_option_given(const cli_options *o, size_t field);
+typedef struct cli_model_options {
+    struct sl_source *source; // models/source.h: of --model; NULL without --model
+    const char *path;         // --model
+    const char *load_format, *chat_template;
+    sl_rope_options rope;
+    int mlock;
+} cli_model_options;
 
-// A flag and its field, for cli_given_flag.
-typedef struct cli_flag {
-    const char *name;
-    size_t field;
-} cli_flag;
-#define CLI_FLAG(name, field)                                                                                                  \
-    { name, offsetof(cli_options, field) }
-#define CLI_N_FLAGS(flags) ((int)(sizeof(flags) / sizeof *(flags)))
-// The name of the first of flags[0..n) that the command line gives; NULL: none.
-const char *cli_given_flag(const cli_options *o, const cli_flag *flags, int n);
+typedef struct cli_device_options { // device, threads and memory
+    const char *name;               // --device
+    const char *kv_cache;
+    size_t kv_gpu_memory, host_memory; // bytes; 0: not given
+    int ubatch, threads;
+} cli_device_options;
+
+typedef struct cli_limit_options {
+    int n_ctx;     // 0: not given
+    int n_predict; // of generate and chat; negative: no limit
+    int n_predict_given;
+    cli_list stops;
+} cli_limit_options;
+
+typedef struct cli_attention_options {
+    int has_plan; // 1: the command decodes with one plan, of --attn and its flags
+    const char *attn, *attn_prefill;
+    int attn_given, attn_prefill_given;
+    cli_list attn_layers, attn_prefill_layers;
+    cli_param params[CLI_MAX_PARAMS];
+    int n_params;
+    cli_list attns, attn_prefills; // --attn and --attn-prefill of commands that take several methods
+    const char *schedule, *attn_profile, *calibration;
+    int auto_calibrate;
+    double query_deviation; // of the queries that a calibration times
+    int prefill_segment, prefill_segment_given;
+    int prefill_check;
+} cli_attention_options;
+
+typedef struct cli_sampling_options {
+    uint32_t seed, seq_id;
+    double temp, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
+    int top_k, repeat_last_n;
+    int temp_given, top_p_given, min_p_given, repeat_penalty_given, top_k_given, repeat_last_n_given;
+    int ignore_eos;
+    cli_list logit_bias;
+} cli_sampling_options;
+
+typedef struct cli_stats_options { // --stats and its flags
+    const char *path;              // NULL: no file
+    cli_list attns;
+    int error, n_seeds, n_seeds_given;
+} cli_stats_options;
+
+typedef struct cli_ids_options { // a prompt of ids, not of text
+    const char *path;            // --ids
+    int n_random;                // --random-prompt; 0: not given
+} cli_ids_options;
+
+typedef struct cli_run_options {
+    cli_model_options model;
+    cli_device_options device;
+    cli_limit_options limits;
+    cli_attention_options attention;
+    cli_sampling_options sampling;
+    cli_stats_options stats;
+    cli_ids_options ids;
+} cli_run_options;
+
+// ---- input and output ----
+
+typedef struct cli_input_options {
+    const char *prompt, *file;
+    int prompt_given, file_given;
+    const char *jsonl, *prompts; // files of many prompts
+    int parallel, parallel_given;
+    int dense_prefix;   // first tokens of the prompt, which are prefilled; negative: not given
+    int question_dense; // 1: the question is prefilled too
+    int escape;
+} cli_input_options;
+
+typedef struct cli_chat_options { // the messages in the chat template
+    int is_on;                    // --chat
+    const char *system, *kwargs, *tools;
+    int parse_special;
+} cli_chat_options;
+
+typedef struct cli_cache_options { // --prompt-cache
+    const char *path;
+    int read_only;
+} cli_cache_options;
+
+typedef struct cli_output_options {
+    const char *format, *path; // path: of --out, or --output FILE
+    const char *plot;
+    int display_prompt, perf, logprobs, logprobs_given, tensors;
+} cli_output_options;
+
+// ---- one command ----
+
+typedef struct cli_tokenize_options {
+    int bos, plain;
+} cli_tokenize_options;
+
+typedef struct cli_bench_options {
+    cli_ints batches, depths, n_prompts, n_gens, pairs; // pairs: prompt and generated tokens, alternating; n 0: not given
+    const char *phase, *mask_method, *states, *fill;
+    int calibrate, repetitions, ragged, copy; // repetitions 0: not given
+    double mask_density, query_spread, memory_rate, hot_hits;
+    int hot_hits_given;
+} cli_bench_options;
+
+typedef struct cli_compare_options {
+    const char *reference;
+    int n_predict, texts, heads, attention;
+} cli_compare_options;
+
+typedef struct cli_perplexity_options {
+    int stride, windows, score, segment, dense_prefix; // 0, dense_prefix negative: not given
+    cli_ints histories;
+} cli_perplexity_options;
+
+typedef struct cli_task_options { // the questions of eval and tune
+    const char *tasks, *jsonl, *haystack;
+    cli_ints lengths;
+    uint32_t seed;      // --task-seed
+    int samples;        // 0: not given
+    int n_predict;      // negative: the limit of the task
+    int question_dense; // 1: the question is prefilled too
+} cli_task_options;
+
+typedef struct cli_eval_options {
+    const char *grader, *procedure, *dump;
+    int questions;
+} cli_eval_options;
+
+typedef struct cli_tune_options {
+    const char *parts, *measure;
+    int check, iterations, episodes, batch_questions, score; // score 0: not given
+    double loss, rate;
+} cli_tune_options;
 
 #endif

@@ -17,22 +17,21 @@ static int parse_shadow(const char *text, sl_attn_spec *spec, sl_error *err) {
     return rc ? sl_fail(err, rc, "--stats-attn %.200s: %.700s", text, cli_error_text(&why)) : 0;
 }
 
-int cli_stats_open(cli_stats *stats, const cli_options *o, sl_error *err) {
-    *stats =
-        (cli_stats){.path = o->stats, .n_shadows = o->stats_attn.n, .n_seeds = o->stats_seeds, .with_error = o->stats_error};
-    if (!o->stats) {
-        const char *alone = o->stats_attn.n ? "--stats-attn" : o->stats_error ? "--stats-error" : NULL;
-        if (!alone && CLI_GIVEN(o, stats_seeds) == CLI_BY_FLAG) alone = "--stats-seeds";
+int cli_stats_open(cli_stats *stats, const cli_stats_options *o, sl_error *err) {
+    *stats = (cli_stats){.path = o->path, .n_shadows = o->attns.n, .n_seeds = o->n_seeds, .with_error = o->error};
+    if (!o->path) {
+        const char *alone = o->attns.n ? "--stats-attn" : o->error ? "--stats-error" : NULL;
+        if (!alone && o->n_seeds_given == CLI_BY_FLAG) alone = "--stats-seeds";
         return alone ? sl_fail(err, SL_ERR_ARG, "flag %s needs --stats FILE", alone) : 0;
     }
-    if (CLI_GIVEN(o, stats_seeds) == CLI_BY_FLAG && !o->stats_attn.n)
+    if (o->n_seeds_given == CLI_BY_FLAG && !o->attns.n)
         return sl_fail(err, SL_ERR_ARG, "flag --stats-seeds needs --stats-attn SPEC");
     stats->shadows = calloc(stats->n_shadows + 1, sizeof *stats->shadows);
     if (!stats->shadows) return sl_fail(err, SL_ERR_MEMORY, "--stats-attn: out of memory");
     int rc = 0;
-    for (int i = 0; !rc && i < stats->n_shadows; i++) rc = parse_shadow(o->stats_attn.items[i], &stats->shadows[i], err);
-    if (!rc && !(stats->file = fopen(o->stats, "w")))
-        rc = sl_fail(err, SL_ERR_IO, "--stats: cannot write %s: %s", o->stats, strerror(errno));
+    for (int i = 0; !rc && i < stats->n_shadows; i++) rc = parse_shadow(o->attns.items[i], &stats->shadows[i], err);
+    if (!rc && !(stats->file = fopen(o->path, "w")))
+        rc = sl_fail(err, SL_ERR_IO, "--stats: cannot write %s: %s", o->path, strerror(errno));
     if (rc)
         free(stats->shadows), stats->shadows = NULL;
     else

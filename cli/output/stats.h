@@ -17,7 +17,7 @@ typedef struct cli_stats {
 } cli_stats;
 
 // Opens the file of --stats; without --stats, *stats is empty. SL_ERR_ARG: another --stats-* flag is given without --stats.
-int cli_stats_open(cli_stats *stats, const cli_options *o, sl_error *err);
+int cli_stats_open(cli_stats *stats, const cli_stats_options *o, sl_error *err);
 int cli_stats_observe(cli_stats *stats, sl_engine *engine, sl_error *err); // the engine keeps a pointer to *stats
 void cli_stats_prefill(cli_stats *stats, const sl_prefill_record *record); // nothing without --stats
 int cli_stats_check(const cli_stats *stats, sl_error *err);                // SL_ERR_IO: a write failed

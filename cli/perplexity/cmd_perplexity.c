@@ -17,6 +17,7 @@
 #include "cli/perplexity/perplexity_print.h"
 #include "cli/perplexity/perplexity_texts.h"
 #include "cli/process.h"
+#include "cli/run/load_model.h"
 #include "engine/logprobs.h"
 
 #include <math.h>
@@ -134,14 +135,14 @@ static int run_text(perplexity *p, int index, int *n_run, sl_error *err) {
     int rc = 0;
     for (int i = 0; !rc && i < t->n_windows; i++) {
         const int32_t *ids = t->ids.data + (size_t)i * p->stride;
-        sl_session_set_sequence(p->session, p->o->seq_id + (uint32_t)(*n_run)++);
+        sl_session_set_sequence(p->session, p->o->run->sampling.seq_id + (uint32_t)(*n_run)++);
         for (int k = 0; !rc && k < p->n_histories; k++) rc = score_after(p, &p->histories[k], ids, first_of(p, i), err);
         if (!rc && !p->groups_are_texts) rc = end_group(p, err);
-        if (!rc && !p->o->jsonl) rc = perplexity_print_window(p, i, err);
+        if (!rc && !p->o->input->jsonl) rc = perplexity_print_window(p, i, err);
         cli_progress_update(&p->progress, *n_run, p->n_planned);
     }
     if (!rc && p->groups_are_texts) rc = end_group(p, err);
-    return rc || !p->o->jsonl ? rc : perplexity_print_text(p, index, err);
+    return rc || !p->o->input->jsonl ? rc : perplexity_print_text(p, index, err);
 }
 
 // ---- the run ----
@@ -201,8 +202,8 @@ static void describe(const perplexity *p) {
     cli_run_format_prefill(&p->run, prefill, sizeof prefill);
     cli_run_describe_attention(&p->run, stderr);
     fprintf(stderr, "setup: %d window%s of %d tokens", p->n_planned, p->n_planned == 1 ? "" : "s", p->n_ctx);
-    if (p->o->jsonl) fprintf(stderr, " from %d text%s", p->n_texts, p->n_texts == 1 ? "" : "s");
-    if (p->o->histories.n)
+    if (p->o->input->jsonl) fprintf(stderr, " from %d text%s", p->n_texts, p->n_texts == 1 ? "" : "s");
+    if (p->o->perplexity->histories.n)
         fprintf(stderr, ", the last %d tokens of each scored after %d histories, in segments of %d\n", p->n_ctx - 1 - p->first,
                 p->n_histories, p->segment);
     else if (p->n_dense == p->n_ctx)
@@ -216,30 +217,30 @@ static int run(perplexity *p, sl_error *err) {
     p->n_vocab = sl_model_config(p->run.model)->n_vocab;
     p->ids = malloc(p->n_ctx * sizeof *p->ids);
     if (!p->ids) rc = sl_fail(err, SL_ERR_MEMORY, "a window of %d tokens: out of memory", p->n_ctx);
-    if (!rc) rc = sl_session_new(p->run.engine, p->o->seq_id, &p->session, err);
+    if (!rc) rc = sl_session_new(p->run.engine, p->o->run->sampling.seq_id, &p->session, err);
     if (!rc) rc = cli_run_set_prompt(&p->run, p->n_dense, err);
     if (rc) return rc;
     describe(p);
-    cli_model_name_of(p->run.model, p->o->model, &p->name);
+    cli_model_name_of(p->run.model, p->o->run->model.path, &p->name);
     cli_run_format_attention(&p->run, p->attn, sizeof p->attn);
     perplexity_print_begin(p);
     cli_catch_interrupt(1);
     return run_texts(p, err);
 }
 
-static int check_flags(const cli_options *o, sl_error *err) {
-    int rc = cli_need_model(o, err);
-    if (!rc && o->jsonl && o->file) rc = sl_fail(err, SL_ERR_ARG, "flag --file cannot be used with --jsonl");
+static int check_flags(const cli_perplexity_flags *o, sl_error *err) {
+    int rc = cli_need_model(&o->run->model, err);
+    if (!rc && o->input->jsonl && o->input->file) rc = sl_fail(err, SL_ERR_ARG, "flag --file cannot be used with --jsonl");
     return rc;
 }
 
-int cmd_perplexity(const cli_options *o, sl_error *err) {
+int cmd_perplexity(const cli_perplexity_flags *o, sl_error *err) {
     perplexity p = {.o = o};
     perplexity_input in = {0};
     int is_open = 0, rc = check_flags(o, err);
-    if (!rc) rc = perplexity_open_input(o, &in, err);
+    if (!rc) rc = perplexity_open_input(o->input, &in, err);
     if (!rc) {
-        rc = cli_run_open_model(&p.run, o, err);
+        rc = cli_run_open_model(&p.run, o->run, 1, err);
         is_open = !rc;
     }
     if (!rc) rc = perplexity_cut_texts(&p, &in, err);

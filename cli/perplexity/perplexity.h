@@ -4,11 +4,12 @@
 #define SLEIGH_PERPLEXITY_H
 
 #include "base/arrays.h"
+#include "cli/commands.h"
 #include "cli/output/model_name.h"
 #include "cli/output/progress_bar.h"
 #include "cli/output/rows.h"
 #include "cli/output/summary.h"
-#include "cli/run.h"
+#include "cli/run/run.h"
 
 #include <jansson.h>
 
@@ -28,7 +29,7 @@ typedef struct perplexity_history {
 } perplexity_history;
 
 typedef struct perplexity {
-    const cli_options *o;
+    const cli_perplexity_flags *o;
     cli_run run;
     sl_session *session;
     perplexity_text *texts; // [n_texts]

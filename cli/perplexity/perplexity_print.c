@@ -10,7 +10,7 @@
 #include <string.h>
 
 static int is(const perplexity *p, const char *format) {
-    return !strcmp(p->o->format, format);
+    return !strcmp(p->o->output->format, format);
 }
 
 static void put(json_t *row, const char *name, double x) {
@@ -41,17 +41,17 @@ static void add_column(perplexity *p, cli_column column) {
 }
 
 void perplexity_print_begin(perplexity *p) {
-    const cli_column *first = p->o->jsonl ? text_columns : window_columns;
-    int n = p->o->jsonl ? sizeof text_columns / sizeof *text_columns : sizeof window_columns / sizeof *window_columns;
-    p->table = (cli_rows){.format = p->o->format, .columns = p->columns, .model = &p->name};
+    const cli_column *first = p->o->input->jsonl ? text_columns : window_columns;
+    int n = p->o->input->jsonl ? sizeof text_columns / sizeof *text_columns : sizeof window_columns / sizeof *window_columns;
+    p->table = (cli_rows){.format = p->o->output->format, .columns = p->columns, .model = &p->name};
     for (int i = 0; i < n; i++) add_column(p, first[i]);
-    for (int i = 0; i < p->n_histories && p->o->histories.n; i++) {
+    for (int i = 0; i < p->n_histories && p->o->perplexity->histories.n; i++) {
         perplexity_history *h = &p->histories[i];
         snprintf(h->title, sizeof h->title, "perplexity after %s", h->name);
         add_column(p, (cli_column){.title = h->title, .key = h->title, .digits = 4});
     }
-    if (p->o->histories.n) return;
-    const char *title = p->o->jsonl ? "perplexity of the text" : "perplexity of the window";
+    if (p->o->perplexity->histories.n) return;
+    const char *title = p->o->input->jsonl ? "perplexity of the text" : "perplexity of the window";
     add_column(p, (cli_column){.title = title, .key = "ppl", .digits = 4});
     add_column(p, (cli_column){.title = "perplexity so far", .key = "ppl_so_far", .spread = "ppl_so_far_se", .digits = 4});
 }
@@ -95,7 +95,7 @@ static int add_row(perplexity *p, json_t *row, int n_windows, sl_error *err) {
     int n = p->histories[0].nll.n, rc = 0;
     json_object_set_new(row, "scored", json_integer(n - p->n_scored));
     json_object_set_new(row, "attn", json_string(p->attn));
-    if (p->o->histories.n)
+    if (p->o->perplexity->histories.n)
         put_histories(p, row);
     else
         put_row(p, row);
@@ -103,7 +103,7 @@ static int add_row(perplexity *p, json_t *row, int n_windows, sl_error *err) {
     if (is(p, "json")) {
         if (!p->rows) p->rows = json_array();
         json_array_append_new(p->rows, row);
-    } else if (is(p, "md") || !p->o->histories.n) {
+    } else if (is(p, "md") || !p->o->perplexity->histories.n) {
         rc = cli_rows_add(&p->table, row, err);
     } else {
         json_decref(row);
@@ -165,7 +165,7 @@ static int add_history(const perplexity *p, int i, cli_rows *table, json_t *list
     int most = is_all ? p->n_ctx - 1 : h->n_tokens + p->segment - 1;
     json_t *row =
         json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:s}", "history", h->name, "history_fewest", fewest, "history_most", most,
-                  "texts", p->o->jsonl ? p->n_rows : 1, "windows", p->n_windows, "scored", h->nll.n, "attn", p->attn);
+                  "texts", p->o->input->jsonl ? p->n_rows : 1, "windows", p->n_windows, "scored", h->nll.n, "attn", p->attn);
     put_mean(row, &h->nll);
     int rc = put_ratio(p, i, row, err);
     if (!rc && !list) return cli_rows_add(table, row, err);
@@ -176,8 +176,9 @@ static int add_history(const perplexity *p, int i, cli_rows *table, json_t *list
 
 // list: NULL: prints the rows.
 static int add_histories(const perplexity *p, json_t *list, sl_error *err) {
-    cli_rows table = {
-        .format = p->o->format, .columns = history_columns, .n_columns = sizeof history_columns / sizeof *history_columns};
+    cli_rows table = {.format = p->o->output->format,
+                      .columns = history_columns,
+                      .n_columns = sizeof history_columns / sizeof *history_columns};
     int rc = is(p, "md") ? cli_printf(err, "\n") : 0;
     if (!is(p, "md")) table.model = &p->name;
     for (int i = 0; !rc && i < p->n_histories; i++) rc = add_history(p, i, &table, list, err);
@@ -189,7 +190,7 @@ static int add_histories(const perplexity *p, json_t *list, sl_error *err) {
 // Tokens of the texts of the complete rows.
 static long long n_tokens(const perplexity *p) {
     long long sum = 0;
-    for (int i = 0; i < (p->o->jsonl ? p->n_rows : p->n_texts); i++) sum += (long long)p->texts[i].ids.n;
+    for (int i = 0; i < (p->o->input->jsonl ? p->n_rows : p->n_texts); i++) sum += (long long)p->texts[i].ids.n;
     return sum;
 }
 
@@ -197,30 +198,31 @@ static int print_md_end(const perplexity *p, sl_error *err) {
     cli_estimate mean = cli_values_mean(&p->histories[0].nll);
     const char *s = p->n_windows == 1 ? "" : "s";
     int rc = cli_printf(err, "\n");
-    if (!rc && !p->o->histories.n) rc = cli_printf(err, "perplexity: %.4f ± %.4f, ", exp(mean.at), exp(mean.at) * mean.error);
+    if (!rc && !p->o->perplexity->histories.n)
+        rc = cli_printf(err, "perplexity: %.4f ± %.4f, ", exp(mean.at), exp(mean.at) * mean.error);
     if (!rc)
         rc = cli_printf(err, "%d of %lld tokens scored in %d window%s of %d", p->n_scored, n_tokens(p), p->n_windows, s,
                         p->n_ctx);
-    if (!rc && p->o->jsonl) rc = cli_printf(err, " from %d text%s", p->n_rows, p->n_rows == 1 ? "" : "s");
+    if (!rc && p->o->input->jsonl) rc = cli_printf(err, " from %d text%s", p->n_rows, p->n_rows == 1 ? "" : "s");
     if (!rc) rc = cli_printf(err, ", attention %s\n", p->attn);
-    return rc || !p->o->histories.n ? rc : add_histories(p, NULL, err);
+    return rc || !p->o->perplexity->histories.n ? rc : add_histories(p, NULL, err);
 }
 
 static int print_json_end(perplexity *p, sl_error *err) {
-    const cli_options *o = p->o;
+    const cli_perplexity_flags *o = p->o;
     char device[256];
     sl_engine_describe(p->run.engine, device, sizeof device);
     json_t *out = json_pack("{s:s, s:s, s:s, s:o, s:I, s:s, s:i, s:i, s:i, s:i, s:I, s:i, s:O}", "version", SLEIGH_VERSION,
                             "commit", cli_commit(), "device", device, "file",
-                            cli_file_json(o->jsonl  ? o->jsonl
-                                          : o->file ? o->file
-                                                    : "-"),
-                            "seed", (json_int_t)o->seed, "attn", p->attn, "n_ctx", p->n_ctx, "stride", p->stride, "n_score",
-                            p->n_ctx - 1 - p->first, "n_dense", p->n_dense, "tokens", (json_int_t)n_tokens(p), "scored",
-                            p->n_scored, o->jsonl ? "texts" : "windows", p->rows);
+                            cli_file_json(o->input->jsonl  ? o->input->jsonl
+                                          : o->input->file ? o->input->file
+                                                           : "-"),
+                            "seed", (json_int_t)o->run->sampling.seed, "attn", p->attn, "n_ctx", p->n_ctx, "stride", p->stride,
+                            "n_score", p->n_ctx - 1 - p->first, "n_dense", p->n_dense, "tokens", (json_int_t)n_tokens(p),
+                            "scored", p->n_scored, o->input->jsonl ? "texts" : "windows", p->rows);
     json_object_set_new(out, "interrupted", json_boolean(p->n_windows < p->n_planned));
     int rc = 0;
-    if (o->histories.n) {
+    if (o->perplexity->histories.n) {
         json_t *list = json_array();
         json_object_set_new(out, "segment", json_integer(p->segment));
         json_object_set_new(out, "histories", list);
@@ -236,5 +238,5 @@ static int print_json_end(perplexity *p, sl_error *err) {
 int perplexity_print_end(perplexity *p, sl_error *err) {
     if (is(p, "json")) return print_json_end(p, err);
     if (is(p, "md")) return print_md_end(p, err);
-    return p->o->histories.n ? add_histories(p, NULL, err) : 0;
+    return p->o->perplexity->histories.n ? add_histories(p, NULL, err) : 0;
 }

@@ -7,7 +7,7 @@
 
 // ---- input ----
 
-int perplexity_open_input(const cli_options *o, perplexity_input *in, sl_error *err) {
+int perplexity_open_input(const cli_input_options *o, perplexity_input *in, sl_error *err) {
     int n_lines;
     if (!o->jsonl) {
         int rc = cli_read_input(o, &in->text, err);
@@ -60,28 +60,28 @@ static int add_lines(perplexity *p, cli_records *r, sl_error *err) {
 // ---- sizes ----
 
 static int set_windows(perplexity *p, sl_error *err) {
-    const cli_options *o = p->o;
+    const cli_perplexity_flags *o = p->o;
     int limit = sl_model_config(p->run.model)->n_ctx;
-    p->n_ctx = o->n_ctx ? o->n_ctx : limit < 512 ? limit : 512;
-    p->stride = o->stride ? o->stride : p->n_ctx;
+    p->n_ctx = o->run->limits.n_ctx ? o->run->limits.n_ctx : limit < 512 ? limit : 512;
+    p->stride = o->perplexity->stride ? o->perplexity->stride : p->n_ctx;
     if (p->stride > p->n_ctx)
         return sl_fail(err, SL_ERR_ARG, "--stride %d: expected at most %d, the window size", p->stride, p->n_ctx);
-    if (o->score >= p->n_ctx)
+    if (o->perplexity->score >= p->n_ctx)
         return sl_fail(err, SL_ERR_ARG, "--score %d: expected at most %d, because the first token of a window is not scored",
-                       o->score, p->n_ctx - 1);
+                       o->perplexity->score, p->n_ctx - 1);
     return 0;
 }
 
 static int set_scored(perplexity *p, sl_error *err) {
-    const cli_options *o = p->o;
+    const cli_perplexity_flags *o = p->o;
     int is_dense = 1;
-    p->first = o->score ? p->n_ctx - 1 - o->score : p->n_ctx / 2;
-    if (o->dense_prefix > p->first)
+    p->first = o->perplexity->score ? p->n_ctx - 1 - o->perplexity->score : p->n_ctx / 2;
+    if (o->perplexity->dense_prefix > p->first)
         return sl_fail(err, SL_ERR_ARG, "--dense-prefix %d: expected at most %d, so that --attn predicts every scored token",
-                       o->dense_prefix, p->first);
+                       o->perplexity->dense_prefix, p->first);
     for (int i = 0; i < p->run.requested.n_layers; i++) is_dense &= p->run.requested.layer[i].method == &sl_method_dense;
-    p->n_dense = o->dense_prefix >= 0 ? o->dense_prefix : is_dense ? p->n_ctx : p->first;
-    if (o->histories.n && p->n_dense != p->n_ctx)
+    p->n_dense = o->perplexity->dense_prefix >= 0 ? o->perplexity->dense_prefix : is_dense ? p->n_ctx : p->first;
+    if (o->perplexity->histories.n && p->n_dense != p->n_ctx)
         return sl_fail(err, SL_ERR_ARG,
                        "--history: expected dense attention in every layer and no --dense-prefix, because "
                        "prefills score the tokens");
@@ -89,11 +89,11 @@ static int set_scored(perplexity *p, sl_error *err) {
 }
 
 static int set_histories(perplexity *p, sl_error *err) {
-    const cli_ints *list = &p->o->histories;
+    const cli_ints *list = &p->o->perplexity->histories;
     int n_score = p->n_ctx - 1 - p->first;
-    p->segment = p->o->segment ? p->o->segment : 512;
+    p->segment = p->o->perplexity->segment ? p->o->perplexity->segment : 512;
     if (p->segment > n_score) p->segment = n_score;
-    if (p->o->segment && !list->n) return sl_fail(err, SL_ERR_ARG, "flag --segment needs --history");
+    if (p->o->perplexity->segment && !list->n) return sl_fail(err, SL_ERR_ARG, "flag --segment needs --history");
     p->n_histories = list->n ? list->n : 1;
     for (int i = 0; i < p->n_histories; i++) {
         perplexity_history *h = &p->histories[i];
@@ -112,7 +112,7 @@ static int shorten(perplexity *p, sl_error *err) {
     const perplexity_text *t = &p->texts[0];
     int n = (int)t->ids.n;
     if (t->ids.n >= (size_t)p->n_ctx) return 0;
-    if (p->o->score || p->o->histories.n) return check_length(p, t, err);
+    if (p->o->perplexity->score || p->o->perplexity->histories.n) return check_length(p, t, err);
     if (n < LEAST) return sl_fail(err, SL_ERR_FORMAT, "the text has %d tokens; expected at least %d", n, LEAST);
     cli_say("window: the text has %d tokens, fewer than the %d of --ctx-size; it is one window of %d tokens", n, p->n_ctx, n);
     p->n_ctx = n;
@@ -124,7 +124,7 @@ static void cut(perplexity *p) {
     for (int i = 0; i < p->n_texts; i++) {
         perplexity_text *t = &p->texts[i];
         t->n_windows = (int)((t->ids.n - p->n_ctx) / p->stride) + 1;
-        if (p->o->windows && t->n_windows > p->o->windows) t->n_windows = p->o->windows;
+        if (p->o->perplexity->windows && t->n_windows > p->o->perplexity->windows) t->n_windows = p->o->perplexity->windows;
         p->n_planned += t->n_windows;
     }
     p->groups_are_texts = p->n_texts >= CLI_MIN_GROUPS;
@@ -138,9 +138,9 @@ int perplexity_cut_texts(perplexity *p, perplexity_input *in, sl_error *err) {
     if (!rc) rc = set_windows(p, err);
     if (!rc) rc = set_scored(p, err);
     if (!rc) rc = set_histories(p, err);
-    if (!rc && p->o->jsonl) rc = add_lines(p, &in->records, err);
-    if (!rc && !p->o->jsonl) rc = add_text(p, in->text.data ? in->text.data : "", in->text.n, NULL, err);
-    if (!rc && !p->o->jsonl) rc = shorten(p, err);
+    if (!rc && p->o->input->jsonl) rc = add_lines(p, &in->records, err);
+    if (!rc && !p->o->input->jsonl) rc = add_text(p, in->text.data ? in->text.data : "", in->text.n, NULL, err);
+    if (!rc && !p->o->input->jsonl) rc = shorten(p, err);
     if (!rc) cut(p);
     return rc;
 }

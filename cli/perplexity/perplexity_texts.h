@@ -12,7 +12,7 @@ typedef struct perplexity_input {
 } perplexity_input;
 
 // Opens the input and checks its lines, before the model is loaded.
-int perplexity_open_input(const cli_options *o, perplexity_input *in, sl_error *err);
+int perplexity_open_input(const cli_input_options *o, perplexity_input *in, sl_error *err);
 void perplexity_close_input(perplexity_input *in);
 
 // Tokenises the texts, sets the sizes of windows, and cuts the texts into windows. SL_ERR_FORMAT: a text is too short.

@@ -4,6 +4,8 @@
 #include "cli/commands.h"
 #include "cli/output/progress_bar.h"
 #include "cli/process.h"
+#include "cli/run/load_model.h"
+#include "cli/run/pick_device.h"
 #include "cli/tune/tune.h"
 #include "kv/kv.h"
 
@@ -14,43 +16,48 @@
 
 // ---- flags ----
 
+void tune_take_flags(tune *t, const cli_tune_flags *o) {
+    *t = (tune){.o = *o, .run_options = *o->run, .task_options = *o->tasks, .tune_options = *o->tune};
+    t->o.run = &t->run_options, t->o.tasks = &t->task_options, t->o.tune = &t->tune_options;
+}
+
 static int has_part(const tune *t, const char *part) {
     size_t n = strlen(part);
-    for (const char *p = t->o.parts; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL)
+    for (const char *p = t->o.tune->parts; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL)
         if (strcspn(p, ",") == n && !strncmp(p, part, n)) return 1;
     return 0;
 }
 
-static int check_parts(const cli_options *o, sl_error *err) {
-    for (const char *p = o->parts; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
+static int check_parts(const cli_tune_flags *o, sl_error *err) {
+    for (const char *p = o->tune->parts; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
         int n = (int)strcspn(p, ",");
         if (!(n == 7 && !strncmp(p, "prefill", 7)) && !(n == 7 && !strncmp(p, "budgets", 7)))
-            return sl_fail(err, SL_ERR_ARG, "--parts %.60s: expected prefill, budgets or both", o->parts);
+            return sl_fail(err, SL_ERR_ARG, "--parts %.60s: expected prefill, budgets or both", o->tune->parts);
     }
     return 0;
 }
 
-static int check_flags(const cli_options *o, sl_error *err) {
-    static const cli_flag of_tasks[] = {CLI_FLAG("--task", task), CLI_FLAG("--haystack", haystack)};
-    const char *other = cli_given_flag(o, of_tasks, CLI_N_FLAGS(of_tasks));
-    if (!o->out)
+static int check_flags(const cli_tune_flags *o, sl_error *err) {
+    static const char *const of_tasks[] = {"--task", "--haystack", NULL};
+    const char *other = cli_given_flag(o->given, of_tasks);
+    if (!o->output->path)
         return sl_fail(err, SL_ERR_ARG, "flag --out is required: give the profile to write, for example --out tiny.json");
-    if (o->jsonl && other) return sl_fail(err, SL_ERR_ARG, "flag %s cannot be used with --jsonl", other);
-    if (o->jsonl && !strcmp(o->jsonl, "-"))
+    if (o->tasks->jsonl && other) return sl_fail(err, SL_ERR_ARG, "flag %s cannot be used with --jsonl", other);
+    if (o->tasks->jsonl && !strcmp(o->tasks->jsonl, "-"))
         return sl_fail(err, SL_ERR_ARG, "--jsonl -: expected a file, because the run may be continued");
-    if (o->measure[0] == 'k' && !o->jsonl)
+    if (o->tune->measure[0] == 'k' && !o->tasks->jsonl)
         return sl_fail(err, SL_ERR_ARG, "--measure kl needs --jsonl FILE with lines {\"text\"}");
-    if (o->lengths.n > CLI_PROFILE_RANGES)
+    if (o->tasks->lengths.n > CLI_PROFILE_RANGES)
         return sl_fail(err, SL_ERR_ARG, "--length: expected at most %d lengths", CLI_PROFILE_RANGES);
     int rc = check_parts(o, err);
-    return rc ? rc : cli_check_chat_flags(o, err);
+    return rc ? rc : cli_check_chat_flags(o->chat, o->given, err);
 }
 
 static int check_candidates(tune *t, sl_error *err) {
     static const char *const grid[] = {"sample:alpha_c={0.8,0.9,0.95,0.98}:alpha_s={0.8,0.9,0.95,0.98}:chunk_n={1,2,4}"};
     const cli_list standard = {.items = (const char **)grid, .n = 1};
-    const cli_list *given = t->o.attn_prefills.n ? &t->o.attn_prefills : &standard;
-    int rc = cli_attn_list_parse("--attn-prefill", given, &t->candidates, err);
+    const cli_list *given = &t->o.run->attention.attn_prefills;
+    int rc = cli_attn_list_parse("--attn-prefill", given->n ? given : &standard, &t->candidates, err);
     if (rc) return rc;
     for (int i = 0; i < t->candidates.n; i++) {
         const sl_attn_spec *s = &t->candidates.specs[i];
@@ -64,16 +71,17 @@ static int check_candidates(tune *t, sl_error *err) {
 }
 
 static int check_method(tune *t, sl_error *err) {
-    int rc = sl_attn_parse(t->o.attn, &t->method, err);
+    const char *attn = t->o.run->attention.attn;
+    int rc = sl_attn_parse(attn, &t->method, err);
     if (!rc && (t->method.plus || sl_attn_param_index(t->method.method, "S") < 0 || !t->method.method->cpu))
-        rc = sl_fail(err, SL_ERR_ARG, "--attn %.100s: expected one method with a number of draws S", t->o.attn);
+        rc = sl_fail(err, SL_ERR_ARG, "--attn %.100s: expected one method with a number of draws S", attn);
     return rc;
 }
 
 static int check_lengths(tune *t, sl_error *err) {
     sl_config config;
-    cli_ints *l = &t->o.lengths;
-    int rc = cli_read_config(&t->o, &config, err);
+    cli_ints *l = &t->task_options.lengths;
+    int rc = cli_read_config(t->o.run, &config, err);
     cli_sort_ints(l);
     for (int i = 0; !rc && i < l->n; i++) {
         if (l->at[i] > config.n_ctx)
@@ -87,39 +95,42 @@ static int check_lengths(tune *t, sl_error *err) {
 
 // The table of --auto must be readable; the profile names it by its full path.
 static int check_calibration(const tune *t, char path[CLI_PROFILE_PATH], sl_error *err) {
+    const char *calibration = t->o.run->attention.calibration;
     sl_auto_table table;
     *path = 0;
-    if (!t->o.calibration) return 0;
-    int rc = sl_auto_read(t->o.calibration, 0, &table, err);
+    if (!calibration) return 0;
+    int rc = sl_auto_read(calibration, 0, &table, err);
     sl_auto_free(&table);
-    if (!rc && !realpath(t->o.calibration, path))
-        rc = sl_fail(err, SL_ERR_IO, "--calibration %s: %s", t->o.calibration, strerror(errno));
+    if (!rc && !realpath(calibration, path)) rc = sl_fail(err, SL_ERR_IO, "--calibration %s: %s", calibration, strerror(errno));
     return rc;
 }
 
 // ---- the run ----
 
-// Defaults of fields that other commands have without a default.
-static void set_defaults(cli_options *o) {
-    if (!CLI_GIVEN(o, samples)) o->samples = 16;
-    if (!CLI_GIVEN(o, score)) o->score = 32;
-    if (!CLI_GIVEN(o, attn)) o->attn = "santa-prop:S=8";
+// What this command chooses in place of flags that are not given.
+static void set_defaults(tune *t) {
+    const cli_tune_flags *o = &t->o;
+    cli_list *stops = &t->run_options.limits.stops;
+    if (!o->tasks->samples) t->task_options.samples = 16;
+    if (!o->tune->score) t->tune_options.score = 32;
+    if (!o->run->attention.attn_given) t->run_options.attention.attn = "santa-prop:S=8";
+    t->newline[0] = "\n"; // answers in the plain wording are one line
+    if (!o->tasks->jsonl && !o->chat->is_on && !stops->n) *stops = (cli_list){.items = t->newline, .n = 1};
 }
 
 static int prepare(tune *t, sl_error *err) {
-    cli_options *o = &t->o;
-    set_defaults(o);
-    int rc = cli_need_model(o, err);
-    if (!rc) rc = cli_check_device(o, err);
+    const cli_tune_flags *o = &t->o;
+    const char *path = o->output->path;
+    set_defaults(t);
+    int rc = cli_need_model(&o->run->model, err);
+    if (!rc) rc = cli_check_device(&o->run->device, err);
     if (!rc) rc = check_flags(o, err);
     if (!rc) rc = check_candidates(t, err);
     if (!rc) rc = check_method(t, err);
     if (!rc) rc = check_lengths(t, err);
-    if (!rc && o->chat) rc = cli_chat_load(o, &t->prompter.chat, err);
-    int n = snprintf(t->log_path, sizeof t->log_path, "%s.log", o->out ? o->out : "");
+    if (!rc && o->chat->is_on) rc = cli_chat_load(&o->run->model, o->chat, &t->prompter.chat, err);
+    int n = snprintf(t->log_path, sizeof t->log_path, "%s.log", path ? path : "");
     if (!rc && n >= (int)sizeof t->log_path) rc = sl_fail(err, SL_ERR_ARG, "--out: the path is too long");
-    t->newline[0] = "\n"; // answers in the plain wording are one line
-    if (!o->jsonl && !o->chat && !o->stops.n) o->stops = (cli_list){.items = t->newline, .n = 1};
     return rc;
 }
 
@@ -140,47 +151,40 @@ static int open_engine(tune *t, sl_error *err) {
 static int plan_work(const tune *t) { // an upper bound of the measurements
     int n = 0;
     for (int i = 0; i < t->n_prompts && has_part(t, "prefill"); i++) n += t->prompts[i].is_check ? 2 : 1 + t->candidates.n;
-    if (has_part(t, "budgets")) n += t->o.iterations * t->o.episodes;
+    if (has_part(t, "budgets")) n += t->o.tune->iterations * t->o.tune->episodes;
     for (int i = 0; i < t->n_prompts && has_part(t, "budgets"); i++)
-        if (t->prompts[i].length == tune_first_length(t)) n += t->prompts[i].is_check ? 4 : t->o.check ? 1 : 5;
+        if (t->prompts[i].length == tune_first_length(t)) n += t->prompts[i].is_check ? 4 : t->o.tune->check ? 1 : 5;
     return n;
 }
 
 static int open_run(tune *t, sl_error *err) {
-    cli_options *o = &t->o;
-    int rc = cli_run_open_model(&t->run, o, err);
+    const cli_tune_flags *o = &t->o;
+    int rc = cli_run_open_model(&t->run, o->run, 1, err);
     if (rc) return rc;
-    t->prompter.o = o, t->prompter.tok = sl_model_tokenizer(t->run.model);
+    t->prompter.tok = sl_model_tokenizer(t->run.model);
     if (!t->prompter.tok)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: the folder has no tokenizer, which tune needs", o->model);
-    cli_model_name_of(t->run.model, o->model, &t->model);
-    t->maker = (eval_maker){.seed = o->task_seed,
-                            .instruct = o->chat,
-                            .n_questions = 1,
-                            .n_predict = o->n_predict,
-                            .haystack = !strcmp(o->haystack, "noise")     ? HAYSTACK_NOISE
-                                        : !strcmp(o->haystack, "needles") ? HAYSTACK_NEEDLES
-                                                                          : HAYSTACK_TEXT,
-                            .count = eval_prompt_count,
-                            .ctx = &t->prompter};
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: the folder has no tokenizer, which tune needs", o->run->model.path);
+    cli_model_name_of(t->run.model, o->run->model.path, &t->model);
+    t->maker = eval_maker_of(o->tasks, o->chat->is_on, 1, &t->prompter);
     rc = tune_make_prompts(t, err);
     if (!rc) rc = open_engine(t, err);
     if (!rc) rc = sl_device_name(t->run.device, t->device, sizeof t->device, err);
     if (rc) return rc;
-    t->run.sampling = (sl_sampling){.temp = 0, .top_p = 1, .repeat_penalty = 1, .seed = o->seed};
+    t->run.sampling = (sl_sampling){.temp = 0, .top_p = 1, .repeat_penalty = 1, .seed = o->run->sampling.seed};
     return cli_timeline_open(&t->t, &t->run, 0, err);
 }
 
 static int write_profile(tune *t, json_t *prefill, json_t *decode, const char *calibration, sl_error *err) {
     char times[CLI_PROFILE_PATH];
-    const sl_rope_options rope = cli_rope_options(&t->o);
-    json_t *model = cli_attn_profile_model(t->o.model, !strcmp(t->o.load_format, "dummy"), &rope, err);
+    const cli_model_options *o = &t->o.run->model;
+    json_t *model = cli_attn_profile_model(o->path, cli_is_dummy(o), &o->rope, err);
     if (!model) {
         json_decref(prefill), json_decref(decode);
         return SL_ERR_IO;
     }
-    int rc = cli_attn_profile_write(t->o.out, model, prefill, decode, *calibration ? json_string(calibration) : NULL, err);
-    cli_prefill_times_path(t->o.out, times);
+    int rc =
+        cli_attn_profile_write(t->o.output->path, model, prefill, decode, *calibration ? json_string(calibration) : NULL, err);
+    cli_prefill_times_path(t->o.output->path, times);
     if (rc || !t->n_times) return rc;
     rc = cli_prefill_times_write(times, t->device, t->times, t->n_times, err);
     int crossover = cli_prefill_crossover(t->times, t->n_times);
@@ -213,8 +217,9 @@ static int run(tune *t, sl_error *err) {
     return rc;
 }
 
-int cmd_tune(const cli_options *o, sl_error *err) {
-    tune t = {.o = *o};
+int cmd_tune(const cli_tune_flags *o, sl_error *err) {
+    tune t;
+    tune_take_flags(&t, o);
     int rc = prepare(&t, err);
     if (!rc) rc = run(&t, err);
     tune_free_prompts(&t);

@@ -9,11 +9,12 @@
 
 #include "cli/attn/attn_list.h"
 #include "cli/attn/attn_profile.h"
+#include "cli/commands.h"
 #include "cli/eval/eval_prompt.h"
 #include "cli/eval/eval_records.h"
 #include "cli/output/progress_line.h"
 #include "cli/output/rows.h"
-#include "cli/run.h"
+#include "cli/run/run.h"
 #include "cli/timeline.h"
 
 #include <jansson.h>
@@ -33,7 +34,10 @@ typedef struct tune_prompt {
 } tune_prompt;
 
 typedef struct tune {
-    cli_options o; // the flags, with this command's choices
+    cli_tune_flags o; // run, tasks and tune point to the next fields, which have this command's choices
+    cli_run_options run_options;
+    cli_task_options task_options; // the lengths are ascending
+    cli_tune_options tune_options;
     cli_attn_list candidates;
     sl_attn_spec method; // whose draws are split over the layers
     eval_records records;
@@ -55,6 +59,10 @@ typedef struct tune {
     cli_prefill_time times[CLI_PROFILE_RANGES];
     int n_times;
 } tune;
+
+// ---- cmd_tune.c ----
+
+void tune_take_flags(tune *t, const cli_tune_flags *o); // makes an empty state with copies of these flags
 
 // ---- tune_prompts.c ----
 
@@ -84,7 +92,7 @@ int tune_layer_errors(tune *t, tune_prompt *p, double *error, sl_error *err);
 // A value in [0, 1] that is larger when x is better: the score, or exp(-KL).
 double tune_reward(const tune *t, double x);
 static inline int tune_is_kl(const tune *t) {
-    return t->o.measure[0] == 'k';
+    return t->o.tune->measure[0] == 'k';
 }
 
 // ---- tune_log.c ----

@@ -61,7 +61,8 @@ static int measure_errors(budgets *b, sl_error *err) {
 
 // The first n of b->order become the prompts of an episode: a uniform draw without replacement.
 static void choose_prompts(budgets *b, int update, int episode, int n) {
-    const sl_rng_id id = {.seed = b->t->o.seed, .sequence = (uint32_t)episode, .position = (uint32_t)update, .layer = 1};
+    const sl_rng_id id = {
+        .seed = b->t->o.run->sampling.seed, .sequence = (uint32_t)episode, .position = (uint32_t)update, .layer = 1};
     for (int i = 0; i < b->n_train; i++) b->order[i] = i;
     for (int i = 0; i < n; i++) {
         int j = i + (int)(sl_rng_u64(&id, (uint32_t)i, SL_STREAM_TUNE) % (uint64_t)(b->n_train - i)), x = b->order[i];
@@ -73,11 +74,11 @@ static void choose_prompts(budgets *b, int update, int episode, int n) {
 static int run_episode(budgets *b, int update, int episode, sl_error *err) {
     tune *t = b->t;
     const int *s = b->s + (size_t)episode * b->n_layers;
-    int n = t->o.batch_questions < b->n_train ? t->o.batch_questions : b->n_train;
+    int n = t->o.tune->batch_questions < b->n_train ? t->o.tune->batch_questions : b->n_train;
     char name[512], draws[64];
     snprintf(draws, sizeof draws, "learn/%d/%d", update, episode);
     snprintf(name, sizeof name, "%s/%s/%d tokens/%d of %d prompts/%d episodes/rate %g/%.120s", draws, b->attn, b->length, n,
-             b->n_train, t->o.episodes, t->o.rate, t->o.jsonl ? "lines" : t->o.task);
+             b->n_train, t->o.tune->episodes, t->o.tune->rate, t->o.tasks->jsonl ? "lines" : t->o.tasks->tasks);
     json_t *value = tune_find(t, name), *list = json_array();
     for (int l = 0; l < b->n_layers; l++) json_array_append_new(list, json_integer(s[l]));
     int rc = 0;
@@ -105,17 +106,17 @@ static int run_episode(budgets *b, int update, int episode, sl_error *err) {
 static int learn(budgets *b, double *p, sl_error *err) {
     const tune *t = b->t;
     int rc = 0;
-    for (int u = 0; !rc && u < t->o.iterations; u++) {
+    for (int u = 0; !rc && u < t->o.tune->iterations; u++) {
         char item[64];
-        snprintf(item, sizeof item, "update %d of %d", u + 1, t->o.iterations);
+        snprintf(item, sizeof item, "update %d of %d", u + 1, t->o.tune->iterations);
         cli_progress_item(&b->t->progress, item);
         sl_layer_budgets_policy(b->theta, b->n_layers, p);
-        for (int e = 0; !rc && e < t->o.episodes; e++) {
-            sl_layer_budgets_draw(p, b->n_layers, b->total, t->o.seed, (uint32_t)u, (uint32_t)e,
+        for (int e = 0; !rc && e < t->o.tune->episodes; e++) {
+            sl_layer_budgets_draw(p, b->n_layers, b->total, t->o.run->sampling.seed, (uint32_t)u, (uint32_t)e,
                                   b->s + (size_t)e * b->n_layers);
             rc = run_episode(b, u, e, err);
         }
-        if (!rc) sl_layer_budgets_learn(b->theta, b->n_layers, b->total, t->o.rate, b->s, b->reward, t->o.episodes);
+        if (!rc) sl_layer_budgets_learn(b->theta, b->n_layers, b->total, t->o.tune->rate, b->s, b->reward, t->o.tune->episodes);
     }
     sl_layer_budgets_policy(b->theta, b->n_layers, p);
     return rc;
@@ -148,7 +149,7 @@ static int print(budgets *b, const char *setting, double mean, double spread, do
                  sl_error *err) {
     tune *t = b->t;
     json_t *row = json_pack("{s:s, s:i, s:s, s:s, s:i, s:f, s:o, s:f, s:s}", "part", "budgets", "length", b->length, "setting",
-                            setting, "prompts", b->t->o.check ? "check" : "tune", "n", b->n_check, "x", mean, "x_se",
+                            setting, "prompts", b->t->o.tune->check ? "check" : "tune", "n", b->n_check, "x", mean, "x_se",
                             cli_number(spread), "loss", tune_is_kl(t) ? mean : dense - mean, "result", verdict);
     if (!row) return sl_fail(err, SL_ERR_MEMORY, "a row: out of memory");
     if (!tune_is_kl(t)) {
@@ -205,7 +206,7 @@ static json_t *make_part(budgets *b, const double *value, int best, sl_error *er
         json_object_set_new(list, schedule_names[k],
                             json_pack("{s:o, s:f}", "budgets", ints(b->schedule[k], b->n_layers), "value", value[k]));
     return json_pack("{s:o, s:{s:s, s:i, s:i, s:s, s:s, s:o}}", "layers", layers, "found", "attn", b->attn, "total", b->total,
-                     "length", b->length, "measure", b->t->o.measure, "chosen", schedule_names[best], "schedules", list);
+                     "length", b->length, "measure", b->t->o.tune->measure, "chosen", schedule_names[best], "schedules", list);
 }
 
 static int alloc(budgets *b, sl_error *err) {
@@ -215,8 +216,8 @@ static int alloc(budgets *b, sl_error *err) {
     b->order = calloc((size_t)b->t->n_prompts, sizeof *b->order);
     b->error = calloc(n, sizeof *b->error);
     b->theta = calloc(2 * n, sizeof *b->theta); // the policy follows the logits
-    b->s = calloc((size_t)b->t->o.episodes * n, sizeof *b->s);
-    b->reward = calloc((size_t)b->t->o.episodes, sizeof *b->reward);
+    b->s = calloc((size_t)b->t->o.tune->episodes * n, sizeof *b->s);
+    b->reward = calloc((size_t)b->t->o.tune->episodes, sizeof *b->reward);
     int ok = b->train && b->check && b->order && b->error && b->theta && b->s && b->reward;
     for (int k = 0; k < N_SCHEDULES; k++) ok &= (b->schedule[k] = calloc(n, sizeof *b->schedule[k])) != NULL;
     return ok ? 0 : sl_fail(err, SL_ERR_MEMORY, "schedules of %d layers: out of memory", b->n_layers);

@@ -4,6 +4,7 @@
 #include "cli/io.h"
 #include "cli/output/progress_bar.h"
 #include "cli/resume_file.h"
+#include "cli/run/load_model.h"
 #include "cli/tune/tune.h"
 
 #include <string.h>
@@ -40,7 +41,7 @@ static int take_line(void *ctx, int n, const json_t *line, sl_error *err) {
 static int put_hash(tune *t, sl_error *err) {
     sl_text file = {0};
     char hash[SL_HASH_TEXT];
-    int rc = cli_read_file(t->o.jsonl, &file, err);
+    int rc = cli_read_file(t->o.tasks->jsonl, &file, err);
     sl_hash_text(sl_fnv1a(SL_FNV1A_START, file.data, file.n), hash);
     sl_text_free(&file);
     json_object_set_new(t->settings, "jsonl", json_string(hash));
@@ -49,24 +50,25 @@ static int put_hash(tune *t, sl_error *err) {
 
 // What every measurement depends on. Names of measurements hold the rest.
 int tune_open_log(tune *t, sl_error *err) {
-    const cli_options *o = &t->o;
+    const cli_tune_flags *o = &t->o;
+    const cli_model_options *folder = &o->run->model;
     cli_fingerprint model;
     char arithmetic[256];
-    const sl_rope_options rope = cli_rope_options(o);
-    int is_dummy = !strcmp(o->load_format, "dummy"), rc = cli_fingerprint_read(o->model, is_dummy, &rope, &model, err);
+    int rc = cli_fingerprint_read(folder->path, cli_is_dummy(folder), &folder->rope, &model, err);
     if (!rc) rc = sl_device_arithmetic(t->run.device, arithmetic, sizeof arithmetic, err);
     if (rc) return rc;
-    t->settings = json_pack(
-        "{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:b, s:b, s:s?, s:s?, s:I, s:I, s:i, s:i, s:s, s:s, s:i}", "version",
-        cli_version(), "model", t->model.name, "config", model.config, "weights", model.weights, "tokenizer", model.tokenizer,
-        "device", t->device, "arithmetic", arithmetic, "question-dense", o->question_dense, "chat", o->chat, "system-prompt",
-        o->system_prompt, "chat-template", t->prompter.chat.template ? sl_chat_name(t->prompter.chat.template) : NULL, "seed",
-        (json_int_t)o->seed, "task-seed", (json_int_t)o->task_seed, "n-predict", o->n_predict, "prefill-segment",
-        o->prefill_segment, "haystack", o->haystack, "measure", o->measure, "score", o->score);
-    if (t->settings && o->jsonl) rc = put_hash(t, err);
+    t->settings = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:b, s:b, s:s?, s:s?, s:I, s:I, s:i, s:i, s:s, s:s, s:i}",
+                            "version", cli_version(), "model", t->model.name, "config", model.config, "weights", model.weights,
+                            "tokenizer", model.tokenizer, "device", t->device, "arithmetic", arithmetic, "question-dense",
+                            o->tasks->question_dense, "chat", o->chat->is_on, "system-prompt", o->chat->system, "chat-template",
+                            t->prompter.chat.template ? sl_chat_name(t->prompter.chat.template) : NULL, "seed",
+                            (json_int_t)o->run->sampling.seed, "task-seed", (json_int_t)o->tasks->seed, "n-predict",
+                            o->tasks->n_predict, "prefill-segment", o->run->attention.prefill_segment, "haystack",
+                            o->tasks->haystack, "measure", o->tune->measure, "score", o->tune->score);
+    if (t->settings && o->tasks->jsonl) rc = put_hash(t, err);
     if (rc) return rc;
     json_t *stops = json_array();
-    for (int i = 0; i < o->stops.n; i++) json_array_append_new(stops, json_string(o->stops.items[i]));
+    for (int i = 0; i < o->run->limits.stops.n; i++) json_array_append_new(stops, json_string(o->run->limits.stops.items[i]));
     if (!t->settings || json_object_set_new(t->settings, "stop", stops))
         return sl_fail(err, SL_ERR_MEMORY, "settings: out of memory");
     t->log = json_object();
@@ -122,7 +124,7 @@ int tune_print(tune *t, json_t *row, sl_error *err) {
 
 void tune_open_table(tune *t) {
     int is_kl = tune_is_kl(t);
-    t->rows = (cli_rows){.format = t->o.format,
+    t->rows = (cli_rows){.format = t->o.output->format,
                          .columns = is_kl ? kl_columns : columns,
                          .n_columns = is_kl ? N_KL_COLUMNS : N_COLUMNS,
                          .model = &t->model};

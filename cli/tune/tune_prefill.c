@@ -69,14 +69,20 @@ static void step(tune *t) {
     cli_progress_update(&t->progress, ++t->n_done, t->n_planned);
 }
 
-// Measures a method on prompts[0..n). dense: [n] values of dense prefill. limit: work of a candidate that passed; infinite:
-// none.
-static int measure(tune *t, tune_prompt **prompts, int n, const double *dense, const char *attn, double limit, result *out,
+// From which a method cannot be the choice; infinite: it can.
+typedef struct limits {
+    double loss, work; // the allowed loss; the work of a candidate that passed
+} limits;
+
+static const limits no_limits = {INFINITY, INFINITY};
+
+// Measures a method on prompts[0..n). dense: [n] values of dense prefill.
+static int measure(tune *t, tune_prompt **prompts, int n, const double *dense, const char *attn, limits most, result *out,
                    sl_error *err) {
     double x = 0, loss = 0, visited = 0, causal = 0, work = 0, *ms = calloc((size_t)n, sizeof *ms);
     sl_attn_spec spec;
     int rc = ms ? sl_attn_parse(attn, &spec, err) : sl_fail(err, SL_ERR_MEMORY, "%d prompts: out of memory", n);
-    double allowed = (t->o.loss + 1e-12) * n; // rounding must not turn an allowed loss into a forbidden one
+    double allowed = (most.loss + 1e-12) * n; // rounding must not turn an allowed loss into a forbidden one
     *out = (result){.attn = attn};
     for (int i = 0; !rc && i < n && !out->dropped; i++) {
         tune_value v;
@@ -87,10 +93,10 @@ static int measure(tune *t, tune_prompt **prompts, int n, const double *dense, c
         if (causal + v.causal == 0) v.visited = v.causal = 1; // dense prefill counts no blocks
         x += v.x, loss += loss_of(t, dense ? dense[i] : v.x, v.x), ms[out->n++] = v.ms;
         visited += v.visited, causal += v.causal;
-        work += tune_work(&spec, (int)prompts[i]->ids.n, t->o.prefill_segment, v.visited, v.causal);
+        work += tune_work(&spec, (int)prompts[i]->ids.n, t->o.run->attention.prefill_segment, v.visited, v.causal);
         for (int j = i + 1; j < n && dense && !tune_is_kl(t); j++) best += 1 - dense[j];
         if (dense && loss - best > allowed) out->dropped = "the loss is too large";
-        if (!out->dropped && work > limit * n) out->dropped = "another has less work";
+        if (!out->dropped && work > most.work * n) out->dropped = "another has less work";
         step(t);
     }
     if (!rc) {
@@ -130,7 +136,7 @@ static int measure_dense(tune *t, int length, int is_check, group *g, sl_error *
     g->dense = calloc((size_t)g->n + 1, sizeof *g->dense);
     if (!g->at || !g->dense) return sl_fail(err, SL_ERR_MEMORY, "%d prompts: out of memory", t->n_prompts);
     if (!g->n) return 0;
-    int rc = measure(t, g->at, g->n, NULL, "dense", INFINITY, &g->of_dense, err);
+    int rc = measure(t, g->at, g->n, NULL, "dense", no_limits, &g->of_dense, err);
     for (int i = 0; !rc && i < g->n; i++) {
         tune_value v;
         rc = tune_prefill(t, g->at[i], "dense", &v, err); // from the log
@@ -144,7 +150,7 @@ static void free_group(group *g) {
 }
 
 static int tune_length(tune *t, int i, json_t *ranges, sl_error *err) {
-    int length = t->o.lengths.at[i], from = tune_range_from(&t->o.lengths, i);
+    int length = t->o.tasks->lengths.at[i], from = tune_range_from(&t->o.tasks->lengths, i);
     group train, check = {0};
     result best, r;
     int rc = measure_dense(t, length, 0, &train, err);
@@ -155,7 +161,7 @@ static int tune_length(tune *t, int i, json_t *ranges, sl_error *err) {
     }
     best = train.of_dense;
     for (int c = 0; !rc && c < t->candidates.n; c++) {
-        rc = measure(t, train.at, train.n, train.dense, t->candidates.names[c], best.work, &r, err);
+        rc = measure(t, train.at, train.n, train.dense, t->candidates.names[c], (limits){t->o.tune->loss, best.work}, &r, err);
         int is_best = !rc && !r.dropped && r.work < best.work;
         if (is_best) best = r;
         if (!rc)
@@ -164,16 +170,13 @@ static int tune_length(tune *t, int i, json_t *ranges, sl_error *err) {
     if (!rc) rc = print(t, length, "tune", &best, "chosen", err);
     if (!rc) rc = measure_dense(t, length, 1, &check, err);
     if (!rc && check.n) {
-        double limit = t->o.loss;
-        t->o.loss = INFINITY; // the check reports the loss; it drops nothing
-        rc = measure(t, check.at, check.n, check.dense, best.attn, INFINITY, &r, err);
-        t->o.loss = limit;
+        rc = measure(t, check.at, check.n, check.dense, best.attn, no_limits, &r, err); // the check drops nothing
         if (!rc) rc = print(t, length, "check", &r, "chosen", err);
     }
     if (!rc) {
-        json_t *found = json_pack("{s:i, s:s, s:f, s:i, s:f, s:f, s:f, s:f}", "length", length, "measure", t->o.measure,
-                                  "allowed_loss", t->o.loss, "prompts", best.n, "dense", train.of_dense.x, "value", best.x,
-                                  "density", best.density, "work", best.work);
+        json_t *found = json_pack("{s:i, s:s, s:f, s:i, s:f, s:f, s:f, s:f}", "length", length, "measure", t->o.tune->measure,
+                                  "allowed_loss", t->o.tune->loss, "prompts", best.n, "dense", train.of_dense.x, "value",
+                                  best.x, "density", best.density, "work", best.work);
         if (found && check.n) json_object_set_new(found, "check_loss", json_real(r.loss));
         json_array_append_new(ranges, json_pack("{s:i, s:s, s:o}", "from", from, "attn", best.attn, "found", found));
         t->times[t->n_times++] = (cli_prefill_time){from, best.ms, train.of_dense.ms};
@@ -185,8 +188,10 @@ static int tune_length(tune *t, int i, json_t *ranges, sl_error *err) {
 int tune_prefill_part(tune *t, json_t **out, sl_error *err) {
     json_t *ranges = json_array();
     int rc = ranges ? 0 : sl_fail(err, SL_ERR_MEMORY, "the profile: out of memory");
-    for (int i = 0; !rc && i < t->o.lengths.n; i++) rc = tune_length(t, i, ranges, err);
-    *out = rc || !json_array_size(ranges) ? NULL : json_pack("{s:i, s:O}", "segment", t->o.prefill_segment, "ranges", ranges);
+    for (int i = 0; !rc && i < t->o.tasks->lengths.n; i++) rc = tune_length(t, i, ranges, err);
+    *out = rc || !json_array_size(ranges)
+               ? NULL
+               : json_pack("{s:i, s:O}", "segment", t->o.run->attention.prefill_segment, "ranges", ranges);
     json_decref(ranges);
     return rc;
 }

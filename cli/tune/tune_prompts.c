@@ -33,17 +33,17 @@ static int set_question(tune *t, tune_prompt *p, sl_error *err) {
     p->item = &p->text.items[0];
     int rc = eval_prompt_ids(&t->prompter, &p->text.context, p->item, &p->ids, &p->n_context, err);
     if (!rc && p->ids.n == 0) rc = sl_fail(err, SL_ERR_FORMAT, "the prompt is empty");
-    if (t->o.question_dense || p->n_context < 1) p->n_context = (int)p->ids.n;
+    if (t->o.tasks->question_dense || p->n_context < 1) p->n_context = (int)p->ids.n;
     return rc;
 }
 
 static int make_task(tune *t, int task, int length, sl_error *err) {
     int rc = 0;
-    for (int i = 0; !rc && i < t->o.samples + t->o.check; i++) {
+    for (int i = 0; !rc && i < t->o.tasks->samples + t->o.tune->check; i++) {
         tune_prompt *p = new_prompt(t, err);
         if (!p) return SL_ERR_MEMORY;
         snprintf(p->name, sizeof p->name, "%s/%d/%d", eval_task_name(task), length, i);
-        p->length = length, p->is_check = i >= t->o.samples;
+        p->length = length, p->is_check = i >= t->o.tasks->samples;
         rc = eval_task_text(&t->maker, task, length, (uint32_t)i, &p->text, err);
         if (!rc) rc = set_question(t, p, err);
     }
@@ -52,14 +52,15 @@ static int make_task(tune *t, int task, int length, sl_error *err) {
 
 static int make_tasks(tune *t, sl_error *err) {
     int rc = 0;
-    for (const char *p = t->o.task; !rc && p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
+    for (const char *p = t->o.tasks->tasks; !rc && p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
         char name[32];
         snprintf(name, sizeof name, "%.*s", (int)strcspn(p, ","), p);
         int task = eval_task_find(name), all = !strcmp(name, "all");
         if (task < 0 && !all)
             return sl_fail(err, SL_ERR_ARG, "--task %s: unknown task; `sleigh eval --help` lists all tasks", name);
         for (int k = 0; !rc && eval_task_name(k); k++)
-            for (int i = 0; !rc && (all || k == task) && i < t->o.lengths.n; i++) rc = make_task(t, k, t->o.lengths.at[i], err);
+            for (int i = 0; !rc && (all || k == task) && i < t->o.tasks->lengths.n; i++)
+                rc = make_task(t, k, t->o.tasks->lengths.at[i], err);
     }
     return rc;
 }
@@ -71,8 +72,8 @@ int tune_range_from(const cli_ints *lengths, int i) {
 // The --length that a prompt of n tokens belongs to; 0: it is shorter than every range.
 static int length_of(const tune *t, int n) {
     int found = 0;
-    for (int i = 0; i < t->o.lengths.n; i++)
-        if (n >= tune_range_from(&t->o.lengths, i)) found = t->o.lengths.at[i];
+    for (int i = 0; i < t->o.tasks->lengths.n; i++)
+        if (n >= tune_range_from(&t->o.tasks->lengths, i)) found = t->o.tasks->lengths.at[i];
     return found;
 }
 
@@ -83,20 +84,20 @@ static int place_line(tune *t, int line, sl_error *err) {
     tune_prompt *p = &t->prompts[t->n_prompts - 1];
     int n_before = 0, limit = sl_model_config(t->run.model)->n_ctx;
     if ((int)p->ids.n > limit)
-        return sl_fail(err, SL_ERR_CONTEXT, "%s: line %d: %zu tokens; expected at most %d, this model's context", t->o.jsonl,
-                       line, p->ids.n, limit);
+        return sl_fail(err, SL_ERR_CONTEXT, "%s: line %d: %zu tokens; expected at most %d, this model's context",
+                       t->o.tasks->jsonl, line, p->ids.n, limit);
     snprintf(p->name, sizeof p->name, "line/%d", line);
     p->length = length_of(t, (int)p->ids.n);
     for (int i = 0; i + 1 < t->n_prompts; i++) n_before += t->prompts[i].length == p->length;
-    p->is_check = n_before >= t->o.samples;
-    if (p->length && n_before < t->o.samples + t->o.check) return 0;
+    p->is_check = n_before >= t->o.tasks->samples;
+    if (p->length && n_before < t->o.tasks->samples + t->o.tune->check) return 0;
     sl_ids_free(&p->ids), eval_text_free(&p->text);
     t->n_prompts--;
     return 0;
 }
 
 static int make_lines(tune *t, sl_error *err) {
-    int rc = eval_records_read(t->o.jsonl, GRADE_NONE, NULL, t->o.n_predict, &t->records, err);
+    int rc = eval_records_read(t->o.tasks->jsonl, GRADE_NONE, NULL, t->o.tasks->n_predict, &t->records, err);
     for (int i = 0; !rc && i < t->records.n; i++) {
         tune_prompt *p = new_prompt(t, err);
         if (!p) return SL_ERR_MEMORY;
@@ -110,17 +111,17 @@ static int make_lines(tune *t, sl_error *err) {
 static int make_texts(tune *t, sl_error *err) {
     cli_records r;
     json_t *record;
-    int rc = cli_records_open(&r, t->o.jsonl, CLI_RECORDS_TEXTS, err);
+    int rc = cli_records_open(&r, t->o.tasks->jsonl, CLI_RECORDS_TEXTS, err);
     while (!rc && !(rc = cli_records_next(&r, &record, err)) && record) {
         const json_t *text = json_object_get(record, "text");
         tune_prompt *p = new_prompt(t, err);
         rc = !p ? SL_ERR_MEMORY
                 : sl_tokenize(sl_model_tokenizer(t->run.model), json_string_value(text), json_string_length(text), SL_TOK_BOS,
                               &p->ids, err);
-        if (!rc) p->n_context = (int)p->ids.n - t->o.score;
+        if (!rc) p->n_context = (int)p->ids.n - t->o.tune->score;
         if (!rc && p->n_context < 1)
             rc = sl_fail(err, SL_ERR_FORMAT, "%s: line %d: %zu tokens; expected more than --score %d", r.path, r.n_lines,
-                         p->ids.n, t->o.score);
+                         p->ids.n, t->o.tune->score);
         if (!rc) rc = place_line(t, r.n_lines, err);
         json_decref(record);
     }
@@ -129,10 +130,10 @@ static int make_texts(tune *t, sl_error *err) {
 }
 
 int tune_make_prompts(tune *t, sl_error *err) {
-    int rc = tune_is_kl(t) ? make_texts(t, err) : t->o.jsonl ? make_lines(t, err) : make_tasks(t, err);
+    int rc = tune_is_kl(t) ? make_texts(t, err) : t->o.tasks->jsonl ? make_lines(t, err) : make_tasks(t, err);
     if (rc || t->n_prompts) return rc;
     return sl_fail(err, SL_ERR_FORMAT, "%s: expected prompts of at least %d tokens, found none; --length gives the ranges",
-                   t->o.jsonl, tune_range_from(&t->o.lengths, 0));
+                   t->o.tasks->jsonl, tune_range_from(&t->o.tasks->lengths, 0));
 }
 
 void tune_free_prompts(tune *t) {
@@ -191,14 +192,13 @@ static int decode_text(tune *t, cli_timeline *at, tune_prompt *p, double *kl, sl
 }
 
 // Decodes what is left of the prompt, and the answer.
-static int decode_answer(tune *t, cli_timeline *at, tune_prompt *p, double *score, sl_error *err) {
+static int decode_answer(cli_timeline *at, tune_prompt *p, double *score, sl_error *err) {
     sl_text answer = {0};
     char extracted[EVAL_EXTRACT];
     json_t *whole = NULL;
     int from = sl_session_n_tokens(at->session), rc = sl_text_append(&answer, "", 0, err);
-    t->o.n_predict = p->item->n_predict;
     if (!rc) rc = cli_timeline_feed(at, p->ids.data + from, (int)p->ids.n - from, err);
-    if (!rc) rc = cli_timeline_generate(at, 0, cli_sink_text, &answer, err);
+    if (!rc) rc = cli_timeline_generate(at, p->item->n_predict, 0, cli_sink_text, &answer, err);
     if (!rc && p->item->grader == GRADE_EXACT && p->item->answer.n)
         whole = json_pack("[s%]", p->item->answer.data, p->item->answer.n);
     if (!rc) *score = eval_grade(p->item->grader, answer.data, answer.n, whole ? whole : p->item->references, extracted);
@@ -208,7 +208,7 @@ static int decode_answer(tune *t, cli_timeline *at, tune_prompt *p, double *scor
 }
 
 static int decode(tune *t, cli_timeline *at, tune_prompt *p, double *x, sl_error *err) {
-    int rc = p->item ? decode_answer(t, at, p, x, err) : decode_text(t, at, p, x, err);
+    int rc = p->item ? decode_answer(at, p, x, err) : decode_text(t, at, p, x, err);
     return rc ? rc : not_interrupted(t, err);
 }
 

@@ -1,6 +1,7 @@
 // tests/cli/test_cli_answer.c - the JSON object of an answer: generate -o json, --jsonl and --prompts, with and without
 // --parallel, print the same fields with the same values; --logprobs gives the log-softmax of the raw logits.
 #include "cli/generate/answer.h"
+#include "cli/options/all_options.h"
 #include "engine/engine_internal.h"
 #include "models/source.h"
 #include "tests/cli/fields.h"
@@ -459,8 +460,8 @@ static void fields_of_answer(void) {
     made m = {.totals = {2, 3, 4, 5, 6, 7, 8, 9.5, 10.5, 28}};
     sl_error e;
     CHECK_OK(cli_options_parse(&o, CLI_GENERATE, 13, args, &e), e);
-    CHECK_OK(sl_source_open(o.model, &o.source, &e), e);
-    CHECK_OK(cli_run_open(&m.run, &o, &e), e);
+    CHECK_OK(sl_source_open(o.run.model.path, &o.run.model.source, &e), e);
+    CHECK_OK(cli_run_open(&m.run, &o.run, 1, &e), e);
     CHECK_OK(cli_timeline_open(&m.t, &m.run, 77, &e), e);
     CHECK_OK(cli_timeline_prefill(&m.t, (const int32_t[]){5, 6}, 2, &e), e);
     sl_attn_stats *stats = (sl_attn_stats *)sl_engine_attn_stats(m.run.engine);

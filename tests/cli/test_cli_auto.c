@@ -135,16 +135,16 @@ static void estimated(void) {
 static struct {
     int calls;
     int fails;
-    const cli_options *other; // another process measures too and ends first
+    const cli_attention_options *other; // another process measures too and ends first
 } measuring;
 
-static int choose(const cli_options *o, char name[32]);
+static int choose(const cli_attention_options *o, char name[32]);
 
 static int measure(const char *device, const char *reason, sl_auto_table *t, sl_error *e) {
     int calls = 0;
     const cli_clock clock = {made_time, &calls, made_prefill};
     const cli_grid grid = {{{1}, 1}, {{1024, 4096}, 2}, 4096, {{1024, 2048}, 2}, 4096};
-    const cli_options *other = measuring.other;
+    const cli_attention_options *other = measuring.other;
     char name[32];
     measuring.calls++;
     measuring.other = NULL;
@@ -155,7 +155,7 @@ static int measure(const char *device, const char *reason, sl_auto_table *t, sl_
 }
 
 // The method that auto:epsilon=0.2 chooses for a long context. Asks twice, as a run does: first quietly.
-static int choose(const cli_options *o, char name[32]) {
+static int choose(const cli_attention_options *o, char name[32]) {
     const sl_config config = {.n_layers = 4, .n_heads = 8, .n_kv_heads = 2, .head_dim = 128};
     sl_attn_spec request = parse("auto:epsilon=0.2");
     sl_attn_plan wanted, plan;
@@ -311,7 +311,8 @@ static int lines_with(const char *text, const char *part) {
 static void check_use(const use *u, const char *cache) {
     char path[512], none[256], name[32] = "";
     snprintf(none, sizeof none, "%s", in_tmp("none.json"));
-    const cli_options o = {.auto_calibrate = !u->is_forbidden, .query_deviation = 4, .calibration = u->is_named ? none : NULL};
+    const cli_attention_options o = {
+        .auto_calibrate = !u->is_forbidden, .query_deviation = 4, .calibration = u->is_named ? none : NULL};
     measuring.calls = 0, measuring.fails = u->fails, measuring.other = u->is_raced ? &o : NULL;
     for (int run = 0; run < 2; run++) {
         place p = enter(cache);
@@ -351,7 +352,7 @@ static void first_use(void) {
 }
 
 // What --attn-prefill=auto means for n_tokens.
-static const char *choose_prefill(const cli_options *o, cli_auto *a, int n_tokens) {
+static const char *choose_prefill(const cli_attention_options *o, cli_auto *a, int n_tokens) {
     static const cli_attn_profile none;
     const sl_config config = {.n_layers = 4, .n_heads = 8, .n_kv_heads = 2, .head_dim = 128};
     sl_attn_spec spec;
@@ -363,7 +364,7 @@ static const char *choose_prefill(const cli_options *o, cli_auto *a, int n_token
 static void prefill(void) {
     static const char line[] =
         "attn-prefill auto: sample:alpha_c=0.95, dense below 2048 tokens (timed with 0.5 of the blocks, cpu, table of ";
-    const cli_options o = {.command = CLI_GENERATE, .auto_calibrate = 1, .query_deviation = 4};
+    const cli_attention_options o = {.has_plan = 1, .auto_calibrate = 1, .query_deviation = 4};
     char path[512];
     measuring.calls = measuring.fails = 0, measuring.other = NULL;
     for (int run = 0; run < 3; run++) {
@@ -394,7 +395,7 @@ static void prefill(void) {
 
 // eval and compare record the profile and no table, so their auto reads none.
 static void prefill_recorded(void) {
-    const cli_options o = {.command = CLI_EVAL, .auto_calibrate = 1, .query_deviation = 4};
+    const cli_attention_options o = {.auto_calibrate = 1, .query_deviation = 4};
     cli_auto a = {.measure = measure};
     measuring.calls = 0;
     place p = enter(in_tmp("prefill"));

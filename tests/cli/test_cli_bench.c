@@ -2,7 +2,7 @@
 // lists of numbers.
 #include "cli/attn/attn_list.h"
 #include "cli/bench/bench.h"
-#include "cli/options/options.h"
+#include "cli/options/all_options.h"
 #include "engine/engine_internal.h"
 #include "base/philox.h"
 #include "tests/support/run_cli.h"
@@ -191,7 +191,7 @@ static int note_row(void *ctx, const cli_bench_row *r, sl_error *e) {
             CHECK(m->bench.sessions[i]->kv.pages[0] != m->bench.sessions[j]->kv.pages[0]);
         CHECK(m->bench.batch[BATCH - 1 - j] == m->bench.sessions[j]);
     }
-    CHECK(m->bench.o->copy ? prefill_ms == m->bench.fill_ms[0] && most > 0 : m->bench.fill_ms[BATCH - 1] > 0);
+    CHECK(m->bench.o->bench->copy ? prefill_ms == m->bench.fill_ms[0] && most > 0 : m->bench.fill_ms[BATCH - 1] > 0);
     CHECK(r->prefill_ms == prefill_ms);
     CHECK(r->logits == sl_logits_hash(m->logits[m->n_rows][0], sl_model_config(m->bench.model)->n_vocab));
     m->depth[m->n_rows++] = r->depth;
@@ -204,10 +204,11 @@ static void measure(const cli_bench_plan *plan, int copy, measured *m) {
     sl_error e;
     *m = (measured){0};
     CHECK_OK(cli_options_parse(&o, CLI_BENCH, copy ? 11 : 10, args, &e), e);
-    CHECK_OK(sl_source_open(o.model, &o.source, &e), e);
+    CHECK_OK(sl_source_open(o.run.model.path, &o.run.model.source, &e), e);
+    const cli_bench_flags flags = {&o.run, &o.bench, &o.output, &o.given};
     int was = dup(STDERR_FILENO), none = open("/dev/null", O_WRONLY); // the description of the run is not shown
     dup2(none, STDERR_FILENO);
-    int rc = cli_bench_open(&m->bench, &o, plan, &e);
+    int rc = cli_bench_open(&m->bench, &flags, plan, &e);
     if (!rc) rc = cli_bench_run(&m->bench, note_row, m, &e);
     dup2(was, STDERR_FILENO);
     close(was), close(none);
@@ -277,8 +278,8 @@ static void check_ints(const char *text, int n, const int *want) {
     sl_error e;
     char *args[] = {"-d", (char *)text};
     CHECK_OK(cli_options_parse(&o, CLI_BENCH, 2, args, &e), e);
-    CHECK_INT(o.depths.n, n);
-    for (int i = 0; i < n; i++) CHECK_INT(o.depths.at[i], want[i]);
+    CHECK_INT(o.bench.depths.n, n);
+    for (int i = 0; i < n; i++) CHECK_INT(o.bench.depths.at[i], want[i]);
     cli_options_free(&o);
 }
 
@@ -311,10 +312,11 @@ static void ranges(void) {
     sl_error e;
     char *most[] = {"-d", "1-128"}, *args[] = {"-pg", "512,128", "-pg", "1k,4"};
     CHECK_OK(cli_options_parse(&o, CLI_BENCH, 2, most, &e), e);
-    CHECK(o.depths.n == 128 && o.depths.at[127] == 128);
+    CHECK(o.bench.depths.n == 128 && o.bench.depths.at[127] == 128);
     cli_options_free(&o);
     CHECK_OK(cli_options_parse(&o, CLI_BENCH, 4, args, &e), e);
-    CHECK(o.pairs.n == 4 && o.pairs.at[0] == 512 && o.pairs.at[1] == 128 && o.pairs.at[2] == 1024 && o.pairs.at[3] == 4);
+    CHECK(o.bench.pairs.n == 4 && o.bench.pairs.at[0] == 512 && o.bench.pairs.at[1] == 128 && o.bench.pairs.at[2] == 1024 &&
+          o.bench.pairs.at[3] == 4);
     cli_options_free(&o);
 }
 

@@ -2,8 +2,8 @@
 // one step below and above each bound. The rows are a second copy of what `--help` and docs/ promise: a new flag needs a row
 // here.
 #include "base/number.h"
+#include "cli/options/all_options.h"
 #include "cli/options/option_table.h"
-#include "cli/options/options.h"
 #include "tests/test.h"
 
 #include <ctype.h>
@@ -37,107 +37,107 @@ typedef struct row {
 #define T(NAMES, COMMANDS, KIND, FIELD, DEFAULT) \
     {.names = NAMES, .commands = COMMANDS, .kind = KIND, .field = offsetof(cli_options, FIELD), .def = DEFAULT}
 static const row rows[] = {
-    W("--load-format", "gclibopeu", load_format, "auto", "auto,safetensors,dummy"),
-    N("-c --ctx-size --ctx", "gcie", CTX, n_ctx, NULL, 1, BIG),
-    N("-c --ctx-size --ctx", "p", CTX, n_ctx, NULL, 4, BIG),
-    N("--stride", "p", INT, stride, NULL, 1, BIG),
-    N("--windows", "p", INT, windows, NULL, 1, BIG),
-    N("--score", "pu", INT, score, NULL, 1, BIG),
-    N("--history", "p", INTS_ALL, histories, NULL, 1, BIG),
-    N("--segment", "p", INT, segment, NULL, 1, BIG),
-    N("-ub --ubatch-size", "gclbopeu", INT, ubatch, NULL, 1, 65536),
-    N("-t --threads", "gclbopeu", INT, threads, "0", 0, 1024),
-    W("--kv-cache", "gcbp", kv_cache, "gpu", "gpu,host,auto"),
-    N("--kv-gpu-memory", "gcibp", SIZE, kv_gpu_memory, NULL, 1, 1e18),
-    N("--host-memory", "gcibp", SIZE, host_memory, NULL, 1, 1e18),
-    W("--rope-scaling", "gclibopeu", rope_scaling, NULL, "none,linear,llama3,yarn"),
-    N("--rope-scale", "gclibopeu", REAL, rope_scale, NULL, 1, 1e6),
-    N("--rope-theta --rope-freq-base", "gclibopeu", REAL, rope_theta, NULL, 1, 1e12),
-    N("--rope-original-ctx --yarn-orig-ctx", "gclibopeu", INT, rope_original_ctx, NULL, 1, 268435456),
-    N("--rope-low-freq-factor", "gclibopeu", REAL, rope_low_freq_factor, NULL, 1e-3, 1e6),
-    N("--rope-high-freq-factor", "gclibopeu", REAL, rope_high_freq_factor, NULL, 1e-3, 1e6),
-    N("--yarn-attention-factor", "gclibopeu", REAL, yarn_attention_factor, NULL, 1e-3, 1e3),
-    N("--yarn-beta-fast", "gclibopeu", REAL, yarn_beta_fast, NULL, 1e-3, 1e6),
-    N("--yarn-beta-slow", "gclibopeu", REAL, yarn_beta_slow, NULL, 1e-3, 1e6),
-    N("-np --parallel", "go", INT, parallel, "1", 1, 1024),
-    N("--random-prompt", "g", INT, random_prompt, NULL, 1, BIG),
-    N("-n --n-predict --predict", "g", INT, n_predict, "512", -1, BIG),
-    N("-n --n-predict --predict", "c", INT, n_predict, "1024", -1, BIG),
-    N("-n --n-predict --predict", "o", INT, n_predict, "64", 1, BIG),
-    T("-e --escape", "gctoeu", SWITCH, escape, "0"), T("--display-prompt", "g", SWITCH, display_prompt, "0"),
-    W("-o --output", "gt", format, "text", "text,json"),
-    N("--logprobs", "g", INT, logprobs, NULL, 0, 20),
-    W("-o --output", "imbopeu", format, "md", "md,csv,json,jsonl"),
-    N("-s --seed", "gcbopeu", SEED, seed, "0", 0, 4294967295.0),
-    N("--temp --temperature", "gc", REAL, temp, "0.8", 0, 1e6),
-    N("--temp --temperature", "o", REAL, temp, "0", 0, 1e6),
-    N("--top-k", "gcoe", INT, top_k, "40", 0, BIG),
-    N("--top-p", "gcoe", REAL, top_p, "0.95", 0, 1),
-    N("--min-p", "gcoe", REAL, min_p, "0.05", 0, 1),
-    N("--repeat-penalty", "gco", REAL, repeat_penalty, "1", 1e-3, 1e3),
-    N("--repeat-last-n", "gco", INT, repeat_last_n, "64", -1, BIG),
-    N("--presence-penalty", "gco", REAL, presence_penalty, "0", -1e3, 1e3),
-    N("--frequency-penalty", "gco", REAL, frequency_penalty, "0", -1e3, 1e3),
-    N("--prefill-check", "gcope", INT, prefill_check, "0", 0, 4096),
-    N("--prefill-segment", "gcopeu", INT, prefill_segment, "32768", 128, BIG),
-    N("--dense-prefix", "gop", INT, dense_prefix, NULL, 0, BIG),
-    N("--stats-seeds", "gc", INT, stats_seeds, "1", 1, 1000),
-    N("--seq-id", "gcope", U32, seq_id, "0", 0, 4294967295.0),
-    T("--perf", "g", SWITCH, perf, "1"), T("--auto-calibrate", "gcbope", SWITCH, auto_calibrate, "1"),
-    T("--texts", "o", SWITCH, texts, "1"), T("--heads", "o", SWITCH, heads, "1"),
-    N("-p --n-prompt", "b", INTS, n_prompts, NULL, 0, BIG),
-    N("-n --steps --n-gen", "b", INTS, n_gens, NULL, 0, 1000000),
-    N("-pg --prompt-gen", "b", PAIRS, pairs, NULL, 1, BIG),
-    N("-d --depth --n-depth", "b", INTS, depths, NULL, 0, BIG),
-    N("-b --batch", "b", INTS, batches, NULL, 1, 1024),
-    W("--phase", "b", phase, "all", "decode,prefill,masks,all"),
-    N("--mask-density", "b", REAL, mask_density, "0.5", 0.01, 1),
-    N("--query-deviation", "b", REAL, query_deviation, "4", 0, 100),
-    N("--query-spread", "b", REAL, query_spread, "0", 0, 4),
-    N("-r --repetitions", "b", INT, repetitions, NULL, 1, 1000),
-    W("--fill", "b", fill, "prefill", "prefill,random"),
-    N("--hot-hits", "b", REAL, hot_hits, NULL, 0, 1),
-    N("--memory-rate", "b", REAL, memory_rate, "0", 0, 1e6),
-    N("--length", "e", INTS, lengths, "4k", 64, 16777216),
-    N("--samples", "eu", INT, samples, NULL, 1, 1000000),
-    N("--questions", "e", INT, questions, "1", 1, 256),
-    N("--task-seed", "eu", U32, task_seed, "42", 0, 4294967295.0),
-    W("--haystack", "eu", haystack, "text", "text,noise,needles"),
-    N("-n --n-predict --predict", "eu", INT, n_predict, "-1", -1, BIG),
-    N("--temp --temperature", "e", REAL, temp, NULL, 0, 1e6),
-    W("--measure", "u", measure, "score", "score,kl"),
-    N("--length", "u", INTS, lengths, "16k,32k,64k,128k", 64, 16777216),
-    N("--check", "u", INT, check, "16", 0, 1000000),
-    N("--loss", "u", REAL, loss, "0.01", 0, 1e3),
-    N("--iterations", "u", INT, iterations, "501", 0, 1000000),
-    N("--episodes", "u", INT, episodes, "10", 1, 1000),
-    N("--batch-questions", "u", INT, batch_questions, "16", 1, 100000),
-    N("--rate", "u", REAL, rate, "0.02", 0, 1e3),
-    T("--attention", "o", SWITCH, attention, "0"), T("-m --model", "gctdlibopeu", TEXT, model, NULL),
-    T("--device", "gclibopeu", TEXT, device, "auto"), T("--mlock", "gclbopeu", FLAG, mlock, NULL),
-    T("-p --prompt", "gtdo", TEXT, prompt, NULL), T("-f --file", "gtdop", TEXT, file, NULL),
-    T("--chat", "goeu", FLAG, chat, NULL), T("--chat-template", "gcoeu", TEXT, chat_template, NULL),
-    T("--chat-template-kwargs", "gcoeu", TEXT, chat_options, NULL), T("--tools", "gc", TEXT, tools, NULL),
-    T("--parse-special", "gcoeu", FLAG, parse_special, NULL), T("-sys --system-prompt", "gcoeu", TEXT, system_prompt, NULL),
-    T("--prompt-cache", "gc", TEXT, prompt_cache, NULL), T("--prompt-cache-ro", "gc", FLAG, prompt_cache_ro, NULL),
-    T("--jsonl", "gopeu", TEXT, jsonl, NULL), T("--reference", "o", TEXT, reference, NULL),
-    T("--prompts", "g", TEXT, prompts, NULL), T("--bos", "t", FLAG, bos, NULL), T("--plain", "t", FLAG, plain, NULL),
-    T("--ids", "gl", TEXT, ids, NULL), T("--stop -r --reverse-prompt", "gcoeu", LIST, stops, NULL),
-    T("--ignore-eos", "gco", FLAG, ignore_eos, NULL), T("-o --output", "lP", TEXT, out, NULL),
-    T("--tensors", "i", FLAG, tensors, NULL), T("--plot", "boe", TEXT, plot, NULL),
-    T("-l --logit-bias", "gco", LIST, logit_bias, NULL), T("--attn", "gcp", TEXT, attn, "dense"),
-    T("--attn-layer", "gcpe", LIST, attn_layers, NULL), T("--attn-prefill", "gcp", TEXT, attn_prefill, "dense"),
-    T("--attn-prefill", "oeu", LIST, attn_prefills, NULL),
-    T("--attn-prefill-layer", "gcope", LIST, attn_prefill_layers, NULL),
-    T("--attn-profile", "gcope", TEXT, attn_profile, NULL), T("--S-schedule", "gcp", TEXT, schedule, NULL),
-    T("--calibration", "gcbopeu", TEXT, calibration, NULL), T("--question-dense", "goeu", FLAG, question_dense, NULL),
-    T("--stats", "gc", TEXT, stats, NULL), T("--stats-error", "gc", FLAG, stats_error, NULL),
-    T("--stats-attn", "gc", LIST, stats_attn, NULL), T("--attn", "boe", LIST, attns, NULL),
-    T("--calibrate", "b", FLAG, calibrate, NULL), T("--mask-method", "b", TEXT, mask_method, "sample"),
-    T("--states", "b", TEXT, states, NULL), T("--ragged", "b", FLAG, ragged, NULL), T("--copy", "b", FLAG, copy, NULL),
-    T("--task", "eu", TEXT, task, "niah-single,niah-multikey,qa-2hop"), T("--grader", "e", TEXT, grader, NULL),
-    T("--procedure", "e", TEXT, procedure, NULL), T("--out", "eu", TEXT, out, NULL), T("--dump", "e", TEXT, dump, NULL),
-    T("--parts", "u", TEXT, parts, "prefill,budgets"), T("--attn", "u", TEXT, attn, NULL),
+    W("--load-format", "gclibopeu", run.model.load_format, "auto", "auto,safetensors,dummy"),
+    N("-c --ctx-size --ctx", "gcie", CTX, run.limits.n_ctx, NULL, 1, BIG),
+    N("-c --ctx-size --ctx", "p", CTX, run.limits.n_ctx, NULL, 4, BIG),
+    N("--stride", "p", INT, perplexity.stride, NULL, 1, BIG),
+    N("--windows", "p", INT, perplexity.windows, NULL, 1, BIG),
+    N("--score", "p", INT, perplexity.score, NULL, 1, BIG), N("--score", "u", INT, tune.score, NULL, 1, BIG),
+    N("--history", "p", INTS_ALL, perplexity.histories, NULL, 1, BIG),
+    N("--segment", "p", INT, perplexity.segment, NULL, 1, BIG),
+    N("-ub --ubatch-size", "gclbopeu", INT, run.device.ubatch, NULL, 1, 65536),
+    N("-t --threads", "gclbopeu", INT, run.device.threads, "0", 0, 1024),
+    W("--kv-cache", "gcbp", run.device.kv_cache, "gpu", "gpu,host,auto"),
+    N("--kv-gpu-memory", "gcibp", SIZE, run.device.kv_gpu_memory, NULL, 1, 1e18),
+    N("--host-memory", "gcibp", SIZE, run.device.host_memory, NULL, 1, 1e18),
+    W("--rope-scaling", "gclibopeu", run.model.rope.scaling, NULL, "none,linear,llama3,yarn"),
+    N("--rope-scale", "gclibopeu", REAL, run.model.rope.factor, NULL, 1, 1e6),
+    N("--rope-theta --rope-freq-base", "gclibopeu", REAL, run.model.rope.theta, NULL, 1, 1e12),
+    N("--rope-original-ctx --yarn-orig-ctx", "gclibopeu", INT, run.model.rope.original_ctx, NULL, 1, 268435456),
+    N("--rope-low-freq-factor", "gclibopeu", REAL, run.model.rope.low_freq_factor, NULL, 1e-3, 1e6),
+    N("--rope-high-freq-factor", "gclibopeu", REAL, run.model.rope.high_freq_factor, NULL, 1e-3, 1e6),
+    N("--yarn-attention-factor", "gclibopeu", REAL, run.model.rope.attention_factor, NULL, 1e-3, 1e3),
+    N("--yarn-beta-fast", "gclibopeu", REAL, run.model.rope.beta_fast, NULL, 1e-3, 1e6),
+    N("--yarn-beta-slow", "gclibopeu", REAL, run.model.rope.beta_slow, NULL, 1e-3, 1e6),
+    N("-np --parallel", "go", INT, input.parallel, "1", 1, 1024),
+    N("--random-prompt", "g", INT, run.ids.n_random, NULL, 1, BIG),
+    N("-n --n-predict --predict", "g", INT, run.limits.n_predict, "512", -1, BIG),
+    N("-n --n-predict --predict", "c", INT, run.limits.n_predict, "1024", -1, BIG),
+    N("-n --n-predict --predict", "o", INT, compare.n_predict, "64", 1, BIG),
+    T("-e --escape", "gctoeu", SWITCH, input.escape, "0"), T("--display-prompt", "g", SWITCH, output.display_prompt, "0"),
+    W("-o --output", "gt", output.format, "text", "text,json"),
+    N("--logprobs", "g", INT, output.logprobs, NULL, 0, 20),
+    W("-o --output", "imbopeu", output.format, "md", "md,csv,json,jsonl"),
+    N("-s --seed", "gcbopeu", SEED, run.sampling.seed, "0", 0, 4294967295.0),
+    N("--temp --temperature", "gc", REAL, run.sampling.temp, "0.8", 0, 1e6),
+    N("--temp --temperature", "o", REAL, run.sampling.temp, "0", 0, 1e6),
+    N("--top-k", "gcoe", INT, run.sampling.top_k, "40", 0, BIG),
+    N("--top-p", "gcoe", REAL, run.sampling.top_p, "0.95", 0, 1),
+    N("--min-p", "gcoe", REAL, run.sampling.min_p, "0.05", 0, 1),
+    N("--repeat-penalty", "gco", REAL, run.sampling.repeat_penalty, "1", 1e-3, 1e3),
+    N("--repeat-last-n", "gco", INT, run.sampling.repeat_last_n, "64", -1, BIG),
+    N("--presence-penalty", "gco", REAL, run.sampling.presence_penalty, "0", -1e3, 1e3),
+    N("--frequency-penalty", "gco", REAL, run.sampling.frequency_penalty, "0", -1e3, 1e3),
+    N("--prefill-check", "gcope", INT, run.attention.prefill_check, "0", 0, 4096),
+    N("--prefill-segment", "gcopeu", INT, run.attention.prefill_segment, "32768", 128, BIG),
+    N("--dense-prefix", "go", INT, input.dense_prefix, NULL, 0, BIG), N("--dense-prefix", "p", INT, perplexity.dense_prefix, NULL, 0, BIG),
+    N("--stats-seeds", "gc", INT, run.stats.n_seeds, "1", 1, 1000),
+    N("--seq-id", "gcope", U32, run.sampling.seq_id, "0", 0, 4294967295.0),
+    T("--perf", "g", SWITCH, output.perf, "1"), T("--auto-calibrate", "gcbope", SWITCH, run.attention.auto_calibrate, "1"),
+    T("--texts", "o", SWITCH, compare.texts, "1"), T("--heads", "o", SWITCH, compare.heads, "1"),
+    N("-p --n-prompt", "b", INTS, bench.n_prompts, NULL, 0, BIG),
+    N("-n --steps --n-gen", "b", INTS, bench.n_gens, NULL, 0, 1000000),
+    N("-pg --prompt-gen", "b", PAIRS, bench.pairs, NULL, 1, BIG),
+    N("-d --depth --n-depth", "b", INTS, bench.depths, NULL, 0, BIG),
+    N("-b --batch", "b", INTS, bench.batches, NULL, 1, 1024),
+    W("--phase", "b", bench.phase, "all", "decode,prefill,masks,all"),
+    N("--mask-density", "b", REAL, bench.mask_density, "0.5", 0.01, 1),
+    N("--query-deviation", "b", REAL, run.attention.query_deviation, "4", 0, 100),
+    N("--query-spread", "b", REAL, bench.query_spread, "0", 0, 4),
+    N("-r --repetitions", "b", INT, bench.repetitions, NULL, 1, 1000),
+    W("--fill", "b", bench.fill, "prefill", "prefill,random"),
+    N("--hot-hits", "b", REAL, bench.hot_hits, NULL, 0, 1),
+    N("--memory-rate", "b", REAL, bench.memory_rate, "0", 0, 1e6),
+    N("--length", "e", INTS, tasks.lengths, "4k", 64, 16777216),
+    N("--samples", "eu", INT, tasks.samples, NULL, 1, 1000000),
+    N("--questions", "e", INT, eval.questions, "1", 1, 256),
+    N("--task-seed", "eu", U32, tasks.seed, "42", 0, 4294967295.0),
+    W("--haystack", "eu", tasks.haystack, "text", "text,noise,needles"),
+    N("-n --n-predict --predict", "eu", INT, tasks.n_predict, "-1", -1, BIG),
+    N("--temp --temperature", "e", REAL, run.sampling.temp, NULL, 0, 1e6),
+    W("--measure", "u", tune.measure, "score", "score,kl"),
+    N("--length", "u", INTS, tasks.lengths, "16k,32k,64k,128k", 64, 16777216),
+    N("--check", "u", INT, tune.check, "16", 0, 1000000),
+    N("--loss", "u", REAL, tune.loss, "0.01", 0, 1e3),
+    N("--iterations", "u", INT, tune.iterations, "501", 0, 1000000),
+    N("--episodes", "u", INT, tune.episodes, "10", 1, 1000),
+    N("--batch-questions", "u", INT, tune.batch_questions, "16", 1, 100000),
+    N("--rate", "u", REAL, tune.rate, "0.02", 0, 1e3),
+    T("--attention", "o", SWITCH, compare.attention, "0"), T("-m --model", "gctdlibopeu", TEXT, run.model.path, NULL),
+    T("--device", "gclibopeu", TEXT, run.device.name, "auto"), T("--mlock", "gclbopeu", FLAG, run.model.mlock, NULL),
+    T("-p --prompt", "gtdo", TEXT, input.prompt, NULL), T("-f --file", "gtdop", TEXT, input.file, NULL),
+    T("--chat", "goeu", FLAG, chat.is_on, NULL), T("--chat-template", "gcoeu", TEXT, run.model.chat_template, NULL),
+    T("--chat-template-kwargs", "gcoeu", TEXT, chat.kwargs, NULL), T("--tools", "gc", TEXT, chat.tools, NULL),
+    T("--parse-special", "gcoeu", FLAG, chat.parse_special, NULL), T("-sys --system-prompt", "gcoeu", TEXT, chat.system, NULL),
+    T("--prompt-cache", "gc", TEXT, cache.path, NULL), T("--prompt-cache-ro", "gc", FLAG, cache.read_only, NULL),
+    T("--jsonl", "gop", TEXT, input.jsonl, NULL), T("--jsonl", "eu", TEXT, tasks.jsonl, NULL), T("--reference", "o", TEXT, compare.reference, NULL),
+    T("--prompts", "g", TEXT, input.prompts, NULL), T("--bos", "t", FLAG, tokenize.bos, NULL), T("--plain", "t", FLAG, tokenize.plain, NULL),
+    T("--ids", "gl", TEXT, run.ids.path, NULL), T("--stop -r --reverse-prompt", "gcoeu", LIST, run.limits.stops, NULL),
+    T("--ignore-eos", "gco", FLAG, run.sampling.ignore_eos, NULL), T("-o --output", "lP", TEXT, output.path, NULL),
+    T("--tensors", "i", FLAG, output.tensors, NULL), T("--plot", "boe", TEXT, output.plot, NULL),
+    T("-l --logit-bias", "gco", LIST, run.sampling.logit_bias, NULL), T("--attn", "gcp", TEXT, run.attention.attn, "dense"),
+    T("--attn-layer", "gcpe", LIST, run.attention.attn_layers, NULL), T("--attn-prefill", "gcp", TEXT, run.attention.attn_prefill, "dense"),
+    T("--attn-prefill", "oeu", LIST, run.attention.attn_prefills, NULL),
+    T("--attn-prefill-layer", "gcope", LIST, run.attention.attn_prefill_layers, NULL),
+    T("--attn-profile", "gcope", TEXT, run.attention.attn_profile, NULL), T("--S-schedule", "gcp", TEXT, run.attention.schedule, NULL),
+    T("--calibration", "gcbopeu", TEXT, run.attention.calibration, NULL), T("--question-dense", "go", FLAG, input.question_dense, NULL), T("--question-dense", "eu", FLAG, tasks.question_dense, NULL),
+    T("--stats", "gc", TEXT, run.stats.path, NULL), T("--stats-error", "gc", FLAG, run.stats.error, NULL),
+    T("--stats-attn", "gc", LIST, run.stats.attns, NULL), T("--attn", "boe", LIST, run.attention.attns, NULL),
+    T("--calibrate", "b", FLAG, bench.calibrate, NULL), T("--mask-method", "b", TEXT, bench.mask_method, "sample"),
+    T("--states", "b", TEXT, bench.states, NULL), T("--ragged", "b", FLAG, bench.ragged, NULL), T("--copy", "b", FLAG, bench.copy, NULL),
+    T("--task", "eu", TEXT, tasks.tasks, "niah-single,niah-multikey,qa-2hop"), T("--grader", "e", TEXT, eval.grader, NULL),
+    T("--procedure", "e", TEXT, eval.procedure, NULL), T("--out", "eu", TEXT, output.path, NULL), T("--dump", "e", TEXT, eval.dump, NULL),
+    T("--parts", "u", TEXT, tune.parts, "prefill,budgets"), T("--attn", "u", TEXT, run.attention.attn, NULL),
     T("-q --quiet", "gctdlimvbopePu", FLAG, quiet, NULL), T("-h --help", "gctdlimvbopePu", FLAG, help, NULL),
 };
 // clang-format on
@@ -205,7 +205,7 @@ static void accept_number(unsigned command, const row *r, const char *flag, cons
     snprintf(pair, sizeof pair, r->kind == PAIRS ? "%s,%s" : "%s", text, text);
     if (parse(&o, command, flag, pair)) FAIL("%s %s: %s", flag, pair, err.message);
     if (number_in(&o, r) != want) FAIL("%s %s: the field has %.17g", flag, pair, number_in(&o, r));
-    if (cli_option_given(&o, r->field) != CLI_BY_FLAG) FAIL("%s %s: not given", flag, pair);
+    if (cli_given_by(&o.given, flag) != CLI_BY_FLAG) FAIL("%s %s: not given", flag, pair);
     cli_options_free(&o);
 }
 
@@ -355,7 +355,7 @@ static void check_default(unsigned command, const row *r) {
     cli_options o, given;
     char name[40];
     CHECK_OK(parse(&o, command, NULL, NULL), err);
-    CHECK_INT(cli_option_given(&o, r->field), 0);
+    CHECK_INT(cli_given_by(&o.given, name_of(r, 0, name)), 0);
     if (!r->def && has_default(r->field)) {
         // the default of another command
     } else if (is_text(r)) {
@@ -367,7 +367,7 @@ static void check_default(unsigned command, const row *r) {
         if (memcmp((char *)&o + r->field, (char *)&given + r->field, size)) FAIL("%s of %x: default", r->names, command);
         cli_options_free(&given);
     } else {
-        double want = r->def ? atof(r->def) : r->field == offsetof(cli_options, dense_prefix) ? -1 : 0, is = number_in(&o, r);
+        double want = r->def ? atof(r->def) : strstr(r->names, "--dense-prefix") ? -1 : 0, is = number_in(&o, r);
         int is_list = r->kind == INTS || r->kind == INTS_ALL || r->kind == PAIRS;
         if (is_list ? !isnan(is) : is != want) FAIL("%s of %x: default %g", r->names, command, is);
     }
@@ -384,7 +384,7 @@ static void check_variable(unsigned command, const row *r) {
     setenv(variable_of(r, name), value, 1);
     int rc = parse(&o, command, NULL, NULL), source = has_variable(r) ? CLI_BY_ENV : 0;
     if (rc) unsetenv(name), FAIL("%s=%s of %x: %s", name, value, command, err.message);
-    if (cli_option_given(&o, r->field) != source) unsetenv(name), FAIL("%s of %x: not given", name, command);
+    if (cli_given_by(&o.given, name_of(r, 0, flag)) != source) unsetenv(name), FAIL("%s of %x: not given", name, command);
     int is_set = is_text(r) ? text_in(&o, r) && !strcmp(text_in(&o, r), value) : number_in(&o, r) == atof(value);
     cli_options_free(&o);
     if (source && !is_set) unsetenv(name), FAIL("%s=%s of %x: another value", name, value, command);
@@ -397,7 +397,7 @@ static void check_variable(unsigned command, const row *r) {
     rc = parse(&o, command, name_of(r, 0, flag), takes_value ? value : NULL);
     unsetenv(name);
     if (rc) FAIL("%s with %s: %s", flag, name, err.message);
-    CHECK_INT(cli_option_given(&o, r->field), CLI_BY_FLAG);
+    CHECK_INT(cli_given_by(&o.given, flag), CLI_BY_FLAG);
     if (r->kind == LIST) CHECK_INT(((const cli_list *)((char *)&o + r->field))->n, 1); // not both
     if (r->kind == PAIRS) CHECK_INT(((const cli_ints *)((char *)&o + r->field))->n, 2);
     if (!takes_value) CHECK_INT(number_in(&o, r), 1);

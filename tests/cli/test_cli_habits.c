@@ -2,8 +2,8 @@
 // run, and the manual shows the rows. Also the flags of Sleigh that come from these programs: --escape, --mlock, --quiet, -s
 // -1, -c 0.
 #include "cli/options/habits.h"
+#include "cli/options/all_options.h"
 #include "cli/options/option_table.h"
-#include "cli/options/options.h"
 #include "tests/support/pty.h"
 #include "tests/support/run_cli.h"
 
@@ -110,7 +110,8 @@ static void same(void) {
             for (int k = 0; k < cli_n_options; k++) {
                 const cli_option *opt = &cli_option_table[k];
                 if (!(opt->commands & command)) continue;
-                if (a.given[k] != b.given[k] || !same_field(opt, &a, &b)) FAIL("%s and %s: %s", name, h->target, opt->names);
+                if (a.given.rows[k] != b.given.rows[k] || !same_field(opt, &a, &b))
+                    FAIL("%s and %s: %s", name, h->target, opt->names);
             }
             CHECK_STR(a.no_effect, "");
             cli_options_free(&a);
@@ -208,12 +209,12 @@ static void escapes(void) {
         char *args[] = {"-p", (char *)cases[i].text, "-e", "-sys", (char *)cases[i].text, "--stop", (char *)cases[i].text};
         cli_options o;
         CHECK_OK(cli_options_parse(&o, CLI_GENERATE, 7, args, &err), err);
-        CHECK_STR(o.prompt, cases[i].want);
-        CHECK_STR(o.system_prompt, cases[i].want);
-        CHECK_STR(o.stops.items[0], cases[i].want);
+        CHECK_STR(o.input.prompt, cases[i].want);
+        CHECK_STR(o.chat.system, cases[i].want);
+        CHECK_STR(o.run.limits.stops.items[0], cases[i].want);
         cli_options_free(&o);
         CHECK_OK(cli_options_parse(&o, CLI_GENERATE, 2, args, &err), err); // without -e nothing changes
-        CHECK_STR(o.prompt, cases[i].text);
+        CHECK_STR(o.input.prompt, cases[i].text);
         cli_options_free(&o);
     }
     char *args[] = {"-e", "-p", "a\\x00b"};

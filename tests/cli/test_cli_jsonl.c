@@ -1,6 +1,7 @@
 // tests/cli/test_cli_jsonl.c - generate --jsonl and --stats end to end: fields of each line, methods and sequence numbers of
 // lines, errors.
 #include "attention/attention.h"
+#include "cli/options/all_options.h"
 #include "cli/output/stats.h"
 #include "engine/engine_internal.h"
 #include "tests/cli/fields.h"
@@ -409,7 +410,7 @@ static void stats_lines(void) {
     CHECK_OK(sl_model_load(tiny(), NULL, &model, &e), e);
     CHECK_OK(sl_engine_new(model, &(sl_engine_options){.n_ctx = 16, .n_threads = 1, .attn = "topk:k=4"}, &engine, &e), e);
     CHECK_OK(sl_attn_parse("topk:k=4", &spec, &e), e);
-    CHECK_OK(cli_stats_open(&stats, &o, &e), e);
+    CHECK_OK(cli_stats_open(&stats, &o.run.stats, &e), e);
     CHECK_OK(cli_stats_observe(&stats, engine, &e), e);
     const sl_observer *observer = &engine->observation.observer;
     CHECK(observer->with_error && !observer->n_shadows);

@@ -2,6 +2,7 @@
 // gave. The clock and the meter are the test's: each call passes a random time, and costs a random energy.
 #include "cli/bench/bench.h"
 #include "cli/commands.h"
+#include "cli/options/all_options.h"
 #include "engine/engine.h"
 #include "models/source.h"
 #include "tests/cli/fields.h"
@@ -85,7 +86,8 @@ static int take_row(void *ctx, const cli_bench_row *row, sl_error *err) {
 
 static int run_bench(void *ctx, sl_error *err) {
     run *x = ctx;
-    int rc = cli_bench_open(&x->b, &x->o, &x->plan, err);
+    const cli_bench_flags flags = {&x->o.run, &x->o.bench, &x->o.output, &x->o.given};
+    int rc = cli_bench_open(&x->b, &flags, &x->plan, err);
     x->b.now = fake_now;
     fake.n = 0, fake.pace = x->pace;
     cli_meter *m = &x->b.meter;
@@ -128,14 +130,14 @@ typedef struct model { // of the caches
 
 // The rows that session j of n holds before a test.
 static int depth_of(const run *x, int depth, int n, int j) {
-    if (!x->o.ragged || !depth) return depth;
+    if (!x->o.bench.ragged || !depth) return depth;
     int part = depth * (n - j) / n; // session 0 is the deepest
     return part < 2 ? 1 : part % 2 ? part - !(part % 2) : part - 1;
 }
 
 static void fill_caches(const run *x, model *m, reader *r, int depth, int n) {
     for (int j = 0; j < n; j++) {
-        int want_rows = depth_of(x, depth, n, j), is_copy = x->o.copy && j > 0;
+        int want_rows = depth_of(x, depth, n, j), is_copy = x->o.bench.copy && j > 0;
         if (want_rows < m->held[j]) m->held[j] = 0, m->fill[j] = 0;
         if (want_rows > m->held[j] && !is_copy) m->fill[j] += passed(r);
         m->held[j] = want_rows;
@@ -161,8 +163,8 @@ static void want_test(fields *f, const run *x, const cli_bench_row *r, const cha
     want_text(f, "driver", "580.1"), want(f, "sm_mhz", 1980), want(f, "memory_mhz", 2619);
     want_text(f, "test", name), want(f, "n_prompt", r->test.n_prompt), want(f, "n_gen", r->test.n_gen);
     want(f, "depth", r->depth), want(f, "batch", r->batch), want_text(f, "attn", attn);
-    want(f, "ragged", x->o.ragged), want(f, "copy", x->o.copy), want_text(f, "fill", "prefill");
-    want_text(f, "kv_cache", "gpu"), want(f, "repetitions", x->plan.repetitions), want(f, "seed", x->o.seed);
+    want(f, "ragged", x->o.bench.ragged), want(f, "copy", x->o.bench.copy), want_text(f, "fill", "prefill");
+    want_text(f, "kv_cache", "gpu"), want(f, "repetitions", x->plan.repetitions), want(f, "seed", x->o.run.sampling.seed);
 }
 
 typedef struct times { // of a row
@@ -204,7 +206,7 @@ static void check_run(run *x) {
     reader r = {0};
     for (int i = 0; i < x->n_rows;) {
         const cli_bench_row *row = &x->rows[i];
-        int n = row->test.n_gen ? x->o.attns.n : 1;
+        int n = row->test.n_gen ? x->o.run.attention.attns.n : 1;
         static times t[4];
         memset(t, 0, sizeof t);
         for (int run = 0; run < x->plan.repetitions; run++)
@@ -219,7 +221,7 @@ static void check_run(run *x) {
         for (int a = 0; a < n; a++, i++) {
             fields f = {.n = 0};
             char logits[24];
-            want_test(&f, x, &x->rows[i], n > 1 ? x->o.attns.items[a] : "dense");
+            want_test(&f, x, &x->rows[i], n > 1 ? x->o.run.attention.attns.items[a] : "dense");
             want_figures(&f, x, i, a == 0, &m, &t[a], &t[0]);
             snprintf(
                 logits, sizeof logits, "%016llx",
@@ -240,7 +242,7 @@ static void try_run(const char *more, int repetitions, double pace) {
     spill(in_tmp("config.json"), config, sizeof config - 1);
     x = (run){.pace = pace, .plan = {.repetitions = repetitions}};
     CHECK_OK(cli_options_parse(&x.o, CLI_BENCH, more ? 17 : 16, args, &err), err);
-    CHECK_OK(sl_source_open(x.o.model, &x.o.source, &err), err);
+    CHECK_OK(sl_source_open(x.o.run.model.path, &x.o.run.model.source, &err), err);
     x.plan.batches = (cli_ints){.at = {3, 2}, .n = 2}, x.plan.depths = (cli_ints){.at = {0, 60, 2}, .n = 3};
     x.plan.n_tests = 3;
     x.plan.tests[0].n_prompt = 9, x.plan.tests[1].n_gen = 10, x.plan.tests[2] = (cli_bench_test){5, 4};

@@ -6,6 +6,7 @@
 #include "cli/compare/compare_print.h"
 #include "cli/compare/compare_rows.h"
 #include "cli/compare/compare_runs.h"
+#include "cli/options/all_options.h"
 #include "tests/cli/fields.h"
 
 #include <math.h>
@@ -33,6 +34,7 @@ typedef struct records { // of a method
 
 typedef struct made {
     cli_options o;
+    cli_compare_flags flags; // of o
     compare c;
     int is_grouped, n_steps, n_identical[MAX_METHODS];
     records of[MAX_METHODS];
@@ -132,7 +134,7 @@ static void make_outputs(made *m, int i, int n_steps, fields *f) {
             o->x[o->n][which] = (float)(r->outputs[r->n_outputs][which] = (float)test_draw());
         sum += r->outputs[r->n_outputs][0];
     }
-    want(f, "l2", m->c.o->heads ? sum / (n_steps * N) : (double)NAN);
+    want(f, "l2", m->c.o->compare->heads ? sum / (n_steps * N) : (double)NAN);
 }
 
 // The free run of a method: its answer against that of dense attention.
@@ -154,7 +156,7 @@ static void make_free_run(made *m, int i, fields *f) {
 static void make_prompt(made *m, int p) {
     compare_prompt *prompt = &m->c.prompts[p];
     fields *f = &m->prompt_fields[p], *dense = &m->answers[p][MAX_METHODS];
-    int n_question = p % 3, n_answer = 2 + test_below(4), texts = m->o.texts;
+    int n_question = p % 3, n_answer = 2 + test_below(4), texts = m->o.compare.texts;
     double nll[16];
     *prompt = (compare_prompt){.id = p ? json_integer(70 + p) : NULL, .sequence = 900u + (uint32_t)p, .n_dense = 3 + p};
     for (int k = 0; k < 5 + p; k++) CHECK_OK(sl_ids_push(&prompt->ids, k, &err), err);
@@ -199,12 +201,13 @@ static void make(made *m, int n_prompts, int n_args, char **args) {
     static compare_prompt prompts[MAX_PROMPTS];
     compare *c = &m->c;
     CHECK_OK(cli_options_parse(&m->o, CLI_COMPARE, n_args, args, &err), err);
-    c->o = &m->o, c->prompts = prompts;
+    m->flags = (cli_compare_flags){&m->o.run, &m->o.input, &m->o.chat, &m->o.compare, &m->o.output, &m->o.given};
+    c->o = &m->flags, c->prompts = prompts;
     CHECK_OK(sl_model_load(tiny(), NULL, &c->run.model, &err), err);
     CHECK_OK(sl_engine_new(c->run.model, &(sl_engine_options){.n_ctx = 16, .n_threads = 1}, &c->run.engine, &err), err);
     cli_model_name_of(c->run.model, tiny(), &c->name);
-    CHECK_OK(cli_attn_list_parse("--attn", &m->o.attns, &c->attn, &err), err);
-    CHECK_OK(cli_prefill_list_parse(&m->o, &c->prefills, &err), err);
+    CHECK_OK(cli_attn_list_parse("--attn", &m->o.run.attention.attns, &c->attn, &err), err);
+    CHECK_OK(cli_prefill_list_parse(&m->o.run.attention, &c->prefills, &err), err);
     c->n_decode = c->attn.n;
     CHECK_INT(c->n_decode, DECODE);
     CHECK_OK(cli_attn_list_repeat(&c->attn, c->prefills.n, &err), err);
@@ -336,7 +339,7 @@ static void want_prefill(fields *f, const made *m, int i) {
         if (r->kept >= 0) kept = fmin(kept, r->kept), measured = fmin(measured, r->measured);
         if (r->n_errors) most = fmax(r->error_max, isnan(most) ? 0 : most);
     }
-    double feed = m->o.texts ? m->c.methods[i].feed_ms / m->c.n_prompts : has_question ? (double)NAN : 0;
+    double feed = m->o.compare.texts ? m->c.methods[i].feed_ms / m->c.n_prompts : has_question ? (double)NAN : 0;
     want(f, "ttft_ms", m->c.prefill_ms[k] / m->c.n_timed[k] + feed);
     want(f, "prefill_density", visited / causal), want(f, "prefill_error", errors / n), want(f, "prefill_error_max", most);
     want(f, "prefill_kept", kept / 16777216), want(f, "prefill_cra", measured / 16777216);
@@ -347,7 +350,7 @@ static void want_method(fields *f, const made *m, int i) {
     want_text(f, "attn", m->c.attn.names[i]), want_text(f, "attn_prefill", m->c.prefills.names[i / DECODE]);
     want(f, "prompts", m->c.n_prompts);
     want_texts(f, m, i), want_next_tokens(f, m, i), want_outputs(f, m, i, -1);
-    if (m->o.attn_prefills.n) want_prefill(f, m, i);
+    if (m->o.run.attention.attn_prefills.n) want_prefill(f, m, i);
 }
 
 static void want_dense(fields *f, const made *m) {
@@ -384,21 +387,21 @@ static const json_t *item(const json_t *o, const char *list, int i) {
 
 static void check_heads(const made *m, const json_t *method, int i, double close) {
     const compare_method *own = &m->c.methods[i];
-    CHECK_INT(json_array_size(json_object_get(method, "heads")), m->o.heads ? N : 0);
-    CHECK_INT(json_array_size(json_object_get(method, "layers")), m->o.heads ? LAYERS : 0);
-    CHECK_INT(json_array_size(json_object_get(method, "tiles")), m->o.heads ? N_TILES : 0);
-    for (int h = 0; m->o.heads && h < N; h++) {
+    CHECK_INT(json_array_size(json_object_get(method, "heads")), m->o.compare.heads ? N : 0);
+    CHECK_INT(json_array_size(json_object_get(method, "layers")), m->o.compare.heads ? LAYERS : 0);
+    CHECK_INT(json_array_size(json_object_get(method, "tiles")), m->o.compare.heads ? N_TILES : 0);
+    for (int h = 0; m->o.compare.heads && h < N; h++) {
         fields f = {.n = 0};
         want(&f, "layer", h / HEADS), want(&f, "head", h % HEADS), want_reads(&f, m, i, h, 1);
         want(&f, "l2", own->heads[h].error / own->heads[h].n), want(&f, "cosine", own->heads[h].cosine / own->heads[h].n);
         check_fields(item(method, "heads", h), &f, close);
     }
-    for (int layer = 0; m->o.heads && layer < LAYERS; layer++) {
+    for (int layer = 0; m->o.compare.heads && layer < LAYERS; layer++) {
         fields f = {.n = 0};
         want(&f, "layer", layer), want_outputs(&f, m, i, layer);
         check_fields(item(method, "layers", layer), &f, close);
     }
-    for (int t = 0; m->o.heads && t < N_TILES; t++) {
+    for (int t = 0; m->o.compare.heads && t < N_TILES; t++) {
         fields f = {.n = 0};
         const compare_tiles *sum = &own->tiles[t];
         want_text(&f, "tiles", (const char *[]){"1", "2", "3-4", "5-8", "9+"}[t]), want(&f, "head_outputs", sum->n);
@@ -438,7 +441,7 @@ static int print_json(void *ctx, sl_error *e) {
 static void check_document(made *m) {
     char device[256];
     fields f = {.n = 0};
-    m->o.format = "json";
+    m->o.output.format = "json";
     const char *text = capture(print_json, m);
     json_t *out = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
     CHECK(out != NULL && !strncmp(text, "{\n \"", 4)); // indented by a blank
@@ -448,11 +451,11 @@ static void check_document(made *m) {
     want_text(&f, "commit", cli_commit()), want_text(&f, "device", device), want(&f, "seed", 5), want(&f, "temp", 0.25);
     want(&f, "n_predict", 64), want(&f, "interrupted", m->c.is_partial), want(&f, "steps", m->n_steps);
     want_list(&f, "attention"), want_list(&f, "prompts"), want_list(&f, "methods");
-    if (m->o.attn_prefill_layers.n) want_list(&f, "attn_prefill_layer");
+    if (m->o.run.attention.attn_prefill_layers.n) want_list(&f, "attn_prefill_layer");
     check_fields(out, &f, 1e-8);
     CHECK_INT(json_array_size(json_object_get(out, "methods")), m->c.attn.n);
     CHECK_INT(json_array_size(json_object_get(out, "prompts")), m->c.n_prompts);
-    CHECK_INT(json_array_size(json_object_get(out, "attention")), m->o.attention ? N : 0);
+    CHECK_INT(json_array_size(json_object_get(out, "attention")), m->o.compare.attention ? N : 0);
     for (int i = 0; i < m->c.attn.n; i++) {
         const json_t *method = item(out, "methods", i);
         static fields own;
@@ -465,7 +468,7 @@ static void check_document(made *m) {
         check_fields(method, &own, 1e-8);
         check_heads(m, method, i, 1e-8), check_prefill_heads(m, method, i, 1e-8);
     }
-    for (int h = 0; m->o.attention && h < N; h++) {
+    for (int h = 0; m->o.compare.attention && h < N; h++) {
         fields own = {.n = 0};
         want(&own, "layer", h / HEADS), want(&own, "head", h % HEADS), want_profile(&own, m, h, 1);
         check_fields(item(out, "attention", h), &own, 1e-8);
@@ -473,7 +476,8 @@ static void check_document(made *m) {
     for (int p = 0; p < m->c.n_prompts; p++) {
         const json_t *prompt = item(out, "prompts", p);
         compare_prompt other = m->c.prompts[p]; // two tokens and an answer are decoded; or a path of 20 tokens from token 2 on
-        int runs = 1 + m->c.attn.n, more = m->o.texts ? runs * (2 + 64) : 0, observes = !m->o.texts && m->o.heads;
+        int runs = 1 + m->c.attn.n, more = m->o.compare.texts ? runs * (2 + 64) : 0,
+            observes = !m->o.compare.texts && m->o.compare.heads;
         CHECK_INT(compare_steps(&m->c, &other), more + (runs + observes) * (2 + 64 - 1));
         other.reference.n = 20, other.n_before = 2;
         CHECK_INT(compare_steps(&m->c, &other), more + (runs + observes) * (20 - 1 - 2));
@@ -537,8 +541,9 @@ static int chosen(const made *m, const column *all, int n, column *out) {
     int k = 0;
     for (int i = 0; i < n; i++) {
         int of_prefill = !strcmp(all[i].title, "prefill") || strstr(all[i].cell, "ttft_ms") || strstr(all[i].cell, "{prefill_");
-        int unknown = !strcmp(all[i].title, "TTFT ms") && !m->o.texts && m->of[0].nll[QUESTION].n; // decoding was not timed
-        if ((m->o.attn_prefills.n || !of_prefill) && !unknown) out[k++] = all[i];
+        int unknown =
+            !strcmp(all[i].title, "TTFT ms") && !m->o.compare.texts && m->of[0].nll[QUESTION].n; // decoding was not timed
+        if ((m->o.run.attention.attn_prefills.n || !of_prefill) && !unknown) out[k++] = all[i];
     }
     return k;
 }
@@ -552,27 +557,28 @@ static void check_heading(const made *m, const char *md) {
     snprintf(lines[1], sizeof *lines, ": %d outputs; ", n[1]);
     snprintf(lines[2], sizeof *lines, ": %d step%s; ", n[2], n[2] > 1 ? "s" : "");
     for (int i = 0; i < 3; i++)
-        if (i == 0 || (i == 1 ? m->o.heads : m->o.attention)) CHECK_HAS(md, lines[i]);
+        if (i == 0 || (i == 1 ? m->o.compare.heads : m->o.compare.attention)) CHECK_HAS(md, lines[i]);
 }
 
 static void check_tables(made *m) {
     static fields rows[1 + MAX_METHODS], layers[LAYERS];
     column columns[32];
     memset(rows, 0, sizeof rows), memset(layers, 0, sizeof layers);
-    m->o.format = "md";
+    m->o.output.format = "md";
     const char *md = capture(print_json, m);
     check_heading(m, md);
     want_dense(&rows[0], m);
     for (int i = 0; i < m->c.attn.n; i++) want_method(&rows[1 + i], m, i);
     complete(&rows[0], &rows[1]);
     for (int i = 0; i < LAYERS; i++) want(&layers[i], "layer", i), want_profile(&layers[i], m, i * HEADS, HEADS);
-    if (m->o.texts) check_table(md, columns, chosen(m, free_columns, COUNT(free_columns), columns), rows, 1 + m->c.attn.n);
-    CHECK(m->o.texts == (strstr(md, "identical") != NULL));
+    if (m->o.compare.texts)
+        check_table(md, columns, chosen(m, free_columns, COUNT(free_columns), columns), rows, 1 + m->c.attn.n);
+    CHECK(m->o.compare.texts == (strstr(md, "identical") != NULL));
     check_table(md, columns, chosen(m, forced_columns, COUNT(forced_columns), columns), rows, 1 + m->c.attn.n);
-    if (m->o.heads) check_table(md, head_columns, COUNT(head_columns), rows + 1, DECODE);
-    CHECK(m->o.heads == (strstr(md, "L2 mean") != NULL));
-    if (m->o.attention) check_table(md, attention_columns, COUNT(attention_columns), layers, LAYERS);
-    CHECK(m->o.attention == (strstr(md, "mean distance") != NULL));
+    if (m->o.compare.heads) check_table(md, head_columns, COUNT(head_columns), rows + 1, DECODE);
+    CHECK(m->o.compare.heads == (strstr(md, "L2 mean") != NULL));
+    if (m->o.compare.attention) check_table(md, attention_columns, COUNT(attention_columns), layers, LAYERS);
+    CHECK(m->o.compare.attention == (strstr(md, "mean distance") != NULL));
 }
 
 static void try_made(int n_prompts, int n_args, char **args) {

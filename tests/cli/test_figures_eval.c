@@ -2,6 +2,7 @@
 // made-up records: the lines of a file of --out, and negative log-likelihoods of tokens.
 #include "cli/commands.h"
 #include "cli/eval/eval_table.h"
+#include "cli/options/all_options.h"
 #include "cli/perplexity/perplexity_print.h"
 #include "cli/resume_file.h"
 #include "tests/cli/fields.h"
@@ -417,12 +418,12 @@ static int print_rows(void *ctx, sl_error *e) {
             for (int i = 0; !rc && i < x->n_of[r]; i++) {
                 rc = cli_values_add(v, x->nll[h][r][i], e);
                 // windows are groups, unless there are 8 texts or more
-                int ends =
-                    !x->o.jsonl || (p->groups_are_texts ? i + 1 == x->n_of[r] : (i + 1) % (x->n_of[r] / x->windows_of[r]) == 0);
-                if (!rc && ends && (x->o.jsonl || i + 1 == x->n_of[r])) rc = cli_values_end_group(v, e);
+                int ends = !x->o.input.jsonl ||
+                           (p->groups_are_texts ? i + 1 == x->n_of[r] : (i + 1) % (x->n_of[r] / x->windows_of[r]) == 0);
+                if (!rc && ends && (x->o.input.jsonl || i + 1 == x->n_of[r])) rc = cli_values_end_group(v, e);
             }
         }
-        if (!rc) rc = x->o.jsonl ? perplexity_print_text(p, r, e) : perplexity_print_window(p, r, e);
+        if (!rc) rc = x->o.input.jsonl ? perplexity_print_text(p, r, e) : perplexity_print_window(p, r, e);
     }
     return rc ? rc : perplexity_print_end(p, e);
 }
@@ -431,7 +432,7 @@ static int print_rows(void *ctx, sl_error *e) {
 static cli_values row_values(const scored *x, int h, int minus, int from, int end) {
     cli_values v = {0};
     for (int r = from; r < end; r++) {
-        int n_windows = x->o.jsonl && !x->p.groups_are_texts ? x->windows_of[r] : 1;
+        int n_windows = x->o.input.jsonl && !x->p.groups_are_texts ? x->windows_of[r] : 1;
         for (int i = 0; i < x->n_of[r]; i++) {
             add_value(&v, x->nll[h][r][i] - (minus < 0 ? 0 : x->nll[minus][r][i]));
             if ((i + 1) % (x->n_of[r] / n_windows) == 0) end_group(&v);
@@ -455,18 +456,18 @@ static const char *const ids[] = {"book", "page"};
 
 static void want_text_row(fields *f, const scored *x, int r, int is_md) {
     f->n = 0;
-    if (x->o.jsonl)
+    if (x->o.input.jsonl)
         want(f, "text", r), want_text(f, "id", ids[r % 2]), want(f, "tokens", 1000 + r), want(f, "windows", x->windows_of[r]);
     else
         want(f, "window", r), want(f, "first_token", r * 35);
     want(f, "scored", x->n_of[r]), want_text(f, "attn", "topk:k=4");
-    for (int h = 0; x->o.histories.n && is_md && h < HISTORIES; h++) {
+    for (int h = 0; x->o.perplexity.histories.n && is_md && h < HISTORIES; h++) {
         char key[16];
         cli_values v = row_values(x, h, -1, r, r + 1);
         snprintf(key, sizeof key, "h%d", h), want(f, key, exp(mean_of_values(v.x, v.n)));
         cli_values_free(&v);
     }
-    if (x->o.histories.n) return want_list(f, "histories");
+    if (x->o.perplexity.histories.n) return want_list(f, "histories");
     cli_values alone = row_values(x, 0, -1, r, r + 1), so_far = row_values(x, 0, -1, 0, r + 1);
     want_nll(f, "", &alone, 0), want_nll(f, "_so_far", &so_far, 1), want(f, "scored_so_far", so_far.n);
     cli_values_free(&alone), cli_values_free(&so_far);
@@ -482,7 +483,7 @@ static int total(const int *x, int n) {
 static void want_history(fields *f, const scored *x, int h) {
     f->n = 0;
     want_text(f, "history", (const char *[]){"5", "40", "all"}[h]), want(f, "history_fewest", (const int[]){5, 40, 44}[h]);
-    want(f, "history_most", (const int[]){13, 48, 63}[h]), want(f, "texts", x->o.jsonl ? x->n_rows : 1);
+    want(f, "history_most", (const int[]){13, 48, 63}[h]), want(f, "texts", x->o.input.jsonl ? x->n_rows : 1);
     want(f, "windows", total(x->windows_of, x->n_rows)), want(f, "scored", total(x->n_of, x->n_rows)),
         want_text(f, "attn", "topk:k=4");
     cli_values v = row_values(x, h, -1, 0, x->n_rows), more = row_values(x, h, h - 1, 0, h ? x->n_rows : 0);
@@ -496,28 +497,28 @@ static void check_document(const scored *x, const char *text) {
     static fields f;
     char device[256];
     const perplexity *p = &x->p;
-    const char *texts = x->o.jsonl ? "texts" : "windows";
+    const char *texts = x->o.input.jsonl ? "texts" : "windows";
     double tokens = 0;
     json_t *out = json_loads(text, JSON_REJECT_DUPLICATES, NULL), *list = json_object_get(out, texts);
-    for (int r = 0; r < (x->o.jsonl ? x->n_rows : 1); r++) tokens += 1000 + r;
+    for (int r = 0; r < (x->o.input.jsonl ? x->n_rows : 1); r++) tokens += 1000 + r;
     f.n = 0;
     sl_engine_describe(p->run.engine, device, sizeof device);
     want_model(&f), want_text(&f, "version", SLEIGH_VERSION), want_text(&f, "commit", cli_commit());
-    want_text(&f, "device", device), want_text(&f, "file", x->o.jsonl ? x->o.jsonl : "-"), want(&f, "seed", 6);
+    want_text(&f, "device", device), want_text(&f, "file", x->o.input.jsonl ? x->o.input.jsonl : "-"), want(&f, "seed", 6);
     want_text(&f, "attn", "topk:k=4"), want(&f, "n_ctx", 64), want(&f, "stride", 35), want(&f, "n_score", 20);
     want(&f, "n_dense", 11), want(&f, "tokens", tokens), want(&f, "scored", total(x->n_of, x->n_rows));
     want_list(&f, texts), want(&f, "interrupted", total(x->windows_of, x->n_rows) < p->n_planned);
     cli_values all = row_values(x, 0, -1, 0, x->n_rows);
-    if (x->o.histories.n) want(&f, "segment", 9), want_list(&f, "histories");
-    if (!x->o.histories.n) want_nll(&f, "", &all, 1);
+    if (x->o.perplexity.histories.n) want(&f, "segment", 9), want_list(&f, "histories");
+    if (!x->o.perplexity.histories.n) want_nll(&f, "", &all, 1);
     cli_values_free(&all);
     check_fields(out, &f, 1e-8);
     CHECK_INT(json_array_size(list), x->n_rows);
     for (int r = 0; r < x->n_rows; r++) {
         const json_t *row = json_array_get(list, (size_t)r), *after = json_object_get(row, "histories");
         check_fields(row, &text_rows[r], 1e-8);
-        CHECK_INT(json_array_size(after), x->o.histories.n);
-        for (int h = 0; h < x->o.histories.n; h++) {
+        CHECK_INT(json_array_size(after), x->o.perplexity.histories.n);
+        for (int h = 0; h < x->o.perplexity.histories.n; h++) {
             cli_values v = row_values(x, h, -1, r, r + 1);
             f.n = 0;
             want_text(&f, "history", (const char *[]){"5", "40", "all"}[h]), want_nll(&f, "", &v, 0);
@@ -525,15 +526,15 @@ static void check_document(const scored *x, const char *text) {
             cli_values_free(&v);
         }
     }
-    for (int h = 0; h < x->o.histories.n; h++)
+    for (int h = 0; h < x->o.perplexity.histories.n; h++)
         check_fields(json_array_get(json_object_get(out, "histories"), (size_t)h), &table[h], 1e-8);
     json_decref(out), json_decref(p->rows);
 }
 
 static void check_lines(const scored *x, const char *text) {
-    for (int r = 0; r < (x->o.histories.n ? HISTORIES : x->n_rows); r++, text = strchr(text, '\n') + 1) {
+    for (int r = 0; r < (x->o.perplexity.histories.n ? HISTORIES : x->n_rows); r++, text = strchr(text, '\n') + 1) {
         json_t *row = json_loads(text, JSON_DISABLE_EOF_CHECK, NULL);
-        fields *own = x->o.histories.n ? &table[r] : &text_rows[r];
+        fields *own = x->o.perplexity.histories.n ? &table[r] : &text_rows[r];
         want_model(own);
         check_fields(row, own, 1e-8);
         json_decref(row);
@@ -556,23 +557,23 @@ static void check_perplexity_tables(const scored *x, const char *text) {
                                            "{ln_ppl_ratio:%.5f} ± {ln_ppl_ratio_se:%.5f} ({ln_ppl_ratio_low:%.5f} to "
                                            "{ln_ppl_ratio_high:%.5f})"}};
     column columns[8];
-    int n = x->o.jsonl ? 4 : 3;
+    int n = x->o.input.jsonl ? 4 : 3;
     char line[200];
     double tokens = 0;
-    for (int r = 0; r < (x->o.jsonl ? x->n_rows : 1); r++) tokens += 1000 + r;
-    memcpy(columns, x->o.jsonl ? of_texts : of_windows, (size_t)n * sizeof *columns);
-    if (x->o.histories.n) {
+    for (int r = 0; r < (x->o.input.jsonl ? x->n_rows : 1); r++) tokens += 1000 + r;
+    memcpy(columns, x->o.input.jsonl ? of_texts : of_windows, (size_t)n * sizeof *columns);
+    if (x->o.perplexity.histories.n) {
         memcpy(columns + n, after, sizeof after), n += 3;
     } else {
-        columns[n++] = (column){x->o.jsonl ? "perplexity of the text" : "perplexity of the window", "{ppl:%.4f}"};
+        columns[n++] = (column){x->o.input.jsonl ? "perplexity of the text" : "perplexity of the window", "{ppl:%.4f}"};
         columns[n++] = (column){"perplexity so far", "{ppl_so_far:%.4f} ± {ppl_so_far_se:%.4f}"};
     }
     check_table(text, columns, n, text_rows, x->n_rows);
-    if (x->o.histories.n) check_table(text, of_histories, 6, table, HISTORIES);
+    if (x->o.perplexity.histories.n) check_table(text, of_histories, 6, table, HISTORIES);
     cli_values all = row_values(x, 0, -1, 0, x->n_rows);
     double mean = mean_of_values(all.x, all.n);
     n = snprintf(line, sizeof line, "\n");
-    if (!x->o.histories.n)
+    if (!x->o.perplexity.histories.n)
         n += snprintf(line + n, sizeof line - (size_t)n, "perplexity: %.4f ± %.4f, ", exp(mean), exp(mean) * error_of(&all));
     snprintf(line + n, sizeof line - (size_t)n, "%d of %.0f tokens scored in %d windows of 64", total(x->n_of, x->n_rows),
              tokens, total(x->windows_of, x->n_rows));
@@ -585,7 +586,7 @@ static void check_perplexity(scored *x) {
     static void (*const checks[])(const scored *x, const char *text) = {check_document, check_lines, check_perplexity_tables};
     perplexity *p = &x->p, fresh = *p;
     for (int format = 0; format < 3; format++) {
-        x->o.format = formats[format];
+        x->o.output.format = formats[format];
         *p = fresh;
         const char *text = capture(print_rows, x);
         for (int r = 0; r < x->n_rows; r++) want_text_row(&text_rows[r], x, r, format == 2);
@@ -604,9 +605,10 @@ static void perplexities(void) {
         sl_model *loaded;
         x = (scored){.n_rows = k == 2 ? 3 : 9};
         CHECK_OK(cli_options_parse(&x.o, CLI_PERPLEXITY, with_histories ? 4 : 2, args, &err), err);
-        if (is_texts) x.o.jsonl = "texts.jsonl";
+        if (is_texts) x.o.input.jsonl = "texts.jsonl";
         perplexity *p = &x.p;
-        *p = (perplexity){.o = &x.o,
+        const cli_perplexity_flags flags = {&x.o.run, &x.o.input, &x.o.perplexity, &x.o.output};
+        *p = (perplexity){.o = &flags,
                           .texts = x.texts,
                           .n_texts = is_texts ? x.n_rows + (k == 1) : 1,
                           .n_ctx = 64,

@@ -3,6 +3,7 @@
 #include "attention/budgets/layer_budgets.h"
 #include "attention/prefill/prefill_mask.h"
 #include "cli/commands.h"
+#include "cli/options/all_options.h"
 #include "cli/output/progress_bar.h"
 #include "cli/process.h"
 #include "cli/tune/tune.h"
@@ -72,11 +73,17 @@ static void work(void) {
 // ---- a run of tune with a complete log ----
 
 typedef struct made {
+    cli_options o; // the flags of t
     tune t;
     tune_prompt prompts[MOST];
     json_t *part;
     int (*run)(tune *t, json_t **out, sl_error *err);
 } made;
+
+static void take_flags(tune *t, const cli_options *o) {
+    const cli_tune_flags flags = {&o->run, &o->tasks, &o->chat, &o->tune, &o->output, &o->given};
+    tune_take_flags(t, &flags);
+}
 
 static tune_value value_of(const made *m, const char *attn, const tune_prompt *p) {
     char name[512];
@@ -95,15 +102,17 @@ static void make(made *m, int k) {
     static const cli_ints lengths = {.at = {400, 900, 2000}, .n = LENGTHS};
     tune *t = &m->t;
     *m = (made){.run = tune_prefill_part};
-    CHECK_OK(cli_options_parse(&t->o, CLI_TUNE, 4, args, &err), err);
-    CHECK_OK(cli_attn_list_parse("--attn-prefill", &t->o.attn_prefills, &t->candidates, &err), err);
+    CHECK_OK(cli_options_parse(&m->o, CLI_TUNE, 4, args, &err), err);
+    take_flags(t, &m->o);
+    CHECK_OK(cli_attn_list_parse("--attn-prefill", &t->run_options.attention.attn_prefills, &t->candidates, &err), err);
     CHECK_INT(t->candidates.n, CANDIDATES);
-    t->o.lengths = lengths, t->o.format = "jsonl", t->o.measure = k % 3 == 2 ? "kl" : "score";
-    t->o.loss = k % 2 ? 0.25 : 0.2 * test_draw(), t->o.prefill_segment = 1024, t->o.check = k % 4 > 0;
+    t->task_options.lengths = lengths, m->o.output.format = "jsonl", t->tune_options.measure = k % 3 == 2 ? "kl" : "score";
+    t->tune_options.loss = k % 2 ? 0.25 : 0.2 * test_draw(), t->run_options.attention.prefill_segment = 1024,
+    t->tune_options.check = k % 4 > 0;
     t->prompts = m->prompts, t->log = json_object();
     for (int i = 0; i < LENGTHS; i++) // sometimes a length without prompts
-        for (int j = 0, n = i && test_below(5) == 0 ? 0 : 1 + test_below(6); j < n + (n ? t->o.check * (1 + test_below(2)) : 0);
-             j++) {
+        for (int j = 0, n = i && test_below(5) == 0 ? 0 : 1 + test_below(6);
+             j < n + (n ? t->tune_options.check * (1 + test_below(2)) : 0); j++) {
             tune_prompt *p = &m->prompts[t->n_prompts++];
             p->length = lengths.at[i], p->is_check = j >= n, p->ids.n = (size_t)(lengths.at[i] - test_below(90));
             snprintf(p->name, sizeof p->name, "made/%d/%d", p->length, j);
@@ -134,7 +143,7 @@ static int run_part(void *ctx, sl_error *e) {
 }
 
 static void drop(made *m) {
-    cli_attn_list_free(&m->t.candidates), cli_options_free(&m->t.o);
+    cli_attn_list_free(&m->t.candidates), cli_options_free(&m->o);
     json_decref(m->t.log), json_decref(m->part);
 }
 
@@ -167,7 +176,7 @@ typedef struct candidate {
 // Measures on prompts one by one; stops as soon as the candidate cannot be the choice. limit: the least work so far.
 static candidate measured(const made *m, const char *attn, int length, int is_check, double limit) {
     const tune *t = &m->t;
-    double ms[MOST], visited = 0, causal = 0, gain = 0, allowed = t->o.loss + 1e-12;
+    double ms[MOST], visited = 0, causal = 0, gain = 0, allowed = t->tune_options.loss + 1e-12;
     candidate c = {.attn = attn, .is_dense = !strcmp(attn, "dense")};
     sl_attn_spec spec;
     int n = 0;
@@ -209,7 +218,7 @@ static void check_prefill(made *m) {
     const char *text = capture(run_part, m);
     int k = 0;
     for (int i = 0; i < LENGTHS; i++) {
-        int length = t->o.lengths.at[i];
+        int length = t->task_options.lengths.at[i];
         candidate dense = measured(m, "dense", length, 0, INFINITY), best = dense, check = measured(m, "dense", length, 1, 0);
         if (!dense.n) continue;
         text = check_prefill_row(text, m, length, "tune", &dense, "");
@@ -231,7 +240,8 @@ static void check_prefill(made *m) {
         const json_t *range = json_array_get(json_object_get(m->part, "ranges"), (size_t)k);
         fields f = {.n = 0}, found = {.n = 0};
         want(&f, "from", from[i]), want_text(&f, "attn", best.attn), want_list(&f, "found"), check_fields(range, &f, 0);
-        want(&found, "length", length), want_text(&found, "measure", t->o.measure), want(&found, "allowed_loss", t->o.loss);
+        want(&found, "length", length), want_text(&found, "measure", t->tune_options.measure),
+            want(&found, "allowed_loss", t->tune_options.loss);
         want(&found, "prompts", best.n), want(&found, "dense", dense.x), want(&found, "value", best.x);
         want(&found, "density", best.density), want(&found, "work", best.work);
         if (check.n) want(&found, "check_loss", check.loss);
@@ -297,17 +307,17 @@ static void make_schedules(made *m, int length, int schedule[SCHEDULES][LAYERS])
         snprintf(name, sizeof name, "error/santa:S=5/%s", t->prompts[i].name);
         put(m, name, json_pack("{s:[f, f, f, f]}", "error", one[0], one[1], one[2], one[3]));
     }
-    for (int u = 0; u < t->o.iterations; u++) {
+    for (int u = 0; u < t->tune_options.iterations; u++) {
         sl_layer_budgets_policy(theta, LAYERS, p);
-        for (int e = 0; e < t->o.episodes; e++) {
-            int n_batch = t->o.batch_questions < n ? t->o.batch_questions : n;
+        for (int e = 0; e < t->tune_options.episodes; e++) {
+            int n_batch = t->tune_options.batch_questions < n ? t->tune_options.batch_questions : n;
             reward[e] = test_draw();
             sl_layer_budgets_draw(p, LAYERS, 5 * LAYERS, 7, (uint32_t)u, (uint32_t)e, s[e]);
             snprintf(name, sizeof name, "learn/%d/%d/santa:S=5/%d tokens/%d of %d prompts/%d episodes/rate %g/%s", u, e, length,
-                     n_batch, n, t->o.episodes, t->o.rate, t->o.jsonl ? "lines" : "qa-1hop");
+                     n_batch, n, t->tune_options.episodes, t->tune_options.rate, t->task_options.jsonl ? "lines" : "qa-1hop");
             put(m, name, json_pack("{s:o, s:f}", "budgets", list_of(s[e]), "reward", reward[e]));
         }
-        sl_layer_budgets_learn(theta, LAYERS, 5 * LAYERS, t->o.rate, *s, reward, t->o.episodes);
+        sl_layer_budgets_learn(theta, LAYERS, 5 * LAYERS, t->tune_options.rate, *s, reward, t->tune_options.episodes);
     }
     sl_layer_budgets_policy(theta, LAYERS, p);
     for (int l = 0; l < LAYERS; l++) schedule[0][l] = 5;
@@ -318,7 +328,7 @@ static void make_schedules(made *m, int length, int schedule[SCHEDULES][LAYERS])
 static void check_budgets(made *m) {
     static const char *const names[SCHEDULES] = {"uniform", "variance", "learned"};
     tune *t = &m->t;
-    int length = t->o.lengths.at[LENGTHS - 1], schedule[SCHEDULES][LAYERS], best = 0, has_check = 0;
+    int length = t->task_options.lengths.at[LENGTHS - 1], schedule[SCHEDULES][LAYERS], best = 0, has_check = 0;
     char setting[SCHEDULES + 1][64] = {"", "", "", "dense"}, row[96], method[32];
     fields f = {.n = 0};
     for (int i = 0; i < t->n_prompts; i++) length = t->prompts[i].length < length ? t->prompts[i].length : length;
@@ -338,7 +348,8 @@ static void check_budgets(made *m) {
     for (int i = -1; i < SCHEDULES; i++) {
         int at = i < 0 ? SCHEDULES : i;
         snprintf(row, sizeof row, i < 0 ? "dense" : "%s S=%s", i < 0 ? "" : names[i], setting[at]);
-        want_row(&f, t, "budgets", length, row, t->o.check ? "check" : "tune", v[at].n, mean[at], i == best ? "chosen" : "");
+        want_row(&f, t, "budgets", length, row, t->tune_options.check ? "check" : "tune", v[at].n, mean[at],
+                 i == best ? "chosen" : "");
         want(&f, "x_se", error_of(&v[at])), want(&f, "loss", tune_is_kl(t) ? mean[at] : mean[SCHEDULES] - mean[at]);
         want(&f, "density", NAN), want(&f, "work", NAN), want(&f, "prefill_ms", NAN);
         text = check_row(text, &f);
@@ -352,7 +363,7 @@ static void check_budgets(made *m) {
     }
     f.n = 0;
     want_text(&f, "attn", "santa:S=5"), want(&f, "total", 5 * LAYERS), want(&f, "length", length);
-    want_text(&f, "measure", t->o.measure), want_text(&f, "chosen", names[best]), want_list(&f, "schedules");
+    want_text(&f, "measure", t->tune_options.measure), want_text(&f, "chosen", names[best]), want_list(&f, "schedules");
     check_fields(found, &f, 0);
     CHECK_INT(json_object_size(all), SCHEDULES);
     for (int i = 0; i < SCHEDULES; i++) {
@@ -373,9 +384,9 @@ static void budgets(void) {
         make(&m, k);
         tune *t = &m.t;
         CHECK_OK(sl_attn_parse("santa:S=5", &t->method, &err), err);
-        t->run.model = loaded, t->o.seed = 7, t->o.iterations = k % 3, t->o.episodes = 2 + k % 2,
-        t->o.batch_questions = 1 + k % 4;
-        t->o.rate = 0.3, t->o.task = "qa-1hop", t->o.jsonl = k % 5 ? NULL : "file";
+        t->run.model = loaded, t->run_options.sampling.seed = 7, t->tune_options.iterations = k % 3,
+        t->tune_options.episodes = 2 + k % 2, t->tune_options.batch_questions = 1 + k % 4;
+        t->tune_options.rate = 0.3, t->task_options.tasks = "qa-1hop", t->task_options.jsonl = k % 5 ? NULL : "file";
         check_budgets(&m);
         drop(&m);
     }
@@ -402,11 +413,12 @@ static void prompts(void) {
         int is_kl = k % 2, n_lines = 5 + test_below(16), n_of[101] = {0}, n_all[30], n_context[30], at = 0;
         m = (made){0};
         *file = 0;
-        CHECK_OK(cli_options_parse(&t->o, CLI_TUNE, 0, NULL, &err), err);
-        t->run.model = loaded, t->prompter.o = &t->o, t->prompter.tok = sl_model_tokenizer(loaded);
-        t->o.lengths = lengths, t->o.measure = is_kl ? "kl" : "score", t->o.samples = 1 + test_below(3),
-        t->o.check = test_below(3), t->o.score = 5;
-        t->o.question_dense = k % 3 == 0, t->o.jsonl = in_tmp("lines");
+        CHECK_OK(cli_options_parse(&m.o, CLI_TUNE, 0, NULL, &err), err);
+        take_flags(t, &m.o);
+        t->run.model = loaded, t->prompter.tok = sl_model_tokenizer(loaded);
+        t->task_options.lengths = lengths, t->tune_options.measure = is_kl ? "kl" : "score",
+        t->task_options.samples = 1 + test_below(3), t->tune_options.check = test_below(3), t->tune_options.score = 5;
+        t->task_options.question_dense = k % 3 == 0, t->task_options.jsonl = in_tmp("lines");
         for (int i = 0; i < n_lines; i++) {
             sl_ids ids = {0}, head = {0};
             char *text = malloc(2048), whole[2048];
@@ -419,30 +431,30 @@ static void prompts(void) {
             n_all[i] = (int)ids.n, n_context[i] = 0;
             while ((size_t)n_context[i] < head.n && head.data[n_context[i]] == ids.data[n_context[i]]) n_context[i]++;
             if (is_kl) n_context[i] = n_all[i] - 5;
-            if (!is_kl && t->o.question_dense) n_context[i] = n_all[i];
+            if (!is_kl && t->task_options.question_dense) n_context[i] = n_all[i];
             char *dumped = json_dumps(line, 0);
             strcat(strcat(file, dumped), "\n");
             free(dumped), free(text), json_decref(line), sl_ids_free(&ids), sl_ids_free(&head);
         }
-        spill(t->o.jsonl, file, strlen(file));
+        spill(t->task_options.jsonl, file, strlen(file));
         CHECK_OK(tune_make_prompts(t, &err), err);
         for (int i = 0; i < n_lines; i++) {
             int length = length_of(n_all[i]), before = n_of[length]++;
             char name[32];
-            if (!length || before >= t->o.samples + t->o.check) continue;
+            if (!length || before >= t->task_options.samples + t->tune_options.check) continue;
             CHECK(at < t->n_prompts);
             const tune_prompt *p = &t->prompts[at++];
             snprintf(name, sizeof name, "line/%d", i + 1);
             CHECK_STR(p->name, name);
             CHECK_INT(p->length, length);
-            CHECK_INT(p->is_check, before >= t->o.samples);
+            CHECK_INT(p->is_check, before >= t->task_options.samples);
             CHECK_INT(p->ids.n, n_all[i]);
             CHECK_INT(p->n_context, n_context[i]);
             CHECK((p->item == NULL) == is_kl);
         }
         CHECK_INT(t->n_prompts, at);
         CHECK_INT(tune_first_length(t), n_of[20] ? 20 : n_of[50] ? 50 : 100);
-        tune_free_prompts(t), eval_prompter_free(&t->prompter), eval_records_free(&t->records), cli_options_free(&t->o);
+        tune_free_prompts(t), eval_prompter_free(&t->prompter), eval_records_free(&t->records), cli_options_free(&m.o);
     }
     sl_model_free(loaded);
 }
@@ -464,7 +476,7 @@ static void watch(const cli_progress *p) {
 }
 
 typedef struct command {
-    int bit, (*run)(const cli_options *o, sl_error *err);
+    int bit;
     const char *flags; // @: a file of the case
 } command;
 
@@ -482,9 +494,9 @@ static int run_command(void *ctx, sl_error *e) {
     seen.n_bad = seen.n = 0, seen.last = (cli_progress){.done = 0};
     remove(in_tmp("profile.log"));
     int rc = cli_options_parse(&o, c->bit, n, args, e);
-    if (!rc) rc = sl_source_open(o.model, &o.source, e);
+    if (!rc) rc = sl_source_open(o.run.model.path, &o.run.model.source, e);
     cli_progress_watch = watch;
-    if (!rc) rc = c->run(&o, e);
+    if (!rc) rc = cli_command_run(&o, e);
     cli_progress_watch = NULL;
     cli_progress_begin(&after, "after", "");
     seen.n_bad += after.outer != NULL; // the run did not end its own progress
@@ -497,9 +509,9 @@ static int run_command(void *ctx, sl_error *e) {
 }
 
 // A run reports all the work that it planned, and no other work. least: of the prefills.
-static void check_planned(int bit, int (*run)(const cli_options *o, sl_error *err), double least, const char *flags) {
+static void check_planned(int bit, double least, const char *flags) {
     const cli_work *prefill = &seen.last.prefill, *rest = &seen.last.rest;
-    capture(run_command, &(command){bit, run, flags});
+    capture(run_command, &(command){bit, flags});
     if (seen.last.done != seen.last.total || seen.n_bad || prefill->done < least * prefill->total ||
         prefill->done > 1.02 * prefill->total || rest->done != (rest->total > 0 ? rest->total : 0))
         FAIL("%s: %d of %d units, %d bad reports, prefill %g of %g, rest %g of %g", flags, seen.last.done, seen.last.total,
@@ -507,10 +519,10 @@ static void check_planned(int bit, int (*run)(const cli_options *o, sl_error *er
 }
 
 // After Ctrl+C the command of the last check_planned ends soon, with this error.
-static void check_interrupts(int bit, int (*run)(const cli_options *o, sl_error *err), const char *flags) {
+static void check_interrupts(int bit, const char *flags) {
     for (int i = 1, n = seen.n; i < 3; i++) {
         seen.stop = n * i / 3;
-        capture(run_command, &(command){bit, run, flags});
+        capture(run_command, &(command){bit, flags});
         CHECK_INT(seen.rc, SL_ERR_IO);
         if (seen.n > seen.stop + 5) FAIL("%s: %d reports after the interruption", flags, seen.n - seen.stop);
     }
@@ -523,46 +535,48 @@ static void planned_perplexity(void) {
     for (char *at = words; (at = strchr(at, '\n'));) *at = ' ';
     spill(in_tmp("two"), lines, (size_t)sprintf(lines, "{\"text\": \"%.600s\"}\n{\"text\": \"%.700s\"}\n", words, words));
     free(words);
-    check_planned(CLI_PERPLEXITY, cmd_perplexity, 0.98, "-f @text -c 64 --stride 50");
-    check_planned(CLI_PERPLEXITY, cmd_perplexity, 0.98, "-f @text -c 64 --attn topk:k=4 --windows 3");
+    check_planned(CLI_PERPLEXITY, 0.98, "-f @text -c 64 --stride 50");
+    check_planned(CLI_PERPLEXITY, 0.98, "-f @text -c 64 --attn topk:k=4 --windows 3");
     static const char segments[] = "--jsonl @two -c 64 --stride 40 --score 30 --history 5,all --segment 9 --windows 2";
-    check_planned(CLI_PERPLEXITY, cmd_perplexity, 0.98, segments);
-    check_interrupts(CLI_PERPLEXITY, cmd_perplexity, segments);
+    check_planned(CLI_PERPLEXITY, 0.98, segments);
+    check_interrupts(CLI_PERPLEXITY, segments);
 }
 
 static void planned_compare(void) {
 #define ASK(X) "{\"context\": \"The harbor is" X " green.\", \"question\": \"Is it?\", \"reference\": \" Yes, it is.\"}\n"
     spill(in_tmp("asks"), ASK("") ASK(" very"), strlen(ASK("") ASK(" very")));
     static const char texts[] = "--jsonl @asks --attn topk:k=4,dense -n 5 --ignore-eos --no-heads";
-    check_planned(CLI_COMPARE, cmd_compare, 0.98, "--jsonl @asks --attn topk:k=4 --no-texts --no-heads");
-    check_planned(CLI_COMPARE, cmd_compare, 0.98, "--jsonl @asks --attn topk:k=4 --no-texts");
-    check_interrupts(CLI_COMPARE, cmd_compare, "--jsonl @asks --attn topk:k=4 --no-texts");
-    check_planned(CLI_COMPARE, cmd_compare, 0.98, texts);
-    check_interrupts(CLI_COMPARE, cmd_compare, texts);
+    check_planned(CLI_COMPARE, 0.98, "--jsonl @asks --attn topk:k=4 --no-texts --no-heads");
+    check_planned(CLI_COMPARE, 0.98, "--jsonl @asks --attn topk:k=4 --no-texts");
+    check_interrupts(CLI_COMPARE, "--jsonl @asks --attn topk:k=4 --no-texts");
+    check_planned(CLI_COMPARE, 0.98, texts);
+    check_interrupts(CLI_COMPARE, texts);
 }
 
 static void planned_tune(void) {
     static const char part[] =
         "--length 256 --task niah-single --samples 2 --check 0 --iterations 0 -n 2 --attn-prefill streaming --out @profile";
-    check_planned(CLI_TUNE, cmd_tune, 1,
+    check_planned(CLI_TUNE, 1,
                   "--length 256 --task niah-single --samples 2 --check 1 --iterations 1 --episodes 2 -n 2 --attn-prefill "
                   "streaming:window=64,sample --out @profile");
-    check_planned(CLI_TUNE, cmd_tune, 1, part);
-    check_interrupts(CLI_TUNE, cmd_tune, part);
+    check_planned(CLI_TUNE, 1, part);
+    check_interrupts(CLI_TUNE, part);
 }
 
 static void planned_eval(void) { // a text is up to 60 tokens shorter than --length
     static const char whole[] = "--task niah-single,vt --length 600 --samples 2 -n 4 --question-dense";
-    check_planned(CLI_EVAL, cmd_eval, 0.8, "--task niah-single --length 300,600 --samples 1 -n 4 --question-dense --out @out");
-    check_planned(CLI_EVAL, cmd_eval, 0.8, "--task niah-single --length 300,600 --samples 2 -n 4 --question-dense --out @out");
-    check_planned(CLI_EVAL, cmd_eval, 0.8, whole);
-    check_interrupts(CLI_EVAL, cmd_eval, whole);
+    check_planned(CLI_EVAL, 0.8, "--task niah-single --length 300,600 --samples 1 -n 4 --question-dense --out @out");
+    check_planned(CLI_EVAL, 0.8, "--task niah-single --length 300,600 --samples 2 -n 4 --question-dense --out @out");
+    check_planned(CLI_EVAL, 0.8, whole);
+    check_interrupts(CLI_EVAL, whole);
 }
 
 // ---- the log ----
 
 static int open_log(tune *t, const cli_options *o) {
-    *t = (tune){.o = *o, .device = "a device", .model = {.name = "made"}};
+    take_flags(t, o);
+    snprintf(t->device, sizeof t->device, "a device");
+    t->model = (cli_model_name){.name = "made"};
     t->run.device = "cpu";
     snprintf(t->log_path, sizeof t->log_path, "%s", in_tmp("log"));
     int rc = tune_open_log(t, &err);
@@ -599,7 +613,7 @@ static void logs(void) {
     cli_options o;
     tune t;
     CHECK_OK(cli_options_parse(&o, CLI_TUNE, 2, plain, &err), err);
-    CHECK_OK(sl_source_open(o.model, &o.source, &err), err);
+    CHECK_OK(sl_source_open(o.run.model.path, &o.run.model.source, &err), err);
     CHECK_OK(open_log(&t, &o), err);
     CHECK_OK(tune_record(&t, "one", json_pack("{s:i}", "x", 5), &err), err);
     close_log(&t);
@@ -607,7 +621,7 @@ static void logs(void) {
         char *args[] = {"-m", (char *)tiny(), rows[i].args[0], rows[i].args[1]}, want[64];
         cli_options other;
         CHECK_OK(cli_options_parse(&other, CLI_TUNE, rows[i].args[1] ? 4 : 3, args, &err), err);
-        CHECK_OK(sl_source_open(other.model, &other.source, &err), err);
+        CHECK_OK(sl_source_open(other.run.model.path, &other.run.model.source, &err), err);
         int rc = open_log(&t, &other);
         snprintf(want, sizeof want, "was written with %s = ", rows[i].key);
         if (rows[i].key)
@@ -618,7 +632,7 @@ static void logs(void) {
         close_log(&t), cli_options_free(&other);
     }
     for (int i = 0; i < 3; i++) { // the bytes of the file of --jsonl count
-        o.jsonl = in_tmp("lines"), spill(o.jsonl, i < 2 ? "a" : "b", 1);
+        o.tasks.jsonl = in_tmp("lines"), spill(o.tasks.jsonl, i < 2 ? "a" : "b", 1);
         if (!i) remove(in_tmp("log"));
         int rc = open_log(&t, &o);
         if (i < 2)
@@ -629,7 +643,7 @@ static void logs(void) {
     }
     static const char *const bad[] = {"{\"name\": \"a\"}", "{\"name\": \"a\", \"value\": 1}", "{\"name\": 1, \"value\": {}}",
                                       "{\"name\": \"a\", \"value\": {}, \"more\": 1}"};
-    o.jsonl = NULL;
+    o.tasks.jsonl = NULL;
     for (int i = 0; i < 4; i++) {
         remove(in_tmp("log"));
         CHECK_OK(open_log(&t, &o), err);

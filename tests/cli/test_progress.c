@@ -1,6 +1,7 @@
 // tests/cli/test_progress.c - progress bars: time left, text at every width, and the screen after bars, rows and messages.
 #include "cli/bench/bench_cost.h"
 #include "cli/io.h"
+#include "cli/options/all_options.h"
 #include "cli/output/progress_bar.h"
 #include "cli/process.h"
 #include "models/source.h"
@@ -460,10 +461,11 @@ static void bench_cost(void) {
         cli_bench b;
         sl_error e;
         CHECK_OK(cli_options_parse(&o, CLI_BENCH, 6 + !!all[i].flags[0] + !!all[i].flags[1], args, &e), e);
-        CHECK_OK(sl_source_open(o.model, &o.source, &e), e);
+        CHECK_OK(sl_source_open(o.run.model.path, &o.run.model.source, &e), e);
         int was = dup(STDERR_FILENO), none = open("/dev/null", O_WRONLY); // the description of the run is not shown
         dup2(none, STDERR_FILENO);
-        int rc = cli_bench_open(&b, &o, &all[i].plan, &e);
+        const cli_bench_flags flags = {&o.run, &o.bench, &o.output, &o.given};
+        int rc = cli_bench_open(&b, &flags, &all[i].plan, &e);
         if (!rc) rc = cli_bench_run(&b, no_row, &n_rows, &e);
         dup2(was, STDERR_FILENO);
         close(was), close(none);
@@ -474,7 +476,7 @@ static void bench_cost(void) {
         CHECK_NEAR(b.progress.rest.done, b.steps.total, 1e-9 * b.steps.total);
         int held[4] = {0};
         cli_bench_cost cost; // what --copy would save
-        cli_bench_cost_of(b.model, &o, &all[i].plan, 1, 0, held, &cost);
+        cli_bench_cost_of(b.model, &o.bench, &all[i].plan, 1, 0, held, &cost);
         double fill = all[i].n_filled * sl_model_prefill_flops(b.model, 0, all[i].depth);
         if (all[i].n_filled >= 0) CHECK_NEAR(cost.fill, fill, 3e-3 * fill);
         cli_bench_close(&b);

@@ -1,7 +1,57 @@
-// cli/run_describe.c - the lines on stderr that say what a run does: model, backend, K and V, attention, sampling.
+// cli/run/run_describe.c - the plans of a run as text, and the lines on stderr that say what a run does: model, backend, K and
+// V, attention, sampling.
 #include "cli/io.h"
-#include "cli/run.h"
+#include "cli/run/run.h"
 #include "base/number.h"
+
+#include <limits.h>
+#include <stdarg.h>
+#include <string.h>
+
+// ---- plans ----
+
+// Appends to buf; cuts the text at `size`.
+__attribute__((format(printf, 3, 4))) static void append(char *buf, size_t size, const char *fmt, ...) {
+    size_t n = strlen(buf);
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(buf + n, size - n, fmt, ap);
+    va_end(ap);
+}
+
+void cli_plan_format(const sl_attn_plan *plan, char *buf, size_t size) {
+    char text[256], next[256];
+    *buf = 0;
+    for (int i = 0, first = 0; i < plan->n_layers; i++) {
+        sl_attn_format(&plan->layer[i], text, sizeof text);
+        if (i + 1 < plan->n_layers) sl_attn_format(&plan->layer[i + 1], next, sizeof next);
+        if (i + 1 < plan->n_layers && !strcmp(text, next)) continue;
+        if (first) append(buf, size, " ");
+        if (first == 0 && i + 1 == plan->n_layers)
+            append(buf, size, "%s", text);
+        else if (first == i)
+            append(buf, size, "%d=%s", i, text);
+        else
+            append(buf, size, "%d-%d=%s", first, i, text);
+        first = i + 1;
+    }
+}
+
+void cli_run_format_attention(const cli_run *run, char *buf, size_t size) {
+    cli_plan_format(&run->plan, buf, size);
+}
+
+void cli_run_format_prefill(const cli_run *run, char *buf, size_t size) {
+    cli_plan_format(run->n_kv == INT_MAX ? &run->requested_prefill : &run->prefill, buf, size); // no prompt yet: auto
+}
+
+void cli_run_describe_attention(const cli_run *run, FILE *out) {
+    char text[CLI_ATTN_TEXT];
+    cli_plan_format(run->n_kv == INT_MAX ? &run->requested : &run->plan, text, sizeof text); // no prompt yet: show auto
+    fprintf(out, "attention: %s\n", text);
+}
+
+// ---- the other lines ----
 
 static void describe_sampling(const sl_sampling *s, FILE *out) {
     char text[3][SL_NUMBER_TEXT];
@@ -34,7 +84,7 @@ void cli_run_describe(const cli_run *run, FILE *out) {
     const sl_config *c = sl_model_config(run->model);
     char buf[256];
     sl_engine_describe(run->engine, buf, sizeof buf);
-    fprintf(out, "model: %s: %s, %d layers, hidden %d, context %d of %d tokens%s\n", run->options->model, c->model_type,
+    fprintf(out, "model: %s: %s, %d layers, hidden %d, context %d of %d tokens%s\n", run->options->model.path, c->model_type,
             c->n_layers, c->hidden, sl_engine_n_ctx(run->engine), c->n_ctx,
             sl_model_is_dummy(run->model) ? ", dummy weights: its text has no meaning" : "");
     fprintf(out, "backend: %s\n", buf);

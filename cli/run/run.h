@@ -1,4 +1,7 @@
-// cli/run.h - what the flags choose: model, attention plan, engine and sampling parameters; and checks of these flags.
+// cli/run/run.h - a model and an engine as the flags choose them, with attention plans and sampling parameters.
+//
+// load_model.c loads the model, pick_device.c chooses the device, attn_flags.c and sampling_flags.c turn flags into plans and
+// parameters, run_plan.c keeps the plans, and run_describe.c prints them.
 #ifndef SLEIGH_RUN_H
 #define SLEIGH_RUN_H
 
@@ -15,7 +18,7 @@
 #include <stdio.h>
 
 typedef struct cli_run {
-    const cli_options *options;
+    const cli_run_options *options;
     const char *device; // the device in use; never auto
     sl_model *model;
     sl_engine *engine;
@@ -27,6 +30,7 @@ typedef struct cli_run {
     sl_prefill_report *prefill_into; // [n_layers][n_heads] what sparse prefills add their reports to; NULL: nothing
     cli_auto attn_auto;
     cli_attn_profile profile; // --attn-profile; empty without the flag
+    int n_sequences;          // that decode together; auto chooses for this number
     int said_trained;         // 1: cli_warn_trained has printed its line
     int n_kv;                 // prompt tokens, for which auto chooses; INT_MAX: no prompt yet
     sl_sampling sampling;     // the run owns .bias
@@ -34,30 +38,11 @@ typedef struct cli_run {
     cli_stats stats;
 } cli_run;
 
-// The device of --device auto: a GPU if there is one that offers these n methods and the other flags, else the CPU. If there is
-// a GPU that lacks a feature, a line on stderr names the feature.
-const char *cli_pick_device(const cli_options *o, const sl_attn_spec *specs, int n);
-sl_rope_options cli_rope_options(const cli_options *o); // the flags of --rope-scaling
-// The reason for config->n_ctx, for messages.
-const char *cli_limit_text(const sl_config *config);
-// Prints a line on stderr and returns 1 if a context of n_ctx tokens is longer than the one that the model was trained on.
-int cli_warn_trained(const sl_config *config, int n_ctx);
-// Reads config.json of --model, applies --rope-scaling, and checks the flags whose range depends on the model's context. Call
-// it before slow work.
-int cli_read_config(const cli_options *o, sl_config *out, sl_error *err);
-sl_log cli_log(void); // prints the library's lines on stderr
-// Loads --model, or makes dummy weights (--load-format). flags: those of sl_model_load. SL_ERR_ARG: the flags need texts, but
-// a dummy model has no tokenizer.
-int cli_load_model(const cli_options *o, const char *device, unsigned flags, sl_model **out, sl_error *err);
-// Reads the ids of --ids. SL_ERR_FORMAT: there are none, or one is not an id of this model.
-int cli_read_ids(const cli_options *o, const sl_config *config, sl_ids *ids, sl_error *err);
-// Makes n random ids from a seed and a sequence number. The first ids do not depend on n.
-int cli_random_ids(uint32_t seed, uint32_t sequence, int n, int n_vocab, sl_ids *ids, sl_error *err);
-
-// Loads the model and opens an engine as the flags say. Checks the flags before it reads weights.
-int cli_run_open(cli_run *run, const cli_options *o, sl_error *err);
+// Loads the model and opens an engine as the flags say, for n_sequences sequences that decode together. Checks the flags before
+// it reads weights. The run keeps a pointer to *o.
+int cli_run_open(cli_run *run, const cli_run_options *o, int n_sequences, sl_error *err);
 // The two halves of cli_run_open, for commands that tokenise texts to find the context size.
-int cli_run_open_model(cli_run *run, const cli_options *o, sl_error *err);
+int cli_run_open_model(cli_run *run, const cli_run_options *o, int n_sequences, sl_error *err);
 int cli_run_open_engine(cli_run *run, int n_ctx, int n_sequences, sl_error *err); // after an error the run is closed
 int cli_run_finish(cli_run *run, sl_error *err);                                  // completes the file of --stats
 void cli_run_close(cli_run *run);
@@ -67,7 +52,7 @@ int cli_run_set_attention(cli_run *run, const char *spec, sl_error *err); // for
 // The same, then applies rules in the form of --attn-layer.
 int cli_run_set_attention_but(cli_run *run, const char *spec, const cli_list *rules, sl_error *err);
 // Sets the length of the next prompt. If the plan holds auto, chooses for this length and reports a new choice on stderr. The
-// choice depends only on the prompt's length and on --parallel, so the method does not change while the answer grows. Plans
+// choice depends only on the prompt's length and on n_sequences, so the method does not change while the answer grows. Plans
 // that are set later use this length, until the next prompt.
 int cli_run_set_prompt(cli_run *run, int n_tokens, sl_error *err); // the same for --attn-prefill=auto
 // Replaces auto in any plan by the choice for the current prompt. The caller frees *out.
@@ -79,16 +64,12 @@ void cli_run_describe(const cli_run *run, FILE *out); // lines model:, backend:,
 void cli_run_describe_attention(const cli_run *run, FILE *out);
 // Writes the plan: one specification, or "0=dense 1-31=santa-prop:S=128" if layers differ.
 enum { CLI_ATTN_TEXT = 16384 };
+void cli_plan_format(const sl_attn_plan *plan, char *buf, size_t size);
 void cli_run_format_attention(const cli_run *run, char *buf, size_t size);
 // The methods of later prefills. text NULL: those of the flags; else a method for all layers, then rules in the form of
 // --attn-prefill-layer.
 int cli_run_set_prefill(cli_run *run, const char *text, const cli_list *rules, sl_error *err);
 // As cli_run_format_attention; before the first prompt, auto is not replaced.
 void cli_run_format_prefill(const cli_run *run, char *buf, size_t size);
-
-int cli_check_device(const cli_options *o, sl_error *err); // SL_ERR_ARG: this build has no such --device
-int cli_need_model(const cli_options *o, sl_error *err);   // SL_ERR_ARG: --model is missing
-
-int cli_is_parallel(const cli_options *o); // generate --parallel or --prompts: batches of o->parallel sequences
 
 #endif

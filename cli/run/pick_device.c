@@ -1,0 +1,68 @@
+// cli/run/pick_device.c - see pick_device.h.
+#include "cli/run/pick_device.h"
+#include "attention/auto.h"
+#include "cli/attn/attn_list.h"
+
+#include <stdio.h>
+#include <string.h>
+
+int cli_check_device(const cli_device_options *o, sl_error *err) {
+    return sl_device_check(o->name, err);
+}
+
+// auto always runs on a GPU: the calibration table of a GPU names only methods that run there.
+static int runs_on_gpu(const sl_attn_spec *spec) {
+    return spec->method == &sl_method_auto || sl_attn_on_gpu(spec);
+}
+
+// The words that cli_pick_device prints for a method that a GPU does not offer.
+static const char *name_of(const sl_attn_spec *spec) {
+    return sl_attn_certifies_layer(spec) ? "--on-miss dense" : spec->method->name;
+}
+
+// 1 also for a text with an error, which is reported later, and for auto: a profile names methods of its own device.
+static int prefills_on_gpu(const char *text) {
+    sl_attn_spec spec;
+    return sl_attn_parse(text, &spec, NULL) || spec.method == &sl_method_auto || sl_attn_prefills_on_gpu(&spec);
+}
+
+// The first method of a list that a GPU does not prefill with; NULL: there is none, or the list has an error.
+static const char *missing_in_list(const cli_list *items) {
+    cli_attn_list list;
+    const char *missing = NULL;
+    int rc = cli_attn_list_parse("--attn-prefill", items, &list, NULL);
+    for (int i = 0; !rc && !missing && i < list.n; i++)
+        if (list.specs[i].method != &sl_method_auto && !sl_attn_prefills_on_gpu(&list.specs[i]))
+            missing = list.specs[i].method->name;
+    cli_attn_list_free(&list);
+    return missing;
+}
+
+// The first method of the flags for prefill that a GPU does not offer; NULL: there is none.
+static const char *missing_prefill(const cli_attention_options *o) {
+    const char *missing = missing_in_list(&o->attn_prefills);
+    if (!prefills_on_gpu(o->attn_prefill)) return o->attn_prefill;
+    if (missing) return missing;
+    for (int i = 0; i < o->attn_prefill_layers.n; i++) {
+        const char *text = strchr(o->attn_prefill_layers.items[i], '=');
+        if (text && !prefills_on_gpu(text + 1)) return text + 1;
+    }
+    return o->prefill_check ? "--prefill-check" : NULL;
+}
+
+const char *cli_pick_device(const cli_run_options *o, const sl_attn_spec *specs, int n) {
+    const char *missing = o->stats.path ? "--stats (counts of single heads)" : NULL;
+    if (strcmp(o->device.name, "auto")) return o->device.name;
+    if (!sl_device_is_gpu("auto")) return "cpu";
+    for (int i = 0; !missing && i < n; i++)
+        if (!runs_on_gpu(&specs[i])) missing = name_of(&specs[i]);
+    for (int i = 0; !missing && i < o->attention.attn_layers.n; i++) {
+        const char *text = strchr(o->attention.attn_layers.items[i], '=');
+        sl_attn_spec spec;
+        if (text && !sl_attn_parse(text + 1, &spec, NULL) && !runs_on_gpu(&spec)) missing = name_of(&spec);
+    }
+    if (!missing) missing = missing_prefill(&o->attention);
+    if (!missing) return "cuda";
+    fprintf(stderr, "device: cpu, because a GPU does not offer %s\n", missing);
+    return "cpu";
+}
