@@ -72,12 +72,10 @@ typedef struct sl_attn_cuda_prefill_args {
     bf16 *out;            // [n_tokens][n_heads][head_dim]
     const bf16 *k, *v;    // this layer: [n_pages][n_kv_heads][256][head_dim]
     const int32_t *pages; // of the sequence
-    void *ws;             // sl_cuda_query_blocks_workspace bytes with a mask or a rule; NULL: dense prefill needs none
+    void *ws;             // sl_cuda_query_blocks_workspace bytes with a mask; NULL: dense prefill needs none
     cudaStream_t stream;
     const struct sl_prefill_mask *mask; // as in sl_attn_prefill_args, with bits in device memory; NULL: all key blocks
-    sl_attn_cuda_prefill_stats *stats;  // [n_heads] of a call with a mask or a rule; NULL: not wanted
-    float skip_distance;                // as in sl_attn_prefill_args, without a mask; 0: no block is skipped
-    float *lost;                        // [n_tokens][n_heads] of a call with a skip_distance, overwritten; NULL: not wanted
+    sl_attn_cuda_prefill_stats *stats;  // [n_heads] of a call with a mask; NULL: not wanted
 } sl_attn_cuda_prefill_args;
 
 // A mask proposal: what sl_mask_args is on the CPU. The segment has the positions [first, first + n_tokens).
@@ -171,11 +169,10 @@ void sl_cuda_dense_decode(const sl_attn_cuda_decode_args *args);
 void sl_cuda_dense_prefill(const sl_attn_cuda_prefill_args *args);
 extern const sl_attn_cuda_ops sl_dense_cuda_ops; // decode and prefill
 extern const sl_attn_cuda_ops sl_streaming_cuda_ops;
-extern const sl_attn_cuda_ops sl_threshold_cuda_ops; // prefill with a skip_distance
-// Bytes of sl_attn_cuda_prefill_args.ws for a call with a mask or a rule.
+// Bytes of sl_attn_cuda_prefill_args.ws for a call with a mask.
 size_t sl_cuda_query_blocks_workspace(const sl_attn_geom *geom, int n_tokens);
 
-// prefill_masks.cu: sample, vertical-slash, xattention.
+// prefill_masks.cu: sample, vertical-slash.
 extern const sl_attn_cuda_ops sl_prefill_mask_cuda_ops;
 void sl_cuda_streaming_mask(const sl_attn_cuda_mask_args *args);
 
