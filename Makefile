@@ -230,13 +230,8 @@ $(eval $(call again,long,-DSL_LONG_CONTEXT))
 $(eval $(call again,host,-DSL_HOST_ROWS))
 $(eval $(call again,host.long,-DSL_HOST_ROWS -DSL_LONG_CONTEXT))
 
-# A measurement of its own, outside of the program.
-$(BUILD)/host-gather: scripts/measure/host_gather.cu base/philox.h Makefile $(BUILD)/flags
-	@mkdir -p $(@D)
-	@echo "  NVCC $<"; $(NVCC) -I. $(NVCCFLAGS) -o $@ $<
-
 format: ## apply clang-format to all C, C++ and CUDA files
-	clang-format -i $(LIB_SRC) $(CLI_SRC) $(TEST_SRC) tests/fuzz/main.c scripts/measure/host_gather.cu $(foreach d,$(LIB_DIRS) cli tests,$(call sources,$d,*.h *.cuh))
+	clang-format -i $(LIB_SRC) $(CLI_SRC) $(TEST_SRC) tests/fuzz/main.c $(foreach d,$(LIB_DIRS) cli tests,$(call sources,$d,*.h *.cuh))
 
 clean: ## remove build/
 	rm -rf build
