@@ -506,7 +506,7 @@ __global__ void __maxnreg__(IS_LONG ? 160 : 96) pps_draw_kernel(const __grid_con
     wait_done(scores.done + seq_head, done_target(SCORE_WARPS, row.position + 1), thread);
     if (HAS_LAYER) {
         asm volatile("cp.async.wait_all;" ::: "memory"); // of copy_pages
-        known_blocks<true>(&s->take, &l->rows, l->kappa, {masses.mass, masses.n_blocks, s->at.mass, s->at.top}, NULL, thread);
+        known_blocks(&s->take, &l->rows, l->kappa, {masses.mass, masses.n_blocks, s->at.mass, s->at.top}, thread);
     } else {
         take_all_begin(&s->take, thread);
         sum_masses(&s->at, thread);
