@@ -63,9 +63,10 @@ CUDA_ARCH := $(if $(PORTABLE)$(filter deb,$(MAKECMDGOALS)),all,$(shell scripts/c
 endif
 override CUDA_ARCH := $(if $(filter all,$(CUDA_ARCH)),80 86 89 90a,$(CUDA_ARCH))
 LIB_SRC   := $(foreach d,$(LIB_DIRS),$(call sources,$d,*.cu)) $(wildcard engine/*_cuda.c backend/cuda/*.c) $(LIB_SRC) # the slowest first
-# Kernels that are compiled again: for contexts of more than 131,072 rows, for K and V in host memory, for both.
-AGAIN     := $(patsubst %,attention/cuda/%.cu,santa/santa.long santa/pps.long santa/bernoulli.long quantised/santa_is.long \
-    quantised/santa_is.host quantised/santa_is.host.long lists/quest.host lists/vattention.host buckets/saap.host)
+# Kernels that are compiled again: for contexts of more than 131,072 rows, for K and V in host memory, for heads of 128 numbers.
+AGAIN     := $(patsubst %,attention/cuda/%.cu,$(addprefix santa/pps,.long.128 .long .128) \
+    $(addprefix quantised/santa_is,.host.long.128 .host.long .long.128 .long .host.128 .host .128) \
+    santa/santa.long santa/bernoulli.long lists/quest.host lists/vattention.host buckets/saap.host)
 CLI_SRC   += $(call sources,cli,*.cu)
 TEST_SRC  += $(call sources,tests,*.cu)
 TEST_AGAIN := tests/support/take_all_probe.long.cu tests/support/take_known_probe.long.cu
@@ -220,7 +221,7 @@ $(BUILD)/%.cu.o: %.cu Makefile $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  NVCC $<"; $(NVCC) $(CPPFLAGS) $(NVCCFLAGS) -c $< -o $@
 
-# The same source with other macros (attention/cuda/long_context.cuh, host_rows.cuh).
+# The same source with other macros (attention/cuda/long_context.cuh, host_rows.cuh, head_dim.cuh).
 define again
 $(BUILD)/%.$1.cu.o: %.cu Makefile $(BUILD)/flags
 	@mkdir -p $$(@D)
@@ -229,6 +230,10 @@ endef
 $(eval $(call again,long,-DSL_LONG_CONTEXT))
 $(eval $(call again,host,-DSL_HOST_ROWS))
 $(eval $(call again,host.long,-DSL_HOST_ROWS -DSL_LONG_CONTEXT))
+$(eval $(call again,128,-DSL_HEAD_128))
+$(eval $(call again,long.128,-DSL_LONG_CONTEXT -DSL_HEAD_128))
+$(eval $(call again,host.128,-DSL_HOST_ROWS -DSL_HEAD_128))
+$(eval $(call again,host.long.128,-DSL_HOST_ROWS -DSL_LONG_CONTEXT -DSL_HEAD_128))
 
 format: ## apply clang-format to all C, C++ and CUDA files
 	clang-format -i $(LIB_SRC) $(CLI_SRC) $(TEST_SRC) tests/fuzz/main.c $(foreach d,$(LIB_DIRS) cli tests,$(call sources,$d,*.h *.cuh))

@@ -548,7 +548,8 @@ template <int DIM> void launch_bits(const sl_attn_cuda_decode_args *a) {
 
 void decode(const sl_attn_cuda_decode_args *args) {
     if (!IS_LONG && args->max_kv > ROWS_MAX) return long_ops.decode(args);
-    SL_WITH_HEAD_DIM(args->geom->head_dim, launch_bits, args);
+    if (args->geom->head_dim != UNIT_DIM) return SL_TABLE_OF_128(sl_santa_is).decode(args);
+    launch_bits<UNIT_DIM>(args);
 }
 
 size_t state(const sl_attn_geom *geom, const sl_attn_spec *spec) {
@@ -579,27 +580,18 @@ void account_proposal_and_newest(const sl_attn_geom *geom, const sl_attn_spec *s
 
 } // namespace
 
-#if defined SL_HOST_ROWS && defined SL_LONG_CONTEXT
-const sl_attn_cuda_ops sl_santa_is_host_long_cuda_ops
-#elif defined SL_HOST_ROWS
-const sl_attn_cuda_ops sl_santa_is_host_cuda_ops
-#elif defined SL_LONG_CONTEXT
-const sl_attn_cuda_ops sl_santa_is_long_cuda_ops
-#else
-const sl_attn_cuda_ops sl_santa_is_cuda_ops
-#endif
-    = {.workspace = workspace,
-       .decode = decode,
-       .needs = needs,
-       .state = state,
-       .max_rows = SL_CUDA_LONG_ROWS,
-       .account = account_proposal_and_newest,
-       .prefill = NULL,
-       .supports = supports,
-       .mask = NULL,
-       .mask_workspace = NULL,
+const sl_attn_cuda_ops SL_TABLE_OF_UNIT(sl_santa_is) = {.workspace = workspace,
+                                                        .decode = decode,
+                                                        .needs = needs,
+                                                        .state = state,
+                                                        .max_rows = SL_CUDA_LONG_ROWS,
+                                                        .account = account_proposal_and_newest,
+                                                        .prefill = NULL,
+                                                        .supports = supports,
+                                                        .mask = NULL,
+                                                        .mask_workspace = NULL,
 #if defined SL_HOST_ROWS || defined SL_LONG_CONTEXT
-       .host = NULL};
+                                                        .host = NULL};
 #else
-       .host = &sl_santa_is_host_cuda_ops};
+                                                        .host = &sl_santa_is_host_cuda_ops};
 #endif
