@@ -97,7 +97,7 @@ typedef struct sl_attn_cuda_mask_args {
 // array after them begins at a multiple of SL_CUDA_ALIGNMENT bytes. Stored masses come first: block masses [n_seqs *
 // n_kv_heads][group][max_blocks], then row masses [n_seqs * n_kv_heads][max_blocks][group][32], then (santa-pps, and santa-is
 // with a stated error) block masses of sizes. This santa-is stores the sizes of built pages in place of their row masses. The
-// saap methods have lists of rows first (bucket_visit.cuh): their lengths [n_seqs * n_kv_heads][sections], then pool rows
+// saap methods have lists of rows first (bucket_visit.cu): their lengths [n_seqs * n_kv_heads][sections], then pool rows
 // [n_seqs * n_kv_heads][sections][4096], with (max_kv - 1) / 4096 + 1 sections.
 //
 // A layer that carries a threshold (threshold.h) has two places at the end of its state. The place of a step is its position %
