@@ -440,9 +440,9 @@ int lists_of(const sl_attn_spec *spec) {
     return n < EVEN_LISTS_MAX ? n : EVEN_LISTS_MAX;
 }
 
-// Thread blocks of a head that are likely to have a list, at most. With a threshold of the layer, most heads have about the
-// rows of S draws, and a few have more. A thread block without a list delays the others (1 x 32k with a stated error, one H100:
-// 56 us with 8 thread blocks for each head, 52 us with 3).
+// Thread blocks of a head that are likely to have a list, at most. With a stated error of the layer, most heads have the rows
+// of one list, and a few have more. A thread block without a list delays the others (1 x 32k with a stated error, one H100: 56
+// us with 8 thread blocks for each head, 52 us with 3).
 int useful_parts(const sl_attn_spec *spec) {
     return mode_of(spec) == EVEN ? lists_of(spec) : 3;
 }
