@@ -162,7 +162,7 @@ void sl_cuda_build_bucket_rows(const sl_kv_device_build *b);
 void sl_cuda_build_bucket_lists(const sl_kv_device_build *b);
 void sl_cuda_build_bucket_cells(const sl_kv_device_build *b);
 
-// dense_decode.cu, dense_prefill.cu: head_dim 64, 128; groups of 1 to 8. Every method shares the counters at the
+// dense_decode.cu, dense_prefill.cu: head_dim 64, 80, 96, 128; groups of 1 to 8. Every method shares the counters at the
 // beginning of the workspace, and every call leaves them at 0.
 size_t sl_cuda_dense_workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv);
 void sl_cuda_dense_decode(const sl_attn_cuda_decode_args *args);

@@ -4,7 +4,7 @@
 //
 // Owns: the cut of a context into chunks, the distribution of chunks over thread blocks, the merge of results. streaming reads
 // only the first `sink` and the last `window` rows: the kernel skips all tiles between them. Refuses (SL_CHECK): a head_dim
-// other than 64, 128; groups of more than 8 heads.
+// other than 64, 80, 96, 128; groups of more than 8 heads.
 //
 // | role     | warps | does                                                                                           |
 // |----------|-------|------------------------------------------------------------------------------------------------|
@@ -323,10 +323,10 @@ __device__ float sum_over_rows(float x) {
 template <int DIM> struct attention {
     enum {
         K_STEPS = DIM / 16,
-        K_LOADS = DIM / 32, // loads of 16 bytes, each for two k-steps
-        V_LOADS = DIM / 64, // loads of 16 bytes, each for four mma
+        K_LOADS = DIM / 32, // loads of 16 bytes, each for two k-steps; where DIM % 32 == 16, one load of 8 bytes more
+        V_LOADS = DIM / 64, // loads of 16 bytes, each for four mma; then REST bytes
+        REST = DIM % 64 / 8 * 2,
     };
-    static_assert(DIM % 64 == 0, "whole loads");
     uint32_t q[K_STEPS][2];
     float o[DIM / 16][4];
     float m[2], l[2]; // l: of the lane's own rows
@@ -339,6 +339,10 @@ template <int DIM> struct attention {
         for (int i = 0; i < K_LOADS; i++) {
             uint4 x = real ? *(const uint4 *)(row + i * 64 + lane_q * 16) : make_uint4(0, 0, 0, 0);
             q[2 * i][0] = x.x, q[2 * i][1] = x.y, q[2 * i + 1][0] = x.z, q[2 * i + 1][1] = x.w;
+        }
+        if (K_STEPS % 2) {
+            uint2 x = real ? *(const uint2 *)(row + K_LOADS * 64 + lane_q * 8) : make_uint2(0, 0);
+            q[K_STEPS - 1][0] = x.x, q[K_STEPS - 1][1] = x.y;
         }
 #pragma unroll
         for (int i = 0; i < DIM / 16; i++) o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0;
@@ -357,6 +361,11 @@ template <int DIM> struct attention {
             uint4 a = *(const uint4 *)(a_row + i * 64 + lane_q * 16), b = *(const uint4 *)(b_row + i * 64 + lane_q * 16);
             sl_mma_bf16(s, a.x, b.x, a.y, b.y, q[2 * i][0], q[2 * i][1]);
             sl_mma_bf16(odd, a.z, b.z, a.w, b.w, q[2 * i + 1][0], q[2 * i + 1][1]);
+        }
+        if (K_STEPS % 2) {
+            uint2 a = *(const uint2 *)(a_row + K_LOADS * 64 + lane_q * 8),
+                  b = *(const uint2 *)(b_row + K_LOADS * 64 + lane_q * 8);
+            sl_mma_bf16(s, a.x, b.x, a.y, b.y, q[K_STEPS - 1][0], q[K_STEPS - 1][1]);
         }
 #pragma unroll
         for (int i = 0; i < 4; i++) s[i] += odd[i];
@@ -402,6 +411,11 @@ template <int DIM> struct attention {
                 uint4 y = *(const uint4 *)(at + i * 128 + g * 16);
                 x[4 * i][r] = y.x, x[4 * i + 1][r] = y.y, x[4 * i + 2][r] = y.z, x[4 * i + 3][r] = y.w;
             }
+            if (REST == 4) x[4 * V_LOADS][r] = *(const uint32_t *)(at + V_LOADS * 128 + g * 4);
+            if (REST == 8) {
+                uint2 y = *(const uint2 *)(at + V_LOADS * 128 + g * 8);
+                x[4 * V_LOADS][r] = y.x, x[(4 * V_LOADS + 1) % (DIM / 16)][r] = y.y;
+            }
         }
         if (n_rows >= TILE) return;
 #pragma unroll
@@ -428,7 +442,7 @@ template <int DIM> struct attention {
             if (g == 0) ml[head] = make_float2(m[h], sum);
 #pragma unroll
             for (int i = 0; i < DIM / 16; i++) {
-                int dim = i / 4 * 64 + g * 8 + i % 4 * 2;
+                int dim = i < 4 * V_LOADS ? i / 4 * 64 + g * 8 + i % 4 * 2 : V_LOADS * 64 + g * (REST / 2) + i % 4 * 2;
                 *(float2 *)(to + head * DIM + dim) = make_float2(o[i][h], o[i][2 + h]);
             }
         }

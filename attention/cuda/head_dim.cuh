@@ -1,7 +1,4 @@
 // attention/cuda/head_dim.cuh - calls the instance of a function template that is compiled for a head dimension.
-//
-// All models of docs/loading.md have heads of 64 or 128 numbers. Each further dimension adds half of the time to compile the
-// kernels, and half of their size.
 #ifndef SLEIGH_HEAD_DIM_CUH
 #define SLEIGH_HEAD_DIM_CUH
 
@@ -13,11 +10,17 @@
     case 64:                                                                                                                   \
         FUNCTION<64>(__VA_ARGS__);                                                                                             \
         break;                                                                                                                 \
+    case 80:                                                                                                                   \
+        FUNCTION<80>(__VA_ARGS__);                                                                                             \
+        break;                                                                                                                 \
+    case 96:                                                                                                                   \
+        FUNCTION<96>(__VA_ARGS__);                                                                                             \
+        break;                                                                                                                 \
     case 128:                                                                                                                  \
         FUNCTION<128>(__VA_ARGS__);                                                                                            \
         break;                                                                                                                 \
     default:                                                                                                                   \
-        SL_CHECK(!"head_dim 64 or 128");                                                                                       \
+        SL_CHECK(!"head_dim 64, 80, 96 or 128");                                                                               \
     }
 
 // ---- units of one head dimension ----

@@ -470,9 +470,8 @@ template <int DIM, typename Config = plain_config> __device__ void produce(const
 template <int DIM> struct scorer {
     enum {
         K_STEPS = DIM / 16,
-        K_LOADS = DIM / 32 // loads of 16 bytes, each for two k-steps
-    };
-    static_assert(DIM % 32 == 0, "whole loads");
+        K_LOADS = DIM / 32
+    }; // loads of 16 bytes, each for two k-steps; where DIM % 32 == 16, one load of 8 bytes more
     uint32_t q[K_STEPS][2];
 
     __device__ void begin(const char *q_rows, int group) {
@@ -482,6 +481,10 @@ template <int DIM> struct scorer {
         for (int i = 0; i < K_LOADS; i++) {
             uint4 x = g < group ? *(const uint4 *)(row + i * 64 + lane_q * 16) : make_uint4(0, 0, 0, 0);
             q[2 * i][0] = x.x, q[2 * i][1] = x.y, q[2 * i + 1][0] = x.z, q[2 * i + 1][1] = x.w;
+        }
+        if (K_STEPS % 2) {
+            uint2 x = g < group ? *(const uint2 *)(row + K_LOADS * 64 + lane_q * 8) : make_uint2(0, 0);
+            q[K_STEPS - 1][0] = x.x, q[K_STEPS - 1][1] = x.y;
         }
     }
 
@@ -501,6 +504,11 @@ template <int DIM> struct scorer {
                 uint4 a = *(const uint4 *)(a_row + i * 64 + lane_q * 16), b = *(const uint4 *)(b_row + i * 64 + lane_q * 16);
                 sl_mma_bf16(c, a.x, b.x, a.y, b.y, q[2 * i][0], q[2 * i][1]);
                 sl_mma_bf16(c, a.z, b.z, a.w, b.w, q[2 * i + 1][0], q[2 * i + 1][1]);
+            }
+            if (K_STEPS % 2) {
+                uint2 a = *(const uint2 *)(a_row + K_LOADS * 64 + lane_q * 8),
+                      b = *(const uint2 *)(b_row + K_LOADS * 64 + lane_q * 8);
+                sl_mma_bf16(c, a.x, b.x, a.y, b.y, q[K_STEPS - 1][0], q[K_STEPS - 1][1]);
             }
         }
     }

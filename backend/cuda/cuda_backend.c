@@ -230,8 +230,9 @@ static void gate_up(const sl_backend *be, const sl_weight *gate, const sl_weight
 static int prepare(const sl_backend *be, const sl_shape *s, sl_error *err) {
     (void)be;
     int group = s->n_heads / s->n_kv_heads, dim = s->head_dim;
-    if (dim != 64 && dim != 128)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "head_dim %d: on a GPU 64 and 128 are supported; use {device} cpu", dim);
+    if (dim != 64 && dim != 80 && dim != 96 && dim != 128)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "head_dim %d: on a GPU 64, 80, 96 and 128 are supported; use {device} cpu",
+                       dim);
     if (group > 8)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "%d query heads for each key head: on a GPU 1 to 8 are supported; use {device} cpu", group);

@@ -199,10 +199,10 @@ static int allocate_all(sl_bench_attn *b, sl_error *err) {
 
 static int check_shape(const sl_attn_geom *g, sl_error *err) {
     int group = g->n_heads / g->n_kv_heads, dim = g->head_dim;
-    int ok = (dim == 64 || dim == 128) && ((group >= 1 && group <= 4) || group == 8);
+    int ok = (dim == 64 || dim == 80 || dim == 96 || dim == 128) && ((group >= 1 && group <= 4) || group == 8);
     return ok ? 0
               : sl_fail(err, SL_ERR_UNSUPPORTED,
-                        "head_dim %d, %d query heads per KV head: a GPU supports head_dim 64 and 128, and 1 to 4 or 8 "
+                        "head_dim %d, %d query heads per KV head: a GPU supports head_dim 64, 80, 96 and 128, and 1 to 4 or 8 "
                         "query heads per KV head",
                         dim, group);
 }

@@ -65,10 +65,10 @@ static void lengths(void) {
 }
 
 static void shapes(void) {
-    static const int dims[] = {64, 128}, groups[] = {1, 2, 3, 4, 5, 6, 7, 8}, n[] = {700, 1, 2049};
+    static const int dims[] = {64, 80, 96, 128}, groups[] = {1, 2, 3, 4, 5, 6, 7, 8}, n[] = {700, 1, 2049};
     static const char *const attn[] = {"bernoulli:B=4", "bernoulli-group:B=4", "bernoulli:B=4+santa-sys:S=32",
                                        "bernoulli-group:B=4+santa-prop:S=32"};
-    for (int d = 0; d < 2; d++)
+    for (int d = 0; d < 4; d++)
         for (int g = 0; g < 8; g++) {
             ref_cache c = ref_cache_new(2 * groups[g], 2, dims[d], 3, n, 2, test_seed + d);
             for (int m = 0; m < 4; m++) check(&c, attn[m], 5);
@@ -80,7 +80,7 @@ static void shapes(void) {
 static void counts(void) {
     static const struct {
         int heads, kv_heads, dim, B, iid;
-    } x[] = {{8, 2, 128, 8, 0}, {3, 1, 64, 5, 0}, {4, 4, 64, 3, 1}, {8, 1, 128, 30, 0}, {8, 2, 128, 16, 1}};
+    } x[] = {{8, 2, 128, 8, 0}, {3, 1, 80, 5, 0}, {4, 4, 64, 3, 1}, {8, 1, 96, 30, 0}, {8, 2, 128, 16, 1}};
     int n = 600; // two full pages, stored by feature, and the newest page, which the kernel reads by row
     for (int i = 0; i < 5; i++)
         for (int shared = 0; shared < 2; shared++) {

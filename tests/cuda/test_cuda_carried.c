@@ -52,8 +52,8 @@ static void lengths_of_context(void) {
 }
 
 static void shapes_of_model(void) {
-    static const int dims[] = {64, 128}, groups[] = {1, 4, 8}, n[] = {700, 1, 2049};
-    for (int d = 0; d < 2; d++)
+    static const int dims[] = {64, 80, 96, 128}, groups[] = {1, 4, 8}, n[] = {700, 1, 2049};
+    for (int d = 0; d < 4; d++)
         for (int g = 0; g < 3; g++) check(2 * groups[g], 2, dims[d], 3, n, 2, "santa-pps:S=64:budget=carried");
 }
 
@@ -80,8 +80,8 @@ static void importance_stated(void) {
         check(8, 2, 128, 1, &all[i], scale, "santa-is:proposal=int8:epsilon=0.3");
         check(4, 4, 64, 1, &all[i], scale, "santa-is:proposal=int8:epsilon=0.02:bound=clt");
     }
-    check(8, 1, 64, 6, ragged, 3, "santa-is:proposal=int8:epsilon=0.2");
-    check(6, 2, 128, 6, ragged, 1, "santa-is:proposal=int8:epsilon=0.5:bound=clt");
+    check(8, 1, 80, 6, ragged, 3, "santa-is:proposal=int8:epsilon=0.2");
+    check(6, 2, 96, 6, ragged, 1, "santa-is:proposal=int8:epsilon=0.5:bound=clt");
 }
 
 // ---- thresholds ----

@@ -101,7 +101,7 @@ static void logits_goldens(void) {
         sl_engine *engine = NULL;
         CHECK_OK(sl_model_load(dir, &(sl_model_options){.flags = SL_MODEL_NO_TOKENIZER}, &model, &err), err);
         const sl_config *c = sl_model_config(model);
-        int dim = c->head_dim, n_ctx = c->n_ctx, takes = dim == 64 || dim == 128;
+        int dim = c->head_dim, n_ctx = c->n_ctx, takes = dim == 64 || dim == 80 || dim == 96 || dim == 128;
         int rc = sl_engine_new(model, &(sl_engine_options){.n_ctx = n_ctx, .device = "cuda"}, &engine, &err);
         sl_engine_free(engine);
         sl_model_free(model);
@@ -109,7 +109,7 @@ static void logits_goldens(void) {
             CHECK_OK(rc, err);
             logits_of(dir, n_ctx < 400 ? n_ctx : 400);
         } else
-            CHECK_ERR(rc, err, SL_ERR_UNSUPPORTED, "on a GPU 64 and 128 are supported; use device cpu");
+            CHECK_ERR(rc, err, SL_ERR_UNSUPPORTED, "on a GPU 64, 80, 96 and 128 are supported; use device cpu");
     }
 }
 
@@ -136,8 +136,8 @@ static float *dummy_logits(const char *device, const char *dir, const int32_t *i
 static void logits_shapes(void) {
     static const struct {
         int head_dim, n_heads, n_kv_heads, hidden, n_ffn, tied;
-    } shapes[] = {{64, 8, 8, 512, 1000, 0}, {64, 16, 2, 256, 512, 1},  {64, 6, 2, 576, 1536, 0},
-                  {64, 3, 3, 288, 768, 1},  {128, 8, 1, 512, 1024, 0}, {128, 12, 4, 768, 2056, 0}};
+    } shapes[] = {{64, 8, 8, 512, 1000, 0}, {64, 16, 2, 256, 512, 1},  {80, 4, 2, 320, 840, 0},   {96, 6, 2, 576, 1536, 0},
+                  {96, 3, 3, 288, 768, 1},  {128, 8, 1, 512, 1024, 0}, {128, 12, 4, 768, 2056, 0}};
     enum { N = 300 };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         char path[256];

@@ -57,24 +57,24 @@ static void compare(const sl_kv_extra_kind *kind, int arg, int dim) {
 }
 
 static void quantised(void) {
-    static const int dims[] = {64, 128}, bits[] = {8, 4, 3};
-    for (int d = 0; d < 2; d++)
+    static const int dims[] = {64, 80, 96, 128}, bits[] = {8, 4, 3};
+    for (int d = 0; d < 4; d++)
         for (int b = 0; b < 3; b++) compare(&sl_quantised_keys, bits[b], dims[d]);
 }
 
 static void bounds(void) {
-    static const int dims[] = {64, 128};
-    for (int d = 0; d < 2; d++) compare(&sl_key_bounds, 0, dims[d]);
+    static const int dims[] = {64, 80, 96, 128};
+    for (int d = 0; d < 4; d++) compare(&sl_key_bounds, 0, dims[d]);
 }
 
 static void by_feature(void) {
-    static const int dims[] = {64, 128};
-    for (int d = 0; d < 2; d++) compare(&sl_keys_by_feature, 0, dims[d]);
+    static const int dims[] = {64, 80, 96, 128};
+    for (int d = 0; d < 4; d++) compare(&sl_keys_by_feature, 0, dims[d]);
 }
 
 static void norms(void) {
-    static const int dims[] = {64, 128};
-    for (int d = 0; d < 2; d++) compare(&sl_page_norms, 0, dims[d]);
+    static const int dims[] = {64, 80, 96, 128};
+    for (int d = 0; d < 4; d++) compare(&sl_page_norms, 0, dims[d]);
 }
 #endif
 

@@ -11,7 +11,7 @@
 #include <string.h>
 
 enum { HEADS = 8, KV_HEADS = 2, GROUP = HEADS / KV_HEADS, SEQS = 5, N_DIMS = 2 };
-static const int lengths[SEQS] = {1, 300, 1500, 256, 2049}, dims[N_DIMS] = {64, 128};
+static const int lengths[SEQS] = {1, 300, 1500, 256, 2049}, dims[N_DIMS] = {64, 80};
 
 static ref_cache new_cache(int dim) {
     ref_cache c = ref_cache_new(HEADS, KV_HEADS, dim, SEQS, lengths, 1, test_seed);
@@ -166,7 +166,7 @@ static void nan_key(void) {
 // Pages whose keys are beyond the range of quantised keys, in all channels or in one. The extras have the CPU's bits.
 static void extras(void) {
     static const char *const methods[] = {"santa-is", "santa-is:proposal=int8", "santa-is:proposal=int3", "quest", "dense-q"};
-    enum { DIM = 64 };
+    enum { DIM = 80 };
     for (int m = 0; m < 5; m++) {
         ref_cache c = new_cache(DIM);
         sl_attn_spec spec;

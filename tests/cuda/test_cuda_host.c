@@ -73,8 +73,8 @@ static void check_moves(int n_layers, int n_kv_heads, int dim, int n, int to_hos
 }
 
 static void moves(void) {
-    static const int dims[] = {64, 128};
-    for (int i = 0; i < 2; i++)
+    static const int dims[] = {64, 80, 96, 128};
+    for (int i = 0; i < 4; i++)
         for (int to_host = 0; to_host < 2; to_host++) {
             check_moves(2, 1, dims[i], 3, to_host, 0);
             check_moves(1, 2, dims[i], SL_MOVE_MOST, to_host, 0);
@@ -195,8 +195,8 @@ static void lengths(void) {
 }
 
 static void shapes(void) {
-    static const int dims[] = {64, 128}, lengths[] = {700, 1, 2049};
-    for (int d = 0; d < 2; d++)
+    static const int dims[] = {64, 80, 96, 128}, lengths[] = {700, 1, 2049};
+    for (int d = 0; d < 4; d++)
         for (int group = 1; group <= 8; group += group < 4 ? 1 : 4) {
             ref_cache c = ref_cache_new(2 * group, 2, dims[d], 3, lengths, 2, test_seed);
             for (int k = 0; k < N_DRAWS; k++) check_decode(&c, draws[k], 1, 0);
@@ -218,8 +218,8 @@ static void other_methods(void) {
         "saap:l=3:sink=2:window=64", "saap-kmeans:l=2:window=300", "saap-is:l=2:S=32:proposal=cells:sink=1:window=128"};
     static const int lengths[] = {4800, 700, 257};
     for (size_t k = 0; k < sizeof attn / sizeof *attn; k++) {
-        static const int dims[] = {64, 128};
-        for (int d = 0; d < 2; d++) {
+        static const int dims[] = {64, 80, 96, 128};
+        for (int d = 0; d < 4; d++) {
             ref_cache c = ref_cache_new(8, 2, dims[d], 3, lengths, 2, test_seed);
             ref_add_to_values(&c, 1);
             check_decode(&c, attn[k], 2, 0);
@@ -361,8 +361,8 @@ static void hot_rows(void) {
     for (int i = 0; i < 4; i++) {
         check_hot_rows(8, 2, 128, sets[i], "santa-is:S=256:budget=even");
         check_hot_rows(4, 4, 64, sets[i], "santa-is:S=100:budget=even");
-        check_hot_rows(6, 2, 64, sets[i], "santa-is:S=64:budget=even");
-        check_hot_rows(8, 1, 128, sets[i], "santa-is:S=32:proposal=int8:budget=even");
+        check_hot_rows(6, 2, 80, sets[i], "santa-is:S=64:budget=even");
+        check_hot_rows(8, 1, 96, sets[i], "santa-is:S=32:proposal=int8:budget=even");
     }
 }
 

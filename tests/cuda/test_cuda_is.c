@@ -56,14 +56,14 @@ static void samples(void) {
 }
 
 static void shapes(void) {
-    static const int dims[] = {64, 128}, groups[] = {1, 2, 3, 4, 5, 6, 7, 8}, lengths[] = {700, 1, 2049};
+    static const int dims[] = {64, 80, 96, 128}, groups[] = {1, 2, 3, 4, 5, 6, 7, 8}, lengths[] = {700, 1, 2049};
     static const char *const attn[] = {"santa-is:S=64:proposal=int8:budget=even",
                                        "santa-is:S=64:budget=even",
                                        "santa-is:S=64:proposal=int3:budget=even",
                                        "dense-q:bits=8",
                                        "dense-q:bits=4",
                                        "dense-q:bits=3"};
-    for (int d = 0; d < 2; d++)
+    for (int d = 0; d < 4; d++)
         for (int g = 0; g < 8; g++) {
             ref_cache c = ref_cache_new(2 * groups[g], 2, dims[d], 3, lengths, 2, test_seed);
             for (int i = 0; i < 6; i++) check_on(&c, attn[i]);

@@ -66,7 +66,7 @@ static void rows_131073(void) {
 static void rows_200000(void) {
     static const int n = 200000;
     check_all(8, 1, 64, 1, &n, 4, 0);
-    check_all(2, 1, 128, 1, &n, 0, 0);
+    check_all(2, 1, 80, 1, &n, 0, 0);
 }
 
 static void rows_2097152(void) {

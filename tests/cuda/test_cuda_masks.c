@@ -21,8 +21,8 @@ typedef struct shape {
     int heads, kv_heads, dim, base, n;
 } shape;
 
-static const shape shapes[] = {{1, 1, 64, 0, 1},      {2, 2, 64, 0, 127},  {4, 1, 128, 0, 128},
-                               {8, 1, 64, 0, 129},    {4, 1, 128, 0, 513}, {8, 2, 64, 200, 300},
+static const shape shapes[] = {{1, 1, 64, 0, 1},      {2, 2, 64, 0, 127},  {4, 1, 80, 0, 128},
+                               {8, 1, 96, 0, 129},    {4, 1, 128, 0, 513}, {8, 2, 64, 200, 300},
                                {2, 1, 128, 383, 130}, {2, 1, 64, 1000, 1}, {2, 2, 128, 640, 256}};
 enum { N_SHAPES = sizeof shapes / sizeof *shapes, EXTRA = 16 /* elements after the heads of a token */, GUARD = 64 };
 

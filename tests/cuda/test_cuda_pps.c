@@ -34,8 +34,8 @@ static void samples(void) {
 }
 
 static void shapes_of_model(void) {
-    static const int dims[] = {64, 128}, groups[] = {1, 2, 3, 4, 5, 6, 7, 8}, n[] = {700, 1, 2049};
-    for (int d = 0; d < 2; d++)
+    static const int dims[] = {64, 80, 96, 128}, groups[] = {1, 2, 3, 4, 5, 6, 7, 8}, n[] = {700, 1, 2049};
+    for (int d = 0; d < 4; d++)
         for (int g = 0; g < 8; g++) check(2 * groups[g], 2, dims[d], 3, n, 2, 64);
 }
 
@@ -43,7 +43,7 @@ static void shapes_of_model(void) {
 static void ragged_batch(void) {
     check(8, 2, 128, FIXTURE_SEQS, fixture_ragged, 3, 128);
     check(8, 4, 128, FIXTURE_SEQS, fixture_ragged, 3, 128);
-    check(8, 8, 64, FIXTURE_SEQS, fixture_ragged, 2, 100);
+    check(8, 8, 80, FIXTURE_SEQS, fixture_ragged, 2, 100);
 }
 
 // A session stores the norms of the newest page from step to step. After steps at earlier rows, of this page and of the page
@@ -88,7 +88,7 @@ static void one_hot_is_exact(void) {
     double *p = malloc(n * sizeof *p), mu[128];
     int n_one_hot = 0;
     fixture_launch(&r);
-    for (int head = 0; head < 2; head++) {
+    for (int head = 0; head < 4; head++) {
         int best = 0;
         ref_attention(&c, 0, head, c.q + head * 128, n, p, mu);
         for (int j = 0; j < n; j++)

@@ -184,12 +184,14 @@ static void check_pair(int head_dim, int group) {
     }
 #define GROUPS(D) PAIR(D, 1) PAIR(D, 2) PAIR(D, 3) PAIR(D, 4) PAIR(D, 5) PAIR(D, 6) PAIR(D, 7) PAIR(D, 8)
 GROUPS(64)
+GROUPS(80)
+GROUPS(96)
 GROUPS(128)
 
 typedef void (*check_fn)(prompt *p);
 static void on_every_kernel(check_fn check, int group, double query_scale) {
-    static const int dims[] = {64, 128};
-    for (int d = 0; d < 2; d++) {
+    static const int dims[] = {64, 80, 96, 128};
+    for (int d = 0; d < 4; d++) {
         prompt p = prompt_new(NULL, dims[d], group, query_scale);
         for (int i = 0; i < n_kernels(); i++) {
             p.kernel = kernels[i];
@@ -259,6 +261,8 @@ static void repeats_equal_bits(void) {
 
 static const test_case cases[] = {
     GROUP_CASES(64),
+    GROUP_CASES(80),
+    GROUP_CASES(96),
     GROUP_CASES(128),
     GPU_CASE("large_scores", large_scores),
     GPU_CASE("chunks_equal_bits", chunks_equal_bits),

@@ -75,10 +75,10 @@ static void try_index(const char *attn, int dim, int C, int n_seqs, const int *l
 
 static void index_bits(void) {
     static const int lengths[] = {1, 256, 257, 700, 4096, 4097, 9000}, few[] = {600, 4400};
-    static const int dims[] = {64, 128}, counts[] = {1, 5, 13, 128, 129, 1000, 4096};
+    static const int dims[] = {64, 80, 96, 128}, counts[] = {1, 5, 13, 128, 129, 1000, 4096};
     for (int kind = 0; kind < 3; kind++) {
         const char *attn = kind == 1 ? "saap-kmeans:rope=1" : kind == 2 ? "saap-is" : "saap";
-        for (int d = 0; d < 2; d++) try_index(attn, dims[d], 13 + d, 2, few);
+        for (int d = 0; d < 4; d++) try_index(attn, dims[d], 13 + d, 2, few);
         try_index(attn, 64, 64, 7, lengths);
     }
     for (int i = 0; i < 7; i++) try_index("saap-is", 64, counts[i], 1, few + 1);
@@ -250,8 +250,8 @@ static void lengths(void) {
 }
 
 static void shapes(void) {
-    static const int dims[] = {64, 128}, n_rows[] = {700, 1, 4600};
-    for (int d = 0; d < 2; d++)
+    static const int dims[] = {64, 80, 96, 128}, n_rows[] = {700, 1, 4600};
+    for (int d = 0; d < 4; d++)
         for (int group = 1; group <= 8; group++) {
             ref_cache c = cache_of(2 * group, 2, dims[d], 3, n_rows, 20 + group, 16 * group);
             for (int k = 0; k < N_SPECS; k += 1 + (group + d) % 3) try_on(&c, specs[k]);
@@ -454,7 +454,7 @@ static void draws(void) {
     double of_ragged = compare_draws(&ragged, "saap-is:S=40:l=3:window=100:dense-layers=0");
     ref_cache_free(&ragged);
     if (!(of_ragged > 0.9)) FAIL("ragged: %g of the heads have the CPU's output", of_ragged);
-    static const int n[] = {700, 4700, 9000, 256}, long_n = 33000, groups[] = {1, 3, 4, 8}, dims[] = {128, 64, 128, 64};
+    static const int n[] = {700, 4700, 9000, 256}, long_n = 33000, groups[] = {1, 3, 4, 8}, dims[] = {128, 64, 80, 96};
     double same = 0;
     int n_tried = 0;
     for (int i = 0; i < 4; i++) {

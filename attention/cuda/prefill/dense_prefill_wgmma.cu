@@ -32,18 +32,18 @@ enum {
     BAR_TURN = 1, // named barriers: + w: warpgroup w may issue its products
 };
 
-// Shared memory of a thread block. A tile of n rows lies as [D / 64][n][64] elements with TMA's 128-byte swizzle: the 16-byte
-// unit c of row r has the place c ^ (r % 8).
+// Shared memory of a thread block. A tile of n rows lies as [padded / 64][n][64] elements with TMA's 128-byte swizzle: the
+// 16-byte unit c of row r has the place c ^ (r % 8). Columns from D on are not used.
 // masked: a tile has the 128 queries of a query block.
 template <int D, bool masked> struct tiles {
     // Number of computing warpgroups: three if scores, masses and output fit in 160 registers a thread.
     static constexpr int n_wgs = D == 64 && !masked ? 3 : 2;
     static constexpr int threads = WG_THREADS * (n_wgs + 1);
     static constexpr int rows = WG_ROWS * n_wgs;
-    static_assert(D % COLUMNS == 0, "whole blocks of columns");
-    static constexpr int wg_bytes = WG_ROWS * D * 2; // queries of one warpgroup, later its output
+    static constexpr int padded = (D + COLUMNS - 1) / COLUMNS * COLUMNS;
+    static constexpr int wg_bytes = WG_ROWS * padded * 2; // queries of one warpgroup, later its output
     static constexpr int q_bytes = n_wgs * wg_bytes;
-    static constexpr int kv_bytes = KEYS * D * 2;
+    static constexpr int kv_bytes = KEYS * padded * 2;
     static constexpr int k_at = 2 * q_bytes, v_at = k_at + N_STAGES * kv_bytes; // two query tiles come first
     static constexpr int bytes = v_at + N_STAGES * kv_bytes + 1024;             // 1024 bytes more to align to 1024
     // The multiprocessor has 65536 registers. The loading warpgroup releases most of its registers for the other warpgroups.
@@ -258,7 +258,7 @@ static __device__ __forceinline__ void compute(const prefill_params &p, uint32_t
 // Order of reduction: tiles of 128 keys ascending. In a tile, a row's sum is the sum of four lanes' partial sums.
 // Measured on one H100, November 2026, 32 heads of 128 over 8 KV heads: 680 TFLOP/s at 4k tokens, 727 at 8k, 689 at 32k (where
 // power limits the clock), 670 for 2,048 tokens after 30,720, 690 for 8,192 after 24,576. cuBLAS multiplies large matrices at
-// 795. cuDNN 9: 618 at 8k, 622 at 32k. At 8k with heads of 64: 524.
+// 795. cuDNN 9: 618 at 8k, 622 at 32k. At 8k with heads of 96: 620; of 80: 529; of 64: 524.
 template <int D, bool masked>
 __global__ void __launch_bounds__(tiles<D, masked>::threads, 1)
     dense_prefill_wgmma_kernel(const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtensorMap k_map,

@@ -118,11 +118,14 @@ static __device__ __forceinline__ uint64_t descriptor(uint32_t address, int bloc
 #define F4(C, I) "+f"(C[I]), "+f"(C[I + 1]), "+f"(C[I + 2]), "+f"(C[I + 3])
 #define F8(C, I) F4(C, I), F4(C, I + 4)
 #define F32(C) F8(C, 0), F8(C, 8), F8(C, 16), F8(C, 24)
-#define F64(C) F32(C), F8(C, 32), F8(C, 40), F8(C, 48), F8(C, 56)
+#define F40(C) F32(C), F8(C, 32)
+#define F48(C) F40(C), F8(C, 40)
+#define F64(C) F48(C), F8(C, 48), F8(C, 56)
 #define C32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, " \
             "%24, %25, %26, %27, %28, %29, %30, %31"
-#define C64 C32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-            "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define C40 C32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define C48 C40 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define C64 C48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 // clang-format on
 
 // c = a b^T (+ c). a and b: [.][16] in shared memory.
@@ -141,12 +144,14 @@ template <bool add> static __device__ __forceinline__ void wgmma_keys(float (&c)
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                                    \
     }
 WGMMA_VALUES(64, F32, C32, "%32, %33, %34, %35", "%36")
+WGMMA_VALUES(80, F40, C40, "%40, %41, %42, %43", "%44")
+WGMMA_VALUES(96, F48, C48, "%48, %49, %50, %51", "%52")
 WGMMA_VALUES(128, F64, C64, "%64, %65, %66, %67", "%68")
 
 // Starts the copy of the queries of N_WGS warpgroups. `bar` counts their bytes. Call it with one thread.
 template <int D, int N_WGS>
 static __device__ __forceinline__ void load_queries(uint32_t to, const CUtensorMap *map, int head, int token0, uint64_t *bar) {
-    constexpr int wg_bytes = WG_ROWS * D * 2;
+    constexpr int wg_bytes = WG_ROWS * ((D + COLUMNS - 1) / COLUMNS * COLUMNS) * 2;
     barrier_expect(bar, N_WGS * wg_bytes);
 #pragma unroll
     for (int g = 0; g < N_WGS; g++)
@@ -157,7 +162,7 @@ static __device__ __forceinline__ void load_queries(uint32_t to, const CUtensorM
 
 // Starts the copy of a key tile, of K or V, that begins at row `row` of the map.
 template <int D> static __device__ __forceinline__ void load_keys(uint32_t to, const CUtensorMap *map, int row, uint64_t *bar) {
-    barrier_expect(bar, KEYS * D * 2);
+    barrier_expect(bar, KEYS * ((D + COLUMNS - 1) / COLUMNS * COLUMNS) * 2);
 #pragma unroll
     for (int c = 0; c < D; c += COLUMNS) tma_load(to + c * KEYS * 2, map, c, row, bar);
 }

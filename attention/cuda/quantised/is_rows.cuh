@@ -113,10 +113,11 @@ __device__ void prefetch(const bf16 *row, int bytes) {
 template <int DIM>
 __device__ float score_rows(const score_params &p, const bf16 *rows, const block_shared *s, int n, int thread,
                             const drawn_row &drawn, float *factor) {
-    enum { LOADS = scorer<DIM>::K_LOADS, STRIDE = (IS_HOST ? 2 : 1) * layout<DIM>::ROW };
+    enum { LOADS = scorer<DIM>::K_LOADS, ODD = scorer<DIM>::K_STEPS % 2, STRIDE = (IS_HOST ? 2 : 1) * layout<DIM>::ROW };
     int lane = thread % 32, warp = thread / 32 * 32, lane_q = lane % 4, n_halves = n > 16 ? 2 : 1;
     float c[2][4] = {}, score = 0;
     uint4 a[2][LOADS], b[2][LOADS];
+    uint2 a_rest[2], b_rest[2];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         if (half == n_halves) break;
@@ -128,6 +129,9 @@ __device__ float score_rows(const score_params &p, const bf16 *rows, const block
         for (int j = 0; j < LOADS; j++)
             a[half][j] = load_written((const uint4 *)(upper + j * 64)),
             b[half][j] = load_written((const uint4 *)(lower + j * 64));
+        if (ODD)
+            a_rest[half] = load_written((const uint2 *)(upper + LOADS * 64 - lane_q * 8)),
+            b_rest[half] = load_written((const uint2 *)(lower + LOADS * 64 - lane_q * 8));
     }
     *factor = inverse_pi(&s->take, drawn);
 #pragma unroll
@@ -138,6 +142,10 @@ __device__ float score_rows(const score_params &p, const bf16 *rows, const block
             uint4 y = lane < 4 ? s->q[j * 4 + lane] : make_uint4(0, 0, 0, 0), upper = a[half][j], lower = b[half][j];
             sl_mma_bf16(c[half], upper.x, lower.x, upper.y, lower.y, y.x, y.y);
             sl_mma_bf16(c[half], upper.z, lower.z, upper.w, lower.w, y.z, y.w);
+        }
+        if (ODD) {
+            uint2 y = lane < 4 ? ((const uint2 *)s->q)[LOADS * 8 + lane] : make_uint2(0, 0);
+            sl_mma_bf16(c[half], a_rest[half].x, b_rest[half].x, a_rest[half].y, b_rest[half].y, y.x, y.y);
         }
     }
 #pragma unroll
