@@ -63,9 +63,9 @@ CUDA_ARCH := $(if $(PORTABLE)$(filter deb,$(MAKECMDGOALS)),all,$(shell scripts/c
 endif
 override CUDA_ARCH := $(if $(filter all,$(CUDA_ARCH)),80 86 89 90a,$(CUDA_ARCH))
 LIB_SRC   := $(foreach d,$(LIB_DIRS),$(call sources,$d,*.cu)) $(wildcard engine/*_cuda.c backend/cuda/*.c) $(LIB_SRC) # the slowest first
-# Kernels that are compiled again: for contexts of more than 131,072 rows, for K and V in host memory, for heads of 128 numbers.
-AGAIN     := $(patsubst %,attention/cuda/%.cu,$(addprefix santa/pps,.long.128 .long .128) \
-    $(addprefix quantised/santa_is,.host.long.128 .host.long .long.128 .long .host.128 .host .128) \
+# Kernels that are compiled again: for contexts of more than 131,072 rows, for K and V in host memory, for wide heads.
+AGAIN     := $(patsubst %,attention/cuda/%.cu,$(addprefix santa/pps,.long.wide .long .wide) \
+    $(addprefix quantised/santa_is,.host.long.wide .host.long .long.wide .long .host.wide .host .wide) \
     santa/santa.long santa/bernoulli.long lists/quest.host lists/vattention.host buckets/saap.host)
 CLI_SRC   += $(call sources,cli,*.cu)
 TEST_SRC  += $(call sources,tests,*.cu)
@@ -230,10 +230,10 @@ endef
 $(eval $(call again,long,-DSL_LONG_CONTEXT))
 $(eval $(call again,host,-DSL_HOST_ROWS))
 $(eval $(call again,host.long,-DSL_HOST_ROWS -DSL_LONG_CONTEXT))
-$(eval $(call again,128,-DSL_HEAD_128))
-$(eval $(call again,long.128,-DSL_LONG_CONTEXT -DSL_HEAD_128))
-$(eval $(call again,host.128,-DSL_HOST_ROWS -DSL_HEAD_128))
-$(eval $(call again,host.long.128,-DSL_HOST_ROWS -DSL_LONG_CONTEXT -DSL_HEAD_128))
+$(eval $(call again,wide,-DSL_WIDE_HEADS))
+$(eval $(call again,long.wide,-DSL_LONG_CONTEXT -DSL_WIDE_HEADS))
+$(eval $(call again,host.wide,-DSL_HOST_ROWS -DSL_WIDE_HEADS))
+$(eval $(call again,host.long.wide,-DSL_HOST_ROWS -DSL_LONG_CONTEXT -DSL_WIDE_HEADS))
 
 format: ## apply clang-format to all C, C++ and CUDA files
 	clang-format -i $(LIB_SRC) $(CLI_SRC) $(TEST_SRC) tests/fuzz/main.c $(foreach d,$(LIB_DIRS) cli tests,$(call sources,$d,*.h *.cuh))

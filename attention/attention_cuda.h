@@ -184,9 +184,9 @@ extern const sl_attn_cuda_ops sl_santa_pps_cuda_ops; // pps.cu
 // launchers of the tables above call them. santa: in the order santa, santa-strat, santa-sys, santa-prop, santa-flash.
 extern const sl_attn_cuda_ops sl_santa_long_cuda_ops[5], sl_santa_pps_long_cuda_ops, sl_santa_is_long_cuda_ops,
     sl_bernoulli_long_cuda_ops, sl_bernoulli_group_long_cuda_ops;
-// The same kernels for heads of 128 numbers (head_dim.cuh). Only `decode` of the tables for 64 numbers calls them.
-extern const sl_attn_cuda_ops sl_santa_pps_128_cuda_ops, sl_santa_pps_long_128_cuda_ops, sl_santa_is_128_cuda_ops,
-    sl_santa_is_long_128_cuda_ops, sl_santa_is_host_128_cuda_ops, sl_santa_is_host_long_128_cuda_ops;
+// The same kernels for heads of 96 and 128 numbers (head_dim.cuh). Only `decode` of the other tables calls them.
+extern const sl_attn_cuda_ops sl_santa_pps_wide_cuda_ops, sl_santa_pps_long_wide_cuda_ops, sl_santa_is_wide_cuda_ops,
+    sl_santa_is_long_wide_cuda_ops, sl_santa_is_host_wide_cuda_ops, sl_santa_is_host_long_wide_cuda_ops;
 // The same kernels for rows in host memory (host_rows.cuh). They are sl_attn_cuda_ops.host of the tables without `host`.
 extern const sl_attn_cuda_ops sl_santa_is_host_cuda_ops, sl_santa_is_host_long_cuda_ops, sl_quest_host_cuda_ops,
     sl_vattention_host_cuda_ops, sl_saap_host_cuda_ops, sl_saap_is_host_cuda_ops;

@@ -23,17 +23,21 @@
         SL_CHECK(!"head_dim 64, 80, 96 or 128");                                                                               \
     }
 
-// ---- units of one head dimension ----
+// ---- units of two head dimensions ----
 //
-// santa_is.cu and pps.cu compile for more than 40 s with all head dimensions. So the Makefile compiles these files once for
-// each head dimension: a unit with SL_HEAD_128 has the kernels for heads of 128 numbers, and a unit without it the kernels for
-// heads of 64. Each unit has a table of functions. `decode` of the table for 64 calls the table for 128 where a model needs it.
-#ifdef SL_HEAD_128
-#define SL_UNIT_DIM _128
-enum { UNIT_DIM = 128 };
+// santa_is.cu and pps.cu compile for more than 40 s with all head dimensions. So the Makefile compiles these files twice: a
+// unit with SL_WIDE_HEADS has the kernels for heads of 96 and 128 numbers, and a unit without it the others. Each unit has a
+// table of functions. `decode` of the other table calls the wide one where a model needs it.
+#ifdef SL_WIDE_HEADS
+enum { HAS_WIDE_HEADS = 1 };
+#define SL_UNIT_HEADS _wide
+#define SL_WITH_HEAD_DIM_OF_UNIT(HEAD_DIM, FUNCTION, ...)                                                                      \
+    (HEAD_DIM) == 96 ? FUNCTION<96>(__VA_ARGS__) : FUNCTION<128>(__VA_ARGS__)
 #else
-#define SL_UNIT_DIM
-enum { UNIT_DIM = 64 };
+enum { HAS_WIDE_HEADS = 0 };
+#define SL_UNIT_HEADS
+#define SL_WITH_HEAD_DIM_OF_UNIT(HEAD_DIM, FUNCTION, ...)                                                                      \
+    (HEAD_DIM) == 64 ? FUNCTION<64>(__VA_ARGS__) : FUNCTION<80>(__VA_ARGS__)
 #endif
 #ifdef SL_HOST_ROWS
 #define SL_UNIT_PLACE _host
@@ -46,10 +50,10 @@ enum { UNIT_DIM = 64 };
 #define SL_UNIT_CONTEXT
 #endif
 
-#define SL_JOIN(NAME, PLACE, CONTEXT, DIM) NAME##PLACE##CONTEXT##DIM##_cuda_ops
+#define SL_JOIN(NAME, PLACE, CONTEXT, HEADS) NAME##PLACE##CONTEXT##HEADS##_cuda_ops
 #define SL_JOIN_EXPANDED(...) SL_JOIN(__VA_ARGS__)
-// The name of the unit's table, as sl_santa_is_host_long_128_cuda_ops, and of the table for 128 of the same place and context.
-#define SL_TABLE_OF_UNIT(NAME) SL_JOIN_EXPANDED(NAME, SL_UNIT_PLACE, SL_UNIT_CONTEXT, SL_UNIT_DIM)
-#define SL_TABLE_OF_128(NAME) SL_JOIN_EXPANDED(NAME, SL_UNIT_PLACE, SL_UNIT_CONTEXT, _128)
+// The name of the unit's table, as sl_santa_is_host_long_wide_cuda_ops, and of the wide table of the same place and context.
+#define SL_TABLE_OF_UNIT(NAME) SL_JOIN_EXPANDED(NAME, SL_UNIT_PLACE, SL_UNIT_CONTEXT, SL_UNIT_HEADS)
+#define SL_WIDE_TABLE(NAME) SL_JOIN_EXPANDED(NAME, SL_UNIT_PLACE, SL_UNIT_CONTEXT, _wide)
 
 #endif
