@@ -63,9 +63,10 @@ CUDA_ARCH := $(if $(PORTABLE)$(filter deb,$(MAKECMDGOALS)),all,$(shell scripts/c
 endif
 override CUDA_ARCH := $(if $(filter all,$(CUDA_ARCH)),80 86 89 90a,$(CUDA_ARCH))
 LIB_SRC   := $(foreach d,$(LIB_DIRS),$(call sources,$d,*.cu)) $(wildcard engine/*_cuda.c backend/cuda/*.c) $(LIB_SRC) # the slowest first
-# Kernels that are compiled again: for contexts of more than 131,072 rows, for K and V in host memory, for both.
-AGAIN     := $(patsubst %,attention/cuda/%.cu,santa/santa.long santa/pps.long santa/bernoulli.long quantised/santa_is.long \
-    quantised/santa_is.host quantised/santa_is.host.long lists/quest.host lists/vattention.host buckets/saap.host)
+# Kernels that are compiled again: for contexts of more than 131,072 rows, for K and V in host memory, for wide heads.
+AGAIN     := $(patsubst %,attention/cuda/%.cu,$(addprefix santa/pps,.long.wide .long .wide) \
+    $(addprefix quantised/santa_is,.host.long.wide .host.long .long.wide .long .host.wide .host .wide) \
+    santa/santa.long santa/bernoulli.long lists/quest.host lists/vattention.host buckets/saap.host)
 CLI_SRC   += $(call sources,cli,*.cu)
 TEST_SRC  += $(call sources,tests,*.cu)
 TEST_AGAIN := tests/support/take_all_probe.long.cu tests/support/take_known_probe.long.cu
@@ -220,7 +221,7 @@ $(BUILD)/%.cu.o: %.cu Makefile $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  NVCC $<"; $(NVCC) $(CPPFLAGS) $(NVCCFLAGS) -c $< -o $@
 
-# The same source with other macros (attention/cuda/long_context.cuh, host_rows.cuh).
+# The same source with other macros (attention/cuda/long_context.cuh, host_rows.cuh, head_dim.cuh).
 define again
 $(BUILD)/%.$1.cu.o: %.cu Makefile $(BUILD)/flags
 	@mkdir -p $$(@D)
@@ -229,14 +230,13 @@ endef
 $(eval $(call again,long,-DSL_LONG_CONTEXT))
 $(eval $(call again,host,-DSL_HOST_ROWS))
 $(eval $(call again,host.long,-DSL_HOST_ROWS -DSL_LONG_CONTEXT))
-
-# A measurement of its own, outside of the program.
-$(BUILD)/host-gather: scripts/measure/host_gather.cu base/philox.h Makefile $(BUILD)/flags
-	@mkdir -p $(@D)
-	@echo "  NVCC $<"; $(NVCC) -I. $(NVCCFLAGS) -o $@ $<
+$(eval $(call again,wide,-DSL_WIDE_HEADS))
+$(eval $(call again,long.wide,-DSL_LONG_CONTEXT -DSL_WIDE_HEADS))
+$(eval $(call again,host.wide,-DSL_HOST_ROWS -DSL_WIDE_HEADS))
+$(eval $(call again,host.long.wide,-DSL_HOST_ROWS -DSL_LONG_CONTEXT -DSL_WIDE_HEADS))
 
 format: ## apply clang-format to all C, C++ and CUDA files
-	clang-format -i $(LIB_SRC) $(CLI_SRC) $(TEST_SRC) tests/fuzz/main.c scripts/measure/host_gather.cu $(foreach d,$(LIB_DIRS) cli tests,$(call sources,$d,*.h *.cuh))
+	clang-format -i $(LIB_SRC) $(CLI_SRC) $(TEST_SRC) tests/fuzz/main.c $(foreach d,$(LIB_DIRS) cli tests,$(call sources,$d,*.h *.cuh))
 
 clean: ## remove build/
 	rm -rf build

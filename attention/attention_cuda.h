@@ -62,12 +62,10 @@ typedef struct sl_attn_cuda_prefill_args {
     bf16 *out;            // [n_tokens][n_heads][head_dim]
     const bf16 *k, *v;    // this layer: [n_pages][n_kv_heads][256][head_dim]
     const int32_t *pages; // of the sequence
-    void *ws;             // sl_cuda_query_blocks_workspace bytes with a mask or a rule; NULL: dense prefill needs none
+    void *ws;             // sl_cuda_query_blocks_workspace bytes with a mask; NULL: dense prefill needs none
     cudaStream_t stream;
     const struct sl_prefill_mask *mask; // as in sl_attn_prefill_args, with bits in device memory; NULL: all key blocks
-    sl_attn_cuda_prefill_stats *stats;  // [n_heads] of a call with a mask or a rule; NULL: not wanted
-    float skip_distance;                // as in sl_attn_prefill_args, without a mask; 0: no block is skipped
-    float *lost;                        // [n_tokens][n_heads] of a call with a skip_distance, overwritten; NULL: not wanted
+    sl_attn_cuda_prefill_stats *stats;  // [n_heads] of a call with a mask; NULL: not wanted
 } sl_attn_cuda_prefill_args;
 
 // A mask proposal: what sl_mask_args is on the CPU. The segment has the positions [first, first + n_tokens).
@@ -89,7 +87,7 @@ typedef struct sl_attn_cuda_mask_args {
 // array after them begins at a multiple of SL_CUDA_ALIGNMENT bytes. Stored masses come first: block masses [n_seqs *
 // n_kv_heads][group][max_blocks], then row masses [n_seqs * n_kv_heads][max_blocks][group][32], then (santa-pps, and santa-is
 // with a stated error) block masses of sizes. This santa-is stores the sizes of built pages in place of their row masses. The
-// saap methods have lists of rows first (bucket_visit.cuh): their lengths [n_seqs * n_kv_heads][sections], then pool rows
+// saap methods have lists of rows first (bucket_visit.cu): their lengths [n_seqs * n_kv_heads][sections], then pool rows
 // [n_seqs * n_kv_heads][sections][4096], with (max_kv - 1) / 4096 + 1 sections.
 //
 // A layer that carries a threshold (threshold.h) has two places at the end of its state. The place of a step is its position %
@@ -161,11 +159,10 @@ void sl_cuda_dense_decode(const sl_attn_cuda_decode_args *args);
 void sl_cuda_dense_prefill(const sl_attn_cuda_prefill_args *args);
 extern const sl_attn_cuda_ops sl_dense_cuda_ops; // decode and prefill
 extern const sl_attn_cuda_ops sl_streaming_cuda_ops;
-extern const sl_attn_cuda_ops sl_threshold_cuda_ops; // prefill with a skip_distance
-// Bytes of sl_attn_cuda_prefill_args.ws for a call with a mask or a rule.
+// Bytes of sl_attn_cuda_prefill_args.ws for a call with a mask.
 size_t sl_cuda_query_blocks_workspace(const sl_attn_geom *geom, int n_tokens);
 
-// prefill_masks.cu: sample, vertical-slash, xattention.
+// prefill_masks.cu: sample, vertical-slash.
 extern const sl_attn_cuda_ops sl_prefill_mask_cuda_ops;
 void sl_cuda_streaming_mask(const sl_attn_cuda_mask_args *args);
 
@@ -177,6 +174,9 @@ extern const sl_attn_cuda_ops sl_santa_pps_cuda_ops; // pps.cu
 // launchers of the tables above call them. santa: in the order santa, santa-strat, santa-sys, santa-prop, santa-flash.
 extern const sl_attn_cuda_ops sl_santa_long_cuda_ops[5], sl_santa_pps_long_cuda_ops, sl_santa_is_long_cuda_ops,
     sl_bernoulli_long_cuda_ops, sl_bernoulli_group_long_cuda_ops;
+// The same kernels for heads of 96 and 128 numbers (head_dim.cuh). Only `decode` of the other tables calls them.
+extern const sl_attn_cuda_ops sl_santa_pps_wide_cuda_ops, sl_santa_pps_long_wide_cuda_ops, sl_santa_is_wide_cuda_ops,
+    sl_santa_is_long_wide_cuda_ops, sl_santa_is_host_wide_cuda_ops, sl_santa_is_host_long_wide_cuda_ops;
 // The same kernels for rows in host memory (host_rows.cuh). They are sl_attn_cuda_ops.host of the tables without `host`.
 extern const sl_attn_cuda_ops sl_santa_is_host_cuda_ops, sl_santa_is_host_long_cuda_ops, sl_quest_host_cuda_ops,
     sl_vattention_host_cuda_ops, sl_saap_host_cuda_ops, sl_saap_is_host_cuda_ops;

@@ -67,16 +67,11 @@ static int has_mask(const sl_attn_spec *spec) {
     return spec->method->cuda && spec->method->cuda->mask;
 }
 
-// The distance of the rule that skips blocks; 0: the method has none.
-static float skip_distance(const sl_attn_spec *spec) {
-    return spec->method->cpu->skip_distance ? spec->method->cpu->skip_distance(spec) : 0;
-}
-
 static size_t prefill_stats_size(const sl_engine *e) {
     return (size_t)e->geom.n_layers * e->geom.n_heads * sizeof(sl_attn_cuda_prefill_stats);
 }
 
-// Bytes of workspace for the masks of a plan, and for attention with them or with a rule.
+// Bytes of workspace for the masks of a plan, and for attention with them.
 static size_t prefill_ws_size(const sl_engine *e, const sl_attn_plan *plan, int n_tokens) {
     size_t most = sl_cuda_query_blocks_workspace(&e->geom, e->max_rows);
     for (int i = 0; i < plan->n_layers; i++) {
@@ -106,10 +101,9 @@ static int prepare_prefill(sl_engine *e, const sl_attn_plan *plan, int n_tokens,
     const sl_backend *be = e->backend;
     for (int i = 0; i < plan->n_layers; i++)
         if (!sl_attn_prefills_on_gpu(&plan->layer[i]))
-            return sl_fail(
-                err, SL_ERR_UNSUPPORTED,
-                "{attn_prefill} %s: not offered on a GPU, which has no kernel for its mask (layer %d); use {device} cpu",
-                plan->layer[i].method->name, i);
+            return sl_fail(err, SL_ERR_UNSUPPORTED,
+                           "{attn_prefill} %s: not offered on a GPU (layer %d); use {attn_prefill} sample, or {device} cpu",
+                           plan->layer[i].method->name, i);
     be->stream(be);               // makes the engine's GPU the current device
     int more = SL_MASK_BLOCK - 1; // a segment may begin and end inside a block
     sl_prefill_mask mask = sl_mask_of(e->geom.n_heads, n_tokens + more, e->n_ctx + more);
@@ -197,14 +191,10 @@ static void prefill(const sl_batch *b, int layer, int first, int n, sl_queries q
     if (has_mask(spec)) {
         mask = mask_of(b);
         args.mask = &mask;
-    }
-    args.skip_distance = skip_distance(spec);
-    int is_dense = !args.mask && !(args.skip_distance > 0);
-    if (!is_dense) {
         args.ws = (char *)e->prefill_memory + e->prefill_ws_at;
         args.stats = prefill_stats(e, layer);
     }
-    if (e->segment_tokens) count_causal(e, layer, args.first, n, is_dense);
+    if (e->segment_tokens) count_causal(e, layer, args.first, n, !args.mask);
     sl_method_dense.cuda->prefill(&args); // runs every method of prefill
 }
 

@@ -23,4 +23,37 @@
         SL_CHECK(!"head_dim 64, 80, 96 or 128");                                                                               \
     }
 
+// ---- units of two head dimensions ----
+//
+// santa_is.cu and pps.cu compile for more than 40 s with all head dimensions. So the Makefile compiles these files twice: a
+// unit with SL_WIDE_HEADS has the kernels for heads of 96 and 128 numbers, and a unit without it the others. Each unit has a
+// table of functions. `decode` of the other table calls the wide one where a model needs it.
+#ifdef SL_WIDE_HEADS
+enum { HAS_WIDE_HEADS = 1 };
+#define SL_UNIT_HEADS _wide
+#define SL_WITH_HEAD_DIM_OF_UNIT(HEAD_DIM, FUNCTION, ...)                                                                      \
+    (HEAD_DIM) == 96 ? FUNCTION<96>(__VA_ARGS__) : FUNCTION<128>(__VA_ARGS__)
+#else
+enum { HAS_WIDE_HEADS = 0 };
+#define SL_UNIT_HEADS
+#define SL_WITH_HEAD_DIM_OF_UNIT(HEAD_DIM, FUNCTION, ...)                                                                      \
+    (HEAD_DIM) == 64 ? FUNCTION<64>(__VA_ARGS__) : FUNCTION<80>(__VA_ARGS__)
+#endif
+#ifdef SL_HOST_ROWS
+#define SL_UNIT_PLACE _host
+#else
+#define SL_UNIT_PLACE
+#endif
+#ifdef SL_LONG_CONTEXT
+#define SL_UNIT_CONTEXT _long
+#else
+#define SL_UNIT_CONTEXT
+#endif
+
+#define SL_JOIN(NAME, PLACE, CONTEXT, HEADS) NAME##PLACE##CONTEXT##HEADS##_cuda_ops
+#define SL_JOIN_EXPANDED(...) SL_JOIN(__VA_ARGS__)
+// The name of the unit's table, as sl_santa_is_host_long_wide_cuda_ops, and of the wide table of the same place and context.
+#define SL_TABLE_OF_UNIT(NAME) SL_JOIN_EXPANDED(NAME, SL_UNIT_PLACE, SL_UNIT_CONTEXT, SL_UNIT_HEADS)
+#define SL_WIDE_TABLE(NAME) SL_JOIN_EXPANDED(NAME, SL_UNIT_PLACE, SL_UNIT_CONTEXT, _wide)
+
 #endif

@@ -27,5 +27,4 @@ const sl_attn_method sl_method_threshold = {
     .mean = SL_MEAN_BIASED,
     .params = params,
     .cpu = &ops,
-    .cuda = SL_ON_CUDA(sl_threshold_cuda_ops),
 };

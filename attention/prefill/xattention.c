@@ -36,5 +36,4 @@ const sl_attn_method sl_method_xattention = {
     .mean = SL_MEAN_BIASED,
     .params = params,
     .cpu = &ops,
-    .cuda = SL_ON_CUDA(sl_prefill_mask_cuda_ops),
 };

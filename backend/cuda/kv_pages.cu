@@ -1,5 +1,9 @@
 // backend/cuda/kv_pages.cu - copies pages between K and V on the GPU and rows in host memory (kv/kv_host.h).
 // move_pages of backend/cpu/cpu_backend.c is the specification.
+//
+// | kernel            | bytes for each page and KV head                       | order of reduction |
+// |-------------------|-------------------------------------------------------|--------------------|
+// | move_pages_kernel | 1,024 head_dim on each side; the bus limits the rate  | no sums            |
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/kv_pages.h"
 
@@ -12,8 +16,7 @@ enum { THREADS = 256, AHEAD = 4, MOST_ASIDE = 32 };
 // time.
 //
 // Grid: (thread blocks that take the pages and KV heads in turn, layers). Needs: page_rows == THREADS; head_dim a multiple of
-// 16, so that a thread has head_dim / 4 pieces, a multiple of AHEAD; all pointers 16-byte aligned. Bytes: reads and writes 4
-// head_dim per row; the bus limits the rate.
+// 16, so that a thread has head_dim / 4 pieces, a multiple of AHEAD; all pointers 16-byte aligned.
 template <bool TO_HOST>
 static __global__ void __launch_bounds__(THREADS) move_pages_kernel(const __grid_constant__ sl_page_move m) {
     sl_start_next();

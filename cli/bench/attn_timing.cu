@@ -608,49 +608,6 @@ int sl_bench_attn_masked(sl_bench_attn *b, int n_tokens, double density, int rep
     return rc;
 }
 
-// Sets the keys of key blocks to 0, in all KV heads: all but the share `density` of the blocks 1, 2, ..
-static int quieten_keys(sl_bench_attn *b, int n_tokens, double density, sl_error *err) {
-    const sl_attn_geom *g = &b->geom;
-    int n = (n_tokens + SL_MASK_BLOCK - 1) / SL_MASK_BLOCK, left = (int)lround((1 - density) * (n - 1)), rc = 0;
-    size_t block = (size_t)SL_MASK_BLOCK * g->head_dim, page = (size_t)SL_PAGE * g->head_dim;
-    std::mt19937_64 random(1);
-    std::vector<int32_t> pages(b->limits.n_pages);
-    rc = sl_cuda_check(cudaMemcpy(pages.data(), b->pages, pages.size() * sizeof(int32_t), cudaMemcpyDeviceToHost), "page table",
-                       err);
-    for (int j = 1; !rc && j < n; j++) { // each choice of `left` of the other blocks has the same probability
-        if ((int)(random() % (uint64_t)(n - j)) >= left) continue;
-        bf16 *at = b->k + pages[j / 2] * g->n_kv_heads * page + j % 2 * block;
-        rc = sl_cuda_check(cudaMemset2D(at, page * sizeof(bf16), 0, block * sizeof(bf16), g->n_kv_heads), "keys", err);
-        left--;
-    }
-    return rc;
-}
-
-int sl_bench_attn_threshold(sl_bench_attn *b, const sl_attn_spec *spec, int n_tokens, double density, int repetitions,
-                            double *reached, sl_bench_attn_time *out, sl_error *err) {
-    const sl_attn_geom *g = &b->geom;
-    sl_prefill_mask m = sl_mask_of(g->n_heads, n_tokens, n_tokens);
-    std::vector<sl_attn_cuda_prefill_stats> counted(g->n_heads);
-    size_t size = counted.size() * sizeof counted[0], pool = (size_t)b->limits.n_pages * g->n_kv_heads * SL_PAGE * g->head_dim;
-    void *ws, *stats = NULL;
-    int rc = new_memory(sl_cuda_query_blocks_workspace(g, n_tokens), &ws, err);
-    if (!rc) rc = new_memory(size, &stats, err);
-    if (!rc) rc = quieten_keys(b, n_tokens, density, err);
-    sl_attn_cuda_prefill_args args = prefill_args(b, spec, n_tokens, 0, ws);
-    args.skip_distance = spec->method->cpu->skip_distance(spec);
-    args.stats = (sl_attn_cuda_prefill_stats *)stats;
-    if (!rc) sl_method_dense.cuda->prefill(&args);
-    if (!rc) rc = sl_cuda_check(cudaStreamSynchronize(b->stream), "prefill with a rule", err);
-    if (!rc) rc = sl_cuda_check(cudaMemcpy(counted.data(), stats, size, cudaMemcpyDeviceToHost), "counts", err);
-    uint64_t visited = 0;
-    for (const auto &head : counted) visited += head.visited;
-    *reached = (double)visited / ((double)sl_mask_causal(&m) * g->n_heads);
-    args.stats = NULL;
-    if (!rc) rc = time_graph(b, repetitions, out, err, [&] { sl_method_dense.cuda->prefill(&args); });
-    cudaFree(ws), cudaFree(stats);
-    return rc ? rc : fill(b, b->k, pool, 1, 1, err);
-}
-
 int sl_bench_attn_mask(sl_bench_attn *b, const sl_attn_spec *spec, int n_tokens, int repetitions, sl_bench_attn_time *out,
                        sl_error *err) {
     const sl_attn_cuda_ops *ops = spec->method->cuda;

@@ -73,11 +73,6 @@ int sl_bench_attn_prefill(sl_bench_attn *bench, const sl_attn_spec *spec, int n_
 // Times the prefill of the first n_tokens of a sequence with a random mask (random_mask.h). Writes its density to *reached.
 int sl_bench_attn_masked(sl_bench_attn *bench, int n_tokens, double density, int repetitions, double *reached,
                          sl_bench_attn_time *out, sl_error *err);
-// Times the prefill of the first n_tokens of a sequence with the rule of `threshold`, in which the keys of some key blocks are
-// 0 for the time of the call: all but the share `density` of them, chosen by chance, and never the first one. Writes the share
-// of the causal blocks that the rule visited to *reached.
-int sl_bench_attn_threshold(sl_bench_attn *bench, const sl_attn_spec *spec, int n_tokens, double density, int repetitions,
-                            double *reached, sl_bench_attn_time *out, sl_error *err);
 // Times only the mask of the first n_tokens of a sequence. The method must offer a mask on CUDA.
 int sl_bench_attn_mask(sl_bench_attn *bench, const sl_attn_spec *spec, int n_tokens, int repetitions, sl_bench_attn_time *out,
                        sl_error *err);

@@ -1,9 +1,8 @@
 // cli/bench/bench_masks.c - sleigh bench attn --phase masks: times prefill attention with random masks of several
-// densities, the making of masks, and attention with the rule of `threshold`, against dense attention of the same tokens.
+// densities, and the making of masks, against dense attention of the same tokens.
 //
 // The time of attention with a mask is compared with the density times the time of dense attention. The time of a mask is
-// compared with the time of dense attention. `threshold` computes all scores, so its rows are a list apart: its time is
-// compared with (1 + density) / 2 times the time of dense attention.
+// compared with the time of dense attention.
 #include "cli/bench/cmd_bench.h"
 
 #ifdef SLEIGH_CUDA
@@ -21,30 +20,20 @@ enum { REPETITIONS = 20 };
 
 static const int lengths[] = {32 << 10, 128 << 10};
 static const double densities[] = {0.05, 0.1, 0.2, 0.4, 0.7, 1};
-static const char *const masks[] = {"sample", "sample:chunk_n=4", "vertical-slash", "xattention", "streaming"};
-enum {
-    N_LENGTHS = 2,
-    N_DENSITIES = 6,
-    N_MASKS = 5,
-    N_OF_LENGTH = 1 + N_DENSITIES + N_MASKS, // without `threshold`
-    N_FIRST = N_LENGTHS * N_OF_LENGTH,       // rows of the first table
-    N_ROWS = N_FIRST + N_LENGTHS * N_DENSITIES
-};
-
-// Keys are normal numbers or 0. At the default deviation of queries, lambda lies between the two: blocks of zeros are skipped.
-static const char rule[] = "threshold:lambda=0.0025";
+static const char *const masks[] = {"sample", "sample:chunk_n=4", "vertical-slash", "streaming"};
+enum { N_LENGTHS = 2, N_DENSITIES = 6, N_MASKS = 4, N_OF_LENGTH = 1 + N_DENSITIES + N_MASKS, N_ROWS = N_LENGTHS * N_OF_LENGTH };
 
 typedef struct row {
-    int n_tokens, is_rule;
-    char what[48]; // "dense", "attention with a mask", the method of a mask, or `rule`
+    int n_tokens;
+    char what[48]; // "dense", "attention with a mask", or the method of a mask
     double density, us, mean_us, dense_us;
 } row;
 
 static double of_dense(const row *r) {
     return r->us / r->dense_us;
 }
-static double of_work(const row *r) { // NaN: not a time of attention with a mask or a rule
-    return of_dense(r) / (r->is_rule ? (1 + r->density) / 2 : r->density);
+static double of_work(const row *r) { // NaN: not a time of attention with a mask
+    return of_dense(r) / r->density;
 }
 
 static int time_mask(sl_bench_attn *bench, const char *method, int repetitions, row *r, sl_error *err) {
@@ -57,19 +46,8 @@ static int time_mask(sl_bench_attn *bench, const char *method, int repetitions, 
     return rc;
 }
 
-static int time_rule(sl_bench_attn *bench, double density, int repetitions, row *r, sl_error *err) {
-    sl_attn_spec spec;
-    sl_bench_attn_time time;
-    int rc = sl_attn_parse(rule, &spec, err);
-    if (!rc) rc = sl_bench_attn_threshold(bench, &spec, r->n_tokens, density, repetitions, &r->density, &time, err);
-    snprintf(r->what, sizeof r->what, "%s", rule);
-    r->is_rule = 1;
-    if (!rc) r->us = time.us, r->mean_us = time.mean_us;
-    return rc;
-}
-
-// Row i of a length in the first table.
-static int time_first(sl_bench_attn *bench, int i, int repetitions, row *r, sl_error *err) {
+// Row i of a length.
+static int time_in_length(sl_bench_attn *bench, int i, int repetitions, row *r, sl_error *err) {
     const sl_attn_spec spec = {.method = &sl_method_dense};
     sl_bench_attn_time time = {0};
     r->density = NAN;
@@ -81,13 +59,11 @@ static int time_first(sl_bench_attn *bench, int i, int repetitions, row *r, sl_e
     return rc;
 }
 
-// Row i of both tables.
 static int time_row(sl_bench_attn *bench, int i, int repetitions, row *rows, sl_error *err) {
-    int is_rule = i >= N_FIRST, length = is_rule ? (i - N_FIRST) / N_DENSITIES : i / N_OF_LENGTH, rc;
+    int length = i / N_OF_LENGTH;
     row *r = &rows[i];
     *r = (row){.n_tokens = lengths[length]};
-    rc = is_rule ? time_rule(bench, densities[(i - N_FIRST) % N_DENSITIES], repetitions, r, err)
-                 : time_first(bench, i % N_OF_LENGTH, repetitions, r, err);
+    int rc = time_in_length(bench, i % N_OF_LENGTH, repetitions, r, err);
     r->dense_us = rows[length * N_OF_LENGTH].us;
     return rc;
 }
@@ -98,13 +74,12 @@ static json_t *row_json(const row *r) {
                      cli_number(of_work(r)));
 }
 
-static int print_md(const row *r, int is_first, sl_error *err) { // is_first: of its table
+static int print_md(const row *r, int is_first, sl_error *err) {
     char density[16] = "", work[16] = "";
-    int rc = !is_first ? 0
-                       : cli_printf(err,
-                                    "\n| tokens | what | density | ms | mean ms | time / dense | time / (%s x dense) |\n"
-                                    "|---|---|---|---|---|---|---|\n",
-                                    r->is_rule ? "(1 + density) / 2" : "density");
+    int rc = !is_first
+                 ? 0
+                 : cli_printf(err, "\n| tokens | what | density | ms | mean ms | time / dense | time / (density x dense) |\n"
+                                   "|---|---|---|---|---|---|---|\n");
     if (!isnan(r->density)) {
         snprintf(density, sizeof density, "%.1f%%", 100 * r->density);
         snprintf(work, sizeof work, "%.3f", of_work(r));
@@ -142,9 +117,9 @@ static int time_all(sl_bench_attn *bench, const char *format, int repetitions, r
     cli_progress_begin(&progress, "bench attn", "times");
     while (!rc && n < N_ROWS) {
         cli_progress_update(&progress, n, N_ROWS);
-        rc = cli_interrupted() ? sl_fail(err, SL_ERR_IO, "interrupted; the tables have %d rows of %d", n, N_ROWS)
+        rc = cli_interrupted() ? sl_fail(err, SL_ERR_IO, "interrupted; the table has %d rows of %d", n, N_ROWS)
                                : time_row(bench, n, repetitions, rows, err);
-        if (!rc && is_md) rc = print_md(&rows[n], n == 0 || n == N_FIRST, err);
+        if (!rc && is_md) rc = print_md(&rows[n], n == 0, err);
         if (!rc && !is_md && !is_json) rc = add_row(&table, &rows[n], &device, err);
         n += !rc;
     }

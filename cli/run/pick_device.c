@@ -17,7 +17,9 @@ static int runs_on_gpu(const sl_attn_spec *spec) {
 
 // The words that cli_pick_device prints for a method that a GPU does not offer.
 static const char *name_of(const sl_attn_spec *spec) {
-    return sl_attn_certifies_layer(spec) ? "--on-miss dense" : spec->method->name;
+    return sl_attn_certifies_layer(spec)  ? "--on-miss dense"
+           : sl_attn_carries_budget(spec) ? "--budget carried" // of santa-is
+                                          : spec->method->name;
 }
 
 // 1 also for a text with an error, which is reported later, and for auto: a profile names methods of its own device.

@@ -5,7 +5,7 @@
 set -eu
 bin=${1:-build}
 sampled="dense,santa-sys,santa-prop,santa-pps,santa-flash,santa-is:S=256,dense-q:bits={4,8}"
-thresholds="dense,santa-sys,santa-pps,santa-pps:budget=even,santa-is:S=256,santa-is:S=256:budget=carried"
+thresholds="dense,santa-sys,santa-pps,santa-pps:budget=even,santa-is:S=256"
 thresholds="$thresholds,santa-pps:epsilon=0.2:bound={clt,chi2}"
 model="-m models/llama-3.1-8b --load-format dummy --device cuda"
 

@@ -40,17 +40,17 @@ from prose_needles import read_books
 METHODS = {
     "prop": ["santa-prop:S={32,64,128,256,512}", "santa-sys:S={32,64,128,256,512}"],
     "pps": ["santa-pps:budget=even:S={32,64,128,256,512}", "santa-is:budget=even:S={32,64,128,256,512}", "dense-q:bits=4"],
-    "carried": ["santa-pps:budget=carried:S={32,64,128,256,512}", "santa-is:budget=carried:S={32,64,128,256,512}",
-                "santa-pps:epsilon={0.05,0.1,0.2,0.4}:certify=layer"],
+    "carried": ["santa-pps:budget=carried:S={32,64,128,256,512}", "santa-pps:epsilon={0.05,0.1,0.2,0.4}:certify=layer"],
+    "carried-is": ["santa-is:budget=carried:S={32,64,128,256,512}"],
     "flash": ["santa-flash:S={32,64,128,256,512}", "bernoulli:B={4,8,16}", "bernoulli-group:B=8+santa-prop:S=128", "topk:k={64,256,1024}"],
     "others": ["santa-flash:S=2048", "quest:tokens={128,512,1024,2048}", "streaming:window={252,1020,4092,8188}",
                "vattention:epsilon={0.05,0.2}", "vattention:predictor=quest:top=0.02:base=0.02:epsilon={0.05,0.2,0.4}"],
     "magicpig": ["magicpig:hits=1:K=8:L={20,40}", "magicpig:L={75,150}"],
 }
-ON_CPU = ["magicpig"]  # groups without a GPU version run on the CPU on every machine
+ON_CPU = ["magicpig", "carried-is"]  # groups without a GPU version run on the CPU on every machine
 # One or two budgets of each method, for questions and for continuations.
 FEW_METHODS = [
-    "santa-prop:S={32,128}", "santa-sys:S=128", "santa-pps:S={32,128}", "santa-is:budget=carried:S={32,128,256}", "santa-flash:S={128,512}",
+    "santa-prop:S={32,128}", "santa-sys:S=128", "santa-pps:S={32,128}", "santa-is:S={32,128,256}", "santa-flash:S={128,512}",
     "bernoulli:B=8", "topk:k=256", "quest:tokens={512,1024}", "streaming:window={1020,4092}",
     "vattention:predictor=quest:top=0.02:base=0.02:epsilon=0.2",
 ]

@@ -43,7 +43,8 @@ METHODS = {
     "masks": ["sample:alpha_c=0.5:alpha_s=0.5", "sample:alpha_c=0.7:alpha_s=0.7", "sample:alpha_c=0.8:alpha_s={0.8,0.95}",
               "sample:alpha_c=0.9:alpha_s=0.9", "sample:alpha_c=0.95:alpha_s={0.8,0.95}", "sample:alpha_c=0.98:alpha_s=0.98",
               "vertical-slash:columns=16:slashes=64", "vertical-slash:columns=64:slashes=256", "vertical-slash:columns=256:slashes=1024",
-              "streaming:window={252,508,1020,2044}", "xattention:threshold={0.7,0.8,0.9,0.95}"],
+              "streaming:window={252,508,1020,2044}"],
+    "xattention": ["xattention:threshold={0.7,0.8,0.9,0.95}"],
     "chunks": ["sample:alpha_c=0.8:alpha_s=0.8:chunk_n={2,4,6}", "sample:alpha_c=0.9:alpha_s=0.9:chunk_n={2,4,6}",
                "sample:alpha_c=0.95:alpha_s=0.95:chunk_n={2,4,6}"],
     "threshold": ["threshold:lambda={1e-6,1e-3,1e-2,0.1,0.5}"],
@@ -52,7 +53,8 @@ METHODS = {
 SCORE_METHODS = {
     "masks": ["sample:alpha_c=0.5:alpha_s=0.5", "sample:alpha_c=0.8:alpha_s=0.8", "sample:alpha_c=0.9:alpha_s=0.9",
               "sample:alpha_c=0.95:alpha_s=0.95", "vertical-slash:columns=64:slashes=256", "vertical-slash:columns=256:slashes=1024",
-              "streaming:window={252,1020}", "xattention:threshold={0.8,0.9}"],
+              "streaming:window={252,1020}"],
+    "xattention": ["xattention:threshold={0.8,0.9}"],
     "chunks": ["sample:alpha_c=0.8:alpha_s=0.8:chunk_n={2,4,6}", "sample:alpha_c=0.95:alpha_s=0.95:chunk_n={2,4,6}"],
     "threshold": ["threshold:lambda={1e-2,0.1,0.5}"],
     "oracle": ["oracle:density={0.05,0.1,0.2}"],
@@ -65,7 +67,7 @@ TUNE_SEED = 7                  # --task-seed of the questions of tune; those of 
 TTFT_TOKENS = 130000
 SHAPE_8B = "models/llama-3.1-8b"
 BLOCK = 128                    # positions of a block of a mask
-ON_CPU = ("oracle",)           # groups without a GPU version
+ON_CPU = ("oracle", "xattention", "threshold")  # groups without a GPU version
 PROSE_MOST = "32k"             # the longest input of the prose model
 TINY_TASKS = "niah-multikey,qa-2hop,fwe"
 FACT_TASKS = "niah-multikey,qa-2hop"  # their answers hold one fact

@@ -25,8 +25,6 @@ static const char *const specs[] = {
     "santa-pps:epsilon=0.3:certify=head:bound=bernstein",
     "santa-pps:S=64:budget=carried",
     "santa-pps:epsilon=0.3:certify=layer:bound=chi2",
-    "santa-is:S=64:budget=carried",
-    "santa-is:S=300:budget=carried", // drawn in parts
     "santa-is:S=256:budget=even",
     "santa-is:S=600:budget=even",
     "santa-is:S=128:proposal=int8:budget=even",

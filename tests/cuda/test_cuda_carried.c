@@ -65,20 +65,9 @@ static void samples(void) {
     for (int i = 0; i < 5; i++) check(4, 2, 128, 1, &n, i % 2 ? 1 : 3, specs[i]);
 }
 
-static void importance(void) {
-    static const int all[] = {1, 256, 257, 513, 1000, 8192, 32769};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        double scale = i % 3 == 0 ? 0 : i % 3 == 1 ? 1 : 4;
-        check(8, 2, 128, 1, &all[i], scale, "santa-is:S=64:budget=carried");
-        check(4, 4, 64, 1, &all[i], scale, "santa-is:S=300:budget=carried:proposal=int8");
-    }
-    check(8, 2, 128, FIXTURE_SEQS, fixture_ragged, 3, "santa-is:S=32:budget=carried");
-}
-
 // More heads than multiprocessors: the heads of the last sequences have several thread blocks, the others one.
 static void late_heads(void) {
     static const int n[] = {700, 1500, 300, 600, 2300};
-    check(32, 8, 64, 5, n, 1, "santa-is:S=300:budget=carried");
     check(32, 8, 64, 5, n, 1, "santa-is:proposal=int8:epsilon=0.03");
 }
 
@@ -244,9 +233,9 @@ static void compare_with_alone(int n_heads, int n_kv_heads, int n_seqs, const in
 
 static void batch_and_slot(void) {
     static const char *const specs[] = {"santa-pps:S=48:budget=carried", "santa-pps:epsilon=0.3:certify=layer:bound=chi2",
-                                        "santa-is:S=48:budget=carried", "santa-is:proposal=int8:epsilon=0.3"};
+                                        "santa-is:proposal=int8:epsilon=0.3"};
     static const int n[] = {2000, 700, 5000, 257};
-    for (int k = 0; k < 4; k++) compare_with_alone(8, 2, 4, n, 2, specs[k]);
+    for (int k = 0; k < 3; k++) compare_with_alone(8, 2, 4, n, 2, specs[k]);
 }
 
 // More heads than two for each multiprocessor, with many lists: in the batch, roaming thread blocks take lists. A sequence
@@ -254,7 +243,6 @@ static void batch_and_slot(void) {
 static void shared_lists(void) {
     static const int n[] = {3000, 700, 5000, 1300, 2600, 4000, 900, 3300, 2000, 6000};
     compare_with_alone(32, 8, 10, n, 1, "santa-is:proposal=int8:epsilon=0.02");
-    compare_with_alone(32, 8, 10, n, 1, "santa-is:S=700:budget=carried");
     compare_with_alone(32, 8, 10, n, 1, "santa-is:S=1500:budget=even");
 }
 
@@ -355,7 +343,6 @@ static const test_case cases[] = {
     GPU_CASE("lengths", lengths_of_context),
     GPU_CASE("shapes", shapes_of_model),
     GPU_CASE("samples", samples),
-    GPU_CASE("santa-is", importance),
     GPU_CASE("santa-is-late-heads", late_heads),
     GPU_CASE("santa-is-stated", importance_stated),
     GPU_CASE("thresholds-follow-the-rule", thresholds_follow_the_rule),

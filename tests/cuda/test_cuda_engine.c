@@ -277,7 +277,6 @@ static void batch_bits(void) {
 }
 static void batch_bits_carried(void) { // thresholds from step to step
     check_batch("models/tiny", 1024, "santa-pps:S=16:budget=carried");
-    check_batch("models/tiny", 1024, "santa-is:S=16:budget=carried");
     check_batch("models/tiny", 1024, "santa-pps:epsilon=0.3:certify=layer");
     check_batch("models/tiny", 1024, "santa-is:proposal=int8:epsilon=0.3");
 }
@@ -377,7 +376,6 @@ static void check_replay(const char *attn) {
 static void replay_bits(void) {
     check_replay("dense");
     check_replay("santa-pps:S=16:budget=carried");
-    check_replay("santa-is:S=16:budget=carried");
     check_replay("santa-is:proposal=int8:epsilon=0.3");
 }
 
@@ -525,6 +523,9 @@ static void errors(void) {
     o = (sl_engine_options){.device = "cuda", .n_ctx = 512, .attn = "santa-is:epsilon=0.2:proposal=int8:on-miss=dense"};
     CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED,
               "santa-is: on-miss dense is not offered on a GPU");
+    o = (sl_engine_options){.device = "cuda", .n_ctx = 512, .attn = "santa-is:budget=carried"};
+    CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED,
+              "attn santa-is: budget carried is not offered on a GPU, where it gains nothing; use budget even, or device cpu");
     o = (sl_engine_options){.device = "cuda", .n_ctx = 256, .n_sequences = 2731, .attn = "santa-sys"};
     CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED, "attn santa-sys: 2731 sequences, at most 2730");
     sl_model_free(model);

@@ -180,8 +180,8 @@ static void check_decode(ref_cache *c, const char *attn, int n_steps, int least_
     free_pinned();
 }
 
-static const char *const draws[] = {"santa-is:S=64:budget=even", "santa-is:S=700:budget=even", "santa-is:S=64:budget=carried",
-                                    "santa-is:S=64:proposal=int3:budget=carried", "santa-is:proposal=int8:epsilon=0.3"};
+static const char *const draws[] = {"santa-is:S=64", "santa-is:S=700", "santa-is:S=64:proposal=int3",
+                                    "santa-is:proposal=int8:epsilon=0.3"};
 enum { N_DRAWS = sizeof draws / sizeof *draws };
 
 static void lengths(void) {
@@ -242,7 +242,7 @@ static void exact_heads(void) {
         for (int d = 0; d < 128; d++)
             ((bf16 *)ref_k_row(&c, 0, 0, j))[d] = sl_f32_to_bf16((float)(c.q[d] / square * sqrt(128) * 1.4427 * 4000));
     check_decode(&c, "santa-is:S=64:budget=even", 1, 0);
-    check_decode(&c, "santa-is:S=64:budget=carried", 1, 0);
+    check_decode(&c, "santa-is:proposal=int8:epsilon=0.3", 1, 0);
     check_decode(&c, "quest:tokens=512", 1, 0); // more rows than the newest page has
     ref_cache_free(&c);
 }
@@ -463,8 +463,7 @@ static void check_model(const char *attn, int gpu_chunk, int host_chunk) {
 
 static void model_bits(void) {
     check_model("santa-is:S=16:budget=even", 0, 0);
-    check_model("santa-is:S=16:budget=carried", 300, 128);
-    check_model("santa-is:proposal=int8:epsilon=0.3", 0, 100);
+    check_model("santa-is:proposal=int8:epsilon=0.3", 300, 128);
     check_model("quest:tokens=128", 0, 0);
     check_model("vattention:epsilon=0.3:predictor=quest", 0, 0);
     check_model("saap:l=8:window=64", 0, 128);
@@ -552,7 +551,7 @@ static void files(void) {
     float *want = NULL;
     snprintf(path, sizeof path, "%s/session", test_tmp());
     for (int from = 0; from < 2; from++) {
-        model_fixture a = open_at(places[from], "santa-is:S=16:budget=carried", 0);
+        model_fixture a = open_at(places[from], "santa-is:proposal=int8:epsilon=0.3", 0);
         int32_t *ids = test_ids(N + STEPS, a.n_vocab, test_seed);
         sl_session *s = model_fixture_session(&a, 3);
         CHECK_OK(sl_prefill(s, ids, N - 5, NULL, &err), err);
@@ -561,7 +560,7 @@ static void files(void) {
         sl_session_free(s);
         model_fixture_close(&a);
         for (int to = 0; to < 2; to++) {
-            model_fixture b = open_at(places[to], "santa-is:S=16:budget=carried", 0);
+            model_fixture b = open_at(places[to], "santa-is:proposal=int8:epsilon=0.3", 0);
             CHECK_OK(sl_session_load(b.engine, path, &s, NULL, &err), err);
             CHECK_INT(sl_session_n_tokens(s), N);
             CHECK(!memcmp(sl_session_ids(s), ids, N * sizeof *ids));

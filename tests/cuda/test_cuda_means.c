@@ -228,7 +228,6 @@ static void self_normalised(void) {
         {"santa-is:S=8:proposal=int3:budget=even", "santa-is:S=32:proposal=int3:budget=even",
          "santa-is:S=128:proposal=int3:budget=even"},
         {"santa-is:S=8:budget=even", "santa-is:S=32:budget=even", "santa-is:S=128:budget=even", "santa-is:S=512:budget=even"},
-        {"santa-is:S=8:budget=carried", "santa-is:S=32:budget=carried", "santa-is:S=128:budget=carried"},
         {"vattention:sink=8:window=8:top=0:base=0.004:epsilon=1:verify=denominator",
          "vattention:sink=8:window=8:top=0:base=0.016:epsilon=1:verify=denominator",
          "vattention:sink=8:window=8:top=0:base=0.064:epsilon=1:verify=denominator"},

@@ -119,9 +119,9 @@ static shares compare(const sl_prefill_mask a[LAYERS], const sl_prefill_mask b[L
     return s;
 }
 
-static const char *const methods[] = {"sample", "xattention", "sample:alpha_c=0.8:alpha_s=0.8", "sample:chunk_n=4",
+static const char *const methods[] = {"sample", "sample:alpha_c=0.8:alpha_s=0.8", "sample:chunk_n=4",
                                       "vertical-slash:columns=64:slashes=256"};
-enum { N_METHODS = 5, N_OF_PASSES = 2 };
+enum { N_METHODS = 4, N_OF_PASSES = 2 };
 
 static sl_model *load(int n_tokens, sl_ids *ids) {
     sl_model *model;

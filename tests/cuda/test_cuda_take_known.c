@@ -17,14 +17,14 @@ enum { MOST_PROBLEMS = 24 };
 typedef struct problem {
     sl_masses size;
     int shared;
-    double alpha, kappa; // kappa: as a share of the total size
+    double alpha, kappa, total; // kappa: as a share of the total of the masses, before alpha
     sl_rng_id id;
     sl_take_all want; // filled by run
 } problem;
 
 // kappa in units of size, by the rule of carried.c.
 static uint64_t kappa_of(const problem *p) {
-    double units = p->kappa * (double)sl_masses_total(&p->size);
+    double units = p->kappa * p->total;
     return units < 1 ? 1 : units < 0x1p62 ? (uint64_t)units : (uint64_t)1 << 62;
 }
 
@@ -104,12 +104,13 @@ static int run_sizes(const sl_masses *size, uint32_t seed, int *n_run) {
         sl_masses all = *size;
         if (mixed) sl_masses_mix(&all, 0.01);
         for (int i = 0; i < MOST_PROBLEMS / 2; i++) {
-            double total = (double)sl_masses_total(&all), kappa = 1 / rows[i / 2];
+            double total = (double)sl_masses_total(size), kappa = 1 / rows[i / 2];
             if (i % 4 == 3) kappa = (double)sl_masses_of_row(&all, (int)((uint64_t)i * 7919 % (uint64_t)all.n)) / total;
             problem p = {.size = *size,
                          .shared = i % 2,
                          .alpha = mixed ? 0.01 : 0,
                          .kappa = kappa,
+                         .total = total,
                          .id = {.seed = seed, .sequence = 3, .position = 17, .layer = 2, .head = (uint32_t)i}};
             if (!(total > 0) || kappa * total < 1 || 1 / kappa > 4e4) continue; // a head never draws so many rows
             problems[n++] = p;

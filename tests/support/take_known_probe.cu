@@ -11,6 +11,8 @@ namespace {
 struct probe_shared {
     take_space take;
     known_rows rows;
+    uint64_t mass[TAKE_WARPS];
+    int top[TAKE_WARPS];
 };
 
 __global__ void take_known_kernel(const take_known_problem *problems) {
@@ -21,7 +23,7 @@ __global__ void take_known_kernel(const take_known_problem *problems) {
     if (thread == 0) place_listed(&s->rows, p.listed, 0);
     take_all_prepare(&s->take, memory + (sizeof *s + 15) / 16 * 16, p.mass, p.w, BLOCK, p.n, p.alpha, p.id, thread);
     __syncthreads();
-    known_blocks<false>(&s->take, &s->rows, p.kappa, {NULL, 0, NULL, NULL}, NULL, thread);
+    known_blocks(&s->take, &s->rows, p.kappa, {p.mass, s->take.sizes.n_blocks, s->mass, s->top}, thread);
     list_heavy(&s->take, &s->rows, 0, listed_blocks(&s->rows), thread);
     __syncthreads();
     known_split split = split_known(&s->take, &s->rows);

@@ -21,7 +21,7 @@ typedef struct take_known_problem { // pointers point to device memory
     const uint64_t *mass;           // [n_blocks] ref << 48 | block mass
     const bf16 *w;                  // [n_blocks][32]
     int n, shared;
-    double alpha, kappa; // kappa: as a share of the total size
+    double alpha, kappa; // kappa: as a share of the total of the masses
     sl_rng_id id;
     int32_t *row;  // [most], -1: no row
     float *inv_pi; // [most]

@@ -1,8 +1,8 @@
-// attention/cuda/buckets/attend_buckets.cuh - attention of a group of query heads over the rows that bucket_visit.cuh lists, on
+// attention/cuda/buckets/attend_buckets.cuh - attention of a group of query heads over the rows that bucket_visit.cu lists, on
 // CUDA.
 //
 // The rows of a KV head are two sets. The first set is read in every step: sink and window. The second set follows from the
-// choice: the listed rows of each section, and then the drawn rows of each query head (bucket_draws.cuh). Both sets are cut
+// choice: the listed rows of each section, and then the drawn rows of each query head (bucket_draws.cu). Both sets are cut
 // into chunks of equal length, so a large bucket is cut too. A thread block has one chunk. Thread blocks of the first set
 // attend to their rows before they wait for the choice. The thread block that ends last merges the chunks of a head in order.
 // Chunks depend only on the numbers of rows, so results do not depend on the batch.
@@ -18,7 +18,7 @@
 #ifndef SLEIGH_ATTEND_BUCKETS_CUH
 #define SLEIGH_ATTEND_BUCKETS_CUH
 
-#include "attention/cuda/buckets/bucket_visit.cuh"
+#include "attention/cuda/buckets/bucket_step.cuh"
 #include "attention/cuda/host_rows.cuh"
 #include "attention/cuda/mma_tiles.cuh"
 
@@ -40,7 +40,7 @@ enum {
 };
 
 struct attend_buckets_params {
-    visit_params visit;
+    bucket_step visit;
     const bf16 *k, *v; // [n_pages][n_kv_heads][256][head_dim]
     bf16 *out;         // [n_seqs][n_heads][head_dim]
     float scale;       // log2(e) / sqrt(head_dim)
@@ -206,7 +206,7 @@ template <int DIM, bool DRAWS> struct bucket_attender {
     float o[STEPS][4];    // of channels 16 i + g and, from 2 on, 16 i + g + 8: heads 2 t and 2 t + 1
     float m[2], l[2];     // of heads 2 t and 2 t + 1. m: the largest score; l: the sum of the masses of the lane's rows
 
-    // queries: [group][DIM]; zeros from head `group` on. Past the L1 cache: bucket_scores.cuh, order of the kernels.
+    // queries: [group][DIM]; zeros from head `group` on. Past the L1 cache: bucket_scores.cu, order of the kernels.
     __device__ void begin(const bf16 *queries, int group) {
         int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll

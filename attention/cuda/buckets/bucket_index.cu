@@ -4,6 +4,17 @@
 // A product of two bf16 is exact in fp32, and every inner product sums in the order of the channels. So a fused multiply-add
 // gives the CPU's bits, and tensor cores, which do not state the order of their sums, do not.
 //
+// Bytes are of one KV head, and of one page or span. C: number of buckets.
+//
+// | kernel           | bytes                                                    | order of reduction                     |
+// |------------------|----------------------------------------------------------|----------------------------------------|
+// | assign_kernel    | K once; 16 C head_dim of centroids, mostly from the L2   | channels ascending, with fused sums    |
+// |                  | cache; writes 512                                        |                                        |
+// | sort_rows_kernel | 512; writes 768                                          | integers                               |
+// | lists_kernel     | 12,288, then again from the L2 cache; writes 2 C + 8,194 | integers                               |
+// | cells_kernel     | K over all cells, then again from the L2 cache; writes   | pages, then bucket rows: the sum, then |
+// |                  | 4 head_dim for each cell                                 | the squared distances to the mean      |
+//
 // Grids depend on the number of pages only. A prefill of 2,048 tokens builds 8 pages at a time, a decode step at most one.
 #include "attention/attention_cuda.h"
 #include "attention/extras/bucket_index.h"
@@ -72,7 +83,7 @@ __device__ void load_centroids(const assign_params &p, assign_space *s, const bf
 // bucket[j] of 32 rows of a page. A thread has 4 rows, and of every 128 centroids those of numbers 4 l .. 4 l + 3 and 64 + 4 l
 // .. 64 + 4 l + 3 for its lane l of 16. It meets its centroids in ascending order.
 //
-// Grid: (pages, KV heads, page rows / 32). Bytes: 32 rows of K, and the centroids of a KV head, mostly from the L2 cache.
+// Grid: (pages, KV heads, page rows / 32).
 __global__ void __launch_bounds__(ASSIGN_THREADS) assign_kernel(const assign_params p) {
     __shared__ __align__(16) assign_space s;
     sl_start_next();
@@ -235,7 +246,7 @@ __device__ int add_rows(const cells_params &p, int cell, float centre, bool squa
     return n;
 }
 
-// Grid: (spans, KV heads, cells), a thread for each channel. Bytes: K of the span once; the squares read it from the L2 cache.
+// Grid: (spans, KV heads, cells), a thread for each channel.
 __global__ void __launch_bounds__(DIM_MOST) cells_kernel(const cells_params p) {
     sl_start_next();
     sl_wait_previous();

@@ -1,10 +1,10 @@
 // attention/cuda/buckets/saap.cu - saap, saap-kmeans and saap-is on CUDA: attention over the rows of visited buckets, and over
 // rows that are drawn from the other buckets.
 //
-// bucket_scores.cuh scores the buckets; bucket_visit.cuh chooses and lists the rows; bucket_draws.cuh draws; attend_buckets.cuh
-// reads the rows.
+// bucket_scores.cu scores the buckets; bucket_visit.cu chooses and lists the rows; bucket_draws.cu draws; attend_buckets.cuh
+// reads the rows. Only the last one is compiled again for rows in host memory. bucket_step.cuh has what they share.
 // Layers below dense-layers run dense decode. bucket_index.cu builds the index.
-#include "attention/cuda/buckets/bucket_draws.cuh"
+#include "attention/cuda/buckets/attend_buckets.cuh"
 #include "attention/cuda/head_dim.cuh"
 
 namespace {
@@ -33,7 +33,7 @@ int needs(const sl_attn_spec *spec, sl_kv_need *out) {
 attend_buckets_params params_of(const sl_attn_geom *geom, const sl_attn_spec *spec) {
     const sl_buckets *b = geom->buckets;
     attend_buckets_params p = {};
-    visit_params &v = p.visit;
+    bucket_step &v = p.visit;
     SL_CHECK(b != NULL);
     v.n_kv_heads = geom->n_kv_heads, v.group = geom->n_heads / geom->n_kv_heads, v.head_dim = geom->head_dim;
     v.l = min((int)sl_attn_get(spec, "l"), b->n_buckets);
@@ -45,7 +45,7 @@ attend_buckets_params params_of(const sl_attn_geom *geom, const sl_attn_spec *sp
 }
 
 // The arrays of the workspace, which `d` shares with `p`.
-size_t lay_out(const sl_attn_spec *spec, int n_seqs, int n_kv, void *ws, attend_buckets_params *p, draw_params *d) {
+size_t lay_out(const sl_attn_spec *spec, int n_seqs, int n_kv, void *ws, attend_buckets_params *p, bucket_draws *d) {
     arena a = after_counters(ws);
     take_visit(&a, &p->visit, n_seqs, n_kv);
     p->n_drawn = d->S = draws_of(spec);
@@ -58,7 +58,7 @@ size_t lay_out(const sl_attn_spec *spec, int n_seqs, int n_kv, void *ws, attend_
 
 size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
     attend_buckets_params p = params_of(geom, spec);
-    draw_params d = {};
+    bucket_draws d = {};
     size_t dense = sl_cuda_dense_workspace(geom, spec, n_seqs, n_tokens, n_kv);
     return n_tokens > 1 ? dense : max(lay_out(spec, n_seqs, n_kv, NULL, &p, &d), dense);
 }
@@ -66,7 +66,7 @@ size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs,
 // Sets the arrays of the model that belong to the layer, and the arguments of the step.
 void open_step(const sl_attn_cuda_decode_args *a, attend_buckets_params *p) {
     const sl_buckets *b = a->geom->buckets;
-    visit_params &v = p->visit;
+    bucket_step &v = p->visit;
     size_t head = (size_t)a->layer * b->n_kv_heads, C = b->n_buckets, W = b->width, d = b->head_dim;
     v.rows = a->rows, v.q = a->q, v.n_seqs = a->n_seqs, v.inv_freq = b->inv_freq;
     v.centroids = (v.roped ? b->roped : b->centroids) + head * C * d;
@@ -93,19 +93,19 @@ __global__ void count_dense_kernel(const sl_row *rows, int n_kv_heads, int group
 
 template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
     attend_buckets_params p = params_of(a->geom, a->spec);
-    draw_params d = {};
+    bucket_draws d = {};
     lay_out(a->spec, a->n_seqs, a->max_kv, a->ws, &p, &d);
     open_step(a, &p);
-    if (p.visit.scores) launch_scores(p.visit, a->stream);
+    if (p.visit.scores) sl_cuda_score_buckets(p.visit, a->stream);
     if (d.S) {
         p.visit.cell_count = d.visit.cell_count, p.visit.cell_slots = a->extra_slots[2];
         d.visit = p.visit, d.scale = p.scale, d.layer = a->layer, d.first_head = a->geom->first_head;
         d.cells = (const char *)a->extra[2], d.cells_size = a->extra_size[2];
-        launch_score_cells<DIM>(d, a->stream);
-        launch_visit<true>(p.visit, a->stream);
-        launch_draws(d, a->stream);
+        sl_cuda_score_cells(d, a->stream);
+        sl_cuda_visit_buckets(p.visit, true, a->stream);
+        sl_cuda_draw_cells(d, a->stream);
     } else {
-        launch_visit<false>(p.visit, a->stream);
+        sl_cuda_visit_buckets(p.visit, false, a->stream);
     }
     launch_attend_buckets<DIM>(p, a->stream);
 }

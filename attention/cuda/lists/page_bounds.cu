@@ -1,6 +1,10 @@
 // attention/cuda/lists/page_bounds.cu - builds the page extra "key bounds" on CUDA (propose_bounds.c states the layout). The
 // builder is not in quest.cu, because that would make a circle of calls: quest.cu needs the page extra, and the page extra
 // needs its builder. Files that are compiled twice call sl_cuda_account_bounds, so it is here too.
+//
+// | kernel              | bytes for each page and KV head               | order of reduction                          |
+// |---------------------|-----------------------------------------------|---------------------------------------------|
+// | build_bounds_kernel | reads K once, 512 head_dim; writes 64 head_dim | smallest and largest numbers: none          |
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/lists/score_bounds.cuh"
 #include "attention/cuda/workspace.cuh"
@@ -8,7 +12,7 @@
 namespace {
 
 // The page extra, [16][2][DIM]: smallest and largest key element of every channel, for each unit. Grid: (pages, KV heads). A
-// warp takes two of the 16 units. Bytes: reads K once, and writes an eighth of its size.
+// warp takes two of the 16 units.
 template <int DIM>
 __global__ void __launch_bounds__(BOUND_THREADS)
     build_bounds_kernel(const int32_t *pages, const int32_t *from, const bf16 *k, size_t size, char *data) {

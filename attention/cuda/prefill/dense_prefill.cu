@@ -1,7 +1,6 @@
-// attention/cuda/prefill/dense_prefill.cu - attention of a prompt's tokens on any GPU from sm_80: dense, with a mask of key
-// blocks, or with the rule that skips blocks; and the choice between these kernels and those for Hopper
-// (dense_prefill_wgmma.cu, skip_prefill_wgmma.cu). dense_prefill.cuh states the formula of all. The naive versions are in
-// tests/cuda/naive.h: naive_dense_prefill, naive_masked_prefill.
+// attention/cuda/prefill/dense_prefill.cu - attention of a prompt's tokens on any GPU from sm_80, dense or with a mask of key
+// blocks, and the choice between this kernel and the kernel for Hopper (dense_prefill_wgmma.cu). dense_prefill.cuh states the
+// formula of both. The naive versions are in tests/cuda/naive.h: naive_dense_prefill, naive_masked_prefill.
 //
 // 4 warps with the same role: each warp has 32 tokens of a tile of 128 tokens.
 //
@@ -209,127 +208,6 @@ template <int D, bool masked> __global__ void __launch_bounds__(THREADS) dense_p
     store<D>(p, o, state, q + warp * WARP_ROWS * stride, token0 + warp * WARP_ROWS, head, lane);
 }
 
-// ---- the rule of `threshold` ----
-
-typedef sl_skip_params<prefill_params> skip_params;
-
-// What a lane knows of its rows: row 2 b + r is row lane / 4 + 8 r of block b.
-typedef struct lane_rows {
-    int token;    // of row 0
-    uint32_t has; // bit i: the call has row i
-    __device__ __forceinline__ int token_of(int i) const { return token + i / 2 * 16 + i % 2 * 8; }
-} lane_rows;
-
-// top = the largest score of each row in the key block [begin, begin + 128), hidden columns excluded; NaN if one is NaN.
-template <int D>
-static __device__ __forceinline__ void find_tops(const prefill_params &p, float top[2 * BLOCKS], const bf16 *q, bf16 *k,
-                                                 int begin, int row0, int kv_head, int n_kv, int lane) {
-    float s[BLOCKS][KEYS / 8][4];
-#pragma unroll
-    for (int i = 0; i < 2 * BLOCKS; i++) top[i] = -INFINITY;
-#pragma unroll 1
-    for (int key = begin; key < min(begin + SL_MASK_BLOCK, n_kv); key += KEYS) {
-        __syncthreads(); // no thread reads the K before
-        load_keys<D>(p, k, p.k, key, kv_head, n_kv);
-        copies_landed();
-        __syncthreads();
-        clear(s);
-        add_scores<D>(s, q, k, lane);
-        if (key + KEYS - 1 > row0) mask(s, row0 + lane / 4 - key, lane);
-#pragma unroll
-        for (int i = 0; i < 2 * BLOCKS; i++)
-#pragma unroll
-            for (int n = 0; n < KEYS / 8; n++)
-                top[i] = sl_max_nan(top[i], sl_max_nan(s[i / 2][n][i % 2 * 2], s[i / 2][n][i % 2 * 2 + 1]));
-    }
-#pragma unroll
-    for (int i = 0; i < 2 * BLOCKS; i++) top[i] = sl_quad_max_nan(top[i]);
-}
-
-// Adds the masses and values of the key block.
-template <int D>
-static __device__ __forceinline__ void visit(const prefill_params &p, float o[BLOCKS][D / 8][4], softmax_state &state,
-                                             const bf16 *q, bf16 *k, bf16 *v, int begin, int row0, int kv_head, int n_kv,
-                                             int lane) {
-    float s[BLOCKS][KEYS / 8][4];
-#pragma unroll 1
-    for (int key = begin; key < min(begin + SL_MASK_BLOCK, n_kv); key += KEYS) {
-        __syncthreads(); // no thread reads the K and V before
-        load_keys<D>(p, k, p.k, key, kv_head, n_kv);
-        load_keys<D>(p, v, p.v, key, kv_head, n_kv);
-        copies_landed();
-        __syncthreads();
-        clear(s);
-        add_scores<D>(s, q, k, lane);
-        if (key + KEYS - 1 > row0) mask(s, row0 + lane / 4 - key, lane);
-        softmax<D>(s, o, state, p.scale);
-        add_values<D>(o, s, v, lane);
-    }
-}
-
-static __device__ __forceinline__ void report(const skip_params &p, const lane_rows &rows, const sl_row_rule *rule,
-                                              const softmax_state &state, int head, int lane) {
-#pragma unroll
-    for (int i = 0; i < 2 * BLOCKS; i++) {
-        float share = sl_lost_share(rule[i], state.max[i], sl_quad_sum(state.sum[i]), p.p.scale);
-        if (lane % 4 == 0 && rows.has >> i & 1) p.lost[(size_t)rows.token_of(i) * p.p.n_heads + head] = share;
-    }
-}
-
-// Causal attention that skips the softmax and the values of key blocks. A block is 128 keys: two tiles, whose scores do not fit
-// in the registers together. So the kernel computes the scores of a visited block twice, first for the vote.
-//
-// Grid: [items] (query_blocks.cuh, without a mask). Preconditions, order of reduction: those of dense_prefill_mma_kernel.
-// Bytes: q and out once. K once for each query block and head, and K and V for each visited block.
-template <int D> __global__ void __launch_bounds__(THREADS) skip_prefill_mma_kernel(const skip_params args) {
-    constexpr int stride = tile_stride<D>;
-    extern __shared__ __align__(16) unsigned char shared[];
-    bf16 *q = (bf16 *)shared, *k = q + ROWS * stride, *v = k + KEYS * stride;
-    const prefill_params &p = args.p;
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    sl_start_next();
-    sl_wait_previous();
-    uint64_t item = p.blocks.items[blockIdx.x];
-    int head = item_head(item), kv_head = head / (p.n_heads / p.n_kv_heads);
-    int token0 = item_block(item) * ROWS - p.first % ROWS; // negative: the call begins inside the block
-    int n_kv = p.first + min(token0 + ROWS, p.n_tokens), row0 = p.first + token0 + warp * WARP_ROWS;
-    lane_rows rows = {token0 + warp * WARP_ROWS + lane / 4, 0};
-    load_tile<D, ROWS, THREADS>(q, p.q + token0 * (ptrdiff_t)p.q_stride + (size_t)head * D, p.q_stride, -token0,
-                                p.n_tokens - token0);
-    bf16 *own = q + warp * WARP_ROWS * stride;
-
-    float o[BLOCKS][D / 8][4] = {};
-    softmax_state state;
-    sl_row_rule rule[2 * BLOCKS];
-    int n_visited = 0;
-#pragma unroll
-    for (int i = 0; i < 2 * BLOCKS; i++) {
-        state.max[i] = -INFINITY, state.sum[i] = 0, rule[i] = {-INFINITY, 0};
-        rows.has |= (uint32_t)(rows.token_of(i) >= 0 && rows.token_of(i) < p.n_tokens) << i;
-    }
-    for (int begin = 0; begin < n_kv; begin += SL_MASK_BLOCK) {
-        float top[2 * BLOCKS];
-        find_tops<D>(p, top, own, k, begin, row0, kv_head, n_kv, lane);
-        bool lets_skip = true;
-#pragma unroll
-        for (int i = 0; i < 2 * BLOCKS; i++)
-            lets_skip &= !(rows.has >> i & 1) || sl_is_far(rule[i], top[i], p.scale, args.distance);
-        bool skips = __syncthreads_and(lets_skip);
-#pragma unroll
-        for (int i = 0; i < 2 * BLOCKS; i++)
-            if (skips)
-                sl_row_skips(&rule[i], top[i], p.scale);
-            else
-                sl_row_visits(&rule[i], top[i], p.scale);
-        if (skips) continue;
-        visit<D>(p, o, state, own, k, v, begin, row0, kv_head, n_kv, lane);
-        n_visited++;
-    }
-    if (args.lost) report(args, rows, rule, state, head, lane);
-    if (args.stats && threadIdx.x == 0) atomicAdd(&args.stats[head].visited, (unsigned long long)n_visited);
-    store<D>(p, o, state, own, token0 + warp * WARP_ROWS, head, lane);
-}
-
 // ---- host ----
 
 static prefill_params params_of(const sl_attn_cuda_prefill_args *args) {
@@ -347,12 +225,6 @@ static prefill_params params_of(const sl_attn_cuda_prefill_args *args) {
             .blocks = {}};
 }
 
-template <int D> static void launch_skip(const sl_attn_cuda_prefill_args *args) {
-    skip_params p = {params_of(args), args->skip_distance, args->lost, args->stats};
-    p.p.blocks = sl_cuda_order_query_blocks(args, p.p.n_heads);
-    sl_launch(skip_prefill_mma_kernel<D>, dim3(p.p.blocks.n_items), dim3(THREADS), shared_bytes<D>, args->stream, p);
-}
-
 template <int D, bool masked> static void launch_kernel(const sl_attn_cuda_prefill_args *args) {
     prefill_params p = params_of(args);
     dim3 grid(p.n_heads, (p.n_tokens + ROWS - 1) / ROWS);
@@ -364,16 +236,13 @@ template <int D, bool masked> static void launch_kernel(const sl_attn_cuda_prefi
 }
 
 template <int D> static void launch(const sl_attn_cuda_prefill_args *args) {
-    if (args->skip_distance > 0)
-        launch_skip<D>(args);
-    else if (args->mask)
+    if (args->mask)
         launch_kernel<D, true>(args);
     else
         launch_kernel<D, false>(args);
 }
 
 void sl_cuda_dense_prefill_mma(const sl_attn_cuda_prefill_args *args) {
-    SL_CHECK(!args->mask || !(args->skip_distance > 0));
     SL_WITH_HEAD_DIM(args->geom->head_dim, launch, args);
 }
 
@@ -383,15 +252,3 @@ void sl_cuda_dense_prefill(const sl_attn_cuda_prefill_args *args) {
     else
         sl_cuda_dense_prefill_mma(args);
 }
-
-const sl_attn_cuda_ops sl_threshold_cuda_ops = {.workspace = NULL,
-                                                .decode = NULL,
-                                                .needs = NULL,
-                                                .state = NULL,
-                                                .max_rows = 0,
-                                                .account = NULL,
-                                                .prefill = sl_cuda_dense_prefill,
-                                                .supports = NULL,
-                                                .mask = NULL,
-                                                .mask_workspace = NULL,
-                                                .host = NULL};

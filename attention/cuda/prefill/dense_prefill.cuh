@@ -9,9 +9,7 @@
 // - The sums of a row never include another row's.
 // - A tile wholly after a row's position does not change that row's state: its p are 0, and its maximum does not grow.
 //
-// With a mask only the key blocks of the mask are visited (prefill_mask.h). With a skip_distance, the rule of `threshold` skips
-// the softmax and the values of blocks, for a query block and head at once, as sl_attn_prefill_args states. Key blocks are
-// taken in ascending order, as on the CPU, because the running maximum decides.
+// With a mask only the key blocks of the mask are visited (prefill_mask.h).
 //
 // Rows of V after the sequence's end can hold NaN, and 0 times NaN is NaN. So both kernels read these rows as 0.
 #ifndef SLEIGH_ATTENTION_DENSE_PREFILL_CUH
@@ -31,7 +29,6 @@ extern "C" {
 void sl_cuda_dense_prefill_wgmma(const sl_attn_cuda_prefill_args *args);
 int sl_cuda_dense_prefill_wgmma_runs(void);
 void sl_cuda_dense_prefill_mma(const sl_attn_cuda_prefill_args *args);
-void sl_cuda_skip_prefill_wgmma(const sl_attn_cuda_prefill_args *args); // sl_cuda_dense_prefill_wgmma with a skip_distance
 
 #ifdef __cplusplus
 }
@@ -69,41 +66,6 @@ static __device__ __forceinline__ float sl_raise_max(float *max, float top, floa
     *max = top;
     return sl_exp2(-growth);
 }
-
-// ---- the rule of `threshold` (sl_attn_prefill_args.skip_distance) ----
-
-// What the rule keeps of a row.
-typedef struct sl_row_rule {
-    float best; // the largest sum q.k of visited blocks: with `scale`, the running maximum of the CPU
-    float lost; // D of the skipped blocks, in units of 2^(scale best)
-} sl_row_rule;
-
-// 1: the row lets the block be skipped. 0 for the first block of a row, and for NaN. top: the row's largest sum in the block.
-// The products are rounded before the subtraction, as on the CPU, so equal sums give equal decisions.
-static __device__ __forceinline__ bool sl_is_far(const sl_row_rule &row, float top, float scale, float distance) {
-    return __fmul_rn(row.best, scale) - __fmul_rn(top, scale) > distance;
-}
-static __device__ __forceinline__ void sl_row_skips(sl_row_rule *row, float top, float scale) {
-    row->lost += SL_MASK_BLOCK * sl_exp2(__fmul_rn(top, scale) - __fmul_rn(row->best, scale));
-}
-static __device__ __forceinline__ void sl_row_visits(sl_row_rule *row, float top, float scale) {
-    if (!(top > row->best)) return;
-    row->lost *= sl_exp2(__fmul_rn(row->best, scale) - __fmul_rn(top, scale));
-    row->best = top;
-}
-// D / (l + D). sum: l, relative to `max` (sl_raise_max), which is at most 8 octaves below the running maximum.
-static __device__ __forceinline__ float sl_lost_share(const sl_row_rule &row, float max, float sum, float scale) {
-    float lost = row.lost * sl_exp2((row.best - max) * scale);
-    return lost / (sum + lost);
-}
-
-// Parameters of a kernel that follows the rule. P: the kernel's parameters without it.
-template <typename P> struct sl_skip_params {
-    P p;
-    float distance;                    // sl_attn_prefill_args.skip_distance
-    float *lost;                       // [n_tokens][n_heads]; NULL: not wanted
-    sl_attn_cuda_prefill_stats *stats; // [n_heads]; NULL: not wanted
-};
 
 #endif // __CUDACC__
 #endif

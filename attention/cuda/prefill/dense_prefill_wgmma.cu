@@ -320,7 +320,6 @@ template <int D> static void launch(const sl_attn_cuda_prefill_args *args) {
 }
 
 void sl_cuda_dense_prefill_wgmma(const sl_attn_cuda_prefill_args *args) {
-    if (args->skip_distance > 0) return sl_cuda_skip_prefill_wgmma(args);
     SL_WITH_HEAD_DIM(args->geom->head_dim, launch, args);
 }
 

@@ -1,11 +1,10 @@
-// attention/cuda/prefill/prefill_masks.cu - masks for prefill on the GPU: sample, vertical-slash, xattention, streaming. They
-// are those of attention/prefill/ on the CPU, bit by bit, where the scores are equal. The host reads nothing.
+// attention/cuda/prefill/prefill_masks.cu - masks for prefill on the GPU: sample, vertical-slash, streaming. They are equal to
+// the masks of attention/prefill/ on the CPU, bit by bit, where the scores are equal. The host reads nothing.
 //
 // | step   | kernel                               | makes                                        |
 // |--------|--------------------------------------|----------------------------------------------|
 // | masses | row_masses_kernel, row_scales_kernel | integer masses of rows in key blocks, scales |
 // | lists  | list_block_sums_kernel (sample)      | sums of the shares of columns and slashes    |
-// |        | list_pair_sums_kernel (xattention)   | sums of the shares of pairs                  |
 // |        | row_lines_kernel (vertical-slash)    | sums of the shares of keys and offsets       |
 // | choice | choose_kernel                        | flags of the chosen key blocks and distances |
 // | mask   | merge_kernel                         | the bits                                     |
@@ -31,21 +30,20 @@ struct choice {
 
 // What a method does.
 struct shape {
-    int stride;              // row_sums.h
-    int n_chunks;            // tasks of a head
-    int most_rows;           // sampled rows of a task with stride 1
-    bool in_tokens;          // lists have sums of keys and offsets; otherwise of key blocks
-    choice columns, slashes; // stride > 1: columns only, and a list for each query block
+    int n_chunks;   // tasks of a head
+    int most_rows;  // sampled rows of a task
+    bool in_tokens; // lists have sums of keys and offsets; otherwise of key blocks
+    choice columns, slashes;
 };
 
 struct mask_params {
     row_sums_params sums;
     shape how;
-    int n_words;         // of a row of the mask
-    int length, n_lists; // entries of a list. Stride 1: columns of all tasks, then slashes of all tasks. Else: query blocks
-    uint32_t *list;      // [n_lists][length]
-    uint8_t *flags;      // [n_lists][n_blocks] 1: the key block, or the distance of the key block, is chosen
-    uint64_t *bits;      // [n_heads][n_queries][n_words]
+    int n_words;                       // of a row of the mask
+    int length, n_lists;               // entries of a list. The lists: columns of all tasks, then slashes of all tasks
+    uint32_t *list;                    // [n_lists][length]
+    uint8_t *flags;                    // [n_lists][n_blocks] 1: the key block, or the distance of the key block, is chosen
+    uint64_t *bits;                    // [n_heads][n_queries][n_words]
     sl_attn_cuda_prefill_stats *stats; // [n_heads]; NULL: not wanted
 };
 
@@ -59,7 +57,7 @@ __global__ void __launch_bounds__(THREADS) list_block_sums_kernel(const __grid_c
     if (i >= p.length) return;
     int n_tasks = p.n_lists / 2, task = blockIdx.y % n_tasks;
     bool is_slash = (int)blockIdx.y >= n_tasks;
-    task_rows t = rows_of_task(p.sums, task, 1);
+    task_rows t = rows_of_task(p.sums, task);
     uint32_t sum = 0;
     for (int row = lane; row < t.end; row += 32) {
         int diagonal = (t.row0 + row) / SL_MASK_BLOCK;
@@ -70,27 +68,6 @@ __global__ void __launch_bounds__(THREADS) list_block_sums_kernel(const __grid_c
     }
     sum = __reduce_add_sync(~0u, sum);
     if (lane == 0) p.list[(size_t)blockIdx.y * p.length + i] = sum;
-}
-
-// The task and the first row of a query block, with stride > 1.
-__device__ void find_rows(const mask_params &p, int list, int *task, int *row) {
-    int q = list % p.sums.n_queries, head = list / p.sums.n_queries;
-    *task = q / p.how.stride * p.sums.n_heads + head, *row = q % p.how.stride * (SL_MASK_BLOCK / p.how.stride);
-}
-
-// Sums of the pairs of a query block. Grid: [entries / 256][lists].
-__global__ void __launch_bounds__(THREADS) list_pair_sums_kernel(const __grid_constant__ mask_params p) {
-    int i = blockIdx.x * THREADS + threadIdx.x, list = blockIdx.y, task, row;
-    sl_start_next();
-    sl_wait_previous();
-    if (i >= p.length) return;
-    find_rows(p, list, &task, &row);
-    task_rows t = rows_of_task(p.sums, task, p.how.stride);
-    int from = max(row, t.begin), to = min(row + SL_MASK_BLOCK / p.how.stride, t.end);
-    uint32_t sum = 0;
-    if (i <= p.sums.first_block + list % p.sums.n_queries)
-        for (int r = from; r < to; r++) sum += shares_of(p.sums, task, r, i).low;
-    p.list[(size_t)list * p.length + i] = sum;
 }
 
 // ---- choice ----
@@ -105,12 +82,8 @@ __device__ void flag_entry(const mask_params &p, int list, bool is_slash, int in
 
 // A row of the list has no sums. One row for each of the first threads.
 __device__ bool lacks_sums(const mask_params &p, int list) {
-    int n_rows = SL_MASK_BLOCK / p.how.stride, task, row;
-    if (p.how.stride > 1)
-        find_rows(p, list, &task, &row);
-    else
-        task = list % (p.n_lists / 2), row = 0;
-    return (int)threadIdx.x < n_rows && p.sums.scales[task * TASK_ROWS + row + threadIdx.x].top == SL_REF_INVALID;
+    int task = list % (p.n_lists / 2);
+    return threadIdx.x < TASK_ROWS && p.sums.scales[task * TASK_ROWS + threadIdx.x].top == SL_REF_INVALID;
 }
 
 struct list_cut {
@@ -192,7 +165,7 @@ __global__ void __launch_bounds__(THREADS) choose_kernel(const __grid_constant__
     sl_start_next();
     sl_wait_previous();
     int list = blockIdx.x;
-    bool lacks = __syncthreads_or(lacks_sums(p, list)), is_slash = p.how.stride == 1 && list >= p.n_lists / 2;
+    bool lacks = __syncthreads_or(lacks_sums(p, list)), is_slash = list >= p.n_lists / 2;
     uint8_t *flags = p.flags + (size_t)list * p.sums.n_blocks;
     for (int j = threadIdx.x; j < p.sums.n_blocks; j += THREADS) flags[j] = lacks;
     __syncthreads(); // the flags are clear
@@ -209,10 +182,6 @@ struct chosen_blocks {
     __device__ bool has(int head, int query_block, int j) const {
         const row_sums_params &s = p.sums;
         int q = query_block - s.first_block;
-        if (p.how.stride > 1) {
-            int list = head * s.n_queries + q;
-            return p.flags[(size_t)list * s.n_blocks + j];
-        }
         int chunk = (int)(((long long)(q + 1) * s.n_chunks - 1) / s.n_queries), task = chunk * s.n_heads + head;
         return p.flags[(size_t)task * s.n_blocks + j] || p.flags[(size_t)(p.n_lists / 2 + task) * s.n_blocks + query_block - j];
     }
@@ -250,7 +219,7 @@ __global__ void __launch_bounds__(SCALE_ROWS *SCALE_GROUPS) kept_kernel(const __
     sl_start_next();
     sl_wait_previous();
     int task = blockIdx.x, r = threadIdx.x % SCALE_ROWS, row = blockIdx.y * SCALE_ROWS + r, g = threadIdx.x / SCALE_ROWS;
-    task_rows t = rows_of_task(p.sums, task, 1);
+    task_rows t = rows_of_task(p.sums, task);
     int diagonal = row < t.end ? (t.row0 + row) / SL_MASK_BLOCK : -1;
     const uint64_t *bits = p.bits + ((size_t)t.head * p.sums.n_queries + diagonal - p.sums.first_block) * p.n_words;
     uint64_t total = 0, kept = 0;
@@ -272,14 +241,12 @@ __global__ void __launch_bounds__(SCALE_ROWS *SCALE_GROUPS) kept_kernel(const __
 // Sets the sizes of n heads, and takes their arrays.
 void lay_out(arena &a, mask_params &p, int n_heads) {
     row_sums_params &s = p.sums;
-    size_t n_tasks = (size_t)s.n_chunks * n_heads, n_queries = (size_t)n_heads * s.n_queries, n_kv = s.first + s.n_tokens;
-    bool with_rows = p.how.stride == 1;
+    size_t n_tasks = (size_t)s.n_chunks * n_heads, n_kv = s.first + s.n_tokens;
     s.n_heads = n_heads;
-    p.n_lists = (int)(with_rows ? 2 * n_tasks : n_queries);
+    p.n_lists = (int)(2 * n_tasks);
     p.length = p.how.in_tokens ? (int)n_kv : s.n_blocks;
     s.n_tiles = 0;
-    for (int chunk = 0; chunk < s.n_chunks; chunk++)
-        s.n_tiles += n_heads * tiles_of(rows_of_task(s, chunk * n_heads, p.how.stride));
+    for (int chunk = 0; chunk < s.n_chunks; chunk++) s.n_tiles += n_heads * tiles_of(rows_of_task(s, chunk * n_heads));
     s.mass = a.take<uint64_t>(n_tasks * s.n_blocks * TASK_ROWS);
     s.scales = a.take<sl_row_scale>(n_tasks * TASK_ROWS);
     p.list = a.take<uint32_t>((size_t)p.n_lists * p.length);
@@ -290,11 +257,8 @@ void lay_out(arena &a, mask_params &p, int n_heads) {
 }
 
 shape shape_of(const sl_attn_spec *spec, int n_queries) {
-    shape how = {.stride = 1, .n_chunks = 1, .most_rows = TASK_ROWS, .in_tokens = false, .columns = {}, .slashes = {}};
-    if (sl_attn_has(spec, "stride")) { // xattention
-        how.stride = sl_attn_get(spec, "stride") > 0 ? 16 : 8, how.n_chunks = (n_queries + how.stride - 1) / how.stride;
-        how.columns.share = sl_share_of(sl_attn_get(spec, "threshold"));
-    } else if (sl_attn_has(spec, "columns")) { // vertical-slash
+    shape how = {.n_chunks = 1, .most_rows = TASK_ROWS, .in_tokens = false, .columns = {}, .slashes = {}};
+    if (sl_attn_has(spec, "columns")) { // vertical-slash
         how.most_rows = 64, how.in_tokens = true;
         how.columns.most = (int)sl_attn_get(spec, "columns"), how.slashes.most = (int)sl_attn_get(spec, "slashes");
     } else { // sample
@@ -314,7 +278,7 @@ mask_params params_of(const sl_attn_geom *g, const sl_attn_spec *spec, int n_tok
     p.sums.first_block = m.first, p.sums.n_queries = m.n;
     p.sums.n_chunks = p.how.n_chunks, p.sums.most_rows = p.how.most_rows;
     p.sums.group = g->n_heads / g->n_kv_heads, p.sums.n_kv_heads = g->n_kv_heads;
-    p.sums.scale = sl_score_scale(g->head_dim) / (float)p.how.stride;
+    p.sums.scale = sl_score_scale(g->head_dim);
     return p;
 }
 
@@ -336,35 +300,23 @@ size_t mask_workspace(const sl_attn_geom *g, const sl_attn_spec *spec, int n_tok
     return max(scratch_size(p, 1), min(scratch_size(p, g->n_heads), MOST_SCRATCH));
 }
 
-template <int D, int STRIDE> void launch_masses(const row_sums_params &p, cudaStream_t stream) {
+template <int D> void launch_masses(const row_sums_params &p, cudaStream_t stream) {
     dim3 grid(min(2 * sl_multiprocessors(), p.n_tiles)); // two thread blocks fit on a multiprocessor
-    sl_launch(row_masses_kernel<D, STRIDE>, grid, dim3(SUM_THREADS), sum_shared_bytes<D>, stream, p);
-    sl_launch(row_scales_kernel<STRIDE>, dim3(p.n_chunks * p.n_heads, TASK_ROWS / SCALE_ROWS), dim3(SCALE_ROWS * SCALE_GROUPS),
-              0, stream, p);
-    if constexpr (STRIDE == 1)
-        if (p.column) sl_launch(row_lines_kernel<D>, grid, dim3(SUM_THREADS), sum_shared_bytes<D>, stream, p);
-}
-
-template <int D> void launch_strided_masses(const mask_params &p, cudaStream_t stream) {
-    if (p.how.stride == 1)
-        launch_masses<D, 1>(p.sums, stream);
-    else if (p.how.stride == 8)
-        launch_masses<D, 8>(p.sums, stream);
-    else
-        launch_masses<D, 16>(p.sums, stream);
+    sl_launch(row_masses_kernel<D>, grid, dim3(SUM_THREADS), sum_shared_bytes<D>, stream, p);
+    sl_launch(row_scales_kernel, dim3(p.n_chunks * p.n_heads, TASK_ROWS / SCALE_ROWS), dim3(SCALE_ROWS * SCALE_GROUPS), 0,
+              stream, p);
+    if (p.column) sl_launch(row_lines_kernel<D>, grid, dim3(SUM_THREADS), sum_shared_bytes<D>, stream, p);
 }
 
 void launch_heads(const sl_attn_cuda_mask_args *a, mask_params &p) {
     row_sums_params &s = p.sums;
-    SL_WITH_HEAD_DIM(a->geom->head_dim, launch_strided_masses, p, a->stream);
-    if (p.how.stride > 1)
-        sl_launch(list_pair_sums_kernel, dim3((p.length + THREADS - 1) / THREADS, p.n_lists), dim3(THREADS), 0, a->stream, p);
-    else if (!p.how.in_tokens)
+    SL_WITH_HEAD_DIM(a->geom->head_dim, launch_masses, s, a->stream);
+    if (!p.how.in_tokens)
         sl_launch(list_block_sums_kernel, dim3((p.length + WARPS - 1) / WARPS, p.n_lists), dim3(THREADS), 0, a->stream, p);
     sl_launch(choose_kernel, dim3(p.n_lists), dim3(THREADS), 0, a->stream, p);
     sl_launch(merge_kernel<chosen_blocks>, dim3(s.n_queries, s.n_heads), dim3(MERGE_THREADS), 0, a->stream, chosen_blocks{p},
               p.bits, p.n_words, s.first_block, s.n_queries);
-    if (p.stats && p.how.stride == 1)
+    if (p.stats)
         sl_launch(kept_kernel, dim3(s.n_chunks * s.n_heads, TASK_ROWS / SCALE_ROWS), dim3(SCALE_ROWS * SCALE_GROUPS), 0,
                   a->stream, p);
 }

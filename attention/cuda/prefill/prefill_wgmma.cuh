@@ -1,6 +1,5 @@
-// attention/cuda/prefill/prefill_wgmma.cuh - parts that the prefill kernels for Hopper share: copies with TMA, products with
-// wgmma, the lists of query tiles, the store of the output, tensor maps. dense_prefill_wgmma.cu has the kernel without a rule,
-// and skip_prefill_wgmma.cu the kernel that skips blocks.
+// attention/cuda/prefill/prefill_wgmma.cuh - parts of the prefill kernel for Hopper (dense_prefill_wgmma.cu): copies with TMA,
+// products with wgmma, the lists of query tiles, the store of the output, tensor maps.
 //
 // The machine code exists for sm_90a only.
 #ifndef SLEIGH_PREFILL_WGMMA_CUH
@@ -27,7 +26,7 @@ typedef struct prefill_params {
     int n_tokens, first, n_heads, n_kv_heads;
     int section_heads;   // heads that are computed together (work)
     float scale;         // sl_score_scale
-    query_blocks blocks; // with a mask or a rule; dense attention does not read it
+    query_blocks blocks; // with a mask; dense attention does not read it
     bf16 *out;           // with a mask; dense attention writes with TMA only
 } prefill_params;
 

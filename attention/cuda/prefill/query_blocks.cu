@@ -21,13 +21,10 @@ static __global__ void __launch_bounds__(THREADS) count_blocks_kernel(const coun
     sl_start_next();
     sl_wait_previous();
     if (i >= p.n_query_blocks * p.n_heads) return;
-    int head = i % p.n_heads, block = p.n_query_blocks - 1 - i / p.n_heads, length = p.first + block + 1;
-    if (p.blocks.bits) {
-        const uint64_t *row = mask_row(p.blocks, head, p.first + block);
-        length = 0;
-        for (int w = lane; w < p.blocks.n_words; w += 32) length += __popcll(row[w]);
-        length = __reduce_add_sync(~0u, length);
-    }
+    int head = i % p.n_heads, block = p.n_query_blocks - 1 - i / p.n_heads, length = 0;
+    const uint64_t *row = mask_row(p.blocks, head, p.first + block);
+    for (int w = lane; w < p.blocks.n_words; w += 32) length += __popcll(row[w]);
+    length = __reduce_add_sync(~0u, length);
     if (lane) return;
     uint64_t later = (p.n_heads - 1) / p.section_heads - head / p.section_heads;
     p.items[i] = later << 48 | (uint64_t)length << 32 | (uint64_t)head << 16 | block;
@@ -59,16 +56,15 @@ query_blocks sl_cuda_order_query_blocks(const sl_attn_cuda_prefill_args *args, i
     size_t size = aligned(n * sizeof(uint64_t)), bytes = 0;
     uint64_t *unsorted = (uint64_t *)args->ws, *items = (uint64_t *)((char *)args->ws + size);
     SL_CHECK(n_heads <= SL_ITEM_MOST && (args->first + args->n_tokens) / SL_MASK_BLOCK < SL_ITEM_MOST);
-    query_blocks blocks = {.items = items, .n_items = n, .bits = NULL, .first = 0, .n = 0, .n_words = 0};
-    if (m) blocks.bits = m->bits, blocks.first = m->first, blocks.n = m->n, blocks.n_words = m->n_words;
+    query_blocks blocks = {.items = items, .n_items = n, .bits = m->bits, .first = m->first, .n = m->n, .n_words = m->n_words};
     count_params p = {.blocks = blocks,
                       .items = unsorted,
-                      .stats = m ? args->stats : NULL, // without a mask the kernel counts
+                      .stats = args->stats,
                       .first = args->first / SL_MASK_BLOCK,
                       .n_query_blocks = n_blocks,
                       .n_heads = n_heads,
                       .section_heads = section_heads};
-    SL_CHECK(!m || (p.first >= m->first && p.first + n_blocks <= m->first + m->n));
+    SL_CHECK(p.first >= m->first && p.first + n_blocks <= m->first + m->n);
     sl_launch(count_blocks_kernel, dim3((n + WARPS - 1) / WARPS), dim3(THREADS), 0, args->stream, p);
     sort(NULL, &bytes, unsorted, items, n, args->stream);
     sort((char *)args->ws + 2 * size, &bytes, unsorted, items, n, args->stream); // a failure stays CUDA's last error

@@ -22,11 +22,11 @@ enum { SL_ITEM_MOST = 0xffff }; // of each field
 typedef struct query_blocks {
     const uint64_t *items; // [n_items]
     int n_items;
-    const uint64_t *bits; // of the mask: [n_heads][n][n_words], in device memory. NULL: every query block visits all key blocks
+    const uint64_t *bits; // of the mask: [n_heads][n][n_words], in device memory
     int first, n, n_words;
 } query_blocks;
 
-// Sorts the query blocks of a call into args->ws, on args->stream. Adds the lengths of a mask to args->stats.
+// Sorts the query blocks of a call with a mask into args->ws, on args->stream. Adds their lengths to args->stats.
 query_blocks sl_cuda_order_query_blocks(const sl_attn_cuda_prefill_args *args, int section_heads);
 
 #ifdef __CUDACC__

@@ -1,9 +1,9 @@
 // attention/cuda/prefill/row_sums.cuh - sums of attention probabilities over sampled rows, as integers: the kernels of what
 // attention/prefill/row_sums.c computes on the CPU. No matrix of all scores is in memory. attention/prefill/row_sums.h defines
-// rows, columns and strides, and integer_softmax.h defines shares. From equal scores come the integers of the CPU.
+// rows and columns, and integer_softmax.h defines shares. From equal scores come the integers of the CPU.
 //
-// A task is up to 128 rows of one head. A tile is 128 rows and 128 columns of a task. With stride 1 a tile has one key block.
-// With stride S it has S query blocks and S key blocks.
+// A task is up to 128 rows of one head. A row is one query, and a column is one key. A tile is 128 rows and one key block of a
+// task.
 //
 // | kernel            | makes                                                                      |
 // |-------------------|----------------------------------------------------------------------------|
@@ -34,14 +34,14 @@ struct row_sums_params {
     int first_head, n_heads;    // the heads of this launch
     int first_block, n_queries; // query blocks [first_block, first_block + n_queries) of the segment
     int n_chunks;               // tasks of a head
-    int most_rows;              // of a task with stride 1: its last rows
+    int most_rows;              // of a task: its last rows
     int n_blocks;               // key blocks of the sequence
     int n_tiles;                // of all tasks
-    float scale;                // sl_score_scale / stride
+    float scale;                // sl_score_scale
     // Task t has head first_head + t % n_heads and chunk t / n_heads.
     uint64_t *mass;             // [task][n_blocks][128 rows] pack_mass
     sl_row_scale *scales;       // [task][128]; top SL_REF_INVALID: no sums; factor 0: no shares
-    uint32_t *column;           // [task][n_kv] sum over rows; NULL: not wanted; stride 1
+    uint32_t *column;           // [task][n_kv] sum over rows; NULL: not wanted
     uint32_t *offset;           // [task][n_kv] sum over rows; with `column`
     uint32_t octave[SL_OCTAVE]; // sl_mass_octave, with `column`
 };
@@ -54,27 +54,19 @@ static __device__ __forceinline__ sl_block_mass unpack_mass(uint64_t x) {
     return {(uint32_t)x & 0xffffff, (uint32_t)(x >> 24) & 0xffffff, (int16_t)(x >> 48)};
 }
 
-// The rows of a task: those with the numbers row0 + begin .. row0 + end - 1. from, to: the query blocks that they stand for.
+// The rows of a task: those with the numbers row0 .. row0 + end - 1.
 struct task_rows {
-    int head, chunk, from, to, row0, begin, end;
+    int head, chunk, row0, end;
 };
 
-static __host__ __device__ __forceinline__ task_rows rows_of_task(const row_sums_params &p, int task, int stride) {
+static __host__ __device__ __forceinline__ task_rows rows_of_task(const row_sums_params &p, int task) {
     task_rows t;
-    int n_kv = p.first + p.n_tokens;
     t.head = task % p.n_heads, t.chunk = task / p.n_heads;
-    if (stride == 1) {
-        t.from = p.first_block + (int)((long long)t.chunk * p.n_queries / p.n_chunks);
-        t.to = p.first_block + (int)((long long)(t.chunk + 1) * p.n_queries / p.n_chunks);
-        int last = min(t.to * SL_MASK_BLOCK, n_kv);
-        t.row0 = max(max(t.from * SL_MASK_BLOCK, p.first), last - p.most_rows);
-        t.begin = 0, t.end = last - t.row0;
-    } else {
-        t.from = p.first_block + t.chunk * stride, t.to = min(t.from + stride, p.first_block + p.n_queries);
-        t.row0 = t.from * SL_MASK_BLOCK / stride;
-        t.begin = max(t.from * SL_MASK_BLOCK, p.first) / stride - t.row0;
-        t.end = (min(t.to * SL_MASK_BLOCK, n_kv) - 1) / stride - t.row0 + 1;
-    }
+    int from = p.first_block + (int)((long long)t.chunk * p.n_queries / p.n_chunks); // query blocks [from, to)
+    int to = p.first_block + (int)((long long)(t.chunk + 1) * p.n_queries / p.n_chunks);
+    int last = min(to * SL_MASK_BLOCK, p.first + p.n_tokens);
+    t.row0 = max(max(from * SL_MASK_BLOCK, p.first), last - p.most_rows);
+    t.end = last - t.row0;
     return t;
 }
 
@@ -84,30 +76,22 @@ static __host__ __device__ __forceinline__ int tiles_of(const task_rows &t) {
 
 // ---- scores ----
 
-static __device__ __forceinline__ int divided_up(int x, int n) { // 0 for x <= 0
-    return x > 0 ? (x + n - 1) / n : 0;
-}
-
-// Query `part` of each row: position stride * row + part.
-template <int D, int STRIDE>
-static __device__ __forceinline__ void load_queries(const row_sums_params &p, const task_rows &t, int part, bf16 *to) {
-    int before = t.row0 * STRIDE + part - p.first; // token of the task's row 0
+// The queries of the task's rows.
+template <int D> static __device__ __forceinline__ void load_queries(const row_sums_params &p, const task_rows &t, bf16 *to) {
+    int before = t.row0 - p.first; // token of the task's row 0
     const bf16 *from = p.q + before * (ptrdiff_t)p.q_stride + (size_t)(p.first_head + t.head) * D;
-    load_tile<D, TASK_ROWS, SUM_THREADS>(to, from, STRIDE * p.q_stride, divided_up(-before, STRIDE),
-                                         divided_up(p.n_tokens - before, STRIDE));
+    load_tile<D, TASK_ROWS, SUM_THREADS>(to, from, p.q_stride, max(-before, 0), max(p.n_tokens - before, 0));
 }
 
-// Key stride - 1 - part of each column of tile c.
-template <int D, int STRIDE>
-static __device__ __forceinline__ void load_columns(const row_sums_params &p, const task_rows &t, int part, int c, bf16 *to) {
-    constexpr int n = SL_PAGE / STRIDE < TILE_KEYS ? SL_PAGE / STRIDE : TILE_KEYS; // columns in one page
+// The keys of tile c.
+template <int D>
+static __device__ __forceinline__ void load_columns(const row_sums_params &p, const task_rows &t, int c, bf16 *to) {
     int kv_head = (p.first_head + t.head) / p.group, n_kv = p.first + p.n_tokens;
 #pragma unroll 1
-    for (int i = 0; i < TASK_COLUMNS; i += n) {
-        int key = (c * TASK_COLUMNS + i) * STRIDE, page = key < n_kv ? p.pages[key / SL_PAGE] : 0;
-        size_t at = ((size_t)page * p.n_kv_heads + kv_head) * SL_PAGE + key % SL_PAGE + STRIDE - 1 - part;
-        load_tile<D, n, SUM_THREADS>(to + i * tile_stride<D>, p.k + at * D, STRIDE * D, 0,
-                                     divided_up(n_kv - key - (STRIDE - 1 - part), STRIDE));
+    for (int i = 0; i < TASK_COLUMNS; i += TILE_KEYS) {
+        int key = c * TASK_COLUMNS + i, page = key < n_kv ? p.pages[key / SL_PAGE] : 0;
+        size_t at = ((size_t)page * p.n_kv_heads + kv_head) * SL_PAGE + key % SL_PAGE;
+        load_tile<D, TILE_KEYS, SUM_THREADS>(to + i * tile_stride<D>, p.k + at * D, D, 0, max(n_kv - key, 0));
     }
 }
 
@@ -122,7 +106,7 @@ struct lane_place {
     // Row number i = 2 b + h of the thread sees the columns 8 n + e <= seen(i), counted from its first column.
     __device__ __forceinline__ int seen(const task_rows &t, int i, int c) const {
         int r = row + 8 * i;
-        return r >= t.begin && r < t.end ? t.row0 + r - c * TASK_COLUMNS - column : -1;
+        return r < t.end ? t.row0 + r - c * TASK_COLUMNS - column : -1;
     }
 };
 
@@ -167,21 +151,21 @@ struct tile_walk {
     task_rows t;
     int task, c, n_left;
 
-    __device__ __forceinline__ tile_walk(const row_sums_params &p, int stride) {
+    __device__ __forceinline__ tile_walk(const row_sums_params &p) {
         int at = (int)((long long)blockIdx.x * p.n_tiles / gridDim.x);
         n_left = (int)((long long)(blockIdx.x + 1) * p.n_tiles / gridDim.x) - at;
         for (int chunk = 0;; chunk++) {
-            t = rows_of_task(p, chunk * p.n_heads, stride);
+            t = rows_of_task(p, chunk * p.n_heads);
             if (at < tiles_of(t) * p.n_heads || chunk == p.n_chunks - 1) break;
             at -= tiles_of(t) * p.n_heads;
         }
         task = t.chunk * p.n_heads + at / tiles_of(t), c = at % tiles_of(t);
         t.head = task % p.n_heads;
     }
-    __device__ __forceinline__ bool next(const row_sums_params &p, int stride) { // true: of another task
+    __device__ __forceinline__ bool next(const row_sums_params &p) { // true: of another task
         n_left--;
         if (++c < tiles_of(t) || !n_left) return false;
-        t = rows_of_task(p, ++task, stride), c = 0;
+        t = rows_of_task(p, ++task), c = 0;
         return true;
     }
 };
@@ -189,39 +173,31 @@ struct tile_walk {
 // Calls f for every tile of the thread block: f.tops(at, s), a __syncthreads, f.masses(t, task, c, at, s), the first
 // __syncthreads of the next tile, f.finish(). A thread may be at f.tops of the next tile while another one is at f.finish.
 // f.finish also runs once before the first tile.
-template <int D, int STRIDE, typename F>
+template <int D, typename F>
 static __device__ __forceinline__ void each_tile(const row_sums_params &p, unsigned char *shared, F &f) {
     bf16 *q = (bf16 *)shared, *k = q + TASK_ROWS * tile_stride<D>;
     lane_place at;
-    tile_walk walk(p, STRIDE);
+    tile_walk walk(p);
     if (!walk.n_left) return;
-    load_queries<D, STRIDE>(p, walk.t, 0, q);
-    load_columns<D, STRIDE>(p, walk.t, 0, walk.c, k);
+    load_queries<D>(p, walk.t, q);
+    load_columns<D>(p, walk.t, walk.c, k);
     while (walk.n_left) {
         float s[BLOCKS][TILE_KEYS / 8][4];
         clear(s);
-#pragma unroll 1
-        for (int part = 0; part < STRIDE; part++) {
-            if (part > 0) {
-                __syncthreads(); // no thread reads the part before
-                load_queries<D, STRIDE>(p, walk.t, part, q);
-                load_columns<D, STRIDE>(p, walk.t, part, walk.c, k);
-            }
-            copies_landed();
-            __syncthreads();
-            if (part == 0) f.finish();
-            if (at.warp_row < walk.t.end) // the warp has rows
-                add_scores<D>(s, q + at.warp_row * tile_stride<D>, k + at.warp_column * tile_stride<D>, threadIdx.x % 32);
-        }
+        copies_landed();
+        __syncthreads();
+        f.finish();
+        if (at.warp_row < walk.t.end) // the warp has rows
+            add_scores<D>(s, q + at.warp_row * tile_stride<D>, k + at.warp_column * tile_stride<D>, threadIdx.x % 32);
         round_scores(p, walk.t, walk.c, at, s);
         f.tops(at, s);
         task_rows t = walk.t;
         int task = walk.task, c = walk.c;
-        bool other = walk.next(p, STRIDE);
+        bool other = walk.next(p);
         __syncthreads(); // no thread reads the tile
         if (walk.n_left) {
-            if (STRIDE > 1 || other) load_queries<D, STRIDE>(p, walk.t, 0, q);
-            load_columns<D, STRIDE>(p, walk.t, 0, walk.c, k);
+            if (other) load_queries<D>(p, walk.t, q);
+            load_columns<D>(p, walk.t, walk.c, k);
         }
         f.masses(t, task, c, at, s);
     }
@@ -238,11 +214,11 @@ static __device__ __forceinline__ uint32_t quad_sum(uint32_t x) {
 
 // ---- pass 1 ----
 
-// The largest score + SCORE_ZERO of row i in the columns 8 [FROM, TO); NaN if one is NaN.
-template <int FROM, int TO> static __device__ __forceinline__ float top_of(const float s[BLOCKS][TILE_KEYS / 8][4], int i) {
+// The largest score + SCORE_ZERO of row i; NaN if one is NaN.
+static __device__ __forceinline__ float top_of(const float s[BLOCKS][TILE_KEYS / 8][4], int i) {
     float top = -INFINITY;
 #pragma unroll
-    for (int n = FROM; n < TO; n++)
+    for (int n = 0; n < TILE_KEYS / 8; n++)
 #pragma unroll
         for (int e = 0; e < 2; e++) top = sl_max_nan(top, s[i / 2][n][i % 2 * 2 + e]);
     return sl_quad_max_nan(top);
@@ -258,16 +234,16 @@ struct block_ref {
     }
 };
 
-// The sum of masses of row i in the columns 8 n + e of [8 FROM, 8 TO), and with SPLIT also of those with 8 n + e <= split. Sums
-// start at 2^7, so their unit is 2^-16: each fused product and sum rounds one mass to nearest, and the sum does not depend on
-// the order. A row has at most 128 masses of at most c < 1. NaN gives any integer.
-template <int FROM, int TO, bool SPLIT>
+// The sum of masses of row i, and with SPLIT also of the columns 8 n + e <= split. Sums start at 2^7, so their unit is 2^-16:
+// each fused product and sum rounds one mass to nearest, and the sum does not depend on the order. A row has at most 128 masses
+// of at most c < 1. NaN gives any integer.
+template <bool SPLIT>
 static __device__ __forceinline__ void mass_of(const float s[BLOCKS][TILE_KEYS / 8][4], int i, float zero, int split,
                                                uint32_t *all, uint32_t *low) {
     const float start = 1 << (23 - SL_MASS_BITS), c = SL_MASS_SCALE;
     float sum = start, part = start;
 #pragma unroll
-    for (int n = FROM; n < TO; n++)
+    for (int n = 0; n < TILE_KEYS / 8; n++)
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             float x = sl_exp2(__fsub_rn(s[i / 2][n][i % 2 * 2 + e], zero));
@@ -294,7 +270,7 @@ struct block_masses {
     __device__ __forceinline__ void tops(const lane_place &at, const float s[BLOCKS][TILE_KEYS / 8][4]) {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            own[i] = top_of<0, TILE_KEYS / 8>(s, i);
+            own[i] = top_of(s, i);
             if (threadIdx.x % 4 == 0) top[at.warp_column / TILE_KEYS][at.row + 8 * i] = own[i];
         }
     }
@@ -313,73 +289,40 @@ struct block_masses {
             block_ref ref(sl_max_nan(own[i], top[1 - side][at.row + 8 * i]));
             uint32_t all, low;
             if (is_low || is_high) {
-                mass_of<0, TILE_KEYS / 8, false>(s, i, ref.zero, 0, &all, &low);
+                mass_of<false>(s, i, ref.zero, 0, &all, &low);
                 low = is_low ? all : 0;
             } else
-                mass_of<0, TILE_KEYS / 8, true>(s, i, ref.zero, split[i], &all, &low);
+                mass_of<true>(s, i, ref.zero, split[i], &all, &low);
             if (threadIdx.x % 4 == 0) half[side][at.row + 8 * i] = pack_mass(low, (all - low) & 0x7fffff, ref.stored);
         }
         to = p.mass + ((size_t)task * p.n_blocks + c) * TASK_ROWS;
     }
 };
 
-// A key block has 128 / STRIDE columns, in one warp.
-template <int STRIDE> struct pair_masses {
-    const row_sums_params &p;
-
-    __device__ __forceinline__ void finish() {}
-    __device__ __forceinline__ void tops(const lane_place &, const float[BLOCKS][TILE_KEYS / 8][4]) {}
-    template <int J>
-    __device__ __forceinline__ void add(const task_rows &t, int task, int c, const lane_place &at,
-                                        const float s[BLOCKS][TILE_KEYS / 8][4]) {
-        constexpr int WIDTH = SL_MASK_BLOCK / STRIDE / 8; // of a key block, in units of 8 columns
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            block_ref ref(top_of<J * WIDTH, (J + 1) * WIDTH>(s, i));
-            uint32_t all, low;
-            mass_of<J * WIDTH, (J + 1) * WIDTH, false>(s, i, ref.zero, 0, &all, &low);
-            int key_block = c * STRIDE + at.warp_column * STRIDE / SL_MASK_BLOCK + J, row = at.row + 8 * i;
-            bool sees = row >= t.begin && row < t.end && key_block <= (t.row0 + row) * STRIDE / SL_MASK_BLOCK;
-            if (threadIdx.x % 4 == 0 && sees)
-                p.mass[((size_t)task * p.n_blocks + key_block) * TASK_ROWS + row] = pack_mass(all, 0, ref.stored);
-        }
-        if constexpr ((J + 1) * WIDTH < TILE_KEYS / 8) add<J + 1>(t, task, c, at, s);
-    }
-    __device__ __forceinline__ void masses(const task_rows &t, int task, int c, const lane_place &at,
-                                           const float s[BLOCKS][TILE_KEYS / 8][4]) {
-        add<0>(t, task, c, at, s);
-    }
-};
-
 // Grid: any number of thread blocks, which share the tiles.
-template <int D, int STRIDE>
+template <int D>
 __global__ void __launch_bounds__(SUM_THREADS, 2) row_masses_kernel(const __grid_constant__ row_sums_params p) {
     extern __shared__ __align__(16) unsigned char shared[];
+    __shared__ float top[2][TASK_ROWS];
+    __shared__ uint64_t half[2][TASK_ROWS];
     sl_start_next();
     sl_wait_previous();
-    if constexpr (STRIDE == 1) {
-        __shared__ float top[2][TASK_ROWS];
-        __shared__ uint64_t half[2][TASK_ROWS];
-        block_masses f = {p, top, half, NULL, {}};
-        each_tile<D, STRIDE>(p, shared, f);
-    } else {
-        pair_masses<STRIDE> f = {p};
-        each_tile<D, STRIDE>(p, shared, f);
-    }
+    block_masses f = {p, top, half, NULL, {}};
+    each_tile<D>(p, shared, f);
 }
 
 // ---- shares of key blocks ----
 
 // Grid: [tasks][4]. Thread (g, r) has the key blocks g, g + 32, ... of row r.
-template <int STRIDE>
-__global__ void __launch_bounds__(SCALE_ROWS *SCALE_GROUPS) row_scales_kernel(const __grid_constant__ row_sums_params p) {
+static __global__ void __launch_bounds__(SCALE_ROWS *SCALE_GROUPS)
+    row_scales_kernel(const __grid_constant__ row_sums_params p) {
     __shared__ int tops[SCALE_GROUPS][SCALE_ROWS];
     __shared__ uint64_t sums[SCALE_GROUPS][SCALE_ROWS];
     sl_start_next();
     sl_wait_previous();
     int task = blockIdx.x, r = threadIdx.x % SCALE_ROWS, row = blockIdx.y * SCALE_ROWS + r, g = threadIdx.x / SCALE_ROWS;
-    task_rows t = rows_of_task(p, task, STRIDE);
-    int last = row >= t.begin && row < t.end ? (t.row0 + row) * STRIDE / SL_MASK_BLOCK : -1, top = SL_REF_EMPTY;
+    task_rows t = rows_of_task(p, task);
+    int last = row < t.end ? (t.row0 + row) / SL_MASK_BLOCK : -1, top = SL_REF_EMPTY;
     const uint64_t *mass = p.mass + (size_t)task * p.n_blocks * TASK_ROWS + row;
     for (int b = g; b <= last; b += SCALE_GROUPS) top = max(top, (int)unpack_mass(mass[(size_t)b * TASK_ROWS]).ref);
     tops[g][r] = top;
@@ -487,7 +430,7 @@ template <int D> __global__ void __launch_bounds__(SUM_THREADS, 2) row_lines_ker
     sl_wait_previous();
     if (threadIdx.x < SL_OCTAVE) octave[threadIdx.x] = p.octave[threadIdx.x];
     line_shares f = {p, sum, octave};
-    each_tile<D, 1>(p, shared, f);
+    each_tile<D>(p, shared, f);
 }
 
 #endif

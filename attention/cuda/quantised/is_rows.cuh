@@ -18,7 +18,7 @@ enum {
     LATE_PARTS = 4,     // thread blocks that are assigned to a late head
     ALONE_LISTS = 2,    // a thread block that is alone with so few lists does not share them
 };
-enum is_mode { EVEN, CARRIED, BY_LAYER };
+enum is_mode { EVEN, BY_LAYER };
 
 struct is_params {
     score_params score;

@@ -7,15 +7,14 @@
 // | shared memory of is_draw_kernel | bytes           | contents                                                          |
 // |---------------------------------|-----------------|-------------------------------------------------------------------|
 // | block_shared                    | SHARED_BYTES    | take_space, query_head, sums, columns, q, page table, row, coef   |
-// | layer_shared                    | LAYER_BYTES     | CARRIED, BY_LAYER: known_rows, kappa, step, pairs                 |
+// | layer_shared                    | LAYER_BYTES     | BY_LAYER: known_rows, kappa, step, pairs                          |
 // | block masses                    | take_all_memory | [n_blocks], padded (place_of)                                     |
 //
-// The kernel has three modes:
+// The kernel has two modes:
 // - EVEN: S draws.
-// - CARRIED: a budget that the layer carries. The kernel draws at the layer's threshold (carried.cuh, take_known.cuh), or
-//   searches where carried.c searches. The unit of kappa is the total of the sizes.
-// - BY_LAYER: a stated error of the layer. The scores are stored as sizes. The unit of kappa is the total of the masses. The
-//   thread block that writes a head's output also measures the head (draw_importance.c, measure).
+// - BY_LAYER: a stated error of the layer. The kernel draws at the layer's threshold (carried.cuh, take_known.cuh), or searches
+//   where carried.c searches. The scores are stored as sizes. The unit of kappa is the total of the masses. The thread block
+//   that writes a head's output also measures the head (draw_importance.c, measure).
 //
 // Worked list: S = 128, head_dim 128, one list. Lanes 0 .. 15 of each warp have one row. The warp prefetches their rows of V.
 // Then score_rows loads 16 rows of K: lane (g, q) loads pieces q, q + 4, q + 8, q + 12 of rows g and g + 8. 8 mma with the
@@ -34,9 +33,8 @@ namespace {
 // The draw of a head at the threshold of its layer.
 struct layer_shared {
     known_rows rows;
-    double kappa;           // of the layer; 0: the head searches
-    sl_threshold_step step; // of the head, set by thread 0
-    // BY_LAYER:
+    double kappa;              // of the layer; 0: the head searches
+    sl_threshold_step step;    // of the head, set by thread 0
     uint64_t mass[TAKE_WARPS]; // total_masses
     int top[TAKE_WARPS];
     float m; // size_of_mean
@@ -87,8 +85,8 @@ template <int DIM, int MODE> __device__ void begin(const is_params &p, block_sha
 // ---- a threshold of the layer ----
 
 // Most rows of a head that draws at kappa.
-template <bool STATED> __device__ double most_rows(const is_params &p, const block_shared *s) {
-    return STATED ? s->at.n_built / 2.0 : p.carried.most;
+__device__ double most_rows(const block_shared *s) {
+    return s->at.n_built / 2.0;
 }
 
 // Every how many light draws of a head at kappa one is compared; 0: none.
@@ -107,15 +105,15 @@ __device__ int *shared_pairs(const is_params &p, const block_shared *s) {
 }
 
 // Sums the rows of a head whose heavy rows are too many for the lists, as one list.
-template <int DIM, bool STATED>
+template <int DIM>
 __device__ counts sum_parts(const is_params &p, block_shared *s, layer_shared *l, known_split split, int thread,
                             mass_sum *all) {
     counts n = {};
     warp_sum own = {.top = -INFINITY, .total = 0, .sum = {}};
-    uint32_t step = STATED ? pair_step(p, split) : 0;
+    uint32_t step = pair_step(p, split);
     take_parts(&s->take, &l->rows, split, false, s->at.id, thread, [&](const drawn_row &x, uint32_t m) {
         n.n_drawn += __popc(__ballot_sync(~0u, x.row >= 0));
-        if (STATED) keep_pair(p, s, l->pairs.row, step, x, m);
+        keep_pair(p, s, l->pairs.row, step, x, m);
         n.n_read += add_rows<DIM>(p, s, 0, x, thread, &own);
     });
     add_list(all, join_warps<DIM>(s, own, thread));
@@ -167,17 +165,17 @@ __device__ counts search_error(const is_params &p, block_shared *s, layer_shared
 
 // draw_of_layer for a head that does not draw at kappa, or whose heavy rows are too many for the lists. fits: the head draws at
 // kappa. The function is not inlined, because it rarely runs.
-template <int DIM, bool STATED>
+template <int DIM>
 __device__ __noinline__ counts draw_rarely(const is_params &p, block_shared *s, layer_shared *l, known_split split, bool fits,
                                            int thread, int *n_lists, mass_sum *all) {
     *n_lists = 1;
     if (fits) {
-        if (thread == 0) l->step = step_of_known(s->take.sizes, &l->rows, split, most_rows<STATED>(p, s));
+        if (thread == 0) l->step = step_of_known(s->take.sizes, &l->rows, split, most_rows(s));
         if (s->at.part > 0) return {};
         if (thread == 0) settle_head(p.queue, s->at.index, 1);
-        return sum_parts<DIM, STATED>(p, s, l, split, thread, all);
+        return sum_parts<DIM>(p, s, l, split, thread, all);
     }
-    if (STATED && l->kappa > 0) {
+    if (l->kappa > 0) {
         *n_lists = lists_of_turns(p, ceil_div(s->at.n_built, (int)TAKE_THREADS));
         counts n = sum_every_row<DIM>(p, s, l, *n_lists, thread, all);
         if (thread == 0) { // of the draws that the head does not make
@@ -186,21 +184,11 @@ __device__ __noinline__ counts draw_rarely(const is_params &p, block_shared *s, 
         }
         return n;
     }
-    if (STATED) return search_error<DIM>(p, s, l, thread, all);
-    take_all_solve(&s->take, l->kappa > 0 ? p.carried.most : p.draw.S, &s->other_top, thread);
-    if (thread == 0) {
-        l->step = step_of_search(s->take.sizes, unit_of(&l->rows), s->take.drawn);
-        if (l->kappa > 0) l->step = at_ceiling(l->step);
-    }
-    int n_turns = turns_of(&s->take);
-    *n_lists = lists_of_turns(p, n_turns);
-    return sum_lists<DIM>(p, s, *n_lists, n_turns, thread, all,
-                          [&](int turn) { return row_of_turn(&s->take, false, s->at.id, 0, turn, thread); });
+    return search_error<DIM>(p, s, l, thread, all);
 }
 
-// Sums the lists that the thread block takes (carried.c, sl_draw_of_layer). *n_lists: of the head. Thread 0 sets l->step: with
-// STATED in every thread block, else in part 0.
-template <int DIM, bool STATED>
+// Sums the lists that the thread block takes (carried.c, sl_draw_of_layer). *n_lists: of the head. Thread 0 sets l->step.
+template <int DIM>
 __device__ counts draw_of_layer(const is_params &p, block_shared *s, layer_shared *l, int thread, int *n_lists, mass_sum *all) {
     known_split split = {};
     bool fits = false;
@@ -208,28 +196,27 @@ __device__ counts draw_of_layer(const is_params &p, block_shared *s, layer_share
         list_heavy(&s->take, &l->rows, 0, listed_blocks(&l->rows), thread);
         __syncthreads();
         split = split_known(&s->take, &l->rows);
-        fits = fits_in(split, l->rows.kappa, most_rows<STATED>(p, s));
+        fits = fits_in(split, l->rows.kappa, most_rows(s));
     }
-    if (STATED && thread == 0) l->split = split;
+    if (thread == 0) l->split = split;
     if (!fits || !split.is_listed) {
         int lists;
         mass_sum sum = *all;
-        counts n = draw_rarely<DIM, STATED>(p, s, l, split, fits, thread, &lists, &sum);
+        counts n = draw_rarely<DIM>(p, s, l, split, fits, thread, &lists, &sum);
         *n_lists = lists, *all = sum;
         return n;
     }
     known_part whole = whole_head(split);
     int n_turns = turns_of_part(whole);
     *n_lists = lists_of_turns(p, n_turns);
-    uint32_t step = STATED ? pair_step(p, split) : 0;
+    uint32_t step = pair_step(p, split);
     int *pairs = is_alone(s, *n_lists) ? l->pairs.row : shared_pairs(p, s);
     // Warp 0 usually has only heavy rows, so it has time while other warps search for light rows.
-    if ((STATED || s->at.part == 0) && thread == 0)
-        l->step = step_of_known(s->take.sizes, &l->rows, split, most_rows<STATED>(p, s));
+    if (thread == 0) l->step = step_of_known(s->take.sizes, &l->rows, split, most_rows(s));
     counts n = sum_lists<DIM>(p, s, *n_lists, n_turns, thread, all, [&](int turn) {
         uint32_t m;
         drawn_row x = row_of_part(&s->take, &l->rows, whole, false, s->at.id, n_turns, turn, thread, &m);
-        if (STATED) keep_pair(p, s, pairs, step, x, m);
+        keep_pair(p, s, pairs, step, x, m);
         return x;
     });
     return n;
@@ -308,7 +295,6 @@ __device__ void prepare_measure(const is_params &p, layer_shared *l, int seq_hea
 // of the head: an open head has its masses.
 template <int DIM, int MODE>
 __device__ void prepare_head(const is_params &p, char *memory, int index, int part, int list, int thread) {
-    enum { HAS_LAYER = MODE != EVEN };
     block_shared *s = (block_shared *)memory;
     layer_shared *l = (layer_shared *)(memory + SHARED_BYTES);
     int seq_head = index / p.score.group, h = index % p.score.group;
@@ -323,15 +309,15 @@ __device__ void prepare_head(const is_params &p, char *memory, int index, int pa
                      .n_kv = row.position + 1,
                      .n_built = row.position / SL_PAGE * SL_PAGE,
                      .id = rng_of(p.draw, row, head)};
-    if (HAS_LAYER && thread == 32 * STATE_WARP) l->kappa = threshold_of(p.carried, row).kappa;
+    if (MODE == BY_LAYER && thread == 32 * STATE_WARP) l->kappa = threshold_of(p.carried, row).kappa;
     if (MODE == BY_LAYER) prepare_measure(p, l, seq_head, h, at.n_built > 0, thread);
     head_view x = view_of(p.score, row, seq_head, h);
     const uint64_t *sizes = MODE == BY_LAYER ? p.score.size_mass + (x.mass - p.score.mass) : x.mass;
     copy_pages(s->page, row, thread);
     if (thread == 0) s->at = at;
-    if (HAS_LAYER && thread == 0) place_listed(&l->rows, p.listed, p.score.max_blocks);
+    if (MODE == BY_LAYER && thread == 0) place_listed(&l->rows, p.listed, p.score.max_blocks);
     // 0.01: every row has a positive probability, even if the proposal is wrong.
-    take_all_prepare(&s->take, memory + SHARED_BYTES + (HAS_LAYER ? LAYER_BYTES : 0), sizes, x.w, x.stride, at.n_built,
+    take_all_prepare(&s->take, memory + SHARED_BYTES + (MODE == BY_LAYER ? LAYER_BYTES : 0), sizes, x.w, x.stride, at.n_built,
                      MODE == BY_LAYER ? 0 : 0.01, at.id, thread);
     if (list < 0)
         wait_done(p.score.done + seq_head, quantised_done_target(p.page_tiles, row.position + 1), thread);
@@ -349,10 +335,7 @@ template <int DIM, int MODE> __device__ void find_sizes(const is_params &p, bloc
     } else {
         asm volatile("cp.async.wait_all;" ::: "memory"); // of the query and of copy_pages
         head_view x = view_of(p.score, s->at.row, s->at.seq_head, s->at.index % p.score.group);
-        if (MODE == CARRIED)
-            known_blocks<false>(&s->take, &l->rows, l->kappa, {NULL, 0, NULL, NULL}, &s->other_top, thread);
-        else
-            known_blocks<true>(&s->take, &l->rows, l->kappa, {x.mass, x.n_blocks, l->mass, l->top}, NULL, thread);
+        known_blocks(&s->take, &l->rows, l->kappa, {x.mass, x.n_blocks, l->mass, l->top}, thread);
     }
 }
 
@@ -376,7 +359,6 @@ __device__ void count(sl_attn_cuda_stats *stats, const counts &n, int row_bytes,
 // writes its output.
 template <int DIM, int MODE>
 __device__ void draw_head(const is_params &p, char *memory, int index, int part, int list, int thread) {
-    enum { HAS_LAYER = MODE != EVEN };
     block_shared *s = (block_shared *)memory;
     layer_shared *l = (layer_shared *)(memory + SHARED_BYTES);
     prepare_head<DIM, MODE>(p, memory, index, part, list, thread);
@@ -390,8 +372,8 @@ __device__ void draw_head(const is_params &p, char *memory, int index, int part,
     int n_lists = 1, before = 0;
     if (!draws) {
         if (thread == 0 && part == 0) settle_head(p.queue, index, 1);
-    } else if (HAS_LAYER) {
-        n = draw_of_layer<DIM, MODE == BY_LAYER>(p, s, l, thread, &n_lists, &all);
+    } else if (MODE == BY_LAYER) {
+        n = draw_of_layer<DIM>(p, s, l, thread, &n_lists, &all);
     } else {
         n = sum_lists<DIM>(p, s, n_lists = p.n_lists, turns_of(&s->take), thread, &all,
                            [&](int turn) { return row_of_turn(&s->take, false, s->at.id, 0, turn, thread); });
@@ -406,10 +388,6 @@ __device__ void draw_head(const is_params &p, char *memory, int index, int part,
     if (writes && thread < DIM)
         p.draw.out[(size_t)index * DIM + thread] = __bfloat16_as_ushort(__float2bfloat16_rn(all.x / all.total));
     int head = at.seq_head % p.score.n_kv_heads * p.score.group + index % p.score.group;
-    if (MODE == CARRIED && part == 0 && thread == 0) {
-        if (!draws) l->step = {};
-        store_step(p.carried, at.row, head, l->step);
-    }
     if (MODE == BY_LAYER && writes) measure<DIM>(p, s, l, head, all, draws, whole, thread);
     if (list < 0 && thread == 0) reset_counters(p, at, before);
     count(p.draw.stats, n, DIM * sizeof(bf16), MODE == BY_LAYER && writes && l->took_all, thread);
@@ -425,7 +403,7 @@ __device__ void draw_head(const is_params &p, char *memory, int index, int part,
 // Bytes: block masses; row masses (from the L2 cache) of blocks with candidates or draws; K and V of drawn rows.
 // Order of reduction: masses are integers. The tiles of the newest page come first, then the lists. In a list, a warp adds its
 // rows in order, then the sums of the warps are added in order.
-// CARRIED, BY_LAYER: also 80 bytes of state for each head. BY_LAYER: block masses and block masses of sizes.
+// BY_LAYER: also 80 bytes of state for each head, and block masses of sizes.
 // REGISTERS: with 128, two thread blocks share a multiprocessor when the scores have ended. With 136, one still fits next to a
 // thread block of the scores (384 threads of 80 registers). With more, the draws would start after the scores.
 template <int DIM, int REGISTERS, int MODE>
@@ -452,24 +430,21 @@ __global__ void __maxnreg__(REGISTERS) is_draw_kernel(const __grid_constant__ is
 const sl_attn_cuda_ops &long_ops = IS_HOST ? sl_santa_is_host_long_cuda_ops : sl_santa_is_long_cuda_ops;
 
 is_mode mode_of(const sl_attn_spec *spec) {
-    return sl_attn_certifies_layer(spec) ? BY_LAYER : sl_attn_carries_budget(spec) ? CARRIED : EVEN;
+    return sl_attn_certifies_layer(spec) ? BY_LAYER : EVEN;
 }
 
 // Most lists of a head's draws.
 int lists_of(const sl_attn_spec *spec) {
     if (mode_of(spec) == BY_LAYER) return LISTS_MAX;
-    int most = (int)sl_attn_get(spec, "S") * (mode_of(spec) == CARRIED ? SL_BUDGET_MOST : 1);
-    int n = ceil_div(most, (int)TAKE_THREADS), limit = mode_of(spec) == CARRIED ? LISTS_MAX : EVEN_LISTS_MAX;
-    return n < limit ? n : limit;
+    int n = ceil_div((int)sl_attn_get(spec, "S"), (int)TAKE_THREADS);
+    return n < EVEN_LISTS_MAX ? n : EVEN_LISTS_MAX;
 }
 
-// Thread blocks of a head that are likely to have a list, at most. With a threshold of the layer, most heads have about the
-// rows of S draws, and a few have more. A thread block without a list delays the others (1 x 32k with a stated error, one H100:
-// 56 us with 8 thread blocks for each head, 52 us with 3).
+// Thread blocks of a head that are likely to have a list, at most. With a stated error of the layer, most heads have the rows
+// of one list, and a few have more. A thread block without a list delays the others (1 x 32k with a stated error, one H100: 56
+// us with 8 thread blocks for each head, 52 us with 3).
 int useful_parts(const sl_attn_spec *spec) {
-    if (mode_of(spec) == EVEN) return lists_of(spec);
-    int rows = mode_of(spec) == CARRIED ? (int)sl_attn_get(spec, "S") : (int)TAKE_THREADS;
-    return ceil_div(rows, (int)TAKE_THREADS) + 2;
+    return mode_of(spec) == EVEN ? lists_of(spec) : 3;
 }
 
 // Sets how many thread blocks share a head, and how many roam.
@@ -508,7 +483,7 @@ size_t lay_out(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, i
     // Every list has places of its own for fetched rows.
     size_t n_blocks = most_thread_blocks(n_seqs * geom->n_heads),
            n_places = (size_t)n_seqs * geom->n_heads * lists_of(spec) * TAKE_THREADS;
-    if (mode_of(spec) != EVEN) p->listed = take_listed(&a, n_blocks, n_kv);
+    if (mode_of(spec) == BY_LAYER) p->listed = take_listed(&a, n_blocks, n_kv);
     if (mode_of(spec) == BY_LAYER) p->paired = a.take<int>((size_t)n_seqs * geom->n_heads * MOST_PAIRED);
     if (IS_HOST) p->host.fetched = a.take<bf16>(n_places * 2 * geom->head_dim);
     char *from = a.at; // the next arrays are cleared in every launch, `listed` only for a cache of hot rows
@@ -548,7 +523,7 @@ template <int DIM, int BITS> void launch(const sl_attn_cuda_decode_args *a) {
                    .n_lists = n_lists,
                    .newest = NULL};
     SL_CHECK(a->max_kv <= ROWS_MAX);
-    if (mode != EVEN) p.carried = carried_params_of(a, a->state_at);
+    if (mode == BY_LAYER) p.carried = carried_params_of(a, a->state_at);
     SL_CHECK((a->host_rows != NULL) == IS_HOST);
     p.host.rows = a->host_rows, p.host.hot = a->hot, p.host.n_kv_heads = a->geom->n_kv_heads, p.host.stats = a->stats;
     lay_out(a->geom, a->spec, a->n_seqs, a->max_kv, a->ws, &p);
@@ -563,10 +538,7 @@ template <int DIM, int BITS> void launch(const sl_attn_cuda_decode_args *a) {
         return;
     }
     p.score = launch_quantised_scores<DIM, BITS>(a, p.score, p.newest, p.cleared);
-    if (mode == CARRIED)
-        launch_draw<DIM, CARRIED>(a, p);
-    else
-        launch_draw<DIM, EVEN>(a, p);
+    launch_draw<DIM, EVEN>(a, p);
     keep_hot_rows(p.host, a, n_lists, TAKE_THREADS);
 }
 
@@ -576,11 +548,19 @@ template <int DIM> void launch_bits(const sl_attn_cuda_decode_args *a) {
 
 void decode(const sl_attn_cuda_decode_args *args) {
     if (!IS_LONG && args->max_kv > ROWS_MAX) return long_ops.decode(args);
-    SL_WITH_HEAD_DIM(args->geom->head_dim, launch_bits, args);
+    if (!HAS_WIDE_HEADS && args->geom->head_dim >= 96) return SL_WIDE_TABLE(sl_santa_is).decode(args);
+    SL_WITH_HEAD_DIM_OF_UNIT(args->geom->head_dim, launch_bits, args);
 }
 
 size_t state(const sl_attn_geom *geom, const sl_attn_spec *spec) {
     return carried_state(geom, spec);
+}
+
+int supports(const sl_attn_spec *spec, sl_error *err) {
+    if (!sl_attn_carries_budget(spec)) return supports_on_miss(spec, err);
+    return sl_fail(err, SL_ERR_UNSUPPORTED,
+                   "{attn} santa-is: {budget} carried is not offered on a GPU, where it gains nothing; use {budget} even, or "
+                   "{device} cpu");
 }
 
 int needs(const sl_attn_spec *spec, sl_kv_need *out) {
@@ -600,27 +580,18 @@ void account_proposal_and_newest(const sl_attn_geom *geom, const sl_attn_spec *s
 
 } // namespace
 
-#if defined SL_HOST_ROWS && defined SL_LONG_CONTEXT
-const sl_attn_cuda_ops sl_santa_is_host_long_cuda_ops
-#elif defined SL_HOST_ROWS
-const sl_attn_cuda_ops sl_santa_is_host_cuda_ops
-#elif defined SL_LONG_CONTEXT
-const sl_attn_cuda_ops sl_santa_is_long_cuda_ops
-#else
-const sl_attn_cuda_ops sl_santa_is_cuda_ops
-#endif
-    = {.workspace = workspace,
-       .decode = decode,
-       .needs = needs,
-       .state = state,
-       .max_rows = SL_CUDA_LONG_ROWS,
-       .account = account_proposal_and_newest,
-       .prefill = NULL,
-       .supports = supports_on_miss,
-       .mask = NULL,
-       .mask_workspace = NULL,
+const sl_attn_cuda_ops SL_TABLE_OF_UNIT(sl_santa_is) = {.workspace = workspace,
+                                                        .decode = decode,
+                                                        .needs = needs,
+                                                        .state = state,
+                                                        .max_rows = SL_CUDA_LONG_ROWS,
+                                                        .account = account_proposal_and_newest,
+                                                        .prefill = NULL,
+                                                        .supports = supports,
+                                                        .mask = NULL,
+                                                        .mask_workspace = NULL,
 #if defined SL_HOST_ROWS || defined SL_LONG_CONTEXT
-       .host = NULL};
+                                                        .host = NULL};
 #else
-       .host = &sl_santa_is_host_cuda_ops};
+                                                        .host = &sl_santa_is_host_cuda_ops};
 #endif

@@ -731,10 +731,11 @@ template <int DIM, int HEADS, bool DRAWN> void launch_kernel(const sl_attn_cuda_
 
 template <int DIM> void launch(const sl_attn_cuda_decode_args *a, bool is_shared) {
     bool few = a->geom->n_heads <= 4 * a->geom->n_kv_heads;
-    if (IS_LONG || a->spec->plus)
+    if (IS_LONG || a->spec->plus) {
         few ? launch_kernel<DIM, 4, true>(a, is_shared) : launch_kernel<DIM, GROUP_MAX, true>(a, is_shared);
-    else
+    } else if constexpr (!IS_LONG) { // without a sampler, the short kernels serve every length
         few ? launch_kernel<DIM, 4, false>(a, is_shared) : launch_kernel<DIM, GROUP_MAX, false>(a, is_shared);
+    }
 }
 
 template <bool SHARED> void decode(const sl_attn_cuda_decode_args *a) {

@@ -506,7 +506,7 @@ __global__ void __maxnreg__(IS_LONG ? 160 : 96) pps_draw_kernel(const __grid_con
     wait_done(scores.done + seq_head, done_target(SCORE_WARPS, row.position + 1), thread);
     if (HAS_LAYER) {
         asm volatile("cp.async.wait_all;" ::: "memory"); // of copy_pages
-        known_blocks<true>(&s->take, &l->rows, l->kappa, {masses.mass, masses.n_blocks, s->at.mass, s->at.top}, NULL, thread);
+        known_blocks(&s->take, &l->rows, l->kappa, {masses.mass, masses.n_blocks, s->at.mass, s->at.top}, thread);
     } else {
         take_all_begin(&s->take, thread);
         sum_masses(&s->at, thread);
@@ -629,7 +629,8 @@ template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
 
 void decode(const sl_attn_cuda_decode_args *args) {
     if (!IS_LONG && args->max_kv > ROWS_MAX) return sl_santa_pps_long_cuda_ops.decode(args);
-    SL_WITH_HEAD_DIM(args->geom->head_dim, launch, args);
+    if (!HAS_WIDE_HEADS && args->geom->head_dim >= 96) return SL_WIDE_TABLE(sl_santa_pps).decode(args);
+    SL_WITH_HEAD_DIM_OF_UNIT(args->geom->head_dim, launch, args);
 }
 
 int needs(const sl_attn_spec *, sl_kv_need *out) {
@@ -653,19 +654,14 @@ void account_keys_and_norms(const sl_attn_geom *geom, const sl_attn_spec *spec, 
 
 } // namespace
 
-#ifdef SL_LONG_CONTEXT
-const sl_attn_cuda_ops sl_santa_pps_long_cuda_ops
-#else
-const sl_attn_cuda_ops sl_santa_pps_cuda_ops
-#endif
-    = {.workspace = workspace,
-       .decode = decode,
-       .needs = needs,
-       .state = state,
-       .max_rows = SL_CUDA_LONG_ROWS,
-       .account = account_keys_and_norms,
-       .prefill = NULL,
-       .supports = supports_on_miss,
-       .mask = NULL,
-       .mask_workspace = NULL,
-       .host = NULL};
+const sl_attn_cuda_ops SL_TABLE_OF_UNIT(sl_santa_pps) = {.workspace = workspace,
+                                                         .decode = decode,
+                                                         .needs = needs,
+                                                         .state = state,
+                                                         .max_rows = SL_CUDA_LONG_ROWS,
+                                                         .account = account_keys_and_norms,
+                                                         .prefill = NULL,
+                                                         .supports = supports_on_miss,
+                                                         .mask = NULL,
+                                                         .mask_workspace = NULL,
+                                                         .host = NULL};

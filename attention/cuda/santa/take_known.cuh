@@ -103,15 +103,14 @@ __device__ int least_reference(uint64_t kappa, int top, uint64_t each) {
 }
 
 // Finds the unit (top), the total, the size before each entry (s->cum) and the blocks that can contain a row of at least kappa.
-// Stores the block masses to s->mass. other_top: as in take_all_solve. Without masses (HAS_MASSES) the total of the sizes is 1.
-template <int EACH, bool HAS_MASSES, typename Space>
-__device__ void known_blocks_of(Space *s, known_rows *r, double kappa, const total_masses &masses, const int *other_top,
-                                int thread) {
+// Stores the block masses to s->mass.
+template <int EACH, typename Space>
+__device__ void known_blocks_of(Space *s, known_rows *r, double kappa, const total_masses &masses, int thread) {
     enum { SHIFT = EACH > 4 ? 2 : 0, N = 1 << SHIFT };
     int lane = thread % 32, warp = thread / 32, first = thread * EACH, n_blocks = s->sizes.n_blocks, n = s->sizes.n;
     int top = REF_EMPTY, mass_top = REF_EMPTY;
     uint64_t x[EACH], y[EACH], own = 0, own_mass = 0, before = 0, total = 0, total_mass = 0;
-    if (HAS_MASSES) load_any<EACH>(masses.mass, masses.n_blocks, thread, y);
+    load_any<EACH>(masses.mass, masses.n_blocks, thread, y);
     if (EACH > 4) { // in whole cache lines; a thread's own 16 block masses are a line
         take_all_begin(s, thread);
         asm volatile("cp.async.wait_all;" ::: "memory");
@@ -123,12 +122,12 @@ __device__ void known_blocks_of(Space *s, known_rows *r, double kappa, const tot
 #pragma unroll
     for (int j = 0; j < EACH; j++) {
         top = max(top, ref_of(x[j]));
-        if (HAS_MASSES) mass_top = max(mass_top, ref_of(y[j]));
+        mass_top = max(mass_top, ref_of(y[j]));
     }
     top = __reduce_max_sync(~0u, top);
-    if (HAS_MASSES) mass_top = __reduce_max_sync(~0u, mass_top);
+    mass_top = __reduce_max_sync(~0u, mass_top);
     if (lane == 0) s->ints[warp] = top;
-    if (lane == 0 && HAS_MASSES) masses.top[warp] = mass_top;
+    if (lane == 0) masses.top[warp] = mass_top;
 #pragma unroll
     for (int j = 0; EACH <= 4 && j < EACH; j += 2)
         if (first + j < n_blocks) *(ulonglong2 *)(s->mass + place_of(first) + j) = make_ulonglong2(x[j], x[j + 1]);
@@ -136,31 +135,30 @@ __device__ void known_blocks_of(Space *s, known_rows *r, double kappa, const tot
 #pragma unroll
     for (int i = 0; i < TAKE_WARPS; i++) {
         top = max(top, s->ints[i]);
-        if (HAS_MASSES) mass_top = max(mass_top, masses.top[i]);
+        mass_top = max(mass_top, masses.top[i]);
     }
-    if (other_top && *other_top > top && *other_top - top <= 8) top = *other_top;
     if (EACH > 4) own_masses<EACH>(s, thread, x); // spares registers
 #pragma unroll
     for (int j = 0; j < EACH; j++) {
         own += global_mass(x[j], top);
-        if (HAS_MASSES) own_mass += global_mass(y[j], mass_top);
+        own_mass += global_mass(y[j], mass_top);
     }
     uint64_t running = sl_scan_lanes(own, lane);
-    if (HAS_MASSES) own_mass = sum_lanes(own_mass);
+    own_mass = sum_lanes(own_mass);
     if (lane == 31) s->scan[0][warp] = running;
-    if (lane == 31 && HAS_MASSES) masses.of_warp[warp] = own_mass;
+    if (lane == 31) masses.of_warp[warp] = own_mass;
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < TAKE_WARPS; i++) {
         if (i == warp) before = total;
         total += s->scan[0][i];
-        if (HAS_MASSES) total_mass += masses.of_warp[i];
+        total_mass += masses.of_warp[i];
     }
     uint64_t each = (uint64_t)(s->sizes.share * (double)total);
     total += each * (uint64_t)n;
     running += before - own + each * (uint64_t)min(first * BLOCK, n);
-    int exponent = HAS_MASSES ? mass_top - top : 0;
-    uint64_t known = kappa_in_units(kappa, HAS_MASSES ? total_mass : total, exponent);
+    int exponent = mass_top - top;
+    uint64_t known = kappa_in_units(kappa, total_mass, exponent);
     uint32_t mask = 0;
     int least = least_reference(known, top, each);
     if (EACH > 4) own_masses<EACH>(s, thread, x);
@@ -175,54 +173,49 @@ __device__ void known_blocks_of(Space *s, known_rows *r, double kappa, const tot
 #pragma unroll 1
     for (; mask; mask &= mask - 1) r->block[list++] = (uint16_t)(first + __ffs(mask) - 1);
     if (lane == 31) r->n_blocks[warp] = at;
-    if (thread < TAKE_WARPS && HAS_MASSES) masses.top[thread] = mass_top;
+    if (thread < TAKE_WARPS) masses.top[thread] = mass_top;
     if (thread == 0) {
         s->sizes.shift = SHIFT, s->sizes.top = top, s->sizes.each = each, s->sizes.total = total;
         s->cum[TAKE_THREADS * EACH / N] = total;
         s->drawn = {.n_heavy = 0, .k = 1, .light = known, .cut = 0, .listed = true}; // light / k is kappa, for inverse_pi
         r->kappa = known, r->each_warp = 32 * EACH;
-        r->total = HAS_MASSES ? total_mass : total, r->total_exponent = exponent;
+        r->total = total_mass, r->total_exponent = exponent;
     }
     __syncthreads();
 }
 
 // known_blocks_of with any number of blocks.
-template <bool HAS_MASSES, typename Space>
-__device__ void known_long(Space *s, known_rows *r, double kappa, const total_masses &masses, const int *other_top,
-                           int thread) {
+template <typename Space>
+__device__ void known_long(Space *s, known_rows *r, double kappa, const total_masses &masses, int thread) {
     const uint64_t *mass = s->sizes.mass;
     int lane = thread % 32, warp = thread / 32, n = s->sizes.n, n_blocks = s->sizes.n_blocks;
     int shift = entry_shift(n_blocks), top = largest_of_warp(mass, n_blocks, thread), mass_top = REF_EMPTY, n_own = 0;
     uint64_t own_mass = 0, before = 0, total = 0, total_mass = 0;
-    if (HAS_MASSES) mass_top = largest_of_warp(masses.mass, masses.n_blocks, thread);
+    mass_top = largest_of_warp(masses.mass, masses.n_blocks, thread);
     if (lane == 0) s->ints[warp] = top;
-    if (lane == 0 && HAS_MASSES) masses.top[warp] = mass_top;
+    if (lane == 0) masses.top[warp] = mass_top;
     __syncthreads();
     for (int i = 0; i < TAKE_WARPS; i++) {
         top = max(top, s->ints[i]);
-        if (HAS_MASSES) mass_top = max(mass_top, masses.top[i]);
+        mass_top = max(mass_top, masses.top[i]);
     }
-    if (other_top && *other_top > top && *other_top - top <= 8) top = *other_top;
     uint64_t own = sum_entries(s, shift, top, thread, [](int, int, uint64_t, uint64_t) {});
-    if (HAS_MASSES) {
-        each_load<8>(masses.mass, masses.n_blocks, thread, [&](int, int, uint64_t x, uint64_t y) {
-            own_mass += global_mass(x, mass_top) + global_mass(y, mass_top);
-        });
-        own_mass = sum_lanes(own_mass);
-    }
+    each_load<8>(masses.mass, masses.n_blocks, thread,
+                 [&](int, int, uint64_t x, uint64_t y) { own_mass += global_mass(x, mass_top) + global_mass(y, mass_top); });
+    own_mass = sum_lanes(own_mass);
     if (lane == 0) s->scan[0][warp] = own;
-    if (lane == 0 && HAS_MASSES) masses.of_warp[warp] = own_mass;
+    if (lane == 0) masses.of_warp[warp] = own_mass;
     __syncthreads();
     for (int i = 0; i < TAKE_WARPS; i++) {
         if (i == warp) before = total;
         total += s->scan[0][i];
-        if (HAS_MASSES) total_mass += masses.of_warp[i];
+        total_mass += masses.of_warp[i];
     }
     uint64_t each = (uint64_t)(s->sizes.share * (double)total);
-    int exponent = HAS_MASSES ? mass_top - top : 0, each_warp = blocks_of_warp(n_blocks);
+    int exponent = mass_top - top, each_warp = blocks_of_warp(n_blocks);
     total += each * (uint64_t)n;
     finish_entries(s, shift, before, each, total, thread);
-    uint64_t known = kappa_in_units(kappa, HAS_MASSES ? total_mass : total, exponent);
+    uint64_t known = kappa_in_units(kappa, total_mass, exponent);
     int least = least_reference(known, top, each);
     auto is_listed = [&](int b, uint64_t x) {
         return ref_of(x) >= least && global_mass(x, top) + each_of_block(each, b, n) >= known;
@@ -236,28 +229,27 @@ __device__ void known_long(Space *s, known_rows *r, double kappa, const total_ma
         n_own += __popc(first) + __popc(second);
     });
     if (lane == 0) r->n_blocks[warp] = n_own;
-    if (thread < TAKE_WARPS && HAS_MASSES) masses.top[thread] = mass_top;
+    if (thread < TAKE_WARPS) masses.top[thread] = mass_top;
     if (thread == 0) {
         s->sizes.shift = shift, s->sizes.top = top, s->sizes.each = each, s->sizes.total = total;
         s->drawn = {.n_heavy = 0, .k = 1, .light = known, .cut = 0, .listed = true}; // light / k is kappa, for inverse_pi
         r->kappa = known, r->each_warp = each_warp;
-        r->total = HAS_MASSES ? total_mass : total, r->total_exponent = exponent;
+        r->total = total_mass, r->total_exponent = exponent;
     }
     __syncthreads();
 }
 
-template <bool HAS_MASSES, typename Space>
-__device__ void known_blocks(Space *s, known_rows *r, double kappa, const total_masses &masses, const int *other_top,
-                             int thread) {
-    int n_each = IS_LONG ? 0 : blocks_each(HAS_MASSES ? masses.n_blocks : s->sizes.n_blocks);
+template <typename Space>
+__device__ void known_blocks(Space *s, known_rows *r, double kappa, const total_masses &masses, int thread) {
+    int n_each = IS_LONG ? 0 : blocks_each(masses.n_blocks);
     if (IS_LONG)
-        known_long<HAS_MASSES>(s, r, kappa, masses, other_top, thread);
+        known_long(s, r, kappa, masses, thread);
     else if (n_each == 2)
-        known_blocks_of<2, HAS_MASSES>(s, r, kappa, masses, other_top, thread);
+        known_blocks_of<2>(s, r, kappa, masses, thread);
     else if (n_each == 4)
-        known_blocks_of<4, HAS_MASSES>(s, r, kappa, masses, other_top, thread);
+        known_blocks_of<4>(s, r, kappa, masses, thread);
     else
-        known_blocks_of<16, HAS_MASSES>(s, r, kappa, masses, other_top, thread);
+        known_blocks_of<16>(s, r, kappa, masses, thread);
 }
 
 // Listed block number i.

@@ -1,4 +1,4 @@
-// attention/cuda/buckets/bucket_scores.cuh - scores of buckets on CUDA: the classifier's logits of every query head, or the
+// attention/cuda/buckets/bucket_scores.cu - scores of buckets on CUDA: the classifier's logits of every query head, or the
 // inner products with centroids. The CPU's propose_buckets.c states what is computed.
 //
 // | kernel              | grid                                | writes                              |
@@ -21,10 +21,7 @@
 //
 // Products use tensor cores. A bf16 has 8 bits, so an fp32 number of x is the sum of three bf16 (split), and w x is the sum of
 // three products. The sums are fp32, as the CPU's are, in another order.
-#ifndef SLEIGH_BUCKET_SCORES_CUH
-#define SLEIGH_BUCKET_SCORES_CUH
-
-#include "attention/extras/bucket_index.h"
+#include "attention/cuda/buckets/bucket_step.cuh"
 #include "attention/cuda/decode_ring.cuh"
 #include "attention/cuda/mma_tiles.cuh"
 
@@ -34,44 +31,15 @@
 namespace {
 
 enum {
-    VISIT_WORDS = SL_BUCKETS_MOST / 32,
     VISIT_DIM_MOST = 128,
     SCORE_WARPS = 8,
     SCORE_THREADS = 32 * SCORE_WARPS,
 };
 
-// What the kernels of a step share.
-struct visit_params {
-    const sl_row *rows; // [n_seqs]
-    const bf16 *q;      // [n_seqs][n_kv_heads][group][head_dim]
-    int n_seqs, n_kv_heads, group, head_dim;
-    int l, sink, window; // of the specification; l at most C
-    int scores;          // 1: buckets are scored
-    int roped, C, W;
-    // of the layer: sl_buckets from KV head 0 on; w1 NULL: buckets are scored by their centroids
-    const bf16 *centroids, *w1, *w2;
-    const float *b1, *b2, *inv_freq;
-    const char *page_rows, *lists; // page extras: sl_bucket_rows, sl_bucket_lists
-    size_t page_rows_size, lists_size;
-    const int32_t *slots; // of lists
-    // of saap-is
-    const int32_t *cell_slots; // of bucket cells
-    int *cell_count;   // [n_seqs * n_kv_heads][max_sections][CELL_COUNTS] rows that may be drawn: of 64 cells and 0; in a
-                       // section without cells of 16 pages, and at the end of all pages
-    float *hidden;     // [n_seqs * n_heads][W]
-    float *logits;     // [n_seqs * n_heads][C]
-    float *score;      // [n_seqs * n_kv_heads][C] by centroids
-    uint32_t *visited; // [n_seqs * n_kv_heads][VISIT_WORDS] bit c: bucket c is visited
-    int *count;        // [n_seqs * n_kv_heads][max_sections] listed rows
-    int32_t *list;     // [n_seqs * n_kv_heads][max_sections][4096] pool rows
-    int max_sections;
-    sl_attn_cuda_stats *stats;
-};
-
 // ---- queries ----
 
 // Query head `i` of the heads that share KV head h, counted over the sequences. Returns its index; -1: there is no such head.
-__device__ int query_of(const visit_params &p, int h, int i, int *sequence) {
+__device__ int query_of(const bucket_step &p, int h, int i, int *sequence) {
     *sequence = min(i / p.group, p.n_seqs - 1);
     return i < p.n_seqs * p.group ? (*sequence * p.n_kv_heads + h) * p.group + i % p.group : -1;
 }
@@ -87,7 +55,7 @@ __device__ void rotate_query_back(float inv_freq, int position, float *a, float 
 }
 
 // Loads channels d and d + head_dim / 2 of a query into x [head_dim], rotated back unless keys after RoPE are compared.
-__device__ void load_query_pair(const visit_params &p, int query, int position, int d, float *x) {
+__device__ void load_query_pair(const bucket_step &p, int query, int position, int d, float *x) {
     const bf16 *q = p.q + (size_t)query * p.head_dim;
     int half = p.head_dim / 2;
     float a = sl_widen(__ldcg(q + d)), b = sl_widen(__ldcg(q + d + half));
@@ -108,22 +76,8 @@ enum {
     QUERY_PITCH = VISIT_DIM_MOST + 8,
 };
 
-__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
-    __nv_bfloat162 x = __floats2bfloat162_rn(low, high);
-    return *(uint32_t *)&x;
-}
-
-// part[0] + part[1] + part[2] = x, as pairs of bf16: each part is the rounded rest.
-__device__ __forceinline__ void split(float2 x, uint32_t part[3]) {
-#pragma unroll
-    for (int i = 0; i < 3; i++) {
-        part[i] = pack_bf16(x.x, x.y);
-        x.x -= sl_widen((bf16)part[i]), x.y -= sl_widen((bf16)(part[i] >> 16));
-    }
-}
-
 struct classifier_params {
-    visit_params visit;
+    bucket_step visit;
     int piece; // columns of the matrix in shared memory at a time: a multiple of 16
 };
 
@@ -135,7 +89,7 @@ struct classifier_layer {
     float *out; // [n_seqs * n_heads][n_out]
 };
 
-template <int LAYER> __device__ classifier_layer layer_of(const visit_params &p, int h) {
+template <int LAYER> __device__ classifier_layer layer_of(const bucket_step &p, int h) {
     if (LAYER == 1) return {p.w1 + (size_t)h * p.W * p.head_dim, p.b1 + (size_t)h * p.W, p.W, p.head_dim, p.hidden};
     return {p.w2 + (size_t)h * p.C * p.W, p.b2 + (size_t)h * p.C, p.C, p.W, p.logits};
 }
@@ -183,7 +137,7 @@ __device__ __forceinline__ void add_products(const bf16 *w, int piece, const flo
 }
 
 // Loads the thread blocks' parts of w2 of a KV head into the L2 cache, by one warp.
-__device__ void prefetch_second_layer(const visit_params &p, int h) {
+__device__ void prefetch_second_layer(const bucket_step &p, int h) {
 #if __CUDA_ARCH__ >= 900
     size_t size = (size_t)p.C * p.W * sizeof(bf16), n = size / 16, parts = (size_t)gridDim.x * 32; // n: a part is 16 n bytes
     size_t i = (size_t)blockIdx.x * 32 + threadIdx.x, begin = n * i / parts, end = n * (i + 1) / parts;
@@ -197,7 +151,7 @@ __device__ void prefetch_second_layer(const visit_params &p, int h) {
 // piece + 8 bf16, sums of the warps, and with LAYER 1 the queries before RoPE.
 template <int LAYER> static __global__ void __launch_bounds__(SCORE_THREADS) classifier_kernel(const classifier_params c) {
     extern __shared__ __align__(16) bf16 rows[]; // [64][piece + 8]
-    const visit_params &p = c.visit;
+    const bucket_step &p = c.visit;
     int h = blockIdx.y, first = blockIdx.x * TILE_OUTPUTS, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4;
     int piece = c.piece, n_batches = ceil_div(p.n_seqs * p.group, COLUMNS), own = threadIdx.x % TILE_OUTPUTS, s;
     float *warp_sums = (float *)(rows + TILE_OUTPUTS * (piece + 8)); // [8][8 columns][SUM_PITCH]
@@ -271,7 +225,7 @@ __device__ __forceinline__ void widen8(const uint4 &x, float y[8]) {
 
 // score[c] = centroid c . sum over the group's queries of x / |x|. A warp computes the norm of a query. A lane has 8 channels
 // of two of its warp's four centroids.
-static __global__ void __launch_bounds__(SCORE_THREADS) centroids_kernel(const visit_params p) {
+static __global__ void __launch_bounds__(SCORE_THREADS) centroids_kernel(const bucket_step p) {
     __shared__ __align__(16) float x[SCORE_WARPS][VISIT_DIM_MOST], sum[VISIT_DIM_MOST], norm[SCORE_WARPS];
     int h = blockIdx.y, seq_head = blockIdx.z * p.n_kv_heads + h, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int first = blockIdx.x * BLOCK_CENTROIDS + warp * WARP_CENTROIDS, channel = lane % 16 * 8;
@@ -283,7 +237,7 @@ static __global__ void __launch_bounds__(SCORE_THREADS) centroids_kernel(const v
                                                  : make_uint4(0, 0, 0, 0);
     }
     sl_wait_previous();
-    sl_start_next(); // after the wait: bucket_scores.cuh, order of the kernels
+    sl_start_next(); // after the wait: bucket_scores.cu, order of the kernels
     if (warp < p.group) {
         for (int d = lane; d < p.head_dim / 2; d += 32)
             load_query_pair(p, seq_head * p.group + warp, p.rows[blockIdx.z].position, d, x[warp]);
@@ -315,7 +269,7 @@ static __global__ void __launch_bounds__(SCORE_THREADS) centroids_kernel(const v
 
 // ---- launch ----
 
-template <int LAYER> static void launch_classifier(const visit_params &p, cudaStream_t stream) {
+template <int LAYER> static void launch_classifier(const bucket_step &p, cudaStream_t stream) {
     int n_out = LAYER == 1 ? p.W : p.C, n_in = LAYER == 1 ? p.head_dim : p.W, n_batches = ceil_div(p.n_seqs * p.group, COLUMNS);
     int piece = min(ceil_div(n_in, K_STEP) * K_STEP, (int)PIECE_MOST);
     if (classifier_shared<LAYER>(piece) > (size_t)sl_device_get(cudaDevAttrMaxSharedMemoryPerBlockOptin))
@@ -326,7 +280,9 @@ template <int LAYER> static void launch_classifier(const visit_params &p, cudaSt
               dim3(SCORE_THREADS), classifier_shared<LAYER>(piece), stream, classifier_params{p, piece});
 }
 
-static void launch_scores(const visit_params &p, cudaStream_t stream) {
+} // namespace
+
+void sl_cuda_score_buckets(const bucket_step &p, cudaStream_t stream) {
     if (!p.w1) {
         sl_launch(centroids_kernel, dim3(ceil_div(p.C, BLOCK_CENTROIDS), p.n_kv_heads, p.n_seqs), dim3(SCORE_THREADS), 0,
                   stream, p);
@@ -335,7 +291,3 @@ static void launch_scores(const visit_params &p, cudaStream_t stream) {
     launch_classifier<1>(p, stream);
     launch_classifier<2>(p, stream);
 }
-
-} // namespace
-
-#endif

@@ -1,5 +1,5 @@
-// attention/cuda/buckets/bucket_visit.cuh - which buckets of keys a KV head visits, and the list of their rows, on CUDA. The
-// CPU's propose_buckets.c states what is computed. bucket_scores.cuh computes the scores.
+// attention/cuda/buckets/bucket_visit.cu - which buckets of keys a KV head visits, and the list of their rows, on CUDA. The
+// CPU's propose_buckets.c states what is computed. bucket_scores.cu computes the scores.
 //
 // One kernel chooses and lists. Several thread blocks serve a KV head. Each of them chooses the buckets again, which takes less
 // time than a kernel that waits for the choice of another one, and lists the rows of its own sections. A section is a full span
@@ -8,17 +8,13 @@
 //
 // Before it waits for the scores, a thread block finds the lists of its spans and loads their offsets into the L2 cache.
 //
-// For saap-is it also counts the rows that may be drawn (bucket_draws.cuh): those of a cell, or those of a page in a section
+// For saap-is it also counts the rows that may be drawn (bucket_draws.cu): those of a cell, or those of a page in a section
 // without cells. Rows of a cell are the rows of its buckets less those of visited buckets. In a span that the sink or the
 // window cuts, every row of the pages is looked at.
 //
 // Scores are fp32 sums in another order than the CPU's. So a bucket can be visited on one device only, where its score differs
 // from the last visited score by less than the rounding of both.
-#ifndef SLEIGH_BUCKET_VISIT_CUH
-#define SLEIGH_BUCKET_VISIT_CUH
-
-#include "attention/cuda/buckets/bucket_scores.cuh"
-#include "attention/cuda/workspace.cuh"
+#include "attention/cuda/buckets/bucket_step.cuh"
 
 namespace {
 
@@ -26,34 +22,9 @@ enum {
     VISIT_THREADS = 512,
     VISIT_WARPS = VISIT_THREADS / 32,
     FEW_BUCKETS = 2 * VISIT_THREADS, // up to which a thread has two buckets
-    SECTIONS_MOST = SL_CUDA_LONG_ROWS / SL_BUCKET_SPAN_ROWS + 1,
-    LIST_AHEAD = 8, // rows that a lane loads together
-    LIMITS = 3,     // that a round of find_limit tries
+    LIST_AHEAD = 8,                  // rows that a lane loads together
+    LIMITS = 3,                      // that a round of find_limit tries
 };
-
-// ---- the rows of a step ----
-
-// Rows [0, sink) and [window, n_kv) are always read. Rows between them are read if their bucket is visited. window <= sink: no
-// row is between them.
-struct visit_range {
-    int n_kv, sink, window;
-    int n_built;    // pages with a bucket index
-    int n_sections; // 0: no row is between sink and window
-    __device__ int n_spans() const { return n_sections - 1; }
-};
-
-__device__ visit_range range_of(const visit_params &p, const sl_row &row) {
-    visit_range r;
-    r.n_kv = row.position + 1, r.n_built = row.position / SL_PAGE;
-    r.sink = min(p.sink, r.n_kv);
-    r.window = min(p.window < r.n_kv ? r.n_kv - p.window : 0, r.n_built * SL_PAGE);
-    r.n_sections = 0;
-    if (r.sink >= r.window)
-        r.sink = r.window = r.n_kv; // every row is read
-    else
-        r.n_sections = min(ceil_div(r.window, SL_BUCKET_SPAN_ROWS), r.n_built / SL_BUCKET_SPAN) + 1;
-    return r;
-}
 
 // ---- the choice ----
 
@@ -84,7 +55,7 @@ __device__ float sum_of_warps(const float *x) {
 
 // score[i]: of bucket threadIdx.x + 512 i, the sum over the group's queries of softmax(logits). Buckets from C on: any number.
 template <int EACH>
-__device__ void add_probabilities(const visit_params &p, visit_space *s, size_t seq_head, float score[EACH]) {
+__device__ void add_probabilities(const bucket_step &p, visit_space *s, size_t seq_head, float score[EACH]) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     float x[GROUP_MAX][EACH];
 #pragma unroll
@@ -171,7 +142,7 @@ template <int EACH> __device__ uint32_t find_limit(visit_space *s, const uint32_
 }
 
 // Marks the l buckets of largest score, the lower bucket among equals, and lists them.
-template <int EACH> __device__ void choose_buckets(const visit_params &p, visit_space *s, size_t seq_head) {
+template <int EACH> __device__ void choose_buckets(const bucket_step &p, visit_space *s, size_t seq_head) {
     int C = p.C, lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_words = ceil_div(C, 32), n_below;
     float score[EACH];
     uint32_t key[EACH];
@@ -215,56 +186,9 @@ template <int EACH> __device__ void choose_buckets(const visit_params &p, visit_
 
 // ---- the list of rows ----
 
-// The first of the ascending rows [0, n) that is at least `row`.
-__device__ int first_from(const uint16_t *rows, int n, int row) {
-    int from = 0;
-    while (from < n) {
-        int middle = (from + n) / 2;
-        if (rows[middle] < row)
-            from = middle + 1;
-        else
-            n = middle;
-    }
-    return from;
-}
-
-// Rows of a run that lie in [sink, window). *rows moves to the first of them. base: position of row 0 of the span.
-__device__ int trim_run(const visit_range &r, int base, const uint16_t **rows, int n) {
-    if (base < r.sink) {
-        int first = first_from(*rows, n, r.sink - base);
-        *rows += first, n -= first;
-    }
-    return base + SL_BUCKET_SPAN_ROWS > r.window ? first_from(*rows, n, r.window - base) : n;
-}
-
-// The slot of a span's lists; -1: it has none.
-__device__ int slot_of(const visit_params &p, const visit_range &r, const sl_row &row, int section) {
-    return section < r.n_spans() ? __ldcg(p.slots + row.pages[(section + 1) * SL_BUCKET_SPAN - 1]) : -1;
-}
-
-__device__ const sl_bucket_lists *lists_of(const visit_params &p, int seq_head, int slot) {
-    size_t block = (size_t)slot * p.n_kv_heads + seq_head % p.n_kv_heads;
-    return slot < 0 ? NULL : (const sl_bucket_lists *)(p.lists + block * p.lists_size);
-}
-
-__device__ const sl_bucket_rows *bucket_rows_of(const visit_params &p, const sl_row &row, int seq_head, int page) {
-    size_t block = (size_t)row.pages[page] * p.n_kv_heads + seq_head % p.n_kv_heads;
-    return (const sl_bucket_rows *)(p.page_rows + block * p.page_rows_size);
-}
-
-// The first pool row of a page.
-__device__ int pool_page(const visit_params &p, const sl_row &row, int seq_head, int page) {
-    return (row.pages[page] * p.n_kv_heads + seq_head % p.n_kv_heads) * SL_PAGE;
-}
-
-// The slot of a span's cells; -1: it has none.
-__device__ int cell_slot_of(const visit_params &p, const visit_range &r, const sl_row &row, int section) {
-    return section < r.n_spans() ? __ldcg(p.cell_slots + row.pages[(section + 1) * SL_BUCKET_SPAN - 1]) : -1;
-}
-
 // Finds the lists of the thread block's sections, and loads their offsets into the L2 cache.
 template <bool DRAWS>
-__device__ void find_lists(const visit_params &p, visit_space *s, const visit_range &r, const sl_row &row, int seq_head) {
+__device__ void find_lists(const bucket_step &p, visit_space *s, const visit_range &r, const sl_row &row, int seq_head) {
     int n_own = 0;
     for (int section = blockIdx.x; section < r.n_sections; section += gridDim.x) n_own++;
     for (int i = threadIdx.x; i < n_own; i += VISIT_THREADS) {
@@ -283,7 +207,7 @@ __device__ void find_lists(const visit_params &p, visit_space *s, const visit_ra
 // Lists the rows of visited buckets of a span, by one warp. A lane finds the run of a bucket, and then the lanes share the
 // rows. A lane loads LIST_AHEAD rows before it stores the first one: a load after a store would wait for the load before it,
 // because the compiler cannot know that both arrays are distinct. *n_read: rows of the lane's runs.
-__device__ int list_span(const visit_params &p, const visit_space *s, const visit_range &r, const sl_row &row, int seq_head,
+__device__ int list_span(const bucket_step &p, const visit_space *s, const visit_range &r, const sl_row &row, int seq_head,
                          const sl_bucket_lists *lists, int section, int32_t *to, int *n_read) {
     int n = 0, lane = threadIdx.x % 32, base = section * SL_BUCKET_SPAN_ROWS;
     int page = lane < SL_BUCKET_SPAN ? pool_page(p, row, seq_head, section * SL_BUCKET_SPAN + lane) : 0;
@@ -335,7 +259,7 @@ struct page_part {
 };
 
 // Loads rows 8 lane .. 8 lane + 7 of a page. No rows if the page is not before `end`.
-__device__ page_part load_page_part(const visit_params &p, const visit_space *s, const visit_range &r, const sl_row &row,
+__device__ page_part load_page_part(const bucket_step &p, const visit_space *s, const visit_range &r, const sl_row &row,
                                     int seq_head, int page, int end) {
     page_part part = {0, 0, 0, make_uint4(0, 0, 0, 0), make_uint2(0, 0)};
     int lane = threadIdx.x % 32;
@@ -369,7 +293,7 @@ __device__ int sum_pages(visit_space *s, int own, int *before) {
 }
 
 // Lists the rows of visited buckets of pages [first, end), at most 16, by the thread block. A warp has a page.
-__device__ int list_pages(const visit_params &p, visit_space *s, const visit_range &r, const sl_row &row, int seq_head,
+__device__ int list_pages(const bucket_step &p, visit_space *s, const visit_range &r, const sl_row &row, int seq_head,
                           int first, int end, int32_t *to) {
     int lane = threadIdx.x % 32, before;
     page_part part = load_page_part(p, s, r, row, seq_head, first + threadIdx.x / 32, end);
@@ -384,7 +308,7 @@ __device__ int list_pages(const visit_params &p, visit_space *s, const visit_ran
 static_assert((int)VISIT_WARPS == (int)SL_BUCKET_SPAN && sizeof(sl_bucket_rows) % 16 == 0, "a warp for each page");
 
 // Counts what one thread read. rows: rows of K and V.
-__device__ void count_read(const visit_params &p, uint64_t rows, uint64_t bytes) {
+__device__ void count_read(const bucket_step &p, uint64_t rows, uint64_t bytes) {
     atomicAdd(&p.stats->k_rows, (unsigned long long)rows);
     atomicAdd(&p.stats->v_distinct, (unsigned long long)rows);
     atomicAdd(&p.stats->v_rows, (unsigned long long)rows * p.group);
@@ -393,24 +317,15 @@ __device__ void count_read(const visit_params &p, uint64_t rows, uint64_t bytes)
 }
 
 // Bytes of the numbers that score the buckets of a KV head.
-__device__ uint64_t score_bytes(const visit_params &p) {
+__device__ uint64_t score_bytes(const bucket_step &p) {
     uint64_t C = p.C, W = p.W, d = p.head_dim;
     return p.w1 ? (W * d + C * W) * sizeof(bf16) + (W + C) * sizeof(float) : C * d * sizeof(bf16);
 }
 
 // ---- rows that may be drawn ----
 
-enum { CELL_COUNTS = SL_BUCKET_CELLS + 1 };
-
-// The buckets of a cell: [*first, *end).
-__device__ void buckets_of_cell(int cell, int C, int *first, int *end) {
-    bool is_few = C < SL_BUCKET_CELLS;
-    *first = is_few ? min(cell, C) : ceil_div(cell * C, SL_BUCKET_CELLS);
-    *end = is_few ? min(cell + 1, C) : ceil_div((cell + 1) * C, SL_BUCKET_CELLS);
-}
-
 // Counts the rows of the cells of a span that neither sink nor window cuts, by one warp.
-__device__ void count_cells(const visit_params &p, visit_space *s, const sl_bucket_lists *lists, int *count) {
+__device__ void count_cells(const bucket_step &p, visit_space *s, const sl_bucket_lists *lists, int *count) {
     int lane = threadIdx.x % 32, *own = s->cells[threadIdx.x / 32];
     for (int cell = lane; cell < SL_BUCKET_CELLS; cell += 32) {
         int first, end;
@@ -429,7 +344,7 @@ __device__ void count_cells(const visit_params &p, visit_space *s, const sl_buck
 }
 
 // Counts the rows of pages [first, end), at most 16, by the thread block: of each cell, or of each page and of all.
-__device__ void count_pages(const visit_params &p, visit_space *s, const visit_range &r, const sl_row &row, int seq_head,
+__device__ void count_pages(const bucket_step &p, visit_space *s, const visit_range &r, const sl_row &row, int seq_head,
                             int first, int end, bool has_cells, int *count) {
     int tid = threadIdx.x, before;
     __syncthreads(); // all warps have counted their sections in s->cells
@@ -450,7 +365,7 @@ __device__ void count_pages(const visit_params &p, visit_space *s, const visit_r
 // Lists a section: by its lists, which the warp `owner` walks, or by the sorted rows of its pages. i: its number among the
 // thread block's sections.
 template <bool DRAWS>
-__device__ void visit_section(const visit_params &p, visit_space *s, const visit_range &r, const sl_row &row, int seq_head,
+__device__ void visit_section(const bucket_step &p, visit_space *s, const visit_range &r, const sl_row &row, int seq_head,
                               int section, int i) {
     int first = section * SL_BUCKET_SPAN, end = section < r.n_spans() ? first + SL_BUCKET_SPAN : ceil_div(r.window, SL_PAGE);
     int n = 0, n_read = 0, warp = threadIdx.x / 32, lane = threadIdx.x % 32, base = section * SL_BUCKET_SPAN_ROWS;
@@ -478,9 +393,9 @@ __device__ void visit_section(const visit_params &p, visit_space *s, const visit
 // Grid: (thread blocks of a head, sequences * KV heads). EACH: buckets of a thread. DRAWS: counts rows that may be drawn. Order
 // of rows in a section: buckets, then positions; without lists pages, buckets, positions.
 template <int EACH, bool DRAWS>
-static __global__ void __launch_bounds__(VISIT_THREADS) visit_buckets_kernel(const visit_params p) {
+static __global__ void __launch_bounds__(VISIT_THREADS) visit_buckets_kernel(const bucket_step p) {
     __shared__ visit_space s;
-    if (!p.scores && !DRAWS) sl_wait_previous(); // the first kernel of the step: bucket_scores.cuh, order of the kernels
+    if (!p.scores && !DRAWS) sl_wait_previous(); // the first kernel of the step: bucket_scores.cu, order of the kernels
     sl_start_next();
     int seq_head = blockIdx.y;
     const sl_row row = p.rows[seq_head / p.n_kv_heads];
@@ -500,21 +415,7 @@ static __global__ void __launch_bounds__(VISIT_THREADS) visit_buckets_kernel(con
 
 // ---- launch ----
 
-// The arrays of the workspace.
-static void take_visit(arena *a, visit_params *p, int n_seqs, int max_kv) {
-    size_t seq_heads = (size_t)n_seqs * p->n_kv_heads, heads = seq_heads * p->group;
-    p->max_sections = (max_kv - 1) / SL_BUCKET_SPAN_ROWS + 1;
-    p->count = a->take<int>(seq_heads * p->max_sections);
-    p->list = a->take<int32_t>(seq_heads * p->max_sections * SL_BUCKET_SPAN_ROWS);
-    p->visited = a->take<uint32_t>(seq_heads * VISIT_WORDS);
-    p->score = a->take<float>(seq_heads * p->C);
-    p->hidden = p->logits = NULL;
-    if (!p->W) return;
-    p->hidden = a->take<float>(heads * p->W);
-    p->logits = a->take<float>(heads * p->C);
-}
-
-template <bool DRAWS> static void launch_visit(const visit_params &p, cudaStream_t stream) {
+template <bool DRAWS> static void launch_visit(const bucket_step &p, cudaStream_t stream) {
     int seq_heads = p.n_seqs * p.n_kv_heads, blocks = min(max(sl_multiprocessors() / seq_heads, 1), p.max_sections);
     sl_launch(p.C <= FEW_BUCKETS ? visit_buckets_kernel<2, DRAWS>
                                  : visit_buckets_kernel<SL_BUCKETS_MOST / VISIT_THREADS, DRAWS>,
@@ -523,4 +424,9 @@ template <bool DRAWS> static void launch_visit(const visit_params &p, cudaStream
 
 } // namespace
 
-#endif
+void sl_cuda_visit_buckets(const bucket_step &p, bool draws, cudaStream_t stream) {
+    if (draws)
+        launch_visit<true>(p, stream);
+    else
+        launch_visit<false>(p, stream);
+}

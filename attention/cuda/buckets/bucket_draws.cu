@@ -1,4 +1,4 @@
-// attention/cuda/buckets/bucket_draws.cuh - the draws of saap-is on CUDA: S rows for each query head from the rows that are not
+// attention/cuda/buckets/bucket_draws.cu - the draws of saap-is on CUDA: S rows for each query head from the rows that are not
 // read exactly, by the cells of spans. The CPU's draw_unvisited.c states the sizes, the thresholds and the order of the rows.
 //
 // | kernel            | grid                             | writes                                                      |
@@ -10,15 +10,13 @@
 // It waits for that layer only before it ends. visit_buckets_kernel counts the rows of cells that may be drawn. Every thread
 // block of draw_cells_kernel adds up the sizes of its head, which takes less time than one more kernel.
 //
-// A section is that of bucket_visit.cuh. A span without lists or cells, and the last section, have no cells: all of their rows
+// A section is that of bucket_visit.cu. A span without lists or cells, and the last section, have no cells: all of their rows
 // have the mean size of the others.
 //
 // Scores are fp32 sums in another order than the CPU's, and sizes are fp32. So sizes differ by about 2^-20 of themselves, and
 // few thresholds fall on a neighbouring row.
-#ifndef SLEIGH_BUCKET_DRAWS_CUH
-#define SLEIGH_BUCKET_DRAWS_CUH
-
-#include "attention/cuda/buckets/attend_buckets.cuh"
+#include "attention/cuda/buckets/bucket_step.cuh"
+#include "attention/cuda/head_dim.cuh"
 #include "attention/random_counter.h"
 
 namespace {
@@ -38,18 +36,6 @@ enum {
 };
 static_assert((int)WARP_CELLS == 8 && (int)LANE_ROWS == 32 && (int)LANE_BUCKETS == 8, "the shares of lanes");
 
-struct draw_params {
-    visit_params visit;
-    const char *cells; // page extra: [64][2][head_dim] mean and variance
-    size_t cells_size;
-    float scale; // log2(e) / sqrt(head_dim)
-    int S, layer, first_head;
-    float *score;  // [n_seqs * n_heads][max_sections][64] log2; -inf: no score
-    int *drawable; // [n_seqs * n_kv_heads] rows that may be drawn
-    int32_t *draw; // [n_seqs * n_heads][S] pool rows
-    float *weight; // [n_seqs * n_heads][S] log2 of 1 / pi
-};
-
 // ---- scores of cells ----
 
 // The squares of a pair of bf16, as two pairs of bf16 whose sum is exact; part[2] is 0.
@@ -60,24 +46,15 @@ __device__ __forceinline__ void square(uint32_t pair, uint32_t part[3]) {
 
 // A lane's part of a row: pieces of neighbouring channels, the same ones of queries and cells.
 template <int DIM> struct cell_lane {
-    enum {
-        REGS = DIM / 8,
-        PIECE = DIM % 32 ? 4 : 8, // channels of a load
-        PIECE_REGS = PIECE / 2,
-    };
+    enum { REGS = DIM / 8 };
 
-    // row: NULL: zeros. Past the L1 cache: bucket_scores.cuh, order of the kernels.
+    // row: NULL: zeros. Past the L1 cache: bucket_scores.cu, order of the kernels.
     static __device__ void load(const bf16 *row, uint32_t to[REGS]) {
 #pragma unroll
-        for (int i = 0; i < REGS / PIECE_REGS; i++) {
-            const bf16 *from = row + (4 * i + threadIdx.x % 4) * PIECE;
-            if constexpr (PIECE == 8) {
-                uint4 x = row ? __ldcg((const uint4 *)from) : make_uint4(0, 0, 0, 0);
-                to[4 * i] = x.x, to[4 * i + 1] = x.y, to[4 * i + 2] = x.z, to[4 * i + 3] = x.w;
-            } else {
-                uint2 x = row ? __ldcg((const uint2 *)from) : make_uint2(0, 0);
-                to[2 * i] = x.x, to[2 * i + 1] = x.y;
-            }
+        for (int i = 0; i < REGS / 4; i++) {
+            const bf16 *from = row + (4 * i + threadIdx.x % 4) * 8;
+            uint4 x = row ? __ldcg((const uint4 *)from) : make_uint4(0, 0, 0, 0);
+            to[4 * i] = x.x, to[4 * i + 1] = x.y, to[4 * i + 2] = x.z, to[4 * i + 3] = x.w;
         }
     }
 };
@@ -87,10 +64,10 @@ template <int DIM> struct cell_lane {
 // A warp has eight cells of a section: their means and variances are the rows of the second operand of an mma. The inner
 // product over channels has any order, so a lane loads whole pieces of a row (cell_lane). q is bf16. q^2 has 16 bits, so it is
 // the sum of two bf16. Bytes: the cells of every span before the window, once for all query heads of a group.
-template <int DIM> static __global__ void __launch_bounds__(CELL_THREADS, 2) score_cells_kernel(const draw_params p) {
+template <int DIM> static __global__ void __launch_bounds__(CELL_THREADS, 2) score_cells_kernel(const bucket_draws p) {
     enum { REGS = cell_lane<DIM>::REGS };
-    const visit_params &v = p.visit;
-    if (!v.scores) sl_wait_previous(); // the first kernel of the step: bucket_scores.cuh, order of the kernels
+    const bucket_step &v = p.visit;
+    if (!v.scores) sl_wait_previous(); // the first kernel of the step: bucket_scores.cu, order of the kernels
     sl_start_next();
     int seq_head = blockIdx.y, warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     const sl_row row = v.rows[seq_head / v.n_kv_heads];
@@ -251,7 +228,7 @@ __device__ int lane_that(bool yes) {
 // One draw, which eight lanes share. Every lane of a warp takes part in every function; `here` says whether the function is
 // that of the draw's section. The lane that finds the row has the position, the others -1.
 struct cell_drawer {
-    const draw_params &p;
+    const bucket_draws &p;
     const draw_space *s;
     const sl_row &row;
     visit_range r;
@@ -297,7 +274,7 @@ struct cell_drawer {
 
     // A row of a section with cells; point: the size before the row, in the section.
     __device__ int draw_from_cells(bool here, int section, uint64_t point, uint64_t *size) const {
-        const visit_params &v = p.visit;
+        const bucket_step &v = p.visit;
         const int *count = v.cell_count + ((size_t)seq_head * v.max_sections + section) * CELL_COUNTS + lane * LANE_CELLS;
         const float *score = p.score + (head * v.max_sections + section) * SL_BUCKET_CELLS + lane * LANE_CELLS;
         uint64_t each[LANE_CELLS], own = 0, index = 0;
@@ -327,7 +304,7 @@ struct cell_drawer {
 
     // A row of a section without cells.
     __device__ int draw_from_pages(bool here, int section, uint64_t point, uint64_t *size) const {
-        const visit_params &v = p.visit;
+        const bucket_step &v = p.visit;
         const int *count = v.cell_count + ((size_t)seq_head * v.max_sections + section) * CELL_COUNTS + lane * LANE_PAGES;
         if (here) *size = plan.rest + plan.uniform;
         int n[LANE_PAGES], own = 0, index = here ? (int)(point / *size) : 0, page = 0;
@@ -383,10 +360,10 @@ struct cell_drawer {
     }
 };
 
-static __global__ void __launch_bounds__(DRAW_THREADS) draw_cells_kernel(const draw_params p) {
+static __global__ void __launch_bounds__(DRAW_THREADS) draw_cells_kernel(const bucket_draws p) {
     __shared__ draw_space s;
     sl_start_next();
-    const visit_params &v = p.visit;
+    const bucket_step &v = p.visit;
     size_t head = blockIdx.y;
     int seq_head = (int)head / v.group, m = blockIdx.x * BLOCK_DRAWS + threadIdx.x / DRAW_LANES;
     const sl_row row = v.rows[seq_head / v.n_kv_heads];
@@ -422,27 +399,18 @@ static __global__ void __launch_bounds__(DRAW_THREADS) draw_cells_kernel(const d
 
 // ---- launch ----
 
-// The arrays of the workspace.
-static void take_draws(arena *a, draw_params *p, int n_seqs) {
-    const visit_params &v = p->visit;
-    size_t seq_heads = (size_t)n_seqs * v.n_kv_heads, heads = seq_heads * v.group;
-    p->visit.cell_count = a->take<int>(seq_heads * v.max_sections * CELL_COUNTS);
-    p->score = a->take<float>(heads * v.max_sections * SL_BUCKET_CELLS);
-    p->drawable = a->take<int>(seq_heads);
-    p->draw = a->take<int32_t>(heads * p->S);
-    p->weight = a->take<float>(heads * p->S);
-}
-
-template <int DIM> static void launch_score_cells(const draw_params &p, cudaStream_t stream) {
+template <int DIM> static void launch_score_cells(const bucket_draws &p, cudaStream_t stream) {
     sl_launch(score_cells_kernel<DIM>, dim3(p.visit.max_sections, p.visit.n_seqs * p.visit.n_kv_heads), dim3(CELL_THREADS), 0,
               stream, p);
 }
 
-static void launch_draws(const draw_params &p, cudaStream_t stream) {
+} // namespace
+
+void sl_cuda_score_cells(const bucket_draws &p, cudaStream_t stream) {
+    SL_WITH_HEAD_DIM(p.visit.head_dim, launch_score_cells, p, stream);
+}
+
+void sl_cuda_draw_cells(const bucket_draws &p, cudaStream_t stream) {
     sl_launch(draw_cells_kernel, dim3(ceil_div(p.S, BLOCK_DRAWS), p.visit.n_seqs * p.visit.n_kv_heads * p.visit.group),
               dim3(DRAW_THREADS), 0, stream, p);
 }
-
-} // namespace
-
-#endif
