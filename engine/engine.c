@@ -3,6 +3,7 @@
 // An engine allocates everything that the largest step needs. A step allocates nothing.
 #include "engine/engine_internal.h"
 #include "kv/kv_host.h"
+#include "models/pass.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,7 +56,7 @@ static int set_segment(sl_engine *e, int n_tokens, sl_error *err) {
     e->backend->forget(e->backend); // recordings hold the addresses of the rows
     free_segment(e);
     if (n_rows > e->max_rows) {
-        e->segment_size = c->arch->segment_size(c, e->backend, n_rows);
+        e->segment_size = sl_segment_size(c, e->backend, n_rows);
         e->segment = e->backend->alloc(e->backend, e->segment_size);
         if (!e->segment || !new_rows(e, n_rows))
             rc = sl_fail(err, SL_ERR_MEMORY,
