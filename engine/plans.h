@@ -20,7 +20,7 @@ typedef struct sl_plan {
 typedef struct sl_plans {
     sl_plan *of_engine; // of sessions without a plan of their own
     sl_plan *first;     // all plans with users, in a list
-    uint32_t n_made;    // that were made
+    uint32_t n_made;    // plans that were made
 } sl_plans;
 
 // The engine's plan with these methods, made if there is none; the caller drops it. The caller has entered the engine.
