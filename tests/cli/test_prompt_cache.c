@@ -135,7 +135,6 @@ static void chat_files(void) {
     spill(file, data, n);
     r = CHAT("c\n", "--prompt-cache", file);
     check_error(&r, 1, "tensor messages: line 1");
-    free(data);
 }
 
 static void refusals(void) {
