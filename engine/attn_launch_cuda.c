@@ -6,7 +6,7 @@
 #include <string.h>
 
 const sl_attn_cuda_ops *sl_cuda_ops_of(const sl_engine *e, const sl_attn_spec *spec) {
-    return e->pool.host ? spec->method->cuda->host : spec->method->cuda;
+    return e->device.pool.host ? spec->method->cuda->host : spec->method->cuda;
 }
 
 int sl_cuda_needs(const sl_attn_spec *spec, sl_kv_need *out) {
@@ -27,7 +27,7 @@ int sl_cuda_check_method(sl_engine *e, const sl_attn_spec *spec, const char *whe
     if (!sl_attn_on_gpu(spec))
         return sl_fail(err, SL_ERR_UNSUPPORTED, "{attn} %s%s%s: not offered on a GPU (%s); use {device} cpu",
                        spec->method->name, spec->plus ? "+" : "", spec->plus ? spec->plus->name : "", where);
-    if (e->pool.host && !sl_attn_on_host_rows(spec)) return sl_attn_refuse_on_host(spec, where, err);
+    if (e->device.pool.host && !sl_attn_on_host_rows(spec)) return sl_attn_refuse_on_host(spec, where, err);
     int most = spec->plus ? spec->plus->cuda->max_rows : spec->method->cuda->max_rows;
     if (most && e->n_ctx > most)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "{attn} %s: a context of %d tokens, at most %d on a GPU (%s)",
@@ -37,12 +37,12 @@ int sl_cuda_check_method(sl_engine *e, const sl_attn_spec *spec, const char *whe
         return sl_fail(err, SL_ERR_UNSUPPORTED, "{attn} %s: %d sequences, at most %d on a GPU for this model (%s)",
                        spec->method->name, e->n_sequences, most_seqs, where);
     int rc = spec->method->supports ? spec->method->supports(&e->geom, spec, err) : 0, n = rc ? 0 : sl_cuda_needs(spec, need);
-    for (int i = 0; !rc && i < n; i++) rc = sl_kv_keep(&e->pool, need[i], err);
+    for (int i = 0; !rc && i < n; i++) rc = sl_kv_keep(&e->device.pool, need[i], err);
     return rc;
 }
 
 sl_attn_cuda_decode_args sl_cuda_decode_args_of(sl_engine *e, const sl_attn_spec *spec, int layer, const bf16 *q) {
-    sl_kv_rows kv = sl_kv_layer(&e->pool, layer);
+    sl_kv_rows kv = sl_kv_layer(&e->device.pool, layer);
     sl_kv_need need[SL_MAX_NEEDS];
     sl_attn_cuda_decode_args args = {
         .geom = &e->geom,
@@ -52,13 +52,13 @@ sl_attn_cuda_decode_args sl_cuda_decode_args_of(sl_engine *e, const sl_attn_spec
         .q = q,
         .k = kv.k,
         .v = kv.v,
-        .host_rows = e->pool.host ? sl_kv_host_row(&e->pool, layer, 0, 0, 0) : NULL,
-        .hot = sl_kv_hot_layer(&e->pool, layer),
-        .stream = e->backend->stream(e->backend),
+        .host_rows = e->device.pool.host ? sl_kv_host_row(&e->device.pool, layer, 0, 0, 0) : NULL,
+        .hot = sl_kv_hot_layer(&e->device.pool, layer),
+        .stream = e->device.backend->stream(e->device.backend),
     };
     for (int i = 0, n_needs = sl_cuda_needs(spec, need); i < n_needs; i++) {
-        args.extra[i] = sl_kv_extra_layer(&e->pool, need[i], layer, &args.extra_size[i]);
-        args.extra_slots[i] = sl_kv_extra_slots(&e->pool, need[i]);
+        args.extra[i] = sl_kv_extra_layer(&e->device.pool, need[i], layer, &args.extra_size[i]);
+        args.extra_slots[i] = sl_kv_extra_slots(&e->device.pool, need[i]);
     }
     return args;
 }

@@ -36,14 +36,15 @@ static size_t host_scratch(const sl_engine *e, const sl_attn_plan *plan, int n_c
 
 // Reserves the workspace of a plan.
 static int reserve(sl_engine *e, sl_plan *plan, sl_plan *replaced, sl_error *err) {
-    const sl_backend *be = e->backend;
+    const sl_backend *be = e->device.backend;
     plan->ws_at = malloc(e->geom.n_layers * sizeof *plan->ws_at);
-    size_t size = plan->ws_at ? lay_out(e, &plan->methods, e->pool.host != NULL, e->n_ctx, plan->ws_at) : 0;
-    e->step_stats_size = sizeof(sl_attn_cuda_stats);
-    if (!e->step_stats) e->step_stats = be->alloc(be, e->step_stats_size);
+    size_t size = plan->ws_at ? lay_out(e, &plan->methods, e->device.pool.host != NULL, e->n_ctx, plan->ws_at) : 0;
+    sl_pass_buffers *pass = &e->device.pass;
+    pass->stats_size = sizeof(sl_attn_cuda_stats);
+    if (!pass->stats) pass->stats = be->alloc(be, pass->stats_size);
     int takes = replaced && replaced->ws && size <= replaced->ws_size;
     if (!takes && size) plan->ws = be->alloc(be, size);
-    if (!plan->ws_at || !e->step_stats || (size && !takes && !plan->ws))
+    if (!plan->ws_at || !pass->stats || (size && !takes && !plan->ws))
         return sl_fail(err, SL_ERR_MEMORY, "{attn}: %zu MiB of scratch memory on the GPU: out of memory", size >> 20);
     plan->ws_size = size;
     if (takes) plan->ws = replaced->ws, plan->ws_size = replaced->ws_size, replaced->ws = NULL, replaced->ws_size = 0;
@@ -73,7 +74,7 @@ static size_t prefill_stats_size(const sl_engine *e) {
 
 // Bytes of workspace for the masks of a plan, and for attention with them.
 static size_t prefill_ws_size(const sl_engine *e, const sl_attn_plan *plan, int n_tokens) {
-    size_t most = sl_cuda_query_blocks_workspace(&e->geom, e->max_rows);
+    size_t most = sl_cuda_query_blocks_workspace(&e->geom, e->device.pass.max_rows);
     for (int i = 0; i < plan->n_layers; i++) {
         const sl_attn_spec *spec = &plan->layer[i];
         if (!has_mask(spec) || !spec->method->cuda->mask_workspace) continue;
@@ -85,20 +86,21 @@ static size_t prefill_ws_size(const sl_engine *e, const sl_attn_plan *plan, int 
 
 // Moves the counts of a pass to the engine's, and clears them.
 static void collect_prefill(sl_engine *e) {
-    const sl_backend *be = e->backend;
+    const sl_backend *be = e->device.backend;
     size_t n = (size_t)e->geom.n_layers * e->geom.n_heads;
-    if (!e->prefill_memory) return;
+    void *stats = e->prefill.masks.device;
+    if (!stats) return;
     sl_attn_cuda_prefill_stats counted[n];
-    be->download(be, counted, e->prefill_memory, sizeof counted);
-    be->clear(be, e->prefill_memory, sizeof counted);
+    be->download(be, counted, stats, sizeof counted);
+    be->clear(be, stats, sizeof counted);
     for (size_t i = 0; i < n; i++) {
-        e->prefill_counts[i].visited += counted[i].visited;
-        if (counted[i].unkept) e->pass_reports[i].kept = (1 << SL_SHARE_BITS) + 1 - (int32_t)counted[i].unkept;
+        e->prefill.counts[i].visited += counted[i].visited;
+        if (counted[i].unkept) e->prefill.pass_reports[i].kept = (1 << SL_SHARE_BITS) + 1 - (int32_t)counted[i].unkept;
     }
 }
 
 static int prepare_prefill(sl_engine *e, const sl_attn_plan *plan, int n_tokens, sl_error *err) {
-    const sl_backend *be = e->backend;
+    const sl_backend *be = e->device.backend;
     for (int i = 0; i < plan->n_layers; i++)
         if (!sl_attn_prefills_on_gpu(&plan->layer[i]))
             return sl_fail(err, SL_ERR_UNSUPPORTED,
@@ -108,16 +110,17 @@ static int prepare_prefill(sl_engine *e, const sl_attn_plan *plan, int n_tokens,
     int more = SL_MASK_BLOCK - 1; // a segment may begin and end inside a block
     sl_prefill_mask mask = sl_mask_of(e->geom.n_heads, n_tokens + more, e->n_ctx + more);
     size_t mask_size = sl_align(sl_mask_bytes(&mask)), ws_size = prefill_ws_size(e, plan, n_tokens);
-    size_t old_mask = e->prefill_ws_at - e->prefill_mask_at, old_ws = e->prefill_memory_size - e->prefill_ws_at;
+    sl_mask_memory *masks = &e->prefill.masks;
+    size_t old_mask = masks->ws_at - masks->mask_at, old_ws = masks->device_size - masks->ws_at;
     if (mask_size <= old_mask && ws_size <= old_ws) return 0;
     if (mask_size < old_mask) mask_size = old_mask; // the previous plan stays if a later step fails
     if (ws_size < old_ws) ws_size = old_ws;
     size_t mask_at = sl_align(prefill_stats_size(e)), size = mask_at + mask_size + ws_size;
     void *memory = be->alloc(be, size);
     if (!memory) return sl_fail(err, SL_ERR_MEMORY, "{attn_prefill}: %zu MiB for masks on the GPU: out of memory", size >> 20);
-    be->release(be, e->prefill_memory, e->prefill_memory_size);
-    e->prefill_memory = memory, e->prefill_memory_size = size;
-    e->prefill_mask_at = mask_at, e->prefill_ws_at = mask_at + mask_size;
+    be->release(be, masks->device, masks->device_size);
+    masks->device = memory, masks->device_size = size;
+    masks->mask_at = mask_at, masks->ws_at = mask_at + mask_size;
     return 0;
 }
 
@@ -125,18 +128,19 @@ static int prepare_prefill(sl_engine *e, const sl_attn_plan *plan, int n_tokens,
 static sl_prefill_mask mask_of(const sl_batch *b) {
     const sl_engine *e = b->ranges[0].session->engine;
     sl_prefill_mask mask = sl_mask_of(e->geom.n_heads, b->n_rows, b->ranges[0].position + b->n_rows);
-    mask.bits = (uint64_t *)((char *)e->prefill_memory + e->prefill_mask_at);
-    SL_CHECK(sl_mask_bytes(&mask) <= e->prefill_ws_at - e->prefill_mask_at);
+    const sl_mask_memory *masks = &e->prefill.masks;
+    mask.bits = (uint64_t *)((char *)masks->device + masks->mask_at);
+    SL_CHECK(sl_mask_bytes(&mask) <= masks->ws_at - masks->mask_at);
     return mask;
 }
 
 static sl_attn_cuda_prefill_stats *prefill_stats(const sl_engine *e, int layer) {
-    return (sl_attn_cuda_prefill_stats *)e->prefill_memory + (size_t)layer * e->geom.n_heads;
+    return (sl_attn_cuda_prefill_stats *)e->prefill.masks.device + (size_t)layer * e->geom.n_heads;
 }
 
 static void propose(const sl_batch *b, int layer, sl_queries q) {
     const sl_engine *e = b->ranges[0].session->engine;
-    const sl_attn_spec *spec = &e->prefill.layer[layer];
+    const sl_attn_spec *spec = &e->prefill.plan.layer[layer];
     if (!has_mask(spec)) return;
     sl_prefill_mask mask = mask_of(b);
     sl_attn_cuda_mask_args args = {
@@ -150,7 +154,7 @@ static void propose(const sl_batch *b, int layer, sl_queries q) {
         .pages = b->ranges[0].session->device_pages,
         .mask = &mask,
         .stats = prefill_stats(e, layer),
-        .ws = (char *)e->prefill_memory + e->prefill_ws_at,
+        .ws = (char *)e->prefill.masks.device + e->prefill.masks.ws_at,
         .stream = b->backend->stream(b->backend),
     };
     spec->method->cuda->mask(&args);
@@ -160,7 +164,7 @@ static void propose(const sl_batch *b, int layer, sl_queries q) {
 static void count_causal(sl_engine *e, int layer, int first, int n, int is_dense) {
     sl_prefill_mask call = sl_mask_of(e->geom.n_heads, n, first + n);
     for (int head = 0; head < e->geom.n_heads; head++) {
-        sl_prefill_count *count = &e->prefill_counts[(size_t)layer * e->geom.n_heads + head];
+        sl_prefill_count *count = &e->prefill.counts[(size_t)layer * e->geom.n_heads + head];
         count->causal += sl_mask_causal(&call);
         if (is_dense) count->visited += sl_mask_causal(&call);
     }
@@ -169,7 +173,7 @@ static void count_causal(sl_engine *e, int layer, int first, int n, int is_dense
 static void prefill(const sl_batch *b, int layer, int first, int n, sl_queries q, void *out) {
     sl_session *s = b->ranges[0].session;
     sl_engine *e = s->engine;
-    const sl_attn_spec *spec = &e->prefill.layer[layer];
+    const sl_attn_spec *spec = &e->prefill.plan.layer[layer];
     sl_prefill_mask mask;
     const sl_kv_host *host = b->kv->host; // the layer is in the staged pages (kv_stream.c)
     sl_kv_rows kv = host ? sl_kv_staged(b->kv, layer) : sl_kv_layer(b->kv, layer);
@@ -191,10 +195,10 @@ static void prefill(const sl_batch *b, int layer, int first, int n, sl_queries q
     if (has_mask(spec)) {
         mask = mask_of(b);
         args.mask = &mask;
-        args.ws = (char *)e->prefill_memory + e->prefill_ws_at;
+        args.ws = (char *)e->prefill.masks.device + e->prefill.masks.ws_at;
         args.stats = prefill_stats(e, layer);
     }
-    if (e->segment_tokens) count_causal(e, layer, args.first, n, !args.mask);
+    if (e->prefill.segment_tokens) count_causal(e, layer, args.first, n, !args.mask);
     sl_method_dense.cuda->prefill(&args); // runs every method of prefill
 }
 
@@ -223,7 +227,7 @@ static void attend(const sl_batch *b, int layer, int first, int n, sl_queries q,
     args.n_seqs = n;
     args.rows = b->rows;
     args.out = out;
-    args.stats = e->step_stats;
+    args.stats = e->device.pass.stats;
     args.ws = (char *)plan->ws + plan->ws_at[layer];
     args.state_at = sl_device_state_at(e, methods, layer);
     if (e->observation.observer.fn)
@@ -252,10 +256,10 @@ static void account(sl_engine *e, sl_session *const *sessions, int n) {
 
 // Moves the counts of the kernels to the engine's statistics.
 static void collect(sl_engine *e) {
-    const sl_backend *be = e->backend;
+    const sl_backend *be = e->device.backend;
     sl_attn_cuda_stats counted;
-    be->download(be, &counted, e->step_stats, sizeof counted);
-    be->clear(be, e->step_stats, sizeof counted);
+    be->download(be, &counted, e->device.pass.stats, sizeof counted);
+    be->clear(be, e->device.pass.stats, sizeof counted);
     const sl_attn_stats more = sl_attn_stats_of_kernels(&counted);
     sl_attn_stats_add(&e->stats, &more);
 }

@@ -18,7 +18,7 @@ static int check_layer(sl_engine *e, const sl_attn_spec *spec, size_t *size, sl_
     if (rc) return rc;
     *size = m->cpu->workspace(&e->geom, spec, e->n_sequences, 1, e->n_ctx);
     sl_kv_need need[SL_MAX_NEEDS];
-    for (int i = 0, n = needs(spec, need); !rc && i < n; i++) rc = sl_kv_keep(&e->pool, need[i], err);
+    for (int i = 0, n = needs(spec, need); !rc && i < n; i++) rc = sl_kv_keep(&e->device.pool, need[i], err);
     return rc;
 }
 
@@ -32,7 +32,7 @@ static int prepare(sl_engine *e, sl_plan *plan, sl_plan *replaced, sl_error *err
         rc = check_layer(e, &plan->methods.layer[i], &size, err);
         if (size > most) most = size;
     }
-    return rc ? rc : sl_workspace_reserve(&e->workspace, most, err);
+    return rc ? rc : sl_workspace_reserve(&e->device.pass.workspace, most, err);
 }
 
 // ---- prefill ----
@@ -44,11 +44,12 @@ static int prepare_prefill(sl_engine *e, const sl_attn_plan *plan, int n_tokens,
         size_t size = sl_mask_workspace(&e->geom, &plan->layer[i], n_tokens, e->n_ctx);
         if (size > most) most = size;
     }
-    int rc = sl_workspace_reserve(&e->workspace, most, err);
-    if (rc || bytes <= e->mask_size) return rc;
-    uint64_t *bits = realloc(e->mask.bits, bytes);
+    int rc = sl_workspace_reserve(&e->device.pass.workspace, most, err);
+    sl_mask_memory *masks = &e->prefill.masks;
+    if (rc || bytes <= masks->host_size) return rc;
+    uint64_t *bits = realloc(masks->host.bits, bytes);
     if (!bits) return sl_fail(err, SL_ERR_MEMORY, "{attn_prefill}: %zu MiB for masks: out of memory", bytes >> 20);
-    e->mask.bits = bits, e->mask_size = bytes;
+    masks->host.bits = bits, masks->host_size = bytes;
     return 0;
 }
 
@@ -56,12 +57,13 @@ static int prepare_prefill(sl_engine *e, const sl_attn_plan *plan, int n_tokens,
 static void propose(const sl_batch *b, int layer, sl_queries q) {
     const sl_row_range *range = &b->ranges[0];
     sl_engine *e = range->session->engine;
-    const sl_attn_spec *spec = &e->prefill.layer[layer];
-    uint64_t *bits = e->mask.bits;
+    const sl_attn_spec *spec = &e->prefill.plan.layer[layer];
+    sl_mask_memory *masks = &e->prefill.masks;
+    uint64_t *bits = masks->host.bits;
     int n = b->n_rows, n_kv = range->position + n;
     if (!spec->method->cpu->mask) return;
-    e->mask = sl_mask_of(e->geom.n_heads, n, n_kv), e->mask.bits = bits;
-    SL_CHECK(sl_mask_bytes(&e->mask) <= e->mask_size);
+    masks->host = sl_mask_of(e->geom.n_heads, n, n_kv), masks->host.bits = bits;
+    SL_CHECK(sl_mask_bytes(&masks->host) <= masks->host_size);
     sl_mask_report reports[e->geom.n_heads];
     const sl_mask_args args = {.geom = &e->geom,
                                .spec = spec,
@@ -69,12 +71,12 @@ static void propose(const sl_batch *b, int layer, sl_queries q) {
                                .n_tokens = n,
                                .q = q.data,
                                .kv = sl_kv_view_of(b->kv, &range->session->kv, layer, n_kv),
-                               .ws = &e->workspace,
-                               .mask = &e->mask,
+                               .ws = &e->device.pass.workspace,
+                               .mask = &masks->host,
                                .reports = reports};
     sl_mask_propose(&args);
     for (int h = 0; h < e->geom.n_heads; h++) {
-        sl_prefill_report *r = &e->pass_reports[(size_t)layer * e->geom.n_heads + h];
+        sl_prefill_report *r = &e->prefill.pass_reports[(size_t)layer * e->geom.n_heads + h];
         r->kept = reports[h].kept;
         for (int i = 0; i < sl_prefill_n_checked(e, n); i++) {
             const sl_prefill_report one = {.kept = SL_MASK_NOT_SAMPLED,
@@ -87,25 +89,25 @@ static void propose(const sl_batch *b, int layer, sl_queries q) {
 // Adds the errors of the checked rows among the rows [first, first + args->n_tokens) of the pass.
 static void check_rows(sl_engine *e, const sl_attn_prefill_args *args, int first, int n_pass) {
     int n_heads = e->geom.n_heads;
-    float *error = e->checked + (size_t)n_heads * e->geom.head_dim;
+    float *error = e->prefill.checked + (size_t)n_heads * e->geom.head_dim;
     for (int i = 0; i < sl_prefill_n_checked(e, n_pass); i++) {
         int row = sl_prefill_checked_row(e, n_pass, i);
         if (row < first || row >= first + args->n_tokens) continue;
-        sl_prefill_errors(args, row - first, 1, e->checked, error);
+        sl_prefill_errors(args, row - first, 1, e->prefill.checked, error);
         for (int h = 0; h < n_heads; h++) {
             const sl_prefill_report one = {.kept = SL_MASK_NOT_SAMPLED,
                                            .measured = SL_MASK_NOT_SAMPLED,
                                            .n_errors = 1,
                                            .errors = error[h],
                                            .error_max = error[h]};
-            sl_prefill_report_add(&e->pass_reports[(size_t)args->layer * n_heads + h], &one);
+            sl_prefill_report_add(&e->prefill.pass_reports[(size_t)args->layer * n_heads + h], &one);
         }
     }
 }
 
 static void prefill(const sl_batch *b, int layer, int first, int n, sl_queries q, void *out) {
     sl_engine *e = b->ranges[0].session->engine;
-    const sl_attn_spec *spec = &e->prefill.layer[layer];
+    const sl_attn_spec *spec = &e->prefill.plan.layer[layer];
     const sl_attn_ops *ops = spec->method->cpu;
     sl_attn_prefill_args args = {
         .geom = &e->geom,
@@ -114,15 +116,15 @@ static void prefill(const sl_batch *b, int layer, int first, int n, sl_queries q
         .n_tokens = n,
         .q = q.data,
         .out = out,
-        .ws = &e->workspace,
+        .ws = &e->device.pass.workspace,
         .kv = sl_kv_view_of(b->kv, &b->ranges[0].session->kv, layer, b->ranges[0].position + first + n),
-        .mask = ops->mask ? &e->mask : NULL,
+        .mask = ops->mask ? &e->prefill.masks.host : NULL,
         .skip_distance = ops->skip_distance ? ops->skip_distance(spec) : 0,
-        .counts = e->segment_tokens ? e->prefill_counts + (size_t)layer * e->geom.n_heads : NULL,
+        .counts = e->prefill.segment_tokens ? e->prefill.counts + (size_t)layer * e->geom.n_heads : NULL,
     };
     sl_method_dense.cpu->prefill(&args); // runs every method of prefill
-    if (e->segment_tokens && e->checked) check_rows(e, &args, first, b->n_rows);
-    const struct sl_pass_progress *p = &e->pass_progress;
+    if (e->prefill.segment_tokens && e->prefill.checked) check_rows(e, &args, first, b->n_rows);
+    const struct sl_pass_progress *p = &e->prefill.progress;
     double share = (layer + (double)(first + n) / b->n_rows) / e->geom.n_layers;
     sl_progress_report(&p->progress, p->from + (int)(share * p->n), p->total);
 }
@@ -139,7 +141,7 @@ static void attend(const sl_batch *b, int layer, int first, int n, sl_queries q,
     SL_CHECK(first == 0 && n == b->n_ranges);
     for (int i = 0; i < n; i++) {
         const sl_row_range *range = &b->ranges[i];
-        e->queries[i] = (sl_attn_query){
+        e->device.pass.queries[i] = (sl_attn_query){
             .q = (const float *)q.data + i * row,
             .out = (float *)out + i * row,
             .sequence = range->session->sequence,
@@ -156,8 +158,8 @@ static void attend(const sl_batch *b, int layer, int first, int n, sl_queries q,
         .layer = layer,
         .seed = e->seed,
         .n_seqs = n,
-        .seqs = e->queries,
-        .ws = &e->workspace,
+        .seqs = e->device.pass.queries,
+        .ws = &e->device.pass.workspace,
         .stats = &e->stats,
         .reports = e->observation.running,
     };

@@ -25,17 +25,17 @@ static const void *copy_part(const sl_backend *be, struct sl_device_buckets *d, 
     return to;
 }
 
-static void free_copies(sl_engine *e) {
-    struct sl_device_buckets *d = e->device_buckets;
-    for (int i = 0; d && i < d->n_parts; i++) e->backend->release(e->backend, d->parts[i].data, d->parts[i].size);
+static void free_copies(sl_device *device) {
+    struct sl_device_buckets *d = device->buckets;
+    for (int i = 0; d && i < d->n_parts; i++) device->backend->release(device->backend, d->parts[i].data, d->parts[i].size);
     free(d);
-    e->device_buckets = NULL;
+    device->buckets = NULL;
 }
 
-static int copy_to_device(sl_engine *e, const sl_buckets *b, sl_error *err) {
+static int copy_to_device(sl_device *device, const sl_buckets *b, sl_error *err) {
     size_t heads = (size_t)b->n_layers * b->n_kv_heads, C = b->n_buckets, W = b->width, dim = b->head_dim, all = 0;
-    struct sl_device_buckets *d = e->device_buckets = calloc(1, sizeof *d);
-    const sl_backend *be = e->backend;
+    struct sl_device_buckets *d = device->buckets = calloc(1, sizeof *d);
+    const sl_backend *be = device->backend;
     int ok = d != NULL;
     if (ok) {
         d->buckets = *b;
@@ -49,7 +49,7 @@ static int copy_to_device(sl_engine *e, const sl_buckets *b, sl_error *err) {
     }
     if (ok) return 0;
     for (int i = 0; d && i < d->n_parts; i++) all += d->parts[i].size;
-    free_copies(e);
+    free_copies(device);
     return sl_fail(err, SL_ERR_MEMORY, "the bucket file: out of memory on the device, after %zu MiB of it", all >> 20);
 }
 
@@ -57,12 +57,13 @@ int sl_engine_need_buckets(sl_engine *e, const sl_attn_spec *spec, sl_error *err
     sl_error why;
     if (!spec->method->needs_buckets || e->bucket_file) return 0;
     int rc = sl_model_open_buckets(e->model, &e->bucket_file, &why);
-    if (!rc && e->backend->is_device) {
-        rc = copy_to_device(e, sl_bucket_file_get(e->bucket_file), &why);
+    if (!rc && e->device.backend->is_device) {
+        rc = copy_to_device(&e->device, sl_bucket_file_get(e->bucket_file), &why);
         if (rc) sl_engine_close_buckets(e);
     }
     if (rc) return sl_fail(err, rc, "{attn} %s: %s", spec->method->name, why.message);
-    e->geom.buckets = e->pool.buckets = e->device_buckets ? &e->device_buckets->buckets : sl_bucket_file_get(e->bucket_file);
+    e->geom.buckets = e->device.pool.buckets =
+        e->device.buckets ? &e->device.buckets->buckets : sl_bucket_file_get(e->bucket_file);
     return 0;
 }
 
@@ -77,7 +78,7 @@ const sl_tensors *sl_engine_bucket_tensors(const sl_engine *e) {
 }
 
 void sl_engine_close_buckets(sl_engine *e) {
-    free_copies(e);
+    free_copies(&e->device);
     sl_bucket_file_close(e->bucket_file);
     e->bucket_file = NULL;
 }

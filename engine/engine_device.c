@@ -1,5 +1,5 @@
 // engine/engine_device.c - the device of an engine: what a name such as "cuda:1" means, and its backend.
-#include "engine/engine_internal.h"
+#include "engine/engine_device.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -59,16 +59,22 @@ int sl_device_arithmetic(const char *device, char *buf, size_t size, sl_error *e
     return rc;
 }
 
-int sl_engine_open_backend(sl_engine *e, const sl_engine_options *o, sl_error *err) {
+int sl_device_open(sl_device *d, const sl_engine_options *o, sl_error *err) {
     int index, rc = parse_device(o->device, &index, err);
-    e->attention = &sl_host_attn_runner;
-    e->n_threads = o->n_threads > 0 ? o->n_threads : sl_cpu_cores();
+    d->attention = &sl_host_attn_runner;
     if (!rc) rc = sl_cpu_check_threads(o->n_threads, err);
     if (!rc) rc = sl_cpu_choose(err);
-    if (rc || index == ON_CPU) return rc ? rc : sl_cpu_open(o->n_threads, &e->backend, err);
+    if (rc || index == ON_CPU) return rc ? rc : sl_cpu_open(o->n_threads, &d->backend, err);
 #ifdef SLEIGH_CUDA
-    e->attention = &sl_cuda_attn_runner;
-    rc = sl_cuda_init(index, &e->backend, err);
+    d->attention = &sl_cuda_attn_runner;
+    rc = sl_cuda_init(index, &d->backend, err);
 #endif
     return rc;
+}
+
+void sl_device_close(sl_device *d) {
+    sl_kv_pool_free(&d->pool);
+    sl_device_free_buffers(d);
+    sl_model_weights_free(&d->weights);
+    if (d->backend && d->backend->free) d->backend->free(d->backend);
 }

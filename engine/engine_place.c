@@ -39,21 +39,21 @@ static int largest_ctx(const sl_model *model, const sl_backend *be, int n_sequen
 }
 
 int sl_engine_largest_ctx(const sl_model *model, const char *device, int n_sequences, int *n_ctx, sl_error *err) {
-    sl_engine e = {.model = model};
+    sl_device d = {0};
     if (n_sequences < 1) return sl_fail(err, SL_ERR_ARG, "{n_sequences} %d: expected at least 1", n_sequences);
-    int rc = sl_engine_open_backend(&e, &(sl_engine_options){.device = device}, err);
+    int rc = sl_device_open(&d, &(sl_engine_options){.device = device}, err);
     if (rc) return rc;
-    int chunk = e.backend->is_device ? DEFAULT_DEVICE_CHUNK : DEFAULT_CHUNK;
-    *n_ctx = largest_ctx(model, e.backend, n_sequences, chunk < model->config.n_ctx ? chunk : model->config.n_ctx);
-    if (e.backend->free) e.backend->free(e.backend);
+    int chunk = d.backend->is_device ? DEFAULT_DEVICE_CHUNK : DEFAULT_CHUNK;
+    *n_ctx = largest_ctx(model, d.backend, n_sequences, chunk < model->config.n_ctx ? chunk : model->config.n_ctx);
+    if (d.backend->free) d.backend->free(d.backend);
     return 0;
 }
 
 static int no_room(const sl_engine *e, int n_ctx, int fits, sl_error *err) {
     const sl_config *c = &e->model->config;
-    const sl_backend *be = e->backend;
+    const sl_backend *be = e->device.backend;
     double gib = 1 << 30, free = be->free_memory(be) / gib;
-    double fixed = fixed_bytes(e->model, be, e->n_sequences, e->max_rows) / gib;
+    double fixed = fixed_bytes(e->model, be, e->n_sequences, e->device.pass.max_rows) / gib;
     double kv = (double)sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim) * n_ctx * e->n_sequences / gib;
     int most = (int)((free - fixed) / kv * e->n_sequences);
     if (fits <= 0)
@@ -73,18 +73,18 @@ static int wanted_ctx(const sl_engine *e, const sl_engine_options *o) {
 }
 
 static void log_smaller(const sl_engine *e, int fits) {
-    sl_engine_log(e, "%s: the context has %d tokens instead of %d, because no more fit into memory", e->backend->name, fits,
-                  e->n_ctx);
+    sl_engine_log(e, "%s: the context has %d tokens instead of %d, because no more fit into memory", e->device.backend->name,
+                  fits, e->n_ctx);
 }
 
 // Chooses n_ctx with K and V in the backend's memory.
 static int choose_ctx(sl_engine *e, const sl_engine_options *o, sl_error *err) {
-    int fits = largest_ctx(e->model, e->backend, o->kv_tokens ? 1 : e->n_sequences, e->max_rows);
-    size_t most = largest_cache(e->model, e->backend, e->n_sequences, e->max_rows);
+    int fits = largest_ctx(e->model, e->device.backend, o->kv_tokens ? 1 : e->n_sequences, e->device.pass.max_rows);
+    size_t most = largest_cache(e->model, e->device.backend, e->n_sequences, e->device.pass.max_rows);
     e->n_ctx = wanted_ctx(e, o);
     if (o->kv_tokens && (size_t)o->kv_tokens > most)
         return sl_fail(err, SL_ERR_MEMORY, "%s: kv_tokens %d does not fit into memory; the largest that fits is %zu",
-                       e->backend->name, o->kv_tokens, most);
+                       e->device.backend->name, o->kv_tokens, most);
     if (fits <= 0 || o->n_ctx > fits) return no_room(e, e->n_ctx, fits, err);
     if (e->n_ctx > e->model->config.n_trained)
         sl_engine_log(e, "the context has %d tokens, and this model was trained on %d", e->n_ctx, e->model->config.n_trained);
@@ -131,7 +131,7 @@ static size_t proposing_of(const sl_engine *e, const sl_attn_plan *plan) {
     int n_seen = 0;
     size_t bytes = 0, masses = (size_t)g->n_heads * (SL_PAGE / 32) * (sizeof(uint64_t) + 32 * sizeof(bf16));
     for (int i = 0; i < plan->n_layers; i++) {
-        int n = e->attention->needs(&plan->layer[i], needs);
+        int n = e->device.attention->needs(&plan->layer[i], needs);
         for (int j = 0; j < n; j++) {
             int at = 0;
             while (at < n_seen && (seen[at].kind != needs[j].kind || seen[at].arg != needs[j].arg)) at++;
@@ -148,10 +148,10 @@ static sl_kv_demand demand_of(const sl_engine *e, const sl_engine_options *o, co
     const sl_config *c = &e->model->config;
     size_t row = sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim);
     // The part of the scratch memory that grows with the context is in proposing_of.
-    size_t scratch = e->attention->host_scratch ? e->attention->host_scratch(e, plan, SL_PAGE) : 0;
+    size_t scratch = e->device.attention->host_scratch ? e->device.attention->host_scratch(e, plan, SL_PAGE) : 0;
     return (sl_kv_demand){.row = row,
                           .proposing = proposing_of(e, plan),
-                          .fixed = fixed_bytes(e->model, e->backend, e->n_sequences, e->max_rows) + scratch,
+                          .fixed = fixed_bytes(e->model, e->device.backend, e->n_sequences, e->device.pass.max_rows) + scratch,
                           .n_ctx = n_ctx,
                           .n_sequences = e->n_sequences,
                           .n_pages = sl_kv_pages_of(o->kv_tokens),
@@ -161,7 +161,7 @@ static sl_kv_demand demand_of(const sl_engine *e, const sl_engine_options *o, co
 }
 
 static sl_kv_room room_of(const sl_engine *e, const sl_engine_options *o) {
-    return (sl_kv_room){.gpu = e->backend->free_memory(e->backend),
+    return (sl_kv_room){.gpu = e->device.backend->free_memory(e->device.backend),
                         .host = o->host_memory ? o->host_memory : sl_host_memory_allowed(""),
                         .gpu_most = o->kv_gpu_memory};
 }
@@ -171,7 +171,7 @@ static void choose_rows(sl_engine *e, const sl_engine_options *o, int default_ch
     e->prefill_chunk = o->prefill_chunk ? o->prefill_chunk : default_chunk;
     if (e->prefill_chunk > e->model->config.n_ctx) e->prefill_chunk = e->model->config.n_ctx;
     if (o->n_ctx > 0 && e->prefill_chunk > o->n_ctx && !o->prefill_chunk) e->prefill_chunk = o->n_ctx;
-    e->max_rows = e->prefill_chunk > e->n_sequences ? e->prefill_chunk : e->n_sequences;
+    e->device.pass.max_rows = e->prefill_chunk > e->n_sequences ? e->prefill_chunk : e->n_sequences;
 }
 
 static long long pool_pages(const sl_engine *e, const sl_engine_options *o) {
@@ -196,7 +196,7 @@ static int place_on_host(sl_engine *e, const sl_engine_options *o, const sl_attn
                        "{n_ctx} %d with %d sequence(s): %lld rows of K in a layer's %d KV heads; expected fewer "
                        "than %d with {kv_cache} host",
                        e->n_ctx, e->n_sequences, rows, e->geom.n_kv_heads, SL_KV_HOST_ROWS);
-    rc = sl_kv_place_rows(&d, &room, SL_KV_HOST, &e->kv, err);
+    rc = sl_kv_place_rows(&d, &room, SL_KV_HOST, &e->device.kv, err);
     if (rc) return rc;
     if (e->n_ctx > e->model->config.n_trained)
         sl_engine_log(e, "the context has %d tokens, and this model was trained on %d", e->n_ctx, e->model->config.n_trained);
@@ -224,7 +224,7 @@ static int check_lengths(const sl_engine *e, const sl_engine_options *o, sl_erro
 
 int sl_engine_place(sl_engine *e, const sl_engine_options *o, const sl_attn_plan *plan, sl_error *err) {
     sl_kv_place place;
-    int is_device = e->backend->is_device, rc = parse_place(o->kv_cache, &place, err);
+    int is_device = e->device.backend->is_device, rc = parse_place(o->kv_cache, &place, err);
     if (!rc) rc = check_lengths(e, o, err);
     if (rc) return rc;
     if (place != SL_KV_GPU && !is_device)
@@ -234,14 +234,14 @@ int sl_engine_place(sl_engine *e, const sl_engine_options *o, const sl_attn_plan
     if (place != SL_KV_GPU) rc = sl_engine_need_buckets_of(e, plan, err); // the scratch memory depends on their number
     if (rc) return rc;
     if (place == SL_KV_AUTO) place = choose_place(e, o, plan);
-    if (place == SL_KV_GPU) e->kv = (sl_kv_layout){.place = SL_KV_GPU};
+    if (place == SL_KV_GPU) e->device.kv = (sl_kv_layout){.place = SL_KV_GPU};
     rc = place == SL_KV_HOST ? place_on_host(e, o, plan, err) : choose_ctx(e, o, err);
-    if (!rc) e->n_pages = (int)pool_pages(e, o);
+    if (!rc) e->device.n_pages = (int)pool_pages(e, o);
     return rc;
 }
 
 const sl_kv_layout *sl_engine_kv_layout(const sl_engine *e) {
-    return &e->kv;
+    return &e->device.kv;
 }
 
 int sl_engine_largest_ctx_on_host(const sl_model *model, const sl_engine_options *o, int *n_ctx, sl_error *err) {
@@ -255,8 +255,8 @@ int sl_engine_largest_ctx_on_host(const sl_model *model, const sl_engine_options
     int rc = sl_attn_parse(o->attn, &spec, err);
     if (!rc) rc = sl_attn_plan_init(&plan, c->n_layers, &spec, err);
     if (rc) return rc;
-    rc = sl_engine_open_backend(&e, o, err);
-    int asks = !rc && e.backend->is_device && sl_attn_on_host_rows(&spec);
+    rc = sl_device_open(&e.device, o, err);
+    int asks = !rc && e.device.backend->is_device && sl_attn_on_host_rows(&spec);
     if (asks) rc = sl_engine_need_buckets_of(&e, &plan, err);
     if (asks && !rc) {
         choose_rows(&e, o, DEFAULT_HOST_CHUNK);
@@ -266,7 +266,7 @@ int sl_engine_largest_ctx_on_host(const sl_model *model, const sl_engine_options
         *n_ctx = fits < c->n_ctx ? (int)fits : c->n_ctx;
     }
     sl_engine_close_buckets(&e);
-    if (e.backend && e.backend->free) e.backend->free(e.backend);
+    if (e.device.backend && e.device.backend->free) e.device.backend->free(e.device.backend);
     sl_attn_plan_free(&plan);
     return rc;
 }

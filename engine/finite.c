@@ -42,15 +42,15 @@ static void describe_keys(const sl_session *s, bf16 *page, char *text, size_t si
     const sl_attn_geom *g = &e->geom;
     size_t block = (size_t)g->n_kv_heads * SL_PAGE * g->head_dim;
     int n_rows = s->kv.n_tokens;
-    sl_kv_write_out(&s->engine->pool, &s->kv);
-    if (e->pool.host) e->backend->finish(e->backend, NULL);
+    sl_kv_write_out(&s->engine->device.pool, &s->kv);
+    if (e->device.pool.host) e->device.backend->finish(e->device.backend, NULL);
     for (int layer = 0; layer < g->n_layers; layer++)
         for (int i = 0; i * SL_PAGE < n_rows; i++) {
-            const bf16 *from = sl_kv_layer(&e->pool, layer).k + s->kv.pages[i] * block;
-            if (e->pool.host)
-                copy_from_host(&e->pool, layer, s->kv.pages[i], page);
-            else if (e->backend->is_device)
-                e->backend->download(e->backend, page, from, block * sizeof *page);
+            const bf16 *from = sl_kv_layer(&e->device.pool, layer).k + s->kv.pages[i] * block;
+            if (e->device.pool.host)
+                copy_from_host(&e->device.pool, layer, s->kv.pages[i], page);
+            else if (e->device.backend->is_device)
+                e->device.backend->download(e->device.backend, page, from, block * sizeof *page);
             else
                 memcpy(page, from, block * sizeof *page);
             int left = n_rows - i * SL_PAGE, found = find_in_page(page, g, left < SL_PAGE ? left : SL_PAGE);

@@ -11,13 +11,13 @@
 static void write_new(const sl_batch *b, int layer) {
     sl_session *s = b->ranges[0].session;
     int first = b->ranges[0].position / SL_PAGE, end = (b->ranges[0].position + b->n_rows - 1) / SL_PAGE + 1;
-    sl_kv_write_rows(&s->engine->pool, layer, s->kv.pages + first, end - first, first);
+    sl_kv_write_rows(&s->engine->device.pool, layer, s->kv.pages + first, end - first, first);
 }
 
 sl_kv_rows sl_kv_stream_open(const sl_batch *b, int layer) {
     sl_session *s = b->ranges[0].session;
     const sl_backend *be = b->backend;
-    sl_kv_pool *pool = &s->engine->pool;
+    sl_kv_pool *pool = &s->engine->device.pool;
     int n_old = sl_kv_pages_of(b->ranges[0].position);
     if (layer == 0)
         sl_kv_bring(pool, 0, s->kv.pages, n_old, 0);

@@ -1,6 +1,6 @@
 // engine/logits.c - where the logits of sessions lie.
 //
-// A step writes the logits of its sessions to rows of sl_engine.step_logits. On the CPU each row is copied to its session at
+// A step writes the logits of its sessions to rows of sl_pass_buffers.logits. On the CPU each row is copied to its session at
 // once. On a device the session owns the row until another step needs the row, and the logits are downloaded to
 // sl_session.logits when a caller reads them.
 #include "base/hash.h"
@@ -9,10 +9,10 @@
 #include <string.h>
 
 static void fetch(sl_session *s) { // to host memory
-    const sl_engine *e = s->engine;
-    size_t n = e->model->config.n_vocab;
+    const sl_device *d = &s->engine->device;
+    size_t n = d->weights.config->n_vocab;
     if (s->has_host_logits) return;
-    e->backend->download(e->backend, s->logits, e->step_logits + s->logits_row * n, n * sizeof(float));
+    d->backend->download(d->backend, s->logits, d->pass.logits + s->logits_row * n, n * sizeof(float));
     s->has_host_logits = 1;
 }
 
@@ -41,7 +41,7 @@ uint64_t sl_logits_hash(const float *logits, int n_vocab) {
 }
 
 void sl_logits_forget_row(sl_session *s) {
-    if (s->logits_row >= 0) s->engine->logits_owner[s->logits_row] = NULL;
+    if (s->logits_row >= 0) s->engine->device.pass.logits_owner[s->logits_row] = NULL;
     s->logits_row = -1;
     s->has_host_logits = 1;
 }
@@ -52,35 +52,35 @@ static int is_in(const sl_session *s, sl_session *const *sessions, int n) {
     return 0;
 }
 
-void sl_logits_before_step(sl_engine *e, sl_session *const *sessions, int n, int n_rows) {
+void sl_logits_before_step(sl_device *d, sl_session *const *sessions, int n, int n_rows) {
     for (int i = 0; i < n_rows; i++) {
-        sl_session *owner = e->logits_owner[i];
+        sl_session *owner = d->pass.logits_owner[i];
         if (!owner) continue;
         if (!is_in(owner, sessions, n)) fetch(owner);
         sl_logits_forget_row(owner);
     }
 }
 
-void sl_logits_after_step(sl_engine *e, sl_session *const *sessions, int n) {
-    size_t n_vocab = e->model->config.n_vocab;
+void sl_logits_after_step(sl_device *d, sl_session *const *sessions, int n) {
+    size_t n_vocab = d->weights.config->n_vocab;
     for (int i = 0; i < n; i++) {
         sl_session *s = sessions[i];
         s->has_logits = 1;
-        if (!e->backend->is_device) {
-            memcpy(s->logits, e->step_logits + i * n_vocab, n_vocab * sizeof(float));
+        if (!d->backend->is_device) {
+            memcpy(s->logits, d->pass.logits + i * n_vocab, n_vocab * sizeof(float));
             continue;
         }
         sl_logits_forget_row(s); // the session may own a row behind those of this batch
-        e->logits_owner[i] = s;
+        d->pass.logits_owner[i] = s;
         s->logits_row = i;
         s->has_host_logits = 0;
     }
 }
 
-void sl_logits_to_rows(sl_engine *e, sl_session *const *sessions, int n) {
-    size_t n_vocab = e->model->config.n_vocab;
+void sl_logits_to_rows(sl_device *d, sl_session *const *sessions, int n) {
+    size_t n_vocab = d->weights.config->n_vocab;
     for (int i = 0; i < n; i++) {
-        sl_session *s = sessions[i], *owner = e->logits_owner[i];
+        sl_session *s = sessions[i], *owner = d->pass.logits_owner[i];
         if (owner == s) continue;
         if (owner) {
             fetch(owner);
@@ -88,15 +88,15 @@ void sl_logits_to_rows(sl_engine *e, sl_session *const *sessions, int n) {
         }
         fetch(s);
         sl_logits_forget_row(s);
-        e->backend->upload(e->backend, e->step_logits + i * n_vocab, s->logits, n_vocab * sizeof(float));
-        e->logits_owner[i] = s;
+        d->backend->upload(d->backend, d->pass.logits + i * n_vocab, s->logits, n_vocab * sizeof(float));
+        d->pass.logits_owner[i] = s;
         s->logits_row = i;
     }
 }
 
 void sl_logits_restore(sl_session *s, int i) {
-    const sl_engine *e = s->engine;
-    size_t n_vocab = e->model->config.n_vocab;
-    e->backend->download(e->backend, s->logits, e->last_logits + i * n_vocab, n_vocab * sizeof(float));
+    const sl_device *d = &s->engine->device;
+    size_t n_vocab = d->weights.config->n_vocab;
+    d->backend->download(d->backend, s->logits, d->pass.last_logits + i * n_vocab, n_vocab * sizeof(float));
     sl_logits_forget_row(s);
 }

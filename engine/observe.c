@@ -16,7 +16,7 @@ static sl_attn_spec dense_spec(void) {
 }
 
 void sl_observation_free(sl_engine *e, sl_observation *o) {
-    if (e->attention->unobserve) e->attention->unobserve(e, o);
+    if (e->device.attention->unobserve) e->device.attention->unobserve(e, o);
     free(o->shadows);
     free(o->dense);
     free(o->queries);
@@ -31,8 +31,8 @@ void sl_observation_free(sl_engine *e, sl_observation *o) {
 
 static int add_shadow(sl_engine *e, sl_observation *o, const sl_attn_spec *spec, sl_error *err) {
     int rc = sl_engine_need_buckets(e, spec, err);
-    if (!rc) rc = e->attention->check_shadow(e, spec, err);
-    size_t state = rc ? 0 : sl_align(e->attention->state_size(e, spec));
+    if (!rc) rc = e->device.attention->check_shadow(e, spec, err);
+    size_t state = rc ? 0 : sl_align(e->device.attention->state_size(e, spec));
     if (state > o->state_size) o->state_size = state;
     return rc;
 }
@@ -50,8 +50,8 @@ static int new_arrays(const sl_engine *e, sl_observation *o, sl_error *err) {
     int has_profiles = !o->observer.with_profile;
     if (o->observer.with_profile) {
         o->profiles = malloc(heads * sizeof *o->profiles);
-        if (!e->backend->is_device) o->scores = malloc(heads * o->max_pages * SL_PAGE * sizeof *o->scores);
-        has_profiles = o->profiles && (o->scores || e->backend->is_device);
+        if (!e->device.backend->is_device) o->scores = malloc(heads * o->max_pages * SL_PAGE * sizeof *o->scores);
+        has_profiles = o->profiles && (o->scores || e->device.backend->is_device);
     }
     if (o->shadows && o->dense && o->queries && o->running && o->reports && o->masses && o->tiles && has_profiles) return 0;
     return sl_fail(err, SL_ERR_MEMORY, "observer of %d methods: out of memory", o->observer.n_shadows);
@@ -71,15 +71,15 @@ static int set_observer(sl_engine *e, const sl_observer *observer, sl_error *err
             o.shadows[i] = observer->shadows[i];
             rc = add_shadow(e, &o, &o.shadows[i], err);
         }
-        if (!rc && e->attention->observe) rc = e->attention->observe(e, &o, err);
+        if (!rc && e->device.attention->observe) rc = e->device.attention->observe(e, &o, err);
     }
     if (rc) {
         sl_observation_free(e, &o);
         return rc;
     }
+    o.version = e->observation.version + 1;
     sl_observation_free(e, &e->observation);
     e->observation = o;
-    e->observe_version++;
     return 0;
 }
 
@@ -169,10 +169,10 @@ int sl_host_check_shadow(sl_engine *e, const sl_attn_spec *spec, sl_error *err) 
     if (!m->cpu || !m->cpu->decode)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "observer: method %s is not offered for decoding on this device", m->name);
     sl_kv_need need[SL_MAX_NEEDS];
-    int rc = m->supports ? m->supports(&e->geom, spec, err) : 0, n = rc ? 0 : e->attention->needs(spec, need);
-    for (int i = 0; !rc && i < n; i++) rc = sl_kv_keep(&e->pool, need[i], err);
+    int rc = m->supports ? m->supports(&e->geom, spec, err) : 0, n = rc ? 0 : e->device.attention->needs(spec, need);
+    for (int i = 0; !rc && i < n; i++) rc = sl_kv_keep(&e->device.pool, need[i], err);
     if (rc) return rc;
-    return sl_workspace_reserve(&e->workspace, m->cpu->workspace(&e->geom, spec, e->n_sequences, 1, e->n_ctx), err);
+    return sl_workspace_reserve(&e->device.pass.workspace, m->cpu->workspace(&e->geom, spec, e->n_sequences, 1, e->n_ctx), err);
 }
 
 // log2 of the mass of one page's rows: log2 sum_j 2^{s_j}.
@@ -246,7 +246,7 @@ static void run_shadow(sl_engine *e, const sl_attn_decode_args *a, const sl_batc
                        uint32_t seed, int which, float *out) {
     sl_observation *o = &e->observation;
     size_t row = (size_t)e->geom.n_heads * e->geom.head_dim;
-    int keeps = which >= 0 && e->attention->state_size(e, spec) > 0;
+    int keeps = which >= 0 && e->device.attention->state_size(e, spec) > 0;
     sl_attn_stats unused = {0};
     for (int i = 0; i < a->n_seqs; i++) {
         o->queries[i] = a->seqs[i];

@@ -73,7 +73,7 @@ static size_t rows_size(const sl_engine *e, const struct sl_device_observation *
 
 void sl_cuda_free_observation(sl_engine *e, sl_observation *o) {
     struct sl_device_observation *d = o->device;
-    const sl_backend *be = e->backend;
+    const sl_backend *be = e->device.backend;
     if (!d) return;
     be->release(be, d->ws, d->ws_size);
     be->release(be, d->rows, rows_size(e, d));
@@ -95,8 +95,8 @@ static void lay_out(const sl_engine *e, struct sl_device_observation *d) {
 }
 
 int sl_cuda_new_observation(sl_engine *e, sl_observation *o, sl_error *err) {
-    const sl_backend *be = e->backend;
-    if (e->pool.host)
+    const sl_backend *be = e->device.backend;
+    if (e->device.pool.host)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "{kv_cache} host: steps are not observed, because dense attention reads every row; use {kv_cache} gpu");
     struct sl_device_observation *d = o->device = calloc(1, sizeof *d);
@@ -141,13 +141,13 @@ static void send_rows(const sl_batch *batch, int layer) {
             sl_row *row = &d->host_rows[which * n + i];
             uint32_t seed;
             spec_of(o, which, &seed);
-            *row = e->rows[i];
+            *row = e->device.pass.rows[i];
             row->seed += seed;
             if (which) row->state = NULL;
             const sl_session *s = batch->ranges[i].session;
             if (which > 1 && s->shadow_state) row->state = s->shadow_state + sl_shadow_state_at(e, layer, which - 2);
         }
-    e->backend->upload(e->backend, d->rows, d->host_rows, (size_t)d->n_launches * n * sizeof *d->rows);
+    e->device.backend->upload(e->device.backend, d->rows, d->host_rows, (size_t)d->n_launches * n * sizeof *d->rows);
 }
 
 static void launch(sl_engine *e, const sl_attn_cuda_decode_args *running, int which, const results *to) {
@@ -221,7 +221,7 @@ static void take_dense(sl_engine *e, int n, const results *r) {
     widen(r->out + heads * e->geom.head_dim, heads * e->geom.head_dim, o->dense);
     for (size_t i = 0; i < heads * o->max_pages; i++) o->masses[i] = r->masses[i];
     for (int i = 0; i < n; i++)
-        sl_observation_count_tiles(o, i * e->geom.n_heads, e->geom.n_heads, e->rows[i].position / SL_PAGE + 1);
+        sl_observation_count_tiles(o, i * e->geom.n_heads, e->geom.n_heads, e->device.pass.rows[i].position / SL_PAGE + 1);
 }
 
 typedef struct profile_call {
@@ -233,7 +233,7 @@ static void make_profile(void *ctx, size_t i, int thread) {
     (void)thread;
     const profile_call *c = ctx;
     const sl_observation *o = &c->e->observation;
-    sl_attn_profile_of(c->r->scores + i * o->max_pages * SL_PAGE, c->e->rows[i / c->e->geom.n_heads].position + 1,
+    sl_attn_profile_of(c->r->scores + i * o->max_pages * SL_PAGE, c->e->device.pass.rows[i / c->e->geom.n_heads].position + 1,
                        &o->profiles[i]);
 }
 
@@ -245,7 +245,7 @@ static void report(sl_engine *e, const sl_attn_cuda_decode_args *running, int wh
     uint32_t seed;
     int spec = spec_of(o, which, &seed);
     for (int i = 0; i < n; i++) {
-        const sl_row *at = &e->rows[i];
+        const sl_row *at = &e->device.pass.rows[i];
         const sl_attn_record record = {.sequence = at->sequence,
                                        .position = (uint32_t)at->position,
                                        .layer = running->layer,
@@ -261,7 +261,7 @@ static void report(sl_engine *e, const sl_attn_cuda_decode_args *running, int wh
 
 void sl_cuda_observe(const sl_batch *batch, const sl_attn_cuda_decode_args *running) {
     sl_engine *e = batch->ranges[0].session->engine;
-    const sl_backend *be = e->backend;
+    const sl_backend *be = e->device.backend;
     struct sl_device_observation *d = e->observation.device;
     int n = running->n_seqs;
     size_t size = (size_t)n * e->geom.n_heads * e->geom.head_dim * sizeof(bf16);

@@ -6,7 +6,7 @@
 #include "engine/sleigh.h"
 #include "models/arch.h"
 
-typedef struct sl_observation sl_observation; // engine_internal.h, which nvcc cannot read
+typedef struct sl_observation sl_observation; // engine/observation.h
 
 #ifdef __cplusplus
 extern "C" {

@@ -14,13 +14,13 @@ static int prepare(sl_engine *e, sl_plan *plan, sl_plan *replaced, sl_error *err
     const sl_attn_plan *methods = &plan->methods;
     int rc = 0;
     for (int i = 0; !rc && i < methods->n_layers; i++) rc = sl_attn_check(&methods->layer[i], err);
-    if (!rc && e->pool.host) rc = sl_engine_check_on_host(methods, err);
+    if (!rc && e->device.pool.host) rc = sl_engine_check_on_host(methods, err);
     if (!rc) rc = sl_engine_need_buckets_of(e, methods, err);
-    return rc ? rc : e->attention->prepare(e, plan, replaced, err);
+    return rc ? rc : e->device.attention->prepare(e, plan, replaced, err);
 }
 
 static void free_plan(sl_engine *e, sl_plan *plan) {
-    e->backend->release(e->backend, plan->ws, plan->ws_size);
+    e->device.backend->release(e->device.backend, plan->ws, plan->ws_size);
     sl_attn_plan_free(&plan->methods);
     free(plan->ws_at);
     free(plan);
@@ -28,7 +28,7 @@ static void free_plan(sl_engine *e, sl_plan *plan) {
 
 int sl_plan_take(sl_engine *e, const sl_attn_plan *methods, sl_plan *replaced, sl_plan **out, sl_error *err) {
     SL_CHECK(methods->n_layers == e->geom.n_layers);
-    for (sl_plan *p = e->plans; p; p = p->next)
+    for (sl_plan *p = e->plans.first; p; p = p->next)
         if (same(&p->methods, methods)) {
             *out = sl_plan_share(p);
             return 0;
@@ -41,9 +41,9 @@ int sl_plan_take(sl_engine *e, const sl_attn_plan *methods, sl_plan *replaced, s
         if (made) free_plan(e, made);
         return rc;
     }
-    e->backend->forget(e->backend); // page extras may have moved
-    made->n_users = 1, made->number = ++e->n_plans, made->next = e->plans;
-    *out = e->plans = made;
+    e->device.backend->forget(e->device.backend); // page extras may have moved
+    made->n_users = 1, made->number = ++e->plans.n_made, made->next = e->plans.first;
+    *out = e->plans.first = made;
     return 0;
 }
 
@@ -54,7 +54,7 @@ sl_plan *sl_plan_share(sl_plan *plan) {
 
 void sl_plan_drop(sl_engine *e, sl_plan *plan) {
     if (!plan || --plan->n_users) return;
-    sl_plan **at = &e->plans;
+    sl_plan **at = &e->plans.first;
     while (*at != plan) at = &(*at)->next;
     *at = plan->next;
     free_plan(e, plan);
@@ -84,10 +84,10 @@ int sl_plan_parse(sl_engine *e, const char *attn, sl_plan **out, sl_error *err) 
 
 int sl_plan_set(sl_engine *e, const sl_attn_plan *methods, sl_error *err) {
     sl_plan *plan;
-    int rc = sl_plan_take(e, methods, e->plan, &plan, err);
+    int rc = sl_plan_take(e, methods, e->plans.of_engine, &plan, err);
     if (rc) return rc;
-    sl_plan_drop(e, e->plan);
-    e->plan = plan;
+    sl_plan_drop(e, e->plans.of_engine);
+    e->plans.of_engine = plan;
     return 0;
 }
 

@@ -1,7 +1,7 @@
 // engine/prefill_report.c - what sparse prefills report: key blocks, kept mass, and checks of single rows against dense
 // attention.
 //
-// The attention runner fills sl_engine.prefill_counts and pass_reports while a pass runs. sl_prefill_pass_done adds them up.
+// The attention runner fills sl_sparse_prefill.counts and pass_reports while a pass runs. sl_prefill_pass_done adds them up.
 #include "engine/engine_internal.h"
 
 #include <stdlib.h>
@@ -30,44 +30,44 @@ void sl_prefill_report_add(sl_prefill_report *to, const sl_prefill_report *from)
 }
 
 sl_prefill_report sl_engine_prefill_report(const sl_engine *e, int layer, int head) {
-    return e->prefill_reports[(size_t)layer * e->geom.n_heads + head];
+    return e->prefill.reports[(size_t)layer * e->geom.n_heads + head];
 }
 
 sl_prefill_report sl_engine_prefill_total(const sl_engine *e) {
     sl_prefill_report all = sl_prefill_report_none();
-    for (size_t i = 0; i < n_heads_of(e); i++) sl_prefill_report_add(&all, &e->prefill_reports[i]);
+    for (size_t i = 0; i < n_heads_of(e); i++) sl_prefill_report_add(&all, &e->prefill.reports[i]);
     return all;
 }
 
 // ---- a pass ----
 
 static void begin_pass(sl_engine *e) {
-    memset(e->prefill_counts, 0, n_heads_of(e) * sizeof *e->prefill_counts);
-    for (size_t i = 0; i < n_heads_of(e); i++) e->pass_reports[i] = sl_prefill_report_none();
+    memset(e->prefill.counts, 0, n_heads_of(e) * sizeof *e->prefill.counts);
+    for (size_t i = 0; i < n_heads_of(e); i++) e->prefill.pass_reports[i] = sl_prefill_report_none();
 }
 
 void sl_prefill_pass_done(sl_engine *e, uint32_t sequence, int position, int n) {
-    const sl_prefill_observer *o = &e->prefill_observer;
-    if (e->attention->collect_prefill) e->attention->collect_prefill(e);
+    sl_sparse_prefill *p = &e->prefill;
+    if (e->device.attention->collect_prefill) e->device.attention->collect_prefill(e);
     for (size_t i = 0; i < n_heads_of(e); i++) {
-        sl_prefill_report *r = &e->pass_reports[i];
-        r->visited = e->prefill_counts[i].visited, r->causal = e->prefill_counts[i].causal;
-        sl_prefill_report_add(&e->prefill_reports[i], r);
+        sl_prefill_report *r = &p->pass_reports[i];
+        r->visited = p->counts[i].visited, r->causal = p->counts[i].causal;
+        sl_prefill_report_add(&p->reports[i], r);
         int layer = (int)i / e->geom.n_heads;
         const sl_prefill_record record = {.sequence = sequence,
                                           .position = position,
                                           .n_tokens = n,
                                           .layer = layer,
                                           .head = (int)i % e->geom.n_heads,
-                                          .spec = &e->prefill.layer[layer],
+                                          .spec = &p->plan.layer[layer],
                                           .report = r};
-        if (o->fn && r->causal) o->fn(o->ctx, &record);
+        if (p->observer.fn && r->causal) p->observer.fn(p->observer.ctx, &record);
     }
     begin_pass(e);
 }
 
 int sl_prefill_n_checked(const sl_engine *e, int n) {
-    return e->prefill_observer.n_rows < n ? e->prefill_observer.n_rows : n;
+    return e->prefill.observer.n_rows < n ? e->prefill.observer.n_rows : n;
 }
 
 int sl_prefill_checked_row(const sl_engine *e, int n, int i) {
@@ -79,15 +79,16 @@ int sl_prefill_checked_row(const sl_engine *e, int n, int i) {
 int sl_engine_observe_prefill(sl_engine *e, const sl_prefill_observer *observer, sl_error *err) {
     int rc = sl_engine_enter(e, err);
     if (rc) return rc;
+    sl_sparse_prefill *p = &e->prefill;
     size_t n = (size_t)e->geom.n_heads * (e->geom.head_dim + 1);
-    if (observer && observer->n_rows && e->attention->collect_prefill)
+    if (observer && observer->n_rows && e->device.attention->collect_prefill)
         rc = sl_fail(err, SL_ERR_UNSUPPORTED,
                      "{prefill_check} %d: not offered on a GPU, where no kernel computes dense attention of single rows; use "
                      "{device} cpu",
                      observer->n_rows);
-    if (!rc && observer && observer->n_rows && !e->checked && !(e->checked = malloc(n * sizeof *e->checked)))
+    if (!rc && observer && observer->n_rows && !p->checked && !(p->checked = malloc(n * sizeof *p->checked)))
         rc = sl_fail(err, SL_ERR_MEMORY, "outputs of a row: out of memory");
-    if (!rc) e->prefill_observer = observer ? *observer : (sl_prefill_observer){0};
+    if (!rc) p->observer = observer ? *observer : (sl_prefill_observer){0};
     sl_engine_leave(e);
     return rc;
 }
@@ -95,15 +96,16 @@ int sl_engine_observe_prefill(sl_engine *e, const sl_prefill_observer *observer,
 // ---- life ----
 
 void sl_prefill_reset(sl_engine *e) {
-    for (size_t i = 0; i < n_heads_of(e); i++) e->prefill_reports[i] = sl_prefill_report_none();
+    for (size_t i = 0; i < n_heads_of(e); i++) e->prefill.reports[i] = sl_prefill_report_none();
 }
 
 int sl_prefill_new_reports(sl_engine *e, sl_error *err) {
     size_t n = n_heads_of(e);
-    e->prefill_counts = malloc(n * sizeof *e->prefill_counts);
-    e->pass_reports = malloc(n * sizeof *e->pass_reports);
-    e->prefill_reports = malloc(n * sizeof *e->prefill_reports);
-    if (!e->prefill_counts || !e->pass_reports || !e->prefill_reports)
+    sl_sparse_prefill *p = &e->prefill;
+    p->counts = malloc(n * sizeof *p->counts);
+    p->pass_reports = malloc(n * sizeof *p->pass_reports);
+    p->reports = malloc(n * sizeof *p->reports);
+    if (!p->counts || !p->pass_reports || !p->reports)
         return sl_fail(err, SL_ERR_MEMORY, "reports of %zu heads: out of memory", n);
     begin_pass(e);
     sl_prefill_reset(e);
@@ -111,8 +113,8 @@ int sl_prefill_new_reports(sl_engine *e, sl_error *err) {
 }
 
 void sl_prefill_free_reports(sl_engine *e) {
-    free(e->prefill_counts);
-    free(e->pass_reports);
-    free(e->prefill_reports);
-    free(e->checked);
+    free(e->prefill.counts);
+    free(e->prefill.pass_reports);
+    free(e->prefill.reports);
+    free(e->prefill.checked);
 }

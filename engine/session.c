@@ -10,7 +10,7 @@
 // ---- state and page extras of the plan's methods ----
 
 static void free_state(sl_session *s) {
-    const sl_backend *be = s->engine->backend;
+    const sl_backend *be = s->engine->device.backend;
     for (int i = 0; i < s->engine->geom.n_layers; i++) {
         if (!be->is_device) free(s->state[i].data);
         s->state[i] = (struct sl_method_state){0};
@@ -26,17 +26,18 @@ static int fail_no_state(const sl_attn_spec *spec, size_t size, sl_error *err) {
 // On a device one block holds the states of all layers. It is made anew when the method of any layer changes.
 static int sync_device_state(sl_session *s, sl_error *err) {
     const sl_engine *e = s->engine;
+    const sl_device *d = &e->device;
     const sl_attn_plan *plan = &sl_session_plan(s)->methods;
     int i = 0, n_layers = e->geom.n_layers;
     while (i < n_layers && sl_attn_same(&s->state[i].spec, &plan->layer[i])) i++;
     if (i == n_layers) return 0;
     free_state(s);
     size_t total = sl_device_state_at(e, plan, n_layers);
-    for (i = 0; i + 1 < n_layers && !e->attention->state_size(e, &plan->layer[i]);) i++; // the error names this layer's method
-    if (total && !(s->device_state = e->backend->alloc(e->backend, total))) return fail_no_state(&plan->layer[i], total, err);
+    for (i = 0; i + 1 < n_layers && !d->attention->state_size(e, &plan->layer[i]);) i++; // the error names this layer's method
+    if (total && !(s->device_state = d->backend->alloc(d->backend, total))) return fail_no_state(&plan->layer[i], total, err);
     s->device_state_size = total;
     for (i = 0; i < n_layers; i++) {
-        size_t size = e->attention->state_size(e, &plan->layer[i]);
+        size_t size = d->attention->state_size(e, &plan->layer[i]);
         s->state[i] = (struct sl_method_state){
             .data = size ? s->device_state + sl_device_state_at(e, plan, i) : NULL, .size = size, .spec = plan->layer[i]};
     }
@@ -51,7 +52,7 @@ static int sync_host_state(sl_session *s, sl_error *err) {
         if (sl_attn_same(&state->spec, spec)) continue;
         free(state->data);
         *state = (struct sl_method_state){0};
-        size_t size = e->attention->state_size(e, spec);
+        size_t size = e->device.attention->state_size(e, spec);
         if (size && !(state->data = calloc(1, size))) return fail_no_state(spec, size, err);
         state->size = size;
         state->spec = *spec;
@@ -62,8 +63,8 @@ static int sync_host_state(sl_session *s, sl_error *err) {
 // After a change of observer: makes the state of the new shadows. The running methods keep their state.
 static int sync_shadows(sl_session *s, sl_error *err) {
     sl_engine *e = s->engine;
-    const sl_backend *be = e->backend;
-    if (s->observe_version == e->observe_version) return 0;
+    const sl_backend *be = e->device.backend;
+    if (s->observe_version == e->observation.version) return 0;
     be->release(be, s->shadow_state, s->shadow_size);
     s->shadow_state = NULL;
     s->shadow_size = 0;
@@ -71,7 +72,7 @@ static int sync_shadows(sl_session *s, sl_error *err) {
     if (size && !(s->shadow_state = be->alloc(be, size)))
         return sl_fail(err, SL_ERR_MEMORY, "state of the observed methods: %zu bytes: out of memory", size);
     s->shadow_size = size;
-    s->observe_version = e->observe_version;
+    s->observe_version = e->observation.version;
     return 0;
 }
 
@@ -80,7 +81,7 @@ int sl_session_sync_state(sl_session *s, sl_error *err) {
     uint32_t number = sl_session_plan(s)->number;
     int rc = sync_shadows(s, err);
     if (rc || s->plan_number == number) return rc;
-    rc = e->backend->is_device ? sync_device_state(s, err) : sync_host_state(s, err);
+    rc = e->device.backend->is_device ? sync_device_state(s, err) : sync_host_state(s, err);
     if (rc) return rc;
     s->plan_number = number;
     return 0;
@@ -88,8 +89,8 @@ int sl_session_sync_state(sl_session *s, sl_error *err) {
 
 static void build_needs(sl_session *s, int layer, const sl_attn_spec *spec) {
     sl_kv_need need[SL_MAX_NEEDS];
-    int n = s->engine->attention->needs(spec, need);
-    for (int i = 0; i < n; i++) sl_kv_build(&s->engine->pool, &s->kv, layer, need[i]);
+    int n = s->engine->device.attention->needs(spec, need);
+    for (int i = 0; i < n; i++) sl_kv_build(&s->engine->device.pool, &s->kv, layer, need[i]);
 }
 
 void sl_session_build_extras(sl_session *s) {
@@ -101,10 +102,10 @@ void sl_session_build_extras(sl_session *s) {
 }
 
 const int32_t *sl_session_page_table(sl_session *s) {
-    const sl_backend *be = s->engine->backend;
+    const sl_backend *be = s->engine->device.backend;
     const sl_kv_seq *kv = &s->kv;
     if (!be->is_device) return kv->pages;
-    const sl_kv_pool *pool = &s->engine->pool;
+    const sl_kv_pool *pool = &s->engine->device.pool;
     int first = 0;
     while (first < kv->n_pages && first < s->n_sent_pages && sl_kv_entry(pool, kv, first) == s->sent_pages[first]) first++;
     for (int i = first; i < kv->n_pages; i++) s->sent_pages[i] = sl_kv_entry(pool, kv, i);
@@ -120,7 +121,7 @@ enum { CUT_SEGMENT = -1 };
 
 int sl_session_reserve_segments(sl_session *s, int n, sl_error *err) {
     const sl_engine *e = s->engine;
-    int need = e->segment_tokens ? s->n_segments + n / e->segment_tokens + 2 : 0;
+    int segment = e->prefill.segment_tokens, need = segment ? s->n_segments + n / segment + 2 : 0;
     if (need <= s->cap_segments) return 0;
     void *grown = realloc(s->segments, (size_t)need * sizeof *s->segments);
     if (!grown) return sl_fail(err, SL_ERR_MEMORY, "%d segments: out of memory", need);
@@ -130,11 +131,11 @@ int sl_session_reserve_segments(sl_session *s, int n, sl_error *err) {
 
 void sl_session_add_segment(sl_session *s, int first, int n) {
     SL_CHECK(s->n_segments < s->cap_segments);
-    s->segments[s->n_segments++] = (struct sl_segment){first, first + n, s->engine->prefill_version};
+    s->segments[s->n_segments++] = (struct sl_segment){first, first + n, s->engine->prefill.version};
 }
 
 void sl_session_cut_rows(sl_session *s, int n_tokens) {
-    sl_kv_truncate(&s->engine->pool, &s->kv, n_tokens);
+    sl_kv_truncate(&s->engine->device.pool, &s->kv, n_tokens);
     if (s->n_prefilled > n_tokens) s->n_prefilled = n_tokens;
     while (s->n_segments && s->segments[s->n_segments - 1].first >= n_tokens) s->n_segments--;
     if (!s->n_segments) return;
@@ -157,8 +158,8 @@ static int same_segments(const sl_session *s, int n, int n_prefill) {
     int at = 0;
     for (int i = 0; i < s->n_segments; i++) {
         const struct sl_segment *g = &s->segments[i];
-        int end = n_prefill - at < e->segment_tokens ? n_prefill : at + e->segment_tokens;
-        if (g->first != at || g->end != end || g->end > n || g->version != e->prefill_version) break;
+        int end = n_prefill - at < e->prefill.segment_tokens ? n_prefill : at + e->prefill.segment_tokens;
+        if (g->first != at || g->end != end || g->end > n || g->version != e->prefill.version) break;
         at = end;
     }
     return at;
@@ -174,7 +175,7 @@ static int undivided(const sl_session *s, int n) {
 int sl_session_reusable(const sl_session *s, int n, int n_prefill) {
     SL_CHECK(n >= 0 && n <= s->kv.n_tokens);
     if (n_prefill == SL_CONTINUES) return undivided(s, n);
-    if (s->engine->segment_tokens) return same_segments(s, n, n_prefill);
+    if (s->engine->prefill.segment_tokens) return same_segments(s, n, n_prefill);
     return s->n_segments && s->segments[0].first < n ? s->segments[0].first : n;
 }
 
@@ -190,7 +191,7 @@ int sl_session_new(sl_engine *engine, uint32_t sequence, sl_session **out, sl_er
     if (rc) return rc;
     sl_session *s = calloc(1, sizeof *s);
     if (!s) return sl_fail(err, SL_ERR_MEMORY, "session: out of memory");
-    const sl_backend *be = engine->backend;
+    const sl_backend *be = engine->device.backend;
     *s = (sl_session){.n_users = 1, .engine = engine, .sequence = sequence, .logits_row = -1, .has_host_logits = 1};
     s->ids = malloc((size_t)engine->n_ctx * sizeof *s->ids);
     s->logits = calloc(c->n_vocab, sizeof *s->logits);
@@ -210,12 +211,13 @@ int sl_session_new(sl_engine *engine, uint32_t sequence, sl_session **out, sl_er
 
 void sl_session_free(sl_session *s) {
     if (!s || sl_engine_is_foreign(s->engine) || --s->n_users > 0) return;
+    const sl_backend *be = s->engine->device.backend;
     if (s->state) free_state(s);
-    s->engine->backend->release(s->engine->backend, s->shadow_state, s->shadow_size);
-    sl_kv_seq_free(&s->engine->pool, &s->kv);
+    be->release(be, s->shadow_state, s->shadow_size);
+    sl_kv_seq_free(&s->engine->device.pool, &s->kv);
     sl_logits_forget_row(s);
     sl_plan_drop(s->engine, s->own_plan);
-    s->engine->backend->release(s->engine->backend, s->device_pages, max_pages(s->engine) * sizeof *s->device_pages);
+    be->release(be, s->device_pages, max_pages(s->engine) * sizeof *s->device_pages);
     sl_engine_free(s->engine);
     free(s->sent_pages);
     free(s->segments);
@@ -242,13 +244,14 @@ void sl_session_set_sequence(sl_session *s, uint32_t sequence) {
 }
 
 int sl_session_truncate(sl_session *s, int n_tokens, sl_error *err) {
+    const sl_backend *be = s->engine->device.backend;
     if (n_tokens < 0 || n_tokens > s->kv.n_tokens)
         return sl_fail(err, SL_ERR_ARG, "truncate to %d tokens: the session has %d", n_tokens, s->kv.n_tokens);
     if (n_tokens < s->kv.n_tokens) s->has_logits = 0;
     sl_session_cut_rows(s, n_tokens);
     for (int i = 0; i < s->engine->geom.n_layers; i++)
-        if (s->state[i].data) s->engine->backend->clear(s->engine->backend, s->state[i].data, s->state[i].size);
-    if (s->shadow_state) s->engine->backend->clear(s->engine->backend, s->shadow_state, s->shadow_size);
+        if (s->state[i].data) be->clear(be, s->state[i].data, s->state[i].size);
+    if (s->shadow_state) be->clear(be, s->shadow_state, s->shadow_size);
     return 0;
 }
 
@@ -270,7 +273,7 @@ static int branch(const sl_session *s, int n_tokens, uint32_t sequence, branch_f
     int rc = sl_session_new(s->engine, sequence, &made, err);
     if (!rc && s->n_segments && !(made->segments = malloc((size_t)s->n_segments * sizeof *made->segments)))
         rc = sl_fail(err, SL_ERR_MEMORY, "%d segments: out of memory", s->n_segments);
-    if (!rc) rc = fn(&s->engine->pool, &s->kv, &made->kv, n_tokens, err);
+    if (!rc) rc = fn(&s->engine->device.pool, &s->kv, &made->kv, n_tokens, err);
     if (rc) {
         sl_session_free(made);
         return rc;

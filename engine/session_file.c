@@ -41,8 +41,8 @@ static void identify(const sl_engine *e, identity *out) {
              "%s, %d layers, hidden %d, MLP %d, %d heads, %d KV heads, head_dim %d, vocabulary %d, norm_eps %.9g",
              c->model_type, c->n_layers, c->hidden, c->n_ffn, c->n_heads, c->n_kv_heads, c->head_dim, c->n_vocab,
              (double)c->norm_eps);
-    if (e->backend->is_device)
-        e->backend->describe(e->backend, out->arithmetic, sizeof out->arithmetic);
+    if (e->device.backend->is_device)
+        e->device.backend->describe(e->device.backend, out->arithmetic, sizeof out->arithmetic);
     else
         sl_cpu_arithmetic(out->arithmetic, sizeof out->arithmetic);
 }
@@ -50,9 +50,9 @@ static void identify(const sl_engine *e, identity *out) {
 // The methods of sparse prefills, layer by layer, and the segment. The caller frees *out with sl_text_free.
 static int format_prefill(const sl_engine *e, sl_text *out, sl_error *err) {
     char text[256];
-    int n = snprintf(text, sizeof text, "%d", e->segment_tokens), rc = sl_text_append(out, text, (size_t)n, err);
-    for (int i = 0; !rc && e->segment_tokens && i < e->geom.n_layers; i++) {
-        sl_attn_format(&e->prefill.layer[i], text, sizeof text);
+    int n = snprintf(text, sizeof text, "%d", e->prefill.segment_tokens), rc = sl_text_append(out, text, (size_t)n, err);
+    for (int i = 0; !rc && e->prefill.segment_tokens && i < e->geom.n_layers; i++) {
+        sl_attn_format(&e->prefill.plan.layer[i], text, sizeof text);
         rc = sl_text_append(out, " ", 1, err);
         if (!rc) rc = sl_text_append(out, text, strlen(text), err);
     }
@@ -69,7 +69,7 @@ typedef struct row_run { // rows of one page, layer and KV head: [n][head_dim]
 
 // Run `page_index` of layer and head h of a session's K (is_v 0) or V.
 static row_run run_of(const sl_session *s, int is_v, int layer, int h, int page_index) {
-    const sl_kv_pool *pool = &s->engine->pool;
+    const sl_kv_pool *pool = &s->engine->device.pool;
     int left = s->kv.n_tokens - page_index * SL_PAGE, n = left < SL_PAGE ? left : SL_PAGE;
     size_t n_bytes = (size_t)n * pool->head_dim * sizeof(bf16);
     if (pool->host) {
@@ -84,12 +84,12 @@ static row_run run_of(const sl_session *s, int is_v, int layer, int h, int page_
 // Calls fn with each run, in the order of the file: [2][n_layers][n_kv_heads][n_tokens][head_dim]. fn returns 0 to stop.
 typedef int (*run_fn)(void *ctx, const sl_backend *be, row_run run);
 static int each_run(const sl_session *s, run_fn fn, void *ctx, const sl_progress *progress) {
-    const sl_kv_pool *pool = &s->engine->pool;
+    const sl_kv_pool *pool = &s->engine->device.pool;
     int n_pages = sl_kv_pages_of(s->kv.n_tokens), ok = 1;
     for (int i = 0; ok && i < 2 * pool->n_layers; i++) {
         for (int h = 0; ok && h < pool->n_kv_heads; h++)
             for (int p = 0; ok && p < n_pages; p++)
-                ok = fn(ctx, s->engine->backend, run_of(s, i >= pool->n_layers, i % pool->n_layers, h, p));
+                ok = fn(ctx, s->engine->device.backend, run_of(s, i >= pool->n_layers, i % pool->n_layers, h, p));
         if (ok) sl_progress_report(progress, i + 1, 2 * pool->n_layers); // else it would change errno
     }
     return ok;
@@ -158,7 +158,7 @@ static void add_all_metadata(writer *w, const sl_session *s, const identity *own
 
 static void add_all_tensors(writer *w, const sl_session *s) {
     const sl_engine *e = s->engine;
-    const sl_kv_pool *pool = &e->pool;
+    const sl_kv_pool *pool = &e->device.pool;
     char shape[96], name[32];
     size_t n_rows = (size_t)pool->n_layers * pool->n_kv_heads * s->kv.n_tokens;
     snprintf(shape, sizeof shape, "%d,%d,%d,%d", pool->n_layers, pool->n_kv_heads, s->kv.n_tokens, pool->head_dim);
@@ -206,7 +206,7 @@ static int write_segments(const sl_session *s, FILE *f) {
     int ok = 1;
     for (int i = 0; ok && i < s->n_segments; i++) {
         const struct sl_segment *g = &s->segments[i];
-        int version = g->version < 0 ? g->version : g->version == s->engine->prefill_version ? 0 : OTHER_PREFILL;
+        int version = g->version < 0 ? g->version : g->version == s->engine->prefill.version ? 0 : OTHER_PREFILL;
         const int32_t out[3] = {g->first, g->end, version};
         ok = write_bytes(f, out, sizeof out);
     }
@@ -214,7 +214,7 @@ static int write_segments(const sl_session *s, FILE *f) {
 }
 
 static int write_states(const sl_session *s, writer *w) {
-    const sl_backend *be = s->engine->backend;
+    const sl_backend *be = s->engine->device.backend;
     int ok = 1;
     for (int i = 0; ok && i < s->engine->geom.n_layers; i++) {
         const struct sl_method_state *state = &s->state[i];
@@ -239,8 +239,8 @@ static int write_all(const sl_session *s, writer *w, const sl_progress *progress
     ok = ok && write_segments(s, w->f) && write_states(s, w);
     ok = ok && (!w->messages || write_bytes(w->f, w->messages->data, w->messages->n));
     int why = errno;
-    w->rc = s->engine->backend->finish(s->engine->backend, w->err); // a copy from the GPU may have failed
-    errno = why;                                                    // for sl_whole_file_close
+    w->rc = s->engine->device.backend->finish(s->engine->device.backend, w->err); // a copy from the GPU may have failed
+    errno = why;                                                                  // for sl_whole_file_close
     return ok && !w->rc;
 }
 
@@ -255,11 +255,11 @@ int sl_session_save_chat(const sl_session *s, const char *path, const sl_text *m
     int rc = sl_engine_enter(e, err);
     if (rc) return rc;
     identify(e, &own);
-    sl_kv_write_out(&e->pool, &s->kv); // the host reads the rows below
-    rc = e->pool.host ? e->backend->finish(e->backend, err) : 0;
+    sl_kv_write_out(&e->device.pool, &s->kv); // the host reads the rows below
+    rc = e->device.pool.host ? e->device.backend->finish(e->device.backend, err) : 0;
     if (!rc) rc = sl_check_ids(e, s->ids, s->kv.n_tokens, err);
     if (!rc) rc = format_prefill(e, &prefill, err);
-    if (!rc && !(w.bounce = malloc((size_t)SL_PAGE * e->pool.head_dim * sizeof(bf16))))
+    if (!rc && !(w.bounce = malloc((size_t)SL_PAGE * e->device.pool.head_dim * sizeof(bf16))))
         rc = sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", path);
     if (!rc) {
         add_all_metadata(&w, s, &own, &prefill);
@@ -361,21 +361,22 @@ static int read_run(void *ctx, const sl_backend *be, row_run run) {
 }
 
 static int read_rows(const reader *r, sl_session *s, const sl_progress *progress, sl_error *err) {
-    sl_kv_pool *pool = &s->engine->pool;
+    sl_kv_pool *pool = &s->engine->device.pool;
     const int64_t shape[] = {pool->n_layers, pool->n_kv_heads, r->n_tokens, pool->head_dim};
     const sl_tensor *k = find(r, "k", "BF16", 4, shape, err), *v = k ? find(r, "v", "BF16", 4, shape, err) : NULL;
     if (!k || !v) return SL_ERR_FORMAT;
     if ((const char *)k->data + k->n_bytes != v->data)
         return sl_fail(err, SL_ERR_FORMAT, "%s: tensor v does not follow tensor k", r->path);
     int rc = sl_kv_reserve(pool, &s->kv, r->n_tokens, err);
-    if (!rc && pool->host) rc = s->engine->backend->finish(s->engine->backend, err); // no kernel writes these pages any more
+    if (!rc && pool->host)
+        rc = s->engine->device.backend->finish(s->engine->device.backend, err); // no kernel writes these pages any more
     if (rc) return rc;
     s->kv.n_tokens = r->n_tokens;
     memcpy(s->ids, sl_tensors_find(r->tensors, "ids")->data, (size_t)r->n_tokens * sizeof *s->ids);
     const char *from = k->data;
     each_run(s, read_run, &from, progress);
     sl_kv_publish(pool, &s->kv);
-    return s->engine->backend->finish(s->engine->backend, err);
+    return s->engine->device.backend->finish(s->engine->device.backend, err);
 }
 
 static int read_logits(const reader *r, sl_session *s, sl_error *err) {
@@ -407,7 +408,7 @@ static int read_segments(const reader *r, sl_session *s, sl_error *err) {
         if (g[0] < before || g[1] <= g[0] || g[1] > r->n_tokens || g[2] > 0 || g[2] < OTHER_PREFILL)
             return sl_fail(err, SL_ERR_FORMAT, "%s: segment %d has tokens %d to %d and version %d, expected %d to %d at most",
                            r->path, i, g[0], g[1] - 1, g[2], before, r->n_tokens - 1);
-        int version = g[2] < 0 ? g[2] : is_same ? s->engine->prefill_version : OTHER_PREFILL;
+        int version = g[2] < 0 ? g[2] : is_same ? s->engine->prefill.version : OTHER_PREFILL;
         s->segments[s->n_segments++] = (struct sl_segment){g[0], g[1], version};
         before = g[1];
     }
@@ -416,7 +417,7 @@ static int read_segments(const reader *r, sl_session *s, sl_error *err) {
 
 // The states of the layers whose method is the engine's. The other layers begin as after a prefill.
 static int read_states(const reader *r, sl_session *s, sl_error *err) {
-    const sl_backend *be = s->engine->backend;
+    const sl_backend *be = s->engine->device.backend;
     int rc = sl_session_sync_state(s, err);
     if (rc || strcmp(metadata(r, "arithmetic"), r->own.arithmetic)) return rc;
     for (int i = 0; i < s->engine->geom.n_layers; i++) {

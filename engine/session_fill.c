@@ -15,8 +15,8 @@ static uint64_t key_of(const sl_session *s, int layer, int page_index, int is_v)
 
 // Fills the pages of one layer.
 static void fill_layer(sl_session *s, int layer, const bf16 *quantiles) {
-    sl_kv_pool *pool = &s->engine->pool;
-    const sl_backend *be = s->engine->backend;
+    sl_kv_pool *pool = &s->engine->device.pool;
+    const sl_backend *be = s->engine->device.backend;
     size_t page = (size_t)pool->n_kv_heads * SL_PAGE * pool->head_dim;
     sl_kv_rows rows = pool->host ? sl_kv_staged(pool, layer) : sl_kv_layer(pool, layer);
     for (int i = 0; i < s->kv.n_pages; i++) {
@@ -29,7 +29,7 @@ static void fill_layer(sl_session *s, int layer, const bf16 *quantiles) {
 
 int sl_session_fill(sl_session *s, int n, sl_error *err) {
     sl_engine *e = s->engine;
-    const sl_backend *be = e->backend;
+    const sl_backend *be = e->device.backend;
     if (s->kv.n_tokens > 0)
         return sl_fail(err, SL_ERR_ARG, "random rows: expected an empty session, found %d tokens", s->kv.n_tokens);
     if (n < 1 || n > e->n_ctx) return sl_fail(err, SL_ERR_ARG, "%d random rows: expected 1 to {n_ctx} %d", n, e->n_ctx);
@@ -38,7 +38,7 @@ int sl_session_fill(sl_session *s, int n, sl_error *err) {
     size_t size = SL_DUMMY_QUANTILES * sizeof(bf16);
     bf16 *values = malloc(size), *quantiles = be->alloc(be, size);
     rc = values && quantiles ? sl_session_sync_state(s, err) : sl_fail(err, SL_ERR_MEMORY, "random rows: out of memory");
-    if (!rc) rc = sl_kv_reserve(&e->pool, &s->kv, n, err);
+    if (!rc) rc = sl_kv_reserve(&e->device.pool, &s->kv, n, err);
     if (!rc) {
         sl_dummy_quantiles(1, values);
         be->upload(be, quantiles, values, size);

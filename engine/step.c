@@ -28,47 +28,51 @@ int sl_check_ids(const sl_engine *e, const int32_t *ids, int n, sl_error *err) {
     return rc;
 }
 
-// Uploads e->rows, and ids unless they are NULL.
-static void upload_rows(sl_engine *e, int n, const int32_t *ids) {
-    const sl_backend *be = e->backend;
-    if (be->is_device) be->upload(be, e->step_rows, e->rows, n * sizeof *e->rows);
-    if (ids) be->upload(be, e->step_ids, ids, n * sizeof *ids);
+// Uploads the rows of a pass, and ids unless they are NULL.
+static void upload_rows(const sl_device *d, int n, const int32_t *ids) {
+    const sl_backend *be = d->backend;
+    const sl_pass_buffers *p = &d->pass;
+    if (be->is_device) be->upload(be, p->device_rows, p->rows, n * sizeof *p->rows);
+    if (ids) be->upload(be, p->ids, ids, n * sizeof *ids);
 }
 
 // A batch of n_rows rows from row `first` on, and n_ranges ranges from range `first` on. More rows than max_rows are a segment.
-static sl_batch make_batch(sl_engine *e, int first, int n_ranges, int n_rows, sl_linear_mode mode) {
+static sl_batch make_batch(sl_device *d, int first, int n_ranges, int n_rows, sl_linear_mode mode) {
+    sl_pass_buffers *p = &d->pass;
     return (sl_batch){
-        .weights = &e->weights,
-        .backend = e->backend,
-        .scratch = e->scratch,
-        .max_rows = e->max_rows,
-        .segment = n_rows > e->max_rows ? e->segment : NULL,
+        .weights = &d->weights,
+        .backend = d->backend,
+        .scratch = p->scratch,
+        .max_rows = p->max_rows,
+        .segment = n_rows > p->max_rows ? p->segment : NULL,
         .n_rows = n_rows,
-        .ids = e->step_ids + first,
-        .rows = e->step_rows + first,
-        .kv = &e->pool,
+        .ids = p->ids + first,
+        .rows = p->device_rows + first,
+        .kv = &d->pool,
         .n_ranges = n_ranges,
-        .ranges = e->ranges + first,
+        .ranges = p->ranges + first,
         .mode = mode,
-        .attend = e->attention->attend,
+        .attend = d->attention->attend,
         .attend_step = 1,
         .logits_mode = SL_LINEAR_DECODE,
-        .logits = e->step_logits + (size_t)first * e->model->config.n_vocab,
+        .logits = p->logits + (size_t)first * d->weights.config->n_vocab,
     };
 }
 
 // The next n tokens of one session: one range of n rows.
 static sl_batch prefill_batch(sl_session *s, const int32_t *ids, int n) {
-    sl_engine *e = s->engine;
-    sl_kv_write_out(&e->pool, &s->kv);
-    const int32_t *pages = e->pool.host ? e->pool.host->in_order : sl_session_page_table(s);
-    for (int i = 0; i < n; i++) e->rows[i] = (sl_row){.position = s->kv.n_tokens + i, .sequence = s->sequence, .pages = pages};
-    e->ranges[0] = (sl_row_range){.session = s, .n_rows = n, .position = s->kv.n_tokens};
-    upload_rows(e, n, ids);
-    sl_batch pass = make_batch(e, 0, 1, n, SL_LINEAR_PREFILL);
-    if (e->has_masks) pass.propose = e->attention->propose;
-    if (e->segment_tokens) pass.attend_step = SL_MASK_BLOCK;
-    if (e->pool.host) pass.open_layer = sl_kv_stream_open;
+    const sl_sparse_prefill *prefill = &s->engine->prefill;
+    sl_device *d = &s->engine->device;
+    sl_kv_write_out(&d->pool, &s->kv);
+    const int32_t *pages = d->pool.host ? d->pool.host->in_order : sl_session_page_table(s);
+    for (int i = 0; i < n; i++)
+        d->pass.rows[i] = (sl_row){.position = s->kv.n_tokens + i, .sequence = s->sequence, .pages = pages};
+    d->pass.ranges[0] = (sl_row_range){.session = s, .n_rows = n, .position = s->kv.n_tokens};
+    upload_rows(d, n, ids);
+    sl_batch pass = make_batch(d, 0, 1, n, SL_LINEAR_PREFILL);
+    if (prefill->has_masks) pass.propose = d->attention->propose;
+    if (prefill->segment_tokens) pass.attend_step = SL_MASK_BLOCK;
+    if (d->pool.host) pass.open_layer = sl_kv_stream_open;
     return pass;
 }
 
@@ -104,25 +108,25 @@ static void set_rows(sl_session *const *sessions, int n, const int32_t *ids) {
     for (int i = 0, end = 0, first = 0; i < n; i++) {
         sl_session *s = sessions[i];
         if (i == end) first = i, end = i + group_size(sessions + i, n - i);
-        e->rows[i] = (sl_row){.position = s->kv.n_tokens,
-                              .sequence = s->sequence,
-                              .pages = sl_session_page_table(s),
-                              .state = s->device_state,
-                              .seed = e->seed};
-        e->ranges[i] =
+        e->device.pass.rows[i] = (sl_row){.position = s->kv.n_tokens,
+                                          .sequence = s->sequence,
+                                          .pages = sl_session_page_table(s),
+                                          .state = s->device_state,
+                                          .seed = e->seed};
+        e->device.pass.ranges[i] =
             (sl_row_range){.session = s, .first = i - first, .n_rows = 1, .position = s->kv.n_tokens, .is_decode = 1};
     }
-    upload_rows(e, n, ids);
+    upload_rows(&e->device, n, ids);
 }
 
 // Runs a decode step of sessions whose rows and ids are set. On a device it queues the step.
 static void run_groups(sl_session *const *sessions, int n) {
     sl_engine *e = sessions[0]->engine;
-    const sl_backend *be = e->backend;
+    const sl_backend *be = e->device.backend;
     const sl_arch *arch = e->model->config.arch;
     for (int first = 0, m; first < n; first += m) {
         m = group_size(sessions + first, n - first);
-        sl_batch step = make_batch(e, first, m, m, SL_LINEAR_DECODE);
+        sl_batch step = make_batch(&e->device, first, m, m, SL_LINEAR_DECODE);
         step.n_out = m;
         const sl_step_key key = {.n = m, .first = first, .plan = sl_session_plan(sessions[first])->number};
         if (be->run_step && !e->observation.observer.fn)
@@ -143,13 +147,13 @@ static int reserve_prefill(sl_session *s, const int32_t *ids, int n, sl_error *e
     int rc = sl_check_ids(e, ids, n, err);
     if (!rc) rc = sl_session_sync_state(s, err);
     if (!rc) rc = sl_session_reserve_segments(s, n, err);
-    if (!rc) rc = sl_kv_reserve(&e->pool, &s->kv, s->kv.n_tokens + n, err);
+    if (!rc) rc = sl_kv_reserve(&e->device.pool, &s->kv, s->kv.n_tokens + n, err);
     return rc;
 }
 
 int sl_session_next_pass(const sl_session *s, int n) {
     const sl_engine *e = s->engine;
-    int most = e->segment_tokens ? e->segment_tokens - s->kv.n_tokens % e->segment_tokens : e->prefill_chunk;
+    int segment = e->prefill.segment_tokens, most = segment ? segment - s->kv.n_tokens % segment : e->prefill_chunk;
     return n < most ? n : most;
 }
 
@@ -157,7 +161,7 @@ int sl_session_next_pass(const sl_session *s, int n) {
 static void end_pass(sl_session *s, const int32_t *ids, int m) {
     sl_engine *e = s->engine;
     memcpy(s->ids + s->kv.n_tokens, ids, m * sizeof *ids);
-    if (e->segment_tokens) {
+    if (e->prefill.segment_tokens) {
         sl_session_add_segment(s, s->kv.n_tokens, m);
         sl_prefill_pass_done(e, s->sequence, s->kv.n_tokens, m);
     }
@@ -168,7 +172,7 @@ static void end_pass(sl_session *s, const int32_t *ids, int m) {
 // 1: a prefill with a progress or cancel callback waits after the pass of m tokens that ends at token n_done of n. A device
 // queues chunks, and has no work while the host waits, so the host waits for every fourth chunk only.
 static int is_wait(const sl_engine *e, int n_done, int m, int n) {
-    return !e->backend->is_device || m > e->prefill_chunk || n_done == n || n_done / e->prefill_chunk % 4 == 0;
+    return !e->device.backend->is_device || m > e->prefill_chunk || n_done == n || n_done / e->prefill_chunk % 4 == 0;
 }
 
 // Prefills pass by pass. After an error the session has the tokens of before.
@@ -182,15 +186,15 @@ static int prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *
         if (rc) break;
         sl_batch pass = prefill_batch(s, ids + i, m);
         pass.n_out = i + m == n;
-        if (progress && m > e->prefill_chunk) e->pass_progress = (struct sl_pass_progress){*progress, i, m, n};
+        if (progress && m > e->prefill_chunk) e->prefill.progress = (struct sl_pass_progress){*progress, i, m, n};
         run_prefill(&pass);
-        e->pass_progress = (struct sl_pass_progress){0};
+        e->prefill.progress = (struct sl_pass_progress){0};
         end_pass(s, ids + i, m);
         if (!is_watched || !is_wait(e, i + m, m, n)) continue;
-        rc = e->backend->finish(e->backend, err);
+        rc = e->device.backend->finish(e->device.backend, err);
         if (!rc) sl_progress_report(progress, i + m, n);
     }
-    int finished = e->backend->finish(e->backend, rc ? NULL : err);
+    int finished = e->device.backend->finish(e->device.backend, rc ? NULL : err);
     if (!rc) rc = finished;
     if (rc) sl_session_cut_rows(s, before);
     return rc;
@@ -204,12 +208,12 @@ int sl_prefill_claimed(sl_session *s, const int32_t *ids, int n, const sl_progre
     if (!rc) {
         // Only the last chunk writes logits, to row 0. A cancelled prefill leaves the session its logits, so fetch them.
         int keeps = e->cancel.fn != NULL && s->has_logits;
-        sl_logits_before_step(e, &s, keeps ? 0 : 1, 1);
+        sl_logits_before_step(&e->device, &s, keeps ? 0 : 1, 1);
         rc = prefill(s, ids, n, progress, err);
         if (rc && !keeps) s->has_logits = 0;
     }
     if (!rc) {
-        sl_logits_after_step(e, &s, 1);
+        sl_logits_after_step(&e->device, &s, 1);
         sl_session_build_extras(s);
     }
     sl_engine_end(e);
@@ -225,13 +229,13 @@ int sl_prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *prog
 }
 
 // The logits of rows [first, first + n) of a pass, to host memory [n][n_vocab]. Waits. A device makes as many at a time as
-// step_logits holds.
+// sl_pass_buffers.logits holds.
 static int download_logits(sl_engine *e, const sl_batch *pass, int first, int n, float *logits, sl_error *err) {
-    const sl_backend *be = e->backend;
+    const sl_backend *be = e->device.backend;
     size_t n_vocab = e->model->config.n_vocab;
     for (int i = 0, most = be->is_device ? e->n_sequences : n; i < n; i += most) {
         int rows = n - i < most ? n - i : most;
-        float *to = be->is_device ? e->step_logits : logits;
+        float *to = be->is_device ? e->device.pass.logits : logits;
         e->model->config.arch->logits(pass, first + i, rows, to);
         if (be->is_device) be->download(be, logits + i * n_vocab, to, rows * n_vocab * sizeof(float));
     }
@@ -245,7 +249,7 @@ static int prefill_logits(sl_session *s, const int32_t *ids, int n, float *logit
                           const sl_progress *progress, sl_error *err) {
     sl_engine *e = s->engine;
     size_t n_vocab = e->model->config.n_vocab;
-    int rc = 0, most = e->max_rows < GROUP ? e->max_rows : GROUP;
+    int rc = 0, most = e->device.pass.max_rows < GROUP ? e->device.pass.max_rows : GROUP;
     for (int i = 0, m; !rc && i < n; i += m) {
         m = sl_session_next_pass(s, n - i);
         rc = sl_cancel_poll(&e->cancel, err);
@@ -275,7 +279,7 @@ int sl_prefill_logits(sl_session *s, const int32_t *ids, int n, sl_logits_fn fn,
     float *logits = malloc(GROUP * (size_t)e->model->config.n_vocab * sizeof *logits);
     rc = logits ? reserve_prefill(s, ids, n, err) : sl_fail(err, SL_ERR_MEMORY, "logits of %d rows: out of memory", GROUP);
     if (!rc) {
-        sl_logits_before_step(e, NULL, 0, e->n_sequences); // after an error the session has its logits
+        sl_logits_before_step(&e->device, NULL, 0, e->n_sequences); // after an error the session has its logits
         rc = prefill_logits(s, ids, n, logits, fn, ctx, progress, err);
         if (rc)
             sl_session_cut_rows(s, before);
@@ -335,11 +339,11 @@ static int reserve_decode(sl_session *const *batch, int n, sl_error *err) {
         sl_session *s = batch[i];
         rc = check_room(s, err);
         if (!rc) rc = sl_session_sync_state(s, err);
-        if (!rc) rc = sl_kv_reserve(&e->pool, &s->kv, s->kv.n_tokens + 1, err);
+        if (!rc) rc = sl_kv_reserve(&e->device.pool, &s->kv, s->kv.n_tokens + 1, err);
     }
-    for (int j = 0; rc && j < i; j++) sl_kv_truncate(&e->pool, &batch[j]->kv, batch[j]->kv.n_tokens);
+    for (int j = 0; rc && j < i; j++) sl_kv_truncate(&e->device.pool, &batch[j]->kv, batch[j]->kv.n_tokens);
     for (int j = 0; !rc && j < n; j++) {
-        sl_kv_hold(&e->pool, &batch[j]->kv);
+        sl_kv_hold(&e->device.pool, &batch[j]->kv);
         sl_session_build_extras(batch[j]);
     }
     return rc;
@@ -353,14 +357,14 @@ static int decode(sl_session *const *batch, int n, const int32_t *ids, sl_error 
     sl_engine *e = batch[0]->engine;
     int rc = reserve_decode(batch, n, err);
     if (rc) return rc;
-    sl_logits_before_step(e, batch, n, n);
+    sl_logits_before_step(&e->device, batch, n, n);
     set_rows(batch, n, ids);
     run_groups(batch, n);
-    rc = e->backend->finish(e->backend, err);
+    rc = e->device.backend->finish(e->device.backend, err);
     if (rc) return rc;
-    if (e->attention->account) e->attention->account(e, batch, n);
+    if (e->device.attention->account) e->device.attention->account(e, batch, n);
     for (int i = 0; i < n; i++) append(batch[i], ids[i]);
-    sl_logits_after_step(e, batch, n);
+    sl_logits_after_step(&e->device, batch, n);
     return 0;
 }
 
@@ -404,18 +408,20 @@ static int check_sampling(sl_session *const *batch, int n, sl_sampler *const *sa
 
 // 1: the backend can sample in its memory, with the parameters of all samplers.
 static int can_sample_on_device(const sl_engine *e, sl_sampler *const *samplers, int n) {
-    int can = e->backend->sample_rows != NULL;
-    for (int i = 0; can && i < n; i++) can = e->backend->can_sample(sl_sampler_params(samplers[i]), e->model->config.n_vocab);
+    int can = e->device.backend->sample_rows != NULL;
+    for (int i = 0; can && i < n; i++)
+        can = e->device.backend->can_sample(sl_sampler_params(samplers[i]), e->model->config.n_vocab);
     return can;
 }
 
-// Queues the sampling of the batch's next ids, to step_ids. Sets the rows of a step over them.
+// Queues the sampling of the batch's next ids, to sl_pass_buffers.ids. Sets the rows of a step over them.
 static void queue_sampling(sl_engine *e, sl_session *const *batch, int n, sl_sampler *const *samplers) {
     const sl_sampling *params[n]; // n is at most n_sequences: check_batch
     for (int i = 0; i < n; i++) params[i] = sl_sampler_params(samplers[i]);
-    sl_logits_to_rows(e, batch, n);
+    sl_logits_to_rows(&e->device, batch, n);
     set_rows(batch, n, NULL);
-    e->backend->sample_rows(e->backend, e->step_logits, e->step_rows, params, n, e->model->config.n_vocab, e->step_ids);
+    e->device.backend->sample_rows(e->device.backend, e->device.pass.logits, e->device.pass.device_rows, params, n,
+                                   e->model->config.n_vocab, e->device.pass.ids);
 }
 
 // A device samples id -1 from logits that are not finite.
@@ -430,7 +436,7 @@ static int sample(sl_session *const *batch, int n, sl_sampler *const *samplers, 
     int rc = 0;
     if (can_sample_on_device(e, samplers, n)) {
         queue_sampling(e, batch, n, samplers);
-        rc = e->backend->sampled_ids(e->backend, ids, n, err);
+        rc = e->device.backend->sampled_ids(e->device.backend, ids, n, err);
         return rc ? rc : check_sampled(batch, n, ids, err);
     }
     for (int i = 0; !rc && i < n; i++) rc = sl_session_check_logits(batch[i], err);
@@ -462,16 +468,16 @@ int sl_sample(sl_session *const *batch, int n, sl_sampler *const *samplers, int3
 // of one are not finite.
 static int step_on_device(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err) {
     sl_engine *e = batch[0]->engine;
-    const sl_backend *be = e->backend;
+    const sl_backend *be = e->device.backend;
     size_t size = n * (size_t)e->model->config.n_vocab * sizeof(float);
     int rc = reserve_decode(batch, n, err);
     if (rc) return rc;
     queue_sampling(e, batch, n, samplers);
-    be->copy(be, e->last_logits, size, e->step_logits, size, size, 1);
+    be->copy(be, e->device.pass.last_logits, size, e->device.pass.logits, size, size, 1);
     run_groups(batch, n);
     rc = be->sampled_ids(be, ids, n, err);
     if (rc) return rc;
-    sl_logits_after_step(e, batch, n);
+    sl_logits_after_step(&e->device, batch, n);
     int is_finite = 1;
     for (int i = 0; i < n; i++) is_finite &= ids[i] >= 0;
     for (int i = 0; !is_finite && i < n; i++) sl_logits_restore(batch[i], i);
@@ -482,7 +488,7 @@ static int step_on_device(sl_session *const *batch, int n, sl_sampler *const *sa
             sl_logits_restore(s, i);
             continue;
         }
-        if (e->attention->account) e->attention->account(e, &s, 1);
+        if (e->device.attention->account) e->device.attention->account(e, &s, 1);
         append(s, ids[i]);
     }
     return 0;

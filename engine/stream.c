@@ -134,7 +134,7 @@ const sl_token_logprobs *sl_stream_logprobs(const sl_stream *s, int *n) {
 }
 
 const sl_attn_stats *sl_stream_attn_stats(const sl_stream *s) {
-    return s->session->engine->backend->is_device ? NULL : &s->work;
+    return s->session->engine->device.backend->is_device ? NULL : &s->work;
 }
 
 int sl_stream_attention_work(const sl_stream *s, sl_attention_work *out, sl_error *err) {

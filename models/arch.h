@@ -31,9 +31,9 @@ struct sl_batch {
     const sl_backend *backend;
     void *scratch; // arch->scratch_size(config, backend, max_rows) bytes of the backend's memory
     int max_rows;
-    // arch->segment_size(config, backend, n) bytes of the backend's memory, n >= n_rows: the pass is a segment of a prefill. It
-    // goes layer by layer: all rows' queries and keys, then `propose`, then the rest of the layer, in parts of max_rows rows.
-    // NULL: a pass of at most max_rows rows.
+    // sl_segment_size(config, backend, n) bytes of the backend's memory (models/pass.h), n >= n_rows: the pass is a segment of
+    // a prefill. It goes layer by layer: all rows' queries and keys, then `propose`, then the rest of the layer, in parts of
+    // max_rows rows. NULL: a pass of at most max_rows rows.
     void *segment;
     int n_rows;
     const int32_t *ids; // [n_rows], the backend's memory
@@ -73,8 +73,6 @@ typedef struct sl_arch {
     size_t (*weights_size)(const sl_config *c);
     void (*declare)(sl_model_weights *w);
     size_t (*scratch_size)(const sl_config *c, const sl_backend *be, int max_rows); // bytes of a pass of up to max_rows rows
-    size_t (*segment_size)(const sl_config *c, const sl_backend *be,
-                           int n_rows); // bytes of what a segment of n_rows rows keeps
     // Runs a pass: embeds the ids, runs the layers, which store K and V, and writes batch->logits. On a device it queues the
     // operations. What it queues depends on the numbers in *batch only, never on a sequence's length.
     void (*forward)(const sl_batch *batch);

@@ -6,8 +6,10 @@
 //                    x += down (silu(gate h) * (up h)),                 h = rmsnorm(x, mlp_norm)
 //   logits = head rmsnorm(x, norm)
 //
-// The file calls the backend's operations. It knows nothing of devices, sessions or attention methods.
+// The file calls the backend's operations. It knows nothing of devices, sessions, attention methods or the parts of a pass:
+// models/pass.c calls the two halves of a layer, run_qkv and run_rest.
 #include "models/llama.h"
+#include "models/pass.h"
 
 // ---- config.json ----
 
@@ -95,12 +97,11 @@ void sl_llama_declare(sl_model_weights *w) {
 // ---- scratch memory of a pass. act: bf16 or fp32 (backend.h) ----
 
 typedef struct scratch {
-    float *x;   // [max_rows][hidden], the residual stream
+    float *x;   // [max_rows][hidden], the residual stream; of a segment: sl_segment_x
     void *h;    // act [max_rows][hidden]: normed
     void *att;  // act [max_rows][n_heads * head_dim]
     void *act;  // act [max_rows][n_ffn]
     void *work; // act [max_rows][the larger of what qkv (sl_qkv) and gate_up need]
-    void *q;    // of a segment (lay_out_segment), and x too; else NULL
 } scratch;
 
 static char *take(size_t *at, char *base, size_t size) {
@@ -127,27 +128,12 @@ size_t sl_llama_scratch_size(const sl_config *c, const sl_backend *be, int max_r
     return lay_out(c, be, max_rows, NULL, &unused);
 }
 
-// What a segment keeps from part to part: x, and the queries of a layer, act [n_rows][n_heads * head_dim].
-static size_t lay_out_segment(const sl_config *c, const sl_backend *be, size_t n_rows, char *base, float **x, void **q) {
-    size_t at = 0;
-    *x = (float *)take(&at, base, n_rows * c->hidden * sizeof(float));
-    *q = take(&at, base, n_rows * be->act_size * c->n_heads * c->head_dim);
-    return at;
-}
-
-size_t sl_llama_segment_size(const sl_config *c, const sl_backend *be, int n_rows) {
-    float *x;
-    void *q;
-    return lay_out_segment(c, be, n_rows, NULL, &x, &q);
-}
-
 // ---- a pass ----
 
 static scratch scratch_of(const sl_batch *b) {
     scratch s;
     lay_out(b->weights->config, b->backend, b->max_rows, b->scratch, &s);
-    s.q = NULL;
-    if (b->segment) lay_out_segment(b->weights->config, b->backend, b->n_rows, b->segment, &s.x, &s.q);
+    if (b->segment) s.x = sl_segment_x(b);
     return s;
 }
 
@@ -155,22 +141,20 @@ static const layer_weights *weights_of(const sl_batch *b, int layer) {
     return &((const llama_weights *)b->weights->fields)->layers[layer];
 }
 
-// Rows [from, from + n): stores K and V of all rows, and returns the queries of rows `first` on.
-static sl_queries run_qkv(const sl_batch *b, int layer, int from, int n, int first, const scratch *s) {
+static sl_queries run_qkv(const sl_batch *b, const sl_pass_part *part, int skip, sl_kv_rows kv, const void *scratch_memory) {
     const sl_backend *be = b->backend;
     const sl_config *c = b->weights->config;
-    const layer_weights *l = weights_of(b, layer);
-    sl_kv_rows kv = b->open_layer ? b->open_layer(b, layer) : sl_kv_layer(b->kv, layer);
-    if (b->segment) be->prepare_rope(be, &b->weights->rope, b->rows + from, n);
-    be->rmsnorm(be, s->x + (size_t)from * c->hidden, &l->attn_norm, n, c->norm_eps, s->h);
+    const layer_weights *l = weights_of(b, part->layer);
+    const scratch *s = scratch_memory;
+    be->rmsnorm(be, s->x + (size_t)part->from * c->hidden, &l->attn_norm, part->n, c->norm_eps, s->h);
     return be->qkv(be, &(sl_qkv){.q = &l->q,
                                  .k = &l->k,
                                  .v = &l->v,
-                                 .n_rows = n,
-                                 .first = first,
+                                 .n_rows = part->n,
+                                 .first = skip,
                                  .x = s->h,
-                                 .rows = b->rows + from,
-                                 .position = b->ranges[0].position + from,
+                                 .rows = b->rows + part->from,
+                                 .position = part->position,
                                  .mode = b->mode,
                                  .rope = &b->weights->rope,
                                  .n_heads = c->n_heads,
@@ -186,68 +170,17 @@ static sl_queries run_qkv(const sl_batch *b, int layer, int from, int n, int fir
                                  .norm_eps = c->norm_eps});
 }
 
-// The rest of a layer for rows [from, from + n): attention, its output projection, and the MLP.
-static void run_rest(const sl_batch *b, int layer, int from, int n, sl_queries q, const scratch *s) {
+static void run_rest(const sl_batch *b, const sl_pass_part *part, sl_queries q, const void *scratch_memory) {
     const sl_backend *be = b->backend;
     const sl_config *c = b->weights->config;
-    const layer_weights *l = weights_of(b, layer);
-    int position = b->ranges[0].position + from;
-    float *x = s->x + (size_t)from * c->hidden;
-    b->attend(b, layer, from, n, q, s->att);
-    be->linear(be, &l->o, s->att, n, b->mode, position, 1, x);
-    be->rmsnorm(be, x, &l->mlp_norm, n, c->norm_eps, s->h);
-    be->gate_up(be, &l->gate, &l->up, s->h, n, b->mode, position, s->work, s->act);
-    be->linear(be, &l->down, s->act, n, b->mode, position, 1, x);
-}
-
-static int part_rows(const sl_batch *b, int from) {
-    return b->n_rows - from < b->max_rows ? b->n_rows - from : b->max_rows;
-}
-
-// Queries of row `row` on, from the queries of row 0 on.
-static sl_queries queries_from(const sl_batch *b, sl_queries q, int row) {
-    return (sl_queries){.data = (const char *)q.data + row * q.stride * b->backend->act_size, .stride = q.stride};
-}
-
-// One layer of a segment, in parts. s->q has the queries of all rows that need queries, at their rows.
-static void run_segment_layer(const sl_batch *b, int layer, int first, int first_query, const scratch *s) {
-    const sl_backend *be = b->backend;
-    size_t q_dim = (size_t)b->weights->config->n_heads * b->weights->config->head_dim, row = q_dim * be->act_size;
-    const sl_queries all = {.data = s->q, .stride = q_dim};
-    for (int from = 0; from < b->n_rows; from += b->max_rows) {
-        int n = part_rows(b, from), skip = first_query > from ? first_query - from : 0;
-        if (skip > n) skip = n;
-        sl_queries q = run_qkv(b, layer, from, n, skip, s);
-        char *to = (char *)s->q + (size_t)(from + skip) * row;
-        if (skip < n) be->copy(be, to, row, q.data, q.stride * be->act_size, row, n - skip);
-    }
-    if (b->propose && first < b->n_rows) b->propose(b, layer, all);
-    for (int from = first, n; from < b->n_rows; from += n) {
-        n = part_rows(b, from);
-        if (from + n < b->n_rows) n -= (b->ranges[0].position + from + n) % b->attend_step;
-        run_rest(b, layer, from, n, queries_from(b, all, from), s);
-    }
-}
-
-// One layer over the batch's rows. Rows before `first` only store K and V: in the last layer nothing reads more of them. A mask
-// needs their queries too.
-static void run_layer(const sl_batch *b, int layer, int first, const scratch *s) {
-    int first_query = b->propose && first < b->n_rows ? 0 : first;
-    if (b->segment) {
-        run_segment_layer(b, layer, first, first_query, s);
-        return;
-    }
-    sl_queries q = run_qkv(b, layer, 0, b->n_rows, first_query, s);
-    if (first == b->n_rows) return;
-    if (b->propose) b->propose(b, layer, q);
-    run_rest(b, layer, first, b->n_rows - first, queries_from(b, q, first - first_query), s);
-}
-
-// The first row that attends in the last layer: logits need the last n_out rows.
-static int first_of_last_layer(const sl_batch *b) {
-    int first = b->n_rows - b->n_out;
-    if (b->n_out) first -= (b->ranges[0].position + first) % b->attend_step;
-    return first > 0 ? first : 0;
+    const layer_weights *l = weights_of(b, part->layer);
+    const scratch *s = scratch_memory;
+    float *x = s->x + (size_t)part->from * c->hidden;
+    b->attend(b, part->layer, part->from, part->n, q, s->att);
+    be->linear(be, &l->o, s->att, part->n, b->mode, part->position, 1, x);
+    be->rmsnorm(be, x, &l->mlp_norm, part->n, c->norm_eps, s->h);
+    be->gate_up(be, &l->gate, &l->up, s->h, part->n, b->mode, part->position, s->work, s->act);
+    be->linear(be, &l->down, s->act, part->n, b->mode, part->position, 1, x);
 }
 
 void sl_llama_logits(const sl_batch *b, int first, int n, float *out) {
@@ -261,15 +194,12 @@ void sl_llama_logits(const sl_batch *b, int first, int n, float *out) {
 }
 
 void sl_llama_forward(const sl_batch *b) {
-    const sl_backend *be = b->backend;
-    const sl_config *c = b->weights->config;
+    static const sl_layer_halves halves = {.qkv = run_qkv, .rest = run_rest};
     const llama_weights *w = b->weights->fields;
-    scratch s = scratch_of(b);
-    SL_CHECK(b->n_rows > 0 && (b->segment || b->n_rows <= b->max_rows) && b->n_out >= 0 && b->n_out <= b->n_rows);
-    SL_CHECK(b->mode == SL_LINEAR_DECODE || b->n_ranges == 1); // the rows' positions follow from the first one
-    if (!b->segment) be->prepare_rope(be, &b->weights->rope, b->rows, b->n_rows);
-    be->embed(be, &w->embed, b->ids, b->n_rows, s.x);
-    for (int i = 0; i < c->n_layers; i++) run_layer(b, i, i + 1 < c->n_layers ? 0 : first_of_last_layer(b), &s);
+    const scratch s = scratch_of(b);
+    sl_pass_begin(b);
+    b->backend->embed(b->backend, &w->embed, b->ids, b->n_rows, s.x);
+    sl_pass_layers(b, &halves, &s);
     if (b->n_out && b->logits) sl_llama_logits(b, 0, b->n_out, b->logits);
 }
 

@@ -11,7 +11,6 @@ int sl_llama_read_config(const sl_json_file *f, const sl_refused_field *refused,
 size_t sl_llama_weights_size(const sl_config *c);
 void sl_llama_declare(sl_model_weights *w); // with the tensors that has_qkv_bias and has_qk_norm of the config add
 size_t sl_llama_scratch_size(const sl_config *c, const sl_backend *be, int max_rows);
-size_t sl_llama_segment_size(const sl_config *c, const sl_backend *be, int n_rows);
 void sl_llama_forward(const sl_batch *b);
 void sl_llama_logits(const sl_batch *b, int first, int n, float *out);
 
@@ -19,7 +18,6 @@ void sl_llama_logits(const sl_batch *b, int first, int n, float *out);
 // The members of sl_arch for Llama's layers. The table adds model_type, architecture and read_config.
 #define SL_LLAMA_LAYERS                                                                                                        \
     .weights_size = sl_llama_weights_size, .declare = sl_llama_declare, .scratch_size = sl_llama_scratch_size,                  \
-    .segment_size = sl_llama_segment_size,                  \
     .forward = sl_llama_forward, .logits = sl_llama_logits
 // clang-format on
 

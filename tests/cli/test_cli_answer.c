@@ -480,7 +480,7 @@ static void fields_of_answer(void) {
                              .unbounded = 2,
                              .stated_units = 3ull * SL_STATED_UNIT,
                              .stated_most = 0.75};
-    m.run.engine->prefill_reports[0] = (sl_prefill_report){3, 4, 1 << 23, 1 << 22, 2, 5, 4};
+    m.run.engine->prefill.reports[0] = (sl_prefill_report){3, 4, 1 << 23, 1 << 22, 2, 5, 4};
     sl_prefill_report heads[32];
     for (int i = 0; i < 32; i++) heads[i] = (sl_prefill_report){1, 8, 1 << 21, 1 << 20, 1, i, i};
     sl_prefill_report *own = m.t.prefill;

@@ -157,8 +157,8 @@ static void engines(void) {
         set_device(1);
         r[0] = start(model, "cuda:0", methods[m]);
         for (int g = 0; g < GPUS; g++) {
-            check_place(r[g].engine->pool.k, g, "the KV cache");
-            check_place(r[g].engine->step_logits, g, "the logits");
+            check_place(r[g].engine->device.pool.k, g, "the KV cache");
+            check_place(r[g].engine->device.pass.logits, g, "the logits");
         }
         steps(r, model, methods[m]);
         for (int g = 0; g < GPUS; g++) {

@@ -64,7 +64,7 @@ static void layers(void) {
 // The public counts of attention are those of the statistics.
 static void work(void) {
     sl_engine e = {
-        .attention = &sl_host_attn_runner,
+        .device = {.attention = &sl_host_attn_runner},
         .stats = {.steps = 3, .bytes = 5, .dense_bytes = 7, .fallbacks = 11, .stated = 13, .certified = 17, .unbounded = 9}};
     e.stats.stated_units = 6ull * SL_STATED_UNIT, e.stats.stated_most = 2.5;
     const sl_attention_work w = sl_engine_attention_work(&e);
@@ -86,7 +86,7 @@ static void chunks(void) {
             sl_engine *e;
             const sl_engine_options o = {.n_ctx = contexts[i], .prefill_chunk = chunks[k], .n_threads = 1, .seed = 7};
             CHECK_OK(sl_engine_new(model, &o, &e, &err), err);
-            CHECK(e->seed == 7 && e->pool.seed == 7); // the seed of page extras
+            CHECK(e->seed == 7 && e->device.pool.seed == 7); // the seed of page extras
             for (int j = 0; j < 3; j++) {
                 int is_good = segments[j] >= 128 && (chunks[k] >= 128 || chunks[k] >= contexts[i]);
                 int rc = sl_engine_set_prefill(e, &plan, segments[j], &err);

@@ -298,7 +298,7 @@ static void sums_of_reports(void) {
 static void checked_rows(void) {
     for (int n = 1; n < 60; n++)
         for (int asked = 1; asked < 70; asked++) {
-            const sl_engine e = {.prefill_observer = {.n_rows = asked}};
+            const sl_engine e = {.prefill = {.observer = {.n_rows = asked}}};
             int n_rows = sl_prefill_n_checked(&e, n), before = -1;
             CHECK_INT(n_rows, asked < n ? asked : n);
             for (int i = 0; i < n_rows; i++) {
@@ -331,7 +331,7 @@ static void keys(void) {
         CHECK_OK(sl_session_check_logits(s, &err), err);
         for (int i = 0; i < s->kv.n_pages * KEY_LAYERS; i++) { // a pool gives pages again, with the rows of the last round
             size_t page = (size_t)KEY_HEADS * SL_PAGE * KEY_DIM;
-            bf16 *k = sl_kv_layer(&e->pool, i % KEY_LAYERS).k + (size_t)s->kv.pages[i / KEY_LAYERS] * page;
+            bf16 *k = sl_kv_layer(&e->device.pool, i % KEY_LAYERS).k + (size_t)s->kv.pages[i / KEY_LAYERS] * page;
             for (int j = 0; j < KEY_HEADS * SL_PAGE; j++)
                 if (i / KEY_LAYERS * SL_PAGE + j % SL_PAGE >= n) memset(k + j * KEY_DIM, 0, KEY_DIM * sizeof *k);
         }
@@ -339,7 +339,8 @@ static void keys(void) {
             int layer = below(KEY_LAYERS), head = below(KEY_HEADS), which = below(8), most = s->kv.n_pages * SL_PAGE;
             int position = below(2) ? below(most) : (n + below(3) - 1 + most) % most;
             size_t block = (size_t)s->kv.pages[position / SL_PAGE] * KEY_HEADS + (size_t)head;
-            sl_kv_layer(&e->pool, layer).k[(block * SL_PAGE + position % SL_PAGE) * KEY_DIM + 8 * i + below(8)] = values[which];
+            sl_kv_layer(&e->device.pool, layer).k[(block * SL_PAGE + position % SL_PAGE) * KEY_DIM + 8 * i + below(8)] =
+                values[which];
             int order = (layer * CTX + position) * KEY_HEADS + head;
             if (which > 4 || position >= n || order > least) continue;
             least = order;

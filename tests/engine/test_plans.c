@@ -98,7 +98,7 @@ static void several_plans(void) {
         streams[i] = lanes[i].stream;
     }
     CHECK(memcmp(lanes[0].logits[STEPS], lanes[1].logits[STEPS], bytes));
-    CHECK_INT(r.engine->n_plans, 4); // the engine's, and one for each method
+    CHECK_INT(r.engine->plans.n_made, 4); // the engine's, and one for each method
     CHECK(lanes[1].session->own_plan == lanes[3].session->own_plan && lanes[1].session->own_plan->n_users == 4);
     for (int j = 0; j < STEPS; j++) {
         if (j == 2) CHECK_OK(sl_engine_set_attention(r.engine, "topk:k=8", &err), err); // becomes the plan of lanes 0 and 4
@@ -118,7 +118,8 @@ static void several_plans(void) {
     }
     check_stats(&r, lanes);
     for (int i = 0; i < STREAMS; i++) close_lane(&lanes[i]);
-    CHECK(r.engine->plans == r.engine->plan && !r.engine->plan->next && r.engine->plan->n_users == 1);
+    CHECK(r.engine->plans.first == r.engine->plans.of_engine && !r.engine->plans.of_engine->next &&
+          r.engine->plans.of_engine->n_users == 1);
     model_fixture_close(&r);
 }
 
@@ -152,7 +153,7 @@ static void plan_rules(void) {
     o.attn = NULL;
     CHECK_OK(sl_stream_set_options(l.stream, &o, &err), err);
     CHECK_OK(sl_stream_begin(l.stream, 0, &err), err);
-    CHECK(sl_session_plan(l.session) == r.engine->plan);
+    CHECK(sl_session_plan(l.session) == r.engine->plans.of_engine);
     sl_session_free(fork);
     close_lane(&l);
     model_fixture_close(&r);
@@ -161,7 +162,7 @@ static void plan_rules(void) {
 // ---- a pool of few pages ----
 
 static int free_pages(const model_fixture *r) {
-    return r->engine->pool.n_free;
+    return r->engine->device.pool.n_free;
 }
 
 // More sessions than the pool holds. A prefill and a step without a free page change nothing, and go on when there is one.
@@ -217,7 +218,7 @@ static void page_options(void) {
         if (rc && !strstr(err.message, rows[i].message)) FAIL("\"%s\", expected \"%s\"", err.message, rows[i].message);
         if (rc) continue;
         CHECK_INT(sl_engine_n_ctx(e), rows[i].n_ctx);
-        CHECK_INT(e->pool.n_pages, rows[i].n_pages);
+        CHECK_INT(e->device.pool.n_pages, rows[i].n_pages);
         sl_engine_free(e);
     }
     model_fixture_close(&r);

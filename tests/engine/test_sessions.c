@@ -138,7 +138,7 @@ static const float *logits_of(const sl_session *s) {
 
 // Each page that a session holds is counted, and the others are free.
 static void check_pool(const world *w) {
-    const sl_kv_pool *pool = &w->engine->pool;
+    const sl_kv_pool *pool = &w->engine->device.pool;
     int refs[SLOTS * 3] = {0}, n_free = 0;
     CHECK_INT(pool->n_pages, SLOTS * 3);
     for (int i = 0; i < SLOTS; i++) {
@@ -531,7 +531,7 @@ static sl_model *load_model(void) {
 }
 
 static const bf16 *row_of(const sl_session *s, int is_v, int layer, int position) {
-    const sl_kv_rows rows = sl_kv_layer(&s->engine->pool, layer);
+    const sl_kv_rows rows = sl_kv_layer(&s->engine->device.pool, layer);
     return (is_v ? rows.v : rows.k) + ((size_t)s->kv.pages[position / SL_PAGE] * SL_PAGE + position % SL_PAGE) * HEAD_DIM;
 }
 

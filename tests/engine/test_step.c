@@ -180,9 +180,9 @@ static void ignore(void *ctx, const sl_attn_record *record) {
 
 static void check_extras(const sl_session *s, int layer, const sl_attn_spec *spec) {
     static char want[1 << 20];
-    sl_kv_pool *pool = &s->engine->pool;
+    sl_kv_pool *pool = &s->engine->device.pool;
     sl_kv_need need[SL_MAX_NEEDS];
-    int n = s->engine->attention->needs(spec, need);
+    int n = s->engine->device.attention->needs(spec, need);
     CHECK(n > 0);
     sl_kv_view view = sl_kv_view_of(pool, &s->kv, layer, s->kv.n_tokens);
     for (int i = 0; i < n * sl_kv_n_built(&view) * pool->n_kv_heads; i++) {
@@ -239,7 +239,9 @@ static void logits_on_a_device(void) {
     sl_model model = {.config.n_vocab = VOCAB};
     float rows[ROWS * VOCAB], last[ROWS * VOCAB], host[SESSIONS][VOCAB], want[SESSIONS] = {0}, time = 0;
     sl_session *owner[ROWS] = {0}, s[SESSIONS];
-    sl_engine e = {.model = &model, .backend = &be, .step_logits = rows, .last_logits = last, .logits_owner = owner};
+    sl_engine e = {.device = {.backend = &be,
+                              .weights = {.config = &model.config},
+                              .pass = {.logits = rows, .last_logits = last, .logits_owner = owner}}};
     uint64_t seed = test_seed;
     be.is_device = 1;
     for (int i = 0; i < SESSIONS; i++) {
@@ -251,11 +253,11 @@ static void logits_on_a_device(void) {
         int first = (int)(SESSIONS * test_uniform(&seed)), n = 1 + (int)(ROWS * test_uniform(&seed)), what = round % 4;
         for (int i = 0; i < n; i++) batch[i] = &s[(first + i * (1 + round % 2)) % SESSIONS];
         if (what == 0) { // a step
-            sl_logits_before_step(&e, batch, n, n);
+            sl_logits_before_step(&e.device, batch, n, n);
             for (int i = 0; i < n; i++) set_row(rows + i * VOCAB, want[batch[i] - s] = time += 100);
-            sl_logits_after_step(&e, batch, n);
+            sl_logits_after_step(&e.device, batch, n);
         } else if (what == 1) {
-            sl_logits_to_rows(&e, batch, n);
+            sl_logits_to_rows(&e.device, batch, n);
             for (int i = 0; i < n; i++) check_row(rows + i * VOCAB, want[batch[i] - s]);
         } else if (what == 2) {
             check_row(sl_session_logits(batch[0], &err), want[batch[0] - s]);

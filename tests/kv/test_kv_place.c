@@ -216,8 +216,7 @@ static void contexts(void) {
         model->config.n_ctx = limit;
         be.is_device = round % 2, be.free_memory = given_memory;
         sl_engine e = {.model = model,
-                       .backend = &be,
-                       .attention = &sl_host_attn_runner,
+                       .device = {.backend = &be, .attention = &sl_host_attn_runner},
                        .n_sequences = 1 + (int)any(&seed, 40),
                        .log = {count_line, &n_lines}};
         sl_engine_options o = {.n_ctx = round % 3 ? 1 + (int)any(&seed, limit > 40000 ? 40000 : limit) : 0,
@@ -237,7 +236,7 @@ static void contexts(void) {
         o.kv_cache = places[round / 2 % 2];
         int rc = sl_engine_place(&e, &o, &plan, &err), is_good = fits > 0 && (!o.n_ctx || o.n_ctx <= fits);
         CHECK_INT(rc, is_good ? 0 : SL_ERR_MEMORY);
-        CHECK(e.prefill_chunk == chunk && e.max_rows == rows && e.kv.place == SL_KV_GPU);
+        CHECK(e.prefill_chunk == chunk && e.device.pass.max_rows == rows && e.device.kv.place == SL_KV_GPU);
         CHECK_INT(n_lines, is_good && wanted > fits);
         n_results[is_good + n_lines]++;
         if (is_good)

@@ -1,0 +1,89 @@
+// engine/pass_buffers.c - sl_pass_buffers: the memory of a pass. A device allocates it once, and again for other segments.
+#include "engine/engine_device.h"
+#include "models/pass.h"
+
+#include <stdlib.h>
+
+static void free_rows(sl_device *d) {
+    const sl_backend *be = d->backend;
+    sl_pass_buffers *p = &d->pass;
+    if (be && be->is_device) be->release(be, p->device_rows, p->row_capacity * sizeof *p->device_rows);
+    if (be) be->release(be, p->ids, p->row_capacity * sizeof *p->ids);
+    free(p->rows);
+    p->rows = p->device_rows = NULL, p->ids = NULL;
+}
+
+// Makes the arrays of the rows of a pass.
+static int new_rows(sl_device *d, int n) {
+    const sl_backend *be = d->backend;
+    sl_pass_buffers *p = &d->pass;
+    free_rows(d);
+    p->row_capacity = n;
+    p->rows = calloc(n, sizeof *p->rows);
+    p->device_rows = be->is_device ? be->alloc(be, n * sizeof *p->device_rows) : p->rows;
+    p->ids = be->alloc(be, n * sizeof *p->ids);
+    return p->rows && p->device_rows && p->ids;
+}
+
+static void free_segment(sl_device *d) {
+    if (d->backend) d->backend->release(d->backend, d->pass.segment, d->pass.segment_size);
+    d->pass.segment = NULL, d->pass.segment_size = 0;
+}
+
+int sl_device_set_segment(sl_device *d, int n_rows, sl_error *err) {
+    const sl_backend *be = d->backend;
+    sl_pass_buffers *p = &d->pass;
+    be->forget(be); // recordings hold the addresses of the rows
+    free_segment(d);
+    if (n_rows <= p->max_rows) return 0;
+    p->segment_size = sl_segment_size(d->weights.config, be, n_rows);
+    p->segment = be->alloc(be, p->segment_size);
+    if (p->segment && new_rows(d, n_rows)) return 0;
+    int rc = sl_fail(err, SL_ERR_MEMORY, "a segment of %d tokens: %zu MiB cannot be allocated; use a smaller {prefill_segment}",
+                     n_rows, p->segment_size >> 20);
+    free_segment(d);
+    return new_rows(d, p->max_rows) ? rc : sl_fail(err, SL_ERR_MEMORY, "the rows of a pass: out of memory");
+}
+
+static int new_scratch(sl_device *d, sl_error *err) {
+    const sl_config *c = d->weights.config;
+    sl_pass_buffers *p = &d->pass;
+    p->scratch_size = c->arch->scratch_size(c, d->backend, p->max_rows);
+    p->scratch = d->backend->alloc(d->backend, p->scratch_size);
+    if (p->scratch) return 0;
+    return sl_fail(err, SL_ERR_MEMORY, "activations of %d rows: %zu MiB cannot be allocated; use a smaller {prefill_chunk}",
+                   p->max_rows, p->scratch_size >> 20);
+}
+
+int sl_device_new_buffers(sl_device *d, int n_sequences, sl_error *err) {
+    const sl_backend *be = d->backend;
+    sl_pass_buffers *p = &d->pass;
+    int rc = new_scratch(d, err);
+    if (rc) return rc;
+    p->logits_size = (size_t)n_sequences * d->weights.config->n_vocab * sizeof(float);
+    p->ranges = calloc(n_sequences, sizeof *p->ranges);
+    p->queries = calloc(n_sequences, sizeof *p->queries);
+    p->logits_owner = calloc(n_sequences, sizeof *p->logits_owner);
+    p->logits = be->alloc(be, p->logits_size);
+    if (be->is_device) p->last_logits = be->alloc(be, p->logits_size);
+    int ok = p->ranges && p->queries && p->logits_owner && p->logits && (p->last_logits || !be->is_device);
+    if (ok && new_rows(d, p->max_rows)) return 0;
+    return sl_fail(err, SL_ERR_MEMORY, "a batch of %d sequences: out of memory", n_sequences);
+}
+
+void sl_device_free_buffers(sl_device *d) {
+    const sl_backend *be = d->backend;
+    sl_pass_buffers *p = &d->pass;
+    free_rows(d);
+    free_segment(d);
+    if (be) {
+        be->release(be, p->scratch, p->scratch_size);
+        be->release(be, p->logits, p->logits_size);
+        be->release(be, p->last_logits, p->logits_size);
+        be->release(be, p->stats, p->stats_size);
+    }
+    sl_workspace_free(&p->workspace);
+    free(p->ranges);
+    free(p->queries);
+    free(p->logits_owner);
+}
