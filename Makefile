@@ -65,8 +65,8 @@ override CUDA_ARCH := $(if $(filter all,$(CUDA_ARCH)),80 86 89 90a,$(CUDA_ARCH))
 LIB_SRC   := $(foreach d,$(LIB_DIRS),$(call sources,$d,*.cu)) $(wildcard engine/*_cuda.c backend/cuda/*.c) $(LIB_SRC) # the slowest first
 # Kernels that are compiled again: for contexts of more than 131,072 rows, for K and V in host memory, for wide heads.
 AGAIN     := $(patsubst %,attention/cuda/%.cu,$(addprefix santa/pps,.long.wide .long .wide) \
-    $(addprefix quantised/santa_is,.host.long.wide .host.long .long.wide .long .host.wide .host .wide) \
-    santa/santa.long santa/bernoulli.long lists/quest.host lists/vattention.host buckets/saap.host)
+    $(addprefix quantised/santa_is,.offloaded.long.wide .offloaded.long .long.wide .long .offloaded.wide .offloaded .wide) \
+    santa/santa.long santa/bernoulli.long lists/quest.offloaded lists/vattention.offloaded buckets/saap.offloaded)
 CLI_SRC   += $(call sources,cli,*.cu)
 TEST_SRC  += $(call sources,tests,*.cu)
 TEST_AGAIN := tests/support/take_all_probe.long.cu tests/support/take_known_probe.long.cu
@@ -221,19 +221,19 @@ $(BUILD)/%.cu.o: %.cu Makefile $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  NVCC $<"; $(NVCC) $(CPPFLAGS) $(NVCCFLAGS) -c $< -o $@
 
-# The same source with other macros (attention/cuda/long_context.cuh, host_rows.cuh, head_dim.cuh).
+# The same source with other macros (attention/cuda/long_context.cuh, offloaded_rows.cuh, head_dim.cuh).
 define again
 $(BUILD)/%.$1.cu.o: %.cu Makefile $(BUILD)/flags
 	@mkdir -p $$(@D)
 	@echo "  NVCC $$< $1"; $(NVCC) $(CPPFLAGS) $2 $(NVCCFLAGS) -c $$< -o $$@
 endef
 $(eval $(call again,long,-DSL_LONG_CONTEXT))
-$(eval $(call again,host,-DSL_HOST_ROWS))
-$(eval $(call again,host.long,-DSL_HOST_ROWS -DSL_LONG_CONTEXT))
+$(eval $(call again,offloaded,-DSL_OFFLOADED_ROWS))
+$(eval $(call again,offloaded.long,-DSL_OFFLOADED_ROWS -DSL_LONG_CONTEXT))
 $(eval $(call again,wide,-DSL_WIDE_HEADS))
 $(eval $(call again,long.wide,-DSL_LONG_CONTEXT -DSL_WIDE_HEADS))
-$(eval $(call again,host.wide,-DSL_HOST_ROWS -DSL_WIDE_HEADS))
-$(eval $(call again,host.long.wide,-DSL_HOST_ROWS -DSL_LONG_CONTEXT -DSL_WIDE_HEADS))
+$(eval $(call again,offloaded.wide,-DSL_OFFLOADED_ROWS -DSL_WIDE_HEADS))
+$(eval $(call again,offloaded.long.wide,-DSL_OFFLOADED_ROWS -DSL_LONG_CONTEXT -DSL_WIDE_HEADS))
 
 format: ## apply clang-format to all C, C++ and CUDA files
 	clang-format -i $(LIB_SRC) $(CLI_SRC) $(TEST_SRC) tests/fuzz/main.c $(foreach d,$(LIB_DIRS) cli tests,$(call sources,$d,*.h *.cuh))

@@ -10,7 +10,7 @@
 #include "attention/attention.h"
 #include "attention/extras/page_extras.h"
 #include "backend/backend.h"
-#include "kv/kv_host.h"
+#include "kv/kv_offload.h"
 
 #include <cuda_runtime.h>
 
@@ -27,11 +27,11 @@ typedef struct sl_attn_cuda_decode_args {
     const sl_row *rows; // [n_seqs]: sequence i has rows[i].position + 1 rows in rows[i].pages
     const bf16 *q;      // [n_seqs][n_heads][head_dim], after RoPE
     bf16 *out;          // [n_seqs][n_heads][head_dim]
-    // This layer: [n_pages][n_kv_heads][256][head_dim]. With host_rows, only the newest page of each sequence lies there. Its
-    // entry in the page table is its page in k and v.
+    // This layer: [n_pages][n_kv_heads][256][head_dim]. With offloaded_rows, only the newest page of each sequence lies there.
+    // Its entry in the page table is its page in k and v.
     const bf16 *k, *v;
-    const bf16 *host_rows; // of ops->host: this layer, [n_pages][n_kv_heads][256][2][head_dim] in host memory; else NULL
-    sl_kv_hot_rows hot;    // with host_rows: of this layer
+    const bf16 *offloaded_rows; // of ops->host: this layer, [n_pages][n_kv_heads][256][2][head_dim] in host memory; else NULL
+    sl_kv_hot_rows hot;         // with offloaded_rows: of this layer
     const void *extra[SL_MAX_NEEDS]; // page extras of this layer, in the order of ops->needs: [n_pages][n_kv_heads][extra_size]
     size_t extra_size[SL_MAX_NEEDS];
     size_t state_at; // offset of this layer in rows[i].state; ops->state bytes, zero at a session's start
@@ -121,7 +121,7 @@ typedef struct sl_attn_cuda_ops {
     // A method for prefill. It overwrites the mask; the diagonal and the sink are its work. NULL: no mask on CUDA.
     void (*mask)(const sl_attn_cuda_mask_args *args);
     size_t (*mask_workspace)(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_tokens, int n_kv); // NULL: 0 bytes
-    const struct sl_attn_cuda_ops *host; // the same with the rows of full pages in host memory; NULL: not offered
+    const struct sl_attn_cuda_ops *offloaded; // the same with the rows of full pages in host memory; NULL: not offered
 } sl_attn_cuda_ops;
 
 // Ends a step of n_layers layers with the same specification. The function plans the thresholds of the next step, and counts
@@ -176,16 +176,17 @@ extern const sl_attn_cuda_ops sl_santa_long_cuda_ops[5], sl_santa_pps_long_cuda_
     sl_bernoulli_long_cuda_ops, sl_bernoulli_group_long_cuda_ops;
 // The same kernels for heads of 96 and 128 numbers (head_dim.cuh). Only `decode` of the other tables calls them.
 extern const sl_attn_cuda_ops sl_santa_pps_wide_cuda_ops, sl_santa_pps_long_wide_cuda_ops, sl_santa_is_wide_cuda_ops,
-    sl_santa_is_long_wide_cuda_ops, sl_santa_is_host_wide_cuda_ops, sl_santa_is_host_long_wide_cuda_ops;
-// The same kernels for rows in host memory (host_rows.cuh). They are sl_attn_cuda_ops.host of the tables without `host`.
-extern const sl_attn_cuda_ops sl_santa_is_host_cuda_ops, sl_santa_is_host_long_cuda_ops, sl_quest_host_cuda_ops,
-    sl_vattention_host_cuda_ops, sl_saap_host_cuda_ops, sl_saap_is_host_cuda_ops;
+    sl_santa_is_long_wide_cuda_ops, sl_santa_is_offloaded_wide_cuda_ops, sl_santa_is_offloaded_long_wide_cuda_ops;
+// The same kernels for rows in host memory (offloaded_rows.cuh). They are sl_attn_cuda_ops.offloaded of the tables without
+// `host`.
+extern const sl_attn_cuda_ops sl_santa_is_offloaded_cuda_ops, sl_santa_is_offloaded_long_cuda_ops, sl_quest_offloaded_cuda_ops,
+    sl_vattention_offloaded_cuda_ops, sl_saap_offloaded_cuda_ops, sl_saap_is_offloaded_cuda_ops;
 
-// The other methods, for the same shapes. bernoulli.cu: alone and with the samplers of santa.cu. sparse.cu: topk and topp
+// The other methods, for the same shapes. bernoulli.cu: alone and with the samplers of santa.cu. subset.cu: topk and topp
 // (oracle), random.
 extern const sl_attn_cuda_ops sl_bernoulli_cuda_ops, sl_bernoulli_group_cuda_ops;
 extern const sl_attn_cuda_ops sl_santa_is_cuda_ops, sl_dense_q_cuda_ops;
-extern const sl_attn_cuda_ops sl_oracle_cuda_ops, sl_random_cuda_ops, sl_quest_cuda_ops, sl_vattention_cuda_ops;
+extern const sl_attn_cuda_ops sl_subset_cuda_ops, sl_random_cuda_ops, sl_quest_cuda_ops, sl_vattention_cuda_ops;
 
 // saap.cu: saap and saap-kmeans; saap-is. The arrays of geom->buckets lie in device memory.
 extern const sl_attn_cuda_ops sl_saap_cuda_ops, sl_saap_is_cuda_ops;

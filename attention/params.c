@@ -208,11 +208,11 @@ void sl_attn_list(FILE *out) {
     }
 }
 
-int sl_attn_refuse_on_host(const sl_attn_spec *spec, const char *where, sl_error *err) {
+int sl_attn_refuse_offloaded(const sl_attn_spec *spec, const char *where, sl_error *err) {
     char text[256];
     sl_attn_format(spec, text, sizeof text);
 #ifdef SLEIGH_CUDA
-    const sl_attn_cuda_ops *host = sl_attn_on_gpu(spec) && !spec->plus ? spec->method->cuda->host : NULL;
+    const sl_attn_cuda_ops *host = sl_attn_on_gpu(spec) && !spec->plus ? spec->method->cuda->offloaded : NULL;
     if (host && host->supports && host->supports(spec, err)) return SL_ERR_UNSUPPORTED;
 #endif
     return sl_fail(err, SL_ERR_UNSUPPORTED,

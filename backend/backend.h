@@ -98,7 +98,7 @@ typedef struct sl_queries {
     size_t stride;
 } sl_queries;
 
-// Pages to copy between K and V in the backend's memory, and rows of the host (kv/kv_host.h), in every layer and KV
+// Pages to copy between K and V in the backend's memory, and rows of the host (kv/kv_offload.h), in every layer and KV
 // head. A row of the host has K and V side by side.
 enum { SL_MOVE_MOST = 128 };
 typedef struct sl_page_move {

@@ -20,7 +20,7 @@
 
 typedef struct costs {
     const char *device;
-    int n_ctx, largest_ctx, largest_on_host; // largest_on_host: with K and V in host memory; 0: not on this device
+    int n_ctx, largest_ctx, largest_offloaded; // largest_offloaded: with K and V in host memory; 0: not on this device
     double weights, decode_weights, kv_token, kv_ctx;
     double packed, unpacked; // bytes of the packed tensors of a GGUF file, in the file and in memory; 0: none
 } costs;
@@ -54,11 +54,11 @@ static int costs_of(const sl_model *model, const cli_run_options *o, costs *out,
     *out = k;
     int rc = sl_engine_largest_ctx(model, o->device.name, 1, &out->largest_ctx, err);
     if (rc || !sl_device_is_gpu(o->device.name)) return rc;
-    const sl_engine_options on_host = {.device = o->device.name,
-                                       .attn = "santa-is",
-                                       .kv_gpu_memory = o->device.kv_gpu_memory,
-                                       .host_memory = o->device.host_memory};
-    return sl_engine_largest_ctx_on_host(model, &on_host, &out->largest_on_host, err);
+    const sl_engine_options offloaded = {.device = o->device.name,
+                                         .attn = "santa-is",
+                                         .kv_gpu_memory = o->device.kv_gpu_memory,
+                                         .host_memory = o->device.host_memory};
+    return sl_engine_largest_ctx_offloaded(model, &offloaded, &out->largest_offloaded, err);
 }
 
 // Writes "bpe, 1024 ids", or the reason why the model has no tokenizer.
@@ -104,8 +104,8 @@ static int print_costs(const costs *k, sl_error *err) {
     if (!rc && k->packed)
         rc = cli_printf(err, "| packed weights in the file | %.0f bytes, %s; unpacked in memory: %s |\n", k->packed,
                         cli_bytes(k->packed, a), cli_bytes(k->unpacked, b));
-    if (!rc && k->largest_on_host)
-        rc = cli_printf(err, "| with `--kv-cache host --attn santa-is` | %d tokens |\n", k->largest_on_host);
+    if (!rc && k->largest_offloaded)
+        rc = cli_printf(err, "| with `--kv-cache host --attn santa-is` | %d tokens |\n", k->largest_offloaded);
     return rc ? rc : cli_printf(err, "\n");
 }
 
@@ -222,8 +222,8 @@ static json_t *tensors_json(const sl_tensors *t) {
 static json_t *costs_json(const costs *k) {
     return json_pack("{s:i, s:I, s:I, s:I, s:I, s:i, s:o, s:s}", "ctx", k->n_ctx, "weights_bytes", (json_int_t)k->weights,
                      "kv_bytes_per_token", (json_int_t)k->kv_token, "kv_bytes", (json_int_t)k->kv_ctx, "decode_step_bytes",
-                     (json_int_t)(k->decode_weights + k->kv_ctx), "largest_ctx", k->largest_ctx, "largest_ctx_on_host",
-                     k->largest_on_host ? json_integer(k->largest_on_host) : json_null(), "device", k->device);
+                     (json_int_t)(k->decode_weights + k->kv_ctx), "largest_ctx", k->largest_ctx, "largest_ctx_offloaded",
+                     k->largest_offloaded ? json_integer(k->largest_offloaded) : json_null(), "device", k->device);
 }
 
 static json_t *memory_json(const costs *k, int most) {

@@ -1,12 +1,12 @@
 // engine/attn_launch_cuda.c - see attn_launch_cuda.h.
 #include "engine/attn_launch_cuda.h"
 #include "attention/stages/stages.h"
-#include "kv/kv_host.h"
+#include "kv/kv_offload.h"
 
 #include <string.h>
 
 const sl_attn_cuda_ops *sl_cuda_ops_of(const sl_engine *e, const sl_attn_spec *spec) {
-    return e->device.pool.host ? spec->method->cuda->host : spec->method->cuda;
+    return e->device.pool.offload ? spec->method->cuda->offloaded : spec->method->cuda;
 }
 
 int sl_cuda_needs(const sl_attn_spec *spec, sl_kv_need *out) {
@@ -27,7 +27,7 @@ int sl_cuda_check_method(sl_engine *e, const sl_attn_spec *spec, const char *whe
     if (!sl_attn_on_gpu(spec))
         return sl_fail(err, SL_ERR_UNSUPPORTED, "{attn} %s%s%s: not offered on a GPU (%s); use {device} cpu",
                        spec->method->name, spec->plus ? "+" : "", spec->plus ? spec->plus->name : "", where);
-    if (e->device.pool.host && !sl_attn_on_host_rows(spec)) return sl_attn_refuse_on_host(spec, where, err);
+    if (e->device.pool.offload && !sl_attn_on_offloaded_rows(spec)) return sl_attn_refuse_offloaded(spec, where, err);
     int most = spec->plus ? spec->plus->cuda->max_rows : spec->method->cuda->max_rows;
     if (most && e->n_ctx > most)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "{attn} %s: a context of %d tokens, at most %d on a GPU (%s)",
@@ -52,7 +52,7 @@ sl_attn_cuda_decode_args sl_cuda_decode_args_of(sl_engine *e, const sl_attn_spec
         .q = q,
         .k = kv.k,
         .v = kv.v,
-        .host_rows = e->device.pool.host ? sl_kv_host_row(&e->device.pool, layer, 0, 0, 0) : NULL,
+        .offloaded_rows = e->device.pool.offload ? sl_kv_offloaded_row(&e->device.pool, layer, 0, 0, 0) : NULL,
         .hot = sl_kv_hot_layer(&e->device.pool, layer),
         .stream = e->device.backend->stream(e->device.backend),
     };

@@ -16,7 +16,7 @@ typedef struct sl_attn_runner {
     int (*needs)(const sl_attn_spec *spec, sl_kv_need *out);            // page extras of a method, at most SL_MAX_NEEDS
     size_t (*state_size)(const sl_engine *e, const sl_attn_spec *spec); // bytes of a method's state in one layer
     // Bytes of scratch memory of decode steps over up to n_ctx rows, with K and V in host memory. NULL: not offered
-    size_t (*host_scratch)(const sl_engine *e, const sl_attn_plan *plan, int n_ctx);
+    size_t (*offloaded_scratch)(const sl_engine *e, const sl_attn_plan *plan, int n_ctx);
     // Checks the methods of a plan of prefill, and reserves memory for segments of n_tokens tokens. SL_ERR_UNSUPPORTED for a
     // method that this device does not offer.
     int (*prepare_prefill)(sl_engine *e, const sl_attn_plan *plan, int n_tokens, sl_error *err);

@@ -4,7 +4,7 @@
 #include "attention/prefill/prefill_mask.h"
 #include "engine/attn_launch_cuda.h"
 #include "backend/cuda/cuda_backend.h"
-#include "kv/kv_host.h"
+#include "kv/kv_offload.h"
 #include "engine/observe_cuda.h"
 
 #include <stdio.h>
@@ -24,13 +24,13 @@ static size_t lay_out(const sl_engine *e, const sl_attn_plan *plan, int is_host,
         int same = 0;
         while (same < i && !sl_attn_same(&plan->layer[same], spec)) same++;
         if (at) at[i] = same < i ? at[same] : total;
-        const sl_attn_cuda_ops *ops = is_host ? spec->method->cuda->host : spec->method->cuda;
+        const sl_attn_cuda_ops *ops = is_host ? spec->method->cuda->offloaded : spec->method->cuda;
         if (same == i) total += sl_align(ops->workspace(&e->geom, spec, e->n_sequences, 1, n_ctx));
     }
     return total;
 }
 
-static size_t host_scratch(const sl_engine *e, const sl_attn_plan *plan, int n_ctx) {
+static size_t offloaded_scratch(const sl_engine *e, const sl_attn_plan *plan, int n_ctx) {
     return lay_out(e, plan, 1, n_ctx, NULL);
 }
 
@@ -38,7 +38,7 @@ static size_t host_scratch(const sl_engine *e, const sl_attn_plan *plan, int n_c
 static int reserve(sl_engine *e, sl_plan *plan, sl_plan *replaced, sl_error *err) {
     const sl_backend *be = e->device.backend;
     plan->ws_at = malloc(e->geom.n_layers * sizeof *plan->ws_at);
-    size_t size = plan->ws_at ? lay_out(e, &plan->methods, e->device.pool.host != NULL, e->n_ctx, plan->ws_at) : 0;
+    size_t size = plan->ws_at ? lay_out(e, &plan->methods, e->device.pool.offload != NULL, e->n_ctx, plan->ws_at) : 0;
     sl_pass_buffers *pass = &e->device.pass;
     pass->stats_size = sizeof(sl_attn_cuda_stats);
     if (!pass->stats) pass->stats = be->alloc(be, pass->stats_size);
@@ -175,21 +175,21 @@ static void prefill(const sl_batch *b, int layer, int first, int n, sl_queries q
     sl_engine *e = s->engine;
     const sl_attn_spec *spec = &e->prefill.plan.layer[layer];
     sl_prefill_mask mask;
-    const sl_kv_host *host = b->kv->host; // the layer is in the staged pages (kv_stream.c)
-    sl_kv_rows kv = host ? sl_kv_staged(b->kv, layer) : sl_kv_layer(b->kv, layer);
+    const sl_kv_offload *offload = b->kv->offload; // the layer is in the staged pages (kv_stream.c)
+    sl_kv_rows kv = offload ? sl_kv_staged(b->kv, layer) : sl_kv_layer(b->kv, layer);
     sl_attn_cuda_prefill_args args = {
         .geom = &e->geom,
         .spec = spec,
         .layer = layer,
         .n_tokens = n,
         .first = b->ranges[0].position + first,
-        .n_pages = host ? host->n_staged : b->kv->n_pages,
+        .n_pages = offload ? offload->n_staged : b->kv->n_pages,
         .q = q.data,
         .q_stride = q.stride,
         .out = out,
         .k = kv.k,
         .v = kv.v,
-        .pages = host ? host->in_order : s->device_pages,
+        .pages = offload ? offload->in_order : s->device_pages,
         .stream = b->backend->stream(b->backend),
     };
     if (has_mask(spec)) {
@@ -268,7 +268,7 @@ const sl_attn_runner sl_cuda_attn_runner = {
     .prepare = prepare,
     .needs = sl_cuda_needs,
     .state_size = state_size,
-    .host_scratch = host_scratch,
+    .offloaded_scratch = offloaded_scratch,
     .prepare_prefill = prepare_prefill,
     .propose = propose,
     .attend = attend,

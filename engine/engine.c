@@ -3,7 +3,7 @@
 //
 // An engine allocates everything that the largest step needs. A step allocates nothing.
 #include "engine/engine_internal.h"
-#include "kv/kv_host.h"
+#include "kv/kv_offload.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,10 +27,10 @@ static sl_attn_geom geometry(const sl_config *c) {
 static int new_pool(sl_engine *e, sl_error *err) {
     const sl_config *c = &e->model->config;
     int own = sl_kv_pages_of(e->n_ctx), rc;
-    if (e->device.kv.place == SL_KV_HOST) // the page extra of a span is built from staged pages
-        rc = sl_kv_pool_init_on_host(&e->device.pool, e->device.backend, c->n_layers, c->n_kv_heads, c->head_dim,
-                                     e->device.n_pages, e->device.kv.n_frames,
-                                     own > SL_KV_SPAN_MOST ? own : (int)SL_KV_SPAN_MOST, (int)e->device.kv.hot_rows, err);
+    if (e->device.kv.place == SL_KV_OFFLOADED) // the page extra of a span is built from staged pages
+        rc = sl_kv_pool_init_offloaded(&e->device.pool, e->device.backend, c->n_layers, c->n_kv_heads, c->head_dim,
+                                       e->device.n_pages, e->device.kv.n_frames,
+                                       own > SL_KV_SPAN_MOST ? own : (int)SL_KV_SPAN_MOST, (int)e->device.kv.hot_rows, err);
     else
         rc = sl_kv_pool_init(&e->device.pool, e->device.backend, c->n_layers, c->n_kv_heads, c->head_dim, e->device.n_pages,
                              err);
@@ -118,10 +118,10 @@ int sl_engine_skip_parts(sl_engine *e, unsigned parts, sl_error *err) {
 }
 
 int sl_engine_impose_hits(sl_engine *e, double share, sl_error *err) {
-    if (!e->device.pool.host || !e->device.pool.host->hot.n_sets)
+    if (!e->device.pool.offload || !e->device.pool.offload->hot.n_sets)
         return sl_fail(err, SL_ERR_ARG, "{hot_hits}: expected {kv_cache} host with a cache of hot rows, found none");
     e->device.backend->forget(e->device.backend); // recordings hold the share
-    e->device.pool.host->hot.imposed = share < 0 ? -1 : (int)(share * 65536 + 0.5);
+    e->device.pool.offload->hot.imposed = share < 0 ? -1 : (int)(share * 65536 + 0.5);
     return 0;
 }
 

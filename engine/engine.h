@@ -62,7 +62,7 @@ int sl_session_load_chat(sl_engine *engine, const char *path, sl_session **out, 
 const sl_kv_layout *sl_engine_kv_layout(const sl_engine *engine); // where K and V lie
 // The same as sl_engine_largest_ctx with kv_cache "host", for o->attn, o->n_sequences and the memory limits of *o. 0: not
 // offered on this device or for this method.
-int sl_engine_largest_ctx_on_host(const sl_model *model, const sl_engine_options *o, int *n_ctx, sl_error *err);
+int sl_engine_largest_ctx_offloaded(const sl_model *model, const sl_engine_options *o, int *n_ctx, sl_error *err);
 // The bucket file, which the engine maps for the first method that needs it; NULL: no method has needed it.
 const struct sl_tensors *sl_engine_bucket_tensors(const sl_engine *engine);
 // Tokens of the first pass of sl_prefill(session, ids, n). Calls of sl_prefill that end where passes end give the bits of one
@@ -141,12 +141,12 @@ int sl_engine_impose_hits(sl_engine *engine, double share, sl_error *err);
 // How dense attention spreads its mass p over the rows in one decode step of one query head. The distance of the newest row is
 // 0.
 enum { SL_PROFILE_SINK = 4, SL_PROFILE_WINDOW = 256 };
-typedef struct sl_attn_profile {
+typedef struct sl_attn_spread {
     double keys_entropy, keys_squares;     // effective keys: exp(-sum p ln p), and 1 / sum p^2
     double sink, window;                   // mass of the first 4 rows, and of the last 256 rows
     double distance_mean, distance_median; // sum p * distance; the least distance within which half of the mass lies
     double rows_90;                        // the fewest rows that hold 90% of the mass
-} sl_attn_profile;
+} sl_attn_spread;
 
 // What one query head did in one decode step of one layer. spec, report and profile are valid during the call only.
 typedef struct sl_attn_record {
@@ -154,7 +154,7 @@ typedef struct sl_attn_record {
     int layer, head, n_kv;
     const sl_attn_spec *spec;
     const sl_attn_report *report;
-    const sl_attn_profile *profile; // of dense attention on the step's state; NULL: a shadow's record, or not wanted
+    const sl_attn_spread *profile; // of dense attention on the step's state; NULL: a shadow's record, or not wanted
 } sl_attn_record;
 
 typedef struct sl_observer {

@@ -127,7 +127,7 @@ sl_attention_work sl_attention_work_of(const sl_attn_stats *stats); // engine.c
 // pass.max_rows of e->device. plan: the methods of decode steps. Allocates nothing. SL_ERR_MEMORY: no place has enough memory.
 int sl_engine_place(sl_engine *e, const sl_engine_options *o, const sl_attn_plan *plan, sl_error *err);
 // SL_ERR_UNSUPPORTED: a method of the plan cannot decode with K and V in host memory.
-int sl_engine_check_on_host(const sl_attn_plan *plan, sl_error *err);
+int sl_engine_check_offloaded(const sl_attn_plan *plan, sl_error *err);
 
 // ---- kv_stream.c: a prefill with K and V in host memory ----
 

@@ -2,7 +2,7 @@
 // memory with a part on the GPU (kv/kv_place.h). Everything here is computed before the engine allocates its memory.
 #include "base/host_memory.h"
 #include "engine/engine_internal.h"
-#include "kv/kv_host.h"
+#include "kv/kv_offload.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +11,7 @@ enum {
     DEFAULT_CTX = 32768,
     DEFAULT_CHUNK = 512,
     DEFAULT_DEVICE_CHUNK = 2048,
-    DEFAULT_HOST_CHUNK = 16384, // rows in host memory: every chunk streams all rows before it
+    DEFAULT_OFFLOADED_CHUNK = 16384, // rows in host memory: every chunk streams all rows before it
     RESERVE_BYTES = 96 << 20
 };
 
@@ -97,7 +97,7 @@ static int choose_ctx(sl_engine *e, const sl_engine_options *o, sl_error *err) {
 // ---- K and V in host memory ----
 
 static int parse_place(const char *text, sl_kv_place *out, sl_error *err) {
-    static const char *const names[] = {[SL_KV_AUTO] = "auto", [SL_KV_GPU] = "gpu", [SL_KV_HOST] = "host"};
+    static const char *const names[] = {[SL_KV_AUTO] = "auto", [SL_KV_GPU] = "gpu", [SL_KV_OFFLOADED] = "host"};
     *out = SL_KV_GPU;
     if (!text) return 0;
     for (int i = 0; i < 3; i++)
@@ -108,12 +108,12 @@ static int parse_place(const char *text, sl_kv_place *out, sl_error *err) {
     return sl_fail(err, SL_ERR_ARG, "{kv_cache} %.40s: expected gpu, host or auto", text);
 }
 
-int sl_engine_check_on_host(const sl_attn_plan *plan, sl_error *err) {
+int sl_engine_check_offloaded(const sl_attn_plan *plan, sl_error *err) {
     for (int i = 0; i < plan->n_layers; i++) {
         const sl_attn_spec *spec = &plan->layer[i];
         char where[32];
         snprintf(where, sizeof where, "layer %d", i);
-        if (!sl_attn_on_host_rows(spec)) return sl_attn_refuse_on_host(spec, where, err);
+        if (!sl_attn_on_offloaded_rows(spec)) return sl_attn_refuse_offloaded(spec, where, err);
         if (sl_attn_has(spec, "dense-layers") && i < (int)sl_attn_get(spec, "dense-layers"))
             return sl_fail(
                 err, SL_ERR_UNSUPPORTED,
@@ -148,7 +148,7 @@ static sl_kv_demand demand_of(const sl_engine *e, const sl_engine_options *o, co
     const sl_config *c = &e->model->config;
     size_t row = sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim);
     // The part of the scratch memory that grows with the context is in proposing_of.
-    size_t scratch = e->device.attention->host_scratch ? e->device.attention->host_scratch(e, plan, SL_PAGE) : 0;
+    size_t scratch = e->device.attention->offloaded_scratch ? e->device.attention->offloaded_scratch(e, plan, SL_PAGE) : 0;
     return (sl_kv_demand){.row = row,
                           .proposing = proposing_of(e, plan),
                           .fixed = fixed_bytes(e->model, e->device.backend, e->n_sequences, e->device.pass.max_rows) + scratch,
@@ -178,25 +178,25 @@ static long long pool_pages(const sl_engine *e, const sl_engine_options *o) {
     return o->kv_tokens ? sl_kv_pages_of(o->kv_tokens) : (long long)sl_kv_pages_of(e->n_ctx) * e->n_sequences;
 }
 
-static int place_on_host(sl_engine *e, const sl_engine_options *o, const sl_attn_plan *plan, sl_error *err) {
-    int rc = sl_engine_check_on_host(plan, err);
+static int place_offloaded(sl_engine *e, const sl_engine_options *o, const sl_attn_plan *plan, sl_error *err) {
+    int rc = sl_engine_check_offloaded(plan, err);
     if (rc) return rc;
-    choose_rows(e, o, DEFAULT_HOST_CHUNK);
+    choose_rows(e, o, DEFAULT_OFFLOADED_CHUNK);
     e->n_ctx = wanted_ctx(e, o);
     const sl_kv_room room = room_of(e, o);
     sl_kv_demand d = demand_of(e, o, plan, e->n_ctx);
-    long long fits = sl_kv_largest_ctx(&d, &room, SL_KV_HOST);
+    long long fits = sl_kv_largest_ctx(&d, &room, SL_KV_OFFLOADED);
     if (!o->n_ctx && fits > 0 && fits < e->n_ctx) {
         log_smaller(e, (int)fits);
         d.n_ctx = e->n_ctx = (int)fits;
     }
     long long rows = pool_pages(e, o) * SL_PAGE * e->geom.n_kv_heads;
-    if (rows >= SL_KV_HOST_ROWS)
+    if (rows >= SL_KV_OFFLOADED_ROWS)
         return sl_fail(err, SL_ERR_ARG,
                        "{n_ctx} %d with %d sequence(s): %lld rows of K in a layer's %d KV heads; expected fewer "
                        "than %d with {kv_cache} host",
-                       e->n_ctx, e->n_sequences, rows, e->geom.n_kv_heads, SL_KV_HOST_ROWS);
-    rc = sl_kv_place_rows(&d, &room, SL_KV_HOST, &e->device.kv, err);
+                       e->n_ctx, e->n_sequences, rows, e->geom.n_kv_heads, SL_KV_OFFLOADED_ROWS);
+    rc = sl_kv_place_rows(&d, &room, SL_KV_OFFLOADED, &e->device.kv, err);
     if (rc) return rc;
     if (e->n_ctx > e->model->config.n_trained)
         sl_engine_log(e, "the context has %d tokens, and this model was trained on %d", e->n_ctx, e->model->config.n_trained);
@@ -205,11 +205,11 @@ static int place_on_host(sl_engine *e, const sl_engine_options *o, const sl_attn
 
 // The place with SL_KV_AUTO: the host, if the context does not fit on the GPU and the methods can read rows on the host.
 static sl_kv_place choose_place(const sl_engine *e, const sl_engine_options *o, const sl_attn_plan *plan) {
-    if (sl_engine_check_on_host(plan, NULL)) return SL_KV_GPU;
+    if (sl_engine_check_offloaded(plan, NULL)) return SL_KV_GPU;
     const sl_kv_room room = room_of(e, o);
     const sl_kv_demand d = demand_of(e, o, plan, wanted_ctx(e, o));
     sl_kv_layout l;
-    return sl_kv_place_rows(&d, &room, SL_KV_AUTO, &l, NULL) ? SL_KV_HOST : l.place;
+    return sl_kv_place_rows(&d, &room, SL_KV_AUTO, &l, NULL) ? SL_KV_OFFLOADED : l.place;
 }
 
 static int check_lengths(const sl_engine *e, const sl_engine_options *o, sl_error *err) {
@@ -235,7 +235,7 @@ int sl_engine_place(sl_engine *e, const sl_engine_options *o, const sl_attn_plan
     if (rc) return rc;
     if (place == SL_KV_AUTO) place = choose_place(e, o, plan);
     if (place == SL_KV_GPU) e->device.kv = (sl_kv_layout){.place = SL_KV_GPU};
-    rc = place == SL_KV_HOST ? place_on_host(e, o, plan, err) : choose_ctx(e, o, err);
+    rc = place == SL_KV_OFFLOADED ? place_offloaded(e, o, plan, err) : choose_ctx(e, o, err);
     if (!rc) e->device.n_pages = (int)pool_pages(e, o);
     return rc;
 }
@@ -244,7 +244,7 @@ const sl_kv_layout *sl_engine_kv_layout(const sl_engine *e) {
     return &e->device.kv;
 }
 
-int sl_engine_largest_ctx_on_host(const sl_model *model, const sl_engine_options *o, int *n_ctx, sl_error *err) {
+int sl_engine_largest_ctx_offloaded(const sl_model *model, const sl_engine_options *o, int *n_ctx, sl_error *err) {
     sl_engine e = {.model = model, .n_sequences = o->n_sequences > 0 ? o->n_sequences : 1};
     const sl_config *c = &model->config;
     sl_attn_plan plan;
@@ -256,13 +256,13 @@ int sl_engine_largest_ctx_on_host(const sl_model *model, const sl_engine_options
     if (!rc) rc = sl_attn_plan_init(&plan, c->n_layers, &spec, err);
     if (rc) return rc;
     rc = sl_device_open(&e.device, o, err);
-    int asks = !rc && e.device.backend->is_device && sl_attn_on_host_rows(&spec);
+    int asks = !rc && e.device.backend->is_device && sl_attn_on_offloaded_rows(&spec);
     if (asks) rc = sl_engine_need_buckets_of(&e, &plan, err);
     if (asks && !rc) {
-        choose_rows(&e, o, DEFAULT_HOST_CHUNK);
+        choose_rows(&e, o, DEFAULT_OFFLOADED_CHUNK);
         const sl_kv_room room = room_of(&e, o);
         const sl_kv_demand d = demand_of(&e, o, &plan, 1);
-        long long fits = sl_kv_largest_ctx(&d, &room, SL_KV_HOST);
+        long long fits = sl_kv_largest_ctx(&d, &room, SL_KV_OFFLOADED);
         *n_ctx = fits < c->n_ctx ? (int)fits : c->n_ctx;
     }
     sl_engine_close_buckets(&e);

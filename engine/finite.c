@@ -1,7 +1,7 @@
 // engine/finite.c - refuses logits that are not finite, so that no token is sampled from them. The error names the layer, KV
 // head and position of the first key in the cache that is not finite. The arithmetic failed there first.
 #include "engine/engine_internal.h"
-#include "kv/kv_host.h"
+#include "kv/kv_offload.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +33,7 @@ static int find_in_page(const bf16 *page, const sl_attn_geom *g, int n_rows) {
 static void copy_from_host(const sl_kv_pool *pool, int layer, int32_t id, bf16 *page) {
     for (int h = 0; h < pool->n_kv_heads; h++)
         for (int j = 0; j < SL_PAGE; j++, page += pool->head_dim)
-            memcpy(page, sl_kv_host_row(pool, layer, id, h, j), pool->head_dim * sizeof *page);
+            memcpy(page, sl_kv_offloaded_row(pool, layer, id, h, j), pool->head_dim * sizeof *page);
 }
 
 // Searches layer by layer, then by position, and describes the first key found. page: scratch memory of one page
@@ -43,11 +43,11 @@ static void describe_keys(const sl_session *s, bf16 *page, char *text, size_t si
     size_t block = (size_t)g->n_kv_heads * SL_PAGE * g->head_dim;
     int n_rows = s->kv.n_tokens;
     sl_kv_write_out(&s->engine->device.pool, &s->kv);
-    if (e->device.pool.host) e->device.backend->finish(e->device.backend, NULL);
+    if (e->device.pool.offload) e->device.backend->finish(e->device.backend, NULL);
     for (int layer = 0; layer < g->n_layers; layer++)
         for (int i = 0; i * SL_PAGE < n_rows; i++) {
             const bf16 *from = sl_kv_layer(&e->device.pool, layer).k + s->kv.pages[i] * block;
-            if (e->device.pool.host)
+            if (e->device.pool.offload)
                 copy_from_host(&e->device.pool, layer, s->kv.pages[i], page);
             else if (e->device.backend->is_device)
                 e->device.backend->download(e->device.backend, page, from, block * sizeof *page);

@@ -1,11 +1,11 @@
-// engine/kv_stream.c - a prefill with K and V in host memory (kv/kv_host.h).
+// engine/kv_stream.c - a prefill with K and V in host memory (kv/kv_offload.h).
 //
 // The pass runs in the staged pages: page i of the sequence is staged page i. For each layer, the rows before the pass are
 // streamed from the host to the staged pages, the model appends its rows there, attention reads the staged pages, and the pages
 // with new rows are written out. So attention has the kernels and the bits of a prefill with the cache on the GPU. While a
 // layer runs, the rows of the next layer are streamed aside: there are staged pages for two layers.
 #include "engine/engine_internal.h"
-#include "kv/kv_host.h"
+#include "kv/kv_offload.h"
 
 // Writes the pages with rows of the pass out.
 static void write_new(const sl_batch *b, int layer) {

@@ -8,15 +8,15 @@
 // An observer and its memory. observer.fn is NULL without an observer.
 typedef struct sl_observation {
     sl_observer observer;
-    sl_attn_spec *shadows;     // [n_shadows]
-    float *dense;              // [2][n_sequences][n_heads][head_dim]: outputs of dense attention, and of one shadow
-    sl_attn_query *queries;    // [n_sequences] of a shadow, on the host
-    sl_attn_report *running;   // [n_sequences][n_heads] of the method that decodes
-    sl_attn_report *reports;   // [n_sequences][n_heads] of a shadow
-    double *masses;            // [n_sequences][n_heads][max_pages] log2 of the mass of each page's rows in dense attention
-    uint32_t *tiles;           // [n_sequences][n_heads] the fewest 256-row tiles that hold 90% of the mass
-    sl_attn_profile *profiles; // [n_sequences][n_heads], when the observer wants them
-    float *scores;             // [n_sequences][n_heads][max_pages][256] on the host, for profiles
+    sl_attn_spec *shadows;    // [n_shadows]
+    float *dense;             // [2][n_sequences][n_heads][head_dim]: outputs of dense attention, and of one shadow
+    sl_attn_query *queries;   // [n_sequences] of a shadow, on the host
+    sl_attn_report *running;  // [n_sequences][n_heads] of the method that decodes
+    sl_attn_report *reports;  // [n_sequences][n_heads] of a shadow
+    double *masses;           // [n_sequences][n_heads][max_pages] log2 of the mass of each page's rows in dense attention
+    uint32_t *tiles;          // [n_sequences][n_heads] the fewest 256-row tiles that hold 90% of the mass
+    sl_attn_spread *profiles; // [n_sequences][n_heads], when the observer wants them
+    float *scores;            // [n_sequences][n_heads][max_pages][256] on the host, for profiles
     int max_pages;
     size_t state_size; // bytes of one shadow's state in one layer
     // Counts sl_engine_observe. A session with another count rebuilds its shadows' state before its next step.
@@ -39,7 +39,7 @@ void sl_observation_count_tiles(const sl_observation *o, int first, int n, int n
 void sl_observation_report(const sl_engine *e, const sl_attn_record *what, int i, sl_attn_report *reports, const float *out);
 
 // Fills *out from the scores of n rows, in log2 units. Overwrites score.
-void sl_attn_profile_of(float *score, int n, sl_attn_profile *out);
+void sl_attn_spread_of(float *score, int n, sl_attn_spread *out);
 
 int sl_host_check_shadow(sl_engine *e, const sl_attn_spec *spec, sl_error *err);
 // Runs and reports shadows on the host, after the running method's decode of one layer. a->reports: the running method's

@@ -213,8 +213,8 @@ static void study_group(void *ctx, size_t pair, int thread) {
 static void make_profile(void *ctx, size_t i, int thread) {
     (void)thread;
     const study *s = ctx;
-    sl_attn_profile_of(s->o->scores + i * s->o->max_pages * SL_PAGE, s->a->seqs[i / s->a->geom->n_heads].kv.n_kv,
-                       &s->o->profiles[i]);
+    sl_attn_spread_of(s->o->scores + i * s->o->max_pages * SL_PAGE, s->a->seqs[i / s->a->geom->n_heads].kv.n_kv,
+                      &s->o->profiles[i]);
 }
 
 // Counts, for every head, the fewest tiles that hold 90% of dense attention's mass (santa-flash spreads draws over all tiles,
@@ -226,7 +226,7 @@ static void study_masses(const sl_observation *o, const sl_attn_decode_args *a) 
 }
 
 // profiles: NULL, or [n_seqs][n_heads]
-static void report(const sl_engine *e, const sl_attn_decode_args *a, const sl_attn_profile *profiles) {
+static void report(const sl_engine *e, const sl_attn_decode_args *a, const sl_attn_spread *profiles) {
     for (int i = 0; i < a->n_seqs; i++) {
         const sl_attn_query *q = &a->seqs[i];
         const sl_attn_record record = {.sequence = q->sequence,

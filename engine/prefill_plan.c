@@ -9,7 +9,7 @@ static int prefills(const sl_attn_spec *spec) {
 }
 
 static int check_prefill(const sl_engine *e, const sl_attn_plan *plan, int segment, sl_error *err) {
-    for (int i = 0; e->device.pool.host && i < plan->n_layers; i++)
+    for (int i = 0; e->device.pool.offload && i < plan->n_layers; i++)
         if (plan->layer[i].method != &sl_method_dense)
             return sl_fail(
                 err, SL_ERR_UNSUPPORTED,

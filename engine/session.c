@@ -1,7 +1,7 @@
 // engine/session.c - sl_session: making, forking and cutting a timeline, and what attention methods keep for it. engine/step.c
 // appends tokens.
 #include "engine/engine_internal.h"
-#include "kv/kv_host.h"
+#include "kv/kv_offload.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 // docs/session-file.md describes the tensors and the metadata. Page extras are not in the file: they are functions of the rows,
 // so a load builds them again.
 #include "engine/engine_internal.h"
-#include "kv/kv_host.h"
+#include "kv/kv_offload.h"
 #include "base/hash.h"
 #include "base/number.h"
 #include "base/whole_file.h"
@@ -64,7 +64,7 @@ static int format_prefill(const sl_engine *e, sl_text *out, sl_error *err) {
 typedef struct row_run { // rows of one page, layer and KV head: [n][head_dim]
     bf16 *rows;
     size_t n_bytes;
-    int on_host, head_dim; // on_host: row i begins at rows + 2 i head_dim, in host memory
+    int offloaded, head_dim; // offloaded: row i begins at rows + 2 i head_dim, in host memory
 } row_run;
 
 // Run `page_index` of layer and head h of a session's K (is_v 0) or V.
@@ -72,8 +72,8 @@ static row_run run_of(const sl_session *s, int is_v, int layer, int h, int page_
     const sl_kv_pool *pool = &s->engine->device.pool;
     int left = s->kv.n_tokens - page_index * SL_PAGE, n = left < SL_PAGE ? left : SL_PAGE;
     size_t n_bytes = (size_t)n * pool->head_dim * sizeof(bf16);
-    if (pool->host) {
-        bf16 *row = sl_kv_host_row(pool, layer, s->kv.pages[page_index], h, 0);
+    if (pool->offload) {
+        bf16 *row = sl_kv_offloaded_row(pool, layer, s->kv.pages[page_index], h, 0);
         return (row_run){row + (is_v ? pool->head_dim : 0), n_bytes, 1, pool->head_dim};
     }
     const sl_kv_rows rows = sl_kv_layer(pool, layer);
@@ -195,9 +195,9 @@ static int write_bytes(FILE *f, const void *data, size_t n) {
 static int write_run(void *ctx, const sl_backend *be, row_run run) {
     writer *w = ctx;
     size_t row = run.head_dim * sizeof(bf16);
-    for (size_t at = 0; run.on_host && at < run.n_bytes; at += row)
+    for (size_t at = 0; run.offloaded && at < run.n_bytes; at += row)
         memcpy((char *)w->bounce + at, (char *)run.rows + 2 * at, row);
-    if (run.on_host) return write_bytes(w->f, w->bounce, run.n_bytes);
+    if (run.offloaded) return write_bytes(w->f, w->bounce, run.n_bytes);
     if (be->is_device) be->download(be, w->bounce, run.rows, run.n_bytes);
     return write_bytes(w->f, be->is_device ? w->bounce : run.rows, run.n_bytes);
 }
@@ -256,7 +256,7 @@ int sl_session_save_chat(const sl_session *s, const char *path, const sl_text *m
     if (rc) return rc;
     identify(e, &own);
     sl_kv_write_out(&e->device.pool, &s->kv); // the host reads the rows below
-    rc = e->device.pool.host ? e->device.backend->finish(e->device.backend, err) : 0;
+    rc = e->device.pool.offload ? e->device.backend->finish(e->device.backend, err) : 0;
     if (!rc) rc = sl_check_ids(e, s->ids, s->kv.n_tokens, err);
     if (!rc) rc = format_prefill(e, &prefill, err);
     if (!rc && !(w.bounce = malloc((size_t)SL_PAGE * e->device.pool.head_dim * sizeof(bf16))))
@@ -354,8 +354,8 @@ static int check_file(reader *r, sl_error *err) {
 static int read_run(void *ctx, const sl_backend *be, row_run run) {
     const char **from = ctx;
     size_t row = run.head_dim * sizeof(bf16);
-    for (size_t at = 0; run.on_host && at < run.n_bytes; at += row) memcpy((char *)run.rows + 2 * at, *from + at, row);
-    if (!run.on_host) be->upload(be, run.rows, *from, run.n_bytes);
+    for (size_t at = 0; run.offloaded && at < run.n_bytes; at += row) memcpy((char *)run.rows + 2 * at, *from + at, row);
+    if (!run.offloaded) be->upload(be, run.rows, *from, run.n_bytes);
     *from += run.n_bytes;
     return 1;
 }
@@ -368,7 +368,7 @@ static int read_rows(const reader *r, sl_session *s, const sl_progress *progress
     if ((const char *)k->data + k->n_bytes != v->data)
         return sl_fail(err, SL_ERR_FORMAT, "%s: tensor v does not follow tensor k", r->path);
     int rc = sl_kv_reserve(pool, &s->kv, r->n_tokens, err);
-    if (!rc && pool->host)
+    if (!rc && pool->offload)
         rc = s->engine->device.backend->finish(s->engine->device.backend, err); // no kernel writes these pages any more
     if (rc) return rc;
     s->kv.n_tokens = r->n_tokens;

@@ -1,7 +1,7 @@
 // engine/session_fill.c - a session of random rows, for benches of long contexts that a prefill would take too long to make.
 #include "backend/dummy_weights.h"
 #include "engine/engine_internal.h"
-#include "kv/kv_host.h"
+#include "kv/kv_offload.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,13 +18,13 @@ static void fill_layer(sl_session *s, int layer, const bf16 *quantiles) {
     sl_kv_pool *pool = &s->engine->device.pool;
     const sl_backend *be = s->engine->device.backend;
     size_t page = (size_t)pool->n_kv_heads * SL_PAGE * pool->head_dim;
-    sl_kv_rows rows = pool->host ? sl_kv_staged(pool, layer) : sl_kv_layer(pool, layer);
+    sl_kv_rows rows = pool->offload ? sl_kv_staged(pool, layer) : sl_kv_layer(pool, layer);
     for (int i = 0; i < s->kv.n_pages; i++) {
-        size_t at = (pool->host ? i : s->kv.pages[i]) * page;
+        size_t at = (pool->offload ? i : s->kv.pages[i]) * page;
         be->fill(be, key_of(s, layer, i, 0), quantiles, page, rows.k + at);
         be->fill(be, key_of(s, layer, i, 1), quantiles, page, rows.v + at);
     }
-    if (pool->host) sl_kv_write_rows(pool, layer, s->kv.pages, s->kv.n_pages, 0);
+    if (pool->offload) sl_kv_write_rows(pool, layer, s->kv.pages, s->kv.n_pages, 0);
 }
 
 int sl_session_fill(sl_session *s, int n, sl_error *err) {

@@ -3,7 +3,7 @@
 // Prefill and decode make an sl_batch (models/arch.h), the input of one pass, and call the architecture's forward. On a device
 // a decode step goes through a recording (sl_backend.run_step). docs/architecture.md shows the path down to a kernel.
 #include "engine/engine_internal.h"
-#include "kv/kv_host.h"
+#include "kv/kv_offload.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -64,7 +64,7 @@ static sl_batch prefill_batch(sl_session *s, const int32_t *ids, int n) {
     const sl_sparse_prefill *prefill = &s->engine->prefill;
     sl_device *d = &s->engine->device;
     sl_kv_write_out(&d->pool, &s->kv);
-    const int32_t *pages = d->pool.host ? d->pool.host->in_order : sl_session_page_table(s);
+    const int32_t *pages = d->pool.offload ? d->pool.offload->in_order : sl_session_page_table(s);
     for (int i = 0; i < n; i++)
         d->pass.rows[i] = (sl_row){.position = s->kv.n_tokens + i, .sequence = s->sequence, .pages = pages};
     d->pass.ranges[0] = (sl_row_range){.session = s, .n_rows = n, .position = s->kv.n_tokens};
@@ -72,7 +72,7 @@ static sl_batch prefill_batch(sl_session *s, const int32_t *ids, int n) {
     sl_batch pass = make_batch(d, 0, 1, n, SL_LINEAR_PREFILL);
     if (prefill->has_masks) pass.propose = d->attention->propose;
     if (prefill->segment_tokens) pass.attend_step = SL_MASK_BLOCK;
-    if (d->pool.host) pass.open_layer = sl_kv_stream_open;
+    if (d->pool.offload) pass.open_layer = sl_kv_stream_open;
     return pass;
 }
 

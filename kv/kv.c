@@ -1,12 +1,12 @@
 // kv/kv.c - see kv.h.
 #include "kv/kv.h"
-#include "kv/kv_host.h"
+#include "kv/kv_offload.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 static size_t layer_elems(const sl_kv_pool *pool) { // of pool->k
-    size_t n_pages = pool->host ? pool->host->n_frames : pool->n_pages;
+    size_t n_pages = pool->offload ? pool->offload->n_frames : pool->n_pages;
     return n_pages * pool->n_kv_heads * SL_PAGE * pool->head_dim;
 }
 
@@ -42,44 +42,44 @@ int sl_kv_pool_init(sl_kv_pool *pool, const sl_backend *backend, int n_layers, i
 }
 
 static size_t n_hot_sets(const sl_kv_pool *pool) {
-    return (size_t)pool->n_layers * pool->n_kv_heads * pool->host->hot.n_sets;
+    return (size_t)pool->n_layers * pool->n_kv_heads * pool->offload->hot.n_sets;
 }
 
 static int new_hot(sl_kv_pool *pool) { // 0: no memory
     const sl_backend *be = pool->backend;
-    sl_kv_host *host = pool->host;
+    sl_kv_offload *offload = pool->offload;
     size_t n = n_hot_sets(pool), ways = n * SL_KV_HOT_WAYS;
     if (!n) return 1;
-    host->hot.tags = be->alloc(be, ways * sizeof *host->hot.tags);
-    host->hot.order = be->alloc(be, n * sizeof *host->hot.order);
-    host->hot.rows = be->alloc(be, ways * 2 * pool->head_dim * sizeof(bf16));
-    return host->hot.tags && host->hot.order && host->hot.rows;
+    offload->hot.tags = be->alloc(be, ways * sizeof *offload->hot.tags);
+    offload->hot.order = be->alloc(be, n * sizeof *offload->hot.order);
+    offload->hot.rows = be->alloc(be, ways * 2 * pool->head_dim * sizeof(bf16));
+    return offload->hot.tags && offload->hot.order && offload->hot.rows;
 }
 
-// Allocates the arrays of pool->host, whose numbers are set.
-static int new_host(sl_kv_pool *pool, sl_error *err) {
+// Allocates the arrays of pool->offload, whose numbers are set.
+static int new_offload(sl_kv_pool *pool, sl_error *err) {
     const sl_backend *be = pool->backend;
-    sl_kv_host *host = pool->host;
-    size_t page = (size_t)pool->n_kv_heads * SL_PAGE * pool->head_dim * sizeof(bf16), staged = 2 * host->n_staged * page;
-    host->n_bytes = 2 * page * pool->n_pages * pool->n_layers;
-    host->rows = be->alloc_host(be, host->n_bytes);
-    host->frame_of = malloc(pool->n_pages * sizeof *host->frame_of);
-    host->page_of = malloc(host->n_frames * sizeof *host->page_of);
-    host->held = calloc(host->n_frames, sizeof *host->held);
-    int32_t *in_order = malloc(host->n_staged * sizeof *in_order);
-    host->staged_k = be->alloc(be, staged), host->staged_v = be->alloc(be, staged);
-    host->in_order = be->alloc(be, host->n_staged * sizeof *in_order);
-    host->versions = be->alloc(be, pool->n_pages * sizeof *host->versions);
-    int ok = new_hot(pool) && host->versions && host->rows && host->frame_of && host->page_of && host->held && in_order &&
-             host->staged_k && host->staged_v && host->in_order;
-    for (int i = 0; ok && i < host->n_staged; i++) in_order[i] = i;
-    if (ok) be->upload(be, host->in_order, in_order, host->n_staged * sizeof *in_order);
-    for (int i = 0; ok && i < pool->n_pages; i++) host->frame_of[i] = -1;
-    for (int i = 0; ok && i < host->n_frames; i++) host->page_of[i] = -1;
-    host->hot.versions = host->versions;
+    sl_kv_offload *offload = pool->offload;
+    size_t page = (size_t)pool->n_kv_heads * SL_PAGE * pool->head_dim * sizeof(bf16), staged = 2 * offload->n_staged * page;
+    offload->n_bytes = 2 * page * pool->n_pages * pool->n_layers;
+    offload->rows = be->alloc_host(be, offload->n_bytes);
+    offload->frame_of = malloc(pool->n_pages * sizeof *offload->frame_of);
+    offload->page_of = malloc(offload->n_frames * sizeof *offload->page_of);
+    offload->held = calloc(offload->n_frames, sizeof *offload->held);
+    int32_t *in_order = malloc(offload->n_staged * sizeof *in_order);
+    offload->staged_k = be->alloc(be, staged), offload->staged_v = be->alloc(be, staged);
+    offload->in_order = be->alloc(be, offload->n_staged * sizeof *in_order);
+    offload->versions = be->alloc(be, pool->n_pages * sizeof *offload->versions);
+    int ok = new_hot(pool) && offload->versions && offload->rows && offload->frame_of && offload->page_of && offload->held &&
+             in_order && offload->staged_k && offload->staged_v && offload->in_order;
+    for (int i = 0; ok && i < offload->n_staged; i++) in_order[i] = i;
+    if (ok) be->upload(be, offload->in_order, in_order, offload->n_staged * sizeof *in_order);
+    for (int i = 0; ok && i < pool->n_pages; i++) offload->frame_of[i] = -1;
+    for (int i = 0; ok && i < offload->n_frames; i++) offload->page_of[i] = -1;
+    offload->hot.versions = offload->versions;
     free(in_order);
     if (ok) return 0;
-    size_t mib = host->n_bytes >> 20, staged_mib = 2 * staged >> 20;
+    size_t mib = offload->n_bytes >> 20, staged_mib = 2 * staged >> 20;
     sl_kv_pool_free(pool);
     return sl_fail(
         err, SL_ERR_MEMORY,
@@ -88,36 +88,36 @@ static int new_host(sl_kv_pool *pool, sl_error *err) {
         mib, staged_mib);
 }
 
-int sl_kv_pool_init_on_host(sl_kv_pool *pool, const sl_backend *backend, int n_layers, int n_kv_heads, int head_dim,
-                            int n_pages, int n_frames, int n_staged, int n_hot, sl_error *err) {
+int sl_kv_pool_init_offloaded(sl_kv_pool *pool, const sl_backend *backend, int n_layers, int n_kv_heads, int head_dim,
+                              int n_pages, int n_frames, int n_staged, int n_hot, sl_error *err) {
     *pool = (sl_kv_pool){
         .backend = backend, .n_layers = n_layers, .n_kv_heads = n_kv_heads, .head_dim = head_dim, .n_pages = n_pages};
     SL_CHECK(n_frames > SL_KV_SPARE_FRAMES && n_staged > 0);
-    if (!(pool->host = calloc(1, sizeof *pool->host))) return sl_fail(err, SL_ERR_MEMORY, "KV cache: out of memory");
-    SL_CHECK((int64_t)n_pages * n_kv_heads * SL_PAGE < SL_KV_HOST_ROWS);
-    pool->host->n_frames = n_frames, pool->host->n_staged = n_staged;
-    pool->host->hot = (sl_kv_hot_rows){.n_sets = n_hot / SL_KV_HOT_WAYS, .imposed = -1};
+    if (!(pool->offload = calloc(1, sizeof *pool->offload))) return sl_fail(err, SL_ERR_MEMORY, "KV cache: out of memory");
+    SL_CHECK((int64_t)n_pages * n_kv_heads * SL_PAGE < SL_KV_OFFLOADED_ROWS);
+    pool->offload->n_frames = n_frames, pool->offload->n_staged = n_staged;
+    pool->offload->hot = (sl_kv_hot_rows){.n_sets = n_hot / SL_KV_HOT_WAYS, .imposed = -1};
     int rc = new_pool(pool, err);
-    return rc ? rc : new_host(pool, err);
+    return rc ? rc : new_offload(pool, err);
 }
 
-static void free_host(sl_kv_pool *pool) {
+static void free_offload(sl_kv_pool *pool) {
     const sl_backend *be = pool->backend;
-    sl_kv_host *host = pool->host;
-    size_t staged = 2 * (size_t)host->n_staged * pool->n_kv_heads * SL_PAGE * pool->head_dim * sizeof(bf16);
-    be->release_host(be, host->rows, host->n_bytes);
-    be->release(be, host->staged_k, staged);
-    be->release(be, host->staged_v, staged);
-    be->release(be, host->in_order, host->n_staged * sizeof *host->in_order);
-    be->release(be, host->versions, pool->n_pages * sizeof *host->versions);
+    sl_kv_offload *offload = pool->offload;
+    size_t staged = 2 * (size_t)offload->n_staged * pool->n_kv_heads * SL_PAGE * pool->head_dim * sizeof(bf16);
+    be->release_host(be, offload->rows, offload->n_bytes);
+    be->release(be, offload->staged_k, staged);
+    be->release(be, offload->staged_v, staged);
+    be->release(be, offload->in_order, offload->n_staged * sizeof *offload->in_order);
+    be->release(be, offload->versions, pool->n_pages * sizeof *offload->versions);
     size_t sets = n_hot_sets(pool), ways = sets * SL_KV_HOT_WAYS;
-    be->release(be, host->hot.tags, ways * sizeof *host->hot.tags);
-    be->release(be, host->hot.order, sets * sizeof *host->hot.order);
-    be->release(be, host->hot.rows, ways * 2 * pool->head_dim * sizeof(bf16));
-    free(host->frame_of);
-    free(host->page_of);
-    free(host->held);
-    free(host);
+    be->release(be, offload->hot.tags, ways * sizeof *offload->hot.tags);
+    be->release(be, offload->hot.order, sets * sizeof *offload->hot.order);
+    be->release(be, offload->hot.rows, ways * 2 * pool->head_dim * sizeof(bf16));
+    free(offload->frame_of);
+    free(offload->page_of);
+    free(offload->held);
+    free(offload);
 }
 
 void sl_kv_pool_free(sl_kv_pool *pool) {
@@ -126,7 +126,7 @@ void sl_kv_pool_free(sl_kv_pool *pool) {
         be->release(be, pool->k, pool->n_bytes / 2);
         be->release(be, pool->v, pool->n_bytes / 2);
     }
-    if (pool->host) free_host(pool);
+    if (pool->offload) free_offload(pool);
     if (pool->extras) pool->free_extras(pool);
     free(pool->refs);
     free(pool->free);
@@ -147,8 +147,8 @@ static int grow_table(sl_kv_seq *seq, int n_pages, sl_error *err) {
 // Copies all layers of one page.
 static void copy_page(sl_kv_pool *pool, int32_t to, int32_t from) {
     const sl_backend *be = pool->backend;
-    if (pool->host) {
-        sl_kv_host_copy(pool, to, from);
+    if (pool->offload) {
+        sl_kv_offload_copy(pool, to, from);
         return;
     }
     size_t block = (size_t)pool->n_kv_heads * SL_PAGE * pool->head_dim, pitch = layer_elems(pool) * sizeof(bf16);
@@ -166,7 +166,7 @@ static int32_t take_page(sl_kv_pool *pool) {
 static void drop_page(sl_kv_pool *pool, int32_t id) {
     SL_CHECK(pool->refs[id] > 0);
     if (--pool->refs[id] > 0) return;
-    sl_kv_host_forget(pool, id);
+    sl_kv_offload_forget(pool, id);
     pool->free[pool->n_free++] = id;
 }
 

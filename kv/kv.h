@@ -18,15 +18,15 @@ typedef struct sl_kv_pool {
     int n_layers, n_kv_heads, head_dim, n_pages;
     uint32_t seed; // of the random numbers that page extras use; set it before the first sl_kv_keep
     const struct sl_buckets
-        *buckets;                // the model's, for page extras that read them (attention/extras/buckets.h); NULL: none yet
-    bf16 *k, *v;                 // [n_layers][n_pages][n_kv_heads][256][head_dim]; with `host`: n_frames in place of n_pages
-    struct sl_kv_host *host;     // the rows are in host memory (kv_host.h); NULL: they are in k and v
-    int32_t *refs;               // [n_pages] number of sequences that hold the page; 0: free
-    int32_t *free;               // [n_free] ids of free pages, a stack
-    int n_free;                  // pages
-    uint64_t *versions;          // [n_pages] grows before rows of the page change; never 0. See kv_extras.c
-    size_t n_bytes;              // of k and v together
-    struct sl_kv_extras *extras; // of kv_extras.c; NULL: none yet
+        *buckets; // the model's, for page extras that read them (attention/extras/buckets.h); NULL: none yet
+    bf16 *k, *v;  // [n_layers][n_pages][n_kv_heads][256][head_dim]; with `offload`: n_frames in place of n_pages
+    struct sl_kv_offload *offload;                // the rows are in host memory (kv_offload.h); NULL: they are in k and v
+    int32_t *refs;                                // [n_pages] number of sequences that hold the page; 0: free
+    int32_t *free;                                // [n_free] ids of free pages, a stack
+    int n_free;                                   // pages
+    uint64_t *versions;                           // [n_pages] grows before rows of the page change; never 0. See kv_extras.c
+    size_t n_bytes;                               // of k and v together
+    struct sl_kv_extras *extras;                  // of kv_extras.c; NULL: none yet
     void (*free_extras)(struct sl_kv_pool *pool); // kv_extras.c sets this pointer, because kv.c must not call kv_extras.c
 } sl_kv_pool;
 
@@ -53,10 +53,10 @@ typedef struct sl_kv_rows {
 
 int sl_kv_pool_init(sl_kv_pool *pool, const sl_backend *backend, int n_layers, int n_kv_heads, int head_dim, int n_pages,
                     sl_error *err);
-// A pool whose rows lie in host memory (kv_host.h), with n_frames pages in the backend's memory, at least SL_KV_SPARE_FRAMES +
-// 1, n_staged pages of one layer, and a cache of at most n_hot rows of each layer and KV head.
-int sl_kv_pool_init_on_host(sl_kv_pool *pool, const sl_backend *backend, int n_layers, int n_kv_heads, int head_dim,
-                            int n_pages, int n_frames, int n_staged, int n_hot, sl_error *err);
+// A pool whose rows lie in host memory (kv_offload.h), with n_frames pages in the backend's memory, at least SL_KV_SPARE_FRAMES
+// + 1, n_staged pages of one layer, and a cache of at most n_hot rows of each layer and KV head.
+int sl_kv_pool_init_offloaded(sl_kv_pool *pool, const sl_backend *backend, int n_layers, int n_kv_heads, int head_dim,
+                              int n_pages, int n_frames, int n_staged, int n_hot, sl_error *err);
 void sl_kv_pool_free(sl_kv_pool *pool);
 
 static inline int sl_kv_pages_of(int n_tokens) {
@@ -77,7 +77,7 @@ int sl_kv_fork(sl_kv_pool *pool, const sl_kv_seq *src, sl_kv_seq *dst, int n_tok
 int sl_kv_copy(sl_kv_pool *pool, const sl_kv_seq *src, sl_kv_seq *dst, int n_tokens, sl_error *err);
 void sl_kv_seq_free(sl_kv_pool *pool, sl_kv_seq *seq);
 
-sl_kv_rows sl_kv_layer(const sl_kv_pool *pool, int layer); // with `host`: the frames
+sl_kv_rows sl_kv_layer(const sl_kv_pool *pool, int layer); // with `offload`: the frames
 sl_kv_view sl_kv_view_of(const sl_kv_pool *pool, const sl_kv_seq *seq, int layer, int n_kv);
 
 // Elements from view->k (or v) to the [256][head_dim] block of page number `page_index` of the view and KV head h.

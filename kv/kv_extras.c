@@ -1,7 +1,7 @@
 // kv/kv_extras.c - see kv_extras.h.
 #include "kv/kv_extras.h"
 #include "base/thread_pool.h"
-#include "kv/kv_host.h"
+#include "kv/kv_offload.h"
 
 #include <stdlib.h>
 
@@ -230,8 +230,8 @@ static void build_run(void *ctx, size_t task, int thread) {
         if (!is_built(c->pool, c->s, c->seq, c->layer, i)) build_page(c->pool, c->s, &c->view, i, h);
 }
 
-static void build_on_host(const sl_kv_pool *pool, store *s, const sl_kv_seq *seq, int layer, int first, int n_full) {
-    SL_CHECK(!pool->host);
+static void build_offloaded(const sl_kv_pool *pool, store *s, const sl_kv_seq *seq, int layer, int first, int n_full) {
+    SL_CHECK(!pool->offload);
     for (int i = first; s->slots && i < n_full; i++)
         if (!is_built(pool, s, seq, layer, i)) take_slot(pool, s, seq->pages[i]);
     // Threads build single pages in any order. Pages of a chained kind are built in order, as one run.
@@ -299,16 +299,16 @@ static void build_on_device(const sl_kv_pool *pool, store *s, const sl_kv_seq *s
     for (int i = 0; i < BUILD_LISTS; i++)
         if (i < PARTS || kind->span)
             be->upload(be, on_device + i * size, lists + i * size, (size_t)n * (i < PARTS ? 1 : each) * sizeof *lists);
-    if (!pool->host) {
+    if (!pool->offload) {
         build_blocks(pool, s, layer, 0, n, sl_kv_layer(pool, layer), on_device + which * size);
         return;
     }
-    int most = pool->host->n_staged / each;
+    int most = pool->offload->n_staged / each;
     SL_CHECK(most > 0);
     for (int i = 0, m; i < n; i += m) {
         m = n - i < most ? n - i : most;
         sl_kv_bring(pool, layer, lists + which * size + i * each, m * each, 0);
-        build_blocks(pool, s, layer, i, m, sl_kv_staged(pool, layer), pool->host->in_order);
+        build_blocks(pool, s, layer, i, m, sl_kv_staged(pool, layer), pool->offload->in_order);
     }
 }
 
@@ -321,7 +321,7 @@ void sl_kv_build(sl_kv_pool *pool, const sl_kv_seq *seq, int layer, sl_kv_need n
     if (pool->backend->is_device)
         build_on_device(pool, s, seq, layer, first, n_full);
     else
-        build_on_host(pool, s, seq, layer, first, n_full);
+        build_offloaded(pool, s, seq, layer, first, n_full);
     for (int i = first; i < n_full; i++)
         s->built[(size_t)layer * pool->n_pages + seq->pages[i]] = pool->versions[seq->pages[i]];
 }

@@ -5,14 +5,14 @@
 // The layout of n_sequences sequences of n_pages pages, without hot rows.
 static sl_kv_layout lay_out(const sl_kv_demand *d, sl_kv_place place, long long n_pages, long long n_sequences) {
     size_t all = (size_t)(d->n_pages ? d->n_pages : n_pages * n_sequences), page = d->row * SL_PAGE;
-    int on_host = place == SL_KV_HOST;
-    long long frames = on_host ? n_sequences + d->spare_frames : (long long)all;
+    int offloaded = place == SL_KV_OFFLOADED;
+    long long frames = offloaded ? n_sequences + d->spare_frames : (long long)all;
     return (sl_kv_layout){.place = place,
                           .fixed = d->fixed,
                           .proposing = all * d->proposing,
                           .newest = (size_t)frames * page,
-                          .streamed = on_host ? (size_t)n_pages * SL_PAGE * d->streamed : 0,
-                          .host = on_host ? all * page : 0,
+                          .streamed = offloaded ? (size_t)n_pages * SL_PAGE * d->streamed : 0,
+                          .host = offloaded ? all * page : 0,
                           .n_frames = (int)frames};
 }
 
@@ -50,7 +50,7 @@ static int refuse(const sl_kv_demand *d, const sl_kv_room *room, const sl_kv_lay
     const long long pages = sl_kv_pages_of(d->n_ctx);
     long long context[2], sequences[2];
     for (int i = 0; i < 2; i++) {
-        sl_kv_place place = i ? SL_KV_HOST : SL_KV_GPU;
+        sl_kv_place place = i ? SL_KV_OFFLOADED : SL_KV_GPU;
         context[i] = sl_kv_largest_ctx(d, room, place);
         sequences[i] = largest(d, room, place, pages, 0, 1 << 20);
     }
@@ -60,9 +60,9 @@ static int refuse(const sl_kv_demand *d, const sl_kv_room *room, const sl_kv_lay
         "K and V %s: {n_ctx} %d with %d sequence(s) does not fit: %.2f GiB of the cache on the GPU, where weights "
         "and scratch memory (%.2f GiB) leave %.2f; %.2f GiB in host memory, where %.2f are free. With K and V on the "
         "GPU, {n_ctx} %lld fits, or %lld sequence(s) of %d; in host memory, {n_ctx} %lld, or %lld sequence(s)",
-        l->place == SL_KV_HOST ? "in host memory" : "on the GPU", d->n_ctx, d->n_sequences, cache / gib, (double)d->fixed / gib,
-        on_gpu / gib, (double)l->host / gib, (double)room->host / gib, context[0], sequences[0], d->n_ctx, context[1],
-        sequences[1]);
+        l->place == SL_KV_OFFLOADED ? "in host memory" : "on the GPU", d->n_ctx, d->n_sequences, cache / gib,
+        (double)d->fixed / gib, on_gpu / gib, (double)l->host / gib, (double)room->host / gib, context[0], sequences[0],
+        d->n_ctx, context[1], sequences[1]);
 }
 
 // Gives the rest of the GPU's room to hot rows, up to their share. A tag and its share of a set's order
@@ -78,10 +78,10 @@ static void add_hot(const sl_kv_demand *d, const sl_kv_room *room, sl_kv_layout 
 int sl_kv_place_rows(const sl_kv_demand *d, const sl_kv_room *room, sl_kv_place place, sl_kv_layout *out, sl_error *err) {
     SL_CHECK(d->row > 0 && d->n_ctx > 0 && d->n_sequences > 0 && d->spare_frames >= 0 && d->hot_share >= 0 &&
              d->hot_share <= 1);
-    *out = lay_out(d, place == SL_KV_HOST ? SL_KV_HOST : SL_KV_GPU, sl_kv_pages_of(d->n_ctx), d->n_sequences);
+    *out = lay_out(d, place == SL_KV_OFFLOADED ? SL_KV_OFFLOADED : SL_KV_GPU, sl_kv_pages_of(d->n_ctx), d->n_sequences);
     if (fits(d, room, out)) {
-        if (out->place == SL_KV_HOST) add_hot(d, room, out);
+        if (out->place == SL_KV_OFFLOADED) add_hot(d, room, out);
         return 0;
     }
-    return place == SL_KV_AUTO ? sl_kv_place_rows(d, room, SL_KV_HOST, out, err) : refuse(d, room, out, err);
+    return place == SL_KV_AUTO ? sl_kv_place_rows(d, room, SL_KV_OFFLOADED, out, err) : refuse(d, room, out, err);
 }

@@ -17,7 +17,7 @@
 
 #include <stddef.h>
 
-typedef enum { SL_KV_AUTO, SL_KV_GPU, SL_KV_HOST } sl_kv_place; // auto: the GPU if the context fits there, else the host
+typedef enum { SL_KV_AUTO, SL_KV_GPU, SL_KV_OFFLOADED } sl_kv_place; // auto: the GPU if the context fits there, else the host
 
 typedef struct sl_kv_demand {
     size_t row;       // bytes of K and V of a row, over all layers and KV heads (sl_kv_bytes_per_token)

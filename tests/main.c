@@ -21,14 +21,14 @@
     X(scripts) X(package) /* the longest cases: no process waits for them at the end */ \
     X(json) X(sessions) X(streams) X(plans) X(observation) X(edges) X(unbound) X(config) X(fields) X(model_settings) \
     X(dequant) X(gguf) X(gguf_keys) X(gguf_model) \
-    X(kv) X(loader) X(kv_place) X(kv_host) X(bucket_file) X(host_memory) \
+    X(kv) X(loader) X(kv_place) X(kv_offload) X(bucket_file) X(host_memory) \
     X(weights) X(rope) X(fuzz) X(backend) X(unicode) X(patterns) X(tekken) X(tokenizer) X(added_tokens) X(pipelines) \
     X(vocabularies) X(sentencepiece) X(jinja) X(chat) X(chat_mistral) X(sampler) X(kernels) X(host_cpus) \
     X(thread_pool) X(number) X(cli_messages) X(attention) X(randomness) X(draws) X(estimators) X(long) X(pps) \
     X(certified) X(formulas) X(proposals) X(importance) X(sparse) X(saap) X(saap_is) X(bernoulli) X(vattention) \
     X(vattention_bounds) X(extremes) X(sinks) X(means) X(masks) X(sparse_prefill) X(model) X(model_goldens) \
     X(real_model) X(prefill_methods) X(thresholds) X(session_file) X(dummy) X(step) X(path) X(finite) \
-    X(attention_profile) X(embed) X(examples) X(cli) X(cli_answer) X(cli_inspect) X(line_screen) X(cli_output) \
+    X(attention_spread) X(embed) X(examples) X(cli) X(cli_answer) X(cli_inspect) X(line_screen) X(cli_output) \
     X(cli_chat) X(prompt_cache) X(cli_jsonl) X(cli_prefill) X(cli_parallel) X(cli_bench) X(cli_compare) X(cli_eval) \
     X(cli_meter) X(cli_perplexity) X(cli_plot) X(cli_reproduce) X(cli_manual) X(cli_parts) X(cli_habits) X(cli_flags) \
     X(figures_bench) X(figures_compare) X(figures_eval) X(figures_tune) X(plot_figures) X(cli_rope) X(cli_hub) \
@@ -37,7 +37,7 @@
     X(cuda_prefill) X(cuda_sampler) X(cuda_engine) X(cuda_devices) X(cuda_bernoulli) X(cuda_bits) X(cuda_carried) \
     X(cuda_extras) X(cuda_extremes) X(cuda_is) X(cuda_masks) X(cuda_same_masks) X(cuda_long) X(cuda_means) \
     X(cuda_observe) X(cuda_pps) X(cuda_santa) X(cuda_saap) X(cuda_sparse) X(cuda_take_all) X(cuda_take_known) \
-    X(cuda_tiny) X(cuda_vattention) X(cuda_naive) X(cuda_naive_layers) X(cuda_host)
+    X(cuda_tiny) X(cuda_vattention) X(cuda_naive) X(cuda_naive_layers) X(cuda_offload)
 // clang-format on
 #define DECLARE(NAME) extern const test_suite suite_##NAME;
 #define ADDRESS(NAME) &suite_##NAME,

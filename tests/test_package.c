@@ -73,13 +73,14 @@ static void install(void) {
     if (!access("models/prose/model.safetensors", R_OK)) CHECK_HAS(r.out, "./share/sleigh/models/prose/model.safetensors\n");
     CHECK_HAS(r.err, "libsleigh.so -> libsleigh.so.0");
     // The scripts and pages that an installed page names are installed, and a script runs there.
-    r = script("cd \"$root/opt/x/share/doc/sleigh\"; cat README.md docs/*.md | grep -ohE 'scripts/[a-z_0-9]+[.](py|sh|cu|txt)' "
-               "| sort -u |\n"
-               "    while read -r file; do echo named; [ -e \"$file\" ] || echo \"lacks $file\"; done\n"
-               "grep -ohE '[]][(][a-z0-9/-]+[.]md' README.md | cut -c 3- | while read -r file; do [ -e \"$file\" ] || echo "
-               "\"lacks $file\"; done\n"
-               "python3 scripts/train/tiny_text.py --tokens 256 --seed 1 --prompt >&2; find . -name __pycache__ -exec rm -r {} +; "
-               "scripts/cuda_arch.sh >&2");
+    r = script(
+        "cd \"$root/opt/x/share/doc/sleigh\"; cat README.md docs/*.md | grep -ohE 'scripts/[a-z_0-9]+[.](py|sh|cu|txt)' "
+        "| sort -u |\n"
+        "    while read -r file; do echo named; [ -e \"$file\" ] || echo \"lacks $file\"; done\n"
+        "grep -ohE '[]][(][a-z0-9/-]+[.]md' README.md | cut -c 3- | while read -r file; do [ -e \"$file\" ] || echo "
+        "\"lacks $file\"; done\n"
+        "python3 scripts/train/tiny_text.py --tokens 256 --seed 1 --prompt >&2; find . -name __pycache__ -exec rm -r {} +; "
+        "scripts/cuda_arch.sh >&2");
     CHECK_HAS(r.out, "named\n");
     CHECK_LACKS(r.out, "lacks");
     CHECK_HAS(r.err, "One of the special magic numbers for ");

@@ -94,7 +94,8 @@ static void host_memory(void) {
     const char *bin = getenv("SLEIGH_BIN");
     size_t n;
     snprintf(script, sizeof script,
-             "scripts/measure/host_memory.py --device cpu -m models/tiny --depths 256,512 --density-depth 512 --rope-scale 1 --steps 2 "
+             "scripts/measure/host_memory.py --device cpu -m models/tiny --depths 256,512 --density-depth 512 --rope-scale 1 "
+             "--steps 2 "
              "--sleigh "
              "'%s' --work '%s/runs' -o '%s'",
              bin ? bin : "build/sleigh", test_tmp(), in_tmp("host.md"));
@@ -133,8 +134,8 @@ static const char *measured_page(const char *script, const char *report, const c
     skip_with_sanitizers();
     snprintf(results, sizeof results, "%s", in_tmp("figures"));
     snprintf(page, sizeof page, "%s", in_tmp("page.md"));
-    snprintf(command, sizeof command, "scripts/measure/%s.py --sleigh '%s' --device cpu -t 1 %s --work '%s' --results '%s'", script,
-             bin ? bin : "build/sleigh", arguments, in_tmp("work"), results);
+    snprintf(command, sizeof command, "scripts/measure/%s.py --sleigh '%s' --device cpu -t 1 %s --work '%s' --results '%s'",
+             script, bin ? bin : "build/sleigh", arguments, in_tmp("work"), results);
     run_script(command);
     snprintf(command, sizeof command, "scripts/measure/%s.py --no-picture --results '%s' -o '%s'", report, results, page);
     run_script(command);
@@ -194,11 +195,11 @@ static void certified(void) {
     size_t n;
     skip_with_sanitizers();
     snprintf(results, sizeof results, "%s", in_tmp("figures"));
-    snprintf(
-        script, sizeof script,
-        "scripts/measure/certified.py --sleigh '%s' --tokens 640 --kinds needle --texts 1 --positions 6 --skip 3 --seeds 1 --score 8 "
-        "--results '%s'",
-        bin ? bin : "build/sleigh", results);
+    snprintf(script, sizeof script,
+             "scripts/measure/certified.py --sleigh '%s' --tokens 640 --kinds needle --texts 1 --positions 6 --skip 3 --seeds "
+             "1 --score 8 "
+             "--results '%s'",
+             bin ? bin : "build/sleigh", results);
     run_script(script);
     const char *said = slurp(in_tmp("said"), &n);
     CHECK_HAS(said, "\n| 640 | `santa-pps`, chi2 | ");
@@ -317,7 +318,8 @@ static void names(void) {
 static void add_an_attention(void) {
     char script[500];
     skip_with_sanitizers();
-    snprintf(script, sizeof script, "scripts/check/check_example.py --build '%s'", build_folder()[0] ? build_folder() : "build");
+    snprintf(script, sizeof script, "scripts/check/check_example.py --build '%s'",
+             build_folder()[0] ? build_folder() : "build");
     run_script(script);
 }
 

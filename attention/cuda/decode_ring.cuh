@@ -89,7 +89,7 @@ static __device__ void lookup_load(seq_lookup *lookup, const sl_row *rows, int n
 
 struct item_place {
     int seq;   // -1: the item does not exist
-    int local; // number of the item in its sequence: chunk * n_kv_heads + KV head (IS_HOST: plan_tile)
+    int local; // number of the item in its sequence: chunk * n_kv_heads + KV head (IS_OFFLOADED: plan_tile)
     int n_kv;
     const int32_t *pages;
 };

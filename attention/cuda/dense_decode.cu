@@ -712,7 +712,7 @@ const sl_attn_cuda_ops sl_streaming_cuda_ops = {.workspace = streaming_workspace
                                                 .supports = NULL,
                                                 .mask = sl_cuda_streaming_mask,
                                                 .mask_workspace = NULL,
-                                                .host = NULL};
+                                                .offloaded = NULL};
 
 // ---- dense ----
 
@@ -732,4 +732,4 @@ const sl_attn_cuda_ops sl_dense_cuda_ops = {.workspace = sl_cuda_dense_workspace
                                             .supports = NULL,
                                             .mask = NULL,
                                             .mask_workspace = NULL,
-                                            .host = NULL};
+                                            .offloaded = NULL};

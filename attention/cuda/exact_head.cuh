@@ -5,7 +5,7 @@
 #ifndef SLEIGH_EXACT_HEAD_CUH
 #define SLEIGH_EXACT_HEAD_CUH
 
-#include "attention/cuda/host_rows.cuh"
+#include "attention/cuda/offloaded_rows.cuh"
 #include "backend/cuda/device.cuh"
 
 extern "C" {
@@ -23,14 +23,14 @@ __device__ __forceinline__ bool is_beyond(int top) {
 struct exact_head {
     const bf16 *q;        // [head_dim]
     const bf16 *k, *v;    // [n_pages][n_kv_heads][256][head_dim]
-    const bf16 *host;     // IS_HOST: rows of full pages, as host_rows.rows
+    const bf16 *host;     // IS_OFFLOADED: rows of full pages, as offloaded_rows.rows
     const int32_t *pages; // of the sequence
     int n_kv_heads, kv_head, n_kv;
     float scale;               // log2(e) / sqrt(head_dim)
     sl_attn_cuda_stats *stats; // attend_exactly adds one fallback and all rows of K and V; NULL: it counts nothing
 };
 
-// q: the query row [head_dim]. k, v: the layer's pools. host: NULL without IS_HOST.
+// q: the query row [head_dim]. k, v: the layer's pools. host: NULL without IS_OFFLOADED.
 inline __device__ exact_head make_exact_head(const bf16 *q, const bf16 *k, const bf16 *v, const sl_row &row, int n_kv_heads,
                                              int seq_head, float scale, sl_attn_cuda_stats *stats, const bf16 *host = NULL) {
     return {.q = q,
@@ -67,10 +67,10 @@ template <int DIM> __device__ __noinline__ void attend_exactly(const exact_head 
     load4(h.q + 4 * lane, has_dims, q);
     for (int first = 0; first < h.n_kv; first += AHEAD) { // AHEAD divides a page
         size_t block = (size_t)h.pages[first / SL_PAGE] * h.n_kv_heads + h.kv_head;
-        const bool on_host = IS_HOST && first / SL_PAGE < (h.n_kv - 1) / SL_PAGE;
-        const size_t row = block * SL_PAGE + first % SL_PAGE, stride = on_host ? 2 * DIM : DIM;
-        const bf16 *const k_rows = (on_host ? h.host : h.k) + row * stride + 4 * lane;
-        const bf16 *const v_rows = on_host ? k_rows + DIM : h.v + row * stride + 4 * lane;
+        const bool offloaded = IS_OFFLOADED && first / SL_PAGE < (h.n_kv - 1) / SL_PAGE;
+        const size_t row = block * SL_PAGE + first % SL_PAGE, stride = offloaded ? 2 * DIM : DIM;
+        const bf16 *const k_rows = (offloaded ? h.host : h.k) + row * stride + 4 * lane;
+        const bf16 *const v_rows = offloaded ? k_rows + DIM : h.v + row * stride + 4 * lane;
         float s[AHEAD], v[AHEAD][4], most = m;
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
@@ -99,7 +99,7 @@ template <int DIM> __device__ __noinline__ void attend_exactly(const exact_head 
     atomicAdd(&h.stats->v_rows, (unsigned long long)h.n_kv);
     atomicAdd(&h.stats->samples, (unsigned long long)h.n_kv);
     atomicAdd(&h.stats->bytes, (unsigned long long)h.n_kv * 2 * DIM * sizeof(bf16));
-    if (IS_HOST) atomicAdd(&h.stats->fetched, (unsigned long long)(h.n_kv - 1) / SL_PAGE * SL_PAGE);
+    if (IS_OFFLOADED) atomicAdd(&h.stats->fetched, (unsigned long long)(h.n_kv - 1) / SL_PAGE * SL_PAGE);
 }
 
 } // namespace

@@ -39,8 +39,8 @@ enum { HAS_WIDE_HEADS = 0 };
 #define SL_WITH_HEAD_DIM_OF_UNIT(HEAD_DIM, FUNCTION, ...)                                                                      \
     (HEAD_DIM) == 64 ? FUNCTION<64>(__VA_ARGS__) : FUNCTION<80>(__VA_ARGS__)
 #endif
-#ifdef SL_HOST_ROWS
-#define SL_UNIT_PLACE _host
+#ifdef SL_OFFLOADED_ROWS
+#define SL_UNIT_PLACE _offloaded
 #else
 #define SL_UNIT_PLACE
 #endif
@@ -52,7 +52,8 @@ enum { HAS_WIDE_HEADS = 0 };
 
 #define SL_JOIN(NAME, PLACE, CONTEXT, HEADS) NAME##PLACE##CONTEXT##HEADS##_cuda_ops
 #define SL_JOIN_EXPANDED(...) SL_JOIN(__VA_ARGS__)
-// The name of the unit's table, as sl_santa_is_host_long_wide_cuda_ops, and of the wide table of the same place and context.
+// The name of the unit's table, as sl_santa_is_offloaded_long_wide_cuda_ops, and of the wide table of the same place and
+// context.
 #define SL_TABLE_OF_UNIT(NAME) SL_JOIN_EXPANDED(NAME, SL_UNIT_PLACE, SL_UNIT_CONTEXT, SL_UNIT_HEADS)
 #define SL_WIDE_TABLE(NAME) SL_JOIN_EXPANDED(NAME, SL_UNIT_PLACE, SL_UNIT_CONTEXT, _wide)
 

@@ -6,7 +6,7 @@
 #ifndef SLEIGH_HOT_ORDER_H
 #define SLEIGH_HOT_ORDER_H
 
-#include "kv/kv_host.h"
+#include "kv/kv_offload.h"
 
 #ifdef __CUDACC__
 #define SL_HOT_FN static __host__ __device__ __forceinline__

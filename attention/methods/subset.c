@@ -55,7 +55,7 @@ const sl_attn_method sl_method_topk = {
     .params = top_k_params,
     .stages = &top_k,
     .cpu = &sl_stages_ops,
-    .cuda = SL_ON_CUDA(sl_oracle_cuda_ops),
+    .cuda = SL_ON_CUDA(sl_subset_cuda_ops),
 };
 const sl_attn_method sl_method_topp = {
     .name = "topp",
@@ -65,7 +65,7 @@ const sl_attn_method sl_method_topp = {
     .params = top_p_params,
     .stages = &top_p,
     .cpu = &sl_stages_ops,
-    .cuda = SL_ON_CUDA(sl_oracle_cuda_ops),
+    .cuda = SL_ON_CUDA(sl_subset_cuda_ops),
 };
 const sl_attn_method sl_method_streaming = {
     .name = "streaming",

@@ -24,10 +24,10 @@ int sl_attn_on_gpu(const sl_attn_spec *spec) {
 #endif
 }
 
-int sl_attn_on_host_rows(const sl_attn_spec *spec) {
+int sl_attn_on_offloaded_rows(const sl_attn_spec *spec) {
 #ifdef SLEIGH_CUDA
-    if (!sl_attn_on_gpu(spec) || spec->plus || !spec->method->cuda->host) return 0;
-    const sl_attn_cuda_ops *host = spec->method->cuda->host;
+    if (!sl_attn_on_gpu(spec) || spec->plus || !spec->method->cuda->offloaded) return 0;
+    const sl_attn_cuda_ops *host = spec->method->cuda->offloaded;
     return !host->supports || !host->supports(spec, NULL);
 #else
     (void)spec;

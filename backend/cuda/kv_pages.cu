@@ -1,4 +1,4 @@
-// backend/cuda/kv_pages.cu - copies pages between K and V on the GPU and rows in host memory (kv/kv_host.h).
+// backend/cuda/kv_pages.cu - copies pages between K and V on the GPU and rows in host memory (kv/kv_offload.h).
 // move_pages of backend/cpu/cpu_backend.c is the specification.
 //
 // | kernel            | bytes for each page and KV head                       | order of reduction |

@@ -1,7 +1,7 @@
 // cli/bench/attn_states.h - queries, keys and values of a model, as `sleigh bench attn --states DIR` reads them.
 //
-// scripts/measure/attention_states.py writes DIR. It runs a model over a text, and puts the heads of all layers side by side, as one
-// layer of a larger model. DIR has four files:
+// scripts/measure/attention_states.py writes DIR. It runs a model over a text, and puts the heads of all layers side by side,
+// as one layer of a larger model. DIR has four files:
 //
 //   states.json  {"n_heads", "n_kv_heads", "head_dim", "n_rows", "n_steps", "source"}
 //   q.bf16       [n_steps][n_heads][head_dim]; step t is the query at position n_rows - n_steps + t

@@ -61,7 +61,7 @@ static int check_depths(const cli_bench_plan *plan, int limit, sl_error *err) {
 }
 
 // 1: K and V can be in host memory, so the engine needs a method at its start.
-static int on_host(const cli_bench_flags *o) {
+static int offloaded(const cli_bench_flags *o) {
     return strcmp(o->run->device.kv_cache, "gpu") != 0;
 }
 
@@ -75,7 +75,7 @@ static int new_engine(cli_bench *b, sl_error *err) {
                                        .prefill_chunk = o->ubatch,
                                        .n_threads = o->threads,
                                        .device = b->device,
-                                       .attn = on_host(b->o) ? attn : NULL,
+                                       .attn = offloaded(b->o) ? attn : NULL,
                                        .kv_cache = o->kv_cache,
                                        .kv_gpu_memory = o->kv_gpu_memory,
                                        .host_memory = o->host_memory,
@@ -328,7 +328,7 @@ static int make_logits(cli_bench *b, int n, sl_error *err) {
         int at = b->held[j] > 0 ? b->held[j] - 1 : 0;
         rc = sl_session_truncate(b->sessions[j], at, err);
         const int32_t *id = &b->prompts[b->o->bench->copy ? 0 : j].data[at];
-        if (!rc && at > 0 && (is_random(b->o) || on_host(b->o))) // a prefill would stream all rows from the host
+        if (!rc && at > 0 && (is_random(b->o) || offloaded(b->o))) // a prefill would stream all rows from the host
             rc = sl_decode(&b->sessions[j], 1, id, err);
         else if (!rc)
             rc = sl_prefill(b->sessions[j], id, 1, NULL, err);

@@ -226,7 +226,7 @@ static void values_of(compare_method *m, cli_values *out[N_VALUES]) {
 typedef struct mark {
     compare_method *methods;          // [attn.n]
     compare_head *heads;              // [attn.n][n_heads]
-    sl_attn_profile *profiles;        // [n_heads]
+    sl_attn_spread *profiles;         // [n_heads]
     sl_prefill_report *prefill_heads; // [prefills.n][n_heads]
     double *prefill_ms;               // [prefills.n]
     int *n_timed;                     // [prefills.n]

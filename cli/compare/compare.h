@@ -95,7 +95,7 @@ typedef struct compare {
     compare_method *methods;   // [attn.n]
     // records of the current dense run so far; steps that all prompts observed; error of the observer
     int n_observed, n_steps, observe_rc;
-    sl_attn_profile *profiles; // [n_layers][n_heads] sums over the observed steps
+    sl_attn_spread *profiles; // [n_layers][n_heads] sums over the observed steps
     // cost of a switch to another method: time to set the plan, time of the first step after it, time of other steps
     int n_switches, n_first, n_other;
     double switch_ms, first_ms, other_ms;

@@ -39,8 +39,8 @@ static int add_record(compare_method *m, const sl_attn_record *r, int n_heads) {
 }
 
 static void add_profile(compare *c, const sl_attn_record *r) {
-    const sl_attn_profile *p = r->profile;
-    sl_attn_profile *sum = &c->profiles[r->layer * sl_model_config(c->run.model)->n_heads + r->head];
+    const sl_attn_spread *p = r->profile;
+    sl_attn_spread *sum = &c->profiles[r->layer * sl_model_config(c->run.model)->n_heads + r->head];
     sum->keys_entropy += p->keys_entropy, sum->keys_squares += p->keys_squares;
     sum->sink += p->sink, sum->window += p->window;
     sum->distance_mean += p->distance_mean, sum->distance_median += p->distance_median;

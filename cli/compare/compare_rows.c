@@ -246,14 +246,14 @@ static json_t *tiles_json(const compare *c, const compare_method *m) {
 
 // ---- the mass of dense attention ----
 
-// Fields of a head, and its figures in the order of sl_attn_profile.
-enum { N_FIGURES = sizeof(sl_attn_profile) / sizeof(double) };
+// Fields of a head, and its figures in the order of sl_attn_spread.
+enum { N_FIGURES = sizeof(sl_attn_spread) / sizeof(double) };
 static const char *const profile_names[N_FIGURES] = {"keys_entropy",  "keys_squares",    "sink",   "window",
                                                      "distance_mean", "distance_median", "rows_90"};
 
 // The means over steps.
 static void profile_of(const compare *c, int i, double out[N_FIGURES]) {
-    const sl_attn_profile *p = &c->profiles[i];
+    const sl_attn_spread *p = &c->profiles[i];
     const double sums[N_FIGURES] = {p->keys_entropy,  p->keys_squares,    p->sink,   p->window,
                                     p->distance_mean, p->distance_median, p->rows_90};
     for (int j = 0; j < N_FIGURES; j++) out[j] = sums[j] / c->n_steps;

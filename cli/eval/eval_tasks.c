@@ -35,7 +35,8 @@ static const struct {
     [QA_2HOP] = {"qa-2hop", 0, {32, 32}, GRADE_ANY},
 };
 
-// {0}, {1}, {2} are placeholders. The plain wording is exactly that of the embedded model's training (scripts/train/tiny_text.py).
+// {0}, {1}, {2} are placeholders. The plain wording is exactly that of the embedded model's training
+// (scripts/train/tiny_text.py).
 static const struct {
     const char *intro_needles, *intro_people, *intro_variables, *intro_coded, *intro_list, *end;
     const char *needle, *assign, *copy, *works, *lives_with, *lives_in;

@@ -71,13 +71,13 @@ static void describe_sampling(const sl_sampling *s, FILE *out) {
 
 static void describe_kv(const sl_kv_layout *kv, FILE *out) {
     char text[5][32];
-    if (kv->place != SL_KV_HOST) return;
+    if (kv->place != SL_KV_OFFLOADED) return;
     fprintf(
         out,
         "KV cache: %s of host memory; on the GPU %s to choose rows, %s for the newest pages, %s for hot rows, %s to stream a "
         "layer of a prefill\n",
-        cli_bytes((double)kv->host, text[0]), cli_bytes((double)kv->proposing, text[1]), cli_bytes((double)kv->newest, text[2]),
-        cli_bytes((double)kv->hot, text[3]), cli_bytes((double)kv->streamed, text[4]));
+        cli_bytes((double)kv->host, text[0]), cli_bytes((double)kv->proposing, text[1]),
+        cli_bytes((double)kv->newest, text[2]), cli_bytes((double)kv->hot, text[3]), cli_bytes((double)kv->streamed, text[4]));
 }
 
 void cli_run_describe(const cli_run *run, FILE *out) {

@@ -84,7 +84,7 @@ def main():
     a = p.parse_args()
     build = os.path.abspath(a.build)
     os.chdir(ROOT)
-    cuda = os.path.exists(os.path.join(build, "attention/cuda/lists/sparse.cu.o"))
+    cuda = os.path.exists(os.path.join(build, "attention/cuda/lists/subset.cu.o"))
     with tempfile.TemporaryDirectory() as folder:
         copy_tree(folder, build)
         for kind, name, text in sorted(blocks_of(PAGE), key=lambda x: x[0]):  # new files first

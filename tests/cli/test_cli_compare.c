@@ -397,8 +397,8 @@ static void answers_with_dense(void) {
 // ---- without texts ----
 
 typedef struct observed {
-    double l2[4];                // sums of a layer
-    sl_attn_profile profile[32]; // [4 layers][8 heads] sums
+    double l2[4];               // sums of a layer
+    sl_attn_spread profile[32]; // [4 layers][8 heads] sums
     int n[4], n_steps;
 } observed;
 

@@ -1,5 +1,5 @@
-// tests/cli/test_cli_reproduce.c - scripts/measure/reproduce.sh with a user's files: small versions of LongBench v2 and GSM8K, prompts
-// in a chat template. Existing parts are not run again, and a report holds the existing parts.
+// tests/cli/test_cli_reproduce.c - scripts/measure/reproduce.sh with a user's files: small versions of LongBench v2 and GSM8K,
+// prompts in a chat template. Existing parts are not run again, and a report holds the existing parts.
 #include "tests/support/run_cli.h"
 
 #include <stdlib.h>
@@ -43,7 +43,8 @@ static int count(const char *text, const char *part) {
 static void files(void) {
     char given[600], path[256];
     const char *report, *said;
-    if (access("scripts/measure/reproduce.sh", R_OK) || system("python3 -c '' 2>/dev/null")) TEST_SKIP("needs scripts/ and python3");
+    if (access("scripts/measure/reproduce.sh", R_OK) || system("python3 -c '' 2>/dev/null"))
+        TEST_SKIP("needs scripts/ and python3");
     snprintf(path, sizeof path, "%s", in_tmp("long.jsonl"));
     spill(path, long_bench, sizeof long_bench - 1);
     spill(in_tmp("gsm.jsonl"), gsm8k, sizeof gsm8k - 1);

@@ -556,11 +556,13 @@ static void check_head_draws(const decode_fixture *r, const head_memory *m, int 
                   .inv_pi = malloc(most * sizeof *d.inv_pi),
                   .scratch = malloc((sl_sampler_scratch(S, masses.n) + 1) * sizeof *d.scratch)};
     put(m->w, masses.stored, masses.n * sizeof *masses.stored), put(m->ref, masses.ref, masses.n_blocks * sizeof *masses.ref);
-    naive_masses on_device = {m->w, m->ref, masses.n, masses.top}, on_host = {masses.stored, masses.ref, masses.n, masses.top};
+    naive_masses on_device = {m->w, m->ref, masses.n, masses.top},
+                 offloaded = {masses.stored, masses.ref, masses.n, masses.top};
     (is_systematic ? naive_cuda_draw_systematic : naive_cuda_draw_independent)(on_device, S, id, m->rows);
     gpu_read(rows, m->rows, S * sizeof *rows);
     for (int i = 0; i < S; i += 1 + S / 16)
-        CHECK_INT(rows[i], is_systematic ? naive_draw_systematic(on_host, S, id, i) : naive_draw_independent(on_host, id, i));
+        CHECK_INT(rows[i],
+                  is_systematic ? naive_draw_systematic(offloaded, S, id, i) : naive_draw_independent(offloaded, id, i));
     (is_systematic ? sl_draw_systematic : sl_draw_independent)(&masses, S, sl_uniform_philox(&id), &d);
     check_rows("on the GPU", &d, rows, S);
     for (int i = 0; i < S; i++) coef[i] = 1.0 / S;

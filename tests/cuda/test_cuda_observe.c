@@ -134,7 +134,7 @@ static void same_figures(void) {
 
 // ---- profiles ----
 
-enum { N_PROFILE = sizeof(sl_attn_profile) / sizeof(double) };
+enum { N_PROFILE = sizeof(sl_attn_spread) / sizeof(double) };
 
 static void add_profile(void *ctx, const sl_attn_record *r) {
     double(*sum)[N_PROFILE] = ctx;
@@ -162,7 +162,7 @@ static void profiles_on(const char *device, double sum[LAYERS * HEADS][N_PROFILE
 // queries and keys it moves by up to 1.4%, with 1% by up to 2.3%.
 static void same_profiles(void) {
     static double cpu[LAYERS * HEADS][N_PROFILE], gpu[LAYERS * HEADS][N_PROFILE];
-    enum { MEDIAN = offsetof(sl_attn_profile, distance_median) / sizeof(double) };
+    enum { MEDIAN = offsetof(sl_attn_spread, distance_median) / sizeof(double) };
     memset(cpu, 0, sizeof cpu), memset(gpu, 0, sizeof gpu);
     profiles_on("cpu", cpu);
     profiles_on("cuda", gpu);

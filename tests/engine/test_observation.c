@@ -195,7 +195,7 @@ static void shadows(void) {
 }
 
 typedef struct profiles { // of two sessions
-    sl_attn_profile x[2][STEPS * KEY_LAYERS * QUERY_HEADS];
+    sl_attn_spread x[2][STEPS * KEY_LAYERS * QUERY_HEADS];
     sl_attn_report reports[2][STEPS * KEY_LAYERS * QUERY_HEADS];
     int n[2];
 } profiles;

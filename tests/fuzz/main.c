@@ -1,5 +1,5 @@
-// tests/fuzz/main.c - the functions that libFuzzer calls. The name of the program selects the target: scripts/check/fuzz.sh makes
-// one link for each target.
+// tests/fuzz/main.c - the functions that libFuzzer calls. The name of the program selects the target: scripts/check/fuzz.sh
+// makes one link for each target.
 #include "tests/fuzz/fuzz.h"
 
 #include <stdio.h>

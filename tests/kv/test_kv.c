@@ -1,7 +1,7 @@
 // tests/kv/test_kv.c - pages: ownership, sharing, copy on write, exhaustion. Page extras: built once, and again after rows
 // have changed.
 #include "kv/kv_extras.h"
-#include "kv/kv_host.h"
+#include "kv/kv_offload.h"
 #include "tests/test.h"
 
 #include <stdlib.h>
@@ -478,15 +478,15 @@ static void staged_blocks(void) {
     enum { PAGES = 8, STAGED = 5 };
     sl_kv_pool pool;
     sl_kv_seq seq = {0};
-    CHECK_OK(sl_kv_pool_init_on_host(&pool, memory(), LAYERS, HEADS, DIM, 2 * PAGES, 4, STAGED, 100, &err), err);
+    CHECK_OK(sl_kv_pool_init_offloaded(&pool, memory(), LAYERS, HEADS, DIM, 2 * PAGES, 4, STAGED, 100, &err), err);
     CHECK_OK(sl_kv_reserve(&pool, &seq, PAGES * SL_PAGE, &err), err);
     seq.n_tokens = PAGES * SL_PAGE;
     const sl_kv_need needs[] = {of_pages, kinds[2], of_spans};
     for (int i = 0; i < 3; i++) CHECK_OK(sl_kv_keep(&pool, needs[i], &err), err);
     for (int layer = 0; layer < LAYERS; layer++) {
         for (int i = 0; i < PAGES * HEADS * SL_PAGE * 2 * DIM; i++)
-            sl_kv_host_row(&pool, layer, seq.pages[i / (HEADS * SL_PAGE * 2 * DIM)], i / (SL_PAGE * 2 * DIM) % HEADS,
-                           i / (2 * DIM) % SL_PAGE)[i % (2 * DIM)] = (bf16)(i * 31 + layer);
+            sl_kv_offloaded_row(&pool, layer, seq.pages[i / (HEADS * SL_PAGE * 2 * DIM)], i / (SL_PAGE * 2 * DIM) % HEADS,
+                                i / (2 * DIM) % SL_PAGE)[i % (2 * DIM)] = (bf16)(i * 31 + layer);
         for (int i = 0; i < 3; i++) sl_kv_build(&pool, &seq, layer, needs[i]);
         sl_kv_view view = sl_kv_view_of(&pool, &seq, layer, seq.n_tokens + 1);
         for (int h = 0; h < HEADS; h++)
@@ -494,7 +494,7 @@ static void staged_blocks(void) {
                 static bf16 k[SL_PAGE * DIM], v[SL_PAGE * DIM];
                 static uint64_t span, before;
                 for (int j = 0; j < SL_PAGE; j++) {
-                    const bf16 *row = sl_kv_host_row(&pool, layer, seq.pages[page], h, j);
+                    const bf16 *row = sl_kv_offloaded_row(&pool, layer, seq.pages[page], h, j);
                     memcpy(k + j * DIM, row, DIM * sizeof *k), memcpy(v + j * DIM, row + DIM, DIM * sizeof *v);
                 }
                 if (page % SPAN == 0) span = (uint64_t)page * SL_PAGE;

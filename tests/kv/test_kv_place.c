@@ -25,17 +25,17 @@ static void places(void) {
     sl_kv_layout l;
     // A million rows: 128 GiB of K and V and 16.5 GiB of quantised keys.
     CHECK_OK(sl_kv_place_rows(&d, &h200, SL_KV_AUTO, &l, &err), err);
-    CHECK(l.place == SL_KV_HOST && l.host == 128 * GIB && l.newest == (size_t)3 * 256 * 131072 && l.fixed == 17 * GIB);
+    CHECK(l.place == SL_KV_OFFLOADED && l.host == 128 * GIB && l.newest == (size_t)3 * 256 * 131072 && l.fixed == 17 * GIB);
     CHECK(l.n_frames == 3 && l.streamed == 4 * GIB);
     CHECK(l.proposing == (size_t)4096 * 32 * 8 * 16896);
     CHECK_INT(l.hot_rows, (1 << 20) / 20);
     CHECK(l.hot == (size_t)l.hot_rows * (d.row + d.row / 30));
-    // 512k rows fit on the GPU; SL_KV_HOST keeps them on the host.
+    // 512k rows fit on the GPU; SL_KV_OFFLOADED keeps them on the host.
     d.n_ctx = 1 << 19;
     CHECK_OK(sl_kv_place_rows(&d, &h200, SL_KV_AUTO, &l, &err), err);
     CHECK(l.place == SL_KV_GPU && l.host == 0 && l.newest == 64 * GIB && l.streamed == 0 && l.hot == 0 && l.hot_rows == 0);
-    CHECK_OK(sl_kv_place_rows(&d, &h200, SL_KV_HOST, &l, &err), err);
-    CHECK(l.place == SL_KV_HOST && l.host == 64 * GIB);
+    CHECK_OK(sl_kv_place_rows(&d, &h200, SL_KV_OFFLOADED, &l, &err), err);
+    CHECK(l.place == SL_KV_OFFLOADED && l.host == 64 * GIB);
 }
 
 // The limits in the message fit, and one page or one sequence more does not.
@@ -63,7 +63,7 @@ static void refusals(void) {
          1,
          "K and V in host memory: n_ctx 1048576 with 1 sequence(s) does not fit"},
         {{.gpu = 139 * GIB, .host = 300 * GIB}, SL_KV_GPU, 1 << 20, 1, "K and V on the GPU: n_ctx 1048576 with 1"},
-        {{.gpu = 139 * GIB, .host = 300 * GIB}, SL_KV_HOST, 1 << 19, 6, "K and V in host memory: n_ctx 524288 with 6"},
+        {{.gpu = 139 * GIB, .host = 300 * GIB}, SL_KV_OFFLOADED, 1 << 19, 6, "K and V in host memory: n_ctx 524288 with 6"},
         {{.gpu = 10 * GIB, .host = 300 * GIB}, SL_KV_AUTO, 4096, 1, "(17.00 GiB) leave 0.00"},
         {{.gpu = 80 * GIB, .host = 300 * GIB, .gpu_most = 1 * GIB}, SL_KV_AUTO, 1 << 18, 1, "leave 1.00"},
         {{.gpu = 80 * GIB, .host = 0}, SL_KV_AUTO, 1 << 20, 1, "128.00 GiB in host memory"},
@@ -83,7 +83,7 @@ static void refusals(void) {
                          &ctx[0], &sequences[0], &n_ctx, &ctx[1], &sequences[1]),
                   5);
         check_limits(d, &cases[i].room, SL_KV_GPU, ctx[0], sequences[0]);
-        check_limits(d, &cases[i].room, SL_KV_HOST, ctx[1], sequences[1]);
+        check_limits(d, &cases[i].room, SL_KV_OFFLOADED, ctx[1], sequences[1]);
     }
 }
 
@@ -130,29 +130,29 @@ static void random_numbers(void) {
             .gpu = any(&seed, 3e7), .host = any(&seed, 3e7), .gpu_most = any(&seed, 3) ? 0 : 1 + any(&seed, 1e7)};
         const sl_kv_place asked = (sl_kv_place)(round % 3);
         const bytes on_gpu = needed(&d, SL_KV_GPU, d.n_ctx, d.n_sequences),
-                    on_host = needed(&d, SL_KV_HOST, d.n_ctx, d.n_sequences);
-        const int can_gpu = fits(&d, &room, on_gpu), can_host = fits(&d, &room, on_host);
-        const sl_kv_place want = can_gpu && asked != SL_KV_HOST   ? SL_KV_GPU
-                                 : can_host && asked != SL_KV_GPU ? SL_KV_HOST
-                                                                  : SL_KV_AUTO;
+                    offloaded = needed(&d, SL_KV_OFFLOADED, d.n_ctx, d.n_sequences);
+        const int can_gpu = fits(&d, &room, on_gpu), can_host = fits(&d, &room, offloaded);
+        const sl_kv_place want = can_gpu && asked != SL_KV_OFFLOADED ? SL_KV_GPU
+                                 : can_host && asked != SL_KV_GPU    ? SL_KV_OFFLOADED
+                                                                     : SL_KV_AUTO;
         sl_kv_layout l;
         int rc = sl_kv_place_rows(&d, &room, asked, &l, &err);
         CHECK_INT(rc, want == SL_KV_AUTO ? SL_ERR_MEMORY : 0);
         n_places[want]++;
-        for (int place = SL_KV_GPU; place <= SL_KV_HOST; place++) {
+        for (int place = SL_KV_GPU; place <= SL_KV_OFFLOADED; place++) {
             long long most = sl_kv_largest_ctx(&d, &room, (sl_kv_place)place);
             CHECK_INT(most % 256, 0);
             if (most) CHECK(fits(&d, &room, needed(&d, (sl_kv_place)place, most, d.n_sequences)));
             CHECK(!fits(&d, &room, needed(&d, (sl_kv_place)place, most + 256, d.n_sequences)));
         }
         if (rc) continue;
-        const bytes b = want == SL_KV_GPU ? on_gpu : on_host;
+        const bytes b = want == SL_KV_GPU ? on_gpu : offloaded;
         CHECK_INT(l.place, want);
         CHECK((double)(l.proposing + l.newest + l.streamed) == b.gpu && (double)l.host == b.host && l.fixed == d.fixed);
         CHECK((double)l.n_frames * 256 * (double)d.row == (double)l.newest && !(want == SL_KV_GPU && l.streamed));
         // As many hot rows as asked for, if they fit; a row has at most a 30th more bytes for its tag.
         double all = (double)((d.n_ctx + 255) / 256 * 256 * d.n_sequences), left = (double)room.gpu - (double)d.fixed;
-        double wanted = want == SL_KV_HOST ? d.hot_share * all : 0, each = (double)(d.row + d.row / 30);
+        double wanted = want == SL_KV_OFFLOADED ? d.hot_share * all : 0, each = (double)(d.row + d.row / 30);
         if (room.gpu_most && (double)room.gpu_most < left) left = (double)room.gpu_most;
         CHECK((double)l.hot == (double)l.hot_rows * each && l.hot_rows <= wanted && b.gpu + (double)l.hot <= left);
         CHECK(l.hot_rows > wanted - 1 || b.gpu + (double)l.hot + each > left);

@@ -168,7 +168,8 @@ static void in_the_folder(void) {
     snprintf(path, sizeof path, "%s/" SL_BUCKET_FILE, dir);
     bucket_plan_link("tests/goldens/gqa", dir);
     CHECK_OK(sl_model_load(dir, &(sl_model_options){.flags = SL_MODEL_NO_TOKENIZER}, &model, &err), err);
-    CHECK_ERR(sl_model_open_buckets(model, &file, &err), err, SL_ERR_IO, "the model has no bucket file; scripts/train/train_saap.py");
+    CHECK_ERR(sl_model_open_buckets(model, &file, &err), err, SL_ERR_IO,
+              "the model has no bucket file; scripts/train/train_saap.py");
     bucket_plan_write(&f.plan, path);
     CHECK_OK(sl_model_open_buckets(model, &file, &err), err);
     sl_bucket_file_close(file);

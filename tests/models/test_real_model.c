@@ -1,6 +1,6 @@
 // tests/models/test_real_model.c - SmolLM2-135M-Instruct, from the GGUF file of a Python package (tests/support/venv.h),
-// compared with tests/goldens/smollm2 (scripts/goldens/make_real_goldens.py): token ids, logits, greedy texts, a chat, and every decode
-// method.
+// compared with tests/goldens/smollm2 (scripts/goldens/make_real_goldens.py): token ids, logits, greedy texts, a chat, and
+// every decode method.
 #include "base/documents.h"
 #include "models/source.h"
 #include "tests/support/models.h"

@@ -16,10 +16,10 @@ void tokens_link(const char *path, const char *name);            // links test_t
 void tokens_expect_ids(const sl_tokenizer *tok, const char *text, size_t n_text, unsigned flags, const int32_t *want, size_t n);
 void tokens_expect_text(const sl_tokenizer *tok, const int32_t *ids, size_t n_ids, const char *want, size_t n);
 
-// Checks every line of a vector file (scripts/goldens/make_vocabularies.py describes its fields). `text` tokenized with first_flags
-// must give `ids`. Tokenized with other_flags it must give the field `other`, or `ids` if the line has no such field. The ids
-// must decode to the first of these fields that the line has: `decoded` (NULL: no check), "decoded", "text". Returns the number
-// of lines.
+// Checks every line of a vector file (scripts/goldens/make_vocabularies.py describes its fields). `text` tokenized with
+// first_flags must give `ids`. Tokenized with other_flags it must give the field `other`, or `ids` if the line has no such
+// field. The ids must decode to the first of these fields that the line has: `decoded` (NULL: no check), "decoded", "text".
+// Returns the number of lines.
 int tokens_check_vectors(const sl_tokenizer *tok, const char *path, unsigned first_flags, const char *other,
                          unsigned other_flags, const char *decoded);
 

@@ -1,5 +1,6 @@
 // tests/tokenizer/test_pipelines.c - compares every step of tokenizer.json with the package tokenizers
-// (scripts/goldens/make_pipelines.py), and the blanks of SentencePiece with transformers and mistral-common (scripts/goldens/make_blanks.py).
+// (scripts/goldens/make_pipelines.py), and the blanks of SentencePiece with transformers and mistral-common
+// (scripts/goldens/make_blanks.py).
 #include "tests/support/run_cli.h"
 #include "tests/support/tokens.h"
 #include "tests/support/venv.h"
@@ -99,8 +100,8 @@ static void goldens(void) {
 static void other_texts(void) { // made now, with the seed of the test
     char command[1400];
     const char *python = venv_python("tokenizers");
-    snprintf(command, sizeof command, "%s scripts/goldens/make_pipelines.py --seed %llu --texts 140 --out '%s' >'%s' 2>&1", python,
-             (unsigned long long)test_seed, in_tmp("pipelines.json"), in_tmp("said"));
+    snprintf(command, sizeof command, "%s scripts/goldens/make_pipelines.py --seed %llu --texts 140 --out '%s' >'%s' 2>&1",
+             python, (unsigned long long)test_seed, in_tmp("pipelines.json"), in_tmp("said"));
     if (system(command)) FAIL("%s", slurp(in_tmp("said"), &(size_t){0}));
     check_file(in_tmp("pipelines.json"));
 }

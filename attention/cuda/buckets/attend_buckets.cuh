@@ -19,7 +19,7 @@
 #define SLEIGH_ATTEND_BUCKETS_CUH
 
 #include "attention/cuda/buckets/bucket_step.cuh"
-#include "attention/cuda/host_rows.cuh"
+#include "attention/cuda/offloaded_rows.cuh"
 #include "attention/cuda/mma_tiles.cuh"
 
 #include <cuda_bf16.h>
@@ -53,7 +53,7 @@ struct attend_buckets_params {
     const int *drawable; // [n_seqs * n_kv_heads] rows that may be drawn; 0: nothing was drawn
     const int32_t *draw; // [n_seqs * n_heads][n_drawn] pool rows
     const float *weight; // [n_seqs * n_heads][n_drawn] log2 of 1 / pi
-    const bf16 *host;    // IS_HOST: host_rows.rows
+    const bf16 *host;    // IS_OFFLOADED: offloaded_rows.rows
 };
 
 // ---- the rows of a KV head ----
@@ -120,7 +120,7 @@ __device__ void find_parts(const attend_buckets_params &p, const visit_range &r,
 
 // A row that a lane attends to.
 struct bucket_row {
-    int at;       // marked pool row (host_rows.cuh); -1: none
+    int at;       // marked pool row (offloaded_rows.cuh); -1: none
     int head;     // the query head that reads it, or ALL_HEADS
     float weight; // log2 of its weight
 };
@@ -173,7 +173,7 @@ __device__ void chunk_of_chosen(const attend_buckets_params &p, const visit_rang
 
 // Starts the copy of 16 bytes of a row to shared memory, or writes zeros.
 __device__ __forceinline__ void copy_part(bf16 *to, const bf16 *from, bool present, uint64_t policy) {
-    if (IS_HOST)
+    if (IS_OFFLOADED)
         copy_async(to, from, present);
     else
         copy_async(to, from, present, policy);

@@ -74,7 +74,7 @@ void open_step(const sl_attn_cuda_decode_args *a, attend_buckets_params *p) {
     v.page_rows = (const char *)a->extra[0], v.page_rows_size = a->extra_size[0];
     v.lists = (const char *)a->extra[1], v.lists_size = a->extra_size[1], v.slots = a->extra_slots[1];
     v.stats = a->stats;
-    p->k = a->k, p->v = a->v, p->out = a->out, p->host = a->host_rows;
+    p->k = a->k, p->v = a->v, p->out = a->out, p->host = a->offloaded_rows;
     p->done = counters_of(a, 0).done;
 }
 
@@ -136,16 +136,16 @@ int supports_draws(const sl_attn_spec *spec, sl_error *err) {
 
 } // namespace
 
-#ifdef SL_HOST_ROWS
-#define OPS sl_saap_host_cuda_ops
-#define IS_OPS sl_saap_is_host_cuda_ops
-#define HOST_OPS NULL
-#define HOST_IS_OPS NULL
+#ifdef SL_OFFLOADED_ROWS
+#define OPS sl_saap_offloaded_cuda_ops
+#define IS_OPS sl_saap_is_offloaded_cuda_ops
+#define OFFLOADED_OPS NULL
+#define OFFLOADED_IS_OPS NULL
 #else
 #define OPS sl_saap_cuda_ops
 #define IS_OPS sl_saap_is_cuda_ops
-#define HOST_OPS &sl_saap_host_cuda_ops
-#define HOST_IS_OPS &sl_saap_is_host_cuda_ops
+#define OFFLOADED_OPS &sl_saap_offloaded_cuda_ops
+#define OFFLOADED_IS_OPS &sl_saap_is_offloaded_cuda_ops
 #endif
 const sl_attn_cuda_ops OPS = {.workspace = workspace,
                               .decode = decode,
@@ -157,7 +157,7 @@ const sl_attn_cuda_ops OPS = {.workspace = workspace,
                               .supports = NULL,
                               .mask = NULL,
                               .mask_workspace = NULL,
-                              .host = HOST_OPS};
+                              .offloaded = OFFLOADED_OPS};
 const sl_attn_cuda_ops IS_OPS = {.workspace = workspace,
                                  .decode = decode,
                                  .needs = needs,
@@ -168,4 +168,4 @@ const sl_attn_cuda_ops IS_OPS = {.workspace = workspace,
                                  .supports = supports_draws,
                                  .mask = NULL,
                                  .mask_workspace = NULL,
-                                 .host = HOST_IS_OPS};
+                                 .offloaded = OFFLOADED_IS_OPS};

@@ -106,7 +106,7 @@ struct attend_params {
     int reads_k;      // for the statistics: 1: this kernel reads rows of K
     int reads_newest; // 1: the scores have counted K of the newest page already, because it has no page extra
     sl_attn_cuda_stats *stats;
-    const bf16 *host; // IS_HOST: host_rows.rows
+    const bf16 *host; // IS_OFFLOADED: offloaded_rows.rows
 };
 
 static void take_partials(arena *from, attend_params *p, int n_heads, int head_dim, int capacity_rows, int with_moments) {
@@ -120,7 +120,7 @@ static void take_partials(arena *from, attend_params *p, int n_heads, int head_d
 // Everything but the lists and the memory of partial results.
 static attend_params attend_params_of(const sl_attn_cuda_decode_args *a) {
     attend_params p = {};
-    p.rows = a->rows, p.q = a->q, p.k = a->k, p.v = a->v, p.out = a->out, p.host = a->host_rows;
+    p.rows = a->rows, p.q = a->q, p.k = a->k, p.v = a->v, p.out = a->out, p.host = a->offloaded_rows;
     p.n_kv_heads = a->geom->n_kv_heads, p.group = a->geom->n_heads / a->geom->n_kv_heads;
     p.scale = sl_score_scale(a->geom->head_dim);
     p.n_lists = 1;

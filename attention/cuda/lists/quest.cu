@@ -68,12 +68,12 @@ void account_bounds(const sl_attn_geom *geom, const sl_attn_spec *, int n_kv, sl
 
 } // namespace
 
-#ifdef SL_HOST_ROWS
-const sl_attn_cuda_ops sl_quest_host_cuda_ops = {
-#define HOST_OPS NULL
+#ifdef SL_OFFLOADED_ROWS
+const sl_attn_cuda_ops sl_quest_offloaded_cuda_ops = {
+#define OFFLOADED_OPS NULL
 #else
 const sl_attn_cuda_ops sl_quest_cuda_ops = {
-#define HOST_OPS &sl_quest_host_cuda_ops
+#define OFFLOADED_OPS &sl_quest_offloaded_cuda_ops
 #endif
     .workspace = workspace,
     .decode = decode,
@@ -85,4 +85,4 @@ const sl_attn_cuda_ops sl_quest_cuda_ops = {
     .supports = NULL,
     .mask = NULL,
     .mask_workspace = NULL,
-    .host = HOST_OPS};
+    .offloaded = OFFLOADED_OPS};

@@ -462,7 +462,7 @@ void account_index(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv,
 
 // With rows on the host, exact scores would read every key over the bus.
 int supports(const sl_attn_spec *spec, sl_error *err) {
-    if (!IS_HOST || by_bounds(spec)) return 0;
+    if (!IS_OFFLOADED || by_bounds(spec)) return 0;
     return sl_fail(
         err, SL_ERR_UNSUPPORTED,
         "{attn} vattention: {predictor} oracle: not offered with {kv_cache} host, because it reads every key; expected "
@@ -471,12 +471,12 @@ int supports(const sl_attn_spec *spec, sl_error *err) {
 
 } // namespace
 
-#ifdef SL_HOST_ROWS
-const sl_attn_cuda_ops sl_vattention_host_cuda_ops = {
-#define HOST_OPS NULL
+#ifdef SL_OFFLOADED_ROWS
+const sl_attn_cuda_ops sl_vattention_offloaded_cuda_ops = {
+#define OFFLOADED_OPS NULL
 #else
 const sl_attn_cuda_ops sl_vattention_cuda_ops = {
-#define HOST_OPS &sl_vattention_host_cuda_ops
+#define OFFLOADED_OPS &sl_vattention_offloaded_cuda_ops
 #endif
     .workspace = workspace,
     .decode = decode,
@@ -488,4 +488,4 @@ const sl_attn_cuda_ops sl_vattention_cuda_ops = {
     .supports = supports,
     .mask = NULL,
     .mask_workspace = NULL,
-    .host = HOST_OPS};
+    .offloaded = OFFLOADED_OPS};

@@ -222,4 +222,4 @@ const sl_attn_cuda_ops sl_dense_q_cuda_ops = {.workspace = workspace,
                                               .supports = NULL,
                                               .mask = NULL,
                                               .mask_workspace = NULL,
-                                              .host = NULL};
+                                              .offloaded = NULL};

@@ -34,8 +34,8 @@ struct is_params {
     float *newest;  // quantised_params.newest
     carried_params carried = {};
     uint16_t *listed = NULL; // IS_LONG: place_listed
-    int *paired = NULL;  // BY_LAYER: [n_seqs * n_heads][MOST_PAIRED] pool rows that chi2 compares, of heads with shared lists
-    host_rows host = {}; // IS_HOST
+    int *paired = NULL; // BY_LAYER: [n_seqs * n_heads][MOST_PAIRED] pool rows that chi2 compares, of heads with shared lists
+    offloaded_rows host = {}; // IS_OFFLOADED
 };
 
 // The query head of a thread block.
@@ -55,7 +55,7 @@ struct block_shared {
     float columns[TAKE_WARPS][DIM_MAX];
     uint4 q[DIM_MAX / 8]; // of the head
     context_array<int32_t, TILES_MAX> page;
-    int row[TAKE_THREADS]; // pool rows; IS_HOST: places in host.fetched. A warp writes only the places of its lanes
+    int row[TAKE_THREADS]; // pool rows; IS_OFFLOADED: places in host.fetched. A warp writes only the places of its lanes
     float coef[TAKE_THREADS];
     int other_top, is_last;
     open_list taken; // of the thread block
@@ -108,12 +108,12 @@ __device__ void prefetch(const bf16 *row, int bytes) {
 }
 
 // Computes the exact scores of the warp's n rows of K in s->row. Lane i gets the score of row i. The query is column 0 of the
-// mma. *factor: inverse_pi of the lane's row, computed while the first rows are in flight. IS_HOST: rows of V lie between those
-// of K.
+// mma. *factor: inverse_pi of the lane's row, computed while the first rows are in flight. IS_OFFLOADED: rows of V lie between
+// those of K.
 template <int DIM>
 __device__ float score_rows(const score_params &p, const bf16 *rows, const block_shared *s, int n, int thread,
                             const drawn_row &drawn, float *factor) {
-    enum { LOADS = scorer<DIM>::K_LOADS, ODD = scorer<DIM>::K_STEPS % 2, STRIDE = (IS_HOST ? 2 : 1) * layout<DIM>::ROW };
+    enum { LOADS = scorer<DIM>::K_LOADS, ODD = scorer<DIM>::K_STEPS % 2, STRIDE = (IS_OFFLOADED ? 2 : 1) * layout<DIM>::ROW };
     int lane = thread % 32, warp = thread / 32 * 32, lane_q = lane % 4, n_halves = n > 16 ? 2 : 1;
     float c[2][4] = {}, score = 0;
     uint4 a[2][LOADS], b[2][LOADS];
@@ -169,7 +169,7 @@ __device__ int add_rows(const is_params &p, block_shared *s, int list, const dra
     if (n == 0) return 0;
     float factor;
     const bf16 *k = p.score.k;
-    if (IS_HOST) {
+    if (IS_OFFLOADED) {
         size_t places = ((size_t)s->at.index * p.n_lists + list) * TAKE_THREADS; // the same for every thread block
         row = fetch_rows<DIM>(p.host, s, places, thread, row);
         k = p.host.fetched + places * 2 * DIM;
@@ -185,7 +185,7 @@ __device__ int add_rows(const is_params &p, block_shared *s, int list, const dra
     to->total = fmaf(to->total, fall, sl_sum_lanes(mass));
 #pragma unroll
     for (int k = 0; k < 8; k++) to->sum.x[k] *= fall;
-    if (IS_HOST) return gather<DIM>(paired_rows{k + DIM}, s, thread, row, known_factor{mass}, &to->sum);
+    if (IS_OFFLOADED) return gather<DIM>(paired_rows{k + DIM}, s, thread, row, known_factor{mass}, &to->sum);
     return gather<DIM>(p.draw.v, s, thread, row, known_factor{mass}, &to->sum);
 }
 

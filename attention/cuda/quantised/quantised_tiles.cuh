@@ -10,7 +10,7 @@
 #define SLEIGH_QUANTISED_TILES_CUH
 
 #include "attention/cuda/head_dim.cuh"
-#include "attention/cuda/host_rows.cuh"
+#include "attention/cuda/offloaded_rows.cuh"
 #include "attention/cuda/quantised/list_queue.cuh"
 
 namespace {
@@ -143,8 +143,8 @@ struct planned_batches {
 };
 
 // Plans part `part` of item `number` of all items. The items of a sequence are in the order of pages, and the KV heads of a
-// page follow each other. The tiles of the newest page are an exception: they come after half of the pages. IS_HOST: all items
-// of a KV head follow each other. So the bus fetches the drawn rows of the first heads while the keys of later heads are
+// page follow each other. The tiles of the newest page are an exception: they come after half of the pages. IS_OFFLOADED: all
+// items of a KV head follow each other. So the bus fetches the drawn rows of the first heads while the keys of later heads are
 // scored.
 template <int DIM, int BITS, bool SIZES>
 __device__ planned_tile plan_tile(const quantised_params &p, seq_lookup *lookup, int number, int part) {
@@ -154,7 +154,8 @@ __device__ planned_tile plan_tile(const quantised_params &p, seq_lookup *lookup,
     planned_tile x = {.place = {-1, 0, 0}};
     if (at.seq < 0) return x;
     int n_built = built_pages(at.n_kv), n_tiles = newest_tiles(at.n_kv), n_items = quantised_items().count(at.n_kv);
-    int index = IS_HOST ? at.local % n_items : at.local / n_heads, kv_head = IS_HOST ? at.local / n_items : at.local % n_heads;
+    int index = IS_OFFLOADED ? at.local % n_items : at.local / n_heads,
+        kv_head = IS_OFFLOADED ? at.local / n_items : at.local % n_heads;
     int tile = index - n_built / 2, page = tile < 0 ? index : tile < n_tiles ? n_built : index - n_tiles;
     size_t pool = (size_t)__ldg(at.pages + page) * n_heads + kv_head;
     x.exact = page == n_built, x.has_query = part == 0;

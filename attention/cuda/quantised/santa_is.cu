@@ -21,8 +21,8 @@
 // query in column 0 give 16 scores. The warp computes e^s / pi relative to its maximum and gathers V. join_warps adds the sums
 // of the 8 warps in order. 128 threads have one column each.
 //
-// With SL_HOST_ROWS the kernels are compiled for rows in host memory. There add_rows first fetches the rows
-// of the warp (host_rows.cuh).
+// With SL_OFFLOADED_ROWS the kernels are compiled for rows in host memory. There add_rows first fetches the rows
+// of the warp (offloaded_rows.cuh).
 //
 // Owns: the draws, the threshold of a layer, and the launch. is_rows.cuh owns the sums.
 #include "attention/cuda/quantised/is_rows.cuh"
@@ -257,7 +257,7 @@ __device__ void measure(const is_params &p, block_shared *s, layer_shared *l, in
     unbounded = __any_sync(~0u, unbounded);
     if (thread % 32 == 0) l->is_unbounded[thread / 32] = unbounded;
     float norm = norm_of(l->square, out, thread); // has two barriers
-    if (compares && IS_HOST) {
+    if (compares && IS_OFFLOADED) {
         const paired_rows v = {p.host.rows + DIM};
         pairs = pairs_of<DIM, true>(v, &s->take.lists, &l->pairs, s->columns[0], l->pairs.n_light, n, thread);
         if (p.draw.stats && thread == 0) atomicAdd(&p.draw.stats->fetched, (unsigned long long)n);
@@ -427,7 +427,7 @@ __global__ void __maxnreg__(REGISTERS) is_draw_kernel(const __grid_constant__ is
 
 // ---- launch ----
 
-const sl_attn_cuda_ops &long_ops = IS_HOST ? sl_santa_is_host_long_cuda_ops : sl_santa_is_long_cuda_ops;
+const sl_attn_cuda_ops &long_ops = IS_OFFLOADED ? sl_santa_is_offloaded_long_cuda_ops : sl_santa_is_long_cuda_ops;
 
 is_mode mode_of(const sl_attn_spec *spec) {
     return sl_attn_certifies_layer(spec) ? BY_LAYER : EVEN;
@@ -485,12 +485,12 @@ size_t lay_out(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, i
            n_places = (size_t)n_seqs * geom->n_heads * lists_of(spec) * TAKE_THREADS;
     if (mode_of(spec) == BY_LAYER) p->listed = take_listed(&a, n_blocks, n_kv);
     if (mode_of(spec) == BY_LAYER) p->paired = a.take<int>((size_t)n_seqs * geom->n_heads * MOST_PAIRED);
-    if (IS_HOST) p->host.fetched = a.take<bf16>(n_places * 2 * geom->head_dim);
+    if (IS_OFFLOADED) p->host.fetched = a.take<bf16>(n_places * 2 * geom->head_dim);
     char *from = a.at; // the next arrays are cleared in every launch, `listed` only for a cache of hot rows
     p->queue = lists_of(spec) > 1 ? take_queue(&a, n_seqs * geom->n_heads) : list_queue{};
     char *end = a.at;
-    if (IS_HOST) p->host.listed = a.take<int>(n_places);
-    if (IS_HOST && p->host.hot.n_sets > 0) end = a.at;
+    if (IS_OFFLOADED) p->host.listed = a.take<int>(n_places);
+    if (IS_OFFLOADED && p->host.hot.n_sets > 0) end = a.at;
     p->cleared = {(int *)from, (int)((end - from) / sizeof(int))};
     return bytes_taken(a, ws);
 }
@@ -524,8 +524,8 @@ template <int DIM, int BITS> void launch(const sl_attn_cuda_decode_args *a) {
                    .newest = NULL};
     SL_CHECK(a->max_kv <= ROWS_MAX);
     if (mode == BY_LAYER) p.carried = carried_params_of(a, a->state_at);
-    SL_CHECK((a->host_rows != NULL) == IS_HOST);
-    p.host.rows = a->host_rows, p.host.hot = a->hot, p.host.n_kv_heads = a->geom->n_kv_heads, p.host.stats = a->stats;
+    SL_CHECK((a->offloaded_rows != NULL) == IS_OFFLOADED);
+    p.host.rows = a->offloaded_rows, p.host.hot = a->hot, p.host.n_kv_heads = a->geom->n_kv_heads, p.host.stats = a->stats;
     lay_out(a->geom, a->spec, a->n_seqs, a->max_kv, a->ws, &p);
     share_heads(&p, a->spec);
     if (mode == BY_LAYER) {
@@ -590,8 +590,8 @@ const sl_attn_cuda_ops SL_TABLE_OF_UNIT(sl_santa_is) = {.workspace = workspace,
                                                         .supports = supports,
                                                         .mask = NULL,
                                                         .mask_workspace = NULL,
-#if defined SL_HOST_ROWS || defined SL_LONG_CONTEXT
-                                                        .host = NULL};
+#if defined SL_OFFLOADED_ROWS || defined SL_LONG_CONTEXT
+                                                        .offloaded = NULL};
 #else
-                                                        .host = &sl_santa_is_host_cuda_ops};
+                                                        .offloaded = &sl_santa_is_offloaded_cuda_ops};
 #endif

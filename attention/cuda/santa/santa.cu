@@ -111,7 +111,8 @@ template <sampler KIND> void decode(const sl_attn_cuda_decode_args *args) {
 #define OPS(KIND)                                                                                                              \
     {                                                                                                                          \
         .workspace = workspace, .decode = decode<KIND>, .needs = NULL, .state = NULL, .max_rows = SL_CUDA_LONG_ROWS,           \
-        .account = account_all_keys, .prefill = NULL, .supports = NULL, .mask = NULL, .mask_workspace = NULL, .host = NULL     \
+        .account = account_all_keys, .prefill = NULL, .supports = NULL, .mask = NULL, .mask_workspace = NULL,                  \
+        .offloaded = NULL                                                                                                      \
     }
 #ifdef SL_LONG_CONTEXT
 const sl_attn_cuda_ops sl_santa_long_cuda_ops[] = {OPS(INDEPENDENT), OPS(STRATIFIED), OPS(SYSTEMATIC), OPS(TILES_PROPORTIONAL),

@@ -1,7 +1,7 @@
-// tests/kv/test_kv_host.c - rows in host memory (kv_host.h), on the CPU's memory: pages move between frames and the host,
+// tests/kv/test_kv_offload.c - rows in host memory (kv_offload.h), on the CPU's memory: pages move between frames and the host,
 // and every row keeps its value through steps, forks, cuts, prefills and a lack of frames.
 #include "attention/extras/hot_order.h"
-#include "kv/kv_host.h"
+#include "kv/kv_offload.h"
 #include "kv/kv_extras.h"
 #include "tests/test.h"
 
@@ -12,7 +12,7 @@ static sl_error err;
 
 static sl_kv_pool pool_of(int n_pages, int n_frames) {
     sl_kv_pool pool;
-    CHECK_OK(sl_kv_pool_init_on_host(&pool, sl_cpu_memory(), LAYERS, HEADS, DIM, n_pages, n_frames, STAGED, 100, &err), err);
+    CHECK_OK(sl_kv_pool_init_offloaded(&pool, sl_cpu_memory(), LAYERS, HEADS, DIM, n_pages, n_frames, STAGED, 100, &err), err);
     return pool;
 }
 
@@ -24,10 +24,10 @@ static bf16 value(int tag, int is_v, int layer, int h, int j, int d) {
 static bf16 *row_of(const sl_kv_pool *pool, const sl_kv_seq *seq, int is_v, int layer, int h, int j) {
     int32_t entry = sl_kv_entry(pool, seq, j / SL_PAGE);
     if (j / SL_PAGE < seq->n_tokens / SL_PAGE) {
-        CHECK(pool->host->frame_of[seq->pages[j / SL_PAGE]] < 0);
-        return sl_kv_host_row(pool, layer, entry, h, j % SL_PAGE) + (is_v ? DIM : 0);
+        CHECK(pool->offload->frame_of[seq->pages[j / SL_PAGE]] < 0);
+        return sl_kv_offloaded_row(pool, layer, entry, h, j % SL_PAGE) + (is_v ? DIM : 0);
     }
-    CHECK_INT(entry, pool->host->frame_of[seq->pages[j / SL_PAGE]]);
+    CHECK_INT(entry, pool->offload->frame_of[seq->pages[j / SL_PAGE]]);
     sl_kv_rows rows = sl_kv_layer(pool, layer);
     return (is_v ? rows.v : rows.k) + ((size_t)(entry * HEADS + h) * SL_PAGE + j % SL_PAGE) * DIM;
 }
@@ -63,13 +63,13 @@ static void check_rows(sl_kv_pool *pool, sl_kv_seq *seq, int from, int to, int t
 
 static int n_framed(const sl_kv_pool *pool) {
     int n = 0;
-    for (int i = 0; i < pool->host->n_frames; i++) {
-        int32_t page = pool->host->page_of[i];
-        if (page >= 0) CHECK_INT(pool->host->frame_of[page], i);
+    for (int i = 0; i < pool->offload->n_frames; i++) {
+        int32_t page = pool->offload->page_of[i];
+        if (page >= 0) CHECK_INT(pool->offload->frame_of[page], i);
         n += page >= 0;
     }
     for (int i = 0; i < pool->n_pages; i++)
-        if (pool->host->frame_of[i] >= 0) CHECK_INT(pool->host->page_of[pool->host->frame_of[i]], i);
+        if (pool->offload->frame_of[i] >= 0) CHECK_INT(pool->offload->page_of[pool->offload->frame_of[i]], i);
     return n;
 }
 
@@ -169,7 +169,7 @@ static void batch_keeps_its_frames(void) { // also when each of its sequences fi
         CHECK_OK(sl_kv_reserve(&pool, &seqs[s], seqs[s].n_tokens + 1, &err), err);
         sl_kv_hold(&pool, &seqs[s]);
     }
-    for (int s = 0; s < N; s++) CHECK(pool.host->frame_of[seqs[s].pages[1]] >= 0);
+    for (int s = 0; s < N; s++) CHECK(pool.offload->frame_of[seqs[s].pages[1]] >= 0);
     for (int s = 0; s < N; s++) check_rows(&pool, &seqs[s], 0, 300 + s, 1);
     for (int s = 0; s < N; s++) sl_kv_seq_free(&pool, &seqs[s]);
     sl_kv_seq_free(&pool, &a);
@@ -225,14 +225,14 @@ static void prefills(void) {
 static void many_pages(void) { // more pages than one move takes
     enum { PAGES = 2 * SL_MOVE_MOST + 3 };
     sl_kv_pool pool;
-    CHECK_OK(sl_kv_pool_init_on_host(&pool, sl_cpu_memory(), 1, 1, DIM, PAGES, FRAMES, PAGES, 0, &err), err);
+    CHECK_OK(sl_kv_pool_init_offloaded(&pool, sl_cpu_memory(), 1, 1, DIM, PAGES, FRAMES, PAGES, 0, &err), err);
     int32_t pages[PAGES];
     for (int i = 0; i < PAGES; i++) pages[i] = (int32_t)(i * 2 % PAGES); // PAGES is odd: every page once
     sl_kv_rows rows = sl_kv_staged(&pool, 0);
     for (size_t i = 0; i < (size_t)PAGES * SL_PAGE * DIM; i++) rows.k[i] = (bf16)(i / DIM), rows.v[i] = (bf16)(i / DIM + 7);
     sl_kv_write_rows(&pool, 0, pages, PAGES, 0);
     for (int i = 0; i < PAGES; i++) {
-        const bf16 *row = sl_kv_host_row(&pool, 0, pages[i], 0, 200);
+        const bf16 *row = sl_kv_offloaded_row(&pool, 0, pages[i], 0, 200);
         CHECK_INT(row[1], (bf16)(i * SL_PAGE + 200));
         CHECK_INT(row[DIM], (bf16)(i * SL_PAGE + 207));
     }
@@ -248,22 +248,22 @@ static void versions(void) {
     sl_kv_pool pool = pool_of(6, FRAMES);
     sl_kv_seq a = {0}, b = {0};
     step_to(&pool, &a, 600, 1);
-    uint32_t first = pool.host->versions[a.pages[0]], second = pool.host->versions[a.pages[1]];
-    CHECK(first && second && pool.host->versions[a.pages[2]] == 0); // page 2 was not written to the host
+    uint32_t first = pool.offload->versions[a.pages[0]], second = pool.offload->versions[a.pages[1]];
+    CHECK(first && second && pool.offload->versions[a.pages[2]] == 0); // page 2 was not written to the host
     check_rows(&pool, &a, 0, 600, 1);
-    CHECK(pool.host->versions[a.pages[0]] == first);
+    CHECK(pool.offload->versions[a.pages[0]] == first);
     sl_kv_truncate(&pool, &a, 300);
     step_to(&pool, &a, 600, 2);
-    CHECK(pool.host->versions[a.pages[0]] == first && pool.host->versions[a.pages[1]] != second);
+    CHECK(pool.offload->versions[a.pages[0]] == first && pool.offload->versions[a.pages[1]] != second);
     int32_t page = a.pages[0];
     sl_kv_seq_free(&pool, &a);
     prefill_to(&pool, &b, 6 * SL_PAGE, 4000, 3); // takes every page again
-    CHECK(pool.host->versions[page] != first && pool.host->versions[page] != 0);
+    CHECK(pool.offload->versions[page] != first && pool.offload->versions[page] != 0);
     sl_kv_publish(&pool, &b);
-    CHECK_INT(pool.host->versions[b.pages[4]], (uint32_t)pool.versions[b.pages[4]]);
+    CHECK_INT(pool.offload->versions[b.pages[4]], (uint32_t)pool.versions[b.pages[4]]);
     pool.versions[b.pages[4]] = 1ull << 32; // the device has the low half, and 0 would be no version
     sl_kv_publish(&pool, &b);
-    CHECK(pool.host->versions[b.pages[4]] != 0);
+    CHECK(pool.offload->versions[b.pages[4]] != 0);
     sl_kv_seq_free(&pool, &b);
     sl_kv_pool_free(&pool);
 }
@@ -284,7 +284,7 @@ static void turns_of_frames(void) {
         held[s] = time;
         step_to(&pool, &seqs[s], seqs[s].n_tokens + 1, s);
         for (int i = 0; i < SEQS; i++)
-            if (seqs[i].n_tokens) CHECK_INT(pool.host->frame_of[seqs[i].pages[0]] >= 0, held[i] > 0);
+            if (seqs[i].n_tokens) CHECK_INT(pool.offload->frame_of[seqs[i].pages[0]] >= 0, held[i] > 0);
         CHECK_INT(n_framed(&pool), n_held);
     }
     for (int i = 0; i < SEQS; i++) check_rows(&pool, &seqs[i], 0, seqs[i].n_tokens, i), sl_kv_seq_free(&pool, &seqs[i]);
@@ -346,4 +346,4 @@ static const test_case cases[] = {
     {"hot-order", 0, hot_order},
     {0},
 };
-const test_suite suite_kv_host = {"kv_host", cases};
+const test_suite suite_kv_offload = {"kv_offload", cases};

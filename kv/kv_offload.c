@@ -1,5 +1,5 @@
-// kv/kv_host.c - see kv_host.h.
-#include "kv/kv_host.h"
+// kv/kv_offload.c - see kv_offload.h.
+#include "kv/kv_offload.h"
 
 #include <stdlib.h>
 
@@ -13,16 +13,16 @@ static size_t page_elems(const sl_kv_pool *pool) { // of K, or of V
 static void publish(const sl_kv_pool *pool, int32_t page) {
     uint32_t version = (uint32_t)pool->versions[page];
     if (version == 0) version = 1u << 31; // 0 is no version
-    pool->backend->upload(pool->backend, pool->host->versions + page, &version, sizeof version);
+    pool->backend->upload(pool->backend, pool->offload->versions + page, &version, sizeof version);
 }
 
 void sl_kv_publish(sl_kv_pool *pool, const sl_kv_seq *seq) {
-    for (int i = 0; pool->host && i < seq->n_pages; i++) publish(pool, seq->pages[i]);
+    for (int i = 0; pool->offload && i < seq->n_pages; i++) publish(pool, seq->pages[i]);
 }
 
 sl_kv_hot_rows sl_kv_hot_layer(const sl_kv_pool *pool, int layer) {
-    if (!pool->host) return (sl_kv_hot_rows){.imposed = -1};
-    sl_kv_hot_rows hot = pool->host->hot;
+    if (!pool->offload) return (sl_kv_hot_rows){.imposed = -1};
+    sl_kv_hot_rows hot = pool->offload->hot;
     size_t sets = (size_t)layer * pool->n_kv_heads * hot.n_sets;
     if (!hot.n_sets) return hot;
     hot.tags += sets * SL_KV_HOT_WAYS, hot.order += sets;
@@ -33,8 +33,8 @@ sl_kv_hot_rows sl_kv_hot_layer(const sl_kv_pool *pool, int layer) {
 // ---- copies ----
 
 sl_kv_rows sl_kv_staged(const sl_kv_pool *pool, int layer) {
-    size_t at = (size_t)(layer % 2) * pool->host->n_staged * page_elems(pool);
-    return (sl_kv_rows){pool->host->staged_k + at, pool->host->staged_v + at};
+    size_t at = (size_t)(layer % 2) * pool->offload->n_staged * page_elems(pool);
+    return (sl_kv_rows){pool->offload->staged_k + at, pool->offload->staged_v + at};
 }
 
 static sl_page_move move_of(const sl_kv_pool *pool, int to_host) {
@@ -45,8 +45,8 @@ static sl_page_move move_of(const sl_kv_pool *pool, int to_host) {
                           .to_host = to_host,
                           .k = pool->k,
                           .v = pool->v,
-                          .rows = pool->host->rows,
-                          .k_layer = pool->host->n_frames * page_elems(pool),
+                          .rows = pool->offload->rows,
+                          .k_layer = pool->offload->n_frames * page_elems(pool),
                           .rows_layer = 2 * pool->n_pages * page_elems(pool)};
 }
 
@@ -60,8 +60,8 @@ static void move_page(const sl_kv_pool *pool, int32_t page, int32_t frame, int t
 // m: move_of
 static void move_staged(const sl_kv_pool *pool, int layer, const int32_t *pages, int n, int at, sl_page_move m) {
     sl_kv_rows staged = sl_kv_staged(pool, layer);
-    SL_CHECK(at >= 0 && at + n <= pool->host->n_staged);
-    for (int i = 0; i < n; i++) SL_CHECK(pool->host->frame_of[pages[i]] < 0);
+    SL_CHECK(at >= 0 && at + n <= pool->offload->n_staged);
+    for (int i = 0; i < n; i++) SL_CHECK(pool->offload->frame_of[pages[i]] < 0);
     m.n_layers = 1;
     m.k = staged.k, m.v = staged.v;
     m.rows += layer * m.rows_layer;
@@ -87,49 +87,49 @@ void sl_kv_write_rows(sl_kv_pool *pool, int layer, const int32_t *pages, int n, 
     for (int i = 0; layer + 1 == pool->n_layers && i < n; i++) publish(pool, pages[i]); // no step runs before the last layer
 }
 
-bf16 *sl_kv_host_row(const sl_kv_pool *pool, int layer, int32_t page, int h, int row) {
+bf16 *sl_kv_offloaded_row(const sl_kv_pool *pool, int layer, int32_t page, int h, int row) {
     size_t number = (((size_t)layer * pool->n_pages + page) * pool->n_kv_heads + h) * SL_PAGE + row;
-    return pool->host->rows + number * 2 * pool->head_dim;
+    return pool->offload->rows + number * 2 * pool->head_dim;
 }
 
 // ---- frames ----
 
-static void free_frame(sl_kv_host *host, int32_t frame) {
-    host->frame_of[host->page_of[frame]] = -1;
-    host->page_of[frame] = -1;
+static void free_frame(sl_kv_offload *offload, int32_t frame) {
+    offload->frame_of[offload->page_of[frame]] = -1;
+    offload->page_of[frame] = -1;
 }
 
 static void write_out(sl_kv_pool *pool, int32_t page) {
-    int32_t frame = pool->host->frame_of[page];
+    int32_t frame = pool->offload->frame_of[page];
     if (frame < 0) return;
     move_page(pool, page, frame, 1);
     publish(pool, page);
-    free_frame(pool->host, frame);
+    free_frame(pool->offload, frame);
 }
 
 // Gives the page a frame, without its rows. A free frame is taken first, then the one whose last hold is the longest ago.
 static int32_t take_frame(sl_kv_pool *pool, int32_t page) {
-    sl_kv_host *host = pool->host;
+    sl_kv_offload *offload = pool->offload;
     int32_t best = 0;
-    SL_CHECK(host->frame_of[page] < 0);
-    for (int32_t i = 0; i < host->n_frames && host->page_of[best] >= 0; i++)
-        if (host->page_of[i] < 0 || host->held[i] < host->held[best]) best = i;
-    if (host->page_of[best] >= 0) write_out(pool, host->page_of[best]);
-    host->page_of[best] = page;
-    host->frame_of[page] = best;
-    host->held[best] = ++host->time;
+    SL_CHECK(offload->frame_of[page] < 0);
+    for (int32_t i = 0; i < offload->n_frames && offload->page_of[best] >= 0; i++)
+        if (offload->page_of[i] < 0 || offload->held[i] < offload->held[best]) best = i;
+    if (offload->page_of[best] >= 0) write_out(pool, offload->page_of[best]);
+    offload->page_of[best] = page;
+    offload->frame_of[page] = best;
+    offload->held[best] = ++offload->time;
     return best;
 }
 
 void sl_kv_hold(sl_kv_pool *pool, const sl_kv_seq *seq) {
-    sl_kv_host *host = pool->host;
-    if (!host) return;
+    sl_kv_offload *offload = pool->offload;
+    if (!offload) return;
     int newest = seq->n_tokens / SL_PAGE;
     SL_CHECK(newest < seq->n_pages);
     for (int i = 0; i < newest; i++) write_out(pool, seq->pages[i]);
-    int32_t page = seq->pages[newest], frame = host->frame_of[page];
+    int32_t page = seq->pages[newest], frame = offload->frame_of[page];
     if (frame >= 0) {
-        host->held[frame] = ++host->time;
+        offload->held[frame] = ++offload->time;
         return;
     }
     frame = take_frame(pool, page);
@@ -137,29 +137,29 @@ void sl_kv_hold(sl_kv_pool *pool, const sl_kv_seq *seq) {
 }
 
 void sl_kv_write_out(sl_kv_pool *pool, const sl_kv_seq *seq) {
-    for (int i = 0; pool->host && i < seq->n_pages; i++) write_out(pool, seq->pages[i]);
+    for (int i = 0; pool->offload && i < seq->n_pages; i++) write_out(pool, seq->pages[i]);
 }
 
 int32_t sl_kv_entry(const sl_kv_pool *pool, const sl_kv_seq *seq, int i) {
     int32_t page = seq->pages[i];
-    if (!pool->host || i < seq->n_tokens / SL_PAGE) return page;
-    return pool->host->frame_of[page] >= 0 ? pool->host->frame_of[page] : page;
+    if (!pool->offload || i < seq->n_tokens / SL_PAGE) return page;
+    return pool->offload->frame_of[page] >= 0 ? pool->offload->frame_of[page] : page;
 }
 
-void sl_kv_host_forget(sl_kv_pool *pool, int32_t page) {
-    if (pool->host && pool->host->frame_of[page] >= 0) free_frame(pool->host, pool->host->frame_of[page]);
+void sl_kv_offload_forget(sl_kv_pool *pool, int32_t page) {
+    if (pool->offload && pool->offload->frame_of[page] >= 0) free_frame(pool->offload, pool->offload->frame_of[page]);
 }
 
-void sl_kv_host_copy(sl_kv_pool *pool, int32_t to, int32_t from) {
+void sl_kv_offload_copy(sl_kv_pool *pool, int32_t to, int32_t from) {
     const sl_backend *be = pool->backend;
-    sl_kv_host *host = pool->host;
-    if (host->frame_of[from] >= 0) host->held[host->frame_of[from]] = ++host->time; // so that take_frame leaves it
-    int32_t frame = take_frame(pool, to), source = host->frame_of[from];
+    sl_kv_offload *offload = pool->offload;
+    if (offload->frame_of[from] >= 0) offload->held[offload->frame_of[from]] = ++offload->time; // so that take_frame leaves it
+    int32_t frame = take_frame(pool, to), source = offload->frame_of[from];
     if (source < 0) {
         move_page(pool, from, frame, 0);
         return;
     }
-    size_t page = page_elems(pool), pitch = host->n_frames * page * sizeof(bf16), size = page * sizeof(bf16);
+    size_t page = page_elems(pool), pitch = offload->n_frames * page * sizeof(bf16), size = page * sizeof(bf16);
     be->copy(be, pool->k + frame * page, pitch, pool->k + source * page, pitch, size, pool->n_layers);
     be->copy(be, pool->v + frame * page, pitch, pool->v + source * page, pitch, size, pool->n_layers);
 }

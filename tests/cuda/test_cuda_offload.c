@@ -1,4 +1,4 @@
-// tests/cuda/test_cuda_host.c - K and V in host memory. Kernels that fetch rows give the bits of those that read rows on the
+// tests/cuda/test_cuda_offload.c - K and V in host memory. Kernels that fetch rows give the bits of those that read rows on the
 // GPU; so do whole models, through prefills, steps, page borders, batches, forks, cuts and files of sessions. Errors come
 // before any allocation.
 #include "tests/support/gpu.h"
@@ -37,10 +37,11 @@ static void free_pinned(void) {
 static void check_moves(int n_layers, int n_kv_heads, int dim, int n, int to_host, int aside) {
     enum { AT = 140, PAGES = 150 };
     size_t page = (size_t)n_kv_heads * SL_PAGE * dim, ordinary = n_layers * AT * page, rows = 2 * n_layers * PAGES * page;
-    bf16 *k = malloc(ordinary * sizeof *k), *v = malloc(ordinary * sizeof *v), *on_host = new_pinned(rows * sizeof *on_host);
+    bf16 *k = malloc(ordinary * sizeof *k), *v = malloc(ordinary * sizeof *v),
+         *offloaded = new_pinned(rows * sizeof *offloaded);
     bf16 *want_rows = malloc(rows * sizeof *want_rows), *got = malloc(ordinary * sizeof *got);
     for (size_t i = 0; i < ordinary; i++) k[i] = (bf16)(i * 7919 + 1), v[i] = (bf16)(i * 104729 + 2);
-    for (size_t i = 0; i < rows; i++) on_host[i] = want_rows[i] = (bf16)(i * 1299709 + 3);
+    for (size_t i = 0; i < rows; i++) offloaded[i] = want_rows[i] = (bf16)(i * 1299709 + 3);
     bf16 *gpu_k = gpu_copy(k, ordinary * sizeof *k), *gpu_v = gpu_copy(v, ordinary * sizeof *v);
     sl_page_move m = {.n = n,
                       .n_layers = n_layers,
@@ -51,7 +52,7 @@ static void check_moves(int n_layers, int n_kv_heads, int dim, int n, int to_hos
                       .aside = aside,
                       .k = gpu_k,
                       .v = gpu_v,
-                      .rows = on_host,
+                      .rows = offloaded,
                       .k_layer = AT * page,
                       .rows_layer = 2 * PAGES * page};
     for (int i = 0; i < n; i++) m.at[i] = (i * 3 + 1) % AT, m.page[i] = (PAGES - 1 - i * 7 % PAGES + PAGES) % PAGES;
@@ -60,8 +61,8 @@ static void check_moves(int n_layers, int n_kv_heads, int dim, int n, int to_hos
     m.k = k, m.v = v, m.rows = want_rows;
     sl_cpu_memory()->move_pages(sl_cpu_memory(), &m);
     for (size_t i = 0; i < rows; i++)
-        if (on_host[i] != want_rows[i])
-            FAIL("head_dim %d: element %zu of the rows is %04x, expected %04x", dim, i, on_host[i], want_rows[i]);
+        if (offloaded[i] != want_rows[i])
+            FAIL("head_dim %d: element %zu of the rows is %04x, expected %04x", dim, i, offloaded[i], want_rows[i]);
     for (int is_v = 0; is_v < 2; is_v++) {
         gpu_read(got, is_v ? gpu_v : gpu_k, ordinary * sizeof *got);
         for (size_t i = 0; i < ordinary; i++)
@@ -88,23 +89,23 @@ static void moves(void) {
 typedef struct host_cache {
     bf16 *rows;
     sl_attn_cuda_decode_args args;
-    sl_row host_rows[FIXTURE_SEQS];
+    sl_row offloaded_rows[FIXTURE_SEQS];
     bf16 *out;
 } host_cache;
 
 static host_cache host_cache_of(const decode_fixture *r) {
     const ref_cache *c = r->c;
     const sl_attn_geom *g = &c->geom;
-    const sl_attn_cuda_ops *ops = r->spec.method->cuda->host;
-    CHECK(ops && sl_attn_on_host_rows(&r->spec));
+    const sl_attn_cuda_ops *ops = r->spec.method->cuda->offloaded;
+    CHECK(ops && sl_attn_on_offloaded_rows(&r->spec));
     size_t page = (size_t)g->n_kv_heads * SL_PAGE * g->head_dim, n_out = (size_t)c->n_seqs * g->n_heads * g->head_dim;
     host_cache h = {.rows = new_pinned(2 * page * c->pool.n_pages * sizeof(bf16)), .args = r->args};
     h.args.k = gpu_new(page * c->n_seqs * sizeof(bf16)), h.args.v = gpu_new(page * c->n_seqs * sizeof(bf16));
-    h.args.host_rows = h.rows;
+    h.args.offloaded_rows = h.rows;
     h.args.out = gpu_new(n_out * sizeof(bf16));
     h.args.ws = gpu_zero(ops->workspace(r->args.geom, &r->spec, c->n_seqs, 1, r->max_kv));
     h.args.stats = gpu_zero(sizeof(sl_attn_cuda_stats));
-    h.args.rows = gpu_new(sizeof h.host_rows);
+    h.args.rows = gpu_new(sizeof h.offloaded_rows);
     h.out = malloc(n_out * sizeof(bf16));
     return h;
 }
@@ -132,11 +133,11 @@ static void place(host_cache *h, const decode_fixture *r) {
         int32_t *table = malloc((newest + 1) * sizeof *table);
         memcpy(table, pages, newest * sizeof *table);
         table[newest] = s; // the frame
-        h->host_rows[s] = r->rows[s];
-        h->host_rows[s].pages = gpu_copy(table, (newest + 1) * sizeof *table);
+        h->offloaded_rows[s] = r->rows[s];
+        h->offloaded_rows[s].pages = gpu_copy(table, (newest + 1) * sizeof *table);
         free(table);
     }
-    CHECK(!cudaMemcpy((void *)h->args.rows, h->host_rows, sizeof h->host_rows, cudaMemcpyHostToDevice));
+    CHECK(!cudaMemcpy((void *)h->args.rows, h->offloaded_rows, sizeof h->offloaded_rows, cudaMemcpyHostToDevice));
 }
 
 // Decodes n_steps steps with rows on the GPU and with rows on the host, and compares outputs and counts.
@@ -145,7 +146,7 @@ static void check_decode(ref_cache *c, const char *attn, int n_steps, int least_
     host_cache h = host_cache_of(&r);
     size_t n = (size_t)c->n_seqs * c->geom.n_heads * c->geom.head_dim;
     bf16 *want = malloc(n_steps * n * sizeof *want);
-    sl_attn_cuda_stats on_gpu, on_host;
+    sl_attn_cuda_stats on_gpu, offloaded;
     CHECK(!cudaMemset(r.args.stats, 0, sizeof on_gpu));
     for (int i = 0; i < n_steps; i++) {
         fixture_go_back(&r, n_steps - 1 - i);
@@ -158,7 +159,7 @@ static void check_decode(ref_cache *c, const char *attn, int n_steps, int least_
         fixture_go_back(&r, n_steps - 1 - i);
         place(&h, &r);
         h.args.spec = &r.spec;
-        r.spec.method->cuda->host->decode(&h.args);
+        r.spec.method->cuda->offloaded->decode(&h.args);
         sl_cuda_end_step(&h.args, 1, 0);
         gpu_read(h.out, h.args.out, n * sizeof *h.out);
         gpu_sync("decode with rows on the host");
@@ -167,11 +168,11 @@ static void check_decode(ref_cache *c, const char *attn, int n_steps, int least_
                 FAIL("%s, step %d, head %zu, column %zu: %.9g, expected %.9g", attn, i, j / c->geom.head_dim,
                      j % c->geom.head_dim, sl_bf16_to_f32(h.out[j]), sl_bf16_to_f32(want[i * n + j]));
     }
-    gpu_read(&on_host, h.args.stats, sizeof on_host);
-    CHECK(on_host.v_rows == on_gpu.v_rows && on_host.k_rows == on_gpu.k_rows && on_host.samples == on_gpu.samples);
-    CHECK(on_host.stated == on_gpu.stated && on_host.certified == on_gpu.certified);
-    CHECK(on_host.bytes == on_gpu.bytes && on_gpu.fetched == 0 && on_gpu.hits == 0);
-    if (c->seqs[0].n_tokens > 600) CHECK(on_host.fetched + on_host.hits > 0);
+    gpu_read(&offloaded, h.args.stats, sizeof offloaded);
+    CHECK(offloaded.v_rows == on_gpu.v_rows && offloaded.k_rows == on_gpu.k_rows && offloaded.samples == on_gpu.samples);
+    CHECK(offloaded.stated == on_gpu.stated && offloaded.certified == on_gpu.certified);
+    CHECK(offloaded.bytes == on_gpu.bytes && on_gpu.fetched == 0 && on_gpu.hits == 0);
+    if (c->seqs[0].n_tokens > 600) CHECK(offloaded.fetched + offloaded.hits > 0);
     int *counters = malloc(SL_CUDA_COUNTERS * sizeof *counters);
     gpu_read(counters, h.args.ws, SL_CUDA_COUNTERS * sizeof *counters);
     for (int i = 0; i < SL_CUDA_COUNTERS; i++) CHECK_INT(counters[i], 0);
@@ -307,7 +308,7 @@ static void hot_step(host_cache *h, decode_fixture *r, const char *what, unsigne
     sl_attn_cuda_stats stats;
     CHECK(!cudaMemset(h->args.stats, 0, sizeof stats));
     h->args.spec = &r->spec;
-    r->spec.method->cuda->host->decode(&h->args);
+    r->spec.method->cuda->offloaded->decode(&h->args);
     gpu_read(h->out, h->args.out, n * sizeof *h->out);
     gpu_sync(what);
     for (size_t j = 0; j < n; j++)
@@ -347,7 +348,7 @@ static void check_hot_rows(int n_heads, int n_kv_heads, int dim, int n_sets, con
     gpu_sync("imposed hits");
     sl_attn_cuda_stats stats;
     CHECK(!cudaMemset(h.args.stats, 0, sizeof stats));
-    r.spec.method->cuda->host->decode(&h.args);
+    r.spec.method->cuda->offloaded->decode(&h.args);
     gpu_read(&stats, h.args.stats, sizeof stats);
     CHECK(stats.hits == all && stats.fetched == 0);
     free(versions), free(h.out);
@@ -663,7 +664,7 @@ static void errors(void) {
     sl_attn_plan_free(&plan);
     const sl_observer observer = {.fn = (void (*)(void *, const sl_attn_record *))abort, .with_error = 1};
     CHECK_ERR(sl_engine_observe(engine, &observer, &err), err, SL_ERR_UNSUPPORTED, "not offered with kv_cache host");
-    CHECK_INT(sl_engine_kv_layout(engine)->place, SL_KV_HOST);
+    CHECK_INT(sl_engine_kv_layout(engine)->place, SL_KV_OFFLOADED);
     sl_engine_free(engine);
     o.kv_cache = "auto"; // it fits on the GPU
     CHECK_OK(sl_engine_new(model, &o, &engine, &err), err);
@@ -691,4 +692,4 @@ static const test_case cases[] = {
     WHOLE_GPU_CASE("errors", errors),
     {0},
 };
-const test_suite suite_cuda_host = {"cuda_host", cases};
+const test_suite suite_cuda_offload = {"cuda_offload", cases};

@@ -1,4 +1,4 @@
-// engine/attention_profile.c - how dense attention spreads its mass over the rows of one query head, from the scores of the
+// engine/attention_spread.c - how dense attention spreads its mass over the rows of one query head, from the scores of the
 // rows.
 #include "engine/engine_internal.h"
 
@@ -35,11 +35,11 @@ static int fewest_rows(float *mass, int n, const double *bins, const int *counts
     return fewest;
 }
 
-void sl_attn_profile_of(float *score, int n, sl_attn_profile *out) {
+void sl_attn_spread_of(float *score, int n, sl_attn_spread *out) {
     double bins[N_BINS] = {0}, total = 0, logs = 0, squares = 0, distances = 0, half = 0;
     int counts[N_BINS] = {0}, median = n;
     float most = -INFINITY;
-    *out = (sl_attn_profile){0};
+    *out = (sl_attn_spread){0};
     for (int j = 0; j < n; j++) most = score[j] > most ? score[j] : most;
     for (int j = 0; j < n; j++) {
         double log_mass = (double)score[j] - most;

@@ -1,4 +1,4 @@
-// kv/kv_host.h - the rows of a KV pool in host memory, for a device whose memory is too small for them.
+// kv/kv_offload.h - the rows of a KV pool in host memory, for a device whose memory is too small for them.
 //
 // The host keeps every page in the layout [n_kv_heads][256][2][head_dim]: K and V of a row side by side, so that one fetch over
 // the bus brings both. The device has few pages in the ordinary layout, the frames. The rows of a page lie either in a frame or
@@ -15,8 +15,8 @@
 //
 // Shared pages are full pages, or pages of which a fork shares no row that it will write (kv.h). So a page in a frame is the
 // newest page of one sequence, or a full page that is written out before the next step of a sequence that holds it.
-#ifndef SLEIGH_KV_HOST_H
-#define SLEIGH_KV_HOST_H
+#ifndef SLEIGH_KV_OFFLOAD_H
+#define SLEIGH_KV_OFFLOAD_H
 
 #include "kv/kv.h"
 
@@ -31,7 +31,7 @@ typedef struct sl_kv_hot_rows {
     const uint32_t *versions; // [n_pages] of the rows of each page on the host
 } sl_kv_hot_rows;
 
-typedef struct sl_kv_host {
+typedef struct sl_kv_offload {
     bf16 *rows;        // [n_layers][n_pages][n_kv_heads][256][2][head_dim], page-locked memory of the host
     size_t n_bytes;    // of rows
     int n_frames;      // pages of pool->k and v
@@ -47,14 +47,16 @@ typedef struct sl_kv_host {
     uint32_t *versions; // [n_pages] in the device's memory: the pool's version (its low 32 bits) when the page was written to
                         // the host
     sl_kv_hot_rows hot; // of layer 0. A later layer's arrays follow those of the layer before
-} sl_kv_host;
+} sl_kv_offload;
 
-enum { SL_KV_HOT_WAYS = 8 };        // rows of a set of the cache of hot rows
-enum { SL_KV_HOST_ROWS = 1 << 30 }; // a pool has fewer rows of all KV heads: bit 30 is a mark (attention/cuda/host_rows.cuh)
-enum { SL_KV_SPARE_FRAMES = 2 };    // beside one for each sequence of a batch: source and target of a copied page
+enum { SL_KV_HOT_WAYS = 8 }; // rows of a set of the cache of hot rows
+enum {
+    SL_KV_OFFLOADED_ROWS = 1 << 30
+};                               // a pool has fewer rows of all KV heads: bit 30 is a mark (attention/cuda/offloaded_rows.cuh)
+enum { SL_KV_SPARE_FRAMES = 2 }; // beside one for each sequence of a batch: source and target of a copied page
 
-// sl_kv_hold, sl_kv_write_out, sl_kv_entry, sl_kv_host_forget, sl_kv_publish and sl_kv_hot_layer may be called without a host;
-// hold, write_out, forget and publish then do nothing. The other functions need a host.
+// sl_kv_hold, sl_kv_write_out, sl_kv_entry, sl_kv_offload_forget, sl_kv_publish and sl_kv_hot_layer may be called for a pool
+// that is not offloaded; hold, write_out, forget and publish then do nothing. The other functions need an offloaded pool.
 
 // Gives the page of row n_tokens of the sequence a frame, and writes its earlier pages out. Call it after sl_kv_reserve. A
 // batch of up to n_frames - SL_KV_SPARE_FRAMES sequences keeps all its frames.
@@ -62,9 +64,9 @@ void sl_kv_hold(sl_kv_pool *pool, const sl_kv_seq *seq);
 void sl_kv_write_out(sl_kv_pool *pool, const sl_kv_seq *seq); // all pages of the sequence
 // Entry i of the page table that kernels read in a step.
 int32_t sl_kv_entry(const sl_kv_pool *pool, const sl_kv_seq *seq, int i);
-void sl_kv_host_forget(sl_kv_pool *pool, int32_t page); // the page is free: its frame is free
+void sl_kv_offload_forget(sl_kv_pool *pool, int32_t page); // the page is free: its frame is free
 // Copies the rows of a page. `to` gets a frame.
-void sl_kv_host_copy(sl_kv_pool *pool, int32_t to, int32_t from);
+void sl_kv_offload_copy(sl_kv_pool *pool, int32_t to, int32_t from);
 
 // K and V of the staged pages of a layer.
 sl_kv_rows sl_kv_staged(const sl_kv_pool *pool, int layer);
@@ -78,6 +80,6 @@ void sl_kv_write_rows(sl_kv_pool *pool, int layer, const int32_t *pages, int n, 
 void sl_kv_publish(sl_kv_pool *pool, const sl_kv_seq *seq);
 sl_kv_hot_rows sl_kv_hot_layer(const sl_kv_pool *pool, int layer);
 // Row `row` of a page, whose rows are on the host: K, then V. Valid for the host after finish() of the backend.
-bf16 *sl_kv_host_row(const sl_kv_pool *pool, int layer, int32_t page, int h, int row);
+bf16 *sl_kv_offloaded_row(const sl_kv_pool *pool, int layer, int32_t page, int h, int row);
 
 #endif

@@ -1,4 +1,4 @@
-// attention/cuda/lists/sparse.cu - topk, topp and random on CUDA: attention over selected rows. The method streaming is in
+// attention/cuda/lists/subset.cu - topk, topp and random on CUDA: attention over selected rows. The method streaming is in
 // dense_decode.cu.
 //
 // | method     | kernels                                                                                      |
@@ -22,7 +22,7 @@ int entries_of(const sl_attn_spec *spec, int n_kv) { // largest number of rows t
 }
 
 // The arrays of the workspace. Returns its size.
-size_t lay_out_oracle(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_kv, void *ws, score_params *score,
+size_t lay_out_subset(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_kv, void *ws, score_params *score,
                       attend_params *p) {
     int n_heads = n_seqs * geom->n_heads, most = entries_of(spec, n_kv);
     arena a = after_counters(ws);
@@ -32,16 +32,16 @@ size_t lay_out_oracle(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_
     return bytes_taken(a, ws);
 }
 
-size_t oracle_workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int, int n_kv) {
+size_t subset_workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int, int n_kv) {
     score_params score;
     attend_params p;
-    return lay_out_oracle(geom, spec, n_seqs, n_kv, NULL, &score, &p);
+    return lay_out_subset(geom, spec, n_seqs, n_kv, NULL, &score, &p);
 }
 
-template <int DIM> void launch_oracle(const sl_attn_cuda_decode_args *a) {
+template <int DIM> void launch_subset(const sl_attn_cuda_decode_args *a) {
     score_params score = score_params_of<DIM>(a);
     attend_params p = attend_params_of(a);
-    lay_out_oracle(a->geom, a->spec, a->n_seqs, a->max_kv, a->ws, &score, &p);
+    lay_out_subset(a->geom, a->spec, a->n_seqs, a->max_kv, a->ws, &score, &p);
     p.mass = score.mass, p.w = score.w, p.max_blocks = score.max_blocks;
     bool by_mass = !sl_attn_has(a->spec, "k");
     select_params select = {.score = score,
@@ -55,8 +55,8 @@ template <int DIM> void launch_oracle(const sl_attn_cuda_decode_args *a) {
     launch_attend<DIM, false, false>(p, a->n_seqs * a->geom->n_heads, 1, a->stream);
 }
 
-void oracle_decode(const sl_attn_cuda_decode_args *args) {
-    SL_WITH_HEAD_DIM(args->geom->head_dim, launch_oracle, args);
+void subset_decode(const sl_attn_cuda_decode_args *args) {
+    SL_WITH_HEAD_DIM(args->geom->head_dim, launch_subset, args);
 }
 
 // ---- random ----
@@ -144,8 +144,8 @@ void account_random(const sl_attn_geom *geom, const sl_attn_spec *, int, sl_attn
 
 } // namespace
 
-const sl_attn_cuda_ops sl_oracle_cuda_ops = {.workspace = oracle_workspace,
-                                             .decode = oracle_decode,
+const sl_attn_cuda_ops sl_subset_cuda_ops = {.workspace = subset_workspace,
+                                             .decode = subset_decode,
                                              .needs = NULL,
                                              .state = NULL,
                                              .max_rows = 0,
@@ -154,7 +154,7 @@ const sl_attn_cuda_ops sl_oracle_cuda_ops = {.workspace = oracle_workspace,
                                              .supports = NULL,
                                              .mask = NULL,
                                              .mask_workspace = NULL,
-                                             .host = NULL};
+                                             .offloaded = NULL};
 const sl_attn_cuda_ops sl_random_cuda_ops = {.workspace = random_workspace,
                                              .decode = random_decode,
                                              .needs = NULL,
@@ -165,4 +165,4 @@ const sl_attn_cuda_ops sl_random_cuda_ops = {.workspace = random_workspace,
                                              .supports = NULL,
                                              .mask = NULL,
                                              .mask_workspace = NULL,
-                                             .host = NULL};
+                                             .offloaded = NULL};

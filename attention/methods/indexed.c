@@ -1,4 +1,4 @@
-// attention/methods/sparse.c - methods that read a page extra in place of all keys, and then K and V of a few rows.
+// attention/methods/indexed.c - methods that read a page extra in place of all keys, and then K and V of a few rows.
 //
 // Quest: J. Tang, Y. Zhao, K. Zhu, G. Xiao, B. Kasikci, S. Han: Quest: Query-Aware Sparsity for Efficient Long-Context LLM
 // Inference, arXiv:2406.10774. MagicPIG: Z. Chen, R. Sadhukhan, Z. Ye, Y. Zhou, J. Zhang, N. Nolte, Y. Tian, M. Douze, L.

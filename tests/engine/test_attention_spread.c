@@ -1,4 +1,4 @@
-// tests/engine/test_attention_profile.c - profiles of dense attention's mass (engine/attention_profile.c), compared with sums
+// tests/engine/test_attention_spread.c - profiles of dense attention's mass (engine/attention_spread.c), compared with sums
 // in double precision over sorted rows. tests/cuda/test_cuda_observe.c compares the profiles of a GPU with those of the CPU.
 #include "engine/engine_internal.h"
 #include "tests/test.h"
@@ -13,8 +13,8 @@ static int by_falling(const void *x, const void *y) {
 }
 
 // p: probabilities of n rows, the newest last. Sorts p.
-static sl_attn_profile slow_profile(double *p, int n) {
-    sl_attn_profile out = {0};
+static sl_attn_spread slow_profile(double *p, int n) {
+    sl_attn_spread out = {0};
     double entropy = 0, squares = 0, sum = 0;
     int row = n;
     for (int i = 0; i < n; i++) {
@@ -35,13 +35,13 @@ static sl_attn_profile slow_profile(double *p, int n) {
 static void check_profile(const float *scores, int n) {
     double *p = malloc((size_t)n * sizeof *p), total = 0, most = -INFINITY;
     float *copy = malloc((size_t)n * sizeof *copy);
-    sl_attn_profile got;
+    sl_attn_spread got;
     for (int i = 0; i < n; i++) most = fmax(most, scores[i]);
     for (int i = 0; i < n; i++) total += p[i] = exp2(scores[i] - most);
     for (int i = 0; i < n; i++) p[i] /= total;
     memcpy(copy, scores, (size_t)n * sizeof *copy);
-    sl_attn_profile_of(copy, n, &got);
-    const sl_attn_profile want = slow_profile(p, n);
+    sl_attn_spread_of(copy, n, &got);
+    const sl_attn_spread want = slow_profile(p, n);
     // the masses are rounded to float
     CHECK_NEAR(got.keys_entropy, want.keys_entropy, 1e-5 * want.keys_entropy);
     CHECK_NEAR(got.keys_squares, want.keys_squares, 1e-5 * want.keys_squares);
@@ -71,8 +71,8 @@ static void random_scores(void) {
 // Cases with figures that follow by hand.
 static void known(void) {
     static float scores[1000];
-    sl_attn_profile p;
-    sl_attn_profile_of(scores, 1000, &p); // equal masses
+    sl_attn_spread p;
+    sl_attn_spread_of(scores, 1000, &p); // equal masses
     CHECK_NEAR(p.keys_entropy, 1000, 1e-6);
     CHECK_NEAR(p.keys_squares, 1000, 1e-6);
     CHECK_NEAR(p.sink, 0.004, 1e-9);
@@ -80,14 +80,14 @@ static void known(void) {
     CHECK_NEAR(p.distance_mean, 499.5, 1e-6);
     CHECK(p.distance_median == 499 && p.rows_90 == 900);
     for (int i = 0; i < 1000; i++) scores[i] = i == 0 || i == 990 ? 0 : -1e4f; // two rows with half of the mass each
-    sl_attn_profile_of(scores, 1000, &p);
+    sl_attn_spread_of(scores, 1000, &p);
     CHECK(p.keys_entropy == 2 && p.keys_squares == 2 && p.sink == 0.5 && p.window == 0.5);
     CHECK(p.distance_mean == (999 + 9) / 2.0 && p.distance_median == 9 && p.rows_90 == 2);
     scores[0] = scores[1] = 3, scores[2] = 2; // 2/5, 2/5, 1/5: 90% needs all three, 80% would need two
-    sl_attn_profile_of(scores, 3, &p);
+    sl_attn_spread_of(scores, 3, &p);
     CHECK(p.rows_90 == 3 && p.distance_median == 1 && p.sink == 1 && p.window == 1);
     for (int i = 0; i < 8; i++) scores[i] = i % 2 ? NAN : -INFINITY;
-    sl_attn_profile_of(scores, 8, &p); // no figure, and no access outside of the arrays
+    sl_attn_spread_of(scores, 8, &p); // no figure, and no access outside of the arrays
 }
 
 static const test_case cases[] = {
@@ -95,4 +95,4 @@ static const test_case cases[] = {
     {"random-scores", 0, random_scores},
     {0},
 };
-const test_suite suite_attention_profile = {"attention_profile", cases};
+const test_suite suite_attention_spread = {"attention_spread", cases};

@@ -1,5 +1,5 @@
-// attention/cuda/host_rows.cuh - rows of K and V in host memory (kv/kv_host.h), which the threads of a kernel fetch
-// themselves. The Makefile compiles decode kernels a second time, with SL_HOST_ROWS. There the rows of
+// attention/cuda/offloaded_rows.cuh - rows of K and V in host memory (kv/kv_offload.h), which the threads of a kernel fetch
+// themselves. The Makefile compiles decode kernels a second time, with SL_OFFLOADED_ROWS. There the rows of
 // full pages lie on the host, K and V of a row side by side, and those of the newest page in k and v.
 //
 // Kernels that read lists of rows (attend_rows.cuh, attend_buckets.cuh) read them where they lie, K and V with loads or copies
@@ -8,24 +8,24 @@
 // one load, so K and V of a row are fetched together. Rows that the cache of hot rows has are copied from there (hot_rows.cuh).
 // In one gather alone, a cold row costs 33 to 38 ns of the bus at any size up to 512 bytes (H200, November 2026), so the number
 // of rows sets the time, and not their bytes. A warp has FETCH_AHEAD loads in flight.
-#ifndef SLEIGH_HOST_ROWS_CUH
-#define SLEIGH_HOST_ROWS_CUH
+#ifndef SLEIGH_OFFLOADED_ROWS_CUH
+#define SLEIGH_OFFLOADED_ROWS_CUH
 
 #include "attention/cuda/hot_rows.cuh"
 #include "backend/cuda/device.cuh"
 
 namespace {
 
-#ifdef SL_HOST_ROWS
-enum { IS_HOST = 1 };
+#ifdef SL_OFFLOADED_ROWS
+enum { IS_OFFLOADED = 1 };
 #else
-enum { IS_HOST = 0 };
+enum { IS_OFFLOADED = 0 };
 #endif
 
 enum { FETCH_AHEAD = 8 };
 
 // K and V of row i begin at rows + 2 i head_dim.
-struct host_rows {
+struct offloaded_rows {
     const bf16 *rows = NULL; // of this layer: [n_pages][n_kv_heads][256][2][head_dim], host memory
     bf16 *fetched = NULL;    // [n_seqs][n_heads][n_lists][TAKE_THREADS][2][head_dim], memory of the GPU
     int *listed = NULL;      // [n_seqs][n_heads][n_lists][TAKE_THREADS] the rows in `fetched`: pool row + 1; 0: none. For
@@ -56,47 +56,47 @@ template <int DIM> __device__ uint4 load_piece(const paired_rows &rows, int row,
 
 // ---- rows that a kernel reads where they lie ----
 
-enum { IN_FRAME = 1 << 30 }; // a mark of pool rows: IS_HOST: the row is in k and v, not on the host
+enum { IN_FRAME = 1 << 30 }; // a mark of pool rows: IS_OFFLOADED: the row is in k and v, not on the host
 
 // A pool row of the page with number `page` of a sequence, whose newest page has number `newest`.
 __device__ __forceinline__ int mark_row(int row, int page, int newest) {
-    return IS_HOST && page == newest ? row | IN_FRAME : row;
+    return IS_OFFLOADED && page == newest ? row | IN_FRAME : row;
 }
 
 // Whether a marked row is on the host.
-__device__ __forceinline__ bool is_on_host(int row) {
-    return IS_HOST && row >= 0 && !(row & IN_FRAME);
+__device__ __forceinline__ bool is_offloaded(int row) {
+    return IS_OFFLOADED && row >= 0 && !(row & IN_FRAME);
 }
 
-// K and V of a marked row. k, v: of the layer. host: host_rows.rows
+// K and V of a marked row. k, v: of the layer. host: offloaded_rows.rows
 template <int DIM> __device__ __forceinline__ const bf16 *k_of_row(const bf16 *k, const bf16 *host, int row) {
-    return is_on_host(row) ? host + (size_t)row * 2 * DIM : k + (size_t)(IS_HOST ? row & ~IN_FRAME : row) * DIM;
+    return is_offloaded(row) ? host + (size_t)row * 2 * DIM : k + (size_t)(IS_OFFLOADED ? row & ~IN_FRAME : row) * DIM;
 }
 template <int DIM> __device__ __forceinline__ const bf16 *v_of_row(const bf16 *v, const bf16 *host, int row) {
-    return is_on_host(row) ? host + (size_t)row * 2 * DIM + DIM : v + (size_t)(IS_HOST ? row & ~IN_FRAME : row) * DIM;
+    return is_offloaded(row) ? host + (size_t)row * 2 * DIM + DIM : v + (size_t)(IS_OFFLOADED ? row & ~IN_FRAME : row) * DIM;
 }
 
 // A part of such a row.
 template <typename T> __device__ __forceinline__ T load_part(const T *from, uint64_t policy) {
-    return IS_HOST ? __ldcg(from) : sl_load_l2(from, policy);
+    return IS_OFFLOADED ? __ldcg(from) : sl_load_l2(from, policy);
 }
 
 // Counts the rows on the host that the warp reads. `row` of n_lanes lanes is the same row.
 __device__ __forceinline__ void count_fetched(sl_attn_cuda_stats *stats, int row, int n_lanes) {
-    if (!IS_HOST || !stats) return;
-    int n = __popc(__ballot_sync(~0u, is_on_host(row))) / n_lanes;
+    if (!IS_OFFLOADED || !stats) return;
+    int n = __popc(__ballot_sync(~0u, is_offloaded(row))) / n_lanes;
     if (n > 0 && threadIdx.x % 32 == 0) atomicAdd(&stats->fetched, (unsigned long long)n);
 }
 
 // ---- rows that a kernel fetches first ----
 
-// Loads what, with IS_HOST, another lane of the warp has written.
+// Loads what, with IS_OFFLOADED, another lane of the warp has written.
 template <typename T> __device__ __forceinline__ T load_written(const T *from) {
-    return IS_HOST ? __ldcg(from) : __ldg(from);
+    return IS_OFFLOADED ? __ldcg(from) : __ldg(from);
 }
 
 // Where the lane's row is read: in the cache, or on the host. *is_hit: in the cache.
-template <int DIM> __device__ const bf16 *source_of(const host_rows &p, int row, bool *is_hit) {
+template <int DIM> __device__ const bf16 *source_of(const offloaded_rows &p, int row, bool *is_hit) {
     *is_hit = false;
     if (row < 0) return NULL;
     if (p.hot.n_sets > 0 && p.hot.imposed < 0) {
@@ -117,7 +117,7 @@ template <int DIM> __device__ const bf16 *source_of(const host_rows &p, int row,
 // lane's place in the thread block; -1: none. s->row: as in `gather`. A later call of the warp overwrites its places and their
 // list.
 template <int DIM, typename Space>
-__device__ int fetch_rows(const host_rows &p, Space *s, size_t first_place, int thread, int row) {
+__device__ int fetch_rows(const offloaded_rows &p, Space *s, size_t first_place, int thread, int row) {
     enum { PIECES = DIM / 4, AT_ONCE = 32 / PIECES }; // pieces of 16 bytes in a row; rows of one load of the warp
     int lane = thread % 32, warp = thread / 32 * 32, own = lane / PIECES, piece = lane % PIECES;
     int before = __shfl_up_sync(~0u, row, 1);
@@ -158,8 +158,8 @@ __device__ int fetch_rows(const host_rows &p, Space *s, size_t first_place, int 
 }
 
 // Takes the rows that a launch has fetched into the cache of hot rows. A query head has n_lists lists of n_places places.
-static inline void keep_hot_rows(const host_rows &p, const sl_attn_cuda_decode_args *a, int n_lists, int n_places) {
-    if (!IS_HOST || p.hot.n_sets == 0) return;
+static inline void keep_hot_rows(const offloaded_rows &p, const sl_attn_cuda_decode_args *a, int n_lists, int n_places) {
+    if (!IS_OFFLOADED || p.hot.n_sets == 0) return;
     const sl_cuda_hot_lists lists = {.hot = p.hot,
                                      .n_seqs = a->n_seqs,
                                      .n_kv_heads = a->geom->n_kv_heads,
