@@ -62,7 +62,7 @@ ifndef CUDA_ARCH
 CUDA_ARCH := $(if $(PORTABLE)$(filter deb,$(MAKECMDGOALS)),all,$(shell scripts/cuda_arch.sh $(NVCC)))
 endif
 override CUDA_ARCH := $(if $(filter all,$(CUDA_ARCH)),80 86 89 90a,$(CUDA_ARCH))
-LIB_SRC   := $(foreach d,$(LIB_DIRS),$(call sources,$d,*.cu)) $(wildcard engine/*_cuda.c backend/cuda/*.c) $(LIB_SRC) # the slowest first
+LIB_SRC   := $(foreach d,$(LIB_DIRS),$(call sources,$d,*.cu)) $(wildcard engine/attend/*_cuda.c backend/cuda/*.c) $(LIB_SRC) # the slowest first
 # Kernels that are compiled again: for contexts of more than 131,072 rows, for K and V in host memory, for wide heads.
 AGAIN     := $(patsubst %,attention/cuda/%.cu,$(addprefix santa/pps,.long.wide .long .wide) \
     $(addprefix quantised/santa_is,.offloaded.long.wide .offloaded.long .long.wide .long .offloaded.wide .offloaded .wide) \

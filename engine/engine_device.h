@@ -2,7 +2,7 @@
 #ifndef SLEIGH_ENGINE_DEVICE_H
 #define SLEIGH_ENGINE_DEVICE_H
 
-#include "engine/attn_runner.h"
+#include "engine/attend/attn_runner.h"
 #include "engine/engine.h"
 #include "models/arch.h"
 
@@ -49,6 +49,10 @@ int sl_device_open(sl_device *d, const sl_engine_options *o, sl_error *err);
 void sl_device_close(sl_device *d); // call after sl_engine_close_buckets
 
 // ---- pass_buffers.c ----
+
+void sl_pass_upload(const sl_device *d, int n, const int32_t *ids); // the n rows of a pass, and ids unless they are NULL
+// A batch of n_rows rows from row `first` on, and n_ranges ranges from range `first` on. More rows than max_rows are a segment.
+sl_batch sl_pass_batch(sl_device *d, int first, int n_ranges, int n_rows, sl_linear_mode mode);
 
 // Makes the buffers of passes of d->pass.max_rows rows and of steps of n_sequences sessions.
 int sl_device_new_buffers(sl_device *d, int n_sequences, sl_error *err);

@@ -6,7 +6,7 @@
 #include "base/thread_pool.h"
 #include "kv/kv_extras.h"
 #include "engine/engine_device.h"
-#include "engine/observation.h"
+#include "engine/attend/observation.h"
 #include "engine/plans.h"
 #include "engine/sparse_prefill.h"
 #include "models/arch.h"

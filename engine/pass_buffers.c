@@ -87,3 +87,32 @@ void sl_device_free_buffers(sl_device *d) {
     free(p->queries);
     free(p->logits_owner);
 }
+
+void sl_pass_upload(const sl_device *d, int n, const int32_t *ids) {
+    const sl_backend *be = d->backend;
+    const sl_pass_buffers *p = &d->pass;
+    if (be->is_device) be->upload(be, p->device_rows, p->rows, n * sizeof *p->rows);
+    if (ids) be->upload(be, p->ids, ids, n * sizeof *ids);
+}
+
+sl_batch sl_pass_batch(sl_device *d, int first, int n_ranges, int n_rows, sl_linear_mode mode) {
+    sl_pass_buffers *p = &d->pass;
+    return (sl_batch){
+        .weights = &d->weights,
+        .backend = d->backend,
+        .scratch = p->scratch,
+        .max_rows = p->max_rows,
+        .segment = n_rows > p->max_rows ? p->segment : NULL,
+        .n_rows = n_rows,
+        .ids = p->ids + first,
+        .rows = p->device_rows + first,
+        .kv = &d->pool,
+        .n_ranges = n_ranges,
+        .ranges = p->ranges + first,
+        .mode = mode,
+        .attend = d->attention->attend,
+        .attend_step = 1,
+        .logits_mode = SL_LINEAR_DECODE,
+        .logits = p->logits + (size_t)first * d->weights.config->n_vocab,
+    };
+}

@@ -43,7 +43,7 @@ struct sl_batch {
     const sl_row_range *ranges; // [n_ranges], ascending; together they are rows [0, n_rows)
     sl_linear_mode mode;        // of the layers' linear operations. SL_LINEAR_PREFILL needs a batch of one range
     // Attention of rows [first, first + n) in one layer, after their K and V are stored. out: act [n][n_heads * head_dim]. The
-    // engine's runner for the backend: engine/attn_runner_host.c, engine/attn_runner_cuda.c.
+    // engine's runner for the backend: engine/attend/attn_runner_host.c, engine/attend/attn_runner_cuda.c.
     void (*attend)(const sl_batch *batch, int layer, int first, int n, sl_queries q, void *out);
     // Returns where the pass stores K and V of a layer. Called before the first qkv of each layer, layer by layer. NULL: the
     // layer of `kv`

@@ -1,5 +1,6 @@
-// tests/engine/test_attention_spread.c - profiles of dense attention's mass (engine/attention_spread.c), compared with sums
-// in double precision over sorted rows. tests/cuda/test_cuda_observe.c compares the profiles of a GPU with those of the CPU.
+// tests/engine/test_attention_spread.c - profiles of dense attention's mass (engine/attend/attention_spread.c), compared with
+// sums in double precision over sorted rows. tests/cuda/test_cuda_observe.c compares the profiles of a GPU with those of the
+// CPU.
 #include "engine/engine_internal.h"
 #include "tests/test.h"
 

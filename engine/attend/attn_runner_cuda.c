@@ -1,11 +1,11 @@
-// engine/attn_runner_cuda.c - attention on the GPU: translates a batch into the arguments of a method's kernels.
+// engine/attend/attn_runner_cuda.c - attention on the GPU: translates a batch into the arguments of a method's kernels.
 //
 // sl_backend.stream makes the engine's GPU the current device, so every launch here and in observe_cuda.c goes to that GPU.
 #include "attention/prefill/prefill_mask.h"
-#include "engine/attn_launch_cuda.h"
+#include "engine/attend/attn_launch_cuda.h"
 #include "backend/cuda/cuda_backend.h"
 #include "kv/kv_offload.h"
-#include "engine/observe_cuda.h"
+#include "engine/attend/observe_cuda.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-// engine/attn_runner_host.c - attention on the host: translates a batch into the arguments of a method.
+// engine/attend/attn_runner_host.c - attention on the host: translates a batch into the arguments of a method.
 #include "engine/engine_internal.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-// engine/attn_launch_cuda.c - see attn_launch_cuda.h.
-#include "engine/attn_launch_cuda.h"
+// engine/attend/attn_launch_cuda.c - see attn_launch_cuda.h.
+#include "engine/attend/attn_launch_cuda.h"
 #include "attention/stages/stages.h"
 #include "kv/kv_offload.h"
 

@@ -1,4 +1,5 @@
-// engine/observe_cuda.h - the observer on a GPU (observe_cuda.c), and the kernel that only an observer needs (page_masses.cu).
+// engine/attend/observe_cuda.h - the observer on a GPU (observe_cuda.c), and the kernel that only an observer needs
+// (page_masses.cu).
 #ifndef SLEIGH_CUDA_OBSERVE_H
 #define SLEIGH_CUDA_OBSERVE_H
 
@@ -6,7 +7,7 @@
 #include "engine/sleigh.h"
 #include "models/arch.h"
 
-typedef struct sl_observation sl_observation; // engine/observation.h
+typedef struct sl_observation sl_observation; // engine/attend/observation.h
 
 #ifdef __cplusplus
 extern "C" {

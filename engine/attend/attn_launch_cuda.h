@@ -1,5 +1,5 @@
-// engine/attn_launch_cuda.h - checks a method, and fills the arguments of its launch on a GPU. attn_runner_cuda.c launches the
-// plan's methods, observe_cuda.c also shadows.
+// engine/attend/attn_launch_cuda.h - checks a method, and fills the arguments of its launch on a GPU. attn_runner_cuda.c
+// launches the plan's methods, observe_cuda.c also shadows.
 #ifndef SLEIGH_ATTN_LAUNCH_CUDA_H
 #define SLEIGH_ATTN_LAUNCH_CUDA_H
 

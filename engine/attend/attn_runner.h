@@ -1,4 +1,4 @@
-// engine/attn_runner.h - sl_attn_runner: how an engine runs attention methods, on the host or on a GPU.
+// engine/attend/attn_runner.h - sl_attn_runner: how an engine runs attention methods, on the host or on a GPU.
 #ifndef SLEIGH_ATTN_RUNNER_H
 #define SLEIGH_ATTN_RUNNER_H
 
@@ -6,9 +6,10 @@
 #include "models/arch.h"
 
 typedef struct sl_plan sl_plan;               // engine/plans.h
-typedef struct sl_observation sl_observation; // engine/observation.h
+typedef struct sl_observation sl_observation; // engine/attend/observation.h
 
-// How the engine runs attention methods: on the host (engine/attn_runner_host.c), on a GPU (engine/attn_runner_cuda.c).
+// How the engine runs attention methods: on the host (engine/attend/attn_runner_host.c), on a GPU
+// (engine/attend/attn_runner_cuda.c).
 typedef struct sl_attn_runner {
     // Checks the plan's methods, and reserves workspace and page extras for the largest step. replaced: as in sl_plan_take.
     // SL_ERR_UNSUPPORTED for a method that this device does not offer.

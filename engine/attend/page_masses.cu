@@ -1,7 +1,7 @@
-// engine/page_masses.cu - the mass of each page in dense attention, and the scores of its rows. An observer counts tiles with
+// engine/attend/page_masses.cu - the mass of each page in dense attention, and the scores of its rows. An observer counts tiles with
 // the masses, and makes profiles from the scores.
 #include "backend/cuda/device.cuh"
-#include "engine/observe_cuda.h"
+#include "engine/attend/observe_cuda.h"
 
 #include <cuda_bf16.h>
 

@@ -1,4 +1,5 @@
-// engine/observe_cuda.c - the observer of decode steps on a GPU: engine/observe.c's protocol with the kernels that decode.
+// engine/attend/observe_cuda.c - the observer of decode steps on a GPU: engine/attend/observe.c's protocol with the kernels
+// that decode.
 //
 // In each layer the running method, dense attention and every shadow are launched one after the other, one sequence at a time.
 // (The result of a sequence is the same in any batch.) The results are stored in one block of device memory. The host downloads
@@ -9,8 +10,8 @@
 // NaN. Outputs are bf16, and the rounding of both outputs contributes about 0.002 to a relative error.
 #include "backend/cuda/cuda.h"
 #include "base/thread_pool.h"
-#include "engine/attn_launch_cuda.h"
-#include "engine/observe_cuda.h"
+#include "engine/attend/attn_launch_cuda.h"
+#include "engine/attend/observe_cuda.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-// engine/attention_spread.c - how dense attention spreads its mass over the rows of one query head, from the scores of the
-// rows.
+// engine/attend/attention_spread.c - how dense attention spreads its mass over the rows of one query head, from the scores of
+// the rows.
 #include "engine/engine_internal.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
-// engine/observation.h - sl_observation: the observer of decode steps and its memory (observe.c, on a GPU observe_cuda.c).
+// engine/attend/observation.h - sl_observation: the observer of decode steps and its memory (observe.c, on a GPU
+// observe_cuda.c).
 #ifndef SLEIGH_OBSERVATION_H
 #define SLEIGH_OBSERVATION_H
 
@@ -21,7 +22,7 @@ typedef struct sl_observation {
     size_t state_size; // bytes of one shadow's state in one layer
     // Counts sl_engine_observe. A session with another count rebuilds its shadows' state before its next step.
     int version;
-    struct sl_device_observation *device; // engine/observe_cuda.c; NULL on the host
+    struct sl_device_observation *device; // engine/attend/observe_cuda.c; NULL on the host
 } sl_observation;
 
 void sl_observation_free(sl_engine *e, sl_observation *o);

@@ -1,5 +1,6 @@
-// engine/observe.c - the observer of decode steps. It reports what the running method did, and the error of the method against
-// dense attention on the same queries and KV. It reports the same about shadow methods (the SANTA paper's same-state protocol).
+// engine/attend/observe.c - the observer of decode steps. It reports what the running method did, and the error of the method
+// against dense attention on the same queries and KV. It reports the same about shadow methods (the SANTA paper's same-state
+// protocol).
 //
 // An observer does not change a step: the outputs have equal bits with and without it, and the engine's statistics do not count
 // shadows. sl_engine_observe and the next step of a session allocate all memory.
