@@ -225,7 +225,7 @@ $(BUILD)/%.cu.o: %.cu Makefile $(BUILD)/flags
 define again
 $(BUILD)/%.$1.cu.o: %.cu Makefile $(BUILD)/flags
 	@mkdir -p $$(@D)
-	@echo "  NVCC $$< $1"; $(NVCC) $(CPPFLAGS) $2 $(NVCCFLAGS) -c $$< -o $$@
+	@echo "  NVCC $$< $1"; $$(NVCC) $$(CPPFLAGS) $2 $$(NVCCFLAGS) -c $$< -o $$@
 endef
 $(eval $(call again,long,-DSL_LONG_CONTEXT))
 $(eval $(call again,offloaded,-DSL_OFFLOADED_ROWS))

@@ -30,8 +30,9 @@ typedef struct sl_attn_cuda_decode_args {
     // This layer: [n_pages][n_kv_heads][256][head_dim]. With offloaded_rows, only the newest page of each sequence lies there.
     // Its entry in the page table is its page in k and v.
     const bf16 *k, *v;
-    const bf16 *offloaded_rows; // of ops->host: this layer, [n_pages][n_kv_heads][256][2][head_dim] in host memory; else NULL
-    sl_kv_hot_rows hot;         // with offloaded_rows: of this layer
+    const bf16
+        *offloaded_rows; // of ops->offloaded: this layer, [n_pages][n_kv_heads][256][2][head_dim] in host memory; else NULL
+    sl_kv_hot_rows hot;  // with offloaded_rows: of this layer
     const void *extra[SL_MAX_NEEDS]; // page extras of this layer, in the order of ops->needs: [n_pages][n_kv_heads][extra_size]
     size_t extra_size[SL_MAX_NEEDS];
     size_t state_at; // offset of this layer in rows[i].state; ops->state bytes, zero at a session's start

@@ -13,7 +13,7 @@
 //           SHARE  a sum of shares: double; in 1/1024 on a GPU
 //   report  HEAD   the sl_attn_report of each query head
 //           GROUP  the report of the first head of each KV head, for the KV head
-//           OTHER  no field of its own: sl_reports_close counts it
+//           OTHER  no field of its own: sl_reports_close counts it, or only kernels do
 //   GPU     KERNEL kernels count it; HOST: the host does, from the lengths of sequences (sl_attn_cuda_ops.account)
 // clang-format off
 #define SL_ATTN_COUNTERS(X)                                                                                                  \
@@ -30,7 +30,7 @@
     X(unbounded,    SUM,   OTHER, none,       KERNEL) /* of these, epsilon' > SL_STATED_MOST */                              \
     X(stated_units, SUM,   OTHER, none,       KERNEL) /* sum of the bounded epsilon', in units of 1 / SL_STATED_UNIT */      \
     X(stated_most,  MOST,  OTHER, none,       KERNEL) /* the largest of them */                                              \
-    X(heavy_tails,  SUM,   HEAD,  heavy_tail, KERNEL) /* heads whose base sample has a heavy tail (sl_attn_report.heavy_tails) */ \
+    X(heavy_tails,  SUM,   HEAD,  heavy_tail, KERNEL) /* heads whose base sample has a heavy tail (sl_attn_report.heavy_tail) */ \
     X(kurtosis,     MOST,  HEAD,  kurtosis,   KERNEL) /* of base samples; 0: none */                                         \
     X(features,     SHARE, HEAD,  features,   KERNEL) /* shares of the key features read */                                  \
     X(fetched,      SUM,   OTHER, none,       KERNEL) /* rows of K and V fetched from host memory */                         \

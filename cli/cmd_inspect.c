@@ -222,7 +222,7 @@ static json_t *tensors_json(const sl_tensors *t) {
 static json_t *costs_json(const costs *k) {
     return json_pack("{s:i, s:I, s:I, s:I, s:I, s:i, s:o, s:s}", "ctx", k->n_ctx, "weights_bytes", (json_int_t)k->weights,
                      "kv_bytes_per_token", (json_int_t)k->kv_token, "kv_bytes", (json_int_t)k->kv_ctx, "decode_step_bytes",
-                     (json_int_t)(k->decode_weights + k->kv_ctx), "largest_ctx", k->largest_ctx, "largest_ctx_offloaded",
+                     (json_int_t)(k->decode_weights + k->kv_ctx), "largest_ctx", k->largest_ctx, "largest_ctx_on_host",
                      k->largest_offloaded ? json_integer(k->largest_offloaded) : json_null(), "device", k->device);
 }
 

@@ -291,7 +291,7 @@ void cli_timeline_stats(const cli_timeline *t, FILE *out) {
         fprintf(out, "v_distinct: -\n");
     share(out, "kv_bytes", a->bytes, a->dense_bytes);
     if (a->fetched + a->hits > 0)
-        fprintf(out, "offloaded_rows: %llu fetched, %llu of the hot rows, %.2f%% hits\n", (unsigned long long)a->fetched,
+        fprintf(out, "host_rows: %llu fetched, %llu of the hot rows, %.2f%% hits\n", (unsigned long long)a->fetched,
                 (unsigned long long)a->hits, 100.0 * (double)a->hits / (double)(a->fetched + a->hits));
     fprintf(out, "samples: %llu\n", (unsigned long long)a->samples);
     if (a->features < (double)a->steps)

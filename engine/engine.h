@@ -158,8 +158,9 @@ typedef struct sl_attn_record {
 } sl_attn_record;
 
 typedef struct sl_observer {
-    // sl_decode and sl_step call fn, so fn must not call the engine. Records come layer by layer. Within a layer, the records
-    // of the running method ([batch][head]) come first, then the records of each shadow and seed.
+    // sl_decode and sl_step call fn, so fn must not call the engine. Records come layer by layer, for the sessions of each plan
+    // in turn. Within a layer, the records of the running method ([batch][head]) come first, then the records of each shadow
+    // and seed.
     void (*fn)(void *ctx, const sl_attn_record *record);
     void *ctx;
     int with_error;   // 1: fill error, cosine and bias of the reports; this costs a dense step. Set with shadows.

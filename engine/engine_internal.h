@@ -136,7 +136,7 @@ int sl_engine_check_offloaded(const sl_attn_plan *plan, sl_error *err);
 sl_kv_rows sl_kv_stream_open(const sl_batch *b, int layer);
 void sl_kv_stream_close(const sl_batch *b); // after forward: writes the new rows of the last layer out
 
-// ---- step.c ----
+// ---- step.c, prefill.c ----
 
 // SL_ERR_ARG: an id is not of the vocabulary.
 int sl_find_bad_id(const sl_engine *e, const int32_t *ids, int n); // the first that is no id of the model; n: there is none

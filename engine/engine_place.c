@@ -82,7 +82,7 @@ static int choose_ctx(sl_engine *e, const sl_engine_options *o, sl_error *err) {
     int fits = largest_ctx(e->model, e->device.backend, o->kv_tokens ? 1 : e->n_sequences, e->device.pass.max_rows);
     size_t most = largest_cache(e->model, e->device.backend, e->n_sequences, e->device.pass.max_rows);
     e->n_ctx = wanted_ctx(e, o);
-    if (o->kv_tokens && (size_t)o->kv_tokens > most)
+    if (fits > 0 && o->kv_tokens && (size_t)o->kv_tokens > most)
         return sl_fail(err, SL_ERR_MEMORY, "%s: kv_tokens %d does not fit into memory; the largest that fits is %zu",
                        e->device.backend->name, o->kv_tokens, most);
     if (fits <= 0 || o->n_ctx > fits) return no_room(e, e->n_ctx, fits, err);

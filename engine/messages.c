@@ -115,11 +115,11 @@ int sl_messages_to_json(const sl_messages *m, json_t **out, sl_error *err) {
 static int add_answer(sl_messages *m, sl_answer_fn answer, void *ctx, int *is_answer, sl_error *err) {
     sl_text reply = {0};
     *is_answer = 0;
-    int rc = answer(ctx, &reply, is_answer, err), added = 0;
-    if (*is_answer) added = sl_messages_push(m, "assistant", reply.data, reply.n, rc ? NULL : err);
-    if (added) *is_answer = 0;
+    int rc = answer(ctx, &reply, is_answer, err);
+    if (!rc && *is_answer) rc = sl_messages_push(m, "assistant", reply.data, reply.n, err);
+    if (rc) *is_answer = 0;
     sl_text_free(&reply);
-    return rc ? rc : added;
+    return rc;
 }
 
 int sl_messages_say(sl_messages *m, const char *text, size_t n, sl_answer_fn answer, void *ctx, sl_error *err) {

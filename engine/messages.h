@@ -27,8 +27,7 @@ int sl_messages_set_system(sl_messages *m, const char *text, size_t n, sl_error 
 int sl_messages_from_json(const char *name, const json_t *list, sl_messages *m, sl_error *err);
 int sl_messages_to_json(const sl_messages *m, json_t **out, sl_error *err); // SL_ERR_FORMAT: a message is not UTF-8
 
-// Makes the answer to the last message: appends its text to *reply. *is_answer: 1: the conversation gets it, even after an
-// error.
+// Makes the answer to the last message: appends its text to *reply. *is_answer: 1: the conversation gets it; 0 after an error.
 typedef int (*sl_answer_fn)(void *ctx, sl_text *reply, int *is_answer, sl_error *err);
 // Adds a message of the user and its answer. Without an answer the messages are those of before.
 int sl_messages_say(sl_messages *m, const char *text, size_t n, sl_answer_fn answer, void *ctx, sl_error *err);

@@ -41,7 +41,7 @@ int sl_plan_take(sl_engine *e, const sl_attn_plan *methods, sl_plan *replaced, s
         if (made) free_plan(e, made);
         return rc;
     }
-    e->device.backend->forget(e->device.backend); // page extras may have moved
+    if (replaced) e->device.backend->forget(e->device.backend); // recordings may hold the workspace that this plan has taken
     made->n_users = 1, made->number = ++e->plans.n_made, made->next = e->plans.first;
     *out = e->plans.first = made;
     return 0;
@@ -53,7 +53,7 @@ sl_plan *sl_plan_share(sl_plan *plan) {
 }
 
 void sl_plan_drop(sl_engine *e, sl_plan *plan) {
-    if (!plan || --plan->n_users) return;
+    if (!plan || sl_engine_is_foreign(e) || --plan->n_users) return;
     sl_plan **at = &e->plans.first;
     while (*at != plan) at = &(*at)->next;
     *at = plan->next;

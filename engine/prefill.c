@@ -131,8 +131,9 @@ static int download_logits(sl_engine *e, const sl_batch *pass, int first, int n,
     return be->finish(be, err);
 }
 
-// The body of sl_prefill_logits. logits: scratch memory [GROUP][n_vocab]
 enum { GROUP = 64 }; // rows of logits made at a time: 32 MB with a vocabulary of 128k
+
+// The body of sl_prefill_logits. logits: scratch memory [GROUP][n_vocab]
 
 static int prefill_logits(sl_session *s, const int32_t *ids, int n, float *logits, sl_logits_fn fn, void *ctx,
                           const sl_progress *progress, sl_error *err) {

@@ -1,5 +1,5 @@
-// engine/session.c - sl_session: making, forking and cutting a timeline, and what attention methods keep for it. engine/step.c
-// appends tokens.
+// engine/session.c - sl_session: making, forking and cutting a timeline, and what attention methods keep for it.
+// engine/prefill.c and engine/step.c append tokens.
 #include "engine/engine_internal.h"
 #include "kv/kv_offload.h"
 
@@ -81,6 +81,7 @@ int sl_session_sync_state(sl_session *s, sl_error *err) {
     uint32_t number = sl_session_plan(s)->number;
     int rc = sync_shadows(s, err);
     if (rc || s->plan_number == number) return rc;
+    s->plan_number = 0; // after an error the states are of no plan
     rc = e->device.backend->is_device ? sync_device_state(s, err) : sync_host_state(s, err);
     if (rc) return rc;
     s->plan_number = number;

@@ -270,7 +270,7 @@ int sl_session_save_chat(const sl_session *s, const char *path, const sl_text *m
         sl_error of_file;
         w.f = sl_whole_file_open(&file, path, 0666);
         rc = sl_whole_file_close(&file, w.f && write_all(s, &w, progress), &of_file);
-        if (rc && !w.rc) *err = of_file;
+        if (rc && !w.rc && err) *err = of_file;
         if (w.rc) rc = w.rc;
     }
     sl_engine_leave(e);

@@ -300,7 +300,9 @@ typedef enum sl_stop {
 typedef struct sl_generation {
     // A float that is NaN and an int that is SL_UNSET have the value of sl_model_sampling.
     sl_sampling sampling;
-    const char *attn;        // attention of the decode steps, as in sl_engine_options; NULL: the engine's
+    // Attention of the decode steps, as in sl_engine_options; NULL: the engine's. What a method keeps beside K and V stays with
+    // the engine, which has room for 32 kinds of it.
+    const char *attn;
     int max_tokens;          // 0: until another reason to stop
     const char *const *stop; // [n_stop] stop strings
     int n_stop;

@@ -37,15 +37,14 @@ static int group_size(sl_session *const *sessions, int n) {
     return m;
 }
 
-// order: [n] the indices of the sessions, so that sessions of one plan are neighbours.
+// order: [n] the indices of the sessions in the order of their plans' numbers, so that sessions of one plan are neighbours and
+// recordings are found again.
 static void group(sl_session *const *sessions, int n, int *order) {
-    int n_done = 0;
     for (int i = 0; i < n; i++) {
-        const sl_plan *plan = sl_session_plan(sessions[i]);
-        int is_known = 0;
-        for (int j = 0; j < i && !is_known; j++) is_known = sl_session_plan(sessions[j]) == plan;
-        for (int j = i; j < n && !is_known; j++)
-            if (sl_session_plan(sessions[j]) == plan) order[n_done++] = j;
+        uint32_t number = sl_session_plan(sessions[i])->number;
+        int at = i;
+        for (; at > 0 && sl_session_plan(sessions[order[at - 1]])->number > number; at--) order[at] = order[at - 1];
+        order[at] = i;
     }
 }
 

@@ -81,7 +81,10 @@ int sl_stream_new(sl_session *session, const sl_generation *options, sl_stream *
 
 static void stop(sl_stream *s, sl_stop reason) {
     s->out.stop = reason;
-    if (s->is_running) s->session->stream = NULL, s->session->work = NULL;
+    if (s->is_running) {
+        s->session->stream = NULL, s->session->work = NULL;
+        sl_session_use_plan(s->session, NULL);
+    }
     s->is_running = 0;
 }
 

@@ -173,8 +173,8 @@ static void drop_page(sl_kv_pool *pool, int32_t id) {
 static int check_free(const sl_kv_pool *pool, int n, sl_error *err) {
     if (n <= pool->n_free) return 0;
     return sl_fail(err, SL_ERR_MEMORY,
-                   "KV cache is full: %d more pages of %d tokens needed, %d free of %d; pass a larger {n_ctx} or "
-                   "fewer sequences",
+                   "KV cache is full: %d more pages of %d tokens needed, %d free of %d; use fewer sequences, a "
+                   "larger {n_ctx}, or more tokens of cache",
                    n, SL_PAGE, pool->n_free, pool->n_pages);
 }
 

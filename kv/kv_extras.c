@@ -230,7 +230,7 @@ static void build_run(void *ctx, size_t task, int thread) {
         if (!is_built(c->pool, c->s, c->seq, c->layer, i)) build_page(c->pool, c->s, &c->view, i, h);
 }
 
-static void build_offloaded(const sl_kv_pool *pool, store *s, const sl_kv_seq *seq, int layer, int first, int n_full) {
+static void build_on_cpu(const sl_kv_pool *pool, store *s, const sl_kv_seq *seq, int layer, int first, int n_full) {
     SL_CHECK(!pool->offload);
     for (int i = first; s->slots && i < n_full; i++)
         if (!is_built(pool, s, seq, layer, i)) take_slot(pool, s, seq->pages[i]);
@@ -321,7 +321,7 @@ void sl_kv_build(sl_kv_pool *pool, const sl_kv_seq *seq, int layer, sl_kv_need n
     if (pool->backend->is_device)
         build_on_device(pool, s, seq, layer, first, n_full);
     else
-        build_offloaded(pool, s, seq, layer, first, n_full);
+        build_on_cpu(pool, s, seq, layer, first, n_full);
     for (int i = first; i < n_full; i++)
         s->built[(size_t)layer * pool->n_pages + seq->pages[i]] = pool->versions[seq->pages[i]];
 }

@@ -29,16 +29,27 @@
 // unit with SL_WIDE_HEADS has the kernels for heads of 96 and 128 numbers, and a unit without it the others. Each unit has a
 // table of functions. `decode` of the other table calls the wide one where a model needs it.
 #ifdef SL_WIDE_HEADS
-enum { HAS_WIDE_HEADS = 1 };
 #define SL_UNIT_HEADS _wide
-#define SL_WITH_HEAD_DIM_OF_UNIT(HEAD_DIM, FUNCTION, ...)                                                                      \
-    (HEAD_DIM) == 96 ? FUNCTION<96>(__VA_ARGS__) : FUNCTION<128>(__VA_ARGS__)
+enum { IS_WIDE = 1, UNIT_DIM_A = 96, UNIT_DIM_B = 128 };
 #else
-enum { HAS_WIDE_HEADS = 0 };
 #define SL_UNIT_HEADS
-#define SL_WITH_HEAD_DIM_OF_UNIT(HEAD_DIM, FUNCTION, ...)                                                                      \
-    (HEAD_DIM) == 64 ? FUNCTION<64>(__VA_ARGS__) : FUNCTION<80>(__VA_ARGS__)
+enum { IS_WIDE = 0, UNIT_DIM_A = 64, UNIT_DIM_B = 80 };
 #endif
+static inline int is_head_of_unit(int head_dim) {
+    return head_dim == UNIT_DIM_A || head_dim == UNIT_DIM_B;
+}
+// SL_WITH_HEAD_DIM for a head_dim of the unit.
+#define SL_WITH_HEAD_DIM_OF_UNIT(HEAD_DIM, FUNCTION, ...)                                                                      \
+    switch (HEAD_DIM) {                                                                                                        \
+    case UNIT_DIM_A:                                                                                                           \
+        FUNCTION<UNIT_DIM_A>(__VA_ARGS__);                                                                                     \
+        break;                                                                                                                 \
+    case UNIT_DIM_B:                                                                                                           \
+        FUNCTION<UNIT_DIM_B>(__VA_ARGS__);                                                                                     \
+        break;                                                                                                                 \
+    default:                                                                                                                   \
+        SL_CHECK(!"head_dim of this unit");                                                                                    \
+    }
 #ifdef SL_OFFLOADED_ROWS
 #define SL_UNIT_PLACE _offloaded
 #else

@@ -169,8 +169,8 @@ static int set_system(chat *c, const char *arg, sl_error *err) {
         sl_text before = {0};
         int rc = now ? sl_text_append(&before, now->content, now->n, err) : 0;
         if (!rc) rc = sl_messages_set_system(&c->messages, arg, strcmp(arg, "\"\"") ? strlen(arg) : 0, err);
-        if (!rc) rc = check_messages(c, &c->messages, err);
-        if (rc) sl_messages_set_system(&c->messages, before.data, before.n, NULL);
+        if (!rc && (rc = check_messages(c, &c->messages, err)) != 0) // the template refuses it
+            sl_messages_set_system(&c->messages, before.data, before.n, NULL);
         sl_text_free(&before);
         if (rc) return rc;
         now = sl_messages_system(&c->messages);
@@ -392,7 +392,7 @@ int cmd_chat(const cli_chat_flags *o, sl_error *err) {
                     c.messages.n, cli_s(c.messages.n), hint_of(&c.messages));
         cli_catch_interrupt(0);
         rc = converse(&c, err);
-        if (!rc && sl_session_n_tokens(c.t.session)) rc = cli_prompt_cache_save(&c.t, o->cache, &c.messages, err);
+        if (!rc) rc = cli_prompt_cache_save(&c.t, o->cache, &c.messages, err);
     }
     sl_messages_clear(&c.messages);
     cli_chat_free(&c.chat);

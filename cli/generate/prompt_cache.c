@@ -3,6 +3,7 @@
 #include "cli/io.h"
 #include "cli/output/progress_bar.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -35,15 +36,18 @@ int cli_prompt_cache_load(cli_timeline *t, const cli_cache_options *o, sl_messag
     const sl_progress progress = {.fn = cli_progress_update, .ctx = &bar};
     if (!path && o->read_only) return sl_fail(err, SL_ERR_ARG, "flag --prompt-cache-ro needs --prompt-cache FILE");
     if (!path) return 0;
-    if (access(path, F_OK)) {
+    if (access(path, F_OK) && errno == ENOENT) {
         if (o->read_only) cli_say("prompt cache: %s does not exist", path);
         return 0;
     }
     cli_progress_begin(&bar, "prompt cache", "layers");
     int rc = sl_session_load_chat(t->run->engine, path, &session, messages ? &text : NULL, &progress, err);
     cli_progress_end(&bar);
+    uint32_t sequence = rc ? 0 : sl_session_sequence(session);
     if (!rc) rc = cli_timeline_take(t, session, err);
     if (!rc && text.n) rc = parse(path, &text, messages, err);
+    // In a conversation that goes on, /regen draws with other random numbers than before.
+    if (!rc && text.n && sequence > sl_session_sequence(t->session)) sl_session_set_sequence(t->session, sequence);
     sl_text_free(&text);
     int n = rc ? 0 : sl_session_n_tokens(t->session);
     if (!rc) cli_say("prompt cache: %d token%s from %s", n, cli_s(n), path);
@@ -55,10 +59,18 @@ int cli_prompt_cache_save(const cli_timeline *t, const cli_cache_options *o, con
     const sl_progress progress = {.fn = cli_progress_update, .ctx = &bar};
     if (!o->path || o->read_only) return 0;
     sl_text text = {0};
-    int rc = messages ? print(messages, &text, err) : 0;
-    if (rc) cli_say("prompt cache: %s; the messages are not kept", err->message);
+    sl_error why;
+    if (!sl_session_n_tokens(t->session)) {
+        if (messages && messages->n)
+            cli_say("prompt cache: %s is not written, because no message has an answer in this context", o->path);
+        return 0;
+    }
+    if (messages && print(messages, &text, &why)) {
+        cli_say("prompt cache: %s is not written: %s", o->path, why.message);
+        return 0;
+    }
     cli_progress_begin(&bar, "prompt cache", "layers");
-    rc = sl_session_save_chat(t->session, o->path, text.n ? &text : NULL, &progress, err);
+    int rc = sl_session_save_chat(t->session, o->path, messages ? &text : NULL, &progress, err);
     cli_progress_end(&bar);
     sl_text_free(&text);
     int n = sl_session_n_tokens(t->session);

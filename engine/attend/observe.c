@@ -252,6 +252,7 @@ static void run_shadow(sl_engine *e, const sl_attn_decode_args *a, const sl_batc
     for (int i = 0; i < a->n_seqs; i++) {
         o->queries[i] = a->seqs[i];
         o->queries[i].out = out + i * row;
+        o->queries[i].stats = NULL; // an observer changes no statistics
         o->queries[i].state = keeps ? batch->ranges[i].session->shadow_state + sl_shadow_state_at(e, a->layer, which) : NULL;
     }
     sl_attn_decode_args args = *a;

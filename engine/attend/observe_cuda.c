@@ -148,7 +148,7 @@ static void send_rows(const sl_batch *batch, int layer) {
             const sl_session *s = batch->ranges[i].session;
             if (which > 1 && s->shadow_state) row->state = s->shadow_state + sl_shadow_state_at(e, layer, which - 2);
         }
-    e->device.backend->upload(e->device.backend, d->rows, d->offloaded_rows, (size_t)d->n_launches * n * sizeof *d->rows);
+    e->device.backend->upload(e->device.backend, d->rows, d->host_rows, (size_t)d->n_launches * n * sizeof *d->rows);
 }
 
 static void launch(sl_engine *e, const sl_attn_cuda_decode_args *running, int which, const results *to) {

@@ -21,9 +21,9 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 LAYERS = [
     ("sleigh.h", ["engine/sleigh.h"]),
     ("base", ["base/"]),
-    ("backend.h", ["backend/"]),
+    ("backend", ["backend/"]),
     ("kv, tokenizer", ["kv/", "tokenizer/"]),
-    ("backends", ["backend/cpu/", "backend/cuda/"]),
+    ("devices", ["backend/cpu/", "backend/cuda/"]),
     ("attention", ["attention/"]),
     ("models", ["models/"]),
     ("engine", ["engine/"]),

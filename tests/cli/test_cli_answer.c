@@ -435,7 +435,7 @@ static void check_lines(made *m) {
         "prefill_error: 15.5000 mean, 31.0000 at most, of 32 checked outputs\nfeed: 16.50 ms, 12 tokens, 727.27 tok/s\n"
         "decode: 26.00 ms, 13 steps, 500.00 tok/s\nbandwidth: %.2f GB/s, %.0f bytes a step\nk_rows: 10 of 100, 10.00%%\n"
         "v_rows: 20 of 160, 12.50%%\nv_distinct: 30 of 100, 30.00%%\nkv_bytes: 50 of 250, 20.00%%\n"
-        "offloaded_rows: 60 fetched, 70 of the hot rows, 53.85%% hits\nsamples: 40\nfeatures: 75.00%% of key features\n"
+        "host_rows: 60 fetched, 70 of the hot rows, 53.85%% hits\nsamples: 40\nfeatures: 75.00%% of key features\n"
         "stated error: 6 of 8 layer-steps certified (75.00%%), mean 0.5, largest 0.75, 2 unbounded\nlogits: %016llx\n"
         "stopped: limit, 19 prompt tokens, 14 generated, 2 in the context; -n N sets another limit, -n -1 none\npeak_rss: ",
         bytes / (16.5 + 26) / 1e6, bytes / 25, (unsigned long long)cli_timeline_logits_hash(&m->t));

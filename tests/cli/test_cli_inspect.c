@@ -89,7 +89,7 @@ static void want_config(const inspected *x, fields *f) {
 static void want_costs(const inspected *x, fields *f) {
     want(f, "ctx", x->n_ctx), want(f, "weights_bytes", x->weights), want(f, "kv_bytes_per_token", x->kv);
     want(f, "kv_bytes", x->kv * x->n_ctx), want(f, "decode_step_bytes", x->weights - x->lookup + x->kv * x->n_ctx);
-    want(f, "largest_ctx", x->most), want(f, "largest_ctx_offloaded", NAN), want_text(f, "device", "CPU");
+    want(f, "largest_ctx", x->most), want(f, "largest_ctx_on_host", NAN), want_text(f, "device", "CPU");
 }
 
 static void check_memory(const inspected *x, const json_t *memory) {

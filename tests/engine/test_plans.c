@@ -150,6 +150,7 @@ static void plan_rules(void) {
     CHECK_OK(sl_session_fork(l.session, 100, 9, &fork, &err), err);
     CHECK(sl_session_plan(fork) == sl_session_plan(l.session));
     CHECK_OK(sl_stream_end(l.stream, &err), err);
+    CHECK(sl_session_plan(l.session) == r.engine->plans.of_engine); // a session without a stream
     o.attn = NULL;
     CHECK_OK(sl_stream_set_options(l.stream, &o, &err), err);
     CHECK_OK(sl_stream_begin(l.stream, 0, &err), err);
@@ -157,6 +158,28 @@ static void plan_rules(void) {
     sl_session_free(fork);
     close_lane(&l);
     model_fixture_close(&r);
+}
+
+static void drop_record(void *ctx, const sl_attn_record *record) {
+    (void)ctx, (void)record;
+}
+
+// An observer changes no statistics of a stream.
+static void observed(void) {
+    sl_attn_stats stats[2];
+    for (int i = 0; i < 2; i++) {
+        model_fixture r = model_fixture_load("models/tiny", "dense", (sl_engine_options){.n_ctx = 512, .n_threads = 1});
+        sl_attn_spec shadow;
+        CHECK_OK(sl_attn_parse("topk:k=8", &shadow, &err), err);
+        const sl_observer o = {.fn = drop_record, .with_error = 1, .shadows = &shadow, .n_shadows = 1, .n_seeds = 1};
+        if (i) CHECK_OK(sl_engine_observe(r.engine, &o, &err), err);
+        lane l = open_lane(&r, 0, "santa:S=24");
+        for (int j = 0; j < STEPS; j++) CHECK_OK(sl_streams_step(&l.stream, 1, &err), err);
+        stats[i] = *sl_stream_attn_stats(l.stream);
+        close_lane(&l);
+        model_fixture_close(&r);
+    }
+    CHECK(stats[0].v_rows > 0 && !memcmp(&stats[0], &stats[1], sizeof *stats));
 }
 
 // ---- a pool of few pages ----
@@ -224,7 +247,11 @@ static void page_options(void) {
     model_fixture_close(&r);
 }
 
-static const test_case cases[] = {{"several", 0, several_on_cpu},    {"several-on-gpu", NEEDS_GPU, several_on_gpu},
-                                  {"rules", 0, plan_rules},          {"few-pages", 0, few_pages},
-                                  {"page-options", 0, page_options}, {0}};
+static const test_case cases[] = {{"several", 0, several_on_cpu},
+                                  {"several-on-gpu", NEEDS_GPU, several_on_gpu},
+                                  {"rules", 0, plan_rules},
+                                  {"observed", 0, observed},
+                                  {"few-pages", 0, few_pages},
+                                  {"page-options", 0, page_options},
+                                  {0}};
 const test_suite suite_plans = {"plans", cases};

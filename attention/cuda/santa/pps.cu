@@ -629,7 +629,7 @@ template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
 
 void decode(const sl_attn_cuda_decode_args *args) {
     if (!IS_LONG && args->max_kv > ROWS_MAX) return sl_santa_pps_long_cuda_ops.decode(args);
-    if (!HAS_WIDE_HEADS && args->geom->head_dim >= 96) return SL_WIDE_TABLE(sl_santa_pps).decode(args);
+    if (!IS_WIDE && !is_head_of_unit(args->geom->head_dim)) return SL_WIDE_TABLE(sl_santa_pps).decode(args);
     SL_WITH_HEAD_DIM_OF_UNIT(args->geom->head_dim, launch, args);
 }
 
