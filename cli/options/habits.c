@@ -147,7 +147,7 @@ int cli_habit_accepts(const cli_habit *h, const char *value) {
 }
 
 int cli_habit_optional(const cli_habit *h) {
-    return h->value && *h->value == '[';
+    return *h->value == '[';
 }
 
 int cli_habit_is_value(const char *word) {

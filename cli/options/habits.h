@@ -32,7 +32,7 @@ extern const int cli_n_habits;
 // The row for a flag of a command; NULL: there is none. *i: index of the first row to look at; afterwards that of the result.
 const cli_habit *cli_habit_find(const char *name, unsigned command, int *i);
 int cli_habit_accepts(const cli_habit *h, const char *value); // value NULL: the flag came without a value
-int cli_habit_optional(const cli_habit *h);                   // 1: the value may be missing
+int cli_habit_optional(const cli_habit *h);                   // 1: the value may be missing; h->value is not NULL
 int cli_habit_is_value(const char *word); // 1: the word can be the value of a flag whose value may be missing
 void cli_habits_print(FILE *out);         // the rows as a Markdown table
 

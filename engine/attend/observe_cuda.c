@@ -24,8 +24,8 @@ struct sl_device_observation {
     size_t *ws_at;       // [n_specs] offset of the specification's workspace in ws, for one sequence
     void *ws;
     size_t ws_size;
-    sl_row *rows, *offloaded_rows; // [n_launches][n_sequences] on the device, and on the host
-    char *block, *host_block;      // results of a layer on the device, and on the host
+    sl_row *rows, *host_rows; // [n_launches][n_sequences] on the device, and on the host
+    char *block, *host_block; // results of a layer on the device, and on the host
 };
 
 // The layout of a block: results of a layer for n sequences.
@@ -81,7 +81,7 @@ void sl_cuda_free_observation(sl_engine *e, sl_observation *o) {
     be->release(be, d->block, block_size(e, o, e->n_sequences));
     free(d->specs);
     free(d->ws_at);
-    free(d->offloaded_rows);
+    free(d->host_rows);
     free(d->host_block);
     free(d);
     o->device = NULL;
@@ -115,10 +115,10 @@ int sl_cuda_new_observation(sl_engine *e, sl_observation *o, sl_error *err) {
         lay_out(e, d);
         if (d->ws_size) d->ws = be->alloc(be, d->ws_size);
         d->rows = be->alloc(be, rows_size(e, d));
-        d->offloaded_rows = malloc(rows_size(e, d));
+        d->host_rows = malloc(rows_size(e, d));
         d->block = be->alloc(be, size);
         d->host_block = malloc(size);
-        if ((d->ws || !d->ws_size) && d->rows && d->offloaded_rows && d->block && d->host_block) return 0;
+        if ((d->ws || !d->ws_size) && d->rows && d->host_rows && d->block && d->host_block) return 0;
     }
     return sl_fail(err, SL_ERR_MEMORY, "observer of %d methods on a GPU: out of memory", o->observer.n_shadows);
 }
@@ -139,7 +139,7 @@ static void send_rows(const sl_batch *batch, int layer) {
     struct sl_device_observation *d = o->device;
     for (int which = 0; which < d->n_launches; which++)
         for (int i = 0; i < n; i++) {
-            sl_row *row = &d->offloaded_rows[which * n + i];
+            sl_row *row = &d->host_rows[which * n + i];
             uint32_t seed;
             spec_of(o, which, &seed);
             *row = e->device.pass.rows[i];

@@ -175,9 +175,9 @@ static void nan_query(void) {
     for (int i = 0; i < n_extremes; i++) {
         run plain = decode(&c, extremes[i].attn);
         for (int k = 0; k < 3; k++) {
-            int bad = 3 + k;
-            float was = c.q[bad * DIM + 7];
-            c.q[bad * DIM + 7] = values[k];
+            int bad = 3 + k, at = bad * DIM + (k == 1 ? DIM - 1 : 7);
+            float was = c.q[at];
+            c.q[at] = values[k];
             run dense = decode(&c, "dense"), got = decode(&c, extremes[i].attn);
             check_nan(&dense, bad, "dense");
             check_nan(&got, bad, extremes[i].attn);
@@ -188,7 +188,7 @@ static void nan_query(void) {
                 check_usable(&got, head, extremes[i].attn);
                 if (!shares) check_same_bits(&got, &plain, head, extremes[i].attn, "a run without NaN");
             }
-            c.q[bad * DIM + 7] = was;
+            c.q[at] = was;
         }
     }
     ref_cache_free(&c);

@@ -111,6 +111,7 @@ static void refused(void) {
     CHECK_ERR(read_profile(in_tmp("bad.json"), &p, &e), e, SL_ERR_FORMAT, "field format is missing");
     CHECK_ERR(cli_attn_profile_read(profile_with(""), tiny(), 1, NULL, N_LAYERS, "cpu", &p, &e), e, SL_ERR_UNSUPPORTED,
               "made for a model with weights fnv1a:"); // random weights are another model
+    CHECK(strstr(e.message, " has dummy; "));
     char *text = (profile_with(""), text_of("p.json")), *config = strstr(text, "fnv1a:");
     config[6] = config[6] == '0' ? '1' : '0';
     spill(in_tmp("other.json"), text, strlen(text));

@@ -72,7 +72,9 @@ static void places(void) {
     snprintf(cmd, sizeof cmd, "%s/models--A--B/snapshots/2", below[2]);
     setenv("HF_HUB_CACHE", "", 1); // an empty variable counts as none
     check_path("A/B", cmd);
-    for (int i = 1; i < 4; i++) unsetenv(variables[i][0]);
+    for (int i = 0; i < 4; i++) unsetenv(variables[i][0]);
+    char path[CLI_PATH_SIZE];
+    CHECK_ERR(cli_model_path("A/B", path, &err), err, SL_ERR_IO, "the hub cache (HOME is not set) does not hold this model");
     setenv("HOME", home, 1);
     free(home);
 }

@@ -65,6 +65,7 @@ static void drawn(const char *name, const char *title, const cli_panel *panels, 
     snprintf(data, sizeof data, "%s/%s.dat", test_tmp(), name);
     CHECK_OK(cli_plot(svg, title, panels, n, &e), e);
     cli_curves_free(curves);
+    CHECK(!curves->at && !curves->n);
     CHECK_STR(slurp(data, &size), want);
     if (!has_gnuplot()) TEST_SKIP("data files are right; the pictures need gnuplot");
     check_svg(svg, names);

@@ -160,6 +160,27 @@ static void plan_rules(void) {
     model_fixture_close(&r);
 }
 
+// The memory of a step on the CPU serves the layer that needs most, wherever it is.
+static void workspace(void) {
+    static const char *const order[][2] = {
+        {"saap-is:S=16", "dense"}, {"dense", "santa-is:S=2048"}, {"santa-is:S=2048", "dense"}};
+    for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
+        model_fixture r = model_fixture_load(
+            "models/tiny", "dense", (sl_engine_options){.n_ctx = 8192, .n_sequences = 3, .prefill_chunk = 1, .n_threads = 1});
+        const sl_engine *e = r.engine;
+        sl_attn_spec spec[2];
+        sl_attn_plan plan;
+        for (int k = 0; k < 2; k++) CHECK_OK(sl_attn_parse(order[i][k], &spec[k], &err), err);
+        CHECK_OK(sl_attn_plan_init(&plan, e->geom.n_layers, &spec[1], &err), err);
+        plan.layer[0] = spec[0];
+        CHECK_OK(sl_engine_set_plan(r.engine, &plan, &err), err);
+        for (int k = 0; k < 2; k++)
+            CHECK(e->device.pass.workspace.size >= spec[k].method->cpu->workspace(&e->geom, &spec[k], 3, 1, 8192));
+        sl_attn_plan_free(&plan);
+        model_fixture_close(&r);
+    }
+}
+
 static void drop_record(void *ctx, const sl_attn_record *record) {
     (void)ctx, (void)record;
 }
@@ -247,11 +268,8 @@ static void page_options(void) {
     model_fixture_close(&r);
 }
 
-static const test_case cases[] = {{"several", 0, several_on_cpu},
-                                  {"several-on-gpu", NEEDS_GPU, several_on_gpu},
-                                  {"rules", 0, plan_rules},
-                                  {"observed", 0, observed},
-                                  {"few-pages", 0, few_pages},
-                                  {"page-options", 0, page_options},
-                                  {0}};
+static const test_case cases[] = {{"several", 0, several_on_cpu},    {"several-on-gpu", NEEDS_GPU, several_on_gpu},
+                                  {"rules", 0, plan_rules},          {"observed", 0, observed},
+                                  {"workspace", 0, workspace},       {"few-pages", 0, few_pages},
+                                  {"page-options", 0, page_options}, {0}};
 const test_suite suite_plans = {"plans", cases};

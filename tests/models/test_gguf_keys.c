@@ -250,7 +250,7 @@ static const struct {
     {F, 0, "key " GG "merges has type array of i32", NULL, {{GG "merges", 'I', "1", 0}}},
     {F, 1, "key " GG "scores has type array of i32", NULL, {{GG "scores", 'I', "1|2|3|4|5|6", 0}}},
     {F, 0, "neither key qwen2.vocab_size nor key " GG "tokens exists", "qwen2.vocab_size", {{GG "tokens", 'n', NULL, 0}}},
-    {F, 0, "key " GG "tokens has 0 elements", GG "tokens", {{0}}},
+    {F, 0, "key " GG "tokens has 0 elements, expected 1 to 16777215", GG "tokens", {{0}}},
     {F, 1, "key " GG "tokens has 0 elements", NULL, {{GG "tokens", 'T', "", 0}}},
     {F, 0, "token_type has 5 elements, tokenizer.ggml.tokens has 6", NULL, {{GG "token_type", 'I', "1|1|1|3|4", 0}}},
     {F, 0, "token_type: element 1 is 0, expected 1 to 6", NULL, {{GG "token_type", 'I', "1|0|1|3|4|5", 0}}},

@@ -194,6 +194,7 @@ static void errors(void) { // each names the line and what is wrong
         int rc;
     } cases[] = {
         {"a\n{{ foo.bar }}", "template: line 2: 'foo' is undefined", SL_ERR_ARG},
+        {"{% if 1 %}\n{{ foo.bar }}\n{% endif %}\n", "template: line 2: 'foo' is undefined", SL_ERR_ARG},
         {"{{ 'a'|nope }}", "line 1: No filter named 'nope'.", SL_ERR_ARG},
         {"{{ 1 is nope }}", "No test named 'nope'.", SL_ERR_ARG},
         {"{{ lipsum(1) }}", "the function lipsum is not supported", SL_ERR_UNSUPPORTED},

@@ -208,6 +208,28 @@ static uint32_t hash_plane(uint32_t plane, sl_code_set set) {
 }
 
 // A pattern of one character is one set.
+// Letters that one letter stands for without regard to case, such as U+FB01 for "fi".
+static void joined_letters(void) {
+    static const char *const joined[] = {"ss", "st", "ff", "fi", "fl", "S.?s|xFi", "aSt"}, *const apart[] = {"fa", "if",
+                                                                                                             "is", "sf",
+                                                                                                             "ts", "s[s]"};
+    char regex[40];
+    for (size_t i = 0; i < sizeof joined / sizeof *joined; i++) {
+        sl_pattern *p = NULL;
+        snprintf(regex, sizeof regex, "(?i)%s", joined[i]);
+        CHECK_ERR(sl_pattern_new("pattern", regex, &p, &err), err, SL_ERR_UNSUPPORTED,
+                  "letters that another letter stands for");
+        CHECK_OK(sl_pattern_new("pattern", joined[i], &p, &err), err);
+        sl_pattern_free(p);
+    }
+    for (size_t i = 0; i < sizeof apart / sizeof *apart; i++) {
+        sl_pattern *p = NULL;
+        snprintf(regex, sizeof regex, "(?i)%s", apart[i]);
+        CHECK_OK(sl_pattern_new("pattern", regex, &p, &err), err);
+        sl_pattern_free(p);
+    }
+}
+
 static void classes(void) {
     json_t *root = read_goldens(), *rows = json_object_get(root, "classes");
     CHECK(json_array_size(rows) > 70);
@@ -233,6 +255,7 @@ static const test_case cases[] = {
     {"families", NEEDS_NOTHING, families},
     {"all_points", NEEDS_NOTHING, all_points},
     {"classes", NEEDS_NOTHING, classes},
+    {"joined-letters", NEEDS_NOTHING, joined_letters},
     {0},
 };
 const test_suite suite_patterns = {"patterns", cases};
