@@ -68,6 +68,7 @@ static void refused(void) {
         {"a.texts", 10, B("\0\x20"), SL_ERR_FORMAT, "key a.texts has type 32, expected 0 to 12"},
         {"a.texts", 15, B("\xff\xff\xff\xff\xff\xff\xff\x7f"), SL_ERR_FORMAT,
          "has 9223372036854775807 elements of type string"},
+        {"a.texts", 15, B("\x40\0\0\0\0\0\0\0"), SL_ERR_FORMAT, "has 64 elements of type string, the file has "},
         {"a.bool", 0, B("a.boot"), 0, NULL},
         {"general.alignment", 21, B("\1"), SL_ERR_FORMAT, "key general.alignment is 1 of type u32, expected a power of two"},
         {"general.alignment", 21, B("\x30"), SL_ERR_FORMAT, "key general.alignment is 48"},
