@@ -19,6 +19,12 @@ int sl_attn_plan_copy(sl_attn_plan *plan, const sl_attn_plan *from, sl_error *er
     return rc;
 }
 
+int sl_attn_plan_same(const sl_attn_plan *a, const sl_attn_plan *b) {
+    int same = a->n_layers == b->n_layers;
+    for (int i = 0; same && i < a->n_layers; i++) same = sl_attn_same(&a->layer[i], &b->layer[i]);
+    return same;
+}
+
 void sl_attn_plan_free(sl_attn_plan *plan) {
     free(plan->layer);
     *plan = (sl_attn_plan){0};

@@ -8,7 +8,7 @@
 typedef struct cli_chat {       // initialise with zeros
     sl_chat_template *template; // NULL: no template
     json_t *tools, *options;    // --tools, --chat-template-kwargs; NULL: none
-    const char *system;         // of cli_chat_render_text: the message before that of the user; NULL: none
+    const char *system;         // of cli_chat_render_text: the message before the user's message; NULL: none
     int parse_special;
 } cli_chat;
 
@@ -17,7 +17,7 @@ int cli_check_chat_flags(const cli_chat_options *o, const cli_given *given, sl_e
 // Loads --chat-template, or the template of the model, and reads the other flags. SL_ERR_ARG: the name is unknown.
 int cli_chat_load(const cli_model_options *model, const cli_chat_options *o, cli_chat *chat, sl_error *err);
 void cli_chat_free(cli_chat *chat);
-// Sets *out to the prompt of a list of messages. tools: NULL: those of the flag.
+// Sets *out to the prompt of a list of messages. tools: NULL: the tools of the flag.
 int cli_chat_render(const cli_chat *chat, const sl_tokenizer *tok, const json_t *messages, const json_t *tools, sl_prompt *out,
                     sl_error *err);
 // The same for a message of the user after the system message.

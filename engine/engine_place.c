@@ -33,8 +33,9 @@ static size_t largest_cache(const sl_model *model, const sl_backend *be, int n_s
     return room / sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim);
 }
 
-static int largest_ctx(const sl_model *model, const sl_backend *be, int n_sequences, int max_rows) {
-    size_t tokens = largest_cache(model, be, n_sequences, max_rows) / n_sequences / SL_PAGE * SL_PAGE;
+// The largest context of sequences that share a cache of `cache` tokens.
+static int largest_ctx(const sl_model *model, size_t cache, int n_sequences) {
+    size_t tokens = cache / n_sequences / SL_PAGE * SL_PAGE;
     return tokens < (size_t)model->config.n_ctx ? (int)tokens : model->config.n_ctx;
 }
 
@@ -44,7 +45,8 @@ int sl_engine_largest_ctx(const sl_model *model, const char *device, int n_seque
     int rc = sl_device_open(&d, &(sl_engine_options){.device = device}, err);
     if (rc) return rc;
     int chunk = d.backend->is_device ? DEFAULT_DEVICE_CHUNK : DEFAULT_CHUNK;
-    *n_ctx = largest_ctx(model, d.backend, n_sequences, chunk < model->config.n_ctx ? chunk : model->config.n_ctx);
+    if (chunk > model->config.n_ctx) chunk = model->config.n_ctx;
+    *n_ctx = largest_ctx(model, largest_cache(model, d.backend, n_sequences, chunk), n_sequences);
     if (d.backend->free) d.backend->free(d.backend);
     return 0;
 }
@@ -79,8 +81,8 @@ static void log_smaller(const sl_engine *e, int fits) {
 
 // Chooses n_ctx with K and V in the backend's memory.
 static int choose_ctx(sl_engine *e, const sl_engine_options *o, sl_error *err) {
-    int fits = largest_ctx(e->model, e->device.backend, o->kv_tokens ? 1 : e->n_sequences, e->device.pass.max_rows);
     size_t most = largest_cache(e->model, e->device.backend, e->n_sequences, e->device.pass.max_rows);
+    int fits = largest_ctx(e->model, most, o->kv_tokens ? 1 : e->n_sequences);
     e->n_ctx = wanted_ctx(e, o);
     if (fits > 0 && o->kv_tokens && (size_t)o->kv_tokens > most)
         return sl_fail(err, SL_ERR_MEMORY, "%s: kv_tokens %d does not fit into memory; the largest that fits is %zu",

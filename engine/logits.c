@@ -70,7 +70,7 @@ void sl_logits_after_step(sl_device *d, sl_session *const *sessions, int n) {
             memcpy(s->logits, d->pass.logits + i * n_vocab, n_vocab * sizeof(float));
             continue;
         }
-        sl_logits_forget_row(s); // the session may own a row behind those of this batch
+        sl_logits_forget_row(s); // the session may own a row behind the rows of this batch
         d->pass.logits_owner[i] = s;
         s->logits_row = i;
         s->has_host_logits = 0;

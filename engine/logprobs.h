@@ -1,6 +1,6 @@
 // engine/logprobs.h - log-probabilities of generated tokens.
 //
-// A log-probability is that of the model: the log-softmax of the logits as the model computed them, in double precision, before
+// A log-probability is the log-softmax of the logits as the model computed them, in double precision, before
 // penalties, biases, temperature and the cuts of top_k, top_p and min_p. vLLM's default is the same.
 #ifndef SLEIGH_LOGPROBS_H
 #define SLEIGH_LOGPROBS_H

@@ -29,7 +29,7 @@ int sl_messages_to_json(const sl_messages *m, json_t **out, sl_error *err); // S
 
 // Makes the answer to the last message: appends its text to *reply. *is_answer: 1: the conversation gets it; 0 after an error.
 typedef int (*sl_answer_fn)(void *ctx, sl_text *reply, int *is_answer, sl_error *err);
-// Adds a message of the user and its answer. Without an answer the messages are those of before.
+// Adds a message of the user and its answer. Without an answer the messages are unchanged.
 int sl_messages_say(sl_messages *m, const char *text, size_t n, sl_answer_fn answer, void *ctx, sl_error *err);
 // Answers the last message of the user, which sl_messages_has_question must find. A new answer replaces the old one, and draws
 // with the next sequence number of s. Without a new answer the old one stays.

@@ -4,12 +4,6 @@
 
 #include <stdlib.h>
 
-static int same(const sl_attn_plan *a, const sl_attn_plan *b) {
-    for (int i = 0; i < a->n_layers; i++)
-        if (!sl_attn_same(&a->layer[i], &b->layer[i])) return 0;
-    return 1;
-}
-
 static int prepare(sl_engine *e, sl_plan *plan, sl_plan *replaced, sl_error *err) {
     const sl_attn_plan *methods = &plan->methods;
     int rc = 0;
@@ -29,7 +23,7 @@ static void free_plan(sl_engine *e, sl_plan *plan) {
 int sl_plan_take(sl_engine *e, const sl_attn_plan *methods, sl_plan *replaced, sl_plan **out, sl_error *err) {
     SL_CHECK(methods->n_layers == e->geom.n_layers);
     for (sl_plan *p = e->plans.first; p; p = p->next)
-        if (same(&p->methods, methods)) {
+        if (sl_attn_plan_same(&p->methods, methods)) {
             *out = sl_plan_share(p);
             return 0;
         }

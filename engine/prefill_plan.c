@@ -28,12 +28,6 @@ static int check_prefill(const sl_engine *e, const sl_attn_plan *plan, int segme
     return 0;
 }
 
-static int same_prefill(const sl_engine *e, const sl_attn_plan *plan, int segment) {
-    int same = e->prefill.segment_tokens == segment;
-    for (int i = 0; same && i < plan->n_layers; i++) same = sl_attn_same(&e->prefill.plan.layer[i], &plan->layer[i]);
-    return same;
-}
-
 // Prefills in segments of n_tokens tokens. 0: in passes of prefill_chunk tokens
 static int set_segment(sl_engine *e, int n_tokens, sl_error *err) {
     if (n_tokens == e->prefill.segment_tokens) return 0;
@@ -47,11 +41,10 @@ static int set_prefill(sl_engine *e, const sl_attn_plan *plan, int segment, sl_e
     int is_sparse = 0, has_masks = 0;
     SL_CHECK(plan->n_layers == e->geom.n_layers);
     for (int i = 0; i < plan->n_layers; i++) {
-        const sl_attn_method *m = plan->layer[i].method;
-        is_sparse |= m != &sl_method_dense;
-        has_masks |= m->cpu && m->cpu->mask;
+        is_sparse |= plan->layer[i].method != &sl_method_dense;
+        has_masks |= sl_attn_makes_mask(&plan->layer[i]);
     }
-    if (same_prefill(e, plan, is_sparse ? segment : 0)) return 0;
+    if (e->prefill.segment_tokens == (is_sparse ? segment : 0) && sl_attn_plan_same(&e->prefill.plan, plan)) return 0;
     int rc = is_sparse ? check_prefill(e, plan, segment, err) : 0;
     if (!rc) rc = sl_attn_plan_copy(&copy, plan, err);
     if (rc) return rc;

@@ -227,7 +227,7 @@ static int write_states(const sl_session *s, writer *w) {
     return ok;
 }
 
-// The order of the tensors is that of add_all_tensors.
+// add_all_tensors has the same order of tensors.
 static int write_all(const sl_session *s, writer *w, const sl_progress *progress) {
     unsigned char size[8];
     for (int i = 0; i < 8; i++) size[i] = (unsigned char)((uint64_t)w->header.n >> 8 * i);

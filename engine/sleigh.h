@@ -399,7 +399,7 @@ SL_API sl_chat_options sl_chat_options_default(void);
 SL_API int sl_chat_open(sl_engine *engine, const sl_chat_options *options, sl_chat **out, sl_error *err);
 SL_API void sl_chat_free(sl_chat *chat);
 // Adds a message of the user and generates the answer, which becomes the next message. The tokens that the new prompt shares
-// with the session stay in the KV cache; only the others are prefilled. After an error the messages are those of before.
+// with the session stay in the KV cache; only the others are prefilled. After an error the messages are unchanged.
 SL_API int sl_chat_say(sl_chat *chat, const char *text, sl_text_fn on_text, void *ctx, sl_generated *result, sl_error *err);
 // Answers the last message of the user. If it has an answer, the new one replaces it, and draws with the next sequence number.
 // SL_ERR_ARG: there is no message of the user.

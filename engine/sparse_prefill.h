@@ -42,7 +42,7 @@ void sl_sparse_prefill_free(sl_engine *e);
 int sl_prefill_new_reports(sl_engine *e, sl_error *err);
 void sl_prefill_free_reports(sl_engine *e);
 void sl_prefill_reset(sl_engine *e); // forgets all reports
-// After a pass of n tokens of a sparse prefill: adds its reports to those of the engine, and calls the observer.
+// After a pass of n tokens of a sparse prefill: adds its reports to the engine's reports, and calls the observer.
 void sl_prefill_pass_done(sl_engine *e, uint32_t sequence, int position, int n);
 // The rows to check in a pass of n tokens: sl_prefill_n_checked rows, in ascending order.
 int sl_prefill_n_checked(const sl_engine *e, int n);

@@ -24,7 +24,7 @@ typedef struct sl_kv_demand {
     size_t proposing; // bytes of page extras of a page, over all layers and KV heads
     size_t fixed;     // bytes on the GPU beside the cache
     int n_ctx, n_sequences;
-    long long n_pages; // of the pool; 0: those of n_sequences sequences of n_ctx tokens
+    long long n_pages; // of the pool; 0: enough for n_sequences sequences of n_ctx tokens
     int spare_frames;  // frames beside one for each sequence
     size_t streamed;   // bytes of a row in the memory that a prefill streams to
     double hot_share;  // 0 to 1

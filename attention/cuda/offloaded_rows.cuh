@@ -1,6 +1,6 @@
 // attention/cuda/offloaded_rows.cuh - rows of K and V in host memory (kv/kv_offload.h), which the threads of a kernel fetch
 // themselves. The Makefile compiles decode kernels a second time, with SL_OFFLOADED_ROWS. There the rows of
-// full pages lie on the host, K and V of a row side by side, and those of the newest page in k and v.
+// full pages lie on the host, K and V of a row side by side. The rows of the newest page lie in k and v.
 //
 // Kernels that read lists of rows (attend_rows.cuh, attend_buckets.cuh) read them where they lie, K and V with loads or copies
 // to shared memory that are in flight together. fetch_rows copies the drawn rows of a warp to memory of the GPU, and the kernel

@@ -186,7 +186,7 @@ static void open_call(call *c) {
 static void propose_chunk(const call *c, const sl_group *g, sl_head *heads, int chunk) {
     const sl_proposal *propose = c->stages.propose;
     int unit = propose->unit, first = chunk * (SL_CHUNK / SL_PAGE), last = first + SL_CHUNK / SL_PAGE;
-    int pages = (g->kv->n_kv + SL_PAGE - 1) / SL_PAGE, power = size_power(c->args->spec, c->stages.draw);
+    int pages = sl_kv_pages_of(g->kv->n_kv), power = size_power(c->args->spec, c->stages.draw);
     float score[SL_MAX_GROUP * SL_CHUNK];
     bf16 norms[SL_CHUNK], of_head[SL_CHUNK];
     if (last > pages) last = pages;

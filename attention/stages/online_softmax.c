@@ -39,7 +39,7 @@ size_t sl_online_softmax_workspace(const sl_attn_geom *g, const sl_attn_spec *sp
 }
 
 static void softmax_chunk(const sl_group *g, const sl_proposal *propose, int chunk, float *partial) {
-    int pages = (g->kv->n_kv + SL_PAGE - 1) / SL_PAGE, first = chunk * (SL_CHUNK / SL_PAGE), last = first + SL_CHUNK / SL_PAGE;
+    int pages = sl_kv_pages_of(g->kv->n_kv), first = chunk * (SL_CHUNK / SL_PAGE), last = first + SL_CHUNK / SL_PAGE;
     float score[SL_MAX_GROUP * SL_CHUNK], *o = partial, *m = o + (size_t)g->n * g->head_dim, *l = m + g->n;
     memset(o, 0, (size_t)g->n * g->head_dim * sizeof *o);
     for (int i = 0; i < g->n; i++) m[i] = -INFINITY, l[i] = 0;

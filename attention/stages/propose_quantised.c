@@ -123,7 +123,7 @@ static int needs(const sl_attn_spec *spec, sl_kv_need *out) {
 // The state of a step: the error bound of every page for every head of the group.
 static size_t state(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv) {
     (void)spec;
-    return (size_t)(n_kv + SL_PAGE - 1) / SL_PAGE * (geom->n_heads / geom->n_kv_heads) * sizeof(float);
+    return (size_t)sl_kv_pages_of(n_kv) * (geom->n_heads / geom->n_kv_heads) * sizeof(float);
 }
 
 static void score(const sl_group *g, int page, float *out) {

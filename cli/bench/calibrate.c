@@ -265,12 +265,12 @@ static void find_limits(const cli_grid *g, int *n_pages, int *n_seqs, int *n_tok
     *n_pages = *n_seqs = *n_tokens = 1;
     for (int i = 0; i < g->n_tokens.n; i++)
         if (g->n_tokens.at[i] <= g->most_tokens && g->n_tokens.at[i] > *n_tokens) *n_tokens = g->n_tokens.at[i];
-    *n_pages = (*n_tokens + SL_PAGE - 1) / SL_PAGE;
+    *n_pages = sl_kv_pages_of(*n_tokens);
     for (int i = 0; i < g->n_seqs.n; i++)
         for (int j = 0; j < g->n_kv.n; j++) {
             int n = g->n_seqs.at[i], n_kv = g->n_kv.at[j];
             if (!fits(g, n, n_kv)) continue;
-            int pages = (n_kv + SL_PAGE - 1) / SL_PAGE;
+            int pages = sl_kv_pages_of(n_kv);
             if (n * pages > *n_pages) *n_pages = n * pages;
             if (n > *n_seqs) *n_seqs = n;
         }

@@ -178,7 +178,7 @@ static sl_bench_attn_limits limits_of(const plan *p, const cli_bench_flags *o) {
     for (int i = 0; i < p->n_sizes; i++) {
         const size *s = &p->sizes[i];
         int pages = 0;
-        for (int j = 0; j < s->n_seqs; j++) pages += (rows_of(s, j) + SL_PAGE - 1) / SL_PAGE;
+        for (int j = 0; j < s->n_seqs; j++) pages += sl_kv_pages_of(rows_of(s, j));
         if (pages > most.n_pages) most.n_pages = pages;
         if (s->n_seqs > most.n_seqs) most.n_seqs = s->n_seqs;
         if (s->n_tokens > most.n_tokens) most.n_tokens = s->n_tokens;

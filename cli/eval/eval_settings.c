@@ -13,7 +13,7 @@ static json_t *texts_json(const cli_list *texts) {
     return out;
 }
 
-// The system message of the prompts: that of the flag, or of the procedure.
+// The system message of the prompts: from the flag, or from the procedure.
 static const char *system_of(const eval *e) {
     return e->o.chat->is_on ? e->prompter.chat.system : e->o.chat->system;
 }

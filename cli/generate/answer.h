@@ -27,16 +27,16 @@ typedef struct cli_answer {
     const sl_ids *prompt; // its ids
     const sl_text *text;
     const cli_timeline *t;
-    const char *attn_prefill; // NULL: that of the run
+    const char *attn_prefill; // NULL: the method of the run
     const cli_totals *totals; // of the group
     int with_prompt;          // 1: the object has the text and the ids of the prompt
 } cli_answer;
 
-// Prints the object on one line. The engine's statistics must be those of the group. SL_ERR_FORMAT: the text is not UTF-8,
+// Prints the object on one line. The engine's statistics must be of the group. SL_ERR_FORMAT: the text is not UTF-8,
 // because a --stop text cut a character in two.
 int cli_answer_print(const cli_answer *a, sl_error *err);
 
-// Sets the method of a line for prefill, or else that of the flags.
+// Sets the method of a line for prefill; if the line has none, the method of the flags.
 int cli_answer_set_prefill(cli_run *run, const json_t *record, sl_error *err);
 // The number of alternatives for which a line, or else --logprobs, asks; -1: no log-probabilities.
 int cli_answer_logprobs(const cli_output_options *o, const json_t *record);

@@ -7,7 +7,7 @@
 #include "cli/attn/attn_profile.h"
 #include "cli/options/options.h"
 
-// profile: NULL, or that of --attn-profile, whose plan takes the place of --attn if this flag is not given. plan: the plan to
+// profile: of --attn-profile; NULL: none. Its plan takes the place of --attn if this flag is not given. plan: the plan to
 // fill, whose n_layers is set; NULL: only checks the flags, as far as possible without a model. *spec: the method of --attn.
 int cli_plan_decode(const cli_attention_options *o, const cli_attn_profile *profile, sl_attn_spec *spec, sl_attn_plan *plan,
                     sl_error *err);

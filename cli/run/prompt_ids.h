@@ -1,4 +1,4 @@
-// cli/run/prompt_ids.h - prompts of token ids: those of a file, and random ones.
+// cli/run/prompt_ids.h - prompts of token ids, from a file or random.
 #ifndef SLEIGH_PROMPT_IDS_H
 #define SLEIGH_PROMPT_IDS_H
 

@@ -66,7 +66,7 @@ void cli_run_describe_attention(const cli_run *run, FILE *out);
 enum { CLI_ATTN_TEXT = 16384 };
 void cli_plan_format(const sl_attn_plan *plan, char *buf, size_t size);
 void cli_run_format_attention(const cli_run *run, char *buf, size_t size);
-// The methods of later prefills. text NULL: those of the flags; else a method for all layers, then rules in the form of
+// The methods of later prefills. text NULL: the methods of the flags; else a method for all layers, then rules in the form of
 // --attn-prefill-layer.
 int cli_run_set_prefill(cli_run *run, const char *text, const cli_list *rules, sl_error *err);
 // As cli_run_format_attention; before the first prompt, auto is not replaced.

@@ -37,12 +37,19 @@ static int apply_plan(cli_run *run, sl_attn_plan *wanted, sl_error *err) {
     return 0;
 }
 
-int cli_run_choose_text(cli_run *run, const char *attn, int n_tokens, char *buf, size_t size, sl_error *err) {
+// The plan of a text with one method for all layers; text NULL: the plan of the flags. The caller frees *out, also after an
+// error.
+static int read_plan(const cli_run *run, const char *text, sl_attn_plan *out, sl_error *err) {
     sl_attn_spec spec;
-    sl_attn_plan wanted = {.n_layers = run->plan.n_layers}, plan = {0};
-    int rc =
-        attn ? sl_attn_parse(attn, &spec, err) : cli_plan_decode(&run->options->attention, &run->profile, &spec, &wanted, err);
-    if (!rc && attn) rc = sl_attn_plan_init(&wanted, wanted.n_layers, &spec, err);
+    *out = (sl_attn_plan){.n_layers = run->plan.n_layers};
+    if (!text) return cli_plan_decode(&run->options->attention, &run->profile, &spec, out, err);
+    int rc = sl_attn_parse(text, &spec, err);
+    return rc ? rc : sl_attn_plan_init(out, out->n_layers, &spec, err);
+}
+
+int cli_run_choose_text(cli_run *run, const char *attn, int n_tokens, char *buf, size_t size, sl_error *err) {
+    sl_attn_plan wanted, plan = {0};
+    int rc = read_plan(run, attn, &wanted, err);
     if (!rc) rc = choose_plan(run, &wanted, n_tokens, 1, &plan, err);
     if (!rc) cli_plan_format(&plan, buf, size);
     sl_attn_plan_free(&wanted);
@@ -56,11 +63,8 @@ int cli_run_set_attention(cli_run *run, const char *text, sl_error *err) {
 }
 
 int cli_run_set_attention_but(cli_run *run, const char *text, const cli_list *rules, sl_error *err) {
-    sl_attn_spec spec;
-    sl_attn_plan plan = {.n_layers = run->plan.n_layers};
-    int rc =
-        text ? sl_attn_parse(text, &spec, err) : cli_plan_decode(&run->options->attention, &run->profile, &spec, &plan, err);
-    if (!rc && text) rc = sl_attn_plan_init(&plan, run->plan.n_layers, &spec, err);
+    sl_attn_plan plan;
+    int rc = read_plan(run, text, &plan, err);
     for (int i = 0; !rc && i < rules->n; i++) rc = sl_attn_plan_set(&plan, "attn_layer", rules->items[i], err);
     if (!rc) return apply_plan(run, &plan, err);
     sl_attn_plan_free(&plan);
@@ -139,11 +143,9 @@ int cli_run_set_prompt(cli_run *run, int n_tokens, sl_error *err) {
     int rc = set_prompt_prefill(run, err);
     if (rc || !sl_auto_in_plan(&run->requested)) return rc;
     rc = choose_plan(run, &run->requested, n_tokens, 0, &plan, err);
-    int same = !rc;
-    for (int i = 0; same && i < plan.n_layers; i++) same = sl_attn_same(&plan.layer[i], &run->plan.layer[i]);
-    if (!rc && !same) rc = sl_engine_set_plan(run->engine, &plan, err);
+    if (!rc) rc = sl_engine_set_plan(run->engine, &plan, err); // does nothing for an equal plan
     if (!rc) rc = cli_watch_buckets(run->engine, err);
-    if (rc || same) {
+    if (rc) {
         sl_attn_plan_free(&plan);
         return rc;
     }

@@ -53,7 +53,7 @@ static int prepare_prefill(sl_engine *e, const sl_attn_plan *plan, int n_tokens,
     return 0;
 }
 
-// The engine's mask becomes that of the batch in this layer.
+// Sets the engine's mask to the mask of the batch in this layer.
 static void propose(const sl_batch *b, int layer, sl_queries q) {
     const sl_row_range *range = &b->ranges[0];
     sl_engine *e = range->session->engine;

@@ -1,6 +1,5 @@
-// tests/engine/test_attention_spread.c - profiles of dense attention's mass (engine/attend/attention_spread.c), compared with
-// sums in double precision over sorted rows. tests/cuda/test_cuda_observe.c compares the profiles of a GPU with those of the
-// CPU.
+// tests/engine/test_attention_spread.c - the spread of dense attention's mass (engine/attend/attention_spread.c). The test
+// computes it again in double precision from sorted rows. tests/cuda/test_cuda_observe.c compares GPU and CPU.
 #include "engine/engine_internal.h"
 #include "tests/test.h"
 
