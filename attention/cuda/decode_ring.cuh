@@ -57,6 +57,11 @@ static __device__ __forceinline__ void copy_bulk(uint32_t to, const void *from, 
 // Before sm_90, each lane arrives when its copies have ended. The lane that wrote the tile_info arrives once more.
 enum { FULL_ARRIVALS = 33 };
 
+// This lane arrives when its copies have ended.
+static __device__ __forceinline__ void arrive_after_copies(uint64_t *full) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
+}
+
 // All lanes of the warp copy, 16 bytes each.
 static __device__ __forceinline__ void copy_warp(uint32_t to, const void *from, int bytes) {
     for (int at = threadIdx.x % 32 * 16; at < bytes; at += 32 * 16)

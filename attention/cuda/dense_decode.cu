@@ -26,6 +26,8 @@
 // V^T [128 dims][16 rows] P^T [16 rows][8 heads] to o: each mma leaves a lane 4 elements of [16 dims][8 heads].
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/decode_ring.cuh"
+#include "attention/cuda/key_query.cuh"
+#include "attention/cuda/partial_softmax.cuh"
 #include "attention/cuda/workspace.cuh"
 
 #include <cuda_bf16.h>
@@ -164,7 +166,7 @@ __device__ void start_copies(const copy *mine, int, uint64_t *full, uint64_t) {
     for (int i = 0; i < COPIES; i++)
         copy_warp(__shfl_sync(~0u, mine->to, i), (const void *)__shfl_sync(~0u, (unsigned long long)mine->from, i),
                   __shfl_sync(~0u, mine->bytes, i));
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
+    arrive_after_copies(full);
     if (threadIdx.x % 32 == 0) barrier_arrive(full);
 }
 #endif
@@ -322,28 +324,15 @@ __device__ float sum_over_rows(float x) {
 // A warp's running attention over its rows of an item. Lane (g, q) has heads 2 q and 2 q + 1.
 template <int DIM> struct attention {
     enum {
-        K_STEPS = DIM / 16,
-        K_LOADS = DIM / 32, // loads of 16 bytes, each for two k-steps; where DIM % 32 == 16, one load of 8 bytes more
         V_LOADS = DIM / 64, // loads of 16 bytes, each for four mma; then REST bytes
         REST = DIM % 64 / 8 * 2,
     };
-    uint32_t q[K_STEPS][2];
+    group_queries<DIM> queries;
     float o[DIM / 16][4];
     float m[2], l[2]; // l: of the lane's own rows
 
     __device__ void begin(const char *q_rows, int group) {
-        int g = threadIdx.x % 32 / 4, lane_q = threadIdx.x % 4;
-        const char *row = q_rows + g * DIM * sizeof(bf16);
-        bool real = g < group;
-#pragma unroll
-        for (int i = 0; i < K_LOADS; i++) {
-            uint4 x = real ? *(const uint4 *)(row + i * 64 + lane_q * 16) : make_uint4(0, 0, 0, 0);
-            q[2 * i][0] = x.x, q[2 * i][1] = x.y, q[2 * i + 1][0] = x.z, q[2 * i + 1][1] = x.w;
-        }
-        if (K_STEPS % 2) {
-            uint2 x = real ? *(const uint2 *)(row + K_LOADS * 64 + lane_q * 8) : make_uint2(0, 0);
-            q[K_STEPS - 1][0] = x.x, q[K_STEPS - 1][1] = x.y;
-        }
+        queries.load(q_rows, group);
 #pragma unroll
         for (int i = 0; i < DIM / 16; i++) o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0;
         m[0] = m[1] = -INFINITY;
@@ -352,21 +341,11 @@ template <int DIM> struct attention {
 
     // s[0], s[1]: operand row g, the lane's two heads. s[2], s[3]: operand row g + 8.
     __device__ void scores(const char *k, float s[4]) const {
-        int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, lane_q = threadIdx.x % 4;
-        const char *a_row = k + (V_ROWS * (g / 2) + 4 * warp + g % 2) * layout<DIM>::ROW, *b_row = a_row + 2 * layout<DIM>::ROW;
+        int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
+        const char *a_row = k + (V_ROWS * (g / 2) + 4 * warp + g % 2) * layout<DIM>::ROW;
         float odd[4] = {0, 0, 0, 0};
         s[0] = s[1] = s[2] = s[3] = 0;
-#pragma unroll
-        for (int i = 0; i < K_LOADS; i++) {
-            uint4 a = *(const uint4 *)(a_row + i * 64 + lane_q * 16), b = *(const uint4 *)(b_row + i * 64 + lane_q * 16);
-            sl_mma_bf16(s, a.x, b.x, a.y, b.y, q[2 * i][0], q[2 * i][1]);
-            sl_mma_bf16(odd, a.z, b.z, a.w, b.w, q[2 * i + 1][0], q[2 * i + 1][1]);
-        }
-        if (K_STEPS % 2) {
-            uint2 a = *(const uint2 *)(a_row + K_LOADS * 64 + lane_q * 8),
-                  b = *(const uint2 *)(b_row + K_LOADS * 64 + lane_q * 8);
-            sl_mma_bf16(s, a.x, b.x, a.y, b.y, q[K_STEPS - 1][0], q[K_STEPS - 1][1]);
-        }
+        queries.add_scores(s, odd, a_row, a_row + 2 * layout<DIM>::ROW);
 #pragma unroll
         for (int i = 0; i < 4; i++) s[i] += odd[i];
     }
@@ -482,10 +461,6 @@ template <int DIM> __device__ void consume(const decode_params &p, ring r, float
 
 // ---- finishers ----
 
-__device__ void add_scaled(float4 *sum, float w, float4 x) {
-    sum->x += w * x.x, sum->y += w * x.y, sum->z += w * x.z, sum->w += w * x.w;
-}
-
 // Adds the four warps' results of an item in the warps' order and stores the sum to the workspace. The consumers' results lie
 // in shared memory.
 template <int DIM>
@@ -495,15 +470,11 @@ __device__ void store_item(const decode_params &p, const block_shared *shared, c
     for (int i = thread; i < p.group * DIM / 4; i += 32 * FINISHER_WARPS) {
         int h = i / (DIM / 4);
         float4 sum = make_float4(0, 0, 0, 0);
-        float most = -INFINITY, l = 0;
-        for (int w = 0; w < CONSUMER_WARPS; w++) most = fmaxf(most, shared->ml[w][h].x); // finite: the item has a row
-        for (int w = 0; w < CONSUMER_WARPS; w++) {
-            float factor = exp2f(shared->ml[w][h].x - most);
-            l += factor * shared->ml[w][h].y;
-            add_scaled(&sum, factor, *(const float4 *)(merge + w * p.group * DIM + i * 4));
-        }
+        float2 ml = add_parts( // m is finite, because the item has a row
+            CONSUMER_WARPS, [&](int w) { return shared->ml[w][h]; },
+            [&](int w) { return *(const float4 *)(merge + w * p.group * DIM + i * 4); }, &sum);
         __stcg((float4 *)(p.o + item * p.group * DIM) + i, sum);
-        if (i % (DIM / 4) == 0) __stcg(p.ml + item * p.group + h, make_float2(most, l));
+        if (i % (DIM / 4) == 0) __stcg(p.ml + item * p.group + h, ml);
     }
 }
 
@@ -557,10 +528,7 @@ template <int DIM> __device__ void finish(const decode_params &p, block_shared *
         store_item<DIM>(p, shared, merge, info, thread);
         barrier_arrive(&shared->item_empty);
         finishers_sync();
-        if (thread == 0) {
-            shared->is_last = sl_add_ordered(p.done + info.seq_head, 1) == info.n_chunks - 1;
-            if (shared->is_last) p.done[info.seq_head] = 0;
-        }
+        if (thread == 0) shared->is_last = counts_last_part(p.done + info.seq_head, 1, info.n_chunks);
         finishers_sync();
         if (shared->is_last) merge_items<DIM>(p, info, thread);
     }

@@ -35,6 +35,7 @@
 
 #include "attention/cuda/decode_ring.cuh"
 #include "attention/cuda/exact_head.cuh"
+#include "attention/cuda/key_query.cuh"
 #include "attention/cuda/workspace.cuh"
 
 #include <cuda_bf16.h>
@@ -371,7 +372,7 @@ template <int DIM, typename Config> __device__ void produce_tile(const score_par
         if (to->has_waited) copy_q<DIM, Config>(p, *to, info, r->stage, full);
     }
 #if __CUDA_ARCH__ < 900
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
+    arrive_after_copies(full);
     if (leads) barrier_arrive(full);
 #endif
     __syncwarp();
@@ -413,7 +414,7 @@ template <typename Config> __device__ void produce_end(producer *to) {
     barrier_wait(&r->head->empty[r->stage], r->parity ^ 1);
     if (threadIdx.x % 32 == 0) r->head->info[r->stage].seq_head = -1;
 #if __CUDA_ARCH__ < 900
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
+    arrive_after_copies(full);
 #endif
     __syncwarp();
     if (threadIdx.x % 32 == 0) barrier_arrive(full);
@@ -468,48 +469,21 @@ template <int DIM, typename Config = plain_config> __device__ void produce(const
 // of the rows, row g of the mma's operand is row 8 (g / 2) + 2 t + g % 2. So after the transposition lane (head, q) has rows 8
 // q .. 8 q + 7.
 template <int DIM> struct scorer {
-    enum {
-        K_STEPS = DIM / 16,
-        K_LOADS = DIM / 32
-    }; // loads of 16 bytes, each for two k-steps; where DIM % 32 == 16, one load of 8 bytes more
-    uint32_t q[K_STEPS][2];
+    group_queries<DIM> queries;
 
-    __device__ void begin(const char *q_rows, int group) {
-        int g = threadIdx.x % 32 / 4, lane_q = threadIdx.x % 4;
-        const char *row = q_rows + g * DIM * sizeof(bf16);
-#pragma unroll
-        for (int i = 0; i < K_LOADS; i++) {
-            uint4 x = g < group ? *(const uint4 *)(row + i * 64 + lane_q * 16) : make_uint4(0, 0, 0, 0);
-            q[2 * i][0] = x.x, q[2 * i][1] = x.y, q[2 * i + 1][0] = x.z, q[2 * i + 1][1] = x.w;
-        }
-        if (K_STEPS % 2) {
-            uint2 x = g < group ? *(const uint2 *)(row + K_LOADS * 64 + lane_q * 8) : make_uint2(0, 0);
-            q[K_STEPS - 1][0] = x.x, q[K_STEPS - 1][1] = x.y;
-        }
-    }
+    __device__ void begin(const char *q_rows, int group) { queries.load(q_rows, group); }
 
     // s[2 t + h]: the row of part t, head 2 q + h. Parts 0 and 1 are the two row halves of the first mma, 2 and 3 of the
     // second.
     __device__ void scores(const char *k, float s[8]) const {
-        int g = threadIdx.x % 32 / 4, lane_q = threadIdx.x % 4;
+        int g = threadIdx.x % 32 / 4;
         const char *row = k + (8 * (g / 2) + g % 2) * layout<DIM>::ROW;
         enum { STEP = 2 * layout<DIM>::ROW };
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             float *c = s + 4 * half;
-            const char *a_row = row + 2 * half * STEP, *b_row = a_row + STEP;
             c[0] = c[1] = c[2] = c[3] = 0;
-#pragma unroll
-            for (int i = 0; i < K_LOADS; i++) {
-                uint4 a = *(const uint4 *)(a_row + i * 64 + lane_q * 16), b = *(const uint4 *)(b_row + i * 64 + lane_q * 16);
-                sl_mma_bf16(c, a.x, b.x, a.y, b.y, q[2 * i][0], q[2 * i][1]);
-                sl_mma_bf16(c, a.z, b.z, a.w, b.w, q[2 * i + 1][0], q[2 * i + 1][1]);
-            }
-            if (K_STEPS % 2) {
-                uint2 a = *(const uint2 *)(a_row + K_LOADS * 64 + lane_q * 8),
-                      b = *(const uint2 *)(b_row + K_LOADS * 64 + lane_q * 8);
-                sl_mma_bf16(c, a.x, b.x, a.y, b.y, q[K_STEPS - 1][0], q[K_STEPS - 1][1]);
-            }
+            queries.add_scores(c, c, row + 2 * half * STEP, row + (2 * half + 1) * STEP);
         }
     }
 };

@@ -165,6 +165,13 @@ static __device__ __forceinline__ float sl_widen(bf16 x) {
     return __uint_as_float((uint32_t)x << 16);
 }
 
+// Rounds two numbers; `low` comes first in memory.
+static __device__ __forceinline__ uint32_t sl_pack_bf16(float low, float high) {
+    uint32_t r;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+
 // ---- matrix instructions ----
 
 // c [16][8] += a [16][16] b [16][8] on tensor cores: bf16 inputs, fp32 sums. All lanes of a warp call it. With g = lane / 4 and

@@ -21,6 +21,7 @@
 #include "attention/cuda/buckets/bucket_step.cuh"
 #include "attention/cuda/offloaded_rows.cuh"
 #include "attention/cuda/mma_tiles.cuh"
+#include "attention/cuda/partial_softmax.cuh"
 
 #include <cuda_bf16.h>
 
@@ -271,8 +272,8 @@ template <int DIM, bool DRAWS> struct bucket_attender {
             for (int step = 4; step < 32; step *= 2) most[h] = fmaxf(most[h], __shfl_xor_sync(~0u, most[h], step));
             base[h] = most[h] == -INFINITY ? 0 : most[h], factor[h] = exp2f(m[h] - base[h]), m[h] = most[h];
         }
-        uint32_t low = pack_bf16(exp2f(s[0] - base[0]), exp2f(s[1] - base[1]));
-        uint32_t high = pack_bf16(exp2f(s[2] - base[0]), exp2f(s[3] - base[1]));
+        uint32_t low = sl_pack_bf16(exp2f(s[0] - base[0]), exp2f(s[1] - base[1]));
+        uint32_t high = sl_pack_bf16(exp2f(s[2] - base[0]), exp2f(s[3] - base[1]));
         l[0] = l[0] * factor[0] + sl_widen((bf16)low) + sl_widen((bf16)high);
         l[1] = l[1] * factor[1] + sl_widen((bf16)(low >> 16)) + sl_widen((bf16)(high >> 16));
 #pragma unroll
@@ -300,11 +301,6 @@ template <int DIM> struct bucket_space {
     int is_last;
 };
 
-// Factor from masses relative to 2^m to masses relative to 2^most.
-__device__ float rescale(float m, float most) {
-    return m == -INFINITY ? 0 : exp2f(m - most);
-}
-
 template <int DIM, bool DRAWS> __device__ void store_warp(const bucket_attender<DIM, DRAWS> &a, bucket_space<DIM> *s) {
     int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
@@ -320,13 +316,9 @@ template <int DIM, bool DRAWS> __device__ void store_warp(const bucket_attender<
     }
 }
 
-__device__ __forceinline__ void add_scaled(float4 *sum, float factor, const float4 &x) {
-    sum->x += factor * x.x, sum->y += factor * x.y, sum->z += factor * x.z, sum->w += factor * x.w;
-}
-
 // Stores o / l to four channels of the output.
 __device__ __forceinline__ void store_output(bf16 *out, const float4 &o, float l) {
-    *(uint2 *)out = make_uint2(pack_bf16(o.x / l, o.y / l), pack_bf16(o.z / l, o.w / l));
+    *(uint2 *)out = make_uint2(sl_pack_bf16(o.x / l, o.y / l), sl_pack_bf16(o.z / l, o.w / l));
 }
 
 // Adds the warps' results in order. Stores the output if this is the only chunk, otherwise a partial result. A thread has four
@@ -338,25 +330,16 @@ __device__ void merge_warps(const attend_buckets_params &p, const bucket_space<D
 #pragma unroll 1
     for (int i = threadIdx.x; i < group * (DIM / 4); i += BUCKET_THREADS) {
         int g = i / (DIM / 4), d = i % (DIM / 4) * 4;
-        float most = -INFINITY, l = 0;
         float4 o = make_float4(0, 0, 0, 0);
-#pragma unroll
-        for (int w = 0; w < BUCKET_WARPS; w++) most = fmaxf(most, s->ml[w][g].x);
-#pragma unroll
-        for (int w = 0; w < BUCKET_WARPS; w++) {
-            float factor = rescale(s->ml[w][g].x, most);
-            // A warp whose scores are all NaN has no maximum; its sums are NaN.
-            if (isnan(s->ml[w][g].y)) factor = s->ml[w][g].y;
-            l += factor * s->ml[w][g].y;
-            add_scaled(&o, factor, *(const float4 *)&s->warps[w].o[g][d]);
-        }
+        float2 ml = add_parts(
+            BUCKET_WARPS, [&](int w) { return s->ml[w][g]; }, [&](int w) { return *(const float4 *)&s->warps[w].o[g][d]; }, &o);
         if (is_all) {
-            store_output(p.out + (seq_head * group + g) * DIM + d, o, l);
+            store_output(p.out + (seq_head * group + g) * DIM + d, o, ml.y);
             continue;
         }
         size_t at = (seq_head * p.max_chunks + chunk) * group + g;
         __stcg((float4 *)(p.o + at * DIM + d), o);
-        if (d == 0) __stcg(p.ml + at, make_float2(most, l));
+        if (d == 0) __stcg(p.ml + at, ml);
     }
 }
 
@@ -377,7 +360,7 @@ __device__ void find_factors(const attend_buckets_params &p, bucket_space<DIM> *
         float most = sl_max_lanes(fmaxf(own[0].x, own[1].x));
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            float factor = isnan(own[i].y) ? own[i].y : rescale(own[i].x, most);
+            float factor = part_factor(own[i], most);
             if (lane + 32 * i < BUCKET_CHUNKS) s->factor[lane + 32 * i][g] = factor;
             sum += factor * own[i].y;
         }
@@ -454,10 +437,7 @@ __global__ void __launch_bounds__(BUCKET_THREADS, 4) attend_buckets_kernel(const
     merge_warps<DIM>(p, &s, seq_head, chunk, n_chunks == 1);
     if (n_chunks == 1) return;
     __syncthreads();
-    if (threadIdx.x == 0) {
-        s.is_last = sl_add_ordered(p.done + seq_head, 1) == n_chunks - 1;
-        if (s.is_last) p.done[seq_head] = 0;
-    }
+    if (threadIdx.x == 0) s.is_last = counts_last_part(p.done + seq_head, 1, n_chunks);
     __syncthreads();
     if (s.is_last) merge_bucket_chunks<DIM>(p, &s, seq_head, n_chunks);
 }

@@ -159,16 +159,11 @@ __device__ void buckets_of_cell(int cell, int C, int *first, int *end) {
 
 // ---- numbers ----
 
-__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
-    __nv_bfloat162 x = __floats2bfloat162_rn(low, high);
-    return *(uint32_t *)&x;
-}
-
 // part[0] + part[1] + part[2] = x, as pairs of bf16: each part is the rounded rest.
 __device__ __forceinline__ void split(float2 x, uint32_t part[3]) {
 #pragma unroll
     for (int i = 0; i < 3; i++) {
-        part[i] = pack_bf16(x.x, x.y);
+        part[i] = sl_pack_bf16(x.x, x.y);
         x.x -= sl_widen((bf16)part[i]), x.y -= sl_widen((bf16)(part[i] >> 16));
     }
 }

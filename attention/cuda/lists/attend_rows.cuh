@@ -13,6 +13,7 @@
 #ifndef SLEIGH_ATTEND_ROWS_CUH
 #define SLEIGH_ATTEND_ROWS_CUH
 
+#include "attention/cuda/partial_softmax.cuh"
 #include "attention/cuda/score_keys.cuh"
 
 namespace {
@@ -306,11 +307,6 @@ __device__ void store_warp(const attender<DIM, SCORES, MOMENTS> &a, attend_space
     }
 }
 
-// Factor from masses relative to 2^m to masses relative to 2^most.
-__device__ float relative(float m, float most) {
-    return m == -INFINITY ? 0 : exp2f(m - most);
-}
-
 __device__ void store_bf16(bf16 *to, float x) {
     *to = __bfloat16_as_ushort(__float2bfloat16_rn(x));
 }
@@ -321,21 +317,18 @@ __device__ void merge_warps(const attend_params &p, const attend_space<DIM> *s, 
     size_t at = (head * LISTS + list) * p.max_chunks + chunk;
     int d = threadIdx.x;
     if (d >= DIM) return;
-    float most = -INFINITY, l = 0, o = 0;
-    for (int w = 0; w < ATTEND_WARPS; w++) most = fmaxf(most, s->ml[w].x);
-    for (int w = 0; w < ATTEND_WARPS; w++) {
-        float factor = relative(s->ml[w].x, most);
-        l += factor * s->ml[w].y, o += factor * s->o[w][d];
-    }
-    if (is_all) return store_bf16(p.out + head * DIM + d, l == 0 ? 0 : o / l); // 0 / 0: no row was listed
+    float o = 0;
+    float2 ml = add_parts(
+        ATTEND_WARPS, [&](int w) { return s->ml[w]; }, [&](int w) { return s->o[w][d]; }, &o);
+    if (is_all) return store_bf16(p.out + head * DIM + d, ml.y == 0 ? 0 : o / ml.y); // 0 / 0: no row was listed
     __stcg(p.o + at * DIM + d, o);
-    if (d == 0) __stcg(p.ml + at, make_float2(most, l));
+    if (d == 0) __stcg(p.ml + at, ml);
     if (!MOMENTS || d > 0) return;
     double sums[MOMENT_SUMS] = {};
     for (int w = 0; w < ATTEND_WARPS; w++) {
         double own[MOMENT_SUMS];
         for (int j = 0; j < MOMENT_SUMS; j++) own[j] = s->moments[w][j];
-        scale_moments(own, relative(s->ml[w].x, most));
+        scale_moments(own, rescale(s->ml[w].x, ml.x));
         for (int j = 0; j < MOMENT_SUMS; j++) sums[j] += own[j];
     }
     for (int j = 0; j < MOMENT_SUMS; j++) __stcg(p.moments + at * MOMENT_SUMS + j, sums[j]);
@@ -366,9 +359,9 @@ template <int DIM> __device__ void merge_chunks(const attend_params &p, attend_s
     for (int c = warp; c < n; c += ATTEND_WARPS) {
         while (c >= s->first[list + 1]) list++;
         size_t at = (head * LISTS + list) * p.max_chunks + c - s->first[list];
-        float factor = s->factor[list] * relative(s->parts[c].x, most);
+        float factor = s->factor[list] * rescale(s->parts[c].x, most);
         float4 x = lane < DIM / 4 ? __ldcg((const float4 *)(p.o + at * DIM) + lane) : make_float4(0, 0, 0, 0);
-        o.x += factor * x.x, o.y += factor * x.y, o.z += factor * x.z, o.w += factor * x.w;
+        add_scaled(&o, factor, x);
         l += factor * s->parts[c].y;
     }
     if (lane < DIM / 4) *(float4 *)&s->o[warp][4 * lane] = o;
@@ -471,10 +464,8 @@ __global__ void __launch_bounds__(ATTEND_THREADS, SCORES ? 2 : 3) attend_rows_ke
         __syncthreads();
     }
     if (is_all || !p.out || n_done == 0) return;
-    if (threadIdx.x == 0) { // a launch that writes the output has one list, and n_chunks counts its chunks
-        s.is_last = sl_add_ordered(p.done + head, n_done) + n_done == n_chunks;
-        if (s.is_last) p.done[head] = 0;
-    }
+    if (threadIdx.x == 0) // a launch that writes the output has one list, and n_chunks counts its chunks
+        s.is_last = counts_last_part(p.done + head, n_done, n_chunks);
     __syncthreads();
     if (s.is_last) merge_chunks(p, &s, head, row.position + 1);
 }

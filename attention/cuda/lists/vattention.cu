@@ -283,8 +283,8 @@ __device__ estimates estimate(const verified_params &p, int head, const head_pla
     double n = n_kv - plan.at[1], all = 0, D = 0, moments[MOMENT_SUMS] = {}, sampled = 0;
     if (has_fixed) D = __ldcg(a.moments + fixed * MOMENT_SUMS);
     for (int i = 0; has_base && i < MOMENT_SUMS; i++) moments[i] = __ldcg(a.moments + base * MOMENT_SUMS + i);
-    float most = sl_max_lanes(fmaxf(fixed_m, base_m)), factor = relative(base_m, most);
-    if (threadIdx.x < 32) s->factor[0][lane] = relative(fixed_m, most), s->factor[1][lane] = factor;
+    float most = sl_max_lanes(fmaxf(fixed_m, base_m)), factor = rescale(base_m, most);
+    if (threadIdx.x < 32) s->factor[0][lane] = rescale(fixed_m, most), s->factor[1][lane] = factor;
     __syncthreads();
     for (int i = threadIdx.x; i < 2 * DIM; i += SELECT_THREADS) {
         int list = i / DIM, n_chunks = list_chunks(list ? n_base : plan.at[1]);
@@ -299,7 +299,7 @@ __device__ estimates estimate(const verified_params &p, int head, const head_pla
         sampled += square(s->sums[1][d]);
         all += square(s->sums[0][d] + s->sums[1][d] * n / n_base);
     }
-    sampled = sum_lanes(sampled), all = sum_lanes(all), D = sum_lanes(relative(fixed_m, most) * D);
+    sampled = sum_lanes(sampled), all = sum_lanes(all), D = sum_lanes(rescale(fixed_m, most) * D);
     scale_moments(moments, factor);
     for (int i = 0; i < MOMENT_SUMS; i++) moments[i] = sum_lanes(moments[i]);
     double e = moments[0], squares = moments[1], ev_squares = moments[2];

@@ -37,12 +37,6 @@ void sl_cuda_dense_prefill_mma(const sl_attn_cuda_prefill_args *args);
 #ifdef __CUDACC__
 #include "backend/cuda/device.cuh"
 
-static __device__ __forceinline__ uint32_t sl_pack_bf16(float low, float high) {
-    uint32_t r;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-    return r;
-}
-
 // Maximum and sum over the four lanes that hold one row of a matrix product's accumulator.
 static __device__ __forceinline__ float sl_quad_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));

@@ -5,6 +5,7 @@
 // mass_values_kernel: 8 warps with the same role. Shared memory: values_space. Worked block: DIM 128, group 4. A warp takes
 // every eighth block of 32 rows. 16 lanes load a row of V (256 bytes), so a warp needs 16 loads for the block. Lane l computes
 // the mass of row l for each head. Then each lane adds 16 rows x 8 columns x 4 heads.
+#include "attention/cuda/partial_softmax.cuh"
 #include "attention/cuda/quantised/score_quantised.cuh"
 
 namespace {
@@ -134,10 +135,7 @@ template <int DIM, int HEADS> __global__ void __launch_bounds__(THREADS) mass_va
         if (d == DIM) __stcg(to + h * (DIM + 2) + DIM + 1, (float)s->top[h]);
     }
     __syncthreads();
-    if (threadIdx.x == 0) {
-        s->is_last = sl_add_ordered(p.score.done + seq_head, 1) == n_chunks - 1;
-        if (s->is_last) p.score.done[seq_head] = 0;
-    }
+    if (threadIdx.x == 0) s->is_last = counts_last_part(p.score.done + seq_head, 1, n_chunks);
     __syncthreads();
     if (!s->is_last) return;
     for (int h = threadIdx.x / 32; h < group; h += WARPS) {
@@ -156,13 +154,12 @@ template <int DIM, int HEADS> __global__ void __launch_bounds__(THREADS) mass_va
     __syncthreads();
     for (int i = threadIdx.x; i < group * DIM; i += THREADS) {
         const float *from = partial + i / DIM * (DIM + 2);
-        float top = -INFINITY, x = 0, total = 0;
-        for (int c = 0; c < n_chunks; c++) top = fmaxf(top, __ldcg(from + (size_t)c * group * (DIM + 2) + DIM + 1));
-        for (int c = 0; c < n_chunks; c++, from += group * (DIM + 2)) {
-            float factor = exp2f(__ldcg(from + DIM + 1) - top);
-            x += factor * __ldcg(from + i % DIM), total += factor * __ldcg(from + DIM);
-        }
-        x = s->is_exact[i / DIM] ? s->sum[0][i / DIM][i % DIM] : x / total;
+        auto load = [&](int chunk, int d) { return __ldcg(from + (size_t)chunk * group * (DIM + 2) + d); };
+        float x = 0;
+        float2 ml = add_parts(
+            n_chunks, [&](int c) { return make_float2(load(c, DIM + 1), load(c, DIM)); },
+            [&](int c) { return load(c, i % DIM); }, &x);
+        x = s->is_exact[i / DIM] ? s->sum[0][i / DIM][i % DIM] : x / ml.y;
         p.out[(size_t)seq_head * group * DIM + i] = __bfloat16_as_ushort(__float2bfloat16_rn(x));
     }
 }

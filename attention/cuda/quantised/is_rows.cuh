@@ -6,6 +6,7 @@
 #ifndef SLEIGH_IS_ROWS_CUH
 #define SLEIGH_IS_ROWS_CUH
 
+#include "attention/cuda/partial_softmax.cuh"
 #include "attention/cuda/quantised/score_quantised.cuh"
 #include "attention/cuda/santa/stated.cuh"
 
@@ -113,7 +114,11 @@ __device__ void prefetch(const bf16 *row, int bytes) {
 template <int DIM>
 __device__ float score_rows(const score_params &p, const bf16 *rows, const block_shared *s, int n, int thread,
                             const drawn_row &drawn, float *factor) {
-    enum { LOADS = scorer<DIM>::K_LOADS, ODD = scorer<DIM>::K_STEPS % 2, STRIDE = (IS_OFFLOADED ? 2 : 1) * layout<DIM>::ROW };
+    enum {
+        LOADS = group_queries<DIM>::K_LOADS,
+        ODD = group_queries<DIM>::K_STEPS % 2,
+        STRIDE = (IS_OFFLOADED ? 2 : 1) * layout<DIM>::ROW
+    };
     int lane = thread % 32, warp = thread / 32 * 32, lane_q = lane % 4, n_halves = n > 16 ? 2 : 1;
     float c[2][4] = {}, score = 0;
     uint4 a[2][LOADS], b[2][LOADS];
@@ -298,10 +303,7 @@ __device__ bool gather_lists(const is_params &p, block_shared *s, int n_lists, i
     int index = s->at.index;
     if (n_stored == 0) return false;
     __syncthreads(); // all threads have stored their part
-    if (thread == 0) {
-        s->is_last = sl_add_ordered(p.draw.merged + index, n_stored) == n_lists - n_stored;
-        if (s->is_last) p.draw.merged[index] = 0;
-    }
+    if (thread == 0) s->is_last = counts_last_part(p.draw.merged + index, n_stored, n_lists);
     __syncthreads();
     if (!s->is_last) return false;
     const float *lists = p.draw.partial + (size_t)index * p.n_lists * (DIM + 2);

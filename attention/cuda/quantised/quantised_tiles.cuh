@@ -301,7 +301,7 @@ template <int DIM, int BITS> __device__ void issue_tile(const quantised_params &
     copy_warp(data + x.at, x.from, x.bytes);
     copy_warp(data + x.second_at, x.second, x.second_bytes);
     copy_warp(data + tile<DIM, BITS>::Q_AT, p.score.q + (size_t)x.place.seq_head * p.score.group * DIM, q_bytes);
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
+    arrive_after_copies(full);
     if (threadIdx.x % 32 == 0) barrier_arrive(full);
 #endif
     to->advance();
@@ -313,7 +313,7 @@ __device__ void end_pair(page_issuer *to) {
     barrier_wait(&to->r.head->empty[to->stage], to->parity ^ 1);
     if (threadIdx.x % 32 == 0) to->describe({-1, 0, 0}, false);
 #if __CUDA_ARCH__ < 900
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
+    arrive_after_copies(full);
 #endif
     __syncwarp();
     if (threadIdx.x % 32 == 0) barrier_arrive(full);

@@ -181,7 +181,7 @@ template <bool DRAWN> __device__ void close_stage(feed<DRAWN> *to, bool mine) {
     team_ring *r = &to->fill;
 #if __CUDA_ARCH__ < 900
     uint64_t *full = &r->head.full[r->stage];
-    if (mine) asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
+    if (mine) arrive_after_copies(full);
     if (mine && threadIdx.x % 32 == 0) barrier_arrive(full);
 #endif
     r->advance();
@@ -597,7 +597,7 @@ template <int DIM> __device__ void merge_head(const bernoulli_params &p, draw_sp
     most = sl_max_lanes(most);
     for (int i = lane; i < n; i += 32) {
         float2 ml = __ldcg(p.ml + first + (size_t)i * group);
-        total += exp2f(ml.x - most) * ml.y;
+        total += rescale(ml.x, most) * ml.y;
     }
     total = sl_sum_lanes(total);
     row_sum sum = {};
@@ -607,7 +607,7 @@ template <int DIM> __device__ void merge_head(const bernoulli_params &p, draw_sp
         size_t at = first + (size_t)i * group;
         const float4 *o = (const float4 *)(p.o + at * DIM) + lane % LANES * 2;
         float4 a = __ldcg(o), b = __ldcg(o + 1);
-        float c = exp2f(__ldcg(p.ml + at).x - most) / total, x[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+        float c = rescale(__ldcg(p.ml + at).x, most) / total, x[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
 #pragma unroll
         for (int k = 0; k < 8; k++) sum.x[k] += c * x[k];
     }

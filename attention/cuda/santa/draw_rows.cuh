@@ -18,6 +18,7 @@
 #define SLEIGH_DRAW_ROWS_CUH
 
 #include "attention/cuda/long_context.cuh"
+#include "attention/cuda/partial_softmax.cuh"
 #include "attention/cuda/score_keys.cuh"
 #include "attention/random_counter.h"
 
@@ -483,10 +484,7 @@ template <int DIM> __device__ void write_head(const draw_params &p, draw_space *
         float *partial = p.partial + (size_t)head * p.parts * DIM;
         if (thread < DIM) __stcg(partial + part * DIM + thread, x);
         drawers_sync();
-        if (thread == 0) {
-            s->is_last = sl_add_ordered(p.merged + head, 1) == p.parts - 1;
-            if (s->is_last) p.merged[head] = 0;
-        }
+        if (thread == 0) s->is_last = counts_last_part(p.merged + head, 1, p.parts);
         drawers_sync();
         if (!s->is_last) return;
         x = 0;
