@@ -70,11 +70,11 @@ static int prefill(const cli_device_options *o, const sl_model *model, const sl_
     out->row_bytes = (size_t)sl_model_config(model)->n_vocab * sizeof(float);
     if (!rc) rc = write_header(out, (int)ids->n, sl_model_config(model)->n_vocab, err);
     if (!rc) {
-        double start = cli_now();
+        double start = sl_now_ms();
         cli_progress_begin_prefill(&bar, model, 0);
         rc = sl_prefill_logits(session, ids->data, (int)ids->n, write_rows, out, &progress, err);
         cli_progress_end(&bar);
-        double ms = cli_now() - start;
+        double ms = sl_now_ms() - start;
         if (!rc)
             fprintf(stderr, "prefill: %.2f ms, %zu token%s, %.2f tok/s\n", ms, ids->n, cli_s((long long)ids->n),
                     cli_per_second((double)ids->n, ms));

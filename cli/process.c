@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
 // ---- start ----
@@ -145,13 +144,7 @@ void cli_end_now(int code) {
     _exit(code);
 }
 
-// ---- time and memory ----
-
-double cli_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1e3 + t.tv_nsec * 1e-6;
-}
+// ---- memory ----
 
 double cli_peak_mib(void) {
     struct rusage u;

@@ -1,7 +1,8 @@
-// cli/process.h - the process: its start, Ctrl+C, time and memory.
+// cli/process.h - the process: its start, Ctrl+C and memory.
 #ifndef SLEIGH_PROCESS_H
 #define SLEIGH_PROCESS_H
 
+#include "base/clock.h"
 #include "base/error.h"
 
 // Prepares the process before the first command:
@@ -38,7 +39,6 @@ _Noreturn void cli_end_closed_output(void); // ends the process as SIGPIPE does,
 void cli_before_end(void (*fn)(void));
 _Noreturn void cli_end_now(int code); // _exit; safe in a signal handler
 
-double cli_now(void);      // milliseconds, monotonic
 double cli_peak_mib(void); // peak resident memory of this process
 
 #endif

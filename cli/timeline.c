@@ -128,7 +128,7 @@ static void update_pass(void *ctx, int done, int total) {
 int cli_timeline_prefill(cli_timeline *t, const int32_t *ids, int n, sl_error *err) {
     cli_progress progress;
     int rc = new_prefill_reports(t, err);
-    double start = cli_now();
+    double start = sl_now_ms();
     t->run->prefill_into = t->prefill;
     cli_progress_begin_prefill(&progress, t->run->model, sl_session_n_tokens(t->session));
     for (int i = 0, m; !rc && !t->stopped && i < n; i += m) {
@@ -142,14 +142,14 @@ int cli_timeline_prefill(cli_timeline *t, const int32_t *ids, int n, sl_error *e
     cli_progress_end(&progress);
     t->run->prefill_into = NULL;
     if (!rc) rc = cli_stats_check(&t->run->stats, err);
-    t->prefill_ms += cli_now() - start;
+    t->prefill_ms += sl_now_ms() - start;
     return rc;
 }
 
 int cli_timeline_feed(cli_timeline *t, const int32_t *ids, int n, sl_error *err) {
     cli_progress progress;
     int rc = 0;
-    double start = cli_now();
+    double start = sl_now_ms();
     cli_progress_begin(&progress, "feed", "tokens");
     for (int i = 0; !rc && !t->stopped && i < n; i++) {
         rc = sl_decode(&t->session, 1, &ids[i], err);
@@ -159,7 +159,7 @@ int cli_timeline_feed(cli_timeline *t, const int32_t *ids, int n, sl_error *err)
         if (cli_interrupted()) t->stopped = "interrupted";
     }
     cli_progress_end(&progress);
-    t->feed_ms += cli_now() - start;
+    t->feed_ms += sl_now_ms() - start;
     return rc;
 }
 
@@ -212,9 +212,9 @@ static int check_running(cli_timeline *t, sl_error *err) {
 
 // Makes one token for each running timeline. Each is charged the time of the whole batch.
 static int advance(cli_timeline *const *batch, sl_stream *const *streams, int n, sl_error *err) {
-    double start = cli_now();
+    double start = sl_now_ms();
     int rc = sl_streams_step(streams, n, err);
-    double ms = cli_now() - start;
+    double ms = sl_now_ms() - start;
     if (!rc) rc = cli_stats_check(&batch[0]->run->stats, err);
     for (int i = 0; !rc && i < n; i++) {
         batch[i]->decode_ms += ms;

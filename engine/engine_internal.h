@@ -159,6 +159,10 @@ static inline size_t sl_device_state_at(const sl_engine *e, const sl_attn_plan *
     return at;
 }
 void sl_session_build_extras(sl_session *s); // builds the page extras of full pages that have none
+// An empty session gets the full pages of another prefill of ids [n_pages * 256], with the methods of prefill that are set.
+int sl_session_share(sl_session *s, const int32_t *ids, const int32_t *pages, int n_pages, sl_error *err);
+// The full pages, from the first on, that any prompt with the same tokens has too: of prefilled rows, and of whole segments.
+int sl_session_shareable(const sl_session *s);
 // The page table in the backend's memory. A device gets the entries that changed since the last call.
 const int32_t *sl_session_page_table(sl_session *s);
 

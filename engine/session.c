@@ -256,6 +256,23 @@ int sl_session_truncate(sl_session *s, int n_tokens, sl_error *err) {
     return 0;
 }
 
+int sl_session_share(sl_session *s, const int32_t *ids, const int32_t *pages, int n_pages, sl_error *err) {
+    int segment = s->engine->prefill.segment_tokens, n = n_pages * SL_PAGE;
+    SL_CHECK(s->kv.n_pages == 0 && (!segment || n % segment == 0));
+    int rc = sl_session_reserve_segments(s, n, err);
+    if (!rc) rc = sl_kv_share(&s->engine->device.pool, &s->kv, pages, n_pages, err);
+    if (rc) return rc;
+    memcpy(s->ids, ids, (size_t)n * sizeof *ids);
+    for (int at = 0; segment && at < n; at += segment) sl_session_add_segment(s, at, segment);
+    s->n_prefilled = n;
+    return 0;
+}
+
+int sl_session_shareable(const sl_session *s) {
+    int segment = s->engine->prefill.segment_tokens, n = s->n_prefilled / SL_PAGE * SL_PAGE;
+    return (segment ? n / segment * segment : n) / SL_PAGE;
+}
+
 typedef int (*branch_fn)(sl_kv_pool *pool, const sl_kv_seq *src, sl_kv_seq *dst, int n_tokens, sl_error *err);
 
 static int branch(const sl_session *s, int n_tokens, uint32_t sequence, branch_fn fn, sl_session **out, sl_error *err) {

@@ -195,22 +195,56 @@ static int check_sampling(sl_session *const *batch, int n, sl_sampler *const *sa
     return rc;
 }
 
-// 1: the backend can sample in its memory, with the parameters of all samplers.
-static int can_sample_on_device(const sl_engine *e, sl_sampler *const *samplers, int n) {
-    int can = e->device.backend->sample_rows != NULL;
-    for (int i = 0; can && i < n; i++)
-        can = e->device.backend->can_sample(sl_sampler_params(samplers[i]), e->model->config.n_vocab);
-    return can;
+// 1: the backend can sample in its memory with the parameters of this sampler.
+static int is_for_device(const sl_engine *e, const sl_sampler *sampler) {
+    const sl_backend *be = e->device.backend;
+    return be->sample_rows && be->can_sample(sl_sampler_params(sampler), e->model->config.n_vocab);
 }
 
-// Queues the sampling of the batch's next ids, to sl_pass_buffers.ids. Sets the rows of a step over them.
-static void queue_sampling(sl_engine *e, sl_session *const *batch, int n, sl_sampler *const *samplers) {
+static int n_for_device(const sl_engine *e, sl_sampler *const *samplers, int n) {
+    int count = 0;
+    for (int i = 0; i < n; i++) count += is_for_device(e, samplers[i]);
+    return count;
+}
+
+// Samples the rows that are not for the device, to ids.
+static int sample_on_host(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err) {
+    const sl_engine *e = batch[0]->engine;
+    int rc = 0;
+    for (int i = 0; !rc && i < n; i++)
+        if (!is_for_device(e, samplers[i])) rc = sl_session_check_logits(batch[i], err);
+    for (int i = 0; !rc && i < n; i++)
+        if (!is_for_device(e, samplers[i]))
+            ids[i] = sl_sampler_sample(samplers[i], sl_session_logits(batch[i], NULL), batch[i]->sequence,
+                                       (uint32_t)batch[i]->kv.n_tokens);
+    return rc;
+}
+
+// Queues the sampling of the batch's next ids, to sl_pass_buffers.ids. Sets the rows of a step over them. Rows that are not for
+// the device are sampled by the host meanwhile, to host_ids. So a sequence with penalties does not slow down the others.
+static int queue_sampling(sl_engine *e, sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *host_ids,
+                          sl_error *err) {
+    static const sl_sampling greedy = {.top_p = 1, .repeat_penalty = 1};
+    const sl_backend *be = e->device.backend;
     const sl_sampling *params[n]; // n is at most n_sequences: check_batch
-    for (int i = 0; i < n; i++) params[i] = sl_sampler_params(samplers[i]);
+    for (int i = 0; i < n; i++) params[i] = is_for_device(e, samplers[i]) ? sl_sampler_params(samplers[i]) : &greedy;
     sl_logits_to_rows(&e->device, batch, n);
     set_rows(batch, n, NULL);
-    e->device.backend->sample_rows(e->device.backend, e->device.pass.logits, e->device.pass.device_rows, params, n,
-                                   e->model->config.n_vocab, e->device.pass.ids);
+    be->sample_rows(be, e->device.pass.logits, e->device.pass.device_rows, params, n, e->model->config.n_vocab,
+                    e->device.pass.ids);
+    int rc = sample_on_host(batch, n, samplers, host_ids, err);
+    for (int i = 0; !rc && i < n; i++)
+        if (!is_for_device(e, samplers[i])) be->upload(be, e->device.pass.ids + i, &host_ids[i], sizeof *host_ids);
+    return rc;
+}
+
+// Waits for the ids of queue_sampling. -1: the logits are not finite
+static int sampled_ids(const sl_engine *e, int n, sl_sampler *const *samplers, const int32_t *host_ids, int32_t *ids,
+                       sl_error *err) {
+    int rc = e->device.backend->sampled_ids(e->device.backend, ids, n, err);
+    for (int i = 0; !rc && i < n; i++)
+        if (!is_for_device(e, samplers[i])) ids[i] = host_ids[i];
+    return rc;
 }
 
 // A device samples id -1 from logits that are not finite.
@@ -222,17 +256,11 @@ static int check_sampled(sl_session *const *batch, int n, const int32_t *ids, sl
 
 static int sample(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err) {
     sl_engine *e = batch[0]->engine;
-    int rc = 0;
-    if (can_sample_on_device(e, samplers, n)) {
-        queue_sampling(e, batch, n, samplers);
-        rc = e->device.backend->sampled_ids(e->device.backend, ids, n, err);
-        return rc ? rc : check_sampled(batch, n, ids, err);
-    }
-    for (int i = 0; !rc && i < n; i++) rc = sl_session_check_logits(batch[i], err);
-    for (int i = 0; !rc && i < n; i++)
-        ids[i] = sl_sampler_sample(samplers[i], sl_session_logits(batch[i], NULL), batch[i]->sequence,
-                                   (uint32_t)batch[i]->kv.n_tokens);
-    return rc;
+    if (!n_for_device(e, samplers, n)) return sample_on_host(batch, n, samplers, ids, err);
+    int32_t host_ids[n];
+    int rc = queue_sampling(e, batch, n, samplers, host_ids, err);
+    if (!rc) rc = sampled_ids(e, n, samplers, host_ids, ids, err);
+    return rc ? rc : check_sampled(batch, n, ids, err);
 }
 
 int sl_sample_claimed(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err) {
@@ -259,12 +287,13 @@ static int step_on_device(sl_session *const *batch, int n, sl_sampler *const *sa
     sl_engine *e = batch[0]->engine;
     const sl_backend *be = e->device.backend;
     size_t size = n * (size_t)e->model->config.n_vocab * sizeof(float);
+    int32_t host_ids[n];
     int rc = reserve_decode(batch, n, err);
+    if (!rc) rc = queue_sampling(e, batch, n, samplers, host_ids, err);
     if (rc) return rc;
-    queue_sampling(e, batch, n, samplers);
     be->copy(be, e->device.pass.last_logits, size, e->device.pass.logits, size, size, 1);
     run_groups(batch, n);
-    rc = be->sampled_ids(be, ids, n, err);
+    rc = sampled_ids(e, n, samplers, host_ids, ids, err);
     if (rc) return rc;
     sl_logits_after_step(&e->device, batch, n);
     int is_finite = 1;
@@ -306,7 +335,7 @@ static int step_any(sl_session *const *batch, int n, sl_sampler *const *samplers
     group(batch, n, order);
     for (int i = 0; i < n; i++) grouped[i] = batch[order[i]], grouped_samplers[i] = samplers[order[i]];
     // step_on_device appends an end token before it is known, and an observer must not see that row.
-    int on_device = !e->observation.observer.fn && can_sample_on_device(e, samplers, n);
+    int on_device = !e->observation.observer.fn && n_for_device(e, samplers, n) > 0;
     int rc = (on_device ? step_on_device : step_on_host)(grouped, n, grouped_samplers, grouped_ids, err);
     for (int i = 0; !rc && i < n; i++) ids[order[i]] = grouped_ids[i];
     return rc;

@@ -111,6 +111,24 @@ void sl_stream_set_limits(sl_stream *s, int max_tokens, int n_logprobs) {
     s->n_logprobs = n_logprobs;
 }
 
+int sl_stream_set_plan(sl_stream *s, const sl_attn_plan *methods, sl_error *err) {
+    sl_engine *e = s->session->engine;
+    sl_plan *plan;
+    int rc = sl_engine_enter(e, err);
+    if (rc) return rc;
+    rc = sl_plan_take(e, methods, NULL, &plan, err);
+    if (!rc) {
+        sl_plan_drop(e, s->plan);
+        s->plan = plan;
+    }
+    sl_engine_leave(e);
+    return rc;
+}
+
+void sl_stream_use_plan(sl_stream *s) {
+    sl_session_use_plan(s->session, s->plan);
+}
+
 // ---- what a step has made ----
 
 int sl_stream_is_running(const sl_stream *s) {

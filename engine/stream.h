@@ -2,11 +2,16 @@
 #ifndef SLEIGH_STREAM_H
 #define SLEIGH_STREAM_H
 
-#include "attention/attn_stats.h"
+#include "attention/attention.h"
 #include "base/arrays.h"
 #include "engine/sleigh.h"
 
 void sl_stream_set_end(sl_stream *s, int32_t id); // this token ends later generations too (chat templates need it); -1: none
+// Attention of the decode steps of later generations, in place of sl_generation.attn. The call runs the engine. The plan is
+// copied.
+int sl_stream_set_plan(sl_stream *s, const sl_attn_plan *methods, sl_error *err);
+// The session gets the stream's attention before the stream begins, for a prefill and steps that belong to the generation.
+void sl_stream_use_plan(sl_stream *s);
 // Sets sl_generation.max_tokens and .n_logprobs for later generations.
 void sl_stream_set_limits(sl_stream *s, int max_tokens, int n_logprobs);
 // What the attention of the last generation's decode steps counted. NULL: on a GPU, where kernels count for the whole batch.

@@ -163,7 +163,12 @@ static int32_t take_page(sl_kv_pool *pool) {
     return id;
 }
 
-static void drop_page(sl_kv_pool *pool, int32_t id) {
+void sl_kv_page_use(sl_kv_pool *pool, int32_t id) {
+    SL_CHECK(pool->refs[id] > 0);
+    pool->refs[id]++;
+}
+
+void sl_kv_page_drop(sl_kv_pool *pool, int32_t id) {
     SL_CHECK(pool->refs[id] > 0);
     if (--pool->refs[id] > 0) return;
     sl_kv_offload_forget(pool, id);
@@ -191,7 +196,7 @@ int sl_kv_reserve(sl_kv_pool *pool, sl_kv_seq *seq, int n_tokens, sl_error *err)
     if (shared) {
         int32_t own = take_page(pool);
         copy_page(pool, own, seq->pages[last]);
-        drop_page(pool, seq->pages[last]);
+        sl_kv_page_drop(pool, seq->pages[last]);
         seq->pages[last] = own;
     }
     while (seq->n_pages < want) seq->pages[seq->n_pages++] = take_page(pool);
@@ -201,7 +206,7 @@ int sl_kv_reserve(sl_kv_pool *pool, sl_kv_seq *seq, int n_tokens, sl_error *err)
 void sl_kv_truncate(sl_kv_pool *pool, sl_kv_seq *seq, int n_tokens) {
     SL_CHECK(n_tokens >= 0 && n_tokens <= seq->n_tokens);
     int keep = sl_kv_pages_of(n_tokens);
-    while (seq->n_pages > keep) drop_page(pool, seq->pages[--seq->n_pages]);
+    while (seq->n_pages > keep) sl_kv_page_drop(pool, seq->pages[--seq->n_pages]);
     seq->n_tokens = n_tokens;
 }
 
@@ -231,8 +236,17 @@ int sl_kv_copy(sl_kv_pool *pool, const sl_kv_seq *src, sl_kv_seq *dst, int n_tok
     return branch(pool, src, dst, n_tokens, 0, err);
 }
 
+int sl_kv_share(sl_kv_pool *pool, sl_kv_seq *dst, const int32_t *pages, int n, sl_error *err) {
+    SL_CHECK(dst->n_pages == 0);
+    int rc = grow_table(dst, n, err);
+    if (rc) return rc;
+    for (int i = 0; i < n; i++) sl_kv_page_use(pool, dst->pages[i] = pages[i]);
+    dst->n_pages = n, dst->n_tokens = n * SL_PAGE;
+    return 0;
+}
+
 void sl_kv_seq_free(sl_kv_pool *pool, sl_kv_seq *seq) {
-    while (seq->n_pages > 0) drop_page(pool, seq->pages[--seq->n_pages]);
+    while (seq->n_pages > 0) sl_kv_page_drop(pool, seq->pages[--seq->n_pages]);
     free(seq->pages);
     *seq = (sl_kv_seq){0};
 }

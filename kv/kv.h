@@ -21,7 +21,7 @@ typedef struct sl_kv_pool {
         *buckets; // the model's, for page extras that read them (attention/extras/buckets.h); NULL: none yet
     bf16 *k, *v;  // [n_layers][n_pages][n_kv_heads][256][head_dim]; with `offload`: n_frames in place of n_pages
     struct sl_kv_offload *offload;                // the rows are in host memory (kv_offload.h); NULL: they are in k and v
-    int32_t *refs;                                // [n_pages] number of sequences that hold the page; 0: free
+    int32_t *refs;                                // [n_pages] holders of the page, sequences and prefix trees; 0: free
     int32_t *free;                                // [n_free] ids of free pages, a stack
     int n_free;                                   // pages
     uint64_t *versions;                           // [n_pages] grows before rows of the page change; never 0. See kv_extras.c
@@ -76,6 +76,10 @@ int sl_kv_fork(sl_kv_pool *pool, const sl_kv_seq *src, sl_kv_seq *dst, int n_tok
 // The same as sl_kv_fork, but every page is copied.
 int sl_kv_copy(sl_kv_pool *pool, const sl_kv_seq *src, sl_kv_seq *dst, int n_tokens, sl_error *err);
 void sl_kv_seq_free(sl_kv_pool *pool, sl_kv_seq *seq);
+// dst (empty) shares the n full pages.
+int sl_kv_share(sl_kv_pool *pool, sl_kv_seq *dst, const int32_t *pages, int n, sl_error *err);
+void sl_kv_page_use(sl_kv_pool *pool, int32_t page);  // one more holder of a page that is held already
+void sl_kv_page_drop(sl_kv_pool *pool, int32_t page); // one holder less; without a holder the page is free
 
 sl_kv_rows sl_kv_layer(const sl_kv_pool *pool, int layer); // with `offload`: the frames
 sl_kv_view sl_kv_view_of(const sl_kv_pool *pool, const sl_kv_seq *seq, int layer, int n_kv);

@@ -135,20 +135,20 @@ static int warm_up(cli_bench *b, sl_error *err) {
     n = sl_session_next_pass(s, n < 1 ? 1 : n);
     rc = sl_prefill(s, ids, n < FIRST ? n : FIRST, NULL, err);
     for (int i = 0; !rc && i < PASSES && all_ms < ENOUGH_MS; i++) {
-        double start = cli_now();
+        double start = sl_now_ms();
         rc = sl_session_truncate(s, 0, err);
         if (!rc) rc = sl_prefill(s, ids, n, NULL, err);
         if (!rc) sl_session_logits(s, NULL); // waits for a GPU
-        double ms = cli_now() - start;
+        double ms = sl_now_ms() - start;
         b->prefill.rate = fmax(b->prefill.rate, sl_model_prefill_flops(b->model, 0, n) / ms);
         all_ms += ms;
     }
     all_ms = 0;
     for (int i = 0; !rc && b->steps.total > 0 && i < STEPS && n + i < room && all_ms < ENOUGH_MS; i++) {
-        double start = cli_now();
+        double start = sl_now_ms();
         rc = sl_step(&s, 1, b->samplers, b->ids, err);
         if (!rc) sl_session_logits(s, NULL);
-        double ms = cli_now() - start;
+        double ms = sl_now_ms() - start;
         b->steps.rate = fmax(b->steps.rate, cli_bench_step_bytes(b->model, n + i) / ms);
         all_ms += ms;
     }
@@ -217,7 +217,7 @@ static void describe(const cli_bench *b) {
 }
 
 int cli_bench_open(cli_bench *b, const cli_bench_flags *o, const cli_bench_plan *plan, sl_error *err) {
-    *b = (cli_bench){.o = o, .plan = plan, .now = cli_now, .max_batch = most(&plan->batches)};
+    *b = (cli_bench){.o = o, .plan = plan, .now = sl_now_ms, .max_batch = most(&plan->batches)};
     sl_config config;
     int rc = cli_need_model(&o->run->model, err);
     if (!rc) rc = cli_check_device(&o->run->device, err);

@@ -62,7 +62,7 @@ typedef struct cli_bench {
     cli_attn_list attn;
     cli_auto attn_auto;
     cli_meter meter;
-    double (*now)(void); // cli_now, or the clock of a test; the warm-up uses cli_now
+    double (*now)(void); // sl_now_ms, or the clock of a test; the warm-up uses sl_now_ms
     cli_model_name name;
     char backend[256];       // description of the backend
     double peak_gb_s;        // memory rate; NaN: unknown

@@ -123,10 +123,10 @@ static int estimate_prefill(const cli_clock *clock, sl_auto_prefill *p, double *
     int rc = 0;
     for (int i = 0; i < p->n_lengths; i++) lengths += p->lengths[i].n_tokens / most * (p->lengths[i].n_tokens / most);
     for (int i = 0; !rc && p->n_lengths && i < 2; i++) {
-        start = cli_now();
+        start = sl_now_ms();
         rc = time_length(clock, p, p->n_lengths - 1, err);
     }
-    if (p->n_lengths) *seconds += 1e-3 * (cli_now() - start) * lengths;
+    if (p->n_lengths) *seconds += 1e-3 * (sl_now_ms() - start) * lengths;
     return rc;
 }
 
@@ -140,10 +140,10 @@ static int estimate(const cli_clock *clock, const cli_grid *grid, sl_auto_table 
         if ((long long)p->n_seqs * p->n_kv >= (long long)most->n_seqs * most->n_kv) largest = i;
     }
     for (int i = 0; !rc && i < 2; i++) {
-        start = cli_now();
+        start = sl_now_ms();
         rc = clock->time(clock->ctx, &t->specs[0], t->points[largest].n_seqs, t->points[largest].n_kv, &us, err);
     }
-    *seconds = 1e-3 * (cli_now() - start) * t->n_points * t->n_specs;
+    *seconds = 1e-3 * (sl_now_ms() - start) * t->n_points * t->n_specs;
     return rc ? rc : estimate_prefill(clock, &t->prefill, seconds, err);
 }
 

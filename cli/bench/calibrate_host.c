@@ -130,9 +130,9 @@ static double step(cli_host_clock *c, const sl_attn_spec *spec, batch *b, int n_
     }
     sl_attn_decode_args args = {
         .geom = &c->geom, .spec = spec, .seed = seed, .n_seqs = b->n, .seqs = b->queries, .ws = &c->ws, .stats = &stats};
-    double start = cli_now();
+    double start = sl_now_ms();
     spec->method->cpu->decode(&args);
-    return 1e3 * (cli_now() - start);
+    return 1e3 * (sl_now_ms() - start);
 }
 
 // A method with a state plans a step from the steps before it. So each timed step starts from the state after these steps.
@@ -218,12 +218,12 @@ typedef enum { DENSE, MASK, SPARSE } part;
 static double time_part(cli_host_clock *c, const sl_attn_spec *spec, prompt *p, int n_tokens, part part) {
     double times[c->repetitions];
     for (int i = -1; i < c->repetitions; i++) {
-        double start = cli_now();
+        double start = sl_now_ms();
         if (part == MASK)
             make_mask(c, spec, p, n_tokens);
         else
             attend(c, p, n_tokens, part == SPARSE);
-        if (i >= 0) times[i] = 1e3 * (cli_now() - start);
+        if (i >= 0) times[i] = 1e3 * (sl_now_ms() - start);
     }
     cli_sort(times, c->repetitions);
     return times[c->repetitions / 2];

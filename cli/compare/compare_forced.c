@@ -139,9 +139,9 @@ static float *row_of(const compare_forced *f, float *logits, int lane, int step)
 }
 
 static int switch_to(compare *c, const char *attn, sl_error *err) {
-    double start = cli_now();
+    double start = sl_now_ms();
     int rc = cli_run_set_attention(&c->run, attn, err);
-    c->switch_ms += cli_now() - start;
+    c->switch_ms += sl_now_ms() - start;
     c->n_switches++;
     return rc;
 }
@@ -149,7 +149,7 @@ static int switch_to(compare *c, const char *attn, sl_error *err) {
 // Decodes step at + i of every path that has this step, and copies the logits.
 static int decode_step(compare_forced *f, int which, int at, int i, float *logits, sl_error *err) {
     compare *c = f->c;
-    double start = cli_now();
+    double start = sl_now_ms();
     int n = 0;
     for (int j = 0; j < f->n_lanes; j++) {
         const lane *l = &f->lanes[j];
@@ -162,7 +162,7 @@ static int decode_step(compare_forced *f, int which, int at, int i, float *logit
     for (int j = 0; j < f->n_lanes; j++)
         if (at + i < f->lanes[j].n_steps)
             memcpy(row_of(f, logits, j, i), sl_session_logits(f->lanes[j].sessions[which], NULL), f->n_vocab * sizeof *logits);
-    *(i ? &c->other_ms : &c->first_ms) += cli_now() - start;
+    *(i ? &c->other_ms : &c->first_ms) += sl_now_ms() - start;
     ++*(i ? &c->n_other : &c->n_first);
     cli_progress_work(&c->progress, n);
     return cli_interrupted() ? sl_fail(err, SL_ERR_IO, "interrupted") : 0;

@@ -66,7 +66,7 @@ static void draw_if_due(void) {
     const cli_progress *p = outermost();
     if (cli_progress_watch && p) cli_progress_watch(p);
     int is_terminal = on_terminal();
-    double now = cli_now(), first = is_terminal ? TERMINAL_FIRST_MS : LINE_FIRST_MS;
+    double now = sl_now_ms(), first = is_terminal ? TERMINAL_FIRST_MS : LINE_FIRST_MS;
     double every = is_terminal ? TERMINAL_EVERY_MS : LINE_EVERY_MS;
     if (!p || now - p->start < first || (screen.last > p->start && now - screen.last < every)) return;
     if ((p == screen.inner && p->done >= p->total) || (is_terminal && screen.is_mid_line)) return;
@@ -76,7 +76,7 @@ static void draw_if_due(void) {
 // ---- levels ----
 
 void cli_progress_begin(cli_progress *p, const char *label, const char *unit) {
-    *p = (cli_progress){.label = label, .unit = unit, .start = cli_now(), .outer = screen.inner};
+    *p = (cli_progress){.label = label, .unit = unit, .start = sl_now_ms(), .outer = screen.inner};
     screen.inner = p;
 }
 
@@ -96,7 +96,7 @@ void cli_progress_end(cli_progress *p) {
     for (; outer && p->cost; outer = outer->outer) {
         if (!(outer->prefill.total > 0)) continue;
         outer->prefill.done += p->cost(p, p->done);
-        outer->prefill.ms += cli_now() - p->start;
+        outer->prefill.ms += sl_now_ms() - p->start;
     }
     if (screen.inner) return;
     erase();
@@ -131,7 +131,7 @@ void cli_progress_hide(void) {
 }
 
 void cli_progress_show(void) {
-    if (screen.is_hidden && screen.inner && !screen.is_mid_line) draw(cli_now(), 1);
+    if (screen.is_hidden && screen.inner && !screen.is_mid_line) draw(sl_now_ms(), 1);
 }
 
 void cli_say(const char *fmt, ...) {

@@ -183,7 +183,7 @@ static int print_partial(perplexity *p, int rc, sl_error *err) {
 }
 
 static int run_texts(perplexity *p, sl_error *err) {
-    double start = cli_now();
+    double start = sl_now_ms();
     int rc = 0, n_run = 0;
     begin_progress(p);
     for (int i = 0; !rc && i < p->n_texts; i++) rc = run_text(p, i, &n_run, err);
@@ -191,7 +191,7 @@ static int run_texts(perplexity *p, sl_error *err) {
     if (rc) return cli_interrupted() ? print_partial(p, rc, err) : rc;
     rc = perplexity_print_end(p, err);
     if (rc) return rc;
-    double ms = cli_now() - start;
+    double ms = sl_now_ms() - start;
     fprintf(stderr, "load: %.2f ms\nwindows: %.2f ms, %.0f tokens, %.2f tok/s\npeak_rss: %.1f MiB\n", p->run.load_ms, ms,
             p->n_read, cli_per_second(p->n_read, ms), cli_peak_mib());
     return 0;

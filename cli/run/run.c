@@ -47,7 +47,7 @@ static int new_engine(cli_run *run, int n_ctx, int n_sequences, sl_error *err) {
 
 static int open_model(cli_run *run, sl_error *err) {
     const cli_run_options *o = run->options;
-    double start = cli_now();
+    double start = sl_now_ms();
     sl_attn_spec spec;
     sl_config config;
     int rc = cli_need_model(&o->model, err);
@@ -59,7 +59,7 @@ static int open_model(cli_run *run, sl_error *err) {
     if (!rc) rc = cli_stats_open(&run->stats, &o->stats, err);
     if (!rc) rc = cli_load_model(o, run->device, 0, &run->model, err);
     if (!rc) rc = cli_run_list_plans(run, err);
-    run->load_ms = cli_now() - start; // without a calibration, which only the first run with auto needs
+    run->load_ms = sl_now_ms() - start; // without a calibration, which only the first run with auto needs
     if (!rc) rc = cli_run_choose_first(run, err);
     return rc ? rc : cli_make_sampling(&o->sampling, run->model, &run->sampling, err);
 }
@@ -72,9 +72,9 @@ int cli_run_open_model(cli_run *run, const cli_run_options *o, int n_sequences, 
 }
 
 int cli_run_open_engine(cli_run *run, int n_ctx, int n_sequences, sl_error *err) {
-    double start = cli_now();
+    double start = sl_now_ms();
     int rc = new_engine(run, n_ctx, n_sequences, err);
-    run->load_ms += cli_now() - start;
+    run->load_ms += sl_now_ms() - start;
     if (rc) cli_run_close(run);
     return rc;
 }

@@ -283,7 +283,7 @@ static void ctrl_c_races(void) {
     open_chat("1");
     for (int i = 0; i < 4000; i++) {
         pty_type(PASTE_BEGIN "a paste without an end");
-        for (double end = cli_now() + 1e-4 * (i % 1000); cli_now() < end;) continue; // up to 0.1 ms
+        for (double end = sl_now_ms() + 1e-4 * (i % 1000); sl_now_ms() < end;) continue; // up to 0.1 ms
         pty_type("\003");
         pty_expect("(/quit or Ctrl+D ends the chat)");
         pty_expect(first_prompt);

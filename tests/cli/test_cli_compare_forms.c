@@ -53,12 +53,12 @@ static void check_switches(const result *r, int n, double ms) {
 void case_set_ups(void) {
     static const char attn[] = "santa:S=4,santa:S=5,santa:S=6,santa:S=7,santa:S=8,santa-sys:S=8,topk:k=2,quest:tokens=16";
     result a = RUN("compare", "-m", tiny(), "-p", question, "--attn", attn, "-n", "12", "--ignore-eos", "-o", "json");
-    double start = cli_now();
+    double start = sl_now_ms();
     result b = RUN("compare", "-m", tiny(), "-p", question, "--attn", attn, "-n", "12", "--ignore-eos", "-o", "json",
                    "--dense-prefix", "5");
     CHECK_HAS(a.err, "setup: A, ");
     CHECK_HAS(b.err, "setup: B, ");
-    check_switches(&b, 1 + 8, cli_now() - start);
+    check_switches(&b, 1 + 8, sl_now_ms() - start);
     json_t *x = document(&a), *y = document(&b);
     int n_prompt = (int)number(compare_item(x, "prompts", 0), "n_prompt");
     for (size_t m = 0; m < 8; m++) {

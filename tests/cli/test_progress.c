@@ -309,7 +309,7 @@ static void one_bar(void) {
 static void many_reports(void) {
     cli_progress run;
     begin_old(&run);
-    for (double start = cli_now(); cli_now() < start + 250; usleep(1000)) cli_progress_update(&run, 6, 10);
+    for (double start = sl_now_ms(); sl_now_ms() < start + 250; usleep(1000)) cli_progress_update(&run, 6, 10);
     cli_progress_end(&run);
 }
 

@@ -4,6 +4,7 @@
 
 #ifdef SLEIGH_CUDA
 #include "backend/cuda/cuda_sampler.h"
+#include "tests/support/models.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -339,10 +340,59 @@ static void not_finite_rows_report(void) {
             fixture_free(&f);
         }
 }
+
+enum { LANES = 4, LANE_STEPS = 6 };
+
+// Runs lanes [from, end) together. A lane's ids and the hash of its last logits go to ids and hashes.
+static void run_lanes(int from, int end, int32_t ids[LANES][LANE_STEPS], uint64_t hashes[LANES]) {
+    model_fixture r = model_fixture_load("models/tiny", "santa-sys:S=32",
+                                         (sl_engine_options){.device = "cuda", .n_ctx = 512, .n_sequences = LANES, .seed = 3});
+    static sl_logit_bias many[SL_CUDA_SAMPLER_BIASES + 1];
+    for (int i = 0; i <= SL_CUDA_SAMPLER_BIASES; i++) many[i] = (sl_logit_bias){2 * i, i % 5 ? -2 : 3};
+    sl_sampling params[LANES] = {settings(0, 0, 1, 0), settings(0.9f, 40, 1, 0), settings(0, 0, 1, 0),
+                                 settings(0.9f, 0, 0.9f, 0)};
+    params[1].repeat_penalty = 1.5f, params[1].repeat_last_n = -1;
+    params[2].bias = many, params[2].n_bias = SL_CUDA_SAMPLER_BIASES + 1;
+    sl_session *sessions[LANES];
+    sl_sampler *samplers[LANES];
+    int n = end - from;
+    for (int i = 0; i < n; i++) {
+        int32_t *prompt = test_ids(40 + from + i, r.n_vocab, test_seed + (uint64_t)(from + i));
+        sessions[i] = model_fixture_session(&r, (uint32_t)(from + i));
+        CHECK_OK(sl_prefill(sessions[i], prompt, 40 + from + i, NULL, &err), err);
+        CHECK_OK(sl_sampler_new(&params[from + i], r.n_vocab, &samplers[i], &err), err);
+        for (int j = 0; j < 40 + from + i; j++) CHECK_OK(sl_sampler_accept(samplers[i], prompt[j], &err), err);
+        free(prompt);
+    }
+    for (int step = 0; step < LANE_STEPS; step++) {
+        int32_t next[LANES];
+        CHECK_OK((step + 1 < LANE_STEPS ? sl_step : sl_sample)(sessions, n, samplers, next, &err), err);
+        for (int i = 0; i < n; i++) {
+            ids[from + i][step] = next[i];
+            CHECK_OK(sl_sampler_accept(samplers[i], next[i], &err), err);
+        }
+    }
+    for (int i = 0; i < n; i++) {
+        hashes[from + i] = sl_logits_hash(sl_session_logits(sessions[i], NULL), r.n_vocab);
+        sl_sampler_free(samplers[i]), sl_session_free(sessions[i]);
+    }
+    model_fixture_close(&r);
+}
+
+// A batch where the GPU samples two lanes and the host two others, with penalties and with more biases than a GPU takes: each
+// lane has the ids and logits that it has alone.
+static void shared_with_the_host(void) {
+    int32_t together[LANES][LANE_STEPS], alone[LANES][LANE_STEPS];
+    uint64_t hashes[LANES], hashes_alone[LANES];
+    run_lanes(0, LANES, together, hashes);
+    for (int i = 0; i < LANES; i++) run_lanes(i, i + 1, alone, hashes_alone);
+    CHECK(!memcmp(together, alone, sizeof alone) && !memcmp(hashes, hashes_alone, sizeof hashes));
+}
 #endif
 
 static const test_case cases[] = {
     GPU_CASE("not-finite-rows-report", not_finite_rows_report),
+    GPU_CASE("shared-with-the-host", shared_with_the_host),
     GPU_CASE("can-sample", can_sample),
     GPU_CASE("greedy", greedy),
     GPU_CASE("short-lists", short_lists),

@@ -1,0 +1,578 @@
+// engine/schedule/scheduler.c - see scheduler.h.
+#include "engine/schedule/scheduler.h"
+#include "base/clock.h"
+#include "engine/engine_internal.h"
+#include "engine/logprobs.h"
+#include "engine/schedule/prefix_tree.h"
+#include "engine/stream.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { GROWTH = 1024 }; // tokens that admission counts for an answer without max_tokens
+
+struct sl_job {
+    sl_scheduler *scheduler;
+    uint64_t number; // of its arrival
+    int priority;
+    sl_job_state state;
+    int is_cancelled;
+    sl_session *session;
+    sl_stream *stream;
+    int32_t *ids; // [n] the prompt
+    int n, n_prefill, at_start;
+    sl_attn_plan prefill; // n_layers 0: dense
+    int segment;
+    char *key;      // of the prefix cache
+    int n_due;      // pages that admission counts
+    int n_cached;   // prompt tokens from the prefix cache
+    sl_job *leader; // prefills the first n_common tokens for this job too; NULL: none
+    int n_common;
+    sl_logprobs prompt_logprobs;
+    uint64_t logits_hash;
+    sl_job_times times;
+    sl_error error;
+    sl_job_fn on_change;
+    void *ctx;
+};
+
+struct sl_scheduler {
+    sl_engine *engine;
+    sl_scheduler_options options;
+    sl_prefix_tree *tree; // NULL: no prefix cache
+    sl_job **jobs;        // [n_jobs] that have not ended, in the order of their arrival
+    int n_jobs, cap_jobs;
+    sl_stream **streams;    // [n_sequences] scratch memory of a step, with the two arrays below
+    sl_session **sessions;  // [n_sequences]
+    sl_job **batch;         // [n_sequences]
+    int32_t *pages;         // [pages of n_ctx] scratch memory
+    sl_attn_plan dense;     // methods of prefills that are not sparse
+    uint64_t n_added;       // jobs
+    uint64_t n_passes;      // of prefills
+    sl_scheduler_stats all; // its sums
+};
+
+// ---- life ----
+
+int sl_scheduler_new(sl_engine *engine, const sl_scheduler_options *options, sl_scheduler **out, sl_error *err) {
+    sl_scheduler *s = calloc(1, sizeof *s);
+    if (!s) return sl_fail(err, SL_ERR_MEMORY, "scheduler: out of memory");
+    size_t n = (size_t)engine->n_sequences;
+    s->engine = engine;
+    if (options) s->options = *options;
+    s->streams = malloc(n * sizeof *s->streams);
+    s->sessions = malloc(n * sizeof *s->sessions);
+    s->batch = malloc(n * sizeof *s->batch);
+    s->pages = malloc((size_t)sl_kv_pages_of(engine->n_ctx) * sizeof *s->pages);
+    int has_all = s->streams && s->sessions && s->batch && s->pages;
+    int rc = has_all ? 0 : sl_fail(err, SL_ERR_MEMORY, "scheduler: out of memory");
+    const sl_attn_spec dense = {.method = &sl_method_dense};
+    if (!rc) rc = sl_attn_plan_init(&s->dense, engine->geom.n_layers, &dense, err);
+    if (!rc && !s->options.no_prefixes) rc = sl_prefix_tree_new(&engine->device.pool, &s->tree, err);
+    if (rc) {
+        sl_scheduler_free(s);
+        return rc;
+    }
+    atomic_fetch_add(&engine->n_users, 1);
+    *out = s;
+    return 0;
+}
+
+void sl_scheduler_free(sl_scheduler *s) {
+    if (!s) return;
+    SL_CHECK(s->n_jobs == 0);
+    sl_prefix_tree_free(s->tree);
+    sl_attn_plan_free(&s->dense);
+    free(s->jobs);
+    free(s->streams);
+    free(s->sessions);
+    free(s->batch);
+    free(s->pages);
+    sl_engine_free(s->engine);
+    free(s);
+}
+
+static void changed(sl_job *j) {
+    if (j->on_change) j->on_change(j->ctx, j);
+}
+
+// Ends a job that has no error, or the error in j->error, and gives its pages back. The stream and its results stay.
+static void end_job(sl_job *j) {
+    sl_scheduler *s = j->scheduler;
+    int i = 0;
+    while (s->jobs[i] != j) i++;
+    memmove(s->jobs + i, s->jobs + i + 1, (size_t)(--s->n_jobs - i) * sizeof *s->jobs);
+    for (i = 0; i < s->n_jobs; i++)
+        if (s->jobs[i]->leader == j) s->jobs[i]->leader = NULL;
+    sl_stream_end(j->stream, NULL);
+    if (j->times.first) j->logits_hash = sl_logits_hash(sl_session_last_logits(j->session), s->engine->model->config.n_vocab);
+    sl_session_truncate(j->session, 0, NULL);
+    j->state = SL_JOB_ENDED;
+    s->all.n_ended++;
+    s->all.n_failed += j->error.code != SL_OK;
+    s->all.n_cancelled += j->is_cancelled;
+    changed(j);
+}
+
+static void fail_job(sl_job *j, const sl_error *why) {
+    j->error = *why;
+    end_job(j);
+}
+
+void sl_job_cancel(sl_job *j) {
+    j->is_cancelled = 1;
+}
+
+void sl_job_free(sl_job *j) {
+    if (!j) return;
+    j->on_change = NULL;
+    j->is_cancelled |= j->state != SL_JOB_ENDED;
+    if (j->state != SL_JOB_ENDED && j->number) end_job(j);
+    sl_stream_free(j->stream);
+    sl_session_free(j->session);
+    sl_attn_plan_free(&j->prefill);
+    sl_logprobs_free(&j->prompt_logprobs);
+    free(j->ids);
+    free(j->key);
+    free(j);
+}
+
+// ---- adding ----
+
+sl_job_options sl_job_options_default(void) {
+    return (sl_job_options){.end = -1, .n_prompt_logprobs = -1};
+}
+
+// Rows depend on the methods of the prefill too, so these are part of the key.
+static int make_key(sl_job *j, const char *salt, sl_error *err) {
+    sl_text key = {0};
+    char line[512];
+    snprintf(line, sizeof line, "%d\n", j->segment);
+    int rc = sl_text_append(&key, line, strlen(line), err);
+    for (int i = 0; !rc && i < j->prefill.n_layers; i++) {
+        sl_attn_format(&j->prefill.layer[i], line, sizeof line - 1);
+        strcat(line, "\n");
+        rc = sl_text_append(&key, line, strlen(line), err);
+    }
+    if (!rc) rc = sl_text_append(&key, salt ? salt : "", salt ? strlen(salt) : 0, err);
+    if (!rc) rc = sl_text_append(&key, "", 1, err); // the final NUL
+    j->key = key.data;
+    return rc;
+}
+
+static int check_size(const sl_scheduler *s, const sl_job_options *o, sl_error *err) {
+    const sl_engine *e = s->engine;
+    if (o->n < 1) return sl_fail(err, SL_ERR_ARG, "a prompt of %d tokens: expected at least 1", o->n);
+    if (o->n > e->n_ctx) return sl_fail(err, SL_ERR_CONTEXT, "the prompt has %d tokens: more than {n_ctx} %d", o->n, e->n_ctx);
+    return sl_check_ids(e, o->ids, o->n, err);
+}
+
+static int n_in(const sl_scheduler *s, sl_job_state state) {
+    int n = 0;
+    for (int i = 0; i < s->n_jobs; i++) n += s->jobs[i]->state == state;
+    return n;
+}
+
+static int set_prefill(const sl_scheduler *s, const sl_job *j, sl_error *err) {
+    return sl_engine_set_prefill(s->engine, j->prefill.n_layers ? &j->prefill : &s->dense, j->segment, err);
+}
+
+static int fill_job(sl_job *j, const sl_job_options *o, sl_error *err) {
+    sl_scheduler *s = j->scheduler;
+    int n_ctx = s->engine->n_ctx, n_answer = o->generation->max_tokens ? o->generation->max_tokens : GROWTH;
+    int n_tokens = n_answer < n_ctx - o->n ? o->n + n_answer : n_ctx, n_pages = s->engine->device.pool.n_pages;
+    j->n_due = sl_kv_pages_of(n_tokens) < n_pages ? sl_kv_pages_of(n_tokens) : n_pages;
+    int rc = o->prefill ? sl_attn_plan_copy(&j->prefill, o->prefill, err) : 0;
+    if (!rc && o->prefill) rc = set_prefill(s, j, err); // says what is wrong with it
+    if (!rc) rc = make_key(j, o->salt, err);
+    if (!rc && !(j->ids = malloc((size_t)o->n * sizeof *j->ids))) rc = sl_fail(err, SL_ERR_MEMORY, "job: out of memory");
+    if (!rc) memcpy(j->ids, o->ids, (size_t)o->n * sizeof *j->ids);
+    if (!rc) rc = sl_session_new(s->engine, o->generation->sequence, &j->session, err);
+    if (!rc) rc = sl_stream_new(j->session, o->generation, &j->stream, err);
+    if (!rc && o->attn) rc = sl_stream_set_plan(j->stream, o->attn, err);
+    if (rc) return rc;
+    sl_stream_set_end(j->stream, o->end);
+    sl_stream_use_plan(j->stream);
+    sl_logprobs_begin(&j->prompt_logprobs, o->n_prompt_logprobs, s->engine->model->config.n_vocab);
+    return 0;
+}
+
+int sl_scheduler_add(sl_scheduler *s, const sl_job_options *o, sl_job **out, sl_error *err) {
+    int rc = check_size(s, o, err);
+    if (!rc && s->options.max_waiting && n_in(s, SL_JOB_WAITS) >= s->options.max_waiting) {
+        s->all.n_refused++;
+        rc = sl_fail(err, SL_ERR_BUSY, "%d requests wait already: expected fewer than {max_waiting} %d", n_in(s, SL_JOB_WAITS),
+                     s->options.max_waiting);
+    }
+    if (rc) return rc;
+    if (s->n_jobs == s->cap_jobs) {
+        int cap = 2 * s->cap_jobs + 16;
+        sl_job **grown = realloc(s->jobs, (size_t)cap * sizeof *grown);
+        if (!grown) return sl_fail(err, SL_ERR_MEMORY, "%d jobs: out of memory", cap);
+        s->jobs = grown, s->cap_jobs = cap;
+    }
+    sl_job *j = calloc(1, sizeof *j);
+    if (!j) return sl_fail(err, SL_ERR_MEMORY, "job: out of memory");
+    *j = (sl_job){.scheduler = s,
+                  .priority = o->priority,
+                  .n = o->n,
+                  .n_prefill = o->n_prefill ? o->n_prefill : o->n,
+                  .segment = o->prefill ? o->segment : 0,
+                  .at_start = o->at_start,
+                  .on_change = o->on_change,
+                  .ctx = o->ctx};
+    rc = fill_job(j, o, err);
+    if (rc) {
+        sl_job_free(j);
+        return rc;
+    }
+    j->times.added = sl_now_ms();
+    j->number = ++s->n_added;
+    s->jobs[s->n_jobs++] = j;
+    *out = j;
+    return 0;
+}
+
+// ---- pages ----
+
+// Pages that admitted jobs may still take, of those that admission counted.
+static int n_outstanding(const sl_scheduler *s) {
+    int n = 0;
+    for (int i = 0; i < s->n_jobs; i++) {
+        const sl_job *j = s->jobs[i];
+        if (j->state != SL_JOB_WAITS && j->n_due > j->session->kv.n_pages) n += j->n_due - j->session->kv.n_pages;
+    }
+    return n;
+}
+
+// Pages that no admitted job holds or counts on.
+static int n_available(const sl_scheduler *s) {
+    return s->engine->device.pool.n_free + (s->tree ? sl_prefix_n_evictable(s->tree) : 0) - n_outstanding(s);
+}
+
+// Makes n free pages, where the prefix cache has enough. Returns 1 when there are n.
+static int make_free(sl_scheduler *s, int n) {
+    const sl_kv_pool *pool = &s->engine->device.pool;
+    if (pool->n_free < n && s->tree) sl_prefix_evict(s->tree, n - pool->n_free);
+    return pool->n_free >= n;
+}
+
+// ---- the prefix cache ----
+
+// The most pages of the prompt that can come from the cache: the last token of the prompt needs a pass, which gives the logits.
+static int most_cached(const sl_job *j) {
+    if (!j->scheduler->tree || j->prompt_logprobs.n_top >= 0) return 0; // log-probabilities need a pass over all tokens
+    int most = (j->n_prefill - (j->n_prefill == j->n)) / SL_PAGE * SL_PAGE;
+    return (j->segment ? most / j->segment * j->segment : most) / SL_PAGE;
+}
+
+static int find_prefix(sl_job *j) { // to s->pages
+    sl_scheduler *s = j->scheduler;
+    int most = most_cached(j), n = most ? sl_prefix_find(s->tree, j->key, j->ids, most, s->pages) : 0;
+    return j->segment ? n * SL_PAGE / j->segment * j->segment / SL_PAGE : n;
+}
+
+// Takes the pages that the cache has beyond the job's own, which are dropped.
+static int take_prefix(sl_job *j, sl_error *err) {
+    int n = find_prefix(j);
+    if (n * SL_PAGE <= j->session->kv.n_tokens) return 0;
+    int rc = set_prefill(j->scheduler, j, err);
+    if (!rc) rc = sl_session_truncate(j->session, 0, err);
+    if (!rc) rc = sl_session_share(j->session, j->ids, j->scheduler->pages, n, err);
+    if (!rc) j->scheduler->all.hit_tokens += (uint64_t)(n * SL_PAGE - j->n_cached), j->n_cached = n * SL_PAGE;
+    return rc;
+}
+
+// Gives the full pages of the job's prefill to the cache. Without memory the cache stays smaller, which is no error.
+static void give_prefix(sl_job *j) {
+    sl_scheduler *s = j->scheduler;
+    if (s->tree) sl_prefix_add(s->tree, j->key, j->ids, sl_session_shareable(j->session), j->session->kv.pages, NULL);
+}
+
+// Finds the job that prefills the longest common prefix before this job needs it.
+static void find_leader(sl_job *j) {
+    const sl_scheduler *s = j->scheduler;
+    for (int i = 0, most = most_cached(j); i < s->n_jobs; i++) {
+        sl_job *other = s->jobs[i];
+        if (other == j || other->state != SL_JOB_PREFILLS || strcmp(other->key, j->key)) continue;
+        int n = 0, end = other->n_prefill < most * SL_PAGE ? other->n_prefill : most * SL_PAGE;
+        while (n < end && other->ids[n] == j->ids[n]) n++;
+        n = n / SL_PAGE * SL_PAGE;
+        if (n > j->n_common && n > j->session->kv.n_tokens) j->leader = other, j->n_common = n;
+    }
+}
+
+// ---- admission ----
+
+static int is_first(const sl_job *a, const sl_job *b) {
+    return a->priority != b->priority ? a->priority < b->priority : a->number < b->number;
+}
+
+// 1: the pages of the job fit beside what the admitted jobs may take.
+static int fits(sl_job *j) {
+    const sl_kv_pool *pool = &j->scheduler->engine->device.pool;
+    int n_found = find_prefix(j), n_pinned = 0;
+    for (int i = 0; i < n_found; i++) n_pinned += pool->refs[j->scheduler->pages[i]] == 1;
+    return j->n_due - n_found + n_pinned <= n_available(j->scheduler);
+}
+
+// Admits waiting jobs in their order, up to the first that does not fit.
+static void admit(sl_scheduler *s) {
+    for (;;) {
+        sl_job *next = NULL;
+        for (int i = 0; i < s->n_jobs; i++)
+            if (s->jobs[i]->state == SL_JOB_WAITS && (!next || is_first(s->jobs[i], next))) next = s->jobs[i];
+        if (!next || s->n_jobs - n_in(s, SL_JOB_WAITS) == s->engine->n_sequences || !fits(next)) return;
+        sl_error why;
+        next->state = SL_JOB_PREFILLS;
+        next->times.admitted = sl_now_ms();
+        s->all.query_tokens += s->tree ? (uint64_t)next->n : 0;
+        if (take_prefix(next, &why)) {
+            fail_job(next, &why);
+            continue;
+        }
+        find_leader(next);
+        changed(next);
+    }
+}
+
+// ---- prefills ----
+
+// sl_logits_fn: each row gives the log-probability of the next token of the prompt.
+static int add_prompt_logprobs(void *ctx, int first, int n_rows, const float *logits, sl_error *err) {
+    sl_job *j = ctx;
+    sl_logprobs *l = &j->prompt_logprobs;
+    int rc = 0;
+    (void)first;
+    for (int i = 0; !rc && i < n_rows && l->n + 1 < j->n; i++) {
+        rc = sl_logprobs_before(l, logits + (size_t)i * l->n_vocab, err);
+        if (!rc) rc = sl_logprobs_add(l, j->ids[l->n + 1], err);
+    }
+    return rc;
+}
+
+// Prefills at most n tokens more: a pass. Segments of a sparse prefill are not divided. Returns the number of tokens.
+static int run_pass(sl_job *j, int n, sl_error *err) {
+    int at = j->session->kv.n_tokens, left = j->n_prefill - at;
+    int rc = set_prefill(j->scheduler, j, err), m = sl_session_next_pass(j->session, left);
+    if (!j->segment && m > n) m = n;
+    if (!rc && !make_free(j->scheduler, sl_kv_pages_of(at + m) - j->session->kv.n_pages))
+        rc = sl_fail(err, SL_ERR_MEMORY, "no free page of the KV cache for a prefill"); // admission counted it
+    if (!rc && j->prompt_logprobs.n_top >= 0)
+        rc = sl_prefill_logits(j->session, j->ids + at, m, add_prompt_logprobs, j, NULL, err);
+    else if (!rc)
+        rc = sl_prefill(j->session, j->ids + at, m, NULL, err);
+    if (rc) return rc;
+    j->scheduler->all.prompt_tokens += (uint64_t)m;
+    give_prefix(j);
+    return m;
+}
+
+// The prompt has rows up to n_prefill.
+static void end_prefill(sl_job *j) {
+    sl_error why;
+    int rc = 0;
+    j->times.prefilled = sl_now_ms();
+    if (j->n_prefill < j->n)
+        j->state = SL_JOB_FEEDS;
+    else if (!(rc = sl_stream_begin(j->stream, j->at_start, &why)))
+        j->state = SL_JOB_DECODES;
+    if (rc) fail_job(j, &why);
+}
+
+// Whether the job can prefill now. A job whose leader has made the common pages takes them.
+static int can_prefill(sl_job *j) {
+    if (j->state != SL_JOB_PREFILLS) return 0;
+    if (j->leader && j->leader->state == SL_JOB_PREFILLS && j->leader->session->kv.n_tokens < j->n_common) return 0;
+    if (!j->n_common) return 1;
+    sl_error why;
+    j->leader = NULL, j->n_common = 0;
+    if (!take_prefix(j, &why)) return 1;
+    fail_job(j, &why);
+    return 0;
+}
+
+// The job whose turn it is: the first one, or the one with the fewest tokens left.
+static sl_job *next_prefill(sl_scheduler *s) {
+    sl_job *next = NULL;
+    int by_length = s->n_passes % 2, n_next = 0;
+    for (int i = s->n_jobs - 1; i >= 0; i--) { // can_prefill may end a job
+        sl_job *j = s->jobs[i];
+        if (!can_prefill(j)) continue;
+        int n = j->n_prefill - j->session->kv.n_tokens;
+        if (!next || (by_length ? n < n_next || (n == n_next && is_first(j, next)) : is_first(j, next))) next = j, n_next = n;
+    }
+    return next;
+}
+
+// Runs passes of step_tokens tokens together; one pass if no job decodes.
+static void prefill(sl_scheduler *s) {
+    int left = s->options.step_tokens ? s->options.step_tokens : s->engine->prefill_chunk;
+    int decodes = n_in(s, SL_JOB_DECODES) + n_in(s, SL_JOB_FEEDS) > 0;
+    for (sl_job *j; left > 0 && (j = next_prefill(s)) != NULL;) {
+        sl_error why;
+        int n = j->session->kv.n_tokens < j->n_prefill ? run_pass(j, decodes ? left : s->engine->prefill_chunk, &why) : 0;
+        s->n_passes++;
+        left = decodes ? left - n : 0;
+        if (n < 0) {
+            fail_job(j, &why);
+            continue;
+        }
+        if (j->session->kv.n_tokens == j->n_prefill) end_prefill(j);
+        if (j->state != SL_JOB_ENDED) changed(j);
+    }
+}
+
+// ---- decode steps ----
+
+// 1: the job's next row has a page, or gets one. A job that outgrew what admission counted must leave the others theirs.
+static int has_room(sl_job *j) {
+    const sl_kv_seq *kv = &j->session->kv;
+    int n = sl_kv_pages_of(kv->n_tokens + 1) - kv->n_pages;
+    if (n <= 0 || kv->n_tokens >= j->scheduler->engine->n_ctx) return 1;
+    return (kv->n_pages < j->n_due || n_available(j->scheduler) > 0) && make_free(j->scheduler, n);
+}
+
+// Fills s->batch with the jobs of a state that have room. Pages are taken at once, so that two jobs do not count the same one.
+static int gather(sl_scheduler *s, sl_job_state state) {
+    int n = 0;
+    for (int i = s->n_jobs - 1; i >= 0; i--) { // a job may end
+        sl_job *j = s->jobs[i];
+        sl_error why;
+        if (j->state != state || j->is_cancelled || !has_room(j)) continue;
+        int n_tokens = j->session->kv.n_tokens + 1, n_ctx = s->engine->n_ctx;
+        if (n_tokens <= n_ctx && sl_kv_reserve(&s->engine->device.pool, &j->session->kv, n_tokens, &why))
+            fail_job(j, &why);
+        else
+            s->batch[n++] = j;
+    }
+    for (int i = 0; i < n / 2; i++) { // in the order of their arrival
+        sl_job *j = s->batch[i];
+        s->batch[i] = s->batch[n - 1 - i], s->batch[n - 1 - i] = j;
+    }
+    return n;
+}
+
+// After a batch failed, no job has changed, and each goes on alone: only the cause fails.
+
+// Decode steps append the tokens of prompts after n_prefill.
+static void feed(sl_scheduler *s) {
+    int n = gather(s, SL_JOB_FEEDS);
+    int32_t ids[n + 1];
+    sl_error why;
+    for (int i = 0; i < n; i++)
+        s->sessions[i] = s->batch[i]->session, ids[i] = s->batch[i]->ids[s->batch[i]->session->kv.n_tokens];
+    int failed = n ? sl_decode(s->sessions, n, ids, &why) : 0;
+    for (int i = 0; i < n; i++) {
+        sl_job *j = s->batch[i];
+        int rc = failed ? sl_decode(&s->sessions[i], 1, &ids[i], &why) : 0;
+        s->all.prompt_tokens += !rc;
+        if (!rc && j->session->kv.n_tokens == j->n && !(rc = sl_stream_begin(j->stream, j->at_start, &why)))
+            j->state = SL_JOB_DECODES;
+        if (rc)
+            fail_job(j, &why);
+        else
+            changed(j);
+    }
+}
+
+static void end_step(sl_job *j) {
+    double now = sl_now_ms();
+    if (!j->times.first) j->times.first = now;
+    j->times.last = now;
+    j->scheduler->all.generated_tokens++;
+    if (sl_stream_is_running(j->stream))
+        changed(j);
+    else
+        end_job(j);
+}
+
+static void decode(sl_scheduler *s) {
+    int n = gather(s, SL_JOB_DECODES);
+    sl_error of_batch, of_job;
+    if (n == 0) return;
+    for (int i = 0; i < n; i++) s->streams[i] = s->batch[i]->stream;
+    int failed = sl_streams_step(s->streams, n, &of_batch);
+    s->all.n_steps++;
+    for (int i = 0; i < n; i++) {
+        sl_job *j = s->batch[i];
+        if (failed && !sl_stream_is_running(j->stream)) // memory was missing after the step
+            fail_job(j, &of_batch);
+        else if (failed && sl_streams_step(&j->stream, 1, &of_job))
+            fail_job(j, &of_job);
+        else
+            end_step(j);
+    }
+}
+
+// Every job waits for a page, and no job can give one back: the one that was admitted last has outgrown the cache.
+static void refuse_last(sl_scheduler *s) {
+    sl_job *last = NULL;
+    for (int i = 0; i < s->n_jobs; i++)
+        if (s->jobs[i]->state != SL_JOB_WAITS && (!last || s->jobs[i]->times.admitted >= last->times.admitted))
+            last = s->jobs[i];
+    if (!last) return;
+    sl_error why;
+    sl_fail(&why, SL_ERR_MEMORY,
+            "the KV cache is full: %d tokens of all sequences ({kv_tokens}); the answer ended after %d tokens",
+            s->engine->device.pool.n_pages * SL_PAGE, sl_stream_result(last->stream).n_generated);
+    fail_job(last, &why);
+}
+
+int sl_scheduler_step(sl_scheduler *s) {
+    for (int i = s->n_jobs - 1; i >= 0; i--)
+        if (s->jobs[i]->is_cancelled) end_job(s->jobs[i]);
+    uint64_t before = s->all.n_steps + s->n_passes + s->all.prompt_tokens + s->all.n_ended;
+    admit(s);
+    prefill(s);
+    feed(s);
+    decode(s);
+    if (s->n_jobs && before == s->all.n_steps + s->n_passes + s->all.prompt_tokens + s->all.n_ended) refuse_last(s);
+    return s->n_jobs > 0;
+}
+
+// ---- what a job has made ----
+
+sl_job_state sl_job_state_of(const sl_job *j) {
+    return j->state;
+}
+const sl_error *sl_job_error(const sl_job *j) {
+    return &j->error;
+}
+const sl_stream *sl_job_stream(const sl_job *j) {
+    return j->stream;
+}
+const sl_session *sl_job_session(const sl_job *j) {
+    return j->session;
+}
+int sl_job_n_prompt(const sl_job *j) {
+    return j->n;
+}
+int sl_job_n_done(const sl_job *j) {
+    int n = j->session->kv.n_tokens;
+    return j->state == SL_JOB_ENDED || n > j->n ? j->n : n;
+}
+int sl_job_n_cached(const sl_job *j) {
+    return j->n_cached;
+}
+uint64_t sl_job_logits_hash(const sl_job *j) {
+    return j->logits_hash;
+}
+const sl_token_logprobs *sl_job_prompt_logprobs(const sl_job *j, int *n) {
+    *n = j->prompt_logprobs.n;
+    return j->prompt_logprobs.tokens;
+}
+sl_job_times sl_job_times_of(const sl_job *j) {
+    return j->times;
+}
+
+sl_scheduler_stats sl_scheduler_stats_of(const sl_scheduler *s) {
+    sl_scheduler_stats all = s->all;
+    all.n_waiting = n_in(s, SL_JOB_WAITS);
+    all.n_prefilling = n_in(s, SL_JOB_PREFILLS);
+    all.n_decoding = n_in(s, SL_JOB_DECODES) + n_in(s, SL_JOB_FEEDS);
+    all.n_pages = s->engine->device.pool.n_pages;
+    all.n_free = s->engine->device.pool.n_free;
+    all.n_cached = s->tree ? sl_prefix_n_evictable(s->tree) : 0;
+    return all;
+}
