@@ -76,6 +76,7 @@ int sl_sampler_new(const sl_sampling *params, int n_vocab, sl_sampler **out, sl_
         return sl_fail(err, SL_ERR_MEMORY, "sampler: out of memory");
     }
     if (params->n_bias > 0) memcpy(s->bias, params->bias, params->n_bias * sizeof *s->bias);
+    s->params.bias = s->bias; // a GPU reads the biases from here in every step
     *out = s;
     return 0;
 }

@@ -470,9 +470,9 @@ __device__ void store_item(const decode_params &p, const block_shared *shared, c
     for (int i = thread; i < p.group * DIM / 4; i += 32 * FINISHER_WARPS) {
         int h = i / (DIM / 4);
         float4 sum = make_float4(0, 0, 0, 0);
-        float2 ml = add_parts( // m is finite, because the item has a row
-            CONSUMER_WARPS, [&](int w) { return shared->ml[w][h]; },
-            [&](int w) { return *(const float4 *)(merge + w * p.group * DIM + i * 4); }, &sum);
+        float2 ml =
+            add_parts<CONSUMER_WARPS>([&](int w) { return shared->ml[w][h]; },
+                                      [&](int w) { return *(const float4 *)(merge + w * p.group * DIM + i * 4); }, &sum);
         __stcg((float4 *)(p.o + item * p.group * DIM) + i, sum);
         if (i % (DIM / 4) == 0) __stcg(p.ml + item * p.group + h, ml);
     }

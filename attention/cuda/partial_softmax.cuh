@@ -14,11 +14,6 @@ static __device__ __forceinline__ float rescale(float m, float most) {
     return m == -INFINITY ? 0 : exp2f(m - most);
 }
 
-// The factor of a part (m, l). If all scores of a part are NaN, the part has no maximum, and l is NaN: then the factor is NaN.
-static __device__ __forceinline__ float part_factor(float2 ml, float most) {
-    return isnan(ml.y) ? ml.y : rescale(ml.x, most);
-}
-
 static __device__ __forceinline__ void add_scaled(float *sum, float factor, float x) {
     *sum += factor * x;
 }
@@ -27,17 +22,17 @@ static __device__ __forceinline__ void add_scaled(float4 *sum, float factor, con
     sum->x += factor * x.x, sum->y += factor * x.y, sum->z += factor * x.z, sum->w += factor * x.w;
 }
 
-// Adds parts 0 .. n - 1 in order. ml(i): (m, l) of part i; o(i): one or four channels of its o. *sum: 0 before. Returns (m, l)
-// of the sum.
-template <typename Channels, typename PartMl, typename PartO>
-static __device__ __forceinline__ float2 add_parts(int n, PartMl ml, PartO o, Channels *sum) {
+// Adds parts 0 .. N - 1 in order. ml(i): (m, l) of part i; o(i): one or four channels of its o. *sum: 0 before. Returns (m, l)
+// of the sum. A part whose scores are all NaN has no maximum, but its l and o are NaN, and so is the sum.
+template <int N, typename Channels, typename PartMl, typename PartO>
+static __device__ __forceinline__ float2 add_parts(PartMl ml, PartO o, Channels *sum) {
     float most = -INFINITY, l = 0;
 #pragma unroll
-    for (int i = 0; i < n; i++) most = fmaxf(most, ml(i).x);
+    for (int i = 0; i < N; i++) most = fmaxf(most, ml(i).x);
 #pragma unroll
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < N; i++) {
         float2 part = ml(i);
-        float factor = part_factor(part, most);
+        float factor = rescale(part.x, most);
         l += factor * part.y;
         add_scaled(sum, factor, o(i));
     }

@@ -191,11 +191,14 @@ static void greedy(void) {
 
 static void bias(void) {
     float logits[VOCAB] = {0};
-    const sl_logit_bias list[] = {{5, 50}, {6, -INFINITY}};
+    sl_logit_bias list[] = {{5, 50}, {6, -INFINITY}};
     sl_sampling p = plain(0);
     p.bias = list, p.n_bias = 2;
     logits[6] = 40;
     sl_sampler *s = sampler(&p);
+    list[0] = list[1] = (sl_logit_bias){0, 1e6f}; // the sampler has a copy, which it also gives to a GPU
+    const sl_sampling *kept = sl_sampler_params(s);
+    CHECK(kept->n_bias == 2 && kept->bias[0].id == 5 && kept->bias[0].bias == 50 && kept->bias[1].id == 6);
     CHECK_INT(sl_sampler_sample(s, logits, 0, 0), 5);
     logits[6] = INFINITY; // a ban wins over an infinite logit
     CHECK_INT(sl_sampler_sample(s, logits, 0, 0), 5);

@@ -171,8 +171,8 @@ static void ties(void) {
         }
         sl_masses_finish(&s.sizes);
         double size = (double)sl_masses_of_row(&s.sizes, 0), total = (double)sl_masses_total(&s.sizes);
-        problem problems[2] = {{.size = s.sizes, .kappa = (size + 0.25) / total},
-                               {.size = s.sizes, .kappa = (size + 1.25) / total}};
+        problem problems[2] = {{.size = s.sizes, .kappa = (size + 0.25) / total, .total = total},
+                               {.size = s.sizes, .kappa = (size + 1.25) / total, .total = total}};
         run(problems, 2);
         CHECK(problems[0].want.n_heavy == n[i] && problems[1].want.n_heavy == 0);
         sample_free(&s);

@@ -331,8 +331,8 @@ __device__ void merge_warps(const attend_buckets_params &p, const bucket_space<D
     for (int i = threadIdx.x; i < group * (DIM / 4); i += BUCKET_THREADS) {
         int g = i / (DIM / 4), d = i % (DIM / 4) * 4;
         float4 o = make_float4(0, 0, 0, 0);
-        float2 ml = add_parts(
-            BUCKET_WARPS, [&](int w) { return s->ml[w][g]; }, [&](int w) { return *(const float4 *)&s->warps[w].o[g][d]; }, &o);
+        float2 ml = add_parts<BUCKET_WARPS>([&](int w) { return s->ml[w][g]; },
+                                            [&](int w) { return *(const float4 *)&s->warps[w].o[g][d]; }, &o);
         if (is_all) {
             store_output(p.out + (seq_head * group + g) * DIM + d, o, ml.y);
             continue;
@@ -360,7 +360,7 @@ __device__ void find_factors(const attend_buckets_params &p, bucket_space<DIM> *
         float most = sl_max_lanes(fmaxf(own[0].x, own[1].x));
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            float factor = part_factor(own[i], most);
+            float factor = rescale(own[i].x, most);
             if (lane + 32 * i < BUCKET_CHUNKS) s->factor[lane + 32 * i][g] = factor;
             sum += factor * own[i].y;
         }

@@ -46,15 +46,24 @@ __device__ __forceinline__ void square(uint32_t pair, uint32_t part[3]) {
 
 // A lane's part of a row: pieces of neighbouring channels, the same ones of queries and cells.
 template <int DIM> struct cell_lane {
-    enum { REGS = DIM / 8 };
+    enum {
+        REGS = DIM / 8,
+        PIECE = DIM % 32 ? 4 : 8, // channels of a load
+        PIECE_REGS = PIECE / 2,
+    };
 
     // row: NULL: zeros. Past the L1 cache: bucket_scores.cu, order of the kernels.
     static __device__ void load(const bf16 *row, uint32_t to[REGS]) {
 #pragma unroll
-        for (int i = 0; i < REGS / 4; i++) {
-            const bf16 *from = row + (4 * i + threadIdx.x % 4) * 8;
-            uint4 x = row ? __ldcg((const uint4 *)from) : make_uint4(0, 0, 0, 0);
-            to[4 * i] = x.x, to[4 * i + 1] = x.y, to[4 * i + 2] = x.z, to[4 * i + 3] = x.w;
+        for (int i = 0; i < REGS / PIECE_REGS; i++) {
+            const bf16 *from = row + (4 * i + threadIdx.x % 4) * PIECE;
+            if constexpr (PIECE == 8) {
+                uint4 x = row ? __ldcg((const uint4 *)from) : make_uint4(0, 0, 0, 0);
+                to[4 * i] = x.x, to[4 * i + 1] = x.y, to[4 * i + 2] = x.z, to[4 * i + 3] = x.w;
+            } else {
+                uint2 x = row ? __ldcg((const uint2 *)from) : make_uint2(0, 0);
+                to[2 * i] = x.x, to[2 * i + 1] = x.y;
+            }
         }
     }
 };

@@ -318,8 +318,7 @@ __device__ void merge_warps(const attend_params &p, const attend_space<DIM> *s, 
     int d = threadIdx.x;
     if (d >= DIM) return;
     float o = 0;
-    float2 ml = add_parts(
-        ATTEND_WARPS, [&](int w) { return s->ml[w]; }, [&](int w) { return s->o[w][d]; }, &o);
+    float2 ml = add_parts<ATTEND_WARPS>([&](int w) { return s->ml[w]; }, [&](int w) { return s->o[w][d]; }, &o);
     if (is_all) return store_bf16(p.out + head * DIM + d, ml.y == 0 ? 0 : o / ml.y); // 0 / 0: no row was listed
     __stcg(p.o + at * DIM + d, o);
     if (d == 0) __stcg(p.ml + at, ml);

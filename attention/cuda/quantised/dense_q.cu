@@ -154,12 +154,13 @@ template <int DIM, int HEADS> __global__ void __launch_bounds__(THREADS) mass_va
     __syncthreads();
     for (int i = threadIdx.x; i < group * DIM; i += THREADS) {
         const float *from = partial + i / DIM * (DIM + 2);
-        auto load = [&](int chunk, int d) { return __ldcg(from + (size_t)chunk * group * (DIM + 2) + d); };
-        float x = 0;
-        float2 ml = add_parts(
-            n_chunks, [&](int c) { return make_float2(load(c, DIM + 1), load(c, DIM)); },
-            [&](int c) { return load(c, i % DIM); }, &x);
-        x = s->is_exact[i / DIM] ? s->sum[0][i / DIM][i % DIM] : x / ml.y;
+        float top = -INFINITY, x = 0, total = 0;
+        for (int c = 0; c < n_chunks; c++) top = fmaxf(top, __ldcg(from + (size_t)c * group * (DIM + 2) + DIM + 1));
+        for (int c = 0; c < n_chunks; c++, from += group * (DIM + 2)) {
+            float factor = exp2f(__ldcg(from + DIM + 1) - top);
+            x += factor * __ldcg(from + i % DIM), total += factor * __ldcg(from + DIM);
+        }
+        x = s->is_exact[i / DIM] ? s->sum[0][i / DIM][i % DIM] : x / total;
         p.out[(size_t)seq_head * group * DIM + i] = __bfloat16_as_ushort(__float2bfloat16_rn(x));
     }
 }
