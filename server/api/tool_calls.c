@@ -151,6 +151,7 @@ static int end_value(api_parser *p, sl_error *err) {
     if (!rc && !is_call) rc = release(p, p->held.n, err);
     if (!rc && is_call) restart(p);
     p->phase = TEXT;
+    p->name_from = 0;
     api_calls_free(&calls);
     return rc;
 }
@@ -233,15 +234,13 @@ static int match(const char *mark, const char *s, size_t n) {
 
 static int begin_bare(api_parser *p, sl_error *err) {
     size_t n = p->held.n;
-    int rc = 0;
     p->from = p->n_blanks;
     p->is_bare = 1;
     p->has_shape = 0;
     begin_value(p);
     // The bytes since the bracket: a mark could have begun with it, so they have waited as text.
     for (size_t i = p->from; i + 1 < n; i++) api_nesting_next(&p->nesting, p->held.data[i]);
-    rc = step_value(p, p->held.data[n - 1], err);
-    return rc;
+    return step_value(p, p->held.data[n - 1], err);
 }
 
 static int may_be_bare(const api_parser *p, const char *s, size_t n) {
@@ -277,7 +276,6 @@ static int waits(api_parser *p, int *rc, sl_error *err) {
     if (call == 1) {
         p->phase = MARK;
         p->is_bare = 0;
-        p->name_from = 0;
         return 1;
     }
     if (open == 0 || close == 0 || call == 0) return 1;
@@ -355,6 +353,10 @@ int api_parser_end(api_parser *p, sl_error *err) {
 
 int api_parser_n_calls(const api_parser *p) {
     return p->n_calls;
+}
+
+int api_parser_is_reasoning(const api_parser *p) {
+    return p->kind == API_EVENT_REASONING;
 }
 
 // ---- templates ----

@@ -58,5 +58,6 @@ void api_parser_free(api_parser *p); // NULL is allowed
 int api_parser_feed(api_parser *p, const char *text, size_t n, sl_error *err);
 int api_parser_end(api_parser *p, sl_error *err); // the text has ended: what waits becomes an event
 int api_parser_n_calls(const api_parser *p);
+int api_parser_is_reasoning(const api_parser *p); // 1: the text so far ends within reasoning
 
 #endif
