@@ -53,7 +53,7 @@ int api_read_system(void *out, const json_t *v, const char *name, api_error *err
 typedef struct turn {
     json_t *list;
     const char *role, *name;
-    json_t *texts;     // blocks that are not a message yet
+    json_t *texts; // blocks that are not a message yet
 
     json_t *reasoning; // blocks
     json_t *calls;     // blocks

@@ -1,5 +1,6 @@
 // server/api/api_error.c - see api_error.h.
 #include "server/api/api_error.h"
+#include "base/number.h"
 #include "base/utf8.h"
 
 #include <stdarg.h>
@@ -15,7 +16,7 @@ int api_fail(api_error *e, int status, const char *param, const char *fmt, ...) 
     va_list args;
     if (!e) return library_code(status);
     va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
+    sl_vprint(text, sizeof text, fmt, args);
     va_end(args);
     *e = (api_error){.status = status};
     snprintf(e->param, sizeof e->param, "%s", param ? param : "");
@@ -24,8 +25,8 @@ int api_fail(api_error *e, int status, const char *param, const char *fmt, ...) 
 }
 
 int api_fail_of(api_error *e, const sl_error *why) {
-    int is_request = why->code == SL_ERR_ARG || why->code == SL_ERR_FORMAT || why->code == SL_ERR_UNSUPPORTED ||
-                     why->code == SL_ERR_CONTEXT;
+    int is_request =
+        why->code == SL_ERR_ARG || why->code == SL_ERR_FORMAT || why->code == SL_ERR_UNSUPPORTED || why->code == SL_ERR_CONTEXT;
     if (!e) return why->code;
     *e = (api_error){.why = *why, .status = is_request ? 400 : why->code == SL_ERR_MEMORY ? 503 : 500};
     if (why->code == SL_ERR_CONTEXT) e->code = "context_length_exceeded";
@@ -44,14 +45,10 @@ typedef struct status_type {
 } status_type;
 
 static const status_type types[] = {
-    {400, "invalid_request_error", "invalid_request_error"},
-    {401, "authentication_error", "authentication_error"},
-    {403, "permission_error", "permission_error"},
-    {404, "not_found_error", "not_found_error"},
-    {413, "invalid_request_error", "request_too_large"},
-    {429, "rate_limit_error", "rate_limit_error"},
-    {503, "unavailable_error", "overloaded_error"},
-    {0, "server_error", "api_error"},
+    {400, "invalid_request_error", "invalid_request_error"}, {401, "authentication_error", "authentication_error"},
+    {403, "permission_error", "permission_error"},           {404, "not_found_error", "not_found_error"},
+    {413, "invalid_request_error", "request_too_large"},     {429, "rate_limit_error", "rate_limit_error"},
+    {503, "unavailable_error", "overloaded_error"},          {0, "server_error", "api_error"},
 };
 
 static const status_type *type_of(int status) {

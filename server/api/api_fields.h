@@ -34,12 +34,12 @@ struct api_field {
 };
 
 // Reads all fields of `object` into *out; fields that are not given leave *out as it is. tables: ended by NULL. prefix: what
-// stands before a field's name in messages, "" or "thinking.". Status 400: a field is in no table, has another type or is out of
-// bounds.
+// stands before a field's name in messages, "" or "thinking.". Status 400: a field is in no table, has another type or is out
+// of bounds.
 int api_fields_read(const api_field *const *tables, const json_t *object, const char *prefix, void *out, api_error *err);
 
-json_t *api_get(const json_t *object, const char *name);  // NULL: missing or null
-const char *api_name_of_type(const json_t *v);            // for messages: "a list"
+json_t *api_get(const json_t *object, const char *name); // NULL: missing or null
+const char *api_name_of_type(const json_t *v);           // for messages: "a list"
 // The error of a value of another type.
 int api_wrong_type(const json_t *v, const char *name, const char *expected, api_error *err);
 // Reads a string without a NUL. *out is NULL when v is NULL.

@@ -18,20 +18,20 @@ int api_read_schema(void *out, const json_t *v, const char *name, api_error *err
 int api_read_grammar(void *out, const json_t *v, const char *name, api_error *err);
 int api_read_template_options(void *out, const json_t *v, const char *name, api_error *err);
 int api_read_reasoning_format(void *out, const json_t *v, const char *name, api_error *err);
-int api_read_effort(void *out, const json_t *v, const char *name, api_error *err);     // of /v1/responses
-int api_read_thinking(void *out, const json_t *v, const char *name, api_error *err);   // of /v1/messages
+int api_read_effort(void *out, const json_t *v, const char *name, api_error *err);   // of /v1/responses
+int api_read_thinking(void *out, const json_t *v, const char *name, api_error *err); // of /v1/messages
 int api_read_modalities(void *out, const json_t *v, const char *name, api_error *err);
 int api_read_truncation(void *out, const json_t *v, const char *name, api_error *err);
-int api_read_prompt(void *out, const json_t *v, const char *name, api_error *err);     // a string, ids, or a list of them
+int api_read_prompt(void *out, const json_t *v, const char *name, api_error *err);      // a string, ids, or a list of them
 int api_read_text_prompt(void *out, const json_t *v, const char *name, api_error *err); // a string
 int api_read_tokens(void *out, const json_t *v, const char *name, api_error *err);
 
 // ---- conversations ----
 
-int api_read_messages(void *out, const json_t *v, const char *name, api_error *err);           // OpenAI's (api_messages.c)
+int api_read_messages(void *out, const json_t *v, const char *name, api_error *err); // OpenAI's (api_messages.c)
 int api_read_tools(void *out, const json_t *v, const char *name, api_error *err);
 int api_read_tool_choice(void *out, const json_t *v, const char *name, api_error *err);
-int api_read_input(void *out, const json_t *v, const char *name, api_error *err);              // api_responses_input.c
+int api_read_input(void *out, const json_t *v, const char *name, api_error *err); // api_responses_input.c
 int api_read_instructions(void *out, const json_t *v, const char *name, api_error *err);
 int api_read_responses_tools(void *out, const json_t *v, const char *name, api_error *err);
 int api_read_anthropic_messages(void *out, const json_t *v, const char *name, api_error *err); // api_anthropic_input.c

@@ -17,13 +17,14 @@ static int append(sl_text *out, const char *s, size_t n, api_error *err) {
 }
 
 static int join_part(const json_t *part, const char *const *types, const char *name, sl_text *out, api_error *err) {
-    static const char *const no_text[] = {"image", "image_url",   "input_image", "input_audio", "audio",    "audio_url",
-                                          "video", "video_url",   "input_file",  "file",        "document", NULL};
+    static const char *const no_text[] = {"image", "image_url", "input_image", "input_audio", "audio",    "audio_url",
+                                          "video", "video_url", "input_file",  "file",        "document", NULL};
     const char *type = json_string_value(api_get(part, "type"));
     if (!json_is_object(part)) return api_wrong_type(part, name, "a part with a type", err);
     if (!type) return api_fail(err, 400, name, "%s.type is %s, expected text", name, api_name_of_type(api_get(part, "type")));
     if (is_one_of(type, no_text))
-        return api_fail(err, 400, name, "%s has the type %s: this server reads text only, no images, audio or files", name, type);
+        return api_fail(err, 400, name, "%s has the type %s: this server reads text only, no images, audio or files", name,
+                        type);
     if (!is_one_of(type, types)) return api_fail(err, 400, name, "%s has the type %.40s, expected %s", name, type, types[0]);
     const json_t *text = api_get(part, !strcmp(type, "refusal") ? "refusal" : "text");
     if (!json_is_string(text)) return api_wrong_type(text, name, "text", err);
@@ -85,7 +86,8 @@ const char *api_called_function(const json_t *messages, const char *id) {
         for (size_t j = 0; j < json_array_size(calls); j++) {
             const json_t *call = json_array_get(calls, j);
             const char *found = json_string_value(json_object_get(call, "id"));
-            if (found && !strcmp(found, id)) return json_string_value(json_object_get(json_object_get(call, "function"), "name"));
+            if (found && !strcmp(found, id))
+                return json_string_value(json_object_get(json_object_get(call, "function"), "name"));
         }
     }
     return NULL;
@@ -132,8 +134,7 @@ static int read_assistant(json_t *out, const json_t *message, const char *name, 
     const json_t *calls = api_get(message, "tool_calls");
     char item[API_NAME];
     int rc = read_reasoning(out, message, name, err);
-    if (!rc && api_get(message, "function_call"))
-        rc = api_fail(err, 400, name, "%s.function_call: expected tool_calls", name);
+    if (!rc && api_get(message, "function_call")) rc = api_fail(err, 400, name, "%s.function_call: expected tool_calls", name);
     if (!rc && calls && !json_is_array(calls)) rc = api_wrong_type(calls, name, "a list as tool_calls", err);
     char list[API_NAME];
     snprintf(list, sizeof list, "%.100s.tool_calls", name);
@@ -194,8 +195,9 @@ int api_add_tool(api_request *r, const json_t *function, const json_t *descripti
     if (description && !json_is_string(description)) return api_wrong_type(description, name, "a string as description", err);
     if (parameters && !json_is_object(parameters)) return api_wrong_type(parameters, name, "an object as parameters", err);
     if (!r->tools && !(r->tools = json_array())) return api_no_memory(err);
-    json_t *tool = json_pack("{s:s, s:{s:O, s:O*, s:O*, s:O*}}", "type", "function", "function", "name", function, "description",
-                             description, "parameters", parameters, "strict", json_is_boolean(strict) ? strict : NULL);
+    json_t *tool =
+        json_pack("{s:s, s:{s:O, s:O*, s:O*, s:O*}}", "type", "function", "function", "name", function, "description",
+                  description, "parameters", parameters, "strict", json_is_boolean(strict) ? strict : NULL);
     return json_array_append_new(r->tools, tool) ? api_no_memory(err) : 0;
 }
 

@@ -4,7 +4,8 @@
 
 #include <string.h>
 
-static const char *const text_types[] = {"input_text", "output_text", "text", "refusal", "summary_text", "reasoning_text", NULL};
+static const char *const text_types[] = {"input_text",   "output_text",    "text", "refusal",
+                                         "summary_text", "reasoning_text", NULL};
 
 // The message of the assistant that is not finished: reasoning, text and calls of one turn are items of their own. A new one if
 // the last message is another one.
@@ -69,8 +70,8 @@ static int read_item(json_t *list, const json_t *item, const char *name, api_err
         const json_t *content = api_get(item, "content");
         return extend_reply(list, "reasoning_content", content ? content : api_get(item, "summary"), name, err);
     }
-    return api_fail(err, 400, name, "%s.type is %.40s, expected message, reasoning, function_call or function_call_output", name,
-                    type);
+    return api_fail(err, 400, name, "%s.type is %.40s, expected message, reasoning, function_call or function_call_output",
+                    name, type);
 }
 
 int api_read_input(void *out, const json_t *v, const char *name, api_error *err) {
@@ -92,7 +93,7 @@ int api_read_instructions(void *out, const json_t *v, const char *name, api_erro
     if (!json_string_length(v)) return 0;
     if (!r->messages && !(r->messages = json_array())) return api_no_memory(err);
     return json_array_insert_new(r->messages, 0, json_pack("{s:s, s:O}", "role", "system", "content", v)) ? api_no_memory(err)
-                                                                                                         : 0;
+                                                                                                          : 0;
 }
 
 // Tools that only OpenAI's servers can run are left out, as the model could not use them.

@@ -96,11 +96,11 @@ static int append_parameter(sl_text *text, const char *key, const json_t *v, con
     char number[SL_NUMBER_TEXT];
     const char *value = json_is_string(v)    ? json_string_value(v)
                         : json_is_boolean(v) ? (json_is_true(v) ? "1" : "0")
-                        : json_is_integer(v) ? (snprintf(number, sizeof number, "%lld", (long long)json_integer_value(v)), number)
-                        : json_is_real(v)    ? sl_number_text(json_real_value(v), number)
-                                             : "";
-    if (!is_word(key) || !is_word(value))
-        return api_fail(err, 400, name, "%s.%.40s: expected a number or a word", name, key);
+                        : json_is_integer(v)
+                            ? (snprintf(number, sizeof number, "%lld", (long long)json_integer_value(v)), number)
+                        : json_is_real(v) ? sl_number_text(json_real_value(v), number)
+                                          : "";
+    if (!is_word(key) || !is_word(value)) return api_fail(err, 400, name, "%s.%.40s: expected a number or a word", name, key);
     int rc = append(text, ":", err);
     if (!rc) rc = append(text, key, err);
     if (!rc) rc = append(text, "=", err);
@@ -195,8 +195,7 @@ static int read_structure(api_request *r, const char *key, const json_t *v, api_
         if (!all_strings(v)) return api_fail(err, 400, name, "%s.choice: expected a list of strings", name);
         return api_set_format(r, API_FORMAT_CHOICE, v, name, err);
     }
-    if (!strcmp(key, "json_object"))
-        return json_is_true(v) ? api_set_format(r, API_FORMAT_JSON, NULL, name, err) : 0;
+    if (!strcmp(key, "json_object")) return json_is_true(v) ? api_set_format(r, API_FORMAT_JSON, NULL, name, err) : 0;
     return api_fail(err, 400, name, "%s.%.40s: expected json, json_object, regex, choice or grammar", name, key);
 }
 
@@ -301,7 +300,8 @@ static int read_one(const json_t *v, const char *name, api_prompt *out, api_erro
 }
 
 static int make_prompts(api_request *r, size_t n, const char *name, api_error *err) {
-    if (n < 1 || n > MOST_PROMPTS) return api_fail(err, 400, name, "%s has %zu prompts, expected 1 to %d", name, n, MOST_PROMPTS);
+    if (n < 1 || n > MOST_PROMPTS)
+        return api_fail(err, 400, name, "%s has %zu prompts, expected 1 to %d", name, n, MOST_PROMPTS);
     if (r->prompts) return api_fail(err, 400, name, "%s: a prompt is given twice", name);
     r->prompts = calloc(n, sizeof *r->prompts);
     if (!r->prompts) return api_no_memory(err);

@@ -1,4 +1,5 @@
-// server/api/python_calls.c - calls that a model writes as Python: [f(a=1, b="x"), g()]. Values are literals, which become JSON.
+// server/api/python_calls.c - calls that a model writes as Python: [f(a=1, b="x"), g()]. Values are literals, which become
+// JSON.
 #include "base/utf8.h"
 #include "server/api/call_syntax.h"
 
@@ -52,8 +53,9 @@ static int read_value(reader *r, int depth);
 static void put_code_point(reader *r, unsigned long c) {
     char json[16];
     if (c > 0xffff)
-        put(r, json, (size_t)snprintf(json, sizeof json, "\\u%04lx\\u%04lx", 0xd800 + ((c - 0x10000) >> 10),
-                                      0xdc00 + ((c - 0x10000) & 0x3ff)));
+        put(r, json,
+            (size_t)snprintf(json, sizeof json, "\\u%04lx\\u%04lx", 0xd800 + ((c - 0x10000) >> 10),
+                             0xdc00 + ((c - 0x10000) & 0x3ff)));
     else
         put(r, json, (size_t)snprintf(json, sizeof json, "\\u%04lx", c));
 }
@@ -137,8 +139,8 @@ static int read_number(reader *r) {
 }
 
 static int read_word(reader *r) {
-    static const char *const words[][2] = {{"True", "true"},   {"False", "false"}, {"None", "null"},
-                                           {"true", "true"},   {"false", "false"}, {"null", "null"}};
+    static const char *const words[][2] = {{"True", "true"}, {"False", "false"}, {"None", "null"},
+                                           {"true", "true"}, {"false", "false"}, {"null", "null"}};
     size_t n = name_length(r->at, (size_t)(r->end - r->at), 0);
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (n == strlen(words[i][0]) && !memcmp(r->at, words[i][0], n)) {

@@ -4,42 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// ---- events ----
-
 static int no_memory(sl_error *err) {
     return sl_fail(err, SL_ERR_MEMORY, "reply: out of memory");
-}
-
-int api_send_text(sl_text *out, const char *text, sl_error *err) {
-    return sl_text_append(out, text, strlen(text), err);
-}
-
-static int append_json(sl_text *out, json_t *v, sl_error *err) {
-    char *text = v ? json_dumps(v, JSON_COMPACT) : NULL;
-    json_decref(v);
-    int rc = text ? api_send_text(out, text, err) : no_memory(err);
-    free(text);
-    return rc;
-}
-
-int api_send(sl_text *out, const char *name, json_t *v, sl_error *err) {
-    int rc = 0;
-    if (name) {
-        rc = api_send_text(out, "event: ", err);
-        if (!rc) rc = api_send_text(out, name, err);
-        if (!rc) rc = api_send_text(out, "\n", err);
-    }
-    if (!rc) rc = api_send_text(out, "data: ", err);
-    if (rc) {
-        json_decref(v);
-        return rc;
-    }
-    rc = append_json(out, v, err);
-    return rc ? rc : api_send_text(out, "\n\n", err);
-}
-
-json_t *api_part_text(const api_part *p) {
-    return api_utf8_json(p->text.data ? p->text.data : "", p->text.n);
 }
 
 // ---- parts ----
@@ -191,12 +157,12 @@ int api_reply_piece(api_reply *r, const api_piece *piece, sl_text *out, sl_error
 }
 
 int api_reply_end(api_reply *r, sl_text *out, sl_error *err) {
-    return r->request->stream ? r->writer->end(r, out, err) : append_json(out, r->writer->whole(r), err);
+    return r->request->stream ? r->writer->end(r, out, err) : api_append_json(out, r->writer->whole(r), err);
 }
 
 int api_reply_error(api_reply *r, const api_error *e, sl_text *out, sl_error *err) {
     if (r->request->stream) return r->writer->fail(r, e, out, err);
-    return append_json(out, api_error_json(e, api_is_messages(r->request->endpoint)), err);
+    return api_append_json(out, api_error_json(e, api_is_messages(r->request->endpoint)), err);
 }
 
 int api_reply_keep_alive(api_reply *r, sl_text *out, sl_error *err) {

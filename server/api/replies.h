@@ -30,8 +30,8 @@ typedef struct api_piece {
     int n_generated;         // tokens of the answer that this piece adds; 0 for a prompt that is echoed
     const api_token *tokens; // [n_tokens] with logprobs, else NULL. They may come before or after their text
     int n_tokens;
-    int finished; // 1: the last piece of this choice
-    sl_stop stop; // if finished
+    int finished;            // 1: the last piece of this choice
+    sl_stop stop;            // if finished
     const char *stop_string; // SL_STOP_STRING: it; NULL: not known
 } api_piece;
 
@@ -44,9 +44,9 @@ typedef struct api_answer_bits { // of one choice
 typedef struct api_attention {
     const char *method, *prefill; // "santa-prop:S=128"; prefill NULL: dense
     uint32_t seed;
-    sl_attention_work work;          // sums of all choices
-    uint64_t rows, dense_rows;       // of V that were read; that dense attention reads
-    const api_answer_bits *answers;  // [n_answers]
+    sl_attention_work work;         // sums of all choices
+    uint64_t rows, dense_rows;      // of V that were read; that dense attention reads
+    const api_answer_bits *answers; // [n_answers]
     int n_answers;
 } api_attention;
 
@@ -90,10 +90,10 @@ int api_reply_keep_alive(api_reply *r, sl_text *out, sl_error *err);
 // {count, max_model_len, tokens}, as both vLLM and llama.cpp read it. pieces: [n] the bytes of each token, if the request has
 // with_pieces or with_strings.
 json_t *api_tokenize_json(const api_request *r, const int32_t *ids, int n, const api_logprob *pieces, int n_ctx);
-json_t *api_detokenize_json(const char *text, size_t n);  // {prompt, content}
-json_t *api_template_json(const char *prompt, size_t n);  // {prompt}
-json_t *api_count_json(int n_tokens);                     // {input_tokens}
+json_t *api_detokenize_json(const char *text, size_t n);                                    // {prompt, content}
+json_t *api_template_json(const char *prompt, size_t n);                                    // {prompt}
+json_t *api_count_json(int n_tokens);                                                       // {input_tokens}
 json_t *api_models_json(const char *model, const char *root, long long created, int n_ctx); // GET /v1/models
-json_t *api_utf8_json(const char *bytes, size_t n);       // a string; bytes that are no UTF-8 become U+FFFD
+json_t *api_utf8_json(const char *bytes, size_t n); // a string; bytes that are no UTF-8 become U+FFFD
 
 #endif

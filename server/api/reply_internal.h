@@ -19,10 +19,10 @@ typedef struct api_choice {
     api_parser *parser;
     api_part *parts; // [n_parts]
     int n_parts;
-    json_t *logprobs;  // of tokens that no event has told yet: [{token, logprob, bytes, top_logprobs, text_offset}]
-    size_t n_chars;    // characters of these and all earlier tokens
-    json_t *delta;     // of /v1/chat/completions and /v1/completions: the next event, which may still get a finish_reason
-    int started;       // an event was written
+    json_t *logprobs; // of tokens that no event has told yet: [{token, logprob, bytes, top_logprobs, text_offset}]
+    size_t n_chars;   // characters of these and all earlier tokens
+    json_t *delta;    // of /v1/chat/completions and /v1/completions: the next event, which may still get a finish_reason
+    int started;      // an event was written
     int finished;
     sl_stop stop;
     char *stop_string; // owned
@@ -33,10 +33,10 @@ typedef struct api_choice {
 typedef struct api_writer {
     const char *prefix; // of the id
     int (*begin)(api_reply *r, sl_text *out, sl_error *err);
-    int (*open)(api_choice *c, const api_part *p, sl_error *err);                                  // a part begins
-    int (*delta)(api_choice *c, const api_part *p, const char *text, size_t n, sl_error *err);     // text of the part
-    int (*close)(api_choice *c, const api_part *p, sl_error *err);                                 // the part is whole
-    int (*flush)(api_choice *c, sl_error *err); // at the end of a piece
+    int (*open)(api_choice *c, const api_part *p, sl_error *err);                              // a part begins
+    int (*delta)(api_choice *c, const api_part *p, const char *text, size_t n, sl_error *err); // text of the part
+    int (*close)(api_choice *c, const api_part *p, sl_error *err);                             // the part is whole
+    int (*flush)(api_choice *c, sl_error *err);                                                // at the end of a piece
     int (*end)(api_reply *r, sl_text *out, sl_error *err);
     int (*fail)(api_reply *r, const api_error *e, sl_text *out, sl_error *err);
     int (*keep_alive)(api_reply *r, sl_text *out, sl_error *err);
@@ -60,8 +60,10 @@ struct api_reply {
     int sequence_number; // of events of /v1/responses
 };
 
-// ---- events ----
+// ---- JSON and events as text (reply_events.c) ----
 
+// Appends v, and takes the reference. v NULL is SL_ERR_MEMORY.
+int api_append_json(sl_text *out, json_t *v, sl_error *err);
 // Appends "event: NAME" (NULL: no such line) and "data: JSON". Takes the reference; v NULL is SL_ERR_MEMORY.
 int api_send(sl_text *out, const char *name, json_t *v, sl_error *err);
 int api_send_text(sl_text *out, const char *text, sl_error *err);
@@ -70,12 +72,12 @@ json_t *api_part_text(const api_part *p); // as a JSON string
 // ---- shared parts of bodies (reply_usage.c): new references ----
 
 int api_n_calls(const api_choice *c);
-const char *api_finish_reason(const api_choice *c);   // "stop", "length", "tool_calls"
-int api_has_room_left(const api_choice *c);           // 0: the answer ended at a limit of tokens
-json_t *api_chat_usage(const api_reply *r);           // of /v1/chat/completions and /v1/completions
+const char *api_finish_reason(const api_choice *c);       // "stop", "length", "tool_calls"
+int api_has_room_left(const api_choice *c);               // 0: the answer ended at a limit of tokens
+json_t *api_chat_usage(const api_reply *r);               // of /v1/chat/completions and /v1/completions
 int api_add_attention(const api_reply *r, json_t *usage); // not 0: out of memory
-json_t *api_chat_logprobs(json_t *tokens);            // {content}; steals `tokens`; NULL: null
-json_t *api_completion_logprobs(json_t *tokens);      // {tokens, token_logprobs, top_logprobs, text_offset}
+json_t *api_chat_logprobs(json_t *tokens);                // {content}; steals `tokens`; NULL: null
+json_t *api_completion_logprobs(json_t *tokens);          // {tokens, token_logprobs, top_logprobs, text_offset}
 // Appends entries to c->logprobs.
 int api_add_logprobs(api_choice *c, const api_token *tokens, int n, sl_error *err);
 

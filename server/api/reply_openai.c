@@ -1,7 +1,7 @@
 // server/api/reply_openai.c - answers of /v1/chat/completions and /v1/completions.
 //
-// An event waits until the end of its piece: the last one of an answer carries the finish_reason, because clients count an event
-// for each token.
+// An event waits until the end of its piece: the last one of an answer carries the finish_reason, because clients count an
+// event for each token.
 #include "server/api/reply_internal.h"
 
 #include <string.h>
@@ -115,8 +115,8 @@ static json_t *calls_json(const api_choice *c) {
     for (int i = 0; i < c->n_parts; i++) {
         const api_part *p = &c->parts[i];
         if (p->kind == API_EVENT_CALL)
-            json_array_append_new(list, json_pack("{s:s, s:s, s:{s:s, s:o}}", "id", p->id, "type", "function", "function", "name",
-                                                  p->name, "arguments", api_part_text(p)));
+            json_array_append_new(list, json_pack("{s:s, s:s, s:{s:s, s:o}}", "id", p->id, "type", "function", "function",
+                                                  "name", p->name, "arguments", api_part_text(p)));
     }
     return list;
 }
@@ -124,8 +124,8 @@ static json_t *calls_json(const api_choice *c) {
 static json_t *message_json(const api_choice *c) {
     json_t *text = joined(c, API_EVENT_TEXT), *reasoning = joined(c, API_EVENT_REASONING);
     int is_call = api_n_calls(c) > 0;
-    json_t *v = json_pack("{s:s, s:O?, s:n}", "role", "assistant", "content", is_call && !json_string_length(text) ? NULL : text,
-                          "refusal");
+    json_t *v = json_pack("{s:s, s:O?, s:n}", "role", "assistant", "content",
+                          is_call && !json_string_length(text) ? NULL : text, "refusal");
     if (json_string_length(reasoning)) {
         json_object_set(v, "reasoning_content", reasoning);
         json_object_set(v, "reasoning", reasoning);

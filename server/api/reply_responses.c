@@ -45,9 +45,9 @@ static json_t *item_json(const api_choice *c, const api_part *p, int is_whole) {
 }
 
 static json_t *usage_json(const api_reply *r) {
-    json_t *v = json_pack("{s:i, s:{s:i}, s:i, s:{s:i}, s:i}", "input_tokens", r->n_prompt, "input_tokens_details", "cached_tokens",
-                          r->n_cached, "output_tokens", r->n_generated, "output_tokens_details", "reasoning_tokens",
-                          r->n_reasoning, "total_tokens", r->n_prompt + r->n_generated);
+    json_t *v = json_pack("{s:i, s:{s:i}, s:i, s:{s:i}, s:i}", "input_tokens", r->n_prompt, "input_tokens_details",
+                          "cached_tokens", r->n_cached, "output_tokens", r->n_generated, "output_tokens_details",
+                          "reasoning_tokens", r->n_reasoning, "total_tokens", r->n_prompt + r->n_generated);
     if (!api_add_attention(r, v)) return v;
     json_decref(v);
     return NULL;
@@ -56,8 +56,10 @@ static json_t *usage_json(const api_reply *r) {
 // Sets a field as the request has it, or to `otherwise`, which is stolen.
 static void echo(json_t *v, const api_reply *r, const char *field, json_t *otherwise) {
     json_t *given = api_get(r->request->body, field);
-    if (given) json_object_set(v, field, given);
-    else json_object_set(v, field, otherwise);
+    if (given)
+        json_object_set(v, field, given);
+    else
+        json_object_set(v, field, otherwise);
     json_decref(otherwise);
 }
 
@@ -68,9 +70,10 @@ static json_t *response_json(const api_reply *r, const char *status) {
     for (int i = 0; !is_running && i < c->n_parts; i++) json_array_append_new(output, item_json(c, &c->parts[i], 1));
     json_t *v = json_pack("{s:s, s:s, s:I, s:s, s:n, s:o?, s:s, s:o, s:n, s:b, s:s}", "id", r->id, "object", "response",
                           "created_at", (json_int_t)r->created, "status", status, "error", "incomplete_details",
-                          is_cut ? json_pack("{s:s}", "reason", "max_output_tokens") : NULL, "model", r->model, "output", output,
-                          "previous_response_id", "store", 0, "truncation", "disabled");
-    static const char *const echoed[] = {"instructions", "max_output_tokens", "temperature", "top_p", "user", "prompt_cache_key"};
+                          is_cut ? json_pack("{s:s}", "reason", "max_output_tokens") : NULL, "model", r->model, "output",
+                          output, "previous_response_id", "store", 0, "truncation", "disabled");
+    static const char *const echoed[] = {"instructions", "max_output_tokens", "temperature", "top_p",
+                                         "user",         "prompt_cache_key"};
     for (size_t i = 0; i < sizeof echoed / sizeof *echoed; i++) echo(v, r, echoed[i], json_null());
     echo(v, r, "metadata", json_object());
     echo(v, r, "tools", json_array());
@@ -157,7 +160,10 @@ static int end(api_reply *r, sl_text *out, sl_error *err) {
 
 static int fail(api_reply *r, const api_error *e, sl_text *out, sl_error *err) {
     json_t *response = response_json(r, "failed");
-    json_t *why = json_pack("{s:s, s:s}", "code", e->code ? e->code : e->status < 500 ? "invalid_prompt" : "server_error",
+    json_t *why = json_pack("{s:s, s:s}", "code",
+                            e->code           ? e->code
+                            : e->status < 500 ? "invalid_prompt"
+                                              : "server_error",
                             "message", e->why.message);
     if (json_object_set_new(response, "error", why)) {
         json_decref(response);
@@ -166,11 +172,5 @@ static int fail(api_reply *r, const api_error *e, sl_text *out, sl_error *err) {
     return send(r, out, "response.failed", json_pack("{s:o}", "response", response), err);
 }
 
-const api_writer api_responses_writer = {.prefix = "resp_",
-                                         .begin = begin,
-                                         .open = open,
-                                         .delta = delta,
-                                         .close = close,
-                                         .end = end,
-                                         .fail = fail,
-                                         .whole = whole};
+const api_writer api_responses_writer = {
+    .prefix = "resp_", .begin = begin, .open = open, .delta = delta, .close = close, .end = end, .fail = fail, .whole = whole};

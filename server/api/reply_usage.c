@@ -59,20 +59,20 @@ int api_add_attention(const api_reply *r, json_t *usage) {
     const api_attention *a = &r->attention;
     const sl_attention_work *w = &a->work;
     if (!r->has_attention) return !usage;
-    json_t *v = json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o}", "method", a->method, "prefill",
-                          a->prefill ? a->prefill : "dense", "seed", (json_int_t)a->seed, "rows_read", (json_int_t)a->rows,
-                          "dense_rows", (json_int_t)a->dense_rows, "bytes_read", (json_int_t)w->bytes, "dense_bytes",
-                          (json_int_t)w->dense_bytes, "layer_steps", (json_int_t)w->layer_steps, "certified",
-                          (json_int_t)w->certified, "stated_error", number_json(w->layer_steps ? w->stated_error : NAN),
-                          "stated_error_max", number_json(w->layer_steps ? w->stated_error_max : NAN), "answers",
-                          answers_json(a));
+    json_t *v =
+        json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o}", "method", a->method, "prefill",
+                  a->prefill ? a->prefill : "dense", "seed", (json_int_t)a->seed, "rows_read", (json_int_t)a->rows,
+                  "dense_rows", (json_int_t)a->dense_rows, "bytes_read", (json_int_t)w->bytes, "dense_bytes",
+                  (json_int_t)w->dense_bytes, "layer_steps", (json_int_t)w->layer_steps, "certified", (json_int_t)w->certified,
+                  "stated_error", number_json(w->layer_steps ? w->stated_error : NAN), "stated_error_max",
+                  number_json(w->layer_steps ? w->stated_error_max : NAN), "answers", answers_json(a));
     return json_object_set_new(usage, "attention", v);
 }
 
 json_t *api_chat_usage(const api_reply *r) {
-    json_t *v = json_pack("{s:i, s:i, s:i, s:{s:i}, s:{s:i}}", "prompt_tokens", r->n_prompt, "completion_tokens", r->n_generated,
-                          "total_tokens", r->n_prompt + r->n_generated, "prompt_tokens_details", "cached_tokens", r->n_cached,
-                          "completion_tokens_details", "reasoning_tokens", r->n_reasoning);
+    json_t *v = json_pack("{s:i, s:i, s:i, s:{s:i}, s:{s:i}}", "prompt_tokens", r->n_prompt, "completion_tokens",
+                          r->n_generated, "total_tokens", r->n_prompt + r->n_generated, "prompt_tokens_details",
+                          "cached_tokens", r->n_cached, "completion_tokens_details", "reasoning_tokens", r->n_reasoning);
     if (!api_add_attention(r, v)) return v;
     json_decref(v);
     return NULL;
@@ -158,9 +158,8 @@ json_t *api_tokenize_json(const api_request *r, const int32_t *ids, int n, const
     for (int i = 0; i < n; i++) {
         json_t *piece = pieces ? api_utf8_json(pieces[i].bytes, pieces[i].n) : NULL;
         if (pieces) json_array_append(strings, piece);
-        json_array_append_new(tokens, r->with_pieces && pieces
-                                          ? json_pack("{s:i, s:O}", "id", (int)ids[i], "piece", piece)
-                                          : json_integer(ids[i]));
+        json_array_append_new(tokens, r->with_pieces && pieces ? json_pack("{s:i, s:O}", "id", (int)ids[i], "piece", piece)
+                                                               : json_integer(ids[i]));
         json_decref(piece);
     }
     json_t *out = json_pack("{s:i, s:i, s:o}", "count", n, "max_model_len", n_ctx, "tokens", tokens);

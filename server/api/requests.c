@@ -15,17 +15,23 @@
 #define LIST(NAME, M) MEMBER(NAME, API_LIST, M, 0, 0)
 #define INT(NAME, M, MIN, MAX) MEMBER(NAME, API_INT, M, MIN, MAX)
 #define FLOAT(NAME, M, MIN, MAX) MEMBER(NAME, API_FLOAT, M, MIN, MAX)
-#define READ(NAME, FN) {.name = NAME, .kind = API_READ, .read = FN}
-#define TABLE(NAME, FIELDS) {.name = NAME, .kind = API_TABLE, .table = FIELDS}
-#define IGNORED(NAME) {.name = NAME, .kind = API_IGNORED}
-#define NEUTRAL(NAME, VALUE) {.name = NAME, .kind = API_NEUTRAL, .min = VALUE}
-#define REFUSED(NAME, HINT) {.name = NAME, .kind = API_REFUSED, .hint = HINT}
+#define READ(NAME, FN)                                                                                                         \
+    { .name = NAME, .kind = API_READ, .read = FN }
+#define TABLE(NAME, FIELDS)                                                                                                    \
+    { .name = NAME, .kind = API_TABLE, .table = FIELDS }
+#define IGNORED(NAME)                                                                                                          \
+    { .name = NAME, .kind = API_IGNORED }
+#define NEUTRAL(NAME, VALUE)                                                                                                   \
+    { .name = NAME, .kind = API_NEUTRAL, .min = VALUE }
+#define REFUSED(NAME, HINT)                                                                                                    \
+    { .name = NAME, .kind = API_REFUSED, .hint = HINT }
 
-enum { MOST_ANSWERS = 128, DEFAULT_COMPLETION = 16 };
+enum { MOST_ANSWERS = 128, MOST_CHOICES = 4096, DEFAULT_COMPLETION = 16 };
 
 // ---- tables ----
 
-static const api_field common_fields[] = { // of every endpoint that generates
+static const api_field common_fields[] = {
+    // of every endpoint that generates
     STRING("model", model),
     BOOL("stream", stream),
     READ("attn", api_read_attn),
@@ -53,7 +59,8 @@ static const api_field stream_options[] = {
     {0},
 };
 
-static const api_field openai_fields[] = { // of /v1/chat/completions and /v1/completions
+static const api_field openai_fields[] = {
+    // of /v1/chat/completions and /v1/completions
     FLOAT("temperature", sampling.temp, 0, 2),
     INT("max_tokens", max_tokens, -1, INT_MAX),
     INT("n_predict", max_tokens, -1, INT_MAX),
@@ -94,7 +101,8 @@ static const api_field openai_fields[] = { // of /v1/chat/completions and /v1/co
     {0},
 };
 
-static const api_field template_fields[] = { // of what a chat template makes of messages
+static const api_field template_fields[] = {
+    // of what a chat template makes of messages
     READ("messages", api_read_messages),
     READ("tools", api_read_tools),
     LIST("documents", documents),
@@ -294,7 +302,8 @@ static int check_tools(const api_request *r, api_error *err) {
     if (r->tool_choice == API_TOOLS_AUTO || r->tool_choice == API_TOOLS_NONE) return 0;
     if (!r->tools) return api_fail(err, 400, name, "%s: expected tools, because it asks for a call", name);
     if (r->format.kind != API_FORMAT_FREE)
-        return api_fail(err, 400, name, "%s asks for a call, and %s for another format; expected one of them", name, r->format.field);
+        return api_fail(err, 400, name, "%s asks for a call, and %s for another format; expected one of them", name,
+                        r->format.field);
     for (size_t i = 0; r->tool_name && i < json_array_size(r->tools); i++) {
         const json_t *function = json_object_get(json_array_get(r->tools, i), "function");
         if (!strcmp(json_string_value(json_object_get(function, "name")), r->tool_name)) return 0;
@@ -336,6 +345,8 @@ static int check(api_request *r, api_error *err) {
         break;
     case API_COMPLETIONS:
         rc = r->prompts ? 0 : missing("prompt", err);
+        if (!rc && r->n_prompts > MOST_CHOICES / r->n)
+            rc = api_fail(err, 400, "n", "n %d with %d prompts: expected at most %d answers", r->n, r->n_prompts, MOST_CHOICES);
         break;
     case API_RESPONSES:
         rc = api_get(r->body, "input") ? check_messages(r, "input", err) : missing("input", err);

@@ -1,5 +1,5 @@
-// server/api/requests.h - reads the JSON bodies of clients. Every dialect becomes one struct: messages and tools as templates of
-// transformers take them, or prompts; and how to answer. docs/api.md lists the fields.
+// server/api/requests.h - reads the JSON bodies of clients. Every dialect becomes one struct: messages and tools as templates
+// of transformers take them, or prompts; and how to answer. docs/api.md lists the fields.
 //
 // Nothing here opens a socket or runs a model, and the result depends on the body alone.
 #ifndef SLEIGH_API_REQUESTS_H
@@ -19,9 +19,9 @@ typedef enum api_endpoint {
     API_N_ENDPOINTS
 } api_endpoint;
 
-const char *api_path(api_endpoint e);          // "/v1/chat/completions"
-int api_endpoint_find(const char *path);       // -1: no such endpoint
-static inline int api_is_messages(int e) {     // Anthropic's form of errors
+const char *api_path(api_endpoint e);      // "/v1/chat/completions"
+int api_endpoint_find(const char *path);   // -1: no such endpoint
+static inline int api_is_messages(int e) { // Anthropic's form of errors
     return e == API_MESSAGES || e == API_COUNT_TOKENS;
 }
 
@@ -36,11 +36,11 @@ typedef enum api_tool_choice { API_TOOLS_AUTO, API_TOOLS_NONE, API_TOOLS_REQUIRE
 
 typedef enum api_format_kind {
     API_FORMAT_FREE,
-    API_FORMAT_JSON,    // any JSON object
-    API_FORMAT_SCHEMA,  // value: a JSON schema
-    API_FORMAT_REGEX,   // value: a string
-    API_FORMAT_CHOICE,  // value: a list of strings
-    API_FORMAT_GRAMMAR  // value: a string, GBNF
+    API_FORMAT_JSON,   // any JSON object
+    API_FORMAT_SCHEMA, // value: a JSON schema
+    API_FORMAT_REGEX,  // value: a string
+    API_FORMAT_CHOICE, // value: a list of strings
+    API_FORMAT_GRAMMAR // value: a string, GBNF
 } api_format_kind;
 
 typedef struct api_format { // what the answer must look like
@@ -56,10 +56,10 @@ typedef struct api_request {
     const char *model; // NULL: not given
 
     // ---- what to continue: messages, prompts or token ids ----
-    json_t *messages;        // owned: a list of {role, content, ...}; NULL: prompts
-    json_t *tools;           // owned: a list of {type: "function", function: {...}}; NULL: none
-    json_t *options;         // owned: variables of the template (chat_template_kwargs, enable_thinking); NULL: none
-    const json_t *documents; // of the template; NULL: none
+    json_t *messages;          // owned: a list of {role, content, ...}; NULL: prompts
+    json_t *tools;             // owned: a list of {type: "function", function: {...}}; NULL: none
+    json_t *options;           // owned: variables of the template (chat_template_kwargs, enable_thinking); NULL: none
+    const json_t *documents;   // of the template; NULL: none
     int add_generation_prompt; // 1; 0: the prompt does not begin the reply
     int continue_final;        // 1: the reply continues the last message, which is the assistant's
     api_prompt *prompts;       // [n_prompts], owned. API_DETOKENIZE: one prompt of ids
@@ -71,14 +71,14 @@ typedef struct api_request {
     sl_sampling sampling; // its seed is set below; bias is owned
     int has_seed;
     uint32_t seed;
-    int max_tokens; // -1: until another reason to stop. API_COMPLETIONS: 16 if not given
+    int max_tokens;    // -1: until another reason to stop. API_COMPLETIONS: 16 if not given
     const char **stop; // [n_stop], owned
     int n_stop;
     int ignore_eos;
-    int n;          // answers for each prompt
-    int n_logprobs; // -1: none; else alternatives of each token
+    int n;                      // answers for each prompt
+    int n_logprobs;             // -1: none; else alternatives of each token
     int logprobs, top_logprobs; // the fields of /v1/chat/completions from which n_logprobs comes
-    int echo;       // API_COMPLETIONS: the answer begins with the prompt
+    int echo;                   // API_COMPLETIONS: the answer begins with the prompt
     api_format format;
 
     // ---- tools and reasoning ----
@@ -93,8 +93,8 @@ typedef struct api_request {
     int with_pieces, with_strings; // API_TOKENIZE: {id, piece} for each token; token_strs
 
     // ---- Sleigh's and vLLM's ----
-    char *attn, *attn_prefill; // owned: "santa-prop:S=128"; NULL: not given
-    int priority;              // lower first; 0
+    char *attn, *attn_prefill;                        // owned: "santa-prop:S=128"; NULL: not given
+    int priority;                                     // lower first; 0
     const char *cache_salt, *request_id, *session_id; // NULL: not given
 } api_request;
 

@@ -41,14 +41,14 @@ struct api_parser {
     phase phase;
     api_event_kind kind; // of text: API_EVENT_TEXT or API_EVENT_REASONING
     sl_text held;
-    size_t n_blanks;          // at the start of held
-    size_t from, name_from;   // in held: where the value begins; where Mistral's name begins, 0: no name
-    size_t to;                // where the value ends
-    int is_bare, has_shape;   // a value without a mark; it has the shape of a call
+    size_t n_blanks;        // at the start of held
+    size_t from, name_from; // in held: where the value begins; where Mistral's name begins, 0: no name
+    size_t to;              // where the value ends
+    int is_bare, has_shape; // a value without a mark; it has the shape of a call
     api_nesting nesting;
-    int at_start;  // no text since the start, the reasoning or a call
-    int drop;      // blanks are dropped
-    int reasoned;  // reasoning has begun or can no longer begin
+    int at_start; // no text since the start, the reasoning or a call
+    int drop;     // blanks are dropped
+    int reasoned; // reasoning has begun or can no longer begin
     int n_calls;
     sl_text out; // of `kind`: decided, not sent
 };
@@ -80,8 +80,8 @@ static int send_calls(api_parser *p, const api_calls *calls, sl_error *err) {
     int rc = send(p, err);
     for (size_t i = 0; !rc && i < calls->n; i++) {
         const api_call *c = &calls->items[i];
-        api_event e = {.kind = API_EVENT_CALL, .text = c->arguments.data, .n = c->arguments.n, .index = p->n_calls,
-                       .name = c->name};
+        api_event e = {
+            .kind = API_EVENT_CALL, .text = c->arguments.data, .n = c->arguments.n, .index = p->n_calls, .name = c->name};
         write_id(p->o.number, p->n_calls++, e.id);
         rc = p->o.fn(p->o.ctx, &e, err);
     }
@@ -244,8 +244,7 @@ static int begin_bare(api_parser *p, sl_error *err) {
 }
 
 static int may_be_bare(const api_parser *p, const char *s, size_t n) {
-    return p->f.bare && p->at_start && p->kind == API_EVENT_TEXT && s[0] == p->f.bare &&
-           p->f.shape(s, n) != API_SHAPE_OTHER;
+    return p->f.bare && p->at_start && p->kind == API_EVENT_TEXT && s[0] == p->f.bare && p->f.shape(s, n) != API_SHAPE_OTHER;
 }
 
 // Blanks, and what stands between two calls.
@@ -371,12 +370,9 @@ api_call_format api_call_format_of(const char *chat_template, size_t n) {
         api_call_format format;
     } words[] = {
         {"<function=", API_CALLS_NONE}, // formats that this parser does not know, with the marks of those that it does
-        {"<arg_key>", API_CALLS_NONE},
-        {"[TOOL_CALLS]", API_CALLS_MISTRAL},
-        {"<tool_call>", API_CALLS_HERMES},
-        {"func_name1(", API_CALLS_PYTHONIC},
-        {"<|python_tag|>", API_CALLS_LLAMA3},
-        {"\"parameters\": dictionary", API_CALLS_LLAMA3},
+        {"<arg_key>", API_CALLS_NONE},        {"[TOOL_CALLS]", API_CALLS_MISTRAL},
+        {"<tool_call>", API_CALLS_HERMES},    {"func_name1(", API_CALLS_PYTHONIC},
+        {"<|python_tag|>", API_CALLS_LLAMA3}, {"\"parameters\": dictionary", API_CALLS_LLAMA3},
     };
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (has(chat_template, n, words[i].word)) return words[i].format;

@@ -1,8 +1,8 @@
 // server/api/tool_calls.h - reasoning and calls of tools in generated text, as the text comes.
 //
 // The events do not depend on how the text is cut into pieces: their texts together are the same. A call is an event when all
-// its text is there and well-formed. Text that is no call stays text, and text that may begin a call, or the mark of one, waits.
-// So a call cannot turn out to be malformed after the client has seen a part of it.
+// its text is there and well-formed. Text that is no call stays text, and text that may begin a call, or the mark of one,
+// waits. So a call cannot turn out to be malformed after the client has seen a part of it.
 #ifndef SLEIGH_TOOL_CALLS_H
 #define SLEIGH_TOOL_CALLS_H
 
@@ -33,8 +33,8 @@ typedef struct api_event {
     api_event_kind kind;
     const char *text; // [n] more text; of a call: its arguments, the text of a JSON object
     size_t n;
-    int index;        // of a call, from 0
-    const char *name; // of a call
+    int index;            // of a call, from 0
+    const char *name;     // of a call
     char id[API_CALL_ID]; // of a call: 9 letters and digits, because templates of Mistral require this form
 } api_event;
 
@@ -42,10 +42,10 @@ typedef int (*api_event_fn)(void *ctx, const api_event *e, sl_error *err); // no
 
 typedef struct api_parser_options {
     api_call_format format;
-    int reasoning;          // 1: text between <think> and </think> is reasoning
-    int in_reasoning;       // 1: the prompt has written <think> already
-    const json_t *tools;    // of the request, borrowed. Text without a mark is a call only if it names one; NULL: any name
-    uint64_t number;        // makes the ids of calls: another number for each answer
+    int reasoning;       // 1: text between <think> and </think> is reasoning
+    int in_reasoning;    // 1: the prompt has written <think> already
+    const json_t *tools; // of the request, borrowed. Text without a mark is a call only if it names one; NULL: any name
+    uint64_t number;     // makes the ids of calls: another number for each answer
     api_event_fn fn;
     void *ctx;
 } api_parser_options;

@@ -113,13 +113,16 @@ static const example examples[] = {
     {API_CALLS_HERMES, 0, "<tool_call><tool_call>{\"name\":\"f\"}</tool_call>", "T(<tool_call>)C0:f({})"},
     {API_CALLS_HERMES, 0, "<tool_call>{\"name\":\"f\"}} x", "T(<tool_call>{\"name\":\"f\"}} x)"},
     {API_CALLS_HERMES, 0, "a < b <tool <tool_call", "T(a < b <tool <tool_call)"},
-    {API_CALLS_HERMES, 1, "<think>\nI <tool_call> f\n</think>\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>",
+    {API_CALLS_HERMES, 1,
+     "<think>\nI <tool_call> f\n</think>\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>",
      "R(I <tool_call> f)C0:f({})"},
-    {API_CALLS_HERMES, 0, "<tool_call>{\"name\":\"f\",\"arguments\":{\"é\":\"日本\",\"n\":123456789012345678901234}}</tool_call>",
+    {API_CALLS_HERMES, 0,
+     "<tool_call>{\"name\":\"f\",\"arguments\":{\"é\":\"日本\",\"n\":123456789012345678901234}}</tool_call>",
      "C0:f({\"é\":\"日本\",\"n\":123456789012345678901234})"},
     // llama3
     {API_CALLS_LLAMA3, 0, "{\"name\": \"f\", \"parameters\": {\"a\": \"b\"}}", "C0:f({\"a\": \"b\"})"},
-    {API_CALLS_LLAMA3, 0, "\n{\"type\": \"function\", \"name\": \"f\", \"parameters\": {}}; {\"name\": \"g\", \"parameters\": {}}\n",
+    {API_CALLS_LLAMA3, 0,
+     "\n{\"type\": \"function\", \"name\": \"f\", \"parameters\": {}}; {\"name\": \"g\", \"parameters\": {}}\n",
      "C0:f({})C1:g({})"},
     {API_CALLS_LLAMA3, 0, "<|python_tag|>{\"name\": \"other\", \"parameters\": {\"x\": [1, {\"y\": \"}\"}]}}",
      "C0:other({\"x\": [1, {\"y\": \"}\"}]})"},
@@ -141,7 +144,8 @@ static const example examples[] = {
     {API_CALLS_PYTHONIC, 0, "[f(a=1", "T([f(a=1)"},
     {API_CALLS_PYTHONIC, 0, "See [f(a=1)]", "T(See [f(a=1)])"},
     // mistral
-    {API_CALLS_MISTRAL, 0, "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"other\", \"arguments\": {}}]",
+    {API_CALLS_MISTRAL, 0,
+     "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"other\", \"arguments\": {}}]",
      "C0:f({\"a\": 1})C1:other({})"},
     {API_CALLS_MISTRAL, 0, "Hm.[TOOL_CALLS]f[ARGS]{\"a\": \"[TOOL_CALLS]\"}[TOOL_CALLS]g.h[CALL_ID]x1[ARGS]{}",
      "T(Hm.)C0:f({\"a\": \"[TOOL_CALLS]\"})C1:g.h({})"},
@@ -164,19 +168,50 @@ static void formats(void) {
     json_t *known = tools();
     for (size_t i = 0; i < sizeof examples / sizeof *examples; i++) {
         const example *x = &examples[i];
-        every_cut((api_parser_options){.format = x->format, .reasoning = x->reasoning > 0, .in_reasoning = x->reasoning == 2,
-                                       .tools = known},
-                  x->text, x->want);
+        every_cut(
+            (api_parser_options){
+                .format = x->format, .reasoning = x->reasoning > 0, .in_reasoning = x->reasoning == 2, .tools = known},
+            x->text, x->want);
     }
     json_decref(known);
 }
 
 // Texts of marks, brackets and quotes at random: random cuts change nothing.
 static void random_texts(void) {
-    static const char *const words[] = {"<tool_call>", "</tool_call>", "<think>", "</think>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]",
-                                        "<|python_tag|>", "{\"name\":\"f\",\"arguments\":{}}", "{\"name\":\"f\"", "{", "}", "[", "]",
-                                        "[f(a=1)]", "f(", ")", "\"", "'", "\\", "\n", " ", ";", "é", "日", "x", "<", ":", ",", "f",
-                                        "{\"name\":", "\"g\",\"parameters\":{\"a\":[1,2]}}", "=", "1"};
+    static const char *const words[] = {"<tool_call>",
+                                        "</tool_call>",
+                                        "<think>",
+                                        "</think>",
+                                        "[TOOL_CALLS]",
+                                        "[ARGS]",
+                                        "[CALL_ID]",
+                                        "<|python_tag|>",
+                                        "{\"name\":\"f\",\"arguments\":{}}",
+                                        "{\"name\":\"f\"",
+                                        "{",
+                                        "}",
+                                        "[",
+                                        "]",
+                                        "[f(a=1)]",
+                                        "f(",
+                                        ")",
+                                        "\"",
+                                        "'",
+                                        "\\",
+                                        "\n",
+                                        " ",
+                                        ";",
+                                        "é",
+                                        "日",
+                                        "x",
+                                        "<",
+                                        ":",
+                                        ",",
+                                        "f",
+                                        "{\"name\":",
+                                        "\"g\",\"parameters\":{\"a\":[1,2]}}",
+                                        "=",
+                                        "1"};
     json_t *known = tools();
     test_draw_from(test_seed);
     for (int round = 0; round < 4000; round++) {
@@ -187,8 +222,10 @@ static void random_texts(void) {
             const char *w = words[test_below((int)(sizeof words / sizeof *words))];
             put(&text, w, strlen(w));
         }
-        api_parser_options o = {.format = (api_call_format)test_below(5), .reasoning = test_below(2),
-                                .in_reasoning = test_below(2), .tools = test_below(2) ? known : NULL};
+        api_parser_options o = {.format = (api_call_format)test_below(5),
+                                .reasoning = test_below(2),
+                                .in_reasoning = test_below(2),
+                                .tools = test_below(2) ? known : NULL};
         for (size_t i = 1; i < text.n && n_cuts < 64; i++)
             if (is_char_start(text.data, i) && test_below(3) == 0) cuts[n_cuts++] = i;
         sl_text want = parse(o, text.data, text.n, NULL, 0);
@@ -222,8 +259,9 @@ static ids ids_of(uint64_t number) {
     ids k = {0};
     api_parser *p;
     sl_error e = {0};
-    CHECK_OK(api_parser_new(&(api_parser_options){.format = API_CALLS_PYTHONIC, .number = number, .fn = keep_id, .ctx = &k}, &p, &e),
-             e);
+    CHECK_OK(
+        api_parser_new(&(api_parser_options){.format = API_CALLS_PYTHONIC, .number = number, .fn = keep_id, .ctx = &k}, &p, &e),
+        e);
     CHECK_OK(api_parser_feed(p, text, strlen(text), &e), e);
     CHECK_OK(api_parser_end(p, &e), e);
     CHECK_INT(api_parser_n_calls(p), 2);

@@ -1,5 +1,5 @@
-// tests/server/test_api_replies.c - answers in each dialect. A stream is read as a client reads it, and must say the same as the
-// body that is not streamed.
+// tests/server/test_api_replies.c - answers in each dialect. A stream is read as a client reads it, and must say the same as
+// the body that is not streamed.
 #include "server/api/replies.h"
 #include "tests/test.h"
 
@@ -10,9 +10,9 @@
 // ---- one answer, given piece by piece ----
 
 typedef struct script {
-    const char *body;          // of the request, without `stream`
+    const char *body; // of the request, without `stream`
     api_endpoint endpoint;
-    const char *texts[2];      // of each choice; NULL: no more
+    const char *texts[2]; // of each choice; NULL: no more
     sl_stop stop;
     const char *stop_string;
     int n_bytes; // characters of a piece
@@ -21,8 +21,8 @@ typedef struct script {
 } script;
 
 static size_t next_piece(const char *text, size_t at, int n_chars) {
-    for (size_t n = strlen(text); at < n && n_chars > 0; n_chars--)
-        do at++;
+    for (size_t n = strlen(text); at < n && n_chars > 0; n_chars--) do
+            at++;
         while (at < n && ((unsigned char)text[at] & 0xc0) == 0x80);
     return at;
 }
@@ -40,14 +40,24 @@ static void give(api_reply *r, const script *s, sl_text *out) {
             size_t to = next_piece(s->texts[i], at[i], s->n_bytes);
             done[i] = to == strlen(s->texts[i]);
             n_done += done[i];
-            const api_piece piece = {.choice = i, .text = s->texts[i] + at[i], .n = to - at[i], .n_generated = 1,
-                                     .finished = done[i], .stop = s->stop, .stop_string = s->stop_string};
+            const api_piece piece = {.choice = i,
+                                     .text = s->texts[i] + at[i],
+                                     .n = to - at[i],
+                                     .n_generated = 1,
+                                     .finished = done[i],
+                                     .stop = s->stop,
+                                     .stop_string = s->stop_string};
             CHECK_OK(api_reply_piece(r, &piece, out, &e), e);
             at[i] = to;
         }
     const api_answer_bits bits[] = {{3, 0xabcdef}, {4, 1}};
-    api_reply_set_attention(r, &(api_attention){.method = "santa-prop:S=128", .seed = 9, .work = {.bytes = 5, .dense_bytes = 50},
-                                                .rows = 7, .dense_rows = 70, .answers = bits, .n_answers = n});
+    api_reply_set_attention(r, &(api_attention){.method = "santa-prop:S=128",
+                                                .seed = 9,
+                                                .work = {.bytes = 5, .dense_bytes = 50},
+                                                .rows = 7,
+                                                .dense_rows = 70,
+                                                .answers = bits,
+                                                .n_answers = n});
     CHECK_OK(api_reply_end(r, out, &e), e);
 }
 
@@ -61,8 +71,13 @@ static sl_text answer(const script *s, int stream) {
     json_object_set_new(body, "stream", json_boolean(stream));
     char *text = json_dumps(body, 0);
     if (api_request_read(s->endpoint, text, strlen(text), &q, &why)) FAIL("%s: %s", text, why.why.message);
-    const api_reply_options o = {.request = &q, .id = "x1", .model = "m", .created = 1700000000, .calls = s->calls,
-                                 .reasoning = s->reasoning, .number = 5};
+    const api_reply_options o = {.request = &q,
+                                 .id = "x1",
+                                 .model = "m",
+                                 .created = 1700000000,
+                                 .calls = s->calls,
+                                 .reasoning = s->reasoning,
+                                 .number = 5};
     CHECK_OK(api_reply_new(&o, &r, &e), e);
     CHECK_STR(api_reply_type(r), stream ? "text/event-stream" : "application/json");
     give(r, s, &out);
@@ -153,9 +168,11 @@ static void add_delta(json_t *message, const json_t *delta) {
         CHECK_INT(json_object_get(call, "id") != NULL, index == json_array_size(list)); // in the first delta only
         json_t *copy = json_deep_copy(call);
         json_object_del(copy, "index");
-        if (index == json_array_size(list)) json_array_append(list, copy);
-        else append_text(json_object_get(json_array_get(list, index), "function"), "arguments",
-                         json_object_get(json_object_get(call, "function"), "arguments"));
+        if (index == json_array_size(list))
+            json_array_append(list, copy);
+        else
+            append_text(json_object_get(json_array_get(list, index), "function"), "arguments",
+                        json_object_get(json_object_get(call, "function"), "arguments"));
         json_decref(copy);
     }
 }
@@ -171,9 +188,12 @@ static json_t *choices_of_stream(const json_t *events, int is_chat, size_t n_cho
         if (!chunk) continue;
         json_t *choice = json_array_get(choices, (size_t)json_integer_value(json_object_get(chunk, "index")));
         CHECK(json_is_null(json_object_get(choice, "finish_reason")) || !json_object_get(choice, "finish_reason"));
-        if (is_chat) add_delta(json_object_get(choice, "message"), json_object_get(chunk, "delta"));
-        else append_text(choice, "text", json_object_get(chunk, "text"));
-        if (json_object_get(chunk, "stop_reason")) json_object_set(choice, "stop_reason", json_object_get(chunk, "stop_reason"));
+        if (is_chat)
+            add_delta(json_object_get(choice, "message"), json_object_get(chunk, "delta"));
+        else
+            append_text(choice, "text", json_object_get(chunk, "text"));
+        if (json_object_get(chunk, "stop_reason"))
+            json_object_set(choice, "stop_reason", json_object_get(chunk, "stop_reason"));
         json_object_set(choice, "finish_reason", json_object_get(chunk, "finish_reason"));
         json_object_set_new(choice, "logprobs", json_null());
     }
@@ -207,7 +227,8 @@ static void check_openai(const script *s) {
         CHECK_INT(json_is_object(json_object_get(v, "usage")), always);
         CHECK_STR(json_string_value(json_object_get(v, "object")), is_chat ? "chat.completion.chunk" : "text_completion");
         if (is_chat) CHECK_INT(json_object_get(delta, "role") != NULL, !seen[i]);
-        if (is_chat && json_is_null(json_object_get(choice, "finish_reason"))) CHECK(json_object_size(delta) > (size_t)!seen[i]);
+        if (is_chat && json_is_null(json_object_get(choice, "finish_reason")))
+            CHECK(json_object_size(delta) > (size_t)!seen[i]);
         seen[i] = 1;
     }
     json_decref(got);
@@ -255,7 +276,8 @@ static void check_messages(const script *s) {
     json_t *events = events_of(s), *whole = whole_of(s);
     size_t n = json_array_size(events), k = 0;
     CHECK_STR(name_at(events, k), "message_start");
-    json_t *message = json_object_get(data_at(events, k++), "message"), *content = json_object_get(message, "content"), *block = NULL;
+    json_t *message = json_object_get(data_at(events, k++), "message"), *content = json_object_get(message, "content"),
+           *block = NULL;
     CHECK_STR(name_at(events, k++), "ping");
     for (; k + 2 < n; k++) {
         const json_t *v = data_at(events, k), *delta = json_object_get(v, "delta");
@@ -288,9 +310,16 @@ static void check_messages(const script *s) {
 #define ASK "\"messages\":[{\"role\":\"user\",\"content\":\"p\"}]"
 
 static const char *const answers[] = {
-    "Hello", "", "é日本 🦥 x", "<think>\nWhy é?\n</think>\n\nBecause.", "<think>only",
-    "<think>a</think><tool_call>{\"name\":\"f\",\"arguments\":{\"x\":1.10,\"s\":\"é\"}}</tool_call>\n<tool_call>{\"name\":\"g\"}</tool_call>",
-    "First <tool_call>{\"name\":\"f\",\"arguments\":{\"x\":[1]}}</tool_call> then", "<tool_call>{\"name\":", "[1] < 2\n\n",
+    "Hello",
+    "",
+    "é日本 🦥 x",
+    "<think>\nWhy é?\n</think>\n\nBecause.",
+    "<think>only",
+    "<think>a</think><tool_call>{\"name\":\"f\",\"arguments\":{\"x\":1.10,\"s\":\"é\"}}</"
+    "tool_call>\n<tool_call>{\"name\":\"g\"}</tool_call>",
+    "First <tool_call>{\"name\":\"f\",\"arguments\":{\"x\":[1]}}</tool_call> then",
+    "<tool_call>{\"name\":",
+    "[1] < 2\n\n",
 };
 
 static const struct {
@@ -301,12 +330,15 @@ static const struct {
     {API_CHAT, "{" ASK "," TOOLS "}", check_openai},
     {API_CHAT, "{" ASK "}", check_openai},
     {API_CHAT, "{" ASK "," TOOLS ",\"stream_options\":{\"include_usage\":true}}", check_openai},
-    {API_CHAT, "{" ASK "," TOOLS ",\"include_reasoning\":false,\"stream_options\":{\"include_usage\":true,\"continuous_usage_stats\":true}}",
+    {API_CHAT,
+     "{" ASK "," TOOLS
+     ",\"include_reasoning\":false,\"stream_options\":{\"include_usage\":true,\"continuous_usage_stats\":true}}",
      check_openai},
     {API_CHAT, "{" ASK "," TOOLS ",\"tool_choice\":\"none\",\"reasoning_format\":\"none\"}", check_openai},
     {API_COMPLETIONS, "{\"prompt\":\"p\"}", check_openai},
     {API_COMPLETIONS, "{\"prompt\":\"p\",\"stream_options\":{\"include_usage\":true}}", check_openai},
-    {API_RESPONSES, "{\"input\":\"u\",\"tools\":[{\"type\":\"function\",\"name\":\"f\"}],\"temperature\":0.7}", check_responses},
+    {API_RESPONSES, "{\"input\":\"u\",\"tools\":[{\"type\":\"function\",\"name\":\"f\"}],\"temperature\":0.7}",
+     check_responses},
     {API_MESSAGES, "{" ASK ",\"max_tokens\":9,\"tools\":[{\"name\":\"f\"}]}", check_messages},
 };
 
@@ -316,18 +348,30 @@ static void streamed_is_whole(void) {
     for (size_t d = 0; d < sizeof dialects / sizeof *dialects; d++)
         for (size_t i = 0; i < sizeof answers / sizeof *answers; i++)
             for (int k = 0; k < 9; k++) {
-                const script s = {dialects[d].body, dialects[d].endpoint, {answers[i]}, stops[k % 3],
-                                  stops[k % 3] == SL_STOP_STRING ? "\nQ:" : NULL, sizes[k / 3], API_CALLS_HERMES, 1};
+                const script s = {dialects[d].body,
+                                  dialects[d].endpoint,
+                                  {answers[i]},
+                                  stops[k % 3],
+                                  stops[k % 3] == SL_STOP_STRING ? "\nQ:" : NULL,
+                                  sizes[k / 3],
+                                  API_CALLS_HERMES,
+                                  1};
                 dialects[d].check(&s);
             }
 }
 
 static void two_choices(void) {
     for (size_t i = 0; i + 1 < sizeof answers / sizeof *answers; i++) {
-        check_openai(&(script){"{" ASK "," TOOLS ",\"n\":2}", API_CHAT, {answers[i], answers[i + 1]}, SL_STOP_END, NULL, 2,
-                               API_CALLS_HERMES, 1});
-        check_openai(&(script){"{\"prompt\":[\"a\",\"b\"]}", API_COMPLETIONS, {answers[i], answers[i + 1]}, SL_STOP_END, NULL, 2,
-                               API_CALLS_HERMES, 1});
+        check_openai(&(script){
+            "{" ASK "," TOOLS ",\"n\":2}", API_CHAT, {answers[i], answers[i + 1]}, SL_STOP_END, NULL, 2, API_CALLS_HERMES, 1});
+        check_openai(&(script){"{\"prompt\":[\"a\",\"b\"]}",
+                               API_COMPLETIONS,
+                               {answers[i], answers[i + 1]},
+                               SL_STOP_END,
+                               NULL,
+                               2,
+                               API_CALLS_HERMES,
+                               1});
     }
 }
 
@@ -368,7 +412,14 @@ static void values(void) {
     v = whole_of(&s);
     check_text(v, "choices.0.finish_reason", "\"length\"");
     json_decref(v);
-    s = (script){"{" ASK ",\"max_tokens\":9,\"tools\":[{\"name\":\"f\"}]}", API_MESSAGES, {call}, SL_STOP_END, NULL, 5, API_CALLS_HERMES, 0};
+    s = (script){"{" ASK ",\"max_tokens\":9,\"tools\":[{\"name\":\"f\"}]}",
+                 API_MESSAGES,
+                 {call},
+                 SL_STOP_END,
+                 NULL,
+                 5,
+                 API_CALLS_HERMES,
+                 0};
     v = whole_of(&s);
     check_text(v, "stop_reason", "\"tool_use\"");
     check_text(v, "content.0.input", "{\"a\":1}");
@@ -380,7 +431,14 @@ static void values(void) {
     check_text(v, "stop_reason", "\"stop_sequence\"");
     check_text(v, "stop_sequence", "\"Q\"");
     json_decref(v);
-    s = (script){"{\"input\":\"u\",\"instructions\":\"i\"}", API_RESPONSES, {"<think>a</think>b"}, SL_STOP_LENGTH, NULL, 5, API_CALLS_NONE, 1};
+    s = (script){"{\"input\":\"u\",\"instructions\":\"i\"}",
+                 API_RESPONSES,
+                 {"<think>a</think>b"},
+                 SL_STOP_LENGTH,
+                 NULL,
+                 5,
+                 API_CALLS_NONE,
+                 1};
     v = whole_of(&s);
     check_text(v, "status", "\"incomplete\"");
     check_text(v, "incomplete_details.reason", "\"max_output_tokens\"");
@@ -396,7 +454,8 @@ static void values(void) {
 // ---- log-probabilities ----
 
 static const api_logprob tops[] = {{"b", 1, -0.25}, {"\xc3", 1, -1.5}, {"\xa9", 1, -INFINITY}};
-static const api_token prompt_tokens[] = {{{"a", 1, NAN}, NULL, 0}, {{"\xe6\x97", 2, -0.1}, tops, 3}, {{"\xa5", 1, -0.2}, tops, 3}};
+static const api_token prompt_tokens[] = {
+    {{"a", 1, NAN}, NULL, 0}, {{"\xe6\x97", 2, -0.1}, tops, 3}, {{"\xa5", 1, -0.2}, tops, 3}};
 static const api_token new_tokens[] = {{{"b", 1, -0.25}, tops, 3}, {{"\xc3", 1, -1.5}, tops, 3}, {{"\xa9", 1, -2}, tops, 3}};
 
 static void give_tokens(api_endpoint endpoint, const char *body, sl_text *out) {
@@ -411,8 +470,13 @@ static void give_tokens(api_endpoint endpoint, const char *body, sl_text *out) {
     if (q.echo) CHECK_OK(api_reply_piece(r, &echo, out, &e), e);
     for (int i = 0; i < 3; i++) { // the character waits for its second token
         static const char *const texts[] = {"b", "", "é"};
-        const api_piece piece = {.text = texts[i], .n = strlen(texts[i]), .n_generated = 1, .tokens = &new_tokens[i], .n_tokens = 1,
-                                 .finished = i == 2, .stop = SL_STOP_LENGTH};
+        const api_piece piece = {.text = texts[i],
+                                 .n = strlen(texts[i]),
+                                 .n_generated = 1,
+                                 .tokens = &new_tokens[i],
+                                 .n_tokens = 1,
+                                 .finished = i == 2,
+                                 .stop = SL_STOP_LENGTH};
         CHECK_OK(api_reply_piece(r, &piece, out, &e), e);
     }
     CHECK_OK(api_reply_end(r, out, &e), e);
@@ -432,7 +496,8 @@ static json_t *tokens_whole(api_endpoint endpoint, const char *body) {
 static void echoed_logprobs(void) {
     json_t *v = tokens_whole(API_COMPLETIONS, "{\"prompt\":\"p\",\"echo\":true,\"logprobs\":3}");
     check_text(v, "choices.0.text", "\"a日bé\"");
-    check_text(v, "choices.0.logprobs.tokens", "[\"a\",\"\xef\xbf\xbd\",\"\xef\xbf\xbd\",\"b\",\"\xef\xbf\xbd\",\"\xef\xbf\xbd\"]");
+    check_text(v, "choices.0.logprobs.tokens",
+               "[\"a\",\"\xef\xbf\xbd\",\"\xef\xbf\xbd\",\"b\",\"\xef\xbf\xbd\",\"\xef\xbf\xbd\"]");
     check_text(v, "choices.0.logprobs.text_offset", "[0,1,1,2,3,3]");
     check_text(v, "choices.0.logprobs.token_logprobs.0", "null");
     check_text(v, "choices.0.logprobs.token_logprobs.3", "-0.25");
@@ -483,8 +548,12 @@ static void chat_logprobs(void) {
 
 // Text with a byte that is no UTF-8 does not break an event.
 static void invalid_bytes(void) {
-    json_t *v = api_utf8_json("a\xff\xfe" "b\xc3", 5);
-    check_text(v, "", "\"a\xef\xbf\xbd" "b\xef\xbf\xbd\"");
+    json_t *v = api_utf8_json("a\xff\xfe"
+                              "b\xc3",
+                              5);
+    check_text(v, "",
+               "\"a\xef\xbf\xbd"
+               "b\xef\xbf\xbd\"");
     json_decref(v);
 }
 
@@ -499,8 +568,10 @@ static void fail_midway(void) {
         {API_COMPLETIONS, "{\"prompt\":\"p\",\"stream\":true}", "data: {\"error\":{", "}}\n\ndata: [DONE]\n\n"},
         {API_RESPONSES, "{\"input\":\"u\",\"stream\":true}", "event: response.failed\ndata: {\"response\":{", "}\n\n"},
         {API_MESSAGES, "{" ASK ",\"max_tokens\":1,\"stream\":true}", "event: error\ndata: {\"type\":\"error\"", "}}\n\n"},
-        {API_CHAT, "{" ASK "}", "{\"error\":{\"message\":\"gone\",\"type\":\"server_error\",\"param\":null,\"code\":500}}", "}}"},
-        {API_MESSAGES, "{" ASK ",\"max_tokens\":1}", "{\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"gone\"}}", "}}"},
+        {API_CHAT, "{" ASK "}", "{\"error\":{\"message\":\"gone\",\"type\":\"server_error\",\"param\":null,\"code\":500}}",
+         "}}"},
+        {API_MESSAGES, "{" ASK ",\"max_tokens\":1}",
+         "{\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"gone\"}}", "}}"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         api_request q;
@@ -513,7 +584,8 @@ static void fail_midway(void) {
         api_fail(&why, 500, NULL, "gone");
         CHECK_OK(api_reply_error(r, &why, &out, &e), e);
         size_t n = strlen(rows[i].end);
-        if (strncmp(out.data, rows[i].want, strlen(rows[i].want)) || strcmp(out.data + out.n - n, rows[i].end)) FAIL("%s", out.data);
+        if (strncmp(out.data, rows[i].want, strlen(rows[i].want)) || strcmp(out.data + out.n - n, rows[i].end))
+            FAIL("%s", out.data);
         sl_text_free(&out);
         api_reply_free(r);
         api_request_free(&q);
@@ -525,7 +597,9 @@ static void small_bodies(void) {
     static const api_logprob pieces[] = {{"a", 1, 0}, {"\xff", 1, 0}};
     api_request q = {.with_pieces = 1};
     json_t *v = api_tokenize_json(&q, ids, 2, pieces, 99);
-    check_text(v, "", "{\"count\":2,\"max_model_len\":99,\"tokens\":[{\"id\":5,\"piece\":\"a\"},{\"id\":6,\"piece\":\"\xef\xbf\xbd\"}]}");
+    check_text(
+        v, "",
+        "{\"count\":2,\"max_model_len\":99,\"tokens\":[{\"id\":5,\"piece\":\"a\"},{\"id\":6,\"piece\":\"\xef\xbf\xbd\"}]}");
     json_decref(v);
     q = (api_request){.with_strings = 1};
     v = api_tokenize_json(&q, ids, 2, pieces, 99);
@@ -548,9 +622,15 @@ static void small_bodies(void) {
 }
 
 static const test_case cases[] = {
-    {"streamed-is-whole", 0, streamed_is_whole}, {"two-choices", 0, two_choices}, {"values", 0, values},
-    {"echoed-logprobs", 0, echoed_logprobs}, {"chat-logprobs", 0, chat_logprobs}, {"invalid-bytes", 0, invalid_bytes},
-    {"fail-midway", 0, fail_midway}, {"small-bodies", 0, small_bodies}, {0},
+    {"streamed-is-whole", 0, streamed_is_whole},
+    {"two-choices", 0, two_choices},
+    {"values", 0, values},
+    {"echoed-logprobs", 0, echoed_logprobs},
+    {"chat-logprobs", 0, chat_logprobs},
+    {"invalid-bytes", 0, invalid_bytes},
+    {"fail-midway", 0, fail_midway},
+    {"small-bodies", 0, small_bodies},
+    {0},
 };
 extern const test_suite suite_api_replies;
 const test_suite suite_api_replies = {"api_replies", cases};

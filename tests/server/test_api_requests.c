@@ -50,7 +50,8 @@ static json_t *describe(const api_request *r) {
     add_number(out, "repeat_last_n", s->repeat_last_n, SL_UNSET);
     add_number(out, "presence", s->presence_penalty, NAN);
     add_number(out, "frequency", s->frequency_penalty, NAN);
-    for (int i = 0; i < s->n_bias; i++) json_array_append_new(bias, json_pack("[i, f]", s->bias[i].id, (double)s->bias[i].bias));
+    for (int i = 0; i < s->n_bias; i++)
+        json_array_append_new(bias, json_pack("[i, f]", s->bias[i].id, (double)s->bias[i].bias));
     for (int i = 0; i < r->n_stop; i++) json_array_append_new(stop, json_string(r->stop[i]));
     if (s->n_bias) add(out, "bias", json_incref(bias));
     if (r->n_stop) add(out, "stop", json_incref(stop));
@@ -59,8 +60,7 @@ static json_t *describe(const api_request *r) {
     add_number(out, "n", r->n, 1);
     add_number(out, "n_logprobs", r->n_logprobs, -1);
     static const char *const formats[] = {"free", "json", "schema", "regex", "choice", "grammar"};
-    if (r->format.kind)
-        add(out, "format", json_pack("[s, O?, s]", formats[r->format.kind], r->format.value, r->format.field));
+    if (r->format.kind) add(out, "format", json_pack("[s, O?, s]", formats[r->format.kind], r->format.value, r->format.field));
     static const char *const choices[] = {"auto", "none", "required", "named"};
     if (r->tool_choice) add_text(out, "tool_choice", choices[r->tool_choice]);
     add_text(out, "tool_name", r->tool_name);
@@ -73,11 +73,19 @@ static json_t *describe(const api_request *r) {
     const struct {
         const char *name;
         int value, unset;
-    } flags[] = {{"add_generation_prompt", r->add_generation_prompt, 1}, {"continue_final", r->continue_final, 0},
-                 {"add_special", r->add_special, 1}, {"parse_special", r->parse_special, 1}, {"ignore_eos", r->ignore_eos, 0},
-                 {"echo", r->echo, 0}, {"parallel", r->parallel_tool_calls, 1}, {"include_reasoning", r->include_reasoning, 1},
-                 {"raw_reasoning", r->raw_reasoning, 0}, {"stream", r->stream, 0}, {"include_usage", r->include_usage, 0},
-                 {"continuous_usage", r->continuous_usage, 0}, {"with_pieces", r->with_pieces, 0},
+    } flags[] = {{"add_generation_prompt", r->add_generation_prompt, 1},
+                 {"continue_final", r->continue_final, 0},
+                 {"add_special", r->add_special, 1},
+                 {"parse_special", r->parse_special, 1},
+                 {"ignore_eos", r->ignore_eos, 0},
+                 {"echo", r->echo, 0},
+                 {"parallel", r->parallel_tool_calls, 1},
+                 {"include_reasoning", r->include_reasoning, 1},
+                 {"raw_reasoning", r->raw_reasoning, 0},
+                 {"stream", r->stream, 0},
+                 {"include_usage", r->include_usage, 0},
+                 {"continuous_usage", r->continuous_usage, 0},
+                 {"with_pieces", r->with_pieces, 0},
                  {"with_strings", r->with_strings, 0}};
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) add_number(out, flags[i].name, flags[i].value, flags[i].unset);
     json_decref(stop);
@@ -129,7 +137,8 @@ static const struct {
     {"vllm bench serve, completions", API_COMPLETIONS,
      "{\"model\":\"m\",\"prompt\":\"p\",\"repetition_penalty\":1.0,\"max_tokens\":128,\"logprobs\":null,\"stream\":true,"
      "\"stream_options\":{\"include_usage\":true},\"ignore_eos\":true}",
-     "{\"model\":\"m\",\"prompts\":[\"p\"],\"repeat\":1,\"repeat_last_n\":-1,\"max_tokens\":128,\"stream\":1,\"include_usage\":1,"
+     "{\"model\":\"m\",\"prompts\":[\"p\"],\"repeat\":1,\"repeat_last_n\":-1,\"max_tokens\":128,\"stream\":1,\"include_usage\":"
+     "1,"
      "\"ignore_eos\":1}"},
     {"vllm bench serve, chat", API_CHAT,
      "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"p\"}]}],"
@@ -149,7 +158,8 @@ static const struct {
      "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"a\\nb\"}],\"stream\":1,\"include_usage\":1,"
      "\"continuous_usage\":1,\"max_tokens\":32,\"ignore_eos\":1}"},
     {"genai-bench", API_CHAT,
-     "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"p\"}],\"max_tokens\":8,\"temperature\":0,\"ignore_eos\":true,"
+     "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"p\"}],\"max_tokens\":8,\"temperature\":0,\"ignore_eos\":"
+     "true,"
      "\"stream\":true,\"stream_options\":{\"include_usage\":true}}",
      "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"p\"}],\"max_tokens\":8,\"temp\":0,\"ignore_eos\":1,"
      "\"stream\":1,\"include_usage\":1}"},
@@ -157,88 +167,123 @@ static const struct {
      "{\"model\":\"m\",\"prompt\":[[1,2],[3]],\"temperature\":0,\"max_tokens\":1,\"logprobs\":1,\"seed\":1234,\"echo\":true}",
      "{\"model\":\"m\",\"prompts\":[[1,2],[3]],\"temp\":0,\"max_tokens\":1,\"n_logprobs\":1,\"seed\":1234,\"echo\":1}"},
     {"lm-eval, generate_until", API_COMPLETIONS,
-     "{\"model\":\"m\",\"prompt\":[\"a\",\"b\"],\"max_tokens\":256,\"temperature\":0,\"stop\":[\"\\n\\n\",\"Q:\"],\"seed\":1234}",
+     "{\"model\":\"m\",\"prompt\":[\"a\",\"b\"],\"max_tokens\":256,\"temperature\":0,\"stop\":[\"\\n\\n\",\"Q:\"],\"seed\":"
+     "1234}",
      "{\"model\":\"m\",\"prompts\":[\"a\",\"b\"],\"max_tokens\":256,\"temp\":0,\"stop\":[\"\\n\\n\",\"Q:\"],\"seed\":1234}"},
     {"Open WebUI", API_CHAT,
-     "{\"stream\":true,\"model\":\"m\",\"messages\":[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"p\"}],"
+     "{\"stream\":true,\"model\":\"m\",\"messages\":[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":"
+     "\"p\"}],"
      "\"stream_options\":{\"include_usage\":true},\"metadata\":{\"chat_id\":\"1\"}}",
-     "{\"stream\":1,\"model\":\"m\",\"messages\":[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"p\"}],"
+     "{\"stream\":1,\"model\":\"m\",\"messages\":[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"p\"}"
+     "],"
      "\"include_usage\":1}"},
     {"LangChain, with_structured_output", API_CHAT,
      "{\"messages\":[{\"role\":\"developer\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"p\"}],\"model\":\"m\","
      "\"max_completion_tokens\":64,\"n\":1,\"parallel_tool_calls\":false,\"stream\":false,\"temperature\":0.7,"
      "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"x\",\"strict\":true,\"schema\":{\"type\":"
      "\"object\"}}}}",
-     "{\"messages\":[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"p\"}],\"model\":\"m\",\"max_tokens\":64,"
+     "{\"messages\":[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"p\"}],\"model\":\"m\",\"max_"
+     "tokens\":64,"
      "\"parallel\":0,\"temp\":0.69999998807907104,\"format\":[\"schema\",{\"type\":\"object\"},\"response_format\"]}"},
     {"LangChain, a call and its result", API_CHAT,
      "{\"messages\":[{\"role\":\"user\",\"content\":\"p\"},{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"type\":"
      "\"function\",\"id\":\"abc\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\": 1}\"}}]},{\"role\":\"tool\","
-     "\"content\":\"r\",\"tool_call_id\":\"abc\"}],\"model\":\"m\",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\","
-     "\"description\":\"d\",\"parameters\":{\"type\":\"object\"}}}],\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":"
+     "\"content\":\"r\",\"tool_call_id\":\"abc\"}],\"model\":\"m\",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":"
+     "\"f\","
+     "\"description\":\"d\",\"parameters\":{\"type\":\"object\"}}}],\"tool_choice\":{\"type\":\"function\",\"function\":{"
+     "\"name\":"
      "\"f\"}}}",
-     "{\"messages\":[{\"role\":\"user\",\"content\":\"p\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"abc\","
+     "{\"messages\":[{\"role\":\"user\",\"content\":\"p\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":"
+     "\"abc\","
      "\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":{\"a\":1}}}]},{\"role\":\"tool\",\"content\":\"r\","
      "\"tool_call_id\":\"abc\",\"name\":\"f\"}],\"model\":\"m\",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\","
      "\"description\":\"d\",\"parameters\":{\"type\":\"object\"}}}],\"tool_choice\":\"named\",\"tool_name\":\"f\"}"},
     {"Codex CLI", API_RESPONSES,
      "{\"model\":\"m\",\"instructions\":\"i\",\"input\":[{\"type\":\"message\",\"role\":\"developer\",\"content\":[{\"type\":"
-     "\"input_text\",\"text\":\"d\"}]},{\"type\":\"message\",\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":\"u\"}]},"
+     "\"input_text\",\"text\":\"d\"}]},{\"type\":\"message\",\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":"
+     "\"u\"}]},"
      "{\"type\":\"reasoning\",\"id\":\"rs_1\",\"summary\":[],\"content\":[{\"type\":\"reasoning_text\",\"text\":\"t\"}],"
-     "\"encrypted_content\":null},{\"type\":\"message\",\"role\":\"assistant\",\"content\":[{\"type\":\"output_text\",\"text\":\"a\"}]},"
+     "\"encrypted_content\":null},{\"type\":\"message\",\"role\":\"assistant\",\"content\":[{\"type\":\"output_text\",\"text\":"
+     "\"a\"}]},"
      "{\"type\":\"function_call\",\"name\":\"shell\",\"arguments\":\"{\\\"cmd\\\":\\\"ls\\\"}\",\"call_id\":\"c1\"},"
      "{\"type\":\"function_call\",\"name\":\"shell\",\"arguments\":\"{broken\",\"call_id\":\"c2\"},"
-     "{\"type\":\"function_call_output\",\"call_id\":\"c1\",\"output\":\"x\"},{\"type\":\"function_call_output\",\"call_id\":\"c2\","
-     "\"output\":[{\"type\":\"input_text\",\"text\":\"y\"}]}],\"tools\":[{\"type\":\"function\",\"name\":\"shell\",\"description\":\"d\","
-     "\"strict\":false,\"parameters\":{\"type\":\"object\"}},{\"type\":\"web_search\"},{\"type\":\"custom\",\"name\":\"apply_patch\"},"
-     "{\"type\":\"namespace\",\"name\":\"n\"},{\"type\":\"image_generation\"}],\"tool_choice\":\"auto\",\"parallel_tool_calls\":true,"
+     "{\"type\":\"function_call_output\",\"call_id\":\"c1\",\"output\":\"x\"},{\"type\":\"function_call_output\",\"call_id\":"
+     "\"c2\","
+     "\"output\":[{\"type\":\"input_text\",\"text\":\"y\"}]}],\"tools\":[{\"type\":\"function\",\"name\":\"shell\","
+     "\"description\":\"d\","
+     "\"strict\":false,\"parameters\":{\"type\":\"object\"}},{\"type\":\"web_search\"},{\"type\":\"custom\",\"name\":\"apply_"
+     "patch\"},"
+     "{\"type\":\"namespace\",\"name\":\"n\"},{\"type\":\"image_generation\"}],\"tool_choice\":\"auto\",\"parallel_tool_"
+     "calls\":true,"
      "\"reasoning\":{\"effort\":\"medium\",\"summary\":\"auto\"},\"store\":false,\"stream\":true,\"include\":["
      "\"reasoning.encrypted_content\"],\"prompt_cache_key\":\"k\",\"client_metadata\":{\"v\":\"1\"}}",
-     "{\"model\":\"m\",\"messages\":[{\"role\":\"system\",\"content\":\"i\"},{\"role\":\"system\",\"content\":\"d\"},{\"role\":\"user\","
-     "\"content\":\"u\"},{\"role\":\"assistant\",\"content\":\"a\",\"reasoning_content\":\"t\",\"tool_calls\":[{\"id\":\"c1\",\"type\":"
-     "\"function\",\"function\":{\"name\":\"shell\",\"arguments\":{\"cmd\":\"ls\"}}},{\"id\":\"c2\",\"type\":\"function\",\"function\":{"
-     "\"name\":\"shell\",\"arguments\":\"{broken\"}}]},{\"role\":\"tool\",\"content\":\"x\",\"tool_call_id\":\"c1\",\"name\":\"shell\"},"
-     "{\"role\":\"tool\",\"content\":\"y\",\"tool_call_id\":\"c2\",\"name\":\"shell\"}],\"tools\":[{\"type\":\"function\",\"function\":{"
+     "{\"model\":\"m\",\"messages\":[{\"role\":\"system\",\"content\":\"i\"},{\"role\":\"system\",\"content\":\"d\"},{\"role\":"
+     "\"user\","
+     "\"content\":\"u\"},{\"role\":\"assistant\",\"content\":\"a\",\"reasoning_content\":\"t\",\"tool_calls\":[{\"id\":\"c1\","
+     "\"type\":"
+     "\"function\",\"function\":{\"name\":\"shell\",\"arguments\":{\"cmd\":\"ls\"}}},{\"id\":\"c2\",\"type\":\"function\","
+     "\"function\":{"
+     "\"name\":\"shell\",\"arguments\":\"{broken\"}}]},{\"role\":\"tool\",\"content\":\"x\",\"tool_call_id\":\"c1\",\"name\":"
+     "\"shell\"},"
+     "{\"role\":\"tool\",\"content\":\"y\",\"tool_call_id\":\"c2\",\"name\":\"shell\"}],\"tools\":[{\"type\":\"function\","
+     "\"function\":{"
      "\"name\":\"shell\",\"description\":\"d\",\"parameters\":{\"type\":\"object\"},\"strict\":false}}],\"stream\":1}"},
-    {"Responses, a text", API_RESPONSES, "{\"input\":\"u\",\"text\":{\"format\":{\"type\":\"json_schema\",\"name\":\"x\",\"schema\":{}}},"
+    {"Responses, a text", API_RESPONSES,
+     "{\"input\":\"u\",\"text\":{\"format\":{\"type\":\"json_schema\",\"name\":\"x\",\"schema\":{}}},"
      "\"reasoning\":{\"effort\":\"none\"},\"max_output_tokens\":5}",
      "{\"messages\":[{\"role\":\"user\",\"content\":\"u\"}],\"format\":[\"schema\",{},\"text.format\"],\"options\":{"
      "\"enable_thinking\":false},\"max_tokens\":5}"},
     {"Claude Code", API_MESSAGES,
-     "{\"model\":\"m\",\"max_tokens\":32000,\"system\":[{\"type\":\"text\",\"text\":\"x-anthropic-billing-header: a=1; cch=9f\"},"
-     "{\"type\":\"text\",\"text\":\"s\",\"cache_control\":{\"type\":\"ephemeral\"}}],\"messages\":[{\"role\":\"user\",\"content\":[{"
-     "\"type\":\"text\",\"text\":\"r\"},{\"type\":\"text\",\"text\":\"u\"}]},{\"role\":\"assistant\",\"content\":[{\"type\":\"thinking\","
-     "\"thinking\":\"t\",\"signature\":\"\"},{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"tool_use\",\"id\":\"x1\",\"name\":\"Read\","
-     "\"input\":{\"path\":\"p\"}}]},{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":\"x1\",\"content\":[{"
-     "\"type\":\"text\",\"text\":\"f\"}],\"is_error\":false},{\"type\":\"text\",\"text\":\"go\"}]},{\"role\":\"system\",\"content\":"
-     "\"mid\"},{\"role\":\"user\",\"content\":\"u2\"}],\"tools\":[{\"name\":\"Read\",\"description\":\"d\",\"input_schema\":{\"type\":"
+     "{\"model\":\"m\",\"max_tokens\":32000,\"system\":[{\"type\":\"text\",\"text\":\"x-anthropic-billing-header: a=1; "
+     "cch=9f\"},"
+     "{\"type\":\"text\",\"text\":\"s\",\"cache_control\":{\"type\":\"ephemeral\"}}],\"messages\":[{\"role\":\"user\","
+     "\"content\":[{"
+     "\"type\":\"text\",\"text\":\"r\"},{\"type\":\"text\",\"text\":\"u\"}]},{\"role\":\"assistant\",\"content\":[{\"type\":"
+     "\"thinking\","
+     "\"thinking\":\"t\",\"signature\":\"\"},{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"tool_use\",\"id\":\"x1\",\"name\":"
+     "\"Read\","
+     "\"input\":{\"path\":\"p\"}}]},{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":\"x1\","
+     "\"content\":[{"
+     "\"type\":\"text\",\"text\":\"f\"}],\"is_error\":false},{\"type\":\"text\",\"text\":\"go\"}]},{\"role\":\"system\","
+     "\"content\":"
+     "\"mid\"},{\"role\":\"user\",\"content\":\"u2\"}],\"tools\":[{\"name\":\"Read\",\"description\":\"d\",\"input_schema\":{"
+     "\"type\":"
      "\"object\"},\"cache_control\":{\"type\":\"ephemeral\"}},{\"type\":\"web_search_20250305\",\"name\":\"web_search\"}],"
      "\"tool_choice\":{\"type\":\"auto\",\"disable_parallel_tool_use\":true},\"metadata\":{\"user_id\":\"u\"},\"stream\":true,"
      "\"thinking\":{\"type\":\"adaptive\"},\"context_management\":{\"edits\":[]},\"output_config\":{\"effort\":\"high\"},"
      "\"temperature\":1}",
-     "{\"model\":\"m\",\"max_tokens\":32000,\"messages\":[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":"
+     "{\"model\":\"m\",\"max_tokens\":32000,\"messages\":[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\","
+     "\"content\":"
      "\"r\\nu\"},{\"role\":\"assistant\",\"content\":\"a\",\"reasoning_content\":\"t\",\"tool_calls\":[{\"id\":\"x1\",\"type\":"
      "\"function\",\"function\":{\"name\":\"Read\",\"arguments\":{\"path\":\"p\"}}}]},{\"role\":\"tool\",\"content\":\"f\","
-     "\"tool_call_id\":\"x1\",\"name\":\"Read\"},{\"role\":\"user\",\"content\":\"go\"},{\"role\":\"system\",\"content\":\"mid\"},{"
-     "\"role\":\"user\",\"content\":\"u2\"}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"Read\",\"description\":\"d\","
+     "\"tool_call_id\":\"x1\",\"name\":\"Read\"},{\"role\":\"user\",\"content\":\"go\"},{\"role\":\"system\",\"content\":"
+     "\"mid\"},{"
+     "\"role\":\"user\",\"content\":\"u2\"}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"Read\",\"description\":"
+     "\"d\","
      "\"parameters\":{\"type\":\"object\"}}}],\"parallel\":0,\"stream\":1,\"options\":{\"enable_thinking\":true},\"temp\":1}"},
     {"Claude Code, count_tokens", API_COUNT_TOKENS,
-     "{\"model\":\"m\",\"system\":\"x-anthropic-billing-header: cch=1\\nrest\",\"messages\":[{\"role\":\"user\",\"content\":\"u\"},{"
+     "{\"model\":\"m\",\"system\":\"x-anthropic-billing-header: "
+     "cch=1\\nrest\",\"messages\":[{\"role\":\"user\",\"content\":\"u\"},{"
      "\"role\":\"assistant\",\"content\":\"{\"}]}",
-     "{\"model\":\"m\",\"messages\":[{\"role\":\"system\",\"content\":\"rest\"},{\"role\":\"user\",\"content\":\"u\"},{\"role\":"
+     "{\"model\":\"m\",\"messages\":[{\"role\":\"system\",\"content\":\"rest\"},{\"role\":\"user\",\"content\":\"u\"},{"
+     "\"role\":"
      "\"assistant\",\"content\":\"{\"}],\"continue_final\":1}"},
     {"llama.cpp", API_COMPLETIONS,
-     "{\"prompt\":\"p\",\"n_predict\":-1,\"repeat_penalty\":1.1,\"repeat_last_n\":64,\"top_k\":-1,\"min_p\":0.05,\"logit_bias\":[[5,-1]],"
+     "{\"prompt\":\"p\",\"n_predict\":-1,\"repeat_penalty\":1.1,\"repeat_last_n\":64,\"top_k\":-1,\"min_p\":0.05,\"logit_"
+     "bias\":[[5,-1]],"
      "\"cache_prompt\":true,\"typical_p\":1.0,\"mirostat\":0,\"grammar\":\"root ::= x\",\"id_slot\":-1}",
      "{\"prompts\":[\"p\"],\"repeat\":1.1000000238418579,\"repeat_last_n\":64,\"top_k\":0,\"min_p\":0.05000000074505806,"
      "\"bias\":[[5,-1.0]],\"format\":[\"grammar\",\"root ::= x\",\"grammar\"]}"},
     {"Sleigh", API_CHAT,
-     "{\"messages\":[{\"role\":\"user\",\"content\":\"p\"}],\"attn\":{\"name\":\"santa-prop\",\"S\":128,\"exact\":true,\"c\":0.5,"
-     "\"x\":null},\"attn_prefill\":\"threshold\",\"session_id\":\"s\",\"cache_salt\":\"t\",\"priority\":-3,\"request_id\":\"r\","
+     "{\"messages\":[{\"role\":\"user\",\"content\":\"p\"}],\"attn\":{\"name\":\"santa-prop\",\"S\":128,\"exact\":true,\"c\":0."
+     "5,"
+     "\"x\":null},\"attn_prefill\":\"threshold\",\"session_id\":\"s\",\"cache_salt\":\"t\",\"priority\":-3,\"request_id\":"
+     "\"r\","
      "\"seed\":-1,\"logprobs\":true,\"top_logprobs\":5,\"logit_bias\":{\"7\":100},\"chat_template_kwargs\":{\"a\":[1]},"
      "\"reasoning_format\":\"none\",\"structured_outputs\":{\"choice\":[\"a\",\"b\"],\"regex\":null}}",
      "{\"messages\":[{\"role\":\"user\",\"content\":\"p\"}],\"attn\":\"santa-prop:S=128:exact=1:c=0.5\",\"attn_prefill\":"
-     "\"threshold\",\"session_id\":\"s\",\"cache_salt\":\"t\",\"priority\":-3,\"request_id\":\"r\",\"n_logprobs\":5,\"bias\":[[7,"
+     "\"threshold\",\"session_id\":\"s\",\"cache_salt\":\"t\",\"priority\":-3,\"request_id\":\"r\",\"n_logprobs\":5,\"bias\":[["
+     "7,"
      "100.0]],\"options\":{\"a\":[1]},\"raw_reasoning\":1,\"format\":[\"choice\",[\"a\",\"b\"],\"structured_outputs\"]}"},
     {"completions without a limit", API_COMPLETIONS, "{\"prompt\":\"p\"}", "{\"prompts\":[\"p\"],\"max_tokens\":16}"},
 };
@@ -366,7 +411,8 @@ static void bounds(void) {
 
 static void unknown(void) {
     for (int e = 0; e < API_N_ENDPOINTS; e++)
-        refuse_value((api_endpoint)e, NULL, &(api_field){.name = "no_such_field"}, "1", "no_such_field: this server does not know");
+        refuse_value((api_endpoint)e, NULL, &(api_field){.name = "no_such_field"}, "1",
+                     "no_such_field: this server does not know");
     refused(API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"p\"}],\"stream_options\":{\"x\":1}}", "stream_options.x",
             "stream_options.x: this server does not know");
 }
@@ -387,30 +433,41 @@ static void refusals(void) {
         {API_CHAT, "{\"model\":\"a\\u0000b\"}", "model", "holds a NUL"},
         {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{\"url\":\"x\"}}]}]}",
          "messages[0].content[0]", "this server reads text only, no images, audio or files"},
-        {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_audio\"}]}]}", "messages[0].content[0]", "no images"},
-        {API_RESPONSES, "{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_image\"}]}]}", "input[0][0]", "no images"},
-        {API_MESSAGES, "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image\"}]}]}", "messages[0].content[0]",
+        {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_audio\"}]}]}", "messages[0].content[0]",
          "no images"},
-        {API_MESSAGES, "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":\"a\","
-                       "\"content\":[{\"type\":\"image\"}]}]}]}", "messages[0].content[0][0]", "no images"},
+        {API_RESPONSES, "{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_image\"}]}]}", "input[0][0]",
+         "no images"},
+        {API_MESSAGES, "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image\"}]}]}",
+         "messages[0].content[0]", "no images"},
+        {API_MESSAGES,
+         "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":\"a\","
+         "\"content\":[{\"type\":\"image\"}]}]}]}",
+         "messages[0].content[0][0]", "no images"},
         {API_CHAT, "{\"messages\":[{\"role\":\"narrator\",\"content\":\"p\"}]}", "messages[0]", "narrator"},
         {API_CHAT, "{\"messages\":[{\"role\":\"user\"}]}", "messages[0].content", "missing"},
-        {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"p\"}],\"max_tokens\":5,\"max_completion_tokens\":6}", "max_tokens",
-         "same meaning"},
+        {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"p\"}],\"max_tokens\":5,\"max_completion_tokens\":6}",
+         "max_tokens", "same meaning"},
         {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"p\"}],\"max_tokens\":0}", "max_tokens", "max_tokens is 0"},
         {API_COMPLETIONS, "{\"prompt\":\"p\",\"max_tokens\":0}", "max_tokens", "0 needs echo"},
-        {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"p\"}],\"top_logprobs\":2}", "top_logprobs", "logprobs true"},
-        {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"p\"}],\"tool_choice\":\"required\"}", "tool_choice", "expected tools"},
-        {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"p\"}],\"tools\":[{\"function\":{\"name\":\"f\"}}],\"tool_choice\":{"
-                   "\"type\":\"function\",\"function\":{\"name\":\"g\"}}}", "tool_choice", "g, which is in no tool"},
+        {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"p\"}],\"top_logprobs\":2}", "top_logprobs",
+         "logprobs true"},
+        {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"p\"}],\"tool_choice\":\"required\"}", "tool_choice",
+         "expected tools"},
+        {API_CHAT,
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"p\"}],\"tools\":[{\"function\":{\"name\":\"f\"}}],\"tool_choice\":{"
+         "\"type\":\"function\",\"function\":{\"name\":\"g\"}}}",
+         "tool_choice", "g, which is in no tool"},
         {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"p\"}],\"grammar\":\"x\",\"json_schema\":{}}", "json_schema",
          "another format"},
         {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"p\"}],\"stop\":[\"\"]}", "stop", "empty string"},
-        {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"p\"}],\"seed\":4294967296}", "seed", "expected 0 to 4294967295"},
-        {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"p\"}],\"attn\":{\"name\":\"a:b\"}}", "attn", "name of a method"},
-        {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"p\"}],\"attn\":{\"name\":\"a\",\"S\":[1]}}", "attn", "a number or a word"},
-        {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"p\"}],\"continue_final_message\":true}", "continue_final_message",
-         "assistant's message"},
+        {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"p\"}],\"seed\":4294967296}", "seed",
+         "expected 0 to 4294967295"},
+        {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"p\"}],\"attn\":{\"name\":\"a:b\"}}", "attn",
+         "name of a method"},
+        {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"p\"}],\"attn\":{\"name\":\"a\",\"S\":[1]}}", "attn",
+         "a number or a word"},
+        {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"p\"}],\"continue_final_message\":true}",
+         "continue_final_message", "assistant's message"},
         {API_COMPLETIONS, "{}", "prompt", "prompt is missing"},
         {API_COMPLETIONS, "{\"prompt\":[]}", "prompt", "0 prompts"},
         {API_COMPLETIONS, "{\"prompt\":[-1]}", "prompt", "token id -1"},
@@ -423,22 +480,26 @@ static void refusals(void) {
         {API_TOKENIZE, "{}", "prompt", "one of"},
         {API_DETOKENIZE, "{}", "tokens", "missing"},
     };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) refused(rows[i].endpoint, rows[i].body, rows[i].param, rows[i].text);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        refused(rows[i].endpoint, rows[i].body, rows[i].param, rows[i].text);
 }
 
 // The billing line changes with each request, and the conversation must not.
 static void billing(void) {
-    static const char *const systems[] = {"\"x-anthropic-billing-header: cch=%d\\ns\"",
-                                          "[{\"type\":\"text\",\"text\":\"x-anthropic-billing-header: cch=%d\"},{\"type\":\"text\","
-                                          "\"text\":\"s\"}]",
-                                          "[{\"type\":\"text\",\"text\":\"x-anthropic-billing-header: cch=%d\\ns\"}]"};
+    static const char *const systems[] = {
+        "\"x-anthropic-billing-header: cch=%d\\ns\"",
+        "[{\"type\":\"text\",\"text\":\"x-anthropic-billing-header: cch=%d\"},{\"type\":\"text\","
+        "\"text\":\"s\"}]",
+        "[{\"type\":\"text\",\"text\":\"x-anthropic-billing-header: cch=%d\\ns\"}]"};
     for (int i = 0; i < 3; i++)
         for (int turn = 0; turn < 3; turn++) {
             char system[256], body[512];
             snprintf(system, sizeof system, systems[i], turn);
-            snprintf(body, sizeof body, "{\"max_tokens\":1,\"system\":%s,\"messages\":[{\"role\":\"user\",\"content\":\"p\"}]}", system);
+            snprintf(body, sizeof body, "{\"max_tokens\":1,\"system\":%s,\"messages\":[{\"role\":\"user\",\"content\":\"p\"}]}",
+                     system);
             expect(API_MESSAGES, body,
-                   "{\"max_tokens\":1,\"messages\":[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"p\"}]}");
+                   "{\"max_tokens\":1,\"messages\":[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":"
+                   "\"p\"}]}");
         }
 }
 
@@ -448,9 +509,12 @@ static void errors(void) {
     static const struct {
         int status;
         const char *openai, *anthropic;
-    } rows[] = {{400, "invalid_request_error", "invalid_request_error"}, {401, "authentication_error", "authentication_error"},
-                {404, "not_found_error", "not_found_error"}, {413, "invalid_request_error", "request_too_large"},
-                {429, "rate_limit_error", "rate_limit_error"}, {500, "server_error", "api_error"},
+    } rows[] = {{400, "invalid_request_error", "invalid_request_error"},
+                {401, "authentication_error", "authentication_error"},
+                {404, "not_found_error", "not_found_error"},
+                {413, "invalid_request_error", "request_too_large"},
+                {429, "rate_limit_error", "rate_limit_error"},
+                {500, "server_error", "api_error"},
                 {503, "unavailable_error", "overloaded_error"}};
     api_error e;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -469,8 +533,8 @@ static void errors(void) {
     static const struct {
         sl_err code;
         int status;
-    } codes[] = {{SL_ERR_ARG, 400}, {SL_ERR_UNSUPPORTED, 400}, {SL_ERR_FORMAT, 400}, {SL_ERR_CONTEXT, 400}, {SL_ERR_MEMORY, 503},
-                 {SL_ERR_DEVICE, 500}, {SL_ERR_NOT_FINITE, 500}};
+    } codes[] = {{SL_ERR_ARG, 400},    {SL_ERR_UNSUPPORTED, 400}, {SL_ERR_FORMAT, 400},    {SL_ERR_CONTEXT, 400},
+                 {SL_ERR_MEMORY, 503}, {SL_ERR_DEVICE, 500},      {SL_ERR_NOT_FINITE, 500}};
     for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
         sl_error why;
         sl_fail(&why, codes[i].code, "%s", "9 tokens and 8");
@@ -518,9 +582,17 @@ static void documented(void) {
 }
 
 static const test_case cases[] = {
-    {"clients", 0, clients},   {"nulls", 0, nulls},   {"wrong-types", 0, wrong_types}, {"bounds", 0, bounds},
-    {"unknown", 0, unknown},   {"refusals", 0, refusals}, {"billing", 0, billing},     {"errors", 0, errors},
-    {"paths", 0, paths},       {"documented", 0, documented}, {0},
+    {"clients", 0, clients},
+    {"nulls", 0, nulls},
+    {"wrong-types", 0, wrong_types},
+    {"bounds", 0, bounds},
+    {"unknown", 0, unknown},
+    {"refusals", 0, refusals},
+    {"billing", 0, billing},
+    {"errors", 0, errors},
+    {"paths", 0, paths},
+    {"documented", 0, documented},
+    {0},
 };
 extern const test_suite suite_api_requests;
 const test_suite suite_api_requests = {"api_requests", cases};
