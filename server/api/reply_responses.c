@@ -45,9 +45,10 @@ static json_t *item_json(const api_choice *c, const api_part *p, int is_whole) {
 }
 
 static json_t *usage_json(const api_reply *r) {
-    json_t *v = json_pack("{s:i, s:{s:i}, s:i, s:{s:i}, s:i}", "input_tokens", r->n_prompt, "input_tokens_details",
-                          "cached_tokens", r->n_cached, "output_tokens", r->n_generated, "output_tokens_details",
-                          "reasoning_tokens", r->n_reasoning, "total_tokens", r->n_prompt + r->n_generated);
+    json_t *v =
+        json_pack("{s:i, s:{s:i, s:i}, s:i, s:{s:i}, s:i}", "input_tokens", r->n_prompt, "input_tokens_details",
+                  "cached_tokens", r->n_cached, "cache_write_tokens", 0, "output_tokens", r->n_generated,
+                  "output_tokens_details", "reasoning_tokens", r->n_reasoning, "total_tokens", r->n_prompt + r->n_generated);
     if (!api_add_attention(r, v)) return v;
     json_decref(v);
     return NULL;

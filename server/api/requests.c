@@ -80,6 +80,7 @@ static const api_field openai_fields[] = {
     IGNORED("store"),
     IGNORED("safety_identifier"),
     IGNORED("prompt_cache_key"),
+    IGNORED("prompt_cache_options"),
     IGNORED("prompt_cache_retention"),
     IGNORED("cache_prompt"),
     IGNORED("id_slot"),
@@ -168,6 +169,7 @@ static const api_field responses_fields[] = {
     IGNORED("include"),
     IGNORED("max_tool_calls"),
     IGNORED("prompt_cache_key"),
+    IGNORED("prompt_cache_options"),
     IGNORED("prompt_cache_retention"),
     IGNORED("safety_identifier"),
     IGNORED("store"),
@@ -203,6 +205,10 @@ static const api_field anthropic_fields[] = {
     IGNORED("mcp_servers"),
     IGNORED("betas"),
     IGNORED("speed"),
+    IGNORED("diagnostics"),
+    IGNORED("inference_geo"),
+    IGNORED("user_profile_id"),
+    IGNORED("workspace_id"),
     {0},
 };
 

@@ -128,6 +128,8 @@ static size_t mistral_name(const char *s, size_t n) {
     int has_id = has_args && rest > n_args + sizeof id - 1 && !memcmp(s + length, id, sizeof id - 1);
     if (rest && !has_id && !(has_args && rest == n_args)) return 0;
     while (length && api_is_blank(s[length - 1])) length--;
+    for (size_t i = 0; i < length; i++)
+        if (s[i] <= ' ' || s[i] > '~') return 0; // blanks, other control characters, bytes of other alphabets
     return length;
 }
 

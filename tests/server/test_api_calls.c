@@ -153,6 +153,8 @@ static const example examples[] = {
     {API_CALLS_MISTRAL, 0, "[{\"name\": \"f\", \"arguments\": {}}]", "C0:f({})"},
     {API_CALLS_MISTRAL, 0, "[{\"name\": \"other\", \"arguments\": {}}]", "T([{\"name\": \"other\", \"arguments\": {}}])"},
     {API_CALLS_MISTRAL, 0, "[TOOL_CALLS]f[BAD]{}", "T([TOOL_CALLS]f[BAD]{})"},
+    {API_CALLS_MISTRAL, 0, "[TOOL_CALLS]f g[ARGS]{}", "T([TOOL_CALLS]f g[ARGS]{})"},
+    {API_CALLS_MISTRAL, 0, "[TOOL_CALLS]\x01{}", "T([TOOL_CALLS]\x01{})"},
     {API_CALLS_MISTRAL, 0, "[TOOL_CALLS]f\n{}", "T([TOOL_CALLS]f\n{})"},
     {API_CALLS_MISTRAL, 0, "[TOOL [1] [T", "T([TOOL [1] [T)"},
     {API_CALLS_MISTRAL, 0, "[TOOL_CALLS][]", "T([TOOL_CALLS][])"},
