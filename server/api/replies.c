@@ -35,6 +35,7 @@ static int on_event(void *ctx, const api_event *e, sl_error *err) {
     const api_request *q = c->reply->request;
     int rc = 0;
     if (e->kind == API_EVENT_REASONING && !q->include_reasoning) return 0;
+    if (e->kind == API_EVENT_CALL && e->index > 0 && !q->parallel_tool_calls) return 0; // as vLLM does
     if (!c->n_parts || e->kind == API_EVENT_CALL || c->parts[c->n_parts - 1].kind != e->kind) rc = add_part(c, e, err);
     if (rc) return rc;
     api_part *p = &c->parts[c->n_parts - 1];

@@ -412,6 +412,12 @@ static void values(void) {
     v = whole_of(&s);
     check_text(v, "choices.0.finish_reason", "\"length\"");
     json_decref(v);
+    s = (script){
+        "{" ASK "," TOOLS ",\"parallel_tool_calls\":false}", API_CHAT, {answers[5]}, SL_STOP_END, NULL, 5, API_CALLS_HERMES, 1};
+    v = whole_of(&s);
+    check_text(v, "choices.0.message.tool_calls.0.function.name", "\"f\"");
+    check_text(v, "choices.0.message.tool_calls.1", "missing");
+    json_decref(v);
     s = (script){"{" ASK ",\"max_tokens\":9,\"tools\":[{\"name\":\"f\"}]}",
                  API_MESSAGES,
                  {call},
