@@ -20,7 +20,7 @@ static json_t *system_without_billing(const json_t *v) {
     if (!json_is_array(v)) return without_billing(v);
     json_t *blocks = json_array();
     for (size_t i = 0; i < json_array_size(v); i++) {
-        const json_t *block = json_array_get(v, i), *text = api_get(block, "text");
+        const json_t *block = json_array_get(v, i), *text = sl_json_get(block, "text");
         json_t *kept = json_is_string(text) ? without_billing(text) : NULL, *copy = json_copy((json_t *)block);
         int is_dropped = kept && json_string_length(kept) == 0 && json_string_length(text) > 0;
         if (kept && json_is_object(copy)) json_object_set(copy, "text", kept);
@@ -73,13 +73,13 @@ static int keep(json_t *list, const json_t *block, api_error *err) {
 static int read_result(turn *t, const json_t *block, const char *name, api_error *err) {
     const char *id;
     int rc = end_texts(t, err);
-    if (!rc) rc = api_string(api_get(block, "tool_use_id"), name, &id, err);
+    if (!rc) rc = api_string(sl_json_get(block, "tool_use_id"), name, &id, err);
     if (!rc && !id) rc = api_fail(err, 400, name, "%s.tool_use_id is missing", name);
-    return rc ? rc : api_add_result(t->list, id, api_get(block, "content"), text_types, name, err);
+    return rc ? rc : api_add_result(t->list, id, sl_json_get(block, "content"), text_types, name, err);
 }
 
 static int read_block(turn *t, const json_t *block, const char *name, api_error *err) {
-    const char *type = json_string_value(api_get(block, "type"));
+    const char *type = json_string_value(sl_json_get(block, "type"));
     int is_reply = !strcmp(t->role, "assistant");
     if (!json_is_object(block)) return api_wrong_type(block, name, "an object", err);
     if (type && is_reply && !strcmp(type, "thinking")) return keep(t->reasoning, block, err);
@@ -94,7 +94,7 @@ static int add_reasoning(turn *t, json_t *reply, api_error *err) {
     sl_error why;
     int rc = 0;
     for (size_t i = 0; !rc && i < json_array_size(t->reasoning); i++) {
-        const json_t *s = api_get(json_array_get(t->reasoning, i), "thinking");
+        const json_t *s = sl_json_get(json_array_get(t->reasoning, i), "thinking");
         if (!json_is_string(s))
             rc = api_wrong_type(s, t->name, "text as thinking", err);
         else if (sl_text_append(&text, json_string_value(s), json_string_length(s), &why))
@@ -110,10 +110,10 @@ static int end_reply(turn *t, api_error *err) {
     json_t *reply = rc ? NULL : json_array_get(t->list, json_array_size(t->list) - 1);
     if (!rc) rc = add_reasoning(t, reply, err);
     for (size_t i = 0; !rc && i < json_array_size(t->calls); i++) {
-        const json_t *block = json_array_get(t->calls, i), *input = api_get(block, "input");
+        const json_t *block = json_array_get(t->calls, i), *input = sl_json_get(block, "input");
         const char *id, *function;
-        rc = api_string(api_get(block, "id"), t->name, &id, err);
-        if (!rc) rc = api_string(api_get(block, "name"), t->name, &function, err);
+        rc = api_string(sl_json_get(block, "id"), t->name, &id, err);
+        if (!rc) rc = api_string(sl_json_get(block, "name"), t->name, &function, err);
         if (!rc && !function) rc = api_fail(err, 400, t->name, "%s: a tool_use block has no name", t->name);
         if (!rc && input && !json_is_object(input)) rc = api_wrong_type(input, t->name, "an object as input", err);
         if (!rc) rc = api_add_call(reply, id, function, input, err);
@@ -132,8 +132,8 @@ static int read_blocks(turn *t, const json_t *content, api_error *err) {
 
 static int read_message(json_t *list, const json_t *message, const char *name, api_error *err) {
     static const char *const roles[] = {"user", "assistant", "system"};
-    const char *role = json_string_value(api_get(message, "role")), *found = NULL;
-    const json_t *content = api_get(message, "content");
+    const char *role = json_string_value(sl_json_get(message, "role")), *found = NULL;
+    const json_t *content = sl_json_get(message, "content");
     char field[API_NAME];
     for (int i = 0; role && i < 3; i++)
         if (!strcmp(role, roles[i])) found = roles[i];
@@ -177,12 +177,12 @@ int api_read_anthropic_tools(void *out, const json_t *v, const char *name, api_e
     if (!json_is_array(v)) return api_wrong_type(v, name, "a list", err);
     for (size_t i = 0; !rc && i < json_array_size(v); i++) {
         const json_t *tool = json_array_get(v, i);
-        const char *type = json_string_value(api_get(tool, "type"));
+        const char *type = json_string_value(sl_json_get(tool, "type"));
         api_item_name(item, name, i, "");
         if (!json_is_object(tool)) return api_wrong_type(tool, item, "an object", err);
-        if (type && strcmp(type, "custom") && !api_get(tool, "input_schema")) continue;
-        rc = api_add_tool(out, api_get(tool, "name"), api_get(tool, "description"), api_get(tool, "input_schema"),
-                          api_get(tool, "strict"), item, err);
+        if (type && strcmp(type, "custom") && !sl_json_get(tool, "input_schema")) continue;
+        rc = api_add_tool(out, sl_json_get(tool, "name"), sl_json_get(tool, "description"), sl_json_get(tool, "input_schema"),
+                          sl_json_get(tool, "strict"), item, err);
     }
     return rc;
 }
@@ -193,14 +193,14 @@ int api_read_anthropic_choice(void *out, const json_t *v, const char *name, api_
         api_tool_choice choice;
     } types[] = {{"auto", API_TOOLS_AUTO}, {"any", API_TOOLS_REQUIRED}, {"tool", API_TOOLS_NAMED}, {"none", API_TOOLS_NONE}};
     api_request *r = out;
-    const char *type = json_string_value(api_get(v, "type"));
+    const char *type = json_string_value(sl_json_get(v, "type"));
     if (!json_is_object(v)) return api_wrong_type(v, name, "an object", err);
-    if (json_is_true(api_get(v, "disable_parallel_tool_use"))) r->parallel_tool_calls = 0;
+    if (json_is_true(sl_json_get(v, "disable_parallel_tool_use"))) r->parallel_tool_calls = 0;
     for (size_t i = 0; type && i < sizeof types / sizeof *types; i++)
         if (!strcmp(types[i].type, type)) {
             r->tool_choice = types[i].choice;
             if (r->tool_choice != API_TOOLS_NAMED) return 0;
-            int rc = api_string(api_get(v, "name"), name, &r->tool_name, err);
+            int rc = api_string(sl_json_get(v, "name"), name, &r->tool_name, err);
             return rc || r->tool_name ? rc : api_fail(err, 400, name, "%s.name is missing", name);
         }
     return api_fail(err, 400, name, "%s.type is %.40s, expected auto, any, tool or none", name, type ? type : "missing");

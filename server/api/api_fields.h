@@ -2,6 +2,7 @@
 #ifndef SLEIGH_API_FIELDS_H
 #define SLEIGH_API_FIELDS_H
 
+#include "base/json.h"
 #include "server/api/api_error.h"
 
 #include <stddef.h>
@@ -11,7 +12,6 @@ typedef enum api_kind {
     API_INT,     // int in [min, max]; 50.0 is an integer
     API_FLOAT,   // float in [min, max]
     API_STRING,  // const char *, without a NUL; it points into the object
-    API_OBJECT,  // json_t *, borrowed from the object
     API_LIST,    // json_t *, borrowed from the object
     API_TABLE,   // an object that has a table of its own, for the same struct
     API_READ,    // a function reads the value
@@ -38,8 +38,6 @@ struct api_field {
 // of bounds.
 int api_fields_read(const api_field *const *tables, const json_t *object, const char *prefix, void *out, api_error *err);
 
-json_t *api_get(const json_t *object, const char *name); // NULL: missing or null
-const char *api_name_of_type(const json_t *v);           // for messages: "a list"
 // The error of a value of another type.
 int api_wrong_type(const json_t *v, const char *name, const char *expected, api_error *err);
 // Reads a string without a NUL. *out is NULL when v is NULL.

@@ -19,14 +19,14 @@ static int append(sl_text *out, const char *s, size_t n, api_error *err) {
 static int join_part(const json_t *part, const char *const *types, const char *name, sl_text *out, api_error *err) {
     static const char *const no_text[] = {"image", "image_url", "input_image", "input_audio", "audio",    "audio_url",
                                           "video", "video_url", "input_file",  "file",        "document", NULL};
-    const char *type = json_string_value(api_get(part, "type"));
+    const char *type = json_string_value(sl_json_get(part, "type"));
     if (!json_is_object(part)) return api_wrong_type(part, name, "a part with a type", err);
-    if (!type) return api_fail(err, 400, name, "%s.type is %s, expected text", name, api_name_of_type(api_get(part, "type")));
+    if (!type) return api_fail(err, 400, name, "%s.type is %s, expected text", name, sl_json_type(sl_json_get(part, "type")));
     if (is_one_of(type, no_text))
         return api_fail(err, 400, name, "%s has the type %s: this server reads text only, no images, audio or files", name,
                         type);
     if (!is_one_of(type, types)) return api_fail(err, 400, name, "%s has the type %.40s, expected %s", name, type, types[0]);
-    const json_t *text = api_get(part, !strcmp(type, "refusal") ? "refusal" : "text");
+    const json_t *text = sl_json_get(part, !strcmp(type, "refusal") ? "refusal" : "text");
     if (!json_is_string(text)) return api_wrong_type(text, name, "text", err);
     return append(out, json_string_value(text), json_string_length(text), err);
 }
@@ -104,14 +104,14 @@ int api_add_result(json_t *list, const char *id, const json_t *content, const ch
 }
 
 static int read_call(json_t *message, const json_t *call, const char *name, api_error *err) {
-    const json_t *function = api_get(call, "function"), *arguments = api_get(function, "arguments");
+    const json_t *function = sl_json_get(call, "function"), *arguments = sl_json_get(function, "arguments");
     const char *id, *function_name, *type;
-    int rc = api_string(api_get(call, "type"), name, &type, err);
+    int rc = api_string(sl_json_get(call, "type"), name, &type, err);
     if (!rc && type && strcmp(type, "function"))
         rc = api_fail(err, 400, name, "%s.type is %.40s, expected function", name, type);
     if (!rc && !json_is_object(function)) rc = api_wrong_type(function, name, "a function", err);
-    if (!rc) rc = api_string(api_get(call, "id"), name, &id, err);
-    if (!rc) rc = api_string(api_get(function, "name"), name, &function_name, err);
+    if (!rc) rc = api_string(sl_json_get(call, "id"), name, &id, err);
+    if (!rc) rc = api_string(sl_json_get(function, "name"), name, &function_name, err);
     if (!rc && !function_name) rc = api_fail(err, 400, name, "%s: the name of the function is missing", name);
     if (!rc && arguments && !json_is_string(arguments) && !json_is_object(arguments))
         rc = api_wrong_type(arguments, name, "a string of JSON as arguments", err);
@@ -123,18 +123,19 @@ static int read_call(json_t *message, const json_t *call, const char *name, api_
 static const char *const text_types[] = {"text", "refusal", NULL};
 
 static int read_reasoning(json_t *out, const json_t *message, const char *name, api_error *err) {
-    const json_t *v = api_get(message, "reasoning_content");
-    if (!v) v = api_get(message, "reasoning");
+    const json_t *v = sl_json_get(message, "reasoning_content");
+    if (!v) v = sl_json_get(message, "reasoning");
     if (!v) return 0;
     if (!json_is_string(v)) return api_wrong_type(v, name, "a string as reasoning", err);
     return json_object_set(out, "reasoning_content", (json_t *)v) ? api_no_memory(err) : 0;
 }
 
 static int read_assistant(json_t *out, const json_t *message, const char *name, api_error *err) {
-    const json_t *calls = api_get(message, "tool_calls");
+    const json_t *calls = sl_json_get(message, "tool_calls");
     char item[API_NAME];
     int rc = read_reasoning(out, message, name, err);
-    if (!rc && api_get(message, "function_call")) rc = api_fail(err, 400, name, "%s.function_call: expected tool_calls", name);
+    if (!rc && sl_json_get(message, "function_call"))
+        rc = api_fail(err, 400, name, "%s.function_call: expected tool_calls", name);
     if (!rc && calls && !json_is_array(calls)) rc = api_wrong_type(calls, name, "a list as tool_calls", err);
     char list[API_NAME];
     snprintf(list, sizeof list, "%.100s.tool_calls", name);
@@ -154,15 +155,15 @@ static const char *role_of(const char *role) {
 static int read_message(json_t *list, const json_t *message, const char *name, api_error *err) {
     const char *role, *id, *author;
     if (!json_is_object(message)) return api_wrong_type(message, name, "an object", err);
-    int rc = api_string(api_get(message, "role"), name, &role, err);
+    int rc = api_string(sl_json_get(message, "role"), name, &role, err);
     if (rc) return rc;
     if (!role || !role_of(role))
         return api_fail(err, 400, name, "%s.role is %.40s, expected system, developer, user, assistant or tool", name,
                         role ? role : "missing");
-    rc = api_string(api_get(message, "tool_call_id"), name, &id, err);
-    if (!rc) rc = api_string(api_get(message, "name"), name, &author, err);
+    rc = api_string(sl_json_get(message, "tool_call_id"), name, &id, err);
+    if (!rc) rc = api_string(sl_json_get(message, "name"), name, &author, err);
     if (rc) return rc;
-    const json_t *content = api_get(message, "content");
+    const json_t *content = sl_json_get(message, "content");
     char field[API_NAME];
     snprintf(field, sizeof field, "%.100s.content", name);
     if (!content && strcmp(role, "assistant") != 0) return api_fail(err, 400, field, "%s is missing", field);
@@ -206,15 +207,15 @@ int api_read_tools(void *out, const json_t *v, const char *name, api_error *err)
     int rc = 0;
     if (!json_is_array(v)) return api_wrong_type(v, name, "a list", err);
     for (size_t i = 0; !rc && i < json_array_size(v); i++) {
-        const json_t *tool = json_array_get(v, i), *function = api_get(tool, "function");
-        const char *type = json_string_value(api_get(tool, "type"));
+        const json_t *tool = json_array_get(v, i), *function = sl_json_get(tool, "function");
+        const char *type = json_string_value(sl_json_get(tool, "type"));
         api_item_name(item, name, i, "");
         if (!json_is_object(tool)) return api_wrong_type(tool, item, "an object", err);
         if (type && strcmp(type, "function"))
             return api_fail(err, 400, item, "%s.type is %.40s, expected function", item, type);
         if (!json_is_object(function)) return api_wrong_type(function, item, "a function", err);
-        rc = api_add_tool(out, api_get(function, "name"), api_get(function, "description"), api_get(function, "parameters"),
-                          api_get(function, "strict"), item, err);
+        rc = api_add_tool(out, sl_json_get(function, "name"), sl_json_get(function, "description"),
+                          sl_json_get(function, "parameters"), sl_json_get(function, "strict"), item, err);
     }
     return rc;
 }
@@ -224,12 +225,12 @@ int api_read_tool_choice(void *out, const json_t *v, const char *name, api_error
     static const char *const words[] = {"auto", "none", "required"};
     api_request *r = out;
     if (json_is_object(v)) {
-        const json_t *function = api_get(v, "function");
-        const char *type = json_string_value(api_get(v, "type"));
+        const json_t *function = sl_json_get(v, "function");
+        const char *type = json_string_value(sl_json_get(v, "type"));
         if (!type || strcmp(type, "function"))
             return api_fail(err, 400, name, "%s.type is %.40s, expected function", name, type ? type : "missing");
         r->tool_choice = API_TOOLS_NAMED;
-        int rc = api_string(api_get(json_is_object(function) ? function : v, "name"), name, &r->tool_name, err);
+        int rc = api_string(sl_json_get(json_is_object(function) ? function : v, "name"), name, &r->tool_name, err);
         if (!rc && !r->tool_name) rc = api_fail(err, 400, name, "%s: the name of the function is missing", name);
         return rc;
     }

@@ -31,8 +31,8 @@ static int extend_reply(json_t *list, const char *member, const json_t *content,
 }
 
 static int read_message(json_t *list, const json_t *item, const char *name, api_error *err) {
-    const char *role = json_string_value(api_get(item, "role"));
-    const json_t *content = api_get(item, "content");
+    const char *role = json_string_value(sl_json_get(item, "role"));
+    const json_t *content = sl_json_get(item, "content");
     if (!content) return api_fail(err, 400, name, "%s.content is missing", name);
     if (role && !strcmp(role, "assistant")) return extend_reply(list, "content", content, name, err);
     if (role && (!strcmp(role, "system") || !strcmp(role, "developer")))
@@ -44,11 +44,11 @@ static int read_message(json_t *list, const json_t *item, const char *name, api_
 
 static int read_call(json_t *list, const json_t *item, const char *name, api_error *err) {
     const char *id, *function;
-    const json_t *arguments = api_get(item, "arguments");
+    const json_t *arguments = sl_json_get(item, "arguments");
     json_t *reply = open_reply(list);
     if (!reply) return api_no_memory(err);
-    int rc = api_string(api_get(item, "call_id"), name, &id, err);
-    if (!rc) rc = api_string(api_get(item, "name"), name, &function, err);
+    int rc = api_string(sl_json_get(item, "call_id"), name, &id, err);
+    if (!rc) rc = api_string(sl_json_get(item, "name"), name, &function, err);
     if (!rc && !function) rc = api_fail(err, 400, name, "%s.name is missing", name);
     if (!rc && arguments && !json_is_string(arguments)) rc = api_wrong_type(arguments, name, "a string as arguments", err);
     return rc ? rc : api_add_call(reply, id, function, arguments, err);
@@ -56,19 +56,19 @@ static int read_call(json_t *list, const json_t *item, const char *name, api_err
 
 static int read_result(json_t *list, const json_t *item, const char *name, api_error *err) {
     const char *id;
-    int rc = api_string(api_get(item, "call_id"), name, &id, err);
-    return rc ? rc : api_add_result(list, id, api_get(item, "output"), text_types, name, err);
+    int rc = api_string(sl_json_get(item, "call_id"), name, &id, err);
+    return rc ? rc : api_add_result(list, id, sl_json_get(item, "output"), text_types, name, err);
 }
 
 static int read_item(json_t *list, const json_t *item, const char *name, api_error *err) {
-    const char *type = json_string_value(api_get(item, "type"));
+    const char *type = json_string_value(sl_json_get(item, "type"));
     if (!json_is_object(item)) return api_wrong_type(item, name, "an object", err);
     if (!type || !strcmp(type, "message")) return read_message(list, item, name, err);
     if (!strcmp(type, "function_call")) return read_call(list, item, name, err);
     if (!strcmp(type, "function_call_output")) return read_result(list, item, name, err);
     if (!strcmp(type, "reasoning")) { // encrypted_content is of another server
-        const json_t *content = api_get(item, "content");
-        return extend_reply(list, "reasoning_content", content ? content : api_get(item, "summary"), name, err);
+        const json_t *content = sl_json_get(item, "content");
+        return extend_reply(list, "reasoning_content", content ? content : sl_json_get(item, "summary"), name, err);
     }
     return api_fail(err, 400, name, "%s.type is %.40s, expected message, reasoning, function_call or function_call_output",
                     name, type);
@@ -103,12 +103,12 @@ int api_read_responses_tools(void *out, const json_t *v, const char *name, api_e
     if (!json_is_array(v)) return api_wrong_type(v, name, "a list", err);
     for (size_t i = 0; !rc && i < json_array_size(v); i++) {
         const json_t *tool = json_array_get(v, i);
-        const char *type = json_string_value(api_get(tool, "type"));
+        const char *type = json_string_value(sl_json_get(tool, "type"));
         api_item_name(item, name, i, "");
         if (!type) return api_fail(err, 400, item, "%s.type is missing, expected function", item);
         if (strcmp(type, "function")) continue;
-        rc = api_add_tool(out, api_get(tool, "name"), api_get(tool, "description"), api_get(tool, "parameters"),
-                          api_get(tool, "strict"), item, err);
+        rc = api_add_tool(out, sl_json_get(tool, "name"), sl_json_get(tool, "description"), sl_json_get(tool, "parameters"),
+                          sl_json_get(tool, "strict"), item, err);
     }
     return rc;
 }

@@ -108,9 +108,9 @@ static int append_parameter(sl_text *text, const char *key, const json_t *v, con
 }
 
 static int attn_of_object(const json_t *v, const char *name, sl_text *text, api_error *err) {
-    const json_t *method = api_get(v, "name");
+    const json_t *method = sl_json_get(v, "name");
     if (!json_is_string(method) || !is_word(json_string_value(method)))
-        return api_fail(err, 400, name, "%s.name is %s, expected the name of a method", name, api_name_of_type(method));
+        return api_fail(err, 400, name, "%s.name is %s, expected the name of a method", name, sl_json_type(method));
     int rc = append(text, json_string_value(method), err);
     for (void *at = json_object_iter((json_t *)v); !rc && at; at = json_object_iter_next((json_t *)v, at)) {
         const char *key = json_object_iter_key(at);
@@ -162,8 +162,8 @@ int api_read_response_format(void *out, const json_t *v, const char *name, api_e
     if (!json_is_object(v)) return api_wrong_type(v, name, "an object", err);
     for (int i = 0; i < 4; i++)
         if (!strcmp(fields[i], name)) field = fields[i];
-    const json_t *kind = api_get(v, "type"), *inner = api_get(v, "json_schema");
-    const json_t *schema = api_get(json_is_object(inner) ? inner : v, "schema");
+    const json_t *kind = sl_json_get(v, "type"), *inner = sl_json_get(v, "json_schema");
+    const json_t *schema = sl_json_get(json_is_object(inner) ? inner : v, "schema");
     if (!kind) return api_fail(err, 400, name, "%s.type is missing, expected text, json_object or json_schema", name);
     int rc = api_string(kind, name, &type, err);
     if (rc || !strcmp(type, "text")) return rc;
@@ -247,7 +247,7 @@ int api_read_effort(void *out, const json_t *v, const char *name, api_error *err
 }
 
 int api_read_thinking(void *out, const json_t *v, const char *name, api_error *err) {
-    const json_t *type = api_get(v, "type");
+    const json_t *type = sl_json_get(v, "type");
     const char *s = json_is_string(type) ? json_string_value(type) : "";
     int is_on = !strcmp(s, "enabled") || !strcmp(s, "adaptive");
     if (!json_is_object(v)) return api_wrong_type(v, name, "an object", err);

@@ -56,8 +56,8 @@ typedef struct api_reply_options {
     const api_request *request; // borrowed as long as the reply lives
     const char *id, *model;     // copied; the id gets the prefix of the dialect: "chatcmpl-", "cmpl-", "resp_", "msg_"
     long long created;          // seconds since 1970
-    // Of the chat template and the prompt (tool_calls.h). The reply uses them if the request has tools, and not for
-    // /v1/completions.
+    // Of the chat template and the prompt (tool_calls.h). The reply looks for calls only if the request has tools, and for
+    // neither in /v1/completions.
     api_call_format calls;
     int reasoning, in_reasoning;
     uint64_t number; // makes the ids of calls; another number for each request
@@ -80,9 +80,11 @@ void api_reply_set_attention(api_reply *r, const api_attention *a);
 int api_reply_begin(api_reply *r, sl_text *out, sl_error *err);
 int api_reply_piece(api_reply *r, const api_piece *piece, sl_text *out, sl_error *err);
 int api_reply_end(api_reply *r, sl_text *out, sl_error *err); // after the last piece of every choice
-// Ends the reply: in a stream that has begun, an event of the error; else the body of an error, and the caller sends e->status.
+// Ends the reply. With streaming: an event of the error, because the status is sent already. Else: the body of an error, and
+// the caller sends e->status. (A stream that has not begun can still answer with api_error_json and a status.)
 int api_reply_error(api_reply *r, const api_error *e, sl_text *out, sl_error *err);
-// What keeps the connection alive while a prefill lasts: a comment, or Anthropic's ping. Nothing without streaming.
+// What keeps the connection alive while a prefill lasts, or while text waits because it may be a call: a comment, or
+// Anthropic's ping. Nothing without streaming.
 int api_reply_keep_alive(api_reply *r, sl_text *out, sl_error *err);
 
 // ---- other bodies: new references; NULL: out of memory ----

@@ -56,7 +56,7 @@ static json_t *usage_json(const api_reply *r) {
 
 // Sets a field as the request has it, or to `otherwise`, which is stolen.
 static void echo(json_t *v, const api_reply *r, const char *field, json_t *otherwise) {
-    json_t *given = api_get(r->request->body, field);
+    json_t *given = sl_json_get(r->request->body, field);
     if (given)
         json_object_set(v, field, given);
     else

@@ -1,6 +1,5 @@
 // server/api/requests.c - the tables of fields, and the checks of a whole request; see requests.h.
 #include "server/api/requests.h"
-#include "base/json.h"
 #include "server/api/api_input.h"
 
 #include <limits.h>
@@ -334,10 +333,10 @@ static int check_max_tokens(api_request *r, api_error *err) {
 // llama.cpp's names come with llama.cpp's default.
 static int check_tokenize(api_request *r, api_error *err) {
     const json_t *body = r->body;
-    int is_llama = api_get(body, "content") != NULL;
+    int is_llama = sl_json_get(body, "content") != NULL;
     if ((r->prompts != NULL) + (r->messages != NULL) != 1)
         return api_fail(err, 400, "prompt", "expected one of prompt, content and messages");
-    if (is_llama && !api_get(body, "add_special") && !api_get(body, "add_special_tokens")) r->add_special = 0;
+    if (is_llama && !sl_json_get(body, "add_special") && !sl_json_get(body, "add_special_tokens")) r->add_special = 0;
     return r->messages ? check_messages(r, "messages", err) : 0;
 }
 
@@ -355,11 +354,11 @@ static int check(api_request *r, api_error *err) {
             rc = api_fail(err, 400, "n", "n %d with %d prompts: expected at most %d answers", r->n, r->n_prompts, MOST_CHOICES);
         break;
     case API_RESPONSES:
-        rc = api_get(r->body, "input") ? check_messages(r, "input", err) : missing("input", err);
+        rc = sl_json_get(r->body, "input") ? check_messages(r, "input", err) : missing("input", err);
         break;
     case API_MESSAGES:
     case API_COUNT_TOKENS:
-        rc = api_get(r->body, "messages") ? check_messages(r, "messages", err) : missing("messages", err);
+        rc = sl_json_get(r->body, "messages") ? check_messages(r, "messages", err) : missing("messages", err);
         if (!rc && r->endpoint == API_MESSAGES && r->max_tokens == SL_UNSET) rc = missing("max_tokens", err);
         break;
     case API_TOKENIZE:
@@ -373,7 +372,7 @@ static int check(api_request *r, api_error *err) {
     sl_sampling *s = &r->sampling;
     if (s->top_k == -1) s->top_k = 0; // vLLM's value for off
     // vLLM's penalty sees the whole context.
-    if (s->repeat_last_n == SL_UNSET && api_get(r->body, "repetition_penalty")) s->repeat_last_n = -1;
+    if (s->repeat_last_n == SL_UNSET && sl_json_get(r->body, "repetition_penalty")) s->repeat_last_n = -1;
     return rc ? rc : check_max_tokens(r, err);
 }
 
