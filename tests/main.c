@@ -37,7 +37,8 @@
     X(cuda_prefill) X(cuda_sampler) X(cuda_engine) X(cuda_devices) X(cuda_bernoulli) X(cuda_bits) X(cuda_carried) \
     X(cuda_extras) X(cuda_extremes) X(cuda_is) X(cuda_masks) X(cuda_same_masks) X(cuda_long) X(cuda_means) \
     X(cuda_observe) X(cuda_pps) X(cuda_santa) X(cuda_saap) X(cuda_sparse) X(cuda_take_all) X(cuda_take_known) \
-    X(cuda_tiny) X(cuda_vattention) X(cuda_naive) X(cuda_naive_layers) X(cuda_offload)
+    X(cuda_tiny) X(cuda_vattention) X(cuda_naive) X(cuda_naive_layers) X(cuda_offload) \
+    X(api_calls) X(api_requests) X(api_replies) X(api_turns)
 // clang-format on
 #define DECLARE(NAME) extern const test_suite suite_##NAME;
 #define ADDRESS(NAME) &suite_##NAME,

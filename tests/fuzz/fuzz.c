@@ -25,6 +25,8 @@ const fuzz_target fuzz_targets[] = {
     {"attn", fuzz_attn},
     {"results", fuzz_results},
     {"plot", fuzz_plot},
+    {"api", fuzz_api},
+    {"calls", fuzz_calls},
     {0},
 };
 
