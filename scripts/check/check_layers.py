@@ -27,6 +27,7 @@ LAYERS = [
     ("attention", ["attention/"]),
     ("models", ["models/"]),
     ("engine", ["engine/"]),
+    ("server", ["server/"]),
     ("cli", ["cli/"]),
     ("tests", ["tests/"]),
 ]
