@@ -102,6 +102,7 @@ struct http_server {
     http_connection *connections;
     http_connection *added; // for the callback of MHD_add_connection
     size_t n_bodies;        // bytes of http_connection.body of all connections
+    int has_hung_up;        // since the last look at the connections
     int is_listening;       // the listener is in epoll
     double next_tick;
 

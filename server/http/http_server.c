@@ -113,6 +113,13 @@ static int has_ended(const http_connection *c) {
     return c->hung_up && c->phase != HTTP_WAITING && c->phase != HTTP_SENDING && !ioctl(c->fd, FIONREAD, &n) && !n;
 }
 
+static void cut_ended(http_server *s) {
+    if (!s->has_hung_up) return;
+    s->has_hung_up = 0;
+    for (http_connection *c = s->connections; c; c = c->next)
+        if (has_ended(c)) http_connection_cut(c);
+}
+
 static void check_deadline(http_connection *c, double now) {
     http_server *s = c->server;
     const http_options *o = &s->options;
@@ -179,7 +186,7 @@ static void wait_for_events(http_server *s) {
             eventfd_read(s->wake, &ignored);
         } else if (what != s->daemon) {
             http_connection *c = what;
-            c->hung_up = 1;
+            c->hung_up = s->has_hung_up = 1;
             http_connection_lose(c);
         }
     }
@@ -217,6 +224,7 @@ static void *serve(void *server) {
         if (s->draining) close_listener(s);
         run_woken(s);
         MHD_run(s->daemon);
+        cut_ended(s);
         check_deadlines(s);
     }
     stop(s);
