@@ -44,7 +44,7 @@ typedef struct http_options {
     double sse_interval;   // an event stream in which nothing was sent for so long gets a comment
 } http_options;
 
-// 127.0.0.1, port 8080, no key, no CORS, no TLS, and the limits of docs/serving-http.md.
+// 127.0.0.1, port 8080, no key, no CORS, no TLS, and the default of each limit.
 http_options http_options_default(void);
 
 typedef struct http_handler {

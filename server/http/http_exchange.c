@@ -89,9 +89,16 @@ http_exchange *http_server_take_woken(http_server *s) {
     pthread_mutex_lock(&s->lock);
     http_exchange *list = s->woken;
     s->woken = NULL;
-    for (http_exchange *x = list; x; x = x->next_woken) x->is_woken = 0;
     pthread_mutex_unlock(&s->lock);
     return list;
+}
+
+http_exchange *http_server_next_woken(http_server *s, http_exchange *x) {
+    pthread_mutex_lock(&s->lock);
+    http_exchange *next = x->next_woken;
+    x->is_woken = 0; // from now on, an owner may put the exchange into the next list
+    pthread_mutex_unlock(&s->lock);
+    return next;
 }
 
 // ---- gone ----

@@ -36,7 +36,7 @@ typedef struct http_connection {
 
     http_phase phase;
     double since;        // when the phase began, or when the client took a byte of the answer
-    long unread;         // bytes of the answer in the socket at the last look
+    uint64_t confirmed;  // bytes that the client's system had confirmed at the last look
     int is_extra;        // above max_connections: its request is refused
     int is_address_full; // above max_address_connections: the same
     int hung_up;         // the client has closed its side
@@ -127,8 +127,10 @@ void http_exchange_lose(http_exchange *x, int is_slow);
 int http_exchange_is_answered(http_exchange *x);
 // Adds a comment to an event stream in which nothing was sent since `before` and nothing waits.
 void http_exchange_comment(http_exchange *x, double before);
-// All woken exchanges, each with a reference that the caller gets.
+// All woken exchanges, each with a reference that the caller gets. The caller asks for the next one before it looks at an
+// exchange, so no later wake is lost.
 http_exchange *http_server_take_woken(http_server *s);
+http_exchange *http_server_next_woken(http_server *s, http_exchange *x);
 
 // ---- http_connection.c ----
 

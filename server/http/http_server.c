@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <linux/sockios.h>
+#include <linux/tcp.h>
 #include <math.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -92,12 +93,14 @@ static void close_listener(http_server *s) {
 
 // ---- deadlines ----
 
-// A client that takes bytes of its answer makes the socket's queue shorter, or lets the library ask for more.
+// 0: the socket holds bytes of the answer, and the client has confirmed no byte since the last look.
 static int is_reading(http_connection *c) {
-    int n = 0;
-    if (ioctl(c->fd, SIOCOUTQ, &n)) return 1;
-    int is_stuck = n > 0 && n == c->unread;
-    c->unread = n;
+    struct tcp_info info = {0};
+    socklen_t n_info = sizeof info;
+    int n_unread = 0;
+    if (ioctl(c->fd, SIOCOUTQ, &n_unread) || getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &info, &n_info)) return 1;
+    int is_stuck = n_unread > 0 && info.tcpi_bytes_acked == c->confirmed;
+    c->confirmed = info.tcpi_bytes_acked;
     return !is_stuck;
 }
 
@@ -195,7 +198,7 @@ static void wait_for_events(http_server *s) {
 
 static void run_woken(http_server *s) {
     for (http_exchange *x = http_server_take_woken(s), *next; x; x = next) {
-        next = x->next_woken;
+        next = http_server_next_woken(s, x);
         http_connection *c = x->connection;
         if (c) http_connection_resume(c);
         if (c && http_gone(x)) http_connection_cut(c); // too slow

@@ -393,6 +393,47 @@ static void slow_crowd(void) {
     fixture_stop();
 }
 
+static double cpu_seconds(void) {
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + 1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+}
+
+// No client that waits, in whatever phase, keeps the HTTP thread busy.
+static void nothing_spins(void) {
+    enum { PHASES = 8, MUCH = 200000 };
+    static const char get[] = "GET /hold HTTP/1.1\r\nHost: h\r\n\r\n";
+    int fds[PHASES];
+    http_exchange *x[4];
+    char *zeros = calloc(1, MUCH);
+    http_options o = http_options_default();
+    o.max_unread = 64 << 20;
+    http_server *s = fixture_start(&o);
+    for (int i = 0; i < PHASES; i++) fds[i] = i == 3 ? small_window_client() : client_open();
+    for (int i = 0; i < 4; i++) {
+        client_send(fds[i], get);
+        x[i] = fixture_held();
+    }
+    client_send_n(fds[1], zeros, MUCH);                                // bytes behind the request
+    CHECK_INT(http_stream_begin(x[2], 200, "text/plain", NULL, 0), 0); // nothing to send
+    CHECK_INT(http_stream_begin(x[3], 200, "text/plain", NULL, 0), 0); // a client that does not read
+    for (int i = 0; i < 100; i++) CHECK_INT(http_stream_send(x[3], zeros, MUCH), 0);
+    client_send(fds[4], "GET /hold HT");                                                 // half a request line
+    client_send(fds[5], "POST /hold HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\na"); // half a body
+    client_send(fds[6], "GET /echo HTTP/1.1\r\nHost: h\r\n\r\n");                        // idle
+    CHECK_INT(client_read(fds[6])->status, 200);
+    fixture_sleep(0.1);
+    double begin = cpu_seconds();
+    fixture_sleep(0.5);
+    double used = cpu_seconds() - begin;
+    if (used > 0.1) FAIL("%.3f s of processor time in 0.5 s", used);
+    CHECK_INT(http_server_counts(s).connections, PHASES);
+    for (int i = 0; i < 4; i++) http_release(x[i]);
+    for (int i = 0; i < PHASES; i++) close(fds[i]);
+    free(zeros);
+    fixture_stop();
+}
+
 // ---- many requests ----
 
 static long resident_pages(void) {
@@ -445,6 +486,7 @@ const test_suite suite_http_hostile = {"http_hostile", (const test_case[]){
                                                            {"slow-reader-of-a-stream", 0, slow_reader_of_a_stream},
                                                            {"stopped-readers", 0, stopped_readers},
                                                            {"slow-crowd", 0, slow_crowd},
+                                                           {"nothing-spins", 0, nothing_spins},
                                                            {"many-requests", 0, many_requests},
                                                            {0},
                                                        }};

@@ -211,9 +211,10 @@ enum { SENDS = 2000 };
 
 static void *send_numbers(void *exchange) {
     char piece[32];
-    for (int i = 0; i < SENDS; i++)
-        if (http_stream_send(exchange, piece, (size_t)snprintf(piece, sizeof piece, "%d\n", i))) return NULL;
-    http_stream_end(exchange);
+    int rc = 0;
+    for (int i = 0; i < SENDS && !rc; i++)
+        rc = http_stream_send(exchange, piece, (size_t)snprintf(piece, sizeof piece, "%d\n", i));
+    if (!rc) http_stream_end(exchange);
     http_release(exchange);
     return NULL;
 }
@@ -246,6 +247,30 @@ static void owners_in_threads(void) {
     fixture_stop();
 }
 
+// Clients leave, and the server ends, while the owners' threads send.
+static void owners_of_lost_clients(void) {
+    enum { N = 12 };
+    pthread_t threads[N];
+    int fds[N];
+    char some[4000];
+    fixture_start(NULL);
+    for (int i = 0; i < N; i++) {
+        http_exchange *x = held(&fds[i]);
+        CHECK_INT(http_stream_begin(x, 200, "text/event-stream", NULL, 0), 0);
+        http_hold(x); // of the thread
+        CHECK_INT(pthread_create(&threads[i], NULL, send_numbers, x), 0);
+        http_release(x);
+    }
+    for (int i = 0; i < N - 4; i++) {
+        client_read_some(fds[i], some, (size_t)(1 + i * 400), 5);
+        close(fds[i]);
+    }
+    http_server_free(fixture_take());
+    for (int i = N - 4; i < N; i++) close(fds[i]);
+    for (int i = 0; i < N; i++) pthread_join(threads[i], NULL);
+    fixture_stop();
+}
+
 const test_suite suite_http_streams = {"http_streams", (const test_case[]){
                                                            {"pieces-arrive-at-once", 0, pieces_arrive_at_once},
                                                            {"old-clients", 0, old_clients},
@@ -255,5 +280,6 @@ const test_suite suite_http_streams = {"http_streams", (const test_case[]){
                                                            {"many-leave-at-once", 0, many_leave_at_once},
                                                            {"owners", 0, owners},
                                                            {"owners-in-threads", 0, owners_in_threads},
+                                                           {"owners-of-lost-clients", 0, owners_of_lost_clients},
                                                            {0},
                                                        }};
