@@ -44,7 +44,8 @@ ifdef PORTABLE # Debian has no static SentencePiece, so its library is copied ne
 LDLIBS   := -Wl,-uopenblas_set_num_threads,-uopenblas_get_config,-uopenblas_get_corename -Wl,-Bstatic -ljansson -lpcre2-8 \
     -lopenblas -lgfortran -lquadmath -Wl,-Bdynamic -lsentencepiece \
     -Wl,-rpath,'$$ORIGIN' -lstdc++ -ldl -lm -lpthread
-CLI_LIBS := -Wl,-Bstatic -ledit -ltinfo -lbsd -lmd -Wl,-Bdynamic
+CLI_LIBS := -Wl,-Bstatic -lmicrohttpd -ledit -ltinfo -lbsd -lmd -Wl,-Bdynamic
+CPPFLAGS += -DSLEIGH_NO_TLS
 endif
 
 # Sources are in the folders of layers (docs/architecture.md) and up to two levels below.
@@ -184,6 +185,15 @@ $(BUILD)/sleigh: $(CLI_OBJ) $(BUILD)/libsleigh.a
 # The tests call the commands' modules, but not their main.
 $(BUILD)/sleigh-test: $(TEST_OBJ) $(filter-out %/main.c.o,$(CLI_OBJ)) $(BUILD)/libsleigh.a
 	@echo "  LINK $@"; $(CC) $(OPT) -o $@ $^ $(LDLIBS) $(CLI_LIBS)
+
+# The static libmicrohttpd calls GnuTLS, and Debian has no static library for all that GnuTLS needs. These functions stand in
+# its place. Without TLS, which the server then refuses, the library calls only those of its start and end.
+ifdef PORTABLE
+$(BUILD)/sleigh $(BUILD)/sleigh-test: $(BUILD)/no_gnutls.o
+$(BUILD)/no_gnutls.o: $(BUILD)/flags
+	@nm -u $$($(CC) -print-file-name=libmicrohttpd.a) 2>/dev/null | sed -n 's/^ *U \(gnutls_.*\)/int \1(void) { return -1; }/p' | \
+	    sort -u | $(CC) $(PIC) -x c -c -o $@ -
+endif
 
 $(BUILD)/libsentencepiece.so.0:
 	@cp $$($(CC) -print-file-name=$(@F)) $@

@@ -64,7 +64,7 @@ typedef struct http_handler {
 // key. SL_ERR_UNSUPPORTED: TLS in a build without it. Raises the process's limit of open files if max_connections needs more.
 int http_server_new(const http_options *options, const http_handler *handler, http_server **out, sl_error *err);
 int http_server_port(const http_server *s);
-// Stops to listen, and closes connections that have no request. Requests that have begun are answered. Returns at once.
+// Stops to listen, and closes connections without a request. Requests that have begun are answered. Returns at once.
 void http_server_drain(http_server *s);
 // Waits until the drain has ended: 1. 0: connections are still open after so many seconds.
 int http_server_wait(http_server *s, double seconds);

@@ -33,7 +33,7 @@ http_connection *http_connection_new(http_server *s, int fd, const struct sockad
     if (getnameinfo((const struct sockaddr *)address, n, c->peer, sizeof c->peer, NULL, 0, NI_NUMERICHOST)) c->peer[0] = 0;
     probe_dead_peers(fd);
     if (watch_hang_up(c)) return free(c), NULL;
-    http_connection_enter(c, HTTP_HEADER);
+    http_connection_enter(c, HTTP_NEW);
     c->next = s->connections;
     if (c->next) c->next->prev = c;
     s->connections = c;

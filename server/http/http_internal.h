@@ -18,6 +18,7 @@
 #include <sys/socket.h>
 
 typedef enum http_phase {
+    HTTP_NEW,     // before the first request line
     HTTP_HEADER,  // before the end of the headers
     HTTP_BODY,    // before the end of the body
     HTTP_WAITING, // for the answer

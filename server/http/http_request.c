@@ -169,7 +169,10 @@ enum MHD_Result http_on_request(void *server, struct MHD_Connection *mhd, const 
 void *http_on_request_line(void *server, const char *uri, struct MHD_Connection *mhd) {
     http_connection *c = connection_of(mhd);
     (void)server, (void)uri;
-    if (c) http_connection_enter(c, HTTP_HEADER);
+    if (c && c->phase == HTTP_NEW)
+        c->phase = HTTP_HEADER; // header_timeout counts from the connection
+    else if (c)
+        http_connection_enter(c, HTTP_HEADER);
     return NULL;
 }
 

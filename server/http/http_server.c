@@ -132,8 +132,11 @@ static void check_deadline(http_connection *c, double now) {
         return;
     }
     switch (c->phase) {
+    case HTTP_NEW:
+        if (s->draining) http_connection_cut(c);
+        // fall through
     case HTTP_HEADER:
-        if (waited > o->header_timeout) time_out(c, "the header of the request took too long");
+        if (!c->killed && waited > o->header_timeout) time_out(c, "the header of the request took too long");
         break;
     case HTTP_BODY:
         if (waited > o->body_timeout) time_out(c, "the body of the request took too long");

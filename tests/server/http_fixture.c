@@ -60,6 +60,22 @@ static void forget(const http_exchange *x) {
         if (f.gone[i] == x) f.gone[i] = NULL;
 }
 
+static void answer_echo(http_exchange *x) {
+    const http_request *r = http_request_of(x);
+    const char *query = http_query(x, "a"), *header = http_header(x, "X-A");
+    const http_field fields[] = {{"x-method", r->method}, {"x-query", query ? query : ""}, {"x-header", header ? header : ""}};
+    http_reply(x, 200, "text/plain", fields, 3, r->body, r->n_body);
+}
+
+static char *on_error(void *ctx, const char *path, int status, const char *message, size_t *n, const char **type) {
+    char *body = NULL;
+    (void)ctx;
+    if (strcmp(path, "/other")) return NULL;
+    *n = (size_t)asprintf(&body, "%d: %s", status, message);
+    *type = "text/plain";
+    return body;
+}
+
 static void on_request(void *ctx, http_exchange *x) {
     const http_request *r = http_request_of(x);
     (void)ctx;
@@ -72,7 +88,7 @@ static void on_request(void *ctx, http_exchange *x) {
     if (is_held) return;
     if (!strcmp(r->path, "/big")) return answer_big(x);
     if (!strcmp(r->path, "/echo"))
-        http_reply(x, 200, "text/plain", &(http_field){"x-method", r->method}, 1, r->body, r->n_body);
+        answer_echo(x);
     else if (strcmp(r->path, "/silent")) // that one gets no answer
         http_fail(x, 404, "no such path");
     http_release(x);
@@ -87,7 +103,7 @@ static void on_gone(void *ctx, http_exchange *x) {
 
 http_server *fixture_start(const http_options *o) {
     http_options options = o ? *o : http_options_default();
-    const http_handler handler = {.request = on_request, .gone = on_gone};
+    const http_handler handler = {.request = on_request, .gone = on_gone, .error = on_error};
     sl_error err;
     http_server_free(f.server); // of a case that failed
     f.server = NULL;

@@ -1,6 +1,8 @@
 // tests/server/http_fixture.h - a server for the tests of server/http, and a client that sends raw bytes.
 //
-// Paths: /echo sends the body back. /big sends BIG_BODY bytes. /hold keeps the exchange for the test. Other paths get 404.
+// Paths: /echo sends the body back, and x-method, x-query (the field a of the query), x-header (the header x-a).
+// /big sends BIG_BODY bytes. /hold keeps the exchange for the test. /silent gets no answer. Other paths get
+// 404; the errors of /other are plain text.
 #ifndef SLEIGH_HTTP_FIXTURE_H
 #define SLEIGH_HTTP_FIXTURE_H
 

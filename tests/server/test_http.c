@@ -17,12 +17,19 @@ static void answers(void) {
     CHECK(strstr(r->head, "Content-Type: text/plain\r\n") != NULL);
     r = client_ask("POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n");
     CHECK_STR(r->body, "abcde");
-    CHECK_INT(client_ask("GET /echo HTTP/1.1\r\nHost: h\r\n\r\n")->status, 200);
+    r = client_ask("GET /ec%68o?b=c&a=x%20y HTTP/1.1\r\nHost: h\r\nx-a:  z\r\n\r\n");
+    CHECK_INT(r->status, 200);
+    CHECK(strstr(r->head, "x-query: x y\r\n") != NULL);
+    CHECK(strstr(r->head, "x-header: z\r\n") != NULL);
+    r = client_ask("POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nx-trailer: 1\r\n\r\n");
+    CHECK_INT(r->status, 200);
+    CHECK_INT(r->n_body, 0);
     r = client_ask("GET /none HTTP/1.1\r\nHost: h\r\nx-request-id: z\r\n\r\n");
     CHECK_INT(r->status, 404);
     CHECK_STR(r->body, "{\"error\": {\"message\": \"no such path\", \"type\": \"not_found_error\", \"param\": null, "
                        "\"code\": 404}}\n");
     CHECK(strstr(r->head, "x-request-id: z\r\n") != NULL);
+    CHECK_STR(client_ask("GET /other HTTP/1.1\r\nHost: h\r\n\r\n")->body, "404: no such path");
     CHECK_INT(client_ask("GET /silent HTTP/1.1\r\nHost: h\r\n\r\n")->status, 500);
     r = client_ask("GET /echo HTTP/1.0\r\n\r\n");
     CHECK_INT(r->status, 200);
@@ -55,6 +62,35 @@ static void keep_alive_and_pipelining(void) {
     CHECK_STR(client_read(fd)->body, "late");
     CHECK_INT(client_read(fd)->status, 200);
     CHECK_INT(fixture_handled(), n + 1);
+    close(fd);
+    fixture_stop();
+}
+
+// More requests than the library's buffer holds, with headers that fill parts of it.
+static void long_pipeline(void) {
+    enum { N = 40, HEADER = 3000 };
+    char *text = malloc(N * (HEADER + 200));
+    size_t n = 0;
+    for (int i = 0; i < N; i++)
+        n += (size_t)sprintf(text + n, "POST /echo HTTP/1.1\r\nHost: h\r\nx-b: %0*d\r\nContent-Length: 2\r\n\r\n%02d",
+                             HEADER - i, 0, i);
+    fixture_start(NULL);
+    int fd = client_open();
+    client_send_n(fd, text, n);
+    for (int i = 0; i < N; i++) CHECK_INT(atoi(client_read(fd)->body), i);
+    close(fd);
+    free(text);
+    fixture_stop();
+}
+
+static void head(void) {
+    char text[1024] = "";
+    fixture_start(NULL);
+    int fd = client_open();
+    client_send(fd, "HEAD /none HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+    client_read_some(fd, text, sizeof text - 1, 5);
+    CHECK(!strncmp(text, "HTTP/1.1 404", 12));
+    CHECK_STR(strstr(text, "\r\n\r\n"), "\r\n\r\n");
     close(fd);
     fixture_stop();
 }
@@ -191,7 +227,7 @@ static void options(void) {
 
 static void drain(void) {
     http_server *s = fixture_start(NULL);
-    int waiting = client_open(), streaming = client_open(), idle = client_open();
+    int waiting = client_open(), streaming = client_open(), idle = client_open(), fresh = client_open();
     client_send(idle, "GET /echo HTTP/1.1\r\nHost: h\r\n\r\n");
     CHECK_INT(client_read(idle)->status, 200);
     client_send(waiting, "GET /hold HTTP/1.1\r\nHost: h\r\n\r\n");
@@ -201,6 +237,7 @@ static void drain(void) {
     CHECK_INT(http_stream_begin(y, 200, "text/event-stream", NULL, 0), 0);
     http_server_drain(s);
     CHECK(client_is_closed(idle, 5));
+    CHECK(client_is_closed(fresh, 5));
     CHECK_INT(http_server_wait(s, 0.05), 0);
     CHECK_INT(http_stream_send(y, "data: 1\n\n", 9), 0);
     CHECK_INT(http_stream_end(y), 0);
@@ -214,7 +251,7 @@ static void drain(void) {
     CHECK_INT(http_server_counts(s).gone, 0);
     http_release(x);
     http_release(y);
-    close(waiting), close(streaming), close(idle);
+    close(waiting), close(streaming), close(idle), close(fresh);
     fixture_stop();
 }
 
@@ -267,6 +304,23 @@ static void tls(void) {
     CHECK(f && fgets(out, sizeof out, f));
     pclose(f);
     CHECK_STR(out, "hellohello");
+    snprintf(command, sizeof command, "curl -sk --max-time 0.3 https://127.0.0.1:%d/hold >/dev/null", http_server_port(s));
+    CHECK(system(command)); // curl leaves while the request waits
+    http_exchange *x = fixture_held();
+    fixture_wait_gone(x);
+    http_release(x);
+    snprintf(command, sizeof command, "curl -skN --max-time 10 https://127.0.0.1:%d/hold", http_server_port(s));
+    CHECK((f = popen(command, "re")) != NULL);
+    x = fixture_held();
+    CHECK_INT(http_stream_begin(x, 200, "text/event-stream", NULL, 0), 0);
+    for (int i = 0; i < 3; i++) { // each piece arrives before the next one is sent
+        snprintf(command, sizeof command, "data: %d\n", i);
+        CHECK_INT(http_stream_send(x, command, strlen(command)), 0);
+        CHECK(fgets(out, sizeof out, f) && !strcmp(out, command));
+    }
+    CHECK_INT(http_stream_end(x), 0);
+    http_release(x);
+    CHECK_INT(pclose(f), 0);
     int fd = client_open(); // plain text at a TLS port
     client_send(fd, "GET /echo HTTP/1.1\r\nHost: h\r\n\r\n");
     CHECK(client_is_closed(fd, 5));
@@ -277,6 +331,8 @@ static void tls(void) {
 const test_suite suite_http = {"http", (const test_case[]){
                                            {"answers", 0, answers},
                                            {"keep-alive-and-pipelining", 0, keep_alive_and_pipelining},
+                                           {"long-pipeline", 0, long_pipeline},
+                                           {"head", 0, head},
                                            {"expect-continue", 0, expect_continue},
                                            {"keys", 0, keys},
                                            {"cors", 0, cors},

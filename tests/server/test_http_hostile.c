@@ -141,7 +141,7 @@ static void large_headers(void) {
     enum { HUGE_HEADER = 10 << 20 };
     http_server *s = fixture_start(NULL);
     char *text = malloc(HUGE_HEADER + 256);
-    int n = sprintf(text, "GET /echo HTTP/1.1\r\nHost: h\r\nx-a: ");
+    int n = sprintf(text, "GET /echo HTTP/1.1\r\nHost: h\r\nx-b: ");
     memset(text + n, 'a', HUGE_HEADER);
     for (int i = 0; i < 3; i++) {
         static const int sizes[] = {15 << 10, 20 << 10, HUGE_HEADER};
