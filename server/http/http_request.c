@@ -83,8 +83,8 @@ static enum MHD_Result begin(http_connection *c, const char *path, const char *m
         return http_queue_error(c, path, status, why, 1);
     }
     check_request(c, path, method);
-    size_t n = body_length(c);
-    if (c->refusal && (header(c, "Expect") || (n > o->max_body && n != SIZE_MAX && n > 2 * o->max_body)))
+    int is_too_long = !header(c, "Transfer-Encoding") && body_length(c) > 2 * o->max_body;
+    if (c->refusal && (header(c, "Expect") || is_too_long))
         return http_queue_error(c, path, c->refusal, c->refused, 1);
     return MHD_YES;
 }
