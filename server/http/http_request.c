@@ -84,8 +84,7 @@ static enum MHD_Result begin(http_connection *c, const char *path, const char *m
     }
     check_request(c, path, method);
     int is_too_long = !header(c, "Transfer-Encoding") && body_length(c) > 2 * o->max_body;
-    if (c->refusal && (header(c, "Expect") || is_too_long))
-        return http_queue_error(c, path, c->refusal, c->refused, 1);
+    if (c->refusal && (header(c, "Expect") || is_too_long)) return http_queue_error(c, path, c->refusal, c->refused, 1);
     return MHD_YES;
 }
 
