@@ -38,20 +38,21 @@ PIC      := -fPIC -fvisibility=hidden
 CFLAGS   := -std=c11 -D_GNU_SOURCE= -Wall -Wextra -Werror -ffp-contract=off $(PIC) $(OPT)
 CXXFLAGS := -std=c++17 -Wall -Wextra -Werror $(PIC) $(OPT)
 LDLIBS   := -ljansson -lpcre2-8 -lsentencepiece -lopenblas -lstdc++ -ldl -lm -lpthread
-CLI_LIBS := -ledit
+CLI_LIBS := -lmicrohttpd -ledit
 ifdef PORTABLE # Debian has no static SentencePiece, so its library is copied next to the binary
 # A weak reference takes no file out of an archive, so -u names the functions of OpenBLAS that Sleigh calls if they exist.
 LDLIBS   := -Wl,-uopenblas_set_num_threads,-uopenblas_get_config,-uopenblas_get_corename -Wl,-Bstatic -ljansson -lpcre2-8 \
     -lopenblas -lgfortran -lquadmath -Wl,-Bdynamic -lsentencepiece \
     -Wl,-rpath,'$$ORIGIN' -lstdc++ -ldl -lm -lpthread
-CLI_LIBS := -Wl,-Bstatic -ledit -ltinfo -lbsd -lmd -Wl,-Bdynamic
+CLI_LIBS := -Wl,-Bstatic -lmicrohttpd -ledit -ltinfo -lbsd -lmd -Wl,-Bdynamic
+CPPFLAGS += -DSLEIGH_NO_TLS
 endif
 
 # Sources are in the folders of layers (docs/architecture.md) and up to two levels below.
 sources  = $(foreach d,$1 $1/* $1/*/*,$(wildcard $(addprefix $d/,$2)))
-LIB_DIRS := base backend kv tokenizer attention models engine server
+LIB_DIRS := base backend kv tokenizer attention models engine
 LIB_SRC  := $(filter-out backend/cuda/% %_cuda.c,$(foreach d,$(LIB_DIRS),$(call sources,$d,*.c *.cc)))
-CLI_SRC  := $(call sources,cli,*.c)
+CLI_SRC  := $(foreach d,server cli,$(call sources,$d,*.c))
 TEST_SRC := $(filter-out tests/fuzz/main.c,$(call sources,tests,*.c))
 
 # The build has CUDA if nvcc and cuBLAS are found.
@@ -185,6 +186,15 @@ $(BUILD)/sleigh: $(CLI_OBJ) $(BUILD)/libsleigh.a
 $(BUILD)/sleigh-test: $(TEST_OBJ) $(filter-out %/main.c.o,$(CLI_OBJ)) $(BUILD)/libsleigh.a
 	@echo "  LINK $@"; $(CC) $(OPT) -o $@ $^ $(LDLIBS) $(CLI_LIBS)
 
+# The static libmicrohttpd calls GnuTLS, and Debian has no static library for all that GnuTLS needs. These functions stand in
+# its place. Without TLS, which the server then refuses, the library calls only those of its start and end.
+ifdef PORTABLE
+$(BUILD)/sleigh $(BUILD)/sleigh-test: $(BUILD)/no_gnutls.o
+$(BUILD)/no_gnutls.o: $(BUILD)/flags
+	@nm -u $$($(CC) -print-file-name=libmicrohttpd.a) 2>/dev/null | sed -n 's/^ *U \(gnutls_.*\)/int \1(void) { return -1; }/p' | \
+	    sort -u | $(CC) $(PIC) -x c -c -o $@ -
+endif
+
 $(BUILD)/libsentencepiece.so.0:
 	@cp $$($(CC) -print-file-name=$(@F)) $@
 
@@ -236,7 +246,7 @@ $(eval $(call again,offloaded.wide,-DSL_OFFLOADED_ROWS -DSL_WIDE_HEADS))
 $(eval $(call again,offloaded.long.wide,-DSL_OFFLOADED_ROWS -DSL_LONG_CONTEXT -DSL_WIDE_HEADS))
 
 format: ## apply clang-format to all C, C++ and CUDA files
-	clang-format -i $(LIB_SRC) $(CLI_SRC) $(TEST_SRC) tests/fuzz/main.c $(foreach d,$(LIB_DIRS) cli tests,$(call sources,$d,*.h *.cuh))
+	clang-format -i $(LIB_SRC) $(CLI_SRC) $(TEST_SRC) tests/fuzz/main.c $(foreach d,$(LIB_DIRS) server cli tests,$(call sources,$d,*.h *.cuh))
 
 clean: ## remove build/
 	rm -rf build

@@ -28,6 +28,7 @@ need libpcre2-dev header pcre2.h
 need libsentencepiece-dev header sentencepiece_processor.h
 need libopenblas-dev library openblas
 need libedit-dev header histedit.h
+need libmicrohttpd-dev header microhttpd.h
 want gnuplot-nox command -v gnuplot
 want pkgconf command -v pkg-config
 want python3-venv "${PYTHON:-python3}" -c "import ensurepip, venv" # scripts/venv.sh
