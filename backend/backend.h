@@ -191,9 +191,10 @@ struct sl_backend {
     // ---- token sampling in the backend's memory; NULL: the host samples ----
     int (*can_sample)(const struct sl_sampling *sampling, int n_vocab); // 0: not with these parameters
     // Queues: ids[i] = the token that sl_sampler_sample samples from logits [n_rows][n_vocab], row i, for rows[i].sequence and
-    // .position. ids: the backend's memory
+    // .position. ids: the backend's memory. allowed[i]: as in sl_sampler_allow, host memory; NULL: every token
     void (*sample_rows)(const sl_backend *be, const float *logits, const sl_row *rows,
-                        const struct sl_sampling *const *sampling, int n_rows, int n_vocab, int32_t *ids);
+                        const struct sl_sampling *const *sampling, const uint32_t *const *allowed, int n_rows, int n_vocab,
+                        int32_t *ids);
     // Waits for the sampling, but not for operations queued after it. ids: host memory; -1: the row's logits are not finite
     int (*sampled_ids)(const sl_backend *be, int32_t *ids, int n, sl_error *err);
 

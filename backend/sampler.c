@@ -16,6 +16,8 @@ typedef struct candidate {
 struct sl_sampler {
     sl_sampling params;
     sl_logit_bias *bias; // a copy
+    uint32_t *allowed;   // [words of n_vocab], a copy; NULL: none was made
+    int is_limited;      // to `allowed`
     int n_vocab;
     candidate *candidates; // [n_vocab]
     double *mass;          // [n_vocab] of sorted candidates
@@ -83,7 +85,7 @@ int sl_sampler_new(const sl_sampling *params, int n_vocab, sl_sampler **out, sl_
 
 void sl_sampler_free(sl_sampler *s) {
     if (!s) return;
-    free(s->bias), free(s->candidates), free(s->mass), free(s->count), free(s->history);
+    free(s->bias), free(s->allowed), free(s->candidates), free(s->mass), free(s->count), free(s->history);
     free(s);
 }
 
@@ -157,10 +159,25 @@ static void sort_best(candidate *x, int n, int k) {
     }
 }
 
-// The logits with bias and penalties; NaN counts as -inf.
+int sl_sampler_allow(sl_sampler *s, const uint32_t *allowed, sl_error *err) {
+    size_t n = ((size_t)s->n_vocab + 31) / 32;
+    if (allowed && !s->allowed && !(s->allowed = malloc(n * sizeof *allowed)))
+        return sl_fail(err, SL_ERR_MEMORY, "sampler: out of memory");
+    if (allowed) memcpy(s->allowed, allowed, n * sizeof *allowed);
+    s->is_limited = allowed != NULL;
+    return 0;
+}
+
+const uint32_t *sl_sampler_allowed(const sl_sampler *s) {
+    return s->is_limited ? s->allowed : NULL;
+}
+
+// The logits of allowed tokens, with bias and penalties; NaN counts as -inf.
 static void load_candidates(sl_sampler *s, const float *logits) {
     const sl_sampling *p = &s->params;
     for (int i = 0; i < s->n_vocab; i++) s->candidates[i] = (candidate){isnan(logits[i]) ? -INFINITY : logits[i], i};
+    for (int i = 0; s->is_limited && i < s->n_vocab; i++)
+        if (!(s->allowed[i / 32] >> i % 32 & 1)) s->candidates[i].logit = -INFINITY;
     for (int i = 0; i < p->n_bias; i++) {
         float *x = &s->candidates[s->bias[i].id].logit;
         *x += s->bias[i].bias;

@@ -273,6 +273,10 @@ SL_API void sl_sampler_free(sl_sampler *s);
 // Call for every token that enters the context, of the prompt and generated. SL_ERR_ARG: the id is out of range.
 SL_API int sl_sampler_accept(sl_sampler *s, int32_t id, sl_error *err);
 SL_API void sl_sampler_truncate(sl_sampler *s, int n_tokens); // keeps the first n_tokens of the history, or all
+// Later samples are tokens of `allowed` only: bit i % 32 of word i / 32 stands for token i. [(n_vocab + 31) / 32] words,
+// copied, at least one bit set. NULL: every token, which is the default. Other tokens count as logits of -inf, before all
+// parameters.
+SL_API int sl_sampler_allow(sl_sampler *s, const uint32_t *allowed, sl_error *err);
 
 // Samples the next token of each session from the session's logits with samplers[i]. ids: [n]. The samplers' histories do not
 // change: the caller calls sl_sampler_accept. SL_ERR_ARG: as sl_decode, or a session has no logits. SL_ERR_NOT_FINITE: a logit

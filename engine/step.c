@@ -227,10 +227,15 @@ static int queue_sampling(sl_engine *e, sl_session *const *batch, int n, sl_samp
     static const sl_sampling greedy = {.top_p = 1, .repeat_penalty = 1};
     const sl_backend *be = e->device.backend;
     const sl_sampling *params[n]; // n is at most n_sequences: check_batch
-    for (int i = 0; i < n; i++) params[i] = is_for_device(e, samplers[i]) ? sl_sampler_params(samplers[i]) : &greedy;
+    const uint32_t *allowed[n];
+    for (int i = 0; i < n; i++) {
+        int is_device = is_for_device(e, samplers[i]);
+        params[i] = is_device ? sl_sampler_params(samplers[i]) : &greedy;
+        allowed[i] = is_device ? sl_sampler_allowed(samplers[i]) : NULL;
+    }
     sl_logits_to_rows(&e->device, batch, n);
     set_rows(batch, n, NULL);
-    be->sample_rows(be, e->device.pass.logits, e->device.pass.device_rows, params, n, e->model->config.n_vocab,
+    be->sample_rows(be, e->device.pass.logits, e->device.pass.device_rows, params, allowed, n, e->model->config.n_vocab,
                     e->device.pass.ids);
     int rc = sample_on_host(batch, n, samplers, host_ids, err);
     for (int i = 0; !rc && i < n; i++)

@@ -69,7 +69,9 @@ typedef struct sl_cuda {
     void *settings; // sl_cuda_sampling [sample_rows], then int32_t [sample_rows]: the ids for the host
     int sample_rows;
     int32_t *sampled_ids; // [sample_rows] pinned
-    cudaEvent_t sampled;  // sampled_ids holds the ids of the last step
+    uint32_t *allowed;    // [allowed_words] of the rows that sample from some tokens only
+    size_t allowed_words;
+    cudaEvent_t sampled; // sampled_ids holds the ids of the last step
 } sl_cuda;
 
 static inline sl_cuda *sl_cuda_of(const sl_backend *be) {
@@ -118,8 +120,8 @@ int sl_cuda_gemm_init(sl_cuda *c, sl_error *err);
 void sl_cuda_gemm_free(sl_cuda *c);
 
 // ---- cuda_sampling.c ----
-void sl_cuda_sample_rows(const sl_backend *be, const float *logits, const sl_row *rows,
-                         const struct sl_sampling *const *sampling, int n_rows, int n_vocab, int32_t *ids);
+void sl_cuda_sample_rows(const sl_backend *be, const float *logits, const sl_row *rows, const sl_sampling *const *sampling,
+                         const uint32_t *const *allowed, int n_rows, int n_vocab, int32_t *ids);
 int sl_cuda_sampled_ids(const sl_backend *be, int32_t *ids, int n, sl_error *err);
 void sl_cuda_sampling_free(sl_cuda *c);
 

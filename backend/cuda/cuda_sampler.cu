@@ -80,8 +80,9 @@ static __device__ __forceinline__ double mass_of(float logit, float best, double
     return logit == best ? 1 : exp(((double)logit - best) / temp);
 }
 
-// The logit after the logit biases of the row.
+// The logit after the logit biases of the row; -inf for a token that is not allowed.
 static __device__ __forceinline__ float biased(const sl_cuda_sampling &p, float logit, int id) {
+    if (p.allowed && !(p.allowed[id / 32] >> id % 32 & 1)) logit = -INFINITY;
     for (int i = 0; i < p.n_bias; i++) // inf - inf is NaN, which counts as -inf: a bias of -inf bans the token
         if (p.bias[i].id == id) logit = (isnan(logit) ? -INFINITY : logit) + p.bias[i].bias;
     return logit;

@@ -34,7 +34,8 @@ typedef struct sl_cuda_sampling {
     float log_min_p; // logf(min_p), computed on the host, because the last bit can change the result. -inf: off
     uint32_t seed;
     int n_bias;
-    int not_finite; // 0 before; the kernel sets 1 when a logit of the row is NaN or infinite
+    int not_finite;          // 0 before; the kernel sets 1 when a logit of the row is NaN or infinite
+    const uint32_t *allowed; // as in sl_sampler_allow, device memory; NULL: every token
     sl_logit_bias bias[SL_CUDA_SAMPLER_BIASES];
 } sl_cuda_sampling;
 

@@ -32,14 +32,38 @@ static int grow(sl_cuda *c, int n, int n_vocab) {
     return 0;
 }
 
+// Uploads the allowed tokens of the rows that have some: settings[i].allowed. Returns 1 on failure.
+static int upload_allowed(const sl_backend *be, const uint32_t *const *allowed, int n_rows, int n_vocab,
+                          sl_cuda_sampling *settings) {
+    sl_cuda *c = sl_cuda_of(be);
+    size_t n = ((size_t)n_vocab + 31) / 32, n_limited = 0;
+    for (int i = 0; i < n_rows; i++) n_limited += allowed[i] != NULL;
+    if (n_limited * n > c->allowed_words) {
+        sl_cuda_keep_error(c, cudaStreamSynchronize(c->stream), "sampling");
+        cudaFree(c->allowed);
+        c->allowed = NULL, c->allowed_words = 0;
+        if (sl_cuda_keep_error(c, cudaMalloc((void **)&c->allowed, n_rows * n * sizeof(uint32_t)), "sampling")) return 1;
+        c->allowed_words = n_rows * n;
+    }
+    uint32_t *to = c->allowed;
+    for (int i = 0; i < n_rows; i++) {
+        if (!allowed[i]) continue;
+        sl_cuda_upload(be, to, allowed[i], n * sizeof *to);
+        settings[i].allowed = to;
+        to += n;
+    }
+    return 0;
+}
+
 void sl_cuda_sample_rows(const sl_backend *be, const float *logits, const sl_row *rows, const sl_sampling *const *sampling,
-                         int n_rows, int n_vocab, int32_t *ids) {
+                         const uint32_t *const *allowed, int n_rows, int n_vocab, int32_t *ids) {
     sl_cuda *c = sl_cuda_of(be);
     sl_cuda_sampling settings[n_rows];
     sl_cuda_use(c);
     if (grow(c, n_rows, n_vocab)) return;
     memset(settings, 0, sizeof settings);
     for (int i = 0; i < n_rows; i++) settings[i] = sl_cuda_sampling_of(sampling[i]);
+    if (upload_allowed(be, allowed, n_rows, n_vocab, settings)) return;
     sl_cuda_upload(be, c->settings, settings, sizeof settings);
     int32_t *host_ids = (int32_t *)((sl_cuda_sampling *)c->settings + c->sample_rows);
     sl_cuda_sample(logits, rows, c->settings, n_rows, n_vocab, ids, host_ids, c->sample_ws, c->stream);
@@ -61,6 +85,7 @@ int sl_cuda_sampled_ids(const sl_backend *be, int32_t *ids, int n, sl_error *err
 void sl_cuda_sampling_free(sl_cuda *c) {
     cudaFree(c->sample_ws);
     cudaFree(c->settings);
+    cudaFree(c->allowed);
     cudaFreeHost(c->sampled_ids);
     if (c->sampled) cudaEventDestroy(c->sampled);
 }

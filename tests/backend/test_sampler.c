@@ -215,6 +215,38 @@ static void accept(sl_sampler *s, int32_t id) {
     CHECK_OK(sl_sampler_accept(s, id, &err), err);
 }
 
+// Every parameter sees only the allowed tokens: a sampler with a set samples what a sampler without it samples from logits that
+// are -inf elsewhere. A bias brings no other token back.
+static void allowed(void) {
+    uint32_t set[(VOCAB + 31) / 32];
+    const sl_logit_bias raise = {3, INFINITY};
+    for (int k = 0; k < 40; k++) {
+        float logits[VOCAB], cut[VOCAB];
+        sl_sampling p = plain(k % 2 ? 0.8f : 0);
+        make_logits(logits, test_seed + (uint64_t)k);
+        test_draw_from(test_seed + (uint64_t)k);
+        p.top_k = k % 3 ? 0 : 5, p.top_p = k % 5 ? 1 : 0.7f, p.repeat_penalty = k % 7 ? 1 : 1.5f;
+        memset(set, 0, sizeof set);
+        set[(VOCAB - 1) / 32] |= 1u << (VOCAB - 1) % 32;
+        for (int i = 0; i < VOCAB / 4; i++) {
+            int id = test_below(VOCAB);
+            if (id != 3) set[id / 32] |= 1u << id % 32;
+        }
+        for (int i = 0; i < VOCAB; i++) cut[i] = set[i / 32] >> i % 32 & 1 ? logits[i] : -INFINITY;
+        sl_sampler *other = sampler(&p);
+        p.bias = &raise, p.n_bias = k % 4 == 0;
+        sl_sampler *limited = sampler(&p);
+        CHECK_OK(sl_sampler_allow(limited, set, &err), err);
+        CHECK(!memcmp(sl_sampler_allowed(limited), set, sizeof set));
+        for (int32_t id = 0; id < 20; id++) accept(limited, id), accept(other, id);
+        for (uint32_t i = 0; i < 10; i++)
+            CHECK_INT(sl_sampler_sample(limited, logits, 4, i), sl_sampler_sample(other, cut, 4, i));
+        CHECK_OK(sl_sampler_allow(limited, NULL, &err), err);
+        CHECK(!sl_sampler_allowed(limited));
+        sl_sampler_free(limited), sl_sampler_free(other);
+    }
+}
+
 static void penalties(void) {
     float logits[VOCAB] = {0};
     sl_sampling p = plain(0);
@@ -361,6 +393,7 @@ static const test_case cases[] = {
     {"exact-ties", 0, exact_ties},
     {"greedy", 0, greedy},
     {"logit-bias", 0, bias},
+    {"allowed", 0, allowed},
     {"penalties", 0, penalties},
     {"presence-and-frequency", 0, presence_and_frequency},
     {"replay", 0, replay},

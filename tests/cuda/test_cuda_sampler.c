@@ -356,12 +356,16 @@ static void run_lanes(int from, int end, int32_t ids[LANES][LANE_STEPS], uint64_
     sl_session *sessions[LANES];
     sl_sampler *samplers[LANES];
     int n = end - from;
+    uint32_t allowed[32] = {0}; // every third token of the model's 1,024
+    CHECK(r.n_vocab == 1024);
+    for (int i = 0; i < r.n_vocab; i += 3) allowed[i / 32] |= 1u << i % 32;
     for (int i = 0; i < n; i++) {
         int32_t *prompt = test_ids(40 + from + i, r.n_vocab, test_seed + (uint64_t)(from + i));
         sessions[i] = model_fixture_session(&r, (uint32_t)(from + i));
         CHECK_OK(sl_prefill(sessions[i], prompt, 40 + from + i, NULL, &err), err);
         CHECK_OK(sl_sampler_new(&params[from + i], r.n_vocab, &samplers[i], &err), err);
         for (int j = 0; j < 40 + from + i; j++) CHECK_OK(sl_sampler_accept(samplers[i], prompt[j], &err), err);
+        if (from + i != 2) CHECK_OK(sl_sampler_allow(samplers[i], allowed, &err), err);
         free(prompt);
     }
     for (int step = 0; step < LANE_STEPS; step++) {
@@ -369,6 +373,7 @@ static void run_lanes(int from, int end, int32_t ids[LANES][LANE_STEPS], uint64_
         CHECK_OK((step + 1 < LANE_STEPS ? sl_step : sl_sample)(sessions, n, samplers, next, &err), err);
         for (int i = 0; i < n; i++) {
             ids[from + i][step] = next[i];
+            CHECK(from + i == 2 || next[i] % 3 == 0);
             CHECK_OK(sl_sampler_accept(samplers[i], next[i], &err), err);
         }
     }
@@ -379,8 +384,8 @@ static void run_lanes(int from, int end, int32_t ids[LANES][LANE_STEPS], uint64_
     model_fixture_close(&r);
 }
 
-// A batch where the GPU samples two lanes and the host two others, with penalties and with more biases than a GPU takes: each
-// lane has the ids and logits that it has alone.
+// A batch where the GPU samples two lanes, and the host two others, with penalties and with more biases than a GPU takes; three
+// lanes sample from allowed tokens only. Each lane has the ids and logits that it has alone.
 static void shared_with_the_host(void) {
     int32_t together[LANES][LANE_STEPS], alone[LANES][LANE_STEPS];
     uint64_t hashes[LANES], hashes_alone[LANES];
