@@ -570,6 +570,10 @@ static void redrawn(void) {
     CHECK_GOOD(pdf);
     CHECK_STR(slurp(in_tmp("p.svg"), &n), before);
     CHECK(!strncmp(slurp(in_tmp("q.pdf"), &n), "%PDF-", 5));
+    CHECK(!rename(in_tmp("p.dat"), in_tmp("p.data"))); // another ending stays in the name of the picture
+    r = RUN("plot", in_tmp("p.data"));
+    CHECK_GOOD(r);
+    CHECK_STR(slurp(in_tmp("p.data.svg"), &n), before);
 }
 
 // A data file that cannot be written leaves the one of before, and no other file.

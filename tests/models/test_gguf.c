@@ -366,6 +366,18 @@ static void write_part(const char *name, int no, int n_parts, int from, int to, 
     gguf_file_write(&f, name);
 }
 
+static void two_parts(void) {
+    enum { ALL = 21 };
+    sl_model *model;
+    write_part("m-00001-of-00002.gguf", 0, 2, 0, 8, ALL);
+    write_part("m-00002-of-00002.gguf", 1, 2, 8, 99, ALL);
+    const sl_model_options options = {.flags = SL_MODEL_NO_TOKENIZER};
+    CHECK_OK(sl_model_load(in_tmp("m-00001-of-00002.gguf"), &options, &model, &err), err);
+    CHECK_INT(sl_tensors_n_files(sl_model_tensors(model)), 2);
+    CHECK_INT(sl_tensors_count(sl_model_tensors(model)), ALL);
+    sl_model_free(model);
+}
+
 static void parts(void) {
     enum { ALL = 21 }; // tensors of the folder: 3 and 9 of each of 2 layers
     sl_model *model;
@@ -472,6 +484,7 @@ static const test_case cases[] = {{"refused", NEEDS_NOTHING, refused},
                                   {"settings", NEEDS_NOTHING, settings},
                                   {"values-of-layers", NEEDS_NOTHING, values_of_layers},
                                   {"parts", NEEDS_NOTHING, parts},
+                                  {"two-parts", NEEDS_NOTHING, two_parts},
                                   {"damaged", NEEDS_NOTHING, damaged},
                                   {"changed-file", NEEDS_NOTHING, changed_file},
                                   {0}};
