@@ -49,7 +49,7 @@ endif
 
 # Sources are in the folders of layers (docs/architecture.md) and up to two levels below.
 sources  = $(foreach d,$1 $1/* $1/*/*,$(wildcard $(addprefix $d/,$2)))
-LIB_DIRS := base backend kv tokenizer attention models engine
+LIB_DIRS := base backend kv tokenizer grammar attention models engine
 LIB_SRC  := $(filter-out backend/cuda/% %_cuda.c,$(foreach d,$(LIB_DIRS),$(call sources,$d,*.c *.cc)))
 CLI_SRC  := $(call sources,cli,*.c)
 TEST_SRC := $(filter-out tests/fuzz/main.c,$(call sources,tests,*.c))
