@@ -132,7 +132,8 @@ static int count_visits(sl_automaton *a, size_t n, sl_error *err) {
 
 static int call(sl_automaton *a, const sl_node *x, uint32_t callers, sl_error *err) {
     size_t n;
-    if (x->b != 0) return a->depth[callers] < SL_GRAMMAR_MOST_DEPTH ? push_pending(a, x->a, sl_key(x->b, callers), err) : 0;
+    if (x->b != 0 && a->depth[callers] >= SL_GRAMMAR_MOST_DEPTH) return a->is_cut = 1, 0;
+    if (x->b != 0) return push_pending(a, x->a, sl_key(x->b, callers), err);
     int rc = count_visits(a, a->callers.from[callers + 1] - a->callers.from[callers], err);
     const uint64_t *keys = keys_of(a, callers, &n);
     for (size_t i = 0; !rc && i < n; i++) rc = push_pending(a, x->a, keys[i], err);
@@ -202,12 +203,15 @@ static int begin_rules(sl_automaton *a, int rc, sl_error *err) {
 // *state: the state of the places in a->todo.
 static int close_places(sl_automaton *a, uint32_t *state, sl_error *err) {
     a->found.n = 0;
+    a->is_cut = 0;
     next_round(&a->visited);
     int rc = begin_rules(a, visit_all(a, err), err);
     a->todo.n = 0;
     if (rc) return rc;
     sl_keys_sort(&a->found);
-    return sl_automaton_state(a, &a->found, state, err);
+    rc = sl_automaton_state(a, &a->found, state, err);
+    if (!rc && a->is_cut) a->state_depth[*state] = UINT16_MAX;
+    return rc;
 }
 
 // ---- states ----

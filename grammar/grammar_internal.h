@@ -258,7 +258,9 @@ typedef struct sl_automaton {
     sl_key_sets callers, states;
     uint32_t *next;  // [states][n_classes] the state after a byte
     uint32_t *after; // [callers] the state when the rule has ended
-    uint16_t *depth, *state_depth; // [callers], [states] rules that the text is within
+    // [callers], [states] rules that the text is within; UINT16_MAX: the limit of depth has cut places off the state
+    uint16_t *depth, *state_depth;
+    int is_cut; // the limit has cut a place off the closure
     size_t cap_states, cap_callers;
     uint32_t start;
     long n_visits; // since the last sl_automaton_begin

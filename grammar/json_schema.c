@@ -301,7 +301,6 @@ static sl_expr read_types(sl_schema_reader *r, const json_t *schema) {
         json_decref(list);
         return e;
     }
-    if (written == SL_ANY && json_object_size(schema) == 0) return sl_expr_json_value(b, &r->rules);
     if (written & SL_OBJECT) push(r, &parts, read_object(r, schema));
     if (written & SL_ARRAY) push(r, &parts, read_array(r, schema));
     if (written & SL_STRING) push(r, &parts, read_string(r, schema));

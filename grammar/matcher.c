@@ -18,7 +18,7 @@ typedef struct token_set {
     uint32_t *bits;  // [n_words]
     uint32_t *exits; // [n_exits] nodes of the trie after which the state can end
     uint32_t n_exits, cap_exits;
-    int depth; // of the deepest state after a token
+    int depth; // of the deepest state on the walks
 } token_set;
 
 struct sl_grammar_run {
@@ -118,14 +118,15 @@ static int push_exit(token_set *s, uint32_t node, sl_error *err) {
     return 0;
 }
 
-// Adds the tokens of the trie's nodes [from, to), which begin at `state`, to bits. whole: gets exits and depth; NULL: not wanted.
-static int walk(sl_matcher *m, uint32_t state, uint32_t from, uint32_t to, uint32_t *bits, token_set *whole, sl_error *err) {
+// Adds the tokens of the trie's nodes [from, to), which begin at `state`, to a set.
+static int walk(sl_matcher *m, uint32_t state, uint32_t from, uint32_t to, int wants_exits, token_set *set, sl_error *err) {
     const sl_trie_node *nodes = m->trie->nodes;
     sl_automaton *a = &m->a;
     const uint8_t *class_of = m->g->class_of;
     size_t n_classes = (size_t)m->g->n_classes;
     int rc = 0;
     if (from >= to || state == SL_STATE_DEAD) return 0;
+    if (a->state_depth[state] > set->depth) set->depth = a->state_depth[state];
     m->path[nodes[from].depth] = state;
     for (uint32_t i = from; i < to;) {
         const sl_trie_node *x = &nodes[i];
@@ -137,10 +138,10 @@ static int walk(sl_matcher *m, uint32_t state, uint32_t from, uint32_t to, uint3
         }
         for (uint32_t k = x->token; k < x[1].token; k++) {
             uint32_t id = (uint32_t)m->trie->sorted[k];
-            bits[id / 32] |= 1u << id % 32;
+            set->bits[id / 32] |= 1u << id % 32;
         }
-        if (whole && a->state_depth[s] > whole->depth) whole->depth = a->state_depth[s];
-        if (whole && sl_state_can_end(a, s) && (rc = push_exit(whole, i, err))) return rc;
+        if (a->state_depth[s] > set->depth) set->depth = a->state_depth[s];
+        if (wants_exits && sl_state_can_end(a, s) && (rc = push_exit(set, i, err))) return rc;
         m->path[x->depth + 1] = s;
         i++;
     }
@@ -149,24 +150,28 @@ static int walk(sl_matcher *m, uint32_t state, uint32_t from, uint32_t to, uint3
 
 static int find_tokens(sl_matcher *m, uint32_t state, token_set **out, sl_error *err);
 
-// Adds the tokens of the places keys[n], which have the same callers and begin a wide choice. *is_done 0: the rule nests too
-// deep for its inner set.
-static int add_inner(sl_matcher *m, const uint64_t *keys, size_t n, uint32_t *bits, int *is_done, sl_error *err) {
+// The state of the places keys[n], as if their rule had these callers.
+static int state_of(sl_matcher *m, const uint64_t *keys, size_t n, uint32_t callers, uint32_t *state, sl_error *err) {
+    int rc = 0;
+    m->places.n = 0;
+    for (size_t i = 0; !rc && i < n; i++) rc = sl_keys_push(&m->places, sl_key(sl_key_node(keys[i]), callers), err);
+    return rc ? rc : sl_automaton_state(&m->a, &m->places, state, err);
+}
+
+// Adds the tokens of the places keys[n] by their inner set.
+static int add_inner(sl_matcher *m, const uint64_t *keys, size_t n, token_set *set, sl_error *err) {
     uint32_t callers = sl_key_callers(keys[0]), state, after;
     const sl_trie_node *nodes = m->trie->nodes;
     token_set *inner;
-    int rc = 0;
-    m->places.n = 0;
-    for (size_t i = 0; !rc && i < n; i++) rc = sl_keys_push(&m->places, sl_key(sl_key_node(keys[i]), 0), err);
-    if (!rc) rc = sl_automaton_state(&m->a, &m->places, &state, err);
+    int rc = state_of(m, keys, n, 0, &state, err);
     if (!rc) rc = find_tokens(m, state, &inner, err);
     if (rc) return rc;
-    *is_done = inner->depth + m->a.depth[callers] <= SL_GRAMMAR_MOST_DEPTH;
-    if (!*is_done) return 0;
-    for (int i = 0; i < m->trie->n_words; i++) bits[i] |= inner->bits[i];
+    for (int i = 0; i < m->trie->n_words; i++) set->bits[i] |= inner->bits[i];
+    int depth = inner->depth + m->a.depth[callers];
+    if (depth > set->depth) set->depth = depth;
     rc = sl_automaton_after(&m->a, callers, &after, err);
     for (uint32_t i = 0; !rc && i < inner->n_exits; i++)
-        rc = walk(m, after, inner->exits[i] + 1, nodes[inner->exits[i]].skip, bits, NULL, err);
+        rc = walk(m, after, inner->exits[i] + 1, nodes[inner->exits[i]].skip, 0, set, err);
     return rc;
 }
 
@@ -177,43 +182,47 @@ static int is_wide(const sl_matcher *m, const uint64_t *keys, size_t n) {
 }
 
 // keys: [n] of a state; sorted, so places with the same callers stand together
-static int add_places(sl_matcher *m, const uint64_t *keys, size_t n, uint32_t *bits, sl_error *err) {
+static int add_places(sl_matcher *m, const uint64_t *keys, size_t n, token_set *set, sl_error *err) {
     int rc = 0;
     for (size_t from = 0, to; !rc && from < n; from = to) {
-        int is_done = 0;
-        uint32_t state;
-        for (to = from + 1; to < n && sl_key_callers(keys[to]) == sl_key_callers(keys[from]);) to++;
-        if (is_wide(m, keys + from, to - from)) rc = add_inner(m, keys + from, to - from, bits, &is_done, err);
-        if (rc || is_done) continue;
-        m->places.n = 0;
-        for (size_t i = from; !rc && i < to; i++) rc = sl_keys_push(&m->places, keys[i], err);
-        if (!rc) rc = sl_automaton_state(&m->a, &m->places, &state, err);
-        if (!rc) rc = walk(m, state, 0, m->trie->n_nodes, bits, NULL, err);
+        uint32_t state, callers = sl_key_callers(keys[from]);
+        for (to = from + 1; to < n && sl_key_callers(keys[to]) == callers;) to++;
+        if (is_wide(m, keys + from, to - from)) {
+            rc = add_inner(m, keys + from, to - from, set, err);
+        } else {
+            rc = state_of(m, keys + from, to - from, callers, &state, err);
+            if (!rc) rc = walk(m, state, 0, m->trie->n_nodes, 0, set, err);
+        }
     }
     return rc;
 }
 
+static int compute(sl_matcher *m, token_set *set, sl_error *err) {
+    size_t n;
+    const uint64_t *keys = sl_state_keys(&m->a, set->state, &n);
+    int rc = 0, is_split = n > 0 && sl_key_callers(keys[n - 1]) != 0 && is_wide(m, keys, n);
+    if (is_split) {
+        sl_keys copy = {0}; // new states move the keys of the automaton
+        for (size_t i = 0; !rc && i < n; i++) rc = sl_keys_push(&copy, keys[i], err);
+        if (!rc) rc = add_places(m, copy.data, copy.n, set, err);
+        free(copy.data);
+        if (rc || set->depth <= SL_GRAMMAR_MOST_DEPTH) return rc;
+        memset(set->bits, 0, (size_t)m->trie->n_words * sizeof *set->bits); // the limit of depth tells the places apart
+    }
+    return walk(m, set->state, 0, m->trie->n_nodes, !is_split, set, err);
+}
+
 // *out: the tokens that may follow a state, without end tokens. Valid until the next call.
 static int find_tokens(sl_matcher *m, uint32_t state, token_set **out, sl_error *err) {
-    token_set *s = find_set(m, state);
-    if (s) return *out = s, 0;
-    s = new_set(m, state, err);
-    if (!s) return SL_ERR_MEMORY;
-    size_t n;
-    const uint64_t *keys = sl_state_keys(&m->a, state, &n);
-    int rc = 0;
-    if (n == 0 || sl_key_callers(keys[n - 1]) == 0 || !is_wide(m, keys, n)) {
-        rc = walk(m, state, 0, m->trie->n_nodes, s->bits, s, err);
-    } else {
-        sl_keys copy = {0}; // new states may move the keys
-        for (size_t i = 0; !rc && i < n; i++) rc = sl_keys_push(&copy, sl_state_keys(&m->a, state, &n)[i], err);
-        if (!rc) rc = add_places(m, copy.data, copy.n, s->bits, err);
-        free(copy.data);
-    }
-    if (!rc) rc = keep_set(m, s, err);
-    if (rc) free_set(s);
-    *out = rc ? NULL : s;
-    return rc;
+    *out = find_set(m, state);
+    if (*out) return 0;
+    token_set *set = new_set(m, state, err);
+    if (!set) return SL_ERR_MEMORY;
+    int rc = compute(m, set, err);
+    if (!rc) rc = keep_set(m, set, err);
+    if (rc) return free_set(set), rc;
+    *out = set;
+    return 0;
 }
 
 // ---- matchers ----
