@@ -56,9 +56,9 @@ static int grow_states(sl_automaton *a, sl_error *err) {
     if (!next) return sl_fail(err, SL_ERR_MEMORY, "%zu states of a grammar: out of memory", cap);
     memset(next + a->cap_states * n_classes, 0xff, (cap - a->cap_states) * n_classes * sizeof *next);
     a->next = next;
-    uint16_t *depth = realloc(a->state_depth, cap * sizeof *depth);
-    if (!depth) return sl_fail(err, SL_ERR_MEMORY, "%zu states of a grammar: out of memory", cap);
-    a->state_depth = depth;
+    sl_state_facts *facts = realloc(a->facts, cap * sizeof *facts);
+    if (!facts) return sl_fail(err, SL_ERR_MEMORY, "%zu states of a grammar: out of memory", cap);
+    a->facts = facts;
     a->cap_states = cap;
     return 0;
 }
@@ -84,7 +84,7 @@ int sl_automaton_state(sl_automaton *a, const sl_keys *keys, uint32_t *state, sl
     uint16_t depth = 0;
     for (size_t i = 0; i < keys->n; i++)
         if (a->depth[sl_key_callers(keys->data[i])] > depth) depth = a->depth[sl_key_callers(keys->data[i])];
-    a->state_depth[*state] = depth;
+    a->facts[*state] = (sl_state_facts){depth, keys->n > 0 && keys->data[0] == 0};
     return 0;
 }
 
@@ -210,7 +210,7 @@ static int close_places(sl_automaton *a, uint32_t *state, sl_error *err) {
     if (rc) return rc;
     sl_keys_sort(&a->found);
     rc = sl_automaton_state(a, &a->found, state, err);
-    if (!rc && a->is_cut) a->state_depth[*state] = UINT16_MAX;
+    if (!rc && a->is_cut) a->facts[*state].depth = UINT16_MAX;
     return rc;
 }
 
@@ -235,7 +235,7 @@ int sl_automaton_new(const sl_grammar *g, sl_automaton *a, sl_error *err) {
 
 void sl_automaton_free(sl_automaton *a) {
     sl_key_sets_free(&a->callers), sl_key_sets_free(&a->states);
-    free(a->next), free(a->after), free(a->depth), free(a->state_depth);
+    free(a->next), free(a->after), free(a->depth), free(a->facts);
     free(a->todo.data), free(a->found.data), free(a->gathered.data), free(a->visited.keys), free(a->visited.rounds);
     free(a->pending), free(a->first_pending), free(a->rules_pending);
     *a = (sl_automaton){0};
@@ -243,7 +243,8 @@ void sl_automaton_free(sl_automaton *a) {
 
 size_t sl_automaton_bytes(const sl_automaton *a) {
     return sl_key_sets_bytes(&a->callers) + sl_key_sets_bytes(&a->states) +
-           a->cap_states * ((size_t)a->g->n_classes * sizeof *a->next + sizeof *a->state_depth) + a->cap_callers * (sizeof *a->after + sizeof *a->depth);
+           a->cap_states * ((size_t)a->g->n_classes * sizeof *a->next + sizeof *a->facts) +
+           a->cap_callers * (sizeof *a->after + sizeof *a->depth);
 }
 
 int sl_automaton_step(sl_automaton *a, uint32_t state, unsigned char byte, uint32_t *to, sl_error *err) {
@@ -305,7 +306,8 @@ int sl_automaton_move(const sl_automaton *from, uint32_t state, sl_automaton *to
     number[0] = 1;
     for (size_t i = 0; i < n; i++) number[sl_key_callers(k[i])] = 1;
     int rc = move_callers(from, number, to, err);
-    for (size_t i = 0; !rc && i < n; i++) rc = sl_keys_push(&keys, sl_key(sl_key_node(k[i]), number[sl_key_callers(k[i])]), err);
+    for (size_t i = 0; !rc && i < n; i++)
+        rc = sl_keys_push(&keys, sl_key(sl_key_node(k[i]), number[sl_key_callers(k[i])]), err);
     if (!rc) sl_keys_sort(&keys), rc = sl_automaton_state(to, &keys, moved, err);
     free(number), free(keys.data);
     return rc;

@@ -9,8 +9,9 @@ typedef enum { LITERAL, CLASS, SEQUENCE, CHOICE, REPEAT, RULE } expr_kind;
 
 typedef struct expr {
     expr_kind kind;
-    int32_t a; // LITERAL: offset in texts; CLASS: index in ranges; SEQUENCE, CHOICE: index in parts; REPEAT: e; RULE: its number
-    int32_t n; // LITERAL, CLASS, SEQUENCE, CHOICE: how many
+    int32_t
+        a; // LITERAL: offset in texts; CLASS: index in ranges; SEQUENCE, CHOICE: index in parts; REPEAT: e; RULE: its number
+    int32_t n;    // LITERAL, CLASS, SEQUENCE, CHOICE: how many
     int min, max; // REPEAT
 } expr;
 
@@ -39,7 +40,8 @@ static int room(sl_builder *b, void *array, int32_t n, int32_t *cap, size_t size
     void **data = array;
     if (b->rc || n < *cap) return !b->rc;
     int32_t grown = *cap ? 2 * *cap : 64;
-    if (n >= most) return sl_builder_fail(b, sl_fail(b->err, SL_ERR_UNSUPPORTED, "the grammar has more than %d %s", most, what)), 0;
+    if (n >= most)
+        return sl_builder_fail(b, sl_fail(b->err, SL_ERR_UNSUPPORTED, "the grammar has more than %d %s", most, what)), 0;
     void *p = realloc(*data, (size_t)grown * size);
     if (!p) return sl_builder_fail(b, sl_fail(b->err, SL_ERR_MEMORY, "a grammar of %d %s: out of memory", grown, what)), 0;
     *data = p;
@@ -92,8 +94,8 @@ sl_expr sl_builder_fail(sl_builder *b, int code) {
 sl_expr sl_expr_literal(sl_builder *b, const char *bytes, size_t n) {
     if (b->rc || n == 0) return 0;
     if (b->texts.n + n > SL_GRAMMAR_MOST_NODES)
-        return sl_builder_fail(b, sl_fail(b->err, SL_ERR_UNSUPPORTED, "the grammar has more than %d bytes of text",
-                                          SL_GRAMMAR_MOST_NODES));
+        return sl_builder_fail(
+            b, sl_fail(b->err, SL_ERR_UNSUPPORTED, "the grammar has more than %d bytes of text", SL_GRAMMAR_MOST_NODES));
     int32_t at = (int32_t)b->texts.n;
     sl_builder_fail(b, sl_text_append(&b->texts, bytes, n, b->err));
     return add(b, (expr){LITERAL, at, (int32_t)n, 0, 0});
@@ -135,7 +137,8 @@ static sl_expr add_list(sl_builder *b, expr_kind kind, const sl_expr *parts, siz
     int32_t at = (int32_t)b->parts.n;
     if (b->rc || n == 1) return b->rc ? 0 : parts[0];
     if (b->parts.n + n > SL_GRAMMAR_MOST_EXPRS)
-        return sl_builder_fail(b, sl_fail(b->err, SL_ERR_UNSUPPORTED, "the grammar has more than %d parts", SL_GRAMMAR_MOST_EXPRS));
+        return sl_builder_fail(
+            b, sl_fail(b->err, SL_ERR_UNSUPPORTED, "the grammar has more than %d parts", SL_GRAMMAR_MOST_EXPRS));
     for (size_t i = 0; i < n && !b->rc; i++) sl_builder_fail(b, sl_ids_push(&b->parts, parts[i], b->err));
     return add(b, (expr){kind, at, (int32_t)n, 0, 0});
 }
@@ -219,7 +222,8 @@ static int32_t find_bytes(class_graph *c, unsigned lo, unsigned hi, int32_t next
     const sl_grammar *g = b->g;
     for (int32_t i = c->first_node; i < g->n_nodes; i++) {
         const sl_byte_set *s = &g->sets[g->nodes[i].a];
-        int is_equal = g->nodes[i].b == next && (lo == 0 || !sl_byte_set_has(s, lo - 1)) && (hi == 255 || !sl_byte_set_has(s, hi + 1));
+        int is_equal =
+            g->nodes[i].b == next && (lo == 0 || !sl_byte_set_has(s, lo - 1)) && (hi == 255 || !sl_byte_set_has(s, hi + 1));
         for (unsigned x = lo; is_equal && x <= hi; x++) is_equal = sl_byte_set_has(s, x);
         if (is_equal) return i;
     }
@@ -285,7 +289,8 @@ static int32_t emit_choice(sl_builder *b, const expr *e, int32_t next) {
 static int32_t emit(sl_builder *b, sl_expr index, int32_t next) {
     const expr e = b->exprs[index];
     if (++b->n_emitted > MOST_EMITTED)
-        sl_builder_fail(b, sl_fail(b->err, SL_ERR_UNSUPPORTED, "the repetitions of the grammar have more than %d parts", MOST_EMITTED));
+        sl_builder_fail(
+            b, sl_fail(b->err, SL_ERR_UNSUPPORTED, "the repetitions of the grammar have more than %d parts", MOST_EMITTED));
     if (b->rc) return 0;
     switch (e.kind) {
     case LITERAL:

@@ -29,7 +29,8 @@ __attribute__((format(printf, 3, 4))) static int refuse_at(gbnf *g, size_t at, c
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    return sl_builder_fail(g->b, sl_fail(sl_builder_error(g->b), SL_ERR_FORMAT, "grammar: line %zu, column %zu: %s", line, column, text));
+    return sl_builder_fail(
+        g->b, sl_fail(sl_builder_error(g->b), SL_ERR_FORMAT, "grammar: line %zu, column %zu: %s", line, column, text));
 }
 #define refuse(g, ...) refuse_at(g, (g)->at, __VA_ARGS__)
 
@@ -89,7 +90,8 @@ static int take_name(gbnf *g) {
     sl_error *err = sl_builder_error(g->b);
     int rc = sl_ids_push(&g->used, (int32_t)at, err);
     if (!rc) rc = sl_ids_push(&g->known, 0, err);
-    if (!rc && json_object_set_new(g->rules, name, json_integer(rule))) rc = sl_fail(err, SL_ERR_MEMORY, "a grammar: out of memory");
+    if (!rc && json_object_set_new(g->rules, name, json_integer(rule)))
+        rc = sl_fail(err, SL_ERR_MEMORY, "a grammar: out of memory");
     if (rc) sl_builder_fail(g->b, rc);
     return rule;
 }
@@ -99,7 +101,9 @@ static int take_name(gbnf *g) {
 static uint32_t take_hex(gbnf *g, int n) {
     uint32_t c = 0;
     for (int i = 0; i < n; i++, g->at++) {
-        int x = peek(g, 0), digit = x >= '0' && x <= '9' ? x - '0' : (x | 32) >= 'a' && (x | 32) <= 'f' ? (x | 32) - 'a' + 10 : -1;
+        int x = peek(g, 0), digit = x >= '0' && x <= '9'                 ? x - '0'
+                                    : (x | 32) >= 'a' && (x | 32) <= 'f' ? (x | 32) - 'a' + 10
+                                                                         : -1;
         if (digit < 0) return (uint32_t)refuse(g, "expected %d hexadecimal digits", n);
         c = c << 4 | (uint32_t)digit;
     }
@@ -125,7 +129,8 @@ static uint32_t take_char(gbnf *g) {
         c = (unsigned char)meant[name - names];
     else
         refuse_at(g, at, "an unknown escape, expected one of \\t \\n \\r \\\\ \\\" \\[ \\] \\- \\^ \\xHH \\uHHHH \\UHHHHHHHH");
-    if (c > SL_MOST_CHAR || (c >= 0xd800 && c <= 0xdfff)) refuse_at(g, at, "expected a character, found a surrogate or a number too large");
+    if (c > SL_MOST_CHAR || (c >= 0xd800 && c <= 0xdfff))
+        refuse_at(g, at, "expected a character, found a surrogate or a number too large");
     return c;
 }
 
@@ -269,7 +274,8 @@ int sl_grammar_new_gbnf(const char *text, size_t n, const json_t *schemas, sl_gr
     read_rules(&g);
     read_schemas(&g, schemas);
     const json_t *root = json_object_get(g.rules, "root");
-    if (!root && !sl_builder_failed(b)) sl_builder_fail(b, sl_fail(err, SL_ERR_FORMAT, "grammar: no rule root, expected root ::= ..."));
+    if (!root && !sl_builder_failed(b))
+        sl_builder_fail(b, sl_fail(err, SL_ERR_FORMAT, "grammar: no rule root, expected root ::= ..."));
     rc = sl_builder_finish(b, (int)json_integer_value(root), out);
     json_decref(g.rules);
     sl_ids_free(&g.used), sl_ids_free(&g.known);

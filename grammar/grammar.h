@@ -3,8 +3,8 @@
 // Four objects:
 //   sl_grammar      a grammar over bytes, read from GBNF, a JSON schema, a regular expression or a list of texts. Immutable.
 //   sl_token_trie   the bytes of a tokenizer's tokens. Immutable.
-//   sl_matcher      a grammar with a trie, and what it has computed so far. One thread at a time may use a matcher and its runs.
-//   sl_grammar_run  one generation: where the text is in the grammar.
+//   sl_matcher      a grammar with a trie, and what it has computed so far. One thread at a time may use a matcher and its
+//   runs. sl_grammar_run  one generation: where the text is in the grammar.
 //
 // A prefix of a text is viable if some continuation by bytes follows the grammar. A token is allowed if its bytes leave the
 // prefix viable. An end token is allowed if the text follows the grammar. Other special tokens are never allowed.

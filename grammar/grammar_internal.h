@@ -27,8 +27,8 @@ typedef struct sl_char_range { // code points from lo to hi
 
 enum { SL_MOST_CHAR = 0x10ffff };
 
-// Sorts and joins ranges[n] and cuts surrogates and numbers above SL_MOST_CHAR out. Returns the new n, at most n + 1: ranges has
-// room for n + 1.
+// Sorts and joins ranges[n] and cuts surrogates and numbers above SL_MOST_CHAR out. Returns the new n, at most n + 1: ranges
+// has room for n + 1.
 int sl_ranges_normalise(sl_char_range *ranges, int n);
 // Writes the characters that are not in ranges[n], which are normalised. out: [n + 2]. Returns their number.
 int sl_ranges_invert(const sl_char_range *ranges, int n, sl_char_range *out);
@@ -96,7 +96,10 @@ sl_expr sl_regex_read(sl_builder *b, const char *what, const char *text, size_t 
 typedef struct sl_json_rules { // rules that all JSON texts share; -1: not made yet
     int space, escape, string, integer, number, value, object;
 } sl_json_rules;
-#define SL_JSON_RULES_NONE (sl_json_rules){-1, -1, -1, -1, -1, -1, -1}
+#define SL_JSON_RULES_NONE                                                                                                     \
+    (sl_json_rules) {                                                                                                          \
+        -1, -1, -1, -1, -1, -1, -1                                                                                             \
+    }
 
 sl_expr sl_expr_json_space(sl_builder *b, sl_json_rules *r);     // between brackets and values
 sl_expr sl_expr_json_comma(sl_builder *b, sl_json_rules *r);     // "," and space
@@ -159,8 +162,18 @@ const json_t *sl_schema_merge(sl_schema_reader *r, const json_t *a, const char *
 // 1: no value that the grammar of one schema writes is allowed by the other.
 int sl_schema_are_disjoint(sl_schema_reader *r, const json_t *a, const json_t *b);
 
-enum { SL_NULL = 1, SL_BOOLEAN = 2, SL_INTEGER = 4, SL_FRACTION = 8, SL_STRING = 16, SL_ARRAY = 32, SL_OBJECT = 64, SL_ANY = 127 };
-// The types that a schema allows, and those that its grammar writes: without type and enum, the types that its keywords are for.
+enum {
+    SL_NULL = 1,
+    SL_BOOLEAN = 2,
+    SL_INTEGER = 4,
+    SL_FRACTION = 8,
+    SL_STRING = 16,
+    SL_ARRAY = 32,
+    SL_OBJECT = 64,
+    SL_ANY = 127
+};
+// The types that a schema allows, and those that its grammar writes: without type and enum, the types that its keywords are
+// for.
 int sl_schema_types(sl_schema_reader *r, const json_t *schema, int *written);
 int sl_schema_type_of(const json_t *value);
 
@@ -253,14 +266,19 @@ typedef struct sl_pending { // a call that waits until all calls of its rule are
     int32_t next;
 } sl_pending;
 
+typedef struct sl_state_facts {
+    uint16_t depth;  // rules that the text is within; UINT16_MAX: the limit of depth has cut places off
+    uint8_t can_end; // the text follows the grammar
+} sl_state_facts;
+
 typedef struct sl_automaton {
     const sl_grammar *g;
     sl_key_sets callers, states;
-    uint32_t *next;  // [states][n_classes] the state after a byte
-    uint32_t *after; // [callers] the state when the rule has ended
-    // [callers], [states] rules that the text is within; UINT16_MAX: the limit of depth has cut places off the state
-    uint16_t *depth, *state_depth;
-    int is_cut; // the limit has cut a place off the closure
+    uint32_t *next;        // [states][n_classes] the state after a byte
+    uint32_t *after;       // [callers] the state when the rule has ended
+    uint16_t *depth;       // [callers] rules that the text is within
+    sl_state_facts *facts; // [states]
+    int is_cut;            // the limit has cut a place off the closure
     size_t cap_states, cap_callers;
     uint32_t start;
     long n_visits; // since the last sl_automaton_begin
@@ -291,12 +309,6 @@ static inline const uint64_t *sl_state_keys(const sl_automaton *a, uint32_t stat
     *n = a->states.from[state + 1] - a->states.from[state];
     return a->states.all.data + a->states.from[state];
 }
-static inline int sl_state_can_end(const sl_automaton *a, uint32_t state) {
-    size_t n;
-    const uint64_t *keys = sl_state_keys(a, state, &n);
-    return n > 0 && keys[0] == 0;
-}
-
 // ---- the trie of the tokens' bytes ----
 
 typedef struct sl_trie_node {
@@ -312,8 +324,8 @@ struct sl_token_trie {
     int32_t *sorted; // tokens with bytes in the order of bytes
     int32_t *ends;   // [n_ends]
     int n_ends, n_vocab, n_words, most_depth;
-    sl_text bytes;   // of all tokens
-    uint32_t *from;  // [n_vocab + 1] bytes of a token; none for special and end tokens
+    sl_text bytes;  // of all tokens
+    uint32_t *from; // [n_vocab + 1] bytes of a token; none for special and end tokens
 };
 
 #endif

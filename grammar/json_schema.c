@@ -1,6 +1,6 @@
-// grammar/json_schema.c - reads JSON schemas. The texts of the grammar are texts of values that the schema allows, but not all of
-// them: the properties of an object stand in the order of the schema, and an object with "properties" has no other properties
-// unless "additionalProperties" says so. The reader refuses keywords that it does not know.
+// grammar/json_schema.c - reads JSON schemas. The texts of the grammar are texts of values that the schema allows, but not all
+// of them: the properties of an object stand in the order of the schema, and an object with "properties" has no other
+// properties unless "additionalProperties" says so. The reader refuses keywords that it does not know.
 #include "grammar/grammar_internal.h"
 
 #include <stdlib.h>
@@ -71,7 +71,9 @@ static int most_repeated(int min, int max) {
 static const struct {
     const char *name, *regex;
 } formats[] = {
-#define DATE "[1-9][0-9]{3}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))"
+#define DATE                                                                                                                   \
+    "[1-9][0-9]{3}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]" \
+    "|2[0-8]))"
 #define TIME "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]{1,6})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
 #define LABEL "[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,30}[a-zA-Z0-9])?"
 #define BYTE "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
@@ -93,10 +95,11 @@ static sl_expr read_format(sl_schema_reader *r, const char *name) {
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
         if (!strcmp(formats[i].name, name))
             return sl_regex_read(r->b, name, formats[i].regex, strlen(formats[i].regex), sl_expr_json_class, 0);
-    return sl_schema_refuse(r, SL_ERR_UNSUPPORTED,
-                            "format \"%.100s\" is not supported, expected date, time, date-time, duration, uuid, email, hostname, "
-                            "ipv4, ipv6 or uri",
-                            name);
+    return sl_schema_refuse(
+        r, SL_ERR_UNSUPPORTED,
+        "format \"%.100s\" is not supported, expected date, time, date-time, duration, uuid, email, hostname, "
+        "ipv4, ipv6 or uri",
+        name);
 }
 
 static sl_expr read_pattern(sl_schema_reader *r, const json_t *pattern) {
@@ -106,18 +109,23 @@ static sl_expr read_pattern(sl_schema_reader *r, const json_t *pattern) {
 }
 
 static sl_expr read_string(sl_schema_reader *r, const json_t *schema) {
-    const json_t *pattern = get(r, schema, "pattern", JSON_STRING, "a string"), *format = get(r, schema, "format", JSON_STRING, "a string");
+    const json_t *pattern = get(r, schema, "pattern", JSON_STRING, "a string"),
+                 *format = get(r, schema, "format", JSON_STRING, "a string");
     int min = get_count(r, schema, "minLength", 0), max = get_count(r, schema, "maxLength", -1);
     sl_expr quote = SL_LITERAL(r->b, "\"");
     if (sl_builder_failed(r->b)) return 0;
     if ((pattern != NULL) + (format != NULL) + (min > 0 || max >= 0) > 1)
-        return sl_schema_refuse(r, SL_ERR_UNSUPPORTED, "keyword \"%s\" beside \"%s\" is not supported", pattern ? "pattern" : "format",
-                                pattern && format ? "format" : max >= 0 ? "maxLength" : "minLength");
+        return sl_schema_refuse(r, SL_ERR_UNSUPPORTED, "keyword \"%s\" beside \"%s\" is not supported",
+                                pattern ? "pattern" : "format",
+                                pattern && format ? "format"
+                                : max >= 0        ? "maxLength"
+                                                  : "minLength");
     if (pattern) return SL_SEQUENCE(r->b, quote, read_pattern(r, pattern), quote);
     if (format) return SL_SEQUENCE(r->b, quote, read_format(r, json_string_value(format)), quote);
     if (min == 0 && max < 0) return sl_expr_json_string(r->b, &r->rules);
     if (max >= 0 && max < min) return nothing(r);
-    return SL_SEQUENCE(r->b, quote, sl_expr_repeat(r->b, sl_expr_json_character(r->b, &r->rules), min, most_repeated(min, max)), quote);
+    return SL_SEQUENCE(r->b, quote, sl_expr_repeat(r->b, sl_expr_json_character(r->b, &r->rules), min, most_repeated(min, max)),
+                       quote);
 }
 
 static void read_bound(sl_schema_reader *r, const json_t *schema, const char *keyword, int is_exclusive, sl_bound *out) {
@@ -136,8 +144,10 @@ static sl_expr read_number(sl_schema_reader *r, const json_t *schema, int is_int
     read_bound(r, schema, "minimum", 0, &lo), read_bound(r, schema, "maximum", 0, &hi);
     read_bound(r, schema, "exclusiveMinimum", 1, &lo_exclusive), read_bound(r, schema, "exclusiveMaximum", 1, &hi_exclusive);
     if (sl_builder_failed(r->b)) return 0;
-    double min = json_number_value(json_object_get(schema, "minimum")), above = json_number_value(json_object_get(schema, "exclusiveMinimum"));
-    double max = json_number_value(json_object_get(schema, "maximum")), below = json_number_value(json_object_get(schema, "exclusiveMaximum"));
+    double min = json_number_value(json_object_get(schema, "minimum")),
+           above = json_number_value(json_object_get(schema, "exclusiveMinimum"));
+    double max = json_number_value(json_object_get(schema, "maximum")),
+           below = json_number_value(json_object_get(schema, "exclusiveMaximum"));
     if (lo_exclusive.is_set && (!lo.is_set || above >= min)) lo = lo_exclusive;
     if (hi_exclusive.is_set && (!hi.is_set || below <= max)) hi = hi_exclusive;
     if (lo.is_set || hi.is_set) return sl_expr_json_range(r->b, &lo, &hi, is_integer);
@@ -147,10 +157,13 @@ static sl_expr read_number(sl_schema_reader *r, const json_t *schema, int is_int
 // ---- arrays ----
 
 static sl_expr read_array(sl_schema_reader *r, const json_t *schema) {
-    const json_t *first = get(r, schema, "prefixItems", JSON_ARRAY, "a list of schemas"), *items = json_object_get(schema, "items");
-    int min = get_count(r, schema, "minItems", 0), max = get_count(r, schema, "maxItems", -1), n_first = (int)json_array_size(first);
+    const json_t *first = get(r, schema, "prefixItems", JSON_ARRAY, "a list of schemas"),
+                 *items = json_object_get(schema, "items");
+    int min = get_count(r, schema, "minItems", 0), max = get_count(r, schema, "maxItems", -1),
+        n_first = (int)json_array_size(first);
     sl_builder *b = r->b;
-    if (json_is_array(items)) return sl_schema_refuse(r, SL_ERR_UNSUPPORTED, "items is a list, which is not supported, expected prefixItems");
+    if (json_is_array(items))
+        return sl_schema_refuse(r, SL_ERR_UNSUPPORTED, "items is a list, which is not supported, expected prefixItems");
     if (sl_builder_failed(b) || (max >= 0 && max < min)) return nothing(r);
     if (!first) {
         sl_expr item = items ? as_rule(r, read_part(r, "items", items)) : sl_expr_json_value(b, &r->rules);
@@ -159,7 +172,8 @@ static sl_expr read_array(sl_schema_reader *r, const json_t *schema) {
     // Built from the end: what may follow the items before.
     int is_open = items && !json_is_false(items), n_last = n_first;
     if (max >= 0 && max < n_first) n_last = max;
-    sl_expr rest = sl_expr_literal(b, NULL, 0), comma = sl_expr_json_comma(b, &r->rules), space = sl_expr_json_space(b, &r->rules);
+    sl_expr rest = sl_expr_literal(b, NULL, 0), comma = sl_expr_json_comma(b, &r->rules),
+            space = sl_expr_json_space(b, &r->rules);
     if (is_open && (max < 0 || max > n_first)) {
         int least = min > n_first ? min - n_first : 0;
         sl_expr item = SL_SEQUENCE(b, comma, as_rule(r, read_part(r, "items", items)));
@@ -218,7 +232,8 @@ static void read_others(sl_schema_reader *r, members *m, const json_t *more, con
 }
 
 static void read_members(sl_schema_reader *r, const json_t *schema, members *m) {
-    const json_t *properties = get(r, schema, "properties", JSON_OBJECT, "an object"), *more = json_object_get(schema, "additionalProperties");
+    const json_t *properties = get(r, schema, "properties", JSON_OBJECT, "an object"),
+                 *more = json_object_get(schema, "additionalProperties");
     const json_t *required = get(r, schema, "required", JSON_ARRAY, "a list of strings");
     const char *name;
     json_t *v;
@@ -240,7 +255,8 @@ static void read_members(sl_schema_reader *r, const json_t *schema, members *m) 
         add_member(r, m, name, more ? more : json_true(), 1);
         names[n++] = name;
     }
-    if (!sl_builder_failed(r->b) && (more ? !json_is_false(more) : !properties)) read_others(r, m, more ? more : json_true(), names, n);
+    if (!sl_builder_failed(r->b) && (more ? !json_is_false(more) : !properties))
+        read_others(r, m, more ? more : json_true(), names, n);
     free(names);
 }
 
@@ -279,9 +295,13 @@ static sl_expr read_enum(sl_schema_reader *r, const json_t *schema, const json_t
     json_t *v;
     size_t i;
     sl_ids parts = {0};
-    json_object_foreach((json_t *)schema, keyword, v) if (!sl_schema_is_annotation(r, keyword) && strcmp(keyword, "enum") &&
-                                                          strcmp(keyword, "const") && strcmp(keyword, "type"))
-        return sl_schema_refuse(r, SL_ERR_UNSUPPORTED, "keyword \"%.100s\" beside \"enum\" or \"const\" is not supported", keyword);
+    json_object_foreach(
+        (json_t *)schema, keyword,
+        v) if (!sl_schema_is_annotation(r, keyword) && strcmp(keyword, "enum") && strcmp(keyword, "const") &&
+               strcmp(keyword,
+                      "type")) return sl_schema_refuse(r, SL_ERR_UNSUPPORTED,
+                                                       "keyword \"%.100s\" beside \"enum\" or \"const\" is not supported",
+                                                       keyword);
     const json_t *only = json_object_get(schema, "const");
     json_array_foreach((json_t *)values, i, v) if ((types & sl_schema_type_of(v)) && (!only || json_equal((json_t *)only, v)))
         push(r, &parts, sl_expr_json_constant(r->b, v));
@@ -321,7 +341,8 @@ static sl_expr read_ref(sl_schema_reader *r, const json_t *ref) {
     r->path = (sl_text){0};
     const char *pointer = json_string_value(ref) + 1;
     if (sl_text_append(&r->path, pointer, strlen(pointer), sl_builder_error(r->b))) sl_builder_fail(r->b, SL_ERR_MEMORY);
-    if (++r->depth > SL_GRAMMAR_MOST_NESTING) sl_schema_refuse(r, SL_ERR_UNSUPPORTED, "more than %d nested schemas", SL_GRAMMAR_MOST_NESTING);
+    if (++r->depth > SL_GRAMMAR_MOST_NESTING)
+        sl_schema_refuse(r, SL_ERR_UNSUPPORTED, "more than %d nested schemas", SL_GRAMMAR_MOST_NESTING);
     sl_builder_define(r->b, rule, sl_builder_failed(r->b) ? 0 : read_schema(r, target));
     r->depth--;
     sl_text_free(&r->path);
@@ -343,8 +364,10 @@ static sl_expr read_branches(sl_schema_reader *r, const json_t *schema, const ch
         for (k = 0; k < i && !strcmp(keyword, "oneOf"); k++) {
             y = json_array_get(branches, k);
             if (!sl_schema_are_disjoint(r, x, y))
-                sl_schema_refuse(r, SL_ERR_UNSUPPORTED, "a value may fit oneOf/%zu too; oneOf is supported where types or constants "
-                                 "tell its schemas apart, else write anyOf", k);
+                sl_schema_refuse(r, SL_ERR_UNSUPPORTED,
+                                 "a value may fit oneOf/%zu too; oneOf is supported where types or constants "
+                                 "tell its schemas apart, else write anyOf",
+                                 k);
         }
         const json_t *branch = has_others ? sl_schema_merge(r, schema, keyword, x) : x;
         push(r, &parts, branch && !sl_builder_failed(r->b) ? read_schema(r, branch) : 0);
@@ -362,7 +385,8 @@ static sl_expr read_schema(sl_schema_reader *r, const json_t *schema) {
     if (json_is_true(schema)) return sl_expr_json_value(r->b, &r->rules);
     if (json_is_false(schema)) return nothing(r);
     if (!json_is_object(schema))
-        return sl_schema_refuse(r, SL_ERR_FORMAT, "the schema is %s, expected an object", schema ? sl_json_type(schema) : "missing");
+        return sl_schema_refuse(r, SL_ERR_FORMAT, "the schema is %s, expected an object",
+                                schema ? sl_json_type(schema) : "missing");
     json_object_foreach((json_t *)schema, keyword, v) n += !sl_schema_is_annotation(r, keyword);
     if (sl_builder_failed(r->b)) return 0;
     const json_t *ref = json_object_get(schema, "$ref");
@@ -378,7 +402,8 @@ static sl_expr read_schema(sl_schema_reader *r, const json_t *schema) {
 }
 
 sl_expr sl_schema_read(sl_builder *b, const char *what, const json_t *schema) {
-    sl_schema_reader r = {.b = b, .what = what, .root = schema, .made = json_array(), .refs = json_object(), .rules = SL_JSON_RULES_NONE};
+    sl_schema_reader r = {
+        .b = b, .what = what, .root = schema, .made = json_array(), .refs = json_object(), .rules = SL_JSON_RULES_NONE};
     sl_expr e = 0;
     if (!r.made || !r.refs)
         sl_builder_fail(b, sl_fail(sl_builder_error(b), SL_ERR_MEMORY, "a schema: out of memory"));

@@ -11,7 +11,8 @@
 
 #define INDENT "(?: |\n[ \t]{0,40})?"
 #define ESCAPE                                                                                                                 \
-    "\\\\(?:[\"\\\\/bfnrt]|u(?:[1-9a-cA-CefEF][0-9a-fA-F]{3}|0[1-9a-fA-F][0-9a-fA-F]{2}|00[1-9a-fA-F][0-9a-fA-F]|000[1-9a-fA-F]"      \
+    "\\\\(?:[\"\\\\/"                                                                                                          \
+    "bfnrt]|u(?:[1-9a-cA-CefEF][0-9a-fA-F]{3}|0[1-9a-fA-F][0-9a-fA-F]{2}|00[1-9a-fA-F][0-9a-fA-F]|000[1-9a-fA-F]"              \
     "|[dD][0-7][0-9a-fA-F]{2}|[dD][89abAB][0-9a-fA-F]{2}\\\\u[dD][c-fC-F][0-9a-fA-F]{2}))"
 #define PLAIN "[^\"\\\\\\x00-\\x1f]"
 #define INTEGER "-?(?:0|[1-9][0-9]{0,17})"
@@ -64,7 +65,8 @@ sl_expr sl_expr_json_object(sl_builder *b, sl_json_rules *r) {
     if (r->object < 0) {
         r->object = sl_builder_rule(b, "object", 6);
         sl_expr member = SL_SEQUENCE(b, sl_expr_json_string(b, r), sl_expr_json_colon(b), sl_expr_json_value(b, r));
-        sl_expr more = sl_expr_repeat(b, SL_SEQUENCE(b, sl_expr_json_comma(b, r), member), 0, -1), space = sl_expr_json_space(b, r);
+        sl_expr more = sl_expr_repeat(b, SL_SEQUENCE(b, sl_expr_json_comma(b, r), member), 0, -1),
+                space = sl_expr_json_space(b, r);
         sl_expr members = sl_expr_repeat(b, SL_SEQUENCE(b, space, member, more), 0, 1);
         sl_builder_define(b, r->object, SL_SEQUENCE(b, SL_LITERAL(b, "{"), members, space, SL_LITERAL(b, "}")));
     }
@@ -73,7 +75,8 @@ sl_expr sl_expr_json_object(sl_builder *b, sl_json_rules *r) {
 
 sl_expr sl_expr_json_array(sl_builder *b, sl_json_rules *r, sl_expr item, int min, int max) {
     sl_expr open = SL_LITERAL(b, "["), close = SL_LITERAL(b, "]"), space = sl_expr_json_space(b, r);
-    sl_expr more = sl_expr_repeat(b, SL_SEQUENCE(b, sl_expr_json_comma(b, r), item), min > 0 ? min - 1 : 0, max < 0 ? -1 : max - 1);
+    sl_expr more =
+        sl_expr_repeat(b, SL_SEQUENCE(b, sl_expr_json_comma(b, r), item), min > 0 ? min - 1 : 0, max < 0 ? -1 : max - 1);
     if (max == 0) return SL_SEQUENCE(b, open, space, close);
     sl_expr items = sl_expr_repeat(b, SL_SEQUENCE(b, space, item, more), min > 0, 1);
     return SL_SEQUENCE(b, open, items, space, close);
@@ -138,10 +141,12 @@ static sl_expr other_rest(sl_builder *b, const char *const *names, size_t n, siz
     for (size_t from = is_name, to; !rc && from < n && !sl_builder_failed(b); from = to) {
         uint32_t c = 0;
         size_t size = (size_t)sl_utf8_read(names[from] + at, strlen(names[from] + at), &c);
-        for (to = from + 1; to < n && !strncmp(names[to] + at, names[from] + at, size); to++) {}
+        for (to = from + 1; to < n && !strncmp(names[to] + at, names[from] + at, size); to++) {
+        }
         sl_char_set_add(b, &known, c, c);
         if (c < 0x20 || c == '"' || c == '\\') continue; // such a name has escapes
-        sl_expr rest = depth < SL_GRAMMAR_MOST_NESTING ? other_rest(b, names + from, to - from, at + size, any_rest, depth + 1) : sl_expr_choice(b, NULL, 0);
+        sl_expr rest = depth < SL_GRAMMAR_MOST_NESTING ? other_rest(b, names + from, to - from, at + size, any_rest, depth + 1)
+                                                       : sl_expr_choice(b, NULL, 0);
         rc = sl_ids_push(&parts, SL_SEQUENCE(b, sl_expr_literal(b, names[from] + at, size), rest), sl_builder_error(b));
     }
     sl_expr other = sl_expr_set(b, &known, 1, sl_expr_class);
@@ -184,7 +189,8 @@ int sl_grammar_new_choice(const json_t *texts, sl_grammar **out, sl_error *err) 
     size_t i;
     *out = NULL;
     if (!json_is_array(texts) || json_array_size(texts) == 0)
-        return sl_fail(err, SL_ERR_FORMAT, "choice: found %s, expected a list of strings", json_is_array(texts) ? "an empty list" : sl_json_type(texts));
+        return sl_fail(err, SL_ERR_FORMAT, "choice: found %s, expected a list of strings",
+                       json_is_array(texts) ? "an empty list" : sl_json_type(texts));
     int rc = sl_builder_new(&b, err);
     if (rc) return rc;
     json_array_foreach((json_t *)texts, i, text) {

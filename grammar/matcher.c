@@ -3,8 +3,8 @@
 // The tokens that may follow come from a walk through the trie that leaves a branch where the state is dead. Inside a string
 // most tokens may follow, and the walk takes a millisecond. So the places of a state in a rule with many first bytes are walked
 // as if their rule had no callers. The result, the inner set, holds for all callers: in it are the tokens that stay in the rule
-// until it ends. The walk also lists its exits, the nodes of the trie at which the rule can end. For the callers of a state only
-// the tokens below the exits are walked. Sets and inner sets are kept by state.
+// until it ends. The walk also lists its exits, the nodes of the trie at which the rule can end. For the callers of a state
+// only the tokens below the exits are walked. Sets and inner sets are kept by state.
 #include "grammar/grammar_internal.h"
 
 #include <stdlib.h>
@@ -24,7 +24,7 @@ typedef struct token_set {
 struct sl_grammar_run {
     sl_matcher *m;
     sl_grammar_run *next, **link; // the list of the matcher's runs; what points to this run
-    uint32_t state, moved; // moved: the state in an automaton that becomes the matcher's
+    uint32_t state, moved;        // moved: the state in an automaton that becomes the matcher's
     int has_ended;
 };
 
@@ -36,9 +36,9 @@ struct sl_matcher {
     token_set *newest, *oldest;
     token_set **sets; // [cap_sets] by state, NULL: none
     size_t cap_sets;
-    uint8_t *wide;   // [g->n_nodes] the node has WIDE first bytes
-    uint32_t *path;  // [most_depth + 1] states on the way to a node of the trie
-    sl_keys places;  // of a state, with the same callers
+    uint8_t *wide;  // [g->n_nodes] the node has WIDE first bytes
+    uint32_t *path; // [most_depth + 1] states on the way to a node of the trie
+    sl_keys places; // of a state, with the same callers
     sl_grammar_run *runs;
 };
 
@@ -126,7 +126,7 @@ static int walk(sl_matcher *m, uint32_t state, uint32_t from, uint32_t to, int w
     size_t n_classes = (size_t)m->g->n_classes;
     int rc = 0;
     if (from >= to || state == SL_STATE_DEAD) return 0;
-    if (a->state_depth[state] > set->depth) set->depth = a->state_depth[state];
+    if (a->facts[state].depth > set->depth) set->depth = a->facts[state].depth;
     m->path[nodes[from].depth] = state;
     for (uint32_t i = from; i < to;) {
         const sl_trie_node *x = &nodes[i];
@@ -140,8 +140,8 @@ static int walk(sl_matcher *m, uint32_t state, uint32_t from, uint32_t to, int w
             uint32_t id = (uint32_t)m->trie->sorted[k];
             set->bits[id / 32] |= 1u << id % 32;
         }
-        if (a->state_depth[s] > set->depth) set->depth = a->state_depth[s];
-        if (wants_exits && sl_state_can_end(a, s) && (rc = push_exit(set, i, err))) return rc;
+        if (a->facts[s].depth > set->depth) set->depth = a->facts[s].depth;
+        if (wants_exits && a->facts[s].can_end && (rc = push_exit(set, i, err))) return rc;
         m->path[x->depth + 1] = s;
         i++;
     }
@@ -240,7 +240,8 @@ int sl_matcher_new(const sl_grammar *g, const sl_token_trie *trie, size_t most_b
     m->most_bytes = most_bytes ? most_bytes : (size_t)64 << 20;
     for (int32_t i = 0; i < g->n_nodes; i++) {
         int n = 0;
-        for (int k = 0; g->nodes[i].kind == SL_NODE_BYTES && k < 8; k++) n += __builtin_popcount(g->sets[g->nodes[i].a].bits[k]);
+        for (int k = 0; g->nodes[i].kind == SL_NODE_BYTES && k < 8; k++)
+            n += __builtin_popcount(g->sets[g->nodes[i].a].bits[k]);
         m->wide[i] = n >= WIDE;
     }
     int rc = sl_automaton_new(g, &m->a, err);
@@ -323,7 +324,7 @@ int sl_grammar_allowed(sl_grammar_run *run, uint32_t *bits, sl_error *err) {
     if (!rc) rc = find_tokens(m, run->state, &s, err);
     if (rc) return rc;
     for (int i = 0; i < trie->n_words; i++) any |= bits[i] = s->bits[i];
-    for (int i = 0; i < trie->n_ends && sl_state_can_end(&m->a, run->state); i++)
+    for (int i = 0; i < trie->n_ends && m->a.facts[run->state].can_end; i++)
         any |= bits[trie->ends[i] / 32] |= 1u << trie->ends[i] % 32;
     return any ? 0 : sl_fail(err, SL_ERR_UNSUPPORTED, "no token of the vocabulary can go on with a text of the grammar");
 }
@@ -346,7 +347,7 @@ int sl_grammar_accept(sl_grammar_run *run, int32_t id, sl_error *err) {
 }
 
 int sl_grammar_can_end(const sl_grammar_run *run) {
-    return run->has_ended || sl_state_can_end(&run->m->a, run->state);
+    return run->has_ended || run->m->a.facts[run->state].can_end;
 }
 
 int sl_grammar_must_end(const sl_grammar_run *run) {

@@ -123,15 +123,16 @@ static sl_expr fraction_to(sl_builder *b, const char *hi, int is_exclusive, int 
                      SL_SEQUENCE(b, digit(b, '0', *hi - 1), digits(b, 0, MOST_DIGITS)));
 }
 
-static sl_expr fraction_between(sl_builder *b, const char *lo, const char *hi, int lo_exclusive, int hi_exclusive, int can_end) {
+static sl_expr fraction_between(sl_builder *b, const char *lo, const char *hi, int lo_exclusive, int hi_exclusive,
+                                int can_end) {
     char x = *lo ? *lo : '0', y = *hi ? *hi : '0';
     const char *lo_next = *lo ? lo + 1 : lo, *hi_next = *hi ? hi + 1 : hi;
     if (!*lo && !*hi) return lo_exclusive || hi_exclusive ? nothing(b) : zeros(b);
     sl_expr end = can_end && !*lo && !lo_exclusive ? empty(b) : nothing(b); // hi has a digit that is not 0
     if (x > y) return nothing(b);
     if (x == y)
-        return SL_CHOICE(b, end, SL_SEQUENCE(b, digit(b, x, x),
-                                             fraction_between(b, lo_next, hi_next, lo_exclusive, hi_exclusive, 1)));
+        return SL_CHOICE(b, end,
+                         SL_SEQUENCE(b, digit(b, x, x), fraction_between(b, lo_next, hi_next, lo_exclusive, hi_exclusive, 1)));
     return SL_CHOICE(b, end, SL_SEQUENCE(b, digit(b, x, x), fraction_from(b, lo_next, lo_exclusive)),
                      SL_SEQUENCE(b, digit(b, x + 1, y - 1), digits(b, 0, MOST_DIGITS)),
                      SL_SEQUENCE(b, digit(b, y, y), fraction_to(b, hi_next, hi_exclusive, 1)));
@@ -145,7 +146,8 @@ static sl_expr behind_point(sl_builder *b, sl_expr some) {
 // ---- magnitudes ----
 
 static sl_expr number_from(sl_builder *b, const sl_bound *lo) {
-    sl_expr some = lo->fraction[0] || lo->is_exclusive ? fraction_from(b, lo->fraction, lo->is_exclusive) : digits(b, 1, MOST_DIGITS);
+    sl_expr some =
+        lo->fraction[0] || lo->is_exclusive ? fraction_from(b, lo->fraction, lo->is_exclusive) : digits(b, 1, MOST_DIGITS);
     sl_expr none = lo->fraction[0] || lo->is_exclusive ? nothing(b) : empty(b);
     return SL_SEQUENCE(b, whole(b, lo->whole, lo->whole), SL_CHOICE(b, none, behind_point(b, some)));
 }
@@ -183,7 +185,8 @@ sl_expr sl_expr_json_range(sl_builder *b, const sl_bound *lo, const sl_bound *hi
     sl_expr positive = nothing(b), negative = nothing(b);
     if (!hi->is_set || !hi->is_negative) positive = magnitude(b, lo->is_set && !lo->is_negative ? lo : &zero, hi, is_integer);
     if (!lo->is_set || lo->is_negative)
-        negative = SL_SEQUENCE(b, SL_LITERAL(b, "-"), magnitude(b, hi->is_set && hi->is_negative ? hi : &above_zero,
-                                                                lo->is_set ? lo : &none, is_integer));
+        negative =
+            SL_SEQUENCE(b, SL_LITERAL(b, "-"),
+                        magnitude(b, hi->is_set && hi->is_negative ? hi : &above_zero, lo->is_set ? lo : &none, is_integer));
     return SL_CHOICE(b, positive, negative);
 }

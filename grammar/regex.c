@@ -77,7 +77,8 @@ static uint32_t take_unicode(regex *r) { // behind \u
         uint32_t low = c >= 0xd800 && c < 0xdc00 && take(r, "\\u") ? take_hex(r, 4) : 0;
         if (low >= 0xdc00 && low <= 0xdfff) c = 0x10000 + ((c - 0xd800) << 10) + (low - 0xdc00);
     }
-    if (c > SL_MOST_CHAR || (c >= 0xd800 && c <= 0xdfff)) refuse(r, "expected a character, found a surrogate or a number too large");
+    if (c > SL_MOST_CHAR || (c >= 0xd800 && c <= 0xdfff))
+        refuse(r, "expected a character, found a surrogate or a number too large");
     return c;
 }
 
@@ -194,7 +195,8 @@ static int take_count(regex *r) {
 
 static sl_expr read_repeat(regex *r) {
     sl_expr e = read_atom(r);
-    int min, max, is_count = r->at + 1 < r->n && r->text[r->at] == '{' && r->text[r->at + 1] >= '0' && r->text[r->at + 1] <= '9';
+    int min, max,
+        is_count = r->at + 1 < r->n && r->text[r->at] == '{' && r->text[r->at + 1] >= '0' && r->text[r->at + 1] <= '9';
     if (take(r, "*"))
         min = 0, max = -1;
     else if (take(r, "+"))
@@ -232,7 +234,8 @@ static sl_expr read_sequence(regex *r) {
         rc = sl_ids_push(&parts, read_repeat(r), sl_builder_error(b));
     }
     int is_closed = is_outer && take(r, "$");
-    if (is_closed && !is_done(r) && !has(r, "|")) refuse(r, "$: expected only at the end of a pattern or of one of its alternatives");
+    if (is_closed && !is_done(r) && !has(r, "|"))
+        refuse(r, "$: expected only at the end of a pattern or of one of its alternatives");
     if (!rc && r->is_search && is_outer && !is_closed) rc = sl_ids_push(&parts, any_text(r), sl_builder_error(b));
     if (rc) sl_builder_fail(b, rc);
     sl_expr e = sl_expr_sequence(b, parts.data, parts.n);

@@ -207,8 +207,9 @@ int sl_grammar_complete(sl_grammar *g, const sl_rule_name *names, sl_error *err)
     int32_t *todo = malloc(n_nodes * sizeof *todo);
     uint8_t *ends = calloc(n_nodes, 1), *empty = calloc(n_nodes, 1);
     g->nullable = calloc((size_t)g->n_rules, 1);
-    int rc = todo && ends && empty && g->nullable ? make_links(g, &l, err)
-                                                  : sl_fail(err, SL_ERR_MEMORY, "a grammar of %zu nodes: out of memory", n_nodes);
+    int rc = todo && ends && empty && g->nullable
+                 ? make_links(g, &l, err)
+                 : sl_fail(err, SL_ERR_MEMORY, "a grammar of %zu nodes: out of memory", n_nodes);
     if (!rc) {
         spread(g, &l, 1, todo, ends);
         spread(g, &l, 0, todo, empty);

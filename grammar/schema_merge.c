@@ -14,7 +14,8 @@ sl_expr sl_schema_refuse(sl_schema_reader *r, sl_err code, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    return sl_builder_fail(r->b, sl_fail(sl_builder_error(r->b), code, "%.100s#%.300s: %s", r->what, r->path.n ? r->path.data : "", text));
+    return sl_builder_fail(
+        r->b, sl_fail(sl_builder_error(r->b), code, "%.100s#%.300s: %s", r->what, r->path.n ? r->path.data : "", text));
 }
 
 static const json_t *out_of_memory(sl_schema_reader *r) {
@@ -24,7 +25,8 @@ static const json_t *out_of_memory(sl_schema_reader *r) {
 
 int sl_schema_enter(sl_schema_reader *r, const char *part, size_t *before) {
     *before = r->path.n;
-    if (sl_text_append(&r->path, "/", 1, sl_builder_error(r->b)) || sl_text_append(&r->path, part, strlen(part), sl_builder_error(r->b)))
+    if (sl_text_append(&r->path, "/", 1, sl_builder_error(r->b)) ||
+        sl_text_append(&r->path, part, strlen(part), sl_builder_error(r->b)))
         sl_builder_fail(r->b, SL_ERR_MEMORY);
     if (++r->depth > SL_GRAMMAR_MOST_NESTING)
         sl_schema_refuse(r, SL_ERR_UNSUPPORTED, "more than %d nested schemas", SL_GRAMMAR_MOST_NESTING);
@@ -130,12 +132,14 @@ static int read_type(sl_schema_reader *r, const json_t *type) {
     const char *name = json_string_value(type);
     for (size_t i = 0; name && i < sizeof type_names / sizeof *type_names; i++)
         if (!strcmp(name, type_names[i].name)) return type_names[i].types;
-    return (int)sl_schema_refuse(r, SL_ERR_FORMAT, "type is %s%.100s, expected null, boolean, integer, number, string, array or object",
+    return (int)sl_schema_refuse(r, SL_ERR_FORMAT,
+                                 "type is %s%.100s, expected null, boolean, integer, number, string, array or object",
                                  name ? "" : sl_json_type(type), name ? name : "");
 }
 
 int sl_schema_types(sl_schema_reader *r, const json_t *schema, int *written) {
-    const json_t *type = json_object_get(schema, "type"), *values = json_object_get(schema, "enum"), *value = json_object_get(schema, "const");
+    const json_t *type = json_object_get(schema, "type"), *values = json_object_get(schema, "enum"),
+                 *value = json_object_get(schema, "const");
     int types = type ? 0 : SL_ANY, of_values = 0, of_keywords = 0;
     size_t i;
     json_t *v;
@@ -232,7 +236,8 @@ static const json_t *merge_part(merging *m, const char *part, const json_t *a, c
 // A property that only one schema names must be one of the additional properties of the other one.
 static void merge_properties(merging *m) {
     const json_t *pa = json_object_get(m->a, "properties"), *pb = json_object_get(m->b, "properties");
-    const json_t *more_a = json_object_get(m->a, "additionalProperties"), *more_b = json_object_get(m->b, "additionalProperties");
+    const json_t *more_a = json_object_get(m->a, "additionalProperties"),
+                 *more_b = json_object_get(m->b, "additionalProperties");
     const char *name;
     json_t *p;
     if (pa || pb) set(m, "properties", keep(m->r, json_object()));
@@ -246,13 +251,16 @@ static void merge_properties(merging *m) {
         const json_t *merged = json_object_get(pa, name) ? NULL : merge_part(m, name, true_or(more_a), p);
         if (merged && json_object_set(out, name, (json_t *)merged)) out_of_memory(m->r);
     }
-    if (more_a || more_b) set(m, "additionalProperties", merge_part(m, "additionalProperties", true_or(more_a), true_or(more_b)));
+    if (more_a || more_b)
+        set(m, "additionalProperties", merge_part(m, "additionalProperties", true_or(more_a), true_or(more_b)));
 }
 
 static void merge_items(merging *m) {
     const json_t *ia = json_object_get(m->a, "items"), *ib = json_object_get(m->b, "items");
     const json_t *la = json_object_get(m->a, "prefixItems"), *lb = json_object_get(m->b, "prefixItems");
-    if ((la && (lb || ib)) || (lb && ia)) sl_schema_refuse(m->r, SL_ERR_UNSUPPORTED, "keyword \"prefixItems\" of one schema cannot be merged with lists of another");
+    if ((la && (lb || ib)) || (lb && ia))
+        sl_schema_refuse(m->r, SL_ERR_UNSUPPORTED,
+                         "keyword \"prefixItems\" of one schema cannot be merged with lists of another");
     set(m, "prefixItems", la ? la : lb);
     if (ia && ib)
         set(m, "items", merge_part(m, "items", ia, ib));
@@ -298,8 +306,8 @@ static void merge_limits(merging *m) {
     static const struct {
         const char *name;
         int is_least; // the larger one counts
-    } limits[] = {{"minItems", 1},  {"maxItems", 0},  {"minLength", 1},        {"maxLength", 0},
-                  {"minimum", 1},   {"maximum", 0},   {"exclusiveMinimum", 1}, {"exclusiveMaximum", 0}};
+    } limits[] = {{"minItems", 1}, {"maxItems", 0}, {"minLength", 1},        {"maxLength", 0},
+                  {"minimum", 1},  {"maximum", 0},  {"exclusiveMinimum", 1}, {"exclusiveMaximum", 0}};
     static const char *const equals[] = {"pattern", "format"}, *const singles[] = {"anyOf", "oneOf"};
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
         const json_t *a = json_object_get(m->a, limits[i].name), *b = json_object_get(m->b, limits[i].name);
@@ -357,7 +365,8 @@ static const json_t *simplify(sl_schema_reader *r, const json_t *schema, const c
         values = keep(r, json_pack("{s:[O]}", "enum", v));
         merged = values ? merge_plain(r, merged, values) : NULL;
     }
-    if (all && !json_is_array(all)) return sl_schema_refuse(r, SL_ERR_FORMAT, "allOf is %s, expected a list", sl_json_type(all)), NULL;
+    if (all && !json_is_array(all))
+        return sl_schema_refuse(r, SL_ERR_FORMAT, "allOf is %s, expected a list", sl_json_type(all)), NULL;
     if (!sl_schema_enter(r, ref ? "$ref" : "allOf", &before)) merged = NULL;
     const json_t *target = ref && merged ? sl_schema_resolve(r, ref) : NULL;
     if (ref) merged = target ? sl_schema_merge(r, target, NULL, merged) : NULL;

@@ -25,6 +25,7 @@ const fuzz_target fuzz_targets[] = {
     {"attn", fuzz_attn},
     {"results", fuzz_results},
     {"plot", fuzz_plot},
+    {"grammar", fuzz_grammar},
     {0},
 };
 

@@ -60,5 +60,6 @@ void fuzz_questions(const char *data, size_t n);
 void fuzz_attn(const char *data, size_t n); // fuzz_settings.c
 void fuzz_results(const char *data, size_t n);
 void fuzz_plot(const char *data, size_t n);
+void fuzz_grammar(const char *data, size_t n); // fuzz_grammar.c
 
 #endif

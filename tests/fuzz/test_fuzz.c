@@ -124,10 +124,14 @@ static void plot(void) {
     replay("plot", 4);
 }
 
+static void grammar(void) {
+    replay("grammar", 12);
+}
+
 static void all_targets(void) { // each target needs a case here, or nothing replays its inputs
     static const char *const here[] = {
         "safetensors", "buckets", "model",        "config", "gguf",      "bpe",  "tokenizer-model", "tekken", "pattern", "text",
-        "chat",        "jinja",   "conversation", "jsonl",  "questions", "attn", "results",         "plot",   NULL};
+        "chat",        "jinja",   "conversation", "jsonl",  "questions", "attn", "results",         "plot",   "grammar", NULL};
     int n = 0;
     for (; fuzz_targets[n].name && here[n]; n++) CHECK_STR(fuzz_targets[n].name, here[n]);
     CHECK(!fuzz_targets[n].name && !here[n]);
@@ -298,6 +302,7 @@ static const test_case cases[] = {
     {"attn", 0, attn},
     {"results", 0, results},
     {"plot", 0, plot},
+    {"grammar", 0, grammar},
     {"all-targets", 0, all_targets},
     {"messages", 0, messages},
     {"nulls", 0, nulls},

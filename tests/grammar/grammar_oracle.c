@@ -6,7 +6,8 @@
 #include <stdarg.h>
 #include <string.h>
 
-const char *const oracle_chars[] = {"e", "t", "a", "n", "h", " ", "o", "r", "\xc3\xa9", "\xc3\xa8", "\xe2\x82\xac", "\xf0\x9f\x98\x80", NULL};
+const char *const oracle_chars[] = {
+    "e", "t", "a", "n", "h", " ", "o", "r", "\xc3\xa9", "\xc3\xa8", "\xe2\x82\xac", "\xf0\x9f\x98\x80", NULL};
 enum { N_CHARS = 12 };
 
 // ---- random grammars ----
@@ -18,7 +19,9 @@ static int add(oracle *o, oracle_expr e) {
 }
 
 static int make_chars(oracle *o, oracle_kind kind) {
-    oracle_expr e = {.kind = kind, .n = 1 + test_below(kind == ORACLE_TEXT ? 3 : 4), .is_inverted = kind == ORACLE_CLASS && test_below(4) == 0};
+    oracle_expr e = {.kind = kind,
+                     .n = 1 + test_below(kind == ORACLE_TEXT ? 3 : 4),
+                     .is_inverted = kind == ORACLE_CLASS && test_below(4) == 0};
     for (int i = 0; i < e.n; i++) e.chars[i] = test_below(N_CHARS);
     return add(o, e);
 }

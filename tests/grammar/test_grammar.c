@@ -1,5 +1,5 @@
-// tests/grammar/test_grammar.c - grammars and the tokens that they allow: random grammars against a second implementation, GBNF,
-// regular expressions, limits.
+// tests/grammar/test_grammar.c - grammars and the tokens that they allow: random grammars against a second implementation,
+// GBNF, regular expressions, limits.
 #include "grammar/grammar_internal.h"
 #include "tests/grammar/grammar_oracle.h"
 #include "tests/test.h"
@@ -53,7 +53,7 @@ static int match(const sl_grammar *g, const char *text, size_t n) {
     CHECK_OK(sl_automaton_new(g, &a, &err), err);
     uint32_t state = a.start;
     for (size_t i = 0; i < n; i++) CHECK_OK(sl_automaton_step(&a, state, (unsigned char)text[i], &state, &err), err);
-    int result = sl_state_can_end(&a, state) ? 1 : state == SL_STATE_DEAD ? -1 : 0;
+    int result = a.facts[state].can_end ? 1 : state == SL_STATE_DEAD ? -1 : 0;
     sl_automaton_free(&a);
     return result;
 }
@@ -91,7 +91,8 @@ static int must_end(oracle *o, random_text *t) {
 }
 
 // Compares every token at one place of a text.
-static void check_tokens(const vocabulary *v, oracle *o, sl_grammar_run *run, random_text *t, uint32_t *bits, const char *source) {
+static void check_tokens(const vocabulary *v, oracle *o, sl_grammar_run *run, random_text *t, uint32_t *bits,
+                         const char *source) {
     int follows, is_prefix, can_end;
     oracle_match(o, t->bytes, t->n, &can_end, &is_prefix);
     CHECK(is_prefix);
@@ -122,7 +123,8 @@ static void check_text(const vocabulary *v, oracle *o, sl_matcher *m, uint32_t *
     for (int step = 0; step < 12 && t.n < ORACLE_LONGEST - 16; step++) {
         check_tokens(v, o, run, &t, bits, source);
         int32_t id = pick(bits, v->n), wrong = test_below(v->n);
-        if (!has(bits, wrong)) CHECK_ERR(sl_grammar_accept(run, wrong, &err), err, SL_ERR_ARG, "expected a token that the grammar allows");
+        if (!has(bits, wrong))
+            CHECK_ERR(sl_grammar_accept(run, wrong, &err), err, SL_ERR_ARG, "expected a token that the grammar allows");
         CHECK_OK(sl_grammar_run_copy(run, &copy, &err), err);
         CHECK_OK(sl_grammar_accept(copy, id, &err), err);
         sl_grammar_run_free(run);
@@ -194,14 +196,18 @@ static void check_accepts(const vocabulary *v, sl_grammar_run *run, uint32_t *bi
         sl_grammar_run *copy;
         CHECK_OK(sl_grammar_run_copy(run, &copy, &err), err);
         int rc = sl_grammar_accept(copy, id, &err);
-        if ((rc == 0) != has(bits, id)) FAIL("token %d is %sallowed, but: %s", id, has(bits, id) ? "" : "not ", rc ? err.message : "accepted");
+        if ((rc == 0) != has(bits, id))
+            FAIL("token %d is %sallowed, but: %s", id, has(bits, id) ? "" : "not ", rc ? err.message : "accepted");
         sl_grammar_run_free(copy);
     }
 }
 
 // ---- GBNF ----
 
-#define LIST(...) (const char *const[]){__VA_ARGS__, NULL}
+#define LIST(...)                                                                                                              \
+    (const char *const[]) {                                                                                                    \
+        __VA_ARGS__, NULL                                                                                                      \
+    }
 
 static void gbnf_texts(void) {
     static const struct {
@@ -221,18 +227,20 @@ static void gbnf_texts(void) {
         {"root ::= opt opt \"x\"\nopt ::= \"y\"? opt2\nopt2 ::= \"z\"?", {"x", "yx", "yzyzx", "zzx"}, {"zyzyzx", "yzyz"}},
         {"root ::= \"(\" root \")\" root | \"\"", {"", "()", "(())()"}, {"(", ")("}},
     };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) check_matches(gbnf(rows[i].text), rows[i].text, rows[i].yes, rows[i].no);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        check_matches(gbnf(rows[i].text), rows[i].text, rows[i].yes, rows[i].no);
 }
 
 // The JSON grammar of llama.cpp's manual, in its own words.
 static void gbnf_json(void) {
-    static const char text[] = "root ::= object\n"
-                               "value ::= object | array | string | number | (\"true\" | \"false\" | \"null\") ws\n"
-                               "object ::= \"{\" ws ( string \":\" ws value (\",\" ws string \":\" ws value)* )? \"}\" ws\n"
-                               "array ::= \"[\" ws ( value (\",\" ws value)* )? \"]\" ws\n"
-                               "string ::= \"\\\"\" ( [^\"\\\\\\x7F\\x00-\\x1F] | \"\\\\\" ([\"\\\\bfnrt] | \"u\" [0-9a-fA-F]{4}) )* \"\\\"\" ws\n"
-                               "number ::= (\"-\"? ([0-9] | [1-9] [0-9]{0,15})) (\".\" [0-9]+)? ([eE] [-+]? [0-9] [1-9]{0,15})? ws\n"
-                               "ws ::= | \" \" | \"\\n\" [ \\t]{0,20}\n";
+    static const char text[] =
+        "root ::= object\n"
+        "value ::= object | array | string | number | (\"true\" | \"false\" | \"null\") ws\n"
+        "object ::= \"{\" ws ( string \":\" ws value (\",\" ws string \":\" ws value)* )? \"}\" ws\n"
+        "array ::= \"[\" ws ( value (\",\" ws value)* )? \"]\" ws\n"
+        "string ::= \"\\\"\" ( [^\"\\\\\\x7F\\x00-\\x1F] | \"\\\\\" ([\"\\\\bfnrt] | \"u\" [0-9a-fA-F]{4}) )* \"\\\"\" ws\n"
+        "number ::= (\"-\"? ([0-9] | [1-9] [0-9]{0,15})) (\".\" [0-9]+)? ([eE] [-+]? [0-9] [1-9]{0,15})? ws\n"
+        "ws ::= | \" \" | \"\\n\" [ \\t]{0,20}\n";
     check_matches(gbnf(text), "json", LIST("{}", "{\"a\": [1, -2.5e3, \"x\\u00e9\", null], \"b\":{\"c\":true}}\n"),
                   LIST("", "[]", "{\"a\"}", "{\"a\":01}", "{\"a\":\"\n\"}", "{,}"));
 }
@@ -274,7 +282,8 @@ static void gbnf_errors(void) {
     sl_grammar *g;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         int rc = sl_grammar_new_gbnf(rows[i].text, strlen(rows[i].text), NULL, &g, &err);
-        if (rc != rows[i].code || !strstr(err.message, rows[i].message)) FAIL("%s: %d %s", rows[i].text, rc, rc ? err.message : "");
+        if (rc != rows[i].code || !strstr(err.message, rows[i].message))
+            FAIL("%s: %d %s", rows[i].text, rc, rc ? err.message : "");
         CHECK(!g);
     }
     char deep[1200] = "root ::= ";
@@ -283,13 +292,15 @@ static void gbnf_errors(void) {
     CHECK_ERR(sl_grammar_new_regex(deep + 9, strlen(deep + 9), &g, &err), err, SL_ERR_FORMAT, "nested groups");
     char name[200] = "root ::= ";
     memset(name + 9, 'a', 150);
-    CHECK_ERR(sl_grammar_new_gbnf(name, strlen(name), NULL, &g, &err), err, SL_ERR_FORMAT, "a name of more than 127 characters");
+    CHECK_ERR(sl_grammar_new_gbnf(name, strlen(name), NULL, &g, &err), err, SL_ERR_FORMAT,
+              "a name of more than 127 characters");
 }
 
 // A name that the text does not define is a schema.
 static void gbnf_schemas(void) {
     static const char text[] = "root ::= \"<tool_call>\\n\" call \"\\n</tool_call>\"";
-    json_t *schemas = json_loads("{\"call\": {\"properties\": {\"x\": {\"type\": \"integer\"}}, \"required\": [\"x\"]}}", 0, NULL);
+    json_t *schemas =
+        json_loads("{\"call\": {\"properties\": {\"x\": {\"type\": \"integer\"}}, \"required\": [\"x\"]}}", 0, NULL);
     sl_grammar *g;
     CHECK_OK(sl_grammar_new_gbnf(text, sizeof text - 1, schemas, &g, &err), err);
     check_matches(g, text, LIST("<tool_call>\n{\"x\": 1}\n</tool_call>"), LIST("{\"x\": 1}", "<tool_call>\n{}\n</tool_call>"));
@@ -313,12 +324,16 @@ static void regex_texts(void) {
         {"[^\\d\\s]", {"a", "\xc3\xa9"}, {"1", " ", "\n"}},
         {"\\d\\D\\w\\W\\s\\S", {"1a_! x"}, {"aa_! x"}},
         {"\\t\\n\\r\\f\\v\\-", {"\t\n\r\f\v-"}, {""}},
-        {"a.c", {"abc", "a\xe2\x82\xac" "c"}, {"a\nc", "a\rc", "ac"}},
+        {"a.c",
+         {"abc", "a\xe2\x82\xac"
+                 "c"},
+         {"a\nc", "a\rc", "ac"}},
         {"{\"a\": [0-9]{3}}", {"{\"a\": 123}"}, {"{\"a\": 12}"}},
         {"a{2}b{1,}c{0,1}", {"aab", "aabbc"}, {"ab", "aabcc"}},
         {"(a|b)*abb", {"abb", "babababb"}, {"ab", "abba"}},
     };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) check_matches(regex(rows[i].text), rows[i].text, rows[i].yes, rows[i].no);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        check_matches(regex(rows[i].text), rows[i].text, rows[i].yes, rows[i].no);
     sl_grammar *g = regex("\\x41\\u00e9\\u{1F600}\\ud83d\\ude00\\.\\/\\0");
     CHECK_INT(match(g, "A\xc3\xa9\xf0\x9f\x98\x80\xf0\x9f\x98\x80./\0", 14), 1);
     sl_grammar_free(g);
@@ -360,7 +375,8 @@ static void regex_errors(void) {
     sl_grammar *g;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         int rc = sl_grammar_new_regex(rows[i].text, strlen(rows[i].text), &g, &err);
-        if (rc != SL_ERR_FORMAT || !strstr(err.message, rows[i].message)) FAIL("%s: %d %s", rows[i].text, rc, rc ? err.message : "");
+        if (rc != SL_ERR_FORMAT || !strstr(err.message, rows[i].message))
+            FAIL("%s: %d %s", rows[i].text, rc, rc ? err.message : "");
     }
 }
 
@@ -409,7 +425,8 @@ static void lists(void) {
 
 // 2^n ways to read n bytes need some n^2 visits.
 static void ambiguity(void) {
-    sl_grammar *g = gbnf("root ::= \"a\" root \"c\" | \"a\" root \"b\" | s\ns ::= (\"a\"? | \"a\"? \"a\"?)* t\nt ::= \"a\" t | \"\"");
+    sl_grammar *g =
+        gbnf("root ::= \"a\" root \"c\" | \"a\" root \"b\" | s\ns ::= (\"a\"? | \"a\"? \"a\"?)* t\nt ::= \"a\" t | \"\"");
     sl_automaton a;
     CHECK_OK(sl_automaton_new(g, &a, &err), err);
     uint32_t state = a.start;

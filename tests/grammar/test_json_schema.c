@@ -1,5 +1,5 @@
-// tests/grammar/test_json_schema.c - JSON schemas as grammars: which texts follow them, what is refused, and random texts that a
-// validator of JSON schemas accepts.
+// tests/grammar/test_json_schema.c - JSON schemas as grammars: which texts follow them, what is refused, and random texts that
+// a validator of JSON schemas accepts.
 #define _GNU_SOURCE
 #include "grammar/grammar_internal.h"
 #include "tests/support/venv.h"
@@ -27,7 +27,7 @@ static int follows(const sl_grammar *g, const char *text) {
     CHECK_OK(sl_automaton_new(g, &a, &err), err);
     uint32_t state = a.start;
     for (; *text; text++) CHECK_OK(sl_automaton_step(&a, state, (unsigned char)*text, &state, &err), err);
-    int result = sl_state_can_end(&a, state);
+    int result = a.facts[state].can_end;
     sl_automaton_free(&a);
     return result;
 }
@@ -51,7 +51,9 @@ static void check_rows(const row *rows, size_t n) {
 
 static void values(void) {
     static const row rows[] = {
-        {"true", {"{}", "[1, \"a\"]", "null", "-0.5e3", "{\"a\": {\"b\":[]}}"}, {"", "{a:1}", "01", "\"\n\"", "[1,]", "tru", "+1"}},
+        {"true",
+         {"{}", "[1, \"a\"]", "null", "-0.5e3", "{\"a\": {\"b\":[]}}"},
+         {"", "{a:1}", "01", "\"\n\"", "[1,]", "tru", "+1"}},
         {"{\"type\":\"boolean\"}", {"true", "false"}, {"null", "1"}},
         {"{\"type\":[\"integer\",\"null\"]}", {"1", "-20", "null", "0"}, {"1.0", "\"1\"", "007", "1e3"}},
         {"{\"type\":\"number\"}", {"1", "-1.25", "1e-9", "0.0"}, {"1.", ".5", "1e999", "NaN", "-"}},
@@ -81,7 +83,9 @@ static void objects(void) {
         {"{" P ",\"required\":[\"b\"]}",
          {"{\"b\":true}", "{\"a\":1,\"b\":true}", "{\"b\":true,\"c\":null}", "{\"a\":1,\"b\":false,\"c\":null}"},
          {"{}", "{\"a\":1}", "{\"c\":null}", "{\"a\":1,\"c\":null}"}},
-        {"{" P ",\"required\":[\"c\",\"a\"]}", {"{\"a\":1,\"c\":null}", "{\"a\":1,\"b\":true,\"c\":null}"}, {"{\"a\":1}", "{\"c\":null}", "{}"}},
+        {"{" P ",\"required\":[\"c\",\"a\"]}",
+         {"{\"a\":1,\"c\":null}", "{\"a\":1,\"b\":true,\"c\":null}"},
+         {"{\"a\":1}", "{\"c\":null}", "{}"}},
         {"{" P ",\"additionalProperties\":{\"type\":\"string\"}}",
          {"{\"d\":\"x\"}", "{\"a\":1,\"d\":\"\",\"e\":\"\"}", "{}", "{\"aa\":\"\"}", "{\"\":\"\"}"},
          {"{\"a\":\"x\"}", "{\"d\":1}", "{\"d\":\"\",\"a\":1}", "{\"\\u0061\":\"x\"}"}},
@@ -107,13 +111,20 @@ static void arrays(void) {
         {"{\"items\":{\"type\":\"integer\"},\"minItems\":2,\"maxItems\":3}", {"[1,2]", "[1,2,3]"}, {"[]", "[1]", "[1,2,3,4]"}},
         {"{\"type\":\"array\",\"maxItems\":0}", {"[]"}, {"[1]"}},
         {"{\"items\":false,\"type\":\"array\"}", {"[]"}, {"[1]"}},
-        {"{\"prefixItems\":[{\"type\":\"integer\"},{\"type\":\"boolean\"}]}", {"[]", "[1]", "[1,true]"}, {"[true]", "[1,true,1]", "[,true]"}},
-        {"{\"prefixItems\":[{\"type\":\"integer\"},{\"type\":\"boolean\"}],\"minItems\":2,\"maxItems\":2}", {"[1, true]"}, {"[]", "[1]"}},
+        {"{\"prefixItems\":[{\"type\":\"integer\"},{\"type\":\"boolean\"}]}",
+         {"[]", "[1]", "[1,true]"},
+         {"[true]", "[1,true,1]", "[,true]"}},
+        {"{\"prefixItems\":[{\"type\":\"integer\"},{\"type\":\"boolean\"}],\"minItems\":2,\"maxItems\":2}",
+         {"[1, true]"},
+         {"[]", "[1]"}},
         {"{\"prefixItems\":[{\"type\":\"integer\"}],\"items\":{\"type\":\"null\"},\"minItems\":2,\"maxItems\":3}",
          {"[1,null]", "[1,null,null]"},
          {"[1]", "[]", "[1,null,null,null]", "[null]"}},
-        {"{\"prefixItems\":[{\"type\":\"integer\"},{\"const\":2}],\"items\":{\"type\":\"null\"},\"maxItems\":1}", {"[1]", "[]"}, {"[1,2]"}},
-        {"{\"type\":\"array\",\"items\":{\"type\":\"array\",\"items\":{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"minItems\":1}}}",
+        {"{\"prefixItems\":[{\"type\":\"integer\"},{\"const\":2}],\"items\":{\"type\":\"null\"},\"maxItems\":1}",
+         {"[1]", "[]"},
+         {"[1,2]"}},
+        {"{\"type\":\"array\",\"items\":{\"type\":\"array\",\"items\":{\"type\":\"array\",\"items\":{\"type\":\"integer\"},"
+         "\"minItems\":1}}}",
          {"[[[1],[2,3]],[]]"},
          {"[[[]]]", "[1]"}},
     };
@@ -126,7 +137,8 @@ static void combined(void) {
         {"{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"string\"}]}", {"1", "\"\""}, {"null"}},
         {"{\"oneOf\":[{\"$ref\":\"#/$defs/cat\"},{\"$ref\":\"#/$defs/dog\"}],\"discriminator\":{\"propertyName\":\"k\"},"
          "\"$defs\":{\"cat\":{\"type\":\"object\",\"properties\":{\"k\":{\"const\":\"c\"}},\"required\":[\"k\"]},"
-         "\"dog\":{\"type\":\"object\",\"properties\":{\"k\":{\"enum\":[\"d\",\"e\"]},\"n\":{\"type\":\"integer\"}},\"required\":[\"k\"]}}}",
+         "\"dog\":{\"type\":\"object\",\"properties\":{\"k\":{\"enum\":[\"d\",\"e\"]},\"n\":{\"type\":\"integer\"}},"
+         "\"required\":[\"k\"]}}}",
          {"{\"k\":\"c\"}", "{\"k\":\"e\",\"n\":1}"},
          {"{}", "{\"k\":\"c\",\"n\":1}"}},
         {"{\"oneOf\":[{\"const\":1},{\"enum\":[2,3]}]}", {"1", "3"}, {"4"}},
@@ -141,17 +153,21 @@ static void combined(void) {
          {"{}", "{\"a\":1}"},
          {"{\"b\":1}"}},
         {"{\"allOf\":[{\"enum\":[1,2,3]},{\"enum\":[3,2,5]},{\"const\":2}]}", {"2"}, {"3", "1"}},
-        {"{\"allOf\":[{\"$ref\":\"#/definitions/s\"}],\"description\":\"d\",\"maxLength\":2,\"definitions\":{\"s\":{\"type\":\"string\",\"minLength\":1}}}",
+        {"{\"allOf\":[{\"$ref\":\"#/definitions/"
+         "s\"}],\"description\":\"d\",\"maxLength\":2,\"definitions\":{\"s\":{\"type\":\"string\",\"minLength\":1}}}",
          {"\"a\"", "\"ab\""},
          {"\"\"", "\"abc\""}},
         {"{\"type\":\"object\",\"properties\":{\"a\":{},\"b\":{}},\"anyOf\":[{\"required\":[\"a\"]},{\"required\":[\"b\"]}]}",
          {"{\"a\":1}", "{\"b\":1}", "{\"a\":1,\"b\":2}"},
          {"{}"}},
         {"{\"$ref\":\"#/$defs/a~1b/0\",\"$defs\":{\"a/b\":[{\"type\":\"null\"}]}}", {"null"}, {"1"}},
-        {"{\"properties\":{\"v\":{\"type\":\"integer\"},\"next\":{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"null\"}]}},\"required\":[\"v\",\"next\"]}",
+        {"{\"properties\":{\"v\":{\"type\":\"integer\"},\"next\":{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"null\"}]}},"
+         "\"required\":[\"v\",\"next\"]}",
          {"{\"v\":1,\"next\":null}", "{\"v\":1,\"next\":{\"v\":2,\"next\":null}}"},
          {"{\"v\":1}", "null"}},
-        {"{\"$ref\":\"#/$defs/t\",\"$defs\":{\"t\":{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/t\"}}}}", {"[]", "[[],[[]]]"}, {"[1]"}},
+        {"{\"$ref\":\"#/$defs/t\",\"$defs\":{\"t\":{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/t\"}}}}",
+         {"[]", "[[],[[]]]"},
+         {"[1]"}},
     };
     check_rows(rows, sizeof rows / sizeof *rows);
 }
@@ -169,11 +185,29 @@ static void check_refused(const char *schema, int code, const char *message) {
 }
 
 static void keywords(void) {
-    static const char *const names[] = {
-        "not",           "if",           "then",          "else",           "patternProperties", "propertyNames",    "minProperties",
-        "maxProperties", "dependencies", "uniqueItems",   "contains",       "minContains",       "maxContains",      "multipleOf",
-        "nullable",      "$dynamicRef",  "$recursiveRef", "dependentSchemas", "dependentRequired", "unevaluatedItems", "unevaluatedProperties",
-        "additionalItems", "minlength"};
+    static const char *const names[] = {"not",
+                                        "if",
+                                        "then",
+                                        "else",
+                                        "patternProperties",
+                                        "propertyNames",
+                                        "minProperties",
+                                        "maxProperties",
+                                        "dependencies",
+                                        "uniqueItems",
+                                        "contains",
+                                        "minContains",
+                                        "maxContains",
+                                        "multipleOf",
+                                        "nullable",
+                                        "$dynamicRef",
+                                        "$recursiveRef",
+                                        "dependentSchemas",
+                                        "dependentRequired",
+                                        "unevaluatedItems",
+                                        "unevaluatedProperties",
+                                        "additionalItems",
+                                        "minlength"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char schema[200], message[100];
         snprintf(message, sizeof message, "keyword \"%s\" is not supported", names[i]);
@@ -212,14 +246,16 @@ static void refusals(void) {
         {"{\"format\":\"regex\"}", "format \"regex\" is not supported", SL_ERR_UNSUPPORTED},
         {"{\"items\":[{}]}", "items is a list", SL_ERR_UNSUPPORTED},
         {"{\"enum\":[\"a\"],\"minLength\":1}", "keyword \"minLength\" beside \"enum\"", SL_ERR_UNSUPPORTED},
-        {"{\"oneOf\":[{\"type\":\"number\"},{\"type\":\"integer\"}]}", "schema#/oneOf/1: a value may fit oneOf/0 too", SL_ERR_UNSUPPORTED},
+        {"{\"oneOf\":[{\"type\":\"number\"},{\"type\":\"integer\"}]}", "schema#/oneOf/1: a value may fit oneOf/0 too",
+         SL_ERR_UNSUPPORTED},
         {"{\"oneOf\":[{\"minLength\":1},{\"minimum\":1}]}", "may fit oneOf/0", SL_ERR_UNSUPPORTED},
         {"{\"$ref\":\"http://x/y\"}", "$ref \"http://x/y\" is not supported", SL_ERR_UNSUPPORTED},
         {"{\"$ref\":\"#/$defs/x\"}", "names nothing in the schema", SL_ERR_FORMAT},
         {"{\"$ref\":1}", "$ref is an integer", SL_ERR_FORMAT},
         {"{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"null\"}]}", "is left-recursive", SL_ERR_UNSUPPORTED},
         {"{\"allOf\":[{\"$ref\":\"#\"}]}", "nested schemas", SL_ERR_UNSUPPORTED},
-        {"{\"allOf\":[{\"pattern\":\"a\"},{\"pattern\":\"b\"}]}", "keyword \"pattern\" of two schemas cannot be merged", SL_ERR_UNSUPPORTED},
+        {"{\"allOf\":[{\"pattern\":\"a\"},{\"pattern\":\"b\"}]}", "keyword \"pattern\" of two schemas cannot be merged",
+         SL_ERR_UNSUPPORTED},
         {"{\"allOf\":[{\"anyOf\":[{}]},{\"anyOf\":[{}]}]}", "keyword \"anyOf\" of two schemas", SL_ERR_UNSUPPORTED},
         {"{\"allOf\":[{\"prefixItems\":[{}]},{\"items\":{}}]}", "keyword \"prefixItems\"", SL_ERR_UNSUPPORTED},
         {"false", "no text follows the grammar", SL_ERR_UNSUPPORTED},
@@ -234,14 +270,18 @@ static void refusals(void) {
     // References that double with each step do not take forever.
     char doubling[8192] = "{\"$ref\":\"#/$defs/a0\",\"$defs\":{";
     for (int i = 0; i < 60; i++)
-        sprintf(doubling + strlen(doubling), "\"a%d\":{\"allOf\":[{\"$ref\":\"#/$defs/a%d\"},{\"$ref\":\"#/$defs/a%d\"}]},", i, i + 1, i + 1);
+        sprintf(doubling + strlen(doubling), "\"a%d\":{\"allOf\":[{\"$ref\":\"#/$defs/a%d\"},{\"$ref\":\"#/$defs/a%d\"}]},", i,
+                i + 1, i + 1);
     strcat(doubling, "\"a60\":{\"type\":\"object\"}}}");
     check_refused(doubling, SL_ERR_UNSUPPORTED, "more than");
 }
 
 // ---- numbers ----
 
-static double value_of(const char *text) {
+// The number that a schema or a text says.
+static double as_written(double x, int digits) {
+    char text[64];
+    snprintf(text, sizeof text, "%.*f", digits, x);
     return strtod(text, NULL);
 }
 
@@ -254,10 +294,15 @@ static void numbers(void) {
         int is_integer = test_below(2), scale = (int[]){3, 30, 1500, 100000}[test_below(4)];
         double step = is_integer && test_below(3) ? 1 : steps[test_below(4)];
         double lo = (test_below(2 * scale) - scale) * step, hi = lo + test_below(scale) * step;
-        int has_lo = test_below(4) > 0, has_hi = test_below(4) > 0 || !has_lo, lo_exclusive = test_below(2), hi_exclusive = test_below(2);
+        int has_lo = test_below(4) > 0, has_hi = test_below(4) > 0 || !has_lo, lo_exclusive = test_below(2),
+            hi_exclusive = test_below(2);
         int n = snprintf(schema, sizeof schema, "{\"type\":\"%s\"", is_integer ? "integer" : "number");
-        if (has_lo) n += snprintf(schema + n, sizeof schema - (size_t)n, ",\"%s\":%.10g", lo_exclusive ? "exclusiveMinimum" : "minimum", lo);
-        if (has_hi) n += snprintf(schema + n, sizeof schema - (size_t)n, ",\"%s\":%.10g", hi_exclusive ? "exclusiveMaximum" : "maximum", hi);
+        if (has_lo)
+            n += snprintf(schema + n, sizeof schema - (size_t)n, ",\"%s\":%.3f", lo_exclusive ? "exclusiveMinimum" : "minimum",
+                          lo);
+        if (has_hi)
+            n += snprintf(schema + n, sizeof schema - (size_t)n, ",\"%s\":%.3f", hi_exclusive ? "exclusiveMaximum" : "maximum",
+                          hi);
         strcpy(schema + n, "}");
         sl_grammar *g;
         json_t *root = json_loads(schema, 0, NULL);
@@ -265,13 +310,11 @@ static void numbers(void) {
         json_decref(root);
         int n_found = 0;
         for (int k = 0; k < 60; k++) {
-            double x = (k % 2 ? lo : hi) + (test_below(9) - 4) * (is_integer ? 1 : (double[]){0.0005, 0.001, 0.1, 1, 100}[test_below(5)]);
+            double x = (k % 2 ? lo : hi) +
+                       (test_below(9) - 4) * (is_integer ? 1 : (double[]){0.0005, 0.001, 0.1, 1, 100}[test_below(5)]);
             int digits = is_integer ? 0 : test_below(6);
             snprintf(text, sizeof text, "%.*f", digits, x);
-            double v = value_of(text);
-            double a = value_of(strcpy(text + 40, "")) + lo, b = hi; // the limits that the schema has
-            snprintf(text + 32, 24, "%.10g", lo), a = value_of(text + 32);
-            snprintf(text + 32, 24, "%.10g", hi), b = value_of(text + 32);
+            double v = as_written(x, digits), a = as_written(lo, 3), b = as_written(hi, 3);
             int fits = (!has_lo || (lo_exclusive ? v > a : v >= a)) && (!has_hi || (hi_exclusive ? v < b : v <= b));
             if (v == 0 && text[0] == '-') continue; // -0 is not written
             n_found += fits;
@@ -282,10 +325,16 @@ static void numbers(void) {
         sl_grammar_free(g);
     }
     static const row rows[] = {
-        {"{\"type\":\"number\",\"minimum\":0,\"maximum\":1}", {"0", "1", "0.5", "1.0", "0.999", "1.000"}, {"-0", "1.01", "1.0001", "-0.1", "2", "00", "1."}},
-        {"{\"type\":\"number\",\"exclusiveMinimum\":0,\"exclusiveMaximum\":1e-9}", {"0.0000000005"}, {"0", "0.0", "0.000000001", "1"}},
+        {"{\"type\":\"number\",\"minimum\":0,\"maximum\":1}",
+         {"0", "1", "0.5", "1.0", "0.999", "1.000"},
+         {"-0", "1.01", "1.0001", "-0.1", "2", "00", "1."}},
+        {"{\"type\":\"number\",\"exclusiveMinimum\":0,\"exclusiveMaximum\":1e-9}",
+         {"0.0000000005"},
+         {"0", "0.0", "0.000000001", "1"}},
         {"{\"type\":\"integer\",\"minimum\":-5,\"maximum\":12}", {"-5", "0", "9", "10", "12"}, {"-6", "13", "-0", "05", "1.0"}},
-        {"{\"type\":\"integer\",\"minimum\":999999999999999998}", {"999999999999999998", "999999999999999999"}, {"999999999999999997", "1"}},
+        {"{\"type\":\"integer\",\"minimum\":999999999999999998}",
+         {"999999999999999998", "999999999999999999"},
+         {"999999999999999997", "1"}},
         {"{\"type\":\"number\",\"minimum\":0.25,\"maximum\":0.25}", {"0.25", "0.2500"}, {"0.2", "0.251", "0"}},
     };
     check_rows(rows, sizeof rows / sizeof *rows);
@@ -325,10 +374,11 @@ static void finish(const sl_grammar *g, sl_text *text) {
     uint32_t n = 1, at = 0, state;
     CHECK_OK(sl_automaton_new(g, &a, &err), err);
     state = a.start;
-    for (size_t i = 0; i < text->n; i++) CHECK_OK(sl_automaton_step(&a, state, (unsigned char)text->data[i], &state, &err), err);
+    for (size_t i = 0; i < text->n; i++)
+        CHECK_OK(sl_automaton_step(&a, state, (unsigned char)text->data[i], &state, &err), err);
     memset(seen, 0, sizeof seen);
     states[0] = state;
-    for (; !sl_state_can_end(&a, states[at]); at++) {
+    for (; !a.facts[states[at]].can_end; at++) {
         for (int c = 0; c < g->n_classes && n < MOST; c++) {
             sl_automaton_begin(&a);
             CHECK_OK(sl_automaton_step(&a, states[at], g->byte_of[c], &state, &err), err);
@@ -366,30 +416,46 @@ static void random_text(tokens *t, const sl_grammar *g, sl_matcher *m, int n, sl
     finish(g, text);
 }
 
-#define ITEM "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":20},\"price\":{\"type\":\"number\",\"minimum\":0.01,\"maximum\":99999.5}," \
-             "\"tags\":{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"maxItems\":3},\"kind\":{\"enum\":[\"a\",\"b\",3,null]}},\"required\":[\"name\",\"kind\"],\"additionalProperties\":false}"
+#define ITEM                                                                                                                   \
+    "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":20},\"price\":{"         \
+    "\"type\":\"number\",\"minimum\":0.01,\"maximum\":99999.5},"                                                               \
+    "\"tags\":{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"maxItems\":3},\"kind\":{\"enum\":[\"a\",\"b\",3,null]}},"  \
+    "\"required\":[\"name\",\"kind\"],\"additionalProperties\":false}"
 
 static const char *const schemas[] = {
     "true",
     "{\"type\":\"object\"}",
     ITEM,
     "{\"type\":\"array\",\"items\":" ITEM ",\"minItems\":1,\"maxItems\":4}",
-    "{\"properties\":{\"a\":{\"type\":\"integer\",\"exclusiveMinimum\":-1000,\"maximum\":12},\"b\":{\"type\":[\"string\",\"null\"]},\"c\":{}},"
+    "{\"properties\":{\"a\":{\"type\":\"integer\",\"exclusiveMinimum\":-1000,\"maximum\":12},\"b\":{\"type\":[\"string\","
+    "\"null\"]},\"c\":{}},"
     "\"additionalProperties\":{\"type\":\"boolean\"}}",
-    "{\"type\":\"object\",\"properties\":{\"date\":{\"type\":\"string\",\"format\":\"date\"},\"time\":{\"format\":\"time\"},\"when\":{\"format\":\"date-time\"},"
-    "\"id\":{\"format\":\"uuid\"},\"mail\":{\"format\":\"email\"},\"host\":{\"format\":\"hostname\"},\"v4\":{\"format\":\"ipv4\"},\"v6\":{\"format\":\"ipv6\"},"
-    "\"for\":{\"format\":\"duration\"},\"link\":{\"format\":\"uri\"}},\"required\":[\"date\",\"time\",\"when\",\"id\",\"mail\",\"host\",\"v4\",\"v6\",\"for\",\"link\"]}",
-    "{\"$ref\":\"#/$defs/tree\",\"$defs\":{\"tree\":{\"type\":\"object\",\"properties\":{\"v\":{\"type\":\"integer\"},\"kids\":{\"type\":\"array\",\"items\":"
+    "{\"type\":\"object\",\"properties\":{\"date\":{\"type\":\"string\",\"format\":\"date\"},\"time\":{\"format\":\"time\"},"
+    "\"when\":{\"format\":\"date-time\"},"
+    "\"id\":{\"format\":\"uuid\"},\"mail\":{\"format\":\"email\"},\"host\":{\"format\":\"hostname\"},\"v4\":{\"format\":"
+    "\"ipv4\"},\"v6\":{\"format\":\"ipv6\"},"
+    "\"for\":{\"format\":\"duration\"},\"link\":{\"format\":\"uri\"}},\"required\":[\"date\",\"time\",\"when\",\"id\",\"mail\","
+    "\"host\",\"v4\",\"v6\",\"for\",\"link\"]}",
+    "{\"$ref\":\"#/$defs/"
+    "tree\",\"$defs\":{\"tree\":{\"type\":\"object\",\"properties\":{\"v\":{\"type\":\"integer\"},\"kids\":{\"type\":\"array\","
+    "\"items\":"
     "{\"$ref\":\"#/$defs/tree\"}}},\"required\":[\"v\"]}}}",
-    "{\"anyOf\":[{\"type\":\"string\",\"pattern\":\"^[a-z]{2,5}(-[0-9]+)?$\"},{\"type\":\"string\",\"pattern\":\"\\\\d\\\\s\\\"\"},{\"type\":\"integer\",\"minimum\":100}]}",
+    "{\"anyOf\":[{\"type\":\"string\",\"pattern\":\"^[a-z]{2,5}(-[0-9]+)?$\"},{\"type\":\"string\",\"pattern\":"
+    "\"\\\\d\\\\s\\\"\"},{\"type\":\"integer\",\"minimum\":100}]}",
     "{\"oneOf\":[{\"properties\":{\"k\":{\"const\":1},\"x\":{\"type\":\"string\"}},\"required\":[\"k\"],\"type\":\"object\"},"
-    "{\"properties\":{\"k\":{\"const\":2},\"y\":{\"type\":\"null\"}},\"required\":[\"k\",\"y\"],\"type\":\"object\"},{\"type\":\"array\",\"maxItems\":2}]}",
-    "{\"allOf\":[{\"properties\":{\"a\":{\"type\":\"integer\",\"minimum\":0},\"b\":{\"type\":\"string\",\"maxLength\":8}},\"required\":[\"a\"]},"
+    "{\"properties\":{\"k\":{\"const\":2},\"y\":{\"type\":\"null\"}},\"required\":[\"k\",\"y\"],\"type\":\"object\"},{\"type\":"
+    "\"array\",\"maxItems\":2}]}",
+    "{\"allOf\":[{\"properties\":{\"a\":{\"type\":\"integer\",\"minimum\":0},\"b\":{\"type\":\"string\",\"maxLength\":8}},"
+    "\"required\":[\"a\"]},"
     "{\"properties\":{\"a\":{\"maximum\":50},\"c\":{\"type\":\"boolean\"}},\"required\":[\"c\"],\"type\":\"object\"}]}",
-    "{\"prefixItems\":[{\"type\":\"number\"},{\"const\":{\"a\":[1,null]}}],\"items\":{\"type\":\"string\",\"maxLength\":4},\"minItems\":3,\"maxItems\":6,\"type\":\"array\"}",
-    "{\"type\":\"object\",\"properties\":{\"x\":{\"type\":\"integer\"},\"y\":{\"type\":\"integer\"}},\"anyOf\":[{\"required\":[\"x\"]},{\"required\":[\"y\"]}]}",
-    "{\"type\":\"object\",\"properties\":{\"name\":{\"const\":\"get_weather\"},\"parameters\":{\"type\":\"object\",\"properties\":{\"city\":{\"type\":\"string\"},"
-    "\"unit\":{\"enum\":[\"C\",\"F\"]}},\"required\":[\"city\"]}},\"required\":[\"name\",\"parameters\"],\"additionalProperties\":false}",
+    "{\"prefixItems\":[{\"type\":\"number\"},{\"const\":{\"a\":[1,null]}}],\"items\":{\"type\":\"string\",\"maxLength\":4},"
+    "\"minItems\":3,\"maxItems\":6,\"type\":\"array\"}",
+    "{\"type\":\"object\",\"properties\":{\"x\":{\"type\":\"integer\"},\"y\":{\"type\":\"integer\"}},\"anyOf\":[{\"required\":["
+    "\"x\"]},{\"required\":[\"y\"]}]}",
+    "{\"type\":\"object\",\"properties\":{\"name\":{\"const\":\"get_weather\"},\"parameters\":{\"type\":\"object\","
+    "\"properties\":{\"city\":{\"type\":\"string\"},"
+    "\"unit\":{\"enum\":[\"C\",\"F\"]}},\"required\":[\"city\"]}},\"required\":[\"name\",\"parameters\"],"
+    "\"additionalProperties\":false}",
 };
 enum { N_SCHEMAS = sizeof schemas / sizeof *schemas, N_TEXTS = 12 };
 
@@ -447,7 +513,8 @@ static void validated(void) {
 static int finds(const char *pattern, const char *text, size_t n) {
     int code;
     PCRE2_SIZE at;
-    pcre2_code *re = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_DOLLAR_ENDONLY, &code, &at, NULL);
+    pcre2_code *re =
+        pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_DOLLAR_ENDONLY, &code, &at, NULL);
     CHECK(re != NULL);
     pcre2_match_data *data = pcre2_match_data_create_from_pattern(re, NULL);
     int found = pcre2_match(re, (PCRE2_SPTR)text, n, 0, 0, data, NULL) >= 0;
@@ -456,7 +523,8 @@ static int finds(const char *pattern, const char *text, size_t n) {
 }
 
 static void patterns(void) {
-    static const char *const list[] = {"^[a-c]+$", "b", "^a|c$", "\\d{2,3}", "^\"a\\\\b\"$", "a.b", "[^a]", "^\\s*$", "(ab|c)?\xc3\xa9", "^(a|b\"|\n)*$", "\\W\\w", "^$"};
+    static const char *const list[] = {"^[a-c]+$", "b",      "^a|c$",           "\\d{2,3}",      "^\"a\\\\b\"$", "a.b",
+                                       "[^a]",     "^\\s*$", "(ab|c)?\xc3\xa9", "^(a|b\"|\n)*$", "\\W\\w",       "^$"};
     static const char *const chars[] = {"a", "b", "c", "1", "\"", "\\", "\n", "\t", "\xc3\xa9", "\xe2\x82\xac", " ", "\x01"};
     test_draw_from(test_seed);
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
@@ -481,8 +549,10 @@ static void patterns(void) {
 }
 
 static const test_case cases[] = {
-    {"values", 0, values},     {"objects", 0, objects},   {"arrays", 0, arrays},       {"combined", 0, combined},
-    {"keywords", 0, keywords}, {"refusals", 0, refusals}, {"numbers", 0, numbers},     {"patterns", 0, patterns},
+    {"values", 0, values},       {"objects", 0, objects},
+    {"arrays", 0, arrays},       {"combined", 0, combined},
+    {"keywords", 0, keywords},   {"refusals", 0, refusals},
+    {"numbers", 0, numbers},     {"patterns", 0, patterns},
     {"validated", 0, validated}, {0},
 };
 extern const test_suite suite_json_schema;
