@@ -1,8 +1,8 @@
 // grammar/grammar_internal.h - the interfaces between the parts of a grammar. Only grammar/* and its tests include it.
 //
 // The parts, lowest first: utf8_ranges.c, expressions.c (what readers build), rule_graph.c (the finished grammar), key_sets.c,
-// automaton.c (states), token_trie.c, matcher.c; the readers regex.c, gbnf.c, json_texts.c, number_range.c, schema_merge.c,
-// json_schema.c.
+// automaton.c (states), token_trie.c, matcher.c; text_reader.c and the readers regex.c, json_texts.c, number_range.c,
+// schema_merge.c, json_schema.c, gbnf.c.
 #ifndef SLEIGH_GRAMMAR_INTERNAL_H
 #define SLEIGH_GRAMMAR_INTERNAL_H
 
@@ -84,6 +84,31 @@ sl_expr sl_expr_set(sl_builder *b, sl_char_set *set, int is_inverted, sl_chars_f
 int sl_builder_rule(sl_builder *b, const char *name, size_t n);
 void sl_builder_define(sl_builder *b, int rule, sl_expr body);
 int sl_builder_finish(sl_builder *b, int root, sl_grammar **out);
+
+// ---- text_reader.c: what the readers of GBNF and of regular expressions share ----
+
+typedef struct sl_text_reader {
+    sl_builder *b;
+    const char *what, *text; // what: for messages
+    size_t n, at;
+    int has_lines; // messages name lines, and blanks may stand in {m, n}
+    int depth;     // open brackets
+} sl_text_reader;
+
+__attribute__((format(printf, 3, 4))) int sl_refuse_at(sl_text_reader *r, size_t at, const char *fmt, ...); // returns 0
+#define SL_REFUSE(r, ...) sl_refuse_at(r, (r)->at, __VA_ARGS__)
+
+int sl_is_done(const sl_text_reader *r); // the text ends, or an error
+int sl_has(const sl_text_reader *r, const char *token);
+int sl_take(sl_text_reader *r, const char *token); // 1: it was there, and the reader is behind it
+uint32_t sl_take_char(sl_text_reader *r);
+uint32_t sl_take_hex(sl_text_reader *r, int n_digits);
+void sl_check_char(sl_text_reader *r, size_t at, uint32_t c); // refuses surrogates and numbers above SL_MOST_CHAR
+// * + ? {m} {m,} {m,n}; *max -1: no limit. Returns 0: there is none. Without has_lines a { before no digit is a character.
+int sl_take_repetition(sl_text_reader *r, int *min, int *max);
+typedef sl_expr (*sl_read_fn)(sl_text_reader *r);
+sl_expr sl_read_choice(sl_text_reader *r, sl_read_fn sequence);   // sequences with | between them
+sl_expr sl_read_brackets(sl_text_reader *r, sl_read_fn sequence); // behind (: a choice and )
 
 // ---- regex.c ----
 

@@ -30,7 +30,7 @@ static int read_tokens(const sl_tokenizer *tok, sl_token_trie *trie, entry *entr
     for (int32_t id = 0; !rc && id < trie->n_vocab; id++) {
         size_t before = trie->bytes.n;
         trie->from[id] = (uint32_t)before;
-        if (sl_tokenizer_is_special(tok, id) || is_end(trie, id)) continue;
+        if (id >= sl_tokenizer_n_vocab(tok) || sl_tokenizer_is_special(tok, id) || is_end(trie, id)) continue;
         rc = sl_token_bytes(tok, id, &trie->bytes, err);
         size_t size = trie->bytes.n - before;
         if (size > UINT16_MAX / 2) trie->bytes.n = before; // a grammar never needs such a token
@@ -80,27 +80,26 @@ static int make_nodes(sl_token_trie *trie, const entry *entries, int32_t n, sl_e
     return 0;
 }
 
-int sl_token_trie_new(const sl_tokenizer *tok, const int32_t *ends, int n_ends, sl_token_trie **out, sl_error *err) {
+int sl_token_trie_new(const sl_tokenizer *tok, int n_vocab, const int32_t *ends, int n_ends, sl_token_trie **out,
+                      sl_error *err) {
+    *out = NULL;
+    if (n_vocab < 1) return sl_fail(err, SL_ERR_ARG, "%d token ids: expected at least 1", n_vocab);
+    for (int i = 0; i < n_ends; i++)
+        if (ends[i] < 0 || ends[i] >= n_vocab)
+            return sl_fail(err, SL_ERR_ARG, "end token %d: expected 0 to %d", ends[i], n_vocab - 1);
     sl_token_trie *trie = calloc(1, sizeof *trie);
-    size_t n_vocab = (size_t)sl_tokenizer_n_vocab(tok);
-    entry *entries = malloc((n_vocab + 1) * sizeof *entries);
+    entry *entries = malloc((size_t)n_vocab * sizeof *entries);
     int32_t n = 0;
     int rc = 0;
-    *out = NULL;
-    if (trie) trie->ends = malloc(((size_t)n_ends + 1) * sizeof *ends), trie->from = malloc((n_vocab + 1) * sizeof *trie->from);
+    if (trie) {
+        *trie = (sl_token_trie){.n_ends = n_ends, .n_vocab = n_vocab, .n_words = (n_vocab + 31) / 32};
+        trie->ends = malloc(((size_t)n_ends + 1) * sizeof *ends);
+        trie->from = malloc(((size_t)n_vocab + 1) * sizeof *trie->from);
+    }
     if (!trie || !entries || !trie->ends || !trie->from)
-        rc = sl_fail(err, SL_ERR_MEMORY, "a tree of %zu tokens: out of memory", n_vocab);
-    for (int i = 0; !rc && i < n_ends; i++) {
-        if (ends[i] < 0 || (size_t)ends[i] >= n_vocab)
-            rc = sl_fail(err, SL_ERR_ARG, "end token %d: expected 0 to %zu", ends[i], n_vocab - 1);
-        trie->ends[i] = ends[i];
-    }
-    if (!rc) {
-        trie->n_ends = n_ends;
-        trie->n_vocab = (int)n_vocab;
-        trie->n_words = (int)((n_vocab + 31) / 32);
-        rc = read_tokens(tok, trie, entries, &n, err);
-    }
+        rc = sl_fail(err, SL_ERR_MEMORY, "a tree of %d tokens: out of memory", n_vocab);
+    if (!rc && n_ends > 0) memcpy(trie->ends, ends, (size_t)n_ends * sizeof *ends);
+    if (!rc) rc = read_tokens(tok, trie, entries, &n, err);
     if (!rc) rc = make_nodes(trie, entries, n, err);
     free(entries);
     if (rc) sl_token_trie_free(trie);

@@ -14,7 +14,7 @@ static const sl_token_trie *tokens(void) { // loaded once
     if (!trie) {
         FUZZ_CHECK(!sl_tokenizer_load(&SL_FOLDER("models/tiny"), &tok, &err), err.message);
         const int32_t end = sl_tokenizer_eos(tok);
-        FUZZ_CHECK(!sl_token_trie_new(tok, &end, 1, &trie, &err), err.message);
+        FUZZ_CHECK(!sl_token_trie_new(tok, sl_tokenizer_n_vocab(tok), &end, 1, &trie, &err), err.message);
     }
     return trie;
 }

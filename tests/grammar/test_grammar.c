@@ -2,10 +2,12 @@
 // GBNF, regular expressions, limits.
 #include "grammar/grammar_internal.h"
 #include "tests/grammar/grammar_oracle.h"
+#include "tests/support/tokens.h"
 #include "tests/test.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static sl_error err;
 
@@ -22,7 +24,7 @@ static void load(vocabulary *v, const char *folder, const char *end) {
     CHECK_OK(sl_tokenizer_load(&SL_FOLDER(folder), &v->tok, &err), err);
     v->end = end ? sl_tokenizer_find(v->tok, end) : sl_tokenizer_eos(v->tok);
     v->n = sl_tokenizer_n_vocab(v->tok);
-    CHECK_OK(sl_token_trie_new(v->tok, &v->end, 1, &v->trie, &err), err);
+    CHECK_OK(sl_token_trie_new(v->tok, v->n, &v->end, 1, &v->trie, &err), err);
     v->n_words = sl_token_trie_words(v->trie);
     CHECK_INT(v->n_words, (v->n + 31) / 32);
 }
@@ -289,7 +291,7 @@ static void gbnf_errors(void) {
     char deep[1200] = "root ::= ";
     for (int i = 0; i < 500; i++) strcat(deep, "(");
     CHECK_ERR(sl_grammar_new_gbnf(deep, strlen(deep), NULL, &g, &err), err, SL_ERR_FORMAT, "nested brackets");
-    CHECK_ERR(sl_grammar_new_regex(deep + 9, strlen(deep + 9), &g, &err), err, SL_ERR_FORMAT, "nested groups");
+    CHECK_ERR(sl_grammar_new_regex(deep + 9, strlen(deep + 9), &g, &err), err, SL_ERR_FORMAT, "nested brackets");
     char name[200] = "root ::= ";
     memset(name + 9, 'a', 150);
     CHECK_ERR(sl_grammar_new_gbnf(name, strlen(name), NULL, &g, &err), err, SL_ERR_FORMAT,
@@ -508,9 +510,7 @@ static void llama3(void) {
     sl_grammar_run *run;
     sl_text text = {0};
     snprintf(folder, sizeof folder, "%s/tokenizers/llama3", test_shared());
-    FILE *f = fopen(folder, "rb");
-    if (!f) TEST_SKIP("needs %s", folder);
-    fclose(f);
+    if (access(folder, R_OK)) TEST_SKIP("needs %s", folder);
     load(&v, folder, "<|eot_id|>");
     test_draw_from(test_seed + 3);
     uint32_t *bits = malloc((size_t)v.n_words * sizeof *bits);
@@ -526,6 +526,82 @@ static void llama3(void) {
     sl_text_free(&text);
     sl_matcher_free(m), sl_grammar_free(g);
     free(bits);
+    unload(&v);
+}
+
+// ---- vocabularies ----
+
+// The ids of a SentencePiece model: its pieces are texts with blanks, its bytes are bytes, and no control token is allowed.
+static void check_pieces(const char *folder, const char *kind) {
+    vocabulary v;
+    sl_matcher *m;
+    sl_grammar_run *run;
+    load(&v, folder, "</s>");
+    CHECK_STR(sl_tokenizer_kind(v.tok), kind);
+    uint32_t *bits = malloc((size_t)v.n_words * sizeof *bits);
+    sl_grammar *g = regex(" ?the (\xc3\xa9|\xf0\x9f\x98\x80)");
+    CHECK_OK(sl_matcher_new(g, v.trie, 0, &m, &err), err);
+    CHECK_OK(sl_grammar_run_new(m, &run, &err), err);
+    check_accepts(&v, run, bits);
+    CHECK(has(bits, 278) && has(bits, 1552) && !has(bits, 0) && !has(bits, 1) && !has(bits, 2)); // " the", "the", unk, bos, eos
+    CHECK_OK(sl_grammar_accept(run, 278, &err), err);
+    CHECK_OK(sl_grammar_accept(run, 29871, &err), err); // " "
+    check_accepts(&v, run, bits);
+    const int32_t first = 3, wanted[] = {first + 0xf0, first + 0x9f, first + 0x98, first + 0x80}; // <0x00> is token 3
+    for (int i = 0; i < 4; i++) CHECK_OK(sl_grammar_accept(run, wanted[i], &err), err);
+    CHECK(sl_grammar_must_end(run));
+    check_accepts(&v, run, bits);
+    CHECK(has(bits, v.end));
+    sl_grammar_run_free(run), sl_matcher_free(m), sl_grammar_free(g);
+    free(bits);
+    unload(&v);
+}
+
+static void sentencepiece(void) {
+    char path[300];
+    snprintf(path, sizeof path, "%s/tokenizers/llama2/tokenizer.model", test_shared());
+    if (access(path, R_OK)) TEST_SKIP("needs %s", path);
+    tokens_link(path, "tokenizer.model");
+    check_pieces(test_tmp(), "sentencepiece");
+    *strrchr(path, '/') = 0;
+    check_pieces(path, "bpe");
+}
+
+// A model may have more ids than the tokenizer, or fewer. Several end tokens are possible, and none.
+static void sizes(void) {
+    vocabulary v;
+    sl_grammar *g = regex(".*");
+    load(&v, "models/tiny", NULL);
+    const int32_t ends[] = {v.end, 300, 1099};
+    for (int n_vocab = 900; n_vocab <= 1100; n_vocab += 200)
+        for (int n_ends = 0; n_ends <= 3; n_ends += 1 + n_ends) {
+            sl_token_trie *trie;
+            sl_matcher *m;
+            sl_grammar_run *run;
+            uint32_t bits[40], all = 0;
+            int rc = sl_token_trie_new(v.tok, n_vocab, ends, n_ends, &trie, &err);
+            if (n_ends > 0 && v.end >= n_vocab) {
+                CHECK_ERR(rc, err, SL_ERR_ARG, "expected 0 to 899");
+                continue;
+            }
+            CHECK_OK(rc, err);
+            CHECK_OK(sl_matcher_new(g, trie, 0, &m, &err), err);
+            CHECK_OK(sl_grammar_run_new(m, &run, &err), err);
+            CHECK_OK(sl_grammar_allowed(run, bits, &err), err);
+            for (int32_t id = 0; id < 32 * sl_token_trie_words(trie); id++) {
+                int is_end = 0;
+                for (int i = 0; i < n_ends; i++) is_end |= ends[i] == id;
+                if (id >= n_vocab || (id >= v.n && !is_end)) CHECK(!has(bits, id));
+                if (is_end) CHECK(has(bits, id));
+                all += has(bits, id);
+            }
+            CHECK(all > 800);
+            if (n_ends == 3) CHECK_OK(sl_grammar_accept(run, 300, &err), err);
+            CHECK_INT(sl_grammar_must_end(run), n_ends == 3);
+            CHECK_ERR(sl_grammar_accept(run, -1, &err), err, SL_ERR_ARG, n_ends == 3 ? "has ended" : "token -1");
+            sl_grammar_run_free(run), sl_matcher_free(m), sl_token_trie_free(trie);
+        }
+    sl_grammar_free(g);
     unload(&v);
 }
 
@@ -547,6 +623,8 @@ static const test_case cases[] = {
     {"depth-of-tokens", 0, depth_of_tokens},
     {"nulls", 0, nulls},
     {"llama3", NEEDS_SHARED, llama3},
+    {"sentencepiece", NEEDS_SHARED, sentencepiece},
+    {"sizes", 0, sizes},
     {0},
 };
 extern const test_suite suite_grammar;

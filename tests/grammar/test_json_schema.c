@@ -356,7 +356,7 @@ static void load_tokens(tokens *t) {
     if (f) fclose(f);
     CHECK_OK(sl_tokenizer_load(&SL_FOLDER(f ? folder : "models/tiny"), &t->tok, &err), err);
     t->end = f ? sl_tokenizer_find(t->tok, "<|eot_id|>") : sl_tokenizer_eos(t->tok);
-    CHECK_OK(sl_token_trie_new(t->tok, &t->end, 1, &t->trie, &err), err);
+    CHECK_OK(sl_token_trie_new(t->tok, sl_tokenizer_n_vocab(t->tok), &t->end, 1, &t->trie, &err), err);
     t->bits = malloc((size_t)sl_token_trie_words(t->trie) * sizeof *t->bits);
 }
 
