@@ -55,25 +55,22 @@ static sl_expr add(sl_builder *b, expr e) {
     return b->n_exprs++;
 }
 
-int sl_builder_new(sl_builder **out, sl_error *err) {
-    sl_builder *b = *out = calloc(1, sizeof *b);
-    if (!b) return sl_fail(err, SL_ERR_MEMORY, "a grammar: out of memory");
-    b->err = err;
-    add(b, (expr){LITERAL, 0, 0, 0, 0}); // expression 0 is the empty text
-    if (!b->rc) return 0;
-    int rc = b->rc;
-    sl_builder_free(b);
-    *out = NULL;
-    return rc;
-}
-
-void sl_builder_free(sl_builder *b) {
-    if (!b) return;
+static void free_builder(sl_builder *b) {
     for (size_t i = 0; i < b->bodies.n; i++) free(b->names[i].text);
     free(b->names), free(b->exprs), free(b->ranges), free(b->set_slots);
     sl_text_free(&b->texts), sl_ids_free(&b->parts), sl_ids_free(&b->bodies), sl_ids_free(&b->edges);
     sl_grammar_free(b->g);
     free(b);
+}
+
+int sl_builder_new(sl_builder **out, sl_error *err) {
+    sl_builder *b = *out = calloc(1, sizeof *b);
+    if (!b) return sl_fail(err, SL_ERR_MEMORY, "a grammar: out of memory");
+    b->err = err;
+    add(b, (expr){LITERAL, 0, 0, 0, 0}); // expression 0 is the empty text
+    int rc = b->rc;
+    if (rc) free_builder(b);
+    return rc;
 }
 
 int sl_builder_failed(const sl_builder *b) {
@@ -139,7 +136,7 @@ static sl_expr add_list(sl_builder *b, expr_kind kind, const sl_expr *parts, siz
     if (b->parts.n + n > SL_GRAMMAR_MOST_EXPRS)
         return sl_builder_fail(
             b, sl_fail(b->err, SL_ERR_UNSUPPORTED, "the grammar has more than %d parts", SL_GRAMMAR_MOST_EXPRS));
-    for (size_t i = 0; i < n && !b->rc; i++) sl_builder_fail(b, sl_ids_push(&b->parts, parts[i], b->err));
+    for (size_t i = 0; i < n; i++) sl_parts_push(b, &b->parts, parts[i]);
     return add(b, (expr){kind, at, (int32_t)n, 0, 0});
 }
 
@@ -149,6 +146,22 @@ sl_expr sl_expr_sequence(sl_builder *b, const sl_expr *parts, size_t n) {
 
 sl_expr sl_expr_choice(sl_builder *b, const sl_expr *parts, size_t n) {
     return add_list(b, CHOICE, parts, n);
+}
+
+void sl_parts_push(sl_builder *b, sl_ids *parts, sl_expr e) {
+    if (!b->rc) b->rc = sl_ids_push(parts, e, b->err);
+}
+
+sl_expr sl_parts_sequence(sl_builder *b, sl_ids *parts) {
+    sl_expr e = sl_expr_sequence(b, parts->data, parts->n);
+    sl_ids_free(parts);
+    return e;
+}
+
+sl_expr sl_parts_choice(sl_builder *b, sl_ids *parts) {
+    sl_expr e = sl_expr_choice(b, parts->data, parts->n);
+    sl_ids_free(parts);
+    return e;
 }
 
 sl_expr sl_expr_repeat(sl_builder *b, sl_expr e, int min, int max) {
@@ -185,7 +198,7 @@ static int32_t add_node(sl_builder *b, sl_node_kind kind, int32_t x, int32_t y) 
 
 static int32_t add_split(sl_builder *b, const int32_t *to, size_t n) {
     int32_t at = (int32_t)b->edges.n;
-    for (size_t i = 0; i < n && !b->rc; i++) sl_builder_fail(b, sl_ids_push(&b->edges, to[i], b->err));
+    for (size_t i = 0; i < n; i++) sl_parts_push(b, &b->edges, to[i]);
     return add_node(b, SL_NODE_SPLIT, at, (int32_t)n);
 }
 
@@ -231,10 +244,8 @@ static int32_t find_bytes(class_graph *c, unsigned lo, unsigned hi, int32_t next
 }
 
 static void flush_class(class_graph *c) {
-    for (int i = 0; i < c->n; i++) {
-        int32_t node = add_node(c->b, SL_NODE_BYTES, find_set(c->b, &c->set[i]), c->to[i]);
-        sl_builder_fail(c->b, sl_ids_push(&c->nodes, node, c->b->err));
-    }
+    for (int i = 0; i < c->n; i++)
+        sl_parts_push(c->b, &c->nodes, add_node(c->b, SL_NODE_BYTES, find_set(c->b, &c->set[i]), c->to[i]));
     c->n = 0;
 }
 
@@ -278,8 +289,7 @@ static int32_t emit_repeat(sl_builder *b, const expr *e, int32_t next) {
 
 static int32_t emit_choice(sl_builder *b, const expr *e, int32_t next) {
     sl_ids nodes = {0};
-    for (int32_t i = 0; i < e->n && !b->rc; i++)
-        sl_builder_fail(b, sl_ids_push(&nodes, emit(b, b->parts.data[e->a + i], next), b->err));
+    for (int32_t i = 0; i < e->n && !b->rc; i++) sl_parts_push(b, &nodes, emit(b, b->parts.data[e->a + i], next));
     int32_t node = b->rc ? 0 : add_split(b, nodes.data, nodes.n);
     sl_ids_free(&nodes);
     return node;
@@ -331,11 +341,16 @@ static int emit_rules(sl_builder *b) {
 int sl_builder_finish(sl_builder *b, int root, sl_grammar **out) {
     *out = NULL;
     if (!b->rc) sl_builder_fail(b, emit_rules(b));
-    if (b->rc) return b->rc;
-    b->g->root = root;
-    b->rc = sl_grammar_complete(b->g, b->names, b->err);
-    if (b->rc) return b->rc;
-    *out = b->g;
-    b->g = NULL;
-    return 0;
+    if (!b->rc) b->g->root = root;
+    if (!b->rc) b->rc = sl_grammar_complete(b->g, b->names, b->err);
+    int rc = b->rc;
+    if (!rc) *out = b->g, b->g = NULL;
+    free_builder(b);
+    return rc;
+}
+
+int sl_builder_finish_with(sl_builder *b, const char *name, sl_expr body, sl_grammar **out) {
+    int root = sl_builder_rule(b, name, strlen(name));
+    sl_builder_define(b, root, body);
+    return sl_builder_finish(b, root, out);
 }

@@ -135,14 +135,9 @@ static sl_expr read_repeat(sl_text_reader *r) {
 
 static sl_expr read_sequence(sl_text_reader *r) {
     sl_ids parts = {0};
-    int rc = 0;
     r->at = skip_space(r, r->at);
-    while (!rc && !sl_is_done(r) && peek(r, 0) != '|' && peek(r, 0) != ')' && !begins_rule(r))
-        rc = sl_ids_push(&parts, read_repeat(r), sl_builder_error(r->b));
-    if (rc) sl_builder_fail(r->b, rc);
-    sl_expr e = sl_expr_sequence(r->b, parts.data, parts.n);
-    sl_ids_free(&parts);
-    return e;
+    while (!sl_is_done(r) && !sl_has(r, "|") && !sl_has(r, ")") && !begins_rule(r)) sl_parts_push(r->b, &parts, read_repeat(r));
+    return sl_parts_sequence(r->b, &parts);
 }
 
 static void read_rules(gbnf *g) {
@@ -189,6 +184,5 @@ int sl_grammar_new_gbnf(const char *text, size_t n, const json_t *schemas, sl_gr
     rc = sl_builder_finish(b, (int)json_integer_value(root), out);
     json_decref(g.rules);
     sl_ids_free(&g.used), sl_ids_free(&g.known);
-    sl_builder_free(b);
     return rc;
 }

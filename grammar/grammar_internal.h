@@ -52,7 +52,6 @@ typedef struct sl_builder sl_builder;
 // After the first error all functions do nothing and return a valid index. So a reader checks sl_builder_failed at its ends and
 // in its loops.
 int sl_builder_new(sl_builder **out, sl_error *err);
-void sl_builder_free(sl_builder *b);
 int sl_builder_failed(const sl_builder *b); // the code of the first error, 0: none
 sl_error *sl_builder_error(sl_builder *b);
 // Stores the code of an error that the caller has written to sl_builder_error(b). Returns the empty expression.
@@ -64,6 +63,10 @@ sl_expr sl_expr_sequence(sl_builder *b, const sl_expr *parts, size_t n);
 sl_expr sl_expr_choice(sl_builder *b, const sl_expr *parts, size_t n); // n 0: nothing matches
 sl_expr sl_expr_repeat(sl_builder *b, sl_expr e, int min, int max);    // max -1: no limit
 sl_expr sl_expr_rule(sl_builder *b, int rule);
+// The same for a growing list of parts, which they free.
+void sl_parts_push(sl_builder *b, sl_ids *parts, sl_expr e);
+sl_expr sl_parts_sequence(sl_builder *b, sl_ids *parts);
+sl_expr sl_parts_choice(sl_builder *b, sl_ids *parts);
 
 typedef struct sl_char_set { // a growing list of ranges
     sl_char_range *data;
@@ -83,7 +86,9 @@ sl_expr sl_expr_set(sl_builder *b, sl_char_set *set, int is_inverted, sl_chars_f
 // A rule has a name for messages and a body. A rule without a body matches nothing.
 int sl_builder_rule(sl_builder *b, const char *name, size_t n);
 void sl_builder_define(sl_builder *b, int rule, sl_expr body);
+// Both free b. *out is NULL after an error.
 int sl_builder_finish(sl_builder *b, int root, sl_grammar **out);
+int sl_builder_finish_with(sl_builder *b, const char *name, sl_expr body, sl_grammar **out); // a new rule is the root
 
 // ---- text_reader.c: what the readers of GBNF and of regular expressions share ----
 

@@ -3,6 +3,7 @@
 // properties unless "additionalProperties" says so. The reader refuses keywords that it does not know.
 #include "grammar/grammar_internal.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,22 +20,6 @@ static sl_expr read_part(sl_schema_reader *r, const char *part, const json_t *sc
 
 static sl_expr nothing(sl_schema_reader *r) {
     return sl_expr_choice(r->b, NULL, 0);
-}
-
-static void push(sl_schema_reader *r, sl_ids *parts, sl_expr e) {
-    if (sl_ids_push(parts, e, sl_builder_error(r->b))) sl_builder_fail(r->b, SL_ERR_MEMORY);
-}
-
-static sl_expr choice_of(sl_schema_reader *r, sl_ids *parts) {
-    sl_expr e = sl_expr_choice(r->b, parts->data, parts->n);
-    sl_ids_free(parts);
-    return e;
-}
-
-static sl_expr sequence_of(sl_schema_reader *r, sl_ids *parts) {
-    sl_expr e = sl_expr_sequence(r->b, parts->data, parts->n);
-    sl_ids_free(parts);
-    return e;
 }
 
 static sl_expr as_rule(sl_schema_reader *r, sl_expr e) {
@@ -55,7 +40,7 @@ static int get_count(sl_schema_reader *r, const json_t *schema, const char *keyw
     const json_t *v = json_object_get(schema, keyword);
     double x = json_number_value(v);
     if (!v) return missing;
-    if (!json_is_number(v) || x < 0 || x != (double)(int64_t)x)
+    if (!json_is_number(v) || x < 0 || x != floor(x))
         return sl_schema_refuse(r, SL_ERR_FORMAT, "%s is %s, expected an integer of 0 or more", keyword,
                                 json_is_number(v) ? "below 0 or no integer" : sl_json_type(v));
     return x > SL_GRAMMAR_MOST_NODES ? SL_GRAMMAR_MOST_NODES : (int)x;
@@ -208,8 +193,8 @@ static void add_member(sl_schema_reader *r, members *m, const char *name, const 
     if (is_open) {
         // A pair can occur twice in the grammar: as the first one, and behind a comma.
         sl_expr pair = SL_SEQUENCE(r->b, sl_expr_json_constant(r->b, text), sl_expr_json_colon(r->b), value);
-        push(r, &m->pairs, as_rule(r, pair));
-        push(r, &m->required, is_required);
+        sl_parts_push(r->b, &m->pairs, as_rule(r, pair));
+        sl_parts_push(r->b, &m->required, is_required);
     }
     if (text) sl_schema_leave(r, before);
     json_decref(text);
@@ -271,19 +256,19 @@ static sl_expr read_object(sl_schema_reader *r, const json_t *schema) {
     while (n_optional < n && !m.required.data[n_optional]) n_optional++;
     sl_expr comma = sl_expr_json_comma(b, &r->rules), space = sl_expr_json_space(b, &r->rules);
     for (size_t i = n_optional + 1; i < n; i++)
-        push(r, &tail, sl_expr_repeat(b, SL_SEQUENCE(b, comma, m.pairs.data[i]), m.required.data[i], 1));
-    push(r, &tail, m.others);
-    sl_expr rest = sequence_of(r, &tail); // behind the pair that must be there, or behind the last pair
+        sl_parts_push(r->b, &tail, sl_expr_repeat(b, SL_SEQUENCE(b, comma, m.pairs.data[i]), m.required.data[i], 1));
+    sl_parts_push(r->b, &tail, m.others);
+    sl_expr rest = sl_parts_sequence(b, &tail); // behind the pair that must be there, or behind the last pair
     int has_required = n_optional < n;
-    if (has_required) push(r, &firsts, SL_SEQUENCE(b, m.pairs.data[n_optional], rest));
-    if (!has_required && m.other >= 0) push(r, &firsts, SL_SEQUENCE(b, m.other, m.others));
+    if (has_required) sl_parts_push(r->b, &firsts, SL_SEQUENCE(b, m.pairs.data[n_optional], rest));
+    if (!has_required && m.other >= 0) sl_parts_push(r->b, &firsts, SL_SEQUENCE(b, m.other, m.others));
     if (has_required && n_optional > 0) rest = SL_SEQUENCE(b, comma, m.pairs.data[n_optional], rest);
     for (size_t i = n_optional; i-- > 0;) { // each optional pair may be the first one
         rest = as_rule(r, rest);
-        push(r, &firsts, SL_SEQUENCE(b, m.pairs.data[i], rest));
+        sl_parts_push(r->b, &firsts, SL_SEQUENCE(b, m.pairs.data[i], rest));
         rest = SL_SEQUENCE(b, sl_expr_repeat(b, SL_SEQUENCE(b, comma, m.pairs.data[i]), 0, 1), rest);
     }
-    sl_expr inner = sl_expr_repeat(b, SL_SEQUENCE(b, space, choice_of(r, &firsts)), has_required, 1);
+    sl_expr inner = sl_expr_repeat(b, SL_SEQUENCE(b, space, sl_parts_choice(b, &firsts)), has_required, 1);
     sl_ids_free(&m.pairs), sl_ids_free(&m.required);
     return SL_SEQUENCE(b, SL_LITERAL(b, "{"), inner, space, SL_LITERAL(b, "}"));
 }
@@ -304,8 +289,8 @@ static sl_expr read_enum(sl_schema_reader *r, const json_t *schema, const json_t
                                                        keyword);
     const json_t *only = json_object_get(schema, "const");
     json_array_foreach((json_t *)values, i, v) if ((types & sl_schema_type_of(v)) && (!only || json_equal((json_t *)only, v)))
-        push(r, &parts, sl_expr_json_constant(r->b, v));
-    return choice_of(r, &parts);
+        sl_parts_push(r->b, &parts, sl_expr_json_constant(r->b, v));
+    return sl_parts_choice(r->b, &parts);
 }
 
 static sl_expr read_types(sl_schema_reader *r, const json_t *schema) {
@@ -321,13 +306,13 @@ static sl_expr read_types(sl_schema_reader *r, const json_t *schema) {
         json_decref(list);
         return e;
     }
-    if (written & SL_OBJECT) push(r, &parts, read_object(r, schema));
-    if (written & SL_ARRAY) push(r, &parts, read_array(r, schema));
-    if (written & SL_STRING) push(r, &parts, read_string(r, schema));
-    if (written & (SL_INTEGER | SL_FRACTION)) push(r, &parts, read_number(r, schema, !(written & SL_FRACTION)));
-    if (written & SL_BOOLEAN) push(r, &parts, SL_CHOICE(b, SL_LITERAL(b, "true"), SL_LITERAL(b, "false")));
-    if (written & SL_NULL) push(r, &parts, SL_LITERAL(b, "null"));
-    return choice_of(r, &parts);
+    if (written & SL_OBJECT) sl_parts_push(r->b, &parts, read_object(r, schema));
+    if (written & SL_ARRAY) sl_parts_push(r->b, &parts, read_array(r, schema));
+    if (written & SL_STRING) sl_parts_push(r->b, &parts, read_string(r, schema));
+    if (written & (SL_INTEGER | SL_FRACTION)) sl_parts_push(r->b, &parts, read_number(r, schema, !(written & SL_FRACTION)));
+    if (written & SL_BOOLEAN) sl_parts_push(r->b, &parts, SL_CHOICE(b, SL_LITERAL(b, "true"), SL_LITERAL(b, "false")));
+    if (written & SL_NULL) sl_parts_push(r->b, &parts, SL_LITERAL(b, "null"));
+    return sl_parts_choice(r->b, &parts);
 }
 
 static sl_expr read_ref(sl_schema_reader *r, const json_t *ref) {
@@ -370,11 +355,11 @@ static sl_expr read_branches(sl_schema_reader *r, const json_t *schema, const ch
                                  k);
         }
         const json_t *branch = has_others ? sl_schema_merge(r, schema, keyword, x) : x;
-        push(r, &parts, branch && !sl_builder_failed(r->b) ? read_schema(r, branch) : 0);
+        sl_parts_push(r->b, &parts, branch && !sl_builder_failed(r->b) ? read_schema(r, branch) : 0);
         sl_schema_leave(r, before);
         if (sl_builder_failed(r->b)) return sl_ids_free(&parts), 0;
     }
-    return choice_of(r, &parts);
+    return sl_parts_choice(r->b, &parts);
 }
 
 static sl_expr read_schema(sl_schema_reader *r, const json_t *schema) {
@@ -418,10 +403,5 @@ int sl_grammar_new_schema(const json_t *schema, sl_grammar **out, sl_error *err)
     sl_builder *b;
     *out = NULL;
     int rc = sl_builder_new(&b, err);
-    if (rc) return rc;
-    int root = sl_builder_rule(b, "schema", 6);
-    sl_builder_define(b, root, sl_schema_read(b, "schema", schema));
-    rc = sl_builder_finish(b, root, out);
-    sl_builder_free(b);
-    return rc;
+    return rc ? rc : sl_builder_finish_with(b, "schema", sl_schema_read(b, "schema", schema), out);
 }

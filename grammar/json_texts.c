@@ -135,26 +135,21 @@ static int by_text(const void *a, const void *b) {
 static sl_expr other_rest(sl_builder *b, const char *const *names, size_t n, size_t at, sl_expr any_rest, int depth) {
     sl_ids parts = {0};
     sl_char_set known = {0};
-    int rc = 0, is_name = n > 0 && !names[0][at];
+    int is_name = n > 0 && !names[0][at];
     sl_char_set_add(b, &known, 0, 0x1f), sl_char_set_add(b, &known, '"', '"'), sl_char_set_add(b, &known, '\\', '\\');
-    if (!is_name) rc = sl_ids_push(&parts, SL_LITERAL(b, "\""), sl_builder_error(b));
-    for (size_t from = is_name, to; !rc && from < n && !sl_builder_failed(b); from = to) {
+    if (!is_name) sl_parts_push(b, &parts, SL_LITERAL(b, "\""));
+    for (size_t from = is_name, to; from < n && depth < SL_GRAMMAR_MOST_NESTING && !sl_builder_failed(b); from = to) {
         uint32_t c = 0;
         size_t size = (size_t)sl_utf8_read(names[from] + at, strlen(names[from] + at), &c);
-        for (to = from + 1; to < n && !strncmp(names[to] + at, names[from] + at, size); to++) {
-        }
+        for (to = from + 1; to < n && !strncmp(names[to] + at, names[from] + at, size);) to++;
         sl_char_set_add(b, &known, c, c);
         if (c < 0x20 || c == '"' || c == '\\') continue; // such a name has escapes
-        sl_expr rest = depth < SL_GRAMMAR_MOST_NESTING ? other_rest(b, names + from, to - from, at + size, any_rest, depth + 1)
-                                                       : sl_expr_choice(b, NULL, 0);
-        rc = sl_ids_push(&parts, SL_SEQUENCE(b, sl_expr_literal(b, names[from] + at, size), rest), sl_builder_error(b));
+        sl_expr rest = other_rest(b, names + from, to - from, at + size, any_rest, depth + 1);
+        sl_parts_push(b, &parts, SL_SEQUENCE(b, sl_expr_literal(b, names[from] + at, size), rest));
     }
     sl_expr other = sl_expr_set(b, &known, 1, sl_expr_class);
-    if (!rc) rc = sl_ids_push(&parts, SL_SEQUENCE(b, other, any_rest), sl_builder_error(b));
-    if (rc) sl_builder_fail(b, rc);
-    sl_expr e = sl_expr_choice(b, parts.data, parts.n);
-    sl_ids_free(&parts);
-    return e;
+    if (depth < SL_GRAMMAR_MOST_NESTING) sl_parts_push(b, &parts, SL_SEQUENCE(b, other, any_rest));
+    return sl_parts_choice(b, &parts);
 }
 
 sl_expr sl_expr_json_other_string(sl_builder *b, const char *const *names, size_t n) {
@@ -175,11 +170,7 @@ int sl_grammar_new_json_object(sl_grammar **out, sl_error *err) {
     sl_json_rules rules = SL_JSON_RULES_NONE;
     *out = NULL;
     int rc = sl_builder_new(&b, err);
-    if (rc) return rc;
-    sl_expr_json_object(b, &rules);
-    rc = sl_builder_finish(b, rules.object, out);
-    sl_builder_free(b);
-    return rc;
+    return rc ? rc : sl_builder_finish_with(b, "JSON object", sl_expr_json_object(b, &rules), out);
 }
 
 int sl_grammar_new_choice(const json_t *texts, sl_grammar **out, sl_error *err) {
@@ -191,18 +182,11 @@ int sl_grammar_new_choice(const json_t *texts, sl_grammar **out, sl_error *err) 
     if (!json_is_array(texts) || json_array_size(texts) == 0)
         return sl_fail(err, SL_ERR_FORMAT, "choice: found %s, expected a list of strings",
                        json_is_array(texts) ? "an empty list" : sl_json_type(texts));
+    json_array_foreach((json_t *)texts, i, text) if (!json_is_string(text)) return sl_fail(
+        err, SL_ERR_FORMAT, "choice[%zu]: found %s, expected a string", i, sl_json_type(text));
     int rc = sl_builder_new(&b, err);
     if (rc) return rc;
-    json_array_foreach((json_t *)texts, i, text) {
-        if (!rc && !json_is_string(text))
-            rc = sl_fail(err, SL_ERR_FORMAT, "choice[%zu]: found %s, expected a string", i, sl_json_type(text));
-        if (!rc) rc = sl_ids_push(&parts, sl_expr_literal(b, json_string_value(text), json_string_length(text)), err);
-    }
-    if (rc) sl_builder_fail(b, rc);
-    int root = sl_builder_rule(b, "choice", 6);
-    sl_builder_define(b, root, sl_expr_choice(b, parts.data, parts.n));
-    rc = sl_builder_finish(b, root, out);
-    sl_ids_free(&parts);
-    sl_builder_free(b);
-    return rc;
+    json_array_foreach((json_t *)texts, i, text)
+        sl_parts_push(b, &parts, sl_expr_literal(b, json_string_value(text), json_string_length(text)));
+    return sl_builder_finish_with(b, "choice", sl_parts_choice(b, &parts), out);
 }

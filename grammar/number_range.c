@@ -93,18 +93,14 @@ static sl_expr same_length(sl_builder *b, const char *lo, const char *hi) {
 static sl_expr whole(sl_builder *b, uint64_t lo, uint64_t hi) {
     sl_ids lengths = {0};
     char from[24], to[24];
-    int rc = 0;
-    for (uint64_t end = 9; !rc && lo <= hi; end = 10 * end + 9) { // end: the last number with as many digits
+    for (uint64_t end = 9; lo <= hi; end = 10 * end + 9) { // end: the last number with as many digits
         if (lo > end) continue;
         snprintf(from, sizeof from, "%llu", (unsigned long long)lo);
         snprintf(to, sizeof to, "%llu", (unsigned long long)(hi < end ? hi : end));
-        rc = sl_ids_push(&lengths, same_length(b, from, to), sl_builder_error(b));
+        sl_parts_push(b, &lengths, same_length(b, from, to));
         lo = end + 1;
     }
-    if (rc) sl_builder_fail(b, rc);
-    sl_expr e = sl_expr_choice(b, lengths.data, lengths.n);
-    sl_ids_free(&lengths);
-    return e;
+    return sl_parts_choice(b, &lengths);
 }
 
 // ---- digits behind the point; a limit without further digits goes on with zeros ----

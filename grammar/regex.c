@@ -148,22 +148,18 @@ static sl_expr any_text(sl_text_reader *r) {
 // One alternative.
 static sl_expr read_sequence(sl_text_reader *r) {
     sl_ids parts = {0};
-    sl_builder *b = r->b;
-    int is_outer = r->depth == 0, is_open = of(r)->is_search && is_outer && !sl_has(r, "^"), rc = 0;
-    if (is_open) rc = sl_ids_push(&parts, any_text(r), sl_builder_error(b));
+    int is_outer = r->depth == 0, is_search = is_outer && of(r)->is_search;
+    if (is_search && !sl_has(r, "^")) sl_parts_push(r->b, &parts, any_text(r));
     if (is_outer) sl_take(r, "^");
-    while (!rc && !sl_is_done(r) && !sl_has(r, "|") && !(sl_has(r, ")") && !is_outer) && !(is_outer && sl_has(r, "$"))) {
+    while (!sl_is_done(r) && !sl_has(r, "|") && !(sl_has(r, ")") && !is_outer) && !(is_outer && sl_has(r, "$"))) {
         if (sl_has(r, ")")) SL_REFUSE(r, "')' without '('");
-        rc = sl_ids_push(&parts, read_repeat(r), sl_builder_error(b));
+        sl_parts_push(r->b, &parts, read_repeat(r));
     }
     int is_closed = is_outer && sl_take(r, "$");
     if (is_closed && !sl_is_done(r) && !sl_has(r, "|"))
         SL_REFUSE(r, "$: expected only at the end of a pattern or of one of its alternatives");
-    if (!rc && of(r)->is_search && is_outer && !is_closed) rc = sl_ids_push(&parts, any_text(r), sl_builder_error(b));
-    if (rc) sl_builder_fail(b, rc);
-    sl_expr e = sl_expr_sequence(b, parts.data, parts.n);
-    sl_ids_free(&parts);
-    return e;
+    if (is_search && !is_closed) sl_parts_push(r->b, &parts, any_text(r));
+    return sl_parts_sequence(r->b, &parts);
 }
 
 sl_expr sl_regex_read(sl_builder *b, const char *what, const char *text, size_t n, sl_chars_fn chars, int is_search) {
@@ -175,10 +171,5 @@ int sl_grammar_new_regex(const char *text, size_t n, sl_grammar **out, sl_error 
     sl_builder *b;
     *out = NULL;
     int rc = sl_builder_new(&b, err);
-    if (rc) return rc;
-    int root = sl_builder_rule(b, "regex", 5);
-    sl_builder_define(b, root, sl_regex_read(b, "regex", text, n, sl_expr_class, 0));
-    rc = sl_builder_finish(b, root, out);
-    sl_builder_free(b);
-    return rc;
+    return rc ? rc : sl_builder_finish_with(b, "regex", sl_regex_read(b, "regex", text, n, sl_expr_class, 0), out);
 }

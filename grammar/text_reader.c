@@ -102,13 +102,9 @@ int sl_take_repetition(sl_text_reader *r, int *min, int *max) {
 
 sl_expr sl_read_choice(sl_text_reader *r, sl_read_fn sequence) {
     sl_ids parts = {0};
-    int rc;
-    do rc = sl_ids_push(&parts, sequence(r), sl_builder_error(r->b));
-    while (!rc && !sl_builder_failed(r->b) && sl_take(r, "|"));
-    if (rc) sl_builder_fail(r->b, rc);
-    sl_expr e = sl_expr_choice(r->b, parts.data, parts.n);
-    sl_ids_free(&parts);
-    return e;
+    do sl_parts_push(r->b, &parts, sequence(r));
+    while (!sl_builder_failed(r->b) && sl_take(r, "|"));
+    return sl_parts_choice(r->b, &parts);
 }
 
 sl_expr sl_read_brackets(sl_text_reader *r, sl_read_fn sequence) {
