@@ -16,7 +16,7 @@ enum {
     SL_GRAMMAR_MOST_SETS = 4096,     // different sets of bytes
     SL_GRAMMAR_MOST_NESTING = 128,   // brackets in a text, schemas in a schema
     SL_GRAMMAR_MOST_DEPTH = 1024,    // rules that a text may be within; deeper ones are not entered
-    SL_GRAMMAR_MOST_VISITS = 1 << 23 // nodes that one call visits, about 0.1 s
+    SL_GRAMMAR_MOST_VISITS = 1 << 21 // nodes that one call visits, less than 0.1 s
 };
 
 // ---- characters ----

@@ -203,7 +203,9 @@ static void add_member(sl_schema_reader *r, members *m, const char *name, const 
 static int is_required(const json_t *required, const char *name) {
     size_t i;
     json_t *v;
-    json_array_foreach((json_t *)required, i, v) if (json_is_string(v) && !strcmp(json_string_value(v), name)) return 1;
+    json_array_foreach((json_t *)required, i, v) {
+        if (json_is_string(v) && !strcmp(json_string_value(v), name)) return 1;
+    }
     return 0;
 }
 
@@ -280,16 +282,17 @@ static sl_expr read_enum(sl_schema_reader *r, const json_t *schema, const json_t
     json_t *v;
     size_t i;
     sl_ids parts = {0};
-    json_object_foreach(
-        (json_t *)schema, keyword,
-        v) if (!sl_schema_is_annotation(r, keyword) && strcmp(keyword, "enum") && strcmp(keyword, "const") &&
-               strcmp(keyword,
-                      "type")) return sl_schema_refuse(r, SL_ERR_UNSUPPORTED,
-                                                       "keyword \"%.100s\" beside \"enum\" or \"const\" is not supported",
-                                                       keyword);
+    json_object_foreach((json_t *)schema, keyword, v) {
+        int is_read = !strcmp(keyword, "enum") || !strcmp(keyword, "const") || !strcmp(keyword, "type");
+        if (!is_read && !sl_schema_is_annotation(r, keyword))
+            return sl_schema_refuse(r, SL_ERR_UNSUPPORTED, "keyword \"%.100s\" beside \"enum\" or \"const\" is not supported",
+                                    keyword);
+    }
     const json_t *only = json_object_get(schema, "const");
-    json_array_foreach((json_t *)values, i, v) if ((types & sl_schema_type_of(v)) && (!only || json_equal((json_t *)only, v)))
-        sl_parts_push(r->b, &parts, sl_expr_json_constant(r->b, v));
+    json_array_foreach((json_t *)values, i, v) {
+        if ((types & sl_schema_type_of(v)) && (!only || json_equal((json_t *)only, v)))
+            sl_parts_push(r->b, &parts, sl_expr_json_constant(r->b, v));
+    }
     return sl_parts_choice(r->b, &parts);
 }
 

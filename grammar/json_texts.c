@@ -182,8 +182,10 @@ int sl_grammar_new_choice(const json_t *texts, sl_grammar **out, sl_error *err) 
     if (!json_is_array(texts) || json_array_size(texts) == 0)
         return sl_fail(err, SL_ERR_FORMAT, "choice: found %s, expected a list of strings",
                        json_is_array(texts) ? "an empty list" : sl_json_type(texts));
-    json_array_foreach((json_t *)texts, i, text) if (!json_is_string(text)) return sl_fail(
-        err, SL_ERR_FORMAT, "choice[%zu]: found %s, expected a string", i, sl_json_type(text));
+    json_array_foreach((json_t *)texts, i, text) {
+        if (!json_is_string(text))
+            return sl_fail(err, SL_ERR_FORMAT, "choice[%zu]: found %s, expected a string", i, sl_json_type(text));
+    }
     int rc = sl_builder_new(&b, err);
     if (rc) return rc;
     json_array_foreach((json_t *)texts, i, text)

@@ -281,9 +281,10 @@ static void merge_lists(merging *m) {
     if (ea && eb) {
         json_t *both = keep(m->r, json_array()), *x, *y;
         size_t i, k;
-        json_array_foreach((json_t *)ea, i, x) json_array_foreach((json_t *)eb, k, y) if (json_equal(x, y)) {
-            if (json_array_append(both, x)) out_of_memory(m->r);
-            break;
+        json_array_foreach((json_t *)ea, i, x) {
+            int is_common = 0;
+            json_array_foreach((json_t *)eb, k, y) is_common |= json_equal(x, y);
+            if (is_common && json_array_append(both, x)) out_of_memory(m->r);
         }
         set(m, "enum", both);
     }
@@ -395,7 +396,9 @@ static int is_in(const json_t *list, const json_t *value) {
 static int have_no_common_value(const json_t *a, const json_t *b) {
     size_t i;
     json_t *v;
-    json_array_foreach((json_t *)a, i, v) if (is_in(b, v)) return 0;
+    json_array_foreach((json_t *)a, i, v) {
+        if (is_in(b, v)) return 0;
+    }
     return 1;
 }
 
