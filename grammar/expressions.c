@@ -192,7 +192,7 @@ void sl_builder_define(sl_builder *b, int rule, sl_expr body) {
 static int32_t add_node(sl_builder *b, sl_node_kind kind, int32_t x, int32_t y) {
     sl_grammar *g = b->g;
     if (!room(b, &g->nodes, g->n_nodes, &b->cap_nodes, sizeof *g->nodes, SL_GRAMMAR_MOST_NODES, "nodes")) return 0;
-    g->nodes[g->n_nodes] = (sl_node){kind, x, y};
+    g->nodes[g->n_nodes] = (sl_node){kind, x, y, g->n_nodes};
     return g->n_nodes++;
 }
 
@@ -275,6 +275,34 @@ static int32_t emit_class(sl_builder *b, const expr *e, int32_t next) {
 
 static int32_t emit(sl_builder *b, sl_expr index, int32_t next);
 
+// 1: every text of the expression has a byte. 0: not, or it takes more than *n_left expressions to see it.
+static int has_bytes(const sl_builder *b, sl_expr index, int *n_left) {
+    const expr *e = &b->exprs[index];
+    int n = 0;
+    if ((*n_left)-- <= 0) return 0;
+    if (e->kind == RULE) return b->bodies.data[e->a] >= 0 && has_bytes(b, b->bodies.data[e->a], n_left);
+    if (e->kind == REPEAT) return e->min > 0 && has_bytes(b, e->a, n_left);
+    if (e->kind == LITERAL || e->kind == CLASS) return e->kind == CLASS || e->n > 0;
+    for (int32_t i = 0; i < e->n; i++) n += has_bytes(b, b->parts.data[e->a + i], n_left);
+    return e->kind == SEQUENCE ? n > 0 : n == e->n;
+}
+
+// n copies of e, one behind the other. is_optional: node `next` may follow each of them.
+static int32_t emit_copies(sl_builder *b, sl_expr e, int n, int is_optional, int32_t next) {
+    enum { MOST_SEEN = 100 };
+    int n_left = MOST_SEEN, has_twins = n > SL_TWIN_BYTES && has_bytes(b, e, &n_left);
+    int32_t node = next, twins = 0;
+    for (int i = 0; i < n && !b->rc; i++) { // i copies follow
+        int32_t first = b->g->n_nodes;
+        node = emit(b, e, node);
+        if (is_optional) node = add_split(b, (const int32_t[]){node, next}, 2);
+        if (i == SL_TWIN_BYTES) twins = first;
+        for (int32_t k = first; has_twins && i > SL_TWIN_BYTES && k < b->g->n_nodes; k++)
+            b->g->nodes[k].twin = twins + (k - first);
+    }
+    return node;
+}
+
 static int32_t emit_repeat(sl_builder *b, const expr *e, int32_t next) {
     int32_t node = next;
     if (e->max < 0) { // the node of a loop is there before its body
@@ -282,9 +310,8 @@ static int32_t emit_repeat(sl_builder *b, const expr *e, int32_t next) {
         int32_t edge = (int32_t)b->edges.n - 2, body = emit(b, e->a, node);
         if (!b->rc) b->edges.data[edge] = body;
     }
-    for (int i = e->min; i < e->max && !b->rc; i++) node = add_split(b, (const int32_t[]){emit(b, e->a, node), next}, 2);
-    for (int i = 0; i < e->min && !b->rc; i++) node = emit(b, e->a, node);
-    return node;
+    if (e->max > e->min) node = emit_copies(b, e->a, e->max - e->min, 1, node);
+    return emit_copies(b, e->a, e->min, 0, node);
 }
 
 static int32_t emit_choice(sl_builder *b, const expr *e, int32_t next) {

@@ -216,8 +216,12 @@ typedef enum {
     SL_NODE_CALL   // a text of rule a, then node b
 } sl_node_kind;
 
+// The copies of a repeated part differ only in how many copies follow. So all copies with more than SL_TWIN_BYTES copies behind
+// them are followed by the same texts of SL_TWIN_BYTES bytes: their nodes have the same twins, in one of these copies.
+enum { SL_TWIN_BYTES = 256 };
+
 typedef struct sl_node {
-    int32_t kind, a, b;
+    int32_t kind, a, b, twin; // twin: may be the node itself
 } sl_node;
 
 typedef struct sl_byte_set {

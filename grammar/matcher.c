@@ -212,13 +212,30 @@ static int compute(sl_matcher *m, token_set *set, sl_error *err) {
     return walk(m, set->state, 0, m->trie->n_nodes, !is_split, set, err);
 }
 
+// Replaces a state by the state of its places' twins, which has the same tokens.
+static int to_twins(sl_matcher *m, uint32_t *state, sl_error *err) {
+    size_t n;
+    const uint64_t *keys = sl_state_keys(&m->a, *state, &n);
+    int rc = 0;
+    m->places.n = 0;
+    for (size_t i = 0; !rc && i < n; i++)
+        rc = sl_keys_push(&m->places, sl_key(m->g->nodes[sl_key_node(keys[i])].twin, sl_key_callers(keys[i])), err);
+    if (rc) return rc;
+    sl_keys_sort(&m->places);
+    return sl_automaton_state(&m->a, &m->places, state, err);
+}
+
 // *out: the tokens that may follow a state, without end tokens. Valid until the next call.
 static int find_tokens(sl_matcher *m, uint32_t state, token_set **out, sl_error *err) {
     *out = find_set(m, state);
     if (*out) return 0;
+    int rc = m->trie->most_depth <= SL_TWIN_BYTES ? to_twins(m, &state, err) : 0;
+    if (rc) return rc;
+    *out = find_set(m, state);
+    if (*out) return 0;
     token_set *set = new_set(m, state, err);
     if (!set) return SL_ERR_MEMORY;
-    int rc = compute(m, set, err);
+    rc = compute(m, set, err);
     if (!rc) rc = keep_set(m, set, err);
     if (rc) return free_set(set), rc;
     *out = set;

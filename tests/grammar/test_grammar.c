@@ -456,6 +456,54 @@ static void visits(void) {
     unload(&v);
 }
 
+static int32_t token_of(const vocabulary *v, char byte) {
+    for (int32_t id = 0; id < v->n; id++)
+        if (v->trie->from[id + 1] - v->trie->from[id] == 1 && v->trie->bytes.data[v->trie->from[id]] == byte) return id;
+    FAIL("no token %c", byte);
+}
+
+// Long repetitions share sets of tokens, and these are the tokens that a run accepts: at the start, where a repetition has
+// SL_TWIN_BYTES copies left, at its end, and behind it.
+static void twins(void) {
+    static const char *const texts[] = {
+        "[^x]{0,300}x", "[^x]{300}x",     "(e|the| ?[^x]){0,280}x?", "([a-z]{1,2}){270,400}", "(e{0,300}t|[^t]{2}){0,300}",
+        "(e?){0,300}t", "(e{300}){0,2}x", "(ee|t){257}(e|h){257,}"};
+    vocabulary v;
+    load(&v, "models/tiny", NULL);
+    uint32_t *bits = malloc((size_t)v.n_words * sizeof *bits);
+    int32_t e = token_of(&v, 'e');
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        sl_grammar *g = regex(texts[i]);
+        sl_matcher *m;
+        sl_grammar_run *run;
+        int rc = 0, n = 0;
+        CHECK_OK(sl_matcher_new(g, v.trie, 0, &m, &err), err);
+        CHECK_OK(sl_grammar_run_new(m, &run, &err), err);
+        for (; !rc && n < 620; n++) {
+            if (n < 3 || n % 50 == 0 || (n > 20 && n < 28) || (n > 40 && n < 48) || n > 250) check_accepts(&v, run, bits);
+            rc = sl_grammar_accept(run, e, &err);
+        }
+        CHECK(n > 250);
+        sl_grammar_run_free(run), sl_matcher_free(m), sl_grammar_free(g);
+    }
+    // A string of a schema needs one walk through the whole trie until 256 characters are left.
+    sl_grammar *g = regex("[^x]{0,1000}x");
+    sl_matcher *m;
+    sl_grammar_run *run;
+    CHECK_OK(sl_matcher_new(g, v.trie, 0, &m, &err), err);
+    CHECK_OK(sl_grammar_run_new(m, &run, &err), err);
+    size_t bytes = 0;
+    for (int n = 0; n < 1000 - SL_TWIN_BYTES; n++) {
+        CHECK_OK(sl_grammar_allowed(run, bits, &err), err);
+        CHECK_OK(sl_grammar_accept(run, e, &err), err);
+        if (n == 1) bytes = sl_matcher_bytes(m);
+    }
+    CHECK(sl_matcher_bytes(m) < 20 * bytes);
+    sl_grammar_run_free(run), sl_matcher_free(m), sl_grammar_free(g);
+    free(bits);
+    unload(&v);
+}
+
 // Near the limit of depth, too, a set holds what the run accepts: tokens like "th" enter two rules.
 static void depth_of_tokens(void) {
     sl_grammar *g = gbnf("root ::= ([^th] | \"t\" root \"e\" | \"h\" root \"n\")*");
@@ -464,13 +512,7 @@ static void depth_of_tokens(void) {
     sl_grammar_run *run;
     load(&v, "models/tiny", NULL);
     uint32_t *bits = malloc((size_t)v.n_words * sizeof *bits);
-    int32_t t = sl_tokenizer_find(v.tok, "t"), refused = 0;
-    for (int32_t id = 0; t < 0 && id < v.n; id++) {
-        sl_text bytes = {0};
-        CHECK_OK(sl_token_bytes(v.tok, id, &bytes, &err), err);
-        if (bytes.n == 1 && bytes.data[0] == 't') t = id;
-        sl_text_free(&bytes);
-    }
+    int32_t t = token_of(&v, 't'), refused = 0;
     CHECK_OK(sl_matcher_new(g, v.trie, 0, &m, &err), err);
     CHECK_OK(sl_grammar_run_new(m, &run, &err), err);
     for (int i = 0; !refused; i++) {
@@ -621,6 +663,7 @@ static const test_case cases[] = {
     {"ambiguity", 0, ambiguity},
     {"visits", 0, visits},
     {"depth-of-tokens", 0, depth_of_tokens},
+    {"twins", 0, twins},
     {"nulls", 0, nulls},
     {"llama3", NEEDS_SHARED, llama3},
     {"sentencepiece", NEEDS_SHARED, sentencepiece},
