@@ -50,7 +50,7 @@ endif
 
 # Sources are in the folders of layers (docs/architecture.md) and up to two levels below.
 sources  = $(foreach d,$1 $1/* $1/*/*,$(wildcard $(addprefix $d/,$2)))
-LIB_DIRS := base backend kv tokenizer attention models engine
+LIB_DIRS := base backend kv tokenizer grammar attention models engine
 LIB_SRC  := $(filter-out backend/cuda/% %_cuda.c,$(foreach d,$(LIB_DIRS),$(call sources,$d,*.c *.cc)))
 CLI_SRC  := $(foreach d,server cli,$(call sources,$d,*.c))
 TEST_SRC := $(filter-out tests/fuzz/main.c,$(call sources,tests,*.c))
@@ -143,7 +143,7 @@ FUZZ_TARGETS ?=
 FUZZ_CC      ?= clang
 FUZZ_OPT     := -O1 -g1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize=vptr -fno-sanitize-recover=undefined \
     -fno-omit-frame-pointer
-FUZZ_SRC     := $(wildcard base/*.c models/*.c server/api/*.c) $(call sources,tokenizer,*.c *.cc) engine/model.c \
+FUZZ_SRC     := $(wildcard base/*.c grammar/*.c models/*.c server/api/*.c) $(call sources,tokenizer,*.c *.cc) engine/model.c \
     $(addprefix attention/,auto.c auto_table.c params.c plan.c spec.c) $(addprefix cli/,attn/attn_list.c chat/pastes.c \
     chat/messages_file.c io.c eval/eval_grade.c \
     eval/eval_records.c eval/eval_scores.c output/plot_axes.c output/plot_data.c output/plot_numbers.c \

@@ -23,6 +23,7 @@ LAYERS = [
     ("base", ["base/"]),
     ("backend", ["backend/"]),
     ("kv, tokenizer", ["kv/", "tokenizer/"]),
+    ("grammar", ["grammar/"]),
     ("devices", ["backend/cpu/", "backend/cuda/"]),
     ("attention", ["attention/"]),
     ("models", ["models/"]),

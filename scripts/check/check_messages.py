@@ -19,7 +19,7 @@ COMMANDS = ["generate", "chat", "bench"]
 
 
 def library():
-    for top in ("attention", "backend", "base", "engine", "kv", "models", "server", "tokenizer"):
+    for top in ("attention", "backend", "base", "engine", "grammar", "kv", "models", "server", "tokenizer"):
         for folder, _, names in sorted(os.walk(os.path.join(ROOT, top))):
             for name in sorted(names):
                 path = os.path.relpath(os.path.join(folder, name), ROOT)

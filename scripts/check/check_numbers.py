@@ -11,7 +11,7 @@ import pathlib
 import re
 import sys
 
-FOLDERS = ("attention", "backend", "base", "engine", "kv", "models", "server", "tokenizer")
+FOLDERS = ("attention", "backend", "base", "engine", "grammar", "kv", "models", "server", "tokenizer")
 READS = re.compile(r"(?<!\w)(strtod|strtof|strtold|atof)\s*\(")
 CALL = re.compile(r"(?<!\w)(snprintf|sprintf|fprintf|printf|asprintf|vsnprintf)\s*\(")
 FLOAT = re.compile(r"%[-+#0]*[\d*]*(\.[\d*]*)?[eEfFgGaA]")

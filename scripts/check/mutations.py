@@ -17,7 +17,7 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 JUDGED = os.path.join(ROOT, "scripts/check/mutations.txt")
-FOLDERS = ("base", "backend", "kv", "tokenizer", "attention", "models", "engine", "server", "cli", "cuda")
+FOLDERS = ("base", "backend", "kv", "tokenizer", "grammar", "attention", "models", "engine", "server", "cli", "cuda")
 
 
 def read(path):

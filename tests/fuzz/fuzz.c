@@ -27,6 +27,7 @@ const fuzz_target fuzz_targets[] = {
     {"plot", fuzz_plot},
     {"api", fuzz_api},
     {"calls", fuzz_calls},
+    {"grammar", fuzz_grammar},
     {0},
 };
 

@@ -62,5 +62,6 @@ void fuzz_results(const char *data, size_t n);
 void fuzz_plot(const char *data, size_t n);
 void fuzz_api(const char *data, size_t n); // fuzz_api.c
 void fuzz_calls(const char *data, size_t n);
+void fuzz_grammar(const char *data, size_t n); // fuzz_grammar.c
 
 #endif

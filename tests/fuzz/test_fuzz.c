@@ -130,12 +130,15 @@ static void api(void) {
 static void calls(void) {
     replay("calls", 50);
 }
+static void grammar(void) {
+    replay("grammar", 12);
+}
 
 static void all_targets(void) { // each target needs a case here, or nothing replays its inputs
     static const char *const here[] = {
-        "safetensors", "buckets", "model",   "config", "gguf",  "bpe",          "tokenizer-model",
-        "tekken",      "pattern", "text",    "chat",   "jinja", "conversation", "jsonl",
-        "questions",   "attn",    "results", "plot",   "api",   "calls",        NULL};
+        "safetensors", "buckets", "model", "config", "gguf",         "bpe",   "tokenizer-model", "tekken",
+        "pattern",     "text",    "chat",  "jinja",  "conversation", "jsonl", "questions",       "attn",
+        "results",     "plot",    "api",   "calls",  "grammar",      NULL};
     int n = 0;
     for (; fuzz_targets[n].name && here[n]; n++) CHECK_STR(fuzz_targets[n].name, here[n]);
     CHECK(!fuzz_targets[n].name && !here[n]);
@@ -308,6 +311,7 @@ static const test_case cases[] = {
     {"plot", 0, plot},
     {"api", 0, api},
     {"calls", 0, calls},
+    {"grammar", 0, grammar},
     {"all-targets", 0, all_targets},
     {"messages", 0, messages},
     {"nulls", 0, nulls},
