@@ -6,10 +6,10 @@
 __asm__(".pushsection .rodata\n"
         ".global server_page\n.hidden server_page\n.type server_page, %object\n"
         "server_page:\n.incbin \"server/page/index.html\"\n"
-        "server_page_end:\n.size server_page, . - server_page\n"
+        ".Lserver_page_end:\n.size server_page, . - server_page\n"
         ".balign 8\n"
         ".global server_page_size\n.hidden server_page_size\n.type server_page_size, %object\n"
-        "server_page_size:\n.quad server_page_end - server_page\n.size server_page_size, 8\n"
+        "server_page_size:\n.quad .Lserver_page_end - server_page\n.size server_page_size, 8\n"
         ".popsection\n");
 
 _Static_assert(sizeof server_page_size == 8, "the size above has 8 bytes");
