@@ -82,7 +82,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             with open(PAGE, encoding="utf-8") as f:
                 self.reply(200, f.read(), "text/html; charset=utf-8", Content_Security_Policy=policy())
         elif self.path == "/props":
-            if self.is_allowed():
+            if self.server.loading:
+                self.fail(503, "the server loads its model")
+            elif self.is_allowed():
                 self.reply(200, PROPS)
         else:
             self.fail(404, f"no such path: {self.path}")
@@ -153,9 +155,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 def start():
-    """A server on a free port of loopback. Fields for the test: key, bodies, running, most_running, gone."""
+    """A server on a free port of loopback. Fields for the test: key, loading, bodies, running, most_running, gone."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    server.key, server.bodies, server.running, server.most_running, server.gone, server.lock = None, [], 0, 0, 0, threading.Lock()
+    server.key, server.loading, server.bodies = None, False, []
+    server.running, server.most_running, server.gone, server.lock = 0, 0, 0, threading.Lock()
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server
