@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Uses the web page as a person does, in headless Chromium, and checks what it shows.
 
-    tests/server/page_browser.py [--chromium chromium] [--pictures FOLDER]        with the mock server (page_mock.py): all checks
-    tests/server/page_browser.py URL [--key KEY]                                   with a running `sleigh serve`: the checks that any model passes
+    tests/server/page_browser.py [--pictures FOLDER]        with the mock server (page_mock.py): all checks
+    tests/server/page_browser.py URL [--key KEY]            with a running `sleigh serve`: the checks that any model passes
 
 Prints a line for each check, and exits with 1 at the first that fails. It talks to Chromium through a pair of pipes
 (--remote-debugging-pipe): JSON messages of the DevTools protocol, each ended by a NUL.
@@ -27,8 +27,8 @@ KEYS = {"Enter": ("\r", 13), "Tab": ("", 9), "Escape": ("", 27)}
 class Browser:
     def __init__(self, program, folder):
         down, up = os.pipe(), os.pipe()
-        command = [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
-                   "--no-first-run", "--disable-background-networking", f"--user-data-dir={folder}", "--remote-debugging-pipe", "about:blank"]
+        command = [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run",
+                   "--disable-background-networking", f"--user-data-dir={folder}", "--remote-debugging-pipe", "about:blank"]
         # Chromium reads descriptor 3 and writes descriptor 4. High numbers first, so that neither overwrites the other.
         reads, writes = fcntl.fcntl(down[0], fcntl.F_DUPFD, 10), fcntl.fcntl(up[1], fcntl.F_DUPFD, 10)
         self.process = subprocess.Popen(["bash", "-c", f'exec 3<&{reads} 4>&{writes} "$@"', "bash", *command],
@@ -203,7 +203,8 @@ def check_bodies(server):
 
 
 def check_texts(b, person):
-    marks = b.value("[...document.querySelectorAll('.turn:nth-of-type(3) .answer')].map(a => [...a.querySelectorAll('mark')].map(m => m.innerText))")
+    marks = b.value("""[...document.querySelectorAll('.turn:nth-of-type(3) .answer')].map(a =>
+        [...a.querySelectorAll('mark')].map(m => m.innerText))""")
     check(marks == [["old barn,", "brass."], ["barn", "polished brass, I think."]], "exactly the different words are marked", marks)
     person.ask("hostile")
     check(b.value("document.querySelectorAll('.text img, .text script, .text b').length") == 0, "text of the model never becomes HTML")
@@ -266,7 +267,8 @@ def check_stability(b, person):
     height = "document.querySelector('.turn:last-of-type .text').getBoundingClientRect().y"
     before = b.value(height)
     b.wait(ENDED)
-    check(b.value(height) == before and b.value("shifts.reduce((a, x) => a + x, 0)") < 0.001, "the layout stands still while text comes", b.value("shifts"))
+    check(b.value(height) == before and b.value("shifts.reduce((a, x) => a + x, 0)") < 0.001, "the layout stands still while text comes",
+          b.value("shifts"))
 
 
 def check_looks(b, person, pictures):
@@ -283,12 +285,15 @@ def check_looks(b, person, pictures):
     check(b.value(colour) != light, "the switch chooses the dark theme")
     b.click("#theme")
     b.size(360, 740)
+    b.wait("document.getElementById('settings').hidden")
     b.click("#toggle")
+    check(b.value("document.querySelector('main').inert"), "on a phone the settings cover the conversation")
     b.picture(pictures, "phone-settings")
     b.click("#toggle")
     b.value("document.getElementById('compare').checked || document.getElementById('compare').click()")
     person.ask("hostile")
-    wide = "[...document.querySelectorAll('body *')].filter(n => n.getBoundingClientRect().right > 361 && !n.closest('pre')).map(n => n.outerHTML.slice(0, 80))"
+    wide = """[...document.querySelectorAll('body *')].filter(n => n.getBoundingClientRect().right > 361 && !n.closest('pre'))
+        .map(n => n.outerHTML.slice(0, 80))"""
     check(b.value("document.documentElement.scrollWidth") <= 360 and b.value(wide) == [], "360 pixels are enough", b.value(wide))
     b.picture(pictures, "phone")
     b.value("document.getElementById('log').scrollTop = 0")
