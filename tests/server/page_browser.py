@@ -27,8 +27,9 @@ KEYS = {"Enter": ("\r", 13), "Tab": ("", 9), "Escape": ("", 27)}
 class Browser:
     def __init__(self, program, folder):
         down, up = os.pipe(), os.pipe()
-        command = [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run",
-                   "--disable-background-networking", f"--user-data-dir={folder}", "--remote-debugging-pipe", "about:blank"]
+        command = [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
+                   "--no-first-run", "--disable-background-networking", f"--user-data-dir={folder}",
+                   "--remote-debugging-pipe", "about:blank"]
         # Chromium reads descriptor 3 and writes descriptor 4. High numbers first, so that neither overwrites the other.
         reads, writes = fcntl.fcntl(down[0], fcntl.F_DUPFD, 10), fcntl.fcntl(up[1], fcntl.F_DUPFD, 10)
         self.process = subprocess.Popen(["bash", "-c", f'exec 3<&{reads} 4>&{writes} "$@"', "bash", *command],
@@ -221,12 +222,15 @@ def check_errors(b, person, server):
         person.ask(word)
         check(message in b.value(fault), f"{word}: the message is clear", b.value(fault))
     check(b.value(TEXTS)[0] == "The sleigh stands in the", "the text before the fault stays", b.value(TEXTS))
+    b.value("document.querySelector('.turn:last-of-type .answer > details:last-of-type').open = true")
+    b.picture(pictures, "fault")
     server.key = "secret-1"
     person.send("with a key")
     b.wait("document.getElementById('key-dialog').open")
     b.type("wrong")
     b.press("Enter")
     b.wait("document.getElementById('key-reason').textContent.includes('does not accept') && document.getElementById('key-dialog').open")
+    b.picture(pictures, "key")
     b.value("document.getElementById('key-value').select()")
     b.type("secret-1")
     b.press("Enter")
@@ -258,7 +262,8 @@ def check_keyboard(b):
 
 def check_stability(b, person):
     """While an answer grows, nothing that is on the screen moves."""
-    b.value("""window.shifts = []; new PerformanceObserver(l => shifts.push(...l.getEntries().map(e => e.value))).observe({type: 'layout-shift'});
+    b.value("""window.shifts = [];
+        new PerformanceObserver(l => shifts.push(...l.getEntries().map(e => e.value))).observe({type: 'layout-shift'});
         document.getElementById('fresh').click()""")
     time.sleep(0.3)
     person.send("Where is the sleigh?")
