@@ -14,5 +14,6 @@ __asm__(".pushsection .rodata\n"
 
 _Static_assert(sizeof server_page_size == 8, "the size above has 8 bytes");
 
-const char server_page_policy[] = "default-src 'none'; script-src 'sha256-" PAGE_SCRIPT "'; style-src 'sha256-" PAGE_STYLE "'; "
-                                  "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+const char server_page_policy[] =
+    "default-src 'none'; script-src 'sha256-" PAGE_SCRIPT "'; style-src 'sha256-" PAGE_STYLE "'; "
+    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";

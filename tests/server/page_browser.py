@@ -216,7 +216,7 @@ def check_texts(b, person):
     check(kinds == "P P UL OL3 PRE", "markdown makes paragraphs, lists and code", kinds)
 
 
-def check_errors(b, person, server):
+def check_errors(b, person, server, pictures):
     fault = "document.querySelector('.turn:last-of-type .fault:not([hidden])')?.textContent"
     for word, message in (("refuse", "temperature: found 3"), ("drop", "The connection broke"), ("fault", "the device failed")):
         person.ask(word)
@@ -355,7 +355,7 @@ def main():
                     time.sleep(0.05)
                 check(server.gone == 2, "stopping closes the connection", server.gone)
                 check_texts(b, person)
-                check_errors(b, person, server)
+                check_errors(b, person, server, a.pictures)
                 check_keyboard(b)
                 check_stability(b, person)
                 check_looks(b, person, a.pictures)
