@@ -195,6 +195,7 @@ def check_bodies(server):
         dense, sampled = sampled, dense
     check(first["model"] == "mock-8b" and first["stream"] and first["stream_options"]["include_usage"], "the body asks for a stream", first)
     check("temperature" not in first and "seed" not in first, "an empty field is not sent", first)
+    check("attn_prefill" not in first and dense["attn_prefill"] == "dense", "a default that is no method is left to the server", first)
     check(second["attn"] == "santa-prop:S=64", "the body has the method", second)
     check([m["role"] for m in second["messages"]] == ["user", "assistant", "user"], "the body has the conversation", second)
     check(second["messages"][1]["content"] == page_mock.SHORT, "the history has the answer", second)

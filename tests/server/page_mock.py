@@ -25,7 +25,7 @@ PROPS = {
         DENSE,
         {"name": "santa-prop", "label": "biased", "summary": "S split over 256-row tiles by largest remainder", "parameters": [S, BUDGET]},
         {"name": "santa-pps", "label": "unbiased", "summary": "rows with large p |v| once each", "parameters": [S, EPSILON]}]},
-    "attention_prefill": {"default": "dense", "methods": [
+    "attention_prefill": {"default": "auto", "methods": [
         DENSE, {"name": "streaming", "label": "biased", "summary": "the first and the last rows", "parameters": []}]},
 }
 SHORT = "The sleigh stands in the old barn, behind the hay. Its runners are made of ash wood and its bells are of brass."
