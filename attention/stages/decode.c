@@ -151,7 +151,7 @@ static void open_head(call *c, size_t item, const sl_group *g, int index) {
         .q = g->q + (size_t)index * g->head_dim,
         .masses = masses_of(c, 0, item, n),
         .S = budget(a->spec, c->stages.draw, g->kv->n_kv),
-        .id = sl_attn_rng_id(a->seed, g->query->sequence, g->query->position, a->layer, a->geom->first_head + head),
+        .id = sl_attn_rng_id(a->seed + g->query->seed, g->query->sequence, g->query->position, a->layer, a->geom->first_head + head),
         .norm_before = l->follows ? l->state->norm[head] : -1,
         .draws = {.row = (int32_t *)(c->ws + c->l.row) + at,
                   .count = (int32_t *)(c->ws + c->l.count) + at,
