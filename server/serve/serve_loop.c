@@ -20,9 +20,16 @@ static int grow(serve_server *s) {
     return 0;
 }
 
+// 1: none of the request's answers has begun.
+static int is_waiting(const serve_request *r) {
+    for (int i = 0; i < r->n_added; i++)
+        if (!r->choices[i].job || sl_job_state_of(r->choices[i].job) != SL_JOB_WAITS) return 0;
+    return !r->is_done;
+}
+
 static int n_waiting(const serve_server *s) {
     int n = 0;
-    for (int i = 0; i < s->n_active; i++) n += !s->active[i]->n_added && !s->active[i]->is_done;
+    for (int i = 0; i < s->n_active; i++) n += is_waiting(s->active[i]);
     return n;
 }
 
@@ -174,7 +181,7 @@ static void show(serve_server *s) {
     double n_tokens = (double)(now.prompt_tokens - before->prompt_tokens + now.generated_tokens - before->generated_tokens);
     if (n_tokens > 0) serve_observe(&s->metrics, SERVE_STEP_TOKENS, n_tokens);
     s->metrics.scheduler = now;
-    s->n_waiting = n_waiting(s) + now.n_waiting;
+    s->n_waiting = n_waiting(s);
     for (int i = 0; i < s->n_active; i++)
         for (int j = 0; j < s->active[i]->n_added && n < s->n_sequences; j++) {
             const serve_choice *c = &s->active[i]->choices[j];
