@@ -193,7 +193,8 @@ int sl_session_new(sl_engine *engine, uint32_t sequence, sl_session **out, sl_er
     sl_session *s = calloc(1, sizeof *s);
     if (!s) return sl_fail(err, SL_ERR_MEMORY, "session: out of memory");
     const sl_backend *be = engine->device.backend;
-    *s = (sl_session){.n_users = 1, .engine = engine, .sequence = sequence, .seed = engine->seed, .logits_row = -1, .has_host_logits = 1};
+    *s = (sl_session){
+        .n_users = 1, .engine = engine, .sequence = sequence, .seed = engine->seed, .logits_row = -1, .has_host_logits = 1};
     s->ids = malloc((size_t)engine->n_ctx * sizeof *s->ids);
     s->logits = calloc(c->n_vocab, sizeof *s->logits);
     s->state = calloc(c->n_layers, sizeof *s->state);

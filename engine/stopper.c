@@ -10,7 +10,7 @@ struct sl_stopper {
     int n_stops;
     size_t longest;
     const char *found; // the stop string that is complete; NULL: none is
-    char *text; // the delayed text, then the text of the last call
+    char *text;        // the delayed text, then the text of the last call
     size_t n, cap, n_shown;
 };
 

@@ -13,7 +13,7 @@ struct sl_stream {
     sl_stopper *stopper; // NULL: no stop strings
     sl_plan *plan;       // attention of the decode steps; NULL: the engine's
     int max_tokens, n_logprobs;
-    int32_t end; // ends a generation, besides the model's end tokens; -1: none
+    int32_t end;                    // ends a generation, besides the model's end tokens; -1: none
     int32_t named[SL_STREAM_NAMED]; // [n_named] special tokens that are written as text
     int n_named;
     sl_progress progress;

@@ -49,7 +49,9 @@ static serve_options options_of(const cli_serve_flags *flags, const keys *k) {
     const cli_serve_options *o = flags->serve;
     const char *path = flags->run->model.path, *slash = strrchr(path, '/');
     serve_options out = {.http = http_options_default(),
-                         .model = o->alias ? o->alias : slash && slash[1] ? slash + 1 : path,
+                         .model = o->alias            ? o->alias
+                                  : slash && slash[1] ? slash + 1
+                                                      : path,
                          .max_waiting = o->max_waiting,
                          .step_tokens = o->step_tokens,
                          .no_prefixes = !o->prefix_cache,
@@ -131,8 +133,13 @@ static int load_chat(const cli_serve_flags *o, cli_chat *chat, sl_error *no_chat
     return 0;
 }
 
-static int serve_model_of(const cli_serve_flags *o, serve_server *server, cli_run *run, const cli_chat *chat,
-                          const sl_error *no_chat, sl_error *err) {
+static void say_ready(void *run) {
+    (void)run;
+    cli_say("server: ready");
+}
+
+static int run_server(const cli_serve_flags *o, serve_server *server, cli_run *run, const cli_chat *chat,
+                      const sl_error *no_chat, sl_error *err) {
     const serve_model m = {.model = run->model,
                            .engine = run->engine,
                            .n_sequences = o->serve->parallel,
@@ -145,9 +152,9 @@ static int serve_model_of(const cli_serve_flags *o, serve_server *server, cli_ru
                            .ctx = run,
                            .attn = o->run->attention.attn,
                            .prefill = o->run->attention.attn_prefill,
-                           .version = cli_version()};
+                           .version = cli_version(),
+                           .ready = say_ready};
     cli_run_describe(run, stderr);
-    cli_say("server: ready");
     return serve_run(server, &m, err);
 }
 
@@ -158,7 +165,7 @@ static int load_and_serve(const cli_serve_flags *o, serve_server *server, sl_err
     int rc = load_chat(o, &chat, &no_chat, err);
     if (!rc) rc = cli_run_open(&run, o->run, o->serve->parallel, err);
     if (!rc) {
-        rc = serve_model_of(o, server, &run, &chat, &no_chat, err);
+        rc = run_server(o, server, &run, &chat, &no_chat, err);
         cli_run_close(&run);
     }
     cli_chat_free(&chat);

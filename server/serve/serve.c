@@ -141,8 +141,7 @@ void serve_refuse(serve_request *r, const api_error *e) {
     json_t *v = api_error_json(e, api_is_messages(r->endpoint));
     if (v) text = json_dumps(v, JSON_COMPACT);
     json_decref(v);
-    if (text)
-        http_reply(r->x, e->status, "application/json", &retry, e->status == 429 || e->status == 503, text, strlen(text));
+    if (text) http_reply(r->x, e->status, "application/json", &retry, e->status == 429 || e->status == 503, text, strlen(text));
     free(text); // without memory, the release of the exchange answers with 500
 }
 
@@ -238,6 +237,7 @@ int serve_run(serve_server *s, const serve_model *m, sl_error *err) {
         rc = sl_fail(err, SL_ERR_MEMORY, "server: cannot start a thread");
     if (!rc) {
         atomic_store(&s->state, SERVE_RUNNING);
+        if (m->ready) m->ready(m->ctx);
         serve_infer(s);
         queue_close(&s->to_prepare);
         pthread_join(s->preparing, NULL);

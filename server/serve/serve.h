@@ -27,7 +27,7 @@ typedef struct serve_options {
 // The attention of one prompt. Free with serve_plan_free.
 typedef struct serve_plan {
     sl_attn_plan attn, prefill;
-    int segment;                   // of a prefill that is not dense
+    int segment;                    // of a prefill that is not dense
     char *attn_text, *prefill_text; // as usage.attention shows them
 } serve_plan;
 void serve_plan_free(serve_plan *p);
@@ -51,6 +51,7 @@ typedef struct serve_model {
     void *ctx;
     const char *attn, *prefill; // the server's methods, for /props
     const char *version;
+    void (*ready)(void *ctx); // requests get answers from now on; NULL: not called
 } serve_model;
 
 // Listens. Until serve_run, requests get the status 503. Copies the options. Errors of http_server_new.

@@ -22,11 +22,10 @@ static json_t *parameters_json(const json_t *params) {
     size_t i;
     json_array_foreach((json_t *)params, i, p) {
         json_t *choices = json_object_get(p, "choices");
-        json_array_append_new(
-            list, json_pack("{s:O, s:O, s:O?, s:O?, s:O, s:o?, s:O}", "name", json_object_get(p, "name"), "type",
-                            json_object_get(p, "type"), "min", json_object_get(p, "min"), "max", json_object_get(p, "max"),
-                            "default", json_object_get(p, "default"), "choices", choices ? choices_json(choices) : NULL,
-                            "about", json_object_get(p, "help")));
+        json_array_append_new(list, json_pack("{s:O, s:O, s:O?, s:O?, s:O, s:o?, s:O}", "name", json_object_get(p, "name"),
+                                              "type", json_object_get(p, "type"), "min", json_object_get(p, "min"), "max",
+                                              json_object_get(p, "max"), "default", json_object_get(p, "default"), "choices",
+                                              choices ? choices_json(choices) : NULL, "about", json_object_get(p, "help")));
     }
     return list;
 }
@@ -112,8 +111,8 @@ json_t *serve_slots_json(serve_server *s) {
         json_array_append_new(list, json_pack("{s:i, s:b, s:i, s:s?, s:i, s:s, s:i, s:i, s:i, s:i}", "id", i, "is_processing",
                                               is_busy, "n_ctx", s->n_ctx, "request_id", is_busy ? slot->id : NULL, "choice",
                                               slot->choice, "state", is_busy ? states[slot->state] : "free", "n_prompt",
-                                              slot->n_prompt, "n_done", slot->n_done, "n_cached", slot->n_cached,
-                                              "n_generated", slot->n_generated));
+                                              slot->n_prompt, "n_done", slot->n_done, "n_cached", slot->n_cached, "n_generated",
+                                              slot->n_generated));
     }
     pthread_mutex_unlock(&s->lock);
     return list;

@@ -17,7 +17,7 @@ enum { SERVE_ID = 40 };
 // One answer: a job of the scheduler.
 typedef struct serve_choice {
     struct serve_request *request;
-    int index; // prompt * n + answer
+    int index;   // prompt * n + answer
     sl_job *job; // NULL: not added yet, or freed
     int n_cached;
     int is_echoed;  // the prompt was written
@@ -55,12 +55,12 @@ typedef struct serve_request {
 
     // ---- used by the inference thread ----
     serve_server *server;
-    serve_choice *choices;     // [n_choices]
+    serve_choice *choices; // [n_choices]
     int n_choices, n_added, n_ended;
-    int is_begun, is_done;     // the answer has begun; the answer is complete, or the client is gone
-    double sent;               // time of the last send of a stream, in ms
-    api_attention attention;   // sums of the ended choices
-    api_answer_bits *bits;     // [n_choices]
+    int is_begun, is_done;   // the answer has begun; the answer is complete, or the client is gone
+    double sent;             // time of the last send of a stream, in ms
+    api_attention attention; // sums of the ended choices
+    api_answer_bits *bits;   // [n_choices]
 } serve_request;
 
 // Requests on their way from one thread to another.
@@ -94,7 +94,7 @@ struct serve_server {
 
     // ---- set before the state becomes SERVE_RUNNING ----
     int n_ctx, n_sequences;
-    long long created; // seconds since 1970
+    long long created;                     // seconds since 1970
     char *props, *models, *tokenizer_info; // JSON
     api_call_format calls;
     int reasons;
@@ -132,8 +132,8 @@ void serve_fail_status(http_exchange *x, int status, const char *fmt, ...) __att
 
 void serve_on_request(void *server, http_exchange *x); // serve_routes.c
 char *serve_error_body(void *server, const char *path, int status, const char *message, size_t *n, const char **type);
-void *serve_prepare_all(void *server);                 // serve_prepare.c
-void serve_infer(serve_server *s);                     // serve_loop.c
+void *serve_prepare_all(void *server); // serve_prepare.c
+void serve_infer(serve_server *s);     // serve_loop.c
 
 // ---- prompts (serve_prompts.c) ----
 

@@ -6,11 +6,11 @@
 #include <string.h>
 
 // vLLM's buckets.
-static const double first_token[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5,  0.75,
-                                     1,     2.5,   5,    7.5,  10,   20,   40,   80,  160,  640,  2560};
+static const double first_token[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
+                                     1,     2.5,   5,    7.5,  10,   20,   40,   80,  160,  640, 2560};
 static const double between[] = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80};
 static const double whole[] = {0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
-static const double lengths[] = {1,    2,    5,     10,    20,    50,     100,    200,    500,
+static const double lengths[] = {1,    2,    5,    10,    20,    50,    100,    200,    500,
                                  1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000};
 static const double steps[] = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
 
@@ -95,7 +95,8 @@ static void print_vllm(printer *p, const serve_metrics *m, const serve_gauges *g
     one(p, "vllm:kv_cache_usage_perc", "gauge", s->n_pages ? (double)n_used / s->n_pages : 0,
         "Share of the KV cache that running answers hold; 1 is all of it.");
     one(p, "vllm:num_preemptions_total", "counter", 0, "Answers that lost their rows; Sleigh takes no rows away.");
-    one(p, "vllm:prefix_cache_queries_total", "counter", (double)s->query_tokens, "Prompt tokens looked up in the prefix cache.");
+    one(p, "vllm:prefix_cache_queries_total", "counter", (double)s->query_tokens,
+        "Prompt tokens looked up in the prefix cache.");
     one(p, "vllm:prefix_cache_hits_total", "counter", (double)s->hit_tokens, "Prompt tokens found in the prefix cache.");
     one(p, "vllm:prompt_tokens_total", "counter", (double)(s->prompt_tokens + s->hit_tokens), "Tokens of prompts.");
     one(p, "vllm:prompt_tokens_cached_total", "counter", (double)s->hit_tokens, "Prompt tokens that came from the cache.");

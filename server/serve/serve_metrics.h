@@ -28,7 +28,7 @@ typedef struct serve_metrics { // initialise with zeros
         uint64_t counts[SERVE_BUCKETS + 1]; // of each bucket; the last one has no upper bound
         double sum;
     } histograms[SERVE_N_HISTOGRAMS];
-    uint64_t reasons[SERVE_N_REASONS]; // answers
+    uint64_t reasons[SERVE_N_REASONS];             // answers
     uint64_t rows, dense_rows, bytes, dense_bytes; // of decode steps of ended answers
     uint64_t layer_steps, certified;               // stated errors of these answers
     double stated_error, stated_error_max;         // sum; largest

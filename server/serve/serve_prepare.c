@@ -125,8 +125,7 @@ static int make_sampling(const serve_server *s, serve_request *r, api_error *err
 // ---- prompts ----
 
 static int check_length(const serve_server *s, const sl_ids *ids, api_error *err) {
-    if (!ids->n)
-        return api_fail(err, 400, "prompt", "the prompt is empty, and the tokenizer of this model adds no BOS token");
+    if (!ids->n) return api_fail(err, 400, "prompt", "the prompt is empty, and the tokenizer of this model adds no BOS token");
     if (ids->n <= (size_t)s->n_ctx) return 0;
     api_fail(err, 400, "prompt", "the prompt has %zu tokens; the context of this server holds %d", ids->n, s->n_ctx);
     err->code = "context_length_exceeded";
@@ -214,9 +213,9 @@ static int make_reply(const serve_server *s, serve_request *r, int in_reasoning,
 }
 
 static int check_format(const api_request *q, api_error *err) {
-    const char *field = q->format.kind != API_FORMAT_FREE                                                    ? q->format.field
+    const char *field = q->format.kind != API_FORMAT_FREE                                           ? q->format.field
                         : q->tool_choice == API_TOOLS_REQUIRED || q->tool_choice == API_TOOLS_NAMED ? "tool_choice"
-                                                                                                             : NULL;
+                                                                                                    : NULL;
     return field ? api_fail(err, 400, field, "%s: structured output is not built into this server", field) : 0;
 }
 

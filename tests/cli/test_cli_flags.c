@@ -14,8 +14,9 @@
 // In the order of the bits in options.h: generate, chat, tokenize, detokenize, logits, inspect, methods, version, bench,
 // compare, perplexity, eval, plot, tune, serve.
 static const char letters[] = "gctdlimvbopePus";
-static const unsigned bits[] = {CLI_GENERATE, CLI_CHAT,  CLI_TOKENIZE, CLI_DETOKENIZE, CLI_LOGITS, CLI_INSPECT, CLI_METHODS,
-                                CLI_VERSION,  CLI_BENCH, CLI_COMPARE,  CLI_PERPLEXITY, CLI_EVAL,   CLI_PLOT,    CLI_TUNE, CLI_SERVE};
+static const unsigned bits[] = {CLI_GENERATE,   CLI_CHAT,    CLI_TOKENIZE, CLI_DETOKENIZE, CLI_LOGITS,
+                                CLI_INSPECT,    CLI_METHODS, CLI_VERSION,  CLI_BENCH,      CLI_COMPARE,
+                                CLI_PERPLEXITY, CLI_EVAL,    CLI_PLOT,     CLI_TUNE,       CLI_SERVE};
 
 typedef enum { INT, U32, SEED, CTX, REAL, SIZE, INTS, INTS_ALL, PAIRS, WORD, SWITCH, TEXT, LIST, FLAG } kind;
 

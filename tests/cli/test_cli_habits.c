@@ -101,7 +101,8 @@ static void same(void) {
         for (int j = 0; h->type == HABIT_SAME && cli_option_name(h->names, j, name, sizeof name); j++) {
             const char *value = h->value && !h->accepts ? "7" : value_for(h), *by_target = h->as_value ? h->as_value : value;
             unsigned command = h->commands & (0u - h->commands); // the first command of the row
-            int is_off = h->as_value && !strcmp(h->as_value, "0"), is_switch = is_off || (h->as_value && !strcmp(h->as_value, "1"));
+            int is_off = h->as_value && !strcmp(h->as_value, "0"),
+                is_switch = is_off || (h->as_value && !strcmp(h->as_value, "1"));
             char off[48];
             snprintf(off, sizeof off, "--no-%s", h->target + 2);
             char *from[] = {name, (char *)value}, *to[] = {is_off ? off : (char *)h->target, (char *)by_target};

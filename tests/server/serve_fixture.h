@@ -29,7 +29,7 @@ typedef struct server_reply {
 } server_reply;
 
 int server_open(const char *method, const char *path, const char *body); // a connection with a request
-server_reply server_read(int fd);                                       // the whole answer; closes the connection
+server_reply server_read(int fd);                                        // the whole answer; closes the connection
 // The same in one call. The JSON of the body; NULL: it is none. The texts live until the case ends.
 server_reply server_ask(const char *method, const char *path, const char *body);
 json_t *server_json(const server_reply *r);

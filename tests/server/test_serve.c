@@ -35,8 +35,8 @@ static const char *hash_of(const json_t *answer, size_t i) {
 // ---- endpoints ----
 
 static void endpoints(void) {
-    static const char *const paths[] = {"/health", "/v1/health", "/ping",   "/version",        "/v1/models", "/v1/models/tiny",
-                                        "/props",  "/slots",     "/metrics", "/tokenizer_info"};
+    static const char *const paths[] = {"/health",         "/v1/health", "/ping",  "/version", "/v1/models",
+                                        "/v1/models/tiny", "/props",     "/slots", "/metrics", "/tokenizer_info"};
     server_start(NULL);
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
         server_reply r = server_ask("GET", paths[i], NULL);
@@ -267,7 +267,8 @@ static void broken_bytes(void) {
         int id = id_of_byte(bytes[i]);
         if (id < 0) continue;
         snprintf(fields, sizeof fields,
-                 "\"prompt\": \"a\", \"max_tokens\": 5, \"temperature\": 0, \"logprobs\": 1, \"logit_bias\": {\"%d\": 100}", id);
+                 "\"prompt\": \"a\", \"max_tokens\": 5, \"temperature\": 0, \"logprobs\": 1, \"logit_bias\": {\"%d\": 100}",
+                 id);
         json_t *w = whole("/v1/completions", fields), *s = stream("/v1/completions", fields);
         const char *text = text_of(choice_of(w, 0), "text");
         CHECK(strstr(text, "\xef\xbf\xbd"));
@@ -389,8 +390,6 @@ static void overflow(void) {
     server_stop();
 }
 
-
-
 static void metrics(void) {
     server_start(NULL);
     whole("/v1/completions", "\"prompt\": \"The bay\", \"max_tokens\": 7, \"ignore_eos\": true, \"attn\": \"topk:k=4\"");
@@ -403,19 +402,18 @@ static void metrics(void) {
     server_stop();
 }
 
-const test_suite suite_serve = {"serve",
-                                (const test_case[]){{"endpoints", 0, endpoints},
-                                                    {"props", 0, props},
-                                                    {"loading", 0, loading},
-                                                    {"texts-and-tokens", 0, texts_and_tokens},
-                                                    {"streams", 0, streams},
-                                                    {"other-dialects", 0, other_dialects},
-                                                    {"logprobs", 0, logprobs},
-                                                    {"broken-bytes", 0, broken_bytes},
-                                                    {"stop-strings", 0, stop_strings},
-                                                    {"seeds", 0, seeds},
-                                                    {"choices", 0, choices},
-                                                    {"errors", 0, errors},
-                                                    {"overflow", 0, overflow},
-                                                    {"metrics", 0, metrics},
-                                                    {0}}};
+const test_suite suite_serve = {"serve", (const test_case[]){{"endpoints", 0, endpoints},
+                                                             {"props", 0, props},
+                                                             {"loading", 0, loading},
+                                                             {"texts-and-tokens", 0, texts_and_tokens},
+                                                             {"streams", 0, streams},
+                                                             {"other-dialects", 0, other_dialects},
+                                                             {"logprobs", 0, logprobs},
+                                                             {"broken-bytes", 0, broken_bytes},
+                                                             {"stop-strings", 0, stop_strings},
+                                                             {"seeds", 0, seeds},
+                                                             {"choices", 0, choices},
+                                                             {"errors", 0, errors},
+                                                             {"overflow", 0, overflow},
+                                                             {"metrics", 0, metrics},
+                                                             {0}}};

@@ -53,7 +53,7 @@ static mixed random_request(int i) {
                .has_penalty = test_below(4) == 0,
                .seed = (uint32_t)test_below(1000),
                .temp = test_below(3) ? 1 : 0};
-    add_sentences(&m.prompt, 100 * test_below(BASES), 10 * test_below(4)); // shared beginnings
+    add_sentences(&m.prompt, 100 * test_below(BASES), test_below(10) ? 16 * test_below(2) : 40); // shared beginnings
     add_sentences(&m.prompt, 1000 + i, 1 + test_below(3));
     add(&m.prompt, "What is");
     return m;
@@ -61,9 +61,8 @@ static mixed random_request(int i) {
 
 static char *body_of(const mixed *m) {
     json_t *v = json_pack("{s:s, s:i, s:i, s:b, s:f, s:I, s:s?, s:s?, s:{s:b}}", "prompt", m->prompt.data, "max_tokens",
-                          m->max_tokens, "n", m->n, "stream", m->is_stream, "temperature", m->temp, "seed",
-                          (json_int_t)m->seed, "attn", m->attn, "attn_prefill", m->prefill, "stream_options", "include_usage",
-                          1);
+                          m->max_tokens, "n", m->n, "stream", m->is_stream, "temperature", m->temp, "seed", (json_int_t)m->seed,
+                          "attn", m->attn, "attn_prefill", m->prefill, "stream_options", "include_usage", 1);
     if (m->has_penalty) json_object_set_new(v, "repetition_penalty", json_real(1.3));
     char *text = json_dumps(v, 0);
     json_decref(v);
@@ -185,13 +184,12 @@ static void conversation(void) {
         json_t *v = server_post("/v1/chat/completions", 200, text);
         const json_t *usage = json_object_get(v, "usage");
         int n = (int)json_integer_value(json_object_get(usage, "prompt_tokens"));
-        int cached = (int)json_integer_value(
-            json_object_get(json_object_get(usage, "prompt_tokens_details"), "cached_tokens"));
+        int cached = (int)json_integer_value(json_object_get(json_object_get(usage, "prompt_tokens_details"), "cached_tokens"));
         CHECK_INT(cached, before / PAGE * PAGE); // every full page of the prompt before
         before = n;
         say(messages, "assistant",
-            json_string_value(json_object_get(
-                json_object_get(json_array_get(json_object_get(v, "choices"), 0), "message"), "content")));
+            json_string_value(
+                json_object_get(json_object_get(json_array_get(json_object_get(v, "choices"), 0), "message"), "content")));
         free(text), json_decref(body), json_decref(v), sl_text_free(&result);
     }
     CHECK(before > 10 * PAGE);
@@ -316,13 +314,12 @@ static void drain_late(void) { // answers that take longer are cut
     CHECK_INT(server_read(fd).status, 0);
 }
 
-const test_suite suite_serve_load = {"serve_load",
-                                     (const test_case[]){{"mixed", 0, mixed_requests},
-                                                         {"conversation", 0, conversation},
-                                                         {"leave-decode", 0, leave_decode},
-                                                         {"leave-prefill", 0, leave_prefill},
-                                                         {"queue-full", 0, queue_full},
-                                                         {"cache-full", 0, cache_full},
-                                                         {"drain", 0, drain},
-                                                         {"drain-late", 0, drain_late},
-                                                         {0}}};
+const test_suite suite_serve_load = {"serve_load", (const test_case[]){{"mixed", 0, mixed_requests},
+                                                                       {"conversation", 0, conversation},
+                                                                       {"leave-decode", 0, leave_decode},
+                                                                       {"leave-prefill", 0, leave_prefill},
+                                                                       {"queue-full", 0, queue_full},
+                                                                       {"cache-full", 0, cache_full},
+                                                                       {"drain", 0, drain},
+                                                                       {"drain-late", 0, drain_late},
+                                                                       {0}}};
