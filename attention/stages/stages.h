@@ -20,8 +20,7 @@
 //   shared     combine.c, budget.c, composition.c, page_norms.c, bucket_index.c, pareto.c
 //   stages     draw_samplers.c, draw_take_all.c; carried.c; propose_*.c, draw_*.c; row_sums.c
 //   drivers    online_softmax.c, decode.c; prefill_tiles.c; the other files of cuda/
-//   methods    dense.c, santa.c, importance.c, bernoulli.c, subset.c, indexed.c, saap.c, vattention.c, random.c;
-//   auto_request.c;
+//   methods    dense.c, santa.c, importance.c, bernoulli.c, subset.c, indexed.c, saap.c, vattention.c, random.c; auto_request.c;
 //              the other files of prefill/
 //   registry   registry.c
 //   on top     params.c (parsing), plan.c, auto_table.c, auto.c

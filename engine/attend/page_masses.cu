@@ -1,5 +1,5 @@
-// engine/attend/page_masses.cu - the mass of each page in dense attention, and the scores of its rows. An observer counts tiles
-// with the masses, and makes profiles from the scores.
+// engine/attend/page_masses.cu - the mass of each page in dense attention, and the scores of its rows. An observer counts tiles with
+// the masses, and makes profiles from the scores.
 #include "backend/cuda/device.cuh"
 #include "engine/attend/observe_cuda.h"
 
