@@ -112,15 +112,18 @@ struct serve_server {
     int n_waiting;     // requests
 };
 
-// ---- queues (serve.c) ----
+// ---- queues (serve_requests.c) ----
 
+void serve_queue_init(serve_queue *q);
+void serve_queue_destroy(serve_queue *q);
+void serve_queue_close(serve_queue *q); // ends the waits of now and of later
 void serve_push(serve_queue *q, serve_request *r);
 // All requests, in their order. wait_ms: the longest wait for the first one; negative: without end. NULL: there is none.
 serve_request *serve_take_all(serve_queue *q, double wait_ms);
 
-// ---- requests ----
+// ---- requests (serve_requests.c) ----
 
-serve_request *serve_request_new(serve_server *s, http_exchange *x, int endpoint); // NULL: no memory (serve.c)
+serve_request *serve_request_new(serve_server *s, http_exchange *x, int endpoint); // NULL: no memory
 void serve_request_free(serve_server *s, serve_request *r);                        // releases the exchange
 void serve_drop_body(serve_server *s, serve_request *r);
 // Answers with an error. Only before the answer has begun.
