@@ -64,8 +64,4 @@ int serve_run(serve_server *s, const serve_model *m, sl_error *err);
 int serve_drain(serve_server *s);
 void serve_free(serve_server *s); // NULL is allowed
 
-// The web page at /. A file of server/page/ defines it.
-extern const char server_page[] __attribute__((weak));
-extern const unsigned server_page_size __attribute__((weak));
-
 #endif

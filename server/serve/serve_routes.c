@@ -1,4 +1,5 @@
 // server/serve/serve_routes.c - the HTTP thread's part: it answers small questions, and hands the other requests on.
+#include "server/page/page.h"
 #include "server/serve/serve_internal.h"
 
 #include <stdlib.h>
@@ -51,11 +52,12 @@ static void metrics(serve_server *s, http_exchange *x) {
 }
 
 static void page(serve_server *s, http_exchange *x) {
+    static const http_field fields[] = {{"Content-Security-Policy", server_page_policy},
+                                        {"X-Content-Type-Options", "nosniff"},
+                                        {"Referrer-Policy", "no-referrer"},
+                                        {"Cache-Control", "no-cache"}};
     (void)s;
-    if (server_page && &server_page_size)
-        send_text(x, "text/html; charset=utf-8", server_page, server_page_size);
-    else
-        http_fail(x, 404, "/: this build has no web page");
+    http_reply(x, 200, "text/html; charset=utf-8", fields, 4, server_page, server_page_size);
 }
 
 static const struct {
