@@ -64,8 +64,9 @@ int serve_run(serve_server *s, const serve_model *m, sl_error *err);
 int serve_drain(serve_server *s);
 void serve_free(serve_server *s); // NULL is allowed
 
-// The web page at /. A file of server/page/ defines it.
-extern const char server_page[] __attribute__((weak));
-extern const unsigned server_page_size __attribute__((weak));
+// The web page at /, its size, and its Content-Security-Policy. A file of server/page/ defines them.
+extern const unsigned char server_page[] __attribute__((weak));
+extern const size_t server_page_size __attribute__((weak));
+extern const char server_page_policy[] __attribute__((weak));
 
 #endif

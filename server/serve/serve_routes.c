@@ -52,10 +52,12 @@ static void metrics(serve_server *s, http_exchange *x) {
 
 static void page(serve_server *s, http_exchange *x) {
     (void)s;
-    if (server_page && &server_page_size)
-        send_text(x, "text/html; charset=utf-8", server_page, server_page_size);
-    else
+    if (server_page) {
+        const http_field policy = {"Content-Security-Policy", server_page_policy};
+        http_reply(x, 200, "text/html; charset=utf-8", &policy, 1, server_page, server_page_size);
+    } else {
         http_fail(x, 404, "/: this build has no web page");
+    }
 }
 
 static const struct {

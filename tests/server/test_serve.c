@@ -274,6 +274,19 @@ static void broken_bytes(void) {
         CHECK(strstr(text, "\xef\xbf\xbd"));
         CHECK_STR(joined(s, "", "text", 0), text);
     }
+    // Bytes of characters in a random order: some characters have two tokens, which one event holds.
+    const int first = id_of_byte(0xc3), second = id_of_byte(0xa9);
+    if (first >= 0 && second >= 0) {
+        char fields[512];
+        snprintf(fields, sizeof fields,
+                 "\"prompt\": \"a\", \"max_tokens\": 60, \"temperature\": 2, \"seed\": 4, \"top_k\": 0, \"top_p\": 1, "
+                 "\"min_p\": 0, \"repetition_penalty\": 1.5, \"logit_bias\": {\"%d\": 100, \"%d\": 100}",
+                 first, second);
+        json_t *w = whole("/v1/completions", fields), *s = stream("/v1/completions", fields);
+        const char *text = text_of(choice_of(w, 0), "text");
+        CHECK(strstr(text, "\xc3\xa9"));
+        CHECK_STR(joined(s, "", "text", 0), text);
+    }
     server_stop();
 }
 
@@ -390,6 +403,44 @@ static void overflow(void) {
     server_stop();
 }
 
+// Every event has the usage so far.
+static void continuous_usage(void) {
+    server_start(NULL);
+    json_t *s = stream("/v1/chat/completions", "\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], \"max_tokens\": 6, "
+                                               "\"attn\": \"topk:k=2\", \"ignore_eos\": true, \"stream_options\": "
+                                               "{\"include_usage\": true, \"continuous_usage_stats\": true}"),
+           *e;
+    size_t i;
+    long long n = 0, rows = -1;
+    CHECK_INT(json_array_size(s), 7);
+    json_array_foreach(s, i, e) {
+        const json_t *usage = json_object_get(e, "usage");
+        if (i < 6) CHECK_INT(integer(usage, "completion_tokens"), ++n);
+        CHECK(integer(attention_of(e), "rows_read") > rows || i == 6 || i == 5); // the last token needs no step
+        rows = integer(attention_of(e), "rows_read");
+        CHECK(rows <= integer(attention_of(e), "dense_rows"));
+    }
+    server_stop();
+}
+
+// Special tokens that begin a call are text for the parser of calls, and are left out of other answers.
+static void marks(void) {
+    char fields[512];
+    server_start(&(server_settings){.chat_template = "llama3.1"});
+    int id = sl_tokenizer_find(sl_model_tokenizer(server_model()), "<|python_tag|>");
+    if (id < 0) TEST_SKIP("the tokenizer has no <|python_tag|>");
+    for (int has_tools = 0; has_tools < 2; has_tools++) {
+        snprintf(fields, sizeof fields,
+                 "\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], \"max_tokens\": 3, \"temperature\": 0, "
+                 "\"logit_bias\": {\"%d\": 100}%s",
+                 id, has_tools ? ", \"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]" : "");
+        json_t *v = whole("/v1/chat/completions", fields);
+        const char *content = text_of(json_object_get(choice_of(v, 0), "message"), "content");
+        CHECK(has_tools ? strstr(content, "<|python_tag|>") != NULL : !*content);
+    }
+    server_stop();
+}
+
 static void metrics(void) {
     server_start(NULL);
     whole("/v1/completions", "\"prompt\": \"The bay\", \"max_tokens\": 7, \"ignore_eos\": true, \"attn\": \"topk:k=4\"");
@@ -415,5 +466,7 @@ const test_suite suite_serve = {"serve", (const test_case[]){{"endpoints", 0, en
                                                              {"choices", 0, choices},
                                                              {"errors", 0, errors},
                                                              {"overflow", 0, overflow},
+                                                             {"continuous-usage", 0, continuous_usage},
+                                                             {"marks", 0, marks},
                                                              {"metrics", 0, metrics},
                                                              {0}}};

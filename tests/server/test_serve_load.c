@@ -163,38 +163,69 @@ static void say(json_t *messages, const char *role, const char *text) {
     json_array_append_new(messages, json_pack("{s:s, s:s}", "role", role, "content", text));
 }
 
-// 12 turns of an agent: a turn prefills only its new tokens, and the answer of the turn before.
+typedef struct turn_usage {
+    int n_prompt, n_cached;
+} turn_usage;
+
+static int int_of(const json_t *v, const char *key) {
+    return (int)json_integer_value(json_object_get(v, key));
+}
+
+static turn_usage ask_chat(json_t *messages) {
+    json_t *body = json_pack("{s:O, s:i, s:f}", "messages", messages, "max_tokens", 10, "temperature", 0.0);
+    char *text = json_dumps(body, 0);
+    json_t *v = server_post("/v1/chat/completions", 200, text), *usage = json_object_get(v, "usage");
+    const turn_usage u = {int_of(usage, "prompt_tokens"),
+                          int_of(json_object_get(usage, "prompt_tokens_details"), "cached_tokens")};
+    const json_t *message = json_object_get(json_array_get(json_object_get(v, "choices"), 0), "message");
+    say(messages, "assistant", json_string_value(json_object_get(message, "content")));
+    free(text), json_decref(body), json_decref(v);
+    return u;
+}
+
+// As Claude Code does: the first line of the system text is another one in each turn.
+static turn_usage ask_messages(json_t *messages, const char *system, int turn) {
+    char line[64];
+    snprintf(line, sizeof line, "x-anthropic-billing-header: cc_version=1; cch=%05d;", turn * 7919);
+    json_t *body = json_pack("{s:O, s:i, s:f, s:[{s:s, s:s}, {s:s, s:s}]}", "messages", messages, "max_tokens", 10,
+                             "temperature", 0.0, "system", "type", "text", "text", line, "type", "text", "text", system);
+    char *text = json_dumps(body, 0);
+    json_t *v = server_post("/v1/messages", 200, text), *usage = json_object_get(v, "usage");
+    const int n_cached = int_of(usage, "cache_read_input_tokens");
+    const turn_usage u = {int_of(usage, "input_tokens") + n_cached, n_cached};
+    const char *answer = json_string_value(json_object_get(json_array_get(json_object_get(v, "content"), 0), "text"));
+    say(messages, "assistant", answer ? answer : "");
+    free(text), json_decref(body), json_decref(v);
+    return u;
+}
+
+// 12 turns of an agent: a turn prefills only its new tokens, the answer of the turn before among them.
 static void conversation(void) {
     enum { TURNS = 12, PAGE = 256 };
-    json_t *messages = json_array();
-    sl_text system = {0}, result;
-    int before = 0;
-    server_start(&(server_settings){.n_ctx = 8192, .kv_tokens = 16384});
+    sl_text system = {0};
     add_sentences(&system, 0, 40);
-    say(messages, "system", system.data);
-    for (int turn = 0; turn < TURNS; turn++) {
-        char line[64];
-        result = (sl_text){0};
-        snprintf(line, sizeof line, "Result %d: ", turn);
-        add(&result, line);
-        add_sentences(&result, 100 * turn, 12);
-        say(messages, "user", result.data);
-        json_t *body = json_pack("{s:O, s:i, s:f}", "messages", messages, "max_tokens", 10, "temperature", 0.0);
-        char *text = json_dumps(body, 0);
-        json_t *v = server_post("/v1/chat/completions", 200, text);
-        const json_t *usage = json_object_get(v, "usage");
-        int n = (int)json_integer_value(json_object_get(usage, "prompt_tokens"));
-        int cached = (int)json_integer_value(json_object_get(json_object_get(usage, "prompt_tokens_details"), "cached_tokens"));
-        CHECK_INT(cached, before / PAGE * PAGE); // every full page of the prompt before
-        before = n;
-        say(messages, "assistant",
-            json_string_value(
-                json_object_get(json_object_get(json_array_get(json_object_get(v, "choices"), 0), "message"), "content")));
-        free(text), json_decref(body), json_decref(v), sl_text_free(&result);
+    for (int is_claude = 0; is_claude < 2; is_claude++) {
+        json_t *messages = json_array();
+        int before = 0;
+        server_start(&(server_settings){.n_ctx = 8192, .kv_tokens = 16384});
+        if (!is_claude) say(messages, "system", system.data);
+        for (int turn = 0; turn < TURNS; turn++) {
+            char line[64];
+            sl_text result = {0};
+            snprintf(line, sizeof line, "Result %d: ", turn);
+            add(&result, line);
+            add_sentences(&result, 100 * turn, 8);
+            say(messages, "user", result.data);
+            const turn_usage u = is_claude ? ask_messages(messages, system.data, turn) : ask_chat(messages);
+            CHECK_INT(u.n_cached, before / PAGE * PAGE); // every full page of the prompt before
+            before = u.n_prompt;
+            sl_text_free(&result);
+        }
+        CHECK(before > 8 * PAGE);
+        json_decref(messages);
+        server_stop();
     }
-    CHECK(before > 10 * PAGE);
-    json_decref(messages), sl_text_free(&system);
-    server_stop();
+    sl_text_free(&system);
 }
 
 // ---- clients that leave ----
