@@ -455,8 +455,10 @@ static const char *model_with_mark(void) {
 
 // Special tokens that begin a call are text for the parser of calls, and are left out of other answers.
 static void marks(void) {
+    static const char template[] = "{# <|python_tag|> #}{{ bos_token }}{{ messages[0].content }}<|eot_id|>";
     char fields[512];
-    server_start(&(server_settings){.chat_template = "llama3.1", .model = model_with_mark()});
+    spill(in_tmp("t.jinja"), template, strlen(template));
+    server_start(&(server_settings){.chat_template = in_tmp("t.jinja"), .model = model_with_mark()});
     int id = sl_tokenizer_find(sl_model_tokenizer(server_model()), "<|python_tag|>");
     CHECK(id >= 0);
     for (int has_tools = 0; has_tools < 2; has_tools++) {
