@@ -27,6 +27,7 @@ void serve_answer_begin(serve_server *s, serve_request *r) {
     sl_error why;
     if (r->is_begun || r->is_done) return;
     r->is_begun = 1;
+    r->sent = sl_now_ms();
     if (r->api.stream && http_stream_begin(r->x, 200, api_reply_type(r->reply), fields, 2)) {
         lose(r);
         return;
@@ -95,6 +96,34 @@ static void write_echo(serve_server *s, serve_choice *c) {
     serve_tokens_free(&tokens);
 }
 
+// ---- attention ----
+
+// Adds what the attention of a job has read.
+static void add_work(api_attention *a, const sl_job *job) {
+    const sl_attn_stats *stats = sl_stream_attn_stats(sl_job_stream(job));
+    sl_attention_work w, *to = &a->work;
+    a->no_work |= !stats;
+    if (!stats || sl_stream_attention_work(sl_job_stream(job), &w, NULL)) return;
+    double sum = (to->layer_steps ? to->stated_error * (double)to->layer_steps : 0) +
+                 (w.layer_steps ? w.stated_error * (double)w.layer_steps : 0);
+    a->rows += stats->v_rows, a->dense_rows += stats->dense_v_rows;
+    to->bytes += w.bytes, to->dense_bytes += w.dense_bytes;
+    to->layer_steps += w.layer_steps, to->certified += w.certified;
+    if (to->layer_steps) to->stated_error = sum / (double)to->layer_steps;
+    if (w.layer_steps && w.stated_error_max > to->stated_error_max) to->stated_error_max = w.stated_error_max;
+}
+
+// Of an answer that is not complete: of the choices that have ended, and of the running ones so far.
+static void set_attention_so_far(serve_request *r) {
+    api_attention a = r->attention;
+    for (int i = 0; i < r->n_added; i++)
+        if (r->choices[i].job && !r->choices[i].is_ended) add_work(&a, r->choices[i].job);
+    a.n_answers = 0; // their logits are not the last ones
+    api_reply_set_attention(r->reply, &a);
+}
+
+// ---- the text of a step ----
+
 // What the last step has added.
 static void write_step(serve_server *s, serve_choice *c) {
     serve_request *r = c->request;
@@ -115,6 +144,7 @@ static void write_step(serve_server *s, serve_choice *c) {
                        .stop = r->api.max_tokens == 0 ? SL_STOP_LENGTH : now.stop,
                        .stop_string = sl_stream_stop_string(stream)};
     piece.text = sl_stream_text(stream, &piece.n);
+    if (r->api.continuous_usage) set_attention_so_far(r);
     c->n_tokens = now.n_generated;
     c->n_logprobs = n > c->n_logprobs ? n : c->n_logprobs;
     if (rc) {
@@ -129,28 +159,16 @@ static void write_step(serve_server *s, serve_choice *c) {
 
 // ---- the end ----
 
-static void add_work(serve_server *s, serve_choice *c) {
-    serve_request *r = c->request;
-    api_attention *a = &r->attention;
-    const sl_attn_stats *stats = sl_stream_attn_stats(sl_job_stream(c->job));
-    sl_attention_work w, *to = &a->work;
-    r->bits[c->index].logits_hash = sl_job_logits_hash(c->job);
-    a->no_work |= !stats;
-    if (!stats || sl_stream_attention_work(sl_job_stream(c->job), &w, NULL)) return;
-    double sum = (to->layer_steps ? to->stated_error * (double)to->layer_steps : 0) +
-                 (w.layer_steps ? w.stated_error * (double)w.layer_steps : 0);
-    a->rows += stats->v_rows, a->dense_rows += stats->dense_v_rows;
-    to->bytes += w.bytes, to->dense_bytes += w.dense_bytes;
-    to->layer_steps += w.layer_steps, to->certified += w.certified;
-    if (to->layer_steps) to->stated_error = sum / (double)to->layer_steps;
-    if (w.layer_steps && w.stated_error_max > to->stated_error_max) to->stated_error_max = w.stated_error_max;
-    pthread_mutex_lock(&s->lock);
+static void measure_work(serve_server *s, const serve_choice *c) {
+    api_attention a = {0};
     serve_metrics *m = &s->metrics;
-    m->rows += stats->v_rows, m->dense_rows += stats->dense_v_rows;
-    m->bytes += w.bytes, m->dense_bytes += w.dense_bytes;
-    m->layer_steps += w.layer_steps, m->certified += w.certified;
-    if (w.layer_steps) m->stated_error += w.stated_error * (double)w.layer_steps;
-    if (w.layer_steps && w.stated_error_max > m->stated_error_max) m->stated_error_max = w.stated_error_max;
+    add_work(&a, c->job);
+    pthread_mutex_lock(&s->lock);
+    m->rows += a.rows, m->dense_rows += a.dense_rows;
+    m->bytes += a.work.bytes, m->dense_bytes += a.work.dense_bytes;
+    m->layer_steps += a.work.layer_steps, m->certified += a.work.certified;
+    m->stated_error += a.work.stated_error * (double)a.work.layer_steps;
+    if (a.work.stated_error_max > m->stated_error_max) m->stated_error_max = a.work.stated_error_max;
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -194,8 +212,6 @@ static void measure_token(serve_server *s, serve_choice *c) {
 static void end_answer(serve_server *s, serve_request *r) {
     api_attention *a = &r->attention;
     sl_error why;
-    a->method = r->prompts[0].plan.attn_text, a->prefill = r->prompts[0].plan.prefill_text;
-    a->seed = r->sampling.seed;
     a->answers = r->bits, a->n_answers = r->n_choices;
     api_reply_set_attention(r->reply, a);
     if (api_reply_end(r->reply, &s->out, &why)) {
@@ -226,7 +242,9 @@ static void end_choice(serve_server *s, serve_choice *c) {
     c->is_ended = 1;
     r->n_ended++;
     measure_end(s, c);
-    add_work(s, c);
+    measure_work(s, c);
+    r->bits[c->index].logits_hash = sl_job_logits_hash(c->job);
+    add_work(&r->attention, c->job);
     if (!r->is_done && r->n_ended == r->n_choices) end_answer(s, r);
 }
 

@@ -237,8 +237,11 @@ static int prepare(const serve_server *s, serve_request *r, api_error *err) {
     }
     if (!rc) rc = make_sampling(s, r, err);
     if (!rc) rc = make_reply(s, r, in_reasoning, err);
-    if (!rc) api_reply_set_prompt(r->reply, r->n_prompt_tokens, 0);
-    return rc;
+    if (rc) return rc;
+    api_reply_set_prompt(r->reply, r->n_prompt_tokens, 0);
+    r->attention = (api_attention){
+        .method = r->prompts[0].plan.attn_text, .prefill = r->prompts[0].plan.prefill_text, .seed = r->sampling.seed};
+    return 0;
 }
 
 // 1: the request goes to the inference thread; 0: it was answered.

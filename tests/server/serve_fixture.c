@@ -16,12 +16,43 @@ enum { SEGMENT = 256 };
 
 static sl_error err;
 static sl_model *model;
-static sl_engine *engine;
+static sl_engine *engine, *other; // of the server; of server_answer_alone
+static sl_chat_template *template;
 static sl_sampling sampling;
 static serve_model served;
 static serve_server *server;
 static pthread_t thread;
 static int is_running;
+
+// ---- what the tests hold ----
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // clients run in threads
+static void **kept;
+static int n_kept;
+static json_t *values; // a list
+
+char *server_keep(char *text) {
+    pthread_mutex_lock(&lock);
+    kept = realloc(kept, (size_t)(n_kept + 1) * sizeof *kept);
+    kept[n_kept++] = text;
+    pthread_mutex_unlock(&lock);
+    return text;
+}
+
+json_t *server_keep_json(json_t *v) {
+    pthread_mutex_lock(&lock);
+    if (!values) values = json_array();
+    if (v) json_array_append_new(values, v);
+    pthread_mutex_unlock(&lock);
+    return v;
+}
+
+static void free_kept(void) {
+    for (int i = 0; i < n_kept; i++) free(kept[i]);
+    free(kept);
+    json_decref(values);
+    kept = NULL, n_kept = 0, values = NULL;
+}
 
 // ---- the server ----
 
@@ -57,9 +88,8 @@ void server_loaded(void) {
 
 void server_start(const server_settings *o) {
     static const server_settings none;
-    static sl_chat_template *template;
     if (!o) o = &none;
-    if (!model) CHECK_OK(sl_model_load("models/tiny", NULL, &model, &err), err);
+    CHECK_OK(sl_model_load(o->model ? o->model : "models/tiny", NULL, &model, &err), err);
     const sl_engine_options e = {.n_ctx = o->n_ctx ? o->n_ctx : 2048,
                                  .n_sequences = o->n_sequences ? o->n_sequences : 4,
                                  .kv_tokens = o->kv_tokens,
@@ -67,7 +97,6 @@ void server_start(const server_settings *o) {
                                  .device = "cpu",
                                  .n_threads = 1};
     CHECK_OK(sl_engine_new(model, &e, &engine, &err), err);
-    sl_chat_template_free(template);
     CHECK_OK(sl_chat_load(sl_source_documents(model->source), o->chat_template, &template, &err), err);
     sampling = sl_model_sampling(model);
     served = (serve_model){.model = model,
@@ -97,8 +126,11 @@ void server_stop(void) {
     server = NULL;
     CHECK_INT(engine->device.pool.n_free, engine->device.pool.n_pages);
     CHECK(engine->plans.first == engine->plans.of_engine && !engine->plans.first->next);
-    sl_engine_free(engine);
-    engine = NULL;
+    sl_engine_free(engine), sl_engine_free(other);
+    sl_chat_template_free(template);
+    sl_model_free(model);
+    engine = other = NULL, template = NULL, model = NULL;
+    free_kept();
 }
 
 serve_server *server_object(void) {
@@ -159,6 +191,7 @@ server_reply server_read(int fd) {
     if (fd < 0) return r;
     while ((n = recv(fd, part, sizeof part, 0)) > 0) CHECK_OK(sl_text_append(&all, part, (size_t)n, &err), err);
     close(fd);
+    server_keep(all.data);
     char *end = all.n ? strstr(all.data, "\r\n\r\n") : NULL;
     if (!end) return r;
     *end = 0;
@@ -174,7 +207,7 @@ server_reply server_ask(const char *method, const char *path, const char *body) 
 }
 
 json_t *server_json(const server_reply *r) {
-    return r->n ? json_loadb(r->body, r->n, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL) : NULL;
+    return r->n ? server_keep_json(json_loadb(r->body, r->n, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL)) : NULL;
 }
 
 json_t *server_post(const char *path, int status, const char *body) {
@@ -186,7 +219,7 @@ json_t *server_post(const char *path, int status, const char *body) {
 }
 
 json_t *server_events(const server_reply *r) {
-    json_t *list = json_array();
+    json_t *list = server_keep_json(json_array());
     CHECK_INT(r->status, 200);
     for (char *line = r->body, *end; line && *line; line = end ? end + 1 : NULL) {
         end = strchr(line, '\n');
@@ -227,20 +260,20 @@ static int add_text(void *ctx, const char *text, size_t n) {
 }
 
 server_alone server_answer_alone(const server_question *q) {
-    const sl_engine_options o = {.n_ctx = 2048, .device = "cpu", .n_threads = 1, .seed = q->seed, .attn = q->attn};
+    const sl_engine_options o = {.n_ctx = 2048, .device = "cpu", .n_threads = 1};
     sl_generation g = sl_generation_default();
     server_alone a = {0};
-    sl_engine *e;
     sl_session *session;
     sl_stream *stream;
     sl_attn_plan prefill;
-    CHECK_OK(sl_engine_new(model, &o, &e, &err), err);
-    CHECK_OK(sl_plan_methods_of(e, q->prefill ? q->prefill : "dense", &prefill, &err), err);
-    CHECK_OK(sl_engine_set_prefill(e, &prefill, q->prefill ? SEGMENT : 0, &err), err);
+    if (!other) CHECK_OK(sl_engine_new(model, &o, &other, &err), err);
+    CHECK_OK(sl_plan_methods_of(other, q->prefill ? q->prefill : "dense", &prefill, &err), err);
+    CHECK_OK(sl_engine_set_prefill(other, &prefill, q->prefill ? SEGMENT : 0, &err), err);
     sl_attn_plan_free(&prefill);
-    CHECK_OK(sl_session_new(e, q->sequence, &session, &err), err);
+    CHECK_OK(sl_session_new(other, q->sequence, &session, &err), err);
+    sl_session_set_seed(session, q->seed);
     CHECK_OK(sl_prefill(session, q->ids, q->n, NULL, &err), err);
-    g.sampling = q->sampling, g.sampling.seed = q->seed, g.max_tokens = q->max_tokens;
+    g.sampling = q->sampling, g.sampling.seed = q->seed, g.max_tokens = q->max_tokens, g.attn = q->attn;
     g.stop = &q->stop, g.n_stop = q->stop != NULL;
     CHECK_OK(sl_stream_new(session, &g, &stream, &err), err);
     CHECK_OK(sl_stream_begin(stream, q->at_start, &err), err);
@@ -251,6 +284,6 @@ server_alone server_answer_alone(const server_question *q) {
         add_text(&a, text, n);
     }
     a.hash = sl_logits_hash(sl_session_last_logits(session), sl_model_n_vocab(model));
-    sl_stream_free(stream), sl_session_free(session), sl_engine_free(e);
+    sl_stream_free(stream), sl_session_free(session);
     return a;
 }

@@ -12,6 +12,7 @@ typedef struct server_settings {
     int n_ctx, n_sequences, kv_tokens, max_waiting; // 0: 2048, 4, n_sequences x n_ctx, 512
     int is_loading;                                 // 1: the model stays on its way until server_loaded
     double drain_timeout;                           // 0: 10 s
+    const char *model;                              // a folder; NULL: models/tiny
     const char *chat_template;                      // NULL: the model's
 } server_settings;
 
@@ -19,6 +20,9 @@ void server_start(const server_settings *o); // NULL: zeros
 void server_loaded(void);
 // Drains the server, and checks that no page of the KV cache is in use.
 void server_stop(void);
+// Frees a text from malloc, or a JSON value, at server_stop. Return it. The functions below keep what they return.
+char *server_keep(char *text);
+json_t *server_keep_json(json_t *v);
 serve_server *server_object(void);
 const sl_model *server_model(void);
 
@@ -30,7 +34,7 @@ typedef struct server_reply {
 
 int server_open(const char *method, const char *path, const char *body); // a connection with a request
 server_reply server_read(int fd);                                        // the whole answer; closes the connection
-// The same in one call. The JSON of the body; NULL: it is none. The texts live until the case ends.
+// The same in one call. The JSON of the body; NULL: it is none.
 server_reply server_ask(const char *method, const char *path, const char *body);
 json_t *server_json(const server_reply *r);
 // Posts a body, which must get this status.
@@ -41,7 +45,7 @@ double server_metric(const char *name); // of /metrics, without labels
 // Waits until the metric has this value, at most 10 s.
 void server_wait(const char *name, double value);
 
-// What the library gives for a prompt alone, in an engine of its own.
+// What the library gives for a prompt alone, in another engine than the server's, without a scheduler.
 typedef struct server_alone {
     char text[4096];
     uint64_t hash;

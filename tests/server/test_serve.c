@@ -1,12 +1,14 @@
 // tests/server/test_serve.c - the whole server over loopback: every endpoint, streams against whole answers, log-probabilities,
 // errors, seeds, and what other servers got wrong (in the comments: their issue).
 #include "tests/server/serve_fixture.h"
+#include "tests/support/run_cli.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-static const char question[] = "The hidden number of the bay is 48213. What is the hidden number of the bay? Answer:";
+static const char riddle[] = "The hidden number of the bay is 48213. What is the hidden number of the bay? Answer:";
 
 static const char *text_of(const json_t *v, const char *key) {
     const char *s = json_string_value(json_object_get(v, key));
@@ -98,7 +100,7 @@ static void texts_and_tokens(void) {
     json_t *b = server_post("/tokenize", 200, "{\"content\": \"Hello bay\", \"with_pieces\": true}");
     CHECK_INT(integer(a, "count"), integer(b, "count") + 1); // BOS
     char body[256];
-    snprintf(body, sizeof body, "{\"tokens\": %s}", json_dumps(json_object_get(a, "tokens"), 0));
+    snprintf(body, sizeof body, "{\"tokens\": %s}", server_keep(json_dumps(json_object_get(a, "tokens"), 0)));
     CHECK(strstr(text_of(server_post("/detokenize", 200, body), "prompt"), "Hello bay"));
     // A template with BOS: exactly one BOS (vllm#16976).
     static const char chat[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi <|eot_id|>\"}]}";
@@ -129,7 +131,7 @@ static char *joined(const json_t *events, const char *list, const char *key, int
             if (integer(c, "index") == choice && part) CHECK(!sl_text_append(&text, part, strlen(part), NULL));
         }
     }
-    return text.data;
+    return server_keep(text.data);
 }
 
 static json_t *stream(const char *path, const char *fields) {
@@ -203,7 +205,7 @@ static char *spelled(const json_t *logprobs) { // of /v1/chat/completions
         const char byte = (char)json_integer_value(b);
         CHECK(!sl_text_append(&text, &byte, 1, NULL));
     }
-    return text.data;
+    return server_keep(text.data);
 }
 
 static void logprobs(void) {
@@ -218,11 +220,11 @@ static void logprobs(void) {
         CHECK_INT(json_array_size(json_object_get(t, "top_logprobs")), 3);
     // echo: the tokens spell the prompt and the answer, and text_offset goes on (vllm#5334, vllm#47815).
     snprintf(body, sizeof body, "\"prompt\": \"%s\", \"echo\": true, \"logprobs\": 1, \"max_tokens\": 6, \"temperature\": 0",
-             question);
+             riddle);
     v = whole("/v1/completions", body);
     const char *text = text_of(choice_of(v, 0), "text");
     const json_t *l = json_object_get(choice_of(v, 0), "logprobs"), *tokens = json_object_get(l, "tokens");
-    CHECK(!strncmp(text, question, strlen(question)));
+    CHECK(!strncmp(text, riddle, strlen(riddle)));
     json_array_foreach((json_t *)tokens, i, t) {
         long long at = json_integer_value(json_array_get(json_object_get(l, "text_offset"), i));
         CHECK(!strncmp(text + at, json_string_value(t), json_string_length(t)));
@@ -274,6 +276,19 @@ static void broken_bytes(void) {
         CHECK(strstr(text, "\xef\xbf\xbd"));
         CHECK_STR(joined(s, "", "text", 0), text);
     }
+    // Bytes of characters in a random order: some characters have two tokens, which one event holds.
+    const int first = id_of_byte(0xc3), second = id_of_byte(0xa9);
+    if (first >= 0 && second >= 0) {
+        char fields[512];
+        snprintf(fields, sizeof fields,
+                 "\"prompt\": \"a\", \"max_tokens\": 60, \"temperature\": 2, \"seed\": 4, \"top_k\": 0, \"top_p\": 1, "
+                 "\"min_p\": 0, \"repetition_penalty\": 1.5, \"logit_bias\": {\"%d\": 100, \"%d\": 100}",
+                 first, second);
+        json_t *w = whole("/v1/completions", fields), *s = stream("/v1/completions", fields);
+        const char *text = text_of(choice_of(w, 0), "text");
+        CHECK(strstr(text, "\xc3\xa9"));
+        CHECK_STR(joined(s, "", "text", 0), text);
+    }
     server_stop();
 }
 
@@ -282,13 +297,13 @@ static void stop_strings(void) {
     server_start(NULL);
     char fields[512];
     snprintf(fields, sizeof fields, "\"prompt\": \"%s\", \"max_tokens\": 20, \"temperature\": 0, \"stop\": [\"213\", \"xyz\"]",
-             question);
+             riddle);
     json_t *w = whole("/v1/completions", fields), *s = stream("/v1/completions", fields);
     CHECK_STR(text_of(choice_of(w, 0), "text"), " 48");
     CHECK_STR(text_of(choice_of(w, 0), "finish_reason"), "stop");
     CHECK_STR(text_of(choice_of(w, 0), "stop_reason"), "213");
     CHECK_STR(joined(s, "", "text", 0), " 48");
-    snprintf(fields, sizeof fields, "\"prompt\": \"%s\", \"max_tokens\": 3, \"temperature\": 0, \"stop\": \"8213\"", question);
+    snprintf(fields, sizeof fields, "\"prompt\": \"%s\", \"max_tokens\": 3, \"temperature\": 0, \"stop\": \"8213\"", riddle);
     CHECK_STR(joined(stream("/v1/completions", fields), "", "text", 0), " 48"); // held text comes at the end
     server_stop();
 }
@@ -374,7 +389,7 @@ static char *repeated(const char *word, int n) { // a body with n words
     CHECK(!sl_text_append(&t, begin, strlen(begin), NULL));
     for (int i = 0; i < n; i++) CHECK(!sl_text_append(&t, word, strlen(word), NULL));
     CHECK(!sl_text_append(&t, "\"}", 2, NULL));
-    return t.data;
+    return server_keep(t.data);
 }
 
 static void overflow(void) {
@@ -387,6 +402,75 @@ static void overflow(void) {
     // A longer answer than fits ends at the end of the context.
     v = server_post("/v1/completions", 200, "{\"prompt\": \"a\", \"max_tokens\": 5000, \"ignore_eos\": true}");
     CHECK_STR(text_of(choice_of(v, 0), "finish_reason"), "length");
+    server_stop();
+}
+
+// Every event has the usage so far.
+static void continuous_usage(void) {
+    server_start(NULL);
+    json_t *s = stream("/v1/chat/completions", "\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], \"max_tokens\": 6, "
+                                               "\"attn\": \"topk:k=2\", \"ignore_eos\": true, \"stream_options\": "
+                                               "{\"include_usage\": true, \"continuous_usage_stats\": true}"),
+           *e;
+    size_t i;
+    long long n = 0, rows = -1;
+    CHECK_INT(json_array_size(s), 7);
+    json_array_foreach(s, i, e) {
+        const json_t *usage = json_object_get(e, "usage");
+        if (i < 6) CHECK_INT(integer(usage, "completion_tokens"), ++n);
+        CHECK(integer(attention_of(e), "rows_read") > rows || i == 6 || i == 5); // the last token needs no step
+        rows = integer(attention_of(e), "rows_read");
+        CHECK(rows <= integer(attention_of(e), "dense_rows"));
+    }
+    server_stop();
+}
+
+// Writes a file of the embedded model, with another name of a special token, into the folder of the case.
+static void rename_token(const char *file) {
+    static const char old[] = "<|reserved_special_token_0|>", new[] = "<|python_tag|>";
+    char path[256];
+    size_t n;
+    snprintf(path, sizeof path, "models/tiny/%s", file);
+    char *text = slurp(path, &n);
+    for (char *at = text; (at = strstr(at, old)) != NULL;) {
+        memmove(at + sizeof new - 1, at + sizeof old - 1, strlen(at + sizeof old - 1) + 1);
+        memcpy(at, new, sizeof new - 1);
+    }
+    spill(in_tmp(file), text, strlen(text));
+}
+
+// A copy of the embedded model whose tokenizer has the special token <|python_tag|>.
+static const char *model_with_mark(void) {
+    static const char *const files[] = {"config.json", "model.safetensors", "generation_config.json"};
+    char folder[256], from[512];
+    CHECK(getcwd(folder, sizeof folder));
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        snprintf(from, sizeof from, "%s/models/tiny/%s", folder, files[i]);
+        if (!access(from, R_OK)) CHECK(!symlink(from, in_tmp(files[i])));
+    }
+    rename_token("tokenizer.json");
+    rename_token("tokenizer_config.json");
+    return test_tmp();
+}
+
+// Special tokens that begin a call are text for the parser of calls, and are left out of other answers.
+static void marks(void) {
+    static const char template[] = "{# <|python_tag|> #}{{ bos_token }}{{ messages[0].content }}<|eot_id|>";
+    char fields[512];
+    spill(in_tmp("t.jinja"), template, strlen(template));
+    server_start(&(server_settings){.chat_template = in_tmp("t.jinja"), .model = model_with_mark()});
+    int id = sl_tokenizer_find(sl_model_tokenizer(server_model()), "<|python_tag|>");
+    CHECK(id >= 0);
+    for (int has_tools = 0; has_tools < 2; has_tools++) {
+        snprintf(fields, sizeof fields,
+                 "\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], \"max_tokens\": 3, \"temperature\": 0, "
+                 "\"logit_bias\": {\"%d\": 100}%s",
+                 id, has_tools ? ", \"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]" : "");
+        json_t *v = whole("/v1/chat/completions", fields), *s = stream("/v1/chat/completions", fields);
+        const char *content = text_of(json_object_get(choice_of(v, 0), "message"), "content");
+        CHECK(has_tools ? strstr(content, "<|python_tag|>") != NULL : !*content);
+        CHECK_STR(joined(s, "delta", "content", 0), content);
+    }
     server_stop();
 }
 
@@ -415,5 +499,7 @@ const test_suite suite_serve = {"serve", (const test_case[]){{"endpoints", 0, en
                                                              {"choices", 0, choices},
                                                              {"errors", 0, errors},
                                                              {"overflow", 0, overflow},
+                                                             {"continuous-usage", 0, continuous_usage},
+                                                             {"marks", 0, marks},
                                                              {"metrics", 0, metrics},
                                                              {0}}};
