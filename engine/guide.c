@@ -9,21 +9,14 @@
 
 enum { IDLE = 8, MATCHER_BYTES = 32 << 20 }; // matchers without users that stay; memory of one
 
-typedef struct sl_kept_matcher {
-    struct sl_kept_matcher *older;
-    const sl_grammar *grammar;
-    sl_matcher *matcher;
-    int n_users;
-} kept_matcher;
-
-static void free_matcher(kept_matcher *k) {
+static void free_matcher(sl_kept_matcher *k) {
     sl_matcher_free(k->matcher);
     sl_grammar_free((sl_grammar *)k->grammar);
     free(k);
 }
 
 void sl_matchers_free(sl_matchers *all) {
-    for (kept_matcher *k; (k = all->newest);) {
+    for (sl_kept_matcher *k; (k = all->newest);) {
         all->newest = k->older;
         free_matcher(k);
     }
@@ -32,7 +25,7 @@ void sl_matchers_free(sl_matchers *all) {
 
 static void drop_old(sl_matchers *all) {
     int n_idle = 0;
-    for (kept_matcher **at = &all->newest, *k; (k = *at);) {
+    for (sl_kept_matcher **at = &all->newest, *k; (k = *at);) {
         n_idle += !k->n_users;
         if (k->n_users || n_idle <= IDLE) {
             at = &k->older;
@@ -43,11 +36,11 @@ static void drop_old(sl_matchers *all) {
     }
 }
 
-static int new_matcher(sl_matchers *all, const sl_model *model, const sl_grammar *g, kept_matcher **out, sl_error *err) {
+static int new_matcher(sl_matchers *all, const sl_model *model, const sl_grammar *g, sl_kept_matcher **out, sl_error *err) {
     const sl_config *c = &model->config;
     int rc = all->trie ? 0 : sl_token_trie_new(model->tokenizer, c->n_vocab, c->eos, c->n_eos, &all->trie, err);
     if (rc) return rc;
-    kept_matcher *k = calloc(1, sizeof *k);
+    sl_kept_matcher *k = calloc(1, sizeof *k);
     if (!k) return sl_fail(err, SL_ERR_MEMORY, "a matcher: out of memory");
     rc = sl_matcher_new(g, all->trie, MATCHER_BYTES, &k->matcher, err);
     if (rc) return free(k), rc;
@@ -57,9 +50,9 @@ static int new_matcher(sl_matchers *all, const sl_model *model, const sl_grammar
     return 0;
 }
 
-static int take_matcher(sl_engine *e, const sl_grammar *g, kept_matcher **out, sl_error *err) {
+static int take_matcher(sl_engine *e, const sl_grammar *g, sl_kept_matcher **out, sl_error *err) {
     sl_matchers *all = &e->matchers;
-    kept_matcher **at = &all->newest, *k;
+    sl_kept_matcher **at = &all->newest, *k;
     while (*at && !sl_grammar_equal((*at)->grammar, g)) at = &(*at)->older;
     int rc = 0;
     if ((k = *at))
@@ -79,7 +72,7 @@ static int take_matcher(sl_engine *e, const sl_grammar *g, kept_matcher **out, s
 
 struct sl_guide {
     sl_engine *engine; // which the guide's stream keeps alive
-    kept_matcher *kept;
+    sl_kept_matcher *kept;
     sl_grammar_run *run;
     uint32_t *bits; // [words of n_vocab]
     char *after;    // NULL: the grammar begins at once

@@ -5,11 +5,18 @@
 #include "backend/sampler.h"
 #include "grammar/grammar.h"
 
-// The matchers of an engine, and the tree of its tokens. A matcher without users stays for later generations with an equal
-// grammar, until other matchers were used after it.
+typedef struct sl_kept_matcher {
+    struct sl_kept_matcher *older;
+    const sl_grammar *grammar;
+    sl_matcher *matcher;
+    int n_users; // guides
+} sl_kept_matcher;
+
+// The matchers of an engine, and the tree of its tokens. Guides of equal grammars share a matcher. Some matchers without users
+// stay for later guides, those that were used last.
 typedef struct sl_matchers {
     sl_token_trie *trie; // made for the first grammar
-    struct sl_kept_matcher *newest;
+    sl_kept_matcher *newest;
 } sl_matchers;
 void sl_matchers_free(sl_matchers *all); // after their guides
 

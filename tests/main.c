@@ -19,7 +19,7 @@
 // clang-format off
 #define SUITES(X) \
     X(scripts) X(package) /* the longest cases: no process waits for them at the end */ \
-    X(json) X(sessions) X(streams) X(plans) X(scheduler) X(observation) X(edges) X(unbound) X(config) X(fields) X(model_settings) \
+    X(json) X(sessions) X(streams) X(guided) X(plans) X(scheduler) X(observation) X(edges) X(unbound) X(config) X(fields) X(model_settings) \
     X(dequant) X(gguf) X(gguf_keys) X(gguf_model) \
     X(kv) X(loader) X(kv_place) X(kv_offload) X(bucket_file) X(host_memory) \
     X(weights) X(rope) X(fuzz) X(backend) X(unicode) X(patterns) X(tekken) X(tokenizer) X(added_tokens) X(pipelines) \
