@@ -29,7 +29,7 @@ static int make(sl_grammar_kind kind, const char *flag, const char *value, sl_gr
     sl_error why;
     int rc = where == flag ? sl_text_append(&text, value, strlen(value), err) : cli_read_file(value, &text, err);
     if (!rc && (rc = sl_grammar_new(kind, text.n ? text.data : "", text.n, out, &why)))
-        sl_fail(err, why.code, "%.200s: %s", where, why.message);
+        rc = sl_fail(err, where == flag ? SL_ERR_ARG : why.code, "%.200s: %s", where, why.message);
     sl_text_free(&text);
     return rc;
 }

@@ -5,6 +5,7 @@
 #include "tests/support/models.h"
 #include "tests/test.h"
 
+#include <math.h>
 #include <regex.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,11 +19,12 @@ static const char schema[] =
     "\"minimum\":0,\"maximum\":120},\"tags\":{\"type\":\"array\",\"items\":{\"enum\":[\"red\",\"\xc3\xa9t\xc3\xa9\",null]},"
     "\"minItems\":1,\"maxItems\":3}},\"required\":[\"name\",\"age\",\"tags\"]}";
 
+static const char *device = "cpu";
 static sl_model *model;
 static sl_engine *engine;
 
 static void open_all(int n_sequences) {
-    const sl_engine_options o = {.device = "cpu", .n_ctx = N_CTX, .n_sequences = n_sequences, .n_threads = 1};
+    const sl_engine_options o = {.device = device, .n_ctx = N_CTX, .n_sequences = n_sequences, .n_threads = 1};
     CHECK_OK(sl_model_load("models/tiny", NULL, &model, &err), err);
     CHECK_OK(sl_engine_new(model, &o, &engine, &err), err);
     test_draw_from(test_seed);
@@ -114,6 +116,45 @@ static void schemas(void) {
     }
     CHECK(engine->matchers.newest && !engine->matchers.newest->older);
     sl_grammar_free(g), close_all();
+}
+
+static void on_gpu(void (*fn)(void)) {
+    device = "cuda";
+    fn();
+    device = "cpu";
+}
+
+static void schemas_on_gpu(void) {
+    on_gpu(schemas);
+}
+
+enum { PROMPTS = 12 };
+
+static void greedy_answers(answer *out) {
+    open_all(1);
+    sl_grammar *g = grammar_of(SL_GRAMMAR_JSON_SCHEMA, schema);
+    sl_generation o = random_options(g);
+    o.sampling = sl_sampling_default(), o.sampling.temp = 0;
+    for (int i = 0; i < PROMPTS; i++) {
+        char prompt[40];
+        snprintf(prompt, sizeof prompt, "The %d%cd lamp of %s", i * 7, 'a' + i, i % 2 ? "the river" : "a garden");
+        out[i] = say(&o, prompt);
+        CHECK_INT(out[i].of.stop, SL_STOP_END);
+        check_document(out[i].text);
+    }
+    sl_grammar_free(g), close_all();
+}
+
+// The logits of the devices differ by roundings, which change the larger one of two tokens only if both are about equal.
+static void cpu_and_gpu(void) {
+    static answer cpu[PROMPTS], gpu[PROMPTS];
+    int n_equal = 0;
+    greedy_answers(cpu);
+    device = "cuda";
+    greedy_answers(gpu);
+    device = "cpu";
+    for (int i = 0; i < PROMPTS; i++) n_equal += !strcmp(cpu[i].text, gpu[i].text);
+    if (n_equal < PROMPTS / 2) FAIL("%d of %d answers are equal, expected most", n_equal, PROMPTS);
 }
 
 static int matches(const char *pattern, const char *text) {
@@ -353,6 +394,10 @@ static void side_by_side(void) {
     sl_grammar_free(g), sl_grammar_free(row), sl_grammar_free(hard), close_all();
 }
 
+static void side_by_side_on_gpu(void) {
+    on_gpu(side_by_side);
+}
+
 // ---- matchers and options ----
 
 static int n_matchers(void) {
@@ -414,6 +459,9 @@ static const test_case cases[] = {
     {"ends", NEEDS_NOTHING, ends},
     {"after", NEEDS_NOTHING, after},
     {"side-by-side", NEEDS_NOTHING, side_by_side},
+    {"schemas-gpu", NEEDS_GPU, schemas_on_gpu},
+    {"cpu-and-gpu", NEEDS_GPU, cpu_and_gpu},
+    {"side-by-side-gpu", NEEDS_GPU, side_by_side_on_gpu},
     {"kept", NEEDS_NOTHING, kept},
     {"refusals", NEEDS_NOTHING, refusals},
     {0},
