@@ -268,12 +268,15 @@ static void ends(void) {
 
 static void after(void) {
     static const struct {
-        int32_t id; // of the first token
+        int32_t id;                         // of the first token
         const char *after, *choices, *text; // NULL: an error
     } rows[] = {
-        {DOT_LINE, ".\n", "[\"yes\"]", ".\nyes"},    {DOT_LINE, ".", "[\"yes\"]", ".\nyes"},
-        {DOT_LINE, ".", "[\"\\nyes\"]", ".\nyes"},   {DOT_LINE, ".", "[\"\\n\"]", ".\n"},
-        {1013, "<|reserved_special_token_0|>", "[\"yes\"]", "yes"}, {DOT_LINE, "\n", "[\"no\"]", ".\nno"},
+        {DOT_LINE, ".\n", "[\"yes\"]", ".\nyes"},
+        {DOT_LINE, ".", "[\"yes\"]", ".\nyes"},
+        {DOT_LINE, ".", "[\"\\nyes\"]", ".\nyes"},
+        {DOT_LINE, ".", "[\"\\n\"]", ".\n"},
+        {1013, "<|reserved_special_token_0|>", "[\"yes\"]", "yes"},
+        {DOT_LINE, "\n", "[\"no\"]", ".\nno"},
         {ID_A, "aaa", "[\"yes\"]", "aaayes"},
     };
     open_all(1);
@@ -360,8 +363,8 @@ static void end(lane *l) {
 static void side_by_side(void) {
     open_all(STREAMS);
     sl_grammar *g = grammar_of(SL_GRAMMAR_JSON_SCHEMA, schema), *row = grammar_of(SL_GRAMMAR_REGEX, "x?[a-z ]{3}qqq");
-    sl_grammar *hard = grammar_of(
-        SL_GRAMMAR_GBNF, "root ::= \"qx\" ([e]? [t]? [a]? [o]? [n]? [i]? [s]? [h]? [r]? [ ]? [d]? [l]?){1500}");
+    sl_grammar *hard =
+        grammar_of(SL_GRAMMAR_GBNF, "root ::= \"qx\" ([e]? [t]? [a]? [o]? [n]? [i]? [s]? [h]? [r]? [ ]? [d]? [l]?){1500}");
     const sl_grammar *of[STREAMS] = {g, NULL, row, hard, g, NULL};
     const sl_logit_bias no_q[] = {{'q', -INFINITY}};
     lane lanes[STREAMS], alone[STREAMS];
@@ -445,7 +448,8 @@ static void refusals(void) {
     CHECK_ERR(sl_stream_new(session, &o, &stream, &err), err, SL_ERR_ARG, "grammar: expected none");
     sl_session_free(session), model_fixture_close(&r);
     CHECK_ERR(sl_grammar_new((sl_grammar_kind)9, "a", 1, &none, &err), err, SL_ERR_ARG, "a grammar of kind 9");
-    CHECK_ERR(sl_grammar_new(SL_GRAMMAR_JSON_SCHEMA, "{\n\"a\"}", 6, &none, &err), err, SL_ERR_FORMAT, "schema: line 2, column 4");
+    CHECK_ERR(sl_grammar_new(SL_GRAMMAR_JSON_SCHEMA, "{\n\"a\"}", 6, &none, &err), err, SL_ERR_FORMAT,
+              "schema: line 2, column 4");
     CHECK_ERR(sl_grammar_new(SL_GRAMMAR_CHOICE, "{}", 2, &none, &err), err, SL_ERR_FORMAT, "expected a list of strings");
     CHECK_ERR(sl_grammar_new(SL_GRAMMAR_GBNF, "root ::=\n (", 11, &none, &err), err, SL_ERR_FORMAT, "line 2, column 3");
     CHECK_ERR(sl_grammar_new(SL_GRAMMAR_REGEX, "a(?=b)", 6, &none, &err), err, SL_ERR_FORMAT, "regex: column");

@@ -1,6 +1,6 @@
 // tests/engine/test_scheduler.c - the scheduler and its prefix cache: random jobs with several methods, prefills, grammars,
-// lengths and priorities, cancelled at random, in a KV cache that is too small for all, each against its prompt alone in an engine of its
-// own. Then the rules of admission, order and memory, and the prefix tree against a list.
+// lengths and priorities, cancelled at random, in a KV cache that is too small for all, each against its prompt alone in an
+// engine of its own. Then the rules of admission, order and memory, and the prefix tree against a list.
 #include "engine/engine_internal.h"
 #include "engine/logprobs.h"
 #include "engine/schedule/prefix_tree.h"
