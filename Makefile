@@ -206,6 +206,13 @@ $(BUILD)/%_avx512.c.o: CFLAGS += $(AVX512)
 $(BUILD)/backend/cuda/cuda_device.c.o: CPPFLAGS += -DSLEIGH_CUDA_ARCH='"$(CUDA_ARCH)"'
 $(BUILD)/cli/cmd_version.c.o: CPPFLAGS += -DSLEIGH_COMMIT='"$(COMMIT)"'
 
+# The page's policy names its script and its style by SHA-256: of the lines between the tags, and of the line feed before them.
+PAGE := server/page/index.html
+page_hash = $(shell { echo; sed '1,/^<$1.*>$$/d; /^<\/$1>$$/,$$d' $(PAGE); } | sha256sum | tr -dc 0-9a-f | tr a-f A-F | \
+    basenc -d --base16 | base64)
+$(BUILD)/server/page/page.c.o: $(PAGE)
+$(BUILD)/server/page/page.c.o: CPPFLAGS += -DPAGE_SCRIPT='"$(call page_hash,script)"' -DPAGE_STYLE='"$(call page_hash,style)"'
+
 # A binary prints its commit and writes the commit into results, so a new commit compiles this file again.
 $(BUILD)/commit: FORCE
 	@mkdir -p $(@D)

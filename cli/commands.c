@@ -37,6 +37,11 @@ static int tune(const cli_options *o, sl_error *err) {
     return cmd_tune(&flags, err);
 }
 
+static int serve(const cli_options *o, sl_error *err) {
+    const cli_serve_flags flags = {&o->run, &o->chat, &o->serve};
+    return cmd_serve(&flags, err);
+}
+
 int cli_command_run(const cli_options *o, sl_error *err) {
     const char *format = o->output.format, *path = o->output.path;
     switch (o->given.command) {
@@ -62,6 +67,8 @@ int cli_command_run(const cli_options *o, sl_error *err) {
         return eval(o, err);
     case CLI_TUNE:
         return tune(o, err);
+    case CLI_SERVE:
+        return serve(o, err);
     case CLI_PLOT:
         return cmd_plot(o->what, path, err);
     case CLI_METHODS:

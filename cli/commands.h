@@ -65,6 +65,12 @@ typedef struct cli_tune_flags {
     const cli_given *given;
 } cli_tune_flags;
 
+typedef struct cli_serve_flags {
+    const cli_run_options *run;
+    const cli_chat_options *chat;
+    const cli_serve_options *serve;
+} cli_serve_flags;
+
 int cmd_generate(const cli_generate_flags *o, sl_error *err);
 int cmd_chat(const cli_chat_flags *o, sl_error *err);
 int cmd_tokenize(const cli_model_options *model, const cli_input_options *input, const cli_tokenize_options *o,
@@ -79,6 +85,7 @@ int cmd_perplexity(const cli_perplexity_flags *o, sl_error *err);
 int cmd_bench(const char *subject, const cli_bench_flags *o, sl_error *err); // subject NULL: a model
 int cmd_eval(const cli_eval_flags *o, sl_error *err);
 int cmd_tune(const cli_tune_flags *o, sl_error *err);
+int cmd_serve(const cli_serve_flags *o, sl_error *err);
 int cmd_plot(const char *data, const char *picture, sl_error *err); // NULL: not given
 
 struct cli_options;

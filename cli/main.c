@@ -149,9 +149,18 @@ static const char tune_notes[] =
     "The same flags and the same seed give the same profile, byte for byte. Times go to FILE.times.json, which\n"
     "--attn-prefill=auto reads on the device that measured them.\n";
 
+static const char serve_notes[] =
+    "Endpoints: /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /v1/messages/count_tokens, /tokenize,\n"
+    "/detokenize, /apply-template, /v1/models, /health, /metrics, /props, /slots, and a web page at / (docs/api.md).\n"
+    "\n"
+    "Sampling flags and --attn set what a request gets that does not name another value. A request may name its own attention\n"
+    "(`attn`, `attn_prefill`) and seed. Every answer has the bits of `sleigh generate` with the same prompt, methods, seed and\n"
+    "sequence. docs/serving.md describes limits, keys, TLS, proxies and replicas.\n";
+
 static const cli_command commands[] = {
     {"generate", "-m DIR [-p TEXT | -f FILE | < FILE] [flags]", "Continue a prompt.", CLI_GENERATE, generate_notes},
     {"chat", "-m DIR [flags]", "Talk to a chat model.", CLI_CHAT, chat_notes},
+    {"serve", "-m DIR [--host ADDRESS] [--port N] [flags]", "Answer requests of OpenAI's, Anthropic's, vLLM's and llama.cpp's clients over HTTP.", CLI_SERVE, serve_notes},
     {"tokenize", "-m DIR [-p TEXT | -f FILE | < FILE] [flags]", "Convert text to token ids, separated by commas.", CLI_TOKENIZE, NULL},
     {"detokenize", "-m DIR [-p IDS | -f FILE | < FILE]", "Convert token ids, separated by commas or blanks, to text.", CLI_DETOKENIZE, NULL},
     {"logits", "-m DIR --ids FILE -o OUT.npy [flags]", "Write the logits of each token of a dense prefill to a NumPy file.", CLI_LOGITS, NULL},
@@ -194,8 +203,7 @@ static const char *other_command(const char *name) {
         {"run", "`sleigh generate` continues a prompt, and `sleigh chat` is a conversation"},
         {"complete", "`sleigh generate` continues a prompt"},
         {"completion", "`sleigh generate` continues a prompt"},
-        {"serve", "Sleigh has no server"},
-        {"server", "Sleigh has no server"},
+        {"server", "`sleigh serve` is the server"},
         {"pull", "Sleigh does not download; `hf download ORG/NAME` does"},
         {"download", "Sleigh does not download; `hf download ORG/NAME` does"},
         {"convert", "Sleigh reads the folder of a Hugging Face model, and a GGUF file, as it is"},

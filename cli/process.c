@@ -95,6 +95,22 @@ void cli_catch_interrupt(int once) {
     sigaction(SIGINT, &action, NULL);
 }
 
+static volatile sig_atomic_t end_fd = -1;
+
+static void on_end(int sig) {
+    const char number = (char)sig;
+    int before = errno;
+    if (write(end_fd, &number, 1) < 0) errno = before;
+}
+
+void cli_catch_ends(int fd) {
+    struct sigaction action = {.sa_handler = on_end, .sa_flags = SA_RESTART};
+    sigemptyset(&action.sa_mask);
+    end_fd = fd;
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
 int cli_interrupted(void) {
     return interrupted;
 }

@@ -29,6 +29,10 @@ void cli_clear_interrupt(void);
 // for input misses no Ctrl+C, whichever thread gets the signal. -1: to none.
 void cli_wake_at_interrupt(int fd);
 
+// SIGTERM and Ctrl+C write the number of the signal, a byte, to this descriptor, and do nothing else. (A thread that waits in
+// sigwait does not get them all: OpenBLAS has threads that block no signal.)
+void cli_catch_ends(int fd);
+
 // Standard output is a pipe that its reader has closed. cli_output_closed: 1 after the call.
 void cli_note_closed_output(void);
 int cli_output_closed(void);

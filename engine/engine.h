@@ -183,6 +183,9 @@ int sl_session_copy(const sl_session *s, int n_tokens, uint32_t sequence, sl_ses
 // Gives an empty session n rows of normal random numbers (deviation 1) in every layer, which depend on the sequence. For
 // benches: only the time of later steps has a meaning. The session has no logits until the next sl_decode.
 int sl_session_fill(sl_session *s, int n, sl_error *err);
+// Attention of the session's decode steps draws with this seed. A new session has the engine's. What a method keeps with pages
+// depends on the engine's seed (the hash functions of magicpig).
+void sl_session_set_seed(sl_session *s, uint32_t seed);
 // The logits of the last prefill or step, for a hash of a run. A session that was cut since has them too; an empty one has
 // zeros.
 const float *sl_session_last_logits(const sl_session *s);

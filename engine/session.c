@@ -193,7 +193,8 @@ int sl_session_new(sl_engine *engine, uint32_t sequence, sl_session **out, sl_er
     sl_session *s = calloc(1, sizeof *s);
     if (!s) return sl_fail(err, SL_ERR_MEMORY, "session: out of memory");
     const sl_backend *be = engine->device.backend;
-    *s = (sl_session){.n_users = 1, .engine = engine, .sequence = sequence, .logits_row = -1, .has_host_logits = 1};
+    *s = (sl_session){
+        .n_users = 1, .engine = engine, .sequence = sequence, .seed = engine->seed, .logits_row = -1, .has_host_logits = 1};
     s->ids = malloc((size_t)engine->n_ctx * sizeof *s->ids);
     s->logits = calloc(c->n_vocab, sizeof *s->logits);
     s->state = calloc(c->n_layers, sizeof *s->state);
@@ -242,6 +243,9 @@ uint32_t sl_session_sequence(const sl_session *s) {
 }
 void sl_session_set_sequence(sl_session *s, uint32_t sequence) {
     s->sequence = sequence;
+}
+void sl_session_set_seed(sl_session *s, uint32_t seed) {
+    s->seed = seed;
 }
 
 int sl_session_truncate(sl_session *s, int n_tokens, sl_error *err) {
@@ -301,6 +305,7 @@ static int branch(const sl_session *s, int n_tokens, uint32_t sequence, branch_f
     made->cap_segments = made->n_segments;
     memcpy(made->ids, s->ids, (size_t)n_tokens * sizeof *s->ids);
     made->own_plan = sl_plan_share(s->own_plan);
+    made->seed = s->seed;
     made->n_prefilled = s->n_prefilled < n_tokens ? s->n_prefilled : n_tokens;
     if (s->has_logits && n_tokens == s->kv.n_tokens) {
         memcpy(made->logits, sl_session_logits(s, NULL), s->engine->model->config.n_vocab * sizeof *made->logits);

@@ -58,7 +58,7 @@ static void set_rows(sl_session *const *sessions, int n, const int32_t *ids) {
                                           .sequence = s->sequence,
                                           .pages = sl_session_page_table(s),
                                           .state = s->device_state,
-                                          .seed = e->seed};
+                                          .seed = s->seed};
         e->device.pass.ranges[i] =
             (sl_row_range){.session = s, .first = i - first, .n_rows = 1, .position = s->kv.n_tokens, .is_decode = 1};
     }

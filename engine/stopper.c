@@ -9,7 +9,8 @@ struct sl_stopper {
     size_t *lengths;
     int n_stops;
     size_t longest;
-    char *text; // the delayed text, then the text of the last call
+    const char *found; // the stop string that is complete; NULL: none is
+    char *text;        // the delayed text, then the text of the last call
     size_t n, cap, n_shown;
 };
 
@@ -43,6 +44,11 @@ void sl_stopper_free(sl_stopper *s) {
 
 void sl_stopper_reset(sl_stopper *s) {
     s->n = s->n_shown = 0;
+    s->found = NULL;
+}
+
+const char *sl_stopper_found(const sl_stopper *s) {
+    return s->found;
 }
 
 static void drop_shown(sl_stopper *s) {
@@ -53,12 +59,13 @@ static void drop_shown(sl_stopper *s) {
 
 // The beginning of the stop string that ends first (if several end there, of the longest one); n when the text contains none.
 // The end decides, not the beginning. So the output does not depend on how the stream was cut into pieces.
-static size_t find_stop(const sl_stopper *s) {
+static size_t find_stop(sl_stopper *s) {
     for (size_t end = 1; end <= s->n; end++) {
         size_t longest = 0;
         for (int i = 0; i < s->n_stops; i++) {
             size_t length = s->lengths[i];
-            if (length > longest && length <= end && !memcmp(s->text + end - length, s->stops[i], length)) longest = length;
+            if (length > longest && length <= end && !memcmp(s->text + end - length, s->stops[i], length))
+                longest = length, s->found = s->stops[i];
         }
         if (longest > 0) return end - longest;
     }

@@ -14,7 +14,9 @@ struct sl_stream {
     sl_guide *guide;     // NULL: no grammar
     sl_plan *plan;       // attention of the decode steps; NULL: the engine's
     int max_tokens, n_logprobs;
-    int32_t end; // ends a generation, besides the model's end tokens; -1: none
+    int32_t end;                    // ends a generation, besides the model's end tokens; -1: none
+    int32_t named[SL_STREAM_NAMED]; // [n_named] special tokens that are written as text
+    int n_named;
     sl_progress progress;
     // ---- the generation that runs, or ran last ----
     sl_generated out;
@@ -112,6 +114,18 @@ void sl_stream_free(sl_stream *s) {
 
 void sl_stream_set_end(sl_stream *s, int32_t id) {
     s->end = id;
+}
+
+int sl_stream_set_named(sl_stream *s, const int32_t *ids, int n, sl_error *err) {
+    if (n < 0 || n > SL_STREAM_NAMED)
+        return sl_fail(err, SL_ERR_ARG, "%d special tokens as text: expected at most %d", n, SL_STREAM_NAMED);
+    for (int i = 0; i < n; i++) s->named[i] = ids[i];
+    s->n_named = n;
+    return 0;
+}
+
+const char *sl_stream_stop_string(const sl_stream *s) {
+    return s->stopper ? sl_stopper_found(s->stopper) : NULL;
 }
 
 void sl_stream_set_limits(sl_stream *s, int max_tokens, int n_logprobs) {
@@ -243,6 +257,12 @@ static int ends_with_next(const sl_stream *s, sl_stop *reason) {
     return *reason == SL_STOP_LENGTH || s->session->kv.n_tokens >= s->session->engine->n_ctx;
 }
 
+static int is_named(const sl_stream *s, int32_t id) {
+    for (int i = 0; i < s->n_named; i++)
+        if (s->named[i] == id) return 1;
+    return 0;
+}
+
 // 1: the grammar allows the sampled token, as it always does if the logit biases leave a token that the grammar allows.
 static int is_allowed(sl_stream *s, int32_t id) {
     const uint32_t *allowed = sl_sampler_allowed(s->sampler);
@@ -280,6 +300,7 @@ static int take_token(sl_stream *s, int32_t id, int is_last, sl_stop reason, sl_
         return show_rest(s, err);
     }
     s->out.n_generated++;
+    s->detok.specials = is_named(s, id);
     if (model->tokenizer && id < sl_tokenizer_n_vocab(model->tokenizer)) // the ids above are padding and have no text
         rc = sl_detok_next(&s->detok, id, &s->piece, err);
     if (!rc) rc = show(s, err);

@@ -12,6 +12,11 @@ void sl_stream_set_end(sl_stream *s, int32_t id); // this token ends later gener
 int sl_stream_set_plan(sl_stream *s, const sl_attn_plan *methods, sl_error *err);
 // The session gets the stream's attention before the stream begins, for a prefill and steps that belong to the generation.
 void sl_stream_use_plan(sl_stream *s);
+// These special tokens are written as text in later generations, although text leaves out special tokens. SL_ERR_ARG: more than
+// SL_STREAM_NAMED.
+enum { SL_STREAM_NAMED = 8 };
+int sl_stream_set_named(sl_stream *s, const int32_t *ids, int n, sl_error *err);
+const char *sl_stream_stop_string(const sl_stream *s); // that ended the last generation; NULL: none did
 // Sets sl_generation.max_tokens and .n_logprobs for later generations.
 void sl_stream_set_limits(sl_stream *s, int max_tokens, int n_logprobs);
 // What the attention of the last generation's decode steps counted. NULL: on a GPU, where kernels count for the whole batch.

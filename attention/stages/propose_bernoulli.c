@@ -47,7 +47,8 @@ static uint64_t next_uniform(const void *id, uint32_t index) {
 // out[i] = norm c_i / B for the magnitudes m[head_dim]. The trials use the numbers of query head `head`.
 static void sample_magnitudes(const sl_group *g, int head, const float *m, float *out) {
     const sl_attn_decode_args *a = g->args;
-    const sl_rng_id id = sl_attn_rng_id(a->seed, g->query->sequence, g->query->position, a->layer, a->geom->first_head + head);
+    const sl_rng_id id =
+        sl_attn_rng_id(a->seed + g->query->seed, g->query->sequence, g->query->position, a->layer, a->geom->first_head + head);
     sl_uniform u = {next_uniform, &id};
     int B = (int)sl_attn_get(a->spec, "B"), iid = sl_attn_get(a->spec, "bernoulli-sampling") == 1;
     float norm = 0;

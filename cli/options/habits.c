@@ -16,9 +16,12 @@ const cli_habit cli_habits[] = {
     // the same under another name
     {"-hf -hfr --hf-repo", "ORG/NAME", NULL, HABIT_SAME, CLI_LOADS, "--model", NULL, "`--model ORG/NAME`: the model of this name in the hub cache. Sleigh does not download; an error shows the command that does."},
     {"--max-tokens --max-new-tokens", "N", NULL, HABIT_SAME, RUNS | CLI_COMPARE | CLI_EVAL, "--n-predict", NULL, "`--n-predict N`"},
-    {"--max-model-len", "N", NULL, HABIT_SAME, RUNS | CLI_EVAL | CLI_INSPECT, "--ctx-size", NULL, "`--ctx-size N`"},
+    {"--max-num-seqs", "N", NULL, HABIT_SAME, CLI_SERVE, "--parallel", NULL, "`--parallel N`"},
+    {"--enable-prefix-caching", NULL, NULL, HABIT_SAME, CLI_SERVE, "--prefix-cache", "1", "`--prefix-cache`, the default"},
+    {"--no-enable-prefix-caching --no-cache-prompt", NULL, NULL, HABIT_SAME, CLI_SERVE, "--prefix-cache", "0", "`--no-prefix-cache`"},
+    {"--max-model-len", "N", NULL, HABIT_SAME, RUNS | CLI_SERVE | CLI_EVAL | CLI_INSPECT, "--ctx-size", NULL, "`--ctx-size N`"},
     {"--max-num-batched-tokens", "N", NULL, HABIT_SAME, ENGINES, "--ubatch-size", NULL, "`--ubatch-size N`"},
-    {"--repetition-penalty", "X", NULL, HABIT_SAME, SAMPLES, "--repeat-penalty", NULL, "`--repeat-penalty X`"},
+    {"--repetition-penalty", "X", NULL, HABIT_SAME, SAMPLES | CLI_SERVE, "--repeat-penalty", NULL, "`--repeat-penalty X`"},
     {"-bf --binary-file", "FILE", NULL, HABIT_SAME, GEN | CLI_COMPARE | CLI_PERPLEXITY, "--file", NULL, "`--file FILE`"},
     {"--guided-json", "FILE", NULL, HABIT_SAME, RUNS, "--json-schema", NULL, "`--json-schema FILE`"},
     {"--guided-regex", "REGEX", NULL, HABIT_SAME, RUNS, "--regex", NULL, "`--regex REGEX`"},
@@ -46,6 +49,9 @@ const cli_habit cli_habits[] = {
     {"--log-colors", "[on,off,auto]", NULL, HABIT_NOTHING, ENGINES, NULL, NULL, "messages have no colours"},
     {"-co --color", "[on,off,auto]", NULL, HABIT_NOTHING, GEN, NULL, NULL, "generated text has no colours"},
     {"-co --color", "[on,off,auto]", "on,auto,1,true", HABIT_NOTHING, CHAT, NULL, NULL, "chat uses colours on a terminal; set NO_COLOR=1 to turn colours off"},
+    {"-cb --cont-batching", NULL, NULL, HABIT_NOTHING, CLI_SERVE, NULL, NULL, "the server always batches continuously"},
+    {"--enable-auto-tool-choice --metrics --props --slots --cache-prompt", NULL, NULL, HABIT_NOTHING, CLI_SERVE, NULL, NULL, "the server always has this"},
+    {"--tool-call-parser --reasoning-parser", "NAME", NULL, HABIT_NOTHING, CLI_SERVE, NULL, NULL, "the chat template tells the format"},
     {"--simple-io", NULL, NULL, HABIT_NOTHING, RUNS, NULL, NULL, "input and output have their simple form if they are no terminal"},
     {"-ctk --cache-type-k -ctv --cache-type-v", "TYPE", "bf16,f16", HABIT_NOTHING, ENGINES, NULL, NULL, "the KV cache is bf16, which has the size of f16"},
     {"--kv-cache-dtype", "TYPE", "auto,bfloat16", HABIT_NOTHING, ENGINES, NULL, NULL, "the KV cache is bf16"},
@@ -57,7 +63,7 @@ const cli_habit cli_habits[] = {
     {"-tb --threads-batch", "N", NULL, HABIT_NOTHING, ENGINES, NULL, NULL, "--threads also serves the prefill"},
     {"--keep --n-keep", "N", NULL, HABIT_NOTHING, RUNS, NULL, NULL, "the context is never shifted, so all tokens stay"},
     {"--no-context-shift", NULL, NULL, HABIT_NOTHING, RUNS, NULL, NULL, "the context is never shifted"},
-    {"--jinja --no-jinja", NULL, NULL, HABIT_NOTHING, RUNS | CLI_EVAL | CLI_COMPARE, NULL, NULL, "Sleigh interprets the model's template; --chat-template names another"},
+    {"--jinja --no-jinja", NULL, NULL, HABIT_NOTHING, RUNS | CLI_SERVE | CLI_EVAL | CLI_COMPARE, NULL, NULL, "Sleigh interprets the model's template; --chat-template names another"},
     {"--warmup --no-warmup", NULL, NULL, HABIT_NOTHING, BUT_BENCH, NULL, NULL, "there is no run before the prompt"},
     {"--no-warmup", NULL, NULL, HABIT_NOTHING, CLI_BENCH, NULL, NULL, "the first step is never timed"},
     {"--offline", NULL, NULL, HABIT_NOTHING, ENGINES, NULL, NULL, "Sleigh never uses the network"},
@@ -123,7 +129,7 @@ const cli_habit cli_habits[] = {
     {"--log-file", "FILE", NULL, HABIT_REFUSED, ENGINES, NULL, NULL, "messages go to stderr; 2> FILE puts them into a file"},
     {"--list-devices", NULL, NULL, HABIT_REFUSED, ENGINES, NULL, NULL, "`sleigh version` shows what this build runs on"},
     {"-cb --cont-batching", NULL, NULL, HABIT_REFUSED, GEN, NULL, NULL, "--parallel runs static batches"},
-    {"--host --port --api-key --alias --served-model-name", "VALUE", NULL, HABIT_REFUSED, ENGINES, NULL, NULL, "Sleigh has no server"},
+    {"--host --port --api-key --alias --served-model-name", "VALUE", NULL, HABIT_REFUSED, ENGINES & ~(unsigned)CLI_SERVE, NULL, NULL, "`sleigh serve` is the server"},
 };
 // clang-format on
 const int cli_n_habits = sizeof cli_habits / sizeof *cli_habits;

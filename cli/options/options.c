@@ -332,11 +332,13 @@ void cli_options_free(cli_options *o) {
                                      &o->run.limits.stops,
                                      &o->run.sampling.logit_bias,
                                      &o->run.attention.attn_layers,
-                                     &o->run.grammar.choices,
                                      &o->run.stats.attns,
                                      &o->run.attention.attns,
                                      &o->run.attention.attn_prefill_layers,
-                                     &o->run.attention.attn_prefills};
+                                     &o->run.attention.attn_prefills,
+                                     &o->run.grammar.choices,
+                                     &o->serve.api_keys,
+                                     &o->serve.cors_origins};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]->items);
 }
 

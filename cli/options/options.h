@@ -34,7 +34,7 @@ typedef struct cli_param { // a parameter of a method: --S=128
 
 // ---- what was given ----
 
-enum { CLI_MAX_FLAGS = 160, CLI_MAX_PARAMS = 32 };
+enum { CLI_MAX_FLAGS = 200, CLI_MAX_PARAMS = 32 };
 enum { CLI_BY_ENV = 1, CLI_BY_FLAG = 2 };
 
 // The flags that were given, to refuse combinations of flags.
@@ -61,6 +61,7 @@ typedef struct cli_device_options { // device, threads and memory
     const char *name;               // --device
     const char *kv_cache;
     size_t kv_gpu_memory, host_memory; // bytes; 0: not given
+    int kv_tokens;                     // of serve; 0: not given
     int ubatch, threads;
 } cli_device_options;
 
@@ -195,5 +196,15 @@ typedef struct cli_tune_options {
     int check, iterations, episodes, batch_questions, score; // score 0: not given
     double loss, rate;
 } cli_tune_options;
+
+typedef struct cli_serve_options {
+    const char *alias, *host, *api_key_file, *tls_cert, *tls_key;
+    cli_list api_keys, cors_origins;
+    int port, insecure, parallel;
+    size_t max_header, max_body, max_bodies, max_unread;                                          // bytes
+    int max_connections, max_address_connections;                                                 // 0: no limit
+    double header_timeout, body_timeout, read_timeout, idle_timeout, sse_interval, drain_timeout; // seconds
+    int max_waiting, step_tokens, prefix_cache;                                                   // step_tokens 0: not given
+} cli_serve_options;
 
 #endif

@@ -26,6 +26,7 @@ static int new_engine(cli_run *run, int n_ctx, int n_sequences, sl_error *err) {
     cli_progress bar;
     sl_engine_options options = {.n_ctx = n_ctx,
                                  .n_sequences = n_sequences,
+                                 .kv_tokens = o->kv_tokens,
                                  .prefill_chunk = o->ubatch,
                                  .n_threads = o->threads,
                                  .device = run->device,

@@ -61,6 +61,13 @@ int cli_run_choose_plan(cli_run *run, const sl_attn_plan *listed, sl_attn_plan *
 // Writes the plan of a prompt of n_tokens with method `attn` (NULL: the method of the flags), with the choice of auto. Prompts
 // with equal plans may share a batch.
 int cli_run_choose_text(cli_run *run, const char *attn, int n_tokens, char *buf, size_t size, sl_error *err);
+// The methods of one prompt of n tokens, without a change of the engine. attn, prefill: methods for all layers; NULL: those of
+// the flags. The caller frees both plans, also after an error. has_decode: 0: `attn` caused the error.
+typedef struct cli_plans {
+    sl_attn_plan decode, prefill;
+    int segment, has_decode;
+} cli_plans;
+int cli_run_make_plans(cli_run *run, const char *attn, const char *prefill, int n, cli_plans *out, sl_error *err);
 void cli_run_describe(const cli_run *run, FILE *out); // lines model:, backend:, attention: and sampling:
 void cli_run_describe_attention(const cli_run *run, FILE *out);
 // Writes the plan: one specification, or "0=dense 1-31=santa-prop:S=128" if layers differ.

@@ -76,8 +76,8 @@ static void describe_kv(const sl_kv_layout *kv, FILE *out) {
         out,
         "KV cache: %s of host memory; on the GPU %s to choose rows, %s for the newest pages, %s for hot rows, %s to stream a "
         "layer of a prefill\n",
-        cli_bytes((double)kv->host, text[0]), cli_bytes((double)kv->proposing, text[1]),
-        cli_bytes((double)kv->newest, text[2]), cli_bytes((double)kv->hot, text[3]), cli_bytes((double)kv->streamed, text[4]));
+        cli_bytes((double)kv->host, text[0]), cli_bytes((double)kv->proposing, text[1]), cli_bytes((double)kv->newest, text[2]),
+        cli_bytes((double)kv->hot, text[3]), cli_bytes((double)kv->streamed, text[4]));
 }
 
 void cli_run_describe(const cli_run *run, FILE *out) {

@@ -81,19 +81,27 @@ static int choose_prefill(cli_run *run, const sl_attn_plan *wanted, sl_attn_spec
                                    &run->profile, run->n_kv == INT_MAX ? 0 : run->n_kv, out, err);
 }
 
+// *plan: `wanted`, with auto replaced by the choice for the current prompt. The caller frees it.
+static int choose_prefill_plan(cli_run *run, const sl_attn_plan *wanted, sl_attn_spec *choice, sl_attn_plan *plan, int *segment,
+                               sl_error *err) {
+    int from_profile = sl_auto_in_plan(wanted) && run->profile.n_ranges && !run->options->attention.prefill_segment_given;
+    int rc = choose_prefill(run, wanted, choice, err);
+    if (!rc) rc = sl_attn_plan_copy(plan, wanted, err);
+    if (rc) return rc;
+    for (int i = 0; i < plan->n_layers; i++)
+        if (plan->layer[i].method == &sl_method_auto) plan->layer[i] = *choice;
+    *segment = from_profile ? run->profile.segment : run->options->attention.prefill_segment;
+    return 0;
+}
+
 // Replaces auto in `wanted` by the choice for the current prompt, and sets the result in the engine. After an error
 // run->prefill is unchanged.
 static int use_prefill(cli_run *run, const sl_attn_plan *wanted, sl_error *err) {
     sl_attn_spec choice;
-    int from_profile = sl_auto_in_plan(wanted) && run->profile.n_ranges && !run->options->attention.prefill_segment_given;
     sl_attn_plan plan;
-    int rc = choose_prefill(run, wanted, &choice, err);
-    if (!rc) rc = sl_attn_plan_copy(&plan, wanted, err);
+    int segment, rc = choose_prefill_plan(run, wanted, &choice, &plan, &segment, err);
     if (rc) return rc;
-    for (int i = 0; i < plan.n_layers; i++)
-        if (plan.layer[i].method == &sl_method_auto) plan.layer[i] = choice;
-    rc = sl_engine_set_prefill(run->engine, &plan,
-                               from_profile ? run->profile.segment : run->options->attention.prefill_segment, err);
+    rc = sl_engine_set_prefill(run->engine, &plan, segment, err);
     if (rc) {
         sl_attn_plan_free(&plan);
         return rc;
@@ -121,6 +129,33 @@ int cli_run_set_prefill(cli_run *run, const char *text, const cli_list *rules, s
     sl_attn_plan_free(&run->requested_prefill);
     run->requested_prefill = wanted;
     return 0;
+}
+
+// The plan for prefill of a text with one method for all layers; text NULL: of the flags. The caller frees *out, also after an
+// error.
+static int read_prefill(const cli_run *run, const char *text, sl_attn_plan *out, sl_error *err) {
+    sl_attn_spec spec;
+    *out = (sl_attn_plan){.n_layers = run->plan.n_layers};
+    if (!text) return cli_plan_prefill(&run->options->attention, &run->profile, out, err);
+    int n_layers = out->n_layers, rc = sl_attn_parse(text, &spec, err);
+    *out = (sl_attn_plan){0};
+    return rc ? rc : sl_attn_plan_init(out, n_layers, &spec, err);
+}
+
+int cli_run_make_plans(cli_run *run, const char *attn, const char *prefill, int n, cli_plans *out, sl_error *err) {
+    sl_attn_plan wanted;
+    sl_attn_spec choice;
+    *out = (cli_plans){0};
+    run->n_kv = n;
+    int rc = read_plan(run, attn, &wanted, err);
+    if (!rc) rc = choose_plan(run, &wanted, n, 1, &out->decode, err);
+    sl_attn_plan_free(&wanted);
+    if (rc) return rc;
+    out->has_decode = 1;
+    rc = read_prefill(run, prefill, &wanted, err);
+    if (!rc) rc = choose_prefill_plan(run, &wanted, &choice, &out->prefill, &out->segment, err);
+    sl_attn_plan_free(&wanted);
+    return rc;
 }
 
 // ---- the length of the prompt ----

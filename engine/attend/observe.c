@@ -235,7 +235,7 @@ static void report(const sl_engine *e, const sl_attn_decode_args *a, const sl_at
                                        .layer = a->layer,
                                        .n_kv = q->kv.n_kv,
                                        .spec = a->spec,
-                                       .seed = a->seed,
+                                       .seed = a->seed + q->seed,
                                        .profile = profiles ? profiles + i * e->geom.n_heads : NULL};
         sl_observation_report(e, &record, i, &a->reports[i * e->geom.n_heads], q->out);
     }

@@ -190,7 +190,9 @@ static int fill_job(sl_job *j, const sl_job_options *o, sl_error *err) {
     if (!rc) rc = sl_session_new(s->engine, o->generation->sequence, &j->session, err);
     if (!rc) rc = sl_stream_new(j->session, o->generation, &j->stream, err);
     if (!rc && o->attn) rc = sl_stream_set_plan(j->stream, o->attn, err);
+    if (!rc) rc = sl_stream_set_named(j->stream, o->named, o->n_named, err);
     if (rc) return rc;
+    if (o->has_seed) sl_session_set_seed(j->session, o->seed);
     sl_stream_set_end(j->stream, o->end);
     sl_stream_use_plan(j->stream);
     sl_logprobs_begin(&j->prompt_logprobs, o->n_prompt_logprobs, s->engine->model->config.n_vocab);

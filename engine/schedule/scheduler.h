@@ -52,6 +52,10 @@ typedef struct sl_job_options {
     int priority;                    // jobs of a lower number come first
     int at_start;                    // as in sl_stream_begin
     int32_t end;                     // as in sl_stream_set_end
+    const int32_t *named;            // [n_named] as in sl_stream_set_named
+    int n_named;
+    int has_seed; // 1: attention draws with `seed`; 0: with the engine's
+    uint32_t seed;
     int n_prompt_logprobs; // -1: none; else log-probabilities of the prompt's tokens with so many alternatives. Such a job
                            // takes nothing from the prefix cache
     sl_job_fn on_change;   // NULL: not wanted

@@ -15,7 +15,7 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 STRING = re.compile(r'//[^\n]*|"((?:[^"\\\n]|\\.)*)"')
-COMMANDS = ["generate", "chat", "bench"]
+COMMANDS = ["generate", "chat", "bench", "serve"]
 
 
 def library():
@@ -38,7 +38,7 @@ def main():
             text = f.read()
         for m in STRING.finditer(text):
             line = text.count("\n", 0, m.start()) + 1
-            if re.search(r"--[A-Za-z]", m.group(1) or ""):
+            if re.search(r"(?<!-)--[A-Za-z]", m.group(1) or ""):
                 faults.append(f'{path}:{line}: found a flag in "{m.group(1)}", expected the name of an option in braces')
         for call in re.finditer(r"\bsl_fail\((?:[^\";]|\"(?:[^\"\\]|\\.)*\")*;", text):
             for name in re.findall(r"\{([A-Za-z_]+)\}", call.group(0)):

@@ -48,6 +48,7 @@ typedef struct api_attention {
     uint64_t rows, dense_rows;      // of V that were read; that dense attention reads
     const api_answer_bits *answers; // [n_answers]
     int n_answers;
+    int no_work; // 1: the device does not count the work of one answer (a GPU counts for a whole batch)
 } api_attention;
 
 // ---- replies ----

@@ -55,17 +55,21 @@ static json_t *answers_json(const api_attention *a) {
     return list;
 }
 
+static json_t *count_json(uint64_t n, int is_unknown) {
+    return is_unknown ? json_null() : json_integer((json_int_t)n);
+}
+
 int api_add_attention(const api_reply *r, json_t *usage) {
     const api_attention *a = &r->attention;
     const sl_attention_work *w = &a->work;
     if (!r->has_attention) return !usage;
-    json_t *v =
-        json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o}", "method", a->method, "prefill",
-                  a->prefill ? a->prefill : "dense", "seed", (json_int_t)a->seed, "rows_read", (json_int_t)a->rows,
-                  "dense_rows", (json_int_t)a->dense_rows, "bytes_read", (json_int_t)w->bytes, "dense_bytes",
-                  (json_int_t)w->dense_bytes, "layer_steps", (json_int_t)w->layer_steps, "certified", (json_int_t)w->certified,
-                  "stated_error", number_json(w->layer_steps ? w->stated_error : NAN), "stated_error_max",
-                  number_json(w->layer_steps ? w->stated_error_max : NAN), "answers", answers_json(a));
+    int n = a->no_work, has_bound = w->layer_steps && !n;
+    json_t *v = json_pack("{s:s, s:s, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "method", a->method, "prefill",
+                          a->prefill ? a->prefill : "dense", "seed", (json_int_t)a->seed, "rows_read", count_json(a->rows, n),
+                          "dense_rows", count_json(a->dense_rows, n), "bytes_read", count_json(w->bytes, n), "dense_bytes",
+                          count_json(w->dense_bytes, n), "layer_steps", count_json(w->layer_steps, n), "certified",
+                          count_json(w->certified, n), "stated_error", number_json(has_bound ? w->stated_error : NAN),
+                          "stated_error_max", number_json(has_bound ? w->stated_error_max : NAN), "answers", answers_json(a));
     return json_object_set_new(usage, "attention", v);
 }
 

@@ -12,10 +12,11 @@
 #include <string.h>
 
 // In the order of the bits in options.h: generate, chat, tokenize, detokenize, logits, inspect, methods, version, bench,
-// compare, perplexity, eval, plot, tune.
-static const char letters[] = "gctdlimvbopePu";
-static const unsigned bits[] = {CLI_GENERATE, CLI_CHAT,  CLI_TOKENIZE, CLI_DETOKENIZE, CLI_LOGITS, CLI_INSPECT, CLI_METHODS,
-                                CLI_VERSION,  CLI_BENCH, CLI_COMPARE,  CLI_PERPLEXITY, CLI_EVAL,   CLI_PLOT,    CLI_TUNE};
+// compare, perplexity, eval, plot, tune, serve.
+static const char letters[] = "gctdlimvbopePus";
+static const unsigned bits[] = {CLI_GENERATE,   CLI_CHAT,    CLI_TOKENIZE, CLI_DETOKENIZE, CLI_LOGITS,
+                                CLI_INSPECT,    CLI_METHODS, CLI_VERSION,  CLI_BENCH,      CLI_COMPARE,
+                                CLI_PERPLEXITY, CLI_EVAL,    CLI_PLOT,     CLI_TUNE,       CLI_SERVE};
 
 typedef enum { INT, U32, SEED, CTX, REAL, SIZE, INTS, INTS_ALL, PAIRS, WORD, SWITCH, TEXT, LIST, FLAG } kind;
 
@@ -37,28 +38,28 @@ typedef struct row {
 #define T(NAMES, COMMANDS, KIND, FIELD, DEFAULT) \
     {.names = NAMES, .commands = COMMANDS, .kind = KIND, .field = offsetof(cli_options, FIELD), .def = DEFAULT}
 static const row rows[] = {
-    W("--load-format", "gclibopeu", run.model.load_format, "auto", "auto,safetensors,dummy"),
-    N("-c --ctx-size --ctx", "gcie", CTX, run.limits.n_ctx, NULL, 1, BIG),
+    W("--load-format", "gclibopeus", run.model.load_format, "auto", "auto,safetensors,dummy"),
+    N("-c --ctx-size --ctx", "gcies", CTX, run.limits.n_ctx, NULL, 1, BIG),
     N("-c --ctx-size --ctx", "p", CTX, run.limits.n_ctx, NULL, 4, BIG),
     N("--stride", "p", INT, perplexity.stride, NULL, 1, BIG),
     N("--windows", "p", INT, perplexity.windows, NULL, 1, BIG),
     N("--score", "p", INT, perplexity.score, NULL, 1, BIG), N("--score", "u", INT, tune.score, NULL, 1, BIG),
     N("--history", "p", INTS_ALL, perplexity.histories, NULL, 1, BIG),
     N("--segment", "p", INT, perplexity.segment, NULL, 1, BIG),
-    N("-ub --ubatch-size", "gclbopeu", INT, run.device.ubatch, NULL, 1, 65536),
-    N("-t --threads", "gclbopeu", INT, run.device.threads, "0", 0, 1024),
-    W("--kv-cache", "gcbp", run.device.kv_cache, "gpu", "gpu,host,auto"),
-    N("--kv-gpu-memory", "gcibp", SIZE, run.device.kv_gpu_memory, NULL, 1, 1e18),
-    N("--host-memory", "gcibp", SIZE, run.device.host_memory, NULL, 1, 1e18),
-    W("--rope-scaling", "gclibopeu", run.model.rope.scaling, NULL, "none,linear,llama3,yarn"),
-    N("--rope-scale", "gclibopeu", REAL, run.model.rope.factor, NULL, 1, 1e6),
-    N("--rope-theta --rope-freq-base", "gclibopeu", REAL, run.model.rope.theta, NULL, 1, 1e12),
-    N("--rope-original-ctx --yarn-orig-ctx", "gclibopeu", INT, run.model.rope.original_ctx, NULL, 1, 268435456),
-    N("--rope-low-freq-factor", "gclibopeu", REAL, run.model.rope.low_freq_factor, NULL, 1e-3, 1e6),
-    N("--rope-high-freq-factor", "gclibopeu", REAL, run.model.rope.high_freq_factor, NULL, 1e-3, 1e6),
-    N("--yarn-attention-factor", "gclibopeu", REAL, run.model.rope.attention_factor, NULL, 1e-3, 1e3),
-    N("--yarn-beta-fast", "gclibopeu", REAL, run.model.rope.beta_fast, NULL, 1e-3, 1e6),
-    N("--yarn-beta-slow", "gclibopeu", REAL, run.model.rope.beta_slow, NULL, 1e-3, 1e6),
+    N("-ub --ubatch-size", "gclbopeus", INT, run.device.ubatch, NULL, 1, 65536),
+    N("-t --threads", "gclbopeus", INT, run.device.threads, "0", 0, 1024),
+    W("--kv-cache", "gcbps", run.device.kv_cache, "gpu", "gpu,host,auto"),
+    N("--kv-gpu-memory", "gcibps", SIZE, run.device.kv_gpu_memory, NULL, 1, 1e18),
+    N("--host-memory", "gcibps", SIZE, run.device.host_memory, NULL, 1, 1e18),
+    W("--rope-scaling", "gclibopeus", run.model.rope.scaling, NULL, "none,linear,llama3,yarn"),
+    N("--rope-scale", "gclibopeus", REAL, run.model.rope.factor, NULL, 1, 1e6),
+    N("--rope-theta --rope-freq-base", "gclibopeus", REAL, run.model.rope.theta, NULL, 1, 1e12),
+    N("--rope-original-ctx --yarn-orig-ctx", "gclibopeus", INT, run.model.rope.original_ctx, NULL, 1, 268435456),
+    N("--rope-low-freq-factor", "gclibopeus", REAL, run.model.rope.low_freq_factor, NULL, 1e-3, 1e6),
+    N("--rope-high-freq-factor", "gclibopeus", REAL, run.model.rope.high_freq_factor, NULL, 1e-3, 1e6),
+    N("--yarn-attention-factor", "gclibopeus", REAL, run.model.rope.attention_factor, NULL, 1e-3, 1e3),
+    N("--yarn-beta-fast", "gclibopeus", REAL, run.model.rope.beta_fast, NULL, 1e-3, 1e6),
+    N("--yarn-beta-slow", "gclibopeus", REAL, run.model.rope.beta_slow, NULL, 1e-3, 1e6),
     N("-np --parallel", "go", INT, input.parallel, "1", 1, 1024),
     N("--random-prompt", "g", INT, run.ids.n_random, NULL, 1, BIG),
     N("-n --n-predict --predict", "g", INT, run.limits.n_predict, "512", -1, BIG),
@@ -69,21 +70,21 @@ static const row rows[] = {
     N("--logprobs", "g", INT, output.logprobs, NULL, 0, 20),
     W("-o --output", "imbopeu", output.format, "md", "md,csv,json,jsonl"),
     N("-s --seed", "gcbopeu", SEED, run.sampling.seed, "0", 0, 4294967295.0),
-    N("--temp --temperature", "gc", REAL, run.sampling.temp, "0.8", 0, 1e6),
+    N("--temp --temperature", "gcs", REAL, run.sampling.temp, "0.8", 0, 1e6),
     N("--temp --temperature", "o", REAL, run.sampling.temp, "0", 0, 1e6),
-    N("--top-k", "gcoe", INT, run.sampling.top_k, "40", 0, BIG),
-    N("--top-p", "gcoe", REAL, run.sampling.top_p, "0.95", 0, 1),
-    N("--min-p", "gcoe", REAL, run.sampling.min_p, "0.05", 0, 1),
-    N("--repeat-penalty", "gco", REAL, run.sampling.repeat_penalty, "1", 1e-3, 1e3),
-    N("--repeat-last-n", "gco", INT, run.sampling.repeat_last_n, "64", -1, BIG),
-    N("--presence-penalty", "gco", REAL, run.sampling.presence_penalty, "0", -1e3, 1e3),
-    N("--frequency-penalty", "gco", REAL, run.sampling.frequency_penalty, "0", -1e3, 1e3),
+    N("--top-k", "gcoes", INT, run.sampling.top_k, "40", 0, BIG),
+    N("--top-p", "gcoes", REAL, run.sampling.top_p, "0.95", 0, 1),
+    N("--min-p", "gcoes", REAL, run.sampling.min_p, "0.05", 0, 1),
+    N("--repeat-penalty", "gcos", REAL, run.sampling.repeat_penalty, "1", 1e-3, 1e3),
+    N("--repeat-last-n", "gcos", INT, run.sampling.repeat_last_n, "64", -1, BIG),
+    N("--presence-penalty", "gcos", REAL, run.sampling.presence_penalty, "0", -1e3, 1e3),
+    N("--frequency-penalty", "gcos", REAL, run.sampling.frequency_penalty, "0", -1e3, 1e3),
     N("--prefill-check", "gcope", INT, run.attention.prefill_check, "0", 0, 4096),
-    N("--prefill-segment", "gcopeu", INT, run.attention.prefill_segment, "32768", 128, BIG),
+    N("--prefill-segment", "gcopeus", INT, run.attention.prefill_segment, "32768", 128, BIG),
     N("--dense-prefix", "go", INT, input.dense_prefix, NULL, 0, BIG), N("--dense-prefix", "p", INT, perplexity.dense_prefix, NULL, 0, BIG),
     N("--stats-seeds", "gc", INT, run.stats.n_seeds, "1", 1, 1000),
     N("--seq-id", "gcope", U32, run.sampling.seq_id, "0", 0, 4294967295.0),
-    T("--perf", "g", SWITCH, output.perf, "1"), T("--auto-calibrate", "gcbope", SWITCH, run.attention.auto_calibrate, "1"),
+    T("--perf", "g", SWITCH, output.perf, "1"), T("--auto-calibrate", "gcbopes", SWITCH, run.attention.auto_calibrate, "1"),
     T("--texts", "o", SWITCH, compare.texts, "1"), T("--heads", "o", SWITCH, compare.heads, "1"),
     N("-p --n-prompt", "b", INTS, bench.n_prompts, NULL, 0, BIG),
     N("-n --steps --n-gen", "b", INTS, bench.n_gens, NULL, 0, 1000000),
@@ -113,11 +114,11 @@ static const row rows[] = {
     N("--episodes", "u", INT, tune.episodes, "10", 1, 1000),
     N("--batch-questions", "u", INT, tune.batch_questions, "16", 1, 100000),
     N("--rate", "u", REAL, tune.rate, "0.02", 0, 1e3),
-    T("--attention", "o", SWITCH, compare.attention, "0"), T("-m --model", "gctdlibopeu", TEXT, run.model.path, NULL),
-    T("--device", "gclibopeu", TEXT, run.device.name, "auto"), T("--mlock", "gclbopeu", FLAG, run.model.mlock, NULL),
+    T("--attention", "o", SWITCH, compare.attention, "0"), T("-m --model", "gctdlibopeus", TEXT, run.model.path, NULL),
+    T("--device", "gclibopeus", TEXT, run.device.name, "auto"), T("--mlock", "gclbopeus", FLAG, run.model.mlock, NULL),
     T("-p --prompt", "gtdo", TEXT, input.prompt, NULL), T("-f --file", "gtdop", TEXT, input.file, NULL),
-    T("--chat", "goeu", FLAG, chat.is_on, NULL), T("--chat-template", "gcoeu", TEXT, run.model.chat_template, NULL),
-    T("--chat-template-kwargs", "gcoeu", TEXT, chat.kwargs, NULL), T("--tools", "gc", TEXT, chat.tools, NULL),
+    T("--chat", "goeu", FLAG, chat.is_on, NULL), T("--chat-template", "gcoeus", TEXT, run.model.chat_template, NULL),
+    T("--chat-template-kwargs", "gcoeus", TEXT, chat.kwargs, NULL), T("--tools", "gc", TEXT, chat.tools, NULL),
     T("--parse-special", "gcoeu", FLAG, chat.parse_special, NULL), T("-sys --system-prompt", "gcoeu", TEXT, chat.system, NULL),
     T("--prompt-cache", "gc", TEXT, cache.path, NULL), T("--prompt-cache-ro", "gc", FLAG, cache.read_only, NULL),
     T("--jsonl", "gop", TEXT, input.jsonl, NULL), T("--jsonl", "eu", TEXT, tasks.jsonl, NULL), T("--reference", "o", TEXT, compare.reference, NULL),
@@ -129,12 +130,12 @@ static const row rows[] = {
     T("--grammar --grammar-file", "gc", TEXT, run.grammar.gbnf, NULL),
     T("-j --json-schema -jf --json-schema-file", "gc", TEXT, run.grammar.schema, NULL),
     T("--regex", "gc", TEXT, run.grammar.regex, NULL), T("--choice", "gc", LIST, run.grammar.choices, NULL),
-    T("--grammar-after", "gc", TEXT, run.grammar.after, NULL), T("--attn", "gcp", TEXT, run.attention.attn, "dense"),
-    T("--attn-layer", "gcpe", LIST, run.attention.attn_layers, NULL), T("--attn-prefill", "gcp", TEXT, run.attention.attn_prefill, "dense"),
+    T("--grammar-after", "gc", TEXT, run.grammar.after, NULL), T("--attn", "gcps", TEXT, run.attention.attn, "dense"),
+    T("--attn-layer", "gcpes", LIST, run.attention.attn_layers, NULL), T("--attn-prefill", "gcps", TEXT, run.attention.attn_prefill, "dense"),
     T("--attn-prefill", "oeu", LIST, run.attention.attn_prefills, NULL),
-    T("--attn-prefill-layer", "gcope", LIST, run.attention.attn_prefill_layers, NULL),
-    T("--attn-profile", "gcope", TEXT, run.attention.attn_profile, NULL), T("--S-schedule", "gcp", TEXT, run.attention.schedule, NULL),
-    T("--calibration", "gcbopeu", TEXT, run.attention.calibration, NULL), T("--question-dense", "go", FLAG, input.question_dense, NULL), T("--question-dense", "eu", FLAG, tasks.question_dense, NULL),
+    T("--attn-prefill-layer", "gcopes", LIST, run.attention.attn_prefill_layers, NULL),
+    T("--attn-profile", "gcopes", TEXT, run.attention.attn_profile, NULL), T("--S-schedule", "gcps", TEXT, run.attention.schedule, NULL),
+    T("--calibration", "gcbopeus", TEXT, run.attention.calibration, NULL), T("--question-dense", "go", FLAG, input.question_dense, NULL), T("--question-dense", "eu", FLAG, tasks.question_dense, NULL),
     T("--stats", "gc", TEXT, run.stats.path, NULL), T("--stats-error", "gc", FLAG, run.stats.error, NULL),
     T("--stats-attn", "gc", LIST, run.stats.attns, NULL), T("--attn", "boe", LIST, run.attention.attns, NULL),
     T("--calibrate", "b", FLAG, bench.calibrate, NULL), T("--mask-method", "b", TEXT, bench.mask_method, "sample"),
@@ -142,7 +143,33 @@ static const row rows[] = {
     T("--task", "eu", TEXT, tasks.tasks, "niah-single,niah-multikey,qa-2hop"), T("--grader", "e", TEXT, eval.grader, NULL),
     T("--procedure", "e", TEXT, eval.procedure, NULL), T("--out", "eu", TEXT, output.path, NULL), T("--dump", "e", TEXT, eval.dump, NULL),
     T("--parts", "u", TEXT, tune.parts, "prefill,budgets"), T("--attn", "u", TEXT, run.attention.attn, NULL),
-    T("-q --quiet", "gctdlimvbopePu", FLAG, quiet, NULL), T("-h --help", "gctdlimvbopePu", FLAG, help, NULL),
+    T("-q --quiet", "gctdlimvbopePus", FLAG, quiet, NULL), T("-h --help", "gctdlimvbopePus", FLAG, help, NULL),
+    N("-np --parallel", "s", INT, serve.parallel, "8", 1, 1024),
+    N("--kv-tokens", "s", INT, run.device.kv_tokens, NULL, 1, BIG),
+    T("-a --alias --served-model-name", "s", TEXT, serve.alias, NULL),
+    T("--host", "s", TEXT, serve.host, "127.0.0.1"),
+    N("--port", "s", INT, serve.port, "8080", 0, 65535),
+    T("--insecure", "s", FLAG, serve.insecure, NULL),
+    T("--api-key", "s", LIST, serve.api_keys, NULL),
+    T("--api-key-file", "s", TEXT, serve.api_key_file, NULL),
+    T("--tls-cert --ssl-certfile --ssl-cert-file", "s", TEXT, serve.tls_cert, NULL),
+    T("--tls-key --ssl-keyfile --ssl-key-file", "s", TEXT, serve.tls_key, NULL),
+    T("--cors-origin", "s", LIST, serve.cors_origins, NULL),
+    N("--max-header", "s", SIZE, serve.max_header, "16K", 1, 1e18),
+    N("--max-body", "s", SIZE, serve.max_body, "16M", 1, 1e18),
+    N("--max-bodies", "s", SIZE, serve.max_bodies, "256M", 1, 1e18),
+    N("--max-unread", "s", SIZE, serve.max_unread, "1M", 1, 1e18),
+    N("--max-connections", "s", INT, serve.max_connections, "1024", 1, 1000000),
+    N("--max-address-connections", "s", INT, serve.max_address_connections, "0", 0, 1000000),
+    N("--header-timeout", "s", REAL, serve.header_timeout, "10", 0.1, 1e9),
+    N("--body-timeout", "s", REAL, serve.body_timeout, "60", 0.1, 1e9),
+    N("--read-timeout", "s", REAL, serve.read_timeout, "60", 0.1, 1e9),
+    N("--idle-timeout", "s", REAL, serve.idle_timeout, "75", 0.1, 1e9),
+    N("--sse-interval", "s", REAL, serve.sse_interval, "15", 0.1, 1e9),
+    N("--drain-timeout", "s", REAL, serve.drain_timeout, "30", 0, 1e9),
+    N("--max-waiting", "s", INT, serve.max_waiting, "512", 1, 1000000),
+    N("--step-tokens", "s", INT, serve.step_tokens, "0", 0, BIG),
+    T("--prefix-cache", "s", SWITCH, serve.prefix_cache, "1"),
 };
 // clang-format on
 enum { N_ROWS = sizeof rows / sizeof *rows };
@@ -365,9 +392,9 @@ static void check_default(unsigned command, const row *r) {
     } else if (is_text(r)) {
         const char *is = text_in(&o, r);
         if (r->def ? !is || strcmp(is, r->def) : is != NULL) FAIL("%s of %x: default %s", r->names, command, is ? is : "none");
-    } else if (r->def && (r->kind == INTS || r->kind == INT)) {
+    } else if (r->def && (r->kind == INTS || r->kind == INT || r->kind == SIZE)) {
         CHECK_OK(parse(&given, command, name_of(r, 0, name), r->def), err);
-        size_t size = r->kind == INT ? sizeof(int) : sizeof(cli_ints);
+        size_t size = r->kind == INT ? sizeof(int) : r->kind == SIZE ? sizeof(size_t) : sizeof(cli_ints);
         if (memcmp((char *)&o + r->field, (char *)&given + r->field, size)) FAIL("%s of %x: default", r->names, command);
         cli_options_free(&given);
     } else {

@@ -66,7 +66,7 @@ static void no_effect(void) {
     snprintf(plain, sizeof plain, "%s", RUN("generate", "-m", tiny(), "-p", "Hello", "-n", "2").out);
     for (int i = 0; i < cli_n_habits; i++) {
         const cli_habit *h = &cli_habits[i];
-        if (h->type != HABIT_NOTHING) continue;
+        if (h->type != HABIT_NOTHING || h->commands == CLI_SERVE) continue; // a server would run until a signal
         const char *args[40] = {0};
         char names[16][48];
         int n = start_of(h, args), n_names = 0;
@@ -107,8 +107,11 @@ static void same(void) {
         for (int j = 0; h->type == HABIT_SAME && cli_option_name(h->names, j, name, sizeof name); j++) {
             const char *value = h->value && !h->accepts ? "7" : value_for(h), *by_target = h->as_value ? h->as_value : value;
             unsigned command = h->commands & (0u - h->commands); // the first command of the row
-            int is_switch = h->as_value && !strcmp(h->as_value, "1");
-            char *from[] = {name, (char *)value}, *to[] = {(char *)h->target, (char *)by_target};
+            int is_off = h->as_value && !strcmp(h->as_value, "0"),
+                is_switch = is_off || (h->as_value && !strcmp(h->as_value, "1"));
+            char off[48];
+            snprintf(off, sizeof off, "--no-%s", h->target + 2);
+            char *from[] = {name, (char *)value}, *to[] = {is_off ? off : (char *)h->target, (char *)by_target};
             cli_options a, b;
             CHECK(command);
             CHECK_OK(cli_options_parse(&a, command, value ? 2 : 1, from, &err), err);

@@ -224,7 +224,7 @@ static void random_jobs(int round) {
     for (int n = 0; sl_scheduler_step(s); n++) CHECK(n < 5000);
     const sl_scheduler_stats stats = sl_scheduler_stats_of(s);
     CHECK(round == 2 ? stats.hit_tokens == 0 && stats.n_cached == 0
-                     : stats.hit_tokens > 500 && stats.hit_tokens < stats.query_tokens);
+                     : stats.hit_tokens >= SL_PAGE && stats.hit_tokens < stats.query_tokens);
     CHECK(stats.n_ended == JOBS && stats.n_failed == 0 && stats.n_free + stats.n_cached == stats.n_pages);
     for (int i = 0; i < JOBS; i++) check_answer(&jobs[i]), sl_job_free(jobs[i].job), free(specs[i].ids);
     for (int i = 0; i < BASES; i++) free(bases[i]);

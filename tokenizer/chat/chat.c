@@ -33,6 +33,10 @@ const char *sl_chat_name(const sl_chat_template *t) {
     return t->name;
 }
 
+const char *sl_chat_text(const sl_chat_template *t, size_t *n) {
+    return sl_jinja_text(t->tool_use ? t->tool_use : t->main, n);
+}
+
 void sl_chat_template_free(sl_chat_template *t) {
     if (!t) return;
     sl_jinja_free(t->main);

@@ -19,6 +19,8 @@ const char *sl_chat_names(void);            // of the built-in templates, comma-
 int sl_chat_load(const sl_documents *d, const char *name, sl_chat_template **out, sl_error *err);
 void sl_chat_template_free(sl_chat_template *t);     // NULL is allowed
 const char *sl_chat_name(const sl_chat_template *t); // of a built-in template or a document
+// The Jinja text: of the template for conversations with tools, if the model has one of its own for them.
+const char *sl_chat_text(const sl_chat_template *t, size_t *n);
 
 // What a template writes. Values are JSON as transformers takes them.
 typedef struct sl_chat_request {

@@ -8,6 +8,7 @@
 
 struct sl_jinja {
     char *name;
+    sl_text text;
     j_block *blocks; // the memory of the tree
     j_tree tree;
 };
@@ -42,7 +43,8 @@ int sl_jinja_parse(const char *name, const char *text, size_t n, sl_jinja **out,
         free(t);
         return sl_fail(err, SL_ERR_MEMORY, "%.200s: out of memory", name);
     }
-    int rc = parse(t, text, n, err);
+    int rc = sl_text_append(&t->text, text, n, err);
+    if (!rc) rc = parse(t, text, n, err);
     if (rc) {
         sl_jinja_free(t);
         return rc;
@@ -54,8 +56,14 @@ int sl_jinja_parse(const char *name, const char *text, size_t n, sl_jinja **out,
 void sl_jinja_free(sl_jinja *t) {
     if (!t) return;
     sl_j_free_all(t->blocks);
+    sl_text_free(&t->text);
     free(t->name);
     free(t);
+}
+
+const char *sl_jinja_text(const sl_jinja *t, size_t *n) {
+    *n = t->text.n;
+    return t->text.data;
 }
 
 int sl_jinja_reads(const sl_jinja *t, const char *name) {

@@ -18,6 +18,7 @@ typedef struct sl_jinja sl_jinja;
 // that Sleigh does not have.
 int sl_jinja_parse(const char *name, const char *text, size_t n, sl_jinja **out, sl_error *err);
 void sl_jinja_free(sl_jinja *t);                         // NULL is allowed
+const char *sl_jinja_text(const sl_jinja *t, size_t *n); // the text that was parsed
 int sl_jinja_reads(const sl_jinja *t, const char *name); // 1: an expression of the template has this variable
 
 // What limits a template that runs wild.

@@ -1,0 +1,178 @@
+// server/serve/serve_internal.h - the objects of the server, for server/serve/ only.
+//
+// A request has one owner at a time: the HTTP thread, then the preparing thread, then the inference thread. Queues hand it on.
+#ifndef SLEIGH_SERVE_INTERNAL_H
+#define SLEIGH_SERVE_INTERNAL_H
+
+#include "engine/schedule/scheduler.h"
+#include "server/api/replies.h"
+#include "server/serve/serve.h"
+#include "server/serve/serve_metrics.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum { SERVE_ID = 40 };
+
+// One answer: a job of the scheduler.
+typedef struct serve_choice {
+    struct serve_request *request;
+    int index;   // prompt * n + answer
+    sl_job *job; // NULL: not added yet, or freed
+    int n_cached;
+    int is_echoed;  // the prompt was written
+    int n_tokens;   // generated tokens that were written
+    int n_logprobs; // of these tokens, with the end token
+    int is_ended;
+    double last_token; // its time in ms; 0: none
+} serve_choice;
+
+// A prompt of a request.
+typedef struct serve_prompt {
+    sl_ids ids;
+    sl_text text; // what an answer with `echo` begins with
+    serve_plan plan;
+} serve_prompt;
+
+typedef struct serve_request {
+    struct serve_request *next;
+    http_exchange *x; // owned
+    int endpoint;     // api_endpoint
+    char *body;       // [n_body], owned, until the request is read
+    size_t n_body;
+    char id[SERVE_ID];
+    double arrived; // ms
+    uint64_t number;
+
+    // ---- made by the preparing thread ----
+    api_request api;
+    serve_prompt *prompts; // [n_prompts]
+    int n_prompts, n_prompt_tokens;
+    sl_sampling sampling; // its bias is owned
+    int32_t named[8];     // [n_named] special tokens that are written as text
+    int n_named, at_start;
+    api_reply *reply;
+
+    // ---- used by the inference thread ----
+    serve_server *server;
+    serve_choice *choices; // [n_choices]
+    int n_choices, n_added, n_ended;
+    int is_begun, is_done;   // the answer has begun; the answer is complete, or the client is gone
+    double sent;             // time of the last send of a stream, in ms
+    api_attention attention; // sums of the ended choices
+    api_answer_bits *bits;   // [n_choices]
+} serve_request;
+
+// Requests on their way from one thread to another.
+typedef struct serve_queue {
+    pthread_mutex_t lock;
+    pthread_cond_t filled;
+    serve_request *first, *last;
+    int is_woken, is_closed; // ends one wait; ends all waits
+} serve_queue;
+
+typedef enum serve_state { SERVE_LOADING, SERVE_RUNNING, SERVE_DRAINING } serve_state;
+
+typedef struct serve_slot { // of /slots
+    char id[SERVE_ID];      // "": free
+    int choice;
+    sl_job_state state;
+    int n_prompt, n_done, n_cached, n_generated;
+} serve_slot;
+
+struct serve_server {
+    serve_options options;
+    char *name; // of the model
+    http_server *http;
+    const serve_model *model; // from serve_run on
+    atomic_int state;         // serve_state
+    atomic_int n_requests;    // that HTTP has handed over, and that are not done
+    atomic_size_t n_bytes;    // of the bodies of these requests that wait to be read
+    serve_queue to_prepare, to_infer;
+    pthread_t preparing;
+    _Atomic double deadline; // of a drain, in ms
+
+    // ---- set before the state becomes SERVE_RUNNING ----
+    int n_ctx, n_sequences;
+    long long created;                     // seconds since 1970
+    char *props, *models, *tokenizer_info; // JSON
+    api_call_format calls;
+    int reasons;
+
+    // ---- of the inference thread ----
+    sl_scheduler *scheduler;
+    serve_request **active; // [n_active] in the order of priority and arrival
+    int n_active, cap_active;
+    sl_text out; // bytes to send
+
+    // ---- what the HTTP thread shows of it ----
+    pthread_mutex_t lock;
+    serve_metrics metrics;
+    serve_slot *slots; // [n_sequences]
+    int n_waiting;     // requests
+};
+
+// ---- queues (serve_requests.c) ----
+
+void serve_queue_init(serve_queue *q);
+void serve_queue_destroy(serve_queue *q);
+void serve_queue_close(serve_queue *q); // ends the waits of now and of later
+void serve_push(serve_queue *q, serve_request *r);
+// All requests, in their order. wait_ms: the longest wait for the first one; negative: without end. NULL: there is none.
+serve_request *serve_take_all(serve_queue *q, double wait_ms);
+
+// ---- requests (serve_requests.c) ----
+
+serve_request *serve_request_new(serve_server *s, http_exchange *x, int endpoint); // NULL: no memory
+void serve_request_free(serve_server *s, serve_request *r);                        // releases the exchange
+void serve_drop_body(serve_server *s, serve_request *r);
+// Answers with an error. Only before the answer has begun.
+void serve_refuse(serve_request *r, const api_error *e);
+void serve_reply_json(http_exchange *x, int status, json_t *v); // takes the reference; NULL: no memory
+void serve_fail_status(http_exchange *x, int status, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+// ---- the threads ----
+
+void serve_on_request(void *server, http_exchange *x); // serve_routes.c
+char *serve_error_body(void *server, const char *path, int status, const char *message, size_t *n, const char **type);
+void *serve_prepare_all(void *server); // serve_prepare.c
+void serve_infer(serve_server *s);     // serve_loop.c
+
+// ---- prompts (serve_prompts.c) ----
+
+// Renders the template for the messages of a request.
+int serve_render(const serve_server *s, const api_request *q, sl_prompt *out, api_error *err);
+int serve_tokenize_chat(const serve_server *s, const sl_prompt *p, sl_ids *ids, api_error *err);
+int serve_tokenize_text(const serve_server *s, const api_request *q, const api_prompt *p, sl_ids *ids, api_error *err);
+
+// ---- answers (serve_answer.c) ----
+
+void serve_on_change(void *choice, sl_job *job); // sl_job_fn
+// Ends the answer with an error, as a status or as an event.
+void serve_answer_fail(serve_server *s, serve_request *r, const api_error *e);
+void serve_answer_begin(serve_server *s, serve_request *r);
+void serve_keep_alive(serve_server *s, serve_request *r);
+
+// ---- tokens with log-probabilities (serve_tokens.c) ----
+
+typedef struct serve_tokens { // initialise with zeros
+    api_token *tokens;        // [n]
+    api_logprob *tops;
+    sl_text bytes;
+    int n;
+} serve_tokens;
+void serve_tokens_free(serve_tokens *t);
+// The generated tokens [from, n) of a stream. at_start: token 0 has no first blank of SentencePiece.
+int serve_tokens_generated(const sl_tokenizer *tok, const sl_token_logprobs *l, int from, int n, int at_start,
+                           serve_tokens *out, sl_error *err);
+// The tokens of a prompt, which together spell `text`. l: [n - 1], of all tokens but the first.
+int serve_tokens_prompt(const sl_tokenizer *tok, const int32_t *ids, int n, const sl_token_logprobs *l, const sl_text *text,
+                        serve_tokens *out, sl_error *err);
+
+// ---- bodies of GET (serve_info.c) ----
+
+int serve_info_make(serve_server *s, sl_error *err); // s->props, s->models, s->tokenizer_info
+json_t *serve_slots_json(serve_server *s);
+int serve_metrics_text(serve_server *s, sl_text *out, sl_error *err);
+
+#endif

@@ -1,0 +1,227 @@
+// server/serve/serve_loop.c - the inference thread: it hands requests to the scheduler in their order, runs its steps, and ends
+// the requests whose client left.
+//
+// Requests wait here, not in the scheduler, because a waiting job has a session's memory.
+#include "server/serve/serve_internal.h"
+#include "base/clock.h"
+#include "engine/stream.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// ---- requests in their order ----
+
+static int grow(serve_server *s) {
+    if (s->n_active < s->cap_active) return 0;
+    int cap = 2 * s->cap_active + 64;
+    serve_request **grown = realloc(s->active, (size_t)cap * sizeof *grown);
+    if (!grown) return SL_ERR_MEMORY;
+    s->active = grown, s->cap_active = cap;
+    return 0;
+}
+
+// 1: none of the request's answers has begun.
+static int is_waiting(const serve_request *r) {
+    for (int i = 0; i < r->n_added; i++)
+        if (!r->choices[i].job || sl_job_state_of(r->choices[i].job) != SL_JOB_WAITS) return 0;
+    return !r->is_done;
+}
+
+static int n_waiting(const serve_server *s) {
+    int n = 0;
+    for (int i = 0; i < s->n_active; i++) n += is_waiting(s->active[i]);
+    return n;
+}
+
+// Puts a new request behind those of its priority.
+static void insert(serve_server *s, serve_request *r) {
+    api_error e;
+    int at = s->n_active;
+    if (n_waiting(s) >= s->options.max_waiting) {
+        api_fail(&e, 429, NULL, "%d requests wait already: expected fewer than max_waiting %d", s->options.max_waiting,
+                 s->options.max_waiting);
+        serve_refuse(r, &e);
+        serve_request_free(s, r);
+        return;
+    }
+    if (grow(s)) {
+        api_no_memory(&e);
+        serve_refuse(r, &e);
+        serve_request_free(s, r);
+        return;
+    }
+    for (; at > 0 && s->active[at - 1]->api.priority > r->api.priority; at--) s->active[at] = s->active[at - 1];
+    s->active[at] = r;
+    s->n_active++;
+}
+
+static void take_new(serve_server *s) {
+    int is_idle = s->n_active == 0 && atomic_load(&s->state) == SERVE_RUNNING;
+    int drains = s->n_active == 0 && !is_idle;
+    for (serve_request *r = serve_take_all(&s->to_infer, is_idle ? -1 : drains ? 10 : 0), *next; r; r = next) {
+        next = r->next;
+        r->server = s;
+        insert(s, r);
+    }
+}
+
+// ---- jobs ----
+
+static int is_dense(const sl_attn_plan *p) {
+    for (int i = 0; i < p->n_layers; i++)
+        if (p->layer[i].method != &sl_method_dense) return 0;
+    return 1;
+}
+
+// Adds the next answer of a request to the scheduler.
+static void add_job(serve_server *s, serve_request *r) {
+    const api_request *q = &r->api;
+    serve_choice *c = &r->choices[r->n_added];
+    serve_prompt *p = &r->prompts[c->index / q->n];
+    sl_generation g = sl_generation_default();
+    sl_job_options o = sl_job_options_default();
+    sl_error why;
+    g.sampling = r->sampling;
+    g.max_tokens = q->max_tokens > 0 ? q->max_tokens : 0;
+    g.stop = q->stop, g.n_stop = q->n_stop;
+    g.sequence = (uint32_t)(c->index % q->n);
+    g.n_logprobs = q->n_logprobs;
+    o.ids = p->ids.data, o.n = (int)p->ids.n;
+    o.generation = &g;
+    o.attn = &p->plan.attn;
+    if (!is_dense(&p->plan.prefill)) o.prefill = &p->plan.prefill, o.segment = p->plan.segment;
+    o.salt = q->cache_salt;
+    o.priority = q->priority;
+    o.at_start = r->at_start;
+    o.named = r->named, o.n_named = r->n_named;
+    o.has_seed = 1, o.seed = r->sampling.seed;
+    o.n_prompt_logprobs = q->echo ? q->n_logprobs : -1;
+    o.on_change = serve_on_change, o.ctx = c;
+    if (!sl_scheduler_add(s->scheduler, &o, &c->job, &why)) {
+        r->n_added++;
+        return;
+    }
+    api_error e;
+    api_fail_of(&e, &why);
+    serve_answer_fail(s, r, &e);
+}
+
+// Hands answers to the scheduler: as many as it can run, and so many that wait there for their pages.
+static void add_jobs(serve_server *s) {
+    int n_running = 0;
+    for (int i = 0; i < s->n_active; i++) n_running += s->active[i]->n_added - s->active[i]->n_ended;
+    for (int i = 0; i < s->n_active && n_running < 2 * s->n_sequences; i++) {
+        serve_request *r = s->active[i];
+        for (; !r->is_done && r->n_added < r->n_choices && n_running < 2 * s->n_sequences; n_running++) add_job(s, r);
+    }
+}
+
+// Cancels the jobs of a request whose answer is complete, or whose client is gone.
+static void cancel(serve_request *r) {
+    for (int i = 0; i < r->n_added; i++)
+        if (r->choices[i].job) sl_job_cancel(r->choices[i].job);
+}
+
+static void cancel_gone(serve_server *s) {
+    for (int i = 0; i < s->n_active; i++) {
+        serve_request *r = s->active[i];
+        r->is_done |= http_gone(r->x);
+        if (r->is_done) cancel(r);
+    }
+}
+
+static int is_over(const serve_request *r) {
+    return r->is_done && r->n_ended == r->n_added;
+}
+
+static void free_request(serve_server *s, serve_request *r) {
+    for (int i = 0; i < r->n_added; i++) sl_job_free(r->choices[i].job);
+    serve_request_free(s, r);
+}
+
+static void free_ended(serve_request *r) {
+    for (int i = 0; i < r->n_added; i++) {
+        if (!r->choices[i].job || !r->choices[i].is_ended) continue;
+        sl_job_free(r->choices[i].job);
+        r->choices[i].job = NULL;
+    }
+}
+
+// Frees the requests that are over, and the jobs that have ended.
+static void sweep(serve_server *s) {
+    int n = 0;
+    for (int i = 0; i < s->n_active; i++) {
+        serve_request *r = s->active[i];
+        free_ended(r);
+        if (is_over(r))
+            free_request(s, r);
+        else
+            s->active[n++] = r;
+    }
+    s->n_active = n;
+}
+
+// ---- what /metrics and /slots show ----
+
+static void show_slot(serve_slot *slot, const serve_choice *c) {
+    *slot = (serve_slot){.choice = c->index,
+                         .state = sl_job_state_of(c->job),
+                         .n_prompt = sl_job_n_prompt(c->job),
+                         .n_done = sl_job_n_done(c->job),
+                         .n_cached = sl_job_n_cached(c->job),
+                         .n_generated = sl_stream_result(sl_job_stream(c->job)).n_generated};
+    memcpy(slot->id, c->request->id, sizeof slot->id);
+}
+
+static void show(serve_server *s) {
+    int n = 0;
+    sl_scheduler_stats now = sl_scheduler_stats_of(s->scheduler);
+    pthread_mutex_lock(&s->lock);
+    const sl_scheduler_stats *before = &s->metrics.scheduler;
+    double n_tokens = (double)(now.prompt_tokens - before->prompt_tokens + now.generated_tokens - before->generated_tokens);
+    if (n_tokens > 0) serve_observe(&s->metrics, SERVE_STEP_TOKENS, n_tokens);
+    s->metrics.scheduler = now;
+    s->n_waiting = n_waiting(s);
+    for (int i = 0; i < s->n_active; i++)
+        for (int j = 0; j < s->active[i]->n_added && n < s->n_sequences; j++) {
+            const serve_choice *c = &s->active[i]->choices[j];
+            if (!c->job || c->is_ended || sl_job_state_of(c->job) == SL_JOB_WAITS) continue;
+            show_slot(&s->slots[n++], c);
+        }
+    for (; n < s->n_sequences; n++) s->slots[n] = (serve_slot){0};
+    pthread_mutex_unlock(&s->lock);
+}
+
+// ---- the loop ----
+
+enum { BEGIN_AFTER = 5000 }; // ms, after which a waiting stream gets its headers, so that comments can keep it alive
+
+static void keep_alive(serve_server *s) {
+    double now = sl_now_ms();
+    for (int i = 0; i < s->n_active; i++) {
+        serve_request *r = s->active[i];
+        if (r->api.stream && !r->is_begun && now - r->arrived > BEGIN_AFTER) serve_answer_begin(s, r);
+        serve_keep_alive(s, r);
+    }
+}
+
+// 1: the drain is over, or its time is.
+static int has_drained(const serve_server *s) {
+    if (atomic_load(&s->state) != SERVE_DRAINING) return 0;
+    return !atomic_load(&s->n_requests) || sl_now_ms() > atomic_load(&s->deadline);
+}
+
+void serve_infer(serve_server *s) {
+    while (!has_drained(s)) {
+        take_new(s);
+        cancel_gone(s);
+        add_jobs(s);
+        sl_scheduler_step(s->scheduler);
+        cancel_gone(s); // ends the jobs of complete answers without another step
+        sweep(s);
+        show(s);
+        keep_alive(s);
+    }
+    for (int i = 0; i < s->n_active; i++) free_request(s, s->active[i]); // the connections of these answers are cut
+    s->n_active = 0;
+}

@@ -1,0 +1,212 @@
+"""Runs `sleigh serve` as users do, with real clients (tests/server/test_serve_clients.c).
+
+    serve_clients.py SLEIGH MODEL CASE      CASE: a function case_NAME of this file; exits with 1 when it fails
+"""
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+SLEIGH, MODEL, CASE = sys.argv[1:4]
+QUESTION = "The hidden number of the bay is 48213. What is the hidden number of the bay? Answer:"
+TOOLS = [{"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": {"type": "object"}}}]
+
+
+class Server:
+    """A server on a free port, ready to answer."""
+
+    def __init__(self, *flags):
+        self.process = subprocess.Popen(
+            [SLEIGH, "serve", "-m", MODEL, "--port", "0", "-c", "4k", "-np", "4", *flags], stderr=subprocess.PIPE, text=True)
+        self.lines, self.code = [], 0
+        for line in self.process.stderr:
+            self.lines.append(line)
+            if "listens at" in line:
+                self.port = int(line.split(";")[0].rsplit(":", 1)[1])
+            if "server: ready" in line:
+                break
+        else:
+            raise AssertionError("".join(self.lines))
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.stop()
+
+    def stop(self):
+        if not self.code:
+            self.process.send_signal(signal.SIGTERM)
+        found = self.process.wait(60)
+        assert found == self.code, (found, self.process.stderr.read())
+
+    def get(self, path, body=None, headers=None):
+        """(status, text)"""
+        data = json.dumps(body).encode() if body is not None else None
+        try:
+            with urllib.request.urlopen(urllib.request.Request(self.url + path, data, headers or {})) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as e:
+            return e.code, e.read().decode()
+
+
+def alone(prompt, *flags):
+    """The answer of `sleigh generate`."""
+    out = subprocess.run([SLEIGH, "generate", "-m", MODEL, "-c", "4k", "-o", "json", "-p", prompt, *flags],
+                         capture_output=True, check=True, text=True)
+    return json.loads(out.stdout)
+
+
+def case_process():
+    """Signals, keys, and the bits of `sleigh generate`."""
+    with Server("--attn", "santa-prop:S=8", "--temp", "0.9", "--alias", "mine") as s:
+        body = {"prompt": QUESTION, "max_tokens": 12, "seed": 5, "logprobs": 0}
+        status, text = s.get("/v1/completions", body)
+        answer = json.loads(text)
+        attention = answer["usage"]["attention"]
+        want = alone(QUESTION, "-n", "12", "--seed", "5", "--attn", "santa-prop:S=8", "--temp", "0.9")
+        assert status == 200 and answer["model"] == "mine"
+        assert answer["choices"][0]["text"] == want["text"]
+        assert attention["answers"][0]["logits_hash"] == want["logits"] and attention["method"] == want["attn"]
+        body = {"messages": [{"role": "user", "content": "Where is the bay?"}], "max_tokens": 9, "seed": 6, "attn": "dense"}
+        chat = json.loads(s.get("/v1/chat/completions", body)[1])
+        want = alone("Where is the bay?", "--chat", "-n", "9", "--seed", "6", "--temp", "0.9")
+        assert chat["choices"][0]["message"]["content"] == want["text"]
+        assert chat["usage"]["attention"]["answers"][0]["logits_hash"] == want["logits"]
+    with Server("--api-key", "secret") as s:
+        assert s.get("/health")[0] == 200 and s.get("/v1/models")[0] == 200
+        assert s.get("/v1/completions", {"prompt": "a"})[0] == 401
+        assert s.get("/v1/completions", {"prompt": "a", "max_tokens": 1}, {"Authorization": "Bearer secret"})[0] == 200
+        # The first signal waits for the answer, and the second one does not.
+        running = socket.create_connection(("127.0.0.1", s.port))
+        text = json.dumps({"prompt": "a", "max_tokens": 4000, "ignore_eos": True, "stream": True})
+        running.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: a\r\nx-api-key: secret\r\n"
+                        f"Content-Length: {len(text)}\r\n\r\n{text}".encode())
+        assert running.recv(4096)
+        s.process.send_signal(signal.SIGTERM)
+        assert "shuts down" in s.process.stderr.readline()
+        assert s.get("/health")[0] == 503
+        s.process.send_signal(signal.SIGINT)
+        s.code = 128 + signal.SIGINT
+
+
+def case_errors():
+    """One line, with the flag, what was found and what was expected."""
+    busy = socket.socket()
+    busy.bind(("127.0.0.1", 0))
+    busy.listen()
+    with tempfile.TemporaryDirectory() as folder:
+        empty = os.path.join(folder, "keys")
+        open(empty, "w").close()
+        cases = [
+            (["--port", str(busy.getsockname()[1])], 1, "--port"),
+            (["--host", "0.0.0.0"], 2, "--insecure"),
+            (["--host", "no.such.host.invalid"], 2, "--host"),
+            (["--api-key-file", empty], 1, "--api-key-file"),
+            (["--tls-cert", empty, "--tls-key", empty], 1, "--tls-cert"),
+            (["--tls-cert", "none.pem"], None, "--tls-"),
+            (["--attn", "santa-prp"], 2, "santa-prop"),
+            (["--max-connections", "1000000"], None, "--max-connections"),
+            (["--port", "70000"], 2, "--port"),
+        ]
+        for flags, code, part in cases:
+            out = subprocess.run([SLEIGH, "serve", "-q", "-m", MODEL, "--port", "0", *flags], capture_output=True, text=True,
+                                 timeout=60, check=False)
+            if part == "--max-connections" and out.returncode == -9:
+                continue
+            assert out.returncode == code or (code is None and out.returncode in (1, 2)), (flags, out)
+            assert out.stderr.count("\n") == 1 and part in out.stderr, (flags, out)
+
+
+def case_openai():
+    import openai
+    with Server() as s:
+        client = openai.OpenAI(base_url=s.url + "/v1", api_key="none", max_retries=0)
+        assert client.models.list().data[0].id == os.path.basename(MODEL)
+        messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": [{"type": "text", "text": "Hi"}]}]
+        whole = client.chat.completions.create(model="x", messages=messages, max_completion_tokens=12, seed=3, temperature=1,
+                                               logprobs=True, top_logprobs=2)
+        content = whole.choices[0].message.content
+        assert bytes(b for t in whole.choices[0].logprobs.content for b in t.bytes).decode() == content
+        assert whole.usage.completion_tokens <= 12 and whole.usage.attention["seed"] == 3
+        stream = client.chat.completions.create(model="x", messages=messages, max_completion_tokens=12, seed=3, temperature=1,
+                                                stream=True, stream_options={"include_usage": True})
+        chunks = list(stream)
+        assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == content
+        assert chunks[-1].usage.total_tokens == whole.usage.total_tokens and not chunks[-1].choices
+        sampled = client.chat.completions.create(model="x", messages=messages, max_tokens=6, n=2, tools=TOOLS, stop=["zzz"],
+                                                 extra_body={"attn": "topk:k=4", "top_k": 5, "min_p": 0.1})
+        assert len(sampled.choices) == 2 and sampled.usage.attention["method"] == "topk:k=4"
+        text = client.completions.create(model="x", prompt=QUESTION, max_tokens=6, temperature=0, logprobs=1, echo=True)
+        assert text.choices[0].text.startswith(QUESTION) and "".join(text.choices[0].logprobs.tokens) == text.choices[0].text
+        parts = client.completions.create(model="x", prompt=[QUESTION, "The"], max_tokens=6, temperature=0, stream=True)
+        assert "".join(c.choices[0].text for c in parts if c.choices[0].index == 0) == text.choices[0].text[len(QUESTION):]
+        response = client.responses.create(model="x", input="Hi", max_output_tokens=8, temperature=0)
+        with client.responses.stream(model="x", input="Hi", max_output_tokens=8, temperature=0) as events:
+            assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == response.output_text
+        try:
+            client.chat.completions.create(model="x", messages=[{"role": "user", "content": "bay " * 5000}])
+            raise AssertionError("no error")
+        except openai.BadRequestError as e:
+            assert e.code == "context_length_exceeded" and "4096" in e.message
+        # The client leaves within a stream: its answer ends.
+        stream = client.completions.create(model="x", prompt="a", max_tokens=4000, stream=True, extra_body={"ignore_eos": True})
+        next(iter(stream))
+        stream.close()
+        wait_for_end(s)
+
+
+def case_anthropic():
+    import anthropic
+    with Server() as s:
+        client = anthropic.Anthropic(base_url=s.url, api_key="none", max_retries=0)
+        ask = {"model": "x", "max_tokens": 10, "extra_body": {"temperature": 0}, "system": "Be brief.",
+               "messages": [{"role": "user", "content": "Hi"}]}
+        count = client.messages.count_tokens(model="x", system="Be brief.", messages=ask["messages"])
+        whole = client.messages.create(**ask)
+        assert whole.usage.input_tokens + whole.usage.cache_read_input_tokens == count.input_tokens
+        with client.messages.stream(**ask) as stream:
+            text = "".join(stream.text_stream)
+            final = stream.get_final_message()
+        assert text == whole.content[0].text == final.content[0].text
+        assert final.usage.output_tokens == whole.usage.output_tokens
+        try:
+            client.messages.create(model="x", max_tokens=1, messages=[{"role": "user", "content": "bay " * 5000}])
+            raise AssertionError("no error")
+        except anthropic.BadRequestError as e:
+            assert "4096" in str(e)
+
+
+def case_curl():
+    with Server() as s:
+        def curl(*args):
+            return subprocess.run(["curl", "-sS", "--max-time", "30", *args], capture_output=True, check=True, text=True).stdout
+        body = json.dumps({"model": "x", "prompt": "The bay", "max_tokens": 5, "stream": True})
+        lines = curl("-N", s.url + "/v1/completions", "-H", "x-request-id: abc", "-d", body, "-i").splitlines()
+        assert any(line.lower() == "x-request-id: abc" for line in lines), lines
+        events = [line for line in lines if line.startswith("data: ")]
+        assert events[-1] == "data: [DONE]" and '"cmpl-abc"' in events[0]
+        assert curl(s.url + "/metrics").count("# TYPE vllm:") > 15
+        # A client that leaves: curl ends at its own time limit (llama.cpp#24496).
+        body = json.dumps({"prompt": "a", "max_tokens": 4000, "ignore_eos": True})
+        subprocess.run(["curl", "-s", "--max-time", "0.3", s.url + "/v1/completions", "-d", body], check=False,
+                       stdout=subprocess.DEVNULL)
+        wait_for_end(s)
+
+
+def wait_for_end(s):
+    for _ in range(200):
+        if "\nvllm:num_requests_running{model_name=\"%s\"} 0\n" % os.path.basename(MODEL) in s.get("/metrics")[1]:
+            return
+        time.sleep(0.01)
+    raise AssertionError("an answer still runs")
+
+
+globals()["case_" + CASE]()

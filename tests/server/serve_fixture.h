@@ -1,0 +1,59 @@
+// tests/server/serve_fixture.h - the whole server on the embedded model in this process, and a client with one connection for
+// each request.
+#ifndef SLEIGH_SERVE_FIXTURE_H
+#define SLEIGH_SERVE_FIXTURE_H
+
+#include "server/serve/serve.h"
+#include "tests/test.h"
+
+#include <jansson.h>
+
+typedef struct server_settings {
+    int n_ctx, n_sequences, kv_tokens, max_waiting; // 0: 2048, 4, n_sequences x n_ctx, 512
+    int is_loading;                                 // 1: the model stays on its way until server_loaded
+    double drain_timeout;                           // 0: 10 s
+    const char *chat_template;                      // NULL: the model's
+} server_settings;
+
+void server_start(const server_settings *o); // NULL: zeros
+void server_loaded(void);
+// Drains the server, and checks that no page of the KV cache is in use.
+void server_stop(void);
+serve_server *server_object(void);
+const sl_model *server_model(void);
+
+typedef struct server_reply {
+    int status; // 0: the connection ended without a whole answer
+    char *head, *body;
+    size_t n; // of body
+} server_reply;
+
+int server_open(const char *method, const char *path, const char *body); // a connection with a request
+server_reply server_read(int fd);                                        // the whole answer; closes the connection
+// The same in one call. The JSON of the body; NULL: it is none. The texts live until the case ends.
+server_reply server_ask(const char *method, const char *path, const char *body);
+json_t *server_json(const server_reply *r);
+// Posts a body, which must get this status.
+json_t *server_post(const char *path, int status, const char *body);
+// Of a stream: the values of the lines "data: ", in their order, as a list; [DONE] is left out.
+json_t *server_events(const server_reply *r);
+double server_metric(const char *name); // of /metrics, without labels
+// Waits until the metric has this value, at most 10 s.
+void server_wait(const char *name, double value);
+
+// What the library gives for a prompt alone, in an engine of its own.
+typedef struct server_alone {
+    char text[4096];
+    uint64_t hash;
+} server_alone;
+typedef struct server_question {
+    const int32_t *ids;
+    int n, max_tokens, at_start;
+    const char *attn, *prefill; // NULL: dense
+    uint32_t seed, sequence;
+    sl_sampling sampling; // without its seed
+    const char *stop;     // NULL: none
+} server_question;
+server_alone server_answer_alone(const server_question *q);
+
+#endif
