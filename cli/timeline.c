@@ -14,7 +14,12 @@
 
 static int new_stream(const cli_timeline *t, const sl_sampling *sampling, sl_stream **out, sl_error *err) {
     const cli_list *stops = &t->run->options->limits.stops;
-    const sl_generation how = {.sampling = *sampling, .stop = stops->items, .n_stop = stops->n, .n_logprobs = -1};
+    const sl_generation how = {.sampling = *sampling,
+                               .stop = stops->items,
+                               .n_stop = stops->n,
+                               .n_logprobs = -1,
+                               .grammar = t->run->grammar,
+                               .grammar_after = t->run->options->grammar.after};
     return sl_stream_new(t->session, &how, out, err);
 }
 
@@ -191,7 +196,8 @@ static int take_step(cli_timeline *t, sl_error *err) {
                                           [SL_STOP_STRING] = "stop string",
                                           [SL_STOP_LENGTH] = "limit",
                                           [SL_STOP_CONTEXT] = "context full",
-                                          [SL_STOP_CALLER] = "interrupted"};
+                                          [SL_STOP_CALLER] = "interrupted",
+                                          [SL_STOP_ERROR] = "error"};
     const sl_generated now = sl_stream_result(t->stream);
     size_t n;
     const char *text = sl_stream_text(t->stream, &n);
@@ -199,8 +205,11 @@ static int take_step(cli_timeline *t, sl_error *err) {
     if (!rc && !sl_model_tokenizer(t->run->model)) rc = show_id(t, err);
     t->n_decode = now.n_steps;
     sl_stream_ids(t->stream, &t->n_sampled);
-    if (!sl_stream_is_running(t->stream)) t->stopped = reasons[now.stop];
-    return rc;
+    if (sl_stream_is_running(t->stream)) return rc;
+    t->stopped = reasons[now.stop];
+    if (rc || now.stop != SL_STOP_ERROR) return rc;
+    *err = *sl_stream_error(t->stream);
+    return err->code;
 }
 
 // Ends a generation that Ctrl+C or a limit of 0 tokens stops.

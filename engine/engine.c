@@ -98,6 +98,7 @@ int sl_engine_new(const sl_model *model, const sl_engine_options *options, sl_en
 void sl_engine_free(sl_engine *e) {
     if (!e || sl_engine_is_foreign(e) || atomic_fetch_sub(&e->n_users, 1) > 1) return;
     sl_engine_close_buckets(e);
+    sl_matchers_free(&e->matchers);
     sl_plan_drop(e, e->plans.of_engine);
     sl_sparse_prefill_free(e);
     sl_observation_free(e, &e->observation);

@@ -6,6 +6,7 @@
 #include "base/thread_pool.h"
 #include "kv/kv_extras.h"
 #include "engine/engine_device.h"
+#include "engine/guide.h"
 #include "engine/attend/observation.h"
 #include "engine/plans.h"
 #include "engine/sparse_prefill.h"
@@ -53,6 +54,7 @@ struct sl_engine {
     sl_observation observation;
     sl_attn_stats stats;
     uint64_t n_batches; // batches that were checked
+    sl_matchers matchers;
 };
 
 struct sl_session {

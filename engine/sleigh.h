@@ -6,13 +6,14 @@
 //               sessions of one engine, of any lengths.
 //   sl_stream   one generation of text in a session.
 //   sl_chat     a conversation in a session of its own.
+//   sl_grammar  the texts that an answer may be. Immutable. Engines and threads may share it.
 //
 // Errors. Functions that can fail return 0 or a negative sl_err, and write the reason to *err (err may be NULL). After an error
 // no object has changed and *out is as before, unless the comment says otherwise. The library never prints or exits.
 //
 // Lifetime. Objects count their users. sl_..._free ends the caller's use; the object lives until its last user ends: an engine
-// uses its model, a session and a chat use their engine, a stream uses its session. So objects can be freed in any order, each
-// of them once. NULL is allowed.
+// uses its model, a session and a chat use their engine, a stream uses its session and its grammar. So objects can be freed in
+// any order, each of them once. NULL is allowed.
 //
 // Threads. Engines in different threads may run at the same time, also with one model. A call that runs an engine (sl_prefill,
 // sl_decode, sl_sample, sl_step, sl_session_sync, sl_streams_step, sl_generate, sl_chat_say, sl_chat_again,
@@ -288,6 +289,24 @@ SL_API int sl_sample(sl_session *const *batch, int n, sl_sampler *const *sampler
 // token (sl_sample does not need room).
 SL_API int sl_step(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err);
 
+// ---- structured output ----
+
+typedef struct sl_grammar sl_grammar;
+
+typedef enum sl_grammar_kind {
+    SL_GRAMMAR_GBNF,        // text: the notation of llama.cpp, with a rule "root"
+    SL_GRAMMAR_JSON_SCHEMA, // text: a schema in JSON. The answer is the JSON text of a value that the schema allows
+    SL_GRAMMAR_JSON_OBJECT, // the answer is any JSON object; text is not read
+    SL_GRAMMAR_REGEX,       // text: a regular expression that the whole answer matches
+    SL_GRAMMAR_CHOICE       // text: a JSON list of strings. The answer is one of them
+} sl_grammar_kind;
+
+// Reads a grammar from text [n]; docs/structured-output.md has the dialects. SL_ERR_FORMAT: the text is malformed, or has what
+// the dialect does not know; the message names line and column, or the place in a schema. SL_ERR_UNSUPPORTED: a keyword of a
+// schema is not supported, the grammar is left-recursive or too large, or no text follows it.
+SL_API int sl_grammar_new(sl_grammar_kind kind, const char *text, size_t n, sl_grammar **out, sl_error *err);
+SL_API void sl_grammar_free(sl_grammar *g);
+
 // ---- text in, text out ----
 
 // Receives generated text piece by piece: text[0..n) of whole UTF-8 characters, without a NUL at its end. When it does not
@@ -295,11 +314,12 @@ SL_API int sl_step(sl_session *const *batch, int n, sl_sampler *const *samplers,
 typedef int (*sl_text_fn)(void *ctx, const char *text, size_t n);
 
 typedef enum sl_stop {
-    SL_STOP_END,     // the model sampled an end token
+    SL_STOP_END,     // the model sampled an end token, or the grammar allows no further text
     SL_STOP_STRING,  // a stop string appeared; the text ends before it
     SL_STOP_LENGTH,  // max_tokens
     SL_STOP_CONTEXT, // the context is full
-    SL_STOP_CALLER   // sl_text_fn, sl_cancel or sl_stream_end asked to stop; the text so far is valid
+    SL_STOP_CALLER,  // sl_text_fn, sl_cancel or sl_stream_end asked to stop; the text so far is valid
+    SL_STOP_ERROR    // the grammar cannot go on: sl_stream_error. sl_generate and chats return this error
 } sl_stop;
 
 typedef struct sl_generation {
@@ -317,6 +337,13 @@ typedef struct sl_generation {
     // A stream records the log-probability of each token and of so many alternatives, 0 to SL_MAX_LOGPROBS. -1: it records
     // none. sl_generate and chats never record them.
     int n_logprobs;
+    // Tokens are sampled only if the text then follows the grammar, or can still become a text that does. An end token is
+    // sampled only where the text follows it. max_tokens and a stop string can end a text before. NULL: any text
+    const sl_grammar *grammar;
+    // The grammar begins behind this text of the answer, such as "</think>", and until then every token may come, an end token
+    // too. Special tokens count as their strings. If the token that ends the text has more bytes, the grammar begins with them;
+    // white space among them that the grammar does not allow is skipped. NULL: the grammar begins at once
+    const char *grammar_after;
 } sl_generation;
 
 enum { SL_UNSET = -2147483647 - 1, SL_MAX_LOGPROBS = 20 };
@@ -350,18 +377,20 @@ typedef struct sl_token_logprobs {
 // sl_stream_ids with sl_prefill. A model without a tokenizer gives ids and no text.
 typedef struct sl_stream sl_stream;
 
-// options as in sl_generate, and copied. SL_ERR_ARG: stop strings, but the model has no tokenizer. With options->attn the call
-// runs the engine.
+// options as in sl_generate, and copied. SL_ERR_ARG: stop strings or a grammar, but the model has no tokenizer. With
+// options->attn the call runs the engine.
 SL_API int sl_stream_new(sl_session *session, const sl_generation *options, sl_stream **out, sl_error *err);
 SL_API void sl_stream_free(sl_stream *s);
 // Sets the options of later generations. SL_ERR_ARG also while the stream runs. After an error the previous options stay.
 SL_API int sl_stream_set_options(sl_stream *s, const sl_generation *options, sl_error *err);
 // Begins a generation after the tokens of the session, which the penalties see. at_start: no text precedes the generated text,
 // so a tokenizer of the SentencePiece kind omits the first blank. SL_ERR_ARG: a stream of this session runs already.
+// SL_ERR_UNSUPPORTED: no token of the model can begin a text of the grammar.
 SL_API int sl_stream_begin(sl_stream *s, int at_start, sl_error *err);
 // Each running stream of the n streams makes one token. The streams belong to one engine, and at most n_sequences of them run.
 // Their tokens do not depend on each other, and their attention may differ. It returns the errors of sl_sample and sl_step, and
-// then no stream has changed. If memory is missing after the step, it returns SL_ERR_MEMORY, and the streams have ended.
+// then no stream has changed. If memory is missing after the step, it returns SL_ERR_MEMORY, and the streams have ended. A
+// stream whose grammar cannot go on ends with SL_STOP_ERROR, which is no error of the call.
 SL_API int sl_streams_step(sl_stream *const *streams, int n, sl_error *err);
 SL_API int sl_stream_is_running(const sl_stream *s); // 0: it has ended, or not begun
 // The text that the last sl_streams_step with this stream completed: [*n] whole UTF-8 characters, without a NUL at its end. It
@@ -370,6 +399,9 @@ SL_API int sl_stream_is_running(const sl_stream *s); // 0: it has ended, or not 
 SL_API const char *sl_stream_text(const sl_stream *s, size_t *n);
 // Ends a running generation with SL_STOP_CALLER. sl_stream_text then has the text that waited. Does nothing otherwise.
 SL_API int sl_stream_end(sl_stream *s, sl_error *err);
+// SL_STOP_ERROR: why. SL_ERR_UNSUPPORTED: no token can go on with the text, or the grammar is too ambiguous. SL_ERR_ARG: the
+// logit biases leave no token that the grammar allows, or the text behind grammar_after does not fit. SL_ERR_MEMORY
+SL_API const sl_error *sl_stream_error(const sl_stream *s);
 SL_API sl_generated sl_stream_result(const sl_stream *s); // the counts so far; its stop is valid once the stream has ended
 // What the attention of the generation's decode steps read. SL_ERR_UNSUPPORTED on a GPU, whose kernels count for the whole
 // batch.

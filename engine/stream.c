@@ -11,6 +11,7 @@ struct sl_stream {
     sl_session *session;
     sl_sampler *sampler;
     sl_stopper *stopper; // NULL: no stop strings
+    sl_guide *guide;     // NULL: no grammar
     sl_plan *plan;       // attention of the decode steps; NULL: the engine's
     int max_tokens, n_logprobs;
     int32_t end;                    // ends a generation, besides the model's end tokens; -1: none
@@ -24,8 +25,9 @@ struct sl_stream {
     sl_logprobs logprobs;
     sl_attn_stats work; // of its decode steps
     sl_detok_stream detok;
-    sl_text piece; // text of the last token
-    sl_text shown; // text that the last step completed
+    sl_text piece;  // text of the last token
+    sl_text shown;  // text that the last step completed
+    sl_error error; // of SL_STOP_ERROR
 };
 
 // ---- life ----
@@ -37,6 +39,7 @@ static const sl_model *model_of(const sl_stream *s) {
 int sl_stream_set_options(sl_stream *s, const sl_generation *o, sl_error *err) {
     sl_sampler *sampler = NULL;
     sl_stopper *stopper = NULL;
+    sl_guide *guide = NULL;
     sl_plan *plan = NULL;
     if (o->max_tokens < 0) return sl_fail(err, SL_ERR_ARG, "{max_tokens} %d: expected 0 (no limit) or more", o->max_tokens);
     if (o->n_stop < 0) return sl_fail(err, SL_ERR_ARG, "a list of %d stop strings: expected 0 or more", o->n_stop);
@@ -44,22 +47,26 @@ int sl_stream_set_options(sl_stream *s, const sl_generation *o, sl_error *err) {
         return sl_fail(err, SL_ERR_ARG, "n_logprobs %d: expected -1 (none) to %d", o->n_logprobs, SL_MAX_LOGPROBS);
     if (o->n_stop && !model_of(s)->tokenizer)
         return sl_fail(err, SL_ERR_ARG, "{stop}: expected none, because the model has no tokenizer");
+    if (o->grammar_after && !o->grammar) return sl_fail(err, SL_ERR_ARG, "{grammar_after}: expected a grammar, found none");
     if (s->is_running) return sl_fail(err, SL_ERR_ARG, "options of a stream that runs: call sl_stream_end first");
     const sl_sampling otherwise = sl_sampling_default();
     sl_sampling sampling = o->sampling;
     sl_sampling_complete(model_of(s), &otherwise, &sampling);
     int rc = sl_sampler_new(&sampling, model_of(s)->config.n_vocab, &sampler, err);
     if (!rc && o->n_stop) rc = sl_stopper_new(o->stop, o->n_stop, &stopper, err);
+    if (!rc && o->grammar) rc = sl_guide_new(s->session->engine, o->grammar, o->grammar_after, &guide, err);
     if (!rc && o->attn) rc = sl_plan_parse(s->session->engine, o->attn, &plan, err);
     if (rc) {
+        sl_guide_free(guide);
         sl_stopper_free(stopper);
         sl_sampler_free(sampler);
         return rc;
     }
     sl_sampler_free(s->sampler);
     sl_stopper_free(s->stopper);
+    sl_guide_free(s->guide);
     sl_plan_drop(s->session->engine, s->plan);
-    s->sampler = sampler, s->stopper = stopper, s->plan = plan;
+    s->sampler = sampler, s->stopper = stopper, s->guide = guide, s->plan = plan;
     s->progress = o->progress;
     sl_stream_set_limits(s, o->max_tokens, o->n_logprobs);
     return 0;
@@ -94,6 +101,7 @@ void sl_stream_free(sl_stream *s) {
     if (!s) return;
     stop(s, SL_STOP_CALLER);
     sl_stopper_free(s->stopper);
+    sl_guide_free(s->guide);
     sl_sampler_free(s->sampler);
     sl_logprobs_free(&s->logprobs);
     sl_ids_free(&s->ids);
@@ -154,6 +162,10 @@ const char *sl_stream_text(const sl_stream *s, size_t *n) {
     return s->shown.n ? s->shown.data : "";
 }
 
+const sl_error *sl_stream_error(const sl_stream *s) {
+    return &s->error;
+}
+
 sl_generated sl_stream_result(const sl_stream *s) {
     return s->out;
 }
@@ -188,6 +200,10 @@ int sl_stream_begin(sl_stream *s, int at_start, sl_error *err) {
     if (rc) return rc;
     sl_sampler_truncate(s->sampler, 0);
     for (int i = 0; !rc && i < session->kv.n_tokens; i++) rc = sl_sampler_accept(s->sampler, session->ids[i], err);
+    if (!rc && s->guide) {
+        sl_guide_begin(s->guide);
+        rc = sl_guide_limit(s->guide, s->sampler, s->end, err);
+    }
     if (rc) return rc;
     s->out = (sl_generated){.n_prompt = session->kv.n_tokens};
     s->detok = sl_detok_begin(model_of(s)->tokenizer, 0, at_start);
@@ -247,11 +263,33 @@ static int is_named(const sl_stream *s, int32_t id) {
     return 0;
 }
 
+// 1: the grammar allows the sampled token, as it always does if the logit biases leave a token that the grammar allows.
+static int is_allowed(sl_stream *s, int32_t id) {
+    const uint32_t *allowed = sl_sampler_allowed(s->sampler);
+    if (!allowed || allowed[id / 32] >> id % 32 & 1) return 1;
+    sl_fail(&s->error, SL_ERR_ARG, "{grammar}: the logit biases leave no token that it allows");
+    return 0;
+}
+
+// Moves the grammar on. On a GPU the step still runs, so the next tokens are found meanwhile.
+static void follow_grammar(sl_stream *s, int32_t id, int is_last) {
+    int rc = sl_guide_accept(s->guide, id, &s->error);
+    if (rc > 0)
+        stop(s, SL_STOP_END);
+    else if (rc < 0 || (!is_last && sl_guide_limit(s->guide, s->sampler, s->end, &s->error)))
+        stop(s, SL_STOP_ERROR);
+}
+
 // Handles a sampled token. is_last: it is the last one, and not in the session; else the step appended it, unless it is an end
-// token of the model. The token that completes a stop string leaves the session.
+// token of the model. The token that completes a stop string leaves the session, and so does a token that is not allowed.
 static int take_token(sl_stream *s, int32_t id, int is_last, sl_stop reason, sl_error *err) {
     const sl_model *model = model_of(s);
     int is_eos = sl_model_is_eos(model, id), is_appended = !is_last && !is_eos, n_before = s->session->kv.n_tokens - 1;
+    if (!is_allowed(s, id)) {
+        stop(s, SL_STOP_ERROR);
+        int rc = show_rest(s, err);
+        return rc || !is_appended ? rc : sl_session_truncate(s->session, n_before, err);
+    }
     int rc = sl_ids_push(&s->ids, id, err);
     if (!rc) rc = sl_logprobs_add(&s->logprobs, id, err);
     if (!rc && is_appended) rc = sl_sampler_accept(s->sampler, id, err);
@@ -266,6 +304,7 @@ static int take_token(sl_stream *s, int32_t id, int is_last, sl_stop reason, sl_
     if (model->tokenizer && id < sl_tokenizer_n_vocab(model->tokenizer)) // the ids above are padding and have no text
         rc = sl_detok_next(&s->detok, id, &s->piece, err);
     if (!rc) rc = show(s, err);
+    if (!rc && s->guide && s->is_running) follow_grammar(s, id, is_last);
     if (!rc && is_last && s->is_running) stop(s, reason);
     if (!rc && !s->is_running) rc = show_rest(s, err);
     if (!rc && is_appended && s->out.stop == SL_STOP_STRING && !s->is_running)
@@ -378,6 +417,10 @@ int sl_stream_run(sl_stream *s, const int32_t *ids, int n, int at_start, sl_text
         if (rc || !asked || !s->is_running) continue;
         rc = sl_stream_end(s, err);
         if (!rc) rc = deliver(s, on_text, ctx, text, &asked, err);
+    }
+    if (!rc && s->out.stop == SL_STOP_ERROR) {
+        rc = s->error.code;
+        if (err) *err = s->error;
     }
     if (rc) stop(s, SL_STOP_CALLER);
     s->out.n_reused = n_kept;

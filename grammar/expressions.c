@@ -355,6 +355,7 @@ static int emit_rules(sl_builder *b) {
     size_t n_rules = b->bodies.n;
     if (g) g->start = calloc(n_rules + 1, sizeof *g->start), g->sets = calloc(SL_GRAMMAR_MOST_SETS, sizeof *g->sets);
     b->set_slots = calloc(SET_SLOTS, sizeof *b->set_slots);
+    if (g) atomic_init(&g->n_users, 1);
     if (!g || !g->start || !g->sets || !b->set_slots) return sl_fail(b->err, SL_ERR_MEMORY, "a grammar: out of memory");
     add_node(b, SL_NODE_END, 0, 0);
     for (size_t i = 0; i < n_rules && !b->rc; i++)

@@ -2,9 +2,11 @@
 //
 // Four objects:
 //   sl_grammar      a grammar over bytes, read from GBNF, a JSON schema, a regular expression or a list of texts. Immutable.
+//                   sleigh.h declares it, and sl_grammar_new, which reads any of them from a text.
 //   sl_token_trie   the bytes of a tokenizer's tokens. Immutable.
 //   sl_matcher      a grammar with a trie, and what it has computed so far. One thread at a time may use a matcher and its
-//   runs. sl_grammar_run  one generation: where the text is in the grammar.
+//                   runs.
+//   sl_grammar_run  one generation: where the text is in the grammar.
 //
 // A prefix of a text is viable if some continuation by bytes follows the grammar. A token is allowed if its bytes leave the
 // prefix viable. An end token is allowed if the text follows the grammar. Other special tokens are never allowed.
@@ -18,8 +20,6 @@
 #include "tokenizer/tokenizer.h"
 
 // ---- grammars ----
-
-typedef struct sl_grammar sl_grammar;
 
 // The readers. docs/structured-output.md has the dialects. SL_ERR_FORMAT: the text or the schema is malformed, or a text has a
 // construct that the reader does not know. SL_ERR_UNSUPPORTED: a keyword of a schema is not supported, the grammar is
@@ -36,7 +36,9 @@ int sl_grammar_new_json_object(sl_grammar **out, sl_error *err);
 int sl_grammar_new_regex(const char *text, size_t n, sl_grammar **out, sl_error *err);
 // One of the strings of a list.
 int sl_grammar_new_choice(const json_t *texts, sl_grammar **out, sl_error *err);
-void sl_grammar_free(sl_grammar *g);
+void sl_grammar_use(const sl_grammar *g); // one more user; sl_grammar_free ends the use
+// 1: the grammars have the same graph, so the same texts follow them. Grammars that a reader made of equal texts are equal.
+int sl_grammar_equal(const sl_grammar *a, const sl_grammar *b);
 
 // ---- tokens ----
 
@@ -72,6 +74,8 @@ int sl_grammar_allowed(sl_grammar_run *run, uint32_t *bits, sl_error *err);
 // Appends a token to the text; an end token ends the run. SL_ERR_ARG: the token is not allowed, or the run has ended. After an
 // error the run is where it was.
 int sl_grammar_accept(sl_grammar_run *run, int32_t id, sl_error *err);
+// The same for bytes [n] that a token holds beside others. SL_ERR_ARG: no text of the grammar goes on with them.
+int sl_grammar_accept_bytes(sl_grammar_run *run, const char *bytes, size_t n, sl_error *err);
 int sl_grammar_can_end(const sl_grammar_run *run);  // 1: the text follows the grammar
 int sl_grammar_must_end(const sl_grammar_run *run); // 1: it does, and no longer text does. An ended run must end too.
 

@@ -2,12 +2,14 @@
 //
 // The parts, lowest first: utf8_ranges.c, expressions.c (what readers build), rule_graph.c (the finished grammar), key_sets.c,
 // automaton.c (states), token_trie.c, matcher.c; text_reader.c and the readers regex.c, json_texts.c, number_range.c,
-// schema_merge.c, json_schema.c, gbnf.c.
+// schema_merge.c, json_schema.c, gbnf.c; grammar_texts.c.
 #ifndef SLEIGH_GRAMMAR_INTERNAL_H
 #define SLEIGH_GRAMMAR_INTERNAL_H
 
 #include "base/arrays.h"
 #include "grammar/grammar.h"
+
+#include <stdatomic.h>
 
 enum {
     SL_GRAMMAR_MOST_NODES = 1 << 19,
@@ -233,6 +235,7 @@ static inline int sl_byte_set_has(const sl_byte_set *s, unsigned byte) {
 }
 
 struct sl_grammar {
+    atomic_int n_users;
     sl_node *nodes; // [n_nodes]; every node but those that nothing reaches has a text that leads to the end of its rule
     int32_t *edges;
     sl_byte_set *sets;

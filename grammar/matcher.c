@@ -346,19 +346,34 @@ int sl_grammar_allowed(sl_grammar_run *run, uint32_t *bits, sl_error *err) {
     return any ? 0 : sl_fail(err, SL_ERR_UNSUPPORTED, "no token of the vocabulary can go on with a text of the grammar");
 }
 
+// *state: the run's state after more bytes
+static int advance(const sl_grammar_run *run, const char *bytes, size_t n, uint32_t *state, sl_error *err) {
+    int rc = begin(run->m, err);
+    *state = run->state;
+    for (size_t i = 0; !rc && i < n; i++) rc = sl_automaton_step(&run->m->a, *state, (unsigned char)bytes[i], state, err);
+    return rc;
+}
+
 int sl_grammar_accept(sl_grammar_run *run, int32_t id, sl_error *err) {
-    sl_matcher *m = run->m;
-    const sl_token_trie *trie = m->trie;
+    const sl_token_trie *trie = run->m->trie;
     int is_end = 0, rc = check_open(run, err);
     if (rc) return rc;
     for (int i = 0; i < trie->n_ends; i++) is_end |= trie->ends[i] == id;
     if (is_end && sl_grammar_can_end(run)) return run->has_ended = 1, 0;
-    rc = begin(m, err);
-    uint32_t state = run->state, has_bytes = id >= 0 && id < trie->n_vocab && trie->from[id] < trie->from[id + 1];
-    for (uint32_t i = has_bytes ? trie->from[id] : 0; !rc && has_bytes && i < trie->from[id + 1]; i++)
-        rc = sl_automaton_step(&m->a, state, (unsigned char)trie->bytes.data[i], &state, err);
-    if (!rc && (!has_bytes || state == SL_STATE_DEAD))
-        rc = sl_fail(err, SL_ERR_ARG, "token %d: expected a token that the grammar allows", id);
+    int has_bytes = id >= 0 && id < trie->n_vocab && trie->from[id] < trie->from[id + 1];
+    uint32_t state = SL_STATE_DEAD;
+    if (has_bytes) rc = advance(run, trie->bytes.data + trie->from[id], trie->from[id + 1] - trie->from[id], &state, err);
+    if (!rc && state == SL_STATE_DEAD) rc = sl_fail(err, SL_ERR_ARG, "token %d: expected a token that the grammar allows", id);
+    if (!rc) run->state = state;
+    return rc;
+}
+
+int sl_grammar_accept_bytes(sl_grammar_run *run, const char *bytes, size_t n, sl_error *err) {
+    uint32_t state;
+    int rc = check_open(run, err);
+    if (!rc) rc = advance(run, bytes, n, &state, err);
+    if (!rc && state == SL_STATE_DEAD)
+        rc = sl_fail(err, SL_ERR_ARG, "\"%.*s\": expected a text that the grammar allows", (int)n, bytes);
     if (!rc) run->state = state;
     return rc;
 }

@@ -5,10 +5,32 @@
 #include <stdlib.h>
 #include <string.h>
 
+// ---- users ----
+
+void sl_grammar_use(const sl_grammar *g) {
+    atomic_fetch_add(&((sl_grammar *)g)->n_users, 1); // the count is no part of what the caller sees as constant
+}
+
 void sl_grammar_free(sl_grammar *g) {
-    if (!g) return;
+    if (!g || atomic_fetch_sub(&g->n_users, 1) > 1) return;
     free(g->nodes), free(g->edges), free(g->sets), free(g->start), free(g->nullable);
     free(g);
+}
+
+static int equal_nodes(const sl_grammar *g, const sl_node *x, const sl_grammar *h, const sl_node *y) {
+    if (x->kind != y->kind || x->b != y->b) return 0;
+    if (x->kind == SL_NODE_BYTES) return !memcmp(&g->sets[x->a], &h->sets[y->a], sizeof *g->sets);
+    if (x->kind == SL_NODE_SPLIT) return !memcmp(g->edges + x->a, h->edges + y->a, (size_t)x->b * sizeof *g->edges);
+    return x->a == y->a;
+}
+
+int sl_grammar_equal(const sl_grammar *a, const sl_grammar *b) {
+    if (a == b) return 1;
+    if (a->n_nodes != b->n_nodes || a->n_rules != b->n_rules || a->root != b->root) return 0;
+    if (memcmp(a->start, b->start, (size_t)a->n_rules * sizeof *a->start)) return 0;
+    for (int32_t i = 0; i < a->n_nodes; i++)
+        if (!equal_nodes(a, &a->nodes[i], b, &b->nodes[i])) return 0;
+    return 1;
 }
 
 // ---- which nodes lead to the end of their rule: by some text; by the empty text ----

@@ -19,7 +19,7 @@
 // clang-format off
 #define SUITES(X) \
     X(scripts) X(package) /* the longest cases: no process waits for them at the end */ \
-    X(json) X(sessions) X(streams) X(plans) X(scheduler) X(observation) X(edges) X(unbound) X(config) X(fields) X(model_settings) \
+    X(json) X(sessions) X(streams) X(guided) X(plans) X(scheduler) X(observation) X(edges) X(unbound) X(config) X(fields) X(model_settings) \
     X(dequant) X(gguf) X(gguf_keys) X(gguf_model) \
     X(kv) X(loader) X(kv_place) X(kv_offload) X(bucket_file) X(host_memory) \
     X(weights) X(rope) X(fuzz) X(backend) X(unicode) X(patterns) X(tekken) X(tokenizer) X(added_tokens) X(pipelines) \
@@ -28,7 +28,7 @@
     X(certified) X(formulas) X(proposals) X(importance) X(sparse) X(saap) X(saap_is) X(bernoulli) X(vattention) \
     X(vattention_bounds) X(extremes) X(sinks) X(means) X(masks) X(sparse_prefill) X(model) X(model_goldens) \
     X(real_model) X(prefill_methods) X(thresholds) X(session_file) X(dummy) X(step) X(path) X(finite) \
-    X(attention_spread) X(embed) X(examples) X(cli) X(cli_answer) X(cli_inspect) X(line_screen) X(cli_output) \
+    X(attention_spread) X(embed) X(examples) X(cli) X(cli_answer) X(cli_grammar) X(cli_inspect) X(line_screen) X(cli_output) \
     X(cli_chat) X(prompt_cache) X(cli_jsonl) X(cli_prefill) X(cli_parallel) X(cli_bench) X(cli_compare) X(cli_eval) \
     X(cli_meter) X(cli_perplexity) X(cli_plot) X(cli_reproduce) X(cli_manual) X(cli_parts) X(cli_habits) X(cli_flags) \
     X(figures_bench) X(figures_compare) X(figures_eval) X(figures_tune) X(plot_figures) X(cli_rope) X(cli_hub) \

@@ -95,6 +95,11 @@ const cli_option cli_option_table[] = {
     {"Sampling", "--presence-penalty", "X", OPT_FLOAT, F(run.sampling.presence_penalty), -1e3, 1e3, "0", SAMPLES | CLI_SERVE, "subtract X from the logit of each recent token; 0: off"},
     {"Sampling", "--frequency-penalty", "X", OPT_FLOAT, F(run.sampling.frequency_penalty), -1e3, 1e3, "0", SAMPLES | CLI_SERVE, "subtract X from the logit of a token for each recent occurrence; 0: off"},
     {"Sampling", "-l --logit-bias", "ID+BIAS", OPT_LIST, F(run.sampling.logit_bias), 0, 0, NULL, SAMPLES, "change the logit of a token: 15+1, 15-0.5, 15-inf (may be repeated)"},
+    {"Sampling", "--grammar --grammar-file", "FILE", OPT_STRING, F(run.grammar.gbnf), 0, 0, NULL, RUNS, "the answer follows the GBNF grammar in FILE; a value with ::= is the grammar itself (docs/structured-output.md)"},
+    {"Sampling", "-j --json-schema -jf --json-schema-file", "FILE", OPT_STRING, F(run.grammar.schema), 0, 0, NULL, RUNS, "the answer is JSON that the JSON schema in FILE allows; a value that begins with { is the schema itself"},
+    {"Sampling", "--regex", "REGEX", OPT_STRING, F(run.grammar.regex), 0, 0, NULL, RUNS, "the whole answer matches this regular expression"},
+    {"Sampling", "--choice", "TEXT", OPT_LIST, F(run.grammar.choices), 0, 0, NULL, RUNS, "the answer is one of the texts of this flag (repeat it for each)"},
+    {"Sampling", "--grammar-after", "TEXT", OPT_STRING, F(run.grammar.after), 0, 0, NULL, RUNS, "with one of these flags: restrict only what follows TEXT in the answer, such as </think>"},
 
     {"Attention", "--attn", "SPEC", OPT_STRING, F(run.attention.attn), 0, 0, "dense", CLI_DECODES, "attention method for decoding, with parameters: santa-prop:S=128 (`sleigh methods` lists all); auto: dense below a measured length, the fastest method above it"},
     {"Attention", "--attn-layer", "RULE", OPT_LIST, F(run.attention.attn_layers), 0, 0, NULL, CLI_DECODES | CLI_EVAL, "use another method in some layers: 0=dense, 2-5=santa:S=64 (may be repeated)"},

@@ -328,10 +328,17 @@ int cli_options_parse(cli_options *o, unsigned command, int n, char **args, sl_e
 void cli_options_free(cli_options *o) {
     sl_source_close(o->run.model.source);
     for (int i = 0; i < o->owned.n; i++) free((void *)o->owned.items[i]);
-    const cli_list *const lists[] = {
-        &o->owned,           &o->run.limits.stops,    &o->run.sampling.logit_bias,           &o->run.attention.attn_layers,
-        &o->run.stats.attns, &o->run.attention.attns, &o->run.attention.attn_prefill_layers, &o->run.attention.attn_prefills,
-        &o->serve.api_keys,  &o->serve.cors_origins};
+    const cli_list *const lists[] = {&o->owned,
+                                     &o->run.limits.stops,
+                                     &o->run.sampling.logit_bias,
+                                     &o->run.attention.attn_layers,
+                                     &o->run.stats.attns,
+                                     &o->run.attention.attns,
+                                     &o->run.attention.attn_prefill_layers,
+                                     &o->run.attention.attn_prefills,
+                                     &o->run.grammar.choices,
+                                     &o->serve.api_keys,
+                                     &o->serve.cors_origins};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]->items);
 }
 

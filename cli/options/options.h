@@ -96,6 +96,12 @@ typedef struct cli_sampling_options {
     cli_list logit_bias;
 } cli_sampling_options;
 
+typedef struct cli_grammar_options { // at most one of the first four
+    const char *gbnf, *schema, *regex;
+    cli_list choices;
+    const char *after;
+} cli_grammar_options;
+
 typedef struct cli_stats_options { // --stats and its flags
     const char *path;              // NULL: no file
     cli_list attns;
@@ -113,6 +119,7 @@ typedef struct cli_run_options {
     cli_limit_options limits;
     cli_attention_options attention;
     cli_sampling_options sampling;
+    cli_grammar_options grammar;
     cli_stats_options stats;
     cli_ids_options ids;
 } cli_run_options;

@@ -4,6 +4,7 @@
 #include "cli/output/progress_bar.h"
 #include "cli/process.h"
 #include "cli/run/attn_flags.h"
+#include "cli/run/grammar_flags.h"
 #include "cli/run/load_model.h"
 #include "cli/run/pick_device.h"
 #include "cli/run/run_plan.h"
@@ -55,6 +56,7 @@ static int open_model(cli_run *run, sl_error *err) {
     if (!rc) rc = cli_check_device(&o->device, err);
     if (!rc) rc = cli_plan_decode(&o->attention, NULL, &spec, NULL, err);
     if (!rc) rc = cli_check_biases(&o->sampling, err);
+    if (!rc) rc = cli_make_grammar(&o->grammar, &run->grammar, err);
     if (!rc) run->device = cli_pick_device(o, &spec, 1);
     if (!rc) rc = cli_read_config(o, &config, err);
     if (!rc) rc = cli_stats_open(&run->stats, &o->stats, err);
@@ -99,6 +101,7 @@ void cli_run_close(cli_run *run) {
     cli_auto_close(&run->attn_auto);
     cli_attn_profile_free(&run->profile);
     free((void *)run->sampling.bias);
+    sl_grammar_free(run->grammar);
     sl_model_free(run->model);
     *run = (cli_run){0};
 }

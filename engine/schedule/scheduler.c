@@ -485,6 +485,8 @@ static void end_step(sl_job *j) {
     j->scheduler->all.generated_tokens++;
     if (sl_stream_is_running(j->stream))
         changed(j);
+    else if (sl_stream_result(j->stream).stop == SL_STOP_ERROR)
+        fail_job(j, sl_stream_error(j->stream));
     else
         end_job(j);
 }

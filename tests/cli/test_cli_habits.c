@@ -90,6 +90,12 @@ static int same_field(const cli_option *opt, const cli_options *a, const cli_opt
         const char *s = *(const char *const *)x, *t = *(const char *const *)y;
         return s == t || (s && t && !strcmp(s, t));
     }
+    if (opt->type == OPT_LIST) {
+        const cli_list *s = (const cli_list *)x, *t = (const cli_list *)y;
+        for (int i = 0; i < s->n && i < t->n; i++)
+            if (strcmp(s->items[i], t->items[i])) return 0;
+        return s->n == t->n;
+    }
     return opt->type == OPT_FLOAT ? *(const double *)x == *(const double *)y : *(const int *)x == *(const int *)y;
 }
 
@@ -188,7 +194,7 @@ static void one_by_one(void) {
         {{"--simple-io=1"}, 2, "flag --simple-io takes no value"},
         {{"--no-escape"}, 0, "stopped: "},
         {{"--flash-atn"}, 2, "unknown flag --flash-atn; did you mean --flash-attn?"},
-        {{"--json-schemx"}, 2, "unknown flag --json-schemx; --help"}, // a refused flag is no suggestion
+        {{"--slot-save-patx"}, 2, "unknown flag --slot-save-patx; --help"}, // a refused flag is no suggestion
         {{"--no-"}, 2, "unknown flag --no-"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -1,6 +1,6 @@
-// tests/engine/test_scheduler.c - the scheduler and its prefix cache: random jobs with several methods, prefills, lengths and
-// priorities, cancelled at random, in a KV cache that is too small for all, each against its prompt alone in an engine of its
-// own. Then the rules of admission, order and memory, and the prefix tree against a list.
+// tests/engine/test_scheduler.c - the scheduler and its prefix cache: random jobs with several methods, prefills, grammars,
+// lengths and priorities, cancelled at random, in a KV cache that is too small for all, each against its prompt alone in an
+// engine of its own. Then the rules of admission, order and memory, and the prefix tree against a list.
 #include "engine/engine_internal.h"
 #include "engine/logprobs.h"
 #include "engine/schedule/prefix_tree.h"
@@ -9,6 +9,7 @@
 #include "tests/support/models.h"
 #include "tests/test.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,6 +38,7 @@ typedef struct answer {
 } answer;
 
 static sl_model *model;
+static sl_grammar *grammars[2];
 
 static sl_engine *open_engine(sl_engine_options o) {
     sl_engine *e;
@@ -74,6 +76,7 @@ static spec random_spec(int32_t *const *bases, int i) {
     s.generation.sampling.seed = (uint32_t)test_below(4), s.generation.attn = s.attn;
     s.generation.n_logprobs = test_below(4) ? -1 : 2;
     if (test_below(3) == 0) s.generation.sampling.repeat_penalty = 1.3f;
+    if (test_below(3) == 0) s.generation.grammar = grammars[test_below(2)];
     return s;
 }
 
@@ -233,8 +236,12 @@ static void load(void) {
 }
 
 static void alone_or_not(void) {
+    static const char schema[] = "{\"properties\": {\"a\": {\"type\": \"integer\"}}, \"required\": [\"a\"]}";
     load();
+    CHECK_OK(sl_grammar_new(SL_GRAMMAR_JSON_SCHEMA, schema, sizeof schema - 1, &grammars[0], &err), err);
+    CHECK_OK(sl_grammar_new(SL_GRAMMAR_REGEX, "[a-z]{2} [^x]*", 14, &grammars[1], &err), err);
     random_jobs(0), random_jobs(1), random_jobs(2);
+    sl_grammar_free(grammars[0]), sl_grammar_free(grammars[1]);
     sl_model_free(model);
 }
 
@@ -245,6 +252,35 @@ static spec plain_spec(int n, int max_tokens) {
     s.ids = test_ids(n, sl_model_n_vocab(model), test_seed + 5);
     s.generation.max_tokens = max_tokens, s.generation.sampling = sl_sampling_default();
     return s;
+}
+
+// A job whose grammar cannot go on ends alone, with its error; so does one whose grammar no token can begin.
+static void grammar_errors(void) {
+    load();
+    spec of = plain_spec(100, 8), dead = of, never = of;
+    const sl_logit_bias no_x = {'x', -INFINITY}, none = {'z', -INFINITY};
+    CHECK_OK(sl_grammar_new(SL_GRAMMAR_REGEX, "abxy", 4, &grammars[0], &err), err);
+    CHECK_OK(sl_grammar_new(SL_GRAMMAR_REGEX, "zz", 2, &grammars[1], &err), err);
+    dead.generation.grammar = grammars[0], dead.generation.sampling.bias = &no_x, dead.generation.sampling.n_bias = 1;
+    never.generation.grammar = grammars[1], never.generation.sampling.bias = &none, never.generation.sampling.n_bias = 1;
+    sl_engine *e = open_engine((sl_engine_options){.n_sequences = 3});
+    sl_scheduler *s;
+    running jobs[3] = {{.of = &dead}, {.of = &of}, {.of = &never}};
+    CHECK_OK(sl_scheduler_new(e, NULL, &s, &err), err);
+    for (int i = 0; i < 3; i++) jobs[i].job = add(s, jobs[i].of, &jobs[i]);
+    while (sl_scheduler_step(s)) continue;
+    check_answer(&jobs[1]);
+    for (int i = 0; i < 3; i += 2) {
+        const sl_error *why = sl_job_error(jobs[i].job);
+        CHECK(why->code == SL_ERR_ARG && strstr(why->message, "the logit biases leave no token"));
+        CHECK(sl_stream_result(sl_job_stream(jobs[i].job)).stop == SL_STOP_ERROR);
+    }
+    CHECK(jobs[0].got.n_text == 2 && !memcmp(jobs[0].got.text, "ab", 2) && jobs[2].got.n_text == 0);
+    CHECK_INT(sl_scheduler_stats_of(s).n_failed, 2);
+    for (int i = 0; i < 3; i++) sl_job_free(jobs[i].job);
+    sl_grammar_free(grammars[0]), sl_grammar_free(grammars[1]);
+    close_all(s, e);
+    free(of.ids), sl_model_free(model);
 }
 
 // Jobs with one prompt that arrive together: one prefills, the others take its pages.
@@ -412,6 +448,7 @@ static void tree(void) {
 static const test_case cases[] = {
     {"alone-or-not", NEEDS_NOTHING, alone_or_not},
     {"one-prefill-for-all", NEEDS_NOTHING, one_prefill_for_all},
+    {"grammar-errors", NEEDS_NOTHING, grammar_errors},
     {"order", NEEDS_NOTHING, order},
     {"outgrows", NEEDS_NOTHING, outgrows},
     {"cancels", NEEDS_NOTHING, cancels},
