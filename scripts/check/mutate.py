@@ -14,7 +14,7 @@ environment variable sets, or for kernels a word in a copy of the program. Each 
 and the faults that it reaches. Then every fault meets the cases that reach it, until one fails: the quick cases that reach few faults come
 first, and --budget limits the seconds. So the kill rate is a lower bound. With --sanitizers, survivors meet the cases a second time in a
 build with sanitizers, as in CI. With --gpu the faults are in CUDA code. Nothing tells which cases reach a fault in a kernel, so the cases
-that need a GPU run in four groups: quick ones whose names fit the file, other quick ones, slow ones that fit, and the rest.
+that need a GPU run in groups, those first whose names fit the file, and quick ones before slow ones.
 
 A fault is killed when a case fails, crashes or takes ten times its time. A fault that does not compile does not count.
 scripts/check/mutations.txt remembers what a person found out about survivors: "equivalent" ones, which change no result, do not count. --idle
@@ -48,7 +48,7 @@ SANITIZERS = "-O2 -fsanitize=address,undefined -fno-sanitize-recover=undefined -
 MEMORY = 8 << 30  # address space of a test case, because a fault may allocate any amount
 TIMES, LEAST = 10, 20  # a case may take ten times as long as without a fault, and 20 seconds
 
-QUICK = 3  # seconds of a case that runs first on a GPU
+INSTANT, QUICK = 0.5, 3  # seconds of cases that run first on a GPU
 MARK = b"sleigh's mutant\0"  # of scripts/check/mutant.h
 
 
@@ -105,7 +105,8 @@ class Runner:
         try:
             out, status = p.communicate(timeout=timeout)[0], p.returncode
         except subprocess.TimeoutExpired:
-            out, status = b"", None
+            os.killpg(p.pid, signal.SIGKILL)
+            out, status = p.communicate()[0], None  # what it printed before
         self.end(p)
         with self.lock:
             self.running.discard(p)
@@ -278,7 +279,8 @@ def times_on_gpu(runner, folder, n, build):
     for name in re.findall(r"^FAIL +(\S+)", out, re.M):
         say(f"without a fault: {name} fails and is left out")
     say(f"without a fault: {len(passed)} cases pass, {sum(float(s) for _, s in passed):.0f} s of tests")
-    return {name: (float(s), set(range(n))) for name, s in passed}
+    seconds = dict(passed)
+    return {x: (float(seconds[x]), set(range(n))) for x in cases_of(runner, folder, build) if x in seconds}  # in the order of runs
 
 
 @functools.cache
@@ -301,21 +303,24 @@ def fitting(path):
 
 
 def try_groups(runner, folder, number, row, known, build):
-    """Runs the cases in groups, each in one process, because the start of a GPU takes longer than most cases. A group that takes
-    too long kills no fault: nothing tells which case hangs."""
-    words, groups, spent, tried = fitting(row["path"]), ([], [], [], []), 0.0, 0
+    """Runs the cases in groups, each in one process, because the start of a GPU takes longer than most cases: quick ones whose names
+    fit the file, other quick ones, longer ones that fit, slow ones that fit, and the rest. If a group takes too long, the case that
+    was running runs again alone, with the limit of a case."""
+    words, groups, spent, tried = fitting(row["path"]), ([], [], [], [], [], []), 0.0, 0
     for case, (seconds, _) in known.items():
-        fits = words & set(case.split("/")[0].split("_"))
-        groups[2 * (seconds >= QUICK) + (not fits)].append(case)
+        fits = bool(words & set(case.split("/")[0].split("_")))
+        groups[(0 if fits else 1) if seconds < INSTANT else (2 if fits else 4) if seconds < QUICK else 3 if fits else 5].append(case)
     for group in filter(None, groups):
         left, env = runner.args.budget - spent, {"SLEIGH_MUTANT": str(number)}
         if left <= 0:
             break
         why, seconds, passed = runner.test(folder, group, left + LEAST, env, build)
         spent, tried = spent + seconds, tried + len(passed)
-        if why in known:  # a second time, because the load of the machine can fail a case
+        if why and why.startswith("time limit of"):
+            why = next((x for x in group if x not in passed), None)
+        if why in known:  # a second time, because the load of the machine can fail or delay a case
             why = runner.test(folder, [why], max(LEAST, TIMES * known[why][0]), env, build)[0]
-        if why and not why.startswith("time limit of"):
+        if why:
             return {"result": "killed", "by": why, "tried": tried, "reaching": len(known), "seconds": round(spent, 1)}
     return {"result": "survived", "by": "", "tried": tried, "reaching": len(known), "seconds": round(spent, 1)}
 
