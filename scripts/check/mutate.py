@@ -271,6 +271,12 @@ def try_cases(runner, folder, number, _, known, build):
 # ---- on a GPU ----
 
 
+def whole_gpu_cases():
+    """Names of the cases that compare the memory or the time of a GPU, and so fail beside other programs."""
+    return {x for path in mutations.tracked() if path.startswith("tests/") and path.endswith(".c")
+            for x in re.findall(r'WHOLE_GPU_CASE\("([^"]+)"', mutations.read(path))}
+
+
 def times_on_gpu(runner, folder, n, build):
     """Runs all cases that need a GPU without a fault. Returns {case: (seconds, all numbers)}."""
     words = [f"{build}/sleigh-test", "--gpu", "-j", str(runner.args.jobs), *runner.args.cases]
@@ -279,8 +285,9 @@ def times_on_gpu(runner, folder, n, build):
     for name in re.findall(r"^FAIL +(\S+)", out, re.M):
         say(f"without a fault: {name} fails and is left out")
     say(f"without a fault: {len(passed)} cases pass, {sum(float(s) for _, s in passed):.0f} s of tests")
-    seconds = dict(passed)
-    return {x: (float(seconds[x]), set(range(n))) for x in cases_of(runner, folder, build) if x in seconds}  # in the order of runs
+    seconds, alone = dict(passed), whole_gpu_cases()
+    return {x: (float(seconds[x]), set(range(n))) for x in cases_of(runner, folder, build)  # in the order of runs
+            if x in seconds and x.split("/")[1] not in alone}
 
 
 @functools.cache
