@@ -56,7 +56,8 @@ typedef struct server_question {
     const char *attn, *prefill; // NULL: dense
     uint32_t seed, sequence;
     sl_sampling sampling; // without its seed
-    const char *stop;     // NULL: none
+    const char *stop;          // NULL: none
+    const sl_grammar *grammar; // NULL: any text
 } server_question;
 server_alone server_answer_alone(const server_question *q);
 
