@@ -140,8 +140,8 @@ static void check_alone(mixed *m, int i) {
     sl_ids_free(&ids);
 }
 
-// Methods, prefills, formats, seeds, lengths, streams, clients that leave, in a KV cache that is too small for all: every answer has the
-// text and the logits of its prompt alone.
+// Methods, prefills, formats, seeds, lengths, streams, clients that leave, in a KV cache that is too small for all: every
+// answer has the text and the logits of its prompt alone.
 static void mixed_requests(void) {
     pthread_t threads[CLIENTS];
     server_start(&(server_settings){.n_sequences = 4, .kv_tokens = 20 * 256});
