@@ -2,7 +2,7 @@
 // must follow it; where it begins and ends; streams side by side with and without a grammar; errors of one stream.
 #include "engine/engine_internal.h"
 #include "engine/stream.h"
-#include "tests/support/documents.h"
+#include "tests/support/schema_documents.h"
 #include "tests/support/models.h"
 #include "tests/test.h"
 

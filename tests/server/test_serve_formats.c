@@ -1,7 +1,7 @@
 // tests/server/test_serve_formats.c - structured output over HTTP: every format in every dialect against the library alone,
 // calls of tools that the request forces, and formats that are errors.
 #include "tests/server/serve_fixture.h"
-#include "tests/support/documents.h"
+#include "tests/support/schema_documents.h"
 #include "tests/support/run_cli.h"
 
 #include <regex.h>
@@ -268,7 +268,7 @@ static void errors(void) {
          "response_format", "no text follows"},
         {path, "\"prompt\": \"a\", \"grammar\": \"root ::= \\\"a\\\"\\nb ::= [a\"", "grammar", "line 2, column 9"},
         {path, "\"prompt\": \"a\", \"grammar\": \"root ::= root \\\"a\\\" | \\\"b\\\"\"", "grammar", "left-recursive"},
-        {path, "\"prompt\": \"a\", \"structured_outputs\": {\"regex\": \"a(?=b)\"}", "structured_outputs", "column 2"},
+        {path, "\"prompt\": \"a\", \"structured_outputs\": {\"regex\": \"a(?=b)\"}", "structured_outputs", "column 3"},
         {chat,
          "\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"tool_choice\": \"required\", \"tools\": [{\"type\": "
          "\"function\", \"function\": {\"name\": \"f\", \"parameters\": {\"properties\": {\"x\": {\"not\": {}}}}}}]",

@@ -1,5 +1,5 @@
-// tests/support/documents.c - see documents.h.
-#include "tests/support/documents.h"
+// tests/support/schema_documents.c - see schema_documents.h.
+#include "tests/support/schema_documents.h"
 #include "tests/test.h"
 
 #include <jansson.h>
