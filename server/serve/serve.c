@@ -1,6 +1,7 @@
 // server/serve/serve.c - the life of the server; see serve.h.
 #include "server/serve/serve_internal.h"
 #include "base/clock.h"
+#include "engine/guide.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -73,6 +74,17 @@ int serve_drain(serve_server *s) {
     return 1;
 }
 
+// Makes what the first answer with a grammar would wait for: the tree of the tokens' bytes.
+static int warm_grammars(sl_engine *e, sl_error *err) {
+    sl_grammar *any = NULL;
+    sl_guide *guide = NULL;
+    int rc = sl_grammar_new_json_object(&any, err);
+    if (!rc) rc = sl_guide_new(e, any, NULL, &guide, err);
+    sl_guide_free(guide);
+    sl_grammar_free(any);
+    return rc;
+}
+
 static int start(serve_server *s, const serve_model *m, sl_error *err) {
     const sl_scheduler_options o = {.step_tokens = s->options.step_tokens, .no_prefixes = s->options.no_prefixes};
     s->model = m;
@@ -87,6 +99,7 @@ static int start(serve_server *s, const serve_model *m, sl_error *err) {
     s->n_sequences = m->n_sequences;
     s->slots = calloc((size_t)s->n_sequences, sizeof *s->slots);
     if (!rc && !s->slots) rc = sl_fail(err, SL_ERR_MEMORY, "server: out of memory");
+    if (!rc && sl_model_tokenizer(m->model)) rc = warm_grammars(m->engine, err);
     return rc ? rc : serve_info_make(s, err);
 }
 

@@ -54,7 +54,8 @@ static json_t *sampling_json(const sl_sampling *s) {
 
 static json_t *features_json(const serve_server *s) {
     return json_pack("{s:b, s:b, s:b, s:b, s:b}", "chat", s->model->chat != NULL, "tools", s->calls != API_CALLS_NONE,
-                     "reasoning", s->reasons, "prefix_cache", !s->options.no_prefixes, "structured_output", 0);
+                     "reasoning", s->reasons, "prefix_cache", !s->options.no_prefixes, "structured_output",
+                     sl_model_tokenizer(s->model->model) != NULL);
 }
 
 static json_t *props_json(const serve_server *s) {

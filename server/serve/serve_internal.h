@@ -48,8 +48,10 @@ typedef struct serve_request {
     api_request api;
     serve_prompt *prompts; // [n_prompts]
     int n_prompts, n_prompt_tokens;
-    sl_sampling sampling; // its bias is owned
-    int32_t named[8];     // [n_named] special tokens that are written as text
+    sl_sampling sampling;      // its bias is owned
+    sl_grammar *grammar;       // of all answers; NULL: any text
+    const char *grammar_after; // static
+    int32_t named[8];          // [n_named] special tokens that are written as text
     int n_named, at_start;
     api_reply *reply;
 
@@ -144,6 +146,12 @@ void serve_infer(serve_server *s);     // serve_loop.c
 int serve_render(const serve_server *s, const api_request *q, sl_prompt *out, api_error *err);
 int serve_tokenize_chat(const serve_server *s, const sl_prompt *p, sl_ids *ids, api_error *err);
 int serve_tokenize_text(const serve_server *s, const api_request *q, const api_prompt *p, sl_ids *ids, api_error *err);
+
+// ---- structured output (serve_format.c) ----
+
+// Sets grammar and grammar_after of a request. in_reasoning: the prompt has written <think>, so the grammar begins behind
+// </think>. Status 400: the format, the tools or the form of their calls do not make a grammar.
+int serve_make_grammar(const serve_server *s, serve_request *r, int in_reasoning, api_error *err);
 
 // ---- answers (serve_answer.c) ----
 

@@ -212,13 +212,6 @@ static int make_reply(const serve_server *s, serve_request *r, int in_reasoning,
     return 0;
 }
 
-static int check_format(const api_request *q, api_error *err) {
-    const char *field = q->format.kind != API_FORMAT_FREE                                           ? q->format.field
-                        : q->tool_choice == API_TOOLS_REQUIRED || q->tool_choice == API_TOOLS_NAMED ? "tool_choice"
-                                                                                                    : NULL;
-    return field ? api_fail(err, 400, field, "%s: structured output is not built into this server", field) : 0;
-}
-
 // Sets what the inference thread needs.
 static int prepare(const serve_server *s, serve_request *r, api_error *err) {
     int in_reasoning = 0;
@@ -228,13 +221,13 @@ static int prepare(const serve_server *s, serve_request *r, api_error *err) {
         r->n_prompts = 0;
         return api_no_memory(err);
     }
-    int rc = check_format(&r->api, err);
-    if (!rc) rc = r->api.messages ? make_conversation(s, r, &in_reasoning, err) : make_texts(s, r, err);
+    int rc = r->api.messages ? make_conversation(s, r, &in_reasoning, err) : make_texts(s, r, err);
     for (int i = 0; !rc && i < r->n_prompts; i++) {
         rc = check_length(s, &r->prompts[i].ids, err);
         if (!rc) rc = make_plan(s, r, &r->prompts[i], err);
         r->n_prompt_tokens += (int)r->prompts[i].ids.n;
     }
+    if (!rc) rc = serve_make_grammar(s, r, in_reasoning, err);
     if (!rc) rc = make_sampling(s, r, err);
     if (!rc) rc = make_reply(s, r, in_reasoning, err);
     if (rc) return rc;

@@ -104,6 +104,7 @@ void serve_request_free(serve_server *s, serve_request *r) {
     }
     free(r->prompts);
     api_reply_free(r->reply);
+    sl_grammar_free(r->grammar);
     api_request_free(&r->api);
     free((void *)r->sampling.bias);
     free(r->choices);

@@ -2,6 +2,7 @@
 // must follow it; where it begins and ends; streams side by side with and without a grammar; errors of one stream.
 #include "engine/engine_internal.h"
 #include "engine/stream.h"
+#include "tests/support/schema_documents.h"
 #include "tests/support/models.h"
 #include "tests/test.h"
 
@@ -13,11 +14,6 @@
 static sl_error err;
 
 enum { N_CTX = 2048, ROUNDS = 40, TEXT = 8192, DOT_LINE = 331, ID_A = 97 }; // DOT_LINE: the token ".\n"
-
-static const char schema[] =
-    "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\",\"maxLength\":12},\"age\":{\"type\":\"integer\","
-    "\"minimum\":0,\"maximum\":120},\"tags\":{\"type\":\"array\",\"items\":{\"enum\":[\"red\",\"\xc3\xa9t\xc3\xa9\",null]},"
-    "\"minItems\":1,\"maxItems\":3}},\"required\":[\"name\",\"age\",\"tags\"]}";
 
 static const char *device = "cpu";
 static sl_model *model;
@@ -87,27 +83,9 @@ static sl_generation random_options(const sl_grammar *g) {
 
 // ---- answers follow the grammar ----
 
-static void check_document(const char *text) {
-    json_error_t e;
-    json_t *v = json_loads(text, JSON_REJECT_DUPLICATES, &e), *tags = json_object_get(v, "tags"), *tag;
-    size_t i, n_chars = 0;
-    if (!v) FAIL("%s: %s", text, e.text);
-    const char *name = json_string_value(json_object_get(v, "name"));
-    for (const char *p = name; p && *p; p++) n_chars += (*p & 0xc0) != 0x80;
-    const json_t *age = json_object_get(v, "age");
-    if (!name || n_chars > 12 || !json_is_integer(age) || json_integer_value(age) < 0 || json_integer_value(age) > 120 ||
-        !json_is_array(tags) || json_array_size(tags) < 1 || json_array_size(tags) > 3 || json_object_size(v) != 3)
-        FAIL("%s: does not follow the schema", text);
-    json_array_foreach(tags, i, tag) {
-        const char *s = json_string_value(tag);
-        if (!json_is_null(tag) && (!s || (strcmp(s, "red") && strcmp(s, "\xc3\xa9t\xc3\xa9")))) FAIL("%s: a wrong tag", text);
-    }
-    json_decref(v);
-}
-
 static void schemas(void) {
     open_all(1);
-    sl_grammar *g = grammar_of(SL_GRAMMAR_JSON_SCHEMA, schema);
+    sl_grammar *g = grammar_of(SL_GRAMMAR_JSON_SCHEMA, document_schema);
     for (int i = 0; i < ROUNDS; i++) {
         const sl_generation o = random_options(g);
         const answer a = say(&o, random_prompt());
@@ -132,7 +110,7 @@ enum { PROMPTS = 12 };
 
 static void greedy_answers(answer *out) {
     open_all(1);
-    sl_grammar *g = grammar_of(SL_GRAMMAR_JSON_SCHEMA, schema);
+    sl_grammar *g = grammar_of(SL_GRAMMAR_JSON_SCHEMA, document_schema);
     sl_generation o = random_options(g);
     o.sampling = sl_sampling_default(), o.sampling.temp = 0;
     for (int i = 0; i < PROMPTS; i++) {
@@ -209,7 +187,7 @@ static void kinds(void) {
 // max_tokens and stop strings cut the answer that comes without them.
 static void cuts(void) {
     open_all(1);
-    sl_grammar *g = grammar_of(SL_GRAMMAR_JSON_SCHEMA, schema);
+    sl_grammar *g = grammar_of(SL_GRAMMAR_JSON_SCHEMA, document_schema);
     for (int i = 0; i < ROUNDS; i++) {
         sl_generation o = random_options(g);
         char prompt[30];
@@ -362,7 +340,7 @@ static void end(lane *l) {
 // alone.
 static void side_by_side(void) {
     open_all(STREAMS);
-    sl_grammar *g = grammar_of(SL_GRAMMAR_JSON_SCHEMA, schema), *row = grammar_of(SL_GRAMMAR_REGEX, "x?[a-z ]{3}qqq");
+    sl_grammar *g = grammar_of(SL_GRAMMAR_JSON_SCHEMA, document_schema), *row = grammar_of(SL_GRAMMAR_REGEX, "x?[a-z ]{3}qqq");
     sl_grammar *hard =
         grammar_of(SL_GRAMMAR_GBNF, "root ::= \"qx\" ([e]? [t]? [a]? [o]? [n]? [i]? [s]? [h]? [r]? [ ]? [d]? [l]?){1500}");
     const sl_grammar *of[STREAMS] = {g, NULL, row, hard, g, NULL};

@@ -148,6 +148,12 @@ def case_openai():
         assert text.choices[0].text.startswith(QUESTION) and "".join(text.choices[0].logprobs.tokens) == text.choices[0].text
         parts = client.completions.create(model="x", prompt=[QUESTION, "The"], max_tokens=6, temperature=0, stream=True)
         assert "".join(c.choices[0].text for c in parts if c.choices[0].index == 0) == text.choices[0].text[len(QUESTION):]
+        schema = {"type": "object", "properties": {"town": {"enum": ["Oslo", "Rome"]}, "heat": {"type": "integer", "maximum": 50}},
+                  "required": ["town", "heat"], "additionalProperties": False}
+        formed = client.chat.completions.create(model="x", messages=messages, temperature=1.5, seed=5, response_format={
+            "type": "json_schema", "json_schema": {"name": "weather", "strict": True, "schema": schema}})
+        weather = json.loads(formed.choices[0].message.content)
+        assert weather["town"] in ("Oslo", "Rome") and weather["heat"] <= 50 and formed.choices[0].finish_reason == "stop"
         response = client.responses.create(model="x", input="Hi", max_output_tokens=8, temperature=0)
         with client.responses.stream(model="x", input="Hi", max_output_tokens=8, temperature=0) as events:
             assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == response.output_text

@@ -275,6 +275,7 @@ server_alone server_answer_alone(const server_question *q) {
     CHECK_OK(sl_prefill(session, q->ids, q->n, NULL, &err), err);
     g.sampling = q->sampling, g.sampling.seed = q->seed, g.max_tokens = q->max_tokens, g.attn = q->attn;
     g.stop = &q->stop, g.n_stop = q->stop != NULL;
+    g.grammar = q->grammar;
     CHECK_OK(sl_stream_new(session, &g, &stream, &err), err);
     CHECK_OK(sl_stream_begin(stream, q->at_start, &err), err);
     while (sl_stream_is_running(stream)) {

@@ -55,8 +55,9 @@ typedef struct server_question {
     int n, max_tokens, at_start;
     const char *attn, *prefill; // NULL: dense
     uint32_t seed, sequence;
-    sl_sampling sampling; // without its seed
-    const char *stop;     // NULL: none
+    sl_sampling sampling;      // without its seed
+    const char *stop;          // NULL: none
+    const sl_grammar *grammar; // NULL: any text
 } server_question;
 server_alone server_answer_alone(const server_question *q);
 

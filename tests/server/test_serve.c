@@ -64,6 +64,7 @@ static void props(void) {
     size_t i, n_params = 0;
     CHECK_INT(integer(v, "n_ctx"), 2048);
     CHECK_INT(integer(v, "parallel"), 4);
+    CHECK(json_is_true(json_object_get(json_object_get(v, "features"), "structured_output")));
     json_array_foreach((json_t *)methods, i, m) {
         const json_t *p;
         size_t j;
@@ -364,7 +365,6 @@ static void errors(void) {
         {"/v1/completions", "{\"prompt\": \"\xff\"}", "byte 0xff", 400}, // llama.cpp#6396
         {"/v1/completions", "{\"prompt\": [99999999]}", "99999999", 400},
         {"/v1/completions", "", "JSON", 400},
-        {"/v1/completions", "{\"prompt\": \"a\", \"grammar\": \"root ::= \\\"a\\\"\"}", "grammar", 400},
         {"/v1/completions", "{\"prompt\": \"a\", \"logit_bias\": {\"99999999\": 1}}", "99999999", 400},
         {"/v1/chat/completions",
          "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image_url\", \"image_url\": {}}]}]}", "image", 400},
@@ -426,21 +426,22 @@ static void continuous_usage(void) {
 }
 
 // Writes a file of the embedded model, with another name of a special token, into the folder of the case.
-static void rename_token(const char *file) {
-    static const char old[] = "<|reserved_special_token_0|>", new[] = "<|python_tag|>";
+static void rename_token(const char *file, const char *new) {
+    static const char old[] = "<|reserved_special_token_0|>";
+    const size_t n_new = strlen(new);
     char path[256];
     size_t n;
     snprintf(path, sizeof path, "models/tiny/%s", file);
     char *text = slurp(path, &n);
     for (char *at = text; (at = strstr(at, old)) != NULL;) {
-        memmove(at + sizeof new - 1, at + sizeof old - 1, strlen(at + sizeof old - 1) + 1);
-        memcpy(at, new, sizeof new - 1);
+        memmove(at + n_new, at + sizeof old - 1, strlen(at + sizeof old - 1) + 1);
+        memcpy(at, new, n_new);
     }
     spill(in_tmp(file), text, strlen(text));
 }
 
-// A copy of the embedded model whose tokenizer has the special token <|python_tag|>.
-static const char *model_with_mark(void) {
+// A copy of the embedded model whose tokenizer has this special token.
+static const char *model_with_mark(const char *mark) {
     static const char *const files[] = {"config.json", "model.safetensors", "generation_config.json"};
     char folder[256], from[512];
     CHECK(getcwd(folder, sizeof folder));
@@ -448,8 +449,8 @@ static const char *model_with_mark(void) {
         snprintf(from, sizeof from, "%s/models/tiny/%s", folder, files[i]);
         if (!access(from, R_OK)) CHECK(!symlink(from, in_tmp(files[i])));
     }
-    rename_token("tokenizer.json");
-    rename_token("tokenizer_config.json");
+    rename_token("tokenizer.json", mark);
+    rename_token("tokenizer_config.json", mark);
     return test_tmp();
 }
 
@@ -458,7 +459,7 @@ static void marks(void) {
     static const char template[] = "{# <|python_tag|> #}{{ bos_token }}{{ messages[0].content }}<|eot_id|>";
     char fields[512];
     spill(in_tmp("t.jinja"), template, strlen(template));
-    server_start(&(server_settings){.chat_template = in_tmp("t.jinja"), .model = model_with_mark()});
+    server_start(&(server_settings){.chat_template = in_tmp("t.jinja"), .model = model_with_mark("<|python_tag|>")});
     int id = sl_tokenizer_find(sl_model_tokenizer(server_model()), "<|python_tag|>");
     CHECK(id >= 0);
     for (int has_tools = 0; has_tools < 2; has_tools++) {
@@ -471,6 +472,34 @@ static void marks(void) {
         CHECK(has_tools ? strstr(content, "<|python_tag|>") != NULL : !*content);
         CHECK_STR(joined(s, "delta", "content", 0), content);
     }
+    server_stop();
+}
+
+// The prompt opens the reasoning, so the format begins behind it.
+static void format_after_reasoning(void) {
+    static const char template[] = "{{ bos_token }}{{ messages[0].content }}{# </think> #}<think>\n";
+    char fields[512];
+    spill(in_tmp("t.jinja"), template, strlen(template));
+    server_start(&(server_settings){.chat_template = in_tmp("t.jinja"), .model = model_with_mark("</think>")});
+    int id = sl_tokenizer_find(sl_model_tokenizer(server_model()), "</think>");
+    CHECK(id >= 0);
+    int n_thoughts = 0;
+    for (int bias = 8; bias < 32; bias++) { // the mark comes at once, later, or never
+        snprintf(fields, sizeof fields,
+                 "\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], \"temperature\": 1.5, \"seed\": 1, "
+                 "\"logit_bias\": {\"%d\": %d}, \"ignore_eos\": true, \"max_tokens\": 50, "
+                 "\"structured_outputs\": {\"choice\": [\"yes\", \"no\"]}",
+                 id, bias);
+        json_t *v = whole("/v1/chat/completions", fields), *s = stream("/v1/chat/completions", fields);
+        const json_t *message = json_object_get(choice_of(v, 0), "message");
+        const char *content = text_of(message, "content"), *thought = json_string_value(json_object_get(message, "reasoning"));
+        const char *reason = text_of(choice_of(v, 0), "finish_reason");
+        if (strcmp(content, "yes") && strcmp(content, "no")) CHECK(!*content && !strcmp(reason, "length"));
+        CHECK_STR(joined(s, "delta", "content", 0), content);
+        CHECK_STR(joined(s, "delta", "reasoning", 0), thought ? thought : "");
+        n_thoughts += *content && thought && *thought;
+    }
+    CHECK(n_thoughts > 0);
     server_stop();
 }
 
@@ -501,5 +530,6 @@ const test_suite suite_serve = {"serve", (const test_case[]){{"endpoints", 0, en
                                                              {"overflow", 0, overflow},
                                                              {"continuous-usage", 0, continuous_usage},
                                                              {"marks", 0, marks},
+                                                             {"format-after-reasoning", 0, format_after_reasoning},
                                                              {"metrics", 0, metrics},
                                                              {0}}};

@@ -19,7 +19,7 @@ enum { REQUESTS = 200, CLIENTS = 12, BASES = 3 };
 
 typedef struct mixed {
     sl_text prompt;
-    const char *attn, *prefill;
+    const char *attn, *prefill, *regex;
     int max_tokens, n, is_stream, leaves, has_penalty;
     uint32_t seed;
     double temp;
@@ -27,6 +27,7 @@ typedef struct mixed {
 } mixed;
 
 static const char *const methods[] = {NULL, "santa:S=8", "santa-prop:S=16", "topk:k=8", "quest:tokens=32"};
+static const char *const regexes[] = {" [0-9]{1,3}(, [0-9]{1,3})*", "[a-z ]{2,40}\\."};
 static const char sparse[] = "vertical-slash:columns=20:slashes=40";
 static mixed requests[REQUESTS];
 static atomic_int next_request;
@@ -46,6 +47,7 @@ static void add_sentences(sl_text *t, int from, int n) {
 static mixed random_request(int i) {
     mixed m = {.attn = methods[test_below(5)],
                .prefill = test_below(5) ? NULL : sparse,
+               .regex = test_below(4) ? NULL : regexes[test_below(2)],
                .max_tokens = 1 + test_below(12),
                .n = test_below(6) ? 1 : 2,
                .is_stream = test_below(2),
@@ -63,6 +65,7 @@ static char *body_of(const mixed *m) {
     json_t *v = json_pack("{s:s, s:i, s:i, s:b, s:f, s:I, s:s?, s:s?, s:{s:b}}", "prompt", m->prompt.data, "max_tokens",
                           m->max_tokens, "n", m->n, "stream", m->is_stream, "temperature", m->temp, "seed", (json_int_t)m->seed,
                           "attn", m->attn, "attn_prefill", m->prefill, "stream_options", "include_usage", 1);
+    if (m->regex) json_object_set_new(v, "structured_outputs", json_pack("{s:s}", "regex", m->regex));
     if (m->has_penalty) json_object_set_new(v, "repetition_penalty", json_real(1.3));
     char *text = json_dumps(v, 0);
     json_decref(v);
@@ -123,6 +126,9 @@ static void check_alone(mixed *m, int i) {
     server_question q = {.ids = ids.data, .n = (int)ids.n, .max_tokens = m->max_tokens, .attn = m->attn, .prefill = m->prefill};
     q.seed = m->seed, q.sampling = sl_model_sampling(server_model()), q.sampling.temp = (float)m->temp;
     if (m->has_penalty) q.sampling.repeat_penalty = 1.3f, q.sampling.repeat_last_n = -1;
+    sl_grammar *regex = NULL;
+    if (m->regex) CHECK_OK(sl_grammar_new(SL_GRAMMAR_REGEX, m->regex, strlen(m->regex), &regex, &err), err);
+    q.grammar = regex;
     for (q.sequence = 0; (int)q.sequence < m->n; q.sequence++) {
         const server_alone alone = server_answer_alone(&q);
         snprintf(hash, sizeof hash, "%016llx", (unsigned long long)alone.hash);
@@ -130,11 +136,12 @@ static void check_alone(mixed *m, int i) {
             FAIL("request %d, %s: %s %s, alone %s %s", i, m->attn ? m->attn : "dense", m->text[q.sequence], m->hash[q.sequence],
                  alone.text, hash);
     }
+    sl_grammar_free(regex);
     sl_ids_free(&ids);
 }
 
-// Methods, prefills, seeds, lengths, streams, clients that leave, in a KV cache that is too small for all: every answer has the
-// text and the logits of its prompt alone.
+// Methods, prefills, formats, seeds, lengths, streams, clients that leave, in a KV cache that is too small for all: every
+// answer has the text and the logits of its prompt alone.
 static void mixed_requests(void) {
     pthread_t threads[CLIENTS];
     server_start(&(server_settings){.n_sequences = 4, .kv_tokens = 20 * 256});
