@@ -221,7 +221,7 @@ static int sample_on_host(sl_session *const *batch, int n, sl_sampler *const *sa
 }
 
 // Queues the sampling of the batch's next ids, to sl_pass_buffers.ids. Sets the rows of a step over them. Rows that are not for
-// the device are sampled by the host meanwhile, to host_ids. So a sequence with penalties does not slow down the others.
+// the device are sampled by the host, to host_ids. So the others do not wait until the host has sampled them too.
 static int queue_sampling(sl_engine *e, sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *host_ids,
                           sl_error *err) {
     static const sl_sampling greedy = {.top_p = 1, .repeat_penalty = 1};

@@ -191,7 +191,7 @@ const cli_option cli_option_table[] = {
     {"Server", "--cors-origin", "ORIGIN", OPT_LIST, F(serve.cors_origins), 0, 0, NULL, CLI_SERVE, "origin of web pages that may call the server, as https://chat.example; *: every origin (may be repeated)"},
     {"Server", "--max-header", "SIZE", OPT_SIZE, F(serve.max_header), 1, 1e18, "16K", CLI_SERVE, "most bytes of request line and headers"},
     {"Server", "--max-body", "SIZE", OPT_SIZE, F(serve.max_body), 1, 1e18, "16M", CLI_SERVE, "most bytes of the body of a request"},
-    {"Server", "--max-bodies", "SIZE", OPT_SIZE, F(serve.max_bodies), 1, 1e18, "256M", CLI_SERVE, "most bytes of all bodies that are being received, and of all that wait to be read"},
+    {"Server", "--max-bodies", "SIZE", OPT_SIZE, F(serve.max_bodies), 1, 1e18, "256M", CLI_SERVE, "most bytes of all bodies that are being received, and of the bodies of all requests that wait or run"},
     {"Server", "--max-unread", "SIZE", OPT_SIZE, F(serve.max_unread), 1, 1e18, "1M", CLI_SERVE, "most bytes of a stream that wait for a slow reader; the server disconnects a slower one"},
     {"Server", "--max-connections", "N", OPT_INT, F(serve.max_connections), 1, 1000000, "1024", CLI_SERVE, "most open connections"},
     {"Server", "--max-address-connections", "N", OPT_INT, F(serve.max_address_connections), 0, 1000000, "0", CLI_SERVE, "most open connections of one address; 0: no limit"},

@@ -34,7 +34,7 @@ static int keys_read(const cli_serve_options *o, keys *out, sl_error *err) {
     char *rest, *line;
     int n = o->api_keys.n + 1, rc = o->api_key_file ? cli_read_file(o->api_key_file, &out->file, err) : 0;
     if (rc) return rc;
-    for (size_t i = 0; i < out->file.n; i++) n += out->file.data[i] == '\n';
+    for (size_t i = 0; i < out->file.n; i++) n += out->file.data[i] == '\n' || out->file.data[i] == '\r';
     out->items = malloc((size_t)n * sizeof *out->items);
     if (!out->items) return sl_fail(err, SL_ERR_MEMORY, "--api-key: out of memory");
     for (int i = 0; i < o->api_keys.n; i++) out->items[out->n++] = o->api_keys.items[i];
@@ -133,6 +133,24 @@ static int load_chat(const cli_serve_flags *o, cli_chat *chat, sl_error *no_chat
     return 0;
 }
 
+// cli_auto_measure: a measurement would use the GPU beside running answers.
+static int measure_nothing(const char *device, const char *reason, sl_auto_table *table, sl_error *err) {
+    (void)device, (void)table;
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "%s, and a server measures none; `sleigh bench attn --calibrate` does", reason);
+}
+
+// Reads the table of auto before the first request, or measures it if the flags name auto.
+static int open_auto(cli_run *run, sl_error *err) {
+    cli_plans plans;
+    const char *named = sl_auto_in_plan(&run->requested) || sl_auto_in_plan(&run->requested_prefill) ? NULL : "auto";
+    if (named) run->attn_auto.measure = measure_nothing;
+    int rc = cli_run_make_plans(run, named, NULL, 1, &plans, err);
+    sl_attn_plan_free(&plans.decode);
+    sl_attn_plan_free(&plans.prefill);
+    run->attn_auto.measure = measure_nothing;
+    return rc;
+}
+
 static void say_ready(void *run) {
     (void)run;
     cli_say("server: ready");
@@ -155,7 +173,8 @@ static int run_server(const cli_serve_flags *o, serve_server *server, cli_run *r
                            .version = cli_version(),
                            .ready = say_ready};
     cli_run_describe(run, stderr);
-    return serve_run(server, &m, err);
+    int rc = open_auto(run, err);
+    return rc ? rc : serve_run(server, &m, err);
 }
 
 static int load_and_serve(const cli_serve_flags *o, serve_server *server, sl_error *err) {

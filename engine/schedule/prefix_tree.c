@@ -10,6 +10,7 @@ typedef struct node {
     char *key;                          // of the prompts, in nodes without a parent; NULL in others
     uint64_t hash;                      // of ids
     uint64_t used;                      // sl_prefix_tree.clock of the last use
+    int is_held;                        // by sequences, or a page after it is; valid in sl_prefix_n_evictable
     int32_t page;
     int32_t ids[SL_PAGE];
 } node;
@@ -100,7 +101,12 @@ int sl_prefix_n_pages(const sl_prefix_tree *t) {
 
 int sl_prefix_n_evictable(const sl_prefix_tree *t) {
     int n = 0;
-    for (const node *at = first_leaf(t->first); at; at = next_node(at)) n += t->pool->refs[at->page] == 1;
+    for (node *at = first_leaf(t->first); at; at = next_node(at)) {
+        int is_held = at->is_held || t->pool->refs[at->page] > 1;
+        at->is_held = 0; // for the next count
+        n += !is_held;
+        if (is_held && at->parent) at->parent->is_held = 1;
+    }
     return n;
 }
 

@@ -4,8 +4,7 @@
 // before them and on the methods of the prefill. So prompts that begin with the same tokens share pages, whatever attention
 // their decode steps have, and no bit changes. Rows of decode steps never enter the tree.
 //
-// The tree holds each of its pages (sl_kv_pool.refs). A page that no sequence holds can be evicted. A sequence that holds a
-// page also holds the pages before it, so the pages after a page that can be evicted can be evicted too.
+// The tree holds each of its pages (sl_kv_pool.refs). A page can be evicted when no sequence holds it or a page after it.
 #ifndef SLEIGH_PREFIX_TREE_H
 #define SLEIGH_PREFIX_TREE_H
 
@@ -25,7 +24,7 @@ int sl_prefix_find(sl_prefix_tree *t, const char *key, const int32_t *ids, int n
 // SL_ERR_MEMORY: the tree has a prefix of the pages.
 int sl_prefix_add(sl_prefix_tree *t, const char *key, const int32_t *ids, int n_pages, const int32_t *pages, sl_error *err);
 int sl_prefix_n_pages(const sl_prefix_tree *t);
-int sl_prefix_n_evictable(const sl_prefix_tree *t); // pages that no sequence holds
+int sl_prefix_n_evictable(const sl_prefix_tree *t); // pages that sl_prefix_evict could free
 // Frees at least n pages, those that were used least recently first. Returns the number of freed pages.
 int sl_prefix_evict(sl_prefix_tree *t, int n);
 

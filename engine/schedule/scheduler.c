@@ -455,9 +455,8 @@ static int gather(sl_scheduler *s, sl_job_state state) {
     return n;
 }
 
-// After a batch failed, no job has changed, and each goes on alone: only the cause fails.
-
-// Decode steps append the tokens of prompts after n_prefill.
+// Decode steps append the tokens of prompts after n_prefill. After a batch failed, no job has changed, and each goes on alone:
+// only the cause fails. The same holds in decode.
 static void feed(sl_scheduler *s) {
     int n = gather(s, SL_JOB_FEEDS);
     int32_t ids[n + 1];

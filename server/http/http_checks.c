@@ -101,6 +101,11 @@ int http_key_fits(const http_options *o, struct MHD_Connection *c) {
     return fits;
 }
 
+int http_origin_is_own(const char *origin, const char *host) {
+    const char *at = origin ? strstr(origin, "://") : NULL;
+    return at && host && !strcasecmp(at + 3, host);
+}
+
 int http_origin_allowed(const http_options *o, const char *origin) {
     int is_allowed = 0;
     for (int i = 0; origin && i < o->n_cors_origins; i++)

@@ -153,6 +153,8 @@ void http_connection_end_request(http_connection *c);
 
 // 1: the request comes from a page whose origin the options allow.
 int http_origin_allowed(const http_options *o, const char *origin);
+// 1: the page is this server's: the origin has the host and port of the request.
+int http_origin_is_own(const char *origin, const char *host);
 // 1: the key of the request is one of the server's, or none is needed. Takes the same time for every wrong key.
 int http_key_fits(const http_options *o, struct MHD_Connection *c);
 // The status that refuses the header (400, 431, 501), and why. 0: the header is good. method: as the library gives it

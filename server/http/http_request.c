@@ -50,6 +50,13 @@ static int is_open_path(const http_options *o, const char *path) {
     return 0;
 }
 
+// A browser names the origin of the page that sends a request. A page of another origin must be allowed even if it does not
+// read the answer.
+static int is_foreign_page(const http_connection *c) {
+    const char *origin = header(c, "Origin");
+    return origin && !http_origin_allowed(&c->server->options, origin) && !http_origin_is_own(origin, header(c, "Host"));
+}
+
 static int is_preflight(const http_connection *c, const char *method) {
     return c->server->options.n_cors_origins && !strcmp(method, "OPTIONS") && header(c, "Origin") &&
            header(c, "Access-Control-Request-Method");
@@ -59,8 +66,10 @@ static int is_preflight(const http_connection *c, const char *method) {
 static void check_request(http_connection *c, const char *path, const char *method) {
     http_server *s = c->server;
     const http_options *o = &s->options;
-    if (is_preflight(c, method)) {
-        if (!http_origin_allowed(o, header(c, "Origin"))) refuse(c, 403, "the server does not serve pages of this origin");
+    if (is_foreign_page(c)) {
+        refuse(c, 403, "the server does not serve pages of this origin");
+    } else if (is_preflight(c, method)) {
+        return;
     } else if (c->is_extra) {
         refuse(c, 503, "the server has too many connections");
     } else if (c->is_address_full) {

@@ -59,6 +59,7 @@ void serve_free(serve_server *s) {
     free(s->props);
     free(s->models);
     free(s->tokenizer_info);
+    free(s->version);
     free(s->name);
     free(s);
 }

@@ -98,6 +98,7 @@ static int dump(json_t *v, char **out, sl_error *err) {
 
 int serve_info_make(serve_server *s, sl_error *err) {
     int rc = dump(props_json(s), &s->props, err);
+    if (!rc) rc = dump(json_pack("{s:s}", "version", s->model->version), &s->version, err);
     if (!rc) rc = dump(api_models_json(s->name, s->model->path, s->created, s->n_ctx), &s->models, err);
     return rc ? rc : dump(tokenizer_json(s), &s->tokenizer_info, err);
 }

@@ -89,15 +89,15 @@ struct serve_server {
     const serve_model *model; // from serve_run on
     atomic_int state;         // serve_state
     atomic_int n_requests;    // that HTTP has handed over, and that are not done
-    atomic_size_t n_bytes;    // of the bodies of these requests that wait to be read
+    atomic_size_t n_bytes;    // of the bodies of these requests
     serve_queue to_prepare, to_infer;
     pthread_t preparing;
     _Atomic double deadline; // of a drain, in ms
 
     // ---- set before the state becomes SERVE_RUNNING ----
     int n_ctx, n_sequences;
-    long long created;                     // seconds since 1970
-    char *props, *models, *tokenizer_info; // JSON
+    long long created;                               // seconds since 1970
+    char *props, *models, *tokenizer_info, *version; // JSON
     api_call_format calls;
     int reasons;
 
@@ -127,7 +127,9 @@ serve_request *serve_take_all(serve_queue *q, double wait_ms);
 
 serve_request *serve_request_new(serve_server *s, http_exchange *x, int endpoint); // NULL: no memory
 void serve_request_free(serve_server *s, serve_request *r);                        // releases the exchange
-void serve_drop_body(serve_server *s, serve_request *r);
+// Sets r->id to the visible ASCII characters of the client's name of the request. 0: it has none, and the id stays.
+int serve_request_name(serve_request *r, const char *given);
+void serve_drop_body(serve_request *r);
 // Answers with an error. Only before the answer has begun.
 void serve_refuse(serve_request *r, const api_error *e);
 void serve_reply_json(http_exchange *x, int status, json_t *v); // takes the reference; NULL: no memory

@@ -33,11 +33,17 @@ static int n_waiting(const serve_server *s) {
     return n;
 }
 
+// Sequences that no job has.
+static int n_free(const serve_server *s) {
+    const sl_scheduler_stats now = sl_scheduler_stats_of(s->scheduler);
+    return s->n_sequences - now.n_prefilling - now.n_decoding;
+}
+
 // Puts a new request behind those of its priority.
 static void insert(serve_server *s, serve_request *r) {
     api_error e;
     int at = s->n_active;
-    if (n_waiting(s) >= s->options.max_waiting) {
+    if (n_waiting(s) >= s->options.max_waiting + n_free(s)) {
         api_fail(&e, 429, NULL, "%d requests wait already: expected fewer than max_waiting %d", s->options.max_waiting,
                  s->options.max_waiting);
         serve_refuse(r, &e);

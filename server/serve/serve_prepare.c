@@ -199,7 +199,7 @@ static int make_reply(const serve_server *s, serve_request *r, int in_reasoning,
                                  .reasoning = s->reasons,
                                  .in_reasoning = in_reasoning,
                                  .number = r->number};
-    if (q->request_id) snprintf(r->id, sizeof r->id, "%.*s", SERVE_ID - 1, q->request_id);
+    if (q->request_id) serve_request_name(r, q->request_id);
     if (api_reply_new(&o, &r->reply, &why)) return api_fail_of(err, &why);
     r->n_choices = api_reply_n_choices(r->reply);
     r->choices = calloc((size_t)r->n_choices, sizeof *r->choices);
@@ -242,7 +242,7 @@ static int handle(serve_server *s, serve_request *r) {
     api_error err;
     if (http_gone(r->x)) return 0;
     int rc = api_request_read((api_endpoint)r->endpoint, r->body ? r->body : "", r->n_body, &r->api, &err);
-    serve_drop_body(s, r);
+    serve_drop_body(r);
     if (!rc && (r->endpoint == API_TOKENIZE || r->endpoint == API_COUNT_TOKENS))
         rc = tokenize(s, r, &err);
     else if (!rc && r->endpoint == API_DETOKENIZE)

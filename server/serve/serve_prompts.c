@@ -28,7 +28,9 @@ static int cut_after_last(const json_t *messages, sl_prompt *p, api_error *err) 
     size_t n = json_string_length(content), from = 0;
     while (n && strchr(" \t\r\n", text[n - 1])) n--; // templates trim
     while (from < n && strchr(" \t\r\n", text[from])) from++;
-    for (size_t at = p->text.n; n > from && at-- > 0;) {
+    enum { TAIL = 4096 }; // a template writes less than this after the last message
+    size_t first = p->text.n > n - from + TAIL ? p->text.n - (n - from) - TAIL : 0;
+    for (size_t at = p->text.n; n > from && at-- > first;) {
         sl_prompt head = {0};
         sl_error why;
         if (p->text.n - at < n - from || memcmp(p->text.data + at, text + from, n - from)) continue;

@@ -58,13 +58,20 @@ void serve_queue_close(serve_queue *q) {
 
 // ---- requests ----
 
+int serve_request_name(serve_request *r, const char *given) {
+    char id[SERVE_ID];
+    size_t n = 0;
+    for (; *given && n + 1 < sizeof id; given++)
+        if (*given > ' ' && *given < 0x7f) id[n++] = *given;
+    id[n] = 0;
+    if (n) memcpy(r->id, id, n + 1);
+    return n > 0;
+}
+
 static void set_id(serve_request *r, const char *given) {
     static const char digits[] = "0123456789abcdef";
     unsigned char bytes[12];
-    if (given && *given) {
-        snprintf(r->id, sizeof r->id, "%.*s", SERVE_ID - 1, given);
-        return;
-    }
+    if (given && serve_request_name(r, given)) return;
     if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes) memcpy(bytes, &r->number, sizeof r->number);
     for (size_t i = 0; i < sizeof bytes; i++) r->id[2 * i] = digits[bytes[i] >> 4], r->id[2 * i + 1] = digits[bytes[i] & 15];
 }
@@ -89,14 +96,13 @@ void serve_plan_free(serve_plan *p) {
     *p = (serve_plan){0};
 }
 
-void serve_drop_body(serve_server *s, serve_request *r) {
+void serve_drop_body(serve_request *r) {
     free(r->body);
-    atomic_fetch_sub(&s->n_bytes, r->n_body);
-    r->body = NULL, r->n_body = 0;
+    r->body = NULL;
 }
 
 void serve_request_free(serve_server *s, serve_request *r) {
-    serve_drop_body(s, r);
+    serve_drop_body(r);
     for (int i = 0; i < r->n_prompts; i++) {
         sl_ids_free(&r->prompts[i].ids);
         sl_text_free(&r->prompts[i].text);
@@ -110,8 +116,9 @@ void serve_request_free(serve_server *s, serve_request *r) {
     free(r->choices);
     free(r->bits);
     http_release(r->x);
-    free(r);
+    atomic_fetch_sub(&s->n_bytes, r->n_body); // what was read from the body lived until now
     atomic_fetch_sub(&s->n_requests, 1);
+    free(r);
 }
 
 // ---- small answers ----

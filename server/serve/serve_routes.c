@@ -23,7 +23,7 @@ static void health(serve_server *s, http_exchange *x) {
 }
 
 static void version(serve_server *s, http_exchange *x) {
-    serve_reply_json(x, 200, json_pack("{s:s}", "version", s->model->version));
+    send_json(x, s->version);
 }
 
 static void models(serve_server *s, http_exchange *x) {
@@ -90,8 +90,13 @@ static void one_model(serve_server *s, http_exchange *x, const char *name) {
 }
 
 static void hand_over(serve_server *s, http_exchange *x, int endpoint) {
+    enum { PREPARED = 256 }; // requests beside those that may wait and run: they are read, or their client is gone
+    if (atomic_load(&s->n_requests) >= s->options.max_waiting + s->n_sequences + PREPARED) {
+        http_fail(x, 429, "too many requests wait");
+        return;
+    }
     if (atomic_load(&s->n_bytes) + http_request_of(x)->n_body > s->options.http.max_bodies) {
-        http_fail(x, 503, "too many bodies wait to be read");
+        http_fail(x, 503, "the bodies of the requests are too large together");
         return;
     }
     http_hold(x);

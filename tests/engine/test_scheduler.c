@@ -440,6 +440,12 @@ static void tree(void) {
     CHECK_INT(sl_prefix_n_pages(t), n);
     CHECK_INT(sl_prefix_find(t, key, ids, n, pages), n);
     sl_kv_seq_free(&pool, &seq);
+    // A sequence that holds the last page alone keeps the pages before it in the tree.
+    CHECK_OK(sl_kv_share(&pool, &seq, pages + n - 1, 1, &err), err);
+    CHECK_INT(sl_prefix_n_evictable(t), 0);
+    CHECK_INT(sl_prefix_evict(t, n), 0);
+    sl_kv_seq_free(&pool, &seq);
+    CHECK_INT(sl_prefix_n_evictable(t), n);
     sl_prefix_tree_free(t);
     CHECK_INT(pool.n_free, pool.n_pages);
     sl_kv_pool_free(&pool);
