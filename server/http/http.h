@@ -32,7 +32,7 @@ typedef struct http_options {
     size_t max_header;           // bytes of request line and headers
     size_t max_body;             // bytes of one body
     size_t max_bodies;           // bytes of all bodies that are being received
-    size_t max_unread;           // bytes of a stream that wait for a slow reader
+    size_t max_unread;           // bytes of a stream that wait for a slow reader, beside its largest piece
     int max_connections;         // open connections
     int max_address_connections; // open connections of one address; 0: no limit of its own, because a proxy is one address
 
@@ -114,7 +114,8 @@ int http_reply(http_exchange *x, int status, const char *type, const http_field 
 int http_fail(http_exchange *x, int status, const char *message);
 
 // A streamed answer. The type "text/event-stream" gets comments (http_options.sse_interval); then each send must be whole
-// events. SL_ERR_CANCELLED: the client is gone, or more than max_unread bytes wait for it. SL_ERR_ARG, SL_ERR_MEMORY as above.
+// events. SL_ERR_CANCELLED: the client is gone, or more than max_unread bytes wait for it beside the largest piece (the scores
+// of a prompt are one). SL_ERR_ARG, SL_ERR_MEMORY as above.
 int http_stream_begin(http_exchange *x, int status, const char *type, const http_field *fields, int n_fields);
 int http_stream_send(http_exchange *x, const void *bytes, size_t n);
 int http_stream_end(http_exchange *x);

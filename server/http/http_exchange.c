@@ -233,7 +233,8 @@ int http_stream_send(http_exchange *x, const void *bytes, size_t n) {
     pthread_mutex_lock(&x->lock);
     if (!x->gone) {
         SL_CHECK(x->state == HTTP_STREAMING);
-        if (x->out.n - x->sent + n > x->server->options.max_unread) {
+        if (n > x->largest_piece) x->largest_piece = n;
+        if (x->out.n - x->sent + n > x->server->options.max_unread + x->largest_piece) {
             wake(x); // the HTTP thread cuts the connection
             lose(x, 1);
         } else if (!(rc = append(x, bytes, n)) && n) {

@@ -82,6 +82,7 @@ struct http_exchange {
     int n_fields;
     sl_text out; // the body of a reply, or what of a stream waits for the reader: [sent, out.n)
     size_t sent;
+    size_t largest_piece; // bytes of one http_stream_send so far
     double last_send; // of a stream
     int is_sse;
 

@@ -92,7 +92,7 @@ static void take_results(answer *a, const sl_stream *stream) {
     int n;
     const int32_t *ids = sl_stream_ids(stream, &n);
     CHECK(n <= 64);
-    memcpy(a->ids, ids, (size_t)n * sizeof *ids);
+    if (n) memcpy(a->ids, ids, (size_t)n * sizeof *ids);
     a->n = n, a->stop = sl_stream_result(stream).stop;
 }
 

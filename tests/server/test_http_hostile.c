@@ -297,7 +297,7 @@ static int small_window_client(void) {
     return fd;
 }
 
-// A client that reads nothing: the stream ends when max_unread bytes wait.
+// A client that reads nothing: the stream ends when max_unread bytes wait. One piece may be larger.
 static void slow_reader_of_a_stream(void) {
     http_options o = http_options_default();
     char piece[1000];
@@ -308,9 +308,13 @@ static void slow_reader_of_a_stream(void) {
     http_exchange *x = fixture_held();
     memset(piece, 'x', sizeof piece);
     CHECK_INT(http_stream_begin(x, 200, "text/plain", NULL, 0), 0);
+    char *large = calloc(1, 16 << 20);
+    CHECK_INT(http_stream_send(x, large, 16 << 20), 0);
+    free(large);
     long n = 0;
     for (; n < 100000 && !rc; n++) rc = http_stream_send(x, piece, sizeof piece);
     CHECK_INT(rc, SL_ERR_CANCELLED);
+    CHECK(n >= 100); // max_unread bytes beside the large piece
     fixture_wait_gone(x);
     CHECK_INT(http_server_counts(s).slow_readers, 1);
     for (int i = 0; i < 1000 && http_server_counts(s).connections; i++) fixture_sleep(0.005);
