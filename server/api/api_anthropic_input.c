@@ -78,7 +78,8 @@ static int read_result(turn *t, const json_t *block, const char *name, api_error
     return rc ? rc : api_add_result(t->list, id, sl_json_get(block, "content"), text_types, name, err);
 }
 
-static int read_block(turn *t, const json_t *block, const char *name, api_error *err) {
+static int read_block(void *of, const json_t *block, const char *name, api_error *err) {
+    turn *t = of;
     const char *type = json_string_value(sl_json_get(block, "type"));
     int is_reply = !strcmp(t->role, "assistant");
     if (!json_is_object(block)) return api_wrong_type(block, name, "an object", err);
@@ -122,15 +123,12 @@ static int end_reply(turn *t, api_error *err) {
 }
 
 static int read_blocks(turn *t, const json_t *content, api_error *err) {
-    char item[API_NAME];
-    int rc = 0;
-    for (size_t i = 0; !rc && i < json_array_size(content); i++)
-        rc = read_block(t, json_array_get(content, i), api_item_name(item, t->name, i, ""), err);
+    int rc = api_read_items(t, content, t->name, read_block, err);
     if (rc) return rc;
     return !strcmp(t->role, "assistant") ? end_reply(t, err) : end_texts(t, err);
 }
 
-static int read_message(json_t *list, const json_t *message, const char *name, api_error *err) {
+static int read_message(void *list, const json_t *message, const char *name, api_error *err) {
     static const char *const roles[] = {"user", "assistant", "system"};
     const char *role = json_string_value(sl_json_get(message, "role")), *found = NULL;
     const json_t *content = sl_json_get(message, "content");
@@ -154,15 +152,11 @@ static int read_message(json_t *list, const json_t *message, const char *name, a
 
 int api_read_anthropic_messages(void *out, const json_t *v, const char *name, api_error *err) {
     api_request *r = out;
-    char item[API_NAME];
-    int rc = 0;
-    if (!json_is_array(v)) return api_wrong_type(v, name, "a list", err);
-    if (!r->messages && !(r->messages = json_array())) return api_no_memory(err);
-    for (size_t i = 0; !rc && i < json_array_size(v); i++)
-        rc = read_message(r->messages, json_array_get(v, i), api_item_name(item, name, i, ""), err);
+    json_t *messages = api_messages(r);
+    int rc = messages ? api_read_items(messages, v, name, read_message, err) : api_no_memory(err);
     if (rc || !json_array_size(v)) return rc;
     // An assistant's message at the end is the beginning of the reply.
-    const json_t *last = json_array_get(r->messages, json_array_size(r->messages) - 1);
+    const json_t *last = json_array_get(messages, json_array_size(messages) - 1);
     const char *role = json_string_value(json_object_get(last, "role"));
     r->continue_final = role && !strcmp(role, "assistant") && !json_object_get(last, "tool_calls");
     return 0;
@@ -171,20 +165,16 @@ int api_read_anthropic_messages(void *out, const json_t *v, const char *name, ap
 // ---- tools ----
 
 // Tools that Anthropic's servers run have a type of their own and no schema. They are left out.
+static int read_tool(void *out, const json_t *tool, const char *name, api_error *err) {
+    const char *type = json_string_value(sl_json_get(tool, "type"));
+    if (!json_is_object(tool)) return api_wrong_type(tool, name, "an object", err);
+    if (type && strcmp(type, "custom") && !sl_json_get(tool, "input_schema")) return 0;
+    return api_add_tool(out, sl_json_get(tool, "name"), sl_json_get(tool, "description"), sl_json_get(tool, "input_schema"),
+                        sl_json_get(tool, "strict"), name, err);
+}
+
 int api_read_anthropic_tools(void *out, const json_t *v, const char *name, api_error *err) {
-    char item[API_NAME];
-    int rc = 0;
-    if (!json_is_array(v)) return api_wrong_type(v, name, "a list", err);
-    for (size_t i = 0; !rc && i < json_array_size(v); i++) {
-        const json_t *tool = json_array_get(v, i);
-        const char *type = json_string_value(sl_json_get(tool, "type"));
-        api_item_name(item, name, i, "");
-        if (!json_is_object(tool)) return api_wrong_type(tool, item, "an object", err);
-        if (type && strcmp(type, "custom") && !sl_json_get(tool, "input_schema")) continue;
-        rc = api_add_tool(out, sl_json_get(tool, "name"), sl_json_get(tool, "description"), sl_json_get(tool, "input_schema"),
-                          sl_json_get(tool, "strict"), item, err);
-    }
-    return rc;
+    return api_read_items(out, v, name, read_tool, err);
 }
 
 int api_read_anthropic_choice(void *out, const json_t *v, const char *name, api_error *err) {

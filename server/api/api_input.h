@@ -42,6 +42,10 @@ int api_read_anthropic_choice(void *out, const json_t *v, const char *name, api_
 // The name of a part of a list or object: "messages[3].content".
 enum { API_NAME = 160 };
 const char *api_item_name(char buf[API_NAME], const char *name, size_t i, const char *field);
+// Calls read(out, item, "name[i]", err) for each item of the list v, until one call fails. Status 400: v is no list.
+int api_read_items(void *out, const json_t *v, const char *name, api_read_fn read, api_error *err);
+// r->messages, which is made if it is NULL. NULL: out of memory.
+json_t *api_messages(api_request *r);
 
 // Appends the text of a content to *out: a string, or a list of parts {type, text}, joined by newlines. types: the types of
 // parts that hold text, ended by NULL. Images, audio and files are an error that says so.

@@ -103,7 +103,7 @@ int api_add_result(json_t *list, const char *id, const json_t *content, const ch
     return rc;
 }
 
-static int read_call(json_t *message, const json_t *call, const char *name, api_error *err) {
+static int read_call(void *message, const json_t *call, const char *name, api_error *err) {
     const json_t *function = sl_json_get(call, "function"), *arguments = sl_json_get(function, "arguments");
     const char *id, *function_name, *type;
     int rc = api_string(sl_json_get(call, "type"), name, &type, err);
@@ -132,16 +132,13 @@ static int read_reasoning(json_t *out, const json_t *message, const char *name, 
 
 static int read_assistant(json_t *out, const json_t *message, const char *name, api_error *err) {
     const json_t *calls = sl_json_get(message, "tool_calls");
-    char item[API_NAME];
     int rc = read_reasoning(out, message, name, err);
     if (!rc && sl_json_get(message, "function_call"))
         rc = api_fail(err, 400, name, "%s.function_call: expected tool_calls", name);
     if (!rc && calls && !json_is_array(calls)) rc = api_wrong_type(calls, name, "a list as tool_calls", err);
     char list[API_NAME];
     snprintf(list, sizeof list, "%.100s.tool_calls", name);
-    for (size_t i = 0; !rc && i < json_array_size(calls); i++)
-        rc = read_call(out, json_array_get(calls, i), api_item_name(item, list, i, ""), err);
-    return rc;
+    return rc || !calls ? rc : api_read_items(out, calls, list, read_call, err);
 }
 
 static const char *role_of(const char *role) {
@@ -152,7 +149,7 @@ static const char *role_of(const char *role) {
     return NULL;
 }
 
-static int read_message(json_t *list, const json_t *message, const char *name, api_error *err) {
+static int read_message(void *list, const json_t *message, const char *name, api_error *err) {
     const char *role, *id, *author;
     if (!json_is_object(message)) return api_wrong_type(message, name, "an object", err);
     int rc = api_string(sl_json_get(message, "role"), name, &role, err);
@@ -176,15 +173,14 @@ static int read_message(json_t *list, const json_t *message, const char *name, a
     return rc || strcmp(role, "assistant") != 0 ? rc : read_assistant(out, message, name, err);
 }
 
+json_t *api_messages(api_request *r) {
+    if (!r->messages) r->messages = json_array();
+    return r->messages;
+}
+
 int api_read_messages(void *out, const json_t *v, const char *name, api_error *err) {
-    api_request *r = out;
-    char item[API_NAME];
-    int rc = 0;
-    if (!json_is_array(v)) return api_wrong_type(v, name, "a list", err);
-    if (!r->messages && !(r->messages = json_array())) return api_no_memory(err);
-    for (size_t i = 0; !rc && i < json_array_size(v); i++)
-        rc = read_message(r->messages, json_array_get(v, i), api_item_name(item, name, i, ""), err);
-    return rc;
+    json_t *messages = api_messages(out);
+    return messages ? api_read_items(messages, v, name, read_message, err) : api_no_memory(err);
 }
 
 // ---- tools ----
@@ -202,22 +198,18 @@ int api_add_tool(api_request *r, const json_t *function, const json_t *descripti
     return json_array_append_new(r->tools, tool) ? api_no_memory(err) : 0;
 }
 
+static int read_tool(void *out, const json_t *tool, const char *name, api_error *err) {
+    const json_t *function = sl_json_get(tool, "function");
+    const char *type = json_string_value(sl_json_get(tool, "type"));
+    if (!json_is_object(tool)) return api_wrong_type(tool, name, "an object", err);
+    if (type && strcmp(type, "function")) return api_fail(err, 400, name, "%s.type is %.40s, expected function", name, type);
+    if (!json_is_object(function)) return api_wrong_type(function, name, "a function", err);
+    return api_add_tool(out, sl_json_get(function, "name"), sl_json_get(function, "description"),
+                        sl_json_get(function, "parameters"), sl_json_get(function, "strict"), name, err);
+}
+
 int api_read_tools(void *out, const json_t *v, const char *name, api_error *err) {
-    char item[API_NAME];
-    int rc = 0;
-    if (!json_is_array(v)) return api_wrong_type(v, name, "a list", err);
-    for (size_t i = 0; !rc && i < json_array_size(v); i++) {
-        const json_t *tool = json_array_get(v, i), *function = sl_json_get(tool, "function");
-        const char *type = json_string_value(sl_json_get(tool, "type"));
-        api_item_name(item, name, i, "");
-        if (!json_is_object(tool)) return api_wrong_type(tool, item, "an object", err);
-        if (type && strcmp(type, "function"))
-            return api_fail(err, 400, item, "%s.type is %.40s, expected function", item, type);
-        if (!json_is_object(function)) return api_wrong_type(function, item, "a function", err);
-        rc = api_add_tool(out, sl_json_get(function, "name"), sl_json_get(function, "description"),
-                          sl_json_get(function, "parameters"), sl_json_get(function, "strict"), item, err);
-    }
-    return rc;
+    return api_read_items(out, v, name, read_tool, err);
 }
 
 // "none", "auto", "required", {type: "function", function: {name}}, or {type: "function", name} in /v1/responses.

@@ -60,7 +60,7 @@ static int read_result(json_t *list, const json_t *item, const char *name, api_e
     return rc ? rc : api_add_result(list, id, sl_json_get(item, "output"), text_types, name, err);
 }
 
-static int read_item(json_t *list, const json_t *item, const char *name, api_error *err) {
+static int read_item(void *list, const json_t *item, const char *name, api_error *err) {
     const char *type = json_string_value(sl_json_get(item, "type"));
     if (!json_is_object(item)) return api_wrong_type(item, name, "an object", err);
     if (!type || !strcmp(type, "message")) return read_message(list, item, name, err);
@@ -75,40 +75,30 @@ static int read_item(json_t *list, const json_t *item, const char *name, api_err
 }
 
 int api_read_input(void *out, const json_t *v, const char *name, api_error *err) {
-    api_request *r = out;
-    char item[API_NAME];
-    int rc = 0;
     if (!json_is_string(v) && !json_is_array(v)) return api_wrong_type(v, name, "a string or a list of items", err);
-    if (!r->messages && !(r->messages = json_array())) return api_no_memory(err);
-    if (json_is_string(v)) return api_add_message(r->messages, "user", v, text_types, name, err);
-    // The instructions, if they are read already, are the first message.
-    for (size_t i = 0; !rc && i < json_array_size(v); i++)
-        rc = read_item(r->messages, json_array_get(v, i), api_item_name(item, name, i, ""), err);
-    return rc;
+    json_t *messages = api_messages(out); // instructions that are read already are the first message
+    if (!messages) return api_no_memory(err);
+    if (json_is_string(v)) return api_add_message(messages, "user", v, text_types, name, err);
+    return api_read_items(messages, v, name, read_item, err);
 }
 
 int api_read_instructions(void *out, const json_t *v, const char *name, api_error *err) {
-    api_request *r = out;
     if (!json_is_string(v)) return api_wrong_type(v, name, "a string", err);
     if (!json_string_length(v)) return 0;
-    if (!r->messages && !(r->messages = json_array())) return api_no_memory(err);
-    return json_array_insert_new(r->messages, 0, json_pack("{s:s, s:O}", "role", "system", "content", v)) ? api_no_memory(err)
-                                                                                                          : 0;
+    json_t *messages = api_messages(out); // NULL: json_array_insert_new frees the message and fails
+    json_t *message = json_pack("{s:s, s:O}", "role", "system", "content", v);
+    return json_array_insert_new(messages, 0, message) ? api_no_memory(err) : 0;
 }
 
 // Tools that only OpenAI's servers can run are left out, as the model could not use them.
+static int read_tool(void *out, const json_t *tool, const char *name, api_error *err) {
+    const char *type = json_string_value(sl_json_get(tool, "type"));
+    if (!type) return api_fail(err, 400, name, "%s.type is missing, expected function", name);
+    if (strcmp(type, "function")) return 0;
+    return api_add_tool(out, sl_json_get(tool, "name"), sl_json_get(tool, "description"), sl_json_get(tool, "parameters"),
+                        sl_json_get(tool, "strict"), name, err);
+}
+
 int api_read_responses_tools(void *out, const json_t *v, const char *name, api_error *err) {
-    char item[API_NAME];
-    int rc = 0;
-    if (!json_is_array(v)) return api_wrong_type(v, name, "a list", err);
-    for (size_t i = 0; !rc && i < json_array_size(v); i++) {
-        const json_t *tool = json_array_get(v, i);
-        const char *type = json_string_value(sl_json_get(tool, "type"));
-        api_item_name(item, name, i, "");
-        if (!type) return api_fail(err, 400, item, "%s.type is missing, expected function", item);
-        if (strcmp(type, "function")) continue;
-        rc = api_add_tool(out, sl_json_get(tool, "name"), sl_json_get(tool, "description"), sl_json_get(tool, "parameters"),
-                          sl_json_get(tool, "strict"), item, err);
-    }
-    return rc;
+    return api_read_items(out, v, name, read_tool, err);
 }

@@ -14,6 +14,15 @@ const char *api_item_name(char buf[API_NAME], const char *name, size_t i, const 
     return buf;
 }
 
+int api_read_items(void *out, const json_t *v, const char *name, api_read_fn read, api_error *err) {
+    char item[API_NAME];
+    int rc = 0;
+    if (!json_is_array(v)) return api_wrong_type(v, name, "a list", err);
+    for (size_t i = 0; !rc && i < json_array_size(v); i++)
+        rc = read(out, json_array_get(v, i), api_item_name(item, name, i, ""), err);
+    return rc;
+}
+
 // ---- sampling ----
 
 int api_read_stop(void *out, const json_t *v, const char *name, api_error *err) {

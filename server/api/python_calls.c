@@ -151,33 +151,36 @@ static int read_word(reader *r) {
     return 0;
 }
 
-static int read_list(reader *r, char close, int depth) {
-    int n = 0;
-    put(r, "[", 1);
-    while (!take(r, close)) {
-        if (n && !take(r, ',')) return 0;
-        if (n && take(r, close)) break; // [1, 2,]
-        if (n++) put(r, ", ", 2);
-        if (!read_value(r, depth + 1)) return 0;
-    }
-    put(r, "]", 1);
+// Goes to the item behind n items of a sequence that ends with `close`. 1: an item follows. 0: the end is read; a comma may stand
+// before the end. -1: a comma is missing.
+static int next_item(reader *r, char close, int n) {
+    if (take(r, close)) return 0;
+    if (n && !take(r, ',')) return -1;
+    if (n && take(r, close)) return 0;
+    if (n) put(r, ", ", 2);
     return 1;
 }
 
+static int read_list(reader *r, char close, int depth) {
+    int more;
+    put(r, "[", 1);
+    for (int n = 0; (more = next_item(r, close, n)) > 0; n++)
+        if (!read_value(r, depth + 1)) return 0;
+    put(r, "]", 1);
+    return !more;
+}
+
 static int read_dict(reader *r, int depth) {
-    int n = 0;
+    int more;
     put(r, "{", 1);
-    while (!take(r, '}')) {
-        if (n && !take(r, ',')) return 0;
-        if (n && take(r, '}')) break;
-        if (n++) put(r, ", ", 2);
+    for (int n = 0; (more = next_item(r, '}', n)) > 0; n++) {
         skip(r);
         if (r->at == r->end || (*r->at != '"' && *r->at != '\'') || !read_string(r) || !take(r, ':')) return 0;
         put(r, ": ", 2);
         if (!read_value(r, depth + 1)) return 0;
     }
     put(r, "}", 1);
-    return 1;
+    return !more;
 }
 
 static int read_value(reader *r, int depth) {
@@ -194,12 +197,9 @@ static int read_value(reader *r, int depth) {
 
 // name=value, ... and the closing bracket, as a JSON object.
 static int read_arguments(reader *r) {
-    int n = 0;
+    int more;
     put(r, "{", 1);
-    while (!take(r, ')')) {
-        if (n && !take(r, ',')) return 0;
-        if (n && take(r, ')')) break;
-        if (n++) put(r, ", ", 2);
+    for (int n = 0; (more = next_item(r, ')', n)) > 0; n++) {
         skip(r);
         size_t length = name_length(r->at, (size_t)(r->end - r->at), 0);
         if (!length) return 0;
@@ -210,7 +210,7 @@ static int read_arguments(reader *r) {
         if (!take(r, '=') || !read_value(r, 0)) return 0;
     }
     put(r, "}", 1);
-    return 1;
+    return !more;
 }
 
 // Python allows no name twice, and clients read no NUL.
