@@ -107,7 +107,7 @@ typedef struct sl_attn_query {
     sl_kv_view kv;        // n_kv rows, including the row of the new token
     uint32_t sequence;    // sequence id of the caller, never the batch index; it keys the random numbers
     uint32_t position;    // of the query token
-    uint32_t seed;        // of this sequence, added to sl_attn_decode_args.seed
+    uint32_t seed;        // the sequence's seed, which is added to sl_attn_decode_args.seed
     void *state;          // ops->state bytes of this sequence and layer, or NULL
     sl_attn_stats *stats; // of this sequence, added to; NULL: not wanted
 } sl_attn_query;

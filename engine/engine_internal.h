@@ -64,7 +64,7 @@ struct sl_session {
     sl_engine *engine;
     sl_plan *own_plan; // of decode steps; NULL: the engine's plan
     uint32_t sequence;
-    uint32_t seed; // of attention's draws
+    uint32_t seed; // the seed of attention's draws
     sl_kv_seq kv;
     int32_t *ids;          // [n_ctx] the tokens of its rows; -1: a random row (sl_session_fill)
     int n_prefilled;       // the first tokens, up to the first that a decode step appended

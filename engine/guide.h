@@ -20,7 +20,7 @@ typedef struct sl_matchers {
 } sl_matchers;
 void sl_matchers_free(sl_matchers *all); // after their guides
 
-typedef struct sl_guide sl_guide; // of a stream
+typedef struct sl_guide sl_guide; // a stream has one
 
 // after: as sl_generation.grammar_after, copied. SL_ERR_ARG: the model has no tokenizer, or `after` is empty.
 int sl_guide_new(sl_engine *e, const sl_grammar *g, const char *after, sl_guide **out, sl_error *err);

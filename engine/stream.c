@@ -27,7 +27,7 @@ struct sl_stream {
     sl_detok_stream detok;
     sl_text piece;  // text of the last token
     sl_text shown;  // text that the last step completed
-    sl_error error; // of SL_STOP_ERROR
+    sl_error error; // the reason of SL_STOP_ERROR
 };
 
 // ---- life ----

@@ -16,7 +16,7 @@ void sl_stream_use_plan(sl_stream *s);
 // SL_STREAM_NAMED.
 enum { SL_STREAM_NAMED = 8 };
 int sl_stream_set_named(sl_stream *s, const int32_t *ids, int n, sl_error *err);
-const char *sl_stream_stop_string(const sl_stream *s); // that ended the last generation; NULL: none did
+const char *sl_stream_stop_string(const sl_stream *s); // the stop string that ended the last generation; NULL: none did
 // Sets sl_generation.max_tokens and .n_logprobs for later generations.
 void sl_stream_set_limits(sl_stream *s, int max_tokens, int n_logprobs);
 // What the attention of the last generation's decode steps counted. NULL: on a GPU, where kernels count for the whole batch.

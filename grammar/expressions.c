@@ -225,9 +225,9 @@ typedef struct class_graph {
     sl_builder *b;
     int32_t next, first_node; // nodes of the class begin with this one
     sl_byte_set set[64];      // a range of characters has at most 8 sequences with different nodes behind the first byte, and
-    int32_t to[64];           // those of several ranges are mostly equal
+    int32_t to[64];           // the sequences of several ranges are mostly equal
     int n;
-    sl_ids nodes; // of full sets
+    sl_ids nodes; // the nodes of full sets
 } class_graph;
 
 static int32_t find_bytes(class_graph *c, unsigned lo, unsigned hi, int32_t next) {

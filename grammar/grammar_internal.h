@@ -35,7 +35,7 @@ int sl_ranges_normalise(sl_char_range *ranges, int n);
 // Writes the characters that are not in ranges[n], which are normalised. out: [n + 2]. Returns their number.
 int sl_ranges_invert(const sl_char_range *ranges, int n, sl_char_range *out);
 
-// The code points lo to hi as sequences of bytes: byte i of a sequence is from lo[i] to hi[i].
+// Several code points as sequences of n bytes: byte i of a sequence lies between lo[i] and hi[i].
 typedef struct sl_byte_ranges {
     unsigned char lo[4], hi[4];
     int n;
@@ -146,7 +146,7 @@ sl_expr sl_expr_json_object(sl_builder *b, sl_json_rules *r);
 sl_expr sl_expr_json_array(sl_builder *b, sl_json_rules *r, sl_expr item, int min, int max);
 // One character of normalised ranges inside a string: with escapes where JSON needs them. No NUL.
 sl_expr sl_expr_json_class(sl_builder *b, const sl_char_range *ranges, int n);
-sl_expr sl_expr_json_constant(sl_builder *b, const json_t *value); // its compact text
+sl_expr sl_expr_json_constant(sl_builder *b, const json_t *value); // the compact text of value
 // A string that is none of the strings names[n], written without escapes.
 sl_expr sl_expr_json_other_string(sl_builder *b, const char *const *names, size_t n);
 
@@ -173,7 +173,7 @@ sl_expr sl_schema_read(sl_builder *b, const char *what, const json_t *schema);
 typedef struct sl_schema_reader {
     sl_builder *b;
     const char *what;
-    const json_t *root; // of which $ref names parts
+    const json_t *root; // the schema whose parts $ref names
     json_t *made;       // a list of all schemas that merging made
     json_t *refs;       // the rule of each $ref
     sl_text path;       // the JSON pointer of the schema that is being read
@@ -361,7 +361,7 @@ struct sl_token_trie {
     int32_t *sorted; // tokens with bytes in the order of bytes
     int32_t *ends;   // [n_ends]
     int n_ends, n_vocab, n_words, most_depth;
-    sl_text bytes;  // of all tokens
+    sl_text bytes;  // the bytes of all tokens
     uint32_t *from; // [n_vocab + 1] bytes of a token; none for special and end tokens
 };
 

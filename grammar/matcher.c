@@ -18,7 +18,7 @@ typedef struct token_set {
     uint32_t *bits;  // [n_words]
     uint32_t *exits; // [n_exits] nodes of the trie after which the state can end
     uint32_t n_exits, cap_exits;
-    int depth; // of the deepest state on the walks
+    int depth; // the depth of the deepest state on the walks
 } token_set;
 
 struct sl_grammar_run {
@@ -38,7 +38,7 @@ struct sl_matcher {
     size_t cap_sets;
     uint8_t *wide;  // [g->n_nodes] the node has WIDE first bytes
     uint32_t *path; // [most_depth + 1] states on the way to a node of the trie
-    sl_keys places; // of a state, with the same callers
+    sl_keys places; // the places of a state, with the same callers
     sl_grammar_run *runs;
 };
 
@@ -150,7 +150,7 @@ static int walk(sl_matcher *m, uint32_t state, uint32_t from, uint32_t to, int w
 
 static int find_tokens(sl_matcher *m, uint32_t state, token_set **out, sl_error *err);
 
-// The state of the places keys[n], as if their rule had these callers.
+// Returns the state that holds the places keys[n]. Their rule gets these callers.
 static int state_of(sl_matcher *m, const uint64_t *keys, size_t n, uint32_t callers, uint32_t *state, sl_error *err) {
     int rc = 0;
     m->places.n = 0;

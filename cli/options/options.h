@@ -61,7 +61,7 @@ typedef struct cli_device_options { // device, threads and memory
     const char *name;               // --device
     const char *kv_cache;
     size_t kv_gpu_memory, host_memory; // bytes; 0: not given
-    int kv_tokens;                     // of serve; 0: not given
+    int kv_tokens;                     // for the command serve; 0: not given
     int ubatch, threads;
 } cli_device_options;
 

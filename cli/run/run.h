@@ -34,7 +34,7 @@ typedef struct cli_run {
     int said_trained;         // 1: cli_warn_trained has printed its line
     int n_kv;                 // prompt tokens, for which auto chooses; INT_MAX: no prompt yet
     sl_sampling sampling;     // the run owns .bias
-    sl_grammar *grammar;      // of every answer; NULL: none
+    sl_grammar *grammar;      // the grammar that every answer follows; NULL: none
     double load_ms;
     cli_stats stats;
 } cli_run;

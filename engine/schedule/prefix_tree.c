@@ -7,10 +7,10 @@
 
 typedef struct node {
     struct node *parent, *child, *next; // the first child; the next child of the parent
-    char *key;                          // of the prompts, in nodes without a parent; NULL in others
-    uint64_t hash;                      // of ids
+    char *key;                          // the key of the prompts, in nodes without a parent; NULL in others
+    uint64_t hash;                      // the hash of ids
     uint64_t used;                      // sl_prefix_tree.clock of the last use
-    int is_held;                        // by sequences, or a page after it is; valid in sl_prefix_n_evictable
+    int is_held;                        // sequences hold this page or one after it; valid in sl_prefix_n_evictable
     int32_t page;
     int32_t ids[SL_PAGE];
 } node;

@@ -13,7 +13,7 @@ enum { GROWTH = 1024 }; // tokens that admission counts for an answer without ma
 
 struct sl_job {
     sl_scheduler *scheduler;
-    uint64_t number; // of its arrival
+    uint64_t number; // counts arrivals
     int priority;
     sl_job_state state;
     int is_cancelled;
@@ -23,7 +23,7 @@ struct sl_job {
     int n, n_prefill, at_start;
     sl_attn_plan prefill; // n_layers 0: dense
     int segment;
-    char *key;      // of the prefix cache
+    char *key;      // the key in the prefix cache
     int n_due;      // pages that admission counts
     int n_cached;   // prompt tokens from the prefix cache
     sl_job *leader; // prefills the first n_common tokens for this job too; NULL: none
@@ -48,8 +48,8 @@ struct sl_scheduler {
     int32_t *pages;         // [pages of n_ctx] scratch memory
     sl_attn_plan dense;     // methods of prefills that are not sparse
     uint64_t n_added;       // jobs
-    uint64_t n_passes;      // of prefills
-    sl_scheduler_stats all; // its sums
+    uint64_t n_passes;      // counts passes that prefill
+    sl_scheduler_stats all; // the sums since the start
 };
 
 // ---- life ----

@@ -84,7 +84,7 @@ static int read_block(void *of, const json_t *block, const char *name, api_error
     int is_reply = !strcmp(t->role, "assistant");
     if (!json_is_object(block)) return api_wrong_type(block, name, "an object", err);
     if (type && is_reply && !strcmp(type, "thinking")) return keep(t->reasoning, block, err);
-    if (type && is_reply && !strcmp(type, "redacted_thinking")) return 0; // of another server
+    if (type && is_reply && !strcmp(type, "redacted_thinking")) return 0; // only the server that wrote it can read it
     if (type && is_reply && !strcmp(type, "tool_use")) return keep(t->calls, block, err);
     if (type && !is_reply && !strcmp(type, "tool_result")) return read_result(t, block, name, err);
     return keep(t->texts, block, err); // api_join_text names another type

@@ -10,7 +10,7 @@ enum { API_PARAM = 96 };
 
 typedef struct api_error {
     sl_error why;          // the text
-    int status;            // of HTTP: 400, 401, 404, 413, 429, 500, 503
+    int status;            // HTTP's status: 400, 401, 404, 413, 429, 500, 503
     char param[API_PARAM]; // the field of the body: "stream_options.include_usage"; "": none
     const char *code;      // static: "context_length_exceeded"; NULL: the status is the code
 } api_error;

@@ -100,7 +100,7 @@ static const api_field *find(const api_field *const *tables, const char *name) {
     return NULL;
 }
 
-static int is_value(const api_field *f) { // of a member that the table names
+static int is_value(const api_field *f) { // 1: the field has a member
     return f->kind <= API_LIST;
 }
 

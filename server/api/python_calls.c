@@ -151,8 +151,8 @@ static int read_word(reader *r) {
     return 0;
 }
 
-// Goes to the item behind n items of a sequence that ends with `close`. 1: an item follows. 0: the end is read; a comma may stand
-// before the end. -1: a comma is missing.
+// Goes to the item behind n items of a sequence that ends with `close`. 1: an item follows. 0: the end is read; a comma may
+// stand before the end. -1: a comma is missing.
 static int next_item(reader *r, char close, int n) {
     if (take(r, close)) return 0;
     if (n && !take(r, ',')) return -1;

@@ -35,7 +35,7 @@ typedef struct api_piece {
     const char *stop_string; // SL_STOP_STRING: it; NULL: not known
 } api_piece;
 
-typedef struct api_answer_bits { // of one choice
+typedef struct api_answer_bits { // what one choice says of its bits
     uint32_t sequence;
     uint64_t logits_hash; // sl_logits_hash of the last logits
 } api_answer_bits;
@@ -45,7 +45,7 @@ typedef struct api_attention {
     const char *method, *prefill; // "santa-prop:S=128"; prefill NULL: dense
     uint32_t seed;
     sl_attention_work work;         // sums of all choices
-    uint64_t rows, dense_rows;      // of V that were read; that dense attention reads
+    uint64_t rows, dense_rows;      // rows of V that were read, and rows that dense attention reads
     const api_answer_bits *answers; // [n_answers]
     int n_answers;
     int no_work; // 1: the device does not count the work of one answer (a GPU counts for a whole batch)
@@ -69,7 +69,7 @@ typedef struct api_reply api_reply;
 int api_reply_new(const api_reply_options *options, api_reply **out, sl_error *err);
 void api_reply_free(api_reply *r); // NULL is allowed
 int api_reply_n_choices(const api_reply *r);
-const char *api_reply_type(const api_reply *r); // of the content: "text/event-stream" or "application/json"
+const char *api_reply_type(const api_reply *r); // the content type: "text/event-stream" or "application/json"
 
 // Tokens of all prompts, and those of them whose rows were in the cache. Set them before api_reply_begin, as far as known, and
 // again later.

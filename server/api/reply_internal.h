@@ -7,8 +7,8 @@
 // A part of an answer: text, reasoning or a call. Parts come in the order of the text.
 typedef struct api_part {
     api_event_kind kind;
-    sl_text text; // of a call: its arguments
-    int index;    // of a call
+    sl_text text; // the text so far; a call's text is its arguments
+    int index;    // a call's number
     char *name;
     char id[API_CALL_ID];
 } api_part;
@@ -19,19 +19,19 @@ typedef struct api_choice {
     api_parser *parser;
     api_part *parts; // [n_parts]
     int n_parts;
-    json_t *logprobs; // of tokens that no event has told yet: [{token, logprob, bytes, top_logprobs, text_offset}]
+    json_t *logprobs; // the tokens that no event has told yet: [{token, logprob, bytes, top_logprobs, text_offset}]
     size_t n_chars;   // characters of these and all earlier tokens
-    json_t *delta;    // of /v1/chat/completions and /v1/completions: the next event, which may still get a finish_reason
+    json_t *delta;    // the next event of OpenAI's completions, which may still get a finish_reason
     int started;      // an event was written
     int finished;
     sl_stop stop;
     char *stop_string; // owned
-    sl_text *out;      // of the running call
+    sl_text *out;      // where the running call writes
 } api_choice;
 
 // A dialect. The functions of streams append events to `out`.
 typedef struct api_writer {
-    const char *prefix; // of the id
+    const char *prefix; // the id begins with it
     int (*begin)(api_reply *r, sl_text *out, sl_error *err);
     int (*open)(api_choice *c, const api_part *p, sl_error *err);                              // a part begins
     int (*delta)(api_choice *c, const api_part *p, const char *text, size_t n, sl_error *err); // text of the part
@@ -57,7 +57,7 @@ struct api_reply {
     int n_prompt, n_cached, n_generated, n_reasoning;
     api_attention attention;
     int has_attention;
-    int sequence_number; // of events of /v1/responses
+    int sequence_number; // numbers the events of /v1/responses
 };
 
 // ---- JSON and events as text (reply_events.c) ----
@@ -74,7 +74,7 @@ json_t *api_part_text(const api_part *p); // as a JSON string
 int api_n_calls(const api_choice *c);
 const char *api_finish_reason(const api_choice *c);       // "stop", "length", "tool_calls"
 int api_has_room_left(const api_choice *c);               // 0: the answer ended at a limit of tokens
-json_t *api_chat_usage(const api_reply *r);               // of /v1/chat/completions and /v1/completions
+json_t *api_chat_usage(const api_reply *r);               // `usage` as OpenAI's completions have it
 int api_add_attention(const api_reply *r, json_t *usage); // not 0: out of memory
 json_t *api_chat_logprobs(json_t *tokens);                // {content}; steals `tokens`; NULL: null
 json_t *api_completion_logprobs(json_t *tokens);          // {tokens, token_logprobs, top_logprobs, text_offset}

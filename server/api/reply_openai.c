@@ -29,7 +29,8 @@ static json_t *take_logprobs(api_choice *c) {
 static json_t *choice_json(api_choice *c, const char *key, json_t *value) {
     json_t *v = json_pack("{s:i, s:o, s:o, s:s?}", "index", c->index, key, value, "logprobs", take_logprobs(c), "finish_reason",
                           c->finished ? api_finish_reason(c) : NULL);
-    if (c->finished && c->stop_string) json_object_set_new(v, "stop_reason", json_string(c->stop_string)); // vLLM's
+    if (c->finished && c->stop_string)
+        json_object_set_new(v, "stop_reason", json_string(c->stop_string)); // a field that vLLM has
     return v;
 }
 

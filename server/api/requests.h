@@ -59,7 +59,7 @@ typedef struct api_request {
     json_t *messages;          // owned: a list of {role, content, ...}; NULL: prompts
     json_t *tools;             // owned: a list of {type: "function", function: {...}}; NULL: none
     json_t *options;           // owned: variables of the template (chat_template_kwargs, enable_thinking); NULL: none
-    const json_t *documents;   // of the template; NULL: none
+    const json_t *documents;   // documents for the chat template; NULL: none
     int add_generation_prompt; // 1; 0: the prompt does not begin the reply
     int continue_final;        // 1: the reply continues the last message, which is the assistant's
     api_prompt *prompts;       // [n_prompts], owned. API_DETOKENIZE: one prompt of ids
@@ -68,7 +68,7 @@ typedef struct api_request {
     int parse_special; // 1: names of special tokens in the prompt are tokens
 
     // ---- how to sample. NaN and SL_UNSET: not given ----
-    sl_sampling sampling; // its seed is set below; bias is owned
+    sl_sampling sampling; // sampling.seed is not set: see `seed`; sampling.bias is owned
     int has_seed;
     uint32_t seed;
     int max_tokens;    // -1: until another reason to stop. API_COMPLETIONS: 16 if not given

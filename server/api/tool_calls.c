@@ -30,7 +30,7 @@ static const syntax formats[] = {
 typedef enum phase {
     TEXT,  // held: blanks, then what may begin a mark or a call
     MARK,  // a mark is read, its value not begun
-    NAME,  // of Mistral: between [TOOL_CALLS] and {
+    NAME,  // in Mistral's name, between [TOOL_CALLS] and {
     VALUE, // in the value
     CLOSE  // the value is read, and a mark must follow
 } phase;
@@ -39,7 +39,7 @@ struct api_parser {
     api_parser_options o;
     syntax f;
     phase phase;
-    api_event_kind kind; // of text: API_EVENT_TEXT or API_EVENT_REASONING
+    api_event_kind kind; // what text is now: API_EVENT_TEXT or API_EVENT_REASONING
     sl_text held;
     size_t n_blanks;        // at the start of held
     size_t from, name_from; // in held: where the value begins; where Mistral's name begins, 0: no name
@@ -50,10 +50,10 @@ struct api_parser {
     int drop;     // blanks are dropped
     int reasoned; // reasoning has begun or can no longer begin
     int n_calls;
-    sl_text out; // of `kind`: decided, not sent
+    sl_text out; // text of `kind` that is decided and not sent
 };
 
-enum { LONGEST_BEGINNING = 256 }; // of a call, up to its bracket or key
+enum { LONGEST_BEGINNING = 256 }; // bytes of the longest beginning of a call, up to its bracket or key
 
 // ---- events ----
 

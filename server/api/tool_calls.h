@@ -33,9 +33,9 @@ typedef struct api_event {
     api_event_kind kind;
     const char *text; // [n] more text; of a call: its arguments, the text of a JSON object
     size_t n;
-    int index;            // of a call, from 0
-    const char *name;     // of a call
-    char id[API_CALL_ID]; // of a call: 9 letters and digits, because templates of Mistral require this form
+    int index;            // the call's number, from 0
+    const char *name;     // the name of the call's function
+    char id[API_CALL_ID]; // the call's id: 9 letters and digits, because templates of Mistral require this form
 } api_event;
 
 typedef int (*api_event_fn)(void *ctx, const api_event *e, sl_error *err); // not 0: an error, which ends the call
@@ -44,7 +44,7 @@ typedef struct api_parser_options {
     api_call_format format;
     int reasoning;       // 1: text between <think> and </think> is reasoning
     int in_reasoning;    // 1: the prompt has written <think> already
-    const json_t *tools; // of the request, borrowed. Text without a mark is a call only if it names one; NULL: any name
+    const json_t *tools; // the request's tools, borrowed. Text without a mark is a call only if it names a tool; NULL: any name
     uint64_t number;     // makes the ids of calls: another number for each answer
     api_event_fn fn;
     void *ctx;

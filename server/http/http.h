@@ -39,7 +39,7 @@ typedef struct http_options {
     // Seconds. A client that takes longer is disconnected.
     double header_timeout; // from the connection, or from the request line, to the end of the headers
     double body_timeout;   // from the end of the headers to the end of the body
-    double read_timeout;   // for which a client may take no byte of its answer
+    double read_timeout;   // the time for which a client may take no byte of its answer
     double idle_timeout;   // between two requests of a connection
     double sse_interval;   // an event stream in which nothing was sent for so long gets a comment
 } http_options;
@@ -74,9 +74,9 @@ void http_server_free(http_server *s);
 typedef struct http_counts {
     long connections;  // open now
     long exchanges;    // whose answers are not complete, now
-    long requests;     // that reached the handler, since the start
+    long requests;     // requests that reached the handler, since the start
     long gone;         // exchanges whose client left or was too slow
-    long slow_readers; // of these: too slow
+    long slow_readers; // of these, clients that read too slowly
     long timeouts;     // connections closed for a slow header or body
     long refused;      // requests that the server refused by itself
 } http_counts;

@@ -46,7 +46,7 @@ typedef struct http_connection {
 
     // The request.
     int refusal;             // the status of a refusal; 0: none
-    const char *refused;     // its message
+    const char *refused;     // the message of the refusal
     size_t to_discard;       // bytes of a refused body that are still read
     sl_text body;            // what has arrived
     http_exchange *exchange; // NULL: the handler does not have the request yet
@@ -83,7 +83,7 @@ struct http_exchange {
     sl_text out; // the body of a reply, or what of a stream waits for the reader: [sent, out.n)
     size_t sent;
     size_t largest_piece; // bytes of one http_stream_send so far
-    double last_send; // of a stream
+    double last_send;     // when a stream last sent something
     int is_sse;
 
     int is_woken; // guarded by http_server.lock

@@ -17,7 +17,7 @@ typedef struct serve_server serve_server;
 
 typedef struct serve_options {
     http_options http;
-    const char *model;    // its name in answers
+    const char *model;    // the model's name in answers
     int max_waiting;      // most requests that wait for their turn
     int step_tokens;      // as in sl_scheduler_options
     int no_prefixes;      // 1: no prefix cache
@@ -27,7 +27,7 @@ typedef struct serve_options {
 // The attention of one prompt. Free with serve_plan_free.
 typedef struct serve_plan {
     sl_attn_plan attn, prefill;
-    int segment;                    // of a prefill that is not dense
+    int segment;                    // the segment of a prefill that is not dense
     char *attn_text, *prefill_text; // as usage.attention shows them
 } serve_plan;
 void serve_plan_free(serve_plan *p);
@@ -40,9 +40,9 @@ typedef int (*serve_plan_fn)(void *ctx, const char *attn, const char *prefill, i
 // What the caller has loaded. It lives until serve_run returns.
 typedef struct serve_model {
     const sl_model *model;
-    sl_engine *engine;            // in use by nobody else
-    int n_sequences;              // of the engine
-    const char *path;             // of the model
+    sl_engine *engine;            // nobody else uses the engine
+    int n_sequences;              // the engine's sequences
+    const char *path;             // the model's path
     const sl_chat_template *chat; // NULL: there is none, because of no_chat
     sl_error no_chat;
     const json_t *chat_options;  // variables of the template for all requests; NULL: none

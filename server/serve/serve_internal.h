@@ -22,9 +22,9 @@ typedef struct serve_choice {
     int n_cached;
     int is_echoed;  // the prompt was written
     int n_tokens;   // generated tokens that were written
-    int n_logprobs; // of these tokens, with the end token
+    int n_logprobs; // the logprobs of these tokens, with the end token
     int is_ended;
-    double last_token; // its time in ms; 0: none
+    double last_token; // when the last token came, in ms; 0: none came
 } serve_choice;
 
 // A prompt of a request.
@@ -48,8 +48,8 @@ typedef struct serve_request {
     api_request api;
     serve_prompt *prompts; // [n_prompts]
     int n_prompts, n_prompt_tokens;
-    sl_sampling sampling;      // its bias is owned
-    sl_grammar *grammar;       // of all answers; NULL: any text
+    sl_sampling sampling;      // sampling.bias is owned
+    sl_grammar *grammar;       // all answers follow it; NULL: any text
     const char *grammar_after; // static
     int32_t named[8];          // [n_named] special tokens that are written as text
     int n_named, at_start;
@@ -75,7 +75,7 @@ typedef struct serve_queue {
 
 typedef enum serve_state { SERVE_LOADING, SERVE_RUNNING, SERVE_DRAINING } serve_state;
 
-typedef struct serve_slot { // of /slots
+typedef struct serve_slot { // a row of /slots
     char id[SERVE_ID];      // "": free
     int choice;
     sl_job_state state;
@@ -84,15 +84,15 @@ typedef struct serve_slot { // of /slots
 
 struct serve_server {
     serve_options options;
-    char *name; // of the model
+    char *name; // the model's name
     http_server *http;
     const serve_model *model; // from serve_run on
     atomic_int state;         // serve_state
-    atomic_int n_requests;    // that HTTP has handed over, and that are not done
-    atomic_size_t n_bytes;    // of the bodies of these requests
+    atomic_int n_requests;    // requests that HTTP has handed over and that are not done
+    atomic_size_t n_bytes;    // the bytes of their bodies
     serve_queue to_prepare, to_infer;
     pthread_t preparing;
-    _Atomic double deadline; // of a drain, in ms
+    _Atomic double deadline; // the end of a drain, in ms
 
     // ---- set before the state becomes SERVE_RUNNING ----
     int n_ctx, n_sequences;
@@ -101,7 +101,7 @@ struct serve_server {
     api_call_format calls;
     int reasons;
 
-    // ---- of the inference thread ----
+    // ---- only the inference thread uses these ----
     sl_scheduler *scheduler;
     serve_request **active; // [n_active] in the order of priority and arrival
     int n_active, cap_active;

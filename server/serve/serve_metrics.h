@@ -17,7 +17,7 @@ typedef enum serve_histogram {
     SERVE_DECODE,
     SERVE_PROMPT_TOKENS,
     SERVE_ANSWER_TOKENS,
-    SERVE_STEP_TOKENS, // of a step: prefilled, fed and generated
+    SERVE_STEP_TOKENS, // a step's tokens: prefilled, fed and generated
     SERVE_N_HISTOGRAMS
 } serve_histogram;
 
@@ -25,11 +25,11 @@ typedef enum serve_reason { SERVE_STOP, SERVE_LENGTH, SERVE_ABORT, SERVE_ERROR, 
 
 typedef struct serve_metrics { // initialise with zeros
     struct serve_histogram_data {
-        uint64_t counts[SERVE_BUCKETS + 1]; // of each bucket; the last one has no upper bound
+        uint64_t counts[SERVE_BUCKETS + 1]; // the count of each bucket; the last one has no upper bound
         double sum;
     } histograms[SERVE_N_HISTOGRAMS];
     uint64_t reasons[SERVE_N_REASONS];             // answers
-    uint64_t rows, dense_rows, bytes, dense_bytes; // of decode steps of ended answers
+    uint64_t rows, dense_rows, bytes, dense_bytes; // sums over the decode steps of ended answers
     uint64_t layer_steps, certified;               // stated errors of these answers
     double stated_error, stated_error_max;         // sum; largest
     sl_scheduler_stats scheduler;
@@ -37,7 +37,7 @@ typedef struct serve_metrics { // initialise with zeros
 
 void serve_observe(serve_metrics *m, serve_histogram h, double value);
 
-typedef struct serve_gauges { // of the moment
+typedef struct serve_gauges { // the state at one moment
     const char *model;
     int n_waiting; // requests
     long connections, gone, timeouts, refused;

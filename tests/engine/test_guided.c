@@ -246,7 +246,7 @@ static void ends(void) {
 
 static void after(void) {
     static const struct {
-        int32_t id;                         // of the first token
+        int32_t id;                         // the id of the first token
         const char *after, *choices, *text; // NULL: an error
     } rows[] = {
         {DOT_LINE, ".\n", "[\"yes\"]", ".\nyes"},

@@ -19,7 +19,7 @@ enum { N_CTX = 1024, N_VOCAB_LESS = 16, BASES = 2, BASE = 700, JOBS = 12, SEGMEN
 
 static const char *const methods[] = {NULL, "santa:S=24", "topk:k=8", "santa-prop:S=32", "quest:tokens=32"};
 
-typedef struct spec { // of a job
+typedef struct spec { // describes a job
     int32_t *ids;
     int n, n_prefill, priority, n_prompt_logprobs, cancel_at; // cancel_at: tokens after which the job is cancelled; -1: never
     const char *attn, *salt;

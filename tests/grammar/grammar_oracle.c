@@ -143,7 +143,7 @@ static int is_member(const oracle_expr *e, const char *s, size_t n) {
     return e->is_inverted;
 }
 
-// The bytes of the character at s by its first byte, for the texts of these tests: any UTF-8. -1: no first byte.
+// Returns how many bytes a character has that begins with the byte c. -1: no character begins with c.
 static int length_of(unsigned char c) {
     return c < 0x80 ? 1 : c < 0xc2 ? -1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : c < 0xf5 ? 4 : -1;
 }

@@ -105,7 +105,7 @@ http_server *fixture_start(const http_options *o) {
     http_options options = o ? *o : http_options_default();
     const http_handler handler = {.request = on_request, .gone = on_gone, .error = on_error};
     sl_error err;
-    http_server_free(f.server); // of a case that failed
+    http_server_free(f.server); // a case that failed has left it
     f.server = NULL;
     f.n_held = f.n_taken = f.n_handled = f.n_gone = 0;
     f.descriptors = fixture_descriptors();

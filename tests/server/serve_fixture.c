@@ -16,7 +16,7 @@ enum { SEGMENT = 256 };
 
 static sl_error err;
 static sl_model *model;
-static sl_engine *engine, *other; // of the server; of server_answer_alone
+static sl_engine *engine, *other; // the server's, and the one of server_answer_alone
 static sl_chat_template *template;
 static sl_sampling sampling;
 static serve_model served;

@@ -29,7 +29,7 @@ const sl_model *server_model(void);
 typedef struct server_reply {
     int status; // 0: the connection ended without a whole answer
     char *head, *body;
-    size_t n; // of body
+    size_t n; // the bytes of body
 } server_reply;
 
 int server_open(const char *method, const char *path, const char *body); // a connection with a request
@@ -41,7 +41,7 @@ json_t *server_json(const server_reply *r);
 json_t *server_post(const char *path, int status, const char *body);
 // Of a stream: the values of the lines "data: ", in their order, as a list; [DONE] is left out.
 json_t *server_events(const server_reply *r);
-double server_metric(const char *name); // of /metrics, without labels
+double server_metric(const char *name); // reads /metrics; name has no labels
 // Waits until the metric has this value, at most 10 s.
 void server_wait(const char *name, double value);
 

@@ -10,9 +10,9 @@
 // ---- one answer, given piece by piece ----
 
 typedef struct script {
-    const char *body; // of the request, without `stream`
+    const char *body; // the request's body, without `stream`
     api_endpoint endpoint;
-    const char *texts[2]; // of each choice; NULL: no more
+    const char *texts[2]; // the text of each choice; NULL: no more
     sl_stop stop;
     const char *stop_string;
     int n_bytes; // characters of a piece

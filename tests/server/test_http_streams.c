@@ -257,7 +257,7 @@ static void owners_of_lost_clients(void) {
     for (int i = 0; i < N; i++) {
         http_exchange *x = held(&fds[i]);
         CHECK_INT(http_stream_begin(x, 200, "text/event-stream", NULL, 0), 0);
-        http_hold(x); // of the thread
+        http_hold(x); // for the thread
         CHECK_INT(pthread_create(&threads[i], NULL, send_numbers, x), 0);
         http_release(x);
     }

@@ -198,7 +198,7 @@ static void other_dialects(void) {
 
 // ---- log-probabilities ----
 
-static char *spelled(const json_t *logprobs) { // of /v1/chat/completions
+static char *spelled(const json_t *logprobs) { // reads what /v1/chat/completions answers
     sl_text text = {0};
     const json_t *t, *b;
     size_t i, j;
@@ -250,7 +250,7 @@ static void logprobs(void) {
 
 // ---- text ----
 
-static int id_of_byte(unsigned char byte) { // of the vocabulary; -1: none
+static int id_of_byte(unsigned char byte) { // the token of one byte; -1: none
     const sl_tokenizer *tok = sl_model_tokenizer(server_model());
     for (int32_t id = 0; id < sl_tokenizer_n_vocab(tok); id++) {
         sl_text text = {0};

@@ -59,9 +59,9 @@ static const char *streamed(const char *path, const char *fields, int seed, cons
 // ---- formats ----
 
 typedef struct format_row {
-    const char *field; // of the body; %s: the schema of documents
+    const char *field; // a field of the body; %s: the schema of documents
     sl_grammar_kind kind;
-    const char *text, *pattern; // of the grammar; NULL: the schema of documents
+    const char *text, *pattern; // a text of the grammar; NULL: the schema of documents
 } format_row;
 
 static const format_row rows[] = {
