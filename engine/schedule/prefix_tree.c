@@ -120,13 +120,24 @@ static void remove_leaf(sl_prefix_tree *t, node *n) {
     t->n_pages--;
 }
 
+// A leaf that no sequence holds.
+static int is_evictable(const sl_prefix_tree *t, const node *n) {
+    return !n->child && t->pool->refs[n->page] == 1;
+}
+
 int sl_prefix_evict(sl_prefix_tree *t, int n) {
     int freed = 0;
-    for (node *oldest; freed < n; freed++, remove_leaf(t, oldest)) {
-        oldest = NULL;
+    while (freed < n) {
+        node *oldest = NULL;
         for (node *at = first_leaf(t->first); at; at = next_node(at))
-            if (!at->child && t->pool->refs[at->page] == 1 && (!oldest || at->used < oldest->used)) oldest = at;
+            if (is_evictable(t, at) && (!oldest || at->used < oldest->used)) oldest = at;
         if (!oldest) break;
+        // One use sets the clock of one path, so the pages before this one follow at once if their last use is the same.
+        uint64_t used = oldest->used;
+        for (node *parent; oldest && oldest->used == used && freed < n && is_evictable(t, oldest); oldest = parent, freed++) {
+            parent = oldest->parent;
+            remove_leaf(t, oldest);
+        }
     }
     return freed;
 }
