@@ -36,16 +36,18 @@ void serve_answer_begin(serve_server *s, serve_request *r) {
     flush(s, r);
 }
 
-void serve_answer_fail(serve_server *s, serve_request *r, const api_error *e) {
+void serve_answer_fail(serve_server *s, serve_request *r, const sl_error *of) {
+    api_error e;
     sl_error why;
     if (r->is_done) return;
     r->is_done = 1;
     s->out.n = 0;
+    api_fail_of(&e, of);
     if (!r->is_begun || !r->api.stream) {
-        serve_refuse(r, e);
+        serve_refuse(r, &e);
         return;
     }
-    if (!api_reply_error(r->reply, e, &s->out, &why) && !http_stream_send(r->x, s->out.data, s->out.n)) http_stream_end(r->x);
+    if (!api_reply_error(r->reply, &e, &s->out, &why) && !http_stream_send(r->x, s->out.data, s->out.n)) http_stream_end(r->x);
     s->out.n = 0;
 }
 
@@ -61,13 +63,10 @@ void serve_keep_alive(serve_server *s, serve_request *r) {
 
 static void write_piece(serve_server *s, serve_request *r, const api_piece *piece) {
     sl_error why;
-    if (api_reply_piece(r->reply, piece, &s->out, &why)) {
-        api_error e;
-        api_fail_of(&e, &why);
-        serve_answer_fail(s, r, &e);
-    } else if (r->api.stream) {
+    if (api_reply_piece(r->reply, piece, &s->out, &why))
+        serve_answer_fail(s, r, &why);
+    else if (r->api.stream)
         flush(s, r);
-    }
 }
 
 // The prompt, where the answer begins with it.
@@ -82,9 +81,7 @@ static void write_echo(serve_server *s, serve_choice *c) {
     if (r->api.n_logprobs >= 0)
         rc = serve_tokens_prompt(sl_model_tokenizer(s->model->model), p->ids.data, (int)p->ids.n, l, &p->text, &tokens, &why);
     if (rc) {
-        api_error e;
-        api_fail_of(&e, &why);
-        serve_answer_fail(s, r, &e);
+        serve_answer_fail(s, r, &why);
     } else {
         const api_piece piece = {.choice = c->index,
                                  .text = p->text.data ? p->text.data : "",
@@ -147,13 +144,10 @@ static void write_step(serve_server *s, serve_choice *c) {
     if (r->api.continuous_usage) set_attention_so_far(r);
     c->n_tokens = now.n_generated;
     c->n_logprobs = n > c->n_logprobs ? n : c->n_logprobs;
-    if (rc) {
-        api_error e;
-        api_fail_of(&e, &why);
-        serve_answer_fail(s, r, &e);
-    } else {
+    if (rc)
+        serve_answer_fail(s, r, &why);
+    else
         write_piece(s, r, &piece);
-    }
     serve_tokens_free(&tokens);
 }
 
@@ -215,9 +209,7 @@ static void end_answer(serve_server *s, serve_request *r) {
     a->answers = r->bits, a->n_answers = r->n_choices;
     api_reply_set_attention(r->reply, a);
     if (api_reply_end(r->reply, &s->out, &why)) {
-        api_error e;
-        api_fail_of(&e, &why);
-        serve_answer_fail(s, r, &e);
+        serve_answer_fail(s, r, &why);
         return;
     }
     if (r->api.stream) {
@@ -256,11 +248,7 @@ void serve_on_change(void *choice, sl_job *job) {
     const sl_error *why = sl_job_error(job);
     c->job = job;
     measure_token(s, c);
-    if (!r->is_done && why->code) {
-        api_error e;
-        api_fail_of(&e, why);
-        serve_answer_fail(s, r, &e);
-    }
+    if (!r->is_done && why->code) serve_answer_fail(s, r, why);
     if (!r->is_done) {
         c->n_cached = sl_job_n_cached(job);
         count_cached(r);

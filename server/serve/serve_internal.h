@@ -158,8 +158,8 @@ int serve_make_grammar(const serve_server *s, serve_request *r, int in_reasoning
 // ---- answers (serve_answer.c) ----
 
 void serve_on_change(void *choice, sl_job *job); // sl_job_fn
-// Ends the answer with an error, as a status or as an event.
-void serve_answer_fail(serve_server *s, serve_request *r, const api_error *e);
+// Ends the answer with the error of a failed call, as a status or as an event. The first end counts.
+void serve_answer_fail(serve_server *s, serve_request *r, const sl_error *of);
 void serve_answer_begin(serve_server *s, serve_request *r);
 void serve_keep_alive(serve_server *s, serve_request *r);
 

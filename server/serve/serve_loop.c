@@ -42,16 +42,13 @@ static int n_free(const serve_server *s) {
 // Puts a new request behind those of its priority.
 static void insert(serve_server *s, serve_request *r) {
     api_error e;
-    int at = s->n_active;
-    if (n_waiting(s) >= s->options.max_waiting + n_free(s)) {
-        api_fail(&e, 429, NULL, "%d requests wait already: expected fewer than max_waiting %d", s->options.max_waiting,
-                 s->options.max_waiting);
-        serve_refuse(r, &e);
-        serve_request_free(s, r);
-        return;
-    }
-    if (grow(s)) {
-        api_no_memory(&e);
+    int at = s->n_active, rc = 0;
+    if (n_waiting(s) >= s->options.max_waiting + n_free(s))
+        rc = api_fail(&e, 429, NULL, "%d requests wait already: expected fewer than max_waiting %d", s->options.max_waiting,
+                      s->options.max_waiting);
+    else if (grow(s))
+        rc = api_no_memory(&e);
+    if (rc) {
         serve_refuse(r, &e);
         serve_request_free(s, r);
         return;
@@ -108,9 +105,7 @@ static void add_job(serve_server *s, serve_request *r) {
         r->n_added++;
         return;
     }
-    api_error e;
-    api_fail_of(&e, &why);
-    serve_answer_fail(s, r, &e);
+    serve_answer_fail(s, r, &why);
 }
 
 // Hands answers to the scheduler: as many as it can run, and so many that wait there for their pages.
