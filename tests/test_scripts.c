@@ -289,9 +289,11 @@ static void demo_chat_download(void) {
     }
 }
 
-// The operators of the mutation run on a small file, and every judged line still occurs in its file.
+// The operators of the mutation run on a small file, every judged line still occurs in its file, and the run measures a program
+// that stands in for a build.
 static void mutations(void) {
     run_script_with(venv_python("tree_sitter tree_sitter_c"), "scripts/check/mutations.py --self-test");
+    run_script("scripts/check/mutate.py --self-test");
 }
 
 // No file includes a file of a higher layer, and no includes form a circle. The same holds for the calls between the objects of

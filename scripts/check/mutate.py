@@ -11,20 +11,21 @@
 mutations.py draws the faults from the syntax of every product file but generated tables. A seed counts once: after tests were written for
 its survivors, only an unused seed measures the tests. One build holds all faults of the sample behind a switch (mutant.h), which an
 environment variable sets, or for kernels a word in a copy of the program. Each test case runs once without a fault, which gives its time
-and the faults that it reaches. Then every fault meets the cases that reach it, until one fails: the quick cases that reach few faults come
-first, and --budget limits the seconds. So the kill rate is a lower bound. With --sanitizers, survivors meet the cases a second time in a
-build with sanitizers, as in CI. With --gpu the faults are in CUDA code. Nothing tells which cases reach a fault in a kernel, so the cases
-that need a GPU run in groups, those first whose names fit the file, and quick ones before slow ones.
+and the faults that it reaches: the code, kernels too, writes them into a file. Then every fault meets the cases that reach it, until one
+fails: the quick cases that reach few faults come first, and --budget limits the seconds. So the kill rate is a lower bound. With
+--sanitizers, survivors meet the cases a second time in a build with sanitizers, as in CI. With --gpu the faults are in CUDA code, and cases
+run in groups.
 
 A fault is killed when a case fails, crashes or takes ten times its time. A fault that does not compile does not count.
 scripts/check/mutations.txt remembers what a person found out about survivors: "equivalent" ones, which change no result, do not count. --idle
 lists, from a results file, the cases that killed nothing, with their times.
 
-An interrupted run continues from its results file. CI does not run this, because it takes long."""
+The faults whose cases take the least time come first, so the rate of an interrupted run is not the rate of its sample. An interrupted run
+continues from its results file. CI does not run this, because it takes long."""
 import argparse
 import collections
 import csv
-import functools
+import glob
 import json
 import math
 import os
@@ -34,6 +35,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -47,9 +49,11 @@ REFUSED = "-Werror=int-conversion -Werror=incompatible-pointer-types -Werror=for
 SANITIZERS = "-O2 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
 MEMORY = 8 << 30  # address space of a test case, because a fault may allocate any amount
 TIMES, LEAST = 10, 20  # a case may take ten times as long as without a fault, and 20 seconds
+MOST, MOST_ON_GPU = 600, 120  # seconds of a case without a fault
 
-INSTANT, QUICK = 0.5, 3  # seconds of cases that run first on a GPU
-MARK = b"sleigh's mutant\0"  # of scripts/check/mutant.h
+FIRST, SECOND = 5, 25  # seconds of cases in the first group of cases on a GPU, and in the first two groups
+MARK, RECORD = b"sleigh's mutant\0", -2  # of scripts/check/mutant.h
+PROGRAMS, LIBRARY = ("sleigh", "sleigh-test"), "libsentencepiece.so.0"  # the library: with PORTABLE=1
 
 
 def say(text):
@@ -136,13 +140,13 @@ class Runner:
         return self.command(["make", "-k", f"-j{os.cpu_count() or 1}", *settings, "all"], folder, 3600)
 
     def test(self, folder, names, timeout, env=(), build=BUILD):
-        """Runs cases. Returns why they failed (None: they passed), the seconds, and the cases that passed."""
+        """Runs cases. Returns why they failed (None: they passed), the seconds, and the set of cases that passed."""
         start, name = time.time(), names[0] if len(names) == 1 else f"{len(names)} cases"
         words = [f"{build}/sleigh-test", "--fail-fast", *(["--gpu"] if self.args.gpu else []), *names]
         # A build with sanitizers needs more addresses than there is memory, and one with CUDA too.
         limited = not self.args.gpu and not build.endswith("-san")
         status, out = self.command(words, folder, timeout, dict(env, SLEIGH_BIN=f"{build}/sleigh"), limited)
-        passed, failed = re.findall(r"^ok +(\S+)", out, re.M), re.search(r"^FAIL +(\S+)", out, re.M)
+        passed, failed = set(re.findall(r"^ok +(\S+)", out, re.M)), re.search(r"^FAIL +(\S+)", out, re.M)
         why = (f"time limit of {name}" if status is None else failed[1] if failed else f"crash in {name}" if status else None)
         return why, time.time() - start, passed
 
@@ -205,15 +209,19 @@ def build_with_switches(runner, folder, chosen):
 def switch_flags(runner, n, flags):
     """Settings of make for a build with n faults."""
     switch = f"-DSL_N_MUTANTS={n} -include scripts/check/mutant.h"
+    if not runner.args.gpu:
+        return [f"OPT={flags} {switch}"]
     # The word of mutant.h must stand in the program as it is, not compressed.
-    return [f"OPT={flags} {switch}", *([f"CUDA_OPT={switch} --compress-mode none"] if runner.args.gpu else [])]
+    return [f"OPT={flags} {switch} -Wl,--wrap=cudaMalloc", f"CUDA_OPT={switch} --compress-mode none"]
 
 
 def with_word(folder, build, job, number):
     """Copies the programs of `build` with a fault's number in the word that kernels read. Returns the folder of the copy."""
     copy = f"{build}-{job}"
     os.makedirs(os.path.join(folder, copy), exist_ok=True)
-    for name in ("sleigh", "sleigh-test"):
+    if os.path.exists(os.path.join(folder, build, LIBRARY)):
+        shutil.copy2(os.path.join(folder, build, LIBRARY), os.path.join(folder, copy))
+    for name in PROGRAMS:
         with open(os.path.join(folder, build, name), "rb") as f:
             parts = f.read().split(MARK)
         word = number.to_bytes(8, "little", signed=True)
@@ -222,21 +230,29 @@ def with_word(folder, build, job, number):
     return copy
 
 
+def whole_gpu_cases():
+    """Names of the cases that compare the memory or the time of a GPU, and so fail beside other programs."""
+    return {x for path in glob.glob("tests/**/*.c", root_dir=mutations.ROOT, recursive=True)
+            for x in re.findall(r'WHOLE_GPU_CASE\("([^"]+)"', mutations.read(path))}
+
+
 def cases_of(runner, folder, build):
-    """Cases of the CPU, or with --gpu those that need a GPU."""
+    """Cases of the CPU, or with --gpu those that need a GPU, not alone."""
     status, out = runner.command([f"{build}/sleigh-test", "--list", *(["--gpu"] if runner.args.gpu else [])], folder, 60)
-    return [x for x in out.split() if "/" in x and (runner.args.gpu or not x.startswith(("cuda_", "scripts/")))
-            and x.startswith(tuple(runner.args.cases) or "")]
+    cases, alone = [x for x in out.split() if "/" in x and x.startswith(tuple(runner.args.cases) or "")], whole_gpu_cases()
+    return [x for x in cases if (x.split("/")[1] not in alone if runner.args.gpu else not x.startswith(("cuda_", "scripts/")))]
 
 
 def baseline(runner, folder, n, build):
     """Runs every case without a fault. Returns {case: (seconds, numbers of the faults that it reaches)}."""
-    cases, done, lock = cases_of(runner, folder, build), {}, threading.Lock()
+    cases, done, lock, on_gpu = cases_of(runner, folder, build), {}, threading.Lock(), runner.args.gpu
+    build = with_word(folder, build, "reached", RECORD) if on_gpu else build
+
     def work(case, job):
-        file = os.path.join(folder, f"build/reached-{job}")
+        file = os.path.join(files, str(job))
         with open(file, "wb") as f:
             f.write(bytes(n))
-        why, seconds, passed = runner.test(folder, [case], 600, {"SLEIGH_MUTANTS_REACHED": file}, build)
+        why, seconds, passed = runner.test(folder, [case], MOST_ON_GPU if on_gpu else MOST, {"SLEIGH_MUTANTS_REACHED": file}, build)
         with open(file, "rb") as f:
             reached = {i for i, x in enumerate(f.read(n)) if x}
         if why:
@@ -245,17 +261,24 @@ def baseline(runner, folder, n, build):
             with lock:
                 done[case] = (seconds, reached)
 
-    runner.each(work, cases)
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as files:  # a GPU cannot write to a file on a disk
+        runner.each(work, cases)
     say(f"without a fault: {len(done)} of {len(cases)} cases pass, {sum(x[0] for x in done.values()):.0f} s of tests")
-    return done
+    # Less the start of CUDA, because it is needed once for a group of cases.
+    start = min((seconds for seconds, _ in done.values()), default=0) - 0.1 if on_gpu else 0
+    return {x: (done[x][0] - start, done[x][1]) for x in cases if x in done}
 
 
-def try_cases(runner, folder, number, _, known, build):
-    """Runs the cases that reach a fault until one fails. Returns a record."""
-    cases = sorted((x for x in known if number in known[x][1]), key=lambda x: known[x][0] * (8 + len(known[x][1])))
-    sanitizers = build.endswith("-san")
-    slower, spent, tried = 5 if sanitizers else 1, 0.0, 0
-    for case in cases:
+def reaching(number, known):
+    """The cases that reach a fault, quick ones that reach few faults first."""
+    return sorted((x for x in known if number in known[x][1]), key=lambda x: known[x][0] * (8 + len(known[x][1])))
+
+
+def try_cases(runner, folder, number, known, build):
+    """Runs the cases that reach a fault until one fails. Returns why it failed (None: all passed), and the number of cases that ran."""
+    sanitizers, spent, tried = build.endswith("-san"), 0.0, 0
+    slower = 5 if sanitizers else 1
+    for case in reaching(number, known):
         if spent + known[case][0] * slower > runner.args.budget:
             continue
         limit, env = max(LEAST, TIMES * slower * known[case][0]), {"SLEIGH_MUTANT": str(number)}
@@ -264,72 +287,33 @@ def try_cases(runner, folder, number, _, known, build):
         # A second time, because the load of the machine can fail a case, and the sanitizers' slowness too.
         again = dict(env, SLEIGH_MUTANT="-1") if sanitizers else env
         if why and bool(runner.test(folder, [case], limit, again, build)[0]) != sanitizers:
-            return {"result": "killed", "by": why, "tried": tried, "reaching": len(cases), "seconds": round(spent, 1)}
-    return {"result": "survived", "by": "", "tried": tried, "reaching": len(cases), "seconds": round(spent, 1)}
+            return why, tried
+    return None, tried
 
 
-# ---- on a GPU ----
-
-
-def whole_gpu_cases():
-    """Names of the cases that compare the memory or the time of a GPU, and so fail beside other programs."""
-    return {x for path in mutations.tracked() if path.startswith("tests/") and path.endswith(".c")
-            for x in re.findall(r'WHOLE_GPU_CASE\("([^"]+)"', mutations.read(path))}
-
-
-def times_on_gpu(runner, folder, n, build):
-    """Runs all cases that need a GPU without a fault. Returns {case: (seconds, all numbers)}."""
-    words = [f"{build}/sleigh-test", "--gpu", "-j", str(runner.args.jobs), *runner.args.cases]
-    status, out = runner.command(words, folder, 3600, {"SLEIGH_BIN": f"{build}/sleigh"})
-    passed = re.findall(r"^ok +(\S+) +([\d.]+) s$", out, re.M)
-    for name in re.findall(r"^FAIL +(\S+)", out, re.M):
-        say(f"without a fault: {name} fails and is left out")
-    say(f"without a fault: {len(passed)} cases pass, {sum(float(s) for _, s in passed):.0f} s of tests")
-    seconds, alone = dict(passed), whole_gpu_cases()
-    return {x: (float(seconds[x]), set(range(n))) for x in cases_of(runner, folder, build)  # in the order of runs
-            if x in seconds and x.split("/")[1] not in alone}
-
-
-@functools.cache
-def cuda_includes():
-    """{CUDA file: the files that it includes}."""
-    files = [x for x in mutations.tracked() if x.endswith((".cu", ".cuh"))]
-    return {x: set(re.findall(r'^#include "(.*)"', mutations.read(x), re.M)) for x in files}
-
-
-def fitting(path):
-    """The words in the names of a file and of the CUDA files that include it."""
-    includes, found = cuda_includes(), {path}
-    while True:
-        more = {x for x in includes if includes[x] & found} - found
-        if not more:
-            break
-        found |= more
-    names = [x for x in found if x.endswith(".cu")] or [path]
-    return {word for x in names for word in re.split(r"[_.]", os.path.basename(x))} - {"cuda", "cu", "c", "long", "host"}
-
-
-def try_groups(runner, folder, number, row, known, build):
-    """Runs the cases in groups, each in one process, because the start of a GPU takes longer than most cases: quick ones whose names
-    fit the file, other quick ones, longer ones that fit, slow ones that fit, and the rest. If a group takes too long, the case that
-    was running runs again alone, with the limit of a case."""
-    words, groups, spent, tried = fitting(row["path"]), ([], [], [], [], [], []), 0.0, 0
-    for case, (seconds, _) in known.items():
-        fits = bool(words & set(case.split("/")[0].split("_")))
-        groups[(0 if fits else 1) if seconds < INSTANT else (2 if fits else 4) if seconds < QUICK else 3 if fits else 5].append(case)
-    for group in filter(None, groups):
-        left, env = runner.args.budget - spent, {"SLEIGH_MUTANT": str(number)}
-        if left <= 0:
-            break
-        why, seconds, passed = runner.test(folder, group, left + LEAST, env, build)
-        spent, tried = spent + seconds, tried + len(passed)
-        if why and why.startswith("time limit of"):
-            why = next((x for x in group if x not in passed), None)
-        if why in known:  # a second time, because the load of the machine can fail or delay a case
-            why = runner.test(folder, [why], max(LEAST, TIMES * known[why][0]), env, build)[0]
-        if why:
-            return {"result": "killed", "by": why, "tried": tried, "reaching": len(known), "seconds": round(spent, 1)}
-    return {"result": "survived", "by": "", "tried": tried, "reaching": len(known), "seconds": round(spent, 1)}
+def try_groups(runner, folder, number, known, build):
+    """As try_cases, but a process runs a group of cases, because the start of a GPU takes longer than most cases. If a group fails or takes
+    too long, the case that was running runs again alone, with the limit of a case."""
+    groups, total, spent, tried, env = [[], [], []], 0.0, 0.0, 0, {"SLEIGH_MUTANT": str(number)}
+    for case in reaching(number, known):
+        if total + known[case][0] <= runner.args.budget:
+            groups[(total >= FIRST) + (total >= SECOND)].append(case)
+            total += known[case][0]
+    while groups and spent < runner.args.budget:
+        group = groups.pop(0)
+        if not group:
+            continue
+        why, seconds, passed = runner.test(folder, group, LEAST + 3 * sum(known[x][0] for x in group), env, build)
+        left = [x for x in known if x in group and x not in passed]  # in the order in which they run
+        spent, tried = spent + seconds, tried + len(group) - len(left)
+        if why:  # a second time, because the load of the machine can fail or delay a case
+            case = why if why in known else (left or group)[0]
+            why, seconds, _ = runner.test(folder, [case], max(LEAST, TIMES * known[case][0]), env, build)
+            spent, tried = spent + seconds, tried + 1
+            if why:
+                return why, tried
+            groups.insert(0, [x for x in left if x != case])
+    return None, tried
 
 
 def built(runner, args):
@@ -354,20 +338,22 @@ def built(runner, args):
 def run(runner, args, results):
     folder, build, faults, n = built(runner, args)
     if args.build_only:
-        for name in ("sleigh", "sleigh-test", "libsentencepiece.so.0"):
+        for name in (*PROGRAMS, LIBRARY):
             path = os.path.join(folder, build, name)
-            if os.path.exists(path):  # the library: with PORTABLE=1
+            if os.path.exists(path):
                 shutil.copy2(path, args.work)
         return
     records, _ = load(args.results, args.seed)
-    known = (times_on_gpu if args.gpu else baseline)(runner, folder, n, build)
+    known = baseline(runner, folder, n, build)
     append(results, {"cases": {x: [round(s, 2), len(r)] for x, (s, r) in known.items()}, "seed": args.seed})
     todo, lock, done = [i for i in faults if faults[i]["key"] not in records], threading.Lock(), [0]
+    todo.sort(key=lambda i: sum(known[x][0] for x in reaching(i, known)))
 
     def work(number, job, build=build):
-        copy = with_word(folder, build, job, number) if args.gpu else build
-        row = faults[number]
-        x = dict(row, build=os.path.basename(build), **(try_groups if args.gpu else try_cases)(runner, folder, number, row, known, copy))
+        copy, start = with_word(folder, build, job, number) if args.gpu else build, time.time()
+        why, tried = (try_groups if args.gpu else try_cases)(runner, folder, number, known, copy)
+        x = dict(faults[number], build=os.path.basename(build), result="killed" if why else "survived", by=why or "", tried=tried,
+                 reaching=len(reaching(number, known)), seconds=round(time.time() - start, 1))
         with lock:
             done[0] += 1
             records[x["key"]] = x
@@ -467,6 +453,58 @@ def idle(records, cases):
             print(f"{seconds:8.2f} s  reaches {reached:4} faults  {case}")
 
 
+# ---- a check, which CI runs ----
+
+# Stands in for the programs of a build: each case sleeps and reaches faults. A fault may have a case that fails, crashes or never ends.
+FAKE = """#!/bin/sh
+exec python3 - "$0" "$@" <<'END'
+import os, sys, time
+CASES = {"a/slow": (0.5, [1, 2, 3]), "a/quick": (0, [0, 1, 2]), "a/late": (0, [4]), "a/faulty": (0, [5]), "a/skipped": (0, [6])}
+EFFECTS = {(0, "a/quick"): "FAIL", (1, "a/slow"): "FAIL", (3, "a/slow"): "crash", (4, "a/late"): "never"}
+with open(sys.argv[1], "rb") as f:
+    on_gpu = int.from_bytes(f.read().split(b"sleigh's " + b"mutant" + bytes(1))[1][:8], "little", signed=True)
+fault = on_gpu if "--gpu" in sys.argv else int(os.environ.get("SLEIGH_MUTANT", -1))
+for name, (seconds, reaches) in CASES.items():
+    if "--list" in sys.argv:
+        print(name)
+    elif name in sys.argv:
+        if "SLEIGH_MUTANTS_REACHED" in os.environ and (on_gpu == -2) == ("--gpu" in sys.argv):
+            with open(os.environ["SLEIGH_MUTANTS_REACHED"], "r+b") as f:
+                for number in reaches:
+                    f.seek(number)
+                    f.write(bytes([1]))
+        effect = EFFECTS.get((fault, name), {"a/faulty": "FAIL", "a/skipped": "skip"}.get(name, "ok"))
+        if effect == "crash":
+            os.abort()
+        time.sleep(1000 if effect == "never" else seconds)
+        print(effect, name, flush=True)
+        if effect == "FAIL":
+            sys.exit(1)
+END
+"""
+# {number of the fault: (why it was killed, the cases that ran, the cases that reach it)}
+FAKE_RESULTS = {0: ("a/quick", 1, 1), 1: ("a/slow", 2, 2), 2: ("", 2, 2), 3: ("crash in a/slow", 1, 1), 4: ("time limit of a/late", 1, 1),
+                5: ("", 0, 0), 6: ("", 0, 0)}
+
+
+def self_test(args):
+    """Measures the faults of FAKE. Returns one complaint for each result that is wrong."""
+    global LEAST, FIRST
+    LEAST, FIRST, args.jobs, out = 3, 0.05, 4, []  # a/slow is not in the first group
+    with tempfile.TemporaryDirectory() as args.built:
+        for name in PROGRAMS:
+            write(os.path.join(args.built, name), FAKE.encode() + MARK + bytes(8))
+            os.chmod(os.path.join(args.built, name), 0o755)
+        faults = {i: {"key": str(i), "folder": "cuda", "path": "", "line": 0, "why": ""} for i in FAKE_RESULTS}
+        write(os.path.join(args.built, "faults.json"), json.dumps({"seed": args.seed, "drawn": len(faults), "faults": faults}))
+        for args.gpu in (False, True):
+            results = os.path.join(args.built, f"results-{args.gpu}")
+            run(Runner(args), args, results)
+            got = {int(key): (x["by"], x["tried"], x["reaching"]) for key, x in load([results])[0].items()}
+            out += [f"gpu {args.gpu}, fault {i}: {got.get(i)}, expected {x}" for i, x in FAKE_RESULTS.items() if got.get(i) != x]
+    return out
+
+
 def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--sample", type=int, default=300, metavar="N", help="number of faults that compile (default %(default)s)")
@@ -489,6 +527,7 @@ def arguments():
     p.add_argument("--list", action="store_true", help="print the faults and run nothing")
     p.add_argument("--report", action="store_true", help="print the table of all --results files and run nothing")
     p.add_argument("--idle", action="store_true", help="print the cases that killed nothing and run nothing")
+    p.add_argument("--self-test", action="store_true", help="measure a program that stands in for a build, and check the results")
     args = p.parse_args()
     if args.gpu and args.sanitizers:
         p.error("--sanitizers is for the CPU: expected no --gpu")
@@ -499,6 +538,10 @@ def arguments():
 
 def main():
     args = arguments()
+    if args.self_test:
+        complaints = self_test(args)
+        print("\n".join(complaints) or "all results are right")
+        return bool(complaints)
     if args.report or args.idle:
         records, cases = load(args.results, args.seed)
         if not records:
