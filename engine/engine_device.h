@@ -24,7 +24,8 @@ typedef struct sl_pass_buffers {
     sl_row *device_rows; // [row_capacity]; on the CPU the same array as rows
     int32_t *ids;        // [row_capacity]
     float *logits;       // [n_sequences][n_vocab] of the last step
-    float *last_logits;  // [n_sequences][n_vocab] on a device: logits before the step, for sequences that end with it
+    float *last_logits;  // [n_sequences][n_vocab] on a device: logits before the step, for sequences that end with it; before
+                         // this, rows that move
     size_t logits_size;  // bytes of each of these two
     void *stats;         // sl_attn_cuda_stats, on a device
     size_t stats_size;
@@ -62,11 +63,13 @@ int sl_device_set_segment(sl_device *d, int n_rows, sl_error *err);
 
 // ---- logits.c: the logits of the last step, and the session that owns each row of them ----
 
-// Call before a step over n sessions writes rows [0, n_rows) of the logits. Saves the logits of other sessions in these rows.
-void sl_logits_before_step(sl_device *d, sl_session *const *sessions, int n, int n_rows);
-// Call after a step: row i of the logits holds the logits of sessions[i].
-void sl_logits_after_step(sl_device *d, sl_session *const *sessions, int n);
-// On a device: makes row i of the logits hold the logits of sessions[i]. Copies logits only if the row does not hold them.
+// Call before a pass over n sessions writes rows [first, first + n_rows) of the logits. Saves the logits of other sessions in
+// these rows.
+void sl_logits_before_step(sl_device *d, sl_session *const *sessions, int n, int first, int n_rows);
+// Call after a pass: row first + i of the logits holds the logits of sessions[i].
+void sl_logits_after_step(sl_device *d, sl_session *const *sessions, int n, int first);
+// On a device: makes row i of the logits hold the logits of sessions[i]. Copies logits only if the row does not hold them,
+// within the device where it has them. Overwrites last_logits.
 void sl_logits_to_rows(sl_device *d, sl_session *const *sessions, int n);
 // On a device, after a step: gives the session of row i the logits from before the step (sl_pass_buffers.last_logits).
 void sl_logits_restore(sl_session *s, int i);

@@ -146,6 +146,19 @@ int sl_find_bad_id(const sl_engine *e, const int32_t *ids, int n); // the first 
 int sl_check_ids(const sl_engine *e, const int32_t *ids, int n, sl_error *err);
 // The same as sl_prefill, sl_sample and sl_step, for a caller that has claimed the engine.
 int sl_prefill_claimed(sl_session *s, const int32_t *ids, int n, const sl_progress *progress, sl_error *err);
+// The next tokens of a prompt.
+typedef struct sl_prefill_part {
+    sl_session *session;
+    const int32_t *ids; // [n]
+    int n;
+} sl_prefill_part;
+// 1: sl_prefill_together may be called: prefills are dense, and K and V lie in the memory of a device. (On the CPU a token's
+// place in a matrix product is its position, so a pass has the tokens of one session.)
+int sl_prefill_joins(const sl_engine *e);
+// Appends the tokens of parts [n_parts], of different sessions of one engine, in one pass. Each session gets the logits of its
+// last token. The bits are those of one sl_prefill for each part. At most n_sequences parts, and prefill_chunk tokens in all.
+// After an error the sessions have the tokens of before. SL_ERR_DEVICE: they have no logits.
+int sl_prefill_together(const sl_prefill_part *parts, int n_parts, sl_error *err);
 int sl_sample_claimed(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err);
 int sl_step_claimed(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err);
 

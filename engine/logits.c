@@ -52,8 +52,8 @@ static int is_in(const sl_session *s, sl_session *const *sessions, int n) {
     return 0;
 }
 
-void sl_logits_before_step(sl_device *d, sl_session *const *sessions, int n, int n_rows) {
-    for (int i = 0; i < n_rows; i++) {
+void sl_logits_before_step(sl_device *d, sl_session *const *sessions, int n, int first, int n_rows) {
+    for (int i = first; i < first + n_rows; i++) {
         sl_session *owner = d->pass.logits_owner[i];
         if (!owner) continue;
         if (!is_in(owner, sessions, n)) fetch(owner);
@@ -61,36 +61,49 @@ void sl_logits_before_step(sl_device *d, sl_session *const *sessions, int n, int
     }
 }
 
-void sl_logits_after_step(sl_device *d, sl_session *const *sessions, int n) {
+void sl_logits_after_step(sl_device *d, sl_session *const *sessions, int n, int first) {
     size_t n_vocab = d->weights.config->n_vocab;
     for (int i = 0; i < n; i++) {
         sl_session *s = sessions[i];
         s->has_logits = 1;
         if (!d->backend->is_device) {
-            memcpy(s->logits, d->pass.logits + i * n_vocab, n_vocab * sizeof(float));
+            memcpy(s->logits, d->pass.logits + (first + i) * n_vocab, n_vocab * sizeof(float));
             continue;
         }
         sl_logits_forget_row(s); // the session may own a row behind the rows of this batch
-        d->pass.logits_owner[i] = s;
-        s->logits_row = i;
+        d->pass.logits_owner[first + i] = s;
+        s->logits_row = first + i;
         s->has_host_logits = 0;
     }
 }
 
 void sl_logits_to_rows(sl_device *d, sl_session *const *sessions, int n) {
-    size_t n_vocab = d->weights.config->n_vocab;
+    const sl_backend *be = d->backend;
+    size_t n_vocab = d->weights.config->n_vocab, size = n_vocab * sizeof(float);
+    int from[n]; // the row that holds the logits; -1: the host does
     for (int i = 0; i < n; i++) {
-        sl_session *s = sessions[i], *owner = d->pass.logits_owner[i];
-        if (owner == s) continue;
-        if (owner) {
+        sl_session *owner = d->pass.logits_owner[i];
+        if (owner && owner != sessions[i] && !is_in(owner, sessions, n)) {
             fetch(owner);
             sl_logits_forget_row(owner);
         }
-        fetch(s);
-        sl_logits_forget_row(s);
-        d->backend->upload(d->backend, d->pass.logits + i * n_vocab, s->logits, n_vocab * sizeof(float));
-        d->pass.logits_owner[i] = s;
-        s->logits_row = i;
+    }
+    // All rows that move leave their places before one of them arrives.
+    for (int i = 0; i < n; i++) {
+        sl_session *s = sessions[i];
+        from[i] = s->logits_row;
+        if (from[i] < 0 || from[i] == i) continue;
+        be->copy(be, d->pass.last_logits + i * n_vocab, size, d->pass.logits + from[i] * n_vocab, size, size, 1);
+        d->pass.logits_owner[from[i]] = NULL;
+    }
+    for (int i = 0; i < n; i++) {
+        if (from[i] == i) continue;
+        if (from[i] < 0)
+            be->upload(be, d->pass.logits + i * n_vocab, sessions[i]->logits, size);
+        else
+            be->copy(be, d->pass.logits + i * n_vocab, size, d->pass.last_logits + i * n_vocab, size, size, 1);
+        d->pass.logits_owner[i] = sessions[i];
+        sessions[i]->logits_row = i;
     }
 }
 

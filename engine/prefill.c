@@ -5,17 +5,31 @@
 #include <stdlib.h>
 #include <string.h>
 
+// Makes the range `range` of a pass, rows from `first` on, and uploads the ids.
+static void set_range(const sl_prefill_part *part, int range, int first) {
+    sl_session *s = part->session;
+    sl_device *d = &s->engine->device;
+    sl_kv_write_out(&d->pool, &s->kv);
+    const int32_t *pages = d->pool.offload ? d->pool.offload->in_order : sl_session_page_table(s);
+    for (int i = 0; i < part->n; i++)
+        d->pass.rows[first + i] = (sl_row){.position = s->kv.n_tokens + i, .sequence = s->sequence, .pages = pages};
+    d->pass.ranges[range] = (sl_row_range){.session = s, .first = first, .n_rows = part->n, .position = s->kv.n_tokens};
+    d->backend->upload(d->backend, d->pass.ids + first, part->ids, part->n * sizeof *part->ids);
+}
+
+// Prefills of n sessions write the last rows of the logits, because decode steps use the first ones.
+static float *prefill_logits_row(const sl_engine *e, int n) {
+    return e->device.pass.logits + (size_t)(e->n_sequences - n) * e->model->config.n_vocab;
+}
+
 // The next n tokens of one session: one range of n rows.
 static sl_batch prefill_batch(sl_session *s, const int32_t *ids, int n) {
     const sl_sparse_prefill *prefill = &s->engine->prefill;
     sl_device *d = &s->engine->device;
-    sl_kv_write_out(&d->pool, &s->kv);
-    const int32_t *pages = d->pool.offload ? d->pool.offload->in_order : sl_session_page_table(s);
-    for (int i = 0; i < n; i++)
-        d->pass.rows[i] = (sl_row){.position = s->kv.n_tokens + i, .sequence = s->sequence, .pages = pages};
-    d->pass.ranges[0] = (sl_row_range){.session = s, .n_rows = n, .position = s->kv.n_tokens};
-    sl_pass_upload(d, n, ids);
+    set_range(&(sl_prefill_part){s, ids, n}, 0, 0);
+    sl_pass_upload(d, n, NULL);
     sl_batch pass = sl_pass_batch(d, 0, 1, n, SL_LINEAR_PREFILL);
+    pass.logits = prefill_logits_row(s->engine, 1);
     if (prefill->has_masks) pass.propose = d->attention->propose;
     if (prefill->segment_tokens) pass.attend_step = SL_MASK_BLOCK;
     if (d->pool.offload) pass.open_layer = sl_kv_stream_open;
@@ -95,14 +109,14 @@ int sl_prefill_claimed(sl_session *s, const int32_t *ids, int n, const sl_progre
     if (rc) return rc;
     rc = reserve_prefill(s, ids, n, err);
     if (!rc) {
-        // Only the last chunk writes logits, to row 0. A cancelled prefill leaves the session its logits, so fetch them.
+        // Only the last chunk writes logits. A cancelled prefill leaves the session its logits, so fetch them.
         int keeps = e->cancel.fn != NULL && s->has_logits;
-        sl_logits_before_step(&e->device, &s, keeps ? 0 : 1, 1);
+        sl_logits_before_step(&e->device, &s, keeps ? 0 : 1, e->n_sequences - 1, 1);
         rc = prefill(s, ids, n, progress, err);
         if (rc && !keeps) s->has_logits = 0;
     }
     if (!rc) {
-        sl_logits_after_step(&e->device, &s, 1);
+        sl_logits_after_step(&e->device, &s, 1, e->n_sequences - 1);
         sl_session_build_extras(s);
     }
     sl_engine_end(e);
@@ -116,6 +130,61 @@ int sl_prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *prog
     sl_engine_release(s->engine);
     return rc;
 }
+
+// ---- prompts of several sessions in one pass ----
+
+int sl_prefill_joins(const sl_engine *e) {
+    return e->device.backend->is_device && !e->device.pool.offload && !e->prefill.segment_tokens;
+}
+
+static int reserve_parts(const sl_prefill_part *parts, int n_parts, sl_error *err) {
+    int rc = 0, i;
+    for (i = 0; !rc && i < n_parts; i++) rc = reserve_prefill(parts[i].session, parts[i].ids, parts[i].n, err);
+    for (int j = 0; rc && j < i; j++) sl_session_cut_rows(parts[j].session, parts[j].session->kv.n_tokens);
+    return rc;
+}
+
+static int run_parts(const sl_prefill_part *parts, int n_parts, sl_session *const *sessions, sl_error *err) {
+    sl_engine *e = sessions[0]->engine;
+    int before[n_parts], last_rows[n_parts], n_rows = 0; // at most n_sequences: the precondition of sl_prefill_together
+    for (int i = 0; i < n_parts; i++) {
+        set_range(&parts[i], i, n_rows);
+        before[i] = sessions[i]->kv.n_tokens;
+        n_rows += parts[i].n;
+        last_rows[i] = n_rows - 1;
+    }
+    sl_pass_upload(&e->device, n_rows, NULL);
+    sl_logits_before_step(&e->device, sessions, n_parts, e->n_sequences - n_parts, n_parts);
+    sl_batch pass = sl_pass_batch(&e->device, 0, n_parts, n_rows, SL_LINEAR_PREFILL);
+    pass.n_out = n_parts, pass.out_rows = last_rows;
+    pass.logits = prefill_logits_row(e, n_parts);
+    run_prefill(&pass);
+    for (int i = 0; i < n_parts; i++) end_pass(sessions[i], parts[i].ids, parts[i].n);
+    int rc = e->device.backend->finish(e->device.backend, err);
+    for (int i = 0; rc && i < n_parts; i++) sl_session_cut_rows(sessions[i], before[i]), sessions[i]->has_logits = 0;
+    if (rc) return rc;
+    sl_logits_after_step(&e->device, sessions, n_parts, e->n_sequences - n_parts);
+    for (int i = 0; i < n_parts; i++) sl_session_build_extras(sessions[i]);
+    return 0;
+}
+
+int sl_prefill_together(const sl_prefill_part *parts, int n_parts, sl_error *err) {
+    sl_engine *e = parts[0].session->engine;
+    int n_rows = 0;
+    for (int i = 0; i < n_parts; i++) n_rows += parts[i].n;
+    SL_CHECK(sl_prefill_joins(e) && n_parts <= e->n_sequences && n_rows <= e->prefill_chunk);
+    int rc = sl_engine_enter(e, err);
+    if (rc) return rc;
+    sl_session *sessions[n_parts];
+    for (int i = 0; i < n_parts; i++) sessions[i] = parts[i].session;
+    rc = sl_cancel_poll(&e->cancel, err);
+    if (!rc) rc = reserve_parts(parts, n_parts, err);
+    if (!rc) rc = run_parts(parts, n_parts, sessions, err);
+    sl_engine_leave(e);
+    return rc;
+}
+
+// ---- logits of every token ----
 
 // The logits of rows [first, first + n) of a pass, to host memory [n][n_vocab]. Waits. A device makes as many at a time as
 // sl_pass_buffers.logits holds.
@@ -169,7 +238,7 @@ int sl_prefill_logits(sl_session *s, const int32_t *ids, int n, sl_logits_fn fn,
     float *logits = malloc(GROUP * (size_t)e->model->config.n_vocab * sizeof *logits);
     rc = logits ? reserve_prefill(s, ids, n, err) : sl_fail(err, SL_ERR_MEMORY, "logits of %d rows: out of memory", GROUP);
     if (!rc) {
-        sl_logits_before_step(&e->device, NULL, 0, e->n_sequences); // after an error the session has its logits
+        sl_logits_before_step(&e->device, NULL, 0, 0, e->n_sequences); // after an error the session has its logits
         rc = prefill_logits(s, ids, n, logits, fn, ctx, progress, err);
         if (rc)
             sl_session_cut_rows(s, before);

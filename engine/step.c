@@ -146,14 +146,14 @@ static int decode(sl_session *const *batch, int n, const int32_t *ids, sl_error 
     sl_engine *e = batch[0]->engine;
     int rc = reserve_decode(batch, n, err);
     if (rc) return rc;
-    sl_logits_before_step(&e->device, batch, n, n);
+    sl_logits_before_step(&e->device, batch, n, 0, n);
     set_rows(batch, n, ids);
     run_groups(batch, n);
     rc = e->device.backend->finish(e->device.backend, err);
     if (rc) return rc;
     if (e->device.attention->account) e->device.attention->account(e, batch, n);
     for (int i = 0; i < n; i++) append(batch[i], ids[i]);
-    sl_logits_after_step(&e->device, batch, n);
+    sl_logits_after_step(&e->device, batch, n, 0);
     return 0;
 }
 
@@ -300,7 +300,7 @@ static int step_on_device(sl_session *const *batch, int n, sl_sampler *const *sa
     run_groups(batch, n);
     rc = sampled_ids(e, n, samplers, host_ids, ids, err);
     if (rc) return rc;
-    sl_logits_after_step(&e->device, batch, n);
+    sl_logits_after_step(&e->device, batch, n, 0);
     int is_finite = 1;
     for (int i = 0; i < n; i++) is_finite &= ids[i] >= 0;
     for (int i = 0; !is_finite && i < n; i++) sl_logits_restore(batch[i], i);

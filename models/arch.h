@@ -17,8 +17,8 @@ typedef struct sl_batch sl_batch;
 // ---- the input of one pass: a chunk of a prefill, or a decode step ----
 
 // Consecutive rows of one session within a pass. A chunk of a prefill is one range of many rows. A decode step is a range of
-// one row for each session. The type can describe a pass of both kinds, but the engine makes passes of one kind, and attend
-// checks this.
+// one row for each session. On a device, a pass of a dense prefill may have ranges of several sessions. The engine makes no
+// pass of both kinds.
 typedef struct sl_row_range {
     struct sl_session *session; // only the engine reads it
     int first, n_rows;          // rows [first, first + n_rows) of the batch
@@ -41,7 +41,7 @@ struct sl_batch {
     const sl_kv_pool *kv;
     int n_ranges;
     const sl_row_range *ranges; // [n_ranges], ascending; together they are rows [0, n_rows)
-    sl_linear_mode mode;        // of the layers' linear operations. SL_LINEAR_PREFILL needs a batch of one range
+    sl_linear_mode mode;        // of the layers' linear operations. On the CPU SL_LINEAR_PREFILL needs a batch of one range
     // Attention of rows [first, first + n) in one layer, after their K and V are stored. out: act [n][n_heads * head_dim]. The
     // engine's runner for the backend: engine/attend/attn_runner_host.c, engine/attend/attn_runner_cuda.c.
     void (*attend)(const sl_batch *batch, int layer, int first, int n, sl_queries q, void *out);
@@ -54,8 +54,10 @@ struct sl_batch {
     // Calls of attend in a layer begin and end at positions that are multiples of attend_step, where rows of the batch have
     // such positions. At most max_rows
     int attend_step;
-    // Logits of the last n_out rows. n_out 0: the pass fills the KV cache only.
+    // Logits of n_out rows: of rows out_rows [n_out], or, if out_rows is NULL, of the last ones. n_out 0: the pass fills the KV
+    // cache only.
     int n_out;
+    const int *out_rows;
     sl_linear_mode logits_mode; // of lm_head
     float *logits;              // [n_out][n_vocab], the backend's memory; NULL: the caller calls arch->logits afterwards
 };
@@ -76,7 +78,7 @@ typedef struct sl_arch {
     // Runs a pass: embeds the ids, runs the layers, which store K and V, and writes batch->logits. On a device it queues the
     // operations. What it queues depends on the numbers in *batch only, never on a sequence's length.
     void (*forward)(const sl_batch *batch);
-    // After forward with logits NULL: the final norm and lm_head of rows [first, first + n) of the last n_out rows, to
+    // After forward with logits NULL: the final norm and lm_head of rows [first, first + n) of the n_out rows, to
     // out [n][n_vocab]. For callers that want more rows of logits than they have memory for at once.
     void (*logits)(const sl_batch *batch, int first, int n, float *out);
 } sl_arch;

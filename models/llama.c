@@ -189,7 +189,12 @@ void sl_llama_logits(const sl_batch *b, int first, int n, float *out) {
     const llama_weights *w = b->weights->fields;
     scratch s = scratch_of(b);
     int row = b->n_rows - b->n_out + first;
-    be->rmsnorm(be, s.x + (size_t)row * c->hidden, &w->norm, n, c->norm_eps, s.h);
+    if (b->out_rows)
+        for (int i = 0; i < n; i++)
+            be->rmsnorm(be, s.x + (size_t)b->out_rows[first + i] * c->hidden, &w->norm, 1, c->norm_eps,
+                        (char *)s.h + (size_t)i * c->hidden * be->act_size);
+    else
+        be->rmsnorm(be, s.x + (size_t)row * c->hidden, &w->norm, n, c->norm_eps, s.h);
     be->linear(be, &w->head, s.h, n, b->logits_mode, b->ranges[0].position + row, 0, out);
 }
 

@@ -95,14 +95,14 @@ static void run_layer(const sl_batch *b, const sl_layer_halves *halves, int laye
 
 // The first row that attends in the last layer: logits need the last n_out rows.
 static int first_of_last_layer(const sl_batch *b) {
-    int first = b->n_rows - b->n_out;
+    int first = b->out_rows ? 0 : b->n_rows - b->n_out;
     if (b->n_out) first -= (b->ranges[0].position + first) % b->attend_step;
     return first > 0 ? first : 0;
 }
 
 void sl_pass_begin(const sl_batch *b) {
     SL_CHECK(b->n_rows > 0 && (b->segment || b->n_rows <= b->max_rows) && b->n_out >= 0 && b->n_out <= b->n_rows);
-    SL_CHECK(b->mode == SL_LINEAR_DECODE || b->n_ranges == 1); // the rows' positions follow from the first one
+    SL_CHECK(b->mode == SL_LINEAR_DECODE || b->n_ranges == 1 || b->backend->is_device); // a BLAS needs consecutive positions
     if (!b->segment) b->backend->prepare_rope(b->backend, &b->weights->rope, b->rows, b->n_rows);
 }
 

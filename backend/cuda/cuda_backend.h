@@ -12,6 +12,7 @@
 
 enum {
     SL_MAX_GRAPHS = 64,
+    SL_BRANCHES = 4,
     SL_MAX_GEMMS = 32,
     SL_LT_WORKSPACE = 32 << 20, // bytes of scratch memory for cuBLASLt
     SL_STAGING = 64 << 20,      // bytes of one pinned buffer for weights
@@ -33,6 +34,8 @@ typedef struct sl_cuda {
     cudaStream_t stream;
     cudaStream_t aside; // for copies beside other operations (aside_begin)
     cudaEvent_t aside_event;
+    cudaStream_t branches[SL_BRANCHES]; // for kernels that run beside each other (sl_cuda_branch_out)
+    cudaEvent_t branch_events[SL_BRANCHES];
     sl_error first_error; // since the last finish(); code 0: none
     // linear layers of prefill
     cublasLtHandle_t lt;
@@ -84,6 +87,10 @@ static inline sl_cuda *sl_cuda_of(const sl_backend *be) {
 // so every function of the backend that does one of these things calls sl_cuda_use first. Otherwise two backends in one process
 // would use one GPU. After a failure, finish() reads CUDA's last error.
 void sl_cuda_use(const sl_cuda *c);
+// Between the two calls, kernels may be queued on c->branches, and then run beside each other: after what was queued on the
+// backend's stream before branch_out, and before what is queued there after branch_in.
+void sl_cuda_branch_out(sl_cuda *c);
+void sl_cuda_branch_in(sl_cuda *c);
 
 // Stores the first error for finish(). Returns 1 when rc is an error.
 int sl_cuda_keep_error(sl_cuda *c, cudaError_t rc, const char *what);

@@ -37,6 +37,24 @@ int sl_cuda_finish(const sl_backend *be, sl_error *err) {
     return rc;
 }
 
+// ---- branches ----
+
+void sl_cuda_branch_out(sl_cuda *c) {
+    static const char what[] = "kernels beside each other";
+    sl_cuda_use(c);
+    sl_cuda_keep_error(c, cudaEventRecord(c->branch_events[0], c->stream), what);
+    for (int i = 0; i < SL_BRANCHES; i++)
+        sl_cuda_keep_error(c, cudaStreamWaitEvent(c->branches[i], c->branch_events[0], 0), what);
+}
+
+void sl_cuda_branch_in(sl_cuda *c) {
+    static const char what[] = "kernels beside each other";
+    for (int i = 0; i < SL_BRANCHES; i++) {
+        sl_cuda_keep_error(c, cudaEventRecord(c->branch_events[i], c->branches[i]), what);
+        sl_cuda_keep_error(c, cudaStreamWaitEvent(c->stream, c->branch_events[i], 0), what);
+    }
+}
+
 // ---- the GPU ----
 
 int sl_cuda_count(void) {
@@ -94,10 +112,18 @@ int sl_cuda_device_open(sl_cuda *c, sl_error *err) {
     if (!rc) rc = sl_cuda_check(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "stream", err);
     if (!rc) rc = sl_cuda_check(cudaStreamCreateWithFlags(&c->aside, cudaStreamNonBlocking), "stream", err);
     if (!rc) rc = sl_cuda_check(cudaEventCreateWithFlags(&c->aside_event, cudaEventDisableTiming), "event", err);
+    for (int i = 0; !rc && i < SL_BRANCHES; i++) {
+        rc = sl_cuda_check(cudaStreamCreateWithFlags(&c->branches[i], cudaStreamNonBlocking), "stream", err);
+        if (!rc) rc = sl_cuda_check(cudaEventCreateWithFlags(&c->branch_events[i], cudaEventDisableTiming), "event", err);
+    }
     return rc;
 }
 
 void sl_cuda_device_close(sl_cuda *c) {
+    for (int i = 0; i < SL_BRANCHES; i++) {
+        if (c->branch_events[i]) cudaEventDestroy(c->branch_events[i]);
+        if (c->branches[i]) cudaStreamDestroy(c->branches[i]);
+    }
     if (c->aside_event) cudaEventDestroy(c->aside_event);
     if (c->aside) cudaStreamDestroy(c->aside);
     if (c->stream) cudaStreamDestroy(c->stream);

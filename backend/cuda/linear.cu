@@ -37,7 +37,10 @@ enum {
     STEPS = CHUNK / STEP,
     PITCH = CHUNK * 2 + 16, // bytes between rows of a stage: an odd number of 16-byte pieces, see ring::fetch
     STAGE = TILE * PITCH,   // bytes of a ring stage, which holds one chunk of one tile
-    STAGES = 5,             // of a ring: 64 KB of weights are in flight on a multiprocessor while it reads 16 KB
+    // Of a thread. Two thread blocks must fit on a multiprocessor, and a block of RMSNorm with them (512 threads of 32
+    // registers). Without the bound, blocks for 17 rows and more take 216, and a step 0.6 to 0.9 ms more.
+    MOST_REGISTERS = 192,
+    STAGES = 5, // of a ring: 64 KB of weights are in flight on a multiprocessor while it reads 16 KB
 };
 
 __device__ __forceinline__ bf16 to_bf16(float x) {
@@ -241,7 +244,7 @@ __device__ __forceinline__ void multiply(const uint4 (&w)[2][STEPS], const x_chu
 // y = W x, then the ending.
 //
 // Grid: one thread block per multiprocessor. Thread block b computes the tiles (16 rows of W each) [n_tiles b / grid,
-// n_tiles (b + 1) / grid), TILES at a time. NT: 1 for up to 8 rows of x, 2 for up to 16.
+// n_tiles (b + 1) / grid), TILES at a time. NT: 1 for up to 8 rows of x, 2 for up to 16, 4 for up to 32.
 //
 //   warp      loads                                           computes                           ends
 //   0 .. 3    chunks c with c % WARPS == warp of all tiles:   its part of the sums of all tiles  tile `warp` of each TILES:
@@ -249,25 +252,27 @@ __device__ __forceinline__ void multiply(const uint4 (&w)[2][STEPS], const x_chu
 //
 // Shared memory (bytes):
 //   rings  [WARPS][STAGES][STAGE]                        87,040   STAGE: 16 rows of 256 + 16
-//   parts  [TILES][WARPS - 1][NT][32] float4      4,608 or 9,216  the parts that other warps added up
-//   kv_row [SL_LINEAR_ROWS] size_t                          128   static
+//   parts  [TILES][WARPS - 1][NT][32] float4    4,608 to 18,432  the parts that other warps added up
+//   kv_row [SL_LINEAR_ROWS] size_t                          256   static
 //
 // One tile, n_in = 4096: it has 32 chunks of 128 elements, and warp 1 gets the chunks 1, 5, ..., 29. For each chunk it reads
 // one stage: lane (g, t) reads elements 8 t .. 8 t + 7 of each 32 of the rows g and g + 8, 64 elements in all. It multiplies
-// them with the same elements of the rows g (and g + 8) of x by 8 NT instructions (m16n8k16). After 8 chunks each lane holds 4
-// NT sums: rows g, g + 8 of the tile by rows 2 t, 2 t + 1 (+ 8) of x. Warp i then adds the four warps' parts of tile i.
+// them with the same elements of the rows g (and g + 8, ...) of x by 8 NT instructions (m16n8k16). After 8 chunks each lane has
+// 4 NT sums: rows g, g + 8 of the tile by rows 2 t, 2 t + 1 (+ 8, ...) of x. Warp i then adds the four warps' parts of tile i.
 //
 // Needs: w and x 16-byte aligned, n_in a multiple of 8; with RoPE head_dim a multiple of 16.
 // Bytes: W once (2 n_out n_in) from device memory, x once per TILES tiles (2 n_rows n_in) from L2.
 // Rate: the 129 matrices of Llama-3.1-8B (15.01 GB) as one graph take 5.19, 5.29, 5.52 ms for 1, 8, 16 rows. That is 94, 92,
 // 88% of the rate of a kernel that only reads them. The 65 RMSNorms between them add 0.09 to 0.12 ms (H100 80GB HBM3,
-// 21 November 2026).
+// 21 November 2026). On an H200 they take 3.80, 3.99, 4.57, 6.01 ms for 1, 8, 16, 32 rows (29 November 2026): each 8 rows more
+// cost 0.7 ms, because every thread block reads x from the L2 cache. Four tiles for each load of x, two groups of warps that
+// share the rings, or the next x in registers too do not help with 32 rows (6.05, 5.88, 6.60 ms).
 // Reduction order: a warp adds its chunks in order. Within a chunk an instruction adds 16 products; four instructions add to
 // the running sum, and four to a second sum, which is then added. The parts of the warps are added in the order of the warps.
 // The order depends on n_in only. Columns of a matrix instruction do not mix. So other rows of x, and the place of a row in x,
 // do not change the bits of the row.
 template <sl_linear_end END, int NT>
-__global__ void __launch_bounds__(THREADS, 2) linear_ring_kernel(const __grid_constant__ sl_cuda_linear p, int n_tiles) {
+__global__ void __maxnreg__(MOST_REGISTERS) linear_ring_kernel(const __grid_constant__ sl_cuda_linear p, int n_tiles) {
     extern __shared__ __align__(16) char shared[];
     __shared__ size_t kv_row[SL_LINEAR_ROWS];
     float4 *parts = (float4 *)(shared + WARPS * STAGES * STAGE);
@@ -284,6 +289,7 @@ __global__ void __launch_bounds__(THREADS, 2) linear_ring_kernel(const __grid_co
     const bool has_row = END == SL_LINEAR_ROPE_APPEND && threadIdx.x < p.n_rows;
     const int32_t position = has_row ? __ldcg(&p.rows[threadIdx.x].position) : 0;
     const int32_t *pages = has_row ? (const int32_t *)__ldcg((const uintptr_t *)&p.rows[threadIdx.x].pages) : nullptr;
+    constexpr bool AHEAD = NT <= 2; // registers hold the next chunk of x beside the one in use
     x_chunk<NT> x, x_next;
     if (warp < n_chunks) load_x<NT>(p, lane, warp, x);
     const int32_t page = has_row ? __ldcg(pages + position / SL_PAGE) : 0;
@@ -299,18 +305,19 @@ __global__ void __launch_bounds__(THREADS, 2) linear_ring_kernel(const __grid_co
 
         float4 sum[TILES][NT] = {};
         for (int chunk = warp; chunk < n_chunks; chunk += WARPS) {
-            load_x<NT>(p, lane, chunk + WARPS < n_chunks ? chunk + WARPS : warp,
-                       x_next); // after the last chunk: the first one, for the next tiles
+            const int next_chunk = chunk + WARPS < n_chunks ? chunk + WARPS : warp; // after the last one: for the next tiles
+            if (AHEAD) load_x<NT>(p, lane, next_chunk, x_next);
 #pragma unroll
             for (int i = 0; i < TILES; i++) {
                 if (i >= n) continue;
                 uint4 w[2][STEPS];
                 weights.next(w);
                 multiply<NT>(w, x, sum[i]);
+                if (!AHEAD && i == n - 1) load_x<NT>(p, lane, next_chunk, x);
                 weights.refill();
             }
 #pragma unroll
-            for (int nt = 0; nt < NT; nt++)
+            for (int nt = 0; AHEAD && nt < NT; nt++)
 #pragma unroll
                 for (int s = 0; s < STEPS; s++) x[nt][s] = x_next[nt][s];
         }
@@ -360,8 +367,10 @@ template <sl_linear_end END, int NT> void launch(const sl_cuda_linear &p, int n_
 template <sl_linear_end END> void launch(const sl_cuda_linear &p, int n_tiles, cudaStream_t stream) {
     if (p.n_rows <= 8)
         launch<END, 1>(p, n_tiles, stream);
-    else
+    else if (p.n_rows <= 16)
         launch<END, 2>(p, n_tiles, stream);
+    else
+        launch<END, 4>(p, n_tiles, stream);
 }
 
 enum { NORM_THREADS = 512 };

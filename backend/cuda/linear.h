@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-enum { SL_LINEAR_ROWS = 16 }; // rows of one launch
+enum { SL_LINEAR_ROWS = 32 }; // rows of one launch
 
 typedef enum {             // what happens to y [n_rows][n_out]
     SL_LINEAR_STORE,       // out32 = y

@@ -202,7 +202,7 @@ const cli_option cli_option_table[] = {
     {"Server", "--sse-interval", "SECONDS", OPT_FLOAT, F(serve.sse_interval), 0.1, 1e9, "15", CLI_SERVE, "a stream in which nothing was sent for so long gets a comment"},
     {"Server", "--drain-timeout", "SECONDS", OPT_FLOAT, F(serve.drain_timeout), 0, 1e9, "30", CLI_SERVE, "time for running answers after SIGTERM or Ctrl+C; a second signal ends the server at once"},
     {"Server", "--max-waiting", "N", OPT_INT, F(serve.max_waiting), 1, 1000000, "512", CLI_SERVE, "most requests that wait for their turn; further ones get the status 429"},
-    {"Server", "--step-tokens", "N", OPT_INT, F(serve.step_tokens), 0, CLI_BIG, "0", CLI_SERVE, "most prompt tokens that are prefilled between two decode steps; 0: --ubatch-size"},
+    {"Server", "--step-tokens", "N", OPT_INT, F(serve.step_tokens), 0, CLI_BIG, "0", CLI_SERVE, "between two decode steps, prefill at most the work of N tokens at the beginning of a prompt; 0: --ubatch-size"},
     {"Server", "--prefix-cache", NULL, OPT_SWITCH, F(serve.prefix_cache), 0, 0, "1", CLI_SERVE, "keep the rows of prompts for later prompts that begin equally; this changes no bit"},
 
     {"General", "-q --quiet", NULL, OPT_FLAG, F(quiet), 0, 0, "0", ~0u, "write only errors to stderr"},

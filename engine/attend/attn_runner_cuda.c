@@ -170,8 +170,10 @@ static void count_causal(sl_engine *e, int layer, int first, int n, int is_dense
     }
 }
 
-static void prefill(const sl_batch *b, int layer, int first, int n, sl_queries q, void *out) {
-    sl_session *s = b->ranges[0].session;
+// Tokens [first, first + n) of a range.
+static void prefill_range(const sl_batch *b, const sl_row_range *range, int layer, int first, int n, const bf16 *q,
+                          size_t q_stride, bf16 *out, void *stream) {
+    sl_session *s = range->session;
     sl_engine *e = s->engine;
     const sl_attn_spec *spec = &e->prefill.plan.layer[layer];
     sl_prefill_mask mask;
@@ -182,15 +184,15 @@ static void prefill(const sl_batch *b, int layer, int first, int n, sl_queries q
         .spec = spec,
         .layer = layer,
         .n_tokens = n,
-        .first = b->ranges[0].position + first,
+        .first = range->position + first,
         .n_pages = offload ? offload->n_staged : b->kv->n_pages,
-        .q = q.data,
-        .q_stride = q.stride,
+        .q = q,
+        .q_stride = q_stride,
         .out = out,
         .k = kv.k,
         .v = kv.v,
         .pages = offload ? offload->in_order : s->device_pages,
-        .stream = b->backend->stream(b->backend),
+        .stream = stream,
     };
     if (has_mask(spec)) {
         mask = mask_of(b);
@@ -200,6 +202,25 @@ static void prefill(const sl_batch *b, int layer, int first, int n, sl_queries q
     }
     if (e->prefill.segment_tokens) count_causal(e, layer, args.first, n, !args.mask);
     sl_method_dense.cuda->prefill(&args); // runs every method of prefill
+}
+
+// Rows [first, first + n) of the batch. The kernels of several ranges run beside each other, because few queries that attend to
+// many keys leave most multiprocessors idle.
+static void prefill(const sl_batch *b, int layer, int first, int n, sl_queries q, bf16 *out) {
+    const sl_attn_geom *g = &b->ranges[0].session->engine->geom;
+    size_t out_stride = (size_t)g->n_heads * g->head_dim;
+    sl_cuda *c = sl_cuda_of(b->backend);
+    if (b->n_ranges > 1) sl_cuda_branch_out(c);
+    for (int i = 0; i < b->n_ranges; i++) {
+        const sl_row_range *range = &b->ranges[i];
+        int from = range->first > first ? range->first : first, end = range->first + range->n_rows;
+        if (end > first + n) end = first + n;
+        if (from >= end) continue;
+        size_t row = (size_t)(from - first);
+        prefill_range(b, range, layer, from - range->first, end - from, (const bf16 *)q.data + row * q.stride, q.stride,
+                      out + row * out_stride, b->n_ranges > 1 ? c->branches[i % SL_BRANCHES] : b->backend->stream(b->backend));
+    }
+    if (b->n_ranges > 1) sl_cuda_branch_in(c);
 }
 
 // Ends a step of layers that carry a threshold, with one kernel for each run of layers of the same specification. args: of a
@@ -215,7 +236,6 @@ static void end_step(const sl_engine *e, const sl_attn_plan *plan, sl_attn_cuda_
 static void attend(const sl_batch *b, int layer, int first, int n, sl_queries q, void *out) {
     sl_engine *e = b->ranges[0].session->engine;
     if (!b->ranges[0].is_decode) {
-        SL_CHECK(b->n_ranges == 1);
         prefill(b, layer, first, n, q, out);
         return;
     }

@@ -6,6 +6,7 @@
 #include "engine/schedule/prefix_tree.h"
 #include "engine/stream.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +17,7 @@ struct sl_job {
     uint64_t number; // counts arrivals
     int priority;
     sl_job_state state;
-    int is_cancelled;
+    int is_cancelled, in_pass; // in_pass: the pass that is being put together has tokens of the job
     sl_session *session;
     sl_stream *stream;
     int32_t *ids; // [n] the prompt
@@ -48,7 +49,7 @@ struct sl_scheduler {
     int32_t *pages;         // [pages of n_ctx] scratch memory
     sl_attn_plan dense;     // methods of prefills that are not sparse
     uint64_t n_added;       // jobs
-    uint64_t n_passes;      // counts passes that prefill
+    uint64_t n_turns;       // counts the jobs' turns in passes that prefill
     sl_scheduler_stats all; // the sums since the start
 };
 
@@ -90,6 +91,39 @@ void sl_scheduler_free(sl_scheduler *s) {
     free(s->pages);
     sl_engine_free(s->engine);
     free(s);
+}
+
+// A prefill of n_tokens tokens, the largest: it allocates what later passes need, which would make recordings invalid.
+static int run_chunk(sl_session *session, int n_tokens, sl_error *err) {
+    int32_t *ids = calloc((size_t)n_tokens, sizeof *ids); // the tokens do not matter
+    int rc = ids ? sl_prefill(session, ids, n_tokens, NULL, err) : sl_fail(err, SL_ERR_MEMORY, "warm-up: out of memory");
+    free(ids);
+    return rc ? rc : sl_session_truncate(session, 0, err);
+}
+
+// Steps of 1, 2, ..., n sessions.
+static int run_steps(sl_session **sessions, int n, sl_error *err) {
+    int32_t ids[n];
+    memset(ids, 0, sizeof ids);
+    int rc = 0;
+    for (int i = 0; !rc && i < n; i++) rc = sl_prefill(sessions[i], ids, 1, NULL, err);
+    for (int i = 1; !rc && i <= n; i++) rc = sl_decode(sessions, i, ids, err);
+    return rc;
+}
+
+int sl_scheduler_warm_up(sl_scheduler *s, sl_error *err) {
+    const sl_engine *e = s->engine;
+    int rc = 0, most = e->n_sequences, n = 0, n_free = e->device.pool.n_free;
+    if (!e->device.backend->run_step) return 0;
+    if (most > n_free) most = n_free;
+    if (most >= e->n_ctx) most = e->n_ctx - 1;
+    while (n < most && !(rc = sl_session_new(s->engine, 0, &s->sessions[n], err))) n++;
+    if (!rc && n)
+        rc = run_chunk(s->sessions[0], e->prefill_chunk < n_free * SL_PAGE ? e->prefill_chunk : n_free * SL_PAGE, err);
+    if (!rc && n) rc = run_steps(s->sessions, n, err);
+    while (n) sl_session_free(s->sessions[--n]);
+    sl_engine_reset_stats(s->engine);
+    return rc;
 }
 
 static void changed(sl_job *j) {
@@ -353,21 +387,11 @@ static int add_prompt_logprobs(void *ctx, int first, int n_rows, const float *lo
     return rc;
 }
 
-// Prefills at most n tokens more: a pass. Segments of a sparse prefill are not divided. Returns the number of tokens.
-static int run_pass(sl_job *j, int n, sl_error *err) {
-    int at = j->session->kv.n_tokens, left = j->n_prefill - at;
-    int rc = set_prefill(j->scheduler, j, err), m = sl_session_next_pass(j->session, left);
-    if (!j->segment && m > n) m = n;
-    if (!rc && !make_free(j->scheduler, sl_kv_pages_of(at + m) - j->session->kv.n_pages))
-        rc = sl_fail(err, SL_ERR_MEMORY, "no free page of the KV cache for a prefill"); // admission counted it
-    if (!rc && j->prompt_logprobs.n_top >= 0)
-        rc = sl_prefill_logits(j->session, j->ids + at, m, add_prompt_logprobs, j, NULL, err);
-    else if (!rc)
-        rc = sl_prefill(j->session, j->ids + at, m, NULL, err);
-    if (rc) return rc;
-    j->scheduler->all.prompt_tokens += (uint64_t)m;
-    give_prefix(j);
-    return m;
+// A pass of a job alone.
+static int prefill_alone(sl_job *j, const sl_prefill_part *part, sl_error *err) {
+    if (j->prompt_logprobs.n_top >= 0)
+        return sl_prefill_logits(j->session, part->ids, part->n, add_prompt_logprobs, j, NULL, err);
+    return sl_prefill(j->session, part->ids, part->n, NULL, err);
 }
 
 // The prompt has rows up to n_prefill.
@@ -394,35 +418,117 @@ static int can_prefill(sl_job *j) {
     return 0;
 }
 
-// The job whose turn it is: the first one, or the one with the fewest tokens left.
-static sl_job *next_prefill(sl_scheduler *s) {
+static int n_left(const sl_job *j) { // tokens that are not prefilled yet
+    return j->n_prefill - j->session->kv.n_tokens;
+}
+
+// 1: the job's tokens may stand in one pass with those of other jobs.
+static int can_join(const sl_job *j) {
+    return !j->segment && j->prompt_logprobs.n_top < 0;
+}
+
+// The job whose turn it is: the first one, or the one with the fewest tokens left. to_join: for a pass that has other jobs.
+static sl_job *next_prefill(sl_scheduler *s, int to_join) {
     sl_job *next = NULL;
-    int by_length = s->n_passes % 2, n_next = 0;
+    int by_length = s->n_turns % 2;
     for (int i = s->n_jobs - 1; i >= 0; i--) { // can_prefill may end a job
         sl_job *j = s->jobs[i];
-        if (!can_prefill(j)) continue;
-        int n = j->n_prefill - j->session->kv.n_tokens;
-        if (!next || (by_length ? n < n_next || (n == n_next && is_first(j, next)) : is_first(j, next))) next = j, n_next = n;
+        if (j->in_pass || (to_join && !can_join(j)) || !can_prefill(j)) continue;
+        int is_before = !next || is_first(j, next);
+        if (next && by_length && n_left(j) != n_left(next)) is_before = n_left(j) < n_left(next);
+        if (is_before) next = j;
     }
     return next;
 }
 
-// Runs passes of step_tokens tokens together; one pass if no job decodes.
-static void prefill(sl_scheduler *s) {
-    int left = s->options.step_tokens ? s->options.step_tokens : s->engine->prefill_chunk;
-    int decodes = n_in(s, SL_JOB_DECODES) + n_in(s, SL_JOB_FEEDS) > 0;
-    for (sl_job *j; left > 0 && (j = next_prefill(s)) != NULL;) {
-        sl_error why;
-        int n = j->session->kv.n_tokens < j->n_prefill ? run_pass(j, decodes ? left : s->engine->prefill_chunk, &why) : 0;
-        s->n_passes++;
-        left = decodes ? left - n : 0;
-        if (n < 0) {
+// What may still be prefilled before the next decode step.
+typedef struct room {
+    int tokens;   // of this pass
+    double flops; // of all passes (sl_model_prefill_flops)
+    double least; // with fewer left, no further job begins, because a tiny piece of a prompt costs as much as a larger one
+} room;
+
+// The most tokens of the job, at least one and at most n, that fit into the room.
+static int n_within(const sl_job *j, int n, const room *r) {
+    const sl_model *m = j->scheduler->engine->model;
+    int least = 1, most = n < r->tokens ? n : r->tokens;
+    while (least < most) {
+        int middle = least + (most - least + 1) / 2;
+        if (sl_model_prefill_flops(m, j->session->kv.n_tokens, middle) <= r->flops)
+            least = middle;
+        else
+            most = middle - 1;
+    }
+    return least;
+}
+
+// Puts tokens of a job into a pass; of a sparse prefill a whole segment. Returns their number; 0: the job failed.
+static int add_part(sl_scheduler *s, sl_job *j, sl_prefill_part *part, room *r) {
+    sl_error why;
+    int rc = set_prefill(s, j, &why), at = j->session->kv.n_tokens, m = sl_session_next_pass(j->session, n_left(j));
+    if (!j->segment) m = n_within(j, m, r);
+    if (!rc && !make_free(s, sl_kv_pages_of(at + m) - j->session->kv.n_pages))
+        rc = sl_fail(&why, SL_ERR_MEMORY, "no free page of the KV cache for a prefill"); // admission counted it
+    if (!rc)
+        rc = sl_kv_reserve(&s->engine->device.pool, &j->session->kv, at + m, &why); // so that two jobs do not count one page
+    if (rc) {
+        fail_job(j, &why);
+        return 0;
+    }
+    *part = (sl_prefill_part){j->session, j->ids + at, m};
+    r->tokens -= m;
+    r->flops -= sl_model_prefill_flops(s->engine->model, at, m);
+    return m;
+}
+
+// Fills s->batch and parts with the jobs of the next pass, as far as there is room. Returns their number.
+static int gather_pass(sl_scheduler *s, sl_prefill_part *parts, room *r) {
+    int n = 0;
+    for (sl_job *j; r->tokens > 0 && r->flops > r->least && n < s->engine->n_sequences && (j = next_prefill(s, n > 0));) {
+        s->n_turns++;
+        if (!n_left(j)) { // all came from the prefix cache
+            end_prefill(j);
+            if (j->state != SL_JOB_ENDED) changed(j);
+            continue;
+        }
+        if (!add_part(s, j, &parts[n], r)) continue;
+        j->in_pass = 1;
+        s->batch[n++] = j;
+        if (!can_join(j) || !sl_prefill_joins(s->engine)) break;
+    }
+    for (int i = 0; i < n; i++) s->batch[i]->in_pass = 0;
+    return n;
+}
+
+// Runs a pass. After a pass of several jobs failed, each goes on alone: only the cause fails.
+static void run_pass(sl_scheduler *s, const sl_prefill_part *parts, int n) {
+    sl_error why;
+    int is_done = n > 1 && !sl_prefill_together(parts, n, &why);
+    for (int i = 0; i < n; i++) {
+        sl_job *j = s->batch[i];
+        if (!is_done && prefill_alone(j, &parts[i], &why)) {
             fail_job(j, &why);
             continue;
         }
-        if (j->session->kv.n_tokens == j->n_prefill) end_prefill(j);
+        s->all.prompt_tokens += (uint64_t)parts[i].n;
+        give_prefix(j);
+        if (!n_left(j)) end_prefill(j);
         if (j->state != SL_JOB_ENDED) changed(j);
     }
+}
+
+// Runs passes with the work of step_tokens tokens together; one pass if no job decodes.
+static void prefill(sl_scheduler *s) {
+    int chunk = s->engine->prefill_chunk, step_tokens = s->options.step_tokens ? s->options.step_tokens : chunk;
+    int decodes = n_in(s, SL_JOB_DECODES) + n_in(s, SL_JOB_FEEDS) > 0, n;
+    double flops = decodes ? sl_model_prefill_flops(s->engine->model, 0, step_tokens) : INFINITY;
+    room r = {.flops = flops, .least = decodes ? flops / 64 : 0};
+    sl_prefill_part parts[s->engine->n_sequences];
+    do {
+        r.tokens = chunk;
+        n = gather_pass(s, parts, &r);
+        run_pass(s, parts, n);
+    } while (n && decodes);
 }
 
 // ---- decode steps ----
@@ -525,12 +631,12 @@ static void refuse_last(sl_scheduler *s) {
 int sl_scheduler_step(sl_scheduler *s) {
     for (int i = s->n_jobs - 1; i >= 0; i--)
         if (s->jobs[i]->is_cancelled) end_job(s->jobs[i]);
-    uint64_t before = s->all.n_steps + s->n_passes + s->all.prompt_tokens + s->all.n_ended;
+    uint64_t before = s->all.n_steps + s->n_turns + s->all.prompt_tokens + s->all.n_ended;
     admit(s);
     prefill(s);
     feed(s);
     decode(s);
-    if (s->n_jobs && before == s->all.n_steps + s->n_passes + s->all.prompt_tokens + s->all.n_ended) refuse_last(s);
+    if (s->n_jobs && before == s->all.n_steps + s->n_turns + s->all.prompt_tokens + s->all.n_ended) refuse_last(s);
     return s->n_jobs > 0;
 }
 

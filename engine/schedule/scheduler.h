@@ -5,9 +5,9 @@
 //
 //   waits -> prefills -> (feeds) -> decodes -> ended
 //
-// sl_scheduler_step moves all jobs on: it admits jobs that fit, prefills at most step_tokens tokens, and runs one decode step
-// of all jobs that decode. So a new prompt delays the next token of the others by the time of step_tokens tokens at most, or of
-// one segment of a sparse prefill.
+// sl_scheduler_step moves all jobs on: it admits jobs that fit, prefills at most the work of step_tokens tokens, and runs one
+// decode step of all jobs that decode. So a new prompt delays the next token of the others by the time of this work at most, or
+// by one segment of a sparse prefill.
 //
 // Bits. A job's ids, text and logits are those of its prompt alone, with the same sequence, seeds and methods. The other jobs,
 // the order of events, step_tokens and the prefix cache change no bit.
@@ -17,8 +17,9 @@
 // job can give one back, it ends with SL_ERR_MEMORY. No job takes pages of another.
 //
 // Order. Jobs are admitted by priority, then in the order of their arrival. Prefill passes alternate between the job that was
-// admitted first and the job with the fewest tokens left, so a long prompt does not hold up short ones, and always goes on. Of
-// jobs whose prompts begin equally, one prefills the common pages, and the others wait for them.
+// admitted first and the job with the fewest tokens left, so a long prompt does not hold up short ones, and always goes on. On
+// a device, a pass goes on with the tokens of further jobs where one job leaves room (sl_prefill_together). Of jobs whose
+// prompts begin equally, one prefills the common pages, and the others wait for them.
 //
 // One thread makes all calls with a scheduler and with its engine.
 #ifndef SLEIGH_SCHEDULER_H
@@ -32,7 +33,9 @@ typedef struct sl_job sl_job;
 
 typedef struct sl_scheduler_options {
     int max_waiting; // most jobs that wait; 0: no limit
-    int step_tokens; // most prompt tokens between two decode steps, where a job decodes; 0: one prefill chunk of the engine
+    // Where a job decodes, the most prefill between two decode steps: the work of so many tokens at the beginning of a prompt.
+    // Later tokens attend to more rows, so fewer of them fit. 0: one prefill chunk of the engine
+    int step_tokens;
     int no_prefixes; // 1: no prefix cache
 } sl_scheduler_options;
 
@@ -68,6 +71,9 @@ sl_job_options sl_job_options_default(void); // no prompt; end and n_prompt_logp
 // The engine must not be used by others until sl_scheduler_free. options NULL: zeros.
 int sl_scheduler_new(sl_engine *engine, const sl_scheduler_options *options, sl_scheduler **out, sl_error *err);
 void sl_scheduler_free(sl_scheduler *s); // after its jobs; NULL is allowed
+// On a device: runs a prefill of one chunk, and records the steps of every number of jobs with the engine's plan, so that no
+// job waits for this. Resets the engine's statistics. Call before the first job. After an error the scheduler can be used.
+int sl_scheduler_warm_up(sl_scheduler *s, sl_error *err);
 
 // Adds a job at the end of the queue. SL_ERR_CONTEXT: the prompt does not fit into the context. SL_ERR_BUSY: max_waiting jobs
 // wait. Errors of sl_stream_new and sl_engine_set_prefill.

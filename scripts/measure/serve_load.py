@@ -3,11 +3,12 @@
 and between tokens. Needs no package.
 
     build/sleigh serve -m models/llama-3.1-8b --load-format dummy --device cuda --parallel 32 -c 32768 --kv-tokens 300000 &
-    scripts/measure/serve_load.py --clients 32 --prompt 8000 --tokens 256 --attn dense,santa-is:S=256
+    scripts/measure/serve_load.py --requests 64 --clients 32 --prompt 8000 --tokens 256 --attn dense,santa-is:S=256
 
-Every client sends one prompt of random token ids, all at the same time, greedy, without end tokens. "steps only": tokens/s after the last
-client has its first token, when no prefill delays a step, and the mean number of streams that run then: `bench decode -b` with this batch
-is what they could reach. --shared: all clients send the same prompt."""
+Every client sends a prompt of random token ids, all at the same time, greedy, without end tokens, and the next prompt after the answer,
+until --requests are sent; so does `vllm bench serve --num-prompts N --max-concurrency C`. "steps only": tokens/s after the last request
+has its first token, when no prefill delays a step, and the mean number of streams that run then: `bench decode -b` with this batch
+is what they could reach. --shared: all requests have the same prompt."""
 import argparse
 import asyncio
 import json
@@ -16,11 +17,14 @@ import sys
 import time
 
 
-async def client(args, attn, number, results):
+def body_of(args, attn, number):
     rng = random.Random(f"{args.seed} {attn} {args.prompt} {0 if args.shared else number}")
-    body = json.dumps({"model": "m", "prompt": [rng.randrange(100, args.vocab) for _ in range(args.prompt)], "max_tokens": args.tokens,
+    return json.dumps({"model": "m", "prompt": [rng.randrange(100, args.vocab) for _ in range(args.prompt)], "max_tokens": args.tokens,
                        "stream": True, "stream_options": {"include_usage": True}, "ignore_eos": True, "temperature": 0,
                        "attn": attn}).encode()
+
+
+async def request(args, number, body, results):
     reader, writer = await asyncio.open_connection(args.host, args.port, limit=1 << 24)
     start, times, usage = time.perf_counter(), [], None
     writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: sleigh\r\nContent-Type: application/json\r\nConnection: close\r\n"
@@ -32,14 +36,19 @@ async def client(args, attn, number, results):
             continue
         event = json.loads(line[6:])
         if "error" in event:
-            sys.exit(f"client {number}: {event['error']}")
+            sys.exit(f"request {number}: {event['error']}")
         usage = event.get("usage") or usage
         if event["choices"]:
             times.append(time.perf_counter())
     writer.close()
     if not times or not usage:
-        sys.exit(f"client {number}: no answer: {status}")
+        sys.exit(f"request {number}: no answer: {status}")
     results.append((start, times, usage))
+
+
+async def client(args, bodies, results):
+    for number, body in bodies:  # shared by all clients: each takes the next one
+        await request(args, number, body, results)
 
 
 def at(values, share):
@@ -48,9 +57,10 @@ def at(values, share):
 
 
 async def measure(args, attn):
-    results = []
+    # Made before the first request: making a long prompt would delay what the other clients read.
+    results, bodies = [], iter([(i, body_of(args, attn, i)) for i in range(args.requests or args.clients)])
     start = time.perf_counter()
-    await asyncio.gather(*(client(args, attn, i, results) for i in range(args.clients)))
+    await asyncio.gather(*(client(args, bodies, results) for _ in range(args.clients)))
     wall = time.perf_counter() - start
     first = sorted(times[0] - begin for begin, times, _ in results)
     gaps = sorted(b - a for _, times, _ in results for a, b in zip(times, times[1:])) or [0]
@@ -59,7 +69,7 @@ async def measure(args, attn):
     streams = sum(max(0, times[-1] - all_began) for _, times, _ in results) / left if left > 0 else 0
     tokens = sum(usage["completion_tokens"] for _, _, usage in results)
     cached = [(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0 for _, _, usage in results]
-    return {"attn": attn, "clients": args.clients, "prompt": args.prompt, "tokens": args.tokens, "seconds": round(wall, 2),
+    return {"attn": attn, "requests": len(results), "clients": args.clients, "prompt": args.prompt, "tokens": args.tokens, "seconds": round(wall, 2),
             "output tok/s": round(tokens / wall),
             "steps only tok/s": round(later / left) if left > 0 else None, "streams": round(streams, 1),
             "TTFT p50 ms": round(at(first, 0.5)), "TTFT p99 ms": round(at(first, 0.99)), "gap p50 ms": round(at(gaps, 0.5), 2),
@@ -70,11 +80,12 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--host", default="127.0.0.1")
     p.add_argument("--port", type=int, default=8080)
-    p.add_argument("--clients", type=int, default=8)
+    p.add_argument("--clients", type=int, default=8, metavar="N", help="requests at a time")
+    p.add_argument("--requests", type=int, default=0, metavar="N", help="requests in all (default: one for each client)")
     p.add_argument("--prompt", type=int, default=512, metavar="N", help="tokens of a prompt")
     p.add_argument("--tokens", type=int, default=64, metavar="N", help="tokens of an answer")
     p.add_argument("--attn", default="dense", help="methods, separated by commas: one row each")
-    p.add_argument("--shared", action="store_true", help="all clients send the same prompt")
+    p.add_argument("--shared", action="store_true", help="all requests have the same prompt")
     p.add_argument("--vocab", type=int, default=100000, metavar="N", help="token ids are below this")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("-o", "--output", choices=("md", "json"), default="md")

@@ -13,16 +13,16 @@
 
 enum { GUARD = 256, N_ROWS = SL_LINEAR_ROWS, PAGES_PER_ROW = 3, N_PAGES = N_ROWS * PAGES_PER_ROW };
 
-// One matrix and 16 rows of input. A run uses some of the rows, in some order.
+// One matrix and N_ROWS rows of input. A run uses some of the rows, in some order.
 typedef struct problem {
     sl_linear_end end;
     int n_out, n_in, n_y;              // n_y: outputs of a row
     int n_heads, n_kv_heads, head_dim; // of SL_LINEAR_ROPE_APPEND
-    bf16 *w, *x;                       // [n_out][n_in], [16][n_in]
-    float *residual;                   // [16][n_out]
-    float2 *rope;                      // [16][head_dim / 2]
-    int32_t position[N_ROWS], *pages;  // [16][3]
-    double *want, *error;              // [16][n_y] the expected outputs, and their tolerances
+    bf16 *w, *x;                       // [n_out][n_in], [N_ROWS][n_in]
+    float *residual;                   // [N_ROWS][n_out]
+    float2 *rope;                      // [N_ROWS][head_dim / 2]
+    int32_t position[N_ROWS], *pages;  // [N_ROWS][3]
+    double *want, *error;              // [N_ROWS][n_y] the expected outputs, and their tolerances
 } problem;
 
 // A bound of |y - want| for a sum of n_in products. A tensor core adds 16 products to an fp32 sum and truncates: an error of
@@ -224,7 +224,7 @@ static void check_bits(const problem *p) {
     run(p, which, N_ROWS, all);
     for (int first = 0; first < N_ROWS; first++)
         for (int n = 1; n <= N_ROWS; n++) {
-            if (n > 1 && n < N_ROWS && first != n % 5) continue; // n = 1 and n = 16 with every first row, other n with one
+            if (n > 1 && n < N_ROWS && first != n % 5) continue; // n = 1 and n = N_ROWS with every first row, other n with one
             for (int i = 0; i < n; i++) which[i] = (first + 5 * i) % N_ROWS;
             run(p, which, n, y);
             for (int i = 0; i < n; i++)
@@ -235,12 +235,12 @@ static void check_bits(const problem *p) {
     free(all), free(y);
 }
 
-static const int row_counts[] = {1, 2, 7, 8, 9, 15, 16};
+static const int row_counts[] = {1, 2, 7, 8, 9, 15, 16, 17, 25, 31, 32};
 
 static void on_sizes(sl_linear_end end, const int (*sizes)[2], int n_sizes) {
     for (int s = 0; s < n_sizes; s++) {
         problem p = problem_new(end, sizes[s][0], sizes[s][1], 1, 1, 64);
-        for (int i = 0; i < 7; i++) check_accuracy(&p, row_counts[i]);
+        for (size_t i = 0; i < sizeof row_counts / sizeof *row_counts; i++) check_accuracy(&p, row_counts[i]);
         problem_free(&p);
     }
 }
@@ -270,7 +270,7 @@ static void rope_append(void) {
         for (int i = 0; i < 5; i++) {
             if (h == 4 && n_in[i] != 72) continue;
             problem p = problem_new(SL_LINEAR_ROPE_APPEND, 0, n_in[i], heads[h][0], heads[h][1], heads[h][2]);
-            for (int j = 0; j < 7; j++) check_accuracy(&p, row_counts[j]);
+            for (size_t j = 0; j < sizeof row_counts / sizeof *row_counts; j++) check_accuracy(&p, row_counts[j]);
             problem_free(&p);
         }
 }

@@ -6,6 +6,10 @@
 #include "engine/schedule/prefix_tree.h"
 #include "engine/schedule/scheduler.h"
 #include "engine/stream.h"
+#ifdef SLEIGH_CUDA
+#include "backend/cuda/cuda_backend.h"
+#endif
+#include "tests/support/gpu.h"
 #include "tests/support/models.h"
 #include "tests/test.h"
 
@@ -39,11 +43,14 @@ typedef struct answer {
 
 static sl_model *model;
 static sl_grammar *grammars[2];
+static const char sparse_on_cpu[] = "vertical-slash:columns=20:slashes=40";
+static const char *device = "cpu", *sparse = sparse_on_cpu; // sparse: the methods of sparse prefills
 
 static sl_engine *open_engine(sl_engine_options o) {
     sl_engine *e;
     if (!o.n_ctx) o.n_ctx = N_CTX;
-    o.device = "cpu", o.n_threads = 1, o.seed = 3, o.prefill_chunk = 128;
+    o.device = device, o.n_threads = 1, o.seed = 3;
+    if (!o.prefill_chunk) o.prefill_chunk = 128;
     CHECK_OK(sl_engine_new(model, &o, &e, &err), err);
     return e;
 }
@@ -53,8 +60,6 @@ static sl_attn_plan plan_of(const sl_engine *e, const char *attn) {
     CHECK_OK(sl_plan_methods_of(e, attn, &plan, &err), err);
     return plan;
 }
-
-static const char sparse[] = "vertical-slash:columns=20:slashes=40";
 
 // ---- random jobs ----
 
@@ -200,6 +205,7 @@ static void close_all(sl_scheduler *s, sl_engine *e) {
     sl_engine_free(e);
 }
 
+// prefill_chunk 400: on a GPU, passes have tokens of several jobs.
 static void random_jobs(int round) {
     int32_t *bases[BASES];
     spec specs[JOBS];
@@ -207,12 +213,15 @@ static void random_jobs(int round) {
     test_draw_from(test_seed + (uint64_t)round);
     for (int i = 0; i < BASES; i++) bases[i] = test_ids(BASE, sl_model_n_vocab(model), test_seed + (uint64_t)i);
     for (int i = 0; i < JOBS; i++) specs[i] = random_spec(bases, i);
-    sl_engine *e =
-        open_engine((sl_engine_options){.attn = "dense", .n_sequences = 4, .kv_tokens = round ? 16 * SL_PAGE : 7 * SL_PAGE});
+    sl_engine *e = open_engine((sl_engine_options){.attn = "dense",
+                                                   .n_sequences = 4,
+                                                   .kv_tokens = round ? 16 * SL_PAGE : 7 * SL_PAGE,
+                                                   .prefill_chunk = round == 1 ? 400 : 0});
     sl_scheduler *s;
     CHECK_OK(
         sl_scheduler_new(e, &(sl_scheduler_options){.step_tokens = round ? 200 : 128, .no_prefixes = round == 2}, &s, &err),
         err);
+    if (round == 1) CHECK_OK(sl_scheduler_warm_up(s, &err), err);
     for (int i = 0; i < JOBS;) {
         for (int n = test_below(4); n > 0 && i < JOBS; n--, i++) {
             jobs[i].of = &specs[i];
@@ -235,14 +244,18 @@ static void load(void) {
     CHECK_OK(sl_model_load("models/tiny", NULL, &model, &err), err);
 }
 
-static void alone_or_not(void) {
+static void random_rounds(int n) {
     static const char schema[] = "{\"properties\": {\"a\": {\"type\": \"integer\"}}, \"required\": [\"a\"]}";
     load();
     CHECK_OK(sl_grammar_new(SL_GRAMMAR_JSON_SCHEMA, schema, sizeof schema - 1, &grammars[0], &err), err);
     CHECK_OK(sl_grammar_new(SL_GRAMMAR_REGEX, "[a-z]{2} [^x]*", 14, &grammars[1], &err), err);
-    random_jobs(0), random_jobs(1), random_jobs(2);
+    for (int i = 0; i < n; i++) random_jobs(i);
     sl_grammar_free(grammars[0]), sl_grammar_free(grammars[1]);
     sl_model_free(model);
+}
+
+static void alone_or_not(void) {
+    random_rounds(3);
 }
 
 // ---- rules ----
@@ -253,6 +266,73 @@ static spec plain_spec(int n, int max_tokens) {
     s.generation.max_tokens = max_tokens, s.generation.sampling = sl_sampling_default();
     return s;
 }
+
+#ifdef SLEIGH_CUDA
+// After the warm-up the steps of 1 to 5 jobs are recorded, and no page is taken.
+static void warm_up_on_gpu(void) {
+    device = "cuda";
+    load();
+    sl_engine *e = open_engine((sl_engine_options){.n_sequences = 5});
+    sl_scheduler *s;
+    CHECK_OK(sl_scheduler_new(e, NULL, &s, &err), err);
+    CHECK_OK(sl_scheduler_warm_up(s, &err), err);
+    CHECK_INT(sl_cuda_of(e->device.backend)->n_graphs, 5);
+    spec of = plain_spec(100, 4);
+    sl_job *job = add(s, &of, NULL);
+    while (sl_scheduler_step(s)) continue;
+    CHECK_INT(sl_job_error(job)->code, SL_OK);
+    CHECK_INT(sl_cuda_of(e->device.backend)->n_graphs, 5);
+    sl_job_free(job), free(of.ids);
+    close_all(s, e);
+    sl_model_free(model);
+    device = "cpu";
+}
+
+static void alone_or_not_on_gpu(void) {
+    device = "cuda", sparse = "sample";
+    random_rounds(2);
+    device = "cpu", sparse = sparse_on_cpu;
+}
+
+// One pass with the tokens of three sessions, after rows or without: the logits of a prefill of each alone. A part that does
+// not fit changes no session.
+static void together_on_gpu(void) {
+    enum { N = 3 };
+    static const int before[N] = {0, 300, 17}, n[N] = {200, 3, 130};
+    device = "cuda";
+    load();
+    sl_engine *e = open_engine((sl_engine_options){.n_sequences = N + 1, .prefill_chunk = 512});
+    sl_session *alone, *sessions[N];
+    sl_prefill_part parts[N];
+    int32_t *ids[N];
+    uint64_t want[N];
+    for (int i = 0; i < N; i++) {
+        ids[i] = test_ids(N_CTX + 1, sl_model_n_vocab(model), test_seed + (uint64_t)i);
+        CHECK_OK(sl_session_new(e, 0, &alone, &err), err);
+        CHECK_OK(sl_prefill(alone, ids[i], before[i] + n[i], NULL, &err), err);
+        want[i] = sl_logits_hash(sl_session_last_logits(alone), sl_model_n_vocab(model));
+        sl_session_free(alone);
+        CHECK_OK(sl_session_new(e, 0, &sessions[i], &err), err);
+        if (before[i]) CHECK_OK(sl_prefill(sessions[i], ids[i], before[i], NULL, &err), err);
+        parts[i] = (sl_prefill_part){sessions[i], ids[i] + before[i], n[i]};
+    }
+    int32_t bad = -1;
+    sl_prefill_part last = parts[N - 1];
+    parts[N - 1].ids = &bad, parts[N - 1].n = 1;
+    CHECK_ERR(sl_prefill_together(parts, N, &err), err, SL_ERR_ARG, "id -1");
+    for (int i = 0; i < N; i++)
+        CHECK(sessions[i]->kv.n_tokens == before[i] && sessions[i]->kv.n_pages == sl_kv_pages_of(before[i]));
+    parts[N - 1] = last;
+    CHECK_OK(sl_prefill_together(parts, N, &err), err);
+    for (int i = 0; i < N; i++) {
+        CHECK(sl_logits_hash(sl_session_last_logits(sessions[i]), sl_model_n_vocab(model)) == want[i]);
+        CHECK_INT(sessions[i]->n_prefilled, before[i] + n[i]);
+        sl_session_free(sessions[i]), free(ids[i]);
+    }
+    sl_engine_free(e), sl_model_free(model);
+    device = "cpu";
+}
+#endif
 
 // A job whose grammar cannot go on ends alone, with its error; so does one whose grammar no token can begin.
 static void grammar_errors(void) {
@@ -453,6 +533,9 @@ static void tree(void) {
 
 static const test_case cases[] = {
     {"alone-or-not", NEEDS_NOTHING, alone_or_not},
+    GPU_CASE("alone-or-not-on-gpu", alone_or_not_on_gpu),
+    GPU_CASE("together-on-gpu", together_on_gpu),
+    GPU_CASE("warm-up-on-gpu", warm_up_on_gpu),
     {"one-prefill-for-all", NEEDS_NOTHING, one_prefill_for_all},
     {"grammar-errors", NEEDS_NOTHING, grammar_errors},
     {"order", NEEDS_NOTHING, order},

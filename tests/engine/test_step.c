@@ -253,9 +253,10 @@ static void logits_on_a_device(void) {
         int first = (int)(SESSIONS * test_uniform(&seed)), n = 1 + (int)(ROWS * test_uniform(&seed)), what = round % 4;
         for (int i = 0; i < n; i++) batch[i] = &s[(first + i * (1 + round % 2)) % SESSIONS];
         if (what == 0) { // a step
-            sl_logits_before_step(&e.device, batch, n, n);
-            for (int i = 0; i < n; i++) set_row(rows + i * VOCAB, want[batch[i] - s] = time += 100);
-            sl_logits_after_step(&e.device, batch, n);
+            int at = (int)((ROWS - n + 1) * test_uniform(&seed));
+            sl_logits_before_step(&e.device, batch, n, at, n);
+            for (int i = 0; i < n; i++) set_row(rows + (at + i) * VOCAB, want[batch[i] - s] = time += 100);
+            sl_logits_after_step(&e.device, batch, n, at);
         } else if (what == 1) {
             sl_logits_to_rows(&e.device, batch, n);
             for (int i = 0; i < n; i++) check_row(rows + i * VOCAB, want[batch[i] - s]);
