@@ -143,7 +143,7 @@ FUZZ_TARGETS ?=
 FUZZ_CC      ?= clang
 FUZZ_OPT     := -O1 -g1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize=vptr -fno-sanitize-recover=undefined \
     -fno-omit-frame-pointer
-FUZZ_SRC     := $(wildcard base/*.c grammar/*.c models/*.c server/api/*.c) $(call sources,tokenizer,*.c *.cc) engine/model.c \
+FUZZ_SRC     := $(wildcard base/*.c grammar/*.c models/*.c server/api/*.c server/http/*.c) $(call sources,tokenizer,*.c *.cc) engine/model.c \
     $(addprefix attention/,auto.c auto_table.c params.c plan.c spec.c) $(addprefix cli/,attn/attn_list.c chat/pastes.c \
     chat/messages_file.c io.c eval/eval_grade.c \
     eval/eval_records.c eval/eval_scores.c output/plot_axes.c output/plot_data.c output/plot_numbers.c \

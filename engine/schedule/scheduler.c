@@ -517,7 +517,10 @@ static void run_pass(sl_scheduler *s, const sl_prefill_part *parts, int n) {
     }
 }
 
-// Runs passes with the work of step_tokens tokens together; one pass if no job decodes.
+enum { MOST_PASSES = 2 }; // between two decode steps
+
+// Runs passes with the work of step_tokens tokens together; one pass if no job decodes. A pass reads all weights, so a short
+// one takes its time too: it counts as half of this work at least.
 static void prefill(sl_scheduler *s) {
     int chunk = s->engine->prefill_chunk, step_tokens = s->options.step_tokens ? s->options.step_tokens : chunk;
     int decodes = n_in(s, SL_JOB_DECODES) + n_in(s, SL_JOB_FEEDS) > 0, n;
@@ -525,8 +528,10 @@ static void prefill(sl_scheduler *s) {
     room r = {.flops = flops, .least = decodes ? flops / 64 : 0};
     sl_prefill_part parts[s->engine->n_sequences];
     do {
+        double least = r.flops - flops / MOST_PASSES;
         r.tokens = chunk;
         n = gather_pass(s, parts, &r);
+        if (r.flops > least) r.flops = least;
         run_pass(s, parts, n);
     } while (n && decodes);
 }

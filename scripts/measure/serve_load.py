@@ -12,9 +12,13 @@ is what they could reach. --shared: all requests have the same prompt."""
 import argparse
 import asyncio
 import json
+import os
 import random
 import sys
 import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+import sleigh_server  # noqa: E402
 
 
 def body_of(args, attn, number):
@@ -91,12 +95,7 @@ def main():
     p.add_argument("-o", "--output", choices=("md", "json"), default="md")
     args = p.parse_args()
     rows = [asyncio.run(measure(args, attn)) for attn in args.attn.split(",")]
-    if args.output == "json":
-        print(json.dumps(rows, indent=1))
-        return
-    print("| " + " | ".join(rows[0]) + " |\n|" + "---|" * len(rows[0]))
-    for row in rows:
-        print("| " + " | ".join("-" if x is None else str(x) for x in row.values()) + " |")
+    print(sleigh_server.table(rows, args.output))
 
 
 if __name__ == "__main__":

@@ -130,7 +130,8 @@ static void write_step(serve_server *s, serve_choice *c) {
     const sl_token_logprobs *l = sl_stream_logprobs(stream, &n);
     serve_tokens tokens = {0};
     sl_error why;
-    if (has_ended && n > now.n_generated) n = now.n_generated; // an end token has no text
+    // An end token has no text. /v1/completions lists it, because lm-eval counts on an entry for each sampled token.
+    if (has_ended && r->api.endpoint != API_COMPLETIONS && n > now.n_generated) n = now.n_generated;
     if (n > c->n_logprobs)
         rc = serve_tokens_generated(sl_model_tokenizer(s->model->model), l, c->n_logprobs, n, r->at_start, &tokens, &why);
     api_piece piece = {.choice = c->index,

@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 // ---- answers that need no model ----
 
@@ -255,8 +258,15 @@ static int handle(serve_server *s, serve_request *r) {
     return 0;
 }
 
+// Where cores are few, a body that takes long (a grammar, a long text) must not delay the tokens of running answers.
+static void yield_cores(void) {
+    enum { NICENESS = 10 };
+    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), getpriority(PRIO_PROCESS, 0) + NICENESS); // of this thread: Linux
+}
+
 void *serve_prepare_all(void *server) {
     serve_server *s = server;
+    yield_cores();
     for (serve_request *r, *next; (r = serve_take_all(&s->to_prepare, -1)) != NULL;)
         for (; r; r = next) {
             next = r->next;

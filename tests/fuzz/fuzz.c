@@ -28,6 +28,7 @@ const fuzz_target fuzz_targets[] = {
     {"api", fuzz_api},
     {"calls", fuzz_calls},
     {"grammar", fuzz_grammar},
+    {"http", fuzz_http},
     {0},
 };
 

@@ -63,5 +63,6 @@ void fuzz_plot(const char *data, size_t n);
 void fuzz_api(const char *data, size_t n); // fuzz_api.c
 void fuzz_calls(const char *data, size_t n);
 void fuzz_grammar(const char *data, size_t n); // fuzz_grammar.c
+void fuzz_http(const char *data, size_t n);    // fuzz_http.c
 
 #endif

@@ -97,6 +97,9 @@ static void pattern(void) {
 static void text(void) {
     replay("text", 11);
 }
+static void http(void) {
+    replay("http", 10);
+}
 static void jinja(void) {
     replay("jinja", 2);
 }
@@ -136,9 +139,10 @@ static void grammar(void) {
 
 static void all_targets(void) { // each target needs a case here, or nothing replays its inputs
     static const char *const here[] = {
-        "safetensors", "buckets", "model", "config", "gguf",         "bpe",   "tokenizer-model", "tekken",
-        "pattern",     "text",    "chat",  "jinja",  "conversation", "jsonl", "questions",       "attn",
-        "results",     "plot",    "api",   "calls",  "grammar",      NULL};
+        "safetensors", "buckets", "model",   "config", "gguf",  "bpe",          "tokenizer-model",
+        "tekken",      "pattern", "text",    "chat",   "jinja", "conversation", "jsonl",
+        "questions",   "attn",    "results", "plot",   "api",   "calls",        "grammar",
+        "http",        NULL};
     int n = 0;
     for (; fuzz_targets[n].name && here[n]; n++) CHECK_STR(fuzz_targets[n].name, here[n]);
     CHECK(!fuzz_targets[n].name && !here[n]);
@@ -302,6 +306,7 @@ static const test_case cases[] = {
     {"pattern", 0, pattern},
     {"text", 0, text},
     {"chat", 0, chat},
+    {"http", NEEDS_NOTHING, http},
     {"jinja", 0, jinja},
     {"conversation", NEEDS_NOTHING, conversation},
     {"jsonl", 0, jsonl},

@@ -10,51 +10,18 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
+
+sys.path.insert(0, "scripts")
+import sleigh_server  # noqa: E402
 
 SLEIGH, MODEL, CASE = sys.argv[1:4]
 QUESTION = "The hidden number of the bay is 48213. What is the hidden number of the bay? Answer:"
 TOOLS = [{"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": {"type": "object"}}}]
 
 
-class Server:
-    """A server on a free port, ready to answer."""
-
+class Server(sleigh_server.Server):
     def __init__(self, *flags):
-        self.process = subprocess.Popen(
-            [SLEIGH, "serve", "-m", MODEL, "--port", "0", "-c", "4k", "-np", "4", *flags], stderr=subprocess.PIPE, text=True)
-        self.lines, self.code = [], 0
-        for line in self.process.stderr:
-            self.lines.append(line)
-            if "listens at" in line:
-                self.port = int(line.split(";")[0].rsplit(":", 1)[1])
-            if "server: ready" in line:
-                break
-        else:
-            raise AssertionError("".join(self.lines))
-        self.url = f"http://127.0.0.1:{self.port}"
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.stop()
-
-    def stop(self):
-        if not self.code:
-            self.process.send_signal(signal.SIGTERM)
-        found = self.process.wait(60)
-        assert found == self.code, (found, self.process.stderr.read())
-
-    def get(self, path, body=None, headers=None):
-        """(status, text)"""
-        data = json.dumps(body).encode() if body is not None else None
-        try:
-            with urllib.request.urlopen(urllib.request.Request(self.url + path, data, headers or {})) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as e:
-            return e.code, e.read().decode()
+        super().__init__(SLEIGH, MODEL, "-c", "4k", "-np", "4", *flags)
 
 
 def alone(prompt, *flags):

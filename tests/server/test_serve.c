@@ -228,7 +228,8 @@ static void logprobs(void) {
     CHECK(!strncmp(text, riddle, strlen(riddle)));
     json_array_foreach((json_t *)tokens, i, t) {
         long long at = json_integer_value(json_array_get(json_object_get(l, "text_offset"), i));
-        CHECK(!strncmp(text + at, json_string_value(t), json_string_length(t)));
+        int is_end = !text[at]; // the end token: it has a name and no text
+        CHECK(is_end ? i + 1 == json_array_size(tokens) : !strncmp(text + at, json_string_value(t), json_string_length(t)));
         const json_t *p = json_array_get(json_object_get(l, "token_logprobs"), i);
         CHECK(i ? json_is_real(p) && json_real_value(p) <= 0 : json_is_null(p));
     }
@@ -242,6 +243,20 @@ static void logprobs(void) {
     const json_t *top = json_array_get(json_object_get(l, "top_logprobs"), 3);
     CHECK(json_equal(json_object_iter_value(json_object_iter((json_t *)top)),
                      json_array_get(json_object_get(l, "token_logprobs"), 3)));
+    // The answer is the end token alone: it has an entry, behind the tokens of the prompt.
+    static const char ends[] = "\"prompt\": [7, 8, 9], \"temperature\": 0, \"max_tokens\": 1, \"logprobs\": 1, "
+                               "\"echo\": true, \"logit_bias\": {\"%d\": 100}";
+    snprintf(body, sizeof body, ends, sl_tokenizer_eos(sl_model_tokenizer(server_model())));
+    v = whole("/v1/completions", body);
+    CHECK_STR(text_of(choice_of(v, 0), "finish_reason"), "stop");
+    l = json_object_get(choice_of(v, 0), "logprobs");
+    CHECK_INT(json_array_size(json_object_get(l, "token_logprobs")), 4);
+    CHECK_STR(json_string_value(json_array_get(json_object_get(l, "tokens"), 3)), "<|end_of_text|>");
+    s = stream("/v1/completions", body);
+    size_t n_streamed = 0;
+    json_array_foreach(s, i, t) n_streamed +=
+        json_array_size(json_object_get(json_object_get(choice_of(t, 0), "logprobs"), "tokens"));
+    CHECK_INT(n_streamed, 4);
     v = whole("/v1/completions", "\"prompt\": \"The bay\", \"max_tokens\": 0, \"echo\": true, \"logprobs\": 0");
     CHECK_STR(text_of(choice_of(v, 0), "text"), "The bay");
     CHECK_INT(integer(json_object_get(v, "usage"), "completion_tokens"), 0);

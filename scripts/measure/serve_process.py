@@ -1,0 +1,2 @@
+def Server(): pass
+def print_table(): pass
