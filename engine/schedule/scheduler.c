@@ -6,7 +6,7 @@
 #include "engine/schedule/prefix_tree.h"
 #include "engine/stream.h"
 
-#include <math.h>
+#include <float.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -517,21 +517,21 @@ static void run_pass(sl_scheduler *s, const sl_prefill_part *parts, int n) {
     }
 }
 
-enum { MOST_PASSES = 2 }; // between two decode steps
-
 // Runs passes with the work of step_tokens tokens together; one pass if no job decodes. A pass reads all weights, so a short
-// one takes its time too: it counts as half of this work at least.
+// one takes its time too: it counts as half of step_tokens, or of a chunk, at least.
 static void prefill(sl_scheduler *s) {
+    const sl_model *m = s->engine->model;
     int chunk = s->engine->prefill_chunk, step_tokens = s->options.step_tokens ? s->options.step_tokens : chunk;
     int decodes = n_in(s, SL_JOB_DECODES) + n_in(s, SL_JOB_FEEDS) > 0, n;
-    double flops = decodes ? sl_model_prefill_flops(s->engine->model, 0, step_tokens) : INFINITY;
-    room r = {.flops = flops, .least = decodes ? flops / 64 : 0};
+    double flops = sl_model_prefill_flops(m, 0, step_tokens);
+    double least = sl_model_prefill_flops(m, 0, step_tokens < chunk ? step_tokens : chunk) / 2;
+    room r = {.flops = decodes ? flops : DBL_MAX, .least = decodes ? flops / 64 : 0};
     sl_prefill_part parts[s->engine->n_sequences];
     do {
-        double least = r.flops - flops / MOST_PASSES;
+        double most = r.flops - least; // that is left after the pass
         r.tokens = chunk;
         n = gather_pass(s, parts, &r);
-        if (r.flops > least) r.flops = least;
+        if (r.flops > most) r.flops = most;
         run_pass(s, parts, n);
     } while (n && decodes);
 }
