@@ -35,8 +35,9 @@ static const char generate_notes[] =
     "that keys the random numbers; default: --seq-id + i for line i, from 0) and \"logprobs\": N. Consecutive lines with\n"
     "the same context share one prefill, also if their methods differ.\n"
     "\n"
-    "--parallel N decodes N lines together as a static batch: finished slots are not refilled until the whole batch ends.\n"
-    "The answer to line i is the same as that of a run with only this prompt and --seq-id + i.\n"
+    "--parallel N decodes N lines together. When an answer ends, the next line takes its place (continuous batching). Lines\n"
+    "with a common beginning prefill its full pages of 256 tokens once, if their prefill is dense. The answer to line i is\n"
+    "the same as that of a run with only this prompt and --seq-id + i.\n"
     "\n"
     "--stats writes one line per decode step, layer and query head. The method that decodes comes first, then each\n"
     "--stats-attn method with each seed.\n";

@@ -61,7 +61,7 @@ const cli_option cli_option_table[] = {
     {"Input", "--jsonl", "FILE", OPT_STRING, F(input.jsonl), 0, 0, NULL, CLI_PERPLEXITY, "score each line of FILE, {\"text\", \"id\"}, as a text of its own; - is standard input"},
     {"Input", "--reference", "FILE", OPT_STRING, F(compare.reference), 0, 0, NULL, CLI_COMPARE, "score the text of FILE after the prompt (default: score the answer of dense attention)"},
     {"Input", "--prompts", "FILE", OPT_STRING, F(input.prompts), 0, 0, NULL, CLI_GENERATE, "continue each line of FILE; print one JSON object per line"},
-    {"Input", "-np --parallel", "N", OPT_INT, F(input.parallel), 1, 1024, "1", CLI_GENERATE, "with --prompts or --jsonl: decode N lines together as a batch"},
+    {"Input", "-np --parallel", "N", OPT_INT, F(input.parallel), 1, 1024, "1", CLI_GENERATE, "with --prompts or --jsonl: decode N lines together; the next line takes the place of one that has ended"},
     {"Input", "-np --parallel", "N", OPT_INT, F(input.parallel), 1, 1024, "1", CLI_COMPARE, "with --no-texts: decode the next tokens of N prompts together as a batch; the results are equal"},
     {"Input", "--bos", NULL, OPT_FLAG, F(tokenize.bos), 0, 0, "0", CLI_TOKENIZE, "put the BOS token of the tokenizer first"},
     {"Input", "--plain", NULL, OPT_FLAG, F(tokenize.plain), 0, 0, "0", CLI_TOKENIZE, "treat the strings of special tokens as plain text"},

@@ -140,7 +140,7 @@ void sl_job_free(sl_job *j) {
 // ---- adding ----
 
 sl_job_options sl_job_options_default(void) {
-    return (sl_job_options){.end = -1, .n_prompt_logprobs = -1};
+    return (sl_job_options){.n_prefill = -1, .end = -1, .n_prompt_logprobs = -1};
 }
 
 // Rows depend on the methods of the prefill too, so these are part of the key.
@@ -218,7 +218,7 @@ int sl_scheduler_add(sl_scheduler *s, const sl_job_options *o, sl_job **out, sl_
     *j = (sl_job){.scheduler = s,
                   .priority = o->priority,
                   .n = o->n,
-                  .n_prefill = o->n_prefill ? o->n_prefill : o->n,
+                  .n_prefill = o->n_prefill < 0 ? o->n : o->n_prefill,
                   .segment = o->prefill ? o->segment : 0,
                   .at_start = o->at_start,
                   .on_change = o->on_change,
@@ -360,10 +360,13 @@ static int run_pass(sl_job *j, int n, sl_error *err) {
     if (!j->segment && m > n) m = n;
     if (!rc && !make_free(j->scheduler, sl_kv_pages_of(at + m) - j->session->kv.n_pages))
         rc = sl_fail(err, SL_ERR_MEMORY, "no free page of the KV cache for a prefill"); // admission counted it
+    double start = sl_now_ms();
     if (!rc && j->prompt_logprobs.n_top >= 0)
         rc = sl_prefill_logits(j->session, j->ids + at, m, add_prompt_logprobs, j, NULL, err);
     else if (!rc)
         rc = sl_prefill(j->session, j->ids + at, m, NULL, err);
+    double ms = sl_now_ms() - start;
+    j->times.prefill_ms += ms, j->scheduler->all.prefill_ms += ms;
     if (rc) return rc;
     j->scheduler->all.prompt_tokens += (uint64_t)m;
     give_prefix(j);
@@ -384,7 +387,7 @@ static void end_prefill(sl_job *j) {
 
 // Whether the job can prefill now. A job whose leader has made the common pages takes them.
 static int can_prefill(sl_job *j) {
-    if (j->state != SL_JOB_PREFILLS) return 0;
+    if (j->state != SL_JOB_PREFILLS || j->is_cancelled) return 0;
     if (j->leader && j->leader->state == SL_JOB_PREFILLS && j->leader->session->kv.n_tokens < j->n_common) return 0;
     if (!j->n_common) return 1;
     sl_error why;
@@ -463,9 +466,13 @@ static void feed(sl_scheduler *s) {
     sl_error why;
     for (int i = 0; i < n; i++)
         s->sessions[i] = s->batch[i]->session, ids[i] = s->batch[i]->ids[s->batch[i]->session->kv.n_tokens];
+    double start = sl_now_ms();
     int failed = n ? sl_decode(s->sessions, n, ids, &why) : 0;
+    double ms = n ? sl_now_ms() - start : 0;
+    s->all.feed_ms += ms;
     for (int i = 0; i < n; i++) {
         sl_job *j = s->batch[i];
+        j->times.feed_ms += ms;
         int rc = failed ? sl_decode(&s->sessions[i], 1, &ids[i], &why) : 0;
         s->all.prompt_tokens += !rc;
         if (!rc && j->session->kv.n_tokens == j->n && !(rc = sl_stream_begin(j->stream, j->at_start, &why)))
@@ -495,10 +502,14 @@ static void decode(sl_scheduler *s) {
     sl_error of_batch, of_job;
     if (n == 0) return;
     for (int i = 0; i < n; i++) s->streams[i] = s->batch[i]->stream;
+    double start = sl_now_ms();
     int failed = sl_streams_step(s->streams, n, &of_batch);
+    double ms = sl_now_ms() - start;
     s->all.n_steps++;
+    s->all.decode_ms += ms;
     for (int i = 0; i < n; i++) {
         sl_job *j = s->batch[i];
+        j->times.decode_ms += ms;
         if (failed && !sl_stream_is_running(j->stream)) // memory was missing after the step
             fail_job(j, &of_batch);
         else if (failed && sl_streams_step(&j->stream, 1, &of_job))

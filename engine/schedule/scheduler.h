@@ -44,7 +44,7 @@ typedef void (*sl_job_fn)(void *ctx, sl_job *job);
 typedef struct sl_job_options {
     const int32_t *ids; // [n] the prompt, copied
     int n;
-    int n_prefill;                   // tokens that are prefilled; decode steps append the others. 0: all n
+    int n_prefill;                   // tokens that are prefilled; decode steps append the others. -1: all n
     const sl_generation *generation; // copied. Its sequence is that of the job's session
     const sl_attn_plan *attn;        // attention of decode steps, copied; NULL: generation->attn
     const sl_attn_plan *prefill;     // attention of prefills, copied; NULL: dense
@@ -63,7 +63,7 @@ typedef struct sl_job_options {
     void *ctx;
 } sl_job_options;
 
-sl_job_options sl_job_options_default(void); // no prompt; end and n_prompt_logprobs are -1
+sl_job_options sl_job_options_default(void); // no prompt; n_prefill, end and n_prompt_logprobs are -1
 
 // The engine must not be used by others until sl_scheduler_free. options NULL: zeros.
 int sl_scheduler_new(sl_engine *engine, const sl_scheduler_options *options, sl_scheduler **out, sl_error *err);
@@ -94,6 +94,8 @@ const sl_token_logprobs *sl_job_prompt_logprobs(const sl_job *job, int *n);
 // Times in milliseconds (sl_now_ms). 0: not yet
 typedef struct sl_job_times {
     double added, admitted, prefilled, first, last; // first, last: of the first and the last generated token
+    // Durations of the engine's calls for the job. A call for several jobs counts for each of them.
+    double prefill_ms, feed_ms, decode_ms;
 } sl_job_times;
 sl_job_times sl_job_times_of(const sl_job *job);
 
@@ -103,6 +105,7 @@ typedef struct sl_scheduler_stats {
     uint64_t query_tokens, hit_tokens;       // prompt tokens that were looked up in the prefix cache, and found there
     uint64_t prompt_tokens, generated_tokens, n_steps;  // prefilled and fed; sampled; decode steps
     uint64_t n_ended, n_failed, n_cancelled, n_refused; // jobs; refused: by max_waiting
+    double prefill_ms, feed_ms, decode_ms;              // durations of the engine's calls
 } sl_scheduler_stats;
 sl_scheduler_stats sl_scheduler_stats_of(const sl_scheduler *s);
 
