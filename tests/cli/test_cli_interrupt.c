@@ -96,7 +96,7 @@ static void generate_parallel(void) {
                                 "-n",       "200", "--ignore-eos", NULL};
     result r = interrupt(start(NULL, 0, NULL, args), "stdout", "\"index\":1,", 1);
     int first = 0, last = 0, n_lines = count_of(r.out, r.n_out, '\n');
-    check_error(&r, 1, "prompts: interrupted in lines ");
+    check_error(&r, -SIGINT, "prompts: interrupted in lines ");
     CHECK(sscanf(strstr(r.err, "interrupted in lines "), "interrupted in lines %d to %d", &first, &last) == 2);
     CHECK(n_lines >= 2 && first == n_lines + 1 && last >= first && last < N);
 }
