@@ -18,6 +18,7 @@ struct sl_job {
     sl_job_state state;
     int is_cancelled;
     sl_session *session;
+    int is_lent; // the session is the caller's
     sl_stream *stream;
     int32_t *ids; // [n] the prompt
     int n, n_prefill, at_start;
@@ -106,7 +107,7 @@ static void end_job(sl_job *j) {
         if (s->jobs[i]->leader == j) s->jobs[i]->leader = NULL;
     sl_stream_end(j->stream, NULL);
     if (j->times.first) j->logits_hash = sl_logits_hash(sl_session_last_logits(j->session), s->engine->model->config.n_vocab);
-    sl_session_truncate(j->session, 0, NULL);
+    if (!j->is_lent) sl_session_truncate(j->session, 0, NULL);
     j->state = SL_JOB_ENDED;
     s->all.n_ended++;
     s->all.n_failed += j->error.code != SL_OK;
@@ -162,8 +163,12 @@ static int make_key(sl_job *j, const char *salt, sl_error *err) {
 
 static int check_size(const sl_scheduler *s, const sl_job_options *o, sl_error *err) {
     const sl_engine *e = s->engine;
-    if (o->n < 1) return sl_fail(err, SL_ERR_ARG, "a prompt of %d tokens: expected at least 1", o->n);
-    if (o->n > e->n_ctx) return sl_fail(err, SL_ERR_CONTEXT, "the prompt has %d tokens: more than {n_ctx} %d", o->n, e->n_ctx);
+    int n_held = o->session ? o->session->kv.n_tokens : 0, has_logits = o->session && o->session->has_logits;
+    if (o->n < !has_logits) return sl_fail(err, SL_ERR_ARG, "a prompt of %d tokens: expected at least %d", o->n, !has_logits);
+    if (o->n > e->n_ctx - n_held)
+        return sl_fail(err, SL_ERR_CONTEXT, "the prompt has %d tokens: more than {n_ctx} %d", n_held + o->n, e->n_ctx);
+    if (n_held && o->n_prompt_logprobs >= 0)
+        return sl_fail(err, SL_ERR_ARG, "log-probabilities of a prompt: expected no rows before it, found %d", n_held);
     return sl_check_ids(e, o->ids, o->n, err);
 }
 
@@ -177,17 +182,31 @@ static int set_prefill(const sl_scheduler *s, const sl_job *j, sl_error *err) {
     return sl_engine_set_prefill(s->engine, j->prefill.n_layers ? &j->prefill : &s->dense, j->segment, err);
 }
 
+// The session of the job, with the ids of its rows before the prompt.
+static int open_session(sl_job *j, const sl_job_options *o, sl_error *err) {
+    int n_held = j->n - o->n, rc = 0;
+    if (!(j->ids = malloc((size_t)j->n * sizeof *j->ids))) return sl_fail(err, SL_ERR_MEMORY, "job: out of memory");
+    if (o->session) {
+        j->session = o->session, j->is_lent = 1, j->n_cached = n_held;
+        j->session->n_users++;
+        sl_session_set_sequence(j->session, o->generation->sequence);
+    } else {
+        rc = sl_session_new(j->scheduler->engine, o->generation->sequence, &j->session, err);
+    }
+    if (!rc && n_held) memcpy(j->ids, j->session->ids, (size_t)n_held * sizeof *j->ids);
+    if (!rc && o->n) memcpy(j->ids + n_held, o->ids, (size_t)o->n * sizeof *j->ids);
+    return rc;
+}
+
 static int fill_job(sl_job *j, const sl_job_options *o, sl_error *err) {
     sl_scheduler *s = j->scheduler;
     int n_ctx = s->engine->n_ctx, n_answer = o->generation->max_tokens ? o->generation->max_tokens : GROWTH;
-    int n_tokens = n_answer < n_ctx - o->n ? o->n + n_answer : n_ctx, n_pages = s->engine->device.pool.n_pages;
+    int n_tokens = n_answer < n_ctx - j->n ? j->n + n_answer : n_ctx, n_pages = s->engine->device.pool.n_pages;
     j->n_due = sl_kv_pages_of(n_tokens) < n_pages ? sl_kv_pages_of(n_tokens) : n_pages;
     int rc = o->prefill ? sl_attn_plan_copy(&j->prefill, o->prefill, err) : 0;
     if (!rc && o->prefill) rc = set_prefill(s, j, err); // says what is wrong with it
     if (!rc) rc = make_key(j, o->salt, err);
-    if (!rc && !(j->ids = malloc((size_t)o->n * sizeof *j->ids))) rc = sl_fail(err, SL_ERR_MEMORY, "job: out of memory");
-    if (!rc) memcpy(j->ids, o->ids, (size_t)o->n * sizeof *j->ids);
-    if (!rc) rc = sl_session_new(s->engine, o->generation->sequence, &j->session, err);
+    if (!rc) rc = open_session(j, o, err);
     if (!rc) rc = sl_stream_new(j->session, o->generation, &j->stream, err);
     if (!rc && o->attn) rc = sl_stream_set_plan(j->stream, o->attn, err);
     if (!rc) rc = sl_stream_set_named(j->stream, o->named, o->n_named, err);
@@ -215,10 +234,11 @@ int sl_scheduler_add(sl_scheduler *s, const sl_job_options *o, sl_job **out, sl_
     }
     sl_job *j = calloc(1, sizeof *j);
     if (!j) return sl_fail(err, SL_ERR_MEMORY, "job: out of memory");
+    int n_held = o->session ? o->session->kv.n_tokens : 0;
     *j = (sl_job){.scheduler = s,
                   .priority = o->priority,
-                  .n = o->n,
-                  .n_prefill = o->n_prefill < 0 ? o->n : o->n_prefill,
+                  .n = n_held + o->n,
+                  .n_prefill = n_held + (o->n_prefill < 0 ? o->n : o->n_prefill),
                   .segment = o->prefill ? o->segment : 0,
                   .at_start = o->at_start,
                   .on_change = o->on_change,
@@ -263,7 +283,8 @@ static int make_free(sl_scheduler *s, int n) {
 
 // The most pages of the prompt that can come from the cache: the last token of the prompt needs a pass, which gives the logits.
 static int most_cached(const sl_job *j) {
-    if (!j->scheduler->tree || j->prompt_logprobs.n_top >= 0) return 0; // log-probabilities need a pass over all tokens
+    // Log-probabilities need a pass over all tokens. A session that the caller lent has its own rows.
+    if (!j->scheduler->tree || j->prompt_logprobs.n_top >= 0 || j->is_lent) return 0;
     int most = (j->n_prefill - (j->n_prefill == j->n)) / SL_PAGE * SL_PAGE;
     return (j->segment ? most / j->segment * j->segment : most) / SL_PAGE;
 }
@@ -288,7 +309,8 @@ static int take_prefix(sl_job *j, sl_error *err) {
 // Gives the full pages of the job's prefill to the cache. Without memory the cache stays smaller, which is no error.
 static void give_prefix(sl_job *j) {
     sl_scheduler *s = j->scheduler;
-    if (s->tree) sl_prefix_add(s->tree, j->key, j->ids, sl_session_shareable(j->session), j->session->kv.pages, NULL);
+    if (s->tree && !j->is_lent)
+        sl_prefix_add(s->tree, j->key, j->ids, sl_session_shareable(j->session), j->session->kv.pages, NULL);
 }
 
 // Finds the job that prefills the longest common prefix before this job needs it.
@@ -315,7 +337,7 @@ static int fits(sl_job *j) {
     const sl_kv_pool *pool = &j->scheduler->engine->device.pool;
     int n_found = find_prefix(j), n_pinned = 0;
     for (int i = 0; i < n_found; i++) n_pinned += pool->refs[j->scheduler->pages[i]] == 1;
-    return j->n_due - n_found + n_pinned <= n_available(j->scheduler);
+    return j->n_due - j->session->kv.n_pages - n_found + n_pinned <= n_available(j->scheduler);
 }
 
 // Admits waiting jobs in their order, up to the first that does not fit.
@@ -418,7 +440,7 @@ static void prefill(sl_scheduler *s) {
         sl_error why;
         int n = j->session->kv.n_tokens < j->n_prefill ? run_pass(j, decodes ? left : s->engine->prefill_chunk, &why) : 0;
         s->n_passes++;
-        left = decodes ? left - n : 0;
+        left = decodes || !n ? left - n : 0; // a job whose rows are all there needs no pass
         if (n < 0) {
             fail_job(j, &why);
             continue;
@@ -534,6 +556,7 @@ static void refuse_last(sl_scheduler *s) {
 }
 
 int sl_scheduler_step(sl_scheduler *s) {
+    double start = sl_now_ms();
     for (int i = s->n_jobs - 1; i >= 0; i--)
         if (s->jobs[i]->is_cancelled) end_job(s->jobs[i]);
     uint64_t before = s->all.n_steps + s->n_passes + s->all.prompt_tokens + s->all.n_ended;
@@ -542,6 +565,7 @@ int sl_scheduler_step(sl_scheduler *s) {
     feed(s);
     decode(s);
     if (s->n_jobs && before == s->all.n_steps + s->n_passes + s->all.prompt_tokens + s->all.n_ended) refuse_last(s);
+    s->all.step_ms += sl_now_ms() - start;
     return s->n_jobs > 0;
 }
 

@@ -42,7 +42,11 @@ typedef enum sl_job_state { SL_JOB_WAITS, SL_JOB_PREFILLS, SL_JOB_FEEDS, SL_JOB_
 typedef void (*sl_job_fn)(void *ctx, sl_job *job);
 
 typedef struct sl_job_options {
-    const int32_t *ids; // [n] the prompt, copied
+    // The job appends to the rows of this session, which keeps them when the job ends. It takes nothing from the prefix cache.
+    // Nobody else uses the session until sl_job_free. NULL: the job has a session of its own.
+    sl_session *session;
+    const int32_t
+        *ids; // [n] the prompt, or what follows the session's rows; copied. With a session that has logits, n may be 0
     int n;
     int n_prefill;                   // tokens that are prefilled; decode steps append the others. -1: all n
     const sl_generation *generation; // copied. Its sequence is that of the job's session
@@ -58,7 +62,7 @@ typedef struct sl_job_options {
     int has_seed; // 1: attention draws with `seed`; 0: with the engine's
     uint32_t seed;
     int n_prompt_logprobs; // -1: none; else log-probabilities of the prompt's tokens with so many alternatives. Such a job
-                           // takes nothing from the prefix cache
+                           // takes nothing from the prefix cache, and has no `session`
     sl_job_fn on_change;   // NULL: not wanted
     void *ctx;
 } sl_job_options;
@@ -83,9 +87,9 @@ sl_job_state sl_job_state_of(const sl_job *job);
 const sl_error *sl_job_error(const sl_job *job);
 const sl_stream *sl_job_stream(const sl_job *job); // text, ids, log-probabilities and counts, as after sl_streams_step
 const sl_session *sl_job_session(const sl_job *job);
-int sl_job_n_prompt(const sl_job *job);
+int sl_job_n_prompt(const sl_job *job); // with the rows that its session had
 int sl_job_n_done(const sl_job *job);   // prompt tokens that have rows
-int sl_job_n_cached(const sl_job *job); // prompt tokens whose rows came from the prefix cache
+int sl_job_n_cached(const sl_job *job); // prompt tokens whose rows came from the prefix cache or from its session
 // The hash of the logits of the last step, once the job has ended and has decoded (sl_logits_hash).
 uint64_t sl_job_logits_hash(const sl_job *job);
 // [*n]: one for each token of the prompt but the first, once the prompt is prefilled.
@@ -106,6 +110,7 @@ typedef struct sl_scheduler_stats {
     uint64_t prompt_tokens, generated_tokens, n_steps;  // prefilled and fed; sampled; decode steps
     uint64_t n_ended, n_failed, n_cancelled, n_refused; // jobs; refused: by max_waiting
     double prefill_ms, feed_ms, decode_ms;              // durations of the engine's calls
+    double step_ms;                                     // duration of sl_scheduler_step, with these calls
 } sl_scheduler_stats;
 sl_scheduler_stats sl_scheduler_stats_of(const sl_scheduler *s);
 
