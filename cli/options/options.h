@@ -198,7 +198,7 @@ typedef struct cli_tune_options {
 } cli_tune_options;
 
 typedef struct cli_serve_options {
-    const char *alias, *host, *api_key_file, *tls_cert, *tls_key;
+    const char *alias, *host, *api_key_file, *tls_cert, *tls_key, *slot_save_path;
     cli_list api_keys, cors_origins;
     int port, insecure, parallel;
     size_t max_header, max_body, max_bodies, max_unread;                                          // bytes

@@ -3,7 +3,7 @@
 #include "base/clock.h"
 #include "engine/engine_internal.h"
 #include "engine/logprobs.h"
-#include "engine/schedule/prefix_tree.h"
+#include "engine/schedule/scheduler_internal.h"
 #include "engine/stream.h"
 
 #include <stdlib.h>
@@ -93,6 +93,13 @@ void sl_scheduler_free(sl_scheduler *s) {
     free(s);
 }
 
+sl_engine *sl_scheduler_engine(const sl_scheduler *s) {
+    return s->engine;
+}
+sl_prefix_tree *sl_scheduler_tree(const sl_scheduler *s) {
+    return s->tree;
+}
+
 static void changed(sl_job *j) {
     if (j->on_change) j->on_change(j->ctx, j);
 }
@@ -145,19 +152,19 @@ sl_job_options sl_job_options_default(void) {
 }
 
 // Rows depend on the methods of the prefill too, so these are part of the key.
-static int make_key(sl_job *j, const char *salt, sl_error *err) {
+int sl_prefix_key(const sl_attn_plan *prefill, int segment, const char *salt, char **out, sl_error *err) {
     sl_text key = {0};
     char line[512];
-    snprintf(line, sizeof line, "%d\n", j->segment);
+    snprintf(line, sizeof line, "%d\n", segment);
     int rc = sl_text_append(&key, line, strlen(line), err);
-    for (int i = 0; !rc && i < j->prefill.n_layers; i++) {
-        sl_attn_format(&j->prefill.layer[i], line, sizeof line - 1);
+    for (int i = 0; !rc && i < prefill->n_layers; i++) {
+        sl_attn_format(&prefill->layer[i], line, sizeof line - 1);
         strcat(line, "\n");
         rc = sl_text_append(&key, line, strlen(line), err);
     }
     if (!rc) rc = sl_text_append(&key, salt ? salt : "", salt ? strlen(salt) : 0, err);
     if (!rc) rc = sl_text_append(&key, "", 1, err); // the final NUL
-    j->key = key.data;
+    *out = key.data;
     return rc;
 }
 
@@ -178,8 +185,12 @@ static int n_in(const sl_scheduler *s, sl_job_state state) {
     return n;
 }
 
+int sl_scheduler_set_prefill(const sl_scheduler *s, const sl_attn_plan *plan, int segment, sl_error *err) {
+    return sl_engine_set_prefill(s->engine, plan->n_layers ? plan : &s->dense, segment, err);
+}
+
 static int set_prefill(const sl_scheduler *s, const sl_job *j, sl_error *err) {
-    return sl_engine_set_prefill(s->engine, j->prefill.n_layers ? &j->prefill : &s->dense, j->segment, err);
+    return sl_scheduler_set_prefill(s, &j->prefill, j->segment, err);
 }
 
 // The session of the job, with the ids of its rows before the prompt.
@@ -205,7 +216,7 @@ static int fill_job(sl_job *j, const sl_job_options *o, sl_error *err) {
     j->n_due = sl_kv_pages_of(n_tokens) < n_pages ? sl_kv_pages_of(n_tokens) : n_pages;
     int rc = o->prefill ? sl_attn_plan_copy(&j->prefill, o->prefill, err) : 0;
     if (!rc && o->prefill) rc = set_prefill(s, j, err); // says what is wrong with it
-    if (!rc) rc = make_key(j, o->salt, err);
+    if (!rc) rc = sl_prefix_key(&j->prefill, j->segment, o->salt, &j->key, err);
     if (!rc) rc = open_session(j, o, err);
     if (!rc) rc = sl_stream_new(j->session, o->generation, &j->stream, err);
     if (!rc && o->attn) rc = sl_stream_set_plan(j->stream, o->attn, err);
@@ -277,6 +288,10 @@ static int make_free(sl_scheduler *s, int n) {
     const sl_kv_pool *pool = &s->engine->device.pool;
     if (pool->n_free < n && s->tree) sl_prefix_evict(s->tree, n - pool->n_free);
     return pool->n_free >= n;
+}
+
+int sl_scheduler_make_room(sl_scheduler *s, int n) {
+    return n <= n_available(s) && make_free(s, n);
 }
 
 // ---- the prefix cache ----

@@ -45,10 +45,15 @@ typedef struct status_type {
 } status_type;
 
 static const status_type types[] = {
-    {400, "invalid_request_error", "invalid_request_error"}, {401, "authentication_error", "authentication_error"},
-    {403, "permission_error", "permission_error"},           {404, "not_found_error", "not_found_error"},
-    {413, "invalid_request_error", "request_too_large"},     {429, "rate_limit_error", "rate_limit_error"},
-    {503, "unavailable_error", "overloaded_error"},          {0, "server_error", "api_error"},
+    {400, "invalid_request_error", "invalid_request_error"},
+    {401, "authentication_error", "authentication_error"},
+    {403, "permission_error", "permission_error"},
+    {404, "not_found_error", "not_found_error"},
+    {413, "invalid_request_error", "request_too_large"},
+    {429, "rate_limit_error", "rate_limit_error"},
+    {501, "not_supported_error", "api_error"},
+    {503, "unavailable_error", "overloaded_error"},
+    {0, "server_error", "api_error"},
 };
 
 static const status_type *type_of(int status) {

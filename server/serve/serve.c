@@ -56,6 +56,9 @@ void serve_free(serve_server *s) {
     sl_text_free(&s->out);
     free(s->active);
     free(s->slots);
+    free(s->running);
+    for (int i = 0; s->prompts && i < s->n_sequences; i++) sl_cached_prompt_free(&s->prompts[i]);
+    free(s->prompts);
     free(s->props);
     free(s->models);
     free(s->tokenizer_info);
@@ -99,7 +102,9 @@ static int start(serve_server *s, const serve_model *m, sl_error *err) {
     if (!rc) s->metrics.scheduler = sl_scheduler_stats_of(s->scheduler);
     s->n_sequences = m->n_sequences;
     s->slots = calloc((size_t)s->n_sequences, sizeof *s->slots);
-    if (!rc && !s->slots) rc = sl_fail(err, SL_ERR_MEMORY, "server: out of memory");
+    s->running = calloc((size_t)s->n_sequences, sizeof *s->running);
+    s->prompts = calloc((size_t)s->n_sequences, sizeof *s->prompts);
+    if (!rc && !(s->slots && s->running && s->prompts)) rc = sl_fail(err, SL_ERR_MEMORY, "server: out of memory");
     if (!rc && sl_model_tokenizer(m->model)) rc = warm_grammars(m->engine, err);
     return rc ? rc : serve_info_make(s, err);
 }

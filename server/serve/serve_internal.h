@@ -4,6 +4,7 @@
 #ifndef SLEIGH_SERVE_INTERNAL_H
 #define SLEIGH_SERVE_INTERNAL_H
 
+#include "engine/schedule/prefix_file.h"
 #include "engine/schedule/scheduler.h"
 #include "server/api/replies.h"
 #include "server/serve/serve.h"
@@ -12,7 +13,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { SERVE_ID = 40 };
+enum { SERVE_ID = 40, SERVE_SLOTS = API_N_ENDPOINTS }; // SERVE_SLOTS: POST /slots/ID?action=...
 
 // One answer: a job of the scheduler.
 typedef struct serve_choice {
@@ -20,10 +21,12 @@ typedef struct serve_choice {
     int index;   // prompt * n + answer
     sl_job *job; // NULL: not added yet, or freed
     int n_cached;
-    int is_echoed;  // the prompt was written
-    int n_tokens;   // generated tokens that were written
-    int n_logprobs; // the logprobs of these tokens, with the end token
+    int is_echoed;     // the prompt was written
+    int is_remembered; // the slot has the prompt
+    int n_tokens;      // generated tokens that were written
+    int n_logprobs;    // the logprobs of these tokens, with the end token
     int is_ended;
+    int slot;          // -1: it has not begun, or has ended
     double last_token; // when the last token came, in ms; 0: none came
 } serve_choice;
 
@@ -37,12 +40,17 @@ typedef struct serve_prompt {
 typedef struct serve_request {
     struct serve_request *next;
     http_exchange *x; // owned
-    int endpoint;     // api_endpoint
+    int endpoint;     // api_endpoint, or SERVE_SLOTS
     char *body;       // [n_body], owned, until the request is read
     size_t n_body;
     char id[SERVE_ID];
     double arrived; // ms
     uint64_t number;
+    struct { // of SERVE_SLOTS
+        int id, action;
+        char *path, *salt; // the file; of the restored prompt, NULL: none
+        const char *name;  // the part of path that the client gave
+    } slot;
 
     // ---- made by the preparing thread ----
     api_request api;
@@ -105,7 +113,9 @@ struct serve_server {
     sl_scheduler *scheduler;
     serve_request **active; // [n_active] in the order of priority and arrival
     int n_active, cap_active;
-    sl_text out; // bytes to send
+    sl_text out;               // bytes to send
+    serve_choice **running;    // [n_sequences] the running answer of each slot; NULL: none
+    sl_cached_prompt *prompts; // [n_sequences] the last prompt of each slot, with options.slot_save_path
 
     // ---- what the HTTP thread shows of it ----
     pthread_mutex_t lock;
@@ -138,9 +148,12 @@ void serve_fail_status(http_exchange *x, int status, const char *fmt, ...) __att
 // ---- the threads ----
 
 void serve_on_request(void *server, http_exchange *x); // serve_routes.c
+// A request for the preparing thread, which the caller pushes. NULL: the exchange was answered. serve_routes.c
+serve_request *serve_hand_over(serve_server *s, http_exchange *x, int endpoint);
 char *serve_error_body(void *server, const char *path, int status, const char *message, size_t *n, const char **type);
-void *serve_prepare_all(void *server); // serve_prepare.c
-void serve_infer(serve_server *s);     // serve_loop.c
+void *serve_prepare_all(void *server);                           // serve_prepare.c
+void serve_infer(serve_server *s);                               // serve_loop.c
+const sl_attn_plan *serve_sparse_prefill(const serve_prompt *p); // serve_loop.c; NULL: the prefill is dense
 
 // ---- prompts (serve_prompts.c) ----
 
@@ -154,6 +167,18 @@ int serve_tokenize_text(const serve_server *s, const api_request *q, const api_p
 // Sets grammar and grammar_after of a request. in_reasoning: the prompt has written <think>, so the grammar begins behind
 // </think>. Status 400: the format, the tools or the form of their calls do not make a grammar.
 int serve_make_grammar(const serve_server *s, serve_request *r, int in_reasoning, api_error *err);
+
+// ---- slots (serve_slots.c) ----
+
+// The HTTP thread: hands POST /slots/ID on, or answers with an error. text: what follows "/slots/".
+void serve_slots_request(serve_server *s, http_exchange *x, const char *text);
+int serve_slots_read(const serve_server *s, serve_request *r, api_error *err); // the preparing thread: reads the body
+void serve_slots_run(serve_server *s, serve_request *r);                       // the inference thread: answers
+// The inference thread. An answer has begun: it gets a slot. Its prompt has been prefilled: the slot remembers it. It has
+// ended.
+void serve_slots_begin(serve_server *s, serve_choice *c);
+void serve_slots_remember(serve_server *s, serve_choice *c);
+void serve_slots_end(serve_server *s, serve_choice *c);
 
 // ---- answers (serve_answer.c) ----
 

@@ -42,6 +42,11 @@ static int n_free(const serve_server *s) {
 // Puts a new request behind those of its priority.
 static void insert(serve_server *s, serve_request *r) {
     api_error e;
+    if (r->endpoint == SERVE_SLOTS) {
+        serve_slots_run(s, r);
+        serve_request_free(s, r);
+        return;
+    }
     int at = s->n_active, rc = 0;
     if (n_waiting(s) >= s->options.max_waiting + n_free(s))
         rc = api_fail(&e, 429, NULL, "%d requests wait already: expected fewer than max_waiting %d", s->options.max_waiting,
@@ -70,10 +75,10 @@ static void take_new(serve_server *s) {
 
 // ---- jobs ----
 
-static int is_dense(const sl_attn_plan *p) {
-    for (int i = 0; i < p->n_layers; i++)
-        if (p->layer[i].method != &sl_method_dense) return 0;
-    return 1;
+const sl_attn_plan *serve_sparse_prefill(const serve_prompt *p) {
+    for (int i = 0; i < p->plan.prefill.n_layers; i++)
+        if (p->plan.prefill.layer[i].method != &sl_method_dense) return &p->plan.prefill;
+    return NULL;
 }
 
 // Adds the next answer of a request to the scheduler.
@@ -93,7 +98,7 @@ static void add_job(serve_server *s, serve_request *r) {
     o.ids = p->ids.data, o.n = (int)p->ids.n;
     o.generation = &g;
     o.attn = &p->plan.attn;
-    if (!is_dense(&p->plan.prefill)) o.prefill = &p->plan.prefill, o.segment = p->plan.segment;
+    o.prefill = serve_sparse_prefill(p), o.segment = p->plan.segment;
     o.salt = q->cache_salt;
     o.priority = q->priority;
     o.at_start = r->at_start;
@@ -176,7 +181,6 @@ static void show_slot(serve_slot *slot, const serve_choice *c) {
 }
 
 static void show(serve_server *s) {
-    int n = 0;
     sl_scheduler_stats now = sl_scheduler_stats_of(s->scheduler);
     pthread_mutex_lock(&s->lock);
     const sl_scheduler_stats *before = &s->metrics.scheduler;
@@ -184,13 +188,10 @@ static void show(serve_server *s) {
     if (n_tokens > 0) serve_observe(&s->metrics, SERVE_STEP_TOKENS, n_tokens);
     s->metrics.scheduler = now;
     s->n_waiting = n_waiting(s);
-    for (int i = 0; i < s->n_active; i++)
-        for (int j = 0; j < s->active[i]->n_added && n < s->n_sequences; j++) {
-            const serve_choice *c = &s->active[i]->choices[j];
-            if (!c->job || c->is_ended || sl_job_state_of(c->job) == SL_JOB_WAITS) continue;
-            show_slot(&s->slots[n++], c);
-        }
-    for (; n < s->n_sequences; n++) s->slots[n] = (serve_slot){0};
+    for (int i = 0; i < s->n_sequences; i++) {
+        s->slots[i] = (serve_slot){0};
+        if (s->running[i]) show_slot(&s->slots[i], s->running[i]);
+    }
     pthread_mutex_unlock(&s->lock);
 }
 

@@ -114,6 +114,8 @@ void serve_request_free(serve_server *s, serve_request *r) {
     api_request_free(&r->api);
     free((void *)r->sampling.bias);
     free(r->choices);
+    free(r->slot.path);
+    free(r->slot.salt);
     free(r->bits);
     http_release(r->x);
     atomic_fetch_sub(&s->n_bytes, r->n_body); // what was read from the body lived until now
