@@ -90,7 +90,7 @@ static void save_and_restore(void) {
     CHECK_INT(integer(restored, "n_restored"), 2 * PAGE);
     CHECK_INT(integer(restored, "n_read"), st.st_size);
     CHECK(json_real_value(json_object_get(json_object_get(restored, "timings"), "restore_ms")) > 0);
-    CHECK(server_metric("sleigh_kv_pages_cached") == 2);
+    server_wait("sleigh_kv_pages_cached", 2);
     CHECK_INT(complete(N_LONGER, ", \"id_slot\": 0", hash), 2 * PAGE);
     CHECK_STR(hash, want);
     check_alone(N_LONGER, NULL, hash);
@@ -98,7 +98,7 @@ static void save_and_restore(void) {
     CHECK_INT(integer(act(0, "save", 200, "{\"filename\": \"again\"}"), "n_saved"), 2 * PAGE);
     CHECK_INT(integer(act(0, "erase", 200, "{}"), "n_erased"), 2 * PAGE);
     CHECK_INT(integer(act(0, "erase", 200, ""), "n_erased"), 0);
-    CHECK(server_metric("sleigh_kv_pages_cached") == 0);
+    server_wait("sleigh_kv_pages_cached", 0);
     CHECK_INT(complete(N_LONGER, ", \"id_slot\": 0", hash), 0);
     CHECK_STR(hash, want);
     server_stop();
@@ -158,6 +158,7 @@ static void no_room(void) {
     complete(600, ", \"cache_salt\": \"other\"", NULL); // its pages are in the way
     act(0, "restore", 200, "{\"filename\": \"two-pages\"}");
     CHECK_INT(complete(600, "", NULL), 2 * PAGE);
+    server_wait("vllm:num_requests_running", 0);
     int fd = server_open("POST", "/v1/completions", "{\"prompt\": \"a\", \"max_tokens\": 600, \"ignore_eos\": true}");
     server_wait("vllm:num_requests_running", 1);
     json_t *e = act(0, "restore", 503, "{\"filename\": \"two-pages\"}");
@@ -248,7 +249,7 @@ static void damaged_files(void) {
     refuse(restore, 400, "{\"filename\": \"machine\"}", "metadata arithmetic is missing");
     refuse(restore, 400, "{\"filename\": \"methods\"}", "metadata prefill is x");
     refuse(restore, 400, "{\"filename\": \"text\"}", "text");
-    CHECK(server_metric("sleigh_kv_pages_cached") == 0);
+    server_wait("sleigh_kv_pages_cached", 0);
     act(1, "restore", 200, "{\"filename\": \"good\"}");
     CHECK_INT(complete(N, "", NULL), 2 * PAGE);
     server_stop();
