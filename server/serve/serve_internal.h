@@ -137,6 +137,9 @@ serve_request *serve_take_all(serve_queue *q, double wait_ms);
 
 serve_request *serve_request_new(serve_server *s, http_exchange *x, int endpoint); // NULL: no memory
 void serve_request_free(serve_server *s, serve_request *r);                        // releases the exchange
+// A new request for the preparing thread, which the caller pushes. NULL: the exchange was answered.
+serve_request *serve_hand_over(serve_server *s, http_exchange *x, int endpoint);
+const sl_attn_plan *serve_sparse_prefill(const serve_prompt *p); // NULL: the prefill is dense
 // Sets r->id to the visible ASCII characters of the client's name of the request. 0: it has none, and the id stays.
 int serve_request_name(serve_request *r, const char *given);
 void serve_drop_body(serve_request *r);
@@ -148,12 +151,9 @@ void serve_fail_status(http_exchange *x, int status, const char *fmt, ...) __att
 // ---- the threads ----
 
 void serve_on_request(void *server, http_exchange *x); // serve_routes.c
-// A request for the preparing thread, which the caller pushes. NULL: the exchange was answered. serve_routes.c
-serve_request *serve_hand_over(serve_server *s, http_exchange *x, int endpoint);
 char *serve_error_body(void *server, const char *path, int status, const char *message, size_t *n, const char **type);
-void *serve_prepare_all(void *server);                           // serve_prepare.c
-void serve_infer(serve_server *s);                               // serve_loop.c
-const sl_attn_plan *serve_sparse_prefill(const serve_prompt *p); // serve_loop.c; NULL: the prefill is dense
+void *serve_prepare_all(void *server); // serve_prepare.c
+void serve_infer(serve_server *s);     // serve_loop.c
 
 // ---- prompts (serve_prompts.c) ----
 

@@ -75,12 +75,6 @@ static void take_new(serve_server *s) {
 
 // ---- jobs ----
 
-const sl_attn_plan *serve_sparse_prefill(const serve_prompt *p) {
-    for (int i = 0; i < p->plan.prefill.n_layers; i++)
-        if (p->plan.prefill.layer[i].method != &sl_method_dense) return &p->plan.prefill;
-    return NULL;
-}
-
 // Adds the next answer of a request to the scheduler.
 static void add_job(serve_server *s, serve_request *r) {
     const api_request *q = &r->api;

@@ -89,24 +89,6 @@ static void one_model(serve_server *s, http_exchange *x, const char *name) {
     serve_reply_json(x, 200, model);
 }
 
-serve_request *serve_hand_over(serve_server *s, http_exchange *x, int endpoint) {
-    enum { PREPARED = 256 }; // requests beside those that may wait and run: they are read, or their client is gone
-    if (atomic_load(&s->n_requests) >= s->options.max_waiting + s->n_sequences + PREPARED) {
-        http_fail(x, 429, "too many requests wait");
-        return NULL;
-    }
-    if (atomic_load(&s->n_bytes) + http_request_of(x)->n_body > s->options.http.max_bodies) {
-        http_fail(x, 503, "the bodies of the requests are too large together");
-        return NULL;
-    }
-    http_hold(x);
-    serve_request *r = serve_request_new(s, x, endpoint);
-    if (r) return r;
-    http_fail(x, 503, "out of memory");
-    http_release(x);
-    return NULL;
-}
-
 static void hand_over(serve_server *s, http_exchange *x, int endpoint) {
     serve_request *r = serve_hand_over(s, x, endpoint);
     if (r) serve_push(&s->to_prepare, r);

@@ -30,7 +30,7 @@ void serve_slots_request(serve_server *s, http_exchange *x, const char *text) {
     long id = strtol(text, &end, 10);
     int found = find_action(action);
     if (!s->options.slot_save_path)
-        serve_fail_status(x, 501, "this server saves no slots; start it with --slot-save-path DIR");
+        serve_fail_status(x, 501, "slot_save_path: not given, so this server saves no slots");
     else if (*text < '0' || *text > '9' || *end || id >= s->n_sequences)
         serve_fail_status(x, 400, "/slots/%.100s: expected a slot from 0 to %d", text, s->n_sequences - 1);
     else if (found == N_ACTIONS)

@@ -187,7 +187,7 @@ static void refusals(void) {
     char body[512], name[256] = "";
     server_settings o = with_files();
     server_start(NULL);
-    refuse(save, 501, "{\"filename\": \"a\"}", "start it with --slot-save-path DIR");
+    refuse(save, 501, "{\"filename\": \"a\"}", "slot_save_path: not given, so this server saves no slots");
     CHECK_STR(json_string_value(json_object_get(json_object_get(act(0, "erase", 501, "{}"), "error"), "type")),
               "not_supported_error");
     CHECK_INT(complete(10, ", \"id_slot\": 9", NULL), 0); // no effect without the flag
