@@ -204,6 +204,7 @@ const cli_option cli_option_table[] = {
     {"Server", "--max-waiting", "N", OPT_INT, F(serve.max_waiting), 1, 1000000, "512", CLI_SERVE, "most requests that wait for their turn; further ones get the status 429"},
     {"Server", "--step-tokens", "N", OPT_INT, F(serve.step_tokens), 0, CLI_BIG, "0", CLI_SERVE, "most prompt tokens that are prefilled between two decode steps; 0: --ubatch-size"},
     {"Server", "--prefix-cache", NULL, OPT_SWITCH, F(serve.prefix_cache), 0, 0, "1", CLI_SERVE, "keep the rows of prompts for later prompts that begin equally; this changes no bit"},
+    {"Server", "--keep-conversations", "N", OPT_INT, F(serve.keep_conversations), 0, 1000000, "8", CLI_SERVE, "most conversations (conversation_id) whose rows stay after an answer; their pages are given up when a request needs them"},
     {"Server", "--slot-save-path", "DIR", OPT_STRING, F(serve.slot_save_path), 0, 0, NULL, CLI_SERVE, "allow POST /slots/ID?action=save, restore and erase, with files in this folder"},
 
     {"General", "-q --quiet", NULL, OPT_FLAG, F(quiet), 0, 0, "0", ~0u, "write only errors to stderr"},

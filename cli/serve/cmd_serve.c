@@ -68,6 +68,7 @@ static serve_options options_of(const cli_serve_flags *flags, const keys *k) {
                          .step_tokens = o->step_tokens,
                          .no_prefixes = !o->prefix_cache,
                          .slot_save_path = o->slot_save_path,
+                         .keep_conversations = o->keep_conversations,
                          .drain_timeout = o->drain_timeout};
     http_options *h = &out.http;
     h->host = o->host, h->port = o->port, h->insecure = o->insecure;

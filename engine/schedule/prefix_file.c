@@ -45,21 +45,32 @@ static int need_tree(const sl_scheduler *s, sl_error *err) {
     return sl_scheduler_tree(s) ? 0 : sl_fail(err, SL_ERR_ARG, "the prefix cache is off");
 }
 
-int sl_prefix_save(sl_scheduler *s, const sl_cached_prompt *p, const char *path, int *n, sl_error *err) {
+int sl_prefix_open(sl_scheduler *s, const sl_cached_prompt *p, sl_session **out, sl_error *err) {
     sl_session *session = NULL;
     int32_t *pages = NULL;
-    int rc = need_tree(s, err), found = rc ? rc : find(s, p, &pages, err);
-    if (found < 0) rc = found;
-    if (!rc && !found)
-        rc =
-            sl_fail(err, SL_ERR_ARG, "the prefix cache has no full page (%d tokens) of the prompt of %d tokens", SL_PAGE, p->n);
+    int found = sl_scheduler_tree(s) ? find(s, p, &pages, err) : 0, rc = found < 0 ? found : 0;
     if (!rc) rc = sl_scheduler_set_prefill(s, &p->prefill, p->segment, err);
     if (!rc) rc = sl_session_new(sl_scheduler_engine(s), 0, &session, err);
-    if (!rc) rc = sl_session_share(session, p->ids, pages, found, err);
-    if (!rc) rc = sl_session_save(session, path, NULL, err);
-    if (!rc) *n = found * SL_PAGE;
-    sl_session_free(session);
+    if (!rc && found) rc = sl_session_share(session, p->ids, pages, found, err);
     free(pages);
+    if (rc) {
+        sl_session_free(session);
+        return rc;
+    }
+    *out = session;
+    return 0;
+}
+
+int sl_prefix_save(sl_scheduler *s, const sl_cached_prompt *p, const char *path, int *n, sl_error *err) {
+    sl_session *session = NULL;
+    int rc = need_tree(s, err);
+    if (!rc) rc = sl_prefix_open(s, p, &session, err);
+    if (!rc && !session->kv.n_tokens)
+        rc =
+            sl_fail(err, SL_ERR_ARG, "the prefix cache has no full page (%d tokens) of the prompt of %d tokens", SL_PAGE, p->n);
+    if (!rc) rc = sl_session_save(session, path, NULL, err);
+    if (!rc) *n = session->kv.n_tokens;
+    sl_session_free(session);
     return rc;
 }
 

@@ -1,4 +1,4 @@
-// engine/schedule/prefix_file.h - prompts of the prefix cache in session files (docs/session-file.md).
+// engine/schedule/prefix_file.h - prompts of the prefix cache in sessions and in session files (docs/session-file.md).
 //
 // Only full pages of prefilled rows are saved and restored, so a prompt that finds them has the bits that it has without them.
 #ifndef SLEIGH_PREFIX_FILE_H
@@ -20,6 +20,8 @@ int sl_cached_prompt_set(sl_cached_prompt *p, const int32_t *ids, int n, const s
                          const char *salt, sl_error *err);
 void sl_cached_prompt_free(sl_cached_prompt *p);
 
+// A new session with the pages that the prefix cache has of the prompt; it may be empty.
+int sl_prefix_open(sl_scheduler *s, const sl_cached_prompt *p, sl_session **out, sl_error *err);
 // Writes the pages that the prefix cache has of the prompt. *n: their tokens. SL_ERR_ARG: it has none, or there is no prefix
 // cache. Errors of sl_session_save.
 int sl_prefix_save(sl_scheduler *s, const sl_cached_prompt *p, const char *path, int *n, sl_error *err);

@@ -290,8 +290,24 @@ static int make_free(sl_scheduler *s, int n) {
     return pool->n_free >= n;
 }
 
+// Frees pages of sessions, where the caller allows it. 0: there are none. for_job: a job that lacks pages; NULL: none
+static int free_sessions(sl_scheduler *s, const sl_job *for_job) {
+    if (!s->options.give_up) return 0;
+    if (s->options.give_up(s->options.ctx)) return 1;
+    for (int i = s->n_jobs - 1; i >= 0; i--) {
+        sl_job *j = s->jobs[i];
+        if (j == for_job || j->state != SL_JOB_WAITS || !j->session->kv.n_pages) continue;
+        sl_session_truncate(j->session, 0, NULL);
+        j->n_cached = 0;
+        return 1;
+    }
+    return 0;
+}
+
 int sl_scheduler_make_room(sl_scheduler *s, int n) {
-    return n <= n_available(s) && make_free(s, n);
+    while (n > n_available(s))
+        if (!free_sessions(s, NULL)) return 0;
+    return make_free(s, n);
 }
 
 // ---- the prefix cache ----
@@ -324,7 +340,9 @@ static int take_prefix(sl_job *j, sl_error *err) {
 // Gives the full pages of the job's prefill to the cache. Without memory the cache stays smaller, which is no error.
 static void give_prefix(sl_job *j) {
     sl_scheduler *s = j->scheduler;
-    if (s->tree && !j->is_lent)
+    // In a lent session, segments of a sparse prefill may differ from those of a prompt alone.
+    int is_sparse = j->segment || j->session->n_segments;
+    if (s->tree && !(j->is_lent && is_sparse))
         sl_prefix_add(s->tree, j->key, j->ids, sl_session_shareable(j->session), j->session->kv.pages, NULL);
 }
 
@@ -361,11 +379,13 @@ static void admit(sl_scheduler *s) {
         sl_job *next = NULL;
         for (int i = 0; i < s->n_jobs; i++)
             if (s->jobs[i]->state == SL_JOB_WAITS && (!next || is_first(s->jobs[i], next))) next = s->jobs[i];
-        if (!next || s->n_jobs - n_in(s, SL_JOB_WAITS) == s->engine->n_sequences || !fits(next)) return;
+        if (!next || s->n_jobs - n_in(s, SL_JOB_WAITS) == s->engine->n_sequences) return;
+        while (!fits(next))
+            if (!free_sessions(s, next)) return;
         sl_error why;
         next->state = SL_JOB_PREFILLS;
         next->times.admitted = sl_now_ms();
-        s->all.query_tokens += s->tree ? (uint64_t)next->n : 0;
+        s->all.query_tokens += s->tree && !next->is_lent ? (uint64_t)next->n : 0;
         if (take_prefix(next, &why)) {
             fail_job(next, &why);
             continue;
@@ -472,7 +492,9 @@ static int has_room(sl_job *j) {
     const sl_kv_seq *kv = &j->session->kv;
     int n = sl_kv_pages_of(kv->n_tokens + 1) - kv->n_pages;
     if (n <= 0 || kv->n_tokens >= j->scheduler->engine->n_ctx) return 1;
-    return (kv->n_pages < j->n_due || n_available(j->scheduler) > 0) && make_free(j->scheduler, n);
+    while (kv->n_pages >= j->n_due && n_available(j->scheduler) <= 0)
+        if (!free_sessions(j->scheduler, j)) return 0;
+    return make_free(j->scheduler, n);
 }
 
 // Fills s->batch with the jobs of a state that have room. Pages are taken at once, so that two jobs do not count the same one.

@@ -34,6 +34,10 @@ typedef struct sl_scheduler_options {
     int max_waiting; // most jobs that wait; 0: no limit
     int step_tokens; // most prompt tokens between two decode steps, where a job decodes; 0: one prefill chunk of the engine
     int no_prefixes; // 1: no prefix cache
+    // A job lacks pages: frees a session that no job uses, and returns 1. 0: there is none. Then a waiting job may lose the
+    // rows that its session had before it, and prefills them. NULL: sessions keep their pages
+    int (*give_up)(void *ctx);
+    void *ctx;
 } sl_scheduler_options;
 
 typedef enum sl_job_state { SL_JOB_WAITS, SL_JOB_PREFILLS, SL_JOB_FEEDS, SL_JOB_DECODES, SL_JOB_ENDED } sl_job_state;
@@ -42,7 +46,8 @@ typedef enum sl_job_state { SL_JOB_WAITS, SL_JOB_PREFILLS, SL_JOB_FEEDS, SL_JOB_
 typedef void (*sl_job_fn)(void *ctx, sl_job *job);
 
 typedef struct sl_job_options {
-    // The job appends to the rows of this session, which keeps them when the job ends. It takes nothing from the prefix cache.
+    // The job appends to the rows of this session, which keeps them when the job ends. It takes nothing from the prefix cache,
+    // and gives nothing to it if its prefill is sparse.
     // Nobody else uses the session until sl_job_free. NULL: the job has a session of its own.
     sl_session *session;
     const int32_t

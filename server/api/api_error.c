@@ -28,7 +28,11 @@ int api_fail_of(api_error *e, const sl_error *why) {
     int is_request =
         why->code == SL_ERR_ARG || why->code == SL_ERR_FORMAT || why->code == SL_ERR_UNSUPPORTED || why->code == SL_ERR_CONTEXT;
     if (!e) return why->code;
-    *e = (api_error){.why = *why, .status = is_request ? 400 : why->code == SL_ERR_MEMORY ? 503 : 500};
+    *e = (api_error){.why = *why,
+                     .status = is_request                   ? 400
+                               : why->code == SL_ERR_MEMORY ? 503
+                               : why->code == SL_ERR_BUSY   ? 429
+                                                            : 500};
     if (why->code == SL_ERR_CONTEXT) e->code = "context_length_exceeded";
     return why->code;
 }

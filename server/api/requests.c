@@ -40,6 +40,7 @@ static const api_field common_fields[] = {
     STRING("cache_salt", cache_salt),
     STRING("request_id", request_id),
     STRING("session_id", session_id),
+    STRING("conversation_id", conversation_id),
     READ("seed", api_read_seed),
     FLOAT("top_p", sampling.top_p, 0, 1),
     INT("top_k", sampling.top_k, -1, INT_MAX),

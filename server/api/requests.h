@@ -97,6 +97,7 @@ typedef struct api_request {
     int priority;                                     // lower first; 0
     int id_slot;                                      // -1: any
     const char *cache_salt, *request_id, *session_id; // NULL: not given
+    const char *conversation_id;                      // the conversation whose rows it continues; NULL: none
 } api_request;
 
 // Reads body[0..n). On an error *out is zero; status 400, or 503 without memory. Free with api_request_free.

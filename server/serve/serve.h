@@ -22,6 +22,7 @@ typedef struct serve_options {
     int step_tokens;            // as in sl_scheduler_options
     int no_prefixes;            // 1: no prefix cache
     const char *slot_save_path; // a folder for the files of slots; NULL: none
+    int keep_conversations;     // most conversations whose rows stay after an answer
     double drain_timeout;       // seconds for running answers after serve_drain
 } serve_options;
 

@@ -27,6 +27,7 @@ typedef struct serve_choice {
     int n_logprobs;    // the logprobs of these tokens, with the end token
     int is_ended;
     int slot;          // -1: it has not begun, or has ended
+    sl_session *kept;  // the session of its conversation, which stays; NULL: none
     double last_token; // when the last token came, in ms; 0: none came
 } serve_choice;
 
@@ -113,8 +114,10 @@ struct serve_server {
     sl_scheduler *scheduler;
     serve_request **active; // [n_active] in the order of priority and arrival
     int n_active, cap_active;
-    sl_text out;               // bytes to send
-    serve_choice **running;    // [n_sequences] the running answer of each slot; NULL: none
+    sl_text out;                              // bytes to send
+    serve_choice **running;                   // [n_sequences] the running answer of each slot; NULL: none
+    struct serve_conversation *conversations; // [n_conversations], at most options.keep_conversations
+    int n_conversations;
     sl_cached_prompt *prompts; // [n_sequences] the last prompt of each slot, with options.slot_save_path
 
     // ---- what the HTTP thread shows of it ----
@@ -179,6 +182,15 @@ void serve_slots_run(serve_server *s, serve_request *r);                       /
 void serve_slots_begin(serve_server *s, serve_choice *c);
 void serve_slots_remember(serve_server *s, serve_choice *c);
 void serve_slots_end(serve_server *s, serve_choice *c);
+
+// ---- conversations (serve_conversations.c): the inference thread ----
+
+// A request with conversation_id: sets what its job continues. SL_ERR_BUSY: an answer of this conversation runs.
+int serve_conversation_begin(serve_server *s, serve_choice *c, sl_job_options *o, sl_error *err);
+void serve_conversation_end(serve_server *s, serve_choice *c);
+int serve_conversation_give_up(void *server);              // sl_scheduler_options.give_up
+struct serve_conversation *serve_conversations_new(int n); // room for n; NULL: no memory
+void serve_conversations_free(serve_server *s);
 
 // ---- answers (serve_answer.c) ----
 

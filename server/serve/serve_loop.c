@@ -100,10 +100,13 @@ static void add_job(serve_server *s, serve_request *r) {
     o.has_seed = 1, o.seed = r->sampling.seed;
     o.n_prompt_logprobs = q->echo ? q->n_logprobs : -1;
     o.on_change = serve_on_change, o.ctx = c;
-    if (!sl_scheduler_add(s->scheduler, &o, &c->job, &why)) {
+    int rc = q->conversation_id ? serve_conversation_begin(s, c, &o, &why) : 0;
+    if (!rc) rc = sl_scheduler_add(s->scheduler, &o, &c->job, &why);
+    if (!rc) {
         r->n_added++;
         return;
     }
+    serve_conversation_end(s, c);
     serve_answer_fail(s, r, &why);
 }
 
@@ -135,17 +138,20 @@ static int is_over(const serve_request *r) {
     return r->is_done && r->n_ended == r->n_added;
 }
 
+static void free_job(serve_server *s, serve_choice *c) {
+    sl_job_free(c->job);
+    c->job = NULL;
+    serve_conversation_end(s, c);
+}
+
 static void free_request(serve_server *s, serve_request *r) {
-    for (int i = 0; i < r->n_added; i++) sl_job_free(r->choices[i].job);
+    for (int i = 0; i < r->n_added; i++) free_job(s, &r->choices[i]);
     serve_request_free(s, r);
 }
 
-static void free_ended(serve_request *r) {
-    for (int i = 0; i < r->n_added; i++) {
-        if (!r->choices[i].job || !r->choices[i].is_ended) continue;
-        sl_job_free(r->choices[i].job);
-        r->choices[i].job = NULL;
-    }
+static void free_ended(serve_server *s, serve_request *r) {
+    for (int i = 0; i < r->n_added; i++)
+        if (r->choices[i].job && r->choices[i].is_ended) free_job(s, &r->choices[i]);
 }
 
 // Frees the requests that are over, and the jobs that have ended.
@@ -153,7 +159,7 @@ static void sweep(serve_server *s) {
     int n = 0;
     for (int i = 0; i < s->n_active; i++) {
         serve_request *r = s->active[i];
-        free_ended(r);
+        free_ended(s, r);
         if (is_over(r))
             free_request(s, r);
         else

@@ -129,6 +129,17 @@ static int check_slot(const serve_server *s, const api_request *q, api_error *er
     return api_fail(err, 400, "id_slot", "id_slot %d: expected -1 to %d", q->id_slot, s->n_sequences - 1);
 }
 
+static int check_conversation(const serve_server *s, const serve_request *r, api_error *err) {
+    const api_request *q = &r->api;
+    if (!q->conversation_id) return 0;
+    if (!s->options.keep_conversations)
+        return api_fail(err, 400, "conversation_id",
+                        "conversation_id: this server keeps no conversations (keep_conversations 0)");
+    if (q->n == 1 && r->n_prompts == 1 && !(q->echo && q->n_logprobs >= 0)) return 0;
+    return api_fail(err, 400, "conversation_id",
+                    "conversation_id: expected one prompt and one answer, without log-probabilities of the prompt");
+}
+
 static int check_length(const serve_server *s, const sl_ids *ids, api_error *err) {
     if (!ids->n) return api_fail(err, 400, "prompt", "the prompt is empty, and the tokenizer of this model adds no BOS token");
     if (ids->n <= (size_t)s->n_ctx) return 0;
@@ -227,6 +238,7 @@ static int prepare(const serve_server *s, serve_request *r, api_error *err) {
         return api_no_memory(err);
     }
     int rc = check_slot(s, &r->api, err);
+    if (!rc) rc = check_conversation(s, r, err);
     if (!rc) rc = r->api.messages ? make_conversation(s, r, &in_reasoning, err) : make_texts(s, r, err);
     for (int i = 0; !rc && i < r->n_prompts; i++) {
         rc = check_length(s, &r->prompts[i].ids, err);
