@@ -190,14 +190,18 @@ static int show_id(cli_timeline *t, sl_error *err) {
     return t->sink(t->sink_ctx, number, (size_t)n, err);
 }
 
+const char *cli_stop_name(sl_stop reason) {
+    static const char *const names[] = {[SL_STOP_END] = "eos",
+                                        [SL_STOP_STRING] = "stop string",
+                                        [SL_STOP_LENGTH] = "limit",
+                                        [SL_STOP_CONTEXT] = "context full",
+                                        [SL_STOP_CALLER] = "interrupted",
+                                        [SL_STOP_ERROR] = "error"};
+    return names[reason];
+}
+
 // Takes text and counts from the stream.
 static int take_step(cli_timeline *t, sl_error *err) {
-    static const char *const reasons[] = {[SL_STOP_END] = "eos",
-                                          [SL_STOP_STRING] = "stop string",
-                                          [SL_STOP_LENGTH] = "limit",
-                                          [SL_STOP_CONTEXT] = "context full",
-                                          [SL_STOP_CALLER] = "interrupted",
-                                          [SL_STOP_ERROR] = "error"};
     const sl_generated now = sl_stream_result(t->stream);
     size_t n;
     const char *text = sl_stream_text(t->stream, &n);
@@ -206,7 +210,7 @@ static int take_step(cli_timeline *t, sl_error *err) {
     t->n_decode = now.n_steps;
     sl_stream_ids(t->stream, &t->n_sampled);
     if (sl_stream_is_running(t->stream)) return rc;
-    t->stopped = reasons[now.stop];
+    t->stopped = cli_stop_name(now.stop);
     if (rc || now.stop != SL_STOP_ERROR) return rc;
     *err = *sl_stream_error(t->stream);
     return err->code;
@@ -219,52 +223,28 @@ static int check_running(cli_timeline *t, sl_error *err) {
     return rc ? rc : take_step(t, err);
 }
 
-// Makes one token for each running timeline. Each is charged the time of the whole batch.
-static int advance(cli_timeline *const *batch, sl_stream *const *streams, int n, sl_error *err) {
+static int advance(cli_timeline *t, sl_error *err) {
     double start = sl_now_ms();
-    int rc = sl_streams_step(streams, n, err);
-    double ms = sl_now_ms() - start;
-    if (!rc) rc = cli_stats_check(&batch[0]->run->stats, err);
-    for (int i = 0; !rc && i < n; i++) {
-        batch[i]->decode_ms += ms;
-        rc = take_step(batch[i], err);
-    }
-    return rc;
+    int rc = sl_streams_step(&t->stream, 1, err);
+    t->decode_ms += sl_now_ms() - start;
+    if (!rc) rc = cli_stats_check(&t->run->stats, err);
+    return rc ? rc : take_step(t, err);
 }
 
-int cli_timeline_begin(cli_timeline *t, int n_predict, int at_start, cli_sink sink, void *ctx, sl_error *err) {
+int cli_timeline_generate(cli_timeline *t, int n_predict, int at_start, cli_sink sink, void *ctx, sl_error *err) {
     t->n_prompt = sl_session_n_tokens(t->session);
     t->n_predict = n_predict;
     t->sink = sink;
     t->sink_ctx = ctx;
     sl_stream_set_limits(t->stream, n_predict < 0 ? 0 : n_predict, t->n_logprobs);
     int rc = sl_stream_begin(t->stream, at_start, err);
-    return rc || !t->stopped ? rc : sl_stream_end(t->stream, err); // the prefill was interrupted
-}
-
-int cli_timelines_generate(cli_timeline *const *batch, int n, sl_error *err) {
-    cli_timeline **running = malloc((size_t)n * sizeof *running);
-    sl_stream **streams = malloc((size_t)n * sizeof *streams);
-    int n_running = 1, rc = running && streams ? 0 : sl_fail(err, SL_ERR_MEMORY, "a batch of %d: out of memory", n);
-    while (!rc && n_running) {
-        n_running = 0;
-        for (int i = 0; !rc && i < n; i++) {
-            rc = check_running(batch[i], err);
-            if (rc || !sl_stream_is_running(batch[i]->stream)) continue;
-            running[n_running] = batch[i];
-            streams[n_running++] = batch[i]->stream;
-        }
-        if (!rc && n_running) rc = advance(running, streams, n_running, err);
+    if (!rc && t->stopped) rc = sl_stream_end(t->stream, err); // the prefill was interrupted
+    while (!rc && sl_stream_is_running(t->stream)) {
+        rc = check_running(t, err);
+        if (!rc && sl_stream_is_running(t->stream)) rc = advance(t, err);
     }
-    for (int i = 0; rc && i < n; i++) sl_stream_end(batch[i]->stream, NULL);
-    free(running);
-    free(streams);
+    if (rc) sl_stream_end(t->stream, NULL);
     return rc;
-}
-
-int cli_timeline_generate(cli_timeline *t, int n_predict, int at_start, cli_sink sink, void *ctx, sl_error *err) {
-    int rc = cli_timeline_begin(t, n_predict, at_start, sink, ctx, err);
-    return rc ? rc : cli_timelines_generate(&t, 1, err);
 }
 
 // ---- statistics ----

@@ -47,14 +47,11 @@ int cli_timeline_feed(cli_timeline *t, const int32_t *ids, int n, sl_error *err)
 // negative: no limit. at_start: no text precedes the generated text, so SentencePiece's first blank is omitted. Afterwards the
 // session holds the shown tokens, except a last token that no further step needs.
 int cli_timeline_generate(cli_timeline *t, int n_predict, int at_start, cli_sink sink, void *ctx, sl_error *err);
-// The same for n timelines of one run, as a batch: call cli_timeline_begin for each, then cli_timelines_generate. A timeline
-// that ends is removed from the batch.
-int cli_timeline_begin(cli_timeline *t, int n_predict, int at_start, cli_sink sink, void *ctx, sl_error *err);
-int cli_timelines_generate(cli_timeline *const *batch, int n, sl_error *err);
 // Samples later tokens with other parameters. After an error nothing changed.
 int cli_timeline_set_sampling(cli_timeline *t, const sl_sampling *sampling, sl_error *err);
 uint64_t cli_timeline_logits_hash(const cli_timeline *t); // of the last logits, also after a cut
 void cli_timeline_stats(const cli_timeline *t, FILE *out);
+const char *cli_stop_name(sl_stop reason); // "eos", "limit", ...
 
 // SL_ERR_CONTEXT, with both counts: a prompt of n tokens does not fit. SL_ERR_FORMAT: the prompt is empty. how: what raises the
 // context, for the message: "--ctx-size".

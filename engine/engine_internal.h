@@ -162,6 +162,17 @@ int sl_prefill_together(const sl_prefill_part *parts, int n_parts, sl_error *err
 int sl_sample_claimed(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err);
 int sl_step_claimed(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err);
 
+// ---- session_file.c ----
+
+typedef struct sl_session_head {
+    int n_tokens;
+    sl_attn_plan prefill; // methods of its sparse prefills; n_layers 0: none
+    int segment;
+} sl_session_head;
+// What a session file says about its rows, without a check of the rows. The caller frees out->prefill. Errors of
+// sl_session_load. SL_ERR_ARG also if its rows have other bits than those of this engine, because of other arithmetic.
+int sl_session_read_head(const sl_engine *e, const char *path, sl_session_head *out, sl_error *err);
+
 // ---- session.c ----
 
 // Call before a step. Makes the missing states of the plan's methods and of shadows, filled with zeros. A layer whose method

@@ -455,6 +455,44 @@ static int read_messages(const reader *r, sl_text *out, sl_error *err) {
     return sl_text_append(out, t->data, t->n_bytes, err);
 }
 
+// The methods that format_prefill wrote.
+static int read_prefill(const reader *r, sl_session_head *out, sl_error *err) {
+    char text[256], *end;
+    const char *at = metadata(r, "prefill");
+    const sl_attn_spec dense = {.method = &sl_method_dense};
+    long segment = strtol(at, &end, 10);
+    if (end == at || segment < 0 || segment > INT32_MAX)
+        return sl_fail(err, SL_ERR_FORMAT, "%s: metadata prefill is %.60s, expected the tokens of a segment first", r->path,
+                       at);
+    out->segment = (int)segment;
+    if (!segment) return 0;
+    int n_layers = r->engine->geom.n_layers, rc = sl_attn_plan_init(&out->prefill, n_layers, &dense, err);
+    for (int i = 0; !rc && i < n_layers; i++) {
+        end += *end == ' ';
+        size_t n = strcspn(end, " ");
+        snprintf(text, sizeof text, "%.*s", (int)n, end);
+        end += n;
+        rc = sl_attn_parse(text, &out->prefill.layer[i], err);
+    }
+    return rc;
+}
+
+int sl_session_read_head(const sl_engine *e, const char *path, sl_session_head *out, sl_error *err) {
+    reader r = {.path = path, .engine = e};
+    sl_tensors *tensors = NULL;
+    *out = (sl_session_head){0};
+    identify(e, &r.own);
+    int rc = sl_tensors_open_file(path, &tensors, err);
+    r.tensors = tensors;
+    if (!rc) rc = check_file(&r, err);
+    if (!rc) rc = expect_metadata(&r, "arithmetic", r.own.arithmetic, err);
+    if (!rc) rc = read_prefill(&r, out, err);
+    out->n_tokens = r.n_tokens;
+    sl_tensors_close(tensors);
+    if (rc) sl_attn_plan_free(&out->prefill);
+    return rc;
+}
+
 int sl_session_load_chat(sl_engine *engine, const char *path, sl_session **out, sl_text *messages, const sl_progress *progress,
                          sl_error *err) {
     reader r = {.path = path, .engine = engine};

@@ -52,7 +52,7 @@ typedef enum sl_err {
     SL_ERR_DEVICE = -7,      // the GPU or its driver failed
     SL_ERR_NOT_FINITE = -8,  // a value of the model became NaN or infinite
     SL_ERR_CANCELLED = -9,   // the caller's sl_cancel asked to stop
-    SL_ERR_BUSY = -10        // too many requests wait already
+    SL_ERR_BUSY = -10        // too many requests wait already, or what one of them uses
 } sl_err;
 
 enum { SL_ERROR_OPTIONS = 4 };

@@ -199,7 +199,8 @@ int sl_stream_begin(sl_stream *s, int at_start, sl_error *err) {
     int rc = session->stream ? sl_fail(err, SL_ERR_ARG, "sequence %u: a stream runs already", session->sequence) : 0;
     if (rc) return rc;
     sl_sampler_truncate(s->sampler, 0);
-    for (int i = 0; !rc && i < session->kv.n_tokens; i++) rc = sl_sampler_accept(s->sampler, session->ids[i], err);
+    for (int i = 0; !rc && i < session->kv.n_tokens; i++) // a random row has no token
+        if (session->ids[i] >= 0) rc = sl_sampler_accept(s->sampler, session->ids[i], err);
     if (!rc && s->guide) {
         sl_guide_begin(s->guide);
         rc = sl_guide_limit(s->guide, s->sampler, s->end, err);

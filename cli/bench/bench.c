@@ -100,24 +100,59 @@ static int new_arrays(cli_bench *b, sl_error *err) {
     b->batch = calloc(b->max_batch, sizeof *b->batch);
     b->held = calloc(b->max_batch, sizeof *b->held);
     b->fill_ms = calloc(b->max_batch, sizeof *b->fill_ms);
-    b->samplers = calloc(b->max_batch, sizeof *b->samplers);
-    b->ids = calloc(b->max_batch, sizeof *b->ids);
+    b->jobs = calloc(b->max_batch, sizeof *b->jobs);
     b->step_ms = calloc(runs * most_steps, sizeof *b->step_ms);
     b->run_ms = calloc(runs, sizeof *b->run_ms);
-    if (b->prompts && b->sessions && b->batch && b->held && b->fill_ms && b->samplers && b->ids && b->step_ms && b->run_ms)
-        return 0;
+    if (b->prompts && b->sessions && b->batch && b->held && b->fill_ms && b->jobs && b->step_ms && b->run_ms) return 0;
     return sl_fail(err, SL_ERR_MEMORY, "a batch of %d: out of memory", b->max_batch);
 }
 
 static int new_sequences(cli_bench *b, sl_error *err) {
     const sl_config *c = sl_model_config(b->model);
-    sl_logit_bias no_end[SL_MAX_EOS];
-    for (int i = 0; i < c->n_eos; i++) no_end[i] = (sl_logit_bias){.id = c->eos[i], .bias = -INFINITY};
-    const sl_sampling greedy = {.temp = 0, .top_p = 1, .repeat_penalty = 1, .bias = no_end, .n_bias = c->n_eos};
+    const sl_scheduler_options options = {.no_prefixes = 1}; // each sequence has pages of its own
+    for (int i = 0; i < c->n_eos; i++) b->no_end[i] = (sl_logit_bias){.id = c->eos[i], .bias = -INFINITY};
+    b->greedy = (sl_sampling){.temp = 0, .top_p = 1, .repeat_penalty = 1, .bias = b->no_end, .n_bias = c->n_eos};
     int rc = new_arrays(b, err);
-    for (int j = 0; !rc && j < b->max_batch; j++) {
+    for (int j = 0; !rc && j < b->max_batch; j++)
         rc = cli_random_ids(b->o->run->sampling.seed, (uint32_t)j, most_rows(b->plan), c->n_vocab, &b->prompts[j], err);
-        if (!rc) rc = sl_sampler_new(&greedy, c->n_vocab, &b->samplers[j], err);
+    return rc ? rc : sl_scheduler_new(b->engine, &options, &b->scheduler, err);
+}
+
+// ---- jobs ----
+
+// Shows a prefill, and ends a job that only prefills. sl_job_fn
+static void after_pass(void *ctx, sl_job *job) {
+    cli_bench_job *x = ctx;
+    cli_bench *b = x->bench;
+    int n = sl_job_n_done(job);
+    double ms = sl_job_times_of(job).prefill_ms;
+    if (n > x->n_done) b->progress.prefill.done += sl_model_prefill_flops(b->model, x->n_done, n - x->n_done);
+    b->progress.prefill.ms += ms - x->ms;
+    x->n_done = n, x->ms = ms;
+    cli_progress_update(&b->progress, b->progress.done, b->progress.total);
+    if (sl_job_state_of(job) == SL_JOB_DECODES || cli_interrupted()) sl_job_cancel(job);
+}
+
+// Adds job i, which continues the session. n_gen 0: it prefills ids[0..n). Else it decodes, until it is freed, for a step more
+// than these and the one that is not timed.
+static int add_job(cli_bench *b, int i, sl_session *session, const int32_t *ids, int n, int n_gen, sl_error *err) {
+    sl_generation g = sl_generation_default();
+    sl_job_options o = sl_job_options_default();
+    cli_bench_job *x = &b->jobs[i];
+    *x = (cli_bench_job){.bench = b, .n_done = sl_session_n_tokens(session)};
+    g.sampling = b->greedy, g.sequence = sl_session_sequence(session), g.max_tokens = n_gen + 2;
+    o.generation = &g, o.session = session, o.ids = ids, o.n = n;
+    if (!n_gen) o.on_change = after_pass, o.ctx = x;
+    return sl_scheduler_add(b->scheduler, &o, &x->job, err);
+}
+
+// Frees the first n jobs. Returns rc, or else the first error of a job.
+static int free_jobs(cli_bench *b, int n, int rc, sl_error *err) {
+    for (int i = 0; i < n; i++) {
+        const sl_error *why = b->jobs[i].job ? sl_job_error(b->jobs[i].job) : NULL;
+        if (!rc && why && why->code) *err = *why, rc = why->code;
+        sl_job_free(b->jobs[i].job);
+        b->jobs[i].job = NULL;
     }
     return rc;
 }
@@ -144,14 +179,16 @@ static int warm_up(cli_bench *b, sl_error *err) {
         all_ms += ms;
     }
     all_ms = 0;
+    if (!rc) rc = add_job(b, 0, s, NULL, 0, STEPS, err);
     for (int i = 0; !rc && b->steps.total > 0 && i < STEPS && n + i < room && all_ms < ENOUGH_MS; i++) {
         double start = sl_now_ms();
-        rc = sl_step(&s, 1, b->samplers, b->ids, err);
-        if (!rc) sl_session_logits(s, NULL);
+        sl_scheduler_step(b->scheduler);
+        sl_session_logits(s, NULL);
         double ms = sl_now_ms() - start;
         b->steps.rate = fmax(b->steps.rate, cli_bench_step_bytes(b->model, n + i) / ms);
         all_ms += ms;
     }
+    rc = free_jobs(b, 1, rc, err);
     sl_session_free(s);
     return rc;
 }
@@ -246,11 +283,11 @@ int cli_bench_open(cli_bench *b, const cli_bench_flags *o, const cli_bench_plan 
 void cli_bench_close(cli_bench *b) {
     for (int j = 0; j < b->max_batch; j++) {
         if (b->sessions) sl_session_free(b->sessions[j]);
-        if (b->samplers) sl_sampler_free(b->samplers[j]);
         if (b->prompts) sl_ids_free(&b->prompts[j]);
     }
-    free(b->prompts), free(b->sessions), free(b->batch), free(b->held), free(b->fill_ms), free(b->samplers);
-    free(b->ids), free(b->step_ms), free(b->run_ms);
+    sl_scheduler_free(b->scheduler);
+    free(b->prompts), free(b->sessions), free(b->batch), free(b->held), free(b->fill_ms), free(b->jobs);
+    free(b->step_ms), free(b->run_ms);
     cli_attn_list_free(&b->attn);
     cli_auto_close(&b->attn_auto);
     cli_meter_close(&b->meter);
@@ -353,55 +390,62 @@ static int set_attention(cli_bench *b, const cli_bench_row *r, const sl_attn_spe
     return rc;
 }
 
-typedef struct timing { // times of one test
-    double *step_ms;    // [n_gen]
-    double ms, joules;  // totals of prompts and timed steps
+typedef struct timing {    // times of one test
+    double *step_ms;       // [n_gen]
+    double ms, joules;     // totals of prompts and timed steps
+    double own_ms, all_ms; // of the timed steps: the scheduler's own time; with the engine's
 } timing;
 
 // Times the prefill of the test's prompts.
 static int run_prompts(cli_bench *b, const cli_bench_row *r, timing *t, sl_error *err) {
-    cli_progress bar;
-    const sl_progress progress = {.fn = cli_progress_update, .ctx = &bar};
     int n = r->test.n_prompt, rc = 0;
     if (!n) return 0;
     double joules = cli_meter_joules(&b->meter), start = b->now();
-    for (int j = 0; !rc && j < r->batch; j++) {
-        cli_progress_begin_prefill(&bar, b->model, b->held[j]);
-        rc = sl_prefill(b->sessions[j], b->prompts[j].data + b->held[j], n, &progress, err);
-        cli_progress_end(&bar);
-    }
+    for (int j = 0; !rc && j < r->batch; j++) rc = add_job(b, j, b->sessions[j], b->prompts[j].data + b->held[j], n, 0, err);
+    while (!rc && sl_scheduler_step(b->scheduler)) continue;
     t->ms += b->now() - start;
     t->joules += cli_meter_joules(&b->meter) - joules;
-    return rc;
+    rc = free_jobs(b, r->batch, rc, err);
+    return rc ? rc : check_interrupt(err);
 }
 
 // Times n_gen steps of the batch, after one step that is not timed.
-static int run_steps(cli_bench *b, const cli_bench_row *r, timing *t, sl_error *err) {
+static int time_steps(cli_bench *b, const cli_bench_row *r, timing *t, sl_error *err) {
     int n = r->batch, rc = 0;
     double rows = 0;
-    if (!r->test.n_gen) return 0;
     for (int j = 0; j < n; j++) rows += sl_session_n_tokens(b->batch[j]);
-    rc = sl_step(b->batch, n, b->samplers, b->ids, err);
+    sl_scheduler_step(b->scheduler);
     cli_progress_work(&b->progress, cli_bench_step_bytes(b->model, rows));
     sl_engine_reset_stats(b->engine);
+    const sl_scheduler_stats first = sl_scheduler_stats_of(b->scheduler);
     double joules = cli_meter_joules(&b->meter), before = b->now();
     for (int i = 0; !rc && i < r->test.n_gen; i++) {
-        rc = sl_step(b->batch, n, b->samplers, b->ids, err);
+        sl_scheduler_step(b->scheduler);
         double now = b->now();
         t->step_ms[i] = now - before;
         t->ms += t->step_ms[i];
         before = now;
-        if (!rc) rc = check_interrupt(err);
+        rc = check_interrupt(err);
         cli_progress_work(&b->progress, cli_bench_step_bytes(b->model, rows + (double)n * (i + 1)));
     }
     if (!rc) sl_session_logits(b->sessions[0], NULL); // waits for the last step of a GPU
     t->joules += cli_meter_joules(&b->meter) - joules;
+    const sl_scheduler_stats last = sl_scheduler_stats_of(b->scheduler);
+    t->all_ms = last.step_ms - first.step_ms, t->own_ms = t->all_ms - (last.decode_ms - first.decode_ms);
     return rc;
+}
+
+static int run_steps(cli_bench *b, const cli_bench_row *r, timing *t, sl_error *err) {
+    int n_gen = r->test.n_gen, rc = 0;
+    if (!n_gen) return 0;
+    for (int j = 0; !rc && j < r->batch; j++) rc = add_job(b, j, b->batch[j], NULL, 0, n_gen, err);
+    if (!rc) rc = time_steps(b, r, t, err);
+    return free_jobs(b, r->batch, rc, err);
 }
 
 // Runs the test once. Fills the caches to the depth first.
 static int run_once(cli_bench *b, const cli_bench_row *r, timing *t, sl_error *err) {
-    t->ms = t->joules = 0;
+    t->ms = t->joules = t->own_ms = t->all_ms = 0;
     int rc = set_depths(b, r->depth, r->batch, err);
     if (!rc && !r->test.n_prompt) rc = make_logits(b, r->batch, err);
     if (!rc) rc = run_prompts(b, r, t, err);
@@ -436,7 +480,7 @@ static int time_parts(cli_bench *b, int which, cli_bench_row *r, sl_error *err) 
 // Sums over the repetitions of a row.
 typedef struct sums {
     double *step_ms, *run_ms; // [repetitions][n_gen], [repetitions]
-    double kv_bytes, joules;
+    double kv_bytes, joules, own_ms, all_ms;
 } sums;
 
 // Runs repetition `run` of a row. Repetition 0 sets r->logits; the others must give the same logits.
@@ -449,6 +493,7 @@ static int repeat(cli_bench *b, int which, int run, cli_bench_row *r, sums *s, s
     if (rc) return rc;
     s->run_ms[run] = t.ms;
     s->joules += t.joules;
+    s->own_ms += t.own_ms, s->all_ms += t.all_ms;
     if (n_gen) r->read = *sl_engine_attn_stats(b->engine), s->kv_bytes += (double)r->read.bytes;
     uint64_t logits = sl_logits_hash(sl_session_logits(b->sessions[0], NULL), sl_model_config(b->model)->n_vocab);
     cli_meter_clocks(&b->meter, &r->sm_mhz, &r->memory_mhz);
@@ -472,7 +517,7 @@ static void sum_up(const cli_bench *b, cli_bench_row *r, const sums *s) {
     r->prefill_ms = 0;
     for (int j = 0; j < r->batch; j++) r->prefill_ms += b->fill_ms[j];
     r->decode_ms = r->step_ms = r->step_ms_low = r->step_ms_high = r->token_ms = r->kv_bytes = r->gb_s = r->peak_share =
-        r->speedup = NAN;
+        r->speedup = r->scheduler_ms = r->scheduler_share = NAN;
     if (!n_steps) return;
     r->decode_ms = steps / runs;
     r->step_ms = cli_median(s->step_ms, runs * n_steps); // sorts the steps
@@ -482,6 +527,8 @@ static void sum_up(const cli_bench *b, cli_bench_row *r, const sums *s) {
     r->kv_bytes = s->kv_bytes / n_steps / runs;
     r->gb_s = ((double)sl_model_decode_bytes(b->model) + r->kv_bytes) / r->step_ms * 1e-6;
     r->peak_share = r->gb_s / b->peak_gb_s;
+    r->scheduler_ms = s->own_ms / n_steps / runs;
+    r->scheduler_share = s->own_ms / s->all_ms;
 }
 
 // ---- all rows ----
@@ -608,6 +655,8 @@ static json_t *figures_json(const cli_bench *b, const cli_bench_row *r) {
                    {"bus_rows", steps_of(r, r->read.fetched)},
                    {"bus_bytes", steps_of(r, r->read.fetched) * row_bytes(b)},
                    {"joules_token", r->joules},
+                   {"scheduler_ms", r->scheduler_ms},
+                   {"scheduler_share", r->scheduler_share},
                    {"linear_ms", r->linear_ms},
                    {"attention_ms", r->attention_ms},
                    {"rest_ms", r->rest_ms}};

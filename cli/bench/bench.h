@@ -6,8 +6,10 @@
 // test that only prefills runs once, because prefill is always dense. Methods take turns in each repetition, so that a change
 // of the machine's speed affects all methods equally.
 //
-// Decoding is greedy and never generates an end token. The first step is not timed. The time of a step is the time between two
-// returns of sl_step. On a GPU, sl_step returns while its step still runs, but this time is that of a whole step too.
+// Prefills and decode steps run on the scheduler, as those of the server do: a sequence is a job that continues a session. What
+// fills the caches before a test runs on the engine. Decoding is greedy and never generates an end token. The first step is not
+// timed. The time of a step is the time between two returns of sl_scheduler_step. On a GPU, this function returns while its
+// step still runs, but this time is that of a whole step too.
 #ifndef SLEIGH_BENCH_H
 #define SLEIGH_BENCH_H
 
@@ -17,6 +19,8 @@
 #include "cli/output/progress_bar.h"
 #include "cli/output/rows.h"
 #include "cli/run/run.h"
+#include "engine/schedule/scheduler.h"
+#include "models/config.h"
 
 #include <jansson.h>
 
@@ -47,11 +51,19 @@ typedef struct cli_bench_row {
     double speedup;                          // token_ms of the first method / token_ms
     double kv_bytes, gb_s, peak_share;       // bytes of K, V and page extras per step; GB/s with the weights; gb_s / peak
     double joules;                           // per token
+    double scheduler_ms, scheduler_share;    // of a step: the scheduler's own time; this time / the time of the step
     double linear_ms, attention_ms, rest_ms; // parts of a step; they overlap, so their sum is not step_ms
     int sm_mhz, memory_mhz;                  // clocks of a GPU at the end of a test; 0: unknown
     sl_attn_stats read;                      // of the timed steps of one repetition
     uint64_t logits;                         // hash of the last logits of the first sequence
 } cli_bench_row;
+
+typedef struct cli_bench_job {
+    struct cli_bench *bench;
+    sl_job *job; // NULL: none runs
+    int n_done;  // tokens whose prefill the progress shows
+    double ms;   // time of their prefill
+} cli_bench_job;
 
 typedef struct cli_bench {
     const cli_bench_flags *o;
@@ -74,10 +86,12 @@ typedef struct cli_bench {
     int *held;             // [max_batch] prompt tokens in a session at the start of a test
     double *fill_ms;       // [max_batch] prefill time of these tokens
     sl_session **batch;    // [max_batch] sessions of the timed batch, the deepest last
-    sl_sampler **samplers; // [max_batch]
-    int32_t *ids;          // [max_batch]
-    double *step_ms;       // [methods][repetitions][n_gen]
-    double *run_ms;        // [methods][repetitions]
+    sl_scheduler *scheduler;
+    cli_bench_job *jobs; // [max_batch]
+    sl_logit_bias no_end[SL_MAX_EOS];
+    sl_sampling greedy; // without end tokens
+    double *step_ms;    // [methods][repetitions][n_gen]
+    double *run_ms;     // [methods][repetitions]
 } cli_bench;
 
 // Loads the model, opens an engine for the plan, and measures the memory rate if --memory-rate does not give it. `plan` must

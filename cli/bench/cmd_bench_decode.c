@@ -26,6 +26,7 @@ static const cli_column all_columns[] = {
     {.title = "bytes over the bus", .key = "bus_bytes", .digits = 0},
     {.title = "% of peak", .key = "peak_share", .digits = 1, .scale = 100},
     {.title = "floor ms", .key = "floor_ms", .digits = 3},
+    {.title = "scheduler %", .key = "scheduler_share", .digits = 2, .scale = 100},
     {.title = "linear ms", .key = "linear_ms", .digits = 3},
     {.title = "attention ms", .key = "attention_ms", .digits = 3},
     {.title = "rest ms", .key = "rest_ms", .digits = 3},

@@ -16,16 +16,17 @@
 
 // ---- totals ----
 
-cli_totals cli_totals_of(cli_timeline *const *timelines, int n) {
-    cli_totals t = {.n_groups = 1, .n_prompts = n};
-    for (int i = 0; i < n; i++) {
-        const cli_timeline *x = timelines[i];
-        t.n_prefill += x->n_prefill, t.n_feed += x->n_feed, t.n_decode += x->n_decode, t.n_generated += x->n_sampled;
-        t.prefill_ms += x->prefill_ms, t.feed_ms += x->feed_ms;
-        if (x->n_decode > t.n_steps) t.n_steps = x->n_decode; // the longest timeline takes part in all steps of the batch
-        if (x->decode_ms > t.decode_ms) t.decode_ms = x->decode_ms;
-    }
-    return t;
+cli_totals cli_totals_of(const cli_timeline *t) {
+    return (cli_totals){.n_groups = 1,
+                        .n_prompts = 1,
+                        .n_prefill = t->n_prefill,
+                        .n_feed = t->n_feed,
+                        .n_steps = t->n_decode,
+                        .n_decode = t->n_decode,
+                        .n_generated = t->n_sampled,
+                        .prefill_ms = t->prefill_ms,
+                        .feed_ms = t->feed_ms,
+                        .decode_ms = t->decode_ms};
 }
 
 void cli_totals_add(cli_totals *to, const cli_totals *from) {
@@ -77,7 +78,7 @@ static json_t *counters_json(const sl_attn_stats *s) {
     return out;
 }
 
-// The batch in which the answer was decoded.
+// The answers that were decoded together.
 static json_t *group_json(const cli_answer *a) {
     const sl_attn_stats *s = sl_engine_attn_stats(a->t->run->engine);
     const cli_totals *t = a->totals;
@@ -110,9 +111,9 @@ static json_t *method_json(const cli_answer *a) {
     cli_run_format_attention(run, attn, sizeof attn);
     cli_run_format_prefill(run, prefill, sizeof prefill);
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)cli_timeline_logits_hash(a->t));
-    return json_pack("{s:s, s:s, s:I, s:I, s:s}", "attn", attn, "attn_prefill", a->attn_prefill ? a->attn_prefill : prefill,
-                     "seed", (json_int_t)run->options->sampling.seed, "seq", (json_int_t)sl_session_sequence(a->t->session),
-                     "logits", hash);
+    return json_pack("{s:s, s:s, s:I, s:I, s:s}", "attn", a->attn ? a->attn : attn, "attn_prefill",
+                     a->attn_prefill ? a->attn_prefill : prefill, "seed", (json_int_t)run->options->sampling.seed, "seq",
+                     (json_int_t)sl_session_sequence(a->t->session), "logits", hash);
 }
 
 static json_t *prefill_json(const cli_timeline *t) {
@@ -135,7 +136,7 @@ static void put_optional(const cli_answer *a, json_t *out) {
     json_object_set_new(out, "prompt_ids", cli_ids_json(a->prompt));
 }
 
-int cli_answer_print(const cli_answer *a, sl_error *err) {
+int cli_answer_json(const cli_answer *a, json_t **made, sl_error *err) {
     json_t *text = json_stringn(a->text->data, a->text->n);
     if (!text) return sl_fail(err, SL_ERR_FORMAT, "the answer is not UTF-8");
     int n;
@@ -151,7 +152,14 @@ int cli_answer_print(const cli_answer *a, sl_error *err) {
         put_optional(a, out);
         json_object_set_new(out, "group", group_json(a));
     }
-    return cli_print_json(out, JSON_COMPACT, err);
+    *made = out;
+    return out ? 0 : sl_fail(err, SL_ERR_MEMORY, "answer: out of memory");
+}
+
+int cli_answer_print(const cli_answer *a, sl_error *err) {
+    json_t *out;
+    int rc = cli_answer_json(a, &out, err);
+    return rc ? rc : cli_print_json(out, JSON_COMPACT, err);
 }
 
 int cli_answer_set_prefill(cli_run *run, const json_t *record, sl_error *err) {

@@ -81,7 +81,7 @@ static int run_prompt(const cli_generate_flags *o, cli_timeline *t, const sl_ids
 static int print_end(const cli_output_options *o, cli_timeline *t, const sl_ids *ids, const sl_text *answer, sl_error *err) {
     if (!is_json(o)) return isatty(STDOUT_FILENO) ? cli_sink_stdout(NULL, "\n", 1, err) : 0;
     cli_model_name model;
-    const cli_totals totals = cli_totals_of(&t, 1);
+    const cli_totals totals = cli_totals_of(t);
     cli_model_name_of(t->run->model, t->run->options->model.path, &model);
     const cli_answer a = {
         .model = &model, .prompt = ids, .text = answer, .t = t, .totals = &totals, .with_prompt = o->display_prompt};

@@ -61,7 +61,7 @@ static int answer(job *j, sl_error *err) {
 
 static int print_answer(job *j, const json_t *record, int index, sl_error *err) {
     cli_timeline *t = &j->t;
-    const cli_totals totals = cli_totals_of(&t, 1);
+    const cli_totals totals = cli_totals_of(t);
     const cli_answer a = {.model = &j->model,
                           .index = index,
                           .group = index,

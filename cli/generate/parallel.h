@@ -1,4 +1,4 @@
-// cli/generate/parallel.h - sleigh generate --prompts, or --jsonl with --parallel: static batches.
+// cli/generate/parallel.h - sleigh generate --prompts, or --jsonl with --parallel: many prompts on the scheduler.
 #ifndef SLEIGH_PARALLEL_H
 #define SLEIGH_PARALLEL_H
 

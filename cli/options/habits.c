@@ -74,9 +74,10 @@ const cli_habit cli_habits[] = {
     {"-tp --tensor-parallel-size -pp --pipeline-parallel-size -dp --data-parallel-size", "N", "1", HABIT_NOTHING, ENGINES, NULL, NULL, "a run uses one GPU"},
     {"--gpu-memory-utilization", "X", NULL, HABIT_NOTHING, ENGINES, NULL, NULL, "the KV cache is as large as --ctx-size needs, not a share of the memory"},
     {"--max-num-seqs", "N", NULL, HABIT_NOTHING, GEN, NULL, NULL, "--parallel N sets the number of sequences that decode together"},
+    {"-cb --cont-batching", NULL, NULL, HABIT_NOTHING, GEN, NULL, NULL, "--parallel always decodes so"},
     {"--swap-space --cpu-offload-gb", "GB", "0", HABIT_NOTHING, ENGINES, NULL, NULL, "nothing moves between device and host"},
     {"--enforce-eager", NULL, NULL, HABIT_NOTHING, ENGINES, NULL, NULL, "a recorded step gives the same bits"},
-    {"--enable-prefix-caching --no-enable-prefix-caching", NULL, NULL, HABIT_NOTHING, RUNS, NULL, NULL, "chat and --jsonl keep the common prefix in the KV cache; this changes no bit"},
+    {"--enable-prefix-caching --no-enable-prefix-caching", NULL, NULL, HABIT_NOTHING, RUNS, NULL, NULL, "chat, --jsonl and --parallel keep common prefixes in the KV cache; this changes no bit"},
     {"--enable-chunked-prefill --no-enable-chunked-prefill", NULL, NULL, HABIT_NOTHING, ENGINES, NULL, NULL, "a prefill has passes of --ubatch-size tokens; their size changes no bit"},
     {"--trust-remote-code", NULL, NULL, HABIT_NOTHING, CLI_LOADS, NULL, NULL, "Sleigh runs no code of a model folder"},
     {"--tokenizer-mode", "MODE", "auto", HABIT_NOTHING, CLI_LOADS, NULL, NULL, "there is one tokenizer"},
@@ -128,7 +129,6 @@ const cli_habit cli_habits[] = {
     {"--verbose-prompt", NULL, NULL, HABIT_REFUSED, RUNS, NULL, NULL, "`sleigh tokenize` prints the token ids of a prompt"},
     {"--log-file", "FILE", NULL, HABIT_REFUSED, ENGINES, NULL, NULL, "messages go to stderr; 2> FILE puts them into a file"},
     {"--list-devices", NULL, NULL, HABIT_REFUSED, ENGINES, NULL, NULL, "`sleigh version` shows what this build runs on"},
-    {"-cb --cont-batching", NULL, NULL, HABIT_REFUSED, GEN, NULL, NULL, "--parallel runs static batches"},
     {"--host --port --api-key --alias --served-model-name", "VALUE", NULL, HABIT_REFUSED, ENGINES & ~(unsigned)CLI_SERVE, NULL, NULL, "`sleigh serve` is the server"},
 };
 // clang-format on

@@ -61,7 +61,7 @@ const cli_option cli_option_table[] = {
     {"Input", "--jsonl", "FILE", OPT_STRING, F(input.jsonl), 0, 0, NULL, CLI_PERPLEXITY, "score each line of FILE, {\"text\", \"id\"}, as a text of its own; - is standard input"},
     {"Input", "--reference", "FILE", OPT_STRING, F(compare.reference), 0, 0, NULL, CLI_COMPARE, "score the text of FILE after the prompt (default: score the answer of dense attention)"},
     {"Input", "--prompts", "FILE", OPT_STRING, F(input.prompts), 0, 0, NULL, CLI_GENERATE, "continue each line of FILE; print one JSON object per line"},
-    {"Input", "-np --parallel", "N", OPT_INT, F(input.parallel), 1, 1024, "1", CLI_GENERATE, "with --prompts or --jsonl: decode N lines together as a batch"},
+    {"Input", "-np --parallel", "N", OPT_INT, F(input.parallel), 1, 1024, "1", CLI_GENERATE, "with --prompts or --jsonl: decode N lines together; the next line takes the place of one that has ended"},
     {"Input", "-np --parallel", "N", OPT_INT, F(input.parallel), 1, 1024, "1", CLI_COMPARE, "with --no-texts: decode the next tokens of N prompts together as a batch; the results are equal"},
     {"Input", "--bos", NULL, OPT_FLAG, F(tokenize.bos), 0, 0, "0", CLI_TOKENIZE, "put the BOS token of the tokenizer first"},
     {"Input", "--plain", NULL, OPT_FLAG, F(tokenize.plain), 0, 0, "0", CLI_TOKENIZE, "treat the strings of special tokens as plain text"},
@@ -204,6 +204,8 @@ const cli_option cli_option_table[] = {
     {"Server", "--max-waiting", "N", OPT_INT, F(serve.max_waiting), 1, 1000000, "512", CLI_SERVE, "most requests that wait for their turn; further ones get the status 429"},
     {"Server", "--step-tokens", "N", OPT_INT, F(serve.step_tokens), 0, CLI_BIG, "0", CLI_SERVE, "between two decode steps, prefill at most the work of N tokens at the beginning of a prompt; 0: --ubatch-size"},
     {"Server", "--prefix-cache", NULL, OPT_SWITCH, F(serve.prefix_cache), 0, 0, "1", CLI_SERVE, "keep the rows of prompts for later prompts that begin equally; this changes no bit"},
+    {"Server", "--keep-conversations", "N", OPT_INT, F(serve.keep_conversations), 0, 1000000, "8", CLI_SERVE, "most conversations (conversation_id) whose rows stay after an answer; their pages are given up when a request needs them"},
+    {"Server", "--slot-save-path", "DIR", OPT_STRING, F(serve.slot_save_path), 0, 0, NULL, CLI_SERVE, "allow POST /slots/ID?action=save, restore and erase, with files in this folder"},
 
     {"General", "-q --quiet", NULL, OPT_FLAG, F(quiet), 0, 0, "0", ~0u, "write only errors to stderr"},
     {"General", "-h --help", NULL, OPT_FLAG, F(help), 0, 0, "0", ~0u, "show this help"},

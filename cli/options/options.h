@@ -198,13 +198,14 @@ typedef struct cli_tune_options {
 } cli_tune_options;
 
 typedef struct cli_serve_options {
-    const char *alias, *host, *api_key_file, *tls_cert, *tls_key;
+    const char *alias, *host, *api_key_file, *tls_cert, *tls_key, *slot_save_path;
     cli_list api_keys, cors_origins;
     int port, insecure, parallel;
     size_t max_header, max_body, max_bodies, max_unread;                                          // bytes
     int max_connections, max_address_connections;                                                 // 0: no limit
     double header_timeout, body_timeout, read_timeout, idle_timeout, sse_interval, drain_timeout; // seconds
-    int max_waiting, step_tokens, prefix_cache;                                                   // step_tokens 0: not given
+    int keep_conversations;
+    int max_waiting, step_tokens, prefix_cache; // step_tokens 0: not given
 } cli_serve_options;
 
 #endif

@@ -58,9 +58,6 @@ int cli_run_set_attention_but(cli_run *run, const char *spec, const cli_list *ru
 int cli_run_set_prompt(cli_run *run, int n_tokens, sl_error *err); // the same for --attn-prefill=auto
 // Replaces auto in any plan by the choice for the current prompt. The caller frees *out.
 int cli_run_choose_plan(cli_run *run, const sl_attn_plan *listed, sl_attn_plan *out, sl_error *err);
-// Writes the plan of a prompt of n_tokens with method `attn` (NULL: the method of the flags), with the choice of auto. Prompts
-// with equal plans may share a batch.
-int cli_run_choose_text(cli_run *run, const char *attn, int n_tokens, char *buf, size_t size, sl_error *err);
 // The methods of one prompt of n tokens, without a change of the engine. attn, prefill: methods for all layers; NULL: those of
 // the flags. The caller frees both plans, also after an error. has_decode: 0: `attn` caused the error.
 typedef struct cli_plans {

@@ -47,16 +47,6 @@ static int read_plan(const cli_run *run, const char *text, sl_attn_plan *out, sl
     return rc ? rc : sl_attn_plan_init(out, out->n_layers, &spec, err);
 }
 
-int cli_run_choose_text(cli_run *run, const char *attn, int n_tokens, char *buf, size_t size, sl_error *err) {
-    sl_attn_plan wanted, plan = {0};
-    int rc = read_plan(run, attn, &wanted, err);
-    if (!rc) rc = choose_plan(run, &wanted, n_tokens, 1, &plan, err);
-    if (!rc) cli_plan_format(&plan, buf, size);
-    sl_attn_plan_free(&wanted);
-    sl_attn_plan_free(&plan);
-    return rc;
-}
-
 int cli_run_set_attention(cli_run *run, const char *text, sl_error *err) {
     static const cli_list no_rules = {0};
     return cli_run_set_attention_but(run, text, &no_rules, err);

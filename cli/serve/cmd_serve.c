@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 // ---- flags ----
@@ -45,6 +46,17 @@ static int keys_read(const cli_serve_options *o, keys *out, sl_error *err) {
     return 0;
 }
 
+static int check_slots(const cli_serve_options *o, sl_error *err) {
+    struct stat st;
+    if (!o->slot_save_path) return 0;
+    if (stat(o->slot_save_path, &st))
+        return sl_fail(err, SL_ERR_IO, "--slot-save-path %s: %s", o->slot_save_path, strerror(errno));
+    if (!S_ISDIR(st.st_mode)) return sl_fail(err, SL_ERR_ARG, "--slot-save-path %s: expected a folder", o->slot_save_path);
+    if (!o->prefix_cache)
+        return sl_fail(err, SL_ERR_ARG, "--slot-save-path saves the prefix cache; expected no --no-prefix-cache");
+    return 0;
+}
+
 static serve_options options_of(const cli_serve_flags *flags, const keys *k) {
     const cli_serve_options *o = flags->serve;
     const char *path = flags->run->model.path, *slash = strrchr(path, '/');
@@ -55,6 +67,8 @@ static serve_options options_of(const cli_serve_flags *flags, const keys *k) {
                          .max_waiting = o->max_waiting,
                          .step_tokens = o->step_tokens,
                          .no_prefixes = !o->prefix_cache,
+                         .slot_save_path = o->slot_save_path,
+                         .keep_conversations = o->keep_conversations,
                          .drain_timeout = o->drain_timeout};
     http_options *h = &out.http;
     h->host = o->host, h->port = o->port, h->insecure = o->insecure;
@@ -211,6 +225,7 @@ static int listen_and_serve(const cli_serve_flags *o, const keys *k, sl_error *e
 int cmd_serve(const cli_serve_flags *o, sl_error *err) {
     keys k = {0};
     int rc = cli_need_model(&o->run->model, err);
+    if (!rc) rc = check_slots(o->serve, err);
     if (!rc) rc = keys_read(o->serve, &k, err);
     if (!rc) rc = listen_and_serve(o, &k, err);
     keys_free(&k);

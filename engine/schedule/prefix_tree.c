@@ -142,6 +142,21 @@ int sl_prefix_evict(sl_prefix_tree *t, int n) {
     return freed;
 }
 
+int sl_prefix_remove(sl_prefix_tree *t, const char *key, const int32_t *ids, int n_pages) {
+    node *last = NULL;
+    int removed = 0;
+    for (int i = 0; i < n_pages; i++, ids += SL_PAGE) {
+        node *at = find(last ? last->child : t->first, key, hash_of(ids), ids);
+        if (!at) break;
+        last = at;
+    }
+    for (node *parent; last && is_evictable(t, last); last = parent, removed++) {
+        parent = last->parent;
+        remove_leaf(t, last);
+    }
+    return removed;
+}
+
 void sl_prefix_tree_free(sl_prefix_tree *t) {
     if (!t) return;
     while (t->first) remove_leaf(t, first_leaf(t->first));

@@ -23,6 +23,9 @@ int sl_prefix_find(sl_prefix_tree *t, const char *key, const int32_t *ids, int n
 // Adds pages[0 .. n_pages), which hold the rows of ids. Where the tree has a page of the same tokens already, it keeps its own.
 // SL_ERR_MEMORY: the tree has a prefix of the pages.
 int sl_prefix_add(sl_prefix_tree *t, const char *key, const int32_t *ids, int n_pages, const int32_t *pages, sl_error *err);
+// Frees the pages of ids, from the last one on, up to a page that a sequence holds or that other pages follow. Returns the
+// number of freed pages.
+int sl_prefix_remove(sl_prefix_tree *t, const char *key, const int32_t *ids, int n_pages);
 int sl_prefix_n_pages(const sl_prefix_tree *t);
 int sl_prefix_n_evictable(const sl_prefix_tree *t); // pages that sl_prefix_evict could free
 // Frees at least n pages, those that were used least recently first. Returns the number of freed pages.

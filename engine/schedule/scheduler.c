@@ -3,7 +3,7 @@
 #include "base/clock.h"
 #include "engine/engine_internal.h"
 #include "engine/logprobs.h"
-#include "engine/schedule/prefix_tree.h"
+#include "engine/schedule/scheduler_internal.h"
 #include "engine/stream.h"
 
 #include <float.h>
@@ -19,6 +19,7 @@ struct sl_job {
     sl_job_state state;
     int is_cancelled, in_pass; // in_pass: the pass that is being put together has tokens of the job
     sl_session *session;
+    int is_lent; // the session is the caller's
     sl_stream *stream;
     int32_t *ids; // [n] the prompt
     int n, n_prefill, at_start;
@@ -93,37 +94,11 @@ void sl_scheduler_free(sl_scheduler *s) {
     free(s);
 }
 
-// A prefill of n_tokens tokens, the largest: it allocates what later passes need, which would make recordings invalid.
-static int run_chunk(sl_session *session, int n_tokens, sl_error *err) {
-    int32_t *ids = calloc((size_t)n_tokens, sizeof *ids); // the tokens do not matter
-    int rc = ids ? sl_prefill(session, ids, n_tokens, NULL, err) : sl_fail(err, SL_ERR_MEMORY, "warm-up: out of memory");
-    free(ids);
-    return rc ? rc : sl_session_truncate(session, 0, err);
+sl_engine *sl_scheduler_engine(const sl_scheduler *s) {
+    return s->engine;
 }
-
-// Steps of 1, 2, ..., n sessions.
-static int run_steps(sl_session **sessions, int n, sl_error *err) {
-    int32_t ids[n];
-    memset(ids, 0, sizeof ids);
-    int rc = 0;
-    for (int i = 0; !rc && i < n; i++) rc = sl_prefill(sessions[i], ids, 1, NULL, err);
-    for (int i = 1; !rc && i <= n; i++) rc = sl_decode(sessions, i, ids, err);
-    return rc;
-}
-
-int sl_scheduler_warm_up(sl_scheduler *s, sl_error *err) {
-    const sl_engine *e = s->engine;
-    int rc = 0, most = e->n_sequences, n = 0, n_free = e->device.pool.n_free;
-    if (!e->device.backend->run_step) return 0;
-    if (most > n_free) most = n_free;
-    if (most >= e->n_ctx) most = e->n_ctx - 1;
-    while (n < most && !(rc = sl_session_new(s->engine, 0, &s->sessions[n], err))) n++;
-    if (!rc && n)
-        rc = run_chunk(s->sessions[0], e->prefill_chunk < n_free * SL_PAGE ? e->prefill_chunk : n_free * SL_PAGE, err);
-    if (!rc && n) rc = run_steps(s->sessions, n, err);
-    while (n) sl_session_free(s->sessions[--n]);
-    sl_engine_reset_stats(s->engine);
-    return rc;
+sl_prefix_tree *sl_scheduler_tree(const sl_scheduler *s) {
+    return s->tree;
 }
 
 static void changed(sl_job *j) {
@@ -140,7 +115,7 @@ static void end_job(sl_job *j) {
         if (s->jobs[i]->leader == j) s->jobs[i]->leader = NULL;
     sl_stream_end(j->stream, NULL);
     if (j->times.first) j->logits_hash = sl_logits_hash(sl_session_last_logits(j->session), s->engine->model->config.n_vocab);
-    sl_session_truncate(j->session, 0, NULL);
+    if (!j->is_lent) sl_session_truncate(j->session, 0, NULL);
     j->state = SL_JOB_ENDED;
     s->all.n_ended++;
     s->all.n_failed += j->error.code != SL_OK;
@@ -174,30 +149,34 @@ void sl_job_free(sl_job *j) {
 // ---- adding ----
 
 sl_job_options sl_job_options_default(void) {
-    return (sl_job_options){.end = -1, .n_prompt_logprobs = -1};
+    return (sl_job_options){.n_prefill = -1, .end = -1, .n_prompt_logprobs = -1};
 }
 
 // Rows depend on the methods of the prefill too, so these are part of the key.
-static int make_key(sl_job *j, const char *salt, sl_error *err) {
+int sl_prefix_key(const sl_attn_plan *prefill, int segment, const char *salt, char **out, sl_error *err) {
     sl_text key = {0};
     char line[512];
-    snprintf(line, sizeof line, "%d\n", j->segment);
+    snprintf(line, sizeof line, "%d\n", segment);
     int rc = sl_text_append(&key, line, strlen(line), err);
-    for (int i = 0; !rc && i < j->prefill.n_layers; i++) {
-        sl_attn_format(&j->prefill.layer[i], line, sizeof line - 1);
+    for (int i = 0; !rc && i < prefill->n_layers; i++) {
+        sl_attn_format(&prefill->layer[i], line, sizeof line - 1);
         strcat(line, "\n");
         rc = sl_text_append(&key, line, strlen(line), err);
     }
     if (!rc) rc = sl_text_append(&key, salt ? salt : "", salt ? strlen(salt) : 0, err);
     if (!rc) rc = sl_text_append(&key, "", 1, err); // the final NUL
-    j->key = key.data;
+    *out = key.data;
     return rc;
 }
 
 static int check_size(const sl_scheduler *s, const sl_job_options *o, sl_error *err) {
     const sl_engine *e = s->engine;
-    if (o->n < 1) return sl_fail(err, SL_ERR_ARG, "a prompt of %d tokens: expected at least 1", o->n);
-    if (o->n > e->n_ctx) return sl_fail(err, SL_ERR_CONTEXT, "the prompt has %d tokens: more than {n_ctx} %d", o->n, e->n_ctx);
+    int n_held = o->session ? o->session->kv.n_tokens : 0, has_logits = o->session && o->session->has_logits;
+    if (o->n < !has_logits) return sl_fail(err, SL_ERR_ARG, "a prompt of %d tokens: expected at least %d", o->n, !has_logits);
+    if (o->n > e->n_ctx - n_held)
+        return sl_fail(err, SL_ERR_CONTEXT, "the prompt has %d tokens: more than {n_ctx} %d", n_held + o->n, e->n_ctx);
+    if (n_held && o->n_prompt_logprobs >= 0)
+        return sl_fail(err, SL_ERR_ARG, "log-probabilities of a prompt: expected no rows before it, found %d", n_held);
     return sl_check_ids(e, o->ids, o->n, err);
 }
 
@@ -207,21 +186,39 @@ static int n_in(const sl_scheduler *s, sl_job_state state) {
     return n;
 }
 
+int sl_scheduler_set_prefill(const sl_scheduler *s, const sl_attn_plan *plan, int segment, sl_error *err) {
+    return sl_engine_set_prefill(s->engine, plan->n_layers ? plan : &s->dense, segment, err);
+}
+
 static int set_prefill(const sl_scheduler *s, const sl_job *j, sl_error *err) {
-    return sl_engine_set_prefill(s->engine, j->prefill.n_layers ? &j->prefill : &s->dense, j->segment, err);
+    return sl_scheduler_set_prefill(s, &j->prefill, j->segment, err);
+}
+
+// The session of the job, with the ids of its rows before the prompt.
+static int open_session(sl_job *j, const sl_job_options *o, sl_error *err) {
+    int n_held = j->n - o->n, rc = 0;
+    if (!(j->ids = malloc((size_t)j->n * sizeof *j->ids))) return sl_fail(err, SL_ERR_MEMORY, "job: out of memory");
+    if (o->session) {
+        j->session = o->session, j->is_lent = 1, j->n_cached = n_held;
+        j->session->n_users++;
+        sl_session_set_sequence(j->session, o->generation->sequence);
+    } else {
+        rc = sl_session_new(j->scheduler->engine, o->generation->sequence, &j->session, err);
+    }
+    if (!rc && n_held) memcpy(j->ids, j->session->ids, (size_t)n_held * sizeof *j->ids);
+    if (!rc && o->n) memcpy(j->ids + n_held, o->ids, (size_t)o->n * sizeof *j->ids);
+    return rc;
 }
 
 static int fill_job(sl_job *j, const sl_job_options *o, sl_error *err) {
     sl_scheduler *s = j->scheduler;
     int n_ctx = s->engine->n_ctx, n_answer = o->generation->max_tokens ? o->generation->max_tokens : GROWTH;
-    int n_tokens = n_answer < n_ctx - o->n ? o->n + n_answer : n_ctx, n_pages = s->engine->device.pool.n_pages;
+    int n_tokens = n_answer < n_ctx - j->n ? j->n + n_answer : n_ctx, n_pages = s->engine->device.pool.n_pages;
     j->n_due = sl_kv_pages_of(n_tokens) < n_pages ? sl_kv_pages_of(n_tokens) : n_pages;
     int rc = o->prefill ? sl_attn_plan_copy(&j->prefill, o->prefill, err) : 0;
     if (!rc && o->prefill) rc = set_prefill(s, j, err); // says what is wrong with it
-    if (!rc) rc = make_key(j, o->salt, err);
-    if (!rc && !(j->ids = malloc((size_t)o->n * sizeof *j->ids))) rc = sl_fail(err, SL_ERR_MEMORY, "job: out of memory");
-    if (!rc) memcpy(j->ids, o->ids, (size_t)o->n * sizeof *j->ids);
-    if (!rc) rc = sl_session_new(s->engine, o->generation->sequence, &j->session, err);
+    if (!rc) rc = sl_prefix_key(&j->prefill, j->segment, o->salt, &j->key, err);
+    if (!rc) rc = open_session(j, o, err);
     if (!rc) rc = sl_stream_new(j->session, o->generation, &j->stream, err);
     if (!rc && o->attn) rc = sl_stream_set_plan(j->stream, o->attn, err);
     if (!rc) rc = sl_stream_set_named(j->stream, o->named, o->n_named, err);
@@ -249,10 +246,11 @@ int sl_scheduler_add(sl_scheduler *s, const sl_job_options *o, sl_job **out, sl_
     }
     sl_job *j = calloc(1, sizeof *j);
     if (!j) return sl_fail(err, SL_ERR_MEMORY, "job: out of memory");
+    int n_held = o->session ? o->session->kv.n_tokens : 0;
     *j = (sl_job){.scheduler = s,
                   .priority = o->priority,
-                  .n = o->n,
-                  .n_prefill = o->n_prefill ? o->n_prefill : o->n,
+                  .n = n_held + o->n,
+                  .n_prefill = n_held + (o->n_prefill < 0 ? o->n : o->n_prefill),
                   .segment = o->prefill ? o->segment : 0,
                   .at_start = o->at_start,
                   .on_change = o->on_change,
@@ -293,11 +291,32 @@ static int make_free(sl_scheduler *s, int n) {
     return pool->n_free >= n;
 }
 
+// Frees pages of sessions, where the caller allows it. 0: there are none. for_job: a job that lacks pages; NULL: none
+static int free_sessions(sl_scheduler *s, const sl_job *for_job) {
+    if (!s->options.give_up) return 0;
+    if (s->options.give_up(s->options.ctx)) return 1;
+    for (int i = s->n_jobs - 1; i >= 0; i--) {
+        sl_job *j = s->jobs[i];
+        if (j == for_job || j->state != SL_JOB_WAITS || !j->session->kv.n_pages) continue;
+        sl_session_truncate(j->session, 0, NULL);
+        j->n_cached = 0;
+        return 1;
+    }
+    return 0;
+}
+
+int sl_scheduler_make_room(sl_scheduler *s, int n) {
+    while (n > n_available(s))
+        if (!free_sessions(s, NULL)) return 0;
+    return make_free(s, n);
+}
+
 // ---- the prefix cache ----
 
 // The most pages of the prompt that can come from the cache: the last token of the prompt needs a pass, which gives the logits.
 static int most_cached(const sl_job *j) {
-    if (!j->scheduler->tree || j->prompt_logprobs.n_top >= 0) return 0; // log-probabilities need a pass over all tokens
+    // Log-probabilities need a pass over all tokens. A session that the caller lent has its own rows.
+    if (!j->scheduler->tree || j->prompt_logprobs.n_top >= 0 || j->is_lent) return 0;
     int most = (j->n_prefill - (j->n_prefill == j->n)) / SL_PAGE * SL_PAGE;
     return (j->segment ? most / j->segment * j->segment : most) / SL_PAGE;
 }
@@ -322,7 +341,10 @@ static int take_prefix(sl_job *j, sl_error *err) {
 // Gives the full pages of the job's prefill to the cache. Without memory the cache stays smaller, which is no error.
 static void give_prefix(sl_job *j) {
     sl_scheduler *s = j->scheduler;
-    if (s->tree) sl_prefix_add(s->tree, j->key, j->ids, sl_session_shareable(j->session), j->session->kv.pages, NULL);
+    // In a lent session, segments of a sparse prefill may differ from those of a prompt alone.
+    int is_sparse = j->segment || j->session->n_segments;
+    if (s->tree && !(j->is_lent && is_sparse))
+        sl_prefix_add(s->tree, j->key, j->ids, sl_session_shareable(j->session), j->session->kv.pages, NULL);
 }
 
 // Finds the job that prefills the longest common prefix before this job needs it.
@@ -349,7 +371,7 @@ static int fits(sl_job *j) {
     const sl_kv_pool *pool = &j->scheduler->engine->device.pool;
     int n_found = find_prefix(j), n_pinned = 0;
     for (int i = 0; i < n_found; i++) n_pinned += pool->refs[j->scheduler->pages[i]] == 1;
-    return j->n_due - n_found + n_pinned <= n_available(j->scheduler);
+    return j->n_due - j->session->kv.n_pages - n_found + n_pinned <= n_available(j->scheduler);
 }
 
 // Admits waiting jobs in their order, up to the first that does not fit.
@@ -358,11 +380,13 @@ static void admit(sl_scheduler *s) {
         sl_job *next = NULL;
         for (int i = 0; i < s->n_jobs; i++)
             if (s->jobs[i]->state == SL_JOB_WAITS && (!next || is_first(s->jobs[i], next))) next = s->jobs[i];
-        if (!next || s->n_jobs - n_in(s, SL_JOB_WAITS) == s->engine->n_sequences || !fits(next)) return;
+        if (!next || s->n_jobs - n_in(s, SL_JOB_WAITS) == s->engine->n_sequences) return;
+        while (!fits(next))
+            if (!free_sessions(s, next)) return;
         sl_error why;
         next->state = SL_JOB_PREFILLS;
         next->times.admitted = sl_now_ms();
-        s->all.query_tokens += s->tree ? (uint64_t)next->n : 0;
+        s->all.query_tokens += s->tree && !next->is_lent ? (uint64_t)next->n : 0;
         if (take_prefix(next, &why)) {
             fail_job(next, &why);
             continue;
@@ -408,7 +432,7 @@ static void end_prefill(sl_job *j) {
 
 // Whether the job can prefill now. A job whose leader has made the common pages takes them.
 static int can_prefill(sl_job *j) {
-    if (j->state != SL_JOB_PREFILLS) return 0;
+    if (j->state != SL_JOB_PREFILLS || j->is_cancelled) return 0;
     if (j->leader && j->leader->state == SL_JOB_PREFILLS && j->leader->session->kv.n_tokens < j->n_common) return 0;
     if (!j->n_common) return 1;
     sl_error why;
@@ -503,10 +527,17 @@ static int gather_pass(sl_scheduler *s, sl_prefill_part *parts, room *r) {
 // Runs a pass. After a pass of several jobs failed, each goes on alone: only the cause fails.
 static void run_pass(sl_scheduler *s, const sl_prefill_part *parts, int n) {
     sl_error why;
-    int is_done = n > 1 && !sl_prefill_together(parts, n, &why);
+    double start = sl_now_ms();
+    int is_done = n > 1 && !sl_prefill_together(parts, n, &why), n_tokens = 0;
+    double ms = sl_now_ms() - start;
+    for (int i = 0; i < n; i++) n_tokens += parts[i].n;
     for (int i = 0; i < n; i++) {
         sl_job *j = s->batch[i];
-        if (!is_done && prefill_alone(j, &parts[i], &why)) {
+        start = sl_now_ms();
+        int rc = is_done ? 0 : prefill_alone(j, &parts[i], &why);
+        double own = is_done ? ms * parts[i].n / n_tokens : sl_now_ms() - start;
+        j->times.prefill_ms += own, s->all.prefill_ms += own;
+        if (rc) {
             fail_job(j, &why);
             continue;
         }
@@ -543,7 +574,9 @@ static int has_room(sl_job *j) {
     const sl_kv_seq *kv = &j->session->kv;
     int n = sl_kv_pages_of(kv->n_tokens + 1) - kv->n_pages;
     if (n <= 0 || kv->n_tokens >= j->scheduler->engine->n_ctx) return 1;
-    return (kv->n_pages < j->n_due || n_available(j->scheduler) > 0) && make_free(j->scheduler, n);
+    while (kv->n_pages >= j->n_due && n_available(j->scheduler) <= 0)
+        if (!free_sessions(j->scheduler, j)) return 0;
+    return make_free(j->scheduler, n);
 }
 
 // Fills s->batch with the jobs of a state that have room. Pages are taken at once, so that two jobs do not count the same one.
@@ -574,9 +607,13 @@ static void feed(sl_scheduler *s) {
     sl_error why;
     for (int i = 0; i < n; i++)
         s->sessions[i] = s->batch[i]->session, ids[i] = s->batch[i]->ids[s->batch[i]->session->kv.n_tokens];
+    double start = sl_now_ms();
     int failed = n ? sl_decode(s->sessions, n, ids, &why) : 0;
+    double ms = n ? sl_now_ms() - start : 0;
+    s->all.feed_ms += ms;
     for (int i = 0; i < n; i++) {
         sl_job *j = s->batch[i];
+        j->times.feed_ms += ms;
         int rc = failed ? sl_decode(&s->sessions[i], 1, &ids[i], &why) : 0;
         s->all.prompt_tokens += !rc;
         if (!rc && j->session->kv.n_tokens == j->n && !(rc = sl_stream_begin(j->stream, j->at_start, &why)))
@@ -606,10 +643,14 @@ static void decode(sl_scheduler *s) {
     sl_error of_batch, of_job;
     if (n == 0) return;
     for (int i = 0; i < n; i++) s->streams[i] = s->batch[i]->stream;
+    double start = sl_now_ms();
     int failed = sl_streams_step(s->streams, n, &of_batch);
+    double ms = sl_now_ms() - start;
     s->all.n_steps++;
+    s->all.decode_ms += ms;
     for (int i = 0; i < n; i++) {
         sl_job *j = s->batch[i];
+        j->times.decode_ms += ms;
         if (failed && !sl_stream_is_running(j->stream)) // memory was missing after the step
             fail_job(j, &of_batch);
         else if (failed && sl_streams_step(&j->stream, 1, &of_job))
@@ -634,6 +675,7 @@ static void refuse_last(sl_scheduler *s) {
 }
 
 int sl_scheduler_step(sl_scheduler *s) {
+    double start = sl_now_ms();
     for (int i = s->n_jobs - 1; i >= 0; i--)
         if (s->jobs[i]->is_cancelled) end_job(s->jobs[i]);
     uint64_t before = s->all.n_steps + s->n_turns + s->all.prompt_tokens + s->all.n_ended;
@@ -642,6 +684,7 @@ int sl_scheduler_step(sl_scheduler *s) {
     feed(s);
     decode(s);
     if (s->n_jobs && before == s->all.n_steps + s->n_turns + s->all.prompt_tokens + s->all.n_ended) refuse_last(s);
+    s->all.step_ms += sl_now_ms() - start;
     return s->n_jobs > 0;
 }
 

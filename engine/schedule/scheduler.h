@@ -38,6 +38,10 @@ typedef struct sl_scheduler_options {
     // Later tokens attend to more rows, so fewer of them fit. 0: one prefill chunk of the engine
     int step_tokens;
     int no_prefixes; // 1: no prefix cache
+    // A job lacks pages: frees a session that no job uses, and returns 1. 0: there is none. Then a waiting job may lose the
+    // rows that its session had before it, and prefills them. NULL: sessions keep their pages
+    int (*give_up)(void *ctx);
+    void *ctx;
 } sl_scheduler_options;
 
 typedef enum sl_job_state { SL_JOB_WAITS, SL_JOB_PREFILLS, SL_JOB_FEEDS, SL_JOB_DECODES, SL_JOB_ENDED } sl_job_state;
@@ -46,9 +50,14 @@ typedef enum sl_job_state { SL_JOB_WAITS, SL_JOB_PREFILLS, SL_JOB_FEEDS, SL_JOB_
 typedef void (*sl_job_fn)(void *ctx, sl_job *job);
 
 typedef struct sl_job_options {
-    const int32_t *ids; // [n] the prompt, copied
+    // The job appends to the rows of this session, which keeps them when the job ends. It takes nothing from the prefix cache,
+    // and gives nothing to it if its prefill is sparse.
+    // Nobody else uses the session until sl_job_free. NULL: the job has a session of its own.
+    sl_session *session;
+    const int32_t
+        *ids; // [n] the prompt, or what follows the session's rows; copied. With a session that has logits, n may be 0
     int n;
-    int n_prefill;                   // tokens that are prefilled; decode steps append the others. 0: all n
+    int n_prefill;                   // tokens that are prefilled; decode steps append the others. -1: all n
     const sl_generation *generation; // copied. Its sequence is that of the job's session
     const sl_attn_plan *attn;        // attention of decode steps, copied; NULL: generation->attn
     const sl_attn_plan *prefill;     // attention of prefills, copied; NULL: dense
@@ -62,12 +71,12 @@ typedef struct sl_job_options {
     int has_seed; // 1: attention draws with `seed`; 0: with the engine's
     uint32_t seed;
     int n_prompt_logprobs; // -1: none; else log-probabilities of the prompt's tokens with so many alternatives. Such a job
-                           // takes nothing from the prefix cache
+                           // takes nothing from the prefix cache, and has no `session`
     sl_job_fn on_change;   // NULL: not wanted
     void *ctx;
 } sl_job_options;
 
-sl_job_options sl_job_options_default(void); // no prompt; end and n_prompt_logprobs are -1
+sl_job_options sl_job_options_default(void); // no prompt; n_prefill, end and n_prompt_logprobs are -1
 
 // The engine must not be used by others until sl_scheduler_free. options NULL: zeros.
 int sl_scheduler_new(sl_engine *engine, const sl_scheduler_options *options, sl_scheduler **out, sl_error *err);
@@ -90,9 +99,9 @@ sl_job_state sl_job_state_of(const sl_job *job);
 const sl_error *sl_job_error(const sl_job *job);
 const sl_stream *sl_job_stream(const sl_job *job); // text, ids, log-probabilities and counts, as after sl_streams_step
 const sl_session *sl_job_session(const sl_job *job);
-int sl_job_n_prompt(const sl_job *job);
+int sl_job_n_prompt(const sl_job *job); // with the rows that its session had
 int sl_job_n_done(const sl_job *job);   // prompt tokens that have rows
-int sl_job_n_cached(const sl_job *job); // prompt tokens whose rows came from the prefix cache
+int sl_job_n_cached(const sl_job *job); // prompt tokens whose rows came from the prefix cache or from its session
 // The hash of the logits of the last step, once the job has ended and has decoded (sl_logits_hash).
 uint64_t sl_job_logits_hash(const sl_job *job);
 // [*n]: one for each token of the prompt but the first, once the prompt is prefilled.
@@ -101,6 +110,8 @@ const sl_token_logprobs *sl_job_prompt_logprobs(const sl_job *job, int *n);
 // Times in milliseconds (sl_now_ms). 0: not yet
 typedef struct sl_job_times {
     double added, admitted, prefilled, first, last; // first, last: of the first and the last generated token
+    // Durations of the engine's calls for the job. A call for several jobs counts for each of them.
+    double prefill_ms, feed_ms, decode_ms;
 } sl_job_times;
 sl_job_times sl_job_times_of(const sl_job *job);
 
@@ -110,6 +121,8 @@ typedef struct sl_scheduler_stats {
     uint64_t query_tokens, hit_tokens;       // prompt tokens that were looked up in the prefix cache, and found there
     uint64_t prompt_tokens, generated_tokens, n_steps;  // prefilled and fed; sampled; decode steps
     uint64_t n_ended, n_failed, n_cancelled, n_refused; // jobs; refused: by max_waiting
+    double prefill_ms, feed_ms, decode_ms;              // durations of the engine's calls
+    double step_ms;                                     // duration of sl_scheduler_step, with these calls
 } sl_scheduler_stats;
 sl_scheduler_stats sl_scheduler_stats_of(const sl_scheduler *s);
 

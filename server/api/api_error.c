@@ -28,7 +28,11 @@ int api_fail_of(api_error *e, const sl_error *why) {
     int is_request =
         why->code == SL_ERR_ARG || why->code == SL_ERR_FORMAT || why->code == SL_ERR_UNSUPPORTED || why->code == SL_ERR_CONTEXT;
     if (!e) return why->code;
-    *e = (api_error){.why = *why, .status = is_request ? 400 : why->code == SL_ERR_MEMORY ? 503 : 500};
+    *e = (api_error){.why = *why,
+                     .status = is_request                   ? 400
+                               : why->code == SL_ERR_MEMORY ? 503
+                               : why->code == SL_ERR_BUSY   ? 429
+                                                            : 500};
     if (why->code == SL_ERR_CONTEXT) e->code = "context_length_exceeded";
     return why->code;
 }
@@ -45,10 +49,15 @@ typedef struct status_type {
 } status_type;
 
 static const status_type types[] = {
-    {400, "invalid_request_error", "invalid_request_error"}, {401, "authentication_error", "authentication_error"},
-    {403, "permission_error", "permission_error"},           {404, "not_found_error", "not_found_error"},
-    {413, "invalid_request_error", "request_too_large"},     {429, "rate_limit_error", "rate_limit_error"},
-    {503, "unavailable_error", "overloaded_error"},          {0, "server_error", "api_error"},
+    {400, "invalid_request_error", "invalid_request_error"},
+    {401, "authentication_error", "authentication_error"},
+    {403, "permission_error", "permission_error"},
+    {404, "not_found_error", "not_found_error"},
+    {413, "invalid_request_error", "request_too_large"},
+    {429, "rate_limit_error", "rate_limit_error"},
+    {501, "not_supported_error", "api_error"},
+    {503, "unavailable_error", "overloaded_error"},
+    {0, "server_error", "api_error"},
 };
 
 static const status_type *type_of(int status) {

@@ -19,7 +19,7 @@ typedef struct api_error {
 // of the body. The message should begin with the field.
 __attribute__((format(printf, 4, 5))) int api_fail(api_error *e, int status, const char *param, const char *fmt, ...);
 // The error for a failed call of the library: 400 for SL_ERR_ARG, SL_ERR_FORMAT, SL_ERR_UNSUPPORTED and SL_ERR_CONTEXT, 503 for
-// SL_ERR_MEMORY, 500 for others. Returns why->code.
+// SL_ERR_MEMORY, 429 for SL_ERR_BUSY, 500 for others. Returns why->code.
 int api_fail_of(api_error *e, const sl_error *why);
 int api_no_memory(api_error *e); // 503
 

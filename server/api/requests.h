@@ -95,7 +95,9 @@ typedef struct api_request {
     // ---- Sleigh's and vLLM's ----
     char *attn, *attn_prefill;                        // owned: "santa-prop:S=128"; NULL: not given
     int priority;                                     // lower first; 0
+    int id_slot;                                      // -1: any
     const char *cache_salt, *request_id, *session_id; // NULL: not given
+    const char *conversation_id;                      // the conversation whose rows it continues; NULL: none
 } api_request;
 
 // Reads body[0..n). On an error *out is zero; status 400, or 503 without memory. Free with api_request_free.

@@ -56,6 +56,9 @@ void serve_free(serve_server *s) {
     sl_text_free(&s->out);
     free(s->active);
     free(s->slots);
+    free(s->running);
+    for (int i = 0; s->prompts && i < s->n_sequences; i++) sl_cached_prompt_free(&s->prompts[i]);
+    free(s->prompts);
     free(s->props);
     free(s->models);
     free(s->tokenizer_info);
@@ -87,7 +90,10 @@ static int warm_grammars(sl_engine *e, sl_error *err) {
 }
 
 static int start(serve_server *s, const serve_model *m, sl_error *err) {
-    const sl_scheduler_options o = {.step_tokens = s->options.step_tokens, .no_prefixes = s->options.no_prefixes};
+    const sl_scheduler_options o = {.step_tokens = s->options.step_tokens,
+                                    .no_prefixes = s->options.no_prefixes,
+                                    .give_up = serve_conversation_give_up,
+                                    .ctx = s};
     s->model = m;
     s->n_ctx = sl_engine_n_ctx(m->engine);
     s->created = (long long)time(NULL);
@@ -100,7 +106,11 @@ static int start(serve_server *s, const serve_model *m, sl_error *err) {
     if (!rc) s->metrics.scheduler = sl_scheduler_stats_of(s->scheduler);
     s->n_sequences = m->n_sequences;
     s->slots = calloc((size_t)s->n_sequences, sizeof *s->slots);
-    if (!rc && !s->slots) rc = sl_fail(err, SL_ERR_MEMORY, "server: out of memory");
+    s->running = calloc((size_t)s->n_sequences, sizeof *s->running);
+    s->prompts = calloc((size_t)s->n_sequences, sizeof *s->prompts);
+    s->conversations = serve_conversations_new(s->options.keep_conversations);
+    if (!rc && !(s->slots && s->running && s->prompts && s->conversations))
+        rc = sl_fail(err, SL_ERR_MEMORY, "server: out of memory");
     if (!rc && sl_model_tokenizer(m->model)) rc = warm_grammars(m->engine, err);
     return rc ? rc : serve_info_make(s, err);
 }
@@ -120,6 +130,7 @@ int serve_run(serve_server *s, const serve_model *m, sl_error *err) {
         http_server_drain(s->http);
         http_server_wait(s->http, left > 1 ? left : 1);
     }
+    serve_conversations_free(s);
     sl_scheduler_free(s->scheduler);
     s->scheduler = NULL;
     return rc;

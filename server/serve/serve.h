@@ -17,11 +17,13 @@ typedef struct serve_server serve_server;
 
 typedef struct serve_options {
     http_options http;
-    const char *model;    // the model's name in answers
-    int max_waiting;      // most requests that wait for their turn
-    int step_tokens;      // as in sl_scheduler_options
-    int no_prefixes;      // 1: no prefix cache
-    double drain_timeout; // seconds for running answers after serve_drain
+    const char *model;          // the model's name in answers
+    int max_waiting;            // most requests that wait for their turn
+    int step_tokens;            // as in sl_scheduler_options
+    int no_prefixes;            // 1: no prefix cache
+    const char *slot_save_path; // a folder for the files of slots; NULL: none
+    int keep_conversations;     // most conversations whose rows stay after an answer
+    double drain_timeout;       // seconds for running answers after serve_drain
 } serve_options;
 
 // The attention of one prompt. Free with serve_plan_free.

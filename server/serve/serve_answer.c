@@ -234,6 +234,7 @@ static void end_choice(serve_server *s, serve_choice *c) {
     serve_request *r = c->request;
     c->is_ended = 1;
     r->n_ended++;
+    serve_slots_end(s, c);
     measure_end(s, c);
     measure_work(s, c);
     r->bits[c->index].logits_hash = sl_job_logits_hash(c->job);
@@ -248,6 +249,7 @@ void serve_on_change(void *choice, sl_job *job) {
     sl_job_state state = sl_job_state_of(job);
     const sl_error *why = sl_job_error(job);
     c->job = job;
+    if (state != SL_JOB_WAITS && state != SL_JOB_ENDED) serve_slots_begin(s, c);
     measure_token(s, c);
     if (!r->is_done && why->code) serve_answer_fail(s, r, why);
     if (!r->is_done) {
@@ -256,6 +258,7 @@ void serve_on_change(void *choice, sl_job *job) {
         serve_answer_begin(s, r);
     }
     int is_read = state == SL_JOB_DECODES || state == SL_JOB_ENDED; // the whole prompt
+    if (state == SL_JOB_DECODES) serve_slots_remember(s, c);
     if (!r->is_done && r->api.echo && !c->is_echoed && is_read) write_echo(s, c);
     if (r->api.max_tokens == 0 && state == SL_JOB_DECODES) sl_job_cancel(job);
     if (!r->is_done && is_read) write_step(s, c);

@@ -4,6 +4,7 @@
 #ifndef SLEIGH_SERVE_INTERNAL_H
 #define SLEIGH_SERVE_INTERNAL_H
 
+#include "engine/schedule/prefix_file.h"
 #include "engine/schedule/scheduler.h"
 #include "server/api/replies.h"
 #include "server/serve/serve.h"
@@ -12,7 +13,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { SERVE_ID = 40 };
+enum { SERVE_ID = 40, SERVE_SLOTS = API_N_ENDPOINTS }; // SERVE_SLOTS: POST /slots/ID?action=...
 
 // One answer: a job of the scheduler.
 typedef struct serve_choice {
@@ -20,10 +21,13 @@ typedef struct serve_choice {
     int index;   // prompt * n + answer
     sl_job *job; // NULL: not added yet, or freed
     int n_cached;
-    int is_echoed;  // the prompt was written
-    int n_tokens;   // generated tokens that were written
-    int n_logprobs; // the logprobs of these tokens, with the end token
+    int is_echoed;     // the prompt was written
+    int is_remembered; // the slot has the prompt
+    int n_tokens;      // generated tokens that were written
+    int n_logprobs;    // the logprobs of these tokens, with the end token
     int is_ended;
+    int slot;          // -1: it has not begun, or has ended
+    sl_session *kept;  // the session of its conversation, which stays; NULL: none
     double last_token; // when the last token came, in ms; 0: none came
 } serve_choice;
 
@@ -37,12 +41,17 @@ typedef struct serve_prompt {
 typedef struct serve_request {
     struct serve_request *next;
     http_exchange *x; // owned
-    int endpoint;     // api_endpoint
+    int endpoint;     // api_endpoint, or SERVE_SLOTS
     char *body;       // [n_body], owned, until the request is read
     size_t n_body;
     char id[SERVE_ID];
     double arrived; // ms
     uint64_t number;
+    struct { // of SERVE_SLOTS
+        int id, action;
+        char *path, *salt; // the file; of the restored prompt, NULL: none
+        const char *name;  // the part of path that the client gave
+    } slot;
 
     // ---- made by the preparing thread ----
     api_request api;
@@ -105,7 +114,11 @@ struct serve_server {
     sl_scheduler *scheduler;
     serve_request **active; // [n_active] in the order of priority and arrival
     int n_active, cap_active;
-    sl_text out; // bytes to send
+    sl_text out;                              // bytes to send
+    serve_choice **running;                   // [n_sequences] the running answer of each slot; NULL: none
+    struct serve_conversation *conversations; // [n_conversations], at most options.keep_conversations
+    int n_conversations;
+    sl_cached_prompt *prompts; // [n_sequences] the last prompt of each slot, with options.slot_save_path
 
     // ---- what the HTTP thread shows of it ----
     pthread_mutex_t lock;
@@ -127,6 +140,9 @@ serve_request *serve_take_all(serve_queue *q, double wait_ms);
 
 serve_request *serve_request_new(serve_server *s, http_exchange *x, int endpoint); // NULL: no memory
 void serve_request_free(serve_server *s, serve_request *r);                        // releases the exchange
+// A new request for the preparing thread, which the caller pushes. NULL: the exchange was answered.
+serve_request *serve_hand_over(serve_server *s, http_exchange *x, int endpoint);
+const sl_attn_plan *serve_sparse_prefill(const serve_prompt *p); // NULL: the prefill is dense
 // Sets r->id to the visible ASCII characters of the client's name of the request. 0: it has none, and the id stays.
 int serve_request_name(serve_request *r, const char *given);
 void serve_drop_body(serve_request *r);
@@ -154,6 +170,27 @@ int serve_tokenize_text(const serve_server *s, const api_request *q, const api_p
 // Sets grammar and grammar_after of a request. in_reasoning: the prompt has written <think>, so the grammar begins behind
 // </think>. Status 400: the format, the tools or the form of their calls do not make a grammar.
 int serve_make_grammar(const serve_server *s, serve_request *r, int in_reasoning, api_error *err);
+
+// ---- slots (serve_slots.c) ----
+
+// The HTTP thread: hands POST /slots/ID on, or answers with an error. text: what follows "/slots/".
+void serve_slots_request(serve_server *s, http_exchange *x, const char *text);
+int serve_slots_read(const serve_server *s, serve_request *r, api_error *err); // the preparing thread: reads the body
+void serve_slots_run(serve_server *s, serve_request *r);                       // the inference thread: answers
+// The inference thread. An answer has begun: it gets a slot. Its prompt has been prefilled: the slot remembers it. It has
+// ended.
+void serve_slots_begin(serve_server *s, serve_choice *c);
+void serve_slots_remember(serve_server *s, serve_choice *c);
+void serve_slots_end(serve_server *s, serve_choice *c);
+
+// ---- conversations (serve_conversations.c): the inference thread ----
+
+// A request with conversation_id: sets what its job continues. SL_ERR_BUSY: an answer of this conversation runs.
+int serve_conversation_begin(serve_server *s, serve_choice *c, sl_job_options *o, sl_error *err);
+void serve_conversation_end(serve_server *s, serve_choice *c);
+int serve_conversation_give_up(void *server);              // sl_scheduler_options.give_up
+struct serve_conversation *serve_conversations_new(int n); // room for n; NULL: no memory
+void serve_conversations_free(serve_server *s);
 
 // ---- answers (serve_answer.c) ----
 

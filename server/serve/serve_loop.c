@@ -42,6 +42,11 @@ static int n_free(const serve_server *s) {
 // Puts a new request behind those of its priority.
 static void insert(serve_server *s, serve_request *r) {
     api_error e;
+    if (r->endpoint == SERVE_SLOTS) {
+        serve_slots_run(s, r);
+        serve_request_free(s, r);
+        return;
+    }
     int at = s->n_active, rc = 0;
     if (n_waiting(s) >= s->options.max_waiting + n_free(s))
         rc = api_fail(&e, 429, NULL, "%d requests wait already: expected fewer than max_waiting %d", s->options.max_waiting,
@@ -70,12 +75,6 @@ static void take_new(serve_server *s) {
 
 // ---- jobs ----
 
-static int is_dense(const sl_attn_plan *p) {
-    for (int i = 0; i < p->n_layers; i++)
-        if (p->layer[i].method != &sl_method_dense) return 0;
-    return 1;
-}
-
 // Adds the next answer of a request to the scheduler.
 static void add_job(serve_server *s, serve_request *r) {
     const api_request *q = &r->api;
@@ -93,7 +92,7 @@ static void add_job(serve_server *s, serve_request *r) {
     o.ids = p->ids.data, o.n = (int)p->ids.n;
     o.generation = &g;
     o.attn = &p->plan.attn;
-    if (!is_dense(&p->plan.prefill)) o.prefill = &p->plan.prefill, o.segment = p->plan.segment;
+    o.prefill = serve_sparse_prefill(p), o.segment = p->plan.segment;
     o.salt = q->cache_salt;
     o.priority = q->priority;
     o.at_start = r->at_start;
@@ -101,10 +100,13 @@ static void add_job(serve_server *s, serve_request *r) {
     o.has_seed = 1, o.seed = r->sampling.seed;
     o.n_prompt_logprobs = q->echo ? q->n_logprobs : -1;
     o.on_change = serve_on_change, o.ctx = c;
-    if (!sl_scheduler_add(s->scheduler, &o, &c->job, &why)) {
+    int rc = q->conversation_id ? serve_conversation_begin(s, c, &o, &why) : 0;
+    if (!rc) rc = sl_scheduler_add(s->scheduler, &o, &c->job, &why);
+    if (!rc) {
         r->n_added++;
         return;
     }
+    serve_conversation_end(s, c);
     serve_answer_fail(s, r, &why);
 }
 
@@ -136,17 +138,20 @@ static int is_over(const serve_request *r) {
     return r->is_done && r->n_ended == r->n_added;
 }
 
+static void free_job(serve_server *s, serve_choice *c) {
+    sl_job_free(c->job);
+    c->job = NULL;
+    serve_conversation_end(s, c);
+}
+
 static void free_request(serve_server *s, serve_request *r) {
-    for (int i = 0; i < r->n_added; i++) sl_job_free(r->choices[i].job);
+    for (int i = 0; i < r->n_added; i++) free_job(s, &r->choices[i]);
     serve_request_free(s, r);
 }
 
-static void free_ended(serve_request *r) {
-    for (int i = 0; i < r->n_added; i++) {
-        if (!r->choices[i].job || !r->choices[i].is_ended) continue;
-        sl_job_free(r->choices[i].job);
-        r->choices[i].job = NULL;
-    }
+static void free_ended(serve_server *s, serve_request *r) {
+    for (int i = 0; i < r->n_added; i++)
+        if (r->choices[i].job && r->choices[i].is_ended) free_job(s, &r->choices[i]);
 }
 
 // Frees the requests that are over, and the jobs that have ended.
@@ -154,7 +159,7 @@ static void sweep(serve_server *s) {
     int n = 0;
     for (int i = 0; i < s->n_active; i++) {
         serve_request *r = s->active[i];
-        free_ended(r);
+        free_ended(s, r);
         if (is_over(r))
             free_request(s, r);
         else
@@ -176,7 +181,6 @@ static void show_slot(serve_slot *slot, const serve_choice *c) {
 }
 
 static void show(serve_server *s) {
-    int n = 0;
     sl_scheduler_stats now = sl_scheduler_stats_of(s->scheduler);
     pthread_mutex_lock(&s->lock);
     const sl_scheduler_stats *before = &s->metrics.scheduler;
@@ -184,13 +188,10 @@ static void show(serve_server *s) {
     if (n_tokens > 0) serve_observe(&s->metrics, SERVE_STEP_TOKENS, n_tokens);
     s->metrics.scheduler = now;
     s->n_waiting = n_waiting(s);
-    for (int i = 0; i < s->n_active; i++)
-        for (int j = 0; j < s->active[i]->n_added && n < s->n_sequences; j++) {
-            const serve_choice *c = &s->active[i]->choices[j];
-            if (!c->job || c->is_ended || sl_job_state_of(c->job) == SL_JOB_WAITS) continue;
-            show_slot(&s->slots[n++], c);
-        }
-    for (; n < s->n_sequences; n++) s->slots[n] = (serve_slot){0};
+    for (int i = 0; i < s->n_sequences; i++) {
+        s->slots[i] = (serve_slot){0};
+        if (s->running[i]) show_slot(&s->slots[i], s->running[i]);
+    }
     pthread_mutex_unlock(&s->lock);
 }
 

@@ -127,6 +127,22 @@ static int make_sampling(const serve_server *s, serve_request *r, api_error *err
 
 // ---- prompts ----
 
+static int check_slot(const serve_server *s, const api_request *q, api_error *err) {
+    if (!s->options.slot_save_path || q->id_slot < s->n_sequences) return 0;
+    return api_fail(err, 400, "id_slot", "id_slot %d: expected -1 to %d", q->id_slot, s->n_sequences - 1);
+}
+
+static int check_conversation(const serve_server *s, const serve_request *r, api_error *err) {
+    const api_request *q = &r->api;
+    if (!q->conversation_id) return 0;
+    if (!s->options.keep_conversations)
+        return api_fail(err, 400, "conversation_id",
+                        "conversation_id: this server keeps no conversations (keep_conversations 0)");
+    if (q->n == 1 && r->n_prompts == 1 && !(q->echo && q->n_logprobs >= 0)) return 0;
+    return api_fail(err, 400, "conversation_id",
+                    "conversation_id: expected one prompt and one answer, without log-probabilities of the prompt");
+}
+
 static int check_length(const serve_server *s, const sl_ids *ids, api_error *err) {
     if (!ids->n) return api_fail(err, 400, "prompt", "the prompt is empty, and the tokenizer of this model adds no BOS token");
     if (ids->n <= (size_t)s->n_ctx) return 0;
@@ -209,7 +225,7 @@ static int make_reply(const serve_server *s, serve_request *r, int in_reasoning,
     r->bits = calloc((size_t)r->n_choices, sizeof *r->bits);
     if (!r->choices || !r->bits) return api_no_memory(err);
     for (int i = 0; i < r->n_choices; i++) {
-        r->choices[i] = (serve_choice){.request = r, .index = i};
+        r->choices[i] = (serve_choice){.request = r, .index = i, .slot = -1};
         r->bits[i].sequence = (uint32_t)(i % q->n);
     }
     return 0;
@@ -224,7 +240,9 @@ static int prepare(const serve_server *s, serve_request *r, api_error *err) {
         r->n_prompts = 0;
         return api_no_memory(err);
     }
-    int rc = r->api.messages ? make_conversation(s, r, &in_reasoning, err) : make_texts(s, r, err);
+    int rc = check_slot(s, &r->api, err);
+    if (!rc) rc = check_conversation(s, r, err);
+    if (!rc) rc = r->api.messages ? make_conversation(s, r, &in_reasoning, err) : make_texts(s, r, err);
     for (int i = 0; !rc && i < r->n_prompts; i++) {
         rc = check_length(s, &r->prompts[i].ids, err);
         if (!rc) rc = make_plan(s, r, &r->prompts[i], err);
@@ -244,6 +262,11 @@ static int prepare(const serve_server *s, serve_request *r, api_error *err) {
 static int handle(serve_server *s, serve_request *r) {
     api_error err;
     if (http_gone(r->x)) return 0;
+    if (r->endpoint == SERVE_SLOTS) {
+        if (!serve_slots_read(s, r, &err)) return 1;
+        serve_refuse(r, &err);
+        return 0;
+    }
     int rc = api_request_read((api_endpoint)r->endpoint, r->body ? r->body : "", r->n_body, &r->api, &err);
     serve_drop_body(r);
     if (!rc && (r->endpoint == API_TOKENIZE || r->endpoint == API_COUNT_TOKENS))

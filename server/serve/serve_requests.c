@@ -88,6 +88,30 @@ serve_request *serve_request_new(serve_server *s, http_exchange *x, int endpoint
     return r;
 }
 
+serve_request *serve_hand_over(serve_server *s, http_exchange *x, int endpoint) {
+    enum { PREPARED = 256 }; // requests beside those that may wait and run: they are read, or their client is gone
+    if (atomic_load(&s->n_requests) >= s->options.max_waiting + s->n_sequences + PREPARED) {
+        http_fail(x, 429, "too many requests wait");
+        return NULL;
+    }
+    if (atomic_load(&s->n_bytes) + http_request_of(x)->n_body > s->options.http.max_bodies) {
+        http_fail(x, 503, "the bodies of the requests are too large together");
+        return NULL;
+    }
+    http_hold(x);
+    serve_request *r = serve_request_new(s, x, endpoint);
+    if (r) return r;
+    http_fail(x, 503, "out of memory");
+    http_release(x);
+    return NULL;
+}
+
+const sl_attn_plan *serve_sparse_prefill(const serve_prompt *p) {
+    for (int i = 0; i < p->plan.prefill.n_layers; i++)
+        if (p->plan.prefill.layer[i].method != &sl_method_dense) return &p->plan.prefill;
+    return NULL;
+}
+
 void serve_plan_free(serve_plan *p) {
     sl_attn_plan_free(&p->attn);
     sl_attn_plan_free(&p->prefill);
@@ -114,6 +138,8 @@ void serve_request_free(serve_server *s, serve_request *r) {
     api_request_free(&r->api);
     free((void *)r->sampling.bias);
     free(r->choices);
+    free(r->slot.path);
+    free(r->slot.salt);
     free(r->bits);
     http_release(r->x);
     atomic_fetch_sub(&s->n_bytes, r->n_body); // what was read from the body lived until now

@@ -90,29 +90,15 @@ static void one_model(serve_server *s, http_exchange *x, const char *name) {
 }
 
 static void hand_over(serve_server *s, http_exchange *x, int endpoint) {
-    enum { PREPARED = 256 }; // requests beside those that may wait and run: they are read, or their client is gone
-    if (atomic_load(&s->n_requests) >= s->options.max_waiting + s->n_sequences + PREPARED) {
-        http_fail(x, 429, "too many requests wait");
-        return;
-    }
-    if (atomic_load(&s->n_bytes) + http_request_of(x)->n_body > s->options.http.max_bodies) {
-        http_fail(x, 503, "the bodies of the requests are too large together");
-        return;
-    }
-    http_hold(x);
-    serve_request *r = serve_request_new(s, x, endpoint);
-    if (r) {
-        serve_push(&s->to_prepare, r);
-        return;
-    }
-    http_fail(x, 503, "out of memory");
-    http_release(x);
+    serve_request *r = serve_hand_over(s, x, endpoint);
+    if (r) serve_push(&s->to_prepare, r);
 }
 
 static void route(serve_server *s, http_exchange *x) {
-    static const char models_of[] = "/v1/models/";
+    static const char models_of[] = "/v1/models/", slots_of[] = "/slots/";
     const http_request *r = http_request_of(x);
     int is_get = !strcmp(r->method, "GET") || !strcmp(r->method, "HEAD"), endpoint = api_endpoint_find(r->path);
+    int is_slot = !strncmp(r->path, slots_of, sizeof slots_of - 1);
     for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
         if (strcmp(routes[i].path, r->path)) continue;
         if (is_get)
@@ -123,12 +109,14 @@ static void route(serve_server *s, http_exchange *x) {
     }
     if (is_get && !strncmp(r->path, models_of, sizeof models_of - 1))
         one_model(s, x, r->path + sizeof models_of - 1);
-    else if (endpoint < 0)
+    else if (endpoint < 0 && !is_slot)
         serve_fail_status(x, 404, "there is no path %.300s", r->path);
     else if (strcmp(r->method, "POST"))
         wrong_method(x, "POST");
     else if (atomic_load(&s->state) == SERVE_DRAINING)
         http_fail(x, 503, "the server is shutting down");
+    else if (is_slot)
+        serve_slots_request(s, x, r->path + sizeof slots_of - 1);
     else
         hand_over(s, x, endpoint);
 }

@@ -170,6 +170,8 @@ static const row rows[] = {
     N("--max-waiting", "s", INT, serve.max_waiting, "512", 1, 1000000),
     N("--step-tokens", "s", INT, serve.step_tokens, "0", 0, BIG),
     T("--prefix-cache", "s", SWITCH, serve.prefix_cache, "1"),
+    N("--keep-conversations", "s", INT, serve.keep_conversations, "8", 0, 1000000),
+    T("--slot-save-path", "s", TEXT, serve.slot_save_path, NULL),
 };
 // clang-format on
 enum { N_ROWS = sizeof rows / sizeof *rows };

@@ -85,6 +85,22 @@ static void bench_rows(void) {
     json_decref(rows);
 }
 
+// The answers before the first line that is not complete are printed.
+static void generate_parallel(void) {
+    enum { N = 400 };
+    char file[N * 16];
+    int n = 0;
+    for (int i = 0; i < N; i++) n += snprintf(file + n, sizeof file - (size_t)n, "House %d\n", i);
+    spill(in_tmp("prompts"), file, (size_t)n);
+    const char *const args[] = {"generate", "-m",  tiny(),         "--prompts", in_tmp("prompts"), "-np", "3",
+                                "-n",       "200", "--ignore-eos", NULL};
+    result r = interrupt(start(NULL, 0, NULL, args), "stdout", "\"index\":1,", 1);
+    int first = 0, last = 0, n_lines = count_of(r.out, r.n_out, '\n');
+    check_error(&r, -SIGINT, "prompts: interrupted in lines ");
+    CHECK(sscanf(strstr(r.err, "interrupted in lines "), "interrupted in lines %d to %d", &first, &last) == 2);
+    CHECK(n_lines >= 2 && first == n_lines + 1 && last >= first && last < N);
+}
+
 #ifdef SLEIGH_CUDA
 // Rows are printed as soon as they are known.
 static void bench_attn_rows(void) {
@@ -237,6 +253,7 @@ static const test_case cases[] = {
     {"perplexity-texts", NEEDS_NOTHING, perplexity_texts},
     {"eval-table", NEEDS_NOTHING, eval_table},
     {"bench-rows", NEEDS_NOTHING, bench_rows},
+    {"generate-parallel", NEEDS_NOTHING, generate_parallel},
     GPU_CASE("bench-attn-rows", bench_attn_rows),
     {"chat-pipe", NEEDS_NOTHING, chat_pipe},
     {0},

@@ -93,7 +93,7 @@ static void plurals(void) {
     spill(in_tmp("one"), "Hello\n", 6);
     result r = RUN("generate", "-m", tiny(), "--prompts", in_tmp("one"), "-n", "2", "--ignore-eos");
     CHECK_GOOD(r);
-    CHECK_HAS(r.err, "parallel: 1 prompt in static batches");
+    CHECK_HAS(r.err, "parallel: 1 prompt, 1 at a time");
     CHECK_HAS(r.err, " ms, 1 prompt in 1 group, 2 tokens generated");
     CHECK_HAS(r.err, "decode: ");
     CHECK_HAS(r.err, " ms, 1 token, ");

@@ -28,14 +28,20 @@ static const char *write_prompts(void) {
 }
 
 typedef struct answer {
-    char text[1024], stopped[32];
-    int index, n_prompt, n_generated, group, size, steps;
+    char text[1024], stopped[32], logits[24];
+    int index, n_prompt, n_prefill, n_generated, steps;
     double decode_ms;
 } answer;
 
 static int integer(const json_t *o, const char *key) {
     if (!json_is_integer(json_object_get(o, key))) FAIL("no number \"%s\"", key);
     return (int)json_integer_value(json_object_get(o, key));
+}
+
+static int count_lines(const char *text) {
+    int n = 0;
+    for (; *text; text++) n += *text == '\n';
+    return n;
 }
 
 static answer answer_of(const result *r, int line) {
@@ -47,22 +53,18 @@ static answer answer_of(const result *r, int line) {
     const json_t *group = json_object_get(o, "group");
     answer a = {.index = integer(o, "index"),
                 .n_prompt = integer(o, "n_prompt"),
+                .n_prefill = integer(o, "n_prefill"),
                 .n_generated = integer(o, "n_generated"),
-                .group = integer(group, "index"),
-                .size = integer(group, "size"),
                 .steps = integer(group, "steps"),
                 .decode_ms = json_real_value(json_object_get(o, "decode_ms"))};
     snprintf(a.text, sizeof a.text, "%s", json_string_value(json_object_get(o, "text")));
     snprintf(a.stopped, sizeof a.stopped, "%s", json_string_value(json_object_get(o, "stopped")));
+    snprintf(a.logits, sizeof a.logits, "%s", json_string_value(json_object_get(o, "logits")));
     CHECK(json_real_value(json_object_get(group, "prefill_ms")) > 0 && a.decode_ms >= 0);
+    CHECK_INT(integer(group, "index"), 0);
+    CHECK_INT(integer(group, "size"), count_lines(r->out));
     json_decref(o);
     return a;
-}
-
-static int count_lines(const char *text) {
-    int n = 0;
-    for (; *text; text++) n += *text == '\n';
-    return n;
 }
 
 // Runs all prompts in batches, and each prompt without a batch, with these flags. Returns how many generations ended for
@@ -70,7 +72,7 @@ static int count_lines(const char *text) {
 static int same_as_alone(const char *parallel, const char *const *flags, const char *reason) {
     const char *args[32] = {"generate", "-m",        tiny(),          "-c",  "2k",    "--seq-id",
                             "5",        "--prompts", write_prompts(), "-np", parallel};
-    int n = 11, found = 0, size = atoi(parallel);
+    int n = 11, found = 0;
     for (; *flags; flags++) args[n++] = *flags;
     result all = run_args(NULL, args);
     CHECK_GOOD(all);
@@ -85,9 +87,8 @@ static int same_as_alone(const char *parallel, const char *const *flags, const c
         if (strcmp(a.text, alone.out)) FAIL("line %d in batches of %s: \"%s\", alone \"%s\"", i, parallel, a.text, alone.out);
         snprintf(want, sizeof want, "%s, %d prompt tokens, %d generated", a.stopped, a.n_prompt, a.n_generated);
         CHECK_HAS(stat_line(&alone, "stopped", buf), want);
+        CHECK_HAS(stat_line(&alone, "logits", buf), a.logits);
         CHECK_INT(a.index, i);
-        CHECK_INT(a.group, i / size);
-        CHECK_INT(a.size, N_PROMPTS - i / size * size < size ? N_PROMPTS % size : size);
         found += !strcmp(a.stopped, reason);
     }
     return found;
@@ -111,6 +112,41 @@ static void equal_to_alone(void) {
     CHECK(SAME("3", "limit", "-n", "8", "--chat", "--chat-template", "llama3", "-sys", "Be kind.") > 0);
 }
 
+// Lines with a common beginning share its full pages, whose rows are prefilled once. No bit of an answer changes.
+static void shared(void) {
+    enum { N = 4 };
+    static const int sentences[N] = {60, 60, 40, 60};
+    static const char *const ends[N] = {" House 3:", " House 5:", " House 3:", " House 3:"};
+    char file[32768];
+    int n_prefill = 0, n_whole = 0;
+    size_t at = 0;
+    for (int i = 0; i < N; i++) {
+        json_t *line = json_pack("{s:s, s:s}", "context", long_text(sentences[i]), "question", ends[i]);
+        char *text = json_dumps(line, 0);
+        at += (size_t)snprintf(file + at, sizeof file - at, "%s\n", text);
+        free(text);
+        json_decref(line);
+    }
+    spill(in_tmp("shared.jsonl"), file, at);
+    result all = RUN("generate", "-m", tiny(), "--jsonl", in_tmp("shared.jsonl"), "-c", "2k", "-n", "6", "--ignore-eos", "-np",
+                     "3"),
+           one = RUN("generate", "-m", tiny(), "--jsonl", in_tmp("shared.jsonl"), "-c", "2k", "-n", "6", "--ignore-eos");
+    CHECK_GOOD(all);
+    CHECK_GOOD(one);
+    const char *alone = one.out;
+    for (int i = 0; i < N; i++, alone = strchr(alone, '\n') + 1) {
+        answer a = answer_of(&all, i);
+        json_t *want = json_loads(alone, JSON_DISABLE_EOF_CHECK, NULL);
+        CHECK_STR(a.logits, json_string_value(json_object_get(want, "logits")));
+        CHECK_STR(a.text, json_string_value(json_object_get(want, "text")));
+        json_decref(want);
+        CHECK(i == 0 || a.n_prefill < 256); // all lines begin with the sentences of line 2
+        n_prefill += a.n_prefill, n_whole += a.n_prompt;
+    }
+    CHECK(n_prefill < n_whole / 2);
+    CHECK_INT(stat_count(&all, "prefill"), n_prefill);
+}
+
 static void context_full(void) { // the longest sequence fills its context and ends; the others continue
     write_prompts();
     result r =
@@ -127,10 +163,11 @@ static void report(void) {
     char buf[256];
     result r = RUN("generate", "-m", tiny(), "--prompts", write_prompts(), "-np", "3", "-n", "9", "--ignore-eos", "-c", "2k");
     CHECK_GOOD(r);
-    CHECK_HAS(r.err, "parallel: 7 prompts in static batches of 3");
+    CHECK_HAS(r.err, "parallel: 7 prompts, 3 at a time");
     CHECK_INT(stat_count(&r, "decode"), N_PROMPTS * 8);
-    CHECK_HAS(stat_line(&r, "step", buf), ", 24 steps, 2.33 sequences a step");
-    CHECK_HAS(stat_line(&r, "total", buf), ", 7 prompts in 3 groups, 63 tokens generated, ");
+    CHECK_HAS(stat_line(&r, "step", buf), ", 26 steps, 2.15 sequences a step");
+    CHECK_HAS(stat_line(&r, "total", buf), ", 7 prompts in 1 group, 63 tokens generated, ");
+    CHECK_INT(answer_of(&r, N_PROMPTS - 1).steps, 26);
     result quiet = RUN("generate", "-m", tiny(), "--prompts", in_tmp("prompts.txt"), "-n", "1", "--no-perf");
     CHECK_GOOD(quiet);
     CHECK_LACKS(quiet.err, "step:");
@@ -139,7 +176,7 @@ static void report(void) {
     CHECK_INT(count_lines(piped.out), 2);
 }
 
-// The totals of two groups, and their lines: prefills add up, but the sequences of a group share the steps of the longest one.
+// The totals of two groups, and their lines. The sequences of a group share its steps.
 static void totals(void) {
     static const char want[] =
         "load: 7.50 ms\nprefill: 120.00 ms, 30 tokens, 250.00 tok/s\nfeed: 24.00 ms, 6 tokens, 250.00 tok/s\n"
@@ -147,13 +184,20 @@ static void totals(void) {
         "step: 6.400 ms per step of a sequence, 25 steps, 1.60 sequences a step\n"
         "token: 4.000 ms per token of the whole batch\n"
         "total: 304.00 ms, 3 prompts in 2 groups, 44 tokens generated, 144.74 tok/s\npeak_rss: ";
-    cli_timeline of[] = {
-        {.n_prefill = 9, .n_feed = 1, .n_decode = 15, .n_sampled = 16, .prefill_ms = 50, .feed_ms = 4, .decode_ms = 99},
-        {.n_prefill = 1, .n_feed = 2, .n_decode = 20, .n_sampled = 22, .prefill_ms = 10, .feed_ms = 8, .decode_ms = 100},
-        {.n_prefill = 20, .n_feed = 3, .n_decode = 5, .n_sampled = 6, .prefill_ms = 60, .feed_ms = 12, .decode_ms = 60}};
-    cli_timeline *const first[] = {&of[0], &of[1]}, *const second[] = {&of[2]};
-    cli_totals all = {0}, one = cli_totals_of(first, 2), two = cli_totals_of(second, 1);
-    CHECK(one.n_steps == 20 && one.decode_ms == 100 && one.n_groups == 1 && one.n_prompts == 2);
+    const cli_timeline of = {
+        .n_prefill = 20, .n_feed = 3, .n_decode = 5, .n_sampled = 6, .prefill_ms = 60, .feed_ms = 12, .decode_ms = 60};
+    cli_totals all = {0}, two = cli_totals_of(&of),
+               one = {.n_groups = 1,
+                      .n_prompts = 2,
+                      .n_prefill = 10,
+                      .n_feed = 3,
+                      .n_steps = 20,
+                      .n_decode = 35,
+                      .n_generated = 38,
+                      .prefill_ms = 60,
+                      .feed_ms = 12,
+                      .decode_ms = 100};
+    CHECK(two.n_steps == 5 && two.decode_ms == 60 && two.n_groups == 1 && two.n_prompts == 1);
     cli_totals_add(&all, &one);
     cli_totals_add(&all, &two);
     char path[256];
@@ -185,7 +229,6 @@ static void jsonl(void) {
                                         NULL,
                                         "santa-pps:epsilon=0.3:certify=layer",
                                         "santa-pps:epsilon=0.3:certify=layer"};
-    static const int groups[] = {0, 0, 1, 1, 2, 3, 4, 4};
     enum { N = 8 };
     for (int i = 0; i < N; i++) {
         json_t *line = i % 2 ? json_pack("{s:s, s:s}", "prompt", prompt(i % N_PROMPTS), "id", "named")
@@ -212,7 +255,6 @@ static void jsonl(void) {
         for (int i = 0; i < N; i++) {
             char want[64];
             answer a = answer_of(&two, i);
-            CHECK_INT(a.group, groups[i]);
             const char *text = one.out;
             for (int j = 0; j < i; j++) text = strchr(text, '\n') + 1;
             json_t *o = json_loads(text, JSON_DISABLE_EOF_CHECK, NULL);
@@ -294,6 +336,7 @@ static void too_long(void) { // found before any work; the message has file, lin
 
 static const test_case cases[] = {
     {"equal-to-alone", 0, equal_to_alone},
+    {"shared", 0, shared},
     {"context-full", 0, context_full},
     {"report", 0, report},
     {"totals", 0, totals},

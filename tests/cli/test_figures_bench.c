@@ -71,6 +71,8 @@ static void make_up(cli_bench_row *r, int i) {
     r->read.stated = 40, r->read.certified = 31, r->read.unbounded = 3, r->read.stated_units = 37ull * SL_STATED_UNIT / 8;
     r->read.stated_most = 0.75;
     r->linear_ms = 1.25 + i, r->attention_ms = 2.5, r->rest_ms = 0.75;
+    CHECK(r->test.n_gen ? r->scheduler_ms > 0 && r->scheduler_share > 0 && r->scheduler_share < 1 : isnan(r->scheduler_ms));
+    r->scheduler_ms = 0.5 + i, r->scheduler_share = 0.03;
 }
 
 static int take_row(void *ctx, const cli_bench_row *row, sl_error *err) {
@@ -197,6 +199,7 @@ static void want_figures(fields *f, const run *x, int i, int is_dense, const mod
     want(f, "bus_bytes", (70.0 + i) / (n_gen ? n_gen : (double)NAN) * 2 * HEAD_DIM * 2); // K and V, elements of 2 bytes
     want(f, "joules_token", total >= 250 ? t->joules / (tokens * runs) : NAN);
     want(f, "linear_ms", 1.25 + i), want(f, "attention_ms", 2.5), want(f, "rest_ms", 0.75);
+    want(f, "scheduler_ms", 0.5 + i), want(f, "scheduler_share", 0.03);
     want(f, "layer_steps", 40), want(f, "certified_share", 31 / 40.0), want(f, "unbounded_share", 3 / 40.0);
     want(f, "stated_error", 37 / 8.0 / 37), want(f, "stated_error_max", 0.75);
 }

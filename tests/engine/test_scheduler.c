@@ -488,6 +488,66 @@ static void cancels(void) {
     free(of.ids), free(other.ids), sl_model_free(model);
 }
 
+// ---- jobs that continue a session ----
+
+// Rows of a prefill and of decode steps.
+static sl_session *spoken_session(sl_engine *e, const int32_t *ids, int n, uint32_t sequence) {
+    sl_session *made;
+    CHECK_OK(sl_session_new(e, sequence, &made, &err), err);
+    CHECK_OK(sl_prefill(made, ids, n, NULL, &err), err);
+    for (int i = 0; i < 3; i++) CHECK_OK(sl_decode(&made, 1, &ids[i], &err), err);
+    return made;
+}
+
+// A job that continues a session gives what a prefill and a stream in that session give, and the session keeps all rows. Beside
+// it runs a job of the same tokens that takes its rows from the prefix cache.
+static void continues(void) {
+    load();
+    for (int n_more = 0; n_more <= 40; n_more += 40) {
+        spec of = plain_spec(600, 7), whole = plain_spec(603 + n_more, 7);
+        memcpy(whole.ids, of.ids, 600 * sizeof *of.ids), memcpy(whole.ids + 600, of.ids, 3 * sizeof *of.ids);
+        if (n_more) memcpy(whole.ids + 603, of.ids + 100, (size_t)n_more * sizeof *of.ids);
+        sl_engine *e = open_engine((sl_engine_options){.n_sequences = 3});
+        sl_session *hand = spoken_session(e, of.ids, 600, 4), *lent = spoken_session(e, of.ids, 600, 9);
+        sl_stream *stream;
+        of.generation.sequence = 4;
+        if (n_more) CHECK_OK(sl_prefill(hand, of.ids + 100, n_more, NULL, &err), err);
+        CHECK_OK(sl_stream_new(hand, &of.generation, &stream, &err), err);
+        CHECK_OK(sl_stream_begin(stream, 0, &err), err);
+        while (sl_stream_is_running(stream)) CHECK_OK(sl_streams_step(&stream, 1, &err), err);
+        sl_scheduler *s;
+        CHECK_OK(sl_scheduler_new(e, NULL, &s, &err), err);
+        sl_job_options o = sl_job_options_default();
+        sl_job *job, *beside = add(s, &whole, NULL);
+        while (sl_scheduler_step(s)) continue;
+        o.session = lent, o.ids = of.ids + 100, o.n = n_more, o.generation = &of.generation;
+        CHECK_OK(sl_scheduler_add(s, &o, &job, &err), err);
+        CHECK_INT(sl_job_n_prompt(job), 603 + n_more);
+        if (!n_more) CHECK(sl_scheduler_step(s) && sl_job_state_of(job) == SL_JOB_DECODES); // there is nothing to prefill
+        while (sl_scheduler_step(s)) continue;
+        int n, n_want;
+        const int32_t *ids = sl_stream_ids(sl_job_stream(job), &n), *want = sl_stream_ids(stream, &n_want);
+        CHECK(n == n_want && !memcmp(ids, want, (size_t)n * sizeof *ids) && sl_job_n_cached(job) == 603);
+        CHECK(sl_job_logits_hash(job) == sl_logits_hash(sl_session_last_logits(hand), sl_model_n_vocab(model)));
+        CHECK_INT(sl_session_n_tokens(lent), sl_session_n_tokens(hand));
+        CHECK(!memcmp(sl_session_ids(lent), sl_session_ids(hand), (size_t)sl_session_n_tokens(hand) * sizeof *ids));
+        CHECK(sl_session_sequence(lent) == 4);
+        sl_job_free(job), sl_job_free(beside);
+        // what a session cannot continue with
+        o.n_prompt_logprobs = 0;
+        CHECK_ERR(sl_scheduler_add(s, &o, &job, &err), err, SL_ERR_ARG, "expected no rows before it, found 6");
+        o.n_prompt_logprobs = -1, o.n = N_CTX - 600;
+        CHECK_ERR(sl_scheduler_add(s, &o, &job, &err), err, SL_ERR_CONTEXT, "more than n_ctx 1024");
+        CHECK_OK(sl_session_truncate(lent, 100, &err), err);
+        o.n = 0;
+        CHECK_ERR(sl_scheduler_add(s, &o, &job, &err), err, SL_ERR_ARG, "a prompt of 0 tokens: expected at least 1");
+        sl_stream_free(stream), sl_session_free(hand), sl_session_free(lent);
+        close_all(s, e);
+        free(of.ids), free(whole.ids);
+    }
+    sl_model_free(model);
+}
+
 // ---- the prefix tree ----
 
 enum { ENTRIES = 40, DEPTH = 5, POOL = 64 };
@@ -568,6 +628,7 @@ static const test_case cases[] = {
     {"short-prompts", NEEDS_NOTHING, short_prompts},
     {"outgrows", NEEDS_NOTHING, outgrows},
     {"cancels", NEEDS_NOTHING, cancels},
+    {"continues", NEEDS_NOTHING, continues},
     {"tree", NEEDS_NOTHING, tree},
     {0},
 };

@@ -112,6 +112,8 @@ void server_start(const server_settings *o) {
     serve_options options = {.http = http_options_default(),
                              .model = "tiny",
                              .max_waiting = o->max_waiting ? o->max_waiting : 512,
+                             .slot_save_path = o->slot_save_path,
+                             .keep_conversations = o->keep_conversations,
                              .drain_timeout = o->drain_timeout ? o->drain_timeout : 10};
     options.http.port = 0;
     CHECK_OK(serve_open(&options, &server, &err), err);

@@ -14,6 +14,8 @@ typedef struct server_settings {
     double drain_timeout;                           // 0: 10 s
     const char *model;                              // a folder; NULL: models/tiny
     const char *chat_template;                      // NULL: the model's
+    const char *slot_save_path;                     // NULL: none
+    int keep_conversations;
 } server_settings;
 
 void server_start(const server_settings *o); // NULL: zeros

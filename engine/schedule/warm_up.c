@@ -1,0 +1,41 @@
+// engine/schedule/warm_up.c - sl_scheduler_warm_up: what the first jobs on a device would wait for.
+#include "engine/engine_internal.h"
+#include "engine/schedule/scheduler_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// A prefill of n_tokens tokens, the largest: it allocates what later passes need, which would make recordings invalid.
+static int run_chunk(sl_session *session, int n_tokens, sl_error *err) {
+    int32_t *ids = calloc((size_t)n_tokens, sizeof *ids); // the tokens do not matter
+    int rc = ids ? sl_prefill(session, ids, n_tokens, NULL, err) : sl_fail(err, SL_ERR_MEMORY, "warm-up: out of memory");
+    free(ids);
+    return rc ? rc : sl_session_truncate(session, 0, err);
+}
+
+// Steps of 1, 2, ..., n sessions.
+static int run_steps(sl_session **sessions, int n, sl_error *err) {
+    int32_t ids[n];
+    memset(ids, 0, sizeof ids);
+    int rc = 0;
+    for (int i = 0; !rc && i < n; i++) rc = sl_prefill(sessions[i], ids, 1, NULL, err);
+    for (int i = 1; !rc && i <= n; i++) rc = sl_decode(sessions, i, ids, err);
+    return rc;
+}
+
+int sl_scheduler_warm_up(sl_scheduler *s, sl_error *err) {
+    sl_engine *e = sl_scheduler_engine(s);
+    int rc = 0, most = e->n_sequences, n = 0, n_free = e->device.pool.n_free;
+    if (!e->device.backend->run_step) return 0;
+    if (most > n_free) most = n_free; // a page for each session
+    if (most >= e->n_ctx) most = e->n_ctx - 1;
+    if (most < 1) return 0;
+    sl_session *sessions[most];
+    while (n < most && !(rc = sl_session_new(e, 0, &sessions[n], err))) n++;
+    int chunk = e->prefill_chunk < n_free * SL_PAGE ? e->prefill_chunk : n_free * SL_PAGE;
+    if (!rc) rc = run_chunk(sessions[0], chunk, err);
+    if (!rc) rc = run_steps(sessions, n, err);
+    while (n) sl_session_free(sessions[--n]);
+    sl_engine_reset_stats(e);
+    return rc;
+}
