@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 
 #define SL_FNV1A_START 0xcbf29ce484222325u // the hash of zero bytes
 #define SL_FNV1A_32_START 2166136261u      // the same for sl_fnv1a_32
@@ -22,6 +23,22 @@ static inline uint32_t sl_fnv1a_32(uint32_t hash, const void *data, size_t n) {
     const unsigned char *p = (const unsigned char *)data;
     for (size_t i = 0; i < n; i++) hash = (hash ^ p[i]) * 16777619u;
     return hash;
+}
+
+// Continues a checksum of a file with n bytes, 8 at a time: several times as fast as FNV-1a. Each step is a bijection, so a
+// change within one group of 8 bytes always changes the result. The places where calls divide the data decide the groups.
+static inline uint64_t sl_checksum(uint64_t sum, const void *data, size_t n) {
+    const unsigned char *p = (const unsigned char *)data;
+    for (size_t size; n; p += size, n -= size) {
+        uint64_t group = 0;
+        if ((size = 8) <= n)
+            memcpy(&group, p, 8); // one load
+        else
+            memcpy(&group, p, size = n);
+        sum = (sum ^ group) * 0x9e3779b97f4a7c15u;
+        sum ^= sum >> 32;
+    }
+    return sum;
 }
 
 // The hash as text: "fnv1a:" and 16 hexadecimal digits.

@@ -14,7 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FORMAT "sleigh-session-2"
+#define FORMAT "sleigh-session-3"
+
+#define NO_CHECKSUM "0000000000000000" // the place of a number of 64 bits
 
 enum { OTHER_PREFILL = -2 }; // version of a segment of methods that this engine does not prefill with
 
@@ -102,8 +104,12 @@ typedef struct writer {
     const sl_text *messages; // NULL: none
     void *bounce;            // a run in host memory
     sl_text header;
-    size_t at; // bytes of data that the header has declared
-    int rc;    // 0, or the error of the header or of the device
+    size_t at;             // bytes of data that the header has declared
+    size_t checksum_at;    // the place of the checksum in the header
+    uint64_t checksum;     // of the data so far
+    unsigned char rest[8]; // the last n_rest bytes of the data so far, which are not in the checksum yet
+    size_t n_rest;
+    int rc; // 0, or the error of the header or of the device
     sl_error *err;
 } writer;
 
@@ -139,6 +145,8 @@ static void add_all_metadata(writer *w, const sl_session *s, const identity *own
     char key[32], text[256];
     add(w, "{\"__metadata__\":{");
     add_metadata(w, "format", FORMAT);
+    add_metadata(w, "checksum", NO_CHECKSUM); // known at the end
+    w->checksum_at = w->header.n - strlen(NO_CHECKSUM) - 1;
     add_metadata(w, "weights", own->weights);
     add_metadata(w, "shape", own->shape);
     add_metadata(w, "rope", own->rope);
@@ -188,8 +196,26 @@ static void add_all_tensors(writer *w, const sl_session *s) {
     while (!w->rc && w->header.n % 8) add(w, " ");
 }
 
-static int write_bytes(FILE *f, const void *data, size_t n) {
-    return fwrite(data, 1, n, f) == n;
+// Writes data. The checksum takes groups of 8 bytes, wherever calls divide the data.
+static int write_bytes(writer *w, const void *data, size_t n) {
+    const unsigned char *p = data;
+    size_t left = n;
+    for (; left && w->n_rest; p++, left--) {
+        w->rest[w->n_rest++] = *p;
+        if (w->n_rest == 8) w->checksum = sl_checksum(w->checksum, w->rest, 8), w->n_rest = 0;
+    }
+    if (!w->n_rest) {
+        w->checksum = sl_checksum(w->checksum, p, left / 8 * 8);
+        w->n_rest = left % 8;
+        memcpy(w->rest, p + left / 8 * 8, w->n_rest);
+    }
+    return fwrite(data, 1, n, w->f) == n;
+}
+
+static int write_checksum(writer *w) {
+    char text[sizeof NO_CHECKSUM];
+    snprintf(text, sizeof text, "%016llx", (unsigned long long)sl_checksum(w->checksum, w->rest, w->n_rest));
+    return !fseek(w->f, (long)(8 + w->checksum_at), SEEK_SET) && fwrite(text, 1, strlen(text), w->f) == strlen(text);
 }
 
 static int write_run(void *ctx, const sl_backend *be, row_run run) {
@@ -197,18 +223,18 @@ static int write_run(void *ctx, const sl_backend *be, row_run run) {
     size_t row = run.head_dim * sizeof(bf16);
     for (size_t at = 0; run.offloaded && at < run.n_bytes; at += row)
         memcpy((char *)w->bounce + at, (char *)run.rows + 2 * at, row);
-    if (run.offloaded) return write_bytes(w->f, w->bounce, run.n_bytes);
+    if (run.offloaded) return write_bytes(w, w->bounce, run.n_bytes);
     if (be->is_device) be->download(be, w->bounce, run.rows, run.n_bytes);
-    return write_bytes(w->f, be->is_device ? w->bounce : run.rows, run.n_bytes);
+    return write_bytes(w, be->is_device ? w->bounce : run.rows, run.n_bytes);
 }
 
-static int write_segments(const sl_session *s, FILE *f) {
+static int write_segments(const sl_session *s, writer *w) {
     int ok = 1;
     for (int i = 0; ok && i < s->n_segments; i++) {
         const struct sl_segment *g = &s->segments[i];
         int version = g->version < 0 ? g->version : g->version == s->engine->prefill.version ? 0 : OTHER_PREFILL;
         const int32_t out[3] = {g->first, g->end, version};
-        ok = write_bytes(f, out, sizeof out);
+        ok = write_bytes(w, out, sizeof out);
     }
     return ok;
 }
@@ -221,7 +247,7 @@ static int write_states(const sl_session *s, writer *w) {
         if (!state->data) continue;
         void *host = be->is_device ? malloc(state->size) : state->data;
         if (be->is_device && host) be->download(be, host, state->data, state->size);
-        ok = host && write_bytes(w->f, host, state->size);
+        ok = host && write_bytes(w, host, state->size);
         if (be->is_device) free(host);
     }
     return ok;
@@ -231,13 +257,14 @@ static int write_states(const sl_session *s, writer *w) {
 static int write_all(const sl_session *s, writer *w, const sl_progress *progress) {
     unsigned char size[8];
     for (int i = 0; i < 8; i++) size[i] = (unsigned char)((uint64_t)w->header.n >> 8 * i);
-    int ok = write_bytes(w->f, size, sizeof size) && write_bytes(w->f, w->header.data, w->header.n);
+    int ok = fwrite(size, sizeof size, 1, w->f) == 1 && fwrite(w->header.data, 1, w->header.n, w->f) == w->header.n;
     ok = ok && each_run(s, write_run, w, progress);
-    ok = ok && write_bytes(w->f, s->ids, (size_t)s->kv.n_tokens * sizeof *s->ids);
+    ok = ok && write_bytes(w, s->ids, (size_t)s->kv.n_tokens * sizeof *s->ids);
     if (ok && s->has_logits)
-        ok = write_bytes(w->f, sl_session_last_logits(s), (size_t)s->engine->model->config.n_vocab * sizeof(float));
-    ok = ok && write_segments(s, w->f) && write_states(s, w);
-    ok = ok && (!w->messages || write_bytes(w->f, w->messages->data, w->messages->n));
+        ok = write_bytes(w, sl_session_last_logits(s), (size_t)s->engine->model->config.n_vocab * sizeof(float));
+    ok = ok && write_segments(s, w) && write_states(s, w);
+    ok = ok && (!w->messages || write_bytes(w, w->messages->data, w->messages->n));
+    ok = ok && write_checksum(w);
     int why = errno;
     w->rc = s->engine->device.backend->finish(s->engine->device.backend, w->err); // a copy from the GPU may have failed
     errno = why;                                                                  // for sl_whole_file_close
@@ -349,6 +376,19 @@ static int check_file(reader *r, sl_error *err) {
     return bad == r->n_tokens ? 0
                               : sl_fail(err, SL_ERR_FORMAT, "%s: tensor ids: token %d is %d, expected 0 to %d", r->path, bad,
                                         id[bad], r->engine->model->config.n_vocab - 1);
+}
+
+// Of the bytes of all tensors.
+static int check_checksum(const reader *r, sl_error *err) {
+    const sl_tensor_file *f = sl_tensors_file(r->tensors, 0);
+    uint64_t n_header = 0; // at most the size of the file, or the file would not be open
+    char found[sizeof NO_CHECKSUM];
+    for (int i = 0; i < 8; i++) n_header |= (uint64_t)(unsigned char)f->map[i] << 8 * i;
+    size_t begin = 8 + (size_t)n_header;
+    snprintf(found, sizeof found, "%016llx", (unsigned long long)sl_checksum(0, f->map + begin, f->size - begin));
+    if (!strcmp(found, metadata(r, "checksum"))) return 0;
+    return sl_fail(err, SL_ERR_FORMAT, "%s: the tensors have the checksum %s, expected %.60s: the file is damaged", r->path,
+                   found, metadata(r, "checksum"));
 }
 
 static int read_run(void *ctx, const sl_backend *be, row_run run) {
@@ -504,6 +544,7 @@ int sl_session_load_chat(sl_engine *engine, const char *path, sl_session **out, 
     rc = sl_tensors_open_file(path, &tensors, err);
     r.tensors = tensors;
     if (!rc) rc = check_file(&r, err);
+    if (!rc) rc = check_checksum(&r, err);
     if (!rc) rc = sl_session_new(engine, 0, &s, err);
     if (!rc) rc = read_session(&r, s, progress, err);
     if (!rc) rc = read_messages(&r, messages, err);

@@ -1,5 +1,6 @@
 // tests/models/test_session_file.c - sl_session_save and sl_session_load: a loaded session continues with the bits of the saved
 // one, and every fault of a file is one error.
+#include "base/hash.h"
 #include "engine/engine_internal.h"
 #include "tests/support/models.h"
 #include "tests/support/run_cli.h"
@@ -135,6 +136,17 @@ static void write_whole(const char *path, const char *data, size_t n) {
     CHECK(!fclose(f));
 }
 
+// Sets the checksum of a file in memory.
+static void seal(char *file, size_t n) {
+    static const char key[] = "\"checksum\":\"";
+    char text[17], *at = memmem(file, n, key, sizeof key - 1);
+    uint64_t n_header;
+    CHECK(at != NULL);
+    memcpy(&n_header, file, 8);
+    snprintf(text, sizeof text, "%016llx", (unsigned long long)sl_checksum(0, file + 8 + n_header, n - 8 - n_header));
+    memcpy(at + sizeof key - 1, text, 16);
+}
+
 static void check_refused(model_fixture *r, const char *name, int code, const char *part) {
     sl_session *s = (sl_session *)r;
     int rc = sl_session_load(r->engine, path_of(name), &s, NULL, &err);
@@ -150,8 +162,8 @@ static void damaged(void) {
         int code;
         const char *part;
     } edits[] = {
-        {"sleigh-session-2", "sleigh-session-1", SL_ERR_ARG, "metadata format is sleigh-session-1, expected sleigh-session-2"},
-        {"\"format\"", "\"fxrmat\"", SL_ERR_FORMAT, "metadata format is missing, expected sleigh-session-2"},
+        {"sleigh-session-3", "sleigh-session-1", SL_ERR_ARG, "metadata format is sleigh-session-1, expected sleigh-session-3"},
+        {"\"format\"", "\"fxrmat\"", SL_ERR_FORMAT, "metadata format is missing, expected sleigh-session-3"},
         {"MLP 768", "MLP 769", SL_ERR_ARG,
          "metadata shape is llama, 4 layers, hidden 256, MLP 769, 8 heads, 2 KV heads, head_dim 128, vocabulary 1024, "
          "norm_eps "},
@@ -200,6 +212,17 @@ static void damaged(void) {
     of_k[1] = 'k', of_v[1] = 'v';
     int32_t *found = memmem(good, n, ids, 300 * sizeof *ids);
     CHECK(found != NULL);
+    uint64_t n_header, seed = test_seed;
+    memcpy(&n_header, good, 8);
+    for (int i = 0; i < 30; i++) { // any bit of K, V, logits or segments
+        size_t at = 8 + n_header + (size_t)((double)(n - 8 - n_header) * test_uniform(&seed));
+        if (i == 0) at = n - 1;
+        if (good + at >= (char *)found && good + at < (char *)(found + 300)) continue;
+        good[at] ^= (char)(1 << i % 8);
+        write_whole(path_of("bad"), good, n);
+        check_refused(&r, "bad", SL_ERR_FORMAT, ": the file is damaged");
+        good[at] ^= (char)(1 << i % 8);
+    }
     found[7] = 1 << 20;
     write_whole(path_of("bad"), good, n);
     check_refused(&r, "bad", SL_ERR_FORMAT, "tensor ids: token 7 is 1048576, expected 0 to 1023");
@@ -340,6 +363,7 @@ static void random_segments(void) {
             is_good &= table[i][0] >= before && table[i][0] < table[i][1] && table[i][1] <= N &&
                        (table[i][2] == 0 || table[i][2] == -1 || table[i][2] == -2);
         memcpy(at, table, sizeof table);
+        seal(file, n);
         write_whole(path_of("random"), file, n);
         if (try_load(r.engine, "random") != (is_good ? 0 : SL_ERR_FORMAT))
             FAIL("%d to %d (%d), %d to %d (%d), %d to %d (%d): expected %d", table[0][0], table[0][1], table[0][2], table[1][0],

@@ -237,8 +237,8 @@ static void damaged_files(void) {
     complete(N, ", \"id_slot\": 1", NULL);
     act(1, "save", 200, "{\"filename\": \"good\"}");
     act(1, "erase", 200, "{}");
-    forge("good", "cut", "sleigh-session-2", "sleigh-session-2", 100);
-    forge("good", "old", "sleigh-session-2", "sleigh-session-1", 0);
+    forge("good", "cut", "sleigh-session-3", "sleigh-session-3", 100);
+    forge("good", "old", "sleigh-session-3", "sleigh-session-1", 0);
     forge("good", "other", "\"weights\":\"fnv1a:", "\"weights\":\"fnv1b:", 0);
     forge("good", "machine", "\"arithmetic\":\"", "\"arithmetix\":\"", 0);
     forge("good", "methods", "\"prefill\":\"0\"", "\"prefill\":\"x\"", 0);
