@@ -119,7 +119,6 @@ static void end_job(sl_job *j) {
     j->state = SL_JOB_ENDED;
     s->all.n_ended++;
     s->all.n_failed += j->error.code != SL_OK;
-    s->all.n_cancelled += j->is_cancelled;
     changed(j);
 }
 

@@ -119,10 +119,10 @@ typedef struct sl_scheduler_stats {
     int n_waiting, n_prefilling, n_decoding; // jobs
     int n_pages, n_free, n_cached;           // pages of the KV cache; free ones; those that only the prefix cache holds
     uint64_t query_tokens, hit_tokens;       // prompt tokens that were looked up in the prefix cache, and found there
-    uint64_t prompt_tokens, generated_tokens, n_steps;  // prefilled and fed; sampled; decode steps
-    uint64_t n_ended, n_failed, n_cancelled, n_refused; // jobs; refused: by max_waiting
-    double prefill_ms, feed_ms, decode_ms;              // durations of the engine's calls
-    double step_ms;                                     // duration of sl_scheduler_step, with these calls
+    uint64_t prompt_tokens, generated_tokens, n_steps; // prefilled and fed; sampled; decode steps
+    uint64_t n_ended, n_failed, n_refused;             // jobs; refused: by max_waiting
+    double prefill_ms, feed_ms, decode_ms;             // durations of the engine's calls
+    double step_ms;                                    // duration of sl_scheduler_step, with these calls
 } sl_scheduler_stats;
 sl_scheduler_stats sl_scheduler_stats_of(const sl_scheduler *s);
 

@@ -4,10 +4,11 @@ only the ports differ. Needs the program haproxy and no package.
 
     scripts/measure/serve_replicas.py -m tiny -o md
 
-Clients send streamed requests without a pause, each with conversation ids (x-session-id) of its own. The answer's `model` tells which replica made
-it. After a while one replica gets SIGKILL, and later it starts again. A row of the table counts the answers of a phase: those that began
-before the kill and were cut by it, those that the other replica gave, and those that failed without being at the killed replica. Exits with
-1 if such a request failed, if a later request went to the dead replica, or if the replica got no request after its return."""
+Clients send streamed requests without a pause, each with conversation ids (x-session-id) of its own. The answer's `model` tells which
+replica made it. After a while the replica that answers more requests gets SIGKILL, and later it starts again. A row of the table counts the
+requests that began in a phase: those that each replica answered, those that the kill cut, and those that failed although the killed replica
+did not have them. Exits with 1 if there is a failure of the last kind, if the kill cut none, or if a replica that lives got no request. The
+test serve_clients/replicas runs a small form."""
 import argparse
 import asyncio
 import json
@@ -66,12 +67,13 @@ class Proxy:
         self.process.wait(10)
 
 
-async def ask(port, session, rng, tokens):
+async def ask(port, session, rng, tokens, live):
     """{begin, end, replica, error}: one streamed answer. replica None: no event came."""
     body = json.dumps({"prompt": f"The hidden number of the bay is {rng.randrange(10**6)}.", "max_tokens": tokens, "stream": True,
                        "ignore_eos": True}).encode()
     row = {"begin": time.monotonic(), "replica": None, "error": None, "session": session}
     done, status = False, ""
+    live.append(row)
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(f"POST /v1/completions HTTP/1.1\r\nHost: a\r\nx-session-id: {session}\r\nConnection: close\r\nContent-Length: "
@@ -84,6 +86,7 @@ async def ask(port, session, rng, tokens):
         writer.close()
     except OSError as e:
         status = str(e)
+    live.remove(row)
     row["end"] = time.monotonic()
     if not done or " 200 " not in status:
         row["error"] = status if " 200 " not in status else "cut"
@@ -95,7 +98,7 @@ async def run(args, folder):
         return sleigh_server.Server(args.sleigh, args.model, "-c", "4k", "-np", str(args.clients), "-t", "1", "--alias", name, port=port)
     servers = {name: await asyncio.to_thread(start, name) for name in ("a", "b")}
     proxy = Proxy([s.port for s in servers.values()], folder)
-    rows, stop, times = [], False, []
+    rows, live, stop, times = [], [], False, []
     await proxy.ready()
     await asyncio.sleep(1)  # the first health checks
 
@@ -103,7 +106,7 @@ async def run(args, folder):
         rng, n = random.Random(number), 0
         while not stop:
             n += 1
-            rows.append(await ask(proxy.port, f"{number}-{n // 4}", rng, args.tokens))  # four turns of a conversation
+            rows.append(await ask(proxy.port, f"{number}-{n // 4}", rng, args.tokens, live))  # four turns of a conversation
             await asyncio.sleep(0.01)
     clients = [asyncio.create_task(client(i)) for i in range(args.clients)]
 
@@ -113,14 +116,18 @@ async def run(args, folder):
             await asyncio.sleep(0.05)
     try:
         await answers(args.requests)
-        await asyncio.sleep(0.2)  # answers often end together; kill within the next ones
-        servers["a"].process.kill()
+        begun = []
+        while len(begun) < max(2, args.clients // 4):
+            await asyncio.sleep(0.01)
+            begun = [r["replica"] for r in live if r["replica"]]
+        killed = max(servers, key=begun.count)
+        servers[killed].process.kill()
         times.append(time.monotonic())
-        servers["a"].process.wait()
+        servers[killed].process.wait()
         times.append(times[0] + 2)  # two failed checks, 0.5 s apart, and their times
         await asyncio.sleep(2)
         await answers(args.requests)
-        servers["a"] = await asyncio.to_thread(start, "a", servers["a"].port)
+        servers[killed] = await asyncio.to_thread(start, killed, servers[killed].port)
         times.append(time.monotonic())
         await asyncio.sleep(2)
         await answers(args.requests)
@@ -130,7 +137,7 @@ async def run(args, folder):
         proxy.stop()
         for s in servers.values():
             s.stop()
-    return rows, times
+    return rows, times, killed
 
 
 def main():
@@ -143,21 +150,24 @@ def main():
     p.add_argument("-o", "--output", choices=("md", "json"), default="md")
     args = p.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        rows, times = asyncio.run(run(args, folder))
+        rows, times, killed = asyncio.run(run(args, folder))
     kill, checked, back = times
     table, faults = [], []
     home = {r["session"]: r["replica"] for r in rows if r["replica"] and r["begin"] < kill}  # where HAProxy sends a conversation
     for name, first, last in zip(PHASES, (0, kill, checked, back), (kill, checked, back, 1e18)):
         of = [r for r in rows if first <= r["begin"] < last]
         running = [r for r in of if r["begin"] < kill <= r["end"]]
-        cut = [r for r in running if r["error"] and (r["replica"] or home.get(r["session"], "a")) == "a"]
+        cut = [r for r in running if r["error"] and (r["replica"] or home.get(r["session"], killed)) == killed]
         other = [r for r in of if r["error"] and r not in cut]
         faults += [f"{name}: {r}" for r in other]
-        table.append({"requests that began": name, "requests": len(of), "by a": sum(r["replica"] == "a" and not r["error"] for r in of),
-                      "by b": sum(r["replica"] == "b" and not r["error"] for r in of), "cut by the kill": len(cut), "other failures": len(other)})
-    if table[2]["by a"]:
+        by = [sum((r["replica"] == killed) == is_killed and not r["error"] for r in of) for is_killed in (True, False)]
+        table.append({"requests that began": name, "requests": len(of), "by the killed one": by[0], "by the other one": by[1],
+                      "cut by the kill": len(cut), "other failures": len(other)})
+    if table[2]["by the killed one"]:
         faults.append("a dead replica answered")
-    if not all(table[i]["by " + r] for i, r in ((0, "a"), (0, "b"), (2, "b"), (3, "a"), (3, "b"))):
+    if not table[0]["cut by the kill"]:
+        faults.append("no answer was cut")
+    if not (table[0]["by the killed one"] and table[3]["by the killed one"] and all(row["by the other one"] for row in table)):
         faults.append("a replica got no request")
     for fault in faults[:10]:
         print(f"serve_replicas: {fault}", file=sys.stderr)

@@ -171,7 +171,7 @@ static void measure_end(serve_server *s, const serve_choice *c) {
     const serve_request *r = c->request;
     const sl_job_times t = sl_job_times_of(c->job);
     const sl_generated made = sl_stream_result(sl_job_stream(c->job));
-    int is_long = made.stop == SL_STOP_LENGTH || made.stop == SL_STOP_CONTEXT;
+    int is_long = r->api.max_tokens == 0 || made.stop == SL_STOP_LENGTH || made.stop == SL_STOP_CONTEXT;
     serve_reason reason = sl_job_error(c->job)->code ? SERVE_ERROR
                           : r->is_done               ? SERVE_ABORT
                           : is_long                  ? SERVE_LENGTH

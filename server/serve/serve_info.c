@@ -129,7 +129,7 @@ int serve_metrics_text(serve_server *s, sl_text *out, sl_error *err) {
                                  .connections = http.connections,
                                  .gone = http.gone,
                                  .timeouts = http.timeouts,
-                                 .refused = http.refused};
+                                 .refused = http.refused + atomic_load(&s->n_refused)};
     pthread_mutex_unlock(&s->lock);
     return serve_metrics_print(&now, &gauges, out, err);
 }

@@ -99,6 +99,7 @@ struct serve_server {
     atomic_int state;         // serve_state
     atomic_int n_requests;    // requests that HTTP has handed over and that are not done
     atomic_size_t n_bytes;    // the bytes of their bodies
+    atomic_long n_refused;    // requests that found too many others or too many bytes here
     serve_queue to_prepare, to_infer;
     pthread_t preparing;
     _Atomic double deadline; // the end of a drain, in ms

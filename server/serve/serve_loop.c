@@ -54,6 +54,7 @@ static void insert(serve_server *s, serve_request *r) {
     else if (grow(s))
         rc = api_no_memory(&e);
     if (rc) {
+        atomic_fetch_add(&s->n_refused, 1);
         serve_refuse(r, &e);
         serve_request_free(s, r);
         return;

@@ -121,11 +121,12 @@ static void print_own(printer *p, const serve_metrics *m, const serve_gauges *g)
     one(p, "sleigh_kv_pages", gauge, m->scheduler.n_pages, "Pages of the KV cache.");
     one(p, "sleigh_kv_pages_free", gauge, m->scheduler.n_free, "Free pages.");
     one(p, "sleigh_kv_pages_cached", gauge, m->scheduler.n_cached, "Pages that only the prefix cache holds.");
-    one(p, "sleigh_cancelled_total", counter, (double)m->scheduler.n_cancelled, "Answers whose client left.");
+    one(p, "sleigh_cancelled_total", counter, (double)m->reasons[SERVE_ABORT], "Answers whose client left.");
     one(p, "sleigh_connections", gauge, (double)g->connections, "Open connections.");
     one(p, "sleigh_clients_gone_total", counter, (double)g->gone, "Requests whose client left or was too slow.");
     one(p, "sleigh_timeouts_total", counter, (double)g->timeouts, "Connections closed for a slow header or body.");
-    one(p, "sleigh_refused_total", counter, (double)g->refused, "Requests that the HTTP server refused.");
+    one(p, "sleigh_refused_total", counter, (double)g->refused,
+        "Requests that a limit refused: of the HTTP server, or of the queue.");
 }
 
 int serve_metrics_print(const serve_metrics *m, const serve_gauges *g, sl_text *out, sl_error *err) {

@@ -88,14 +88,19 @@ serve_request *serve_request_new(serve_server *s, http_exchange *x, int endpoint
     return r;
 }
 
+static void refuse(serve_server *s, http_exchange *x, int status, const char *why) {
+    atomic_fetch_add(&s->n_refused, 1);
+    http_fail(x, status, why);
+}
+
 serve_request *serve_hand_over(serve_server *s, http_exchange *x, int endpoint) {
     enum { PREPARED = 256 }; // requests beside those that may wait and run: they are read, or their client is gone
     if (atomic_load(&s->n_requests) >= s->options.max_waiting + s->n_sequences + PREPARED) {
-        http_fail(x, 429, "too many requests wait");
+        refuse(s, x, 429, "too many requests wait");
         return NULL;
     }
     if (atomic_load(&s->n_bytes) + http_request_of(x)->n_body > s->options.http.max_bodies) {
-        http_fail(x, 503, "the bodies of the requests are too large together");
+        refuse(s, x, 503, "the bodies of the requests are too large together");
         return NULL;
     }
     http_hold(x);

@@ -260,6 +260,7 @@ static void logprobs(void) {
     v = whole("/v1/completions", "\"prompt\": \"The bay\", \"max_tokens\": 0, \"echo\": true, \"logprobs\": 0");
     CHECK_STR(text_of(choice_of(v, 0), "text"), "The bay");
     CHECK_INT(integer(json_object_get(v, "usage"), "completion_tokens"), 0);
+    CHECK(server_metric("sleigh_cancelled_total") == 0); // such an answer is complete
     server_stop();
 }
 

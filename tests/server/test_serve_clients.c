@@ -52,7 +52,7 @@ static void abuse(void) {
 // kill -9 of a replica behind HAProxy: only the requests that it was answering fail.
 static void replicas(void) {
     if (RUN_SHELL("command -v haproxy", NULL).code) TEST_SKIP("needs haproxy");
-    run_measurement("serve_replicas.py", "--clients 6 --requests 24 --tokens 8");
+    run_measurement("serve_replicas.py", "--clients 6 --requests 24 --tokens 100");
 }
 
 const test_suite suite_serve_clients = {"serve_clients", (const test_case[]){{"process", 0, process},

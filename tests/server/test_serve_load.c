@@ -305,6 +305,7 @@ static void queue_full(void) {
     CHECK_INT(r.status, 429);
     CHECK(strstr(r.head, "Retry-After: "));
     CHECK(strstr(r.body, "rate_limit_error"));
+    CHECK(server_metric("sleigh_refused_total") == 1);
     for (int i = 0; i < 3; i++) close(fds[i]);
     server_wait("vllm:num_requests_running", 0);
     server_stop();
