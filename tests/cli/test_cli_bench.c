@@ -452,6 +452,24 @@ static void attn_plot(void) {
     CHECK_LACKS(data, "prefill");
 }
 
+// The bytes that methods read tell what the keys and buckets are. The scores are normal numbers of deviation 2, so that 24% of
+// the rows hold 0.9 of a head's mass, and about 70% of the rows that of one of the four heads that share K and V. A method with
+// buckets reads few rows, because its layer is not a dense one.
+static void attn_reads(void) {
+    result r = RUN("bench", "attn", "--phase", "decode", "-b", "1", "-d", "8k", "-r", "2", "--query-deviation", "2", "--attn",
+                   "dense,topp:p=0.9,saap-kmeans:l=8:window=256", "-o", "json");
+    CHECK_GOOD(r);
+    double floor[3]; // proportional to the bytes
+    json_t *all = document(&r);
+    const json_t *rows = json_object_get(all, "rows");
+    CHECK_INT(json_array_size(rows), 3);
+    for (size_t i = 0; i < 3; i++) floor[i] = number(json_array_get(rows, i), "floor_us");
+    double values = 2 * floor[1] / floor[0] - 1; // the share of V that topp reads
+    CHECK(values > 0.4 && values < 0.9);
+    CHECK(floor[2] > 0 && floor[2] < 0.5 * floor[0]);
+    json_decref(all);
+}
+
 // Depths on both sides of the kernels for short contexts, and one beyond the kernels for long ones.
 static void attn_depths(void) {
     result r = RUN("bench", "attn", "-b", "1", "-d", "128k,200k", "-r", "2", "--phase", "decode", "--attn",
@@ -477,6 +495,7 @@ static const test_case cases[] = {
     {"plot", 0, plot},
     {"attn_errors", 0, attn_errors},
     GPU_CASE("attn-plot", attn_plot),
+    GPU_CASE("attn-reads", attn_reads),
     WHOLE_GPU_CASE("attn-depths", attn_depths),
     {0},
 };

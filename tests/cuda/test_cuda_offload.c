@@ -357,6 +357,30 @@ static void check_hot_rows(int n_heads, int n_kv_heads, int dim, int n_sets, con
     free_pinned();
 }
 
+// The same for a step of a stated error. It searches, because fixture_seed clears its state.
+static void check_hot_stated(int n_heads, int n_kv_heads, int dim) {
+    static const int lengths[] = {5000, 900, 2300};
+    ref_cache c = ref_cache_new(n_heads, n_kv_heads, dim, 3, lengths, 2, test_seed);
+    ref_add_to_values(&c, 1); // without a mean, a stated error needs every row
+    decode_fixture r = fixture_new(&c, "santa-is:proposal=int8:epsilon=0.3", 17);
+    host_cache h = host_cache_of(&r);
+    unsigned long long fetched, hits;
+    fixture_decode(&r);
+    place(&h, &r);
+    add_hot(&h, &r, 20000);
+    fixture_seed(&r, 17);
+    hot_step(&h, &r, "a stated error and an empty cache", &fetched, &hits);
+    CHECK(fetched > 0 && hits == 0);
+    CHECK(check_hot(&h, &r) > 0);
+    fixture_seed(&r, 17);
+    hot_step(&h, &r, "the same step of a stated error again", &fetched, &hits);
+    CHECK(hits > 0);
+    free(h.out);
+    fixture_free(&r);
+    ref_cache_free(&c);
+    free_pinned();
+}
+
 static void hot_rows(void) {
     static const int sets[] = {1, 7, 64, 20000};
     for (int i = 0; i < 4; i++) {
@@ -365,6 +389,8 @@ static void hot_rows(void) {
         check_hot_rows(6, 2, 80, sets[i], "santa-is:S=64:budget=even");
         check_hot_rows(8, 1, 96, sets[i], "santa-is:S=32:proposal=int8:budget=even");
     }
+    check_hot_stated(8, 2, 128);
+    check_hot_stated(4, 4, 64);
 }
 
 // ---- models ----

@@ -252,6 +252,22 @@ static void repeats_equal_bits(void) {
     on_every_kernel(check_repeats, 4, 1);
 }
 
+// The launcher gives the bits of the kernel that it must choose. The two kernels have tiles of 128 and of 64 keys, so their
+// bits differ.
+static void chosen_kernel(void) {
+    prompt p =
+        prompt_new(sl_cuda_dense_prefill_wgmma_runs() ? sl_cuda_dense_prefill_wgmma : sl_cuda_dense_prefill_mma, 128, 4, 1);
+    size_t size = out_size(&p, MAX_TOKENS);
+    bf16 *want = malloc(size);
+    run_checked(&p, 300, MAX_TOKENS);
+    memcpy(want, p.out, size);
+    p.kernel = sl_cuda_dense_prefill;
+    run_checked(&p, 300, MAX_TOKENS);
+    CHECK(!memcmp(p.out, want, size));
+    free(want);
+    prompt_free(&p);
+}
+
 #endif
 
 #define PAIR_CASE(D, G) GPU_CASE("dim" #D "_group" #G, dim##D##_group##G)
@@ -268,6 +284,7 @@ static const test_case cases[] = {
     GPU_CASE("chunks_equal_bits", chunks_equal_bits),
     GPU_CASE("chunks_equal_bits_large_scores", chunks_equal_bits_large_scores),
     GPU_CASE("repeats_equal_bits", repeats_equal_bits),
+    GPU_CASE("chosen_kernel", chosen_kernel),
     {0},
 };
 const test_suite suite_cuda_prefill = {"cuda_prefill", cases};

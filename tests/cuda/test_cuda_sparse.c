@@ -57,6 +57,8 @@ static void budgets(void) {
     static const int n = 3000;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         for (int scale = 0; scale < 2; scale++) fixture_try(all[i], 4, 1, 64, 1, &n, 1.5 * scale);
+    static const int whole = 2048; // 128 units: the last word of their bits is full
+    fixture_try("quest:tokens=2048", 4, 1, 64, 1, &whole, 1.5);
 }
 
 // quest must store the masses of the bounds.
