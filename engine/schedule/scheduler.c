@@ -406,18 +406,15 @@ static sl_job *next_prefill(sl_scheduler *s) {
     return next;
 }
 
-enum { MOST_PASSES = 2 }; // of short prompts between two decode steps
-
-// Runs passes of step_tokens tokens together; one pass if no job decodes. A pass reads all weights, so a short one takes its
-// time too: it counts as half of step_tokens at least.
+// Runs passes of step_tokens tokens together; one pass if no job decodes.
 static void prefill(sl_scheduler *s) {
-    int left = s->options.step_tokens ? s->options.step_tokens : s->engine->prefill_chunk, least = left / MOST_PASSES;
+    int left = s->options.step_tokens ? s->options.step_tokens : s->engine->prefill_chunk;
     int decodes = n_in(s, SL_JOB_DECODES) + n_in(s, SL_JOB_FEEDS) > 0;
     for (sl_job *j; left > 0 && (j = next_prefill(s)) != NULL;) {
         sl_error why;
         int n = j->session->kv.n_tokens < j->n_prefill ? run_pass(j, decodes ? left : s->engine->prefill_chunk, &why) : 0;
         s->n_passes++;
-        left = decodes ? left - (n > 0 && n < least ? least : n) : 0;
+        left = decodes ? left - n : 0;
         if (n < 0) {
             fail_job(j, &why);
             continue;
