@@ -6,7 +6,7 @@
 #include "engine/schedule/scheduler_internal.h"
 #include "engine/stream.h"
 
-#include <float.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -547,21 +547,16 @@ static void run_pass(sl_scheduler *s, const sl_prefill_part *parts, int n) {
     }
 }
 
-// Runs passes with the work of step_tokens tokens together; one pass if no job decodes. A pass reads all weights, so a short
-// one takes its time too: it counts as half of step_tokens, or of a chunk, at least.
+// Runs passes with the work of step_tokens tokens together; one pass if no job decodes.
 static void prefill(sl_scheduler *s) {
-    const sl_model *m = s->engine->model;
     int chunk = s->engine->prefill_chunk, step_tokens = s->options.step_tokens ? s->options.step_tokens : chunk;
     int decodes = n_in(s, SL_JOB_DECODES) + n_in(s, SL_JOB_FEEDS) > 0, n;
-    double flops = sl_model_prefill_flops(m, 0, step_tokens);
-    double least = sl_model_prefill_flops(m, 0, step_tokens < chunk ? step_tokens : chunk) / 2;
-    room r = {.flops = decodes ? flops : DBL_MAX, .least = decodes ? flops / 64 : 0};
+    double flops = sl_model_prefill_flops(s->engine->model, 0, step_tokens);
+    room r = {.flops = decodes ? flops : INFINITY, .least = decodes ? flops / 64 : 0};
     sl_prefill_part parts[s->engine->n_sequences];
     do {
-        double most = r.flops - least; // that is left after the pass
         r.tokens = chunk;
         n = gather_pass(s, parts, &r);
-        if (r.flops > most) r.flops = most;
         run_pass(s, parts, n);
     } while (n && decodes);
 }

@@ -7,8 +7,7 @@
 //
 // sl_scheduler_step moves all jobs on: it admits jobs that fit, prefills at most the work of step_tokens tokens, and runs one
 // decode step of all jobs that decode. So a new prompt delays the next token of the others by the time of this work at most, or
-// by one segment of a sparse prefill. A short pass counts as half of step_tokens, or of a chunk, because each pass reads
-// all weights.
+// by one segment of a sparse prefill.
 //
 // Bits. A job's ids, text and logits are those of its prompt alone, with the same sequence, seeds and methods. The other jobs,
 // the order of events, step_tokens and the prefix cache change no bit.

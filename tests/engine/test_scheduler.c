@@ -414,32 +414,6 @@ static void order(void) {
     free(long_one.ids), free(short_one.ids), free(first.ids), sl_model_free(model);
 }
 
-// Between two tokens of a running answer at most two short prompts are prefilled, because a short pass costs nearly as much as
-// a long one.
-static void short_prompts(void) {
-    enum { N_SHORT = 7, LENGTH = 10 };
-    load();
-    spec running = plain_spec(100, 12), of = plain_spec(LENGTH, 1);
-    sl_engine *e = open_engine((sl_engine_options){.n_sequences = 1 + N_SHORT});
-    sl_scheduler *s;
-    sl_job *jobs[1 + N_SHORT];
-    CHECK_OK(sl_scheduler_new(e, NULL, &s, &err), err);
-    jobs[0] = add(s, &running, NULL);
-    CHECK(sl_scheduler_step(s));
-    CHECK_INT(sl_job_state_of(jobs[0]), SL_JOB_DECODES);
-    for (int i = 1; i <= N_SHORT; i++) of.ids[0]++, jobs[i] = add(s, &of, NULL);
-    for (int n = 100, left = N_SHORT; left > 0; left -= 2) {
-        const int most = left < 2 ? left : 2;
-        CHECK(sl_scheduler_step(s));
-        CHECK_INT(sl_scheduler_stats_of(s).prompt_tokens, n += most * LENGTH);
-    }
-    CHECK_INT(sl_job_state_of(jobs[0]), SL_JOB_DECODES); // it went on in each step
-    while (sl_scheduler_step(s)) continue;
-    for (int i = 0; i <= N_SHORT; i++) sl_job_free(jobs[i]);
-    close_all(s, e);
-    free(running.ids), free(of.ids), sl_model_free(model);
-}
-
 // Answers without a limit outgrow the cache: the others go on with their bits, and the one that was admitted last says
 // why it ends.
 static void outgrows(void) {
@@ -625,7 +599,6 @@ static const test_case cases[] = {
     {"one-prefill-for-all", NEEDS_NOTHING, one_prefill_for_all},
     {"grammar-errors", NEEDS_NOTHING, grammar_errors},
     {"order", NEEDS_NOTHING, order},
-    {"short-prompts", NEEDS_NOTHING, short_prompts},
     {"outgrows", NEEDS_NOTHING, outgrows},
     {"cancels", NEEDS_NOTHING, cancels},
     {"continues", NEEDS_NOTHING, continues},
