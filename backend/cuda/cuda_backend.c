@@ -77,12 +77,12 @@ static void rmsnorm(const sl_backend *be, const float *x, const sl_weight *w, in
     sl_cuda_rmsnorm(x, w->data, n_rows, w->n_cols, eps, out, c->stream);
 }
 
-// Multiplies one matrix with any number of rows, at most SL_LINEAR_ROWS per launch. out_cols: elements of an output row.
+// Multiplies one matrix with any number of rows, in launches. out_cols: elements of an output row.
 static void decode_linear(sl_cuda *c, sl_cuda_linear l, int n_rows, size_t out_cols) {
     if (c->skipped_parts & SL_PART_LINEAR) return;
-    for (int r = 0; r < n_rows; r += SL_LINEAR_ROWS) {
+    for (int r = 0, most = sl_cuda_linear_rows(); r < n_rows; r += most) {
         sl_cuda_linear part = l;
-        part.n_rows = n_rows - r < SL_LINEAR_ROWS ? n_rows - r : SL_LINEAR_ROWS;
+        part.n_rows = n_rows - r < most ? n_rows - r : most;
         part.x = l.x + (size_t)r * l.n_in;
         if (l.out32) part.out32 = l.out32 + r * out_cols;
         if (l.out16) part.out16 = l.out16 + r * out_cols;

@@ -358,8 +358,10 @@ int over_half() {
            sl_device_get(cudaDevAttrReservedSharedMemoryPerBlock) + 128;
 }
 
+template <int NT> constexpr int SHARED_BYTES = WARPS *STAGES *STAGE + (int)sizeof(float4) * TILES *(WARPS - 1) * NT * 32;
+
 template <sl_linear_end END, int NT> void launch(const sl_cuda_linear &p, int n_tiles, cudaStream_t stream) {
-    int shared = WARPS * STAGES * STAGE + (int)sizeof(float4) * TILES * (WARPS - 1) * NT * 32;
+    int shared = SHARED_BYTES<NT>;
     if (END == SL_LINEAR_ADD) shared = max(shared, over_half());
     sl_launch(linear_ring_kernel<END, NT>, dim3(min(n_tiles, sl_multiprocessors())), dim3(THREADS), shared, stream, p, n_tiles);
 }
@@ -442,6 +444,12 @@ extern "C" void sl_cuda_linear_decode(const sl_cuda_linear *args, cudaStream_t s
         launch<SL_LINEAR_ROPE_APPEND>(p, p.n_out / TILE, stream);
         break;
     }
+}
+
+// GPUs of compute capability 8.6, 8.9 and 12.0 have 99 KiB of shared memory for a thread block.
+extern "C" int sl_cuda_linear_rows(void) {
+    const int fixed = SL_LINEAR_ROWS * (int)sizeof(size_t); // kv_row
+    return SHARED_BYTES<4> + fixed <= sl_device_get(cudaDevAttrMaxSharedMemoryPerBlockOptin) ? SL_LINEAR_ROWS : 16;
 }
 
 extern "C" void sl_cuda_rmsnorm(const float *x, const bf16 *w, int n_rows, int n, float eps, bf16 *out, cudaStream_t stream) {

@@ -39,6 +39,7 @@ typedef struct sl_cuda_linear {
 } sl_cuda_linear;
 
 void sl_cuda_linear_decode(const sl_cuda_linear *args, cudaStream_t stream);
+int sl_cuda_linear_rows(void); // the most rows of one launch on the current GPU: SL_LINEAR_ROWS or 16, by its shared memory
 
 // out[r] = bf16(x[r] / sqrt(mean(x[r]^2) + eps) * w): x [n_rows][n] fp32, w [n] bf16
 void sl_cuda_rmsnorm(const float *x, const bf16 *w, int n_rows, int n, float eps, bf16 *out, cudaStream_t stream);

@@ -51,6 +51,7 @@ struct sl_scheduler {
     sl_attn_plan dense;     // methods of prefills that are not sparse
     uint64_t n_added;       // jobs
     uint64_t n_turns;       // counts the jobs' turns in passes that prefill
+    uint64_t n_passes;      // counts these passes
     sl_scheduler_stats all; // the sums since the start
 };
 
@@ -268,12 +269,26 @@ int sl_scheduler_add(sl_scheduler *s, const sl_job_options *o, sl_job **out, sl_
 
 // ---- pages ----
 
+// 1: the next row needs a page for a copy of the last one, which is partly filled and which others hold too.
+static int copies_page(const sl_session *s) {
+    int last = s->kv.n_tokens / SL_PAGE;
+    return s->kv.n_tokens % SL_PAGE && s->engine->device.pool.refs[s->kv.pages[last]] > 1;
+}
+
+// Pages that the session lacks for n_tokens tokens.
+static int n_lacking(const sl_session *s, int n_tokens) {
+    int n = sl_kv_pages_of(n_tokens) - s->kv.n_pages;
+    return (n > 0 ? n : 0) + (n_tokens > s->kv.n_tokens && copies_page(s));
+}
+
 // Pages that admitted jobs may still take, of those that admission counted.
 static int n_outstanding(const sl_scheduler *s) {
     int n = 0;
     for (int i = 0; i < s->n_jobs; i++) {
         const sl_job *j = s->jobs[i];
-        if (j->state != SL_JOB_WAITS && j->n_due > j->session->kv.n_pages) n += j->n_due - j->session->kv.n_pages;
+        if (j->state == SL_JOB_WAITS) continue;
+        if (j->n_due > j->session->kv.n_pages) n += j->n_due - j->session->kv.n_pages;
+        n += copies_page(j->session);
     }
     return n;
 }
@@ -290,6 +305,12 @@ static int make_free(sl_scheduler *s, int n) {
     return pool->n_free >= n;
 }
 
+// A job that waits gives up its own rows: they are prefilled again.
+static void drop_rows(sl_job *j) {
+    sl_session_truncate(j->session, 0, NULL);
+    j->n_cached = 0;
+}
+
 // Frees pages of sessions, where the caller allows it. 0: there are none. for_job: a job that lacks pages; NULL: none
 static int free_sessions(sl_scheduler *s, const sl_job *for_job) {
     if (!s->options.give_up) return 0;
@@ -297,8 +318,7 @@ static int free_sessions(sl_scheduler *s, const sl_job *for_job) {
     for (int i = s->n_jobs - 1; i >= 0; i--) {
         sl_job *j = s->jobs[i];
         if (j == for_job || j->state != SL_JOB_WAITS || !j->session->kv.n_pages) continue;
-        sl_session_truncate(j->session, 0, NULL);
-        j->n_cached = 0;
+        drop_rows(j);
         return 1;
     }
     return 0;
@@ -314,8 +334,8 @@ int sl_scheduler_make_room(sl_scheduler *s, int n) {
 
 // The most pages of the prompt that can come from the cache: the last token of the prompt needs a pass, which gives the logits.
 static int most_cached(const sl_job *j) {
-    // Log-probabilities need a pass over all tokens. A session that the caller lent has its own rows.
-    if (!j->scheduler->tree || j->prompt_logprobs.n_top >= 0 || j->is_lent) return 0;
+    // Log-probabilities need a pass over all tokens. A session that the caller lent has its own rows, unless it gave them up.
+    if (!j->scheduler->tree || j->prompt_logprobs.n_top >= 0 || (j->is_lent && j->session->kv.n_tokens)) return 0;
     int most = (j->n_prefill - (j->n_prefill == j->n)) / SL_PAGE * SL_PAGE;
     return (j->segment ? most / j->segment * j->segment : most) / SL_PAGE;
 }
@@ -365,12 +385,35 @@ static int is_first(const sl_job *a, const sl_job *b) {
     return a->priority != b->priority ? a->priority < b->priority : a->number < b->number;
 }
 
-// 1: the pages of the job fit beside what the admitted jobs may take.
-static int fits(sl_job *j) {
+// Pages that the job lacks beside what the admitted jobs may take. 0 or less: it fits.
+static int n_missing(sl_job *j) {
     const sl_kv_pool *pool = &j->scheduler->engine->device.pool;
     int n_found = find_prefix(j), n_pinned = 0;
     for (int i = 0; i < n_found; i++) n_pinned += pool->refs[j->scheduler->pages[i]] == 1;
-    return j->n_due - j->session->kv.n_pages - n_found + n_pinned <= n_available(j->scheduler);
+    return j->n_due - j->session->kv.n_pages + copies_page(j->session) - n_found + n_pinned - n_available(j->scheduler);
+}
+
+// Pages that sessions beside those of the admitted jobs hold, at least.
+static int n_idle(const sl_scheduler *s) {
+    const sl_kv_pool *pool = &s->engine->device.pool;
+    int n = pool->n_pages - pool->n_free - (s->tree ? sl_prefix_n_evictable(s->tree) : 0);
+    for (int i = 0; i < s->n_jobs; i++)
+        if (s->jobs[i]->state != SL_JOB_WAITS) n -= s->jobs[i]->session->kv.n_pages;
+    return n;
+}
+
+// Makes room for a job that waits, from sessions that may give up their pages: only if that suffices, or if no admitted job
+// will give back pages. Returns 1 when the job fits.
+static int make_fit(sl_scheduler *s, sl_job *j) {
+    int is_alone = s->n_jobs == n_in(s, SL_JOB_WAITS);
+    for (int n; (n = n_missing(j)) > 0;) {
+        if (!is_alone && n > n_idle(s)) return 0;
+        if (free_sessions(s, j)) continue;
+        // Its own rows can keep pages of the prefix cache that nobody else holds.
+        if (!is_alone || !s->options.give_up || !j->session->kv.n_pages) return 0;
+        drop_rows(j);
+    }
+    return 1;
 }
 
 // Admits waiting jobs in their order, up to the first that does not fit.
@@ -380,8 +423,7 @@ static void admit(sl_scheduler *s) {
         for (int i = 0; i < s->n_jobs; i++)
             if (s->jobs[i]->state == SL_JOB_WAITS && (!next || is_first(s->jobs[i], next))) next = s->jobs[i];
         if (!next || s->n_jobs - n_in(s, SL_JOB_WAITS) == s->engine->n_sequences) return;
-        while (!fits(next))
-            if (!free_sessions(s, next)) return;
+        if (!make_fit(s, next)) return;
         sl_error why;
         next->state = SL_JOB_PREFILLS;
         next->times.admitted = sl_now_ms();
@@ -450,13 +492,13 @@ static int can_join(const sl_job *j) {
     return !j->segment && j->prompt_logprobs.n_top < 0;
 }
 
-// The job whose turn it is: the first one, or the one with the fewest tokens left. to_join: for a pass that has other jobs.
-static sl_job *next_prefill(sl_scheduler *s, int to_join) {
+// The job whose turn it is in a pass that has n others: the first one, or the one with the fewest tokens left.
+static sl_job *next_prefill(sl_scheduler *s, int n) {
     sl_job *next = NULL;
-    int by_length = s->n_turns % 2;
+    int by_length = (s->n_passes + (uint64_t)n) % 2;
     for (int i = s->n_jobs - 1; i >= 0; i--) { // can_prefill may end a job
         sl_job *j = s->jobs[i];
-        if (j->in_pass || (to_join && !can_join(j)) || !can_prefill(j)) continue;
+        if (j->in_pass || (n && !can_join(j)) || !can_prefill(j)) continue;
         int is_before = !next || is_first(j, next);
         if (next && by_length && n_left(j) != n_left(next)) is_before = n_left(j) < n_left(next);
         if (is_before) next = j;
@@ -490,7 +532,7 @@ static int add_part(sl_scheduler *s, sl_job *j, sl_prefill_part *part, room *r) 
     sl_error why;
     int rc = set_prefill(s, j, &why), at = j->session->kv.n_tokens, m = sl_session_next_pass(j->session, n_left(j));
     if (!j->segment) m = n_within(j, m, r);
-    if (!rc && !make_free(s, sl_kv_pages_of(at + m) - j->session->kv.n_pages))
+    if (!rc && !make_free(s, n_lacking(j->session, at + m)))
         rc = sl_fail(&why, SL_ERR_MEMORY, "no free page of the KV cache for a prefill"); // admission counted it
     if (!rc)
         rc = sl_kv_reserve(&s->engine->device.pool, &j->session->kv, at + m, &why); // so that two jobs do not count one page
@@ -507,7 +549,7 @@ static int add_part(sl_scheduler *s, sl_job *j, sl_prefill_part *part, room *r) 
 // Fills s->batch and parts with the jobs of the next pass, as far as there is room. Returns their number.
 static int gather_pass(sl_scheduler *s, sl_prefill_part *parts, room *r) {
     int n = 0;
-    for (sl_job *j; r->tokens > 0 && r->flops > r->least && n < s->engine->n_sequences && (j = next_prefill(s, n > 0));) {
+    for (sl_job *j; r->tokens > 0 && r->flops > r->least && n < s->engine->n_sequences && (j = next_prefill(s, n));) {
         s->n_turns++;
         if (!n_left(j)) { // all came from the prefix cache
             end_prefill(j);
@@ -520,6 +562,7 @@ static int gather_pass(sl_scheduler *s, sl_prefill_part *parts, room *r) {
         if (!can_join(j) || !sl_prefill_joins(s->engine)) break;
     }
     for (int i = 0; i < n; i++) s->batch[i]->in_pass = 0;
+    s->n_passes += n > 0;
     return n;
 }
 
@@ -566,8 +609,8 @@ static void prefill(sl_scheduler *s) {
 // 1: the job's next row has a page, or gets one. A job that outgrew what admission counted must leave the others theirs.
 static int has_room(sl_job *j) {
     const sl_kv_seq *kv = &j->session->kv;
-    int n = sl_kv_pages_of(kv->n_tokens + 1) - kv->n_pages;
-    if (n <= 0 || kv->n_tokens >= j->scheduler->engine->n_ctx) return 1;
+    int n = n_lacking(j->session, kv->n_tokens + 1);
+    if (n == 0 || kv->n_tokens >= j->scheduler->engine->n_ctx) return 1;
     while (kv->n_pages >= j->n_due && n_available(j->scheduler) <= 0)
         if (!free_sessions(j->scheduler, j)) return 0;
     return make_free(j->scheduler, n);
@@ -660,12 +703,16 @@ static void refuse_last(sl_scheduler *s) {
     for (int i = 0; i < s->n_jobs; i++)
         if (s->jobs[i]->state != SL_JOB_WAITS && (!last || s->jobs[i]->times.admitted >= last->times.admitted))
             last = s->jobs[i];
-    if (!last) return;
     sl_error why;
-    sl_fail(&why, SL_ERR_MEMORY,
-            "the KV cache is full: %d tokens of all sequences ({kv_tokens}); the answer ended after %d tokens",
-            s->engine->device.pool.n_pages * SL_PAGE, sl_stream_result(last->stream).n_generated);
-    fail_job(last, &why);
+    int n_tokens = s->engine->device.pool.n_pages * SL_PAGE;
+    if (last)
+        sl_fail(&why, SL_ERR_MEMORY,
+                "the KV cache is full: %d tokens of all sequences ({kv_tokens}); the answer ended after %d tokens", n_tokens,
+                sl_stream_result(last->stream).n_generated);
+    else
+        sl_fail(&why, SL_ERR_MEMORY, "the KV cache of %d tokens ({kv_tokens}) has no room, although no other job runs",
+                n_tokens);
+    fail_job(last ? last : s->jobs[0], &why);
 }
 
 int sl_scheduler_step(sl_scheduler *s) {

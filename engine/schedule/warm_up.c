@@ -25,7 +25,8 @@ static int run_steps(sl_session **sessions, int n, sl_error *err) {
 
 int sl_scheduler_warm_up(sl_scheduler *s, sl_error *err) {
     sl_engine *e = sl_scheduler_engine(s);
-    int rc = 0, most = e->n_sequences, n = 0, n_free = e->device.pool.n_free;
+    enum { MOST = 64 }; // a device keeps so many recordings
+    int rc = 0, most = e->n_sequences < MOST ? e->n_sequences : MOST, n = 0, n_free = e->device.pool.n_free;
     if (!e->device.backend->run_step) return 0;
     if (most > n_free) most = n_free; // a page for each session
     if (most >= e->n_ctx) most = e->n_ctx - 1;
@@ -33,6 +34,7 @@ int sl_scheduler_warm_up(sl_scheduler *s, sl_error *err) {
     sl_session *sessions[most];
     while (n < most && !(rc = sl_session_new(e, 0, &sessions[n], err))) n++;
     int chunk = e->prefill_chunk < n_free * SL_PAGE ? e->prefill_chunk : n_free * SL_PAGE;
+    if (chunk > e->n_ctx) chunk = e->n_ctx;
     if (!rc) rc = run_chunk(sessions[0], chunk, err);
     if (!rc) rc = run_steps(sessions, n, err);
     while (n) sl_session_free(sessions[--n]);

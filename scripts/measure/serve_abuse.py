@@ -140,6 +140,7 @@ def hostile_bytes(rng):
 
 async def hostile_client(args, rng, counts):
     while True:
+        writer = None
         try:
             reader, writer = await asyncio.open_connection(HOST, args.port)
             counts["hostile"] += 1
@@ -149,7 +150,8 @@ async def hostile_client(args, rng, counts):
                 writer.transport.abort()  # a reset where bytes are unread
             writer.close()
         except (OSError, asyncio.TimeoutError):
-            writer.transport.abort()
+            if writer:
+                writer.transport.abort()
         await asyncio.sleep(rng.uniform(0.5, 1.5) * args.pause)
 
 

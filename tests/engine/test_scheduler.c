@@ -522,6 +522,73 @@ static void continues(void) {
     sl_model_free(model);
 }
 
+static int give_nothing(void *ctx) {
+    (void)ctx;
+    return 0;
+}
+
+// A job that continues the session, with n tokens of ids. Returns the hash of its logits.
+static uint64_t continue_session(sl_scheduler *s, sl_session *session, const int32_t *ids, int n, int max_tokens) {
+    sl_job_options o = sl_job_options_default();
+    sl_generation generation = sl_generation_default();
+    sl_job *job;
+    generation.max_tokens = max_tokens, generation.sampling = sl_sampling_default();
+    o.session = session, o.ids = ids, o.n = n, o.generation = &generation;
+    CHECK_OK(sl_scheduler_add(s, &o, &job, &err), err);
+    for (int i = 0; sl_scheduler_step(s); i++) CHECK(i < 3000);
+    CHECK_OK(sl_job_error(job)->code, *sl_job_error(job));
+    uint64_t hash = sl_job_logits_hash(job);
+    sl_job_free(job);
+    return hash;
+}
+
+// A session that was cut within a page of the prefix cache copies this page. The cache gives the page up that the copy needs.
+static void copies_a_page(void) {
+    load();
+    spec of = plain_spec(600, 1), other = plain_spec(600, 1), whole = plain_spec(310, 3);
+    other.ids[0]++;
+    memcpy(whole.ids, of.ids, 300 * sizeof *of.ids), memcpy(whole.ids + 300, other.ids, 10 * sizeof *of.ids);
+    sl_engine *e = open_engine((sl_engine_options){.n_sequences = 2, .kv_tokens = 5 * SL_PAGE});
+    sl_scheduler *s;
+    sl_session *session, *filler;
+    CHECK_OK(sl_scheduler_new(e, &(sl_scheduler_options){.give_up = give_nothing}, &s, &err), err);
+    CHECK_OK(sl_session_new(e, 0, &session, &err), err);
+    CHECK_OK(sl_session_new(e, 0, &filler, &err), err);
+    continue_session(s, session, of.ids, 600, 1);
+    CHECK_OK(sl_session_truncate(session, 300, &err), err);
+    sl_job *job = add(s, &other, NULL);
+    while (sl_scheduler_step(s)) continue;
+    sl_job_free(job);
+    CHECK_OK(sl_prefill(filler, of.ids, 10, NULL, &err), err);
+    CHECK(e->device.pool.n_free == 0 && e->device.pool.refs[session->kv.pages[1]] == 2);
+    CHECK(continue_session(s, session, other.ids, 10, 3) == alone(&whole).hash);
+    sl_session_free(session), sl_session_free(filler);
+    close_all(s, e);
+    free(of.ids), free(other.ids), free(whole.ids), sl_model_free(model);
+}
+
+// The own rows of a session keep a page of the prefix cache that it does not hold. No other job can give pages back: it
+// prefills its rows again.
+static void keeps_pages_of_others(void) {
+    load();
+    spec of = plain_spec(600, 1), other = plain_spec(300, 1);
+    sl_engine *e = open_engine((sl_engine_options){.n_sequences = 2, .kv_tokens = 4 * SL_PAGE});
+    sl_scheduler *s;
+    sl_session *session;
+    CHECK_OK(sl_scheduler_new(e, &(sl_scheduler_options){.give_up = give_nothing}, &s, &err), err);
+    CHECK_OK(sl_session_new(e, 0, &session, &err), err);
+    CHECK_OK(sl_prefill(session, of.ids, 300, NULL, &err), err);
+    sl_job *job = add(s, &other, NULL); // the first page of the cache is its own
+    while (sl_scheduler_step(s)) continue;
+    sl_job_free(job);
+    continue_session(s, session, of.ids + 300, 220, 1); // the second page of the cache is the session's
+    CHECK(e->device.pool.n_free == 0 && sl_scheduler_stats_of(s).n_cached == 0);
+    continue_session(s, session, of.ids, 2, 300);
+    sl_session_free(session);
+    close_all(s, e);
+    free(of.ids), free(other.ids), sl_model_free(model);
+}
+
 // ---- the prefix tree ----
 
 enum { ENTRIES = 40, DEPTH = 5, POOL = 64 };
@@ -602,6 +669,8 @@ static const test_case cases[] = {
     {"outgrows", NEEDS_NOTHING, outgrows},
     {"cancels", NEEDS_NOTHING, cancels},
     {"continues", NEEDS_NOTHING, continues},
+    {"copies-a-page", NEEDS_NOTHING, copies_a_page},
+    {"keeps-pages-of-others", NEEDS_NOTHING, keeps_pages_of_others},
     {"tree", NEEDS_NOTHING, tree},
     {0},
 };
