@@ -85,10 +85,10 @@ static void free_plans(cli_plans *p) {
     sl_attn_plan_free(&p->prefill);
 }
 
-static int make_plans(batch *b, const request *r, cli_plans *out, sl_error *err) {
+static int make_plans(batch *b, const request *r, int quiet, cli_plans *out, sl_error *err) {
     const char *attn = cli_record_attn(r->record), *prefill = cli_record_attn_prefill(r->record);
     sl_error why;
-    int rc = cli_run_make_plans(b->run, attn, prefill, (int)r->ids.n, out, &why);
+    int rc = cli_run_make_plans(b->run, attn, prefill, (int)r->ids.n, quiet, out, &why);
     if (!rc) return 0;
     const char *field = attn && !out->has_decode ? "\"attn\": " : prefill && out->has_decode ? "\"attn_prefill\": " : "";
     free_plans(out);
@@ -106,7 +106,7 @@ static int tokenize_all(batch *b, sl_error *err) {
         rc = b->prompter.chat.template ? chat_record_tokenize(&b->prompter, r->record, &r->ids, &r->n_dense, err)
                                        : cli_records_tokenize(&b->records, tok, r->record, &r->ids, &r->n_dense, err);
         if (!rc) rc = cli_check_prompt(b->run, r->ids.n, "--ctx-size", err);
-        if (!rc) rc = make_plans(b, r, &plans, err);
+        if (!rc) rc = make_plans(b, r, 1, &plans, err);
         free_plans(&plans);
         if (b->o->input->question_dense) r->n_dense = (int)r->ids.n;
         rc = cli_records_at_line(&b->records, r->line, rc, err);
@@ -210,7 +210,7 @@ static int add_job(batch *b, request *r, const cli_plans *plans, sl_error *err) 
 
 static int begin(batch *b, request *r, sl_error *err) {
     cli_plans plans = {0};
-    int rc = make_plans(b, r, &plans, err);
+    int rc = make_plans(b, r, 0, &plans, err);
     if (!rc) rc = prepare(b, r, &plans, err);
     if (!rc) rc = add_job(b, r, &plans, err);
     if (!rc) rc = cli_watch_buckets(b->run->engine, err);

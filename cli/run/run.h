@@ -59,12 +59,13 @@ int cli_run_set_prompt(cli_run *run, int n_tokens, sl_error *err); // the same f
 // Replaces auto in any plan by the choice for the current prompt. The caller frees *out.
 int cli_run_choose_plan(cli_run *run, const sl_attn_plan *listed, sl_attn_plan *out, sl_error *err);
 // The methods of one prompt of n tokens, without a change of the engine. attn, prefill: methods for all layers; NULL: those of
-// the flags. The caller frees both plans, also after an error. has_decode: 0: `attn` caused the error.
+// the flags. The caller frees both plans, also after an error. has_decode: 0: `attn` caused the error. quiet 0: a new choice of
+// auto for decoding is reported on stderr.
 typedef struct cli_plans {
     sl_attn_plan decode, prefill;
     int segment, has_decode;
 } cli_plans;
-int cli_run_make_plans(cli_run *run, const char *attn, const char *prefill, int n, cli_plans *out, sl_error *err);
+int cli_run_make_plans(cli_run *run, const char *attn, const char *prefill, int n, int quiet, cli_plans *out, sl_error *err);
 void cli_run_describe(const cli_run *run, FILE *out); // lines model:, backend:, attention: and sampling:
 void cli_run_describe_attention(const cli_run *run, FILE *out);
 // Writes the plan: one specification, or "0=dense 1-31=santa-prop:S=128" if layers differ.

@@ -132,13 +132,13 @@ static int read_prefill(const cli_run *run, const char *text, sl_attn_plan *out,
     return rc ? rc : sl_attn_plan_init(out, n_layers, &spec, err);
 }
 
-int cli_run_make_plans(cli_run *run, const char *attn, const char *prefill, int n, cli_plans *out, sl_error *err) {
+int cli_run_make_plans(cli_run *run, const char *attn, const char *prefill, int n, int quiet, cli_plans *out, sl_error *err) {
     sl_attn_plan wanted;
     sl_attn_spec choice;
     *out = (cli_plans){0};
     run->n_kv = n;
     int rc = read_plan(run, attn, &wanted, err);
-    if (!rc) rc = choose_plan(run, &wanted, n, 1, &out->decode, err);
+    if (!rc) rc = choose_plan(run, &wanted, n, quiet, &out->decode, err);
     sl_attn_plan_free(&wanted);
     if (rc) return rc;
     out->has_decode = 1;

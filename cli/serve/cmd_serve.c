@@ -129,7 +129,7 @@ static char *plan_text(const sl_attn_plan *plan) {
 static int make_plan(void *ctx, const char *attn, const char *prefill, int n, serve_plan *out, const char **field,
                      sl_error *err) {
     cli_plans plans;
-    int rc = cli_run_make_plans(ctx, attn, prefill, n, &plans, err);
+    int rc = cli_run_make_plans(ctx, attn, prefill, n, 1, &plans, err);
     *field = !rc ? NULL : attn && !plans.has_decode ? "attn" : prefill && plans.has_decode ? "attn_prefill" : NULL;
     *out = (serve_plan){.attn = plans.decode, .prefill = plans.prefill, .segment = plans.segment};
     if (rc) return rc;
@@ -158,7 +158,7 @@ static int open_auto(cli_run *run, sl_error *err) {
     cli_plans plans;
     const char *named = sl_auto_in_plan(&run->requested) || sl_auto_in_plan(&run->requested_prefill) ? NULL : "auto";
     if (named) run->attn_auto.measure = measure_nothing;
-    int rc = cli_run_make_plans(run, named, NULL, 1, &plans, err);
+    int rc = cli_run_make_plans(run, named, NULL, 1, 1, &plans, err);
     sl_attn_plan_free(&plans.decode);
     sl_attn_plan_free(&plans.prefill);
     run->attn_auto.measure = measure_nothing;

@@ -1,5 +1,6 @@
 // tests/cli/test_prompt_cache.c - --prompt-cache of generate and chat: fewer tokens to prefill, and the same answer.
 #include "tests/support/run_cli.h"
+#include "tests/support/session_bytes.h"
 #include "tests/test.h"
 
 #include <stdio.h>
@@ -129,10 +130,12 @@ static void chat_files(void) {
     char *data = slurp(file, &n), *at = memmem(data, n, "[{\"role\":\"user\"", 15);
     CHECK(at);
     memcpy(at, "[{\"role\":\"usre\"", 15);
+    seal_session(data, n);
     spill(file, data, n);
     r = CHAT("c\n", "--prompt-cache", file);
     check_error(&r, 1, "message 1: expected \"role\" system, user or assistant, found usre");
     at[0] = '{';
+    seal_session(data, n);
     spill(file, data, n);
     r = CHAT("c\n", "--prompt-cache", file);
     check_error(&r, 1, "tensor messages: line 1");

@@ -1,9 +1,9 @@
 // tests/models/test_session_file.c - sl_session_save and sl_session_load: a loaded session continues with the bits of the saved
 // one, and every fault of a file is one error.
-#include "base/hash.h"
 #include "engine/engine_internal.h"
 #include "tests/support/models.h"
 #include "tests/support/run_cli.h"
+#include "tests/support/session_bytes.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -134,17 +134,6 @@ static void write_whole(const char *path, const char *data, size_t n) {
     FILE *f = fopen(path, "wb");
     CHECK(f && fwrite(data, 1, n, f) == n);
     CHECK(!fclose(f));
-}
-
-// Sets the checksum of a file in memory.
-static void seal(char *file, size_t n) {
-    static const char key[] = "\"checksum\":\"";
-    char text[17], *at = memmem(file, n, key, sizeof key - 1);
-    uint64_t n_header;
-    CHECK(at != NULL);
-    memcpy(&n_header, file, 8);
-    snprintf(text, sizeof text, "%016llx", (unsigned long long)sl_checksum(0, file + 8 + n_header, n - 8 - n_header));
-    memcpy(at + sizeof key - 1, text, 16);
 }
 
 static void check_refused(model_fixture *r, const char *name, int code, const char *part) {
@@ -363,7 +352,7 @@ static void random_segments(void) {
             is_good &= table[i][0] >= before && table[i][0] < table[i][1] && table[i][1] <= N &&
                        (table[i][2] == 0 || table[i][2] == -1 || table[i][2] == -2);
         memcpy(at, table, sizeof table);
-        seal(file, n);
+        seal_session(file, n);
         write_whole(path_of("random"), file, n);
         if (try_load(r.engine, "random") != (is_good ? 0 : SL_ERR_FORMAT))
             FAIL("%d to %d (%d), %d to %d (%d), %d to %d (%d): expected %d", table[0][0], table[0][1], table[0][2], table[1][0],
