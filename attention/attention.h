@@ -264,6 +264,7 @@ typedef struct sl_attn_plan {
 int sl_attn_plan_init(sl_attn_plan *plan, int n_layers, const sl_attn_spec *all, sl_error *err);
 int sl_attn_plan_copy(sl_attn_plan *plan, const sl_attn_plan *from, sl_error *err); // *plan: not initialised
 int sl_attn_plan_same(const sl_attn_plan *a, const sl_attn_plan *b);                // 1: both have n_layers equal layers
+int sl_attn_plan_is_dense(const sl_attn_plan *plan);                                // 1: every layer is dense
 // rule: `0=dense`, `2-5=santa:S=64`. option: the name in messages, attn_layer or attn_prefill_layer
 int sl_attn_plan_set(sl_attn_plan *plan, const char *option, const char *rule, sl_error *err);
 // Reads a file of lines `layer S`, and sets parameter S of each named layer. '#' starts a comment.

@@ -25,6 +25,12 @@ int sl_attn_plan_same(const sl_attn_plan *a, const sl_attn_plan *b) {
     return same;
 }
 
+int sl_attn_plan_is_dense(const sl_attn_plan *plan) {
+    int n = 0;
+    while (n < plan->n_layers && plan->layer[n].method == &sl_method_dense) n++;
+    return n == plan->n_layers;
+}
+
 void sl_attn_plan_free(sl_attn_plan *plan) {
     free(plan->layer);
     *plan = (sl_attn_plan){0};

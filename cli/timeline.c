@@ -98,16 +98,19 @@ int cli_check_prompt(const cli_run *run, size_t n, const char *how, sl_error *er
 
 // ---- tokens in ----
 
+sl_prefill_report *cli_new_prefill_reports(int n) {
+    sl_prefill_report *reports = malloc((size_t)n * sizeof *reports);
+    for (int i = 0; reports && i < n; i++) reports[i] = sl_prefill_report_none();
+    return reports;
+}
+
 // Makes t->prefill, when a layer does not prefill densely.
 static int new_prefill_reports(cli_timeline *t, sl_error *err) {
     const sl_config *c = sl_model_config(t->run->model);
-    int n = c->n_layers * c->n_heads, is_sparse = 0;
-    for (int i = 0; i < t->run->prefill.n_layers; i++) is_sparse |= t->run->prefill.layer[i].method != &sl_method_dense;
-    if (!is_sparse || t->prefill) return 0;
-    t->prefill = malloc((size_t)n * sizeof *t->prefill);
-    if (!t->prefill) return sl_fail(err, SL_ERR_MEMORY, "reports of %d heads: out of memory", n);
-    for (int i = 0; i < n; i++) t->prefill[i] = sl_prefill_report_none();
-    return 0;
+    int n = c->n_layers * c->n_heads;
+    if (sl_attn_plan_is_dense(&t->run->prefill) || t->prefill) return 0;
+    t->prefill = cli_new_prefill_reports(n);
+    return t->prefill ? 0 : sl_fail(err, SL_ERR_MEMORY, "reports of %d heads: out of memory", n);
 }
 
 sl_prefill_report cli_timeline_prefill_total(const cli_timeline *t) {

@@ -38,6 +38,7 @@ int cli_timeline_cut(cli_timeline *t, int n_tokens, sl_error *err);
 // n_prefill SL_CONTINUES: a conversation, of which all n tokens are prefilled.
 int cli_timeline_prefix(cli_timeline *t, const int32_t *ids, int n_prefill, int n, sl_error *err);
 // The sums over layers and heads.
+sl_prefill_report *cli_new_prefill_reports(int n); // [n] of no row, from malloc; NULL: out of memory
 sl_prefill_report cli_timeline_prefill_total(const cli_timeline *t);
 // Append tokens: prefill with the methods of the run, feed with one decode step per token. Ctrl+C ends them early and sets
 // `stopped`.

@@ -22,14 +22,16 @@ static float *prefill_logits_row(const sl_engine *e, int n) {
     return e->device.pass.logits + (size_t)(e->n_sequences - n) * e->model->config.n_vocab;
 }
 
-// The next n tokens of one session: one range of n rows.
-static sl_batch prefill_batch(sl_session *s, const int32_t *ids, int n) {
-    const sl_sparse_prefill *prefill = &s->engine->prefill;
-    sl_device *d = &s->engine->device;
-    set_range(&(sl_prefill_part){s, ids, n}, 0, 0);
-    sl_pass_upload(d, n, NULL);
-    sl_batch pass = sl_pass_batch(d, 0, 1, n, SL_LINEAR_PREFILL);
-    pass.logits = prefill_logits_row(s->engine, 1);
+// A range for each part.
+static sl_batch prefill_batch(const sl_prefill_part *parts, int n_parts) {
+    const sl_engine *e = parts[0].session->engine;
+    const sl_sparse_prefill *prefill = &e->prefill;
+    sl_device *d = &parts[0].session->engine->device;
+    int n_rows = 0;
+    for (int i = 0; i < n_parts; n_rows += parts[i++].n) set_range(&parts[i], i, n_rows);
+    sl_pass_upload(d, n_rows, NULL);
+    sl_batch pass = sl_pass_batch(d, 0, n_parts, n_rows, SL_LINEAR_PREFILL);
+    pass.logits = prefill_logits_row(e, n_parts);
     if (prefill->has_masks) pass.propose = d->attention->propose;
     if (prefill->segment_tokens) pass.attend_step = SL_MASK_BLOCK;
     if (d->pool.offload) pass.open_layer = sl_kv_stream_open;
@@ -87,7 +89,7 @@ static int prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *
         m = sl_session_next_pass(s, n - i);
         rc = sl_cancel_poll(&e->cancel, err);
         if (rc) break;
-        sl_batch pass = prefill_batch(s, ids + i, m);
+        sl_batch pass = prefill_batch(&(sl_prefill_part){s, ids + i, m}, 1);
         pass.n_out = i + m == n;
         if (progress && m > e->prefill_chunk) e->prefill.progress = (struct sl_pass_progress){*progress, i, m, n};
         run_prefill(&pass);
@@ -146,22 +148,16 @@ static int reserve_parts(const sl_prefill_part *parts, int n_parts, sl_error *er
 
 static int run_parts(const sl_prefill_part *parts, int n_parts, sl_session *const *sessions, sl_error *err) {
     sl_engine *e = sessions[0]->engine;
-    int before[n_parts], last_rows[n_parts], n_rows = 0; // at most n_sequences: the precondition of sl_prefill_together
-    for (int i = 0; i < n_parts; i++) {
-        set_range(&parts[i], i, n_rows);
-        before[i] = sessions[i]->kv.n_tokens;
-        n_rows += parts[i].n;
-        last_rows[i] = n_rows - 1;
-    }
-    sl_pass_upload(&e->device, n_rows, NULL);
+    sl_batch pass = prefill_batch(parts, n_parts);
+    const sl_row_range *ranges = pass.ranges;
+    int last_rows[n_parts]; // at most n_sequences: the precondition of sl_prefill_together
+    for (int i = 0; i < n_parts; i++) last_rows[i] = ranges[i].first + ranges[i].n_rows - 1;
     sl_logits_before_step(&e->device, sessions, n_parts, e->n_sequences - n_parts, n_parts);
-    sl_batch pass = sl_pass_batch(&e->device, 0, n_parts, n_rows, SL_LINEAR_PREFILL);
     pass.n_out = n_parts, pass.out_rows = last_rows;
-    pass.logits = prefill_logits_row(e, n_parts);
     run_prefill(&pass);
     for (int i = 0; i < n_parts; i++) end_pass(sessions[i], parts[i].ids, parts[i].n);
     int rc = e->device.backend->finish(e->device.backend, err);
-    for (int i = 0; rc && i < n_parts; i++) sl_session_cut_rows(sessions[i], before[i]), sessions[i]->has_logits = 0;
+    for (int i = 0; rc && i < n_parts; i++) sl_session_cut_rows(sessions[i], ranges[i].position), sessions[i]->has_logits = 0;
     if (rc) return rc;
     sl_logits_after_step(&e->device, sessions, n_parts, e->n_sequences - n_parts);
     for (int i = 0; i < n_parts; i++) sl_session_build_extras(sessions[i]);
@@ -213,7 +209,7 @@ static int prefill_logits(sl_session *s, const int32_t *ids, int n, float *logit
         m = sl_session_next_pass(s, n - i);
         rc = sl_cancel_poll(&e->cancel, err);
         if (rc) break;
-        sl_batch pass = prefill_batch(s, ids + i, m);
+        sl_batch pass = prefill_batch(&(sl_prefill_part){s, ids + i, m}, 1);
         pass.n_out = m;
         pass.logits = NULL; // in groups, below
         pass.logits_mode = SL_LINEAR_PREFILL;

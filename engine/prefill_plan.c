@@ -38,12 +38,9 @@ static int set_segment(sl_engine *e, int n_tokens, sl_error *err) {
 
 static int set_prefill(sl_engine *e, const sl_attn_plan *plan, int segment, sl_error *err) {
     sl_attn_plan copy;
-    int is_sparse = 0, has_masks = 0;
+    int is_sparse = !sl_attn_plan_is_dense(plan), has_masks = 0;
     SL_CHECK(plan->n_layers == e->geom.n_layers);
-    for (int i = 0; i < plan->n_layers; i++) {
-        is_sparse |= plan->layer[i].method != &sl_method_dense;
-        has_masks |= sl_attn_makes_mask(&plan->layer[i]);
-    }
+    for (int i = 0; i < plan->n_layers; i++) has_masks |= sl_attn_makes_mask(&plan->layer[i]);
     if (e->prefill.segment_tokens == (is_sparse ? segment : 0) && sl_attn_plan_same(&e->prefill.plan, plan)) return 0;
     int rc = is_sparse ? check_prefill(e, plan, segment, err) : 0;
     if (!rc) rc = sl_attn_plan_copy(&copy, plan, err);

@@ -183,14 +183,27 @@ static int check_free(const sl_kv_pool *pool, int n, sl_error *err) {
                    n, SL_PAGE, pool->n_free, pool->n_pages);
 }
 
-int sl_kv_reserve(sl_kv_pool *pool, sl_kv_seq *seq, int n_tokens, sl_error *err) {
+// 1: rows up to n_tokens begin in a partly filled page.
+static int fills_page(const sl_kv_seq *seq, int n_tokens) {
+    return n_tokens > seq->n_tokens && seq->n_tokens % SL_PAGE;
+}
+
+// 1: this page is copied before it is written, because another sequence also holds it.
+static int copies_page(const sl_kv_pool *pool, const sl_kv_seq *seq, int n_tokens) {
+    return fills_page(seq, n_tokens) && pool->refs[seq->pages[seq->n_tokens / SL_PAGE]] > 1;
+}
+
+int sl_kv_lacking(const sl_kv_pool *pool, const sl_kv_seq *seq, int n_tokens) {
     int want = sl_kv_pages_of(n_tokens), more = want > seq->n_pages ? want - seq->n_pages : 0;
-    // If another sequence also holds the partly filled last page, the page is copied before it is written.
-    int last = seq->n_tokens / SL_PAGE,
-        shared = n_tokens > seq->n_tokens && seq->n_tokens % SL_PAGE && pool->refs[seq->pages[last]] > 1;
-    if (n_tokens > seq->n_tokens && seq->n_tokens % SL_PAGE && !shared) pool->versions[seq->pages[last]]++;
-    if (more + shared == 0) return 0;
-    int rc = check_free(pool, more + shared, err);
+    return more + copies_page(pool, seq, n_tokens);
+}
+
+int sl_kv_reserve(sl_kv_pool *pool, sl_kv_seq *seq, int n_tokens, sl_error *err) {
+    int want = sl_kv_pages_of(n_tokens), lacking = sl_kv_lacking(pool, seq, n_tokens), last = seq->n_tokens / SL_PAGE;
+    int shared = copies_page(pool, seq, n_tokens);
+    if (fills_page(seq, n_tokens) && !shared) pool->versions[seq->pages[last]]++;
+    if (lacking == 0) return 0;
+    int rc = check_free(pool, lacking, err);
     if (!rc) rc = grow_table(seq, want, err);
     if (rc) return rc;
     if (shared) {

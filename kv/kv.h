@@ -68,6 +68,8 @@ size_t sl_kv_bytes_per_token(int n_layers, int n_kv_heads, int head_dim);
 // Makes room for rows [0, n_tokens). If the next row lies in a page that another sequence also holds, the sequence gets a copy
 // of this page. SL_ERR_MEMORY when the pool has too few free pages; then nothing changes.
 int sl_kv_reserve(sl_kv_pool *pool, sl_kv_seq *seq, int n_tokens, sl_error *err);
+// The free pages that sl_kv_reserve needs, with one for the copy of a shared page.
+int sl_kv_lacking(const sl_kv_pool *pool, const sl_kv_seq *seq, int n_tokens);
 // Keeps the first n_tokens rows, and releases the pages that hold no such row.
 void sl_kv_truncate(sl_kv_pool *pool, sl_kv_seq *seq, int n_tokens);
 // dst (empty) gets the first n_tokens rows of src: full pages are shared, a partly filled last page is copied. Later writes of

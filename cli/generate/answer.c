@@ -78,7 +78,7 @@ static json_t *counters_json(const sl_attn_stats *s) {
     return out;
 }
 
-// The answers that were decoded together.
+// The field `group`: the answers that were decoded together with this one.
 static json_t *group_json(const cli_answer *a) {
     const sl_attn_stats *s = sl_engine_attn_stats(a->t->run->engine);
     const cli_totals *t = a->totals;

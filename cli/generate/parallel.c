@@ -56,7 +56,7 @@ typedef struct batch {
     cli_progress progress;
     cli_totals all; // so far
     int has_stepped, rc;
-    sl_error error; // of rc, which a callback returned
+    sl_error error; // the error of rc, which on_change sets
 } batch;
 
 // ---- reading ----
@@ -80,18 +80,13 @@ static int read_requests(batch *b, sl_error *err) {
     return rc;
 }
 
-static void free_plans(cli_plans *p) {
-    sl_attn_plan_free(&p->decode);
-    sl_attn_plan_free(&p->prefill);
-}
-
 static int make_plans(batch *b, const request *r, int quiet, cli_plans *out, sl_error *err) {
     const char *attn = cli_record_attn(r->record), *prefill = cli_record_attn_prefill(r->record);
     sl_error why;
     int rc = cli_run_make_plans(b->run, attn, prefill, (int)r->ids.n, quiet, out, &why);
     if (!rc) return 0;
     const char *field = attn && !out->has_decode ? "\"attn\": " : prefill && out->has_decode ? "\"attn_prefill\": " : "";
-    free_plans(out);
+    cli_plans_free(out);
     return sl_fail(err, rc, "%s%.900s", field, cli_error_text(&why));
 }
 
@@ -107,7 +102,7 @@ static int tokenize_all(batch *b, sl_error *err) {
                                        : cli_records_tokenize(&b->records, tok, r->record, &r->ids, &r->n_dense, err);
         if (!rc) rc = cli_check_prompt(b->run, r->ids.n, "--ctx-size", err);
         if (!rc) rc = make_plans(b, r, 1, &plans, err);
-        free_plans(&plans);
+        cli_plans_free(&plans);
         if (b->o->input->question_dense) r->n_dense = (int)r->ids.n;
         rc = cli_records_at_line(&b->records, r->line, rc, err);
     }
@@ -116,9 +111,9 @@ static int tokenize_all(batch *b, sl_error *err) {
 
 // ---- what a step has made ----
 
-static size_t n_heads_of(const batch *b) {
+static int n_heads_of(const batch *b) {
     const sl_config *c = sl_model_config(b->run->model);
-    return (size_t)c->n_layers * c->n_heads;
+    return c->n_layers * c->n_heads;
 }
 
 // After a pass of the request: its reports, and the progress.
@@ -126,7 +121,7 @@ static void take_pass(batch *b, request *r, const sl_job *j) {
     int n = sl_session_n_tokens(sl_job_session(j));
     double ms = sl_job_times_of(j).prefill_ms;
     if (n > r->n_dense) n = r->n_dense;
-    for (size_t i = 0; r->prefill && ms > r->prefill_ms && i < n_heads_of(b); i++) {
+    for (int i = 0; r->prefill && ms > r->prefill_ms && i < n_heads_of(b); i++) {
         sl_prefill_report_add(&r->prefill[i], &b->pass[i]);
         b->pass[i] = sl_prefill_report_none();
     }
@@ -156,28 +151,10 @@ static void on_change(void *ctx, sl_job *j) {
 
 // ---- the jobs ----
 
-static char *plan_text(const sl_attn_plan *plan) {
-    char text[CLI_ATTN_TEXT];
-    cli_plan_format(plan, text, sizeof text);
-    return strdup(text);
-}
-
-static int is_dense(const sl_attn_plan *p) {
-    int n = 0;
-    while (n < p->n_layers && p->layer[n].method == &sl_method_dense) n++;
-    return n == p->n_layers;
-}
-
-static sl_prefill_report *new_reports(size_t n) {
-    sl_prefill_report *reports = malloc(n * sizeof *reports);
-    for (size_t i = 0; reports && i < n; i++) reports[i] = sl_prefill_report_none();
-    return reports;
-}
-
 static int prepare(batch *b, request *r, const cli_plans *plans, sl_error *err) {
-    int is_sparse = !is_dense(&plans->prefill);
-    r->attn = plan_text(&plans->decode), r->attn_prefill = plan_text(&plans->prefill);
-    if (is_sparse) r->prefill = new_reports(n_heads_of(b));
+    int is_sparse = !sl_attn_plan_is_dense(&plans->prefill);
+    r->attn = cli_plan_text(&plans->decode), r->attn_prefill = cli_plan_text(&plans->prefill);
+    if (is_sparse) r->prefill = cli_new_prefill_reports(n_heads_of(b));
     if (!r->attn || !r->attn_prefill || (is_sparse && !r->prefill)) return sl_fail(err, SL_ERR_MEMORY, "prompt: out of memory");
     return sl_text_append(&r->text, "", 0, err);
 }
@@ -214,7 +191,7 @@ static int begin(batch *b, request *r, sl_error *err) {
     if (!rc) rc = prepare(b, r, &plans, err);
     if (!rc) rc = add_job(b, r, &plans, err);
     if (!rc) rc = cli_watch_buckets(b->run->engine, err);
-    free_plans(&plans);
+    cli_plans_free(&plans);
     b->n_begun++, b->n_running += r->job != NULL;
     return cli_records_at_line(&b->records, r->line, rc, err);
 }
@@ -349,7 +326,7 @@ static int run_batch(batch *b, sl_error *err) {
     // A new prompt is prefilled before the next decode step: the sooner it decodes with the others, the fewer steps there are.
     const sl_scheduler_options options = {.step_tokens = INT_MAX};
     int rc = tokenize_all(b, err);
-    if (!rc && !(b->pass = new_reports(n_heads_of(b)))) rc = sl_fail(err, SL_ERR_MEMORY, "reports: out of memory");
+    if (!rc && !(b->pass = cli_new_prefill_reports(n_heads_of(b)))) rc = sl_fail(err, SL_ERR_MEMORY, "reports: out of memory");
     if (!rc) rc = sl_scheduler_new(b->run->engine, &options, &b->scheduler, err);
     if (rc) return rc;
     b->run->prefill_into = b->pass;

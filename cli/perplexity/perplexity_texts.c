@@ -74,12 +74,11 @@ static int set_windows(perplexity *p, sl_error *err) {
 
 static int set_scored(perplexity *p, sl_error *err) {
     const cli_perplexity_flags *o = p->o;
-    int is_dense = 1;
+    int is_dense = sl_attn_plan_is_dense(&p->run.requested);
     p->first = o->perplexity->score ? p->n_ctx - 1 - o->perplexity->score : p->n_ctx / 2;
     if (o->perplexity->dense_prefix > p->first)
         return sl_fail(err, SL_ERR_ARG, "--dense-prefix %d: expected at most %d, so that --attn predicts every scored token",
                        o->perplexity->dense_prefix, p->first);
-    for (int i = 0; i < p->run.requested.n_layers; i++) is_dense &= p->run.requested.layer[i].method == &sl_method_dense;
     p->n_dense = o->perplexity->dense_prefix >= 0 ? o->perplexity->dense_prefix : is_dense ? p->n_ctx : p->first;
     if (o->perplexity->histories.n && p->n_dense != p->n_ctx)
         return sl_fail(err, SL_ERR_ARG,

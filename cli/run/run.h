@@ -66,11 +66,13 @@ typedef struct cli_plans {
     int segment, has_decode;
 } cli_plans;
 int cli_run_make_plans(cli_run *run, const char *attn, const char *prefill, int n, int quiet, cli_plans *out, sl_error *err);
+void cli_plans_free(cli_plans *plans);
 void cli_run_describe(const cli_run *run, FILE *out); // lines model:, backend:, attention: and sampling:
 void cli_run_describe_attention(const cli_run *run, FILE *out);
 // Writes the plan: one specification, or "0=dense 1-31=santa-prop:S=128" if layers differ.
 enum { CLI_ATTN_TEXT = 16384 };
 void cli_plan_format(const sl_attn_plan *plan, char *buf, size_t size);
+char *cli_plan_text(const sl_attn_plan *plan); // the same, from malloc; NULL: out of memory
 void cli_run_format_attention(const cli_run *run, char *buf, size_t size);
 // The methods of later prefills. text NULL: the methods of the flags; else a method for all layers, then rules in the form of
 // --attn-prefill-layer.

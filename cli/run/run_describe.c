@@ -37,6 +37,12 @@ void cli_plan_format(const sl_attn_plan *plan, char *buf, size_t size) {
     }
 }
 
+char *cli_plan_text(const sl_attn_plan *plan) {
+    char text[CLI_ATTN_TEXT];
+    cli_plan_format(plan, text, sizeof text);
+    return strdup(text);
+}
+
 void cli_run_format_attention(const cli_run *run, char *buf, size_t size) {
     cli_plan_format(&run->plan, buf, size);
 }

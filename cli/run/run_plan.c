@@ -148,6 +148,11 @@ int cli_run_make_plans(cli_run *run, const char *attn, const char *prefill, int 
     return rc;
 }
 
+void cli_plans_free(cli_plans *p) {
+    sl_attn_plan_free(&p->decode);
+    sl_attn_plan_free(&p->prefill);
+}
+
 // ---- the length of the prompt ----
 
 // --attn-prefill=auto: sets the choice for the current prompt, and reports it on stderr if it is another one than before.

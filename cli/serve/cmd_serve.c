@@ -120,12 +120,6 @@ static void signals_end(signals *s) {
 
 // ---- the model ----
 
-static char *plan_text(const sl_attn_plan *plan) {
-    char text[CLI_ATTN_TEXT];
-    cli_plan_format(plan, text, sizeof text);
-    return strdup(text);
-}
-
 static int make_plan(void *ctx, const char *attn, const char *prefill, int n, serve_plan *out, const char **field,
                      sl_error *err) {
     cli_plans plans;
@@ -133,7 +127,7 @@ static int make_plan(void *ctx, const char *attn, const char *prefill, int n, se
     *field = !rc ? NULL : attn && !plans.has_decode ? "attn" : prefill && plans.has_decode ? "attn_prefill" : NULL;
     *out = (serve_plan){.attn = plans.decode, .prefill = plans.prefill, .segment = plans.segment};
     if (rc) return rc;
-    out->attn_text = plan_text(&out->attn), out->prefill_text = plan_text(&out->prefill);
+    out->attn_text = cli_plan_text(&out->attn), out->prefill_text = cli_plan_text(&out->prefill);
     return out->attn_text && out->prefill_text ? 0 : sl_fail(err, SL_ERR_MEMORY, "attention plan: out of memory");
 }
 
@@ -159,8 +153,7 @@ static int open_auto(cli_run *run, sl_error *err) {
     const char *named = sl_auto_in_plan(&run->requested) || sl_auto_in_plan(&run->requested_prefill) ? NULL : "auto";
     if (named) run->attn_auto.measure = measure_nothing;
     int rc = cli_run_make_plans(run, named, NULL, 1, 1, &plans, err);
-    sl_attn_plan_free(&plans.decode);
-    sl_attn_plan_free(&plans.prefill);
+    cli_plans_free(&plans);
     run->attn_auto.measure = measure_nothing;
     return rc;
 }

@@ -38,7 +38,7 @@ static int find(sl_scheduler *s, const sl_cached_prompt *p, int32_t **pages, sl_
     int n = rc ? 0 : sl_prefix_find(sl_scheduler_tree(s), key, p->ids, most, *pages);
     free(key);
     if (rc) return rc;
-    return p->segment ? n * SL_PAGE / p->segment * p->segment / SL_PAGE : n;
+    return sl_whole_segments(n, p->segment);
 }
 
 static int need_tree(const sl_scheduler *s, sl_error *err) {

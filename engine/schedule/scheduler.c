@@ -269,27 +269,21 @@ int sl_scheduler_add(sl_scheduler *s, const sl_job_options *o, sl_job **out, sl_
 
 // ---- pages ----
 
-// 1: the next row needs a page for a copy of the last one, which is partly filled and which others hold too.
-static int copies_page(const sl_session *s) {
-    int last = s->kv.n_tokens / SL_PAGE;
-    return s->kv.n_tokens % SL_PAGE && s->engine->device.pool.refs[s->kv.pages[last]] > 1;
-}
-
 // Pages that the session lacks for n_tokens tokens.
 static int n_lacking(const sl_session *s, int n_tokens) {
-    int n = sl_kv_pages_of(n_tokens) - s->kv.n_pages;
-    return (n > 0 ? n : 0) + (n_tokens > s->kv.n_tokens && copies_page(s));
+    return sl_kv_lacking(&s->engine->device.pool, &s->kv, n_tokens);
+}
+
+// Pages that the job may still take, of those that admission counts.
+static int n_open(const sl_job *j) {
+    return n_lacking(j->session, j->n_due * SL_PAGE);
 }
 
 // Pages that admitted jobs may still take, of those that admission counted.
 static int n_outstanding(const sl_scheduler *s) {
     int n = 0;
-    for (int i = 0; i < s->n_jobs; i++) {
-        const sl_job *j = s->jobs[i];
-        if (j->state == SL_JOB_WAITS) continue;
-        if (j->n_due > j->session->kv.n_pages) n += j->n_due - j->session->kv.n_pages;
-        n += copies_page(j->session);
-    }
+    for (int i = 0; i < s->n_jobs; i++)
+        if (s->jobs[i]->state != SL_JOB_WAITS) n += n_open(s->jobs[i]);
     return n;
 }
 
@@ -336,14 +330,13 @@ int sl_scheduler_make_room(sl_scheduler *s, int n) {
 static int most_cached(const sl_job *j) {
     // Log-probabilities need a pass over all tokens. A session that the caller lent has its own rows, unless it gave them up.
     if (!j->scheduler->tree || j->prompt_logprobs.n_top >= 0 || (j->is_lent && j->session->kv.n_tokens)) return 0;
-    int most = (j->n_prefill - (j->n_prefill == j->n)) / SL_PAGE * SL_PAGE;
-    return (j->segment ? most / j->segment * j->segment : most) / SL_PAGE;
+    return sl_whole_segments((j->n_prefill - (j->n_prefill == j->n)) / SL_PAGE, j->segment);
 }
 
 static int find_prefix(sl_job *j) { // to s->pages
     sl_scheduler *s = j->scheduler;
     int most = most_cached(j), n = most ? sl_prefix_find(s->tree, j->key, j->ids, most, s->pages) : 0;
-    return j->segment ? n * SL_PAGE / j->segment * j->segment / SL_PAGE : n;
+    return sl_whole_segments(n, j->segment);
 }
 
 // Takes the pages that the cache has beyond the job's own, which are dropped.
@@ -390,7 +383,7 @@ static int n_missing(sl_job *j) {
     const sl_kv_pool *pool = &j->scheduler->engine->device.pool;
     int n_found = find_prefix(j), n_pinned = 0;
     for (int i = 0; i < n_found; i++) n_pinned += pool->refs[j->scheduler->pages[i]] == 1;
-    return j->n_due - j->session->kv.n_pages + copies_page(j->session) - n_found + n_pinned - n_available(j->scheduler);
+    return n_open(j) - n_found + n_pinned - n_available(j->scheduler);
 }
 
 // Pages that sessions beside those of the admitted jobs hold, at least.
@@ -508,8 +501,8 @@ static sl_job *next_prefill(sl_scheduler *s, int n) {
 
 // What may still be prefilled before the next decode step.
 typedef struct room {
-    int tokens;   // of this pass
-    double flops; // of all passes (sl_model_prefill_flops)
+    int tokens;   // that this pass may still take
+    double flops; // that all passes together may still take (sl_model_prefill_flops)
     double least; // with fewer left, no further job begins, because a tiny piece of a prompt costs as much as a larger one
 } room;
 

@@ -11,6 +11,10 @@ sl_prefix_tree *sl_scheduler_tree(const sl_scheduler *s); // NULL: no prefix cac
 int sl_scheduler_set_prefill(const sl_scheduler *s, const sl_attn_plan *plan, int segment, sl_error *err);
 // Makes n free pages that no admitted job counts on, and returns 1. 0: there are not so many.
 int sl_scheduler_make_room(sl_scheduler *s, int n);
+// The pages of n that hold whole segments of a sparse prefill. segment 0: all
+static inline int sl_whole_segments(int n_pages, int segment) {
+    return segment ? n_pages * SL_PAGE / segment * segment / SL_PAGE : n_pages;
+}
 // The key of prompts with these methods and this salt (NULL: "") in the prefix cache. The caller frees *out.
 int sl_prefix_key(const sl_attn_plan *prefill, int segment, const char *salt, char **out, sl_error *err);
 

@@ -64,7 +64,7 @@ static int open_new(serve_server *s, char *name, const sl_job_options *o, serve_
     sl_session *session = NULL;
     if (o->prefill) p.prefill = *o->prefill; // p borrows all
     if (s->n_conversations == s->options.keep_conversations && !serve_conversation_give_up(s)) {
-        free(name); // all are in use: this one is not kept
+        free(name); // answers use all conversations, so the server does not keep this one
         return 0;
     }
     int rc = sl_prefix_open(s->scheduler, &p, &session, err);

@@ -50,7 +50,7 @@ typedef struct serve_request {
     struct { // of SERVE_SLOTS
         int id, action;
         char *path, *salt; // the file; of the restored prompt, NULL: none
-        const char *name;  // the part of path that the client gave
+        const char *name;  // the name that the client gave: the end of path
     } slot;
 
     // ---- made by the preparing thread ----
@@ -99,7 +99,7 @@ struct serve_server {
     atomic_int state;         // serve_state
     atomic_int n_requests;    // requests that HTTP has handed over and that are not done
     atomic_size_t n_bytes;    // the bytes of their bodies
-    atomic_long n_refused;    // requests that found too many others or too many bytes here
+    atomic_long n_refused;    // requests that were refused, because too many requests or bytes wait
     serve_queue to_prepare, to_infer;
     pthread_t preparing;
     _Atomic double deadline; // the end of a drain, in ms

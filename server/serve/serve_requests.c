@@ -112,9 +112,7 @@ serve_request *serve_hand_over(serve_server *s, http_exchange *x, int endpoint) 
 }
 
 const sl_attn_plan *serve_sparse_prefill(const serve_prompt *p) {
-    for (int i = 0; i < p->plan.prefill.n_layers; i++)
-        if (p->plan.prefill.layer[i].method != &sl_method_dense) return &p->plan.prefill;
-    return NULL;
+    return sl_attn_plan_is_dense(&p->plan.prefill) ? NULL : &p->plan.prefill;
 }
 
 void serve_plan_free(serve_plan *p) {

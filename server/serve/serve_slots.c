@@ -134,7 +134,8 @@ void serve_slots_run(serve_server *s, serve_request *r) {
         api_fail_of(&e, &why);
     else
         api_no_memory(&e);
-    if (why.code == SL_ERR_IO && r->slot.action == RESTORE) e.status = 400; // there is no such file
+    if (why.code == SL_ERR_IO && r->slot.action == RESTORE)
+        e.status = 400; // the server cannot open the file that the client names
     serve_refuse(r, &e);
 }
 
