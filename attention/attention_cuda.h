@@ -9,7 +9,7 @@
 
 #include "attention/attention.h"
 #include "attention/extras/page_extras.h"
-#include "backend/backend.h"
+#include "backend/row.h"
 #include "kv/kv_offload.h"
 
 #include <cuda_runtime.h>

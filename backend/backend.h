@@ -16,7 +16,7 @@
 #ifndef SLEIGH_BACKEND_H
 #define SLEIGH_BACKEND_H
 
-#include "base/bf16.h"
+#include "backend/row.h"
 #include "base/error.h"
 
 #include <stddef.h>
@@ -26,11 +26,6 @@ typedef enum { SL_BF16, SL_F16, SL_F32 } sl_dtype;
 
 static inline size_t sl_dtype_size(sl_dtype t) {
     return t == SL_F32 ? 4 : 2;
-}
-
-// Rounds up to 256 bytes: the alignment of sl_backend.alloc, and of the arrays within one such block.
-static inline size_t sl_align(size_t size) {
-    return (size + 255) / 256 * 256;
 }
 
 // A weight, row-major [n_rows][n_cols]; a vector has n_rows = 1. On the CPU data lies in the mapped file.
@@ -50,17 +45,6 @@ typedef struct sl_weight {
 static inline void sl_weight_check(const sl_weight *w) {
     SL_CHECK(!w->scale && !w->zero && w->group == 0);
 }
-
-// One batch row of a step: a token of a sequence. On CUDA an array of rows lies in device memory, and kernels read 16 bytes at
-// a time.
-typedef struct sl_row {
-    int32_t position;
-    uint32_t sequence;    // keys the random numbers
-    const int32_t *pages; // page table of the sequence; qkv writes K and V of row `position`
-    char *state;          // on a device: the state of the sequence's methods, one part for each layer; NULL: none
-    uint32_t seed;        // of attention's draws
-    uint32_t reserved;    // makes the struct 32 bytes
-} sl_row;
 
 typedef struct sl_rope {
     int head_dim;

@@ -1,5 +1,6 @@
 // kv/kv.c - see kv.h.
 #include "kv/kv.h"
+#include "backend/backend.h"
 #include "kv/kv_offload.h"
 
 #include <stdlib.h>

@@ -7,11 +7,14 @@
 #ifndef SLEIGH_KV_H
 #define SLEIGH_KV_H
 
-#include "backend/backend.h"
+#include "backend/row.h"
+#include "base/error.h"
 
 #include <stddef.h>
 
 enum { SL_PAGE = 256 }; // rows of a page; also the tile of every sampler
+
+typedef struct sl_backend sl_backend;
 
 typedef struct sl_kv_pool {
     const sl_backend *backend; // k and v lie in its memory

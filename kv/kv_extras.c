@@ -1,5 +1,6 @@
 // kv/kv_extras.c - see kv_extras.h.
 #include "kv/kv_extras.h"
+#include "backend/backend.h"
 #include "base/thread_pool.h"
 #include "kv/kv_offload.h"
 

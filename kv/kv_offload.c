@@ -1,5 +1,6 @@
 // kv/kv_offload.c - see kv_offload.h.
 #include "kv/kv_offload.h"
+#include "backend/backend.h"
 
 #include <stdlib.h>
 

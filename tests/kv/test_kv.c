@@ -1,5 +1,6 @@
 // tests/kv/test_kv.c - pages: ownership, sharing, copy on write, exhaustion. Page extras: built once, and again after rows
 // have changed.
+#include "backend/backend.h"
 #include "kv/kv_extras.h"
 #include "kv/kv_offload.h"
 #include "tests/test.h"

@@ -1,5 +1,6 @@
 // tests/kv/test_kv_offload.c - rows in host memory (kv_offload.h), on the CPU's memory: pages move between frames and the host,
 // and every row keeps its value through steps, forks, cuts, prefills and a lack of frames.
+#include "backend/backend.h"
 #include "attention/extras/hot_order.h"
 #include "kv/kv_offload.h"
 #include "kv/kv_extras.h"
