@@ -95,11 +95,23 @@ static const char *describe(const sl_model_weights *w, const char *name) {
                                                                 : "of a layer beyond num_hidden_layers";
 }
 
+// Writes the names of the tensors that a weight is made of. Returns their number.
+static int list_parts(const sl_model_tensor *t, const char **out) {
+    const sl_recipe *r = &t->recipe;
+    const sl_tensor *parts[] = {r->q, r->scale, r->zero, r->index, r->unused[0], r->unused[1], r->unused[2]};
+    int n = 0;
+    if (!r->q) out[n++] = t->shape.name; // also a head that equals the embeddings
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (parts[i]) out[n++] = parts[i]->name;
+    return n;
+}
+
 int sl_model_weights_check_unbound(const sl_model_weights *w, const sl_tensors *tensors, const sl_log *log, sl_error *err) {
+    enum { MOST_PARTS = 5 + SL_RECIPE_UNUSED }; // of a weight
     int counts[N_IGNORED] = {0}, rc = 0, n = 0;
-    const char **bound = malloc((size_t)w->n_tensors * sizeof *bound), *first[N_IGNORED] = {0};
+    const char **bound = malloc(MOST_PARTS * (size_t)w->n_tensors * sizeof *bound), *first[N_IGNORED] = {0};
     if (!bound) return sl_fail(err, SL_ERR_MEMORY, "%d tensors: out of memory", w->n_tensors);
-    for (int i = 0; i < w->n_tensors; i++) bound[n++] = w->tensors[i].shape.name; // also a head that equals the embeddings
+    for (int i = 0; i < w->n_tensors; i++) n += list_parts(&w->tensors[i], bound + n);
     qsort(bound, (size_t)n, sizeof *bound, by_name);
     for (int i = 0; !rc && i < sl_tensors_count(tensors); i++) {
         const sl_tensor *t = sl_tensors_at(tensors, i);
