@@ -106,9 +106,22 @@ static int list_parts(const sl_model_tensor *t, const char **out) {
     return n;
 }
 
+// 1: a bias of zeros of a quantised layer. Some programs write one for every layer that they quantise.
+static int is_zero_bias(const sl_model_weights *w, const sl_tensor *t) {
+    size_t n = module_size(t->name);
+    int found = 0;
+    if (strcmp(t->name + n, ".bias")) return 0;
+    for (int i = 0; i < w->n_tensors && !found; i++) {
+        const sl_tensor *q = w->tensors[i].recipe.q;
+        found = q && !strncmp(q->name, t->name, n + 1);
+    }
+    for (size_t i = 0; found && i < t->n_bytes; i++) found = !((const char *)t->data)[i];
+    return found;
+}
+
 int sl_model_weights_check_unbound(const sl_model_weights *w, const sl_tensors *tensors, const sl_log *log, sl_error *err) {
     enum { MOST_PARTS = 5 + SL_RECIPE_UNUSED }; // of a weight
-    int counts[N_IGNORED] = {0}, rc = 0, n = 0;
+    int counts[N_IGNORED] = {0}, rc = 0, n = 0, n_zero = 0;
     const char **bound = malloc(MOST_PARTS * (size_t)w->n_tensors * sizeof *bound), *first[N_IGNORED] = {0};
     if (!bound) return sl_fail(err, SL_ERR_MEMORY, "%d tensors: out of memory", w->n_tensors);
     for (int i = 0; i < w->n_tensors; i++) n += list_parts(&w->tensors[i], bound + n);
@@ -116,6 +129,10 @@ int sl_model_weights_check_unbound(const sl_model_weights *w, const sl_tensors *
     for (int i = 0; !rc && i < sl_tensors_count(tensors); i++) {
         const sl_tensor *t = sl_tensors_at(tensors, i);
         if (bsearch(&t->name, bound, (size_t)n, sizeof *bound, by_name)) continue;
+        if (is_zero_bias(w, t)) {
+            n_zero++;
+            continue;
+        }
         int k = find_ignored(t->name);
         if (k < 0)
             rc = sl_fail(err, SL_ERR_UNSUPPORTED, "%s: tensor %s: Sleigh would not use it; it is %s", t->file, t->name,
@@ -127,6 +144,8 @@ int sl_model_weights_check_unbound(const sl_model_weights *w, const sl_tensors *
         if (counts[k])
             sl_log_line(log, "%d tensor%s like %s: not used; %s", counts[k], counts[k] == 1 ? "" : "s", first[k],
                         ignored[k].why);
+    if (!rc && n_zero)
+        sl_log_line(log, "%d bias%s of quantised layers: not used; the numbers are 0", n_zero, n_zero == 1 ? "" : "es");
     free(bound);
     return rc;
 }

@@ -165,6 +165,9 @@ int sl_model_weights_allocate(sl_model_weights *w, sl_error *err) {
     if (!size) return 0;
     void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (map == MAP_FAILED) return sl_fail(err, SL_ERR_MEMORY, "quantised weights: %zu MiB cannot be allocated", size >> 20);
+#ifdef MADV_HUGEPAGE
+    madvise(map, size, MADV_HUGEPAGE);
+#endif
     w->made = map;
     w->made_size = size;
     return 0;
