@@ -71,10 +71,10 @@ static int bind_scale(const binding *b, const char *part, sl_quant_strategy stra
     return need_shape(b, part, SCALE_DTYPES, rows, b->groups, &r->scale);
 }
 
-// Scales of activations, which Sleigh does not quantise.
+// Scales and zero points of activations, which Sleigh does not quantise.
 static int bind_activations(const binding *b, sl_recipe *r) {
-    static const char *const parts[] = {"input_scale"};
-    for (int i = 0; i < 1; i++) {
+    static const char *const parts[] = {"input_scale", "input_zero_point"};
+    for (int i = 0; i < 2; i++) {
         const sl_tensor *t = find(b, parts[i]);
         if (t && !is_one_number(t)) return wrong_shape(t, "[1]", b->err);
         r->unused[i] = t;
@@ -103,16 +103,22 @@ static int bind_bytes(binding *b, const sl_quant_scheme *s, sl_weight *w, sl_rec
     return rc;
 }
 
+// The tensor weight_shape holds the shape of the unpacked matrix. The file may not align its numbers.
 static int check_stored_shape(const binding *b, sl_recipe *r) {
-    int rc = need_shape(b, "weight_shape", "I64, I32", 2, 0, &r->unused[1]);
+    const sl_tensor **t = &r->unused[2];
+    int rc = need_shape(b, "weight_shape", "I64, I32", 2, 0, t);
     if (rc) return rc;
-    int64_t shape[2];
-    for (int i = 0; i < 2; i++)
-        shape[i] = !strcmp(r->unused[1]->dtype_name, "I64") ? ((const int64_t *)r->unused[1]->data)[i]
-                                                            : ((const int32_t *)r->unused[1]->data)[i];
+    int64_t shape[2] = {0};
+    int32_t small[2];
+    if (!strcmp((*t)->dtype_name, "I64")) {
+        memcpy(shape, (*t)->data, sizeof shape);
+    } else {
+        memcpy(small, (*t)->data, sizeof small);
+        shape[0] = small[0], shape[1] = small[1];
+    }
     if (shape[0] == b->n_rows && shape[1] == b->n_cols) return 0;
-    return sl_fail(b->err, SL_ERR_FORMAT, "%s: tensor %s is [%lld, %lld], expected [%d, %d]", r->unused[1]->file,
-                   r->unused[1]->name, (long long)shape[0], (long long)shape[1], b->n_rows, b->n_cols);
+    return sl_fail(b->err, SL_ERR_FORMAT, "%s: tensor %s is [%lld, %lld], expected [%d, %d]", (*t)->file, (*t)->name,
+                   (long long)shape[0], (long long)shape[1], b->n_rows, b->n_cols);
 }
 
 static int bind_packed(binding *b, const sl_quant_scheme *s, sl_weight *w, sl_recipe *r) {

@@ -2,7 +2,7 @@
 #ifndef SLEIGH_QUANT_BIND_H
 #define SLEIGH_QUANT_BIND_H
 
-#include "models/quant_config.h"
+#include "models/quant_scheme.h"
 #include "models/recipe.h"
 
 // module: "model.layers.0.mlp.up_proj". Fills *w, without data, and *recipe. A missing tensor, a wrong dtype and a wrong shape

@@ -1,5 +1,6 @@
-// models/quant_compressed.c - reads the description of a compressed-tensors checkpoint. See quant_methods.h.
-#include "models/quant_methods.h"
+// models/quant_compressed.c - see quant_compressed.h.
+#include "models/quant_compressed.h"
+#include "models/quant_fields.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,66 +1,10 @@
 // models/quant_methods.c - readers of the descriptions of AWQ, GPTQ, block FP8 and ModelOpt. See quant_methods.h.
 #include "models/quant_methods.h"
+#include "models/quant_compressed.h"
+#include "models/quant_fields.h"
 
 #include <stdio.h>
 #include <string.h>
-
-// ---- fields ----
-
-static int is_in(const char *name, const char *const *list) {
-    for (; *list; list++)
-        if (!strcmp(name, *list)) return 1;
-    return 0;
-}
-
-static int is_neutral(const json_t *v) {
-    return !v || json_is_false(v) || (json_is_object(v) && !json_object_size(v)) || (json_is_array(v) && !json_array_size(v));
-}
-
-int sl_quant_check_fields(const sl_json_file *f, const char *const *known, const char *const *refused, sl_error *err) {
-    const char *key;
-    json_t *value;
-    json_object_foreach(f->root, key, value) {
-        char text[64];
-        size_t n = json_dumpb(value, text, sizeof text - 1, JSON_ENCODE_ANY | JSON_COMPACT);
-        text[n < sizeof text ? n : 0] = 0;
-        if (is_in(key, known)) continue;
-        if (is_in(key, refused) && is_neutral(json_is_null(value) ? NULL : value)) continue;
-        if (!is_in(key, refused) && json_is_null(value)) continue;
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: field %.100s is %s, which is not supported", f->path, key,
-                       *text ? text : "something else");
-    }
-    return 0;
-}
-
-int sl_quant_add_rules(sl_quant *q, const sl_json_file *f, const char *field, sl_quant_match match, int scheme, sl_error *err) {
-    const json_t *list = sl_json_get(f->root, field), *item;
-    size_t i;
-    if (list && !json_is_array(list))
-        return sl_fail(err, SL_ERR_FORMAT, "%s: field %s is %s, expected a list", f->path, field, sl_json_type(list));
-    json_array_foreach(list, i, item) {
-        const char *text = json_string_value(item);
-        if (!text)
-            return sl_fail(err, SL_ERR_FORMAT, "%s: field %s has %s, expected strings", f->path, field, sl_json_type(item));
-        int is_regex = !strncmp(text, "re:", 3);
-        int is_class = match == SL_NAME_EXACT && !strcmp(text, "Linear");
-        int rc = sl_quant_add_rule(q, f->path,
-                                   is_regex   ? SL_NAME_REGEX
-                                   : is_class ? SL_NAME_CLASS
-                                              : match,
-                                   is_regex ? text + 3 : text, scheme, err);
-        if (rc) return rc;
-    }
-    return 0;
-}
-
-// A string that must be one of `allowed`, which NULL ends; the first of them is the default.
-static int check_string(const sl_json_file *f, const char *field, const char *const *allowed, sl_error *err) {
-    const char *s;
-    int rc = sl_json_string(f, field, &s, err);
-    if (rc || !s || is_in(s, allowed)) return rc;
-    return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: field %s is \"%.60s\", supported is \"%s\"%s%s%s", f->path, field, s,
-                   allowed[0], allowed[1] ? " and \"" : "", allowed[1] ? allowed[1] : "", allowed[1] ? "\"" : "");
-}
 
 // Every linear layer has the scheme.
 static int add_for_all(sl_quant *q, const sl_json_file *f, const sl_quant_scheme *scheme, sl_error *err) {
@@ -99,7 +43,7 @@ static int read_awq(const sl_json_file *f, sl_quant *q, sl_error *err) {
     const long long four = 4;
     sl_quant_scheme s = {.layout = SL_QUANT_AWQ, .format = SL_INT4, .has_zero = 1};
     int bits, group, has_zero, rc = sl_quant_check_fields(f, known, refused, err);
-    if (!rc) rc = check_string(f, "version", versions, err);
+    if (!rc) rc = sl_quant_check_string(f, "version", versions, err);
     if (!rc) rc = sl_json_int(f, bits_name, 1, 16, &four, &bits, err);
     if (!rc) rc = check_bits(f, bits_name, bits, err);
     if (!rc) rc = read_group(f, group_name, 128, &group, err);
@@ -133,8 +77,8 @@ static int read_dynamic(const sl_json_file *f, sl_quant *q, sl_error *err) {
 static int read_gptq_format(const sl_json_file *f, int *is_first, sl_error *err) {
     static const char *const formats[] = {"gptq", "gptq_v2", NULL}, *const words[] = {"int32", "torch.int32", NULL};
     const char *field = sl_json_get(f->root, "checkpoint_format") ? "checkpoint_format" : "format", *format;
-    int rc = check_string(f, field, formats, err);
-    if (!rc) rc = check_string(f, "pack_dtype", words, err);
+    int rc = sl_quant_check_string(f, field, formats, err);
+    if (!rc) rc = sl_quant_check_string(f, "pack_dtype", words, err);
     if (!rc) rc = sl_json_string(f, field, &format, err);
     *is_first = !rc && (!format || !strcmp(format, "gptq"));
     return rc;
@@ -171,6 +115,7 @@ static int read_gptq(const sl_json_file *f, sl_quant *q, sl_error *err) {
                                         "mse",
                                         "max_input_length",
                                         "disable_exllama",
+                                        "act_group_aware",
                                         "use_exllama",
                                         "exllama_config",
                                         "modules_in_block_to_quantize",
@@ -209,8 +154,8 @@ static int read_fp8(const sl_json_file *f, sl_quant *q, sl_error *err) {
     static const char *const refused[] = {NULL}, *const schemes[] = {"dynamic", "static", NULL}, *const fmt[] = {"e4m3", NULL};
     sl_quant_scheme s = {.layout = SL_QUANT_BYTES, .format = SL_FP8, .strategy = SL_QUANT_TENSOR, .scale_name = "weight_scale"};
     int rc = sl_quant_check_fields(f, known, refused, err);
-    if (!rc) rc = check_string(f, "activation_scheme", schemes, err);
-    if (!rc) rc = check_string(f, "fmt", fmt, err);
+    if (!rc) rc = sl_quant_check_string(f, "activation_scheme", schemes, err);
+    if (!rc) rc = sl_quant_check_string(f, "fmt", fmt, err);
     if (!rc && sl_json_get(f->root, "weight_block_size")) {
         s.strategy = SL_QUANT_BLOCK, s.scale_name = "weight_scale_inv";
         rc = read_block(f, "weight_block_size", s.block, err);
@@ -231,7 +176,7 @@ static int read_modelopt(const sl_json_file *f, sl_quant *q, sl_error *err) {
     const char *algorithm;
     int rc = sl_json_string(f, "quant_algo", &algorithm, err);
     if (!rc && !algorithm) rc = sl_fail(err, SL_ERR_FORMAT, "%s: field quant_algo is missing", f->path);
-    if (!rc) rc = check_string(f, "quant_algo", algorithms, err);
+    if (!rc) rc = sl_quant_check_string(f, "quant_algo", algorithms, err);
     if (!rc) rc = sl_quant_check_fields(f, known, refused, err);
     if (!rc) rc = sl_quant_add_rules(q, f, "exclude_modules", SL_NAME_WILDCARD, -1, err);
     if (!rc) rc = sl_quant_add_rules(q, f, "ignore", SL_NAME_WILDCARD, -1, err);

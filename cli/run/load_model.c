@@ -6,6 +6,7 @@
 #include "cli/run/prompt_ids.h"
 #include "cli/watch.h"
 #include "models/source.h"
+#include "models/weights.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -92,7 +93,8 @@ static int lock_part(const void *data, size_t n, const char *path, sl_error *err
 
 // --mlock: reads the files of weights and keeps them in memory, until they are unmapped. Of a GGUF file with packed weights,
 // the tensors are kept. A GPU holds a copy of its own.
-static int lock_weights(const char *device, const sl_tensors *tensors, sl_error *err) {
+static int lock_weights(const char *device, const sl_model *model, sl_error *err) {
+    const sl_tensors *tensors = sl_model_tensors(model);
     size_t unpacked;
     int rc = 0;
     if (sl_device_is_gpu(device)) return 0;
@@ -105,6 +107,8 @@ static int lock_weights(const char *device, const sl_tensors *tensors, sl_error 
         const sl_tensor *t = sl_tensors_at(tensors, i);
         rc = lock_part(t->data, t->n_bytes, t->file, err);
     }
+    const sl_model_weights *weights = sl_model_weight_list(model);
+    if (!rc && weights->made) rc = lock_part(weights->made, weights->made_size, "quantised weights", err);
     return rc;
 }
 
@@ -129,7 +133,7 @@ int cli_load_model(const cli_run_options *o, const char *device, unsigned flags,
     if (is_dummy && !(flags & SL_MODEL_NO_TOKENIZER)) rc = check_tokenizer(o, *out, err);
     if (!rc) rc = cli_watch(sl_model_tensors(*out), err);
     if (!rc) rc = make_weights(device, o->device.threads, o->model.weights != NULL, *out, err);
-    if (!rc && o->model.mlock) rc = lock_weights(device, sl_model_tensors(*out), err);
+    if (!rc && o->model.mlock) rc = lock_weights(device, *out, err);
     if (!rc) return 0;
     sl_model_free(*out);
     *out = NULL;
