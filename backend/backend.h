@@ -17,34 +17,11 @@
 #define SLEIGH_BACKEND_H
 
 #include "backend/row.h"
-#include "base/error.h"
+#include "backend/weight.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
-typedef enum { SL_BF16, SL_F16, SL_F32 } sl_dtype;
-
-static inline size_t sl_dtype_size(sl_dtype t) {
-    return t == SL_F32 ? 4 : 2;
-}
-
-// A weight, row-major [n_rows][n_cols]; a vector has n_rows = 1. On the CPU data lies in the mapped file.
-// A quantised weight is scale * (data - zero), with one scale and one zero for `group` consecutive columns of a row. The loader
-// refuses quantised weights today, and the operations check that a weight has no scale (sl_weight_check).
-typedef struct sl_weight {
-    const void *data; // NULL: a dummy weight that is not made yet (dummy_weights.h)
-    sl_dtype dtype;
-    int n_rows, n_cols;
-    const void *scale; // [n_rows][n_cols / group]; NULL: data are the numbers themselves
-    const void *zero;  // [n_rows][n_cols / group]; NULL: zero is 0
-    int group;         // columns that share a scale; 0 without a scale
-    const char *name;  // of the tensor
-} sl_weight;
-
-// Operations that read data as plain numbers call this.
-static inline void sl_weight_check(const sl_weight *w) {
-    SL_CHECK(!w->scale && !w->zero && w->group == 0);
-}
 
 typedef struct sl_rope {
     int head_dim;

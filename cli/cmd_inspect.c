@@ -12,6 +12,7 @@
 #include "models/dequant.h"
 #include "models/safetensors.h"
 #include "models/source.h"
+#include "models/weights.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -46,7 +47,7 @@ static int costs_of(const sl_model *model, const cli_run_options *o, costs *out,
     const sl_config *c = sl_model_config(model);
     costs k = {.device = sl_device_is_gpu(o->device.name) ? "GPU" : "CPU"};
     k.n_ctx = o->limits.n_ctx ? o->limits.n_ctx : c->n_ctx < 32768 ? c->n_ctx : 32768;
-    k.weights = (double)sl_tensors_bytes(sl_model_tensors(model));
+    k.weights = (double)sl_model_weights_bytes(sl_model_weight_list(model));
     k.decode_weights = (double)sl_model_decode_bytes(model);
     k.kv_token = (double)sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim);
     k.kv_ctx = k.kv_token * k.n_ctx;
@@ -296,7 +297,7 @@ int cmd_inspect(const cli_run_options *o, const cli_output_options *output, sl_e
     sl_model *model = NULL;
     int rc = cli_need_model(&o->model, err);
     unsigned dummy = cli_is_dummy(&o->model) ? SL_MODEL_DUMMY : SL_MODEL_PACKED;
-    sl_model_options options = {.flags = dummy, .rope = o->model.rope, .log = cli_log()};
+    sl_model_options options = {.flags = dummy, .rope = o->model.rope, .weights = o->model.weights, .log = cli_log()};
     if (!rc && sl_model_load(o->model.path, &options, &model, err)) { // the table says why there is no tokenizer
         options.flags |= SL_MODEL_NO_TOKENIZER, options.log = (sl_log){0};
         rc = sl_model_load(o->model.path, &options, &model, err);

@@ -209,7 +209,7 @@ static const char *other_command(const char *name) {
         {"pull", "Sleigh does not download; `hf download ORG/NAME` does"},
         {"download", "Sleigh does not download; `hf download ORG/NAME` does"},
         {"convert", "Sleigh reads the folder of a Hugging Face model, and a GGUF file, as it is"},
-        {"quantize", "Sleigh runs the original weights, without quantisation"},
+        {"quantize", "--weights int4 rounds the weights when a command loads the model"},
     };
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (!strcmp(others[i][0], name)) return others[i][1];

@@ -45,7 +45,7 @@ static int init(sl_engine *e, const sl_engine_options *o, const sl_attn_plan *pl
     int rc = 0;
     if (o->n_sequences < 0) rc = sl_fail(err, SL_ERR_ARG, "{n_sequences} %d: expected at least 1", o->n_sequences);
     if (!rc && o->prefill_chunk < 0) rc = sl_fail(err, SL_ERR_ARG, "{prefill_chunk} %d: expected at least 1", o->prefill_chunk);
-    if (!rc && !(e->device.backend->is_device && e->model->is_dummy) && !sl_model_weights_have_data(&e->model->weights))
+    if (!rc && !sl_model_device_makes(e->model, e->device.backend) && !sl_model_weights_have_data(&e->model->weights))
         rc = sl_fail(err, SL_ERR_ARG, "the weights of a dummy or packed model are not made yet: sl_model_materialise");
     if (!rc && e->device.backend->prepare) rc = e->device.backend->prepare(e->device.backend, &shape, err);
     if (rc) return rc;

@@ -12,6 +12,7 @@
 #include "tokenizer/tokenizer.h"
 
 struct sl_tensors;
+struct sl_model_weights;
 struct sl_bucket_file;
 
 // ---- model ----
@@ -23,9 +24,10 @@ struct sl_bucket_file;
 enum { SL_MODEL_DUMMY = 2, SL_MODEL_PACKED = 4 };
 
 int sl_model_is_dummy(const sl_model *model);
-// Makes the weights of a dummy model, or the packed weights of a GGUF file, in host memory. Call it before the first engine. An
-// engine on a GPU makes dummy weights itself (backend/dummy_weights.h). Progress is in MiB. n_threads 0: every core. The
-// number of threads does not change the weights. Does nothing for a model with weights. cancel: for a GGUF file; may be NULL.
+// Makes the weights of a dummy model, the packed weights of a GGUF file or the quantised weights of a folder in host memory.
+// Call it before the first engine. An engine on a GPU makes dummy weights itself (backend/dummy_weights.h), unless they are
+// rounded. Progress is in MiB, of a folder in tensors. n_threads 0: every core. The number of threads does not change the
+// weights. Does nothing for a model with weights. cancel: not for a dummy model; may be NULL.
 int sl_model_materialise(sl_model *model, int n_threads, const sl_progress *progress, const sl_cancel *cancel, sl_error *err);
 const sl_config *sl_model_config(const sl_model *model);
 const sl_tokenizer *sl_model_tokenizer(const sl_model *model); // NULL: no tokenizer
@@ -33,6 +35,9 @@ const struct sl_tensors *sl_model_tensors(const sl_model *model);
 // Opens the bucket file in the model's folder (models/bucket_file.h, with its errors), which the caller closes. SL_ERR_ARG also
 // for a model with random weights. SL_ERR_IO: the folder has no such file.
 int sl_model_open_buckets(const sl_model *model, struct sl_bucket_file **out, sl_error *err);
+const struct sl_model_weights *sl_model_weight_list(const sl_model *model); // models/weights.h
+// FNV-1a of the tensors (sl_tensors_hash), and of the format that sl_model_options.weights asks for.
+uint64_t sl_model_weights_hash(const sl_model *model);
 size_t sl_model_decode_bytes(const sl_model *model); // bytes of weights that one decode step reads
 // Floating-point operations of sl_prefill of n tokens after n_from others. A multiply-add counts as two. (sl_prefill skips most
 // of the last layer for every token except the last.)

@@ -24,7 +24,8 @@ struct sl_model {
     sl_source *source;  // of the documents and tensors
     sl_config config;
     sl_tensors *tensors;
-    sl_model_weights weights; // data: the mapped files; NULL for dummy weights that are not made yet
+    sl_quant quant;
+    sl_model_weights weights; // data: the mapped files, or memory; NULL: not made yet
     sl_tokenizer *tokenizer;
     sl_chat_template *chat; // NULL: it has none that can be used
     int is_dummy;
@@ -32,7 +33,10 @@ struct sl_model {
 
 void sl_model_use(const sl_model *model);                          // one more user; sl_model_free ends the use
 int sl_model_need_tokenizer(const sl_model *model, sl_error *err); // SL_ERR_ARG: the model has none
-size_t sl_model_bytes_to_allocate(const sl_model *model);          // weights of a dummy model that are not made yet (CPU)
+size_t sl_model_bytes_to_allocate(const sl_model *model);          // weights that do not lie in allocated memory (CPU)
+int sl_model_device_makes(const sl_model *model,
+                          const sl_backend *be);     // 1: the backend makes the dummy weights when placing them
+size_t sl_model_device_bytes(const sl_model *model); // of all weights on a device, where they are bf16
 
 struct sl_engine {
     atomic_int n_users;  // the caller, and each session

@@ -1,10 +1,8 @@
 // engine/model.c - sl_model: the config, weights and tokenizer of a folder, loaded once and then constant.
-#include "backend/dummy_weights.h"
+#include "base/hash.h"
 #include "base/log.h"
-#include "base/thread_pool.h"
 #include "engine/engine_internal.h"
 #include "models/bucket_file.h"
-#include "models/gguf_tensors.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,6 +46,17 @@ static int load_template(const char *name, sl_model *model, sl_error *err) {
     return 0;
 }
 
+// Reads how the weights are quantised, and which format the caller asks for.
+static int load_quant(const sl_documents *documents, const sl_model_options *o, sl_model *model, sl_error *err) {
+    int rc = sl_quant_load(documents, o->weights, &model->quant, err);
+    if (!rc && model->is_dummy && model->quant.method)
+        rc = sl_fail(err, SL_ERR_UNSUPPORTED, "%s: random weights cannot have the quantisation of this folder (%s)", model->dir,
+                     model->quant.method);
+    if (!rc && model->quant.has_activations)
+        sl_log_line(&o->log, "%s: the folder asks for quantised activations; Sleigh quantises none", model->dir);
+    return rc;
+}
+
 static int load(const char *dir, const sl_model_options *o, sl_model *model, sl_error *err) {
     model->dir = copy_dir(dir);
     if (!model->dir) return sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", dir);
@@ -58,12 +67,13 @@ static int load(const char *dir, const sl_model_options *o, sl_model *model, sl_
     const sl_documents *documents = rc ? NULL : sl_source_documents(model->source);
     if (!rc) rc = sl_config_load(documents, &model->config, err);
     if (!rc) rc = sl_config_change_rope(&model->config, &o->rope, err);
+    if (!rc) rc = load_quant(documents, o, model, err);
     if (!rc && model->is_dummy)
-        rc = sl_model_weights_declare(&model->config, &model->tensors, &model->weights, err);
+        rc = sl_model_weights_declare(&model->config, &model->quant, &model->tensors, &model->weights, err);
     else if (!rc) {
         rc = sl_source_tensors(model->source, &model->tensors, err);
         if (!rc) rc = sl_model_settle_tie(&model->config, model->tensors, &o->log, err);
-        if (!rc) rc = sl_model_weights_bind(&model->config, model->tensors, &model->weights, err);
+        if (!rc) rc = sl_model_weights_bind(&model->config, model->tensors, &model->quant, &model->weights, err);
         if (!rc) rc = sl_model_weights_check_unbound(&model->weights, model->tensors, &o->log, err);
     }
     if (rc || (o->flags & SL_MODEL_NO_TOKENIZER) || (model->is_dummy && !has_tokenizer(documents))) return rc;
@@ -102,86 +112,11 @@ void sl_model_free(sl_model *model) {
     sl_tokenizer_free(model->tokenizer);
     sl_chat_template_free(model->chat);
     sl_model_weights_free(&model->weights);
+    sl_quant_free(&model->quant);
     sl_tensors_close(model->tensors);
     sl_source_close(model->source);
     free(model->dir);
     free(model);
-}
-
-// ---- weights without data: dummy weights, and those that are packed in a GGUF file ----
-
-int sl_model_is_dummy(const sl_model *model) {
-    return model->is_dummy;
-}
-
-size_t sl_model_bytes_to_allocate(const sl_model *model) {
-    size_t all = sl_tensors_bytes(model->tensors), allocated;
-    sl_tensors_memory(model->tensors, &allocated);
-    return all > allocated ? all - allocated : 0;
-}
-
-// The quantiles of the two deviations of a model's matrices (sl_dummy_deviation), which are made once, not once for a tensor.
-typedef struct dummy_tables {
-    double deviation[2]; // 0: not made
-    bf16 *quantiles;     // [2][SL_DUMMY_QUANTILES]
-} dummy_tables;
-
-static const bf16 *quantiles_of(dummy_tables *t, double deviation) {
-    int i = t->deviation[0] && t->deviation[0] != deviation;
-    bf16 *quantiles = t->quantiles + i * SL_DUMMY_QUANTILES;
-    if (t->deviation[i] != deviation) sl_dummy_quantiles(deviation, quantiles);
-    t->deviation[i] = deviation;
-    return quantiles;
-}
-
-// Makes a tensor in pieces, to report progress.
-static void make_tensor(const sl_tensor *t, dummy_tables *tables, const sl_progress *progress, size_t *done, size_t total) {
-    enum { PIECE = 1 << 23, MIB = 20 }; // elements: 16 MiB
-    bf16 *data = (bf16 *)t->data;       // writable: sl_tensors_allocate
-    size_t n = t->n_bytes / sizeof *data;
-    uint64_t key = sl_dummy_key(t->name);
-    const bf16 *quantiles = t->n_dims > 1 ? quantiles_of(tables, sl_dummy_deviation(t->name, (int)t->dims[1])) : NULL;
-    for (size_t i = 0; i < n; i += PIECE) {
-        size_t m = n - i < PIECE ? n - i : PIECE;
-        if (quantiles)
-            sl_dummy_fill(key, quantiles, i, m, data + i);
-        else
-            for (size_t j = 0; j < m; j++) data[i + j] = sl_dummy_vector(t->name);
-        *done += m * sizeof *data;
-        if (progress && progress->fn) progress->fn(progress->ctx, (int)(*done >> MIB), (int)(total >> MIB));
-    }
-}
-
-static int make_dummy(sl_model *model, const sl_progress *progress, sl_error *err) {
-    size_t done = 0, total = sl_tensors_bytes(model->tensors);
-    dummy_tables tables = {.quantiles = malloc(2 * SL_DUMMY_QUANTILES * sizeof *tables.quantiles)};
-    int rc = tables.quantiles ? sl_tensors_allocate(model->tensors, err)
-                              : sl_fail(err, SL_ERR_MEMORY, "dummy weights: out of memory");
-    for (int i = 0; !rc && i < sl_tensors_count(model->tensors); i++)
-        make_tensor(sl_tensors_at(model->tensors, i), &tables, progress, &done, total);
-    free(tables.quantiles);
-    return rc;
-}
-
-int sl_model_materialise(sl_model *model, int n_threads, const sl_progress *progress, const sl_cancel *cancel, sl_error *err) {
-    if (sl_model_weights_have_data(&model->weights)) return 0;
-    size_t total = sl_tensors_bytes_to_allocate(model->tensors), room = sl_cpu_memory()->free_memory(sl_cpu_memory());
-    if (total > room) // Linux would grant the memory and kill the process at its first use
-        return sl_fail(err, SL_ERR_MEMORY, "%s of %zu MiB do not fit into memory: %zu MiB are free",
-                       model->is_dummy ? "dummy weights" : "unpacked weights", total >> 20, room >> 20);
-    sl_threads *threads;
-    int rc = sl_threads_open(n_threads > 0 ? n_threads : sl_cpu_cores(), &threads, err);
-    if (rc) return rc;
-    sl_threads *outside = sl_threads_use(threads);
-    rc = model->is_dummy ? make_dummy(model, progress, err) : sl_tensors_unpack(model->tensors, progress, cancel, err);
-    sl_threads_use(outside);
-    sl_threads_close(threads);
-    sl_model_weights bound;
-    if (!rc) rc = sl_model_weights_bind(&model->config, model->tensors, &bound, err);
-    if (rc) return rc;
-    sl_model_weights_free(&model->weights);
-    model->weights = bound;
-    return 0;
 }
 
 int sl_model_check(const sl_model *model, sl_error *err) {
@@ -224,6 +159,16 @@ const sl_tokenizer *sl_model_tokenizer(const sl_model *model) {
 }
 const sl_tensors *sl_model_tensors(const sl_model *model) {
     return model->tensors;
+}
+const sl_model_weights *sl_model_weight_list(const sl_model *model) {
+    return &model->weights;
+}
+uint64_t sl_model_weights_hash(const sl_model *model) {
+    const sl_quantise_spec *round = &model->quant.round;
+    uint64_t hash = sl_tensors_hash(model->tensors, SL_FNV1A_START);
+    if (round->format == SL_BF16) return hash;
+    hash = sl_fnv1a(hash, sl_formats[round->format].name, strlen(sl_formats[round->format].name));
+    return sl_fnv1a(hash, &round->group, sizeof round->group);
 }
 size_t sl_model_decode_bytes(const sl_model *model) {
     return sl_model_weights_decode_bytes(&model->weights);

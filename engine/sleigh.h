@@ -114,7 +114,10 @@ typedef struct sl_model_options {
     const char *chat_template; // as sl_chat_options.template_name; a chat may choose another one
     sl_rope_options rope;      // with rope.scaling, a session may have more tokens than max_position_embeddings
     sl_log log;                // lines about decisions of the load, such as tensors that are not used
-    sl_progress progress;      // of the unpacking of a GGUF file, in MiB of unpacked weights
+    sl_progress progress;      // of the unpacking of a GGUF file, in MiB of unpacked weights; of quantised weights, in tensors
+    // Rounds the linear layers of a folder with plain weights to "fp8", "int8", "int4" or "int4:group=N" (docs/loading.md);
+    // NULL: the weights stay as they are
+    const char *weights;
 } sl_model_options;
 
 // Loads a folder of Hugging Face: config.json, *.safetensors, tokenizer files. The weights stay in the mapped files. Or loads a

@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/number.h"
 #include "models/arch.h"
+#include "models/quant_config.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -100,10 +101,14 @@ int sl_config_load(const sl_documents *documents, sl_config *config, sl_error *e
     json_decref(root);
     if (rc) return rc;
     rc = sl_documents_json(documents, "generation_config.json", 1, &root, err);
-    if (rc || !root) return rc;
-    sl_documents_path(documents, "generation_config.json", path);
-    rc = read_generation(&(sl_json_file){path, root}, config, err);
-    json_decref(root);
+    if (root) {
+        sl_documents_path(documents, "generation_config.json", path);
+        rc = read_generation(&(sl_json_file){path, root}, config, err);
+        json_decref(root);
+    }
+    sl_quant quant;
+    if (!rc) rc = sl_quant_load(documents, NULL, &quant, err);
+    if (!rc) sl_quant_free(&quant);
     return rc;
 }
 

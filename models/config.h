@@ -44,7 +44,8 @@ typedef struct sl_config {
     int gen_top_k, gen_do_sample;
 } sl_config;
 
-// Reads both files. model_type names the architecture; its read_config reads the fields of config.json.
+// Reads both files. model_type names the architecture; its read_config reads the fields of config.json. Checks the description
+// of quantised weights too (models/quant_config.h).
 int sl_config_load(const sl_documents *documents, sl_config *config, sl_error *err);
 // Adds an end token. 0: the id is none of this vocabulary, or there is no room for another one.
 int sl_config_add_eos(sl_config *config, int32_t id);

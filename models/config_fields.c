@@ -9,7 +9,6 @@ enum { MAX_DIM = 1 << 20 };
 const sl_refused_field sl_config_refused[] = {
     {"text_config", "null"},
     {"vision_config", "null"},
-    {"compression_config", "null"},
     {"per_layer_config", "null"},
     {"pruned_heads", "null"},
     {"is_encoder_decoder", "false"},
@@ -59,16 +58,6 @@ static const char *value_text(const json_t *v, char buf[64]) {
     return buf;
 }
 
-static int refuse_quantised(const sl_json_file *f, sl_error *err) {
-    char text[64];
-    const json_t *v = sl_json_get(f->root, "quantization_config");
-    if (is_neutral(v, "null")) return 0;
-    return sl_fail(
-        err, SL_ERR_UNSUPPORTED,
-        "%s: field quantization_config has quant_method %s; Sleigh reads weights in BF16, F16 and F32, and GGUF files", f->path,
-        value_text(sl_json_get(v, "quant_method"), text));
-}
-
 int sl_config_refuse(const sl_json_file *f, const sl_refused_field *refused, sl_error *err) {
     for (size_t i = 0; refused[i].field; i++) {
         const json_t *v = sl_json_get(f->root, refused[i].field);
@@ -77,7 +66,7 @@ int sl_config_refuse(const sl_json_file *f, const sl_refused_field *refused, sl_
             return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: field %s is %s, only %s is supported", f->path, refused[i].field,
                            value_text(v, text), refused[i].neutral);
     }
-    return refused == sl_config_refused ? refuse_quantised(f, err) : 0;
+    return 0;
 }
 
 int sl_config_check_string(const sl_json_file *f, const char *field, const char *want, sl_error *err) {

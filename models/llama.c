@@ -91,7 +91,7 @@ void sl_llama_declare(sl_model_weights *w) {
     if (c->tied)
         sl_model_weights_tie(w, &model->head, &model->embed, "lm_head.weight");
     else
-        sl_model_weights_add(w, &model->head, c->n_vocab, c->hidden, 0, "lm_head.weight");
+        sl_model_weights_add(w, &model->head, c->n_vocab, c->hidden, SL_TENSOR_HEAD, "lm_head.weight");
 }
 
 // ---- scratch memory of a pass. act: bf16 or fp32 (backend.h) ----

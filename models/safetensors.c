@@ -496,14 +496,14 @@ int sl_tensors_bind(const sl_tensors *t, const char *name, int n_rows, int n_col
         sl_format_dims(want, rank, expected, sizeof expected);
         return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s has shape %s, expected %s", found->file, name, got, expected);
     }
-    int dtype = !strcmp(found->dtype_name, "BF16")  ? SL_BF16
-                : !strcmp(found->dtype_name, "F16") ? SL_F16
-                : !strcmp(found->dtype_name, "F32") ? SL_F32
-                                                    : -1;
-    if (dtype < 0)
+    int format = !strcmp(found->dtype_name, "BF16")  ? SL_BF16
+                 : !strcmp(found->dtype_name, "F16") ? SL_F16
+                 : !strcmp(found->dtype_name, "F32") ? SL_F32
+                                                     : -1;
+    if (format < 0)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: tensor %s has dtype %s, expected BF16, F16 or F32", found->file, name,
                        found->dtype_name);
     *out = (sl_weight){
-        .data = found->data, .dtype = (sl_dtype)dtype, .n_rows = n_rows ? n_rows : 1, .n_cols = n_cols, .name = found->name};
+        .data = found->data, .format = (sl_format)format, .n_rows = n_rows ? n_rows : 1, .n_cols = n_cols, .name = found->name};
     return 0;
 }

@@ -47,9 +47,11 @@ int sl_tensors_open_file(const char *path, sl_tensors **out, sl_error *err); // 
 // A text of the header's __metadata__; NULL: there is none. Only after sl_tensors_open_file.
 const char *sl_tensors_metadata(const sl_tensors *t, const char *name);
 
+enum { SL_TENSOR_NAME = 120 };
+
 // Declares tensors without a file: BF16, data NULL.
 typedef struct sl_tensor_shape {
-    char name[120];
+    char name[SL_TENSOR_NAME];
     int n_rows, n_cols; // n_rows 0: a vector [n_cols]
 } sl_tensor_shape;
 int sl_tensors_declare(const sl_tensor_shape *shapes, int n, sl_tensors **out, sl_error *err);

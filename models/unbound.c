@@ -95,15 +95,44 @@ static const char *describe(const sl_model_weights *w, const char *name) {
                                                                 : "of a layer beyond num_hidden_layers";
 }
 
+// Writes the names of the tensors that a weight is made of. Returns their number.
+static int list_parts(const sl_model_tensor *t, const char **out) {
+    const sl_recipe *r = &t->recipe;
+    const sl_tensor *parts[] = {r->q, r->scale, r->zero, r->index, r->unused[0], r->unused[1], r->unused[2]};
+    int n = 0;
+    if (!r->q) out[n++] = t->shape.name; // also a head that equals the embeddings
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (parts[i]) out[n++] = parts[i]->name;
+    return n;
+}
+
+// 1: a bias of zeros of a quantised layer. Some programs write one for every layer that they quantise.
+static int is_zero_bias(const sl_model_weights *w, const sl_tensor *t) {
+    size_t n = module_size(t->name);
+    int found = 0;
+    if (strcmp(t->name + n, ".bias")) return 0;
+    for (int i = 0; i < w->n_tensors && !found; i++) {
+        const sl_tensor *q = w->tensors[i].recipe.q;
+        found = q && !strncmp(q->name, t->name, n + 1);
+    }
+    for (size_t i = 0; found && i < t->n_bytes; i++) found = !((const char *)t->data)[i];
+    return found;
+}
+
 int sl_model_weights_check_unbound(const sl_model_weights *w, const sl_tensors *tensors, const sl_log *log, sl_error *err) {
-    int counts[N_IGNORED] = {0}, rc = 0, n = 0;
-    const char **bound = malloc((size_t)w->n_tensors * sizeof *bound), *first[N_IGNORED] = {0};
+    enum { MOST_PARTS = 5 + SL_RECIPE_UNUSED }; // of a weight
+    int counts[N_IGNORED] = {0}, rc = 0, n = 0, n_zero = 0;
+    const char **bound = malloc(MOST_PARTS * (size_t)w->n_tensors * sizeof *bound), *first[N_IGNORED] = {0};
     if (!bound) return sl_fail(err, SL_ERR_MEMORY, "%d tensors: out of memory", w->n_tensors);
-    for (int i = 0; i < w->n_tensors; i++) bound[n++] = w->tensors[i].shape.name; // also a head that equals the embeddings
+    for (int i = 0; i < w->n_tensors; i++) n += list_parts(&w->tensors[i], bound + n);
     qsort(bound, (size_t)n, sizeof *bound, by_name);
     for (int i = 0; !rc && i < sl_tensors_count(tensors); i++) {
         const sl_tensor *t = sl_tensors_at(tensors, i);
         if (bsearch(&t->name, bound, (size_t)n, sizeof *bound, by_name)) continue;
+        if (is_zero_bias(w, t)) {
+            n_zero++;
+            continue;
+        }
         int k = find_ignored(t->name);
         if (k < 0)
             rc = sl_fail(err, SL_ERR_UNSUPPORTED, "%s: tensor %s: Sleigh would not use it; it is %s", t->file, t->name,
@@ -115,6 +144,8 @@ int sl_model_weights_check_unbound(const sl_model_weights *w, const sl_tensors *
         if (counts[k])
             sl_log_line(log, "%d tensor%s like %s: not used; %s", counts[k], counts[k] == 1 ? "" : "s", first[k],
                         ignored[k].why);
+    if (!rc && n_zero)
+        sl_log_line(log, "%d bias%s of quantised layers: not used; the numbers are 0", n_zero, n_zero == 1 ? "" : "es");
     free(bound);
     return rc;
 }

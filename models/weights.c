@@ -1,11 +1,13 @@
 // models/weights.c - see weights.h.
 #include "models/weights.h"
 #include "models/arch.h"
+#include "models/quant_bind.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 // ---- the list ----
 
@@ -59,25 +61,64 @@ void sl_model_weights_free(sl_model_weights *w) {
     free(w->tensors);
     free(w->fields);
     free(w->rope.inv_freq);
+    if (w->made) munmap(w->made, w->made_size);
     *w = (sl_model_weights){0};
 }
 
 // ---- bind to files, declare without files ----
 
-int sl_model_weights_bind(const sl_config *config, const sl_tensors *tensors, sl_model_weights *out, sl_error *err) {
+// A matrix that is rounded when it is made. The embeddings keep their format; int4 gives the head int8, because the head
+// decides between single tokens.
+static void round_matrix(const sl_quantise_spec *round, const sl_model_weights *w, sl_model_tensor *t) {
+    int is_head = (t->flags & SL_TENSOR_HEAD) || ((t->flags & SL_TENSOR_LOOKUP) && w->config->tied);
+    if (t->shape.n_rows == 0 || ((t->flags & SL_TENSOR_LOOKUP) && !is_head)) return;
+    if (is_head && round->format != SL_INT4) return;
+    sl_format format = is_head ? SL_INT8 : round->format;
+    t->recipe = (sl_recipe){.making = SL_MADE_ROUNDED, .plain = *t->weight};
+    *t->weight = (sl_weight){.format = format,
+                             .n_rows = t->shape.n_rows,
+                             .n_cols = t->shape.n_cols,
+                             .group = format == SL_INT4 && round->group < t->shape.n_cols ? round->group : t->shape.n_cols,
+                             .scale_rows = 1,
+                             .name = t->weight->name};
+}
+
+// The scheme of a matrix; NULL: it is plain. Writes the module: the name without ".weight".
+static const sl_quant_scheme *scheme_of(const sl_quant *quant, const sl_model_tensor *t, char module[SL_TENSOR_NAME]) {
+    size_t n = strlen(t->shape.name), n_end = strlen(".weight");
+    if (!quant || !quant->method || !t->shape.n_rows || (t->flags & SL_TENSOR_LOOKUP)) return NULL;
+    SL_CHECK(n > n_end && !strcmp(t->shape.name + n - n_end, ".weight"));
+    snprintf(module, SL_TENSOR_NAME, "%.*s", (int)(n - n_end), t->shape.name);
+    return sl_quant_find(quant, module, (t->flags & SL_TENSOR_HEAD) != 0);
+}
+
+static int bind_tensor(const sl_model_weights *w, const sl_tensors *tensors, const sl_quant *quant, sl_model_tensor *t,
+                       sl_error *err) {
+    const sl_tensor_shape *s = &t->shape;
+    char module[SL_TENSOR_NAME];
+    const sl_quant_scheme *scheme = scheme_of(quant, t, module);
+    if (scheme) return sl_quant_bind(scheme, tensors, module, s->n_rows, s->n_cols, t->weight, &t->recipe, err);
+    int rc = sl_tensors_bind(tensors, s->name, s->n_rows, s->n_cols, t->weight, err);
+    if (!rc && quant && quant->round.format != SL_BF16) round_matrix(&quant->round, w, t);
+    return rc;
+}
+
+int sl_model_weights_bind(const sl_config *config, const sl_tensors *tensors, const sl_quant *quant, sl_model_weights *out,
+                          sl_error *err) {
     int rc = sl_model_weights_init(config, out, err);
     for (int i = 0; !rc && i < out->n_tensors; i++) {
-        const sl_model_tensor *t = &out->tensors[i];
+        sl_model_tensor *t = &out->tensors[i];
         if (t->same_as)
             *t->weight = *t->same_as;
         else
-            rc = sl_tensors_bind(tensors, t->shape.name, t->shape.n_rows, t->shape.n_cols, t->weight, err);
+            rc = bind_tensor(out, tensors, quant, t, err);
     }
     if (rc) sl_model_weights_free(out);
     return rc;
 }
 
-int sl_model_weights_declare(const sl_config *config, sl_tensors **tensors, sl_model_weights *out, sl_error *err) {
+int sl_model_weights_declare(const sl_config *config, const sl_quant *quant, sl_tensors **tensors, sl_model_weights *out,
+                             sl_error *err) {
     int n = 0, rc = sl_model_weights_init(config, out, err);
     if (rc) return rc;
     sl_tensor_shape *shapes = calloc(out->n_tensors, sizeof *shapes);
@@ -87,7 +128,7 @@ int sl_model_weights_declare(const sl_config *config, sl_tensors **tensors, sl_m
                 : sl_fail(err, SL_ERR_MEMORY, "%d tensors: out of memory", out->n_tensors);
     free(shapes);
     sl_model_weights_free(out);
-    return rc ? rc : sl_model_weights_bind(config, *tensors, out, err);
+    return rc ? rc : sl_model_weights_bind(config, *tensors, quant, out, err);
 }
 
 int sl_model_weights_have_data(const sl_model_weights *w) {
@@ -96,14 +137,50 @@ int sl_model_weights_have_data(const sl_model_weights *w) {
     return 1;
 }
 
+size_t sl_model_weights_bytes(const sl_model_weights *w) {
+    size_t n = 0;
+    for (int i = 0; i < w->n_tensors; i++)
+        if (!w->tensors[i].same_as) n += sl_recipe_read_bytes(&w->tensors[i].recipe, w->tensors[i].weight);
+    return n;
+}
+
 size_t sl_model_weights_decode_bytes(const sl_model_weights *w) {
     size_t n = 0;
-    for (int i = 0; i < w->n_tensors; i++) {
-        const sl_weight *x = w->tensors[i].weight;
-        sl_weight_check(x);
-        if (!(w->tensors[i].flags & SL_TENSOR_LOOKUP)) n += (size_t)x->n_rows * x->n_cols * sl_dtype_size(x->dtype);
-    }
+    for (int i = 0; i < w->n_tensors; i++)
+        if (!(w->tensors[i].flags & SL_TENSOR_LOOKUP)) n += sl_recipe_read_bytes(&w->tensors[i].recipe, w->tensors[i].weight);
     return n;
+}
+
+// ---- make weights ----
+
+size_t sl_model_weights_bytes_to_make(const sl_model_weights *w) {
+    size_t n = 0;
+    for (int i = 0; !w->made && i < w->n_tensors; i++) n += sl_recipe_bytes(&w->tensors[i].recipe, w->tensors[i].weight);
+    return n;
+}
+
+int sl_model_weights_allocate(sl_model_weights *w, sl_error *err) {
+    size_t size = sl_model_weights_bytes_to_make(w);
+    SL_CHECK(!w->made);
+    if (!size) return 0;
+    void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (map == MAP_FAILED) return sl_fail(err, SL_ERR_MEMORY, "quantised weights: %zu MiB cannot be allocated", size >> 20);
+#ifdef MADV_HUGEPAGE
+    madvise(map, size, MADV_HUGEPAGE);
+#endif
+    w->made = map;
+    w->made_size = size;
+    return 0;
+}
+
+int sl_model_weights_make(sl_model_weights *w, int i, const void *plain, sl_error *err) {
+    sl_model_tensor *t = &w->tensors[i];
+    size_t at = 0;
+    for (int j = 0; j < i; j++) at += sl_recipe_bytes(&w->tensors[j].recipe, w->tensors[j].weight);
+    if (t->same_as) *t->weight = *t->same_as;
+    if (t->recipe.making == SL_MADE_NOT) return 0;
+    if (plain) t->recipe.plain.data = plain;
+    return sl_recipe_make(&t->recipe, t->weight, w->made + at, err);
 }
 
 // ---- place on a backend ----

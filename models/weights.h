@@ -9,11 +9,13 @@
 #include "backend/backend.h"
 #include "base/progress.h"
 #include "models/config.h"
-#include "models/safetensors.h"
+#include "models/quant_config.h"
+#include "models/recipe.h"
 
 enum {
     SL_TENSOR_JOINED = 1, // lies directly behind the tensor declared before: one operation reads both (sl_backend.place)
     SL_TENSOR_LOOKUP = 2, // the embedding table: a decode step reads single rows
+    SL_TENSOR_HEAD = 4,   // the output head
 };
 
 typedef struct sl_model_tensor {
@@ -21,6 +23,7 @@ typedef struct sl_model_tensor {
     unsigned flags;           // SL_TENSOR_...
     sl_weight *weight;        // a member of `fields`
     const sl_weight *same_as; // tied embeddings: *weight is a copy of *same_as, without rows; NULL: a tensor of the files
+    sl_recipe recipe;         // how *weight is made
 } sl_model_tensor;
 
 typedef struct sl_model_weights {
@@ -30,6 +33,8 @@ typedef struct sl_model_weights {
     sl_model_tensor *tensors; // [n_tensors], in the order of declaration
     int n_tensors, capacity;
     int is_out_of_memory; // 1: an sl_model_weights_add failed
+    char *made;           // [made_size] memory of the weights that recipes make; NULL: none, or not made yet
+    size_t made_size;
 } sl_model_weights;
 
 // ---- for an architecture's declare ----
@@ -51,16 +56,25 @@ int sl_model_settle_tie(sl_config *config, const sl_tensors *tensors, const sl_l
 // After the bind: SL_ERR_UNSUPPORTED when the files have a tensor that no weight binds. Buffers of RoPE and heads of
 // multi-token prediction are left out, with a line.
 int sl_model_weights_check_unbound(const sl_model_weights *w, const sl_tensors *tensors, const sl_log *log, sl_error *err);
-// Binds every tensor to the files, and checks dtype, rank and dimensions. config must outlive the weights.
-int sl_model_weights_bind(const sl_config *config, const sl_tensors *tensors, sl_model_weights *out, sl_error *err);
+// Binds every tensor to the files, and checks dtype, rank and dimensions. A linear layer that quant says is quantised, or is to
+// be rounded, gets a recipe. quant NULL: none. config must outlive the weights.
+int sl_model_weights_bind(const sl_config *config, const sl_tensors *tensors, const sl_quant *quant, sl_model_weights *out,
+                          sl_error *err);
 // For a model without files: makes *tensors with the names, shapes and dtype (BF16) of the list, and binds them. Their data is
 // NULL.
-int sl_model_weights_declare(const sl_config *config, sl_tensors **tensors, sl_model_weights *out, sl_error *err);
+int sl_model_weights_declare(const sl_config *config, const sl_quant *quant, sl_tensors **tensors, sl_model_weights *out,
+                             sl_error *err);
+// Allocates the memory of the recipes. Call it once.
+int sl_model_weights_allocate(sl_model_weights *w, sl_error *err);
+// Follows the recipe of tensor i. plain: the data of a dummy weight that is rounded; NULL: the files have it.
+int sl_model_weights_make(sl_model_weights *w, int i, const void *plain, sl_error *err);
 // Makes *placed, a copy of w whose data lies in the backend's memory. SL_ERR_MEMORY. Progress is in tensors.
 int sl_model_weights_place(const sl_model_weights *w, const sl_backend *backend, const sl_progress *progress,
                            const sl_cancel *cancel, sl_model_weights *placed, sl_error *err);
 void sl_model_weights_free(sl_model_weights *w);
-int sl_model_weights_have_data(const sl_model_weights *w);       // 0: dummy or packed weights that are not made yet
-size_t sl_model_weights_decode_bytes(const sl_model_weights *w); // bytes that a decode step reads
+int sl_model_weights_have_data(const sl_model_weights *w);        // 0: weights that are not made yet
+size_t sl_model_weights_bytes(const sl_model_weights *w);         // bytes of all weights, in the formats that operations read
+size_t sl_model_weights_decode_bytes(const sl_model_weights *w);  // bytes that a decode step reads
+size_t sl_model_weights_bytes_to_make(const sl_model_weights *w); // bytes of the recipes; 0: they are made
 
 #endif

@@ -21,9 +21,10 @@
 #include <sys/mman.h>
 
 enum {
-    PANEL_ROWS = 64, // rows of one BLAS call (backend.h says why the number is fixed)
-    PANEL_OUTS = 64, // rows of a weight that one BLAS call multiplies, after a conversion to fp32
-    SMALL = 1 << 14, // elements below which threads cost more than they save
+    PANEL_ROWS = 64,           // rows of one BLAS call (backend.h says why the number is fixed)
+    PANEL_OUTS = 64,           // rows of a weight that one BLAS call multiplies, after a conversion to fp32
+    SMALL = 1 << 14,           // elements below which threads cost more than they save
+    ORDERED_ROWS = PANEL_ROWS, // rows of x that are brought into the order of a weight's columns at a time
 };
 
 // Only OpenBLAS has these functions. They are weak, so that the program links with other BLAS libraries too.
@@ -120,10 +121,8 @@ static void describe(const sl_backend *be, char *buf, size_t size) {
 static void embed(const sl_backend *be, const sl_weight *table, const int32_t *ids, int n_rows, float *x) {
     (void)be;
     int n = table->n_cols;
-    sl_weight_check(table);
-    for (int r = 0; r < n_rows; r++)
-        ops()->widen((const char *)table->data + (size_t)ids[r] * n * sl_dtype_size(table->dtype), table->dtype, n,
-                     x + (size_t)r * n);
+    SL_CHECK(!table->order);
+    for (int r = 0; r < n_rows; r++) ops()->widen(table, (size_t)ids[r], 0, n, x + (size_t)r * n);
 }
 
 // Runs the tasks on the threads of the pool, or on the calling thread if the work is small.
@@ -149,7 +148,7 @@ static void norm_row(void *ctx, size_t r, int thread) {
 
 static void rmsnorm(const sl_backend *be, const float *x, const sl_weight *w, int n_rows, float eps, void *out) {
     (void)be;
-    sl_weight_check(w);
+    sl_weight_check_plain(w);
     spread((size_t)n_rows * w->n_cols > SMALL, n_rows, norm_row, &(norm_call){x, w, eps, out});
 }
 
@@ -184,7 +183,7 @@ static void prefill_panel(const sl_weight *w, const float *x, int n_rows, int po
                           float *part) {
     int n = w->n_cols, outs = w->n_rows - o < PANEL_OUTS ? w->n_rows - o : PANEL_OUTS;
     float *wide = part, *padded = wide + (size_t)PANEL_OUTS * n, *result = padded + (size_t)PANEL_ROWS * n;
-    ops()->widen((const char *)w->data + (size_t)o * n * sl_dtype_size(w->dtype), w->dtype, (size_t)outs * n, wide);
+    for (int i = 0; i < outs; i++) ops()->widen(w, (size_t)(o + i), 0, n, wide + (size_t)i * n);
     memset(wide + (size_t)outs * n, 0, (size_t)(PANEL_OUTS - outs) * n * sizeof *wide);
     for (int r = 0, rows; r < n_rows; r += rows) {
         int place = (position + r) % PANEL_ROWS;
@@ -213,7 +212,7 @@ static size_t part_size(int n_cols) { // in floats; a multiple of 64 bytes
 }
 
 static float *grow_scratch(cpu_backend *c, int n_cols) { // NULL: no memory
-    size_t size = part_size(n_cols) * (size_t)c->n_threads * sizeof(float);
+    size_t size = (part_size(n_cols) * (size_t)c->n_threads + (size_t)ORDERED_ROWS * n_cols) * sizeof(float);
     if (size > c->scratch_size) {
         free(c->scratch);
         c->scratch = aligned_alloc(64, size);
@@ -245,13 +244,32 @@ static void linear_prefill(cpu_backend *c, const sl_weight *w, const float *x, i
     sl_parallel((w->n_rows + PANEL_OUTS - 1) / PANEL_OUTS, prefill_panels, &call);
 }
 
-static void linear(const sl_backend *be, const sl_weight *w, const void *x, int n_rows, sl_linear_mode mode, int position,
-                   int accumulate, float *out) {
-    sl_weight_check(w);
+static void linear_in_order(cpu_backend *c, const sl_weight *w, const float *x, int n_rows, sl_linear_mode mode, int position,
+                            int accumulate, float *out) {
     if (mode == SL_LINEAR_DECODE)
         linear_decode(w, x, n_rows, accumulate, out);
     else
-        linear_prefill(self(be), w, x, n_rows, position, accumulate, out);
+        linear_prefill(c, w, x, n_rows, position, accumulate, out);
+}
+
+// A weight whose columns have another order: a panel of rows of x at a time is brought into this order.
+static void linear_ordered(cpu_backend *c, const sl_weight *w, const float *x, int n_rows, sl_linear_mode mode, int position,
+                           int accumulate, float *out) {
+    int n = w->n_cols;
+    SL_CHECK(grow_scratch(c, n) != NULL); // because prepare has allocated the memory
+    float *ordered = c->scratch + part_size(n) * (size_t)c->n_threads;
+    for (int r = 0, rows; r < n_rows; r += rows) {
+        int left = ORDERED_ROWS - (position + r) % ORDERED_ROWS;
+        rows = n_rows - r < left ? n_rows - r : left;
+        for (int j = 0; j < rows; j++)
+            for (int i = 0; i < n; i++) ordered[(size_t)j * n + i] = x[(size_t)(r + j) * n + w->order[i]];
+        linear_in_order(c, w, ordered, rows, mode, position + r, accumulate, out + (size_t)r * w->n_rows);
+    }
+}
+
+static void linear(const sl_backend *be, const sl_weight *w, const void *x, int n_rows, sl_linear_mode mode, int position,
+                   int accumulate, float *out) {
+    (w->order ? linear_ordered : linear_in_order)(self(be), w, x, n_rows, mode, position, accumulate, out);
 }
 
 // The layout of Hugging Face: dimension i is rotated with dimension i + head_dim / 2.
@@ -322,8 +340,7 @@ static void finish_row(void *ctx, size_t r, int thread) {
     for (int h = 0; h < c->n_heads; h++) {
         float *head = c->x + (r * c->n_heads + h) * c->head_dim, wide[256];
         if (c->bias) {
-            const char *from = c->bias->data;
-            ops()->widen(from + (size_t)h * c->head_dim * sl_dtype_size(c->bias->dtype), c->bias->dtype, c->head_dim, wide);
+            ops()->widen(c->bias, 0, h * c->head_dim, c->head_dim, wide);
             for (int i = 0; i < c->head_dim; i++) head[i] += wide[i];
         }
         if (c->norm) ops()->rmsnorm(head, c->norm, c->eps, head);

@@ -9,9 +9,12 @@ typedef struct sl_cpu_ops {
     const char *isa;
     // out[r][o] = sum_i x[r][i] w[o][i], added to out if `accumulate`, for outputs [o_from, o_to). x: [n_rows][n_cols]; out:
     // [n_rows][w->n_rows]. Order of a sum: each vector lane adds its elements along i; then the lanes are added; then the
-    // elements after the last full vector. This order depends on n_cols only.
+    // elements after the last full vector. This order depends on n_cols only. w: without an
+    // order of columns, which the caller has applied to x. A weight with scales gives the bits that its numbers in fp32 give.
     void (*linear)(const sl_weight *w, const float *x, int n_rows, int o_from, int o_to, int accumulate, float *out);
-    void (*widen)(const void *src, sl_dtype dtype, size_t n, float *dst);       // converts to fp32
+    // Writes the numbers of a row, columns [col, col + n), in fp32, as sl_weight_widen does without the order of columns. col:
+    // 0, or any column of a plain weight.
+    void (*widen)(const sl_weight *w, size_t row, int col, int n, float *dst);
     void (*rmsnorm)(const float *x, const sl_weight *w, float eps, float *out); // one row
     void (*swiglu)(float *gate, const float *up, size_t n);
 } sl_cpu_ops;

@@ -10,26 +10,63 @@
 #define STRING_(a) #a
 #define STRING(a) STRING_(a)
 
-// Computes n_out outputs of n_rows rows. Each vector of weights is loaded once and used for all rows.
-CHECKED_BY_ROWS SIMD_INLINE void linear_tile(const sl_weight *w, sl_dtype dtype, const float *x, int o, int n_out, int n_rows,
-                                             int accumulate, float *out) {
-    int n = w->n_cols, n_vec = n / VW * VW;
-    size_t base = (size_t)o * n;
-    vf acc[4][8];
-    for (int a = 0; a < n_out; a++)
-        for (int r = 0; r < n_rows; r++) acc[a][r] = v_set(0);
-    for (int i = 0; i < n_vec; i += VW) {
+// Scale and offset of a group of a row: a loaded element x stands for (x - offset) * scale.
+typedef struct group_scale {
+    float scale, offset;
+} group_scale;
+
+SIMD_INLINE group_scale scale_of(const sl_weight *w, sl_format format, size_t row, int group) {
+    size_t at = sl_weight_scale_at(w, row) + (size_t)group;
+    return (group_scale){w->scale[at] / load_factor(format), load_offset(format) + (w->zero ? (float)w->zero[at] : 0)};
+}
+
+// The number of row `row`, column i.
+SIMD_INLINE float number_at(const sl_weight *w, sl_format format, size_t row, int i) {
+    float x = weight_at(sl_weight_row(w, row), format, (size_t)i);
+    if (!sl_formats[format].has_scale) return x;
+    group_scale s = scale_of(w, format, row, i / w->group);
+    return (x - s.offset) * s.scale;
+}
+
+// Adds the products of columns [from, to) of n_out outputs and n_rows rows. The columns belong to one group. Each vector of
+// weights is loaded once and used for all rows.
+CHECKED_BY_ROWS SIMD_INLINE void add_group(const sl_weight *w, sl_format format, const float *x, int o, int n_out, int n_rows,
+                                           int from, int to, vf acc[4][8]) {
+    int n = w->n_cols, scaled = sl_formats[format].has_scale;
+    const char *row[4];
+    vf scale[4], offset[4];
+    for (int a = 0; a < n_out; a++) {
+        row[a] = sl_weight_row(w, (size_t)o + a);
+        if (!scaled) continue;
+        group_scale s = scale_of(w, format, (size_t)o + a, from / w->group);
+        scale[a] = v_set(s.scale), offset[a] = v_set(s.offset);
+    }
+    for (int i = from; i < to; i += VW) {
         vf wv[4];
-        for (int a = 0; a < n_out; a++) wv[a] = v_load_weight(w->data, dtype, base + (size_t)a * n + i);
+        for (int a = 0; a < n_out; a++) {
+            wv[a] = v_load_weight(row[a], format, (size_t)i);
+            if (scaled) wv[a] = (wv[a] - offset[a]) * scale[a];
+        }
         for (int r = 0; r < n_rows; r++) {
             vf xv = v_load(x + (size_t)r * n + i);
             for (int a = 0; a < n_out; a++) acc[a][r] = v_fma(wv[a], xv, acc[a][r]);
         }
     }
+}
+
+// Computes n_out outputs of n_rows rows.
+CHECKED_BY_ROWS SIMD_INLINE void linear_tile(const sl_weight *w, sl_format format, const float *x, int o, int n_out, int n_rows,
+                                             int accumulate, float *out) {
+    int n = w->n_cols, n_vec = n / VW * VW, step = sl_formats[format].has_scale ? w->group : n_vec;
+    vf acc[4][8];
+    for (int a = 0; a < n_out; a++)
+        for (int r = 0; r < n_rows; r++) acc[a][r] = v_set(0);
+    for (int from = 0; from < n_vec; from += step)
+        add_group(w, format, x, o, n_out, n_rows, from, n_vec - from < step ? n_vec : from + step, acc);
     for (int a = 0; a < n_out; a++) {
         for (int r = 0; r < n_rows; r++) {
             float sum = v_sum(acc[a][r]);
-            for (int i = n_vec; i < n; i++) sum += weight_at(w->data, dtype, base + (size_t)a * n + i) * x[(size_t)r * n + i];
+            for (int i = n_vec; i < n; i++) sum += number_at(w, format, (size_t)o + a, i) * x[(size_t)r * n + i];
             float *to = out + (size_t)r * w->n_rows + o + a;
             *to = accumulate ? *to + sum : sum;
         }
@@ -37,9 +74,9 @@ CHECKED_BY_ROWS SIMD_INLINE void linear_tile(const sl_weight *w, sl_dtype dtype,
 }
 
 #define TILES(N_OUT, N_ROWS)                                                                                                   \
-    for (; o + (N_OUT) <= o_to; o += (N_OUT)) linear_tile(w, dtype, x, o, N_OUT, N_ROWS, accumulate, out)
+    for (; o + (N_OUT) <= o_to; o += (N_OUT)) linear_tile(w, format, x, o, N_OUT, N_ROWS, accumulate, out)
 
-CHECKED_BY_ROWS SIMD_INLINE void linear_rows(const sl_weight *w, sl_dtype dtype, const float *x, int n_rows, int o_from,
+CHECKED_BY_ROWS SIMD_INLINE void linear_rows(const sl_weight *w, sl_format format, const float *x, int n_rows, int o_from,
                                              int o_to, int accumulate, float *out) {
     while (n_rows > 0) { // 8, 4, 2 or 1 rows at a time
         int o = o_from, n_now = n_rows >= 8 ? 8 : n_rows >= 4 ? 4 : n_rows >= 2 ? 2 : 1;
@@ -66,43 +103,59 @@ CHECKED_BY_ROWS SIMD_INLINE void linear_rows(const sl_weight *w, sl_dtype dtype,
     }
 }
 
+// Calls FN(w, FORMAT, ...) with the weight's format as a constant.
+#define BY_FORMAT(FN, W, ...)                                                                                                  \
+    switch ((W)->format) {                                                                                                     \
+    case SL_BF16:                                                                                                              \
+        FN(W, SL_BF16, __VA_ARGS__);                                                                                           \
+        break;                                                                                                                 \
+    case SL_F16:                                                                                                               \
+        FN(W, SL_F16, __VA_ARGS__);                                                                                            \
+        break;                                                                                                                 \
+    case SL_F32:                                                                                                               \
+        FN(W, SL_F32, __VA_ARGS__);                                                                                            \
+        break;                                                                                                                 \
+    case SL_FP8:                                                                                                               \
+        FN(W, SL_FP8, __VA_ARGS__);                                                                                            \
+        break;                                                                                                                 \
+    case SL_INT8:                                                                                                              \
+        FN(W, SL_INT8, __VA_ARGS__);                                                                                           \
+        break;                                                                                                                 \
+    default:                                                                                                                   \
+        FN(W, SL_INT4, __VA_ARGS__);                                                                                           \
+    }
+
 CHECKED_BY_ROWS static void linear(const sl_weight *w, const float *x, int n_rows, int o_from, int o_to, int accumulate,
                                    float *out) {
-    check_rows((const char *)w->data + (size_t)o_from * w->n_cols * sl_dtype_size(w->dtype), 0, 1,
-               (size_t)(o_to - o_from) * w->n_cols * sl_dtype_size(w->dtype));
+    check_rows(sl_weight_row(w, (size_t)o_from), 0, 1, (size_t)(o_to - o_from) * sl_weight_row_bytes(w));
+    check_rows(w->scale, 0, 1, sl_weight_scales(w) * sizeof *w->scale);
+    if (w->zero) check_rows(w->zero, 0, 1, sl_weight_scales(w) * sizeof *w->zero);
     check_rows(x, 0, 1, (size_t)n_rows * w->n_cols * sizeof *x);
     check_rows(out + o_from, w->n_rows * sizeof *out, n_rows, (o_to - o_from) * sizeof *out);
-    switch (w->dtype) {
-    case SL_BF16:
-        linear_rows(w, SL_BF16, x, n_rows, o_from, o_to, accumulate, out);
-        break;
-    case SL_F16:
-        linear_rows(w, SL_F16, x, n_rows, o_from, o_to, accumulate, out);
-        break;
-    case SL_F32:
-        linear_rows(w, SL_F32, x, n_rows, o_from, o_to, accumulate, out);
-        break;
-    }
+    BY_FORMAT(linear_rows, w, x, n_rows, o_from, o_to, accumulate, out)
 }
 
-SIMD_INLINE void widen_from(const void *src, sl_dtype dtype, size_t n, float *dst) {
-    size_t i = 0;
-    for (; i + VW <= n; i += VW) v_store(dst + i, v_load_weight(src, dtype, i));
-    for (; i < n; i++) dst[i] = weight_at(src, dtype, i);
+SIMD_INLINE void widen_from(const sl_weight *w, sl_format format, size_t row, int col, int n, float *dst) {
+    const char *from = sl_weight_row(w, row);
+    int scaled = sl_formats[format].has_scale, i = 0;
+    while (i + VW <= n) {
+        group_scale s = {1, 0};
+        int end = n;
+        if (scaled) {
+            s = scale_of(w, format, row, (col + i) / w->group);
+            end = ((col + i) / w->group + 1) * w->group - col;
+        }
+        for (; i + VW <= n && i < end; i += VW) {
+            vf x = v_load_weight(from, format, (size_t)(col + i));
+            if (scaled) x = (x - s.offset) * s.scale;
+            v_store(dst + i, x);
+        }
+    }
+    for (; i < n; i++) dst[i] = number_at(w, format, row, col + i);
 }
 
-static void widen(const void *src, sl_dtype dtype, size_t n, float *dst) {
-    switch (dtype) {
-    case SL_BF16:
-        widen_from(src, SL_BF16, n, dst);
-        break;
-    case SL_F16:
-        widen_from(src, SL_F16, n, dst);
-        break;
-    case SL_F32:
-        widen_from(src, SL_F32, n, dst);
-        break;
-    }
+static void widen(const sl_weight *w, size_t row, int col, int n, float *dst) {
+    BY_FORMAT(widen_from, w, row, col, n, dst)
 }
 
 static void rmsnorm(const float *x, const sl_weight *w, float eps, float *out) {
@@ -112,7 +165,7 @@ static void rmsnorm(const float *x, const sl_weight *w, float eps, float *out) {
     float sum = v_sum(acc);
     for (int i = n_vec; i < n; i++) sum += x[i] * x[i];
     float scale = 1.0f / sqrtf(sum / (float)n + eps);
-    for (int i = 0; i < n; i++) out[i] = x[i] * scale * weight_at(w->data, w->dtype, i);
+    for (int i = 0; i < n; i++) out[i] = x[i] * scale * weight_at(w->data, w->format, (size_t)i);
 }
 
 // silu(g) u = g u / (1 + e^-g). The exponent of e^-g = 2^t is limited to t <= 126, so that 2^t stays finite. For larger t the

@@ -111,17 +111,79 @@ SIMD_INLINE vf v_load_f16(const f16 *p) {
 #endif
 }
 
-// VW elements of a weight, from element i on. dtype is a constant at every call, so the compiler removes the other branches.
-SIMD_INLINE vf v_load_weight(const void *w, sl_dtype dtype, size_t i) {
-    if (dtype == SL_BF16) return v_load_bf16((const bf16 *)w + i);
-    if (dtype == SL_F16) return v_load_f16((const f16 *)w + i);
-    return v_load((const float *)w + i);
+// The same as 2^-8 x of VW e4m3 numbers x: their bits, as bits of f16, have a bias of 15 in place of 7.
+SIMD_INLINE vf v_load_fp8(const uint8_t *p) {
+#if defined(__AVX512F__)
+    __m256i u = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p));
+    u = _mm256_or_si256(_mm256_slli_epi16(_mm256_and_si256(u, _mm256_set1_epi16(0x80)), 8),
+                        _mm256_slli_epi16(_mm256_and_si256(u, _mm256_set1_epi16(0x7f)), 7));
+    return _mm512_cvtph_ps(u);
+#elif defined(__AVX2__)
+    __m128i u = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *)p));
+    u = _mm_or_si128(_mm_slli_epi16(_mm_and_si128(u, _mm_set1_epi16(0x80)), 8),
+                     _mm_slli_epi16(_mm_and_si128(u, _mm_set1_epi16(0x7f)), 7));
+    return _mm256_cvtph_ps(u);
+#else
+    vf x;
+    for (int j = 0; j < VW; j++) x[j] = sl_f16_to_f32((f16)((p[j] & 0x80) << 8 | (p[j] & 0x7f) << 7));
+    return x;
+#endif
 }
 
-SIMD_INLINE float weight_at(const void *w, sl_dtype dtype, size_t i) {
-    if (dtype == SL_BF16) return sl_bf16_to_f32(((const bf16 *)w)[i]);
-    if (dtype == SL_F16) return sl_f16_to_f32(((const f16 *)w)[i]);
-    return ((const float *)w)[i];
+SIMD_INLINE vf v_load_int8(const int8_t *p) {
+#if defined(__AVX512F__)
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+#elif defined(__AVX2__)
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+#else
+    return (vf){p[0], p[1], p[2], p[3]};
+#endif
+}
+
+// VW nibbles as numbers 0 to 15, the low nibble of each byte first.
+SIMD_INLINE vf v_load_nibbles(const uint8_t *p) {
+#if defined(__AVX512F__)
+    __m128i b = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *)p));
+    b = _mm_and_si128(_mm_or_si128(b, _mm_slli_epi16(b, 4)), _mm_set1_epi8(15));
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(b));
+#elif defined(__AVX2__)
+    int32_t eight; // nibble j lies in bits 4 j to 4 j + 3
+    memcpy(&eight, p, sizeof eight);
+    __m256i n = _mm256_srlv_epi32(_mm256_set1_epi32(eight), _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
+    return _mm256_cvtepi32_ps(_mm256_and_si256(n, _mm256_set1_epi32(15)));
+#else
+    return (vf){p[0] & 15, p[0] >> 4, p[1] & 15, p[1] >> 4};
+#endif
+}
+
+// What the elements of a format have been multiplied by and increased by when they are loaded: exact powers and integers.
+SIMD_INLINE float load_factor(sl_format format) {
+    return format == SL_FP8 ? 0x1p-8f : 1;
+}
+SIMD_INLINE float load_offset(sl_format format) {
+    return format == SL_INT4 ? 8 : 0;
+}
+
+// VW elements of a row of a weight, from element i on; i is a multiple of VW. format is a constant at every call, so the
+// compiler removes the other branches.
+SIMD_INLINE vf v_load_weight(const void *row, sl_format format, size_t i) {
+    if (format == SL_BF16) return v_load_bf16((const bf16 *)row + i);
+    if (format == SL_F16) return v_load_f16((const f16 *)row + i);
+    if (format == SL_FP8) return v_load_fp8((const uint8_t *)row + i);
+    if (format == SL_INT8) return v_load_int8((const int8_t *)row + i);
+    if (format == SL_INT4) return v_load_nibbles((const uint8_t *)row + i / 2);
+    return v_load((const float *)row + i);
+}
+
+// One element, as v_load_weight has it.
+SIMD_INLINE float weight_at(const void *row, sl_format format, size_t i) {
+    const uint8_t *bytes = row;
+    if (format == SL_BF16) return sl_bf16_to_f32(((const bf16 *)row)[i]);
+    if (format == SL_F16) return sl_f16_to_f32(((const f16 *)row)[i]);
+    if (format == SL_FP8) return sl_f16_to_f32((f16)((bytes[i] & 0x80) << 8 | (bytes[i] & 0x7f) << 7));
+    if (format == SL_INT8) return (int8_t)bytes[i];
+    if (format == SL_INT4) return (float)(bytes[i / 2] >> i % 2 * 4 & 15);
+    return ((const float *)row)[i];
 }
 
 // Sum and maximum over the lanes. Each step combines lane i with lane i + width / 2, then halves the width.

@@ -317,11 +317,11 @@ template <typename T> static __global__ void to_bf16_kernel(const T *in, size_t 
     store_vec8(out, first, n, u);
 }
 
-void sl_cuda_to_bf16(const void *in, sl_dtype dtype, size_t n, bf16 *out, cudaStream_t stream) {
-    SL_CHECK(dtype == SL_F16 || dtype == SL_F32);
+void sl_cuda_to_bf16(const void *in, sl_format format, size_t n, bf16 *out, cudaStream_t stream) {
+    SL_CHECK(format == SL_F16 || format == SL_F32);
     if (n == 0) return;
     const dim3 grid(blocks_for((n + VEC - 1) / VEC)), block(BLOCK);
-    if (dtype == SL_F16)
+    if (format == SL_F16)
         sl_launch(to_bf16_kernel<__half>, grid, block, 0, stream, (const __half *)in, n, out);
     else
         sl_launch(to_bf16_kernel<float>, grid, block, 0, stream, (const float *)in, n, out);

@@ -60,8 +60,8 @@ void sl_cuda_swiglu(const bf16 *gate_up, int n_rows, int n_ffn, bf16 *out, cudaS
 // that file, in device memory.
 void sl_cuda_dummy_fill(uint64_t key, const bf16 *quantiles, size_t n, bf16 *out, cudaStream_t stream);
 
-// out[i] = in[i] rounded to nearest, ties to even. dtype: SL_F16 or SL_F32. Every NaN becomes the same NaN.
-void sl_cuda_to_bf16(const void *in, sl_dtype dtype, size_t n, bf16 *out, cudaStream_t stream);
+// out[i] = in[i] rounded to nearest, ties to even. format: SL_F16 or SL_F32. Every NaN becomes the same NaN.
+void sl_cuda_to_bf16(const void *in, sl_format format, size_t n, bf16 *out, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

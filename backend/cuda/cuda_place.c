@@ -1,7 +1,8 @@
 // backend/cuda/cuda_place.c - copies weights to the GPU, or makes the weights of a dummy model there.
 //
 // Weights that an operation reads together (q, k, v; gate, up) lie in one block, one matrix after the other. All weights are
-// bf16 on the GPU: F16 and F32 weights are rounded there. Weights are copied from the mapped file to the GPU through two pinned
+// bf16 on the GPU: F16 and F32 weights are rounded there, and the host rounds the numbers of quantised weights. Weights are
+// copied from the mapped file to the GPU through two pinned
 // buffers. While CUDA copies one buffer, threads fill the other one.
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda_error.h"
@@ -57,13 +58,46 @@ static int send(sl_cuda *c, void *to, const void *from, size_t size, sl_error *e
 
 // Copies an F16 or F32 weight into a temporary buffer on the GPU, and rounds it on the GPU.
 static int send_rounded(sl_cuda *c, bf16 *to, const sl_weight *w, sl_error *err) {
-    size_t size = count(w) * sl_dtype_size(w->dtype);
+    size_t size = (size_t)w->n_rows * sl_weight_row_bytes(w);
     void *unrounded = NULL;
     int rc = sl_cuda_check(cudaMalloc(&unrounded, size), "weights to be rounded to bf16", err);
     if (!rc) rc = send(c, unrounded, w->data, size, err);
-    if (!rc) sl_cuda_to_bf16(unrounded, w->dtype, count(w), to, c->stream);
+    if (!rc) sl_cuda_to_bf16(unrounded, w->format, count(w), to, c->stream);
     if (!rc) rc = sl_cuda_check(cudaStreamSynchronize(c->stream), "weights to be rounded to bf16", err);
     cudaFree(unrounded);
+    return rc;
+}
+
+typedef struct widen_call {
+    const sl_weight *w;
+    int first;
+    bf16 *to;
+    float *rows; // [threads][n_cols]
+} widen_call;
+
+static void widen_row(void *ctx, size_t i, int thread) {
+    const widen_call *c = ctx;
+    size_t n = (size_t)c->w->n_cols;
+    float *row = c->rows + n * (size_t)thread;
+    sl_weight_widen(c->w, (size_t)c->first + i, row);
+    for (size_t j = 0; j < n; j++) c->to[i * n + j] = sl_f32_to_bf16(row[j]);
+}
+
+// Rounds the numbers of a quantised weight to bf16 on the host, some rows at a time, and copies them.
+static int send_widened(sl_cuda *c, bf16 *to, const sl_weight *w, sl_error *err) {
+    enum { ELEMENTS = 16 << 20 };
+    size_t n = (size_t)w->n_cols;
+    int step = (size_t)ELEMENTS > n ? (int)(ELEMENTS / n) : 1, rc = 0;
+    bf16 *rounded = malloc((size_t)step * n * sizeof *rounded);
+    float *rows = malloc((size_t)sl_threads_n() * n * sizeof *rows);
+    if (!rounded || !rows) rc = sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", w->name);
+    for (int first = 0; !rc && first < w->n_rows; first += step) {
+        int n_rows = w->n_rows - first < step ? w->n_rows - first : step;
+        sl_parallel((size_t)n_rows, widen_row, &(widen_call){w, first, rounded, rows});
+        rc = send(c, to + (size_t)first * n, rounded, (size_t)n_rows * n * sizeof *rounded, err);
+    }
+    free(rounded);
+    free(rows);
     return rc;
 }
 
@@ -124,17 +158,17 @@ int sl_cuda_place(const sl_backend *be, sl_weight *const *weights, int n, sl_err
     if (!rc) rc = keep_block(c, block, err);
     for (int i = 0; !rc && i < n; i++) {
         sl_weight *w = weights[i];
-        sl_weight_check(w);
         bf16 *to = block + at;
         at += count(w);
         if (!w->data)
             rc = make_dummy(c, to, w, err);
-        else if (w->dtype == SL_BF16)
+        else if (w->format == SL_BF16)
             rc = send(c, to, w->data, count(w) * sizeof *to, err);
+        else if (sl_formats[w->format].has_scale)
+            rc = send_widened(c, to, w, err);
         else
             rc = send_rounded(c, to, w, err);
-        w->data = to;
-        w->dtype = SL_BF16;
+        *w = (sl_weight){.data = to, .format = SL_BF16, .n_rows = w->n_rows, .n_cols = w->n_cols, .name = w->name};
     }
     return rc ? rc : sl_cuda_check(cudaGetLastError(), "weights", err);
 }

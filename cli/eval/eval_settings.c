@@ -33,6 +33,7 @@ static int put_optional(const eval *e, json_t *s, const char *profile) {
     if (e->o.chat->is_on) bad |= json_object_set_new(s, "chat-template", json_string(sl_chat_name(e->prompter.chat.template)));
     if (sampling->temp_given && sampling->temp > 0)
         bad |= json_object_set_new(s, "sampling", json_pack("[i, f, f]", sampling->top_k, sampling->top_p, sampling->min_p));
+    if (e->o.run->model.weights) bad |= json_object_set_new(s, "weights-format", json_string(e->o.run->model.weights));
     if (grader) bad |= json_object_set_new(s, "grader", json_string(grader));
     if (procedure) bad |= json_object_set_new(s, "procedure", json_string(procedure));
     if (attention->attn_layers.n) bad |= json_object_set_new(s, "attn-layer", texts_json(&attention->attn_layers));
@@ -51,7 +52,8 @@ int eval_make_settings(eval *e, sl_error *err) {
     const char *device = e->o.run->device.name, *attn_profile = e->o.run->attention.attn_profile;
     cli_fingerprint print;
     char arithmetic[256], profile[SL_HASH_TEXT];
-    int is_dummy = cli_is_dummy(model), rc = cli_model_name_read(model->path, is_dummy, &model->rope, &e->name, err);
+    int is_dummy = cli_is_dummy(model),
+        rc = cli_model_name_read(model->path, is_dummy, model->weights, &model->rope, &e->name, err);
     if (!rc) rc = cli_fingerprint_read(model->path, is_dummy, &model->rope, &print, err);
     if (!rc) rc = sl_device_arithmetic(device, arithmetic, sizeof arithmetic, err);
     if (!rc && attn_profile) rc = cli_attn_profile_hash(attn_profile, profile, err);

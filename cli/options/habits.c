@@ -98,7 +98,7 @@ const cli_habit cli_habits[] = {
     {"-mu --model-url -hff --hf-file -hft --hf-token -dr --docker-repo --download-dir", "VALUE", NULL, HABIT_REFUSED, CLI_LOADS, NULL, NULL, "Sleigh does not download; `hf download ORG/NAME` and --model ORG/NAME do this"},
     {"--revision --code-revision --tokenizer-revision", "REVISION", NULL, HABIT_REFUSED, CLI_LOADS, NULL, NULL, "--model takes the folder of a snapshot"},
     {"--tokenizer --tokenizer-mode", "VALUE", NULL, HABIT_REFUSED, CLI_LOADS, NULL, NULL, "the tokenizer is in the folder of --model"},
-    {"--quantization", "METHOD", NULL, HABIT_REFUSED, CLI_LOADS, NULL, NULL, "Sleigh runs the original weights, or unpacks those of a GGUF file"},
+    {"--quantization", "METHOD", NULL, HABIT_REFUSED, CLI_LOADS, NULL, NULL, "the folder says how its weights are quantised; --weights rounds the weights of another model"},
     {"-fa --flash-attn", "[on,off,auto]", NULL, HABIT_REFUSED, ENGINES, NULL, NULL, "attention never stores the matrix of scores; --attn chooses the method"},
     {"-co --color", "[on,off,auto]", NULL, HABIT_REFUSED, CHAT, NULL, NULL, "set NO_COLOR=1 to turn colours off"},
     {"-ctk --cache-type-k -ctv --cache-type-v --kv-cache-dtype", "TYPE", NULL, HABIT_REFUSED, ENGINES, NULL, NULL, "the KV cache is bf16; `sleigh methods` lists methods that read fewer bytes of it"},

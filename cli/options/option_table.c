@@ -17,6 +17,7 @@
 const cli_option cli_option_table[] = {
     {"Model", "-m --model", "DIR", OPT_STRING, F(run.model.path), 0, 0, NULL, LOADS, "folder of a Hugging Face model, a GGUF file, ORG/NAME for a model in the hub cache, or the name of an installed model (tiny, prose)"},
     {"Model", "--load-format", "auto,safetensors,dummy", OPT_CHOICE, F(run.model.load_format), 0, 0, "auto", ENGINES | CLI_INSPECT, "auto, safetensors: read the weights; dummy: make random ones (the folder needs only config.json)"},
+    {"Model", "--weights", "FORMAT", OPT_STRING, F(run.model.weights), 0, 0, NULL, ENGINES | CLI_INSPECT, "round the linear layers of a model with plain weights to fp8, int8, int4 or int4:group=N when it is loaded (int4: 128 columns share a scale, and the output head becomes int8)"},
     {"Model", "-c --ctx-size --ctx", "N", OPT_CTX, F(run.limits.n_ctx), 1, CLI_BIG, NULL, RUNS | CLI_INSPECT | CLI_EVAL | CLI_SERVE, "context size in tokens; 0: the model's limit (default: the smallest of the model's limit, what fits in memory and 32k)"},
     {"Model", "-np --parallel", "N", OPT_INT, F(serve.parallel), 1, 1024, "8", CLI_SERVE, "answers that are decoded together; further requests wait"},
     {"Model", "--kv-tokens", "N", OPT_INT, F(run.device.kv_tokens), 1, CLI_BIG, NULL, CLI_SERVE, "tokens of all answers and of the prefix cache together, for which the KV cache has memory (default: --parallel times --ctx-size)"},

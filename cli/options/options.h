@@ -53,6 +53,7 @@ typedef struct cli_model_options {
     struct sl_source *source; // models/source.h: of --model; NULL without --model
     const char *path;         // --model
     const char *load_format, *chat_template;
+    const char *weights; // NULL: as the files have them
     sl_rope_options rope;
     int mlock;
 } cli_model_options;

@@ -2,7 +2,7 @@
 #include "cli/output/model_name.h"
 #include "cli/hub.h"
 #include "models/dequant.h"
-#include "models/safetensors.h"
+#include "models/weights.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -36,28 +36,33 @@ void cli_model_folder_name(const char *path, char *out, size_t size) {
     replace_odd_bytes(out);
 }
 
-static const char *type_of(const sl_tensor *t) { // in the file
-    return t->packed.type ? t->packed.type->name : t->dtype_name;
+// The type in the file, or of quantised weights the format in memory.
+static const char *type_of(const sl_tensors *tensors, const sl_model_tensor *t) {
+    if (t->recipe.making != SL_MADE_NOT) return sl_formats[t->weight->format].name;
+    const sl_tensor *x = sl_tensors_find(tensors, t->shape.name);
+    return x->packed.type ? x->packed.type->name : x->dtype_name;
 }
 
-static double count_values(const sl_tensor *t) {
-    double n = 1;
-    for (int j = 0; j < t->n_dims; j++) n *= (double)t->dims[j];
-    return n;
+static double count_values(const sl_weight *w) {
+    return (double)w->n_rows * w->n_cols;
 }
 
-// The name has the dtype of most parameters.
-static void count_params(const sl_tensors *tensors, cli_model_name *out) {
+// The name has the type of most parameters.
+static void count_params(const sl_model *model, cli_model_name *out) {
+    const sl_model_weights *w = sl_model_weight_list(model);
+    const sl_tensors *tensors = sl_model_tensors(model);
     double most = 0;
-    for (int i = 0; i < sl_tensors_count(tensors); i++) {
-        const sl_tensor *t = sl_tensors_at(tensors, i);
+    for (int i = 0; i < w->n_tensors; i++) {
+        const sl_model_tensor *t = &w->tensors[i];
         double n = 0;
-        out->n_params += count_values(t);
-        for (int j = 0; j < sl_tensors_count(tensors); j++)
-            if (!strcmp(type_of(sl_tensors_at(tensors, j)), type_of(t))) n += count_values(sl_tensors_at(tensors, j));
+        if (t->same_as) continue;
+        out->n_params += count_values(t->weight);
+        for (int j = 0; j < w->n_tensors; j++)
+            if (!w->tensors[j].same_as && !strcmp(type_of(tensors, &w->tensors[j]), type_of(tensors, t)))
+                n += count_values(w->tensors[j].weight);
         if (n <= most) continue;
         most = n;
-        snprintf(out->dtype, sizeof out->dtype, "%s", type_of(t));
+        snprintf(out->dtype, sizeof out->dtype, "%s", type_of(tensors, t));
     }
     for (char *p = out->dtype; *p; p++) *p = (char)tolower((unsigned char)*p);
 }
@@ -67,13 +72,14 @@ void cli_model_name_of(const sl_model *model, const char *path, cli_model_name *
     cli_model_folder_name(path, out->name, sizeof out->name);
     snprintf(out->type, sizeof out->type, "%s", sl_model_config(model)->model_type);
     if (sl_model_config(model)->is_rope_changed) sl_config_describe_rope(sl_model_config(model), out->rope, sizeof out->rope);
-    count_params(sl_model_tensors(model), out);
+    count_params(model, out);
 }
 
-int cli_model_name_read(const char *path, int is_dummy, const sl_rope_options *rope, cli_model_name *out, sl_error *err) {
+int cli_model_name_read(const char *path, int is_dummy, const char *weights, const sl_rope_options *rope, cli_model_name *out,
+                        sl_error *err) {
     sl_model *model;
-    const sl_model_options options = {.flags = SL_MODEL_NO_TOKENIZER | (is_dummy ? SL_MODEL_DUMMY : SL_MODEL_PACKED),
-                                      .rope = *rope};
+    const sl_model_options options = {
+        .flags = SL_MODEL_NO_TOKENIZER | (is_dummy ? SL_MODEL_DUMMY : SL_MODEL_PACKED), .rope = *rope, .weights = weights};
     int rc = sl_model_load(path, &options, &model, err);
     if (rc) return rc;
     cli_model_name_of(model, path, out);

@@ -6,6 +6,7 @@
 #include "cli/run/prompt_ids.h"
 #include "cli/watch.h"
 #include "models/source.h"
+#include "models/weights.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -64,12 +65,15 @@ static int check_tokenizer(const cli_run_options *o, const sl_model *model, sl_e
                    "--random-prompt N");
 }
 
-// Makes dummy weights and packed weights in host memory. A GPU makes its dummy weights itself.
-static int make_weights(const char *device, int n_threads, sl_model *model, sl_error *err) {
+// Makes dummy, packed and quantised weights in host memory. A GPU makes dummy weights itself, unless they are rounded.
+static int make_weights(const char *device, int n_threads, int rounds, sl_model *model, sl_error *err) {
     cli_progress bar;
     sl_progress progress = {.fn = cli_progress_update, .ctx = &bar};
-    if (sl_model_is_dummy(model) && sl_device_is_gpu(device)) return 0;
-    cli_progress_begin(&bar, sl_model_is_dummy(model) ? "dummy weights" : "unpack", "MiB");
+    if (sl_model_is_dummy(model) && sl_device_is_gpu(device) && !rounds) return 0;
+    if (sl_model_is_dummy(model))
+        cli_progress_begin(&bar, "dummy weights", "MiB");
+    else
+        cli_progress_begin(&bar, "unpack", sl_tensors_bytes_to_allocate(sl_model_tensors(model)) ? "MiB" : "tensors");
     int rc = sl_model_materialise(model, n_threads, &progress, NULL, err);
     cli_progress_end(&bar);
     return rc;
@@ -89,7 +93,8 @@ static int lock_part(const void *data, size_t n, const char *path, sl_error *err
 
 // --mlock: reads the files of weights and keeps them in memory, until they are unmapped. Of a GGUF file with packed weights,
 // the tensors are kept. A GPU holds a copy of its own.
-static int lock_weights(const char *device, const sl_tensors *tensors, sl_error *err) {
+static int lock_weights(const char *device, const sl_model *model, sl_error *err) {
+    const sl_tensors *tensors = sl_model_tensors(model);
     size_t unpacked;
     int rc = 0;
     if (sl_device_is_gpu(device)) return 0;
@@ -102,6 +107,8 @@ static int lock_weights(const char *device, const sl_tensors *tensors, sl_error 
         const sl_tensor *t = sl_tensors_at(tensors, i);
         rc = lock_part(t->data, t->n_bytes, t->file, err);
     }
+    const sl_model_weights *weights = sl_model_weight_list(model);
+    if (!rc && weights->made) rc = lock_part(weights->made, weights->made_size, "quantised weights", err);
     return rc;
 }
 
@@ -118,14 +125,15 @@ int cli_load_model(const cli_run_options *o, const char *device, unsigned flags,
     int is_dummy = cli_is_dummy(&o->model);
     const sl_model_options options = {.flags = flags | (is_dummy ? SL_MODEL_DUMMY : SL_MODEL_PACKED),
                                       .chat_template = o->model.chat_template,
+                                      .weights = o->model.weights,
                                       .rope = o->model.rope,
                                       .log = cli_log()};
     int rc = sl_model_load(o->model.path, &options, out, err);
     if (rc) return rc;
     if (is_dummy && !(flags & SL_MODEL_NO_TOKENIZER)) rc = check_tokenizer(o, *out, err);
     if (!rc) rc = cli_watch(sl_model_tensors(*out), err);
-    if (!rc) rc = make_weights(device, o->device.threads, *out, err);
-    if (!rc && o->model.mlock) rc = lock_weights(device, sl_model_tensors(*out), err);
+    if (!rc) rc = make_weights(device, o->device.threads, o->model.weights != NULL, *out, err);
+    if (!rc && o->model.mlock) rc = lock_weights(device, *out, err);
     if (!rc) return 0;
     sl_model_free(*out);
     *out = NULL;

@@ -12,7 +12,7 @@
 #include <string.h>
 
 static const char *const isas[] = {"avx512", "avx2", "portable"};
-static const sl_dtype dtypes[] = {SL_BF16, SL_F16, SL_F32};
+static const sl_format formats[] = {SL_BF16, SL_F16, SL_F32};
 static const float SENTINEL = 9876.5f;
 enum { GUARD = 32 };
 static sl_error err;
@@ -34,8 +34,8 @@ static const sl_backend *backend_of(const char *isa, int threads) { // NULL: thi
     return opened;
 }
 
-// A weight [n_rows][n_cols] of that dtype, and the same numbers in fp32.
-static sl_weight make_weight(sl_dtype dtype, int n_rows, int n_cols, uint64_t seed, float **wide) {
+// A weight [n_rows][n_cols] of that format, and the same numbers in fp32.
+static sl_weight make_weight(sl_format format, int n_rows, int n_cols, uint64_t seed, float **wide) {
     size_t n = (size_t)n_rows * n_cols;
     char *data = malloc(n * 4);
     *wide = malloc(n * 4);
@@ -44,15 +44,15 @@ static sl_weight make_weight(sl_dtype dtype, int n_rows, int n_cols, uint64_t se
         bf16 b = sl_f32_to_bf16(x);
         f16 h = (f16)(test_uniform(&seed) * 65536);
         if ((h >> 10 & 31) > 16) h &= 0x83ff; // huge numbers, infinities and NaN become subnormals
-        (*wide)[i] = dtype == SL_BF16 ? sl_bf16_to_f32(b) : dtype == SL_F16 ? sl_f16_to_f32(h) : x;
-        if (dtype == SL_BF16)
+        (*wide)[i] = format == SL_BF16 ? sl_bf16_to_f32(b) : format == SL_F16 ? sl_f16_to_f32(h) : x;
+        if (format == SL_BF16)
             memcpy(data + 2 * i, &b, 2);
-        else if (dtype == SL_F16)
+        else if (format == SL_F16)
             memcpy(data + 2 * i, &h, 2);
         else
             memcpy(data + 4 * i, &x, 4);
     }
-    return (sl_weight){.data = data, .dtype = dtype, .n_rows = n_rows, .n_cols = n_cols};
+    return (sl_weight){.data = data, .format = format, .n_rows = n_rows, .n_cols = n_cols};
 }
 
 static float *normals(size_t n, uint64_t seed) {
@@ -82,7 +82,7 @@ static void linear_of(const sl_backend *be, sl_linear_mode mode) {
             for (int r = 0; r < 7; r++) {
                 int n = cols[c], n_outs = outs[(c + r) % 4], accumulate = r % 2;
                 float *wide, *x = normals((size_t)rows[r] * n, test_seed + r);
-                sl_weight w = make_weight(dtypes[d], n_outs, n, test_seed + c, &wide);
+                sl_weight w = make_weight(formats[d], n_outs, n, test_seed + c, &wide);
                 size_t size = (size_t)rows[r] * n_outs;
                 float *out = malloc((size + GUARD) * sizeof *out);
                 for (size_t i = 0; i < size + GUARD; i++) out[i] = i < size ? 0.5f : SENTINEL;
@@ -146,9 +146,9 @@ static void small_ops(void) {
                 int n = sizes[s];
                 float *wide, *x = normals(3 * n, test_seed + s), *out = malloc((3 * n + GUARD) * 4),
                              *g = normals(3 * n, test_seed + 9);
-                sl_weight table = make_weight(dtypes[d], 5, n, test_seed, &wide);
+                sl_weight table = make_weight(formats[d], 5, n, test_seed, &wide);
                 for (int j = 0; j < 3 * n + GUARD; j++) out[j] = SENTINEL;
-                be->rmsnorm(be, x, &(sl_weight){.data = table.data, .dtype = dtypes[d], .n_rows = 1, .n_cols = n}, 3, 1e-5f,
+                be->rmsnorm(be, x, &(sl_weight){.data = table.data, .format = formats[d], .n_rows = 1, .n_cols = n}, 3, 1e-5f,
                             out);
                 for (int r = 0; r < 3; r++) {
                     double sum = 0;
@@ -225,13 +225,13 @@ typedef struct qkv_model { // weights of one layer, and the same numbers in fp32
     float *wide_w[3], *wide_bias[3], *wide_norm[2];
 } qkv_model;
 
-static qkv_model make_qkv(int n_heads, int n_kv_heads, int head_dim, sl_dtype dtype, int has_bias, int has_norm) {
+static qkv_model make_qkv(int n_heads, int n_kv_heads, int head_dim, sl_format format, int has_bias, int has_norm) {
     qkv_model m = {n_heads, n_kv_heads, head_dim, has_bias, has_norm, {{0}}, {{0}}, {{0}}, {0}, {0}, {0}};
     for (int i = 0; i < 3; i++) {
         int n = (i ? n_kv_heads : n_heads) * head_dim;
-        m.w[i] = make_weight(dtype, n, QKV_IN, test_seed + i, &m.wide_w[i]);
-        m.bias[i] = make_weight(dtype, 1, n, test_seed + 10 + i, &m.wide_bias[i]);
-        if (i < 2) m.norm[i] = make_weight(dtype, 1, head_dim, test_seed + 20 + i, &m.wide_norm[i]);
+        m.w[i] = make_weight(format, n, QKV_IN, test_seed + i, &m.wide_w[i]);
+        m.bias[i] = make_weight(format, 1, n, test_seed + 10 + i, &m.wide_bias[i]);
+        if (i < 2) m.norm[i] = make_weight(format, 1, head_dim, test_seed + 20 + i, &m.wide_norm[i]);
     }
     return m;
 }
@@ -325,7 +325,8 @@ static void qkv(void) {
         if (!be) continue;
         for (int s = 0; s < 5; s++)
             for (int parts = 0; parts < 4; parts++) {
-                qkv_model m = make_qkv(shapes[s][0], shapes[s][1], shapes[s][2], dtypes[(s + parts) % 3], parts & 1, parts / 2);
+                qkv_model m =
+                    make_qkv(shapes[s][0], shapes[s][1], shapes[s][2], formats[(s + parts) % 3], parts & 1, parts / 2);
                 check_qkv(be, &m, SL_LINEAR_DECODE, 3, 0);
                 check_qkv(be, &m, SL_LINEAR_PREFILL, QKV_ROWS, s % 2 ? QKV_ROWS - 1 : 0);
                 free_qkv(&m);

@@ -114,7 +114,7 @@ static const row rows[] = {
     N("--episodes", "u", INT, tune.episodes, "10", 1, 1000),
     N("--batch-questions", "u", INT, tune.batch_questions, "16", 1, 100000),
     N("--rate", "u", REAL, tune.rate, "0.02", 0, 1e3),
-    T("--attention", "o", SWITCH, compare.attention, "0"), T("-m --model", "gctdlibopeus", TEXT, run.model.path, NULL),
+    T("--attention", "o", SWITCH, compare.attention, "0"), T("--weights", "gclibopeus", TEXT, run.model.weights, NULL), T("-m --model", "gctdlibopeus", TEXT, run.model.path, NULL),
     T("--device", "gclibopeus", TEXT, run.device.name, "auto"), T("--mlock", "gclbopeus", FLAG, run.model.mlock, NULL),
     T("-p --prompt", "gtdo", TEXT, input.prompt, NULL), T("-f --file", "gtdop", TEXT, input.file, NULL),
     T("--chat", "goeu", FLAG, chat.is_on, NULL), T("--chat-template", "gcoeus", TEXT, run.model.chat_template, NULL),

@@ -44,8 +44,8 @@ static void widen(const bf16 *x, int n, float *out) {
 // Sums of 72 products in fp32: off by less than 72 2^-24 of the sum of sizes.
 static void norm_and_linear(void) {
     layer_inputs in = make_layer_inputs(test_seed);
-    sl_weight norm = {.data = in.norm, .dtype = SL_BF16, .n_rows = 1, .n_cols = HIDDEN},
-              w = {.data = in.w, .dtype = SL_BF16, .n_rows = OUTS, .n_cols = HIDDEN};
+    sl_weight norm = {.data = in.norm, .format = SL_BF16, .n_rows = 1, .n_cols = HIDDEN},
+              w = {.data = in.w, .format = SL_BF16, .n_rows = OUTS, .n_cols = HIDDEN};
     float x[ROWS * HIDDEN], y[ROWS * OUTS], out[HIDDEN];
     widen(in.x16, ROWS * HIDDEN, x);
     sl_cpu_ops_portable.linear(&w, x, ROWS, 0, OUTS, 0, y);

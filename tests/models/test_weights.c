@@ -39,7 +39,7 @@ static void note_progress(void *ctx, int done, int total) {
 
 static void load(const char *dir, sl_config *c, sl_tensors **tensors, sl_model_weights *w) {
     CHECK_OK(sl_config_load(&SL_FOLDER(dir), c, &err), err);
-    CHECK_OK(sl_model_weights_declare(c, tensors, w, &err), err);
+    CHECK_OK(sl_model_weights_declare(c, NULL, tensors, w, &err), err);
     CHECK(!sl_model_weights_have_data(w));
 }
 
@@ -50,7 +50,7 @@ static const sl_weight *find(const sl_model_weights *w, const char *name) {
 }
 
 static size_t bytes(const sl_weight *w) {
-    return (size_t)w->n_rows * w->n_cols * sl_dtype_size(w->dtype);
+    return (size_t)w->n_rows * sl_weight_row_bytes(w);
 }
 
 // A decode step reads every tensor once, of the embedding table one row. Tied weights are read as lm_head.
@@ -124,7 +124,7 @@ static void without_place(void) {
     CHECK_OK(sl_config_load(&SL_FOLDER("models/tiny"), &c, &err), err);
     CHECK_OK(sl_tensors_open("models/tiny", &tensors, &err), err);
     c.rope_attention = 1.25f;
-    CHECK_OK(sl_model_weights_bind(&c, tensors, &w, &err), err);
+    CHECK_OK(sl_model_weights_bind(&c, tensors, NULL, &w, &err), err);
     CHECK(sl_model_weights_have_data(&w));
     for (int i = 0; i < w.n_tensors; i++) { // each of them counts
         const void *data = w.tensors[i].weight->data;

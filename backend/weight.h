@@ -1,0 +1,94 @@
+// backend/weight.h - a weight, and how its numbers are stored.
+//
+// A quantised weight is stored as a structure of arrays: packed integers (or 8-bit floats) in `data`, a scale for a block of
+// columns and rows, and perhaps a zero point for each scale. The numbers that the weight stands for are
+//   w = (q - zero) * scale, in fp32: the difference is exact and the product is rounded once.
+// This is the specification: every device computes with these numbers, or rounds them once more.
+#ifndef SLEIGH_WEIGHT_H
+#define SLEIGH_WEIGHT_H
+
+#include "base/bf16.h"
+#include "base/error.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum {
+    SL_BF16,
+    SL_F16,
+    SL_F32,
+    SL_FP8,  // e4m3: 1 sign, 4 exponent bits (bias 7), 3 mantissa bits; 0x7f and 0xff are NaN, and there are no infinities
+    SL_INT8, // two's complement
+    SL_INT4, // -8 to 7, stored as q + 8; element 2 i of a row is the low nibble of byte i
+    SL_N_FORMATS
+} sl_format;
+
+// Elements are stored in blocks. A row of a matrix begins with a new block.
+typedef struct sl_format_info {
+    const char *name; // "int4"
+    int n_values;     // of a block
+    int n_bytes;      // of a block
+    int has_scale;    // 1: the numbers need scales
+} sl_format_info;
+
+static const sl_format_info sl_formats[SL_N_FORMATS] = {
+    [SL_BF16] = {"bf16", 1, 2, 0}, [SL_F16] = {"f16", 1, 2, 0},   [SL_F32] = {"f32", 1, 4, 0},
+    [SL_FP8] = {"fp8", 1, 1, 1},   [SL_INT8] = {"int8", 1, 1, 1}, [SL_INT4] = {"int4", 2, 1, 1},
+};
+
+// Bytes of n elements of a row.
+static inline size_t sl_format_bytes(sl_format f, size_t n) {
+    size_t values = (size_t)sl_formats[f].n_values;
+    return (n + values - 1) / values * (size_t)sl_formats[f].n_bytes;
+}
+
+// SL_WEIGHT_GROUP: a group of columns that share a scale begins at a multiple of this number, because the vector loops take so
+// many columns at a time.
+enum { SL_WEIGHT_GROUP = 16 };
+
+// Row-major [n_rows][n_cols]; a vector has n_rows = 1. On the CPU data may lie in the mapped file.
+typedef struct sl_weight {
+    const void *data; // NULL: a weight that is not made yet (dummy_weights.h, models/packed.h)
+    sl_format format;
+    int n_rows, n_cols;
+    const float *scale;   // [ceil(n_rows / scale_rows)][ceil(n_cols / group)]; NULL: the format has no scales
+    const int8_t *zero;   // the same shape; NULL: 0
+    int group;            // columns that share a scale: n_cols, or a multiple of SL_WEIGHT_GROUP; 0 without scales
+    int scale_rows;       // rows that share a scale; 0 without scales
+    const int32_t *order; // [n_cols]: column i of data, scale and zero is column order[i] of the matrix; NULL: column i
+    const char *name;     // of the tensor
+} sl_weight;
+
+// Operations that read data as plain numbers call this.
+static inline void sl_weight_check_plain(const sl_weight *w) {
+    SL_CHECK(!sl_formats[w->format].has_scale && !w->scale && !w->zero && !w->order && w->group == 0);
+}
+
+static inline size_t sl_weight_row_bytes(const sl_weight *w) {
+    return sl_format_bytes(w->format, (size_t)w->n_cols);
+}
+static inline const char *sl_weight_row(const sl_weight *w, size_t row) {
+    return (const char *)w->data + row * sl_weight_row_bytes(w);
+}
+
+static inline int sl_weight_groups(const sl_weight *w) { // scales of a row
+    return w->group ? (w->n_cols + w->group - 1) / w->group : 0;
+}
+static inline size_t sl_weight_scales(const sl_weight *w) { // all scales
+    return w->group ? (size_t)(w->n_rows + w->scale_rows - 1) / (size_t)w->scale_rows * (size_t)sl_weight_groups(w) : 0;
+}
+// The place of a row's first scale.
+static inline size_t sl_weight_scale_at(const sl_weight *w, size_t row) {
+    return row / (size_t)w->scale_rows * (size_t)sl_weight_groups(w);
+}
+
+size_t sl_weight_bytes(const sl_weight *w); // of data, scales, zero points and order
+
+float sl_fp8_to_f32(uint8_t x);
+// Rounds to nearest, ties to even. A size above 448 becomes 448.
+uint8_t sl_f32_to_fp8(float x);
+
+// Writes row `row` of the matrix to out[n_cols]: the specification of every format.
+void sl_weight_widen(const sl_weight *w, size_t row, float *out);
+
+#endif

@@ -1,0 +1,149 @@
+// engine/make_weights.c - weights without data: dummy weights, weights that are packed in a GGUF file, quantised weights. A
+// load or the caller makes them in host memory (sl_model_materialise).
+#include "backend/dummy_weights.h"
+#include "base/thread_pool.h"
+#include "engine/engine_internal.h"
+#include "models/gguf_tensors.h"
+
+#include <stdlib.h>
+
+int sl_model_is_dummy(const sl_model *model) {
+    return model->is_dummy;
+}
+
+int sl_model_device_makes(const sl_model *model, const sl_backend *be) {
+    return be->is_device && model->is_dummy && model->quant.round.format == SL_BF16;
+}
+
+// ---- bytes ----
+
+size_t sl_model_bytes_to_allocate(const sl_model *model) {
+    size_t all = sl_model_weights_bytes(&model->weights), allocated;
+    sl_tensors_memory(model->tensors, &allocated);
+    allocated += model->weights.made_size;
+    return all > allocated ? all - allocated : 0;
+}
+
+size_t sl_model_device_bytes(const sl_model *model) {
+    size_t n = 0;
+    for (int i = 0; i < model->weights.n_tensors; i++) {
+        const sl_model_tensor *t = &model->weights.tensors[i];
+        if (!t->same_as) n += (size_t)t->weight->n_rows * (size_t)t->weight->n_cols * sizeof(bf16);
+    }
+    return n;
+}
+
+// Bytes of the weights without data: what sl_model_materialise allocates. Dummy weights that are rounded are made one after the
+// other.
+static size_t bytes_to_make(const sl_model *model) {
+    size_t n = sl_model_weights_bytes_to_make(&model->weights), largest = 0;
+    if (!model->is_dummy) return n + sl_tensors_bytes_to_allocate(model->tensors);
+    for (int i = 0; i < model->weights.n_tensors; i++) {
+        const sl_model_tensor *t = &model->weights.tensors[i];
+        size_t plain = sl_weight_bytes(t->recipe.making == SL_MADE_ROUNDED ? &t->recipe.plain : t->weight);
+        if (t->same_as) continue;
+        if (t->recipe.making == SL_MADE_NOT && !t->weight->data) n += plain;
+        if (t->recipe.making == SL_MADE_ROUNDED && !t->recipe.plain.data && plain > largest) largest = plain;
+    }
+    return n + largest;
+}
+
+// ---- random numbers ----
+
+// The quantiles of the two deviations of a model's matrices (sl_dummy_deviation), which are made once, not once for a tensor.
+typedef struct dummy_tables {
+    double deviation[2]; // 0: not made
+    bf16 *quantiles;     // [2][SL_DUMMY_QUANTILES]
+} dummy_tables;
+
+static const bf16 *quantiles_of(dummy_tables *t, double deviation) {
+    int i = t->deviation[0] && t->deviation[0] != deviation;
+    bf16 *quantiles = t->quantiles + i * SL_DUMMY_QUANTILES;
+    if (t->deviation[i] != deviation) sl_dummy_quantiles(deviation, quantiles);
+    t->deviation[i] = deviation;
+    return quantiles;
+}
+
+// Makes the numbers of a tensor in pieces, to report progress.
+static void make_numbers(const sl_tensor *t, dummy_tables *tables, const sl_progress *progress, size_t *done, size_t total,
+                         bf16 *data) {
+    enum { PIECE = 1 << 23, MIB = 20 }; // elements: 16 MiB
+    size_t n = t->n_bytes / sizeof *data;
+    uint64_t key = sl_dummy_key(t->name);
+    const bf16 *quantiles = t->n_dims > 1 ? quantiles_of(tables, sl_dummy_deviation(t->name, (int)t->dims[1])) : NULL;
+    for (size_t i = 0; i < n; i += PIECE) {
+        size_t m = n - i < PIECE ? n - i : PIECE;
+        if (quantiles)
+            sl_dummy_fill(key, quantiles, i, m, data + i);
+        else
+            for (size_t j = 0; j < m; j++) data[i + j] = sl_dummy_vector(t->name);
+        *done += m * sizeof *data;
+        sl_progress_report(progress, (int)(*done >> MIB), (int)(total >> MIB));
+    }
+}
+
+// Makes every weight: plain ones in the memory of their tensors, and those that are rounded in a buffer.
+static int make_dummy(sl_model_weights *w, sl_tensors *tensors, const sl_progress *progress, sl_error *err) {
+    size_t done = 0, total = sl_tensors_bytes(tensors);
+    dummy_tables tables = {.quantiles = malloc(2 * SL_DUMMY_QUANTILES * sizeof *tables.quantiles)};
+    int rc = tables.quantiles ? 0 : sl_fail(err, SL_ERR_MEMORY, "dummy weights: out of memory");
+    for (int i = 0; !rc && i < w->n_tensors; i++) {
+        const sl_tensor *t = w->tensors[i].same_as ? NULL : sl_tensors_find(tensors, w->tensors[i].shape.name);
+        int rounded = t && w->tensors[i].recipe.making == SL_MADE_ROUNDED;
+        bf16 *buffer = rounded ? malloc(t->n_bytes) : NULL;
+        if (rounded && !buffer)
+            rc = sl_fail(err, SL_ERR_MEMORY, "dummy weights: out of memory");
+        else if (t) // the memory of sl_tensors_allocate is writable
+            make_numbers(t, &tables, progress, &done, total, rounded ? buffer : (bf16 *)t->data);
+        if (!rc) rc = sl_model_weights_make(w, i, buffer, err);
+        free(buffer);
+    }
+    free(tables.quantiles);
+    return rc;
+}
+
+// ---- weights of files ----
+
+static int make_quantised(sl_model_weights *w, const sl_progress *progress, const sl_cancel *cancel, sl_error *err) {
+    int rc = 0;
+    for (int i = 0; !rc && w->made && i < w->n_tensors; i++) {
+        rc = sl_cancel_poll(cancel, err);
+        if (!rc) rc = sl_model_weights_make(w, i, NULL, err);
+        if (!rc) sl_progress_report(progress, i + 1, w->n_tensors);
+    }
+    return rc;
+}
+
+// The tensors get memory and numbers, and the weights are bound again.
+static int make_weights(sl_model *model, const sl_progress *progress, const sl_cancel *cancel, sl_model_weights *out,
+                        sl_error *err) {
+    int rc =
+        model->is_dummy ? sl_tensors_allocate(model->tensors, err) : sl_tensors_unpack(model->tensors, progress, cancel, err);
+    if (!rc) rc = sl_model_weights_bind(&model->config, model->tensors, &model->quant, out, err);
+    if (rc) return rc;
+    rc = sl_model_weights_allocate(out, err);
+    if (!rc && model->is_dummy) rc = make_dummy(out, model->tensors, progress, err);
+    if (!rc && !model->is_dummy) rc = make_quantised(out, progress, cancel, err);
+    if (rc) sl_model_weights_free(out);
+    return rc;
+}
+
+int sl_model_materialise(sl_model *model, int n_threads, const sl_progress *progress, const sl_cancel *cancel, sl_error *err) {
+    if (sl_model_weights_have_data(&model->weights)) return 0;
+    size_t total = bytes_to_make(model), room = sl_cpu_memory()->free_memory(sl_cpu_memory());
+    if (total > room) // Linux would grant the memory and kill the process at its first use
+        return sl_fail(err, SL_ERR_MEMORY, "%s of %zu MiB do not fit into memory: %zu MiB are free",
+                       model->is_dummy ? "dummy weights" : "unpacked weights", total >> 20, room >> 20);
+    sl_threads *threads;
+    int rc = sl_threads_open(n_threads > 0 ? n_threads : sl_cpu_cores(), &threads, err);
+    if (rc) return rc;
+    sl_threads *outside = sl_threads_use(threads);
+    sl_model_weights made;
+    rc = make_weights(model, progress, cancel, &made, err);
+    sl_threads_use(outside);
+    sl_threads_close(threads);
+    if (rc) return rc;
+    sl_model_weights_free(&model->weights);
+    model->weights = made;
+    return 0;
+}

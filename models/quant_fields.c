@@ -1,0 +1,60 @@
+// models/quant_fields.c - see quant_fields.h.
+#include "models/quant_fields.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static int is_in(const char *name, const char *const *list) {
+    for (; *list; list++)
+        if (!strcmp(name, *list)) return 1;
+    return 0;
+}
+
+static int is_neutral(const json_t *v) {
+    return !v || json_is_false(v) || (json_is_object(v) && !json_object_size(v)) || (json_is_array(v) && !json_array_size(v));
+}
+
+int sl_quant_check_fields(const sl_json_file *f, const char *const *known, const char *const *refused, sl_error *err) {
+    const char *key;
+    json_t *value;
+    json_object_foreach(f->root, key, value) {
+        char text[64];
+        size_t n = json_dumpb(value, text, sizeof text - 1, JSON_ENCODE_ANY | JSON_COMPACT);
+        text[n < sizeof text ? n : 0] = 0;
+        if (is_in(key, known)) continue;
+        if (is_in(key, refused) && is_neutral(json_is_null(value) ? NULL : value)) continue;
+        if (!is_in(key, refused) && json_is_null(value)) continue;
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: field %.100s is %s, which is not supported", f->path, key,
+                       *text ? text : "something else");
+    }
+    return 0;
+}
+
+int sl_quant_add_rules(sl_quant *q, const sl_json_file *f, const char *field, sl_quant_match match, int scheme, sl_error *err) {
+    const json_t *list = sl_json_get(f->root, field), *item;
+    size_t i;
+    if (list && !json_is_array(list))
+        return sl_fail(err, SL_ERR_FORMAT, "%s: field %s is %s, expected a list", f->path, field, sl_json_type(list));
+    json_array_foreach(list, i, item) {
+        const char *text = json_string_value(item);
+        if (!text)
+            return sl_fail(err, SL_ERR_FORMAT, "%s: field %s has %s, expected strings", f->path, field, sl_json_type(item));
+        int is_regex = !strncmp(text, "re:", 3);
+        int is_class = match == SL_NAME_EXACT && !strcmp(text, "Linear");
+        int rc = sl_quant_add_rule(q, f->path,
+                                   is_regex   ? SL_NAME_REGEX
+                                   : is_class ? SL_NAME_CLASS
+                                              : match,
+                                   is_regex ? text + 3 : text, scheme, err);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+int sl_quant_check_string(const sl_json_file *f, const char *field, const char *const *allowed, sl_error *err) {
+    const char *s;
+    int rc = sl_json_string(f, field, &s, err);
+    if (rc || !s || is_in(s, allowed)) return rc;
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: field %s is \"%.60s\", supported is \"%s\"%s%s%s", f->path, field, s,
+                   allowed[0], allowed[1] ? " and \"" : "", allowed[1] ? allowed[1] : "", allowed[1] ? "\"" : "");
+}

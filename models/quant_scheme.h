@@ -1,0 +1,65 @@
+// models/quant_scheme.h - how the linear layers of a model are quantised: schemes, and rules that give each layer its scheme by
+// its name.
+#ifndef SLEIGH_QUANT_SCHEME_H
+#define SLEIGH_QUANT_SCHEME_H
+
+#include "models/quantise.h"
+
+// The tensors that a quantised linear layer NAME has.
+typedef enum {
+    SL_QUANT_BYTES,  // NAME.weight: F8_E4M3 or I8 [n_rows][n_cols]; a scale
+    SL_QUANT_PACKED, // NAME.weight_packed, .weight_scale, .weight_shape, .weight_zero_point, .weight_g_idx
+    SL_QUANT_GPTQ,   // NAME.qweight, .qzeros, .scales, .g_idx
+    SL_QUANT_AWQ,    // NAME.qweight, .qzeros, .scales
+} sl_quant_layout;
+
+// The numbers that share a scale.
+typedef enum { SL_QUANT_TENSOR, SL_QUANT_CHANNEL, SL_QUANT_GROUP, SL_QUANT_BLOCK } sl_quant_strategy;
+
+typedef struct sl_quant_scheme {
+    sl_quant_layout layout;
+    sl_format format;
+    sl_quant_strategy strategy;
+    int group;              // SL_QUANT_GROUP
+    int block[2];           // SL_QUANT_BLOCK: rows, columns
+    const char *scale_name; // SL_QUANT_BYTES: "weight_scale"
+    int has_zero;           // there are zero points
+    int has_index;          // SL_QUANT_PACKED: there is a weight_g_idx
+    int zero_offset;        // SL_QUANT_GPTQ: version 1
+} sl_quant_scheme;
+
+// Which modules a name of the description means.
+typedef enum {
+    SL_NAME_CLASS,    // "Linear": every linear layer
+    SL_NAME_EXACT,    // the module
+    SL_NAME_REGEX,    // PCRE2, from the start of the module's name
+    SL_NAME_WILDCARD, // '*' stands for any text
+    SL_NAME_PART,     // whole components of the module's name, separated by dots
+} sl_quant_match;
+
+typedef struct sl_quant_rule {
+    sl_quant_match match;
+    char *text;
+    void *regex; // pcre2_code
+    int scheme;  // of these modules; -1: they are plain
+} sl_quant_rule;
+
+typedef struct sl_quant {
+    sl_quantise_spec round; // what --weights asks for
+    char *method;           // "awq"; NULL: the checkpoint is not quantised
+    int quantises_head;     // 0: lm_head is plain, whatever the rules say
+    int has_activations;    // 1: the checkpoint asks for quantised activations
+    sl_quant_scheme *schemes;
+    int n_schemes;
+    sl_quant_rule *rules; // the first rule that matches decides, rules with scheme -1 first, SL_NAME_CLASS last
+    int n_rules;
+} sl_quant;
+
+// The scheme of a linear layer ("model.layers.0.mlp.up_proj"); NULL: it is plain.
+const sl_quant_scheme *sl_quant_find(const sl_quant *q, const char *module, int is_head);
+// path: of the description, for messages.
+int sl_quant_add_rule(sl_quant *q, const char *path, sl_quant_match match, const char *text, int scheme, sl_error *err);
+int sl_quant_add_scheme(sl_quant *q, const char *path, const sl_quant_scheme *scheme, sl_error *err);
+void sl_quant_free(sl_quant *q);
+
+#endif

@@ -1,0 +1,204 @@
+// tests/backend/test_formats.c - quantised weights: the numbers of each format against the definition of the format, and the
+// linear layers of the CPU on them. Every instruction set must give the bits that the same numbers give in fp32.
+#include "backend/backend.h"
+#include "engine/engine.h"
+#include "tests/support/threads.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static sl_error err;
+
+// ---- one number ----
+
+// The value of an e4m3 number from its fields.
+static double fp8_value(int x) {
+    int exponent = x >> 3 & 15, mantissa = x & 7;
+    if ((x & 127) == 127) return NAN;
+    double size = exponent ? ldexp(8 + mantissa, exponent - 10) : ldexp(mantissa, -9);
+    return x & 128 ? -size : size;
+}
+
+static void fp8_numbers(void) {
+    for (int i = 0; i < 256; i++) {
+        float got = sl_fp8_to_f32((uint8_t)i);
+        if ((i & 127) == 127)
+            CHECK(got != got);
+        else {
+            CHECK(got == (float)fp8_value(i) && !signbit(got) == (i < 128));
+            CHECK_INT(sl_f32_to_fp8(got), i);
+        }
+    }
+    CHECK_INT(sl_f32_to_fp8(1e9f), 126);
+    CHECK_INT(sl_f32_to_fp8(-INFINITY), 254);
+    CHECK_INT(sl_f32_to_fp8(NAN) & 127, 127);
+}
+
+// The nearest number, and of two numbers at equal distance the even one.
+static void fp8_rounding(void) {
+    uint64_t seed = test_seed;
+    for (int n = 0; n < 20000; n++) {
+        float x = (float)ldexp(test_uniform(&seed), (int)(test_uniform(&seed) * 24) - 14);
+        if (n < 252) x = (float)((fp8_value(n / 2) + fp8_value(n / 2 + n % 2)) / 2); // numbers, and the middles between two
+        int best = 0;
+        for (int i = 1; i < 127; i++) {
+            double d = fabs(fp8_value(i) - x), b = fabs(fp8_value(best) - x);
+            if (d < b || (d == b && i % 2 == 0)) best = i;
+        }
+        CHECK_INT(sl_f32_to_fp8(x), best);
+        CHECK_INT(sl_f32_to_fp8(-x), best | 128);
+    }
+}
+
+// ---- weights ----
+
+typedef struct made { // a weight of random bytes, and its numbers
+    sl_weight w;
+    float *wide; // [n_rows][n_cols]
+} made;
+
+// The element of a format from its byte or nibble.
+static float element(sl_format f, const uint8_t *row, int i) {
+    if (f == SL_FP8) return (float)fp8_value(row[i]);
+    if (f == SL_INT8) return (float)(int8_t)row[i];
+    return (float)((i % 2 ? row[i / 2] >> 4 : row[i / 2] & 15) - 8);
+}
+
+static made make(sl_format f, int n_rows, int n_cols, int group, int scale_rows, int has_zero, int has_order, uint64_t seed) {
+    made m = {.w = {.format = f, .n_rows = n_rows, .n_cols = n_cols, .group = group, .scale_rows = scale_rows, .name = "w"}};
+    size_t row_bytes = f == SL_INT4 ? (size_t)(n_cols + 1) / 2 : (size_t)n_cols;
+    int n_groups = (n_cols + group - 1) / group;
+    size_t n_scales = (size_t)((n_rows + scale_rows - 1) / scale_rows) * (size_t)n_groups;
+    uint8_t *data = malloc((size_t)n_rows * row_bytes);
+    float *scale = malloc(n_scales * sizeof *scale);
+    int8_t *zero = has_zero ? malloc(n_scales) : NULL;
+    int32_t *order = has_order ? malloc((size_t)n_cols * sizeof *order) : NULL;
+    for (size_t i = 0; i < (size_t)n_rows * row_bytes; i++) {
+        data[i] = (uint8_t)(test_uniform(&seed) * 256);
+        if (f == SL_FP8 && (data[i] & 127) == 127) data[i] ^= 1;
+    }
+    for (size_t i = 0; i < n_scales; i++) {
+        scale[i] = (float)(test_normal(&seed) * 0.01);
+        if (zero) zero[i] = (int8_t)(test_uniform(&seed) * 16 - 8);
+    }
+    for (int i = 0; order && i < n_cols; i++) order[i] = (i + n_cols / 3) % n_cols;
+    m.w.data = data, m.w.scale = scale, m.w.zero = zero, m.w.order = order;
+    m.wide = malloc((size_t)n_rows * (size_t)n_cols * sizeof *m.wide);
+    for (int r = 0; r < n_rows; r++)
+        for (int i = 0; i < n_cols; i++) {
+            int at = r / scale_rows * n_groups + i / group;
+            float q = element(f, data + (size_t)r * row_bytes, i) - (zero ? zero[at] : 0);
+            m.wide[(size_t)r * (size_t)n_cols + (size_t)(order ? order[i] : i)] = q * scale[at];
+        }
+    CHECK_INT(sl_weight_bytes(&m.w),
+              (size_t)n_rows * row_bytes + n_scales * (has_zero ? 5 : 4) + (order ? 4 * (size_t)n_cols : 0));
+    return m;
+}
+
+static void release(made *m) {
+    free((void *)m->w.data), free((void *)m->w.scale), free((void *)m->w.zero), free((void *)m->w.order), free(m->wide);
+}
+
+static const struct {
+    sl_format format;
+    int n_cols, group, scale_rows, has_zero, has_order;
+} shapes[] = {
+    {SL_FP8, 250, 250, 1, 0, 0},  {SL_FP8, 144, 144, 1000, 0, 0}, {SL_FP8, 272, 128, 128, 0, 0}, {SL_INT8, 80, 80, 1, 0, 0},
+    {SL_INT8, 256, 32, 1, 1, 0},  {SL_INT8, 250, 250, 1, 1, 0},   {SL_INT4, 256, 128, 1, 0, 0},  {SL_INT4, 224, 32, 1, 1, 0},
+    {SL_INT4, 250, 250, 1, 0, 0}, {SL_INT4, 144, 16, 1, 1, 0},    {SL_INT4, 256, 64, 1, 1, 1},   {SL_INT4, 96, 32, 1, 0, 1},
+    {SL_INT4, 576, 128, 1, 1, 0}, // the last group has 64 columns
+    {SL_INT4, 33, 33, 1, 1, 0},   // the last byte of a row has one number
+};
+enum { N_SHAPES = sizeof shapes / sizeof *shapes };
+
+static made make_shape(int i, int n_rows) {
+    return make(shapes[i].format, n_rows, shapes[i].n_cols, shapes[i].group, shapes[i].scale_rows, shapes[i].has_zero,
+                shapes[i].has_order, test_seed + (uint64_t)i);
+}
+
+static void widening(void) {
+    for (int i = 0; i < N_SHAPES; i++) {
+        made m = make_shape(i, 131);
+        size_t n = (size_t)m.w.n_cols;
+        float *row = malloc(n * sizeof *row);
+        for (int r = 0; r < m.w.n_rows; r++) {
+            sl_weight_widen(&m.w, (size_t)r, row);
+            if (memcmp(row, m.wide + (size_t)r * n, n * sizeof *row)) FAIL("shape %d: row %d differs", i, r);
+        }
+        free(row), release(&m);
+    }
+}
+
+// ---- operations of the CPU ----
+
+static const sl_backend *backend_of(const char *isa) { // NULL: this processor does not have it
+    const sl_backend *be = NULL;
+    setenv("SLEIGH_ISA", isa, 1);
+    int rc = sl_cpu_open(3, &be, &err);
+    unsetenv("SLEIGH_ISA");
+    test_threads(3);
+    return rc ? NULL : be;
+}
+
+// Compares the bits with those of the same numbers in fp32; columns of another order change the order of the sums.
+static void check_product(const sl_backend *be, const made *m, int n_rows, sl_linear_mode mode, int accumulate) {
+    size_t n = (size_t)m->w.n_cols, n_out = (size_t)m->w.n_rows, size = (size_t)n_rows * n_out;
+    sl_weight plain = {.data = m->wide, .format = SL_F32, .n_rows = m->w.n_rows, .n_cols = m->w.n_cols};
+    float *x = malloc((size_t)n_rows * n * sizeof *x), *got = malloc(size * sizeof *got), *want = malloc(size * sizeof *want);
+    uint64_t seed = test_seed;
+    for (size_t i = 0; i < (size_t)n_rows * n; i++) x[i] = (float)test_normal(&seed);
+    for (size_t i = 0; i < size; i++) got[i] = want[i] = 0.25f;
+    be->linear(be, &m->w, x, n_rows, mode, 5, accumulate, got);
+    be->linear(be, &plain, x, n_rows, mode, 5, accumulate, want);
+    for (size_t i = 0; i < size; i++) {
+        if (!m->w.order && got[i] != want[i])
+            FAIL("%s, group %d, %d rows, mode %d: element %zu is %.9g, expected %.9g", sl_formats[m->w.format].name, m->w.group,
+                 n_rows, (int)mode, i, (double)got[i], (double)want[i]);
+        double sum = 0; // of the sizes, for the error bound of a sum of fp32 numbers in any order
+        for (size_t j = 0; m->w.order && j < n; j++) sum += fabs((double)x[i / n_out * n + j] * m->wide[i % n_out * n + j]);
+        CHECK_NEAR(got[i], want[i], (double)(2 * n + 4) * 0x1p-24 * sum);
+    }
+    free(x), free(got), free(want);
+}
+
+static void products(void) {
+    static const char *const isas[] = {"avx512", "avx2", "portable"};
+    static const int rows[] = {1, 2, 5, 8, 70};
+    for (int k = 0; k < 3; k++) {
+        const sl_backend *be = backend_of(isas[k]);
+        for (int i = 0; be && i < N_SHAPES; i++) {
+            made m = make_shape(i, 133);
+            for (int r = 0; r < 5; r++)
+                for (int mode = 0; mode < 2; mode++)
+                    check_product(be, &m, rows[r], mode ? SL_LINEAR_PREFILL : SL_LINEAR_DECODE, r % 2);
+            release(&m);
+        }
+        if (be) be->free(be);
+    }
+    CHECK_OK(sl_cpu_choose(&err), err);
+}
+
+// The tables of embeddings can be quantised too.
+static void lookups(void) {
+    const sl_backend *be;
+    CHECK_OK(sl_cpu_open(1, &be, &err), err);
+    for (int i = 0; i < N_SHAPES; i++) {
+        if (shapes[i].has_order) continue;
+        made m = make_shape(i, 20);
+        size_t n = (size_t)m.w.n_cols;
+        float *x = malloc(2 * n * sizeof *x);
+        be->embed(be, &m.w, (const int32_t[]){19, 3}, 2, x);
+        CHECK(!memcmp(x, m.wide + 19 * n, n * sizeof *x) && !memcmp(x + n, m.wide + 3 * n, n * sizeof *x));
+        free(x), release(&m);
+    }
+    be->free(be);
+}
+
+static const test_case cases[] = {
+    {"fp8-numbers", 0, fp8_numbers}, {"fp8-rounding", 0, fp8_rounding}, {"widening", 0, widening},
+    {"products", 0, products},       {"lookups", 0, lookups},           {0},
+};
+extern const test_suite suite_formats;
+const test_suite suite_formats = {"formats", cases};
