@@ -22,7 +22,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-
 typedef struct sl_rope {
     int head_dim;
     float *inv_freq; // [head_dim / 2], scaling applied (llama3, linear, yarn); host memory
@@ -129,9 +128,11 @@ struct sl_backend {
     void (*aside_end)(const sl_backend *be);
     // Queues the numbers of sl_dummy_fill from element 0 on. quantiles: the backend's memory
     void (*fill)(const sl_backend *be, uint64_t key, const bf16 *quantiles, size_t n, bf16 *out);
-    // Copies n weights of equal n_cols into one block of the backend's memory, without gaps, and sets their data pointers.
-    // Weights without data (a dummy model) get random numbers. NULL: operations read weights where the loader put them
+    // Copies n weights of equal n_cols into one block of the backend's memory, without gaps, and sets their data and scale
+    // pointers. The format of their numbers there is the backend's. Weights without data (a dummy model) get random numbers.
+    // NULL: operations read weights where the loader put them
     int (*place)(const sl_backend *be, sl_weight *const *weights, int n, sl_error *err);
+    size_t (*placed_bytes)(const sl_backend *be, sl_weight *const *weights, int n); // that place allocates
     // The stream of the operations (cudaStream_t), for kernels of other folders. Also makes the backend's device the current
     // device of the calling thread, because a launch goes to the current device. NULL: there is no stream
     void *(*stream)(const sl_backend *be);

@@ -36,7 +36,6 @@ int sl_model_need_tokenizer(const sl_model *model, sl_error *err); // SL_ERR_ARG
 size_t sl_model_bytes_to_allocate(const sl_model *model);          // weights that do not lie in allocated memory (CPU)
 int sl_model_device_makes(const sl_model *model,
                           const sl_backend *be);     // 1: the backend makes the dummy weights when placing them
-size_t sl_model_device_bytes(const sl_model *model); // of all weights on a device, where they are bf16
 
 struct sl_engine {
     atomic_int n_users;  // the caller, and each session

@@ -20,7 +20,7 @@ enum {
 // Bytes that the engine will still allocate on this backend, without the KV cache.
 static size_t fixed_bytes(const sl_model *model, const sl_backend *be, int n_sequences, int max_rows) {
     const sl_config *c = &model->config;
-    size_t weights = be->is_device ? sl_model_device_bytes(model) : sl_model_bytes_to_allocate(model);
+    size_t weights = be->is_device ? sl_model_weights_placed_bytes(&model->weights, be) : sl_model_bytes_to_allocate(model);
     size_t scratch = c->arch->scratch_size(c, be, max_rows);
     return RESERVE_BYTES + weights + scratch + 2 * (size_t)n_sequences * c->n_vocab * sizeof(float);
 }

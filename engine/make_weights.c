@@ -24,15 +24,6 @@ size_t sl_model_bytes_to_allocate(const sl_model *model) {
     return all > allocated ? all - allocated : 0;
 }
 
-size_t sl_model_device_bytes(const sl_model *model) {
-    size_t n = 0;
-    for (int i = 0; i < model->weights.n_tensors; i++) {
-        const sl_model_tensor *t = &model->weights.tensors[i];
-        if (!t->same_as) n += (size_t)t->weight->n_rows * (size_t)t->weight->n_cols * sizeof(bf16);
-    }
-    return n;
-}
-
 // Bytes of the weights without data: what sl_model_materialise allocates. Dummy weights that are rounded are made one after the
 // other.
 static size_t bytes_to_make(const sl_model *model) {

@@ -185,17 +185,36 @@ int sl_model_weights_make(sl_model_weights *w, int i, const void *plain, sl_erro
 
 // ---- place on a backend ----
 
-// Places tensor i and the tensors that are joined to it. *n: their number.
-static int place_group(sl_model_weights *w, int i, const sl_backend *be, int *n, sl_error *err) {
-    enum { MOST = 8 };
-    sl_weight *group[MOST];
-    *n = 0;
+enum { MOST_JOINED = 8 };
+
+// The weights of tensor i and of the tensors that are joined to it. Returns their number.
+static int joined(const sl_model_weights *w, int i, sl_weight **group) {
+    int n = 0;
     do {
-        SL_CHECK(*n < MOST);
-        group[*n] = w->tensors[i + *n].weight;
-        ++*n;
-    } while (i + *n < w->n_tensors && (w->tensors[i + *n].flags & SL_TENSOR_JOINED));
-    return be->place(be, group, *n, err);
+        SL_CHECK(n < MOST_JOINED);
+        group[n] = w->tensors[i + n].weight;
+        n++;
+    } while (i + n < w->n_tensors && (w->tensors[i + n].flags & SL_TENSOR_JOINED));
+    return n;
+}
+
+size_t sl_model_weights_placed_bytes(const sl_model_weights *w, const sl_backend *be) {
+    size_t total = 0;
+    for (int i = 0, n; i < w->n_tensors; i += n) {
+        sl_weight *group[MOST_JOINED], copies[MOST_JOINED];
+        n = 1;
+        if (w->tensors[i].same_as) continue;
+        n = joined(w, i, group);
+        for (int j = 0; j < n; j++) { // zero points and orders decide how a backend stores a weight, also before they are made
+            const sl_recipe *r = &w->tensors[i + j].recipe;
+            copies[j] = *group[j];
+            group[j] = &copies[j];
+            if (r->zero) copies[j].zero = r->zero->data;
+            if (r->index) copies[j].order = r->index->data;
+        }
+        total += be->placed_bytes(be, group, n);
+    }
+    return total;
 }
 
 int sl_model_weights_place(const sl_model_weights *w, const sl_backend *be, const sl_progress *progress,
@@ -206,13 +225,14 @@ int sl_model_weights_place(const sl_model_weights *w, const sl_backend *be, cons
     if (!be->place) return 0;
     for (int i = 0, n; !rc && i < w->n_tensors; i += n) {
         const sl_model_tensor *t = &placed->tensors[i];
+        sl_weight *group[MOST_JOINED];
         n = 1;
         rc = sl_cancel_poll(cancel, err);
         if (rc) break;
         if (t->same_as)
             *t->weight = *t->same_as;
         else
-            rc = place_group(placed, i, be, &n, err);
+            rc = be->place(be, group, n = joined(placed, i, group), err);
         if (!rc) sl_progress_report(progress, i + n, w->n_tensors);
     }
     if (rc) sl_model_weights_free(placed);

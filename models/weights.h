@@ -71,6 +71,7 @@ int sl_model_weights_make(sl_model_weights *w, int i, const void *plain, sl_erro
 // Makes *placed, a copy of w whose data lies in the backend's memory. SL_ERR_MEMORY. Progress is in tensors.
 int sl_model_weights_place(const sl_model_weights *w, const sl_backend *backend, const sl_progress *progress,
                            const sl_cancel *cancel, sl_model_weights *placed, sl_error *err);
+size_t sl_model_weights_placed_bytes(const sl_model_weights *w, const sl_backend *backend); // that the placing allocates
 void sl_model_weights_free(sl_model_weights *w);
 int sl_model_weights_have_data(const sl_model_weights *w);        // 0: weights that are not made yet
 size_t sl_model_weights_bytes(const sl_model_weights *w);         // bytes of all weights, in the formats that operations read

@@ -4,7 +4,7 @@
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/kv_pages.h"
-#include "backend/cuda/linear.h"
+#include "backend/cuda/packed_linear.h"
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/cuda_sampler.h"
 
@@ -16,6 +16,17 @@
 static sl_cuda *use(const sl_backend *be) {
     sl_cuda_use(sl_cuda_of(be));
     return sl_cuda_of(be);
+}
+
+static int is_packed(const sl_weight *w) { // packed.h
+    return sl_formats[w->format].has_scale;
+}
+
+// Where the weight that is placed behind w begins.
+static const void *end_of(const sl_weight *w) {
+    if (!is_packed(w)) return (const bf16 *)w->data + (size_t)w->n_rows * w->n_cols;
+    sl_cuda_packing k = sl_cuda_packing_of(w);
+    return (const char *)w->data + sl_packed_bytes(&k, w->n_rows);
 }
 
 // The buffers grow in the first step of a key only, and this step is not recorded (sl_cuda_run_step).
@@ -68,7 +79,12 @@ static void fill(const sl_backend *be, uint64_t key, const bf16 *quantiles, size
 static void embed(const sl_backend *be, const sl_weight *table, const int32_t *ids, int n_rows, float *x) {
     sl_cuda *c = use(be);
     if (c->skipped_parts & SL_PART_REST) return;
-    sl_cuda_embed(table->data, ids, n_rows, table->n_cols, x, c->stream);
+    if (!is_packed(table)) {
+        sl_cuda_embed(table->data, ids, n_rows, table->n_cols, x, c->stream);
+        return;
+    }
+    sl_cuda_packing k = sl_cuda_packing_of(table);
+    sl_cuda_packed_embed(table->data, table->scale, &k, table->n_cols, ids, n_rows, x, c->stream);
 }
 
 static void rmsnorm(const sl_backend *be, const float *x, const sl_weight *w, int n_rows, float eps, void *out) {
@@ -77,10 +93,13 @@ static void rmsnorm(const sl_backend *be, const float *x, const sl_weight *w, in
     sl_cuda_rmsnorm(x, w->data, n_rows, w->n_cols, eps, out, c->stream);
 }
 
-// Multiplies one matrix with any number of rows, in launches. out_cols: elements of an output row.
-static void decode_linear(sl_cuda *c, sl_cuda_linear l, int n_rows, size_t out_cols) {
+// Multiplies one matrix with any number of rows, in launches. w: the matrix, or the first of those that one product reads.
+// out_cols: elements of an output row.
+static void decode_linear(sl_cuda *c, const sl_weight *w, sl_cuda_linear l, int n_rows, size_t out_cols) {
     if (c->skipped_parts & SL_PART_LINEAR) return;
-    for (int r = 0, most = sl_cuda_linear_rows(); r < n_rows; r += most) {
+    l.w = w->data, l.n_in = w->n_cols;
+    if (is_packed(w)) l.packing = sl_cuda_packing_of(w), l.scale = w->scale;
+    for (int r = 0, most = is_packed(w) ? SL_PACKED_ROWS : sl_cuda_linear_rows(); r < n_rows; r += most) {
         sl_cuda_linear part = l;
         part.n_rows = n_rows - r < most ? n_rows - r : most;
         part.x = l.x + (size_t)r * l.n_in;
@@ -88,7 +107,28 @@ static void decode_linear(sl_cuda *c, sl_cuda_linear l, int n_rows, size_t out_c
         if (l.out16) part.out16 = l.out16 + r * out_cols;
         if (l.rope) part.rope = l.rope + (size_t)r * (l.head_dim / 2);
         if (l.rows) part.rows = l.rows + r;
-        sl_cuda_linear_decode(&part, c->stream);
+        (is_packed(w) ? sl_cuda_packed_linear : sl_cuda_linear_decode)(&part, c->stream);
+    }
+}
+
+// The same for a prefill (sl_cuda_gemm). n_out: the rows of w, and of the matrices behind it that the product reads too. A
+// packed matrix becomes bf16, as many rows at a time as fit into the scratch memory.
+static void prefill_linear(sl_cuda *c, const sl_weight *w, int n_out, const bf16 *x, int n_rows, int is_fp32, int accumulate,
+                           void *out) {
+    int n_in = w->n_cols;
+    if (!is_packed(w)) {
+        sl_cuda_gemm(c, w->data, n_out, n_in, x, n_rows, is_fp32, accumulate, out, n_out);
+        return;
+    }
+    enum { MULTIPLE = 256 }; // of rows at a time: whole tiles of the matrix products
+    sl_cuda_packing k = sl_cuda_packing_of(w);
+    int most = SL_WIDE / (int)sizeof(bf16) / n_in / MULTIPLE * MULTIPLE;
+    SL_CHECK(most > 0);
+    for (int first = 0; first < n_out; first += most) {
+        int n = n_out - first < most ? n_out - first : most;
+        sl_cuda_packed_widen(w->data, w->scale, &k, n_in, first, n, c->wide, c->stream);
+        sl_cuda_gemm(c, c->wide, n, n_in, x, n_rows, is_fp32, accumulate,
+                     (char *)out + (size_t)first * (is_fp32 ? sizeof(float) : sizeof(bf16)), n_out);
     }
 }
 
@@ -97,16 +137,12 @@ static void linear(const sl_backend *be, const sl_weight *w, const void *x, int 
     (void)position;
     sl_cuda *c = use(be);
     if (mode == SL_LINEAR_PREFILL)
-        sl_cuda_gemm(c, w->data, w->n_rows, w->n_cols, x, n_rows, 1, accumulate, out, w->n_rows);
+        prefill_linear(c, w, w->n_rows, x, n_rows, 1, accumulate, out);
     else
-        decode_linear(c,
-                      (sl_cuda_linear){.w = w->data,
-                                       .n_out = w->n_rows,
-                                       .n_in = w->n_cols,
-                                       .x = x,
-                                       .end = accumulate ? SL_LINEAR_ADD : SL_LINEAR_STORE,
-                                       .out32 = out},
-                      n_rows, w->n_rows);
+        decode_linear(
+            c, w,
+            (sl_cuda_linear){.n_out = w->n_rows, .x = x, .end = accumulate ? SL_LINEAR_ADD : SL_LINEAR_STORE, .out32 = out},
+            n_rows, w->n_rows);
 }
 
 // Adds biases, norms, rotates (RoPE) and appends the products of rows [first, first + n_rows): heads of q, k and v.
@@ -132,19 +168,19 @@ static sl_cuda_heads bf16_heads(bf16 *x, int stride, int n_rows, int n_heads, in
 // Prefill. One product computes q, k and v of all rows. The last layer needs the queries of the last rows only (a->first > 0):
 // there one product computes k and v of all rows, and another product computes q of rows [first, n_rows).
 static sl_queries qkv_prefill(sl_cuda *c, const sl_qkv *a) {
-    int q_dim = a->q->n_rows, all = q_dim + 2 * a->k->n_rows, n_in = a->q->n_cols, n = a->n_rows - a->first;
+    int q_dim = a->q->n_rows, all = q_dim + 2 * a->k->n_rows, n = a->n_rows - a->first;
     bf16 *work = a->work;
     const bf16 *x = a->x;
     if (a->first == 0) {
-        sl_cuda_gemm(c, a->q->data, all, n_in, x, n, 0, 0, work, all);
+        prefill_linear(c, a->q, all, x, n, 0, 0, work);
         finish_heads(c, a, bf16_heads(work, all, n, a->n_heads, a->n_kv_heads), 0);
         return (sl_queries){.data = work, .stride = all};
     }
-    sl_cuda_gemm(c, a->k->data, all - q_dim, n_in, x, a->n_rows, 0, 0, work, all - q_dim);
+    prefill_linear(c, a->k, all - q_dim, x, a->n_rows, 0, 0, work);
     finish_heads(c, a, bf16_heads(work, all - q_dim, a->n_rows, 0, a->n_kv_heads), 0);
     bf16 *q = work + (size_t)a->n_rows * (all - q_dim);
     if (n == 0) return (sl_queries){.data = q, .stride = q_dim};
-    sl_cuda_gemm(c, a->q->data, q_dim, n_in, x + (size_t)a->first * n_in, n, 0, 0, q, q_dim);
+    prefill_linear(c, a->q, q_dim, x + (size_t)a->first * a->q->n_cols, n, 0, 0, q);
     finish_heads(c, a, bf16_heads(q, q_dim, n, a->n_heads, 0), a->first);
     return (sl_queries){.data = q, .stride = q_dim};
 }
@@ -154,11 +190,8 @@ static sl_queries qkv_decode_products(sl_cuda *c, const sl_qkv *a) {
     int q_dim = a->q->n_rows, all = q_dim + 2 * a->k->n_rows;
     float *products = a->work;
     bf16 *q = (bf16 *)(products + (size_t)a->n_rows * all);
-    decode_linear(
-        c,
-        (sl_cuda_linear){
-            .w = a->q->data, .n_out = all, .n_in = a->q->n_cols, .x = a->x, .end = SL_LINEAR_STORE, .out32 = products},
-        a->n_rows, all);
+    decode_linear(c, a->q, (sl_cuda_linear){.n_out = all, .x = a->x, .end = SL_LINEAR_STORE, .out32 = products}, a->n_rows,
+                  all);
     if (c->skipped_parts & SL_PART_REST) return (sl_queries){.data = q, .stride = q_dim};
     finish_heads(c, a,
                  (sl_cuda_heads){.qkv = products,
@@ -175,12 +208,8 @@ static sl_queries qkv_decode_products(sl_cuda *c, const sl_qkv *a) {
 
 // Checks that the matrices, and the biases, of q, k and v lie one after the other (sl_cuda_place).
 static void check_placed(const sl_qkv *a) {
-    size_t n_in = a->q->n_cols, q_dim = a->q->n_rows, kv_dim = a->k->n_rows;
-    SL_CHECK((const bf16 *)a->k->data == (const bf16 *)a->q->data + q_dim * n_in);
-    SL_CHECK((const bf16 *)a->v->data == (const bf16 *)a->k->data + kv_dim * n_in);
-    if (!a->q_bias) return;
-    SL_CHECK((const bf16 *)a->k_bias->data == (const bf16 *)a->q_bias->data + q_dim);
-    SL_CHECK((const bf16 *)a->v_bias->data == (const bf16 *)a->k_bias->data + kv_dim);
+    SL_CHECK(a->k->data == end_of(a->q) && a->v->data == end_of(a->k));
+    if (a->q_bias) SL_CHECK(a->k_bias->data == end_of(a->q_bias) && a->v_bias->data == end_of(a->k_bias));
 }
 
 static sl_queries qkv(const sl_backend *be, const sl_qkv *a) {
@@ -190,10 +219,8 @@ static sl_queries qkv(const sl_backend *be, const sl_qkv *a) {
     if (a->mode == SL_LINEAR_PREFILL) return qkv_prefill(c, a);
     SL_CHECK(a->first == 0);
     if (a->q_bias || a->q_norm) return qkv_decode_products(c, a);
-    decode_linear(c,
-                  (sl_cuda_linear){.w = a->q->data,
-                                   .n_out = (int)q_dim + 2 * a->k->n_rows,
-                                   .n_in = a->q->n_cols,
+    decode_linear(c, a->q,
+                  (sl_cuda_linear){.n_out = (int)q_dim + 2 * a->k->n_rows,
                                    .x = a->x,
                                    .end = SL_LINEAR_ROPE_APPEND,
                                    .out16 = a->work,
@@ -212,17 +239,15 @@ static void gate_up(const sl_backend *be, const sl_weight *gate, const sl_weight
                     sl_linear_mode mode, int position, void *work, void *out) {
     (void)position;
     sl_cuda *c = use(be);
-    SL_CHECK((const bf16 *)up->data == (const bf16 *)gate->data + (size_t)gate->n_rows * gate->n_cols);
+    SL_CHECK(up->data == end_of(gate));
     int n_out = 2 * gate->n_rows;
     if (mode == SL_LINEAR_PREFILL) {
-        sl_cuda_gemm(c, gate->data, n_out, gate->n_cols, x, n_rows, 0, 0, work, n_out);
+        prefill_linear(c, gate, n_out, x, n_rows, 0, 0, work);
         sl_cuda_swiglu(work, n_rows, gate->n_rows, out, c->stream);
         return;
     }
-    decode_linear(
-        c,
-        (sl_cuda_linear){.w = gate->data, .n_out = n_out, .n_in = gate->n_cols, .x = x, .end = SL_LINEAR_SWIGLU, .out16 = out},
-        n_rows, gate->n_rows);
+    decode_linear(c, gate, (sl_cuda_linear){.n_out = n_out, .x = x, .end = SL_LINEAR_SWIGLU, .out16 = out}, n_rows,
+                  gate->n_rows);
 }
 
 // ---- the table ----
@@ -277,6 +302,7 @@ static const sl_backend operations = {
     .aside_end = aside_end,
     .fill = fill,
     .place = sl_cuda_place,
+    .placed_bytes = sl_cuda_placed_bytes,
     .stream = sl_cuda_stream,
     .finish = sl_cuda_finish,
     .run_step = sl_cuda_run_step,

@@ -16,6 +16,7 @@ enum {
     SL_MAX_GEMMS = 32,
     SL_LT_WORKSPACE = 32 << 20, // bytes of scratch memory for cuBLASLt
     SL_STAGING = 64 << 20,      // bytes of one pinned buffer for weights
+    SL_WIDE = 64 << 20,         // bytes of scratch memory for a part of a packed weight in bf16
 };
 
 // One matrix product of prefill. The algorithm does not depend on the number of rows. So the sums of a row have the same order
@@ -48,7 +49,8 @@ typedef struct sl_cuda {
     char *staging[2];
     cudaEvent_t staging_read[2]; // the last copy from the buffer has ended
     int next_staging;
-    struct { // of dummy weights (dummy_weights.h): most matrices, and projections of queries; values NULL: not made yet
+    void *wide; // SL_WIDE bytes, for prefills with packed weights; NULL: there is none
+    struct {    // of dummy weights (dummy_weights.h): most matrices, and projections of queries; values NULL: not made yet
         double deviation;
         bf16 *values;
     } quantiles[2];
@@ -133,6 +135,7 @@ int sl_cuda_sampled_ids(const sl_backend *be, int32_t *ids, int n, sl_error *err
 void sl_cuda_sampling_free(sl_cuda *c);
 
 // ---- cuda_place.c ----
+size_t sl_cuda_placed_bytes(const sl_backend *be, sl_weight *const *weights, int n);
 int sl_cuda_place(const sl_backend *be, sl_weight *const *weights, int n, sl_error *err);
 void sl_cuda_place_free(sl_cuda *c);
 

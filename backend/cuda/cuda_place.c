@@ -1,12 +1,13 @@
 // backend/cuda/cuda_place.c - copies weights to the GPU, or makes the weights of a dummy model there.
 //
-// Weights that an operation reads together (q, k, v; gate, up) lie in one block, one matrix after the other. All weights are
-// bf16 on the GPU: F16 and F32 weights are rounded there, and the host rounds the numbers of quantised weights. Weights are
-// copied from the mapped file to the GPU through two pinned
-// buffers. While CUDA copies one buffer, threads fill the other one.
+// Weights that an operation reads together (q, k, v; gate, up) lie in one block, one matrix after the other. Quantised weights
+// stay packed if the kernels can read them (packed.h). All others are bf16 on the GPU: F16 and F32 weights are rounded there,
+// and the host rounds the numbers of the other quantised weights. Weights are copied from the mapped file to the GPU through
+// two pinned buffers. While CUDA copies one buffer, threads fill the other one.
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda_error.h"
 #include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/packed.h"
 #include "backend/dummy_weights.h"
 #include "base/thread_pool.h"
 
@@ -147,19 +148,82 @@ static int keep_block(sl_cuda *c, void *block, sl_error *err) {
     return 0;
 }
 
-int sl_cuda_place(const sl_backend *be, sl_weight *const *weights, int n, sl_error *err) {
-    sl_cuda *c = sl_cuda_of(be);
-    size_t total = 0, at = 0;
-    for (int i = 0; i < n; i++) total += count(weights[i]);
-    bf16 *block = NULL;
-    sl_cuda_use(c);
-    int rc = init_staging(c, err);
-    if (!rc) rc = sl_cuda_check(cudaMalloc((void **)&block, total * sizeof *block), "weights", err);
-    if (!rc) rc = keep_block(c, block, err);
+// ---- packed weights ----
+
+static int is_packed(sl_weight *const *weights, int n) { // 1: the block stays packed
+    for (int i = 0; i < n; i++)
+        if (!sl_cuda_can_pack(weights[i]) || weights[i]->format != weights[0]->format || weights[i]->group != weights[0]->group)
+            return 0;
+    return 1;
+}
+
+static int rows_of(sl_weight *const *weights, int n) {
+    int rows = 0;
+    for (int i = 0; i < n; i++) rows += weights[i]->n_rows;
+    return rows;
+}
+
+size_t sl_cuda_placed_bytes(const sl_backend *be, sl_weight *const *weights, int n) {
+    (void)be;
+    size_t rows = rows_of(weights, n);
+    if (!is_packed(weights, n)) return rows * (size_t)weights[0]->n_cols * sizeof(bf16);
+    sl_cuda_packing k = sl_cuda_packing_of(weights[0]);
+    return sl_align(sl_packed_bytes(&k, (int)rows)) + sl_packed_scales(&k, (int)rows) * sizeof(float);
+}
+
+typedef struct pack_call {
+    const sl_weight *w;
+    const sl_cuda_packing *packing;
+    int first; // in 8 rows
+    char *data;
+    float *scale;
+} pack_call;
+
+static void pack_rows(void *ctx, size_t i, int thread) {
+    (void)thread;
+    const pack_call *c = ctx;
+    sl_cuda_pack_rows(c->w, c->packing, c->first + (int)i, c->data + i * sl_packed_bytes(c->packing, SL_PIECE_ROWS),
+                      c->scale + i * sl_packed_scales(c->packing, SL_PIECE_ROWS));
+}
+
+// Packs a weight, some rows at a time, and copies them to data and scale.
+static int send_packed(sl_cuda *c, char *data, float *scale, const sl_weight *w, const sl_cuda_packing *k, sl_error *err) {
+    size_t row_bytes = sl_packed_bytes(k, SL_PIECE_ROWS), row_scales = sl_packed_scales(k, SL_PIECE_ROWS);
+    int all = w->n_rows / SL_PIECE_ROWS, most = row_bytes < SL_STAGING ? (int)(SL_STAGING / row_bytes) : 1, rc = 0;
+    pack_call call = {
+        .w = w, .packing = k, .data = malloc(most * row_bytes), .scale = malloc(most * row_scales * sizeof(float))};
+    if (!call.data || !call.scale) rc = sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", w->name);
+    for (int first = 0, n; !rc && first < all; first += n) {
+        n = all - first < most ? all - first : most;
+        call.first = first;
+        sl_parallel((size_t)n, pack_rows, &call);
+        rc = send(c, data + first * row_bytes, call.data, n * row_bytes, err);
+        if (!rc) rc = send(c, scale + first * row_scales, call.scale, n * row_scales * sizeof(float), err);
+    }
+    free(call.data);
+    free(call.scale);
+    return rc;
+}
+
+static int place_packed(sl_cuda *c, sl_weight *const *weights, int n, char *block, sl_error *err) {
+    sl_cuda_packing k = sl_cuda_packing_of(weights[0]);
+    float *scales = (float *)(block + sl_align(sl_packed_bytes(&k, rows_of(weights, n))));
+    int rc = c->wide ? 0 : sl_cuda_check(cudaMalloc(&c->wide, SL_WIDE), "scratch memory for packed weights", err);
     for (int i = 0; !rc && i < n; i++) {
         sl_weight *w = weights[i];
-        bf16 *to = block + at;
-        at += count(w);
+        rc = send_packed(c, block, scales, w, &k, err);
+        w->data = block, w->scale = scales, w->scale_rows = 1;
+        block += sl_packed_bytes(&k, w->n_rows), scales += sl_packed_scales(&k, w->n_rows);
+    }
+    return rc;
+}
+
+// ---- all weights ----
+
+static int place_bf16(sl_cuda *c, sl_weight *const *weights, int n, bf16 *to, sl_error *err) {
+    int rc = 0;
+    for (int i = 0; !rc && i < n; i++) {
+        sl_weight *w = weights[i];
         if (!w->data)
             rc = make_dummy(c, to, w, err);
         else if (w->format == SL_BF16)
@@ -169,13 +233,26 @@ int sl_cuda_place(const sl_backend *be, sl_weight *const *weights, int n, sl_err
         else
             rc = send_rounded(c, to, w, err);
         *w = (sl_weight){.data = to, .format = SL_BF16, .n_rows = w->n_rows, .n_cols = w->n_cols, .name = w->name};
+        to += count(w);
     }
+    return rc;
+}
+
+int sl_cuda_place(const sl_backend *be, sl_weight *const *weights, int n, sl_error *err) {
+    sl_cuda *c = sl_cuda_of(be);
+    void *block = NULL;
+    sl_cuda_use(c);
+    int rc = init_staging(c, err);
+    if (!rc) rc = sl_cuda_check(cudaMalloc(&block, sl_cuda_placed_bytes(be, weights, n)), "weights", err);
+    if (!rc) rc = keep_block(c, block, err);
+    if (!rc) rc = (is_packed(weights, n) ? place_packed(c, weights, n, block, err) : place_bf16(c, weights, n, block, err));
     return rc ? rc : sl_cuda_check(cudaGetLastError(), "weights", err);
 }
 
 void sl_cuda_place_free(sl_cuda *c) {
     for (int i = 0; i < c->n_blocks; i++) cudaFree(c->blocks[i]);
     free(c->blocks);
+    cudaFree(c->wide);
     for (int i = 0; i < 2; i++) {
         cudaFree(c->quantiles[i].values);
         if (c->staging_read[i]) cudaEventDestroy(c->staging_read[i]);

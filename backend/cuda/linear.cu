@@ -18,110 +18,23 @@
 //   - Every kernel of the step requests the same split of L1 cache and shared memory (sl_launch).
 //
 // Refuses: more than SL_LINEAR_ROWS rows (cuBLASLt computes the matrix products of prefill), n_in that is not a multiple of 8.
-#include "backend/cuda/linear.h"
-
-#include "backend/cuda/device.cuh"
-#include "kv/kv.h"
-
-#include <cuda_bf16.h>
+#include "backend/cuda/linear_endings.cuh"
 
 namespace {
 
 enum {
     WARPS = 4, // of a thread block; each computes a part of n_in
     THREADS = 32 * WARPS,
-    TILE = 16,   // rows of W in a tile: M of the matrix instruction
     TILES = 3,   // tiles that use one load of x; at most WARPS. 6144 rows are 3 tiles per thread block on 132
     CHUNK = 128, // elements of a row that a warp fetches at once
     STEP = 32,   // elements of a row that four lanes read at once, 8 each
     STEPS = CHUNK / STEP,
     PITCH = CHUNK * 2 + 16, // bytes between rows of a stage: an odd number of 16-byte pieces, see ring::fetch
     STAGE = TILE * PITCH,   // bytes of a ring stage, which holds one chunk of one tile
-    // Of a thread. Two thread blocks must fit on a multiprocessor, and a block of RMSNorm with them (512 threads of 32
+    // Of a thread. Two thread blocks must fit on a multiprocessor, and a block of RMSNorm with them (128 threads of 64
     // registers). Without the bound, blocks for 17 rows and more take 216, and a step 0.6 to 0.9 ms more.
     MOST_REGISTERS = 192,
     STAGES = 5, // of a ring: 64 KB of weights are in flight on a multiprocessor while it reads 16 KB
-};
-
-__device__ __forceinline__ bf16 to_bf16(float x) {
-    return __bfloat16_as_ushort(__float2bfloat16_rn(x));
-}
-
-// An ending defines what happens to y = W x: which rows of W form a tile, which values are read before the sums are complete
-// (`before`), and where the results go (`store`). A tile is two halves of 8 rows. One lane gets the sums of row g of both
-// halves, `lo` and `hi`, for row `col` of x.
-
-struct tile_rows {
-    int lo, hi;     // row of W that is the first of each half
-    int n_lo, n_hi; // number of existing rows of each half; 8 or more: all
-};
-
-struct plain_tiles { // 16 rows in order
-    static __device__ tile_rows rows(const sl_cuda_linear &p, int tile) {
-        const int first = tile * TILE;
-        return {first, first + 8, p.n_out - first, p.n_out - first - 8};
-    }
-};
-
-template <sl_linear_end END> struct ending;
-
-template <> struct ending<SL_LINEAR_STORE> : plain_tiles {
-    static __device__ float2 before(const sl_cuda_linear &, int, int, int) { return {0, 0}; }
-    static __device__ void store(const sl_cuda_linear &p, int tile, int g, int col, float lo, float hi, float2, size_t) {
-        float *out = p.out32 + (size_t)col * p.n_out; // [n_out]
-        const int o = tile * TILE + g;
-        if (o < p.n_out) out[o] = lo;
-        if (o + 8 < p.n_out) out[o + 8] = hi;
-    }
-};
-
-template <> struct ending<SL_LINEAR_ADD> : plain_tiles {
-    static __device__ float2 before(const sl_cuda_linear &p, int tile, int g, int col) { // reads the residual
-        const float *x = p.out32 + (size_t)col * p.n_out;                                // [n_out]
-        const int o = tile * TILE + g;
-        return {o < p.n_out ? __ldcg(x + o) : 0, o + 8 < p.n_out ? __ldcg(x + o + 8) : 0};
-    }
-    static __device__ void store(const sl_cuda_linear &p, int tile, int g, int col, float lo, float hi, float2 x, size_t) {
-        ending<SL_LINEAR_STORE>::store(p, tile, g, col, x.x + lo, x.y + hi, x, 0);
-    }
-};
-
-template <> struct ending<SL_LINEAR_SWIGLU> { // 8 rows of gate and the same 8 of up
-    static __device__ tile_rows rows(const sl_cuda_linear &p, int tile) {
-        const int first = tile * 8, n_ffn = p.n_out / 2;
-        return {first, first + n_ffn, n_ffn - first, n_ffn - first};
-    }
-    static __device__ float2 before(const sl_cuda_linear &, int, int, int) { return {0, 0}; }
-    static __device__ void store(const sl_cuda_linear &p, int tile, int g, int col, float gate, float up, float2, size_t) {
-        const int o = tile * 8 + g, n_ffn = p.n_out / 2;
-        if (o < n_ffn) p.out16[(size_t)col * n_ffn + o] = to_bf16(gate / (1 + __expf(-gate)) * up);
-    }
-};
-
-template <> struct ending<SL_LINEAR_ROPE_APPEND> { // dimensions i to i + 7 of a head, and i + half to i + half + 7
-    static __device__ tile_rows rows(const sl_cuda_linear &p, int tile) {
-        const int half = p.head_dim / 2, first = tile * 8 / half * p.head_dim + tile * 8 % half;
-        return {first, first + half, 8, 8};
-    }
-    static __device__ float2 before(const sl_cuda_linear &p, int tile, int g, int col) { // reads cosine and sine
-        const int half = p.head_dim / 2;
-        return __ldcg(p.rope + (size_t)col * half + tile * 8 % half + g);
-    }
-    // kv_row: the row of the token in KV head 0, counted over all pages
-    static __device__ void store(const sl_cuda_linear &p, int tile, int g, int col, float lo, float hi, float2 rotation,
-                                 size_t kv_row) {
-        const int half = p.head_dim / 2, head = tile * 8 / half, i = tile * 8 % half + g;
-        bf16 *out; // [head_dim]
-        if (head < p.n_heads) {
-            out = p.out16 + ((size_t)col * p.n_heads + head) * p.head_dim;
-        } else {
-            const int is_v = head >= p.n_heads + p.n_kv_heads, h = head - p.n_heads - is_v * p.n_kv_heads;
-            out = (is_v ? p.v : p.k) + (kv_row + (size_t)h * SL_PAGE) * p.head_dim;
-            if (is_v) rotation = {1, 0};
-        }
-        out[i] = to_bf16(lo * rotation.x - hi * rotation.y);
-        out[i + half] = to_bf16(hi * rotation.x + lo * rotation.y);
-    }
 };
 
 // Copies 16 bytes from device memory to shared memory asynchronously; writes zeros when they do not exist. policy: the L2 cache
@@ -165,8 +78,8 @@ template <sl_linear_end END> struct ring {
             const tile_rows rows = ending<END>::rows(p, tile + i);
             const int piece = lane % 16, k = chunk * CHUNK + piece * 8, second = lane / 16;
             const uint32_t to = stages + fill_stage * STAGE + second * PITCH + piece * 16;
-            const bf16 *lo = p.w + ((size_t)(rows.lo + 2 * second) * p.n_in + k);
-            const bf16 *hi = p.w + ((size_t)(rows.hi + 2 * second) * p.n_in + k);
+            const bf16 *lo = (const bf16 *)p.w + ((size_t)(rows.lo + 2 * second) * p.n_in + k);
+            const bf16 *hi = (const bf16 *)p.w + ((size_t)(rows.hi + 2 * second) * p.n_in + k);
 #pragma unroll
             for (int s = 0; s < 8; s++) { // rows 2 s and 2 s + 1 of the stage
                 const int r = s % 2 * 4 + s / 2 % 2;
@@ -352,68 +265,68 @@ __global__ void __maxnreg__(MOST_REGISTERS) linear_ring_kernel(const __grid_cons
     }
 }
 
-// Bytes of shared memory per thread block with which two thread blocks no longer fit on a multiprocessor.
-int over_half() {
-    return sl_device_get(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 -
-           sl_device_get(cudaDevAttrReservedSharedMemoryPerBlock) + 128;
-}
-
 template <int NT> constexpr int SHARED_BYTES = WARPS *STAGES *STAGE + (int)sizeof(float4) * TILES *(WARPS - 1) * NT * 32;
 
-template <sl_linear_end END, int NT> void launch(const sl_cuda_linear &p, int n_tiles, cudaStream_t stream) {
-    int shared = SHARED_BYTES<NT>;
+template <sl_linear_end END, int NT> void launch(const sl_cuda_linear &p, cudaStream_t stream) {
+    int shared = SHARED_BYTES<NT>, n_tiles = n_tiles_of<END>(p);
     if (END == SL_LINEAR_ADD) shared = max(shared, over_half());
     sl_launch(linear_ring_kernel<END, NT>, dim3(min(n_tiles, sl_multiprocessors())), dim3(THREADS), shared, stream, p, n_tiles);
 }
 
-template <sl_linear_end END> void launch(const sl_cuda_linear &p, int n_tiles, cudaStream_t stream) {
+template <sl_linear_end END> void launch(const sl_cuda_linear &p, cudaStream_t stream) {
     if (p.n_rows <= 8)
-        launch<END, 1>(p, n_tiles, stream);
+        launch<END, 1>(p, stream);
     else if (p.n_rows <= 16)
-        launch<END, 2>(p, n_tiles, stream);
+        launch<END, 2>(p, stream);
     else
-        launch<END, 4>(p, n_tiles, stream);
+        launch<END, 4>(p, stream);
 }
 
-enum { NORM_THREADS = 512 };
+enum { NORM_LANES = 512 }; // parts of a row whose sums are added
 
 // out = bf16(x / sqrt(mean(x^2) + eps) * w)
 //
-// Grid: one thread block per row. The row stays in registers: thread i holds PER_THREAD groups of 4 elements, and the groups
-// lie 4 NORM_THREADS apart.
-// Needs: n a multiple of 4, at most 4 PER_THREAD NORM_THREADS; x 16-byte, w and out 8-byte aligned.
-// Bytes: reads 6 n and writes 2 n per row.
-// Reduction order: the elements of a thread in order, then a tree over the lanes of a warp, then a tree over the warps.
-template <int PER_THREAD>
-__global__ void __launch_bounds__(NORM_THREADS) rmsnorm_row_kernel(const float *x, const bf16 *w, int n, float eps, bf16 *out) {
-    __shared__ float warp_sums[NORM_THREADS / 32];
+// Grid: one thread block per row, NORM_LANES / SHARE threads. The row stays in registers: lane i of the NORM_LANES holds
+// PER_LANE groups of 4 elements, and the groups lie 4 NORM_LANES apart. Thread i has the lanes i, i + NORM_LANES / SHARE, ... A
+// block for up to 4096 elements takes 8,192 registers, so that it fits beside two blocks of a linear layer (see the top of the
+// file). Needs: n a multiple of 4, at most 4 PER_LANE NORM_LANES; x 16-byte, w and out 8-byte aligned. Bytes: reads 6 n and
+// writes 2 n per row. Reduction order: the elements of a lane in order, then a tree over 32 lanes, then a tree over their sums.
+template <int PER_LANE, int SHARE>
+__global__ void __launch_bounds__(NORM_LANES / SHARE, 1024 / (NORM_LANES / SHARE))
+    rmsnorm_row_kernel(const float *x, const bf16 *w, int n, float eps, bf16 *out) {
+    enum { THREADS = NORM_LANES / SHARE, SUMS = NORM_LANES / 32, PARTS = PER_LANE * SHARE };
+    __shared__ float sums[SUMS];
     x += (size_t)blockIdx.x * n, out += (size_t)blockIdx.x * n;
-    uint2 weights[PER_THREAD];
-    float4 v[PER_THREAD];
+    uint2 weights[PARTS];
+    float4 v[PARTS]; // part s * SHARE + k: group s of the thread's lane k
     sl_start_next();
+    auto first_of = [&](int part) { return (part / SHARE * NORM_LANES + part % SHARE * THREADS + (int)threadIdx.x) * 4; };
 #pragma unroll
-    for (int s = 0; s < PER_THREAD; s++) {
-        const int i = (s * NORM_THREADS + threadIdx.x) * 4;
+    for (int s = 0; s < PARTS; s++) {
+        const int i = first_of(s);
         weights[s] = i < n ? *(const uint2 *)(w + i) : uint2{0, 0};
     }
     sl_wait_previous();
-    float sum = 0;
 #pragma unroll
-    for (int s = 0; s < PER_THREAD; s++) {
-        const int i = (s * NORM_THREADS + threadIdx.x) * 4;
+    for (int s = 0; s < PARTS; s++) {
+        const int i = first_of(s);
         v[s] = i < n ? __ldcg((const float4 *)(x + i)) : float4{0, 0, 0, 0};
     }
 #pragma unroll
-    for (int s = 0; s < PER_THREAD; s++) sum += v[s].x * v[s].x + v[s].y * v[s].y + v[s].z * v[s].z + v[s].w * v[s].w;
-    sum = sl_sum_lanes(sum);
-    if (threadIdx.x % 32 == 0) warp_sums[threadIdx.x / 32] = sum;
+    for (int k = 0; k < SHARE; k++) {
+        float sum = 0;
+#pragma unroll
+        for (int s = k; s < PARTS; s += SHARE) sum += v[s].x * v[s].x + v[s].y * v[s].y + v[s].z * v[s].z + v[s].w * v[s].w;
+        sum = sl_sum_lanes(sum);
+        if (threadIdx.x % 32 == 0) sums[(k * THREADS + threadIdx.x) / 32] = sum;
+    }
     __syncthreads();
-    sum = warp_sums[threadIdx.x % (NORM_THREADS / 32)];
-    for (int d = NORM_THREADS / 64; d > 0; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
+    float sum = sums[threadIdx.x % SUMS];
+    for (int d = SUMS / 2; d > 0; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
     const float scale = 1 / sqrtf(sum / n + eps);
 #pragma unroll
-    for (int s = 0; s < PER_THREAD; s++) {
-        const int i = (s * NORM_THREADS + threadIdx.x) * 4;
+    for (int s = 0; s < PARTS; s++) {
+        const int i = first_of(s);
         if (i >= n) continue;
         const bf16 y[4] = {to_bf16(v[s].x * scale * sl_widen((bf16)weights[s].x)),
                            to_bf16(v[s].y * scale * sl_widen((bf16)(weights[s].x >> 16))),
@@ -423,6 +336,11 @@ __global__ void __launch_bounds__(NORM_THREADS) rmsnorm_row_kernel(const float *
     }
 }
 
+template <int PER_LANE, int SHARE>
+void launch_norm(const float *x, const bf16 *w, int n_rows, int n, float eps, bf16 *out, cudaStream_t stream) {
+    sl_launch(rmsnorm_row_kernel<PER_LANE, SHARE>, dim3(n_rows), dim3(NORM_LANES / SHARE), 0, stream, x, w, n, eps, out);
+}
+
 } // namespace
 
 extern "C" void sl_cuda_linear_decode(const sl_cuda_linear *args, cudaStream_t stream) {
@@ -430,18 +348,18 @@ extern "C" void sl_cuda_linear_decode(const sl_cuda_linear *args, cudaStream_t s
     SL_CHECK(p.n_rows >= 1 && p.n_rows <= SL_LINEAR_ROWS && p.n_out >= 1 && p.n_in >= 8 && p.n_in % 8 == 0);
     switch (p.end) {
     case SL_LINEAR_STORE:
-        launch<SL_LINEAR_STORE>(p, (p.n_out + TILE - 1) / TILE, stream);
+        launch<SL_LINEAR_STORE>(p, stream);
         break;
     case SL_LINEAR_ADD:
-        launch<SL_LINEAR_ADD>(p, (p.n_out + TILE - 1) / TILE, stream);
+        launch<SL_LINEAR_ADD>(p, stream);
         break;
     case SL_LINEAR_SWIGLU:
         SL_CHECK(p.n_out % 2 == 0);
-        launch<SL_LINEAR_SWIGLU>(p, (p.n_out / 2 + 7) / 8, stream);
+        launch<SL_LINEAR_SWIGLU>(p, stream);
         break;
     case SL_LINEAR_ROPE_APPEND:
         SL_CHECK(p.head_dim % 16 == 0 && p.n_out == (p.n_heads + 2 * p.n_kv_heads) * p.head_dim);
-        launch<SL_LINEAR_ROPE_APPEND>(p, p.n_out / TILE, stream);
+        launch<SL_LINEAR_ROPE_APPEND>(p, stream);
         break;
     }
 }
@@ -453,10 +371,13 @@ extern "C" int sl_cuda_linear_rows(void) {
 }
 
 extern "C" void sl_cuda_rmsnorm(const float *x, const bf16 *w, int n_rows, int n, float eps, bf16 *out, cudaStream_t stream) {
-    SL_CHECK(n % 4 == 0 && n <= 4 * 8 * NORM_THREADS);
-    void (*kernel)(const float *, const bf16 *, int, float, bf16 *) = n <= 4 * NORM_THREADS    ? rmsnorm_row_kernel<1>
-                                                                      : n <= 8 * NORM_THREADS  ? rmsnorm_row_kernel<2>
-                                                                      : n <= 16 * NORM_THREADS ? rmsnorm_row_kernel<4>
-                                                                                               : rmsnorm_row_kernel<8>;
-    sl_launch(kernel, dim3(n_rows), dim3(NORM_THREADS), 0, stream, x, w, n, eps, out);
+    SL_CHECK(n % 4 == 0 && n <= 4 * 8 * NORM_LANES);
+    if (n <= 4 * NORM_LANES)
+        launch_norm<1, 4>(x, w, n_rows, n, eps, out, stream);
+    else if (n <= 8 * NORM_LANES)
+        launch_norm<2, 4>(x, w, n_rows, n, eps, out, stream);
+    else if (n <= 16 * NORM_LANES)
+        launch_norm<4, 2>(x, w, n_rows, n, eps, out, stream);
+    else
+        launch_norm<8, 1>(x, w, n_rows, n, eps, out, stream);
 }

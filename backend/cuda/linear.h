@@ -5,7 +5,8 @@
 #ifndef SLEIGH_CUDA_LINEAR_H
 #define SLEIGH_CUDA_LINEAR_H
 
-#include "backend/backend.h"
+#include "backend/cuda/packed.h"
+#include "backend/row.h"
 
 #include <cuda_runtime.h>
 
@@ -24,13 +25,16 @@ typedef enum {             // what happens to y [n_rows][n_out]
 } sl_linear_end;
 
 typedef struct sl_cuda_linear {
-    const bf16 *w; // [n_out][n_in] row-major, 16-byte aligned; n_in a multiple of 8
+    const void *w; // bf16 [n_out][n_in] row-major, 16-byte aligned; n_in a multiple of 8. sl_cuda_packed_linear: packed
     int n_out, n_in;
     const bf16 *x; // [n_rows][n_in]
     int n_rows;    // 1 to SL_LINEAR_ROWS
     sl_linear_end end;
     float *out32; // [n_rows][n_out]
     bf16 *out16;
+    // sl_cuda_packed_linear
+    sl_cuda_packing packing;
+    const float *scale;
     // SL_LINEAR_ROPE_APPEND
     int n_heads, n_kv_heads, head_dim;
     const float2 *rope; // [n_rows][head_dim / 2] cosine and sine; rotates dimension i with dimension i + head_dim / 2

@@ -113,13 +113,14 @@ static void logits_goldens(void) {
     }
 }
 
-// Models of every head_dim and several groups. Their dummy weights have equal bits on both devices.
-static float *dummy_logits(const char *device, const char *dir, const int32_t *ids, int n, int *n_vocab) {
+// Logits of a model with dummy weights: of n tokens, and of a decode step. weights: sl_model_options.weights
+static float *dummy_logits(const char *device, const char *dir, const char *weights, const int32_t *ids, int n, int *n_vocab) {
     sl_model *model;
     sl_engine *engine;
     sl_session *s;
-    CHECK_OK(sl_model_load(dir, &(sl_model_options){.flags = SL_MODEL_NO_TOKENIZER | SL_MODEL_DUMMY}, &model, &err), err);
-    if (!sl_device_is_gpu(device)) CHECK_OK(sl_model_materialise(model, 0, NULL, NULL, &err), err);
+    const sl_model_options options = {.flags = SL_MODEL_NO_TOKENIZER | SL_MODEL_DUMMY, .weights = weights};
+    CHECK_OK(sl_model_load(dir, &options, &model, &err), err);
+    if (weights || !sl_device_is_gpu(device)) CHECK_OK(sl_model_materialise(model, 0, NULL, NULL, &err), err);
     CHECK_OK(sl_engine_new(model, &(sl_engine_options){.n_ctx = n + 1, .device = device}, &engine, &err), err);
     CHECK_OK(sl_session_new(engine, 0, &s, &err), err);
     *n_vocab = sl_model_config(model)->n_vocab;
@@ -133,36 +134,52 @@ static float *dummy_logits(const char *device, const char *dir, const int32_t *i
     return out.data;
 }
 
-static void logits_shapes(void) {
-    static const struct {
-        int head_dim, n_heads, n_kv_heads, hidden, n_ffn, tied;
-    } shapes[] = {{64, 8, 8, 512, 1000, 0}, {64, 16, 2, 256, 512, 1},  {80, 4, 2, 320, 840, 0},   {96, 6, 2, 576, 1536, 0},
-                  {96, 3, 3, 288, 768, 1},  {128, 8, 1, 512, 1024, 0}, {128, 12, 4, 768, 2056, 0}};
+typedef struct shape {
+    int head_dim, n_heads, n_kv_heads, hidden, n_ffn, tied;
+} shape;
+
+// Compares the CPU and the GPU on a model of this shape, whose dummy weights have equal bits on both.
+static void logits_of_shape(const shape *x, const char *weights, uint64_t seed) {
     enum { N = 300 };
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        char path[256];
-        int n_vocab;
-        snprintf(path, sizeof path, "%s/config.json", test_tmp());
-        FILE *f = fopen(path, "w");
-        fprintf(f,
-                "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"hidden_act\": \"silu\", "
-                "\"vocab_size\": 1000, \"hidden_size\": %d, \"intermediate_size\": %d, \"num_hidden_layers\": 3, "
-                "\"num_attention_heads\": %d, \"num_key_value_heads\": %d, \"head_dim\": %d, \"rms_norm_eps\": 1e-5, "
-                "\"max_position_embeddings\": 4096, \"rope_theta\": 10000, \"tie_word_embeddings\": %s}",
-                shapes[i].hidden, shapes[i].n_ffn, shapes[i].n_heads, shapes[i].n_kv_heads, shapes[i].head_dim,
-                shapes[i].tied ? "true" : "false");
-        fclose(f);
-        int32_t *ids = test_ids(N, 1000, test_seed + i);
-        float *want = dummy_logits("cpu", test_tmp(), ids, N, &n_vocab);
-        float *got = dummy_logits("cuda", test_tmp(), ids, N, &n_vocab);
-        double e = relative(got, want, (size_t)N * n_vocab);
-        double step = relative(got + (size_t)N * n_vocab, want + (size_t)N * n_vocab, n_vocab);
-        printf("      head_dim %d, %d query heads, %d KV heads: relative error of prefill %.3g, of a decode step %.3g\n",
-               shapes[i].head_dim, shapes[i].n_heads, shapes[i].n_kv_heads, e, step);
-        if (!(e <= DUMMY_LOGITS_RELATIVE && step <= DUMMY_LOGITS_RELATIVE))
-            FAIL("relative error of the logits %.3g, %.3g", e, step);
-        free(ids), free(want), free(got);
-    }
+    char path[256];
+    int n_vocab;
+    snprintf(path, sizeof path, "%s/config.json", test_tmp());
+    FILE *f = fopen(path, "w");
+    fprintf(f,
+            "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"hidden_act\": \"silu\", "
+            "\"vocab_size\": 1000, \"hidden_size\": %d, \"intermediate_size\": %d, \"num_hidden_layers\": 3, "
+            "\"num_attention_heads\": %d, \"num_key_value_heads\": %d, \"head_dim\": %d, \"rms_norm_eps\": 1e-5, "
+            "\"max_position_embeddings\": 4096, \"rope_theta\": 10000, \"tie_word_embeddings\": %s}",
+            x->hidden, x->n_ffn, x->n_heads, x->n_kv_heads, x->head_dim, x->tied ? "true" : "false");
+    fclose(f);
+    int32_t *ids = test_ids(N, 1000, seed);
+    float *want = dummy_logits("cpu", test_tmp(), weights, ids, N, &n_vocab);
+    float *got = dummy_logits("cuda", test_tmp(), weights, ids, N, &n_vocab);
+    double e = relative(got, want, (size_t)N * n_vocab);
+    double step = relative(got + (size_t)N * n_vocab, want + (size_t)N * n_vocab, n_vocab);
+    printf("      head_dim %d, %d query heads, %d KV heads, %s: relative error of prefill %.3g, of a decode step %.3g\n",
+           x->head_dim, x->n_heads, x->n_kv_heads, weights ? weights : "bf16", e, step);
+    if (!(e <= DUMMY_LOGITS_RELATIVE && step <= DUMMY_LOGITS_RELATIVE))
+        FAIL("relative error of the logits %.3g, %.3g", e, step);
+    free(ids), free(want), free(got);
+}
+
+// Every head_dim and several groups.
+static void logits_shapes(void) {
+    static const shape shapes[] = {{64, 8, 8, 512, 1000, 0},  {64, 16, 2, 256, 512, 1}, {80, 4, 2, 320, 840, 0},
+                                   {96, 6, 2, 576, 1536, 0},  {96, 3, 3, 288, 768, 1},  {128, 8, 1, 512, 1024, 0},
+                                   {128, 12, 4, 768, 2056, 0}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) logits_of_shape(&shapes[i], NULL, test_seed + i);
+}
+
+// Weights that stay packed on the GPU, and int4 with groups of 48 columns, which become bf16 there.
+static void logits_weights(void) {
+    static const shape shapes[] = {{64, 8, 8, 512, 1000, 0}, {128, 6, 2, 768, 2304, 1}};
+    static const char *const weights[] = {"fp8", "int8", "int4", "int4:group=32", "int4:group=256"};
+    for (size_t i = 0; i < sizeof weights / sizeof *weights; i++)
+        for (int j = 0; j < 2; j++)
+            if (shapes[j].n_ffn % 256 == 0 || i < 2) logits_of_shape(&shapes[j], weights[i], test_seed + i);
+    logits_of_shape(&(shape){64, 6, 2, 384, 960, 0}, "int4:group=48", test_seed);
 }
 
 // The CPU chooses 200 tokens greedily. With the same tokens before it, the GPU chooses the same token each time, except at
@@ -536,6 +553,7 @@ static const test_case cases[] = {
     GPU_CASE("logits-tiny", logits_tiny),
     GPU_CASE("logits-goldens", logits_goldens),
     GPU_CASE("logits-shapes", logits_shapes),
+    GPU_CASE("logits-weights", logits_weights),
     GPU_CASE("greedy-tokens", greedy_tokens),
     GPU_CASE("chunks-bits", chunks_bits),
     GPU_CASE("batch-bits", batch_bits),

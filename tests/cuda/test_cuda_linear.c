@@ -1,10 +1,10 @@
-// tests/cuda/test_cuda_linear.c - the linear layers of a decode step and RMSNorm on CUDA against double precision. The bits of
-// a row do not depend on the other rows or on the place of the row.
+// tests/cuda/test_cuda_linear.c - the linear layers of a decode step, with plain and with packed weights, and RMSNorm on CUDA
+// against double precision. The bits of a row do not depend on the other rows or on the place of the row.
 #include "tests/support/gpu.h"
 #include "tests/test.h"
 
 #ifdef SLEIGH_CUDA
-#include "backend/cuda/linear.h"
+#include "backend/cuda/packed_linear.h"
 #include "kv/kv.h"
 
 #include <math.h>
@@ -18,7 +18,8 @@ typedef struct problem {
     sl_linear_end end;
     int n_out, n_in, n_y;              // n_y: outputs of a row
     int n_heads, n_kv_heads, head_dim; // of SL_LINEAR_ROPE_APPEND
-    bf16 *w, *x;                       // [n_out][n_in], [N_ROWS][n_in]
+    sl_weight w;                       // [n_out][n_in]
+    bf16 *x;                           // [N_ROWS][n_in]
     float *residual;                   // [N_ROWS][n_out]
     float2 *rope;                      // [N_ROWS][head_dim / 2]
     int32_t position[N_ROWS], *pages;  // [N_ROWS][3]
@@ -32,14 +33,20 @@ static double sum_error(int n_in, double size) {
     return (n_in / 64 + 8) * 0x1p-22 * size;
 }
 
+// Rows of one launch.
+static int most_rows(const problem *p) {
+    return p->w.group ? SL_PACKED_ROWS : N_ROWS;
+}
+
 static void expect(problem *p) {
+    float *w = malloc(sizeof(float) * p->n_out * p->n_in);
+    for (int o = 0; o < p->n_out; o++) sl_weight_widen(&p->w, (size_t)o, w + (size_t)o * p->n_in);
     double *y = malloc(sizeof(double) * p->n_out), *e = malloc(sizeof(double) * p->n_out);
     for (int r = 0; r < N_ROWS; r++) {
         for (int o = 0; o < p->n_out; o++) {
             double sum = 0, size = 0;
             for (int i = 0; i < p->n_in; i++) {
-                double v =
-                    (double)sl_bf16_to_f32(p->x[(size_t)r * p->n_in + i]) * sl_bf16_to_f32(p->w[(size_t)o * p->n_in + i]);
+                double v = (double)sl_bf16_to_f32(p->x[(size_t)r * p->n_in + i]) * w[(size_t)o * p->n_in + i];
                 sum += v, size += fabs(v);
             }
             y[o] = sum, e[o] = sum_error(p->n_in, size);
@@ -70,7 +77,7 @@ static void expect(problem *p) {
             }
         }
     }
-    free(y), free(e);
+    free(w), free(y), free(e);
 }
 
 static void *filled(size_t n, size_t size) {
@@ -79,8 +86,30 @@ static void *filled(size_t n, size_t size) {
     return p;
 }
 
+// Random numbers in bf16, or codes and scales of a packed format. group: columns that share a scale; 0: a row
+static sl_weight random_weight(sl_format format, int group, int n_rows, int n_cols, uint64_t *seed) {
+    sl_weight w = {.format = format, .n_rows = n_rows, .n_cols = n_cols, .name = "w"};
+    size_t n = (size_t)n_rows * n_cols, n_bytes = sl_format_bytes(format, n_cols) * n_rows;
+    uint8_t *data = filled(n_bytes, 1);
+    w.data = data;
+    if (format == SL_BF16) {
+        for (size_t i = 0; i < n; i++) ((bf16 *)data)[i] = sl_f32_to_bf16((float)(2 * test_uniform(seed) - 1));
+        return w;
+    }
+    for (size_t i = 0; i < n_bytes; i++) {
+        data[i] = (uint8_t)(256 * test_uniform(seed));
+        if (format == SL_FP8 && (data[i] & 0x7f) == 0x7f) data[i] = 0; // NaN
+    }
+    w.group = group ? group : n_cols, w.scale_rows = 1;
+    float *scale = filled(sl_weight_scales(&w), sizeof *scale);
+    for (size_t i = 0; i < sl_weight_scales(&w); i++) scale[i] = (float)(0.01 + 0.1 * test_uniform(seed));
+    w.scale = scale;
+    return w;
+}
+
 // n_heads, n_kv_heads, head_dim: of SL_LINEAR_ROPE_APPEND, where they determine n_out.
-static problem problem_new(sl_linear_end end, int n_out, int n_in, int n_heads, int n_kv_heads, int head_dim) {
+static problem problem_of(sl_format format, int group, sl_linear_end end, int n_out, int n_in, int n_heads, int n_kv_heads,
+                          int head_dim) {
     uint64_t seed = test_seed + n_out * 1000 + n_in + end;
     if (end == SL_LINEAR_ROPE_APPEND) n_out = (n_heads + 2 * n_kv_heads) * head_dim;
     problem p = {.end = end,
@@ -90,11 +119,10 @@ static problem problem_new(sl_linear_end end, int n_out, int n_in, int n_heads, 
                  .n_heads = n_heads,
                  .n_kv_heads = n_kv_heads,
                  .head_dim = head_dim};
-    p.w = filled((size_t)n_out * n_in, 2), p.x = filled((size_t)N_ROWS * n_in, 2);
+    p.w = random_weight(format, group, n_out, n_in, &seed), p.x = filled((size_t)N_ROWS * n_in, 2);
     p.residual = filled((size_t)N_ROWS * n_out, 4), p.rope = filled(N_ROWS * head_dim / 2, sizeof(float2));
     p.pages = filled(N_PAGES, 4);
     p.want = filled((size_t)N_ROWS * p.n_y, 8), p.error = filled((size_t)N_ROWS * p.n_y, 8);
-    for (size_t i = 0; i < (size_t)n_out * n_in; i++) p.w[i] = sl_f32_to_bf16((float)(2 * test_uniform(&seed) - 1));
     for (int i = 0; i < N_ROWS * n_in; i++) p.x[i] = sl_f32_to_bf16((float)(test_normal(&seed) / sqrt(n_in)));
     for (int i = 0; i < N_ROWS * n_out; i++) p.residual[i] = (float)test_normal(&seed);
     for (int i = 0; i < N_ROWS * head_dim / 2; i++) {
@@ -113,8 +141,13 @@ static problem problem_new(sl_linear_end end, int n_out, int n_in, int n_heads, 
     return p;
 }
 
+static problem problem_new(sl_linear_end end, int n_out, int n_in, int n_heads, int n_kv_heads, int head_dim) {
+    return problem_of(SL_BF16, 0, end, n_out, n_in, n_heads, n_kv_heads, head_dim);
+}
+
 static void problem_free(problem *p) {
-    free(p->w), free(p->x), free(p->residual), free(p->rope), free(p->pages), free(p->want), free(p->error);
+    free((void *)p->w.data), free((void *)p->w.scale), free(p->x), free(p->residual), free(p->rope), free(p->pages),
+        free(p->want), free(p->error);
 }
 
 // Moves the row of problem row r from `pages`, the host copy of k or v, to y [n_kv_heads][head_dim]. Afterwards `pages` holds
@@ -132,6 +165,19 @@ static void take_kv(const problem *p, int r, bf16 *pages, float *y) {
 static void check_untouched(const void *data, size_t size, const char *what) {
     for (size_t i = 0; i < size; i++)
         if (((const uint8_t *)data)[i] != 0xFF) FAIL("byte %zu of %s was written", i, what);
+}
+
+// Packs a weight and copies it to the GPU.
+static void packed_copy(const sl_weight *w, const void **data, const float **scale) {
+    sl_cuda_packing k = sl_cuda_packing_of(w);
+    size_t n_bytes = sl_packed_bytes(&k, SL_PIECE_ROWS), n_scales = sl_packed_scales(&k, SL_PIECE_ROWS);
+    int n = w->n_rows / SL_PIECE_ROWS;
+    char *packed = malloc(n * n_bytes);
+    float *scales = malloc(n * n_scales * sizeof *scales);
+    CHECK(sl_cuda_can_pack(w));
+    for (int i = 0; i < n; i++) sl_cuda_pack_rows(w, &k, i, packed + i * n_bytes, scales + i * n_scales);
+    *data = gpu_copy(packed, n * n_bytes), *scale = gpu_copy(scales, n * n_scales * sizeof *scales);
+    free(packed), free(scales);
 }
 
 // Row i of the batch is row which[i] of the problem; y: [n_rows][n_y]. Rows of x after the last one are NaN. The memory
@@ -163,8 +209,7 @@ static void run(const problem *p, const int *which, int n_rows, float *y) {
     }
     char *gpu_out = gpu_copy(out, out_size);
     bf16 *k = gpu_new(GUARD + kv_size + GUARD), *v = gpu_new(GUARD + kv_size + GUARD);
-    sl_cuda_linear args = {.w = gpu_copy(p->w, (size_t)p->n_out * p->n_in * 2),
-                           .n_out = p->n_out,
+    sl_cuda_linear args = {.n_out = p->n_out,
                            .n_in = p->n_in,
                            .x = gpu_copy(x, n_x * 2),
                            .n_rows = n_rows,
@@ -178,7 +223,14 @@ static void run(const problem *p, const int *which, int n_rows, float *y) {
                            .rows = gpu_copy(rows, sizeof rows),
                            .k = k + GUARD / 2,
                            .v = v + GUARD / 2};
-    sl_cuda_linear_decode(&args, 0);
+    if (p->w.group) {
+        args.packing = sl_cuda_packing_of(&p->w);
+        packed_copy(&p->w, &args.w, &args.scale);
+        sl_cuda_packed_linear(&args, 0);
+    } else {
+        args.w = gpu_copy(p->w.data, (size_t)p->n_out * p->n_in * 2);
+        sl_cuda_linear_decode(&args, 0);
+    }
     gpu_read(out, gpu_out, out_size);
 
     const size_t row_size = is_16 ? 2 * n_16 : 4 * p->n_out;
@@ -210,27 +262,28 @@ static void check_accuracy(const problem *p, int n_rows) {
         for (int o = 0; o < p->n_y; o++) {
             size_t at = (size_t)i * p->n_y + o;
             if (!(fabs(y[at] - p->want[at]) <= p->error[at]))
-                FAIL("ending %d, %d x %d, row %d of %d, output %d: got %.9g, expected %.9g +- %.3g", p->end, p->n_out, p->n_in,
-                     i, n_rows, o, y[at], p->want[at], p->error[at]);
+                FAIL("%s, groups of %d, ending %d, %d x %d, row %d of %d, output %d: got %.9g, expected %.9g +- %.3g",
+                     sl_formats[p->w.format].name, p->w.group, p->end, p->n_out, p->n_in, i, n_rows, o, y[at], p->want[at],
+                     p->error[at]);
         }
     free(y);
 }
 
 static void check_bits(const problem *p) {
-    int which[N_ROWS];
+    int which[N_ROWS], most = most_rows(p);
     const size_t size = sizeof(float) * p->n_y;
     float *all = malloc(size * N_ROWS), *y = malloc(size * N_ROWS);
     for (int i = 0; i < N_ROWS; i++) which[i] = i;
-    run(p, which, N_ROWS, all);
-    for (int first = 0; first < N_ROWS; first++)
-        for (int n = 1; n <= N_ROWS; n++) {
-            if (n > 1 && n < N_ROWS && first != n % 5) continue; // n = 1 and n = N_ROWS with every first row, other n with one
-            for (int i = 0; i < n; i++) which[i] = (first + 5 * i) % N_ROWS;
+    run(p, which, most, all);
+    for (int first = 0; first < most; first++)
+        for (int n = 1; n <= most; n++) {
+            if (n > 1 && n < most && first != n % 5) continue; // n = 1 and the largest n with every first row, other n with one
+            for (int i = 0; i < n; i++) which[i] = (first + 5 * i) % most;
             run(p, which, n, y);
             for (int i = 0; i < n; i++)
                 if (memcmp(y + (size_t)i * p->n_y, all + (size_t)which[i] * p->n_y, size))
-                    FAIL("ending %d, %d x %d: row %d has other bits at place %d of %d", p->end, p->n_out, p->n_in, which[i], i,
-                         n);
+                    FAIL("%s, groups of %d, ending %d, %d x %d: row %d has other bits at place %d of %d",
+                         sl_formats[p->w.format].name, p->w.group, p->end, p->n_out, p->n_in, which[i], i, n);
         }
     free(all), free(y);
 }
@@ -286,6 +339,73 @@ static void same_bits(void) {
     problem p = problem_new(SL_LINEAR_ROPE_APPEND, 0, 520, 4, 2, 80);
     check_bits(&p);
     problem_free(&p);
+}
+
+// ---- packed weights ----
+
+static const struct {
+    sl_format format;
+    int group;
+} packings[] = {{SL_INT4, 32}, {SL_INT4, 64},  {SL_INT4, 128}, {SL_INT4, 256}, {SL_INT4, 0},
+                {SL_INT8, 0},  {SL_INT8, 128}, {SL_FP8, 0},    {SL_FP8, 128}};
+enum { N_PACKINGS = sizeof packings / sizeof *packings };
+
+// The endings, on matrices with a part of a tile, with more pieces than leaves and fewer, and with part of a piece.
+static void packed(void) {
+    static const int sizes[][2] = {{8, 32}, {24, 64}, {40, 136}, {64, 512}, {272, 1152}, {16, 4104}, {4400, 512}, {17008, 128}};
+    static const int counts[] = {1, 7, 8, 9, 16};
+    for (int k = 0; k < N_PACKINGS; k++)
+        for (int end = SL_LINEAR_STORE; end <= SL_LINEAR_ROPE_APPEND; end++)
+            for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+                int n_out = sizes[s][0] * (end == SL_LINEAR_SWIGLU ? 2 : 1);
+                if (end == SL_LINEAR_ROPE_APPEND && s > 5) continue;
+                problem p = problem_of(packings[k].format, packings[k].group, (sl_linear_end)end, n_out, sizes[s][1], 3, 1,
+                                       s % 2 ? 80 : 128);
+                for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) check_accuracy(&p, counts[i]);
+                problem_free(&p);
+            }
+}
+
+static void packed_same_bits(void) {
+    for (int k = 0; k < N_PACKINGS; k++)
+        for (int end = SL_LINEAR_STORE; end <= SL_LINEAR_ROPE_APPEND; end++) {
+            problem p = problem_of(packings[k].format, packings[k].group, (sl_linear_end)end, 368, 1032, 3, 1, 128);
+            check_bits(&p);
+            problem_free(&p);
+        }
+}
+
+// The numbers of packed rows, rounded to bf16 and as fp32.
+static void packed_numbers(void) {
+    enum { ROWS = 48, FIRST = 16 };
+    static const int cols[] = {32, 136, 1152};
+    for (int k = 0; k < N_PACKINGS; k++)
+        for (int c = 0; c < 3; c++) {
+            gpu_free_all();
+            int n = cols[c], ids[3] = {0, ROWS - 1, 9};
+            uint64_t seed = test_seed + n;
+            sl_weight w = random_weight(packings[k].format, packings[k].group, ROWS, n, &seed);
+            sl_cuda_packing packing = sl_cuda_packing_of(&w);
+            const void *data;
+            const float *scale;
+            float want[n], got[3 * n];
+            bf16 rounded[(ROWS - FIRST) * n], *to = gpu_new(sizeof rounded);
+            float *rows = gpu_new(sizeof got);
+            packed_copy(&w, &data, &scale);
+            sl_cuda_packed_widen(data, scale, &packing, n, FIRST, ROWS - FIRST, to, 0);
+            sl_cuda_packed_embed(data, scale, &packing, n, gpu_copy(ids, sizeof ids), 3, rows, 0);
+            gpu_read(rounded, to, sizeof rounded);
+            gpu_read(got, rows, sizeof got);
+            for (int r = FIRST; r < ROWS; r++) {
+                sl_weight_widen(&w, (size_t)r, want);
+                for (int i = 0; i < n; i++) CHECK(rounded[(r - FIRST) * n + i] == sl_f32_to_bf16(want[i]));
+            }
+            for (int i = 0; i < 3; i++) {
+                sl_weight_widen(&w, (size_t)ids[i], want);
+                CHECK(!memcmp(got + i * n, want, n * sizeof *want));
+            }
+            free((void *)w.data), free((void *)w.scale);
+        }
 }
 
 // out = x / sqrt(mean(x^2) + eps) * w. Tolerance: the rounding to bf16, and 2^-18 for the fp32 sums.
@@ -437,6 +557,9 @@ static const test_case cases[] = {
     GPU_CASE("swiglu", swiglu),
     GPU_CASE("rope-append", rope_append),
     GPU_CASE("same-bits", same_bits),
+    GPU_CASE("packed", packed),
+    GPU_CASE("packed-same-bits", packed_same_bits),
+    GPU_CASE("packed-numbers", packed_numbers),
     GPU_CASE("rmsnorm", rmsnorm),
     GPU_CASE("overlapping-kernels", chains),
     {0},

@@ -1,0 +1,109 @@
+// backend/cuda/linear_endings.cuh - what the kernels of linear layers do with y = W x (sl_linear_end of linear.h).
+#ifndef SLEIGH_CUDA_LINEAR_ENDINGS_CUH
+#define SLEIGH_CUDA_LINEAR_ENDINGS_CUH
+
+#include "backend/cuda/device.cuh"
+#include "backend/cuda/linear.h"
+#include "kv/kv.h"
+
+#include <cuda_bf16.h>
+
+namespace {
+
+enum { TILE = 16 }; // rows of W in a tile: M of the matrix instruction
+
+__device__ __forceinline__ bf16 to_bf16(float x) {
+    return __bfloat16_as_ushort(__float2bfloat16_rn(x));
+}
+
+// An ending defines what happens to y = W x: which rows of W form a tile, which values are read before the sums are complete
+// (`before`), and where the results go (`store`). A tile is two halves of 8 rows. One lane gets the sums of row g of both
+// halves, `lo` and `hi`, for row `col` of x.
+
+struct tile_rows {
+    int lo, hi;     // row of W that is the first of each half
+    int n_lo, n_hi; // number of existing rows of each half; 8 or more: all
+};
+
+struct plain_tiles { // 16 rows in order
+    static __device__ tile_rows rows(const sl_cuda_linear &p, int tile) {
+        const int first = tile * TILE;
+        return {first, first + 8, p.n_out - first, p.n_out - first - 8};
+    }
+};
+
+template <sl_linear_end END> struct ending;
+
+template <> struct ending<SL_LINEAR_STORE> : plain_tiles {
+    static __device__ float2 before(const sl_cuda_linear &, int, int, int) { return {0, 0}; }
+    static __device__ void store(const sl_cuda_linear &p, int tile, int g, int col, float lo, float hi, float2, size_t) {
+        float *out = p.out32 + (size_t)col * p.n_out; // [n_out]
+        const int o = tile * TILE + g;
+        if (o < p.n_out) out[o] = lo;
+        if (o + 8 < p.n_out) out[o + 8] = hi;
+    }
+};
+
+template <> struct ending<SL_LINEAR_ADD> : plain_tiles {
+    static __device__ float2 before(const sl_cuda_linear &p, int tile, int g, int col) { // reads the residual
+        const float *x = p.out32 + (size_t)col * p.n_out;                                // [n_out]
+        const int o = tile * TILE + g;
+        return {o < p.n_out ? __ldcg(x + o) : 0, o + 8 < p.n_out ? __ldcg(x + o + 8) : 0};
+    }
+    static __device__ void store(const sl_cuda_linear &p, int tile, int g, int col, float lo, float hi, float2 x, size_t) {
+        ending<SL_LINEAR_STORE>::store(p, tile, g, col, x.x + lo, x.y + hi, x, 0);
+    }
+};
+
+template <> struct ending<SL_LINEAR_SWIGLU> { // 8 rows of gate and the same 8 of up
+    static __device__ tile_rows rows(const sl_cuda_linear &p, int tile) {
+        const int first = tile * 8, n_ffn = p.n_out / 2;
+        return {first, first + n_ffn, n_ffn - first, n_ffn - first};
+    }
+    static __device__ float2 before(const sl_cuda_linear &, int, int, int) { return {0, 0}; }
+    static __device__ void store(const sl_cuda_linear &p, int tile, int g, int col, float gate, float up, float2, size_t) {
+        const int o = tile * 8 + g, n_ffn = p.n_out / 2;
+        if (o < n_ffn) p.out16[(size_t)col * n_ffn + o] = to_bf16(gate / (1 + __expf(-gate)) * up);
+    }
+};
+
+template <> struct ending<SL_LINEAR_ROPE_APPEND> { // dimensions i to i + 7 of a head, and i + half to i + half + 7
+    static __device__ tile_rows rows(const sl_cuda_linear &p, int tile) {
+        const int half = p.head_dim / 2, first = tile * 8 / half * p.head_dim + tile * 8 % half;
+        return {first, first + half, 8, 8};
+    }
+    static __device__ float2 before(const sl_cuda_linear &p, int tile, int g, int col) { // reads cosine and sine
+        const int half = p.head_dim / 2;
+        return __ldcg(p.rope + (size_t)col * half + tile * 8 % half + g);
+    }
+    // kv_row: the row of the token in KV head 0, counted over all pages
+    static __device__ void store(const sl_cuda_linear &p, int tile, int g, int col, float lo, float hi, float2 rotation,
+                                 size_t kv_row) {
+        const int half = p.head_dim / 2, head = tile * 8 / half, i = tile * 8 % half + g;
+        bf16 *out; // [head_dim]
+        if (head < p.n_heads) {
+            out = p.out16 + ((size_t)col * p.n_heads + head) * p.head_dim;
+        } else {
+            const int is_v = head >= p.n_heads + p.n_kv_heads, h = head - p.n_heads - is_v * p.n_kv_heads;
+            out = (is_v ? p.v : p.k) + (kv_row + (size_t)h * SL_PAGE) * p.head_dim;
+            if (is_v) rotation = {1, 0};
+        }
+        out[i] = to_bf16(lo * rotation.x - hi * rotation.y);
+        out[i + half] = to_bf16(hi * rotation.x + lo * rotation.y);
+    }
+};
+
+// The number of tiles of a matrix.
+template <sl_linear_end END> int n_tiles_of(const sl_cuda_linear &p) {
+    return END == SL_LINEAR_SWIGLU ? (p.n_out / 2 + 7) / 8 : (p.n_out + TILE - 1) / TILE;
+}
+
+// Bytes of shared memory per thread block with which two thread blocks no longer fit on a multiprocessor.
+inline int over_half() {
+    return sl_device_get(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 -
+           sl_device_get(cudaDevAttrReservedSharedMemoryPerBlock) + 128;
+}
+
+} // namespace
+
+#endif

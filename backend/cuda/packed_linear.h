@@ -1,0 +1,29 @@
+// backend/cuda/packed_linear.h - kernels for quantised weights in the order of packed.h.
+#ifndef SLEIGH_CUDA_PACKED_LINEAR_H
+#define SLEIGH_CUDA_PACKED_LINEAR_H
+
+#include "backend/cuda/linear.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { SL_PACKED_ROWS = 16 }; // rows of x of one launch
+
+// The same as sl_cuda_linear_decode for a packed matrix: args->packing and args->scale are set. n_out a multiple of 8.
+void sl_cuda_packed_linear(const sl_cuda_linear *args, cudaStream_t stream);
+
+// out [n_rows][n_cols] = the numbers of rows first to first + n_rows - 1, rounded to bf16. first and n_rows multiples of 8,
+// n_cols a multiple of 8.
+void sl_cuda_packed_widen(const void *data, const float *scale, const sl_cuda_packing *packing, int n_cols, int first,
+                          int n_rows, bf16 *out, cudaStream_t stream);
+
+// x[r] = row ids[r] of the table: x [n_rows][n_cols] fp32
+void sl_cuda_packed_embed(const void *data, const float *scale, const sl_cuda_packing *packing, int n_cols, const int32_t *ids,
+                          int n_rows, float *x, cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
