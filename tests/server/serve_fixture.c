@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "engine/engine_internal.h"
 #include "models/source.h"
+#include "tests/support/run_cli.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -250,6 +251,79 @@ void server_wait(const char *name, double value) {
         usleep(2000);
     }
     FAIL("%s: %g after 10 s, expected %g", name, now, value);
+}
+
+// ---- answers ----
+
+const json_t *server_member(const json_t *v, const char *path) {
+    char text[128], *rest = text;
+    snprintf(text, sizeof text, "%s", path);
+    for (char *name; v && (name = strsep(&rest, "/")) != NULL;)
+        v = json_is_array(v) ? json_array_get(v, (size_t)atoi(name)) : json_object_get(v, name);
+    return v;
+}
+
+const char *server_text_at(const json_t *v, const char *path) {
+    const char *s = json_string_value(server_member(v, path));
+    if (!s) FAIL("no text %s in %s", path, server_keep(json_dumps(v, 0)));
+    return s;
+}
+
+int server_sample_open(const char *path, const char *fields, int seed, int is_stream) {
+    char body[4096];
+    CHECK(snprintf(body, sizeof body, "{\"seed\": %d, \"temperature\": %s, \"stream\": %s, %s}", seed,
+                   strstr(path, "/messages") ? "1.0" : "1.5", is_stream ? "true" : "false", fields) < (int)sizeof body);
+    return server_open("POST", path, body);
+}
+
+server_reply server_sample(const char *path, const char *fields, int seed, int is_stream) {
+    server_reply r = server_read(server_sample_open(path, fields, seed, is_stream));
+    if (r.status != 200) FAIL("%s: %d %s", fields, r.status, r.body);
+    return r;
+}
+
+void server_check_refusals(const server_refusal *cases, size_t n) {
+    char body[2048];
+    for (size_t i = 0; i < n; i++) {
+        snprintf(body, sizeof body, "{%s}", cases[i].fields);
+        json_t *v = server_post(cases[i].path, 400, body);
+        const char *message = server_text_at(v, "error/message"), *param = cases[i].param;
+        if (!strstr(cases[i].path, "/messages")) CHECK_STR(server_text_at(v, "error/param"), param);
+        if (strncmp(message, param, strlen(param)) || !strstr(message, cases[i].part))
+            FAIL("%s: \"%s\" lacks %s", body, message, cases[i].part);
+    }
+    CHECK_INT(server_metric("vllm:prompt_tokens_total"), 0); // nothing ran
+}
+
+// ---- a model with special tokens ----
+
+static void copy_renamed(const char *file, const char *const *tokens) {
+    char path[256], old[64];
+    size_t n;
+    snprintf(path, sizeof path, "models/tiny/%s", file);
+    char *text = slurp(path, &n);
+    for (int i = 0; tokens[i]; i++) {
+        size_t n_old = (size_t)snprintf(old, sizeof old, "<|reserved_special_token_%d|>", i), n_new = strlen(tokens[i]);
+        CHECK(i < 10 && n_new <= n_old);
+        for (char *at = text; (at = strstr(at, old)) != NULL;) {
+            memmove(at + n_new, at + n_old, strlen(at + n_old) + 1);
+            memcpy(at, tokens[i], n_new);
+        }
+    }
+    spill(in_tmp(file), text, strlen(text));
+}
+
+const char *server_model_with(const char *const *tokens) {
+    static const char *const files[] = {"config.json", "model.safetensors", "generation_config.json"};
+    char folder[256], from[512];
+    CHECK(getcwd(folder, sizeof folder));
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        snprintf(from, sizeof from, "%s/models/tiny/%s", folder, files[i]);
+        if (access(in_tmp(files[i]), R_OK)) CHECK(!symlink(from, in_tmp(files[i])));
+    }
+    copy_renamed("tokenizer.json", tokens);
+    copy_renamed("tokenizer_config.json", tokens);
+    return test_tmp();
 }
 
 // ---- alone ----

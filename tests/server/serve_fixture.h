@@ -47,6 +47,21 @@ double server_metric(const char *name); // reads /metrics; name has no labels
 // Waits until the metric has this value, at most 10 s.
 void server_wait(const char *name, double value);
 
+const json_t *server_member(const json_t *v, const char *path); // "choices/0/message"; NULL: there is none
+const char *server_text_at(const json_t *v, const char *path);  // which must be there
+// Posts a body with these fields, a seed and a high temperature. The status must be 200.
+server_reply server_sample(const char *path, const char *fields, int seed, int is_stream);
+int server_sample_open(const char *path, const char *fields, int seed, int is_stream); // a connection with this request
+
+typedef struct server_refusal { // a body that is an error: its fields, the field to blame, a part of the message
+    const char *path, *fields, *param, *part;
+} server_refusal;
+// Each body gets the status 400 and a message that begins with the field. No request may have run on this server.
+void server_check_refusals(const server_refusal *cases, size_t n);
+
+// A copy of models/tiny in the folder of the case, whose tokenizer has these special tokens, at most 10, ended by NULL.
+const char *server_model_with(const char *const *tokens);
+
 // What the library gives for a prompt alone, in another engine than the server's, without a scheduler.
 typedef struct server_alone {
     char text[4096];
