@@ -20,6 +20,7 @@ static sl_model *model;
 static sl_engine *engine, *other; // the server's, and the one of server_answer_alone
 static sl_chat_template *template;
 static sl_sampling sampling;
+static sl_logit_bias biases[32];
 static serve_model served;
 static serve_server *server;
 static pthread_t thread;
@@ -87,6 +88,20 @@ void server_loaded(void) {
     for (int i = 0; server_ask("GET", "/health", NULL).status != 200; i++) CHECK(i < 1000), usleep(10000);
 }
 
+static void add_biases(const char *text, float bias) {
+    int n = 0;
+    for (int32_t id = 0; text && id < sl_model_n_vocab(model); id++) {
+        sl_text bytes = {0};
+        CHECK_OK(sl_token_bytes(sl_model_tokenizer(model), id, &bytes, &err), err);
+        int is_biased = bytes.n >= strlen(text) && !memcmp(bytes.data, text, strlen(text));
+        sl_text_free(&bytes);
+        if (!is_biased) continue;
+        CHECK(n < (int)(sizeof biases / sizeof *biases));
+        biases[n++] = (sl_logit_bias){.id = id, .bias = bias};
+    }
+    sampling.bias = biases, sampling.n_bias = n;
+}
+
 void server_start(const server_settings *o) {
     static const server_settings none;
     if (!o) o = &none;
@@ -100,6 +115,7 @@ void server_start(const server_settings *o) {
     CHECK_OK(sl_engine_new(model, &e, &engine, &err), err);
     CHECK_OK(sl_chat_load(sl_source_documents(model->source), o->chat_template, &template, &err), err);
     sampling = sl_model_sampling(model);
+    add_biases(o->biased, o->bias);
     served = (serve_model){.model = model,
                            .engine = engine,
                            .n_sequences = e.n_sequences,
@@ -142,6 +158,10 @@ serve_server *server_object(void) {
 
 const sl_model *server_model(void) {
     return model;
+}
+
+sl_sampling server_sampling(void) {
+    return sampling;
 }
 
 // ---- the client ----

@@ -16,6 +16,8 @@ typedef struct server_settings {
     const char *chat_template;                      // NULL: the model's
     const char *slot_save_path;                     // NULL: none
     int keep_conversations;
+    const char *biased; // the tokens whose texts begin with this get the bias; NULL: none
+    float bias;
 } server_settings;
 
 void server_start(const server_settings *o); // NULL: zeros
@@ -27,6 +29,7 @@ char *server_keep(char *text);
 json_t *server_keep_json(json_t *v);
 serve_server *server_object(void);
 const sl_model *server_model(void);
+sl_sampling server_sampling(void); // the server's, which requests change
 
 typedef struct server_reply {
     int status; // 0: the connection ended without a whole answer
