@@ -1,8 +1,8 @@
 // grammar/grammar.h - structured output: which tokens may come next, so that the text follows a grammar.
 //
 // Four objects:
-//   sl_grammar      a grammar over bytes, read from GBNF, a JSON schema, a regular expression or a list of texts. Immutable.
-//                   sleigh.h declares it, and sl_grammar_new, which reads any of them from a text.
+//   sl_grammar      a grammar over bytes and tokens, read from GBNF, a JSON schema, a regular expression or a list of texts.
+//                   Immutable. sleigh.h declares it, and sl_grammar_new, which reads any of them from a text.
 //   sl_token_trie   the bytes of a tokenizer's tokens. Immutable.
 //   sl_matcher      a grammar with a trie, and what it has computed so far. One thread at a time may use a matcher and its
 //                   runs.

@@ -39,7 +39,7 @@ struct sl_matcher {
     uint8_t *wide;  // [g->n_nodes] the node has WIDE first bytes
     uint32_t *path; // [most_depth + 1] states on the way to a node of the trie
     sl_keys places; // the places of a state, with the same callers
-    sl_ids named;   // the tokens of the grammar's nodes; a token can occur several times
+    sl_ids named;   // the tokens that the grammar names, each once
     sl_grammar_run *runs;
 };
 
@@ -245,22 +245,22 @@ static int find_tokens(sl_matcher *m, uint32_t state, token_set **out, sl_error 
 
 // ---- tokens that the grammar names ----
 
+static int is_named(const sl_matcher *m, int32_t id) {
+    for (size_t i = 0; i < m->named.n; i++)
+        if (m->named.data[i] == id) return 1;
+    return 0;
+}
+
 static int find_named(sl_matcher *m, sl_error *err) {
     int rc = 0;
     for (int32_t i = 0; !rc && i < m->g->n_nodes; i++) {
         const sl_node *x = &m->g->nodes[i];
-        if (x->kind != SL_NODE_TOKEN) continue;
+        if (x->kind != SL_NODE_TOKEN || is_named(m, x->a)) continue;
         if (x->a < 0 || x->a >= m->trie->n_vocab)
             return sl_fail(err, SL_ERR_ARG, "token %d of the grammar: expected 0 to %d", x->a, m->trie->n_vocab - 1);
         rc = sl_ids_push(&m->named, x->a, err);
     }
     return rc;
-}
-
-static int is_named(const sl_matcher *m, int32_t id) {
-    for (size_t i = 0; i < m->named.n; i++)
-        if (m->named.data[i] == id) return 1;
-    return 0;
 }
 
 // Such a token is allowed where the grammar names it, never because of its bytes.

@@ -16,37 +16,35 @@ typedef struct call_mark {
 
 typedef enum call_names { JSON_NAMES, PYTHON_NAMES, MISTRAL_NAMES } call_names;
 
-// The parts of a grammar in GBNF: root ::= FIRST call (BETWEEN call)* LAST, call ::= OPEN name NAMED arguments CLOSE.
+// The parts of a grammar in GBNF: root ::= FIRST call (BETWEEN call)* LAST, call ::= OPEN name NAMED arguments CLOSE. NULL:
+// nothing stands there.
 typedef struct call_form {
     call_names names;
-    const char *first, *open, *named, *close, *between, *last; // between NULL: the template teaches one call only
+    const char *first, *open, *named, *close, *last;
+    const char *between; // NULL: the template teaches one call only
     call_mark marks[2];
 } call_form;
 
 // Between two calls stands what the templates write there. A model of Mistral may also write the id that its template gives to
 // a call.
 static const call_form forms[] = {
-    [API_CALLS_LLAMA3] = {JSON_NAMES, "", "\"{\\\"name\\\": \"", "\", \\\"parameters\\\": \"", "\"}\"", NULL, "", {{0}}},
-    [API_CALLS_PYTHONIC] = {PYTHON_NAMES, "tag? \"[\"", "", "", "", "\", \"", "\"]\"", {{"tag", "<|python_tag|>", "\"\""}}},
-    [API_CALLS_HERMES] = {JSON_NAMES,
-                          "",
-                          "begin \"\\n{\\\"name\\\": \"",
-                          "\", \\\"arguments\\\": \"",
-                          "\"}\\n\" end",
-                          "\"\\n\"",
-                          "",
-                          {{"begin", "<tool_call>", "\"<tool_call>\""}, {"end", "</tool_call>", "\"</tool_call>\""}}},
-    [API_CALLS_MISTRAL] = {JSON_NAMES,
-                           "mark \" \"? \"[\"",
-                           "\"{\\\"name\\\": \"",
-                           "\", \\\"arguments\\\": \"",
-                           "(\", \\\"id\\\": \\\"\" [a-zA-Z0-9]{9} \"\\\"\")? \"}\"",
-                           "\", \"",
-                           "\"]\"",
-                           {{"mark", "[TOOL_CALLS]", NULL}}},
-    [API_CALLS_MISTRAL_ARGS] =
-        {MISTRAL_NAMES, "", "mark", "args", "", "", "", {{"mark", "[TOOL_CALLS]", NULL}, {"args", "[ARGS]", NULL}}},
+    [API_CALLS_LLAMA3] = {JSON_NAMES, .open = "\"{\\\"name\\\": \"", .named = "\", \\\"parameters\\\": \"", .close = "\"}\""},
+    [API_CALLS_PYTHONIC] = {PYTHON_NAMES, .first = "tag? \"[\"", .between = "\", \"", .last = "\"]\"",
+                            .marks = {{"tag", "<|python_tag|>", "\"\""}}},
+    [API_CALLS_HERMES] = {JSON_NAMES, .open = "begin \"\\n{\\\"name\\\": \"", .named = "\", \\\"arguments\\\": \"",
+                          .close = "\"}\\n\" end", .between = "\"\\n\"",
+                          .marks = {{"begin", "<tool_call>", "\"<tool_call>\""}, {"end", "</tool_call>", "\"</tool_call>\""}}},
+    [API_CALLS_MISTRAL] = {JSON_NAMES, .first = "mark \" \"? \"[\"", .open = "\"{\\\"name\\\": \"",
+                           .named = "\", \\\"arguments\\\": \"",
+                           .close = "(\", \\\"id\\\": \\\"\" [a-zA-Z0-9]{9} \"\\\"\")? \"}\"", .between = "\", \"",
+                           .last = "\"]\"", .marks = {{"mark", "[TOOL_CALLS]", NULL}}},
+    [API_CALLS_MISTRAL_ARGS] = {MISTRAL_NAMES, .open = "mark", .named = "args", .between = "",
+                                .marks = {{"mark", "[TOOL_CALLS]", NULL}, {"args", "[ARGS]", NULL}}},
 };
+
+static const char *or_nothing(const char *gbnf) {
+    return gbnf ? gbnf : "";
+}
 
 static int append(sl_text *to, const char *text, sl_error *err) {
     return sl_text_append(to, text, strlen(text), err);
@@ -90,7 +88,7 @@ static int append_tool(const call_form *form, const json_t *function, size_t i, 
                        "template, expected at most %d letters, digits, _, - and ., of which the first one is a letter or _",
                        json_string_value(name), LONGEST_NAME);
     snprintf(rule, sizeof rule, "tool-%zu", i);
-    snprintf(tail, sizeof tail, " %s %s", form->named, rule);
+    snprintf(tail, sizeof tail, " %s %s", or_nothing(form->named), rule);
     json_t *part = json_object_size(parameters) ? json_pack("{s:O}", kind, parameters)
                                                 : json_pack("{s:{s:s, s:{}}}", kind, "type", "object", "properties");
     int rc = append_name(form, name, gbnf, err);
@@ -116,11 +114,11 @@ static int append_tools(const call_form *form, const api_request *q, sl_text *gb
 static int write_calls(const call_form *form, const api_request *q, sl_text *gbnf, json_t *parts, sl_error *err) {
     int is_several = form->between && q->tool_choice == API_TOOLS_REQUIRED && q->parallel_tool_calls;
     char text[256];
-    snprintf(text, sizeof text, "root ::= %s call (%s call)%s %s\ncall ::= %s (", form->first,
-             form->between ? form->between : "", is_several ? "*" : "{0}", form->last, form->open);
+    snprintf(text, sizeof text, "root ::= %s call (%s call)%s %s\ncall ::= %s (", or_nothing(form->first),
+             or_nothing(form->between), is_several ? "*" : "{0}", or_nothing(form->last), or_nothing(form->open));
     int rc = append(gbnf, text, err);
     if (!rc) rc = append_tools(form, q, gbnf, parts, err);
-    snprintf(text, sizeof text, ") %s", form->close);
+    snprintf(text, sizeof text, ") %s", or_nothing(form->close));
     return rc ? rc : append(gbnf, text, err);
 }
 

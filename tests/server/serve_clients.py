@@ -19,8 +19,9 @@ QUESTION = "The hidden number of the bay is 48213. What is the hidden number of 
 TOOLS = [{"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": {"type": "object"}}}]
 
 
-WEATHER = {"type": "object", "properties": {"town": {"enum": ["Oslo", "Rome"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9},
-                                            "dry": {"type": ["boolean", "null"]}}, "required": ["town", "days"]}
+WEATHER = {"type": "object", "required": ["town", "days"], "properties": {
+    "town": {"enum": ["Oslo", "Rome"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9},
+    "dry": {"type": ["boolean", "null"]}}}
 
 
 class Server(sleigh_server.Server):
@@ -33,7 +34,7 @@ def calling_servers():
     for marks in [], ["[TOOL_CALLS]"], ["[TOOL_CALLS]", "[ARGS]"]:
         with tempfile.TemporaryDirectory() as folder:
             for name in os.listdir(MODEL):
-                path = os.path.join(MODEL, name)
+                path = os.path.abspath(os.path.join(MODEL, name))
                 if not name.startswith("tokenizer"):
                     os.symlink(path, os.path.join(folder, name))
                     continue
