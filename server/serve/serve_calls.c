@@ -114,7 +114,7 @@ static int append_tools(const call_form *form, const api_request *q, sl_text *gb
 static int write_calls(const call_form *form, const api_request *q, sl_text *gbnf, json_t *parts, sl_error *err) {
     int is_several = form->between && q->tool_choice == API_TOOLS_REQUIRED && q->parallel_tool_calls;
     char text[256];
-    snprintf(text, sizeof text, "root ::= %s call (%s call)%s %s\ncall ::= %s (", or_nothing(form->first),
+    snprintf(text, sizeof text, "\nroot ::= %s call (%s call)%s %s\ncall ::= %s (", or_nothing(form->first),
              or_nothing(form->between), is_several ? "*" : "{0}", or_nothing(form->last), or_nothing(form->open));
     int rc = append(gbnf, text, err);
     if (!rc) rc = append_tools(form, q, gbnf, parts, err);
@@ -125,35 +125,37 @@ static int write_calls(const call_form *form, const api_request *q, sl_text *gbn
 // ---- marks ----
 
 // A mark is a token by its id, so that the model cannot spell it.
-static int append_mark(const call_mark *mark, const sl_model *model, sl_text *gbnf, json_t *parts, api_error *err) {
+static int append_mark(const call_mark *mark, const sl_model *model, sl_text *gbnf, json_t *parts, sl_error *err) {
     int32_t id = sl_tokenizer_find(sl_model_tokenizer(model), mark->token);
     char text[64];
-    sl_error why;
-    if (id >= 0 && id < sl_model_n_vocab(model))
-        return json_object_set_new(parts, mark->rule, json_pack("{s:i}", "token", (int)id)) ? api_no_memory(err) : 0;
+    if (id >= 0 && id < sl_model_n_vocab(model)) {
+        int is_set = !json_object_set_new(parts, mark->rule, json_pack("{s:i}", "token", (int)id));
+        return is_set ? 0 : sl_fail(err, SL_ERR_MEMORY, "a grammar: out of memory");
+    }
     if (!mark->otherwise)
-        return api_fail(
-            err, 400, "tool_choice",
+        return sl_fail(
+            err, SL_ERR_UNSUPPORTED,
             "tool_choice: the tokenizer has no token %s, which calls of this chat template need; expected auto or none",
             mark->token);
     snprintf(text, sizeof text, "\n%s ::= %s", mark->rule, mark->otherwise);
-    return append(gbnf, text, &why) ? api_no_memory(err) : 0;
+    return append(gbnf, text, err);
 }
 
-int serve_force_calls(api_call_format format, const sl_model *model, const api_request *q, sl_grammar **out, api_error *err) {
+int serve_force_calls(api_call_format format, const sl_model *model, const api_request *q, sl_grammar **out, const char **field,
+                      sl_error *err) {
     const call_form *form = &forms[format];
     sl_text gbnf = {0};
-    sl_error why;
+    *field = "tool_choice";
     if (format == API_CALLS_NONE)
-        return api_fail(err, 400, "tool_choice",
-                        "tool_choice: the calls of this chat template cannot be forced; expected auto or none, or a template "
-                        "with calls in the form hermes, llama3_json, pythonic or mistral");
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "tool_choice: the calls of this chat template cannot be forced; expected auto or none, or a template "
+                       "with calls in the form hermes, llama3_json, pythonic or mistral");
     json_t *parts = json_object();
-    int rc = parts ? write_calls(form, q, &gbnf, parts, &why) : sl_fail(&why, SL_ERR_MEMORY, "a grammar: out of memory");
-    if (rc) serve_refuse_format("tools", &why, err);
+    int rc = parts ? 0 : sl_fail(err, SL_ERR_MEMORY, "a grammar: out of memory");
     for (size_t i = 0; !rc && i < sizeof form->marks / sizeof *form->marks && form->marks[i].rule; i++)
         rc = append_mark(&form->marks[i], model, &gbnf, parts, err);
-    if (!rc && (rc = sl_grammar_new_gbnf(gbnf.data, gbnf.n, parts, out, &why))) serve_refuse_format("tools", &why, err);
+    if (!rc) *field = "tools", rc = write_calls(form, q, &gbnf, parts, err);
+    if (!rc) rc = sl_grammar_new_gbnf(gbnf.data, gbnf.n, parts, out, err);
     sl_text_free(&gbnf);
     json_decref(parts);
     return rc;

@@ -24,7 +24,7 @@ static int read_format(const api_format *f, sl_grammar **out, sl_error *err) {
 // ---- the request ----
 
 // The message begins with the field.
-int serve_refuse_format(const char *field, const sl_error *why, api_error *err) {
+static int refuse(const char *field, const sl_error *why, api_error *err) {
     int is_named = !strncmp(why->message, field, strlen(field));
     if (why->code == SL_ERR_MEMORY) return api_no_memory(err);
     return api_fail(err, 400, field, "%s%s%s", is_named ? "" : field, is_named ? "" : ": ", why->message);
@@ -32,14 +32,13 @@ int serve_refuse_format(const char *field, const sl_error *why, api_error *err) 
 
 int serve_make_grammar(const serve_server *s, serve_request *r, int in_reasoning, api_error *err) {
     const api_request *q = &r->api;
-    int is_call = q->tool_choice == API_TOOLS_REQUIRED || q->tool_choice == API_TOOLS_NAMED, rc = 0;
+    const char *field = q->format.field;
+    int is_call = q->tool_choice == API_TOOLS_REQUIRED || q->tool_choice == API_TOOLS_NAMED;
     sl_error why;
-    if (is_call)
-        rc = serve_force_calls(s->calls, s->model->model, q, &r->grammar, err);
-    else if (q->format.kind == API_FORMAT_FREE)
-        return 0;
-    else if (read_format(&q->format, &r->grammar, &why))
-        rc = serve_refuse_format(q->format.field, &why, err);
+    if (!is_call && q->format.kind == API_FORMAT_FREE) return 0;
+    int rc = is_call ? serve_force_calls(s->calls, s->model->model, q, &r->grammar, &field, &why)
+                     : read_format(&q->format, &r->grammar, &why);
+    if (rc) return refuse(field, &why, err);
     r->grammar_after = in_reasoning ? "</think>" : NULL;
-    return rc;
+    return 0;
 }

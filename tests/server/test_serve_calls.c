@@ -247,10 +247,11 @@ static sl_grammar *grammar_of(const form *f, const sl_model *model, const char *
     api_request q;
     api_error why;
     sl_grammar *g;
+    const char *field;
     char body[4096];
     int n = snprintf(body, sizeof body, "{%s}", fields);
     if (api_request_read(API_CHAT, body, (size_t)n, &q, &why)) FAIL("%s", why.why.message);
-    if (serve_force_calls(f->format, model, &q, &g, &why)) FAIL("%s", why.why.message);
+    CHECK_OK(serve_force_calls(f->format, model, &q, &g, &field, &err), err);
     api_request_free(&q);
     return g;
 }
