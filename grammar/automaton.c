@@ -154,6 +154,7 @@ static int visit_all(sl_automaton *a, sl_error *err) {
         if (rc || !is_new) continue;
         switch (x->kind) {
         case SL_NODE_BYTES:
+        case SL_NODE_TOKEN:
             rc = sl_keys_push(&a->found, key, err);
             break;
         case SL_NODE_SPLIT:
@@ -263,6 +264,17 @@ int sl_automaton_step(sl_automaton *a, uint32_t state, unsigned char byte, uint3
     rc = close_places(a, to, err);
     if (!rc) a->next[at] = *to;
     return rc;
+}
+
+int sl_automaton_step_token(sl_automaton *a, uint32_t state, int32_t id, uint32_t *to, sl_error *err) {
+    size_t n;
+    const uint64_t *keys = sl_state_keys(a, state, &n);
+    int rc = count_visits(a, n, err);
+    for (size_t i = 0; !rc && i < n; i++) {
+        const sl_node *x = &a->g->nodes[sl_key_node(keys[i])];
+        if (x->kind == SL_NODE_TOKEN && x->a == id) rc = sl_keys_push(&a->todo, sl_key(x->b, sl_key_callers(keys[i])), err);
+    }
+    return rc ? (a->todo.n = 0, rc) : close_places(a, to, err);
 }
 
 int sl_automaton_after(sl_automaton *a, uint32_t callers, uint32_t *to, sl_error *err) {

@@ -5,12 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum { LITERAL, CLASS, SEQUENCE, CHOICE, REPEAT, RULE } expr_kind;
+typedef enum { LITERAL, CLASS, SEQUENCE, CHOICE, REPEAT, RULE, TOKEN } expr_kind;
 
 typedef struct expr {
     expr_kind kind;
-    int32_t
-        a; // LITERAL: offset in texts; CLASS: index in ranges; SEQUENCE, CHOICE: index in parts; REPEAT: e; RULE: its number
+    int32_t a;    // LITERAL: offset in texts; CLASS: index in ranges; SEQUENCE, CHOICE: index in parts; REPEAT: e; RULE: its
+                  // number; TOKEN: its id
     int32_t n;    // LITERAL, CLASS, SEQUENCE, CHOICE: how many
     int min, max; // REPEAT
 } expr;
@@ -172,6 +172,10 @@ sl_expr sl_expr_rule(sl_builder *b, int rule) {
     return add(b, (expr){RULE, rule, 0, 0, 0});
 }
 
+sl_expr sl_expr_token(sl_builder *b, int32_t id) {
+    return add(b, (expr){TOKEN, id, 0, 0, 0});
+}
+
 int sl_builder_rule(sl_builder *b, const char *name, size_t n) {
     int32_t rule = (int32_t)b->bodies.n;
     if (!room(b, &b->names, rule, &b->cap_names, sizeof *b->names, SL_GRAMMAR_MOST_RULES, "rules")) return 0;
@@ -275,14 +279,15 @@ static int32_t emit_class(sl_builder *b, const expr *e, int32_t next) {
 
 static int32_t emit(sl_builder *b, sl_expr index, int32_t next);
 
-// 1: every text of the expression has a byte. 0: not, or it takes more than *n_left expressions to see it.
+// 1: every text of the expression has a byte, or a token. 0: not, or it takes more than *n_left expressions to see it.
 static int has_bytes(const sl_builder *b, sl_expr index, int *n_left) {
     const expr *e = &b->exprs[index];
     int n = 0;
     if ((*n_left)-- <= 0) return 0;
     if (e->kind == RULE) return b->bodies.data[e->a] >= 0 && has_bytes(b, b->bodies.data[e->a], n_left);
     if (e->kind == REPEAT) return e->min > 0 && has_bytes(b, e->a, n_left);
-    if (e->kind == LITERAL || e->kind == CLASS) return e->kind == CLASS || e->n > 0;
+    if (e->kind == LITERAL) return e->n > 0;
+    if (e->kind == CLASS || e->kind == TOKEN) return 1;
     for (int32_t i = 0; i < e->n; i++) n += has_bytes(b, b->parts.data[e->a + i], n_left);
     return e->kind == SEQUENCE ? n > 0 : n == e->n;
 }
@@ -345,6 +350,8 @@ static int32_t emit(sl_builder *b, sl_expr index, int32_t next) {
         return emit_choice(b, &e, next);
     case REPEAT:
         return emit_repeat(b, &e, next);
+    case TOKEN:
+        return add_node(b, SL_NODE_TOKEN, e.a, next);
     default:
         return add_node(b, SL_NODE_CALL, e.a, next);
     }

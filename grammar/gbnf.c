@@ -154,21 +154,26 @@ static void read_rules(gbnf *g) {
     }
 }
 
-// A name that the text does not define is a schema.
-static void read_schemas(gbnf *g, const json_t *schemas) {
+static sl_expr read_part(sl_builder *b, const char *name, const json_t *part) {
+    const json_t *token = json_object_get(part, "token"), *arguments = json_object_get(part, "arguments");
+    if (token) return sl_expr_token(b, (int32_t)json_integer_value(token));
+    return sl_schema_read(b, name, arguments ? arguments : json_object_get(part, "schema"), arguments != NULL);
+}
+
+static void read_parts(gbnf *g, const json_t *parts) {
     const char *name;
     json_t *number;
     json_object_foreach(g->rules, name, number) {
         int rule = (int)json_integer_value(number);
-        const json_t *schema = json_object_get(schemas, name);
+        const json_t *part = json_object_get(parts, name);
         if (sl_builder_failed(g->r.b)) return;
         if (g->known.data[rule]) continue;
-        if (!schema) sl_refuse_at(&g->r, (size_t)g->used.data[rule], "rule %s is not defined", name);
-        if (schema) sl_builder_define(g->r.b, rule, sl_schema_read(g->r.b, name, schema));
+        if (!part) sl_refuse_at(&g->r, (size_t)g->used.data[rule], "rule %s is not defined", name);
+        if (part) sl_builder_define(g->r.b, rule, read_part(g->r.b, name, part));
     }
 }
 
-int sl_grammar_new_gbnf(const char *text, size_t n, const json_t *schemas, sl_grammar **out, sl_error *err) {
+int sl_grammar_new_gbnf(const char *text, size_t n, const json_t *parts, sl_grammar **out, sl_error *err) {
     sl_builder *b;
     *out = NULL;
     int rc = sl_builder_new(&b, err);
@@ -177,7 +182,7 @@ int sl_grammar_new_gbnf(const char *text, size_t n, const json_t *schemas, sl_gr
     if (!g.rules) sl_builder_fail(b, sl_fail(err, SL_ERR_MEMORY, "a grammar: out of memory"));
     if (n > INT32_MAX) sl_builder_fail(b, sl_fail(err, SL_ERR_FORMAT, "grammar: %zu bytes: expected at most %d", n, INT32_MAX));
     read_rules(&g);
-    read_schemas(&g, schemas);
+    read_parts(&g, parts);
     const json_t *root = json_object_get(g.rules, "root");
     if (!root && !sl_builder_failed(b))
         sl_builder_fail(b, sl_fail(err, SL_ERR_FORMAT, "grammar: no rule root, expected root ::= ..."));

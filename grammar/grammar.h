@@ -1,15 +1,16 @@
 // grammar/grammar.h - structured output: which tokens may come next, so that the text follows a grammar.
 //
 // Four objects:
-//   sl_grammar      a grammar over bytes, read from GBNF, a JSON schema, a regular expression or a list of texts. Immutable.
-//                   sleigh.h declares it, and sl_grammar_new, which reads any of them from a text.
+//   sl_grammar      a grammar over bytes and tokens, read from GBNF, a JSON schema, a regular expression or a list of texts.
+//                   Immutable. sleigh.h declares it, and sl_grammar_new, which reads any of them from a text.
 //   sl_token_trie   the bytes of a tokenizer's tokens. Immutable.
 //   sl_matcher      a grammar with a trie, and what it has computed so far. One thread at a time may use a matcher and its
 //                   runs.
 //   sl_grammar_run  one generation: where the text is in the grammar.
 //
-// A prefix of a text is viable if some continuation by bytes follows the grammar. A token is allowed if its bytes leave the
-// prefix viable. An end token is allowed if the text follows the grammar. Other special tokens are never allowed.
+// A prefix of a text is viable if some continuation by bytes and named tokens follows the grammar. A token is allowed if its
+// bytes leave the prefix viable. An end token is allowed if the text follows the grammar. A token that the grammar names is
+// allowed where the grammar names it, whatever its bytes are. Other special tokens are never allowed.
 //
 // Any thread may read a grammar or a trie. Grammar and trie must live as long as their matchers, a matcher as long as its runs.
 // All functions sl_*_free allow NULL.
@@ -25,9 +26,12 @@
 // construct that the reader does not know. SL_ERR_UNSUPPORTED: a keyword of a schema is not supported, the grammar is
 // left-recursive, it is too large, or no text follows it.
 
-// text [n]: GBNF with a rule "root". Messages name line and column. schemas: an object; a name that the text uses and does not
-// define is the JSON schema of this name. NULL: none.
-int sl_grammar_new_gbnf(const char *text, size_t n, const json_t *schemas, sl_grammar **out, sl_error *err);
+// text [n]: GBNF with a rule "root". Messages name line and column. parts: an object; a name that the text uses and does not
+// define is the part of this name. NULL: none. A part is an object with one of these members:
+//   "schema": a JSON schema     the JSON texts of the values that it allows
+//   "arguments": a JSON schema  the objects that it allows, as the arguments of a call in Python: (a=1, b="x")
+//   "token": an id              this token, which may be special. No text of bytes can stand for it, and it stands for no text.
+int sl_grammar_new_gbnf(const char *text, size_t n, const json_t *parts, sl_grammar **out, sl_error *err);
 // The JSON texts of the values that a JSON schema allows. Messages name the place as a JSON pointer.
 int sl_grammar_new_schema(const json_t *schema, sl_grammar **out, sl_error *err);
 // Any JSON object.
@@ -57,7 +61,7 @@ typedef struct sl_matcher sl_matcher;
 typedef struct sl_grammar_run sl_grammar_run;
 
 // most_bytes: what the matcher may store to find it again; it drops the oldest sets of tokens first. 0: 64 MiB. One call may
-// take more memory for its own time.
+// take more memory for its own time. SL_ERR_ARG: the grammar names a token that the trie does not have.
 int sl_matcher_new(const sl_grammar *g, const sl_token_trie *trie, size_t most_bytes, sl_matcher **out, sl_error *err);
 void sl_matcher_free(sl_matcher *m); // after its runs
 size_t sl_matcher_bytes(const sl_matcher *m);

@@ -65,6 +65,7 @@ sl_expr sl_expr_sequence(sl_builder *b, const sl_expr *parts, size_t n);
 sl_expr sl_expr_choice(sl_builder *b, const sl_expr *parts, size_t n); // n 0: nothing matches
 sl_expr sl_expr_repeat(sl_builder *b, sl_expr e, int min, int max);    // max -1: no limit
 sl_expr sl_expr_rule(sl_builder *b, int rule);
+sl_expr sl_expr_token(sl_builder *b, int32_t id);
 // The same for a growing list of parts, which they free.
 void sl_parts_push(sl_builder *b, sl_ids *parts, sl_expr e);
 sl_expr sl_parts_sequence(sl_builder *b, sl_ids *parts);
@@ -127,10 +128,11 @@ sl_expr sl_regex_read(sl_builder *b, const char *what, const char *text, size_t 
 
 typedef struct sl_json_rules { // rules that all JSON texts share; -1: not made yet
     int space, escape, string, integer, number, value, object;
+    int is_python; // 1: the texts are literals of Python: True, False and None, and strings without JSON's escapes \/ and pairs
 } sl_json_rules;
 #define SL_JSON_RULES_NONE                                                                                                     \
     (sl_json_rules) {                                                                                                          \
-        -1, -1, -1, -1, -1, -1, -1                                                                                             \
+        -1, -1, -1, -1, -1, -1, -1, 0                                                                                          \
     }
 
 sl_expr sl_expr_json_space(sl_builder *b, sl_json_rules *r);     // between brackets and values
@@ -140,13 +142,16 @@ sl_expr sl_expr_json_character(sl_builder *b, sl_json_rules *r); // one characte
 sl_expr sl_expr_json_string(sl_builder *b, sl_json_rules *r);
 sl_expr sl_expr_json_integer(sl_builder *b, sl_json_rules *r);
 sl_expr sl_expr_json_number(sl_builder *b, sl_json_rules *r);
+sl_expr sl_expr_json_boolean(sl_builder *b, const sl_json_rules *r);
+sl_expr sl_expr_json_null(sl_builder *b, const sl_json_rules *r);
 sl_expr sl_expr_json_value(sl_builder *b, sl_json_rules *r);
 sl_expr sl_expr_json_object(sl_builder *b, sl_json_rules *r);
 // A list of min to max items (-1: no limit). item: an expression of one node, a rule
 sl_expr sl_expr_json_array(sl_builder *b, sl_json_rules *r, sl_expr item, int min, int max);
 // One character of normalised ranges inside a string: with escapes where JSON needs them. No NUL.
 sl_expr sl_expr_json_class(sl_builder *b, const sl_char_range *ranges, int n);
-sl_expr sl_expr_json_constant(sl_builder *b, const json_t *value); // the compact text of value
+// The compact text of a value.
+sl_expr sl_expr_json_constant(sl_builder *b, const sl_json_rules *r, const json_t *value);
 // A string that is none of the strings names[n], written without escapes.
 sl_expr sl_expr_json_other_string(sl_builder *b, const char *const *names, size_t n);
 
@@ -165,8 +170,9 @@ sl_expr sl_expr_json_range(sl_builder *b, const sl_bound *lo, const sl_bound *hi
 
 // ---- json_schema.c ----
 
-// The JSON texts of a schema. what: for messages, before the JSON pointer of a place in it
-sl_expr sl_schema_read(sl_builder *b, const char *what, const json_t *schema);
+// The JSON texts of a schema; as_arguments: its objects as the arguments of a call in Python, (a=1, b="x"). what: for messages,
+// before the JSON pointer of a place in it
+sl_expr sl_schema_read(sl_builder *b, const char *what, const json_t *schema, int as_arguments);
 
 // ---- schema_merge.c ----
 
@@ -178,6 +184,7 @@ typedef struct sl_schema_reader {
     json_t *refs;       // the rule of each $ref
     sl_text path;       // the JSON pointer of the schema that is being read
     int depth;
+    int as_arguments; // the schema that is being read is written as the arguments of a call in Python
     sl_json_rules rules;
 } sl_schema_reader;
 
@@ -215,7 +222,8 @@ typedef enum {
     SL_NODE_END,   // the rule ends. Only node 0.
     SL_NODE_BYTES, // one byte of set a, then node b
     SL_NODE_SPLIT, // one of the b nodes from edges[a]
-    SL_NODE_CALL   // a text of rule a, then node b
+    SL_NODE_CALL,  // a text of rule a, then node b
+    SL_NODE_TOKEN  // the token with the id a, then node b
 } sl_node_kind;
 
 // The copies of a repeated part differ only in how many copies follow. So all copies with more than SL_TWIN_BYTES copies behind
@@ -337,7 +345,9 @@ static inline void sl_automaton_begin(sl_automaton *a) {
 }
 int sl_automaton_step(sl_automaton *a, uint32_t state, unsigned char byte, uint32_t *to, sl_error *err);
 int sl_automaton_after(sl_automaton *a, uint32_t callers, uint32_t *to, sl_error *err);
-// The state of sorted keys whose nodes are of kind SL_NODE_BYTES, or key 0.
+// The state after a token that the grammar names. It is not kept in `next`, because few places name tokens.
+int sl_automaton_step_token(sl_automaton *a, uint32_t state, int32_t id, uint32_t *to, sl_error *err);
+// The state of sorted keys whose nodes are of kind SL_NODE_BYTES or SL_NODE_TOKEN, or key 0.
 int sl_automaton_state(sl_automaton *a, const sl_keys *keys, uint32_t *state, sl_error *err);
 // The same state in another automaton of the same grammar.
 int sl_automaton_move(const sl_automaton *from, uint32_t state, sl_automaton *to, uint32_t *moved, sl_error *err);

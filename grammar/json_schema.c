@@ -1,6 +1,9 @@
 // grammar/json_schema.c - reads JSON schemas. The texts of the grammar are texts of values that the schema allows, but not all
 // of them: the properties of an object stand in the order of the schema, and an object with "properties" has no other
 // properties unless "additionalProperties" says so. The reader refuses keywords that it does not know.
+//
+// The texts can also be the arguments of a call in Python, (a=1, b="x"), whose values are Python's literals. Then the outermost
+// object has the properties that the schema names and no others, because Python allows no argument twice.
 #include "grammar/grammar_internal.h"
 
 #include <math.h>
@@ -184,20 +187,36 @@ typedef struct members {
     sl_expr other;          // the first of them
 } members;
 
+// The text of a member before its value.
+static sl_expr read_name(sl_schema_reader *r, const char *name) {
+    static const char word[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789";
+    if (!r->as_arguments) {
+        json_t *text = json_string(name);
+        if (!text) sl_schema_refuse(r, SL_ERR_MEMORY, "out of memory");
+        sl_expr key = text ? sl_expr_json_constant(r->b, &r->rules, text) : 0;
+        json_decref(text);
+        return SL_SEQUENCE(r->b, key, sl_expr_json_colon(r->b));
+    }
+    size_t n = strspn(name, word);
+    if (!n || name[n] || (*name >= '0' && *name <= '9'))
+        return sl_schema_refuse(r, SL_ERR_UNSUPPORTED,
+                                "the name cannot be that of an argument in Python, expected letters, digits and _");
+    return SL_SEQUENCE(r->b, sl_expr_literal(r->b, name, n), SL_LITERAL(r->b, "="));
+}
+
 static void add_member(sl_schema_reader *r, members *m, const char *name, const json_t *schema, int is_required) {
-    json_t *text = json_string(name);
     size_t before;
-    if (!text) sl_builder_fail(r->b, sl_fail(sl_builder_error(r->b), SL_ERR_MEMORY, "a schema: out of memory"));
-    int is_open = text && sl_schema_enter(r, name, &before);
+    int is_open = sl_schema_enter(r, name, &before), as_arguments = r->as_arguments;
+    sl_expr key = is_open ? read_name(r, name) : 0;
+    r->as_arguments = 0;
     sl_expr value = is_open ? read_schema(r, schema) : 0;
+    r->as_arguments = as_arguments;
     if (is_open) {
         // A pair can occur twice in the grammar: as the first one, and behind a comma.
-        sl_expr pair = SL_SEQUENCE(r->b, sl_expr_json_constant(r->b, text), sl_expr_json_colon(r->b), value);
-        sl_parts_push(r->b, &m->pairs, as_rule(r, pair));
+        sl_parts_push(r->b, &m->pairs, as_rule(r, SL_SEQUENCE(r->b, key, value)));
         sl_parts_push(r->b, &m->required, is_required);
     }
-    if (text) sl_schema_leave(r, before);
-    json_decref(text);
+    sl_schema_leave(r, before);
 }
 
 static int is_required(const json_t *required, const char *name) {
@@ -242,7 +261,7 @@ static void read_members(sl_schema_reader *r, const json_t *schema, members *m) 
         add_member(r, m, name, more ? more : json_true(), 1);
         names[n++] = name;
     }
-    if (!sl_builder_failed(r->b) && (more ? !json_is_false(more) : !properties))
+    if (!sl_builder_failed(r->b) && !r->as_arguments && (more ? !json_is_false(more) : !properties))
         read_others(r, m, more ? more : json_true(), names, n);
     free(names);
 }
@@ -272,7 +291,8 @@ static sl_expr read_object(sl_schema_reader *r, const json_t *schema) {
     }
     sl_expr inner = sl_expr_repeat(b, SL_SEQUENCE(b, space, sl_parts_choice(b, &firsts)), has_required, 1);
     sl_ids_free(&m.pairs), sl_ids_free(&m.required);
-    return SL_SEQUENCE(b, SL_LITERAL(b, "{"), inner, space, SL_LITERAL(b, "}"));
+    const char *brackets = r->as_arguments ? "()" : "{}";
+    return SL_SEQUENCE(b, sl_expr_literal(b, brackets, 1), inner, space, sl_expr_literal(b, brackets + 1, 1));
 }
 
 // ---- schemas ----
@@ -291,7 +311,7 @@ static sl_expr read_enum(sl_schema_reader *r, const json_t *schema, const json_t
     const json_t *only = json_object_get(schema, "const");
     json_array_foreach((json_t *)values, i, v) {
         if ((types & sl_schema_type_of(v)) && (!only || json_equal((json_t *)only, v)))
-            sl_parts_push(r->b, &parts, sl_expr_json_constant(r->b, v));
+            sl_parts_push(r->b, &parts, sl_expr_json_constant(r->b, &r->rules, v));
     }
     return sl_parts_choice(r->b, &parts);
 }
@@ -302,6 +322,10 @@ static sl_expr read_types(sl_schema_reader *r, const json_t *schema) {
     sl_builder *b = r->b;
     sl_schema_types(r, schema, &written);
     const json_t *values = get(r, schema, "enum", JSON_ARRAY, "a list"), *value = json_object_get(schema, "const");
+    if (r->as_arguments && (values || value))
+        return sl_schema_refuse(r, SL_ERR_UNSUPPORTED, "keyword \"%s\" is not supported for all arguments of a call in Python",
+                                values ? "enum" : "const");
+    if (r->as_arguments) return written & SL_OBJECT ? read_object(r, schema) : nothing(r);
     if (values) return read_enum(r, schema, values, written);
     if (value) {
         json_t *list = json_pack("[O]", value);
@@ -313,8 +337,8 @@ static sl_expr read_types(sl_schema_reader *r, const json_t *schema) {
     if (written & SL_ARRAY) sl_parts_push(r->b, &parts, read_array(r, schema));
     if (written & SL_STRING) sl_parts_push(r->b, &parts, read_string(r, schema));
     if (written & (SL_INTEGER | SL_FRACTION)) sl_parts_push(r->b, &parts, read_number(r, schema, !(written & SL_FRACTION)));
-    if (written & SL_BOOLEAN) sl_parts_push(r->b, &parts, SL_CHOICE(b, SL_LITERAL(b, "true"), SL_LITERAL(b, "false")));
-    if (written & SL_NULL) sl_parts_push(r->b, &parts, SL_LITERAL(b, "null"));
+    if (written & SL_BOOLEAN) sl_parts_push(r->b, &parts, sl_expr_json_boolean(b, &r->rules));
+    if (written & SL_NULL) sl_parts_push(r->b, &parts, sl_expr_json_null(b, &r->rules));
     return sl_parts_choice(r->b, &parts);
 }
 
@@ -370,7 +394,7 @@ static sl_expr read_schema(sl_schema_reader *r, const json_t *schema) {
     json_t *v;
     int n = 0;
     if (sl_builder_failed(r->b)) return 0;
-    if (json_is_true(schema)) return sl_expr_json_value(r->b, &r->rules);
+    if (json_is_true(schema) && !r->as_arguments) return sl_expr_json_value(r->b, &r->rules);
     if (json_is_false(schema)) return nothing(r);
     if (!json_is_object(schema))
         return sl_schema_refuse(r, SL_ERR_FORMAT, "the schema is %s, expected an object",
@@ -378,21 +402,28 @@ static sl_expr read_schema(sl_schema_reader *r, const json_t *schema) {
     json_object_foreach((json_t *)schema, keyword, v) n += !sl_schema_is_annotation(r, keyword);
     if (sl_builder_failed(r->b)) return 0;
     const json_t *ref = json_object_get(schema, "$ref");
+    if (ref && n == 1 && r->as_arguments) return read_part(r, "$ref", sl_schema_resolve(r, ref)); // not as the rule of a value
     if (ref && n == 1) return read_ref(r, ref);
     if (ref || json_object_get(schema, "allOf")) {
         const json_t *merged = sl_schema_merge(r, schema, NULL, json_true());
         return merged ? read_schema(r, merged) : 0;
     }
-    if (n == 0) return sl_expr_json_value(r->b, &r->rules);
+    if (n == 0 && !r->as_arguments) return sl_expr_json_value(r->b, &r->rules);
     if (json_object_get(schema, "anyOf")) return read_branches(r, schema, "anyOf", n > 1);
     if (json_object_get(schema, "oneOf")) return read_branches(r, schema, "oneOf", n > 1);
     return read_types(r, schema);
 }
 
-sl_expr sl_schema_read(sl_builder *b, const char *what, const json_t *schema) {
-    sl_schema_reader r = {
-        .b = b, .what = what, .root = schema, .made = json_array(), .refs = json_object(), .rules = SL_JSON_RULES_NONE};
+sl_expr sl_schema_read(sl_builder *b, const char *what, const json_t *schema, int as_arguments) {
+    sl_schema_reader r = {.b = b,
+                          .what = what,
+                          .root = schema,
+                          .made = json_array(),
+                          .refs = json_object(),
+                          .as_arguments = as_arguments,
+                          .rules = SL_JSON_RULES_NONE};
     sl_expr e = 0;
+    r.rules.is_python = as_arguments;
     if (!r.made || !r.refs)
         sl_builder_fail(b, sl_fail(sl_builder_error(b), SL_ERR_MEMORY, "a schema: out of memory"));
     else
@@ -406,5 +437,5 @@ int sl_grammar_new_schema(const json_t *schema, sl_grammar **out, sl_error *err)
     sl_builder *b;
     *out = NULL;
     int rc = sl_builder_new(&b, err);
-    return rc ? rc : sl_builder_finish_with(b, "schema", sl_schema_read(b, "schema", schema), out);
+    return rc ? rc : sl_builder_finish_with(b, "schema", sl_schema_read(b, "schema", schema, 0), out);
 }

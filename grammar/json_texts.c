@@ -3,6 +3,9 @@
 // White space is bounded, because a model can repeat it without end: nothing, one blank, or a line end with up to 40 blanks or
 // tabs, behind a bracket or comma and before a closing bracket; nothing or one blank behind a colon. Digits are bounded too. A
 // text never holds \u0000, half a surrogate pair, or a number that a double cannot hold.
+//
+// Literals of Python are these texts with other words (True, False, None) and without two escapes: Python keeps the backslash
+// of \/, and does not join a pair of surrogates. Strings stand in double quotes.
 #include "grammar/grammar_internal.h"
 
 #include <stdio.h>
@@ -10,10 +13,11 @@
 #include <string.h>
 
 #define INDENT "(?: |\n[ \t]{0,40})?"
-#define ESCAPE                                                                                                                 \
-    "\\\\(?:[\"\\\\/"                                                                                                          \
-    "bfnrt]|u(?:[1-9a-cA-CefEF][0-9a-fA-F]{3}|0[1-9a-fA-F][0-9a-fA-F]{2}|00[1-9a-fA-F][0-9a-fA-F]|000[1-9a-fA-F]"              \
-    "|[dD][0-7][0-9a-fA-F]{2}|[dD][89abAB][0-9a-fA-F]{2}\\\\u[dD][c-fC-F][0-9a-fA-F]{2}))"
+#define CODE_POINT                                                                                                             \
+    "u(?:[1-9a-cA-CefEF][0-9a-fA-F]{3}|0[1-9a-fA-F][0-9a-fA-F]{2}|00[1-9a-fA-F][0-9a-fA-F]|000[1-9a-fA-F]|[dD][0-7]"           \
+    "[0-9a-fA-F]{2})"
+#define ESCAPE "\\\\(?:[\"\\\\/bfnrt]|" CODE_POINT "|u[dD][89abAB][0-9a-fA-F]{2}\\\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+#define PYTHON_ESCAPE "\\\\(?:[\"\\\\bfnrt]|" CODE_POINT ")"
 #define PLAIN "[^\"\\\\\\x00-\\x1f]"
 #define INTEGER "-?(?:0|[1-9][0-9]{0,17})"
 #define NUMBER "-?(?:0|[1-9][0-9]{0,15})(?:\\.[0-9]{1,16})?(?:[eE][-+]?[0-9]{1,2})?"
@@ -41,7 +45,7 @@ sl_expr sl_expr_json_colon(sl_builder *b) {
 
 sl_expr sl_expr_json_character(sl_builder *b, sl_json_rules *r) {
     sl_expr plain = sl_regex_read(b, "character", PLAIN, sizeof PLAIN - 1, sl_expr_class, 0);
-    return SL_CHOICE(b, plain, shared(b, &r->escape, "escape", ESCAPE));
+    return SL_CHOICE(b, plain, shared(b, &r->escape, "escape", r->is_python ? PYTHON_ESCAPE : ESCAPE));
 }
 
 sl_expr sl_expr_json_string(sl_builder *b, sl_json_rules *r) {
@@ -59,6 +63,25 @@ sl_expr sl_expr_json_integer(sl_builder *b, sl_json_rules *r) {
 
 sl_expr sl_expr_json_number(sl_builder *b, sl_json_rules *r) {
     return shared(b, &r->number, "number", NUMBER);
+}
+
+// How a text writes true, false or null.
+static const char *word_of(json_type type, int is_python) {
+    if (type == JSON_NULL) return is_python ? "None" : "null";
+    return type == JSON_TRUE ? (is_python ? "True" : "true") : is_python ? "False" : "false";
+}
+
+static sl_expr word(sl_builder *b, const sl_json_rules *r, json_type type) {
+    const char *text = word_of(type, r->is_python);
+    return sl_expr_literal(b, text, strlen(text));
+}
+
+sl_expr sl_expr_json_boolean(sl_builder *b, const sl_json_rules *r) {
+    return SL_CHOICE(b, word(b, r, JSON_TRUE), word(b, r, JSON_FALSE));
+}
+
+sl_expr sl_expr_json_null(sl_builder *b, const sl_json_rules *r) {
+    return word(b, r, JSON_NULL);
 }
 
 sl_expr sl_expr_json_object(sl_builder *b, sl_json_rules *r) {
@@ -88,7 +111,7 @@ sl_expr sl_expr_json_value(sl_builder *b, sl_json_rules *r) {
         sl_expr array = sl_expr_json_array(b, r, sl_expr_rule(b, r->value), 0, -1);
         sl_builder_define(b, r->value,
                           SL_CHOICE(b, sl_expr_json_object(b, r), array, sl_expr_json_string(b, r), sl_expr_json_number(b, r),
-                                    SL_LITERAL(b, "true"), SL_LITERAL(b, "false"), SL_LITERAL(b, "null")));
+                                    sl_expr_json_boolean(b, r), sl_expr_json_null(b, r)));
     }
     return sl_expr_rule(b, r->value);
 }
@@ -119,12 +142,45 @@ sl_expr sl_expr_json_class(sl_builder *b, const sl_char_range *ranges, int n) {
     return sl_expr_choice(b, parts, n_parts);
 }
 
-sl_expr sl_expr_json_constant(sl_builder *b, const json_t *value) {
+static void push_text(sl_builder *b, sl_ids *parts, const json_t *value) {
     char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
-    if (!text) return sl_builder_fail(b, sl_fail(sl_builder_error(b), SL_ERR_MEMORY, "a value of a schema: out of memory"));
-    sl_expr e = sl_expr_literal(b, text, strlen(text));
+    if (!text) sl_builder_fail(b, sl_fail(sl_builder_error(b), SL_ERR_MEMORY, "a value of a schema: out of memory"));
+    if (text) sl_parts_push(b, parts, sl_expr_literal(b, text, strlen(text)));
     free(text);
-    return e;
+}
+
+// The reader of JSON has bounded the depth of the value.
+static void push_constant(sl_builder *b, const sl_json_rules *r, sl_ids *parts, const json_t *value) {
+    const char *name;
+    json_t *v;
+    size_t i = 0, n = 0;
+    int is_list = json_is_array(value);
+    if (json_is_boolean(value) || json_is_null(value)) {
+        sl_parts_push(b, parts, word(b, r, json_typeof(value)));
+    } else if (!is_list && !json_is_object(value)) {
+        push_text(b, parts, value);
+    } else {
+        sl_parts_push(b, parts, is_list ? SL_LITERAL(b, "[") : SL_LITERAL(b, "{"));
+        json_array_foreach(value, i, v) {
+            if (i) sl_parts_push(b, parts, SL_LITERAL(b, ","));
+            push_constant(b, r, parts, v);
+        }
+        json_object_foreach((json_t *)value, name, v) {
+            json_t *key = json_string(name);
+            if (n++) sl_parts_push(b, parts, SL_LITERAL(b, ","));
+            push_text(b, parts, key);
+            sl_parts_push(b, parts, SL_LITERAL(b, ":"));
+            push_constant(b, r, parts, v);
+            json_decref(key);
+        }
+        sl_parts_push(b, parts, is_list ? SL_LITERAL(b, "]") : SL_LITERAL(b, "}"));
+    }
+}
+
+sl_expr sl_expr_json_constant(sl_builder *b, const sl_json_rules *r, const json_t *value) {
+    sl_ids parts = {0};
+    push_constant(b, r, &parts, value);
+    return sl_parts_sequence(b, &parts);
 }
 
 static int by_text(const void *a, const void *b) {

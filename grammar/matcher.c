@@ -39,6 +39,7 @@ struct sl_matcher {
     uint8_t *wide;  // [g->n_nodes] the node has WIDE first bytes
     uint32_t *path; // [most_depth + 1] states on the way to a node of the trie
     sl_keys places; // the places of a state, with the same callers
+    sl_ids named;   // the tokens that the grammar names, each once
     sl_grammar_run *runs;
 };
 
@@ -242,6 +243,37 @@ static int find_tokens(sl_matcher *m, uint32_t state, token_set **out, sl_error 
     return 0;
 }
 
+// ---- tokens that the grammar names ----
+
+static int is_named(const sl_matcher *m, int32_t id) {
+    for (size_t i = 0; i < m->named.n; i++)
+        if (m->named.data[i] == id) return 1;
+    return 0;
+}
+
+static int find_named(sl_matcher *m, sl_error *err) {
+    int rc = 0;
+    for (int32_t i = 0; !rc && i < m->g->n_nodes; i++) {
+        const sl_node *x = &m->g->nodes[i];
+        if (x->kind != SL_NODE_TOKEN || is_named(m, x->a)) continue;
+        if (x->a < 0 || x->a >= m->trie->n_vocab)
+            return sl_fail(err, SL_ERR_ARG, "token %d of the grammar: expected 0 to %d", x->a, m->trie->n_vocab - 1);
+        rc = sl_ids_push(&m->named, x->a, err);
+    }
+    return rc;
+}
+
+// Such a token is allowed where the grammar names it, never because of its bytes.
+static void allow_named(const sl_matcher *m, uint32_t state, uint32_t *bits) {
+    size_t n;
+    const uint64_t *keys = sl_state_keys(&m->a, state, &n);
+    for (size_t i = 0; i < m->named.n; i++) bits[m->named.data[i] / 32] &= ~(1u << m->named.data[i] % 32);
+    for (size_t i = 0; m->named.n && i < n; i++) {
+        const sl_node *x = &m->g->nodes[sl_key_node(keys[i])];
+        if (x->kind == SL_NODE_TOKEN) bits[x->a / 32] |= 1u << x->a % 32;
+    }
+}
+
 // ---- matchers ----
 
 int sl_matcher_new(const sl_grammar *g, const sl_token_trie *trie, size_t most_bytes, sl_matcher **out, sl_error *err) {
@@ -261,7 +293,8 @@ int sl_matcher_new(const sl_grammar *g, const sl_token_trie *trie, size_t most_b
             n += __builtin_popcount(g->sets[g->nodes[i].a].bits[k]);
         m->wide[i] = n >= WIDE;
     }
-    int rc = sl_automaton_new(g, &m->a, err);
+    int rc = find_named(m, err);
+    if (!rc) rc = sl_automaton_new(g, &m->a, err);
     if (rc) return sl_matcher_free(m), rc;
     *out = m;
     return 0;
@@ -272,6 +305,7 @@ void sl_matcher_free(sl_matcher *m) {
     while (m->oldest) drop_oldest(m);
     sl_automaton_free(&m->a);
     free(m->sets), free(m->wide), free(m->path), free(m->places.data);
+    sl_ids_free(&m->named);
     free(m);
 }
 
@@ -340,9 +374,11 @@ int sl_grammar_allowed(sl_grammar_run *run, uint32_t *bits, sl_error *err) {
     if (!rc) rc = begin(m, err);
     if (!rc) rc = find_tokens(m, run->state, &s, err);
     if (rc) return rc;
-    for (int i = 0; i < trie->n_words; i++) any |= bits[i] = s->bits[i];
+    memcpy(bits, s->bits, (size_t)trie->n_words * sizeof *bits);
+    allow_named(m, run->state, bits);
     for (int i = 0; i < trie->n_ends && m->a.facts[run->state].can_end; i++)
-        any |= bits[trie->ends[i] / 32] |= 1u << trie->ends[i] % 32;
+        bits[trie->ends[i] / 32] |= 1u << trie->ends[i] % 32;
+    for (int i = 0; i < trie->n_words; i++) any |= bits[i];
     return any ? 0 : sl_fail(err, SL_ERR_UNSUPPORTED, "no token of the vocabulary can go on with a text of the grammar");
 }
 
@@ -354,6 +390,11 @@ static int advance(const sl_grammar_run *run, const char *bytes, size_t n, uint3
     return rc;
 }
 
+static int advance_token(const sl_grammar_run *run, int32_t id, uint32_t *state, sl_error *err) {
+    int rc = begin(run->m, err);
+    return rc ? rc : sl_automaton_step_token(&run->m->a, run->state, id, state, err);
+}
+
 int sl_grammar_accept(sl_grammar_run *run, int32_t id, sl_error *err) {
     const sl_token_trie *trie = run->m->trie;
     int is_end = 0, rc = check_open(run, err);
@@ -362,7 +403,10 @@ int sl_grammar_accept(sl_grammar_run *run, int32_t id, sl_error *err) {
     if (is_end && sl_grammar_can_end(run)) return run->has_ended = 1, 0;
     int has_bytes = id >= 0 && id < trie->n_vocab && trie->from[id] < trie->from[id + 1];
     uint32_t state = SL_STATE_DEAD;
-    if (has_bytes) rc = advance(run, trie->bytes.data + trie->from[id], trie->from[id + 1] - trie->from[id], &state, err);
+    if (is_named(run->m, id))
+        rc = advance_token(run, id, &state, err);
+    else if (has_bytes)
+        rc = advance(run, trie->bytes.data + trie->from[id], trie->from[id + 1] - trie->from[id], &state, err);
     if (!rc && state == SL_STATE_DEAD) rc = sl_fail(err, SL_ERR_ARG, "token %d: expected a token that the grammar allows", id);
     if (!rc) run->state = state;
     return rc;

@@ -47,7 +47,7 @@ static void each_link(const sl_grammar *g, link_fn fn, void *ctx) {
         const sl_node *x = &g->nodes[i];
         for (int32_t k = 0; x->kind == SL_NODE_SPLIT && k < x->b; k++) fn(ctx, g->edges[x->a + k], i);
         if (x->kind == SL_NODE_CALL) fn(ctx, g->start[x->a], i);
-        if (x->kind == SL_NODE_CALL || x->kind == SL_NODE_BYTES) fn(ctx, x->b, i);
+        if (x->kind == SL_NODE_CALL || x->kind == SL_NODE_BYTES || x->kind == SL_NODE_TOKEN) fn(ctx, x->b, i);
     }
 }
 
@@ -75,11 +75,12 @@ static int make_links(const sl_grammar *g, links *l, sl_error *err) {
     return 0;
 }
 
-// Whether the node has the property, by what has it already. by_bytes 0: only the empty text counts.
+// Whether the node has the property, by what has it already. by_bytes 0: only the empty text counts, without tokens.
 static int holds(const sl_grammar *g, const uint8_t *has, int32_t node, int by_bytes) {
     static const sl_byte_set empty;
     const sl_node *x = &g->nodes[node];
     if (x->kind == SL_NODE_BYTES) return by_bytes && has[x->b] && memcmp(&g->sets[x->a], &empty, sizeof empty);
+    if (x->kind == SL_NODE_TOKEN) return by_bytes && has[x->b];
     if (x->kind == SL_NODE_CALL) return has[g->start[x->a]] && has[x->b];
     for (int32_t i = 0; x->kind == SL_NODE_SPLIT && i < x->b; i++)
         if (has[g->edges[x->a + i]]) return 1;

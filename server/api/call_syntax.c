@@ -117,6 +117,20 @@ int api_calls_of_json(const char *text, size_t n, api_calls *calls, int *is_call
     return rc;
 }
 
+size_t api_mistral_name(const char *s, size_t n) {
+    static const char args[] = "[ARGS]", id[] = "[CALL_ID]";
+    size_t length = 0, n_args = sizeof args - 1;
+    while (length < n && s[length] != '[') length++;
+    size_t rest = n - length;
+    int has_args = rest >= n_args && !memcmp(s + n - n_args, args, n_args);
+    int has_id = has_args && rest > n_args + sizeof id - 1 && !memcmp(s + length, id, sizeof id - 1);
+    if (rest && !has_id && !(has_args && rest == n_args)) return 0;
+    while (length && api_is_blank(s[length - 1])) length--;
+    for (size_t i = 0; i < length; i++)
+        if (s[i] <= ' ' || s[i] > '~') return 0; // blanks, other control characters, bytes of other alphabets
+    return length;
+}
+
 static size_t skip_blanks(const char *text, size_t i, size_t n) {
     while (i < n && api_is_blank(text[i])) i++;
     return i;

@@ -29,6 +29,11 @@ int api_calls_add(api_calls *calls, const char *name, size_t n_name, const char 
 int api_calls_of_json(const char *text, size_t n, api_calls *calls, int *is_call, sl_error *err);
 int api_calls_of_python(const char *text, size_t n, api_calls *calls, int *is_call, sl_error *err); // [f(a=1)]
 
+// The length of the name of a call of Mistral: s[0..n) is name[ARGS], or name[CALL_ID]id[ARGS], or the name alone. 0: another
+// form
+size_t api_mistral_name(const char *s, size_t n);
+int api_is_python_name(const char *name); // 1: a call in Python can have this name
+
 // What text[0..n), which begins with a bracket, may become: the beginning of a call decides.
 typedef enum api_shape { API_SHAPE_OTHER, API_SHAPE_OPEN, API_SHAPE_CALL } api_shape;
 api_shape api_shape_of_json(const char *text, size_t n);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEEPEST = 64 };
+enum { DEEPEST = 1024 }; // nested brackets: as deep as the grammar of a forced call goes
 
 typedef struct reader {
     const char *at, *end;
@@ -39,7 +39,7 @@ static int is_digit(char c) {
     return c >= '0' && c <= '9';
 }
 
-// A name with dots; 0: there is none.
+// The name that s[0..n) begins with; 0: there is none. with_dots: the name of a function, which may have dots and minus signs
 static size_t name_length(const char *s, size_t n, int with_dots) {
     size_t i = 0;
     while (i < n && (is_letter(s[i]) || (i && (is_digit(s[i]) || (with_dots && (s[i] == '.' || s[i] == '-')))))) i++;
@@ -245,6 +245,11 @@ int api_calls_of_python(const char *text, size_t n, api_calls *calls, int *is_ca
     sl_text_free(&out);
     if (!*is_call) api_calls_free(calls);
     return r.rc;
+}
+
+int api_is_python_name(const char *name) {
+    size_t n = strlen(name);
+    return n > 0 && name_length(name, n, 1) == n;
 }
 
 api_shape api_shape_of_python(const char *text, size_t n) {

@@ -14,16 +14,19 @@ static const char think_open[] = "<think>", think_close[] = "</think>";
 
 typedef struct syntax {
     const char *open, *close; // marks; NULL: none
+    const char *brackets;     // with which a value behind a mark begins
+    int has_names;            // the name of a call may stand before its value
     char bare;                // the bracket with which a call without a mark begins; 0: it needs a mark
     api_shape (*shape)(const char *text, size_t n);
     int (*read)(const char *text, size_t n, api_calls *calls, int *is_call, sl_error *err);
 } syntax;
 
 static const syntax formats[] = {
-    [API_CALLS_LLAMA3] = {"<|python_tag|>", NULL, '{', api_shape_of_json, api_calls_of_json},
-    [API_CALLS_PYTHONIC] = {NULL, NULL, '[', api_shape_of_python, api_calls_of_python},
-    [API_CALLS_HERMES] = {"<tool_call>", "</tool_call>", 0, NULL, api_calls_of_json},
-    [API_CALLS_MISTRAL] = {"[TOOL_CALLS]", NULL, '[', api_shape_of_json, api_calls_of_json},
+    [API_CALLS_LLAMA3] = {"<|python_tag|>", NULL, "{", 0, '{', api_shape_of_json, api_calls_of_json},
+    [API_CALLS_PYTHONIC] = {"<|python_tag|>", NULL, "[", 0, '[', api_shape_of_python, api_calls_of_python},
+    [API_CALLS_HERMES] = {"<tool_call>", "</tool_call>", "{", 0, 0, NULL, api_calls_of_json},
+    [API_CALLS_MISTRAL] = {"[TOOL_CALLS]", NULL, "{[", 1, '[', api_shape_of_json, api_calls_of_json},
+    [API_CALLS_MISTRAL_ARGS] = {"[TOOL_CALLS]", NULL, "{[", 1, '[', api_shape_of_json, api_calls_of_json},
     [API_CALLS_NONE] = {0},
 };
 
@@ -118,24 +121,9 @@ static int is_tool(const json_t *tools, const char *name) {
     return !tools;
 }
 
-// name[ARGS], or name[CALL_ID]id[ARGS], or the name alone. 0: another form
-static size_t mistral_name(const char *s, size_t n) {
-    static const char args[] = "[ARGS]", id[] = "[CALL_ID]";
-    size_t length = 0, n_args = sizeof args - 1;
-    while (length < n && s[length] != '[') length++;
-    size_t rest = n - length;
-    int has_args = rest >= n_args && !memcmp(s + n - n_args, args, n_args);
-    int has_id = has_args && rest > n_args + sizeof id - 1 && !memcmp(s + length, id, sizeof id - 1);
-    if (rest && !has_id && !(has_args && rest == n_args)) return 0;
-    while (length && api_is_blank(s[length - 1])) length--;
-    for (size_t i = 0; i < length; i++)
-        if (s[i] <= ' ' || s[i] > '~') return 0; // blanks, other control characters, bytes of other alphabets
-    return length;
-}
-
 static int read_named(const api_parser *p, api_calls *calls, int *is_call, sl_error *err) {
     const char *s = p->held.data;
-    size_t n = mistral_name(s + p->name_from, p->from - p->name_from);
+    size_t n = api_mistral_name(s + p->name_from, p->from - p->name_from);
     json_t *v = n ? json_loadb(s + p->from, p->to - p->from, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, NULL) : NULL;
     *is_call = json_is_object(v);
     json_decref(v);
@@ -193,13 +181,12 @@ static int step_value(api_parser *p, char c, sl_error *err) {
 
 static int step_mark(api_parser *p, char c, sl_error *err) {
     if (api_is_blank(c)) return 0;
-    int is_mistral = p->o.format == API_CALLS_MISTRAL;
-    if (c == '{' || (c == '[' && is_mistral)) {
+    if (c && strchr(p->f.brackets, c)) {
         p->from = p->held.n - 1;
         begin_value(p);
         return step_value(p, c, err);
     }
-    if (!is_mistral) return give_up(p, err);
+    if (!p->f.has_names) return give_up(p, err);
     p->name_from = p->held.n - 1;
     p->phase = NAME;
     return 0;
@@ -372,9 +359,13 @@ api_call_format api_call_format_of(const char *chat_template, size_t n) {
         api_call_format format;
     } words[] = {
         {"<function=", API_CALLS_NONE}, // formats that this parser does not know, with the marks of those that it does
-        {"<arg_key>", API_CALLS_NONE},        {"[TOOL_CALLS]", API_CALLS_MISTRAL},
-        {"<tool_call>", API_CALLS_HERMES},    {"func_name1(", API_CALLS_PYTHONIC},
-        {"<|python_tag|>", API_CALLS_LLAMA3}, {"\"parameters\": dictionary", API_CALLS_LLAMA3},
+        {"<arg_key>", API_CALLS_NONE},
+        {"[ARGS]", API_CALLS_MISTRAL_ARGS},
+        {"[TOOL_CALLS]", API_CALLS_MISTRAL},
+        {"<tool_call>", API_CALLS_HERMES},
+        {"func_name1(", API_CALLS_PYTHONIC},
+        {"<|python_tag|>", API_CALLS_LLAMA3},
+        {"\"parameters\": dictionary", API_CALLS_LLAMA3},
     };
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (has(chat_template, n, words[i].word)) return words[i].format;
@@ -385,9 +376,10 @@ const char *const *api_call_marks(api_call_format f) {
     static const char *const marks[][5] = {
         [API_CALLS_NONE] = {NULL},
         [API_CALLS_LLAMA3] = {"<|python_tag|>", NULL},
-        [API_CALLS_PYTHONIC] = {NULL},
+        [API_CALLS_PYTHONIC] = {"<|python_tag|>", NULL},
         [API_CALLS_HERMES] = {"<tool_call>", "</tool_call>", NULL},
         [API_CALLS_MISTRAL] = {"[TOOL_CALLS]", "[CALL_ID]", "[ARGS]", NULL},
+        [API_CALLS_MISTRAL_ARGS] = {"[TOOL_CALLS]", "[CALL_ID]", "[ARGS]", NULL},
     };
     return marks[f];
 }

@@ -12,10 +12,11 @@
 
 typedef enum api_call_format {
     API_CALLS_NONE,
-    API_CALLS_LLAMA3,   // {"name": "f", "parameters": {...}}, also after <|python_tag|>, and several with ";" between
-    API_CALLS_PYTHONIC, // [f(a=1), g(b="x")]
-    API_CALLS_HERMES,   // <tool_call>{"name": "f", "arguments": {...}}</tool_call>: Qwen
-    API_CALLS_MISTRAL   // [TOOL_CALLS][{"name": ..., "arguments": ...}], or [TOOL_CALLS]f[ARGS]{...}
+    API_CALLS_LLAMA3,      // {"name": "f", "parameters": {...}}, also after <|python_tag|>, and several with ";" between
+    API_CALLS_PYTHONIC,    // [f(a=1), g(b="x")], also after <|python_tag|>
+    API_CALLS_HERMES,      // <tool_call>{"name": "f", "arguments": {...}}</tool_call>: Qwen
+    API_CALLS_MISTRAL,     // [TOOL_CALLS][{"name": ..., "arguments": ...}], or [TOOL_CALLS]f[ARGS]{...}
+    API_CALLS_MISTRAL_ARGS // the same, and the template teaches the second form
 } api_call_format;
 
 // The format that a chat template teaches the model, by the template's text.

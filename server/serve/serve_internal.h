@@ -171,6 +171,10 @@ int serve_tokenize_text(const serve_server *s, const api_request *q, const api_p
 // Sets grammar and grammar_after of a request. in_reasoning: the prompt has written <think>, so the grammar begins behind
 // </think>. Status 400: the format, the tools or the form of their calls do not make a grammar.
 int serve_make_grammar(const serve_server *s, serve_request *r, int in_reasoning, api_error *err);
+// The calls of tools that a request forces, in a form (serve_calls.c). The model gives the ids of special tokens. *field: of an
+// error, the field that is wrong.
+int serve_force_calls(api_call_format format, const sl_model *model, const api_request *q, sl_grammar **out, const char **field,
+                      sl_error *err);
 
 // ---- slots (serve_slots.c) ----
 

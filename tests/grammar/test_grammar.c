@@ -298,18 +298,148 @@ static void gbnf_errors(void) {
               "a name of more than 127 characters");
 }
 
-// A name that the text does not define is a schema.
+// A name that the text does not define is a part.
 static void gbnf_schemas(void) {
     static const char text[] = "root ::= \"<tool_call>\\n\" call \"\\n</tool_call>\"";
-    json_t *schemas =
-        json_loads("{\"call\": {\"properties\": {\"x\": {\"type\": \"integer\"}}, \"required\": [\"x\"]}}", 0, NULL);
+    json_t *schemas = json_loads(
+        "{\"call\": {\"schema\": {\"properties\": {\"x\": {\"type\": \"integer\"}}, \"required\": [\"x\"]}}}", 0, NULL);
     sl_grammar *g;
     CHECK_OK(sl_grammar_new_gbnf(text, sizeof text - 1, schemas, &g, &err), err);
     check_matches(g, text, LIST("<tool_call>\n{\"x\": 1}\n</tool_call>"), LIST("{\"x\": 1}", "<tool_call>\n{}\n</tool_call>"));
-    json_object_set_new(json_object_get(schemas, "call"), "not", json_object());
+    json_object_set_new(json_object_get(json_object_get(schemas, "call"), "schema"), "not", json_object());
     CHECK_ERR(sl_grammar_new_gbnf(text, sizeof text - 1, schemas, &g, &err), err, SL_ERR_UNSUPPORTED,
               "call#: keyword \"not\" is not supported");
     json_decref(schemas);
+}
+
+// ---- tokens by their id ----
+
+typedef struct token_run {
+    vocabulary v;
+    int32_t mark, word; // a special token; a token whose bytes are " the"
+    sl_grammar *g;
+    sl_matcher *m;
+    sl_grammar_run *run;
+    uint32_t bits[64];
+} token_run;
+
+static int32_t token_of(const vocabulary *v, const char *text) {
+    const uint32_t *from = v->trie->from;
+    for (int32_t id = 0; id < v->n; id++)
+        if (from[id + 1] - from[id] == strlen(text) && !memcmp(v->trie->bytes.data + from[id], text, strlen(text))) return id;
+    FAIL("no token \"%s\"", text);
+}
+
+// A grammar with the parts mark and word.
+static sl_grammar *with_tokens(const char *text, int32_t mark, int32_t word) {
+    sl_grammar *g;
+    json_t *parts = json_pack("{s:{s:i}, s:{s:i}}", "mark", "token", mark, "word", "token", word);
+    if (sl_grammar_new_gbnf(text, strlen(text), parts, &g, &err)) FAIL("%s: %s", text, err.message);
+    json_decref(parts);
+    return g;
+}
+
+static void begin_run(token_run *t, const char *text) {
+    t->g = with_tokens(text, t->mark, t->word);
+    CHECK_OK(sl_matcher_new(t->g, t->v.trie, 0, &t->m, &err), err);
+    CHECK_OK(sl_grammar_run_new(t->m, &t->run, &err), err);
+}
+
+static void end_run(token_run *t) {
+    sl_grammar_run_free(t->run), sl_matcher_free(t->m), sl_grammar_free(t->g);
+}
+
+// The only allowed token; -1: there are several.
+static int32_t only(token_run *t) {
+    int32_t found = -1;
+    int n = 0;
+    CHECK_OK(sl_grammar_allowed(t->run, t->bits, &err), err);
+    for (int32_t id = 0; id < t->v.n; id++)
+        if (has(t->bits, id)) found = id, n++;
+    return n == 1 ? found : -1;
+}
+
+static int allows(token_run *t, int32_t id) {
+    CHECK_OK(sl_grammar_allowed(t->run, t->bits, &err), err);
+    return has(t->bits, id);
+}
+
+static void check_refused(token_run *t, int32_t id) {
+    CHECK(!allows(t, id));
+    CHECK_ERR(sl_grammar_accept(t->run, id, &err), err, SL_ERR_ARG, "expected a token that the grammar allows");
+}
+
+// A token that the grammar names stands where the grammar names it. Its bytes do not stand for it, and it does not stand for
+// its bytes.
+static void tokens_by_id(void) {
+    token_run t;
+    load(&t.v, "models/tiny", NULL);
+    CHECK(t.v.n_words <= (int)(sizeof t.bits / sizeof *t.bits));
+    t.mark = sl_tokenizer_find(t.v.tok, "<|reserved_special_token_3|>");
+    t.word = token_of(&t.v, " the");
+    int32_t less = token_of(&t.v, "<");
+    CHECK(t.mark >= 0);
+    begin_run(&t, "root ::= mark (\" \" [a-z]+ \"<|reserved_special_token_3|>\" | word \"<\") mark{2}");
+    CHECK_INT(only(&t), t.mark);
+    check_refused(&t, less), check_refused(&t, t.word);
+    CHECK_ERR(sl_grammar_accept_bytes(t.run, "<", 1, &err), err, SL_ERR_ARG, "expected a text");
+    CHECK_OK(sl_grammar_accept(t.run, t.mark, &err), err);
+    check_refused(&t, t.mark);
+    CHECK(allows(&t, t.word));
+    CHECK_OK(sl_grammar_accept(t.run, t.word, &err), err);
+    CHECK_INT(only(&t), less);
+    CHECK_OK(sl_grammar_accept(t.run, less, &err), err);
+    for (int i = 0; i < 2; i++) {
+        CHECK_INT(only(&t), t.mark);
+        CHECK(!sl_grammar_can_end(t.run));
+        CHECK_OK(sl_grammar_accept(t.run, t.mark, &err), err);
+    }
+    CHECK(sl_grammar_must_end(t.run) && only(&t) == t.v.end);
+    sl_grammar_run_reset(t.run);
+    CHECK_OK(sl_grammar_accept(t.run, t.mark, &err), err);
+    CHECK_OK(sl_grammar_accept_bytes(t.run, " the<|reserved_special_token_3|>", 32, &err), err);
+    CHECK_INT(only(&t), t.mark);
+    end_run(&t);
+    begin_run(&t, "root ::= \" the\" word?");
+    check_refused(&t, t.word); // its bytes would fit
+    CHECK_OK(sl_grammar_accept_bytes(t.run, " the", 4, &err), err);
+    CHECK(allows(&t, t.word) && sl_grammar_can_end(t.run));
+    CHECK_OK(sl_grammar_accept(t.run, t.word, &err), err);
+    CHECK(sl_grammar_must_end(t.run));
+    end_run(&t);
+    unload(&t.v);
+}
+
+// Repetitions with twins, words of tokens and bytes, and what grammars with tokens refuse.
+static void tokens_repeated(void) {
+    token_run t;
+    enum { N = 600 };
+    sl_grammar *other, *g;
+    load(&t.v, "models/tiny", NULL);
+    t.mark = sl_tokenizer_find(t.v.tok, "<|reserved_special_token_3|>"), t.word = token_of(&t.v, "a");
+    begin_run(&t, "root ::= (mark word?){600}");
+    for (int i = 0; i < N; i++) {
+        CHECK_INT(allows(&t, t.word), i > 0 && i % 3 == 0);
+        CHECK_OK(sl_grammar_accept(t.run, t.mark, &err), err);
+        if (i % 3 == 1) CHECK_OK(sl_grammar_accept(t.run, t.word, &err), err);
+        if (i % 3 == 1 && i < N - 1) CHECK_INT(only(&t), t.mark);
+        if (i % 3 == 0) CHECK_OK(sl_grammar_accept(t.run, t.word, &err), err);
+    }
+    end_run(&t);
+    g = with_tokens("root ::= mark word", 7, 8), other = with_tokens("root ::= mark word", 7, 9);
+    CHECK(!sl_grammar_equal(g, other));
+    sl_grammar_free(other), other = with_tokens("root ::= mark word", 7, 8);
+    CHECK(sl_grammar_equal(g, other));
+    sl_grammar_free(g), sl_grammar_free(other);
+    g = with_tokens("root ::= mark", t.v.n, 0);
+    CHECK_ERR(sl_matcher_new(g, t.v.trie, 0, &t.m, &err), err, SL_ERR_ARG, "token 1024 of the grammar: expected 0 to 1023");
+    sl_grammar_free(g);
+    json_t *parts = json_pack("{s:{s:i}}", "mark", "token", 1);
+    static const char endless[] = "root ::= mark root", left[] = "root ::= root mark | mark";
+    CHECK_ERR(sl_grammar_new_gbnf(endless, sizeof endless - 1, parts, &g, &err), err, SL_ERR_UNSUPPORTED, "never ends");
+    CHECK_ERR(sl_grammar_new_gbnf(left, sizeof left - 1, parts, &g, &err), err, SL_ERR_UNSUPPORTED, "left-recursive");
+    json_decref(parts);
+    unload(&t.v);
 }
 
 // ---- regular expressions ----
@@ -456,12 +586,6 @@ static void visits(void) {
     unload(&v);
 }
 
-static int32_t token_of(const vocabulary *v, char byte) {
-    for (int32_t id = 0; id < v->n; id++)
-        if (v->trie->from[id + 1] - v->trie->from[id] == 1 && v->trie->bytes.data[v->trie->from[id]] == byte) return id;
-    FAIL("no token %c", byte);
-}
-
 // Long repetitions share sets of tokens, and these are the tokens that a run accepts: at the start, where a repetition has
 // SL_TWIN_BYTES copies left, at its end, and behind it.
 static void twins(void) {
@@ -471,7 +595,7 @@ static void twins(void) {
     vocabulary v;
     load(&v, "models/tiny", NULL);
     uint32_t *bits = malloc((size_t)v.n_words * sizeof *bits);
-    int32_t e = token_of(&v, 'e');
+    int32_t e = token_of(&v, "e");
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         sl_grammar *g = regex(texts[i]);
         sl_matcher *m;
@@ -512,7 +636,7 @@ static void depth_of_tokens(void) {
     sl_grammar_run *run;
     load(&v, "models/tiny", NULL);
     uint32_t *bits = malloc((size_t)v.n_words * sizeof *bits);
-    int32_t t = token_of(&v, 't'), refused = 0;
+    int32_t t = token_of(&v, "t"), refused = 0;
     CHECK_OK(sl_matcher_new(g, v.trie, 0, &m, &err), err);
     CHECK_OK(sl_grammar_run_new(m, &run, &err), err);
     for (int i = 0; !refused; i++) {
@@ -655,6 +779,8 @@ static const test_case cases[] = {
     {"gbnf-json", 0, gbnf_json},
     {"gbnf-errors", 0, gbnf_errors},
     {"gbnf-schemas", 0, gbnf_schemas},
+    {"tokens-by-id", 0, tokens_by_id},
+    {"tokens-repeated", 0, tokens_repeated},
     {"regex", 0, regex_texts},
     {"regex-errors", 0, regex_errors},
     {"choices", 0, choices},

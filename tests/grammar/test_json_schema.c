@@ -2,6 +2,7 @@
 // a validator of JSON schemas accepts.
 #define _GNU_SOURCE
 #include "grammar/grammar_internal.h"
+#include "server/api/call_syntax.h"
 #include "tests/support/venv.h"
 #include "tests/test.h"
 
@@ -22,6 +23,21 @@ static sl_grammar *grammar_of(const char *schema) {
     return g;
 }
 
+// The arguments of a call in Python. root is freed. Returns the code of an error.
+static int read_arguments(json_t *root, sl_grammar **out) {
+    static const char text[] = "root ::= tool";
+    json_t *parts = json_pack("{s:{s:o}}", "tool", "arguments", root);
+    int rc = sl_grammar_new_gbnf(text, sizeof text - 1, parts, out, &err);
+    json_decref(parts);
+    return rc;
+}
+
+static sl_grammar *arguments_of(const char *schema) {
+    sl_grammar *g;
+    if (read_arguments(json_loads(schema, 0, NULL), &g)) FAIL("%s: %s", schema, err.message);
+    return g;
+}
+
 static int follows(const sl_grammar *g, const char *text) {
     sl_automaton a;
     CHECK_OK(sl_automaton_new(g, &a, &err), err);
@@ -38,15 +54,19 @@ typedef struct row {
     const char *schema, *yes[8], *no[8]; // ended by NULL
 } row;
 
-static void check_rows(const row *rows, size_t n) {
+static void check_rows_of(const row *rows, size_t n, sl_grammar *(*make)(const char *schema)) {
     for (size_t i = 0; i < n; i++) {
-        sl_grammar *g = grammar_of(rows[i].schema);
+        sl_grammar *g = make(rows[i].schema);
         for (const char *const *t = rows[i].yes; *t; t++)
             if (!follows(g, *t)) FAIL("%s refuses %s", rows[i].schema, *t);
         for (const char *const *t = rows[i].no; *t; t++)
             if (follows(g, *t)) FAIL("%s accepts %s", rows[i].schema, *t);
         sl_grammar_free(g);
     }
+}
+
+static void check_rows(const row *rows, size_t n) {
+    check_rows_of(rows, n, grammar_of);
 }
 
 static void values(void) {
@@ -340,6 +360,50 @@ static void numbers(void) {
     check_rows(rows, sizeof rows / sizeof *rows);
 }
 
+// ---- arguments of calls in Python ----
+
+static void arguments(void) {
+    static const row rows[] = {
+        {"{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"b_2\":{}},\"required\":[\"a\"]}",
+         {"(a=1)", "(a=1,b_2=None)", "( a=1, b_2=[True,{\"k\": False}, \"x\"] )", "(\n  a=-3,\n  b_2=\"\\u00e9\\n\"\n)"},
+         {"()", "(a=1.5)", "(b_2=1, a=1)", "(a=1, b_2=null)", "(a=1, b_2=true)", "(a=1, c=2)", "(a=1, a=1)"}},
+        {"{\"properties\":{\"s\":{\"type\":\"string\"}}}",
+         {"()", "(s=\"\")", "(s=\"'\\\\\\\"\")"},
+         {"(s=\"\\/\")", "(s=\"\\ud83d\\ude00\")", "(s=\"\\u0000\")", "(s='a')", "(\"s\"=\"a\")", "(s:\"a\")", "{}"}},
+        {"{\"properties\":{\"e\":{\"enum\":[true,null,{\"a\":[false,\"b\"]},\"/\"]}}}",
+         {"(e=True)", "(e=None)", "(e={\"a\":[False,\"b\"]})", "(e=\"/\")"},
+         {"(e=true)", "(e={\"a\":[false,\"b\"]})", "(e=\"\\/\")"}},
+        {"{\"$ref\":\"#/$defs/t\",\"$defs\":{\"t\":{\"properties\":{\"kid\":{\"$ref\":\"#/$defs/t\"}}}}}",
+         {"()", "(kid={})", "(kid={\"kid\":{\"kid\":{}}})"},
+         {"(kid=())", "(kid=(kid={}))", "(kid=None)"}},
+        {"{\"anyOf\":[{\"required\":[\"x\"]},{\"required\":[\"y\"]}],\"type\":\"object\",\"properties\":{\"x\":{\"const\":1},"
+         "\"y\":"
+         "{\"const\":2}}}",
+         {"(x=1)", "(y=2)", "(x=1, y=2)"},
+         {"()", "(x=2)"}},
+        {"{\"type\":\"object\"}", {"()", "( )"}, {"(a=1)"}},
+        {"{\"description\":\"none\",\"additionalProperties\":true,\"required\":[\"n\"]}",
+         {"(n=1)", "(n={})"},
+         {"()", "(n=1, m=1)"}},
+    };
+    static const struct {
+        const char *schema, *part;
+    } refused[] = {
+        {"{\"properties\":{\"a-b\":{}}}", "tool#/a-b: the name cannot be that of an argument in Python"},
+        {"{\"properties\":{\"2a\":{}}}", "tool#/2a: the name"},
+        {"{\"properties\":{\"\":{}}}", "tool#/: the name"},
+        {"{\"properties\":{\"a\":{\"properties\":{\"b-c\":{\"not\":{}}}}}}", "tool#/a/b-c: keyword \"not\""},
+        {"{\"enum\":[{\"a\":1}]}", "tool#: keyword \"enum\" is not supported for all arguments"},
+        {"{\"$ref\":\"#\"}", "nested schemas"},
+        {"{\"type\":\"string\"}", "no text follows the grammar"},
+    };
+    check_rows_of(rows, sizeof rows / sizeof *rows, arguments_of);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        sl_grammar *g;
+        CHECK_ERR(read_arguments(json_loads(refused[i].schema, 0, NULL), &g), err, SL_ERR_UNSUPPORTED, refused[i].part);
+    }
+}
+
 // ---- random texts ----
 
 typedef struct tokens {
@@ -457,15 +521,52 @@ static const char *const schemas[] = {
     "\"unit\":{\"enum\":[\"C\",\"F\"]}},\"required\":[\"city\"]}},\"required\":[\"name\",\"parameters\"],"
     "\"additionalProperties\":false}",
 };
-enum { N_SCHEMAS = sizeof schemas / sizeof *schemas, N_TEXTS = 12 };
+static const char *const argument_schemas[] = {
+    ITEM,
+    "{\"properties\":{\"a\":{\"type\":[\"boolean\",\"null\"]},\"b\":{},\"c\":{\"type\":\"string\",\"pattern\":\"^[^a-z]{1,9}$"
+    "\"}},"
+    "\"required\":[\"b\",\"c\"]}",
+    "{\"properties\":{\"when\":{\"format\":\"date-time\"},\"deep\":{\"type\":\"array\",\"items\":" ITEM
+    ",\"maxItems\":3},\"e\":{\"enum\":[true,false,null,\"\\\"\",{\"a\":[true]}]}},\"required\":[\"e\"]}",
+    "{\"$ref\":\"#/$defs/"
+    "tree\",\"$defs\":{\"tree\":{\"type\":\"object\",\"properties\":{\"v\":{\"type\":\"number\"},\"kids\":{\"type\":"
+    "\"array\",\"items\":{\"$ref\":\"#/$defs/"
+    "tree\"}},\"free\":{\"type\":\"object\",\"additionalProperties\":{\"type\":\"string\","
+    "\"maxLength\":5},\"properties\":{}}},\"required\":[\"v\"]}}}",
+};
+enum {
+    N_SCHEMAS = sizeof schemas / sizeof *schemas,
+    N_ALL = N_SCHEMAS + sizeof argument_schemas / sizeof *argument_schemas,
+    N_TEXTS = 12
+};
 
-// Jansson reads every text, and Python's jsonschema accepts its value.
+// The value of a text as JSON: the text itself, or what the parser of calls reads from arguments, which the caller frees.
+static char *json_of(const sl_text *text, int is_arguments) {
+    api_calls calls = {0};
+    int is_call = 0;
+    char *json, *call = NULL;
+    if (!is_arguments) return text->data;
+    CHECK(asprintf(&call, "[f%.*s]", (int)text->n, text->data) > 0);
+    CHECK_OK(api_calls_of_python(call, strlen(call), &calls, &is_call, &err), err);
+    if (!is_call) FAIL("no call: %s", call);
+    CHECK(calls.n == 1 && (json = strdup(calls.items[0].arguments.data)) != NULL);
+    api_calls_free(&calls);
+    free(call);
+    return json;
+}
+
+// Jansson reads every text, and Python's jsonschema accepts its value. Python reads arguments as the parser of calls does.
 static void validated(void) {
-    static const char script[] = "import json, sys\n"
+    static const char script[] = "import ast, json, sys\n"
                                  "from jsonschema import Draft202012Validator as V\n"
                                  "n = 0\n"
                                  "for line in open(sys.argv[1], encoding='utf-8'):\n"
                                  "    row = json.loads(line)\n"
+                                 "    if row['call']:\n"
+                                 "        call = ast.parse('f' + row['call'], mode='eval').body\n"
+                                 "        read = {k.arg: ast.literal_eval(k.value) for k in call.keywords}\n"
+                                 "        if call.args or repr(read) != repr(json.loads(row['text'])):\n"
+                                 "            sys.exit(f\"{row['call']}: {row['text']}\")\n"
                                  "    v = V(json.loads(row['schema']), format_checker=V.FORMAT_CHECKER)\n"
                                  "    for e in v.iter_errors(json.loads(row['text'])):\n"
                                  "        sys.exit(f\"{row['schema']}: {row['text']}: {e.message}\")\n"
@@ -481,18 +582,22 @@ static void validated(void) {
     FILE *f = fopen(program, "w");
     CHECK(f && fputs(script, f) >= 0 && !fclose(f));
     CHECK((f = fopen(path, "w")) != NULL);
-    for (int i = 0; i < N_SCHEMAS; i++) {
-        sl_grammar *g = grammar_of(schemas[i]);
+    for (int i = 0; i < N_ALL; i++) {
+        int is_call = i >= N_SCHEMAS;
+        const char *schema = is_call ? argument_schemas[i - N_SCHEMAS] : schemas[i];
+        sl_grammar *g = is_call ? arguments_of(schema) : grammar_of(schema);
         sl_matcher *m;
         CHECK_OK(sl_matcher_new(g, t.trie, 0, &m, &err), err);
         for (int k = 0; k < N_TEXTS; k++) {
             sl_text text = {0};
             json_error_t e;
             random_text(&t, g, m, k < 2 ? 2 : 40, &text);
-            json_t *value = json_loadb(text.data, text.n, JSON_DECODE_ANY, &e);
-            if (!value) FAIL("%s: %.300s: %s", schemas[i], text.data, e.text);
+            char *json = json_of(&text, is_call);
+            json_t *value = json_loads(json, JSON_DECODE_ANY, &e);
+            if (!value) FAIL("%s: %.300s: %s", schema, json, e.text);
             json_decref(value);
-            json_t *row = json_pack("{s:s, s:s%}", "schema", schemas[i], "text", text.data, text.n);
+            json_t *row = json_pack("{s:s, s:s, s:s?}", "schema", schema, "text", json, "call", is_call ? text.data : NULL);
+            if (is_call) free(json);
             CHECK(row && !json_dumpf(row, f, 0) && fputc('\n', f) == '\n');
             json_decref(row);
             sl_text_free(&text);
@@ -505,7 +610,7 @@ static void validated(void) {
     CHECK((f = popen(command, "r")) != NULL);
     out[fread(out, 1, sizeof out - 1, f)] = 0;
     int status = pclose(f);
-    if (status || atoi(out) != N_SCHEMAS * N_TEXTS) FAIL("jsonschema: %.1500s", out);
+    if (status || atoi(out) != N_ALL * N_TEXTS) FAIL("jsonschema: %.1500s", out);
 }
 
 // ---- patterns: PCRE2 as the second implementation ----
@@ -549,11 +654,17 @@ static void patterns(void) {
 }
 
 static const test_case cases[] = {
-    {"values", 0, values},       {"objects", 0, objects},
-    {"arrays", 0, arrays},       {"combined", 0, combined},
-    {"keywords", 0, keywords},   {"refusals", 0, refusals},
-    {"numbers", 0, numbers},     {"patterns", 0, patterns},
-    {"validated", 0, validated}, {0},
+    {"values", 0, values},
+    {"objects", 0, objects},
+    {"arrays", 0, arrays},
+    {"combined", 0, combined},
+    {"keywords", 0, keywords},
+    {"refusals", 0, refusals},
+    {"numbers", 0, numbers},
+    {"patterns", 0, patterns},
+    {"arguments", 0, arguments},
+    {"validated", 0, validated},
+    {0},
 };
 extern const test_suite suite_json_schema;
 const test_suite suite_json_schema = {"json_schema", cases};

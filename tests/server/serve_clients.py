@@ -19,9 +19,41 @@ QUESTION = "The hidden number of the bay is 48213. What is the hidden number of 
 TOOLS = [{"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": {"type": "object"}}}]
 
 
+WEATHER = {"type": "object", "required": ["town", "days"], "properties": {
+    "town": {"enum": ["Oslo", "Rome"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9},
+    "dry": {"type": ["boolean", "null"]}}}
+
+
 class Server(sleigh_server.Server):
-    def __init__(self, *flags):
-        super().__init__(SLEIGH, MODEL, "-c", "4k", "-np", "4", *flags)
+    def __init__(self, *flags, model=MODEL):
+        super().__init__(SLEIGH, model, "-c", "4k", "-np", "4", *flags)
+
+
+def calling_servers():
+    """Servers whose templates teach calls in Python and calls of Mistral in both forms."""
+    for marks in [], ["[TOOL_CALLS]"], ["[TOOL_CALLS]", "[ARGS]"]:
+        with tempfile.TemporaryDirectory() as folder:
+            for name in os.listdir(MODEL):
+                path = os.path.abspath(os.path.join(MODEL, name))
+                if not name.startswith("tokenizer"):
+                    os.symlink(path, os.path.join(folder, name))
+                    continue
+                with open(path, encoding="utf-8") as f:
+                    text = f.read()
+                for i, mark in enumerate(marks):
+                    text = text.replace(f"<|reserved_special_token_{i}|>", mark)
+                with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
+                    f.write(text)
+            template = os.path.join(folder, "t.jinja")
+            with open(template, "w", encoding="utf-8") as f:
+                f.write("{# " + (" ".join(marks) or "func_name1(") + " #}{{ bos_token }}{{ messages[-1].content }}<|eot_id|>")
+            with Server("--chat-template", template, model=folder) as s:
+                yield s
+
+
+def check_weather(name, arguments):
+    assert name == "weather" and arguments["town"] in ("Oslo", "Rome") and 1 <= arguments["days"] <= 9, (name, arguments)
+    assert arguments.get("dry") in (True, False, None) and not set(arguments) - set(WEATHER["properties"]), arguments
 
 
 def alone(prompt, *flags):
@@ -134,6 +166,23 @@ def case_openai():
         next(iter(stream))
         stream.close()
         wait_for_end(s)
+    for s in calling_servers():
+        client = openai.OpenAI(base_url=s.url + "/v1", api_key="none", max_retries=0)
+        ask = {"model": "x", "messages": [{"role": "user", "content": "Hi"}], "temperature": 1.5, "seed": 2,
+               "tools": [*TOOLS, {"type": "function", "function": {"name": "weather", "parameters": WEATHER}}],
+               "tool_choice": {"type": "function", "function": {"name": "weather"}}}
+        whole = client.chat.completions.create(**ask).choices[0]
+        call, = whole.message.tool_calls
+        check_weather(call.function.name, json.loads(call.function.arguments))
+        assert whole.finish_reason == "tool_calls" and not whole.message.content
+        parts = [c for e in client.chat.completions.create(**ask, stream=True) for c in e.choices[0].delta.tool_calls or []]
+        assert "".join(c.function.arguments for c in parts) == call.function.arguments and parts[0].function.name == "weather"
+        response = client.responses.create(
+            model="x", input="Hi", temperature=1.5, tool_choice="required", parallel_tool_calls=False,
+            tools=[{"type": "function", "name": "weather", "parameters": WEATHER, "strict": True}])
+        call, = response.output
+        assert call.type == "function_call"
+        check_weather(call.name, json.loads(call.arguments))
 
 
 def case_anthropic():
@@ -155,6 +204,18 @@ def case_anthropic():
             raise AssertionError("no error")
         except anthropic.BadRequestError as e:
             assert "4096" in str(e)
+    for s in calling_servers():
+        client = anthropic.Anthropic(base_url=s.url, api_key="none", max_retries=0)
+        ask = {"model": "x", "max_tokens": 300, "messages": [{"role": "user", "content": "Hi"}], "extra_body": {"seed": 2},
+               "tools": [{"name": "weather", "input_schema": WEATHER}],
+               "tool_choice": {"type": "any", "disable_parallel_tool_use": True}}
+        for choice in ask["tool_choice"], {"type": "tool", "name": "weather"}:
+            use, = client.messages.create(**ask | {"tool_choice": choice}).content
+            assert use.type == "tool_use"
+            check_weather(use.name, use.input)
+            with client.messages.stream(**ask | {"tool_choice": choice}) as stream:
+                again, = stream.get_final_message().content
+            assert (again.name, again.input) == (use.name, use.input)
 
 
 def case_curl():

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "engine/engine_internal.h"
 #include "models/source.h"
+#include "tests/support/run_cli.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -19,6 +20,7 @@ static sl_model *model;
 static sl_engine *engine, *other; // the server's, and the one of server_answer_alone
 static sl_chat_template *template;
 static sl_sampling sampling;
+static sl_logit_bias biases[32];
 static serve_model served;
 static serve_server *server;
 static pthread_t thread;
@@ -86,6 +88,20 @@ void server_loaded(void) {
     for (int i = 0; server_ask("GET", "/health", NULL).status != 200; i++) CHECK(i < 1000), usleep(10000);
 }
 
+static void add_biases(const char *text, float bias) {
+    int n = 0;
+    for (int32_t id = 0; text && id < sl_model_n_vocab(model); id++) {
+        sl_text bytes = {0};
+        CHECK_OK(sl_token_bytes(sl_model_tokenizer(model), id, &bytes, &err), err);
+        int is_biased = bytes.n >= strlen(text) && !memcmp(bytes.data, text, strlen(text));
+        sl_text_free(&bytes);
+        if (!is_biased) continue;
+        CHECK(n < (int)(sizeof biases / sizeof *biases));
+        biases[n++] = (sl_logit_bias){.id = id, .bias = bias};
+    }
+    sampling.bias = biases, sampling.n_bias = n;
+}
+
 void server_start(const server_settings *o) {
     static const server_settings none;
     if (!o) o = &none;
@@ -99,6 +115,7 @@ void server_start(const server_settings *o) {
     CHECK_OK(sl_engine_new(model, &e, &engine, &err), err);
     CHECK_OK(sl_chat_load(sl_source_documents(model->source), o->chat_template, &template, &err), err);
     sampling = sl_model_sampling(model);
+    add_biases(o->biased, o->bias);
     served = (serve_model){.model = model,
                            .engine = engine,
                            .n_sequences = e.n_sequences,
@@ -141,6 +158,10 @@ serve_server *server_object(void) {
 
 const sl_model *server_model(void) {
     return model;
+}
+
+sl_sampling server_sampling(void) {
+    return sampling;
 }
 
 // ---- the client ----
@@ -250,6 +271,79 @@ void server_wait(const char *name, double value) {
         usleep(2000);
     }
     FAIL("%s: %g after 10 s, expected %g", name, now, value);
+}
+
+// ---- answers ----
+
+const json_t *server_member(const json_t *v, const char *path) {
+    char text[128], *rest = text;
+    snprintf(text, sizeof text, "%s", path);
+    for (char *name; v && (name = strsep(&rest, "/")) != NULL;)
+        v = json_is_array(v) ? json_array_get(v, (size_t)atoi(name)) : json_object_get(v, name);
+    return v;
+}
+
+const char *server_text_at(const json_t *v, const char *path) {
+    const char *s = json_string_value(server_member(v, path));
+    if (!s) FAIL("no text %s in %s", path, server_keep(json_dumps(v, 0)));
+    return s;
+}
+
+int server_sample_open(const char *path, const char *fields, int seed, int is_stream) {
+    char body[4096];
+    CHECK(snprintf(body, sizeof body, "{\"seed\": %d, \"temperature\": %s, \"stream\": %s, %s}", seed,
+                   strstr(path, "/messages") ? "1.0" : "1.5", is_stream ? "true" : "false", fields) < (int)sizeof body);
+    return server_open("POST", path, body);
+}
+
+server_reply server_sample(const char *path, const char *fields, int seed, int is_stream) {
+    server_reply r = server_read(server_sample_open(path, fields, seed, is_stream));
+    if (r.status != 200) FAIL("%s: %d %s", fields, r.status, r.body);
+    return r;
+}
+
+void server_check_refusals(const server_refusal *cases, size_t n) {
+    char body[2048];
+    for (size_t i = 0; i < n; i++) {
+        snprintf(body, sizeof body, "{%s}", cases[i].fields);
+        json_t *v = server_post(cases[i].path, 400, body);
+        const char *message = server_text_at(v, "error/message"), *param = cases[i].param;
+        if (!strstr(cases[i].path, "/messages")) CHECK_STR(server_text_at(v, "error/param"), param);
+        if (strncmp(message, param, strlen(param)) || !strstr(message, cases[i].part))
+            FAIL("%s: \"%s\" lacks %s", body, message, cases[i].part);
+    }
+    CHECK_INT(server_metric("vllm:prompt_tokens_total"), 0); // nothing ran
+}
+
+// ---- a model with special tokens ----
+
+static void copy_renamed(const char *file, const char *const *tokens) {
+    char path[256], old[64];
+    size_t n;
+    snprintf(path, sizeof path, "models/tiny/%s", file);
+    char *text = slurp(path, &n);
+    for (int i = 0; tokens[i]; i++) {
+        size_t n_old = (size_t)snprintf(old, sizeof old, "<|reserved_special_token_%d|>", i), n_new = strlen(tokens[i]);
+        CHECK(i < 10 && n_new <= n_old);
+        for (char *at = text; (at = strstr(at, old)) != NULL;) {
+            memmove(at + n_new, at + n_old, strlen(at + n_old) + 1);
+            memcpy(at, tokens[i], n_new);
+        }
+    }
+    spill(in_tmp(file), text, strlen(text));
+}
+
+const char *server_model_with(const char *const *tokens) {
+    static const char *const files[] = {"config.json", "model.safetensors", "generation_config.json"};
+    char folder[256], from[512];
+    CHECK(getcwd(folder, sizeof folder));
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        snprintf(from, sizeof from, "%s/models/tiny/%s", folder, files[i]);
+        if (access(in_tmp(files[i]), R_OK)) CHECK(!symlink(from, in_tmp(files[i])));
+    }
+    copy_renamed("tokenizer.json", tokens);
+    copy_renamed("tokenizer_config.json", tokens);
+    return test_tmp();
 }
 
 // ---- alone ----

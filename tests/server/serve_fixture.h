@@ -16,6 +16,8 @@ typedef struct server_settings {
     const char *chat_template;                      // NULL: the model's
     const char *slot_save_path;                     // NULL: none
     int keep_conversations;
+    const char *biased; // the tokens whose texts begin with this get the bias; NULL: none
+    float bias;
 } server_settings;
 
 void server_start(const server_settings *o); // NULL: zeros
@@ -27,6 +29,7 @@ char *server_keep(char *text);
 json_t *server_keep_json(json_t *v);
 serve_server *server_object(void);
 const sl_model *server_model(void);
+sl_sampling server_sampling(void); // the server's, which requests change
 
 typedef struct server_reply {
     int status; // 0: the connection ended without a whole answer
@@ -46,6 +49,21 @@ json_t *server_events(const server_reply *r);
 double server_metric(const char *name); // reads /metrics; name has no labels
 // Waits until the metric has this value, at most 10 s.
 void server_wait(const char *name, double value);
+
+const json_t *server_member(const json_t *v, const char *path); // "choices/0/message"; NULL: there is none
+const char *server_text_at(const json_t *v, const char *path);  // which must be there
+// Posts a body with these fields, a seed and a high temperature. The status must be 200.
+server_reply server_sample(const char *path, const char *fields, int seed, int is_stream);
+int server_sample_open(const char *path, const char *fields, int seed, int is_stream); // a connection with this request
+
+typedef struct server_refusal { // a body that is an error: its fields, the field to blame, a part of the message
+    const char *path, *fields, *param, *part;
+} server_refusal;
+// Each body gets the status 400 and a message that begins with the field. No request may have run on this server.
+void server_check_refusals(const server_refusal *cases, size_t n);
+
+// A copy of models/tiny in the folder of the case, whose tokenizer has these special tokens, at most 10, ended by NULL.
+const char *server_model_with(const char *const *tokens);
 
 // What the library gives for a prompt alone, in another engine than the server's, without a scheduler.
 typedef struct server_alone {

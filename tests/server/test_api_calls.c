@@ -1,6 +1,6 @@
 // tests/server/test_api_calls.c - calls of tools and reasoning in text: what each format says, and that cuts change nothing.
 #include "base/utf8.h"
-#include "server/api/tool_calls.h"
+#include "server/api/call_syntax.h"
 #include "tests/test.h"
 
 #include <stdlib.h>
@@ -143,6 +143,10 @@ static const example examples[] = {
     {API_CALLS_PYTHONIC, 0, "[f(a=01)]", "T([f(a=01)])"},
     {API_CALLS_PYTHONIC, 0, "[f(a=1", "T([f(a=1)"},
     {API_CALLS_PYTHONIC, 0, "See [f(a=1)]", "T(See [f(a=1)])"},
+    {API_CALLS_PYTHONIC, 0, "<|python_tag|>[f(a=True), other()]", "C0:f({\"a\": true})C1:other({})"},
+    {API_CALLS_PYTHONIC, 0, "Hm.<|python_tag|> [f(a=\"]\")]\n", "T(Hm.)C0:f({\"a\": \"]\"})"},
+    {API_CALLS_PYTHONIC, 0, "<|python_tag|>print([1])", "T(<|python_tag|>print([1]))"},
+    {API_CALLS_PYTHONIC, 0, "<|python_tag|>[f(1)]", "T(<|python_tag|>[f(1)])"},
     // mistral
     {API_CALLS_MISTRAL, 0,
      "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"other\", \"arguments\": {}}]",
@@ -158,6 +162,8 @@ static const example examples[] = {
     {API_CALLS_MISTRAL, 0, "[TOOL_CALLS]f\n{}", "T([TOOL_CALLS]f\n{})"},
     {API_CALLS_MISTRAL, 0, "[TOOL [1] [T", "T([TOOL [1] [T)"},
     {API_CALLS_MISTRAL, 0, "[TOOL_CALLS][]", "T([TOOL_CALLS][])"},
+    {API_CALLS_MISTRAL_ARGS, 0, "[TOOL_CALLS]f[ARGS]{\"a\": \"{[\"}[TOOL_CALLS]2.x[ARGS]{}", "C0:f({\"a\": \"{[\"})C1:2.x({})"},
+    {API_CALLS_MISTRAL_ARGS, 0, "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {}, \"id\": \"a1B2c3D4e\"}]", "C0:f({})"},
 };
 
 static json_t *tools(void) {
@@ -279,6 +285,28 @@ static void call_ids(void) {
     for (int i = 0; i < 2; i++) CHECK(strspn(a.id[i], "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz") == 9);
 }
 
+// A grammar can nest as deep as 1,024 rules, and the reader of its calls as deep as 1,024 brackets.
+static void deep_python(void) {
+    for (int n = 1000; n < 1100; n += 60) {
+        sl_text text = {0};
+        api_calls calls = {0};
+        sl_error e;
+        int is_call;
+        CHECK_OK(sl_text_append(&text, "[f(a=", 5, &e), e);
+        for (int i = 0; i < 2 * n; i++) CHECK_OK(sl_text_append(&text, i < n ? "[" : "]", 1, &e), e);
+        CHECK_OK(sl_text_append(&text, ")]", 2, &e), e);
+        CHECK_OK(api_calls_of_python(text.data, text.n, &calls, &is_call, &e), e);
+        CHECK_INT(is_call, n <= 1024);
+        api_calls_free(&calls), sl_text_free(&text);
+    }
+}
+
+static void names(void) {
+    static const char *const no[] = {"", "2a", "-a", "a b", "a(", "\xc3\xa9", "a\n"};
+    CHECK(api_is_python_name("f") && api_is_python_name("_a.b-c2"));
+    for (size_t i = 0; i < sizeof no / sizeof *no; i++) CHECK(!api_is_python_name(no[i]));
+}
+
 static void of_templates(void) {
     static const struct {
         const char *text;
@@ -289,6 +317,7 @@ static void of_templates(void) {
         {"'<tool_call>\\n<function=' + name", API_CALLS_NONE, 0},
         {"'<tool_call>' + name + '\\n<arg_key>'", API_CALLS_NONE, 0},
         {"{{- '[TOOL_CALLS] [' }}", API_CALLS_MISTRAL, 0},
+        {"{{- '[TOOL_CALLS]' + name + '[ARGS]' }}", API_CALLS_MISTRAL_ARGS, 0},
         {"'{\"name\": function name, \"parameters\": dictionary of argument name and its value}.'", API_CALLS_LLAMA3, 0},
         {"\"<|python_tag|>\"", API_CALLS_LLAMA3, 0},
         {"[func_name1(params_name1=params_value1, ...)]", API_CALLS_PYTHONIC, 0},
@@ -301,12 +330,18 @@ static void of_templates(void) {
     CHECK(api_prompt_opens_reasoning("a<think>\n", 9) && api_prompt_opens_reasoning("<think>", 7));
     CHECK(!api_prompt_opens_reasoning("<think>\n\n</think>\n\n", 19) && !api_prompt_opens_reasoning("think>", 6));
     CHECK(!api_prompt_opens_reasoning("", 0));
-    for (int f = API_CALLS_NONE; f <= API_CALLS_MISTRAL; f++)
+    for (int f = API_CALLS_NONE; f <= API_CALLS_MISTRAL_ARGS; f++)
         for (const char *const *m = api_call_marks((api_call_format)f); *m; m++) CHECK(**m == '<' || **m == '[');
 }
 
 static const test_case cases[] = {
-    {"formats", 0, formats}, {"random-texts", 0, random_texts}, {"ids", 0, call_ids}, {"templates", 0, of_templates}, {0},
+    {"formats", 0, formats},
+    {"random-texts", 0, random_texts},
+    {"ids", 0, call_ids},
+    {"templates", 0, of_templates},
+    {"deep-python", 0, deep_python},
+    {"names", 0, names},
+    {0},
 };
 extern const test_suite suite_api_calls;
 const test_suite suite_api_calls = {"api_calls", cases};

@@ -441,41 +441,13 @@ static void continuous_usage(void) {
     server_stop();
 }
 
-// Writes a file of the embedded model, with another name of a special token, into the folder of the case.
-static void rename_token(const char *file, const char *new) {
-    static const char old[] = "<|reserved_special_token_0|>";
-    const size_t n_new = strlen(new);
-    char path[256];
-    size_t n;
-    snprintf(path, sizeof path, "models/tiny/%s", file);
-    char *text = slurp(path, &n);
-    for (char *at = text; (at = strstr(at, old)) != NULL;) {
-        memmove(at + n_new, at + sizeof old - 1, strlen(at + sizeof old - 1) + 1);
-        memcpy(at, new, n_new);
-    }
-    spill(in_tmp(file), text, strlen(text));
-}
-
-// A copy of the embedded model whose tokenizer has this special token.
-static const char *model_with_mark(const char *mark) {
-    static const char *const files[] = {"config.json", "model.safetensors", "generation_config.json"};
-    char folder[256], from[512];
-    CHECK(getcwd(folder, sizeof folder));
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        snprintf(from, sizeof from, "%s/models/tiny/%s", folder, files[i]);
-        if (!access(from, R_OK)) CHECK(!symlink(from, in_tmp(files[i])));
-    }
-    rename_token("tokenizer.json", mark);
-    rename_token("tokenizer_config.json", mark);
-    return test_tmp();
-}
-
 // Special tokens that begin a call are text for the parser of calls, and are left out of other answers.
 static void marks(void) {
     static const char template[] = "{# <|python_tag|> #}{{ bos_token }}{{ messages[0].content }}<|eot_id|>";
     char fields[512];
     spill(in_tmp("t.jinja"), template, strlen(template));
-    server_start(&(server_settings){.chat_template = in_tmp("t.jinja"), .model = model_with_mark("<|python_tag|>")});
+    server_start(&(server_settings){.chat_template = in_tmp("t.jinja"),
+                                    .model = server_model_with((const char *const[]){"<|python_tag|>", NULL})});
     int id = sl_tokenizer_find(sl_model_tokenizer(server_model()), "<|python_tag|>");
     CHECK(id >= 0);
     for (int has_tools = 0; has_tools < 2; has_tools++) {
@@ -496,7 +468,8 @@ static void format_after_reasoning(void) {
     static const char template[] = "{{ bos_token }}{{ messages[0].content }}{# </think> #}<think>\n";
     char fields[512];
     spill(in_tmp("t.jinja"), template, strlen(template));
-    server_start(&(server_settings){.chat_template = in_tmp("t.jinja"), .model = model_with_mark("</think>")});
+    server_start(&(server_settings){.chat_template = in_tmp("t.jinja"),
+                                    .model = server_model_with((const char *const[]){"</think>", NULL})});
     int id = sl_tokenizer_find(sl_model_tokenizer(server_model()), "</think>");
     CHECK(id >= 0);
     int n_thoughts = 0;

@@ -1,8 +1,7 @@
 // tests/server/test_serve_formats.c - structured output over HTTP: every format in every dialect against the library alone,
-// calls of tools that the request forces, and formats that are errors.
+// and formats that are errors.
 #include "tests/server/serve_fixture.h"
 #include "tests/support/schema_documents.h"
-#include "tests/support/run_cli.h"
 
 #include <regex.h>
 #include <stdlib.h>
@@ -14,43 +13,20 @@ enum { SEEDS = 3, MOST_TOKENS = 300 };
 
 // ---- requests ----
 
-static const json_t *member(const json_t *v, const char *path) { // "choices/0/message"
-    char text[128], *rest = text;
-    snprintf(text, sizeof text, "%s", path);
-    for (char *name; v && (name = strsep(&rest, "/")) != NULL;)
-        v = json_is_array(v) ? json_array_get(v, (size_t)atoi(name)) : json_object_get(v, name);
-    return v;
-}
-
-static const char *text_at(const json_t *v, const char *path) {
-    const char *s = json_string_value(member(v, path));
-    if (!s) FAIL("no text %s in %s", path, server_keep(json_dumps(v, 0)));
-    return s;
-}
-
-static server_reply ask(const char *path, const char *fields, int seed, int is_stream) {
-    char body[4096];
-    CHECK(snprintf(body, sizeof body, "{\"seed\": %d, \"temperature\": %s, \"stream\": %s, %s}", seed,
-                   strstr(path, "/messages") ? "1.0" : "1.5", is_stream ? "true" : "false", fields) < (int)sizeof body);
-    server_reply r = server_ask("POST", path, body);
-    if (r.status != 200) FAIL("%s: %d %s", body, r.status, r.body);
-    return r;
-}
-
 static json_t *whole(const char *path, const char *fields, int seed) {
-    server_reply r = ask(path, fields, seed, 0);
+    server_reply r = server_sample(path, fields, seed, 0);
     return server_json(&r);
 }
 
 // The texts at a path of all events, joined.
 static const char *streamed(const char *path, const char *fields, int seed, const char *at) {
-    server_reply r = ask(path, fields, seed, 1);
+    server_reply r = server_sample(path, fields, seed, 1);
     sl_text text = {0};
     json_t *e;
     size_t i;
     CHECK_OK(sl_text_append(&text, "", 0, &err), err);
     json_array_foreach(server_events(&r), i, e) {
-        const json_t *part = member(e, at);
+        const json_t *part = server_member(e, at);
         if (json_is_string(part)) CHECK_OK(sl_text_append(&text, json_string_value(part), json_string_length(part), &err), err);
     }
     return server_keep(text.data);
@@ -112,8 +88,8 @@ static void check_alone(const format_row *row, const json_t *answer, int seed) {
     q.sampling = sl_model_sampling(server_model()), q.sampling.temp = 1.5f;
     const server_alone alone = server_answer_alone(&q);
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)alone.hash);
-    CHECK_STR(text_at(answer, "choices/0/text"), alone.text);
-    CHECK_STR(text_at(answer, "usage/attention/answers/0/logits_hash"), hash);
+    CHECK_STR(server_text_at(answer, "choices/0/text"), alone.text);
+    CHECK_STR(server_text_at(answer, "usage/attention/answers/0/logits_hash"), hash);
     sl_ids_free(&ids), sl_grammar_free(g);
 }
 
@@ -123,10 +99,10 @@ static void formats(void) {
         const char *fields = fields_of("\"prompt\": \"The bay is\"", "max_tokens", rows[k].field);
         for (int seed = 0; seed < SEEDS; seed++) {
             json_t *v = whole("/v1/completions", fields, seed);
-            const char *text = text_at(v, "choices/0/text");
+            const char *text = server_text_at(v, "choices/0/text");
             check_text(&rows[k], text);
             check_alone(&rows[k], v, seed);
-            if (rows[k].kind != SL_GRAMMAR_JSON_OBJECT) CHECK_STR(text_at(v, "choices/0/finish_reason"), "stop");
+            if (rows[k].kind != SL_GRAMMAR_JSON_OBJECT) CHECK_STR(server_text_at(v, "choices/0/finish_reason"), "stop");
             CHECK_STR(streamed("/v1/completions", fields, seed, "choices/0/text"), text);
         }
     }
@@ -153,7 +129,7 @@ static void dialects(void) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *fields = fields_of(cases[i].prompt, cases[i].limit, cases[i].field);
         for (int seed = 0; seed < SEEDS; seed++) {
-            const char *text = text_at(whole(cases[i].path, fields, seed), cases[i].at);
+            const char *text = server_text_at(whole(cases[i].path, fields, seed), cases[i].at);
             check_document(text);
             CHECK_STR(streamed(cases[i].path, fields, seed, cases[i].delta), text);
         }
@@ -161,103 +137,11 @@ static void dialects(void) {
     server_stop();
 }
 
-// ---- calls ----
-
-#define TOOLS                                                                                                                  \
-    "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"now\"}}, {\"type\": \"function\", \"function\": {"        \
-    "\"name\": \"\xc3\xa9t\xc3\xa9\", \"parameters\": {\"type\": \"object\", \"properties\": {\"town\": {\"$ref\": "           \
-    "\"#/$defs/town\"}, \"days\": {\"type\": \"integer\", \"minimum\": 1, \"maximum\": 9}}, \"required\": [\"town\", "         \
-    "\"days\"], \"$defs\": {\"town\": {\"enum\": [\"Oslo\", \"Rome\"]}}}}}]"
-
-// A server whose chat template has this mark, which tells the form of calls.
-static void start_with(const char *mark) {
-    char template[128];
-    int n = snprintf(template, sizeof template, "{# %s #}{{ bos_token }}{{ messages[0].content }}<|eot_id|>", mark);
-    spill(in_tmp("t.jinja"), template, (size_t)n);
-    server_start(&(server_settings){.chat_template = in_tmp("t.jinja")});
-}
-
-static void check_call(const char *name, const char *arguments, const char *want_name) {
-    json_t *v = json_loads(arguments, JSON_REJECT_DUPLICATES, NULL);
-    const char *town = json_string_value(json_object_get(v, "town"));
-    json_int_t days = json_integer_value(json_object_get(v, "days"));
-    CHECK(json_is_object(v));
-    if (*want_name) CHECK_STR(name, want_name);
-    if (!strcmp(name, "now"))
-        CHECK_INT(json_object_size(v), 0);
-    else
-        CHECK(json_object_size(v) == 2 && town && (!strcmp(town, "Oslo") || !strcmp(town, "Rome")) && days >= 1 && days <= 9);
-    json_decref(v);
-}
-
-static void check_forced(const char *choice, const char *want_name) {
-    char fields[2048];
-    snprintf(fields, sizeof fields, "\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], %s, \"tool_choice\": %s", TOOLS,
-             choice);
-    for (int seed = 0; seed < SEEDS; seed++) {
-        json_t *v = whole("/v1/chat/completions", fields, seed);
-        const char *name = text_at(v, "choices/0/message/tool_calls/0/function/name");
-        const char *arguments = text_at(v, "choices/0/message/tool_calls/0/function/arguments");
-        CHECK_INT(json_array_size(member(v, "choices/0/message/tool_calls")), 1);
-        CHECK_STR(text_at(v, "choices/0/finish_reason"), "tool_calls");
-        const json_t *content = member(v, "choices/0/message/content");
-        CHECK(!json_string_length(content));
-        check_call(name, arguments, want_name);
-        CHECK_STR(streamed("/v1/chat/completions", fields, seed, "choices/0/delta/tool_calls/0/function/name"), name);
-        CHECK_STR(streamed("/v1/chat/completions", fields, seed, "choices/0/delta/tool_calls/0/function/arguments"), arguments);
-    }
-}
-
-static void check_anthropic(void) {
-    static const char fields[] =
-        "\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], \"max_tokens\": 200, \"tool_choice\": {\"type\": \"any\"}, "
-        "\"tools\": [{\"name\": \"f\", \"input_schema\": {\"type\": \"object\", \"properties\": {\"a\": {\"type\": "
-        "\"boolean\"}}, \"required\": [\"a\"]}}]";
-    json_t *v = whole("/v1/messages", fields, 1);
-    CHECK_STR(text_at(v, "stop_reason"), "tool_use");
-    CHECK_STR(text_at(v, "content/0/name"), "f");
-    CHECK(json_is_boolean(member(v, "content/0/input/a")));
-}
-
-static void check_template(const char *mark) {
-    start_with(mark);
-    check_forced("\"required\"", "");
-    check_forced("{\"type\": \"function\", \"function\": {\"name\": \"now\"}}", "now");
-    check_forced("{\"type\": \"function\", \"function\": {\"name\": \"\xc3\xa9t\xc3\xa9\"}}", "\xc3\xa9t\xc3\xa9");
-    check_anthropic();
-    server_stop();
-}
-
-static void forced_hermes(void) {
-    check_template("<tool_call>");
-}
-
-static void forced_llama3(void) {
-    check_template("<|python_tag|>");
-}
-
 // ---- errors ----
 
-typedef struct bad_format {
-    const char *path, *fields, *param, *part;
-} bad_format;
-
-static void check_errors(const bad_format *cases, size_t n) {
-    char body[2048];
-    for (size_t i = 0; i < n; i++) {
-        snprintf(body, sizeof body, "{%s}", cases[i].fields);
-        json_t *v = server_post(cases[i].path, 400, body);
-        const char *message = text_at(v, "error/message");
-        CHECK_STR(text_at(v, "error/param"), cases[i].param);
-        if (strncmp(message, cases[i].param, strlen(cases[i].param)) || !strstr(message, cases[i].part))
-            FAIL("%s: \"%s\" lacks %s", body, message, cases[i].part);
-    }
-    CHECK_INT(server_metric("vllm:prompt_tokens_total"), 0); // nothing ran
-}
-
 static void errors(void) {
-    static const char path[] = "/v1/completions", chat[] = "/v1/chat/completions";
-    static const bad_format cases[] = {
+    static const char path[] = "/v1/completions";
+    static const server_refusal cases[] = {
         {path, "\"prompt\": \"a\", \"json_schema\": {\"type\": \"objct\"}", "json_schema", "objct"},
         {path, "\"prompt\": \"a\", \"structured_outputs\": {\"json\": {\"properties\": {\"x\": {\"not\": {}}}}}",
          "structured_outputs", "schema#/x: keyword \"not\" is not supported"},
@@ -269,34 +153,11 @@ static void errors(void) {
         {path, "\"prompt\": \"a\", \"grammar\": \"root ::= \\\"a\\\"\\nb ::= [a\"", "grammar", "line 2, column 9"},
         {path, "\"prompt\": \"a\", \"grammar\": \"root ::= root \\\"a\\\" | \\\"b\\\"\"", "grammar", "left-recursive"},
         {path, "\"prompt\": \"a\", \"structured_outputs\": {\"regex\": \"a(?=b)\"}", "structured_outputs", "column 3"},
-        {chat,
-         "\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"tool_choice\": \"required\", \"tools\": [{\"type\": "
-         "\"function\", \"function\": {\"name\": \"f\", \"parameters\": {\"properties\": {\"x\": {\"not\": {}}}}}}]",
-         "tools", "tool-0#/x: keyword \"not\" is not supported"},
     };
-    start_with("<tool_call>");
-    check_errors(cases, sizeof cases / sizeof *cases);
+    server_start(NULL);
+    server_check_refusals(cases, sizeof cases / sizeof *cases);
     server_stop();
 }
 
-// Calls that need a special token, or that the template does not teach.
-static void unforced(void) {
-    static const char *const templates[] = {NULL, "tests/chat/families/mistral-nemo.jinja"};
-    static const bad_format row = {
-        "/v1/chat/completions",
-        "\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"tool_choice\": \"required\", " TOOLS, "tool_choice",
-        "hermes or llama3_json"};
-    for (size_t i = 0; i < sizeof templates / sizeof *templates; i++) {
-        server_start(&(server_settings){.chat_template = templates[i]});
-        check_errors(&row, 1);
-        server_stop();
-    }
-}
-
-const test_suite suite_serve_formats = {"serve_formats", (const test_case[]){{"formats", 0, formats},
-                                                                             {"dialects", 0, dialects},
-                                                                             {"forced-hermes", 0, forced_hermes},
-                                                                             {"forced-llama3", 0, forced_llama3},
-                                                                             {"errors", 0, errors},
-                                                                             {"unforced", 0, unforced},
-                                                                             {0}}};
+const test_suite suite_serve_formats = {
+    "serve_formats", (const test_case[]){{"formats", 0, formats}, {"dialects", 0, dialects}, {"errors", 0, errors}, {0}}};
