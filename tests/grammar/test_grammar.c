@@ -178,12 +178,12 @@ static void check_random(int has_rules, int n_grammars, size_t most_bytes) {
 
 static void random_grammars(void) {
     test_draw_from(test_seed);
-    check_random(1, 100, 0);
+    check_random(1, 40, 0);
 }
 
 static void random_regexes(void) {
     test_draw_from(test_seed + 1);
-    check_random(0, 60, 0);
+    check_random(0, 30, 0);
 }
 
 static void little_memory(void) {

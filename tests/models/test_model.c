@@ -36,9 +36,9 @@ static int equal_bits(const float *a, const float *b, int n) {
 // ---- the engine, on the embedded model ----
 
 static void chunked_prefill(void) { // equal bits with any chunk size, at and around page boundaries
-    static const int lengths[] = {1, 255, 256, 257, 700}, chunks[] = {1024, 256, 100, 17};
+    static const int lengths[] = {1, 255, 256, 257, 520}, chunks[] = {1024, 256, 100, 17};
     model_fixture first = fixture_open("models/tiny", "dense", 1024, 1, chunks[0], 0, 0);
-    int32_t *ids = test_ids(700, first.n_vocab, test_seed);
+    int32_t *ids = test_ids(520, first.n_vocab, test_seed);
     float *want = malloc(first.n_vocab * sizeof *want), *got = malloc(first.n_vocab * sizeof *got);
     for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++) {
         sl_session *s = model_fixture_session(&first, 0);
@@ -98,7 +98,7 @@ static void batch_invariance(void) {
 
 static void seeds_and_threads(void) {
     static const char *methods[] = {"dense", "santa", "santa-strat", "santa-sys", "santa-prop", "santa-flash"};
-    enum { N = 600, STEPS = 8 };
+    enum { N = 300, STEPS = 8 };
     for (size_t m = 0; m < sizeof methods / sizeof *methods; m++) {
         float *out[4];
         static const struct {
@@ -329,7 +329,7 @@ static void seed_after_a_parameter_change(void) {
     static const char *const from[] = {"dense", "santa-sys:S=9", "santa-pps:S=24", "magicpig:K=5:L=20", "santa-sys:S=9"};
     static const char *const to[] = {"santa-sys:S=8", "santa-sys:S=8", "santa-pps:S=24:budget=variance", "magicpig:K=5:L=21",
                                      "magicpig:K=5:L=21"};
-    enum { N = 600, STEPS = 3 };
+    enum { N = 300, STEPS = 3 };
     for (int m = 0; m < 5; m++) {
         float *out[3];
         for (int i = 0; i < 3; i++) { // changed; opened with it; opened with it and another seed
