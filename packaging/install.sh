@@ -32,11 +32,9 @@ link() { # link TO TARGET
 tree() { # tree FOLDER TARGET [TESTS]: the files of a folder, or those that pass tests of find
     from=$1 to=$2
     shift 2
-    find "$from" -type f "$@" | sed 's|/[^/]*$||' | LC_ALL=C sort -u | while IFS= read -r dir; do
-        folder "$to${dir#"$from"}"
-        find "$dir" -maxdepth 1 -type f "$@" | sed "s|^$from|$to|" >>"$made"
-        find "$dir" -maxdepth 1 -type f "$@" -perm -u+x -exec install -m 755 -t "$dest$to${dir#"$from"}" {} +
-        find "$dir" -maxdepth 1 -type f "$@" ! -perm -u+x -exec install -m 644 -t "$dest$to${dir#"$from"}" {} +
+    find "$from" -type f "$@" | LC_ALL=C sort | while IFS= read -r file; do
+        if [ -x "$file" ]; then mode=755; else mode=644; fi
+        put $mode "$file" "$to${file#"$from"}"
     done
 }
 symbols() { # symbols OPTION TARGET: strips a file if STRIP names a program
