@@ -371,6 +371,7 @@ static void prose_tokenizer_library(void) {
 
 // Every answer of a document follows from the text before it, and the embedded model answers such questions in `sleigh eval`.
 static void prose_needles(void) {
+    skip_with_sanitizers();
     self_test("prose_needles.py");
 }
 

@@ -19,14 +19,18 @@ static model_fixture fixture_open(const char *dir, const char *attn, int n_ctx, 
 }
 
 // Prefills ids and decodes n_steps greedily. Writes the last logits to out[n_vocab].
-static void run_greedy(model_fixture *r, sl_session *s, const int32_t *ids, int n, int n_steps, float *out, int32_t *tokens) {
-    CHECK_OK(sl_prefill(s, ids, n, NULL, &err), err);
+static void decode_greedy(model_fixture *r, sl_session *s, int n_steps, float *out, int32_t *tokens) {
     for (int i = 0; i < n_steps; i++) {
         int32_t id = test_argmax(sl_session_logits(s, NULL), r->n_vocab);
         if (tokens) tokens[i] = id;
         CHECK_OK(sl_decode(&s, 1, &id, &err), err);
     }
     memcpy(out, sl_session_logits(s, NULL), r->n_vocab * sizeof *out);
+}
+
+static void run_greedy(model_fixture *r, sl_session *s, const int32_t *ids, int n, int n_steps, float *out, int32_t *tokens) {
+    CHECK_OK(sl_prefill(s, ids, n, NULL, &err), err);
+    decode_greedy(r, s, n_steps, out, tokens);
 }
 
 static int equal_bits(const float *a, const float *b, int n) {
@@ -62,13 +66,15 @@ static void batch_of_8(const char *attn) {
     enum { B = 8, STEPS = 6 };
     static const int lengths[B] = {1, 40, 255, 256, 257, 300, 511, 640};
     model_fixture r = fixture_open("models/tiny", attn, 1024, B, 0, 0, 7);
-    sl_session *batch[B];
-    int32_t *ids[B], next[B];
+    sl_session *batch[B], *alone[B];
+    int32_t next[B];
     float *want = malloc((size_t)B * r.n_vocab * sizeof *want), *got = malloc(r.n_vocab * sizeof *got);
     for (int i = 0; i < B; i++) {
-        ids[i] = test_ids(lengths[i], r.n_vocab, test_seed + i);
+        int32_t *ids = test_ids(lengths[i], r.n_vocab, test_seed + i);
         batch[i] = model_fixture_session(&r, 100 + i);
-        CHECK_OK(sl_prefill(batch[i], ids[i], lengths[i], NULL, &err), err);
+        CHECK_OK(sl_prefill(batch[i], ids, lengths[i], NULL, &err), err);
+        CHECK_OK(sl_session_fork(batch[i], lengths[i], 100 + i, &alone[i], &err), err);
+        free(ids);
     }
     for (int step = 0; step < STEPS; step++) {
         for (int i = 0; i < B; i++) next[i] = test_argmax(sl_session_logits(batch[i], NULL), r.n_vocab);
@@ -79,11 +85,9 @@ static void batch_of_8(const char *attn) {
         sl_session_free(batch[i]);
     }
     for (int i = 0; i < B; i++) {
-        sl_session *s = model_fixture_session(&r, 100 + i);
-        run_greedy(&r, s, ids[i], lengths[i], STEPS, got, NULL);
+        decode_greedy(&r, alone[i], STEPS, got, NULL);
         if (!equal_bits(got, want + (size_t)i * r.n_vocab, r.n_vocab)) FAIL("%s: sequence %d alone gives other bits", attn, i);
-        sl_session_free(s);
-        free(ids[i]);
+        sl_session_free(alone[i]);
     }
     model_fixture_close(&r);
     free(want), free(got);

@@ -356,7 +356,7 @@ static void every_method(void) {
         if (!is_listed(name)) FAIL("the table lacks %s", name);
         CHECK_OK(sl_engine_set_attention(r.engine, name, &err), err);
         CHECK_OK(sl_session_fork(s, n, 0, &fork, &err), err);
-        for (int step = 0; step < 2; step++) CHECK_OK(sl_decode(&fork, 1, &ids[step], &err), err);
+        for (int step = 0; step < (SANITIZED ? 1 : 2); step++) CHECK_OK(sl_decode(&fork, 1, &ids[step], &err), err);
         CHECK_OK(sl_session_check_logits(fork, &err), err);
         sl_session_free(fork);
     }
