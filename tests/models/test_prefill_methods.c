@@ -50,9 +50,9 @@ static void prefill_twice(model_fixture *r, const int32_t *ids, int before, int 
 // A mask with all blocks gives the bits of dense attention: in segments, with any chunk size, in two calls, and where a session
 // continues in the middle of a segment.
 static void check_full_masks(const char *device) {
-    static const int segments[] = {1024, 300, 128}, chunks[] = {1024, 200, 128}, calls[][2] = {{0, 700}, {123, 577}, {1, 511}};
+    static const int segments[] = {1024, 300, 128}, chunks[] = {1024, 200, 128}, calls[][2] = {{0, 450}, {123, 327}, {1, 301}};
     model_fixture first = open_on(device, 1024);
-    int32_t *ids = test_ids(700, first.n_vocab, test_seed);
+    int32_t *ids = test_ids(450, first.n_vocab, test_seed);
     float *want = malloc(first.n_vocab * sizeof *want), *got = malloc(first.n_vocab * sizeof *got);
     for (int c = 0; c < 3; c++) {
         model_fixture r = open_on(device, chunks[c]);
