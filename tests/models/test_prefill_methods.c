@@ -112,16 +112,16 @@ static void check_sparse_chunks(const char *device) {
     static const int chunks[] = {1024, 200, 128};
     model_fixture r[3];
     for (int c = 0; c < 3; c++) r[c] = open_on(device, chunks[c]);
-    int32_t *ids = test_ids(900, r[0].n_vocab, test_seed);
+    int32_t *ids = test_ids(700, r[0].n_vocab, test_seed);
     size_t n_vocab = r[0].n_vocab;
     float *dense = malloc(n_vocab * sizeof *dense), *out[3];
     for (int c = 0; c < 3; c++) out[c] = malloc(n_vocab * sizeof *out[c]);
-    prefill_twice(&r[0], ids, 77, 823, dense);
+    prefill_twice(&r[0], ids, 77, 623, dense);
     for (int m = 0; m < n_methods; m++) {
         for (int c = 0; c < 3; c++) {
             set_prefill(&r[c], methods[m], NULL, 512);
             sl_engine_reset_stats(r[c].engine);
-            prefill_twice(&r[c], ids, 77, 823, out[c]);
+            prefill_twice(&r[c], ids, 77, 623, out[c]);
             if (!equal_bits(out[c], out[0], n_vocab)) FAIL("%s in chunks of %d: other bits", methods[m], chunks[c]);
         }
         CHECK(!equal_bits(out[0], dense, n_vocab));
