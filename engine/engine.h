@@ -131,6 +131,8 @@ int sl_session_common(const sl_session *session, const int32_t *ids, int n); // 
 // prefill leaves.
 int sl_session_keep(const sl_session *session, const int32_t *ids, int n, int n_prefill);
 int sl_session_n_prefilled(const sl_session *session); // the first tokens, up to the first that a decode step appended
+// Pages of the KV cache that n sessions of one engine hold. A page that several of them share counts once.
+int sl_sessions_n_pages(const sl_session *const *sessions, int n);
 // The work of attention in decode steps since the last reset.
 const sl_attn_stats *sl_engine_attn_stats(const sl_engine *engine);
 void sl_engine_reset_stats(sl_engine *engine);

@@ -232,6 +232,24 @@ void sl_session_free(sl_session *s) {
 int sl_session_n_tokens(const sl_session *s) {
     return s->kv.n_tokens;
 }
+
+// Sessions share only pages of equal beginnings, so a shared page has the same place in each of them.
+static int is_first_holder(const sl_session *const *sessions, int i, int place) {
+    const int32_t page = sessions[i]->kv.pages[place];
+    int is_first = 1;
+    if (sessions[i]->engine->device.pool.refs[page] == 1) return 1;
+    for (int k = 0; k < i; k++)
+        if (place < sessions[k]->kv.n_pages) is_first &= sessions[k]->kv.pages[place] != page;
+    return is_first;
+}
+
+int sl_sessions_n_pages(const sl_session *const *sessions, int n) {
+    int n_pages = 0;
+    for (int i = 0; i < n; i++)
+        for (int place = 0; place < sessions[i]->kv.n_pages; place++) n_pages += is_first_holder(sessions, i, place);
+    return n_pages;
+}
+
 const int32_t *sl_session_ids(const sl_session *s) {
     return s->ids;
 }

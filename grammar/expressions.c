@@ -5,13 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum { LITERAL, CLASS, SEQUENCE, CHOICE, REPEAT, RULE, TOKEN } expr_kind;
+typedef enum { LITERAL, CLASS, SEQUENCE, CHOICE, REPEAT, RULE, PLACE, TOKEN } expr_kind;
 
 typedef struct expr {
     expr_kind kind;
-    int32_t a;    // LITERAL: offset in texts; CLASS: index in ranges; SEQUENCE, CHOICE: index in parts; REPEAT: e; RULE: its
-                  // number; TOKEN: its id
-    int32_t n;    // LITERAL, CLASS, SEQUENCE, CHOICE: how many
+    // a: LITERAL: offset in texts; CLASS: index in ranges; SEQUENCE, CHOICE: index in parts; REPEAT, PLACE: e; RULE: its number;
+    // TOKEN: its id
+    // n: LITERAL, CLASS, SEQUENCE, CHOICE: how many; PLACE: offset of its name in places
+    int32_t a, n;
     int min, max; // REPEAT
 } expr;
 
@@ -20,9 +21,10 @@ enum { SET_SLOTS = 4 * SL_GRAMMAR_MOST_SETS, MOST_EMITTED = 4 * SL_GRAMMAR_MOST_
 struct sl_builder {
     int rc;
     sl_error *err;
+    const char *place; // what is being read; NULL: no part that has a name
     expr *exprs;
     int32_t n_exprs, cap_exprs;
-    sl_text texts;
+    sl_text texts, places;
     sl_char_range *ranges;
     int32_t n_ranges, cap_ranges;
     sl_ids parts, bodies; // bodies: [n_rules] the expression of a rule, -1: none
@@ -35,13 +37,18 @@ struct sl_builder {
     uint16_t *set_slots; // [SET_SLOTS] a set's number + 1
 };
 
+static sl_expr fail_size(sl_builder *b, int32_t most, const char *what) {
+    const char *place = b->place ? b->place : "";
+    return sl_builder_fail(b, sl_fail(b->err, SL_ERR_UNSUPPORTED, "%s%sthe grammar has more than %d %s", place,
+                                      *place ? ": with it " : "", most, what));
+}
+
 // Makes room for one more element. Returns 0 after an error.
 static int room(sl_builder *b, void *array, int32_t n, int32_t *cap, size_t size, int32_t most, const char *what) {
     void **data = array;
     if (b->rc || n < *cap) return !b->rc;
     int32_t grown = *cap ? 2 * *cap : 64;
-    if (n >= most)
-        return sl_builder_fail(b, sl_fail(b->err, SL_ERR_UNSUPPORTED, "the grammar has more than %d %s", most, what)), 0;
+    if (n >= most) return fail_size(b, most, what), 0;
     void *p = realloc(*data, (size_t)grown * size);
     if (!p) return sl_builder_fail(b, sl_fail(b->err, SL_ERR_MEMORY, "a grammar of %d %s: out of memory", grown, what)), 0;
     *data = p;
@@ -58,7 +65,7 @@ static sl_expr add(sl_builder *b, expr e) {
 static void free_builder(sl_builder *b) {
     for (size_t i = 0; i < b->bodies.n; i++) free(b->names[i].text);
     free(b->names), free(b->exprs), free(b->ranges), free(b->set_slots);
-    sl_text_free(&b->texts), sl_ids_free(&b->parts), sl_ids_free(&b->bodies), sl_ids_free(&b->edges);
+    sl_text_free(&b->texts), sl_text_free(&b->places), sl_ids_free(&b->parts), sl_ids_free(&b->bodies), sl_ids_free(&b->edges);
     sl_grammar_free(b->g);
     free(b);
 }
@@ -90,9 +97,7 @@ sl_expr sl_builder_fail(sl_builder *b, int code) {
 
 sl_expr sl_expr_literal(sl_builder *b, const char *bytes, size_t n) {
     if (b->rc || n == 0) return 0;
-    if (b->texts.n + n > SL_GRAMMAR_MOST_NODES)
-        return sl_builder_fail(
-            b, sl_fail(b->err, SL_ERR_UNSUPPORTED, "the grammar has more than %d bytes of text", SL_GRAMMAR_MOST_NODES));
+    if (b->texts.n + n > SL_GRAMMAR_MOST_NODES) return fail_size(b, SL_GRAMMAR_MOST_NODES, "bytes of text");
     int32_t at = (int32_t)b->texts.n;
     sl_builder_fail(b, sl_text_append(&b->texts, bytes, n, b->err));
     return add(b, (expr){LITERAL, at, (int32_t)n, 0, 0});
@@ -133,9 +138,7 @@ sl_expr sl_expr_set(sl_builder *b, sl_char_set *set, int is_inverted, sl_chars_f
 static sl_expr add_list(sl_builder *b, expr_kind kind, const sl_expr *parts, size_t n) {
     int32_t at = (int32_t)b->parts.n;
     if (b->rc || n == 1) return b->rc ? 0 : parts[0];
-    if (b->parts.n + n > SL_GRAMMAR_MOST_EXPRS)
-        return sl_builder_fail(
-            b, sl_fail(b->err, SL_ERR_UNSUPPORTED, "the grammar has more than %d parts", SL_GRAMMAR_MOST_EXPRS));
+    if (b->parts.n + n > SL_GRAMMAR_MOST_EXPRS) return fail_size(b, SL_GRAMMAR_MOST_EXPRS, "parts");
     for (size_t i = 0; i < n; i++) sl_parts_push(b, &b->parts, parts[i]);
     return add(b, (expr){kind, at, (int32_t)n, 0, 0});
 }
@@ -176,6 +179,17 @@ sl_expr sl_expr_token(sl_builder *b, int32_t id) {
     return add(b, (expr){TOKEN, id, 0, 0, 0});
 }
 
+void sl_builder_enter(sl_builder *b, const char *place) {
+    b->place = place;
+}
+
+sl_expr sl_builder_leave(sl_builder *b, sl_expr e) {
+    int32_t at = (int32_t)b->places.n;
+    if (!b->rc) b->rc = sl_text_append(&b->places, b->place, strlen(b->place) + 1, b->err);
+    b->place = NULL;
+    return add(b, (expr){PLACE, e, at, 0, 0});
+}
+
 int sl_builder_rule(sl_builder *b, const char *name, size_t n) {
     int32_t rule = (int32_t)b->bodies.n;
     if (!room(b, &b->names, rule, &b->cap_names, sizeof *b->names, SL_GRAMMAR_MOST_RULES, "rules")) return 0;
@@ -210,9 +224,7 @@ static int32_t find_set(sl_builder *b, const sl_byte_set *set) {
     uint32_t slot = (uint32_t)sl_fnv1a(SL_FNV1A_START, set, sizeof *set) % SET_SLOTS;
     for (; b->set_slots[slot]; slot = (slot + 1) % SET_SLOTS)
         if (!memcmp(&b->g->sets[b->set_slots[slot] - 1], set, sizeof *set)) return b->set_slots[slot] - 1;
-    if (b->n_sets == SL_GRAMMAR_MOST_SETS)
-        return sl_builder_fail(b, sl_fail(b->err, SL_ERR_UNSUPPORTED, "the grammar has more than %d different sets of bytes",
-                                          SL_GRAMMAR_MOST_SETS));
+    if (b->n_sets == SL_GRAMMAR_MOST_SETS) return fail_size(b, SL_GRAMMAR_MOST_SETS, "different sets of bytes");
     b->g->sets[b->n_sets] = *set;
     b->set_slots[slot] = (uint16_t)++b->n_sets;
     return b->n_sets - 1;
@@ -227,24 +239,27 @@ static int32_t add_bytes(sl_builder *b, unsigned lo, unsigned hi, int32_t next) 
 // A class becomes a set of first bytes for each node that may follow them. Equal nodes behind a first byte are one node.
 typedef struct class_graph {
     sl_builder *b;
-    int32_t next, first_node; // nodes of the class begin with this one
-    sl_byte_set set[64];      // a range of characters has at most 8 sequences with different nodes behind the first byte, and
-    int32_t to[64];           // the sequences of several ranges are mostly equal
+    int32_t next;
+    sl_byte_set set[64]; // a range of characters has at most 8 sequences with different nodes behind the first byte, and
+    int32_t to[64];      // the sequences of several ranges are mostly equal
     int n;
-    sl_ids nodes; // the nodes of full sets
+    sl_ids nodes;      // the nodes of full sets
+    sl_key_sets later; // what nodes of later bytes have: a range of bytes and the next node
+    sl_ids later_nodes;
 } class_graph;
 
 static int32_t find_bytes(class_graph *c, unsigned lo, unsigned hi, int32_t next) {
-    sl_builder *b = c->b;
-    const sl_grammar *g = b->g;
-    for (int32_t i = c->first_node; i < g->n_nodes; i++) {
-        const sl_byte_set *s = &g->sets[g->nodes[i].a];
-        int is_equal =
-            g->nodes[i].b == next && (lo == 0 || !sl_byte_set_has(s, lo - 1)) && (hi == 255 || !sl_byte_set_has(s, hi + 1));
-        for (unsigned x = lo; is_equal && x <= hi; x++) is_equal = sl_byte_set_has(s, x);
-        if (is_equal) return i;
-    }
-    return add_bytes(b, lo, hi, next);
+    uint64_t key = (uint64_t)next << 16 | lo << 8 | hi;
+    uint32_t id = 0;
+    int rc = sl_key_sets_find(&c->later, &(sl_keys){&key, 1, 1}, &id, c->b->err);
+    if (rc) return sl_builder_fail(c->b, rc);
+    if (id == c->later_nodes.n) sl_parts_push(c->b, &c->later_nodes, add_bytes(c->b, lo, hi, next));
+    return c->b->rc ? 0 : c->later_nodes.data[id];
+}
+
+// A part more of the graph. The number of nodes does not bound the time, because parts can share nodes or have none.
+static void count_emitted(sl_builder *b) {
+    if (++b->n_emitted > MOST_EMITTED) fail_size(b, MOST_EMITTED, "repeated parts");
 }
 
 static void flush_class(class_graph *c) {
@@ -256,6 +271,7 @@ static void flush_class(class_graph *c) {
 static void add_sequence(void *ctx, const sl_byte_ranges *r) {
     class_graph *c = ctx;
     int32_t to = c->next;
+    count_emitted(c->b);
     if (c->b->rc) return;
     for (int i = r->n - 1; i > 0; i--) to = find_bytes(c, r->lo[i], r->hi[i], to);
     int at = 0;
@@ -269,11 +285,12 @@ static void add_sequence(void *ctx, const sl_byte_ranges *r) {
 }
 
 static int32_t emit_class(sl_builder *b, const expr *e, int32_t next) {
-    class_graph c = {.b = b, .next = next, .first_node = b->g->n_nodes};
+    class_graph c = {.b = b, .next = next};
     for (int32_t i = 0; i < e->n && !b->rc; i++) sl_utf8_ranges(b->ranges[e->a + i], add_sequence, &c);
     flush_class(&c);
     int32_t node = c.nodes.n == 1 ? c.nodes.data[0] : add_split(b, c.nodes.data, c.nodes.n);
-    sl_ids_free(&c.nodes);
+    sl_ids_free(&c.nodes), sl_ids_free(&c.later_nodes);
+    sl_key_sets_free(&c.later);
     return node;
 }
 
@@ -285,6 +302,7 @@ static int has_bytes(const sl_builder *b, sl_expr index, int *n_left) {
     int n = 0;
     if ((*n_left)-- <= 0) return 0;
     if (e->kind == RULE) return b->bodies.data[e->a] >= 0 && has_bytes(b, b->bodies.data[e->a], n_left);
+    if (e->kind == PLACE) return has_bytes(b, e->a, n_left);
     if (e->kind == REPEAT) return e->min > 0 && has_bytes(b, e->a, n_left);
     if (e->kind == LITERAL) return e->n > 0;
     if (e->kind == CLASS || e->kind == TOKEN) return 1;
@@ -327,12 +345,17 @@ static int32_t emit_choice(sl_builder *b, const expr *e, int32_t next) {
     return node;
 }
 
+static int32_t emit_place(sl_builder *b, const expr *e, int32_t next) {
+    b->place = b->places.data + e->n;
+    next = emit(b, e->a, next);
+    b->place = NULL;
+    return next;
+}
+
 // The node of a text of the expression with node `next` behind it. Readers bound the depth of expressions.
 static int32_t emit(sl_builder *b, sl_expr index, int32_t next) {
     const expr e = b->exprs[index];
-    if (++b->n_emitted > MOST_EMITTED)
-        sl_builder_fail(
-            b, sl_fail(b->err, SL_ERR_UNSUPPORTED, "the repetitions of the grammar have more than %d parts", MOST_EMITTED));
+    count_emitted(b);
     if (b->rc) return 0;
     switch (e.kind) {
     case LITERAL:
@@ -352,6 +375,8 @@ static int32_t emit(sl_builder *b, sl_expr index, int32_t next) {
         return emit_repeat(b, &e, next);
     case TOKEN:
         return add_node(b, SL_NODE_TOKEN, e.a, next);
+    case PLACE:
+        return emit_place(b, &e, next);
     default:
         return add_node(b, SL_NODE_CALL, e.a, next);
     }

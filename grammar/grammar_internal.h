@@ -1,6 +1,6 @@
 // grammar/grammar_internal.h - the interfaces between the parts of a grammar. Only grammar/* and its tests include it.
 //
-// The parts, lowest first: utf8_ranges.c, expressions.c (what readers build), rule_graph.c (the finished grammar), key_sets.c,
+// The parts, lowest first: utf8_ranges.c, key_sets.c, expressions.c (what readers build), rule_graph.c (the finished grammar),
 // automaton.c (states), token_trie.c, matcher.c; text_reader.c and the readers regex.c, json_texts.c, number_range.c,
 // schema_merge.c, json_schema.c, gbnf.c; grammar_texts.c.
 #ifndef SLEIGH_GRAMMAR_INTERNAL_H
@@ -80,6 +80,11 @@ void sl_char_set_add(sl_builder *b, sl_char_set *set, uint32_t lo, uint32_t hi);
 // JSON string does. Frees the set.
 typedef sl_expr (*sl_chars_fn)(sl_builder *b, const sl_char_range *ranges, int n);
 sl_expr sl_expr_set(sl_builder *b, sl_char_set *set, int is_inverted, sl_chars_fn chars);
+
+// A part that messages about the size of the grammar name. It has no such part in it. sl_builder_leave returns the expression
+// e, which was made since sl_builder_enter, with this name.
+void sl_builder_enter(sl_builder *b, const char *place);
+sl_expr sl_builder_leave(sl_builder *b, sl_expr e);
 
 #define SL_LITERAL(b, text) sl_expr_literal(b, text, sizeof(text) - 1)
 #define SL_PARTS(...) (const sl_expr[]){__VA_ARGS__}, sizeof((const sl_expr[]){__VA_ARGS__}) / sizeof(sl_expr)

@@ -93,7 +93,9 @@ static sl_expr read_format(sl_schema_reader *r, const char *name) {
 static sl_expr read_pattern(sl_schema_reader *r, const json_t *pattern) {
     char what[200];
     snprintf(what, sizeof what, "%.50s#%.100s: pattern", r->what, r->path.n ? r->path.data : "");
-    return sl_regex_read(r->b, what, json_string_value(pattern), json_string_length(pattern), sl_expr_json_class, 1);
+    sl_builder_enter(r->b, what);
+    return sl_builder_leave(
+        r->b, sl_regex_read(r->b, what, json_string_value(pattern), json_string_length(pattern), sl_expr_json_class, 1));
 }
 
 static sl_expr read_string(sl_schema_reader *r, const json_t *schema) {

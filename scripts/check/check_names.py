@@ -14,6 +14,7 @@ Without files, the script also checks the links of all pages, and follows the na
 page of docs/ and results/. Each page of results/ must begin with five lines, and its question and answer must be a row of
 results/README.md. The script prints one line for each fault, and then exits with 1."""
 import fnmatch
+import functools
 import glob
 import itertools
 import os
@@ -41,11 +42,17 @@ def words(name):
     return ["".join(x) for x in itertools.product(*parts)]
 
 
-def exists(name, page, files):
+@functools.cache
+def matches(pattern, files):
+    if "*" not in pattern:
+        return pattern in files
+    return any(fnmatch.fnmatch(x, pattern) for x in files)
+
+
+def exists(name, page, files, names):
     if "/" not in name:
-        return any(fnmatch.fnmatch(os.path.basename(x), name) for x in files)
-    paths = (name, os.path.normpath(os.path.join(os.path.dirname(page), name)))
-    return any(fnmatch.fnmatch(x, p) for p in paths for x in files)
+        return matches(name, names)
+    return any(matches(p, files) for p in (name, os.path.normpath(os.path.join(os.path.dirname(page), name))))
 
 
 def text_to_check(page, line):
@@ -109,10 +116,11 @@ def faults_of_results():
 
 def main():
     os.chdir(ROOT)
-    files, faults = tracked(), 0
+    files, faults = frozenset(tracked()), 0
+    names = frozenset(os.path.basename(x) for x in files)
     pages = sys.argv[1:]
     if pages == ["--sources"]:
-        pages = [x for x in files if x.endswith((".c", ".cc", ".cu", ".cuh", ".h"))]
+        pages = [x for x in sorted(files) if x.endswith((".c", ".cc", ".cu", ".cuh", ".h"))]
     elif not pages:
         pages = ["README.md", "CONTRIBUTING.md", ".ci/run"]
         pages += sorted(glob.glob("docs/*.md") + glob.glob("scripts/**/*.sh", recursive=True) + glob.glob("scripts/**/*.py", recursive=True))
@@ -120,7 +128,8 @@ def main():
         with open(page, encoding="utf-8") as f:
             lines = f.readlines()
             quoted = re.findall(r"^```c (\S+)\n(.*?)^```$", "".join(lines), re.M | re.S)
-            made = [x for x, _ in quoted if x not in files]  # a page's example (check_example.py)
+            made = {x for x, _ in quoted if x not in files}  # a page's example (check_example.py)
+            known, bases = files | made, names | {os.path.basename(x) for x in made}
             for name, text in quoted:
                 if name in files and text not in open(name, encoding="utf-8").read():
                     print(f"{page}: {name} does not contain the lines that the page quotes")
@@ -133,7 +142,7 @@ def main():
                     name = name.removeprefix("build/")
                     if re.search(r"NAME|FILE", name):  # a placeholder
                         continue
-                    if not all(exists(x, page, files + made) for x in words(name)):
+                    if not all(exists(x, page, known, bases) for x in words(name)):
                         print(f"{page}:{number}: {name} does not exist")
                         faults += 1
     if not sys.argv[1:]:

@@ -51,9 +51,6 @@ typedef struct http_handler {
     void *ctx;
     // A whole request that passed all checks.
     void (*request)(void *ctx, http_exchange *x);
-    // The client left or was too slow before the owner had given the whole answer, or the server stops. Called once for such an
-    // exchange. The owner may run at the same time, also within its http_release. NULL: not called.
-    void (*gone)(void *ctx, http_exchange *x);
     // The body of an error that the server answers by itself: a text from malloc, of *n bytes, and its content type. path: of
     // the request. NULL, or a NULL result: OpenAI's error JSON.
     char *(*error)(void *ctx, const char *path, int status, const char *message, size_t *n, const char **type);
@@ -88,14 +85,12 @@ typedef struct http_request {
     const char *method; // "GET"
     const char *path;   // decoded, without the query
     const char *id;     // x-request-id; NULL: not given. The server sends it back
-    const char *peer;   // numeric address of the client
     const char *body;   // [n_body], then a NUL. NULL: no body, or taken
     size_t n_body;
 } http_request;
 
 const http_request *http_request_of(const http_exchange *x);
-// Only within http_handler.request. A header or a field of the query; NULL: not given.
-const char *http_header(const http_exchange *x, const char *name);
+// Only within http_handler.request. A field of the query; NULL: not given.
 const char *http_query(const http_exchange *x, const char *name);
 // Only within http_handler.request. The caller frees the body. NULL: there is none.
 char *http_take_body(http_exchange *x, size_t *n);
@@ -120,7 +115,7 @@ int http_stream_begin(http_exchange *x, int status, const char *type, const http
 int http_stream_send(http_exchange *x, const void *bytes, size_t n);
 int http_stream_end(http_exchange *x);
 
-// 1: the client is gone, and no answer can reach it.
+// 1: the client left or was too slow before the owner had given the whole answer, or the server stops. No answer can reach it.
 int http_gone(const http_exchange *x);
 
 // Another owner. Each owner calls http_release once. If the last owner releases an exchange without an answer, the client gets

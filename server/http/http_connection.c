@@ -1,7 +1,6 @@
 // server/http/http_connection.c - a connection and its phases. All of it runs on the HTTP thread.
 #include "server/http/http_internal.h"
 
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
@@ -24,13 +23,12 @@ static int watch_hang_up(http_connection *c) {
     return epoll_ctl(c->server->epoll, EPOLL_CTL_ADD, c->fd, &event);
 }
 
-http_connection *http_connection_new(http_server *s, int fd, const struct sockaddr_storage *address, socklen_t n) {
+http_connection *http_connection_new(http_server *s, int fd, const struct sockaddr_storage *address) {
     http_connection *c = calloc(1, sizeof *c);
     if (!c) return NULL;
     c->server = s;
     c->fd = fd;
     c->address = *address;
-    if (getnameinfo((const struct sockaddr *)address, n, c->peer, sizeof c->peer, NULL, 0, NI_NUMERICHOST)) c->peer[0] = 0;
     probe_dead_peers(fd);
     if (watch_hang_up(c)) return free(c), NULL;
     http_connection_enter(c, HTTP_NEW);
@@ -73,18 +71,11 @@ void http_connection_cut(http_connection *c) {
     http_connection_resume(c);
 }
 
-void http_exchange_tell(http_exchange *x) {
-    if (!http_gone(x) || x->told) return;
-    x->told = 1;
-    if (x->handler.gone) x->handler.gone(x->handler.ctx, x);
-}
-
 void http_connection_lose(http_connection *c) {
     http_exchange *x = c->exchange;
     if (!x) return;
     http_exchange_lose(x, 0);
     if (http_gone(x)) http_connection_cut(c);
-    http_exchange_tell(x);
 }
 
 void http_connection_end_request(http_connection *c) {
@@ -96,7 +87,6 @@ void http_connection_end_request(http_connection *c) {
     c->to_discard = 0;
     if (!x) return;
     http_exchange_lose(x, 0);
-    http_exchange_tell(x);
     c->exchange = NULL;
     x->connection = NULL;
     atomic_fetch_sub(&s->n_exchanges, 1);

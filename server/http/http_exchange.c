@@ -30,7 +30,7 @@ static size_t text_size(const char *text) {
 
 http_exchange *http_exchange_new(http_server *s, const http_request *r, sl_text *body) {
     http_exchange *x = calloc(1, sizeof *x);
-    char *at = x ? malloc(text_size(r->method) + text_size(r->path) + text_size(r->id) + text_size(r->peer)) : NULL;
+    char *at = x ? malloc(text_size(r->method) + text_size(r->path) + text_size(r->id)) : NULL;
     if (!at) return free(x), NULL;
     x->text = at;
     x->server = s;
@@ -40,7 +40,6 @@ http_exchange *http_exchange_new(http_server *s, const http_request *r, sl_text 
     x->request = (http_request){.method = put_text(&at, r->method),
                                 .path = put_text(&at, r->path),
                                 .id = put_text(&at, r->id),
-                                .peer = put_text(&at, r->peer),
                                 .body = body->data,
                                 .n_body = body->n};
     *body = (sl_text){0};
@@ -109,11 +108,11 @@ static int owner_answers(const http_exchange *x) {
 
 // Call it with x->lock.
 static void lose(http_exchange *x, int is_slow) {
-    x->gone = 1;
     sl_text_free(&x->out);
     x->sent = 0;
     atomic_fetch_add(&x->server->n_gone, 1);
     if (is_slow) atomic_fetch_add(&x->server->n_slow, 1);
+    x->gone = 1; // last: the counts have the exchange when others see this
 }
 
 void http_exchange_lose(http_exchange *x, int is_slow) {
@@ -137,10 +136,6 @@ int http_gone(const http_exchange *x) {
 
 const http_request *http_request_of(const http_exchange *x) {
     return &x->request;
-}
-
-const char *http_header(const http_exchange *x, const char *name) {
-    return MHD_lookup_connection_value(x->connection->mhd, MHD_HEADER_KIND, name);
 }
 
 const char *http_query(const http_exchange *x, const char *name) {
@@ -235,8 +230,8 @@ int http_stream_send(http_exchange *x, const void *bytes, size_t n) {
         SL_CHECK(x->state == HTTP_STREAMING);
         if (n > x->largest_piece) x->largest_piece = n;
         if (x->out.n - x->sent + n > x->server->options.max_unread + x->largest_piece) {
-            wake(x); // the HTTP thread cuts the connection
             lose(x, 1);
+            wake(x); // the HTTP thread finds it gone, and cuts the connection. The server lives: it waits for this lock
         } else if (!(rc = append(x, bytes, n)) && n) {
             wake(x);
         }

@@ -33,7 +33,6 @@ typedef struct http_connection {
     struct MHD_Connection *mhd;
     int fd;
     struct sockaddr_storage address;
-    char peer[64]; // address, as text
 
     http_phase phase;
     double since;        // when the phase began, or when the client took a byte of the answer
@@ -72,7 +71,6 @@ struct http_exchange {
     http_request request;
     char *text;                  // what request points to, except the body
     http_connection *connection; // HTTP thread only; NULL: the request has ended
-    int told;                    // HTTP thread only: the handler knows that the exchange is gone
 
     pthread_mutex_t lock; // guards the fields below
     http_state state;
@@ -137,16 +135,14 @@ http_exchange *http_server_next_woken(http_server *s, http_exchange *x);
 // ---- http_connection.c ----
 
 // The connection that MHD_add_connection makes next. NULL: no memory
-http_connection *http_connection_new(http_server *s, int fd, const struct sockaddr_storage *address, socklen_t n);
+http_connection *http_connection_new(http_server *s, int fd, const struct sockaddr_storage *address);
 void http_connection_free(http_connection *c);
 void http_connection_enter(http_connection *c, http_phase phase);
 void http_connection_resume(http_connection *c);
 // Shuts the connection down; the library closes it in its next run.
 void http_connection_cut(http_connection *c);
-// Makes the connection's exchange gone if the owner has not given the whole answer, tells the handler, and cuts the connection.
+// Makes the connection's exchange gone if the owner has not given the whole answer, and then cuts the connection.
 void http_connection_lose(http_connection *c);
-// Tells the handler, once, that an exchange is gone.
-void http_exchange_tell(http_exchange *x);
 // Frees what belongs to the request.
 void http_connection_end_request(http_connection *c);
 

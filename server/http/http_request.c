@@ -130,7 +130,7 @@ static int is_printable(const char *s) {
 static int hand_over(http_connection *c, const char *path, const char *method) {
     http_server *s = c->server;
     const char *id = header(c, "x-request-id");
-    http_request r = {.method = method, .path = path, .id = id && is_printable(id) ? id : NULL, .peer = c->peer};
+    http_request r = {.method = method, .path = path, .id = id && is_printable(id) ? id : NULL};
     size_t n_body = c->body.n;
     http_exchange *x = http_exchange_new(s, &r, &c->body);
     if (!x) return 0;

@@ -53,7 +53,7 @@ static void add_connection(http_server *s, int fd, const struct sockaddr_storage
     const http_options *o = &s->options;
     long n_open = s->n_connections;
     int is_full = o->max_address_connections && count_address(s, address) >= o->max_address_connections;
-    http_connection *c = n_open < o->max_connections + EXTRA_CONNECTIONS ? http_connection_new(s, fd, address, n) : NULL;
+    http_connection *c = n_open < o->max_connections + EXTRA_CONNECTIONS ? http_connection_new(s, fd, address) : NULL;
     if (!c) {
         close(fd);
         return;
@@ -205,7 +205,6 @@ static void run_woken(http_server *s) {
         http_connection *c = x->connection;
         if (c) http_connection_resume(c);
         if (c && http_gone(x)) http_connection_cut(c); // too slow
-        http_exchange_tell(x);
         http_exchange_unref(x);
     }
 }

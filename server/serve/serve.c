@@ -57,6 +57,7 @@ void serve_free(serve_server *s) {
     free(s->active);
     free(s->slots);
     free(s->running);
+    free(s->held);
     for (int i = 0; s->prompts && i < s->n_sequences; i++) sl_cached_prompt_free(&s->prompts[i]);
     free(s->prompts);
     free(s->props);
@@ -107,9 +108,10 @@ static int start(serve_server *s, const serve_model *m, sl_error *err) {
     s->n_sequences = m->n_sequences;
     s->slots = calloc((size_t)s->n_sequences, sizeof *s->slots);
     s->running = calloc((size_t)s->n_sequences, sizeof *s->running);
+    s->held = calloc((size_t)s->n_sequences, sizeof *s->held);
     s->prompts = calloc((size_t)s->n_sequences, sizeof *s->prompts);
     s->conversations = serve_conversations_new(s->options.keep_conversations);
-    if (!rc && !(s->slots && s->running && s->prompts && s->conversations))
+    if (!rc && !(s->slots && s->running && s->held && s->prompts && s->conversations))
         rc = sl_fail(err, SL_ERR_MEMORY, "server: out of memory");
     if (!rc && sl_model_tokenizer(m->model)) rc = warm_grammars(m->engine, err);
     return rc ? rc : serve_info_make(s, err);

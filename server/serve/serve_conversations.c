@@ -11,7 +11,7 @@
 #include <string.h>
 
 typedef struct serve_conversation {
-    char *name; // the id, a newline and the cache_salt
+    char *name; // name_of
     sl_session *session;
     int is_busy; // an answer uses the session
     double used; // time of the last request, in ms
@@ -44,11 +44,11 @@ void serve_conversations_free(serve_server *s) {
     s->conversations = NULL;
 }
 
+// The id and the cache_salt as one text. Both may have any characters, so the length of the id comes first.
 static char *name_of(const api_request *q) {
-    size_t n = strlen(q->conversation_id), n_salt = q->cache_salt ? strlen(q->cache_salt) : 0;
-    char *name = malloc(n + n_salt + 2);
-    if (name) snprintf(name, n + n_salt + 2, "%s\n%s", q->conversation_id, q->cache_salt ? q->cache_salt : "");
-    return name;
+    const char *salt = q->cache_salt ? q->cache_salt : "";
+    char *name = NULL;
+    return asprintf(&name, "%zu %s%s", strlen(q->conversation_id), q->conversation_id, salt) < 0 ? NULL : name;
 }
 
 static serve_conversation *find(serve_server *s, const char *name) {

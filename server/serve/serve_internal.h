@@ -117,6 +117,7 @@ struct serve_server {
     int n_active, cap_active;
     sl_text out;                              // bytes to send
     serve_choice **running;                   // [n_sequences] the running answer of each slot; NULL: none
+    const sl_session **held;                  // [n_sequences] the sessions of the running answers, for a moment
     struct serve_conversation *conversations; // [n_conversations], at most options.keep_conversations
     int n_conversations;
     sl_cached_prompt *prompts; // [n_sequences] the last prompt of each slot, with options.slot_save_path

@@ -181,13 +181,22 @@ static void show_slot(serve_slot *slot, const serve_choice *c) {
     memcpy(slot->id, c->request->id, sizeof slot->id);
 }
 
+static int n_held(serve_server *s) { // pages of the running answers
+    int n = 0;
+    for (int i = 0; i < s->n_sequences; i++)
+        if (s->running[i]) s->held[n++] = sl_job_session(s->running[i]->job);
+    return sl_sessions_n_pages(s->held, n);
+}
+
 static void show(serve_server *s) {
     sl_scheduler_stats now = sl_scheduler_stats_of(s->scheduler);
+    int held = n_held(s);
     pthread_mutex_lock(&s->lock);
     const sl_scheduler_stats *before = &s->metrics.scheduler;
     double n_tokens = (double)(now.prompt_tokens - before->prompt_tokens + now.generated_tokens - before->generated_tokens);
     if (n_tokens > 0) serve_observe(&s->metrics, SERVE_STEP_TOKENS, n_tokens);
     s->metrics.scheduler = now;
+    s->metrics.n_held = held;
     s->n_waiting = n_waiting(s);
     for (int i = 0; i < s->n_sequences; i++) {
         s->slots[i] = (serve_slot){0};

@@ -89,10 +89,9 @@ static void print_vllm(printer *p, const serve_metrics *m, const serve_gauges *g
     static const char *const reasons[] = {"stop", "length", "abort", "error"};
     static const char success[] = "vllm:request_success_total";
     const sl_scheduler_stats *s = &m->scheduler;
-    int n_used = s->n_pages - s->n_free - s->n_cached;
     one(p, "vllm:num_requests_running", "gauge", s->n_prefilling + s->n_decoding, "Answers that run.");
     one(p, "vllm:num_requests_waiting", "gauge", g->n_waiting, "Requests that wait for their turn.");
-    one(p, "vllm:kv_cache_usage_perc", "gauge", s->n_pages ? (double)n_used / s->n_pages : 0,
+    one(p, "vllm:kv_cache_usage_perc", "gauge", s->n_pages ? (double)m->n_held / s->n_pages : 0,
         "Share of the KV cache that running answers hold; 1 is all of it.");
     one(p, "vllm:num_preemptions_total", "counter", 0, "Answers that lost their rows; Sleigh takes no rows away.");
     one(p, "vllm:prefix_cache_queries_total", "counter", (double)s->query_tokens,

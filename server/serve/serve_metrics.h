@@ -33,6 +33,7 @@ typedef struct serve_metrics { // initialise with zeros
     uint64_t layer_steps, certified;               // stated errors of these answers
     double stated_error, stated_error_max;         // sum; largest
     sl_scheduler_stats scheduler;
+    int n_held; // pages of the KV cache that running answers hold
 } serve_metrics;
 
 void serve_observe(serve_metrics *m, serve_histogram h, double value);

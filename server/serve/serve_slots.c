@@ -122,6 +122,15 @@ static json_t *erase(serve_server *s, const serve_request *r) {
     return json_pack("{s:i, s:i}", "id_slot", r->slot.id, "n_erased", n);
 }
 
+// Messages begin with the path of the file. A client gets its name only: the folder is the server's own matter.
+static void hide_folder(const serve_request *r, sl_error *why) {
+    sl_error shown; // the folder as a message writes it
+    sl_fail(&shown, why->code, "%.*s", (int)(r->slot.name - r->slot.path), r->slot.path);
+    const size_t n = strlen(shown.message);
+    for (const char *at; (at = strstr(why->message, shown.message));)
+        sl_fail(why, why->code, "%.*s%s", (int)(at - why->message), why->message, at + n);
+}
+
 void serve_slots_run(serve_server *s, serve_request *r) {
     sl_error why = {0};
     api_error e;
@@ -130,10 +139,12 @@ void serve_slots_run(serve_server *s, serve_request *r) {
         serve_reply_json(r->x, 200, v);
         return;
     }
-    if (why.code)
+    if (why.code) {
+        hide_folder(r, &why);
         api_fail_of(&e, &why);
-    else
+    } else {
         api_no_memory(&e);
+    }
     if (why.code == SL_ERR_IO && r->slot.action == RESTORE)
         e.status = 400; // the server cannot open the file that the client names
     serve_refuse(r, &e);

@@ -207,7 +207,7 @@ static void sparse_prefill(void) {
                  {"xattention:stride=8:threshold=0.3", NULL},
                  {"threshold:lambda=0.5", NULL}};
     char text[8192], setup[256], blocks[256];
-    snprintf(text, sizeof text, "%s", long_text(45));
+    snprintf(text, sizeof text, "%s", long_text(26));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 #define ATTN "generate", "-m", tiny(), "-p", text, "-n", "2", "--temp", "0", "--attn-prefill", cases[i].attn
         result r = RUN(ATTN), in_parts = RUN(ATTN, "-ub", "128", "-t", "1");

@@ -91,7 +91,7 @@ static void errors(void) {
         result r = run_args(NULL, args);
         check_error(&r, 2, cases[i].part);
     }
-    result large = RUN("bench", "decode", "-m", tiny(), "-b", "1,1024", "-d", "120k");
+    result large = RUN("bench", "decode", "-m", tiny(), "-b", "1,1024", "-d", "120k", "--memory-rate", "30");
     check_error(&large, 1, "--batch 1024 at --depth 122880: ");
     result r = RUN("bench", "decode");
     check_error(&r, 2, "--model is required");

@@ -182,6 +182,7 @@ static void next_tokens(void) {
     spill(in_tmp("two.jsonl"), file, strlen(file));
     json_t *out = compare_json(in_tmp("two.jsonl"), list, NULL);
     lab l;
+    float *dense[2] = {NULL}; // the same for every method
     CHECK_OK(sl_model_load(tiny(), NULL, &l.model, &err), err);
     l.n_vocab = sl_model_config(l.model)->n_vocab;
     for (int m = 0; m < N_METHODS; m++) {
@@ -201,18 +202,19 @@ static void next_tokens(void) {
                 n = n_prompt + ids_of(json_object_get(prompt, "dense"), "ids", path + n_prompt);
                 CHECK_INT(n, n_prompt + N_NEW);
             }
-            float *dense = forced_logits(&l, "dense", path, n, n_dense, (uint32_t)i, &unused);
+            if (!dense[i]) dense[i] = forced_logits(&l, "dense", path, n, n_dense, (uint32_t)i, &unused);
             float *method = forced_logits(&l, methods[m], path, n, n_dense, (uint32_t)i, &read);
             expected alone = {0};
-            add_steps(&alone, &l, dense, method, path + n_dense + 1, n - 1 - n_dense, n_prompt - n_dense - 1);
+            add_steps(&alone, &l, dense[i], method, path + n_dense + 1, n - 1 - n_dense, n_prompt - n_dense - 1);
             check_prompt(compare_item(prompt, "methods", (size_t)m), json_object_get(prompt, "dense"), &alone);
-            add_steps(&e, &l, dense, method, path + n_dense + 1, n - 1 - n_dense, n_prompt - n_dense - 1);
-            free(dense), free(method);
+            add_steps(&e, &l, dense[i], method, path + n_dense + 1, n - 1 - n_dense, n_prompt - n_dense - 1);
+            free(method);
         }
         CHECK(e.n > 128 + 2 * N_NEW); // more than a turn
         CHECK_INT(number(compare_item(out, "methods", (size_t)m), "positions"), e.n);
         check_certificates(compare_item(out, "methods", (size_t)m), &read);
     }
+    free(dense[0]), free(dense[1]);
     sl_model_free(l.model);
     json_decref(out);
 }

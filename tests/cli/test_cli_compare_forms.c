@@ -17,7 +17,7 @@ void case_parallel(void) {
     result first = {0};
     for (int i = 0; i < 5; i++) {
         char reference[2048];
-        snprintf(reference, sizeof reference, " The grass is %s.", i == 2 ? long_text(7) : "green");
+        snprintf(reference, sizeof reference, " The grass is %s.", i == 2 ? long_text(2) : "green");
         compare_add_line(file, sizeof file,
                          json_pack("{s:s, s:s}", "prompt", i == 4 ? "The grass" : long_text(3 + i), "reference", reference));
     }

@@ -9,7 +9,7 @@ enum { N_PROMPTS = 7 };
 
 // Prompts of different lengths around a page boundary. The model ends its answer to the last one by itself.
 static const char *prompt(int i) {
-    static const int sentences[N_PROMPTS] = {1, 12, 3, 30, 2, 17, 0};
+    static const int sentences[N_PROMPTS] = {1, 9, 3, 20, 2, 13, 0};
     static char text[4096];
     if (sentences[i] == 0) return question;
     snprintf(text, sizeof text, "%.4000s", long_text(sentences[i]));
@@ -150,12 +150,12 @@ static void shared(void) {
 static void context_full(void) { // the longest sequence fills its context and ends; the others continue
     write_prompts();
     result r =
-        RUN("generate", "-m", tiny(), "--prompts", in_tmp("prompts.txt"), "-np", "7", "--ignore-eos", "-n", "-1", "-c", "800");
+        RUN("generate", "-m", tiny(), "--prompts", in_tmp("prompts.txt"), "-np", "7", "--ignore-eos", "-n", "-1", "-c", "500");
     CHECK_GOOD(r);
     for (int i = 0; i < N_PROMPTS; i++) {
         answer a = answer_of(&r, i);
         CHECK_STR(a.stopped, "context full");
-        CHECK_INT(a.n_prompt + a.n_generated, 801);
+        CHECK_INT(a.n_prompt + a.n_generated, 501);
     }
 }
 

@@ -12,10 +12,10 @@
 #define STREAMING "streaming:sink=4:window=100"
 enum { N_LAYERS = 4, N_HEADS = 8 }; // of the embedded model
 
-static char long_prompt[8192]; // about 650 tokens
+static char long_prompt[8192]; // about 480 tokens
 
 static const char *prompt(void) {
-    snprintf(long_prompt, sizeof long_prompt, "%s", long_text(30));
+    snprintf(long_prompt, sizeof long_prompt, "%s", long_text(22));
     return long_prompt;
 }
 
@@ -216,7 +216,7 @@ static void bad_lines(void) {
 // A chat answers again from the rows that its own prefill made: not from a part of a segment.
 static void chat(void) {
     char input[8192];
-    snprintf(input, sizeof input, "%s", long_text(30));
+    snprintf(input, sizeof input, "%s", long_text(22));
     for (char *p = input; (p = strchr(p, '\n')) != NULL;) *p = ' '; // one message
     snprintf(input + strlen(input), sizeof input - strlen(input), "\n/regen\n");
     result r =
@@ -229,7 +229,7 @@ static void chat(void) {
 // ---- eval and compare ----
 
 #define EVAL                                                                                                                   \
-    "eval", "-m", tiny(), "--task", "niah-single", "--length", "700", "--samples", "2", "--attn", "dense,streaming:window=64", \
+    "eval", "-m", tiny(), "--task", "niah-single", "--length", "500", "--samples", "2", "--attn", "dense,streaming:window=64", \
         "--prefill-check", "2"
 
 // Pairs of every method with every method for prefill, as lines of the file and as rows; a run continues.

@@ -13,7 +13,7 @@
 
 static sl_error err;
 
-enum { N_CTX = 2048, ROUNDS = 40, TEXT = 8192, DOT_LINE = 331, ID_A = 97 }; // DOT_LINE: the token ".\n"
+enum { N_CTX = 2048, ROUNDS = 16, TEXT = 8192, DOT_LINE = 331, ID_A = 97 }; // DOT_LINE: the token ".\n"
 
 static const char *device = "cpu";
 static sl_model *model;
@@ -158,7 +158,7 @@ static void kinds(void) {
     open_all(1);
     for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
         sl_grammar *g = grammar_of(rows[k].kind, rows[k].text);
-        for (int i = 0; i < 12; i++) {
+        for (int i = 0; i < 6; i++) {
             const sl_generation o = random_options(g);
             const answer a = say(&o, random_prompt());
             CHECK_INT(a.of.stop, SL_STOP_END);
@@ -168,7 +168,7 @@ static void kinds(void) {
     }
     sl_grammar *g;
     CHECK_OK(sl_grammar_new(SL_GRAMMAR_JSON_OBJECT, NULL, 0, &g, &err), err);
-    for (int i = 0, n_whole = 0; i < 12 || !n_whole; i++) { // an object of any depth seldom ends
+    for (int i = 0, n_whole = 0; i < 6 || !n_whole; i++) { // an object of any depth seldom ends
         sl_generation o = random_options(g);
         o.max_tokens = 300;
         const answer a = say(&o, random_prompt());

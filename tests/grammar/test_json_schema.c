@@ -653,7 +653,42 @@ static void patterns(void) {
     }
 }
 
+// A class of n characters, of which each has `step` - 1 neighbours that are not in the class.
+static json_t *large_class(uint32_t first, int n, uint32_t step, const char *tail) {
+    char *text = malloc((size_t)n * 4 + 32), *to = text;
+    *to++ = '[';
+    for (int i = 0; i < n; i++) to += sl_utf8_write(first + (uint32_t)i * step, to);
+    sprintf(to, "]%s", tail);
+    json_t *schema = json_pack("{s:{s:{s:s, s:s}}}", "properties", "code", "type", "string", "pattern", text);
+    free(text);
+    return schema;
+}
+
+// The time for a pattern is bounded by the number of its nodes and by the number of its parts, with all repetitions. A message
+// names the pattern. The first two took 5 s and a minute when the time grew with the square of a class.
+static void large_patterns(void) {
+    static const struct {
+        uint32_t first, step;
+        int n;
+        const char *tail, *message; // NULL: accepted
+    } rows[] = {
+        {0x10000, 7, 60000, "", NULL},
+        {0x10000, 7, 60000, "{30}", "schema#/code: pattern: with it the grammar has more than 524288 nodes"},
+        {0x80, 2, 960, "{3000}", "schema#/code: pattern: with it the grammar has more than 2097152 repeated parts"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        sl_grammar *g;
+        json_t *schema = large_class(rows[i].first, rows[i].n, rows[i].step, rows[i].tail);
+        int rc = sl_grammar_new_schema(schema, &g, &err);
+        json_decref(schema);
+        if (!rows[i].message) CHECK_OK(rc, err);
+        if (rows[i].message) CHECK_ERR(rc, err, SL_ERR_UNSUPPORTED, rows[i].message);
+        sl_grammar_free(g);
+    }
+}
+
 static const test_case cases[] = {
+    {"large-patterns", 0, large_patterns},
     {"values", 0, values},
     {"objects", 0, objects},
     {"arrays", 0, arrays},

@@ -50,9 +50,9 @@ static void prefill_twice(model_fixture *r, const int32_t *ids, int before, int 
 // A mask with all blocks gives the bits of dense attention: in segments, with any chunk size, in two calls, and where a session
 // continues in the middle of a segment.
 static void check_full_masks(const char *device) {
-    static const int segments[] = {1024, 300, 128}, chunks[] = {1024, 200, 128}, calls[][2] = {{0, 700}, {123, 577}, {1, 511}};
+    static const int segments[] = {1024, 300, 128}, chunks[] = {1024, 200, 128}, calls[][2] = {{0, 450}, {123, 327}, {1, 301}};
     model_fixture first = open_on(device, 1024);
-    int32_t *ids = test_ids(700, first.n_vocab, test_seed);
+    int32_t *ids = test_ids(450, first.n_vocab, test_seed);
     float *want = malloc(first.n_vocab * sizeof *want), *got = malloc(first.n_vocab * sizeof *got);
     for (int c = 0; c < 3; c++) {
         model_fixture r = open_on(device, chunks[c]);
@@ -112,16 +112,16 @@ static void check_sparse_chunks(const char *device) {
     static const int chunks[] = {1024, 200, 128};
     model_fixture r[3];
     for (int c = 0; c < 3; c++) r[c] = open_on(device, chunks[c]);
-    int32_t *ids = test_ids(900, r[0].n_vocab, test_seed);
+    int32_t *ids = test_ids(700, r[0].n_vocab, test_seed);
     size_t n_vocab = r[0].n_vocab;
     float *dense = malloc(n_vocab * sizeof *dense), *out[3];
     for (int c = 0; c < 3; c++) out[c] = malloc(n_vocab * sizeof *out[c]);
-    prefill_twice(&r[0], ids, 77, 823, dense);
+    prefill_twice(&r[0], ids, 77, 623, dense);
     for (int m = 0; m < n_methods; m++) {
         for (int c = 0; c < 3; c++) {
             set_prefill(&r[c], methods[m], NULL, 512);
             sl_engine_reset_stats(r[c].engine);
-            prefill_twice(&r[c], ids, 77, 823, out[c]);
+            prefill_twice(&r[c], ids, 77, 623, out[c]);
             if (!equal_bits(out[c], out[0], n_vocab)) FAIL("%s in chunks of %d: other bits", methods[m], chunks[c]);
         }
         CHECK(!equal_bits(out[0], dense, n_vocab));

@@ -19,7 +19,7 @@ static const char *const methods[] = {
     "santa-is:proposal=int8:epsilon=0.3",
 };
 enum { N_METHODS = sizeof methods / sizeof *methods, B = 4, STEPS = 6, LAYERS = 4, HEADS = 8, SEED = 7 };
-static const int lengths[B] = {40, 255, 300, 700}; // rows; the second sequence begins a page during the steps
+static const int lengths[B] = {40, 255, 300, 520}; // rows; the second sequence begins a page during the steps
 
 static model_fixture open_tiny(const char *attn, int n_threads) {
     return model_fixture_load("models/tiny", attn,
@@ -92,7 +92,8 @@ enum { CUT = 3 };
 static void cut_and_fork(void) {
     for (int m = 0; m < N_METHODS; m++) {
         model_fixture r = open_tiny(methods[m], 0);
-        sl_session *on = prefilled(&r, 3), *cut = prefilled(&r, 3), *fork;
+        sl_session *on = prefilled(&r, 3), *cut, *fork;
+        CHECK_OK(sl_session_fork(on, lengths[3], sl_session_sequence(on), &cut, &err), err);
         for (int i = 0; i < CUT; i++) decode(on, 70 + i), decode(cut, 70 + i);
         decode(cut, 60);
         CHECK(sl_session_n_tokens(cut) == lengths[3] + CUT + 1);

@@ -1,8 +1,7 @@
 // tests/server/http_fixture.h - a server for the tests of server/http, and a client that sends raw bytes.
 //
-// Paths: /echo sends the body back, and x-method, x-query (the field a of the query), x-header (the header x-a).
-// /big sends BIG_BODY bytes. /hold keeps the exchange for the test. /silent gets no answer. Other paths get
-// 404; the errors of /other are plain text.
+// Paths: /echo sends the body back, and x-method, x-query (the field a of the query). /big sends BIG_BODY bytes. /hold keeps
+// the exchange for the test. /silent gets no answer. Other paths get 404; the errors of /other are plain text.
 #ifndef SLEIGH_HTTP_FIXTURE_H
 #define SLEIGH_HTTP_FIXTURE_H
 
@@ -16,11 +15,11 @@ enum { BIG_BODY = 32 << 20 };
 http_server *fixture_start(const http_options *o); // NULL: the default options. Any free port
 // Frees the server. No descriptor may be open that was closed at the start, and no held exchange may be left.
 void fixture_stop(void);
-http_server *fixture_take(void);            // the test frees the server before fixture_stop
-http_exchange *fixture_held(void);          // waits for the next request to /hold; the test releases the exchange
-double fixture_wait_gone(http_exchange *x); // seconds until the handler was told; fails after 10 s
-int fixture_handled(void);                  // requests that reached the handler
-int fixture_descriptors(void);              // open descriptors of this process
+http_server *fixture_take(void);                  // the test frees the server before fixture_stop
+http_exchange *fixture_held(void);                // waits for the next request to /hold; the test releases the exchange
+double fixture_wait_gone(const http_exchange *x); // seconds until the exchange is gone; fails after 10 s
+int fixture_handled(void);                        // requests that reached the handler
+int fixture_descriptors(void);                    // open descriptors of this process
 double fixture_now(void);
 void fixture_sleep(double seconds);
 

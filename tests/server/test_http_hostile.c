@@ -315,7 +315,7 @@ static void slow_reader_of_a_stream(void) {
     for (; n < 100000 && !rc; n++) rc = http_stream_send(x, piece, sizeof piece);
     CHECK_INT(rc, SL_ERR_CANCELLED);
     CHECK(n >= 100); // max_unread bytes beside the large piece
-    fixture_wait_gone(x);
+    CHECK(http_gone(x));
     CHECK_INT(http_server_counts(s).slow_readers, 1);
     for (int i = 0; i < 1000 && http_server_counts(s).connections; i++) fixture_sleep(0.005);
     CHECK_INT(http_server_counts(s).connections, 0);

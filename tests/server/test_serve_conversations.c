@@ -25,15 +25,19 @@ typedef struct turn { // a request, and its answer
     char hash[24];
 } turn;
 
-static char *body_of(const turn *t, const char *more) {
+static char *body_of_n(const turn *t, int n_answer, const char *more) {
     static char body[32768];
     int at =
         snprintf(body, sizeof body,
                  "{\"max_tokens\": %d, \"seed\": 5, \"temperature\": 0, \"ignore_eos\": true, \"logprobs\": 0%s, \"prompt\": [",
-                 N_ANSWER, more);
+                 n_answer, more);
     for (int i = 0; i < t->n; i++) at += snprintf(body + at, sizeof body - (size_t)at, "%s%d", i ? "," : "", t->ids[i]);
     snprintf(body + at, sizeof body - (size_t)at, "]}");
     return body;
+}
+
+static char *body_of(const turn *t, const char *more) {
+    return body_of_n(t, N_ANSWER, more);
 }
 
 static void ask(turn *t, const char *more) {
@@ -174,6 +178,45 @@ static void given_up(void) {
     server_stop();
 }
 
+enum { N_SHORT = 300 }; // two pages, with an answer too
+
+static turn short_turn(void) {
+    turn t = {.n = N_SHORT};
+    int32_t *made = test_ids(N_SHORT, 900, test_seed + 8);
+    memcpy(t.ids, made, N_SHORT * sizeof *made);
+    free(made);
+    return t;
+}
+
+// Id and salt together name a conversation, whatever characters they have.
+static void names(void) {
+    turn t = short_turn();
+    server_start(&(server_settings){.keep_conversations = 2});
+    ask(&t, ", \"conversation_id\": \"a\\nb\", \"cache_salt\": \"c\"");
+    ask(&t, ", \"conversation_id\": \"a\", \"cache_salt\": \"b\\nc\"");
+    CHECK_INT(t.n_cached, 0);
+    ask(&t, ", \"conversation_id\": \"a\\nb\", \"cache_salt\": \"c\"");
+    CHECK_INT(t.n_cached, N_SHORT - 1);
+    server_stop();
+}
+
+// Of the KV cache's pages, those of running answers are in use. Two answers of one prompt share its full pages.
+static void usage(void) {
+    enum { N_PAGES = 32 };
+    turn t = short_turn();
+    server_start(&(server_settings){.keep_conversations = 1});
+    ask(&t, ", \"conversation_id\": \"a\"");
+    server_wait("vllm:kv_cache_usage_perc", 0);
+    CHECK(server_metric("sleigh_kv_pages") == N_PAGES && server_metric("sleigh_kv_pages_free") == N_PAGES - 2);
+    CHECK(server_metric("sleigh_kv_pages_cached") == 0); // the conversation holds them too
+    for (int i = 0; i < N_SHORT; i++) t.ids[i]++;
+    int fd = server_open("POST", "/v1/completions", body_of_n(&t, 2 * PAGE - N_SHORT - 1, ", \"n\": 2"));
+    server_wait("vllm:kv_cache_usage_perc", 3.0 / N_PAGES);
+    close(fd);
+    server_wait("vllm:kv_cache_usage_perc", 0);
+    server_stop();
+}
+
 static void refusals(void) {
     server_start(NULL);
     json_t *e = server_post("/v1/completions", 400, "{\"prompt\": \"a\", \"conversation_id\": \"x\"}");
@@ -202,6 +245,8 @@ static const test_case cases[] = {
     {"continues", NEEDS_NOTHING, continues},
     {"shares-prompts", NEEDS_NOTHING, shares_prompts},
     {"given-up", NEEDS_NOTHING, given_up},
+    {"names", NEEDS_NOTHING, names},
+    {"usage", NEEDS_NOTHING, usage},
     {"refusals", NEEDS_NOTHING, refusals},
     {0},
 };

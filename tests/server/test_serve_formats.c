@@ -146,6 +146,10 @@ static void errors(void) {
         {path, "\"prompt\": \"a\", \"structured_outputs\": {\"json\": {\"properties\": {\"x\": {\"not\": {}}}}}",
          "structured_outputs", "schema#/x: keyword \"not\" is not supported"},
         {path,
+         "\"prompt\": \"a\", \"json_schema\": {\"properties\": {\"x\": {\"type\": \"string\", \"pattern\": "
+         "\"(a{1,700}){1,700}\"}}}",
+         "json_schema", "schema#/x: pattern: with it the grammar has more than 524288 nodes"},
+        {path,
          "\"prompt\": \"a\", \"response_format\": {\"type\": \"json_schema\", \"json_schema\": {\"schema\": {\"allOf\": "
          "[{\"type\": "
          "\"string\"}, {\"type\": \"null\"}]}}}",

@@ -174,10 +174,12 @@ static void no_room(void) {
 
 // ---- refusals ----
 
+// No message names the server's folder.
 static void refuse(const char *path, int status, const char *body, const char *part) {
     json_t *v = server_post(path, status, body);
     const char *message = message_of(v);
     if (!message || !strstr(message, part)) FAIL("%s %s: \"%s\" lacks \"%s\"", path, body, message ? message : "", part);
+    if (strstr(message, test_tmp())) FAIL("%s %s: \"%s\" has the server's folder", path, body, message);
 }
 
 static void refusals(void) {
@@ -217,7 +219,10 @@ static void refusals(void) {
     complete(100, ", \"id_slot\": 0", NULL);
     refuse(save, 400, "{\"filename\": \"a\"}", "no full page (256 tokens) of the prompt of 100 tokens");
     refuse("/v1/completions", 400, "{\"prompt\": \"a\", \"id_slot\": 2}", "id_slot 2: expected -1 to 1");
-    refuse(restore, 400, "{\"filename\": \"nothing\"}", "nothing");
+    refuse(restore, 400, "{\"filename\": \"nothing\"}", "nothing: No such file");
+    complete(N, ", \"id_slot\": 0", NULL);
+    CHECK_INT(mkdir(in_tmp("folder"), 0777), 0);
+    refuse(save, 500, "{\"filename\": \"folder\"}", "folder: ");
     server_stop();
 }
 
