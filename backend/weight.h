@@ -32,8 +32,8 @@ typedef struct sl_format_info {
 } sl_format_info;
 
 static const sl_format_info sl_formats[SL_N_FORMATS] = {
-    [SL_BF16] = {"bf16", 1, 2, 0}, [SL_F16] = {"f16", 1, 2, 0},   [SL_F32] = {"f32", 1, 4, 0},
-    [SL_FP8] = {"fp8", 1, 1, 1},   [SL_INT8] = {"int8", 1, 1, 1}, [SL_INT4] = {"int4", 2, 1, 1},
+    // in the order of sl_format; C++ has no [SL_BF16] = ...
+    {"bf16", 1, 2, 0}, {"f16", 1, 2, 0}, {"f32", 1, 4, 0}, {"fp8", 1, 1, 1}, {"int8", 1, 1, 1}, {"int4", 2, 1, 1},
 };
 
 // Bytes of n elements of a row.

@@ -110,12 +110,14 @@ static int make_weights(sl_model *model, const sl_progress *progress, const sl_c
                         sl_error *err) {
     int rc =
         model->is_dummy ? sl_tensors_allocate(model->tensors, err) : sl_tensors_unpack(model->tensors, progress, cancel, err);
+    *out = (sl_model_weights){0};
     if (!rc) rc = sl_model_weights_bind(&model->config, model->tensors, &model->quant, out, err);
-    if (rc) return rc;
-    rc = sl_model_weights_allocate(out, err);
+    if (!rc) rc = sl_model_weights_allocate(out, err);
     if (!rc && model->is_dummy) rc = make_dummy(out, model->tensors, progress, err);
     if (!rc && !model->is_dummy) rc = make_quantised(out, progress, cancel, err);
-    if (rc) sl_model_weights_free(out);
+    if (!rc) return 0;
+    sl_model_weights_free(out);
+    if (model->is_dummy) sl_tensors_release(model->tensors); // another call allocates again
     return rc;
 }
 

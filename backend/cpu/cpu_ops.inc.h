@@ -34,18 +34,17 @@ CHECKED_BY_ROWS SIMD_INLINE void add_group(const sl_weight *w, sl_format format,
                                            int from, int to, vf acc[4][8]) {
     int n = w->n_cols, scaled = sl_formats[format].has_scale;
     const char *row[4];
-    vf scale[4], offset[4];
+    v_scale scale[4];
     for (int a = 0; a < n_out; a++) {
         row[a] = sl_weight_row(w, (size_t)o + a);
         if (!scaled) continue;
         group_scale s = scale_of(w, format, (size_t)o + a, from / w->group);
-        scale[a] = v_set(s.scale), offset[a] = v_set(s.offset);
+        scale[a] = v_scale_of(format, s.scale, s.offset);
     }
     for (int i = from; i < to; i += VW) {
         vf wv[4];
         for (int a = 0; a < n_out; a++) {
-            wv[a] = v_load_weight(row[a], format, (size_t)i);
-            if (scaled) wv[a] = (wv[a] - offset[a]) * scale[a];
+            wv[a] = scaled ? v_load_scaled(row[a], format, (size_t)i, scale[a]) : v_load_weight(row[a], format, (size_t)i);
         }
         for (int r = 0; r < n_rows; r++) {
             vf xv = v_load(x + (size_t)r * n + i);
@@ -137,20 +136,16 @@ CHECKED_BY_ROWS static void linear(const sl_weight *w, const float *x, int n_row
 
 SIMD_INLINE void widen_from(const sl_weight *w, sl_format format, size_t row, int col, int n, float *dst) {
     const char *from = sl_weight_row(w, row);
-    int scaled = sl_formats[format].has_scale, i = 0;
-    while (i + VW <= n) {
-        group_scale s = {1, 0};
-        int end = n;
-        if (scaled) {
-            s = scale_of(w, format, row, (col + i) / w->group);
-            end = ((col + i) / w->group + 1) * w->group - col;
+    int i = 0;
+    if (!sl_formats[format].has_scale)
+        for (; i + VW <= n; i += VW) v_store(dst + i, v_load_weight(from, format, (size_t)(col + i)));
+    else
+        while (i + VW <= n) {
+            int group = (col + i) / w->group, end = (group + 1) * w->group - col;
+            group_scale g = scale_of(w, format, row, group);
+            v_scale s = v_scale_of(format, g.scale, g.offset);
+            for (; i + VW <= n && i < end; i += VW) v_store(dst + i, v_load_scaled(from, format, (size_t)(col + i), s));
         }
-        for (; i + VW <= n && i < end; i += VW) {
-            vf x = v_load_weight(from, format, (size_t)(col + i));
-            if (scaled) x = (x - s.offset) * s.scale;
-            v_store(dst + i, x);
-        }
-    }
     for (; i < n; i++) dst[i] = number_at(w, format, row, col + i);
 }
 

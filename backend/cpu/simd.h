@@ -143,9 +143,9 @@ SIMD_INLINE vf v_load_int8(const int8_t *p) {
 // VW nibbles as numbers 0 to 15, the low nibble of each byte first.
 SIMD_INLINE vf v_load_nibbles(const uint8_t *p) {
 #if defined(__AVX512F__)
-    __m128i b = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *)p));
-    b = _mm_and_si128(_mm_or_si128(b, _mm_slli_epi16(b, 4)), _mm_set1_epi8(15));
-    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(b));
+    vf x; // v_load_scaled looks nibbles up, so no loop calls this function
+    for (int j = 0; j < VW; j++) x[j] = (float)(p[j / 2] >> j % 2 * 4 & 15);
+    return x;
 #elif defined(__AVX2__)
     int32_t eight; // nibble j lies in bits 4 j to 4 j + 3
     memcpy(&eight, p, sizeof eight);
@@ -173,6 +173,37 @@ SIMD_INLINE vf v_load_weight(const void *row, sl_format format, size_t i) {
     if (format == SL_INT8) return v_load_int8((const int8_t *)row + i);
     if (format == SL_INT4) return v_load_nibbles((const uint8_t *)row + i / 2);
     return v_load((const float *)row + i);
+}
+
+// What the loaded elements x of a group stand for: (x - offset) * factor. AVX-512 looks nibbles up instead: lane q of factor is
+// (q - offset) * factor, which has equal bits, and a look-up is faster than a conversion, a difference and a product.
+typedef struct v_scale {
+    vf factor, offset;
+} v_scale;
+
+SIMD_INLINE v_scale v_scale_of(sl_format format, float factor, float offset) {
+    v_scale s = {v_set(factor), v_set(offset)};
+#if defined(__AVX512F__)
+    const vf numbers = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    if (format == SL_INT4) s.factor = (numbers - s.offset) * s.factor;
+#endif
+    (void)format;
+    return s;
+}
+
+// The numbers of VW elements, from element i on.
+SIMD_INLINE vf v_load_scaled(const void *row, sl_format format, size_t i, v_scale s) {
+#if defined(__AVX512F__)
+    if (format == SL_INT4) {
+        // Nibbles j and j + 8 lie in bits 4 j to 4 j + 3 of two words; a look-up reads the low 4 bits of a lane.
+        const uint8_t *p = (const uint8_t *)row + i / 2;
+        __m512i n = _mm512_broadcastd_epi32(_mm_loadu_si32(p));
+        n = _mm512_mask_broadcastd_epi32(n, 0xff00, _mm_loadu_si32(p + 4));
+        n = _mm512_srlv_epi32(n, _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28));
+        return _mm512_permutexvar_ps(n, s.factor);
+    }
+#endif
+    return (v_load_weight(row, format, i) - s.offset) * s.factor;
 }
 
 // One element, as v_load_weight has it.

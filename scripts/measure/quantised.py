@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""Measures what rounded weights (--weights) change, and their speed on a CPU. Writes results/quantised/*.jsonl. Needs numpy.
+
+    python3 scripts/measure/quantised.py texts  [--model prose] [--file tests/prose/excerpt.txt] [--tokens 1024]
+    python3 scripts/measure/quantised.py needles [--length 4k] [--samples 8]
+    python3 scripts/measure/quantised.py speed  [--model models/llama-3.2-1b] [--steps 16]
+
+texts: the logits of every token of a text, compared with those of the weights in the file: the mean KL divergence in nats, the share of
+equal most likely tokens, and the perplexity. needles: questions about texts of the embedded model. speed: decode steps of a model with
+random weights, in turns."""
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+
+FORMATS = ["fp8", "int8", "int4:group=32", "int4"]
+
+
+def run(args, command):
+    p = subprocess.run([args.sleigh] + command, capture_output=True, text=True)
+    if p.returncode:
+        sys.exit(f"{' '.join(command)}\n{p.stderr}")
+    return p.stdout
+
+
+def log_softmax(x):
+    x = x - x.max(axis=1, keepdims=True)
+    return x - np.log(np.exp(x).sum(axis=1, keepdims=True))
+
+
+def weights(fmt):
+    return ["--weights", fmt] if fmt else []
+
+
+def logits(args, folder, fmt, ids):
+    path = os.path.join(folder, "logits.npy")
+    run(args, ["logits", "-m", args.model, "--ids", ids, "-o", path, "-t", str(args.threads)] + weights(fmt))
+    return log_softmax(np.load(path).astype(np.float64))
+
+
+def texts(args):
+    with tempfile.TemporaryDirectory() as folder:
+        ids = os.path.join(folder, "ids")
+        tokens = run(args, ["tokenize", "-m", args.model, "-f", args.file, "--bos"]).split()[:args.tokens]
+        with open(ids, "w") as f:
+            f.write(" ".join(tokens))
+        targets = np.array([int(x) for x in tokens[1:]])
+        plain = logits(args, folder, None, ids)
+        for fmt in [None] + FORMATS:
+            q = logits(args, folder, fmt, ids) if fmt else plain
+            kl = (np.exp(plain) * (plain - q)).sum(axis=1)
+            nll = -q[np.arange(len(targets)), targets]
+            yield dict(model=os.path.basename(args.model), file=args.file, tokens=len(tokens), weights=fmt, kl=float(kl.mean()),
+                       same_top=float((plain.argmax(axis=1) == q.argmax(axis=1)).mean()), perplexity=float(np.exp(nll.mean())))
+
+
+def needles(args):
+    for fmt in [None] + FORMATS:
+        out = run(args, ["eval", "-m", args.model, "--task", "all", "--length", args.length, "--samples", str(args.samples), "--attn", "dense",
+                         "-t", str(args.threads), "-o", "json"] + weights(fmt))
+        yield dict(weights=fmt, length=args.length, samples=args.samples, report=json.loads(out))
+
+
+def speed(args):
+    for repeat in range(args.repeats):
+        for fmt in [None, "int8", "int4", "int4:group=32"]:
+            out = run(args, ["bench", "decode", "-m", args.model, "--load-format", "dummy", "-d", "128", "-b", "1", "-n", str(args.steps),
+                             "-r", "1", "-t", str(args.threads), "-o", "json"] + weights(fmt))
+            yield dict(repeat=repeat, weights=fmt, report=json.loads(out))
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("part", choices=["texts", "needles", "speed"])
+    p.add_argument("--sleigh", default="build/sleigh")
+    p.add_argument("--model")
+    p.add_argument("--file", default="tests/prose/excerpt.txt")
+    p.add_argument("--tokens", type=int, default=1024)
+    p.add_argument("--length", default="4k")
+    p.add_argument("--samples", type=int, default=8)
+    p.add_argument("--steps", type=int, default=16)
+    p.add_argument("--repeats", type=int, default=3)
+    p.add_argument("--threads", type=int, default=2)
+    args = p.parse_args()
+    args.model = args.model or {"texts": "prose", "needles": "tiny", "speed": "models/llama-3.2-1b"}[args.part]
+    os.makedirs("results/quantised", exist_ok=True)
+    with open(f"results/quantised/{args.part}.jsonl", "a") as f:
+        for row in {"texts": texts, "needles": needles, "speed": speed}[args.part](args):
+            f.write(json.dumps(row) + "\n")
+            f.flush()
+            print(json.dumps({k: v for k, v in row.items() if k != "report"}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
