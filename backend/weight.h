@@ -48,7 +48,7 @@ enum { SL_WEIGHT_GROUP = 16 };
 
 // Row-major [n_rows][n_cols]; a vector has n_rows = 1. On the CPU data may lie in the mapped file.
 typedef struct sl_weight {
-    const void *data; // NULL: a weight that is not made yet (dummy_weights.h, models/packed.h)
+    const void *data; // NULL: a weight that is not made yet (dummy_weights.h, models/recipe.h)
     sl_format format;
     int n_rows, n_cols;
     const float *scale;   // [ceil(n_rows / scale_rows)][ceil(n_cols / group)]; NULL: the format has no scales

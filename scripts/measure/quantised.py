@@ -45,7 +45,7 @@ def logits(args, folder, fmt, ids):
 def texts(args):
     with tempfile.TemporaryDirectory() as folder:
         ids = os.path.join(folder, "ids")
-        tokens = run(args, ["tokenize", "-m", args.model, "-f", args.file, "--bos"]).split()[:args.tokens]
+        tokens = run(args, ["tokenize", "-m", args.model, "-f", args.file, "--bos"]).strip().split(",")[:args.tokens]
         with open(ids, "w") as f:
             f.write(" ".join(tokens))
         targets = np.array([int(x) for x in tokens[1:]])
@@ -60,7 +60,7 @@ def texts(args):
 
 def needles(args):
     for fmt in [None] + FORMATS:
-        out = run(args, ["eval", "-m", args.model, "--task", "all", "--length", args.length, "--samples", str(args.samples), "--attn", "dense",
+        out = run(args, ["eval", "-m", args.model, "--length", args.length, "--samples", str(args.samples), "--attn", "dense",
                          "-t", str(args.threads), "-o", "json"] + weights(fmt))
         yield dict(weights=fmt, length=args.length, samples=args.samples, report=json.loads(out))
 
