@@ -167,6 +167,12 @@ static size_t given_memory(const sl_backend *be) {
     (void)be;
     return free_bytes;
 }
+static size_t placed_bytes(const sl_backend *be, sl_weight *const *weights, int n) {
+    size_t size = 0;
+    (void)be;
+    for (int i = 0; i < n; i++) size += sl_weight_bytes(weights[i]);
+    return size;
+}
 static void count_line(void *ctx, const char *line) {
     ++*(int *)ctx;
     CHECK(strstr(line, "because no more fit into memory"));
@@ -214,7 +220,7 @@ static void contexts(void) {
         sl_backend be = *sl_cpu_memory();
         int n_lines = 0, default_chunk = round % 2 ? 2048 : 512, limit = limits[round / 2 % 4];
         model->config.n_ctx = limit;
-        be.is_device = round % 2, be.free_memory = given_memory;
+        be.is_device = round % 2, be.free_memory = given_memory, be.placed_bytes = placed_bytes;
         sl_engine e = {.model = model,
                        .device = {.backend = &be, .attention = &sl_host_attn_runner},
                        .n_sequences = 1 + (int)any(&seed, 40),
