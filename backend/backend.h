@@ -132,7 +132,7 @@ struct sl_backend {
     // pointers. The format of their numbers there is the backend's. Weights without data (a dummy model) get random numbers.
     // NULL: operations read weights where the loader put them
     int (*place)(const sl_backend *be, sl_weight *const *weights, int n, sl_error *err);
-    size_t (*placed_bytes)(const sl_backend *be, sl_weight *const *weights, int n); // that place allocates
+    size_t (*placed_bytes)(const sl_backend *be, sl_weight *const *weights, int n); // that place allocates; NULL: no place
     // The stream of the operations (cudaStream_t), for kernels of other folders. Also makes the backend's device the current
     // device of the calling thread, because a launch goes to the current device. NULL: there is no stream
     void *(*stream)(const sl_backend *be);

@@ -3,7 +3,8 @@
 // A quantised weight is stored as a structure of arrays: packed integers (or 8-bit floats) in `data`, a scale for a block of
 // columns and rows, and perhaps a zero point for each scale. The numbers that the weight stands for are
 //   w = (q - zero) * scale, in fp32: the difference is exact and the product is rounded once.
-// This is the specification: every device computes with these numbers, or rounds them once more.
+// This is the specification. A device computes with these numbers, rounds them once more, or multiplies the sum of the products
+// with q - zero of a group by its scale.
 #ifndef SLEIGH_WEIGHT_H
 #define SLEIGH_WEIGHT_H
 

@@ -96,9 +96,10 @@ static int set_spread(const binding *b, const sl_quant_scheme *s, sl_weight *w) 
 static int bind_bytes(binding *b, const sl_quant_scheme *s, sl_weight *w, sl_recipe *r) {
     int rc = need_shape(b, "weight", s->format == SL_FP8 ? "F8_E4M3" : "I8", w->n_rows, w->n_cols, &r->q);
     if (!rc) rc = bind_scale(b, s->scale_name, s->strategy, w, r);
+    const sl_tensor *scale = r->scale;
     if (!rc && s->has_zero)
-        rc =
-            need_shape(b, "weight_zero_point", "I8", r->scale->dims[0], r->scale->n_dims > 1 ? r->scale->dims[1] : 0, &r->zero);
+        rc = need_shape(b, "weight_zero_point", "I8", scale->n_dims ? scale->dims[0] : 1,
+                        scale->n_dims > 1 ? scale->dims[1] : 0, &r->zero);
     r->making = SL_MADE_STORED;
     return rc;
 }

@@ -179,8 +179,9 @@ int sl_model_weights_make(sl_model_weights *w, int i, const void *plain, sl_erro
     for (int j = 0; j < i; j++) at += sl_recipe_bytes(&w->tensors[j].recipe, w->tensors[j].weight);
     if (t->same_as) *t->weight = *t->same_as;
     if (t->recipe.making == SL_MADE_NOT) return 0;
-    if (plain) t->recipe.plain.data = plain;
-    return sl_recipe_make(&t->recipe, t->weight, w->made + at, err);
+    sl_recipe r = t->recipe;
+    if (plain) r.plain.data = plain;
+    return sl_recipe_make(&r, t->weight, w->made + at, err);
 }
 
 // ---- place on a backend ----
@@ -205,12 +206,13 @@ size_t sl_model_weights_placed_bytes(const sl_model_weights *w, const sl_backend
         n = 1;
         if (w->tensors[i].same_as) continue;
         n = joined(w, i, group);
-        for (int j = 0; j < n; j++) { // zero points and orders decide how a backend stores a weight, also before they are made
+        for (int j = 0; j < n; j++) {
             const sl_recipe *r = &w->tensors[i + j].recipe;
             copies[j] = *group[j];
             group[j] = &copies[j];
-            if (r->zero) copies[j].zero = r->zero->data;
-            if (r->index) copies[j].order = r->index->data;
+            // Zero points and orders decide how a backend stores a weight. Before it is made, assume that it gets them.
+            if (!copies[j].data && r->zero) copies[j].zero = r->zero->data;
+            if (!copies[j].data && r->index) copies[j].order = r->index->data;
         }
         total += be->placed_bytes(be, group, n);
     }

@@ -7,7 +7,7 @@
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda_error.h"
 #include "backend/cuda/cuda_ops.h"
-#include "backend/cuda/packed.h"
+#include "backend/cuda/packed_linear.h"
 #include "backend/dummy_weights.h"
 #include "base/thread_pool.h"
 
@@ -57,13 +57,16 @@ static int send(sl_cuda *c, void *to, const void *from, size_t size, sl_error *e
     return rc;
 }
 
-// Copies an F16 or F32 weight into a temporary buffer on the GPU, and rounds it on the GPU.
+// Copies parts of an F16 or F32 weight into a temporary buffer on the GPU, and rounds them on the GPU.
 static int send_rounded(sl_cuda *c, bf16 *to, const sl_weight *w, sl_error *err) {
-    size_t size = (size_t)w->n_rows * sl_weight_row_bytes(w);
+    size_t each = sl_format_bytes(w->format, 1), n = count(w), part = n < SL_STAGING / each ? n : SL_STAGING / each;
     void *unrounded = NULL;
-    int rc = sl_cuda_check(cudaMalloc(&unrounded, size), "weights to be rounded to bf16", err);
-    if (!rc) rc = send(c, unrounded, w->data, size, err);
-    if (!rc) sl_cuda_to_bf16(unrounded, w->format, count(w), to, c->stream);
+    int rc = sl_cuda_check(cudaMalloc(&unrounded, part * each), "weights to be rounded to bf16", err);
+    for (size_t at = 0, m; !rc && at < n; at += m) {
+        m = n - at < part ? n - at : part;
+        rc = send(c, unrounded, (const char *)w->data + at * each, m * each, err);
+        if (!rc) sl_cuda_to_bf16(unrounded, w->format, m, to + at, c->stream);
+    }
     if (!rc) rc = sl_cuda_check(cudaStreamSynchronize(c->stream), "weights to be rounded to bf16", err);
     cudaFree(unrounded);
     return rc;
@@ -150,23 +153,25 @@ static int keep_block(sl_cuda *c, void *block, sl_error *err) {
 
 // ---- packed weights ----
 
-static int is_packed(sl_weight *const *weights, int n) { // 1: the block stays packed
-    for (int i = 0; i < n; i++)
-        if (!sl_cuda_can_pack(weights[i]) || weights[i]->format != weights[0]->format || weights[i]->group != weights[0]->group)
-            return 0;
-    return 1;
-}
-
 static int rows_of(sl_weight *const *weights, int n) {
     int rows = 0;
     for (int i = 0; i < n; i++) rows += weights[i]->n_rows;
     return rows;
 }
 
+// 1: the kernels can read the block packed.
+static int stays_packed(sl_weight *const *weights, int n) {
+    for (int i = 0; i < n; i++)
+        if (!sl_cuda_can_pack(weights[i]) || weights[i]->format != weights[0]->format || weights[i]->group != weights[0]->group)
+            return 0;
+    sl_cuda_packing k = sl_cuda_packing_of(weights[0]);
+    return sl_cuda_packed_fits(&k, rows_of(weights, n), weights[0]->n_cols);
+}
+
 size_t sl_cuda_placed_bytes(const sl_backend *be, sl_weight *const *weights, int n) {
-    (void)be;
     size_t rows = rows_of(weights, n);
-    if (!is_packed(weights, n)) return rows * (size_t)weights[0]->n_cols * sizeof(bf16);
+    sl_cuda_use(sl_cuda_of(be));
+    if (!stays_packed(weights, n)) return rows * (size_t)weights[0]->n_cols * sizeof(bf16);
     sl_cuda_packing k = sl_cuda_packing_of(weights[0]);
     return sl_align(sl_packed_bytes(&k, (int)rows)) + sl_packed_scales(&k, (int)rows) * sizeof(float);
 }
@@ -190,6 +195,7 @@ static void pack_rows(void *ctx, size_t i, int thread) {
 static int send_packed(sl_cuda *c, char *data, float *scale, const sl_weight *w, const sl_cuda_packing *k, sl_error *err) {
     size_t row_bytes = sl_packed_bytes(k, SL_PIECE_ROWS), row_scales = sl_packed_scales(k, SL_PIECE_ROWS);
     int all = w->n_rows / SL_PIECE_ROWS, most = row_bytes < SL_STAGING ? (int)(SL_STAGING / row_bytes) : 1, rc = 0;
+    if (most > all) most = all;
     pack_call call = {
         .w = w, .packing = k, .data = malloc(most * row_bytes), .scale = malloc(most * row_scales * sizeof(float))};
     if (!call.data || !call.scale) rc = sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", w->name);
@@ -245,7 +251,7 @@ int sl_cuda_place(const sl_backend *be, sl_weight *const *weights, int n, sl_err
     int rc = init_staging(c, err);
     if (!rc) rc = sl_cuda_check(cudaMalloc(&block, sl_cuda_placed_bytes(be, weights, n)), "weights", err);
     if (!rc) rc = keep_block(c, block, err);
-    if (!rc) rc = (is_packed(weights, n) ? place_packed(c, weights, n, block, err) : place_bf16(c, weights, n, block, err));
+    if (!rc) rc = (stays_packed(weights, n) ? place_packed(c, weights, n, block, err) : place_bf16(c, weights, n, block, err));
     return rc ? rc : sl_cuda_check(cudaGetLastError(), "weights", err);
 }
 

@@ -28,13 +28,13 @@ typedef struct sl_cuda_linear {
     const void *w; // bf16 [n_out][n_in] row-major, 16-byte aligned; n_in a multiple of 8. sl_cuda_packed_linear: packed
     int n_out, n_in;
     const bf16 *x; // [n_rows][n_in]
-    int n_rows;    // 1 to SL_LINEAR_ROWS
+    int n_rows;    // 1 to SL_LINEAR_ROWS; packed: to SL_PACKED_ROWS
     sl_linear_end end;
     float *out32; // [n_rows][n_out]
     bf16 *out16;
     // sl_cuda_packed_linear
     sl_cuda_packing packing;
-    const float *scale;
+    const float *scale; // packed.h
     // SL_LINEAR_ROPE_APPEND
     int n_heads, n_kv_heads, head_dim;
     const float2 *rope; // [n_rows][head_dim / 2] cosine and sine; rotates dimension i with dimension i + head_dim / 2

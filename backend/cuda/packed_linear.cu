@@ -23,8 +23,8 @@ enum {
     LEAVES = 16,            // equal parts of n_in, whose sums are added as a binary tree
     RING_BYTES = 108 << 10, // of shared memory, with the parts of sums: two thread blocks fit on a multiprocessor
     MOST_STAGES = 16,       // of a ring
-    // Of a thread. Two thread blocks must fit on a multiprocessor, and a block of RMSNorm with them (128 threads of 64). Else
-    // two blocks of the kernel after the norm meet on one multiprocessor, and a step takes 0.4 ms more.
+    // Of a thread. Two thread blocks must fit on a multiprocessor, and a block of RMSNorm with them (128 threads of 64
+    // registers). Else two blocks of the kernel after the norm meet on one multiprocessor, and a step takes 0.4 ms more.
     MOST_REGISTERS = 112,
     PIECE_ROWS = SL_PIECE_ROWS,  // of W
     PIECE_COLS = SL_PIECE_COLS,  // of W
@@ -117,7 +117,8 @@ template <sl_format F, int SCALES, int TILES, int NT> struct sizes {
     };
 };
 
-// Where the two halves of a tile lie, in groups of 8 rows of W. The halves of all tiles are `apart` groups apart.
+// Where the two halves of a tile lie (ending::rows), in groups of 8 rows of W. The halves of all tiles are `apart` groups
+// apart.
 template <sl_linear_end END> struct halves {
     enum { STEP = END == SL_LINEAR_STORE || END == SL_LINEAR_ADD ? 2 : 1 }; // from a tile to the next one
     static __device__ __forceinline__ int apart(const sl_cuda_linear &p) {
@@ -216,7 +217,7 @@ template <sl_linear_end END, sl_format F, int SCALES, int TILES, int NT> struct 
         asm volatile("cp.async.commit_group;" ::: "memory");
     }
 
-    // Waits for the oldest stage and reads it: w[0] of row g of the tile, w[1] of row g + 8.
+    // Waits for the oldest stage and reads it: w[0] of row g of the first half of the tile, w[1] of the second half.
     __device__ __forceinline__ void next(uint32_t (&w)[2][S::COPIES][4], uint32_t (&s)[2][SCALES]) {
         asm volatile("cp.async.wait_group %0;" ::"n"(S::STAGES - 1) : "memory");
 #pragma unroll
@@ -283,11 +284,8 @@ __device__ __forceinline__ void multiply(const packing<F> &unpacker, const uint3
 // Grid: one thread block per multiprocessor. Thread block b computes the tiles (16 rows of W each) [n_tiles b / grid,
 // n_tiles (b + 1) / grid), TILES at a time. NT: 1 for up to 8 rows of x, 2 for up to 16.
 //
-//   warp      loads                                              computes                      ends
-//   0 .. 7    pieces of leaves 2 warp and 2 warp + 1 of all      its two leaves of the sums    tile i / NT, rows i % NT of x, i
-//   = warp,
-//             tiles: W by cp.async to its ring, x to registers   of all tiles                  warp + 8, ...: adds 8 parts,
-//             stores y
+//   warp w    loads the pieces of leaves 2 w and 2 w + 1 of all tiles: W by cp.async to its ring, x to registers. It computes
+//             these two leaves of the sums. It ends tile w / NT for rows 8 (w % NT) to + 7 of x: adds 8 parts, stores y.
 //
 // Shared memory (bytes): rings [WARPS][STAGES][STAGE], parts [WARPS][TILES][NT][32] float4, kv_row [16] size_t (static).
 //
@@ -296,7 +294,7 @@ __device__ __forceinline__ void multiply(const packing<F> &unpacker, const uint3
 // Rate: the 128 matrices of the layers of Llama-3.1-8B as one graph take, in multiples of the time of their bytes for 1, 8 and
 // 16 rows: int4 in groups of 128 1.87, 2.07, 3.61 (1.55, 1.72, 3.00 ms); fp8 1.31, 1.48, 2.67 (2.04, 2.31, 4.18 ms); int8 as
 // fp8. With the 64 RMSNorms 0.13 to 0.15 ms more (H200, 29 November 2026). With more than 8 rows no register is left for the
-// next x. With 128 registers (and no RMSNorm) int4 takes 1.44, 1.56, 2.87 ms: fewer registers are what is missing.
+// next x. The compiler needs 128: with them and without RMSNorm, int4 takes 1.44, 1.56, 2.87 ms.
 // Reduction order: leaf l has the pieces [n l / 16, n (l + 1) / 16) of the n pieces of a row. A leaf adds its pieces in order.
 // Within a piece an instruction adds 16 products to a running sum, one for each scale; with one scale there is a sum for
 // every second 32 columns, which are then added. Leaves are added as a binary tree: 0 + 1, 2 + 3, ...
@@ -458,17 +456,17 @@ __global__ void widen_kernel(const char *data, const float *scale, sl_cuda_packi
         uint4{sl_pack_bf16(x[0], x[1]), sl_pack_bf16(x[2], x[3]), sl_pack_bf16(x[4], x[5]), sl_pack_bf16(x[6], x[7])};
 }
 
-// Grid: x: 8 columns a thread, y: rows of x.
+// Grid: x: rows of x; y: 8 columns a thread.
 template <sl_format F>
 __global__ void packed_embed_kernel(const char *data, const float *scale, sl_cuda_packing k, int n_cols, const int32_t *ids,
                                     float *out) {
-    const int col = (blockIdx.x * blockDim.x + threadIdx.x) * 8;
+    const int col = (blockIdx.y * blockDim.x + threadIdx.x) * 8;
     sl_start_next();
     sl_wait_previous();
     if (col >= n_cols) return;
     float x[8];
-    numbers<F>(data, scale, k, ids[blockIdx.y], col / PIECE_COLS, col % PIECE_COLS / 32, col % 32 / 8, x);
-    float4 *to = (float4 *)(out + (size_t)blockIdx.y * n_cols + col);
+    numbers<F>(data, scale, k, ids[blockIdx.x], col / PIECE_COLS, col % PIECE_COLS / 32, col % 32 / 8, x);
+    float4 *to = (float4 *)(out + (size_t)blockIdx.x * n_cols + col);
     to[0] = {x[0], x[1], x[2], x[3]}, to[1] = {x[4], x[5], x[6], x[7]};
 }
 
@@ -482,10 +480,18 @@ template <typename Fn> void by_format(sl_format f, Fn with_format) {
 
 } // namespace
 
+int sl_cuda_packed_fits(const sl_cuda_packing *packing, int n_rows, int n_cols) {
+    const int fixed = SL_PACKED_ROWS * (int)sizeof(size_t); // kv_row
+    return RING_BYTES + fixed <= sl_device_get(cudaDevAttrMaxSharedMemoryPerBlockOptin) && n_cols <= SL_PACKED_COLS &&
+           sl_packed_bytes(packing, n_rows) < UINT32_MAX; // offsets have 32 bits
+}
+
 void sl_cuda_packed_linear(const sl_cuda_linear *args, cudaStream_t stream) {
     const sl_cuda_linear &p = *args;
-    SL_CHECK(p.n_rows >= 1 && p.n_rows <= SL_PACKED_ROWS && p.n_out % PIECE_ROWS == 0 && p.n_in % 8 == 0);
-    SL_CHECK(sl_packed_bytes(&p.packing, p.n_out) < UINT32_MAX); // offsets have 32 bits
+    SL_CHECK(p.n_rows >= 1 && p.n_rows <= SL_PACKED_ROWS && p.n_out % PIECE_ROWS == 0 && p.n_in >= 8 && p.n_in % 8 == 0);
+    SL_CHECK(p.end != SL_LINEAR_SWIGLU || p.n_out % TILE == 0);
+    SL_CHECK(p.end != SL_LINEAR_ROPE_APPEND ||
+             (p.head_dim % TILE == 0 && p.n_out == (p.n_heads + 2 * p.n_kv_heads) * p.head_dim));
     by_format(p.packing.format, [&](auto format) {
         SL_CHECK(p.packing.per_piece == 1 || format() == SL_INT4);
         if (p.packing.per_piece == 1)
@@ -507,8 +513,9 @@ void sl_cuda_packed_widen(const void *data, const float *scale, const sl_cuda_pa
 
 void sl_cuda_packed_embed(const void *data, const float *scale, const sl_cuda_packing *packing, int n_cols, const int32_t *ids,
                           int n_rows, float *x, cudaStream_t stream) {
+    SL_CHECK(n_cols % 8 == 0);
     by_format(packing->format, [&](auto format) {
-        sl_launch(packed_embed_kernel<format()>, dim3((n_cols / 8 + 127) / 128, n_rows), dim3(128), 0, stream,
+        sl_launch(packed_embed_kernel<format()>, dim3(n_rows, (n_cols / 8 + 127) / 128), dim3(128), 0, stream,
                   (const char *)data, scale, *packing, n_cols, ids, x);
     });
 }
