@@ -365,7 +365,7 @@ static const test_case cases[] = {
     {"scores", 0, scores},
     {"integers", 0, integers},
     {"softmax", 0, softmax},
-    {"definitions", 0, definitions},
+    {"definitions", NEEDS_SPEED, definitions},
     {"long-segment", 0, long_segment},
     {"ties", 0, ties},
     {"structure", 0, structure},

@@ -488,7 +488,7 @@ static const test_case cases[] = {
     {"errors", 0, errors},
     {"names", 0, names},
     {"sequences", NEEDS_NOTHING, sequences},
-    {"restored", 0, restored},
+    {"restored", NEEDS_SPEED, restored},
     {"formats", 0, formats},
     {"ranges", 0, ranges},
     {"braces", 0, braces},

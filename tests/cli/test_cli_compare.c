@@ -576,9 +576,9 @@ static void merged_reference(void) {
 }
 
 static const test_case cases[] = {
-    {"next-tokens", 0, next_tokens},
+    {"next-tokens", NEEDS_SPEED, next_tokens},
     {"dense-with-dense", 0, dense_with_dense},
-    {"heads", 0, heads},
+    {"heads", NEEDS_SPEED, heads},
     GPU_CASE("heads-on-gpu", heads_on_gpu),
     {"answers-with-dense", 0, answers_with_dense},
     {"without-texts", 0, without_texts},

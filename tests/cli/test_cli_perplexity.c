@@ -419,7 +419,7 @@ static void errors(void) {
 
 static const test_case cases[] = {
     {"dense", 0, dense},
-    {"decoded", 0, decoded},
+    {"decoded", NEEDS_SPEED, decoded},
     {"scored-tail", 0, scored_tail},
     {"texts", 0, texts},
     {"histories", 0, histories},

@@ -396,7 +396,7 @@ static void observed(void) {
 static const test_case cases[] = {
     {"progress", 0, progress},
     {"full-masks-are-dense", 0, full_masks},
-    {"chunks", 0, sparse_chunks},
+    {"chunks", NEEDS_SPEED, sparse_chunks},
     {"refused", 0, refused_prefill},
     {"forks", 0, forks},
     {"ragged", 0, ragged},
