@@ -37,6 +37,11 @@ static const sl_format_info sl_formats[SL_N_FORMATS] = {
     {"bf16", 1, 2, 0}, {"f16", 1, 2, 0}, {"f32", 1, 4, 0}, {"fp8", 1, 1, 1}, {"int8", 1, 1, 1}, {"int4", 2, 1, 1},
 };
 
+// Stores element i of a row of SL_INT4; u: q + 8. An even element clears the odd one after it.
+static inline void sl_int4_put(uint8_t *row, int i, unsigned u) {
+    row[i / 2] = (uint8_t)(i % 2 ? row[i / 2] | u << 4 : u);
+}
+
 // Bytes of n elements of a row.
 static inline size_t sl_format_bytes(sl_format f, size_t n) {
     size_t values = (size_t)sl_formats[f].n_values;

@@ -26,8 +26,8 @@
 // construct that the reader does not know. SL_ERR_UNSUPPORTED: a keyword of a schema is not supported, the grammar is
 // left-recursive, it is too large, or no text follows it.
 
-// text [n]: GBNF with a rule "root". Messages name line and column. parts: an object; a name that the text uses and does not
-// define is the part of this name. NULL: none. A part is an object with one of these members:
+// text [n]: GBNF with a rule "root". Messages name line and column. parts: an object, or NULL. If the text uses a name and
+// does not define it, the part of this name defines it. A part is an object with one of these members:
 //   "schema": a JSON schema     the JSON texts of the values that it allows
 //   "arguments": a JSON schema  the objects that it allows, as the arguments of a call in Python: (a=1, b="x")
 //   "token": an id              this token, which may be special. No text of bytes can stand for it, and it stands for no text.

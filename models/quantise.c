@@ -31,9 +31,10 @@ int sl_quantise_parse(const char *text, sl_quantise_spec *out, sl_error *err) {
 
 // ---- the numbers of a scale ----
 
+static const float magic = 0x1.8p23f; // x + magic is rounded to an integer, if the size of x is below 2^22
+
 // The integer nearest to x, ties to even; the size of x is below 2^22.
 static inline float nearest(float x) {
-    const float magic = 12582912.0f; // 1.5 * 2^23
     return (x + magic) - magic;
 }
 
@@ -55,7 +56,6 @@ static inline lanes choose(masks mask, lanes y, lanes x) {
 
 // The squared errors of LANES numbers of an integer format. round_to does the same for one number.
 static inline lanes integer_errors(float half, float scale, float inverse, const float *x) {
-    const float magic = 12582912.0f;
     const lanes values = *(const lanes *)x, zero = {0};
     lanes y = values * inverse;
     y = choose(y < zero - half, zero - half, y);
@@ -107,8 +107,7 @@ static void store(sl_format f, uint8_t *row, int i, float x) {
     } else if (f == SL_INT8) {
         row[i] = (uint8_t)(int8_t)round_to(f, 128, x);
     } else {
-        unsigned u = (unsigned)(round_to(f, 8, x) + 8);
-        row[i / 2] = (uint8_t)(i % 2 ? row[i / 2] | u << 4 : u);
+        sl_int4_put(row, i, (unsigned)(round_to(f, 8, x) + 8));
     }
 }
 

@@ -17,9 +17,9 @@ typedef struct sl_quantise_spec {
 int sl_quantise_parse(const char *text, sl_quantise_spec *out, sl_error *err);
 
 // Rounds `plain`, a weight with data, to *to, whose format, shape, group and scale_rows (1) are set. Writes to->data
-// [n_rows][row bytes] and to->scale, which are memory. Each scale is the best of a few: it minimises the sum of the squared
-// errors of its numbers, which are rounded to nearest. The integer formats may have negative scales, so that the number of the
-// largest size is -8 or -128. The work is divided over the pool of the calling thread; it does not change the result.
+// [n_rows][row bytes] and to->scale, whose memory the caller gives. Numbers are rounded to nearest. Each scale is the one of a
+// few that has the least sum of squared errors. The integer formats may have negative scales, so that the number of the
+// largest size is -8 or -128. The threads of the calling thread's pool share the work. Their number does not change the result.
 // SL_ERR_FORMAT: a number is not finite.
 int sl_quantise(const sl_weight *plain, const sl_weight *to, sl_error *err);
 

@@ -107,10 +107,6 @@ typedef struct data_call {
     atomic_int has_nan;
 } data_call;
 
-static void put_nibble(uint8_t *row, int i, unsigned u) {
-    row[i / 2] = (uint8_t)(i % 2 ? row[i / 2] | u << 4 : u);
-}
-
 // Eight rows of a matrix [n_cols / 8][n_rows] or [n_cols][n_rows / 8] of words.
 static void unpack_rows(void *ctx, size_t piece, int thread) {
     (void)thread;
@@ -123,7 +119,7 @@ static void unpack_rows(void *ctx, size_t piece, int thread) {
             size_t row = piece * 8 + j;
             unsigned u = c->r->making == SL_MADE_GPTQ ? words[k / 8 * n + row] >> 4 * (k % 8) & 15
                                                       : words[k * (n / 8) + piece] >> 4 * awq_nibble[j] & 15;
-            put_nibble(c->to + row * row_bytes, i, u);
+            sl_int4_put(c->to + row * row_bytes, i, u);
         }
     }
 }
@@ -140,7 +136,7 @@ static void copy_row(void *ctx, size_t row, int thread) {
         if (c->w->format == SL_INT8)
             to[i] = from[k] ^ 128;
         else
-            put_nibble(to, i, from[k / 2] >> 4 * (k % 2) & 15u);
+            sl_int4_put(to, i, from[k / 2] >> 4 * (k % 2) & 15u);
     }
 }
 

@@ -19,7 +19,7 @@ enum { SL_RECIPE_UNUSED = 3 };
 // The tensors' shapes and dtypes have been checked. [groups]: the scales of a row.
 typedef struct sl_recipe {
     sl_making making;
-    sl_weight plain;        // SL_MADE_ROUNDED: data NULL: a dummy weight
+    sl_weight plain;        // of SL_MADE_ROUNDED. Without data it is a dummy weight
     const sl_tensor *q;     // NULL: SL_MADE_ROUNDED
     const sl_tensor *scale; // [n_rows / scale_rows][groups], or one number; GPTQ, AWQ: [groups][n_rows]
     const sl_tensor *zero;  // packed as q, or I8 in the shape of scale; NULL: none
@@ -33,7 +33,7 @@ size_t sl_recipe_bytes(const sl_recipe *r, const sl_weight *w);
 // Bytes that an operation reads of the weight, also before it is made.
 size_t sl_recipe_read_bytes(const sl_recipe *r, const sl_weight *w);
 // Makes the weight: sets data, scale, zero and order of *w, whose other fields are set. memory: sl_recipe_bytes bytes, zeroed,
-// aligned to 64 bytes. The work is divided over the pool of the calling thread. SL_ERR_FORMAT: a scale is not finite, a number
+// aligned to 64 bytes. The threads of the calling thread's pool share the work. SL_ERR_FORMAT: a scale is not finite, a number
 // is NaN, or an index is out of range.
 int sl_recipe_make(const sl_recipe *r, sl_weight *w, char *memory, sl_error *err);
 

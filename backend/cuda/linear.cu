@@ -25,10 +25,7 @@ namespace {
 enum {
     WARPS = 4, // of a thread block; each computes a part of n_in
     THREADS = 32 * WARPS,
-    TILES = 3,   // tiles that use one load of x; at most WARPS. 6144 rows are 3 tiles per thread block on 132
-    CHUNK = 128, // elements of a row that a warp fetches at once
-    STEP = 32,   // elements of a row that four lanes read at once, 8 each
-    STEPS = CHUNK / STEP,
+    TILES = 3,              // tiles that use one load of x; at most WARPS. 6144 rows are 3 tiles per thread block on 132
     PITCH = CHUNK * 2 + 16, // bytes between rows of a stage: an odd number of 16-byte pieces, see ring::fetch
     STAGE = TILE * PITCH,   // bytes of a ring stage, which holds one chunk of one tile
     // Of a thread. Two thread blocks must fit on a multiprocessor, and a block of RMSNorm with them (128 threads of 64
@@ -120,21 +117,6 @@ template <sl_linear_end END> struct ring {
         fetch();
     }
 };
-
-// A chunk of x [8 NT][128], spread over the warp: rows g and, for NT = 2, g + 8; the 8 elements of this lane in each step.
-template <int NT> using x_chunk = uint4[NT][STEPS];
-
-// Reads past L1, which may hold x of an earlier step. Rows after n_rows are zeros, and their memory is not read.
-template <int NT> __device__ __forceinline__ void load_x(const sl_cuda_linear &p, int lane, int chunk, x_chunk<NT> &x) {
-#pragma unroll
-    for (int nt = 0; nt < NT; nt++)
-#pragma unroll
-        for (int s = 0; s < STEPS; s++) {
-            const int row = nt * 8 + lane / 4, k = chunk * CHUNK + s * STEP + lane % 4 * 8;
-            const bool exists = row < p.n_rows && k < p.n_in;
-            x[nt][s] = exists ? __ldcg((const uint4 *)(p.x + (size_t)row * p.n_in + k)) : uint4{0, 0, 0, 0};
-        }
-}
 
 // sum += a chunk of a tile of W times a chunk of x. The 8 consecutive elements of a lane serve as k = 2 t, 2 t + 1, 2 t + 8,
 // 2 t + 9 of two instructions. Any assignment of elements to k is correct if W and x use the same assignment. The two sums are
@@ -347,23 +329,8 @@ void launch_norm(const float *x, const bf16 *w, int n_rows, int n, float eps, bf
 
 extern "C" void sl_cuda_linear_decode(const sl_cuda_linear *args, cudaStream_t stream) {
     const sl_cuda_linear &p = *args;
-    SL_CHECK(p.n_rows >= 1 && p.n_rows <= SL_LINEAR_ROWS && p.n_out >= 1 && p.n_in >= 8 && p.n_in % 8 == 0);
-    switch (p.end) {
-    case SL_LINEAR_STORE:
-        launch<SL_LINEAR_STORE>(p, stream);
-        break;
-    case SL_LINEAR_ADD:
-        launch<SL_LINEAR_ADD>(p, stream);
-        break;
-    case SL_LINEAR_SWIGLU:
-        SL_CHECK(p.n_out % 2 == 0);
-        launch<SL_LINEAR_SWIGLU>(p, stream);
-        break;
-    case SL_LINEAR_ROPE_APPEND:
-        SL_CHECK(p.head_dim % 16 == 0 && p.n_out == (p.n_heads + 2 * p.n_kv_heads) * p.head_dim);
-        launch<SL_LINEAR_ROPE_APPEND>(p, stream);
-        break;
-    }
+    SL_CHECK(p.n_rows <= SL_LINEAR_ROWS);
+    by_ending(p, [&](auto end) { launch<end()>(p, stream); });
 }
 
 // GPUs of compute capability 8.6, 8.9 and 12.0 have 99 KiB of shared memory for a thread block.

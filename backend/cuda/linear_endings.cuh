@@ -1,4 +1,5 @@
-// backend/cuda/linear_endings.cuh - what the kernels of linear layers do with y = W x (sl_linear_end of linear.h).
+// backend/cuda/linear_endings.cuh - what the kernels of linear layers share: the rows of x in registers, and what happens to
+// y = W x (sl_linear_end of linear.h).
 #ifndef SLEIGH_CUDA_LINEAR_ENDINGS_CUH
 #define SLEIGH_CUDA_LINEAR_ENDINGS_CUH
 
@@ -7,10 +8,16 @@
 #include "kv/kv.h"
 
 #include <cuda_bf16.h>
+#include <type_traits>
 
 namespace {
 
-enum { TILE = 16 }; // rows of W in a tile: M of the matrix instruction
+enum {
+    TILE = 16,   // rows of W in a tile: M of the matrix instruction
+    CHUNK = 128, // columns that a warp multiplies at once
+    STEP = 32,   // columns that four lanes read at once, 8 each
+    STEPS = CHUNK / STEP
+};
 
 __device__ __forceinline__ bf16 to_bf16(float x) {
     return __bfloat16_as_ushort(__float2bfloat16_rn(x));
@@ -92,6 +99,42 @@ template <> struct ending<SL_LINEAR_ROPE_APPEND> { // dimensions i to i + 7 of a
         out[i + half] = to_bf16(hi * rotation.x + lo * rotation.y);
     }
 };
+
+// A chunk of x [8 NT][128], spread over the warp: rows g and, for NT = 2, g + 8; the 8 elements of this lane in each step.
+template <int NT> using x_chunk = uint4[NT][STEPS];
+
+// Reads past L1, which may hold x of an earlier step. Rows after n_rows are zeros, and their memory is not read.
+template <int NT> __device__ __forceinline__ void load_x(const sl_cuda_linear &p, int lane, int chunk, x_chunk<NT> &x) {
+#pragma unroll
+    for (int nt = 0; nt < NT; nt++)
+#pragma unroll
+        for (int s = 0; s < STEPS; s++) {
+            const int row = nt * 8 + lane / 4, k = chunk * CHUNK + s * STEP + lane % 4 * 8;
+            const bool exists = row < p.n_rows && k < p.n_in;
+            x[nt][s] = exists ? __ldcg((const uint4 *)(p.x + (size_t)row * p.n_in + k)) : uint4{0, 0, 0, 0};
+        }
+}
+
+// Checks the matrix, and calls with_ending(its ending as a constant).
+template <typename Fn> void by_ending(const sl_cuda_linear &p, Fn with_ending) {
+    SL_CHECK(p.n_rows >= 1 && p.n_out >= 1 && p.n_in >= 8 && p.n_in % 8 == 0);
+    switch (p.end) {
+    case SL_LINEAR_STORE:
+        with_ending(std::integral_constant<sl_linear_end, SL_LINEAR_STORE>());
+        break;
+    case SL_LINEAR_ADD:
+        with_ending(std::integral_constant<sl_linear_end, SL_LINEAR_ADD>());
+        break;
+    case SL_LINEAR_SWIGLU:
+        SL_CHECK(p.n_out % 2 == 0);
+        with_ending(std::integral_constant<sl_linear_end, SL_LINEAR_SWIGLU>());
+        break;
+    case SL_LINEAR_ROPE_APPEND:
+        SL_CHECK(p.head_dim % 16 == 0 && p.n_out == (p.n_heads + 2 * p.n_kv_heads) * p.head_dim);
+        with_ending(std::integral_constant<sl_linear_end, SL_LINEAR_ROPE_APPEND>());
+        break;
+    }
+}
 
 // The number of tiles of a matrix.
 template <sl_linear_end END> int n_tiles_of(const sl_cuda_linear &p) {

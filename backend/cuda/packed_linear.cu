@@ -13,8 +13,6 @@
 #include "backend/cuda/packed.h"
 #include "backend/cuda/packed_linear.h"
 
-#include <type_traits>
-
 namespace {
 
 enum {
@@ -26,9 +24,8 @@ enum {
     // Of a thread. Two thread blocks must fit on a multiprocessor, and a block of RMSNorm with them (128 threads of 64
     // registers). Else two blocks of the kernel after the norm meet on one multiprocessor, and a step takes 0.4 ms more.
     MOST_REGISTERS = 112,
-    PIECE_ROWS = SL_PIECE_ROWS,  // of W
-    PIECE_COLS = SL_PIECE_COLS,  // of W
-    COL_UNITS = PIECE_COLS / 32, // parts of a piece: a lane has 8 columns of each
+    PIECE_ROWS = SL_PIECE_ROWS, // of W
+    PIECE_COLS = SL_PIECE_COLS, // of W
 };
 
 // Copies from device memory to shared memory asynchronously. policy: the L2 cache evicts weights first.
@@ -230,20 +227,6 @@ template <sl_linear_end END, sl_format F, int SCALES, int TILES, int NT> struct 
     }
 };
 
-// x of 128 columns: rows g (and g + 8); 8 columns of each 32.
-template <int NT> using x_piece = uint4[NT][COL_UNITS];
-
-template <int NT> __device__ __forceinline__ void load_x(const sl_cuda_linear &p, int lane, int piece, x_piece<NT> &x) {
-#pragma unroll
-    for (int nt = 0; nt < NT; nt++)
-#pragma unroll
-        for (int u = 0; u < COL_UNITS; u++) {
-            const int row = nt * 8 + lane / 4, k = piece * PIECE_COLS + u * 32 + lane % 4 * 8;
-            const bool exists = row < p.n_rows && k < p.n_in;
-            x[nt][u] = exists ? __ldcg((const uint4 *)(p.x + (size_t)row * p.n_in + k)) : uint4{0, 0, 0, 0};
-        }
-}
-
 __device__ __forceinline__ float4 add(float4 a, float4 b) {
     return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
 }
@@ -252,13 +235,13 @@ __device__ __forceinline__ float4 add(float4 a, float4 b) {
 // instructions add to different sums (CHAINS), so that one need not wait for the one before it.
 template <sl_format F, int SCALES, int NT>
 __device__ __forceinline__ void multiply(const packing<F> &unpacker, const uint32_t (&w)[2][packing<F>::WORDS][4],
-                                         const uint32_t (&scale)[2][SCALES], const x_piece<NT> &x, float4 (&sum)[NT]) {
+                                         const uint32_t (&scale)[2][SCALES], const x_chunk<NT> &x, float4 (&sum)[NT]) {
     constexpr int CHAINS = SCALES == 1 ? 2 : SCALES, WORDS = packing<F>::WORDS;
     float4 products[CHAINS][NT] = {};
 #pragma unroll
     for (int half = 0; half < 2; half++)
 #pragma unroll
-        for (int u = 0; u < COL_UNITS; u++) {
+        for (int u = 0; u < STEPS; u++) {
             uint32_t lo[2], hi[2];
             unpacker.unpack(&w[0][0][0] + u * WORDS, half, lo);
             unpacker.unpack(&w[1][0][0] + u * WORDS, half, hi);
@@ -323,7 +306,7 @@ __global__ void __maxnreg__(MOST_REGISTERS) packed_linear_kernel(const __grid_co
     const int32_t position = has_row ? __ldcg(&p.rows[threadIdx.x].position) : 0;
     const int32_t *pages = has_row ? (const int32_t *)__ldcg((const uintptr_t *)&p.rows[threadIdx.x].pages) : nullptr;
     constexpr bool AHEAD = NT == 1; // registers hold the next piece of x beside the one in use
-    x_piece<NT> x, x_next;
+    x_chunk<NT> x, x_next;
     if (first < last) load_x<NT>(p, lane, first, x);
     const int32_t page = has_row ? __ldcg(pages + position / SL_PAGE) : 0;
 
@@ -353,7 +336,7 @@ __global__ void __maxnreg__(MOST_REGISTERS) packed_linear_kernel(const __grid_co
 #pragma unroll
                 for (int nt = 0; AHEAD && nt < NT; nt++)
 #pragma unroll
-                    for (int u = 0; u < COL_UNITS; u++) x[nt][u] = x_next[nt][u];
+                    for (int u = 0; u < STEPS; u++) x[nt][u] = x_next[nt][u];
             }
             float4 *part = parts + warp * TILES * NT * 32 + lane;
 #pragma unroll
@@ -396,23 +379,6 @@ template <sl_linear_end END, sl_format F, int SCALES> void launch(const sl_cuda_
         launch<END, F, SCALES, TILES, 1>(p, stream);
     else
         launch<END, F, SCALES, 3, 2>(p, stream);
-}
-
-template <sl_format F, int SCALES> void launch(const sl_cuda_linear &p, cudaStream_t stream) {
-    switch (p.end) {
-    case SL_LINEAR_STORE:
-        launch<SL_LINEAR_STORE, F, SCALES>(p, stream);
-        break;
-    case SL_LINEAR_ADD:
-        launch<SL_LINEAR_ADD, F, SCALES>(p, stream);
-        break;
-    case SL_LINEAR_SWIGLU:
-        launch<SL_LINEAR_SWIGLU, F, SCALES>(p, stream);
-        break;
-    case SL_LINEAR_ROPE_APPEND:
-        launch<SL_LINEAR_ROPE_APPEND, F, SCALES>(p, stream);
-        break;
-    }
 }
 
 // ---- the numbers themselves ----
@@ -488,16 +454,16 @@ int sl_cuda_packed_fits(const sl_cuda_packing *packing, int n_rows, int n_cols) 
 
 void sl_cuda_packed_linear(const sl_cuda_linear *args, cudaStream_t stream) {
     const sl_cuda_linear &p = *args;
-    SL_CHECK(p.n_rows >= 1 && p.n_rows <= SL_PACKED_ROWS && p.n_out % PIECE_ROWS == 0 && p.n_in >= 8 && p.n_in % 8 == 0);
+    SL_CHECK(p.n_rows <= SL_PACKED_ROWS && p.n_out % PIECE_ROWS == 0);
     SL_CHECK(p.end != SL_LINEAR_SWIGLU || p.n_out % TILE == 0);
-    SL_CHECK(p.end != SL_LINEAR_ROPE_APPEND ||
-             (p.head_dim % TILE == 0 && p.n_out == (p.n_heads + 2 * p.n_kv_heads) * p.head_dim));
+    SL_CHECK(p.packing.per_piece == 1 || p.packing.format == SL_INT4);
     by_format(p.packing.format, [&](auto format) {
-        SL_CHECK(p.packing.per_piece == 1 || format() == SL_INT4);
-        if (p.packing.per_piece == 1)
-            launch<format(), 1>(p, stream);
-        else if constexpr (format() == SL_INT4)
-            launch<format(), 4>(p, stream);
+        by_ending(p, [&](auto end) {
+            if (p.packing.per_piece == 1)
+                launch<end(), format(), 1>(p, stream);
+            else if constexpr (format() == SL_INT4)
+                launch<end(), format(), 4>(p, stream);
+        });
     });
 }
 

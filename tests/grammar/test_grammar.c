@@ -369,8 +369,7 @@ static void check_refused(token_run *t, int32_t id) {
     CHECK_ERR(sl_grammar_accept(t->run, id, &err), err, SL_ERR_ARG, "expected a token that the grammar allows");
 }
 
-// A token that the grammar names stands where the grammar names it. Its bytes do not stand for it, and it does not stand for
-// its bytes.
+// A token stands where the grammar names it. Its bytes do not stand for the token, nor does the token stand for its bytes.
 static void tokens_by_id(void) {
     token_run t;
     load(&t.v, "models/tiny", NULL);

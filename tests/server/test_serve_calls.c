@@ -18,7 +18,7 @@ typedef struct form {
     const char *template, *tokens[3]; // what the template says, which tells the form; special tokens of the model
     const char *name;                 // of the second tool: some forms write any name
     api_call_format format;
-    const char *biased; // tokens with a bias, so that many answers have several calls; NULL: they have one call only
+    const char *biased; // tokens with a bias, with which many answers have several calls; NULL: an answer has one call
     float bias;
 } form;
 
