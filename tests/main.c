@@ -124,9 +124,7 @@ static int missing(int needs) { // 1: skipped, with the reason set
     if ((needs & NEEDS_TWO_GPUS) && gpu_count() < 2) return snprintf(reason, sizeof reason, "needs two GPUs");
     if ((needs & NEEDS_SHARED) && access(test_shared(), R_OK))
         return snprintf(reason, sizeof reason, "needs %s (set SLEIGH_SHARED)", test_shared());
-#ifdef __SANITIZE_ADDRESS__
-    if (needs & NEEDS_SPEED) return snprintf(reason, sizeof reason, "takes tens of seconds with sanitizers");
-#endif
+    if (SANITIZED && (needs & NEEDS_SPEED)) return snprintf(reason, sizeof reason, "takes tens of seconds with sanitizers");
     return 0;
 }
 

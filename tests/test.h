@@ -16,6 +16,12 @@
 // run the same code.
 enum { NEEDS_NOTHING = 0, NEEDS_GPU = 1, NEEDS_SHARED = 2, NEEDS_WHOLE_GPU = 4, NEEDS_TWO_GPUS = 8, NEEDS_SPEED = 16 };
 
+#ifdef __SANITIZE_ADDRESS__
+enum { SANITIZED = 1 }; // code runs several times as long, so cases repeat less
+#else
+enum { SANITIZED = 0 };
+#endif
+
 typedef struct test_case {
     const char *name;
     int needs;

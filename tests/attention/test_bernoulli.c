@@ -8,11 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifdef __SANITIZE_ADDRESS__
-enum { REDUCED = 4 }; // divides the repetitions, where a bound adapts to their number
-#else
-enum { REDUCED = 1 };
-#endif
+enum { REDUCED = SANITIZED ? 4 : 1 }; // divides the repetitions, where a bound adapts to their number
 
 // ---- counts ----
 

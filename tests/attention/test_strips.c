@@ -160,6 +160,6 @@ static void figure(void) {
     }
 }
 
-static const test_case cases[] = {{"figure", 0, figure}, {0}};
+static const test_case cases[] = {{"figure", NEEDS_SPEED, figure}, {0}};
 extern const test_suite suite_strips;
 const test_suite suite_strips = {"strips", cases};

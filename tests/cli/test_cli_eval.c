@@ -498,7 +498,7 @@ static const test_case cases[] = {
     {"layers", NEEDS_NOTHING, layers},
     {"threads", NEEDS_SPEED, threads},
     {"resume", NEEDS_SPEED, resume},
-    {"interrupted", NEEDS_NOTHING, interrupted},
+    {"interrupted", NEEDS_SPEED, interrupted},
     {"refusals", NEEDS_NOTHING, refusals},
     {"ruler_file", NEEDS_SPEED, ruler_file},
     {"questions", NEEDS_NOTHING, questions},

@@ -365,7 +365,7 @@ static void chat_hint(void) {
 }
 
 static const test_case cases[] = {
-    {"refused", NEEDS_NOTHING, refused},     {"no_effect", NEEDS_NOTHING, no_effect},
+    {"refused", NEEDS_NOTHING, refused},     {"no_effect", NEEDS_SPEED, no_effect},
     {"same", NEEDS_NOTHING, same},           {"reachable", NEEDS_NOTHING, reachable},
     {"manual", NEEDS_NOTHING, manual},       {"one_by_one", NEEDS_NOTHING, one_by_one},
     {"escapes", NEEDS_NOTHING, escapes},     {"random_seed", NEEDS_NOTHING, random_seed},

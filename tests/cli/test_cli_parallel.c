@@ -337,7 +337,7 @@ static void too_long(void) { // found before any work; the message has file, lin
 static const test_case cases[] = {
     {"equal-to-alone", NEEDS_SPEED, equal_to_alone},
     {"shared", 0, shared},
-    {"context-full", 0, context_full},
+    {"context-full", NEEDS_SPEED, context_full},
     {"report", 0, report},
     {"totals", 0, totals},
     {"jsonl", 0, jsonl},

@@ -421,7 +421,7 @@ static const test_case cases[] = {
     {"dense", 0, dense},
     {"decoded", NEEDS_SPEED, decoded},
     {"scored-tail", 0, scored_tail},
-    {"texts", 0, texts},
+    {"texts", NEEDS_SPEED, texts},
     {"histories", 0, histories},
     {"whole-history", 0, whole_history},
     {"piped", 0, piped},

@@ -81,7 +81,7 @@ static void files(void) {
 }
 
 static const test_case cases[] = {
-    {"files", NEEDS_NOTHING, files},
+    {"files", NEEDS_SPEED, files},
     {0},
 };
 extern const test_suite suite_cli_reproduce;

@@ -414,7 +414,7 @@ static const test_case cases[] = {
     {"auto_in_chat", NEEDS_NOTHING, auto_in_chat},
     {"auto_in_lists", NEEDS_NOTHING, auto_in_lists},
     {"budgets", NEEDS_NOTHING, budgets},
-    {"continues", NEEDS_NOTHING, continues},
+    {"continues", NEEDS_SPEED, continues},
     {"texts", NEEDS_NOTHING, texts},
     {"parts", NEEDS_NOTHING, parts},
     {"errors", NEEDS_NOTHING, errors},

@@ -395,7 +395,7 @@ static void observed(void) {
 
 static const test_case cases[] = {
     {"progress", 0, progress},
-    {"full-masks-are-dense", 0, full_masks},
+    {"full-masks-are-dense", NEEDS_SPEED, full_masks},
     {"chunks", NEEDS_SPEED, sparse_chunks},
     {"refused", 0, refused_prefill},
     {"forks", 0, forks},

@@ -20,12 +20,6 @@ static const char *model_path(void) {
     return venv_file(VENV_SMOLLM2);
 }
 
-#ifdef __SANITIZE_ADDRESS__ // sanitizers make a step several times as long
-enum { SANITIZED = 1 };
-#else
-enum { SANITIZED = 0 };
-#endif
-
 // ---- goldens ----
 
 static json_t *golden(const char *name) {

@@ -229,7 +229,7 @@ static void statistics(void) {
 }
 
 static const test_case cases[] = {
-    {"equal-runs", 0, equal_runs},
+    {"equal-runs", NEEDS_SPEED, equal_runs},
     {"cut-and-fork", 0, cut_and_fork},
     {"who-searches", 0, who_searches},
     {"statistics", 0, statistics},

@@ -10,7 +10,7 @@
 
 static sl_error err;
 
-enum { MOST_SEEDS = 20, BATCH = 4, MOST_TOKENS = 600 };
+enum { MOST_SEEDS = 20, BATCH = SANITIZED ? 2 : 4, MOST_TOKENS = 600 };
 
 // ---- forms ----
 
@@ -430,10 +430,10 @@ static void errors(void) {
     check_refused(&(form){"nothing", {NULL}, "f", API_CALLS_NONE, NULL, 0}, &no_form, 1);
 }
 
-const test_suite suite_serve_calls = {"serve_calls", (const test_case[]){{"hermes", 0, forced_hermes},
+const test_suite suite_serve_calls = {"serve_calls", (const test_case[]){{"hermes", NEEDS_SPEED, forced_hermes},
                                                                          {"llama3", 0, forced_llama3},
                                                                          {"pythonic", 0, forced_pythonic},
-                                                                         {"mistral", 0, forced_mistral},
+                                                                         {"mistral", NEEDS_SPEED, forced_mistral},
                                                                          {"bits", 0, bits},
                                                                          {"texts", 0, texts},
                                                                          {"errors", 0, errors},

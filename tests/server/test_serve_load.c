@@ -15,7 +15,7 @@ static sl_error err;
 
 // ---- 200 mixed requests ----
 
-enum { REQUESTS = 200, CLIENTS = 12, BASES = 3 };
+enum { REQUESTS = SANITIZED ? 60 : 200, CLIENTS = 12, BASES = 3 };
 
 typedef struct mixed {
     sl_text prompt;

@@ -4,12 +4,9 @@
 #define SLEIGH_TEST_WEIGHTS_H
 
 #include "attention/stages/stages.h"
+#include "tests/test.h"
 
-#ifdef __SANITIZE_ADDRESS__
-enum { SCALE = 4 }; // divides the number of repetitions; the bounds depend on that number
-#else
-enum { SCALE = 1 };
-#endif
+enum { SCALE = SANITIZED ? 4 : 1 }; // divides the number of repetitions; the bounds depend on that number
 
 typedef struct sample {
     sl_masses masses, sizes; // sizes: of p_j |v_j|

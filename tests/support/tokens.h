@@ -2,6 +2,7 @@
 #ifndef SLEIGH_TEST_TOKENS_H
 #define SLEIGH_TEST_TOKENS_H
 
+#include "tests/test.h"
 #include "tokenizer/tokenizer.h"
 
 #include <jansson.h>
@@ -31,10 +32,6 @@ double tokens_prose_rate(const sl_tokenizer *tok, int end, size_t size);
 
 double tokens_now(void); // processor time of this thread in seconds
 
-#ifdef __SANITIZE_ADDRESS__
-enum { TOKENS_SLOWER = 10, TOKENS_MIN_RATE = 0 };
-#else
-enum { TOKENS_SLOWER = 1, TOKENS_MIN_RATE = 5 }; // factor for time limits (sanitizers raise it); MB/s
-#endif
+enum { TOKENS_SLOWER = SANITIZED ? 10 : 1, TOKENS_MIN_RATE = SANITIZED ? 0 : 5 }; // factor for time limits; MB/s
 
 #endif
