@@ -1,7 +1,8 @@
 // server/http/http_checks.c - what the server checks before it reads a body: the form of the header, the key, the origin.
 //
 // libmicrohttpd 0.9.75 accepts forms that other servers read differently. An attacker can hide a request in such a form when a
-// proxy stands before the server, so this file refuses them: a folded line (the library appends it to the header's name), a
+// proxy stands before the server, so this file refuses them: a NUL in the request line (the library cuts the method or the path
+// there), a folded line (the library appends it to the header's name), a
 // NUL in a header (the library cuts the value there), a line that ends without CR, a name that is no token, two lengths, a
 // length with a transfer encoding, an encoding other than "chunked".
 #include "server/http/http_internal.h"
@@ -56,14 +57,22 @@ static enum MHD_Result scan_header(void *ctx, enum MHD_ValueKind kind, const cha
     return MHD_YES;
 }
 
-int http_check_header(struct MHD_Connection *c, const char *method, const char *version, size_t max_header, const char **why) {
+// 1: method, URI and version lie in the library's buffer as they came, with a blank between two of them.
+static int is_request_line(const char *method, size_t n_uri, const char *version) {
+    size_t n = strlen(method);
+    return is_token(method, n) && n_uri > 0 && version == method + n + 1 + n_uri + 1;
+}
+
+int http_check_header(struct MHD_Connection *c, const char *method, size_t n_uri, const char *version, size_t max_header,
+                      const char **why) {
     header_scan scan = {0};
     size_t n = MHD_get_connection_info(c, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE)->header_size;
     if (n > max_header) {
         *why = "the header of the request is too large";
         return 431;
     }
-    MHD_get_connection_values_n(c, MHD_HEADER_KIND, scan_header, &scan);
+    if (!is_request_line(method, n_uri, version)) scan.why = "the request has a malformed first line";
+    if (!scan.why) MHD_get_connection_values_n(c, MHD_HEADER_KIND, scan_header, &scan);
     if (!scan.why && scan.end && scan.end + 4 != method + n) scan.why = "the request has a malformed header";
     if (!scan.why && scan.n_lengths + scan.n_encodings > 1) scan.why = "the request gives the length of its body twice";
     if (!scan.why && scan.n_hosts > 1) scan.why = "the request has two headers Host";

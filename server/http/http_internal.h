@@ -44,6 +44,7 @@ typedef struct http_connection {
     int suspended;
 
     // The request.
+    size_t n_uri;            // bytes of the request line's URI, up to a NUL; 0: the URI is refused
     int refusal;             // the status of a refusal; 0: none
     const char *refused;     // the message of the refusal
     size_t to_discard;       // bytes of a refused body that are still read
@@ -154,8 +155,10 @@ int http_origin_allowed(const http_options *o, const char *origin);
 int http_origin_is_own(const char *origin, const char *host);
 // 1: the key of the request is one of the server's, or none is needed. Takes the same time for every wrong key.
 int http_key_fits(const http_options *o, struct MHD_Connection *c);
-// The status that refuses the header (400, 431, 501), and why. 0: the header is good. method: as the library gives it
-int http_check_header(struct MHD_Connection *c, const char *method, const char *version, size_t max_header, const char **why);
+// The status that refuses the header (400, 431, 501), and why. 0: the header is good. method, version: as the library gives
+// them; n_uri: of the connection
+int http_check_header(struct MHD_Connection *c, const char *method, size_t n_uri, const char *version, size_t max_header,
+                      const char **why);
 
 // ---- http_reply.c: responses ----
 

@@ -86,7 +86,7 @@ static enum MHD_Result begin(http_connection *c, const char *path, const char *m
     const http_options *o = &c->server->options;
     const char *why;
     http_connection_enter(c, HTTP_BODY);
-    int status = http_check_header(c->mhd, method, version, o->max_header, &why);
+    int status = http_check_header(c->mhd, method, c->n_uri, version, o->max_header, &why);
     if (status) {
         refuse(c, status, why);
         return http_queue_error(c, path, status, why, 1);
@@ -176,7 +176,8 @@ enum MHD_Result http_on_request(void *server, struct MHD_Connection *mhd, const 
 
 void *http_on_request_line(void *server, const char *uri, struct MHD_Connection *mhd) {
     http_connection *c = connection_of(mhd);
-    (void)server, (void)uri;
+    (void)server;
+    if (c) c->n_uri = strstr(uri, "%00") ? 0 : strlen(uri); // %00 would become a NUL in the path
     if (c && c->phase == HTTP_NEW)
         c->phase = HTTP_HEADER; // header_timeout counts from the connection
     else if (c)

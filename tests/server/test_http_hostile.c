@@ -71,7 +71,20 @@ static void smuggling(void) {
 }
 
 static void request_lines(void) {
-    static const char nul[] = "GET /echo HTTP/1.1\r\nHost: h\r\nx-a: b\0c\r\n\r\n";
+#define REST " HTTP/1.1\r\nHost: h\r\n"
+    static const struct {
+        const char *text;
+        size_t n;
+    } nuls[] = {
+#define BYTES(TEXT) {TEXT, sizeof TEXT - 1}
+        BYTES("GET /echo" REST "x-a: b\0c\r\n\r\n"),
+        BYTES("\0GET /echo" REST "\r\n"),
+        BYTES("G\0ET /echo" REST "\r\n"),
+        BYTES("GET \0/echo" REST "\r\n"),
+        BYTES("GET /echo\0/a" REST "\r\n"),
+        BYTES("GET /echo?a=\0b" REST "\r\n"),
+        BYTES("GET /echo%00" REST "\r\n"),
+    };
     static const char *const lines[] = {
         "GET\r\n\r\n",
         "GET /echo\r\n\r\n",
@@ -94,10 +107,13 @@ static void request_lines(void) {
         if (!client_is_closed(fd, 5)) FAIL("%s: the connection is open", lines[i]);
         close(fd);
     }
-    fd = client_open();
-    client_send_n(fd, nul, sizeof nul - 1);
-    CHECK_INT(client_read(fd)->status, 400);
-    close(fd);
+    for (size_t i = 0; i < sizeof nuls / sizeof *nuls; i++) {
+        fd = client_open();
+        client_send_n(fd, nuls[i].text, nuls[i].n);
+        int status = client_read(fd)->status;
+        if (status != 400) FAIL("request %zu: status %d", i, status);
+        close(fd);
+    }
     CHECK_INT(fixture_handled(), 0);
     check_alive();
     fixture_stop();
