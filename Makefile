@@ -203,6 +203,7 @@ $(BUILD)/tests/cuda/%.o: CFLAGS += -fopenmp
 $(BUILD)/sleigh-test: LDLIBS += $(if $(filter 1,$(CUDA)),-lgomp)
 $(BUILD)/%_avx2.c.o: CFLAGS += $(AVX2)
 $(BUILD)/%_avx512.c.o: CFLAGS += $(AVX512)
+$(BUILD)/backend/cpu/int_ops_avx512.c.o: CFLAGS += -mavx512vnni
 $(BUILD)/backend/cuda/cuda_device.c.o: CPPFLAGS += -DSLEIGH_CUDA_ARCH='"$(CUDA_ARCH)"'
 $(BUILD)/cli/cmd_version.c.o: CPPFLAGS += -DSLEIGH_COMMIT='"$(COMMIT)"'
 

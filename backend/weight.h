@@ -24,6 +24,13 @@ typedef enum {
     SL_N_FORMATS
 } sl_format;
 
+// What a CPU multiplies the rows of a weight with; a GPU multiplies with bf16.
+typedef enum {
+    SL_ACT_FLOAT, // fp32
+    SL_ACT_INT8,  // rounded to 8 bits, in groups (backend/cpu/int_ops.h); weights of SL_INT4 and SL_INT8 only
+    SL_ACT_AUTO,  // for sl_quant (models/quant_scheme.h): no weight has it
+} sl_activations;
+
 // Elements are stored in blocks. A row of a matrix begins with a new block.
 typedef struct sl_format_info {
     const char *name; // "int4"
@@ -62,7 +69,8 @@ typedef struct sl_weight {
     int group;            // columns that share a scale: n_cols, or a multiple of SL_WEIGHT_GROUP; 0 without scales
     int scale_rows;       // rows that share a scale; 0 without scales
     const int32_t *order; // [n_cols]: column i of data, scale and zero is column order[i] of the matrix; NULL: column i
-    const char *name;     // of the tensor
+    sl_activations activations;
+    const char *name; // of the tensor
 } sl_weight;
 
 // Operations that read data as plain numbers call this.

@@ -46,15 +46,31 @@ static int load_template(const char *name, sl_model *model, sl_error *err) {
     return 0;
 }
 
+static int parse_activations(const char *text, sl_activations *out, sl_error *err) {
+    static const char *const names[] = {[SL_ACT_FLOAT] = "float", [SL_ACT_INT8] = "int8", [SL_ACT_AUTO] = "auto"};
+    *out = SL_ACT_AUTO;
+    if (!text) return 0;
+    for (int i = 0; i <= SL_ACT_AUTO; i++)
+        if (!strcmp(text, names[i])) return *out = (sl_activations)i, 0;
+    return sl_fail(err, SL_ERR_ARG, "{activations} %.40s: expected auto, float or int8", text);
+}
+
 // Reads how the weights are quantised, and which format the caller asks for.
 static int load_quant(const sl_documents *documents, const sl_model_options *o, sl_model *model, sl_error *err) {
     int rc = sl_quant_load(documents, o->weights, &model->quant, err);
+    if (!rc) rc = parse_activations(o->activations, &model->quant.activations, err);
     if (!rc && model->is_dummy && model->quant.method)
         rc = sl_fail(err, SL_ERR_UNSUPPORTED, "%s: random weights cannot have the quantisation of this folder (%s)", model->dir,
                      model->quant.method);
     if (!rc && model->quant.has_activations)
         sl_log_line(&o->log, "%s: the folder asks for quantised activations; Sleigh quantises none", model->dir);
     return rc;
+}
+
+static int check_activations(const sl_model *model, sl_error *err) {
+    if (model->quant.activations != SL_ACT_INT8 || sl_model_weights_int8(&model->weights)) return 0;
+    return sl_fail(err, SL_ERR_ARG, "{activations} int8: expected int8 or int4 weights ({weights}), and %s has none",
+                   model->dir);
 }
 
 static int load(const char *dir, const sl_model_options *o, sl_model *model, sl_error *err) {
@@ -76,6 +92,7 @@ static int load(const char *dir, const sl_model_options *o, sl_model *model, sl_
         if (!rc) rc = sl_model_weights_bind(&model->config, model->tensors, &model->quant, &model->weights, err);
         if (!rc) rc = sl_model_weights_check_unbound(&model->weights, model->tensors, &o->log, err);
     }
+    if (!rc) rc = check_activations(model, err);
     if (rc || (o->flags & SL_MODEL_NO_TOKENIZER) || (model->is_dummy && !has_tokenizer(documents))) return rc;
     rc = sl_cancel_poll(&o->cancel, err);
     if (!rc) rc = load_tokenizer(documents, o, model, err);
@@ -166,6 +183,7 @@ const sl_model_weights *sl_model_weight_list(const sl_model *model) {
 uint64_t sl_model_weights_hash(const sl_model *model) {
     const sl_quantise_spec *round = &model->quant.round;
     uint64_t hash = sl_tensors_hash(model->tensors, SL_FNV1A_START);
+    if (sl_model_weights_int8(&model->weights)) hash = sl_fnv1a(hash, "int8", strlen("int8"));
     if (round->format == SL_BF16) return hash;
     hash = sl_fnv1a(hash, sl_formats[round->format].name, strlen(sl_formats[round->format].name));
     return sl_fnv1a(hash, &round->group, sizeof round->group);

@@ -45,10 +45,11 @@ typedef struct sl_quant_rule {
 } sl_quant_rule;
 
 typedef struct sl_quant {
-    sl_quantise_spec round; // what --weights asks for
-    char *method;           // "awq"; NULL: the checkpoint is not quantised
-    int quantises_head;     // 0: lm_head is plain, whatever the rules say
-    int has_activations;    // 1: the checkpoint asks for quantised activations
+    sl_quantise_spec round;     // what --weights asks for
+    char *method;               // "awq"; NULL: the checkpoint is not quantised
+    int quantises_head;         // 0: lm_head is plain, whatever the rules say
+    int has_activations;        // 1: the checkpoint asks for quantised activations
+    sl_activations activations; // of the weights of SL_INT4 and SL_INT8; SL_ACT_AUTO: 8 bits if a weight has SL_INT4
     sl_quant_scheme *schemes;
     int n_schemes;
     sl_quant_rule *rules; // the first rule that matches decides, rules with scheme -1 first, SL_NAME_CLASS last

@@ -5,6 +5,7 @@
 // instruction set, which SLEIGH_ISA chooses.
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/blas_reserve.h"
+#include "backend/cpu/int_ops.h"
 #include "backend/dummy_weights.h"
 #include "base/host_cpus.h"
 #include "base/host_memory.h"
@@ -44,6 +45,15 @@ static _Atomic(const sl_cpu_ops *) chosen_ops;
 
 static const sl_cpu_ops *ops(void) {
     return atomic_load_explicit(&chosen_ops, memory_order_relaxed);
+}
+
+// The table of the best instruction set that is not above the chosen one: all give equal bits.
+static const sl_int_ops *int_ops(void) {
+#if defined(__x86_64__)
+    if (ops() == &sl_cpu_ops_avx512 && __builtin_cpu_supports("avx512vnni")) return &sl_int_ops_avx512;
+    if (ops() != &sl_cpu_ops_portable) return &sl_int_ops_avx2;
+#endif
+    return &sl_int_ops_portable;
 }
 
 static cpu_backend *self(const sl_backend *be) {
@@ -207,12 +217,19 @@ static void prefill_panel(const sl_weight *w, const float *x, int n_rows, int po
     }
 }
 
+// The blocks of a panel of rows, in bytes.
+static size_t blocks_size(int n_cols) { // for int8, which has the most blocks
+    return (size_t)PANEL_ROWS * (((size_t)n_cols + SL_INT_BYTES - 1) / SL_INT_BYTES) * sizeof(sl_int_block);
+}
+
 static size_t part_size(int n_cols) { // in floats; a multiple of 64 bytes
     return (size_t)(PANEL_OUTS + PANEL_ROWS) * n_cols + PANEL_ROWS * PANEL_OUTS;
 }
 
 static float *grow_scratch(cpu_backend *c, int n_cols) { // NULL: no memory
     size_t size = (part_size(n_cols) * (size_t)c->n_threads + (size_t)ORDERED_ROWS * n_cols) * sizeof(float);
+    if (size % 64) size += 64 - size % 64;
+    size += blocks_size(n_cols);
     if (size > c->scratch_size) {
         free(c->scratch);
         c->scratch = aligned_alloc(64, size);
@@ -244,9 +261,49 @@ static void linear_prefill(cpu_backend *c, const sl_weight *w, const float *x, i
     sl_parallel((w->n_rows + PANEL_OUTS - 1) / PANEL_OUTS, prefill_panels, &call);
 }
 
+// ---- activations of 8 bits ----
+
+typedef struct int_call {
+    const sl_weight *w;
+    const float *x;
+    sl_int_block *blocks; // [n_rows][sl_int_blocks(w)]
+    int n_rows, step, accumulate;
+    float *out;
+} int_call;
+
+static void quantise_row(void *ctx, size_t r, int thread) {
+    (void)thread;
+    const int_call *c = ctx;
+    int_ops()->quantise(c->w, c->x + r * c->w->n_cols, c->blocks + r * sl_int_blocks(c->w));
+}
+
+static void int_piece(void *ctx, size_t p, int thread) {
+    (void)thread;
+    const int_call *c = ctx;
+    int from = (int)p * c->step, to = from + c->step < c->w->n_rows ? from + c->step : c->w->n_rows;
+    int_ops()->linear(c->w, c->blocks, c->n_rows, from, to, c->accumulate, c->out);
+}
+
+// An output depends on its row of x and on nothing else, so prefill and decode have equal bits.
+static void linear_int(cpu_backend *c, const sl_weight *w, const float *x, int n_rows, int accumulate, float *out) {
+    enum { MANY = 16, MANY_STEP = 64 }; // rows of x with which more outputs at a time keep them in the cache
+    float *scratch = grow_scratch(c, w->n_cols);
+    SL_CHECK(scratch != NULL); // because prepare has allocated the memory
+    sl_int_block *blocks = (sl_int_block *)((char *)scratch + c->scratch_size - blocks_size(w->n_cols));
+    for (int r = 0, rows; r < n_rows; r += rows) {
+        rows = n_rows - r < PANEL_ROWS ? n_rows - r : PANEL_ROWS;
+        int step = rows < MANY ? STEP : MANY_STEP;
+        int_call call = {w, x + (size_t)r * w->n_cols, blocks, rows, step, accumulate, out + (size_t)r * w->n_rows};
+        spread((size_t)rows * w->n_cols > SMALL, (size_t)rows, quantise_row, &call);
+        spread((size_t)w->n_rows * w->n_cols > SMALL, (size_t)(w->n_rows + step - 1) / step, int_piece, &call);
+    }
+}
+
 static void linear_in_order(cpu_backend *c, const sl_weight *w, const float *x, int n_rows, sl_linear_mode mode, int position,
                             int accumulate, float *out) {
-    if (mode == SL_LINEAR_DECODE)
+    if (w->activations == SL_ACT_INT8)
+        linear_int(c, w, x, n_rows, accumulate, out);
+    else if (mode == SL_LINEAR_DECODE)
         linear_decode(w, x, n_rows, accumulate, out);
     else
         linear_prefill(c, w, x, n_rows, position, accumulate, out);

@@ -28,11 +28,25 @@ SIMD_INLINE float number_at(const sl_weight *w, sl_format format, size_t row, in
     return (x - s.offset) * s.scale;
 }
 
-// Adds the products of columns [from, to) of n_out outputs and n_rows rows. The columns belong to one group. Each vector of
-// weights is loaded once and used for all rows.
+// Adds the products of VW columns, from column i on, of n_out outputs and n_rows rows. Each vector of weights is loaded once and
+// used for all rows.
+CHECKED_BY_ROWS SIMD_INLINE void add_columns(sl_format format, const char *const row[4], const v_scale scale[4], const float *x,
+                                             int n, int i, int n_out, int n_rows, vf acc[4][8]) {
+    vf wv[4];
+    for (int a = 0; a < n_out; a++) {
+        wv[a] = sl_formats[format].has_scale ? v_load_scaled(row[a], format, (size_t)i, scale[a])
+                                             : v_load_weight(row[a], format, (size_t)i);
+    }
+    for (int r = 0; r < n_rows; r++) {
+        vf xv = v_load(x + (size_t)r * n + i);
+        for (int a = 0; a < n_out; a++) acc[a][r] = v_fma(wv[a], xv, acc[a][r]);
+    }
+}
+
+// Adds the products of columns [from, to). The columns belong to one group.
 CHECKED_BY_ROWS SIMD_INLINE void add_group(const sl_weight *w, sl_format format, const float *x, int o, int n_out, int n_rows,
                                            int from, int to, vf acc[4][8]) {
-    int n = w->n_cols, scaled = sl_formats[format].has_scale;
+    int n = w->n_cols, scaled = sl_formats[format].has_scale, i = from;
     const char *row[4];
     v_scale scale[4];
     for (int a = 0; a < n_out; a++) {
@@ -41,16 +55,16 @@ CHECKED_BY_ROWS SIMD_INLINE void add_group(const sl_weight *w, sl_format format,
         group_scale s = scale_of(w, format, (size_t)o + a, from / w->group);
         scale[a] = v_scale_of(format, s.scale, s.offset);
     }
-    for (int i = from; i < to; i += VW) {
-        vf wv[4];
-        for (int a = 0; a < n_out; a++) {
-            wv[a] = scaled ? v_load_scaled(row[a], format, (size_t)i, scale[a]) : v_load_weight(row[a], format, (size_t)i);
-        }
-        for (int r = 0; r < n_rows; r++) {
-            vf xv = v_load(x + (size_t)r * n + i);
-            for (int a = 0; a < n_out; a++) acc[a][r] = v_fma(wv[a], xv, acc[a][r]);
+    if (!scaled) { // memory limits the loop, and rows are too short for the processor's own prefetch: ask for the next tile
+        enum { LINE = 64 };
+        size_t tile = (size_t)n_out * sl_weight_row_bytes(w);
+        int line = LINE / sl_formats[format].n_bytes;
+        for (; i + line <= to; i += line) {
+            for (int a = 0; a < n_out; a++) __builtin_prefetch(row[a] + tile + sl_format_bytes(format, (size_t)i), 0, 2);
+            for (int j = 0; j < line; j += VW) add_columns(format, row, scale, x, n, i + j, n_out, n_rows, acc);
         }
     }
+    for (; i < to; i += VW) add_columns(format, row, scale, x, n, i, n_out, n_rows, acc);
 }
 
 // Computes n_out outputs of n_rows rows.

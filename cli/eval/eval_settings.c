@@ -34,6 +34,8 @@ static int put_optional(const eval *e, json_t *s, const char *profile) {
     if (sampling->temp_given && sampling->temp > 0)
         bad |= json_object_set_new(s, "sampling", json_pack("[i, f, f]", sampling->top_k, sampling->top_p, sampling->min_p));
     if (e->o.run->model.weights) bad |= json_object_set_new(s, "weights-format", json_string(e->o.run->model.weights));
+    if (strcmp(e->o.run->model.activations, "auto"))
+        bad |= json_object_set_new(s, "activations", json_string(e->o.run->model.activations));
     if (grader) bad |= json_object_set_new(s, "grader", json_string(grader));
     if (procedure) bad |= json_object_set_new(s, "procedure", json_string(procedure));
     if (attention->attn_layers.n) bad |= json_object_set_new(s, "attn-layer", texts_json(&attention->attn_layers));

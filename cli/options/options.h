@@ -54,6 +54,7 @@ typedef struct cli_model_options {
     const char *path;         // --model
     const char *load_format, *chat_template;
     const char *weights; // NULL: as the files have them
+    const char *activations;
     sl_rope_options rope;
     int mlock;
 } cli_model_options;

@@ -126,6 +126,7 @@ int cli_load_model(const cli_run_options *o, const char *device, unsigned flags,
     const sl_model_options options = {.flags = flags | (is_dummy ? SL_MODEL_DUMMY : SL_MODEL_PACKED),
                                       .chat_template = o->model.chat_template,
                                       .weights = o->model.weights,
+                                      .activations = o->model.activations,
                                       .rope = o->model.rope,
                                       .log = cli_log()};
     int rc = sl_model_load(o->model.path, &options, out, err);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures what rounded weights (--weights) change, and their speed on a CPU. Writes results/quantised/*.jsonl. Needs numpy.
+"""Measures what rounded weights (--weights) and activations (--activations) change, and their speed on a CPU. Writes results/quantised/*.jsonl. Needs numpy.
 
     python3 scripts/measure/quantised.py texts  [--model prose] [--file tests/prose/excerpt.txt] [--tokens 1024]
     python3 scripts/measure/quantised.py needles [--length 4k] [--samples 8]
@@ -17,7 +17,8 @@ import tempfile
 
 import numpy as np
 
-FORMATS = ["fp8", "int8", "int4:group=32", "int4"]
+PLAIN = (None, "auto")  # --weights, --activations
+SETTINGS = [("fp8", "float")] + [(w, a) for w in ["int8", "int4:group=32", "int4"] for a in ["float", "int8"]]
 
 
 def run(args, command):
@@ -32,13 +33,14 @@ def log_softmax(x):
     return x - np.log(np.exp(x).sum(axis=1, keepdims=True))
 
 
-def weights(fmt):
-    return ["--weights", fmt] if fmt else []
+def flags(setting):
+    weights, activations = setting
+    return ["--activations", activations] + (["--weights", weights] if weights else [])
 
 
-def logits(args, folder, fmt, ids):
+def logits(args, folder, setting, ids):
     path = os.path.join(folder, "logits.npy")
-    run(args, ["logits", "-m", args.model, "--ids", ids, "-o", path, "-t", str(args.threads)] + weights(fmt))
+    run(args, ["logits", "-m", args.model, "--ids", ids, "-o", path, "-t", str(args.threads)] + flags(setting))
     return log_softmax(np.load(path).astype(np.float64))
 
 
@@ -49,28 +51,28 @@ def texts(args):
         with open(ids, "w") as f:
             f.write(" ".join(tokens))
         targets = np.array([int(x) for x in tokens[1:]])
-        plain = logits(args, folder, None, ids)
-        for fmt in [None] + FORMATS:
-            q = logits(args, folder, fmt, ids) if fmt else plain
+        plain = logits(args, folder, PLAIN, ids)
+        for setting in [PLAIN] + SETTINGS:
+            q = logits(args, folder, setting, ids)
             kl = (np.exp(plain) * (plain - q)).sum(axis=1)
             nll = -q[np.arange(len(targets)), targets]
-            yield dict(model=os.path.basename(args.model), file=args.file, tokens=len(tokens), weights=fmt, kl=float(kl.mean()),
-                       same_top=float((plain.argmax(axis=1) == q.argmax(axis=1)).mean()), perplexity=float(np.exp(nll.mean())))
+            yield dict(model=os.path.basename(args.model), file=args.file, tokens=len(tokens), weights=setting[0],
+                       activations=setting[1], kl=float(kl.mean()), same_top=float((plain.argmax(axis=1) == q.argmax(axis=1)).mean()), perplexity=float(np.exp(nll.mean())))
 
 
 def needles(args):
-    for fmt in [None] + FORMATS:
+    for setting in [PLAIN] + SETTINGS:
         out = run(args, ["eval", "-m", args.model, "--length", args.length, "--samples", str(args.samples), "--attn", "dense",
-                         "-t", str(args.threads), "-o", "json"] + weights(fmt))
-        yield dict(weights=fmt, length=args.length, samples=args.samples, report=json.loads(out))
+                         "-t", str(args.threads), "-o", "json"] + flags(setting))
+        yield dict(weights=setting[0], activations=setting[1], length=args.length, samples=args.samples, report=json.loads(out))
 
 
 def speed(args):
     for repeat in range(args.repeats):
-        for fmt in [None, "int8", "int4", "int4:group=32"]:
+        for setting in [PLAIN] + SETTINGS:
             out = run(args, ["bench", "decode", "-m", args.model, "--load-format", "dummy", "-d", "128", "-b", "1", "-n", str(args.steps),
-                             "-r", "1", "-t", str(args.threads), "-o", "json"] + weights(fmt))
-            yield dict(repeat=repeat, weights=fmt, report=json.loads(out))
+                             "-r", "1", "-t", str(args.threads), "-o", "json"] + flags(setting))
+            yield dict(repeat=repeat, weights=setting[0], activations=setting[1], report=json.loads(out))
 
 
 def main():

@@ -180,6 +180,69 @@ static void products(void) {
     CHECK_OK(sl_cpu_choose(&err), err);
 }
 
+// ---- activations of 8 bits ----
+
+// x as int8 activations stand for it: groups of 32 columns, in the order of the data, share a scale.
+static void round_activations(const sl_weight *w, const float *x, double *out) {
+    for (int from = 0; from < w->n_cols; from += 32) {
+        int to = from + 32 < w->n_cols ? from + 32 : w->n_cols;
+        float most = 0;
+        for (int i = from; i < to; i++) most = fmaxf(most, fabsf(x[w->order ? w->order[i] : i]));
+        for (int i = from; i < to; i++) {
+            int at = w->order ? w->order[i] : i;
+            float inverse = most > 0 ? 127 / most : 0, scale = most / 127;
+            out[at] = (double)nearbyintf(x[at] * inverse) * (double)scale;
+            CHECK(fabs(out[at] - (double)x[at]) <= (double)scale * 0.5001);
+        }
+    }
+}
+
+static void check_rounded(const made *m, const float *x, const float *got) { // one row
+    size_t n = (size_t)m->w.n_cols;
+    double *rounded = malloc(n * sizeof *rounded);
+    round_activations(&m->w, x, rounded);
+    for (int o = 0; o < m->w.n_rows; o++) {
+        double sum = 0, size = 0;
+        for (size_t i = 0; i < n; i++)
+            sum += m->wide[(size_t)o * n + i] * rounded[i], size += fabs(m->wide[(size_t)o * n + i] * rounded[i]);
+        CHECK_NEAR(got[o], sum + 0.25, (double)(n / 32 + 12) * 0x1p-23 * (size + 1));
+    }
+    free(rounded);
+}
+
+// Every instruction set, batch and mode gives equal bits: those of the rounded activations, to the rounding of fp32.
+static void int8_activations(void) {
+    enum { ROWS = 70, OUTS = 133 };
+    static const char *const isas[] = {"portable", "avx2", "avx512"};
+    static const int batches[] = {1, 2, 3, 4, 7, ROWS};
+    for (int i = 0; i < N_SHAPES; i++) {
+        made m = make_shape(i, OUTS);
+        size_t n = (size_t)m.w.n_cols, size = (size_t)ROWS * OUTS;
+        float *x = malloc((size_t)ROWS * n * sizeof *x), *first = malloc(size * sizeof *first),
+              *got = malloc(size * sizeof *got);
+        uint64_t seed = test_seed;
+        for (size_t j = 0; j < (size_t)ROWS * n; j++) x[j] = j / n == 1 ? 0 : (float)test_normal(&seed); // row 1: zeros
+        m.w.activations = SL_ACT_INT8;
+        for (int k = 0; k < 3 && m.w.format != SL_FP8; k++) {
+            const sl_backend *be = backend_of(isas[k]);
+            for (size_t b = 0; be && b < sizeof batches / sizeof *batches; b++) {
+                for (size_t j = 0; j < size; j++) got[j] = 0.25f;
+                for (int r = 0, rows; r < ROWS; r += rows) {
+                    rows = ROWS - r < batches[b] ? ROWS - r : batches[b];
+                    be->linear(be, &m.w, x + (size_t)r * n, rows, b % 2 ? SL_LINEAR_PREFILL : SL_LINEAR_DECODE, r, 1,
+                               got + r * OUTS);
+                }
+                if (!k && !b) memcpy(first, got, size * sizeof *got);
+                if (memcmp(first, got, size * sizeof *got)) FAIL("shape %d, %s, %d rows: other bits", i, isas[k], batches[b]);
+            }
+            if (be) be->free(be);
+        }
+        for (int r = 0; r < ROWS && m.w.format != SL_FP8; r++) check_rounded(&m, x + (size_t)r * n, first + r * OUTS);
+        free(x), free(first), free(got), release(&m);
+    }
+    CHECK_OK(sl_cpu_choose(&err), err);
+}
+
 // The tables of embeddings can be quantised too.
 static void lookups(void) {
     const sl_backend *be;
@@ -197,8 +260,13 @@ static void lookups(void) {
 }
 
 static const test_case cases[] = {
-    {"fp8-numbers", 0, fp8_numbers}, {"fp8-rounding", 0, fp8_rounding}, {"widening", 0, widening},
-    {"products", 0, products},       {"lookups", 0, lookups},           {0},
+    {"fp8-numbers", 0, fp8_numbers},
+    {"fp8-rounding", 0, fp8_rounding},
+    {"widening", 0, widening},
+    {"products", 0, products},
+    {"int8-activations", 0, int8_activations},
+    {"lookups", 0, lookups},
+    {0},
 };
 extern const test_suite suite_formats;
 const test_suite suite_formats = {"formats", cases};

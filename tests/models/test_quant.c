@@ -53,7 +53,8 @@ static float *logits_of(sl_model *model) { // [1 + N_STEPS][n_vocab]; ends the u
 static sl_model *load(const char *dir, test_lines *lines) {
     sl_model *model;
     *lines = (test_lines){0};
-    const sl_model_options o = {.flags = SL_MODEL_NO_TOKENIZER, .log = {.fn = test_note_line, .ctx = lines}};
+    const sl_model_options o = {
+        .flags = SL_MODEL_NO_TOKENIZER, .activations = "float", .log = {.fn = test_note_line, .ctx = lines}};
     CHECK_OK(sl_model_load(dir, &o, &model, &err), err);
     return model;
 }

@@ -177,11 +177,15 @@ static float *run_batch(sl_model *model) {
     return out;
 }
 
-static sl_model *load(const char *dir, const char *weights) {
+static sl_model *load_with(const char *dir, const char *weights, const char *activations) {
     sl_model *model;
-    const sl_model_options o = {.flags = SL_MODEL_NO_TOKENIZER, .weights = weights};
+    const sl_model_options o = {.flags = SL_MODEL_NO_TOKENIZER, .weights = weights, .activations = activations};
     CHECK_OK(sl_model_load(dir, &o, &model, &err), err);
     return model;
+}
+
+static sl_model *load(const char *dir, const char *weights) {
+    return load_with(dir, weights, "float");
 }
 
 // A rounded model gives the bits of the model that holds the rounded numbers in fp32.
@@ -231,6 +235,37 @@ static void formats_of_tensors(void) {
     }
 }
 
+// 1: the models give equal bits. Frees both.
+static int are_equal(sl_model *a, sl_model *b) {
+    size_t size = SESSIONS * (size_t)sl_model_n_vocab(a) * sizeof(float);
+    float *x = run_batch(a), *y = run_batch(b);
+    int equal = !memcmp(x, y, size);
+    free(x), free(y);
+    return equal;
+}
+
+static void activations(void) {
+    static const char dir[] = "tests/goldens/gqa";
+    sl_model *model;
+    sl_model_options o = {.flags = SL_MODEL_NO_TOKENIZER, .activations = "int8"};
+    CHECK(are_equal(load_with(dir, "int4", NULL), load_with(dir, "int4", "int8")));
+    CHECK(are_equal(load_with(dir, "int4", "auto"), load_with(dir, "int4", "int8")));
+    CHECK(!are_equal(load_with(dir, "int4", "float"), load_with(dir, "int4", "int8")));
+    CHECK(are_equal(load_with(dir, "int8", "auto"), load_with(dir, "int8", "float")));
+    CHECK(!are_equal(load_with(dir, "int8", "float"), load_with(dir, "int8", "int8")));
+    CHECK(are_equal(load_with(dir, NULL, "auto"), load_with(dir, NULL, "float")));
+    CHECK_ERR(sl_model_load(dir, &o, &model, &err), err, SL_ERR_ARG, "has none");
+    o.activations = "int9";
+    CHECK_ERR(sl_model_load(dir, &o, &model, &err), err, SL_ERR_ARG, "activations int9: expected auto, float or int8");
+    uint64_t hash[2];
+    for (int i = 0; i < 2; i++) {
+        model = load_with(dir, "int4", i ? "int8" : "float");
+        hash[i] = sl_model_weights_hash(model); // of session files
+        sl_model_free(model);
+    }
+    CHECK(hash[0] != hash[1]);
+}
+
 // Random weights are rounded one after the other. Threads and engines do not change them.
 static void dummies(void) {
     sl_model *a, *b;
@@ -254,13 +289,10 @@ static void dummies(void) {
 }
 
 static const test_case cases[] = {
-    {"options", 0, options},
-    {"numbers", 0, numbers},
-    {"not-finite", 0, not_finite},
-    {"models", 0, models},
-    {"formats", 0, formats_of_tensors},
-    {"dummies", 0, dummies},
-    {0},
+    {"options", 0, options},         {"numbers", 0, numbers},
+    {"not-finite", 0, not_finite},   {"models", 0, models},
+    {"activations", 0, activations}, {"formats", 0, formats_of_tensors},
+    {"dummies", 0, dummies},         {0},
 };
 extern const test_suite suite_quantise;
 const test_suite suite_quantise = {"quantise", cases};

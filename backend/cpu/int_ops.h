@@ -1,0 +1,47 @@
+// backend/cpu/int_ops.h - linear layers with activations of 8 bits: integer products of int4 and int8 weights, one table per
+// instruction set. All tables give equal bits.
+//
+// A group of SL_INT_GROUP columns of x shares a scale: a = max |x| / 127, and x is rounded to the nearest multiple q a. A block
+// is 64 bytes of a row of the weight, and lane l of 16 holds its bytes 4 l to 4 l + 3: 8 columns of int4, or 4 of int8. With
+// the weight's scale s and its offset z (weight.h),
+//   lane[l] = sum over blocks of (sum of (w - z) q over the lane's columns) * (s a)
+// where the inner sum is exact and the outer one adds in fp32, in the order of the blocks. An output is the sum of the lanes:
+// lane l and lane l + 8, then l and l + 4, and so on.
+#ifndef SLEIGH_INT_OPS_H
+#define SLEIGH_INT_OPS_H
+
+#include "backend/weight.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { SL_INT_GROUP = 32, SL_INT_LANES = 16, SL_INT_BYTES = 64 };
+
+// One block of one row of x. Columns after the last one of the matrix are 0.
+typedef struct sl_int_block {
+    int8_t q[2 * SL_INT_BYTES]; // int4: the even columns, then the odd ones; int8: the columns, and the second half is unused
+    int32_t sum[SL_INT_LANES];  // of q in each lane
+    float scale[SL_INT_LANES];  // a of each lane's columns
+} sl_int_block;
+
+typedef struct sl_int_ops {
+    const char *isa;
+    // Writes the blocks of a row: sl_int_blocks(w) of them.
+    void (*quantise)(const sl_weight *w, const float *x, sl_int_block *out);
+    // As sl_cpu_ops.linear. x: [n_rows][sl_int_blocks(w)]
+    void (*linear)(const sl_weight *w, const sl_int_block *x, int n_rows, int o_from, int o_to, int accumulate, float *out);
+} sl_int_ops;
+
+extern const sl_int_ops sl_int_ops_portable;
+#if defined(__x86_64__)
+extern const sl_int_ops sl_int_ops_avx2, sl_int_ops_avx512; // AVX-512 with VNNI
+#endif
+
+static inline int sl_int_takes(const sl_weight *w) { // 1: the weight has a format that integer products can take
+    return w->format == SL_INT4 || w->format == SL_INT8;
+}
+static inline int sl_int_blocks(const sl_weight *w) {
+    return (int)((sl_weight_row_bytes(w) + SL_INT_BYTES - 1) / SL_INT_BYTES);
+}
+
+#endif
