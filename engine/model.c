@@ -63,7 +63,7 @@ static int load_quant(const sl_documents *documents, const sl_model_options *o, 
         rc = sl_fail(err, SL_ERR_UNSUPPORTED, "%s: random weights cannot have the quantisation of this folder (%s)", model->dir,
                      model->quant.method);
     if (!rc && model->quant.has_activations)
-        sl_log_line(&o->log, "%s: the folder asks for quantised activations; Sleigh quantises none", model->dir);
+        sl_log_line(&o->log, "%s: the folder asks for quantised activations; the option activations decides instead", model->dir);
     return rc;
 }
 
