@@ -119,7 +119,7 @@ static void unpack_rows(void *ctx, size_t piece, int thread) {
             size_t row = piece * 8 + j;
             unsigned u = c->r->making == SL_MADE_GPTQ ? words[k / 8 * n + row] >> 4 * (k % 8) & 15
                                                       : words[k * (n / 8) + piece] >> 4 * awq_nibble[j] & 15;
-            sl_int4_put(c->to + row * row_bytes, i, u);
+            sl_nibble_put(c->to + row * row_bytes, i, u);
         }
     }
 }
@@ -136,7 +136,7 @@ static void copy_row(void *ctx, size_t row, int thread) {
         if (c->w->format == SL_INT8)
             to[i] = from[k] ^ 128;
         else
-            sl_int4_put(to, i, from[k / 2] >> 4 * (k % 2) & 15u);
+            sl_nibble_put(to, i, from[k / 2] >> 4 * (k % 2) & 15u);
     }
 }
 
