@@ -4,6 +4,7 @@
 #define SLEIGH_QUANT_SCHEME_H
 
 #include "models/quantise.h"
+#include "models/recipe.h"
 
 // The tensors that a quantised linear layer NAME has.
 typedef enum {
@@ -11,6 +12,7 @@ typedef enum {
     SL_QUANT_PACKED, // NAME.weight_packed, .weight_scale, .weight_shape, .weight_zero_point, .weight_g_idx
     SL_QUANT_GPTQ,   // NAME.qweight, .qzeros, .scales, .g_idx
     SL_QUANT_AWQ,    // NAME.qweight, .qzeros, .scales
+    SL_QUANT_FP4,    // NAME.weight_packed or .weight, .weight_scale, and perhaps a scale of the tensor
 } sl_quant_layout;
 
 // The numbers that share a scale.
@@ -26,6 +28,8 @@ typedef struct sl_quant_scheme {
     int has_zero;           // there are zero points
     int has_index;          // SL_QUANT_PACKED: there is a weight_g_idx
     int zero_offset;        // SL_QUANT_GPTQ: version 1
+    const char *q_name;     // SL_QUANT_FP4: "weight_packed"
+    sl_global global;       // SL_QUANT_FP4: whether the tensor has a scale of its own
 } sl_quant_scheme;
 
 // Which modules a name of the description means.
