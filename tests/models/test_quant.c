@@ -1,6 +1,7 @@
 // tests/models/test_quant.c - quantised checkpoints: every layout against the numbers that it stands for
 // (scripts/goldens/make_quantised.py), damaged checkpoints, and descriptions that are refused.
 #include "engine/engine.h"
+#include "models/quant_bind.h"
 #include "models/quant_config.h"
 #include "models/weights.h"
 #include "tests/support/models.h"
@@ -421,7 +422,43 @@ static void names(void) {
     CHECK_ERR(sl_quant_load(&SL_FOLDER(test_tmp()), "int8", &q, &err), err, SL_ERR_ARG, "are quantised already (awq)");
 }
 
+// Layers that the package compressed-tensors quantised (scripts/goldens/make_fp4.py), and its numbers in fp32.
+static void check_fp4(const char *format, const char *weights) {
+    enum { N = 24, K = 96 };
+    char path[200], config[600];
+    sl_tensors *tensors;
+    sl_quant q;
+    sl_weight w;
+    sl_recipe r;
+    float row[K];
+    snprintf(config, sizeof config,
+             "{'quant_method':'compressed-tensors','format':'%s','config_groups':{'g':{'targets':['Linear'],'weights':%s}}}",
+             format, weights);
+    write_config(config);
+    CHECK_OK(sl_quant_load(&SL_FOLDER(test_tmp()), NULL, &q, &err), err);
+    snprintf(path, sizeof path, "tests/goldens/fp4/%s.safetensors", format);
+    CHECK_OK(sl_tensors_open_file(path, &tensors, &err), err);
+    CHECK_OK(sl_quant_bind(sl_quant_find(&q, "lin", 0), tensors, "lin", N, K, &w, &r, &err), err);
+    char *memory = aligned_alloc(64, sl_recipe_bytes(&r, &w));
+    memset(memory, 0, sl_recipe_bytes(&r, &w));
+    CHECK_OK(sl_recipe_make(&r, &w, memory, &err), err);
+    const float *want = sl_tensors_find(tensors, "lin.wide")->data;
+    for (size_t i = 0; i < N; i++) {
+        sl_weight_widen(&w, i, row);
+        for (size_t j = 0; j < K; j++)
+            if (row[j] != want[i * K + j])
+                FAIL("%s: number %zu, %zu is %.9g, expected %.9g", format, i, j, (double)row[j], (double)want[i * K + j]);
+    }
+    free(memory), sl_tensors_close(tensors), sl_quant_free(&q);
+}
+
+static void fp4_of_package(void) {
+    check_fp4("nvfp4-pack-quantized", FP4("16,'strategy':'tensor_group'"));
+    check_fp4("mxfp4-pack-quantized", FP4("32,'strategy':'group'"));
+}
+
 static const test_case cases[] = {
+    {"fp4-of-package", 0, fp4_of_package},
     {"layouts", 0, check_layouts},
     {"damaged", 0, damaged},
     {"zero-biases", 0, zero_biases},
