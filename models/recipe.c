@@ -1,13 +1,14 @@
 // models/recipe.c - see recipe.h.
 #include "models/recipe.h"
 #include "base/thread_pool.h"
+#include "models/gguf_tensors.h"
 #include "models/quantise.h"
 
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
 
-// ---- memory: data, scales, zero points, order ----
+// ---- memory: data, scales, zero points or minimums, order ----
 
 static size_t padded(size_t n) {
     return (n + 63) / 64 * 64;
@@ -21,6 +22,7 @@ size_t sl_recipe_bytes(const sl_recipe *r, const sl_weight *w) {
     if (r->making == SL_MADE_NOT) return 0;
     size_t n = sl_weight_scales(w);
     return padded(data_bytes(r, w)) + padded(n * sizeof *w->scale) + (r->zero ? padded(n) : 0) +
+           (sl_formats[w->format].has_min ? padded(n * sizeof *w->min) : 0) +
            (r->index ? padded((size_t)w->n_cols * sizeof *w->order) : 0);
 }
 
@@ -181,6 +183,11 @@ int sl_recipe_make(const sl_recipe *r, sl_weight *w, char *memory, sl_error *err
     if (r->making == SL_MADE_ROUNDED) {
         w->data = memory;
         return sl_quantise(&r->plain, w, err);
+    }
+    if (r->making == SL_MADE_BLOCKS) {
+        float *min = sl_formats[w->format].has_min ? (float *)zero : NULL; // a weight has one of the two
+        w->data = memory, w->min = min;
+        return sl_gguf_split(r->q, (uint8_t *)memory, scale, min, err);
     }
     rc = make_scales(r, w, scale, err);
     if (!rc && r->zero && make_zeros(r, w, zero)) w->zero = zero;

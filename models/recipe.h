@@ -12,6 +12,7 @@ typedef enum {
     SL_MADE_OFFSET,  // compressed-tensors, 8 bits in pack-quantized: q + 128
     SL_MADE_GPTQ,    // 4 bits, packed along the columns, transposed
     SL_MADE_AWQ,     // 4 bits, packed along the rows in the order 0 2 4 6 1 3 5 7, transposed
+    SL_MADE_BLOCKS,  // from the blocks of a GGUF file; q is a kept tensor
 } sl_making;
 
 // A scale of the whole tensor beside those of its groups.
@@ -41,10 +42,10 @@ typedef struct sl_recipe {
 size_t sl_recipe_bytes(const sl_recipe *r, const sl_weight *w);
 // Bytes that an operation reads of the weight, also before it is made.
 size_t sl_recipe_read_bytes(const sl_recipe *r, const sl_weight *w);
-// Makes the weight: sets data, scale, zero and order of *w, whose other fields are set. memory: sl_recipe_bytes bytes, zeroed,
-// aligned to 64 bytes. The threads of the calling thread's pool share the work. The product or
-// quotient of a scale and the global scale is rounded to fp32 once. SL_ERR_FORMAT: a scale is not finite, a global scale is not
-// a finite number above 0, a number is NaN, or an index is out of range.
+// Makes the weight: sets data, scale, zero, min and order of *w, whose other fields are set. memory: sl_recipe_bytes bytes,
+// zeroed, aligned to 64 bytes. The threads of the calling thread's pool share the work. The product or quotient of a scale and
+// the global scale is rounded to fp32 once. SL_ERR_FORMAT: a scale is not finite, a global scale is not a finite number above
+// 0, a number is NaN, or an index is out of range.
 int sl_recipe_make(const sl_recipe *r, sl_weight *w, char *memory, sl_error *err);
 
 #endif

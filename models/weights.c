@@ -99,6 +99,8 @@ static int bind_tensor(const sl_model_weights *w, const sl_tensors *tensors, con
     const sl_quant_scheme *scheme = scheme_of(quant, t, module);
     if (scheme) return sl_quant_bind(scheme, tensors, module, s->n_rows, s->n_cols, t->weight, &t->recipe, err);
     int rc = sl_tensors_bind(tensors, s->name, s->n_rows, s->n_cols, t->weight, err);
+    const sl_tensor *found = rc ? NULL : sl_tensors_find(tensors, s->name);
+    if (found && found->packed.is_kept) t->recipe = (sl_recipe){.making = SL_MADE_BLOCKS, .q = found};
     if (!rc && quant && quant->round.format != SL_BF16) round_matrix(&quant->round, w, t);
     return rc;
 }

@@ -148,7 +148,7 @@ static void check_as_f16(const char *file, int is_plain, const sl_tensors *want)
     sl_gguf g;
     sl_tensors *got;
     CHECK_OK(sl_gguf_open(file, &g, &err), err);
-    CHECK_OK(sl_gguf_tensors(&g, 4, 2, 0, &got, &err), err);
+    CHECK_OK(sl_gguf_tensors(&g, 4, 2, 0, 0, &got, &err), err);
     sl_gguf_close(&g);
     CHECK_OK(sl_tensors_unpack(got, NULL, NULL, &err), err);
     if (!is_plain) CHECK_STR(sl_tensors_find(got, "lm_head.weight")->dtype_name, "F16");
