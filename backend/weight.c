@@ -6,6 +6,7 @@
 size_t sl_weight_bytes(const sl_weight *w) {
     size_t scales = sl_weight_scales(w);
     return (size_t)w->n_rows * sl_weight_row_bytes(w) + scales * sizeof *w->scale + (w->zero ? scales * sizeof *w->zero : 0) +
+           (sl_formats[w->format].has_min ? scales * sizeof *w->min : 0) +
            (w->order ? (size_t)w->n_cols * sizeof *w->order : 0);
 }
 
@@ -25,7 +26,7 @@ uint8_t sl_f32_to_fp8(float x) {
     return (uint8_t)(out | (u >> 24 & 128));
 }
 
-// The number that is stored, without scale and zero point.
+// The number that is stored, without scale, zero point and minimum.
 static float stored(const char *row, sl_format f, int i) {
     const uint8_t *bytes = (const uint8_t *)row;
     uint16_t half;
@@ -42,9 +43,12 @@ static float stored(const char *row, sl_format f, int i) {
         return sl_fp8_to_f32(bytes[i]);
     case SL_INT8:
         return (int8_t)bytes[i];
-    default:
-        return (float)(bytes[i / 2] >> 4 * (i % 2) & 15) - 8;
+    case SL_UINT8:
+        return bytes[i];
+    default:;
     }
+    int nibble = bytes[i / 2] >> 4 * (i % 2) & 15;
+    return sl_code_book(f) ? sl_code_book(f)[nibble] : (float)nibble - (f == SL_INT4 ? 8 : 0);
 }
 
 void sl_weight_widen(const sl_weight *w, size_t row, float *out) {
@@ -56,6 +60,7 @@ void sl_weight_widen(const sl_weight *w, size_t row, float *out) {
         if (scaled) {
             size_t g = at + (size_t)(i / w->group);
             x = (x - (w->zero ? w->zero[g] : 0)) * w->scale[g];
+            if (w->min) x += w->min[g];
         }
         out[w->order ? w->order[i] : i] = x;
     }

@@ -103,7 +103,7 @@ static int print_costs(const costs *k, sl_error *err) {
         cli_bytes(k->kv_ctx, c), k->n_ctx, k->decode_weights + k->kv_ctx, cli_bytes(k->decode_weights + k->kv_ctx, d),
         cli_bytes(k->decode_weights, e), k->largest_ctx, k->device);
     if (!rc && k->packed)
-        rc = cli_printf(err, "| packed weights in the file | %.0f bytes, %s; unpacked in memory: %s |\n", k->packed,
+        rc = cli_printf(err, "| packed weights in the file | %.0f bytes, %s; in memory: %s |\n", k->packed,
                         cli_bytes(k->packed, a), cli_bytes(k->unpacked, b));
     if (!rc && k->largest_offloaded)
         rc = cli_printf(err, "| with `--kv-cache host --attn santa-is` | %d tokens |\n", k->largest_offloaded);

@@ -87,7 +87,8 @@ static int load(const char *dir, const sl_model_options *o, sl_model *model, sl_
     if (!rc && model->is_dummy)
         rc = sl_model_weights_declare(&model->config, &model->quant, &model->tensors, &model->weights, err);
     else if (!rc) {
-        rc = sl_source_tensors(model->source, &model->tensors, err);
+        int rounds = model->quant.round.format != SL_BF16; // --weights rounds unpacked numbers
+        rc = sl_source_tensors(model->source, !rounds, &model->tensors, err);
         if (!rc) rc = sl_model_settle_tie(&model->config, model->tensors, &o->log, err);
         if (!rc) rc = sl_model_weights_bind(&model->config, model->tensors, &model->quant, &model->weights, err);
         if (!rc) rc = sl_model_weights_check_unbound(&model->weights, model->tensors, &o->log, err);

@@ -4,7 +4,7 @@
 #ifndef SLEIGH_DEQUANT_H
 #define SLEIGH_DEQUANT_H
 
-#include "base/bf16.h"
+#include "backend/weight.h"
 
 #include <stddef.h>
 
@@ -13,11 +13,20 @@ enum { SL_BLOCK_MOST = 256 }; // values of a block
 typedef struct sl_block_type {
     int id;           // in the file
     const char *name; // "Q4_K"
-    int n_values;     // of a block
+    int n_values;     // of a block; 0: Sleigh does not read this type
     size_t n_bytes;   // of a block
-    // Writes the numbers of a block: y [n_values], each rounded to fp32 once. NULL: Sleigh does not read this type
-    void (*unpack)(const unsigned char *block, float *y);
+    sl_format format; // of a weight with the same numbers
+    int group;        // values that share a scale; 0: plain numbers
+    // Splits a block into the bytes or nibbles of such a weight [n_values], and its scales and minimums [n_values / group].
+    // min: not written in formats without a minimum. NULL: plain numbers
+    void (*split)(const unsigned char *block, uint8_t *code, float *scale, float *min);
 } sl_block_type;
+
+// Splits a block of a type that is not plain. data: [sl_format_bytes(format, n_values)].
+void sl_block_split(const sl_block_type *type, const unsigned char *block, uint8_t *data, float *scale, float *min);
+// Writes the numbers of a block: y [n_values]. The products are exact, and the sum of Q4_1, Q5_1, Q4_K and Q5_K is rounded to
+// fp32 once.
+void sl_block_unpack(const sl_block_type *type, const unsigned char *block, float *y);
 
 const sl_block_type *sl_block_type_find(int id); // NULL: unknown
 // `F32, F16, ...`: the types that Sleigh reads, for messages.

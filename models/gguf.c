@@ -233,7 +233,7 @@ static int take_tensor(cursor *c, sl_gguf_tensor *t) {
     if (!rc) rc = take(c, 4, &x, "the type of a tensor");
     if (rc) return rc;
     const sl_block_type *type = x <= INT32_MAX ? sl_block_type_find((int)x) : NULL;
-    if (!type || !type->unpack) return refuse_type(c, t, (int)x, type);
+    if (!type || !type->n_values) return refuse_type(c, t, (int)x, type);
     t->type = type;
     t->file = c->path;
     rc = take(c, 8, &t->offset, "the offset of a tensor");

@@ -200,7 +200,7 @@ static int add_factors(const maker *m, const sl_gguf_tensor *t, long long head_d
     }
     for (long long i = 0; i < head_dim / 2; i++) {
         float x;
-        t->type->unpack(t->data + 4 * i, &x);
+        sl_block_unpack(t->type, t->data + 4 * i, &x);
         if (!(x > 0 && isfinite(x))) {
             json_decref(list);
             return sl_fail(m->err, SL_ERR_FORMAT, "%s: tensor %s: number %lld is %g, expected a number above 0", t->file,

@@ -68,8 +68,20 @@ static int fit_as_fp32(const sl_gguf *g, size_t most) {
     return n <= most;
 }
 
-// heads: whose rows are permuted; 0: none. wide: quantised matrices become fp32.
-static int convert(const sl_gguf_tensor *from, int heads, int wide, const char *name, sl_tensor *to, sl_error *err) {
+typedef struct choice { // how quantised matrices are stored
+    int keep_blocks;    // 1: packed
+    int wide;           // 1: unpacked into fp32; 0: into fp16
+} choice;
+
+// Bytes of the weight that a recipe makes of a matrix.
+static size_t kept_bytes(const sl_gguf_tensor *t) {
+    const sl_block_type *type = t->type;
+    size_t rows = (size_t)t->dims[1], cols = (size_t)t->dims[0], n_scales = rows * (cols / (size_t)type->group);
+    return rows * sl_format_bytes(type->format, cols) + n_scales * sizeof(float) * (sl_formats[type->format].has_min ? 2 : 1);
+}
+
+// heads: whose rows are permuted; 0: none.
+static int convert(const sl_gguf_tensor *from, int heads, choice how, const char *name, sl_tensor *to, sl_error *err) {
     int64_t n_rows = from->dims[from->n_dims - 1];
     *to = (sl_tensor){.name = strdup(name), .file = from->file, .n_dims = from->n_dims};
     if (!to->name) return sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", from->file);
@@ -77,9 +89,14 @@ static int convert(const sl_gguf_tensor *from, int heads, int wide, const char *
     if (heads && (n_rows % (2 * heads) || (from->n_dims == 1 && !is_plain(from->type))))
         return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s has %lld rows of type %s, expected a multiple of %d for %d heads",
                        from->file, from->name, (long long)n_rows, from->type->name, 2 * heads, heads);
-    int plain = is_plain(from->type), as_fp32 = !strcmp(from->type->name, "F32") || (!plain && (wide || from->n_dims == 1));
-    snprintf(to->dtype_name, sizeof to->dtype_name, "%s", plain ? from->type->name : as_fp32 ? "F32" : "F16");
-    to->n_bytes = (size_t)count_values(from) * (as_fp32 ? 4 : 2);
+    int plain = is_plain(from->type), kept = how.keep_blocks && !plain && from->n_dims == 2;
+    int as_fp32 = !strcmp(from->type->name, "F32") || (!plain && (how.wide || from->n_dims == 1));
+    snprintf(to->dtype_name, sizeof to->dtype_name, "%s",
+             kept      ? sl_formats[from->type->format].name
+             : plain   ? from->type->name
+             : as_fp32 ? "F32"
+                       : "F16");
+    to->n_bytes = kept ? kept_bytes(from) : (size_t)count_values(from) * (as_fp32 ? 4 : 2);
     if (plain && !heads) {
         to->data = from->data;
         return 0;
@@ -88,12 +105,15 @@ static int convert(const sl_gguf_tensor *from, int heads, int wide, const char *
     to->packed.data = from->data;
     to->packed.n_bytes = from->n_bytes;
     to->packed.n_heads = heads;
+    to->packed.is_kept = kept;
     return 0;
 }
 
-int sl_gguf_tensors(sl_gguf *g, int n_heads, int n_kv_heads, size_t most_fp32, sl_tensors **out, sl_error *err) {
+int sl_gguf_tensors(sl_gguf *g, int n_heads, int n_kv_heads, int keep_blocks, size_t most_fp32, sl_tensors **out,
+                    sl_error *err) {
     sl_tensor *tensors = calloc((size_t)g->n_tensors + 1, sizeof *tensors);
-    int n = 0, wide = fit_as_fp32(g, most_fp32), rc = tensors ? 0 : sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", g->path);
+    choice how = {keep_blocks, fit_as_fp32(g, most_fp32)};
+    int n = 0, rc = tensors ? 0 : sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", g->path);
     for (int i = 0; !rc && i < g->n_tensors; i++) {
         const sl_gguf_tensor *from = &g->tensors[i];
         char name[160];
@@ -102,7 +122,7 @@ int sl_gguf_tensors(sl_gguf *g, int n_heads, int n_kv_heads, size_t most_fp32, s
         if (permuted < 0) {
             rc = sl_fail(err, SL_ERR_UNSUPPORTED, "%s: tensor %s is not supported", from->file, from->name);
         } else {
-            rc = convert(from, permuted == 1 ? n_heads : permuted == 2 ? n_kv_heads : 0, wide, name, &tensors[n], err);
+            rc = convert(from, permuted == 1 ? n_heads : permuted == 2 ? n_kv_heads : 0, how, name, &tensors[n], err);
             n++;
         }
     }
@@ -131,7 +151,7 @@ static int unpack_row(const sl_block_type *type, const unsigned char *from, int6
     float y[SL_BLOCK_MOST];
     int is_finite = 1;
     for (int64_t at = 0; at < n; at += type->n_values, from += type->n_bytes) {
-        type->unpack(from, y);
+        sl_block_unpack(type, from, y);
         for (int j = 0; j < type->n_values; j++) is_finite &= fabsf(y[j]) < (as_fp32 ? INFINITY : 65520);
         if (as_fp32)
             memcpy((float *)to + at, y, (size_t)type->n_values * sizeof *y);
@@ -159,10 +179,13 @@ static unpacker unpacker_of(const sl_tensor *t) {
     return u;
 }
 
+static const unsigned char *file_row(const unpacker *u, int64_t r) {
+    return u->t->packed.data + (size_t)(u->head_rows ? row_in_file(r, u->head_rows) : r) * u->file_row_size;
+}
+
 static int make_row(const unpacker *u, int64_t r) {
     const sl_block_type *type = u->t->packed.type;
-    const unsigned char *from =
-        u->t->packed.data + (size_t)(u->head_rows ? row_in_file(r, u->head_rows) : r) * u->file_row_size;
+    const unsigned char *from = file_row(u, r);
     char *to = u->to + (size_t)r * u->row_size;
     if (!is_plain(type)) return unpack_row(type, from, u->n_cols, u->as_fp32, to);
     memcpy(to, from, u->row_size);
@@ -179,6 +202,10 @@ static void make_rows(void *ctx, size_t i, int thread) {
     (void)thread;
     rows_call *c = ctx;
     if (!make_row(c->u, c->first + (int64_t)i)) c->is_finite = 0;
+}
+
+static int not_finite(const sl_tensor *t, const char * or, sl_error *err) {
+    return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s: a number is not finite%s (the file is damaged?)", t->file, t->name, or);
 }
 
 // Makes a tensor in pieces, to report progress and to ask whether to stop.
@@ -198,8 +225,7 @@ static int unpack(const sl_tensor *t, const sl_progress *progress, const sl_canc
         sl_progress_report(progress, (int)(*done >> MIB), (int)(total >> MIB));
     }
     if (c.is_finite) return 0;
-    return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s: a number is not finite%s (the file is damaged?)", t->file, t->name,
-                   u.as_fp32 ? "" : ", or beyond 65504");
+    return not_finite(t, u.as_fp32 ? "" : ", or beyond 65504", err);
 }
 
 int sl_tensors_unpack(sl_tensors *t, const sl_progress *progress, const sl_cancel *cancel, sl_error *err) {
@@ -207,7 +233,39 @@ int sl_tensors_unpack(sl_tensors *t, const sl_progress *progress, const sl_cance
     if (!total) return 0;
     int rc = sl_tensors_allocate(t, err);
     for (int i = 0; !rc && i < sl_tensors_count(t); i++)
-        if (sl_tensors_at(t, i)->packed.type) rc = unpack(sl_tensors_at(t, i), progress, cancel, &done, total, err);
+        if (sl_tensors_at(t, i)->packed.type && !sl_tensors_at(t, i)->packed.is_kept)
+            rc = unpack(sl_tensors_at(t, i), progress, cancel, &done, total, err);
     if (rc) sl_tensors_release(t);
     return rc;
+}
+
+// ---- blocks that become a weight ----
+
+typedef struct split_call {
+    unpacker u;
+    uint8_t *data;
+    float *scale, *min;
+    atomic_int is_finite;
+} split_call;
+
+static void split_row(void *ctx, size_t r, int thread) {
+    (void)thread;
+    split_call *c = ctx;
+    const sl_block_type *type = c->u.t->packed.type;
+    const unsigned char *from = file_row(&c->u, (int64_t)r);
+    size_t n_blocks = (size_t)(c->u.n_cols / type->n_values), n_scales = (size_t)(type->n_values / type->group);
+    size_t block_bytes = sl_format_bytes(type->format, (size_t)type->n_values), first = r * n_blocks * n_scales;
+    uint8_t *data = c->data + r * n_blocks * block_bytes;
+    int has_min = sl_formats[type->format].has_min, is_finite = 1;
+    for (size_t i = 0, at = first; i < n_blocks; i++, at += n_scales)
+        sl_block_split(type, from + i * type->n_bytes, data + i * block_bytes, c->scale + at, has_min ? c->min + at : NULL);
+    for (size_t i = first; i < first + n_blocks * n_scales; i++)
+        is_finite &= isfinite(c->scale[i]) && (!has_min || isfinite(c->min[i]));
+    if (!is_finite) c->is_finite = 0;
+}
+
+int sl_gguf_split(const sl_tensor *t, uint8_t *data, float *scale, float *min, sl_error *err) {
+    split_call c = {.u = unpacker_of(t), .data = data, .scale = scale, .min = min, .is_finite = 1};
+    sl_parallel((size_t)c.u.n_rows, split_row, &c);
+    return c.is_finite ? 0 : not_finite(t, "", err);
 }

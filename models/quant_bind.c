@@ -73,8 +73,8 @@ static int bind_scale(const binding *b, const char *part, sl_quant_strategy stra
 
 // Scales and zero points of activations, which Sleigh does not quantise.
 static int bind_activations(const binding *b, sl_recipe *r) {
-    static const char *const parts[] = {"input_scale", "input_zero_point"};
-    for (int i = 0; i < 2; i++) {
+    static const char *const parts[] = {"input_scale", "input_zero_point", "input_global_scale"};
+    for (int i = 0; i < 3; i++) {
         const sl_tensor *t = find(b, parts[i]);
         if (t && !is_one_number(t)) return wrong_shape(t, "[1]", b->err);
         r->unused[i] = t;
@@ -106,7 +106,7 @@ static int bind_bytes(binding *b, const sl_quant_scheme *s, sl_weight *w, sl_rec
 
 // The tensor weight_shape holds the shape of the unpacked matrix. The file may not align its numbers.
 static int check_stored_shape(const binding *b, sl_recipe *r) {
-    const sl_tensor **t = &r->unused[2];
+    const sl_tensor **t = &r->unused[3];
     int rc = need_shape(b, "weight_shape", "I64, I32", 2, 0, t);
     if (rc) return rc;
     int64_t shape[2] = {0};
@@ -155,13 +155,25 @@ static int bind_transposed(binding *b, const sl_quant_scheme *s, sl_weight *w, s
     return rc;
 }
 
+// NVFP4 has a scale of the tensor and e4m3 scales; MXFP4 has E8M0 scales.
+static int bind_fp4(binding *b, const sl_quant_scheme *s, sl_weight *w, sl_recipe *r) {
+    int rc = need_shape(b, s->q_name, "U8", w->n_rows, w->n_cols / 2, &r->q);
+    if (!rc) rc = need_shape(b, "weight_scale", s->global ? "F8_E4M3" : "U8", w->n_rows, b->groups, &r->scale);
+    r->making = SL_MADE_STORED;
+    r->global_is = s->global;
+    if (rc || !s->global) return rc;
+    rc = need(b, s->global == SL_GLOBAL_DIVISOR ? "weight_global_scale" : "weight_scale_2", "F32", &r->global);
+    return rc || is_one_number(r->global) ? rc : wrong_shape(r->global, "[1]", b->err);
+}
+
 int sl_quant_bind(const sl_quant_scheme *scheme, const sl_tensors *tensors, const char *module, int n_rows, int n_cols,
                   sl_weight *w, sl_recipe *recipe, sl_error *err) {
     static int (*const binders[])(binding *, const sl_quant_scheme *, sl_weight *,
                                   sl_recipe *) = {[SL_QUANT_BYTES] = bind_bytes,
                                                   [SL_QUANT_PACKED] = bind_packed,
                                                   [SL_QUANT_GPTQ] = bind_transposed,
-                                                  [SL_QUANT_AWQ] = bind_transposed};
+                                                  [SL_QUANT_AWQ] = bind_transposed,
+                                                  [SL_QUANT_FP4] = bind_fp4};
     binding b = {.tensors = tensors, .module = module, .n_rows = n_rows, .n_cols = n_cols, .err = err};
     *recipe = (sl_recipe){0};
     *w = (sl_weight){.format = scheme->format, .n_rows = n_rows, .n_cols = n_cols};

@@ -21,7 +21,8 @@ static int read_strategy(const sl_json_file *f, sl_quant_scheme *s, sl_error *er
     if (!rc) rc = sl_json_string(f, "strategy", &name, err);
     if (rc) return rc;
     s->strategy = s->group > 0 ? SL_QUANT_GROUP : s->group < 0 ? SL_QUANT_CHANNEL : SL_QUANT_TENSOR;
-    if (!name) return 0;
+    s->global = name && !strcmp(name, "tensor_group") ? SL_GLOBAL_DIVISOR : SL_GLOBAL_NONE;
+    if (!name || (s->global && s->strategy == SL_QUANT_GROUP)) return 0;
     for (int i = 0; i < 4; i++) {
         if (strcmp(name, names[i])) continue;
         if ((i == SL_QUANT_GROUP) != (s->group > 0))
@@ -29,7 +30,7 @@ static int read_strategy(const sl_json_file *f, sl_quant_scheme *s, sl_error *er
         s->strategy = (sl_quant_strategy)i;
         return 0;
     }
-    return bad_value(f, "strategy", name, "tensor, channel, group and block", err);
+    return bad_value(f, "strategy", name, "tensor, channel, group, block, and tensor_group with a group_size", err);
 }
 
 static int read_block(const sl_json_file *f, sl_quant_scheme *s, sl_error *err) {
@@ -81,6 +82,20 @@ static int read_weights(const sl_json_file *f, sl_quant_scheme *s, int *bits, in
 
 // ---- a group ----
 
+// nvfp4-pack-quantized, mxfp4-pack-quantized: 4 bits of type float, with a scale of the tensor or without.
+static int set_fp4(const sl_json_file *f, const char *format, const char *type, int is_fp4, sl_quant_scheme *s, sl_error *err) {
+    int is_nv = *format == 'n', group = is_nv ? 16 : 32;
+    char text[120];
+    s->layout = SL_QUANT_FP4, s->format = SL_FP4, s->q_name = "weight_packed";
+    if (is_fp4 && s->group == group && s->strategy == SL_QUANT_GROUP && !s->global == !is_nv && !s->has_zero && !s->has_index)
+        return 0;
+    snprintf(text, sizeof text, "%s with group_size %d", type, s->group);
+    return bad_value(f, "num_bits", text,
+                     is_nv ? "4 bits of type float, symmetric, of strategy tensor_group with group_size 16"
+                           : "4 bits of type float, symmetric, of strategy group with group_size 32",
+                     err);
+}
+
 // The layout that a format and the type of its numbers have.
 static int set_layout(const sl_json_file *f, const char *format, int bits, int is_float, sl_quant_scheme *s, sl_error *err) {
     int is_bytes = !strcmp(format, "naive-quantized");
@@ -88,6 +103,9 @@ static int set_layout(const sl_json_file *f, const char *format, int bits, int i
     s->scale_name = "weight_scale";
     s->layout = SL_QUANT_BYTES;
     snprintf(text, sizeof text, "%d bits of type %s", bits, is_float ? "float" : "int");
+    if (!strcmp(format, "nvfp4-pack-quantized") || !strcmp(format, "mxfp4-pack-quantized"))
+        return set_fp4(f, format, text, bits == 4 && is_float, s, err);
+    if (s->global) return bad_value(f, "strategy", "tensor_group", "another one where format is not nvfp4-pack-quantized", err);
     if (!strcmp(format, "pack-quantized")) {
         s->layout = SL_QUANT_PACKED, s->format = bits == 4 ? SL_INT4 : SL_INT8;
         if (is_float || (bits != 4 && bits != 8) || s->strategy == SL_QUANT_BLOCK)
@@ -99,7 +117,10 @@ static int set_layout(const sl_json_file *f, const char *format, int bits, int i
             return bad_value(f, "num_bits", text,
                              want_float ? "8 bits of type float, symmetric, without groups" : "8 bits of type int", err);
     } else
-        return bad_value(f, "format", format, "float-quantized, int-quantized, naive-quantized and pack-quantized", err);
+        return bad_value(f, "format", format,
+                         "float-quantized, int-quantized, naive-quantized, pack-quantized, nvfp4-pack-quantized and "
+                         "mxfp4-pack-quantized",
+                         err);
     if (s->has_index && (s->layout != SL_QUANT_PACKED || s->strategy != SL_QUANT_GROUP))
         return bad_value(f, "actorder", "group", "null where pack-quantized has no groups", err);
     return 0;

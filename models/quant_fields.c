@@ -53,8 +53,12 @@ int sl_quant_add_rules(sl_quant *q, const sl_json_file *f, const char *field, sl
 
 int sl_quant_check_string(const sl_json_file *f, const char *field, const char *const *allowed, sl_error *err) {
     const char *s;
+    char list[200] = "";
     int rc = sl_json_string(f, field, &s, err);
     if (rc || !s || is_in(s, allowed)) return rc;
-    return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: field %s is \"%.60s\", supported is \"%s\"%s%s%s", f->path, field, s,
-                   allowed[0], allowed[1] ? " and \"" : "", allowed[1] ? allowed[1] : "", allowed[1] ? "\"" : "");
+    for (int i = 0; allowed[i]; i++) {
+        size_t n = strlen(list);
+        snprintf(list + n, sizeof list - n, "%s\"%s\"", !i ? "" : allowed[i + 1] ? ", " : " and ", allowed[i]);
+    }
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: field %s is \"%.60s\", supported is %s", f->path, field, s, list);
 }

@@ -168,20 +168,53 @@ static int read_fp8(const sl_json_file *f, sl_quant *q, sl_error *err) {
 
 // ---- ModelOpt ----
 
+// config_groups repeats quant_algo: one group, of every linear layer. *group: the columns that share a scale; 0: not given.
+static int read_groups(const sl_json_file *f, int *group, sl_error *err) {
+    const json_t *groups = sl_json_get(f->root, "config_groups");
+    const json_t *first = json_object_iter_value(json_object_iter((json_t *)groups)), *targets = sl_json_get(first, "targets");
+    const char *target = json_string_value(json_array_get(targets, 0));
+    *group = (int)json_integer_value(sl_json_get(sl_json_get(first, "weights"), "group_size"));
+    if (!groups || (json_object_size(groups) == 1 && json_array_size(targets) == 1 && target && !strcmp(target, "Linear")))
+        return 0;
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: field config_groups: expected one group with the targets [\"Linear\"]",
+                   f->path);
+}
+
+// The groups of NVFP4 have 16 columns.
+static int check_fp4_group(const sl_json_file *f, int group, sl_error *err) {
+    const long long missing = group ? group : 16;
+    int rc = sl_json_int(f, "group_size", 0, 1 << 20, &missing, &group, err);
+    if (rc || group == 16) return rc;
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: field group_size is %d, supported is 16", f->path, group);
+}
+
 static int read_modelopt(const sl_json_file *f, sl_quant *q, sl_error *err) {
-    static const char *const known[] = {"quant_method", "quant_algo", "exclude_modules", "ignore", "producer", NULL};
+    static const char *const known[] = {"group_size", // FP8 has none
+                                        "quant_method",  "quant_algo", "exclude_modules", "ignore", "producer",
+                                        "config_groups", NULL};
     static const char *const refused[] = {"kv_cache_quant_algo", "kv_cache_scheme", "group_size", NULL};
-    static const char *const algorithms[] = {"FP8", NULL};
-    sl_quant_scheme s = {.layout = SL_QUANT_BYTES, .format = SL_FP8, .strategy = SL_QUANT_TENSOR, .scale_name = "weight_scale"};
+    static const char *const algorithms[] = {"FP8", "NVFP4", "W4A16_NVFP4", NULL};
+    const sl_quant_scheme fp8 = {
+        .layout = SL_QUANT_BYTES, .format = SL_FP8, .strategy = SL_QUANT_TENSOR, .scale_name = "weight_scale"};
+    const sl_quant_scheme fp4 = {.layout = SL_QUANT_FP4,
+                                 .format = SL_FP4,
+                                 .strategy = SL_QUANT_GROUP,
+                                 .group = 16,
+                                 .q_name = "weight",
+                                 .global = SL_GLOBAL_FACTOR};
     const char *algorithm;
-    int rc = sl_json_string(f, "quant_algo", &algorithm, err);
+    int group, rc = sl_json_string(f, "quant_algo", &algorithm, err);
     if (!rc && !algorithm) rc = sl_fail(err, SL_ERR_FORMAT, "%s: field quant_algo is missing", f->path);
     if (!rc) rc = sl_quant_check_string(f, "quant_algo", algorithms, err);
-    if (!rc) rc = sl_quant_check_fields(f, known, refused, err);
+    int is_fp8 = !rc && !strcmp(algorithm, "FP8");
+    if (!rc) rc = sl_quant_check_fields(f, known + is_fp8, refused, err);
+    if (!rc) rc = read_groups(f, &group, err);
+    if (!rc && !is_fp8) rc = check_fp4_group(f, group, err);
     if (!rc) rc = sl_quant_add_rules(q, f, "exclude_modules", SL_NAME_WILDCARD, -1, err);
     if (!rc) rc = sl_quant_add_rules(q, f, "ignore", SL_NAME_WILDCARD, -1, err);
-    q->has_activations = q->quantises_head = 1;
-    return rc ? rc : add_for_all(q, f, &s, err);
+    q->has_activations = !rc && strcmp(algorithm, "W4A16_NVFP4");
+    q->quantises_head = 1;
+    return rc ? rc : add_for_all(q, f, is_fp8 ? &fp8 : &fp4, err);
 }
 
 // ---- the methods ----

@@ -4,6 +4,7 @@
 #define SLEIGH_QUANT_SCHEME_H
 
 #include "models/quantise.h"
+#include "models/recipe.h"
 
 // The tensors that a quantised linear layer NAME has.
 typedef enum {
@@ -11,6 +12,7 @@ typedef enum {
     SL_QUANT_PACKED, // NAME.weight_packed, .weight_scale, .weight_shape, .weight_zero_point, .weight_g_idx
     SL_QUANT_GPTQ,   // NAME.qweight, .qzeros, .scales, .g_idx
     SL_QUANT_AWQ,    // NAME.qweight, .qzeros, .scales
+    SL_QUANT_FP4,    // NAME.weight_packed or .weight, .weight_scale, and perhaps a scale of the tensor
 } sl_quant_layout;
 
 // The numbers that share a scale.
@@ -26,6 +28,8 @@ typedef struct sl_quant_scheme {
     int has_zero;           // there are zero points
     int has_index;          // SL_QUANT_PACKED: there is a weight_g_idx
     int zero_offset;        // SL_QUANT_GPTQ: version 1
+    const char *q_name;     // SL_QUANT_FP4: "weight_packed"
+    sl_global global;       // SL_QUANT_FP4: whether the tensor has a scale of its own
 } sl_quant_scheme;
 
 // Which modules a name of the description means.
@@ -49,7 +53,7 @@ typedef struct sl_quant {
     char *method;               // "awq"; NULL: the checkpoint is not quantised
     int quantises_head;         // 0: lm_head is plain, whatever the rules say
     int has_activations;        // 1: the checkpoint asks for quantised activations
-    sl_activations activations; // of the weights of SL_INT4 and SL_INT8; SL_ACT_AUTO: 8 bits if a weight has SL_INT4
+    sl_activations activations; // of the weights that can have them; SL_ACT_AUTO: 8 bits if a weight has 4 bits
     sl_quant_scheme *schemes;
     int n_schemes;
     sl_quant_rule *rules; // the first rule that matches decides, rules with scheme -1 first, SL_NAME_CLASS last

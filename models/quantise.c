@@ -107,7 +107,7 @@ static void store(sl_format f, uint8_t *row, int i, float x) {
     } else if (f == SL_INT8) {
         row[i] = (uint8_t)(int8_t)round_to(f, 128, x);
     } else {
-        sl_int4_put(row, i, (unsigned)(round_to(f, 8, x) + 8));
+        sl_nibble_put(row, i, (unsigned)(round_to(f, 8, x) + 8));
     }
 }
 

@@ -1,13 +1,14 @@
 // models/recipe.c - see recipe.h.
 #include "models/recipe.h"
 #include "base/thread_pool.h"
+#include "models/gguf_tensors.h"
 #include "models/quantise.h"
 
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
 
-// ---- memory: data, scales, zero points, order ----
+// ---- memory: data, scales, zero points or minimums, order ----
 
 static size_t padded(size_t n) {
     return (n + 63) / 64 * 64;
@@ -21,6 +22,7 @@ size_t sl_recipe_bytes(const sl_recipe *r, const sl_weight *w) {
     if (r->making == SL_MADE_NOT) return 0;
     size_t n = sl_weight_scales(w);
     return padded(data_bytes(r, w)) + padded(n * sizeof *w->scale) + (r->zero ? padded(n) : 0) +
+           (sl_formats[w->format].has_min ? padded(n * sizeof *w->min) : 0) +
            (r->index ? padded((size_t)w->n_cols * sizeof *w->order) : 0);
 }
 
@@ -32,7 +34,10 @@ size_t sl_recipe_read_bytes(const sl_recipe *r, const sl_weight *w) {
 // ---- numbers of tensors ----
 
 static float number_of(const sl_tensor *t, size_t i) {
+    const uint8_t *bytes = t->data;
     if (!strcmp(t->dtype_name, "F32")) return ((const float *)t->data)[i];
+    if (!strcmp(t->dtype_name, "F8_E4M3")) return sl_fp8_to_f32(bytes[i]);
+    if (!strcmp(t->dtype_name, "U8")) return bytes[i] == 255 ? NAN : ldexpf(1, bytes[i] - 127); // E8M0
     uint16_t half = ((const uint16_t *)t->data)[i];
     return !strcmp(t->dtype_name, "BF16") ? sl_bf16_to_f32(half) : sl_f16_to_f32(half);
 }
@@ -43,8 +48,13 @@ static int is_transposed(const sl_recipe *r) {
 
 static int make_scales(const sl_recipe *r, const sl_weight *w, float *scale, sl_error *err) {
     size_t n = sl_weight_scales(w), groups = (size_t)sl_weight_groups(w), rows = n / groups;
+    float global = r->global ? number_of(r->global, 0) : 1;
+    if (!(global > 0 && isfinite(global)))
+        return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s is %g, expected a finite number above 0", r->global->file,
+                       r->global->name, (double)global);
     for (size_t i = 0; i < n; i++) {
-        scale[i] = number_of(r->scale, is_transposed(r) ? i % groups * rows + i / groups : i);
+        float x = number_of(r->scale, is_transposed(r) ? i % groups * rows + i / groups : i);
+        scale[i] = r->global_is == SL_GLOBAL_DIVISOR ? x / global : x * global;
         if (!isfinite(scale[i]))
             return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s: number %zu is %g, expected a finite number", r->scale->file,
                            r->scale->name, i, (double)scale[i]);
@@ -119,7 +129,7 @@ static void unpack_rows(void *ctx, size_t piece, int thread) {
             size_t row = piece * 8 + j;
             unsigned u = c->r->making == SL_MADE_GPTQ ? words[k / 8 * n + row] >> 4 * (k % 8) & 15
                                                       : words[k * (n / 8) + piece] >> 4 * awq_nibble[j] & 15;
-            sl_int4_put(c->to + row * row_bytes, i, u);
+            sl_nibble_put(c->to + row * row_bytes, i, u);
         }
     }
 }
@@ -136,7 +146,7 @@ static void copy_row(void *ctx, size_t row, int thread) {
         if (c->w->format == SL_INT8)
             to[i] = from[k] ^ 128;
         else
-            sl_int4_put(to, i, from[k / 2] >> 4 * (k % 2) & 15u);
+            sl_nibble_put(to, i, from[k / 2] >> 4 * (k % 2) & 15u);
     }
 }
 
@@ -173,6 +183,11 @@ int sl_recipe_make(const sl_recipe *r, sl_weight *w, char *memory, sl_error *err
     if (r->making == SL_MADE_ROUNDED) {
         w->data = memory;
         return sl_quantise(&r->plain, w, err);
+    }
+    if (r->making == SL_MADE_BLOCKS) {
+        float *min = sl_formats[w->format].has_min ? (float *)zero : NULL; // a weight has one of the two
+        w->data = memory, w->min = min;
+        return sl_gguf_split(r->q, (uint8_t *)memory, scale, min, err);
     }
     rc = make_scales(r, w, scale, err);
     if (!rc && r->zero && make_zeros(r, w, zero)) w->zero = zero;

@@ -1,5 +1,6 @@
 // models/safetensors.c - maps the files of a folder and checks every tensor's extent. See safetensors.h.
 #include "models/safetensors.h"
+#include "models/dequant.h"
 #include "base/git_lfs.h"
 #include "base/hash.h"
 #include "base/json.h"
@@ -353,10 +354,14 @@ int sl_tensors_of_files(sl_tensor_file *files, int n_files, sl_tensor *tensors, 
     return 0;
 }
 
+static int needs_memory(const sl_tensor *t) {
+    return !t->data && !t->packed.is_kept;
+}
+
 size_t sl_tensors_bytes_to_allocate(const sl_tensors *t) {
     size_t size = 0;
     for (int i = 0; i < t->n_tensors; i++)
-        if (!t->tensors[i].data) size += (t->tensors[i].n_bytes + 63) / 64 * 64;
+        if (needs_memory(&t->tensors[i])) size += (t->tensors[i].n_bytes + 63) / 64 * 64;
     return size;
 }
 
@@ -371,7 +376,7 @@ int sl_tensors_allocate(sl_tensors *t, sl_error *err) {
     t->memory = map;
     t->memory_size = size;
     for (int i = 0; i < t->n_tensors; i++) {
-        if (t->tensors[i].data) continue;
+        if (!needs_memory(&t->tensors[i])) continue;
         t->tensors[i].data = t->memory + at;
         at += (t->tensors[i].n_bytes + 63) / 64 * 64;
     }
@@ -495,6 +500,16 @@ int sl_tensors_bind(const sl_tensors *t, const char *name, int n_rows, int n_col
         sl_format_dims(found->dims, found->n_dims, got, sizeof got);
         sl_format_dims(want, rank, expected, sizeof expected);
         return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s has shape %s, expected %s", found->file, name, got, expected);
+    }
+    if (found->packed.is_kept) {
+        const sl_block_type *type = found->packed.type;
+        *out = (sl_weight){.format = type->format,
+                           .n_rows = n_rows,
+                           .n_cols = n_cols,
+                           .group = type->group,
+                           .scale_rows = 1,
+                           .name = found->name};
+        return 0;
     }
     int format = !strcmp(found->dtype_name, "BF16")  ? SL_BF16
                  : !strcmp(found->dtype_name, "F16") ? SL_F16

@@ -28,6 +28,7 @@ typedef struct sl_tensor {
         const unsigned char *data;
         size_t n_bytes;
         int n_heads; // not 0: the file has the rows of each head in another order
+        int is_kept; // 1: a recipe makes a weight of the blocks (models/recipe.h), whose format is dtype_name; data stays NULL
     } packed;
 } sl_tensor;
 
@@ -87,7 +88,7 @@ size_t sl_tensors_bytes(const sl_tensors *t);                            // of a
 uint64_t sl_tensors_hash(const sl_tensors *t, uint64_t hash);
 
 // Binds a matrix [n_rows][n_cols] (n_rows 0: a vector [n_cols]). A missing tensor, a dtype other than BF16, F16 and F32, a
-// wrong rank and a wrong dimension are errors with file, name, found and expected.
+// wrong rank and a wrong dimension are errors with file, name, found and expected. A kept tensor gives a weight without data.
 int sl_tensors_bind(const sl_tensors *t, const char *name, int n_rows, int n_cols, sl_weight *out, sl_error *err);
 
 void sl_format_dims(const int64_t *dims, int n, char *buf, size_t size); // "[2, 3]", for messages

@@ -146,7 +146,7 @@ const char *sl_source_folder(const sl_source *s) {
     return s->folder ? s->folder : s->path;
 }
 
-int sl_source_tensors(const sl_source *s, sl_tensors **out, sl_error *err) {
+int sl_source_tensors(const sl_source *s, int keep_blocks, sl_tensors **out, sl_error *err) {
     sl_gguf g;
     if (!s->folder) return sl_tensors_open(s->path, out, err);
     const json_t *config = json_object_get(s->documents.made, "config.json");
@@ -155,7 +155,8 @@ int sl_source_tensors(const sl_source *s, sl_tensors **out, sl_error *err) {
     int n_heads = (int)json_integer_value(json_object_get(config, "num_attention_heads"));
     int n_kv_heads = (int)json_integer_value(json_object_get(config, "num_key_value_heads"));
     int rc = sl_gguf_open(s->path, &g, err);
-    if (!rc) rc = sl_gguf_tensors(&g, permuted ? n_heads : 0, permuted ? n_kv_heads : 0, SL_GGUF_MOST_FP32, out, err);
+    if (!rc)
+        rc = sl_gguf_tensors(&g, permuted ? n_heads : 0, permuted ? n_kv_heads : 0, keep_blocks, SL_GGUF_MOST_FP32, out, err);
     sl_gguf_close(&g);
     return rc;
 }

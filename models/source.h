@@ -18,7 +18,8 @@ const sl_documents *sl_source_documents(const sl_source *s); // valid until the 
 const char *sl_source_folder(const sl_source *s);            // where other files of the model lie
 // Opens the tensors. The caller closes them with sl_tensors_close; they may outlive the source. Those of a GGUF file may be
 // packed: sl_tensors_unpack (gguf_tensors.h) makes their numbers.
-int sl_source_tensors(const sl_source *s, sl_tensors **out, sl_error *err);
+// keep_blocks: as in sl_gguf_tensors.
+int sl_source_tensors(const sl_source *s, int keep_blocks, sl_tensors **out, sl_error *err);
 // Finds the GGUF file of a folder: the only one, or the first part of the only one. SL_ERR_ARG: there are several; the message
 // lists them. part: a part of the file's name, in upper or lower case ("Q4_K_M"); NULL: any name. *path is empty when the
 // folder has no such file.

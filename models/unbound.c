@@ -98,11 +98,13 @@ static const char *describe(const sl_model_weights *w, const char *name) {
 // Writes the names of the tensors that a weight is made of. Returns their number.
 static int list_parts(const sl_model_tensor *t, const char **out) {
     const sl_recipe *r = &t->recipe;
-    const sl_tensor *parts[] = {r->q, r->scale, r->zero, r->index, r->unused[0], r->unused[1], r->unused[2]};
+    const sl_tensor *parts[] = {r->q, r->scale, r->global, r->zero, r->index};
     int n = 0;
     if (!r->q) out[n++] = t->shape.name; // also a head that equals the embeddings
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (parts[i]) out[n++] = parts[i]->name;
+    for (int i = 0; i < SL_RECIPE_UNUSED; i++)
+        if (r->unused[i]) out[n++] = r->unused[i]->name;
     return n;
 }
 

@@ -99,19 +99,19 @@ static int bind_tensor(const sl_model_weights *w, const sl_tensors *tensors, con
     const sl_quant_scheme *scheme = scheme_of(quant, t, module);
     if (scheme) return sl_quant_bind(scheme, tensors, module, s->n_rows, s->n_cols, t->weight, &t->recipe, err);
     int rc = sl_tensors_bind(tensors, s->name, s->n_rows, s->n_cols, t->weight, err);
+    const sl_tensor *found = rc ? NULL : sl_tensors_find(tensors, s->name);
+    if (found && found->packed.is_kept) t->recipe = (sl_recipe){.making = SL_MADE_BLOCKS, .q = found};
     if (!rc && quant && quant->round.format != SL_BF16) round_matrix(&quant->round, w, t);
     return rc;
 }
 
-// int4 changes a model far more than activations of 8 bits do; int8 does not (results/quantised.md).
+// Weights of 4 bits change a model far more than activations of 8 bits do; weights of 8 bits do not (results/quantised.md).
 static void set_activations(sl_model_weights *w, sl_activations activations) {
-    int has_int4 = 0;
-    for (int i = 0; i < w->n_tensors; i++) has_int4 |= w->tensors[i].weight->format == SL_INT4;
-    if (activations == SL_ACT_AUTO) activations = has_int4 ? SL_ACT_INT8 : SL_ACT_FLOAT;
-    for (int i = 0; i < w->n_tensors; i++) {
-        sl_weight *to = w->tensors[i].weight;
-        if (to->format == SL_INT4 || to->format == SL_INT8) to->activations = activations;
-    }
+    int has_4_bits = 0;
+    for (int i = 0; i < w->n_tensors; i++) has_4_bits |= sl_formats[w->tensors[i].weight->format].n_values == 2;
+    if (activations == SL_ACT_AUTO) activations = has_4_bits ? SL_ACT_INT8 : SL_ACT_FLOAT;
+    for (int i = 0; i < w->n_tensors; i++)
+        if (sl_format_takes_int8(w->tensors[i].weight->format)) w->tensors[i].weight->activations = activations;
 }
 
 int sl_model_weights_bind(const sl_config *config, const sl_tensors *tensors, const sl_quant *quant, sl_model_weights *out,

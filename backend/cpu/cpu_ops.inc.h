@@ -10,14 +10,16 @@
 #define STRING_(a) #a
 #define STRING(a) STRING_(a)
 
-// Scale and offset of a group of a row: a loaded element x stands for (x - offset) * scale.
+// Scale, offset and minimum of a group of a row: a loaded element x stands for (x - offset) * scale, plus min in formats that
+// have one.
 typedef struct group_scale {
-    float scale, offset;
+    float scale, offset, min;
 } group_scale;
 
 SIMD_INLINE group_scale scale_of(const sl_weight *w, sl_format format, size_t row, int group) {
     size_t at = sl_weight_scale_at(w, row) + (size_t)group;
-    return (group_scale){w->scale[at] / load_factor(format), load_offset(format) + (w->zero ? (float)w->zero[at] : 0)};
+    return (group_scale){w->scale[at] / load_factor(format), load_offset(format) + (w->zero ? (float)w->zero[at] : 0),
+                         sl_formats[format].has_min ? w->min[at] : 0};
 }
 
 // The number of row `row`, column i.
@@ -25,7 +27,8 @@ SIMD_INLINE float number_at(const sl_weight *w, sl_format format, size_t row, in
     float x = weight_at(sl_weight_row(w, row), format, (size_t)i);
     if (!sl_formats[format].has_scale) return x;
     group_scale s = scale_of(w, format, row, i / w->group);
-    return (x - s.offset) * s.scale;
+    x = (x - s.offset) * s.scale;
+    return sl_formats[format].has_min ? x + s.min : x;
 }
 
 // Adds the products of VW columns, from column i on, of n_out outputs and n_rows rows. Each vector of weights is loaded once and
@@ -53,7 +56,7 @@ CHECKED_BY_ROWS SIMD_INLINE void add_group(const sl_weight *w, sl_format format,
         row[a] = sl_weight_row(w, (size_t)o + a);
         if (!scaled) continue;
         group_scale s = scale_of(w, format, (size_t)o + a, from / w->group);
-        scale[a] = v_scale_of(format, s.scale, s.offset);
+        scale[a] = v_scale_of(format, s.scale, s.offset, s.min);
     }
     if (!scaled) { // memory limits the loop, and rows are too short for the processor's own prefetch: ask for the next tile
         enum { LINE = 64 };
@@ -134,6 +137,18 @@ CHECKED_BY_ROWS SIMD_INLINE void linear_rows(const sl_weight *w, sl_format forma
     case SL_INT8:                                                                                                              \
         FN(W, SL_INT8, __VA_ARGS__);                                                                                           \
         break;                                                                                                                 \
+    case SL_UINT8:                                                                                                             \
+        FN(W, SL_UINT8, __VA_ARGS__);                                                                                          \
+        break;                                                                                                                 \
+    case SL_UINT4:                                                                                                             \
+        FN(W, SL_UINT4, __VA_ARGS__);                                                                                          \
+        break;                                                                                                                 \
+    case SL_FP4:                                                                                                               \
+        FN(W, SL_FP4, __VA_ARGS__);                                                                                            \
+        break;                                                                                                                 \
+    case SL_IQ4:                                                                                                               \
+        FN(W, SL_IQ4, __VA_ARGS__);                                                                                            \
+        break;                                                                                                                 \
     default:                                                                                                                   \
         FN(W, SL_INT4, __VA_ARGS__);                                                                                           \
     }
@@ -142,6 +157,7 @@ CHECKED_BY_ROWS static void linear(const sl_weight *w, const float *x, int n_row
                                    float *out) {
     check_rows(sl_weight_row(w, (size_t)o_from), 0, 1, (size_t)(o_to - o_from) * sl_weight_row_bytes(w));
     check_rows(w->scale, 0, 1, sl_weight_scales(w) * sizeof *w->scale);
+    if (w->min) check_rows(w->min, 0, 1, sl_weight_scales(w) * sizeof *w->min);
     if (w->zero) check_rows(w->zero, 0, 1, sl_weight_scales(w) * sizeof *w->zero);
     check_rows(x, 0, 1, (size_t)n_rows * w->n_cols * sizeof *x);
     check_rows(out + o_from, w->n_rows * sizeof *out, n_rows, (o_to - o_from) * sizeof *out);
@@ -157,7 +173,7 @@ SIMD_INLINE void widen_from(const sl_weight *w, sl_format format, size_t row, in
         while (i + VW <= n) {
             int group = (col + i) / w->group, end = (group + 1) * w->group - col;
             group_scale g = scale_of(w, format, row, group);
-            v_scale s = v_scale_of(format, g.scale, g.offset);
+            v_scale s = v_scale_of(format, g.scale, g.offset, g.min);
             for (; i + VW <= n && i < end; i += VW) v_store(dst + i, v_load_scaled(from, format, (size_t)(col + i), s));
         }
     for (; i < n; i++) dst[i] = number_at(w, format, row, col + i);

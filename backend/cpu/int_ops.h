@@ -1,12 +1,13 @@
-// backend/cpu/int_ops.h - linear layers with activations of 8 bits: integer products of int4 and int8 weights, one table per
-// instruction set. All tables give equal bits.
+// backend/cpu/int_ops.h - linear layers with activations of 8 bits: integer products of weights whose elements are integers (of
+// e2m1: halves), one table per instruction set. All tables give equal bits.
 //
-// A group of SL_INT_GROUP columns of x shares a scale: a = max |x| / 127, and x is rounded to the nearest multiple q a. A block
-// is 64 bytes of a row of the weight, and lane l of 16 holds its bytes 4 l to 4 l + 3: 8 columns of int4, or 4 of int8. With
-// the weight's scale s and its offset z (weight.h),
-//   lane[l] = sum over blocks of (sum of (w - z) q over the lane's columns) * (s a)
-// where the inner sum is exact and the outer one adds in fp32, in the order of the blocks. An output is the sum of the lanes:
-// lane l and lane l + 8, then l and l + 4, and so on.
+// A group of SL_INT_GROUP columns of x shares a scale: a = max |x| / 127, and x is rounded to the nearest multiple u a. A block
+// is 64 bytes of a row of the weight, and lane l of 16 holds its bytes 4 l to 4 l + 3: 8 columns of 4 bits, or 4 of 8 bits.
+// With the weight's scale s, its zero point z or its minimum m (weight.h),
+//   lane[l] = sum over blocks of (sum of (q - z) u over the lane's columns) * (s a)  [ + m * ((sum of u) * a) ]
+// where the inner sums are exact, and the outer one adds one product after the other in fp32, in the order of the blocks. (A
+// fused multiply-add would be faster, but processors without one would take ten times as long for equal bits.) An output is the
+// sum of the lanes: lane l and lane l + 8, then l and l + 4, and so on.
 #ifndef SLEIGH_INT_OPS_H
 #define SLEIGH_INT_OPS_H
 
@@ -19,9 +20,11 @@ enum { SL_INT_GROUP = 32, SL_INT_LANES = 16, SL_INT_BYTES = 64 };
 
 // One block of one row of x. Columns after the last one of the matrix are 0.
 typedef struct sl_int_block {
-    int8_t q[2 * SL_INT_BYTES]; // int4: the even columns, then the odd ones; int8: the columns, and the second half is unused
-    int32_t sum[SL_INT_LANES];  // of q in each lane
-    float scale[SL_INT_LANES];  // a of each lane's columns
+    int8_t
+        u[2 * SL_INT_BYTES]; // 4 bits: the even columns, then the odd ones; 8 bits: the columns, and the second half is unused
+    int32_t sum[SL_INT_LANES];      // of u in each lane
+    float scale[SL_INT_LANES];      // a of each lane's columns
+    float scaled_sum[SL_INT_LANES]; // sum * scale
 } sl_int_block;
 
 typedef struct sl_int_ops {
@@ -37,9 +40,6 @@ extern const sl_int_ops sl_int_ops_portable;
 extern const sl_int_ops sl_int_ops_avx2, sl_int_ops_avx512; // AVX-512 with VNNI
 #endif
 
-static inline int sl_int_takes(const sl_weight *w) { // 1: the weight has a format that integer products can take
-    return w->format == SL_INT4 || w->format == SL_INT8;
-}
 static inline int sl_int_blocks(const sl_weight *w) {
     return (int)((sl_weight_row_bytes(w) + SL_INT_BYTES - 1) / SL_INT_BYTES);
 }

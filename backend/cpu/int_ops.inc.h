@@ -50,6 +50,17 @@ SIMD_INLINE vi dot_bytes(vb w, vb x, vi x_sum) {
 #endif
 }
 
+// The sums of two products with w of -128 to 127. x_sum: of even and odd together
+SIMD_INLINE vi dot_books(vb low, vb even, vb high, vb odd, vi x_sum) {
+#if defined(__AVX512VNNI__)
+    const __m512i flip = _mm512_set1_epi8((char)0x80);
+    __m512i sum = _mm512_dpbusd_epi32((__m512i)(-(x_sum << 7)), _mm512_xor_si512((__m512i)low, flip), (__m512i)even);
+    return (vi)_mm512_dpbusd_epi32(sum, _mm512_xor_si512((__m512i)high, flip), (__m512i)odd);
+#else
+    return dot_bytes(low, even, x_sum) + dot_bytes(high, odd, x_sum);
+#endif
+}
+
 SIMD_INLINE vb low_nibbles(vb x) {
     return x & 15;
 }
@@ -65,52 +76,137 @@ SIMD_INLINE vb high_nibbles(vb x) {
 
 // ---- activations ----
 
-static void quantise_block(const float *x, int n, int is_int4, sl_int_block *out) { // n: columns, at most those of a block
-    int cols = is_int4 ? 2 * SL_INT_BYTES : SL_INT_BYTES, lane = cols / SL_INT_LANES;
-    float wide[2 * SL_INT_BYTES] = {0};
-    memcpy(wide, x, (size_t)n * sizeof *x);
-    memset(out, 0, sizeof *out);
-    for (int from = 0; from < cols; from += SL_INT_GROUP) {
-        const float magic = 12582912.0f; // 1.5 * 2^23: adding it rounds to an integer
-        vf most = v_set(0);
-        for (int i = from; i < from + SL_INT_GROUP; i += VW) {
-            vf v = v_load(wide + i);
-            most = v_max(most, v_max(v, -v));
-        }
-        float largest = v_max_lane(most), inverse = largest > 0 ? 127 / largest : 0;
-        for (int i = from; i < from + SL_INT_GROUP; i++) {
-            int q = (int)(wide[i] * inverse + magic - magic);
-            out->q[is_int4 ? i / 2 + i % 2 * SL_INT_BYTES : i] = (int8_t)q;
-            out->sum[i / lane] += q;
-        }
-        for (int l = from / lane; l < (from + SL_INT_GROUP) / lane; l++) out->scale[l] = largest / 127;
+// Rounds a group to u a. Returns a.
+SIMD_INLINE float quantise_group(const float *x, int32_t *u) {
+    const float magic = 12582912.0f; // 1.5 * 2^23: adding it rounds to an integer
+    vf most = v_set(0);
+    for (int i = 0; i < SL_INT_GROUP; i += VW) {
+        vf v = v_load(x + i);
+        most = v_max(most, v_max(v, -v));
     }
+    float largest = v_max_lane(most), inverse = largest > 0 ? 127 / largest : 0;
+    for (int i = 0; i < SL_INT_GROUP; i += VW) {
+        vi rounded = __builtin_convertvector(v_load(x + i) * inverse + magic - magic, vi);
+        memcpy(u + i, &rounded, sizeof rounded);
+    }
+    return largest / 127;
+}
+
+// x: the columns of a block
+SIMD_INLINE void quantise_block(const float *x, int is_nibbles, sl_int_block *out) {
+    enum { N_BYTES = SL_INT_BYTES };
+    int n_cols = is_nibbles ? 2 * N_BYTES : N_BYTES, lane = n_cols / SL_INT_LANES;
+    int32_t u[2 * N_BYTES];
+    for (int from = 0; from < n_cols; from += SL_INT_GROUP) {
+        float scale = quantise_group(x + from, u + from);
+        for (int l = from / lane; l < (from + SL_INT_GROUP) / lane; l++) out->scale[l] = scale;
+    }
+    for (int i = 0; i < N_BYTES; i++) {
+        out->u[i] = (int8_t)u[is_nibbles ? 2 * i : i];
+        out->u[N_BYTES + i] = is_nibbles ? (int8_t)u[2 * i + 1] : 0;
+    }
+    for (int l = 0; l < SL_INT_LANES; l++) {
+        int sum = 0;
+        for (int i = 0; i < lane; i++) sum += u[l * lane + i];
+        out->sum[l] = sum;
+        out->scaled_sum[l] = (float)sum * out->scale[l];
+    }
+}
+
+SIMD_INLINE void quantise_row(const float *x, int n, int is_nibbles, sl_int_block *out) {
+    int n_cols = is_nibbles ? 2 * SL_INT_BYTES : SL_INT_BYTES, i = 0;
+    for (; i + n_cols <= n; i += n_cols) quantise_block(x + i, is_nibbles, out++);
+    if (i == n) return;
+    float rest[2 * SL_INT_BYTES] = {0};
+    memcpy(rest, x + i, (size_t)(n - i) * sizeof *rest);
+    quantise_block(rest, is_nibbles, out);
 }
 
 static void quantise(const sl_weight *w, const float *x, sl_int_block *out) {
-    int is_int4 = w->format == SL_INT4, cols = is_int4 ? 2 * SL_INT_BYTES : SL_INT_BYTES;
-    for (int i = 0; i < w->n_cols; i += cols)
-        quantise_block(x + i, w->n_cols - i < cols ? w->n_cols - i : cols, is_int4, out++);
+    if (sl_formats[w->format].n_values == 2)
+        quantise_row(x, w->n_cols, 1, out);
+    else
+        quantise_row(x, w->n_cols, 0, out);
 }
 
-// ---- products ----
+// ---- a block of a weight ----
 
-// A block of one output: its bytes, and of each lane the weight's scale and zero point.
-typedef struct weights {
-    vb low[PARTS], high[PARTS]; // int8: low only
-    vf scale[PARTS];
+// How the elements of a format are multiplied.
+typedef enum {
+    BYTES,        // SL_INT8
+    BYTES_ZERO,   // with zero points
+    BYTES_MIN,    // SL_UINT8
+    NIBBLES,      // SL_INT4
+    NIBBLES_ZERO, // with zero points
+    NIBBLES_MIN,  // SL_UINT4
+    BOOK,         // SL_FP4, SL_IQ4: a number of 8 bits for each nibble
+} kind;
+
+SIMD_INLINE kind kind_of(const sl_weight *w) {
+    if (sl_code_book(w->format)) return BOOK;
+    int is_nibble = sl_formats[w->format].n_values == 2;
+    if (w->min) return is_nibble ? NIBBLES_MIN : BYTES_MIN;
+    if (w->zero) return is_nibble ? NIBBLES_ZERO : BYTES_ZERO;
+    return is_nibble ? NIBBLES : BYTES;
+}
+
+SIMD_INLINE int has_zero(kind k) {
+    return k == BYTES_ZERO || k == NIBBLES_ZERO;
+}
+SIMD_INLINE int has_min(kind k) {
+    return k == BYTES_MIN || k == NIBBLES_MIN;
+}
+
+// A block of one output: its elements, and of each lane the weight's scale, zero point and minimum.
+typedef struct elements {
+    vb low[PARTS], high[PARTS]; // of bytes: low only
+    vf scale[PARTS], min[PARTS];
     vi zero[PARTS];
-} weights;
+} elements;
 
-SIMD_INLINE void load_elements(const char *row, sl_format format, weights *b) {
+SIMD_INLINE vb look_up(vb book, vb nibbles) { // book: 16 numbers, repeated
+#if defined(__AVX512F__)
+    return (vb)_mm512_shuffle_epi8((__m512i)book, (__m512i)nibbles);
+#elif defined(__AVX2__)
+    return (vb)_mm256_shuffle_epi8((__m256i)book, (__m256i)nibbles);
+#else
+    for (int j = 0; j < PART_BYTES; j++) nibbles[j] = book[nibbles[j]];
+    return nibbles;
+#endif
+}
+
+SIMD_INLINE void load_elements(const char *row, kind k, vb book, elements *b) {
     for (int p = 0; p < PARTS; p++) {
         vb bytes = load_bytes(row + p * PART_BYTES);
-        b->low[p] = format == SL_INT4 ? low_nibbles(bytes) : bytes;
-        if (format == SL_INT4) b->high[p] = high_nibbles(bytes);
+        b->low[p] = k == BYTES || k == BYTES_ZERO ? bytes : k == BYTES_MIN ? (vb)(bytes ^ -128) : low_nibbles(bytes);
+        b->high[p] = high_nibbles(bytes);
+        if (k == BOOK) b->low[p] = look_up(book, b->low[p]), b->high[p] = look_up(book, b->high[p]);
     }
 }
 
-// Lane j gets from[index[j]]; index is below n, and n is at most 8.
+// (sum of (q - z) u) in each lane; with a minimum z is 0
+SIMD_INLINE vi dot(const elements *b, int p, kind k, vb even, vb odd, vi sum) {
+    switch (k) {
+    case BYTES:
+        return dot_bytes(b->low[p], even, sum);
+    case BYTES_ZERO:
+        return dot_bytes(b->low[p], even, sum) - b->zero[p] * sum;
+    case BYTES_MIN: // q - 128 is stored in low
+        return dot_bytes(b->low[p], even, sum) + (sum << 7);
+    case NIBBLES:
+        return dot_nibbles(dot_nibbles(-(sum << 3), b->low[p], even), b->high[p], odd);
+    case NIBBLES_ZERO:
+        return dot_nibbles(dot_nibbles(-((b->zero[p] + 8) * sum), b->low[p], even), b->high[p], odd);
+    case NIBBLES_MIN:
+        return dot_nibbles(dot_nibbles((vi){0}, b->low[p], even), b->high[p], odd);
+    default:
+        return dot_books(b->low[p], even, b->high[p], odd, sum);
+    }
+}
+
+// ---- scales ----
+
+// Lane j gets from[index[j]], or 0 if the index is n or above. n: at most 8
 SIMD_INLINE vf spread(const float *from, int n, vi index) {
 #if defined(__AVX512F__)
     return _mm512_permutexvar_ps((__m512i)index, _mm512_maskz_loadu_ps((__mmask16)((1 << n) - 1), from));
@@ -118,96 +214,116 @@ SIMD_INLINE vf spread(const float *from, int n, vi index) {
     __m256i mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
     return _mm256_permutevar8x32_ps(_mm256_maskload_ps(from, mask), (__m256i)index);
 #else
-    (void)n;
-    return (vf){from[index[0]], from[index[1]], from[index[2]], from[index[3]]};
+    vf x = {0};
+    for (int l = 0; l < VW; l++)
+        if (index[l] < n) x[l] = from[index[l]];
+    return x;
 #endif
 }
 
-// Where the lanes of a block find their scales in the scales of a row.
+// Where the lanes of a block find their scales in the scales of a row, and the code book.
 typedef struct places {
-    int group, n_groups;   // columns of a group; groups of a row
-    int n_cols;            // columns of a block
-    int is_whole, divides; // a group holds whole blocks; a block holds whole groups
-    int first, n;          // the groups of this block
-    vi index[PARTS];       // each lane's group, counted from the first one
+    int group, n_groups; // columns of a group; groups of a row
+    int n_cols;          // columns of a block
+    int blocks;          // of a group, if it holds whole blocks, or if it is the only one; otherwise 0
+    int groups;          // of a block, if it holds whole groups; otherwise 0
+    int first, n;        // the groups of this block
+    vi index[PARTS];     // each lane's group, counted from the first one; a lane past the last column may have n or more
+    vb book;
+    float factor; // of each scale: 1/2 if the book holds twice the numbers
 } places;
 
-SIMD_INLINE places places_of(const sl_weight *w, sl_format format) {
-    places s = {.group = w->group, .n_groups = sl_weight_groups(w), .n_cols = (format == SL_INT4 ? 2 : 1) * SL_INT_BYTES};
-    s.is_whole = w->group % s.n_cols == 0 || s.n_groups == 1;
-    s.divides = s.n_cols % w->group == 0;
+// The groups of the lanes of a block that begins at column col.
+SIMD_INLINE void find_lanes(places *s, int col) {
+    int lane = s->n_cols / SL_INT_LANES;
+    s->first = col / s->group;
+    for (int l = 0; l < SL_INT_LANES; l++) s->index[l / VW][l % VW] = (col + l * lane) / s->group - s->first;
+    s->n = s->index[PARTS - 1][VW - 1] + 1;
+}
+
+SIMD_INLINE places places_of(const sl_weight *w) {
+    places s = {.group = w->group, .n_groups = sl_weight_groups(w), .factor = w->format == SL_FP4 ? 0.5f : 1};
+    const float *book = sl_code_book(w->format);
+    s.n_cols = SL_INT_BYTES * sl_formats[w->format].n_values;
+    s.blocks = s.n_groups == 1 ? w->n_cols : w->group % s.n_cols == 0 ? w->group / s.n_cols : 0;
+    s.groups = s.n_cols % w->group == 0 ? s.n_cols / w->group : 0;
+    find_lanes(&s, 0);
+    for (int i = 0; book && i < PART_BYTES; i++) s.book[i] = (int8_t)(book[i % 16] / s.factor);
     return s;
 }
 
-// A lane past the last column gets any group.
 SIMD_INLINE void find_groups(places *s, int block) {
-    int col = block * s->n_cols, lane = s->n_cols / SL_INT_LANES, last = s->n_groups - 1;
-    s->first = col / s->group;
-    if (s->is_whole || (s->divides && block > 0 && s->n == s->n_cols / s->group && s->first + s->n <= s->n_groups)) return;
-    s->n = 1;
-    for (int l = 0; l < SL_INT_LANES; l++) {
-        int group = (col + l * lane) / s->group;
-        if (group > last) group = last;
-        s->index[l / VW][l % VW] = group - s->first;
-        s->n = group - s->first + 1;
+    if (s->blocks) {
+        s->first = block / s->blocks;
+        return;
     }
+    if (s->groups) // the lanes are those of block 0
+        s->first = block * s->groups, s->n = s->groups;
+    else
+        find_lanes(s, block * s->n_cols);
+    if (s->n > s->n_groups - s->first) s->n = s->n_groups - s->first;
 }
 
-SIMD_INLINE void load_scales(const float *scale, const int8_t *zero, const places *s, weights *b) {
-    for (int p = 0; p < PARTS; p++)
-        b->scale[p] = s->is_whole ? v_set(scale[s->first]) : spread(scale + s->first, s->n, s->index[p]);
+// The scales of a row of the weight; zero and min: NULL without them.
+typedef struct row_scales {
+    const float *scale, *min;
+    const int8_t *zero;
+} row_scales;
+
+SIMD_INLINE void load_scales(const row_scales *r, const places *s, kind k, elements *b) {
+    int at = s->first;
     for (int p = 0; p < PARTS; p++) {
+        b->scale[p] = s->blocks ? v_set(r->scale[at]) : spread(r->scale + at, s->n, s->index[p]);
+        if (k == BOOK) b->scale[p] *= s->factor;
+        b->min[p] = !has_min(k) ? v_set(0) : s->blocks ? v_set(r->min[at]) : spread(r->min + at, s->n, s->index[p]);
         b->zero[p] = (vi){0};
-        if (!zero) continue;
-        if (s->is_whole)
-            b->zero[p] += zero[s->first];
-        else
-            for (int l = 0; l < VW; l++) b->zero[p][l] = zero[s->first + s->index[p][l]];
+        if (has_zero(k) && s->blocks) b->zero[p] += r->zero[at];
+        for (int l = 0; has_zero(k) && !s->blocks && l < VW; l++)
+            if (s->index[p][l] < s->n) b->zero[p][l] = r->zero[at + s->index[p][l]];
     }
 }
 
-// Adds a block of n_out outputs and n_rows rows. row, scale, zero: of each output, from the block on
-SIMD_INLINE void add_block(const char *const row[4], const float *const scale[4], const int8_t *const zero[4], const places *s,
-                           sl_format format, int has_zero, const sl_int_block *x, size_t n_blocks, int n_out, int n_rows,
-                           vf acc[4][4][PARTS]) {
-    weights b[4];
+// ---- products ----
+
+// Adds a block of n_out outputs and n_rows rows. row: of each output, from the block on
+SIMD_INLINE void add_block(const char *const row[4], const row_scales scales[4], const places *s, kind k, const sl_int_block *x,
+                           size_t n_blocks, int n_out, int n_rows, vf acc[4][4][PARTS]) {
+    elements b[4];
     for (int a = 0; a < n_out; a++) {
-        load_elements(row[a], format, &b[a]);
-        load_scales(scale[a], has_zero ? zero[a] : NULL, s, &b[a]);
+        load_elements(row[a], k, s->book, &b[a]);
+        load_scales(&scales[a], s, k, &b[a]);
     }
     for (int r = 0; r < n_rows; r++, x += n_blocks) {
         for (int p = 0; p < PARTS; p++) {
-            vb even = load_bytes(x->q + p * PART_BYTES), odd = load_bytes(x->q + SL_INT_BYTES + p * PART_BYTES);
+            vb even = load_bytes(x->u + p * PART_BYTES), odd = load_bytes(x->u + SL_INT_BYTES + p * PART_BYTES);
             vi sum = *(const vi *)(x->sum + p * VW);
             vf x_scale = v_load(x->scale + p * VW);
             for (int a = 0; a < n_out; a++) {
-                vi dot = format == SL_INT4 ? dot_nibbles(dot_nibbles(-(sum << 3), b[a].low[p], even), b[a].high[p], odd)
-                                           : dot_bytes(b[a].low[p], even, sum);
-                if (has_zero) dot -= b[a].zero[p] * sum;
-                acc[a][r][p] += __builtin_convertvector(dot, vf) * (b[a].scale[p] * x_scale);
+                vi d = dot(&b[a], p, k, even, odd, sum);
+                acc[a][r][p] += __builtin_convertvector(d, vf) * (b[a].scale[p] * x_scale);
+                if (has_min(k)) acc[a][r][p] += b[a].min[p] * v_load(x->scaled_sum + p * VW);
             }
         }
     }
 }
 
-CHECKED_BY_ROWS SIMD_INLINE void tile(const sl_weight *w, places *s, sl_format format, int has_zero, const sl_int_block *x,
-                                      int o, int n_out, int n_rows, int accumulate, float *out) {
+CHECKED_BY_ROWS SIMD_INLINE void tile(const sl_weight *w, places *s, kind k, const sl_int_block *x, int o, int n_out,
+                                      int n_rows, int accumulate, float *out) {
     size_t n_blocks = (size_t)sl_int_blocks(w), row_bytes = sl_weight_row_bytes(w), rest = row_bytes % SL_INT_BYTES;
     const char *row[4];
-    const float *scale[4];
-    const int8_t *zero[4];
+    row_scales scales[4];
     char end[4][SL_INT_BYTES];
     vf acc[4][4][PARTS];
     for (int a = 0; a < n_out; a++) {
+        size_t at = sl_weight_scale_at(w, (size_t)o + a);
         row[a] = sl_weight_row(w, (size_t)o + a);
-        scale[a] = w->scale + sl_weight_scale_at(w, (size_t)o + a);
-        if (has_zero) zero[a] = w->zero + sl_weight_scale_at(w, (size_t)o + a);
+        scales[a] = (row_scales){w->scale + at, has_min(k) ? w->min + at : NULL, has_zero(k) ? w->zero + at : NULL};
         for (int r = 0; r < n_rows; r++)
             for (int p = 0; p < PARTS; p++) acc[a][r][p] = v_set(0);
     }
     for (size_t i = 0; i < row_bytes / SL_INT_BYTES; i++) {
         find_groups(s, (int)i);
-        add_block(row, scale, zero, s, format, has_zero, x + i, n_blocks, n_out, n_rows, acc);
+        add_block(row, scales, s, k, x + i, n_blocks, n_out, n_rows, acc);
         for (int a = 0; a < n_out; a++) {
             __builtin_prefetch(row[a] + n_out * row_bytes, 0, 2); // as add_group of cpu_ops.inc.h
             row[a] += SL_INT_BYTES;
@@ -219,7 +335,7 @@ CHECKED_BY_ROWS SIMD_INLINE void tile(const sl_weight *w, places *s, sl_format f
             row[a] = memcpy(end[a], row[a], rest);
         }
         find_groups(s, (int)n_blocks - 1);
-        add_block(row, scale, zero, s, format, has_zero, x + n_blocks - 1, n_blocks, n_out, n_rows, acc);
+        add_block(row, scales, s, k, x + n_blocks - 1, n_blocks, n_out, n_rows, acc);
     }
     for (int a = 0; a < n_out; a++) {
         for (int r = 0; r < n_rows; r++) {
@@ -233,23 +349,18 @@ CHECKED_BY_ROWS SIMD_INLINE void tile(const sl_weight *w, places *s, sl_format f
 }
 
 #define TILES(N_OUT, N_ROWS)                                                                                                   \
-    for (; o + (N_OUT) <= o_to; o += (N_OUT)) tile(w, &groups, format, has_zero, x, o, N_OUT, N_ROWS, accumulate, out)
+    for (; o + (N_OUT) <= o_to; o += (N_OUT)) tile(w, &groups, k, x, o, N_OUT, N_ROWS, accumulate, out)
 
-CHECKED_BY_ROWS SIMD_INLINE void rows(const sl_weight *w, sl_format format, int has_zero, const sl_int_block *x, int n_rows,
-                                      int o_from, int o_to, int accumulate, float *out) {
-    places groups = places_of(w, format);
-    while (n_rows > 0) { // 4, 2 or 1 rows at a time
-        int o = o_from, n_now = n_rows >= 4 ? 4 : n_rows >= 2 ? 2 : 1;
-        switch (n_now) {
-        case 4:
-            TILES(4, 4);
-            TILES(1, 4);
-            break;
-        case 2:
-            TILES(4, 2);
-            TILES(1, 2);
-            break;
-        default:
+CHECKED_BY_ROWS SIMD_INLINE void rows(const sl_weight *w, kind k, const sl_int_block *x, int n_rows, int o_from, int o_to,
+                                      int accumulate, float *out) {
+    const int many = k == NIBBLES_MIN ? 3 : 4; // as many rows of x as registers hold
+    places groups = places_of(w);
+    while (n_rows > 0) {
+        int o = o_from, n_now = n_rows >= many ? many : 1;
+        if (n_now == many) {
+            TILES(4, many);
+            TILES(1, many);
+        } else {
             TILES(4, 1);
             TILES(1, 1);
         }
@@ -259,26 +370,27 @@ CHECKED_BY_ROWS SIMD_INLINE void rows(const sl_weight *w, sl_format format, int 
     }
 }
 
+#define KIND(K)                                                                                                                \
+    case K:                                                                                                                    \
+        rows(w, K, x, n_rows, o_from, o_to, accumulate, out);                                                                  \
+        break
+
 CHECKED_BY_ROWS static void linear(const sl_weight *w, const sl_int_block *x, int n_rows, int o_from, int o_to, int accumulate,
                                    float *out) {
     check_rows(sl_weight_row(w, (size_t)o_from), 0, 1, (size_t)(o_to - o_from) * sl_weight_row_bytes(w));
     check_rows(w->scale, 0, 1, sl_weight_scales(w) * sizeof *w->scale);
     if (w->zero) check_rows(w->zero, 0, 1, sl_weight_scales(w) * sizeof *w->zero);
+    if (w->min) check_rows(w->min, 0, 1, sl_weight_scales(w) * sizeof *w->min);
     check_rows(x, 0, 1, (size_t)n_rows * sl_int_blocks(w) * sizeof *x);
     check_rows(out + o_from, w->n_rows * sizeof *out, n_rows, (o_to - o_from) * sizeof *out);
-    int has_zero = w->zero != NULL;
-    switch (w->format == SL_INT4 ? 2 + has_zero : has_zero) {
-    case 0:
-        rows(w, SL_INT8, 0, x, n_rows, o_from, o_to, accumulate, out);
-        break;
-    case 1:
-        rows(w, SL_INT8, 1, x, n_rows, o_from, o_to, accumulate, out);
-        break;
-    case 2:
-        rows(w, SL_INT4, 0, x, n_rows, o_from, o_to, accumulate, out);
-        break;
-    default:
-        rows(w, SL_INT4, 1, x, n_rows, o_from, o_to, accumulate, out);
+    switch (kind_of(w)) {
+        KIND(BYTES);
+        KIND(BYTES_ZERO);
+        KIND(BYTES_MIN);
+        KIND(NIBBLES);
+        KIND(NIBBLES_ZERO);
+        KIND(NIBBLES_MIN);
+        KIND(BOOK);
     }
 }
 

@@ -140,6 +140,16 @@ SIMD_INLINE vf v_load_int8(const int8_t *p) {
 #endif
 }
 
+SIMD_INLINE vf v_load_uint8(const uint8_t *p) {
+#if defined(__AVX512F__)
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)));
+#elif defined(__AVX2__)
+    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+#else
+    return (vf){p[0], p[1], p[2], p[3]};
+#endif
+}
+
 // VW nibbles as numbers 0 to 15, the low nibble of each byte first.
 SIMD_INLINE vf v_load_nibbles(const uint8_t *p) {
 #if defined(__AVX512F__)
@@ -153,6 +163,21 @@ SIMD_INLINE vf v_load_nibbles(const uint8_t *p) {
     return _mm256_cvtepi32_ps(_mm256_and_si256(n, _mm256_set1_epi32(15)));
 #else
     return (vf){p[0] & 15, p[0] >> 4, p[1] & 15, p[1] >> 4};
+#endif
+}
+
+// The numbers of VW nibbles in a code book [16].
+SIMD_INLINE vf v_look_up(const uint8_t *p, const float *book) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    int32_t eight; // the permutations read bits 0 to 2 of a lane, and the choice between them reads bit 3, moved to bit 31
+    memcpy(&eight, p, sizeof eight);
+    __m256i n = _mm256_srlv_epi32(_mm256_set1_epi32(eight), _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
+    __m256 low = _mm256_permutevar8x32_ps(v_load(book), n), high = _mm256_permutevar8x32_ps(v_load(book + 8), n);
+    return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(n, 28)));
+#else
+    vf x; // AVX-512: v_load_scaled looks nibbles up, so no loop calls this function
+    for (int j = 0; j < VW; j++) x[j] = book[p[j / 2] >> j % 2 * 4 & 15];
+    return x;
 #endif
 }
 
@@ -171,21 +196,26 @@ SIMD_INLINE vf v_load_weight(const void *row, sl_format format, size_t i) {
     if (format == SL_F16) return v_load_f16((const f16 *)row + i);
     if (format == SL_FP8) return v_load_fp8((const uint8_t *)row + i);
     if (format == SL_INT8) return v_load_int8((const int8_t *)row + i);
-    if (format == SL_INT4) return v_load_nibbles((const uint8_t *)row + i / 2);
+    if (format == SL_UINT8) return v_load_uint8((const uint8_t *)row + i);
+    if (format == SL_INT4 || format == SL_UINT4) return v_load_nibbles((const uint8_t *)row + i / 2);
+    if (sl_code_book(format)) return v_look_up((const uint8_t *)row + i / 2, sl_code_book(format));
     return v_load((const float *)row + i);
 }
 
-// What the loaded elements x of a group stand for: (x - offset) * factor. AVX-512 looks nibbles up instead: lane q of factor is
-// (q - offset) * factor, which has equal bits, and a look-up is faster than a conversion, a difference and a product.
+// What the loaded elements x of a group stand for: (x - offset) * factor, plus min in formats that have one. AVX-512 looks
+// nibbles up instead: lane q of factor is the number of nibble q, which has equal bits, and a look-up is faster than a
+// conversion, a difference and a product.
 typedef struct v_scale {
-    vf factor, offset;
+    vf factor, offset, min;
 } v_scale;
 
-SIMD_INLINE v_scale v_scale_of(sl_format format, float factor, float offset) {
-    v_scale s = {v_set(factor), v_set(offset)};
+SIMD_INLINE v_scale v_scale_of(sl_format format, float factor, float offset, float min) {
+    v_scale s = {v_set(factor), v_set(offset), v_set(min)};
 #if defined(__AVX512F__)
     const vf numbers = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    if (format == SL_INT4) s.factor = (numbers - s.offset) * s.factor;
+    const float *book = sl_code_book(format);
+    if (sl_formats[format].n_values == 2) s.factor = ((book ? v_load(book) : numbers) - s.offset) * s.factor;
+    if (sl_formats[format].n_values == 2 && sl_formats[format].has_min) s.factor += s.min;
 #endif
     (void)format;
     return s;
@@ -194,7 +224,7 @@ SIMD_INLINE v_scale v_scale_of(sl_format format, float factor, float offset) {
 // The numbers of VW elements, from element i on.
 SIMD_INLINE vf v_load_scaled(const void *row, sl_format format, size_t i, v_scale s) {
 #if defined(__AVX512F__)
-    if (format == SL_INT4) {
+    if (sl_formats[format].n_values == 2) {
         // Nibbles j and j + 8 lie in bits 4 j to 4 j + 3 of two words; a look-up reads the low 4 bits of a lane.
         const uint8_t *p = (const uint8_t *)row + i / 2;
         __m512i n = _mm512_broadcastd_epi32(_mm_loadu_si32(p));
@@ -203,7 +233,9 @@ SIMD_INLINE vf v_load_scaled(const void *row, sl_format format, size_t i, v_scal
         return _mm512_permutexvar_ps(n, s.factor);
     }
 #endif
-    return (v_load_weight(row, format, i) - s.offset) * s.factor;
+    vf x = (v_load_weight(row, format, i) - s.offset) * s.factor;
+    if (sl_formats[format].has_min) x += s.min;
+    return x;
 }
 
 // One element, as v_load_weight has it.
@@ -213,12 +245,24 @@ SIMD_INLINE float weight_at(const void *row, sl_format format, size_t i) {
     if (format == SL_F16) return sl_f16_to_f32(((const f16 *)row)[i]);
     if (format == SL_FP8) return sl_f16_to_f32((f16)((bytes[i] & 0x80) << 8 | (bytes[i] & 0x7f) << 7));
     if (format == SL_INT8) return (int8_t)bytes[i];
-    if (format == SL_INT4) return (float)(bytes[i / 2] >> i % 2 * 4 & 15);
+    if (format == SL_UINT8) return bytes[i];
+    if (format == SL_INT4 || format == SL_UINT4) return (float)(bytes[i / 2] >> i % 2 * 4 & 15);
+    if (sl_code_book(format)) return sl_code_book(format)[bytes[i / 2] >> i % 2 * 4 & 15];
     return ((const float *)row)[i];
 }
 
 // Sum and maximum over the lanes. Each step combines lane i with lane i + width / 2, then halves the width.
 SIMD_INLINE float v_sum(vf x) {
+#if defined(__AVX2__)
+#if defined(__AVX512F__)
+    __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+#else
+    __m256 eight = x;
+#endif
+    __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    four = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
+#endif
     float a[VW];
     memcpy(a, &x, sizeof a);
     for (int width = VW / 2; width > 0; width /= 2)

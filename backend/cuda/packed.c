@@ -6,8 +6,8 @@
 int sl_cuda_can_pack(const sl_weight *w) {
     int is_large = w->group == w->n_cols || (w->group && w->group % SL_PIECE_COLS == 0);
     int is_small = w->format == SL_INT4 && (w->group == 32 || w->group == 64);
-    return sl_formats[w->format].has_scale && (is_large || is_small) && !w->zero && !w->order &&
-           w->n_rows % SL_PIECE_ROWS == 0 && w->n_cols % 8 == 0;
+    int is_known = w->format == SL_FP8 || w->format == SL_INT8 || w->format == SL_INT4;
+    return is_known && (is_large || is_small) && !w->zero && !w->order && w->n_rows % SL_PIECE_ROWS == 0 && w->n_cols % 8 == 0;
 }
 
 sl_cuda_packing sl_cuda_packing_of(const sl_weight *w) {

@@ -40,7 +40,7 @@ static void describe_reading(const sl_config *config, char *buf, size_t size) {
 // Also settles whether the head is tied.
 static int hash_weights(const sl_source *source, sl_config *config, char out[SL_HASH_TEXT], sl_error *err) {
     sl_tensors *tensors;
-    int rc = sl_source_tensors(source, &tensors, err);
+    int rc = sl_source_tensors(source, 1, &tensors, err);
     if (rc) return rc;
     rc = cli_watch(tensors, err);
     if (!rc) rc = sl_model_settle_tie(config, tensors, NULL, err);

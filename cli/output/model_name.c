@@ -36,9 +36,9 @@ void cli_model_folder_name(const char *path, char *out, size_t size) {
     replace_odd_bytes(out);
 }
 
-// The type in the file, or of quantised weights the format in memory.
+// The type in the file; of the quantised weights of a folder the format in memory.
 static const char *type_of(const sl_tensors *tensors, const sl_model_tensor *t) {
-    if (t->recipe.making != SL_MADE_NOT) return sl_formats[t->weight->format].name;
+    if (t->recipe.making != SL_MADE_NOT && t->recipe.making != SL_MADE_BLOCKS) return sl_formats[t->weight->format].name;
     const sl_tensor *x = sl_tensors_find(tensors, t->shape.name);
     return x->packed.type ? x->packed.type->name : x->dtype_name;
 }

@@ -91,21 +91,25 @@ static int lock_part(const void *data, size_t n, const char *path, sl_error *err
                    limit.rlim_cur == RLIM_INFINITY ? "infinite" : cli_bytes((double)limit.rlim_cur, most));
 }
 
+static int has_packed(const sl_tensors *t) {
+    for (int i = 0; i < sl_tensors_count(t); i++)
+        if (sl_tensors_at(t, i)->packed.type) return 1;
+    return 0;
+}
+
 // --mlock: reads the files of weights and keeps them in memory, until they are unmapped. Of a GGUF file with packed weights,
-// the tensors are kept. A GPU holds a copy of its own.
+// the tensors are kept, and the weights that are made of them. A GPU holds a copy of its own.
 static int lock_weights(const char *device, const sl_model *model, sl_error *err) {
     const sl_tensors *tensors = sl_model_tensors(model);
-    size_t unpacked;
-    int rc = 0;
+    int rc = 0, packed = has_packed(tensors);
     if (sl_device_is_gpu(device)) return 0;
-    sl_tensors_memory(tensors, &unpacked);
-    for (int i = 0; !rc && !unpacked && i < sl_tensors_n_files(tensors); i++) {
+    for (int i = 0; !rc && !packed && i < sl_tensors_n_files(tensors); i++) {
         const sl_tensor_file *f = sl_tensors_file(tensors, i);
         rc = lock_part(f->map, f->size, f->path, err);
     }
-    for (int i = 0; !rc && unpacked && i < sl_tensors_count(tensors); i++) {
+    for (int i = 0; !rc && packed && i < sl_tensors_count(tensors); i++) {
         const sl_tensor *t = sl_tensors_at(tensors, i);
-        rc = lock_part(t->data, t->n_bytes, t->file, err);
+        if (t->data) rc = lock_part(t->data, t->n_bytes, t->file, err);
     }
     const sl_model_weights *weights = sl_model_weight_list(model);
     if (!rc && weights->made) rc = lock_part(weights->made, weights->made_size, "quantised weights", err);

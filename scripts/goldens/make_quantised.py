@@ -3,7 +3,8 @@
 
   make_quantised.py OUT     OUT/NAME: a checkpoint; OUT/NAME.wide: the same model with the numbers that it stands for in fp32
 
-A number of a checkpoint is (q - zero) * scale in fp32, where the scale is what the file holds. So a program that follows the
+A number of a checkpoint is (q - zero) * scale in fp32, where the scale is what the file holds (NVFP4: its quotient or product
+with the scale of the tensor, rounded to fp32). So a program that follows the
 definition computes with equal numbers from both folders."""
 import json
 import os
@@ -17,7 +18,7 @@ CONFIG = dict(model_type="llama", architectures=["LlamaForCausalLM"], hidden_act
               max_position_embeddings=512, rms_norm_eps=1e-5, tie_word_embeddings=False, rope_theta=10000.0, bos_token_id=1,
               eos_token_id=2)
 DTYPES = {np.dtype(np.int8): "I8", np.dtype(np.int32): "I32", np.dtype(np.int64): "I64", np.dtype(np.float32): "F32",
-          np.dtype(np.float16): "F16", np.dtype(np.uint16): "BF16", np.dtype(np.uint8): "F8_E4M3"}
+          np.dtype(np.float16): "F16", np.dtype(np.uint16): "BF16", np.dtype(np.uint8): "F8_E4M3", np.dtype("V1"): "U8"}
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 rng = np.random.default_rng(47)
 
@@ -73,6 +74,10 @@ def linear_shapes():
 
 def random_plain(shape):
     return bf16(1 + 0.1 * rng.standard_normal(shape) if len(shape) == 1 else rng.standard_normal(shape) * 0.1)
+
+
+def u8(x):  # bytes that are no e4m3 numbers
+    return np.ascontiguousarray(x, np.uint8).view("V1")
 
 
 # ---- packing ----
@@ -149,6 +154,28 @@ def packed(bits, group, zeros=False, scale_type=bf16, actorder=False):
     return make
 
 
+def fp4(kind):
+    """kind: "ct" or "modelopt" (NVFP4), "mx" (MXFP4)."""
+    def make(n, k):
+        q = rng.integers(0, 16, (n, k))
+        e, m = q >> 1 & 3, q & 1  # e2m1, from its fields
+        x = (np.where(e > 0, np.ldexp(2.0 + m, e - 2), m / 2) * np.where(q & 8, -1, 1)).astype(np.float32)
+        packed = u8(q[:, ::2] | q[:, 1::2] << 4)
+        if kind == "mx":
+            e8m0 = rng.integers(118, 122, (n, k // 32))
+            return {"weight_packed": packed, "weight_scale": u8(e8m0)}, x * np.repeat(np.ldexp(np.float32(1), e8m0 - 127), 32, axis=1)
+        scale = rng.integers(0x48, 0x70, (n, k // 16)).astype(np.uint8)  # 4 to 120
+        if kind == "ct":
+            divisor = np.float32([3217.77])
+            numbers = x * np.repeat(fp8_numbers(scale) / divisor, 16, axis=1)
+            return {"weight_packed": packed, "weight_scale": scale, "weight_global_scale": divisor,
+                    "input_global_scale": np.float32([271.5])}, numbers
+        factor = np.float32(1 / 3217.77)
+        numbers = x * np.repeat(fp8_numbers(scale) * factor, 16, axis=1)
+        return {"weight": packed, "weight_scale": scale, "weight_scale_2": factor.reshape(()), "input_scale": np.float32(0.004).reshape(())}, numbers
+    return make
+
+
 def awq(group=32):
     def make(n, k):
         q, zero, scale, numbers = integers(n, k, 4, k // group, True, np.float16)
@@ -207,6 +234,11 @@ def gptq_config(fmt, group=32, **more):
 DYNAMIC = dict(num_bits=8, type="int", symmetric=True, dynamic=True, strategy="token")
 MODELOPT = {"producer": {"name": "modelopt", "version": "0.19"},
             "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": None, "exclude_modules": ["lm_head", "*layers.0.mlp*"]}}
+NVFP4 = {"producer": {"name": "modelopt", "version": "0.33"},
+         "quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": None, "group_size": 16, "exclude_modules": ["lm_head"]}}
+FP4_ACTIVATIONS = arguments(4, "float", "tensor_group", 16) | {"dynamic": "local"}
+MODELOPT_GROUPS = {"group_0": {"input_activations": {"dynamic": False, "num_bits": 4, "type": "float", "group_size": 16},
+                               "weights": {"dynamic": False, "num_bits": 4, "type": "float", "group_size": 16}, "targets": ["Linear"]}}
 # name: (layout, or a function from the module to its layout; fields of config.json; other documents; quantised head)
 CHECKPOINTS = {
     "ct-fp8-tensor": (fp8("tensor", activations=True), compressed("float-quantized", arguments(8, "float", "tensor"), activations=DYNAMIC)),
@@ -227,6 +259,17 @@ CHECKPOINTS = {
     "fp8-tensor": (fp8("tensor", activations=True), {"quantization_config": dict(
         quant_method="fp8", activation_scheme="static", ignored_layers=["lm_head"])}),
     "modelopt": (lambda name: None if "layers.0.mlp" in name else fp8("tensor", activations=True), {}, {"hf_quant_config.json": MODELOPT}),
+    "ct-nvfp4": (fp4("ct"), compressed("nvfp4-pack-quantized", arguments(4, "float", "tensor_group", 16, scale_dtype="torch.float8_e4m3fn"),
+                                       activations=FP4_ACTIVATIONS)),
+    "ct-nvfp4-weights": (fp4("ct"), compressed("nvfp4-pack-quantized", arguments(4, "float", "tensor_group", 16))),
+    "ct-mxfp4": (fp4("mx"), compressed("mxfp4-pack-quantized", arguments(4, "float", "group", 32, scale_dtype="torch.uint8"))),
+    "ct-mixed-fp4": (lambda name: fp4("ct") if "mlp" in name else fp8("channel", scale_type=bf16), {"quantization_config": dict(
+        quant_method="compressed-tensors", format="mixed-precision", ignore=["lm_head"], quantization_status="compressed", config_groups={
+            "group_0": dict(targets=["re:.*mlp.*"], format="nvfp4-pack-quantized", weights=arguments(4, "float", "tensor_group", 16)),
+            "group_1": dict(targets=["Linear"], format="float-quantized", weights=arguments(8, "float", "channel"))})}),
+    "modelopt-nvfp4": (fp4("modelopt"), {}, {"hf_quant_config.json": NVFP4}),
+    "modelopt-nvfp4-groups": (fp4("modelopt"), {"quantization_config": dict(
+        quant_method="modelopt", quant_algo="W4A16_NVFP4", config_groups=MODELOPT_GROUPS, ignore=["lm_head"], producer={})}),
     "awq": (awq(), {"quantization_config": dict(quant_method="awq", bits=4, group_size=32, zero_point=True, version="gemm")}),
     "awq-part": (lambda name: None if "self_attn" in name else awq(), {"quantization_config": dict(
         quant_method="awq", w_bit=4, q_group_size=32, zero_point=True, version="gemm", modules_to_not_convert=["self_attn"])}),

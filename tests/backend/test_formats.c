@@ -59,57 +59,92 @@ typedef struct made { // a weight of random bytes, and its numbers
     float *wide; // [n_rows][n_cols]
 } made;
 
-// The element of a format from its byte or nibble.
-static float element(sl_format f, const uint8_t *row, int i) {
-    if (f == SL_FP8) return (float)fp8_value(row[i]);
-    if (f == SL_INT8) return (float)(int8_t)row[i];
-    return (float)((i % 2 ? row[i / 2] >> 4 : row[i / 2] & 15) - 8);
+// The value of an e2m1 number from its fields.
+static double fp4_value(int x) {
+    int exponent = x >> 1 & 3, mantissa = x & 1;
+    double size = exponent ? ldexp(2 + mantissa, exponent - 2) : mantissa * 0.5;
+    return x == 8 ? 0 : x & 8 ? -size : size;
 }
+
+static int is_nibbles(sl_format f) {
+    return f == SL_INT4 || f == SL_UINT4 || f == SL_FP4 || f == SL_IQ4;
+}
+
+// The element of a format from its byte or nibble.
+static double element(sl_format f, const uint8_t *row, int i) {
+    static const int iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+    if (f == SL_FP8) return fp8_value(row[i]);
+    if (f == SL_INT8) return (int8_t)row[i];
+    if (f == SL_UINT8) return row[i];
+    int nibble = i % 2 ? row[i / 2] >> 4 : row[i / 2] & 15;
+    return f == SL_FP4 ? fp4_value(nibble) : f == SL_IQ4 ? iq4[nibble] : f == SL_UINT4 ? nibble : nibble - 8;
+}
+
+enum { BEHIND = 16 }; // NaN behind the scales: a loop that takes one of them gives NaN
 
 static made make(sl_format f, int n_rows, int n_cols, int group, int scale_rows, int has_zero, int has_order, uint64_t seed) {
     made m = {.w = {.format = f, .n_rows = n_rows, .n_cols = n_cols, .group = group, .scale_rows = scale_rows, .name = "w"}};
-    size_t row_bytes = f == SL_INT4 ? (size_t)(n_cols + 1) / 2 : (size_t)n_cols;
+    size_t row_bytes = is_nibbles(f) ? (size_t)(n_cols + 1) / 2 : (size_t)n_cols;
+    int has_min = f == SL_UINT8 || f == SL_UINT4;
     int n_groups = (n_cols + group - 1) / group;
     size_t n_scales = (size_t)((n_rows + scale_rows - 1) / scale_rows) * (size_t)n_groups;
     uint8_t *data = malloc((size_t)n_rows * row_bytes);
-    float *scale = malloc(n_scales * sizeof *scale);
+    float *scale = malloc((n_scales + BEHIND) * sizeof *scale);
+    float *min = has_min ? malloc((n_scales + BEHIND) * sizeof *min) : NULL;
     int8_t *zero = has_zero ? malloc(n_scales) : NULL;
     int32_t *order = has_order ? malloc((size_t)n_cols * sizeof *order) : NULL;
     for (size_t i = 0; i < (size_t)n_rows * row_bytes; i++) {
         data[i] = (uint8_t)(test_uniform(&seed) * 256);
         if (f == SL_FP8 && (data[i] & 127) == 127) data[i] ^= 1;
     }
+    for (size_t i = n_scales; i < n_scales + BEHIND; i++) {
+        scale[i] = NAN;
+        if (min) min[i] = NAN;
+    }
     for (size_t i = 0; i < n_scales; i++) {
         scale[i] = (float)(test_normal(&seed) * 0.01);
         if (zero) zero[i] = (int8_t)(test_uniform(&seed) * 16 - 8);
+        if (min) min[i] = (float)(test_normal(&seed) * 0.1);
     }
     for (int i = 0; order && i < n_cols; i++) order[i] = (i + n_cols / 3) % n_cols;
-    m.w.data = data, m.w.scale = scale, m.w.zero = zero, m.w.order = order;
+    m.w.data = data, m.w.scale = scale, m.w.zero = zero, m.w.min = min, m.w.order = order;
     m.wide = malloc((size_t)n_rows * (size_t)n_cols * sizeof *m.wide);
     for (int r = 0; r < n_rows; r++)
         for (int i = 0; i < n_cols; i++) {
             int at = r / scale_rows * n_groups + i / group;
-            float q = element(f, data + (size_t)r * row_bytes, i) - (zero ? zero[at] : 0);
-            m.wide[(size_t)r * (size_t)n_cols + (size_t)(order ? order[i] : i)] = q * scale[at];
+            double q = element(f, data + (size_t)r * row_bytes, i) - (zero ? zero[at] : 0);
+            float product = (float)(q * scale[at]);
+            m.wide[(size_t)r * (size_t)n_cols + (size_t)(order ? order[i] : i)] =
+                min ? (float)((double)product + min[at]) : product;
         }
-    CHECK_INT(sl_weight_bytes(&m.w),
-              (size_t)n_rows * row_bytes + n_scales * (has_zero ? 5 : 4) + (order ? 4 * (size_t)n_cols : 0));
+    CHECK_INT(sl_weight_bytes(&m.w), (size_t)n_rows * row_bytes +
+                                         n_scales * (has_zero  ? 5
+                                                     : has_min ? 8
+                                                               : 4) +
+                                         (order ? 4 * (size_t)n_cols : 0));
     return m;
 }
 
 static void release(made *m) {
-    free((void *)m->w.data), free((void *)m->w.scale), free((void *)m->w.zero), free((void *)m->w.order), free(m->wide);
+    free((void *)m->w.data), free((void *)m->w.scale), free((void *)m->w.zero), free((void *)m->w.min),
+        free((void *)m->w.order), free(m->wide);
 }
 
 static const struct {
     sl_format format;
     int n_cols, group, scale_rows, has_zero, has_order;
-} shapes[] = {
-    {SL_FP8, 250, 250, 1, 0, 0},  {SL_FP8, 144, 144, 1000, 0, 0}, {SL_FP8, 272, 128, 128, 0, 0}, {SL_INT8, 80, 80, 1, 0, 0},
-    {SL_INT8, 256, 32, 1, 1, 0},  {SL_INT8, 250, 250, 1, 1, 0},   {SL_INT4, 256, 128, 1, 0, 0},  {SL_INT4, 224, 32, 1, 1, 0},
-    {SL_INT4, 250, 250, 1, 0, 0}, {SL_INT4, 144, 16, 1, 1, 0},    {SL_INT4, 256, 64, 1, 1, 1},   {SL_INT4, 96, 32, 1, 0, 1},
-    {SL_INT4, 576, 128, 1, 1, 0}, // the last group has 64 columns
-    {SL_INT4, 33, 33, 1, 1, 0},   // the last byte of a row has one number
+} shapes[] =
+    {
+        {SL_FP8, 250, 250, 1, 0, 0},  {SL_FP8, 144, 144, 1000, 0, 0}, {SL_FP8, 272, 128, 128, 0, 0},
+        {SL_INT8, 80, 80, 1, 0, 0},   {SL_INT8, 256, 32, 1, 1, 0},    {SL_INT8, 250, 250, 1, 1, 0},
+        {SL_INT4, 256, 128, 1, 0, 0}, {SL_INT4, 224, 32, 1, 1, 0},    {SL_INT4, 250, 250, 1, 0, 0},
+        {SL_INT4, 144, 16, 1, 1, 0},  {SL_INT4, 256, 64, 1, 1, 1},    {SL_INT4, 96, 32, 1, 0, 1},
+        {SL_INT4, 576, 128, 1, 1, 0}, // the last group has 64 columns
+        {SL_INT4, 33, 33, 1, 1, 0},   // the last byte of a row has one number
+        {SL_UINT8, 256, 32, 1, 0, 0}, {SL_UINT8, 250, 250, 1, 0, 0},  {SL_UINT4, 224, 32, 1, 0, 0},
+        {SL_UINT4, 33, 33, 1, 0, 0},  {SL_UINT4, 96, 32, 1, 0, 1},    {SL_FP4, 80, 16, 1, 0, 0},
+        {SL_FP4, 272, 32, 1, 0, 0},   {SL_FP4, 57, 57, 1, 0, 0},      {SL_IQ4, 224, 32, 1, 0, 0},
+        {SL_IQ4, 31, 31, 1, 0, 0},    {SL_UINT4, 416, 128, 1, 0, 0}, // the last group has 32 columns
 };
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 

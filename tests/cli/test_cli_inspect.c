@@ -216,7 +216,7 @@ static void packed(void) {
         int is_packed = !strcmp(json_string_value(json_object_get(t, "name")), "lm_head.weight");
         fields f = {0};
         want_text(&f, "name", json_string_value(json_object_get(t, "name"))), want_list(&f, "shape");
-        want_text(&f, "dtype", is_packed ? "F32" : "BF16"), want(&f, "bytes", field(t, "bytes"));
+        want_text(&f, "dtype", is_packed ? "int8" : "BF16"), want(&f, "bytes", field(t, "bytes"));
         if (is_packed) want_text(&f, "file_dtype", "Q8_0"), want(&f, "file_bytes", BYTES);
         check_fields(t, &f, 0);
         sum += field(t, "bytes"), n_packed += is_packed;
@@ -224,8 +224,8 @@ static void packed(void) {
     CHECK_INT(n_packed, 1);
     CHECK_INT(field(json_object_get(root, "costs"), "weights_bytes"), sum);
     json_decref(root), json_decref(h);
-    CHECK_ROW(md.out, "packed weights in the file", "%d bytes, 4.25 KiB; unpacked in memory: 16.00 KiB |\n", BYTES);
-    CHECK_ROW(md.out, "lm_head.weight", "Q8_0, in memory F32 | [%d, %d] | %d |\n", VOCAB, HIDDEN, BYTES);
+    CHECK_ROW(md.out, "packed weights in the file", "%d bytes, 4.25 KiB; in memory: 4.50 KiB |\n", BYTES);
+    CHECK_ROW(md.out, "lm_head.weight", "Q8_0, in memory int8 | [%d, %d] | %d |\n", VOCAB, HIDDEN, BYTES);
     CHECK_ROW(md.out, "model.norm.weight", "BF16 | [%d] | %d |\n", HIDDEN, 2 * HIDDEN);
 }
 

@@ -3,6 +3,7 @@
 #include "engine/engine.h"
 #include "models/gguf_tensors.h"
 #include "models/source.h"
+#include "models/weights.h"
 #include "tests/support/gguf_file.h"
 #include "tests/support/models.h"
 #include "tests/support/npy.h"
@@ -143,29 +144,47 @@ static void check_all(const sl_tensors *got, const sl_tensors *want) {
     }
 }
 
-// As a model of more than 4 GiB: quantised matrices become fp16.
-static void check_as_f16(const char *file, int is_plain, const sl_tensors *want) {
+// The tensors as --weights reads them: quantised matrices become fp32, or fp16 if they need more than most_fp32 bytes.
+static sl_tensors *unpacked(const char *file, size_t most_fp32) {
     sl_gguf g;
     sl_tensors *got;
     CHECK_OK(sl_gguf_open(file, &g, &err), err);
-    CHECK_OK(sl_gguf_tensors(&g, 4, 2, 0, &got, &err), err);
+    CHECK_OK(sl_gguf_tensors(&g, 4, 2, 0, most_fp32, &got, &err), err);
     sl_gguf_close(&g);
     CHECK_OK(sl_tensors_unpack(got, NULL, NULL, &err), err);
-    if (!is_plain) CHECK_STR(sl_tensors_find(got, "lm_head.weight")->dtype_name, "F16");
-    check_all(got, want);
-    sl_tensors_close(got);
+    return got;
+}
+
+// Packed weights give the bits of the unpacked numbers, in the formats that keep them small.
+static void check_weights(const sl_model *model, sl_format format, const sl_tensors *want) {
+    const sl_model_weights *list = sl_model_weight_list(model);
+    float row[512];
+    for (int i = 0; i < list->n_tensors; i++) {
+        const sl_weight *w = list->tensors[i].weight;
+        const sl_tensor *t = sl_tensors_find(want, list->tensors[i].shape.name);
+        if (w->n_rows > 1) CHECK_INT(w->format, format);
+        for (size_t r = 0; r < (size_t)w->n_rows; r++) {
+            size_t n = (size_t)w->n_cols;
+            CHECK(n <= 512);
+            sl_weight_widen(w, r, row);
+            if (!strcmp(t->dtype_name, "F32") && memcmp(row, (const float *)t->data + r * n, n * sizeof *row))
+                FAIL("%s: row %zu differs from the unpacked numbers", w->name, r);
+        }
+    }
 }
 
 static void numbers_of_types(void) {
     static const char *const types[] = {"F32",  "F16",  "BF16", "Q8_0", "Q4_0",   "Q4_1",  "Q5_0",
                                         "Q5_1", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"};
+    static const sl_format formats[] = {SL_F32,   SL_F16,   SL_BF16,  SL_INT8, SL_INT4, SL_UINT4, SL_INT8,
+                                        SL_UINT8, SL_UINT4, SL_UINT8, SL_INT8, SL_IQ4,  SL_IQ4};
     enum { N = sizeof types / sizeof *types };
     uint64_t hashes[N];
     make_gguf("gguf numpy", "types", in_tmp("t"), "");
     for (int i = 0; i < N; i++) {
         char name[40];
         sl_model *model, *other;
-        sl_tensors *want;
+        sl_tensors *want, *as_fp32, *as_fp16;
         const sl_model_options packed = {.flags = SL_MODEL_NO_TOKENIZER | SL_MODEL_PACKED};
         snprintf(name, sizeof name, "t/%s.gguf", types[i]);
         CHECK_OK(sl_model_load(in_tmp(name), &packed, &model, &err), err);
@@ -179,16 +198,20 @@ static void numbers_of_types(void) {
         for (int j = 0; j < i; j++) CHECK(hashes[j] != hashes[i]);
         CHECK_OK(sl_model_materialise(model, 1 + i % 3, NULL, NULL, &err), err);
         CHECK(sl_tensors_hash(got, 1) == hashes[i]); // the hash is that of the file
+        CHECK(!v->data == !is_plain);
         snprintf(name, sizeof name, "t/%s", types[i]);
         CHECK_OK(sl_tensors_open(in_tmp(name), &want, &err), err);
-        if (!is_plain) CHECK_STR(q->dtype_name, "F32");
-        check_all(got, want);
         snprintf(name, sizeof name, "t/%s.gguf", types[i]);
-        check_as_f16(in_tmp(name), is_plain, want);
-        CHECK_OK(sl_model_load(in_tmp(name), &no_tokenizer, &other, &err), err); // the load unpacks, with every core
-        const sl_tensor *again = sl_tensors_find(sl_model_tensors(other), q->name);
-        CHECK(!memcmp(again->data, q->data, q->n_bytes));
-        sl_model_free(other), sl_model_free(model), sl_tensors_close(want);
+        as_fp32 = unpacked(in_tmp(name), SL_GGUF_MOST_FP32), as_fp16 = unpacked(in_tmp(name), 0);
+        CHECK_STR(sl_tensors_find(as_fp32, q->name)->dtype_name, is_plain ? types[i] : "F32");
+        CHECK_STR(sl_tensors_find(as_fp16, q->name)->dtype_name, is_plain ? types[i] : "F16");
+        check_all(as_fp32, want), check_all(as_fp16, want);
+        CHECK_STR(q->dtype_name, is_plain ? types[i] : sl_formats[formats[i]].name);
+        check_weights(model, formats[i], as_fp32);
+        CHECK_OK(sl_model_load(in_tmp(name), &no_tokenizer, &other, &err), err); // the load makes them too, with every core
+        check_weights(other, formats[i], as_fp32);
+        sl_model_free(other), sl_model_free(model);
+        sl_tensors_close(want), sl_tensors_close(as_fp32), sl_tensors_close(as_fp16);
     }
 }
 
@@ -225,11 +248,31 @@ static void unpacking(void) {
     gguf_file_tensor(&f, "blk.0.attn_v.weight", 8, 2, dims, block, sizeof block);
     gguf_file_write(&f, "x.gguf");
     CHECK_OK(sl_gguf_open(in_tmp("x.gguf"), &g, &err), err);
-    CHECK_OK(sl_gguf_tensors(&g, 4, 2, SL_GGUF_MOST_FP32, &t, &err), err);
+    CHECK_OK(sl_gguf_tensors(&g, 4, 2, 0, SL_GGUF_MOST_FP32, &t, &err), err);
     sl_gguf_close(&g);
     CHECK_ERR(sl_tensors_unpack(t, NULL, NULL, &err), err, SL_ERR_FORMAT,
               "tensor model.layers.0.self_attn.v_proj.weight: a number is not finite");
     sl_tensors_close(t);
+}
+
+// A scale or a minimum that is not finite, in a matrix that stays packed.
+static void bad_blocks(void) {
+    static const struct {
+        int type, n_bytes, at; // at: the high byte of an fp16 number of block 5
+    } bad[] = {{8, 34, 1}, {3, 20, 1}, {3, 20, 3}, {7, 24, 3}, {20, 18, 1}};
+    const int64_t dims[2] = {32, 128};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        unsigned char blocks[34 * 128] = {0};
+        sl_model *model;
+        gguf_file f = {0};
+        blocks[bad[i].n_bytes * 5 + bad[i].at] = 0x7c; // infinite
+        gguf_file_config(&f, "tests/goldens/yarn");
+        gguf_file_tensors(&f, "tests/goldens/yarn", 1, INT32_MAX); // without lm_head.weight
+        gguf_file_tensor(&f, "output.weight", bad[i].type, 2, dims, blocks, (size_t)bad[i].n_bytes * 128);
+        gguf_file_write(&f, "x.gguf");
+        CHECK_ERR(sl_model_load(in_tmp("x.gguf"), &no_tokenizer, &model, &err), err, SL_ERR_FORMAT,
+                  "x.gguf: tensor lm_head.weight: a number is not finite");
+    }
 }
 
 static void unknown_tensor(void) {
@@ -446,6 +489,7 @@ static const test_case cases[] = {{"bits-of-folders", NEEDS_NOTHING, bits_of_fol
                                   {"rope-factors", NEEDS_NOTHING, rope_factors},
                                   {"numbers-of-types", NEEDS_NOTHING, numbers_of_types},
                                   {"unpacking", NEEDS_NOTHING, unpacking},
+                                  {"bad-blocks", NEEDS_NOTHING, bad_blocks},
                                   {"unknown-tensor", NEEDS_NOTHING, unknown_tensor},
                                   {"ids-of-folders", NEEDS_NOTHING, ids_of_folders},
                                   {"ids-of-llama", NEEDS_SHARED, ids_of_llama},

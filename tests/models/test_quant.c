@@ -1,6 +1,7 @@
 // tests/models/test_quant.c - quantised checkpoints: every layout against the numbers that it stands for
 // (scripts/goldens/make_quantised.py), damaged checkpoints, and descriptions that are refused.
 #include "engine/engine.h"
+#include "models/quant_bind.h"
 #include "models/quant_config.h"
 #include "models/weights.h"
 #include "tests/support/models.h"
@@ -87,6 +88,12 @@ static const struct {
     {"fp8-block", SL_FP8, SL_FP8, SL_FP8, 1, 0},
     {"fp8-tensor", SL_FP8, SL_FP8, SL_FP8, 1, 0},
     {"modelopt", SL_FP8, SL_FP8, SL_FP8, 1, 0},
+    {"ct-nvfp4", SL_FP4, SL_FP4, SL_FP4, 1, 0},
+    {"ct-nvfp4-weights", SL_FP4, SL_FP4, SL_FP4, 0, 0},
+    {"ct-mxfp4", SL_FP4, SL_FP4, SL_FP4, 0, 0},
+    {"ct-mixed-fp4", SL_FP8, SL_FP4, SL_FP4, 0, 0},
+    {"modelopt-nvfp4", SL_FP4, SL_FP4, SL_FP4, 1, 0},
+    {"modelopt-nvfp4-groups", SL_FP4, SL_FP4, SL_FP4, 0, 0},
     {"awq", SL_INT4, SL_INT4, SL_INT4, 0, 0},
     {"awq-part", SL_BF16, SL_INT4, SL_INT4, 0, 0},
     {"gptq", SL_INT4, SL_INT4, SL_INT4, 0, 0},
@@ -166,6 +173,27 @@ static const struct {
     {"fp8-block", LAYER "weight_scale_inv", NULL, NULL, 0, SL_ERR_FORMAT, LAYER "weight_scale_inv is missing"},
     {"fp8-block", LAYER "weight", "F8_E4M3", "[128,223]", 28544, SL_ERR_FORMAT,
      LAYER "weight has shape [128, 223], expected [128, 224]"},
+    {"ct-nvfp4", LAYER "weight_global_scale", NULL, NULL, 0, SL_ERR_FORMAT, LAYER "weight_global_scale is missing"},
+    {"ct-nvfp4", LAYER "weight_global_scale", "F32", "[2]", 8, SL_ERR_FORMAT,
+     LAYER "weight_global_scale has shape [2], expected [1]"},
+    {"ct-nvfp4", LAYER "weight_global_scale", "BF16", "[1]", 2, SL_ERR_UNSUPPORTED,
+     LAYER "weight_global_scale has dtype BF16, expected F32"},
+    {"ct-nvfp4", LAYER "input_global_scale", "F32", "[3]", 12, SL_ERR_FORMAT,
+     LAYER "input_global_scale has shape [3], expected [1]"},
+    {"ct-nvfp4", LAYER "weight_scale", "F8_E4M3", "[128,7]", 896, SL_ERR_FORMAT,
+     LAYER "weight_scale has shape [128, 7], expected [128, 14]"},
+    {"ct-nvfp4", LAYER "weight_scale", "U8", "[128,14]", 1792, SL_ERR_UNSUPPORTED,
+     LAYER "weight_scale has dtype U8, expected F8_E4M3"},
+    {"ct-nvfp4", LAYER "weight_packed", "U8", "[128,111]", 14208, SL_ERR_FORMAT,
+     LAYER "weight_packed has shape [128, 111], expected [128, 112]"},
+    {"ct-mxfp4", LAYER "weight_scale", "F8_E4M3", "[128,7]", 896, SL_ERR_UNSUPPORTED,
+     LAYER "weight_scale has dtype F8_E4M3, expected U8"},
+    {"ct-mxfp4", LAYER "weight_scale", "U8", "[7,128]", 896, SL_ERR_FORMAT,
+     LAYER "weight_scale has shape [7, 128], expected [128, 7]"},
+    {"ct-mxfp4", LAYER "weight_packed", NULL, NULL, 0, SL_ERR_FORMAT, LAYER "weight_packed is missing"},
+    {"modelopt-nvfp4", LAYER "weight_scale_2", NULL, NULL, 0, SL_ERR_FORMAT, LAYER "weight_scale_2 is missing"},
+    {"modelopt-nvfp4", LAYER "weight", "F8_E4M3", "[128,224]", 28672, SL_ERR_UNSUPPORTED,
+     LAYER "weight has dtype F8_E4M3, expected U8"},
     {"awq", LAYER "qzeros", "I32", "[7,15]", 420, SL_ERR_FORMAT, LAYER "qzeros has shape [7, 15], expected [7, 16]"},
     {"awq", LAYER "scales", "F16", "[6,128]", 1536, SL_ERR_FORMAT, LAYER "scales has shape [6, 128], expected [7, 128]"},
     {"awq", LAYER "qweight", "I32", "[28,128]", 14336, SL_ERR_FORMAT, LAYER "qweight has shape [28, 128], expected [224, 16]"},
@@ -211,6 +239,8 @@ static void zero_biases(void) {
 static void bad_numbers(void) {
     static unsigned char bytes[28672];
     static const uint16_t infinite[128] = {[77] = 0x7f80};
+    static const uint8_t nan[1792] = {[600] = 0xff};
+    static const float zero, negative = -1;
     static int32_t index[224];
     sl_model *model;
     const struct {
@@ -225,6 +255,14 @@ static void bad_numbers(void) {
         {"gptq-order",
          {LAYER "g_idx", "I32", "[224]", index, sizeof index},
          LAYER "g_idx: number 200 is 7, expected a group from 0 to 6"},
+        {"ct-nvfp4", {LAYER "weight_scale", "F8_E4M3", "[128,14]", nan, sizeof nan}, LAYER "weight_scale: number 600 is "},
+        {"ct-mxfp4", {LAYER "weight_scale", "U8", "[128,7]", nan, 896}, LAYER "weight_scale: number 600 is nan"},
+        {"ct-nvfp4",
+         {LAYER "weight_global_scale", "F32", "[1]", &zero, sizeof zero},
+         LAYER "weight_global_scale is 0, expected a finite number above 0"},
+        {"modelopt-nvfp4",
+         {LAYER "weight_scale_2", "F32", "[]", &negative, sizeof negative},
+         LAYER "weight_scale_2 is -1, expected a finite number above 0"},
     };
     bytes[12345] = 0xff;
     index[200] = 7;
@@ -242,6 +280,7 @@ static void bad_numbers(void) {
     "{'quant_method':'compressed-tensors','config_groups':{'g':{'targets':['Linear'],'weights':" WEIGHTS "}}" MORE "}"
 #define PACKED ",'format':'pack-quantized'"
 #define W4 "{'num_bits':4,'type':'int','group_size':32,'strategy':'group','symmetric':true}"
+#define FP4(MORE) "{'num_bits':4,'type':'float','group_size':" MORE "}"
 #define W8 "{'num_bits':8,'type':'float','strategy':'tensor','symmetric':true}"
 #define GPTQ(MORE) "{'quant_method':'gptq','bits':4,'group_size':128" MORE "}"
 #define AWQ(MORE) "{'quant_method':'awq','bits':4,'group_size':128" MORE "}"
@@ -261,10 +300,20 @@ static const struct {
     {U, "{'quant_method':'hqq'}", "quant_method is \"hqq\""},
     {U, "{'quant_method':'exl3'}", "quant_method is \"exl3\""},
     {U, "{'quant_method':'mxfp4'}", "quant_method is \"mxfp4\""},
-    {U, CT(",'format':'nvfp4-pack-quantized'", "{'num_bits':4,'type':'float','group_size':16}"),
-     "field format is nvfp4-pack-quantized, supported is float-quantized"},
-    {U, CT(",'format':'mxfp4-pack-quantized'", "{'num_bits':4,'type':'float','group_size':32}"),
-     "format is mxfp4-pack-quantized"},
+    {0, CT(",'format':'nvfp4-pack-quantized'", FP4("16,'strategy':'tensor_group'")), NULL},
+    {0, CT(",'format':'mxfp4-pack-quantized'", FP4("32")), NULL},
+    {U, CT(",'format':'nvfp4-pack-quantized'", FP4("16")),
+     "num_bits is 4 bits of type float with group_size 16, supported is 4 "
+     "bits of type float, symmetric, of strategy tensor_group"},
+    {U, CT(",'format':'nvfp4-pack-quantized'", FP4("32,'strategy':'tensor_group'")), "with group_size 32, supported is"},
+    {U, CT(",'format':'nvfp4-pack-quantized'", FP4("16,'strategy':'tensor_group','symmetric':false")), "symmetric"},
+    {U, CT(",'format':'mxfp4-pack-quantized'", FP4("16")), "with group_size 16, supported is"},
+    {U, CT(",'format':'mxfp4-pack-quantized'", FP4("32,'strategy':'tensor_group'")), "of strategy group with group_size 32"},
+    {U, CT(",'format':'mxfp4-pack-quantized'", "{'num_bits':4,'type':'int','group_size':32}"),
+     "num_bits is 4 bits of type int"},
+    {U, CT(",'format':'mxfp8-quantized'", "{'num_bits':8,'type':'float','group_size':32}"), "field format is mxfp8-quantized"},
+    {U, CT(PACKED, "{'num_bits':4,'type':'int','group_size':16,'strategy':'tensor_group'}"),
+     "strategy is tensor_group, supported is another one where format is not nvfp4-pack-quantized"},
     {U, CT(PACKED ",'kv_cache_scheme':{'num_bits':8}", W4),
      "field kv_cache_scheme is {\"num_bits\":8}, which is not supported"},
     {U, CT(PACKED ",'transform_config':{'config_groups':{}}", W4), "field transform_config is"},
@@ -298,7 +347,18 @@ static const struct {
     {U, "{'quant_method':'fp8','fmt':'e5m2'}", "field fmt is \"e5m2\""},
     {U, "{'quant_method':'fp8','scale_fmt':'ue8m0'}", "field scale_fmt is \"ue8m0\""},
     {U, "{'quant_method':'fp8','weight_block_size':[128]}", "field weight_block_size: expected two multiples of 16"},
-    {U, "{'quant_method':'modelopt','quant_algo':'NVFP4'}", "quant_algo is \"NVFP4\", supported is \"FP8\""},
+    {0, "{'quant_method':'modelopt','quant_algo':'NVFP4'}", NULL},
+    {U, "{'quant_method':'modelopt','quant_algo':'MXFP8'}",
+     "quant_algo is \"MXFP8\", supported is \"FP8\", \"NVFP4\" and \"W4A16_NVFP4\""},
+    {U, "{'quant_method':'modelopt','quant_algo':'NVFP4','group_size':32}", "field group_size is 32, supported is 16"},
+    {U,
+     "{'quant_method':'modelopt','quant_algo':'NVFP4','config_groups':{'g':{'targets':['Linear'],'weights':{'group_size':32}}}"
+     "}",
+     "field group_size is 32, supported is 16"},
+    {U, "{'quant_method':'modelopt','quant_algo':'NVFP4','config_groups':{'g':{'targets':['Linear']},'h':{}}}",
+     "field config_groups: expected one group with the targets [\"Linear\"]"},
+    {U, "{'quant_method':'modelopt','quant_algo':'FP8','group_size':16}", "field group_size is 16"},
+    {U, "{'quant_method':'modelopt','quant_algo':'NVFP4','kv_cache_quant_algo':'FP8'}", "field kv_cache_quant_algo is \"FP8\""},
     {U, "{'quant_method':'modelopt','quant_algo':'FP8','kv_cache_quant_algo':'FP8'}", "field kv_cache_quant_algo is \"FP8\""},
 };
 
@@ -363,7 +423,43 @@ static void names(void) {
     CHECK_ERR(sl_quant_load(&SL_FOLDER(test_tmp()), "int8", &q, &err), err, SL_ERR_ARG, "are quantised already (awq)");
 }
 
+// Layers that the package compressed-tensors quantised (scripts/goldens/make_fp4.py), and its numbers in fp32.
+static void check_fp4(const char *format, const char *weights) {
+    enum { N = 24, K = 96 };
+    char path[200], config[600];
+    sl_tensors *tensors;
+    sl_quant q;
+    sl_weight w;
+    sl_recipe r;
+    float row[K];
+    snprintf(config, sizeof config,
+             "{'quant_method':'compressed-tensors','format':'%s','config_groups':{'g':{'targets':['Linear'],'weights':%s}}}",
+             format, weights);
+    write_config(config);
+    CHECK_OK(sl_quant_load(&SL_FOLDER(test_tmp()), NULL, &q, &err), err);
+    snprintf(path, sizeof path, "tests/goldens/fp4/%s.safetensors", format);
+    CHECK_OK(sl_tensors_open_file(path, &tensors, &err), err);
+    CHECK_OK(sl_quant_bind(sl_quant_find(&q, "lin", 0), tensors, "lin", N, K, &w, &r, &err), err);
+    char *memory = aligned_alloc(64, sl_recipe_bytes(&r, &w));
+    memset(memory, 0, sl_recipe_bytes(&r, &w));
+    CHECK_OK(sl_recipe_make(&r, &w, memory, &err), err);
+    const float *want = sl_tensors_find(tensors, "lin.wide")->data;
+    for (size_t i = 0; i < N; i++) {
+        sl_weight_widen(&w, i, row);
+        for (size_t j = 0; j < K; j++)
+            if (row[j] != want[i * K + j])
+                FAIL("%s: number %zu, %zu is %.9g, expected %.9g", format, i, j, (double)row[j], (double)want[i * K + j]);
+    }
+    free(memory), sl_tensors_close(tensors), sl_quant_free(&q);
+}
+
+static void fp4_of_package(void) {
+    check_fp4("nvfp4-pack-quantized", FP4("16,'strategy':'tensor_group'"));
+    check_fp4("mxfp4-pack-quantized", FP4("32,'strategy':'group'"));
+}
+
 static const test_case cases[] = {
+    {"fp4-of-package", 0, fp4_of_package},
     {"layouts", 0, check_layouts},
     {"damaged", 0, damaged},
     {"zero-biases", 0, zero_biases},

@@ -5,14 +5,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-model_fixture model_fixture_load(const char *dir, const char *attn, sl_engine_options o) {
+model_fixture model_fixture_load_with(const char *dir, const char *activations, const char *attn, sl_engine_options o) {
     model_fixture r;
     sl_error err;
-    CHECK_OK(sl_model_load(dir, &(sl_model_options){.flags = SL_MODEL_NO_TOKENIZER}, &r.model, &err), err);
+    const sl_model_options m = {.flags = SL_MODEL_NO_TOKENIZER, .activations = activations};
+    CHECK_OK(sl_model_load(dir, &m, &r.model, &err), err);
     if (attn) o.attn = attn;
     CHECK_OK(sl_engine_new(r.model, &o, &r.engine, &err), err);
     r.n_vocab = sl_model_n_vocab(r.model);
     return r;
+}
+
+model_fixture model_fixture_load(const char *dir, const char *attn, sl_engine_options o) {
+    return model_fixture_load_with(dir, "float", attn, o);
 }
 
 void model_fixture_close(model_fixture *r) {

@@ -12,7 +12,10 @@ typedef struct model_fixture { // a model with an engine on it
     int n_vocab;
 } model_fixture;
 
-// Loads the model of folder dir, without its tokenizer. attn: the method of all layers; NULL: o.attn
+// Loads the model of folder dir, without its tokenizer. activations: as in sl_model_options. attn: the method of all layers;
+// NULL: o.attn
+model_fixture model_fixture_load_with(const char *dir, const char *activations, const char *attn, sl_engine_options o);
+// The same with fp32 activations.
 model_fixture model_fixture_load(const char *dir, const char *attn, sl_engine_options o);
 void model_fixture_close(model_fixture *r);
 sl_session *model_fixture_session(model_fixture *r, uint32_t sequence);
