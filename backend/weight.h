@@ -33,7 +33,8 @@ typedef enum {
 // What a CPU multiplies the rows of a weight with; a GPU multiplies with bf16.
 typedef enum {
     SL_ACT_FLOAT, // fp32
-    SL_ACT_INT8,  // rounded to 8 bits, in groups (backend/cpu/int_ops.h); only if sl_format_takes_int8
+    SL_ACT_INT8,  // rounded to 8 bits, in groups (backend/cpu/int_ops.h); only if sl_format_takes_integers
+    SL_ACT_INT16, // the same with 16 bits
     SL_ACT_AUTO,  // for sl_quant (models/quant_scheme.h): no weight has it
 } sl_activations;
 
@@ -96,8 +97,8 @@ static inline void sl_weight_check_plain(const sl_weight *w) {
     SL_CHECK(!sl_formats[w->format].has_scale && !w->scale && !w->zero && !w->order && w->group == 0);
 }
 
-// 1: activations of 8 bits are possible, because the elements are integers (of e2m1: halves).
-static inline int sl_format_takes_int8(sl_format f) {
+// 1: activations can be integers, because the elements are integers (of e2m1: halves).
+static inline int sl_format_takes_integers(sl_format f) {
     return sl_formats[f].has_scale && f != SL_FP8;
 }
 

@@ -74,8 +74,8 @@ int sl_engine_new_planned(const sl_model *model, const sl_engine_options *option
     e->log = options->log;
     e->n_threads = options->n_threads > 0 ? options->n_threads : sl_cpu_cores();
     int rc = sl_device_open(&e->device, options, err);
-    if (!rc && e->device.backend->is_device && model->quant.activations == SL_ACT_INT8)
-        rc = sl_fail(err, SL_ERR_ARG, "{activations} int8: expected auto or float on a GPU, which multiplies with bf16");
+    if (!rc && e->device.backend->is_device && sl_model_asks_integers(model))
+        rc = sl_fail(err, SL_ERR_ARG, "{activations}: expected auto or float on a GPU, which multiplies with bf16");
     if (!rc) rc = sl_engine_enter(e, err);
     if (!rc) {
         sl_attn_plan own = {0};

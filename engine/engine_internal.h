@@ -32,10 +32,11 @@ struct sl_model {
 };
 
 void sl_model_use(const sl_model *model);                          // one more user; sl_model_free ends the use
+int sl_model_asks_integers(const sl_model *model);                 // 1: the caller asks for activations of 8 or 16 bits
 int sl_model_need_tokenizer(const sl_model *model, sl_error *err); // SL_ERR_ARG: the model has none
 size_t sl_model_bytes_to_allocate(const sl_model *model);          // weights that do not lie in allocated memory (CPU)
 int sl_model_device_makes(const sl_model *model,
-                          const sl_backend *be);     // 1: the backend makes the dummy weights when placing them
+                          const sl_backend *be); // 1: the backend makes the dummy weights when placing them
 
 struct sl_engine {
     atomic_int n_users;  // the caller, and each session

@@ -47,12 +47,13 @@ static int load_template(const char *name, sl_model *model, sl_error *err) {
 }
 
 static int parse_activations(const char *text, sl_activations *out, sl_error *err) {
-    static const char *const names[] = {[SL_ACT_FLOAT] = "float", [SL_ACT_INT8] = "int8", [SL_ACT_AUTO] = "auto"};
+    static const char *const names[] = {
+        [SL_ACT_FLOAT] = "float", [SL_ACT_INT8] = "int8", [SL_ACT_INT16] = "int16", [SL_ACT_AUTO] = "auto"};
     *out = SL_ACT_AUTO;
     if (!text) return 0;
     for (int i = 0; i <= SL_ACT_AUTO; i++)
         if (!strcmp(text, names[i])) return *out = (sl_activations)i, 0;
-    return sl_fail(err, SL_ERR_ARG, "{activations} %.40s: expected auto, float or int8", text);
+    return sl_fail(err, SL_ERR_ARG, "{activations} %.40s: expected auto, float, int16 or int8", text);
 }
 
 // Reads how the weights are quantised, and which format the caller asks for.
@@ -63,14 +64,18 @@ static int load_quant(const sl_documents *documents, const sl_model_options *o, 
         rc = sl_fail(err, SL_ERR_UNSUPPORTED, "%s: random weights cannot have the quantisation of this folder (%s)", model->dir,
                      model->quant.method);
     if (!rc && model->quant.has_activations)
-        sl_log_line(&o->log, "%s: the folder asks for quantised activations; the option activations decides instead", model->dir);
+        sl_log_line(&o->log, "%s: the folder asks for quantised activations; the option activations decides instead",
+                    model->dir);
     return rc;
 }
 
+int sl_model_asks_integers(const sl_model *model) {
+    return model->quant.activations == SL_ACT_INT8 || model->quant.activations == SL_ACT_INT16;
+}
+
 static int check_activations(const sl_model *model, sl_error *err) {
-    if (model->quant.activations != SL_ACT_INT8 || sl_model_weights_int8(&model->weights)) return 0;
-    return sl_fail(err, SL_ERR_ARG, "{activations} int8: expected int8 or int4 weights ({weights}), and %s has none",
-                   model->dir);
+    if (!sl_model_asks_integers(model) || sl_model_weights_activations(&model->weights) != SL_ACT_FLOAT) return 0;
+    return sl_fail(err, SL_ERR_ARG, "{activations}: expected weights of 4 or 8 bits ({weights}), and %s has none", model->dir);
 }
 
 static int load(const char *dir, const sl_model_options *o, sl_model *model, sl_error *err) {
@@ -184,7 +189,8 @@ const sl_model_weights *sl_model_weight_list(const sl_model *model) {
 uint64_t sl_model_weights_hash(const sl_model *model) {
     const sl_quantise_spec *round = &model->quant.round;
     uint64_t hash = sl_tensors_hash(model->tensors, SL_FNV1A_START);
-    if (sl_model_weights_int8(&model->weights)) hash = sl_fnv1a(hash, "int8", strlen("int8"));
+    sl_activations activations = sl_model_weights_activations(&model->weights);
+    if (activations != SL_ACT_FLOAT) hash = sl_fnv1a(hash, &activations, sizeof activations);
     if (round->format == SL_BF16) return hash;
     hash = sl_fnv1a(hash, sl_formats[round->format].name, strlen(sl_formats[round->format].name));
     return sl_fnv1a(hash, &round->group, sizeof round->group);

@@ -118,8 +118,8 @@ typedef struct sl_model_options {
     // Rounds the linear layers of a folder with plain weights to "fp8", "int8", "int4" or "int4:group=N" (docs/loading.md);
     // NULL: the weights stay as they are
     const char *weights;
-    // What a CPU multiplies weights of 4 and 8 bits with: "float": fp32. "int8": activations that are rounded to 8 bits
-    // (docs/loading.md); a GPU refuses it. NULL, "auto": int8 on a CPU, for a model with weights of 4 bits
+    // What a CPU multiplies weights of 4 and 8 bits with: "float": fp32. "int16", "int8": activations that are rounded to 16 or
+    // 8 bits (docs/loading.md); a GPU refuses them. NULL, "auto": int16 on a CPU
     const char *activations;
 } sl_model_options;
 

@@ -53,7 +53,7 @@ typedef struct sl_quant {
     char *method;               // "awq"; NULL: the checkpoint is not quantised
     int quantises_head;         // 0: lm_head is plain, whatever the rules say
     int has_activations;        // 1: the checkpoint asks for quantised activations
-    sl_activations activations; // of the weights that can have them; SL_ACT_AUTO: 8 bits if a weight has 4 bits
+    sl_activations activations; // of the weights that can have them; SL_ACT_AUTO: 16 bits
     sl_quant_scheme *schemes;
     int n_schemes;
     sl_quant_rule *rules; // the first rule that matches decides, rules with scheme -1 first, SL_NAME_CLASS last

@@ -105,13 +105,9 @@ static int bind_tensor(const sl_model_weights *w, const sl_tensors *tensors, con
     return rc;
 }
 
-// Weights of 4 bits change a model far more than activations of 8 bits do; weights of 8 bits do not (results/quantised.md).
 static void set_activations(sl_model_weights *w, sl_activations activations) {
-    int has_4_bits = 0;
-    for (int i = 0; i < w->n_tensors; i++) has_4_bits |= sl_formats[w->tensors[i].weight->format].n_values == 2;
-    if (activations == SL_ACT_AUTO) activations = has_4_bits ? SL_ACT_INT8 : SL_ACT_FLOAT;
     for (int i = 0; i < w->n_tensors; i++)
-        if (sl_format_takes_int8(w->tensors[i].weight->format)) w->tensors[i].weight->activations = activations;
+        if (sl_format_takes_integers(w->tensors[i].weight->format)) w->tensors[i].weight->activations = activations;
 }
 
 int sl_model_weights_bind(const sl_config *config, const sl_tensors *tensors, const sl_quant *quant, sl_model_weights *out,
@@ -124,7 +120,7 @@ int sl_model_weights_bind(const sl_config *config, const sl_tensors *tensors, co
         else
             rc = bind_tensor(out, tensors, quant, t, err);
     }
-    if (!rc && quant) set_activations(out, quant->activations);
+    if (!rc && quant) set_activations(out, quant->activations == SL_ACT_AUTO ? SL_ACT_INT16 : quant->activations);
     if (rc) sl_model_weights_free(out);
     return rc;
 }
@@ -143,10 +139,10 @@ int sl_model_weights_declare(const sl_config *config, const sl_quant *quant, sl_
     return rc ? rc : sl_model_weights_bind(config, *tensors, quant, out, err);
 }
 
-int sl_model_weights_int8(const sl_model_weights *w) {
-    int n = 0;
-    for (int i = 0; i < w->n_tensors; i++) n += w->tensors[i].weight->activations == SL_ACT_INT8;
-    return n;
+sl_activations sl_model_weights_activations(const sl_model_weights *w) {
+    for (int i = 0; i < w->n_tensors; i++)
+        if (w->tensors[i].weight->activations != SL_ACT_FLOAT) return w->tensors[i].weight->activations;
+    return SL_ACT_FLOAT;
 }
 
 int sl_model_weights_have_data(const sl_model_weights *w) {

@@ -64,7 +64,8 @@ int sl_model_weights_bind(const sl_config *config, const sl_tensors *tensors, co
 // NULL.
 int sl_model_weights_declare(const sl_config *config, const sl_quant *quant, sl_tensors **tensors, sl_model_weights *out,
                              sl_error *err);
-int sl_model_weights_int8(const sl_model_weights *w); // weights that a CPU multiplies with activations of 8 bits
+// What a CPU multiplies the weights with; SL_ACT_FLOAT also if no weight takes integers.
+sl_activations sl_model_weights_activations(const sl_model_weights *w);
 // Allocates the memory of the recipes. Call it once.
 int sl_model_weights_allocate(sl_model_weights *w, sl_error *err);
 // Follows the recipe of tensor i. plain: the data of a dummy weight that is rounded; NULL: the files have it.

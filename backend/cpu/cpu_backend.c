@@ -261,7 +261,7 @@ static void linear_prefill(cpu_backend *c, const sl_weight *w, const float *x, i
     sl_parallel((w->n_rows + PANEL_OUTS - 1) / PANEL_OUTS, prefill_panels, &call);
 }
 
-// ---- activations of 8 bits ----
+// ---- activations of 8 and 16 bits ----
 
 typedef struct int_call {
     const sl_weight *w;
@@ -301,7 +301,7 @@ static void linear_int(cpu_backend *c, const sl_weight *w, const float *x, int n
 
 static void linear_in_order(cpu_backend *c, const sl_weight *w, const float *x, int n_rows, sl_linear_mode mode, int position,
                             int accumulate, float *out) {
-    if (w->activations == SL_ACT_INT8)
+    if (w->activations != SL_ACT_FLOAT)
         linear_int(c, w, x, n_rows, accumulate, out);
     else if (mode == SL_LINEAR_DECODE)
         linear_decode(w, x, n_rows, accumulate, out);

@@ -18,12 +18,12 @@ SIMD_INLINE vb load_bytes(const void *p) {
     return *(const vb_loose *)p;
 }
 
-// sum + the products of 4 bytes of u, 0 to 15, with 4 of x, in each lane
-SIMD_INLINE vi dot_nibbles(vi sum, vb u, vb x) {
+// sum + the products of 4 elements with 4 of x in each lane. Elements of 4 bits: u, 0 to 15.
+SIMD_INLINE vi dot_unsigned(vi sum, vb u, vb x) {
 #if defined(__AVX512VNNI__)
     return (vi)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)u, (__m512i)x);
 #elif defined(__AVX2__)
-    __m256i pairs = _mm256_maddubs_epi16((__m256i)u, (__m256i)x); // at most 2 * 15 * 127
+    __m256i pairs = _mm256_maddubs_epi16((__m256i)u, (__m256i)x); // at most 2 * 15 * 128
     return sum + (vi)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 #else
     for (int l = 0; l < VW; l++)
@@ -32,32 +32,28 @@ SIMD_INLINE vi dot_nibbles(vi sum, vb u, vb x) {
 #endif
 }
 
-// The same with w of -128 to 127. x_sum: the sums of x in the lanes
-SIMD_INLINE vi dot_bytes(vb w, vb x, vi x_sum) {
+// Elements of 8 bits: with VNNI 0 to 255, otherwise -128 to 127.
+enum {
 #if defined(__AVX512VNNI__)
-    __m512i u = _mm512_xor_si512((__m512i)w, _mm512_set1_epi8((char)0x80)); // w + 128, without a sign
-    return (vi)_mm512_dpbusd_epi32((__m512i)(-(x_sum << 7)), u, (__m512i)x);
-#elif defined(__AVX2__)
-    (void)x_sum;
-    __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8((__m256i)w), _mm256_sign_epi8((__m256i)x, (__m256i)w));
-    return (vi)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)); // a pair is at most 2 * 128 * 127
+    UNSIGNED_BYTES = 1
 #else
-    (void)x_sum;
-    vi sum = {0};
+    UNSIGNED_BYTES = 0
+#endif
+};
+
+SIMD_INLINE vi dot_bytes(vi sum, vb w, vb x) {
+#if defined(__AVX512VNNI__)
+    return dot_unsigned(sum, w, x);
+#elif defined(__AVX2__) // two products of 128 * 128 do not fit into the 16 bits of maddubs
+    __m256i low = _mm256_madd_epi16(_mm256_cvtepi8_epi16(_mm256_castsi256_si128((__m256i)w)),
+                                    _mm256_cvtepi8_epi16(_mm256_castsi256_si128((__m256i)x)));
+    __m256i high = _mm256_madd_epi16(_mm256_cvtepi8_epi16(_mm256_extracti128_si256((__m256i)w, 1)),
+                                     _mm256_cvtepi8_epi16(_mm256_extracti128_si256((__m256i)x, 1)));
+    return sum + (vi)_mm256_permute4x64_epi64(_mm256_hadd_epi32(low, high), 0xd8);
+#else
     for (int l = 0; l < VW; l++)
         for (int j = 4 * l; j < 4 * l + 4; j++) sum[l] += w[j] * x[j];
     return sum;
-#endif
-}
-
-// The sums of two products with w of -128 to 127. x_sum: of even and odd together
-SIMD_INLINE vi dot_books(vb low, vb even, vb high, vb odd, vi x_sum) {
-#if defined(__AVX512VNNI__)
-    const __m512i flip = _mm512_set1_epi8((char)0x80);
-    __m512i sum = _mm512_dpbusd_epi32((__m512i)(-(x_sum << 7)), _mm512_xor_si512((__m512i)low, flip), (__m512i)even);
-    return (vi)_mm512_dpbusd_epi32(sum, _mm512_xor_si512((__m512i)high, flip), (__m512i)odd);
-#else
-    return dot_bytes(low, even, x_sum) + dot_bytes(high, odd, x_sum);
 #endif
 }
 
@@ -76,34 +72,30 @@ SIMD_INLINE vb high_nibbles(vb x) {
 
 // ---- activations ----
 
-// Rounds a group to u a. Returns a.
-SIMD_INLINE float quantise_group(const float *x, int32_t *u) {
+// Rounds a group to u a, with u of at most `most`. Returns a.
+SIMD_INLINE float quantise_group(const float *x, float most, int32_t *u) {
     const float magic = 12582912.0f; // 1.5 * 2^23: adding it rounds to an integer
-    vf most = v_set(0);
+    vf sizes = v_set(0);
     for (int i = 0; i < SL_INT_GROUP; i += VW) {
         vf v = v_load(x + i);
-        most = v_max(most, v_max(v, -v));
+        sizes = v_max(sizes, v_max(v, -v));
     }
-    float largest = v_max_lane(most), inverse = largest > 0 ? 127 / largest : 0;
+    float largest = v_max_lane(sizes), inverse = largest > 0 ? most / largest : 0;
     for (int i = 0; i < SL_INT_GROUP; i += VW) {
         vi rounded = __builtin_convertvector(v_load(x + i) * inverse + magic - magic, vi);
         memcpy(u + i, &rounded, sizeof rounded);
     }
-    return largest / 127;
+    return largest / most;
 }
 
 // x: the columns of a block
-SIMD_INLINE void quantise_block(const float *x, int is_nibbles, sl_int_block *out) {
+SIMD_INLINE void quantise_block(const float *x, int is_nibbles, int is_wide, sl_int_block *out) {
     enum { N_BYTES = SL_INT_BYTES };
     int n_cols = is_nibbles ? 2 * N_BYTES : N_BYTES, lane = n_cols / SL_INT_LANES;
     int32_t u[2 * N_BYTES];
     for (int from = 0; from < n_cols; from += SL_INT_GROUP) {
-        float scale = quantise_group(x + from, u + from);
+        float scale = quantise_group(x + from, is_wide ? 127 * 256 : 127, u + from);
         for (int l = from / lane; l < (from + SL_INT_GROUP) / lane; l++) out->scale[l] = scale;
-    }
-    for (int i = 0; i < N_BYTES; i++) {
-        out->u[i] = (int8_t)u[is_nibbles ? 2 * i : i];
-        out->u[N_BYTES + i] = is_nibbles ? (int8_t)u[2 * i + 1] : 0;
     }
     for (int l = 0; l < SL_INT_LANES; l++) {
         int sum = 0;
@@ -111,22 +103,29 @@ SIMD_INLINE void quantise_block(const float *x, int is_nibbles, sl_int_block *ou
         out->sum[l] = sum;
         out->scaled_sum[l] = (float)sum * out->scale[l];
     }
+    for (int i = 0; i < 2 * N_BYTES; i++) {
+        int of = !is_nibbles ? i % N_BYTES : i < N_BYTES ? 2 * i : 2 * (i - N_BYTES) + 1;
+        int high = is_wide ? (u[of] + 128) >> 8 : u[of];
+        out->high[i] = (int8_t)high;
+        out->low[i] = (int8_t)(is_wide ? u[of] - 256 * high : 0);
+    }
 }
 
-SIMD_INLINE void quantise_row(const float *x, int n, int is_nibbles, sl_int_block *out) {
+SIMD_INLINE void quantise_row(const float *x, int n, int is_nibbles, int is_wide, sl_int_block *out) {
     int n_cols = is_nibbles ? 2 * SL_INT_BYTES : SL_INT_BYTES, i = 0;
-    for (; i + n_cols <= n; i += n_cols) quantise_block(x + i, is_nibbles, out++);
+    for (; i + n_cols <= n; i += n_cols) quantise_block(x + i, is_nibbles, is_wide, out++);
     if (i == n) return;
     float rest[2 * SL_INT_BYTES] = {0};
     memcpy(rest, x + i, (size_t)(n - i) * sizeof *rest);
-    quantise_block(rest, is_nibbles, out);
+    quantise_block(rest, is_nibbles, is_wide, out);
 }
 
 static void quantise(const sl_weight *w, const float *x, sl_int_block *out) {
+    int is_wide = w->activations == SL_ACT_INT16;
     if (sl_formats[w->format].n_values == 2)
-        quantise_row(x, w->n_cols, 1, out);
+        quantise_row(x, w->n_cols, 1, is_wide, out);
     else
-        quantise_row(x, w->n_cols, 0, out);
+        quantise_row(x, w->n_cols, 0, is_wide, out);
 }
 
 // ---- a block of a weight ----
@@ -175,32 +174,52 @@ SIMD_INLINE vb look_up(vb book, vb nibbles) { // book: 16 numbers, repeated
 #endif
 }
 
+// What has been added to q in elements of 8 bits, so that the products can take them.
+SIMD_INLINE int bytes_offset(kind k) {
+    return k == BYTES_MIN ? UNSIGNED_BYTES ? 0 : -128 : UNSIGNED_BYTES ? 128 : 0;
+}
+
 SIMD_INLINE void load_elements(const char *row, kind k, vb book, elements *b) {
+    int is_bytes = k == BYTES || k == BYTES_ZERO || k == BYTES_MIN;
     for (int p = 0; p < PARTS; p++) {
         vb bytes = load_bytes(row + p * PART_BYTES);
-        b->low[p] = k == BYTES || k == BYTES_ZERO ? bytes : k == BYTES_MIN ? (vb)(bytes ^ -128) : low_nibbles(bytes);
+        b->low[p] = is_bytes ? bytes : low_nibbles(bytes);
         b->high[p] = high_nibbles(bytes);
         if (k == BOOK) b->low[p] = look_up(book, b->low[p]), b->high[p] = look_up(book, b->high[p]);
+        if ((is_bytes || k == BOOK) && bytes_offset(k))
+            b->low[p] = (vb)(b->low[p] ^ -128), b->high[p] = (vb)(b->high[p] ^ -128);
+    }
+}
+
+SIMD_INLINE vi products(const elements *b, int p, kind k, const int8_t *x) { // of the elements
+    vb even = load_bytes(x + p * PART_BYTES), odd = load_bytes(x + SL_INT_BYTES + p * PART_BYTES);
+    switch (k) {
+    case BYTES:
+    case BYTES_ZERO:
+    case BYTES_MIN:
+        return dot_bytes((vi){0}, b->low[p], even);
+    case BOOK:
+        return dot_bytes(dot_bytes((vi){0}, b->low[p], even), b->high[p], odd);
+    default:
+        return dot_unsigned(dot_unsigned((vi){0}, b->low[p], even), b->high[p], odd);
     }
 }
 
 // (sum of (q - z) u) in each lane; with a minimum z is 0
-SIMD_INLINE vi dot(const elements *b, int p, kind k, vb even, vb odd, vi sum) {
+SIMD_INLINE vi dot(const elements *b, int p, kind k, int is_wide, const sl_int_block *x, vi sum) {
+    vi d = products(b, p, k, x->high);
+    if (is_wide) d = (d << 8) + products(b, p, k, x->low);
     switch (k) {
-    case BYTES:
-        return dot_bytes(b->low[p], even, sum);
-    case BYTES_ZERO:
-        return dot_bytes(b->low[p], even, sum) - b->zero[p] * sum;
-    case BYTES_MIN: // q - 128 is stored in low
-        return dot_bytes(b->low[p], even, sum) + (sum << 7);
-    case NIBBLES:
-        return dot_nibbles(dot_nibbles(-(sum << 3), b->low[p], even), b->high[p], odd);
-    case NIBBLES_ZERO:
-        return dot_nibbles(dot_nibbles(-((b->zero[p] + 8) * sum), b->low[p], even), b->high[p], odd);
     case NIBBLES_MIN:
-        return dot_nibbles(dot_nibbles((vi){0}, b->low[p], even), b->high[p], odd);
+        return d;
+    case NIBBLES:
+        return d - (sum << 3);
+    case NIBBLES_ZERO:
+        return d - (b->zero[p] + 8) * sum;
+    case BYTES_ZERO:
+        return d - (b->zero[p] + bytes_offset(k)) * sum;
     default:
-        return dot_books(b->low[p], even, b->high[p], odd, sum);
+        return d - bytes_offset(k) * sum;
     }
 }
 
@@ -286,8 +305,8 @@ SIMD_INLINE void load_scales(const row_scales *r, const places *s, kind k, eleme
 // ---- products ----
 
 // Adds a block of n_out outputs and n_rows rows. row: of each output, from the block on
-SIMD_INLINE void add_block(const char *const row[4], const row_scales scales[4], const places *s, kind k, const sl_int_block *x,
-                           size_t n_blocks, int n_out, int n_rows, vf acc[4][4][PARTS]) {
+SIMD_INLINE void add_block(const char *const row[4], const row_scales scales[4], const places *s, kind k, int is_wide,
+                           const sl_int_block *x, size_t n_blocks, int n_out, int n_rows, vf acc[4][4][PARTS]) {
     elements b[4];
     for (int a = 0; a < n_out; a++) {
         load_elements(row[a], k, s->book, &b[a]);
@@ -295,11 +314,10 @@ SIMD_INLINE void add_block(const char *const row[4], const row_scales scales[4],
     }
     for (int r = 0; r < n_rows; r++, x += n_blocks) {
         for (int p = 0; p < PARTS; p++) {
-            vb even = load_bytes(x->u + p * PART_BYTES), odd = load_bytes(x->u + SL_INT_BYTES + p * PART_BYTES);
             vi sum = *(const vi *)(x->sum + p * VW);
             vf x_scale = v_load(x->scale + p * VW);
             for (int a = 0; a < n_out; a++) {
-                vi d = dot(&b[a], p, k, even, odd, sum);
+                vi d = dot(&b[a], p, k, is_wide, x, sum);
                 acc[a][r][p] += __builtin_convertvector(d, vf) * (b[a].scale[p] * x_scale);
                 if (has_min(k)) acc[a][r][p] += b[a].min[p] * v_load(x->scaled_sum + p * VW);
             }
@@ -310,6 +328,7 @@ SIMD_INLINE void add_block(const char *const row[4], const row_scales scales[4],
 CHECKED_BY_ROWS SIMD_INLINE void tile(const sl_weight *w, places *s, kind k, const sl_int_block *x, int o, int n_out,
                                       int n_rows, int accumulate, float *out) {
     size_t n_blocks = (size_t)sl_int_blocks(w), row_bytes = sl_weight_row_bytes(w), rest = row_bytes % SL_INT_BYTES;
+    int is_wide = w->activations == SL_ACT_INT16;
     const char *row[4];
     row_scales scales[4];
     char end[4][SL_INT_BYTES];
@@ -323,7 +342,7 @@ CHECKED_BY_ROWS SIMD_INLINE void tile(const sl_weight *w, places *s, kind k, con
     }
     for (size_t i = 0; i < row_bytes / SL_INT_BYTES; i++) {
         find_groups(s, (int)i);
-        add_block(row, scales, s, k, x + i, n_blocks, n_out, n_rows, acc);
+        add_block(row, scales, s, k, is_wide, x + i, n_blocks, n_out, n_rows, acc);
         for (int a = 0; a < n_out; a++) {
             __builtin_prefetch(row[a] + n_out * row_bytes, 0, 2); // as add_group of cpu_ops.inc.h
             row[a] += SL_INT_BYTES;
@@ -335,7 +354,7 @@ CHECKED_BY_ROWS SIMD_INLINE void tile(const sl_weight *w, places *s, kind k, con
             row[a] = memcpy(end[a], row[a], rest);
         }
         find_groups(s, (int)n_blocks - 1);
-        add_block(row, scales, s, k, x + n_blocks - 1, n_blocks, n_out, n_rows, acc);
+        add_block(row, scales, s, k, is_wide, x + n_blocks - 1, n_blocks, n_out, n_rows, acc);
     }
     for (int a = 0; a < n_out; a++) {
         for (int r = 0; r < n_rows; r++) {

@@ -18,7 +18,7 @@ import tempfile
 import numpy as np
 
 PLAIN = (None, "auto")  # --weights, --activations
-SETTINGS = [("fp8", "float")] + [(w, a) for w in ["int8", "int4:group=32", "int4"] for a in ["float", "int8"]]
+SETTINGS = [("fp8", "float")] + [(w, a) for w in ["int8", "int4:group=32", "int4"] for a in ["float", "int16", "int8"]]
 
 
 def run(args, command):
@@ -57,7 +57,8 @@ def texts(args):
             kl = (np.exp(plain) * (plain - q)).sum(axis=1)
             nll = -q[np.arange(len(targets)), targets]
             yield dict(model=os.path.basename(args.model), file=args.file, tokens=len(tokens), weights=setting[0],
-                       activations=setting[1], kl=float(kl.mean()), same_top=float((plain.argmax(axis=1) == q.argmax(axis=1)).mean()), perplexity=float(np.exp(nll.mean())))
+                       activations=setting[1], kl=float(kl.mean()), perplexity=float(np.exp(nll.mean())),
+                       same_top=float((plain.argmax(axis=1) == q.argmax(axis=1)).mean()))
 
 
 def needles(args):

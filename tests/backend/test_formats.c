@@ -215,17 +215,18 @@ static void products(void) {
     CHECK_OK(sl_cpu_choose(&err), err);
 }
 
-// ---- activations of 8 bits ----
+// ---- activations of 8 and 16 bits ----
 
-// x as int8 activations stand for it: groups of 32 columns, in the order of the data, share a scale.
+// x as integer activations stand for it: groups of 32 columns, in the order of the data, share a scale.
 static void round_activations(const sl_weight *w, const float *x, double *out) {
+    float largest = w->activations == SL_ACT_INT16 ? 32512 : 127;
     for (int from = 0; from < w->n_cols; from += 32) {
         int to = from + 32 < w->n_cols ? from + 32 : w->n_cols;
         float most = 0;
         for (int i = from; i < to; i++) most = fmaxf(most, fabsf(x[w->order ? w->order[i] : i]));
         for (int i = from; i < to; i++) {
             int at = w->order ? w->order[i] : i;
-            float inverse = most > 0 ? 127 / most : 0, scale = most / 127;
+            float inverse = most > 0 ? largest / most : 0, scale = most / largest;
             out[at] = (double)nearbyintf(x[at] * inverse) * (double)scale;
             CHECK(fabs(out[at] - (double)x[at]) <= (double)scale * 0.5001);
         }
@@ -246,7 +247,7 @@ static void check_rounded(const made *m, const float *x, const float *got) { // 
 }
 
 // Every instruction set, batch and mode gives equal bits: those of the rounded activations, to the rounding of fp32.
-static void int8_activations(void) {
+static void check_activations(sl_activations activations) {
     enum { ROWS = 70, OUTS = 133 };
     static const char *const isas[] = {"portable", "avx2", "avx512"};
     static const int batches[] = {1, 2, 3, 4, 7, ROWS};
@@ -257,7 +258,7 @@ static void int8_activations(void) {
               *got = malloc(size * sizeof *got);
         uint64_t seed = test_seed;
         for (size_t j = 0; j < (size_t)ROWS * n; j++) x[j] = j / n == 1 ? 0 : (float)test_normal(&seed); // row 1: zeros
-        m.w.activations = SL_ACT_INT8;
+        m.w.activations = activations;
         for (int k = 0; k < 3 && m.w.format != SL_FP8; k++) {
             const sl_backend *be = backend_of(isas[k]);
             for (size_t b = 0; be && b < sizeof batches / sizeof *batches; b++) {
@@ -276,6 +277,14 @@ static void int8_activations(void) {
         free(x), free(first), free(got), release(&m);
     }
     CHECK_OK(sl_cpu_choose(&err), err);
+}
+
+static void int8_activations(void) {
+    check_activations(SL_ACT_INT8);
+}
+
+static void int16_activations(void) {
+    check_activations(SL_ACT_INT16);
 }
 
 // The tables of embeddings can be quantised too.
@@ -300,6 +309,7 @@ static const test_case cases[] = {
     {"widening", 0, widening},
     {"products", 0, products},
     {"int8-activations", 0, int8_activations},
+    {"int16-activations", 0, int16_activations},
     {"lookups", 0, lookups},
     {0},
 };

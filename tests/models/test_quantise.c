@@ -248,15 +248,15 @@ static void activations(void) {
     static const char dir[] = "tests/goldens/gqa";
     sl_model *model;
     sl_model_options o = {.flags = SL_MODEL_NO_TOKENIZER, .activations = "int8"};
-    CHECK(are_equal(load_with(dir, "int4", NULL), load_with(dir, "int4", "int8")));
-    CHECK(are_equal(load_with(dir, "int4", "auto"), load_with(dir, "int4", "int8")));
-    CHECK(!are_equal(load_with(dir, "int4", "float"), load_with(dir, "int4", "int8")));
-    CHECK(are_equal(load_with(dir, "int8", "auto"), load_with(dir, "int8", "float")));
+    CHECK(are_equal(load_with(dir, "int4", NULL), load_with(dir, "int4", "int16")));
+    CHECK(are_equal(load_with(dir, "int8", "auto"), load_with(dir, "int8", "int16")));
+    CHECK(!are_equal(load_with(dir, "int4", "float"), load_with(dir, "int4", "int16")));
+    CHECK(!are_equal(load_with(dir, "int4", "int16"), load_with(dir, "int4", "int8")));
     CHECK(!are_equal(load_with(dir, "int8", "float"), load_with(dir, "int8", "int8")));
     CHECK(are_equal(load_with(dir, NULL, "auto"), load_with(dir, NULL, "float")));
     CHECK_ERR(sl_model_load(dir, &o, &model, &err), err, SL_ERR_ARG, "has none");
     o.activations = "int9";
-    CHECK_ERR(sl_model_load(dir, &o, &model, &err), err, SL_ERR_ARG, "activations int9: expected auto, float or int8");
+    CHECK_ERR(sl_model_load(dir, &o, &model, &err), err, SL_ERR_ARG, "activations int9: expected auto, float, int16 or int8");
     uint64_t hash[2];
     for (int i = 0; i < 2; i++) {
         model = load_with(dir, "int4", i ? "int8" : "float");

@@ -186,6 +186,10 @@ static void last_logits(void) {
     check_logits("float", OF_FLOAT);
 }
 
+static void int16_logits(void) {
+    check_logits("int16", OF_FLOAT);
+}
+
 static void int8_logits(void) {
     check_logits("int8", OF_INT8);
 }
@@ -399,8 +403,15 @@ static void errors_of_heads(void) {
 }
 
 static const test_case cases[] = {
-    {"token-ids", 0, token_ids},       {"dialogues", 0, rendered_dialogues},    {"logits", 0, last_logits},
-    {"int8-logits", 0, int8_logits},   {"greedy-texts", 0, greedy_texts},       {"chat", 0, chat_of_three_turns},
-    {"every-method", 0, every_method}, {"errors-of-heads", 0, errors_of_heads}, {0},
+    {"token-ids", 0, token_ids},
+    {"dialogues", 0, rendered_dialogues},
+    {"logits", 0, last_logits},
+    {"int16-logits", 0, int16_logits},
+    {"int8-logits", 0, int8_logits},
+    {"greedy-texts", 0, greedy_texts},
+    {"chat", 0, chat_of_three_turns},
+    {"every-method", 0, every_method},
+    {"errors-of-heads", 0, errors_of_heads},
+    {0},
 };
 const test_suite suite_real_model = {"real_model", cases};
