@@ -124,7 +124,7 @@ typedef struct sl_model_options {
 } sl_model_options;
 
 // Loads a folder of Hugging Face: config.json, *.safetensors, tokenizer files. The weights stay in the mapped files. Or loads a
-// GGUF file: quantised weights are unpacked into memory, as fp32 or fp16 numbers (docs/loading.md). options NULL: no flags.
+// GGUF file: quantised matrices are sorted into arrays in memory, and stay packed (docs/loading.md). options NULL: no flags.
 SL_API int sl_model_load(const char *path, const sl_model_options *options, sl_model **out, sl_error *err);
 SL_API void sl_model_free(sl_model *model);
 SL_API const char *sl_model_name(const sl_model *model); // last part of the path

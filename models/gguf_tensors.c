@@ -204,8 +204,9 @@ static void make_rows(void *ctx, size_t i, int thread) {
     if (!make_row(c->u, c->first + (int64_t)i)) c->is_finite = 0;
 }
 
-static int not_finite(const sl_tensor *t, const char * or, sl_error *err) {
-    return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s: a number is not finite%s (the file is damaged?)", t->file, t->name, or);
+static int not_finite(const sl_tensor *t, const char *also, sl_error *err) {
+    return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s: a number is not finite%s (the file is damaged?)", t->file, t->name,
+                   also);
 }
 
 // Makes a tensor in pieces, to report progress and to ask whether to stop.

@@ -17,7 +17,7 @@ void sl_source_close(sl_source *s);                          // NULL is allowed
 const sl_documents *sl_source_documents(const sl_source *s); // valid until the close
 const char *sl_source_folder(const sl_source *s);            // where other files of the model lie
 // Opens the tensors. The caller closes them with sl_tensors_close; they may outlive the source. Those of a GGUF file may be
-// packed: sl_tensors_unpack (gguf_tensors.h) makes their numbers.
+// packed: sl_tensors_unpack (gguf_tensors.h) or recipes (recipe.h) make their numbers.
 // keep_blocks: as in sl_gguf_tensors.
 int sl_source_tensors(const sl_source *s, int keep_blocks, sl_tensors **out, sl_error *err);
 // Finds the GGUF file of a folder: the only one, or the first part of the only one. SL_ERR_ARG: there are several; the message
