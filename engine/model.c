@@ -57,13 +57,15 @@ static int parse_activations(const char *text, sl_activations *out, sl_error *er
 
 // Reads how the weights are quantised, and which format the caller asks for.
 static int load_quant(const sl_documents *documents, const sl_model_options *o, sl_model *model, sl_error *err) {
-    int rc = sl_quant_load(documents, o->weights, &model->quant, err);
+    const sl_quantise_texts round = {o->weights, o->weights_head, o->weights_embedding};
+    int rc = sl_quant_load(documents, &round, &model->quant, err);
     if (!rc) rc = parse_activations(o->activations, &model->quant.activations, err);
     if (!rc && model->is_dummy && model->quant.method)
         rc = sl_fail(err, SL_ERR_UNSUPPORTED, "%s: random weights cannot have the quantisation of this folder (%s)", model->dir,
                      model->quant.method);
     if (!rc && model->quant.has_activations)
-        sl_log_line(&o->log, "%s: the folder asks for quantised activations; the option activations decides instead", model->dir);
+        sl_log_line(&o->log, "%s: the folder asks for quantised activations; the option activations decides instead",
+                    model->dir);
     return rc;
 }
 
@@ -181,12 +183,9 @@ const sl_model_weights *sl_model_weight_list(const sl_model *model) {
     return &model->weights;
 }
 uint64_t sl_model_weights_hash(const sl_model *model) {
-    const sl_quantise_spec *round = &model->quant.round;
     uint64_t hash = sl_tensors_hash(model->tensors, SL_FNV1A_START);
     if (sl_model_weights_int8(&model->weights)) hash = sl_fnv1a(hash, "int8", strlen("int8"));
-    if (round->format == SL_BF16) return hash;
-    hash = sl_fnv1a(hash, sl_formats[round->format].name, strlen(sl_formats[round->format].name));
-    return sl_fnv1a(hash, &round->group, sizeof round->group);
+    return sl_quantise_hash(&model->quant.round, hash);
 }
 size_t sl_model_decode_bytes(const sl_model *model) {
     return sl_model_weights_decode_bytes(&model->weights);
