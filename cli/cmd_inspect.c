@@ -296,8 +296,7 @@ static int print_md(const cli_model_options *o, int with_tensors, const cli_mode
 int cmd_inspect(const cli_run_options *o, const cli_output_options *output, sl_error *err) {
     sl_model *model = NULL;
     int rc = cli_need_model(&o->model, err);
-    unsigned dummy = cli_is_dummy(&o->model) ? SL_MODEL_DUMMY : SL_MODEL_PACKED;
-    sl_model_options options = {.flags = dummy, .rope = o->model.rope, .weights = o->model.weights, .log = cli_log()};
+    sl_model_options options = cli_load_options(&o->model, 0);
     if (!rc && sl_model_load(o->model.path, &options, &model, err)) { // the table says why there is no tokenizer
         options.flags |= SL_MODEL_NO_TOKENIZER, options.log = (sl_log){0};
         rc = sl_model_load(o->model.path, &options, &model, err);

@@ -37,6 +37,11 @@ static int tune(const cli_options *o, sl_error *err) {
     return cmd_tune(&flags, err);
 }
 
+static int quantize(const cli_options *o, sl_error *err) {
+    const cli_quantize_flags flags = {&o->run.model, &o->quantize, &o->output, o->run.device.threads};
+    return cmd_quantize(&flags, err);
+}
+
 static int serve(const cli_options *o, sl_error *err) {
     const cli_serve_flags flags = {&o->run, &o->chat, &o->serve};
     return cmd_serve(&flags, err);
@@ -69,6 +74,8 @@ int cli_command_run(const cli_options *o, sl_error *err) {
         return tune(o, err);
     case CLI_SERVE:
         return serve(o, err);
+    case CLI_QUANTIZE:
+        return quantize(o, err);
     case CLI_PLOT:
         return cmd_plot(o->what, path, err);
     case CLI_METHODS:

@@ -71,6 +71,13 @@ typedef struct cli_serve_flags {
     const cli_serve_options *serve;
 } cli_serve_flags;
 
+typedef struct cli_quantize_flags {
+    const cli_model_options *model;
+    const cli_quantize_options *quantize;
+    const cli_output_options *output;
+    int n_threads; // 0: one for each core
+} cli_quantize_flags;
+
 int cmd_generate(const cli_generate_flags *o, sl_error *err);
 int cmd_chat(const cli_chat_flags *o, sl_error *err);
 int cmd_tokenize(const cli_model_options *model, const cli_input_options *input, const cli_tokenize_options *o,
@@ -86,6 +93,7 @@ int cmd_bench(const char *subject, const cli_bench_flags *o, sl_error *err); // 
 int cmd_eval(const cli_eval_flags *o, sl_error *err);
 int cmd_tune(const cli_tune_flags *o, sl_error *err);
 int cmd_serve(const cli_serve_flags *o, sl_error *err);
+int cmd_quantize(const cli_quantize_flags *o, sl_error *err);
 int cmd_plot(const char *data, const char *picture, sl_error *err); // NULL: not given
 
 struct cli_options;

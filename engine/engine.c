@@ -51,7 +51,8 @@ static int init(sl_engine *e, const sl_engine_options *o, const sl_attn_plan *pl
     if (rc) return rc;
     rc = sl_engine_place(e, o, plan, err);
     if (!rc)
-        rc = sl_model_weights_place(&e->model->weights, e->device.backend, &o->progress, &o->cancel, &e->device.weights, err);
+        rc = sl_model_weights_place(&e->model->weights, e->device.backend, &o->progress, &o->cancel, &o->log,
+                                    &e->device.weights, err);
     if (!rc) rc = sl_device_new_buffers(&e->device, e->n_sequences, err);
     if (!rc) rc = new_pool(e, err);
     if (!rc) rc = sl_sparse_prefill_new(e, err);

@@ -58,7 +58,8 @@ static int parse_activations(const char *text, sl_activations *out, sl_error *er
 
 // Reads how the weights are quantised, and which format the caller asks for.
 static int load_quant(const sl_documents *documents, const sl_model_options *o, sl_model *model, sl_error *err) {
-    int rc = sl_quant_load(documents, o->weights, &model->quant, err);
+    const sl_quantise_texts round = {o->weights, o->weights_head, o->weights_embedding};
+    int rc = sl_quant_load(documents, &round, &model->quant, err);
     if (!rc) rc = parse_activations(o->activations, &model->quant.activations, err);
     if (!rc && model->is_dummy && model->quant.method)
         rc = sl_fail(err, SL_ERR_UNSUPPORTED, "%s: random weights cannot have the quantisation of this folder (%s)", model->dir,
@@ -92,7 +93,8 @@ static int load(const char *dir, const sl_model_options *o, sl_model *model, sl_
     if (!rc && model->is_dummy)
         rc = sl_model_weights_declare(&model->config, &model->quant, &model->tensors, &model->weights, err);
     else if (!rc) {
-        int rounds = model->quant.round.format != SL_BF16; // --weights rounds unpacked numbers
+        const sl_quantise_specs *r = &model->quant.round;
+        int rounds = r->linear.format != SL_BF16 || r->has_head || r->has_embedding; // unpacked numbers are rounded
         rc = sl_source_tensors(model->source, !rounds, &model->tensors, err);
         if (!rc) rc = sl_model_settle_tie(&model->config, model->tensors, &o->log, err);
         if (!rc) rc = sl_model_weights_bind(&model->config, model->tensors, &model->quant, &model->weights, err);
@@ -187,13 +189,10 @@ const sl_model_weights *sl_model_weight_list(const sl_model *model) {
     return &model->weights;
 }
 uint64_t sl_model_weights_hash(const sl_model *model) {
-    const sl_quantise_spec *round = &model->quant.round;
     uint64_t hash = sl_tensors_hash(model->tensors, SL_FNV1A_START);
     sl_activations activations = sl_model_weights_activations(&model->weights);
     if (activations != SL_ACT_FLOAT) hash = sl_fnv1a(hash, &activations, sizeof activations);
-    if (round->format == SL_BF16) return hash;
-    hash = sl_fnv1a(hash, sl_formats[round->format].name, strlen(sl_formats[round->format].name));
-    return sl_fnv1a(hash, &round->group, sizeof round->group);
+    return sl_quantise_hash(&model->quant.round, hash);
 }
 size_t sl_model_decode_bytes(const sl_model *model) {
     return sl_model_weights_decode_bytes(&model->weights);

@@ -24,7 +24,7 @@ enum { OTHER_PREFILL = -2 }; // version of a segment of methods that this engine
 
 // What determines the values of K, V and the logits, besides the tokens.
 typedef struct identity {
-    char weights[SL_HASH_TEXT]; // sl_model_weights_hash, or "dummy", or "dummy int4"
+    char weights[SL_HASH_TEXT]; // sl_model_weights_hash, or "dummy", or "dummy " and a number of the formats
     char shape[320];
     char rope[256];
     const char *head;     // "tied": the embeddings, "own"
@@ -33,12 +33,14 @@ typedef struct identity {
 
 static void identify(const sl_engine *e, identity *out) {
     const sl_config *c = &e->model->config;
-    const sl_quantise_spec *round = &e->model->quant.round;
+    const sl_quantise_specs *round = &e->model->quant.round;
     sl_config_describe_rope(c, out->rope, sizeof out->rope);
     out->head = c->tied ? "tied" : "own";
-    if (e->model->is_dummy)
-        snprintf(out->weights, sizeof out->weights, "dummy%s%.5s", round->format == SL_BF16 ? "" : " ",
-                 round->format == SL_BF16 ? "" : sl_formats[round->format].name);
+    if (e->model->is_dummy && sl_quantise_is_plain(round))
+        snprintf(out->weights, sizeof out->weights, "dummy");
+    else if (e->model->is_dummy)
+        snprintf(out->weights, sizeof out->weights, "dummy %016llx",
+                 (unsigned long long)sl_quantise_hash(round, SL_FNV1A_START));
     else
         sl_hash_text(sl_model_weights_hash(e->model), out->weights);
     sl_print(out->shape, sizeof out->shape,

@@ -32,12 +32,18 @@ static int wrong_shape(const sl_tensor *t, const char *expected, sl_error *err) 
     return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s has shape %s, expected %s", t->file, t->name, got, expected);
 }
 
+// The file of a part, for messages; of a part that is missing, the only file.
+static const char *file_of(const binding *b, const char *part) {
+    const sl_tensor *t = find(b, part);
+    if (t) return t->file;
+    return sl_tensors_n_files(b->tensors) == 1 ? sl_tensors_file(b->tensors, 0)->path : "the model's shards";
+}
+
 static int need(const binding *b, const char *part, const char *dtypes, const sl_tensor **out) {
     *out = find(b, part);
     if (!*out)
         return sl_fail(b->err, SL_ERR_FORMAT, "%s: tensor %s.%s is missing, which the quantisation of the layer needs",
-                       sl_tensors_n_files(b->tensors) == 1 ? sl_tensors_file(b->tensors, 0)->path : "the model's shards",
-                       b->module, part);
+                       file_of(b, part), b->module, part);
     if (is_among((*out)->dtype_name, dtypes)) return 0;
     return sl_fail(b->err, SL_ERR_UNSUPPORTED, "%s: tensor %s has dtype %s, expected %s", (*out)->file, (*out)->name,
                    (*out)->dtype_name, dtypes);
@@ -84,13 +90,15 @@ static int bind_activations(const binding *b, sl_recipe *r) {
 
 // ---- layouts ----
 
-static int set_spread(const binding *b, const sl_quant_scheme *s, sl_weight *w) {
+// part: the tensor of the packed numbers
+static int set_spread(const binding *b, const sl_quant_scheme *s, const char *part, sl_weight *w) {
     w->group = s->strategy == SL_QUANT_GROUP ? s->group : s->strategy == SL_QUANT_BLOCK ? s->block[1] : w->n_cols;
     w->scale_rows = s->strategy == SL_QUANT_TENSOR ? w->n_rows : s->strategy == SL_QUANT_BLOCK ? s->block[0] : 1;
     if (w->group > w->n_cols && s->strategy == SL_QUANT_BLOCK) w->group = w->n_cols;
     if (s->strategy != SL_QUANT_GROUP || w->n_cols % w->group == 0) return 0;
-    return sl_fail(b->err, SL_ERR_FORMAT, "tensor %s.weight has %d columns, expected a multiple of the group of %d", b->module,
-                   w->n_cols, w->group);
+    return sl_fail(b->err, SL_ERR_FORMAT,
+                   "%s: tensor %s.%s is of a matrix of %d columns, expected a multiple of the group of %d", file_of(b, part),
+                   b->module, part, w->n_cols, w->group);
 }
 
 static int bind_bytes(binding *b, const sl_quant_scheme *s, sl_weight *w, sl_recipe *r) {
@@ -125,14 +133,14 @@ static int check_stored_shape(const binding *b, sl_recipe *r) {
 static int bind_packed(binding *b, const sl_quant_scheme *s, sl_weight *w, sl_recipe *r) {
     int bits = s->format == SL_INT4 ? 4 : 8, values = 32 / bits;
     if (w->n_cols % values)
-        return sl_fail(b->err, SL_ERR_UNSUPPORTED, "tensor %s.weight_packed: %d columns, supported are multiples of %d",
-                       b->module, w->n_cols, values);
+        return sl_fail(b->err, SL_ERR_UNSUPPORTED, "%s: tensor %s.weight_packed: %d columns, supported are multiples of %d",
+                       file_of(b, "weight_packed"), b->module, w->n_cols, values);
     int rc = need_shape(b, "weight_packed", "I32", w->n_rows, w->n_cols / values, &r->q);
     if (!rc) rc = check_stored_shape(b, r);
     if (!rc) rc = bind_scale(b, "weight_scale", s->strategy, w, r);
     if (!rc && s->has_zero && s->strategy == SL_QUANT_TENSOR)
-        rc = sl_fail(b->err, SL_ERR_UNSUPPORTED, "tensor %s.weight_packed: zero points of a whole tensor are not supported",
-                     b->module);
+        rc = sl_fail(b->err, SL_ERR_UNSUPPORTED, "%s: tensor %s.weight_packed: zero points of a whole tensor are not supported",
+                     file_of(b, "weight_packed"), b->module);
     if (!rc && s->has_zero)
         rc = need_shape(b, "weight_zero_point", "I32", (w->n_rows + values - 1) / values, b->groups, &r->zero);
     if (!rc && s->has_index) rc = need_shape(b, "weight_g_idx", "I32", w->n_cols, 0, &r->index);
@@ -144,8 +152,8 @@ static int bind_packed(binding *b, const sl_quant_scheme *s, sl_weight *w, sl_re
 static int bind_transposed(binding *b, const sl_quant_scheme *s, sl_weight *w, sl_recipe *r) {
     int is_awq = s->layout == SL_QUANT_AWQ, n = w->n_rows, k = w->n_cols;
     if (n % 8 || k % 8)
-        return sl_fail(b->err, SL_ERR_UNSUPPORTED, "tensor %s.qweight: the layer is [%d, %d], supported are multiples of 8",
-                       b->module, n, k);
+        return sl_fail(b->err, SL_ERR_UNSUPPORTED, "%s: tensor %s.qweight: the layer is [%d, %d], supported are multiples of 8",
+                       file_of(b, "qweight"), b->module, n, k);
     int rc = need_shape(b, "qweight", "I32", is_awq ? k : k / 8, is_awq ? n / 8 : n, &r->q);
     if (!rc) rc = need_shape(b, "scales", SCALE_DTYPES, b->groups, n, &r->scale);
     if (!rc) rc = need_shape(b, "qzeros", "I32", b->groups, n / 8, &r->zero);
@@ -168,18 +176,21 @@ static int bind_fp4(binding *b, const sl_quant_scheme *s, sl_weight *w, sl_recip
 
 int sl_quant_bind(const sl_quant_scheme *scheme, const sl_tensors *tensors, const char *module, int n_rows, int n_cols,
                   sl_weight *w, sl_recipe *recipe, sl_error *err) {
-    static int (*const binders[])(binding *, const sl_quant_scheme *, sl_weight *,
-                                  sl_recipe *) = {[SL_QUANT_BYTES] = bind_bytes,
-                                                  [SL_QUANT_PACKED] = bind_packed,
-                                                  [SL_QUANT_GPTQ] = bind_transposed,
-                                                  [SL_QUANT_AWQ] = bind_transposed,
-                                                  [SL_QUANT_FP4] = bind_fp4};
+    static const struct {
+        const char *part; // the packed numbers; NULL: scheme->q_name
+        int (*bind)(binding *, const sl_quant_scheme *, sl_weight *, sl_recipe *);
+    } layouts[] = {[SL_QUANT_BYTES] = {"weight", bind_bytes},
+                   [SL_QUANT_PACKED] = {"weight_packed", bind_packed},
+                   [SL_QUANT_GPTQ] = {"qweight", bind_transposed},
+                   [SL_QUANT_AWQ] = {"qweight", bind_transposed},
+                   [SL_QUANT_FP4] = {NULL, bind_fp4}};
     binding b = {.tensors = tensors, .module = module, .n_rows = n_rows, .n_cols = n_cols, .err = err};
     *recipe = (sl_recipe){0};
     *w = (sl_weight){.format = scheme->format, .n_rows = n_rows, .n_cols = n_cols};
-    int rc = set_spread(&b, scheme, w);
+    const char *part = layouts[scheme->layout].part;
+    int rc = set_spread(&b, scheme, part ? part : scheme->q_name, w);
     b.groups = sl_weight_groups(w);
-    if (!rc) rc = binders[scheme->layout](&b, scheme, w, recipe);
+    if (!rc) rc = layouts[scheme->layout].bind(&b, scheme, w, recipe);
     if (!rc) rc = bind_activations(&b, recipe);
     if (!rc) w->name = recipe->q->name;
     return rc;

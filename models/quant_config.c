@@ -48,16 +48,16 @@ static int read_modelopt(const sl_documents *d, sl_quant *out, sl_error *err) {
     return read_document(d, "hf_quant_config.json", "quantization", "modelopt", out, err);
 }
 
-int sl_quant_load(const sl_documents *d, const char *weights, sl_quant *out, sl_error *err) {
+int sl_quant_load(const sl_documents *d, const sl_quantise_texts *round, sl_quant *out, sl_error *err) {
     *out = (sl_quant){0};
-    int rc = sl_quantise_parse(weights, &out->round, err);
+    int rc = sl_quantise_parse(round, &out->round, err);
     if (!rc) rc = read_document(d, "config.json", "quantization_config", NULL, out, err);
     if (!rc && !out->method) rc = read_document(d, "config.json", "compression_config", "compressed-tensors", out, err);
     if (!rc && !out->method) rc = read_modelopt(d, out, err);
     if (!rc && !out->method) rc = read_document(d, "quantize_config.json", NULL, "gptq", out, err);
-    if (!rc && out->method && weights)
-        rc = sl_fail(err, SL_ERR_ARG, "{weights} %.40s: the weights of %.300s are quantised already (%.40s)", weights, d->path,
-                     out->method);
+    if (!rc && out->method && out->round.linear.format != SL_BF16)
+        rc = sl_fail(err, SL_ERR_ARG, "{weights} %.40s: the weights of %.300s are quantised already (%.40s)", round->weights,
+                     d->path, out->method);
     if (rc) sl_quant_free(out);
     return rc;
 }

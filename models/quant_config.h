@@ -8,8 +8,8 @@
 #include "base/documents.h"
 #include "models/quant_scheme.h"
 
-// weights: as in sl_quantise_parse. SL_ERR_UNSUPPORTED: a field or a value is not supported. SL_ERR_FORMAT: it is malformed.
-// SL_ERR_ARG: `weights` is not known, or the checkpoint is quantised already.
-int sl_quant_load(const sl_documents *documents, const char *weights, sl_quant *out, sl_error *err);
+// round: as in sl_quantise_parse. SL_ERR_UNSUPPORTED: a field or a value is not supported. SL_ERR_FORMAT: it is malformed.
+// SL_ERR_ARG: a format of `round` is not known, or round->weights is given and the checkpoint is quantised already.
+int sl_quant_load(const sl_documents *documents, const sl_quantise_texts *round, sl_quant *out, sl_error *err);
 
 #endif

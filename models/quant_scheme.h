@@ -49,7 +49,7 @@ typedef struct sl_quant_rule {
 } sl_quant_rule;
 
 typedef struct sl_quant {
-    sl_quantise_spec round;     // what --weights asks for
+    sl_quantise_specs round;    // what the caller asks for
     char *method;               // "awq"; NULL: the checkpoint is not quantised
     int quantises_head;         // 0: lm_head is plain, whatever the rules say
     int has_activations;        // 1: the checkpoint asks for quantised activations

@@ -1,5 +1,6 @@
 // models/quantise.c - see quantise.h.
 #include "models/quantise.h"
+#include "base/hash.h"
 #include "base/number.h"
 #include "base/thread_pool.h"
 
@@ -10,10 +11,11 @@
 
 // ---- the option ----
 
-int sl_quantise_parse(const char *text, sl_quantise_spec *out, sl_error *err) {
+// option: its name in messages. may_be_bf16: "bf16" is a format too.
+static int parse(const char *option, const char *text, int may_be_bf16, sl_quantise_spec *out, sl_error *err) {
     static const char group[] = "int4:group=";
     *out = (sl_quantise_spec){.format = SL_BF16, .group = SL_QUANTISE_GROUP};
-    if (!text) return 0;
+    if (!text || (may_be_bf16 && !strcmp(text, sl_formats[SL_BF16].name))) return 0;
     for (int f = SL_FP8; f <= SL_INT4; f++)
         if (!strcmp(text, sl_formats[f].name)) {
             out->format = (sl_format)f;
@@ -25,8 +27,34 @@ int sl_quantise_parse(const char *text, sl_quantise_spec *out, sl_error *err) {
         out->format = SL_INT4, out->group = (int)n;
         if (!*end && n >= SL_WEIGHT_GROUP && n <= 1 << 20 && n % SL_WEIGHT_GROUP == 0) return 0;
     }
-    return sl_fail(err, SL_ERR_ARG, "{weights} %.40s: expected fp8, int8, int4 or int4:group=N, N a multiple of %d", text,
-                   SL_WEIGHT_GROUP);
+    return sl_fail(err, SL_ERR_ARG, "{%s} %.40s: expected %sfp8, int8, int4 or int4:group=N, N a multiple of %d", option, text,
+                   may_be_bf16 ? "bf16, " : "", SL_WEIGHT_GROUP);
+}
+
+int sl_quantise_parse(const sl_quantise_texts *texts, sl_quantise_specs *out, sl_error *err) {
+    const sl_quantise_texts none = {0}, *t = texts ? texts : &none;
+    *out = (sl_quantise_specs){.has_head = t->head != NULL, .has_embedding = t->embedding != NULL};
+    int rc = parse("weights", t->weights, 0, &out->linear, err);
+    if (!rc) rc = parse("weights_head", t->head, 1, &out->head, err);
+    if (!rc) rc = parse("weights_embedding", t->embedding, 1, &out->embedding, err);
+    if (!rc && !out->has_head && out->linear.format == SL_INT4) out->head.format = SL_INT8;
+    return rc;
+}
+
+int sl_quantise_is_plain(const sl_quantise_specs *s) {
+    return s->linear.format == SL_BF16 && s->head.format == SL_BF16 && s->embedding.format == SL_BF16;
+}
+
+static uint64_t hash_spec(const sl_quantise_spec *s, uint64_t hash) {
+    hash = sl_fnv1a(hash, sl_formats[s->format].name, strlen(sl_formats[s->format].name));
+    return sl_fnv1a(hash, &s->group, sizeof s->group);
+}
+
+uint64_t sl_quantise_hash(const sl_quantise_specs *s, uint64_t hash) {
+    static const char version[] = "2"; // of the rounding: another version gives other numbers
+    if (sl_quantise_is_plain(s)) return hash;
+    hash = hash_spec(&s->linear, sl_fnv1a(hash, version, strlen(version)));
+    return s->has_head || s->has_embedding ? hash_spec(&s->embedding, hash_spec(&s->head, hash)) : hash;
 }
 
 // ---- the numbers of a scale ----
@@ -86,8 +114,8 @@ static float best_scale(sl_format f, float half, const float *x, int n) {
     for (int i = 0; i < n; i++) largest = fabsf(x[i]) > fabsf(largest) ? x[i] : largest;
     if (fabsf(largest) < 0x1p-100f) return 1; // zeros, and numbers whose inverse scale would overflow
     for (size_t k = 0; k < n_fractions; k++) {
-        float scale = f == SL_FP8 ? fabsf(largest) / 448 * fractions[k] : -largest / half * fractions[k];
-        float e = error_of(f, half, scale, x, n);
+        float exact = f == SL_FP8 ? fabsf(largest) / 448 * fractions[k] : -largest / half * fractions[k];
+        float scale = sl_bf16_to_f32(sl_f32_to_bf16(exact)), e = error_of(f, half, scale, x, n);
         if (e < least) least = e, best = scale;
     }
     return best;

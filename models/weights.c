@@ -67,13 +67,18 @@ void sl_model_weights_free(sl_model_weights *w) {
 
 // ---- bind to files, declare without files ----
 
-// A matrix that is rounded when it is made. The embeddings keep their format; int4 gives the head int8, because the head
-// decides between single tokens.
-static void round_matrix(const sl_quantise_spec *round, const sl_model_weights *w, sl_model_tensor *t) {
-    int is_head = (t->flags & SL_TENSOR_HEAD) || ((t->flags & SL_TENSOR_LOOKUP) && w->config->tied);
-    if (t->shape.n_rows == 0 || ((t->flags & SL_TENSOR_LOOKUP) && !is_head)) return;
-    if (is_head && round->format != SL_INT4) return;
-    sl_format format = is_head ? SL_INT8 : round->format;
+// 1: the output head, also as an embedding that is tied to it.
+static int is_head(const sl_config *c, const sl_model_tensor *t) {
+    return (t->flags & SL_TENSOR_HEAD) || ((t->flags & SL_TENSOR_LOOKUP) && c->tied);
+}
+
+// A matrix that is rounded when it is made.
+static void round_matrix(const sl_quantise_specs *specs, const sl_config *c, sl_model_tensor *t) {
+    const sl_quantise_spec *round = is_head(c, t)                 ? &specs->head
+                                    : t->flags & SL_TENSOR_LOOKUP ? &specs->embedding
+                                                                  : &specs->linear;
+    sl_format format = round->format;
+    if (t->shape.n_rows == 0 || format == SL_BF16) return;
     t->recipe = (sl_recipe){.making = SL_MADE_ROUNDED, .plain = *t->weight};
     *t->weight = (sl_weight){.format = format,
                              .n_rows = t->shape.n_rows,
@@ -97,11 +102,14 @@ static int bind_tensor(const sl_model_weights *w, const sl_tensors *tensors, con
     const sl_tensor_shape *s = &t->shape;
     char module[SL_TENSOR_NAME];
     const sl_quant_scheme *scheme = scheme_of(quant, t, module);
+    if (scheme && quant->round.has_head && (t->flags & SL_TENSOR_HEAD))
+        return sl_fail(err, SL_ERR_ARG, "{weights_head} %s: the head of this model is quantised already (%.40s)",
+                       sl_formats[quant->round.head.format].name, quant->method);
     if (scheme) return sl_quant_bind(scheme, tensors, module, s->n_rows, s->n_cols, t->weight, &t->recipe, err);
     int rc = sl_tensors_bind(tensors, s->name, s->n_rows, s->n_cols, t->weight, err);
     const sl_tensor *found = rc ? NULL : sl_tensors_find(tensors, s->name);
     if (found && found->packed.is_kept) t->recipe = (sl_recipe){.making = SL_MADE_BLOCKS, .q = found};
-    if (!rc && quant && quant->round.format != SL_BF16) round_matrix(&quant->round, w, t);
+    if (!rc && quant) round_matrix(&quant->round, w->config, t);
     return rc;
 }
 
@@ -112,6 +120,11 @@ static void set_activations(sl_model_weights *w, sl_activations activations) {
 
 int sl_model_weights_bind(const sl_config *config, const sl_tensors *tensors, const sl_quant *quant, sl_model_weights *out,
                           sl_error *err) {
+    if (quant && quant->round.has_embedding && config->tied)
+        return sl_fail(err, SL_ERR_ARG,
+                       "{weights_embedding} %s: this model's embedding is tied to its head; {weights_head} gives the format of "
+                       "both",
+                       sl_formats[quant->round.embedding.format].name);
     int rc = sl_model_weights_init(config, out, err);
     for (int i = 0; !rc && i < out->n_tensors; i++) {
         sl_model_tensor *t = &out->tensors[i];
@@ -233,8 +246,28 @@ size_t sl_model_weights_placed_bytes(const sl_model_weights *w, const sl_backend
     return total;
 }
 
+// Writes a line about the quantised weights that the backend has made bf16: each kind with its number.
+static void log_unpacked(const sl_model_weights *w, const sl_model_weights *placed, const sl_log *log) {
+    static const char *const kinds[] = {"", " with zero points", " with columns in another order"};
+    int counts[SL_N_FORMATS][3] = {0}, n = 0;
+    char text[400] = "";
+    for (int i = 0; i < w->n_tensors; i++) {
+        const sl_weight *x = w->tensors[i].weight;
+        if (w->tensors[i].same_as || !sl_formats[x->format].has_scale || placed->tensors[i].weight->format != SL_BF16) continue;
+        counts[x->format][x->zero ? 1 : x->order ? 2 : 0]++;
+        n++;
+    }
+    for (int f = 0; f < SL_N_FORMATS; f++)
+        for (int k = 0; k < 3; k++) {
+            size_t at = strlen(text);
+            if (counts[f][k])
+                snprintf(text + at, sizeof text - at, "%s%d %s%s", at ? ", " : "", counts[f][k], sl_formats[f].name, kinds[k]);
+        }
+    if (n) sl_log_line(log, "%d quantised weight%s bf16 on this GPU: %s", n, n == 1 ? " is" : "s are", text);
+}
+
 int sl_model_weights_place(const sl_model_weights *w, const sl_backend *be, const sl_progress *progress,
-                           const sl_cancel *cancel, sl_model_weights *placed, sl_error *err) {
+                           const sl_cancel *cancel, const sl_log *log, sl_model_weights *placed, sl_error *err) {
     int rc = sl_model_weights_init(w->config, placed, err);
     if (rc) return rc;
     for (int i = 0; i < w->n_tensors; i++) *placed->tensors[i].weight = *w->tensors[i].weight;
@@ -251,6 +284,9 @@ int sl_model_weights_place(const sl_model_weights *w, const sl_backend *be, cons
             rc = be->place(be, group, n = joined(placed, i, group), err);
         if (!rc) sl_progress_report(progress, i + n, w->n_tensors);
     }
-    if (rc) sl_model_weights_free(placed);
+    if (rc)
+        sl_model_weights_free(placed);
+    else
+        log_unpacked(w, placed, log);
     return rc;
 }

@@ -7,6 +7,7 @@
 #define SLEIGH_WEIGHTS_H
 
 #include "backend/backend.h"
+#include "base/log.h"
 #include "base/progress.h"
 #include "models/config.h"
 #include "models/quant_config.h"
@@ -70,9 +71,10 @@ sl_activations sl_model_weights_activations(const sl_model_weights *w);
 int sl_model_weights_allocate(sl_model_weights *w, sl_error *err);
 // Follows the recipe of tensor i. plain: the data of a dummy weight that is rounded; NULL: the files have it.
 int sl_model_weights_make(sl_model_weights *w, int i, const void *plain, sl_error *err);
-// Makes *placed, a copy of w whose data lies in the backend's memory. SL_ERR_MEMORY. Progress is in tensors.
+// Makes *placed, a copy of w whose data lies in the backend's memory. SL_ERR_MEMORY. Progress is in tensors. Writes a line when
+// the backend makes bf16 of quantised weights.
 int sl_model_weights_place(const sl_model_weights *w, const sl_backend *backend, const sl_progress *progress,
-                           const sl_cancel *cancel, sl_model_weights *placed, sl_error *err);
+                           const sl_cancel *cancel, const sl_log *log, sl_model_weights *placed, sl_error *err);
 size_t sl_model_weights_placed_bytes(const sl_model_weights *w, const sl_backend *backend); // that the placing allocates
 void sl_model_weights_free(sl_model_weights *w);
 int sl_model_weights_have_data(const sl_model_weights *w);        // 0: weights that are not made yet

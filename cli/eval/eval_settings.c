@@ -26,6 +26,7 @@ static json_t *task_settings(const eval *e) {
 
 // The settings that are left out if their flag is not given. Returns 0, or another value if memory is short.
 static int put_optional(const eval *e, json_t *s, const char *profile) {
+    const cli_model_options *model = &e->o.run->model;
     const cli_attention_options *attention = &e->o.run->attention;
     const cli_sampling_options *sampling = &e->o.run->sampling;
     const char *grader = e->o.eval->grader, *procedure = e->o.eval->procedure;
@@ -33,9 +34,10 @@ static int put_optional(const eval *e, json_t *s, const char *profile) {
     if (e->o.chat->is_on) bad |= json_object_set_new(s, "chat-template", json_string(sl_chat_name(e->prompter.chat.template)));
     if (sampling->temp_given && sampling->temp > 0)
         bad |= json_object_set_new(s, "sampling", json_pack("[i, f, f]", sampling->top_k, sampling->top_p, sampling->min_p));
-    if (e->o.run->model.weights) bad |= json_object_set_new(s, "weights-format", json_string(e->o.run->model.weights));
-    if (strcmp(e->o.run->model.activations, "auto"))
-        bad |= json_object_set_new(s, "activations", json_string(e->o.run->model.activations));
+    if (model->weights) bad |= json_object_set_new(s, "weights-format", json_string(model->weights));
+    if (model->weights_head) bad |= json_object_set_new(s, "weights-head", json_string(model->weights_head));
+    if (model->weights_embedding) bad |= json_object_set_new(s, "weights-embedding", json_string(model->weights_embedding));
+    if (strcmp(model->activations, "auto")) bad |= json_object_set_new(s, "activations", json_string(model->activations));
     if (grader) bad |= json_object_set_new(s, "grader", json_string(grader));
     if (procedure) bad |= json_object_set_new(s, "procedure", json_string(procedure));
     if (attention->attn_layers.n) bad |= json_object_set_new(s, "attn-layer", texts_json(&attention->attn_layers));
@@ -54,8 +56,9 @@ int eval_make_settings(eval *e, sl_error *err) {
     const char *device = e->o.run->device.name, *attn_profile = e->o.run->attention.attn_profile;
     cli_fingerprint print;
     char arithmetic[256], profile[SL_HASH_TEXT];
-    int is_dummy = cli_is_dummy(model),
-        rc = cli_model_name_read(model->path, is_dummy, model->weights, &model->rope, &e->name, err);
+    sl_model_options options = cli_load_options(model, SL_MODEL_NO_TOKENIZER);
+    options.log = (sl_log){0}; // the load of the run writes the lines
+    int is_dummy = cli_is_dummy(model), rc = cli_model_name_read(model->path, &options, &e->name, err);
     if (!rc) rc = cli_fingerprint_read(model->path, is_dummy, &model->rope, &print, err);
     if (!rc) rc = sl_device_arithmetic(device, arithmetic, sizeof arithmetic, err);
     if (!rc && attn_profile) rc = cli_attn_profile_hash(attn_profile, profile, err);

@@ -19,6 +19,7 @@ typedef struct cli_options {
     cli_task_options tasks;
     cli_eval_options eval;
     cli_tune_options tune;
+    cli_quantize_options quantize;
     cli_serve_options serve;
     const char *what; // the subject after `bench`, the file after `plot`
     int quiet, help;

@@ -18,12 +18,13 @@ enum { // the bit of each command in cli_option.commands
     CLI_PLOT = 4096,
     CLI_TUNE = 8192,
     CLI_SERVE = 16384,
+    CLI_QUANTIZE = 32768,
     // groups of commands
     CLI_RUNS = CLI_GENERATE | CLI_CHAT,
     CLI_SAMPLES = CLI_RUNS | CLI_COMPARE,
     CLI_DECODES = CLI_RUNS | CLI_PERPLEXITY | CLI_SERVE, // with one attention plan: --attn and its flags
     CLI_ENGINES = CLI_SAMPLES | CLI_DECODES | CLI_LOGITS | CLI_BENCH | CLI_EVAL | CLI_TUNE,
-    CLI_LOADS = CLI_ENGINES | CLI_TOKENIZE | CLI_DETOKENIZE | CLI_INSPECT
+    CLI_LOADS = CLI_ENGINES | CLI_TOKENIZE | CLI_DETOKENIZE | CLI_INSPECT | CLI_QUANTIZE
 };
 
 typedef struct cli_command {

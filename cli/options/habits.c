@@ -99,6 +99,10 @@ const cli_habit cli_habits[] = {
     {"--revision --code-revision --tokenizer-revision", "REVISION", NULL, HABIT_REFUSED, CLI_LOADS, NULL, NULL, "--model takes the folder of a snapshot"},
     {"--tokenizer --tokenizer-mode", "VALUE", NULL, HABIT_REFUSED, CLI_LOADS, NULL, NULL, "the tokenizer is in the folder of --model"},
     {"--quantization", "METHOD", NULL, HABIT_REFUSED, CLI_LOADS, NULL, NULL, "the folder says how its weights are quantised; --weights rounds the weights of another model"},
+    {"--output-tensor-type", "TYPE", NULL, HABIT_REFUSED, ENGINES, NULL, NULL, "--weights-head gives the format of the output head: bf16, fp8, int8 or int4"},
+    {"--output-tensor-type", "TYPE", NULL, HABIT_REFUSED, CLI_QUANTIZE, NULL, NULL, "--weights-head gives the format of the output head: bf16, fp8, int8 or int4"},
+    {"--token-embedding-type", "TYPE", NULL, HABIT_REFUSED, ENGINES, NULL, NULL, "--weights-embedding gives the format of the embedding: bf16, fp8, int8 or int4"},
+    {"--token-embedding-type", "TYPE", NULL, HABIT_REFUSED, CLI_QUANTIZE, NULL, NULL, "the embedding stays as it is in the source, because compressed-tensors has no rounded embedding"},
     {"-fa --flash-attn", "[on,off,auto]", NULL, HABIT_REFUSED, ENGINES, NULL, NULL, "attention never stores the matrix of scores; --attn chooses the method"},
     {"-co --color", "[on,off,auto]", NULL, HABIT_REFUSED, CHAT, NULL, NULL, "set NO_COLOR=1 to turn colours off"},
     {"-ctk --cache-type-k -ctv --cache-type-v --kv-cache-dtype", "TYPE", NULL, HABIT_REFUSED, ENGINES, NULL, NULL, "the KV cache is bf16; `sleigh methods` lists methods that read fewer bytes of it"},
@@ -181,7 +185,7 @@ static void print_commands(unsigned commands, FILE *out) {
                 {CLI_ENGINES, "all that run a model"},
                 {BUT_BENCH, "all that run a model, but not bench"}},
       names[] = {{CLI_GENERATE, "generate"},     {CLI_CHAT, "chat"}, {CLI_BENCH, "bench"},    {CLI_COMPARE, "compare"},
-                 {CLI_PERPLEXITY, "perplexity"}, {CLI_EVAL, "eval"}, {CLI_INSPECT, "inspect"}};
+                 {CLI_PERPLEXITY, "perplexity"}, {CLI_EVAL, "eval"}, {CLI_INSPECT, "inspect"},   {CLI_QUANTIZE, "quantize"}};
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++)
         if (sets[i].bits == commands) {
             fputs(sets[i].name, out);

@@ -118,7 +118,7 @@ static const char *candidates(const cli_option *opt, char buf[512]) {
     if (opt->field == offsetof(cli_options, run.model.path)) return "kind=model";
     if (opt->field == offsetof(cli_options, run.device.name)) return "words='auto cpu cuda'";
     if (is_word(opt->value, "SPEC")) return "words=$methods";
-    if (is_word(opt->value, "FILE")) return "kind=file";
+    if (is_word(opt->value, "FILE") || is_word(opt->value, "DIR")) return "kind=file";
     const char *list = opt->type == OPT_CHOICE                                        ? opt->value
                        : opt->field == offsetof(cli_options, run.model.chat_template) ? sl_chat_names()
                                                                                       : NULL;

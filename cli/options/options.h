@@ -53,7 +53,7 @@ typedef struct cli_model_options {
     struct sl_source *source; // models/source.h: of --model; NULL without --model
     const char *path;         // --model
     const char *load_format, *chat_template;
-    const char *weights; // NULL: as the files have them
+    const char *weights, *weights_head, *weights_embedding; // NULL: not given
     const char *activations;
     sl_rope_options rope;
     int mlock;
@@ -198,6 +198,10 @@ typedef struct cli_tune_options {
     int check, iterations, episodes, batch_questions, score; // score 0: not given
     double loss, rate;
 } cli_tune_options;
+
+typedef struct cli_quantize_options {
+    size_t shard_size; // bytes
+} cli_quantize_options;
 
 typedef struct cli_serve_options {
     const char *alias, *host, *api_key_file, *tls_cert, *tls_key, *slot_save_path;

@@ -75,12 +75,9 @@ void cli_model_name_of(const sl_model *model, const char *path, cli_model_name *
     count_params(model, out);
 }
 
-int cli_model_name_read(const char *path, int is_dummy, const char *weights, const sl_rope_options *rope, cli_model_name *out,
-                        sl_error *err) {
+int cli_model_name_read(const char *path, const sl_model_options *options, cli_model_name *out, sl_error *err) {
     sl_model *model;
-    const sl_model_options options = {
-        .flags = SL_MODEL_NO_TOKENIZER | (is_dummy ? SL_MODEL_DUMMY : SL_MODEL_PACKED), .rope = *rope, .weights = weights};
-    int rc = sl_model_load(path, &options, &model, err);
+    int rc = sl_model_load(path, options, &model, err);
     if (rc) return rc;
     cli_model_name_of(model, path, out);
     sl_model_free(model);

@@ -21,9 +21,8 @@ enum { CLI_MODEL_TEXT = 768 };
 
 void cli_model_folder_name(const char *path, char *out, size_t size); // the field `name`
 void cli_model_name_of(const sl_model *model, const char *path, cli_model_name *out);
-// The same for a folder whose model is not loaded. weights: as in sl_model_options
-int cli_model_name_read(const char *path, int is_dummy, const char *weights, const sl_rope_options *rope, cli_model_name *out,
-                        sl_error *err);
+// The same for a folder whose model is not loaded, with these options of sl_model_load (SL_MODEL_PACKED or SL_MODEL_DUMMY).
+int cli_model_name_read(const char *path, const sl_model_options *options, cli_model_name *out, sl_error *err);
 const char *cli_model_name_text(const cli_model_name *m, char buf[CLI_MODEL_TEXT]);
 // An object with the fields "model", "model_type", "n_params", "dtype" and "dummy", "rope" if options have changed it, and then
 // the fields of `object`, which is released. NULL: object is NULL, or out of memory.

@@ -66,9 +66,10 @@ static int check_tokenizer(const cli_run_options *o, const sl_model *model, sl_e
 }
 
 // Makes dummy, packed and quantised weights in host memory. A GPU makes dummy weights itself, unless they are rounded.
-static int make_weights(const char *device, int n_threads, int rounds, sl_model *model, sl_error *err) {
+static int make_weights(const char *device, int n_threads, const cli_model_options *o, sl_model *model, sl_error *err) {
     cli_progress bar;
     sl_progress progress = {.fn = cli_progress_update, .ctx = &bar};
+    int rounds = o->weights || o->weights_head || o->weights_embedding;
     if (sl_model_is_dummy(model) && sl_device_is_gpu(device) && !rounds) return 0;
     if (sl_model_is_dummy(model))
         cli_progress_begin(&bar, "dummy weights", "MiB");
@@ -125,19 +126,25 @@ sl_log cli_log(void) {
     return (sl_log){.fn = say_line};
 }
 
+sl_model_options cli_load_options(const cli_model_options *o, unsigned flags) {
+    return (sl_model_options){.flags = flags | (cli_is_dummy(o) ? SL_MODEL_DUMMY : SL_MODEL_PACKED),
+                              .chat_template = o->chat_template,
+                              .weights = o->weights,
+                              .weights_head = o->weights_head,
+                              .weights_embedding = o->weights_embedding,
+                              .activations = o->activations,
+                              .rope = o->rope,
+                              .log = cli_log()};
+}
+
 int cli_load_model(const cli_run_options *o, const char *device, unsigned flags, sl_model **out, sl_error *err) {
     int is_dummy = cli_is_dummy(&o->model);
-    const sl_model_options options = {.flags = flags | (is_dummy ? SL_MODEL_DUMMY : SL_MODEL_PACKED),
-                                      .chat_template = o->model.chat_template,
-                                      .weights = o->model.weights,
-                                      .activations = o->model.activations,
-                                      .rope = o->model.rope,
-                                      .log = cli_log()};
+    const sl_model_options options = cli_load_options(&o->model, flags);
     int rc = sl_model_load(o->model.path, &options, out, err);
     if (rc) return rc;
     if (is_dummy && !(flags & SL_MODEL_NO_TOKENIZER)) rc = check_tokenizer(o, *out, err);
     if (!rc) rc = cli_watch(sl_model_tensors(*out), err);
-    if (!rc) rc = make_weights(device, o->device.threads, o->model.weights != NULL, *out, err);
+    if (!rc) rc = make_weights(device, o->device.threads, &o->model, *out, err);
     if (!rc && o->model.mlock) rc = lock_weights(device, *out, err);
     if (!rc) return 0;
     sl_model_free(*out);

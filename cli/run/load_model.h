@@ -15,6 +15,8 @@ int cli_warn_trained(const sl_config *config, int n_ctx);
 // it before slow work.
 int cli_read_config(const cli_run_options *o, sl_config *out, sl_error *err);
 sl_log cli_log(void); // prints the library's lines on stderr
+// The options of the library that the flags of --model give. flags: as in sl_model_load
+sl_model_options cli_load_options(const cli_model_options *o, unsigned flags);
 // Loads --model, or makes dummy weights (--load-format). flags: as in sl_model_load. SL_ERR_ARG: the flags need texts, but
 // a dummy model has no tokenizer.
 int cli_load_model(const cli_run_options *o, const char *device, unsigned flags, sl_model **out, sl_error *err);

@@ -12,11 +12,11 @@
 #include <string.h>
 
 // In the order of the bits in options.h: generate, chat, tokenize, detokenize, logits, inspect, methods, version, bench,
-// compare, perplexity, eval, plot, tune, serve.
-static const char letters[] = "gctdlimvbopePus";
-static const unsigned bits[] = {CLI_GENERATE,   CLI_CHAT,    CLI_TOKENIZE, CLI_DETOKENIZE, CLI_LOGITS,
-                                CLI_INSPECT,    CLI_METHODS, CLI_VERSION,  CLI_BENCH,      CLI_COMPARE,
-                                CLI_PERPLEXITY, CLI_EVAL,    CLI_PLOT,     CLI_TUNE,       CLI_SERVE};
+// compare, perplexity, eval, plot, tune, serve, quantize.
+static const char letters[] = "gctdlimvbopePusq";
+static const unsigned bits[] = {CLI_GENERATE, CLI_CHAT,    CLI_TOKENIZE, CLI_DETOKENIZE, CLI_LOGITS,     CLI_INSPECT,
+                                CLI_METHODS,  CLI_VERSION, CLI_BENCH,    CLI_COMPARE,    CLI_PERPLEXITY, CLI_EVAL,
+                                CLI_PLOT,     CLI_TUNE,    CLI_SERVE,    CLI_QUANTIZE};
 
 typedef enum { INT, U32, SEED, CTX, REAL, SIZE, INTS, INTS_ALL, PAIRS, WORD, SWITCH, TEXT, LIST, FLAG } kind;
 
@@ -48,7 +48,7 @@ static const row rows[] = {
     N("--history", "p", INTS_ALL, perplexity.histories, NULL, 1, BIG),
     N("--segment", "p", INT, perplexity.segment, NULL, 1, BIG),
     N("-ub --ubatch-size", "gclbopeus", INT, run.device.ubatch, NULL, 1, 65536),
-    N("-t --threads", "gclbopeus", INT, run.device.threads, "0", 0, 1024),
+    N("-t --threads", "gclbopeusq", INT, run.device.threads, "0", 0, 1024),
     W("--kv-cache", "gcbps", run.device.kv_cache, "gpu", "gpu,host,auto"),
     N("--kv-gpu-memory", "gcibps", SIZE, run.device.kv_gpu_memory, NULL, 1, 1e18),
     N("--host-memory", "gcibps", SIZE, run.device.host_memory, NULL, 1, 1e18),
@@ -69,7 +69,7 @@ static const row rows[] = {
     T("-e --escape", "gctoeu", SWITCH, input.escape, "0"), T("--display-prompt", "g", SWITCH, output.display_prompt, "0"),
     W("-o --output", "gt", output.format, "text", "text,json"),
     N("--logprobs", "g", INT, output.logprobs, NULL, 0, 20),
-    W("-o --output", "imbopeu", output.format, "md", "md,csv,json,jsonl"),
+    W("-o --output", "imbopeuq", output.format, "md", "md,csv,json,jsonl"),
     N("-s --seed", "gcbopeu", SEED, run.sampling.seed, "0", 0, 4294967295.0),
     N("--temp --temperature", "gcs", REAL, run.sampling.temp, "0.8", 0, 1e6),
     N("--temp --temperature", "o", REAL, run.sampling.temp, "0", 0, 1e6),
@@ -115,7 +115,11 @@ static const row rows[] = {
     N("--episodes", "u", INT, tune.episodes, "10", 1, 1000),
     N("--batch-questions", "u", INT, tune.batch_questions, "16", 1, 100000),
     N("--rate", "u", REAL, tune.rate, "0.02", 0, 1e3),
-    T("--attention", "o", SWITCH, compare.attention, "0"), T("--weights", "gclibopeus", TEXT, run.model.weights, NULL), T("-m --model", "gctdlibopeus", TEXT, run.model.path, NULL),
+    T("--attention", "o", SWITCH, compare.attention, "0"), T("--weights", "gclibopeus", TEXT, run.model.weights, NULL), T("--weights", "q", TEXT, run.model.weights, NULL),
+    T("--weights-head", "gclibopeus", TEXT, run.model.weights_head, NULL), T("--weights-head", "q", TEXT, run.model.weights_head, NULL),
+    T("--weights-embedding", "gclibopeus", TEXT, run.model.weights_embedding, NULL), T("--out", "q", TEXT, output.path, NULL),
+    N("--max-shard-size", "q", SIZE, quantize.shard_size, "5G", 1, 1e18),
+    T("-m --model", "gctdlibopeusq", TEXT, run.model.path, NULL),
     T("--device", "gclibopeus", TEXT, run.device.name, "auto"), T("--mlock", "gclbopeus", FLAG, run.model.mlock, NULL),
     T("-p --prompt", "gtdo", TEXT, input.prompt, NULL), T("-f --file", "gtdop", TEXT, input.file, NULL),
     T("--chat", "goeu", FLAG, chat.is_on, NULL), T("--chat-template", "gcoeus", TEXT, run.model.chat_template, NULL),
@@ -144,7 +148,7 @@ static const row rows[] = {
     T("--task", "eu", TEXT, tasks.tasks, "niah-single,niah-multikey,qa-2hop"), T("--grader", "e", TEXT, eval.grader, NULL),
     T("--procedure", "e", TEXT, eval.procedure, NULL), T("--out", "eu", TEXT, output.path, NULL), T("--dump", "e", TEXT, eval.dump, NULL),
     T("--parts", "u", TEXT, tune.parts, "prefill,budgets"), T("--attn", "u", TEXT, run.attention.attn, NULL),
-    T("-q --quiet", "gctdlimvbopePus", FLAG, quiet, NULL), T("-h --help", "gctdlimvbopePus", FLAG, help, NULL),
+    T("-q --quiet", "gctdlimvbopePusq", FLAG, quiet, NULL), T("-h --help", "gctdlimvbopePusq", FLAG, help, NULL),
     N("-np --parallel", "s", INT, serve.parallel, "8", 1, 1024),
     N("--kv-tokens", "s", INT, run.device.kv_tokens, NULL, 1, BIG),
     T("-a --alias --served-model-name", "s", TEXT, serve.alias, NULL),

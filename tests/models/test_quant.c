@@ -420,7 +420,8 @@ static void names(void) {
     CHECK(!sl_quant_find(&q, "lm_head", 1));
     sl_quant_free(&q);
     write_config(AWQ(""));
-    CHECK_ERR(sl_quant_load(&SL_FOLDER(test_tmp()), "int8", &q, &err), err, SL_ERR_ARG, "are quantised already (awq)");
+    CHECK_ERR(sl_quant_load(&SL_FOLDER(test_tmp()), &(sl_quantise_texts){.weights = "int8"}, &q, &err), err, SL_ERR_ARG,
+              "are quantised already (awq)");
 }
 
 // Layers that the package compressed-tensors quantised (scripts/goldens/make_fp4.py), and its numbers in fp32.

@@ -1,6 +1,7 @@
 // tests/models/test_weights.c - the list of architectures, and the one list of tensors of a model: what is declared, placed on
 // a backend and counted.
 #include "models/arch.h"
+#include "tests/support/tensor_file.h"
 #include "tests/test.h"
 
 #include <string.h>
@@ -86,7 +87,7 @@ static void place_on_a_backend(const char *dir) {
     load(dir, &c, &tensors, &w);
     check_bytes(&w, tensors);
     used = n_calls = n_weights = 0, fail_at = -1;
-    CHECK_OK(sl_model_weights_place(&w, &placing, &progress, NULL, &placed, &err), err);
+    CHECK_OK(sl_model_weights_place(&w, &placing, &progress, NULL, NULL, &placed, &err), err);
     CHECK_INT(last, -1); // the last report is n of n
     CHECK_INT(n_weights, sl_tensors_count(tensors));
     for (int i = 0; i < placed.n_tensors; i++) {
@@ -102,7 +103,7 @@ static void place_on_a_backend(const char *dir) {
     const int all_calls = n_calls;
     for (fail_at = 0; fail_at < all_calls; fail_at += 7) { // nothing leaks, which sanitizers see
         used = n_calls = 0;
-        CHECK_ERR(sl_model_weights_place(&w, &placing, NULL, NULL, &placed, &err), err, SL_ERR_MEMORY, "no memory");
+        CHECK_ERR(sl_model_weights_place(&w, &placing, NULL, NULL, NULL, &placed, &err), err, SL_ERR_MEMORY, "no memory");
     }
     sl_model_weights_free(&w);
     sl_tensors_close(tensors);
@@ -133,11 +134,46 @@ static void without_place(void) {
         w.tensors[i].weight->data = data;
     }
     check_bytes(&w, tensors);
-    CHECK_OK(sl_model_weights_place(&w, &(sl_backend){.name = "in place"}, NULL, NULL, &placed, &err), err);
+    CHECK_OK(sl_model_weights_place(&w, &(sl_backend){.name = "in place"}, NULL, NULL, NULL, &placed, &err), err);
     for (int i = 0; i < w.n_tensors; i++) CHECK(placed.tensors[i].weight->data == w.tensors[i].weight->data);
     CHECK(w.rope.scale == 1.25f && placed.rope.scale == 1.25f && placed.rope.head_dim == c.head_dim);
     CHECK(!memcmp(placed.rope.inv_freq, w.rope.inv_freq, c.head_dim / 2 * sizeof(float)));
     sl_model_weights_free(&placed);
+    sl_model_weights_free(&w);
+    sl_tensors_close(tensors);
+}
+
+// Makes every weight bf16 that is no int8.
+static int place_int8(const sl_backend *be, sl_weight *const *weights, int n, sl_error *e) {
+    (void)be, (void)e;
+    for (int i = 0; i < n; i++)
+        if (weights[i]->format != SL_INT8) *weights[i] = (sl_weight){.data = block, .format = SL_BF16};
+    return 0;
+}
+
+// One line tells which quantised weights a backend has made bf16.
+static void unpacked(void) {
+    static const int8_t zero[1];
+    static const int32_t order[1];
+    const sl_backend backend = {.name = "int8", .place = place_int8};
+    sl_config c;
+    sl_tensors *tensors;
+    sl_model_weights w, placed;
+    test_lines lines = {.n = 0};
+    const sl_log log = {test_note_line, &lines};
+    load("models/tiny", &c, &tensors, &w);
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(sl_model_weights_place(&w, &backend, NULL, NULL, &log, &placed, &err), err);
+        sl_model_weights_free(&placed);
+        sl_weight *q = w.tensors[1].weight, *k = w.tensors[2].weight, *v = w.tensors[3].weight;
+        CHECK_INT(lines.n, i);
+        q->format = SL_INT4, k->format = SL_INT8;
+        if (i == 1) q->zero = zero, k->format = v->format = SL_FP8, v->order = order;
+    }
+    CHECK_STR(lines.text,
+              "1 quantised weight is bf16 on this GPU: 1 int4\n"
+              "3 quantised weights are bf16 on this GPU: 1 fp8, 1 fp8 with columns in another order, 1 int4 with zero "
+              "points\n");
     sl_model_weights_free(&w);
     sl_tensors_close(tensors);
 }
@@ -157,7 +193,7 @@ static void joined_at_the_end(void) {
     arch.declare = declare_pair, c.arch = &arch;
     CHECK_OK(sl_model_weights_init(&c, &w, &err), err);
     n_calls = n_weights = 0, fail_at = -1;
-    CHECK_OK(sl_model_weights_place(&w, &placing, NULL, NULL, &placed, &err), err);
+    CHECK_OK(sl_model_weights_place(&w, &placing, NULL, NULL, NULL, &placed, &err), err);
     CHECK(n_calls == 1 && n_weights == 2);
     sl_model_weights_free(&placed), sl_model_weights_free(&w);
 }
@@ -174,9 +210,13 @@ static void list_of_architectures(void) {
 }
 
 static const test_case cases[] = {
-    {"architectures", 0, list_of_architectures}, {"placing", 0, placing_untied},
-    {"placing-tied", 0, placing_tied},           {"without-place", 0, without_place},
-    {"joined-at-the-end", 0, joined_at_the_end}, {0},
+    {"architectures", 0, list_of_architectures},
+    {"placing", 0, placing_untied},
+    {"placing-tied", 0, placing_tied},
+    {"without-place", 0, without_place},
+    {"joined-at-the-end", 0, joined_at_the_end},
+    {"unpacked", 0, unpacked},
+    {0},
 };
 extern const test_suite suite_weights;
 const test_suite suite_weights = {"weights", cases};
