@@ -7,6 +7,7 @@
 #include "cli/output/print_json.h"
 #include "cli/output/rows.h"
 #include "cli/run/load_model.h"
+#include "cli/run/pick_device.h"
 #include "kv/kv.h"
 #include "models/bucket_file.h"
 #include "models/dequant.h"
@@ -50,8 +51,7 @@ static int costs_of(const sl_model *model, const cli_run_options *o, costs *out,
     k.weights = (double)sl_model_weights_bytes(sl_model_weight_list(model));
     k.decode_weights = (double)sl_model_decode_bytes(model);
     sl_kv_formats formats;
-    int rc =
-        sl_kv_formats_parse(o->device.kv_cache_dtype, o->device.cache_type_k, o->device.cache_type_v, &formats, err);
+    int rc = cli_kv_formats(&o->device, &formats, err);
     if (rc) return rc;
     k.kv_token = (double)sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim, formats);
     k.kv_ctx = k.kv_token * k.n_ctx;

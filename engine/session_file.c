@@ -400,8 +400,9 @@ static int check_file(reader *r, sl_error *err) {
     for (int part = K; !rc && part <= V; part++) {
         const sl_tensor *t = sl_tensors_find(r->tensors, part_name(part));
         if (t && strcmp(t->dtype_name, part_dtype(r->engine, part)))
-            rc = sl_fail(err, SL_ERR_ARG, "%s: tensor %s is %s, expected %s; pass the {kv_cache_dtype} of the run that wrote it",
-                         r->path, part_name(part), t->dtype_name, part_dtype(r->engine, part));
+            rc =
+                sl_fail(err, SL_ERR_ARG, "%s: tensor %s is %s, expected %s; pass the {kv_cache_dtype} of the run that wrote it",
+                        r->path, part_name(part), t->dtype_name, part_dtype(r->engine, part));
     }
     const sl_tensor *ids = sl_tensors_find(r->tensors, "ids");
     if (rc) return rc;

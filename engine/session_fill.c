@@ -55,7 +55,8 @@ int sl_session_fill(sl_session *s, int n, sl_error *err) {
     size_t size = SL_DUMMY_QUANTILES * sizeof(bf16);
     bf16 *values = malloc(size), *quantiles = be->alloc(be, size);
     bf16 *numbers = malloc((size_t)pool->n_kv_heads * SL_PAGE * pool->head_dim * sizeof *numbers);
-    rc = values && quantiles && numbers ? sl_session_sync_state(s, err) : sl_fail(err, SL_ERR_MEMORY, "random rows: out of memory");
+    rc = values && quantiles && numbers ? sl_session_sync_state(s, err)
+                                        : sl_fail(err, SL_ERR_MEMORY, "random rows: out of memory");
     if (!rc) rc = sl_kv_reserve(&e->device.pool, &s->kv, n, err);
     if (!rc) {
         sl_dummy_quantiles(1, values);

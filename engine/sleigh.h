@@ -228,8 +228,8 @@ SL_API int sl_session_fork(const sl_session *s, int n_tokens, uint32_t sequence,
 // cannot be written. docs/session-file.md has the format.
 SL_API int sl_session_save(const sl_session *s, const char *path, const sl_progress *progress, sl_error *err);
 // A new session from a file of sl_session_save. It continues with the bits of the saved session, if model, device, seed and
-// methods are the same. SL_ERR_ARG: the file is of another model; SL_ERR_FORMAT: the file is damaged; SL_ERR_CONTEXT: it has
-// more tokens than n_ctx.
+// methods are the same. SL_ERR_ARG: the file is of another model or another type of cache; SL_ERR_FORMAT: the file is
+// damaged; SL_ERR_CONTEXT: it has more tokens than n_ctx.
 SL_API int sl_session_load(sl_engine *engine, const char *path, sl_session **out, const sl_progress *progress, sl_error *err);
 // [n_vocab], after the last token; valid until the next call with the session. NULL with SL_ERR_ARG in *err: the session has no
 // logits, because it is empty or was truncated.

@@ -24,15 +24,15 @@ typedef struct sl_kv_pool {
     sl_kv_formats formats;
     uint32_t seed; // of the random numbers that page extras use; set it before the first sl_kv_keep
     const struct sl_buckets
-        *buckets; // the model's, for page extras that read them (attention/extras/buckets.h); NULL: none yet
-    bf16 *k, *v;  // [n_layers][n_pages][n_kv_heads] blocks; with `offload`: n_frames in place of n_pages
-    struct sl_kv_offload *offload;                // the rows are in host memory (kv_offload.h); NULL: they are in k and v
-    int32_t *refs;                                // [n_pages] holders of the page, sequences and prefix trees; 0: free
-    int32_t *free;                                // [n_free] ids of free pages, a stack
-    int n_free;                                   // pages
-    uint64_t *versions;                           // [n_pages] grows before rows of the page change; never 0. See kv_extras.c
-    size_t n_bytes;                               // of k and v together
-    struct sl_kv_extras *extras;                  // of kv_extras.c; NULL: none yet
+        *buckets;                  // the model's, for page extras that read them (attention/extras/buckets.h); NULL: none yet
+    bf16 *k, *v;                   // [n_layers][n_pages][n_kv_heads] blocks; with `offload`: n_frames in place of n_pages
+    struct sl_kv_offload *offload; // the rows are in host memory (kv_offload.h); NULL: they are in k and v
+    int32_t *refs;                 // [n_pages] holders of the page, sequences and prefix trees; 0: free
+    int32_t *free;                 // [n_free] ids of free pages, a stack
+    int n_free;                    // pages
+    uint64_t *versions;            // [n_pages] grows before rows of the page change; never 0. See kv_extras.c
+    size_t n_bytes;                // of k and v together
+    struct sl_kv_extras *extras;   // of kv_extras.c; NULL: none yet
     void (*free_extras)(struct sl_kv_pool *pool); // kv_extras.c sets this pointer, because kv.c must not call kv_extras.c
 } sl_kv_pool;
 
@@ -44,7 +44,7 @@ typedef struct sl_kv_seq {
 
 // One layer of one sequence, for reading. Row j of KV head h is row j % 256 of block number pages[j / 256] * n_kv_heads + h.
 typedef struct sl_kv_view {
-    const bf16 *k, *v;    // this layer: [n_pages][n_kv_heads] blocks
+    const bf16 *k, *v; // this layer: [n_pages][n_kv_heads] blocks
     sl_kv_formats formats;
     const int32_t *pages; // page ids of the sequence
     int n_kv;             // visible rows; the row of the current token is the last one
@@ -62,7 +62,8 @@ int sl_kv_pool_init(sl_kv_pool *pool, const sl_backend *backend, int n_layers, i
                     sl_error *err); // bf16
 int sl_kv_pool_init_formats(sl_kv_pool *pool, const sl_backend *backend, int n_layers, int n_kv_heads, int head_dim,
                             int n_pages, sl_kv_formats formats, sl_error *err);
-// A pool of bf16 whose rows lie in host memory (kv_offload.h), with n_frames pages in the backend's memory, at least SL_KV_SPARE_FRAMES
+// A pool of bf16 whose rows lie in host memory (kv_offload.h), with n_frames pages in the backend's memory, at least
+// SL_KV_SPARE_FRAMES
 // + 1, n_staged pages of one layer, and a cache of at most n_hot rows of each layer and KV head.
 int sl_kv_pool_init_offloaded(sl_kv_pool *pool, const sl_backend *backend, int n_layers, int n_kv_heads, int head_dim,
                               int n_pages, int n_frames, int n_staged, int n_hot, sl_error *err);

@@ -4,8 +4,8 @@
 //   SL_BF16           [256][head_dim] bf16
 //   SL_FP8, SL_INT8   [256][head_dim] bytes, then [256] fp32 scales, one for each row
 //
-// A block is contiguous, and its size is a multiple of 256 bytes. head_dim is a multiple of 16, so every row begins at a multiple
-// of 16 bytes, and the scales do too: a kernel reads both with aligned loads of 16 bytes.
+// A block is contiguous, and its size is a multiple of 256 bytes. head_dim is a multiple of 16, so every row begins at a
+// multiple of 16 bytes, and the scales do too: a kernel reads both with aligned loads of 16 bytes.
 //
 // A stored number q of a row with a scale stands for q * scale, rounded once to fp32. This is the specification: every path
 // that reads the row (prefill, decode, draws, page extras) computes with these fp32 numbers, so all of them see equal bits. A

@@ -1,9 +1,9 @@
 // attention/cpu/cpu_kernels.h - the loops over keys and values on the CPU: one table of functions per instruction set.
 //
 // Every function works on rows of one page and reads no page table. Rows of K and V come in the formats of the KV cache
-// (kv/kv_rows.h), and every function computes with the fp32 numbers that they stand for. All functions accumulate in fp32 in a fixed order: the
-// result of a row does not depend on other rows, the batch, the split or the number of threads. head_dim is a multiple of 16.
-// `group` query heads share the rows.
+// (kv/kv_rows.h), and every function computes with the fp32 numbers that they stand for. All functions accumulate in fp32 in a
+// fixed order: the result of a row does not depend on other rows, the batch, the split or the number of threads. head_dim is a
+// multiple of 16. `group` query heads share the rows.
 #ifndef SLEIGH_ATTENTION_KERNELS_H
 #define SLEIGH_ATTENTION_KERNELS_H
 

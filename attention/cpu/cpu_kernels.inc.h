@@ -120,14 +120,14 @@ SIMD_INLINE void score_format(sl_format f, const float *q, int group, sl_kv_run 
     }
 }
 
-static void score(const float *q, int group, sl_kv_run k, int n_rows, int head_dim, float scale, float *out, int stride) {
+static void score(const float *q, int group, sl_kv_run k, int n_rows, int head_dim, float scale, float *out, int stride){
 #define CALL(f) score_format(f, q, group, k, n_rows, head_dim, scale, out, stride)
     BY_FORMAT(k.format, CALL)
 #undef CALL
 }
 
-SIMD_INLINE void score_rows_format(sl_format f, const float *q, const sl_kv_row *k, int n, int head_dim, float scale,
-                                   float *out) {
+SIMD_INLINE
+    void score_rows_format(sl_format f, const float *q, const sl_kv_row *k, int n, int head_dim, float scale, float *out) {
     enum { AHEAD = 4 }; // rows to prefetch: the rows lie far apart
     for (int i = 0; i < n; i++) {
         vf sum = v_set(0);
@@ -138,7 +138,7 @@ SIMD_INLINE void score_rows_format(sl_format f, const float *q, const sl_kv_row 
     }
 }
 
-static void score_rows(const float *q, sl_format format, const sl_kv_row *k, int n, int head_dim, float scale, float *out) {
+static void score_rows(const float *q, sl_format format, const sl_kv_row *k, int n, int head_dim, float scale, float *out){
 #define CALL(f) score_rows_format(f, q, k, n, head_dim, scale, out)
     BY_FORMAT(format, CALL)
 #undef CALL
@@ -575,7 +575,7 @@ SIMD_INLINE void online_softmax_format(sl_format f, const float *s, int stride, 
 }
 
 static void online_softmax(const float *s, int stride, int group, sl_kv_run v, int n_rows, int head_dim, float *m, float *l,
-                           float *o) {
+                           float *o){
 #define CALL(f) online_softmax_format(f, s, stride, group, v, n_rows, head_dim, m, l, o)
     BY_FORMAT(v.format, CALL)
 #undef CALL

@@ -17,8 +17,7 @@ void sl_rotate_back(const float *inv_freq, int head_dim, int position, const flo
     }
 }
 
-void sl_bucket_assign(const sl_buckets *b, int roped, int layer, int h, sl_kv_run k, int n_rows, int first,
-                      uint16_t *bucket) {
+void sl_bucket_assign(const sl_buckets *b, int roped, int layer, int h, sl_kv_run k, int n_rows, int first, uint16_t *bucket) {
     const sl_attn_kernels *kernels = sl_attn_kernels_best();
     int dim = b->head_dim;
     const bf16 *centroids = (roped ? b->roped : b->centroids) + ((size_t)layer * b->n_kv_heads + h) * b->n_buckets * dim;

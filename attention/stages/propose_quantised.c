@@ -145,8 +145,7 @@ static void score(const sl_group *g, int page, float *out) {
 
 static uint64_t bytes(const sl_group *g) {
     int n_built = sl_kv_n_built(g->kv);
-    return n_built * (uint64_t)size(bits_of(g->args->spec), g->head_dim) +
-           sl_newest_bytes(g);
+    return n_built * (uint64_t)size(bits_of(g->args->spec), g->head_dim) + sl_newest_bytes(g);
 }
 
 float sl_quantised_bound(const sl_head *x, int page) {

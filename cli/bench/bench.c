@@ -610,10 +610,11 @@ static json_t *source_json(const cli_bench *b, const cli_bench_row *r) {
 static json_t *test_json(const cli_bench *b, const cli_bench_row *r) {
     char name[64] = "";
     name_test(r, name);
-    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:s, s:b, s:b, s:s, s:s, s:s, s:s, s:i, s:I}", "test", name, "n_prompt", r->test.n_prompt,
-                     "n_gen", r->test.n_gen, "depth", r->depth, "batch", r->batch, "attn", r->attn, "ragged",
+    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:s, s:b, s:b, s:s, s:s, s:s, s:s, s:i, s:I}", "test", name, "n_prompt",
+                     r->test.n_prompt, "n_gen", r->test.n_gen, "depth", r->depth, "batch", r->batch, "attn", r->attn, "ragged",
                      b->o->bench->ragged, "copy", b->o->bench->copy, "fill", b->o->bench->fill, "kv_cache",
-                     b->o->run->device.kv_cache, "k_format", sl_formats[b->formats.k].name, "v_format", sl_formats[b->formats.v].name, "repetitions", b->plan->repetitions, "seed",
+                     b->o->run->device.kv_cache, "k_format", sl_formats[b->formats.k].name, "v_format",
+                     sl_formats[b->formats.v].name, "repetitions", b->plan->repetitions, "seed",
                      (json_int_t)b->o->run->sampling.seed);
 }
 

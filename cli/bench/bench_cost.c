@@ -26,7 +26,8 @@ static void add_fill(const sl_model *model, const cli_bench_options *o, int j, i
 }
 
 // Adds one pass of a test of n sequences at their depths.
-static void add_pass(const sl_model *model, sl_kv_formats formats, const cli_bench_test *t, int n, const int *depths, cli_bench_cost *out) {
+static void add_pass(const sl_model *model, sl_kv_formats formats, const cli_bench_test *t, int n, const int *depths,
+                     cli_bench_cost *out) {
     double rows = 0;
     for (int j = 0; j < n; j++) {
         rows += depths[j] || t->n_prompt ? depths[j] + t->n_prompt : 1; // a step needs a token before it
@@ -38,8 +39,8 @@ static void add_pass(const sl_model *model, sl_kv_formats formats, const cli_ben
     for (int i = 0; t->n_gen && i <= t->n_gen; i++) out->steps += cli_bench_step_bytes(model, formats, rows + (double)n * i);
 }
 
-void cli_bench_cost_of(const sl_model *model, sl_kv_formats formats, const cli_bench_options *o, const cli_bench_plan *plan, int n_methods,
-                       int n_extra, int *held, cli_bench_cost *out) {
+void cli_bench_cost_of(const sl_model *model, sl_kv_formats formats, const cli_bench_options *o, const cli_bench_plan *plan,
+                       int n_methods, int n_extra, int *held, cli_bench_cost *out) {
     cli_ints depths = plan->depths;
     *out = (cli_bench_cost){0};
     cli_sort_ints(&depths);

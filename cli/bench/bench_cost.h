@@ -16,9 +16,10 @@ typedef struct cli_bench_cost {
     double fill;           // the part of `prefill` that fills the caches of sequences after the first: --copy avoids it
 } cli_bench_cost;
 
-// formats: of the KV cache. n_extra: passes of each test without a prefill, besides its repetitions (steps without parts). held: [largest batch], zeros.
-void cli_bench_cost_of(const sl_model *model, sl_kv_formats formats, const cli_bench_options *o, const cli_bench_plan *plan, int n_methods,
-                       int n_extra, int *held, cli_bench_cost *out);
+// formats: of the KV cache. n_extra: passes of each test without a prefill, besides its repetitions (steps without parts).
+// held: [largest batch], zeros.
+void cli_bench_cost_of(const sl_model *model, sl_kv_formats formats, const cli_bench_options *o, const cli_bench_plan *plan,
+                       int n_methods, int n_extra, int *held, cli_bench_cost *out);
 
 // The line about a run of so many milliseconds; "": the run is short. copy_ms: the time that --copy saves.
 void cli_bench_announce(double prefill_ms, double steps_ms, double copy_ms, int on_gpu, char *buf, size_t size);

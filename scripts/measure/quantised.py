@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Measures what rounded weights (--weights) change, and their speed on a CPU. Writes results/quantised/*.jsonl. Needs numpy.
+"""Measures what rounded weights (--weights) and a rounded KV cache (--kv-cache-dtype) change, and the speed of such weights on a CPU. Writes
+results/quantised/*.jsonl. Needs numpy.
 
     python3 scripts/measure/quantised.py texts  [--model prose] [--file tests/prose/excerpt.txt] [--tokens 1024]
     python3 scripts/measure/quantised.py needles [--length 4k] [--samples 8]
+    python3 scripts/measure/quantised.py kv-texts, kv-needles  [the flags of texts and needles]
     python3 scripts/measure/quantised.py speed  [--model models/llama-3.2-1b] [--steps 16]
 
 texts: the logits of every token of a text, compared with those of the weights in the file: the mean KL divergence in nats, the share of
-equal most likely tokens, and the perplexity. needles: questions about texts of the embedded model. speed: decode steps of a model with
-random weights, in turns."""
+equal most likely tokens, and the perplexity. needles: questions about texts of the embedded model. kv-texts and kv-needles: the same for the
+KV cache, and kv-needles also with two sampled methods. speed: decode steps of a model with random weights, in turns."""
 import argparse
 import json
 import os
@@ -18,6 +20,8 @@ import tempfile
 import numpy as np
 
 FORMATS = ["fp8", "int8", "int4:group=32", "int4"]
+KV_FORMATS = ["fp8", "int8"]
+KV_METHODS = "dense,santa-prop:S=128,santa-is:S=128"
 
 
 def run(args, command):
@@ -36,33 +40,37 @@ def weights(fmt):
     return ["--weights", fmt] if fmt else []
 
 
-def logits(args, folder, fmt, ids):
+def cache(fmt):
+    return ["--kv-cache-dtype", fmt] if fmt else []
+
+
+def logits(args, folder, flags, ids):
     path = os.path.join(folder, "logits.npy")
-    run(args, ["logits", "-m", args.model, "--ids", ids, "-o", path, "-t", str(args.threads)] + weights(fmt))
+    run(args, ["logits", "-m", args.model, "--ids", ids, "-o", path, "-t", str(args.threads)] + flags)
     return log_softmax(np.load(path).astype(np.float64))
 
 
-def texts(args):
+def texts(args, key, formats, flags):
     with tempfile.TemporaryDirectory() as folder:
         ids = os.path.join(folder, "ids")
         tokens = run(args, ["tokenize", "-m", args.model, "-f", args.file, "--bos"]).strip().split(",")[:args.tokens]
         with open(ids, "w") as f:
             f.write(" ".join(tokens))
         targets = np.array([int(x) for x in tokens[1:]])
-        plain = logits(args, folder, None, ids)
-        for fmt in [None] + FORMATS:
-            q = logits(args, folder, fmt, ids) if fmt else plain
+        plain = logits(args, folder, [], ids)
+        for fmt in [None] + formats:
+            q = logits(args, folder, flags(fmt), ids) if fmt else plain
             kl = (np.exp(plain) * (plain - q)).sum(axis=1)
             nll = -q[np.arange(len(targets)), targets]
-            yield dict(model=os.path.basename(args.model), file=args.file, tokens=len(tokens), weights=fmt, kl=float(kl.mean()),
+            yield dict(model=os.path.basename(args.model), file=args.file, tokens=len(tokens), kl=float(kl.mean()), **{key: fmt},
                        same_top=float((plain.argmax(axis=1) == q.argmax(axis=1)).mean()), perplexity=float(np.exp(nll.mean())))
 
 
-def needles(args):
-    for fmt in [None] + FORMATS:
-        out = run(args, ["eval", "-m", args.model, "--length", args.length, "--samples", str(args.samples), "--attn", "dense",
-                         "-t", str(args.threads), "-o", "json"] + weights(fmt))
-        yield dict(weights=fmt, length=args.length, samples=args.samples, report=json.loads(out))
+def needles(args, key, formats, flags, attn):
+    for fmt in [None] + formats:
+        out = run(args, ["eval", "-m", args.model, "--length", args.length, "--samples", str(args.samples), "--attn", attn,
+                         "-t", str(args.threads), "-o", "json"] + flags(fmt))
+        yield {key: fmt, "length": args.length, "samples": args.samples, "report": json.loads(out)}
 
 
 def speed(args):
@@ -75,7 +83,7 @@ def speed(args):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("part", choices=["texts", "needles", "speed"])
+    p.add_argument("part", choices=["texts", "needles", "kv-texts", "kv-needles", "speed"])
     p.add_argument("--sleigh", default="build/sleigh")
     p.add_argument("--model")
     p.add_argument("--file", default="tests/prose/excerpt.txt")
@@ -86,10 +94,15 @@ def main():
     p.add_argument("--repeats", type=int, default=3)
     p.add_argument("--threads", type=int, default=2)
     args = p.parse_args()
-    args.model = args.model or {"texts": "prose", "needles": "tiny", "speed": "models/llama-3.2-1b"}[args.part]
+    args.model = args.model or ("models/llama-3.2-1b" if args.part == "speed" else "tiny" if "needles" in args.part else "prose")
+    parts = {"texts": lambda: texts(args, "weights", FORMATS, weights),
+             "needles": lambda: needles(args, "weights", FORMATS, weights, "dense"),
+             "kv-texts": lambda: texts(args, "kv_cache_dtype", KV_FORMATS, cache),
+             "kv-needles": lambda: needles(args, "kv_cache_dtype", KV_FORMATS, cache, KV_METHODS),
+             "speed": lambda: speed(args)}
     os.makedirs("results/quantised", exist_ok=True)
     with open(f"results/quantised/{args.part}.jsonl", "a") as f:
-        for row in {"texts": texts, "needles": needles, "speed": speed}[args.part](args):
+        for row in parts[args.part]():
             f.write(json.dumps(row) + "\n")
             f.flush()
             print(json.dumps({k: v for k, v in row.items() if k != "report"}), flush=True)

@@ -294,7 +294,8 @@ static int compare(ref_cache *c, const trial *t) {
         int visited[REF_BUCKETS], n_rows = 0;
         score_buckets(c, h, t, score);
         if (visit_buckets(score, REF_BUCKETS, t->l, visited) < 1e-4) continue; // fp32 may choose the other bucket
-        for (int j = 0; j < n_full; j++) sl_bucket_assign(&c->buckets, t->roped, 0, h, sl_kv_bf16_run(ref_k_row(c, 0, h, j)), 1, j, &bucket[j]);
+        for (int j = 0; j < n_full; j++)
+            sl_bucket_assign(&c->buckets, t->roped, 0, h, sl_kv_bf16_run(ref_k_row(c, 0, h, j)), 1, j, &bucket[j]);
         for (int j = 0; j < n; j++) {
             reads[j] = j < t->sink || j >= n - t->window || j >= n_full || visited[bucket[j]];
             n_rows += reads[j];

@@ -390,7 +390,8 @@ static void make_sizes(const decode_fixture *r, int s, int head, const uint64_t 
     int16_t *ref = malloc(n_blocks * sizeof *ref);
     memcpy(w, masses->stored, n_blocks * SL_BLOCK * sizeof *w);
     memcpy(ref, masses->ref, n_blocks * sizeof *ref);
-    for (int j = 0; j < masses->n; j++) sl_norms(sl_kv_bf16_run(ref_v_row(r->c, s, head / r->group, j)), 1, r->c->geom.head_dim, norm + j);
+    for (int j = 0; j < masses->n; j++)
+        sl_norms(sl_kv_bf16_run(ref_v_row(r->c, s, head / r->group, j)), 1, r->c->geom.head_dim, norm + j);
     sl_attn_kernels_best()->sizes(w, ref, norm, masses->n, 1, masses->stored, masses->ref, masses->cum + 1);
     for (size_t b = 0; b < n_blocks; b++) {
         CHECK_INT(packed[b] & 0xfffffffff, masses->cum[b + 1]);
