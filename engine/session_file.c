@@ -442,7 +442,7 @@ static int read_run(void *ctx, const sl_backend *be, row_run run) {
 
 static int read_rows(const reader *r, sl_session *s, const sl_progress *progress, sl_error *err) {
     sl_kv_pool *pool = &s->engine->device.pool;
-    const char *from = NULL, *end = NULL;
+    const char *from = NULL, *end = NULL, *before = NULL;
     for (int part = 0; part < N_PARTS; part++) {
         int64_t dims[4];
         int n_dims = part_dims(s->engine, part, r->n_tokens, dims);
@@ -451,9 +451,8 @@ static int read_rows(const reader *r, sl_session *s, const sl_progress *progress
         if (!t) return SL_ERR_FORMAT;
         if (part == K) from = end = t->data;
         if (t->data != end)
-            return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s does not follow the tensor of rows before it", r->path,
-                           part_name(part));
-        end += t->n_bytes;
+            return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s does not follow tensor %s", r->path, part_name(part), before);
+        end += t->n_bytes, before = part_name(part);
     }
     int rc = sl_kv_reserve(pool, &s->kv, r->n_tokens, err);
     if (!rc && pool->offload)
