@@ -39,7 +39,8 @@ typedef struct sl_qkv {
     sl_linear_mode mode;
     const sl_rope *rope;
     int n_heads, n_kv_heads;
-    bf16 *k_layer, *v_layer; // [n_pages][n_kv_heads][256][head_dim]
+    bf16 *k_layer, *v_layer;      // [n_pages][n_kv_heads] blocks of the KV cache (kv/kv_rows.h)
+    sl_format k_format, v_format; // of the blocks; on CUDA bf16
     // activations [n_rows][parts * (n_heads * head_dim + 2 * n_kv_heads * head_dim)]; parts: SL_QKV_PARTS with biases or norms,
     // else 1
     void *work;
@@ -170,7 +171,7 @@ struct sl_backend {
     void (*linear)(const sl_backend *be, const sl_weight *w, const void *x, int n_rows, sl_linear_mode mode, int position,
                    int accumulate, float *out);
     // Multiplies x by the q, k and v matrices and adds the biases. Norms and rotates the query and key heads (Hugging Face's
-    // half-split layout). Stores bf16 k and v into each row's page.
+    // half-split layout). Stores k and v into each row's page, rounded.
     sl_queries (*qkv)(const sl_backend *be, const sl_qkv *args);
     // out = silu(gate x) * (up x): activations [n_rows][gate->n_rows]; work: [n_rows][2 * gate->n_rows]
     void (*gate_up)(const sl_backend *be, const sl_weight *gate, const sl_weight *up, const void *x, int n_rows,

@@ -7,6 +7,7 @@
 #include "cli/output/print_json.h"
 #include "cli/output/rows.h"
 #include "cli/run/load_model.h"
+#include "cli/run/pick_device.h"
 #include "kv/kv.h"
 #include "models/bucket_file.h"
 #include "models/dequant.h"
@@ -49,11 +50,18 @@ static int costs_of(const sl_model *model, const cli_run_options *o, costs *out,
     k.n_ctx = o->limits.n_ctx ? o->limits.n_ctx : c->n_ctx < 32768 ? c->n_ctx : 32768;
     k.weights = (double)sl_model_weights_bytes(sl_model_weight_list(model));
     k.decode_weights = (double)sl_model_decode_bytes(model);
-    k.kv_token = (double)sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim);
+    sl_kv_formats formats;
+    int rc = cli_kv_formats(&o->device, &formats, err);
+    if (rc) return rc;
+    k.kv_token = (double)sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim, formats);
     k.kv_ctx = k.kv_token * k.n_ctx;
     count_packed(sl_model_tensors(model), &k);
     *out = k;
-    int rc = sl_engine_largest_ctx(model, o->device.name, 1, &out->largest_ctx, err);
+    const sl_engine_options own = {.device = o->device.name,
+                                   .kv_cache_dtype = o->device.kv_cache_dtype,
+                                   .cache_type_k = o->device.cache_type_k,
+                                   .cache_type_v = o->device.cache_type_v};
+    rc = sl_engine_largest_ctx_with(model, &own, &out->largest_ctx, err);
     if (rc || !sl_device_is_gpu(o->device.name)) return rc;
     const sl_engine_options offloaded = {.device = o->device.name,
                                          .attn = "santa-is",

@@ -59,7 +59,13 @@ static int write_rows(void *ctx, int first, int n_rows, const float *logits, sl_
 }
 
 static int prefill(const cli_device_options *o, const sl_model *model, const sl_ids *ids, npy *out, sl_error *err) {
-    sl_engine_options options = {.n_ctx = (int)ids->n, .prefill_chunk = o->ubatch, .n_threads = o->threads, .device = o->name};
+    sl_engine_options options = {.n_ctx = (int)ids->n,
+                                 .prefill_chunk = o->ubatch,
+                                 .n_threads = o->threads,
+                                 .device = o->name,
+                                 .kv_cache_dtype = o->kv_cache_dtype,
+                                 .cache_type_k = o->cache_type_k,
+                                 .cache_type_v = o->cache_type_v};
     sl_engine *engine = NULL;
     sl_session *session = NULL;
     cli_progress bar;

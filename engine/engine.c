@@ -32,8 +32,8 @@ static int new_pool(sl_engine *e, sl_error *err) {
                                        e->device.n_pages, e->device.kv.n_frames,
                                        own > SL_KV_SPAN_MOST ? own : (int)SL_KV_SPAN_MOST, (int)e->device.kv.hot_rows, err);
     else
-        rc = sl_kv_pool_init(&e->device.pool, e->device.backend, c->n_layers, c->n_kv_heads, c->head_dim, e->device.n_pages,
-                             err);
+        rc = sl_kv_pool_init_formats(&e->device.pool, e->device.backend, c->n_layers, c->n_kv_heads, c->head_dim,
+                                     e->device.n_pages, e->device.formats, err);
     e->device.pool.seed = e->seed;
     e->device.pool.buckets = e->geom.buckets;
     return rc;

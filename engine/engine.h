@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/progress.h"
 #include "kv/kv_place.h"
+#include "kv/kv_rows.h"
 #include "models/config.h"
 #include "tokenizer/tokenizer.h"
 
@@ -65,6 +66,9 @@ int sl_session_save_chat(const sl_session *s, const char *path, const sl_text *m
 int sl_session_load_chat(sl_engine *engine, const char *path, sl_session **out, sl_text *messages, const sl_progress *progress,
                          sl_error *err);
 const sl_kv_layout *sl_engine_kv_layout(const sl_engine *engine); // where K and V lie
+sl_kv_formats sl_engine_kv_formats(const sl_engine *engine);      // how their numbers are stored
+// The same as sl_engine_largest_ctx, for o->device, o->n_sequences (0: 1) and the formats of the KV cache of *o.
+int sl_engine_largest_ctx_with(const sl_model *model, const sl_engine_options *o, int *n_ctx, sl_error *err);
 // The same as sl_engine_largest_ctx with kv_cache "host", for o->attn, o->n_sequences and the memory limits of *o. 0: not
 // offered on this device or for this method.
 int sl_engine_largest_ctx_offloaded(const sl_model *model, const sl_engine_options *o, int *n_ctx, sl_error *err);

@@ -63,8 +63,13 @@ int sl_device_open(sl_device *d, const sl_engine_options *o, sl_error *err) {
     int index, rc = parse_device(o->device, &index, err);
     d->attention = &sl_host_attn_runner;
     if (!rc) rc = sl_cpu_check_threads(o->n_threads, err);
+    if (!rc) rc = sl_kv_formats_parse(o->kv_cache_dtype, o->cache_type_k, o->cache_type_v, &d->formats, err);
     if (!rc) rc = sl_cpu_choose(err);
     if (rc || index == ON_CPU) return rc ? rc : sl_cpu_open(o->n_threads, &d->backend, err);
+    if (d->formats.k != SL_BF16 || d->formats.v != SL_BF16)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "{kv_cache_dtype}: K is %s and V is %s, expected bf16 on a GPU; use {device} cpu",
+                       sl_formats[d->formats.k].name, sl_formats[d->formats.v].name);
 #ifdef SLEIGH_CUDA
     d->attention = &sl_cuda_attn_runner;
     rc = sl_cuda_init(index, &d->backend, err);

@@ -36,6 +36,7 @@ typedef struct sl_device {
     const sl_backend *backend;
     const sl_attn_runner *attention;
     sl_model_weights weights; // the model's, in the backend's memory
+    sl_kv_formats formats;    // of the pool
     sl_kv_pool pool;
     sl_kv_layout kv;                   // where K and V lie
     int n_pages;                       // of the pool

@@ -26,11 +26,11 @@ static size_t fixed_bytes(const sl_model *model, const sl_backend *be, int n_seq
 }
 
 // Tokens whose K and V fit beside the rest.
-static size_t largest_cache(const sl_model *model, const sl_backend *be, int n_sequences, int max_rows) {
+static size_t largest_cache(const sl_model *model, const sl_device *d, int n_sequences, int max_rows) {
     const sl_config *c = &model->config;
-    size_t fixed = fixed_bytes(model, be, n_sequences, max_rows), all = be->free_memory(be);
+    size_t fixed = fixed_bytes(model, d->backend, n_sequences, max_rows), all = d->backend->free_memory(d->backend);
     size_t room = all > fixed ? all - fixed : 0;
-    return room / sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim);
+    return room / sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim, d->formats);
 }
 
 // The largest context of sequences that share a cache of `cache` tokens.
@@ -40,13 +40,18 @@ static int largest_ctx(const sl_model *model, size_t cache, int n_sequences) {
 }
 
 int sl_engine_largest_ctx(const sl_model *model, const char *device, int n_sequences, int *n_ctx, sl_error *err) {
-    sl_device d = {0};
+    const sl_engine_options o = {.device = device, .n_sequences = n_sequences};
     if (n_sequences < 1) return sl_fail(err, SL_ERR_ARG, "{n_sequences} %d: expected at least 1", n_sequences);
-    int rc = sl_device_open(&d, &(sl_engine_options){.device = device}, err);
+    return sl_engine_largest_ctx_with(model, &o, n_ctx, err);
+}
+
+int sl_engine_largest_ctx_with(const sl_model *model, const sl_engine_options *o, int *n_ctx, sl_error *err) {
+    sl_device d = {0};
+    int n_sequences = o->n_sequences > 0 ? o->n_sequences : 1, rc = sl_device_open(&d, o, err);
     if (rc) return rc;
     int chunk = d.backend->is_device ? DEFAULT_DEVICE_CHUNK : DEFAULT_CHUNK;
     if (chunk > model->config.n_ctx) chunk = model->config.n_ctx;
-    *n_ctx = largest_ctx(model, largest_cache(model, d.backend, n_sequences, chunk), n_sequences);
+    *n_ctx = largest_ctx(model, largest_cache(model, &d, n_sequences, chunk), n_sequences);
     if (d.backend->free) d.backend->free(d.backend);
     return 0;
 }
@@ -56,7 +61,8 @@ static int no_room(const sl_engine *e, int n_ctx, int fits, sl_error *err) {
     const sl_backend *be = e->device.backend;
     double gib = 1 << 30, free = be->free_memory(be) / gib;
     double fixed = fixed_bytes(e->model, be, e->n_sequences, e->device.pass.max_rows) / gib;
-    double kv = (double)sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim) * n_ctx * e->n_sequences / gib;
+    size_t row = sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim, e->device.formats);
+    double kv = (double)row * n_ctx * e->n_sequences / gib;
     int most = (int)((free - fixed) / kv * e->n_sequences);
     if (fits <= 0)
         return sl_fail(err, SL_ERR_MEMORY, "%s: weights and scratch memory need %.2f GiB, %.2f are free: %.2f GiB are missing",
@@ -81,7 +87,7 @@ static void log_smaller(const sl_engine *e, int fits) {
 
 // Chooses n_ctx with K and V in the backend's memory.
 static int choose_ctx(sl_engine *e, const sl_engine_options *o, sl_error *err) {
-    size_t most = largest_cache(e->model, e->device.backend, e->n_sequences, e->device.pass.max_rows);
+    size_t most = largest_cache(e->model, &e->device, e->n_sequences, e->device.pass.max_rows);
     int fits = largest_ctx(e->model, most, o->kv_tokens ? 1 : e->n_sequences);
     e->n_ctx = wanted_ctx(e, o);
     if (fits > 0 && o->kv_tokens && (size_t)o->kv_tokens > most)
@@ -148,7 +154,7 @@ static size_t proposing_of(const sl_engine *e, const sl_attn_plan *plan) {
 
 static sl_kv_demand demand_of(const sl_engine *e, const sl_engine_options *o, const sl_attn_plan *plan, int n_ctx) {
     const sl_config *c = &e->model->config;
-    size_t row = sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim);
+    size_t row = sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim, e->device.formats);
     // The part of the scratch memory that grows with the context is in proposing_of.
     size_t scratch = e->device.attention->offloaded_scratch ? e->device.attention->offloaded_scratch(e, plan, SL_PAGE) : 0;
     return (sl_kv_demand){.row = row,
@@ -244,6 +250,10 @@ int sl_engine_place(sl_engine *e, const sl_engine_options *o, const sl_attn_plan
 
 const sl_kv_layout *sl_engine_kv_layout(const sl_engine *e) {
     return &e->device.kv;
+}
+
+sl_kv_formats sl_engine_kv_formats(const sl_engine *e) {
+    return e->device.formats;
 }
 
 int sl_engine_largest_ctx_offloaded(const sl_model *model, const sl_engine_options *o, int *n_ctx, sl_error *err) {

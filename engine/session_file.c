@@ -67,36 +67,66 @@ static int format_prefill(const sl_engine *e, sl_text *out, sl_error *err) {
 
 // ---- rows ----
 
-typedef struct row_run { // rows of one page, layer and KV head: [n][head_dim]
-    bf16 *rows;
-    size_t n_bytes;
-    int offloaded, head_dim; // offloaded: row i begins at rows + 2 i head_dim, in host memory
-} row_run;
+// The tensors of the cache, in the order of the file. A cache without scales has the first two.
+enum { K, V, K_SCALE, V_SCALE, N_PARTS };
 
-// Run `page_index` of layer and head h of a session's K (is_v 0) or V.
-static row_run run_of(const sl_session *s, int is_v, int layer, int h, int page_index) {
-    const sl_kv_pool *pool = &s->engine->device.pool;
-    int left = s->kv.n_tokens - page_index * SL_PAGE, n = left < SL_PAGE ? left : SL_PAGE;
-    size_t n_bytes = (size_t)n * pool->head_dim * sizeof(bf16);
-    if (pool->offload) {
-        bf16 *row = sl_kv_offloaded_row(pool, layer, s->kv.pages[page_index], h, 0);
-        return (row_run){row + (is_v ? pool->head_dim : 0), n_bytes, 1, pool->head_dim};
-    }
-    const sl_kv_rows rows = sl_kv_layer(pool, layer);
-    size_t block = ((size_t)s->kv.pages[page_index] * pool->n_kv_heads + h) * SL_PAGE * pool->head_dim;
-    return (row_run){(is_v ? rows.v : rows.k) + block, n_bytes, 0, pool->head_dim};
+static sl_format format_of(const sl_engine *e, int part) {
+    return part == K || part == K_SCALE ? e->device.formats.k : e->device.formats.v;
+}
+static int has_part(const sl_engine *e, int part) {
+    return part < K_SCALE || sl_formats[format_of(e, part)].has_scale;
+}
+static size_t row_bytes(const sl_engine *e, int part) {
+    return part < K_SCALE ? sl_format_bytes(format_of(e, part), (size_t)e->geom.head_dim) : sizeof(float);
+}
+static const char *part_name(int part) {
+    static const char *const names[N_PARTS] = {"k", "v", "k_scale", "v_scale"};
+    return names[part];
+}
+static const char *part_dtype(const sl_engine *e, int part) {
+    if (part >= K_SCALE) return "F32";
+    return format_of(e, part) == SL_FP8 ? "F8_E4M3" : format_of(e, part) == SL_INT8 ? "I8" : "BF16";
+}
+static int part_dims(const sl_engine *e, int part, int n_tokens, int64_t dims[4]) { // returns their number
+    const sl_attn_geom *g = &e->geom;
+    dims[0] = g->n_layers, dims[1] = g->n_kv_heads, dims[2] = n_tokens, dims[3] = g->head_dim;
+    return part < K_SCALE ? 4 : 3;
 }
 
-// Calls fn with each run, in the order of the file: [2][n_layers][n_kv_heads][n_tokens][head_dim]. fn returns 0 to stop.
+typedef struct row_run { // a part's rows of one page, layer and KV head: [n] of row_bytes
+    char *rows;
+    size_t n_bytes, row; // bytes of all rows, and of one
+    int offloaded;       // row i begins at rows + 2 i row, in host memory
+} row_run;
+
+// Run `page_index` of layer and head h of a part of a session's rows.
+static row_run run_of(const sl_session *s, int part, int layer, int h, int page_index) {
+    const sl_kv_pool *pool = &s->engine->device.pool;
+    int left = s->kv.n_tokens - page_index * SL_PAGE, n = left < SL_PAGE ? left : SL_PAGE;
+    size_t row = row_bytes(s->engine, part), n_bytes = (size_t)n * row;
+    if (pool->offload) {
+        bf16 *at = sl_kv_offloaded_row(pool, layer, s->kv.pages[page_index], h, 0);
+        return (row_run){(char *)(at + (part == V ? pool->head_dim : 0)), n_bytes, row, 1};
+    }
+    const sl_kv_rows rows = sl_kv_layer(pool, layer);
+    const void *of = part == K || part == K_SCALE ? rows.k : rows.v;
+    size_t block = (size_t)s->kv.pages[page_index] * pool->n_kv_heads + h;
+    sl_kv_run run = sl_kv_run_of(of, format_of(s->engine, part), pool->head_dim, block);
+    return (row_run){(char *)(part < K_SCALE ? run.data : run.scale), n_bytes, row, 0};
+}
+
+// Calls fn with each run, in the order of the file: part by part [n_layers][n_kv_heads][n_tokens]. fn returns 0 to stop.
 typedef int (*run_fn)(void *ctx, const sl_backend *be, row_run run);
 static int each_run(const sl_session *s, run_fn fn, void *ctx, const sl_progress *progress) {
     const sl_kv_pool *pool = &s->engine->device.pool;
     int n_pages = sl_kv_pages_of(s->kv.n_tokens), ok = 1;
-    for (int i = 0; ok && i < 2 * pool->n_layers; i++) {
+    for (int i = 0; ok && i < N_PARTS * pool->n_layers; i++) {
+        if (!has_part(s->engine, i / pool->n_layers)) continue;
         for (int h = 0; ok && h < pool->n_kv_heads; h++)
             for (int p = 0; ok && p < n_pages; p++)
-                ok = fn(ctx, s->engine->device.backend, run_of(s, i >= pool->n_layers, i % pool->n_layers, h, p));
-        if (ok) sl_progress_report(progress, i + 1, 2 * pool->n_layers); // else it would change errno
+                ok = fn(ctx, s->engine->device.backend, run_of(s, i / pool->n_layers, i % pool->n_layers, h, p));
+        // Scales are few bytes, and are not reported. A report after an error would change errno.
+        if (ok && i < 2 * pool->n_layers) sl_progress_report(progress, i + 1, 2 * pool->n_layers);
     }
     return ok;
 }
@@ -170,12 +200,15 @@ static void add_all_metadata(writer *w, const sl_session *s, const identity *own
 
 static void add_all_tensors(writer *w, const sl_session *s) {
     const sl_engine *e = s->engine;
-    const sl_kv_pool *pool = &e->device.pool;
     char shape[96], name[32];
-    size_t n_rows = (size_t)pool->n_layers * pool->n_kv_heads * s->kv.n_tokens;
-    snprintf(shape, sizeof shape, "%d,%d,%d,%d", pool->n_layers, pool->n_kv_heads, s->kv.n_tokens, pool->head_dim);
-    add_tensor(w, "k", "BF16", shape, n_rows * pool->head_dim * sizeof(bf16));
-    add_tensor(w, "v", "BF16", shape, n_rows * pool->head_dim * sizeof(bf16));
+    size_t n_rows = (size_t)e->geom.n_layers * e->geom.n_kv_heads * s->kv.n_tokens;
+    for (int part = 0; part < N_PARTS; part++) {
+        int64_t dims[4];
+        int n_dims = part_dims(e, part, s->kv.n_tokens, dims), n = 0;
+        for (int i = 0; i < n_dims; i++)
+            n += snprintf(shape + n, sizeof shape - (size_t)n, "%s%lld", i ? "," : "", (long long)dims[i]);
+        if (has_part(e, part)) add_tensor(w, part_name(part), part_dtype(e, part), shape, n_rows * row_bytes(e, part));
+    }
     snprintf(shape, sizeof shape, "%d", s->kv.n_tokens);
     add_tensor(w, "ids", "I32", shape, (size_t)s->kv.n_tokens * sizeof(int32_t));
     if (s->has_logits) {
@@ -224,9 +257,8 @@ static int write_checksum(writer *w) {
 
 static int write_run(void *ctx, const sl_backend *be, row_run run) {
     writer *w = ctx;
-    size_t row = run.head_dim * sizeof(bf16);
-    for (size_t at = 0; run.offloaded && at < run.n_bytes; at += row)
-        memcpy((char *)w->bounce + at, (char *)run.rows + 2 * at, row);
+    for (size_t at = 0; run.offloaded && at < run.n_bytes; at += run.row)
+        memcpy((char *)w->bounce + at, run.rows + 2 * at, run.row);
     if (run.offloaded) return write_bytes(w, w->bounce, run.n_bytes);
     if (be->is_device) be->download(be, w->bounce, run.rows, run.n_bytes);
     return write_bytes(w, be->is_device ? w->bounce : run.rows, run.n_bytes);
@@ -367,6 +399,13 @@ static int check_file(reader *r, sl_error *err) {
     if (!rc) rc = expect_metadata(r, "weights", r->own.weights, err);
     if (!rc) rc = expect_metadata(r, "rope", r->own.rope, err);
     if (!rc) rc = expect_metadata(r, "head", r->own.head, err);
+    for (int part = K; !rc && part <= V; part++) {
+        const sl_tensor *t = sl_tensors_find(r->tensors, part_name(part));
+        if (t && strcmp(t->dtype_name, part_dtype(r->engine, part)))
+            rc =
+                sl_fail(err, SL_ERR_ARG, "%s: tensor %s is %s, expected %s; pass the {kv_cache_dtype} of the run that wrote it",
+                        r->path, part_name(part), t->dtype_name, part_dtype(r->engine, part));
+    }
     const sl_tensor *ids = sl_tensors_find(r->tensors, "ids");
     if (rc) return rc;
     if (!ids || strcmp(ids->dtype_name, "I32") || ids->n_dims != 1 || ids->dims[0] < 1 || ids->dims[0] > INT32_MAX)
@@ -397,8 +436,7 @@ static int check_checksum(const reader *r, sl_error *err) {
 
 static int read_run(void *ctx, const sl_backend *be, row_run run) {
     const char **from = ctx;
-    size_t row = run.head_dim * sizeof(bf16);
-    for (size_t at = 0; run.offloaded && at < run.n_bytes; at += row) memcpy((char *)run.rows + 2 * at, *from + at, row);
+    for (size_t at = 0; run.offloaded && at < run.n_bytes; at += run.row) memcpy(run.rows + 2 * at, *from + at, run.row);
     if (!run.offloaded) be->upload(be, run.rows, *from, run.n_bytes);
     *from += run.n_bytes;
     return 1;
@@ -406,18 +444,24 @@ static int read_run(void *ctx, const sl_backend *be, row_run run) {
 
 static int read_rows(const reader *r, sl_session *s, const sl_progress *progress, sl_error *err) {
     sl_kv_pool *pool = &s->engine->device.pool;
-    const int64_t shape[] = {pool->n_layers, pool->n_kv_heads, r->n_tokens, pool->head_dim};
-    const sl_tensor *k = find(r, "k", "BF16", 4, shape, err), *v = k ? find(r, "v", "BF16", 4, shape, err) : NULL;
-    if (!k || !v) return SL_ERR_FORMAT;
-    if ((const char *)k->data + k->n_bytes != v->data)
-        return sl_fail(err, SL_ERR_FORMAT, "%s: tensor v does not follow tensor k", r->path);
+    const char *from = NULL, *end = NULL, *before = NULL;
+    for (int part = 0; part < N_PARTS; part++) {
+        int64_t dims[4];
+        int n_dims = part_dims(s->engine, part, r->n_tokens, dims);
+        if (!has_part(s->engine, part)) continue;
+        const sl_tensor *t = find(r, part_name(part), part_dtype(s->engine, part), n_dims, dims, err);
+        if (!t) return SL_ERR_FORMAT;
+        if (part == K) from = end = t->data;
+        if (t->data != end)
+            return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s does not follow tensor %s", r->path, part_name(part), before);
+        end += t->n_bytes, before = part_name(part);
+    }
     int rc = sl_kv_reserve(pool, &s->kv, r->n_tokens, err);
     if (!rc && pool->offload)
         rc = s->engine->device.backend->finish(s->engine->device.backend, err); // no kernel writes these pages any more
     if (rc) return rc;
     s->kv.n_tokens = r->n_tokens;
     memcpy(s->ids, sl_tensors_find(r->tensors, "ids")->data, (size_t)r->n_tokens * sizeof *s->ids);
-    const char *from = k->data;
     each_run(s, read_run, &from, progress);
     sl_kv_publish(pool, &s->kv);
     return s->engine->device.backend->finish(s->engine->device.backend, err);

@@ -13,16 +13,32 @@ static uint64_t key_of(const sl_session *s, int layer, int page_index, int is_v)
     return sl_dummy_key(name);
 }
 
+// Fills page number `page` of a layer's K, or of its V. numbers: scratch memory of a page in bf16, for another format.
+static void fill_page(const sl_kv_pool *pool, uint64_t key, const bf16 *quantiles, bf16 *rows, sl_format format, size_t page,
+                      bf16 *numbers) {
+    const sl_backend *be = pool->backend;
+    const int dim = pool->head_dim;
+    size_t n = (size_t)pool->n_kv_heads * SL_PAGE * dim;
+    if (format == SL_BF16) {
+        be->fill(be, key, quantiles, n, rows + page * n);
+        return;
+    }
+    float x[256];
+    be->fill(be, key, quantiles, n, numbers);
+    for (int i = 0; i < pool->n_kv_heads * SL_PAGE; i++, numbers += dim) {
+        for (int d = 0; d < dim; d++) x[d] = sl_bf16_to_f32(numbers[d]);
+        sl_kv_store(rows, format, dim, page * pool->n_kv_heads + i / SL_PAGE, i % SL_PAGE, x);
+    }
+}
+
 // Fills the pages of one layer.
-static void fill_layer(sl_session *s, int layer, const bf16 *quantiles) {
+static void fill_layer(sl_session *s, int layer, const bf16 *quantiles, bf16 *numbers) {
     sl_kv_pool *pool = &s->engine->device.pool;
-    const sl_backend *be = s->engine->device.backend;
-    size_t page = (size_t)pool->n_kv_heads * SL_PAGE * pool->head_dim;
     sl_kv_rows rows = pool->offload ? sl_kv_staged(pool, layer) : sl_kv_layer(pool, layer);
     for (int i = 0; i < s->kv.n_pages; i++) {
-        size_t at = (pool->offload ? i : s->kv.pages[i]) * page;
-        be->fill(be, key_of(s, layer, i, 0), quantiles, page, rows.k + at);
-        be->fill(be, key_of(s, layer, i, 1), quantiles, page, rows.v + at);
+        size_t page = pool->offload ? i : s->kv.pages[i];
+        fill_page(pool, key_of(s, layer, i, 0), quantiles, rows.k, pool->formats.k, page, numbers);
+        fill_page(pool, key_of(s, layer, i, 1), quantiles, rows.v, pool->formats.v, page, numbers);
     }
     if (pool->offload) sl_kv_write_rows(pool, layer, s->kv.pages, s->kv.n_pages, 0);
 }
@@ -35,14 +51,17 @@ int sl_session_fill(sl_session *s, int n, sl_error *err) {
     if (n < 1 || n > e->n_ctx) return sl_fail(err, SL_ERR_ARG, "%d random rows: expected 1 to {n_ctx} %d", n, e->n_ctx);
     int rc = sl_engine_enter(e, err);
     if (rc) return rc;
+    const sl_kv_pool *pool = &e->device.pool;
     size_t size = SL_DUMMY_QUANTILES * sizeof(bf16);
     bf16 *values = malloc(size), *quantiles = be->alloc(be, size);
-    rc = values && quantiles ? sl_session_sync_state(s, err) : sl_fail(err, SL_ERR_MEMORY, "random rows: out of memory");
+    bf16 *numbers = malloc((size_t)pool->n_kv_heads * SL_PAGE * pool->head_dim * sizeof *numbers);
+    rc = values && quantiles && numbers ? sl_session_sync_state(s, err)
+                                        : sl_fail(err, SL_ERR_MEMORY, "random rows: out of memory");
     if (!rc) rc = sl_kv_reserve(&e->device.pool, &s->kv, n, err);
     if (!rc) {
         sl_dummy_quantiles(1, values);
         be->upload(be, quantiles, values, size);
-        for (int layer = 0; layer < e->geom.n_layers; layer++) fill_layer(s, layer, quantiles);
+        for (int layer = 0; layer < e->geom.n_layers; layer++) fill_layer(s, layer, quantiles, numbers);
         s->kv.n_tokens = s->n_prefilled = n;
         memset(s->ids, 0xff, (size_t)n * sizeof *s->ids); // no tokens
         sl_session_build_extras(s);
@@ -51,6 +70,7 @@ int sl_session_fill(sl_session *s, int n, sl_error *err) {
     }
     be->release(be, quantiles, size);
     free(values);
+    free(numbers);
     sl_engine_leave(e);
     return rc;
 }

@@ -169,6 +169,10 @@ typedef struct sl_engine_options {
     // rows that they draw; only methods that read few rows are offered. "auto": on the host, if the context does not fit on the
     // GPU. NULL: "gpu"
     const char *kv_cache;
+    // How K and V are stored. kv_cache_dtype: "auto", "bf16", "fp8" (e4m3) or "int8", of both; NULL: "auto", which is bf16.
+    // cache_type_k, cache_type_v: "bf16", "fp8" or "int8", of K or V alone; NULL: as kv_cache_dtype. fp8 and int8 have a scale
+    // for each row and KV head, and are offered on the CPU (docs/use.md).
+    const char *kv_cache_dtype, *cache_type_k, *cache_type_v;
     size_t kv_gpu_memory; // "host": most bytes of the GPU for the cache: page extras, newest pages, hot rows; 0: what is free
     size_t host_memory;   // "host": most bytes of host memory; 0: what the control groups leave, without a limit what is free
     uint32_t seed;        // of attention's draws
@@ -230,8 +234,8 @@ SL_API int sl_session_fork(const sl_session *s, int n_tokens, uint32_t sequence,
 // cannot be written. docs/session-file.md has the format.
 SL_API int sl_session_save(const sl_session *s, const char *path, const sl_progress *progress, sl_error *err);
 // A new session from a file of sl_session_save. It continues with the bits of the saved session, if model, device, seed and
-// methods are the same. SL_ERR_ARG: the file is of another model; SL_ERR_FORMAT: the file is damaged; SL_ERR_CONTEXT: it has
-// more tokens than n_ctx.
+// methods are the same. SL_ERR_ARG: the file is of another model or another type of cache; SL_ERR_FORMAT: the file is
+// damaged; SL_ERR_CONTEXT: it has more tokens than n_ctx.
 SL_API int sl_session_load(sl_engine *engine, const char *path, sl_session **out, const sl_progress *progress, sl_error *err);
 // [n_vocab], after the last token; valid until the next call with the session. NULL with SL_ERR_ARG in *err: the session has no
 // logits, because it is empty or was truncated.

@@ -6,40 +6,54 @@
 #include <stdlib.h>
 #include <string.h>
 
-static size_t layer_elems(const sl_kv_pool *pool) { // of pool->k
-    size_t n_pages = pool->offload ? pool->offload->n_frames : pool->n_pages;
-    return n_pages * pool->n_kv_heads * SL_PAGE * pool->head_dim;
+static size_t page_bytes(const sl_kv_pool *pool, sl_format f) { // of a layer
+    return pool->n_kv_heads * sl_kv_block_bytes(f, pool->head_dim);
 }
 
-size_t sl_kv_bytes_per_token(int n_layers, int n_kv_heads, int head_dim) {
-    return (size_t)n_layers * n_kv_heads * head_dim * 2 * sizeof(bf16);
+static size_t layer_bytes(const sl_kv_pool *pool, sl_format f) { // of pool->k or pool->v
+    size_t n_pages = pool->offload ? pool->offload->n_frames : pool->n_pages;
+    return n_pages * page_bytes(pool, f);
+}
+
+size_t sl_kv_bytes_per_token(int n_layers, int n_kv_heads, int head_dim, sl_kv_formats formats) {
+    return (size_t)n_layers * n_kv_heads * (sl_kv_row_bytes(formats.k, head_dim) + sl_kv_row_bytes(formats.v, head_dim));
 }
 
 // Allocates the arrays of a pool whose numbers are set.
 static int new_pool(sl_kv_pool *pool, sl_error *err) {
     const sl_backend *be = pool->backend;
-    size_t bytes = layer_elems(pool) * pool->n_layers * sizeof(bf16);
+    size_t k_bytes = layer_bytes(pool, pool->formats.k) * pool->n_layers;
+    size_t v_bytes = layer_bytes(pool, pool->formats.v) * pool->n_layers;
     int n_pages = pool->n_pages;
-    pool->n_bytes = 2 * bytes;
-    pool->k = be->alloc(be, bytes);
-    pool->v = be->alloc(be, bytes);
+    pool->n_bytes = k_bytes + v_bytes;
+    pool->k = be->alloc(be, k_bytes);
+    pool->v = be->alloc(be, v_bytes);
     pool->refs = calloc(n_pages, sizeof *pool->refs);
     pool->free = malloc(n_pages * sizeof *pool->free);
     pool->versions = calloc(n_pages, sizeof *pool->versions);
     if (!pool->k || !pool->v || !pool->refs || !pool->free || !pool->versions) {
         sl_kv_pool_free(pool);
         return sl_fail(err, SL_ERR_MEMORY, "KV cache of %zu MiB (%d tokens) cannot be reserved; pass a smaller {n_ctx}",
-                       2 * bytes >> 20, n_pages * SL_PAGE);
+                       (k_bytes + v_bytes) >> 20, n_pages * SL_PAGE);
     }
     for (int i = 0; i < n_pages; i++) pool->free[pool->n_free++] = n_pages - 1 - i; // page 0 is taken first
     return 0;
 }
 
+int sl_kv_pool_init_formats(sl_kv_pool *pool, const sl_backend *backend, int n_layers, int n_kv_heads, int head_dim,
+                            int n_pages, sl_kv_formats formats, sl_error *err) {
+    *pool = (sl_kv_pool){.backend = backend,
+                         .n_layers = n_layers,
+                         .n_kv_heads = n_kv_heads,
+                         .head_dim = head_dim,
+                         .n_pages = n_pages,
+                         .formats = formats};
+    return new_pool(pool, err);
+}
+
 int sl_kv_pool_init(sl_kv_pool *pool, const sl_backend *backend, int n_layers, int n_kv_heads, int head_dim, int n_pages,
                     sl_error *err) {
-    *pool = (sl_kv_pool){
-        .backend = backend, .n_layers = n_layers, .n_kv_heads = n_kv_heads, .head_dim = head_dim, .n_pages = n_pages};
-    return new_pool(pool, err);
+    return sl_kv_pool_init_formats(pool, backend, n_layers, n_kv_heads, head_dim, n_pages, (sl_kv_formats){0}, err);
 }
 
 static size_t n_hot_sets(const sl_kv_pool *pool) {
@@ -124,8 +138,8 @@ static void free_offload(sl_kv_pool *pool) {
 void sl_kv_pool_free(sl_kv_pool *pool) {
     const sl_backend *be = pool->backend;
     if (be) {
-        be->release(be, pool->k, pool->n_bytes / 2);
-        be->release(be, pool->v, pool->n_bytes / 2);
+        be->release(be, pool->k, layer_bytes(pool, pool->formats.k) * pool->n_layers);
+        be->release(be, pool->v, layer_bytes(pool, pool->formats.v) * pool->n_layers);
     }
     if (pool->offload) free_offload(pool);
     if (pool->extras) pool->free_extras(pool);
@@ -152,9 +166,12 @@ static void copy_page(sl_kv_pool *pool, int32_t to, int32_t from) {
         sl_kv_offload_copy(pool, to, from);
         return;
     }
-    size_t block = (size_t)pool->n_kv_heads * SL_PAGE * pool->head_dim, pitch = layer_elems(pool) * sizeof(bf16);
-    be->copy(be, pool->k + to * block, pitch, pool->k + from * block, pitch, block * sizeof(bf16), pool->n_layers);
-    be->copy(be, pool->v + to * block, pitch, pool->v + from * block, pitch, block * sizeof(bf16), pool->n_layers);
+    for (int is_v = 0; is_v < 2; is_v++) {
+        sl_format f = is_v ? pool->formats.v : pool->formats.k;
+        size_t page = page_bytes(pool, f), pitch = layer_bytes(pool, f);
+        char *rows = (char *)(is_v ? pool->v : pool->k);
+        be->copy(be, rows + to * page, pitch, rows + from * page, pitch, page, pool->n_layers);
+    }
 }
 
 static int32_t take_page(sl_kv_pool *pool) {
@@ -266,11 +283,14 @@ void sl_kv_seq_free(sl_kv_pool *pool, sl_kv_seq *seq) {
 }
 
 sl_kv_rows sl_kv_layer(const sl_kv_pool *pool, int layer) {
-    size_t base = layer * layer_elems(pool);
-    return (sl_kv_rows){.k = pool->k + base, .v = pool->v + base};
+    const sl_kv_formats f = pool->formats;
+    return (sl_kv_rows){.k = (bf16 *)((char *)pool->k + layer * layer_bytes(pool, f.k)),
+                        .v = (bf16 *)((char *)pool->v + layer * layer_bytes(pool, f.v)),
+                        .formats = f};
 }
 
 sl_kv_view sl_kv_view_of(const sl_kv_pool *pool, const sl_kv_seq *seq, int layer, int n_kv) {
     sl_kv_rows rows = sl_kv_layer(pool, layer);
-    return (sl_kv_view){.k = rows.k, .v = rows.v, .pages = seq->pages, .n_kv = n_kv, .pool = pool, .layer = layer};
+    return (sl_kv_view){
+        .k = rows.k, .v = rows.v, .formats = rows.formats, .pages = seq->pages, .n_kv = n_kv, .pool = pool, .layer = layer};
 }

@@ -1,35 +1,38 @@
 // kv/kv.h - the paged KV cache: a pool of pages, the sequences that hold them, and the view that attention reads.
 //
 // A page holds SL_PAGE (256) consecutive rows of one sequence, in all layers. In each layer and KV head, K of the page is one
-// contiguous [256][head_dim] bf16 block, and so is V. Sequences share full pages by reference count. The pool reserves address
-// space at the start; the operating system commits memory at first touch. sl_kv_reserve takes pages before a step, never within
-// it. What attention methods keep for each page is in kv/kv_extras.h.
+// contiguous block of 256 rows, and so is V; kv/kv_rows.h has the formats of a block. Sequences share full pages by reference
+// count. The pool reserves address space at the start; the operating system commits memory at first touch. sl_kv_reserve takes
+// pages before a step, never within it. What attention methods keep for each page is in kv/kv_extras.h.
+//
+// Pointers to the rows of a pool are bf16 pointers, because most caches are bf16, and caches on a GPU or with `offload` always
+// are. With another format they are addresses of blocks, and sl_kv_k_run and sl_kv_v_run find the rows.
 #ifndef SLEIGH_KV_H
 #define SLEIGH_KV_H
 
 #include "backend/row.h"
 #include "base/error.h"
+#include "kv/kv_rows.h"
 
 #include <stddef.h>
-
-enum { SL_PAGE = 256 }; // rows of a page; also the tile of every sampler
 
 typedef struct sl_backend sl_backend;
 
 typedef struct sl_kv_pool {
     const sl_backend *backend; // k and v lie in its memory
     int n_layers, n_kv_heads, head_dim, n_pages;
+    sl_kv_formats formats;
     uint32_t seed; // of the random numbers that page extras use; set it before the first sl_kv_keep
     const struct sl_buckets
-        *buckets; // the model's, for page extras that read them (attention/extras/buckets.h); NULL: none yet
-    bf16 *k, *v;  // [n_layers][n_pages][n_kv_heads][256][head_dim]; with `offload`: n_frames in place of n_pages
-    struct sl_kv_offload *offload;                // the rows are in host memory (kv_offload.h); NULL: they are in k and v
-    int32_t *refs;                                // [n_pages] holders of the page, sequences and prefix trees; 0: free
-    int32_t *free;                                // [n_free] ids of free pages, a stack
-    int n_free;                                   // pages
-    uint64_t *versions;                           // [n_pages] grows before rows of the page change; never 0. See kv_extras.c
-    size_t n_bytes;                               // of k and v together
-    struct sl_kv_extras *extras;                  // of kv_extras.c; NULL: none yet
+        *buckets;                  // the model's, for page extras that read them (attention/extras/buckets.h); NULL: none yet
+    bf16 *k, *v;                   // [n_layers][n_pages][n_kv_heads] blocks; with `offload`: n_frames in place of n_pages
+    struct sl_kv_offload *offload; // the rows are in host memory (kv_offload.h); NULL: they are in k and v
+    int32_t *refs;                 // [n_pages] holders of the page, sequences and prefix trees; 0: free
+    int32_t *free;                 // [n_free] ids of free pages, a stack
+    int n_free;                    // pages
+    uint64_t *versions;            // [n_pages] grows before rows of the page change; never 0. See kv_extras.c
+    size_t n_bytes;                // of k and v together
+    struct sl_kv_extras *extras;   // of kv_extras.c; NULL: none yet
     void (*free_extras)(struct sl_kv_pool *pool); // kv_extras.c sets this pointer, because kv.c must not call kv_extras.c
 } sl_kv_pool;
 
@@ -39,24 +42,28 @@ typedef struct sl_kv_seq {
     int n_tokens; // rows that hold data in every layer
 } sl_kv_seq;
 
-// One layer of one sequence, for reading.
-// Row j of KV head h starts at k + ((size_t)pages[j / 256] * n_kv_heads + h) * 256 * head_dim + (j % 256) * head_dim.
+// One layer of one sequence, for reading. Row j of KV head h is row j % 256 of block number pages[j / 256] * n_kv_heads + h.
 typedef struct sl_kv_view {
-    const bf16 *k, *v;    // this layer: [n_pages][n_kv_heads][256][head_dim]
+    const bf16 *k, *v; // this layer: [n_pages][n_kv_heads] blocks
+    sl_kv_formats formats;
     const int32_t *pages; // page ids of the sequence
     int n_kv;             // visible rows; the row of the current token is the last one
     const sl_kv_pool *pool;
     int layer;
 } sl_kv_view;
 
-// One layer for writing: [n_pages][n_kv_heads][256][head_dim].
+// One layer for writing: [n_pages][n_kv_heads] blocks.
 typedef struct sl_kv_rows {
     bf16 *k, *v;
+    sl_kv_formats formats;
 } sl_kv_rows;
 
 int sl_kv_pool_init(sl_kv_pool *pool, const sl_backend *backend, int n_layers, int n_kv_heads, int head_dim, int n_pages,
-                    sl_error *err);
-// A pool whose rows lie in host memory (kv_offload.h), with n_frames pages in the backend's memory, at least SL_KV_SPARE_FRAMES
+                    sl_error *err); // bf16
+int sl_kv_pool_init_formats(sl_kv_pool *pool, const sl_backend *backend, int n_layers, int n_kv_heads, int head_dim,
+                            int n_pages, sl_kv_formats formats, sl_error *err);
+// A pool of bf16 whose rows lie in host memory (kv_offload.h), with n_frames pages in the backend's memory, at least
+// SL_KV_SPARE_FRAMES
 // + 1, n_staged pages of one layer, and a cache of at most n_hot rows of each layer and KV head.
 int sl_kv_pool_init_offloaded(sl_kv_pool *pool, const sl_backend *backend, int n_layers, int n_kv_heads, int head_dim,
                               int n_pages, int n_frames, int n_staged, int n_hot, sl_error *err);
@@ -65,8 +72,8 @@ void sl_kv_pool_free(sl_kv_pool *pool);
 static inline int sl_kv_pages_of(int n_tokens) {
     return (int)(((int64_t)n_tokens + SL_PAGE - 1) / SL_PAGE);
 }
-// Bytes of K and V per token, over all layers.
-size_t sl_kv_bytes_per_token(int n_layers, int n_kv_heads, int head_dim);
+// Bytes of K and V per token, over all layers, with scales.
+size_t sl_kv_bytes_per_token(int n_layers, int n_kv_heads, int head_dim, sl_kv_formats formats);
 
 // Makes room for rows [0, n_tokens). If the next row lies in a page that another sequence also holds, the sequence gets a copy
 // of this page. SL_ERR_MEMORY when the pool has too few free pages; then nothing changes.
@@ -89,9 +96,12 @@ void sl_kv_page_drop(sl_kv_pool *pool, int32_t page); // one holder less; withou
 sl_kv_rows sl_kv_layer(const sl_kv_pool *pool, int layer); // with `offload`: the frames
 sl_kv_view sl_kv_view_of(const sl_kv_pool *pool, const sl_kv_seq *seq, int layer, int n_kv);
 
-// Elements from view->k (or v) to the [256][head_dim] block of page number `page_index` of the view and KV head h.
-static inline size_t sl_kv_block(const sl_kv_view *view, int n_kv_heads, int head_dim, int page_index, int h) {
-    return ((size_t)view->pages[page_index] * n_kv_heads + h) * SL_PAGE * head_dim;
+// The rows of K (or V) of page number `page_index` of the view and KV head h.
+static inline sl_kv_run sl_kv_k_run(const sl_kv_view *view, int n_kv_heads, int head_dim, int page_index, int h) {
+    return sl_kv_run_of(view->k, view->formats.k, head_dim, (size_t)view->pages[page_index] * n_kv_heads + h);
+}
+static inline sl_kv_run sl_kv_v_run(const sl_kv_view *view, int n_kv_heads, int head_dim, int page_index, int h) {
+    return sl_kv_run_of(view->v, view->formats.v, head_dim, (size_t)view->pages[page_index] * n_kv_heads + h);
 }
 
 #endif

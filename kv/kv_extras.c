@@ -184,7 +184,7 @@ static char *block_of(const sl_kv_pool *pool, const store *s, int layer, int32_t
 static void build_page(const sl_kv_pool *pool, const store *s, const sl_kv_view *view, int i, int h) {
     const sl_kv_extra_kind *kind = s->need.kind;
     const void *parts[SL_KV_SPAN_MOST];
-    const bf16 *k_parts[SL_KV_SPAN_MOST];
+    sl_kv_run k_parts[SL_KV_SPAN_MOST];
     int first = kind->span ? i + 1 - kind->span : i;
     sl_kv_page page = {.arg = s->need.arg,
                        .head_dim = pool->head_dim,
@@ -199,12 +199,12 @@ static void build_page(const sl_kv_pool *pool, const store *s, const sl_kv_view 
         SL_CHECK(from != NULL);
         for (int j = first; j <= i; j++) {
             parts[j - first] = block_of(pool, from, view->layer, view->pages[j], h);
-            k_parts[j - first] = view->k + sl_kv_block(view, pool->n_kv_heads, pool->head_dim, j, h);
+            k_parts[j - first] = sl_kv_k_run(view, pool->n_kv_heads, pool->head_dim, j, h);
         }
         page.parts = parts, page.k_parts = k_parts;
     } else {
-        size_t rows = sl_kv_block(view, pool->n_kv_heads, pool->head_dim, i, h);
-        page.k = view->k + rows, page.v = view->v + rows;
+        page.k = sl_kv_k_run(view, pool->n_kv_heads, pool->head_dim, i, h);
+        page.v = sl_kv_v_run(view, pool->n_kv_heads, pool->head_dim, i, h);
     }
     kind->build(&page, block_of(pool, s, view->layer, view->pages[i], h));
 }

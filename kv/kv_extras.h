@@ -48,10 +48,10 @@ typedef struct sl_kv_device_build {
 typedef struct sl_kv_page {
     int arg, head_dim, layer, h;      // h: KV head
     int first;                        // position of row 0; of a span: of its first row
-    const bf16 *k, *v;                // [256][head_dim]; NULL for a span
+    sl_kv_run k, v;                   // [256][head_dim]; data NULL for a span
     const void *before;               // the block of the previous page, for a chained kind; NULL: the first page
     const void *const *parts;         // [span] the blocks of the pages of a span in the extra `of`; NULL: no span
-    const bf16 *const *k_parts;       // [span] K of these pages, [256][head_dim] each
+    const sl_kv_run *k_parts;         // [span] K of these pages, [256][head_dim] each
     const void *shared;               // data of the KV head; NULL: none
     const struct sl_buckets *buckets; // sl_kv_pool.buckets
 } sl_kv_page;

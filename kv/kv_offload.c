@@ -35,7 +35,7 @@ sl_kv_hot_rows sl_kv_hot_layer(const sl_kv_pool *pool, int layer) {
 
 sl_kv_rows sl_kv_staged(const sl_kv_pool *pool, int layer) {
     size_t at = (size_t)(layer % 2) * pool->offload->n_staged * page_elems(pool);
-    return (sl_kv_rows){pool->offload->staged_k + at, pool->offload->staged_v + at};
+    return (sl_kv_rows){.k = pool->offload->staged_k + at, .v = pool->offload->staged_v + at};
 }
 
 static sl_page_move move_of(const sl_kv_pool *pool, int to_host) {

@@ -132,8 +132,8 @@ void sl_draw_of_layer(sl_head *x, int shared, void (*estimate)(sl_head *x)) {
 enum { MOST_PAIRED = 64 }; // draws of a head that are compared with each other
 
 // (v - centre) / |v - centre|; 0 for v = centre.
-static void unit_vector(const bf16 *v, const float *centre, int dim, float *out) {
-    for (int c = 0; c < dim; c++) out[c] = sl_bf16_to_f32(v[c]) - (centre ? centre[c] : 0);
+static void unit_vector(sl_kv_row v, sl_format format, const float *centre, int dim, float *out) {
+    for (int c = 0; c < dim; c++) out[c] = sl_kv_number(v, format, c) - (centre ? centre[c] : 0);
     double norm = sl_norm(out, dim), inverse = norm > 0 ? 1 / norm : 0;
     for (int c = 0; c < dim; c++) out[c] = (float)(out[c] * inverse);
 }
@@ -156,7 +156,7 @@ double sl_pairs(const sl_head *x, const float *centre) {
     int step = (n_light + MOST_PAIRED - 1) / MOST_PAIRED;
     for (int i = 0; i < d->n; i++)
         for (int c = 0; c < d->count[i] && d->inv_pi[i] > 1; c++)
-            if (seen++ % step == 0) unit_vector(x->rows[i], centre, dim, unit[n++]);
+            if (seen++ % step == 0) unit_vector(x->rows[i], x->group->kv->formats.v, centre, dim, unit[n++]);
     for (int i = 0; i < n; i++)
         for (int j = 0; j < i; j++) sum += square_of_dot(unit[i], unit[j], dim);
     double mean = n > 1 ? sum / (n * (n - 1) / 2.0) : 1;

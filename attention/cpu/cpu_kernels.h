@@ -1,12 +1,13 @@
 // attention/cpu/cpu_kernels.h - the loops over keys and values on the CPU: one table of functions per instruction set.
 //
-// Every function works on rows of one page and reads no page table. All functions accumulate in fp32 in a fixed order: the
-// result of a row does not depend on other rows, the batch, the split or the number of threads. head_dim is a multiple of 16.
-// `group` query heads share the rows.
+// Every function works on rows of one page and reads no page table. Rows of K and V come in the formats of the KV cache
+// (kv/kv_rows.h), and every function computes with the fp32 numbers that they stand for. All functions accumulate in fp32 in a
+// fixed order: the result of a row does not depend on other rows, the batch, the split or the number of threads. head_dim is a
+// multiple of 16. `group` query heads share the rows.
 #ifndef SLEIGH_ATTENTION_KERNELS_H
 #define SLEIGH_ATTENTION_KERNELS_H
 
-#include "base/bf16.h"
+#include "kv/kv_rows.h"
 
 #include <stdint.h>
 
@@ -35,9 +36,9 @@ typedef struct sl_attn_kernels {
     const char *isa; // "avx512", "avx2", "portable"
     // score[g * stride + j] = (q_g . k_j) * scale, n_rows <= 256, stride >= round_up(n_rows, 16).
     // q: [group][head_dim]; k: [n_rows][head_dim]. scale is log2(e) / sqrt(head_dim): scores are in log2 units.
-    void (*score)(const float *q, int group, const bf16 *k, int n_rows, int head_dim, float scale, float *score, int stride);
+    void (*score)(const float *q, int group, sl_kv_run k, int n_rows, int head_dim, float scale, float *score, int stride);
     // score[i] of the row k[i], for one query. The rows may lie anywhere.
-    void (*score_rows)(const float *q, const bf16 *const *k, int n, int head_dim, float scale, float *score);
+    void (*score_rows)(const float *q, sl_format format, const sl_kv_row *k, int n, int head_dim, float scale, float *score);
     // Scores of a page of 256 rows from some features of the keys, kt: [head_dim][256]:
     // score[g * stride + j] = scale * sum_i q[g][features[i]] kt[features[i]][j], in order. q: [group][head_dim].
     void (*score_features)(const float *q, int group, int head_dim, const int32_t *features, int n_features, const bf16 *kt,
@@ -72,14 +73,14 @@ typedef struct sl_attn_kernels {
     // One step of online softmax over n_rows <= 256 rows for `group` heads: o = sum 2^(s-m) v, l = sum 2^(s-m), m = max s over
     // all rows so far. score: [group][stride]; v: [n_rows][head_dim]; m, l: [group], start -inf and 0; o: [group][head_dim],
     // start 0. A score that is NaN makes l NaN, and so the output o / l.
-    void (*online_softmax)(const float *score, int stride, int group, const bf16 *v, int n_rows, int head_dim, float *m,
-                           float *l, float *o);
-    // out[d] = sum_i coef[i] * v[i][d] in index order; v[i] points to a row of head_dim bf16.
-    void (*gather)(const bf16 *const *v, const float *coef, int n, int head_dim, float *out);
+    void (*online_softmax)(const float *score, int stride, int group, sl_kv_run v, int n_rows, int head_dim, float *m, float *l,
+                           float *o);
+    // out[d] = sum_i coef[i] * v[i][d] in index order; v[i]: a row of head_dim numbers.
+    void (*gather)(sl_format format, const sl_kv_row *v, const float *coef, int n, int head_dim, float *out);
 
     // ---- prefill: fp32 tiles ----
-    void (*widen)(const bf16 *src, int n, float *dst);                               // n: a multiple of 16
-    void (*widen_transposed)(const bf16 *src, int n_rows, int head_dim, float *dst); // dst: [head_dim][256], zero past n_rows
+    void (*widen)(sl_kv_run src, int n_rows, int head_dim, float *dst);            // dst: [n_rows][head_dim]
+    void (*widen_transposed)(sl_kv_run src, int n_rows, int head_dim, float *dst); // dst: [head_dim][256], zero past n_rows
     // c (+)= a b: a [m][lda], b [k][ldb], c [m][ldc]; m a multiple of 8, n of 16.
     void (*gemm)(const float *a, int lda, const float *b, int ldb, int m, int n, int k, int accumulate, float *c, int ldc);
     // One step of online softmax for one query: s[0, n_visible) becomes 2^(s * scale - m), the other scores of the 256 become

@@ -51,15 +51,55 @@ SIMD_INLINE vf sum_each(vf *x) { // overwrites x[VW]
     return x[0];
 }
 
+// ---- rows of the cache ----
+
+// Calls a function whose first argument is a constant format.
+#define BY_FORMAT(format, call)                                                                                                \
+    switch (format) {                                                                                                          \
+    case SL_FP8:                                                                                                               \
+        call(SL_FP8);                                                                                                          \
+        break;                                                                                                                 \
+    case SL_INT8:                                                                                                              \
+        call(SL_INT8);                                                                                                         \
+        break;                                                                                                                 \
+    default:                                                                                                                   \
+        call(SL_BF16);                                                                                                         \
+    }
+
+// VW numbers of a row of the cache, from number i on. factor: factor_of the row's scale. All loops read the cache through this
+// function, and f is a constant. The product is rounded once, as in sl_kv_number.
+SIMD_INLINE vf load_row(const void *row, sl_format f, int i, float factor) {
+    vf x = v_load_weight(row, f, (size_t)i);
+    if (f != SL_BF16) x *= factor;
+    return x;
+}
+SIMD_INLINE float factor_of(sl_format f, float scale) { // exact: load_factor is a power of two
+    return scale / load_factor(f);
+}
+SIMD_INLINE float run_factor(sl_kv_run run, sl_format f, int j) { // of row j
+    return f == SL_BF16 ? 1 : factor_of(f, run.scale[j]);
+}
+SIMD_INLINE const void *run_row(sl_kv_run run, sl_format f, int head_dim, int j) {
+    return (const char *)run.data + sl_format_bytes(f, (size_t)j * head_dim);
+}
+SIMD_INLINE void prefetch_row(const void *row, sl_format f, int head_dim) {
+    for (size_t i = 0; i < sl_format_bytes(f, (size_t)head_dim); i += 64) __builtin_prefetch((const char *)row + i);
+}
+
 // ---- decode ----
 
 // Widens VW rows of K once and multiplies them with every head of the group. AVX512-BF16 dot products are slower: with q as two
 // bf16 numbers, for the precision of fp32, a santa-sys step took 1.3 times as long on a Zen 5.
-static void score(const float *q, int group, const bf16 *k, int n_rows, int head_dim, float scale, float *out, int stride) {
+SIMD_INLINE void score_format(sl_format f, const float *q, int group, sl_kv_run k, int n_rows, int head_dim, float scale,
+                              float *out, int stride) {
     float wide[VW * 256] __attribute__((aligned(64)));
     for (int j = 0; j < n_rows; j += VW) {
         int rows = n_rows - j < VW ? n_rows - j : VW;
-        for (int i = 0; i < rows * head_dim; i += VW) v_store(wide + i, v_load_bf16(k + (size_t)j * head_dim + i));
+        for (int r = 0; r < rows; r++) {
+            const void *row = run_row(k, f, head_dim, j + r);
+            float factor = run_factor(k, f, j + r);
+            for (int i = 0; i < head_dim; i += VW) v_store(wide + r * head_dim + i, load_row(row, f, i, factor));
+        }
         for (int i = rows * head_dim; i < VW * head_dim; i += VW) v_store(wide + i, v_set(0));
         for (int g = 0; g < group; g++) {
             vf acc[VW];
@@ -80,15 +120,28 @@ static void score(const float *q, int group, const bf16 *k, int n_rows, int head
     }
 }
 
-static void score_rows(const float *q, const bf16 *const *k, int n, int head_dim, float scale, float *out) {
+static void score(const float *q, int group, sl_kv_run k, int n_rows, int head_dim, float scale, float *out, int stride){
+#define CALL(f) score_format(f, q, group, k, n_rows, head_dim, scale, out, stride)
+    BY_FORMAT(k.format, CALL)
+#undef CALL
+}
+
+SIMD_INLINE
+    void score_rows_format(sl_format f, const float *q, const sl_kv_row *k, int n, int head_dim, float scale, float *out) {
     enum { AHEAD = 4 }; // rows to prefetch: the rows lie far apart
     for (int i = 0; i < n; i++) {
         vf sum = v_set(0);
-        if (i + AHEAD < n)
-            for (int d = 0; d < head_dim; d += 32) __builtin_prefetch(k[i + AHEAD] + d);
-        for (int d = 0; d < head_dim; d += VW) sum = v_fma(v_load(q + d), v_load_bf16(k[i] + d), sum);
+        float factor = factor_of(f, k[i].scale);
+        if (i + AHEAD < n) prefetch_row(k[i + AHEAD].data, f, head_dim);
+        for (int d = 0; d < head_dim; d += VW) sum = v_fma(v_load(q + d), load_row(k[i].data, f, d, factor), sum);
         out[i] = v_sum(sum) * scale;
     }
+}
+
+static void score_rows(const float *q, sl_format format, const sl_kv_row *k, int n, int head_dim, float scale, float *out){
+#define CALL(f) score_rows_format(f, q, k, n, head_dim, scale, out)
+    BY_FORMAT(format, CALL)
+#undef CALL
 }
 
 SIMD_INLINE void score_features_heads(const float *q, int n_heads, int head_dim, const int32_t *features, int n_features,
@@ -167,8 +220,18 @@ static void count_matches(const uint16_t *sig, const uint16_t *query, int n_tabl
 
 // ---- buckets ----
 
-static void widen(const bf16 *src, int n, float *dst) {
-    for (int i = 0; i < n; i += VW) v_store(dst + i, v_load_bf16(src + i));
+SIMD_INLINE void widen_format(sl_format f, sl_kv_run src, int n_rows, int head_dim, float *dst) {
+    for (int j = 0; j < n_rows; j++, dst += head_dim) {
+        const void *row = run_row(src, f, head_dim, j);
+        float factor = run_factor(src, f, j);
+        for (int i = 0; i < head_dim; i += VW) v_store(dst + i, load_row(row, f, i, factor));
+    }
+}
+
+static void widen(sl_kv_run src, int n_rows, int head_dim, float *dst) {
+#define CALL(f) widen_format(f, src, n_rows, head_dim, dst)
+    BY_FORMAT(src.format, CALL)
+#undef CALL
 }
 
 // Four rows against VW centroids at a time. A lane is a centroid, so a product sums in the order of the channels.
@@ -179,7 +242,7 @@ static void nearest(const float *x, int n_rows, const bf16 *centroids, int n_cen
     for (int c = 0; c < n_centroids; c += VW) {
         int n = n_centroids - c < VW ? n_centroids - c : VW;
         for (int r = 0; r < n; r++) {
-            widen(centroids + (size_t)(c + r) * head_dim, head_dim, wide);
+            widen_format(SL_BF16, sl_kv_bf16_run(centroids + (size_t)(c + r) * head_dim), 1, head_dim, wide);
             for (int d = 0; d < head_dim; d++) tile[d * VW + r] = wide[d];
         }
         for (int r = n; r < VW; r++)
@@ -464,32 +527,35 @@ SIMD_INLINE float softmax_step(const float *s, int n, float *m, float *l, float 
 }
 
 // o[g][d .. d + n_vec * VW) += sum_j e[g][j] v[j][d..] for n_heads heads, the rows in order.
-SIMD_INLINE void accumulate_tile(const float *e, const bf16 *v, int n_rows, int head_dim, int n_heads, int n_vec, float *o) {
+SIMD_INLINE void accumulate_tile(sl_format f, const float *e, sl_kv_run v, int n_rows, int head_dim, int d, int n_heads,
+                                 int n_vec, float *o) {
     vf acc[4][4];
     for (int g = 0; g < n_heads; g++)
-        for (int c = 0; c < n_vec; c++) acc[g][c] = v_load(o + (size_t)g * head_dim + c * VW);
+        for (int c = 0; c < n_vec; c++) acc[g][c] = v_load(o + (size_t)g * head_dim + d + c * VW);
     for (int j = 0; j < n_rows; j++) {
+        const void *row = run_row(v, f, head_dim, j);
+        float factor = run_factor(v, f, j);
         vf x[4];
-        for (int c = 0; c < n_vec; c++) x[c] = v_load_bf16(v + (size_t)j * head_dim + c * VW);
+        for (int c = 0; c < n_vec; c++) x[c] = load_row(row, f, d + c * VW, factor);
         for (int g = 0; g < n_heads; g++)
             for (int c = 0; c < n_vec; c++) acc[g][c] = v_fma(v_set(e[g * (SL_TILE + VW) + j]), x[c], acc[g][c]);
     }
     for (int g = 0; g < n_heads; g++)
-        for (int c = 0; c < n_vec; c++) v_store(o + (size_t)g * head_dim + c * VW, acc[g][c]);
+        for (int c = 0; c < n_vec; c++) v_store(o + (size_t)g * head_dim + d + c * VW, acc[g][c]);
 }
 
-SIMD_INLINE void accumulate_heads(const float *e, const bf16 *v, int n_rows, int head_dim, int n_heads, float *o) {
+SIMD_INLINE void accumulate_heads(sl_format f, const float *e, sl_kv_run v, int n_rows, int head_dim, int n_heads, float *o) {
     int d = 0;
-    for (; d + 4 * VW <= head_dim; d += 4 * VW) accumulate_tile(e, v + d, n_rows, head_dim, n_heads, 4, o + d);
-    for (; d < head_dim; d += VW) accumulate_tile(e, v + d, n_rows, head_dim, n_heads, 1, o + d);
+    for (; d + 4 * VW <= head_dim; d += 4 * VW) accumulate_tile(f, e, v, n_rows, head_dim, d, n_heads, 4, o);
+    for (; d < head_dim; d += VW) accumulate_tile(f, e, v, n_rows, head_dim, d, n_heads, 1, o);
 }
 
 static void scale_row(float *x, int n, float factor) {
     for (int i = 0; i < n; i += VW) v_store(x + i, v_load(x + i) * factor);
 }
 
-static void online_softmax(const float *s, int stride, int group, const bf16 *v, int n_rows, int head_dim, float *m, float *l,
-                           float *o) {
+SIMD_INLINE void online_softmax_format(sl_format f, const float *s, int stride, int group, sl_kv_run v, int n_rows,
+                                       int head_dim, float *m, float *l, float *o) {
     float e[4 * (SL_TILE + VW)];
     for (int g = 0; g < group;) {
         int heads = group - g >= 4 ? 4 : group - g >= 2 ? 2 : 1;
@@ -499,31 +565,51 @@ static void online_softmax(const float *s, int stride, int group, const bf16 *v,
         }
         float *to = o + (size_t)g * head_dim;
         if (heads == 4)
-            accumulate_heads(e, v, n_rows, head_dim, 4, to);
+            accumulate_heads(f, e, v, n_rows, head_dim, 4, to);
         else if (heads == 2)
-            accumulate_heads(e, v, n_rows, head_dim, 2, to);
+            accumulate_heads(f, e, v, n_rows, head_dim, 2, to);
         else
-            accumulate_heads(e, v, n_rows, head_dim, 1, to);
+            accumulate_heads(f, e, v, n_rows, head_dim, 1, to);
         g += heads;
     }
 }
 
-static void gather(const bf16 *const *v, const float *coef, int n, int head_dim, float *out) {
+static void online_softmax(const float *s, int stride, int group, sl_kv_run v, int n_rows, int head_dim, float *m, float *l,
+                           float *o){
+#define CALL(f) online_softmax_format(f, s, stride, group, v, n_rows, head_dim, m, l, o)
+    BY_FORMAT(v.format, CALL)
+#undef CALL
+}
+
+SIMD_INLINE void gather_format(sl_format f, const sl_kv_row *v, const float *coef, int n, int head_dim, float *out) {
     enum { AHEAD = 4 }; // rows to prefetch: drawn rows lie far apart
     for (int d = 0; d < head_dim; d += VW) v_store(out + d, v_set(0));
     for (int i = 0; i < n; i++) {
-        if (i + AHEAD < n)
-            for (int d = 0; d < head_dim; d += 32) __builtin_prefetch(v[i + AHEAD] + d);
-        for (int d = 0; d < head_dim; d += VW) v_store(out + d, v_fma(v_set(coef[i]), v_load_bf16(v[i] + d), v_load(out + d)));
+        float factor = factor_of(f, v[i].scale);
+        if (i + AHEAD < n) prefetch_row(v[i + AHEAD].data, f, head_dim);
+        for (int d = 0; d < head_dim; d += VW)
+            v_store(out + d, v_fma(v_set(coef[i]), load_row(v[i].data, f, d, factor), v_load(out + d)));
     }
+}
+
+static void gather(sl_format format, const sl_kv_row *v, const float *coef, int n, int head_dim, float *out) {
+#define CALL(f) gather_format(f, v, coef, n, head_dim, out)
+    BY_FORMAT(format, CALL)
+#undef CALL
 }
 
 // ---- prefill ----
 
-static void widen_transposed(const bf16 *src, int n_rows, int head_dim, float *dst) {
+static void widen_transposed(sl_kv_run src, int n_rows, int head_dim, float *dst) {
+    float row[256];
+    for (int j = 0; j < n_rows && src.format != SL_BF16; j++) {
+        widen(sl_kv_run_from(src, head_dim, j), 1, head_dim, row);
+        for (int d = 0; d < head_dim; d++) dst[(size_t)d * SL_TILE + j] = row[d];
+    }
     for (int d = 0; d < head_dim; d++) {
         uint32_t *to = (uint32_t *)(dst + (size_t)d * SL_TILE);
-        for (int j = 0; j < n_rows; j++) to[j] = (uint32_t)src[(size_t)j * head_dim + d] << 16;
+        const bf16 *from = (const bf16 *)src.data + d;
+        for (int j = 0; j < n_rows && src.format == SL_BF16; j++) to[j] = (uint32_t)from[(size_t)j * head_dim] << 16;
         memset(to + n_rows, 0, (SL_TILE - n_rows) * sizeof *to);
     }
 }

@@ -17,17 +17,15 @@ void sl_rotate_back(const float *inv_freq, int head_dim, int position, const flo
     }
 }
 
-void sl_bucket_assign(const sl_buckets *b, int roped, int layer, int h, const bf16 *k, int n_rows, int first,
-                      uint16_t *bucket) {
+void sl_bucket_assign(const sl_buckets *b, int roped, int layer, int h, sl_kv_run k, int n_rows, int first, uint16_t *bucket) {
     const sl_attn_kernels *kernels = sl_attn_kernels_best();
     int dim = b->head_dim;
     const bf16 *centroids = (roped ? b->roped : b->centroids) + ((size_t)layer * b->n_kv_heads + h) * b->n_buckets * dim;
     float x[SL_PAGE * 256];
     for (int j = 0; j < n_rows; j++) {
         float *row = x + (size_t)j * dim;
-        kernels->widen(k + (size_t)j * dim, dim, row);
-        if (roped) continue;
-        sl_rotate_back(b->inv_freq, dim, first + j, row, row);
+        kernels->widen(sl_kv_run_from(k, dim, j), 1, dim, row);
+        if (!roped) sl_rotate_back(b->inv_freq, dim, first + j, row, row);
         for (int d = 0; d < dim; d++) row[d] = sl_bf16_to_f32(sl_f32_to_bf16(row[d]));
     }
     kernels->nearest(x, n_rows, centroids, b->n_buckets, dim, bucket);
@@ -109,7 +107,7 @@ static void add_rows(const sl_kv_page *page, const float *centre, int squared, f
             int cell = sl_bucket_cell(rows->bucket[j], page->buckets->n_buckets);
             float *to = sum + (size_t)cell * dim;
             const float *from = centre + (size_t)cell * dim;
-            kernels->widen(page->k_parts[i] + (size_t)rows->row[j] * dim, dim, k);
+            kernels->widen(sl_kv_run_from(page->k_parts[i], dim, rows->row[j]), 1, dim, k);
             for (int d = 0; d < dim; d++) {
                 float x = k[d] - from[d];
                 to[d] += squared ? x * x : x;

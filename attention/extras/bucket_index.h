@@ -47,10 +47,10 @@ extern const sl_kv_extra_kind sl_bucket_rows_kind, sl_bucket_lists_kind, sl_buck
 // rotated with number i + head_dim / 2). The angle is rounded to fp32, as the backends compute it. out may be x.
 void sl_rotate_back(const float *inv_freq, int head_dim, int position, const float *x, float *out);
 // Writes the buckets of n_rows <= 256 rows of one KV head in one layer: bucket[j] of k[j] at position first + j. k: [n_rows]
-// [head_dim], keys after RoPE. roped 0: the key is rotated back and rounded to bf16, and compared with the centroids of keys
-// before RoPE (SAAP, section 4). roped 1: compared as it is, with the centroids of keys after RoPE. A key with a product that
-// is NaN with every centroid lies in bucket 0. The buckets have the same bits on every instruction set.
-void sl_bucket_assign(const sl_buckets *b, int roped, int layer, int h, const bf16 *k, int n_rows, int first, uint16_t *bucket);
+// [head_dim], keys after RoPE. roped 0: the key is rotated back and compared with the centroids of keys before RoPE (SAAP,
+// section 4). roped 1: compared with the centroids of keys after RoPE. In both cases the key is rounded to bf16 first. A key
+// with a product that is NaN with every centroid lies in bucket 0. The buckets have the same bits on every instruction set.
+void sl_bucket_assign(const sl_buckets *b, int roped, int layer, int h, sl_kv_run k, int n_rows, int first, uint16_t *bucket);
 
 #ifdef __cplusplus
 }

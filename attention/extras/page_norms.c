@@ -4,12 +4,13 @@
 #include <math.h>
 #include <string.h>
 
-void sl_norms(const bf16 *v, int n_rows, int head_dim, bf16 *out) {
+void sl_norms(sl_kv_run v, int n_rows, int head_dim, bf16 *out) {
     for (int j = 0; j < n_rows; j++) {
+        sl_kv_row row = sl_kv_row_at(v, head_dim, j);
         float square = 0, norm;
         uint32_t bits;
         for (int d = 0; d < head_dim; d++) {
-            float x = sl_bf16_to_f32(v[(size_t)j * head_dim + d]);
+            float x = sl_kv_number(row, v.format, d);
             square += x * x;
         }
         norm = sqrtf(square);

@@ -96,11 +96,12 @@ static int visit(const sl_attn_prefill_args *a, const sl_attn_kernels *kernels, 
     const sl_attn_geom *g = a->geom;
     int dim = g->head_dim, rows = padded(t->rows), h = t->first_head / (g->n_heads / g->n_kv_heads);
     int n_keys = a->kv.n_kv - from < n ? a->kv.n_kv - from : n;
-    size_t at = sl_kv_block(&a->kv, g->n_kv_heads, dim, from / SL_PAGE, h) + (size_t)(from % SL_PAGE) * dim;
-    kernels->widen_transposed(a->kv.k + at, n_keys, dim, t->kt);
+    sl_kv_run k = sl_kv_k_run(&a->kv, g->n_kv_heads, dim, from / SL_PAGE, h);
+    sl_kv_run v = sl_kv_v_run(&a->kv, g->n_kv_heads, dim, from / SL_PAGE, h);
+    kernels->widen_transposed(sl_kv_run_from(k, dim, from % SL_PAGE), n_keys, dim, t->kt);
     kernels->gemm(t->q, dim, t->kt, SL_PAGE, rows, n, dim, 0, t->s, SL_PAGE);
     if (a->skip_distance > 0 && skips(a, t, from)) return 0;
-    kernels->widen(a->kv.v + at, n_keys * dim, t->v);
+    kernels->widen(sl_kv_run_from(v, dim, from % SL_PAGE), n_keys, dim, t->v);
     memset(t->v + (size_t)n_keys * dim, 0, (size_t)(n - n_keys) * dim * sizeof *t->v);
     for (int r = 0; r < rows; r++) {
         float *s = t->s + (size_t)r * SL_PAGE;

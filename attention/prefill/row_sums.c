@@ -90,7 +90,7 @@ static void load_queries(const sl_mask_args *a, const sl_score_rows *rows, float
 static void load_keys(const sl_mask_args *a, const sl_score_rows *rows, int page, sl_row_sums *x) {
     const sl_attn_geom *g = a->geom;
     int dim = g->head_dim, stride = rows->stride, h = rows->head / (g->n_heads / g->n_kv_heads);
-    const bf16 *k = a->kv.k + sl_kv_block(&a->kv, g->n_kv_heads, dim, page, h);
+    sl_kv_run k = sl_kv_k_run(&a->kv, g->n_kv_heads, dim, page, h);
     sl_attn_kernels_best()->widen_transposed(k, sl_page_rows(&a->kv, page), dim, stride == 1 ? x->k : x->k_page);
     if (stride == 1) return;
     float *to = x->k;

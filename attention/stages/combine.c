@@ -10,20 +10,19 @@ double sl_norm(const float *x, int n) {
     return sqrt(square);
 }
 
-// x->rows[i]: the address of row draws.row[i]. base: all pages of K, or of V, of this layer.
-static void point_at(sl_head *x, const bf16 *base) {
+// x->rows[i]: row draws.row[i] of K, or of V. page_of: sl_k_page or sl_v_page
+static void point_at(sl_head *x, sl_kv_run (*page_of)(const sl_group *g, int page)) {
     const sl_group *g = x->group;
     for (int i = 0; i < x->draws.n; i++) {
         int j = x->draws.row[i];
-        x->rows[i] = base + sl_kv_block(g->kv, g->args->geom->n_kv_heads, g->head_dim, j / SL_PAGE, g->h) +
-                     (size_t)(j % SL_PAGE) * g->head_dim;
+        x->rows[i] = sl_kv_row_at(page_of(g, j / SL_PAGE), g->head_dim, j % SL_PAGE);
     }
 }
 
 void sl_refine(sl_head *x) {
     const sl_group *g = x->group;
-    point_at(x, g->kv->k);
-    g->kernels->score_rows(x->q, x->rows, x->draws.n, g->head_dim, g->scale, x->score);
+    point_at(x, sl_k_page);
+    g->kernels->score_rows(x->q, g->kv->formats.k, x->rows, x->draws.n, g->head_dim, g->scale, x->score);
 }
 
 void sl_combine(sl_head *x, sl_normaliser normaliser, int refined) {
@@ -41,6 +40,6 @@ void sl_combine(sl_head *x, sl_normaliser normaliser, int refined) {
         for (int i = 0; i < d->n; i++) x->coef[i] = (float)(x->coef[i] / sum);
     x->log2_total = log2(sum) + top;
     x->report->ess = squares > 0 ? (float)(sum * sum / squares) : 0;
-    point_at(x, x->group->kv->v);
-    x->group->kernels->gather(x->rows, x->coef, d->n, x->group->head_dim, x->out);
+    point_at(x, sl_v_page);
+    x->group->kernels->gather(x->group->kv->formats.v, x->rows, x->coef, d->n, x->group->head_dim, x->out);
 }

@@ -54,11 +54,21 @@ int sl_page_rows(const sl_kv_view *kv, int page) {
     return left < SL_PAGE ? left : SL_PAGE;
 }
 
-const bf16 *sl_k_page(const sl_group *g, int page) {
-    return g->kv->k + sl_kv_block(g->kv, g->args->geom->n_kv_heads, g->head_dim, page, g->h);
+sl_kv_run sl_k_page(const sl_group *g, int page) {
+    return sl_kv_k_run(g->kv, g->args->geom->n_kv_heads, g->head_dim, page, g->h);
 }
-const bf16 *sl_v_page(const sl_group *g, int page) {
-    return g->kv->v + sl_kv_block(g->kv, g->args->geom->n_kv_heads, g->head_dim, page, g->h);
+sl_kv_run sl_v_page(const sl_group *g, int page) {
+    return sl_kv_v_run(g->kv, g->args->geom->n_kv_heads, g->head_dim, page, g->h);
+}
+
+size_t sl_k_row_bytes(const sl_group *g) {
+    return sl_kv_row_bytes(g->kv->formats.k, g->head_dim);
+}
+size_t sl_v_row_bytes(const sl_group *g) {
+    return sl_kv_row_bytes(g->kv->formats.v, g->head_dim);
+}
+uint64_t sl_newest_bytes(const sl_group *g) {
+    return (uint64_t)sl_page_rows(g->kv, sl_kv_n_built(g->kv)) * sl_k_row_bytes(g);
 }
 
 int sl_longest(const sl_attn_decode_args *a) {

@@ -102,7 +102,7 @@ static layout lay_out(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seq
     l.count = sl_workspace_take(&at, items * l.cap * sizeof(int32_t));
     l.inv_pi = sl_workspace_take(&at, items * l.cap * sizeof(float));
     l.scratch = sl_workspace_take(&at, items * l.n_scratch * sizeof(uint64_t));
-    l.rows = sl_workspace_take(&at, items * l.cap * sizeof(bf16 *));
+    l.rows = sl_workspace_take(&at, items * l.cap * sizeof(sl_kv_row));
     l.coef = sl_workspace_take(&at, items * l.cap * sizeof(float));
     l.score = sl_workspace_take(&at, items * l.cap * sizeof(float));
     l.size = at;
@@ -158,7 +158,7 @@ static void open_head(call *c, size_t item, const sl_group *g, int index) {
                   .count = (int32_t *)(c->ws + c->l.count) + at,
                   .inv_pi = (float *)(c->ws + c->l.inv_pi) + at,
                   .scratch = (uint64_t *)(c->ws + c->l.scratch) + item * c->l.n_scratch},
-        .rows = (const bf16 **)(c->ws + c->l.rows) + at,
+        .rows = (sl_kv_row *)(c->ws + c->l.rows) + at,
         .coef = (float *)(c->ws + c->l.coef) + at,
         .score = (float *)(c->ws + c->l.score) + at,
         .out = g->query->out + (size_t)head * g->head_dim,
@@ -280,7 +280,7 @@ static int count_distinct(const sl_group *g, const sl_head *heads, int *fresh) {
 
 static void report_group(const call *c, const sl_group *g, const sl_head *heads) {
     const sl_proposal *propose = c->stages.propose;
-    size_t row = (size_t)g->head_dim * sizeof(bf16);
+    size_t k_row = sl_k_row_bytes(g), v_row = sl_v_row_bytes(g);
     int refined = c->stages.normaliser == SL_BY_SAMPLE && !propose->exact, fresh, distinct = count_distinct(g, heads, &fresh);
     int needs_exact = c->layers[g->query - c->args->seqs].goes_dense, n_kv = g->kv->n_kv;
     for (int i = 0; i < g->n; i++) needs_exact |= heads[i].needs_exact;
@@ -290,15 +290,15 @@ static void report_group(const call *c, const sl_group *g, const sl_head *heads)
     int k_rows = refined          ? refined_rows + (propose->needs ? sl_page_rows(g->kv, sl_kv_n_built(g->kv)) : 0)
                  : propose->needs ? 0
                                   : n_kv;
-    uint64_t bytes = propose->bytes(g) + (refined_rows + (uint64_t)distinct) * row;
-    if (needs_exact && !refined) k_rows = n_kv, bytes += n_kv * row; // exact attention reads the scored keys again
+    uint64_t bytes = propose->bytes(g) + refined_rows * k_row + (uint64_t)distinct * v_row;
+    if (needs_exact && !refined) k_rows = n_kv, bytes += n_kv * k_row; // exact attention reads the scored keys again
     if (reads_norms(c->args->spec, c->stages.draw)) bytes += (uint64_t)n_kv * sizeof(bf16);
     for (int i = 0; i < g->n; i++) {
         sl_attn_report *r = heads[i].report;
         r->k_rows = (uint32_t)k_rows;
         r->v_distinct = (uint32_t)distinct;
         r->bytes = bytes;
-        r->dense_bytes = 2 * (uint64_t)n_kv * row;
+        r->dense_bytes = (uint64_t)n_kv * (k_row + v_row);
     }
 }
 

@@ -103,10 +103,13 @@ static void score_cells(const sl_group *g, const sl_bucket_visit *v, const float
     for (int d = 0; d < dim; d++) square[d] = q[d] * q[d];
     for (int s = 0; s < sl_bucket_n_spans(g, v); s++) {
         const bf16 *cells = sl_kv_extra(g->kv, (sl_kv_need){&sl_bucket_cells_kind, 0}, (s + 1) * SL_BUCKET_SPAN - 1, g->h);
-        const bf16 *mean[SL_BUCKET_CELLS], *variance[SL_BUCKET_CELLS];
-        for (int i = 0; i < SL_BUCKET_CELLS; i++) mean[i] = cells + 2 * i * dim, variance[i] = cells + (2 * i + 1) * dim;
-        g->kernels->score_rows(q, mean, SL_BUCKET_CELLS, dim, g->scale, mean_part);
-        g->kernels->score_rows(square, variance, SL_BUCKET_CELLS, dim, half, variance_part);
+        sl_kv_row mean[SL_BUCKET_CELLS], variance[SL_BUCKET_CELLS];
+        for (int i = 0; i < SL_BUCKET_CELLS; i++) {
+            mean[i] = sl_kv_row_at(sl_kv_bf16_run(cells), dim, 2 * i);
+            variance[i] = sl_kv_row_at(sl_kv_bf16_run(cells), dim, 2 * i + 1);
+        }
+        g->kernels->score_rows(q, SL_BF16, mean, SL_BUCKET_CELLS, dim, g->scale, mean_part);
+        g->kernels->score_rows(square, SL_BF16, variance, SL_BUCKET_CELLS, dim, half, variance_part);
         for (int i = 0; i < SL_BUCKET_CELLS; i++)
             score[s * SL_BUCKET_CELLS + i] = finite_or_none((double)mean_part[i] + variance_part[i]);
     }
@@ -266,7 +269,7 @@ static void measure(sl_head *x) {
         double a = (double)x->coef[i] / count;
         most = fmax(most, a);
         for (int d = 0; d < dim; d++) {
-            double r = a * ((double)sl_bf16_to_f32(x->rows[i][d]) - x->out[d]);
+            double r = a * ((double)sl_kv_number(x->rows[i], x->group->kv->formats.v, d) - x->out[d]);
             sum[d] += count * r, squares += count * r * r;
         }
         for (int c = 0; c < count; c++) share[n++] = a;

@@ -116,14 +116,17 @@ static totals sums(const verified *f, int from, int n) { // of draws.row[from..f
     totals t = {0};
     for (int i = from; i < from + n; i++) {
         int j = x->draws.row[i];
-        const bf16 *v = x->rows[i] = sl_v_page(g, j / SL_PAGE) + (size_t)(j % SL_PAGE) * g->head_dim;
+        x->rows[i] = sl_kv_row_at(sl_v_page(g, j / SL_PAGE), g->head_dim, j % SL_PAGE);
         double norm = 0, own = x->coef[i];
-        for (int c = 0; c < g->head_dim; c++) norm += (double)sl_bf16_to_f32(v[c]) * sl_bf16_to_f32(v[c]);
+        for (int c = 0; c < g->head_dim; c++) {
+            double v = sl_kv_number(x->rows[i], g->kv->formats.v, c);
+            norm += v * v;
+        }
         double square = own * own;
         t.e += own, t.squares += square, t.cubes += square * own, t.fourths += square * square;
         t.ev_squares += square * norm;
     }
-    g->kernels->gather(x->rows + from, x->coef + from, n, g->head_dim, x->out);
+    g->kernels->gather(g->kv->formats.v, x->rows + from, x->coef + from, n, g->head_dim, x->out);
     return t;
 }
 

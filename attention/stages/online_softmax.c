@@ -87,7 +87,7 @@ void sl_exact_head(sl_head *x) {
 }
 
 static void report_head(const sl_group *g, const sl_proposal *propose, int i, sl_attn_report *r) {
-    uint64_t v_bytes = (uint64_t)g->kv->n_kv * g->head_dim * sizeof(bf16);
+    uint64_t n_kv = (uint64_t)g->kv->n_kv, v_bytes = n_kv * sl_v_row_bytes(g);
     sl_head x = {.group = g, .index = i, .report = r};
     int n = g->kv->n_kv;
     *r = (sl_attn_report){
@@ -99,7 +99,7 @@ static void report_head(const sl_group *g, const sl_proposal *propose, int i, sl
         .v_rows = (uint32_t)n,
         .features = 1,
         .bytes = propose->bytes(g) + v_bytes,
-        .dense_bytes = 2 * v_bytes,
+        .dense_bytes = n_kv * sl_k_row_bytes(g) + v_bytes,
     };
     if (propose->report) propose->report(&x);
 }

@@ -107,7 +107,7 @@ static void begin_group(sl_group *g) { // equations 10-13: one set of features f
     list_features(g);
 }
 
-// ---- keys by feature ----
+// ---- keys by feature: of a cache that is not bf16, rounded to bf16 ----
 
 static size_t size(int arg, int head_dim) {
     (void)arg;
@@ -116,8 +116,10 @@ static size_t size(int arg, int head_dim) {
 static void build(const sl_kv_page *page, void *out) {
     bf16 *to = out;
     int head_dim = page->head_dim;
-    for (int j = 0; j < SL_PAGE; j++)
-        for (int i = 0; i < head_dim; i++) to[(size_t)i * SL_PAGE + j] = page->k[(size_t)j * head_dim + i];
+    for (int j = 0; j < SL_PAGE; j++) {
+        sl_kv_row row = sl_kv_row_at(page->k, head_dim, j);
+        for (int i = 0; i < head_dim; i++) to[(size_t)i * SL_PAGE + j] = sl_f32_to_bf16(sl_kv_number(row, page->k.format, i));
+    }
 }
 const sl_kv_extra_kind sl_keys_by_feature = {
     .name = "keys by feature",
@@ -145,9 +147,7 @@ static void score(const sl_group *g, int page, float *out) {
 }
 
 static uint64_t bytes(const sl_group *g) {
-    int n_built = sl_kv_n_built(g->kv);
-    uint64_t built = (uint64_t)n_built * SL_PAGE * state_of(g).n_features;
-    return (built + (uint64_t)sl_page_rows(g->kv, n_built) * g->head_dim) * sizeof(bf16);
+    return (uint64_t)sl_kv_n_built(g->kv) * SL_PAGE * state_of(g).n_features * sizeof(bf16) + sl_newest_bytes(g);
 }
 
 static void report(const sl_head *x) {

@@ -4,21 +4,30 @@
 #include "attention/stages/stages.h"
 
 #include <math.h>
+#include <string.h>
 
 enum { UNIT = 16, UNITS = SL_PAGE / UNIT };
 
+// The largest bf16 that is not above x: keys of a cache that is not bf16 lie between its numbers. A NaN stays a NaN.
+static bf16 below(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if (isnan(x)) return sl_f32_to_bf16(x);
+    return (bf16)((x < 0 ? bits + 0xffff : bits) >> 16);
+}
+
 // bounds: [units][2][head_dim], of the first n_rows rows.
-static void find_bounds(const bf16 *k, int n_rows, int head_dim, bf16 *bounds) {
+static void find_bounds(sl_kv_run k, int n_rows, int head_dim, bf16 *bounds) {
     for (int from = 0; from < n_rows; from += UNIT, bounds += 2 * head_dim) {
         int end = from + UNIT < n_rows ? from + UNIT : n_rows;
         for (int c = 0; c < head_dim; c++) {
             float low = INFINITY, high = -INFINITY;
             for (int j = from; j < end; j++) {
-                float x = sl_bf16_to_f32(k[(size_t)j * head_dim + c]);
+                float x = sl_kv_number(sl_kv_row_at(k, head_dim, j), k.format, c);
                 low = fminf(low, x), high = fmaxf(high, x);
                 if (isnan(x)) low = high = x, j = end; // fminf and fmaxf skip NaN
             }
-            bounds[c] = sl_f32_to_bf16(low), bounds[head_dim + c] = sl_f32_to_bf16(high); // exact: both are bf16 keys
+            bounds[c] = below(low), bounds[head_dim + c] = below(-high) ^ 0x8000;
         }
     }
 }
@@ -56,7 +65,7 @@ static void score(const sl_group *g, int page, float *out) {
 
 static uint64_t bytes(const sl_group *g) {
     int n_built = sl_kv_n_built(g->kv);
-    return n_built * (uint64_t)size(0, g->head_dim) + (uint64_t)sl_page_rows(g->kv, n_built) * g->head_dim * sizeof(bf16);
+    return n_built * (uint64_t)size(0, g->head_dim) + sl_newest_bytes(g);
 }
 
 const sl_proposal sl_propose_bounds = {.unit = UNIT, .needs = needs, .score = score, .bytes = bytes};

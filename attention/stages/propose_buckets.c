@@ -73,11 +73,11 @@ static int needs(const sl_attn_spec *spec, sl_kv_need *out) {
 // out[r] = x . rows[r], rows: [n][dim] bf16.
 static void multiply(const sl_group *g, const float *x, const bf16 *rows, int n, int dim, float *out) {
     enum { BATCH = 64 };
-    const bf16 *row[BATCH];
+    sl_kv_row row[BATCH];
     for (int from = 0; from < n; from += BATCH) {
         int m = n - from < BATCH ? n - from : BATCH;
-        for (int i = 0; i < m; i++) row[i] = rows + (size_t)(from + i) * dim;
-        g->kernels->score_rows(x, row, m, dim, 1, out + from);
+        for (int i = 0; i < m; i++) row[i] = sl_kv_row_at(sl_kv_bf16_run(rows), dim, from + i);
+        g->kernels->score_rows(x, SL_BF16, row, m, dim, 1, out + from);
     }
 }
 
@@ -211,7 +211,7 @@ static void begin_centroids(sl_group *g) {
 }
 
 static uint64_t bytes(const sl_group *g) { // with the keys of the newest page, which decode.c does not count as refined
-    return *sl_bucket_visit_of(g).bytes + (uint64_t)sl_page_rows(g->kv, sl_kv_n_built(g->kv)) * g->head_dim * sizeof(bf16);
+    return *sl_bucket_visit_of(g).bytes + sl_newest_bytes(g);
 }
 
 // saap-is: the same buckets, and the cells of the spans before the window, if draws read them.

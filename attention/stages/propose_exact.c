@@ -9,7 +9,7 @@ void sl_score_exact(const sl_group *g, int page, float *score) {
 }
 
 static uint64_t all_keys(const sl_group *g) {
-    return (uint64_t)g->kv->n_kv * g->head_dim * sizeof(bf16);
+    return (uint64_t)g->kv->n_kv * sl_k_row_bytes(g);
 }
 
 static uint64_t no_bytes(const sl_group *g) {

@@ -93,20 +93,20 @@ static size_t size(int arg, int head_dim) {
 static void build(const sl_kv_page *from, void *out) {
     float x[SL_PAGE * MAX_DIM];
     int head_dim = from->head_dim;
-    const bf16 *k = from->k;
+    sl_kv_run k = from->k;
     const void *before = from->before;
     hashed_page page = page_at(out, head_dim), last = page_at(before, head_dim);
     *page.count = SL_PAGE + (before ? *last.count : 0);
     for (int c = 0; c < head_dim; c++) {
         float sum = before ? last.sum[c] : 0;
-        for (int j = 0; j < SL_PAGE; j++) sum += sl_bf16_to_f32(k[(size_t)j * head_dim + c]);
+        for (int j = 0; j < SL_PAGE; j++) sum += sl_kv_number(sl_kv_row_at(k, head_dim, j), k.format, c);
         page.sum[c] = sum;
         page.centre[c] = sum / *page.count;
     }
     for (int j = 0; j < SL_PAGE; j++) {
         float square = 0;
         for (int c = 0; c < head_dim; c++) {
-            float d = sl_bf16_to_f32(k[(size_t)j * head_dim + c]) - page.centre[c];
+            float d = sl_kv_number(sl_kv_row_at(k, head_dim, j), k.format, c) - page.centre[c];
             x[(size_t)j * head_dim + c] = d;
             square += d * d;
         }
@@ -170,7 +170,7 @@ static void score(const sl_group *g, int page, float *out) {
 static uint64_t bytes(const sl_group *g) {
     int n_built = sl_kv_n_built(g->kv);
     uint64_t row = (uint64_t)sl_attn_get(g->args->spec, "L") * sizeof(uint16_t);
-    return n_built * (uint64_t)SL_PAGE * row + (uint64_t)sl_page_rows(g->kv, n_built) * g->head_dim * sizeof(bf16);
+    return n_built * (uint64_t)SL_PAGE * row + sl_newest_bytes(g);
 }
 
 const sl_proposal sl_propose_hashes = {

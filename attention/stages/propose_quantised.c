@@ -65,7 +65,7 @@ static f16 f16_above(float x) {
 
 static void build(const sl_kv_page *page, void *out) {
     int bits = page->arg, head_dim = page->head_dim;
-    const bf16 *k = page->k;
+    sl_kv_run k = page->k;
     f16 *step = out, *zero = step + head_dim;
     uint8_t *at = (uint8_t *)(zero + head_dim);
     int levels = (1 << bits) - 1, n_planes;
@@ -76,7 +76,7 @@ static void build(const sl_kv_page *page, void *out) {
         float low = INFINITY, high = -INFINITY;
         int n_nan = 0;
         for (int j = 0; j < SL_PAGE; j++) {
-            float x = sl_bf16_to_f32(k[(size_t)j * head_dim + c]);
+            float x = sl_kv_number(sl_kv_row_at(k, head_dim, j), k.format, c);
             low = fminf(low, x), high = fmaxf(high, x);
             n_nan += isnan(x);
         }
@@ -86,7 +86,7 @@ static void build(const sl_kv_page *page, void *out) {
         float width = sl_f16_to_f32(step[c]), inverse = width > 0 ? 1 / width : 0;
         if (n_nan || high > from + width * ((float)levels + 0.5f) || low < from - width * 0.5f) step[c] = F16_NAN, inverse = 0;
         for (int j = 0; j < SL_PAGE; j++) {
-            int code = (int)lrintf((sl_bf16_to_f32(k[(size_t)j * head_dim + c]) - from) * inverse);
+            int code = (int)lrintf((sl_kv_number(sl_kv_row_at(k, head_dim, j), k.format, c) - from) * inverse);
             code = code < 0 ? 0 : code > levels ? levels : code;
             uint8_t *to = at;
             for (int i = 0; i < n_planes; i++) {
@@ -145,8 +145,7 @@ static void score(const sl_group *g, int page, float *out) {
 
 static uint64_t bytes(const sl_group *g) {
     int n_built = sl_kv_n_built(g->kv);
-    return n_built * (uint64_t)size(bits_of(g->args->spec), g->head_dim) +
-           (uint64_t)sl_page_rows(g->kv, n_built) * g->head_dim * sizeof(bf16);
+    return n_built * (uint64_t)size(bits_of(g->args->spec), g->head_dim) + sl_newest_bytes(g);
 }
 
 float sl_quantised_bound(const sl_head *x, int page) {

@@ -20,7 +20,8 @@
 //   shared     combine.c, budget.c, composition.c, page_norms.c, bucket_index.c, pareto.c
 //   stages     draw_samplers.c, draw_take_all.c; carried.c; propose_*.c, draw_*.c; row_sums.c
 //   drivers    online_softmax.c, decode.c; prefill_tiles.c; the other files of cuda/
-//   methods    dense.c, santa.c, importance.c, bernoulli.c, subset.c, indexed.c, saap.c, vattention.c, random.c; auto_request.c;
+//   methods    dense.c, santa.c, importance.c, bernoulli.c, subset.c, indexed.c, saap.c, vattention.c, random.c;
+//   auto_request.c;
 //              the other files of prefill/
 //   registry   registry.c
 //   on top     params.c (parsing), plan.c, auto_table.c, auto.c
@@ -147,11 +148,11 @@ typedef struct sl_head {
     double norm_before; // |output| of the step before; -1: no such step
     double log2_total;  // of sum_j c_j 2^s_j / pi_j, for exact scores s_j of drawn rows; only after sl_combine with refined = 1
     sl_draws draws;
-    const bf16 **rows; // scratch [capacity]
-    float *coef;       // scratch [capacity]
-    float *score;      // scratch [capacity]
-    float *out;        // [head_dim]
-    int n_profile;     // budget.c
+    sl_kv_row *rows; // scratch [capacity]: rows of K or V, in the format of the cache
+    float *coef;     // scratch [capacity]
+    float *score;    // scratch [capacity]
+    float *out;      // [head_dim]
+    int n_profile;   // budget.c
     sl_attn_report *report;
 } sl_head;
 
@@ -222,9 +223,12 @@ typedef struct sl_composition {
 
 // The composition of a specification. `score+value` has the proposal of the first method and the draw of the second.
 sl_composition sl_composition_of(const sl_attn_spec *spec);
-int sl_page_rows(const sl_kv_view *kv, int page);   // visible rows of a page: 256, or fewer in the newest page
-const bf16 *sl_k_page(const sl_group *g, int page); // [256][head_dim]
-const bf16 *sl_v_page(const sl_group *g, int page); // [256][head_dim]
+int sl_page_rows(const sl_kv_view *kv, int page); // visible rows of a page: 256, or fewer in the newest page
+sl_kv_run sl_k_page(const sl_group *g, int page); // [256][head_dim]
+sl_kv_run sl_v_page(const sl_group *g, int page); // [256][head_dim]
+size_t sl_k_row_bytes(const sl_group *g);         // of the cache, with a scale
+size_t sl_v_row_bytes(const sl_group *g);
+uint64_t sl_newest_bytes(const sl_group *g);        // of the visible keys of the newest page, which has no page extras
 int sl_longest(const sl_attn_decode_args *args);    // rows of the longest sequence
 size_t sl_workspace_take(size_t *at, size_t bytes); // returns the offset *at, and moves *at past `bytes`, 64-byte aligned
 sl_group sl_group_of(const sl_attn_decode_args *args, int s, int h);                   // everything but state
@@ -232,7 +236,7 @@ void sl_reports_close(const sl_attn_decode_args *args, const sl_attn_report *rep
 
 // ---- norms of V: page_norms.c ----
 
-void sl_norms(const bf16 *v, int n_rows, int head_dim, bf16 *out);     // |v_j|, rounded up to bf16
+void sl_norms(sl_kv_run v, int n_rows, int head_dim, bf16 *out);       // |v_j|, rounded up to bf16
 void sl_norms_of_page(const sl_group *g, int page, bf16 out[SL_PAGE]); // of the visible rows; read from the page extra if built
 
 // ---- refine and combine: combine.c ----

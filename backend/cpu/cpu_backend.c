@@ -339,7 +339,7 @@ static void rotate(float *x, const float *cosine, const float *sine, int half) {
 }
 
 static void rope_row(const sl_rope *rope, const sl_row *row, int n_heads, int n_kv_heads, float *q, float *k, const float *v,
-                     bf16 *k_layer, bf16 *v_layer) {
+                     sl_kv_rows layer) {
     int dim = rope->head_dim, half = dim / 2;
     float cosine[128], sine[128];
     for (int i = 0; i < half; i++) { // the angle in fp32, as transformers computes it
@@ -349,12 +349,10 @@ static void rope_row(const sl_rope *rope, const sl_row *row, int n_heads, int n_
     }
     for (int h = 0; h < n_heads; h++) rotate(q + h * dim, cosine, sine, half);
     for (int h = 0; h < n_kv_heads; h++) {
-        size_t at = (((size_t)row->pages[row->position / SL_PAGE] * n_kv_heads + h) * SL_PAGE + row->position % SL_PAGE) * dim;
+        size_t block = (size_t)row->pages[row->position / SL_PAGE] * n_kv_heads + h;
         rotate(k + h * dim, cosine, sine, half);
-        for (int i = 0; i < dim; i++) {
-            k_layer[at + i] = sl_f32_to_bf16(k[h * dim + i]);
-            v_layer[at + i] = sl_f32_to_bf16(v[h * dim + i]);
-        }
+        sl_kv_store(layer.k, layer.formats.k, dim, block, row->position % SL_PAGE, k + h * dim);
+        sl_kv_store(layer.v, layer.formats.v, dim, block, row->position % SL_PAGE, v + h * dim);
     }
 }
 
@@ -366,7 +364,7 @@ typedef struct rope_call {
     int n_heads, n_kv_heads;
     float *q, *k;
     const float *v;
-    bf16 *k_layer, *v_layer;
+    sl_kv_rows layer;
 } rope_call;
 
 static void rope_rows(void *ctx, size_t r, int thread) {
@@ -374,12 +372,12 @@ static void rope_rows(void *ctx, size_t r, int thread) {
     const rope_call *c = ctx;
     size_t q_row = (size_t)c->n_heads * c->rope->head_dim, kv_row = (size_t)c->n_kv_heads * c->rope->head_dim;
     rope_row(c->rope, &c->rows[r], c->n_heads, c->n_kv_heads, c->n_heads ? c->q + r * q_row : NULL,
-             c->n_kv_heads ? c->k + r * kv_row : NULL, c->n_kv_heads ? c->v + r * kv_row : NULL, c->k_layer, c->v_layer);
+             c->n_kv_heads ? c->k + r * kv_row : NULL, c->n_kv_heads ? c->v + r * kv_row : NULL, c->layer);
 }
 
 void sl_cpu_rope_append(const sl_rope *rope, const sl_row *rows, int n_rows, int n_heads, int n_kv_heads, float *q, float *k,
-                        const float *v, bf16 *k_layer, bf16 *v_layer) {
-    rope_call c = {rope, rows, n_heads, n_kv_heads, q, k, v, k_layer, v_layer};
+                        const float *v, sl_kv_rows layer) {
+    rope_call c = {rope, rows, n_heads, n_kv_heads, q, k, v, layer};
     SL_CHECK(rope->head_dim <= 256);
     spread(n_rows > FEW_ROWS, n_rows, rope_rows, &c);
 }
@@ -416,14 +414,15 @@ static sl_queries qkv(const sl_backend *be, const sl_qkv *a) {
     int n = a->n_rows - a->first, position = a->position + a->first, dim = a->rope->head_dim;
     float *q = a->work, *k = q + a->n_rows * q_dim, *v = k + a->n_rows * kv_dim;
     const float *x = a->x;
+    const sl_kv_rows layer = {a->k_layer, a->v_layer, {a->k_format, a->v_format}};
     linear(be, a->k, x, a->n_rows, a->mode, a->position, 0, k);
     linear(be, a->v, x, a->n_rows, a->mode, a->position, 0, v);
     finish_heads(k, a->n_rows, a->n_kv_heads, dim, a->k_bias, a->k_norm, a->norm_eps);
     finish_heads(v, a->n_rows, a->n_kv_heads, dim, a->v_bias, NULL, 0);
-    sl_cpu_rope_append(a->rope, a->rows, a->n_rows, 0, a->n_kv_heads, NULL, k, v, a->k_layer, a->v_layer);
+    sl_cpu_rope_append(a->rope, a->rows, a->n_rows, 0, a->n_kv_heads, NULL, k, v, layer);
     if (n) linear(be, a->q, x + (size_t)a->first * a->q->n_cols, n, a->mode, position, 0, q);
     finish_heads(q, n, a->n_heads, dim, a->q_bias, a->q_norm, a->norm_eps);
-    sl_cpu_rope_append(a->rope, a->rows + a->first, n, a->n_heads, 0, q, NULL, NULL, NULL, NULL);
+    sl_cpu_rope_append(a->rope, a->rows + a->first, n, a->n_heads, 0, q, NULL, NULL, layer);
     return (sl_queries){.data = q, .stride = q_dim};
 }
 

@@ -4,6 +4,7 @@
 #define SLEIGH_CPU_OPS_H
 
 #include "backend/backend.h"
+#include "kv/kv.h"
 
 typedef struct sl_cpu_ops {
     const char *isa;
@@ -25,9 +26,9 @@ extern const sl_cpu_ops sl_cpu_ops_avx2, sl_cpu_ops_avx512;
 #endif
 
 // Rotates q [n_rows][n_heads][head_dim] and k [n_rows][n_kv_heads][head_dim] in place (Hugging Face's half-split layout) and
-// stores bf16 k and v [n_rows][n_kv_heads][head_dim] into the page of each row, in this layer.
+// stores k and v [n_rows][n_kv_heads][head_dim] into the page of each row, in this layer.
 void sl_cpu_rope_append(const sl_rope *rope, const sl_row *rows, int n_rows, int n_heads, int n_kv_heads, float *q, float *k,
-                        const float *v, bf16 *k_layer, bf16 *v_layer);
+                        const float *v, sl_kv_rows layer);
 void sl_cpu_swiglu(float *gate, const float *up, size_t n); // gate[i] = silu(gate[i]) * up[i]
 
 // Returns 1 when this processor and operating system can run the instruction set.

@@ -77,6 +77,9 @@ static int new_engine(cli_bench *b, sl_error *err) {
                                        .device = b->device,
                                        .attn = offloaded(b->o) ? attn : NULL,
                                        .kv_cache = o->kv_cache,
+                                       .kv_cache_dtype = o->kv_cache_dtype,
+                                       .cache_type_k = o->cache_type_k,
+                                       .cache_type_v = o->cache_type_v,
                                        .kv_gpu_memory = o->kv_gpu_memory,
                                        .host_memory = o->host_memory,
                                        .progress = {.fn = cli_progress_update, .ctx = &bar},
@@ -84,7 +87,7 @@ static int new_engine(cli_bench *b, sl_error *err) {
     cli_progress_begin(&bar, "upload", "tensors");
     int rc = sl_engine_new(b->model, &options, &b->engine, err);
     cli_progress_end(&bar);
-    if (!rc) sl_engine_describe(b->engine, b->backend, sizeof b->backend);
+    if (!rc) sl_engine_describe(b->engine, b->backend, sizeof b->backend), b->formats = sl_engine_kv_formats(b->engine);
     if (!rc && b->o->bench->hot_hits_given) rc = sl_engine_impose_hits(b->engine, b->o->bench->hot_hits, err);
     if (rc != SL_ERR_MEMORY) return rc;
     sl_error why = *err;
@@ -185,7 +188,7 @@ static int warm_up(cli_bench *b, sl_error *err) {
         sl_scheduler_step(b->scheduler);
         sl_session_logits(s, NULL);
         double ms = sl_now_ms() - start;
-        b->steps.rate = fmax(b->steps.rate, cli_bench_step_bytes(b->model, n + i) / ms);
+        b->steps.rate = fmax(b->steps.rate, cli_bench_step_bytes(b->model, b->formats, n + i) / ms);
         all_ms += ms;
     }
     rc = free_jobs(b, 1, rc, err);
@@ -198,7 +201,7 @@ static int plan_work(cli_bench *b, cli_bench_cost *cost, sl_error *err) {
     enum { PARTS = 3 }; // time_parts
     int *held = calloc(b->max_batch, sizeof *held), n_extra = b->plan->parts && sl_device_is_gpu(b->device) ? PARTS : 0;
     if (!held) return sl_fail(err, SL_ERR_MEMORY, "a batch of %d: out of memory", b->max_batch);
-    cli_bench_cost_of(b->model, b->o->bench, b->plan, b->attn.n, n_extra, held, cost);
+    cli_bench_cost_of(b->model, b->formats, b->o->bench, b->plan, b->attn.n, n_extra, held, cost);
     b->prefill.total = cost->prefill, b->steps.total = cost->steps;
     free(held);
     return 0;
@@ -369,7 +372,7 @@ static int make_logits(cli_bench *b, int n, sl_error *err) {
             rc = sl_decode(&b->sessions[j], 1, id, err);
         else if (!rc)
             rc = sl_prefill(b->sessions[j], id, 1, NULL, err);
-        cli_progress_work(&b->progress, cli_bench_step_bytes(b->model, b->held[j]));
+        cli_progress_work(&b->progress, cli_bench_step_bytes(b->model, b->formats, b->held[j]));
     }
     return rc;
 }
@@ -415,7 +418,7 @@ static int time_steps(cli_bench *b, const cli_bench_row *r, timing *t, sl_error 
     double rows = 0;
     for (int j = 0; j < n; j++) rows += sl_session_n_tokens(b->batch[j]);
     sl_scheduler_step(b->scheduler);
-    cli_progress_work(&b->progress, cli_bench_step_bytes(b->model, rows));
+    cli_progress_work(&b->progress, cli_bench_step_bytes(b->model, b->formats, rows));
     sl_engine_reset_stats(b->engine);
     const sl_scheduler_stats first = sl_scheduler_stats_of(b->scheduler);
     double joules = cli_meter_joules(&b->meter), before = b->now();
@@ -426,7 +429,7 @@ static int time_steps(cli_bench *b, const cli_bench_row *r, timing *t, sl_error 
         t->ms += t->step_ms[i];
         before = now;
         rc = check_interrupt(err);
-        cli_progress_work(&b->progress, cli_bench_step_bytes(b->model, rows + (double)n * (i + 1)));
+        cli_progress_work(&b->progress, cli_bench_step_bytes(b->model, b->formats, rows + (double)n * (i + 1)));
     }
     if (!rc) sl_session_logits(b->sessions[0], NULL); // waits for the last step of a GPU
     t->joules += cli_meter_joules(&b->meter) - joules;
@@ -607,10 +610,11 @@ static json_t *source_json(const cli_bench *b, const cli_bench_row *r) {
 static json_t *test_json(const cli_bench *b, const cli_bench_row *r) {
     char name[64] = "";
     name_test(r, name);
-    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:s, s:b, s:b, s:s, s:s, s:i, s:I}", "test", name, "n_prompt", r->test.n_prompt,
-                     "n_gen", r->test.n_gen, "depth", r->depth, "batch", r->batch, "attn", r->attn, "ragged",
+    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:s, s:b, s:b, s:s, s:s, s:s, s:s, s:i, s:I}", "test", name, "n_prompt",
+                     r->test.n_prompt, "n_gen", r->test.n_gen, "depth", r->depth, "batch", r->batch, "attn", r->attn, "ragged",
                      b->o->bench->ragged, "copy", b->o->bench->copy, "fill", b->o->bench->fill, "kv_cache",
-                     b->o->run->device.kv_cache, "repetitions", b->plan->repetitions, "seed",
+                     b->o->run->device.kv_cache, "k_format", sl_formats[b->formats.k].name, "v_format",
+                     sl_formats[b->formats.v].name, "repetitions", b->plan->repetitions, "seed",
                      (json_int_t)b->o->run->sampling.seed);
 }
 
@@ -620,7 +624,8 @@ static double steps_of(const cli_bench_row *r, uint64_t n) {
 }
 
 static double row_bytes(const cli_bench *b) { // K and V of a row of one KV head
-    return 2.0 * sl_model_config(b->model)->head_dim * sizeof(bf16);
+    int head_dim = sl_model_config(b->model)->head_dim;
+    return (double)(sl_kv_row_bytes(b->formats.k, head_dim) + sl_kv_row_bytes(b->formats.v, head_dim));
 }
 
 static json_t *figures_json(const cli_bench *b, const cli_bench_row *r) {

@@ -77,6 +77,7 @@ typedef struct cli_bench {
     double (*now)(void); // sl_now_ms, or the clock of a test; the warm-up uses sl_now_ms
     cli_model_name name;
     char backend[256];       // description of the backend
+    sl_kv_formats formats;   // of the KV cache
     double peak_gb_s;        // memory rate; NaN: unknown
     cli_work prefill, steps; // of the whole run: operations of prefills, bytes that decode steps read
     cli_progress progress;

@@ -9,10 +9,10 @@ int cli_bench_depth(const cli_bench_options *o, int depth, int n, int j) {
     return !o->ragged || depth == 0 ? depth : apart > 1 ? (apart - 1) | 1 : 1;
 }
 
-double cli_bench_step_bytes(const sl_model *model, double n_rows) {
+double cli_bench_step_bytes(const sl_model *model, sl_kv_formats formats, double n_rows) {
     const sl_config *c = sl_model_config(model);
     return (double)sl_model_decode_bytes(model) +
-           n_rows * (double)sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim);
+           n_rows * (double)sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim, formats);
 }
 
 // Adds the prefill of session j to its depth. Without --ragged, sessions only grow.
@@ -26,20 +26,21 @@ static void add_fill(const sl_model *model, const cli_bench_options *o, int j, i
 }
 
 // Adds one pass of a test of n sequences at their depths.
-static void add_pass(const sl_model *model, const cli_bench_test *t, int n, const int *depths, cli_bench_cost *out) {
+static void add_pass(const sl_model *model, sl_kv_formats formats, const cli_bench_test *t, int n, const int *depths,
+                     cli_bench_cost *out) {
     double rows = 0;
     for (int j = 0; j < n; j++) {
         rows += depths[j] || t->n_prompt ? depths[j] + t->n_prompt : 1; // a step needs a token before it
         if (t->n_prompt)
             out->prefill += sl_model_prefill_flops(model, depths[j], t->n_prompt);
         else
-            out->steps += cli_bench_step_bytes(model, depths[j]); // the last token is repeated, for its logits
+            out->steps += cli_bench_step_bytes(model, formats, depths[j]); // the last token is repeated, for its logits
     }
-    for (int i = 0; t->n_gen && i <= t->n_gen; i++) out->steps += cli_bench_step_bytes(model, rows + (double)n * i);
+    for (int i = 0; t->n_gen && i <= t->n_gen; i++) out->steps += cli_bench_step_bytes(model, formats, rows + (double)n * i);
 }
 
-void cli_bench_cost_of(const sl_model *model, const cli_bench_options *o, const cli_bench_plan *plan, int n_methods,
-                       int n_extra, int *held, cli_bench_cost *out) {
+void cli_bench_cost_of(const sl_model *model, sl_kv_formats formats, const cli_bench_options *o, const cli_bench_plan *plan,
+                       int n_methods, int n_extra, int *held, cli_bench_cost *out) {
     cli_ints depths = plan->depths;
     *out = (cli_bench_cost){0};
     cli_sort_ints(&depths);
@@ -51,7 +52,7 @@ void cli_bench_cost_of(const sl_model *model, const cli_bench_options *o, const 
                 const cli_bench_test *test = &plan->tests[t];
                 cli_bench_cost pass = {0};
                 double passes = (plan->repetitions + (test->n_prompt ? 0 : n_extra)) * (test->n_gen ? n_methods : 1.0);
-                add_pass(model, test, n, held, &pass);
+                add_pass(model, formats, test, n, held, &pass);
                 out->prefill += passes * pass.prefill, out->steps += passes * pass.steps;
             }
         }

@@ -24,6 +24,7 @@ typedef struct eval {
     int *tasks;                   // [scores.n_groups] task of each generated group
     eval_scores scores;
     cli_model_name name;
+    sl_kv_formats formats; // of the KV cache
     json_t *settings;
     eval_maker maker;
     eval_prompter prompter;

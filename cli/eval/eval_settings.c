@@ -4,6 +4,7 @@
 #include "cli/eval/eval.h"
 #include "cli/eval/fingerprint.h"
 #include "cli/run/load_model.h"
+#include "cli/run/pick_device.h"
 
 enum { GENERATOR = 1 }; // version of the generated texts
 
@@ -38,6 +39,9 @@ static int put_optional(const eval *e, json_t *s, const char *profile) {
     if (model->weights_head) bad |= json_object_set_new(s, "weights-head", json_string(model->weights_head));
     if (model->weights_embedding) bad |= json_object_set_new(s, "weights-embedding", json_string(model->weights_embedding));
     if (strcmp(model->activations, "auto")) bad |= json_object_set_new(s, "activations", json_string(model->activations));
+    if (e->formats.k != SL_BF16 || e->formats.v != SL_BF16)
+        bad |= json_object_set_new(s, "k-format", json_string(sl_formats[e->formats.k].name)) |
+               json_object_set_new(s, "v-format", json_string(sl_formats[e->formats.v].name));
     if (grader) bad |= json_object_set_new(s, "grader", json_string(grader));
     if (procedure) bad |= json_object_set_new(s, "procedure", json_string(procedure));
     if (attention->attn_layers.n) bad |= json_object_set_new(s, "attn-layer", texts_json(&attention->attn_layers));
@@ -61,6 +65,7 @@ int eval_make_settings(eval *e, sl_error *err) {
     int is_dummy = cli_is_dummy(model), rc = cli_model_name_read(model->path, &options, &e->name, err);
     if (!rc) rc = cli_fingerprint_read(model->path, is_dummy, &model->rope, &print, err);
     if (!rc) rc = sl_device_arithmetic(device, arithmetic, sizeof arithmetic, err);
+    if (!rc) rc = cli_kv_formats(&e->o.run->device, &e->formats, err);
     if (!rc && attn_profile) rc = cli_attn_profile_hash(attn_profile, profile, err);
     if (rc) return rc;
     json_t *s = e->settings =

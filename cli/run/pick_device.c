@@ -10,6 +10,10 @@ int cli_check_device(const cli_device_options *o, sl_error *err) {
     return sl_device_check(o->name, err);
 }
 
+int cli_kv_formats(const cli_device_options *o, sl_kv_formats *out, sl_error *err) {
+    return sl_kv_formats_parse(o->kv_cache_dtype, o->cache_type_k, o->cache_type_v, out, err);
+}
+
 // auto always runs on a GPU: the calibration table of a GPU names only methods that run there.
 static int runs_on_gpu(const sl_attn_spec *spec) {
     return spec->method == &sl_method_auto || sl_attn_on_gpu(spec);
@@ -54,6 +58,9 @@ static const char *missing_prefill(const cli_attention_options *o) {
 
 const char *cli_pick_device(const cli_run_options *o, const sl_attn_spec *specs, int n) {
     const char *missing = o->stats.path ? "--stats (counts of single heads)" : NULL;
+    sl_kv_formats formats = {0}; // stays bf16 for flags with an error, which is reported later
+    cli_kv_formats(&o->device, &formats, NULL);
+    if (formats.k != SL_BF16 || formats.v != SL_BF16) missing = "a KV cache that is not bf16";
     if (strcmp(o->device.name, "auto")) return o->device.name;
     if (!sl_device_is_gpu("auto")) return "cpu";
     for (int i = 0; !missing && i < n; i++)

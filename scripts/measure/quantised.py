@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Measures what rounded weights (--weights) and activations (--activations) change, and their speed on a CPU. Writes results/quantised/*.jsonl. Needs numpy.
+"""Measures what rounded weights (--weights), activations (--activations) and a rounded KV cache (--kv-cache-dtype) change, and the speed of
+such weights on a CPU. Writes results/quantised/*.jsonl. Needs numpy.
 
     python3 scripts/measure/quantised.py texts  [--model prose] [--file tests/prose/excerpt.txt] [--tokens 1024]
     python3 scripts/measure/quantised.py needles [--length 4k] [--samples 8]
+    python3 scripts/measure/quantised.py kv-texts, kv-needles  [the flags of texts and needles]
     python3 scripts/measure/quantised.py speed  [--model models/llama-3.2-1b] [--steps 16]
 
 texts: the logits of every token of a text, compared with those of the weights in the file: the mean KL divergence in nats, the share of
-equal most likely tokens, and the perplexity. needles: questions about texts of the embedded model. speed: decode steps of a model with
-random weights, in turns."""
+equal most likely tokens, and the perplexity. needles: questions about texts of the embedded model. kv-texts and kv-needles: the same for the
+KV cache, and kv-needles also with two sampled methods. speed: decode steps of a model with random weights, in turns."""
 import argparse
 import json
 import os
@@ -17,8 +19,12 @@ import tempfile
 
 import numpy as np
 
-PLAIN = (None, "auto")  # --weights, --activations
-SETTINGS = [("fp8", "float")] + [(w, a) for w in ["int8", "int4:group=32", "int4"] for a in ["float", "int16", "int8"]]
+# A setting is a dictionary from flags to values.
+PLAIN = {"activations": "float"}
+WEIGHTS = [PLAIN, {"weights": "fp8"}] + [{"weights": w, "activations": a} for w in ["int8", "int4:group=32", "int4"]
+                                         for a in ["float", "int16", "int8"]]
+CACHES = [{}, {"kv-cache-dtype": "fp8"}, {"kv-cache-dtype": "int8"}]
+KV_METHODS = "dense,santa-prop:S=128,santa-is:S=128"
 
 
 def run(args, command):
@@ -34,8 +40,7 @@ def log_softmax(x):
 
 
 def flags(setting):
-    weights, activations = setting
-    return ["--activations", activations] + (["--weights", weights] if weights else [])
+    return [word for name, value in setting.items() for word in ("--" + name, value)]
 
 
 def logits(args, folder, setting, ids):
@@ -44,41 +49,40 @@ def logits(args, folder, setting, ids):
     return log_softmax(np.load(path).astype(np.float64))
 
 
-def texts(args):
+def texts(args, settings):
     with tempfile.TemporaryDirectory() as folder:
         ids = os.path.join(folder, "ids")
         tokens = run(args, ["tokenize", "-m", args.model, "-f", args.file, "--bos"]).strip().split(",")[:args.tokens]
         with open(ids, "w") as f:
             f.write(" ".join(tokens))
         targets = np.array([int(x) for x in tokens[1:]])
-        plain = logits(args, folder, PLAIN, ids)
-        for setting in [PLAIN] + SETTINGS:
+        plain = logits(args, folder, settings[0], ids)
+        for setting in settings:
             q = logits(args, folder, setting, ids)
             kl = (np.exp(plain) * (plain - q)).sum(axis=1)
             nll = -q[np.arange(len(targets)), targets]
-            yield dict(model=os.path.basename(args.model), file=args.file, tokens=len(tokens), weights=setting[0],
-                       activations=setting[1], kl=float(kl.mean()), perplexity=float(np.exp(nll.mean())),
-                       same_top=float((plain.argmax(axis=1) == q.argmax(axis=1)).mean()))
+            yield dict(model=os.path.basename(args.model), file=args.file, tokens=len(tokens), kl=float(kl.mean()), **setting,
+                       same_top=float((plain.argmax(axis=1) == q.argmax(axis=1)).mean()), perplexity=float(np.exp(nll.mean())))
 
 
-def needles(args):
-    for setting in [PLAIN] + SETTINGS:
-        out = run(args, ["eval", "-m", args.model, "--length", args.length, "--samples", str(args.samples), "--attn", "dense",
+def needles(args, settings, attn):
+    for setting in settings:
+        out = run(args, ["eval", "-m", args.model, "--length", args.length, "--samples", str(args.samples), "--attn", attn,
                          "-t", str(args.threads), "-o", "json"] + flags(setting))
-        yield dict(weights=setting[0], activations=setting[1], length=args.length, samples=args.samples, report=json.loads(out))
+        yield {**setting, "length": args.length, "samples": args.samples, "report": json.loads(out)}
 
 
 def speed(args):
     for repeat in range(args.repeats):
-        for setting in [PLAIN] + SETTINGS:
+        for setting in WEIGHTS:
             out = run(args, ["bench", "decode", "-m", args.model, "--load-format", "dummy", "-d", "128", "-b", "1", "-n", str(args.steps),
                              "-r", "1", "-t", str(args.threads), "-o", "json"] + flags(setting))
-            yield dict(repeat=repeat, weights=setting[0], activations=setting[1], report=json.loads(out))
+            yield dict(repeat=repeat, **setting, report=json.loads(out))
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("part", choices=["texts", "needles", "speed"])
+    p.add_argument("part", choices=["texts", "needles", "kv-texts", "kv-needles", "speed"])
     p.add_argument("--sleigh", default="build/sleigh")
     p.add_argument("--model")
     p.add_argument("--file", default="tests/prose/excerpt.txt")
@@ -89,10 +93,13 @@ def main():
     p.add_argument("--repeats", type=int, default=3)
     p.add_argument("--threads", type=int, default=2)
     args = p.parse_args()
-    args.model = args.model or {"texts": "prose", "needles": "tiny", "speed": "models/llama-3.2-1b"}[args.part]
+    args.model = args.model or ("models/llama-3.2-1b" if args.part == "speed" else "tiny" if "needles" in args.part else "prose")
+    parts = {"texts": lambda: texts(args, WEIGHTS), "needles": lambda: needles(args, WEIGHTS, "dense"),
+             "kv-texts": lambda: texts(args, CACHES), "kv-needles": lambda: needles(args, CACHES, KV_METHODS),
+             "speed": lambda: speed(args)}
     os.makedirs("results/quantised", exist_ok=True)
     with open(f"results/quantised/{args.part}.jsonl", "a") as f:
-        for row in {"texts": texts, "needles": needles, "speed": speed}[args.part](args):
+        for row in parts[args.part]():
             f.write(json.dumps(row) + "\n")
             f.flush()
             print(json.dumps({k: v for k, v in row.items() if k != "report"}), flush=True)

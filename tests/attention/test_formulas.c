@@ -157,7 +157,7 @@ static double size_of_mean(const layer *l, int head) {
     if (l->norm_before[head] > 0) return 1.25 * l->norm_before[head];
     for (int j = l->n_sized - SL_PAGE; j < l->n_sized; j++) {
         bf16 norm;
-        sl_norms(values_of(l, head)[j], 1, DIM, &norm);
+        sl_norms(sl_kv_bf16_run(values_of(l, head)[j]), 1, DIM, &norm);
         sum += sl_bf16_to_f32(norm) / SL_PAGE;
     }
     return fmax(sum, 1e-30);

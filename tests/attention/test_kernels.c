@@ -18,7 +18,10 @@ static const float SENTINEL = 12345.5f;
 
 typedef struct buffers {
     float *q, *score, *o, *e; // q [8][128], score [8][256 + GUARD], o [8 * 128 + GUARD]
-    bf16 *k, *v;              // [256][128]
+    bf16 *k;                  // [256][128]
+    float *rows;              // [2][256][128] before they are stored
+    char *blocks[2];          // of K and V
+    sl_kv_run k_run, v_run;   // the rows as the cache stores them, in the format and dimension of the check
 } buffers;
 
 static buffers buffers_new(uint64_t seed) {
@@ -27,20 +30,32 @@ static buffers buffers_new(uint64_t seed) {
                  .o = malloc((8 * 128 + GUARD) * 4),
                  .e = malloc(256 * 4),
                  .k = malloc(256 * 128 * 2),
-                 .v = malloc(256 * 128 * 2)};
+                 .rows = malloc(2 * 256 * 128 * 4)};
+    for (int i = 0; i < 2; i++) b.blocks[i] = malloc(sl_kv_block_bytes(SL_BF16, 128));
     for (int i = 0; i < 8 * 128; i++) b.q[i] = (float)test_normal(&seed);
-    for (int i = 0; i < 256 * 128; i++)
-        b.k[i] = sl_f32_to_bf16((float)test_normal(&seed)), b.v[i] = sl_f32_to_bf16((float)test_normal(&seed));
+    for (int i = 0; i < 256 * 128; i++) b.k[i] = sl_f32_to_bf16((float)test_normal(&seed));
+    for (int i = 0; i < 2 * 256 * 128; i++) b.rows[i] = (float)test_normal(&seed);
     return b;
 }
 
+// Stores the rows of K and V.
+static void store_rows(buffers *b, sl_format format, int dim) {
+    for (int i = 0; i < 2; i++)
+        for (int j = 0; j < 256; j++) sl_kv_store(b->blocks[i], format, dim, 0, j, b->rows + (i * 256 + j) * 128);
+    b->k_run = sl_kv_run_of(b->blocks[0], format, dim, 0);
+    b->v_run = sl_kv_run_of(b->blocks[1], format, dim, 0);
+}
+
 static void buffers_free(buffers *b) {
-    free(b->q), free(b->score), free(b->o), free(b->e), free(b->k), free(b->v);
+    free(b->q), free(b->score), free(b->o), free(b->e), free(b->k), free(b->rows);
+    free(b->blocks[0]), free(b->blocks[1]);
 }
 
 typedef void (*size_fn)(const sl_attn_kernels *k, buffers *b, int dim, int group, int n);
 
-static void on_every_size(size_fn fn) {
+// The rows are stored in the first n_formats formats.
+static void on_every_size(size_fn fn, int n_formats) {
+    static const sl_format formats[] = {SL_BF16, SL_FP8, SL_INT8};
     sl_error err;
     CHECK_OK(sl_cpu_choose(&err), err);
     buffers b = buffers_new(test_seed);
@@ -48,8 +63,11 @@ static void on_every_size(size_fn fn) {
         const sl_attn_kernels *k = sl_attn_kernels_named(isas[i]);
         if (!k) continue; // not on this processor
         for (int d = 0; d < N_DIMS; d++)
-            for (int g = 0; g < N_GROUPS; g++)
-                for (int s = 0; s < N_SIZES; s++) fn(k, &b, dims[d], groups[g], sizes[s]);
+            for (int f = 0; f < n_formats; f++) {
+                store_rows(&b, formats[f], dims[d]);
+                for (int g = 0; g < N_GROUPS; g++)
+                    for (int s = 0; s < N_SIZES; s++) fn(k, &b, dims[d], groups[g], sizes[s]);
+            }
     }
     buffers_free(&b);
 }
@@ -58,12 +76,12 @@ static void on_every_size(size_fn fn) {
 // 64 2^-24 covers 128 dimensions in 4 lanes.
 static void check_score(const sl_attn_kernels *k, buffers *b, int dim, int group, int n) {
     for (int i = 0; i < 8 * 256 + GUARD; i++) b->score[i] = SENTINEL;
-    k->score(b->q, group, b->k, n, dim, 0.125f, b->score, 256);
+    k->score(b->q, group, b->k_run, n, dim, 0.125f, b->score, 256);
     for (int g = 0; g < group; g++)
         for (int j = 0; j < n; j++) {
             double dot = 0, size = 0;
             for (int d = 0; d < dim; d++) {
-                double x = (double)b->q[g * dim + d] * sl_bf16_to_f32(b->k[j * dim + d]);
+                double x = b->q[g * dim + d] * ref_number(b->k_run, dim, j, d);
                 dot += x, size += fabs(x);
             }
             CHECK_NEAR(b->score[g * 256 + j], 0.125 * dot, 64 * 0x1p-24 * 0.125 * size);
@@ -71,7 +89,7 @@ static void check_score(const sl_attn_kernels *k, buffers *b, int dim, int group
     for (int i = group * 256; i < 8 * 256 + GUARD; i++) CHECK(b->score[i] == SENTINEL);
 }
 static void score(void) {
-    on_every_size(check_score);
+    on_every_size(check_score, 3);
 }
 
 // Some features of a page: all, none, the last, or two of five. The other features hold NaN. A head alone gives equal bits.
@@ -103,7 +121,7 @@ static void check_score_features(const sl_attn_kernels *k, buffers *b, int dim, 
     free(kt);
 }
 static void score_features(void) {
-    on_every_size(check_score_features);
+    on_every_size(check_score_features, 1);
 }
 
 // Stored masses are bf16(2^(s - ref)), exact unless an error of 2e-7 in 2^x crosses a rounding boundary (bf16 steps are 2^-8
@@ -141,7 +159,7 @@ static void check_masses(const sl_attn_kernels *k, buffers *b, int dim, int grou
     CHECK_INT(w[blocks * 32], 0x7f7f);
 }
 static void masses(void) {
-    on_every_size(check_masses);
+    on_every_size(check_masses, 1);
     static const char *const isas[] = {"portable", "avx2", "avx512"};
     for (int i = 0; i < 3; i++) { // outside the range of ref, masses stay within [0, 1]
         const sl_attn_kernels *k = sl_attn_kernels_named(isas[i]);
@@ -164,16 +182,16 @@ static void check_attend(const sl_attn_kernels *k, buffers *b, int dim, int grou
     for (int i = 0; i < 8 * 128 + GUARD; i++) b->o[i] = i < group * dim ? 0 : SENTINEL;
     for (int g = 0; g < group; g++) m[g] = -INFINITY, l[g] = 0;
     for (int i = 0; i < 8 * 256; i++) b->score[i] = 3 * b->q[i % 1024];
-    k->online_softmax(b->score, 256, group, b->v, n, dim, m, l, b->o);
+    k->online_softmax(b->score, 256, group, b->v_run, n, dim, m, l, b->o);
     for (int i = 0; i < 8 * 256; i++) b->score[i] += i % 7; // larger scores: the first part is scaled down
-    k->online_softmax(b->score, 256, group, b->v, n, dim, m, l, b->o);
+    k->online_softmax(b->score, 256, group, b->v_run, n, dim, m, l, b->o);
     for (int g = 0; g < group; g++) {
         double sum = 0, o[128] = {0};
         for (int part = 0; part < 2; part++)
             for (int j = 0; j < n; j++) {
                 double p = exp2((double)b->score[g * 256 + j] - (part ? 0 : (g * 256 + j) % 7));
                 sum += p;
-                for (int d = 0; d < dim; d++) o[d] += p * sl_bf16_to_f32(b->v[j * dim + d]);
+                for (int d = 0; d < dim; d++) o[d] += p * ref_number(b->v_run, dim, j, d);
             }
         // masses err by 2e-7 each, sums of n terms by at most n 2^-24, relative to sum p |v|, with |v| < 6
         for (int d = 0; d < dim; d++) CHECK_NEAR(b->o[g * dim + d] / l[g], o[d] / sum, 6 * (1e-6 + 2 * n * 0x1p-24));
@@ -181,19 +199,19 @@ static void check_attend(const sl_attn_kernels *k, buffers *b, int dim, int grou
     for (int i = group * dim; i < 8 * 128 + GUARD; i++) CHECK(b->o[i] == SENTINEL);
 }
 static void attend(void) {
-    on_every_size(check_attend);
+    on_every_size(check_attend, 3);
 }
 
 static void check_gather(const sl_attn_kernels *k, buffers *b, int dim, int group, int n) {
-    const bf16 *rows[256];
+    sl_kv_row rows[256];
     if (group != 1) return;
-    for (int i = 0; i < n; i++) rows[i] = b->v + (size_t)(i * 37 % 256) * dim, b->e[i] = b->q[i];
+    for (int i = 0; i < n; i++) rows[i] = sl_kv_row_at(b->v_run, dim, i * 37 % 256), b->e[i] = b->q[i];
     for (int i = 0; i < dim + GUARD; i++) b->o[i] = SENTINEL;
-    k->gather(rows, b->e, n, dim, b->o);
+    k->gather(b->v_run.format, rows, b->e, n, dim, b->o);
     for (int d = 0; d < dim; d++) {
         double want = 0, size = 0;
         for (int i = 0; i < n; i++) {
-            double x = (double)b->e[i] * sl_bf16_to_f32(rows[i][d]);
+            double x = b->e[i] * ref_number(b->v_run, dim, i * 37 % 256, d);
             want += x, size += fabs(x);
         }
         CHECK_NEAR(b->o[d], want, n * 0x1p-24 * size);
@@ -201,7 +219,32 @@ static void check_gather(const sl_attn_kernels *k, buffers *b, int dim, int grou
     for (int i = dim; i < dim + GUARD; i++) CHECK(b->o[i] == SENTINEL);
 }
 static void gather(void) {
-    on_every_size(check_gather);
+    on_every_size(check_gather, 3);
+}
+
+// One query against rows that lie anywhere, and rows widened: the same numbers as those of score and widen_transposed.
+static void check_rows(const sl_attn_kernels *k, buffers *b, int dim, int group, int n) {
+    sl_kv_row rows[256] = {{0}};
+    float *wide = malloc((size_t)256 * dim * sizeof *wide);
+    if (group == 1) {
+        for (int i = 0; i < n; i++) rows[i] = sl_kv_row_at(b->k_run, dim, i * 91 % 256);
+        k->score_rows(b->q, b->k_run.format, rows, n, dim, 0.125f, b->score);
+        k->widen(b->k_run, n, dim, wide);
+        for (int i = 0; i < n; i++) {
+            double dot = 0, size = 0;
+            for (int d = 0; d < dim; d++) {
+                double x = b->q[d] * ref_number(b->k_run, dim, i * 91 % 256, d);
+                dot += x, size += fabs(x);
+                CHECK(wide[i * dim + d] == (float)ref_number(b->k_run, dim, i, d));
+                CHECK(wide[i * dim + d] == sl_kv_number(sl_kv_row_at(b->k_run, dim, i), b->k_run.format, d));
+            }
+            CHECK_NEAR(b->score[i], 0.125 * dot, 64 * 0x1p-24 * 0.125 * size);
+        }
+    }
+    free(wide);
+}
+static void rows(void) {
+    on_every_size(check_rows, 3);
 }
 
 static void check_gemm(const sl_attn_kernels *k, buffers *b, int dim, int group, int n) { // [8 group][dim] x [dim][256]
@@ -210,14 +253,14 @@ static void check_gemm(const sl_attn_kernels *k, buffers *b, int dim, int group,
     float *a = malloc(m * dim * 4), *x = malloc(dim * 256 * 4), *c = malloc((m * 256 + GUARD) * 4);
     uint64_t seed = test_seed;
     for (int i = 0; i < m * dim; i++) a[i] = (float)test_normal(&seed);
-    k->widen_transposed(b->k, 200, dim, x);
+    k->widen_transposed(b->k_run, 200, dim, x);
     for (int i = 0; i < m * 256 + GUARD; i++) c[i] = i < m * 256 ? 1 : SENTINEL;
     k->gemm(a, dim, x, 256, m, 256, dim, 1, c, 256);
     for (int i = 0; i < m; i += 3)
         for (int j = 0; j < 256; j += 5) {
             double want = 1, size = 1;
             for (int d = 0; d < dim; d++) {
-                double y = j < 200 ? (double)a[i * dim + d] * sl_bf16_to_f32(b->k[j * dim + d]) : 0;
+                double y = j < 200 ? a[i * dim + d] * ref_number(b->k_run, dim, j, d) : 0;
                 want += y, size += fabs(y);
             }
             CHECK_NEAR(c[i * 256 + j], want, (dim + 1) * 0x1p-24 * size);
@@ -226,7 +269,7 @@ static void check_gemm(const sl_attn_kernels *k, buffers *b, int dim, int group,
     free(a), free(x), free(c);
 }
 static void gemm(void) {
-    on_every_size(check_gemm);
+    on_every_size(check_gemm, 3);
 }
 
 // ---- dense attention ----
@@ -357,6 +400,7 @@ static const test_case cases[] = {
     {"at-least", 0, at_least},
     {"attend", 0, attend},
     {"gather", 0, gather},
+    {"rows", 0, rows},
     {"count-matches", 0, count_matches},
     {"gemm", 0, gemm},
     {"dense-decode", 0, dense_decode},

@@ -124,7 +124,7 @@ static void norms_are_bounds(void) { // rounded up
             v[d] = sl_f32_to_bf16((float)(scale * test_normal(&seed)));
             square += pow(sl_bf16_to_f32(v[d]), 2);
         }
-        sl_norms(v, 1, DIM, &norm);
+        sl_norms(sl_kv_bf16_run(v), 1, DIM, &norm);
         double got = sl_bf16_to_f32(norm), want = sqrt(square);
         CHECK(got >= want * (1 - 1e-5) && got <= want * (1 + 0x1p-7 + 1e-5));
     }

@@ -92,7 +92,7 @@ static void buckets_before_rope(void) {
         for (int d = 0; d < DIM; d++) turned[d] = x[d] = test_normal(&seed), norm += x[d] * x[d];
         if (!roped) rotate(b.inv_freq, DIM, first, turned);
         for (int d = 0; d < DIM; d++) k[d] = sl_f32_to_bf16((float)turned[d]);
-        sl_bucket_assign(&b, roped, layer, h, k, 1, first, &bucket);
+        sl_bucket_assign(&b, roped, layer, h, sl_kv_bf16_run(k), 1, first, &bucket);
         const bf16 *centroids = (roped ? b.roped : b.centroids) + (size_t)(layer * HEADS + h) * C * DIM;
         double dot[C] = {0};
         for (int c = 0; c < C; c++) {
@@ -119,7 +119,7 @@ static void check_index(const ref_cache *c, int s, int roped) {
             bf16 *rows = malloc(SL_PAGE * dim * sizeof *rows);
             for (int j = 0; j < SL_PAGE; j++)
                 memcpy(rows + j * dim, ref_k_row(c, s, h, page * SL_PAGE + j), dim * sizeof *rows);
-            sl_bucket_assign(&c->buckets, roped, 0, h, rows, SL_PAGE, page * SL_PAGE, own);
+            sl_bucket_assign(&c->buckets, roped, 0, h, sl_kv_bf16_run(rows), SL_PAGE, page * SL_PAGE, own);
             free(rows);
             const sl_bucket_rows *got = sl_kv_extra(kv, (sl_kv_need){&sl_bucket_rows_kind, roped}, page, h);
             for (int i = 0; i < SL_PAGE; i++) {
@@ -294,7 +294,8 @@ static int compare(ref_cache *c, const trial *t) {
         int visited[REF_BUCKETS], n_rows = 0;
         score_buckets(c, h, t, score);
         if (visit_buckets(score, REF_BUCKETS, t->l, visited) < 1e-4) continue; // fp32 may choose the other bucket
-        for (int j = 0; j < n_full; j++) sl_bucket_assign(&c->buckets, t->roped, 0, h, ref_k_row(c, 0, h, j), 1, j, &bucket[j]);
+        for (int j = 0; j < n_full; j++)
+            sl_bucket_assign(&c->buckets, t->roped, 0, h, sl_kv_bf16_run(ref_k_row(c, 0, h, j)), 1, j, &bucket[j]);
         for (int j = 0; j < n; j++) {
             reads[j] = j < t->sink || j >= n - t->window || j >= n_full || visited[bucket[j]];
             n_rows += reads[j];

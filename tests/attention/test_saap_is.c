@@ -67,7 +67,7 @@ static void cells(void) {
             for (int j = span * SL_BUCKET_SPAN_ROWS; j < (span + 1) * SL_BUCKET_SPAN_ROWS; j++) {
                 uint16_t bucket;
                 const bf16 *k = ref_k_row(&c, 0, h, j);
-                sl_bucket_assign(&c.buckets, 0, 0, h, k, 1, j, &bucket);
+                sl_bucket_assign(&c.buckets, 0, 0, h, sl_kv_bf16_run(k), 1, j, &bucket);
                 count[bucket]++;
                 for (int d = 0; d < DIM; d++) {
                     double x = sl_bf16_to_f32(k[d]);
@@ -129,7 +129,7 @@ static void expected(const ref_cache *c, int by_classifier, double gamma, const 
         int is_exact = v->bitmap[j / 64] >> j % 64 & 1;
         q[j] = is_exact ? -1 : 0;
         if (is_exact) continue;
-        sl_bucket_assign(&c->buckets, 0, 0, 0, ref_k_row(c, 0, 0, j), 1, j, &b);
+        sl_bucket_assign(&c->buckets, 0, 0, 0, sl_kv_bf16_run(ref_k_row(c, 0, 0, j)), 1, j, &b);
         bucket[j] = b, count[b]++, rows++;
     }
     for (int j = 0; j < n; j++) {

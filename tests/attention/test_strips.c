@@ -49,7 +49,7 @@ static void fill(strips *s, const sl_mask_args *a, int head) {
         float *row = s->mass + (size_t)i * s->n, most = -INFINITY;
         double total = 0;
         for (int j = 0; j <= i; j++) {
-            const bf16 *page = a->kv.k + sl_kv_block(&a->kv, n_kv_heads, DIM, j / SL_PAGE, kv_head);
+            const bf16 *page = sl_kv_k_run(&a->kv, n_kv_heads, DIM, j / SL_PAGE, kv_head).data;
             row[j] = dot(q, page + (size_t)(j % SL_PAGE) * DIM) * sl_score_scale(DIM);
             most = row[j] > most ? row[j] : most;
         }

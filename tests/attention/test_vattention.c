@@ -362,7 +362,7 @@ static void check_second(ref_cache *c, const sl_attn_spec *spec, int head, int *
         for (int d = 0; d < DIM; d++) dot += (double)c->q[head * DIM + d] * sl_bf16_to_f32(ref_k_row(c, 0, h, j)[d]);
         for (int d = 0; d < DIM; d++) f.norm[j] += pow(sl_bf16_to_f32(f.v[j][d]), 2);
         f.norm[j] = sqrt(f.norm[j]);
-        sl_norms(f.v[j], 1, DIM, &norm);
+        sl_norms(sl_kv_bf16_run(f.v[j]), 1, DIM, &norm);
         f.largest_v = fmax(f.largest_v, sl_bf16_to_f32(norm));
         f.e[j] = dot / sqrt(DIM) / log(2);
         top = fmax(top, f.e[j]);

@@ -193,8 +193,8 @@ static void rope_append(void) {
         sl_row rows[4];
         for (int i = 0; i < half; i++) inv_freq[i] = 1 / powf(500000, 2.0f * i / dim);
         for (int r = 0; r < 4; r++) rows[r] = (sl_row){.position = positions[r], .pages = pages};
-        sl_cpu_rope_append(&(sl_rope){.head_dim = dim, .inv_freq = inv_freq, .scale = 1}, rows, 4, HEADS, KV, q, k, v, cache,
-                           v_cache);
+        sl_cpu_rope_append(&(sl_rope){.head_dim = dim, .inv_freq = inv_freq, .scale = 1}, rows, 4, HEADS, KV, q, k, v,
+                           (sl_kv_rows){.k = cache, .v = v_cache});
         for (int r = 0; r < 4; r++)
             for (int i = 0; i < half; i++) {
                 double angle = (float)positions[r] * inv_freq[i], c = cos(angle), s = sin(angle);

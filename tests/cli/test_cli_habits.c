@@ -176,8 +176,10 @@ static void one_by_one(void) {
         {{"-fa", "off"}, 2, "-fa off: expected one of on,auto,1,true; attention never"},
         {{"-fa", "-n", "1"}, 0, "1 generated"}, // -n is not the value of -fa
         {{"-e"}, 0, "stopped: "},
-        {{"-ctk", "bf16", "-ctv", "f16"}, 0, "-ctk bf16 (the KV cache is bf16, which has the size of f16), -ctv f16\n"},
-        {{"-ctk", "q8_0"}, 2, "-ctk q8_0: expected one of bf16,f16; the KV cache is bf16"},
+        {{"-ctk", "bf16", "-ctv", "q8_0"}, 0, "stopped: "},
+        {{"-ctk", "f16"}, 2, "--cache-type-k f16: expected bf16, fp8, q8_0 or int8"},
+        {{"--kv_cache_dtype", "fp8_e4m3"}, 0, "stopped: "},
+        {{"--kv-cache-dtype", "fp8_e5m2"}, 2, "--kv-cache-dtype fp8_e5m2: expected auto, bf16, fp8 or int8"},
         {{"--mlock"}, 0, "stopped: "},
         {{"-hf", "ORG/NAME"}, 1, "hf download ORG/NAME"},
         {{"-hf", "ORG/NAME:Q4_K_M"}, 1, "hf download ORG/NAME gets it"},

@@ -166,7 +166,8 @@ static void want_test(fields *f, const run *x, const cli_bench_row *r, const cha
     want_text(f, "test", name), want(f, "n_prompt", r->test.n_prompt), want(f, "n_gen", r->test.n_gen);
     want(f, "depth", r->depth), want(f, "batch", r->batch), want_text(f, "attn", attn);
     want(f, "ragged", x->o.bench.ragged), want(f, "copy", x->o.bench.copy), want_text(f, "fill", "prefill");
-    want_text(f, "kv_cache", "gpu"), want(f, "repetitions", x->plan.repetitions), want(f, "seed", x->o.run.sampling.seed);
+    want_text(f, "kv_cache", "gpu"), want_text(f, "k_format", "bf16"), want_text(f, "v_format", "bf16");
+    want(f, "repetitions", x->plan.repetitions), want(f, "seed", x->o.run.sampling.seed);
 }
 
 typedef struct times { // of a row

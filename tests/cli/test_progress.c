@@ -476,7 +476,7 @@ static void bench_cost(void) {
         CHECK_NEAR(b.progress.rest.done, b.steps.total, 1e-9 * b.steps.total);
         int held[4] = {0};
         cli_bench_cost cost; // what --copy would save
-        cli_bench_cost_of(b.model, &o.bench, &all[i].plan, 1, 0, held, &cost);
+        cli_bench_cost_of(b.model, (sl_kv_formats){0}, &o.bench, &all[i].plan, 1, 0, held, &cost);
         double fill = all[i].n_filled * sl_model_prefill_flops(b.model, 0, all[i].depth);
         if (all[i].n_filled >= 0) CHECK_NEAR(cost.fill, fill, 3e-3 * fill);
         cli_bench_close(&b);

@@ -36,7 +36,8 @@ static void compare(const sl_kv_extra_kind *kind, int arg, int dim) {
         for (int h = 0; h < HEADS; h++) {
             size_t block = (size_t)pages[i] * HEADS + h;
             const bf16 *from = x + block * rows;
-            kind->build(&(sl_kv_page){.arg = arg, .head_dim = dim, .k = from, .v = from}, want + block * size);
+            const sl_kv_run run = sl_kv_bf16_run(from);
+            kind->build(&(sl_kv_page){.arg = arg, .head_dim = dim, .k = run, .v = run}, want + block * size);
         }
     kind->build_device(&(sl_kv_device_build){.arg = arg,
                                              .head_dim = dim,

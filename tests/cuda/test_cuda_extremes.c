@@ -187,7 +187,10 @@ static void extras(void) {
                     const char *from = (const char *)r.args.extra[0] + ((size_t)c.seqs[s].pages[page] * KV_HEADS + h) * size;
                     gpu_read(block, from, size);
                     const bf16 *rows = ref_k_row(&c, s, h, page * SL_PAGE);
-                    need[0].kind->build(&(sl_kv_page){.arg = need[0].arg, .head_dim = DIM, .k = rows, .v = rows}, want);
+                    need[0].kind->build(
+                        &(sl_kv_page){
+                            .arg = need[0].arg, .head_dim = DIM, .k = sl_kv_bf16_run(rows), .v = sl_kv_bf16_run(rows)},
+                        want);
                     // a NaN among bounds may have any sign and payload
                     int n_steps = strcmp(methods[m], "quest") ? (int)size / 2 : 0;
                     for (int k = 0; k < n_steps; k++)

@@ -276,7 +276,7 @@ static void check_quantised(int bits, int dim, uint64_t seed) {
     float q[128], score[SL_PAGE];
     fill_bf16(k, SL_PAGE * dim, 2, &seed);
     for (int d = 0; d < dim; d++) q[d] = sl_bf16_to_f32(sl_f32_to_bf16((float)test_normal(&seed)));
-    sl_quantised_keys.build(&(sl_kv_page){.arg = bits, .head_dim = dim, .k = k}, block);
+    sl_quantised_keys.build(&(sl_kv_page){.arg = bits, .head_dim = dim, .k = sl_kv_bf16_run(k)}, block);
     quantised_page page = page_of(block, dim);
     for (int i = 0; i < 3; i++) {
         const sl_attn_kernels *kernels = sl_attn_kernels_named(isas[i]);

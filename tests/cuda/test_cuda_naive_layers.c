@@ -75,7 +75,7 @@ static void rope_and_swiglu(void) {
         sl_row row = {.position = positions[r], .pages = pages};
         float q[Q], k[KV], v[KV];
         widen(x, Q, q), widen(x + Q, KV, k), widen(x + Q + KV, KV, v);
-        sl_cpu_rope_append(&rope, &row, 1, HEADS, KV_HEADS, q, k, v, k_cache, v_cache);
+        sl_cpu_rope_append(&rope, &row, 1, HEADS, KV_HEADS, q, k, v, (sl_kv_rows){.k = k_cache, .v = v_cache});
         for (int i = 0; i < Q + KV; i++) {
             int head = i / DIM, d = i % DIM;
             double want = naive_rope(x + head * DIM, (naive_head){0}, in.inv_freq, DIM, positions[r], d),

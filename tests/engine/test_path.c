@@ -41,7 +41,7 @@ static void record(void) {
     if (!n_addresses) n_addresses = backtrace(addresses, MOST_FRAMES);
 }
 
-static void probe_score(const float *q, int group, const bf16 *k, int n_rows, int head_dim, float scale, float *score,
+static void probe_score(const float *q, int group, sl_kv_run k, int n_rows, int head_dim, float scale, float *score,
                         int stride) {
     record();
     real.score(q, group, k, n_rows, head_dim, scale, score, stride);
@@ -54,7 +54,7 @@ static void probe_gemm(const float *a, int lda, const float *b, int ldb, int m, 
 }
 
 // The table of kernels lies in memory that is read-only after start-up: make it writable first.
-static void set_kernels(void (*score)(const float *, int, const bf16 *, int, int, float, float *, int),
+static void set_kernels(void (*score)(const float *, int, sl_kv_run, int, int, float, float *, int),
                         void (*gemm)(const float *, int, const float *, int, int, int, int, int, float *, int)) {
     sl_attn_kernels *table = (sl_attn_kernels *)(uintptr_t)sl_attn_kernels_best();
     uintptr_t size = (uintptr_t)sysconf(_SC_PAGESIZE), first = (uintptr_t)table / size * size;

@@ -188,7 +188,7 @@ static void check_extras(const sl_session *s, int layer, const sl_attn_spec *spe
     for (int i = 0; i < n * sl_kv_n_built(&view) * pool->n_kv_heads; i++) {
         int h = i % pool->n_kv_heads, page = i / pool->n_kv_heads % sl_kv_n_built(&view);
         sl_kv_need x = need[i / pool->n_kv_heads / sl_kv_n_built(&view)];
-        size_t rows = sl_kv_block(&view, pool->n_kv_heads, pool->head_dim, page, h), size = x.kind->size(x.arg, pool->head_dim);
+        size_t size = x.kind->size(x.arg, pool->head_dim);
         CHECK(!x.kind->span && !x.kind->chained && size <= sizeof want);
         memset(want, 0, size);
         x.kind->build(&(sl_kv_page){.arg = x.arg,
@@ -196,8 +196,8 @@ static void check_extras(const sl_session *s, int layer, const sl_attn_spec *spe
                                     .layer = layer,
                                     .h = h,
                                     .first = page * SL_PAGE,
-                                    .k = view.k + rows,
-                                    .v = view.v + rows,
+                                    .k = sl_kv_k_run(&view, pool->n_kv_heads, pool->head_dim, page, h),
+                                    .v = sl_kv_v_run(&view, pool->n_kv_heads, pool->head_dim, page, h),
                                     .shared = sl_kv_shared(&view, x, h)},
                       want);
         if (memcmp(sl_kv_extra(&view, x, page, h), want, size)) FAIL("%s, layer %d, page %d", x.kind->name, layer, page);

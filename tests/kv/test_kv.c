@@ -53,7 +53,7 @@ static sl_kv_pool pool_of(int n_pages) {
 
 static bf16 *k_at(const sl_kv_pool *pool, const sl_kv_seq *seq, int layer, int h, int j) {
     sl_kv_view view = sl_kv_view_of(pool, seq, layer, j + 1);
-    return sl_kv_layer(pool, layer).k + sl_kv_block(&view, HEADS, DIM, j / SL_PAGE, h) + (size_t)(j % SL_PAGE) * DIM;
+    return (bf16 *)sl_kv_row_at(sl_kv_k_run(&view, HEADS, DIM, j / SL_PAGE, h), DIM, j % SL_PAGE).data;
 }
 static bf16 *v_at(const sl_kv_pool *pool, const sl_kv_seq *seq, int layer, int h, int j) {
     return sl_kv_layer(pool, layer).v + (k_at(pool, seq, layer, h, j) - sl_kv_layer(pool, layer).k);
@@ -114,7 +114,7 @@ static size_t digest_size(int arg, int head_dim) {
 }
 static void digest_build(const sl_kv_page *page, void *out) {
     uint64_t h = (uint64_t)page->arg + (page->before ? *(const uint64_t *)page->before : 0);
-    *(uint64_t *)out = digest(digest(h, page->k), page->v);
+    *(uint64_t *)out = digest(digest(h, page->k.data), page->v.data);
     __atomic_add_fetch(&n_built, 1, __ATOMIC_RELAXED);
 }
 
@@ -124,16 +124,17 @@ static void build_all(const sl_kv_device_build *b, int is_chained, int span, voi
     for (int i = 0; i < b->n * b->n_kv_heads; i++) {
         int at = i / b->n_kv_heads, h = i % b->n_kv_heads, before = is_chained ? b->before[at] : -1;
         const void *parts[SL_KV_SPAN_MOST];
-        const bf16 *k_parts[SL_KV_SPAN_MOST];
+        sl_kv_run k_parts[SL_KV_SPAN_MOST];
         sl_kv_page page = {.arg = b->arg, .head_dim = b->head_dim, .layer = b->layer, .h = h};
         page.first = (b->index[at] + 1 - (span ? span : 1)) * SL_PAGE;
         if (before >= 0) page.before = (char *)b->data + (before * HEADS + h) * b->size;
         for (int j = 0; j < span; j++) {
             parts[j] = (const char *)b->of + (b->parts[at * span + j] * HEADS + h) * b->of_size;
-            k_parts[j] = b->k + (b->from[at * span + j] * HEADS + h) * rows;
+            k_parts[j] = sl_kv_bf16_run(b->k + (b->from[at * span + j] * HEADS + h) * rows);
         }
         if (span) page.parts = parts, page.k_parts = k_parts;
-        if (!span) page.k = b->k + (b->from[at] * HEADS + h) * rows, page.v = b->v + (b->from[at] * HEADS + h) * rows;
+        size_t block = span ? 0 : (b->from[at] * HEADS + h) * rows;
+        if (!span) page.k = sl_kv_bf16_run(b->k + block), page.v = sl_kv_bf16_run(b->v + block);
         build(&page, (char *)b->data + ((span ? b->slots : b->pages)[at] * HEADS + h) * b->size);
     }
 }
@@ -230,8 +231,8 @@ enum { SPAN = 3 };
 
 static void span_build(const sl_kv_page *page, void *out) {
     uint64_t h = (uint64_t)page->first;
-    CHECK(!page->k && !page->v && page->first % (SPAN * SL_PAGE) == 0);
-    for (int i = 0; i < SPAN; i++) h = h * 31 + *(const uint64_t *)page->parts[i] + page->k_parts[i][i];
+    CHECK(!page->k.data && !page->v.data && page->first % (SPAN * SL_PAGE) == 0);
+    for (int i = 0; i < SPAN; i++) h = h * 31 + *(const uint64_t *)page->parts[i] + ((const bf16 *)page->k_parts[i].data)[i];
     *(uint64_t *)out = h;
     __atomic_add_fetch(&n_built, 1, __ATOMIC_RELAXED);
 }
@@ -359,7 +360,7 @@ static void number_share(int arg, int head_dim, uint32_t seed, int layer, int he
 }
 static void number_build(const sl_kv_page *page, void *out) { // with its place and the shared number of its head
     uint64_t place = (uint64_t)(page->first * 1000 + page->layer * 10 + page->h);
-    *(uint64_t *)out = digest(digest(*(const uint64_t *)page->shared + place, page->k), page->v);
+    *(uint64_t *)out = digest(digest(*(const uint64_t *)page->shared + place, page->k.data), page->v.data);
 }
 static const sl_kv_extra_kind numbers = {
     .name = "numbers", .size = number_size, .shared_size = number_size, .share = number_share, .build = number_build};

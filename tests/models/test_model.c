@@ -543,7 +543,7 @@ static uint32_t tiles_of(const sl_attn_decode_args *a, int head) {
     const float *q = a->seqs[0].q + (size_t)head * dim;
     double mass[16] = {0}, total = 0, held = 0;
     for (int j = 0; j < kv->n_kv; j++) {
-        const bf16 *k = kv->k + sl_kv_block(kv, a->geom->n_kv_heads, dim, j / SL_PAGE, h) + (size_t)(j % SL_PAGE) * dim;
+        const bf16 *k = sl_kv_row_at(sl_kv_k_run(kv, a->geom->n_kv_heads, dim, j / SL_PAGE, h), dim, j % SL_PAGE).data;
         double dot = 0;
         for (int d = 0; d < dim; d++) dot += (double)q[d] * sl_bf16_to_f32(k[d]);
         mass[j / SL_PAGE] += exp(dot / sqrt(dim));

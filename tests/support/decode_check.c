@@ -326,7 +326,7 @@ static double size_of_mean(const decode_fixture *r, int s, int head) {
         return 1.25 * sqrt(before.squares);
     for (int j = first; j < first + SL_PAGE; j++) {
         bf16 norm;
-        sl_norms(ref_v_row(r->c, s, head / r->group, j), 1, r->c->geom.head_dim, &norm);
+        sl_norms(sl_kv_bf16_run(ref_v_row(r->c, s, head / r->group, j)), 1, r->c->geom.head_dim, &norm);
         sum += sl_bf16_to_f32(norm);
     }
     return sum / SL_PAGE;
@@ -390,7 +390,8 @@ static void make_sizes(const decode_fixture *r, int s, int head, const uint64_t 
     int16_t *ref = malloc(n_blocks * sizeof *ref);
     memcpy(w, masses->stored, n_blocks * SL_BLOCK * sizeof *w);
     memcpy(ref, masses->ref, n_blocks * sizeof *ref);
-    for (int j = 0; j < masses->n; j++) sl_norms(ref_v_row(r->c, s, head / r->group, j), 1, r->c->geom.head_dim, norm + j);
+    for (int j = 0; j < masses->n; j++)
+        sl_norms(sl_kv_bf16_run(ref_v_row(r->c, s, head / r->group, j)), 1, r->c->geom.head_dim, norm + j);
     sl_attn_kernels_best()->sizes(w, ref, norm, masses->n, 1, masses->stored, masses->ref, masses->cum + 1);
     for (size_t b = 0; b < n_blocks; b++) {
         CHECK_INT(packed[b] & 0xfffffffff, masses->cum[b + 1]);
@@ -494,7 +495,7 @@ void fixture_check_masses(decode_fixture *r) {
             if (sizes_only) check_block_masses(r, s, kv_head * r->group + h, own);
             for (int j = 0; r->n_stored > 1 && j < n; j++) {
                 bf16 norm;
-                sl_norms(ref_v_row(r->c, s, kv_head, j), 1, g->head_dim, &norm);
+                sl_norms(sl_kv_bf16_run(ref_v_row(r->c, s, kv_head, j)), 1, g->head_dim, &norm);
                 own[j] += log2(sl_bf16_to_f32(norm) + m) + bounds[h * n_pages + j / SL_PAGE];
             }
             if (r->n_stored > 1) check_masses(r, 1, s, kv_head * r->group + h, own);

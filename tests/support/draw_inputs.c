@@ -40,7 +40,7 @@ sample sample_new(int n, shape kind, uint64_t seed) {
     bf16 *norm = malloc(n * sizeof *norm);
     for (int j = 0; j < n; j++) {
         bf16 v = sl_f32_to_bf16((float)s.v[j]);
-        sl_norms(&v, 1, 1, norm + j);
+        sl_norms(sl_kv_bf16_run(&v), 1, 1, norm + j);
     }
     sl_attn_kernels_named("portable")
         ->sizes(s.masses.stored, s.masses.ref, norm, n, 1, s.sizes.stored, s.sizes.ref, s.sizes.cum + 1);

@@ -5,6 +5,7 @@
 
 #include "attention/attention.h"
 #include "attention/extras/buckets.h"
+#include "kv/kv_rows.h"
 
 // A pool of one layer with its sequences. Pages are shuffled. Rows after the end of a sequence are NaN.
 typedef struct ref_cache {
@@ -44,6 +45,8 @@ double ref_error(const ref_cache *c, int s, int head); // |out - mu| / |mu| of t
 // Adds x to every value. Values with mean 0 make the output of a flat head almost 0. Then even a few missing rows give a large
 // relative error.
 void ref_add_to_values(ref_cache *c, float x);
+// Number d of row j as the format defines it, from its bits: the code times the scale, rounded once to fp32.
+double ref_number(sl_kv_run run, int head_dim, int j, int d);
 double ref_relative(const float *got, const double *want, int n); // |got - want| / |want|
 
 #endif

@@ -1,0 +1,67 @@
+// kv/kv_rows.c - see kv_rows.h.
+#include "kv/kv_rows.h"
+
+#include <math.h>
+#include <string.h>
+
+// ---- rounding ----
+
+// The scale of a row whose largest number is stored as `most`.
+static float scale_of(const float *x, int n, float most) {
+    float largest = 0, zero = 0; // zero: NaN if a number is not finite
+    for (int i = 0; i < n; i++) largest = fmaxf(largest, fabsf(x[i])), zero += 0 * x[i];
+    float scale = largest / most;
+    return isnan(zero) ? NAN : scale > 0 ? scale : 1;
+}
+
+void sl_kv_store(void *blocks, sl_format f, int head_dim, size_t block, int row, const float *x) {
+    char *at = (char *)blocks + block * sl_kv_block_bytes(f, head_dim);
+    float *scales = (float *)(at + SL_PAGE * sl_format_bytes(f, (size_t)head_dim));
+    bf16 *halves = (bf16 *)at + (size_t)row * head_dim;
+    uint8_t *bytes = (uint8_t *)at + (size_t)row * head_dim;
+    if (f == SL_BF16) {
+        for (int i = 0; i < head_dim; i++) halves[i] = sl_f32_to_bf16(x[i]);
+        return;
+    }
+    float most = f == SL_FP8 ? 448 : 127, scale = scales[row] = scale_of(x, head_dim, most);
+    for (int i = 0; i < head_dim; i++) {
+        float q = isnan(scale) ? 0 : x[i] / scale;
+        q = q > most ? most : q < -most ? -most : q; // the quotient is larger only if the scale is not a normal number
+        bytes[i] = f == SL_FP8 ? sl_f32_to_fp8(q) : (uint8_t)(int8_t)rintf(q);
+    }
+}
+
+// ---- names ----
+
+typedef struct name {
+    const char *text;
+    sl_format format;
+} name;
+
+static int find_name(const name *names, size_t n, const char *text, sl_format *out) {
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(names[i].text, text)) {
+            *out = names[i].format;
+            return 1;
+        }
+    return 0;
+}
+
+// Of K, or of V.
+static int parse_one(int is_v, const char *text, sl_format *out, sl_error *err) {
+    static const name names[] = {{"bf16", SL_BF16}, {"fp8", SL_FP8}, {"int8", SL_INT8}, {"q8_0", SL_INT8}};
+    if (!text || find_name(names, sizeof names / sizeof *names, text, out)) return 0;
+    if (is_v) return sl_fail(err, SL_ERR_ARG, "{cache_type_v} %.40s: expected bf16, fp8, q8_0 or int8", text);
+    return sl_fail(err, SL_ERR_ARG, "{cache_type_k} %.40s: expected bf16, fp8, q8_0 or int8", text);
+}
+
+int sl_kv_formats_parse(const char *dtype, const char *k, const char *v, sl_kv_formats *out, sl_error *err) {
+    static const name names[] = {{"auto", SL_BF16}, {"bf16", SL_BF16},    {"bfloat16", SL_BF16},
+                                 {"fp8", SL_FP8},   {"fp8_e4m3", SL_FP8}, {"int8", SL_INT8}};
+    sl_format both = SL_BF16;
+    if (dtype && !find_name(names, sizeof names / sizeof *names, dtype, &both))
+        return sl_fail(err, SL_ERR_ARG, "{kv_cache_dtype} %.40s: expected auto, bf16, fp8 or int8", dtype);
+    *out = (sl_kv_formats){both, both};
+    int rc = parse_one(0, k, &out->k, err);
+    return rc ? rc : parse_one(1, v, &out->v, err);
+}

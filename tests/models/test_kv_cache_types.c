@@ -1,0 +1,181 @@
+// tests/models/test_kv_cache_types.c - engines whose KV cache is fp8 or int8: equal bits in every chunk, batch, fork and file,
+// logits close to those of a bf16 cache, memory, and what is refused.
+#include "engine/engine_internal.h"
+#include "tests/support/models.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { N_CTX = 1024, LENGTH = 700, STEPS = 3 };
+static sl_error err;
+
+typedef struct types {
+    const char *k, *v;
+} types;
+static const types all[] = {{"int8", "int8"}, {"fp8", "fp8"}, {"bf16", "int8"}, {"fp8", "bf16"}};
+enum { N_TYPES = sizeof all / sizeof *all };
+static const char *const methods[] = {"dense", "santa-prop:S=32", "santa-is:S=32", "quest:tokens=64"};
+enum { N_METHODS = sizeof methods / sizeof *methods };
+
+static model_fixture open_model(const char *attn, types t, int chunk) {
+    return model_fixture_load("models/tiny", attn,
+                              (sl_engine_options){.n_ctx = N_CTX,
+                                                  .n_sequences = FIXTURE_BATCH,
+                                                  .prefill_chunk = chunk,
+                                                  .seed = 3,
+                                                  .cache_type_k = t.k,
+                                                  .cache_type_v = t.v});
+}
+
+static void check_equal(const sl_session *s, const float *want, int n_vocab, const char *what) {
+    const float *got = sl_session_logits(s, &err);
+    CHECK(got != NULL);
+    if (memcmp(got, want, (size_t)n_vocab * sizeof *got)) FAIL("%s: other logits", what);
+}
+
+// Prefills `ids` and takes steps of the batch of the n sessions, which all have these ids. Returns the logits of the first one.
+static float *run(model_fixture *r, sl_session **s, int n, const int32_t *ids) {
+    float *out = malloc((size_t)r->n_vocab * sizeof *out);
+    for (int i = 0; i < n; i++) CHECK_OK(sl_prefill(s[i], ids, LENGTH - i * 100, NULL, &err), err);
+    for (int i = 0; i < STEPS; i++) {
+        int32_t next[FIXTURE_BATCH];
+        for (int j = 0; j < n; j++) next[j] = ids[LENGTH + i];
+        CHECK_OK(sl_decode(s, n, next, &err), err);
+    }
+    memcpy(out, sl_session_logits(s[0], &err), (size_t)r->n_vocab * sizeof *out);
+    return out;
+}
+
+// A sequence alone with a whole prefill; with another chunk; in a batch; as a fork; from a file.
+static void check_bits(const char *attn, types t) {
+    static const int chunks[] = {100, 256};
+    model_fixture r = open_model(attn, t, 512);
+    int32_t *ids = test_ids(LENGTH + 2 * STEPS, r.n_vocab, test_seed);
+    sl_session *s = model_fixture_session(&r, 5), *fork, *loaded;
+    char path[300];
+    float *want = run(&r, &s, 1, ids);
+    for (int i = 0; i < 2; i++) {
+        model_fixture other = open_model(attn, t, chunks[i]);
+        sl_session *batch[FIXTURE_BATCH];
+        for (int j = 0; j < FIXTURE_BATCH; j++) batch[j] = model_fixture_session(&other, 5 + (uint32_t)j);
+        free(run(&other, batch, i ? FIXTURE_BATCH : 1, ids));
+        check_equal(batch[0], want, r.n_vocab, i ? "a batch" : "a chunk");
+        for (int j = 0; j < FIXTURE_BATCH; j++) sl_session_free(batch[j]);
+        model_fixture_close(&other);
+    }
+    snprintf(path, sizeof path, "%s/session", test_tmp());
+    CHECK_OK(sl_session_save(s, path, NULL, &err), err);
+    CHECK_OK(sl_session_load(r.engine, path, &loaded, NULL, &err), err);
+    CHECK_OK(sl_session_fork(s, LENGTH + STEPS, 5, &fork, &err), err);
+    sl_session *three[] = {s, fork, loaded};
+    for (int i = 0; i < STEPS; i++)
+        for (int j = 0; j < 3; j++) CHECK_OK(sl_decode(&three[j], 1, &ids[LENGTH + STEPS + i], &err), err);
+    check_equal(fork, sl_session_logits(s, &err), r.n_vocab, "a fork");
+    check_equal(loaded, sl_session_logits(s, &err), r.n_vocab, "a file");
+    for (int j = 0; j < 3; j++) sl_session_free(three[j]);
+    free(ids), free(want);
+    model_fixture_close(&r);
+}
+
+static void equal_bits(void) {
+    for (int t = 0; t < N_TYPES; t++)
+        for (int m = 0; m < N_METHODS; m++) check_bits(methods[m], all[t]);
+}
+
+// ---- close to bf16 ----
+
+// KL(a || b) of the softmax of two rows of logits, in nats.
+static double divergence(const float *a, const float *b, int n) {
+    double most[2] = {a[0], b[0]}, sum[2] = {0}, kl = 0;
+    for (int i = 0; i < n; i++) most[0] = fmax(most[0], a[i]), most[1] = fmax(most[1], b[i]);
+    for (int i = 0; i < n; i++) sum[0] += exp(a[i] - most[0]), sum[1] += exp(b[i] - most[1]);
+    for (int i = 0; i < n; i++) {
+        double log_a = a[i] - most[0] - log(sum[0]), log_b = b[i] - most[1] - log(sum[1]);
+        kl += exp(log_a) * (log_a - log_b);
+    }
+    return kl;
+}
+
+// Random tokens, which give flat distributions: the divergence from a bf16 cache is small, and it is not 0.
+static void close_to_bf16(void) {
+    model_fixture r = open_model("dense", (types){NULL, NULL}, 512);
+    int32_t *ids = test_ids(LENGTH + STEPS, r.n_vocab, test_seed);
+    sl_session *s = model_fixture_session(&r, 5);
+    float *want = run(&r, &s, 1, ids);
+    double kl[N_TYPES];
+    for (int t = 0; t < N_TYPES; t++) {
+        model_fixture other = open_model("dense", all[t], 512);
+        sl_session *x = model_fixture_session(&other, 5);
+        float *got = run(&other, &x, 1, ids);
+        kl[t] = divergence(want, got, r.n_vocab);
+        CHECK(kl[t] > 0 && kl[t] < (t == 0 ? 0.001 : 0.01));
+        free(got);
+        sl_session_free(x);
+        model_fixture_close(&other);
+    }
+    free(ids), free(want);
+    sl_session_free(s);
+    model_fixture_close(&r);
+}
+
+// ---- memory ----
+
+static void memory(void) {
+    static const size_t want[N_TYPES] = {132 + 132, 132 + 132, 256 + 132, 132 + 256}; // of a token, layer and KV head
+    for (int t = 0; t < N_TYPES; t++) {
+        model_fixture r = open_model("dense", all[t], 512);
+        const sl_config *c = sl_model_config(r.model);
+        CHECK(r.engine->device.pool.n_bytes == want[t] * c->n_layers * c->n_kv_heads * FIXTURE_BATCH * N_CTX);
+        CHECK(sl_engine_attention_work(r.engine).dense_bytes == 0);
+        sl_session *s = model_fixture_session(&r, 5);
+        CHECK_OK(sl_session_fill(s, 600, &err), err);
+        int32_t id = 3;
+        CHECK_OK(sl_decode(&s, 1, &id, &err), err);
+        sl_attention_work work = sl_engine_attention_work(r.engine);
+        CHECK(work.bytes == work.dense_bytes && work.bytes == want[t] * c->n_layers * c->n_kv_heads * 601);
+        for (int i = 0; i < r.n_vocab; i++) CHECK(isfinite(sl_session_logits(s, &err)[i]));
+        sl_session_free(s);
+        model_fixture_close(&r);
+    }
+}
+
+// ---- refusals ----
+
+static void refusals(void) {
+    sl_engine *engine;
+    sl_session *loaded;
+    char path[300];
+    model_fixture r = open_model("dense", all[0], 512), fp8 = open_model("dense", all[1], 512);
+    sl_engine_options o = {.kv_cache_dtype = "fp4"};
+    CHECK_ERR(sl_engine_new(r.model, &o, &engine, &err), err, SL_ERR_ARG,
+              "kv_cache_dtype fp4: expected auto, bf16, fp8 or int8");
+    o = (sl_engine_options){.kv_cache_dtype = "fp8", .cache_type_v = "q4_0"};
+    CHECK_ERR(sl_engine_new(r.model, &o, &engine, &err), err, SL_ERR_ARG,
+              "cache_type_v q4_0: expected bf16, fp8, q8_0 or int8");
+    o = (sl_engine_options){.kv_cache_dtype = "int8", .kv_cache = "host"};
+    CHECK_ERR(sl_engine_new(r.model, &o, &engine, &err), err, SL_ERR_ARG, "kv_cache host: on the CPU");
+    // A file of another type.
+    sl_session *s = model_fixture_session(&r, 5);
+    const int32_t ids[] = {1, 2, 3};
+    snprintf(path, sizeof path, "%s/session", test_tmp());
+    CHECK_OK(sl_prefill(s, ids, 3, NULL, &err), err);
+    CHECK_OK(sl_session_save(s, path, NULL, &err), err);
+    CHECK_ERR(sl_session_load(fp8.engine, path, &loaded, NULL, &err), err, SL_ERR_ARG,
+              "tensor k is I8, expected F8_E4M3; pass the kv_cache_dtype of the run that wrote it");
+    // A key that is not finite has its place in the message.
+    float x[256] = {[9] = NAN};
+    sl_kv_rows rows = sl_kv_layer(&r.engine->device.pool, 2);
+    sl_kv_store(rows.k, SL_INT8, sl_model_config(r.model)->head_dim, (size_t)s->kv.pages[0] * 2 + 1, 2, x);
+    CHECK_OK(sl_decode(&s, 1, ids, &err), err);
+    CHECK_ERR(sl_session_check_logits(s, &err), err, SL_ERR_NOT_FINITE, "is in layer 2, KV head 1, position 2");
+    sl_session_free(s);
+    model_fixture_close(&r), model_fixture_close(&fp8);
+}
+
+static const test_case cases[] = {
+    {"equal-bits", 0, equal_bits}, {"close-to-bf16", 0, close_to_bf16}, {"memory", 0, memory}, {"refusals", 0, refusals}, {0},
+};
+const test_suite suite_kv_cache_types = {"kv_cache_types", cases};
