@@ -72,7 +72,7 @@ static fixture *fixture_open(int n, uint64_t seed) {
                              .ref = calloc(blocks, sizeof(int16_t)),
                              .cum = calloc(blocks + 1, sizeof(uint64_t))},
                   .draws = {.row = calloc(n, 4), .count = calloc(n, 4), .inv_pi = calloc(n, 4), .scratch = calloc(n + 8, 8)},
-                  .rows = calloc(n, sizeof(bf16 *)),
+                  .rows = calloc(n, sizeof(sl_kv_row)),
                   .coef = calloc(n, 4),
                   .score = calloc(n, 4),
                   .out = calloc(DIM, 4),

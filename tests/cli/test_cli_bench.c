@@ -163,7 +163,7 @@ static void formats(void) {
     CHECK(!strncmp(strchr(one.out, '|'), "| test | ", 9) && !strncmp(strchr(many.out, '|'), "| attention | test | ", 21));
     CHECK_HAS(one.out, " | - | - | - | - | - |\n| tg2 | ");
     CHECK_LACKS(one.out, "±"); // one repetition has no standard deviation
-    CHECK_HAS(csv.out, ",\"pp8\",8,0,0,1,\"dense\",false,false,\"prefill\",\"gpu\",1,0,");
+    CHECK_HAS(csv.out, ",\"pp8\",8,0,0,1,\"dense\",false,false,\"prefill\",\"gpu\",\"bf16\",\"bf16\",1,0,");
 }
 
 // ---- the measurements, without the command ----

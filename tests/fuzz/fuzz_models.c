@@ -20,9 +20,10 @@ static unsigned touch(const sl_tensors *t) {
     unsigned sum = 0;
     for (int i = 0; i < sl_tensors_count(t); i++) {
         const sl_tensor *x = sl_tensors_at(t, i);
-        const unsigned char *data = x->data;
+        const unsigned char *data = x->packed.is_kept ? x->packed.data : x->data;
+        size_t n = x->packed.is_kept ? x->packed.n_bytes : x->n_bytes;
         FUZZ_CHECK(x->n_dims >= 0 && x->n_dims <= SL_MAX_DIMS && sl_tensors_find(t, x->name) == x, x->name);
-        for (size_t j = 0; j < x->n_bytes; j++) sum += data[j];
+        for (size_t j = 0; j < n; j++) sum += data[j];
     }
     return sum;
 }
