@@ -94,7 +94,7 @@ typedef struct sl_weight {
 
 // Operations that read data as plain numbers call this.
 static inline void sl_weight_check_plain(const sl_weight *w) {
-    SL_CHECK(!sl_formats[w->format].has_scale && !w->scale && !w->zero && !w->order && w->group == 0);
+    SL_CHECK(!sl_formats[w->format].has_scale && !w->scale && !w->zero && !w->min && !w->order && w->group == 0);
 }
 
 // 1: activations can be integers, because the elements are integers (of e2m1: halves).

@@ -46,7 +46,8 @@ static double memory_of(const costs *k, int n_tokens, int n_sequences) {
 
 static int costs_of(const sl_model *model, const cli_run_options *o, costs *out, sl_error *err) {
     const sl_config *c = sl_model_config(model);
-    costs k = {.device = sl_device_is_gpu(o->device.name) ? "GPU" : "CPU"};
+    const char *device = cli_cache_device(&o->device);
+    costs k = {.device = sl_device_is_gpu(device) ? "GPU" : "CPU"};
     k.n_ctx = o->limits.n_ctx ? o->limits.n_ctx : c->n_ctx < 32768 ? c->n_ctx : 32768;
     k.weights = (double)sl_model_weights_bytes(sl_model_weight_list(model));
     k.decode_weights = (double)sl_model_decode_bytes(model);
@@ -57,16 +58,14 @@ static int costs_of(const sl_model *model, const cli_run_options *o, costs *out,
     k.kv_ctx = k.kv_token * k.n_ctx;
     count_packed(sl_model_tensors(model), &k);
     *out = k;
-    const sl_engine_options own = {.device = o->device.name,
+    const sl_engine_options own = {.device = device,
                                    .kv_cache_dtype = o->device.kv_cache_dtype,
                                    .cache_type_k = o->device.cache_type_k,
                                    .cache_type_v = o->device.cache_type_v};
     rc = sl_engine_largest_ctx_with(model, &own, &out->largest_ctx, err);
-    if (rc || !sl_device_is_gpu(o->device.name)) return rc;
-    const sl_engine_options offloaded = {.device = o->device.name,
-                                         .attn = "santa-is",
-                                         .kv_gpu_memory = o->device.kv_gpu_memory,
-                                         .host_memory = o->device.host_memory};
+    if (rc || !sl_device_is_gpu(device)) return rc;
+    const sl_engine_options offloaded = {
+        .device = device, .attn = "santa-is", .kv_gpu_memory = o->device.kv_gpu_memory, .host_memory = o->device.host_memory};
     return sl_engine_largest_ctx_offloaded(model, &offloaded, &out->largest_offloaded, err);
 }
 

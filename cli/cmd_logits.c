@@ -62,7 +62,7 @@ static int prefill(const cli_device_options *o, const sl_model *model, const sl_
     sl_engine_options options = {.n_ctx = (int)ids->n,
                                  .prefill_chunk = o->ubatch,
                                  .n_threads = o->threads,
-                                 .device = o->name,
+                                 .device = cli_cache_device(o),
                                  .kv_cache_dtype = o->kv_cache_dtype,
                                  .cache_type_k = o->cache_type_k,
                                  .cache_type_v = o->cache_type_v};
@@ -97,7 +97,7 @@ int cmd_logits(const cli_run_options *o, const char *path, sl_error *err) {
     if (!rc && !o->ids.path) rc = sl_fail(err, SL_ERR_ARG, "flag --ids is required: give a file of token ids");
     if (!rc && !path) rc = sl_fail(err, SL_ERR_ARG, "flag --output is required: give the .npy file to write");
     if (!rc) rc = cli_check_device(&o->device, err);
-    if (!rc) rc = cli_load_model(o, o->device.name, SL_MODEL_NO_TOKENIZER, &model, err);
+    if (!rc) rc = cli_load_model(o, cli_cache_device(&o->device), SL_MODEL_NO_TOKENIZER, &model, err);
     if (!rc) rc = cli_read_ids(&o->ids, sl_model_config(model), &ids, err);
     if (!rc && ids.n > (size_t)sl_model_config(model)->n_ctx)
         rc = sl_fail(err, SL_ERR_CONTEXT, "--ids %s: expected at most %d tokens, this model's context; found %zu", o->ids.path,

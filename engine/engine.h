@@ -37,7 +37,7 @@ const struct sl_tensors *sl_model_tensors(const sl_model *model);
 // for a model with random weights. SL_ERR_IO: the folder has no such file.
 int sl_model_open_buckets(const sl_model *model, struct sl_bucket_file **out, sl_error *err);
 const struct sl_model_weights *sl_model_weight_list(const sl_model *model); // models/weights.h
-// FNV-1a of the tensors (sl_tensors_hash), of the formats that sl_model_options asks for, and of the activations.
+// FNV-1a of the tensors (sl_tensors_hash), and of the formats that sl_model_options asks for.
 uint64_t sl_model_weights_hash(const sl_model *model);
 size_t sl_model_decode_bytes(const sl_model *model); // bytes of weights that one decode step reads
 // Floating-point operations of sl_prefill of n tokens after n_from others. A multiply-add counts as two. (sl_prefill skips most

@@ -68,7 +68,7 @@ int sl_device_open(sl_device *d, const sl_engine_options *o, sl_error *err) {
     if (rc || index == ON_CPU) return rc ? rc : sl_cpu_open(o->n_threads, &d->backend, err);
     if (d->formats.k != SL_BF16 || d->formats.v != SL_BF16)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "{kv_cache_dtype}: K is %s and V is %s, expected bf16 on a GPU; use {device} cpu",
+                       "{kv_cache_dtype}: K is %s and V is %s, expected bf16 on a GPU; the CPU ({device} cpu) offers both",
                        sl_formats[d->formats.k].name, sl_formats[d->formats.v].name);
 #ifdef SLEIGH_CUDA
     d->attention = &sl_cuda_attn_runner;

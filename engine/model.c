@@ -76,7 +76,8 @@ int sl_model_asks_integers(const sl_model *model) {
 
 static int check_activations(const sl_model *model, sl_error *err) {
     if (!sl_model_asks_integers(model) || sl_model_weights_activations(&model->weights) != SL_ACT_FLOAT) return 0;
-    return sl_fail(err, SL_ERR_ARG, "{activations}: expected weights of 4 or 8 bits ({weights}), and %s has none", model->dir);
+    return sl_fail(err, SL_ERR_ARG, "{activations}: expected weights of integers or of 4 bits ({weights}), and %s has none",
+                   model->dir);
 }
 
 static int load(const char *dir, const sl_model_options *o, sl_model *model, sl_error *err) {
@@ -93,8 +94,7 @@ static int load(const char *dir, const sl_model_options *o, sl_model *model, sl_
     if (!rc && model->is_dummy)
         rc = sl_model_weights_declare(&model->config, &model->quant, &model->tensors, &model->weights, err);
     else if (!rc) {
-        const sl_quantise_specs *r = &model->quant.round;
-        int rounds = r->linear.format != SL_BF16 || r->has_head || r->has_embedding; // unpacked numbers are rounded
+        int rounds = !sl_quantise_is_plain(&model->quant.round); // rounding needs unpacked numbers
         rc = sl_source_tensors(model->source, !rounds, &model->tensors, err);
         if (!rc) rc = sl_model_settle_tie(&model->config, model->tensors, &o->log, err);
         if (!rc) rc = sl_model_weights_bind(&model->config, model->tensors, &model->quant, &model->weights, err);
@@ -190,8 +190,6 @@ const sl_model_weights *sl_model_weight_list(const sl_model *model) {
 }
 uint64_t sl_model_weights_hash(const sl_model *model) {
     uint64_t hash = sl_tensors_hash(model->tensors, SL_FNV1A_START);
-    sl_activations activations = sl_model_weights_activations(&model->weights);
-    if (activations != SL_ACT_FLOAT) hash = sl_fnv1a(hash, &activations, sizeof activations);
     return sl_quantise_hash(&model->quant.round, hash);
 }
 size_t sl_model_decode_bytes(const sl_model *model) {

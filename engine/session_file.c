@@ -51,6 +51,11 @@ static void identify(const sl_engine *e, identity *out) {
         e->device.backend->describe(e->device.backend, out->arithmetic, sizeof out->arithmetic);
     else
         sl_cpu_arithmetic(out->arithmetic, sizeof out->arithmetic);
+    sl_activations activations = sl_model_weights_activations(&e->model->weights);
+    size_t n = strlen(out->arithmetic);
+    if (!e->device.backend->is_device && activations != SL_ACT_FLOAT)
+        snprintf(out->arithmetic + n, sizeof out->arithmetic - n, ", activations of %d bits",
+                 activations == SL_ACT_INT8 ? 8 : 16);
 }
 
 // The methods of sparse prefills, layer by layer, and the segment. The caller frees *out with sl_text_free.
@@ -403,7 +408,8 @@ static int check_file(reader *r, sl_error *err) {
         const sl_tensor *t = sl_tensors_find(r->tensors, part_name(part));
         if (t && strcmp(t->dtype_name, part_dtype(r->engine, part)))
             rc =
-                sl_fail(err, SL_ERR_ARG, "%s: tensor %s is %s, expected %s; pass the {kv_cache_dtype} of the run that wrote it",
+                sl_fail(err, SL_ERR_ARG,
+                        "%s: tensor %s is %s, expected %s; pass the {cache_type_k} and {cache_type_v} of the run that wrote it",
                         r->path, part_name(part), t->dtype_name, part_dtype(r->engine, part));
     }
     const sl_tensor *ids = sl_tensors_find(r->tensors, "ids");

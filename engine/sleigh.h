@@ -121,7 +121,7 @@ typedef struct sl_model_options {
     // The same for the output head (and an embedding that is tied to it), and for an embedding that is not tied; also "bf16":
     // not rounded. NULL: not rounded, except that the head becomes int8 where `weights` is int4
     const char *weights_head, *weights_embedding;
-    // What a CPU multiplies weights of 4 and 8 bits with: "float": fp32. "int16", "int8": activations that are rounded to 16 or
+    // What a CPU multiplies weights of 4 bits and of integers with: "float": fp32. "int16", "int8": activations that are rounded to 16 or
     // 8 bits (docs/loading.md); a GPU refuses them. NULL, "auto": int16 on a CPU
     const char *activations;
 } sl_model_options;

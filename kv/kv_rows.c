@@ -26,8 +26,17 @@ void sl_kv_store(void *blocks, sl_format f, int head_dim, size_t block, int row,
     float most = f == SL_FP8 ? 448 : 127, scale = scales[row] = scale_of(x, head_dim, most);
     for (int i = 0; i < head_dim; i++) {
         float q = isnan(scale) ? 0 : x[i] / scale;
-        q = q > most ? most : q < -most ? -most : q; // the quotient is larger only if the scale is not a normal number
+        q = q > most    ? most
+            : q < -most ? -most
+                        : q; // larger by the rounding of the scale, or by more if the scale is subnormal
         bytes[i] = f == SL_FP8 ? sl_f32_to_fp8(q) : (uint8_t)(int8_t)rintf(q);
+    }
+}
+
+void sl_kv_widen(sl_kv_run run, int head_dim, int n_rows, float *out) {
+    for (int j = 0; j < n_rows; j++, out += head_dim) {
+        sl_kv_row row = sl_kv_row_at(run, head_dim, j);
+        for (int i = 0; i < head_dim; i++) out[i] = sl_kv_number(row, run.format, i);
     }
 }
 

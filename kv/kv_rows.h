@@ -8,8 +8,9 @@
 // multiple of 16 bytes, and the scales do too: a kernel reads both with aligned loads of 16 bytes.
 //
 // A stored number q of a row with a scale stands for q * scale, rounded once to fp32. This is the specification: every path
-// that reads the row (prefill, decode, draws, page extras) computes with these fp32 numbers, so all of them see equal bits. A
-// scale depends on its row only, so a row has equal bits in every chunk and batch:
+// that reads the row (prefill, decode, draws, page extras) computes with these fp32 numbers, so all of them see equal bits.
+// (Two page extras round them to bf16 first: Bernoulli's keys by feature and the bucket index.) A scale depends on its row
+// only, so a row has equal bits in every chunk and batch:
 //   int8  scale = max |x| / 127, q = x / scale rounded to the nearest integer, ties to even, within +-127
 //   fp8   scale = max |x| / 448, q = x / scale rounded to the nearest e4m3, ties to even
 // in fp32. The scale of zeros is 1. A row with a number that is not finite has a scale of NaN, so all its numbers read as NaN.
@@ -57,7 +58,8 @@ static inline sl_kv_run sl_kv_bf16_run(const bf16 *rows) {
     return run;
 }
 static inline sl_kv_row sl_kv_row_at(sl_kv_run run, int head_dim, int j) {
-    sl_kv_row row = {(const char *)run.data + sl_format_bytes(run.format, (size_t)j * (size_t)head_dim),
+    // An element of a cache has whole bytes (n_values is 1), so this needs no division.
+    sl_kv_row row = {(const char *)run.data + (size_t)j * (size_t)head_dim * (size_t)sl_formats[run.format].n_bytes,
                      run.scale ? run.scale[j] : 1};
     return row;
 }
@@ -73,6 +75,9 @@ static inline float sl_kv_number(sl_kv_row row, sl_format f, int i) {
     if (f == SL_FP8) return sl_fp8_to_f32(((const uint8_t *)row.data)[i]) * row.scale;
     return (float)((const int8_t *)row.data)[i] * row.scale;
 }
+
+// out[n_rows][head_dim]: the numbers of the rows of a run.
+void sl_kv_widen(sl_kv_run run, int head_dim, int n_rows, float *out);
 
 // Rounds x [head_dim] and stores it as row `row` of block number `block`.
 void sl_kv_store(void *blocks, sl_format f, int head_dim, size_t block, int row, const float *x);

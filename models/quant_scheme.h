@@ -28,7 +28,7 @@ typedef struct sl_quant_scheme {
     int has_zero;           // there are zero points
     int has_index;          // SL_QUANT_PACKED: there is a weight_g_idx
     int zero_offset;        // SL_QUANT_GPTQ: version 1
-    const char *q_name;     // SL_QUANT_FP4: "weight_packed"
+    const char *q_name;     // SL_QUANT_FP4: "weight_packed", or "weight"
     sl_global global;       // SL_QUANT_FP4: whether the tensor has a scale of its own
 } sl_quant_scheme;
 

@@ -115,7 +115,7 @@ static int is_zero_bias(const sl_model_weights *w, const sl_tensor *t) {
     if (strcmp(t->name + n, ".bias")) return 0;
     for (int i = 0; i < w->n_tensors && !found; i++) {
         const sl_tensor *q = w->tensors[i].recipe.q;
-        found = q && !strncmp(q->name, t->name, n + 1);
+        found = q && t->data && !strncmp(q->name, t->name, n + 1); // a bias of a GGUF file may have no data yet
     }
     for (size_t i = 0; found && i < t->n_bytes; i++) found = !((const char *)t->data)[i];
     return found;

@@ -115,7 +115,9 @@ static int bind_tensor(const sl_model_weights *w, const sl_tensors *tensors, con
 
 static void set_activations(sl_model_weights *w, sl_activations activations) {
     for (int i = 0; i < w->n_tensors; i++)
-        if (sl_format_takes_integers(w->tensors[i].weight->format)) w->tensors[i].weight->activations = activations;
+        if (sl_format_takes_integers(w->tensors[i].weight->format) &&
+            (w->config->tied || !(w->tensors[i].flags & SL_TENSOR_LOOKUP)))
+            w->tensors[i].weight->activations = activations;
 }
 
 int sl_model_weights_bind(const sl_config *config, const sl_tensors *tensors, const sl_quant *quant, sl_model_weights *out,

@@ -66,8 +66,8 @@ SIMD_INLINE vf sum_each(vf *x) { // overwrites x[VW]
         call(SL_BF16);                                                                                                         \
     }
 
-// VW numbers of a row of the cache, from number i on. factor: factor_of the row's scale. All loops read the cache through this
-// function, and f is a constant. The product is rounded once, as in sl_kv_number.
+// VW numbers of a row of the cache, from number i on. factor: factor_of the row's scale. The loops over rows read the cache
+// through this function, and f is a constant. The product is rounded once, as in sl_kv_number.
 SIMD_INLINE vf load_row(const void *row, sl_format f, int i, float factor) {
     vf x = v_load_weight(row, f, (size_t)i);
     if (f != SL_BF16) x *= factor;

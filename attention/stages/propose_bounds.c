@@ -19,13 +19,15 @@ static bf16 below(float x) {
 // bounds: [units][2][head_dim], of the first n_rows rows.
 static void find_bounds(sl_kv_run k, int n_rows, int head_dim, bf16 *bounds) {
     for (int from = 0; from < n_rows; from += UNIT, bounds += 2 * head_dim) {
-        int end = from + UNIT < n_rows ? from + UNIT : n_rows;
+        int n = from + UNIT < n_rows ? UNIT : n_rows - from;
+        float rows[UNIT * 256];
+        sl_kv_widen(sl_kv_run_from(k, head_dim, from), head_dim, n, rows);
         for (int c = 0; c < head_dim; c++) {
             float low = INFINITY, high = -INFINITY;
-            for (int j = from; j < end; j++) {
-                float x = sl_kv_number(sl_kv_row_at(k, head_dim, j), k.format, c);
+            for (int j = 0; j < n; j++) {
+                float x = rows[j * head_dim + c];
                 low = fminf(low, x), high = fmaxf(high, x);
-                if (isnan(x)) low = high = x, j = end; // fminf and fmaxf skip NaN
+                if (isnan(x)) low = high = x, j = n; // fminf and fmaxf skip NaN
             }
             bounds[c] = below(low), bounds[head_dim + c] = below(-high) ^ 0x8000;
         }

@@ -93,20 +93,20 @@ static size_t size(int arg, int head_dim) {
 static void build(const sl_kv_page *from, void *out) {
     float x[SL_PAGE * MAX_DIM];
     int head_dim = from->head_dim;
-    sl_kv_run k = from->k;
     const void *before = from->before;
     hashed_page page = page_at(out, head_dim), last = page_at(before, head_dim);
+    sl_kv_widen(from->k, head_dim, SL_PAGE, x);
     *page.count = SL_PAGE + (before ? *last.count : 0);
     for (int c = 0; c < head_dim; c++) {
         float sum = before ? last.sum[c] : 0;
-        for (int j = 0; j < SL_PAGE; j++) sum += sl_kv_number(sl_kv_row_at(k, head_dim, j), k.format, c);
+        for (int j = 0; j < SL_PAGE; j++) sum += x[j * head_dim + c];
         page.sum[c] = sum;
         page.centre[c] = sum / *page.count;
     }
     for (int j = 0; j < SL_PAGE; j++) {
         float square = 0;
         for (int c = 0; c < head_dim; c++) {
-            float d = sl_kv_number(sl_kv_row_at(k, head_dim, j), k.format, c) - page.centre[c];
+            float d = x[j * head_dim + c] - page.centre[c];
             x[(size_t)j * head_dim + c] = d;
             square += d * d;
         }

@@ -69,14 +69,16 @@ static void build(const sl_kv_page *page, void *out) {
     f16 *step = out, *zero = step + head_dim;
     uint8_t *at = (uint8_t *)(zero + head_dim);
     int levels = (1 << bits) - 1, n_planes;
+    float rows[SL_PAGE * 256];
     plane p[2];
     memset(out, 0, size(bits, head_dim));
     n_planes = planes_of(bits, p);
+    sl_kv_widen(k, head_dim, SL_PAGE, rows);
     for (int c = 0; c < head_dim; c++) {
         float low = INFINITY, high = -INFINITY;
         int n_nan = 0;
         for (int j = 0; j < SL_PAGE; j++) {
-            float x = sl_kv_number(sl_kv_row_at(k, head_dim, j), k.format, c);
+            float x = rows[j * head_dim + c];
             low = fminf(low, x), high = fmaxf(high, x);
             n_nan += isnan(x);
         }
@@ -86,7 +88,7 @@ static void build(const sl_kv_page *page, void *out) {
         float width = sl_f16_to_f32(step[c]), inverse = width > 0 ? 1 / width : 0;
         if (n_nan || high > from + width * ((float)levels + 0.5f) || low < from - width * 0.5f) step[c] = F16_NAN, inverse = 0;
         for (int j = 0; j < SL_PAGE; j++) {
-            int code = (int)lrintf((sl_kv_number(sl_kv_row_at(k, head_dim, j), k.format, c) - from) * inverse);
+            int code = (int)lrintf((rows[j * head_dim + c] - from) * inverse);
             code = code < 0 ? 0 : code > levels ? levels : code;
             uint8_t *to = at;
             for (int i = 0; i < n_planes; i++) {

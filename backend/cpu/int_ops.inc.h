@@ -2,6 +2,8 @@
 #include "backend/cpu/int_ops.h"
 #include "backend/cpu/simd.h"
 
+#include <math.h>
+
 #define PASTE_(a, b) a##b
 #define PASTE(a, b) PASTE_(a, b)
 #define STRING_(a) #a
@@ -72,15 +74,21 @@ SIMD_INLINE vb high_nibbles(vb x) {
 
 // ---- activations ----
 
-// Rounds a group to u a, with u of at most `most`. Returns a.
+// Rounds a group to u a, with u of at most `most`. Returns a: NaN if a number is not finite, and 0 if all are too small for a
+// quotient.
 SIMD_INLINE float quantise_group(const float *x, float most, int32_t *u) {
     const float magic = 12582912.0f; // 1.5 * 2^23: adding it rounds to an integer
-    vf sizes = v_set(0);
+    vf sizes = v_set(0), zeros = v_set(0);
     for (int i = 0; i < SL_INT_GROUP; i += VW) {
         vf v = v_load(x + i);
-        sizes = v_max(sizes, v_max(v, -v));
+        sizes = v_max(sizes, v_max(v, -v)), zeros += v * 0;
     }
-    float largest = v_max_lane(sizes), inverse = largest > 0 ? most / largest : 0;
+    float largest = v_max_lane(sizes), inverse = most / largest;
+    int is_finite = !v_any(zeros != 0);
+    if (!is_finite || largest < 0x1p-100f) {
+        memset(u, 0, SL_INT_GROUP * sizeof *u);
+        return is_finite ? 0 : NAN;
+    }
     for (int i = 0; i < SL_INT_GROUP; i += VW) {
         vi rounded = __builtin_convertvector(v_load(x + i) * inverse + magic - magic, vi);
         memcpy(u + i, &rounded, sizeof rounded);

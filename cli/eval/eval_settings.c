@@ -27,7 +27,6 @@ static json_t *task_settings(const eval *e) {
 
 // The settings that are left out if their flag is not given. Returns 0, or another value if memory is short.
 static int put_optional(const eval *e, json_t *s, const char *profile) {
-    const cli_model_options *model = &e->o.run->model;
     const cli_attention_options *attention = &e->o.run->attention;
     const cli_sampling_options *sampling = &e->o.run->sampling;
     const char *grader = e->o.eval->grader, *procedure = e->o.eval->procedure;
@@ -35,13 +34,7 @@ static int put_optional(const eval *e, json_t *s, const char *profile) {
     if (e->o.chat->is_on) bad |= json_object_set_new(s, "chat-template", json_string(sl_chat_name(e->prompter.chat.template)));
     if (sampling->temp_given && sampling->temp > 0)
         bad |= json_object_set_new(s, "sampling", json_pack("[i, f, f]", sampling->top_k, sampling->top_p, sampling->min_p));
-    if (model->weights) bad |= json_object_set_new(s, "weights-format", json_string(model->weights));
-    if (model->weights_head) bad |= json_object_set_new(s, "weights-head", json_string(model->weights_head));
-    if (model->weights_embedding) bad |= json_object_set_new(s, "weights-embedding", json_string(model->weights_embedding));
-    if (strcmp(model->activations, "auto")) bad |= json_object_set_new(s, "activations", json_string(model->activations));
-    if (e->formats.k != SL_BF16 || e->formats.v != SL_BF16)
-        bad |= json_object_set_new(s, "k-format", json_string(sl_formats[e->formats.k].name)) |
-               json_object_set_new(s, "v-format", json_string(sl_formats[e->formats.v].name));
+    bad |= cli_put_formats(s, e->o.run, e->formats);
     if (grader) bad |= json_object_set_new(s, "grader", json_string(grader));
     if (procedure) bad |= json_object_set_new(s, "procedure", json_string(procedure));
     if (attention->attn_layers.n) bad |= json_object_set_new(s, "attn-layer", texts_json(&attention->attn_layers));

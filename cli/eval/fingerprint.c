@@ -10,6 +10,19 @@
 #include <stdio.h>
 #include <string.h>
 
+int cli_put_formats(json_t *s, const cli_run_options *o, sl_kv_formats cache) {
+    const cli_model_options *model = &o->model;
+    int bad = 0;
+    if (model->weights) bad |= json_object_set_new(s, "weights-format", json_string(model->weights));
+    if (model->weights_head) bad |= json_object_set_new(s, "weights-head", json_string(model->weights_head));
+    if (model->weights_embedding) bad |= json_object_set_new(s, "weights-embedding", json_string(model->weights_embedding));
+    if (strcmp(model->activations, "auto")) bad |= json_object_set_new(s, "activations", json_string(model->activations));
+    if (cache.k != SL_BF16 || cache.v != SL_BF16)
+        bad |= json_object_set_new(s, "k-format", json_string(sl_formats[cache.k].name)) |
+               json_object_set_new(s, "v-format", json_string(sl_formats[cache.v].name));
+    return bad;
+}
+
 // Hashes the names and contents of the files that exist, and a text.
 static int hash_files(const sl_documents *d, const char *const *names, const char *text_after, char out[SL_HASH_TEXT],
                       sl_error *err) {

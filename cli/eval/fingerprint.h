@@ -4,6 +4,10 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "cli/options/options.h"
+#include "kv/kv_rows.h"
+
+#include <jansson.h>
 
 typedef struct cli_fingerprint {
     // Each "fnv1a:" and 16 digits.
@@ -15,5 +19,9 @@ typedef struct cli_fingerprint {
 // Samples the weights (sl_tensors_hash). is_dummy: there are no weights to read. rope: NULL: as config.json says. From then on
 // the files of weights are watched (watch.h).
 int cli_fingerprint_read(const char *model, int is_dummy, const sl_rope_options *rope, cli_fingerprint *out, sl_error *err);
+
+// Adds how weights, activations and KV cache are stored, where a flag says it, to the settings of a file of results. Returns 0,
+// or another value if memory is short.
+int cli_put_formats(json_t *settings, const cli_run_options *o, sl_kv_formats cache);
 
 #endif

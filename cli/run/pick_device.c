@@ -56,11 +56,18 @@ static const char *missing_prefill(const cli_attention_options *o) {
     return o->prefill_check ? "--prefill-check" : NULL;
 }
 
+static int has_bf16_cache(const cli_device_options *o) { // 1 also for flags with an error, which is reported later
+    sl_kv_formats formats;
+    return cli_kv_formats(o, &formats, NULL) || (formats.k == SL_BF16 && formats.v == SL_BF16);
+}
+
+const char *cli_cache_device(const cli_device_options *o) {
+    return !strcmp(o->name, "auto") && !has_bf16_cache(o) ? "cpu" : o->name;
+}
+
 const char *cli_pick_device(const cli_run_options *o, const sl_attn_spec *specs, int n) {
     const char *missing = o->stats.path ? "--stats (counts of single heads)" : NULL;
-    sl_kv_formats formats = {0}; // stays bf16 for flags with an error, which is reported later
-    cli_kv_formats(&o->device, &formats, NULL);
-    if (formats.k != SL_BF16 || formats.v != SL_BF16) missing = "a KV cache that is not bf16";
+    if (!has_bf16_cache(&o->device)) missing = "a KV cache that is not bf16";
     if (strcmp(o->device.name, "auto")) return o->device.name;
     if (!sl_device_is_gpu("auto")) return "cpu";
     for (int i = 0; !missing && i < n; i++)

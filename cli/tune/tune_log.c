@@ -5,6 +5,7 @@
 #include "cli/output/progress_bar.h"
 #include "cli/resume_file.h"
 #include "cli/run/load_model.h"
+#include "cli/run/pick_device.h"
 #include "cli/tune/tune.h"
 
 #include <string.h>
@@ -53,9 +54,11 @@ int tune_open_log(tune *t, sl_error *err) {
     const cli_tune_flags *o = &t->o;
     const cli_model_options *folder = &o->run->model;
     cli_fingerprint model;
+    sl_kv_formats cache;
     char arithmetic[256];
     int rc = cli_fingerprint_read(folder->path, cli_is_dummy(folder), &folder->rope, &model, err);
     if (!rc) rc = sl_device_arithmetic(t->run.device, arithmetic, sizeof arithmetic, err);
+    if (!rc) rc = cli_kv_formats(&o->run->device, &cache, err);
     if (rc) return rc;
     t->settings = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:b, s:b, s:s?, s:s?, s:I, s:I, s:i, s:i, s:s, s:s, s:i}",
                             "version", cli_version(), "model", t->model.name, "config", model.config, "weights", model.weights,
@@ -69,7 +72,7 @@ int tune_open_log(tune *t, sl_error *err) {
     if (rc) return rc;
     json_t *stops = json_array();
     for (int i = 0; i < o->run->limits.stops.n; i++) json_array_append_new(stops, json_string(o->run->limits.stops.items[i]));
-    if (!t->settings || json_object_set_new(t->settings, "stop", stops))
+    if (!t->settings || json_object_set_new(t->settings, "stop", stops) || cli_put_formats(t->settings, o->run, cache))
         return sl_fail(err, SL_ERR_MEMORY, "settings: out of memory");
     t->log = json_object();
     const cli_resume file = {

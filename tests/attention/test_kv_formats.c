@@ -190,8 +190,6 @@ static void any_scale(void) {
                 attend(&t, s, head, mu);
                 relative = ref_relative(t.queries[s].out + (size_t)head * DIM, mu, DIM);
                 if (!(relative < 1e-5)) FAIL("formats %d, sequence %d, head %d: relative error %.3g", i, s, head, relative);
-                // Rounding of the rows changes the output of dense attention by a few steps of the format.
-                CHECK(ref_error(&c, s, head) >= 0);
             }
         ref_cache_free(&c), ref_cache_free(&t);
     }

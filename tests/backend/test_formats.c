@@ -287,6 +287,32 @@ static void int16_activations(void) {
     check_activations(SL_ACT_INT16);
 }
 
+// A number that is not finite makes the outputs of its row NaN, and numbers too small for a scale become 0.
+static void activations_out_of_range(void) {
+    static const char *const isas[] = {"portable", "avx2", "avx512"};
+    static const float odd[] = {NAN, INFINITY, -INFINITY, 1e-38f};
+    for (int i = 0; i < N_SHAPES; i++) {
+        made m = make_shape(i, 5);
+        int n = m.w.n_cols;
+        float *x = malloc((size_t)n * sizeof *x), out[5];
+        for (int k = 0; k < 3 * 4 * 2 && m.w.format != SL_FP8; k++) {
+            const sl_backend *be = backend_of(isas[k % 3]);
+            if (!be) continue;
+            float value = odd[k / 3 % 4];
+            m.w.activations = k / 12 ? SL_ACT_INT16 : SL_ACT_INT8;
+            for (int j = 0; j < n; j++) x[j] = isfinite(value) ? value : (float)(j % 7) - 3;
+            if (!isfinite(value)) x[n - 1 - k % 9] = value;
+            be->linear(be, &m.w, x, 1, SL_LINEAR_DECODE, 0, 0, out);
+            for (int o = 0; o < 5; o++)
+                if (isfinite(value) ? out[o] != 0 : !isnan(out[o]))
+                    FAIL("shape %d, %s, case %d: %g", i, isas[k % 3], k, (double)out[o]);
+            be->free(be);
+        }
+        free(x), release(&m);
+    }
+    CHECK_OK(sl_cpu_choose(&err), err);
+}
+
 // The tables of embeddings can be quantised too.
 static void lookups(void) {
     const sl_backend *be;
@@ -310,6 +336,7 @@ static const test_case cases[] = {
     {"products", 0, products},
     {"int8-activations", 0, int8_activations},
     {"int16-activations", 0, int16_activations},
+    {"activations-out-of-range", 0, activations_out_of_range},
     {"lookups", 0, lookups},
     {0},
 };

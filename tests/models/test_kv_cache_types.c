@@ -164,7 +164,7 @@ static void refusals(void) {
     CHECK_OK(sl_prefill(s, ids, 3, NULL, &err), err);
     CHECK_OK(sl_session_save(s, path, NULL, &err), err);
     CHECK_ERR(sl_session_load(fp8.engine, path, &loaded, NULL, &err), err, SL_ERR_ARG,
-              "tensor k is I8, expected F8_E4M3; pass the kv_cache_dtype of the run that wrote it");
+              "tensor k is I8, expected F8_E4M3; pass the cache_type_k and cache_type_v of the run that wrote it");
     // A key that is not finite has its place in the message.
     float x[256] = {[9] = NAN};
     sl_kv_rows rows = sl_kv_layer(&r.engine->device.pool, 2);
