@@ -54,9 +54,10 @@ int sl_session_fill(sl_session *s, int n, sl_error *err) {
     const sl_kv_pool *pool = &e->device.pool;
     size_t size = SL_DUMMY_QUANTILES * sizeof(bf16);
     bf16 *values = malloc(size), *quantiles = be->alloc(be, size);
-    bf16 *numbers = malloc((size_t)pool->n_kv_heads * SL_PAGE * pool->head_dim * sizeof *numbers); // of a page that is rounded
-    rc = values && quantiles && numbers ? sl_session_sync_state(s, err)
-                                        : sl_fail(err, SL_ERR_MEMORY, "random rows: out of memory");
+    int rounds = pool->formats.k != SL_BF16 || pool->formats.v != SL_BF16;
+    bf16 *numbers = rounds ? malloc((size_t)pool->n_kv_heads * SL_PAGE * pool->head_dim * sizeof *numbers) : NULL;
+    rc = values && quantiles && (numbers || !rounds) ? sl_session_sync_state(s, err)
+                                                     : sl_fail(err, SL_ERR_MEMORY, "random rows: out of memory");
     if (!rc) rc = sl_kv_reserve(&e->device.pool, &s->kv, n, err);
     if (!rc) {
         sl_dummy_quantiles(1, values);

@@ -12,7 +12,7 @@ static const char *layout_of(const sl_quantise_spec *s) {
     return s->format == SL_FP8 ? "float-quantized" : "pack-quantized";
 }
 
-// targets: "Linear" or a name. format: 1: the group has a format of its own.
+// target: "Linear", or a pattern for names of modules. has_format: 1: the group has a format of its own.
 static json_t *group_json(const sl_quantise_spec *s, const char *target, int has_format) {
     int is_int4 = s->format == SL_INT4;
     json_t *weights =
@@ -33,7 +33,8 @@ static json_t *quantization_json(const sl_quantise_specs *specs) {
     const sl_quantise_spec *linear = &specs->linear, *head = &specs->head;
     int has_head = head->format != SL_BF16, has_group = has_head && !is_same(linear, head);
     int is_mixed = has_group && strcmp(layout_of(linear), layout_of(head));
-    json_t *groups = json_object(); // compressed-tensors warns of a target that no layer takes before it
+    // The first group that fits takes a layer, and "Linear" fits the head too. So the head's group comes first.
+    json_t *groups = json_object();
     if (has_group) json_object_set_new(groups, "group_0", group_json(head, "re:.*lm_head", is_mixed));
     json_object_set_new(groups, has_group ? "group_1" : "group_0", group_json(linear, "Linear", is_mixed));
     json_t *ignore = json_array();

@@ -29,14 +29,15 @@ static int has_files(const char *path) {
 int sl_output_folder_begin(sl_output_folder *f, const char *path, sl_error *err) {
     struct stat st;
     size_t n = strlen(path);
+    int exists = !lstat(path, &st);
     *f = (sl_output_folder){0};
     while (n > 1 && path[n - 1] == '/') n--;
     if (n == 0 || n > 3000) return sl_fail(err, SL_ERR_ARG, "\"%.200s\": expected the path of a folder", path);
-    if (!lstat(path, &st) && !S_ISDIR(st.st_mode))
+    if (exists && !S_ISDIR(st.st_mode))
         return sl_fail(err, SL_ERR_ARG, "%s: expected a new or an empty folder, found a file or a link", path);
     if (has_files(path)) return sl_fail(err, SL_ERR_ARG, "%s: expected a new or an empty folder, found one with files", path);
-    // An empty folder must make place at the end; one that cannot, such as a mount point, must be refused at the start.
-    if (!lstat(path, &st) && (rmdir(path) || mkdir(path, 0777)))
+    // The rename at the end replaces an empty folder. A mount point cannot be replaced, and this test refuses it at the start.
+    if (exists && (rmdir(path) || mkdir(path, 0777)))
         return sl_fail(err, SL_ERR_IO, "%s: the empty folder cannot be replaced: %s", path, strerror(errno));
     f->path = strndup(path, n);
     if (!f->path || asprintf(&f->tmp, "%s.tmp.%ld", f->path, (long)getpid()) < 0) {

@@ -11,6 +11,7 @@ typedef struct sl_output_folder {
 } sl_output_folder;
 
 // Makes the folder under its temporary name. SL_ERR_ARG: something exists at path that is not an empty folder.
+// SL_ERR_IO: the empty folder at path cannot be replaced.
 int sl_output_folder_begin(sl_output_folder *f, const char *path, sl_error *err);
 // Copies the files of a model's folder that are neither weights nor config.json: tokenizer, chat templates, generation_config.
 int sl_output_folder_copy(const sl_output_folder *f, const char *from, sl_error *err);

@@ -3,7 +3,7 @@
 //
 // int4 and int8 are pack-quantized (weight_packed, weight_scale, weight_shape), fp8 is float-quantized (weight, weight_scale),
 // without activations. The stored numbers are those of sl_quantise, so a load of the folder gives the bits of a load that
-// rounds. Tensors that are not rounded are copied as they are. Of a matrix, some rows are in memory at a time.
+// rounds. Tensors that are not rounded are copied as they are. Memory holds a few rows of one matrix at a time.
 #ifndef SLEIGH_QUANTISED_FOLDER_H
 #define SLEIGH_QUANTISED_FOLDER_H
 

@@ -185,7 +185,7 @@ int sl_recipe_make(const sl_recipe *r, sl_weight *w, char *memory, sl_error *err
         return sl_quantise(&r->plain, w, err);
     }
     if (r->making == SL_MADE_BLOCKS) {
-        float *min = sl_formats[w->format].has_min ? (float *)zero : NULL; // a weight has one of the two
+        float *min = sl_formats[w->format].has_min ? (float *)zero : NULL; // a weight has zero points or minimums, not both
         w->data = memory, w->min = min;
         return sl_gguf_split(r->q, (uint8_t *)memory, scale, min, err);
     }

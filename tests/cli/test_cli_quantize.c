@@ -56,7 +56,7 @@ static void logits(const char *model, const char *weights, const char *head, con
 
 static const char *const prose = "models/prose";
 
-// Logits of the folder have the bits of --weights on its source.
+// The folder gives the logits, to the bit, that its source gives with --weights.
 static void same_bits(void) {
     static const struct {
         const char *model, *weights, *head;
@@ -274,7 +274,7 @@ static void refusals(void) {
     }
 }
 
-// Sources with weights that are quantised already.
+// The command refuses sources whose weights are quantised already.
 static void quantised_sources(void) {
     gguf_file f = {0};
     gguf_file_config(&f, "tests/goldens/gqa");
