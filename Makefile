@@ -239,7 +239,7 @@ $(BUILD)/%.cu.o: %.cu Makefile $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  NVCC $<"; $(NVCC) $(CPPFLAGS) $(NVCCFLAGS) -c $< -o $@
 
-# The same source with other macros (attention/cuda/long_context.cuh, offloaded_rows.cuh, head_dim.cuh).
+# The same source with other macros (attention/cuda/long_context.cuh, offloaded_rows.cuh, head_dim.cuh, stored_rows.cuh).
 define again
 $(BUILD)/%.$1.cu.o: %.cu Makefile $(BUILD)/flags
 	@mkdir -p $$(@D)
@@ -250,6 +250,10 @@ $(eval $(call again,offloaded,-DSL_OFFLOADED_ROWS))
 $(eval $(call again,offloaded.long,-DSL_OFFLOADED_ROWS -DSL_LONG_CONTEXT))
 $(eval $(call again,wide,-DSL_WIDE_HEADS))
 $(eval $(call again,long.wide,-DSL_LONG_CONTEXT -DSL_WIDE_HEADS))
+$(eval $(call again,bytes,-DSL_BYTE_ROWS))
+$(eval $(call again,bytes.long,-DSL_BYTE_ROWS -DSL_LONG_CONTEXT))
+$(eval $(call again,bytes.wide,-DSL_BYTE_ROWS -DSL_WIDE_HEADS))
+$(eval $(call again,bytes.long.wide,-DSL_BYTE_ROWS -DSL_LONG_CONTEXT -DSL_WIDE_HEADS))
 $(eval $(call again,offloaded.wide,-DSL_OFFLOADED_ROWS -DSL_WIDE_HEADS))
 $(eval $(call again,offloaded.long.wide,-DSL_OFFLOADED_ROWS -DSL_LONG_CONTEXT -DSL_WIDE_HEADS))
 

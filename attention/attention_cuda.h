@@ -27,9 +27,10 @@ typedef struct sl_attn_cuda_decode_args {
     const sl_row *rows; // [n_seqs]: sequence i has rows[i].position + 1 rows in rows[i].pages
     const bf16 *q;      // [n_seqs][n_heads][head_dim], after RoPE
     bf16 *out;          // [n_seqs][n_heads][head_dim]
-    // This layer: [n_pages][n_kv_heads][256][head_dim]. With offloaded_rows, only the newest page of each sequence lies there.
-    // Its entry in the page table is its page in k and v.
+    // This layer: [n_pages][n_kv_heads] blocks of 256 rows (kv/kv_rows.h). With offloaded_rows, only the newest page of each
+    // sequence lies there. Its entry in the page table is its page in k and v.
     const bf16 *k, *v;
+    sl_format format; // of k and v: SL_BF16; of ops->bytes: SL_FP8 or SL_INT8
     const bf16
         *offloaded_rows; // of ops->offloaded: this layer, [n_pages][n_kv_heads][256][2][head_dim] in host memory; else NULL
     sl_kv_hot_rows hot;  // with offloaded_rows: of this layer
@@ -123,6 +124,7 @@ typedef struct sl_attn_cuda_ops {
     void (*mask)(const sl_attn_cuda_mask_args *args);
     size_t (*mask_workspace)(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_tokens, int n_kv); // NULL: 0 bytes
     const struct sl_attn_cuda_ops *offloaded; // the same with the rows of full pages in host memory; NULL: not offered
+    const struct sl_attn_cuda_ops *bytes;     // the same for a cache of fp8 or int8 (stored_rows.cuh); NULL: not offered
 } sl_attn_cuda_ops;
 
 // Ends a step of n_layers layers with the same specification. The function plans the thresholds of the next step, and counts

@@ -30,7 +30,8 @@ typedef struct sl_kv_device_build {
     int n;                 // number of blocks to build, for all KV heads
     const int32_t *pages;  // [n] page ids; of a span: of its last page
     const int32_t *before; // [n] page id of the previous page of the sequence, -1: none. A chained kind builds in this order
-    const bf16 *k, *v;     // [places][n_kv_heads][256][head_dim]
+    const bf16 *k, *v;     // [places][n_kv_heads] blocks of 256 rows (kv_rows.h)
+    sl_format format;      // of k and v
     const int32_t *from;   // [n] the place of a page in k and v: its id, if k and v are those of the pool. Of a span: [n][span]
     void *data;            // [n_pages][n_kv_heads][size]; of a span: [slots][n_kv_heads][size]
     void *stream;          // cudaStream_t

@@ -680,7 +680,8 @@ const sl_attn_cuda_ops sl_streaming_cuda_ops = {.workspace = streaming_workspace
                                                 .supports = NULL,
                                                 .mask = sl_cuda_streaming_mask,
                                                 .mask_workspace = NULL,
-                                                .offloaded = NULL};
+                                                .offloaded = NULL,
+                                                .bytes = NULL};
 
 // ---- dense ----
 
@@ -700,4 +701,5 @@ const sl_attn_cuda_ops sl_dense_cuda_ops = {.workspace = sl_cuda_dense_workspace
                                             .supports = NULL,
                                             .mask = NULL,
                                             .mask_workspace = NULL,
-                                            .offloaded = NULL};
+                                            .offloaded = NULL,
+                                            .bytes = NULL};

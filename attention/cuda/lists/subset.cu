@@ -154,7 +154,8 @@ const sl_attn_cuda_ops sl_subset_cuda_ops = {.workspace = subset_workspace,
                                              .supports = NULL,
                                              .mask = NULL,
                                              .mask_workspace = NULL,
-                                             .offloaded = NULL};
+                                             .offloaded = NULL,
+                                             .bytes = NULL};
 const sl_attn_cuda_ops sl_random_cuda_ops = {.workspace = random_workspace,
                                              .decode = random_decode,
                                              .needs = NULL,
@@ -165,4 +166,5 @@ const sl_attn_cuda_ops sl_random_cuda_ops = {.workspace = random_workspace,
                                              .supports = NULL,
                                              .mask = NULL,
                                              .mask_workspace = NULL,
-                                             .offloaded = NULL};
+                                             .offloaded = NULL,
+                                             .bytes = NULL};

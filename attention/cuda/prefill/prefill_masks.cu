@@ -354,4 +354,5 @@ const sl_attn_cuda_ops sl_prefill_mask_cuda_ops = {.workspace = NULL,
                                                    .supports = NULL,
                                                    .mask = make_mask,
                                                    .mask_workspace = mask_workspace,
-                                                   .offloaded = NULL};
+                                                   .offloaded = NULL,
+                                                   .bytes = NULL};

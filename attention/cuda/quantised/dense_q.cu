@@ -220,4 +220,5 @@ const sl_attn_cuda_ops sl_dense_q_cuda_ops = {.workspace = workspace,
                                               .supports = NULL,
                                               .mask = NULL,
                                               .mask_workspace = NULL,
-                                              .offloaded = NULL};
+                                              .offloaded = NULL,
+                                              .bytes = NULL};

@@ -591,7 +591,9 @@ const sl_attn_cuda_ops SL_TABLE_OF_UNIT(sl_santa_is) = {.workspace = workspace,
                                                         .mask = NULL,
                                                         .mask_workspace = NULL,
 #if defined SL_OFFLOADED_ROWS || defined SL_LONG_CONTEXT
-                                                        .offloaded = NULL};
+                                                        .offloaded = NULL,
+                                                        .bytes = NULL};
 #else
-                                                        .offloaded = &sl_santa_is_offloaded_cuda_ops};
+                                                        .offloaded = &sl_santa_is_offloaded_cuda_ops,
+                                                        .bytes = NULL};
 #endif

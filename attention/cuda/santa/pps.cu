@@ -664,4 +664,5 @@ const sl_attn_cuda_ops SL_TABLE_OF_UNIT(sl_santa_pps) = {.workspace = workspace,
                                                          .supports = supports_on_miss,
                                                          .mask = NULL,
                                                          .mask_workspace = NULL,
-                                                         .offloaded = NULL};
+                                                         .offloaded = NULL,
+                                                         .bytes = NULL};

@@ -1,0 +1,70 @@
+// attention/cuda/stored_rows.cuh - how decode kernels read rows of K and V in the format of the cache (kv/kv_rows.h).
+//
+// The Makefile compiles decode kernels a second time, with SL_BYTE_ROWS, for caches of fp8 or int8: a row has head_dim bytes,
+// and the scales of a block's 256 rows follow its rows. K and V have the same format, which is an argument of the kernel. Every
+// fp8 and int8 number is also a bf16 number. So the matrix instructions multiply the stored numbers exactly, and the kernel
+// multiplies the fp32 score of a row by the scale of K, and the mass of a row by the scale of V.
+#ifndef SLEIGH_STORED_ROWS_CUH
+#define SLEIGH_STORED_ROWS_CUH
+
+#include "backend/cuda/device.cuh"
+#include "kv/kv.h"
+
+#include <cuda_bf16.h>
+
+namespace {
+
+#ifdef SL_BYTE_ROWS
+enum { IS_BYTES = 1 };
+#else
+enum { IS_BYTES = 0 };
+#endif
+
+// Bytes of a row without its scale, and of a block.
+template <int DIM> static constexpr int stored_row = IS_BYTES ? DIM : DIM *(int)sizeof(bf16);
+template <int DIM> static constexpr int stored_block = SL_PAGE *(stored_row<DIM> + IS_BYTES * (int)sizeof(float));
+
+// A pool row (decode_ring.cuh) of K or V. blocks: of the layer.
+template <int DIM> __device__ __forceinline__ const char *row_of_pool(const bf16 *blocks, int row) {
+    return (const char *)blocks + (size_t)(row / SL_PAGE) * stored_block<DIM> + row % SL_PAGE * stored_row<DIM>;
+}
+
+// Where the scale of a pool row lies; those of the next rows of the block follow. Only with IS_BYTES.
+template <int DIM> __device__ __forceinline__ const float *scale_of_pool(const bf16 *blocks, int row) {
+    return (const float *)((const char *)blocks + (size_t)(row / SL_PAGE) * stored_block<DIM> + SL_PAGE * DIM) + row % SL_PAGE;
+}
+
+// The number of a pair of bytes in the upper byte of each half of x, as a pair of bf16. The lower bytes may be anything.
+template <bool FP8> __device__ __forceinline__ uint32_t widen_upper_bytes(uint32_t x) {
+    __nv_bfloat162 y;
+    if (FP8) { // the bits at the places of bf16's sign, exponent and mantissa are the number times 2^-120, also if subnormal
+        const uint32_t raised = 0x7b807b80u, bits = (x >> 4 & 0x07f007f0u) | (x & 0x80008000u); // 2^120
+        y = __hmul2(*(const __nv_bfloat162 *)&bits, *(const __nv_bfloat162 *)&raised);
+    } else { // 128 + the lower seven bits, minus 128 or, with the sign bit, 256
+        const uint32_t a = (x >> 8 & 0x007f007fu) | 0x43004300u, b = (x >> 8 & 0x00800080u) | 0x43004300u;
+        y = __hsub2(*(const __nv_bfloat162 *)&a, *(const __nv_bfloat162 *)&b);
+    }
+    return *(uint32_t *)&y;
+}
+
+// Four stored numbers as bf16 pairs: pair[0] has numbers 0 and 2, pair[1] has numbers 1 and 3. So K and q must take their
+// dimensions in this order.
+template <bool FP8> __device__ __forceinline__ void widen_bytes(uint32_t word, uint32_t pair[2]) {
+    pair[0] = widen_upper_bytes<FP8>(word << 8);
+    pair[1] = widen_upper_bytes<FP8>(word);
+}
+
+// Four stored numbers as floats, in order, without the scale. is_fp8: for kernels in which the format is not a constant.
+__device__ __forceinline__ float4 floats_of_bytes(uint32_t word, bool is_fp8) {
+    uint32_t pair[2];
+    if (is_fp8)
+        widen_bytes<true>(word, pair);
+    else
+        widen_bytes<false>(word, pair);
+    return make_float4(__uint_as_float(pair[0] << 16), __uint_as_float(pair[1] << 16), __uint_as_float(pair[0] & 0xffff0000u),
+                       __uint_as_float(pair[1] & 0xffff0000u));
+}
+
+} // namespace
+
+#endif
