@@ -162,6 +162,7 @@ void sl_cuda_dense_decode(const sl_attn_cuda_decode_args *args);
 void sl_cuda_dense_prefill(const sl_attn_cuda_prefill_args *args);
 extern const sl_attn_cuda_ops sl_dense_cuda_ops; // decode and prefill
 extern const sl_attn_cuda_ops sl_streaming_cuda_ops;
+extern const sl_attn_cuda_ops sl_dense_bytes_cuda_ops, sl_streaming_bytes_cuda_ops; // decode only
 // Bytes of sl_attn_cuda_prefill_args.ws for a call with a mask.
 size_t sl_cuda_query_blocks_workspace(const sl_attn_geom *geom, int n_tokens);
 

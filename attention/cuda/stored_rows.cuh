@@ -24,14 +24,22 @@ enum { IS_BYTES = 0 };
 template <int DIM> static constexpr int stored_row = IS_BYTES ? DIM : DIM *(int)sizeof(bf16);
 template <int DIM> static constexpr int stored_block = SL_PAGE *(stored_row<DIM> + IS_BYTES * (int)sizeof(float));
 
-// A pool row (decode_ring.cuh) of K or V. blocks: of the layer.
-template <int DIM> __device__ __forceinline__ const char *row_of_pool(const bf16 *blocks, int row) {
-    return (const char *)blocks + (size_t)(row / SL_PAGE) * stored_block<DIM> + row % SL_PAGE * stored_row<DIM>;
+// A row of a block of K or V. blocks: of the layer. block: page * n_kv_heads + KV head
+template <int DIM> __device__ __forceinline__ const char *row_of_block(const bf16 *blocks, size_t block, int row) {
+    return (const char *)blocks + block * stored_block<DIM> + row * stored_row<DIM>;
 }
 
-// Where the scale of a pool row lies; those of the next rows of the block follow. Only with IS_BYTES.
+// Where the scale of a row lies; those of the next rows of the block follow. Only with IS_BYTES.
+template <int DIM> __device__ __forceinline__ const float *scale_of_block(const bf16 *blocks, size_t block, int row) {
+    return (const float *)((const char *)blocks + block * stored_block<DIM> + SL_PAGE * DIM) + row;
+}
+
+// The same for a pool row (decode_ring.cuh).
+template <int DIM> __device__ __forceinline__ const char *row_of_pool(const bf16 *blocks, int row) {
+    return row_of_block<DIM>(blocks, row / SL_PAGE, row % SL_PAGE);
+}
 template <int DIM> __device__ __forceinline__ const float *scale_of_pool(const bf16 *blocks, int row) {
-    return (const float *)((const char *)blocks + (size_t)(row / SL_PAGE) * stored_block<DIM> + SL_PAGE * DIM) + row % SL_PAGE;
+    return scale_of_block<DIM>(blocks, row / SL_PAGE, row % SL_PAGE);
 }
 
 // The number of a pair of bytes in the upper byte of each half of x, as a pair of bf16. The lower bytes may be anything.
