@@ -67,11 +67,11 @@ LIB_SRC   := $(foreach d,$(LIB_DIRS),$(call sources,$d,*.cu)) $(wildcard engine/
 # Kernels that are compiled again: for contexts of more than 131,072 rows, for K and V in host memory, for wide heads.
 AGAIN     := $(patsubst %,attention/cuda/%.cu,$(addprefix santa/pps,.long.wide .long .wide) \
     $(addprefix quantised/santa_is,.offloaded.long.wide .offloaded.long .long.wide .long .offloaded.wide .offloaded .wide) \
-    santa/santa.long santa/bernoulli.long lists/quest.offloaded lists/vattention.offloaded buckets/saap.offloaded \
-    dense_decode.bytes)
+    santa/santa.long santa/bernoulli.long lists/quest.offloaded lists/vattention.offloaded buckets/saap.offloaded)
 CLI_SRC   += $(call sources,cli,*.cu)
 TEST_SRC  += $(call sources,tests,*.cu)
 TEST_AGAIN := tests/support/take_all_probe.long.cu tests/support/take_known_probe.long.cu
+AGAIN     += attention/cuda/dense_decode.bytes.cu
 CPPFLAGS  += -DSLEIGH_CUDA -I$(CUDA_HOME)/include
 LDLIBS    += -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -lrt -ldl -lpthread -lstdc++
 # Machine code for each architecture, and PTX of the last one without "a" for newer GPUs.

@@ -8,9 +8,11 @@
 #define SLEIGH_STORED_ROWS_CUH
 
 #include "backend/cuda/device.cuh"
+#include "base/error.h"
 #include "kv/kv.h"
 
 #include <cuda_bf16.h>
+#include <type_traits>
 
 namespace {
 
@@ -20,9 +22,19 @@ enum { IS_BYTES = 1 };
 enum { IS_BYTES = 0 };
 #endif
 
-// Bytes of a row without its scale, and of a block.
+// Bytes of a row without its scale, of its scale, and of a block.
 template <int DIM> static constexpr int stored_row = IS_BYTES ? DIM : DIM *(int)sizeof(bf16);
-template <int DIM> static constexpr int stored_block = SL_PAGE *(stored_row<DIM> + IS_BYTES * (int)sizeof(float));
+enum { STORED_SCALE = IS_BYTES * (int)sizeof(float) };
+template <int DIM> static constexpr int stored_block = SL_PAGE *(stored_row<DIM> + STORED_SCALE);
+
+// Bytes of a row with its scale, as statistics count them (sl_kv_row_bytes).
+static inline __host__ __device__ int counted_row(int head_dim) {
+    return head_dim * (IS_BYTES ? 1 : (int)sizeof(bf16)) + STORED_SCALE;
+}
+
+// Four and eight consecutive numbers of a row, as they are stored.
+typedef std::conditional_t<IS_BYTES, uint32_t, uint2> four_numbers;
+typedef std::conditional_t<IS_BYTES, uint2, uint4> eight_numbers;
 
 // A row of a block of K or V. blocks: of the layer. block: page * n_kv_heads + KV head
 template <int DIM> __device__ __forceinline__ const char *row_of_block(const bf16 *blocks, size_t block, int row) {
@@ -36,6 +48,7 @@ template <int DIM> __device__ __forceinline__ const float *scale_of_block(const 
 
 // The same for a pool row (decode_ring.cuh).
 template <int DIM> __device__ __forceinline__ const char *row_of_pool(const bf16 *blocks, int row) {
+    if (!IS_BYTES) return (const char *)(blocks + (size_t)row * DIM);
     return row_of_block<DIM>(blocks, row / SL_PAGE, row % SL_PAGE);
 }
 template <int DIM> __device__ __forceinline__ const float *scale_of_pool(const bf16 *blocks, int row) {
@@ -72,6 +85,72 @@ __device__ __forceinline__ float4 floats_of_bytes(uint32_t word, bool is_fp8) {
     return make_float4(__uint_as_float(pair[0] << 16), __uint_as_float(pair[1] << 16), __uint_as_float(pair[0] & 0xffff0000u),
                        __uint_as_float(pair[1] & 0xffff0000u));
 }
+
+// Stored numbers as floats, in order, without the scale. is_fp8: only read with IS_BYTES.
+__device__ __forceinline__ void widen4(uint2 x, float to[4], bool = false) {
+    to[0] = __uint_as_float(x.x << 16), to[1] = __uint_as_float(x.x & 0xffff0000u);
+    to[2] = __uint_as_float(x.y << 16), to[3] = __uint_as_float(x.y & 0xffff0000u);
+}
+__device__ __forceinline__ void widen4(uint32_t x, float to[4], bool is_fp8) {
+    float4 y = floats_of_bytes(x, is_fp8);
+    to[0] = y.x, to[1] = y.y, to[2] = y.z, to[3] = y.w;
+}
+__device__ __forceinline__ void widen8(const uint4 &x, float to[8], bool = false) {
+    widen4(make_uint2(x.x, x.y), to), widen4(make_uint2(x.z, x.w), to + 4);
+}
+__device__ __forceinline__ void widen8(uint2 x, float to[8], bool is_fp8) {
+    widen4(x.x, to, is_fp8), widen4(x.y, to + 4, is_fp8);
+}
+
+// ---- blocks for kernels that are compiled once, for every format of a cache ----
+
+// One block. Its numbers have the bits of sl_kv_number.
+template <sl_format F> struct stored_block_of {
+    const char *rows;
+    const float *scales; // [256]; of bf16 not used
+    int head_dim;
+
+    // Block number `block` of a layer's K or V.
+    __device__ __forceinline__ stored_block_of(const bf16 *blocks, size_t block, int dim) : head_dim(dim) {
+        const int row = F == SL_BF16 ? dim * (int)sizeof(bf16) : dim;
+        rows = (const char *)blocks + block * SL_PAGE * (row + (F == SL_BF16 ? 0 : (int)sizeof(float)));
+        scales = (const float *)(rows + SL_PAGE * row);
+    }
+    __device__ __forceinline__ const char *row(int j) const {
+        return rows + (size_t)j * head_dim * (F == SL_BF16 ? sizeof(bf16) : 1);
+    }
+    // Number i of row j.
+    __device__ __forceinline__ float number(int j, int i) const {
+        if (F == SL_BF16) return sl_widen(((const bf16 *)row(j))[i]);
+        return __fmul_rn(floats_of_bytes(((const uint8_t *)row(j))[i], F == SL_FP8).x, scales[j]);
+    }
+    // Numbers i .. i + 7 of row j; i a multiple of 8.
+    __device__ __forceinline__ void numbers(int j, int i, float x[8]) const {
+        if (F == SL_BF16) {
+            widen8(*(const uint4 *)(row(j) + i * sizeof(bf16)), x);
+            return;
+        }
+        widen8(*(const uint2 *)(row(j) + i), x, F == SL_FP8);
+#pragma unroll
+        for (int c = 0; c < 8; c++) x[c] = __fmul_rn(x[c], scales[j]);
+    }
+};
+
+// Calls FUNCTION<format>(arguments) for the format of a cache.
+#define SL_WITH_CACHE_FORMAT(FORMAT, FUNCTION, ...)                                                                            \
+    switch (FORMAT) {                                                                                                          \
+    case SL_BF16:                                                                                                              \
+        FUNCTION<SL_BF16>(__VA_ARGS__);                                                                                        \
+        break;                                                                                                                 \
+    case SL_FP8:                                                                                                               \
+        FUNCTION<SL_FP8>(__VA_ARGS__);                                                                                         \
+        break;                                                                                                                 \
+    case SL_INT8:                                                                                                              \
+        FUNCTION<SL_INT8>(__VA_ARGS__);                                                                                        \
+        break;                                                                                                                 \
+    default:                                                                                                                   \
+        SL_CHECK(!"bf16, fp8 or int8");                                                                                        \
+    }
 
 } // namespace
 

@@ -47,6 +47,37 @@ template <int DIM> __device__ void find_bounds(const bf16 *k, int n_rows, bf16 *
     memcpy(out + 4 * lane, low, sizeof low), memcpy(out + DIM + 4 * lane, high, sizeof high);
 }
 
+// The largest bf16 that is not above x. A NaN stays a NaN.
+__device__ __forceinline__ bf16 bf16_below(float x) {
+    return __bfloat16_as_ushort(__float2bfloat16_rd(x));
+}
+
+// find_bounds for rows of bytes, whose numbers lie between bf16 numbers: the bounds are rounded outwards (propose_bounds.c).
+template <int DIM>
+__device__ void find_bounds_of_bytes(const char *k, const float *scales, bool is_fp8, int n_rows, bf16 *out) {
+    int lane = threadIdx.x % 32;
+    if (lane >= DIM / 4) return;
+    uint32_t x[UNIT];
+    float scale[UNIT], low[4], high[4];
+#pragma unroll
+    for (int j = 0; j < UNIT; j++) {
+        int row = min(j, n_rows - 1);
+        x[j] = *((const uint32_t *)(k + row * DIM) + lane), scale[j] = scales[row];
+    }
+#pragma unroll
+    for (int j = 0; j < UNIT; j++) {
+        float y[4];
+        widen4(x[j], y, is_fp8);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            y[i] = __fmul_rn(y[i], scale[j]);
+            low[i] = j ? -sl_max_nan(-low[i], -y[i]) : y[i], high[i] = j ? sl_max_nan(high[i], y[i]) : y[i];
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) out[4 * lane + i] = bf16_below(low[i]), out[DIM + 4 * lane + i] = bf16_below(-high[i]) ^ 0x8000;
+}
+
 // Shared memory of a warp: the bounds of two pages.
 template <int DIM> struct bounds_stage { bf16 page[2][PAGE_UNITS][2 * DIM]; };
 
