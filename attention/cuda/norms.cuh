@@ -3,6 +3,7 @@
 #define SLEIGH_NORMS_CUH
 
 #include "attention/attention_cuda.h"
+#include "attention/cuda/stored_rows.cuh"
 
 // |v| as bf16, rounded up. Squares are added in order. row: 16-byte aligned. head_dim: a multiple of 8.
 static __device__ __forceinline__ bf16 sl_norm_of_row(const bf16 *row, int head_dim) {
@@ -14,6 +15,20 @@ static __device__ __forceinline__ bf16 sl_norm_of_row(const bf16 *row, int head_
         for (int i = 0; i < 8; i++) {
             float y = __uint_as_float(i % 2 ? pairs[i / 2] & 0xffff0000u : pairs[i / 2] << 16);
             square = __fadd_rn(square, __fmul_rn(y, y));
+        }
+    }
+    return (bf16)((__float_as_uint(__fsqrt_rn(square)) + 0xffff) >> 16);
+}
+
+// The same for a row of fp8 or int8. row: 16-byte aligned. head_dim: a multiple of 16.
+static __device__ __forceinline__ bf16 sl_norm_of_bytes(const char *row, float scale, bool is_fp8, int head_dim) {
+    float square = 0, y[8];
+    for (int d = 0; d < head_dim; d += 8) {
+        widen8(*(const uint2 *)(row + d), y, is_fp8);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            float x = __fmul_rn(y[i], scale);
+            square = __fadd_rn(square, __fmul_rn(x, x));
         }
     }
     return (bf16)((__float_as_uint(__fsqrt_rn(square)) + 0xffff) >> 16);

@@ -11,6 +11,7 @@
 #include "kv/kv.h"
 
 #include <cuda_bf16.h>
+#include <type_traits>
 
 namespace {
 
@@ -20,12 +21,23 @@ enum { IS_BYTES = 1 };
 enum { IS_BYTES = 0 };
 #endif
 
-// Bytes of a row without its scale, and of a block.
+// Bytes of a row without its scale, of its scale, and of a block.
 template <int DIM> static constexpr int stored_row = IS_BYTES ? DIM : DIM *(int)sizeof(bf16);
-template <int DIM> static constexpr int stored_block = SL_PAGE *(stored_row<DIM> + IS_BYTES * (int)sizeof(float));
+enum { STORED_SCALE = IS_BYTES * (int)sizeof(float) };
+template <int DIM> static constexpr int stored_block = SL_PAGE *(stored_row<DIM> + STORED_SCALE);
+
+// Bytes of a row with its scale, as statistics count them (sl_kv_row_bytes).
+static inline __host__ __device__ int counted_row(int head_dim) {
+    return head_dim * (IS_BYTES ? 1 : (int)sizeof(bf16)) + STORED_SCALE;
+}
+
+// Four and eight consecutive numbers of a row, as they are stored.
+typedef std::conditional_t<IS_BYTES, uint32_t, uint2> four_numbers;
+typedef std::conditional_t<IS_BYTES, uint2, uint4> eight_numbers;
 
 // A pool row (decode_ring.cuh) of K or V. blocks: of the layer.
 template <int DIM> __device__ __forceinline__ const char *row_of_pool(const bf16 *blocks, int row) {
+    if (!IS_BYTES) return (const char *)(blocks + (size_t)row * DIM);
     return (const char *)blocks + (size_t)(row / SL_PAGE) * stored_block<DIM> + row % SL_PAGE * stored_row<DIM>;
 }
 
@@ -63,6 +75,22 @@ __device__ __forceinline__ float4 floats_of_bytes(uint32_t word, bool is_fp8) {
         widen_bytes<false>(word, pair);
     return make_float4(__uint_as_float(pair[0] << 16), __uint_as_float(pair[1] << 16), __uint_as_float(pair[0] & 0xffff0000u),
                        __uint_as_float(pair[1] & 0xffff0000u));
+}
+
+// Stored numbers as floats, in order, without the scale. is_fp8: only read with IS_BYTES.
+__device__ __forceinline__ void widen4(uint2 x, float to[4], bool = false) {
+    to[0] = __uint_as_float(x.x << 16), to[1] = __uint_as_float(x.x & 0xffff0000u);
+    to[2] = __uint_as_float(x.y << 16), to[3] = __uint_as_float(x.y & 0xffff0000u);
+}
+__device__ __forceinline__ void widen4(uint32_t x, float to[4], bool is_fp8) {
+    float4 y = floats_of_bytes(x, is_fp8);
+    to[0] = y.x, to[1] = y.y, to[2] = y.z, to[3] = y.w;
+}
+__device__ __forceinline__ void widen8(const uint4 &x, float to[8], bool = false) {
+    widen4(make_uint2(x.x, x.y), to), widen4(make_uint2(x.z, x.w), to + 4);
+}
+__device__ __forceinline__ void widen8(uint2 x, float to[8], bool is_fp8) {
+    widen4(x.x, to, is_fp8), widen4(x.y, to + 4, is_fp8);
 }
 
 } // namespace

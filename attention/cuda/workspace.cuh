@@ -22,6 +22,7 @@
 #define SLEIGH_ATTENTION_WORKSPACE_CUH
 
 #include "attention/attention_cuda.h"
+#include "attention/cuda/stored_rows.cuh"
 #include "base/error.h"
 
 struct decode_counters {
@@ -69,7 +70,7 @@ static inline void count_rows_read(const sl_attn_geom *geom, uint64_t k_rows, ui
     stats->k_rows += k_rows * geom->n_kv_heads;
     stats->v_distinct += v_rows * geom->n_kv_heads;
     stats->v_rows += v_rows * geom->n_heads;
-    stats->bytes += (k_rows + v_rows) * geom->n_kv_heads * geom->head_dim * sizeof(bf16);
+    stats->bytes += (k_rows + v_rows) * geom->n_kv_heads * counted_row(geom->head_dim);
 }
 
 // sl_attn_cuda_ops.account of methods that score all keys. Their kernels count the rows of V.

@@ -80,9 +80,8 @@ static void free_builds(build_lists *l) {
 
 static void build_extras(decode_fixture *r) {
     sl_kv_need need[SL_MAX_NEEDS];
-    const sl_attn_cuda_ops *ops = r->spec.method->cuda;
     const sl_attn_geom *g = &r->c->geom;
-    int n = ops->needs ? ops->needs(&r->spec, need) : 0;
+    int n = r->ops->needs ? r->ops->needs(&r->spec, need) : 0;
     for (int i = 0; i < n; i++) {
         int span = need[i].kind->span;
         build_lists l = list_builds(r->c, span);
@@ -103,6 +102,7 @@ static void build_extras(decode_fixture *r) {
                                     .index = gpu_copy(l.index, l.n * sizeof(int32_t)),
                                     .k = r->args.k,
                                     .v = r->args.v,
+                                    .format = r->args.format,
                                     .data = data,
                                     .parts = gpu_copy(l.parts, (size_t)l.n * span * sizeof(int32_t)),
                                     .slots = gpu_copy(l.slots, l.n * sizeof(int32_t)),
@@ -147,12 +147,14 @@ decode_fixture fixture_new_for(ref_cache *c, const char *attn, uint32_t seed, in
     const sl_attn_geom *g = &c->geom;
     decode_fixture r = {.c = c, .group = g->n_heads / g->n_kv_heads, .n_pairs = c->n_seqs * g->n_kv_heads, .max_kv = least_kv};
     CHECK_OK(sl_attn_parse(attn, &r.spec, &err), err);
-    CHECK(sl_attn_on_gpu(&r.spec) && c->n_seqs <= FIXTURE_SEQS);
-    const sl_attn_cuda_ops *ops = r.spec.method->cuda;
+    CHECK(sl_attn_on_gpu(&r.spec) && c->n_seqs <= FIXTURE_SEQS && c->pool.formats.k == c->pool.formats.v);
+    const sl_attn_cuda_ops *ops = c->pool.formats.k == SL_BF16 ? r.spec.method->cuda : r.spec.method->cuda->bytes;
+    CHECK(ops != NULL);
+    r.ops = ops;
     r.n_stored = count_stored(&r.spec), r.unit = sl_composition_of(&r.spec).propose->unit;
     for (int s = 0; s < c->n_seqs; s++) r.max_kv = c->seqs[s].n_tokens > r.max_kv ? c->seqs[s].n_tokens : r.max_kv;
     if (r.n_stored) r.max_blocks = (((r.max_kv + r.unit - 1) / r.unit + 63) / 64) * 2;
-    size_t bytes = (size_t)c->pool.n_pages * g->n_kv_heads * SL_PAGE * g->head_dim * sizeof(bf16),
+    size_t bytes = (size_t)c->pool.n_pages * g->n_kv_heads * sl_kv_block_bytes(c->pool.formats.k, g->head_dim),
            n_q = out_size(&r, c->n_seqs);
     if (r.spec.method->needs_buckets) r.model = model_of(c), g = &r.model->geom;
     r.state_size = ops->state ? ops->state(g, &r.spec) : 0;
@@ -177,6 +179,7 @@ decode_fixture fixture_new_for(ref_cache *c, const char *attn, uint32_t seed, in
                                         .out = gpu_new(n_q * sizeof(bf16)),
                                         .k = gpu_copy(c->pool.k, bytes),
                                         .v = gpu_copy(c->pool.v, bytes),
+                                        .format = c->pool.formats.k,
                                         .stats = gpu_zero(sizeof(sl_attn_cuda_stats)),
                                         .ws = gpu_zero(ops->workspace(g, &r.spec, c->n_seqs, 1, r.max_kv)),
                                         .keeps_masses = 1};
@@ -206,7 +209,7 @@ void fixture_seed(decode_fixture *r, uint32_t seed) {
 }
 
 static void decode(decode_fixture *r, const sl_attn_cuda_decode_args *args) {
-    r->spec.method->cuda->decode(args);
+    r->ops->decode(args);
     sl_cuda_end_step(args, 1, 0);
     gpu_read(r->out, args->out, out_size(r, args->n_seqs) * sizeof *r->out);
 }
@@ -217,7 +220,7 @@ void fixture_decode(decode_fixture *r) {
 
 void fixture_decode_queued(decode_fixture *r, int n) {
     r->args.spec = &r->spec; // the caller may have copied *r
-    for (int i = 1; i < n; i++) r->spec.method->cuda->decode(&r->args);
+    for (int i = 1; i < n; i++) r->ops->decode(&r->args);
     decode(r, &r->args);
 }
 
@@ -280,8 +283,7 @@ void fixture_launch(decode_fixture *r) {
                                .certified = now.certified - before.certified,
                                .unbounded = now.unbounded - before.unbounded,
                                .stated_units = now.stated_units - before.stated_units};
-    for (int s = 0; s < r->c->n_seqs; s++)
-        r->spec.method->cuda->account(&r->c->geom, &r->spec, r->rows[s].position + 1, &r->stats);
+    for (int s = 0; s < r->c->n_seqs; s++) r->ops->account(&r->c->geom, &r->spec, r->rows[s].position + 1, &r->stats);
 }
 
 double fixture_error(const decode_fixture *r, int s, int head, double *mu) {
@@ -326,7 +328,7 @@ static double size_of_mean(const decode_fixture *r, int s, int head) {
         return 1.25 * sqrt(before.squares);
     for (int j = first; j < first + SL_PAGE; j++) {
         bf16 norm;
-        sl_norms(sl_kv_bf16_run(ref_v_row(r->c, s, head / r->group, j)), 1, r->c->geom.head_dim, &norm);
+        sl_norms(ref_value_run(r->c, s, head / r->group, j), 1, r->c->geom.head_dim, &norm);
         sum += sl_bf16_to_f32(norm);
     }
     return sum / SL_PAGE;
@@ -337,9 +339,9 @@ static double size_of_mean(const decode_fixture *r, int s, int head) {
 static double exact_score(const decode_fixture *r, int s, int head, int j) { // in log2 units
     int dim = r->c->geom.head_dim;
     const float *q = r->c->q + s * out_size(r, 1) + (size_t)head * dim;
-    const bf16 *k = ref_k_row(r->c, s, head / r->group, j);
-    double dot = 0;
-    for (int d = 0; d < dim; d++) dot += (double)q[d] * sl_bf16_to_f32(k[d]);
+    double dot = 0, k[128];
+    ref_key(r->c, s, head / r->group, j, k);
+    for (int d = 0; d < dim; d++) dot += q[d] * k[d];
     return dot * LOG2_E / sqrt(dim);
 }
 
@@ -390,8 +392,7 @@ static void make_sizes(const decode_fixture *r, int s, int head, const uint64_t 
     int16_t *ref = malloc(n_blocks * sizeof *ref);
     memcpy(w, masses->stored, n_blocks * SL_BLOCK * sizeof *w);
     memcpy(ref, masses->ref, n_blocks * sizeof *ref);
-    for (int j = 0; j < masses->n; j++)
-        sl_norms(sl_kv_bf16_run(ref_v_row(r->c, s, head / r->group, j)), 1, r->c->geom.head_dim, norm + j);
+    for (int j = 0; j < masses->n; j++) sl_norms(ref_value_run(r->c, s, head / r->group, j), 1, r->c->geom.head_dim, norm + j);
     sl_attn_kernels_best()->sizes(w, ref, norm, masses->n, 1, masses->stored, masses->ref, masses->cum + 1);
     for (size_t b = 0; b < n_blocks; b++) {
         CHECK_INT(packed[b] & 0xfffffffff, masses->cum[b + 1]);
@@ -495,7 +496,7 @@ void fixture_check_masses(decode_fixture *r) {
             if (sizes_only) check_block_masses(r, s, kv_head * r->group + h, own);
             for (int j = 0; r->n_stored > 1 && j < n; j++) {
                 bf16 norm;
-                sl_norms(sl_kv_bf16_run(ref_v_row(r->c, s, kv_head, j)), 1, g->head_dim, &norm);
+                sl_norms(ref_value_run(r->c, s, kv_head, j), 1, g->head_dim, &norm);
                 own[j] += log2(sl_bf16_to_f32(norm) + m) + bounds[h * n_pages + j / SL_PAGE];
             }
             if (r->n_stored > 1) check_masses(r, 1, s, kv_head * r->group + h, own);
@@ -536,10 +537,11 @@ static void combine(const decode_fixture *r, drawn_head *h, int s, int head) {
     if (by_total) sum = 1;
     h->log2_total = top + log2(sum);
     for (int i = 0; i < h->draws.n; i++) {
-        const bf16 *v = ref_v_row(r->c, s, head / r->group, h->draws.row[i]);
+        double v[128];
+        ref_value(r->c, s, head / r->group, h->draws.row[i], v);
         for (int d = 0; d < r->c->geom.head_dim; d++) {
-            h->mean[d] += share[i] / sum * sl_bf16_to_f32(v[d]);
-            h->size[d] += share[i] / sum * fabs(sl_bf16_to_f32(v[d]));
+            h->mean[d] += share[i] / sum * v[d];
+            h->size[d] += share[i] / sum * fabs(v[d]);
         }
     }
     free(share);
@@ -678,8 +680,8 @@ static void count(const decode_fixture *r, const sl_group *group, const drawn_he
     if (!r->stats.v_distinct) return; // samplers read and count a row once per draw
     want->v_distinct += distinct;
     want->k_rows += propose->exact ? n_kv : refined + (propose->needs ? newest : 0);
-    want->bytes += propose->bytes(group) + (size_t)(refined + distinct) * r->c->geom.head_dim * sizeof(bf16);
-    sl_kv_need norms; // that a bound reads
+    want->bytes += propose->bytes(group) + (size_t)(refined + distinct) * sl_k_row_bytes(group); // as long as a row of V
+    sl_kv_need norms;                                                                            // that a bound reads
     if (stages.draw && stages.draw->needs && stages.draw->needs(&r->spec, &norms)) want->bytes += n_kv * sizeof(bf16);
 }
 

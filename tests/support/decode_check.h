@@ -13,8 +13,9 @@ enum { FIXTURE_LAYER = 3, FIXTURE_SEQS = 16 };
 extern const int fixture_ragged[FIXTURE_SEQS]; // lengths of a batch, on both sides of page and chunk borders
 
 typedef struct decode_fixture {
-    ref_cache *c; // belongs to the caller; fixture_new rounds its queries to bf16
+    ref_cache *c; // belongs to the caller; fixture_new rounds its queries to bf16. K and V have the same format
     sl_attn_spec spec;
+    const sl_attn_cuda_ops *ops; // of the method, for the format of the cache
     int max_kv, group, n_pairs;  // n_pairs: pairs of a sequence and a KV head
     int n_stored;                // 0: nothing; 1: masses; 2: masses and sizes
     int unit, max_blocks;        // rows that share a stored mass; blocks of 32 stored masses of the longest head

@@ -115,14 +115,61 @@ sl_attn_stats ref_decode_spec(ref_cache *c, const sl_attn_spec *spec, int first,
     return stats;
 }
 
+static size_t block_of(const ref_cache *c, int s, int h, int j) {
+    return (size_t)c->seqs[s].pages[j / 256] * c->geom.n_kv_heads + h;
+}
 static size_t row_at(const ref_cache *c, int s, int h, int j) {
-    return (((size_t)c->seqs[s].pages[j / 256] * c->geom.n_kv_heads + h) * 256 + j % 256) * c->geom.head_dim;
+    CHECK(c->pool.formats.k == SL_BF16 && c->pool.formats.v == SL_BF16);
+    return (block_of(c, s, h, j) * 256 + j % 256) * c->geom.head_dim;
 }
 const bf16 *ref_k_row(const ref_cache *c, int s, int h, int j) {
     return c->pool.k + row_at(c, s, h, j);
 }
 const bf16 *ref_v_row(const ref_cache *c, int s, int h, int j) {
     return c->pool.v + row_at(c, s, h, j);
+}
+
+static void store_row(void *to, sl_format f, int dim, size_t block, int row, const bf16 *from) {
+    float x[256];
+    for (int d = 0; d < dim; d++) x[d] = sl_bf16_to_f32(from[d]);
+    sl_kv_store(to, f, dim, block, row, x);
+}
+
+void ref_store_as(ref_cache *c, sl_format f) {
+    sl_error err;
+    int dim = c->geom.head_dim, n_heads = c->geom.n_kv_heads, n_pages = c->pool.n_pages;
+    sl_kv_pool pool;
+    CHECK_OK(sl_kv_pool_init_formats(&pool, sl_cpu_memory(), 1, n_heads, dim, n_pages, (sl_kv_formats){f, f}, &err), err);
+    memset(pool.k, 0xFF, pool.n_bytes / 2), memset(pool.v, 0xFF, pool.n_bytes / 2);
+    for (int s = 0; s < c->n_seqs; s++)
+        for (int h = 0; h < n_heads; h++)
+            for (int j = 0; j < c->seqs[s].n_tokens; j++) {
+                store_row(pool.k, f, dim, block_of(c, s, h, j), j % 256, ref_k_row(c, s, h, j));
+                store_row(pool.v, f, dim, block_of(c, s, h, j), j % 256, ref_v_row(c, s, h, j));
+            }
+    memcpy(pool.refs, c->pool.refs, n_pages * sizeof *pool.refs);
+    memcpy(pool.versions, c->pool.versions, n_pages * sizeof *pool.versions);
+    memcpy(pool.free, c->pool.free, n_pages * sizeof *pool.free);
+    pool.n_free = c->pool.n_free, pool.seed = c->pool.seed;
+    sl_kv_pool_free(&c->pool);
+    c->pool = pool;
+    for (int s = 0; s < c->n_seqs; s++) c->queries[s].kv = sl_kv_view_of(&c->pool, &c->seqs[s], 0, c->seqs[s].n_tokens);
+}
+
+static void numbers_of(sl_kv_run run, int dim, int j, double *to) {
+    for (int d = 0; d < dim; d++) to[d] = ref_number(run, dim, j, d);
+}
+void ref_key(const ref_cache *c, int s, int h, int j, double *to) {
+    const sl_kv_pool *p = &c->pool;
+    numbers_of(sl_kv_run_of(p->k, p->formats.k, p->head_dim, block_of(c, s, h, j)), p->head_dim, j % 256, to);
+}
+void ref_value(const ref_cache *c, int s, int h, int j, double *to) {
+    const sl_kv_pool *p = &c->pool;
+    numbers_of(sl_kv_run_of(p->v, p->formats.v, p->head_dim, block_of(c, s, h, j)), p->head_dim, j % 256, to);
+}
+sl_kv_run ref_value_run(const ref_cache *c, int s, int h, int j) {
+    const sl_kv_pool *p = &c->pool;
+    return sl_kv_run_from(sl_kv_run_of(p->v, p->formats.v, p->head_dim, block_of(c, s, h, j)), p->head_dim, j % 256);
 }
 
 void ref_write_rows(ref_cache *c, int s, int from, int to, uint64_t seed) {
@@ -144,20 +191,20 @@ void ref_set_length(ref_cache *c, int s, int n) {
 
 void ref_attention(const ref_cache *c, int s, int head, const float *q, int n, double *p, double *mu) {
     int dim = c->geom.head_dim, h = head / (c->geom.n_heads / c->geom.n_kv_heads);
-    double most = -INFINITY, sum = 0;
+    double most = -INFINITY, sum = 0, row[256];
     for (int j = 0; j < n; j++) {
-        const bf16 *k = ref_k_row(c, s, h, j);
         double dot = 0;
-        for (int d = 0; d < dim; d++) dot += (double)q[d] * sl_bf16_to_f32(k[d]);
+        ref_key(c, s, h, j, row);
+        for (int d = 0; d < dim; d++) dot += q[d] * row[d];
         p[j] = dot / sqrt(dim);
         if (p[j] > most) most = p[j];
     }
     for (int j = 0; j < n; j++) sum += p[j] = exp(p[j] - most);
     memset(mu, 0, dim * sizeof *mu);
     for (int j = 0; j < n; j++) {
-        const bf16 *v = ref_v_row(c, s, h, j);
+        ref_value(c, s, h, j, row);
         p[j] /= sum;
-        for (int d = 0; d < dim; d++) mu[d] += p[j] * sl_bf16_to_f32(v[d]);
+        for (int d = 0; d < dim; d++) mu[d] += p[j] * row[d];
     }
 }
 

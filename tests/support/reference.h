@@ -36,9 +36,15 @@ void ref_build_extras(ref_cache *c, sl_kv_need need, int first, int n);
 // Row j of KV head h of a sequence.
 // Fills the rows [from, to) of sequence s with normal numbers. A row depends on the seed, its number and its KV head alone.
 void ref_write_rows(ref_cache *c, int s, int from, int to, uint64_t seed);
-void ref_set_length(ref_cache *c, int s, int n); // the first n rows are the sequence's
-const bf16 *ref_k_row(const ref_cache *c, int s, int h, int j);
+void ref_set_length(ref_cache *c, int s, int n);                // the first n rows are the sequence's
+const bf16 *ref_k_row(const ref_cache *c, int s, int h, int j); // of a bf16 cache
 const bf16 *ref_v_row(const ref_cache *c, int s, int h, int j);
+// Stores all rows in another format. Rows after the end of a sequence get a scale of NaN. Call it before page extras are built.
+void ref_store_as(ref_cache *c, sl_format f);
+// The numbers of row j of KV head h of a sequence, in any format, to: [head_dim]; and the rows of its page from row j on.
+void ref_key(const ref_cache *c, int s, int h, int j, double *to);
+void ref_value(const ref_cache *c, int s, int h, int j, double *to);
+sl_kv_run ref_value_run(const ref_cache *c, int s, int h, int j);
 // Dense attention of one head over the first n_visible rows. p: [n_visible] probabilities; mu: [head_dim] output.
 void ref_attention(const ref_cache *c, int s, int head, const float *q, int n_visible, double *p, double *mu);
 double ref_error(const ref_cache *c, int s, int head); // |out - mu| / |mu| of the output in c->out

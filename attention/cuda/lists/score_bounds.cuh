@@ -47,6 +47,37 @@ template <int DIM> __device__ void find_bounds(const bf16 *k, int n_rows, bf16 *
     memcpy(out + 4 * lane, low, sizeof low), memcpy(out + DIM + 4 * lane, high, sizeof high);
 }
 
+// The largest bf16 that is not above x. A NaN stays a NaN.
+__device__ __forceinline__ bf16 bf16_below(float x) {
+    return __bfloat16_as_ushort(__float2bfloat16_rd(x));
+}
+
+// find_bounds for rows of bytes, whose numbers lie between bf16 numbers: the bounds are rounded outwards (propose_bounds.c).
+template <int DIM>
+__device__ void find_bounds_of_bytes(const char *k, const float *scales, bool is_fp8, int n_rows, bf16 *out) {
+    int lane = threadIdx.x % 32;
+    if (lane >= DIM / 4) return;
+    uint32_t x[UNIT];
+    float scale[UNIT], low[4], high[4];
+#pragma unroll
+    for (int j = 0; j < UNIT; j++) {
+        int row = min(j, n_rows - 1);
+        x[j] = *((const uint32_t *)(k + row * DIM) + lane), scale[j] = scales[row];
+    }
+#pragma unroll
+    for (int j = 0; j < UNIT; j++) {
+        float y[4];
+        widen4(x[j], y, is_fp8);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            y[i] = __fmul_rn(y[i], scale[j]);
+            low[i] = j ? -sl_max_nan(-low[i], -y[i]) : y[i], high[i] = j ? sl_max_nan(high[i], y[i]) : y[i];
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) out[4 * lane + i] = bf16_below(low[i]), out[DIM + 4 * lane + i] = bf16_below(-high[i]) ^ 0x8000;
+}
+
 // Shared memory of a warp: the bounds of two pages.
 template <int DIM> struct bounds_stage { bf16 page[2][PAGE_UNITS][2 * DIM]; };
 
@@ -114,10 +145,16 @@ template <int DIM> __global__ void __launch_bounds__(BOUND_THREADS) score_bounds
         q[i / DIM][i % DIM] = negative ? from[i] : 0, q[i / DIM][DIM + i % DIM] = negative ? 0 : from[i];
     }
     if (newest / 2 < first + BOUND_WARPS) {
-        const bf16 *k = p.score.k + ((size_t)row.pages[newest] * p.score.n_kv_heads + kv_head) * SL_PAGE * DIM;
-        for (int u = warp; u < PAGE_UNITS && newest * SL_PAGE + u * UNIT < n_kv; u += BOUND_THREADS / 32)
-            find_bounds<DIM>(k + u * UNIT * DIM, n_kv - newest * SL_PAGE - u * UNIT,
-                             stages[newest / 2 - first].page[newest % 2][u]);
+        int pool = (row.pages[newest] * p.score.n_kv_heads + kv_head) * SL_PAGE; // of the page's first row
+        for (int u = warp; u < PAGE_UNITS && newest * SL_PAGE + u * UNIT < n_kv; u += BOUND_THREADS / 32) {
+            const char *k = row_of_pool<DIM>(p.score.k, pool + u * UNIT);
+            int n_rows = n_kv - newest * SL_PAGE - u * UNIT;
+            bf16 *to = stages[newest / 2 - first].page[newest % 2][u];
+            if (IS_BYTES)
+                find_bounds_of_bytes<DIM>(k, scale_of_pool<DIM>(p.score.k, pool + u * UNIT), p.score.is_fp8, n_rows, to);
+            else
+                find_bounds<DIM>((const bf16 *)k, n_rows, to);
+        }
     }
     __syncthreads();
     if (block >= n_blocks) return;
