@@ -64,10 +64,14 @@ CUDA_ARCH := $(if $(PORTABLE)$(filter deb,$(MAKECMDGOALS)),all,$(shell scripts/c
 endif
 override CUDA_ARCH := $(if $(filter all,$(CUDA_ARCH)),80 86 89 90a,$(CUDA_ARCH))
 LIB_SRC   := $(foreach d,$(LIB_DIRS),$(call sources,$d,*.cu)) $(wildcard engine/attend/*_cuda.c backend/cuda/*.c) $(LIB_SRC) # the slowest first
-# Kernels that are compiled again: for contexts of more than 131,072 rows, for K and V in host memory, for wide heads.
-AGAIN     := $(patsubst %,attention/cuda/%.cu,$(addprefix santa/pps,.long.wide .long .wide) \
+# Kernels that are compiled again: for contexts of more than 131,072 rows, for K and V in host memory, for wide heads, for a cache
+# of fp8 or int8.
+AGAIN     := $(patsubst %,attention/cuda/%.cu, \
+    $(addprefix santa/pps,.long.wide .long .wide .bytes.long.wide .bytes.long .bytes.wide .bytes) \
     $(addprefix quantised/santa_is,.offloaded.long.wide .offloaded.long .long.wide .long .offloaded.wide .offloaded .wide) \
-    santa/santa.long santa/bernoulli.long lists/quest.offloaded lists/vattention.offloaded buckets/saap.offloaded)
+    $(addprefix quantised/santa_is,.bytes.long.wide .bytes.long .bytes.wide .bytes) \
+    $(addprefix santa/santa,.long .bytes.long .bytes) $(addprefix lists/quest,.offloaded .bytes) \
+    santa/bernoulli.long lists/vattention.offloaded buckets/saap.offloaded)
 CLI_SRC   += $(call sources,cli,*.cu)
 TEST_SRC  += $(call sources,tests,*.cu)
 TEST_AGAIN := tests/support/take_all_probe.long.cu tests/support/take_known_probe.long.cu

@@ -198,6 +198,14 @@ extern const sl_attn_cuda_ops sl_santa_pps_wide_cuda_ops, sl_santa_pps_long_wide
 extern const sl_attn_cuda_ops sl_santa_is_offloaded_cuda_ops, sl_santa_is_offloaded_long_cuda_ops, sl_quest_offloaded_cuda_ops,
     sl_vattention_offloaded_cuda_ops, sl_saap_offloaded_cuda_ops, sl_saap_is_offloaded_cuda_ops;
 
+// The same kernels for a cache of fp8 or int8 (stored_rows.cuh). They are sl_attn_cuda_ops.bytes of the tables without `bytes`.
+extern const sl_attn_cuda_ops sl_santa_bytes_cuda_ops[5], sl_santa_bytes_long_cuda_ops[5];
+extern const sl_attn_cuda_ops sl_santa_pps_bytes_cuda_ops, sl_santa_pps_bytes_wide_cuda_ops, sl_santa_pps_bytes_long_cuda_ops,
+    sl_santa_pps_bytes_long_wide_cuda_ops;
+extern const sl_attn_cuda_ops sl_santa_is_bytes_cuda_ops, sl_santa_is_bytes_wide_cuda_ops, sl_santa_is_bytes_long_cuda_ops,
+    sl_santa_is_bytes_long_wide_cuda_ops;
+extern const sl_attn_cuda_ops sl_quest_bytes_cuda_ops;
+
 // The other methods, for the same shapes. bernoulli.cu: alone and with the samplers of santa.cu. subset.cu: topk and topp
 // (oracle), random.
 extern const sl_attn_cuda_ops sl_bernoulli_cuda_ops, sl_bernoulli_group_cuda_ops;
@@ -207,8 +215,9 @@ extern const sl_attn_cuda_ops sl_subset_cuda_ops, sl_random_cuda_ops, sl_quest_c
 // saap.cu: saap and saap-kmeans; saap-is. The arrays of geom->buckets lie in device memory.
 extern const sl_attn_cuda_ops sl_saap_cuda_ops, sl_saap_is_cuda_ops;
 
-// page_bounds.cu: counts the page bounds that a step over n_kv rows reads.
-void sl_cuda_account_bounds(const sl_attn_geom *geom, int n_kv, sl_attn_stats *stats);
+// page_bounds.cu: counts the page bounds that a step over n_kv rows reads, and the keys of the newest page. row_bytes: of a row
+// of K.
+void sl_cuda_account_bounds(const sl_attn_geom *geom, int row_bytes, int n_kv, sl_attn_stats *stats);
 
 #ifdef __cplusplus
 }

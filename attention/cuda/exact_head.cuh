@@ -22,17 +22,19 @@ __device__ __forceinline__ bool is_beyond(int top) {
 // One query head of one sequence, with the memory that attend_exactly reads.
 struct exact_head {
     const bf16 *q;        // [head_dim]
-    const bf16 *k, *v;    // [n_pages][n_kv_heads][256][head_dim]
+    const bf16 *k, *v;    // [n_pages][n_kv_heads] blocks of 256 rows
     const bf16 *host;     // IS_OFFLOADED: rows of full pages, as offloaded_rows.rows
     const int32_t *pages; // of the sequence
     int n_kv_heads, kv_head, n_kv;
     float scale;               // log2(e) / sqrt(head_dim)
     sl_attn_cuda_stats *stats; // attend_exactly adds one fallback and all rows of K and V; NULL: it counts nothing
+    bool is_fp8;               // IS_BYTES: the format of k and v, fp8 or int8
 };
 
-// q: the query row [head_dim]. k, v: the layer's pools. host: NULL without IS_OFFLOADED.
+// q: the query row [head_dim]. k, v: the layer's pools. host: NULL without IS_OFFLOADED. is_fp8: as in exact_head.
 inline __device__ exact_head make_exact_head(const bf16 *q, const bf16 *k, const bf16 *v, const sl_row &row, int n_kv_heads,
-                                             int seq_head, float scale, sl_attn_cuda_stats *stats, const bf16 *host = NULL) {
+                                             int seq_head, float scale, sl_attn_cuda_stats *stats, const bf16 *host = NULL,
+                                             bool is_fp8 = false) {
     return {.q = q,
             .k = k,
             .v = v,
@@ -42,18 +44,21 @@ inline __device__ exact_head make_exact_head(const bf16 *q, const bf16 *k, const
             .kv_head = seq_head % n_kv_heads,
             .n_kv = row.position + 1,
             .scale = scale,
-            .stats = stats};
-}
-
-// Four bf16 numbers as floats.
-__device__ __forceinline__ void widen4(uint2 x, float to[4]) {
-    to[0] = __uint_as_float(x.x << 16), to[1] = __uint_as_float(x.x & 0xffff0000u);
-    to[2] = __uint_as_float(x.y << 16), to[3] = __uint_as_float(x.y & 0xffff0000u);
+            .stats = stats,
+            .is_fp8 = is_fp8};
 }
 
 // Loads four bf16 numbers as floats, or zeros.
 __device__ __forceinline__ void load4(const bf16 *from, bool there, float to[4]) {
     widen4(there ? __ldg((const uint2 *)from) : make_uint2(0, 0), to);
+}
+
+// Loads four numbers of a pool row of bytes, numbers 4 lane .. 4 lane + 3, without the scale, or zeros. Returns the scale.
+template <int DIM>
+__device__ __forceinline__ float load_bytes4(const bf16 *pool, int row, bool is_fp8, bool has_dims, bool there, float to[4]) {
+    const uint32_t *words = (const uint32_t *)row_of_pool<DIM>(pool, row);
+    widen4(has_dims && there ? __ldg(words + threadIdx.x % 32) : 0u, to, is_fp8);
+    return there ? __ldg(scale_of_pool<DIM>(pool, row)) : 0;
 }
 
 // out[d] = sum_j 2^(s_j - m) v_j[d] / sum_j 2^(s_j - m), s_j = scale q.k_j, with an online softmax in fp32 over all rows in
@@ -75,10 +80,16 @@ template <int DIM> __device__ __noinline__ void attend_exactly(const exact_head 
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
             bool there = has_dims && first + i < h.n_kv;
-            float k[4];
-            load4(k_rows + i * stride, there, k);
-            load4(v_rows + i * stride, there, v[i]);
-            s[i] = sl_sum_lanes(q[0] * k[0] + q[1] * k[1] + q[2] * k[2] + q[3] * k[3]) * h.scale;
+            float k[4], k_scale = 1;
+            if (IS_BYTES) {
+                k_scale = load_bytes4<DIM>(h.k, (int)row + i, h.is_fp8, has_dims, first + i < h.n_kv, k);
+                float v_scale = load_bytes4<DIM>(h.v, (int)row + i, h.is_fp8, has_dims, first + i < h.n_kv, v[i]);
+                for (int d = 0; d < 4; d++) v[i][d] *= v_scale;
+            } else {
+                load4(k_rows + i * stride, there, k);
+                load4(v_rows + i * stride, there, v[i]);
+            }
+            s[i] = sl_sum_lanes(q[0] * k[0] + q[1] * k[1] + q[2] * k[2] + q[3] * k[3]) * k_scale * h.scale;
             if (first + i >= h.n_kv) s[i] = -INFINITY;
             most = fmaxf(most, s[i]);
         }
@@ -98,7 +109,7 @@ template <int DIM> __device__ __noinline__ void attend_exactly(const exact_head 
     atomicAdd(&h.stats->fallbacks, 1ull);
     atomicAdd(&h.stats->v_rows, (unsigned long long)h.n_kv);
     atomicAdd(&h.stats->samples, (unsigned long long)h.n_kv);
-    atomicAdd(&h.stats->bytes, (unsigned long long)h.n_kv * 2 * DIM * sizeof(bf16));
+    atomicAdd(&h.stats->bytes, (unsigned long long)h.n_kv * 2 * counted_row(DIM));
     if (IS_OFFLOADED) atomicAdd(&h.stats->fetched, (unsigned long long)(h.n_kv - 1) / SL_PAGE * SL_PAGE);
 }
 

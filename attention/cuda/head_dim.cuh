@@ -50,8 +50,10 @@ static inline int is_head_of_unit(int head_dim) {
     default:                                                                                                                   \
         SL_CHECK(!"head_dim of this unit");                                                                                    \
     }
-#ifdef SL_OFFLOADED_ROWS
+#if defined SL_OFFLOADED_ROWS
 #define SL_UNIT_PLACE _offloaded
+#elif defined SL_BYTE_ROWS
+#define SL_UNIT_PLACE _bytes
 #else
 #define SL_UNIT_PLACE
 #endif
@@ -63,9 +65,10 @@ static inline int is_head_of_unit(int head_dim) {
 
 #define SL_JOIN(NAME, PLACE, CONTEXT, HEADS) NAME##PLACE##CONTEXT##HEADS##_cuda_ops
 #define SL_JOIN_EXPANDED(...) SL_JOIN(__VA_ARGS__)
-// The name of the unit's table, as sl_santa_is_offloaded_long_wide_cuda_ops, and of the wide table of the same place and
-// context.
+// The name of the unit's table, as sl_santa_is_offloaded_long_wide_cuda_ops, of the wide table of the same place and context,
+// and of the table for long contexts of the same place.
 #define SL_TABLE_OF_UNIT(NAME) SL_JOIN_EXPANDED(NAME, SL_UNIT_PLACE, SL_UNIT_CONTEXT, SL_UNIT_HEADS)
 #define SL_WIDE_TABLE(NAME) SL_JOIN_EXPANDED(NAME, SL_UNIT_PLACE, SL_UNIT_CONTEXT, _wide)
+#define SL_LONG_TABLE(NAME) SL_JOIN_EXPANDED(NAME, SL_UNIT_PLACE, _long, )
 
 #endif

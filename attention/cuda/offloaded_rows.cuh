@@ -12,6 +12,7 @@
 #define SLEIGH_OFFLOADED_ROWS_CUH
 
 #include "attention/cuda/hot_rows.cuh"
+#include "attention/cuda/stored_rows.cuh"
 #include "backend/cuda/device.cuh"
 
 namespace {
@@ -21,6 +22,8 @@ enum { IS_OFFLOADED = 1 };
 #else
 enum { IS_OFFLOADED = 0 };
 #endif
+
+static_assert(!IS_OFFLOADED || !IS_BYTES, "rows in host memory are bf16");
 
 enum { FETCH_AHEAD = 8 };
 
@@ -40,7 +43,13 @@ struct paired_rows {
     const bf16 *v;
 };
 
-// 16 bytes of a row of V, without a policy of the L2 cache and with one.
+// Rows of V in the format of the cache (draw_rows.cuh, value_rows).
+struct byte_rows {
+    const bf16 *blocks;
+    bool is_fp8;
+};
+
+// Eight numbers of a row of V, without a policy of the L2 cache and with one.
 template <int DIM> __device__ uint4 load_piece(const bf16 *v, int row, int piece) {
     return __ldg((const uint4 *)(v + (size_t)row * DIM) + piece);
 }
@@ -52,6 +61,12 @@ template <int DIM> __device__ uint4 load_piece(const bf16 *v, int row, int piece
 }
 template <int DIM> __device__ uint4 load_piece(const paired_rows &rows, int row, int piece, uint64_t) {
     return load_piece<DIM>(rows, row, piece);
+}
+template <int DIM> __device__ uint2 load_piece(const byte_rows &rows, int row, int piece) {
+    return __ldg((const uint2 *)row_of_pool<DIM>(rows.blocks, row) + piece);
+}
+template <int DIM> __device__ uint2 load_piece(const byte_rows &rows, int row, int piece, uint64_t policy) {
+    return sl_load_l2((const uint2 *)row_of_pool<DIM>(rows.blocks, row) + piece, policy);
 }
 
 // ---- rows that a kernel reads where they lie ----
@@ -69,10 +84,12 @@ __device__ __forceinline__ bool is_offloaded(int row) {
 }
 
 // K and V of a marked row. k, v: of the layer. host: offloaded_rows.rows
-template <int DIM> __device__ __forceinline__ const bf16 *k_of_row(const bf16 *k, const bf16 *host, int row) {
+template <int DIM> __device__ __forceinline__ const void *k_of_row(const bf16 *k, const bf16 *host, int row) {
+    if (IS_BYTES) return row_of_pool<DIM>(k, row);
     return is_offloaded(row) ? host + (size_t)row * 2 * DIM : k + (size_t)(IS_OFFLOADED ? row & ~IN_FRAME : row) * DIM;
 }
-template <int DIM> __device__ __forceinline__ const bf16 *v_of_row(const bf16 *v, const bf16 *host, int row) {
+template <int DIM> __device__ __forceinline__ const void *v_of_row(const bf16 *v, const bf16 *host, int row) {
+    if (IS_BYTES) return row_of_pool<DIM>(v, row);
     return is_offloaded(row) ? host + (size_t)row * 2 * DIM + DIM : v + (size_t)(IS_OFFLOADED ? row & ~IN_FRAME : row) * DIM;
 }
 

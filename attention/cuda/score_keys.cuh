@@ -14,6 +14,8 @@
 // | ring stage, in order | bytes                     | contents                                          |
 // |----------------------|---------------------------|---------------------------------------------------|
 // | K                    | TILE * 2 DIM              | [TILE][DIM] bf16; TILE is 64, or 128 (LONG)       |
+// | K, with IS_BYTES     | 128 DIM                   | [128][DIM] bytes (stored_rows.cuh)                |
+// | scales of K          | IS_BYTES: 4 * 128         | [128] fp32                                        |
 // | norms                | SIZES: 2 TILE             | [TILE] bf16, not for tiles of the newest page     |
 // | q                    | group * 2 DIM             | [group][DIM], only for the first tiles of an item |
 //
@@ -53,11 +55,11 @@ enum {
 // How keys are scored. Teams of consumer warps take tiles in turn. Each warp of a team has one block of 32 rows of the tile.
 // SIZES needs more warps, because it does more work per row. LONG tiles need fewer and longer copies: 0.5% less time where K is
 // many times the L2 cache. For a smaller K they cost time: the first tile arrives later, and the thread blocks' end times
-// differ more.
+// differ more. With IS_BYTES all tiles have 128 rows: these have the bytes of 64 rows of bf16.
 template <bool WITH_SIZES, bool LONG> struct score_config {
     enum {
         SIZES = WITH_SIZES,
-        TILE = LONG ? 128 : 64, // rows of K in a stage
+        TILE = LONG || IS_BYTES ? 128 : 64, // rows of K in a stage
         SIZE = TILE / BLOCK,
         TEAMS = (SIZES ? 8 : 4) / SIZE,
         WARPS = TEAMS * SIZE,
@@ -75,12 +77,13 @@ struct page_items {
 struct score_params {
     const sl_row *rows; // [n_seqs]
     const bf16 *q;      // [n_seqs][n_kv_heads][group][head_dim]
-    const bf16 *k;      // [n_pages][n_kv_heads][256][head_dim]
+    const bf16 *k;      // [n_pages][n_kv_heads] blocks of 256 rows
     int n_seqs, n_kv_heads, group;
     int n_stages = 0;     // set by set_tiles
     int n_normal;         // the first tiles of a thread block, copied with the normal L2 policy (normal_tiles)
     bool masses_last_out; // stored masses leave the L2 cache last
     bool long_tiles;      // K is large enough for tiles of 128 rows
+    bool is_fp8;          // IS_BYTES: the format of K and V, fp8 or int8
     int n_discarded;      // masses of seq_heads below this number are discarded from the L2 cache after the last draw from them
     float scale;          // log2(e) / sqrt(head_dim)
     int max_blocks;       // blocks of a sequence, even: the stride below
@@ -102,7 +105,7 @@ struct score_params {
 __device__ exact_head exact_head_of(const score_params &p, const bf16 *v, sl_attn_cuda_stats *stats, const sl_row &row,
                                     int seq_head, int head, int dim, const bf16 *host = NULL) {
     return make_exact_head(p.q + ((size_t)seq_head * p.group + head) * dim, p.k, v, row, p.n_kv_heads, seq_head, p.scale, stats,
-                           host);
+                           host, p.is_fp8);
 }
 
 // Even, because readers load two block masses at a time.
@@ -161,16 +164,18 @@ static int discarded_seq_heads(const sl_attn_cuda_decode_args *a) {
 template <int DIM> static score_params score_params_of(const sl_attn_cuda_decode_args *a) {
     decode_counters counters = counters_of(a, 0);
     SL_CHECK(a->geom->n_heads <= GROUP_MAX * a->geom->n_kv_heads);
-    size_t k_bytes = (size_t)a->n_seqs * a->geom->n_kv_heads * a->max_kv * DIM * sizeof(bf16);
+    SL_CHECK(IS_BYTES ? a->format == SL_FP8 || a->format == SL_INT8 : a->format == SL_BF16);
+    size_t k_bytes = (size_t)a->n_seqs * a->geom->n_kv_heads * a->max_kv * counted_row(DIM);
     return {.rows = a->rows,
             .q = a->q,
             .k = a->k,
             .n_seqs = a->n_seqs,
             .n_kv_heads = a->geom->n_kv_heads,
             .group = a->geom->n_heads / a->geom->n_kv_heads,
-            .n_normal = normal_tiles(k_bytes, SHORT_TILE * DIM * sizeof(bf16)),
+            .n_normal = normal_tiles(k_bytes, (size_t)SHORT_TILE * counted_row(DIM)),
             .masses_last_out = !floods_cache(k_bytes),
             .long_tiles = k_bytes >= 4 * sl_l2_bytes(),
+            .is_fp8 = a->format == SL_FP8,
             .n_discarded = discarded_seq_heads(a),
             .scale = sl_score_scale(DIM),
             .max_blocks = block_stride(a->max_kv),
@@ -249,12 +254,15 @@ struct score_shared {
 // A ring stage in bytes.
 template <int DIM, typename Config = plain_config> struct layout {
     enum {
-        ROW = DIM * (int)sizeof(bf16),
-        NORMS_AT = Config::TILE * ROW,
+        ROW = stored_row<DIM>, // of K
+        Q_ROW = DIM * (int)sizeof(bf16),
+        SCALES_AT = Config::TILE * ROW,
+        SCALES = Config::TILE * STORED_SCALE,
+        NORMS_AT = SCALES_AT + SCALES,
         NORMS = Config::SIZES ? Config::TILE * (int)sizeof(bf16) : 0,
         Q_AT = NORMS_AT + NORMS
     };
-    static __host__ __device__ int stage(int group) { return ceil_div(Q_AT + group * ROW, 128) * 128; }
+    static __host__ __device__ int stage(int group) { return ceil_div(Q_AT + group * Q_ROW, 128) * 128; }
     static int stages(int group, int others) { // others: bytes of shared memory without the stages
         int n = (SHARED_MOST - others) / stage(group);
         SL_CHECK(n >= SL_PAGE / Config::TILE); // needed by wait_previous
@@ -325,7 +333,7 @@ __device__ bool in_newest_page(const tile_info &info) {
 
 // Bytes that a tile brings in addition to its keys: q, and with SIZES norms.
 template <int DIM, typename Config> __device__ int q_bytes(const score_params &p, const tile_info &info) {
-    return info.has_q ? p.group * layout<DIM, Config>::ROW : 0;
+    return info.has_q ? p.group * layout<DIM, Config>::Q_ROW : 0;
 }
 template <int DIM, typename Config> __device__ int norm_bytes(const tile_info &info) {
     return Config::SIZES && !in_newest_page(info) ? layout<DIM, Config>::NORMS : 0;
@@ -356,18 +364,20 @@ template <int DIM, typename Config> __device__ void produce_tile(const score_par
     if (to->n_issued == to->fill.n_stages || info.row + Config::TILE >= info.n_kv) wait_previous<DIM, Config>(p, to);
     ring *r = &to->fill;
     uint64_t *full = to->full<Config>();
-    int k_bytes = Config::TILE * layout<DIM, Config>::ROW, leads = threadIdx.x % 32 == 0;
+    typedef layout<DIM, Config> at_stage;
+    int k_bytes = Config::TILE * at_stage::ROW, leads = threadIdx.x % 32 == 0;
     barrier_wait(&r->head->empty[r->stage], r->parity ^ 1);
     if (leads) r->head->info[r->stage] = info;
     if (leads || FULL_ARRIVALS > 1) {
 #if __CUDA_ARCH__ >= 900
-        barrier_expect(full, k_bytes + q_bytes<DIM, Config>(p, info) + norm_bytes<DIM, Config>(info));
+        barrier_expect(full, k_bytes + at_stage::SCALES + q_bytes<DIM, Config>(p, info) + norm_bytes<DIM, Config>(info));
 #endif
         uint32_t data = shared_address(r->data());
-        copy_part(data, p.k + (size_t)info.pool * DIM, k_bytes, full,
-                  to->n_issued < p.n_normal ? to->normal : to->leaves_first);
+        uint64_t policy = to->n_issued < p.n_normal ? to->normal : to->leaves_first;
+        copy_part(data, row_of_pool<DIM>(p.k, info.pool), k_bytes, full, policy);
+        if (IS_BYTES) copy_part(data + at_stage::SCALES_AT, scale_of_pool<DIM>(p.k, info.pool), at_stage::SCALES, full, policy);
         if (Config::SIZES)
-            copy_part(data + layout<DIM, Config>::NORMS_AT, p.norms + info.pool, norm_bytes<DIM, Config>(info), full,
+            copy_part(data + at_stage::NORMS_AT, p.norms + info.pool, norm_bytes<DIM, Config>(info), full,
                       to->normal); // drawers read some of the norms again
         if (to->has_waited) copy_q<DIM, Config>(p, *to, info, r->stage, full);
     }
@@ -467,23 +477,27 @@ template <int DIM, typename Config = plain_config> __device__ void produce(const
 
 // One warp scores a block of 32 rows for all query heads of the group. Lane (g, q) = (lane / 4, lane % 4). In part t = 0 .. 3
 // of the rows, row g of the mma's operand is row 8 (g / 2) + 2 t + g % 2. So after the transposition lane (head, q) has rows 8
-// q .. 8 q + 7.
-template <int DIM> struct scorer {
-    group_queries<DIM> queries;
+// q .. 8 q + 7. F: the format of the rows, SL_BF16, SL_FP8 or SL_INT8.
+template <int DIM, sl_format F = SL_BF16> struct scorer {
+    std::conditional_t<F == SL_BF16, group_queries<DIM>, group_byte_queries<DIM>> queries;
 
     __device__ void begin(const char *q_rows, int group) { queries.load(q_rows, group); }
 
     // s[2 t + h]: the row of part t, head 2 q + h. Parts 0 and 1 are the two row halves of the first mma, 2 and 3 of the
-    // second.
+    // second. Rows of bytes: without their scales.
     __device__ void scores(const char *k, float s[8]) const {
+        enum { ROW = F == SL_BF16 ? DIM * (int)sizeof(bf16) : DIM, STEP = 2 * ROW };
         int g = threadIdx.x % 32 / 4;
-        const char *row = k + (8 * (g / 2) + g % 2) * layout<DIM>::ROW;
-        enum { STEP = 2 * layout<DIM>::ROW };
+        const char *row = k + (8 * (g / 2) + g % 2) * ROW;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             float *c = s + 4 * half;
             c[0] = c[1] = c[2] = c[3] = 0;
-            queries.add_scores(c, c, row + 2 * half * STEP, row + (2 * half + 1) * STEP);
+            const char *upper = row + 2 * half * STEP, *lower = row + (2 * half + 1) * STEP;
+            if constexpr (F == SL_BF16)
+                queries.add_scores(c, c, upper, lower);
+            else
+                queries.template add_scores<F == SL_FP8>(c, c, upper, lower);
         }
     }
 };
@@ -492,6 +506,12 @@ template <int DIM> struct scorer {
 __device__ int row_of_part(int t) {
     int g = threadIdx.x % 32 / 4;
     return 8 * (g / 2) + 2 * t + g % 2;
+}
+
+// Multiplies the scores of rows of bytes with the scales of K of the 32 rows. Scores of bf16 rows stay.
+template <sl_format F> __device__ void scale_scores(const char *scales, float s[8]) {
+#pragma unroll
+    for (int i = 0; F != SL_BF16 && i < 8; i++) s[i] *= ((const float *)scales)[row_of_part(i / 2)];
 }
 
 // Row masses of a block. The lane holds rows 8 (lane % 4) .. + 7 of head lane / 4.
@@ -636,14 +656,14 @@ __device__ void announce(const score_params &p, announcements *a) {
 }
 
 // The loop of a consumer warp: waits for a tile of its team, scores its block, stores the masses.
-template <int DIM, typename Config = plain_config> __device__ void consume(const score_params &p, ring r) {
+template <int DIM, typename Config, sl_format F> __device__ void consume_tiles(const score_params &p, ring r) {
     typedef layout<DIM, Config> at_stage;
     enum { TEAMS = Config::TEAMS, SIZE = Config::SIZE };
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, team = warp / SIZE, top = REF_EMPTY;
     int from = warp % SIZE * BLOCK; // first row of the warp, within the tile
     uint32_t parities = 0;          // bit i: the parity of the team's next phase of stage i
     announcements stored = {};
-    scorer<DIM> a;
+    scorer<DIM, F> a;
     sl_wait_previous(); // the drawers of the layer before may still read the stored masses
     int first_seq_head = r.head->first_seq_head;
     if (first_seq_head >= 0) a.begin((const char *)(p.q + (size_t)first_seq_head * p.group * DIM), p.group);
@@ -662,6 +682,7 @@ template <int DIM, typename Config = plain_config> __device__ void consume(const
             top = REF_EMPTY;
         }
         a.scores(k + from * at_stage::ROW, s);
+        scale_scores<F>(k + at_stage::SCALES_AT + from * STORED_SCALE, s);
         if (Config::SIZES && !in_newest_page(info)) norms = ((const uint4 *)(k + at_stage::NORMS_AT))[from / 8 + lane % 4];
         leave_stage(&r.head->empty[r.stage]);
         if (Config::SIZES && in_newest_page(info)) {
@@ -685,6 +706,15 @@ template <int DIM, typename Config = plain_config> __device__ void consume(const
         if (++stored.n == ANNOUNCED_TOGETHER) announce(p, &stored);
     }
     announce(p, &stored);
+}
+
+template <int DIM, typename Config = plain_config> __device__ void consume(const score_params &p, const ring &r) {
+    if constexpr (!IS_BYTES)
+        consume_tiles<DIM, Config, SL_BF16>(p, r);
+    else if (p.is_fp8)
+        consume_tiles<DIM, Config, SL_FP8>(p, r);
+    else
+        consume_tiles<DIM, Config, SL_INT8>(p, r);
 }
 
 } // namespace

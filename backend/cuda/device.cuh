@@ -248,6 +248,12 @@ static __device__ __forceinline__ uint2 sl_load_l2(const uint2 *from, uint64_t p
     return x;
 }
 
+static __device__ __forceinline__ uint32_t sl_load_l2(const uint32_t *from, uint64_t policy) {
+    uint32_t x;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(x) : "l"(from), "l"(policy));
+    return x;
+}
+
 // Discards data that no later kernel reads: the L2 cache then drops its modified lines instead of writing them to memory. The
 // content is undefined until the next write. Only lines of 128 bytes that lie completely in the range are discarded. Threads 0
 // to n_threads - 1 share the lines.

@@ -114,6 +114,75 @@ static void unbiased(void) {
     }
 }
 
+// ---- a cache of fp8 or int8 ----
+
+// The draws of santa-prop for each tile of a head, from its stored masses (methods-theory.md): floor(S W / Z), and one more for
+// the tiles of the largest remainders.
+static void tile_budgets(const sl_masses *m, int S, int *budget) {
+    int n = (m->n + SL_PAGE - 1) / SL_PAGE, left = S;
+    double rest[N / SL_PAGE + 1], total = (double)m->cum[m->n_blocks];
+    for (int t = 0; t < n; t++) {
+        int end = (t + 1) * (SL_PAGE / SL_BLOCK) < m->n_blocks ? (t + 1) * (SL_PAGE / SL_BLOCK) : m->n_blocks;
+        double share = S * (double)(m->cum[end] - m->cum[t * (SL_PAGE / SL_BLOCK)]) / total;
+        left -= budget[t] = (int)share;
+        rest[t] = share - budget[t];
+    }
+    for (; left > 0; left--) {
+        int best = 0;
+        for (int t = 1; t < n; t++)
+            if (rest[t] > rest[best]) best = t;
+        budget[best]++, rest[best] = -1;
+    }
+}
+
+// santa-prop has the mean sum_t (S_t / S) mu_t, with mu_t the attention within tile t. The mean of santa-is differs from dense
+// attention by a bias that falls as S grows.
+static void check_prop(ref_cache *c, int S) {
+    char attn[32];
+    snprintf(attn, sizeof attn, "santa-prop:S=%d", S);
+    decode_fixture r = fixture_new(c, attn, 0);
+    moments m[HEADS];
+    double(*want)[DIM] = calloc(HEADS, sizeof *want), *p = malloc(N * sizeof *p), out[DIM];
+    for (int h = 0; h < HEADS; h++) m[h] = moments_new(DIM);
+    for (uint32_t seed = 0; seed < SEEDS; seed++) {
+        decode_seed(&r, seed, 0);
+        for (int h = 0; h < HEADS; h++) {
+            output(&r, h, out);
+            moments_add(&m[h], out);
+        }
+    }
+    for (int h = 0; h < HEADS; h++) {
+        int budget[N / SL_PAGE + 1];
+        sl_masses masses = fixture_masses(&r, 0, 0, h);
+        double mu[DIM], v[DIM], weight[N / SL_PAGE + 1] = {0};
+        tile_budgets(&masses, S, budget);
+        ref_attention(c, 0, h, c->q + h * DIM, N, p, mu);
+        for (int j = 0; j < N; j++) weight[j / SL_PAGE] += p[j];
+        for (int j = 0; j < N; j++) {
+            ref_value(c, 0, h / (HEADS / KV_HEADS), j, v);
+            for (int d = 0; d < DIM; d++) want[h][d] += p[j] / weight[j / SL_PAGE] * budget[j / SL_PAGE] / S * v[d];
+        }
+        fixture_masses_free(&masses);
+        moments_check(&m[h], want[h], 0x1p-9 * norm(want[h], DIM), attn, h);
+    }
+    free(want), free(p);
+    fixture_free(&r);
+}
+
+static void unbiased_bytes(void) {
+    static const char *const specs[] = {"santa:S=64",        "santa-strat:S=64",           "santa-sys:S=64",
+                                        "santa-flash:S=512", "santa-pps:S=64:budget=even", "santa-pps:S=64:budget=carried"};
+    static const sl_format formats[] = {SL_FP8, SL_INT8};
+    for (int i = 0; i < 4; i++) { // flat and peaked
+        int scale = i / 2 ? 4 : 1;
+        ref_cache c = ref_cache_new(HEADS, KV_HEADS, DIM, 1, &n_kv, scale, test_seed + scale);
+        ref_store_as(&c, formats[i % 2]);
+        for (size_t k = 0; k < sizeof specs / sizeof *specs; k++) check_unbiased(&c, specs[k], -1);
+        check_prop(&c, 64);
+        ref_cache_free(&c);
+    }
+}
+
 // A stated error of a layer, in a first step (the heads search) and after three steps. Values have a mean, because an error
 // relative to the mean of independent values needs more than half of the rows.
 static void stated_errors_of_layers(void) {
@@ -222,6 +291,17 @@ static bias bias_of(ref_cache *c, const char *attn) {
 
 // The first-order bias is -Cov(N - mu D, D) / Z^2, which is O(1 / S). When the values are the keys, it has the direction of mu.
 // Four times as many draws must at least halve the bias, if it is larger than its standard error.
+static void check_bias_falls(ref_cache *c, const char *const specs[4]) {
+    bias before = {INFINITY, 0};
+    for (int k = 0; k < 4 && specs[k]; k++) {
+        bias b = bias_of(c, specs[k]);
+        printf("      %s: bias %+.5f +- %.5f\n", specs[k], b.mean, b.error);
+        if (!(fabs(b.mean) <= 0.5 * fabs(before.mean) + 4 * b.error))
+            FAIL("%s: bias %.5f +- %.5f, with a quarter of the draws %.5f", specs[k], b.mean, b.error, before.mean);
+        before = b;
+    }
+}
+
 static void self_normalised(void) {
     static const char *const specs[][4] = {
         {"random:S=64", "random:S=256", "random:S=1024"},
@@ -235,16 +315,9 @@ static void self_normalised(void) {
     ref_cache c = ref_cache_new(HEADS, KV_HEADS, DIM, 1, &n_kv, 1, test_seed);
     for (int h = 0; h < KV_HEADS; h++)
         for (int j = 0; j < N; j++) memcpy((bf16 *)ref_v_row(&c, 0, h, j), ref_k_row(&c, 0, h, j), DIM * sizeof(bf16));
-    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
-        bias before = {INFINITY, 0};
-        for (int k = 0; k < 4 && specs[i][k]; k++) {
-            bias b = bias_of(&c, specs[i][k]);
-            printf("      %s: bias %+.5f +- %.5f\n", specs[i][k], b.mean, b.error);
-            if (!(fabs(b.mean) <= 0.5 * fabs(before.mean) + 4 * b.error))
-                FAIL("%s: bias %.5f +- %.5f, with a quarter of the draws %.5f", specs[i][k], b.mean, b.error, before.mean);
-            before = b;
-        }
-    }
+    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) check_bias_falls(&c, specs[i]);
+    ref_store_as(&c, SL_FP8);                                      // K and V of a row have equal bits again
+    for (size_t i = 1; i < 3; i++) check_bias_falls(&c, specs[i]); // santa-is
     ref_cache_free(&c);
 }
 
@@ -359,6 +432,7 @@ static const test_case cases[] = {
     GPU_CASE("labels", labels),
     GPU_CASE("stated-errors-are-biased", stated_errors_are_biased),
     GPU_CASE("unbiased", unbiased),
+    GPU_CASE("unbiased-bytes", unbiased_bytes),
     GPU_CASE("unbiased-stated", stated_errors_of_layers),
     GPU_CASE("bernoulli-scores", bernoulli_scores),
     GPU_CASE("bernoulli-values", bernoulli_values),

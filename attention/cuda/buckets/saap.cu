@@ -157,7 +157,8 @@ const sl_attn_cuda_ops OPS = {.workspace = workspace,
                               .supports = NULL,
                               .mask = NULL,
                               .mask_workspace = NULL,
-                              .offloaded = OFFLOADED_OPS};
+                              .offloaded = OFFLOADED_OPS,
+                              .bytes = NULL};
 const sl_attn_cuda_ops IS_OPS = {.workspace = workspace,
                                  .decode = decode,
                                  .needs = needs,
@@ -168,4 +169,5 @@ const sl_attn_cuda_ops IS_OPS = {.workspace = workspace,
                                  .supports = supports_draws,
                                  .mask = NULL,
                                  .mask_workspace = NULL,
-                                 .offloaded = OFFLOADED_IS_OPS};
+                                 .offloaded = OFFLOADED_IS_OPS,
+                                 .bytes = NULL};

@@ -1,5 +1,6 @@
 // attention/cuda/lists/attend_rows.cuh - attention over listed rows, on CUDA: the last kernel of methods that read few rows of
 // a long context. The naive version is in tests/cuda/naive.h: naive_sum_of_rows.
+// F: the format of the rows. Scales of rows of bytes multiply the scores and the masses (stored_rows.cuh).
 //
 // select_rows.cuh and vattention.cu write up to three lists of rows for each query head to the workspace. This kernel reads the
 // listed rows, in chunks that several thread blocks share, and merges the chunks' results in order. Where rows have stored
@@ -88,7 +89,7 @@ __host__ __device__ int list_chunks(int n_rows) { // at least 1
 struct attend_params {
     const sl_row *rows; // [n_seqs]
     const bf16 *q;      // [n_seqs][n_kv_heads][group][head_dim]
-    const bf16 *k, *v;  // [n_pages][n_kv_heads][256][head_dim]
+    const bf16 *k, *v;  // [n_pages][n_kv_heads] blocks of 256 rows
     bf16 *out;          // [n_seqs][n_kv_heads][group][head_dim]; NULL: only partial results are wanted
     int n_kv_heads, group;
     float scale; // log2(e) / sqrt(head_dim)
@@ -145,7 +146,7 @@ __device__ __forceinline__ void scale_moments(double sums[MOMENT_SUMS], double f
 
 // One warp's attention over rows, 16 at a time. A lane has four dims of every row. Lanes 2 i and 2 i + 1 hold the address and
 // the mass of row i of the 16.
-template <int DIM, bool SCORES, bool MOMENTS> struct attender {
+template <int DIM, bool SCORES, bool MOMENTS, sl_format F> struct attender {
     enum { SHARE = 32 / WARP_ROWS, LANES = DIM / 4 };
     float q[4], o[4];
     float m, l; // l: of the lane's rows
@@ -192,15 +193,17 @@ template <int DIM, bool SCORES, bool MOMENTS> struct attender {
     // Adds 16 rows. row: the lane's pool row, or -1. row_mass: its mass, if this kernel does not score the rows.
     __device__ void add(const attend_params &p, int row, float row_mass) {
         int lane = threadIdx.x % 32;
-        uint2 x[WARP_ROWS], y[WARP_ROWS];
+        four_numbers x[WARP_ROWS], y[WARP_ROWS];
         uint64_t policy = sl_l2_policy(SL_L2_FIRST_OUT); // draw_rows.cuh, gather: why these rows leave the L2 cache first
+        float k_scale = IS_BYTES && SCORES && row >= 0 ? __ldg(scale_of_pool<DIM>(p.k, row)) : 1;
+        float v_scale = IS_BYTES && row >= 0 ? __ldg(scale_of_pool<DIM>(p.v, row)) : 1;
 #pragma unroll
         for (int i = 0; i < WARP_ROWS; i++) {
             int at = __shfl_sync(~0u, row, i * SHARE);
             bool real = at >= 0 && lane < LANES;
             if (SCORES)
-                x[i] = real ? load_part((const uint2 *)k_of_row<DIM>(p.k, p.host, at) + lane, policy) : make_uint2(0, 0);
-            y[i] = real ? load_part((const uint2 *)v_of_row<DIM>(p.v, p.host, at) + lane, policy) : make_uint2(0, 0);
+                x[i] = real ? load_part((const four_numbers *)k_of_row<DIM>(p.k, p.host, at) + lane, policy) : four_numbers{};
+            y[i] = real ? load_part((const four_numbers *)v_of_row<DIM>(p.v, p.host, at) + lane, policy) : four_numbers{};
         }
         count_fetched(p.stats, row, SHARE);
         if (SCORES) {
@@ -208,10 +211,10 @@ template <int DIM, bool SCORES, bool MOMENTS> struct attender {
 #pragma unroll
             for (int i = 0; i < WARP_ROWS; i++) {
                 float k[4];
-                widen4(x[i], k);
+                widen4(x[i], k, F == SL_FP8);
                 s[i] = q[0] * k[0] + q[1] * k[1] + q[2] * k[2] + q[3] * k[3];
             }
-            float score = sum_rows(s) * p.scale;
+            float score = sum_rows(s) * k_scale * p.scale;
             score = row >= 0 ? score : -INFINITY;
             raise(score);
             row_mass = exp2f(score - m);
@@ -225,8 +228,8 @@ template <int DIM, bool SCORES, bool MOMENTS> struct attender {
         }
 #pragma unroll
         for (int i = 0; i < WARP_ROWS; i++) {
-            float v[4], own = __shfl_sync(~0u, row_mass, i * SHARE);
-            widen4(y[i], v);
+            float v[4], own = __shfl_sync(~0u, row_mass * v_scale, i * SHARE);
+            widen4(y[i], v, F == SL_FP8);
             o[0] += own * v[0], o[1] += own * v[1], o[2] += own * v[2], o[3] += own * v[3];
             if (MOMENTS) sums[2] += own * own * (v[0] * v[0] + v[1] * v[1] + v[2] * v[2] + v[3] * v[3]);
         }
@@ -290,9 +293,9 @@ __device__ double sum_lanes(double x) {
 }
 
 // Stores a warp's result to shared memory.
-template <int DIM, bool SCORES, bool MOMENTS>
-__device__ void store_warp(const attender<DIM, SCORES, MOMENTS> &a, attend_space<DIM> *s) {
-    typedef attender<DIM, SCORES, MOMENTS> type;
+template <int DIM, bool SCORES, bool MOMENTS, sl_format F>
+__device__ void store_warp(const attender<DIM, SCORES, MOMENTS, F> &a, attend_space<DIM> *s) {
+    typedef attender<DIM, SCORES, MOMENTS, F> type;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     float l = a.l;
     for (int step = type::SHARE; step < 32; step *= 2) l += __shfl_xor_sync(~0u, l, step);
@@ -375,7 +378,7 @@ template <int DIM> __device__ void merge_chunks(const attend_params &p, attend_s
 // ---- statistics ----
 
 // Counts the entries that at least one head of the group reads, as the CPU reports them (decode.c).
-__device__ void count_distinct(const attend_params &p, int seq_head, int head_dim) {
+__device__ void count_distinct(const attend_params &p, int seq_head, int row_bytes) {
     __shared__ int sums[2];
     int n_kv = p.rows[seq_head / p.n_kv_heads].position + 1, unit = p.lists.unit, newest = (n_kv - 1) / SL_PAGE * SL_PAGE;
     const uint32_t *mask = p.lists.mask + (size_t)seq_head * p.group * p.lists.mask_words;
@@ -397,21 +400,21 @@ __device__ void count_distinct(const attend_params &p, int seq_head, int head_di
     int refined = p.reads_k ? sums[0] - (p.reads_newest ? sums[1] : 0) : 0;
     atomicAdd(&p.stats->v_distinct, (unsigned long long)sums[0]);
     atomicAdd(&p.stats->k_rows, (unsigned long long)refined);
-    atomicAdd(&p.stats->bytes, (unsigned long long)(refined + sums[0]) * head_dim * sizeof(bf16));
+    atomicAdd(&p.stats->bytes, (unsigned long long)(refined + sums[0]) * row_bytes);
 }
 
 // ---- heads that stored masses cannot represent ----
 
 // Exact attention by one warp. The function counts the keys of the head, because count_distinct counts only rows of lists.
-template <int DIM>
+template <int DIM, sl_format F>
 __device__ void attend_beyond(const attend_params &p, attend_space<DIM> *s, const sl_row &row, int seq_head, int head) {
     const exact_head h =
-        make_exact_head(p.q + (size_t)head * DIM, p.k, p.v, row, p.n_kv_heads, seq_head, p.scale, NULL, p.host);
+        make_exact_head(p.q + (size_t)head * DIM, p.k, p.v, row, p.n_kv_heads, seq_head, p.scale, NULL, p.host, F == SL_FP8);
     attend_exactly<DIM>(h, s->o[0]);
     for (int d = threadIdx.x; d < DIM; d += 32) store_bf16(p.out + (size_t)head * DIM + d, s->o[0][d]);
     if (!p.stats || threadIdx.x > 0) return;
     atomicAdd(&p.stats->fallbacks, 1ull);
-    if (!p.reads_k) atomicAdd(&p.stats->bytes, (unsigned long long)h.n_kv * DIM * sizeof(bf16));
+    if (!p.reads_k) atomicAdd(&p.stats->bytes, (unsigned long long)h.n_kv * counted_row(DIM));
 }
 
 // ---- the kernel ----
@@ -426,7 +429,7 @@ __device__ void attend_beyond(const attend_params &p, attend_space<DIM> *s, cons
 // cache for all but the first reader. Partial results stay in the L2 cache.
 // Order of reduction: a lane's rows, the lanes of a row, the warps, the chunks, the lists, each in order. Chunks depend only on
 // the list's length.
-template <int DIM, bool SCORES, bool MOMENTS>
+template <int DIM, bool SCORES, bool MOMENTS, sl_format F>
 __global__ void __launch_bounds__(ATTEND_THREADS, SCORES ? 2 : 3) attend_rows_kernel(const attend_params p) {
     __shared__ __align__(16) attend_space<DIM> s;
     sl_start_next();
@@ -434,17 +437,17 @@ __global__ void __launch_bounds__(ATTEND_THREADS, SCORES ? 2 : 3) attend_rows_ke
     int head = blockIdx.y, seq_head = head / p.group, list = p.first_list + blockIdx.z, n_done = 0;
     const sl_row row = p.rows[seq_head / p.n_kv_heads];
     if ((int)blockIdx.x == p.n_workers) {
-        if (head % p.group == 0) count_distinct(p, seq_head, DIM);
+        if (head % p.group == 0) count_distinct(p, seq_head, counted_row(DIM));
         return;
     }
     row_source from = source_of(p, row, seq_head, head, list);
     if (from.n == 0 && is_beyond(p.lists.plan[head].top)) { // only a head with an empty list waits for the load of `top`
-        if (p.out && blockIdx.x == 0 && threadIdx.x < 32) attend_beyond<DIM>(p, &s, row, seq_head, head);
+        if (p.out && blockIdx.x == 0 && threadIdx.x < 32) attend_beyond<DIM, F>(p, &s, row, seq_head, head);
         return;
     }
     int n_chunks = list_chunks(from.n), chunk_rows = list_chunk_rows(from.n);
     bool is_all = p.n_lists == 1 && n_chunks == 1 && p.out;
-    attender<DIM, SCORES, MOMENTS> a;
+    attender<DIM, SCORES, MOMENTS, F> a;
     for (int chunk = blockIdx.x; chunk < n_chunks; chunk += p.n_workers, n_done++) {
         int at = chunk * chunk_rows + threadIdx.x / 32 * WARP_ROWS, end = min((chunk + 1) * chunk_rows, from.n);
         int lane_row = threadIdx.x % 32 / a.SHARE;
@@ -470,11 +473,11 @@ __global__ void __launch_bounds__(ATTEND_THREADS, SCORES ? 2 : 3) attend_rows_ke
 }
 
 // n_heads: of all sequences. A launch that writes the output has one list, and counts distinct rows.
-template <int DIM, bool SCORES, bool MOMENTS>
+template <int DIM, bool SCORES, bool MOMENTS, sl_format F = SL_BF16>
 static void launch_attend(attend_params p, int n_heads, int n_lists, cudaStream_t stream) {
     p.n_workers = min(ceil_div(BLOCKS_PER_SM * sl_multiprocessors(), n_heads * n_lists), p.max_chunks);
     dim3 grid(p.n_workers + (p.out && p.stats), n_heads, n_lists);
-    sl_launch(attend_rows_kernel<DIM, SCORES, MOMENTS>, grid, dim3(ATTEND_THREADS), 0, stream, p);
+    sl_launch(attend_rows_kernel<DIM, SCORES, MOMENTS, F>, grid, dim3(ATTEND_THREADS), 0, stream, p);
 }
 
 } // namespace

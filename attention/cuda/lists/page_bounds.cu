@@ -47,9 +47,9 @@ void sl_cuda_build_bounds(const sl_kv_device_build *b) {
 }
 
 // Counts the bounds of built pages, and the keys of the newest page, because each step computes the bounds of this page.
-void sl_cuda_account_bounds(const sl_attn_geom *geom, int n_kv, sl_attn_stats *stats) {
-    int n_built = (n_kv - 1) / SL_PAGE, n_newest = n_kv - n_built * SL_PAGE;
-    count_rows_read(geom, n_newest, 0, stats);
-    stats->bytes += (uint64_t)geom->n_kv_heads * n_built * PAGE_UNITS * 2 * geom->head_dim * sizeof(bf16);
+void sl_cuda_account_bounds(const sl_attn_geom *geom, int row_bytes, int n_kv, sl_attn_stats *stats) {
+    uint64_t n_built = (n_kv - 1) / SL_PAGE, n_newest = n_kv - n_built * SL_PAGE;
+    stats->k_rows += n_newest * geom->n_kv_heads;
+    stats->bytes += geom->n_kv_heads * (n_newest * row_bytes + n_built * PAGE_UNITS * 2 * geom->head_dim * sizeof(bf16));
     stats->features += geom->n_heads;
 }

@@ -49,7 +49,13 @@ template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
                             .stats = a->stats};
     launch_bounds<DIM>(bounds, a->stream);
     launch_select(select, a->n_seqs * a->geom->n_heads, a->stream);
-    launch_attend<DIM, true, false>(p, a->n_seqs * a->geom->n_heads, 1, a->stream);
+    int n_heads = a->n_seqs * a->geom->n_heads;
+    if constexpr (!IS_BYTES)
+        launch_attend<DIM, true, false>(p, n_heads, 1, a->stream);
+    else if (a->format == SL_FP8)
+        launch_attend<DIM, true, false, SL_FP8>(p, n_heads, 1, a->stream);
+    else
+        launch_attend<DIM, true, false, SL_INT8>(p, n_heads, 1, a->stream);
 }
 
 void decode(const sl_attn_cuda_decode_args *args) {
@@ -63,26 +69,27 @@ int needs(const sl_attn_spec *, sl_kv_need *out) {
 
 // Counts the bounds, and the keys of the newest page. The kernels count the other reads.
 void account_bounds(const sl_attn_geom *geom, const sl_attn_spec *, int n_kv, sl_attn_stats *stats) {
-    sl_cuda_account_bounds(geom, n_kv, stats);
+    sl_cuda_account_bounds(geom, counted_row(geom->head_dim), n_kv, stats);
 }
 
 } // namespace
 
-#ifdef SL_OFFLOADED_ROWS
-const sl_attn_cuda_ops sl_quest_offloaded_cuda_ops = {
+#if defined SL_OFFLOADED_ROWS || defined SL_BYTE_ROWS
 #define OFFLOADED_OPS NULL
+#define BYTES_OPS NULL
 #else
-const sl_attn_cuda_ops sl_quest_cuda_ops = {
 #define OFFLOADED_OPS &sl_quest_offloaded_cuda_ops
+#define BYTES_OPS &sl_quest_bytes_cuda_ops
 #endif
-    .workspace = workspace,
-    .decode = decode,
-    .needs = needs,
-    .state = NULL,
-    .max_rows = 0,
-    .account = account_bounds,
-    .prefill = NULL,
-    .supports = NULL,
-    .mask = NULL,
-    .mask_workspace = NULL,
-    .offloaded = OFFLOADED_OPS};
+const sl_attn_cuda_ops SL_TABLE_OF_UNIT(sl_quest) = {.workspace = workspace,
+                                                     .decode = decode,
+                                                     .needs = needs,
+                                                     .state = NULL,
+                                                     .max_rows = 0,
+                                                     .account = account_bounds,
+                                                     .prefill = NULL,
+                                                     .supports = NULL,
+                                                     .mask = NULL,
+                                                     .mask_workspace = NULL,
+                                                     .offloaded = OFFLOADED_OPS,
+                                                     .bytes = BYTES_OPS};

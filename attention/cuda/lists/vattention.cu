@@ -455,7 +455,7 @@ void account_index(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv,
     stats->tries += geom->n_heads;
     if (needs_norms(spec)) stats->bytes += (uint64_t)n_kv * geom->n_kv_heads * sizeof(bf16);
     if (by_bounds(spec))
-        sl_cuda_account_bounds(geom, n_kv, stats);
+        sl_cuda_account_bounds(geom, counted_row(geom->head_dim), n_kv, stats);
     else
         account_all_keys(geom, spec, n_kv, stats);
 }
@@ -488,4 +488,5 @@ const sl_attn_cuda_ops sl_vattention_cuda_ops = {
     .supports = supports,
     .mask = NULL,
     .mask_workspace = NULL,
-    .offloaded = OFFLOADED_OPS};
+    .offloaded = OFFLOADED_OPS,
+    .bytes = NULL};

@@ -104,8 +104,21 @@ template <int DIM> __device__ mass_sum join_warps(block_shared *s, const warp_su
 // ---- rows of a warp ----
 
 // Brings a row to the L2 cache.
-__device__ void prefetch(const bf16 *row, int bytes) {
+__device__ void prefetch(const void *row, int bytes) {
     for (int at = 0; at < bytes; at += 128) asm volatile("prefetch.global.L2 [%0];" ::"l"((const char *)row + at));
+}
+
+// The score of row i of a warp, in lane i, from the two mma of its rows.
+__device__ __forceinline__ float score_of_lane(const float c[2][4]) {
+    int lane = threadIdx.x % 32;
+    float score = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++) { // row 8 i + g is in lane 4 g
+        float x = __shfl_sync(~0u, c[i / 2][i % 2 * 2], lane % 8 * 4);
+        if (lane / 8 == i) score = x;
+    }
+    __syncwarp(); // after this, s->row may be written again
+    return score;
 }
 
 // Computes the exact scores of the warp's n rows of K in s->row. Lane i gets the score of row i. The query is column 0 of the
@@ -120,7 +133,7 @@ __device__ float score_rows(const score_params &p, const bf16 *rows, const block
         STRIDE = (IS_OFFLOADED ? 2 : 1) * layout<DIM>::ROW
     };
     int lane = thread % 32, warp = thread / 32 * 32, lane_q = lane % 4, n_halves = n > 16 ? 2 : 1;
-    float c[2][4] = {}, score = 0;
+    float c[2][4] = {};
     uint4 a[2][LOADS], b[2][LOADS];
     uint2 a_rest[2], b_rest[2];
 #pragma unroll
@@ -153,13 +166,76 @@ __device__ float score_rows(const score_params &p, const bf16 *rows, const block
             sl_mma_bf16(c[half], a_rest[half].x, b_rest[half].x, a_rest[half].y, b_rest[half].y, y.x, y.y);
         }
     }
+    return score_of_lane(c) * p.scale;
+}
+
+// What a lane loads of two rows of bytes, in the order of group_byte_queries.
+template <int DIM> struct byte_operands {
+    typedef group_byte_queries<DIM> order;
+    enum { LOADS = order::K_LOADS, REST = order::REST, PLACES = REST > 0 ? (int)REST : 1 };
+    uint4 a[LOADS], b[LOADS];
+    uint32_t a_rest[PLACES], b_rest[PLACES];
+
+    __device__ void load(const char *upper, const char *lower, int lane_q) {
 #pragma unroll
-    for (int i = 0; i < 4; i++) { // row 8 i + g is in lane 4 g
-        float x = __shfl_sync(~0u, c[i / 2][i % 2 * 2], lane % 8 * 4);
-        if (lane / 8 == i) score = x;
+        for (int j = 0; j < LOADS; j++) {
+            a[j] = __ldg((const uint4 *)(upper + j * 64 + lane_q * 16));
+            b[j] = __ldg((const uint4 *)(lower + j * 64 + lane_q * 16));
+        }
+#pragma unroll
+        for (int j = 0; j < REST; j++) {
+            int at = LOADS * 64 + (lane_q * REST + j) * 4;
+            a_rest[j] = __ldg((const uint32_t *)(upper + at)), b_rest[j] = __ldg((const uint32_t *)(lower + at));
+        }
     }
-    __syncwarp(); // after this, s->row may be written again
-    return score * p.scale;
+
+    // Adds the products with the query q, column 0 of the mma.
+    template <bool FP8> __device__ void multiply(const uint4 *q, int lane, float c[4]) const {
+#pragma unroll
+        for (int j = 0; j < LOADS; j++) {
+            const uint32_t upper[4] = {a[j].x, a[j].y, a[j].z, a[j].w}, lower[4] = {b[j].x, b[j].y, b[j].z, b[j].w};
+#pragma unroll
+            for (int i = 0; i < 4; i++) multiply_word<FP8>(upper[i], lower[i], 4 * j + i, q, lane, c);
+        }
+#pragma unroll
+        for (int j = 0; j < REST; j++) multiply_word<FP8>(a_rest[j], b_rest[j], 4 * LOADS + j, q, lane, c);
+    }
+
+    template <bool FP8>
+    static __device__ __forceinline__ void multiply_word(uint32_t upper, uint32_t lower, int step, const uint4 *q, int lane,
+                                                         float c[4]) {
+        uint32_t x[2], y[2];
+        uint2 z = lane < 4 ? ((const uint2 *)q)[order::dim_of(step, lane) / 4] : make_uint2(0, 0);
+        widen_bytes<FP8>(upper, x);
+        widen_bytes<FP8>(lower, y);
+        sl_mma_bf16(c, x[0], y[0], x[1], y[1], __byte_perm(z.x, z.y, 0x5410), __byte_perm(z.x, z.y, 0x7632));
+    }
+};
+
+// score_rows for rows of bytes. row: of the lane.
+template <int DIM>
+__device__ float score_byte_rows(const score_params &p, const block_shared *s, int n, int thread, int row,
+                                 const drawn_row &drawn, float *factor) {
+    int lane = thread % 32, warp = thread / 32 * 32, n_halves = n > 16 ? 2 : 1;
+    float c[2][4] = {}, scale = row < 0 ? 0 : __ldg(scale_of_pool<DIM>(p.k, row));
+    byte_operands<DIM> x[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        if (half == n_halves) break;
+        int place = half * 16 + lane / 4;
+        x[half].load(row_of_pool<DIM>(p.k, s->row[warp + min(place, n - 1)]),
+                     row_of_pool<DIM>(p.k, s->row[warp + min(place + 8, n - 1)]), lane % 4);
+    }
+    *factor = inverse_pi(&s->take, drawn);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        if (half == n_halves) break;
+        if (p.is_fp8)
+            x[half].template multiply<true>(s->q, lane, c[half]);
+        else
+            x[half].template multiply<false>(s->q, lane, c[half]);
+    }
+    return score_of_lane(c) * scale * p.scale;
 }
 
 // Row j of the head as a pool row.
@@ -179,19 +255,26 @@ __device__ int add_rows(const is_params &p, block_shared *s, int list, const dra
         row = fetch_rows<DIM>(p.host, s, places, thread, row);
         k = p.host.fetched + places * 2 * DIM;
     } else if (row >= 0) {
-        prefetch(p.draw.v + (size_t)row * DIM, layout<DIM>::ROW);
+        prefetch(row_of_pool<DIM>(p.draw.v, row), layout<DIM>::ROW);
+        if (IS_BYTES) prefetch(scale_of_pool<DIM>(p.draw.v, row), STORED_SCALE);
     }
     s->row[thread] = row;
     __syncwarp();
-    float score = score_rows<DIM>(p.score, k, s, n, thread, x, &factor);
+    float score;
+    if constexpr (IS_BYTES)
+        score = score_byte_rows<DIM>(p.score, s, n, thread, row, x, &factor);
+    else
+        score = score_rows<DIM>(p.score, k, s, n, thread, x, &factor);
     float top = fmaxf(sl_max_lanes(row < 0 ? -INFINITY : score), to->top);
     float fall = exp2f(to->top - top), mass = row < 0 ? 0 : factor * exp2f(score - top);
     to->top = top;
     to->total = fmaf(to->total, fall, sl_sum_lanes(mass));
 #pragma unroll
     for (int k = 0; k < 8; k++) to->sum.x[k] *= fall;
-    if (IS_OFFLOADED) return gather<DIM>(paired_rows{k + DIM}, s, thread, row, known_factor{mass}, &to->sum);
-    return gather<DIM>(p.draw.v, s, thread, row, known_factor{mass}, &to->sum);
+    if constexpr (IS_OFFLOADED)
+        return gather<DIM>(paired_rows{k + DIM}, s, thread, row, known_factor{mass}, &to->sum);
+    else
+        return gather<DIM>(value_rows(p.score, p.draw.v), s, thread, row, known_factor{mass}, &to->sum);
 }
 
 // ---- a query head ----

@@ -42,7 +42,7 @@ struct quantised_params {
     const char *codes; // [n_pages][n_kv_heads][size], the page extra
     int size;
     // NULL: the method does not need the sums of the newest page.
-    const bf16 *v; // [n_pages][n_kv_heads][256][head_dim]
+    const bf16 *v; // [n_pages][n_kv_heads] blocks of 256 rows
     float *newest; // [n_seqs * n_heads][NEWEST_TILES][head_dim + 2]: sum of mass * v; then the sum's reference; then the sum of
                    // masses
     cleared_ints cleared; // for the kernel that draws
@@ -77,10 +77,12 @@ template <int DIM, int BITS> struct tile {
         PLANE2 = UNITS2 * 64 * ROWS / 16,
         BYTES = PLANE2_AT + PLANE2,
         V_AT = EXACT_ROWS * layout<DIM>::ROW, // after K of a tile of the newest page
-        EXACT_BYTES = 2 * V_AT,
+        SCALES_AT = 2 * V_AT,                 // IS_BYTES: the scales of K, then those of V
+        SCALES = EXACT_ROWS * STORED_SCALE,
+        EXACT_BYTES = SCALES_AT + 2 * SCALES,
         Q_AT = (int)BYTES > (int)EXACT_BYTES ? (int)BYTES : (int)EXACT_BYTES,
     };
-    static __host__ __device__ int norms_at(int group) { return Q_AT + group * layout<DIM>::ROW; }
+    static __host__ __device__ int norms_at(int group) { return Q_AT + group * layout<DIM>::Q_ROW; }
     template <bool SIZES> static __host__ __device__ int stage(int group) {
         return ceil_div(norms_at(group) + (SIZES ? ROWS * (int)sizeof(bf16) : 0), 128) * 128;
     }
@@ -162,8 +164,8 @@ __device__ planned_tile plan_tile(const quantised_params &p, seq_lookup *lookup,
     int row = x.exact ? tile * EXACT_ROWS : part * of::ROWS;
     x.place = {at.seq * n_heads + kv_head, page * SL_PAGE + row, at.n_kv};
     if (x.exact) {
-        size_t place = (pool * SL_PAGE + row) * DIM;
-        x.from = p.score.k + place, x.second = p.v + place, x.second_at = of::V_AT;
+        int first = (int)pool * SL_PAGE + row;
+        x.from = row_of_pool<DIM>(p.score.k, first), x.second = row_of_pool<DIM>(p.v, first), x.second_at = of::V_AT;
         if (part == 0) x.bytes = of::V_AT, x.second_bytes = p.newest ? (int)of::V_AT : 0;
     } else { // the steps and zeros lie before the codes of the first part
         x.at = part ? (int)of::PLANE_AT : 0, x.bytes = (part ? 0 : (int)of::PLANE_AT) + of::PLANE + of::PLANE2;
@@ -262,7 +264,7 @@ template <int DIM, int BITS>
 __device__ void copy_query(const quantised_params &p, const page_ring &r, int stage, uint64_t *full, int seq_head) {
 #if __CUDA_ARCH__ >= 900
     copy_bulk(shared_address(r.data(stage)) + tile<DIM, BITS>::Q_AT, p.score.q + (size_t)seq_head * p.score.group * DIM,
-              p.score.group * layout<DIM>::ROW, full);
+              p.score.group * layout<DIM>::Q_ROW, full);
 #endif
 }
 
@@ -279,20 +281,32 @@ template <int DIM, int BITS> __device__ void wait_previous(const quantised_param
     __syncwarp();
 }
 
+// The scales of rows of the newest page. rows: where row number `row` of the sequence lies in its block.
+template <int DIM> __device__ const void *scales_of_rows(const void *rows, int row) {
+    return (const char *)rows + (SL_PAGE - row % SL_PAGE) * DIM + row % SL_PAGE * sizeof(float);
+}
+
 // Issues a tile, which all lanes know.
 template <int DIM, int BITS> __device__ void issue_tile(const quantised_params &p, page_issuer *to, const planned_tile &x) {
     barrier_wait(&to->r.head->empty[to->stage], to->parity ^ 1);
     if (to->has_waited) to->wait_landed();
     uint64_t *full = to->full();
     uint32_t data = shared_address(to->r.data(to->stage));
-    int q_bytes = x.has_query ? p.score.group * layout<DIM>::ROW : 0;
+    int q_bytes = x.has_query ? p.score.group * layout<DIM>::Q_ROW : 0;
+    int scale_bytes = IS_BYTES && x.exact ? (int)tile<DIM, BITS>::SCALES : 0; // of K, and of V
     if (threadIdx.x % 32 == 0) {
         to->describe(x.place, x.has_query);
 #if __CUDA_ARCH__ >= 900
         uint64_t policy = to->n_issued < p.score.n_normal ? to->normal : to->leaves_first;
-        barrier_expect(full, x.bytes + x.second_bytes + q_bytes);
+        barrier_expect(full, x.bytes + x.second_bytes + q_bytes + (x.second_bytes ? 2 : 1) * scale_bytes);
         copy_bulk(data + x.at, x.from, x.bytes, full, policy);
         if (x.second_bytes) copy_bulk(data + x.second_at, x.second, x.second_bytes, full, policy);
+        if (scale_bytes) {
+            uint32_t at = data + tile<DIM, BITS>::SCALES_AT;
+            copy_bulk(at, scales_of_rows<DIM>(x.from, x.place.row), scale_bytes, full, policy);
+            if (x.second_bytes)
+                copy_bulk(at + scale_bytes, scales_of_rows<DIM>(x.second, x.place.row), scale_bytes, full, policy);
+        }
         if (x.has_query && to->has_waited) copy_query<DIM, BITS>(p, to->r, to->stage, full, x.place.seq_head);
 #endif
     }
@@ -300,6 +314,11 @@ template <int DIM, int BITS> __device__ void issue_tile(const quantised_params &
 #if __CUDA_ARCH__ < 900
     copy_warp(data + x.at, x.from, x.bytes);
     copy_warp(data + x.second_at, x.second, x.second_bytes);
+    if (scale_bytes) {
+        uint32_t at = data + tile<DIM, BITS>::SCALES_AT;
+        copy_warp(at, scales_of_rows<DIM>(x.from, x.place.row), scale_bytes);
+        if (x.second_bytes) copy_warp(at + scale_bytes, scales_of_rows<DIM>(x.second, x.place.row), scale_bytes);
+    }
     copy_warp(data + tile<DIM, BITS>::Q_AT, p.score.q + (size_t)x.place.seq_head * p.score.group * DIM, q_bytes);
     arrive_after_copies(full);
     if (threadIdx.x % 32 == 0) barrier_arrive(full);

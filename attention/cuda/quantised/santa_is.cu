@@ -22,7 +22,7 @@
 // of the 8 warps in order. 128 threads have one column each.
 //
 // With SL_OFFLOADED_ROWS the kernels are compiled for rows in host memory. There add_rows first fetches the rows
-// of the warp (offloaded_rows.cuh).
+// of the warp (offloaded_rows.cuh). With SL_BYTE_ROWS they are compiled for a cache of fp8 or int8 (stored_rows.cuh).
 //
 // Owns: the draws, the threshold of a layer, and the launch. is_rows.cuh owns the sums.
 #include "attention/cuda/quantised/is_rows.cuh"
@@ -240,6 +240,14 @@ __device__ int find_pairs(const is_params &p, block_shared *s, layer_shared *l, 
     return n_light > 0 ? ceil_div(n_light, (int)step) : 0;
 }
 
+// The rows of V where they lie, for pairs_of.
+template <int DIM> __device__ __forceinline__ auto drawn_values(const is_params &p) {
+    if constexpr (IS_OFFLOADED)
+        return paired_rows{p.host.rows + DIM};
+    else
+        return value_rows(p.score, p.draw.v);
+}
+
 // Stores the step of a head with the sum `all`: l->step, completed (draw_importance.c, measure). draws: the head has rows with
 // quantised keys, and its scores are in range.
 template <int DIM>
@@ -257,12 +265,10 @@ __device__ void measure(const is_params &p, block_shared *s, layer_shared *l, in
     unbounded = __any_sync(~0u, unbounded);
     if (thread % 32 == 0) l->is_unbounded[thread / 32] = unbounded;
     float norm = norm_of(l->square, out, thread); // has two barriers
-    if (compares && IS_OFFLOADED) {
-        const paired_rows v = {p.host.rows + DIM};
+    if (compares) {
+        const auto v = drawn_values<DIM>(p);
         pairs = pairs_of<DIM, true>(v, &s->take.lists, &l->pairs, s->columns[0], l->pairs.n_light, n, thread);
-        if (p.draw.stats && thread == 0) atomicAdd(&p.draw.stats->fetched, (unsigned long long)n);
-    } else if (compares) {
-        pairs = pairs_of<DIM, true>(p.draw.v, &s->take.lists, &l->pairs, s->columns[0], l->pairs.n_light, n, thread);
+        if (IS_OFFLOADED && p.draw.stats && thread == 0) atomicAdd(&p.draw.stats->fetched, (unsigned long long)n);
     }
     if (thread != 32 * STATE_WARP) return;
     sl_threshold_step x = draws ? l->step : sl_threshold_step{};
@@ -390,7 +396,7 @@ __device__ void draw_head(const is_params &p, char *memory, int index, int part,
     int head = at.seq_head % p.score.n_kv_heads * p.score.group + index % p.score.group;
     if (MODE == BY_LAYER && writes) measure<DIM>(p, s, l, head, all, draws, whole, thread);
     if (list < 0 && thread == 0) reset_counters(p, at, before);
-    count(p.draw.stats, n, DIM * sizeof(bf16), MODE == BY_LAYER && writes && l->took_all, thread);
+    count(p.draw.stats, n, counted_row(DIM), MODE == BY_LAYER && writes && l->took_all, thread);
 }
 
 // out = sum_j c_j e^{s_j} / pi_j v_j / sum_j c_j e^{s_j} / pi_j over S rows drawn in proportion to a mixture of 0.99 e^{s~_j}
@@ -427,7 +433,7 @@ __global__ void __maxnreg__(REGISTERS) is_draw_kernel(const __grid_constant__ is
 
 // ---- launch ----
 
-const sl_attn_cuda_ops &long_ops = IS_OFFLOADED ? sl_santa_is_offloaded_long_cuda_ops : sl_santa_is_long_cuda_ops;
+const sl_attn_cuda_ops &long_ops = SL_LONG_TABLE(sl_santa_is);
 
 is_mode mode_of(const sl_attn_spec *spec) {
     return sl_attn_certifies_layer(spec) ? BY_LAYER : EVEN;
@@ -574,7 +580,7 @@ void account_proposal_and_newest(const sl_attn_geom *geom, const sl_attn_spec *s
     uint64_t newest = account_quantised(geom, spec, n_kv, stats);
     stats->v_rows += newest * geom->n_heads;
     stats->samples += newest * geom->n_heads;
-    stats->bytes += newest * geom->head_dim * sizeof(bf16) * geom->n_kv_heads;
+    stats->bytes += newest * counted_row(geom->head_dim) * geom->n_kv_heads;
     if (mode_of(spec) == BY_LAYER) stats->bytes += (n_kv - newest) * geom->n_kv_heads * sizeof(bf16);
 }
 
@@ -590,10 +596,10 @@ const sl_attn_cuda_ops SL_TABLE_OF_UNIT(sl_santa_is) = {.workspace = workspace,
                                                         .supports = supports,
                                                         .mask = NULL,
                                                         .mask_workspace = NULL,
-#if defined SL_OFFLOADED_ROWS || defined SL_LONG_CONTEXT
+#if defined SL_OFFLOADED_ROWS || defined SL_BYTE_ROWS || defined SL_LONG_CONTEXT
                                                         .offloaded = NULL,
                                                         .bytes = NULL};
 #else
                                                         .offloaded = &sl_santa_is_offloaded_cuda_ops,
-                                                        .bytes = NULL};
+                                                        .bytes = &sl_santa_is_bytes_cuda_ops};
 #endif

@@ -21,6 +21,8 @@
 // signed query bytes by unsigned codes. Lane (g, q) gets 4 scores a block of head g % 4, and store_blocks turns them into
 // masses.
 //
+// Tiles of the newest page with IS_BYTES: the scales of K and of V follow V.
+//
 // The integers are equal to the CPU's. So a score differs from the CPU's only by the order in which its bias is summed. For
 // tiles of the newest page a pair can also sum mass * V. A separate kernel draws (take_all.cuh) and waits on `done`. Before
 // `done` may grow, all threads must see the stored masses. That takes about a microsecond. So announcer warps wait for it, and
@@ -332,8 +334,88 @@ __device__ void pair_sync(int pair) {
     asm volatile("bar.sync %0, %1;" ::"r"(2 + pair), "n"((int)PAIR_THREADS) : "memory");
 }
 
-// A tile of the newest page: the first warp stores the masses; then each warp sums mass * v for half of the dimensions.
+// Four matrices of 8 x 8 elements of 16 bits, transposed. from: the lane's row in shared memory; lanes 8 i .. 8 i + 7 have
+// those of matrix i. to[i]: of matrix i, rows 2 (lane % 4) and the next of column lane / 4.
+__device__ __forceinline__ void load_transposed(uint32_t to[4], uint32_t from) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(from)
+                 : "memory");
+}
+
+// The sums of mass * v over the rows of a tile of the newest page, for half of the dimensions. data: the stage. masses: [head
+// of the group][EXACT_ROWS]. n_rows: rows of the sequence from the tile's first row on. to: of head 0; `stride` from head to
+// head.
 template <int DIM, int BITS>
+__device__ __forceinline__ void sum_newest_values(const char *data, const bf16 (*masses)[EXACT_ROWS], int n_rows, int group,
+                                                  int half, float *to, size_t stride) {
+    int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
+#pragma unroll 1 // unrolled code needs more registers, and heads are drawn on the same multiprocessor
+    for (int d = 16 * half; d < DIM; d += 32) {
+        float c[4] = {};
+#pragma unroll
+        for (int k = 0; k < EXACT_ROWS; k += 16) {
+            uint32_t a[4], from = shared_address(data) + tile<DIM, BITS>::V_AT +
+                                  (k + lane / 16 * 8 + lane % 8) * layout<DIM>::ROW +
+                                  (d + lane / 8 % 2 * 8) * (int)sizeof(bf16);
+            load_transposed(a, from);
+#pragma unroll
+            for (int i = 0; i < 4; i++) { // memory after the last row can hold NaN
+                int row = k + i / 2 * 8 + 2 * q;
+                a[i] &= (row < n_rows ? 0xffffu : 0) | (row + 1 < n_rows ? 0xffff0000u : 0);
+            }
+            const uint32_t *w = (const uint32_t *)&masses[g][k];
+            sl_mma_bf16(c, a[0], a[1], a[2], a[3], w[q], w[4 + q]);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (2 * q + i % 2 < group) __stcg(to + (2 * q + i % 2) * stride + d + g + i / 2 * 8, c[i]);
+    }
+}
+
+// The same for rows of bytes. Two dimensions of a row are one element of 16 bits, so lane (g, q) loads dimensions 2 g and 2 g +
+// 1 of two rows at a time, which are rows g and g + 8 of the mma. The masses times the scales of V are operand b. They are the
+// sum of two bf16 numbers: one bf16 number would lose up to 2^-9 of a row.
+template <int DIM, int BITS, bool FP8>
+__device__ __forceinline__ void sum_newest_bytes(const char *data, const bf16 (*masses)[EXACT_ROWS], int n_rows, int group,
+                                                 int half, float *to, size_t stride) {
+    typedef tile<DIM, BITS> at;
+    int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
+    uint32_t high[EXACT_ROWS / 8], low[EXACT_ROWS / 8]; // of rows 8 i + 2 q and the next
+#pragma unroll
+    for (int i = 0; i < EXACT_ROWS / 8; i++) {
+        int row = 8 * i + 2 * q;
+        uint32_t w = *(const uint32_t *)&masses[g][row];
+        float2 scale = *(const float2 *)(data + at::SCALES_AT + at::SCALES + row * sizeof(float));
+        float x = row < n_rows ? __uint_as_float(w << 16) * scale.x : 0; // scales after the last row can be NaN
+        float y = row + 1 < n_rows ? __uint_as_float(w & 0xffff0000u) * scale.y : 0;
+        __nv_bfloat162 pair = __floats2bfloat162_rn(x, y);
+        high[i] = *(const uint32_t *)&pair;
+        pair = __floats2bfloat162_rn(x - __uint_as_float(high[i] << 16), y - __uint_as_float(high[i] & 0xffff0000u));
+        low[i] = *(const uint32_t *)&pair;
+    }
+#pragma unroll 1 // as above
+    for (int d = 16 * half; d < DIM; d += 32) {
+        float c[4] = {};
+        uint32_t a[4];
+        load_transposed(a, shared_address(data) + at::V_AT + lane * layout<DIM>::ROW + d);
+#pragma unroll
+        for (int k = 0; k < EXACT_ROWS / 8; k += 2) {
+            uint32_t even[2], odd[2]; // dimensions
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                even[i] = widen_upper_bytes<FP8>(a[k + i] << 8), odd[i] = widen_upper_bytes<FP8>(a[k + i]);
+            sl_mma_bf16(c, even[0], odd[0], even[1], odd[1], high[k], high[k + 1]);
+            sl_mma_bf16(c, even[0], odd[0], even[1], odd[1], low[k], low[k + 1]);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (2 * q + i % 2 < group) __stcg(to + (2 * q + i % 2) * stride + d + 2 * g + i / 2, c[i]);
+    }
+}
+
+// A tile of the newest page: the first warp stores the masses; then each warp sums mass * v for half of the dimensions.
+template <int DIM, int BITS, sl_format F>
 __device__ void consume_rows(const quantised_params &params, const tile_place &info, const char *data, uint64_t *empty,
                              bf16 (*masses)[EXACT_ROWS], int pair, int half) {
     const score_params &p = params.score;
@@ -342,10 +424,11 @@ __device__ void consume_rows(const quantised_params &params, const tile_place &i
         params.newest + ((size_t)info.seq_head * p.group * NEWEST_TILES + info.row % SL_PAGE / EXACT_ROWS) * (DIM + 2);
     const size_t stride = NEWEST_TILES * (DIM + 2); // from head to head
     if (half == 0) {
-        scorer<DIM> a;
+        scorer<DIM, F> a;
         float s[8], total = 0;
         a.begin(data + tile<DIM, BITS>::Q_AT, p.group);
         a.scores(data, s);
+        scale_scores<F>(data + tile<DIM, BITS>::SCALES_AT, s);
 #pragma unroll
         for (int i = 0; i < 8; i++) s[i] = row_of_part(i / 2) < n_rows ? s[i] * p.scale : -INFINITY;
         block_masses x = to_masses(s);
@@ -360,31 +443,23 @@ __device__ void consume_rows(const quantised_params &params, const tile_place &i
             __stcg(sums + g * stride + DIM, (float)x.ref), __stcg(sums + g * stride + DIM + 1, total);
     }
     pair_sync(pair);
-#pragma unroll 1 // unrolled code needs more registers, and heads are drawn on the same multiprocessor
-    for (int d = 16 * half; params.newest && d < DIM; d += 32) {
-        float c[4] = {};
-#pragma unroll
-        for (int k = 0; k < EXACT_ROWS; k += 16) {
-            uint32_t a[4], from = shared_address(data) + tile<DIM, BITS>::V_AT +
-                                  (k + lane / 16 * 8 + lane % 8) * layout<DIM>::ROW +
-                                  (d + lane / 8 % 2 * 8) * (int)sizeof(bf16);
-            asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                         : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
-                         : "r"(from)
-                         : "memory");
-#pragma unroll
-            for (int i = 0; i < 4; i++) { // memory after the last row can hold NaN
-                int row = k + i / 2 * 8 + 2 * q;
-                a[i] &= (row < n_rows ? 0xffffu : 0) | (row + 1 < n_rows ? 0xffff0000u : 0);
-            }
-            const uint32_t *w = (const uint32_t *)&masses[g][k];
-            sl_mma_bf16(c, a[0], a[1], a[2], a[3], w[q], w[4 + q]);
-        }
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            if (2 * q + i % 2 < p.group) __stcg(sums + (2 * q + i % 2) * stride + d + g + i / 2 * 8, c[i]);
+    if constexpr (F == SL_BF16) {
+        if (params.newest) sum_newest_values<DIM, BITS>(data, masses, n_rows, p.group, half, sums, stride);
+    } else {
+        if (params.newest) sum_newest_bytes<DIM, BITS, F == SL_FP8>(data, masses, n_rows, p.group, half, sums, stride);
     }
     leave_stage(empty);
+}
+
+template <int DIM, int BITS>
+__device__ void consume_newest(const quantised_params &params, const tile_place &info, const char *data, uint64_t *empty,
+                               bf16 (*masses)[EXACT_ROWS], int pair, int half) {
+    if constexpr (!IS_BYTES)
+        consume_rows<DIM, BITS, SL_BF16>(params, info, data, empty, masses, pair, half);
+    else if (params.score.is_fp8)
+        consume_rows<DIM, BITS, SL_FP8>(params, info, data, empty, masses, pair, half);
+    else
+        consume_rows<DIM, BITS, SL_INT8>(params, info, data, empty, masses, pair, half);
 }
 
 // Consumes a tile of quantised keys. The first tile of a page also quantises the queries. Releases the stage as soon as the
@@ -480,7 +555,7 @@ __device__ void consume_pages(const quantised_params &params, const page_ring &r
         if (info.seq_head < 0) return;
         tile_space<BITS> space = {spaces + (pair * 2 + info.space) * tile_space<BITS>::bytes(heads), heads};
         if (info.row >= (info.n_kv - 1) / SL_PAGE * SL_PAGE)
-            consume_rows<DIM, BITS>(params, info, data, empty, space.masses(), pair, half);
+            consume_newest<DIM, BITS>(params, info, data, empty, space.masses(), pair, half);
         else
             consume_codes<DIM, BITS, SIZES>(p, info, data, empty, space, *shared, pair, half);
         if (p.done) add_tile(stored, pair, half, i, info.seq_head);
@@ -595,7 +670,7 @@ int account_quantised(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_
     int n_built = (n_kv - 1) / SL_PAGE, newest = n_kv - n_built * SL_PAGE;
     uint64_t pages = n_built * (uint64_t)need.kind->size(need.arg, geom->head_dim);
     stats->k_rows += (uint64_t)newest * geom->n_kv_heads;
-    stats->bytes += (pages + newest * geom->head_dim * sizeof(bf16)) * geom->n_kv_heads;
+    stats->bytes += (pages + (uint64_t)newest * counted_row(geom->head_dim)) * geom->n_kv_heads;
     stats->features += geom->n_heads;
     return newest;
 }

@@ -761,7 +761,8 @@ void account_values(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv
 #define OPS(SHARED)                                                                                                            \
     {                                                                                                                          \
         .workspace = workspace, .decode = decode<SHARED>, .needs = needs, .state = NULL, .max_rows = 0,                        \
-        .account = account_values, .prefill = NULL, .supports = NULL, .mask = NULL, .mask_workspace = NULL, .offloaded = NULL  \
+        .account = account_values, .prefill = NULL, .supports = NULL, .mask = NULL, .mask_workspace = NULL, .offloaded = NULL, \
+        .bytes = NULL                                                                                                          \
     }
 #ifdef SL_LONG_CONTEXT
 const sl_attn_cuda_ops sl_bernoulli_long_cuda_ops = OPS(false), sl_bernoulli_group_long_cuda_ops = OPS(true);

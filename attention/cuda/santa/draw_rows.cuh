@@ -13,7 +13,8 @@
 // find_row: three steps of 7 comparisons find the entry of t in `cum`; the thread then loads 2 block masses and 2 x 64 bytes of
 // row masses, and sums in-block masses up to t. gather: equal neighbouring rows are merged. 16 lanes load one row of V (256
 // bytes), so one load instruction of a warp loads two rows. 16 loads are in flight. A lane sums 8 columns of every second row.
-// put_columns adds the sums of the two half warps. sum_rows adds the sums of the 4 warps in order.
+// put_columns adds the sums of the two half warps. sum_rows adds the sums of the 4 warps in order. With IS_BYTES a lane loads 8
+// bytes, and the scale of a row multiplies its factor.
 #ifndef SLEIGH_DRAW_ROWS_CUH
 #define SLEIGH_DRAW_ROWS_CUH
 
@@ -38,7 +39,7 @@ enum {
 static_assert(!IS_LONG || TILE_BLOCKS == 1 << LONG_SHIFT, "an entry is a tile");
 
 struct draw_params {
-    const bf16 *v;         // [n_pages][n_kv_heads][256][head_dim]
+    const bf16 *v;         // [n_pages][n_kv_heads] blocks of 256 rows
     bf16 *out;             // [n_seqs][n_kv_heads][group][head_dim]
     int layer, first_head; // first_head: sl_attn_geom.first_head
     int S;
@@ -388,21 +389,53 @@ struct known_factor {
     __device__ float find() const { return x; }
 };
 
-// x[j]: the lane's 16 bytes of row (from + j) * ROWS + lane / LANES of the n rows in `row`. Numbers past n read the last row
-// again, because with a condition the loads would not be in flight together.
+// The rows of V that a kernel draws from, for `gather` and `pairs_of`: v itself, or byte_rows.
+__device__ __forceinline__ auto value_rows(const score_params &p, const bf16 *v) {
+    if constexpr (IS_BYTES)
+        return byte_rows{v, p.is_fp8};
+    else
+        return v;
+}
+
+// The scale of a pool row of V; 1 for bf16 rows.
+template <int DIM, typename Rows> __device__ __forceinline__ float value_scale(const Rows &v, int row) {
+    if constexpr (IS_BYTES)
+        return __ldg(scale_of_pool<DIM>(v.blocks, row));
+    else
+        return 1;
+}
+
+// x[j]: the lane's eight numbers of row (from + j) * ROWS + lane / LANES of the n rows in `row`. Numbers past n read the last
+// row again, because with a condition the loads would not be in flight together.
 template <int DIM, int N, typename Rows>
-__device__ void load_rows(uint4 x[N], const Rows &v, const int *row, int n, int from, int lane, uint64_t policy) {
+__device__ void load_rows(eight_numbers x[N], const Rows &v, const int *row, int n, int from, int lane, uint64_t policy) {
     enum { LANES = DIM / 8, ROWS = 32 / LANES };
 #pragma unroll
     for (int j = 0; j < N; j++)
         x[j] = load_piece<DIM>(v, row[min((from + j) * ROWS + lane / LANES, n - 1)], lane % LANES, policy);
 }
 
+// Adds N loads of a lane to its sum. coef: of the rows of the warp. left: rows from the first load on. FP8: of bytes.
+template <int DIM, int N, bool FP8>
+__device__ __forceinline__ void add_loaded(const eight_numbers x[N], const float *coef, int left, int lane, row_sum *sum) {
+    enum { LANES = DIM / 8, ROWS = 32 / LANES };
+    int own = lane / LANES; // row of the lane among those of a load; ROWS or more: the lane has no row
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        int i = j * ROWS + own;
+        float c = own < ROWS && i < left ? coef[i] : 0, value[8];
+        widen8(x[j], value, FP8);
+#pragma unroll
+        for (int k = 0; k < 8; k++) sum->x[k] += c * value[k];
+    }
+}
+
 // Adds the lanes' pool rows of V, times their factors, to the warp's sum. row -1: the lane has no row; the lanes without a row
 // are the last ones of the warp. Equal neighbours are read once. s->row and s->coef have one place for each thread. AHEAD:
 // loads of a lane in flight. Returns the number of rows that were read. The rows of V leave the L2 cache first. With the normal
 // policy they would evict changed lines, and the cache would write these lines to memory (16 x 32k, S = 2048: 525 us with the
-// normal policy, 486 us with this one). v: const bf16 *, or paired_rows.
+// normal policy, 486 us with this one). v: value_rows, or paired_rows. The scales of rows of bytes are in flight together with
+// the rows.
 template <int DIM, int AHEAD = 16, typename Rows, typename Space, typename Factor>
 __device__ int gather(const Rows &v, Space *s, int thread, int row, Factor factor, row_sum *sum) {
     enum { LANES = DIM / 8, ROWS = 32 / LANES, PASSES = (32 + ROWS - 1) / ROWS };
@@ -414,30 +447,28 @@ __device__ int gather(const Rows &v, Space *s, int thread, int row, Factor facto
     int at = __popc(leaders & ((1u << lane) - 1));
     if (n == 0) return 0;
     if (leads) s->row[warp + at] = row; // a warp writes only 32 places: its lanes'
-    if (!Factor::IS_LATE)
+    float scale = IS_BYTES && leads ? value_scale<DIM>(v, row) : 1;
+    if (!Factor::IS_LATE && !IS_BYTES)
         if (leads) s->coef[warp + at] = factor.find() * run;
     __syncwarp();
     enum { N = AHEAD < PASSES ? AHEAD : PASSES };
-    uint4 x[N];
+    eight_numbers x[N];
     uint64_t policy = sl_l2_policy(SL_L2_FIRST_OUT);
-    int own = lane / LANES; // row of the lane among those of a load; ROWS or more: the lane has no row
     load_rows<DIM, N>(x, v, s->row + warp, n, 0, lane, policy);
-    if (Factor::IS_LATE) {
+    if (Factor::IS_LATE || IS_BYTES) {
         float c = factor.find();
-        if (leads) s->coef[warp + at] = c * run;
+        if (leads) s->coef[warp + at] = IS_BYTES ? c * run * scale : c * run;
         __syncwarp();
     }
 #pragma unroll 1
     for (int from = 0;;) {
-#pragma unroll
-        for (int j = 0; j < N; j++) {
-            int i = (from + j) * ROWS + own;
-            float c = own < ROWS && i < n ? s->coef[warp + i] : 0;
-            const uint32_t pairs[4] = {x[j].x, x[j].y, x[j].z, x[j].w};
-#pragma unroll
-            for (int k = 0; k < 8; k++)
-                sum->x[k] += c * __uint_as_float(k % 2 ? pairs[k / 2] & 0xffff0000u : pairs[k / 2] << 16);
-        }
+        const float *coef = s->coef + warp + from * ROWS;
+        if constexpr (!IS_BYTES)
+            add_loaded<DIM, N, false>(x, coef, n - from * ROWS, lane, sum);
+        else if (v.is_fp8)
+            add_loaded<DIM, N, true>(x, coef, n - from * ROWS, lane, sum);
+        else
+            add_loaded<DIM, N, false>(x, coef, n - from * ROWS, lane, sum);
         from += N;
         if (from * ROWS >= n) break;
         load_rows<DIM, N>(x, v, s->row + warp, n, from, lane, policy);

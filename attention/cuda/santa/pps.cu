@@ -104,6 +104,14 @@ enum {
 
 // ---- norms of the newest page ----
 
+// |v| of a pool row.
+template <int DIM> __device__ __forceinline__ bf16 norm_of_pool(const bf16 *v, int row, bool is_fp8) {
+    if constexpr (IS_BYTES)
+        return sl_norm_of_bytes(row_of_pool<DIM>(v, row), *scale_of_pool<DIM>(v, row), is_fp8, DIM);
+    else
+        return sl_norm_of_row((const bf16 *)row_of_pool<DIM>(v, row), DIM);
+}
+
 // Stores the norms of rows that are new since the last step. In most steps there is one new row. Each seq_head has one warp. In
 // a new page, the norms after the last row become 0.
 template <int DIM> __device__ void store_newest_norms(const score_params &p, const bf16 *v, int thread) {
@@ -116,9 +124,9 @@ template <int DIM> __device__ void store_newest_norms(const score_params &p, con
         newest_norms *norms = newest_norms_of(p, seq_head);
         int page = row.position / SL_PAGE, first = page * SL_PAGE, from = min(max(norms->n, first), row.position);
         int end = from == first ? first + SL_PAGE : row.position + 1;
-        const bf16 *values = v + ((size_t)row.pages[page] * p.n_kv_heads + seq_head % p.n_kv_heads) * SL_PAGE * DIM;
+        int pool = (row.pages[page] * p.n_kv_heads + seq_head % p.n_kv_heads) * SL_PAGE; // of the page's first row
         for (int j = from + lane; j < end; j += 32)
-            __stcg(norms->norm + j - first, j <= row.position ? sl_norm_of_row(values + (j - first) * DIM, DIM) : (bf16)0);
+            __stcg(norms->norm + j - first, j <= row.position ? norm_of_pool<DIM>(v, pool + j - first, p.is_fp8) : (bf16)0);
         __syncwarp();
         if (lane > 0) continue;
         norms->n = row.position + 1;
@@ -224,7 +232,7 @@ __device__ int pool_row(const pps_params &p, const block_shared *s, int row) {
 // AHEAD: loads of a lane in flight.
 template <int DIM, int AHEAD = 8>
 __device__ int add_row(const pps_params &p, block_shared *s, const drawn_row &x, row_sum *sum, int thread) {
-    return gather<DIM, AHEAD>(p.draw.v, s, thread, pool_row(p, s, x.row), pps_factor{s, x}, sum);
+    return gather<DIM, AHEAD>(value_rows(p.score, p.draw.v), s, thread, pool_row(p, s, x.row), pps_factor{s, x}, sum);
 }
 
 // What a warp counts.
@@ -316,7 +324,8 @@ __device__ float search_error(const pps_params &p, block_shared *s, layer_shared
         l->pairs.row[thread] = pool_row(p, s, light_row(&s->take, false, s->at.id, 1, number).row);
     if (step > 0) {
         __syncthreads();
-        double pairs = pairs_of<DIM, false>(p.draw.v, &s->take.lists, &l->pairs, NULL, r.k, ceil_div(r.k, (int)step), thread);
+        double pairs = pairs_of<DIM, false>(value_rows(p.score, p.draw.v), &s->take.lists, &l->pairs, NULL, r.k,
+                                            ceil_div(r.k, (int)step), thread);
         if (thread == STEP_THREAD) l->step.trace_squares = trace_of(l->step.kappa, pairs);
     }
     return out;
@@ -371,7 +380,8 @@ __device__ float draw_known(const pps_params &p, block_shared *s, layer_shared *
     float out = join_columns<DIM>(s->columns, sum, thread);
     if (STATED && step > 0) {
         int n = l->pairs.n_light;
-        double pairs = pairs_of<DIM, false>(p.draw.v, &s->take.lists, &l->pairs, NULL, n, ceil_div(n, (int)step), thread);
+        double pairs = pairs_of<DIM, false>(value_rows(p.score, p.draw.v), &s->take.lists, &l->pairs, NULL, n,
+                                            ceil_div(n, (int)step), thread);
         if (thread == STEP_THREAD) l->step.trace_squares = trace_of(l->step.kappa, pairs);
     }
     return out;
@@ -538,7 +548,7 @@ __global__ void __maxnreg__(IS_LONG ? 160 : 96) pps_draw_kernel(const __grid_con
     }
     // The first warp releases the masses, so a thread of another warp stores the step.
     if (HAS_LAYER && thread == STEP_THREAD) store_step(p.carried, row, head, l->step);
-    count(p.draw.stats, o, DIM * sizeof(bf16), thread); // after the stores of the step, which must not wait for it
+    count(p.draw.stats, o, counted_row(DIM), thread); // after the stores of the step, which must not wait for it
     before = thread < 32 ? __shfl_sync(~0u, before, 0) : 0;
     if (thread < 32 && before == scores.group - 1) { // the last head of the seq_head
         if (thread == 0) p.draw.released[seq_head] = scores.done[seq_head] = scores.newest_done[seq_head] = 0;
@@ -562,7 +572,7 @@ size_t lay_out(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, i
 }
 
 size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
-    if (!IS_LONG && n_kv > ROWS_MAX) return sl_santa_pps_long_cuda_ops.workspace(geom, spec, n_seqs, n_tokens, n_kv);
+    if (!IS_LONG && n_kv > ROWS_MAX) return SL_LONG_TABLE(sl_santa_pps).workspace(geom, spec, n_seqs, n_tokens, n_kv);
     pps_params p;
     return lay_out(geom, spec, n_seqs, n_kv, NULL, &p);
 }
@@ -608,9 +618,9 @@ template <int DIM, int MODE> void launch_draw(const sl_attn_cuda_decode_args *a,
 
 template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
     pps_params p = params_of<DIM>(a);
-    if (uses_long_tiles(p.score, true))
+    if (IS_BYTES || uses_long_tiles(p.score, true))
         launch_score<DIM, true>(a, p.score);
-    else
+    else if constexpr (!IS_BYTES)
         launch_score<DIM, false>(a, p.score);
     switch (mode_of(a->spec)) {
     case EVEN:
@@ -628,7 +638,7 @@ template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
 }
 
 void decode(const sl_attn_cuda_decode_args *args) {
-    if (!IS_LONG && args->max_kv > ROWS_MAX) return sl_santa_pps_long_cuda_ops.decode(args);
+    if (!IS_LONG && args->max_kv > ROWS_MAX) return SL_LONG_TABLE(sl_santa_pps).decode(args);
     if (!IS_WIDE && !is_head_of_unit(args->geom->head_dim)) return SL_WIDE_TABLE(sl_santa_pps).decode(args);
     SL_WITH_HEAD_DIM_OF_UNIT(args->geom->head_dim, launch, args);
 }
@@ -665,4 +675,8 @@ const sl_attn_cuda_ops SL_TABLE_OF_UNIT(sl_santa_pps) = {.workspace = workspace,
                                                          .mask = NULL,
                                                          .mask_workspace = NULL,
                                                          .offloaded = NULL,
+#if defined SL_BYTE_ROWS || defined SL_LONG_CONTEXT
                                                          .bytes = NULL};
+#else
+                                                         .bytes = &sl_santa_pps_bytes_cuda_ops};
+#endif

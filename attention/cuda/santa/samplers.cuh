@@ -157,7 +157,7 @@ __device__ bool draw_head(const score_params &p, const draw_params &d, sampler k
             n_released = release_masses(d, seq_head, thread, x.pool);
         else
             u = uniform_of(kind, m + DRAW_THREADS + thread, id);
-        n_read += gather<DIM>(d.v, s, thread, x.pool, known_factor{x.coef}, &sum);
+        n_read += gather<DIM>(value_rows(p, d.v), s, thread, x.pool, known_factor{x.coef}, &sum);
     }
     float x = exact ? exact_column<DIM>(exact_head_of(p, d.v, d.stats, row, seq_head, head, DIM), s, part, thread)
                     : sum_rows<DIM>(s, sum, thread);
@@ -165,7 +165,7 @@ __device__ bool draw_head(const score_params &p, const draw_params &d, sampler k
     bool is_last = clear_counters(p, d, seq_head, n_released, thread);
     if (d.stats && thread % 32 == 0) {
         atomicAdd(&d.stats->v_rows, (unsigned long long)n_read);
-        atomicAdd(&d.stats->bytes, (unsigned long long)n_read * DIM * sizeof(bf16));
+        atomicAdd(&d.stats->bytes, (unsigned long long)n_read * counted_row(DIM));
         if (thread == 0) atomicAdd(&d.stats->samples, (unsigned long long)(end - from));
     }
     return is_last;

@@ -79,7 +79,7 @@ size_t lay_out(const sl_attn_geom *geom, int S, int n_seqs, int n_kv, void *ws, 
 }
 
 size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
-    if (!IS_LONG && n_kv > ROWS_MAX) return sl_santa_long_cuda_ops[0].workspace(geom, spec, n_seqs, n_tokens, n_kv);
+    if (!IS_LONG && n_kv > ROWS_MAX) return SL_LONG_TABLE(sl_santa)[0].workspace(geom, spec, n_seqs, n_tokens, n_kv);
     santa_params p;
     return lay_out(geom, (int)sl_attn_get(spec, "S"), n_seqs, n_kv, NULL, &p);
 }
@@ -95,28 +95,33 @@ template <int DIM> void launch(const sl_attn_cuda_decode_args *a, sampler kind) 
     santa_params p = {.score = score_params_of<DIM>(a), .draw = draw_params_of(a, S), .kind = kind};
     lay_out(a->geom, S, a->n_seqs, a->max_kv, a->ws, &p);
     SL_CHECK(a->max_kv <= ROWS_MAX);
-    if (uses_long_tiles(p.score, p.draw.parts == 1))
+    if (IS_BYTES || uses_long_tiles(p.score, p.draw.parts == 1))
         launch_tiles<DIM, true>(a, p);
-    else
+    else if constexpr (!IS_BYTES)
         launch_tiles<DIM, false>(a, p);
 }
 
 template <sampler KIND> void decode(const sl_attn_cuda_decode_args *args) {
-    if (!IS_LONG && args->max_kv > ROWS_MAX) return sl_santa_long_cuda_ops[KIND].decode(args);
+    if (!IS_LONG && args->max_kv > ROWS_MAX) return SL_LONG_TABLE(sl_santa)[KIND].decode(args);
     SL_WITH_HEAD_DIM(args->geom->head_dim, launch, args, KIND);
 }
 
 } // namespace
 
+#if defined SL_LONG_CONTEXT || defined SL_BYTE_ROWS
+#define BYTES_OPS(KIND) NULL
+#else
+#define BYTES_OPS(KIND) &sl_santa_bytes_cuda_ops[KIND]
+#endif
 #define OPS(KIND)                                                                                                              \
     {                                                                                                                          \
         .workspace = workspace, .decode = decode<KIND>, .needs = NULL, .state = NULL, .max_rows = SL_CUDA_LONG_ROWS,           \
         .account = account_all_keys, .prefill = NULL, .supports = NULL, .mask = NULL, .mask_workspace = NULL,                  \
-        .offloaded = NULL                                                                                                      \
+        .offloaded = NULL, .bytes = BYTES_OPS(KIND)                                                                            \
     }
-#ifdef SL_LONG_CONTEXT
-const sl_attn_cuda_ops sl_santa_long_cuda_ops[] = {OPS(INDEPENDENT), OPS(STRATIFIED), OPS(SYSTEMATIC), OPS(TILES_PROPORTIONAL),
-                                                   OPS(TILES_UNIFORM)};
+#if defined SL_LONG_CONTEXT || defined SL_BYTE_ROWS
+const sl_attn_cuda_ops SL_TABLE_OF_UNIT(sl_santa)[] = {OPS(INDEPENDENT), OPS(STRATIFIED), OPS(SYSTEMATIC),
+                                                       OPS(TILES_PROPORTIONAL), OPS(TILES_UNIFORM)};
 #else
 const sl_attn_cuda_ops sl_santa_cuda_ops = OPS(INDEPENDENT), sl_santa_strat_cuda_ops = OPS(STRATIFIED),
                        sl_santa_sys_cuda_ops = OPS(SYSTEMATIC), sl_santa_prop_cuda_ops = OPS(TILES_PROPORTIONAL),
