@@ -116,7 +116,7 @@ template <sl_format F> struct stored_block_of {
         rows = (const char *)blocks + block * SL_PAGE * (row + (F == SL_BF16 ? 0 : (int)sizeof(float)));
         scales = (const float *)(rows + SL_PAGE * row);
     }
-    __device__ __forceinline__ const char *row(int j) const {
+    __device__ __forceinline__ const char *row(int j) const { // without its scale
         return rows + (size_t)j * head_dim * (F == SL_BF16 ? sizeof(bf16) : 1);
     }
     // Number i of row j.

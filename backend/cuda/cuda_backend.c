@@ -76,6 +76,10 @@ static void fill(const sl_backend *be, uint64_t key, const bf16 *quantiles, size
     sl_cuda_dummy_fill(key, quantiles, n, out, use(be)->stream);
 }
 
+static void store_blocks(const sl_backend *be, const bf16 *rows, sl_format format, int head_dim, int n_rows, void *blocks) {
+    sl_cuda_store_blocks(rows, format, head_dim, n_rows, blocks, use(be)->stream);
+}
+
 static void embed(const sl_backend *be, const sl_weight *table, const int32_t *ids, int n_rows, float *x) {
     sl_cuda *c = use(be);
     if (c->skipped_parts & SL_PART_REST) return;
@@ -339,6 +343,7 @@ static const sl_backend operations = {
     .aside_begin = aside_begin,
     .aside_end = aside_end,
     .fill = fill,
+    .store_rows = store_blocks,
     .place = sl_cuda_place,
     .placed_bytes = sl_cuda_placed_bytes,
     .stream = sl_cuda_stream,

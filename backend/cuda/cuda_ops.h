@@ -64,6 +64,8 @@ typedef struct sl_cuda_kv_rows {
     void *k_layer, *v_layer;          // this layer: [n_pages][n_kv_heads] blocks
 } sl_cuda_kv_rows;
 void sl_cuda_store_rows(const sl_cuda_kv_rows *args, cudaStream_t stream);
+// The same for the first n_rows rows of consecutive blocks. rows: [n_rows][head_dim]
+void sl_cuda_store_blocks(const bf16 *rows, sl_format format, int head_dim, int n_rows, void *blocks, cudaStream_t stream);
 
 // out[r][i] = silu(gate[r][i]) * up[r][i]: gate_up [n_rows][gate: n_ffn, up: n_ffn], out [n_rows][n_ffn]; n_ffn a multiple
 // of 8.
