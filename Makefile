@@ -75,6 +75,7 @@ AGAIN     := $(patsubst %,attention/cuda/%.cu, \
 CLI_SRC   += $(call sources,cli,*.cu)
 TEST_SRC  += $(call sources,tests,*.cu)
 TEST_AGAIN := tests/support/take_all_probe.long.cu tests/support/take_known_probe.long.cu
+AGAIN     += attention/cuda/dense_decode.bytes.cu
 CPPFLAGS  += -DSLEIGH_CUDA -I$(CUDA_HOME)/include
 LDLIBS    += -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -lrt -ldl -lpthread -lstdc++
 # Machine code for each architecture, and PTX of the last one without "a" for newer GPUs.

@@ -247,6 +247,9 @@ int sl_attn_on_gpu(const sl_attn_spec *spec);             // 1: this build decod
 int sl_attn_on_offloaded_rows(const sl_attn_spec *spec);  // 1: the same, with K and V in host memory
 // SL_ERR_UNSUPPORTED with the reason why sl_attn_on_offloaded_rows returns 0. where: "layer 3"
 int sl_attn_refuse_offloaded(const sl_attn_spec *spec, const char *where, sl_error *err);
+int sl_attn_on_byte_rows(const sl_attn_spec *spec); // 1: this build decodes with it on a GPU, with a KV cache of fp8 or int8
+// SL_ERR_UNSUPPORTED with the reason why sl_attn_on_byte_rows returns 0. format: of the cache, "fp8"
+int sl_attn_refuse_byte_rows(const sl_attn_spec *spec, const char *format, const char *where, sl_error *err);
 int sl_attn_prefills_on_gpu(const sl_attn_spec *spec); // 1: this build prefills with it on a GPU
 int sl_attn_makes_mask(const sl_attn_spec *spec);      // 1: a prefill with it visits the blocks of a mask
 // Writes `santa-prop:S=128` into buf: the first parameter, and every parameter that is not at its default.

@@ -70,6 +70,17 @@ typedef struct sl_attn_cuda_prefill_args {
     sl_attn_cuda_prefill_stats *stats;  // [n_heads] of a call with a mask; NULL: not wanted
 } sl_attn_cuda_prefill_args;
 
+// The first n_rows rows of a sequence in a cache of fp8 or int8, as bf16 in pages in order: page i of the sequence becomes page
+// i.
+typedef struct sl_attn_cuda_widen_args {
+    sl_format format; // of k and v
+    int n_rows, n_kv_heads, head_dim;
+    const bf16 *k, *v;    // this layer: [n_pages][n_kv_heads] blocks
+    const int32_t *pages; // of the sequence
+    bf16 *to_k, *to_v;    // [pages of n_rows][n_kv_heads][256][head_dim]; to_v NULL: only K
+    cudaStream_t stream;
+} sl_attn_cuda_widen_args;
+
 // A mask proposal: what sl_mask_args is on the CPU. The segment has the positions [first, first + n_tokens).
 typedef struct sl_attn_cuda_mask_args {
     const sl_attn_geom *geom;
@@ -160,8 +171,10 @@ void sl_cuda_build_bucket_cells(const sl_kv_device_build *b);
 size_t sl_cuda_dense_workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv);
 void sl_cuda_dense_decode(const sl_attn_cuda_decode_args *args);
 void sl_cuda_dense_prefill(const sl_attn_cuda_prefill_args *args);
-extern const sl_attn_cuda_ops sl_dense_cuda_ops; // decode and prefill
+void sl_cuda_widen_rows(const sl_attn_cuda_widen_args *args); // widen_rows.cu
+extern const sl_attn_cuda_ops sl_dense_cuda_ops;              // decode and prefill
 extern const sl_attn_cuda_ops sl_streaming_cuda_ops;
+extern const sl_attn_cuda_ops sl_dense_bytes_cuda_ops, sl_streaming_bytes_cuda_ops; // decode only
 // Bytes of sl_attn_cuda_prefill_args.ws for a call with a mask.
 size_t sl_cuda_query_blocks_workspace(const sl_attn_geom *geom, int n_tokens);
 

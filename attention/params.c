@@ -220,3 +220,22 @@ int sl_attn_refuse_offloaded(const sl_attn_spec *spec, const char *where, sl_err
                    "expected a method that reads few rows of K and V: santa-is, quest, vattention, saap or saap-is",
                    text, where);
 }
+
+int sl_attn_refuse_byte_rows(const sl_attn_spec *spec, const char *format, const char *where, sl_error *err) {
+    char text[256], offered[512] = "";
+    sl_attn_format(spec, text, sizeof text);
+#ifdef SLEIGH_CUDA
+    const sl_attn_cuda_ops *bytes = sl_attn_on_gpu(spec) && !spec->plus ? spec->method->cuda->bytes : NULL;
+    if (bytes && bytes->supports && bytes->supports(spec, err)) return SL_ERR_UNSUPPORTED;
+    for (int i = 0, n = 0; sl_attn_methods[i]; i++) {
+        const sl_attn_cuda_ops *ops = sl_attn_methods[i]->cuda;
+        if (ops && ops->bytes && (size_t)n < sizeof offered)
+            n += snprintf(offered + n, sizeof offered - (size_t)n, "%s%s", n ? ", " : "", sl_attn_methods[i]->name);
+    }
+#endif
+    return sl_fail(
+        err, SL_ERR_UNSUPPORTED,
+        "{attn} %s: not offered on a GPU with a KV cache of %s (%s); expected one of %s, or {kv_cache_dtype} bf16, or "
+        "{device} cpu",
+        text, format, where, offered);
+}

@@ -40,7 +40,7 @@ typedef struct sl_qkv {
     const sl_rope *rope;
     int n_heads, n_kv_heads;
     bf16 *k_layer, *v_layer;      // [n_pages][n_kv_heads] blocks of the KV cache (kv/kv_rows.h)
-    sl_format k_format, v_format; // of the blocks; on CUDA bf16
+    sl_format k_format, v_format; // of the blocks; equal on CUDA
     // activations [n_rows][parts * (n_heads * head_dim + 2 * n_kv_heads * head_dim)]; parts: SL_QKV_PARTS with biases or norms,
     // else 1
     void *work;
@@ -129,6 +129,9 @@ struct sl_backend {
     void (*aside_end)(const sl_backend *be);
     // Queues the numbers of sl_dummy_fill from element 0 on. quantiles: the backend's memory
     void (*fill)(const sl_backend *be, uint64_t key, const bf16 *quantiles, size_t n, bf16 *out);
+    // Rounds n_rows rows of head_dim bf16 numbers and stores them as the first rows of blocks of fp8 or int8: sl_kv_store
+    // (kv/kv_rows.h) of every row. All pointers are the backend's memory
+    void (*store_rows)(const sl_backend *be, const bf16 *rows, sl_format format, int head_dim, int n_rows, void *blocks);
     // Copies n weights of equal n_cols into one block of the backend's memory, without gaps, and sets their data and scale
     // pointers. The format of their numbers there is the backend's. Weights without data (a dummy model) get random numbers.
     // NULL: operations read weights where the loader put them

@@ -54,6 +54,7 @@ static int init(sl_engine *e, const sl_engine_options *o, const sl_attn_plan *pl
         rc = sl_model_weights_place(&e->model->weights, e->device.backend, &o->progress, &o->cancel, &o->log,
                                     &e->device.weights, err);
     if (!rc) rc = sl_device_new_buffers(&e->device, e->n_sequences, err);
+    if (!rc) rc = sl_device_new_wide(&e->device, e->n_ctx, err);
     if (!rc) rc = new_pool(e, err);
     if (!rc) rc = sl_sparse_prefill_new(e, err);
     return rc ? rc : sl_plan_set(e, plan, err);

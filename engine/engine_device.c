@@ -66,9 +66,10 @@ int sl_device_open(sl_device *d, const sl_engine_options *o, sl_error *err) {
     if (!rc) rc = sl_kv_formats_parse(o->kv_cache_dtype, o->cache_type_k, o->cache_type_v, &d->formats, err);
     if (!rc) rc = sl_cpu_choose(err);
     if (rc || index == ON_CPU) return rc ? rc : sl_cpu_open(o->n_threads, &d->backend, err);
-    if (d->formats.k != SL_BF16 || d->formats.v != SL_BF16)
+    if (d->formats.k != d->formats.v)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "{kv_cache_dtype}: K is %s and V is %s, expected bf16 on a GPU; the CPU ({device} cpu) offers both",
+                       "{cache_type_k} is %s and {cache_type_v} is %s, expected the same type on a GPU; the CPU ({device} cpu) "
+                       "offers both",
                        sl_formats[d->formats.k].name, sl_formats[d->formats.v].name);
 #ifdef SLEIGH_CUDA
     d->attention = &sl_cuda_attn_runner;

@@ -29,6 +29,13 @@ typedef struct sl_pass_buffers {
     size_t logits_size;  // bytes of each of these two
     void *stats;         // sl_attn_cuda_stats, on a device
     size_t stats_size;
+    // On a device with a cache of fp8 or int8: K and V of one layer of one sequence as bf16, which a prefill reads.
+    struct sl_wide_rows {
+        int n_pages;       // of the longest sequence; 0: none
+        bf16 *k, *v;       // [n_pages][n_kv_heads][256][head_dim]
+        int32_t *in_order; // [n_pages] 0, 1, 2, ..: their page table
+        size_t size;       // bytes of k, and of v
+    } wide;
 } sl_pass_buffers;
 
 // One device: its backend, which keeps the recordings of steps, and what lies in its memory.
@@ -59,6 +66,9 @@ sl_batch sl_pass_batch(sl_device *d, int first, int n_ranges, int n_rows, sl_lin
 // Makes the buffers of passes of d->pass.max_rows rows and of steps of n_sequences sessions.
 int sl_device_new_buffers(sl_device *d, int n_sequences, sl_error *err);
 void sl_device_free_buffers(sl_device *d);
+// Bytes of sl_pass_buffers.wide for each token of the longest sequence.
+size_t sl_device_wide_bytes(const sl_device *d, const sl_config *c);
+int sl_device_new_wide(sl_device *d, int n_ctx, sl_error *err);
 // Makes room for segments of n_rows rows. 0: none. After an error there are no segments.
 int sl_device_set_segment(sl_device *d, int n_rows, sl_error *err);
 

@@ -25,12 +25,14 @@ static size_t fixed_bytes(const sl_model *model, const sl_backend *be, int n_seq
     return RESERVE_BYTES + weights + scratch + 2 * (size_t)n_sequences * c->n_vocab * sizeof(float);
 }
 
-// Tokens whose K and V fit beside the rest.
-static size_t largest_cache(const sl_model *model, const sl_device *d, int n_sequences, int max_rows) {
+// Tokens whose K and V fit beside the rest. n_sharing: sequences of equal length that share the cache; a layer of one of them
+// also has a copy as bf16 (sl_pass_buffers.wide).
+static size_t largest_cache(const sl_model *model, const sl_device *d, int n_sequences, int max_rows, int n_sharing) {
     const sl_config *c = &model->config;
     size_t fixed = fixed_bytes(model, d->backend, n_sequences, max_rows), all = d->backend->free_memory(d->backend);
-    size_t room = all > fixed ? all - fixed : 0;
-    return room / sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim, d->formats);
+    size_t room = all > fixed ? all - fixed : 0,
+           row = sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim, d->formats);
+    return room / (row * n_sharing + sl_device_wide_bytes(d, c)) * n_sharing;
 }
 
 // The largest context of sequences that share a cache of `cache` tokens.
@@ -51,7 +53,7 @@ int sl_engine_largest_ctx_with(const sl_model *model, const sl_engine_options *o
     if (rc) return rc;
     int chunk = d.backend->is_device ? DEFAULT_DEVICE_CHUNK : DEFAULT_CHUNK;
     if (chunk > model->config.n_ctx) chunk = model->config.n_ctx;
-    *n_ctx = largest_ctx(model, largest_cache(model, &d, n_sequences, chunk), n_sequences);
+    *n_ctx = largest_ctx(model, largest_cache(model, &d, n_sequences, chunk, n_sequences), n_sequences);
     if (d.backend->free) d.backend->free(d.backend);
     return 0;
 }
@@ -62,8 +64,9 @@ static int no_room(const sl_engine *e, int n_ctx, int fits, sl_error *err) {
     double gib = 1 << 30, free = be->free_memory(be) / gib;
     double fixed = fixed_bytes(e->model, be, e->n_sequences, e->device.pass.max_rows) / gib;
     size_t row = sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim, e->device.formats);
-    double kv = (double)row * n_ctx * e->n_sequences / gib;
-    int most = (int)((free - fixed) / kv * e->n_sequences);
+    double wide = (double)sl_device_wide_bytes(&e->device, c) * n_ctx / gib;
+    double kv = (double)row * n_ctx * e->n_sequences / gib + wide;
+    int most = (int)((free - fixed - wide) / (kv - wide) * e->n_sequences);
     if (fits <= 0)
         return sl_fail(err, SL_ERR_MEMORY, "%s: weights and scratch memory need %.2f GiB, %.2f are free: %.2f GiB are missing",
                        be->name, fixed, free, fixed - free > 0 ? fixed - free : 0.01);
@@ -87,8 +90,9 @@ static void log_smaller(const sl_engine *e, int fits) {
 
 // Chooses n_ctx with K and V in the backend's memory.
 static int choose_ctx(sl_engine *e, const sl_engine_options *o, sl_error *err) {
-    size_t most = largest_cache(e->model, &e->device, e->n_sequences, e->device.pass.max_rows);
-    int fits = largest_ctx(e->model, most, o->kv_tokens ? 1 : e->n_sequences);
+    int n_sharing = o->kv_tokens ? 1 : e->n_sequences;
+    size_t most = largest_cache(e->model, &e->device, e->n_sequences, e->device.pass.max_rows, n_sharing);
+    int fits = largest_ctx(e->model, most, n_sharing);
     e->n_ctx = wanted_ctx(e, o);
     if (fits > 0 && o->kv_tokens && (size_t)o->kv_tokens > most)
         return sl_fail(err, SL_ERR_MEMORY, "%s: kv_tokens %d does not fit into memory; the largest that fits is %zu",
@@ -238,6 +242,11 @@ int sl_engine_place(sl_engine *e, const sl_engine_options *o, const sl_attn_plan
     if (place != SL_KV_GPU && !is_device)
         return sl_fail(err, SL_ERR_ARG, "{kv_cache} %s: on the CPU, K and V are in host memory anyway; use {device} cuda",
                        o->kv_cache);
+    if (e->device.formats.k != SL_BF16 && place == SL_KV_OFFLOADED)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "{kv_cache_dtype} %s: not offered with {kv_cache} host; expected bf16, or {kv_cache} gpu",
+                       sl_formats[e->device.formats.k].name);
+    if (e->device.formats.k != SL_BF16) place = SL_KV_GPU; // also for auto
     choose_rows(e, o, is_device ? DEFAULT_DEVICE_CHUNK : DEFAULT_CHUNK);
     if (place != SL_KV_GPU) rc = sl_engine_need_buckets_of(e, plan, err); // the scratch memory depends on their number
     if (rc) return rc;

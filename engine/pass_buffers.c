@@ -71,6 +71,30 @@ int sl_device_new_buffers(sl_device *d, int n_sequences, sl_error *err) {
     return sl_fail(err, SL_ERR_MEMORY, "a batch of %d sequences: out of memory", n_sequences);
 }
 
+size_t sl_device_wide_bytes(const sl_device *d, const sl_config *c) {
+    if (!d->backend->is_device || d->formats.k == SL_BF16) return 0;
+    return 2 * (size_t)c->n_kv_heads * c->head_dim * sizeof(bf16);
+}
+
+int sl_device_new_wide(sl_device *d, int n_ctx, sl_error *err) {
+    const sl_backend *be = d->backend;
+    struct sl_wide_rows *w = &d->pass.wide;
+    size_t token = sl_device_wide_bytes(d, d->weights.config);
+    if (token == 0) return 0;
+    w->n_pages = sl_kv_pages_of(n_ctx);
+    w->size = token / 2 * SL_PAGE * w->n_pages;
+    w->k = be->alloc(be, w->size), w->v = be->alloc(be, w->size);
+    w->in_order = be->alloc(be, w->n_pages * sizeof *w->in_order);
+    int32_t *in_order = malloc(w->n_pages * sizeof *in_order);
+    int ok = w->k && w->v && w->in_order && in_order;
+    for (int i = 0; ok && i < w->n_pages; i++) in_order[i] = i;
+    if (ok) be->upload(be, w->in_order, in_order, w->n_pages * sizeof *in_order);
+    free(in_order);
+    if (ok) return 0;
+    return sl_fail(err, SL_ERR_MEMORY, "a layer of %d tokens as bf16: %zu MiB cannot be allocated; pass a smaller {n_ctx}",
+                   n_ctx, 2 * w->size >> 20);
+}
+
 void sl_device_free_buffers(sl_device *d) {
     const sl_backend *be = d->backend;
     sl_pass_buffers *p = &d->pass;
@@ -81,6 +105,9 @@ void sl_device_free_buffers(sl_device *d) {
         be->release(be, p->logits, p->logits_size);
         be->release(be, p->last_logits, p->logits_size);
         be->release(be, p->stats, p->stats_size);
+        be->release(be, p->wide.k, p->wide.size);
+        be->release(be, p->wide.v, p->wide.size);
+        be->release(be, p->wide.in_order, p->wide.n_pages * sizeof *p->wide.in_order);
     }
     sl_workspace_free(&p->workspace);
     free(p->ranges);

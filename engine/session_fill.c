@@ -13,22 +13,15 @@ static uint64_t key_of(const sl_session *s, int layer, int page_index, int is_v)
     return sl_dummy_key(name);
 }
 
-// Fills page number `page` of a layer's K, or of its V. numbers: scratch memory of a page in bf16, for another format.
+// Fills page number `page` of a layer's K, or of its V. numbers: the backend's memory for a page in bf16, for another format.
 static void fill_page(const sl_kv_pool *pool, uint64_t key, const bf16 *quantiles, bf16 *rows, sl_format format, size_t page,
                       bf16 *numbers) {
     const sl_backend *be = pool->backend;
-    const int dim = pool->head_dim;
-    size_t n = (size_t)pool->n_kv_heads * SL_PAGE * dim;
-    if (format == SL_BF16) {
-        be->fill(be, key, quantiles, n, rows + page * n);
-        return;
-    }
-    float x[256];
-    be->fill(be, key, quantiles, n, numbers);
-    for (int i = 0; i < pool->n_kv_heads * SL_PAGE; i++, numbers += dim) {
-        for (int d = 0; d < dim; d++) x[d] = sl_bf16_to_f32(numbers[d]);
-        sl_kv_store(rows, format, dim, page * pool->n_kv_heads + i / SL_PAGE, i % SL_PAGE, x);
-    }
+    const int n_rows = pool->n_kv_heads * SL_PAGE;
+    size_t n = (size_t)n_rows * pool->head_dim;
+    char *to = (char *)rows + page * n_rows * sl_kv_row_bytes(format, pool->head_dim);
+    be->fill(be, key, quantiles, n, format == SL_BF16 ? (bf16 *)to : numbers);
+    if (format != SL_BF16) be->store_rows(be, numbers, format, pool->head_dim, n_rows, to);
 }
 
 // Fills the pages of one layer.
@@ -55,7 +48,8 @@ int sl_session_fill(sl_session *s, int n, sl_error *err) {
     size_t size = SL_DUMMY_QUANTILES * sizeof(bf16);
     bf16 *values = malloc(size), *quantiles = be->alloc(be, size);
     int rounds = pool->formats.k != SL_BF16 || pool->formats.v != SL_BF16;
-    bf16 *numbers = rounds ? malloc((size_t)pool->n_kv_heads * SL_PAGE * pool->head_dim * sizeof *numbers) : NULL;
+    size_t page = (size_t)pool->n_kv_heads * SL_PAGE * pool->head_dim * sizeof(bf16);
+    bf16 *numbers = rounds ? be->alloc(be, page) : NULL;
     rc = values && quantiles && (numbers || !rounds) ? sl_session_sync_state(s, err)
                                                      : sl_fail(err, SL_ERR_MEMORY, "random rows: out of memory");
     if (!rc) rc = sl_kv_reserve(&e->device.pool, &s->kv, n, err);
@@ -71,7 +65,7 @@ int sl_session_fill(sl_session *s, int n, sl_error *err) {
     }
     be->release(be, quantiles, size);
     free(values);
-    free(numbers);
+    be->release(be, numbers, page);
     sl_engine_leave(e);
     return rc;
 }

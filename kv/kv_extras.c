@@ -281,6 +281,7 @@ static void build_blocks(const sl_kv_pool *pool, const store *s, int layer, int 
                                              .from = from,
                                              .k = rows.k,
                                              .v = rows.v,
+                                             .format = pool->formats.k,
                                              .data = layer_of(pool, s, layer),
                                              .stream = pool->backend->stream(pool->backend),
                                              .parts = pool->extras->device_to_build + PARTS * size + first * kind->span,

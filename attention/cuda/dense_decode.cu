@@ -6,16 +6,19 @@
 // only the first `sink` and the last `window` rows: the kernel skips all tiles between them. Refuses (SL_CHECK): a head_dim
 // other than 64, 80, 96, 128; groups of more than 8 heads.
 //
-// | role     | warps | does                                                                                           |
-// |----------|-------|------------------------------------------------------------------------------------------------|
-// | consumer | 4     | online softmax over an item; each warp takes 16 of the 64 rows of every tile                   |
-// | finisher | 4     | adds the 4 warps' results, writes them to the workspace; merges the chunks of a finished seq_head |
-// | producer | 1     | copies K, V and q into ring stages, across the borders of items; takes tickets                 |
+// The file is compiled again for a cache of fp8 or int8 (stored_rows.cuh). There a tile has half the bytes, and its numbers are
+// converted too. So two teams of consumer warps take the tiles of an item in turn.
+//
+// | role     | warps         | does                                                                                         |
+// |----------|---------------|----------------------------------------------------------------------------------------------|
+// | consumer | 4, or 2 teams | online softmax over an item; each warp takes 16 of the 64 rows of its team's tiles           |
+// | finisher | 4, or 2       | adds the consumers' results, stores the sum; merges the chunks of a finished seq_head        |
+// | producer | 1             | copies K, V and q into ring stages, across the borders of items; takes tickets               |
 //
 // | shared memory, in order | bytes (DIM 128, group 4) | contents                                             |
 // |-------------------------|--------------------------|------------------------------------------------------|
 // | block_shared            | about 1 KB               | barriers, tile_infos, the consumers' (m, l)          |
-// | merge                   | 8192                     | [4 warps][group][DIM] float, for the finishers       |
+// | merge                   | 8192                     | [consumer warps][group][DIM] float, for finishers    |
 // | ring stages             | 3 x 33920                | K [64][DIM], 4 blocks of V [16][DIM] + pad, q [group][DIM] |
 //
 // Worked tile: DIM 128, group 4. Lane i < 6 of the producer issues copy i: K (16 KB), V rows 0-15, 16-31, 32-47, 48-63 (4 KB
@@ -24,6 +27,10 @@
 // rows 16 (g / 2) + 4 w + g % 2 and that + 2. 8 mma.m16n8k16 give S [16 rows][8 heads], columns 4 .. 7 are 0. Each lane holds 2
 // rows of heads 2 q, 2 q + 1. The softmax reduces over g, rounds 2^(s - m) to bf16 and transposes it with movmatrix. 8 mma add
 // V^T [128 dims][16 rows] P^T [16 rows][8 heads] to o: each mma leaves a lane 4 elements of [16 dims][8 heads].
+//
+// With fp8 or int8 the scales of the tile's rows lie between V and q. The matrix instructions multiply the stored numbers as
+// bf16, exactly, and add in fp32. (The fp8 instructions add with fewer bits, and lose needles in long contexts.) A score is
+// multiplied by the scale of K, and a mass by the scale of V.
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/decode_ring.cuh"
 #include "attention/cuda/key_query.cuh"
@@ -31,18 +38,24 @@
 #include "attention/cuda/workspace.cuh"
 
 #include <cuda_bf16.h>
+#include <type_traits>
 
 namespace {
 
 enum {
-    TILE = 64,   // rows of K and V in a ring stage, 16 for each consumer warp
-    V_ROWS = 16, // rows of V in one copy
-    V_PAD = 32,  // bytes between two copies: puts the four rows that a warp reads together into different banks
-    COPIES = 6,  // of a stage: K, four blocks of V, q
+    TILE = 64,                 // rows of K and V in a ring stage, 16 for each consumer warp of a team
+    V_ROWS = 16,               // rows of V in one copy
+    V_PAD = 32,                // bytes between two copies: puts the four rows that a warp reads together into different banks
+    COPIES = IS_BYTES ? 8 : 6, // of a stage: K, four blocks of V, the scales of K and of V, q
     STAGES_MAX = 12,
-    CONSUMER_WARPS = 4,
-    FINISHER_WARPS = 4,
+    TEAMS = IS_BYTES ? 2 : 1, // team i takes the tiles i, i + TEAMS, .. of an item
+    TEAM_WARPS = 4,
+    CONSUMER_WARPS = TEAMS * TEAM_WARPS,
+    FINISHER_WARPS = IS_BYTES ? 2 : 4,
     THREADS = 32 * (CONSUMER_WARPS + FINISHER_WARPS + 1),
+    // As if a thread block had this many threads: then a thread gets 96 registers, and a thread block of a linear layer fits
+    // beside this one.
+    BOUND = IS_BYTES ? 608 : THREADS,
     FLIGHT_BYTES = 64 << 10, // bytes in flight; half of it costs 7%, three times as much costs 3% (8 x 32k)
     // Stages in addition to those in flight. There is only one, so that a thread block of linear.cu also fits on the
     // multiprocessor. Such a thread block takes a little over half of the shared memory.
@@ -92,7 +105,7 @@ struct decode_params {
     const sl_row *rows; // [n_seqs]
     row_subset subset;
     const bf16 *q;     // [n_seqs][n_kv_heads][group][head_dim]
-    const bf16 *k, *v; // [n_pages][n_kv_heads][256][head_dim]
+    const bf16 *k, *v; // [n_pages][n_kv_heads] blocks of 256 rows
     bf16 *out;         // [n_seqs][n_kv_heads][group][head_dim]
     int n_seqs, n_kv_heads, group;
     int n_stages, n_flight; // stages of the ring; stages that may be in flight
@@ -128,12 +141,16 @@ enum { SHARED_BYTES = (sizeof(block_shared) + 127) / 128 * 128 };
 
 template <int DIM> struct layout {
     enum {
-        ROW = DIM * (int)sizeof(bf16),
+        ROW = stored_row<DIM>, // without the scale
+        Q_ROW = DIM * (int)sizeof(bf16),
         V_BLOCK = V_ROWS * ROW + V_PAD,
-        V_AT = TILE * ROW, // order in a stage: K [64][DIM], four blocks of V [16][DIM], q [group][DIM]
-        Q_AT = V_AT + TILE / V_ROWS * V_BLOCK,
+        // Order in a stage: K [64][DIM], four blocks of V [16][DIM], the scales of K and of V [64] each, q [group][DIM].
+        V_AT = TILE * ROW,
+        SCALES_AT = V_AT + TILE / V_ROWS * V_BLOCK,
+        SCALES = IS_BYTES * TILE * (int)sizeof(float), // bytes of those of K, and of those of V
+        Q_AT = SCALES_AT + 2 * SCALES,
     };
-    static __host__ __device__ int stage(int group) { return ceil_div(Q_AT + group * ROW, 128) * 128; }
+    static __host__ __device__ int stage(int group) { return ceil_div(Q_AT + group * Q_ROW, 128) * 128; }
     static __host__ __device__ int merge(int group) { return CONSUMER_WARPS * group * DIM * (int)sizeof(float); }
 };
 
@@ -175,16 +192,27 @@ __device__ void start_copies(const copy *mine, int, uint64_t *full, uint64_t) {
 
 typedef stage_ring<block_shared *> ring;
 
-// Copy i of a tile: 0 is K, 1 to 4 are V, 5 is q (with the first tile of an item).
+// The tile's first row: a row of a block of K and of V.
+struct row_place {
+    size_t block;
+    int row;
+};
+
+// Copy i of a tile: 0 is K, 1 to 4 are V, the last one is q (with the first tile of an item). IS_BYTES: 5 and 6 are the scales
+// of K and of V.
 template <int DIM>
-__device__ copy tile_copy(int i, const decode_params &p, const tile_info &info, size_t row, const char *data) {
+__device__ copy tile_copy(int i, const decode_params &p, const tile_info &info, row_place from, const char *data) {
     typedef layout<DIM> at;
     uint32_t to = shared_address(data);
-    if (i == 0) return {p.k + row * DIM, to, TILE * at::ROW};
-    if (i <= TILE / V_ROWS)
-        return {p.v + (row + (i - 1) * V_ROWS) * DIM, to + at::V_AT + (i - 1) * at::V_BLOCK, V_ROWS * at::ROW};
+    int v = i - 1, scales = v - TILE / V_ROWS;
+    if (i == 0) return {row_of_block<DIM>(p.k, from.block, from.row), to, TILE * at::ROW};
+    if (scales < 0)
+        return {row_of_block<DIM>(p.v, from.block, from.row + v * V_ROWS), to + at::V_AT + v * at::V_BLOCK, V_ROWS * at::ROW};
     if (i == COPIES - 1 && info.is_first)
-        return {p.q + (size_t)info.seq_head * p.group * DIM, to + at::Q_AT, p.group * at::ROW};
+        return {p.q + (size_t)info.seq_head * p.group * DIM, to + at::Q_AT, p.group * at::Q_ROW};
+    if (IS_BYTES && scales < 2)
+        return {scale_of_block<DIM>(scales ? p.v : p.k, from.block, from.row), to + at::SCALES_AT + scales * at::SCALES,
+                at::SCALES};
     return {NULL, 0, 0};
 }
 
@@ -222,7 +250,7 @@ __device__ void wait_previous(const decode_params &p, producer *to) {
     take_ticket(p, to);
 }
 
-template <int DIM> __device__ void produce_tile(const decode_params &p, producer *to, const tile_info &info, size_t row) {
+template <int DIM> __device__ void produce_tile(const decode_params &p, producer *to, const tile_info &info, row_place row) {
     int lane = threadIdx.x % 32;
     if (to->n_issued >= p.n_flight) {
         wait_previous(p, to);
@@ -259,7 +287,7 @@ __device__ void produce_item(const decode_params &p, producer *to, const int32_t
         info.skip_from = (short)max(min(p.subset.sink - row, (int)TILE), 0);
         info.skip_end = (short)max(min(n_kv + skipped - p.subset.window - row, (int)TILE), 0);
         if (at + TILE >= n_kv) wait_previous(p, to); // the tile holds the newest row
-        produce_tile<DIM>(p, to, info, block * SL_PAGE + row % SL_PAGE);
+        produce_tile<DIM>(p, to, info, {block, row % SL_PAGE});
     }
 }
 
@@ -299,8 +327,8 @@ template <int DIM> __device__ void produce(const decode_params &p, const ring &r
 // An operand's index may stand for any row or dim. The code chooses:
 // - Rows: indices 2 b + e and 8 + 2 b + e are rows e and 2 + e of the warp's four rows in block b. So the V rows of a lane are
 //   neighbours, and the blocks of the four lanes lie in different banks.
-// - Dims of K and q: 16 bytes of a lane are the operand of two k-steps.
-// - Dims of V: 16 bytes of a lane are dims g and g + 8 of four mma.
+// - Dims of K and q: key_query.cuh.
+// - Dims of V: 8 numbers of a lane are dims g and g + 8 of four mma.
 
 __device__ uint32_t low_halves(uint32_t a, uint32_t b) {
     return __byte_perm(a, b, 0x5410);
@@ -321,13 +349,52 @@ __device__ float sum_over_rows(float x) {
     return x;
 }
 
-// A warp's running attention over its rows of an item. Lane (g, q) has heads 2 q and 2 q + 1.
-template <int DIM> struct attention {
+// The warp's number in its team, and the first of the lane's two rows of scores in a tile. The other one is that + 2.
+__device__ int warp_of_team() {
+    return threadIdx.x / 32 % TEAM_WARPS;
+}
+__device__ int score_row() {
+    int g = threadIdx.x % 32 / 4;
+    return V_ROWS * (g / 2) + 4 * warp_of_team() + g % 2;
+}
+
+// The scales of the lane's two rows of scores. Those of rows after the end can be anything.
+struct row_scales {
+    float k[2], v[2];
+    // scales: of K [TILE], then of V [TILE]
+    __device__ void load(const float *scales) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) k[r] = scales[score_row() + 2 * r], v[r] = scales[TILE + score_row() + 2 * r];
+    }
+};
+
+// The mass as operand b of the product with V, and as a term of l. The masses are rounded to bf16 for the product with V, and
+// the sum l uses the rounded masses too. So the rounding error cancels if one row has nearly all the mass.
+struct rounded_mass {
+    __nv_bfloat16 product;
+    float term;
+};
+
+// 1 / scale for the terms of a row; 0: the scale is so small that the product can be 0 although the mass is not.
+__device__ float inverse_of(float scale) {
+    const float least = 0x1p-64f;
+    return scale < least ? 0 : __frcp_rn(scale);
+}
+
+// Of a cache of fp8 or int8: the product has the scale of V.
+__device__ rounded_mass round_scaled(float mass, float scale, float inverse) {
+    __nv_bfloat16 product = __float2bfloat16_rn(mass * scale);
+    return {product, inverse == 0 ? mass : __bfloat162float(product) * inverse};
+}
+
+// A warp's running attention over its rows of an item. Lane (g, q) has heads 2 q and 2 q + 1. FP8: of a cache of bytes.
+template <int DIM, bool FP8> struct attention {
     enum {
-        V_LOADS = DIM / 64, // loads of 16 bytes, each for four mma; then REST bytes
-        REST = DIM % 64 / 8 * 2,
+        V_LOADS = DIM / 64,                                       // loads of 8 numbers, each for four mma; then REST numbers
+        REST = DIM % 64 / 8,                                      // 0, 2 or 4
+        V_WORDS = IS_BYTES ? 2 * V_LOADS + (REST > 0) : DIM / 16, // of the lane's part of a row of V
     };
-    group_queries<DIM> queries;
+    std::conditional_t<IS_BYTES, group_byte_queries<DIM>, group_queries<DIM>> queries;
     float o[DIM / 16][4];
     float m[2], l[2]; // l: of the lane's own rows
 
@@ -341,25 +408,29 @@ template <int DIM> struct attention {
 
     // s[0], s[1]: operand row g, the lane's two heads. s[2], s[3]: operand row g + 8.
     __device__ void scores(const char *k, float s[4]) const {
-        int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
-        const char *a_row = k + (V_ROWS * (g / 2) + 4 * warp + g % 2) * layout<DIM>::ROW;
+        const char *a_row = k + score_row() * layout<DIM>::ROW, *b_row = a_row + 2 * layout<DIM>::ROW;
         float odd[4] = {0, 0, 0, 0};
         s[0] = s[1] = s[2] = s[3] = 0;
-        queries.add_scores(s, odd, a_row, a_row + 2 * layout<DIM>::ROW);
+        if constexpr (IS_BYTES)
+            queries.template add_scores<FP8>(s, odd, a_row, b_row);
+        else
+            queries.add_scores(s, odd, a_row, b_row);
 #pragma unroll
         for (int i = 0; i < 4; i++) s[i] += odd[i];
     }
 
-    // Turns scores into masses 2^(s scale - m). Masses are rounded to bf16 for the product with V. The sum uses the rounded
-    // masses too. So the rounding error cancels if one row has nearly all the mass. masses: operand b of that product.
-    __device__ void softmax(float s[4], float scale, const tile_info &info, uint32_t masses[2]) {
-        int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, row = V_ROWS * (g / 2) + 4 * warp + g % 2;
+    // Turns scores into masses 2^(s scale - m). masses: operand b of the product with V. scales: of the tile (IS_BYTES).
+    __device__ void softmax(float s[4], float scale, const tile_info &info, const row_scales &scales, uint32_t masses[2]) {
+        int row = score_row();
         float factor[2];
+        bool exists[2];
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int j = row + i / 2 * 2;
-            s[i] = j < info.n_rows && (j < info.skip_from || j >= info.skip_end) ? s[i] * scale : -INFINITY;
+        for (int r = 0; r < 2; r++) {
+            int j = row + 2 * r;
+            exists[r] = j < info.n_rows && (j < info.skip_from || j >= info.skip_end);
         }
+#pragma unroll
+        for (int i = 0; i < 4; i++) s[i] = exists[i / 2] ? s[i] * (IS_BYTES ? scale * scales.k[i / 2] : scale) : -INFINITY;
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             float most = fmaxf(m[h], max_over_rows(fmaxf(s[h], s[2 + h]))), base = most == -INFINITY ? 0 : most;
@@ -368,46 +439,83 @@ template <int DIM> struct attention {
             s[h] = exp2f(s[h] - base);
             s[2 + h] = exp2f(s[2 + h] - base);
         }
-        __nv_bfloat162 a = __floats2bfloat162_rn(s[0], s[1]), b = __floats2bfloat162_rn(s[2], s[3]);
-        l[0] = l[0] * factor[0] + (__low2float(a) + __low2float(b));
-        l[1] = l[1] * factor[1] + (__high2float(a) + __high2float(b));
-        masses[0] = sl_transpose_b16(*(uint32_t *)&a), masses[1] = sl_transpose_b16(*(uint32_t *)&b);
+        uint32_t pairs[2];
+        l[0] *= factor[0], l[1] *= factor[1];
+        if (IS_BYTES) {
+            float terms[2][2];
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                float of_v = exists[r] ? scales.v[r] : 1, inverse = inverse_of(of_v);
+                rounded_mass x = round_scaled(s[2 * r], of_v, inverse), y = round_scaled(s[2 * r + 1], of_v, inverse);
+                __nv_bfloat162 pair = {x.product, y.product};
+                pairs[r] = *(uint32_t *)&pair;
+                terms[0][r] = x.term, terms[1][r] = y.term;
+            }
+            l[0] += terms[0][0] + terms[0][1], l[1] += terms[1][0] + terms[1][1];
+        } else {
+            __nv_bfloat162 a = __floats2bfloat162_rn(s[0], s[1]), b = __floats2bfloat162_rn(s[2], s[3]);
+            l[0] += __low2float(a) + __low2float(b), l[1] += __high2float(a) + __high2float(b);
+            pairs[0] = *(uint32_t *)&a, pairs[1] = *(uint32_t *)&b;
+        }
+        masses[0] = sl_transpose_b16(pairs[0]), masses[1] = sl_transpose_b16(pairs[1]);
         if (!__any_sync(~0u, factor[0] != 1 || factor[1] != 1)) return;
 #pragma unroll
         for (int i = 0; i < DIM / 16; i++)
             o[i][0] *= factor[0], o[i][1] *= factor[1], o[i][2] *= factor[0], o[i][3] *= factor[1];
     }
 
-    // x[i][r]: two neighbouring dims of the lane's row r. Rows after the sequence's end become 0: their memory can hold NaN.
-    __device__ void load_values(const char *v, int n_rows, uint32_t x[DIM / 16][4]) {
-        int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, lane_q = threadIdx.x % 4, row = V_ROWS * lane_q + 4 * warp;
-        const char *base = v + lane_q * layout<DIM>::V_BLOCK + 4 * warp * layout<DIM>::ROW;
+    // The lane's part of row r of V, at `row`. bf16: x[i][r] has two neighbouring dims of mma i. Bytes: x[i][r] has four, of
+    // mma 2 i and 2 i + 1.
+    __device__ void load_row(const char *row, int r, uint32_t x[V_WORDS][4]) {
+        int g = threadIdx.x % 32 / 4;
 #pragma unroll
-        for (int r = 0; r < 4; r++) {
-            const char *at = base + r * layout<DIM>::ROW;
-#pragma unroll
-            for (int i = 0; i < V_LOADS; i++) {
-                uint4 y = *(const uint4 *)(at + i * 128 + g * 16);
+        for (int i = 0; i < V_LOADS; i++) {
+            if constexpr (IS_BYTES) {
+                uint2 y = *(const uint2 *)(row + i * 64 + g * 8);
+                x[2 * i][r] = y.x, x[2 * i + 1][r] = y.y;
+            } else {
+                uint4 y = *(const uint4 *)(row + i * 128 + g * 16);
                 x[4 * i][r] = y.x, x[4 * i + 1][r] = y.y, x[4 * i + 2][r] = y.z, x[4 * i + 3][r] = y.w;
             }
-            if (REST == 4) x[4 * V_LOADS][r] = *(const uint32_t *)(at + V_LOADS * 128 + g * 4);
-            if (REST == 8) {
-                uint2 y = *(const uint2 *)(at + V_LOADS * 128 + g * 8);
-                x[4 * V_LOADS][r] = y.x, x[(4 * V_LOADS + 1) % (DIM / 16)][r] = y.y;
-            }
         }
+        // The rest: 2 or 4 numbers.
+        const char *rest = row + (V_LOADS * 64 + g * REST) * (layout<DIM>::ROW / DIM);
+        if constexpr (IS_BYTES && REST > 0) x[V_WORDS - 1][r] = REST == 4 ? *(const uint32_t *)rest : *(const uint16_t *)rest;
+        if constexpr (!IS_BYTES && REST == 2) x[4 * V_LOADS][r] = *(const uint32_t *)rest;
+        if constexpr (!IS_BYTES && REST == 4) {
+            uint2 y = *(const uint2 *)rest;
+            x[4 * V_LOADS][r] = y.x, x[4 * V_LOADS + 1][r] = y.y;
+        }
+    }
+
+    // Rows after the sequence's end become 0: their memory can hold NaN.
+    __device__ void load_values(const char *v, int n_rows, uint32_t x[V_WORDS][4]) {
+        int lane_q = threadIdx.x % 4, row = V_ROWS * lane_q + 4 * warp_of_team();
+        const char *base = v + lane_q * layout<DIM>::V_BLOCK + 4 * warp_of_team() * layout<DIM>::ROW;
+#pragma unroll
+        for (int r = 0; r < 4; r++) load_row(base + r * layout<DIM>::ROW, r, x);
         if (n_rows >= TILE) return;
 #pragma unroll
         for (int r = 0; r < 4; r++)
 #pragma unroll
-            for (int i = 0; i < DIM / 16; i++) x[i][r] = row + r < n_rows ? x[i][r] : 0;
+            for (int i = 0; i < V_WORDS; i++) x[i][r] = row + r < n_rows ? x[i][r] : 0;
     }
 
-    __device__ void add_values(const uint32_t x[DIM / 16][4], const uint32_t masses[2]) {
+    // Two rows' numbers of the same dim, as a pair of bf16: operand a of mma i. part: which of the lane's two dims
+    static __device__ uint32_t pair_of(const uint32_t x[V_WORDS][4], int i, int part, int row) {
+        if constexpr (IS_BYTES) {
+            int dim = i % 2 * 2 + part; // byte of the word
+            return widen_upper_bytes<FP8>(__byte_perm(x[i / 2][row], x[i / 2][row + 1], (dim + 4) << 12 | dim << 4));
+        } else {
+            return (part ? high_halves : low_halves)(x[i][row], x[i][row + 1]);
+        }
+    }
+
+    __device__ void add_values(const uint32_t x[V_WORDS][4], const uint32_t masses[2]) {
 #pragma unroll
         for (int i = 0; i < DIM / 16; i++)
-            sl_mma_bf16(o[i], low_halves(x[i][0], x[i][1]), high_halves(x[i][0], x[i][1]), low_halves(x[i][2], x[i][3]),
-                        high_halves(x[i][2], x[i][3]), masses[0], masses[1]);
+            sl_mma_bf16(o[i], pair_of(x, i, 0, 0), pair_of(x, i, 1, 0), pair_of(x, i, 0, 2), pair_of(x, i, 1, 2), masses[0],
+                        masses[1]);
     }
 
     // Stores o [group][DIM], m and l of this warp to shared memory.
@@ -421,7 +529,7 @@ template <int DIM> struct attention {
             if (g == 0) ml[head] = make_float2(m[h], sum);
 #pragma unroll
             for (int i = 0; i < DIM / 16; i++) {
-                int dim = i < 4 * V_LOADS ? i / 4 * 64 + g * 8 + i % 4 * 2 : V_LOADS * 64 + g * (REST / 2) + i % 4 * 2;
+                int dim = i < 4 * V_LOADS ? i / 4 * 64 + g * 8 + i % 4 * 2 : V_LOADS * 64 + g * REST + i % 4 * 2;
                 *(float2 *)(to + head * DIM + dim) = make_float2(o[i][h], o[i][2 + h]);
             }
         }
@@ -429,9 +537,9 @@ template <int DIM> struct attention {
 };
 
 // Passes an item's result to the finishers. seq_head -1: there are no more items.
-template <int DIM>
-__device__ void pass_to_finishers(const attention<DIM> &a, block_shared *shared, float *merge, const tile_info &info, int group,
-                                  int *parity) {
+template <int DIM, bool FP8>
+__device__ void pass_to_finishers(const attention<DIM, FP8> &a, block_shared *shared, float *merge, const tile_info &info,
+                                  int group, int *parity) {
     int warp = threadIdx.x / 32;
     barrier_wait(&shared->item_empty, *parity ^ 1);
     *parity ^= 1;
@@ -440,20 +548,26 @@ __device__ void pass_to_finishers(const attention<DIM> &a, block_shared *shared,
     barrier_arrive(&shared->item_full);
 }
 
-template <int DIM> __device__ void consume(const decode_params &p, ring r, float *merge) {
-    attention<DIM> a;
+template <int DIM, bool FP8> __device__ void consume(const decode_params &p, ring r, float *merge) {
+    attention<DIM, FP8> a;
+    int team = threadIdx.x / 32 / TEAM_WARPS, turn = 0; // turn: the team that takes the tile
     for (int parity = 0;; r.advance()) {
         barrier_wait(&r.head->full[r.stage], r.parity);
         tile_info info = r.head->info[r.stage];
         if (info.seq_head < 0) return pass_to_finishers(a, r.head, merge, info, p.group, &parity);
         const char *k = r.data(), *v = k + layout<DIM>::V_AT;
-        float s[4];
-        uint32_t masses[2], values[DIM / 16][4];
+        turn = info.is_first ? 0 : (turn + 1) % TEAMS;
         if (info.is_first) a.begin(k + layout<DIM>::Q_AT, p.group);
-        a.scores(k, s);
-        a.load_values(v, info.n_rows, values); // loads before the softmax, which hides the latency
-        a.softmax(s, p.scale, info, masses);
-        a.add_values(values, masses);
+        if (turn == team) {
+            float s[4];
+            uint32_t masses[2], values[attention<DIM, FP8>::V_WORDS][4];
+            row_scales scales;
+            if (IS_BYTES) scales.load((const float *)(k + layout<DIM>::SCALES_AT));
+            a.scores(k, s);
+            a.load_values(v, info.n_rows, values); // loads before the softmax, which hides the latency
+            a.softmax(s, p.scale, info, scales, masses);
+            a.add_values(values, masses);
+        }
         leave_stage(&r.head->empty[r.stage]);
         if (info.is_last) pass_to_finishers(a, r.head, merge, info, p.group, &parity);
     }
@@ -461,7 +575,7 @@ template <int DIM> __device__ void consume(const decode_params &p, ring r, float
 
 // ---- finishers ----
 
-// Adds the four warps' results of an item in the warps' order and stores the sum to the workspace. The consumers' results lie
+// Adds the consumers' results of an item in the warps' order and stores the sum to the workspace. The consumers' results lie
 // in shared memory.
 template <int DIM>
 __device__ void store_item(const decode_params &p, const block_shared *shared, const float *merge, const tile_info &info,
@@ -541,12 +655,11 @@ template <int DIM> __device__ void finish(const decode_params &p, block_shared *
 // reads only K and V of earlier tokens, lengths and page tables.
 // Bytes: reads K and V of every sequence once. Writes and reads 4 (DIM + 2) bytes of partial results for each query head and
 // chunk, in the L2 cache.
-// Order of reduction: a warp's rows of a tile, its tiles, the four warps, the chunks, each in order. The order depends only on
-// the sequence's length.
-// Error: scores, sums and o are fp32. Masses are rounded to bf16. With the rounding of the output the error is at most 2^-7
-// sum_j p_j |v_j| (tests/cuda/test_cuda_decode.c), about 2^-9 of a head's norm. Measured (H100 80GB, 21 November 2026, 32
-// heads, 8 KV heads, head_dim 128, pages shuffled, cold L2, graph replays), in us. Changed, clean: the L2 cache is full of
-// changed lines; of clean lines, as after reading weights.
+// Order of reduction: a warp's rows of a tile, its tiles, the consumer warps, the chunks, each in order. The order depends only
+// on the sequence's length. Error: scores, sums and o are fp32. Masses are rounded to bf16. With the rounding of the output the
+// error is at most 2^-7 sum_j p_j |v_j| (tests/cuda/test_cuda_decode.c), about 2^-9 of a head's norm. Measured (H100 80GB, 21
+// November 2026, 32 heads, 8 KV heads, head_dim 128, pages shuffled, cold L2, graph replays), in us. Changed, clean: the L2
+// cache is full of changed lines; of clean lines, as after reading weights.
 //
 // |         | 1 x 8k | 1 x 32k | 1 x 128k | 8 x 32k | 16 x 32k | 32 x 8k |
 // |---------|--------|---------|----------|---------|----------|---------|
@@ -555,7 +668,7 @@ template <int DIM> __device__ void finish(const decode_params &p, block_shared *
 //
 // 8 x 32k reads 2.95 (changed) and 3.03 TB/s (clean): 97% and 100% of the rate of a kernel that only reads. Below 32k the
 // latency of three dependent reads (row, page, K) and of the merge dominates.
-template <int DIM> __global__ void __launch_bounds__(THREADS, 1) dense_decode_ring_kernel(const decode_params p) {
+template <int DIM, bool FP8> __global__ void __launch_bounds__(BOUND, 1) dense_decode_ring_kernel(const decode_params p) {
     extern __shared__ __align__(128) char memory[];
     block_shared *shared = (block_shared *)memory;
     float *merge = (float *)(memory + SHARED_BYTES);
@@ -572,7 +685,7 @@ template <int DIM> __global__ void __launch_bounds__(THREADS, 1) dense_decode_ri
     sl_start_next(); // the producer and the finishers wait for the previous kernel; consumers access only shared memory
     ring r = {shared, memory + SHARED_BYTES + layout<DIM>::merge(p.group), p.n_stages, layout<DIM>::stage(p.group), 0, 0};
     if (warp < CONSUMER_WARPS)
-        consume<DIM>(p, r, merge);
+        consume<DIM, FP8>(p, r, merge);
     else if (warp < CONSUMER_WARPS + FINISHER_WARPS)
         finish<DIM>(p, shared, merge, threadIdx.x - 32 * CONSUMER_WARPS);
     else
@@ -623,46 +736,47 @@ template <int DIM> void launch(const sl_attn_cuda_decode_args *a, row_subset sub
                        .o = NULL};
     lay_out(a->geom, a->n_seqs, a->max_kv, a->ws, &p);
     size_t bytes = fixed + (size_t)n_stages * stage;
-    sl_launch(dense_decode_ring_kernel<DIM>, dim3(n_sms), dim3(THREADS), bytes, a->stream, p);
+    auto kernel = dense_decode_ring_kernel<DIM, false>;
+    if constexpr (IS_BYTES) kernel = a->format == SL_FP8 ? dense_decode_ring_kernel<DIM, true> : kernel;
+    sl_launch(kernel, dim3(n_sms), dim3(THREADS), bytes, a->stream, p);
 }
 
-} // namespace
-
-size_t sl_cuda_dense_workspace(const sl_attn_geom *geom, const sl_attn_spec *, int n_seqs, int n_tokens, int n_kv) {
+size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *, int n_seqs, int n_tokens, int n_kv) {
     decode_params p;
     return n_tokens > 1 ? 0 : lay_out(geom, n_seqs, n_kv, NULL, &p);
 }
 
-static void decode(const sl_attn_cuda_decode_args *args, row_subset subset) {
+void decode_subset(const sl_attn_cuda_decode_args *args, row_subset subset) {
+    SL_CHECK(IS_BYTES ? args->format == SL_FP8 || args->format == SL_INT8 : args->format == SL_BF16);
     SL_WITH_HEAD_DIM(args->geom->head_dim, launch, args, subset);
 }
 
-void sl_cuda_dense_decode(const sl_attn_cuda_decode_args *args) {
-    decode(args, {0, INT_MAX});
+void decode(const sl_attn_cuda_decode_args *args) {
+    decode_subset(args, {0, INT_MAX});
 }
 
 // ---- streaming ----
 
-static row_subset subset_of(const sl_attn_spec *spec) {
+row_subset subset_of(const sl_attn_spec *spec) {
     return {(int)sl_attn_get(spec, "sink"), (int)sl_attn_get(spec, "window")};
 }
 
-static int most_rows(const sl_attn_spec *spec, int n_kv) { // most rows that are read of a sequence of up to n_kv rows
+int most_rows(const sl_attn_spec *spec, int n_kv) { // most rows that are read of a sequence of up to n_kv rows
     row_subset subset = subset_of(spec);
     return min(n_kv, subset.sink_end() + subset.window + TILE);
 }
 
-static size_t streaming_workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int, int n_kv) {
-    return sl_cuda_dense_workspace(geom, spec, n_seqs, 1, most_rows(spec, n_kv));
+size_t streaming_workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int, int n_kv) {
+    return workspace(geom, spec, n_seqs, 1, most_rows(spec, n_kv));
 }
 
-static void streaming_decode(const sl_attn_cuda_decode_args *args) {
+void streaming_decode(const sl_attn_cuda_decode_args *args) {
     sl_attn_cuda_decode_args few = *args;
     few.max_kv = most_rows(args->spec, args->max_kv);
-    decode(&few, subset_of(args->spec));
+    decode_subset(&few, subset_of(args->spec));
 }
 
-static void account_streaming(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
+void account_streaming(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
     row_subset subset = subset_of(spec);
     uint64_t sink = min(subset.sink, n_kv), rows = sink + min((uint64_t)subset.window, n_kv - sink);
     count_rows_read(geom, rows, rows, stats);
@@ -670,36 +784,56 @@ static void account_streaming(const sl_attn_geom *geom, const sl_attn_spec *spec
     stats->features += geom->n_heads;
 }
 
-const sl_attn_cuda_ops sl_streaming_cuda_ops = {.workspace = streaming_workspace,
-                                                .decode = streaming_decode,
-                                                .needs = NULL,
-                                                .state = NULL,
-                                                .max_rows = 0,
-                                                .account = account_streaming,
-                                                .prefill = NULL,
-                                                .supports = NULL,
-                                                .mask = sl_cuda_streaming_mask,
-                                                .mask_workspace = NULL,
-                                                .offloaded = NULL,
-                                                .bytes = NULL};
-
-// ---- dense ----
-
 // Exact attention reads every row.
-static void account_all_rows(const sl_attn_geom *geom, const sl_attn_spec *, int n_kv, sl_attn_stats *stats) {
+void account_all_rows(const sl_attn_geom *geom, const sl_attn_spec *, int n_kv, sl_attn_stats *stats) {
     count_rows_read(geom, n_kv, n_kv, stats);
     stats->features += geom->n_heads;
 }
 
-const sl_attn_cuda_ops sl_dense_cuda_ops = {.workspace = sl_cuda_dense_workspace,
-                                            .decode = sl_cuda_dense_decode,
-                                            .needs = NULL,
-                                            .state = NULL,
-                                            .max_rows = 0,
-                                            .account = account_all_rows,
-                                            .prefill = sl_cuda_dense_prefill,
-                                            .supports = NULL,
-                                            .mask = NULL,
-                                            .mask_workspace = NULL,
-                                            .offloaded = NULL,
-                                            .bytes = NULL};
+} // namespace
+
+// ---- tables ----
+
+#if defined SL_BYTE_ROWS
+#define STREAMING_OPS sl_streaming_bytes_cuda_ops
+#define DENSE_OPS sl_dense_bytes_cuda_ops
+#define BYTE_OPS(NAME) NULL
+#else
+#define STREAMING_OPS sl_streaming_cuda_ops
+#define DENSE_OPS sl_dense_cuda_ops
+#define BYTE_OPS(NAME) &sl_##NAME##_bytes_cuda_ops
+
+size_t sl_cuda_dense_workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
+    return workspace(geom, spec, n_seqs, n_tokens, n_kv);
+}
+
+void sl_cuda_dense_decode(const sl_attn_cuda_decode_args *args) {
+    decode(args);
+}
+#endif
+
+const sl_attn_cuda_ops STREAMING_OPS = {.workspace = streaming_workspace,
+                                        .decode = streaming_decode,
+                                        .needs = NULL,
+                                        .state = NULL,
+                                        .max_rows = 0,
+                                        .account = account_streaming,
+                                        .prefill = NULL,
+                                        .supports = NULL,
+                                        .mask = IS_BYTES ? NULL : sl_cuda_streaming_mask,
+                                        .mask_workspace = NULL,
+                                        .offloaded = NULL,
+                                        .bytes = BYTE_OPS(streaming)};
+
+const sl_attn_cuda_ops DENSE_OPS = {.workspace = workspace,
+                                    .decode = decode,
+                                    .needs = NULL,
+                                    .state = NULL,
+                                    .max_rows = 0,
+                                    .account = account_all_rows,
+                                    .prefill = IS_BYTES ? NULL : sl_cuda_dense_prefill,
+                                    .supports = NULL,
+                                    .mask = NULL,
+                                    .mask_workspace = NULL,
+                                    .offloaded = NULL,
+                                    .bytes = BYTE_OPS(dense)};

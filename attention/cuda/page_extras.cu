@@ -1,6 +1,6 @@
 // attention/cuda/page_extras.cu - builds page extras on CUDA: norms of V, quantised keys, keys by feature. The CPU's builders
 // state the contents and the layout (page_norms.c, propose_quantised.c, propose_bernoulli.c). The results have the same bits as
-// the CPU's.
+// the CPU's, for a cache of every format.
 #include "attention/cuda/norms.cuh"
 #include "backend/cuda/device.cuh"
 
@@ -14,17 +14,26 @@ static_assert((int)THREADS == (int)SL_PAGE, "one thread for each row");
 // ---- norms of V ----
 
 // out[j] = |v_j|. Grid: (pages, KV heads), one thread for each row.
+template <sl_format F>
 static __global__ void __launch_bounds__(THREADS)
     norms_kernel(const int32_t *pages, const int32_t *from, const bf16 *v, int head_dim, bf16 *out) {
     sl_start_next();
     sl_wait_previous();
     size_t block = (size_t)pages[blockIdx.x] * gridDim.y + blockIdx.y, rows = (size_t)from[blockIdx.x] * gridDim.y + blockIdx.y;
-    out[block * SL_PAGE + threadIdx.x] = sl_norm_of_row(v + (rows * SL_PAGE + threadIdx.x) * head_dim, head_dim);
+    const stored_block_of<F> values(v, rows, head_dim);
+    const char *row = values.row(threadIdx.x);
+    out[block * SL_PAGE + threadIdx.x] = F == SL_BF16
+                                             ? sl_norm_of_row((const bf16 *)row, head_dim)
+                                             : sl_norm_of_bytes(row, values.scales[threadIdx.x], F == SL_FP8, head_dim);
+}
+
+template <sl_format F> static void build_norms(const sl_kv_device_build *b) {
+    sl_launch(norms_kernel<F>, dim3(b->n, b->n_kv_heads), dim3(THREADS), 0, (cudaStream_t)b->stream, b->pages, b->from, b->v,
+              b->head_dim, (bf16 *)b->data);
 }
 
 void sl_cuda_build_norms(const sl_kv_device_build *b) {
-    sl_launch(norms_kernel, dim3(b->n, b->n_kv_heads), dim3(THREADS), 0, (cudaStream_t)b->stream, b->pages, b->from, b->v,
-              b->head_dim, (bf16 *)b->data);
+    SL_WITH_CACHE_FORMAT(b->format, build_norms, b);
 }
 
 // ---- quantised keys ----
@@ -67,6 +76,7 @@ static __device__ void store_words(plane p, const uint8_t codes[32], int first, 
 //
 // Grid: (pages, KV heads).
 // Bytes: reads K of the page twice, the second time from the L2 cache; writes bits / 16 of its size.
+template <sl_format F>
 static __global__ void __launch_bounds__(THREADS)
     quantise_kernel(const int32_t *pages, const int32_t *from_pages, const bf16 *k, int head_dim, int bits, size_t size,
                     uint8_t *data) {
@@ -74,14 +84,14 @@ static __global__ void __launch_bounds__(THREADS)
     sl_start_next();
     sl_wait_previous();
     size_t block = (size_t)pages[blockIdx.x] * gridDim.y + blockIdx.y;
-    const bf16 *rows = k + ((size_t)from_pages[blockIdx.x] * gridDim.y + blockIdx.y) * SL_PAGE * head_dim;
+    const stored_block_of<F> rows(k, (size_t)from_pages[blockIdx.x] * gridDim.y + blockIdx.y, head_dim);
     uint8_t *out = data + block * size;
     int c = threadIdx.x, levels = (1 << bits) - 1;
     if (c < head_dim) {
         float low = INFINITY, high = -INFINITY;
         bool has_nan = false;
         for (int j = 0; j < SL_PAGE; j++) {
-            float x = sl_widen(rows[(size_t)j * head_dim + c]);
+            float x = rows.number(j, c);
             low = fminf(low, x), high = fmaxf(high, x);
             has_nan |= isnan(x);
         }
@@ -104,7 +114,7 @@ static __global__ void __launch_bounds__(THREADS)
         uint8_t codes[32];
         for (int i = 0; i < 32; i++) {
             int channel = first + i;
-            float x = channel < head_dim ? sl_widen(rows[(size_t)j * head_dim + channel]) : 0;
+            float x = channel < head_dim ? rows.number(j, channel) : 0;
             int code = channel < head_dim ? __float2int_rn(__fmul_rn(x - zero[channel], inverse[channel])) : 0;
             codes[i] = (uint8_t)min(max(code, 0), levels);
         }
@@ -116,18 +126,23 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
+template <sl_format F> static void build_quantised(const sl_kv_device_build *b) {
+    sl_launch(quantise_kernel<F>, dim3(b->n, b->n_kv_heads), dim3(THREADS), 0, (cudaStream_t)b->stream, b->pages, b->from, b->k,
+              b->head_dim, b->arg, b->size, (uint8_t *)b->data);
+}
+
 void sl_cuda_build_quantised(const sl_kv_device_build *b) {
     SL_CHECK(b->head_dim <= 128);
-    sl_launch(quantise_kernel, dim3(b->n, b->n_kv_heads), dim3(THREADS), 0, (cudaStream_t)b->stream, b->pages, b->from, b->k,
-              b->head_dim, b->arg, b->size, (uint8_t *)b->data);
+    SL_WITH_CACHE_FORMAT(b->format, build_quantised, b);
 }
 
 // ---- keys by feature ----
 
 enum { FEATURES = 16 }; // features that a thread block transposes
 
-// out[i][j] = k[j][i]. Grid: (pages, KV heads, head_dim / 16). A thread reads 32 bytes of one row. Then it writes 32 bytes of
-// one feature.
+// out[i][j] = k[j][i], rounded to bf16. Grid: (pages, KV heads, head_dim / 16). A thread reads 16 numbers of one row. Then it
+// writes 32 bytes of one feature.
+template <sl_format F>
 static __global__ void __launch_bounds__(THREADS)
     by_feature_kernel(const int32_t *pages, const int32_t *from, const bf16 *k, int head_dim, size_t size, char *data) {
     __shared__ __align__(16) bf16 turned[FEATURES][SL_PAGE + 8]; // the pad puts neighbouring features into different banks
@@ -135,11 +150,13 @@ static __global__ void __launch_bounds__(THREADS)
     sl_wait_previous();
     size_t block = (size_t)pages[blockIdx.x] * gridDim.y + blockIdx.y;
     size_t rows = (size_t)from[blockIdx.x] * gridDim.y + blockIdx.y;
-    const bf16 *row = k + (rows * SL_PAGE + threadIdx.x) * head_dim + blockIdx.z * FEATURES;
-    uint4 x[2] = {((const uint4 *)row)[0], ((const uint4 *)row)[1]};
-    const uint32_t *pairs = (const uint32_t *)x;
+    const stored_block_of<F> from_rows(k, rows, head_dim);
+    float x[FEATURES];
+    from_rows.numbers(threadIdx.x, blockIdx.z * FEATURES, x);
+    from_rows.numbers(threadIdx.x, blockIdx.z * FEATURES + 8, x + 8);
 #pragma unroll
-    for (int i = 0; i < FEATURES; i++) turned[i][threadIdx.x] = (bf16)(pairs[i / 2] >> i % 2 * 16);
+    for (int i = 0; i < FEATURES; i++)
+        turned[i][threadIdx.x] = (bf16)(F == SL_BF16 ? __float_as_uint(x[i]) >> 16 : sl_pack_bf16(x[i], 0));
     __syncthreads();
     int feature = threadIdx.x / 16, part = threadIdx.x % 16;
     uint4 *out = (uint4 *)(data + block * size) + (blockIdx.z * FEATURES + feature) * (SL_PAGE / 8);
@@ -147,8 +164,12 @@ static __global__ void __launch_bounds__(THREADS)
     for (int i = 0; i < 2; i++) out[part + 16 * i] = *(const uint4 *)&turned[feature][(part + 16 * i) * 8];
 }
 
+template <sl_format F> static void build_keys_by_feature(const sl_kv_device_build *b) {
+    sl_launch(by_feature_kernel<F>, dim3(b->n, b->n_kv_heads, b->head_dim / FEATURES), dim3(THREADS), 0,
+              (cudaStream_t)b->stream, b->pages, b->from, b->k, b->head_dim, b->size, (char *)b->data);
+}
+
 void sl_cuda_build_keys_by_feature(const sl_kv_device_build *b) {
     SL_CHECK(b->head_dim % FEATURES == 0);
-    sl_launch(by_feature_kernel, dim3(b->n, b->n_kv_heads, b->head_dim / FEATURES), dim3(THREADS), 0, (cudaStream_t)b->stream,
-              b->pages, b->from, b->k, b->head_dim, b->size, (char *)b->data);
+    SL_WITH_CACHE_FORMAT(b->format, build_keys_by_feature, b);
 }

@@ -8,6 +8,7 @@
 #define SLEIGH_STORED_ROWS_CUH
 
 #include "backend/cuda/device.cuh"
+#include "base/error.h"
 #include "kv/kv.h"
 
 #include <cuda_bf16.h>
@@ -35,15 +36,23 @@ static inline __host__ __device__ int counted_row(int head_dim) {
 typedef std::conditional_t<IS_BYTES, uint32_t, uint2> four_numbers;
 typedef std::conditional_t<IS_BYTES, uint2, uint4> eight_numbers;
 
-// A pool row (decode_ring.cuh) of K or V. blocks: of the layer.
-template <int DIM> __device__ __forceinline__ const char *row_of_pool(const bf16 *blocks, int row) {
-    if (!IS_BYTES) return (const char *)(blocks + (size_t)row * DIM);
-    return (const char *)blocks + (size_t)(row / SL_PAGE) * stored_block<DIM> + row % SL_PAGE * stored_row<DIM>;
+// A row of a block of K or V. blocks: of the layer. block: page * n_kv_heads + KV head
+template <int DIM> __device__ __forceinline__ const char *row_of_block(const bf16 *blocks, size_t block, int row) {
+    return (const char *)blocks + block * stored_block<DIM> + row * stored_row<DIM>;
 }
 
-// Where the scale of a pool row lies; those of the next rows of the block follow. Only with IS_BYTES.
+// Where the scale of a row lies; those of the next rows of the block follow. Only with IS_BYTES.
+template <int DIM> __device__ __forceinline__ const float *scale_of_block(const bf16 *blocks, size_t block, int row) {
+    return (const float *)((const char *)blocks + block * stored_block<DIM> + SL_PAGE * DIM) + row;
+}
+
+// The same for a pool row (decode_ring.cuh).
+template <int DIM> __device__ __forceinline__ const char *row_of_pool(const bf16 *blocks, int row) {
+    if (!IS_BYTES) return (const char *)(blocks + (size_t)row * DIM);
+    return row_of_block<DIM>(blocks, row / SL_PAGE, row % SL_PAGE);
+}
 template <int DIM> __device__ __forceinline__ const float *scale_of_pool(const bf16 *blocks, int row) {
-    return (const float *)((const char *)blocks + (size_t)(row / SL_PAGE) * stored_block<DIM> + SL_PAGE * DIM) + row % SL_PAGE;
+    return scale_of_block<DIM>(blocks, row / SL_PAGE, row % SL_PAGE);
 }
 
 // The number of a pair of bytes in the upper byte of each half of x, as a pair of bf16. The lower bytes may be anything.
@@ -92,6 +101,56 @@ __device__ __forceinline__ void widen8(const uint4 &x, float to[8], bool = false
 __device__ __forceinline__ void widen8(uint2 x, float to[8], bool is_fp8) {
     widen4(x.x, to, is_fp8), widen4(x.y, to + 4, is_fp8);
 }
+
+// ---- blocks for kernels that are compiled once, for every format of a cache ----
+
+// One block. Its numbers have the bits of sl_kv_number.
+template <sl_format F> struct stored_block_of {
+    const char *rows;
+    const float *scales; // [256]; of bf16 not used
+    int head_dim;
+
+    // Block number `block` of a layer's K or V.
+    __device__ __forceinline__ stored_block_of(const bf16 *blocks, size_t block, int dim) : head_dim(dim) {
+        const int row = F == SL_BF16 ? dim * (int)sizeof(bf16) : dim;
+        rows = (const char *)blocks + block * SL_PAGE * (row + (F == SL_BF16 ? 0 : (int)sizeof(float)));
+        scales = (const float *)(rows + SL_PAGE * row);
+    }
+    __device__ __forceinline__ const char *row(int j) const { // without its scale
+        return rows + (size_t)j * head_dim * (F == SL_BF16 ? sizeof(bf16) : 1);
+    }
+    // Number i of row j.
+    __device__ __forceinline__ float number(int j, int i) const {
+        if (F == SL_BF16) return sl_widen(((const bf16 *)row(j))[i]);
+        return __fmul_rn(floats_of_bytes(((const uint8_t *)row(j))[i], F == SL_FP8).x, scales[j]);
+    }
+    // Numbers i .. i + 7 of row j; i a multiple of 8.
+    __device__ __forceinline__ void numbers(int j, int i, float x[8]) const {
+        if (F == SL_BF16) {
+            widen8(*(const uint4 *)(row(j) + i * sizeof(bf16)), x);
+            return;
+        }
+        widen8(*(const uint2 *)(row(j) + i), x, F == SL_FP8);
+#pragma unroll
+        for (int c = 0; c < 8; c++) x[c] = __fmul_rn(x[c], scales[j]);
+    }
+};
+
+// Calls FUNCTION<format>(arguments) for the format of a cache.
+#define SL_WITH_CACHE_FORMAT(FORMAT, FUNCTION, ...)                                                                            \
+    switch (FORMAT) {                                                                                                          \
+    case SL_BF16:                                                                                                              \
+        FUNCTION<SL_BF16>(__VA_ARGS__);                                                                                        \
+        break;                                                                                                                 \
+    case SL_FP8:                                                                                                               \
+        FUNCTION<SL_FP8>(__VA_ARGS__);                                                                                         \
+        break;                                                                                                                 \
+    case SL_INT8:                                                                                                              \
+        FUNCTION<SL_INT8>(__VA_ARGS__);                                                                                        \
+        break;                                                                                                                 \
+    default:                                                                                                                   \
+        SL_CHECK(!"bf16, fp8 or int8");                                                                                        \
+    }
 
 } // namespace
 

@@ -35,6 +35,17 @@ int sl_attn_on_offloaded_rows(const sl_attn_spec *spec) {
 #endif
 }
 
+int sl_attn_on_byte_rows(const sl_attn_spec *spec) {
+#ifdef SLEIGH_CUDA
+    if (!sl_attn_on_gpu(spec) || spec->plus || !spec->method->cuda->bytes) return 0;
+    const sl_attn_cuda_ops *bytes = spec->method->cuda->bytes;
+    return !bytes->supports || !bytes->supports(spec, NULL);
+#else
+    (void)spec;
+    return 0;
+#endif
+}
+
 int sl_attn_prefills_on_gpu(const sl_attn_spec *spec) {
 #ifdef SLEIGH_CUDA
     const sl_attn_cuda_ops *ops = spec->method->cuda;

@@ -516,6 +516,16 @@ static void fill(const sl_backend *be, uint64_t key, const bf16 *quantiles, size
     sl_dummy_fill(key, quantiles, 0, n, out);
 }
 
+static void store_rows(const sl_backend *be, const bf16 *rows, sl_format format, int head_dim, int n_rows, void *blocks) {
+    (void)be;
+    float x[256];
+    SL_CHECK(head_dim <= 256);
+    for (int i = 0; i < n_rows; i++, rows += head_dim) {
+        for (int d = 0; d < head_dim; d++) x[d] = sl_bf16_to_f32(rows[d]);
+        sl_kv_store(blocks, format, head_dim, (size_t)(i / SL_PAGE), i % SL_PAGE, x);
+    }
+}
+
 // ---- a step: every operation has ended when its call returns ----
 
 static void forget(const sl_backend *be) {
@@ -567,6 +577,7 @@ static const sl_backend table = {
     .aside_begin = aside,
     .aside_end = aside,
     .fill = fill,
+    .store_rows = store_rows,
     .finish = finish,
     .forget = forget,
     .prepare_rope = prepare_rope,

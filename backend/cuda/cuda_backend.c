@@ -76,6 +76,10 @@ static void fill(const sl_backend *be, uint64_t key, const bf16 *quantiles, size
     sl_cuda_dummy_fill(key, quantiles, n, out, use(be)->stream);
 }
 
+static void store_blocks(const sl_backend *be, const bf16 *rows, sl_format format, int head_dim, int n_rows, void *blocks) {
+    sl_cuda_store_blocks(rows, format, head_dim, n_rows, blocks, use(be)->stream);
+}
+
 static void embed(const sl_backend *be, const sl_weight *table, const int32_t *ids, int n_rows, float *x) {
     sl_cuda *c = use(be);
     if (c->skipped_parts & SL_PART_REST) return;
@@ -107,6 +111,7 @@ static void decode_linear(sl_cuda *c, const sl_weight *w, sl_cuda_linear l, int 
         if (l.out16) part.out16 = l.out16 + r * out_cols;
         if (l.rope) part.rope = l.rope + (size_t)r * (l.head_dim / 2);
         if (l.rows) part.rows = l.rows + r;
+        if (l.is_staged) part.k = l.k + (size_t)r * l.n_kv_heads * l.head_dim, part.v = l.v + (part.k - l.k);
         (is_packed(w) ? sl_cuda_packed_linear : sl_cuda_linear_decode)(&part, c->stream);
     }
 }
@@ -145,24 +150,52 @@ static void linear(const sl_backend *be, const sl_weight *w, const void *x, int 
             n_rows, w->n_rows);
 }
 
-// Adds biases, norms, rotates (RoPE) and appends the products of rows [first, first + n_rows): heads of q, k and v.
+static int is_bytes(const sl_qkv *a) { // the cache is fp8 or int8
+    SL_CHECK(a->k_format == a->v_format);
+    return a->k_format != SL_BF16;
+}
+
+// Stores rows of K and V, staged as bf16, in a cache of fp8 or int8. k, v: [n_rows][stride]
+static void store_rows(sl_cuda *c, const sl_qkv *a, const bf16 *k, const bf16 *v, size_t stride) {
+    if (c->skipped_parts & SL_PART_REST) return;
+    sl_cuda_store_rows(&(sl_cuda_kv_rows){.k = k,
+                                          .v = v,
+                                          .stride = stride,
+                                          .rows = a->rows,
+                                          .n_rows = a->n_rows,
+                                          .n_kv_heads = a->n_kv_heads,
+                                          .head_dim = a->rope->head_dim,
+                                          .format = a->k_format,
+                                          .k_layer = a->k_layer,
+                                          .v_layer = a->v_layer},
+                       c->stream);
+}
+
+// Adds biases, norms, rotates (RoPE) and appends the products of rows [first, first + n_rows): heads of q, k and v. A cache of
+// fp8 or int8 gets the rows from h.k and h.v, which h.kv_stride describes; first is 0 there if h has KV heads.
 static void finish_heads(sl_cuda *c, const sl_qkv *a, sl_cuda_heads h, int first) {
     int half = a->rope->head_dim / 2;
     h.head_dim = a->rope->head_dim;
     h.table = (const float2 *)c->rope + (size_t)first * half;
     h.rows = a->rows + first;
-    h.k = a->k_layer, h.v = a->v_layer;
+    if (!h.kv_stride) h.k = a->k_layer, h.v = a->v_layer;
     h.bias = !a->q_bias ? NULL : h.n_heads ? a->q_bias->data : a->k_bias->data;
     if (a->q_norm) h.q_norm = a->q_norm->data, h.k_norm = a->k_norm->data, h.eps = a->norm_eps;
-    if (h.bias || h.q_norm)
+    if (h.bias || h.q_norm || h.kv_stride)
         sl_cuda_norm_rope_append(&h, c->stream);
     else
         sl_cuda_rope_append(h.q, h.stride, h.table, h.rows, h.n_rows, h.n_heads, h.n_kv_heads, h.head_dim, h.k, h.v, c->stream);
+    if (h.kv_stride) store_rows(c, a, h.k, h.v, h.kv_stride);
 }
 
-static sl_cuda_heads bf16_heads(bf16 *x, int stride, int n_rows, int n_heads, int n_kv_heads) {
-    return (sl_cuda_heads){
+// The heads of bf16 products x [n_rows][stride]. With a cache of fp8 or int8, K and V are rotated in place, like q.
+static sl_cuda_heads bf16_heads(const sl_qkv *a, bf16 *x, int stride, int n_rows, int n_heads, int n_kv_heads) {
+    sl_cuda_heads h = {
         .qkv = x, .stride = stride, .q = x, .q_stride = stride, .n_rows = n_rows, .n_heads = n_heads, .n_kv_heads = n_kv_heads};
+    if (!is_bytes(a) || !n_kv_heads) return h;
+    h.k = x + (size_t)n_heads * a->rope->head_dim, h.v = h.k + (size_t)n_kv_heads * a->rope->head_dim;
+    h.kv_stride = (size_t)stride;
+    return h;
 }
 
 // Prefill. One product computes q, k and v of all rows. The last layer needs the queries of the last rows only (a->first > 0):
@@ -173,23 +206,24 @@ static sl_queries qkv_prefill(sl_cuda *c, const sl_qkv *a) {
     const bf16 *x = a->x;
     if (a->first == 0) {
         prefill_linear(c, a->q, all, x, n, 0, 0, work);
-        finish_heads(c, a, bf16_heads(work, all, n, a->n_heads, a->n_kv_heads), 0);
+        finish_heads(c, a, bf16_heads(a, work, all, n, a->n_heads, a->n_kv_heads), 0);
         return (sl_queries){.data = work, .stride = all};
     }
     prefill_linear(c, a->k, all - q_dim, x, a->n_rows, 0, 0, work);
-    finish_heads(c, a, bf16_heads(work, all - q_dim, a->n_rows, 0, a->n_kv_heads), 0);
+    finish_heads(c, a, bf16_heads(a, work, all - q_dim, a->n_rows, 0, a->n_kv_heads), 0);
     bf16 *q = work + (size_t)a->n_rows * (all - q_dim);
     if (n == 0) return (sl_queries){.data = q, .stride = q_dim};
     prefill_linear(c, a->q, q_dim, x + (size_t)a->first * a->q->n_cols, n, 0, 0, q);
-    finish_heads(c, a, bf16_heads(q, q_dim, n, a->n_heads, 0), a->first);
+    finish_heads(c, a, bf16_heads(a, q, q_dim, n, a->n_heads, 0), a->first);
     return (sl_queries){.data = q, .stride = q_dim};
 }
 
-// Decode with biases or norms. The linear layer stores fp32 products at the start of work, and q after the products.
+// Decode with biases or norms. The linear layer stores fp32 products at the start of work, and q after the products. With a
+// cache of fp8 or int8, staged rows of K and V follow q.
 static sl_queries qkv_decode_products(sl_cuda *c, const sl_qkv *a) {
     int q_dim = a->q->n_rows, all = q_dim + 2 * a->k->n_rows;
     float *products = a->work;
-    bf16 *q = (bf16 *)(products + (size_t)a->n_rows * all);
+    bf16 *q = (bf16 *)(products + (size_t)a->n_rows * all), *staged = q + (size_t)a->n_rows * q_dim;
     decode_linear(c, a->q, (sl_cuda_linear){.n_out = all, .x = a->x, .end = SL_LINEAR_STORE, .out32 = products}, a->n_rows,
                   all);
     if (c->skipped_parts & SL_PART_REST) return (sl_queries){.data = q, .stride = q_dim};
@@ -201,7 +235,10 @@ static sl_queries qkv_decode_products(sl_cuda *c, const sl_qkv *a) {
                                  .q_stride = q_dim,
                                  .n_rows = a->n_rows,
                                  .n_heads = a->n_heads,
-                                 .n_kv_heads = a->n_kv_heads},
+                                 .n_kv_heads = a->n_kv_heads,
+                                 .k = staged,
+                                 .v = staged + a->k->n_rows,
+                                 .kv_stride = is_bytes(a) ? 2 * (size_t)a->k->n_rows : 0},
                  0);
     return (sl_queries){.data = q, .stride = q_dim};
 }
@@ -219,6 +256,9 @@ static sl_queries qkv(const sl_backend *be, const sl_qkv *a) {
     if (a->mode == SL_LINEAR_PREFILL) return qkv_prefill(c, a);
     SL_CHECK(a->first == 0);
     if (a->q_bias || a->q_norm) return qkv_decode_products(c, a);
+    const int is_staged = is_bytes(a);
+    const size_t kv_dim = a->k->n_rows;
+    bf16 *staged = (bf16 *)a->work + a->n_rows * q_dim; // K [n_rows][kv_dim], then V
     decode_linear(c, a->q,
                   (sl_cuda_linear){.n_out = (int)q_dim + 2 * a->k->n_rows,
                                    .x = a->x,
@@ -229,9 +269,11 @@ static sl_queries qkv(const sl_backend *be, const sl_qkv *a) {
                                    .head_dim = a->rope->head_dim,
                                    .rope = (const float2 *)c->rope,
                                    .rows = a->rows,
-                                   .k = a->k_layer,
-                                   .v = a->v_layer},
+                                   .k = is_staged ? staged : a->k_layer,
+                                   .v = is_staged ? staged + a->n_rows * kv_dim : a->v_layer,
+                                   .is_staged = is_staged},
                   a->n_rows, q_dim);
+    if (is_staged) store_rows(c, a, staged, staged + a->n_rows * kv_dim, kv_dim);
     return (sl_queries){.data = a->work, .stride = q_dim};
 }
 
@@ -301,6 +343,7 @@ static const sl_backend operations = {
     .aside_begin = aside_begin,
     .aside_end = aside_end,
     .fill = fill,
+    .store_rows = store_blocks,
     .place = sl_cuda_place,
     .placed_bytes = sl_cuda_placed_bytes,
     .stream = sl_cuda_stream,

@@ -11,6 +11,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 enum { BLOCK = 256, ROPE_BLOCK = 128, VEC = 8 };
 
@@ -209,7 +210,9 @@ template <typename T> static __global__ void __launch_bounds__(HEAD_WARPS * 32) 
     if (!is_q) {
         const sl_row row = p.rows[blockIdx.x];
         const size_t page = row.pages[row.position / SL_PAGE], kv_head = (head - p.n_heads) % p.n_kv_heads;
-        out = (is_v ? p.v : p.k) + ((page * p.n_kv_heads + kv_head) * SL_PAGE + row.position % SL_PAGE) * p.head_dim;
+        const size_t at = p.kv_stride ? blockIdx.x * p.kv_stride + kv_head * p.head_dim
+                                      : ((page * p.n_kv_heads + kv_head) * SL_PAGE + row.position % SL_PAGE) * p.head_dim;
+        out = (is_v ? p.v : p.k) + at;
     }
 #pragma unroll
     for (int s = 0; s < MOST_PAIRS; s++) {
@@ -236,6 +239,90 @@ void sl_cuda_norm_rope_append(const sl_cuda_heads *args, cudaStream_t stream) {
     const dim3 grid(p.n_rows, (p.n_heads + 2 * p.n_kv_heads + HEAD_WARPS - 1) / HEAD_WARPS);
     sl_launch(p.is_fp32 ? norm_rope_append_kernel<float> : norm_rope_append_kernel<bf16>, grid, dim3(HEAD_WARPS * 32), 0,
               stream, p);
+}
+
+// ---- the append to a cache of fp8 or int8 ----
+
+// Eight numbers as bytes, in order. |x| is at most the largest stored number, or larger by a rounding.
+template <bool FP8> static __device__ __forceinline__ uint2 to_bytes(const vec8 &u) {
+    const float most = FP8 ? 448 : 127;
+    uint32_t w[2] = {0, 0};
+#pragma unroll
+    for (int i = 0; i < VEC; i++) {
+        const float q = fminf(fmaxf(u.x[i], -most), most);
+        const uint32_t byte =
+            FP8 ? (uint32_t)__nv_cvt_float_to_fp8(q, __NV_SATFINITE, __NV_E4M3) : (uint32_t)__float2int_rn(q) & 255;
+        w[i / 4] |= byte << i % 4 * 8;
+    }
+    return make_uint2(w[0], w[1]);
+}
+
+enum { ROW_LANES = 16 }; // lanes of a row: 8 numbers each
+
+// Two rows of a warp, one in lanes 0 .. 15, one in lanes 16 .. 31: scale = max |x| / 127 or / 448 (1 for zeros, NaN if a number
+// is not finite), bytes = x / scale, rounded to nearest, ties to even. from: the lane's numbers, if exists. block, row: the
+// place of the lane's row.
+template <bool FP8>
+static __device__ __forceinline__ void store_row(const bf16 *from, bool exists, int head_dim, void *blocks, size_t block,
+                                                 int row) {
+    const int i = threadIdx.x % ROW_LANES * VEC, first = threadIdx.x % 32 / ROW_LANES * ROW_LANES;
+    exists = exists && i < head_dim;
+    const vec8 x = widen(exists ? __ldcg((const uint4 *)from) : uint4{0, 0, 0, 0});
+    float largest = 0;
+    bool is_finite = true;
+#pragma unroll
+    for (int j = 0; j < VEC; j++) largest = fmaxf(largest, fabsf(x.x[j])), is_finite &= fabsf(x.x[j]) < INFINITY;
+    for (int step = ROW_LANES / 2; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
+    is_finite = (__ballot_sync(~0u, !is_finite) >> first & 0xffff) == 0;
+    if (!exists) return;
+    float scale = __fdiv_rn(largest, FP8 ? 448 : 127);
+    scale = scale > 0 ? scale : 1;
+    vec8 q;
+#pragma unroll
+    for (int j = 0; j < VEC; j++) q.x[j] = is_finite ? __fdiv_rn(x.x[j], scale) : 0;
+    char *out = (char *)blocks + block * SL_PAGE * (head_dim + sizeof(float));
+    *(uint2 *)(out + row * head_dim + i) = to_bytes<FP8>(q);
+    if (i == 0) ((float *)(out + SL_PAGE * head_dim))[row] = is_finite ? scale : __uint_as_float(0x7fc00000);
+}
+
+// Grid: ceil(n_rows * n_kv_heads / warps). A warp has a row of K and the same row of V.
+// Needs: head_dim at most 128; k and v 16-byte aligned. Bytes: 3 for each number. A step calls it once a layer, so its time is
+// the latency of two dependent loads and of the stores.
+template <bool FP8> static __global__ void __launch_bounds__(BLOCK) store_rows_kernel(const sl_cuda_kv_rows p) {
+    sl_start_next();
+    sl_wait_previous();
+    const int item = blockIdx.x * (BLOCK / 32) + threadIdx.x / 32, r = item / p.n_kv_heads, head = item % p.n_kv_heads;
+    if (r >= p.n_rows) return;
+    const bool is_v = threadIdx.x % 32 >= ROW_LANES;
+    const bf16 *from = (is_v ? p.v : p.k) + r * p.stride + (size_t)head * p.head_dim + threadIdx.x % ROW_LANES * VEC;
+    const sl_row row = p.rows[r];
+    const size_t block = (size_t)row.pages[row.position / SL_PAGE] * p.n_kv_heads + head;
+    store_row<FP8>(from, true, p.head_dim, is_v ? p.v_layer : p.k_layer, block, row.position % SL_PAGE);
+}
+
+void sl_cuda_store_rows(const sl_cuda_kv_rows *args, cudaStream_t stream) {
+    const sl_cuda_kv_rows &p = *args;
+    SL_CHECK(p.format == SL_FP8 || p.format == SL_INT8);
+    SL_CHECK(p.head_dim % (2 * VEC) == 0 && p.head_dim <= ROW_LANES * VEC && p.stride % VEC == 0);
+    sl_launch(p.format == SL_FP8 ? store_rows_kernel<true> : store_rows_kernel<false>,
+              dim3(blocks_for((size_t)p.n_rows * p.n_kv_heads * 32)), dim3(BLOCK), 0, stream, p);
+}
+
+// Grid: ceil(n_rows / rows of a thread block), two rows for each warp. Needs: as store_rows_kernel.
+template <bool FP8>
+static __global__ void __launch_bounds__(BLOCK) store_blocks_kernel(const bf16 *rows, int head_dim, int n_rows, void *blocks) {
+    sl_start_next();
+    sl_wait_previous();
+    const int r = (blockIdx.x * BLOCK + threadIdx.x) / ROW_LANES;
+    const bf16 *from = rows + (size_t)r * head_dim + threadIdx.x % ROW_LANES * VEC;
+    store_row<FP8>(from, r < n_rows, head_dim, blocks, r / SL_PAGE, r % SL_PAGE);
+}
+
+void sl_cuda_store_blocks(const bf16 *rows, sl_format format, int head_dim, int n_rows, void *blocks, cudaStream_t stream) {
+    SL_CHECK(format == SL_FP8 || format == SL_INT8);
+    SL_CHECK(head_dim % (2 * VEC) == 0 && head_dim <= ROW_LANES * VEC);
+    sl_launch(format == SL_FP8 ? store_blocks_kernel<true> : store_blocks_kernel<false>,
+              dim3(blocks_for((size_t)n_rows * ROW_LANES)), dim3(BLOCK), 0, stream, rows, head_dim, n_rows, blocks);
 }
 
 // out = silu(gate) * up, silu(g) = g / (1 + e^-g)

@@ -48,9 +48,24 @@ typedef struct sl_cuda_heads {
     float eps;
     const float2 *table; // of sl_cuda_rope_table
     const sl_row *rows;  // [n_rows]
-    bf16 *k, *v;         // this layer, [n_pages][n_kv_heads][256][head_dim]
+    bf16 *k, *v;         // this layer, [n_pages][n_kv_heads][256][head_dim]; with kv_stride: rows of KV heads
+    size_t kv_stride;    // 0; or elements from row to row of k and v, which may be the K and V of a bf16 qkv
 } sl_cuda_heads;
 void sl_cuda_norm_rope_append(const sl_cuda_heads *args, cudaStream_t stream);
+
+// Rounds rows of K and V and stores them in the row's place in a cache of fp8 or int8, with the bits of sl_kv_store
+// (kv/kv_rows.h).
+typedef struct sl_cuda_kv_rows {
+    const bf16 *k, *v; // [n_rows][stride]; a row begins with its n_kv_heads heads of head_dim elements
+    size_t stride;     // elements, a multiple of 8
+    const sl_row *rows;
+    int n_rows, n_kv_heads, head_dim; // head_dim a multiple of 16, at most 128
+    sl_format format;                 // SL_FP8 or SL_INT8
+    void *k_layer, *v_layer;          // this layer: [n_pages][n_kv_heads] blocks
+} sl_cuda_kv_rows;
+void sl_cuda_store_rows(const sl_cuda_kv_rows *args, cudaStream_t stream);
+// The same for the first n_rows rows of consecutive blocks. rows: [n_rows][head_dim]
+void sl_cuda_store_blocks(const bf16 *rows, sl_format format, int head_dim, int n_rows, void *blocks, cudaStream_t stream);
 
 // out[r][i] = silu(gate[r][i]) * up[r][i]: gate_up [n_rows][gate: n_ffn, up: n_ffn], out [n_rows][n_ffn]; n_ffn a multiple
 // of 8.

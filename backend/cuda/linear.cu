@@ -219,7 +219,7 @@ __global__ void __maxnreg__(MOST_REGISTERS) linear_ring_kernel(const __grid_cons
 
         // Warp i adds the parts of tile i and ends it. Registers hold the part of warp i, shared memory the others.
         float4 own[NT] = {};
-        if (has_row) kv_row[threadIdx.x] = (size_t)page * p.n_kv_heads * SL_PAGE + position % SL_PAGE;
+        if (has_row) kv_row[threadIdx.x] = kv_row_of(p, threadIdx.x, page, position);
         __syncthreads(); // the parts of the previous tiles have been read
 #pragma unroll
         for (int i = 0; i < TILES; i++)

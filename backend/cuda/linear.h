@@ -21,7 +21,8 @@ typedef enum {             // what happens to y [n_rows][n_out]
     SL_LINEAR_ADD,         // out32 += y: the residual stream
     SL_LINEAR_SWIGLU,      // W is [gate rows; up rows]: out16 [n_rows][n_out / 2] = silu(gate) * up
     SL_LINEAR_ROPE_APPEND, // W is [q rows; k rows; v rows]: q after RoPE goes to out16 [n_rows][n_heads * head_dim], k after
-                           // RoPE and v go to the row's place in the pages of this layer. RoPE is fp32, then rounded.
+                           // RoPE and v go to the row's place in the pages of this layer, or to staged rows. RoPE is fp32,
+                           // then rounded.
 } sl_linear_end;
 
 typedef struct sl_cuda_linear {
@@ -39,7 +40,8 @@ typedef struct sl_cuda_linear {
     int n_heads, n_kv_heads, head_dim;
     const float2 *rope; // [n_rows][head_dim / 2] cosine and sine; rotates dimension i with dimension i + head_dim / 2
     const sl_row *rows; // [n_rows]
-    bf16 *k, *v;        // [n_pages][n_kv_heads][256][head_dim]
+    bf16 *k, *v;        // [n_pages][n_kv_heads][256][head_dim]; is_staged: [n_rows][n_kv_heads][head_dim]
+    int is_staged;      // 1: for a cache of fp8 or int8, because no thread block has a whole row (sl_cuda_store_rows)
 } sl_cuda_linear;
 
 void sl_cuda_linear_decode(const sl_cuda_linear *args, cudaStream_t stream);

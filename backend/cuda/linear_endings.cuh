@@ -74,6 +74,11 @@ template <> struct ending<SL_LINEAR_SWIGLU> { // 8 rows of gate and the same 8 o
     }
 };
 
+// The row of token `col` in KV head 0 of k and v. page: the page that holds the position; not used if is_staged
+__device__ __forceinline__ size_t kv_row_of(const sl_cuda_linear &p, int col, int32_t page, int32_t position) {
+    return p.is_staged ? (size_t)col * p.n_kv_heads : (size_t)page * p.n_kv_heads * SL_PAGE + position % SL_PAGE;
+}
+
 template <> struct ending<SL_LINEAR_ROPE_APPEND> { // dimensions i to i + 7 of a head, and i + half to i + half + 7
     static __device__ tile_rows rows(const sl_cuda_linear &p, int tile) {
         const int half = p.head_dim / 2, first = tile * 8 / half * p.head_dim + tile * 8 % half;
@@ -83,7 +88,7 @@ template <> struct ending<SL_LINEAR_ROPE_APPEND> { // dimensions i to i + 7 of a
         const int half = p.head_dim / 2;
         return __ldcg(p.rope + (size_t)col * half + tile * 8 % half + g);
     }
-    // kv_row: the row of the token in KV head 0, counted over all pages
+    // kv_row: of kv_row_of
     static __device__ void store(const sl_cuda_linear &p, int tile, int g, int col, float lo, float hi, float2 rotation,
                                  size_t kv_row) {
         const int half = p.head_dim / 2, head = tile * 8 / half, i = tile * 8 % half + g;
@@ -92,7 +97,7 @@ template <> struct ending<SL_LINEAR_ROPE_APPEND> { // dimensions i to i + 7 of a
             out = p.out16 + ((size_t)col * p.n_heads + head) * p.head_dim;
         } else {
             const int is_v = head >= p.n_heads + p.n_kv_heads, h = head - p.n_heads - is_v * p.n_kv_heads;
-            out = (is_v ? p.v : p.k) + (kv_row + (size_t)h * SL_PAGE) * p.head_dim;
+            out = (is_v ? p.v : p.k) + (kv_row + (size_t)h * (p.is_staged ? 1 : SL_PAGE)) * p.head_dim;
             if (is_v) rotation = {1, 0};
         }
         out[i] = to_bf16(lo * rotation.x - hi * rotation.y);

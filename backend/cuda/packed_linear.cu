@@ -346,7 +346,7 @@ __global__ void __maxnreg__(MOST_REGISTERS) packed_linear_kernel(const __grid_co
                     part[(i * NT + nt) * 32] = leaf ? add(part[(i * NT + nt) * 32], sum[i][nt]) : sum[i][nt];
         }
 
-        if (has_row) kv_row[threadIdx.x] = (size_t)page * p.n_kv_heads * SL_PAGE + position % SL_PAGE;
+        if (has_row) kv_row[threadIdx.x] = kv_row_of(p, threadIdx.x, page, position);
         __syncthreads();
         if (own < n) {
             float4 y[WARPS];

@@ -3,6 +3,7 @@
 #include "attention/attention_cuda.h"
 #include "attention/extras/buckets.h"
 #include "attention/prefill/prefill_mask.h"
+#include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/device.cuh"
 #include "cli/bench/random_mask.h"
 
@@ -26,13 +27,14 @@ struct sl_bench_attn {
     int n_sms;
     void *blocks[MAX_BLOCKS]; // all device memory
     int n_blocks;
-    float *flush;   // FLUSH_BYTES
-    bf16 *k, *v;    // [n_pages][n_kv_heads][256][head_dim]
-    bf16 *q, *out;  // [max(n_seqs, n_tokens)][n_heads][head_dim]
-    int n_steps;    // of a series
-    bf16 *step_q;   // [n_steps][n_seqs][n_heads][head_dim]; with a model's states [n_steps][n_heads][head_dim]
-    int32_t *pages; // [n_pages] page ids in random order
-    sl_row *rows;   // [n_seqs]
+    float *flush;            // FLUSH_BYTES
+    bf16 *k, *v;             // [n_pages][n_kv_heads][256][head_dim]
+    bf16 *cache_k, *cache_v; // the same rows in the format of the cache; of bf16: k and v
+    bf16 *q, *out;           // [max(n_seqs, n_tokens)][n_heads][head_dim]
+    int n_steps;             // of a series
+    bf16 *step_q;            // [n_steps][n_seqs][n_heads][head_dim]; with a model's states [n_steps][n_heads][head_dim]
+    int32_t *pages;          // [n_pages] page ids in random order
+    sl_row *rows;            // [n_seqs]
     sl_attn_cuda_stats *stats;
     struct { // page extras of the last method, for all pages
         sl_kv_need need;
@@ -166,6 +168,27 @@ static int fill_states(sl_bench_attn *b, sl_error *err) {
     return rc ? rc : sl_cuda_check(cudaMemcpy(b->step_q, s->q, n * sizeof(bf16), cudaMemcpyHostToDevice), "queries", err);
 }
 
+static int is_bytes(const sl_bench_attn *b) {
+    return b->limits.format != SL_BF16;
+}
+
+// The kernels of a method for the format of the cache.
+static const sl_attn_cuda_ops *ops_of(const sl_bench_attn *b, const sl_attn_spec *spec) {
+    return is_bytes(b) ? spec->method->cuda->bytes : spec->method->cuda;
+}
+
+// Stores the rows of k, or of v, in the format of the cache.
+static int store(sl_bench_attn *b, bf16 *rows, bf16 **to, sl_error *err) {
+    const sl_attn_geom *g = &b->geom;
+    *to = rows;
+    if (!is_bytes(b)) return 0;
+    size_t n_blocks = (size_t)b->limits.n_pages * g->n_kv_heads;
+    int rc = allocate(b, n_blocks * sl_kv_block_bytes(b->limits.format, g->head_dim), to, err);
+    if (rc) return rc;
+    sl_cuda_store_blocks(rows, b->limits.format, g->head_dim, (int)(n_blocks * SL_PAGE), *to, b->stream);
+    return sl_cuda_check(cudaGetLastError(), "store_blocks_kernel", err);
+}
+
 static int allocate_all(sl_bench_attn *b, sl_error *err) {
     const sl_attn_geom *g = &b->geom;
     size_t pool = (size_t)b->limits.n_pages * g->n_kv_heads * SL_PAGE * g->head_dim;
@@ -194,7 +217,9 @@ static int allocate_all(sl_bench_attn *b, sl_error *err) {
     if (!rc) rc = spread(b, b->step_q, steps, err);
     if (!rc) rc = shuffle_pages(b, err);
     if (!rc) rc = number_pages(b, err);
-    return rc || !states ? rc : fill_states(b, err);
+    if (!rc && states) rc = fill_states(b, err);
+    if (!rc) rc = store(b, b->k, &b->cache_k, err);
+    return rc ? rc : store(b, b->v, &b->cache_v, err);
 }
 
 static int check_shape(const sl_attn_geom *g, sl_error *err) {
@@ -327,7 +352,7 @@ int sl_bench_attn_device_of(sl_bench_attn *b, sl_bench_attn_device *out, sl_erro
 
 int sl_bench_read_rate(int index, double *gb_s, sl_error *err) {
     const sl_attn_geom least = {1, 1, 1, 64, 0, NULL};
-    const sl_bench_attn_limits limits = {1, 1, 1, 1, 0, index, NULL};
+    const sl_bench_attn_limits limits = {1, 1, 1, 1, 0, index, NULL, SL_BF16};
     sl_bench_attn_device device;
     sl_bench_attn *b = NULL;
     int rc = sl_bench_attn_open(&least, &limits, &b, err);
@@ -411,7 +436,8 @@ static int build_extra(sl_bench_attn *b, int i, const sl_kv_need *need, int n_se
     build.arg = need->arg, build.head_dim = g->head_dim, build.n_kv_heads = g->n_kv_heads, build.size = size;
     build.n = n, build.pages = b->pages, build.from = span ? b->parts : b->pages, build.index = b->index,
     build.buckets = g->buckets;
-    build.k = b->k, build.v = b->v, build.data = b->extras[i].data, build.stream = b->stream;
+    build.k = b->cache_k, build.v = b->cache_v, build.format = b->limits.format;
+    build.data = b->extras[i].data, build.stream = b->stream;
     if (span) build.parts = b->parts, build.slots = b->index, build.of = b->extras[0].data, build.of_size = b->extras[0].size;
     need->kind->build_device(&build);
     return sl_cuda_check(cudaStreamSynchronize(b->stream), need->kind->name, err);
@@ -426,7 +452,7 @@ typedef struct sl_bench_attn_memory {
 
 static int allocate_step_memory(sl_bench_attn *b, const sl_attn_spec *spec, int n_seqs, int longest, sl_bench_attn_memory *out,
                                 sl_error *err) {
-    const sl_attn_cuda_ops *ops = spec->method->cuda;
+    const sl_attn_cuda_ops *ops = ops_of(b, spec);
     size_t ws = sl_align(ops->workspace(&b->geom, spec, n_seqs, 1, longest));
     out->state_size = ops->state ? sl_align(ops->state(&b->geom, spec)) : 0;
     size_t size = std::max<size_t>(ws + n_seqs * out->state_size, 1);
@@ -474,8 +500,8 @@ struct steps {
 // of rows are those of the last step. Also compares the outputs of the series with those of the replays.
 static int count_reads(steps *series, const sl_attn_cuda_decode_args *args, int n_untimed, sl_bench_attn_result *out,
                        sl_error *err) {
-    const sl_attn_cuda_ops *ops = args->spec->method->cuda;
     sl_bench_attn *b = series->b;
+    const sl_attn_cuda_ops *ops = ops_of(b, args->spec);
     sl_attn_stats fixed = {};
     sl_attn_cuda_stats counted;
     int rc = 0, n = series->n - n_untimed;
@@ -506,7 +532,7 @@ static sl_attn_spec timed_spec(const sl_attn_spec *spec) {
 int sl_bench_attn_decode(sl_bench_attn *b, const sl_attn_spec *asked, int n_seqs, const int *n_kv, int repetitions,
                          sl_bench_attn_result *out, sl_error *err) {
     const sl_attn_spec of_layer = timed_spec(asked), *spec = &of_layer;
-    const sl_attn_cuda_ops *ops = spec->method->cuda;
+    const sl_attn_cuda_ops *ops = ops_of(b, spec);
     int most_seqs = sl_cuda_most_seqs(&b->geom, spec->method == &sl_method_dense);
     if (n_seqs > most_seqs)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
@@ -534,7 +560,8 @@ int sl_bench_attn_decode(sl_bench_attn *b, const sl_attn_spec *asked, int n_seqs
     sl_attn_cuda_decode_args args = {};
     args.geom = &b->geom, args.spec = spec;
     args.n_seqs = n_seqs, args.max_kv = longest;
-    args.rows = b->rows, args.q = b->q, args.out = b->out, args.k = b->k, args.v = b->v;
+    args.rows = b->rows, args.q = b->q, args.out = b->out;
+    args.k = b->cache_k, args.v = b->cache_v, args.format = b->limits.format;
     for (int i = 0; i < n_needs; i++) {
         args.extra[i] = b->extras[i].data, args.extra_size[i] = b->extras[i].size;
         args.extra_slots[i] = need[i].kind->span ? b->slots : NULL;
@@ -578,13 +605,28 @@ static sl_attn_cuda_prefill_args prefill_args(const sl_bench_attn *b, const sl_a
     return args;
 }
 
+// Copies the first n_rows rows of the sequence to k and v as bf16, as the engine does before a prefill.
+static void widen(const sl_bench_attn *b, int n_rows) {
+    sl_attn_cuda_widen_args args = {};
+    args.format = b->limits.format, args.n_rows = n_rows;
+    args.n_kv_heads = b->geom.n_kv_heads, args.head_dim = b->geom.head_dim;
+    args.k = b->cache_k, args.v = b->cache_v, args.pages = b->pages;
+    args.to_k = b->k, args.to_v = b->v, args.stream = b->stream;
+    sl_cuda_widen_rows(&args);
+}
+
 int sl_bench_attn_prefill(sl_bench_attn *b, const sl_attn_spec *spec, int n_tokens, int first, int repetitions,
                           sl_bench_attn_time *out, sl_error *err) {
     const sl_attn_cuda_ops *ops = spec->method->cuda;
     void *ws;
     int rc = new_memory(ops->workspace(&b->geom, spec, 1, n_tokens, first + n_tokens), &ws, err);
     sl_attn_cuda_prefill_args args = prefill_args(b, spec, n_tokens, first, ws);
-    if (!rc) rc = time_graph(b, repetitions, out, err, [&] { ops->prefill(&args); });
+    if (is_bytes(b)) args.pages = b->index; // of the copy
+    if (!rc)
+        rc = time_graph(b, repetitions, out, err, [&] {
+            if (is_bytes(b)) widen(b, first + n_tokens);
+            ops->prefill(&args);
+        });
     cudaFree(ws);
     return rc;
 }

@@ -35,6 +35,7 @@ typedef struct sl_bench_attn_limits {
     double query_deviation, query_spread;
     int device;                    // index of the GPU
     const cli_attn_states *states; // NULL: normal numbers. Otherwise every sequence has its rows
+    sl_format format;              // of the cache: SL_BF16, SL_FP8 or SL_INT8
 } sl_bench_attn_limits;
 
 typedef struct sl_bench_attn_device {
@@ -67,7 +68,8 @@ typedef struct sl_bench_attn_result {
 // CUDA.
 int sl_bench_attn_decode(sl_bench_attn *bench, const sl_attn_spec *spec, int n_seqs, const int *n_kv, int repetitions,
                          sl_bench_attn_result *out, sl_error *err);
-// Times the prefill of n_tokens of one sequence, from position `first`. The method must offer prefill on CUDA.
+// Times the prefill of n_tokens of one sequence, from position `first`. With a cache of fp8 or int8 this includes the copy of
+// its rows as bf16. The method must offer prefill on CUDA.
 int sl_bench_attn_prefill(sl_bench_attn *bench, const sl_attn_spec *spec, int n_tokens, int first, int repetitions,
                           sl_bench_attn_time *out, sl_error *err);
 // Times the prefill of the first n_tokens of a sequence with a random mask (random_mask.h). Writes its density to *reached.

@@ -131,7 +131,8 @@ static int time_all(sl_bench_attn *bench, const char *format, int repetitions, r
 
 int cli_bench_masks(const cli_bench_flags *o, const sl_attn_geom *geom, sl_error *err) {
     const int most = lengths[N_LENGTHS - 1];
-    sl_bench_attn_limits limits = {most / SL_PAGE, 1, most, o->run->attention.query_deviation, o->bench->query_spread, 0, NULL};
+    sl_bench_attn_limits limits = {most / SL_PAGE,         1, most, o->run->attention.query_deviation,
+                                   o->bench->query_spread, 0, NULL, SL_BF16};
     sl_bench_attn *bench = NULL;
     row rows[N_ROWS];
     int rc = sl_bench_attn_open(geom, &limits, &bench, err);

@@ -23,7 +23,7 @@
 #include <stdlib.h>
 
 static const sl_attn_geom llama_geom = {.n_layers = 1, .n_heads = 32, .n_kv_heads = 8, .head_dim = 128}; // Llama-3.1-8B
-#define SHAPE "shape of Llama-3.1-8B (32 query heads, 8 KV heads, dimension 128, bf16)" // the model's name in the tables
+#define SHAPE "shape of Llama-3.1-8B (32 query heads, 8 KV heads, dimension 128, %s)" // the model's name in the tables
 enum { MAX_SIZES = 64, MAX_SEQS = 1024, MAX_METHODS = 16, REPETITIONS = 40 };
 
 // ---- sizes and methods ----
@@ -42,7 +42,8 @@ typedef struct plan {
     int n_sizes;
     cli_attn_states states; // --states; q is NULL without it
     sl_attn_geom geom;
-    char model[320]; // shape or states, for the tables
+    sl_format format; // of the cache
+    char model[320];  // shape or states, for the tables
 } plan;
 
 typedef struct row { // one line of the result
@@ -112,14 +113,23 @@ static int add_methods(plan *p, const cli_list *attns, sl_error *err) {
     for (int i = 0; !rc && i < list->n; i++)
         if (!sl_attn_on_gpu(&list->specs[i]))
             rc = sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %.100s: not offered on a GPU", list->names[i]);
+        else if (p->format != SL_BF16 && !sl_attn_on_byte_rows(&list->specs[i]))
+            rc = sl_attn_refuse_byte_rows(&list->specs[i], sl_formats[p->format].name, "bench attn", err);
+    return rc;
+}
+
+static int read_format(plan *p, const cli_device_options *o, sl_error *err) {
+    sl_kv_formats formats;
+    int rc = sl_kv_formats_parse(o->kv_cache_dtype, NULL, NULL, &formats, err);
+    p->format = formats.k;
     return rc;
 }
 
 // Refuses flags that concern the steps of a model.
 static int check_flags(const cli_bench_flags *o, sl_error *err) {
-    static const char *const of_models[] = {"--model", "--steps",    "--n-prompt",       "--prompt-gen",   "--ragged",
-                                            "--copy",  "--kv-cache", "--kv-cache-dtype", "--cache-type-k", "--cache-type-v",
-                                            "--fill",  "--hot-hits", "--device",         "--memory-rate",  NULL};
+    static const char *const of_models[] = {
+        "--model",        "--steps",        "--n-prompt", "--prompt-gen", "--ragged", "--copy",        "--kv-cache",
+        "--cache-type-k", "--cache-type-v", "--fill",     "--hot-hits",   "--device", "--memory-rate", NULL};
     static const char *const of_normal[] = {"--depth", "--query-deviation", "--query-spread", NULL};
     const char *states = o->bench->states, *phase = o->bench->phase, *plot = o->output->plot;
     const char *other = cli_given_flag(o->given, of_models);
@@ -137,7 +147,7 @@ static int check_flags(const cli_bench_flags *o, sl_error *err) {
 
 // --phase masks has sizes and methods of its own.
 static int check_masks_flags(const cli_given *given, sl_error *err) {
-    static const char *const others[] = {"--attn", "--batch", "--depth", "--states", "--plot", NULL};
+    static const char *const others[] = {"--attn", "--batch", "--depth", "--states", "--plot", "--kv-cache-dtype", NULL};
     const char *other = cli_given_flag(given, others);
     return other ? sl_fail(err, SL_ERR_ARG, "flag %s cannot be used with --phase masks, which has its own sizes and methods",
                            other)
@@ -149,15 +159,16 @@ static int read_states(plan *p, const char *folder, sl_error *err) {
     const sl_attn_geom *g = &p->states.geom;
     p->geom = folder ? *g : llama_geom;
     if (folder)
-        snprintf(p->model, sizeof p->model, "%s (%d query heads, %d KV heads, dimension %d, %d steps)", p->states.source,
-                 g->n_heads, g->n_kv_heads, g->head_dim, p->states.n_steps);
+        snprintf(p->model, sizeof p->model, "%s (%d query heads, %d KV heads, dimension %d, %s, %d steps)", p->states.source,
+                 g->n_heads, g->n_kv_heads, g->head_dim, sl_formats[p->format].name, p->states.n_steps);
     else
-        snprintf(p->model, sizeof p->model, "%s", SHAPE);
+        snprintf(p->model, sizeof p->model, SHAPE, sl_formats[p->format].name);
     return rc;
 }
 
 static int make_plan(plan *p, const cli_bench_flags *o, sl_error *err) {
     int rc = check_flags(o, err);
+    if (!rc) rc = read_format(p, &o->run->device, err);
     if (!rc) rc = read_states(p, o->bench->states, err);
     if (!rc) rc = add_methods(p, &o->run->attention.attns, err);
     if (!rc && strcmp(o->bench->phase, "prefill")) rc = add_sizes(p, o->bench, err);
@@ -175,7 +186,7 @@ static int rows_of(const size *s, int i) {
 
 static sl_bench_attn_limits limits_of(const plan *p, const cli_bench_flags *o) {
     sl_bench_attn_limits most = {
-        1, 1, 1, o->run->attention.query_deviation, o->bench->query_spread, 0, p->states.q ? &p->states : NULL};
+        1, 1, 1, o->run->attention.query_deviation, o->bench->query_spread, 0, p->states.q ? &p->states : NULL, p->format};
     for (int i = 0; i < p->n_sizes; i++) {
         const size *s = &p->sizes[i];
         int pages = 0;

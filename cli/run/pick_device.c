@@ -15,8 +15,8 @@ int cli_kv_formats(const cli_device_options *o, sl_kv_formats *out, sl_error *er
 }
 
 // auto always runs on a GPU: the calibration table of a GPU names only methods that run there.
-static int runs_on_gpu(const sl_attn_spec *spec) {
-    return spec->method == &sl_method_auto || sl_attn_on_gpu(spec);
+static int runs_on_gpu(const sl_attn_spec *spec, int is_bf16) {
+    return spec->method == &sl_method_auto || (is_bf16 ? sl_attn_on_gpu(spec) : sl_attn_on_byte_rows(spec));
 }
 
 // The words that cli_pick_device prints for a method that a GPU does not offer.
@@ -56,29 +56,33 @@ static const char *missing_prefill(const cli_attention_options *o) {
     return o->prefill_check ? "--prefill-check" : NULL;
 }
 
-static int has_bf16_cache(const cli_device_options *o) { // 1 also for flags with an error, which is reported later
+static sl_kv_formats formats_of(const cli_device_options *o) { // bf16 for flags with an error, which is reported later
     sl_kv_formats formats;
-    return cli_kv_formats(o, &formats, NULL) || (formats.k == SL_BF16 && formats.v == SL_BF16);
+    return cli_kv_formats(o, &formats, NULL) ? (sl_kv_formats){0} : formats;
 }
 
 const char *cli_cache_device(const cli_device_options *o) {
-    return !strcmp(o->name, "auto") && !has_bf16_cache(o) ? "cpu" : o->name;
+    sl_kv_formats formats = formats_of(o);
+    return !strcmp(o->name, "auto") && formats.k != formats.v ? "cpu" : o->name;
 }
 
 const char *cli_pick_device(const cli_run_options *o, const sl_attn_spec *specs, int n) {
     const char *missing = o->stats.path ? "--stats (counts of single heads)" : NULL;
-    if (!has_bf16_cache(&o->device)) missing = "a KV cache that is not bf16";
+    sl_kv_formats formats = formats_of(&o->device);
+    int is_bf16 = formats.k == SL_BF16 && formats.v == SL_BF16;
+    if (formats.k != formats.v) missing = "a KV cache whose K and V have different types";
     if (strcmp(o->device.name, "auto")) return o->device.name;
     if (!sl_device_is_gpu("auto")) return "cpu";
     for (int i = 0; !missing && i < n; i++)
-        if (!runs_on_gpu(&specs[i])) missing = name_of(&specs[i]);
+        if (!runs_on_gpu(&specs[i], is_bf16)) missing = name_of(&specs[i]);
     for (int i = 0; !missing && i < o->attention.attn_layers.n; i++) {
         const char *text = strchr(o->attention.attn_layers.items[i], '=');
         sl_attn_spec spec;
-        if (text && !sl_attn_parse(text + 1, &spec, NULL) && !runs_on_gpu(&spec)) missing = name_of(&spec);
+        if (text && !sl_attn_parse(text + 1, &spec, NULL) && !runs_on_gpu(&spec, is_bf16)) missing = name_of(&spec);
     }
     if (!missing) missing = missing_prefill(&o->attention);
     if (!missing) return "cuda";
-    fprintf(stderr, "device: cpu, because a GPU does not offer %s\n", missing);
+    fprintf(stderr, "device: cpu, because a GPU does not offer %s%s%s\n", missing, is_bf16 ? "" : " with a KV cache of ",
+            is_bf16 ? "" : sl_formats[formats.k].name);
     return "cpu";
 }

@@ -8,7 +8,7 @@
 
 int cli_check_device(const cli_device_options *o, sl_error *err); // SL_ERR_ARG: this build has no such --device
 int cli_kv_formats(const cli_device_options *o, sl_kv_formats *out, sl_error *err); // of the flags of the KV cache
-// For commands without methods: --device, or the CPU for auto with a KV cache that is not bf16.
+// For commands without methods: --device, or the CPU for auto with a KV cache that no GPU offers.
 const char *cli_cache_device(const cli_device_options *o);
 // The device of --device auto: a GPU if there is one that offers these n methods and the other flags, else the CPU. If there is
 // a GPU that lacks a feature, a line on stderr names the feature.

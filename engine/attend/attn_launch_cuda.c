@@ -6,6 +6,7 @@
 #include <string.h>
 
 const sl_attn_cuda_ops *sl_cuda_ops_of(const sl_engine *e, const sl_attn_spec *spec) {
+    if (e->device.formats.k != SL_BF16) return spec->method->cuda->bytes;
     return e->device.pool.offload ? spec->method->cuda->offloaded : spec->method->cuda;
 }
 
@@ -28,6 +29,9 @@ int sl_cuda_check_method(sl_engine *e, const sl_attn_spec *spec, const char *whe
         return sl_fail(err, SL_ERR_UNSUPPORTED, "{attn} %s%s%s: not offered on a GPU (%s); use {device} cpu",
                        spec->method->name, spec->plus ? "+" : "", spec->plus ? spec->plus->name : "", where);
     if (e->device.pool.offload && !sl_attn_on_offloaded_rows(spec)) return sl_attn_refuse_offloaded(spec, where, err);
+    const sl_format format = e->device.formats.k;
+    if (format != SL_BF16 && !sl_attn_on_byte_rows(spec))
+        return sl_attn_refuse_byte_rows(spec, sl_formats[format].name, where, err);
     int most = spec->plus ? spec->plus->cuda->max_rows : spec->method->cuda->max_rows;
     if (most && e->n_ctx > most)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "{attn} %s: a context of %d tokens, at most %d on a GPU (%s)",
@@ -52,6 +56,7 @@ sl_attn_cuda_decode_args sl_cuda_decode_args_of(sl_engine *e, const sl_attn_spec
         .q = q,
         .k = kv.k,
         .v = kv.v,
+        .format = kv.formats.k,
         .offloaded_rows = e->device.pool.offload ? sl_kv_offloaded_row(&e->device.pool, layer, 0, 0, 0) : NULL,
         .hot = sl_kv_hot_layer(&e->device.pool, layer),
         .stream = e->device.backend->stream(e->device.backend),

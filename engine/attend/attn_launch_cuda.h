@@ -6,7 +6,7 @@
 #include "attention/attention_cuda.h"
 #include "engine/engine_internal.h"
 
-// The kernels of a method for this engine: those for rows in host memory, if K and V lie there.
+// The kernels of a method for this engine: those for rows in host memory, if K and V lie there, or for a cache of fp8 or int8.
 const sl_attn_cuda_ops *sl_cuda_ops_of(const sl_engine *e, const sl_attn_spec *spec);
 int sl_cuda_needs(const sl_attn_spec *spec, sl_kv_need *out); // page extras of a method
 // SL_ERR_UNSUPPORTED when decode with spec is not offered here. Makes the pool keep its page extras. where: for the message,

@@ -24,7 +24,7 @@ static size_t lay_out(const sl_engine *e, const sl_attn_plan *plan, int is_host,
         int same = 0;
         while (same < i && !sl_attn_same(&plan->layer[same], spec)) same++;
         if (at) at[i] = same < i ? at[same] : total;
-        const sl_attn_cuda_ops *ops = is_host ? spec->method->cuda->offloaded : spec->method->cuda;
+        const sl_attn_cuda_ops *ops = is_host ? spec->method->cuda->offloaded : sl_cuda_ops_of(e, spec);
         if (same == i) total += sl_align(ops->workspace(&e->geom, spec, e->n_sequences, 1, n_ctx));
     }
     return total;
@@ -138,24 +138,56 @@ static sl_attn_cuda_prefill_stats *prefill_stats(const sl_engine *e, int layer) 
     return (sl_attn_cuda_prefill_stats *)e->prefill.masks.device + (size_t)layer * e->geom.n_heads;
 }
 
+// The rows that prefill kernels read: pages of bf16.
+typedef struct prefill_rows {
+    const bf16 *k, *v;
+    const int32_t *pages; // page table of the sequence
+    int n_pages;          // of k and v
+} prefill_rows;
+
+// Of the first n rows of a session. A cache of fp8 or int8 is widened in memory that the next call overwrites. Each chunk of a
+// prompt widens the rows of earlier chunks again. This moves 3 bytes for each number, little beside the chunk's attention,
+// which multiplies each of them with all queries of the chunk.
+static prefill_rows rows_of(const sl_batch *b, const sl_session *s, int layer, int n, int only_k, void *stream) {
+    const sl_kv_offload *offload = b->kv->offload; // the layer is in the staged pages (kv_stream.c)
+    const sl_kv_rows kv = offload ? sl_kv_staged(b->kv, layer) : sl_kv_layer(b->kv, layer);
+    const struct sl_wide_rows *wide = &s->engine->device.pass.wide;
+    if (offload) return (prefill_rows){kv.k, kv.v, offload->in_order, offload->n_staged};
+    if (kv.formats.k == SL_BF16) return (prefill_rows){kv.k, kv.v, s->device_pages, b->kv->n_pages};
+    sl_cuda_widen_rows(&(sl_attn_cuda_widen_args){.format = kv.formats.k,
+                                                  .n_rows = n,
+                                                  .n_kv_heads = b->kv->n_kv_heads,
+                                                  .head_dim = b->kv->head_dim,
+                                                  .k = kv.k,
+                                                  .v = kv.v,
+                                                  .pages = s->device_pages,
+                                                  .to_k = wide->k,
+                                                  .to_v = only_k ? NULL : wide->v,
+                                                  .stream = stream});
+    return (prefill_rows){wide->k, wide->v, wide->in_order, wide->n_pages};
+}
+
 static void propose(const sl_batch *b, int layer, sl_queries q) {
     const sl_engine *e = b->ranges[0].session->engine;
     const sl_attn_spec *spec = &e->prefill.plan.layer[layer];
     if (!has_mask(spec)) return;
     sl_prefill_mask mask = mask_of(b);
+    const sl_row_range *range = &b->ranges[0];
+    void *stream = b->backend->stream(b->backend);
+    prefill_rows rows = rows_of(b, range->session, layer, range->position + b->n_rows, 1, stream);
     sl_attn_cuda_mask_args args = {
         .geom = &e->geom,
         .spec = spec,
         .n_tokens = b->n_rows,
-        .first = b->ranges[0].position,
+        .first = range->position,
         .q = q.data,
         .q_stride = q.stride,
-        .k = sl_kv_layer(b->kv, layer).k,
-        .pages = b->ranges[0].session->device_pages,
+        .k = rows.k,
+        .pages = rows.pages,
         .mask = &mask,
         .stats = prefill_stats(e, layer),
         .ws = (char *)e->prefill.masks.device + e->prefill.masks.ws_at,
-        .stream = b->backend->stream(b->backend),
+        .stream = stream,
     };
     spec->method->cuda->mask(&args);
 }
@@ -177,21 +209,20 @@ static void prefill_range(const sl_batch *b, const sl_row_range *range, int laye
     sl_engine *e = s->engine;
     const sl_attn_spec *spec = &e->prefill.plan.layer[layer];
     sl_prefill_mask mask;
-    const sl_kv_offload *offload = b->kv->offload; // the layer is in the staged pages (kv_stream.c)
-    sl_kv_rows kv = offload ? sl_kv_staged(b->kv, layer) : sl_kv_layer(b->kv, layer);
+    prefill_rows rows = rows_of(b, s, layer, range->position + first + n, 0, stream);
     sl_attn_cuda_prefill_args args = {
         .geom = &e->geom,
         .spec = spec,
         .layer = layer,
         .n_tokens = n,
         .first = range->position + first,
-        .n_pages = offload ? offload->n_staged : b->kv->n_pages,
+        .n_pages = rows.n_pages,
         .q = q,
         .q_stride = q_stride,
         .out = out,
-        .k = kv.k,
-        .v = kv.v,
-        .pages = offload ? offload->in_order : s->device_pages,
+        .k = rows.k,
+        .v = rows.v,
+        .pages = rows.pages,
         .stream = stream,
     };
     if (has_mask(spec)) {
@@ -205,12 +236,14 @@ static void prefill_range(const sl_batch *b, const sl_row_range *range, int laye
 }
 
 // Rows [first, first + n) of the batch. The kernels of several ranges run beside each other, because few queries that attend to
-// many keys leave most multiprocessors idle.
+// many keys leave most multiprocessors idle. With a cache of fp8 or int8 they run one after the other, because all of them
+// widen rows in the same memory.
 static void prefill(const sl_batch *b, int layer, int first, int n, sl_queries q, bf16 *out) {
     const sl_attn_geom *g = &b->ranges[0].session->engine->geom;
     size_t out_stride = (size_t)g->n_heads * g->head_dim;
     sl_cuda *c = sl_cuda_of(b->backend);
-    if (b->n_ranges > 1) sl_cuda_branch_out(c);
+    int branches = b->n_ranges > 1 && b->kv->formats.k == SL_BF16;
+    if (branches) sl_cuda_branch_out(c);
     for (int i = 0; i < b->n_ranges; i++) {
         const sl_row_range *range = &b->ranges[i];
         int from = range->first > first ? range->first : first, end = range->first + range->n_rows;
@@ -218,9 +251,9 @@ static void prefill(const sl_batch *b, int layer, int first, int n, sl_queries q
         if (from >= end) continue;
         size_t row = (size_t)(from - first);
         prefill_range(b, range, layer, from - range->first, end - from, (const bf16 *)q.data + row * q.stride, q.stride,
-                      out + row * out_stride, b->n_ranges > 1 ? c->branches[i % SL_BRANCHES] : b->backend->stream(b->backend));
+                      out + row * out_stride, branches ? c->branches[i % SL_BRANCHES] : b->backend->stream(b->backend));
     }
-    if (b->n_ranges > 1) sl_cuda_branch_in(c);
+    if (branches) sl_cuda_branch_in(c);
 }
 
 // Ends a step of layers that carry a threshold, with one kernel for each run of layers of the same specification. args: of a
@@ -268,8 +301,10 @@ static void account(sl_engine *e, sl_session *const *sessions, int n) {
             sl_attn_stats step = {.steps = g->n_heads,
                                   .dense_k_rows = rows * g->n_kv_heads,
                                   .dense_v_rows = rows * g->n_heads,
-                                  .dense_bytes = rows * g->n_kv_heads * g->head_dim * 2 * sizeof(bf16)};
-            if (spec->method->cuda->account) spec->method->cuda->account(g, spec, n_kv, &step);
+                                  .dense_bytes =
+                                      rows * sl_kv_bytes_per_token(1, g->n_kv_heads, g->head_dim, e->device.formats)};
+            const sl_attn_cuda_ops *ops = sl_cuda_ops_of(e, spec);
+            if (ops->account) ops->account(g, spec, n_kv, &step);
             sl_attn_stats_add(&e->stats, &step);
         }
 }

@@ -91,7 +91,7 @@ void sl_cuda_free_observation(sl_engine *e, sl_observation *o) {
 static void lay_out(const sl_engine *e, struct sl_device_observation *d) {
     for (int i = 0; i < d->n_specs; i++) {
         d->ws_at[i] = d->ws_size;
-        d->ws_size += sl_align(d->specs[i].method->cuda->workspace(&e->geom, &d->specs[i], 1, 1, e->n_ctx));
+        d->ws_size += sl_align(sl_cuda_ops_of(e, &d->specs[i])->workspace(&e->geom, &d->specs[i], 1, 1, e->n_ctx));
     }
 }
 
@@ -168,7 +168,7 @@ static void launch(sl_engine *e, const sl_attn_cuda_decode_args *running, int wh
         args.q = running->q + i * row;
         args.out = to->out + (which * n + i) * row;
         args.stats = to->counted + which * n + i;
-        args.spec->method->cuda->decode(&args);
+        sl_cuda_ops_of(e, args.spec)->decode(&args);
         sl_cuda_end_step(&args, 1, 0);
     }
 }
@@ -190,7 +190,8 @@ static void fill_reports(const sl_engine *e, const sl_attn_spec *spec, int n_kv,
     const sl_attn_geom *g = &e->geom;
     int n = g->n_heads, n_kv_heads = g->n_kv_heads;
     sl_attn_stats s = sl_attn_stats_of_kernels(counted);
-    if (spec->method->cuda->account) spec->method->cuda->account(g, spec, n_kv, &s);
+    const sl_attn_cuda_ops *ops = sl_cuda_ops_of(e, spec);
+    if (ops->account) ops->account(g, spec, n_kv, &s);
     for (int h = 0; h < n; h++) {
         int kv_head = h / (n / n_kv_heads);
         out[h] = (sl_attn_report){SL_ATTN_NO_VALUES,
@@ -198,7 +199,7 @@ static void fill_reports(const sl_engine *e, const sl_attn_spec *spec, int n_kv,
                                   .v_distinct = share_of(s.v_distinct, n_kv_heads, kv_head),
                                   .features = (float)(s.features / n),
                                   .bytes = share_of(s.bytes, n_kv_heads, kv_head),
-                                  .dense_bytes = (uint64_t)n_kv * g->head_dim * 2 * sizeof(bf16),
+                                  .dense_bytes = n_kv * sl_kv_bytes_per_token(1, 1, g->head_dim, e->device.formats),
                                   .v_rows = share_of(s.v_rows, n, h),
                                   .samples = share_of(s.samples, n, h),
                                   .ess = NAN,
