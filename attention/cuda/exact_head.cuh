@@ -19,8 +19,25 @@ __device__ __forceinline__ bool is_beyond(int top) {
     return top > SL_REF_MOST || top < -SL_REF_MOST;
 }
 
+// The format of rows of bytes. Without them the struct is empty, so that kernels for bf16 rows do not store it.
+#ifdef SL_BYTE_ROWS
+struct byte_format {
+    bool is_fp8;
+};
+static __device__ __forceinline__ byte_format byte_format_of(bool is_fp8) {
+    return {is_fp8};
+}
+#else
+struct byte_format {
+    enum { is_fp8 = 0 };
+};
+static __device__ __forceinline__ byte_format byte_format_of(bool) {
+    return {};
+}
+#endif
+
 // One query head of one sequence, with the memory that attend_exactly reads.
-struct exact_head {
+struct exact_head : byte_format {
     const bf16 *q;        // [head_dim]
     const bf16 *k, *v;    // [n_pages][n_kv_heads] blocks of 256 rows
     const bf16 *host;     // IS_OFFLOADED: rows of full pages, as offloaded_rows.rows
@@ -28,24 +45,14 @@ struct exact_head {
     int n_kv_heads, kv_head, n_kv;
     float scale;               // log2(e) / sqrt(head_dim)
     sl_attn_cuda_stats *stats; // attend_exactly adds one fallback and all rows of K and V; NULL: it counts nothing
-    bool is_fp8;               // IS_BYTES: the format of k and v, fp8 or int8
 };
 
-// q: the query row [head_dim]. k, v: the layer's pools. host: NULL without IS_OFFLOADED. is_fp8: as in exact_head.
+// q: the query row [head_dim]. k, v: the layer's pools. host: NULL without IS_OFFLOADED. is_fp8: only read with IS_BYTES.
 inline __device__ exact_head make_exact_head(const bf16 *q, const bf16 *k, const bf16 *v, const sl_row &row, int n_kv_heads,
                                              int seq_head, float scale, sl_attn_cuda_stats *stats, const bf16 *host = NULL,
                                              bool is_fp8 = false) {
-    return {.q = q,
-            .k = k,
-            .v = v,
-            .host = host,
-            .pages = row.pages,
-            .n_kv_heads = n_kv_heads,
-            .kv_head = seq_head % n_kv_heads,
-            .n_kv = row.position + 1,
-            .scale = scale,
-            .stats = stats,
-            .is_fp8 = is_fp8};
+    return {byte_format_of(is_fp8), q,     k,    v, host, row.pages, n_kv_heads, seq_head % n_kv_heads,
+            row.position + 1,       scale, stats};
 }
 
 // Loads four bf16 numbers as floats, or zeros.

@@ -84,12 +84,12 @@ __device__ __forceinline__ bool is_offloaded(int row) {
 }
 
 // K and V of a marked row. k, v: of the layer. host: offloaded_rows.rows
-template <int DIM> __device__ __forceinline__ const void *k_of_row(const bf16 *k, const bf16 *host, int row) {
-    if (IS_BYTES) return row_of_pool<DIM>(k, row);
+template <int DIM> __device__ __forceinline__ const bf16 *k_of_row(const bf16 *k, const bf16 *host, int row) {
+    if (IS_BYTES) return (const bf16 *)row_of_pool<DIM>(k, row);
     return is_offloaded(row) ? host + (size_t)row * 2 * DIM : k + (size_t)(IS_OFFLOADED ? row & ~IN_FRAME : row) * DIM;
 }
-template <int DIM> __device__ __forceinline__ const void *v_of_row(const bf16 *v, const bf16 *host, int row) {
-    if (IS_BYTES) return row_of_pool<DIM>(v, row);
+template <int DIM> __device__ __forceinline__ const bf16 *v_of_row(const bf16 *v, const bf16 *host, int row) {
+    if (IS_BYTES) return (const bf16 *)row_of_pool<DIM>(v, row);
     return is_offloaded(row) ? host + (size_t)row * 2 * DIM + DIM : v + (size_t)(IS_OFFLOADED ? row & ~IN_FRAME : row) * DIM;
 }
 

@@ -53,15 +53,15 @@ enum {
 };
 
 // How keys are scored. Teams of consumer warps take tiles in turn. Each warp of a team has one block of 32 rows of the tile.
-// SIZES needs more warps, because it does more work per row. LONG tiles need fewer and longer copies: 0.5% less time where K is
-// many times the L2 cache. For a smaller K they cost time: the first tile arrives later, and the thread blocks' end times
-// differ more. With IS_BYTES all tiles have 128 rows: these have the bytes of 64 rows of bf16.
+// SIZES and IS_BYTES need more warps, because they do more work per byte of K. LONG tiles need fewer and longer copies: 0.5%
+// less time where K is many times the L2 cache. For a smaller K they cost time: the first tile arrives later, and the thread
+// blocks' end times differ more. With IS_BYTES all tiles have 128 rows: these have the bytes of 64 rows of bf16.
 template <bool WITH_SIZES, bool LONG> struct score_config {
     enum {
         SIZES = WITH_SIZES,
         TILE = LONG || IS_BYTES ? 128 : 64, // rows of K in a stage
         SIZE = TILE / BLOCK,
-        TEAMS = (SIZES ? 8 : 4) / SIZE,
+        TEAMS = (SIZES || IS_BYTES ? 8 : 4) / SIZE,
         WARPS = TEAMS * SIZE,
     };
 };

@@ -24,6 +24,7 @@
 #include "attention/cuda/buckets/bucket_step.cuh"
 #include "attention/cuda/decode_ring.cuh"
 #include "attention/cuda/mma_tiles.cuh"
+#include "attention/cuda/stored_rows.cuh"
 
 #include <cuda_bf16.h>
 #include <math.h>
@@ -216,12 +217,6 @@ template <int LAYER> static size_t classifier_shared(int piece) {
 // ---- centroids ----
 
 enum { WARP_CENTROIDS = 4, BLOCK_CENTROIDS = WARP_CENTROIDS * SCORE_WARPS };
-
-__device__ __forceinline__ void widen8(const uint4 &x, float y[8]) {
-    const uint32_t pairs[4] = {x.x, x.y, x.z, x.w};
-#pragma unroll
-    for (int i = 0; i < 8; i++) y[i] = sl_widen((bf16)(pairs[i / 2] >> i % 2 * 16));
-}
 
 // score[c] = centroid c . sum over the group's queries of x / |x|. A warp computes the norm of a query. A lane has 8 channels
 // of two of its warp's four centroids.

@@ -1,22 +1,28 @@
 // attention/cuda/santa/santa.cu - the SANTA family on CUDA: exact scores of all keys and S drawn rows of V, in one kernel.
 // The naive versions are in tests/cuda/naive.h: naive_score, naive_mass, naive_draw_systematic and naive_sum_of_rows.
 //
-// | role     | warps | registers | does                                                              |
-// |----------|-------|-----------|-------------------------------------------------------------------|
-// | consumer | 4     | <= 144    | scores tiles of K and stores masses (score_keys.cuh)              |
-// | drawer   | 4     | <= 144    | draws rows and sums their rows of V (draw_rows.cuh, samplers.cuh) |
-// | producer | 1     | <= 144    | copies K and q into ring stages (score_keys.cuh)                  |
+// | role     | warps | does                                                              |
+// |----------|-------|-------------------------------------------------------------------|
+// | consumer | 4     | scores tiles of K and stores masses (score_keys.cuh)              |
+// | drawer   | 4     | draws rows and sums their rows of V (draw_rows.cuh, samplers.cuh) |
+// | producer | 1     | copies K and q into ring stages (score_keys.cuh)                  |
+//
+// With SL_BYTE_ROWS, K and V are fp8 or int8 (stored_rows.cuh), and 8 warps score.
 //
 // | shared memory, in order | bytes (DIM 128, group 4)           | contents                                           |
 // |-------------------------|------------------------------------|----------------------------------------------------|
 // | block_shared            | about 10 KB                        | ring barriers and tile_infos, then draw_space      |
 // | ring stages             | 6 x 17408, or 3 x 33792 with LONG  | K, then q (score_keys.cuh)                         |
+// | with SL_BYTE_ROWS       | 5 x 17920                          | K, its scales, then q                              |
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/santa/samplers.cuh"
 
 namespace {
 
-enum { THREADS = 32 * (1 + CONSUMER_WARPS) + DRAW_THREADS };
+enum {
+    THREADS = 32 * (1 + CONSUMER_WARPS) + DRAW_THREADS,
+    REGISTERS = IS_BYTES ? 120 : 144, // of a thread: a thread block of the linear layer before fits on the same multiprocessor
+};
 
 struct santa_params {
     score_params score;
@@ -51,7 +57,7 @@ template <int DIM> struct santa_drawer {
 // of V.
 // Order of reduction: masses are integers, so their order has no effect. A warp adds its 32 of every 128 draws in order. Then
 // the sums of the warps are added in order.
-template <int DIM, typename Config> __global__ void __maxnreg__(144) santa_ring_kernel(const santa_params p) {
+template <int DIM, typename Config> __global__ void __maxnreg__(REGISTERS) santa_ring_kernel(const santa_params p) {
     extern __shared__ __align__(128) char memory[];
     block_shared *shared = (block_shared *)memory;
     ring r = {&shared->score, memory + SHARED_BYTES, p.score.n_stages, layout<DIM, Config>::stage(p.score.group), 0, 0};
