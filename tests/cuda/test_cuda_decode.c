@@ -247,6 +247,27 @@ static void bytes_uneven_scales(void) {
     }
 }
 
+// One row of 131,072 has about 2% of the mass, and a large value, and the values of the others are noise. Sums with few bits
+// would lose it. query_scale: so small that the other rows have nearly equal masses.
+static void bytes_needle(void) {
+    static const sl_format formats[] = {SL_FP8, SL_INT8};
+    static const int n = 131072, at = 77777;
+    for (int i = 0; i < 2; i++) {
+        ref_cache c = ref_cache_new(4, 1, 128, 1, &n, 0.05, test_seed);
+        bf16 *k = (bf16 *)ref_k_row(&c, 0, 0, at), *v = (bf16 *)ref_v_row(&c, 0, 0, at);
+        double square = 0, share = 0.02 * n;
+        for (int d = 0; d < 128; d++) square += c.q[d] * c.q[d]; // of head 0
+        for (int d = 0; d < 128; d++)
+            k[d] = sl_f32_to_bf16((float)(c.q[d] * log(share) * sqrt(128) / square)), v[d] = sl_f32_to_bf16(d % 2 ? 8 : -8);
+        device_cache d = upload(c, formats[i]);
+        bf16 *out = decode(&d, 1, (int[]){0}, NULL, n);
+        for (int h = 0; h < 4; h++) check_head(&d, 0, h, n, out + h * 128);
+        CHECK(sl_bf16_to_f32(out[1]) > 0.1f && sl_bf16_to_f32(out[0]) < -0.1f);
+        free(out);
+        free_cache(&d);
+    }
+}
+
 // A row of K or of V that is not finite makes its head's output NaN, and no other head's.
 static void bytes_not_finite(void) {
     static const sl_format formats[] = {SL_FP8, SL_INT8};
@@ -354,6 +375,7 @@ static const test_case cases[] = {
     GPU_CASE("bytes_many_sequences", bytes_many_sequences),
     GPU_CASE("bytes_score_shapes", bytes_score_shapes),
     GPU_CASE("bytes_uneven_scales", bytes_uneven_scales),
+    GPU_CASE("bytes_needle", bytes_needle),
     GPU_CASE("bytes_not_finite", bytes_not_finite),
     GPU_CASE("bytes_equal_bits", bytes_equal_bits),
     GPU_CASE("bytes_graph_grows", bytes_graph_grows),

@@ -245,10 +245,10 @@ static void check_norm_rope_append(const heads_case *c, uint64_t *state) {
 
 static void norm_rope_append(void) {
     static const heads_case cases[] = {
-        {1, 28, 4, 128, 0, 1, 1, 0},          {3, 32, 8, 128, 8, 1, 0, 1},        {129, 7, 1, 64, 8, 0, 1, 1},
-        {65, 4, 4, 80, 16, 0, 0, 1},          {33, 5, 1, 96, 0, 0, 1, 0},         {40, 0, 8, 128, 0, 0, 1, 1},
-        {17, 6, 0, 64, 0, 0, 1, 1},           {16, 2, 1, 16, 8, 1, 1, 1},         {5, 3, 1, 256, 0, 1, 1, 1},
-        {33, 4, 2, 128, 0, 1, 1, 0, TO_ROWS}, {7, 3, 1, 80, 0, 1, 0, 1, TO_ROWS}, {65, 4, 2, 96, 16, 0, 0, 0, IN_PLACE},
+        {1, 28, 4, 128, 0, 1, 1, 0, TO_PAGES}, {3, 32, 8, 128, 8, 1, 0, 1, TO_PAGES}, {129, 7, 1, 64, 8, 0, 1, 1, TO_PAGES},
+        {65, 4, 4, 80, 16, 0, 0, 1, TO_PAGES}, {33, 5, 1, 96, 0, 0, 1, 0, TO_PAGES},  {40, 0, 8, 128, 0, 0, 1, 1, TO_PAGES},
+        {17, 6, 0, 64, 0, 0, 1, 1, TO_PAGES},  {16, 2, 1, 16, 8, 1, 1, 1, TO_PAGES},  {5, 3, 1, 256, 0, 1, 1, 1, TO_PAGES},
+        {33, 4, 2, 128, 0, 1, 1, 0, TO_ROWS},  {7, 3, 1, 80, 0, 1, 0, 1, TO_ROWS},    {65, 4, 2, 96, 16, 0, 0, 0, IN_PLACE},
         {40, 0, 8, 128, 0, 0, 1, 1, IN_PLACE}};
     uint64_t state = test_seed;
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) check_norm_rope_append(&cases[c], &state);
