@@ -415,15 +415,16 @@ __device__ void load_rows(eight_numbers x[N], const Rows &v, const int *row, int
         x[j] = load_piece<DIM>(v, row[min((from + j) * ROWS + lane / LANES, n - 1)], lane % LANES, policy);
 }
 
-// Adds N loads of a lane to its sum. coef: of the rows of the warp. left: rows from the first load on. FP8: of bytes.
+// Adds the N loads of load_rows to the lane's sum. coef: of the n rows. FP8: of rows of bytes.
 template <int DIM, int N, bool FP8>
-__device__ __forceinline__ void add_loaded(const eight_numbers x[N], const float *coef, int left, int lane, row_sum *sum) {
+__device__ __forceinline__ void add_loaded(const eight_numbers x[N], const float *coef, int n, int from, int lane,
+                                           row_sum *sum) {
     enum { LANES = DIM / 8, ROWS = 32 / LANES };
     int own = lane / LANES; // row of the lane among those of a load; ROWS or more: the lane has no row
 #pragma unroll
     for (int j = 0; j < N; j++) {
-        int i = j * ROWS + own;
-        float c = own < ROWS && i < left ? coef[i] : 0, value[8];
+        int i = (from + j) * ROWS + own;
+        float c = own < ROWS && i < n ? coef[i] : 0, value[8];
         widen8(x[j], value, FP8);
 #pragma unroll
         for (int k = 0; k < 8; k++) sum->x[k] += c * value[k];
@@ -462,13 +463,12 @@ __device__ int gather(const Rows &v, Space *s, int thread, int row, Factor facto
     }
 #pragma unroll 1
     for (int from = 0;;) {
-        const float *coef = s->coef + warp + from * ROWS;
         if constexpr (!IS_BYTES)
-            add_loaded<DIM, N, false>(x, coef, n - from * ROWS, lane, sum);
+            add_loaded<DIM, N, false>(x, s->coef + warp, n, from, lane, sum);
         else if (v.is_fp8)
-            add_loaded<DIM, N, true>(x, coef, n - from * ROWS, lane, sum);
+            add_loaded<DIM, N, true>(x, s->coef + warp, n, from, lane, sum);
         else
-            add_loaded<DIM, N, false>(x, coef, n - from * ROWS, lane, sum);
+            add_loaded<DIM, N, false>(x, s->coef + warp, n, from, lane, sum);
         from += N;
         if (from * ROWS >= n) break;
         load_rows<DIM, N>(x, v, s->row + warp, n, from, lane, policy);
