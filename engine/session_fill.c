@@ -27,7 +27,7 @@ static void fill_page(const sl_kv_pool *pool, uint64_t key, const bf16 *quantile
     be->fill(be, key, quantiles, n, numbers);
     for (int i = 0; i < pool->n_kv_heads * SL_PAGE; i++, numbers += dim) {
         for (int d = 0; d < dim; d++) x[d] = sl_bf16_to_f32(numbers[d]);
-        sl_kv_store(rows, format, dim, page * pool->n_kv_heads + i / SL_PAGE, i % SL_PAGE, x);
+        sl_kv_store(rows, format, dim, page * pool->n_kv_heads + i / SL_PAGE, i % SL_PAGE, x, 0);
     }
 }
 

@@ -7,14 +7,14 @@
 // ---- rounding ----
 
 // The scale of a row whose largest number is stored as `most`.
-static float scale_of(const float *x, int n, float most) {
+static float scale_of(const float *x, int n, float most, float given) {
     float largest = 0, zero = 0; // zero: NaN if a number is not finite
     for (int i = 0; i < n; i++) largest = fmaxf(largest, fabsf(x[i])), zero += 0 * x[i];
-    float scale = largest / most;
+    float scale = given > 0 ? given : largest / most;
     return isnan(zero) ? NAN : scale > 0 ? scale : 1;
 }
 
-void sl_kv_store(void *blocks, sl_format f, int head_dim, size_t block, int row, const float *x) {
+void sl_kv_store(void *blocks, sl_format f, int head_dim, size_t block, int row, const float *x, float given) {
     char *at = (char *)blocks + block * sl_kv_block_bytes(f, head_dim);
     float *scales = (float *)(at + SL_PAGE * sl_format_bytes(f, (size_t)head_dim));
     bf16 *halves = (bf16 *)at + (size_t)row * head_dim;
@@ -23,12 +23,12 @@ void sl_kv_store(void *blocks, sl_format f, int head_dim, size_t block, int row,
         for (int i = 0; i < head_dim; i++) halves[i] = sl_f32_to_bf16(x[i]);
         return;
     }
-    float most = f == SL_FP8 ? 448 : 127, scale = scales[row] = scale_of(x, head_dim, most);
+    float most = f == SL_FP8 ? 448 : 127, scale = scales[row] = scale_of(x, head_dim, most, given);
     for (int i = 0; i < head_dim; i++) {
         float q = isnan(scale) ? 0 : x[i] / scale;
         q = q > most    ? most
             : q < -most ? -most
-                        : q; // larger by the rounding of the scale, or by more if the scale is subnormal
+                        : q; // larger by the rounding of the scale, or by more if the scale is given or subnormal
         bytes[i] = f == SL_FP8 ? sl_f32_to_fp8(q) : (uint8_t)(int8_t)rintf(q);
     }
 }

@@ -168,7 +168,7 @@ static void refusals(void) {
     // A key that is not finite has its place in the message.
     float x[256] = {[9] = NAN};
     sl_kv_rows rows = sl_kv_layer(&r.engine->device.pool, 2);
-    sl_kv_store(rows.k, SL_INT8, sl_model_config(r.model)->head_dim, (size_t)s->kv.pages[0] * 2 + 1, 2, x);
+    sl_kv_store(rows.k, SL_INT8, sl_model_config(r.model)->head_dim, (size_t)s->kv.pages[0] * 2 + 1, 2, x, 0);
     CHECK_OK(sl_decode(&s, 1, ids, &err), err);
     CHECK_ERR(sl_session_check_logits(s, &err), err, SL_ERR_NOT_FINITE, "is in layer 2, KV head 1, position 2");
     sl_session_free(s);
