@@ -42,35 +42,25 @@ void sl_kv_widen(sl_kv_run run, int head_dim, int n_rows, float *out) {
 
 // ---- names ----
 
-typedef struct name {
-    const char *text;
-    sl_format format;
-} name;
-
-static int find_name(const name *names, size_t n, const char *text, sl_format *out) {
-    for (size_t i = 0; i < n; i++)
-        if (!strcmp(names[i].text, text)) {
-            *out = names[i].format;
-            return 1;
-        }
-    return 0;
-}
-
-// Of K, or of V.
-static int parse_one(int is_v, const char *text, sl_format *out, sl_error *err) {
-    static const name names[] = {{"bf16", SL_BF16}, {"fp8", SL_FP8}, {"int8", SL_INT8}, {"q8_0", SL_INT8}};
-    if (!text || find_name(names, sizeof names / sizeof *names, text, out)) return 0;
-    if (is_v) return sl_fail(err, SL_ERR_ARG, "{cache_type_v} %.40s: expected bf16, fp8, q8_0 or int8", text);
-    return sl_fail(err, SL_ERR_ARG, "{cache_type_k} %.40s: expected bf16, fp8, q8_0 or int8", text);
-}
-
 int sl_kv_formats_parse(const char *dtype, const char *k, const char *v, sl_kv_formats *out, sl_error *err) {
-    static const name names[] = {{"auto", SL_BF16}, {"bf16", SL_BF16},    {"bfloat16", SL_BF16},
-                                 {"fp8", SL_FP8},   {"fp8_e4m3", SL_FP8}, {"int8", SL_INT8}};
-    sl_format both = SL_BF16;
-    if (dtype && !find_name(names, sizeof names / sizeof *names, dtype, &both))
-        return sl_fail(err, SL_ERR_ARG, "{kv_cache_dtype} %.40s: expected auto, bf16, fp8 or int8", dtype);
-    *out = (sl_kv_formats){both, both};
-    int rc = parse_one(0, k, &out->k, err);
-    return rc ? rc : parse_one(1, v, &out->v, err);
+    static const struct {
+        const char *name;
+        sl_format format;
+    } names[] = {{"auto", SL_BF16},    {"bf16", SL_BF16}, {"bfloat16", SL_BF16}, {"fp8", SL_FP8},
+                 {"fp8_e4m3", SL_FP8}, {"int8", SL_INT8}, {"q8_0", SL_INT8}};
+    const char *const texts[] = {dtype, k, v};
+    *out = (sl_kv_formats){SL_BF16, SL_BF16};
+    for (int i = 0; i < 3; i++) { // later options replace earlier ones
+        size_t j = 0, n = sizeof names / sizeof *names;
+        if (!texts[i]) continue;
+        while (j < n && strcmp(names[j].name, texts[i])) j++;
+        if (j == n && i == 0)
+            return sl_fail(err, SL_ERR_ARG, "{kv_cache_dtype} %.40s: expected auto, bf16, fp8, int8 or q8_0", dtype);
+        if (j == n && i == 1)
+            return sl_fail(err, SL_ERR_ARG, "{cache_type_k} %.40s: expected auto, bf16, fp8, int8 or q8_0", k);
+        if (j == n) return sl_fail(err, SL_ERR_ARG, "{cache_type_v} %.40s: expected auto, bf16, fp8, int8 or q8_0", v);
+        if (i != 2) out->k = names[j].format;
+        if (i != 1) out->v = names[j].format;
+    }
+    return 0;
 }

@@ -83,8 +83,8 @@ void sl_kv_widen(sl_kv_run run, int head_dim, int n_rows, float *out);
 // Rounds x [head_dim] and stores it as row `row` of block number `block`. given: the scale; 0: the row's own.
 void sl_kv_store(void *blocks, sl_format f, int head_dim, size_t block, int row, const float *x, float given);
 
-// Reads the formats of a cache. dtype: of K and V: "auto", "bf16" ("bfloat16"), "fp8" ("fp8_e4m3"), "int8"; NULL: "auto", which
-// is bf16. k, v: of K or V alone: "bf16", "fp8", "int8" ("q8_0"); NULL: dtype. SL_ERR_ARG
+// Reads the formats of a cache. dtype: of K and V; k, v: of K or V alone, in place of dtype; NULL: not given. Names: "auto" and
+// "bf16" ("bfloat16"), which is also the format when nothing is given; "fp8" ("fp8_e4m3"); "int8" ("q8_0"). SL_ERR_ARG
 int sl_kv_formats_parse(const char *dtype, const char *k, const char *v, sl_kv_formats *out, sl_error *err);
 
 #endif

@@ -137,9 +137,9 @@ static void names(void) {
                 {NULL, "q8_0", NULL, SL_INT8, SL_BF16}};
     static const struct {
         const char *dtype, *k, *v, *message;
-    } bad[] = {{"fp8_e5m2", NULL, NULL, "kv_cache_dtype fp8_e5m2: expected auto, bf16, fp8 or int8"},
-               {"fp8", "f16", NULL, "cache_type_k f16: expected bf16, fp8, q8_0 or int8"},
-               {"fp8", "fp8", "q4_0", "cache_type_v q4_0: expected bf16, fp8, q8_0 or int8"}};
+    } bad[] = {{"fp8_e5m2", NULL, NULL, "kv_cache_dtype fp8_e5m2: expected auto, bf16, fp8, int8 or q8_0"},
+               {"fp8", "f16", NULL, "cache_type_k f16: expected auto, bf16, fp8, int8 or q8_0"},
+               {"fp8", "fp8", "q4_0", "cache_type_v q4_0: expected auto, bf16, fp8, int8 or q8_0"}};
     sl_kv_formats f;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         CHECK_OK(sl_kv_formats_parse(good[i].dtype, good[i].k, good[i].v, &f, &err), err);

@@ -151,10 +151,10 @@ static void refusals(void) {
     model_fixture r = open_model("dense", all[0], 512), fp8 = open_model("dense", all[1], 512);
     sl_engine_options o = {.kv_cache_dtype = "fp4"};
     CHECK_ERR(sl_engine_new(r.model, &o, &engine, &err), err, SL_ERR_ARG,
-              "kv_cache_dtype fp4: expected auto, bf16, fp8 or int8");
+              "kv_cache_dtype fp4: expected auto, bf16, fp8, int8 or q8_0");
     o = (sl_engine_options){.kv_cache_dtype = "fp8", .cache_type_v = "q4_0"};
     CHECK_ERR(sl_engine_new(r.model, &o, &engine, &err), err, SL_ERR_ARG,
-              "cache_type_v q4_0: expected bf16, fp8, q8_0 or int8");
+              "cache_type_v q4_0: expected auto, bf16, fp8, int8 or q8_0");
     o = (sl_engine_options){.kv_cache_dtype = "int8", .kv_cache = "host"};
     CHECK_ERR(sl_engine_new(r.model, &o, &engine, &err), err, SL_ERR_ARG, "kv_cache host: on the CPU");
     // A file of another type.
