@@ -39,8 +39,9 @@ typedef struct sl_qkv {
     sl_linear_mode mode;
     const sl_rope *rope;
     int n_heads, n_kv_heads;
-    bf16 *k_layer, *v_layer;      // [n_pages][n_kv_heads] blocks of the KV cache (kv/kv_rows.h)
-    sl_format k_format, v_format; // of the blocks; equal on CUDA
+    bf16 *k_layer, *v_layer;          // [n_pages][n_kv_heads] blocks of the KV cache (kv/kv_rows.h)
+    sl_format k_format, v_format;     // of the blocks; equal on CUDA
+    const float *k_scales, *v_scales; // [n_kv_heads] as in sl_kv_rows
     // activations [n_rows][parts * (n_heads * head_dim + 2 * n_kv_heads * head_dim)]; parts: SL_QKV_PARTS with biases or norms,
     // else 1
     void *work;

@@ -11,6 +11,7 @@
 #include "engine/plans.h"
 #include "engine/sparse_prefill.h"
 #include "models/arch.h"
+#include "models/kv_scales.h"
 #include "models/source.h"
 #include "tokenizer/chat/chat.h"
 
@@ -25,6 +26,7 @@ struct sl_model {
     sl_config config;
     sl_tensors *tensors;
     sl_quant quant;
+    sl_kv_scales kv_scales; // of the checkpoint, for a cache of fp8
     sl_model_weights weights; // data: the mapped files, or memory; NULL: not made yet
     sl_tokenizer *tokenizer;
     sl_chat_template *chat; // NULL: it has none that can be used

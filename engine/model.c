@@ -64,6 +64,9 @@ static int load_quant(const sl_documents *documents, const sl_model_options *o, 
     if (!rc && model->is_dummy && model->quant.method)
         rc = sl_fail(err, SL_ERR_UNSUPPORTED, "%s: random weights cannot have the quantisation of this folder (%s)", model->dir,
                      model->quant.method);
+    if (!rc && model->quant.has_kv_scales)
+        sl_log_line(&o->log, "%s: the folder has scales of a KV cache of fp8; the option kv_cache_dtype fp8 uses them",
+                    model->dir);
     if (!rc && model->quant.has_activations)
         sl_log_line(&o->log, "%s: the folder asks for quantised activations; the option activations decides instead",
                     model->dir);
@@ -98,7 +101,8 @@ static int load(const char *dir, const sl_model_options *o, sl_model *model, sl_
         rc = sl_source_tensors(model->source, !rounds, &model->tensors, err);
         if (!rc) rc = sl_model_settle_tie(&model->config, model->tensors, &o->log, err);
         if (!rc) rc = sl_model_weights_bind(&model->config, model->tensors, &model->quant, &model->weights, err);
-        if (!rc) rc = sl_model_weights_check_unbound(&model->weights, model->tensors, &o->log, err);
+        if (!rc) rc = sl_model_weights_check_unbound(&model->weights, model->tensors, model->quant.has_kv_scales, &o->log, err);
+        if (!rc && model->quant.has_kv_scales) rc = sl_kv_scales_load(&model->config, model->tensors, &model->kv_scales, err);
     }
     if (!rc) rc = check_activations(model, err);
     if (rc || (o->flags & SL_MODEL_NO_TOKENIZER) || (model->is_dummy && !has_tokenizer(documents))) return rc;
@@ -138,6 +142,7 @@ void sl_model_free(sl_model *model) {
     sl_chat_template_free(model->chat);
     sl_model_weights_free(&model->weights);
     sl_quant_free(&model->quant);
+    sl_kv_scales_free(&model->kv_scales);
     sl_tensors_close(model->tensors);
     sl_source_close(model->source);
     free(model->dir);

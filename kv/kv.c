@@ -135,11 +135,28 @@ static void free_offload(sl_kv_pool *pool) {
     free(offload);
 }
 
+static size_t scales_bytes(const sl_kv_pool *pool) { // of k_scales or v_scales
+    return (size_t)pool->n_layers * pool->n_kv_heads * sizeof(float);
+}
+
+int sl_kv_pool_set_scales(sl_kv_pool *pool, const float *k, const float *v, sl_error *err) {
+    const sl_backend *be = pool->backend;
+    const size_t size = scales_bytes(pool);
+    pool->k_scales = be->alloc(be, size);
+    pool->v_scales = be->alloc(be, size);
+    if (!pool->k_scales || !pool->v_scales) return sl_fail(err, SL_ERR_MEMORY, "scales of the KV cache: out of memory");
+    be->upload(be, pool->k_scales, k, size);
+    be->upload(be, pool->v_scales, v, size);
+    return 0;
+}
+
 void sl_kv_pool_free(sl_kv_pool *pool) {
     const sl_backend *be = pool->backend;
     if (be) {
         be->release(be, pool->k, layer_bytes(pool, pool->formats.k) * pool->n_layers);
         be->release(be, pool->v, layer_bytes(pool, pool->formats.v) * pool->n_layers);
+        be->release(be, pool->k_scales, scales_bytes(pool));
+        be->release(be, pool->v_scales, scales_bytes(pool));
     }
     if (pool->offload) free_offload(pool);
     if (pool->extras) pool->free_extras(pool);
@@ -284,9 +301,12 @@ void sl_kv_seq_free(sl_kv_pool *pool, sl_kv_seq *seq) {
 
 sl_kv_rows sl_kv_layer(const sl_kv_pool *pool, int layer) {
     const sl_kv_formats f = pool->formats;
+    const size_t head = (size_t)layer * pool->n_kv_heads;
     return (sl_kv_rows){.k = (bf16 *)((char *)pool->k + layer * layer_bytes(pool, f.k)),
                         .v = (bf16 *)((char *)pool->v + layer * layer_bytes(pool, f.v)),
-                        .formats = f};
+                        .formats = f,
+                        .k_scales = pool->k_scales ? pool->k_scales + head : NULL,
+                        .v_scales = pool->v_scales ? pool->v_scales + head : NULL};
 }
 
 sl_kv_view sl_kv_view_of(const sl_kv_pool *pool, const sl_kv_seq *seq, int layer, int n_kv) {

@@ -23,7 +23,8 @@ typedef struct sl_kv_pool {
     const sl_backend *backend; // k and v lie in its memory
     int n_layers, n_kv_heads, head_dim, n_pages;
     sl_kv_formats formats;
-    uint32_t seed; // of the random numbers that page extras use; set it before the first sl_kv_keep
+    float *k_scales, *v_scales; // [n_layers][n_kv_heads] of a checkpoint, in the backend's memory; NULL: each row's own
+    uint32_t seed;              // of the random numbers that page extras use; set it before the first sl_kv_keep
     const struct sl_buckets
         *buckets;                  // the model's, for page extras that read them (attention/extras/buckets.h); NULL: none yet
     bf16 *k, *v;                   // [n_layers][n_pages][n_kv_heads] blocks; with `offload`: n_frames in place of n_pages
@@ -57,6 +58,7 @@ typedef struct sl_kv_view {
 typedef struct sl_kv_rows {
     bf16 *k, *v;
     sl_kv_formats formats;
+    const float *k_scales, *v_scales; // [n_kv_heads] of this layer; NULL: each row has its own scale
 } sl_kv_rows;
 
 int sl_kv_pool_init(sl_kv_pool *pool, const sl_backend *backend, int n_layers, int n_kv_heads, int head_dim, int n_pages,
@@ -68,6 +70,8 @@ int sl_kv_pool_init_formats(sl_kv_pool *pool, const sl_backend *backend, int n_l
 // + 1, n_staged pages of one layer, and a cache of at most n_hot rows of each layer and KV head.
 int sl_kv_pool_init_offloaded(sl_kv_pool *pool, const sl_backend *backend, int n_layers, int n_kv_heads, int head_dim,
                               int n_pages, int n_frames, int n_staged, int n_hot, sl_error *err);
+// The rows of K and V get these scales, [n_layers][n_kv_heads] each, and none of their own. Call it before the first row.
+int sl_kv_pool_set_scales(sl_kv_pool *pool, const float *k, const float *v, sl_error *err); // SL_ERR_MEMORY
 void sl_kv_pool_free(sl_kv_pool *pool);
 
 static inline int sl_kv_pages_of(int n_tokens) {

@@ -14,6 +14,7 @@
 //   int8  scale = max |x| / 127, q = x / scale rounded to the nearest integer, ties to even, within +-127
 //   fp8   scale = max |x| / 448, q = x / scale rounded to the nearest e4m3, ties to even
 // in fp32. The scale of zeros is 1. A row with a number that is not finite has a scale of NaN, so all its numbers read as NaN.
+// A checkpoint can have one scale for all rows of a KV head (models/kv_scales.h); numbers beyond it become the largest number.
 #ifndef SLEIGH_KV_ROWS_H
 #define SLEIGH_KV_ROWS_H
 
@@ -79,11 +80,11 @@ static inline float sl_kv_number(sl_kv_row row, sl_format f, int i) {
 // out[n_rows][head_dim]: the numbers of the rows of a run.
 void sl_kv_widen(sl_kv_run run, int head_dim, int n_rows, float *out);
 
-// Rounds x [head_dim] and stores it as row `row` of block number `block`.
-void sl_kv_store(void *blocks, sl_format f, int head_dim, size_t block, int row, const float *x);
+// Rounds x [head_dim] and stores it as row `row` of block number `block`. given: the scale; 0: the row's own.
+void sl_kv_store(void *blocks, sl_format f, int head_dim, size_t block, int row, const float *x, float given);
 
-// Reads the formats of a cache. dtype: of K and V: "auto", "bf16" ("bfloat16"), "fp8" ("fp8_e4m3"), "int8"; NULL: "auto", which
-// is bf16. k, v: of K or V alone: "bf16", "fp8", "int8" ("q8_0"); NULL: dtype. SL_ERR_ARG
+// Reads the formats of a cache. dtype: of K and V; k, v: of K or V alone, in place of dtype; NULL: not given. Names: "auto" and
+// "bf16" ("bfloat16"), which is also the format when nothing is given; "fp8" ("fp8_e4m3"); "int8" ("q8_0"). SL_ERR_ARG
 int sl_kv_formats_parse(const char *dtype, const char *k, const char *v, sl_kv_formats *out, sl_error *err);
 
 #endif

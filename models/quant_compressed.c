@@ -167,20 +167,17 @@ static int check_sparsity(const sl_json_file *f, sl_error *err) {
 }
 
 int sl_quant_read_compressed(const sl_json_file *f, sl_quant *q, sl_error *err) {
-    static const char *const known[] = {"quant_method",
-                                        "config_groups",
-                                        "format",
-                                        "ignore",
-                                        "quantization_status",
-                                        "sparsity_config",
-                                        "global_compression_ratio",
-                                        "version",
-                                        NULL};
-    static const char *const refused[] = {"kv_cache_scheme", "transform_config", NULL};
+    static const char *const known[] = {"quant_method",    "config_groups",
+                                        "format",          "ignore",
+                                        "kv_cache_scheme", "quantization_status",
+                                        "sparsity_config", "global_compression_ratio",
+                                        "version",         NULL};
+    static const char *const refused[] = {"transform_config", NULL};
     const char *format, *status, *name;
     json_t *groups = sl_json_get(f->root, "config_groups"), *group;
     int rc = sl_quant_check_fields(f, known, refused, err);
     if (!rc) rc = check_sparsity(f, err);
+    if (!rc) rc = sl_quant_read_kv_scheme(f, &q->has_kv_scales, err);
     if (!rc) rc = sl_json_string(f, "format", &format, err);
     if (!rc) rc = sl_json_string(f, "quantization_status", &status, err);
     if (!rc && status && strcmp(status, "compressed")) rc = bad_value(f, "quantization_status", status, "compressed", err);

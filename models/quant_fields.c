@@ -62,3 +62,30 @@ int sl_quant_check_string(const sl_json_file *f, const char *field, const char *
     }
     return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: field %s is \"%.60s\", supported is %s", f->path, field, s, list);
 }
+
+int sl_quant_read_kv_scheme(const sl_json_file *f, int *has_scales, sl_error *err) {
+    static const char *const known[] = {"num_bits",        "type",        "symmetric", "strategy", "dynamic", "observer",
+                                        "observer_kwargs", "scale_dtype", NULL};
+    static const char *const neutral[] = {"group_size", "block_structure", "actorder", "zp_dtype", NULL};
+    static const char *const types[] = {"float", NULL}, *const strategies[] = {"tensor", "attn_head", NULL};
+    const json_t *v = sl_json_get(f->root, "kv_cache_scheme");
+    const long long most = 8;
+    char path[4300];
+    int bits, is_symmetric = 1, is_dynamic = 0;
+    if (is_neutral(v) || json_is_null(v)) return 0;
+    if (!json_is_object(v))
+        return sl_fail(err, SL_ERR_FORMAT, "%s: field kv_cache_scheme is %s, expected an object", f->path, sl_json_type(v));
+    snprintf(path, sizeof path, "%.4200s.kv_cache_scheme", f->path);
+    const sl_json_file scheme = {path, (json_t *)v};
+    int rc = sl_quant_check_fields(&scheme, known, neutral, err);
+    if (!rc) rc = sl_json_int(&scheme, "num_bits", 1, 16, &most, &bits, err);
+    if (!rc) rc = sl_quant_check_string(&scheme, "type", types, err);
+    if (!rc) rc = sl_quant_check_string(&scheme, "strategy", strategies, err);
+    if (!rc) rc = sl_json_bool(&scheme, "symmetric", 1, &is_symmetric, err);
+    if (!rc) rc = sl_json_bool(&scheme, "dynamic", 0, &is_dynamic, err);
+    if (!rc && (bits != 8 || !is_symmetric))
+        rc = sl_fail(err, SL_ERR_UNSUPPORTED, "%s: field %s is %d, supported is %d", path, bits != 8 ? "num_bits" : "symmetric",
+                     bits != 8 ? bits : is_symmetric, bits != 8 ? 8 : 1);
+    *has_scales = !is_dynamic;
+    return rc;
+}

@@ -190,10 +190,10 @@ static int check_fp4_group(const sl_json_file *f, int group, sl_error *err) {
 
 static int read_modelopt(const sl_json_file *f, sl_quant *q, sl_error *err) {
     static const char *const known[] = {"group_size", // FP8 has none
-                                        "quant_method",  "quant_algo", "exclude_modules", "ignore", "producer",
-                                        "config_groups", NULL};
-    static const char *const refused[] = {"kv_cache_quant_algo", "kv_cache_scheme", "group_size", NULL};
-    static const char *const algorithms[] = {"FP8", "NVFP4", "W4A16_NVFP4", NULL};
+                                        "quant_method",        "quant_algo",      "exclude_modules", "ignore", "producer",
+                                        "kv_cache_quant_algo", "kv_cache_scheme", "config_groups",   NULL};
+    static const char *const refused[] = {"group_size", NULL};
+    static const char *const algorithms[] = {"FP8", "NVFP4", "W4A16_NVFP4", NULL}, *const caches[] = {"FP8", NULL};
     const sl_quant_scheme fp8 = {
         .layout = SL_QUANT_BYTES, .format = SL_FP8, .strategy = SL_QUANT_TENSOR, .scale_name = "weight_scale"};
     const sl_quant_scheme fp4 = {.layout = SL_QUANT_FP4,
@@ -208,6 +208,9 @@ static int read_modelopt(const sl_json_file *f, sl_quant *q, sl_error *err) {
     if (!rc) rc = sl_quant_check_string(f, "quant_algo", algorithms, err);
     int is_fp8 = !rc && !strcmp(algorithm, "FP8");
     if (!rc) rc = sl_quant_check_fields(f, known + is_fp8, refused, err);
+    if (!rc) rc = sl_quant_check_string(f, "kv_cache_quant_algo", caches, err);
+    if (!rc) rc = sl_quant_read_kv_scheme(f, &q->has_kv_scales, err);
+    if (!rc && json_is_string(sl_json_get(f->root, "kv_cache_quant_algo"))) q->has_kv_scales = 1;
     if (!rc) rc = read_groups(f, &group, err);
     if (!rc && !is_fp8) rc = check_fp4_group(f, group, err);
     if (!rc) rc = sl_quant_add_rules(q, f, "exclude_modules", SL_NAME_WILDCARD, -1, err);

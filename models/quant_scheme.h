@@ -53,6 +53,7 @@ typedef struct sl_quant {
     char *method;               // "awq"; NULL: the checkpoint is not quantised
     int quantises_head;         // 0: lm_head is plain, whatever the rules say
     int has_activations;        // 1: the checkpoint asks for quantised activations
+    int has_kv_scales;          // 1: the checkpoint has scales for a KV cache of fp8 (kv_scales.h)
     sl_activations activations; // of the weights that can have them; SL_ACT_AUTO: 16 bits
     sl_quant_scheme *schemes;
     int n_schemes;

@@ -1,6 +1,7 @@
 // models/unbound.c - the tensors of a folder that no weight binds: a head beside tied embeddings, and all others. See
 // weights.h.
 #include "base/log.h"
+#include "models/kv_scales.h"
 #include "models/weights.h"
 
 #include <stdlib.h>
@@ -121,7 +122,8 @@ static int is_zero_bias(const sl_model_weights *w, const sl_tensor *t) {
     return found;
 }
 
-int sl_model_weights_check_unbound(const sl_model_weights *w, const sl_tensors *tensors, const sl_log *log, sl_error *err) {
+int sl_model_weights_check_unbound(const sl_model_weights *w, const sl_tensors *tensors, int has_kv_scales, const sl_log *log,
+                                   sl_error *err) {
     enum { MOST_PARTS = 5 + SL_RECIPE_UNUSED }; // of a weight
     int counts[N_IGNORED] = {0}, rc = 0, n = 0, n_zero = 0;
     const char **bound = malloc(MOST_PARTS * (size_t)w->n_tensors * sizeof *bound), *first[N_IGNORED] = {0};
@@ -131,6 +133,7 @@ int sl_model_weights_check_unbound(const sl_model_weights *w, const sl_tensors *
     for (int i = 0; !rc && i < sl_tensors_count(tensors); i++) {
         const sl_tensor *t = sl_tensors_at(tensors, i);
         if (bsearch(&t->name, bound, (size_t)n, sizeof *bound, by_name)) continue;
+        if (has_kv_scales && sl_kv_scales_has(t->name)) continue;
         if (is_zero_bias(w, t)) {
             n_zero++;
             continue;

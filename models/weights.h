@@ -55,8 +55,9 @@ int sl_model_weights_init(const sl_config *config, sl_model_weights *out, sl_err
 // files have a head.
 int sl_model_settle_tie(sl_config *config, const sl_tensors *tensors, const sl_log *log, sl_error *err);
 // After the bind: SL_ERR_UNSUPPORTED when the files have a tensor that no weight binds. Buffers of RoPE and heads of
-// multi-token prediction are left out, with a line.
-int sl_model_weights_check_unbound(const sl_model_weights *w, const sl_tensors *tensors, const sl_log *log, sl_error *err);
+// multi-token prediction are left out, with a line. has_kv_scales: sl_quant.has_kv_scales
+int sl_model_weights_check_unbound(const sl_model_weights *w, const sl_tensors *tensors, int has_kv_scales, const sl_log *log,
+                                   sl_error *err);
 // Binds every tensor to the files, and checks dtype, rank and dimensions. A linear layer that quant says is quantised, or is to
 // be rounded, gets a recipe. quant NULL: none. config must outlive the weights.
 int sl_model_weights_bind(const sl_config *config, const sl_tensors *tensors, const sl_quant *quant, sl_model_weights *out,

@@ -351,8 +351,10 @@ static void rope_row(const sl_rope *rope, const sl_row *row, int n_heads, int n_
     for (int h = 0; h < n_kv_heads; h++) {
         size_t block = (size_t)row->pages[row->position / SL_PAGE] * n_kv_heads + h;
         rotate(k + h * dim, cosine, sine, half);
-        sl_kv_store(layer.k, layer.formats.k, dim, block, row->position % SL_PAGE, k + h * dim);
-        sl_kv_store(layer.v, layer.formats.v, dim, block, row->position % SL_PAGE, v + h * dim);
+        sl_kv_store(layer.k, layer.formats.k, dim, block, row->position % SL_PAGE, k + h * dim,
+                    layer.k_scales ? layer.k_scales[h] : 0);
+        sl_kv_store(layer.v, layer.formats.v, dim, block, row->position % SL_PAGE, v + h * dim,
+                    layer.v_scales ? layer.v_scales[h] : 0);
     }
 }
 
@@ -414,7 +416,7 @@ static sl_queries qkv(const sl_backend *be, const sl_qkv *a) {
     int n = a->n_rows - a->first, position = a->position + a->first, dim = a->rope->head_dim;
     float *q = a->work, *k = q + a->n_rows * q_dim, *v = k + a->n_rows * kv_dim;
     const float *x = a->x;
-    const sl_kv_rows layer = {a->k_layer, a->v_layer, {a->k_format, a->v_format}};
+    const sl_kv_rows layer = {a->k_layer, a->v_layer, {a->k_format, a->v_format}, a->k_scales, a->v_scales};
     linear(be, a->k, x, a->n_rows, a->mode, a->position, 0, k);
     linear(be, a->v, x, a->n_rows, a->mode, a->position, 0, v);
     finish_heads(k, a->n_rows, a->n_kv_heads, dim, a->k_bias, a->k_norm, a->norm_eps);
@@ -522,7 +524,7 @@ static void store_rows(const sl_backend *be, const bf16 *rows, sl_format format,
     SL_CHECK(head_dim <= 256);
     for (int i = 0; i < n_rows; i++, rows += head_dim) {
         for (int d = 0; d < head_dim; d++) x[d] = sl_bf16_to_f32(rows[d]);
-        sl_kv_store(blocks, format, head_dim, (size_t)(i / SL_PAGE), i % SL_PAGE, x);
+        sl_kv_store(blocks, format, head_dim, (size_t)(i / SL_PAGE), i % SL_PAGE, x, 0);
     }
 }
 

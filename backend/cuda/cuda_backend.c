@@ -167,7 +167,9 @@ static void store_rows(sl_cuda *c, const sl_qkv *a, const bf16 *k, const bf16 *v
                                           .head_dim = a->rope->head_dim,
                                           .format = a->k_format,
                                           .k_layer = a->k_layer,
-                                          .v_layer = a->v_layer},
+                                          .v_layer = a->v_layer,
+                                          .k_scales = a->k_scales,
+                                          .v_scales = a->v_scales},
                        c->stream);
 }
 

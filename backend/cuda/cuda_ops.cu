@@ -243,7 +243,7 @@ void sl_cuda_norm_rope_append(const sl_cuda_heads *args, cudaStream_t stream) {
 
 // ---- the append to a cache of fp8 or int8 ----
 
-// Eight numbers as bytes, in order. |x| is at most the largest stored number, or larger by a rounding.
+// Eight numbers as bytes, in order. A number beyond the largest stored number becomes that number.
 template <bool FP8> static __device__ __forceinline__ uint2 to_bytes(const vec8 &u) {
     const float most = FP8 ? 448 : 127;
     uint32_t w[2] = {0, 0};
@@ -261,10 +261,10 @@ enum { ROW_LANES = 16 }; // lanes of a row: 8 numbers each
 
 // Two rows of a warp, one in lanes 0 .. 15, one in lanes 16 .. 31: scale = max |x| / 127 or / 448 (1 for zeros, NaN if a number
 // is not finite), bytes = x / scale, rounded to nearest, ties to even. from: the lane's numbers, if exists. block, row: the
-// place of the lane's row.
+// place of the lane's row. given: the scale of a checkpoint; 0: none.
 template <bool FP8>
 static __device__ __forceinline__ void store_row(const bf16 *from, bool exists, int head_dim, void *blocks, size_t block,
-                                                 int row) {
+                                                 int row, float given) {
     const int i = threadIdx.x % ROW_LANES * VEC, first = threadIdx.x % 32 / ROW_LANES * ROW_LANES;
     exists = exists && i < head_dim;
     const vec8 x = widen(exists ? __ldcg((const uint4 *)from) : uint4{0, 0, 0, 0});
@@ -275,7 +275,7 @@ static __device__ __forceinline__ void store_row(const bf16 *from, bool exists, 
     for (int step = ROW_LANES / 2; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
     is_finite = (__ballot_sync(~0u, !is_finite) >> first & 0xffff) == 0;
     if (!exists) return;
-    float scale = __fdiv_rn(largest, FP8 ? 448 : 127);
+    float scale = given > 0 ? given : __fdiv_rn(largest, FP8 ? 448 : 127);
     scale = scale > 0 ? scale : 1;
     vec8 q;
 #pragma unroll
@@ -297,7 +297,9 @@ template <bool FP8> static __global__ void __launch_bounds__(BLOCK) store_rows_k
     const bf16 *from = (is_v ? p.v : p.k) + r * p.stride + (size_t)head * p.head_dim + threadIdx.x % ROW_LANES * VEC;
     const sl_row row = p.rows[r];
     const size_t block = (size_t)row.pages[row.position / SL_PAGE] * p.n_kv_heads + head;
-    store_row<FP8>(from, true, p.head_dim, is_v ? p.v_layer : p.k_layer, block, row.position % SL_PAGE);
+    const float *scales = is_v ? p.v_scales : p.k_scales;
+    store_row<FP8>(from, true, p.head_dim, is_v ? p.v_layer : p.k_layer, block, row.position % SL_PAGE,
+                   scales ? scales[head] : 0);
 }
 
 void sl_cuda_store_rows(const sl_cuda_kv_rows *args, cudaStream_t stream) {
@@ -315,7 +317,7 @@ static __global__ void __launch_bounds__(BLOCK) store_blocks_kernel(const bf16 *
     sl_wait_previous();
     const int r = (blockIdx.x * BLOCK + threadIdx.x) / ROW_LANES;
     const bf16 *from = rows + (size_t)r * head_dim + threadIdx.x % ROW_LANES * VEC;
-    store_row<FP8>(from, r < n_rows, head_dim, blocks, r / SL_PAGE, r % SL_PAGE);
+    store_row<FP8>(from, r < n_rows, head_dim, blocks, r / SL_PAGE, r % SL_PAGE, 0);
 }
 
 void sl_cuda_store_blocks(const bf16 *rows, sl_format format, int head_dim, int n_rows, void *blocks, cudaStream_t stream) {

@@ -62,6 +62,7 @@ typedef struct sl_cuda_kv_rows {
     int n_rows, n_kv_heads, head_dim; // head_dim a multiple of 16, at most 128
     sl_format format;                 // SL_FP8 or SL_INT8
     void *k_layer, *v_layer;          // this layer: [n_pages][n_kv_heads] blocks
+    const float *k_scales, *v_scales; // [n_kv_heads] of a checkpoint; NULL: each row has its own scale
 } sl_cuda_kv_rows;
 void sl_cuda_store_rows(const sl_cuda_kv_rows *args, cudaStream_t stream);
 // The same for the first n_rows rows of consecutive blocks. rows: [n_rows][head_dim]

@@ -41,7 +41,7 @@ static buffers buffers_new(uint64_t seed) {
 // Stores the rows of K and V.
 static void store_rows(buffers *b, sl_format format, int dim) {
     for (int i = 0; i < 2; i++)
-        for (int j = 0; j < 256; j++) sl_kv_store(b->blocks[i], format, dim, 0, j, b->rows + (i * 256 + j) * 128);
+        for (int j = 0; j < 256; j++) sl_kv_store(b->blocks[i], format, dim, 0, j, b->rows + (i * 256 + j) * 128, 0);
     b->k_run = sl_kv_run_of(b->blocks[0], format, dim, 0);
     b->v_run = sl_kv_run_of(b->blocks[1], format, dim, 0);
 }

@@ -38,8 +38,8 @@ static void to_grid(bf16 *row, sl_format f, int j) {
 static void store(sl_kv_rows to, sl_kv_formats f, size_t block, int row, const bf16 *k, const bf16 *v) {
     float x[2][DIM];
     for (int d = 0; d < DIM; d++) x[0][d] = sl_bf16_to_f32(k[d]), x[1][d] = sl_bf16_to_f32(v[d]);
-    sl_kv_store(to.k, f.k, DIM, block, row, x[0]);
-    sl_kv_store(to.v, f.v, DIM, block, row, x[1]);
+    sl_kv_store(to.k, f.k, DIM, block, row, x[0], 0);
+    sl_kv_store(to.v, f.v, DIM, block, row, x[1], 0);
 }
 
 // The same pages and sequences in other formats. The rows of *c are stored as they are.

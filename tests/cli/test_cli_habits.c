@@ -177,9 +177,9 @@ static void one_by_one(void) {
         {{"-fa", "-n", "1"}, 0, "1 generated"}, // -n is not the value of -fa
         {{"-e"}, 0, "stopped: "},
         {{"-ctk", "bf16", "-ctv", "q8_0"}, 0, "stopped: "},
-        {{"-ctk", "f16"}, 2, "--cache-type-k f16: expected bf16, fp8, q8_0 or int8"},
+        {{"-ctk", "f16"}, 2, "--cache-type-k f16: expected auto, bf16, fp8, int8 or q8_0"},
         {{"--kv_cache_dtype", "fp8_e4m3"}, 0, "stopped: "},
-        {{"--kv-cache-dtype", "fp8_e5m2"}, 2, "--kv-cache-dtype fp8_e5m2: expected auto, bf16, fp8 or int8"},
+        {{"--kv-cache-dtype", "fp8_e5m2"}, 2, "--kv-cache-dtype fp8_e5m2: expected auto, bf16, fp8, int8 or q8_0"},
         {{"--mlock"}, 0, "stopped: "},
         {{"-hf", "ORG/NAME"}, 1, "hf download ORG/NAME"},
         {{"-hf", "ORG/NAME:Q4_K_M"}, 1, "hf download ORG/NAME gets it"},

@@ -30,7 +30,7 @@ static void *blocks_of(const bf16 *rows, int dim, sl_format f) {
     for (int i = 0; i < PAGES * HEADS * SL_PAGE; i++) {
         float x[128];
         for (int d = 0; d < dim; d++) x[d] = sl_bf16_to_f32(rows[(size_t)i * dim + d]);
-        sl_kv_store(blocks, f, dim, i / SL_PAGE, i % SL_PAGE, x);
+        sl_kv_store(blocks, f, dim, i / SL_PAGE, i % SL_PAGE, x, 0);
     }
     return blocks;
 }

@@ -280,18 +280,22 @@ static void check_bytes(const char *what, sl_format f, int dim, const unsigned c
                  i % sl_kv_block_bytes(f, dim), i / sl_kv_block_bytes(f, dim), got[i], want[i]);
 }
 
-static void store_row(void *blocks, sl_format f, int dim, size_t block, int row, const bf16 *from) {
+static void store_row(void *blocks, sl_format f, int dim, size_t block, int row, const bf16 *from, float given) {
     float x[128];
     for (int d = 0; d < dim; d++) x[d] = sl_bf16_to_f32(from[d]);
-    sl_kv_store(blocks, f, dim, block, row, x);
+    sl_kv_store(blocks, f, dim, block, row, x, given);
 }
 
-// K and V of n_rows rows at different positions have the CPU's bits, and no other byte changes.
-static void check_store_rows(sl_format f, int n_rows, int n_kv_heads, int dim, int padding, uint64_t *state) {
+// K and V of n_rows rows at different positions have the CPU's bits, and no other byte changes. is_given: KV heads have scales
+// of a checkpoint.
+static void check_store_rows(sl_format f, int n_rows, int n_kv_heads, int dim, int padding, int is_given, uint64_t *state) {
     const int32_t pages[N_PAGES] = {4, 0, 6, 2, 5, 1, 3};
     size_t stride = (size_t)n_kv_heads * dim + padding, size = (size_t)N_PAGES * n_kv_heads * sl_kv_block_bytes(f, dim);
     sl_row *rows = make_rows(n_rows, state);
     void *gpu[2] = {gpu_new(size + GUARD), gpu_new(size + GUARD)};
+    float given[8];
+    for (int h = 0; h < 8; h++) given[h] = is_given ? ldexpf(1 + 0.1f * (float)h, h - 4) : 0;
+    const float *scales = is_given ? gpu_copy(given, sizeof given) : NULL;
     bf16 *x[2], *gpu_x[2];
     for (int i = 0; i < 2; i++) {
         x[i] = malloc(n_rows * stride * sizeof **x);
@@ -307,7 +311,9 @@ static void check_store_rows(sl_format f, int n_rows, int n_kv_heads, int dim, i
                                           .head_dim = dim,
                                           .format = f,
                                           .k_layer = gpu[0],
-                                          .v_layer = gpu[1]},
+                                          .v_layer = gpu[1],
+                                          .k_scales = scales,
+                                          .v_scales = scales},
                        0);
     for (int i = 0; i < 2; i++) {
         unsigned char *got = read_guarded(gpu[i], size), *want = malloc(size);
@@ -315,7 +321,7 @@ static void check_store_rows(sl_format f, int n_rows, int n_kv_heads, int dim, i
         for (int r = 0; r < n_rows; r++)
             for (int h = 0; h < n_kv_heads; h++)
                 store_row(want, f, dim, (size_t)pages[rows[r].position / SL_PAGE] * n_kv_heads + h, rows[r].position % SL_PAGE,
-                          x[i] + r * stride + h * dim);
+                          x[i] + r * stride + h * dim, given[h]);
         check_bytes(i ? "rows of V" : "rows of K", f, dim, got, want, size);
         free(got), free(want), free(x[i]);
     }
@@ -326,8 +332,8 @@ static void store_rows(void) {
     static const int cases[][4] = {{1, 8, 128, 0}, {3, 1, 64, 8}, {129, 2, 80, 0}, {65, 3, 96, 16}, {1000, 2, 16, 0}};
     uint64_t state = test_seed;
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
-        for (int f = 0; f < 2; f++)
-            check_store_rows(f ? SL_INT8 : SL_FP8, cases[c][0], cases[c][1], cases[c][2], cases[c][3], &state);
+        for (int f = 0; f < 3; f++)
+            check_store_rows(f == 1 ? SL_INT8 : SL_FP8, cases[c][0], cases[c][1], cases[c][2], cases[c][3], f == 2, &state);
 }
 
 // Whole blocks, the last of them in part.
@@ -342,7 +348,7 @@ static void store_blocks(void) {
         unsigned char *gpu = gpu_new(size + GUARD), *want = malloc(size);
         fill_rows(x, n_rows, dim, &state);
         memset(want, 0xFF, size);
-        for (int r = 0; r < n_rows; r++) store_row(want, f, dim, r / SL_PAGE, r % SL_PAGE, x + (size_t)r * dim);
+        for (int r = 0; r < n_rows; r++) store_row(want, f, dim, r / SL_PAGE, r % SL_PAGE, x + (size_t)r * dim, 0);
         sl_cuda_store_blocks(gpu_copy(x, (size_t)n_rows * dim * sizeof *x), f, dim, n_rows, gpu, 0);
         unsigned char *got = read_guarded(gpu, size);
         check_bytes("blocks", f, dim, got, want, size);

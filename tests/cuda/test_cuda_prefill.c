@@ -271,7 +271,7 @@ static void check_widened(sl_format f, int dim, int n_rows, int with_v) {
             int row = j / N_KV_HEADS;
             for (int d = 0; d < dim; d++) x[d] = (float)ldexp(test_normal(&seed), row % 60 - 30);
             if (row == 3) x[7] = NAN;
-            sl_kv_store(kv[i], f, dim, (size_t)ids[row / SL_PAGE] * N_KV_HEADS + j % N_KV_HEADS, row % SL_PAGE, x);
+            sl_kv_store(kv[i], f, dim, (size_t)ids[row / SL_PAGE] * N_KV_HEADS + j % N_KV_HEADS, row % SL_PAGE, x, 0);
         }
     }
     sl_cuda_widen_rows(&(sl_attn_cuda_widen_args){.format = f,

@@ -51,7 +51,7 @@ static void rounds_to_nearest(void) {
             for (int j = 0; j < SL_PAGE; j += j < 4 ? 1 : 83) {
                 float x[MOST_DIM];
                 for (int d = 0; d < dim; d++) x[d] = (float)ldexp(test_normal(&seed), j % 5 * 20 - 40);
-                sl_kv_store(blocks, scaled[f], dim, BLOCKS - 1, j, x);
+                sl_kv_store(blocks, scaled[f], dim, BLOCKS - 1, j, x, 0);
                 check_row(scaled[f], x, dim, run, j);
             }
             free(blocks);
@@ -65,7 +65,7 @@ static void ties_to_even(void) {
     const double want[2][16] = {{448, 16, 20, -16, -20, 0, 0x1p-8, 24}, {127, 0, 2, 2, 0, -2, -126}};
     for (int f = 0; f < 2; f++) {
         char block[SL_PAGE * 20];
-        sl_kv_store(block, scaled[f], 16, 0, 255, x[f]);
+        sl_kv_store(block, scaled[f], 16, 0, 255, x[f], 0);
         sl_kv_run run = sl_kv_run_of(block, scaled[f], 16, 0);
         CHECK(run.scale[255] == 1);
         for (int d = 0; d < 16; d++) CHECK(ref_number(run, 16, 255, d) == want[f][d]);
@@ -78,19 +78,19 @@ static void extremes(void) {
         sl_kv_run run = sl_kv_run_of(block, scaled[f], 16, 0);
         float x[16] = {0};
         memset(block, 0x55, sizeof block);
-        sl_kv_store(block, scaled[f], 16, 0, 0, x);
+        sl_kv_store(block, scaled[f], 16, 0, 0, x, 0);
         CHECK(run.scale[0] == 1);
         for (int d = 0; d < 16; d++) CHECK(ref_number(run, 16, 0, d) == 0);
         for (int i = 0; i < 3; i++) { // a number that is not finite makes the row NaN
             const float bad[] = {NAN, INFINITY, -INFINITY};
             x[5] = bad[i], x[6] = 1;
-            sl_kv_store(block, scaled[f], 16, 0, 1, x);
+            sl_kv_store(block, scaled[f], 16, 0, 1, x, 0);
             for (int d = 0; d < 16; d++) CHECK(isnan(sl_kv_number(sl_kv_row_at(run, 16, 1), scaled[f], d)));
         }
         const float tiny[] = {0x1p-149f, 0x1p-140f, 0x1p-130f, 0x1p-126f, 3.4e38f};
         for (int i = 0; i < 5; i++) { // the scale may be a subnormal number or 0; errors are below half a step of the scale
             for (int d = 0; d < 16; d++) x[d] = d % 2 ? tiny[i] : -tiny[i] / 2;
-            sl_kv_store(block, scaled[f], 16, 0, 2, x);
+            sl_kv_store(block, scaled[f], 16, 0, 2, x, 0);
             for (int d = 0; d < 16; d++) {
                 double got = ref_number(run, 16, 2, d);
                 CHECK(isfinite(got) && fabs(got) <= 1.01 * tiny[i] && fabs(got - x[d]) <= fmax(0x1p-142, 0.07 * tiny[i]));
@@ -111,7 +111,7 @@ static void layout(void) {
             sl_kv_run run = sl_kv_run_of(blocks, scaled[f], dim, 1);
             CHECK((const char *)run.data == blocks + size && (const char *)run.scale == blocks + size + 256 * dim);
             memset(blocks, 0x33, 2 * size), memcpy(before, blocks, 2 * size);
-            sl_kv_store(blocks, scaled[f], dim, 1, 77, x);
+            sl_kv_store(blocks, scaled[f], dim, 1, 77, x, 0);
             sl_kv_row row = sl_kv_row_at(run, dim, 77), same = sl_kv_row_at(sl_kv_run_from(run, dim, 70), dim, 7);
             CHECK(row.data == same.data && row.scale == same.scale && (uintptr_t)row.data % 16 == 0);
             CHECK((const char *)row.data == blocks + size + 77 * dim);
@@ -137,9 +137,9 @@ static void names(void) {
                 {NULL, "q8_0", NULL, SL_INT8, SL_BF16}};
     static const struct {
         const char *dtype, *k, *v, *message;
-    } bad[] = {{"fp8_e5m2", NULL, NULL, "kv_cache_dtype fp8_e5m2: expected auto, bf16, fp8 or int8"},
-               {"fp8", "f16", NULL, "cache_type_k f16: expected bf16, fp8, q8_0 or int8"},
-               {"fp8", "fp8", "q4_0", "cache_type_v q4_0: expected bf16, fp8, q8_0 or int8"}};
+    } bad[] = {{"fp8_e5m2", NULL, NULL, "kv_cache_dtype fp8_e5m2: expected auto, bf16, fp8, int8 or q8_0"},
+               {"fp8", "f16", NULL, "cache_type_k f16: expected auto, bf16, fp8, int8 or q8_0"},
+               {"fp8", "fp8", "q4_0", "cache_type_v q4_0: expected auto, bf16, fp8, int8 or q8_0"}};
     sl_kv_formats f;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         CHECK_OK(sl_kv_formats_parse(good[i].dtype, good[i].k, good[i].v, &f, &err), err);

@@ -275,10 +275,10 @@ static void refusals(void) {
     model_fixture r = open_model("dense", all[0], 512), fp8 = open_model("dense", all[1], 512);
     sl_engine_options o = {.kv_cache_dtype = "fp4"};
     CHECK_ERR(sl_engine_new(r.model, &o, &engine, &err), err, SL_ERR_ARG,
-              "kv_cache_dtype fp4: expected auto, bf16, fp8 or int8");
+              "kv_cache_dtype fp4: expected auto, bf16, fp8, int8 or q8_0");
     o = (sl_engine_options){.kv_cache_dtype = "fp8", .cache_type_v = "q4_0"};
     CHECK_ERR(sl_engine_new(r.model, &o, &engine, &err), err, SL_ERR_ARG,
-              "cache_type_v q4_0: expected bf16, fp8, q8_0 or int8");
+              "cache_type_v q4_0: expected auto, bf16, fp8, int8 or q8_0");
     o = (sl_engine_options){.kv_cache_dtype = "int8", .kv_cache = "host"};
     CHECK_ERR(sl_engine_new(r.model, &o, &engine, &err), err, SL_ERR_ARG, "kv_cache host: on the CPU");
     // A file of another type.
@@ -292,7 +292,7 @@ static void refusals(void) {
     // A key that is not finite has its place in the message.
     float x[256] = {[9] = NAN};
     sl_kv_rows rows = sl_kv_layer(&r.engine->device.pool, 2);
-    sl_kv_store(rows.k, SL_INT8, sl_model_config(r.model)->head_dim, (size_t)s->kv.pages[0] * 2 + 1, 2, x);
+    sl_kv_store(rows.k, SL_INT8, sl_model_config(r.model)->head_dim, (size_t)s->kv.pages[0] * 2 + 1, 2, x, 0);
     CHECK_OK(sl_decode(&s, 1, ids, &err), err);
     CHECK_ERR(sl_session_check_logits(s, &err), err, SL_ERR_NOT_FINITE, "is in layer 2, KV head 1, position 2");
     sl_session_free(s);

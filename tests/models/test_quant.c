@@ -281,6 +281,7 @@ static void bad_numbers(void) {
 #define PACKED ",'format':'pack-quantized'"
 #define W4 "{'num_bits':4,'type':'int','group_size':32,'strategy':'group','symmetric':true}"
 #define FP4(MORE) "{'num_bits':4,'type':'float','group_size':" MORE "}"
+#define KV8(MORE) "{'num_bits':8,'type':'float'" MORE "}"
 #define W8 "{'num_bits':8,'type':'float','strategy':'tensor','symmetric':true}"
 #define GPTQ(MORE) "{'quant_method':'gptq','bits':4,'group_size':128" MORE "}"
 #define AWQ(MORE) "{'quant_method':'awq','bits':4,'group_size':128" MORE "}"
@@ -314,8 +315,14 @@ static const struct {
     {U, CT(",'format':'mxfp8-quantized'", "{'num_bits':8,'type':'float','group_size':32}"), "field format is mxfp8-quantized"},
     {U, CT(PACKED, "{'num_bits':4,'type':'int','group_size':16,'strategy':'tensor_group'}"),
      "strategy is tensor_group, supported is another one where format is not nvfp4-pack-quantized"},
-    {U, CT(PACKED ",'kv_cache_scheme':{'num_bits':8}", W4),
-     "field kv_cache_scheme is {\"num_bits\":8}, which is not supported"},
+    {0, CT(PACKED ",'kv_cache_scheme':" KV8(), W4), NULL},
+    {0, CT(PACKED ",'kv_cache_scheme':" KV8(",'strategy':'attn_head','dynamic':false,'group_size':null"), W4), NULL},
+    {U, CT(PACKED ",'kv_cache_scheme':{'num_bits':4}", W4), "kv_cache_scheme: field num_bits is 4, supported is 8"},
+    {U, CT(PACKED ",'kv_cache_scheme':{'num_bits':8,'type':'int'}", W4), "field type is \"int\", supported is \"float\""},
+    {U, CT(PACKED ",'kv_cache_scheme':" KV8(",'strategy':'token'"), W4), "strategy is \"token\", supported is \"tensor\""},
+    {U, CT(PACKED ",'kv_cache_scheme':" KV8(",'symmetric':false"), W4), "field symmetric is 0, supported is 1"},
+    {U, CT(PACKED ",'kv_cache_scheme':" KV8(",'group_size':64"), W4), "field group_size is 64, which is not supported"},
+    {F, CT(PACKED ",'kv_cache_scheme':'static'", W4), "field kv_cache_scheme is"},
     {U, CT(PACKED ",'transform_config':{'config_groups':{}}", W4), "field transform_config is"},
     {U, CT(PACKED ",'sparsity_config':{'format':'sparse-24'}", W4), "field sparsity_config is sparse-24"},
     {U, CT(PACKED ",'quantization_status':'frozen'", W4), "field quantization_status is frozen, supported is compressed"},
@@ -358,8 +365,10 @@ static const struct {
     {U, "{'quant_method':'modelopt','quant_algo':'NVFP4','config_groups':{'g':{'targets':['Linear']},'h':{}}}",
      "field config_groups: expected one group with the targets [\"Linear\"]"},
     {U, "{'quant_method':'modelopt','quant_algo':'FP8','group_size':16}", "field group_size is 16"},
-    {U, "{'quant_method':'modelopt','quant_algo':'NVFP4','kv_cache_quant_algo':'FP8'}", "field kv_cache_quant_algo is \"FP8\""},
-    {U, "{'quant_method':'modelopt','quant_algo':'FP8','kv_cache_quant_algo':'FP8'}", "field kv_cache_quant_algo is \"FP8\""},
+    {0, "{'quant_method':'modelopt','quant_algo':'NVFP4','kv_cache_quant_algo':'FP8'}", NULL},
+    {0, "{'quant_method':'modelopt','quant_algo':'FP8','kv_cache_quant_algo':'FP8'}", NULL},
+    {U, "{'quant_method':'modelopt','quant_algo':'FP8','kv_cache_quant_algo':'NVFP4'}",
+     "field kv_cache_quant_algo is \"NVFP4\", supported is \"FP8\""},
 };
 
 static void write_config(const char *description) {

@@ -132,7 +132,7 @@ const bf16 *ref_v_row(const ref_cache *c, int s, int h, int j) {
 static void store_row(void *to, sl_format f, int dim, size_t block, int row, const bf16 *from) {
     float x[256];
     for (int d = 0; d < dim; d++) x[d] = sl_bf16_to_f32(from[d]);
-    sl_kv_store(to, f, dim, block, row, x);
+    sl_kv_store(to, f, dim, block, row, x, 0);
 }
 
 void ref_store_as(ref_cache *c, sl_format f) {
