@@ -171,7 +171,7 @@ typedef struct sl_engine_options {
     const char *kv_cache;
     // How K and V are stored. kv_cache_dtype: "auto", "bf16", "fp8" (e4m3) or "int8", of both; NULL: "auto", which is bf16.
     // cache_type_k, cache_type_v: "bf16", "fp8" or "int8", of K or V alone; NULL: as kv_cache_dtype. fp8 and int8 have a scale
-    // for each row and KV head, and are offered on the CPU (docs/use.md).
+    // for each row and KV head. A GPU needs the same format for K and V, and some methods need bf16 there (docs/use.md).
     const char *kv_cache_dtype, *cache_type_k, *cache_type_v;
     size_t kv_gpu_memory; // "host": most bytes of the GPU for the cache: page extras, newest pages, hot rows; 0: what is free
     size_t host_memory;   // "host": most bytes of host memory; 0: what the control groups leave, without a limit what is free

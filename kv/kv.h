@@ -5,8 +5,9 @@
 // count. The pool reserves address space at the start; the operating system commits memory at first touch. sl_kv_reserve takes
 // pages before a step, never within it. What attention methods keep for each page is in kv/kv_extras.h.
 //
-// Pointers to the rows of a pool are bf16 pointers, because most caches are bf16, and caches on a GPU or with `offload` always
-// are. With another format they are addresses of blocks, and sl_kv_k_run and sl_kv_v_run find the rows.
+// Pointers to the rows of a pool are bf16 pointers, because most caches are bf16, and caches with `offload` always are. With
+// another format they are addresses of blocks, and sl_kv_k_run and sl_kv_v_run find the rows. On a GPU, K and V have the same
+// format.
 #ifndef SLEIGH_KV_H
 #define SLEIGH_KV_H
 

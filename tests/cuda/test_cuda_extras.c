@@ -1,4 +1,4 @@
-// tests/cuda/test_cuda_extras.c - page extras that are built on a GPU have the CPU's bits.
+// tests/cuda/test_cuda_extras.c - page extras that are built on a GPU have the CPU's bits, for a cache of every format.
 #include "tests/support/gpu.h"
 
 #ifdef SLEIGH_CUDA
@@ -24,19 +24,30 @@ static bf16 *some_rows(int dim, uint64_t seed) {
     return x;
 }
 
+// The rows as blocks of a format.
+static void *blocks_of(const bf16 *rows, int dim, sl_format f) {
+    char *blocks = malloc(PAGES * HEADS * sl_kv_block_bytes(f, dim));
+    for (int i = 0; i < PAGES * HEADS * SL_PAGE; i++) {
+        float x[128];
+        for (int d = 0; d < dim; d++) x[d] = sl_bf16_to_f32(rows[(size_t)i * dim + d]);
+        sl_kv_store(blocks, f, dim, i / SL_PAGE, i % SL_PAGE, x);
+    }
+    return blocks;
+}
+
 // Builds pages 3, 0 and 4 on both devices and compares their bits. The other pages must stay unchanged.
-static void compare(const sl_kv_extra_kind *kind, int arg, int dim) {
+static void compare_format(const sl_kv_extra_kind *kind, int arg, int dim, sl_format f) {
     static const int32_t pages[] = {3, 0, 4};
-    size_t size = kind->size(arg, dim), rows = (size_t)SL_PAGE * dim, all = (size_t)PAGES * HEADS * size;
-    bf16 *x = some_rows(dim, test_seed + dim);
-    bf16 *gpu_x = gpu_copy(x, PAGES * HEADS * rows * sizeof *x);
+    size_t size = kind->size(arg, dim), all = (size_t)PAGES * HEADS * size;
+    bf16 *rows = some_rows(dim, test_seed + dim);
+    void *x = blocks_of(rows, dim, f);
+    bf16 *gpu_x = gpu_copy(x, PAGES * HEADS * sl_kv_block_bytes(f, dim));
     unsigned char *out = gpu_new(all), *got = malloc(all), *want = malloc(all);
     memset(want, 0xFF, all);
     for (int i = 0; i < 3; i++)
         for (int h = 0; h < HEADS; h++) {
             size_t block = (size_t)pages[i] * HEADS + h;
-            const bf16 *from = x + block * rows;
-            const sl_kv_run run = sl_kv_bf16_run(from);
+            const sl_kv_run run = sl_kv_run_of(x, f, dim, block);
             kind->build(&(sl_kv_page){.arg = arg, .head_dim = dim, .k = run, .v = run}, want + block * size);
         }
     kind->build_device(&(sl_kv_device_build){.arg = arg,
@@ -48,13 +59,19 @@ static void compare(const sl_kv_extra_kind *kind, int arg, int dim) {
                                              .from = gpu_copy(pages, sizeof pages),
                                              .k = gpu_x,
                                              .v = gpu_x,
+                                             .format = f,
                                              .data = out});
     gpu_read(got, out, all);
     for (size_t i = 0; i < all; i++)
         if (got[i] != want[i])
-            FAIL("%s %d, head_dim %d: byte %zu of block %zu is %02x, expected %02x", kind->name, arg, dim, i % size, i / size,
-                 got[i], want[i]);
-    free(x), free(got), free(want);
+            FAIL("%s %d of %s, head_dim %d: byte %zu of block %zu is %02x, expected %02x", kind->name, arg, sl_formats[f].name,
+                 dim, i % size, i / size, got[i], want[i]);
+    free(rows), free(x), free(got), free(want);
+}
+
+static void compare(const sl_kv_extra_kind *kind, int arg, int dim) {
+    static const sl_format formats[] = {SL_BF16, SL_FP8, SL_INT8};
+    for (int i = 0; i < 3; i++) compare_format(kind, arg, dim, formats[i]);
 }
 
 static void quantised(void) {

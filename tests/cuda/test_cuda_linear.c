@@ -18,6 +18,7 @@ typedef struct problem {
     sl_linear_end end;
     int n_out, n_in, n_y;              // n_y: outputs of a row
     int n_heads, n_kv_heads, head_dim; // of SL_LINEAR_ROPE_APPEND
+    int is_staged;                     // 1: k and v are rows, no pages
     sl_weight w;                       // [n_out][n_in]
     bf16 *x;                           // [N_ROWS][n_in]
     float *residual;                   // [N_ROWS][n_out]
@@ -150,14 +151,16 @@ static void problem_free(problem *p) {
         free(p->want), free(p->error);
 }
 
-// Moves the row of problem row r from `pages`, the host copy of k or v, to y [n_kv_heads][head_dim]. Afterwards `pages` holds
-// 0xFFFF at this place.
-static void take_kv(const problem *p, int r, bf16 *pages, float *y) {
+// Moves row i of the batch, which is problem row r, from `pages`, the host copy of k or v, to y [n_kv_heads][head_dim].
+// Afterwards `pages` holds 0xFFFF at this place.
+static void take_kv(const problem *p, int r, int i, bf16 *pages, float *y) {
     int position = p->position[r], page = p->pages[r * PAGES_PER_ROW + position / SL_PAGE];
     for (int h = 0; h < p->n_kv_heads; h++)
-        for (int i = 0; i < p->head_dim; i++) {
-            bf16 *at = pages + (((size_t)page * p->n_kv_heads + h) * SL_PAGE + position % SL_PAGE) * p->head_dim + i;
-            y[h * p->head_dim + i] = sl_bf16_to_f32(*at);
+        for (int d = 0; d < p->head_dim; d++) {
+            size_t row = p->is_staged ? (size_t)i * p->n_kv_heads + h
+                                      : ((size_t)page * p->n_kv_heads + h) * SL_PAGE + position % SL_PAGE;
+            bf16 *at = pages + row * p->head_dim + d;
+            y[h * p->head_dim + d] = sl_bf16_to_f32(*at);
             *at = 0xFFFF;
         }
 }
@@ -222,7 +225,8 @@ static void run(const problem *p, const int *which, int n_rows, float *y) {
                            .rope = gpu_copy(rope, sizeof rope),
                            .rows = gpu_copy(rows, sizeof rows),
                            .k = k + GUARD / 2,
-                           .v = v + GUARD / 2};
+                           .v = v + GUARD / 2,
+                           .is_staged = p->is_staged};
     if (p->w.group) {
         args.packing = sl_cuda_packing_of(&p->w);
         packed_copy(&p->w, &args.w, &args.scale);
@@ -245,7 +249,7 @@ static void run(const problem *p, const int *which, int n_rows, float *y) {
         for (int is_v = 0; is_v < 2; is_v++) {
             gpu_read(kv, is_v ? v : k, kv_size + 2 * GUARD);
             for (int i = 0; i < n_rows; i++)
-                take_kv(p, which[i], kv + GUARD / 2, y + (size_t)i * p->n_y + n_16 + is_v * p->n_kv_heads * p->head_dim);
+                take_kv(p, which[i], i, kv + GUARD / 2, y + (size_t)i * p->n_y + n_16 + is_v * p->n_kv_heads * p->head_dim);
             check_untouched(kv, kv_size + 2 * GUARD, is_v ? "other rows of v" : "other rows of k");
         }
         free(kv);
@@ -323,7 +327,8 @@ static void rope_append(void) {
         for (int i = 0; i < 5; i++) {
             if (h == 4 && n_in[i] != 72) continue;
             problem p = problem_new(SL_LINEAR_ROPE_APPEND, 0, n_in[i], heads[h][0], heads[h][1], heads[h][2]);
-            for (size_t j = 0; j < sizeof row_counts / sizeof *row_counts; j++) check_accuracy(&p, row_counts[j]);
+            for (size_t j = 0; j < sizeof row_counts / sizeof *row_counts; j++)
+                for (p.is_staged = 0; p.is_staged < 2; p.is_staged++) check_accuracy(&p, row_counts[j]);
             problem_free(&p);
         }
 }

@@ -151,8 +151,10 @@ static void rope_append(void) {
 }
 
 // Biases, norms, RoPE and the append.
+typedef enum { TO_PAGES, TO_ROWS, IN_PLACE } kv_place; // of K and V
 typedef struct heads_case {
     int n_rows, n_heads, n_kv_heads, head_dim, padding, is_fp32, has_bias, has_norm;
+    kv_place place;
 } heads_case;
 
 // One head of a row in double precision. x: the products. bias, norm: NULL: none. rotation: cosines and sines; NULL: no RoPE
@@ -192,8 +194,9 @@ static void check_norm_rope_append(const heads_case *c, uint64_t *state) {
         table[i] = (float2){(float)cos(angle), (float)sin(angle)};
     }
     bf16 *gpu_q = gpu_new(q_size + GUARD), *gpu_k = gpu_new(cache * 2 + GUARD), *gpu_v = gpu_new(cache * 2 + GUARD);
-    bf16 *gpu_norm = gpu_copy(norm, 4 * dim);
-    sl_cuda_heads h = {.qkv = c->is_fp32 ? gpu_copy(wide, n * 4) : (void *)gpu_copy(narrow, n * 2),
+    bf16 *gpu_norm = gpu_copy(norm, 4 * dim), *products = gpu_copy(narrow, n * 2);
+    int kv_dim = c->n_kv_heads * dim;
+    sl_cuda_heads h = {.qkv = c->is_fp32 ? gpu_copy(wide, n * 4) : (void *)products,
                        .is_fp32 = c->is_fp32,
                        .stride = stride,
                        .q = gpu_q,
@@ -208,9 +211,16 @@ static void check_norm_rope_append(const heads_case *c, uint64_t *state) {
                        .eps = 1e-3f,
                        .table = gpu_copy(table, (size_t)c->n_rows * half * sizeof *table),
                        .rows = gpu_copy(rows, c->n_rows * sizeof *rows),
-                       .k = gpu_k,
-                       .v = gpu_v};
+                       .k = c->place == IN_PLACE ? products + c->n_heads * dim : gpu_k,
+                       .v = c->place == IN_PLACE ? products + c->n_heads * dim + kv_dim : gpu_v,
+                       .kv_stride = c->place == IN_PLACE  ? stride
+                                    : c->place == TO_ROWS ? kv_dim
+                                                          : 0};
     sl_cuda_norm_rope_append(&h, 0);
+    if (c->place == IN_PLACE) // to rows, for the checks below
+        for (int is_v = 0; is_v < 2; is_v++)
+            CHECK(!cudaMemcpy2D(is_v ? gpu_v : gpu_k, kv_dim * 2, is_v ? h.v : h.k, stride * 2, kv_dim * 2, c->n_rows,
+                                cudaMemcpyDeviceToDevice));
     bf16 *q = read_guarded(gpu_q, q_size), *k = read_guarded(gpu_k, cache * 2), *v = read_guarded(gpu_v, cache * 2);
     for (int r = 0; r < c->n_rows; r++)
         for (int i = 0; i < n_all; i++) {
@@ -218,6 +228,7 @@ static void check_norm_rope_append(const heads_case *c, uint64_t *state) {
                 kv_head = is_q ? 0 : (i - c->n_heads) % c->n_kv_heads;
             size_t row =
                 ((size_t)pages[rows[r].position / SL_PAGE] * c->n_kv_heads + kv_head) * SL_PAGE + rows[r].position % SL_PAGE;
+            if (c->place != TO_PAGES) row = (size_t)r * c->n_kv_heads + kv_head;
             bf16 *got = is_q ? q + ((size_t)r * c->n_heads + i) * dim : (is_v ? v : k) + row * dim;
             double want[256];
             reference_head(wide + (size_t)r * stride + i * dim, c->has_bias ? bias + i * dim : NULL,
@@ -233,11 +244,110 @@ static void check_norm_rope_append(const heads_case *c, uint64_t *state) {
 }
 
 static void norm_rope_append(void) {
-    static const heads_case cases[] = {{1, 28, 4, 128, 0, 1, 1, 0}, {3, 32, 8, 128, 8, 1, 0, 1}, {129, 7, 1, 64, 8, 0, 1, 1},
-                                       {65, 4, 4, 80, 16, 0, 0, 1}, {33, 5, 1, 96, 0, 0, 1, 0},  {40, 0, 8, 128, 0, 0, 1, 1},
-                                       {17, 6, 0, 64, 0, 0, 1, 1},  {16, 2, 1, 16, 8, 1, 1, 1},  {5, 3, 1, 256, 0, 1, 1, 1}};
+    static const heads_case cases[] = {
+        {1, 28, 4, 128, 0, 1, 1, 0, TO_PAGES}, {3, 32, 8, 128, 8, 1, 0, 1, TO_PAGES}, {129, 7, 1, 64, 8, 0, 1, 1, TO_PAGES},
+        {65, 4, 4, 80, 16, 0, 0, 1, TO_PAGES}, {33, 5, 1, 96, 0, 0, 1, 0, TO_PAGES},  {40, 0, 8, 128, 0, 0, 1, 1, TO_PAGES},
+        {17, 6, 0, 64, 0, 0, 1, 1, TO_PAGES},  {16, 2, 1, 16, 8, 1, 1, 1, TO_PAGES},  {5, 3, 1, 256, 0, 1, 1, 1, TO_PAGES},
+        {33, 4, 2, 128, 0, 1, 1, 0, TO_ROWS},  {7, 3, 1, 80, 0, 1, 0, 1, TO_ROWS},    {65, 4, 2, 96, 16, 0, 0, 0, IN_PLACE},
+        {40, 0, 8, 128, 0, 0, 1, 1, IN_PLACE}};
     uint64_t state = test_seed;
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) check_norm_rope_append(&cases[c], &state);
+}
+
+// ---- the append to a cache of fp8 or int8 ----
+
+// Rows of numbers of very different sizes, of zeros, of numbers on ties, of subnormal numbers, and with a number that is not
+// finite.
+static void fill_rows(bf16 *x, int n_rows, int dim, uint64_t *state) {
+    static const bf16 bad[] = {0x7F80, 0xFF80, 0x7FC0};
+    for (int r = 0; r < n_rows; r++, x += dim) {
+        double size = r % 5 == 4 ? 0x1p-135 : exp2(r % 9 * 10 - 40);
+        for (int d = 0; d < dim; d++) x[d] = sl_f32_to_bf16((float)(size * test_normal(state)));
+        for (int d = 0; d < dim && r % 11 == 3; d++) x[d] = d % 2 ? 0 : 0x8000;
+        // With a scale of 0.5 in int8, and of 1 in fp8.
+        for (int d = 0; d < dim && r % 11 == 5; d++) x[d] = sl_f32_to_bf16(d ? (float)(d * 37 % 509 - 254) / 4 : 63.5f);
+        for (int d = 0; d < dim && r % 11 == 6; d++) x[d] = sl_f32_to_bf16(d ? (float)(d * 13 % 256) : 448);
+        if (r % 11 == 7) x[r % dim] = bad[r % 3];
+        if (r % 11 == 8) x[r % dim] = 0x7F7F; // the largest number
+    }
+}
+
+static void check_bytes(const char *what, sl_format f, int dim, const unsigned char *got, const unsigned char *want,
+                        size_t size) {
+    for (size_t i = 0; i < size; i++)
+        if (got[i] != want[i])
+            FAIL("%s, %s, head_dim %d: byte %zu of block %zu is %02x, expected %02x", what, sl_formats[f].name, dim,
+                 i % sl_kv_block_bytes(f, dim), i / sl_kv_block_bytes(f, dim), got[i], want[i]);
+}
+
+static void store_row(void *blocks, sl_format f, int dim, size_t block, int row, const bf16 *from) {
+    float x[128];
+    for (int d = 0; d < dim; d++) x[d] = sl_bf16_to_f32(from[d]);
+    sl_kv_store(blocks, f, dim, block, row, x);
+}
+
+// K and V of n_rows rows at different positions have the CPU's bits, and no other byte changes.
+static void check_store_rows(sl_format f, int n_rows, int n_kv_heads, int dim, int padding, uint64_t *state) {
+    const int32_t pages[N_PAGES] = {4, 0, 6, 2, 5, 1, 3};
+    size_t stride = (size_t)n_kv_heads * dim + padding, size = (size_t)N_PAGES * n_kv_heads * sl_kv_block_bytes(f, dim);
+    sl_row *rows = make_rows(n_rows, state);
+    void *gpu[2] = {gpu_new(size + GUARD), gpu_new(size + GUARD)};
+    bf16 *x[2], *gpu_x[2];
+    for (int i = 0; i < 2; i++) {
+        x[i] = malloc(n_rows * stride * sizeof **x);
+        for (int r = 0; r < n_rows; r++) fill_rows(x[i] + r * stride, n_kv_heads, dim, state);
+        gpu_x[i] = gpu_copy(x[i], n_rows * stride * sizeof **x);
+    }
+    sl_cuda_store_rows(&(sl_cuda_kv_rows){.k = gpu_x[0],
+                                          .v = gpu_x[1],
+                                          .stride = stride,
+                                          .rows = gpu_copy(rows, n_rows * sizeof *rows),
+                                          .n_rows = n_rows,
+                                          .n_kv_heads = n_kv_heads,
+                                          .head_dim = dim,
+                                          .format = f,
+                                          .k_layer = gpu[0],
+                                          .v_layer = gpu[1]},
+                       0);
+    for (int i = 0; i < 2; i++) {
+        unsigned char *got = read_guarded(gpu[i], size), *want = malloc(size);
+        memset(want, 0xFF, size);
+        for (int r = 0; r < n_rows; r++)
+            for (int h = 0; h < n_kv_heads; h++)
+                store_row(want, f, dim, (size_t)pages[rows[r].position / SL_PAGE] * n_kv_heads + h, rows[r].position % SL_PAGE,
+                          x[i] + r * stride + h * dim);
+        check_bytes(i ? "rows of V" : "rows of K", f, dim, got, want, size);
+        free(got), free(want), free(x[i]);
+    }
+    free(rows);
+}
+
+static void store_rows(void) {
+    static const int cases[][4] = {{1, 8, 128, 0}, {3, 1, 64, 8}, {129, 2, 80, 0}, {65, 3, 96, 16}, {1000, 2, 16, 0}};
+    uint64_t state = test_seed;
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
+        for (int f = 0; f < 2; f++)
+            check_store_rows(f ? SL_INT8 : SL_FP8, cases[c][0], cases[c][1], cases[c][2], cases[c][3], &state);
+}
+
+// Whole blocks, the last of them in part.
+static void store_blocks(void) {
+    static const int cases[][2] = {{1, 128}, {255, 80}, {256, 64}, {1025, 96}};
+    uint64_t state = test_seed;
+    for (int c = 0; c < 8; c++) {
+        sl_format f = c % 2 ? SL_INT8 : SL_FP8;
+        int n_rows = cases[c / 2][0], dim = cases[c / 2][1];
+        size_t size = (n_rows + SL_PAGE - 1) / SL_PAGE * sl_kv_block_bytes(f, dim);
+        bf16 *x = malloc((size_t)n_rows * dim * sizeof *x);
+        unsigned char *gpu = gpu_new(size + GUARD), *want = malloc(size);
+        fill_rows(x, n_rows, dim, &state);
+        memset(want, 0xFF, size);
+        for (int r = 0; r < n_rows; r++) store_row(want, f, dim, r / SL_PAGE, r % SL_PAGE, x + (size_t)r * dim);
+        sl_cuda_store_blocks(gpu_copy(x, (size_t)n_rows * dim * sizeof *x), f, dim, n_rows, gpu, 0);
+        unsigned char *got = read_guarded(gpu, size);
+        check_bytes("blocks", f, dim, got, want, size);
+        free(x), free(want), free(got);
+    }
 }
 
 static void swiglu(void) {
@@ -321,6 +431,8 @@ static const test_case cases[] = {
     GPU_CASE("rope-table", rope_table),
     GPU_CASE("rope-append", rope_append),
     GPU_CASE("norm-rope-append", norm_rope_append),
+    GPU_CASE("store-rows", store_rows),
+    GPU_CASE("store-blocks", store_blocks),
     GPU_CASE("swiglu", swiglu),
     GPU_CASE("dummy-fill", dummy_fill),
     GPU_CASE("to-bf16", to_bf16),

@@ -254,6 +254,60 @@ static void repeats_equal_bits(void) {
 
 // The launcher gives the bits of the kernel that it must choose. The two kernels have tiles of 128 and of 64 keys, so their
 // bits differ.
+// The bf16 copy of the first rows of a sequence, in a cache of fp8 or int8: every number is q * scale, rounded to bf16.
+static void check_widened(sl_format f, int dim, int n_rows, int with_v) {
+    static const int32_t ids[] = {5, 0, 3, 4};
+    enum { PAGES = 6 };
+    uint64_t seed = test_seed + dim + n_rows;
+    int n_pages = sl_kv_pages_of(n_rows);
+    size_t size = PAGES * N_KV_HEADS * sl_kv_block_bytes(f, dim), page = (size_t)N_KV_HEADS * SL_PAGE * dim;
+    char *kv[2] = {malloc(size), malloc(size)};
+    bf16 *out[2] = {gpu_new(PAGES * page * sizeof(bf16)), gpu_new(PAGES * page * sizeof(bf16))};
+    bf16 *got = malloc(PAGES * page * sizeof *got);
+    for (int i = 0; i < 2; i++) {
+        memset(kv[i], 0xFF, size);
+        for (int j = 0; j < n_rows * N_KV_HEADS; j++) {
+            float x[128];
+            int row = j / N_KV_HEADS;
+            for (int d = 0; d < dim; d++) x[d] = (float)ldexp(test_normal(&seed), row % 60 - 30);
+            if (row == 3) x[7] = NAN;
+            sl_kv_store(kv[i], f, dim, (size_t)ids[row / SL_PAGE] * N_KV_HEADS + j % N_KV_HEADS, row % SL_PAGE, x);
+        }
+    }
+    sl_cuda_widen_rows(&(sl_attn_cuda_widen_args){.format = f,
+                                                  .n_rows = n_rows,
+                                                  .n_kv_heads = N_KV_HEADS,
+                                                  .head_dim = dim,
+                                                  .k = gpu_copy(kv[0], size),
+                                                  .v = gpu_copy(kv[1], size),
+                                                  .pages = gpu_copy(ids, sizeof ids),
+                                                  .to_k = out[0],
+                                                  .to_v = with_v ? out[1] : NULL});
+    for (int i = 0; i < 2; i++) {
+        gpu_read(got, out[i], PAGES * page * sizeof *got);
+        for (int row = 0; row < n_rows && (i == 0 || with_v); row++)
+            for (int h = 0; h < N_KV_HEADS; h++) {
+                sl_kv_run run = sl_kv_run_of(kv[i], f, dim, (size_t)ids[row / SL_PAGE] * N_KV_HEADS + h);
+                const bf16 *at = got + (((size_t)row / SL_PAGE * N_KV_HEADS + h) * SL_PAGE + row % SL_PAGE) * dim;
+                for (int d = 0; d < dim; d++) {
+                    float want = sl_kv_number(sl_kv_row_at(run, dim, row % SL_PAGE), f, d);
+                    if (isnan(want))
+                        CHECK(isnan(sl_bf16_to_f32(at[d])));
+                    else
+                        CHECK_INT(at[d], sl_f32_to_bf16(want));
+                }
+            }
+        for (size_t j = i == 0 || with_v ? n_pages * page : 0; j < PAGES * page; j++) CHECK_INT(got[j], 0xFFFF);
+    }
+    free(kv[0]), free(kv[1]), free(got);
+}
+
+static void widen_rows(void) {
+    static const int dims[] = {64, 80, 96, 128}, n_rows[] = {1, 256, 257, 1000};
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 4; j++) check_widened((i + j) % 2 ? SL_INT8 : SL_FP8, dims[i], n_rows[j], j % 3 > 0);
+}
+
 static void chosen_kernel(void) {
     prompt p =
         prompt_new(sl_cuda_dense_prefill_wgmma_runs() ? sl_cuda_dense_prefill_wgmma : sl_cuda_dense_prefill_mma, 128, 4, 1);
@@ -285,6 +339,7 @@ static const test_case cases[] = {
     GPU_CASE("chunks_equal_bits_large_scores", chunks_equal_bits_large_scores),
     GPU_CASE("repeats_equal_bits", repeats_equal_bits),
     GPU_CASE("chosen_kernel", chosen_kernel),
+    GPU_CASE("widen_rows", widen_rows),
     {0},
 };
 const test_suite suite_cuda_prefill = {"cuda_prefill", cases};

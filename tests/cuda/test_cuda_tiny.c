@@ -1,12 +1,13 @@
 // tests/cuda/test_cuda_tiny.c - errors of the GPU's kernels on real attention: the embedded model with prompts of 32k tokens.
 // In the engine's decode steps, all methods attend to the same queries, keys and values, in all layers and heads. Their outputs
-// are compared with attention in double precision.
+// are compared with attention in double precision. A cache of fp8 or int8 finds the needles of long texts.
 #include "tests/support/gpu.h"
 
 #ifdef SLEIGH_CUDA
 #include "attention/attention_cuda.h"
 #include "attention/stages/stages.h"
 #include "engine/engine.h"
+#include "tests/support/models.h"
 #include "tests/support/task_prompt.h"
 
 #include <math.h>
@@ -233,7 +234,59 @@ static void errors(void) {
     errors_of(model, "fwe");
     sl_model_free(model);
 }
+
+// ---- needles ----
+
+// The share of texts of 128k tokens whose needle the model finds with dense steps and a cache of this type.
+static double needles_found(sl_model *model, const char *cache) {
+    enum { LONG = 131072, TEXTS = 6, MOST = 24 };
+    const sl_tokenizer *tok = sl_model_tokenizer(model);
+    eval_prompter prompter = {.tok = tok};
+    eval_maker maker = {.seed = 1, .n_questions = 1, .n_predict = -1, .count = eval_prompt_count, .ctx = &prompter};
+    const sl_engine_options options = {.n_ctx = LONG, .device = "cuda", .kv_cache_dtype = cache};
+    sl_engine *engine;
+    double found = 0;
+    CHECK_OK(sl_engine_new(model, &options, &engine, &err), err);
+    for (uint32_t i = 0; i < TEXTS; i++) {
+        eval_text text = {0};
+        sl_ids ids = {0};
+        sl_text answer = {0};
+        sl_session *s;
+        char part[EVAL_EXTRACT];
+        CHECK_OK(eval_task_text(&maker, eval_task_find("niah-multikey"), LONG, i, &text, &err), err);
+        CHECK_OK(eval_prompt_ids(&prompter, &text.context, &text.items[0], &ids, NULL, &err), err);
+        CHECK_OK(sl_session_new(engine, 0, &s, &err), err);
+        CHECK_OK(sl_prefill(s, ids.data, (int)ids.n, NULL, &err), err);
+        for (int t = 0; t < MOST && sl_session_n_tokens(s) < LONG; t++) {
+            int32_t id = test_argmax(sl_session_logits(s, NULL), sl_model_config(model)->n_vocab);
+            if (sl_model_is_eos(model, id)) break;
+            CHECK_OK(sl_detokenize(tok, &id, 1, 0, &answer, &err), err);
+            CHECK_OK(sl_decode(&s, 1, &id, &err), err);
+        }
+        found +=
+            eval_grade(text.items[0].grader, answer.data ? answer.data : "", answer.n, text.items[0].references, part) / TEXTS;
+        sl_session_free(s);
+        sl_text_free(&answer), sl_ids_free(&ids), eval_text_free(&text);
+    }
+    eval_prompter_free(&prompter);
+    sl_engine_free(engine);
+    return found;
+}
+
+// A cache of fp8 or int8 loses no needle that a bf16 cache finds.
+static void needles(void) {
+    static const char *const caches[] = {"bf16", "fp8", "int8"};
+    sl_model *model;
+    double found[3];
+    CHECK_OK(sl_model_load("models/tiny", NULL, &model, &err), err);
+    for (int i = 0; i < 3; i++) {
+        found[i] = needles_found(model, caches[i]);
+        printf("      %s: %.0f%% of the needles in 128k tokens\n", caches[i], 100 * found[i]);
+    }
+    CHECK(found[0] > 0 && found[1] >= found[0] - 0.01 && found[2] >= found[0] - 0.01);
+    sl_model_free(model);
+}
 #endif
 
-static const test_case cases[] = {GPU_CASE("errors", errors), {0}};
+static const test_case cases[] = {GPU_CASE("errors", errors), GPU_CASE("needles", needles), {0}};
 const test_suite suite_cuda_tiny = {"cuda_tiny", cases};

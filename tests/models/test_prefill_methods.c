@@ -13,10 +13,16 @@
 static sl_error err;
 static int n_vocab_of_model; // of check_all_logits
 
-static model_fixture open_on(const char *device, int chunk) {
+// cache: sl_engine_options.kv_cache_dtype
+static model_fixture open_with(const char *device, const char *cache, int chunk) {
     return model_fixture_load(
         "models/tiny", "dense",
-        (sl_engine_options){.n_ctx = 1024, .n_sequences = 2, .prefill_chunk = chunk, .device = device, .seed = 1});
+        (sl_engine_options){
+            .n_ctx = 1024, .n_sequences = 2, .prefill_chunk = chunk, .device = device, .kv_cache_dtype = cache, .seed = 1});
+}
+
+static model_fixture open_on(const char *device, int chunk) {
+    return open_with(device, NULL, chunk);
 }
 
 static int equal_bits(const float *a, const float *b, int n) {
@@ -49,13 +55,13 @@ static void prefill_twice(model_fixture *r, const int32_t *ids, int before, int 
 
 // A mask with all blocks gives the bits of dense attention: in segments, with any chunk size, in two calls, and where a session
 // continues in the middle of a segment.
-static void check_full_masks(const char *device) {
+static void check_full_masks(const char *device, const char *cache) {
     static const int segments[] = {1024, 300, 128}, chunks[] = {1024, 200, 128}, calls[][2] = {{0, 450}, {123, 327}, {1, 301}};
-    model_fixture first = open_on(device, 1024);
+    model_fixture first = open_with(device, cache, 1024);
     int32_t *ids = test_ids(450, first.n_vocab, test_seed);
     float *want = malloc(first.n_vocab * sizeof *want), *got = malloc(first.n_vocab * sizeof *got);
     for (int c = 0; c < 3; c++) {
-        model_fixture r = open_on(device, chunks[c]);
+        model_fixture r = open_with(device, cache, chunks[c]);
         for (int i = 0; i < 3; i++) {
             prefill_twice(&first, ids, calls[i][0], calls[i][1], want);
             for (int k = 0; k < 3; k++) {
@@ -75,7 +81,7 @@ static void check_full_masks(const char *device) {
     free(ids), free(want), free(got);
 }
 static void full_masks(void) {
-    check_full_masks(NULL);
+    check_full_masks(NULL, NULL);
 }
 
 static int keep_last(void *ctx, int first_row, int n_rows, const float *logits, sl_error *e) {
@@ -101,7 +107,7 @@ static void check_all_logits(model_fixture *r, const int32_t *ids, int n, const 
 }
 
 // Chunks do not change a bit of a sparse prefill, and the counts say that it was sparse.
-static void check_sparse_chunks(const char *device) {
+static void check_sparse_chunks(const char *device, const char *cache) {
     static const char *const methods[] = {"sample:alpha_c=0.6:alpha_s=0.6:chunk_n=2",
                                           "vertical-slash:columns=20:slashes=60",
                                           "streaming:window=130",
@@ -111,7 +117,7 @@ static void check_sparse_chunks(const char *device) {
     int n_methods = device ? 3 : 6; // a GPU offers the first three
     static const int chunks[] = {1024, 200, 128};
     model_fixture r[3];
-    for (int c = 0; c < 3; c++) r[c] = open_on(device, chunks[c]);
+    for (int c = 0; c < 3; c++) r[c] = open_with(device, cache, chunks[c]);
     int32_t *ids = test_ids(700, r[0].n_vocab, test_seed);
     size_t n_vocab = r[0].n_vocab;
     float *dense = malloc(n_vocab * sizeof *dense), *out[3];
@@ -140,16 +146,18 @@ static void check_sparse_chunks(const char *device) {
     free(ids), free(dense);
 }
 static void sparse_chunks(void) {
-    check_sparse_chunks(NULL);
+    check_sparse_chunks(NULL, NULL);
 }
 
 #ifdef SLEIGH_CUDA
 
 static void gpu_full_masks(void) {
-    check_full_masks("cuda");
+    check_full_masks("cuda", NULL);
+    check_full_masks("cuda", "fp8");
 }
 static void gpu_sparse_chunks(void) {
-    check_sparse_chunks("cuda");
+    check_sparse_chunks("cuda", NULL);
+    check_sparse_chunks("cuda", "int8");
 }
 
 // The tiny model on both devices: the masks come from queries and keys that differ by roundings, so the share of visited blocks
