@@ -96,7 +96,8 @@ template <int DIM> __device__ __noinline__ void attend_exactly(const exact_head 
                 load4(k_rows + i * stride, there, k);
                 load4(v_rows + i * stride, there, v[i]);
             }
-            s[i] = sl_sum_lanes(q[0] * k[0] + q[1] * k[1] + q[2] * k[2] + q[3] * k[3]) * k_scale * h.scale;
+            s[i] = sl_sum_lanes(q[0] * k[0] + q[1] * k[1] + q[2] * k[2] + q[3] * k[3]) * h.scale;
+            if (IS_BYTES) s[i] *= k_scale;
             if (first + i >= h.n_kv) s[i] = -INFINITY;
             most = fmaxf(most, s[i]);
         }

@@ -708,7 +708,7 @@ template <int DIM, typename Config, sl_format F> __device__ void consume_tiles(c
     announce(p, &stored);
 }
 
-template <int DIM, typename Config = plain_config> __device__ void consume(const score_params &p, const ring &r) {
+template <int DIM, typename Config = plain_config> __device__ void consume(const score_params &p, ring r) {
     if constexpr (!IS_BYTES)
         consume_tiles<DIM, Config, SL_BF16>(p, r);
     else if (p.is_fp8)

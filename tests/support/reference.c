@@ -208,13 +208,18 @@ void ref_attention(const ref_cache *c, int s, int head, const float *q, int n, d
     }
 }
 
+static double fp8_number(int code) {
+    static double numbers[128]; // without sign; computed once, because long contexts have many numbers
+    if (!numbers[1])
+        for (int i = 0; i < 128; i++) numbers[i] = i >> 3 ? ldexp(8 + i % 8, (i >> 3) - 10) : ldexp(i, -9);
+    return code & 128 ? -numbers[code & 127] : numbers[code];
+}
+
 double ref_number(sl_kv_run run, int head_dim, int j, int d) {
     size_t i = (size_t)j * head_dim + d;
     if (run.format == SL_BF16) return sl_bf16_to_f32(((const bf16 *)run.data)[i]);
-    int code = ((const uint8_t *)run.data)[i], exponent = code >> 3 & 15, mantissa = code & 7;
-    double q = run.format == SL_INT8 ? (code ^ 128) - 128 : exponent ? ldexp(8 + mantissa, exponent - 10) : ldexp(mantissa, -9);
-    if (run.format == SL_FP8 && code & 128) q = -q;
-    return (float)(q * run.scale[j]);
+    int code = ((const uint8_t *)run.data)[i];
+    return (float)((run.format == SL_INT8 ? (code ^ 128) - 128 : fp8_number(code)) * run.scale[j]);
 }
 
 double ref_relative(const float *got, const double *want, int n) {

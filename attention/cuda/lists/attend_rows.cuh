@@ -214,7 +214,8 @@ template <int DIM, bool SCORES, bool MOMENTS, sl_format F> struct attender {
                 widen4(x[i], k, F == SL_FP8);
                 s[i] = q[0] * k[0] + q[1] * k[1] + q[2] * k[2] + q[3] * k[3];
             }
-            float score = sum_rows(s) * k_scale * p.scale;
+            float score = sum_rows(s) * p.scale;
+            if (IS_BYTES) score *= k_scale;
             score = row >= 0 ? score : -INFINITY;
             raise(score);
             row_mass = exp2f(score - m);
@@ -228,7 +229,7 @@ template <int DIM, bool SCORES, bool MOMENTS, sl_format F> struct attender {
         }
 #pragma unroll
         for (int i = 0; i < WARP_ROWS; i++) {
-            float v[4], own = __shfl_sync(~0u, row_mass * v_scale, i * SHARE);
+            float v[4], own = __shfl_sync(~0u, IS_BYTES ? row_mass * v_scale : row_mass, i * SHARE);
             widen4(y[i], v, F == SL_FP8);
             o[0] += own * v[0], o[1] += own * v[1], o[2] += own * v[2], o[3] += own * v[3];
             if (MOMENTS) sums[2] += own * own * (v[0] * v[0] + v[1] * v[1] + v[2] * v[2] + v[3] * v[3]);

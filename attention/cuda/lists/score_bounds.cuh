@@ -145,13 +145,13 @@ template <int DIM> __global__ void __launch_bounds__(BOUND_THREADS) score_bounds
         q[i / DIM][i % DIM] = negative ? from[i] : 0, q[i / DIM][DIM + i % DIM] = negative ? 0 : from[i];
     }
     if (newest / 2 < first + BOUND_WARPS) {
-        int pool = (row.pages[newest] * p.score.n_kv_heads + kv_head) * SL_PAGE; // of the page's first row
+        size_t page = (size_t)row.pages[newest] * p.score.n_kv_heads + kv_head;
         for (int u = warp; u < PAGE_UNITS && newest * SL_PAGE + u * UNIT < n_kv; u += BOUND_THREADS / 32) {
-            const char *k = row_of_pool<DIM>(p.score.k, pool + u * UNIT);
+            const char *k = row_of_block<DIM>(p.score.k, page, u * UNIT);
             int n_rows = n_kv - newest * SL_PAGE - u * UNIT;
             bf16 *to = stages[newest / 2 - first].page[newest % 2][u];
             if (IS_BYTES)
-                find_bounds_of_bytes<DIM>(k, scale_of_pool<DIM>(p.score.k, pool + u * UNIT), p.score.is_fp8, n_rows, to);
+                find_bounds_of_bytes<DIM>(k, scale_of_block<DIM>(p.score.k, page, u * UNIT), p.score.is_fp8, n_rows, to);
             else
                 find_bounds<DIM>((const bf16 *)k, n_rows, to);
         }

@@ -164,8 +164,7 @@ __device__ planned_tile plan_tile(const quantised_params &p, seq_lookup *lookup,
     int row = x.exact ? tile * EXACT_ROWS : part * of::ROWS;
     x.place = {at.seq * n_heads + kv_head, page * SL_PAGE + row, at.n_kv};
     if (x.exact) {
-        int first = (int)pool * SL_PAGE + row;
-        x.from = row_of_pool<DIM>(p.score.k, first), x.second = row_of_pool<DIM>(p.v, first), x.second_at = of::V_AT;
+        x.from = row_of_block<DIM>(p.score.k, pool, row), x.second = row_of_block<DIM>(p.v, pool, row), x.second_at = of::V_AT;
         if (part == 0) x.bytes = of::V_AT, x.second_bytes = p.newest ? (int)of::V_AT : 0;
     } else { // the steps and zeros lie before the codes of the first part
         x.at = part ? (int)of::PLANE_AT : 0, x.bytes = (part ? 0 : (int)of::PLANE_AT) + of::PLANE + of::PLANE2;

@@ -415,18 +415,29 @@ __device__ void load_rows(eight_numbers x[N], const Rows &v, const int *row, int
         x[j] = load_piece<DIM>(v, row[min((from + j) * ROWS + lane / LANES, n - 1)], lane % LANES, policy);
 }
 
-// Adds N loads of a lane to its sum. coef: of the rows of the warp. left: rows from the first load on. FP8: of bytes.
+// Number k of eight, without the scale. FP8: of bytes.
+template <bool FP8> __device__ __forceinline__ float number_of(const uint4 &x, int k) {
+    const uint32_t pairs[4] = {x.x, x.y, x.z, x.w};
+    return __uint_as_float(k % 2 ? pairs[k / 2] & 0xffff0000u : pairs[k / 2] << 16);
+}
+template <bool FP8> __device__ __forceinline__ float number_of(uint2 x, int k) {
+    uint32_t pair[2];
+    widen_bytes<FP8>(k < 4 ? x.x : x.y, pair);
+    return __uint_as_float(k % 4 < 2 ? pair[k % 2] << 16 : pair[k % 2] & 0xffff0000u);
+}
+
+// Adds the N loads of load_rows to the lane's sum. coef: of the n rows. FP8: of rows of bytes.
 template <int DIM, int N, bool FP8>
-__device__ __forceinline__ void add_loaded(const eight_numbers x[N], const float *coef, int left, int lane, row_sum *sum) {
+__device__ __forceinline__ void add_loaded(const eight_numbers x[N], const float *coef, int n, int from, int lane,
+                                           row_sum *sum) {
     enum { LANES = DIM / 8, ROWS = 32 / LANES };
     int own = lane / LANES; // row of the lane among those of a load; ROWS or more: the lane has no row
 #pragma unroll
     for (int j = 0; j < N; j++) {
-        int i = j * ROWS + own;
-        float c = own < ROWS && i < left ? coef[i] : 0, value[8];
-        widen8(x[j], value, FP8);
+        int i = (from + j) * ROWS + own;
+        float c = own < ROWS && i < n ? coef[i] : 0;
 #pragma unroll
-        for (int k = 0; k < 8; k++) sum->x[k] += c * value[k];
+        for (int k = 0; k < 8; k++) sum->x[k] += c * number_of<FP8>(x[j], k);
     }
 }
 
@@ -462,13 +473,12 @@ __device__ int gather(const Rows &v, Space *s, int thread, int row, Factor facto
     }
 #pragma unroll 1
     for (int from = 0;;) {
-        const float *coef = s->coef + warp + from * ROWS;
         if constexpr (!IS_BYTES)
-            add_loaded<DIM, N, false>(x, coef, n - from * ROWS, lane, sum);
+            add_loaded<DIM, N, false>(x, s->coef + warp, n, from, lane, sum);
         else if (v.is_fp8)
-            add_loaded<DIM, N, true>(x, coef, n - from * ROWS, lane, sum);
+            add_loaded<DIM, N, true>(x, s->coef + warp, n, from, lane, sum);
         else
-            add_loaded<DIM, N, false>(x, coef, n - from * ROWS, lane, sum);
+            add_loaded<DIM, N, false>(x, s->coef + warp, n, from, lane, sum);
         from += N;
         if (from * ROWS >= n) break;
         load_rows<DIM, N>(x, v, s->row + warp, n, from, lane, policy);

@@ -104,12 +104,12 @@ enum {
 
 // ---- norms of the newest page ----
 
-// |v| of a pool row.
-template <int DIM> __device__ __forceinline__ bf16 norm_of_pool(const bf16 *v, int row, bool is_fp8) {
+// |v| of a row of a block.
+template <int DIM> __device__ __forceinline__ bf16 norm_of_stored(const bf16 *v, size_t block, int row, bool is_fp8) {
     if constexpr (IS_BYTES)
-        return sl_norm_of_bytes(row_of_pool<DIM>(v, row), *scale_of_pool<DIM>(v, row), is_fp8, DIM);
+        return sl_norm_of_bytes(row_of_block<DIM>(v, block, row), *scale_of_block<DIM>(v, block, row), is_fp8, DIM);
     else
-        return sl_norm_of_row((const bf16 *)row_of_pool<DIM>(v, row), DIM);
+        return sl_norm_of_row((const bf16 *)row_of_block<DIM>(v, block, row), DIM);
 }
 
 // Stores the norms of rows that are new since the last step. In most steps there is one new row. Each seq_head has one warp. In
@@ -124,9 +124,9 @@ template <int DIM> __device__ void store_newest_norms(const score_params &p, con
         newest_norms *norms = newest_norms_of(p, seq_head);
         int page = row.position / SL_PAGE, first = page * SL_PAGE, from = min(max(norms->n, first), row.position);
         int end = from == first ? first + SL_PAGE : row.position + 1;
-        int pool = (row.pages[page] * p.n_kv_heads + seq_head % p.n_kv_heads) * SL_PAGE; // of the page's first row
+        size_t block = (size_t)row.pages[page] * p.n_kv_heads + seq_head % p.n_kv_heads;
         for (int j = from + lane; j < end; j += 32)
-            __stcg(norms->norm + j - first, j <= row.position ? norm_of_pool<DIM>(v, pool + j - first, p.is_fp8) : (bf16)0);
+            __stcg(norms->norm + j - first, j <= row.position ? norm_of_stored<DIM>(v, block, j - first, p.is_fp8) : (bf16)0);
         __syncwarp();
         if (lane > 0) continue;
         norms->n = row.position + 1;

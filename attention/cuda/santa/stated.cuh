@@ -131,18 +131,11 @@ __device__ uint32_t centred(uint32_t pair, const float *centre) {
     return *(const uint32_t *)&x;
 }
 
-// Eight elements of v, or with CENTRED of v - centre, rounded to bf16; zeros if there is no row. scale: of a row of bytes.
-template <bool CENTRED, typename Rows>
-__device__ uint4 elements_of(const Rows &, const uint4 &x, float, const float *centre, bool there) {
-    if (!CENTRED || !there) return x; // without a row, x is zero
-    return make_uint4(centred(x.x, centre), centred(x.y, centre + 2), centred(x.z, centre + 4), centred(x.w, centre + 6));
-}
-template <bool CENTRED>
-__device__ uint4 elements_of(const byte_rows &v, uint2 x, float scale, const float *centre, bool there) {
+// Eight elements of a row of bytes, or with CENTRED of the row minus the centre, rounded to bf16.
+template <bool CENTRED> __device__ uint4 elements_of(uint2 x, bool is_fp8, float scale, const float *centre) {
     float y[8];
     uint32_t pairs[4];
-    if (!there) return make_uint4(0, 0, 0, 0);
-    widen8(x, y, v.is_fp8);
+    widen8(x, y, is_fp8);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         float a = y[2 * i] * scale, b = y[2 * i + 1] * scale;
@@ -165,19 +158,27 @@ __device__ double pairs_of(const Rows &v, known_lists *lists, pair_space *l, con
     static_assert(MOST_PAIRED == 8 * TAKE_WARPS, "columns");
     bf16 *tile = (bf16 *)lists;
     int lane = thread % 32, warp = thread / 32, g = lane / 4, q = lane % 4, n_pairs = n * (n - 1) / 2;
-    float c[TILES][4] = {}, sum = 0, all = 0, scale[EACH];
+    float c[TILES][4] = {}, sum = 0, all = 0;
     eight_numbers own[EACH];
+    [[maybe_unused]] float scale[EACH]; // of rows of bytes
 #pragma unroll
     for (int j = 0; j < EACH; j++) { // all loads of a thread are in flight together
         int i = thread + j * TAKE_THREADS;
-        bool there = i / PIECES < n;
-        own[j] = there ? load_piece<DIM>(v, l->row[i / PIECES], i % PIECES) : eight_numbers{};
-        scale[j] = there ? value_scale<DIM>(v, l->row[i / PIECES]) : 0;
+        own[j] = i / PIECES < n ? load_piece<DIM>(v, l->row[i / PIECES], i % PIECES) : eight_numbers{};
+        if constexpr (IS_BYTES) scale[j] = i / PIECES < n ? value_scale<DIM>(v, l->row[i / PIECES]) : 0;
     }
 #pragma unroll
     for (int j = 0; j < EACH; j++) {
         int i = thread + j * TAKE_THREADS, row = i / PIECES, piece = i % PIECES;
-        uint4 x = elements_of<CENTRED>(v, own[j], scale[j], centre + piece * 8, row < n);
+        const float *from = centre + piece * 8;
+        uint4 x;
+        if constexpr (IS_BYTES) {
+            x = row < n ? elements_of<CENTRED>(own[j], v.is_fp8, scale[j], from) : make_uint4(0, 0, 0, 0);
+        } else {
+            x = own[j];
+            if (CENTRED && row < n)
+                x = make_uint4(centred(x.x, from), centred(x.y, from + 2), centred(x.z, from + 4), centred(x.w, from + 6));
+        }
         if (row < MOST_PAIRED) *(uint4 *)(tile + row * STRIDE + piece * 8) = x;
     }
     __syncthreads();
