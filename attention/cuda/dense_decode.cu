@@ -368,24 +368,29 @@ struct row_scales {
     }
 };
 
-// The mass as operand b of the product with V, and as a term of l. The masses are rounded to bf16 for the product with V, and
-// the sum l uses the rounded masses too. So the rounding error cancels if one row has nearly all the mass.
-struct rounded_mass {
-    __nv_bfloat16 product;
-    float term;
-};
-
-// 1 / scale for the terms of a row; 0: the scale is so small that the product can be 0 although the mass is not.
+// 1 / scale for the terms of a row in l; 0: the scale is so small that a product can be 0 although the mass is not.
 __device__ float inverse_of(float scale) {
     const float least = 0x1p-64f;
-    return scale < least ? 0 : __frcp_rn(scale);
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(scale));
+    return scale < least ? 0 : y;
 }
 
-// Of a cache of fp8 or int8: the product has the scale of V.
-__device__ rounded_mass round_scaled(float mass, float scale, float inverse) {
-    __nv_bfloat16 product = __float2bfloat16_rn(mass * scale);
-    return {product, inverse == 0 ? mass : __bfloat162float(product) * inverse};
-}
+// Masses of two heads for one row: operand b of the product with V, and the terms of l. Masses are rounded to bf16 for the
+// product. The sum l uses the rounded masses too. So the rounding error cancels if one row has nearly all the mass.
+struct rounded_masses {
+    __nv_bfloat162 product;
+    float term[2];
+
+    __device__ rounded_masses(float a, float b) : product(__floats2bfloat162_rn(a, b)) {
+        term[0] = __low2float(product), term[1] = __high2float(product);
+    }
+    // Of a cache of fp8 or int8: the products have the scale of V, and the terms do not.
+    __device__ rounded_masses(float a, float b, float scale) : rounded_masses(a * scale, b * scale) {
+        float inverse = inverse_of(scale);
+        term[0] = inverse == 0 ? a : term[0] * inverse, term[1] = inverse == 0 ? b : term[1] * inverse;
+    }
+};
 
 // A warp's running attention over its rows of an item. Lane (g, q) has heads 2 q and 2 q + 1. FP8: of a cache of bytes.
 template <int DIM, bool FP8> struct attention {
@@ -439,25 +444,13 @@ template <int DIM, bool FP8> struct attention {
             s[h] = exp2f(s[h] - base);
             s[2 + h] = exp2f(s[2 + h] - base);
         }
-        uint32_t pairs[2];
-        l[0] *= factor[0], l[1] *= factor[1];
-        if (IS_BYTES) {
-            float terms[2][2];
+        rounded_masses rounded[2] = {{s[0], s[1]}, {s[2], s[3]}};
 #pragma unroll
-            for (int r = 0; r < 2; r++) {
-                float of_v = exists[r] ? scales.v[r] : 1, inverse = inverse_of(of_v);
-                rounded_mass x = round_scaled(s[2 * r], of_v, inverse), y = round_scaled(s[2 * r + 1], of_v, inverse);
-                __nv_bfloat162 pair = {x.product, y.product};
-                pairs[r] = *(uint32_t *)&pair;
-                terms[0][r] = x.term, terms[1][r] = y.term;
-            }
-            l[0] += terms[0][0] + terms[0][1], l[1] += terms[1][0] + terms[1][1];
-        } else {
-            __nv_bfloat162 a = __floats2bfloat162_rn(s[0], s[1]), b = __floats2bfloat162_rn(s[2], s[3]);
-            l[0] += __low2float(a) + __low2float(b), l[1] += __high2float(a) + __high2float(b);
-            pairs[0] = *(uint32_t *)&a, pairs[1] = *(uint32_t *)&b;
-        }
-        masses[0] = sl_transpose_b16(pairs[0]), masses[1] = sl_transpose_b16(pairs[1]);
+        for (int r = 0; IS_BYTES && r < 2; r++) rounded[r] = {s[2 * r], s[2 * r + 1], exists[r] ? scales.v[r] : 1};
+#pragma unroll
+        for (int h = 0; h < 2; h++) l[h] = l[h] * factor[h] + (rounded[0].term[h] + rounded[1].term[h]);
+#pragma unroll
+        for (int r = 0; r < 2; r++) masses[r] = sl_transpose_b16(*(uint32_t *)&rounded[r].product);
         if (!__any_sync(~0u, factor[0] != 1 || factor[1] != 1)) return;
 #pragma unroll
         for (int i = 0; i < DIM / 16; i++)
