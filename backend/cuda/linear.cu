@@ -273,8 +273,8 @@ enum { NORM_LANES = 512 }; // parts of a row whose sums are added
 //
 // Grid: one thread block per row, NORM_LANES / SHARE threads. The row stays in registers: lane i of the NORM_LANES holds
 // PER_LANE groups of 4 elements, and the groups lie 4 NORM_LANES apart. Thread i has the lanes i, i + NORM_LANES / SHARE, ...
-// A block for up to 4096 elements takes 8,192 registers, and fits beside two blocks of a linear layer (top of the file). A
-// block for more elements takes 16,384 or more, and does not fit beside two blocks of packed_linear.cu.
+// A block for up to 4096 elements takes 8,192 registers, and fits beside two blocks of this file's linear layers, but not of
+// packed_linear.cu.
 // Needs: n a multiple of 4, at most 4 PER_LANE NORM_LANES; x 16-byte, w and out 8-byte aligned.
 // Bytes: reads 6 n and writes 2 n per row.
 // Reduction order: the elements of a lane in order, then a tree over 32 lanes, then a tree over their sums.
