@@ -30,10 +30,27 @@ typedef struct sl_rope {
 
 typedef enum { SL_LINEAR_DECODE, SL_LINEAR_PREFILL } sl_linear_mode;
 
+// An RMSNorm, h = x / sqrt(mean(x^2) + eps) * w, and the memory for its results.
+enum { SL_NORM_TILE = 16 }; // numbers of x with one partial sum
+typedef struct sl_next_norm {
+    const sl_weight *w; // [hidden]
+    float eps;
+    void *rows;  // activations [n_rows][hidden]
+    float *sums; // [n_rows][hidden / SL_NORM_TILE], rounded down
+} sl_next_norm;
+
+// The results, which qkv and gate_up read. There are two forms: h itself; or, in a decode step on CUDA, x * w with partial sums
+// of x^2. Then the operation that multiplies the rows by a matrix divides the products by sqrt(mean(x^2) + eps).
+typedef struct sl_normed {
+    const void *rows;  // activations [n_rows][hidden]: h, or x * w
+    const float *sums; // [n_rows][hidden / SL_NORM_TILE]; NULL: the rows are h
+    float eps;         // with sums
+} sl_normed;
+
 typedef struct sl_qkv {
     const sl_weight *q, *k, *v; // in one block of memory (place)
     int n_rows, first;          // queries are computed for rows [first, n_rows) only
-    const void *x;              // activations [n_rows][hidden]
+    sl_normed x;                // [n_rows][hidden]
     const sl_row *rows;         // [n_rows]
     int position;               // of row 0; row i has position + i (prefill only)
     sl_linear_mode mode;
@@ -174,11 +191,14 @@ struct sl_backend {
     // [n_rows][w->n_rows]. position: of the first row; row r has position + r. Decode ignores position
     void (*linear)(const sl_backend *be, const sl_weight *w, const void *x, int n_rows, sl_linear_mode mode, int position,
                    int accumulate, float *out);
+    // Adds x w^T to out (linear with `accumulate`), then norms the rows of out. out: [n_rows][hidden]. Returns the normed rows.
+    sl_normed (*linear_norm)(const sl_backend *be, const sl_weight *w, const void *x, int n_rows, sl_linear_mode mode,
+                             int position, float *out, const sl_next_norm *norm);
     // Multiplies x by the q, k and v matrices and adds the biases. Norms and rotates the query and key heads (Hugging Face's
     // half-split layout). Stores k and v into each row's page, rounded.
     sl_queries (*qkv)(const sl_backend *be, const sl_qkv *args);
     // out = silu(gate x) * (up x): activations [n_rows][gate->n_rows]; work: [n_rows][2 * gate->n_rows]
-    void (*gate_up)(const sl_backend *be, const sl_weight *gate, const sl_weight *up, const void *x, int n_rows,
+    void (*gate_up)(const sl_backend *be, const sl_weight *gate, const sl_weight *up, sl_normed x, int n_rows,
                     sl_linear_mode mode, int position, void *work, void *out);
 };
 

@@ -97,11 +97,13 @@ void sl_llama_declare(sl_model_weights *w) {
 // ---- scratch memory of a pass. act: bf16 or fp32 (backend.h) ----
 
 typedef struct scratch {
-    float *x;   // [max_rows][hidden], the residual stream; of a segment: sl_segment_x
-    void *h;    // act [max_rows][hidden]: normed
-    void *att;  // act [max_rows][n_heads * head_dim]
-    void *act;  // act [max_rows][n_ffn]
-    void *work; // act [max_rows][the larger of what qkv (sl_qkv) and gate_up need]
+    float *x;         // [max_rows][hidden], the residual stream; of a segment: sl_segment_x
+    void *h;          // act [max_rows][hidden]: normed
+    float *sums;      // [max_rows][hidden / SL_NORM_TILE], beside h (sl_next_norm)
+    void *att;        // act [max_rows][n_heads * head_dim]
+    void *act;        // act [max_rows][n_ffn]
+    void *work;       // act [max_rows][the larger of what qkv (sl_qkv) and gate_up need]
+    sl_normed normed; // the input of the next qkv or gate_up, in h and sums
 } scratch;
 
 static char *take(size_t *at, char *base, size_t size) {
@@ -117,6 +119,7 @@ static size_t lay_out(const sl_config *c, const sl_backend *be, size_t rows, cha
            act = rows * be->act_size;
     s->x = (float *)take(&at, base, rows * c->hidden * sizeof(float));
     s->h = take(&at, base, act * c->hidden);
+    s->sums = (float *)take(&at, base, rows * (c->hidden / SL_NORM_TILE) * sizeof(float));
     s->att = take(&at, base, act * q_dim);
     s->act = take(&at, base, act * c->n_ffn);
     s->work = take(&at, base, act * (qkv > gate_up ? qkv : gate_up));
@@ -141,18 +144,21 @@ static const layer_weights *weights_of(const sl_batch *b, int layer) {
     return &((const llama_weights *)b->weights->fields)->layers[layer];
 }
 
-static sl_queries run_qkv(const sl_batch *b, const sl_pass_part *part, int skip, sl_kv_rows kv, const void *scratch_memory) {
+static sl_queries run_qkv(const sl_batch *b, const sl_pass_part *part, int skip, sl_kv_rows kv, void *scratch_memory) {
     const sl_backend *be = b->backend;
     const sl_config *c = b->weights->config;
     const layer_weights *l = weights_of(b, part->layer);
-    const scratch *s = scratch_memory;
-    be->rmsnorm(be, s->x + (size_t)part->from * c->hidden, &l->attn_norm, part->n, c->norm_eps, s->h);
+    scratch *s = scratch_memory;
+    if (!part->is_joined) {
+        be->rmsnorm(be, s->x + (size_t)part->from * c->hidden, &l->attn_norm, part->n, c->norm_eps, s->h);
+        s->normed = (sl_normed){.rows = s->h};
+    }
     return be->qkv(be, &(sl_qkv){.q = &l->q,
                                  .k = &l->k,
                                  .v = &l->v,
                                  .n_rows = part->n,
                                  .first = skip,
-                                 .x = s->h,
+                                 .x = s->normed,
                                  .rows = b->rows + part->from,
                                  .position = part->position,
                                  .mode = b->mode,
@@ -174,17 +180,22 @@ static sl_queries run_qkv(const sl_batch *b, const sl_pass_part *part, int skip,
                                  .norm_eps = c->norm_eps});
 }
 
-static void run_rest(const sl_batch *b, const sl_pass_part *part, sl_queries q, const void *scratch_memory) {
+static void run_rest(const sl_batch *b, const sl_pass_part *part, sl_queries q, void *scratch_memory) {
     const sl_backend *be = b->backend;
     const sl_config *c = b->weights->config;
     const layer_weights *l = weights_of(b, part->layer);
-    const scratch *s = scratch_memory;
+    scratch *s = scratch_memory;
     float *x = s->x + (size_t)part->from * c->hidden;
     b->attend(b, part->layer, part->from, part->n, q, s->att);
-    be->linear(be, &l->o, s->att, part->n, b->mode, part->position, 1, x);
-    be->rmsnorm(be, x, &l->mlp_norm, part->n, c->norm_eps, s->h);
-    be->gate_up(be, &l->gate, &l->up, s->h, part->n, b->mode, part->position, s->work, s->act);
-    be->linear(be, &l->down, s->act, part->n, b->mode, part->position, 1, x);
+    sl_next_norm norm = {.w = &l->mlp_norm, .eps = c->norm_eps, .rows = s->h, .sums = s->sums};
+    s->normed = be->linear_norm(be, &l->o, s->att, part->n, b->mode, part->position, x, &norm);
+    be->gate_up(be, &l->gate, &l->up, s->normed, part->n, b->mode, part->position, s->work, s->act);
+    if (!part->is_joined) {
+        be->linear(be, &l->down, s->act, part->n, b->mode, part->position, 1, x);
+        return;
+    }
+    norm.w = &weights_of(b, part->layer + 1)->attn_norm; // for run_qkv of the next layer
+    s->normed = be->linear_norm(be, &l->down, s->act, part->n, b->mode, part->position, x, &norm);
 }
 
 void sl_llama_logits(const sl_batch *b, int first, int n, float *out) {
@@ -205,7 +216,7 @@ void sl_llama_logits(const sl_batch *b, int first, int n, float *out) {
 void sl_llama_forward(const sl_batch *b) {
     static const sl_layer_halves halves = {.qkv = run_qkv, .rest = run_rest};
     const llama_weights *w = b->weights->fields;
-    const scratch s = scratch_of(b);
+    scratch s = scratch_of(b);
     sl_pass_begin(b);
     b->backend->embed(b->backend, &w->embed, b->ids, b->n_rows, s.x);
     sl_pass_layers(b, &halves, &s);

@@ -53,7 +53,7 @@ static int first_query_of(const sl_batch *b, int first) {
 
 // One layer of a segment, in parts. The segment's memory gets the queries of all rows that need queries, at their rows.
 static void run_segment_layer(const sl_batch *b, const sl_layer_halves *halves, int layer, int first, sl_kv_rows kv,
-                              const void *scratch) {
+                              void *scratch) {
     const sl_backend *be = b->backend;
     size_t stride = query_size(b->weights->config), row = stride * be->act_size;
     const sl_queries all = {.data = segment_of(b).q, .stride = stride};
@@ -77,14 +77,15 @@ static void run_segment_layer(const sl_batch *b, const sl_layer_halves *halves, 
 }
 
 // One layer over the batch's rows. Rows before `first` only store K and V: in the last layer nothing reads more of them.
-static void run_layer(const sl_batch *b, const sl_layer_halves *halves, int layer, int first, const void *scratch) {
+static void run_layer(const sl_batch *b, const sl_layer_halves *halves, int layer, int first, void *scratch) {
     int first_query = first_query_of(b, first);
     sl_kv_rows kv = b->open_layer ? b->open_layer(b, layer) : sl_kv_layer(b->kv, layer);
     if (b->segment) {
         run_segment_layer(b, halves, layer, first, kv, scratch);
         return;
     }
-    const sl_pass_part all = part_of(b, layer, 0, b->n_rows), rest = part_of(b, layer, first, b->n_rows - first);
+    sl_pass_part all = part_of(b, layer, 0, b->n_rows), rest = part_of(b, layer, first, b->n_rows - first);
+    all.is_joined = layer > 0, rest.is_joined = layer + 1 < b->weights->config->n_layers;
     sl_queries q = halves->qkv(b, &all, first_query, kv, scratch);
     if (first == b->n_rows) return;
     if (b->propose) b->propose(b, layer, q);
@@ -106,7 +107,7 @@ void sl_pass_begin(const sl_batch *b) {
     if (!b->segment) b->backend->prepare_rope(b->backend, &b->weights->rope, b->rows, b->n_rows);
 }
 
-void sl_pass_layers(const sl_batch *b, const sl_layer_halves *halves, const void *scratch) {
+void sl_pass_layers(const sl_batch *b, const sl_layer_halves *halves, void *scratch) {
     int n_layers = b->weights->config->n_layers;
     for (int i = 0; i < n_layers; i++) run_layer(b, halves, i, i + 1 < n_layers ? 0 : first_of_last_layer(b), scratch);
 }

@@ -9,19 +9,22 @@
 typedef struct sl_pass_part {
     int layer, from, n;
     int position; // of row `from`
+    // Whether the `rest` of a layer and the `qkv` of the next layer follow each other, over the same rows. For `qkv`: the call
+    // before it was this `rest`. For `rest`: the call after it is this `qkv`.
+    int is_joined;
 } sl_pass_part;
 
 // A layer of an architecture, in two halves. scratch: what the caller of sl_pass_layers gives.
 typedef struct sl_layer_halves {
     // Projects the part's rows and stores their K and V at kv. Returns the queries of the rows from part->from + skip on.
-    sl_queries (*qkv)(const sl_batch *batch, const sl_pass_part *part, int skip, sl_kv_rows kv, const void *scratch);
+    sl_queries (*qkv)(const sl_batch *batch, const sl_pass_part *part, int skip, sl_kv_rows kv, void *scratch);
     // The rest of the layer: attention (batch->attend), its output projection, and the MLP. q: the queries of the part
-    void (*rest)(const sl_batch *batch, const sl_pass_part *part, sl_queries q, const void *scratch);
+    void (*rest)(const sl_batch *batch, const sl_pass_part *part, sl_queries q, void *scratch);
 } sl_layer_halves;
 
 void sl_pass_begin(const sl_batch *batch); // checks the batch, and prepares RoPE. Call before every other operation of forward.
 // Runs all layers. Rows before those with logits only store K and V in the last layer, as far as masks allow.
-void sl_pass_layers(const sl_batch *batch, const sl_layer_halves *halves, const void *scratch);
+void sl_pass_layers(const sl_batch *batch, const sl_layer_halves *halves, void *scratch);
 
 // Bytes of sl_batch.segment: the residual stream, and the queries of a layer, of n_rows rows.
 size_t sl_segment_size(const sl_config *c, const sl_backend *be, int n_rows);

@@ -329,6 +329,13 @@ static void linear(const sl_backend *be, const sl_weight *w, const void *x, int 
     (w->order ? linear_ordered : linear_in_order)(self(be), w, x, n_rows, mode, position, accumulate, out);
 }
 
+static sl_normed linear_norm(const sl_backend *be, const sl_weight *w, const void *x, int n_rows, sl_linear_mode mode,
+                             int position, float *out, const sl_next_norm *norm) {
+    linear(be, w, x, n_rows, mode, position, 1, out);
+    rmsnorm(be, out, norm->w, n_rows, norm->eps, norm->rows);
+    return (sl_normed){.rows = norm->rows};
+}
+
 // The layout of Hugging Face: dimension i is rotated with dimension i + head_dim / 2.
 static void rotate(float *x, const float *cosine, const float *sine, int half) {
     for (int i = 0; i < half; i++) {
@@ -415,7 +422,7 @@ static sl_queries qkv(const sl_backend *be, const sl_qkv *a) {
     size_t q_dim = a->q->n_rows, kv_dim = a->k->n_rows;
     int n = a->n_rows - a->first, position = a->position + a->first, dim = a->rope->head_dim;
     float *q = a->work, *k = q + a->n_rows * q_dim, *v = k + a->n_rows * kv_dim;
-    const float *x = a->x;
+    const float *x = a->x.rows;
     const sl_kv_rows layer = {a->k_layer, a->v_layer, {a->k_format, a->v_format}, a->k_scales, a->v_scales};
     linear(be, a->k, x, a->n_rows, a->mode, a->position, 0, k);
     linear(be, a->v, x, a->n_rows, a->mode, a->position, 0, v);
@@ -447,10 +454,10 @@ void sl_cpu_swiglu(float *gate, const float *up, size_t n) {
     spread(n > SMALL, (n + SWIGLU_STEP - 1) / SWIGLU_STEP, swiglu_piece, &(swiglu_call){gate, up, n});
 }
 
-static void gate_up(const sl_backend *be, const sl_weight *gate, const sl_weight *up, const void *x, int n_rows,
+static void gate_up(const sl_backend *be, const sl_weight *gate, const sl_weight *up, sl_normed x, int n_rows,
                     sl_linear_mode mode, int position, void *work, void *out) {
-    linear(be, gate, x, n_rows, mode, position, 0, out);
-    linear(be, up, x, n_rows, mode, position, 0, work);
+    linear(be, gate, x.rows, n_rows, mode, position, 0, out);
+    linear(be, up, x.rows, n_rows, mode, position, 0, work);
     sl_cpu_swiglu(out, work, (size_t)n_rows * gate->n_rows);
 }
 
@@ -586,6 +593,7 @@ static const sl_backend table = {
     .embed = embed,
     .rmsnorm = rmsnorm,
     .linear = linear,
+    .linear_norm = linear_norm,
     .qkv = qkv,
     .gate_up = gate_up,
 };

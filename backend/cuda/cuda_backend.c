@@ -109,6 +109,8 @@ static void decode_linear(sl_cuda *c, const sl_weight *w, sl_cuda_linear l, int 
         part.x = l.x + (size_t)r * l.n_in;
         if (l.out32) part.out32 = l.out32 + r * out_cols;
         if (l.out16) part.out16 = l.out16 + r * out_cols;
+        if (l.sums) part.sums = l.sums + (size_t)r * (l.n_in / SL_NORM_TILE);
+        if (l.next_sums) part.next_sums = l.next_sums + (size_t)r * (l.n_out / SL_NORM_TILE);
         if (l.rope) part.rope = l.rope + (size_t)r * (l.head_dim / 2);
         if (l.rows) part.rows = l.rows + r;
         if (l.is_staged) part.k = l.k + (size_t)r * l.n_kv_heads * l.head_dim, part.v = l.v + (part.k - l.k);
@@ -148,6 +150,26 @@ static void linear(const sl_backend *be, const sl_weight *w, const void *x, int 
             c, w,
             (sl_cuda_linear){.n_out = w->n_rows, .x = x, .end = accumulate ? SL_LINEAR_ADD : SL_LINEAR_STORE, .out32 = out},
             n_rows, w->n_rows);
+}
+
+static sl_normed linear_norm(const sl_backend *be, const sl_weight *w, const void *x, int n_rows, sl_linear_mode mode,
+                             int position, float *out, const sl_next_norm *norm) {
+    int hidden = w->n_rows;
+    if (mode == SL_LINEAR_PREFILL || hidden % SL_NORM_MULTIPLE) {
+        linear(be, w, x, n_rows, mode, position, 1, out);
+        rmsnorm(be, out, norm->w, n_rows, norm->eps, norm->rows);
+        return (sl_normed){.rows = norm->rows};
+    }
+    decode_linear(use(be), w,
+                  (sl_cuda_linear){.n_out = hidden,
+                                   .x = x,
+                                   .end = SL_LINEAR_ADD,
+                                   .out32 = out,
+                                   .out16 = norm->rows,
+                                   .next_w = norm->w->data,
+                                   .next_sums = norm->sums},
+                  n_rows, hidden);
+    return (sl_normed){.rows = norm->rows, .sums = norm->sums, .eps = norm->eps};
 }
 
 static int is_bytes(const sl_qkv *a) { // the cache is fp8 or int8
@@ -205,7 +227,7 @@ static sl_cuda_heads bf16_heads(const sl_qkv *a, bf16 *x, int stride, int n_rows
 static sl_queries qkv_prefill(sl_cuda *c, const sl_qkv *a) {
     int q_dim = a->q->n_rows, all = q_dim + 2 * a->k->n_rows, n = a->n_rows - a->first;
     bf16 *work = a->work;
-    const bf16 *x = a->x;
+    const bf16 *x = a->x.rows;
     if (a->first == 0) {
         prefill_linear(c, a->q, all, x, n, 0, 0, work);
         finish_heads(c, a, bf16_heads(a, work, all, n, a->n_heads, a->n_kv_heads), 0);
@@ -226,8 +248,11 @@ static sl_queries qkv_decode_products(sl_cuda *c, const sl_qkv *a) {
     int q_dim = a->q->n_rows, all = q_dim + 2 * a->k->n_rows;
     float *products = a->work;
     bf16 *q = (bf16 *)(products + (size_t)a->n_rows * all), *staged = q + (size_t)a->n_rows * q_dim;
-    decode_linear(c, a->q, (sl_cuda_linear){.n_out = all, .x = a->x, .end = SL_LINEAR_STORE, .out32 = products}, a->n_rows,
-                  all);
+    decode_linear(
+        c, a->q,
+        (sl_cuda_linear){
+            .n_out = all, .x = a->x.rows, .sums = a->x.sums, .eps = a->x.eps, .end = SL_LINEAR_STORE, .out32 = products},
+        a->n_rows, all);
     if (c->skipped_parts & SL_PART_REST) return (sl_queries){.data = q, .stride = q_dim};
     finish_heads(c, a,
                  (sl_cuda_heads){.qkv = products,
@@ -263,7 +288,9 @@ static sl_queries qkv(const sl_backend *be, const sl_qkv *a) {
     bf16 *staged = (bf16 *)a->work + a->n_rows * q_dim; // K [n_rows][kv_dim], then V
     decode_linear(c, a->q,
                   (sl_cuda_linear){.n_out = (int)q_dim + 2 * a->k->n_rows,
-                                   .x = a->x,
+                                   .x = a->x.rows,
+                                   .sums = a->x.sums,
+                                   .eps = a->x.eps,
                                    .end = SL_LINEAR_ROPE_APPEND,
                                    .out16 = a->work,
                                    .n_heads = a->n_heads,
@@ -279,19 +306,21 @@ static sl_queries qkv(const sl_backend *be, const sl_qkv *a) {
     return (sl_queries){.data = a->work, .stride = q_dim};
 }
 
-static void gate_up(const sl_backend *be, const sl_weight *gate, const sl_weight *up, const void *x, int n_rows,
+static void gate_up(const sl_backend *be, const sl_weight *gate, const sl_weight *up, sl_normed x, int n_rows,
                     sl_linear_mode mode, int position, void *work, void *out) {
     (void)position;
     sl_cuda *c = use(be);
     SL_CHECK(up->data == end_of(gate));
     int n_out = 2 * gate->n_rows;
     if (mode == SL_LINEAR_PREFILL) {
-        prefill_linear(c, gate, n_out, x, n_rows, 0, 0, work);
+        prefill_linear(c, gate, n_out, x.rows, n_rows, 0, 0, work);
         sl_cuda_swiglu(work, n_rows, gate->n_rows, out, c->stream);
         return;
     }
-    decode_linear(c, gate, (sl_cuda_linear){.n_out = n_out, .x = x, .end = SL_LINEAR_SWIGLU, .out16 = out}, n_rows,
-                  gate->n_rows);
+    decode_linear(
+        c, gate,
+        (sl_cuda_linear){.n_out = n_out, .x = x.rows, .sums = x.sums, .eps = x.eps, .end = SL_LINEAR_SWIGLU, .out16 = out},
+        n_rows, gate->n_rows);
 }
 
 // ---- the table ----
@@ -360,6 +389,7 @@ static const sl_backend operations = {
     .embed = embed,
     .rmsnorm = rmsnorm,
     .linear = linear,
+    .linear_norm = linear_norm,
     .qkv = qkv,
     .gate_up = gate_up,
 };

@@ -149,6 +149,7 @@ __device__ __forceinline__ void multiply(const uint4 (&w)[2][STEPS], const x_chu
 //   rings  [WARPS][STAGES][STAGE]                        87,040   STAGE: 16 rows of 256 + 16
 //   parts  [TILES][WARPS - 1][NT][32] float4    4,608 to 18,432  the parts that other warps added up
 //   kv_row [SL_LINEAR_ROWS] size_t                          256   static
+//   factor [SL_LINEAR_ROWS] float                           128   static
 //
 // One tile, n_in = 4096: it has 32 chunks of 128 elements, and warp 1 gets the chunks 1, 5, ..., 29. For each chunk it reads
 // one stage: lane (g, t) reads elements 8 t .. 8 t + 7 of each 32 of the rows g and g + 8, 64 elements in all. It multiplies
@@ -170,6 +171,7 @@ template <sl_linear_end END, int NT>
 __global__ void __maxnreg__(MOST_REGISTERS) linear_ring_kernel(const __grid_constant__ sl_cuda_linear p, int n_tiles) {
     extern __shared__ __align__(16) char shared[];
     __shared__ size_t kv_row[SL_LINEAR_ROWS];
+    __shared__ float factor[SL_LINEAR_ROWS];
     float4 *parts = (float4 *)(shared + WARPS * STAGES * STAGE);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int n_chunks = (p.n_in + CHUNK - 1) / CHUNK;
@@ -187,6 +189,7 @@ __global__ void __maxnreg__(MOST_REGISTERS) linear_ring_kernel(const __grid_cons
     constexpr bool AHEAD = NT <= 2; // registers hold the next chunk of x beside the one in use
     x_chunk<NT> x, x_next;
     if (warp < n_chunks) load_x<NT>(p, lane, warp, x);
+    if (END != SL_LINEAR_ADD) find_factors<WARPS>(p, warp, lane, factor);
     const int32_t page = has_row ? __ldcg(pages + position / SL_PAGE) : 0;
 
     for (int tile = begin; tile < end; tile += TILES) {
@@ -197,6 +200,8 @@ __global__ void __maxnreg__(MOST_REGISTERS) linear_ring_kernel(const __grid_cons
             const int col = c / 2 * 8 + 2 * t + c % 2;
             if (warp < n && col < p.n_rows) before[c / 2][c % 2] = ending<END>::before(p, tile + warp, g, col);
         }
+
+        const ushort2 next_w = warp < n ? next_weights<END>(p, tile + warp, g) : ushort2{0, 0};
 
         float4 sum[TILES][NT] = {};
         for (int chunk = warp; chunk < n_chunks; chunk += WARPS) {
@@ -240,9 +245,7 @@ __global__ void __maxnreg__(MOST_REGISTERS) linear_ring_kernel(const __grid_cons
                 if (w != warp) v = parts[((warp * (WARPS - 1) + w - (w > warp)) * NT + nt) * 32 + lane];
                 y.x += v.x, y.y += v.y, y.z += v.z, y.w += v.w;
             }
-            const int col = nt * 8 + 2 * t;
-            if (col < p.n_rows) ending<END>::store(p, tile + warp, g, col, y.x, y.z, before[nt][0], kv_row[col]);
-            if (col + 1 < p.n_rows) ending<END>::store(p, tile + warp, g, col + 1, y.y, y.w, before[nt][1], kv_row[col + 1]);
+            end_tile<END>(p, tile + warp, lane, nt * 8, y, before[nt], next_w, factor, kv_row);
         }
     }
 }
@@ -270,8 +273,8 @@ enum { NORM_LANES = 512 }; // parts of a row whose sums are added
 //
 // Grid: one thread block per row, NORM_LANES / SHARE threads. The row stays in registers: lane i of the NORM_LANES holds
 // PER_LANE groups of 4 elements, and the groups lie 4 NORM_LANES apart. Thread i has the lanes i, i + NORM_LANES / SHARE, ...
-// A block for up to 4096 elements takes 8,192 registers, and fits beside two blocks of a linear layer (top of the file). A
-// block for more elements takes 16,384 or more, and does not fit beside two blocks of packed_linear.cu.
+// A block for up to 4096 elements takes 8,192 registers, and fits beside two blocks of this file's linear layers, but not of
+// packed_linear.cu.
 // Needs: n a multiple of 4, at most 4 PER_LANE NORM_LANES; x 16-byte, w and out 8-byte aligned.
 // Bytes: reads 6 n and writes 2 n per row.
 // Reduction order: the elements of a lane in order, then a tree over 32 lanes, then a tree over their sums.
@@ -335,7 +338,7 @@ extern "C" void sl_cuda_linear_decode(const sl_cuda_linear *args, cudaStream_t s
 
 // GPUs of compute capability 8.6, 8.9 and 12.0 have 99 KiB of shared memory for a thread block.
 extern "C" int sl_cuda_linear_rows(void) {
-    const int fixed = SL_LINEAR_ROWS * (int)sizeof(size_t); // kv_row
+    const int fixed = SL_LINEAR_ROWS * (int)(sizeof(size_t) + sizeof(float)); // kv_row, factor
     return SHARED_BYTES<4> + fixed <= sl_device_get(cudaDevAttrMaxSharedMemoryPerBlockOptin) ? SL_LINEAR_ROWS : 16;
 }
 

@@ -2,11 +2,15 @@
 //
 // A launch reads W once. Every output has one reduction order. The order does not depend on the number of rows or on the place
 // of a row. So a row has equal bits in every batch.
+//
+// RMSNorm, y = W h with h_i = x_i w_i / rms, needs no kernel of its own: y = (W u) / rms with u_i = x_i w_i. The launch that
+// completes x (SL_LINEAR_ADD with next_w) stores u, and the sum of x^2 of each SL_NORM_TILE numbers. The launch that multiplies
+// u by a matrix (with sums) adds these sums up and divides its products.
 #ifndef SLEIGH_CUDA_LINEAR_H
 #define SLEIGH_CUDA_LINEAR_H
 
+#include "backend/backend.h"
 #include "backend/cuda/packed.h"
-#include "backend/row.h"
 
 #include <cuda_runtime.h>
 
@@ -14,11 +18,14 @@
 extern "C" {
 #endif
 
-enum { SL_LINEAR_ROWS = 32 }; // rows of one launch
+enum {
+    SL_LINEAR_ROWS = 32,                // rows of one launch
+    SL_NORM_MULTIPLE = 4 * SL_NORM_TILE // of the numbers of a row with partial sums: four sums are read at once
+};
 
 typedef enum {             // what happens to y [n_rows][n_out]
     SL_LINEAR_STORE,       // out32 = y
-    SL_LINEAR_ADD,         // out32 += y: the residual stream
+    SL_LINEAR_ADD,         // out32 += y: the residual stream x; with next_w also out16 = x * next_w, and next_sums
     SL_LINEAR_SWIGLU,      // W is [gate rows; up rows]: out16 [n_rows][n_out / 2] = silu(gate) * up
     SL_LINEAR_ROPE_APPEND, // W is [q rows; k rows; v rows]: q after RoPE goes to out16 [n_rows][n_heads * head_dim], k after
                            // RoPE and v go to the row's place in the pages of this layer, or to staged rows. RoPE is fp32,
@@ -30,9 +37,16 @@ typedef struct sl_cuda_linear {
     int n_out, n_in;
     const bf16 *x; // [n_rows][n_in]
     int n_rows;    // 1 to SL_LINEAR_ROWS; packed: to SL_PACKED_ROWS
+    // All endings but SL_LINEAR_ADD: y is divided by the root of eps + the sum of these sums / n_in. n_in is a multiple of
+    // SL_NORM_MULTIPLE. 16-byte aligned; NULL: y is not divided
+    const float *sums; // [n_rows][n_in / SL_NORM_TILE]
+    float eps;
     sl_linear_end end;
     float *out32; // [n_rows][n_out]
     bf16 *out16;
+    // SL_LINEAR_ADD: the RMSNorm that follows; n_out is a multiple of SL_NORM_MULTIPLE. NULL: none
+    const bf16 *next_w; // [n_out]
+    float *next_sums;   // [n_rows][n_out / SL_NORM_TILE]
     // sl_cuda_packed_linear
     sl_cuda_packing packing;
     const float *scale; // packed.h

@@ -1,5 +1,5 @@
 // backend/cuda/linear_endings.cuh - what the kernels of linear layers share: the rows of x in registers, and what happens to
-// y = W x (sl_linear_end of linear.h).
+// y = W x (sl_linear_end of linear.h), with the RMSNorm before the matrix and after it.
 #ifndef SLEIGH_CUDA_LINEAR_ENDINGS_CUH
 #define SLEIGH_CUDA_LINEAR_ENDINGS_CUH
 
@@ -105,6 +105,62 @@ template <> struct ending<SL_LINEAR_ROPE_APPEND> { // dimensions i to i + 7 of a
     }
 };
 
+// factor[r] = 1 / sqrt(mean(x[r]^2) + eps) from the partial sums of row r, for all rows; 1 without sums. Half a warp adds the
+// sums of a row: lane i of 16 adds groups of 4 sums, 16 groups apart, then the 4 sums; then the lanes are added as a tree. The
+// order depends on n_in only.
+template <int N_WARPS>
+__device__ __forceinline__ void find_factors(const sl_cuda_linear &p, int warp, int lane, float *factor) {
+    const int n = p.n_in / SL_NORM_MULTIPLE; // groups of a row
+    for (int first = 2 * warp; first < p.n_rows; first += 2 * N_WARPS) {
+        const int row = first + lane / 16;
+        float4 sum = {0, 0, 0, 0};
+        if (p.sums && row < p.n_rows) {
+            const float4 *sums = (const float4 *)p.sums + (size_t)row * n;
+#pragma unroll 4
+            for (int i = lane % 16; i < n; i += 16) {
+                const float4 v = __ldcg(sums + i);
+                sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+            }
+        }
+        float all = (sum.x + sum.y) + (sum.z + sum.w);
+        for (int step = 8; step > 0; step /= 2) all += __shfl_xor_sync(~0u, all, step);
+        if (lane % 16 == 0 && row < p.n_rows) factor[row] = p.sums ? 1 / sqrtf(all / p.n_in + p.eps) : 1;
+    }
+}
+
+// The weights of the next RMSNorm for rows g and g + 8 of a tile. The ending widens them, so that nothing waits for them
+// before.
+template <sl_linear_end END> __device__ __forceinline__ ushort2 next_weights(const sl_cuda_linear &p, int tile, int g) {
+    if (END != SL_LINEAR_ADD || !p.next_w) return {0, 0};
+    const bf16 *w = p.next_w + tile * TILE + g;
+    return {w[0], w[8]};
+}
+
+// Ends a tile for rows col and col + 1 of x, where col = first + 2 (lane % 4). All lanes of a warp call it.
+// y: the sums of W x, at the places of sl_mma_bf16; before: of ending::before for the two rows; kv_row, factor: [n_rows]
+template <sl_linear_end END>
+__device__ __forceinline__ void end_tile(const sl_cuda_linear &p, int tile, int lane, int first, const float4 &y,
+                                         const float2 (&before)[2], ushort2 next_w, const float *factor, const size_t *kv_row) {
+    const int g = lane / 4;
+#pragma unroll
+    for (int c = 0; c < 2; c++) {
+        const int col = first + 2 * (lane % 4) + c;
+        const bool exists = col < p.n_rows;
+        float lo = c ? y.y : y.x, hi = c ? y.w : y.z;
+        if (END != SL_LINEAR_ADD && exists) lo *= factor[col], hi *= factor[col];
+        if (exists) ending<END>::store(p, tile, g, col, lo, hi, before[c], kv_row[col]);
+        if (END != SL_LINEAR_ADD || !p.next_w) continue;
+        lo += before[c].x, hi += before[c].y;
+        // The roundings are explicit, so that every row gets the same ones.
+        float squares = __fmaf_rn(lo, lo, __fmul_rn(hi, hi));
+        for (int step = 4; step < 32; step *= 2) squares += __shfl_xor_sync(~0u, squares, step);
+        if (!exists) continue;
+        bf16 *out = p.out16 + (size_t)col * p.n_out + tile * TILE + g;
+        out[0] = to_bf16(lo * sl_widen(next_w.x)), out[8] = to_bf16(hi * sl_widen(next_w.y));
+        if (g == 0) p.next_sums[(size_t)col * (p.n_out / SL_NORM_TILE) + tile] = squares;
+    }
+}
+
 // A chunk of x [8 NT][128], spread over the warp: rows g and, for NT = 2, g + 8; the 8 elements of this lane in each step.
 template <int NT> using x_chunk = uint4[NT][STEPS];
 
@@ -122,7 +178,10 @@ template <int NT> __device__ __forceinline__ void load_x(const sl_cuda_linear &p
 
 // Checks the matrix, and calls with_ending(its ending as a constant).
 template <typename Fn> void by_ending(const sl_cuda_linear &p, Fn with_ending) {
+    static_assert((int)TILE == (int)SL_NORM_TILE, "a tile of the matrix has one partial sum of the norm");
     SL_CHECK(p.n_rows >= 1 && p.n_out >= 1 && p.n_in >= 8 && p.n_in % 8 == 0);
+    SL_CHECK(!p.sums || (p.end != SL_LINEAR_ADD && p.n_in % SL_NORM_MULTIPLE == 0));
+    SL_CHECK(!p.next_w || (p.end == SL_LINEAR_ADD && p.n_out % SL_NORM_MULTIPLE == 0));
     switch (p.end) {
     case SL_LINEAR_STORE:
         with_ending(std::integral_constant<sl_linear_end, SL_LINEAR_STORE>());

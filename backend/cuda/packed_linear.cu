@@ -18,12 +18,10 @@ namespace {
 enum {
     WARPS = 8, // of a thread block; each sums a part of n_in
     THREADS = 32 * WARPS,
-    LEAVES = 16,            // equal parts of n_in, whose sums are added as a binary tree
-    RING_BYTES = 108 << 10, // of shared memory, with the parts of sums: two thread blocks fit on a multiprocessor
-    MOST_STAGES = 16,       // of a ring
-    // Of a thread. Two thread blocks must fit on a multiprocessor, and a block of RMSNorm with them (128 threads of 64
-    // registers). Else two blocks of the kernel after the norm meet on one multiprocessor, and a step takes 0.4 ms more.
-    MOST_REGISTERS = 112,
+    LEAVES = 16,                // equal parts of n_in, whose sums are added as a binary tree
+    RING_BYTES = 108 << 10,     // of shared memory, with the parts of sums: two thread blocks fit on a multiprocessor
+    MOST_STAGES = 16,           // of a ring
+    MOST_REGISTERS = 128,       // of a thread: two thread blocks fit on a multiprocessor
     PIECE_ROWS = SL_PIECE_ROWS, // of W
     PIECE_COLS = SL_PIECE_COLS, // of W
 };
@@ -270,7 +268,8 @@ __device__ __forceinline__ void multiply(const packing<F> &unpacker, const uint3
 //   warp w    loads the pieces of leaves 2 w and 2 w + 1 of all tiles: W by cp.async to its ring, x to registers. It computes
 //             these two leaves of the sums. It ends tile w / NT for rows 8 (w % NT) to + 7 of x: adds 8 parts, stores y.
 //
-// Shared memory (bytes): rings [WARPS][STAGES][STAGE], parts [WARPS][TILES][NT][32] float4, kv_row [16] size_t (static).
+// Shared memory (bytes): rings [WARPS][STAGES][STAGE], parts [WARPS][TILES][NT][32] float4, kv_row [16] size_t, factor [16]
+// float (static).
 //
 // Needs: x 16-byte aligned, n_in a multiple of 8; with RoPE head_dim a multiple of 16; a matrix below 4 GiB.
 // Bytes: W and its scales once from device memory, x once per TILES tiles (2 n_rows n_in) from L2.
@@ -288,6 +287,7 @@ __global__ void __maxnreg__(MOST_REGISTERS) packed_linear_kernel(const __grid_co
     typedef sizes<F, SCALES, TILES, NT> S;
     extern __shared__ __align__(16) char shared[];
     __shared__ size_t kv_row[SL_PACKED_ROWS];
+    __shared__ float factor[SL_PACKED_ROWS];
     float4 *parts = (float4 *)(shared + WARPS * S::STAGES * S::STAGE);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int n_pieces = p.packing.n_pieces;
@@ -308,6 +308,7 @@ __global__ void __maxnreg__(MOST_REGISTERS) packed_linear_kernel(const __grid_co
     constexpr bool AHEAD = NT == 1; // registers hold the next piece of x beside the one in use
     x_chunk<NT> x, x_next;
     if (first < last) load_x<NT>(p, lane, first, x);
+    if (END != SL_LINEAR_ADD) find_factors<WARPS>(p, warp, lane, factor);
     const int32_t page = has_row ? __ldcg(pages + position / SL_PAGE) : 0;
 
     for (int tile = begin; tile < end; tile += TILES) {
@@ -317,6 +318,7 @@ __global__ void __maxnreg__(MOST_REGISTERS) packed_linear_kernel(const __grid_co
         float2 before[2] = {};
         for (int c = 0; c < 2; c++)
             if (own < n && own_col + c < p.n_rows) before[c] = ending<END>::before(p, tile + own, g, own_col + c);
+        const ushort2 next_w = own < n ? next_weights<END>(p, tile + own, g) : ushort2{0, 0};
 
 #pragma unroll 1
         for (int leaf = 0, piece = first; leaf < 2; leaf++) {
@@ -356,9 +358,7 @@ __global__ void __maxnreg__(MOST_REGISTERS) packed_linear_kernel(const __grid_co
             for (int step = 1; step < WARPS; step *= 2)
 #pragma unroll
                 for (int w = 0; w < WARPS; w += 2 * step) y[w] = add(y[w], y[w + step]);
-            if (own_col < p.n_rows) ending<END>::store(p, tile + own, g, own_col, y[0].x, y[0].z, before[0], kv_row[own_col]);
-            if (own_col + 1 < p.n_rows)
-                ending<END>::store(p, tile + own, g, own_col + 1, y[0].y, y[0].w, before[1], kv_row[own_col + 1]);
+            end_tile<END>(p, tile + own, lane, warp % NT * 8, y[0], before, next_w, factor, kv_row);
         }
         if (tile + TILES < end) __syncthreads(); // the parts have been read
     }
@@ -367,7 +367,8 @@ __global__ void __maxnreg__(MOST_REGISTERS) packed_linear_kernel(const __grid_co
 template <sl_linear_end END, sl_format F, int SCALES, int TILES, int NT>
 void launch(const sl_cuda_linear &p, cudaStream_t stream) {
     int shared = sizes<F, SCALES, TILES, NT>::BYTES, n_tiles = n_tiles_of<END>(p);
-    if (END == SL_LINEAR_ADD) shared = max(shared, over_half()); // the rule of linear.cu
+    // The rule of linear.cu. Without sums the kernel before is an RMSNorm, whose block does not fit beside two of these blocks.
+    if (END == SL_LINEAR_ADD || !p.sums) shared = max(shared, over_half());
     sl_launch(packed_linear_kernel<END, F, SCALES, TILES, NT>, dim3(min(n_tiles, sl_multiprocessors())), dim3(THREADS), shared,
               stream, p, n_tiles);
 }
@@ -447,7 +448,7 @@ template <typename Fn> void by_format(sl_format f, Fn with_format) {
 } // namespace
 
 int sl_cuda_packed_fits(const sl_cuda_packing *packing, int n_rows, int n_cols) {
-    const int fixed = SL_PACKED_ROWS * (int)sizeof(size_t); // kv_row
+    const int fixed = SL_PACKED_ROWS * (int)(sizeof(size_t) + sizeof(float)); // kv_row, factor
     return RING_BYTES + fixed <= sl_device_get(cudaDevAttrMaxSharedMemoryPerBlockOptin) && n_cols <= SL_PACKED_COLS &&
            sl_packed_bytes(packing, n_rows) < UINT32_MAX; // offsets have 32 bits
 }

@@ -136,6 +136,27 @@ static void linear_bits(void) {
     restore();
 }
 
+// linear_norm has the bits of linear and rmsnorm, and gives complete rows.
+static void linear_norm(void) {
+    enum { ROWS = 19, OUTS = 130, N = 250 };
+    for (int i = 0; i < 3; i++)
+        for (int mode = SL_LINEAR_DECODE; mode <= SL_LINEAR_PREFILL; mode++) {
+            const sl_backend *be = backend_of(isas[i], 0);
+            if (!be) continue;
+            float *wide, *norm_wide, *x = normals(ROWS * N, test_seed), *want = normals(ROWS * OUTS, 1),
+                                     *got = normals(ROWS * OUTS, 1), normed[ROWS * OUTS], rows[ROWS * OUTS];
+            sl_weight w = make_weight(SL_BF16, OUTS, N, test_seed, &wide), norm = make_weight(SL_BF16, 1, OUTS, 2, &norm_wide);
+            be->linear(be, &w, x, ROWS, (sl_linear_mode)mode, 5, 1, want);
+            be->rmsnorm(be, want, &norm, ROWS, 1e-5f, normed);
+            sl_normed h = be->linear_norm(be, &w, x, ROWS, (sl_linear_mode)mode, 5, got,
+                                          &(sl_next_norm){.w = &norm, .eps = 1e-5f, .rows = rows});
+            CHECK(h.rows == rows && !h.sums);
+            CHECK(!memcmp(want, got, ROWS * OUTS * sizeof *want) && !memcmp(rows, normed, sizeof normed));
+            free(x), free(wide), free(norm_wide), free(want), free(got), free((void *)w.data), free((void *)norm.data);
+        }
+    restore();
+}
+
 static void small_ops(void) {
     static const int sizes[] = {16, 80, 250, 1030};
     for (int i = 0; i < 3; i++) {
@@ -286,7 +307,7 @@ static void check_qkv(const sl_backend *be, const qkv_model *m, sl_linear_mode m
                 .v = &m->w[2],
                 .n_rows = n_rows,
                 .first = first,
-                .x = x,
+                .x = {.rows = x},
                 .rows = rows,
                 .position = POSITION,
                 .mode = mode,
@@ -358,7 +379,8 @@ static void arithmetic(void) {
 }
 
 static const test_case cases[] = {
-    {"linear", 0, linear}, {"linear-bits", 0, linear_bits}, {"small-ops", 0, small_ops},   {"rope-append", 0, rope_append},
-    {"qkv", 0, qkv},       {"init-errors", 0, init_errors}, {"arithmetic", 0, arithmetic}, {0},
+    {"linear", 0, linear},           {"linear-bits", 0, linear_bits}, {"linear-norm", 0, linear_norm},
+    {"small-ops", 0, small_ops},     {"rope-append", 0, rope_append}, {"qkv", 0, qkv},
+    {"init-errors", 0, init_errors}, {"arithmetic", 0, arithmetic},   {0},
 };
 const test_suite suite_backend = {"backend", cases};
