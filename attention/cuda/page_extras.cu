@@ -91,7 +91,7 @@ static __global__ void __launch_bounds__(THREADS)
         float low = INFINITY, high = -INFINITY;
         bool has_nan = false;
         for (int j = 0; j < SL_PAGE; j++) {
-            float x = rows.number(j, c);
+            float x = rows.number(j, c) + 0.0f; // -0 becomes 0, as on the CPU
             low = fminf(low, x), high = fmaxf(high, x);
             has_nan |= isnan(x);
         }

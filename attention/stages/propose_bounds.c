@@ -25,7 +25,7 @@ static void find_bounds(sl_kv_run k, int n_rows, int head_dim, bf16 *bounds) {
         for (int c = 0; c < head_dim; c++) {
             float low = INFINITY, high = -INFINITY;
             for (int j = 0; j < n; j++) {
-                float x = rows[j * head_dim + c];
+                float x = rows[j * head_dim + c] + 0.0f; // -0 becomes 0, because fminf may return either zero
                 low = fminf(low, x), high = fmaxf(high, x);
                 if (isnan(x)) low = high = x, j = n; // fminf and fmaxf skip NaN
             }

@@ -78,7 +78,7 @@ static void build(const sl_kv_page *page, void *out) {
         float low = INFINITY, high = -INFINITY;
         int n_nan = 0;
         for (int j = 0; j < SL_PAGE; j++) {
-            float x = rows[j * head_dim + c];
+            float x = rows[j * head_dim + c] + 0.0f; // -0 becomes 0, because fminf may return either zero
             low = fminf(low, x), high = fmaxf(high, x);
             n_nan += isnan(x);
         }

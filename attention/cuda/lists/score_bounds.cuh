@@ -70,7 +70,7 @@ __device__ void find_bounds_of_bytes(const char *k, const float *scales, bool is
         widen4(x[j], y, is_fp8);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            y[i] = __fmul_rn(y[i], scale[j]);
+            y[i] = __fmul_rn(y[i], scale[j]) + 0.0f; // -0 becomes 0, as on the CPU
             low[i] = j ? -sl_max_nan(-low[i], -y[i]) : y[i], high[i] = j ? sl_max_nan(high[i], y[i]) : y[i];
         }
     }
