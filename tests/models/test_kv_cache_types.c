@@ -187,6 +187,89 @@ static void gpu_close_to_cpu(void) {
         CHECK(kl < bf16 + (t == 0 ? 0.001 : 0.01));
     }
 }
+
+// Prompts that are prefilled in one pass have the bits of prompts that are prefilled alone.
+static void gpu_prompts_together(void) {
+    static const int lengths[FIXTURE_BATCH] = {300, 1, 150}, before[FIXTURE_BATCH] = {0, 257, 100};
+    for (int t = 0; t < N_GPU_TYPES; t++) {
+        model_fixture r = open_on("cuda", "dense", all[t], 512);
+        int32_t *ids = test_ids(LENGTH, r.n_vocab, test_seed);
+        float *want = malloc(FIXTURE_BATCH * (size_t)r.n_vocab * sizeof *want);
+        sl_session *s[FIXTURE_BATCH];
+        for (int i = 0; i < FIXTURE_BATCH; i++) {
+            s[i] = model_fixture_session(&r, 5);
+            CHECK_OK(sl_prefill(s[i], ids, before[i] + lengths[i], NULL, &err), err);
+            memcpy(want + (size_t)i * r.n_vocab, sl_session_logits(s[i], &err), r.n_vocab * sizeof *want);
+            sl_session_free(s[i]);
+        }
+        sl_prefill_part parts[FIXTURE_BATCH];
+        for (int i = 0; i < FIXTURE_BATCH; i++) {
+            s[i] = model_fixture_session(&r, 5);
+            if (before[i]) CHECK_OK(sl_prefill(s[i], ids, before[i], NULL, &err), err);
+            parts[i] = (sl_prefill_part){s[i], ids + before[i], lengths[i]};
+        }
+        CHECK(sl_prefill_joins(r.engine));
+        CHECK_OK(sl_prefill_together(parts, FIXTURE_BATCH, &err), err);
+        for (int i = 0; i < FIXTURE_BATCH; i++) {
+            check_equal(s[i], want + (size_t)i * r.n_vocab, r.n_vocab, "prompts together");
+            sl_session_free(s[i]);
+        }
+        free(ids), free(want);
+        model_fixture_close(&r);
+    }
+}
+
+static void keep_error(void *ctx, const sl_attn_record *record) {
+    double *most = ctx;
+    if (!(record->report->error <= *most)) *most = record->report->error;
+}
+
+// An observer compares a shadow with dense attention over the same cache.
+static void gpu_observed(void) {
+    for (int t = 0; t < N_GPU_TYPES; t++) {
+        model_fixture r = open_on("cuda", "dense", all[t], 512);
+        int32_t *ids = test_ids(LENGTH + STEPS, r.n_vocab, test_seed);
+        sl_attn_spec shadow;
+        double most = -1;
+        CHECK_OK(sl_attn_parse("streaming:window=1024", &shadow, &err), err); // every row
+        const sl_observer observer = {
+            .fn = keep_error, .ctx = &most, .with_error = 1, .shadows = &shadow, .n_shadows = 1, .n_seeds = 1};
+        CHECK_OK(sl_engine_observe(r.engine, &observer, &err), err);
+        sl_session *s = model_fixture_session(&r, 5);
+        float *out = run(&r, &s, 1, ids);
+        CHECK(most == 0);
+        free(ids), free(out);
+        sl_session_free(s);
+        model_fixture_close(&r);
+    }
+}
+
+static void gpu_refusals(void) {
+    sl_engine *engine;
+    sl_session *s;
+    model_fixture r = open_on("cuda", "dense", all[1], 512);
+    sl_engine_options o = {.device = "cuda", .kv_cache_dtype = "fp8", .cache_type_v = "bf16"};
+    CHECK_ERR(sl_engine_new(r.model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED,
+              "cache_type_k is fp8 and cache_type_v is bf16, expected the same type on a GPU");
+    o = (sl_engine_options){.device = "cuda", .kv_cache_dtype = "int8", .kv_cache = "host", .attn = "santa-is"};
+    CHECK_ERR(sl_engine_new(r.model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED,
+              "kv_cache_dtype int8: not offered with kv_cache host");
+    CHECK_ERR(sl_engine_set_attention(r.engine, "topk:k=64", &err), err, SL_ERR_UNSUPPORTED,
+              "attn topk:k=64: not offered on a GPU with a KV cache of fp8 (layer 0); expected one of dense,");
+    // A key that is not finite has its place in the message.
+    const int32_t ids[] = {1, 2, 3};
+    s = model_fixture_session(&r, 5);
+    CHECK_OK(sl_prefill(s, ids, 3, NULL, &err), err);
+    const float scale = NAN;
+    sl_kv_run run = sl_kv_run_of(sl_kv_layer(&r.engine->device.pool, 2).k, SL_FP8, sl_model_config(r.model)->head_dim,
+                                 (size_t)s->kv.pages[0] * 2 + 1);
+    const sl_backend *be = r.engine->device.backend;
+    be->upload(be, (float *)run.scale + 2, &scale, sizeof scale);
+    CHECK_OK(sl_decode(&s, 1, ids, &err), err);
+    CHECK_ERR(sl_session_check_logits(s, &err), err, SL_ERR_NOT_FINITE, "is in layer 2, KV head 1, position 2");
+    sl_session_free(s);
+    model_fixture_close(&r);
+}
 #endif
 
 // ---- refusals ----
