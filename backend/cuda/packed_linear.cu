@@ -273,10 +273,10 @@ __device__ __forceinline__ void multiply(const packing<F> &unpacker, const uint3
 //
 // Needs: x 16-byte aligned, n_in a multiple of 8; with RoPE head_dim a multiple of 16; a matrix below 4 GiB.
 // Bytes: W and its scales once from device memory, x once per TILES tiles (2 n_rows n_in) from L2.
-// Rate: the 128 matrices of the layers of Llama-3.1-8B as one graph take, in multiples of the time of their bytes for 1, 8 and
-// 16 rows: int4 in groups of 128 1.87, 2.07, 3.61 (1.55, 1.72, 3.00 ms); fp8 1.31, 1.48, 2.67 (2.04, 2.31, 4.18 ms); int8 as
-// fp8. With the 64 RMSNorms 0.13 to 0.15 ms more (H200, 29 November 2026). With more than 8 rows no register is left for the
-// next x. The compiler needs 128: with them and without RMSNorm, int4 takes 1.44, 1.56, 2.87 ms.
+// Rate: the 128 matrices of the layers of Llama-3.1-8B, with the norms between them, take as one graph, in multiples of the
+// time of their bytes for 1, 8 and 16 rows: int4 in groups of 128 1.93, 2.07, 3.27 (1.57, 1.68, 2.66 ms); fp8 1.30, 1.40, 2.26
+// (1.99, 2.15, 3.47 ms; H200, 30 November 2026). Without arithmetic and without x the rings alone take 1.34 with int4. With more
+// than 8 rows no register is left for the next x.
 // Reduction order: leaf l has the pieces [n l / 16, n (l + 1) / 16) of the n pieces of a row. A leaf adds its pieces in order.
 // Within a piece an instruction adds 16 products to a running sum, one for each scale; with one scale there is a sum for
 // every second 32 columns, which are then added. Leaves are added as a binary tree: 0 + 1, 2 + 3, ...
