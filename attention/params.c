@@ -233,9 +233,8 @@ int sl_attn_refuse_byte_rows(const sl_attn_spec *spec, const char *format, const
             n += snprintf(offered + n, sizeof offered - (size_t)n, "%s%s", n ? ", " : "", sl_attn_methods[i]->name);
     }
 #endif
-    return sl_fail(
-        err, SL_ERR_UNSUPPORTED,
-        "{attn} %s: not offered on a GPU with a KV cache of %s (%s); expected one of %s, or {kv_cache_dtype} bf16, or "
-        "{device} cpu",
-        text, format, where, offered);
+    return sl_fail(err, SL_ERR_UNSUPPORTED,
+                   "{attn} %s: not offered on a GPU with a KV cache of %s (%s); expected one of %s, or a cache of bf16 "
+                   "({kv_cache_dtype}), or {device} cpu",
+                   text, format, where, offered);
 }

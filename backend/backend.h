@@ -30,8 +30,8 @@ typedef struct sl_rope {
 
 typedef enum { SL_LINEAR_DECODE, SL_LINEAR_PREFILL } sl_linear_mode;
 
-// An RMSNorm, h = x / sqrt(mean(x^2) + eps) * w, and the memory for its results.
 enum { SL_NORM_TILE = 16 }; // numbers of x with one partial sum
+// An RMSNorm, h = x / sqrt(mean(x^2) + eps) * w, and the memory for its results.
 typedef struct sl_next_norm {
     const sl_weight *w; // [hidden]
     float eps;
@@ -60,7 +60,7 @@ typedef struct sl_qkv {
     sl_format k_format, v_format;     // of the blocks; equal on CUDA
     const float *k_scales, *v_scales; // [n_kv_heads] as in sl_kv_rows
     // activations [n_rows][parts * (n_heads * head_dim + 2 * n_kv_heads * head_dim)]; parts: SL_QKV_PARTS with biases or norms,
-    // else 1
+    // else 1. On CUDA also K and V as bf16 (staged), before they are stored in a cache of fp8 or int8
     void *work;
     // Biases, added to the products. All three are NULL, or all three lie in one block of memory (place).
     const sl_weight *q_bias, *k_bias, *v_bias; // [n_heads * head_dim], [n_kv_heads * head_dim] twice
@@ -69,7 +69,7 @@ typedef struct sl_qkv {
     float norm_eps;
 } sl_qkv;
 
-enum { SL_QKV_PARTS = 3 }; // CUDA: fp32 products (two parts) and bf16 queries
+enum { SL_QKV_PARTS = 3 }; // CUDA: fp32 products (two parts) and bf16 rows: queries, staged K and V
 
 // Queries of consecutive rows: row i's [n_heads][head_dim] activations begin i * stride elements after data.
 typedef struct sl_queries {

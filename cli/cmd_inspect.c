@@ -63,7 +63,7 @@ static int costs_of(const sl_model *model, const cli_run_options *o, costs *out,
                                    .cache_type_k = o->device.cache_type_k,
                                    .cache_type_v = o->device.cache_type_v};
     rc = sl_engine_largest_ctx_with(model, &own, &out->largest_ctx, err);
-    if (rc || !sl_device_is_gpu(device)) return rc;
+    if (rc || !sl_device_is_gpu(device) || formats.k != SL_BF16) return rc; // rows in host memory are bf16
     const sl_engine_options offloaded = {
         .device = device, .attn = "santa-is", .kv_gpu_memory = o->device.kv_gpu_memory, .host_memory = o->device.host_memory};
     return sl_engine_largest_ctx_offloaded(model, &offloaded, &out->largest_offloaded, err);

@@ -35,8 +35,9 @@ static int new_pool(sl_engine *e, sl_error *err) {
         rc = sl_kv_pool_init_formats(&e->device.pool, e->device.backend, c->n_layers, c->n_kv_heads, c->head_dim,
                                      e->device.n_pages, e->device.formats, err);
     const sl_kv_scales *scales = &e->model->kv_scales;
-    if (!rc && scales->k && e->device.formats.k == SL_FP8 && e->device.formats.v == SL_FP8)
-        rc = sl_kv_pool_set_scales(&e->device.pool, scales->k, scales->v, err);
+    if (!rc && scales->k)
+        rc = sl_kv_pool_set_scales(&e->device.pool, e->device.formats.k == SL_FP8 ? scales->k : NULL,
+                                   e->device.formats.v == SL_FP8 ? scales->v : NULL, err);
     e->device.pool.seed = e->seed;
     e->device.pool.buckets = e->geom.buckets;
     return rc;

@@ -25,14 +25,17 @@ static size_t fixed_bytes(const sl_model *model, const sl_backend *be, int n_seq
     return RESERVE_BYTES + weights + scratch + 2 * (size_t)n_sequences * c->n_vocab * sizeof(float);
 }
 
-// Tokens whose K and V fit beside the rest. n_sharing: sequences of equal length that share the cache; a layer of one of them
-// also has a copy as bf16 (sl_pass_buffers.wide).
-static size_t largest_cache(const sl_model *model, const sl_device *d, int n_sequences, int max_rows, int n_sharing) {
+// Tokens whose K and V fit beside the rest. A layer of one sequence also has a copy as bf16 (sl_pass_buffers.wide): of copy_ctx
+// tokens, or, if copy_ctx is 0, of a sequence of the n_sharing ones that share the cache equally.
+static size_t largest_cache(const sl_model *model, const sl_device *d, int n_sequences, int max_rows, int n_sharing,
+                            int copy_ctx) {
     const sl_config *c = &model->config;
     size_t fixed = fixed_bytes(model, d->backend, n_sequences, max_rows), all = d->backend->free_memory(d->backend);
-    size_t room = all > fixed ? all - fixed : 0,
-           row = sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim, d->formats);
-    return room / (row * n_sharing + sl_device_wide_bytes(d, c)) * n_sharing;
+    size_t row = sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim, d->formats);
+    size_t wide = sl_device_wide_bytes(d, c);
+    fixed += wide * copy_ctx;
+    size_t room = all > fixed ? all - fixed : 0;
+    return copy_ctx ? room / row : room / (row * n_sharing + wide) * n_sharing;
 }
 
 // The largest context of sequences that share a cache of `cache` tokens.
@@ -53,7 +56,7 @@ int sl_engine_largest_ctx_with(const sl_model *model, const sl_engine_options *o
     if (rc) return rc;
     int chunk = d.backend->is_device ? DEFAULT_DEVICE_CHUNK : DEFAULT_CHUNK;
     if (chunk > model->config.n_ctx) chunk = model->config.n_ctx;
-    *n_ctx = largest_ctx(model, largest_cache(model, &d, n_sequences, chunk, n_sequences), n_sequences);
+    *n_ctx = largest_ctx(model, largest_cache(model, &d, n_sequences, chunk, n_sequences, 0), n_sequences);
     if (d.backend->free) d.backend->free(d.backend);
     return 0;
 }
@@ -91,9 +94,10 @@ static void log_smaller(const sl_engine *e, int fits) {
 // Chooses n_ctx with K and V in the backend's memory.
 static int choose_ctx(sl_engine *e, const sl_engine_options *o, sl_error *err) {
     int n_sharing = o->kv_tokens ? 1 : e->n_sequences;
-    size_t most = largest_cache(e->model, &e->device, e->n_sequences, e->device.pass.max_rows, n_sharing);
-    int fits = largest_ctx(e->model, most, n_sharing);
     e->n_ctx = wanted_ctx(e, o);
+    size_t most =
+        largest_cache(e->model, &e->device, e->n_sequences, e->device.pass.max_rows, n_sharing, o->kv_tokens ? e->n_ctx : 0);
+    int fits = largest_ctx(e->model, most, n_sharing);
     if (fits > 0 && o->kv_tokens && (size_t)o->kv_tokens > most)
         return sl_fail(err, SL_ERR_MEMORY, "%s: kv_tokens %d does not fit into memory; the largest that fits is %zu",
                        e->device.backend->name, o->kv_tokens, most);
@@ -243,10 +247,14 @@ int sl_engine_place(sl_engine *e, const sl_engine_options *o, const sl_attn_plan
         return sl_fail(err, SL_ERR_ARG, "{kv_cache} %s: on the CPU, K and V are in host memory anyway; use {device} cuda",
                        o->kv_cache);
     if (e->device.formats.k != SL_BF16 && place == SL_KV_OFFLOADED)
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "{kv_cache_dtype} %s: not offered with {kv_cache} host; expected bf16, or {kv_cache} gpu",
-                       sl_formats[e->device.formats.k].name);
-    if (e->device.formats.k != SL_BF16) place = SL_KV_GPU; // also for auto
+        return sl_fail(
+            err, SL_ERR_UNSUPPORTED,
+            "a KV cache of %s is not offered with {kv_cache} host; expected bf16 ({kv_cache_dtype}), or {kv_cache} gpu",
+            sl_formats[e->device.formats.k].name);
+    if (e->device.formats.k != SL_BF16 && place == SL_KV_AUTO)
+        sl_engine_log(e, "kv_cache auto: gpu, because a KV cache of %s lies on the GPU only",
+                      sl_formats[e->device.formats.k].name);
+    if (e->device.formats.k != SL_BF16) place = SL_KV_GPU;
     choose_rows(e, o, is_device ? DEFAULT_DEVICE_CHUNK : DEFAULT_CHUNK);
     if (place != SL_KV_GPU) rc = sl_engine_need_buckets_of(e, plan, err); // the scratch memory depends on their number
     if (rc) return rc;

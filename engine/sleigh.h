@@ -121,8 +121,8 @@ typedef struct sl_model_options {
     // The same for the output head (and an embedding that is tied to it), and for an embedding that is not tied; also "bf16":
     // not rounded. NULL: not rounded, except that the head becomes int8 where `weights` is int4
     const char *weights_head, *weights_embedding;
-    // What a CPU multiplies weights of 4 bits and of integers with: "float": fp32. "int16", "int8": activations that are rounded to 16 or
-    // 8 bits (docs/loading.md); a GPU refuses them. NULL, "auto": int16 on a CPU
+    // What a CPU multiplies weights of 4 bits and of integers with: "float": fp32. "int16", "int8": activations that are
+    // rounded to 16 or 8 bits (docs/loading.md); a GPU refuses them. NULL, "auto": int16 on a CPU
     const char *activations;
 } sl_model_options;
 
@@ -169,8 +169,8 @@ typedef struct sl_engine_options {
     // rows that they draw; only methods that read few rows are offered. "auto": on the host, if the context does not fit on the
     // GPU. NULL: "gpu"
     const char *kv_cache;
-    // How K and V are stored. kv_cache_dtype: "auto", "bf16", "fp8" (e4m3) or "int8", of both; NULL: "auto", which is bf16.
-    // cache_type_k, cache_type_v: "bf16", "fp8" or "int8", of K or V alone; NULL: as kv_cache_dtype. fp8 and int8 have a scale
+    // How K and V are stored. kv_cache_dtype: "auto", "bf16", "fp8" (e4m3) or "int8" ("q8_0"), of both; NULL: "auto", which is
+    // bf16. cache_type_k, cache_type_v: the same of K or V alone; NULL, "auto": as kv_cache_dtype. fp8 and int8 have a scale
     // for each row and KV head. A GPU needs the same format for K and V, and some methods need bf16 there (docs/use.md).
     const char *kv_cache_dtype, *cache_type_k, *cache_type_v;
     size_t kv_gpu_memory; // "host": most bytes of the GPU for the cache: page extras, newest pages, hot rows; 0: what is free

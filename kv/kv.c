@@ -142,11 +142,12 @@ static size_t scales_bytes(const sl_kv_pool *pool) { // of k_scales or v_scales
 int sl_kv_pool_set_scales(sl_kv_pool *pool, const float *k, const float *v, sl_error *err) {
     const sl_backend *be = pool->backend;
     const size_t size = scales_bytes(pool);
-    pool->k_scales = be->alloc(be, size);
-    pool->v_scales = be->alloc(be, size);
-    if (!pool->k_scales || !pool->v_scales) return sl_fail(err, SL_ERR_MEMORY, "scales of the KV cache: out of memory");
-    be->upload(be, pool->k_scales, k, size);
-    be->upload(be, pool->v_scales, v, size);
+    if (k) pool->k_scales = be->alloc(be, size);
+    if (v) pool->v_scales = be->alloc(be, size);
+    if ((k && !pool->k_scales) || (v && !pool->v_scales))
+        return sl_fail(err, SL_ERR_MEMORY, "scales of the KV cache: out of memory");
+    if (k) be->upload(be, pool->k_scales, k, size);
+    if (v) be->upload(be, pool->v_scales, v, size);
     return 0;
 }
 

@@ -70,7 +70,8 @@ int sl_kv_pool_init_formats(sl_kv_pool *pool, const sl_backend *backend, int n_l
 // + 1, n_staged pages of one layer, and a cache of at most n_hot rows of each layer and KV head.
 int sl_kv_pool_init_offloaded(sl_kv_pool *pool, const sl_backend *backend, int n_layers, int n_kv_heads, int head_dim,
                               int n_pages, int n_frames, int n_staged, int n_hot, sl_error *err);
-// The rows of K and V get these scales, [n_layers][n_kv_heads] each, and none of their own. Call it before the first row.
+// Rows that a pass appends get these scales, [n_layers][n_kv_heads] each; NULL: scales of their own. Rows of a session file and
+// random rows keep theirs. Call it before the first row.
 int sl_kv_pool_set_scales(sl_kv_pool *pool, const float *k, const float *v, sl_error *err); // SL_ERR_MEMORY
 void sl_kv_pool_free(sl_kv_pool *pool);
 

@@ -6,7 +6,7 @@
 
 // ---- rounding ----
 
-// The scale of a row whose largest number is stored as `most`.
+// The scale of a row whose largest number is stored as `most`. given: the scale of a checkpoint; 0: none.
 static float scale_of(const float *x, int n, float most, float given) {
     float largest = 0, zero = 0; // zero: NaN if a number is not finite
     for (int i = 0; i < n; i++) largest = fmaxf(largest, fabsf(x[i])), zero += 0 * x[i];
@@ -52,7 +52,7 @@ int sl_kv_formats_parse(const char *dtype, const char *k, const char *v, sl_kv_f
     *out = (sl_kv_formats){SL_BF16, SL_BF16};
     for (int i = 0; i < 3; i++) { // later options replace earlier ones
         size_t j = 0, n = sizeof names / sizeof *names;
-        if (!texts[i]) continue;
+        if (!texts[i] || (i > 0 && !strcmp(texts[i], "auto"))) continue;
         while (j < n && strcmp(names[j].name, texts[i])) j++;
         if (j == n && i == 0)
             return sl_fail(err, SL_ERR_ARG, "{kv_cache_dtype} %.40s: expected auto, bf16, fp8, int8 or q8_0", dtype);

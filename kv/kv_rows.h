@@ -7,10 +7,10 @@
 // A block is contiguous, and its size is a multiple of 256 bytes. head_dim is a multiple of 16, so every row begins at a
 // multiple of 16 bytes, and the scales do too: a kernel reads both with aligned loads of 16 bytes.
 //
-// A stored number q of a row with a scale stands for q * scale, rounded once to fp32. This is the specification: every path
-// that reads the row (prefill, decode, draws, page extras) computes with these fp32 numbers, so all of them see equal bits.
-// (Two page extras round them to bf16 first: Bernoulli's keys by feature and the bucket index.) A scale depends on its row
-// only, so a row has equal bits in every chunk and batch:
+// A stored number q of a row with a scale stands for q * scale, rounded once to fp32. This is the specification. The CPU and
+// the page extras of both devices compute with these fp32 numbers. (Two page extras round them to bf16 first: Bernoulli's keys
+// by feature and the bucket index.) On a GPU, decode multiplies sums by the scale (stored_rows.cuh), and prefill rounds the
+// numbers to bf16 (widen_rows.cu). A scale depends on its row only, so a row has equal bits in every chunk and batch:
 //   int8  scale = max |x| / 127, q = x / scale rounded to the nearest integer, ties to even, within +-127
 //   fp8   scale = max |x| / 448, q = x / scale rounded to the nearest e4m3, ties to even
 // in fp32. The scale of zeros is 1. A row with a number that is not finite has a scale of NaN, so all its numbers read as NaN.
@@ -83,8 +83,9 @@ void sl_kv_widen(sl_kv_run run, int head_dim, int n_rows, float *out);
 // Rounds x [head_dim] and stores it as row `row` of block number `block`. given: the scale; 0: the row's own.
 void sl_kv_store(void *blocks, sl_format f, int head_dim, size_t block, int row, const float *x, float given);
 
-// Reads the formats of a cache. dtype: of K and V; k, v: of K or V alone, in place of dtype; NULL: not given. Names: "auto" and
-// "bf16" ("bfloat16"), which is also the format when nothing is given; "fp8" ("fp8_e4m3"); "int8" ("q8_0"). SL_ERR_ARG
+// Reads the formats of a cache. dtype: of K and V; k, v: of K or V alone, in place of dtype; NULL or "auto": not given. Names:
+// "auto" and "bf16" ("bfloat16"), which is also the format when nothing is given; "fp8" ("fp8_e4m3"); "int8" ("q8_0").
+// SL_ERR_ARG
 int sl_kv_formats_parse(const char *dtype, const char *k, const char *v, sl_kv_formats *out, sl_error *err);
 
 #endif

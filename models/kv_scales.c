@@ -11,7 +11,7 @@ static const char *const names[2][5] = {{"k_scale", "k_proj.k_scale", "k_cache.s
                                         {"v_scale", "v_proj.v_scale", "v_cache.scale", "qkv_proj.v_scale", "kv_scale"}};
 enum { N_NAMES = sizeof names[0] / sizeof *names[0] };
 
-int sl_kv_scales_has(const char *tensor) {
+int sl_kv_scales_is_name(const char *tensor) {
     int layer, end = 0;
     if (sscanf(tensor, "model.layers.%9d.self_attn.%n", &layer, &end) != 1 || !end) return 0;
     for (int i = 0; i < 2 * N_NAMES; i++)
@@ -29,16 +29,16 @@ static const sl_tensor *find(const sl_tensors *tensors, int layer, int is_v) {
     return t;
 }
 
-// Number i of a tensor; NaN: it has another dtype.
+// Number i of a tensor of F32, BF16 or F16.
 static float number_at(const sl_tensor *t, int i) {
     uint16_t half;
-    float x = NAN;
+    float x;
     if (!strcmp(t->dtype_name, "F32")) {
         memcpy(&x, (const char *)t->data + sizeof x * (size_t)i, sizeof x);
         return x;
     }
     memcpy(&half, (const char *)t->data + sizeof half * (size_t)i, sizeof half);
-    return !strcmp(t->dtype_name, "BF16") ? sl_bf16_to_f32(half) : !strcmp(t->dtype_name, "F16") ? sl_f16_to_f32(half) : NAN;
+    return strcmp(t->dtype_name, "BF16") ? sl_f16_to_f32(half) : sl_bf16_to_f32(half);
 }
 
 // out: [n_heads]

@@ -15,6 +15,6 @@ typedef struct sl_kv_scales {
 // Reads the scales of every layer. SL_ERR_FORMAT: a scale is missing, has another shape, or is not a finite number above 0.
 int sl_kv_scales_load(const sl_config *config, const sl_tensors *tensors, sl_kv_scales *out, sl_error *err);
 void sl_kv_scales_free(sl_kv_scales *scales);
-int sl_kv_scales_has(const char *tensor); // 1: the name is of a tensor that sl_kv_scales_load may read
+int sl_kv_scales_is_name(const char *tensor); // 1: the name is of a tensor that sl_kv_scales_load may read
 
 #endif

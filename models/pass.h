@@ -9,8 +9,8 @@
 typedef struct sl_pass_part {
     int layer, from, n;
     int position; // of row `from`
-    // Whether the `rest` of a layer and the `qkv` of the next layer follow each other, over the same rows. For `qkv`: the call
-    // before it was this `rest`. For `rest`: the call after it is this `qkv`.
+    // 1: `rest` of a layer and `qkv` of the next layer run over the same rows, one directly after the other. Both calls have
+    // the mark. `rest` then norms the rows for this `qkv`, and `qkv` does not norm them.
     int is_joined;
 } sl_pass_part;
 

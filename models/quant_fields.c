@@ -79,6 +79,8 @@ int sl_quant_read_kv_scheme(const sl_json_file *f, int *has_scales, sl_error *er
     const sl_json_file scheme = {path, (json_t *)v};
     int rc = sl_quant_check_fields(&scheme, known, neutral, err);
     if (!rc) rc = sl_json_int(&scheme, "num_bits", 1, 16, &most, &bits, err);
+    if (!rc && !json_is_string(sl_json_get(v, "type")))
+        rc = sl_fail(err, SL_ERR_FORMAT, "%s: field type is missing or no string", path);
     if (!rc) rc = sl_quant_check_string(&scheme, "type", types, err);
     if (!rc) rc = sl_quant_check_string(&scheme, "strategy", strategies, err);
     if (!rc) rc = sl_json_bool(&scheme, "symmetric", 1, &is_symmetric, err);

@@ -133,7 +133,7 @@ int sl_model_weights_check_unbound(const sl_model_weights *w, const sl_tensors *
     for (int i = 0; !rc && i < sl_tensors_count(tensors); i++) {
         const sl_tensor *t = sl_tensors_at(tensors, i);
         if (bsearch(&t->name, bound, (size_t)n, sizeof *bound, by_name)) continue;
-        if (has_kv_scales && sl_kv_scales_has(t->name)) continue;
+        if (has_kv_scales && sl_kv_scales_is_name(t->name)) continue;
         if (is_zero_bias(w, t)) {
             n_zero++;
             continue;

@@ -155,6 +155,10 @@ static void linear(const sl_backend *be, const sl_weight *w, const void *x, int 
 static sl_normed linear_norm(const sl_backend *be, const sl_weight *w, const void *x, int n_rows, sl_linear_mode mode,
                              int position, float *out, const sl_next_norm *norm) {
     int hidden = w->n_rows;
+    if (use(be)->skipped_parts & SL_PART_REST) { // the rows keep the numbers of an earlier step, as with a kernel of its own
+        linear(be, w, x, n_rows, mode, position, 1, out);
+        return (sl_normed){.rows = norm->rows};
+    }
     if (mode == SL_LINEAR_PREFILL || hidden % SL_NORM_MULTIPLE) {
         linear(be, w, x, n_rows, mode, position, 1, out);
         rmsnorm(be, out, norm->w, n_rows, norm->eps, norm->rows);
@@ -195,8 +199,8 @@ static void store_rows(sl_cuda *c, const sl_qkv *a, const bf16 *k, const bf16 *v
                        c->stream);
 }
 
-// Adds biases, norms, rotates (RoPE) and appends the products of rows [first, first + n_rows): heads of q, k and v. A cache of
-// fp8 or int8 gets the rows from h.k and h.v, which h.kv_stride describes; first is 0 there if h has KV heads.
+// Adds biases, norms, rotates (RoPE) and appends the products of rows [first, first + n_rows): heads of q, k and v. With
+// h.kv_stride, h.k and h.v are staged rows of the whole batch (first is 0), and store_rows puts them into the cache.
 static void finish_heads(sl_cuda *c, const sl_qkv *a, sl_cuda_heads h, int first) {
     int half = a->rope->head_dim / 2;
     h.head_dim = a->rope->head_dim;

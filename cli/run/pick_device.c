@@ -14,7 +14,8 @@ int cli_kv_formats(const cli_device_options *o, sl_kv_formats *out, sl_error *er
     return sl_kv_formats_parse(o->kv_cache_dtype, o->cache_type_k, o->cache_type_v, out, err);
 }
 
-// auto always runs on a GPU: the calibration table of a GPU names only methods that run there.
+// auto always runs on a GPU: the calibration table of a GPU names only methods that run there with a bf16 cache, and those that
+// `auto` measures itself run there with every cache.
 static int runs_on_gpu(const sl_attn_spec *spec, int is_bf16) {
     return spec->method == &sl_method_auto || (is_bf16 ? sl_attn_on_gpu(spec) : sl_attn_on_byte_rows(spec));
 }
@@ -70,19 +71,21 @@ const char *cli_pick_device(const cli_run_options *o, const sl_attn_spec *specs,
     const char *missing = o->stats.path ? "--stats (counts of single heads)" : NULL;
     sl_kv_formats formats = formats_of(&o->device);
     int is_bf16 = formats.k == SL_BF16 && formats.v == SL_BF16;
+    int with_cache = 0; // 1: a GPU offers `missing` with a bf16 cache
     if (formats.k != formats.v) missing = "a KV cache whose K and V have different types";
     if (strcmp(o->device.name, "auto")) return o->device.name;
     if (!sl_device_is_gpu("auto")) return "cpu";
     for (int i = 0; !missing && i < n; i++)
-        if (!runs_on_gpu(&specs[i], is_bf16)) missing = name_of(&specs[i]);
+        if (!runs_on_gpu(&specs[i], is_bf16)) missing = name_of(&specs[i]), with_cache = runs_on_gpu(&specs[i], 1);
     for (int i = 0; !missing && i < o->attention.attn_layers.n; i++) {
         const char *text = strchr(o->attention.attn_layers.items[i], '=');
         sl_attn_spec spec;
-        if (text && !sl_attn_parse(text + 1, &spec, NULL) && !runs_on_gpu(&spec, is_bf16)) missing = name_of(&spec);
+        if (text && !sl_attn_parse(text + 1, &spec, NULL) && !runs_on_gpu(&spec, is_bf16))
+            missing = name_of(&spec), with_cache = runs_on_gpu(&spec, 1);
     }
     if (!missing) missing = missing_prefill(&o->attention);
     if (!missing) return "cuda";
-    fprintf(stderr, "device: cpu, because a GPU does not offer %s%s%s\n", missing, is_bf16 ? "" : " with a KV cache of ",
-            is_bf16 ? "" : sl_formats[formats.k].name);
+    fprintf(stderr, "device: cpu, because a GPU does not offer %s%s%s\n", missing, with_cache ? " with a KV cache of " : "",
+            with_cache ? sl_formats[formats.k].name : "");
     return "cpu";
 }

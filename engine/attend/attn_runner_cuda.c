@@ -146,8 +146,8 @@ typedef struct prefill_rows {
 } prefill_rows;
 
 // Of the first n rows of a session. A cache of fp8 or int8 is widened in memory that the next call overwrites. Each chunk of a
-// prompt widens the rows of earlier chunks again. This moves 3 bytes for each number, little beside the chunk's attention,
-// which multiplies each of them with all queries of the chunk.
+// prompt widens the rows of earlier chunks again. This moves 3 bytes for each number. For a long chunk this is little beside its
+// attention; for a few tokens after a long context it takes longer than the attention.
 static prefill_rows rows_of(const sl_batch *b, const sl_session *s, int layer, int n, int only_k, void *stream) {
     const sl_kv_offload *offload = b->kv->offload; // the layer is in the staged pages (kv_stream.c)
     const sl_kv_rows kv = offload ? sl_kv_staged(b->kv, layer) : sl_kv_layer(b->kv, layer);

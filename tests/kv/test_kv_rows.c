@@ -134,7 +134,7 @@ static void names(void) {
     } good[] = {{NULL, NULL, NULL, SL_BF16, SL_BF16},       {"auto", NULL, NULL, SL_BF16, SL_BF16},
                 {"bfloat16", NULL, NULL, SL_BF16, SL_BF16}, {"fp8_e4m3", NULL, NULL, SL_FP8, SL_FP8},
                 {"fp8", NULL, "bf16", SL_FP8, SL_BF16},     {"int8", "fp8", NULL, SL_FP8, SL_INT8},
-                {NULL, "q8_0", NULL, SL_INT8, SL_BF16}};
+                {NULL, "q8_0", NULL, SL_INT8, SL_BF16},     {"q8_0", "auto", "bf16", SL_INT8, SL_BF16}};
     static const struct {
         const char *dtype, *k, *v, *message;
     } bad[] = {{"fp8_e5m2", NULL, NULL, "kv_cache_dtype fp8_e5m2: expected auto, bf16, fp8, int8 or q8_0"},

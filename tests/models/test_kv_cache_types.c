@@ -274,7 +274,7 @@ static void gpu_refusals(void) {
               "cache_type_k is fp8 and cache_type_v is bf16, expected the same type on a GPU");
     o = (sl_engine_options){.device = "cuda", .kv_cache_dtype = "int8", .kv_cache = "host", .attn = "santa-is"};
     CHECK_ERR(sl_engine_new(r.model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED,
-              "kv_cache_dtype int8: not offered with kv_cache host");
+              "a KV cache of int8 is not offered with kv_cache host; expected bf16 (kv_cache_dtype)");
     CHECK_ERR(sl_engine_set_attention(r.engine, "topk:k=64", &err), err, SL_ERR_UNSUPPORTED,
               "attn topk:k=64: not offered on a GPU with a KV cache of fp8 (layer 0); expected one of dense,");
     // A key that is not finite has its place in the message.
