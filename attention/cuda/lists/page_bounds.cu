@@ -35,9 +35,19 @@ template <int DIM, sl_format F> void launch_build_bounds(const sl_kv_device_buil
 }
 
 template <int DIM> void build_bounds(const sl_kv_device_build *b) {
-    if (b->format == SL_BF16) launch_build_bounds<DIM, SL_BF16>(b);
-    if (b->format == SL_FP8) launch_build_bounds<DIM, SL_FP8>(b);
-    if (b->format == SL_INT8) launch_build_bounds<DIM, SL_INT8>(b);
+    switch (b->format) {
+    case SL_BF16:
+        launch_build_bounds<DIM, SL_BF16>(b);
+        break;
+    case SL_FP8:
+        launch_build_bounds<DIM, SL_FP8>(b);
+        break;
+    case SL_INT8:
+        launch_build_bounds<DIM, SL_INT8>(b);
+        break;
+    default:
+        SL_CHECK(!"bf16, fp8 or int8");
+    }
 }
 
 } // namespace
