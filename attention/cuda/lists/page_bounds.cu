@@ -2,9 +2,9 @@
 // builder is not in quest.cu, because that would make a circle of calls: quest.cu needs the page extra, and the page extra
 // needs its builder. Files that are compiled twice call sl_cuda_account_bounds, so it is here too.
 //
-// | kernel              | bytes for each page and KV head               | order of reduction                          |
-// |---------------------|-----------------------------------------------|---------------------------------------------|
-// | build_bounds_kernel | reads K once, bf16: 512 head_dim; writes 64 head_dim | smallest and largest numbers: none    |
+// | kernel              | bytes for each page and KV head                      | order of reduction                 |
+// |---------------------|------------------------------------------------------|------------------------------------|
+// | build_bounds_kernel | reads K once, bf16: 512 head_dim; writes 64 head_dim | smallest and largest numbers: none |
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/lists/score_bounds.cuh"
 #include "attention/cuda/workspace.cuh"
