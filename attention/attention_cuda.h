@@ -70,8 +70,7 @@ typedef struct sl_attn_cuda_prefill_args {
     sl_attn_cuda_prefill_stats *stats;  // [n_heads] of a call with a mask; NULL: not wanted
 } sl_attn_cuda_prefill_args;
 
-// The first n_rows rows of a sequence in a cache of fp8 or int8, as bf16 in pages in order: page i of the sequence becomes page
-// i.
+// The first n_rows rows of a sequence in a cache of fp8 or int8, as bf16. Page i of the copy holds page i of the sequence.
 typedef struct sl_attn_cuda_widen_args {
     sl_format format; // of k and v
     int n_rows, n_kv_heads, head_dim;
@@ -194,7 +193,7 @@ extern const sl_attn_cuda_ops sl_santa_long_cuda_ops[5], sl_santa_pps_long_cuda_
 extern const sl_attn_cuda_ops sl_santa_pps_wide_cuda_ops, sl_santa_pps_long_wide_cuda_ops, sl_santa_is_wide_cuda_ops,
     sl_santa_is_long_wide_cuda_ops, sl_santa_is_offloaded_wide_cuda_ops, sl_santa_is_offloaded_long_wide_cuda_ops;
 // The same kernels for rows in host memory (offloaded_rows.cuh). They are sl_attn_cuda_ops.offloaded of the tables without
-// `host`.
+// `offloaded`.
 extern const sl_attn_cuda_ops sl_santa_is_offloaded_cuda_ops, sl_santa_is_offloaded_long_cuda_ops, sl_quest_offloaded_cuda_ops,
     sl_vattention_offloaded_cuda_ops, sl_saap_offloaded_cuda_ops, sl_saap_is_offloaded_cuda_ops;
 

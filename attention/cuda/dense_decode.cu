@@ -7,7 +7,8 @@
 // other than 64, 80, 96, 128; groups of more than 8 heads.
 //
 // The file is compiled again for a cache of fp8 or int8 (stored_rows.cuh). There a tile has half the bytes, and its numbers are
-// converted too. So two teams of consumer warps take the tiles of an item in turn.
+// converted too. So two teams of consumer warps take the tiles of an item in turn. The file is long because it is one kernel,
+// whose roles share the layout of a tile.
 //
 // | role     | warps         | does                                                                                         |
 // |----------|---------------|----------------------------------------------------------------------------------------------|
@@ -15,11 +16,11 @@
 // | finisher | 4, or 2       | adds the consumers' results, stores the sum; merges the chunks of a finished seq_head        |
 // | producer | 1             | copies K, V and q into ring stages, across the borders of items; takes tickets               |
 //
-// | shared memory, in order | bytes (DIM 128, group 4) | contents                                             |
-// |-------------------------|--------------------------|------------------------------------------------------|
-// | block_shared            | about 1 KB               | barriers, tile_infos, the consumers' (m, l)          |
-// | merge                   | 8192                     | [consumer warps][group][DIM] float, for finishers    |
-// | ring stages             | 3 x 33920                | K [64][DIM], 4 blocks of V [16][DIM] + pad, q [group][DIM] |
+// | shared memory, in order | bytes (DIM 128, group 4) | fp8, int8 | contents                                              |
+// |-------------------------|--------------------------|-----------|-------------------------------------------------------|
+// | block_shared            | about 1 KB               | the same  | barriers, tile_infos, the consumers' (m, l)           |
+// | merge                   | 8192                     | 16384     | [consumer warps][group][DIM] float, for finishers     |
+// | ring stages             | 3 x 33920                | 5 x 18048 | K [64][DIM], 4 blocks of V [16][DIM] + pad, scales, q |
 //
 // Worked tile: DIM 128, group 4. Lane i < 6 of the producer issues copy i: K (16 KB), V rows 0-15, 16-31, 32-47, 48-63 (4 KB
 // each, with 32 bytes between two of them), q (1 KB, with the first tile of an item). Consumer warp w takes rows 4 w .. 4 w + 3
@@ -28,9 +29,10 @@
 // rows of heads 2 q, 2 q + 1. The softmax reduces over g, rounds 2^(s - m) to bf16 and transposes it with movmatrix. 8 mma add
 // V^T [128 dims][16 rows] P^T [16 rows][8 heads] to o: each mma leaves a lane 4 elements of [16 dims][8 heads].
 //
-// With fp8 or int8 the scales of the tile's rows lie between V and q. The matrix instructions multiply the stored numbers as
-// bf16, exactly, and add in fp32. (The fp8 instructions add with fewer bits, and lose needles in long contexts.) A score is
-// multiplied by the scale of K, and a mass by the scale of V.
+// With fp8 or int8 the scales of the tile's rows lie between V and q: lane i < 8 issues copy i, where 5 and 6 are the scales of
+// K and of V, and 7 is q. The matrix instructions multiply the stored numbers as bf16, exactly, and add in fp32. (The fp8
+// instructions add with fewer bits, and lose needles in long contexts.) A score is multiplied by the scale of K, and a mass by
+// the scale of V.
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/decode_ring.cuh"
 #include "attention/cuda/key_query.cuh"
@@ -53,12 +55,12 @@ enum {
     CONSUMER_WARPS = TEAMS * TEAM_WARPS,
     FINISHER_WARPS = IS_BYTES ? 2 : 4,
     THREADS = 32 * (CONSUMER_WARPS + FINISHER_WARPS + 1),
-    // As if a thread block had this many threads: then a thread gets 96 registers, and a thread block of a linear layer fits
-    // beside this one.
+    // As if a thread block had this many threads: then a thread gets 96 registers, and those of a thread block of linear.cu fit
+    // beside those of this one.
     BOUND = IS_BYTES ? 608 : THREADS,
     FLIGHT_BYTES = 64 << 10, // bytes in flight; half of it costs 7%, three times as much costs 3% (8 x 32k)
     // Stages in addition to those in flight. There is only one, so that a thread block of linear.cu also fits on the
-    // multiprocessor. Such a thread block takes a little over half of the shared memory.
+    // multiprocessor, up to groups of 5 (DIM 128). Such a thread block takes a little over half of the shared memory.
     SPARE = 1,
     ITEMS_WANTED = 128, // chunks of a long sequence, over all its KV heads
     CHUNKS_MAX = 64,    // of a seq_head
@@ -650,9 +652,10 @@ template <int DIM> __device__ void finish(const decode_params &p, block_shared *
 // chunk, in the L2 cache.
 // Order of reduction: a warp's rows of a tile, its tiles, the consumer warps, the chunks, each in order. The order depends only
 // on the sequence's length. Error: scores, sums and o are fp32. Masses are rounded to bf16. With the rounding of the output the
-// error is at most 2^-7 sum_j p_j |v_j| (tests/cuda/test_cuda_decode.c), about 2^-9 of a head's norm. Measured (H100 80GB, 21
-// November 2026, 32 heads, 8 KV heads, head_dim 128, pages shuffled, cold L2, graph replays), in us. Changed, clean: the L2
-// cache is full of changed lines; of clean lines, as after reading weights.
+// error is at most 2^-7 sum_j p_j |v_j| (tests/cuda/test_cuda_decode.c), about 2^-9 of a head's norm. With fp8 or int8 the mass
+// times the scale of V is rounded in place of the mass, so the bound is the same. Measured (H100 80GB, 21 November 2026, 32
+// heads, 8 KV heads, head_dim 128, pages shuffled, cold L2, graph replays), in us. Changed, clean: the L2 cache is full of
+// changed lines; of clean lines, as after reading weights.
 //
 // |         | 1 x 8k | 1 x 32k | 1 x 128k | 8 x 32k | 16 x 32k | 32 x 8k |
 // |---------|--------|---------|----------|---------|----------|---------|
@@ -660,7 +663,8 @@ template <int DIM> __device__ void finish(const decode_params &p, block_shared *
 // | clean   | 20.4   | 53.9    | 184.9    | 353.8   | 697.8    | 353.0   |
 //
 // 8 x 32k reads 2.95 (changed) and 3.03 TB/s (clean): 97% and 100% of the rate of a kernel that only reads. Below 32k the
-// latency of three dependent reads (row, page, K) and of the merge dominates.
+// latency of three dependent reads (row, page, K) and of the merge dominates. At 6 x 30k fp8 takes 174 us; to read its
+// bytes takes 89 (H200, 30 November 2026).
 template <int DIM, bool FP8> __global__ void __launch_bounds__(BOUND, 1) dense_decode_ring_kernel(const decode_params p) {
     extern __shared__ __align__(128) char memory[];
     block_shared *shared = (block_shared *)memory;

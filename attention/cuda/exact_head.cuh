@@ -80,9 +80,7 @@ template <int DIM> __device__ __noinline__ void attend_exactly(const exact_head 
     for (int first = 0; first < h.n_kv; first += AHEAD) { // AHEAD divides a page
         size_t block = (size_t)h.pages[first / SL_PAGE] * h.n_kv_heads + h.kv_head;
         const bool offloaded = IS_OFFLOADED && first / SL_PAGE < (h.n_kv - 1) / SL_PAGE;
-        const size_t row = block * SL_PAGE + first % SL_PAGE, stride = offloaded ? 2 * DIM : DIM;
-        const bf16 *const k_rows = (offloaded ? h.host : h.k) + row * stride + 4 * lane;
-        const bf16 *const v_rows = offloaded ? k_rows + DIM : h.v + row * stride + 4 * lane;
+        const size_t row = block * SL_PAGE + first % SL_PAGE;
         float s[AHEAD], v[AHEAD][4], most = m;
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
@@ -93,6 +91,9 @@ template <int DIM> __device__ __noinline__ void attend_exactly(const exact_head 
                 float v_scale = load_bytes4<DIM>(h.v, (int)row + i, h.is_fp8, has_dims, first + i < h.n_kv, v[i]);
                 for (int d = 0; d < 4; d++) v[i][d] *= v_scale;
             } else {
+                const size_t stride = offloaded ? 2 * DIM : DIM;
+                const bf16 *const k_rows = (offloaded ? h.host : h.k) + row * stride + 4 * lane;
+                const bf16 *const v_rows = offloaded ? k_rows + DIM : h.v + row * stride + 4 * lane;
                 load4(k_rows + i * stride, there, k);
                 load4(v_rows + i * stride, there, v[i]);
             }

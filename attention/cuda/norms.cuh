@@ -5,7 +5,13 @@
 #include "attention/attention_cuda.h"
 #include "attention/cuda/stored_rows.cuh"
 
-// |v| as bf16, rounded up. Squares are added in order. row: 16-byte aligned. head_dim: a multiple of 8.
+// x as bf16, rounded up, in the upper half of the word; the lower half can be anything. A NaN, whose bits the addition would
+// carry into the sign, becomes 0x7fc0. x: at least 0, or NaN.
+static __device__ __forceinline__ uint32_t sl_raise_to_bf16(float x) {
+    return min(__float_as_uint(x), 0x7fc00000u) + 0xffff;
+}
+
+// |v| as bf16, rounded up (sl_raise_to_bf16). Squares are added in order. row: 16-byte aligned. head_dim: a multiple of 8.
 static __device__ __forceinline__ bf16 sl_norm_of_row(const bf16 *row, int head_dim) {
     float square = 0;
     for (int d = 0; d < head_dim; d += 8) {
@@ -17,7 +23,7 @@ static __device__ __forceinline__ bf16 sl_norm_of_row(const bf16 *row, int head_
             square = __fadd_rn(square, __fmul_rn(y, y));
         }
     }
-    return (bf16)((__float_as_uint(__fsqrt_rn(square)) + 0xffff) >> 16);
+    return (bf16)(sl_raise_to_bf16(__fsqrt_rn(square)) >> 16);
 }
 
 // The same for a row of fp8 or int8. row: 16-byte aligned. head_dim: a multiple of 16.
@@ -31,7 +37,7 @@ static __device__ __forceinline__ bf16 sl_norm_of_bytes(const char *row, float s
             square = __fadd_rn(square, __fmul_rn(x, x));
         }
     }
-    return (bf16)((__float_as_uint(__fsqrt_rn(square)) + 0xffff) >> 16);
+    return (bf16)(sl_raise_to_bf16(__fsqrt_rn(square)) >> 16);
 }
 
 #endif

@@ -1,6 +1,6 @@
 // attention/cuda/page_extras.cu - builds page extras on CUDA: norms of V, quantised keys, keys by feature. The CPU's builders
 // state the contents and the layout (page_norms.c, propose_quantised.c, propose_bernoulli.c). The results have the same bits as
-// the CPU's, for a cache of every format.
+// the CPU's, for a cache of every format. (Only methods without kernels for fp8 and int8 need keys by feature.)
 #include "attention/cuda/norms.cuh"
 #include "backend/cuda/device.cuh"
 
@@ -140,9 +140,8 @@ void sl_cuda_build_quantised(const sl_kv_device_build *b) {
 
 enum { FEATURES = 16 }; // features that a thread block transposes
 
-// out[i][j] = k[j][i], rounded to bf16. Grid: (pages, KV heads, head_dim / 16). A thread reads 16 numbers of one row. Then it
-// writes 32 bytes of one feature.
-template <sl_format F>
+// out[i][j] = k[j][i]. Grid: (pages, KV heads, head_dim / 16). A thread reads 16 numbers of one row. Then it writes 32 bytes of
+// one feature.
 static __global__ void __launch_bounds__(THREADS)
     by_feature_kernel(const int32_t *pages, const int32_t *from, const bf16 *k, int head_dim, size_t size, char *data) {
     __shared__ __align__(16) bf16 turned[FEATURES][SL_PAGE + 8]; // the pad puts neighbouring features into different banks
@@ -150,13 +149,12 @@ static __global__ void __launch_bounds__(THREADS)
     sl_wait_previous();
     size_t block = (size_t)pages[blockIdx.x] * gridDim.y + blockIdx.y;
     size_t rows = (size_t)from[blockIdx.x] * gridDim.y + blockIdx.y;
-    const stored_block_of<F> from_rows(k, rows, head_dim);
+    const stored_block_of<SL_BF16> from_rows(k, rows, head_dim);
     float x[FEATURES];
     from_rows.numbers(threadIdx.x, blockIdx.z * FEATURES, x);
     from_rows.numbers(threadIdx.x, blockIdx.z * FEATURES + 8, x + 8);
 #pragma unroll
-    for (int i = 0; i < FEATURES; i++)
-        turned[i][threadIdx.x] = (bf16)(F == SL_BF16 ? __float_as_uint(x[i]) >> 16 : sl_pack_bf16(x[i], 0));
+    for (int i = 0; i < FEATURES; i++) turned[i][threadIdx.x] = (bf16)(__float_as_uint(x[i]) >> 16);
     __syncthreads();
     int feature = threadIdx.x / 16, part = threadIdx.x % 16;
     uint4 *out = (uint4 *)(data + block * size) + (blockIdx.z * FEATURES + feature) * (SL_PAGE / 8);
@@ -164,12 +162,8 @@ static __global__ void __launch_bounds__(THREADS)
     for (int i = 0; i < 2; i++) out[part + 16 * i] = *(const uint4 *)&turned[feature][(part + 16 * i) * 8];
 }
 
-template <sl_format F> static void build_keys_by_feature(const sl_kv_device_build *b) {
-    sl_launch(by_feature_kernel<F>, dim3(b->n, b->n_kv_heads, b->head_dim / FEATURES), dim3(THREADS), 0,
-              (cudaStream_t)b->stream, b->pages, b->from, b->k, b->head_dim, b->size, (char *)b->data);
-}
-
 void sl_cuda_build_keys_by_feature(const sl_kv_device_build *b) {
-    SL_CHECK(b->head_dim % FEATURES == 0);
-    SL_WITH_CACHE_FORMAT(b->format, build_keys_by_feature, b);
+    SL_CHECK(b->head_dim % FEATURES == 0 && b->format == SL_BF16);
+    sl_launch(by_feature_kernel, dim3(b->n, b->n_kv_heads, b->head_dim / FEATURES), dim3(THREADS), 0, (cudaStream_t)b->stream,
+              b->pages, b->from, b->k, b->head_dim, b->size, (char *)b->data);
 }

@@ -41,7 +41,7 @@ template <int DIM> __device__ __forceinline__ const char *row_of_block(const bf1
     return (const char *)blocks + block * stored_block<DIM> + row * stored_row<DIM>;
 }
 
-// Where the scale of a row lies; those of the next rows of the block follow. Only with IS_BYTES.
+// The address of a row's scale. The scales of the next rows of the block follow it. Only with IS_BYTES.
 template <int DIM> __device__ __forceinline__ const float *scale_of_block(const bf16 *blocks, size_t block, int row) {
     return (const float *)((const char *)blocks + block * stored_block<DIM> + SL_PAGE * DIM) + row;
 }
@@ -58,7 +58,7 @@ template <int DIM> __device__ __forceinline__ const float *scale_of_pool(const b
 // The number of a pair of bytes in the upper byte of each half of x, as a pair of bf16. The lower bytes may be anything.
 template <bool FP8> __device__ __forceinline__ uint32_t widen_upper_bytes(uint32_t x) {
     __nv_bfloat162 y;
-    if (FP8) { // the bits at the places of bf16's sign, exponent and mantissa are the number times 2^-120, also if subnormal
+    if (FP8) { // at the places of bf16's sign, exponent and mantissa, the bits are the number times 2^-120, also if subnormal
         const uint32_t raised = 0x7b807b80u, bits = (x >> 4 & 0x07f007f0u) | (x & 0x80008000u); // 2^120
         y = __hmul2(*(const __nv_bfloat162 *)&bits, *(const __nv_bfloat162 *)&raised);
     } else { // 128 + the lower seven bits, minus 128 or, with the sign bit, 256

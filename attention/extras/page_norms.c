@@ -15,7 +15,7 @@ void sl_norms(sl_kv_run v, int n_rows, int head_dim, bf16 *out) {
         }
         norm = sqrtf(square);
         memcpy(&bits, &norm, sizeof bits);
-        out[j] = (bf16)((bits + 0xffff) >> 16);
+        out[j] = isnan(norm) ? 0x7fc0 : (bf16)((bits + 0xffff) >> 16); // rounded up
     }
 }
 

@@ -315,7 +315,7 @@ template <bool FP8>
 static __global__ void __launch_bounds__(BLOCK) store_blocks_kernel(const bf16 *rows, int head_dim, int n_rows, void *blocks) {
     sl_start_next();
     sl_wait_previous();
-    const int r = (blockIdx.x * BLOCK + threadIdx.x) / ROW_LANES;
+    const int r = blockIdx.x * (BLOCK / ROW_LANES) + threadIdx.x / ROW_LANES;
     const bf16 *from = rows + (size_t)r * head_dim + threadIdx.x % ROW_LANES * VEC;
     store_row<FP8>(from, r < n_rows, head_dim, blocks, r / SL_PAGE, r % SL_PAGE, 0);
 }

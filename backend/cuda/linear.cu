@@ -159,10 +159,10 @@ __device__ __forceinline__ void multiply(const uint4 (&w)[2][STEPS], const x_chu
 // Needs: w and x 16-byte aligned, n_in a multiple of 8; with RoPE head_dim a multiple of 16.
 // Bytes: W once (2 n_out n_in) from device memory, x once per TILES tiles (2 n_rows n_in) from L2.
 // Rate: the 129 matrices of Llama-3.1-8B (15.01 GB) as one graph take 5.19, 5.29, 5.52 ms for 1, 8, 16 rows. That is 94, 92,
-// 88% of the rate of a kernel that only reads them. The 65 RMSNorms between them add 0.09 to 0.12 ms (H100 80GB HBM3,
-// 21 November 2026). On an H200 they take 3.80, 3.99, 4.57, 6.01 ms for 1, 8, 16, 32 rows (29 November 2026): each 8 rows more
-// cost 0.7 ms, because every thread block reads x from the L2 cache. Four tiles for each load of x, two groups of warps that
-// share the rings, or the next x in registers too do not help with 32 rows (6.05, 5.88, 6.60 ms).
+// 88% of the rate of a kernel that only reads them (H100 80GB HBM3, 21 November 2026). On an H200 they take 3.80, 3.99, 4.57,
+// 6.01 ms for 1, 8, 16, 32 rows (29 November 2026): each 8 rows more cost 0.7 ms, because every thread block reads x from the
+// L2 cache. Four tiles for each load of x, two groups of warps that share the rings, or the next x in registers too do not help
+// with 32 rows (6.05, 5.88, 6.60 ms).
 // Reduction order: a warp adds its chunks in order. Within a chunk an instruction adds 16 products; four instructions add to
 // the running sum, and four to a second sum, which is then added. The parts of the warps are added in the order of the warps.
 // The order depends on n_in only. Columns of a matrix instruction do not mix. So other rows of x, and the place of a row in x,

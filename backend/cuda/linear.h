@@ -19,8 +19,9 @@ extern "C" {
 #endif
 
 enum {
-    SL_LINEAR_ROWS = 32,                // rows of one launch
-    SL_NORM_MULTIPLE = 4 * SL_NORM_TILE // of the numbers of a row with partial sums: four sums are read at once
+    SL_LINEAR_ROWS = 32, // rows of one launch
+    // A row with partial sums has a multiple of this many numbers, because four sums are read at once.
+    SL_NORM_MULTIPLE = 4 * SL_NORM_TILE
 };
 
 typedef enum {             // what happens to y [n_rows][n_out]

@@ -258,8 +258,10 @@ static int32_t fed(const model_fixture *r, int i, int step) {
     return (int32_t)((i * 131 + step * 17 + 7) % (r->n_vocab - 16));
 }
 
-static void check_batch(const char *dir, int longest, const char *attn) {
-    model_fixture r = fixture_on("cuda", dir, longest + STEPS, BATCH, 0);
+static void check_batch(const char *dir, int longest, const char *attn, const char *cache) {
+    const sl_engine_options options = {
+        .n_ctx = longest + STEPS, .n_sequences = BATCH, .device = "cuda", .seed = 1, .kv_cache_dtype = cache};
+    model_fixture r = model_fixture_load(dir, NULL, options);
     CHECK_OK(sl_engine_set_attention(r.engine, attn, &err), err);
     float *want = malloc((size_t)BATCH * r.n_vocab * sizeof *want);
     for (int i = 0; i < BATCH; i++) { // alone
@@ -290,16 +292,18 @@ static void check_batch(const char *dir, int longest, const char *attn) {
 }
 
 static void batch_bits(void) {
-    check_batch("models/tiny", 1024, "dense");
+    check_batch("models/tiny", 1024, "dense", "bf16");
 }
 static void batch_bits_carried(void) { // thresholds from step to step
-    check_batch("models/tiny", 1024, "santa-pps:S=16:budget=carried");
-    check_batch("models/tiny", 1024, "santa-pps:epsilon=0.3:certify=layer");
-    check_batch("models/tiny", 1024, "santa-is:proposal=int8:epsilon=0.3");
+    check_batch("models/tiny", 1024, "santa-pps:S=16:budget=carried", "bf16");
+    check_batch("models/tiny", 1024, "santa-pps:epsilon=0.3:certify=layer", "bf16");
+    check_batch("models/tiny", 1024, "santa-is:proposal=int8:epsilon=0.3", "bf16");
 }
 static void batch_bits_qwen(void) { // biases; norms of heads
-    check_batch("tests/goldens/qwen2", 300, "dense");
-    check_batch("tests/goldens/qwen3-tied", 300, "dense");
+    check_batch("tests/goldens/qwen2", 300, "dense", "bf16");
+    check_batch("tests/goldens/qwen2", 300, "dense", "fp8");
+    check_batch("tests/goldens/qwen3-tied", 300, "dense", "bf16");
+    check_batch("tests/goldens/qwen3-tied", 300, "dense", "fp8");
 }
 
 static void ignore_record(void *ctx, const sl_attn_record *record) {

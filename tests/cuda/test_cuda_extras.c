@@ -10,7 +10,7 @@
 
 enum { HEADS = 2, PAGES = 5 };
 
-// Channels of many kinds: wide, narrow, constant, far from zero, tiny, beyond the range of f16.
+// Channels of many kinds: wide, narrow, constant, far from zero, tiny, beyond the range of f16, zeros of both signs.
 static bf16 *some_rows(int dim, uint64_t seed) {
     size_t n = (size_t)PAGES * HEADS * SL_PAGE * dim;
     bf16 *x = malloc(n * sizeof *x);
@@ -20,6 +20,9 @@ static bf16 *some_rows(int dim, uint64_t seed) {
         if (c == 9) scale = 1e-7, offset = 1e-6;
         if (c == 13) scale = 4e4;
         x[i] = sl_f32_to_bf16((float)(offset + scale * test_normal(&seed)));
+        if (c >= 17 && c < 20) x[i] = c == 17 || (c == 18 && i / dim % 3) ? 0x8000 : 0; // -0, both, 0
+        if (c == 20) x[i] = i / dim % 2 ? x[i] & 0x7fff : 0x8000;                       // numbers >= 0 and -0
+        if (c == 22) x[i] = i / dim % 2 ? x[i] | 0x8000 : 0;                            // numbers <= 0 and 0
     }
     return x;
 }
@@ -35,11 +38,23 @@ static void *blocks_of(const bf16 *rows, int dim, sl_format f) {
     return blocks;
 }
 
-// Builds pages 3, 0 and 4 on both devices and compares their bits. The other pages must stay unchanged.
-static void compare_format(const sl_kv_extra_kind *kind, int arg, int dim, sl_format f) {
+static void no_change(bf16 *rows, int dim) {
+    (void)rows, (void)dim;
+}
+
+// Some rows get a number that is not finite, or so large that its square is not.
+static void make_not_finite(bf16 *rows, int dim) {
+    static const bf16 values[] = {0x7fc0, 0xffc0, 0x7f80, 0xff80, 0x7f7f};
+    for (int i = 0; i < PAGES * HEADS * SL_PAGE; i += 7) rows[(size_t)i * dim + i % dim] = values[i % 5];
+}
+
+// change: of the rows before they are stored. Builds pages 3, 0 and 4 on both devices and compares their bits. The other pages
+// must stay unchanged.
+static void compare_format(const sl_kv_extra_kind *kind, int arg, int dim, sl_format f, void (*change)(bf16 *rows, int dim)) {
     static const int32_t pages[] = {3, 0, 4};
     size_t size = kind->size(arg, dim), all = (size_t)PAGES * HEADS * size;
     bf16 *rows = some_rows(dim, test_seed + dim);
+    change(rows, dim);
     void *x = blocks_of(rows, dim, f);
     bf16 *gpu_x = gpu_copy(x, PAGES * HEADS * sl_kv_block_bytes(f, dim));
     unsigned char *out = gpu_new(all), *got = malloc(all), *want = malloc(all);
@@ -69,30 +84,30 @@ static void compare_format(const sl_kv_extra_kind *kind, int arg, int dim, sl_fo
     free(rows), free(x), free(got), free(want);
 }
 
-static void compare(const sl_kv_extra_kind *kind, int arg, int dim) {
+static void compare(const sl_kv_extra_kind *kind, int arg, int dim, void (*change)(bf16 *rows, int dim)) {
     static const sl_format formats[] = {SL_BF16, SL_FP8, SL_INT8};
-    for (int i = 0; i < 3; i++) compare_format(kind, arg, dim, formats[i]);
+    for (int i = 0; i < 3; i++) compare_format(kind, arg, dim, formats[i], change);
 }
 
 static void quantised(void) {
     static const int dims[] = {64, 80, 96, 128}, bits[] = {8, 4, 3};
     for (int d = 0; d < 4; d++)
-        for (int b = 0; b < 3; b++) compare(&sl_quantised_keys, bits[b], dims[d]);
+        for (int b = 0; b < 3; b++) compare(&sl_quantised_keys, bits[b], dims[d], no_change);
 }
 
 static void bounds(void) {
     static const int dims[] = {64, 80, 96, 128};
-    for (int d = 0; d < 4; d++) compare(&sl_key_bounds, 0, dims[d]);
+    for (int d = 0; d < 4; d++) compare(&sl_key_bounds, 0, dims[d], no_change);
 }
 
 static void by_feature(void) {
     static const int dims[] = {64, 80, 96, 128};
-    for (int d = 0; d < 4; d++) compare(&sl_keys_by_feature, 0, dims[d]);
+    for (int d = 0; d < 4; d++) compare_format(&sl_keys_by_feature, 0, dims[d], SL_BF16, no_change);
 }
 
 static void norms(void) {
     static const int dims[] = {64, 80, 96, 128};
-    for (int d = 0; d < 4; d++) compare(&sl_page_norms, 0, dims[d]);
+    for (int d = 0; d < 4; d++) compare(&sl_page_norms, 0, dims[d], make_not_finite);
 }
 #endif
 

@@ -252,8 +252,6 @@ static void repeats_equal_bits(void) {
     on_every_kernel(check_repeats, 4, 1);
 }
 
-// The launcher gives the bits of the kernel that it must choose. The two kernels have tiles of 128 and of 64 keys, so their
-// bits differ.
 // The bf16 copy of the first rows of a sequence, in a cache of fp8 or int8: every number is q * scale, rounded to bf16.
 static void check_widened(sl_format f, int dim, int n_rows, int with_v) {
     static const int32_t ids[] = {5, 0, 3, 4};
@@ -308,6 +306,8 @@ static void widen_rows(void) {
         for (int j = 0; j < 4; j++) check_widened((i + j) % 2 ? SL_INT8 : SL_FP8, dims[i], n_rows[j], j % 3 > 0);
 }
 
+// The launcher gives the bits of the kernel that it must choose. The two kernels have tiles of 128 and of 64 keys, so their
+// bits differ.
 static void chosen_kernel(void) {
     prompt p =
         prompt_new(sl_cuda_dense_prefill_wgmma_runs() ? sl_cuda_dense_prefill_wgmma : sl_cuda_dense_prefill_mma, 128, 4, 1);

@@ -91,14 +91,34 @@ static void bounds(void) {
     }
 }
 
+// streaming reads a cache of fp8 or int8 with the kernel of dense attention: skipped rows within a tile, skipped tiles, none.
+static void streaming_of_bytes(void) {
+    static const char *const all[] = {"streaming:sink=4:window=300",     "streaming:sink=0:window=1",
+                                      "streaming:sink=100:window=1000",  "streaming:sink=1000:window=1",
+                                      "streaming:sink=1500:window=1500", "streaming:sink=9:window=9999"};
+    static const int lengths[] = {3000, 1, 305, 2049, 700}, dims[] = {64, 80, 96, 128}, groups[] = {1, 3, 4, 8};
+    static const sl_format formats[] = {SL_FP8, SL_INT8};
+    for (int f = 0; f < 2; f++)
+        for (int d = 0; d < 4; d++) {
+            ref_cache c = ref_cache_new(2 * groups[(d + f) % 4], 2, dims[d], 5, lengths, 1.5, test_seed);
+            ref_store_as(&c, formats[f]);
+            for (size_t i = 0; i < sizeof all / sizeof *all; i++) fixture_try_on(&c, all[i]);
+            ref_cache_free(&c);
+        }
+}
+
 static void ragged_batch(void) {
     for (int k = 0; k < N_SPECS; k++) fixture_try(specs[k], 8, 2, 128, FIXTURE_SEQS, fixture_ragged, 2);
 }
 #endif
 
 static const test_case cases[] = {
-    GPU_CASE("lengths", all_lengths),       GPU_CASE("shapes", shapes),
-    GPU_CASE("budgets", budgets),           GPU_CASE("bounds", bounds),
-    GPU_CASE("ragged-batch", ragged_batch), {0},
+    GPU_CASE("lengths", all_lengths),
+    GPU_CASE("shapes", shapes),
+    GPU_CASE("budgets", budgets),
+    GPU_CASE("bounds", bounds),
+    GPU_CASE("ragged-batch", ragged_batch),
+    GPU_CASE("streaming-of-bytes", streaming_of_bytes),
+    {0},
 };
 const test_suite suite_cuda_sparse = {"cuda_sparse", cases};

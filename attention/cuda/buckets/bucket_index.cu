@@ -266,6 +266,7 @@ __global__ void __launch_bounds__(DIM_MOST) cells_kernel(const cells_params p) {
 
 void sl_cuda_build_bucket_rows(const sl_kv_device_build *b) {
     const sl_buckets *m = b->buckets;
+    SL_CHECK(b->format == SL_BF16);
     SL_CHECK(m != NULL && b->head_dim <= DIM_MOST && b->head_dim % 2 == 0);
     size_t heads = (size_t)b->layer * m->n_kv_heads;
     assign_params p = {.pages = b->pages,
@@ -296,6 +297,7 @@ void sl_cuda_build_bucket_lists(const sl_kv_device_build *b) {
 }
 
 void sl_cuda_build_bucket_cells(const sl_kv_device_build *b) {
+    SL_CHECK(b->format == SL_BF16);
     SL_CHECK(b->head_dim <= DIM_MOST);
     cells_params p = {.parts = b->parts,
                       .from = b->from,

@@ -2,9 +2,9 @@
 // builder is not in quest.cu, because that would make a circle of calls: quest.cu needs the page extra, and the page extra
 // needs its builder. Files that are compiled twice call sl_cuda_account_bounds, so it is here too.
 //
-// | kernel              | bytes for each page and KV head               | order of reduction                          |
-// |---------------------|-----------------------------------------------|---------------------------------------------|
-// | build_bounds_kernel | reads K once, bf16: 512 head_dim; writes 64 head_dim | smallest and largest numbers: none    |
+// | kernel              | bytes for each page and KV head                      | order of reduction                 |
+// |---------------------|------------------------------------------------------|------------------------------------|
+// | build_bounds_kernel | reads K once, bf16: 512 head_dim; writes 64 head_dim | smallest and largest numbers: none |
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/lists/score_bounds.cuh"
 #include "attention/cuda/workspace.cuh"
@@ -35,9 +35,19 @@ template <int DIM, sl_format F> void launch_build_bounds(const sl_kv_device_buil
 }
 
 template <int DIM> void build_bounds(const sl_kv_device_build *b) {
-    if (b->format == SL_BF16) launch_build_bounds<DIM, SL_BF16>(b);
-    if (b->format == SL_FP8) launch_build_bounds<DIM, SL_FP8>(b);
-    if (b->format == SL_INT8) launch_build_bounds<DIM, SL_INT8>(b);
+    switch (b->format) {
+    case SL_BF16:
+        launch_build_bounds<DIM, SL_BF16>(b);
+        break;
+    case SL_FP8:
+        launch_build_bounds<DIM, SL_FP8>(b);
+        break;
+    case SL_INT8:
+        launch_build_bounds<DIM, SL_INT8>(b);
+        break;
+    default:
+        SL_CHECK(!"bf16, fp8 or int8");
+    }
 }
 
 } // namespace

@@ -3,7 +3,8 @@
 //
 // Three kernels: score_bounds_kernel stores bounds as masses, select_rows_kernel selects units, attend_rows_kernel reads their
 // rows.
-// page_bounds.cu builds the page extra.
+// page_bounds.cu builds the page extra. With SL_OFFLOADED_ROWS the kernels are compiled for rows in host memory
+// (offloaded_rows.cuh), with SL_BYTE_ROWS for a cache of fp8 or int8 (stored_rows.cuh).
 //
 // Measured in us (H100 80GB, 21 November 2026, 32 heads, 8 KV heads, head_dim 128, 1024 tokens a head, cold L2, graph replays;
 // an empty replay takes 3 us). Dense decode's times are in brackets: 1 x 32k 37 (64), 8 x 32k 114 (363), 32 x 8k 287 (363). The

@@ -29,7 +29,7 @@ template <int DIM> static bounds_params bounds_params_of(const sl_attn_cuda_deco
 }
 
 // Finds the channel bounds of a unit. Only the first n_rows of its 16 rows exist. One warp calls the function. A NaN in a
-// channel makes its bounds NaN. out: [2][DIM].
+// channel makes its bounds NaN. Zeros have no sign, as on the CPU. out: [2][DIM].
 template <int DIM> __device__ void find_bounds(const bf16 *k, int n_rows, bf16 *out) {
     int lane = threadIdx.x % 32;
     if (lane >= DIM / 4) return;
@@ -44,7 +44,10 @@ template <int DIM> __device__ void find_bounds(const bf16 *k, int n_rows, bf16 *
         memcpy(y, x + j, sizeof y);
         for (int i = 0; i < 2; i++) low[i] = __hmin2_nan(low[i], y[i]), high[i] = __hmax2_nan(high[i], y[i]);
     }
-    memcpy(out + 4 * lane, low, sizeof low), memcpy(out + DIM + 4 * lane, high, sizeof high);
+    uint32_t bits[4];
+    memcpy(bits, low, sizeof low), memcpy(bits + 2, high, sizeof high);
+    for (int i = 0; i < 4; i++) bits[i] &= ~__vcmpeq2(bits[i], 0x80008000u); // -0 becomes 0
+    memcpy(out + 4 * lane, bits, sizeof low), memcpy(out + DIM + 4 * lane, bits + 2, sizeof high);
 }
 
 // The largest bf16 that is not above x. A NaN stays a NaN.

@@ -8,6 +8,7 @@
 #define SLEIGH_QUANTISED_MASSES_CUH
 
 #include "attention/cuda/layer_state.cuh"
+#include "attention/cuda/norms.cuh"
 #include "attention/cuda/score_keys.cuh"
 
 namespace {
@@ -114,9 +115,9 @@ struct size_source {
 
 // |v| + m of two rows, times the factor, rounded up to bf16 (draw_importance.c, size_norms).
 __device__ uint32_t size_norms(uint32_t norms, float m, float factor) {
-    uint32_t low = __float_as_uint(__fmul_rn(factor, __fadd_rn(__uint_as_float(norms << 16), m)));
-    uint32_t high = __float_as_uint(__fmul_rn(factor, __fadd_rn(__uint_as_float(norms & 0xffff0000u), m)));
-    return __byte_perm(low + 0xffff, high + 0xffff, 0x7632);
+    uint32_t low = sl_raise_to_bf16(__fmul_rn(factor, __fadd_rn(__uint_as_float(norms << 16), m)));
+    uint32_t high = sl_raise_to_bf16(__fmul_rn(factor, __fadd_rn(__uint_as_float(norms & 0xffff0000u), m)));
+    return __byte_perm(low, high, 0x7632);
 }
 
 // Half i of a word.

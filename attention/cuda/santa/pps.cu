@@ -21,6 +21,8 @@
 //   over every row. The bounds, tries and uniform numbers are those of draw_pps.c.
 // - CARRIED, BY_LAYER: the layer carries a threshold (carried.cuh), which gives a budget or a stated error. The kernel draws at
 //   this threshold (take_known.cuh). It searches where carried.c searches.
+//
+// With SL_BYTE_ROWS the kernels are compiled for a cache of fp8 or int8 (stored_rows.cuh).
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/norms.cuh"
 #include "attention/cuda/santa/stated.cuh"

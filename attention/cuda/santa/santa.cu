@@ -1,11 +1,11 @@
 // attention/cuda/santa/santa.cu - the SANTA family on CUDA: exact scores of all keys and S drawn rows of V, in one kernel.
 // The naive versions are in tests/cuda/naive.h: naive_score, naive_mass, naive_draw_systematic and naive_sum_of_rows.
 //
-// | role     | warps | does                                                              |
-// |----------|-------|-------------------------------------------------------------------|
-// | consumer | 4     | scores tiles of K and stores masses (score_keys.cuh)              |
-// | drawer   | 4     | draws rows and sums their rows of V (draw_rows.cuh, samplers.cuh) |
-// | producer | 1     | copies K and q into ring stages (score_keys.cuh)                  |
+// | role     | warps   | does                                                              |
+// |----------|---------|-------------------------------------------------------------------|
+// | consumer | 4, or 8 | scores tiles of K and stores masses (score_keys.cuh)              |
+// | drawer   | 4       | draws rows and sums their rows of V (draw_rows.cuh, samplers.cuh) |
+// | producer | 1       | copies K and q into ring stages (score_keys.cuh)                  |
 //
 // With SL_BYTE_ROWS, K and V are fp8 or int8 (stored_rows.cuh), and 8 warps score.
 //

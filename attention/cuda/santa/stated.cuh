@@ -138,7 +138,7 @@ template <bool CENTRED> __device__ uint4 elements_of(uint2 x, bool is_fp8, float
     widen8(x, y, is_fp8);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        float a = y[2 * i] * scale, b = y[2 * i + 1] * scale;
+        float a = __fmul_rn(y[2 * i], scale), b = __fmul_rn(y[2 * i + 1], scale); // no FMA, as on the CPU
         __nv_bfloat162 pair =
             CENTRED ? __floats2bfloat162_rn(a - centre[2 * i], b - centre[2 * i + 1]) : __floats2bfloat162_rn(a, b);
         pairs[i] = *(const uint32_t *)&pair;
