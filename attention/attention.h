@@ -5,7 +5,7 @@
 // offer the method. The engine refuses the method before the first step. On the CPU a decode method composes the four stages of
 // stages.h (propose, draw, refine, combine). A method has no loop over keys.
 //
-// Shapes: q and out are fp32 [n_heads][head_dim] per token; K and V are pages (kv/kv.h) (kv/kv_extras.h). Query head h reads
+// Shapes: q and out are fp32 [n_heads][head_dim] per token; K and V are pages (kv/kv.h). Query head h reads
 // KV head h / group, group = n_heads / n_kv_heads. Scores are q.k / sqrt(head_dim).
 #ifndef SLEIGH_ATTENTION_H
 #define SLEIGH_ATTENTION_H

@@ -1,5 +1,6 @@
 // models/kv_scales.c - see kv_scales.h.
 #include "models/kv_scales.h"
+#include "models/recipe.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -29,18 +30,6 @@ static const sl_tensor *find(const sl_tensors *tensors, int layer, int is_v) {
     return t;
 }
 
-// Number i of a tensor of F32, BF16 or F16.
-static float number_at(const sl_tensor *t, int i) {
-    uint16_t half;
-    float x;
-    if (!strcmp(t->dtype_name, "F32")) {
-        memcpy(&x, (const char *)t->data + sizeof x * (size_t)i, sizeof x);
-        return x;
-    }
-    memcpy(&half, (const char *)t->data + sizeof half * (size_t)i, sizeof half);
-    return strcmp(t->dtype_name, "BF16") ? sl_f16_to_f32(half) : sl_bf16_to_f32(half);
-}
-
 // out: [n_heads]
 static int read_scales(const sl_tensor *t, int n_heads, float *out, sl_error *err) {
     int64_t n = 1;
@@ -55,7 +44,7 @@ static int read_scales(const sl_tensor *t, int n_heads, float *out, sl_error *er
         return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: tensor %s has dtype %s, expected BF16, F16 or F32", t->file, t->name,
                        t->dtype_name);
     for (int i = 0; i < n_heads; i++) {
-        out[i] = number_at(t, n == 1 ? 0 : i);
+        out[i] = sl_tensor_number(t, n == 1 ? 0 : (size_t)i);
         if (!(out[i] > 0) || isinf(out[i]))
             return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s has the scale %g, expected a finite number above 0", t->file,
                            t->name, (double)out[i]);
@@ -75,8 +64,7 @@ int sl_kv_scales_load(const sl_config *c, const sl_tensors *tensors, sl_kv_scale
             rc = read_scales(t, c->n_kv_heads, to, err);
         else
             rc = sl_fail(err, SL_ERR_FORMAT, "%s: tensor model.layers.%d.self_attn.%s is missing, which kv_cache_scheme needs",
-                         sl_tensors_n_files(tensors) == 1 ? sl_tensors_file(tensors, 0)->path : "the model's shards", i / 2,
-                         names[i % 2][0]);
+                         sl_tensors_place(tensors), i / 2, names[i % 2][0]);
     }
     if (rc) sl_kv_scales_free(out);
     return rc;

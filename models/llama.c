@@ -98,8 +98,8 @@ void sl_llama_declare(sl_model_weights *w) {
 
 typedef struct scratch {
     float *x;         // [max_rows][hidden], the residual stream; of a segment: sl_segment_x
-    void *h;          // act [max_rows][hidden]: normed
-    float *sums;      // [max_rows][hidden / SL_NORM_TILE], beside h (sl_next_norm)
+    void *h;          // act [max_rows][hidden]: x after RMSNorm
+    float *sums;      // [max_rows][hidden / SL_NORM_TILE]: sl_next_norm.sums
     void *att;        // act [max_rows][n_heads * head_dim]
     void *act;        // act [max_rows][n_ffn]
     void *work;       // act [max_rows][the larger of what qkv (sl_qkv) and gate_up need]

@@ -35,8 +35,7 @@ static int wrong_shape(const sl_tensor *t, const char *expected, sl_error *err) 
 // The file of a part, for messages; of a part that is missing, the only file.
 static const char *file_of(const binding *b, const char *part) {
     const sl_tensor *t = find(b, part);
-    if (t) return t->file;
-    return sl_tensors_n_files(b->tensors) == 1 ? sl_tensors_file(b->tensors, 0)->path : "the model's shards";
+    return t ? t->file : sl_tensors_place(b->tensors);
 }
 
 static int need(const binding *b, const char *part, const char *dtypes, const sl_tensor **out) {

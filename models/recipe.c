@@ -33,12 +33,17 @@ size_t sl_recipe_read_bytes(const sl_recipe *r, const sl_weight *w) {
 
 // ---- numbers of tensors ----
 
-static float number_of(const sl_tensor *t, size_t i) {
+float sl_tensor_number(const sl_tensor *t, size_t i) {
     const uint8_t *bytes = t->data;
-    if (!strcmp(t->dtype_name, "F32")) return ((const float *)t->data)[i];
+    uint16_t half;
+    float x;
+    if (!strcmp(t->dtype_name, "F32")) {
+        memcpy(&x, bytes + sizeof x * i, sizeof x);
+        return x;
+    }
     if (!strcmp(t->dtype_name, "F8_E4M3")) return sl_fp8_to_f32(bytes[i]);
     if (!strcmp(t->dtype_name, "U8")) return bytes[i] == 255 ? NAN : ldexpf(1, bytes[i] - 127); // E8M0
-    uint16_t half = ((const uint16_t *)t->data)[i];
+    memcpy(&half, bytes + sizeof half * i, sizeof half);
     return !strcmp(t->dtype_name, "BF16") ? sl_bf16_to_f32(half) : sl_f16_to_f32(half);
 }
 
@@ -48,12 +53,12 @@ static int is_transposed(const sl_recipe *r) {
 
 static int make_scales(const sl_recipe *r, const sl_weight *w, float *scale, sl_error *err) {
     size_t n = sl_weight_scales(w), groups = (size_t)sl_weight_groups(w), rows = n / groups;
-    float global = r->global ? number_of(r->global, 0) : 1;
+    float global = r->global ? sl_tensor_number(r->global, 0) : 1;
     if (!(global > 0 && isfinite(global)))
         return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s is %g, expected a finite number above 0", r->global->file,
                        r->global->name, (double)global);
     for (size_t i = 0; i < n; i++) {
-        float x = number_of(r->scale, is_transposed(r) ? i % groups * rows + i / groups : i);
+        float x = sl_tensor_number(r->scale, is_transposed(r) ? i % groups * rows + i / groups : i);
         scale[i] = r->global_is == SL_GLOBAL_DIVISOR ? x / global : x * global;
         if (!isfinite(scale[i]))
             return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s: number %zu is %g, expected a finite number", r->scale->file,

@@ -38,6 +38,8 @@ typedef struct sl_recipe {
     const sl_tensor *unused[SL_RECIPE_UNUSED]; // tensors that belong to the weight and change no number; NULL: none
 } sl_recipe;
 
+// Number i of a tensor of BF16, F16, F32, F8_E4M3 or U8 (E8M0). The tensor's data need not be aligned.
+float sl_tensor_number(const sl_tensor *t, size_t i);
 // Bytes of memory that sl_recipe_make needs.
 size_t sl_recipe_bytes(const sl_recipe *r, const sl_weight *w);
 // Bytes that an operation reads of the weight, also before it is made.

@@ -485,11 +485,14 @@ void sl_format_dims(const int64_t *dims, int n, char *buf, size_t size) {
     if (at < size) snprintf(buf + at, size - at, "]");
 }
 
+const char *sl_tensors_place(const sl_tensors *t) {
+    return t->n_shards == 1 ? t->shards[0].path : "the model's shards";
+}
+
 int sl_tensors_bind(const sl_tensors *t, const char *name, int n_rows, int n_cols, sl_weight *out, sl_error *err) {
     const sl_tensor *found = sl_tensors_find(t, name);
     if (!found)
-        return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s is missing%s",
-                       t->n_shards == 1 ? t->shards[0].path : "the model's shards", name,
+        return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s is missing%s", sl_tensors_place(t), name,
                        strcmp(name, "lm_head.weight") ? ""
                                                       : "; only with tie_word_embeddings true in config.json, the "
                                                         "embeddings take its place");

@@ -72,6 +72,7 @@ int sl_tensor_file_map(const char *path, sl_tensor_file *file, sl_error *err);
 void sl_tensor_file_unmap(sl_tensor_file *file);
 int sl_tensors_n_files(const sl_tensors *t);
 const sl_tensor_file *sl_tensors_file(const sl_tensors *t, int i);
+const char *sl_tensors_place(const sl_tensors *t); // the path of the only file, or "the model's shards"; for messages
 // SL_ERR_IO when the file's size or time has changed since it was mapped: later results may come from other weights. When the
 // file has become shorter, a read of a missing page raises SIGBUS.
 int sl_tensor_file_check(const sl_tensor_file *f, sl_error *err);

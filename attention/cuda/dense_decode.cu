@@ -55,8 +55,8 @@ enum {
     CONSUMER_WARPS = TEAMS * TEAM_WARPS,
     FINISHER_WARPS = IS_BYTES ? 2 : 4,
     THREADS = 32 * (CONSUMER_WARPS + FINISHER_WARPS + 1),
-    // As if a thread block had this many threads: then a thread gets 96 registers, and those of a thread block of linear.cu fit
-    // beside those of this one.
+    // The compiler plans registers for this many threads, so a thread gets 96. Then the registers of a thread block of
+    // linear.cu fit beside the registers of this one.
     BOUND = IS_BYTES ? 608 : THREADS,
     FLIGHT_BYTES = 64 << 10, // bytes in flight; half of it costs 7%, three times as much costs 3% (8 x 32k)
     // Stages in addition to those in flight. There is only one, so that a thread block of linear.cu also fits on the
@@ -149,7 +149,7 @@ template <int DIM> struct layout {
         // Order in a stage: K [64][DIM], four blocks of V [16][DIM], the scales of K and of V [64] each, q [group][DIM].
         V_AT = TILE * ROW,
         SCALES_AT = V_AT + TILE / V_ROWS * V_BLOCK,
-        SCALES = IS_BYTES * TILE * (int)sizeof(float), // bytes of those of K, and of those of V
+        SCALES = IS_BYTES * TILE * (int)sizeof(float), // bytes of the scales of K; V has as many
         Q_AT = SCALES_AT + 2 * SCALES,
     };
     static __host__ __device__ int stage(int group) { return ceil_div(Q_AT + group * Q_ROW, 128) * 128; }
@@ -360,7 +360,7 @@ __device__ int score_row() {
     return V_ROWS * (g / 2) + 4 * warp_of_team() + g % 2;
 }
 
-// The scales of the lane's two rows of scores. Those of rows after the end can be anything.
+// The scales of the lane's two rows of scores. The scales of rows after the end can be anything.
 struct row_scales {
     float k[2], v[2];
     // scales: of K [TILE], then of V [TILE]

@@ -24,11 +24,17 @@ int sl_attn_on_gpu(const sl_attn_spec *spec) {
 #endif
 }
 
+#ifdef SLEIGH_CUDA
+// 1: the kernels of a table of the method (offloaded, bytes) offer a specification that its other kernels offer too. NULL: the
+// method has no such table.
+static int offers(const sl_attn_cuda_ops *table, const sl_attn_spec *spec) {
+    return table && sl_attn_on_gpu(spec) && !spec->plus && !(table->supports && table->supports(spec, NULL));
+}
+#endif
+
 int sl_attn_on_offloaded_rows(const sl_attn_spec *spec) {
 #ifdef SLEIGH_CUDA
-    if (!sl_attn_on_gpu(spec) || spec->plus || !spec->method->cuda->offloaded) return 0;
-    const sl_attn_cuda_ops *host = spec->method->cuda->offloaded;
-    return !host->supports || !host->supports(spec, NULL);
+    return spec->method->cuda && offers(spec->method->cuda->offloaded, spec);
 #else
     (void)spec;
     return 0;
@@ -37,9 +43,7 @@ int sl_attn_on_offloaded_rows(const sl_attn_spec *spec) {
 
 int sl_attn_on_byte_rows(const sl_attn_spec *spec) {
 #ifdef SLEIGH_CUDA
-    if (!sl_attn_on_gpu(spec) || spec->plus || !spec->method->cuda->bytes) return 0;
-    const sl_attn_cuda_ops *bytes = spec->method->cuda->bytes;
-    return !bytes->supports || !bytes->supports(spec, NULL);
+    return spec->method->cuda && offers(spec->method->cuda->bytes, spec);
 #else
     (void)spec;
     return 0;

@@ -137,7 +137,8 @@ template <sl_linear_end END> __device__ __forceinline__ ushort2 next_weights(con
 }
 
 // Ends a tile for rows col and col + 1 of x, where col = first + 2 (lane % 4). All lanes of a warp call it.
-// y: the sums of W x, at the places of sl_mma_bf16; before: of ending::before for the two rows; kv_row, factor: [n_rows]
+// y: the sums of W x, in the order of the matrix c of sl_mma_bf16. before: what ending::before has returned for the two rows.
+// kv_row, factor: [n_rows]
 template <sl_linear_end END>
 __device__ __forceinline__ void end_tile(const sl_cuda_linear &p, int tile, int lane, int first, const float4 &y,
                                          const float2 (&before)[2], ushort2 next_w, const float *factor, const size_t *kv_row) {

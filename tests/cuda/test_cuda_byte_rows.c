@@ -243,8 +243,8 @@ static void fall_back(void) {
     }
 }
 
-// A row that is not finite has a scale of NaN: the heads of its KV head are NaN, in a built page and in the newest one. in_v: a
-// row of V, which only methods that draw in proportion to p |v| are sure to read.
+// A row that is not finite has a scale of NaN. So the heads of its KV head are NaN, for a row of a built page and of the newest
+// page. in_v: the row is of V. Only methods that draw in proportion to p |v| always read such a row.
 static void check_not_finite(int in_v) {
     enum { HEADS = 8, DIM = 128, SEQS = 3 };
     static const int n[SEQS] = {300, 1500, 2049}, row[SEQS] = {299, -1, 700};

@@ -77,7 +77,7 @@ template <int DIM, int BITS> struct tile {
         PLANE2 = UNITS2 * 64 * ROWS / 16,
         BYTES = PLANE2_AT + PLANE2,
         V_AT = EXACT_ROWS * layout<DIM>::ROW, // after K of a tile of the newest page
-        SCALES_AT = 2 * V_AT,                 // IS_BYTES: the scales of K, then those of V
+        SCALES_AT = 2 * V_AT,                 // IS_BYTES: the scales of K, then the scales of V
         SCALES = EXACT_ROWS * STORED_SCALE,
         EXACT_BYTES = SCALES_AT + 2 * SCALES,
         Q_AT = (int)BYTES > (int)EXACT_BYTES ? (int)BYTES : (int)EXACT_BYTES,
