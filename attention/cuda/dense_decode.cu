@@ -22,15 +22,14 @@
 // | merge                   | 8192                     | 16384     | [consumer warps][group][DIM] float, for finishers     |
 // | ring stages             | 3 x 33920                | 5 x 18048 | K [64][DIM], 4 blocks of V [16][DIM] + pad, scales, q |
 //
-// Worked tile: DIM 128, group 4. Lane i < 6 of the producer issues copy i: K (16 KB), V rows 0-15, 16-31, 32-47, 48-63 (4 KB
-// each, with 32 bytes between two of them), q (1 KB, with the first tile of an item). Consumer warp w takes rows 4 w .. 4 w + 3
+// Worked tile: DIM 128, group 4. The producer copies K (16 KB), V rows 0-15, 16-31, 32-47, 48-63 (4 KB each, with 32 bytes
+// between two of them), q (1 KB, with the first tile of an item). Consumer warp w takes rows 4 w .. 4 w + 3
 // of each V block, so 16 rows. Its lane (g, q) = (lane / 4, lane % 4) loads 16-byte pieces q, q + 4, q + 8, q + 12 of the K
 // rows 16 (g / 2) + 4 w + g % 2 and that + 2. 8 mma.m16n8k16 give S [16 rows][8 heads], columns 4 .. 7 are 0. Each lane holds 2
 // rows of heads 2 q, 2 q + 1. The softmax reduces over g, rounds 2^(s - m) to bf16 and transposes it with movmatrix. 8 mma add
 // V^T [128 dims][16 rows] P^T [16 rows][8 heads] to o: each mma leaves a lane 4 elements of [16 dims][8 heads].
 //
-// With fp8 or int8 the scales of the tile's rows lie between V and q: lane i < 8 issues copy i, where 5 and 6 are the scales of
-// K and of V, and 7 is q. The matrix instructions multiply the stored numbers as bf16, exactly, and add in fp32. (The fp8
+// With fp8 or int8 the scales of the tile's rows lie between V and q. The matrix instructions multiply the stored numbers as bf16, exactly, and add in fp32. (The fp8
 // instructions add with fewer bits, and lose needles in long contexts.) A score is multiplied by the scale of K, and a mass by
 // the scale of V.
 #include "attention/cuda/head_dim.cuh"
@@ -48,7 +47,6 @@ enum {
     TILE = 64,                 // rows of K and V in a ring stage, 16 for each consumer warp of a team
     V_ROWS = 16,               // rows of V in one copy
     V_PAD = 32,                // bytes between two copies: puts the four rows that a warp reads together into different banks
-    COPIES = IS_BYTES ? 8 : 6, // of a stage: K, four blocks of V, the scales of K and of V, q
     STAGES_MAX = 12,
     TEAMS = IS_BYTES ? 2 : 1, // team i takes the tiles i, i + TEAMS, .. of an item
     TEAM_WARPS = 4,
@@ -121,12 +119,12 @@ struct decode_params {
 };
 
 // The tile in a ring stage.
-struct tile_info {
-    int seq_head;              // -1: no more tiles
-    short chunk, n_chunks;     // of the sequence
-    int n_rows;                // valid rows from the tile's first row to the item's end; can exceed TILE
-    short is_first, is_last;   // the tile is the first, the last one of its item
-    short skip_from, skip_end; // rows of the tile in [skip_from, skip_end) are skipped
+struct alignas(16) tile_info {
+    int seq_head;                // -1: no more tiles
+    int n_rows;                  // valid rows from the tile's first row to the item's end; can exceed TILE
+    uint8_t chunk, n_chunks;     // of the sequence
+    uint8_t is_first, is_last;   // the tile is the first, the last one of its item
+    uint8_t skip_from, skip_end; // rows of the tile in [skip_from, skip_end) are skipped
 };
 
 // The beginning of shared memory.
@@ -151,72 +149,45 @@ template <int DIM> struct layout {
         SCALES_AT = V_AT + TILE / V_ROWS * V_BLOCK,
         SCALES = IS_BYTES * TILE * (int)sizeof(float), // bytes of the scales of K; V has as many
         Q_AT = SCALES_AT + 2 * SCALES,
+        COPIED = 2 * (TILE * ROW + SCALES), // bytes of all copies without q
     };
     static __host__ __device__ int stage(int group) { return ceil_div(Q_AT + group * Q_ROW, 128) * 128; }
     static __host__ __device__ int merge(int group) { return CONSUMER_WARPS * group * DIM * (int)sizeof(float); }
 };
 
-// ---- copies ----
-
-struct copy {
-    const void *from;
-    uint32_t to; // shared memory
-    int bytes;   // a multiple of 16
-};
-
-#if __CUDA_ARCH__ >= 900
-__device__ void start_copy(const copy &c, uint64_t *full, uint64_t policy) {
-    copy_bulk(c.to, c.from, c.bytes, full, policy);
-}
-
-// Lane i of the warp starts copy i with the bulk copy engine. `full` completes with the last byte. For copies from number
-// `later` on, the function only announces the bytes. The caller starts these copies later.
-__device__ void start_copies(const copy *mine, int later, uint64_t *full, uint64_t policy) {
-    int total = __reduce_add_sync(~0u, mine->bytes), lane = threadIdx.x % 32;
-    if (lane == 0) barrier_expect(full, total);
-    __syncwarp();
-    if (mine->bytes && lane < later) start_copy(*mine, full, policy);
-}
-#else
-__device__ void start_copy(const copy &, uint64_t *, uint64_t) {}
-
-// The warp does the copies of all lanes together.
-__device__ void start_copies(const copy *mine, int, uint64_t *full, uint64_t) {
-    for (int i = 0; i < COPIES; i++)
-        copy_warp(__shfl_sync(~0u, mine->to, i), (const void *)__shfl_sync(~0u, (unsigned long long)mine->from, i),
-                  __shfl_sync(~0u, mine->bytes, i));
-    arrive_after_copies(full);
-    if (threadIdx.x % 32 == 0) barrier_arrive(full);
-}
-#endif
-
 // ---- producer ----
 
 typedef stage_ring<block_shared *> ring;
 
-// The tile's first row: a row of a block of K and of V.
-struct row_place {
-    size_t block;
-    int row;
+// Where the rows of a tile and their scales begin in K and V.
+template <int DIM> struct tile_source {
+    const char *k, *v;
+    const float *k_scales, *v_scales; // only with IS_BYTES
+
+    __device__ tile_source(const decode_params &p, size_t block, int row)
+        : k(row_of_block<DIM>(p.k, block, row)), v(row_of_block<DIM>(p.v, block, row)), k_scales(NULL), v_scales(NULL) {
+        if (IS_BYTES) k_scales = scale_of_block<DIM>(p.k, block, row), v_scales = scale_of_block<DIM>(p.v, block, row);
+    }
+    // Calls copy(to, from, bytes) for every copy of the tile but q. stage: in shared memory
+    template <typename Copy> __device__ __forceinline__ void each_copy(uint32_t stage, Copy copy) const {
+        typedef layout<DIM> at;
+        copy(stage, k, TILE * at::ROW);
+#pragma unroll
+        for (int i = 0; i < TILE / V_ROWS; i++)
+            copy(stage + at::V_AT + i * at::V_BLOCK, v + i * V_ROWS * at::ROW, V_ROWS * at::ROW);
+        if (!IS_BYTES) return;
+        copy(stage + at::SCALES_AT, k_scales, at::SCALES);
+        copy(stage + at::SCALES_AT + at::SCALES, v_scales, at::SCALES);
+    }
 };
 
-// Copy i of a tile: 0 is K, 1 to 4 are V, the last one is q (with the first tile of an item). IS_BYTES: 5 and 6 are the scales
-// of K and of V.
-template <int DIM>
-__device__ copy tile_copy(int i, const decode_params &p, const tile_info &info, row_place from, const char *data) {
-    typedef layout<DIM> at;
-    uint32_t to = shared_address(data);
-    int v = i - 1, scales = v - TILE / V_ROWS;
-    if (i == 0) return {row_of_block<DIM>(p.k, from.block, from.row), to, TILE * at::ROW};
-    if (scales < 0)
-        return {row_of_block<DIM>(p.v, from.block, from.row + v * V_ROWS), to + at::V_AT + v * at::V_BLOCK, V_ROWS * at::ROW};
-    if (i == COPIES - 1 && info.is_first)
-        return {p.q + (size_t)info.seq_head * p.group * DIM, to + at::Q_AT, p.group * at::Q_ROW};
-    if (IS_BYTES && scales < 2)
-        return {scale_of_block<DIM>(scales ? p.v : p.k, from.block, from.row), to + at::SCALES_AT + scales * at::SCALES,
-                at::SCALES};
-    return {NULL, 0, 0};
-}
+// The copy of q into a stage, which comes with the first tile of an item.
+struct q_copy {
+    const bf16 *from;
+    uint32_t to; // shared memory
+    int bytes;   // 0: there is no copy
+    uint64_t *full;
+};
 
 // The producer's state. `landed` is n_flight tiles behind `fill`, to limit the bytes in flight. If more bytes are in flight
 // than the memory latency needs, every access waits longer: most of all, accesses to partial results and counters.
@@ -225,17 +196,23 @@ struct producer {
     int n_issued; // tiles that were issued
     int ticket;   // lane 0: of the item after the next one; -1: none was taken
     // Before the previous kernel has ended, the producer may read K and V of earlier tokens, lengths and page tables
-    // (attention_cuda.h). It may not read q, the newest rows or the counters. Lane COPIES - 1 stores the copy of q until it may
-    // start.
+    // (attention_cuda.h). It may not read q, the newest rows or the counters. `q` is the copy that waits until it may start.
     int has_waited;
-    copy q;
-    uint64_t *q_full;
+    q_copy q;
     // Lines that leave the L2 cache first replace only each other, so partial results, counters and page tables stay. But the
     // changed lines of earlier kernels would stay too. The cache would write them back one by one between the reads, which
     // costs 5% (8 x 32k). So the first n_normal tiles use the normal policy and evict these lines together. Over all thread
     // blocks, these tiles have twice the size of the cache.
     uint64_t normal, leaves_first;
 };
+
+// The warp arrives at `full`, after lane 0 has written the tile_info. Before sm_90, the phase also waits for the lanes' copies.
+__device__ void end_stage(uint64_t *full) {
+#if __CUDA_ARCH__ < 900
+    arrive_after_copies(full);
+#endif
+    if (threadIdx.x % 32 == 0) barrier_arrive(full);
+}
 
 // Takes the ticket of a later item. The warp uses the ticket only after it has issued the copies of an item, so it does not
 // wait for the atomic.
@@ -248,25 +225,45 @@ __device__ void wait_previous(const decode_params &p, producer *to) {
     if (to->has_waited) return;
     sl_wait_previous();
     to->has_waited = 1;
-    if (to->q.bytes) start_copy(to->q, to->q_full, to->normal);
+#if __CUDA_ARCH__ >= 900
+    if (to->q.bytes && elect_lane()) copy_bulk(to->q.to, to->q.from, to->q.bytes, to->q.full, to->normal);
+#endif
     take_ticket(p, to);
 }
 
-template <int DIM> __device__ void produce_tile(const decode_params &p, producer *to, const tile_info &info, row_place row) {
-    int lane = threadIdx.x % 32;
+// One lane issues all copies of a tile. The bulk copy engine takes its operands from registers of the warp, so copies that
+// several lanes issue run one after the other, each after a loop that finds the next lane.
+template <int DIM>
+__device__ void produce_tile(const decode_params &p, producer *to, const tile_info &info, const tile_source<DIM> &from) {
+    ring *r = &to->fill;
+    uint64_t *full = &r->head->full[r->stage];
+    uint32_t stage = shared_address(r->data());
+    q_copy q = {};
+    if (info.is_first)
+        q = {p.q + (size_t)info.seq_head * p.group * DIM, stage + layout<DIM>::Q_AT, p.group * layout<DIM>::Q_ROW, full};
     if (to->n_issued >= p.n_flight) {
         wait_previous(p, to);
         barrier_wait(&to->landed.head->full[to->landed.stage], to->landed.parity);
         to->landed.advance();
     }
-    ring *r = &to->fill;
     barrier_wait(&r->head->empty[r->stage], r->parity ^ 1);
-    if (lane == 0) r->head->info[r->stage] = info;
-    copy mine = tile_copy<DIM>(lane, p, info, row, r->data());
-    uint64_t *full = &r->head->full[r->stage];
-    start_copies(&mine, to->has_waited ? COPIES : COPIES - 1, full,
-                 to->n_issued++ < p.n_normal ? to->normal : to->leaves_first);
-    if (!to->has_waited && lane == COPIES - 1 && mine.bytes) to->q = mine, to->q_full = full;
+#if __CUDA_ARCH__ >= 900
+    uint64_t policy = to->n_issued < p.n_normal ? to->normal : to->leaves_first;
+    if (elect_lane()) {
+        r->head->info[r->stage] = info;
+        barrier_expect(full, layout<DIM>::COPIED + q.bytes);
+        from.each_copy(stage, [&](uint32_t at, const void *x, int bytes) { copy_bulk(at, x, bytes, full, policy); });
+        if (q.bytes && to->has_waited) copy_bulk(q.to, q.from, q.bytes, full, policy);
+    }
+    __syncwarp();
+#else
+    if (threadIdx.x % 32 == 0) r->head->info[r->stage] = info;
+    from.each_copy(stage, copy_warp);
+    copy_warp(q.to, q.from, q.bytes);
+    end_stage(full);
+#endif
+    if (q.bytes && !to->has_waited) to->q = q;
+    to->n_issued++;
     r->advance();
 }
 
@@ -286,10 +283,10 @@ __device__ void produce_item(const decode_params &p, producer *to, const int32_t
         size_t block = (size_t)__shfl_sync(~0u, id, page - held) * p.n_kv_heads + head;
         info.n_rows = end - at;
         info.is_first = at == from, info.is_last = at + TILE >= end;
-        info.skip_from = (short)max(min(p.subset.sink - row, (int)TILE), 0);
-        info.skip_end = (short)max(min(n_kv + skipped - p.subset.window - row, (int)TILE), 0);
+        info.skip_from = (uint8_t)max(min(p.subset.sink - row, (int)TILE), 0);
+        info.skip_end = (uint8_t)max(min(n_kv + skipped - p.subset.window - row, (int)TILE), 0);
         if (at + TILE >= n_kv) wait_previous(p, to); // the tile holds the newest row
-        produce_tile<DIM>(p, to, info, {block, row % SL_PAGE});
+        produce_tile<DIM>(p, to, info, {p, block, row % SL_PAGE});
     }
 }
 
@@ -307,7 +304,7 @@ template <int DIM> __device__ void produce(const decode_params &p, const ring &r
         int skipped = p.subset.skipped(at.n_kv), n_kv = at.n_kv - skipped, rows = chunk_rows_of(n_kv, p.n_kv_heads);
         int head = at.local % p.n_kv_heads, chunk = at.local / p.n_kv_heads;
         tile_info info = {
-            .seq_head = at.seq * p.n_kv_heads + head, .chunk = (short)chunk, .n_chunks = (short)ceil_div(n_kv, rows)};
+            .seq_head = at.seq * p.n_kv_heads + head, .chunk = (uint8_t)chunk, .n_chunks = (uint8_t)ceil_div(n_kv, rows)};
         produce_item<DIM>(p, &to, at.pages, chunk * rows, min(chunk * rows + rows, n_kv), n_kv, skipped, head, info);
         wait_previous(p, &to);
         item = gridDim.x + __shfl_sync(~0u, to.ticket, 0);
@@ -317,8 +314,7 @@ template <int DIM> __device__ void produce(const decode_params &p, const ring &r
     ring *end = &to.fill;
     barrier_wait(&end->head->empty[end->stage], end->parity ^ 1);
     if (lane == 0) end->head->info[end->stage].seq_head = -1;
-    copy none = {};
-    start_copies(&none, COPIES, &end->head->full[end->stage], to.normal);
+    end_stage(&end->head->full[end->stage]);
 }
 
 // ---- consumers ----

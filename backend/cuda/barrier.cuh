@@ -44,6 +44,14 @@ static __device__ __forceinline__ void barrier_arrive(uint64_t *bar) {
 }
 
 #if __CUDA_ARCH__ >= 900
+// Returns true for one lane of the warp. All lanes call it together. The assembler knows that the lane is alone. So it issues
+// bulk copies under this condition one after the other, and without it in a loop that looks for active lanes.
+static __device__ __forceinline__ bool elect_lane() {
+    uint32_t elected;
+    asm volatile("{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p; }" : "=r"(elected));
+    return elected;
+}
+
 // This thread arrives, and the phase also waits for n_bytes of bulk copies.
 static __device__ __forceinline__ void barrier_expect(uint64_t *bar, int n_bytes) {
     asm volatile("{ .reg .b64 t; mbarrier.arrive.expect_tx.shared.b64 t, [%0], %1; }" ::"r"(shared_address(bar)), "r"(n_bytes)
