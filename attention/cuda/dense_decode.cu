@@ -35,6 +35,7 @@
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/decode_ring.cuh"
 #include "attention/cuda/key_query.cuh"
+#include "attention/cuda/mma_tiles.cuh"
 #include "attention/cuda/partial_softmax.cuh"
 #include "attention/cuda/workspace.cuh"
 
@@ -44,13 +45,12 @@
 namespace {
 
 enum {
-    TILE = 64,                 // rows of K and V in a ring stage, 16 for each consumer warp of a team
-    V_ROWS = 16,               // rows of V in one copy
-    V_PAD = 32,                // bytes between two copies: puts the four rows that a warp reads together into different banks
+    TILE = IS_BYTES ? 128 : 64, // rows of K and V in a ring stage, 16 for each consumer warp
+    V_ROWS = 16,                // rows of V in one copy
+    V_PAD = IS_BYTES ? 16 : 32, // bytes between two copies: puts the rows that a warp reads together into different banks
     STAGES_MAX = 12,
-    TEAMS = IS_BYTES ? 2 : 1, // team i takes the tiles i, i + TEAMS, .. of an item
-    TEAM_WARPS = 4,
-    CONSUMER_WARPS = TEAMS * TEAM_WARPS,
+    CONSUMER_WARPS = TILE / 16,
+    PARTS = 4, // results of an item that the finishers add: consumer warp i adds the result of warp i + PARTS to its own
     FINISHER_WARPS = IS_BYTES ? 2 : 4,
     THREADS = 32 * (CONSUMER_WARPS + FINISHER_WARPS + 1),
     // The compiler plans registers for this many threads, so a thread gets 96. Then the registers of a thread block of
@@ -120,11 +120,11 @@ struct decode_params {
 
 // The tile in a ring stage.
 struct alignas(16) tile_info {
-    int seq_head;                // -1: no more tiles
-    int n_rows;                  // valid rows from the tile's first row to the item's end; can exceed TILE
-    uint8_t chunk, n_chunks;     // of the sequence
-    uint8_t is_first, is_last;   // the tile is the first, the last one of its item
-    uint8_t skip_from, skip_end; // rows of the tile in [skip_from, skip_end) are skipped
+    int seq_head;            // -1: no more tiles
+    int n_rows;              // valid rows from the tile's first row to the item's end; can exceed TILE
+    int is_first, is_last;   // the tile is the first, the last one of its item
+    int skip_from, skip_end; // rows of the tile in [skip_from, skip_end) are skipped
+    int chunk, n_chunks;     // of the sequence
 };
 
 // The beginning of shared memory.
@@ -133,8 +133,9 @@ struct block_shared {
     tile_info info[STAGES_MAX];
     // The consumers' results of an item, for the finishers: m and l. The sums o are in `merge`, which follows this struct.
     uint64_t item_full, item_empty;
-    tile_info item; // the last tile of the item
-    float2 ml[CONSUMER_WARPS][GROUP_MAX];
+    uint64_t half_full; // the results of the consumer warps from PARTS on
+    tile_info item;     // the last tile of the item
+    float2 ml[PARTS][GROUP_MAX];
     int is_last;
 };
 enum { SHARED_BYTES = (sizeof(block_shared) + 127) / 128 * 128 };
@@ -152,7 +153,7 @@ template <int DIM> struct layout {
         COPIED = 2 * (TILE * ROW + SCALES), // bytes of all copies without q
     };
     static __host__ __device__ int stage(int group) { return ceil_div(Q_AT + group * Q_ROW, 128) * 128; }
-    static __host__ __device__ int merge(int group) { return CONSUMER_WARPS * group * DIM * (int)sizeof(float); }
+    static __host__ __device__ int merge(int group) { return PARTS * group * DIM * (int)sizeof(float); }
 };
 
 // ---- producer ----
@@ -283,8 +284,8 @@ __device__ void produce_item(const decode_params &p, producer *to, const int32_t
         size_t block = (size_t)__shfl_sync(~0u, id, page - held) * p.n_kv_heads + head;
         info.n_rows = end - at;
         info.is_first = at == from, info.is_last = at + TILE >= end;
-        info.skip_from = (uint8_t)max(min(p.subset.sink - row, (int)TILE), 0);
-        info.skip_end = (uint8_t)max(min(n_kv + skipped - p.subset.window - row, (int)TILE), 0);
+        info.skip_from = max(min(p.subset.sink - row, (int)TILE), 0);
+        info.skip_end = max(min(n_kv + skipped - p.subset.window - row, (int)TILE), 0);
         if (at + TILE >= n_kv) wait_previous(p, to); // the tile holds the newest row
         produce_tile<DIM>(p, to, info, {p, block, row % SL_PAGE});
     }
@@ -304,7 +305,7 @@ template <int DIM> __device__ void produce(const decode_params &p, const ring &r
         int skipped = p.subset.skipped(at.n_kv), n_kv = at.n_kv - skipped, rows = chunk_rows_of(n_kv, p.n_kv_heads);
         int head = at.local % p.n_kv_heads, chunk = at.local / p.n_kv_heads;
         tile_info info = {
-            .seq_head = at.seq * p.n_kv_heads + head, .chunk = (uint8_t)chunk, .n_chunks = (uint8_t)ceil_div(n_kv, rows)};
+            .seq_head = at.seq * p.n_kv_heads + head, .chunk = chunk, .n_chunks = ceil_div(n_kv, rows)};
         produce_item<DIM>(p, &to, at.pages, chunk * rows, min(chunk * rows + rows, n_kv), n_kv, skipped, head, info);
         wait_previous(p, &to);
         item = gridDim.x + __shfl_sync(~0u, to.ticket, 0);
@@ -324,17 +325,12 @@ template <int DIM> __device__ void produce(const decode_params &p, const ring &r
 //   output  O^T [16 dims][8 heads] += V^T [16][16 rows] P^T [16 rows][8]
 // An operand's index may stand for any row or dim. The code chooses:
 // - Rows: indices 2 b + e and 8 + 2 b + e are rows e and 2 + e of the warp's four rows in block b. So the V rows of a lane are
-//   neighbours, and the blocks of the four lanes lie in different banks.
+//   neighbours, and the blocks of the four lanes lie in different banks. IS_BYTES: indices b and 8 + b are the warp's two rows
+//   in block b = 0 .. 7.
 // - Dims of K and q: key_query.cuh.
-// - Dims of V: 8 numbers of a lane are dims g and g + 8 of four mma.
-
-__device__ uint32_t low_halves(uint32_t a, uint32_t b) {
-    return __byte_perm(a, b, 0x5410);
-}
-
-__device__ uint32_t high_halves(uint32_t a, uint32_t b) {
-    return __byte_perm(a, b, 0x7632);
-}
+// - Dims of V: 8 numbers of a lane are dims g and g + 8 of four mma. IS_BYTES: dims 2 g and 2 g + 1 of a piece of 16 bytes are
+//   dims g and g + 8 of its mma. An ldmatrix that takes two bytes as one element leaves them in this order: word h of a piece
+//   has rows 2 q and 2 q + 1 of half h of the operand, two dims of each.
 
 // Reductions over the eight lanes of equal q. Every lane gets the same bits.
 __device__ float max_over_rows(float x) {
@@ -347,13 +343,11 @@ __device__ float sum_over_rows(float x) {
     return x;
 }
 
-// The warp's number in its team, and the first of the lane's two rows of scores in a tile. The other one is that + 2.
-__device__ int warp_of_team() {
-    return threadIdx.x / 32 % TEAM_WARPS;
-}
+// The first of the lane's two rows of scores in a tile. The other one is that + ROW_STEP.
+enum { ROW_STEP = IS_BYTES ? 1 : 2, BLOCK_ROWS = TILE / CONSUMER_WARPS / (IS_BYTES ? 8 : 4) };
 __device__ int score_row() {
-    int g = threadIdx.x % 32 / 4;
-    return V_ROWS * (g / 2) + 4 * warp_of_team() + g % 2;
+    int g = threadIdx.x % 32 / 4, warp = threadIdx.x / 32;
+    return IS_BYTES ? V_ROWS * g + BLOCK_ROWS * warp : V_ROWS * (g / 2) + BLOCK_ROWS * warp + g % 2;
 }
 
 // The scales of the lane's two rows of scores. The scales of rows after the end can be anything.
@@ -361,8 +355,8 @@ struct row_scales {
     float k[2], v[2];
     // scales: of K [TILE], then of V [TILE]
     __device__ void load(const float *scales) {
-#pragma unroll
-        for (int r = 0; r < 2; r++) k[r] = scales[score_row() + 2 * r], v[r] = scales[TILE + score_row() + 2 * r];
+        float2 of_k = *(const float2 *)(scales + score_row()), of_v = *(const float2 *)(scales + TILE + score_row());
+        k[0] = of_k.x, k[1] = of_k.y, v[0] = of_v.x, v[1] = of_v.y;
     }
 };
 
@@ -390,28 +384,35 @@ struct rounded_masses {
     }
 };
 
+// 2^x. With bytes, masses below 2^-126 become 0, which saves instructions.
+__device__ float mass_of(float x) {
+    return IS_BYTES ? sl_exp2(x) : exp2f(x);
+}
+
 // A warp's running attention over its rows of an item. Lane (g, q) has heads 2 q and 2 q + 1. FP8: of a cache of bytes.
 template <int DIM, bool FP8> struct attention {
     enum {
-        V_LOADS = DIM / 64,                                       // loads of 8 numbers, each for four mma; then REST numbers
-        REST = DIM % 64 / 8,                                      // 0, 2 or 4
-        V_WORDS = IS_BYTES ? 2 * V_LOADS + (REST > 0) : DIM / 16, // of the lane's part of a row of V
+        PIECES = DIM / 16,          // of 16 dims, for one mma
+        V_WORDS = IS_BYTES ? 2 : 4, // of the lane's part of a piece of 16 rows
+        V_LOADS = DIM / 64,         // bf16: loads of 8 numbers, each for four mma; then REST numbers
+        REST = DIM % 64 / 8,        // 0, 2 or 4
     };
+    typedef uint32_t values[PIECES][V_WORDS];
     std::conditional_t<IS_BYTES, group_byte_queries<DIM>, group_queries<DIM>> queries;
-    float o[DIM / 16][4];
+    float o[PIECES][4];
     float m[2], l[2]; // l: of the lane's own rows
 
     __device__ void begin(const char *q_rows, int group) {
         queries.load(q_rows, group);
 #pragma unroll
-        for (int i = 0; i < DIM / 16; i++) o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0;
+        for (int i = 0; i < PIECES; i++) o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0;
         m[0] = m[1] = -INFINITY;
         l[0] = l[1] = 0;
     }
 
     // s[0], s[1]: operand row g, the lane's two heads. s[2], s[3]: operand row g + 8.
     __device__ void scores(const char *k, float s[4]) const {
-        const char *a_row = k + score_row() * layout<DIM>::ROW, *b_row = a_row + 2 * layout<DIM>::ROW;
+        const char *a_row = k + score_row() * layout<DIM>::ROW, *b_row = a_row + ROW_STEP * layout<DIM>::ROW;
         float odd[4] = {0, 0, 0, 0};
         s[0] = s[1] = s[2] = s[3] = 0;
         if constexpr (IS_BYTES)
@@ -429,7 +430,7 @@ template <int DIM, bool FP8> struct attention {
         bool exists[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            int j = row + 2 * r;
+            int j = row + ROW_STEP * r;
             exists[r] = j < info.n_rows && (j < info.skip_from || j >= info.skip_end);
         }
 #pragma unroll
@@ -437,10 +438,10 @@ template <int DIM, bool FP8> struct attention {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             float most = fmaxf(m[h], max_over_rows(fmaxf(s[h], s[2 + h]))), base = most == -INFINITY ? 0 : most;
-            factor[h] = exp2f(m[h] - base);
+            factor[h] = mass_of(m[h] - base);
             m[h] = most;
-            s[h] = exp2f(s[h] - base);
-            s[2 + h] = exp2f(s[2 + h] - base);
+            s[h] = mass_of(s[h] - base);
+            s[2 + h] = mass_of(s[2 + h] - base);
         }
         rounded_masses rounded[2] = {{s[0], s[1]}, {s[2], s[3]}};
 #pragma unroll
@@ -451,77 +452,85 @@ template <int DIM, bool FP8> struct attention {
         for (int r = 0; r < 2; r++) masses[r] = sl_transpose_b16(*(uint32_t *)&rounded[r].product);
         if (!__any_sync(~0u, factor[0] != 1 || factor[1] != 1)) return;
 #pragma unroll
-        for (int i = 0; i < DIM / 16; i++)
+        for (int i = 0; i < PIECES; i++)
             o[i][0] *= factor[0], o[i][1] *= factor[1], o[i][2] *= factor[0], o[i][3] *= factor[1];
     }
 
-    // The lane's part of row r of V, at `row`. bf16: x[i][r] has two neighbouring dims of mma i. Bytes: x[i][r] has four, of
-    // mma 2 i and 2 i + 1.
-    __device__ void load_row(const char *row, int r, uint32_t x[V_WORDS][4]) {
+    // bf16: the lane's part of row r of V, at `row`. x[i][r] has two neighbouring dims of mma i.
+    __device__ void load_row(const char *row, int r, values x) {
         int g = threadIdx.x % 32 / 4;
 #pragma unroll
         for (int i = 0; i < V_LOADS; i++) {
-            if constexpr (IS_BYTES) {
-                uint2 y = *(const uint2 *)(row + i * 64 + g * 8);
-                x[2 * i][r] = y.x, x[2 * i + 1][r] = y.y;
-            } else {
-                uint4 y = *(const uint4 *)(row + i * 128 + g * 16);
-                x[4 * i][r] = y.x, x[4 * i + 1][r] = y.y, x[4 * i + 2][r] = y.z, x[4 * i + 3][r] = y.w;
-            }
+            uint4 y = *(const uint4 *)(row + i * 128 + g * 16);
+            x[4 * i][r] = y.x, x[4 * i + 1][r] = y.y, x[4 * i + 2][r] = y.z, x[4 * i + 3][r] = y.w;
         }
-        // The rest: 2 or 4 numbers.
-        const char *rest = row + (V_LOADS * 64 + g * REST) * (layout<DIM>::ROW / DIM);
-        if constexpr (IS_BYTES && REST > 0) x[V_WORDS - 1][r] = REST == 4 ? *(const uint32_t *)rest : *(const uint16_t *)rest;
-        if constexpr (!IS_BYTES && REST == 2) x[4 * V_LOADS][r] = *(const uint32_t *)rest;
-        if constexpr (!IS_BYTES && REST == 4) {
+        const char *rest = row + (V_LOADS * 64 + g * REST) * sizeof(bf16);
+        if constexpr (REST == 2) x[4 * V_LOADS][r] = *(const uint32_t *)rest;
+        if constexpr (REST == 4) {
             uint2 y = *(const uint2 *)rest;
             x[4 * V_LOADS][r] = y.x, x[4 * V_LOADS + 1][r] = y.y;
         }
     }
 
-    // Rows after the sequence's end become 0: their memory can hold NaN.
-    __device__ void load_values(const char *v, int n_rows, uint32_t x[V_WORDS][4]) {
-        int lane_q = threadIdx.x % 4, row = V_ROWS * lane_q + 4 * warp_of_team();
-        const char *base = v + lane_q * layout<DIM>::V_BLOCK + 4 * warp_of_team() * layout<DIM>::ROW;
+    // bf16: rows after the sequence's end become 0, because their memory can hold NaN. Bytes: no byte becomes NaN
+    // (widen_upper_bytes), and these rows have the mass 0.
+    __device__ void load_values(const char *v, int n_rows, values x) {
+        int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        if constexpr (IS_BYTES) {
+            // Matrix i of an ldmatrix is half i % 2 of the operand's rows, of piece i / 2. Lane l has the address of row l % 8
+            // of matrix l / 8.
+            const char *at = v + lane % 8 * layout<DIM>::V_BLOCK + (BLOCK_ROWS * warp + lane / 8 % 2) * layout<DIM>::ROW + lane / 16 * 16;
 #pragma unroll
-        for (int r = 0; r < 4; r++) load_row(base + r * layout<DIM>::ROW, r, x);
+            for (int i = 0; i + 1 < PIECES; i += 2) load_matrices_transposed(x[i], (const bf16 *)(at + i * 16));
+            if (PIECES % 2) load_two_transposed(x[PIECES - 1], (const bf16 *)(at + (PIECES - 1) * 16));
+            return;
+        }
+        int lane_q = lane % 4, row = V_ROWS * lane_q + BLOCK_ROWS * warp;
+        const char *base = v + lane_q * layout<DIM>::V_BLOCK + BLOCK_ROWS * warp * layout<DIM>::ROW;
+#pragma unroll
+        for (int r = 0; r < V_WORDS; r++) load_row(base + r * layout<DIM>::ROW, r, x);
         if (n_rows >= TILE) return;
 #pragma unroll
-        for (int r = 0; r < 4; r++)
+        for (int r = 0; r < V_WORDS; r++)
 #pragma unroll
-            for (int i = 0; i < V_WORDS; i++) x[i][r] = row + r < n_rows ? x[i][r] : 0;
+            for (int i = 0; i < PIECES; i++) x[i][r] = row + r < n_rows ? x[i][r] : 0;
     }
 
-    // Two rows' numbers of the same dim, as a pair of bf16: operand a of mma i. part: which of the lane's two dims
-    static __device__ uint32_t pair_of(const uint32_t x[V_WORDS][4], int i, int part, int row) {
-        if constexpr (IS_BYTES) {
-            int dim = i % 2 * 2 + part; // byte of the word
-            return widen_upper_bytes<FP8>(__byte_perm(x[i / 2][row], x[i / 2][row + 1], (dim + 4) << 12 | dim << 4));
-        } else {
-            return (part ? high_halves : low_halves)(x[i][row], x[i][row + 1]);
+    __device__ void add_values(const values x, const uint32_t masses[2]) {
+#pragma unroll
+        for (int i = 0; i < PIECES; i++) {
+            uint32_t a[2], b[2]; // of rows 0 .. 7 and 8 .. 15 of the operand: dims 0 .. 7, then dims 8 .. 15
+            if constexpr (IS_BYTES) {
+                widen_bytes<FP8>(x[i][0], a);
+                widen_bytes<FP8>(x[i][1], b);
+            } else {
+                a[0] = __byte_perm(x[i][0], x[i][1], 0x5410), a[1] = __byte_perm(x[i][0], x[i][1], 0x7632);
+                b[0] = __byte_perm(x[i][2], x[i][3], 0x5410), b[1] = __byte_perm(x[i][2], x[i][3], 0x7632);
+            }
+            sl_mma_bf16(o[i], a[0], a[1], b[0], b[1], masses[0], masses[1]);
         }
     }
 
-    __device__ void add_values(const uint32_t x[V_WORDS][4], const uint32_t masses[2]) {
-#pragma unroll
-        for (int i = 0; i < DIM / 16; i++)
-            sl_mma_bf16(o[i], pair_of(x, i, 0, 0), pair_of(x, i, 1, 0), pair_of(x, i, 0, 2), pair_of(x, i, 1, 2), masses[0],
-                        masses[1]);
-    }
-
-    // Stores o [group][DIM], m and l of this warp to shared memory.
-    __device__ void store(float *to, float2 *ml, int group) const {
+    // Stores o [group][DIM], m and l of this warp to shared memory. adds: adds the result that lies there.
+    __device__ void store(float *to, float2 *ml, int group, bool adds) const {
         int g = threadIdx.x % 32 / 4, lane_q = threadIdx.x % 4;
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            float sum = sum_over_rows(l[h]);
+            float l_sum = sum_over_rows(l[h]);
             int head = 2 * lane_q + h;
-            if (head >= group) continue;
-            if (g == 0) ml[head] = make_float2(m[h], sum);
+            bool real = head < group;
+            float2 there = adds && real ? ml[head] : make_float2(-INFINITY, 0);
+            float most = fmaxf(m[h], there.x), own = rescale(m[h], most), other = rescale(there.x, most);
+            __syncwarp();
+            if (!real) continue;
+            if (g == 0) ml[head] = make_float2(most, own * l_sum + other * there.y);
 #pragma unroll
-            for (int i = 0; i < DIM / 16; i++) {
-                int dim = i < 4 * V_LOADS ? i / 4 * 64 + g * 8 + i % 4 * 2 : V_LOADS * 64 + g * REST + i % 4 * 2;
-                *(float2 *)(to + head * DIM + dim) = make_float2(o[i][h], o[i][2 + h]);
+            for (int i = 0; i < PIECES; i++) {
+                int dim = IS_BYTES          ? i * 16 + g * 2
+                          : i < 4 * V_LOADS ? i / 4 * 64 + g * 8 + i % 4 * 2
+                                            : V_LOADS * 64 + g * REST + i % 4 * 2;
+                float2 *at = (float2 *)(to + head * DIM + dim), y = adds ? *at : make_float2(0, 0);
+                *at = make_float2(own * o[i][h] + other * y.x, own * o[i][2 + h] + other * y.y);
             }
         }
     }
@@ -531,34 +540,36 @@ template <int DIM, bool FP8> struct attention {
 template <int DIM, bool FP8>
 __device__ void pass_to_finishers(const attention<DIM, FP8> &a, block_shared *shared, float *merge, const tile_info &info,
                                   int group, int *parity) {
-    int warp = threadIdx.x / 32;
+    int warp = threadIdx.x / 32, part = warp % PARTS;
+    bool is_half = CONSUMER_WARPS > PARTS && info.seq_head >= 0;
     barrier_wait(&shared->item_empty, *parity ^ 1);
+    if (warp < PARTS && is_half) barrier_wait(&shared->half_full, *parity);
     *parity ^= 1;
-    if (info.seq_head >= 0) a.store(merge + warp * group * DIM, shared->ml[warp], group);
+    if (info.seq_head >= 0) a.store(merge + part * group * DIM, shared->ml[part], group, is_half && warp < PARTS);
     if (threadIdx.x == 0) shared->item = info;
-    barrier_arrive(&shared->item_full);
+    if (warp < PARTS)
+        barrier_arrive(&shared->item_full);
+    else if (is_half)
+        barrier_arrive(&shared->half_full);
 }
 
 template <int DIM, bool FP8> __device__ void consume(const decode_params &p, ring r, float *merge) {
     attention<DIM, FP8> a;
-    int team = threadIdx.x / 32 / TEAM_WARPS, turn = 0; // turn: the team that takes the tile
     for (int parity = 0;; r.advance()) {
         barrier_wait(&r.head->full[r.stage], r.parity);
         tile_info info = r.head->info[r.stage];
         if (info.seq_head < 0) return pass_to_finishers(a, r.head, merge, info, p.group, &parity);
         const char *k = r.data(), *v = k + layout<DIM>::V_AT;
-        turn = info.is_first ? 0 : (turn + 1) % TEAMS;
         if (info.is_first) a.begin(k + layout<DIM>::Q_AT, p.group);
-        if (turn == team) {
-            float s[4];
-            uint32_t masses[2], values[attention<DIM, FP8>::V_WORDS][4];
-            row_scales scales;
-            if (IS_BYTES) scales.load((const float *)(k + layout<DIM>::SCALES_AT));
-            a.scores(k, s);
-            a.load_values(v, info.n_rows, values); // loads before the softmax, which hides the latency
-            a.softmax(s, p.scale, info, scales, masses);
-            a.add_values(values, masses);
-        }
+        float s[4];
+        uint32_t masses[2];
+        typename attention<DIM, FP8>::values values;
+        row_scales scales;
+        if (IS_BYTES) scales.load((const float *)(k + layout<DIM>::SCALES_AT));
+        a.scores(k, s);
+        a.load_values(v, info.n_rows, values); // loads before the softmax, which hides the latency
+        a.softmax(s, p.scale, info, scales, masses);
+        a.add_values(values, masses);
         leave_stage(&r.head->empty[r.stage]);
         if (info.is_last) pass_to_finishers(a, r.head, merge, info, p.group, &parity);
     }
@@ -576,7 +587,7 @@ __device__ void store_item(const decode_params &p, const block_shared *shared, c
         int h = i / (DIM / 4);
         float4 sum = make_float4(0, 0, 0, 0);
         float2 ml =
-            add_parts<CONSUMER_WARPS>([&](int w) { return shared->ml[w][h]; },
+            add_parts<PARTS>([&](int w) { return shared->ml[w][h]; },
                                       [&](int w) { return *(const float4 *)(merge + w * p.group * DIM + i * 4); }, &sum);
         __stcg((float4 *)(p.o + item * p.group * DIM) + i, sum);
         if (i % (DIM / 4) == 0) __stcg(p.ml + item * p.group + h, ml);
@@ -669,7 +680,8 @@ template <int DIM, bool FP8> __global__ void __launch_bounds__(BOUND, 1) dense_d
     seq_lookup lookup;
     if (warp == CONSUMER_WARPS + FINISHER_WARPS)
         lookup_load(&lookup, p.rows, p.n_seqs, p.n_kv_heads, chunk_rule{p.subset, p.n_kv_heads}, 0, 0);
-    barriers_make<CONSUMER_WARPS, 1>(&shared->item_full, 32 * CONSUMER_WARPS);
+    barriers_make<CONSUMER_WARPS, 1>(&shared->item_full, 32 * PARTS);
+    barriers_make<CONSUMER_WARPS, 1>(&shared->half_full, 32 * (CONSUMER_WARPS - PARTS));
     barriers_make<CONSUMER_WARPS, 1>(&shared->item_empty, 32 * FINISHER_WARPS);
     barriers_make<CONSUMER_WARPS, STAGES_MAX>(shared->full, FULL_ARRIVALS);
     barriers_make<CONSUMER_WARPS, STAGES_MAX>(shared->empty, 32 * CONSUMER_WARPS);

@@ -56,6 +56,14 @@ static __device__ __forceinline__ void load_matrices_transposed(uint32_t r[4], c
                  : "memory");
 }
 
+// Two matrices. Lanes 0 to 15 give the addresses.
+static __device__ __forceinline__ void load_two_transposed(uint32_t r[2], const bf16 *p) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(r[0]), "=r"(r[1])
+                 : "r"(shared_address(p))
+                 : "memory");
+}
+
 static __device__ __forceinline__ void mma(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
     sl_mma_bf16(c, a[0], a[1], a[2], a[3], b0, b1);
 }

@@ -55,6 +55,17 @@ template <int DIM> __device__ __forceinline__ const float *scale_of_pool(const b
     return scale_of_block<DIM>(blocks, row / SL_PAGE, row % SL_PAGE);
 }
 
+// A pair of fp8 numbers as a pair of bf16. bits: the numbers without signs at the places of bf16's exponent and mantissa, where
+// they are the numbers times 2^-120, also if subnormal. signs: at bf16's place. Other bits of both may be anything, except bits
+// of `signs` outside the mask of `bits`.
+__device__ __forceinline__ uint32_t widen_spread_fp8(uint32_t bits, uint32_t signs) {
+    const uint32_t mask = 0x07f007f0u, raised = 0x7b807b80u; // 2^120
+    uint32_t x;
+    asm("lop3.b32 %0, %1, %2, %3, 0xca;" : "=r"(x) : "r"(mask), "r"(bits), "r"(signs)); // mask ? bits : signs
+    __nv_bfloat162 y = __hmul2(*(const __nv_bfloat162 *)&x, *(const __nv_bfloat162 *)&raised);
+    return *(uint32_t *)&y;
+}
+
 // The number of a pair of bytes in the upper byte of each half of x, as a pair of bf16. The lower bytes may be anything.
 template <bool FP8> __device__ __forceinline__ uint32_t widen_upper_bytes(uint32_t x) {
     __nv_bfloat162 y;
@@ -71,6 +82,13 @@ template <bool FP8> __device__ __forceinline__ uint32_t widen_upper_bytes(uint32
 // Four stored numbers as bf16 pairs: pair[0] has numbers 0 and 2, pair[1] has numbers 1 and 3. So K and q must take their
 // dimensions in this order.
 template <bool FP8> __device__ __forceinline__ void widen_bytes(uint32_t word, uint32_t pair[2]) {
+    if (FP8) { // as widen_upper_bytes; the four signs together save an instruction
+        uint32_t signs;
+        asm("and.b32 %0, %1, 0x80808080;" : "=r"(signs) : "r"(word)); // asm: the compiler would split it again
+        pair[0] = widen_spread_fp8(word << 4, signs << 8);
+        pair[1] = widen_spread_fp8(word >> 4, signs);
+        return;
+    }
     pair[0] = widen_upper_bytes<FP8>(word << 8);
     pair[1] = widen_upper_bytes<FP8>(word);
 }
