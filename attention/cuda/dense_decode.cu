@@ -681,7 +681,7 @@ template <int DIM, bool FP8> __global__ void __launch_bounds__(BOUND, 1) dense_d
     if (warp == CONSUMER_WARPS + FINISHER_WARPS)
         lookup_load(&lookup, p.rows, p.n_seqs, p.n_kv_heads, chunk_rule{p.subset, p.n_kv_heads}, 0, 0);
     barriers_make<CONSUMER_WARPS, 1>(&shared->item_full, 32 * PARTS);
-    barriers_make<CONSUMER_WARPS, 1>(&shared->half_full, 32 * (CONSUMER_WARPS - PARTS));
+    if (CONSUMER_WARPS > PARTS) barriers_make<CONSUMER_WARPS, 1>(&shared->half_full, 32 * (CONSUMER_WARPS - PARTS));
     barriers_make<CONSUMER_WARPS, 1>(&shared->item_empty, 32 * FINISHER_WARPS);
     barriers_make<CONSUMER_WARPS, STAGES_MAX>(shared->full, FULL_ARRIVALS);
     barriers_make<CONSUMER_WARPS, STAGES_MAX>(shared->empty, 32 * CONSUMER_WARPS);
