@@ -6,32 +6,34 @@
 // only the first `sink` and the last `window` rows: the kernel skips all tiles between them. Refuses (SL_CHECK): a head_dim
 // other than 64, 80, 96, 128; groups of more than 8 heads.
 //
-// The file is compiled again for a cache of fp8 or int8 (stored_rows.cuh). There a tile has half the bytes, and its numbers are
-// converted too. So two teams of consumer warps take the tiles of an item in turn. The file is long because it is one kernel,
-// whose roles share the layout of a tile.
+// The file is compiled again for a cache of fp8 or int8 (stored_rows.cuh). There a tile has twice the rows, and twice the
+// consumer warps, because they convert the numbers too. The file is long because it is one kernel, whose roles share the layout
+// of a tile.
 //
-// | role     | warps         | does                                                                                         |
-// |----------|---------------|----------------------------------------------------------------------------------------------|
-// | consumer | 4, or 2 teams | online softmax over an item; each warp takes 16 of the 64 rows of its team's tiles           |
-// | finisher | 4, or 2       | adds the consumers' results, stores the sum; merges the chunks of a finished seq_head        |
-// | producer | 1             | copies K, V and q into ring stages, across the borders of items; takes tickets               |
+// | role     | warps            | does                                                                                      |
+// |----------|------------------|-------------------------------------------------------------------------------------------|
+// | consumer | 4; fp8, int8: 8  | online softmax over an item; each warp takes 16 rows of every tile                        |
+// | finisher | 4; fp8, int8: 2  | adds the consumers' results, stores the sum; merges the chunks of a finished seq_head     |
+// | producer | 1                | copies K, V and q into ring stages, across the borders of items; takes tickets            |
 //
 // | shared memory, in order | bytes (DIM 128, group 4) | fp8, int8 | contents                                              |
 // |-------------------------|--------------------------|-----------|-------------------------------------------------------|
 // | block_shared            | about 1 KB               | the same  | barriers, tile_infos, the consumers' (m, l)           |
-// | merge                   | 8192                     | 16384     | [consumer warps][group][DIM] float, for finishers     |
-// | ring stages             | 3 x 33920                | 5 x 18048 | K [64][DIM], 4 blocks of V [16][DIM] + pad, scales, q |
+// | merge                   | 8192                     | 8192      | [PARTS][group][DIM] float, for finishers              |
+// | ring stages             | 3 x 33920                | 3 x 34944 | K [TILE][DIM], blocks of V [16][DIM] + pad, scales, q |
 //
 // Worked tile: DIM 128, group 4. The producer copies K (16 KB), V rows 0-15, 16-31, 32-47, 48-63 (4 KB each, with 32 bytes
-// between two of them), q (1 KB, with the first tile of an item). Consumer warp w takes rows 4 w .. 4 w + 3
-// of each V block, so 16 rows. Its lane (g, q) = (lane / 4, lane % 4) loads 16-byte pieces q, q + 4, q + 8, q + 12 of the K
-// rows 16 (g / 2) + 4 w + g % 2 and that + 2. 8 mma.m16n8k16 give S [16 rows][8 heads], columns 4 .. 7 are 0. Each lane holds 2
-// rows of heads 2 q, 2 q + 1. The softmax reduces over g, rounds 2^(s - m) to bf16 and transposes it with movmatrix. 8 mma add
+// between two of them), q (1 KB, with the first tile of an item). Consumer warp w takes rows 4 w .. 4 w + 3 of each V block, so
+// 16 rows. Its lane (g, q) = (lane / 4, lane % 4) loads 16-byte pieces q, q + 4, q + 8, q + 12 of the K rows
+// 16 (g / 2) + 4 w + g % 2 and that + 2. 8 mma.m16n8k16 give S [16 rows][8 heads], columns 4 .. 7 are 0. Each lane holds 2 rows
+// of heads 2 q, 2 q + 1. The softmax reduces over g, rounds 2^(s - m) to bf16 and transposes it with movmatrix. 8 mma add
 // V^T [128 dims][16 rows] P^T [16 rows][8 heads] to o: each mma leaves a lane 4 elements of [16 dims][8 heads].
 //
-// With fp8 or int8 the scales of the tile's rows lie between V and q. The matrix instructions multiply the stored numbers as bf16, exactly, and add in fp32. (The fp8
-// instructions add with fewer bits, and lose needles in long contexts.) A score is multiplied by the scale of K, and a mass by
-// the scale of V.
+// With fp8 or int8, K has 128 rows of 128 bytes, and V has 8 blocks of 2 KB with 16 bytes between two of them. Warp w takes
+// rows 2 w and 2 w + 1 of each V block. The scales of the tile's rows lie between V and q. Four ldmatrix.trans load the warp's
+// V: the eight rows of a matrix are in eight blocks, so in different banks. The matrix instructions multiply the stored numbers
+// as bf16, exactly, and add in fp32. (The fp8 instructions add with fewer bits, and lose needles in long contexts.) A score is
+// multiplied by the scale of K, and a mass by the scale of V.
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/decode_ring.cuh"
 #include "attention/cuda/key_query.cuh"
@@ -58,7 +60,8 @@ enum {
     BOUND = IS_BYTES ? 608 : THREADS,
     FLIGHT_BYTES = 64 << 10, // bytes in flight; half of it costs 7%, three times as much costs 3% (8 x 32k)
     // Stages in addition to those in flight. There is only one, so that a thread block of linear.cu also fits on the
-    // multiprocessor, up to groups of 5 (DIM 128). Such a thread block takes a little over half of the shared memory.
+    // multiprocessor, up to groups of 5 (DIM 128; IS_BYTES: 6). Such a thread block takes a little over half of the shared
+    // memory.
     SPARE = 1,
     ITEMS_WANTED = 128, // chunks of a long sequence, over all its KV heads
     CHUNKS_MAX = 64,    // of a seq_head
@@ -304,8 +307,7 @@ template <int DIM> __device__ void produce(const decode_params &p, const ring &r
         if (to.has_waited) take_ticket(p, &to);
         int skipped = p.subset.skipped(at.n_kv), n_kv = at.n_kv - skipped, rows = chunk_rows_of(n_kv, p.n_kv_heads);
         int head = at.local % p.n_kv_heads, chunk = at.local / p.n_kv_heads;
-        tile_info info = {
-            .seq_head = at.seq * p.n_kv_heads + head, .chunk = chunk, .n_chunks = ceil_div(n_kv, rows)};
+        tile_info info = {.seq_head = at.seq * p.n_kv_heads + head, .chunk = chunk, .n_chunks = ceil_div(n_kv, rows)};
         produce_item<DIM>(p, &to, at.pages, chunk * rows, min(chunk * rows + rows, n_kv), n_kv, skipped, head, info);
         wait_previous(p, &to);
         item = gridDim.x + __shfl_sync(~0u, to.ticket, 0);
@@ -319,8 +321,8 @@ template <int DIM> __device__ void produce(const decode_params &p, const ring &r
 }
 
 // ---- consumers ----
-// A warp takes 16 of the 64 rows: rows 4 warp .. 4 warp + 3 of each V block b = 0 .. 3. Operands of mma.m16n8k16, lane (g, q) =
-// (lane / 4, lane % 4):
+// A warp takes 16 rows: rows 4 warp .. 4 warp + 3 of each V block b = 0 .. 3 (IS_BYTES: below). Operands of mma.m16n8k16, lane
+// (g, q) = (lane / 4, lane % 4):
 //   scores  S^T [16 rows][8 heads] = K [16][DIM] Q^T [DIM][8]
 //   output  O^T [16 dims][8 heads] += V^T [16][16 rows] P^T [16 rows][8]
 // An operand's index may stand for any row or dim. The code chooses:
@@ -452,8 +454,7 @@ template <int DIM, bool FP8> struct attention {
         for (int r = 0; r < 2; r++) masses[r] = sl_transpose_b16(*(uint32_t *)&rounded[r].product);
         if (!__any_sync(~0u, factor[0] != 1 || factor[1] != 1)) return;
 #pragma unroll
-        for (int i = 0; i < PIECES; i++)
-            o[i][0] *= factor[0], o[i][1] *= factor[1], o[i][2] *= factor[0], o[i][3] *= factor[1];
+        for (int i = 0; i < PIECES; i++) o[i][0] *= factor[0], o[i][1] *= factor[1], o[i][2] *= factor[0], o[i][3] *= factor[1];
     }
 
     // bf16: the lane's part of row r of V, at `row`. x[i][r] has two neighbouring dims of mma i.
@@ -479,7 +480,8 @@ template <int DIM, bool FP8> struct attention {
         if constexpr (IS_BYTES) {
             // Matrix i of an ldmatrix is half i % 2 of the operand's rows, of piece i / 2. Lane l has the address of row l % 8
             // of matrix l / 8.
-            const char *at = v + lane % 8 * layout<DIM>::V_BLOCK + (BLOCK_ROWS * warp + lane / 8 % 2) * layout<DIM>::ROW + lane / 16 * 16;
+            const char *at =
+                v + lane % 8 * layout<DIM>::V_BLOCK + (BLOCK_ROWS * warp + lane / 8 % 2) * layout<DIM>::ROW + lane / 16 * 16;
 #pragma unroll
             for (int i = 0; i + 1 < PIECES; i += 2) load_matrices_transposed(x[i], (const bf16 *)(at + i * 16));
             if (PIECES % 2) load_two_transposed(x[PIECES - 1], (const bf16 *)(at + (PIECES - 1) * 16));
@@ -586,9 +588,8 @@ __device__ void store_item(const decode_params &p, const block_shared *shared, c
     for (int i = thread; i < p.group * DIM / 4; i += 32 * FINISHER_WARPS) {
         int h = i / (DIM / 4);
         float4 sum = make_float4(0, 0, 0, 0);
-        float2 ml =
-            add_parts<PARTS>([&](int w) { return shared->ml[w][h]; },
-                                      [&](int w) { return *(const float4 *)(merge + w * p.group * DIM + i * 4); }, &sum);
+        float2 ml = add_parts<PARTS>([&](int w) { return shared->ml[w][h]; },
+                                     [&](int w) { return *(const float4 *)(merge + w * p.group * DIM + i * 4); }, &sum);
         __stcg((float4 *)(p.o + item * p.group * DIM) + i, sum);
         if (i % (DIM / 4) == 0) __stcg(p.ml + item * p.group + h, ml);
     }
@@ -657,12 +658,12 @@ template <int DIM> __device__ void finish(const decode_params &p, block_shared *
 // reads only K and V of earlier tokens, lengths and page tables.
 // Bytes: reads K and V of every sequence once. Writes and reads 4 (DIM + 2) bytes of partial results for each query head and
 // chunk, in the L2 cache.
-// Order of reduction: a warp's rows of a tile, its tiles, the consumer warps, the chunks, each in order. The order depends only
-// on the sequence's length. Error: scores, sums and o are fp32. Masses are rounded to bf16. With the rounding of the output the
-// error is at most 2^-7 sum_j p_j |v_j| (tests/cuda/test_cuda_decode.c), about 2^-9 of a head's norm. With fp8 or int8 the mass
-// times the scale of V is rounded in place of the mass, so the bound is the same. Measured (H100 80GB, 21 November 2026, 32
-// heads, 8 KV heads, head_dim 128, pages shuffled, cold L2, graph replays), in us. Changed, clean: the L2 cache is full of
-// changed lines; of clean lines, as after reading weights.
+// Order of reduction: a warp's rows of a tile, its tiles, the consumer warps (IS_BYTES: first warps i and i + 4), the chunks,
+// each in order. The order depends only on the sequence's length. Error: scores, sums and o are fp32. Masses are rounded to
+// bf16. With the rounding of the output the error is at most 2^-7 sum_j p_j |v_j| (tests/cuda/test_cuda_decode.c), about 2^-9
+// of a head's norm. With fp8 or int8 the mass times the scale of V is rounded in place of the mass, so the bound is the same.
+// Measured (H100 80GB, 21 November 2026, 32 heads, 8 KV heads, head_dim 128, pages shuffled, cold L2, graph replays), in us.
+// Changed, clean: the L2 cache is full of changed lines; of clean lines, as after reading weights.
 //
 // |         | 1 x 8k | 1 x 32k | 1 x 128k | 8 x 32k | 16 x 32k | 32 x 8k |
 // |---------|--------|---------|----------|---------|----------|---------|

@@ -283,7 +283,8 @@ template <int DIM, int BITS> __device__ void wait_previous(const quantised_param
 // The address of the scale of row `row` of the sequence, in the newest page. The scales of the next rows follow it. rows: the
 // address of the row itself.
 template <int DIM> __device__ const void *scales_of_rows(const void *rows, int row) {
-    return (const char *)rows + (SL_PAGE - row % SL_PAGE) * DIM + row % SL_PAGE * sizeof(float);
+    const char *block = (const char *)rows - row % SL_PAGE * DIM;
+    return scale_of_block<DIM>((const bf16 *)block, 0, row % SL_PAGE);
 }
 
 // Issues a tile, which all lanes know.

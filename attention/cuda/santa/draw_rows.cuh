@@ -415,17 +415,6 @@ __device__ void load_rows(eight_numbers x[N], const Rows &v, const int *row, int
         x[j] = load_piece<DIM>(v, row[min((from + j) * ROWS + lane / LANES, n - 1)], lane % LANES, policy);
 }
 
-// Number k of eight, without the scale. FP8: of bytes.
-template <bool FP8> __device__ __forceinline__ float number_of(const uint4 &x, int k) {
-    const uint32_t pairs[4] = {x.x, x.y, x.z, x.w};
-    return __uint_as_float(k % 2 ? pairs[k / 2] & 0xffff0000u : pairs[k / 2] << 16);
-}
-template <bool FP8> __device__ __forceinline__ float number_of(uint2 x, int k) {
-    uint32_t pair[2];
-    widen_bytes<FP8>(k < 4 ? x.x : x.y, pair);
-    return __uint_as_float(k % 4 < 2 ? pair[k % 2] << 16 : pair[k % 2] & 0xffff0000u);
-}
-
 // Adds the N loads of load_rows to the lane's sum. coef: of the n rows. FP8: of rows of bytes.
 template <int DIM, int N, bool FP8>
 __device__ __forceinline__ void add_loaded(const eight_numbers x[N], const float *coef, int n, int from, int lane,
@@ -436,8 +425,10 @@ __device__ __forceinline__ void add_loaded(const eight_numbers x[N], const float
     for (int j = 0; j < N; j++) {
         int i = (from + j) * ROWS + own;
         float c = own < ROWS && i < n ? coef[i] : 0;
+        float y[8];
+        widen8(x[j], y, FP8);
 #pragma unroll
-        for (int k = 0; k < 8; k++) sum->x[k] += c * number_of<FP8>(x[j], k);
+        for (int k = 0; k < 8; k++) sum->x[k] += c * y[k];
     }
 }
 
