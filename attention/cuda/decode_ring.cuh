@@ -1,5 +1,4 @@
-// attention/cuda/decode_ring.cuh - parts that the decode kernels share: copies into shared memory, and the lookup of work
-// items.
+// attention/cuda/decode_ring.cuh - what the decode kernels share: their vocabulary, and the lookup of work items.
 //
 // Vocabulary of the decode kernels:
 // | term          | meaning                                                                                             |
@@ -23,7 +22,7 @@
 #define SLEIGH_DECODE_RING_CUH
 
 #include "attention/attention_cuda.h"
-#include "backend/cuda/barrier.cuh"
+#include "backend/cuda/bulk_copy.cuh"
 #include "backend/cuda/device.cuh"
 
 #include <math.h>
@@ -33,41 +32,6 @@ enum { GROUP_MAX = 8 }; // query heads of a KV head: the columns of an mma
 static __host__ __device__ __forceinline__ int ceil_div(int a, int b) {
     return (a + b - 1) / b;
 }
-
-// ---- copies to shared memory ----
-
-#if __CUDA_ARCH__ >= 900
-// Arrivals that end a phase of barrier `full`: one lane of the producer arrives and announces the bytes.
-enum { FULL_ARRIVALS = 1 };
-
-static __device__ __forceinline__ void copy_bulk(uint32_t to, const void *from, int bytes, uint64_t *full) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
-                 "r"(bytes), "r"(shared_address(full))
-                 : "memory");
-}
-
-// policy: from sl_l2_policy
-static __device__ __forceinline__ void copy_bulk(uint32_t to, const void *from, int bytes, uint64_t *full, uint64_t policy) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to),
-        "l"(from), "r"(bytes), "r"(shared_address(full)), "l"(policy)
-        : "memory");
-}
-#else
-// Before sm_90, each lane arrives when its copies have ended. The lane that wrote the tile_info arrives once more.
-enum { FULL_ARRIVALS = 33 };
-
-// This lane arrives when its copies have ended.
-static __device__ __forceinline__ void arrive_after_copies(uint64_t *full) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
-}
-
-// All lanes of the warp copy, 16 bytes each.
-static __device__ __forceinline__ void copy_warp(uint32_t to, const void *from, int bytes) {
-    for (int at = threadIdx.x % 32 * 16; at < bytes; at += 32 * 16)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at), "l"((const char *)from + at) : "memory");
-}
-#endif
 
 // ---- lookup of work items ----
 
