@@ -103,7 +103,7 @@ static void decode_linear(sl_cuda *c, const sl_weight *w, sl_cuda_linear l, int 
     if (c->skipped_parts & SL_PART_LINEAR) return;
     l.w = w->data, l.n_in = w->n_cols;
     if (is_packed(w)) l.packing = sl_cuda_packing_of(w), l.scale = w->scale;
-    for (int r = 0, most = is_packed(w) ? SL_PACKED_ROWS : sl_cuda_linear_rows(); r < n_rows; r += most) {
+    for (int r = 0, most = is_packed(w) ? sl_cuda_packed_rows() : sl_cuda_linear_rows(); r < n_rows; r += most) {
         sl_cuda_linear part = l;
         part.n_rows = n_rows - r < most ? n_rows - r : most;
         part.x = l.x + (size_t)r * l.n_in;

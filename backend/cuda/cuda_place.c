@@ -164,8 +164,7 @@ static int stays_packed(sl_weight *const *weights, int n) {
     for (int i = 0; i < n; i++)
         if (!sl_cuda_can_pack(weights[i]) || weights[i]->format != weights[0]->format || weights[i]->group != weights[0]->group)
             return 0;
-    sl_cuda_packing k = sl_cuda_packing_of(weights[0]);
-    return sl_cuda_packed_fits(&k, rows_of(weights, n), weights[0]->n_cols);
+    return sl_cuda_packed_fits(weights[0]->n_cols);
 }
 
 size_t sl_cuda_placed_bytes(const sl_backend *be, sl_weight *const *weights, int n) {

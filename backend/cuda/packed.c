@@ -12,12 +12,8 @@ int sl_cuda_can_pack(const sl_weight *w) {
 
 sl_cuda_packing sl_cuda_packing_of(const sl_weight *w) {
     int n = (w->n_cols + SL_PIECE_COLS - 1) / SL_PIECE_COLS, is_small = w->group < SL_PIECE_COLS && w->group < w->n_cols;
-    int pieces = is_small ? 1 : w->group >= w->n_cols ? n : w->group / SL_PIECE_COLS;
-    return (sl_cuda_packing){.format = w->format,
-                             .n_pieces = n,
-                             .per_piece = is_small ? 4 : 1,
-                             .pieces = pieces,
-                             .n_sets = (n + pieces - 1) / pieces};
+    return (sl_cuda_packing){
+        .format = w->format, .n_pieces = n, .per_piece = is_small ? 4 : 1, .n_sets = w->group >= w->n_cols ? 1 : n};
 }
 
 // The stored number of a column; columns after the last one are 0.
@@ -39,27 +35,32 @@ static uint32_t word_at(const sl_weight *w, const unsigned char *row, int first)
     return word;
 }
 
-static void pack_scales(const sl_weight *w, const sl_cuda_packing *p, int first_row, float *scale) {
-    int cols = p->per_piece == 4 ? SL_PIECE_COLS / 4 : p->pieces * SL_PIECE_COLS, n_groups = sl_weight_groups(w);
-    for (int set = 0; set < p->n_sets; set++)
-        for (int g = 0; g < SL_PIECE_ROWS; g++)
-            for (int k = 0; k < p->per_piece; k++) {
-                int group = (set * p->per_piece + k) * cols / w->group;
-                *scale++ = group < n_groups ? w->scale[sl_weight_scale_at(w, (size_t)(first_row + g)) + (size_t)group] : 0;
-            }
+// The scales of one row and the columns of set `piece`.
+static void pack_set(const sl_weight *w, const sl_cuda_packing *p, int row, int piece, float *scale) {
+    int n_groups = sl_weight_groups(w);
+    for (int k = 0; k < p->per_piece; k++) {
+        int group = (piece * SL_PIECE_COLS + k * (SL_PIECE_COLS / 4)) / w->group;
+        scale[k] = group < n_groups ? w->scale[sl_weight_scale_at(w, (size_t)row) + (size_t)group] : 0;
+    }
 }
 
 void sl_cuda_pack_rows(const sl_weight *w, const sl_cuda_packing *p, int i, char *data, float *scale) {
     int n_words = p->format == SL_INT4 ? 1 : 2; // of 8 columns
-    for (int piece = 0; piece < p->n_pieces; piece++, data += sl_piece_bytes(p->format))
+    for (int piece = 0; piece < p->n_pieces; piece++) {
+        int place = sl_place_of_piece(p->n_pieces, piece);
         for (int lane = 0; lane < 32; lane++) {
             const unsigned char *row = (const unsigned char *)sl_weight_row(w, (size_t)(i * SL_PIECE_ROWS + lane / 4));
             for (int u = 0; u < 4; u++)
                 for (int k = 0; k < n_words; k++) {
                     int first = piece * SL_PIECE_COLS + 32 * u + 8 * (lane % 4) + 4 * k, at = u * n_words + k;
                     uint32_t word = word_at(w, row, first);
-                    memcpy(data + at / 4 * 512 + lane * 16 + at % 4 * 4, &word, sizeof word);
+                    memcpy(data + place * sl_piece_bytes(p->format) + at / 4 * 512 + lane * 16 + at % 4 * 4, &word,
+                           sizeof word);
                 }
         }
-    pack_scales(w, p, i * SL_PIECE_ROWS, scale);
+        if (p->n_sets == 1 && piece > 0) continue;
+        for (int g = 0; g < SL_PIECE_ROWS; g++)
+            pack_set(w, p, i * SL_PIECE_ROWS + g, piece,
+                     scale + ((p->n_sets == 1 ? 0 : place) * SL_PIECE_ROWS + g) * p->per_piece);
+    }
 }

@@ -9,13 +9,14 @@ extern "C" {
 #endif
 
 enum {
-    SL_PACKED_ROWS = 16,        // rows of x of one launch
+    SL_PACKED_ROWS = 16,        // most rows of x of one launch
     SL_PACKED_COLS = 128 * 1024 // most columns of a matrix: 256 rows of it in bf16 have 64 MiB
 };
 
-// 1: these kernels take a matrix of n_rows x n_cols on the current GPU. GPUs of compute capability 8.6, 8.9 and 12.0 have 99
-// KiB of shared memory for a thread block, which is too little.
-int sl_cuda_packed_fits(const sl_cuda_packing *packing, int n_rows, int n_cols);
+// 1: these kernels take a matrix of n_cols columns on the current GPU. GPUs of compute capability 8.6, 8.9 and 12.0 have 99 KiB
+// of shared memory for a thread block, which is too little.
+int sl_cuda_packed_fits(int n_cols);
+int sl_cuda_packed_rows(void); // the most rows of one launch on the current GPU: SL_PACKED_ROWS or 8, by its shared memory
 
 // The same as sl_cuda_linear_decode for a packed matrix: args->packing and args->scale are set. n_out a multiple of 8.
 void sl_cuda_packed_linear(const sl_cuda_linear *args, cudaStream_t stream);

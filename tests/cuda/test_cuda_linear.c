@@ -428,13 +428,14 @@ enum { N_PACKINGS = sizeof packings / sizeof *packings };
 
 // The endings, on matrices with a part of a tile, with more pieces than leaves and fewer, and with part of a piece.
 static void packed(void) {
-    static const int sizes[][2] = {{8, 32}, {24, 64}, {40, 136}, {64, 512}, {272, 1152}, {16, 4104}, {4400, 512}, {17008, 128}};
+    static const int sizes[][2] = {{8, 32}, {24, 64}, {40, 136}, {64, 512}, {272, 1152}, {16, 4104}, {8, 12296}, {8, 106504}, {4400, 512}, {17008, 128}};
     static const int counts[] = {1, 7, 8, 9, 16};
     for (int k = 0; k < N_PACKINGS; k++)
         for (int end = SL_LINEAR_STORE; end <= SL_LINEAR_ROPE_APPEND; end++)
             for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
                 int n_out = sizes[s][0] * (end == SL_LINEAR_SWIGLU ? 2 : 1);
                 if (end == SL_LINEAR_ROPE_APPEND && s > 5) continue;
+                if (k % 4 && s == 7) continue; // the expected sums take long
                 problem p = problem_of(packings[k].format, packings[k].group, (sl_linear_end)end, n_out, sizes[s][1], 3, 1,
                                        s % 2 ? 80 : 128);
                 for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) check_accuracy(&p, counts[i]);
