@@ -81,7 +81,10 @@ int sl_engine_new_planned(const sl_model *model, const sl_engine_options *option
     e->n_threads = options->n_threads > 0 ? options->n_threads : sl_cpu_cores();
     int rc = sl_device_open(&e->device, options, err);
     if (!rc && e->device.backend->is_device && sl_model_asks_integers(model))
-        rc = sl_fail(err, SL_ERR_ARG, "{activations}: expected auto or float on a GPU, which multiplies with bf16");
+        rc = sl_fail(err, SL_ERR_ARG, "{activations}: expected auto, float or fp8 on a GPU, which does not multiply integers");
+    if (!rc && !e->device.backend->is_device && model->quant.activations == SL_ACT_FP8)
+        rc = sl_fail(err, SL_ERR_ARG,
+                     "{activations} fp8: only a GPU rounds activations to fp8; a CPU takes auto, float, int16 and int8");
     if (!rc) rc = sl_engine_enter(e, err);
     if (!rc) {
         sl_attn_plan own = {0};

@@ -232,6 +232,10 @@ def gptq_config(fmt, group=32, **more):
 
 
 DYNAMIC = dict(num_bits=8, type="int", symmetric=True, dynamic=True, strategy="token")
+FP8_ROWS = dict(num_bits=8, type="float", symmetric=True, dynamic=True, strategy="token", observer=None, observer_kwargs={}, group_size=None,
+                actorder=None, block_structure=None)
+FP8_STATIC = FP8_ROWS | dict(dynamic=False, strategy="tensor", observer="minmax")
+FP8_GROUPS = FP8_ROWS | dict(strategy="group", group_size=128)
 MODELOPT = {"producer": {"name": "modelopt", "version": "0.19"},
             "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": None, "exclude_modules": ["lm_head", "*layers.0.mlp*"]}}
 NVFP4 = {"producer": {"name": "modelopt", "version": "0.33"},
@@ -241,9 +245,11 @@ MODELOPT_GROUPS = {"group_0": {"input_activations": {"dynamic": False, "num_bits
                                "weights": {"dynamic": False, "num_bits": 4, "type": "float", "group_size": 16}, "targets": ["Linear"]}}
 # name: (layout, or a function from the module to its layout; fields of config.json; other documents; quantised head)
 CHECKPOINTS = {
-    "ct-fp8-tensor": (fp8("tensor", activations=True), compressed("float-quantized", arguments(8, "float", "tensor"), activations=DYNAMIC)),
+    "ct-fp8-tensor": (fp8("tensor", activations=True), compressed("float-quantized", arguments(8, "float", "tensor"), activations=FP8_STATIC)),
+    "ct-fp8-rows": (fp8("channel", scale_type=bf16), compressed("float-quantized", arguments(8, "float", "channel"), activations=FP8_ROWS)),
     "ct-fp8-channel": (fp8("channel", scale_type=bf16), compressed("float-quantized", arguments(8, "float", "channel"))),
-    "ct-fp8-block": (fp8("block"), compressed("float-quantized", arguments(8, "float", "block", block_structure=[128, 128]))),
+    "ct-fp8-block": (fp8("block"), compressed("float-quantized", arguments(8, "float", "block", block_structure=[128, 128]),
+                                              activations=FP8_GROUPS)),
     "ct-int8": (int8(), compressed("int-quantized", arguments(8, "int", "channel"), activations=DYNAMIC)),
     "ct-int8-zeros": (int8(True), compressed("int-quantized", arguments(8, "int", "channel", symmetric=False))),
     "ct-int4": (packed(4, 32), compressed("pack-quantized", arguments(4, "int", "group", 32))),
