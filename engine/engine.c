@@ -169,5 +169,13 @@ sl_attention_work sl_engine_attention_work(const sl_engine *e) {
 
 void sl_engine_describe(const sl_engine *e, char *buf, size_t size) {
     int n = snprintf(buf, size, "%s: ", e->device.backend->name);
-    if ((size_t)n < size) e->device.backend->describe(e->device.backend, buf + n, size - n);
+    if ((size_t)n >= size) return;
+    e->device.backend->describe(e->device.backend, buf + n, size - n);
+    sl_engine_append_inputs(e, buf, size);
+}
+
+void sl_engine_append_inputs(const sl_engine *e, char *buf, size_t size) {
+    int n_rounded = e->device.backend->is_device ? sl_model_weights_n_rounded_inputs(&e->device.weights) : 0;
+    size_t n = strlen(buf);
+    if (n_rounded) snprintf(buf + n, size - n, ", inputs of %d weights in fp8", n_rounded);
 }

@@ -13,16 +13,19 @@
 enum {
     SL_MAX_GRAPHS = 64,
     SL_BRANCHES = 4,
-    SL_MAX_GEMMS = 32,
+    SL_MAX_GEMMS = 64,
     SL_LT_WORKSPACE = 32 << 20, // bytes of scratch memory for cuBLASLt
     SL_STAGING = 64 << 20,      // bytes of one pinned buffer for weights
-    SL_WIDE = 64 << 20,         // bytes of scratch memory for a part of a packed weight in bf16
+    SL_WIDE = 64 << 20,         // bytes of scratch memory for a part of a packed weight in bf16, or as rows of fp8
+    SL_ROUNDED = 32 << 20,      // bytes of scratch memory for rows of x in fp8; at most SL_ROUNDED_ROWS rows
+    SL_ROUNDED_ROWS = 16384,
 };
 
 // One matrix product of prefill. The algorithm does not depend on the number of rows. So the sums of a row have the same order
 // in a whole prompt and in chunks.
 typedef struct sl_gemm_plan {
-    int n_out, n_in, is_fp32; // is_fp32: the output is fp32, else bf16
+    int n_out, n_in, is_fp32, is_fp8; // is_fp32: the output is fp32, else bf16; is_fp8: the inputs are fp8, else bf16
+    cublasStatus_t status;            // of the choice; if it is not CUBLAS_STATUS_SUCCESS, there is no algorithm
     cublasLtMatmulDesc_t op;
     cublasLtMatmulAlgo_t algo;
 } sl_gemm_plan;
@@ -49,8 +52,9 @@ typedef struct sl_cuda {
     char *staging[2];
     cudaEvent_t staging_read[2]; // the last copy from the buffer has ended
     int next_staging;
-    void *wide; // SL_WIDE bytes, for prefills with packed weights; NULL: there is none
-    struct {    // of dummy weights (dummy_weights.h): most matrices, and projections of queries; values NULL: not made yet
+    void *wide;       // SL_WIDE bytes, for prefills with packed weights; NULL: there is none
+    uint8_t *rounded; // SL_ROUNDED bytes, then the scales of the rows: for prefills with inputs of fp8; NULL: there are none
+    struct { // of dummy weights (dummy_weights.h): most matrices, and projections of queries; values NULL: not made yet
         double deviation;
         bf16 *values;
     } quantiles[2];
@@ -121,10 +125,20 @@ void sl_cuda_forget(const sl_backend *be);
 
 // ---- gemm.c ----
 
-// out [n_rows][out_stride] = x [n_rows][n_in] W^T, W [n_out][n_in]. is_fp32: out is fp32, and `accumulate` adds to it; else out
-// is bf16.
-void sl_cuda_gemm(sl_cuda *c, const bf16 *w, int n_out, int n_in, const bf16 *x, int n_rows, int is_fp32, int accumulate,
-                  void *out, int out_stride);
+// out [n_rows][out_stride] = x W^T
+typedef struct sl_cuda_product {
+    const void *w; // [n_out][n_in] bf16; with scales fp8
+    int n_out, n_in;
+    const void *x; // [n_rows][n_in], as w
+    int n_rows;
+    const float *w_scale, *x_scale; // [n_out] and [n_rows]: output (r, o) is multiplied by x_scale[r] w_scale[o]; NULL: bf16
+    int is_fp32, accumulate;        // is_fp32: out is fp32, and `accumulate` adds to it; else out is bf16
+    void *out;
+    int out_stride;
+} sl_cuda_product;
+void sl_cuda_gemm(sl_cuda *c, const sl_cuda_product *product);
+// 1: sl_cuda_gemm computes this product of fp8 on this GPU with this cuBLASLt.
+int sl_cuda_gemm_takes_fp8(sl_cuda *c, int n_out, int n_in, int is_fp32);
 int sl_cuda_gemm_init(sl_cuda *c, sl_error *err);
 void sl_cuda_gemm_free(sl_cuda *c);
 

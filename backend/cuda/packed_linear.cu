@@ -275,13 +275,12 @@ __device__ __forceinline__ void multiply(const packing<F> &unpacker, const uint3
 // Bytes: W and its scales once from device memory, x once per TILES tiles (2 n_rows n_in) from L2.
 // Rate: the 128 matrices of the layers of Llama-3.1-8B, with the norms between them, take as one graph, in multiples of the
 // time of their bytes for 1, 8 and 16 rows: int4 in groups of 128 1.93, 2.07, 3.27 (1.57, 1.68, 2.66 ms); fp8 1.30, 1.40, 2.26
-// (1.99, 2.15, 3.47 ms; H200, 30 November 2026). Without arithmetic and without x the rings alone take 1.34 with int4. With more
-// than 8 rows no register is left for the next x.
-// Reduction order: leaf l has the pieces [n l / 16, n (l + 1) / 16) of the n pieces of a row. A leaf adds its pieces in order.
-// Within a piece an instruction adds 16 products to a running sum, one for each scale; with one scale there is a sum for
-// every second 32 columns, which are then added. Leaves are added as a binary tree: 0 + 1, 2 + 3, ...
-// The order depends on n_in and the group size only, so other rows of x, and the place of a row in x, do not change the bits
-// of the row.
+// (1.99, 2.15, 3.47 ms; H200, 30 November 2026). Without arithmetic and without x the rings alone take 1.34 with int4. With
+// more than 8 rows no register is left for the next x. Reduction order: leaf l has the pieces [n l / 16, n (l + 1) / 16) of the
+// n pieces of a row. A leaf adds its pieces in order. Within a piece an instruction adds 16 products to a running sum, one for
+// each scale; with one scale there is a sum for every second 32 columns, which are then added. Leaves are added as a binary
+// tree: 0 + 1, 2 + 3, ... The order depends on n_in and the group size only, so other rows of x, and the place of a row in x,
+// do not change the bits of the row.
 template <sl_linear_end END, sl_format F, int SCALES, int TILES, int NT>
 __global__ void __maxnreg__(MOST_REGISTERS) packed_linear_kernel(const __grid_constant__ sl_cuda_linear p, int n_tiles) {
     typedef sizes<F, SCALES, TILES, NT> S;
@@ -423,6 +422,25 @@ __global__ void widen_kernel(const char *data, const float *scale, sl_cuda_packi
         uint4{sl_pack_bf16(x[0], x[1]), sl_pack_bf16(x[2], x[3]), sl_pack_bf16(x[4], x[5]), sl_pack_bf16(x[6], x[7])};
 }
 
+// Grid: x: pieces, a warp each. A lane reads its 32 bytes of a piece, and writes them as four runs of 8 columns of its row.
+// Bytes: 2 per number.
+__global__ void fp8_rows_kernel(const char *data, int n_pieces, int n_cols, int n, uint8_t *out) {
+    const int piece = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
+    sl_start_next();
+    sl_wait_previous();
+    if (piece >= n) return;
+    const uint4 *from = (const uint4 *)(data + (size_t)piece * 1024) + lane;
+    const uint4 w[2] = {from[0], from[32]};
+    const int col = piece % n_pieces * PIECE_COLS + lane % 4 * 8;
+    uint8_t *to = out + (size_t)(piece / n_pieces * PIECE_ROWS + lane / 4) * n_cols + col;
+    const auto in_order = [](uint32_t x) { return __byte_perm(x, 0, 0x2031); }; // c2 c0 c3 c1 to c0 c1 c2 c3
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        if (col + 64 * half < n_cols) *(uint2 *)(to + 64 * half) = {in_order(w[half].x), in_order(w[half].y)};
+        if (col + 64 * half + 32 < n_cols) *(uint2 *)(to + 64 * half + 32) = {in_order(w[half].z), in_order(w[half].w)};
+    }
+}
+
 // Grid: x: rows of x; y: 8 columns a thread.
 template <sl_format F>
 __global__ void packed_embed_kernel(const char *data, const float *scale, sl_cuda_packing k, int n_cols, const int32_t *ids,
@@ -476,6 +494,14 @@ void sl_cuda_packed_widen(const void *data, const float *scale, const sl_cuda_pa
         sl_launch(widen_kernel<format()>, dim3((n + 255) / 256), dim3(256), 0, stream, (const char *)data, scale, *packing,
                   n_cols, first, n_rows, out);
     });
+}
+
+void sl_cuda_packed_fp8_rows(const void *data, const sl_cuda_packing *packing, int n_cols, int first, int n_rows, uint8_t *out,
+                             cudaStream_t stream) {
+    SL_CHECK(packing->format == SL_FP8 && first % PIECE_ROWS == 0 && n_rows % PIECE_ROWS == 0 && n_cols % 8 == 0);
+    const int n = n_rows / PIECE_ROWS * packing->n_pieces;
+    sl_launch(fp8_rows_kernel, dim3((n + 7) / 8), dim3(256), 0, stream, (const char *)data + sl_packed_bytes(packing, first),
+              packing->n_pieces, n_cols, n, out);
 }
 
 void sl_cuda_packed_embed(const void *data, const float *scale, const sl_cuda_packing *packing, int n_cols, const int32_t *ids,

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes small random checkpoints in the layouts of quantised models, from the definitions of the formats. Needs numpy.
 
-  make_quantised.py OUT     OUT/NAME: a checkpoint; OUT/NAME.wide: the same model with the numbers that it stands for in fp32
+  make_quantised.py OUT [HEAD_DIM]    OUT/NAME: a checkpoint; OUT/NAME.wide: the same model with the numbers that it stands for in fp32
 
 A number of a checkpoint is (q - zero) * scale in fp32, where the scale is what the file holds (NVFP4: its quotient or product
 with the scale of the tensor, rounded to fp32). So a program that follows the
@@ -12,7 +12,8 @@ import sys
 
 import numpy as np
 
-HIDDEN, FFN, HEADS, KV, DIM, VOCAB, LAYERS = 128, 224, 4, 2, 32, 96, 2
+HIDDEN, FFN, HEADS, KV, VOCAB, LAYERS = 128, 224, 4, 2, 96, 2
+DIM = int(sys.argv[2]) if len(sys.argv) > 2 else 32  # of a head
 CONFIG = dict(model_type="llama", architectures=["LlamaForCausalLM"], hidden_act="silu", hidden_size=HIDDEN, intermediate_size=FFN,
               num_hidden_layers=LAYERS, num_attention_heads=HEADS, num_key_value_heads=KV, head_dim=DIM, vocab_size=VOCAB,
               max_position_embeddings=512, rms_norm_eps=1e-5, tie_word_embeddings=False, rope_theta=10000.0, bos_token_id=1,
