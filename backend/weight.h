@@ -44,7 +44,7 @@ typedef enum {
     SL_INPUTS_PLAIN,  // they are not rounded
     SL_INPUTS_ROWS,   // fp8 with a scale for each row (backend/cuda/fp8_rows.h)
     SL_INPUTS_STATIC, // fp8 with the scale sl_weight.input_scale
-    SL_INPUTS_GROUPS, // fp8 with a scale for 128 columns of a row. A checkpoint asks for it; no device does it
+    SL_INPUTS_GROUPS, // fp8 with a scale for 128 columns of a row, for weights with a scale for 128 x 128 numbers
 } sl_inputs;
 
 // Elements are stored in blocks. A row of a matrix begins with a new block.

@@ -84,8 +84,7 @@ int sl_model_asks_integers(const sl_model *model) {
 
 static int check_activations(const sl_model *model, sl_error *err) {
     if (model->quant.activations == SL_ACT_FP8 && !sl_model_weights_n_rounded_inputs(&model->weights))
-        return sl_fail(err, SL_ERR_ARG,
-                       "{activations} fp8: expected weights of fp8 with a scale for each row ({weights} fp8), and %s has none",
+        return sl_fail(err, SL_ERR_ARG, "{activations} fp8: expected weights of fp8 ({weights} fp8), and %s has none",
                        model->dir);
     if (!sl_model_asks_integers(model) || sl_model_weights_activations(&model->weights) != SL_ACT_FLOAT) return 0;
     return sl_fail(err, SL_ERR_ARG, "{activations}: expected weights of integers or of 4 bits ({weights}), and %s has none",

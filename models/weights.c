@@ -113,13 +113,12 @@ static int bind_tensor(const sl_model_weights *w, const sl_tensors *tensors, con
     return rc;
 }
 
-// Inputs of fp8 need a scale for each row of the weight. The embedding and the head keep plain inputs, unless a checkpoint asks
-// for others.
+// The embedding and the head keep plain inputs, unless a checkpoint asks for others.
 static void set_inputs(sl_model_tensor *t, sl_activations activations) {
     sl_weight *w = t->weight;
-    if (activations == SL_ACT_FP8 && w->format == SL_FP8 && w->group == w->n_cols && w->inputs == SL_INPUTS_PLAIN &&
-        !t->same_as && !(t->flags & (SL_TENSOR_LOOKUP | SL_TENSOR_HEAD)))
-        w->inputs = SL_INPUTS_ROWS;
+    if (activations == SL_ACT_FP8 && w->format == SL_FP8 && w->inputs == SL_INPUTS_PLAIN && !t->same_as &&
+        !(t->flags & (SL_TENSOR_LOOKUP | SL_TENSOR_HEAD)))
+        w->inputs = w->group == w->n_cols ? SL_INPUTS_ROWS : SL_INPUTS_GROUPS;
     if (activations != SL_ACT_FP8 && activations != SL_ACT_AUTO) w->inputs = SL_INPUTS_PLAIN;
 }
 

@@ -3,7 +3,6 @@
 // Operations are queued on one stream and return nothing. finish() returns the first error.
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda.h"
-#include "backend/cuda/fp8_rows.h"
 #include "backend/cuda/kv_pages.h"
 #include "backend/cuda/packed_linear.h"
 #include "backend/cuda/cuda_ops.h"
@@ -119,48 +118,15 @@ static void decode_linear(sl_cuda *c, const sl_weight *w, sl_cuda_linear l, int 
     }
 }
 
-// Rows of n_in numbers that fit into `size` bytes: whole tiles of the matrix products.
-static int rows_that_fit(size_t size, int n_in, size_t number_size) {
-    enum { MULTIPLE = 256 };
-    int most = (int)(size / number_size / n_in / MULTIPLE * MULTIPLE);
-    SL_CHECK(most > 0);
-    return most;
-}
-
-static char *output_at(const sl_cuda_product *p, size_t row, int col) {
-    return (char *)p->out + (row * p->out_stride + col) * (p->is_fp32 ? sizeof(float) : sizeof(bf16));
-}
-
 // A prefill with a packed matrix, which becomes bf16 in the scratch memory, as many rows at a time as fit.
 static void prefill_widened(sl_cuda *c, const sl_weight *w, const sl_cuda_product *all) {
     sl_cuda_packing k = sl_cuda_packing_of(w);
-    for (int first = 0, most = rows_that_fit(SL_WIDE, w->n_cols, sizeof(bf16)); first < all->n_out; first += most) {
+    for (int first = 0, most = sl_cuda_rows_that_fit(SL_WIDE, w->n_cols, sizeof(bf16)); first < all->n_out; first += most) {
         sl_cuda_product part = *all;
         part.w = c->wide, part.n_out = all->n_out - first < most ? all->n_out - first : most;
-        part.out = output_at(all, 0, first);
+        part.out = sl_cuda_output_at(all, 0, first);
         sl_cuda_packed_widen(w->data, w->scale, &k, w->n_cols, first, part.n_out, c->wide, c->stream);
         sl_cuda_gemm(c, &part);
-    }
-}
-
-// A prefill with a matrix of fp8 and inputs of fp8. The scratch memory holds rows of x, and rows of the matrix in plain order.
-static void prefill_fp8(sl_cuda *c, const sl_weight *w, const sl_cuda_product *all) {
-    sl_cuda_packing k = sl_cuda_packing_of(w);
-    float *scales = (float *)(c->rounded + SL_ROUNDED);
-    int most_rows = rows_that_fit(SL_ROUNDED, w->n_cols, 1), most_out = rows_that_fit(SL_WIDE, w->n_cols, 1);
-    if (most_rows > SL_ROUNDED_ROWS) most_rows = SL_ROUNDED_ROWS;
-    for (int r = 0; r < all->n_rows; r += most_rows) {
-        sl_cuda_product part = *all;
-        part.x = c->rounded, part.x_scale = scales, part.n_rows = all->n_rows - r < most_rows ? all->n_rows - r : most_rows;
-        sl_cuda_round_rows((const bf16 *)all->x + (size_t)r * w->n_cols, part.n_rows, w->n_cols,
-                           w->inputs == SL_INPUTS_STATIC ? w->input_scale : 0, c->rounded, scales, c->stream);
-        for (int first = 0; first < all->n_out; first += most_out) {
-            part.w = c->wide, part.w_scale = w->scale + first;
-            part.n_out = all->n_out - first < most_out ? all->n_out - first : most_out;
-            part.out = output_at(all, r, first);
-            sl_cuda_packed_fp8_rows(w->data, &k, w->n_cols, first, part.n_out, c->wide, c->stream);
-            sl_cuda_gemm(c, &part);
-        }
     }
 }
 
@@ -177,7 +143,7 @@ static void prefill_linear(sl_cuda *c, const sl_weight *w, int n_out, const bf16
                                .out = out,
                                .out_stride = n_out};
     if (w->inputs != SL_INPUTS_PLAIN)
-        prefill_fp8(c, w, &p);
+        sl_cuda_prefill_fp8(c, w, &p);
     else if (is_packed(w))
         prefill_widened(c, w, &p);
     else

@@ -7,7 +7,6 @@
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda_error.h"
 #include "backend/cuda/cuda_ops.h"
-#include "backend/cuda/fp8_rows.h"
 #include "backend/cuda/packed_linear.h"
 #include "backend/dummy_weights.h"
 #include "base/thread_pool.h"
@@ -212,34 +211,11 @@ static int send_packed(sl_cuda *c, char *data, float *scale, const sl_weight *w,
     return rc;
 }
 
-// Settles what prefills round the inputs of the block to: all of its weights have the same inputs, and static inputs have the
-// largest scale of its weights, because a product rounds x once. The inputs stay bf16 if a weight has several scales in a row,
-// or if cuBLASLt does not multiply such matrices (sl_cuda_gemm_takes_fp8). Products of several matrices are bf16, of one fp32.
-static void settle_inputs(sl_cuda *c, sl_weight *const *weights, int n) {
-    sl_inputs inputs = weights[0]->inputs;
-    float scale = 0;
-    int takes = inputs == SL_INPUTS_ROWS || inputs == SL_INPUTS_STATIC, n_in = weights[0]->n_cols;
-    for (int i = 0; i < n; i++) {
-        takes = takes && weights[i]->inputs == inputs && weights[i]->group == n_in && weights[i]->n_rows % 16 == 0;
-        if (weights[i]->input_scale > scale) scale = weights[i]->input_scale;
-    }
-    takes = takes && n_in <= SL_FP8_MOST_COLS && sl_cuda_gemm_takes_fp8(c, rows_of(weights, n), n_in, n == 1);
-    for (int i = 0; i < n; i++) weights[i]->inputs = takes ? inputs : SL_INPUTS_PLAIN, weights[i]->input_scale = scale;
-}
-
-// Scratch memory of prefills.
-static int new_scratch(sl_cuda *c, int is_rounded, sl_error *err) {
-    enum { BYTES = SL_ROUNDED + SL_ROUNDED_ROWS * sizeof(float) };
-    int rc = c->wide ? 0 : sl_cuda_check(cudaMalloc(&c->wide, SL_WIDE), "scratch memory for packed weights", err);
-    if (rc || !is_rounded || c->rounded) return rc;
-    return sl_cuda_check(cudaMalloc((void **)&c->rounded, BYTES), "scratch memory for activations of fp8", err);
-}
-
 static int place_packed(sl_cuda *c, sl_weight *const *weights, int n, char *block, sl_error *err) {
     sl_cuda_packing k = sl_cuda_packing_of(weights[0]);
     float *scales = (float *)(block + sl_align(sl_packed_bytes(&k, rows_of(weights, n))));
-    settle_inputs(c, weights, n);
-    int rc = new_scratch(c, weights[0]->inputs != SL_INPUTS_PLAIN, err);
+    int rc = c->wide ? 0 : sl_cuda_check(cudaMalloc(&c->wide, SL_WIDE), "scratch memory for packed weights", err);
+    if (!rc) rc = sl_cuda_settle_inputs(c, weights, n, err);
     for (int i = 0; !rc && i < n; i++) {
         sl_weight *w = weights[i];
         rc = send_packed(c, block, scales, w, &k, err);

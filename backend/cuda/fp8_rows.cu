@@ -6,12 +6,22 @@
 
 namespace {
 
-enum { VEC = 8, MOST_THREADS = 1024, MOST_VECTORS = 8 };
+enum { VEC = 8, MOST_THREADS = 1024, MOST_VECTORS = 8, GROUP = 128 };
 
 // The larger of two pairs of 16-bit numbers. As integers, sizes of bf16 numbers have the order of the numbers, with infinity
 // and then NaN as the largest.
 __device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b) {
     return __vmaxu2(a, b);
+}
+
+__device__ __forceinline__ uint32_t largest_pair(const uint4 &x) { // of sizes
+    return larger(larger(x.x & 0x7fff7fffu, x.y & 0x7fff7fffu), larger(x.z & 0x7fff7fffu, x.w & 0x7fff7fffu));
+}
+
+// largest: bits of bf16
+__device__ __forceinline__ float scale_of(uint32_t largest, float given) {
+    const float s = given > 0 ? given : fmaxf(__fdiv_rn(__uint_as_float(largest << 16), 448), 0x1p-126f);
+    return largest < 0x7f80 ? s : __uint_as_float(0x7fc00000);
 }
 
 // The largest size of a row, as bits of bf16. THREADS: all threads of the block call it.
@@ -31,6 +41,11 @@ __device__ __forceinline__ uint32_t to_fp8(uint32_t pair, float factor) { // two
     return __nv_cvt_float2_to_fp8x2(x, __NV_SATFINITE, __NV_E4M3);
 }
 
+__device__ __forceinline__ uint2 to_fp8(const uint4 &x, float factor) { // eight numbers
+    return {__byte_perm(to_fp8(x.x, factor), to_fp8(x.y, factor), 0x5410),
+            __byte_perm(to_fp8(x.z, factor), to_fp8(x.w, factor), 0x5410)};
+}
+
 // Grid: one thread block per row. Thread t has the vectors (8 numbers) t, t + THREADS, ... of the row, in registers.
 // Needs: n_cols a multiple of 8 and at most 8 THREADS VECTORS. Bytes: 3 per number.
 template <int THREADS, int VECTORS>
@@ -48,23 +63,33 @@ __global__ void __launch_bounds__(THREADS) round_rows_kernel(const bf16 *x, int 
     }
     uint32_t pair = 0;
 #pragma unroll
-    for (int v = 0; v < VECTORS; v++) {
-        const uint32_t a = larger(row[v].x & 0x7fff7fffu, row[v].y & 0x7fff7fffu);
-        const uint32_t b = larger(row[v].z & 0x7fff7fffu, row[v].w & 0x7fff7fffu);
-        pair = larger(pair, larger(a, b));
-    }
-    const uint32_t bits = largest_of_row<THREADS>(pair);
-    const bool is_finite = bits < 0x7f80;
-    const float s = given > 0 ? given : fmaxf(__fdiv_rn(__uint_as_float(bits << 16), 448), 0x1p-126f);
-    const float factor = is_finite ? __frcp_rn(s) : __uint_as_float(0x7fc00000);
-    if (threadIdx.x == 0) scale[blockIdx.x] = is_finite ? s : __uint_as_float(0x7fc00000);
+    for (int v = 0; v < VECTORS; v++) pair = larger(pair, largest_pair(row[v]));
+    const float s = scale_of(largest_of_row<THREADS>(pair), given), factor = __frcp_rn(s);
+    if (threadIdx.x == 0) scale[blockIdx.x] = s;
 #pragma unroll
     for (int v = 0; v < VECTORS; v++) {
         const int i = v * THREADS + threadIdx.x;
         if (i >= n) continue;
-        to[i] = {__byte_perm(to_fp8(row[v].x, factor), to_fp8(row[v].y, factor), 0x5410),
-                 __byte_perm(to_fp8(row[v].z, factor), to_fp8(row[v].w, factor), 0x5410)};
+        to[i] = to_fp8(row[v], factor);
     }
+}
+
+// Grid: (ceil(n_cols / 128 / 16), n_out), 256 threads. 16 lanes have a group of a row, 8 numbers each. Bytes: 3 per number.
+__global__ void __launch_bounds__(256) round_groups_kernel(const bf16 *x, int n_rows, int n_cols, uint8_t *q, float *scale) {
+    enum { LANES = GROUP / VEC };
+    sl_start_next();
+    sl_wait_previous();
+    const int group = blockIdx.x * (256 / LANES) + threadIdx.x / LANES, row = blockIdx.y;
+    const size_t at = (size_t)row * n_cols + group * GROUP + threadIdx.x % LANES * VEC;
+    const bool exists = group < n_cols / GROUP;
+    const uint4 numbers = exists && row < n_rows ? *(const uint4 *)(x + at) : uint4{0, 0, 0, 0};
+    const uint32_t pair = largest_pair(numbers);
+    uint32_t most = max(pair & 0xffff, pair >> 16);
+    for (int step = LANES / 2; step > 0; step /= 2) most = max(most, __shfl_xor_sync(~0u, most, step));
+    if (!exists) return;
+    const float s = scale_of(most, 0);
+    *(uint2 *)(q + at) = to_fp8(numbers, __frcp_rn(s));
+    if (threadIdx.x % LANES == 0) scale[(size_t)group * gridDim.y + row] = s;
 }
 
 } // namespace
@@ -88,4 +113,9 @@ void sl_cuda_round_rows(const bf16 *x, int n_rows, int n_cols, float given, uint
         launch(round_rows_kernel<256, 8>, 256);
     else
         launch(round_rows_kernel<MOST_THREADS, MOST_VECTORS>, MOST_THREADS);
+}
+
+void sl_cuda_round_groups(const bf16 *x, int n_rows, int n_cols, int n_out, uint8_t *q, float *scale, cudaStream_t stream) {
+    SL_CHECK(n_rows > 0 && n_rows <= n_out && n_out <= 65535 && n_cols % GROUP == 0);
+    sl_launch(round_groups_kernel, dim3((n_cols / GROUP + 15) / 16, n_out), dim3(256), 0, stream, x, n_rows, n_cols, q, scale);
 }

@@ -8,8 +8,9 @@
 // cuBLASLt's matrices are column-major: for cuBLASLt, our row-major x [n_rows][n_in] is an n_in x n_rows matrix, and W is an
 // n_in x n_out matrix that the operation transposes. The caller makes the GPU of the backend the current device (sl_cuda_use).
 //
-// A product of fp8 multiplies output (r, o) by the scale of row r of x and the scale of row o of W ("outer vectors"). cuBLASLt
-// does this since version 12.9, and only on GPUs of compute capability 9.0, with bf16 and fp32 outputs.
+// A product of fp8 multiplies output (r, o) by the scale of row r of x and the scale of row o of W ("outer vectors"), or each
+// sum of 128 products by the scales of their blocks. cuBLASLt does this since version 12.9, and only on GPUs of compute
+// capability 9.0, with bf16 and fp32 outputs.
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda_error.h"
 
@@ -43,7 +44,7 @@ typedef struct layouts {
 } layouts;
 
 static layouts layouts_of(const sl_gemm_plan *p, int n_rows, int out_stride) {
-    const cudaDataType in = p->is_fp8 ? CUDA_R_8F_E4M3 : CUDA_R_16BF;
+    const cudaDataType in = p->scales ? CUDA_R_8F_E4M3 : CUDA_R_16BF;
     return (layouts){layout(in, p->n_in, p->n_out, p->n_in), layout(in, p->n_in, n_rows, p->n_in),
                      layout(p->is_fp32 ? CUDA_R_32F : CUDA_R_16BF, p->n_out, n_rows, out_stride)};
 }
@@ -89,59 +90,62 @@ static cublasStatus_t choose(sl_cuda *c, sl_gemm_plan *p) {
 
 #if CUBLAS_VERSION >= 120900
 // w, x: device memory
-static void set_scales(cublasLtMatmulDesc_t op, const float *w, const float *x) {
-    const int32_t mode = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
-    const int8_t fast = FAST_SUMS;
-    cublasLtMatmulDescSetAttribute(op, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &mode, sizeof mode);
-    cublasLtMatmulDescSetAttribute(op, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &mode, sizeof mode);
+static void set_scales(cublasLtMatmulDesc_t op, sl_gemm_scales scales, const float *w, const float *x) {
+    int is_rows = scales == SL_SCALES_ROWS;
+    const int32_t of_w = is_rows ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F : CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    const int32_t of_x = is_rows ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    const int8_t fast = is_rows && FAST_SUMS;
+    cublasLtMatmulDescSetAttribute(op, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &of_w, sizeof of_w);
+    cublasLtMatmulDescSetAttribute(op, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &of_x, sizeof of_x);
     cublasLtMatmulDescSetAttribute(op, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &w, sizeof w);
     cublasLtMatmulDescSetAttribute(op, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &x, sizeof x);
     cublasLtMatmulDescSetAttribute(op, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast);
 }
-static int has_outer_scales(const sl_cuda *c) {
+static int has_scales(const sl_cuda *c) {
     return c->props.major == 9 && c->props.minor == 0 && cublasLtGetVersion() >= 120900;
 }
 #else
-static void set_scales(cublasLtMatmulDesc_t op, const float *w, const float *x) {
-    (void)op, (void)w, (void)x;
-    SL_CHECK(!"has_outer_scales");
+static void set_scales(cublasLtMatmulDesc_t op, sl_gemm_scales scales, const float *w, const float *x) {
+    (void)op, (void)scales, (void)w, (void)x;
+    SL_CHECK(!"has_scales");
 }
-static int has_outer_scales(const sl_cuda *c) {
+static int has_scales(const sl_cuda *c) {
     (void)c;
     return 0;
 }
 #endif
 
 // Finds or makes the plan of a product. Its status is not CUBLAS_STATUS_SUCCESS if cuBLASLt cannot compute the product.
-static sl_gemm_plan *plan_of(sl_cuda *c, int n_out, int n_in, int is_fp32, int is_fp8) {
+static sl_gemm_plan *plan_of(sl_cuda *c, int n_out, int n_in, int is_fp32, sl_gemm_scales scales) {
     for (int i = 0; i < c->n_gemms; i++) {
         sl_gemm_plan *p = &c->gemms[i];
-        if (p->n_out == n_out && p->n_in == n_in && p->is_fp32 == is_fp32 && p->is_fp8 == is_fp8) return p;
+        if (p->n_out == n_out && p->n_in == n_in && p->is_fp32 == is_fp32 && p->scales == scales) return p;
     }
     SL_CHECK(c->n_gemms < SL_MAX_GEMMS);
     sl_gemm_plan *p = &c->gemms[c->n_gemms++];
     cublasOperation_t transposed = CUBLAS_OP_T;
-    *p = (sl_gemm_plan){.n_out = n_out, .n_in = n_in, .is_fp32 = is_fp32, .is_fp8 = is_fp8};
+    *p = (sl_gemm_plan){.n_out = n_out, .n_in = n_in, .is_fp32 = is_fp32, .scales = scales};
     p->status = cublasLtMatmulDescCreate(&p->op, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     if (p->status != CUBLAS_STATUS_SUCCESS) return p;
     cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed);
-    if (is_fp8) set_scales(p->op, c->lt_workspace, c->lt_workspace); // any memory: each product sets its own scales
+    if (scales) set_scales(p->op, scales, c->lt_workspace, c->lt_workspace); // any memory: each product sets its own scales
     p->status = choose(c, p);
     return p;
 }
 
-int sl_cuda_gemm_takes_fp8(sl_cuda *c, int n_out, int n_in, int is_fp32) {
-    enum { MULTIPLE = 16 }; // cuBLASLt wants rows of W and of x, and rows of outputs, aligned to 16 bytes
-    if (!has_outer_scales(c) || n_out % MULTIPLE || n_in % MULTIPLE) return 0;
-    return plan_of(c, n_out, n_in, is_fp32, 1)->status == CUBLAS_STATUS_SUCCESS;
+int sl_cuda_gemm_takes_fp8(sl_cuda *c, sl_gemm_scales scales, int n_out, int n_in, int is_fp32) {
+    // cuBLASLt wants rows of W and of x, and rows of outputs, aligned to 16 bytes. Blocks must be whole.
+    int multiple = scales == SL_SCALES_BLOCKS ? 128 : 16;
+    if (!has_scales(c) || n_out % multiple || n_in % multiple) return 0;
+    return plan_of(c, n_out, n_in, is_fp32, scales)->status == CUBLAS_STATUS_SUCCESS;
 }
 
 void sl_cuda_gemm(sl_cuda *c, const sl_cuda_product *a) {
-    sl_gemm_plan *p = plan_of(c, a->n_out, a->n_in, a->is_fp32, a->w_scale != NULL);
+    sl_gemm_plan *p = plan_of(c, a->n_out, a->n_in, a->is_fp32, a->scales);
     if (keep_error(c, p->status, "heuristic", a->n_out, a->n_in)) return;
     const float one = 1, beta = (float)a->accumulate;
     layouts l = layouts_of(p, a->n_rows, a->out_stride);
-    if (p->is_fp8) set_scales(p->op, a->w_scale, a->x_scale);
+    if (p->scales) set_scales(p->op, p->scales, a->w_scale, a->x_scale);
     keep_error(c,
                cublasLtMatmul(c->lt, p->op, &one, a->w, l.w, a->x, l.x, &beta, a->out, l.out, a->out, l.out, &p->algo,
                               c->lt_workspace, SL_LT_WORKSPACE, c->stream),

@@ -441,6 +441,16 @@ __global__ void fp8_rows_kernel(const char *data, int n_pieces, int n_cols, int 
     }
 }
 
+// Grid: x: blocks of 128 rows; a thread has a block of 128 columns, and those 128 blocks further on. stride: scales of a row of
+// blocks of `out`.
+__global__ void block_scales_kernel(const float *scale, int n_sets, int stride, float *out) {
+    sl_start_next();
+    sl_wait_previous();
+    for (int i = threadIdx.x; i < stride; i += blockDim.x)
+        out[blockIdx.x * stride + i] =
+            i < n_sets ? scale[((size_t)blockIdx.x * (128 / PIECE_ROWS) * n_sets + i) * PIECE_ROWS] : 0;
+}
+
 // Grid: x: rows of x; y: 8 columns a thread.
 template <sl_format F>
 __global__ void packed_embed_kernel(const char *data, const float *scale, sl_cuda_packing k, int n_cols, const int32_t *ids,
@@ -502,6 +512,13 @@ void sl_cuda_packed_fp8_rows(const void *data, const sl_cuda_packing *packing, i
     const int n = n_rows / PIECE_ROWS * packing->n_pieces;
     sl_launch(fp8_rows_kernel, dim3((n + 7) / 8), dim3(256), 0, stream, (const char *)data + sl_packed_bytes(packing, first),
               packing->n_pieces, n_cols, n, out);
+}
+
+void sl_cuda_packed_block_scales(const float *scale, const sl_cuda_packing *packing, int first, int n_rows, float *out,
+                                 cudaStream_t stream) {
+    SL_CHECK(packing->pieces == 1 && packing->per_piece == 1 && first % 128 == 0 && n_rows % 128 == 0);
+    sl_launch(block_scales_kernel, dim3(n_rows / 128), dim3(128), 0, stream, scale + (size_t)first * packing->n_sets,
+              packing->n_sets, (packing->n_sets + 3) / 4 * 4, out);
 }
 
 void sl_cuda_packed_embed(const void *data, const float *scale, const sl_cuda_packing *packing, int n_cols, const int32_t *ids,
