@@ -72,8 +72,8 @@ static int load_quant(const sl_documents *documents, const sl_model_options *o, 
                     model->dir);
     if (!rc && model->quant.has_activations)
         sl_log_line(&o->log,
-                    "%s: the folder asks for quantised activations; of these, prefills on a GPU use fp8, unless the option "
-                    "activations is float",
+                    "%s: the folder asks for quantised activations; Sleigh uses those of fp8, in prefills on a GPU, unless the "
+                    "option activations is float",
                     model->dir);
     return rc;
 }
