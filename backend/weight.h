@@ -30,13 +30,22 @@ typedef enum {
     SL_N_FORMATS
 } sl_format;
 
-// What a CPU multiplies the rows of a weight with; a GPU multiplies with bf16.
+// What a CPU multiplies the rows of a weight with.
 typedef enum {
     SL_ACT_FLOAT, // fp32
     SL_ACT_INT8,  // rounded to 8 bits, in groups (backend/cpu/int_ops.h); only if sl_format_takes_integers
     SL_ACT_INT16, // the same with 16 bits
     SL_ACT_AUTO,  // for sl_quant (models/quant_scheme.h): no weight has it
+    SL_ACT_FP8,   // for sl_quant: sl_inputs of weights of fp8
 } sl_activations;
+
+// What a prefill on a GPU rounds the inputs of a weight of fp8 to. A decode step and a CPU do not round them.
+typedef enum {
+    SL_INPUTS_PLAIN,  // they are not rounded
+    SL_INPUTS_ROWS,   // fp8 with a scale for each row (backend/cuda/fp8_rows.h)
+    SL_INPUTS_STATIC, // fp8 with the scale sl_weight.input_scale
+    SL_INPUTS_GROUPS, // fp8 with a scale for 128 columns of a row, for weights with a scale for 128 x 128 numbers
+} sl_inputs;
 
 // Elements are stored in blocks. A row of a matrix begins with a new block.
 typedef struct sl_format_info {
@@ -89,7 +98,9 @@ typedef struct sl_weight {
     int scale_rows;       // rows that share a scale; 0 without scales
     const int32_t *order; // [n_cols]: column i of data, scale and zero is column order[i] of the matrix; NULL: column i
     sl_activations activations;
-    const char *name; // of the tensor
+    sl_inputs inputs;  // only with SL_FP8
+    float input_scale; // SL_INPUTS_STATIC
+    const char *name;  // of the tensor
 } sl_weight;
 
 // Operations that read data as plain numbers call this.

@@ -81,7 +81,10 @@ int sl_engine_new_planned(const sl_model *model, const sl_engine_options *option
     e->n_threads = options->n_threads > 0 ? options->n_threads : sl_cpu_cores();
     int rc = sl_device_open(&e->device, options, err);
     if (!rc && e->device.backend->is_device && sl_model_asks_integers(model))
-        rc = sl_fail(err, SL_ERR_ARG, "{activations}: expected auto or float on a GPU, which multiplies with bf16");
+        rc = sl_fail(err, SL_ERR_ARG, "{activations}: expected auto, float or fp8 on a GPU, which does not multiply integers");
+    if (!rc && !e->device.backend->is_device && model->quant.activations == SL_ACT_FP8)
+        rc = sl_fail(err, SL_ERR_ARG,
+                     "{activations} fp8: only a GPU rounds activations to fp8; a CPU takes auto, float, int16 and int8");
     if (!rc) rc = sl_engine_enter(e, err);
     if (!rc) {
         sl_attn_plan own = {0};
@@ -166,5 +169,13 @@ sl_attention_work sl_engine_attention_work(const sl_engine *e) {
 
 void sl_engine_describe(const sl_engine *e, char *buf, size_t size) {
     int n = snprintf(buf, size, "%s: ", e->device.backend->name);
-    if ((size_t)n < size) e->device.backend->describe(e->device.backend, buf + n, size - n);
+    if ((size_t)n >= size) return;
+    e->device.backend->describe(e->device.backend, buf + n, size - n);
+    sl_engine_append_inputs(e, buf, size);
+}
+
+void sl_engine_append_inputs(const sl_engine *e, char *buf, size_t size) {
+    int n_rounded = e->device.backend->is_device ? sl_model_weights_n_rounded_inputs(&e->device.weights) : 0;
+    size_t n = strlen(buf);
+    if (n_rounded) snprintf(buf + n, size - n, ", inputs of %d weights in fp8", n_rounded);
 }

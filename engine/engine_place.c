@@ -12,7 +12,7 @@ enum {
     DEFAULT_CHUNK = 512,
     DEFAULT_DEVICE_CHUNK = 2048,
     DEFAULT_OFFLOADED_CHUNK = 16384, // rows in host memory: every chunk streams all rows before it
-    RESERVE_BYTES = 160 << 20        // on a GPU also for a part of a packed weight in bf16 (SL_WIDE)
+    RESERVE_BYTES = 192 << 20        // on a GPU also for a part of a packed weight, and for rows of fp8 (SL_WIDE, prefill_fp8.c)
 };
 
 // ---- K and V in the backend's memory ----

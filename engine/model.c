@@ -47,13 +47,16 @@ static int load_template(const char *name, sl_model *model, sl_error *err) {
 }
 
 static int parse_activations(const char *text, sl_activations *out, sl_error *err) {
-    static const char *const names[] = {
-        [SL_ACT_FLOAT] = "float", [SL_ACT_INT8] = "int8", [SL_ACT_INT16] = "int16", [SL_ACT_AUTO] = "auto"};
+    static const char *const names[] = {[SL_ACT_FLOAT] = "float",
+                                        [SL_ACT_INT8] = "int8",
+                                        [SL_ACT_INT16] = "int16",
+                                        [SL_ACT_AUTO] = "auto",
+                                        [SL_ACT_FP8] = "fp8"};
     *out = SL_ACT_AUTO;
     if (!text) return 0;
-    for (int i = 0; i <= SL_ACT_AUTO; i++)
+    for (int i = 0; i <= SL_ACT_FP8; i++)
         if (!strcmp(text, names[i])) return *out = (sl_activations)i, 0;
-    return sl_fail(err, SL_ERR_ARG, "{activations} %.40s: expected auto, float, int16 or int8", text);
+    return sl_fail(err, SL_ERR_ARG, "{activations} %.40s: expected auto, float, int16, int8 or fp8", text);
 }
 
 // Reads how the weights are quantised, and which format the caller asks for.
@@ -68,7 +71,9 @@ static int load_quant(const sl_documents *documents, const sl_model_options *o, 
         sl_log_line(&o->log, "%s: the folder has scales of a KV cache of fp8; the option kv_cache_dtype fp8 uses them",
                     model->dir);
     if (!rc && model->quant.has_activations)
-        sl_log_line(&o->log, "%s: the folder asks for quantised activations; the option activations decides instead",
+        sl_log_line(&o->log,
+                    "%s: the folder asks for quantised activations; Sleigh uses those of fp8, in prefills on a GPU, unless the "
+                    "option activations is float",
                     model->dir);
     return rc;
 }
@@ -78,6 +83,9 @@ int sl_model_asks_integers(const sl_model *model) {
 }
 
 static int check_activations(const sl_model *model, sl_error *err) {
+    if (model->quant.activations == SL_ACT_FP8 && !sl_model_weights_n_rounded_inputs(&model->weights))
+        return sl_fail(err, SL_ERR_ARG, "{activations} fp8: expected weights of fp8 ({weights} fp8), and %s has none",
+                       model->dir);
     if (!sl_model_asks_integers(model) || sl_model_weights_activations(&model->weights) != SL_ACT_FLOAT) return 0;
     return sl_fail(err, SL_ERR_ARG, "{activations}: expected weights of integers or of 4 bits ({weights}), and %s has none",
                    model->dir);

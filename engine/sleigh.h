@@ -121,8 +121,10 @@ typedef struct sl_model_options {
     // The same for the output head (and an embedding that is tied to it), and for an embedding that is not tied; also "bf16":
     // not rounded. NULL: not rounded, except that the head becomes int8 where `weights` is int4
     const char *weights_head, *weights_embedding;
-    // What a CPU multiplies weights of 4 bits and of integers with: "float": fp32. "int16", "int8": activations that are
-    // rounded to 16 or 8 bits (docs/loading.md); a GPU refuses them. NULL, "auto": int16 on a CPU
+    // What weights are multiplied with (docs/loading.md). "float": fp32 on a CPU, bf16 on a GPU. "int16", "int8": a CPU rounds
+    // the inputs of weights of 4 bits and of integers to 16 or 8 bits; a GPU refuses them. "fp8": prefills on a GPU round the
+    // inputs of fp8 weights to fp8, decode steps do not; a CPU refuses it. NULL, "auto": int16 on a CPU, and on a GPU fp8 in
+    // prefills where the checkpoint asks for it
     const char *activations;
 } sl_model_options;
 

@@ -1,6 +1,7 @@
 // models/quant_bind.c - see quant_bind.h.
 #include "models/quant_bind.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -76,7 +77,19 @@ static int bind_scale(const binding *b, const char *part, sl_quant_strategy stra
     return need_shape(b, part, SCALE_DTYPES, rows, b->groups, &r->scale);
 }
 
-// Scales and zero points of activations, which Sleigh does not quantise.
+// The scale of static inputs.
+static int bind_input_scale(const binding *b, sl_weight *w) {
+    const sl_tensor *t;
+    int rc = need(b, "input_scale", SCALE_DTYPES, &t);
+    if (rc) return rc;
+    if (!is_one_number(t)) return wrong_shape(t, "[1]", b->err);
+    w->input_scale = sl_tensor_number(t, 0);
+    if (w->input_scale > 0 && isfinite(w->input_scale) && isfinite(1 / w->input_scale)) return 0;
+    return sl_fail(b->err, SL_ERR_FORMAT, "%s: tensor %s is %g, expected a finite number above 0", t->file, t->name,
+                   (double)w->input_scale);
+}
+
+// Scales and zero points of activations that Sleigh does not use.
 static int bind_activations(const binding *b, sl_recipe *r) {
     static const char *const parts[] = {"input_scale", "input_zero_point", "input_global_scale"};
     for (int i = 0; i < 3; i++) {
@@ -185,11 +198,12 @@ int sl_quant_bind(const sl_quant_scheme *scheme, const sl_tensors *tensors, cons
                    [SL_QUANT_FP4] = {NULL, bind_fp4}};
     binding b = {.tensors = tensors, .module = module, .n_rows = n_rows, .n_cols = n_cols, .err = err};
     *recipe = (sl_recipe){0};
-    *w = (sl_weight){.format = scheme->format, .n_rows = n_rows, .n_cols = n_cols};
+    *w = (sl_weight){.format = scheme->format, .n_rows = n_rows, .n_cols = n_cols, .inputs = scheme->inputs};
     const char *part = layouts[scheme->layout].part;
     int rc = set_spread(&b, scheme, part ? part : scheme->q_name, w);
     b.groups = sl_weight_groups(w);
     if (!rc) rc = layouts[scheme->layout].bind(&b, scheme, w, recipe);
+    if (!rc && w->inputs == SL_INPUTS_STATIC) rc = bind_input_scale(&b, w);
     if (!rc) rc = bind_activations(&b, recipe);
     if (!rc) w->name = recipe->q->name;
     return rc;

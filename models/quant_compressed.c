@@ -126,6 +126,52 @@ static int set_layout(const sl_json_file *f, const char *format, int bits, int i
     return 0;
 }
 
+// input_activations of weights of fp8: numbers of fp8 with a scale for each row (token), a static scale (tensor), or a scale
+// for 128 columns (group). A dynamic scale of a tensor would make rows depend on each other, so each row has its own scale.
+static int read_inputs(const sl_json_file *f, sl_quant_scheme *s, sl_error *err) {
+    static const char *const known[] = {"num_bits",        "type",        "symmetric", "strategy",   "dynamic", "observer",
+                                        "observer_kwargs", "scale_dtype", "zp_dtype",  "group_size", NULL};
+    static const char *const refused[] = {"actorder", "block_structure", NULL}, *const types[] = {"float", NULL};
+    static const char *const strategies[] = {"token", "tensor", "group", NULL};
+    const long long most = 8, none = 0;
+    const char *strategy;
+    char found[80];
+    int bits, group, is_symmetric, is_dynamic, rc = sl_quant_check_fields(f, known, refused, err);
+    if (!rc) rc = sl_json_int(f, "num_bits", 1, 16, &most, &bits, err);
+    if (!rc) rc = sl_quant_check_string(f, "type", types, err);
+    if (!rc && !sl_json_get(f->root, "type")) rc = sl_fail(err, SL_ERR_FORMAT, "%s: field type is missing", f->path);
+    if (!rc) rc = sl_json_bool(f, "symmetric", 1, &is_symmetric, err);
+    if (!rc) rc = sl_json_bool(f, "dynamic", 0, &is_dynamic, err);
+    if (!rc) rc = sl_json_int(f, "group_size", -1, 1 << 20, &none, &group, err);
+    if (!rc) rc = sl_quant_check_string(f, "strategy", strategies, err);
+    if (!rc) rc = sl_json_string(f, "strategy", &strategy, err);
+    if (rc) return rc;
+    snprintf(found, sizeof found, "%d", bits);
+    if (bits != 8) return bad_value(f, "num_bits", found, "8", err);
+    if (!is_symmetric) return bad_value(f, "symmetric", "false", "true", err);
+    if (!strategy) strategy = group > 0 ? "group" : group < 0 ? "token" : "tensor";
+    snprintf(found, sizeof found, "%s with dynamic %s and group_size %d", strategy, is_dynamic ? "true" : "false", group);
+    if (!strcmp(strategy, "group")) {
+        s->inputs = SL_INPUTS_GROUPS;
+        return is_dynamic && group == 128 ? 0
+                                          : bad_value(f, "strategy", found, "group with dynamic true and group_size 128", err);
+    }
+    s->inputs = is_dynamic ? SL_INPUTS_ROWS : SL_INPUTS_STATIC;
+    if (!is_dynamic && !strcmp(strategy, "token")) return bad_value(f, "strategy", found, "token with dynamic true", err);
+    return 0;
+}
+
+// Other weights keep plain inputs, whatever the description asks for.
+static int read_activations(const sl_json_file *f, sl_quant_scheme *s, sl_error *err) {
+    char path[4300];
+    json_t *v = sl_json_get(f->root, "input_activations");
+    if (!v || s->format != SL_FP8) return 0;
+    if (!json_is_object(v))
+        return sl_fail(err, SL_ERR_FORMAT, "%s: field input_activations is %s, expected an object", f->path, sl_json_type(v));
+    snprintf(path, sizeof path, "%s.input_activations", f->path);
+    return read_inputs(&(sl_json_file){path, v}, s, err);
+}
+
 // format: of the whole description
 static int read_group(const sl_json_file *f, const char *format, sl_quant *q, sl_error *err) {
     static const char *const known[] = {"targets", "weights", "input_activations", "format", NULL};
@@ -145,6 +191,7 @@ static int read_group(const sl_json_file *f, const char *format, sl_quant *q, sl
     sl_json_file w = {path, weights};
     rc = read_weights(&w, &s, &bits, &is_float, err);
     if (!rc) rc = set_layout(strcmp(format, "mixed-precision") ? f : &w, own ? own : format, bits, is_float, &s, err);
+    if (!rc) rc = read_activations(f, &s, err);
     if (!rc) rc = sl_quant_add_scheme(q, f->path, &s, err);
     if (!rc) rc = sl_quant_add_rules(q, f, "targets", SL_NAME_EXACT, q->n_schemes - 1, err);
     if (sl_json_get(f->root, "input_activations")) q->has_activations = 1;

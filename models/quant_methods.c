@@ -153,12 +153,17 @@ static int read_fp8(const sl_json_file *f, sl_quant *q, sl_error *err) {
                                         "ignored_layers", "modules_to_not_convert", NULL};
     static const char *const refused[] = {NULL}, *const schemes[] = {"dynamic", "static", NULL}, *const fmt[] = {"e4m3", NULL};
     sl_quant_scheme s = {.layout = SL_QUANT_BYTES, .format = SL_FP8, .strategy = SL_QUANT_TENSOR, .scale_name = "weight_scale"};
+    const char *activations;
     int rc = sl_quant_check_fields(f, known, refused, err);
     if (!rc) rc = sl_quant_check_string(f, "activation_scheme", schemes, err);
+    if (!rc) rc = sl_json_string(f, "activation_scheme", &activations, err);
+    if (rc) return rc;
+    s.inputs = activations && !strcmp(activations, "static") ? SL_INPUTS_STATIC : SL_INPUTS_ROWS;
     if (!rc) rc = sl_quant_check_string(f, "fmt", fmt, err);
     if (!rc && sl_json_get(f->root, "weight_block_size")) {
         s.strategy = SL_QUANT_BLOCK, s.scale_name = "weight_scale_inv";
         rc = read_block(f, "weight_block_size", s.block, err);
+        if (s.inputs == SL_INPUTS_ROWS) s.inputs = SL_INPUTS_GROUPS;
     }
     if (!rc) rc = sl_quant_add_rules(q, f, "ignored_layers", SL_NAME_PART, -1, err);
     if (!rc) rc = sl_quant_add_rules(q, f, "modules_to_not_convert", SL_NAME_PART, -1, err);
@@ -194,8 +199,11 @@ static int read_modelopt(const sl_json_file *f, sl_quant *q, sl_error *err) {
                                         "kv_cache_quant_algo", "kv_cache_scheme", "config_groups",   NULL};
     static const char *const refused[] = {"group_size", NULL};
     static const char *const algorithms[] = {"FP8", "NVFP4", "W4A16_NVFP4", NULL}, *const caches[] = {"FP8", NULL};
-    const sl_quant_scheme fp8 = {
-        .layout = SL_QUANT_BYTES, .format = SL_FP8, .strategy = SL_QUANT_TENSOR, .scale_name = "weight_scale"};
+    const sl_quant_scheme fp8 = {.layout = SL_QUANT_BYTES,
+                                 .format = SL_FP8,
+                                 .strategy = SL_QUANT_TENSOR,
+                                 .scale_name = "weight_scale",
+                                 .inputs = SL_INPUTS_STATIC};
     const sl_quant_scheme fp4 = {.layout = SL_QUANT_FP4,
                                  .format = SL_FP4,
                                  .strategy = SL_QUANT_GROUP,

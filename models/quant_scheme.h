@@ -28,6 +28,7 @@ typedef struct sl_quant_scheme {
     int has_zero;           // there are zero points
     int has_index;          // SL_QUANT_PACKED: there is a weight_g_idx
     int zero_offset;        // SL_QUANT_GPTQ: version 1
+    sl_inputs inputs;       // SL_FP8
     const char *q_name;     // SL_QUANT_FP4: "weight_packed", or "weight"
     sl_global global;       // SL_QUANT_FP4: whether the tensor has a scale of its own
 } sl_quant_scheme;
@@ -52,9 +53,9 @@ typedef struct sl_quant {
     sl_quantise_specs round;    // what the caller asks for
     char *method;               // "awq"; NULL: the checkpoint is not quantised
     int quantises_head;         // 0: lm_head is plain, whatever the rules say
-    int has_activations;        // 1: the checkpoint asks for quantised activations
+    int has_activations;        // 1: the checkpoint asks for quantised activations, of any kind
     int has_kv_scales;          // 1: the checkpoint has scales for a KV cache of fp8 (kv_scales.h)
-    sl_activations activations; // of the weights that can have them; SL_ACT_AUTO: 16 bits
+    sl_activations activations; // of the weights that can have them; SL_ACT_AUTO: 16 bits, and the inputs of the schemes
     sl_quant_scheme *schemes;
     int n_schemes;
     sl_quant_rule *rules; // the first rule that matches decides, rules with scheme -1 first, SL_NAME_CLASS last

@@ -113,11 +113,23 @@ static int bind_tensor(const sl_model_weights *w, const sl_tensors *tensors, con
     return rc;
 }
 
+// The embedding and the head keep plain inputs, unless a checkpoint asks for others.
+static void set_inputs(sl_model_tensor *t, sl_activations activations) {
+    sl_weight *w = t->weight;
+    if (activations == SL_ACT_FP8 && w->format == SL_FP8 && w->inputs == SL_INPUTS_PLAIN && !t->same_as &&
+        !(t->flags & (SL_TENSOR_LOOKUP | SL_TENSOR_HEAD)))
+        w->inputs = w->group == w->n_cols ? SL_INPUTS_ROWS : SL_INPUTS_GROUPS;
+    if (activations != SL_ACT_FP8 && activations != SL_ACT_AUTO) w->inputs = SL_INPUTS_PLAIN;
+}
+
 static void set_activations(sl_model_weights *w, sl_activations activations) {
-    for (int i = 0; i < w->n_tensors; i++)
+    sl_activations of_integers = activations == SL_ACT_AUTO || activations == SL_ACT_FP8 ? SL_ACT_INT16 : activations;
+    for (int i = 0; i < w->n_tensors; i++) {
+        set_inputs(&w->tensors[i], activations);
         if (sl_format_takes_integers(w->tensors[i].weight->format) &&
             (w->config->tied || !(w->tensors[i].flags & SL_TENSOR_LOOKUP)))
-            w->tensors[i].weight->activations = activations;
+            w->tensors[i].weight->activations = of_integers;
+    }
 }
 
 int sl_model_weights_bind(const sl_config *config, const sl_tensors *tensors, const sl_quant *quant, sl_model_weights *out,
@@ -135,7 +147,7 @@ int sl_model_weights_bind(const sl_config *config, const sl_tensors *tensors, co
         else
             rc = bind_tensor(out, tensors, quant, t, err);
     }
-    if (!rc && quant) set_activations(out, quant->activations == SL_ACT_AUTO ? SL_ACT_INT16 : quant->activations);
+    if (!rc && quant) set_activations(out, quant->activations);
     if (rc) sl_model_weights_free(out);
     return rc;
 }
@@ -158,6 +170,12 @@ sl_activations sl_model_weights_activations(const sl_model_weights *w) {
     for (int i = 0; i < w->n_tensors; i++)
         if (w->tensors[i].weight->activations != SL_ACT_FLOAT) return w->tensors[i].weight->activations;
     return SL_ACT_FLOAT;
+}
+
+int sl_model_weights_n_rounded_inputs(const sl_model_weights *w) {
+    int n = 0;
+    for (int i = 0; i < w->n_tensors; i++) n += !w->tensors[i].same_as && w->tensors[i].weight->inputs != SL_INPUTS_PLAIN;
+    return n;
 }
 
 int sl_model_weights_have_data(const sl_model_weights *w) {
@@ -268,6 +286,15 @@ static void log_unpacked(const sl_model_weights *w, const sl_model_weights *plac
     if (n) sl_log_line(log, "%d quantised weight%s bf16 on this GPU: %s", n, n == 1 ? " is" : "s are", text);
 }
 
+// Writes a line about the weights whose inputs the backend does not round, although the checkpoint or the caller asks for it.
+static void log_plain_inputs(const sl_model_weights *w, const sl_model_weights *placed, const sl_log *log) {
+    int all = sl_model_weights_n_rounded_inputs(w), n = all - sl_model_weights_n_rounded_inputs(placed);
+    if (n)
+        sl_log_line(log,
+                    "prefills on this GPU use bf16 activations, not fp8, with %d of %d weights that ask for fp8 (docs/cuda.md)",
+                    n, all);
+}
+
 int sl_model_weights_place(const sl_model_weights *w, const sl_backend *be, const sl_progress *progress,
                            const sl_cancel *cancel, const sl_log *log, sl_model_weights *placed, sl_error *err) {
     int rc = sl_model_weights_init(w->config, placed, err);
@@ -289,6 +316,6 @@ int sl_model_weights_place(const sl_model_weights *w, const sl_backend *be, cons
     if (rc)
         sl_model_weights_free(placed);
     else
-        log_unpacked(w, placed, log);
+        log_unpacked(w, placed, log), log_plain_inputs(w, placed, log);
     return rc;
 }

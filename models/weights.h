@@ -68,6 +68,7 @@ int sl_model_weights_declare(const sl_config *config, const sl_quant *quant, sl_
                              sl_error *err);
 // What a CPU multiplies the weights with; SL_ACT_FLOAT also if no weight takes integers.
 sl_activations sl_model_weights_activations(const sl_model_weights *w);
+int sl_model_weights_n_rounded_inputs(const sl_model_weights *w); // weights whose inputs a prefill on a GPU may round
 // Allocates the memory of the recipes. Call it once.
 int sl_model_weights_allocate(sl_model_weights *w, sl_error *err);
 // Follows the recipe of tensor i. plain: the data of a dummy weight that is rounded; NULL: the files have it.

@@ -118,25 +118,36 @@ static void decode_linear(sl_cuda *c, const sl_weight *w, sl_cuda_linear l, int 
     }
 }
 
-// The same for a prefill (sl_cuda_gemm). n_out: the rows of w, and of the matrices behind it that the product reads too. A
-// packed matrix becomes bf16, as many rows at a time as fit into the scratch memory.
+// A prefill with a packed matrix, which becomes bf16 in the scratch memory, as many rows at a time as fit.
+static void prefill_widened(sl_cuda *c, const sl_weight *w, const sl_cuda_product *all) {
+    sl_cuda_packing k = sl_cuda_packing_of(w);
+    for (int first = 0, most = sl_cuda_rows_that_fit(SL_WIDE, w->n_cols, sizeof(bf16)); first < all->n_out; first += most) {
+        sl_cuda_product part = *all;
+        part.w = c->wide, part.n_out = all->n_out - first < most ? all->n_out - first : most;
+        part.out = sl_cuda_output_at(all, 0, first);
+        sl_cuda_packed_widen(w->data, w->scale, &k, w->n_cols, first, part.n_out, c->wide, c->stream);
+        sl_cuda_gemm(c, &part);
+    }
+}
+
+// The same for a prefill (sl_cuda_gemm). n_out: the rows of w, and of the matrices behind it that the product reads too.
 static void prefill_linear(sl_cuda *c, const sl_weight *w, int n_out, const bf16 *x, int n_rows, int is_fp32, int accumulate,
                            void *out) {
-    int n_in = w->n_cols;
-    if (!is_packed(w)) {
-        sl_cuda_gemm(c, w->data, n_out, n_in, x, n_rows, is_fp32, accumulate, out, n_out);
-        return;
-    }
-    enum { MULTIPLE = 256 }; // of rows at a time: whole tiles of the matrix products
-    sl_cuda_packing k = sl_cuda_packing_of(w);
-    int most = SL_WIDE / (int)sizeof(bf16) / n_in / MULTIPLE * MULTIPLE;
-    SL_CHECK(most > 0);
-    for (int first = 0; first < n_out; first += most) {
-        int n = n_out - first < most ? n_out - first : most;
-        sl_cuda_packed_widen(w->data, w->scale, &k, n_in, first, n, c->wide, c->stream);
-        sl_cuda_gemm(c, c->wide, n, n_in, x, n_rows, is_fp32, accumulate,
-                     (char *)out + (size_t)first * (is_fp32 ? sizeof(float) : sizeof(bf16)), n_out);
-    }
+    const sl_cuda_product p = {.w = w->data,
+                               .n_out = n_out,
+                               .n_in = w->n_cols,
+                               .x = x,
+                               .n_rows = n_rows,
+                               .is_fp32 = is_fp32,
+                               .accumulate = accumulate,
+                               .out = out,
+                               .out_stride = n_out};
+    if (w->inputs != SL_INPUTS_PLAIN)
+        sl_cuda_prefill_fp8(c, w, &p);
+    else if (is_packed(w))
+        prefill_widened(c, w, &p);
+    else
+        sl_cuda_gemm(c, &p);
 }
 
 static void linear(const sl_backend *be, const sl_weight *w, const void *x, int n_rows, sl_linear_mode mode, int position,

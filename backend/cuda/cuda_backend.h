@@ -1,7 +1,7 @@
 // backend/cuda/cuda_backend.h - the state of the CUDA backend, for the C files of this folder and the attention runner.
 //
 // The files depend on each other in this order: cuda_error.c -> cuda_device.c (errors, memory) -> cuda_graph.c, gemm.c,
-// cuda_place.c, cuda_sampling.c -> cuda_backend.c (operations, and the table of all functions).
+// prefill_fp8.c, cuda_place.c, cuda_sampling.c -> cuda_backend.c (operations, and the table of all functions).
 #ifndef SLEIGH_CUDA_BACKEND_H
 #define SLEIGH_CUDA_BACKEND_H
 
@@ -13,16 +13,28 @@
 enum {
     SL_MAX_GRAPHS = 64,
     SL_BRANCHES = 4,
-    SL_MAX_GEMMS = 32,
+    SL_MAX_GEMMS = 64,
     SL_LT_WORKSPACE = 32 << 20, // bytes of scratch memory for cuBLASLt
     SL_STAGING = 64 << 20,      // bytes of one pinned buffer for weights
-    SL_WIDE = 64 << 20,         // bytes of scratch memory for a part of a packed weight in bf16
+    SL_WIDE = 64 << 20,         // bytes of scratch memory for a part of a packed weight in bf16, or as rows of fp8
+    SL_ROUNDED = 32 << 20,      // bytes of scratch memory for rows of x in fp8; prefill_fp8.c has more
 };
+
+// What is multiplied by the scales of a product of fp8.
+typedef enum {
+    SL_SCALES_NONE,  // the product is bf16
+    SL_SCALES_ROWS,  // output (r, o) by the scale of row r of x and the scale of row o of W: x_scale [n_rows], w_scale [n_out]
+    SL_SCALES_BLOCKS // the sum of 128 products by the scales of 128 columns of row r, and of 128 x 128 numbers of W:
+                     // x_scale [n_in / 128][n_rows], w_scale [n_out / 128][n_in / 128, rounded up to a multiple of 4];
+                     // n_rows, n_out and n_in are multiples of 4, 128 and 128; the scales are 16-byte aligned
+} sl_gemm_scales;
 
 // One matrix product of prefill. The algorithm does not depend on the number of rows. So the sums of a row have the same order
 // in a whole prompt and in chunks.
 typedef struct sl_gemm_plan {
     int n_out, n_in, is_fp32; // is_fp32: the output is fp32, else bf16
+    sl_gemm_scales scales;
+    cublasStatus_t status; // of the choice; if it is not CUBLAS_STATUS_SUCCESS, there is no algorithm
     cublasLtMatmulDesc_t op;
     cublasLtMatmulAlgo_t algo;
 } sl_gemm_plan;
@@ -49,8 +61,9 @@ typedef struct sl_cuda {
     char *staging[2];
     cudaEvent_t staging_read[2]; // the last copy from the buffer has ended
     int next_staging;
-    void *wide; // SL_WIDE bytes, for prefills with packed weights; NULL: there is none
-    struct {    // of dummy weights (dummy_weights.h): most matrices, and projections of queries; values NULL: not made yet
+    void *wide;       // SL_WIDE bytes, for prefills with packed weights; NULL: there is none
+    uint8_t *rounded; // scratch memory for prefills with inputs of fp8 (prefill_fp8.c); NULL: there is none
+    struct { // of dummy weights (dummy_weights.h): most matrices, and projections of queries; values NULL: not made yet
         double deviation;
         bf16 *values;
     } quantiles[2];
@@ -121,12 +134,34 @@ void sl_cuda_forget(const sl_backend *be);
 
 // ---- gemm.c ----
 
-// out [n_rows][out_stride] = x [n_rows][n_in] W^T, W [n_out][n_in]. is_fp32: out is fp32, and `accumulate` adds to it; else out
-// is bf16.
-void sl_cuda_gemm(sl_cuda *c, const bf16 *w, int n_out, int n_in, const bf16 *x, int n_rows, int is_fp32, int accumulate,
-                  void *out, int out_stride);
+// out [n_rows][out_stride] = x W^T
+typedef struct sl_cuda_product {
+    const void *w; // [n_out][n_in] bf16; with scales fp8
+    int n_out, n_in;
+    const void *x; // [n_rows][n_in], as w
+    int n_rows;
+    sl_gemm_scales scales;
+    const float *w_scale, *x_scale;
+    int is_fp32, accumulate; // is_fp32: out is fp32, and `accumulate` adds to it; else out is bf16
+    void *out;
+    int out_stride;
+} sl_cuda_product;
+void sl_cuda_gemm(sl_cuda *c, const sl_cuda_product *product);
+// 1: sl_cuda_gemm computes this product of fp8 on this GPU with this cuBLASLt.
+int sl_cuda_gemm_takes_fp8(sl_cuda *c, sl_gemm_scales scales, int n_out, int n_in, int is_fp32);
 int sl_cuda_gemm_init(sl_cuda *c, sl_error *err);
 void sl_cuda_gemm_free(sl_cuda *c);
+
+// ---- prefill_fp8.c ----
+
+// Settles what prefills round the inputs of the block to, whose weights stay packed: all of its weights have the same inputs,
+// and static inputs have the largest scale of its weights, because a product rounds x once. The inputs stay bf16 where cuBLASLt
+// does not multiply such matrices. Allocates the scratch memory of such prefills.
+int sl_cuda_settle_inputs(sl_cuda *c, sl_weight *const *weights, int n, sl_error *err);
+void sl_cuda_prefill_fp8(sl_cuda *c, const sl_weight *w, const sl_cuda_product *product); // product: the bf16 one
+// Bytes of an output; rows of n_in numbers that fit into `size` bytes, whole tiles of the matrix products
+char *sl_cuda_output_at(const sl_cuda_product *p, size_t row, int col);
+int sl_cuda_rows_that_fit(size_t size, int n_in, size_t number_size);
 
 // ---- cuda_sampling.c ----
 void sl_cuda_sample_rows(const sl_backend *be, const float *logits, const sl_row *rows, const sl_sampling *const *sampling,

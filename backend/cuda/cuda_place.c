@@ -214,6 +214,7 @@ static int place_packed(sl_cuda *c, sl_weight *const *weights, int n, char *bloc
     sl_cuda_packing k = sl_cuda_packing_of(weights[0]);
     float *scales = (float *)(block + sl_align(sl_packed_bytes(&k, rows_of(weights, n))));
     int rc = c->wide ? 0 : sl_cuda_check(cudaMalloc(&c->wide, SL_WIDE), "scratch memory for packed weights", err);
+    if (!rc) rc = sl_cuda_settle_inputs(c, weights, n, err);
     for (int i = 0; !rc && i < n; i++) {
         sl_weight *w = weights[i];
         rc = send_packed(c, block, scales, w, &k, err);
@@ -258,6 +259,7 @@ void sl_cuda_place_free(sl_cuda *c) {
     for (int i = 0; i < c->n_blocks; i++) cudaFree(c->blocks[i]);
     free(c->blocks);
     cudaFree(c->wide);
+    cudaFree(c->rounded);
     for (int i = 0; i < 2; i++) {
         cudaFree(c->quantiles[i].values);
         if (c->staging_read[i]) cudaEventDestroy(c->staging_read[i]);

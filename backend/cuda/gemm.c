@@ -1,19 +1,29 @@
 // backend/cuda/gemm.c - the linear layers of prefill: cuBLASLt, with one fixed algorithm for each matrix.
 //
-// out [n_rows][n_out] = x [n_rows][n_in] W^T, in bf16 with fp32 sums. cuBLASLt's heuristic chooses an algorithm by the number
-// of rows, and the algorithm decides the order of each sum. So this file chooses once for each matrix, for PLAN_ROWS rows,
-// among the algorithms that do not split n_in. A token then has equal bits whether its prompt is computed whole or in chunks.
-// The choice does not use timings, so every run makes the same choice.
+// out [n_rows][n_out] = x [n_rows][n_in] W^T, in bf16 or fp8 (e4m3) with fp32 sums. cuBLASLt's heuristic chooses an algorithm
+// by the number of rows, and the algorithm decides the order of each sum. So this file chooses once for each matrix, for
+// PLAN_ROWS rows, among the algorithms that do not split n_in. A token then has equal bits whether its prompt is computed whole
+// or in chunks. The choice does not use timings, so every run makes the same choice.
 //
 // cuBLASLt's matrices are column-major: for cuBLASLt, our row-major x [n_rows][n_in] is an n_in x n_rows matrix, and W is an
 // n_in x n_out matrix that the operation transposes. The caller makes the GPU of the backend the current device (sl_cuda_use).
+//
+// A product of fp8 multiplies output (r, o) by the scale of row r of x and the scale of row o of W ("outer vectors"), or each
+// sum of 128 products by the scales of their blocks. cuBLASLt does this since version 12.9, and only on GPUs of compute
+// capability 9.0, with bf16 and fp32 outputs.
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda_error.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { PLAN_ROWS = 2048, CANDIDATES = 16 };
+enum {
+    PLAN_ROWS = 2048,
+    CANDIDATES = 16,
+    // Hopper's tensor cores add products of fp8 with 14 bits or so. 0: cuBLASLt adds their sums to fp32 registers after every
+    // few instructions. 1 (CUBLASLT_MATMUL_DESC_FAST_ACCUM): it does not, which is faster and less exact.
+    FAST_SUMS = 0
+};
 
 static int keep_error(sl_cuda *c, cublasStatus_t rc, const char *what, int n_out, int n_in) {
     if (rc == CUBLAS_STATUS_SUCCESS) return 0;
@@ -34,7 +44,8 @@ typedef struct layouts {
 } layouts;
 
 static layouts layouts_of(const sl_gemm_plan *p, int n_rows, int out_stride) {
-    return (layouts){layout(CUDA_R_16BF, p->n_in, p->n_out, p->n_in), layout(CUDA_R_16BF, p->n_in, n_rows, p->n_in),
+    const cudaDataType in = p->scales ? CUDA_R_8F_E4M3 : CUDA_R_16BF;
+    return (layouts){layout(in, p->n_in, p->n_out, p->n_in), layout(in, p->n_in, n_rows, p->n_in),
                      layout(p->is_fp32 ? CUDA_R_32F : CUDA_R_16BF, p->n_out, n_rows, out_stride)};
 }
 
@@ -54,55 +65,91 @@ static int is_unsplit(const cublasLtMatmulAlgo_t *algo) {
     return split <= 1 && scheme == CUBLASLT_REDUCTION_SCHEME_NONE;
 }
 
-static int choose(sl_cuda *c, sl_gemm_plan *p) {
+// Sets p->algo. CUBLAS_STATUS_NOT_SUPPORTED: cuBLASLt has no algorithm without a split.
+static cublasStatus_t choose(sl_cuda *c, sl_gemm_plan *p) {
     cublasLtMatmulHeuristicResult_t found[CANDIDATES];
     cublasLtMatmulPreference_t preference;
     uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE;
     size_t workspace = SL_LT_WORKSPACE;
     int n = 0, best = -1;
-    layouts l = layouts_of(p, PLAN_ROWS, p->n_out);
-    if (keep_error(c, cublasLtMatmulPreferenceCreate(&preference), "preference", p->n_out, p->n_in)) return 1;
+    cublasStatus_t rc = cublasLtMatmulPreferenceCreate(&preference);
+    if (rc != CUBLAS_STATUS_SUCCESS) return rc;
     cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
     cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes);
-    cublasStatus_t rc = cublasLtMatmulAlgoGetHeuristic(c->lt, p->op, l.w, l.x, l.out, l.out, preference, CANDIDATES, found, &n);
+    layouts l = layouts_of(p, PLAN_ROWS, p->n_out);
+    rc = cublasLtMatmulAlgoGetHeuristic(c->lt, p->op, l.w, l.x, l.out, l.out, preference, CANDIDATES, found, &n);
     cublasLtMatmulPreferenceDestroy(preference);
     free_layouts(l);
+    if (rc != CUBLAS_STATUS_SUCCESS) return rc;
     for (int i = 0; i < n && best < 0; i++)
         if (found[i].state == CUBLAS_STATUS_SUCCESS && is_unsplit(&found[i].algo)) best = i;
-    if (keep_error(c, best < 0 && rc == CUBLAS_STATUS_SUCCESS ? CUBLAS_STATUS_NOT_SUPPORTED : rc, "heuristic", p->n_out,
-                   p->n_in))
-        return 1;
+    if (best < 0) return CUBLAS_STATUS_NOT_SUPPORTED;
     p->algo = found[best].algo;
-    return 0;
+    return CUBLAS_STATUS_SUCCESS;
 }
 
-static sl_gemm_plan *plan_of(sl_cuda *c, int n_out, int n_in, int is_fp32) {
-    for (int i = 0; i < c->n_gemms; i++)
-        if (c->gemms[i].n_out == n_out && c->gemms[i].n_in == n_in && c->gemms[i].is_fp32 == is_fp32) return &c->gemms[i];
-    SL_CHECK(c->n_gemms < SL_MAX_GEMMS);
-    sl_gemm_plan *p = &c->gemms[c->n_gemms];
-    cublasOperation_t transposed = CUBLAS_OP_T;
-    *p = (sl_gemm_plan){.n_out = n_out, .n_in = n_in, .is_fp32 = is_fp32};
-    if (keep_error(c, cublasLtMatmulDescCreate(&p->op, CUBLAS_COMPUTE_32F, CUDA_R_32F), "descriptor", n_out, n_in)) return NULL;
-    cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed);
-    if (choose(c, p)) {
-        cublasLtMatmulDescDestroy(p->op);
-        return NULL;
+#if CUBLAS_VERSION >= 120900
+// w, x: device memory
+static void set_scales(cublasLtMatmulDesc_t op, sl_gemm_scales scales, const float *w, const float *x) {
+    int is_rows = scales == SL_SCALES_ROWS;
+    const int32_t of_w = is_rows ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F : CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    const int32_t of_x = is_rows ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    const int8_t fast = is_rows && FAST_SUMS;
+    cublasLtMatmulDescSetAttribute(op, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &of_w, sizeof of_w);
+    cublasLtMatmulDescSetAttribute(op, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &of_x, sizeof of_x);
+    cublasLtMatmulDescSetAttribute(op, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &w, sizeof w);
+    cublasLtMatmulDescSetAttribute(op, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &x, sizeof x);
+    cublasLtMatmulDescSetAttribute(op, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast);
+}
+static int has_scales(const sl_cuda *c) {
+    return c->props.major == 9 && c->props.minor == 0 && cublasLtGetVersion() >= 120900;
+}
+#else
+static void set_scales(cublasLtMatmulDesc_t op, sl_gemm_scales scales, const float *w, const float *x) {
+    (void)op, (void)scales, (void)w, (void)x;
+    SL_CHECK(!"has_scales");
+}
+static int has_scales(const sl_cuda *c) {
+    (void)c;
+    return 0;
+}
+#endif
+
+// Finds or makes the plan of a product. Its status is not CUBLAS_STATUS_SUCCESS if cuBLASLt cannot compute the product.
+static sl_gemm_plan *plan_of(sl_cuda *c, int n_out, int n_in, int is_fp32, sl_gemm_scales scales) {
+    for (int i = 0; i < c->n_gemms; i++) {
+        sl_gemm_plan *p = &c->gemms[i];
+        if (p->n_out == n_out && p->n_in == n_in && p->is_fp32 == is_fp32 && p->scales == scales) return p;
     }
-    c->n_gemms++;
+    SL_CHECK(c->n_gemms < SL_MAX_GEMMS);
+    sl_gemm_plan *p = &c->gemms[c->n_gemms++];
+    cublasOperation_t transposed = CUBLAS_OP_T;
+    *p = (sl_gemm_plan){.n_out = n_out, .n_in = n_in, .is_fp32 = is_fp32, .scales = scales};
+    p->status = cublasLtMatmulDescCreate(&p->op, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    if (p->status != CUBLAS_STATUS_SUCCESS) return p;
+    cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed);
+    if (scales) set_scales(p->op, scales, c->lt_workspace, c->lt_workspace); // any memory: each product sets its own scales
+    p->status = choose(c, p);
     return p;
 }
 
-void sl_cuda_gemm(sl_cuda *c, const bf16 *w, int n_out, int n_in, const bf16 *x, int n_rows, int is_fp32, int accumulate,
-                  void *out, int out_stride) {
-    sl_gemm_plan *p = plan_of(c, n_out, n_in, is_fp32);
-    if (!p) return;
-    const float one = 1, beta = (float)accumulate;
-    layouts l = layouts_of(p, n_rows, out_stride);
+int sl_cuda_gemm_takes_fp8(sl_cuda *c, sl_gemm_scales scales, int n_out, int n_in, int is_fp32) {
+    // cuBLASLt wants rows of W and of x, and rows of outputs, aligned to 16 bytes. Blocks must be whole.
+    int multiple = scales == SL_SCALES_BLOCKS ? 128 : 16;
+    if (!has_scales(c) || n_out % multiple || n_in % multiple) return 0;
+    return plan_of(c, n_out, n_in, is_fp32, scales)->status == CUBLAS_STATUS_SUCCESS;
+}
+
+void sl_cuda_gemm(sl_cuda *c, const sl_cuda_product *a) {
+    sl_gemm_plan *p = plan_of(c, a->n_out, a->n_in, a->is_fp32, a->scales);
+    if (keep_error(c, p->status, "heuristic", a->n_out, a->n_in)) return;
+    const float one = 1, beta = (float)a->accumulate;
+    layouts l = layouts_of(p, a->n_rows, a->out_stride);
+    if (p->scales) set_scales(p->op, p->scales, a->w_scale, a->x_scale);
     keep_error(c,
-               cublasLtMatmul(c->lt, p->op, &one, w, l.w, x, l.x, &beta, out, l.out, out, l.out, &p->algo, c->lt_workspace,
-                              SL_LT_WORKSPACE, c->stream),
-               "product", n_out, n_in);
+               cublasLtMatmul(c->lt, p->op, &one, a->w, l.w, a->x, l.x, &beta, a->out, l.out, a->out, l.out, &p->algo,
+                              c->lt_workspace, SL_LT_WORKSPACE, c->stream),
+               "product", a->n_out, a->n_in);
     free_layouts(l);
 }
 
@@ -114,7 +161,8 @@ int sl_cuda_gemm_init(sl_cuda *c, sl_error *err) {
 }
 
 void sl_cuda_gemm_free(sl_cuda *c) {
-    for (int i = 0; i < c->n_gemms; i++) cublasLtMatmulDescDestroy(c->gemms[i].op);
+    for (int i = 0; i < c->n_gemms; i++)
+        if (c->gemms[i].op) cublasLtMatmulDescDestroy(c->gemms[i].op);
     if (c->lt) cublasLtDestroy(c->lt);
     cudaFree(c->lt_workspace);
 }

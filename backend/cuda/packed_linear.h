@@ -26,6 +26,16 @@ void sl_cuda_packed_linear(const sl_cuda_linear *args, cudaStream_t stream);
 void sl_cuda_packed_widen(const void *data, const float *scale, const sl_cuda_packing *packing, int n_cols, int first,
                           int n_rows, bf16 *out, cudaStream_t stream);
 
+// out [n_rows][n_cols] = the stored fp8 numbers of these rows, without scales, one row after the other. first and n_rows
+// multiples of 8, n_cols a multiple of 8.
+void sl_cuda_packed_fp8_rows(const void *data, const sl_cuda_packing *packing, int n_cols, int first, int n_rows, uint8_t *out,
+                             cudaStream_t stream);
+
+// The scales of blocks of 128 x 128 numbers of rows first to first + n_rows - 1, in the order of sl_gemm_scales
+// (cuda_backend.h). Every 128 rows have equal scales. first, n_rows and the columns are multiples of 128.
+void sl_cuda_packed_block_scales(const float *scale, const sl_cuda_packing *packing, int first, int n_rows, float *out,
+                                 cudaStream_t stream);
+
 // x[r] = row ids[r] of the table: x [n_rows][n_cols] fp32
 void sl_cuda_packed_embed(const void *data, const float *scale, const sl_cuda_packing *packing, int n_cols, const int32_t *ids,
                           int n_rows, float *x, cudaStream_t stream);

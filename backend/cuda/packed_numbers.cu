@@ -46,6 +46,36 @@ __global__ void widen_kernel(const char *data, const float *scale, sl_cuda_packi
         uint4{sl_pack_bf16(x[0], x[1]), sl_pack_bf16(x[2], x[3]), sl_pack_bf16(x[4], x[5]), sl_pack_bf16(x[6], x[7])};
 }
 
+// Grid: x: pieces, a warp each. A lane reads its 32 bytes of a piece, and writes them as four runs of 8 columns of its row.
+// Bytes: 2 per number.
+__global__ void fp8_rows_kernel(const char *data, int n_pieces, int n_cols, int n, uint8_t *out) {
+    const int i = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
+    sl_start_next();
+    sl_wait_previous();
+    if (i >= n) return;
+    const int piece = i % n_pieces, place = i - piece + sl_place_of_piece(n_pieces, piece);
+    const uint4 *from = (const uint4 *)(data + (size_t)place * 1024) + lane;
+    const uint4 w[2] = {from[0], from[32]};
+    const int col = piece * PIECE_COLS + lane % 4 * 8;
+    uint8_t *to = out + (size_t)(i / n_pieces * PIECE_ROWS + lane / 4) * n_cols + col;
+    const auto in_order = [](uint32_t x) { return __byte_perm(x, 0, 0x2031); }; // c2 c0 c3 c1 to c0 c1 c2 c3
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        if (col + 64 * half < n_cols) *(uint2 *)(to + 64 * half) = {in_order(w[half].x), in_order(w[half].y)};
+        if (col + 64 * half + 32 < n_cols) *(uint2 *)(to + 64 * half + 32) = {in_order(w[half].z), in_order(w[half].w)};
+    }
+}
+
+// Grid: x: blocks of 128 rows; a thread has a block of 128 columns, and those 128 blocks further on. stride: scales of a row of
+// blocks of `out`.
+__global__ void block_scales_kernel(const float *scale, int n_sets, int stride, float *out) {
+    sl_start_next();
+    sl_wait_previous();
+    for (int i = threadIdx.x; i < stride; i += blockDim.x)
+        out[blockIdx.x * stride + i] =
+            i < n_sets ? scale[((size_t)blockIdx.x * (128 / PIECE_ROWS) * n_sets + sl_place_of_piece(n_sets, i)) * PIECE_ROWS] : 0;
+}
+
 // Grid: x: rows of x; y: 8 columns a thread.
 template <sl_format F>
 __global__ void packed_embed_kernel(const char *data, const float *scale, sl_cuda_packing k, int n_cols, const int32_t *ids,
@@ -70,6 +100,21 @@ void sl_cuda_packed_widen(const void *data, const float *scale, const sl_cuda_pa
         sl_launch(widen_kernel<format()>, dim3((n + 255) / 256), dim3(256), 0, stream, (const char *)data, scale, *packing,
                   n_cols, first, n_rows, out);
     });
+}
+
+void sl_cuda_packed_fp8_rows(const void *data, const sl_cuda_packing *packing, int n_cols, int first, int n_rows, uint8_t *out,
+                             cudaStream_t stream) {
+    SL_CHECK(packing->format == SL_FP8 && first % PIECE_ROWS == 0 && n_rows % PIECE_ROWS == 0 && n_cols % 8 == 0);
+    const int n = n_rows / PIECE_ROWS * packing->n_pieces;
+    sl_launch(fp8_rows_kernel, dim3((n + 7) / 8), dim3(256), 0, stream, (const char *)data + sl_packed_bytes(packing, first),
+              packing->n_pieces, n_cols, n, out);
+}
+
+void sl_cuda_packed_block_scales(const float *scale, const sl_cuda_packing *packing, int first, int n_rows, float *out,
+                                 cudaStream_t stream) {
+    SL_CHECK(packing->n_sets == packing->n_pieces && packing->per_piece == 1 && first % 128 == 0 && n_rows % 128 == 0);
+    sl_launch(block_scales_kernel, dim3(n_rows / 128), dim3(128), 0, stream, scale + (size_t)first * packing->n_sets,
+              packing->n_sets, (packing->n_sets + 3) / 4 * 4, out);
 }
 
 void sl_cuda_packed_embed(const void *data, const float *scale, const sl_cuda_packing *packing, int n_cols, const int32_t *ids,

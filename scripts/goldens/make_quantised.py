@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes small random checkpoints in the layouts of quantised models, from the definitions of the formats. Needs numpy.
 
-  make_quantised.py OUT     OUT/NAME: a checkpoint; OUT/NAME.wide: the same model with the numbers that it stands for in fp32
+  make_quantised.py OUT [HEAD_DIM]    OUT/NAME: a checkpoint; OUT/NAME.wide: the same model with the numbers that it stands for in fp32
 
 A number of a checkpoint is (q - zero) * scale in fp32, where the scale is what the file holds (NVFP4: its quotient or product
 with the scale of the tensor, rounded to fp32). So a program that follows the
@@ -12,7 +12,8 @@ import sys
 
 import numpy as np
 
-HIDDEN, FFN, HEADS, KV, DIM, VOCAB, LAYERS = 128, 224, 4, 2, 32, 96, 2
+HIDDEN, FFN, HEADS, KV, VOCAB, LAYERS = 128, 224, 4, 2, 96, 2
+DIM = int(sys.argv[2]) if len(sys.argv) > 2 else 32  # of a head
 CONFIG = dict(model_type="llama", architectures=["LlamaForCausalLM"], hidden_act="silu", hidden_size=HIDDEN, intermediate_size=FFN,
               num_hidden_layers=LAYERS, num_attention_heads=HEADS, num_key_value_heads=KV, head_dim=DIM, vocab_size=VOCAB,
               max_position_embeddings=512, rms_norm_eps=1e-5, tie_word_embeddings=False, rope_theta=10000.0, bos_token_id=1,
@@ -232,6 +233,10 @@ def gptq_config(fmt, group=32, **more):
 
 
 DYNAMIC = dict(num_bits=8, type="int", symmetric=True, dynamic=True, strategy="token")
+FP8_ROWS = dict(num_bits=8, type="float", symmetric=True, dynamic=True, strategy="token", observer=None, observer_kwargs={}, group_size=None,
+                actorder=None, block_structure=None)
+FP8_STATIC = FP8_ROWS | dict(dynamic=False, strategy="tensor", observer="minmax")
+FP8_GROUPS = FP8_ROWS | dict(strategy="group", group_size=128)
 MODELOPT = {"producer": {"name": "modelopt", "version": "0.19"},
             "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": None, "exclude_modules": ["lm_head", "*layers.0.mlp*"]}}
 NVFP4 = {"producer": {"name": "modelopt", "version": "0.33"},
@@ -241,9 +246,11 @@ MODELOPT_GROUPS = {"group_0": {"input_activations": {"dynamic": False, "num_bits
                                "weights": {"dynamic": False, "num_bits": 4, "type": "float", "group_size": 16}, "targets": ["Linear"]}}
 # name: (layout, or a function from the module to its layout; fields of config.json; other documents; quantised head)
 CHECKPOINTS = {
-    "ct-fp8-tensor": (fp8("tensor", activations=True), compressed("float-quantized", arguments(8, "float", "tensor"), activations=DYNAMIC)),
+    "ct-fp8-tensor": (fp8("tensor", activations=True), compressed("float-quantized", arguments(8, "float", "tensor"), activations=FP8_STATIC)),
+    "ct-fp8-rows": (fp8("channel", scale_type=bf16), compressed("float-quantized", arguments(8, "float", "channel"), activations=FP8_ROWS)),
     "ct-fp8-channel": (fp8("channel", scale_type=bf16), compressed("float-quantized", arguments(8, "float", "channel"))),
-    "ct-fp8-block": (fp8("block"), compressed("float-quantized", arguments(8, "float", "block", block_structure=[128, 128]))),
+    "ct-fp8-block": (fp8("block"), compressed("float-quantized", arguments(8, "float", "block", block_structure=[128, 128]),
+                                              activations=FP8_GROUPS)),
     "ct-int8": (int8(), compressed("int-quantized", arguments(8, "int", "channel"), activations=DYNAMIC)),
     "ct-int8-zeros": (int8(True), compressed("int-quantized", arguments(8, "int", "channel", symmetric=False))),
     "ct-int4": (packed(4, 32), compressed("pack-quantized", arguments(4, "int", "group", 32))),

@@ -2,14 +2,15 @@
 """Measures what rounded weights (--weights), activations (--activations) and a rounded KV cache (--kv-cache-dtype) change, and the speed of
 such weights on a CPU. Writes results/quantised/*.jsonl. Needs numpy.
 
-    python3 scripts/measure/quantised.py texts  [--model prose] [--file tests/prose/excerpt.txt] [--tokens 1024]
+    python3 scripts/measure/quantised.py texts, fp8-texts  [--model prose] [--file tests/prose/excerpt.txt] [--tokens 1024]
     python3 scripts/measure/quantised.py needles [--length 4k] [--samples 8]
     python3 scripts/measure/quantised.py kv-texts, kv-needles  [the flags of texts and needles]
     python3 scripts/measure/quantised.py speed  [--model models/llama-3.2-1b] [--steps 16]
 
 texts: the logits of every token of a text, compared with those of the weights in the file: the mean KL divergence in nats, the share of
 equal most likely tokens, and the perplexity. needles: questions about texts of the embedded model. kv-texts and kv-needles: the same for the
-KV cache, and kv-needles also with two sampled methods. speed: decode steps of a model with random weights, in turns."""
+KV cache, and kv-needles also with two sampled methods. fp8-texts: the same for prefills with inputs of fp8, on a GPU. speed: decode steps of a
+model with random weights, in turns."""
 import argparse
 import json
 import os
@@ -23,6 +24,7 @@ import numpy as np
 PLAIN = {"activations": "float"}
 WEIGHTS = [PLAIN, {"weights": "fp8"}] + [{"weights": w, "activations": a} for w in ["int8", "int4:group=32", "int4"]
                                          for a in ["float", "int16", "int8"]]
+INPUTS = [PLAIN] + [{"weights": "fp8", "activations": a, "device": "cuda"} for a in ["float", "fp8"]]
 CACHES = [{}, {"kv-cache-dtype": "fp8"}, {"kv-cache-dtype": "int8"}]
 KV_METHODS = "dense,santa-prop:S=128,santa-is:S=128"
 
@@ -82,7 +84,7 @@ def speed(args):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("part", choices=["texts", "needles", "kv-texts", "kv-needles", "speed"])
+    p.add_argument("part", choices=["texts", "fp8-texts", "needles", "kv-texts", "kv-needles", "speed"])
     p.add_argument("--sleigh", default="build/sleigh")
     p.add_argument("--model")
     p.add_argument("--file", default="tests/prose/excerpt.txt")
@@ -94,7 +96,7 @@ def main():
     p.add_argument("--threads", type=int, default=2)
     args = p.parse_args()
     args.model = args.model or ("models/llama-3.2-1b" if args.part == "speed" else "tiny" if "needles" in args.part else "prose")
-    parts = {"texts": lambda: texts(args, WEIGHTS), "needles": lambda: needles(args, WEIGHTS, "dense"),
+    parts = {"texts": lambda: texts(args, WEIGHTS), "fp8-texts": lambda: texts(args, INPUTS), "needles": lambda: needles(args, WEIGHTS, "dense"),
              "kv-texts": lambda: texts(args, CACHES), "kv-needles": lambda: needles(args, CACHES, KV_METHODS),
              "speed": lambda: speed(args)}
     os.makedirs("results/quantised", exist_ok=True)

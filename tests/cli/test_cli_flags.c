@@ -38,7 +38,7 @@ typedef struct row {
 #define T(NAMES, COMMANDS, KIND, FIELD, DEFAULT) \
     {.names = NAMES, .commands = COMMANDS, .kind = KIND, .field = offsetof(cli_options, FIELD), .def = DEFAULT}
 static const row rows[] = {
-    W("--activations", "gclbopeus", run.model.activations, "auto", "auto,float,int16,int8"),
+    W("--activations", "gclbopeus", run.model.activations, "auto", "auto,float,int16,int8,fp8"),
     W("--load-format", "gclibopeus", run.model.load_format, "auto", "auto,safetensors,dummy"),
     N("-c --ctx-size --ctx", "gcies", CTX, run.limits.n_ctx, NULL, 1, BIG),
     N("-c --ctx-size --ctx", "p", CTX, run.limits.n_ctx, NULL, 4, BIG),

@@ -230,7 +230,7 @@ static void contexts(void) {
         int chunk = o.prefill_chunk ? o.prefill_chunk : o.n_ctx && o.n_ctx < default_chunk ? o.n_ctx : default_chunk;
         if (chunk > limit) chunk = limit;
         int rows = chunk > e.n_sequences ? chunk : e.n_sequences, wanted = o.n_ctx ? o.n_ctx : limit < 32768 ? limit : 32768;
-        size_t fixed = (160 << 20) + c->arch->scratch_size(c, &be, rows) + (size_t)e.n_sequences * c->n_vocab * 8;
+        size_t fixed = (192 << 20) + c->arch->scratch_size(c, &be, rows) + (size_t)e.n_sequences * c->n_vocab * 8;
         fixed += be.is_device ? weights : sl_model_bytes_to_allocate(model);
         free_bytes = round % 7 ? fixed + any(&seed, 40000.0 * (double)row * e.n_sequences) : any(&seed, (double)fixed);
         int fits = free_bytes > fixed ? (int)((free_bytes - fixed) / row / (size_t)e.n_sequences / 256 * 256) : 0;

@@ -60,11 +60,15 @@ static sl_model *load(const char *dir, test_lines *lines) {
     return model;
 }
 
-static sl_format format_of(const sl_model *model, const char *name) {
+static const sl_weight *find(const sl_model *model, const char *name) {
     const sl_model_weights *w = sl_model_weight_list(model);
     for (int i = 0; i < w->n_tensors; i++)
-        if (!strcmp(w->tensors[i].shape.name, name)) return w->tensors[i].weight->format;
+        if (!strcmp(w->tensors[i].shape.name, name)) return w->tensors[i].weight;
     FAIL("no tensor %s", name);
+}
+
+static sl_format format_of(const sl_model *model, const char *name) {
+    return find(model, name)->format;
 }
 
 static const struct {
@@ -74,7 +78,8 @@ static const struct {
 } layouts[] = {
     {"ct-fp8-tensor", SL_FP8, SL_FP8, SL_FP8, 1, 0},
     {"ct-fp8-channel", SL_FP8, SL_FP8, SL_FP8, 0, 0},
-    {"ct-fp8-block", SL_FP8, SL_FP8, SL_FP8, 0, 0},
+    {"ct-fp8-rows", SL_FP8, SL_FP8, SL_FP8, 1, 0},
+    {"ct-fp8-block", SL_FP8, SL_FP8, SL_FP8, 1, 0},
     {"ct-int8", SL_INT8, SL_INT8, SL_INT8, 1, 0},
     {"ct-int8-zeros", SL_INT8, SL_INT8, SL_INT8, 0, 0},
     {"ct-int4", SL_INT4, SL_INT4, SL_INT4, 0, 0},
@@ -131,6 +136,65 @@ static void check_layouts(void) {
     }
 }
 
+// ---- inputs of weights ----
+
+// What a GPU rounds the inputs of layer 1's down_proj to, by the option activations.
+static void check_inputs(void) {
+    enum { PLAIN = SL_INPUTS_PLAIN, ROWS = SL_INPUTS_ROWS, STATIC = SL_INPUTS_STATIC, GROUPS = SL_INPUTS_GROUPS };
+    static const struct {
+        const char *name;
+        int by_auto, by_fp8; // by_fp8 -1: an error, because no weight takes inputs of fp8
+    } cases[] = {{"ct-fp8-tensor", STATIC, STATIC},
+                 {"ct-fp8-rows", ROWS, ROWS},
+                 {"ct-fp8-channel", PLAIN, ROWS},
+                 {"ct-fp8-block", GROUPS, GROUPS},
+                 {"fp8-block", GROUPS, GROUPS},
+                 {"fp8-tensor", STATIC, STATIC},
+                 {"modelopt", STATIC, STATIC},
+                 {"ct-mixed", PLAIN, ROWS},
+                 {"ct-int8", PLAIN, -1},
+                 {"ct-nvfp4", PLAIN, -1}};
+    static const char *const options[] = {NULL, "auto", "fp8", "float", "int16"};
+    make_checkpoints();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int j = 0; j < 5; j++) {
+            sl_model *model;
+            const sl_model_options o = {.flags = SL_MODEL_NO_TOKENIZER, .activations = options[j]};
+            int want = j < 2 ? cases[i].by_auto : j == 2 ? cases[i].by_fp8 : PLAIN;
+            if (j == 4 && cases[i].by_fp8 >= 0 && strcmp(cases[i].name, "ct-mixed")) continue; // no weight takes integers
+            int rc = sl_model_load(made(cases[i].name), &o, &model, &err);
+            if (want < 0) {
+                CHECK_ERR(rc, err, SL_ERR_ARG, "activations fp8: expected weights of fp8 (weights fp8)");
+                continue;
+            }
+            CHECK_OK(rc, err);
+            const sl_weight *w = find(model, "model.layers.1.mlp.down_proj.weight");
+            if ((int)w->inputs != want) FAIL("%s: inputs %d, expected %d", cases[i].name, w->inputs, want);
+            if (want == STATIC) CHECK_NEAR(w->input_scale, 0.02, 1e-8);
+            CHECK_INT(find(model, "lm_head.weight")->inputs, PLAIN);
+            CHECK_INT(find(model, "model.layers.1.input_layernorm.weight")->inputs, PLAIN);
+            sl_model_free(model);
+        }
+}
+
+// A CPU does not round inputs to fp8: the checkpoint's wish changes no bit, and the caller's wish is an error.
+static void inputs_on_cpu(void) {
+    sl_model *model;
+    sl_engine *engine = NULL;
+    test_lines lines;
+    make_checkpoints();
+    CHECK_OK(sl_model_load(made("ct-fp8-rows"), &(sl_model_options){.flags = SL_MODEL_NO_TOKENIZER}, &model, &err), err);
+    size_t size = (1 + N_STEPS) * (size_t)sl_model_n_vocab(model) * sizeof(float);
+    float *got = logits_of(model), *want = logits_of(load(made("ct-fp8-rows"), &lines));
+    CHECK(!memcmp(got, want, size));
+    free(got), free(want);
+    const sl_model_options fp8 = {.flags = SL_MODEL_NO_TOKENIZER, .activations = "fp8"};
+    CHECK_OK(sl_model_load(made("ct-fp8-rows"), &fp8, &model, &err), err);
+    CHECK_ERR(sl_engine_new(model, &(sl_engine_options){.n_ctx = 64, .device = "cpu"}, &engine, &err), err, SL_ERR_ARG,
+              "activations fp8: only a GPU rounds activations to fp8");
+    sl_model_free(model);
+}
+
 // ---- damaged checkpoints ----
 
 #define LAYER "model.layers.1.mlp.down_proj." // [128][224]
@@ -164,6 +228,13 @@ static const struct {
      LAYER "weight_g_idx gives 224 columns to group 0, expected 32"},
     {"ct-fp8-tensor", LAYER "weight_scale", "F32", "[2]", 8, SL_ERR_FORMAT, LAYER "weight_scale has shape [2], expected [1]"},
     {"ct-fp8-tensor", LAYER "input_scale", "F32", "[3]", 12, SL_ERR_FORMAT, LAYER "input_scale has shape [3], expected [1]"},
+    {"ct-fp8-tensor", LAYER "input_scale", NULL, NULL, 0, SL_ERR_FORMAT, "tensor " LAYER "input_scale is missing"},
+    {"fp8-tensor", LAYER "input_scale", NULL, NULL, 0, SL_ERR_FORMAT, "tensor " LAYER "input_scale is missing"},
+    {"modelopt", LAYER "input_scale", NULL, NULL, 0, SL_ERR_FORMAT, "tensor " LAYER "input_scale is missing"},
+    {"modelopt", LAYER "input_scale", "I32", "[1]", 4, SL_ERR_UNSUPPORTED,
+     LAYER "input_scale has dtype I32, expected BF16, F16, F32"},
+    {"ct-fp8-tensor", LAYER "input_scale", "F32", "[1]", 4, SL_ERR_FORMAT,
+     LAYER "input_scale is 0, expected a finite number above 0"},
     {"ct-fp8-tensor", LAYER "weight", "F8_E5M2", "[128,224]", 28672, SL_ERR_UNSUPPORTED,
      LAYER "weight has dtype F8_E5M2, expected F8_E4M3"},
     {"ct-fp8-channel", LAYER "weight_scale", "BF16", "[127]", 254, SL_ERR_FORMAT,
@@ -279,6 +350,9 @@ static void bad_numbers(void) {
 #define CT(MORE, WEIGHTS)                                                                                                      \
     "{'quant_method':'compressed-tensors','config_groups':{'g':{'targets':['Linear'],'weights':" WEIGHTS "}}" MORE "}"
 #define PACKED ",'format':'pack-quantized'"
+#define CT8(INPUTS)                                                                                                            \
+    "{'quant_method':'compressed-tensors','format':'float-quantized','config_groups':{'g':{'targets':['Linear'],'weights':" W8 \
+    ",'input_activations':" INPUTS "}}}"
 #define W4 "{'num_bits':4,'type':'int','group_size':32,'strategy':'group','symmetric':true}"
 #define FP4(MORE) "{'num_bits':4,'type':'float','group_size':" MORE "}"
 #define KV8(MORE) "{'num_bits':8,'type':'float'" MORE "}"
@@ -330,6 +404,26 @@ static const struct {
     {U, CT(PACKED ",'quantization_status':'frozen'", W4), "field quantization_status is frozen, supported is compressed"},
     {U, CT(PACKED ",'new_field':1", W4), "field new_field is 1, which is not supported"},
     {F, CT("", W4), "field format is missing"},
+    {0, CT8("{'num_bits':8,'type':'float','strategy':'token','dynamic':true,'symmetric':true}"), NULL},
+    {0, CT8("{'num_bits':8,'type':'float','strategy':'tensor','dynamic':true,'group_size':null}"), NULL},
+    {0, CT8("{'num_bits':8,'type':'float','group_size':128,'dynamic':true}"), NULL},
+    {0, CT8("null"), NULL},
+    {U, CT8("{'num_bits':8,'type':'int','strategy':'token','dynamic':true}"),
+     "input_activations: field type is \"int\", supported is \"float\""},
+    {U, CT8("{'num_bits':4,'type':'float','strategy':'token','dynamic':true}"),
+     "input_activations: field num_bits is 4, supported"},
+    {U, CT8("{'num_bits':8,'type':'float','symmetric':false}"),
+     "input_activations: field symmetric is false, supported is true"},
+    {U, CT8("{'num_bits':8,'type':'float','strategy':'channel'}"),
+     "input_activations: field strategy is \"channel\", supported"},
+    {U, CT8("{'num_bits':8,'type':'float','strategy':'token'}"), "field strategy is token with dynamic false"},
+    {U, CT8("{'num_bits':8,'type':'float','strategy':'group','group_size':64,'dynamic':true}"),
+     "field strategy is group with dynamic true and group_size 64, supported is group with dynamic true and group_size 128"},
+    {U, CT8("{'num_bits':8,'type':'float','block_structure':[1,128]}"), "input_activations: field block_structure is"},
+    {U, CT8("{'num_bits':8,'type':'float','hadamard':1}"), "input_activations: field hadamard is 1"},
+    {F, CT8("{'num_bits':8,'type':'float','dynamic':'local'}"), "field dynamic is a string"},
+    {F, CT8("{'num_bits':8}"), "input_activations: field type is missing"},
+    {F, CT8("'fp8'"), "field input_activations is a string, expected an object"},
     {U, CT(PACKED, "{'num_bits':3,'type':'int','group_size':32}"), "num_bits is 3 bits of type int, supported is 4 or 8 bits"},
     {U, CT(PACKED, W8), "num_bits is 8 bits of type float"},
     {U, CT(",'format':'float-quantized'", W4), "num_bits is 4 bits of type int, supported is 8 bits of type float"},
@@ -473,6 +567,8 @@ static void fp4_of_package(void) {
 static const test_case cases[] = {
     {"fp4-of-package", 0, fp4_of_package},
     {"layouts", 0, check_layouts},
+    {"inputs", 0, check_inputs},
+    {"inputs-on-cpu", 0, inputs_on_cpu},
     {"damaged", 0, damaged},
     {"zero-biases", 0, zero_biases},
     {"bad-numbers", 0, bad_numbers},

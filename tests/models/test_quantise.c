@@ -337,7 +337,15 @@ static void activations(void) {
     CHECK(are_equal(load_with(dir, NULL, "auto"), load_with(dir, NULL, "float")));
     CHECK_ERR(sl_model_load(dir, &o, &model, &err), err, SL_ERR_ARG, "has none");
     o.activations = "int9";
-    CHECK_ERR(sl_model_load(dir, &o, &model, &err), err, SL_ERR_ARG, "activations int9: expected auto, float, int16 or int8");
+    CHECK_ERR(sl_model_load(dir, &o, &model, &err), err, SL_ERR_ARG,
+              "activations int9: expected auto, float, int16, int8 or fp8");
+    o.activations = "fp8";
+    CHECK_ERR(sl_model_load(dir, &o, &model, &err), err, SL_ERR_ARG, "activations fp8: expected weights of fp8");
+    CHECK_INT(find(model = load_with(dir, "fp8", "fp8"), "model.layers.1.mlp.up_proj.weight")->inputs, SL_INPUTS_ROWS);
+    CHECK_INT(find(model, "lm_head.weight")->inputs, SL_INPUTS_PLAIN);
+    sl_model_free(model);
+    CHECK_INT(find(model = load_with(dir, "fp8", NULL), "model.layers.1.mlp.up_proj.weight")->inputs, SL_INPUTS_PLAIN);
+    sl_model_free(model);
 }
 
 // Random weights are rounded one after the other. Threads and engines do not change them.
