@@ -6,13 +6,9 @@
 #ifndef SLEIGH_PHILOX_H
 #define SLEIGH_PHILOX_H
 
-#include <stdint.h>
+#include "base/host_device.h"
 
-#ifdef __CUDACC__ // kernels use the same functions
-#define SL_HOST_DEVICE __host__ __device__
-#else
-#define SL_HOST_DEVICE
-#endif
+#include <stdint.h>
 
 // Streams: what a number is used for. The stream is the last word of the counter, so two uses never share numbers.
 enum {

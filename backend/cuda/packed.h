@@ -23,6 +23,7 @@
 #define SLEIGH_CUDA_PACKED_H
 
 #include "backend/weight.h"
+#include "base/host_device.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -37,25 +38,19 @@ typedef struct sl_cuda_packing {
     int n_sets;       // of scales of 8 rows: 1 or n_pieces
 } sl_cuda_packing;
 
-#ifdef __CUDACC__
-#define SL_HOST_DEVICE static __host__ __device__ inline
-#else
-#define SL_HOST_DEVICE static inline
-#endif
-
 // The first piece of a leaf, of n pieces.
-SL_HOST_DEVICE int sl_leaf_begin(int n, int leaf) {
+static inline SL_HOST_DEVICE int sl_leaf_begin(int n, int leaf) {
     return n * leaf / SL_LEAVES;
 }
 
 // Where the piece of step j of a leaf lies among the pieces of 8 rows. The leaf has more than j pieces.
-SL_HOST_DEVICE int sl_piece_at(int n, int leaf, int j) {
+static inline SL_HOST_DEVICE int sl_piece_at(int n, int leaf, int j) {
     const int full = n / SL_LEAVES; // steps in which every leaf has a piece
     return j < full ? SL_LEAVES * j + leaf : SL_LEAVES * full + sl_leaf_begin(n, leaf) - full * leaf;
 }
 
 // The same for piece i of n.
-SL_HOST_DEVICE int sl_place_of_piece(int n, int i) {
+static inline SL_HOST_DEVICE int sl_place_of_piece(int n, int i) {
     const int leaf = (SL_LEAVES * i + SL_LEAVES - 1) / n; // the last leaf that begins at i or before
     return sl_piece_at(n, leaf, i - sl_leaf_begin(n, leaf));
 }

@@ -73,7 +73,8 @@ __global__ void block_scales_kernel(const float *scale, int n_sets, int stride, 
     sl_wait_previous();
     for (int i = threadIdx.x; i < stride; i += blockDim.x)
         out[blockIdx.x * stride + i] =
-            i < n_sets ? scale[((size_t)blockIdx.x * (128 / PIECE_ROWS) * n_sets + sl_place_of_piece(n_sets, i)) * PIECE_ROWS] : 0;
+            i < n_sets ? scale[((size_t)blockIdx.x * (128 / PIECE_ROWS) * n_sets + sl_place_of_piece(n_sets, i)) * PIECE_ROWS]
+                       : 0;
 }
 
 // Grid: x: rows of x; y: 8 columns a thread.
