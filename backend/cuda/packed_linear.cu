@@ -216,6 +216,14 @@ __device__ __forceinline__ uint32_t word(const uint4 (&v)[2], int i) {
     return i % 4 == 0 ? x.x : i % 4 == 1 ? x.y : i % 4 == 2 ? x.z : x.w;
 }
 
+// sl_mma_bf16 without `volatile`, so that the compiler may interleave the instructions of several pieces: with it, one row of x
+// takes 7% longer.
+__device__ __forceinline__ void mma(float4 &c, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c.x), "+f"(c.y), "+f"(c.z), "+f"(c.w)
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
 // sum += a piece of 16 rows of W times a piece of x. w: words of row g of the two halves. An instruction multiplies 4 columns
 // of each lane. Neighbouring instructions add to different sums (CHAINS), so that one need not wait for the one before it.
 template <sl_format F, int SCALES, int BLOCKS>
@@ -235,7 +243,7 @@ __device__ __forceinline__ void multiply(const packing<F> &unpacker, const uint4
 #pragma unroll
             for (int b = 0; b < BLOCKS; b++) {
                 const uint4 &v = x[STEPS * b + u];
-                sl_mma_bf16(&y[u % CHAINS][b].x, lo[0], hi[0], lo[1], hi[1], half ? v.z : v.x, half ? v.w : v.y);
+                mma(y[u % CHAINS][b], lo[0], hi[0], lo[1], hi[1], half ? v.z : v.x, half ? v.w : v.y);
             }
         }
 #pragma unroll

@@ -49,13 +49,21 @@ static int fits(const sl_weight *w) {
     return w->inputs == SL_INPUTS_GROUPS && w->group == BLOCK && w->scale_rows == BLOCK && w->n_rows % BLOCK == 0;
 }
 
-// Products of several matrices are bf16, of one fp32.
+// 1: there is an algorithm for each part of a product that multiply_all multiplies at once.
+static int has_plans(sl_cuda *c, sl_inputs inputs, int n_out, int n_in, int is_fp32) {
+    for (int first = 0, most = sl_cuda_rows_that_fit(SL_WIDE, n_in, 1); first < n_out; first += most)
+        if (!sl_cuda_gemm_takes_fp8(c, scales_of(inputs), n_out - first < most ? n_out - first : most, n_in, is_fp32)) return 0;
+    return 1;
+}
+
+// Products of several matrices are bf16, of one fp32. The last layer multiplies q apart from k and v.
 static int takes_fp8(sl_cuda *c, sl_weight *const *weights, int n) {
-    int n_out = 0, n_in = weights[0]->n_cols;
+    int n_out = 0, n_in = weights[0]->n_cols, n_first = weights[0]->n_rows;
+    sl_inputs inputs = weights[0]->inputs;
     for (int i = 0; i < n; n_out += weights[i++]->n_rows)
-        if (weights[i]->inputs != weights[0]->inputs || !fits(weights[i])) return 0;
-    return n_in <= SL_FP8_MOST_COLS && n_out <= MOST_OUTPUTS &&
-           sl_cuda_gemm_takes_fp8(c, scales_of(weights[0]->inputs), n_out, n_in, n == 1);
+        if (weights[i]->inputs != inputs || !fits(weights[i])) return 0;
+    if (n_in > SL_FP8_MOST_COLS || n_out > MOST_OUTPUTS || !has_plans(c, inputs, n_out, n_in, n == 1)) return 0;
+    return n < 3 || (has_plans(c, inputs, n_first, n_in, 0) && has_plans(c, inputs, n_out - n_first, n_in, 0));
 }
 
 int sl_cuda_settle_inputs(sl_cuda *c, sl_weight *const *weights, int n, sl_error *err) {

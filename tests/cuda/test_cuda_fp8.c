@@ -305,8 +305,8 @@ static void products(void) {
                                          {4, 128, 128, 128, 1, SL_INPUTS_GROUPS, 0},
                                          {3, 256, 640, 128, 1, SL_INPUTS_GROUPS, 0},
                                          {17, 4096, 4096, 128, 7, SL_INPUTS_GROUPS, 0},
-                                         {2402, 128, 14336, 128, 61, SL_INPUTS_GROUPS, 0},
-                                         {6, 4864, 14336, 128, 53, SL_INPUTS_GROUPS, 0}};
+                                         {2402, 4096, 14336, 128, 997, SL_INPUTS_GROUPS, 0},
+                                         {6, 8192, 14336, 128, 53, SL_INPUTS_GROUPS, 0}};
     sl_cuda *c = open_backend();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_linear(c, &cases[i]);
     c->base.free(&c->base);
