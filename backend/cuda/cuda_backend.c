@@ -18,13 +18,6 @@ static sl_cuda *use(const sl_backend *be) {
     return sl_cuda_of(be);
 }
 
-// The same for operations that may add to the queue of packed matrices (linear_queue.c). Before they queue anything else, they
-// call sl_cuda_launch_queue.
-static sl_cuda *use_queue(const sl_backend *be) {
-    sl_cuda_set_device(sl_cuda_of(be));
-    return sl_cuda_of(be);
-}
-
 static int is_packed(const sl_weight *w) { // packed.h
     return sl_formats[w->format].has_scale;
 }
@@ -121,12 +114,7 @@ static void decode_linear(sl_cuda *c, const sl_weight *w, sl_cuda_linear l, int 
         if (l.rope) part.rope = l.rope + (size_t)r * (l.head_dim / 2);
         if (l.rows) part.rows = l.rows + r;
         if (l.is_staged) part.k = l.k + (size_t)r * l.n_kv_heads * l.head_dim, part.v = l.v + (part.k - l.k);
-        if (is_packed(w)) {
-            sl_cuda_queue_linear(c, &part);
-            continue;
-        }
-        sl_cuda_launch_queue(c);
-        sl_cuda_linear_decode(&part, c->stream);
+        (is_packed(w) ? sl_cuda_packed_linear : sl_cuda_linear_decode)(&part, c->stream);
     }
 }
 
@@ -145,7 +133,6 @@ static void prefill_widened(sl_cuda *c, const sl_weight *w, const sl_cuda_produc
 // The same for a prefill (sl_cuda_gemm). n_out: the rows of w, and of the matrices behind it that the product reads too.
 static void prefill_linear(sl_cuda *c, const sl_weight *w, int n_out, const bf16 *x, int n_rows, int is_fp32, int accumulate,
                            void *out) {
-    sl_cuda_launch_queue(c);
     const sl_cuda_product p = {.w = w->data,
                                .n_out = n_out,
                                .n_in = w->n_cols,
@@ -166,7 +153,7 @@ static void prefill_linear(sl_cuda *c, const sl_weight *w, int n_out, const bf16
 static void linear(const sl_backend *be, const sl_weight *w, const void *x, int n_rows, sl_linear_mode mode, int position,
                    int accumulate, float *out) {
     (void)position;
-    sl_cuda *c = use_queue(be);
+    sl_cuda *c = use(be);
     if (mode == SL_LINEAR_PREFILL)
         prefill_linear(c, w, w->n_rows, x, n_rows, 1, accumulate, out);
     else
@@ -179,8 +166,7 @@ static void linear(const sl_backend *be, const sl_weight *w, const void *x, int 
 static sl_normed linear_norm(const sl_backend *be, const sl_weight *w, const void *x, int n_rows, sl_linear_mode mode,
                              int position, float *out, const sl_next_norm *norm) {
     int hidden = w->n_rows;
-    if (sl_cuda_of(be)->skipped_parts &
-        SL_PART_REST) { // the rows keep the numbers of an earlier step, as with a kernel of its own
+    if (use(be)->skipped_parts & SL_PART_REST) { // the rows keep the numbers of an earlier step, as with a kernel of its own
         linear(be, w, x, n_rows, mode, position, 1, out);
         return (sl_normed){.rows = norm->rows};
     }
@@ -189,7 +175,7 @@ static sl_normed linear_norm(const sl_backend *be, const sl_weight *w, const voi
         rmsnorm(be, out, norm->w, n_rows, norm->eps, norm->rows);
         return (sl_normed){.rows = norm->rows};
     }
-    decode_linear(use_queue(be), w,
+    decode_linear(use(be), w,
                   (sl_cuda_linear){.n_out = hidden,
                                    .x = x,
                                    .end = SL_LINEAR_ADD,
@@ -209,7 +195,6 @@ static int is_bytes(const sl_qkv *a) { // the cache is fp8 or int8
 // Stores rows of K and V, staged as bf16, in a cache of fp8 or int8. k, v: [n_rows][stride]
 static void store_rows(sl_cuda *c, const sl_qkv *a, const bf16 *k, const bf16 *v, size_t stride) {
     if (c->skipped_parts & SL_PART_REST) return;
-    sl_cuda_launch_queue(c);
     sl_cuda_store_rows(&(sl_cuda_kv_rows){.k = k,
                                           .v = v,
                                           .stride = stride,
@@ -229,7 +214,6 @@ static void store_rows(sl_cuda *c, const sl_qkv *a, const bf16 *k, const bf16 *v
 // h.kv_stride, h.k and h.v are staged rows of the whole batch (first is 0), and store_rows puts them into the cache.
 static void finish_heads(sl_cuda *c, const sl_qkv *a, sl_cuda_heads h, int first) {
     int half = a->rope->head_dim / 2;
-    sl_cuda_launch_queue(c);
     h.head_dim = a->rope->head_dim;
     h.table = (const float2 *)c->rope + (size_t)first * half;
     h.rows = a->rows + first;
@@ -308,7 +292,7 @@ static void check_placed(const sl_qkv *a) {
 }
 
 static sl_queries qkv(const sl_backend *be, const sl_qkv *a) {
-    sl_cuda *c = use_queue(be);
+    sl_cuda *c = use(be);
     size_t q_dim = a->q->n_rows;
     check_placed(a);
     if (a->mode == SL_LINEAR_PREFILL) return qkv_prefill(c, a);
@@ -340,7 +324,7 @@ static sl_queries qkv(const sl_backend *be, const sl_qkv *a) {
 static void gate_up(const sl_backend *be, const sl_weight *gate, const sl_weight *up, sl_normed x, int n_rows,
                     sl_linear_mode mode, int position, void *work, void *out) {
     (void)position;
-    sl_cuda *c = use_queue(be);
+    sl_cuda *c = use(be);
     SL_CHECK(up->data == end_of(gate));
     int n_out = 2 * gate->n_rows;
     if (mode == SL_LINEAR_PREFILL) {

@@ -1,12 +1,11 @@
 // backend/cuda/cuda_backend.h - the state of the CUDA backend, for the C files of this folder and the attention runner.
 //
 // The files depend on each other in this order: cuda_error.c -> cuda_device.c (errors, memory) -> cuda_graph.c, gemm.c,
-// prefill_fp8.c, linear_queue.c, cuda_place.c, cuda_sampling.c -> cuda_backend.c (operations, and the table of all functions).
+// prefill_fp8.c, cuda_place.c, cuda_sampling.c -> cuda_backend.c (operations, and the table of all functions).
 #ifndef SLEIGH_CUDA_BACKEND_H
 #define SLEIGH_CUDA_BACKEND_H
 
 #include "backend/backend.h"
-#include "backend/cuda/packed_linear.h"
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
@@ -51,10 +50,6 @@ typedef struct sl_cuda {
     cudaStream_t branches[SL_BRANCHES]; // for kernels that run beside each other (sl_cuda_branch_out)
     cudaEvent_t branch_events[SL_BRANCHES];
     sl_error first_error; // since the last finish(); code 0: none
-    // packed matrices of a decode step that are not launched yet (linear_queue.c)
-    sl_cuda_linear queued[SL_PACKED_CHAIN];
-    int n_queued;
-    int *arrived; // of sl_cuda_packed_linear
     // linear layers of prefill
     cublasLtHandle_t lt;
     void *lt_workspace;
@@ -103,11 +98,10 @@ static inline sl_cuda *sl_cuda_of(const sl_backend *be) {
 
 // ---- cuda_device.c ----
 
-// Makes c's GPU the current device of the calling thread, and launches what linear_queue.c holds. CUDA allocates, launches,
-// records and queries on the current device, so every function of the backend that does one of these things calls sl_cuda_use
-// first. Otherwise two backends in one process would use one GPU. After a failure, finish() reads CUDA's last error.
-void sl_cuda_use(sl_cuda *c);
-void sl_cuda_set_device(const sl_cuda *c); // the same without the launch
+// Makes c's GPU the current device of the calling thread. CUDA allocates, launches, records and queries on the current device,
+// so every function of the backend that does one of these things calls sl_cuda_use first. Otherwise two backends in one process
+// would use one GPU. After a failure, finish() reads CUDA's last error.
+void sl_cuda_use(const sl_cuda *c);
 // Between the two calls, kernels may be queued on c->branches, and then run beside each other: after what was queued on the
 // backend's stream before branch_out, and before what is queued there after branch_in.
 void sl_cuda_branch_out(sl_cuda *c);
@@ -137,12 +131,6 @@ int sl_cuda_finish(const sl_backend *be, sl_error *err);
 void sl_cuda_run_step(const sl_backend *be, sl_step_key key, void (*forward)(const struct sl_batch *batch),
                       const struct sl_batch *batch);
 void sl_cuda_forget(const sl_backend *be);
-
-// ---- linear_queue.c ----
-
-// Adds a packed matrix of a decode step (packing and scale are set) to the queue, launches the queue.
-void sl_cuda_queue_linear(sl_cuda *c, const sl_cuda_linear *l);
-void sl_cuda_launch_queue(sl_cuda *c);
 
 // ---- gemm.c ----
 

@@ -12,13 +12,8 @@
 #define SLEIGH_CUDA_ARCH "unknown"
 #endif
 
-void sl_cuda_set_device(const sl_cuda *c) {
+void sl_cuda_use(const sl_cuda *c) {
     cudaSetDevice(c->index);
-}
-
-void sl_cuda_use(sl_cuda *c) {
-    sl_cuda_set_device(c);
-    sl_cuda_launch_queue(c);
 }
 
 // ---- errors ----
@@ -116,8 +111,6 @@ int sl_cuda_device_open(sl_cuda *c, sl_error *err) {
     if (!rc) rc = check_kernels(c, err);
     if (!rc) rc = sl_cuda_check(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "stream", err);
     if (!rc) rc = sl_cuda_check(cudaStreamCreateWithFlags(&c->aside, cudaStreamNonBlocking), "stream", err);
-    if (!rc) rc = sl_cuda_check(cudaMalloc((void **)&c->arrived, sizeof *c->arrived), "a counter", err);
-    if (!rc) rc = sl_cuda_check(cudaMemset(c->arrived, 0, sizeof *c->arrived), "a counter", err);
     if (!rc) rc = sl_cuda_check(cudaEventCreateWithFlags(&c->aside_event, cudaEventDisableTiming), "event", err);
     for (int i = 0; !rc && i < SL_BRANCHES; i++) {
         rc = sl_cuda_check(cudaStreamCreateWithFlags(&c->branches[i], cudaStreamNonBlocking), "stream", err);
@@ -132,7 +125,6 @@ void sl_cuda_device_close(sl_cuda *c) {
         if (c->branches[i]) cudaStreamDestroy(c->branches[i]);
     }
     if (c->aside_event) cudaEventDestroy(c->aside_event);
-    cudaFree(c->arrived);
     if (c->aside) cudaStreamDestroy(c->aside);
     if (c->stream) cudaStreamDestroy(c->stream);
 }

@@ -10,7 +10,6 @@ static cudaGraphExec_t record(sl_cuda *c, void (*forward)(const struct sl_batch 
     cudaGraphExec_t exec = NULL;
     if (sl_cuda_keep_error(c, cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal), what)) return NULL;
     forward(batch);
-    sl_cuda_launch_queue(c);
     if (sl_cuda_keep_error(c, cudaStreamEndCapture(c->stream, &graph), what)) return NULL;
     sl_cuda_keep_error(c, cudaGraphInstantiate(&exec, graph, 0), what);
     cudaGraphDestroy(graph);

@@ -66,42 +66,22 @@ template <typename... Params> static bool sl_starts_early(void (*kernel)(Params.
 //   the input (take_all.cuh). Then the previous kernel calls sl_start_next() after its sl_wait_previous(). Otherwise the
 //   counter may still have the value of an earlier step. The waiting kernel still calls sl_wait_previous() before it ends.
 // - Exception: kernels of the saap methods read what existed before their step (bucket_scores.cu, "Order of the kernels").
-template <typename... Params>
-static void sl_launch_as(bool is_together, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
-                         Params... args) {
+template <typename... Params, typename... Args>
+static void sl_launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream, Args... args) {
     cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
     if (shared > 32 << 10) // above 48 KB, the static shared memory included, a kernel needs permission
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
-    cudaLaunchAttribute attributes[2] = {};
-    int n = 0;
-    if (sl_starts_early(kernel)) {
-        attributes[n].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-        attributes[n++].val.programmaticStreamSerializationAllowed = 1;
-    }
-    if (is_together) {
-        attributes[n].id = cudaLaunchAttributeCooperative;
-        attributes[n++].val.cooperative = 1;
-    }
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = grid;
     config.blockDim = block;
     config.dynamicSmemBytes = shared;
     config.stream = stream;
-    config.attrs = attributes;
-    config.numAttrs = n;
-    cudaLaunchKernelEx(&config, kernel, args...); // a failure stays CUDA's last error
-}
-
-template <typename... Params, typename... Args>
-static void sl_launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream, Args... args) {
-    sl_launch_as<Params...>(false, kernel, grid, block, shared, stream, static_cast<Params>(args)...);
-}
-
-// The same for a kernel whose thread blocks wait for each other: they run at the same time, or none of them runs.
-template <typename... Params, typename... Args>
-static void sl_launch_together(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
-                               Args... args) {
-    sl_launch_as<Params...>(true, kernel, grid, block, shared, stream, static_cast<Params>(args)...);
+    config.attrs = &attribute;
+    config.numAttrs = sl_starts_early(kernel);
+    cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...); // a failure stays CUDA's last error
 }
 
 // ---- order of kernels ----

@@ -8,8 +8,7 @@
 //     bits 0x4300 | u. Scales multiply fp32 sums, so the matrix instructions see exact integers.
 //   - x lies in shared memory. If thread blocks read it from the L2 cache for every few tiles, 16 rows of x take longer than
 //     the weights. So thread blocks of two kernels do not fit on a multiprocessor.
-//   - consecutive matrices of a step are one kernel, a chain. Between two of them all thread blocks meet (grid_barrier). While
-//     they wait, the ring fills with weights of the next matrix.
+//   - as in linear.cu, the ring fills before the previous kernel has ended, on multiprocessors where its block has ended.
 //
 // | role     | warps | does                                                                                               |
 // |----------|-------|----------------------------------------------------------------------------------------------------|
@@ -33,7 +32,6 @@ namespace {
 enum {
     FINISHERS = 3, // warps
     MOST_SLOTS = 8,
-    CHAIN = SL_PACKED_CHAIN,
     PIECE_ROWS = SL_PIECE_ROWS,
     PIECE_COLS = SL_PIECE_COLS,
     FINISHER_BARRIER = 1, // a barrier of the hardware; 0 is __syncthreads
@@ -64,18 +62,15 @@ template <sl_format F, int SCALES, int ROWS> struct sizes {
     };
 };
 
-struct chain {
-    sl_cuda_linear stage[CHAIN]; // same format, per_piece and n_rows
-    int n_tiles[CHAIN];
-    int n;        // stages
-    int *arrived; // grid_barrier
+// What the launch chooses.
+struct layout {
+    int n_tiles;
     int n_slots;
     int x_steps; // of x in shared memory. All of a row, or 2 AT_ONCE, of which one half is in use while the other one is copied
 };
 
 struct block_shared {
     uint64_t full[MOST_SLOTS], empty[MOST_SLOTS], parts_full[2], parts_empty[2];
-    uint64_t ready[CHAIN]; // x of this stage is complete
     size_t kv_row[SL_PACKED_ROWS];
     float factor[SL_PACKED_ROWS];
 };
@@ -86,19 +81,7 @@ struct tile_range {
     __device__ tile_range(int n_tiles) : begin(n_tiles * blockIdx.x / gridDim.x), end(n_tiles * (blockIdx.x + 1) / gridDim.x) {}
 };
 
-// Calls fn(the ending as a constant).
-template <typename Fn> __device__ __forceinline__ void with_ending(sl_linear_end end, Fn fn) {
-    if (end == SL_LINEAR_STORE)
-        fn(std::integral_constant<sl_linear_end, SL_LINEAR_STORE>());
-    else if (end == SL_LINEAR_ADD)
-        fn(std::integral_constant<sl_linear_end, SL_LINEAR_ADD>());
-    else if (end == SL_LINEAR_SWIGLU)
-        fn(std::integral_constant<sl_linear_end, SL_LINEAR_SWIGLU>());
-    else
-        fn(std::integral_constant<sl_linear_end, SL_LINEAR_ROPE_APPEND>());
-}
-
-__host__ __device__ __forceinline__ int steps_of(const sl_cuda_linear &p) {
+__device__ __forceinline__ int steps_of(const sl_cuda_linear &p) {
     return (p.packing.n_pieces + SL_LEAVES - 1) / SL_LEAVES;
 }
 
@@ -123,10 +106,10 @@ __device__ __forceinline__ float load_4(uint32_t at) {
 // ---- producer ----
 
 // Lanes 0 and 1 copy the weights of the two halves of a tile, lanes 2 and 3 their scales. On GPUs without bulk copies all lanes
-// copy all of them. slot, parity: the next slot, and the parity of the phase to wait for
-template <typename S>
-__device__ __forceinline__ void produce(const chain &c, const sl_cuda_linear &p, int n_tiles, block_shared *b, uint32_t slots,
-                                        int lane, int &slot, int &parity) {
+// copy all of them.
+template <sl_linear_end END, sl_format F, int SCALES, int ROWS>
+__device__ __forceinline__ void produce(const sl_cuda_linear &p, const layout &l, block_shared *b, uint32_t slots, int lane) {
+    typedef sizes<F, SCALES, ROWS> S;
     const int n = p.packing.n_pieces, n_steps = steps_of(p), half = lane & 1, is_scale = lane / 2 & 1;
     const bool has_sets = p.packing.n_sets > 1;
     const char *data = (const char *)(is_scale ? (const void *)p.scale : p.w);
@@ -134,13 +117,13 @@ __device__ __forceinline__ void produce(const chain &c, const sl_cuda_linear &p,
     const uint32_t piece_bytes = is_scale ? has_sets * S::SCALE_ROWS : S::PIECE;
     const uint32_t to = slots + (is_scale ? 2 * S::HALF + half * S::SCALE_HALF : half * S::HALF);
     const uint64_t policy = sl_l2_policy(SL_L2_FIRST_OUT);
-    const tile_range tiles(n_tiles);
+    const tile_range tiles(l.n_tiles);
+    int slot = 0, parity = 1;
     for (int tile = tiles.begin; tile < tiles.end; tile += S::TILES) {
         const char *from[S::TILES];
 #pragma unroll
         for (int i = 0; i < S::TILES; i++) {
-            tile_rows rows;
-            with_ending(p.end, [&](auto end) { rows = ending<decltype(end)::value>::rows(p, tile + i); });
+            const tile_rows rows = ending<END>::rows(p, tile + i);
             const bool exists = tile + i < tiles.end && (half ? rows.n_hi : rows.n_lo) > 0;
             from[i] = exists ? data + (half ? rows.hi : rows.lo) / PIECE_ROWS * row_bytes : nullptr;
         }
@@ -165,7 +148,7 @@ __device__ __forceinline__ void produce(const chain &c, const sl_cuda_linear &p,
                 arrive_after_copies(full);
                 if (lane == 0) barrier_arrive(full);
 #endif
-                if (++slot == c.n_slots) slot = 0, parity ^= 1;
+                if (++slot == l.n_slots) slot = 0, parity ^= 1;
             }
         }
     }
@@ -216,8 +199,7 @@ __device__ __forceinline__ uint32_t word(const uint4 (&v)[2], int i) {
     return i % 4 == 0 ? x.x : i % 4 == 1 ? x.y : i % 4 == 2 ? x.z : x.w;
 }
 
-// sl_mma_bf16 without `volatile`, so that the compiler may interleave the instructions of several pieces: with it, one row of x
-// takes 7% longer.
+// sl_mma_bf16 without `volatile`, so that the compiler may interleave the instructions of several pieces.
 __device__ __forceinline__ void mma(float4 &c, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c.x), "+f"(c.y), "+f"(c.z), "+f"(c.w)
@@ -261,21 +243,19 @@ __device__ __forceinline__ void multiply(const packing<F> &unpacker, const uint4
 
 template <sl_format F, int SCALES, int ROWS> struct consumer {
     typedef sizes<F, SCALES, ROWS> S;
-    const chain &c;
-    block_shared *b;
-    float4 *parts;
+    const sl_cuda_linear &p;
+    const layout &l;
     const uint32_t slots, x_at; // x_at: this warp's part of x
     const int warp, lane;
     const packing<F> unpacker = {};
-    int slot = 0, parity = 0, buffer = 0, parts_parity = 1; // the next slot and buffer, and the parities to wait for
 
     // Piece `place` of the slot at `from`, a piece of the consumer's leaf `own`. x: the place of the step of x
-    __device__ __forceinline__ void multiply_piece(bool has_sets, uint32_t from, int place, uint32_t x, int own,
+    __device__ __forceinline__ void multiply_piece(uint32_t from, int place, uint32_t x, int own,
                                                    float4 (&sum)[S::BLOCKS]) const {
         uint4 w[2][2], v[S::VECTORS];
         float scale[2][SCALES];
         const uint32_t at = from + place * S::PIECE + lane * 16;
-        const uint32_t scales = from + 2 * S::HALF + (has_sets ? place : 0) * S::SCALE_ROWS + lane / 4 * 4 * SCALES;
+        const uint32_t scales = from + 2 * S::HALF + (p.packing.n_sets > 1 ? place : 0) * S::SCALE_ROWS + lane / 4 * 4 * SCALES;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
 #pragma unroll
@@ -292,33 +272,33 @@ template <sl_format F, int SCALES, int ROWS> struct consumer {
     }
 
     // The slot at `from`: steps j to j + PP - 1 of a tile. x: the place of step j of x
-    __device__ __forceinline__ void multiply_slot(const sl_cuda_packing &k, uint32_t from, int j, uint32_t x,
-                                                  float4 (&sum)[S::OWN][S::BLOCKS]) const {
-        const int n = k.n_pieces;
-        const bool has_sets = k.n_sets > 1;
+    __device__ __forceinline__ void multiply_slot(uint32_t from, int j, uint32_t x, float4 (&sum)[S::OWN][S::BLOCKS]) const {
+        const int n = p.packing.n_pieces;
         if (SL_LEAVES * (j + S::PP) <= n) {
 #pragma unroll
-            for (int i = 0; i < S::PP; i++)
+            for (int k = 0; k < S::PP; k++)
 #pragma unroll
                 for (int own = 0; own < S::OWN; own++)
-                    multiply_piece(has_sets, from, SL_LEAVES * i + S::OWN * warp + own, x + i * S::X_STEP, own, sum[own]);
+                    multiply_piece(from, SL_LEAVES * k + S::OWN * warp + own, x + k * S::X_STEP, own, sum[own]);
             return;
         }
 #pragma unroll
         for (int own = 0; own < S::OWN; own++) // some leaves have no piece in the last step
 #pragma unroll 1
-            for (int i = 0; i < S::PP; i++) {
+            for (int k = 0; k < S::PP; k++) {
                 const int leaf = S::OWN * warp + own;
-                if (piece_of(n, leaf, j + i) < 0) continue;
-                multiply_piece(has_sets, from, sl_piece_at(n, leaf, j + i) - SL_LEAVES * j, x + i * S::X_STEP, own, sum[own]);
+                if (piece_of(n, leaf, j + k) < 0) continue;
+                multiply_piece(from, sl_piece_at(n, leaf, j + k) - SL_LEAVES * j, x + k * S::X_STEP, own, sum[own]);
             }
     }
 
-    __device__ __forceinline__ void run(const sl_cuda_linear &p, int n_tiles) {
+    __device__ __forceinline__ void run(block_shared *b, float4 *parts) const {
         const int n_steps = steps_of(p);
-        const bool is_whole = c.x_steps >= n_steps;
-        const tile_range tiles(n_tiles);
+        const bool is_whole = l.x_steps >= n_steps;
+        const tile_range tiles(l.n_tiles);
+        int slot = 0, parity = 0, buffer = 0, parts_parity = 1;
         int turn = 1; // which AT_ONCE steps of x are in use, if x is not whole
+        sl_wait_previous();
         for (int j = 0; j < (is_whole ? n_steps : S::AT_ONCE); j += S::AT_ONCE)
             copy_x<S>(p, warp, lane, j, is_whole ? n_steps - j : S::AT_ONCE, x_at + j * S::X_STEP);
         close_copies();
@@ -341,10 +321,10 @@ template <sl_format F, int SCALES, int ROWS> struct consumer {
                 for (int i = 0; i < S::TILES; i++) {
                     if (i >= n_now) continue;
                     barrier_wait(&b->full[slot], parity);
-                    multiply_slot(p.packing, slots + slot * S::SLOT, j, x_step, sum[i]);
+                    multiply_slot(slots + slot * S::SLOT, j, x_step, sum[i]);
                     __syncwarp();
                     if (lane == 0) leave_stage(&b->empty[slot]);
-                    if (++slot == c.n_slots) slot = 0, parity ^= 1;
+                    if (++slot == l.n_slots) slot = 0, parity ^= 1;
                 }
             }
             barrier_wait(&b->parts_empty[buffer], parts_parity);
@@ -365,72 +345,50 @@ template <sl_format F, int SCALES, int ROWS> struct consumer {
 
 // ---- finishers ----
 
-// All finishers wait for each other.
-__device__ __forceinline__ void finishers_meet() {
-    asm volatile("bar.sync %0, %1;" ::"n"((int)FINISHER_BARRIER), "n"(32 * (int)FINISHERS) : "memory");
-}
-
-// All thread blocks wait for each other; one thread of each calls it. What a block wrote before is visible to all blocks after.
-// Each phase changes the upper bit of *arrived, from whatever value it has.
-__device__ __forceinline__ void grid_barrier(int *arrived) {
-    const int before = sl_add_ordered(arrived, blockIdx.x == 0 ? (int)(0x80000000u - (gridDim.x - 1)) : 1);
-    int now;
-    do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(arrived) : "memory");
-    while ((before ^ now) >= 0);
-}
-
-template <typename S> struct finisher {
+template <sl_linear_end END, typename S>
+__device__ __forceinline__ void finish(const sl_cuda_linear &p, const layout &l, block_shared *b, const float4 *parts, int warp,
+                                       int lane) {
     enum { PARTS = S::PARTS / (int)sizeof(float4), BLOCKS = S::BLOCKS };
-    block_shared *b;
-    const float4 *parts;
-    const int warp, lane;
-    int turn = 0, buffer = 0, parity = 0; // turn: the warp that takes the next job
-
-    // Ends rows `first` to `first` + 7 of x, of a tile. from: its part of the first consumer
-    template <sl_linear_end END>
-    __device__ __forceinline__ void end_job(const sl_cuda_linear &p, int tile, int first, const float4 *from) const {
-        const int g = lane / 4, t = lane % 4;
-        float2 before[2] = {};
-        for (int c = 0; c < 2; c++)
-            if (first + 2 * t + c < p.n_rows) before[c] = ending<END>::before(p, tile, g, first + 2 * t + c);
-        const ushort2 next_w = next_weights<END>(p, tile, g);
-        barrier_wait(&b->parts_full[buffer], parity);
-        float4 y[S::CONSUMERS];
-#pragma unroll
-        for (int w = 0; w < S::CONSUMERS; w++) y[w] = from[w * S::TILES * BLOCKS * 32];
-#pragma unroll
-        for (int step = 1; step < S::CONSUMERS; step *= 2)
-#pragma unroll
-            for (int w = 0; w < S::CONSUMERS; w += 2 * step) y[w] = add(y[w], y[w + step]);
-        end_tile<END>(p, tile, lane, first, y[0], before, next_w, b->factor, b->kv_row);
+    const int g = lane / 4, t = lane % 4, thread = warp * 32 + lane;
+    const tile_range tiles(l.n_tiles);
+    sl_wait_previous();
+    if (END == SL_LINEAR_ROPE_APPEND && thread < p.n_rows) {
+        const int32_t position = __ldcg(&p.rows[thread].position);
+        const int32_t *pages = (const int32_t *)__ldcg((const uintptr_t *)&p.rows[thread].pages);
+        b->kv_row[thread] = kv_row_of(p, thread, __ldcg(pages + position / SL_PAGE), position);
     }
-
-    template <sl_linear_end END> __device__ __forceinline__ void run(const sl_cuda_linear &p, int n_tiles) {
-        const tile_range tiles(n_tiles);
-        const int thread = warp * 32 + lane;
-        if (END == SL_LINEAR_ROPE_APPEND && thread < p.n_rows) {
-            const int32_t position = __ldcg(&p.rows[thread].position);
-            const int32_t *pages = (const int32_t *)__ldcg((const uintptr_t *)&p.rows[thread].pages);
-            b->kv_row[thread] = kv_row_of(p, thread, __ldcg(pages + position / SL_PAGE), position);
+    if (END != SL_LINEAR_ADD) find_factors<FINISHERS>(p, warp, lane, b->factor);
+    asm volatile("bar.sync %0, %1;" ::"n"((int)FINISHER_BARRIER), "n"(32 * (int)FINISHERS) : "memory");
+    int turn = 0, buffer = 0, parity = 0;
+    for (int tile = tiles.begin; tile < tiles.end; tile += S::TILES) {
+        const int n_jobs = min((int)S::TILES, tiles.end - tile) * BLOCKS;
+        for (int job = 0; job < n_jobs; job++) {
+            const bool is_mine = turn == warp;
+            turn = turn + 1 == FINISHERS ? 0 : turn + 1;
+            if (!is_mine) continue;
+            const int own = job / BLOCKS, first = job % BLOCKS * 8; // the tile, and its first row of x
+            float2 before[2] = {};
+            for (int c = 0; c < 2; c++)
+                if (first + 2 * t + c < p.n_rows) before[c] = ending<END>::before(p, tile + own, g, first + 2 * t + c);
+            const ushort2 next_w = next_weights<END>(p, tile + own, g);
+            barrier_wait(&b->parts_full[buffer], parity);
+            float4 y[S::CONSUMERS];
+#pragma unroll
+            for (int w = 0; w < S::CONSUMERS; w++) y[w] = parts[buffer * PARTS + (w * S::TILES * BLOCKS + job) * 32 + lane];
+#pragma unroll
+            for (int step = 1; step < S::CONSUMERS; step *= 2)
+#pragma unroll
+                for (int w = 0; w < S::CONSUMERS; w += 2 * step) y[w] = add(y[w], y[w + step]);
+            end_tile<END>(p, tile + own, lane, first, y[0], before, next_w, b->factor, b->kv_row);
         }
-        if (END != SL_LINEAR_ADD) find_factors<FINISHERS>(p, warp, lane, b->factor);
-        finishers_meet();
-        for (int tile = tiles.begin; tile < tiles.end; tile += S::TILES) {
-            const int n_jobs = min((int)S::TILES, tiles.end - tile) * BLOCKS;
-            for (int job = 0; job < n_jobs; job++) {
-                if (turn == warp)
-                    end_job<END>(p, tile + job / BLOCKS, job % BLOCKS * 8, parts + buffer * PARTS + job * 32 + lane);
-                turn = turn + 1 == FINISHERS ? 0 : turn + 1;
-            }
-            barrier_wait(&b->parts_full[buffer], parity); // finishers without a job may be a phase behind
-            __syncwarp();
-            if (lane == 0) barrier_arrive(&b->parts_empty[buffer]);
-            parity ^= buffer, buffer ^= 1;
-        }
+        barrier_wait(&b->parts_full[buffer], parity); // finishers without a tile may be a phase behind
+        __syncwarp();
+        if (lane == 0) barrier_arrive(&b->parts_empty[buffer]);
+        parity ^= buffer, buffer ^= 1;
     }
-};
+}
 
-// For each stage y = W x, then the ending.
+// y = W x, then the ending.
 //
 // Grid: one thread block per multiprocessor. Thread block b computes the tiles (16 rows of W each) [n_tiles b / grid,
 // n_tiles (b + 1) / grid), TILES at a time.
@@ -443,47 +401,28 @@ template <typename S> struct finisher {
 // second 32 columns, which are then added. Leaves are added as a binary tree: 0 + 1, 2 + 3, ...
 // The order depends on n_in and the group size only, so other rows of x, and the place of a row in x, do not change the bits
 // of the row.
-template <sl_format F, int SCALES, int ROWS>
-__global__ void __launch_bounds__(sizes<F, SCALES, ROWS>::THREADS, 1) packed_chain_kernel(const __grid_constant__ chain c) {
+template <sl_linear_end END, sl_format F, int SCALES, int ROWS>
+__global__ void __launch_bounds__(sizes<F, SCALES, ROWS>::THREADS, 1)
+    packed_linear_kernel(const __grid_constant__ sl_cuda_linear p, const __grid_constant__ layout l) {
     typedef sizes<F, SCALES, ROWS> S;
     extern __shared__ __align__(128) char shared[];
     __shared__ block_shared b;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < c.n_slots; i++) barrier_init(&b.full[i], FULL_ARRIVALS), barrier_init(&b.empty[i], S::CONSUMERS);
+        for (int i = 0; i < l.n_slots; i++) barrier_init(&b.full[i], FULL_ARRIVALS), barrier_init(&b.empty[i], S::CONSUMERS);
         for (int i = 0; i < 2; i++) barrier_init(&b.parts_full[i], S::CONSUMERS), barrier_init(&b.parts_empty[i], FINISHERS);
-        for (int i = 0; i < CHAIN; i++) barrier_init(&b.ready[i], 1);
         barriers_made();
     }
     __syncthreads();
-    sl_start_next();
-    const uint32_t slots = shared_address(shared), x_at = slots + c.n_slots * S::SLOT, x_bytes = c.x_steps * S::X_STEP;
-    float4 *parts = (float4 *)(shared + c.n_slots * S::SLOT + S::CONSUMERS * x_bytes);
-    if (warp < S::CONSUMERS) {
-        consumer<F, SCALES, ROWS> consumer = {c, &b, parts, slots, x_at + warp * x_bytes, warp, lane};
-        sl_wait_previous();
-        for (int i = 0; i < c.n; i++) {
-            if (i > 0) barrier_wait(&b.ready[i], 0);
-            consumer.run(c.stage[i], c.n_tiles[i]);
-        }
-    } else if (warp == S::CONSUMERS) {
-        int slot = 0, parity = 1;
-        for (int i = 0; i < c.n; i++) produce<S>(c, c.stage[i], c.n_tiles[i], &b, slots, lane, slot, parity);
-    } else {
-        finisher<S> finisher = {&b, parts, warp - S::CONSUMERS - 1, lane};
-        sl_wait_previous();
-        for (int i = 0; i < c.n; i++) {
-            with_ending(c.stage[i].end,
-                        [&](auto end) { finisher.template run<decltype(end)::value>(c.stage[i], c.n_tiles[i]); });
-            if (i + 1 == c.n) break;
-            finishers_meet();
-            if (finisher.warp == 0 && lane == 0) {
-                grid_barrier(c.arrived);
-                barrier_arrive(&b.ready[i + 1]);
-            }
-            finishers_meet();
-        }
-    }
+    sl_start_next(); // the ring of the next kernel fills while this kernel computes
+    const uint32_t slots = shared_address(shared), x_at = slots + l.n_slots * S::SLOT, x_bytes = l.x_steps * S::X_STEP;
+    float4 *parts = (float4 *)(shared + l.n_slots * S::SLOT + S::CONSUMERS * x_bytes);
+    if (warp < S::CONSUMERS)
+        consumer<F, SCALES, ROWS>{p, l, slots, x_at + warp * x_bytes, warp, lane}.run(&b, parts);
+    else if (warp == S::CONSUMERS)
+        produce<END, F, SCALES, ROWS>(p, l, &b, slots, lane);
+    else
+        finish<END, S>(p, l, &b, parts, warp - S::CONSUMERS - 1, lane);
 }
 
 // Bytes of dynamic shared memory of a thread block.
@@ -491,77 +430,67 @@ int most_shared() {
     return sl_device_get(cudaDevAttrMaxSharedMemoryPerBlockOptin) - (int)sizeof(block_shared);
 }
 
-// Chooses n_slots and x_steps for `most` bytes of shared memory, and returns the bytes; 0: not even two slots and a part of x
-// fit.
-template <typename S> int choose(chain *c, int most) {
-    int n_steps[CHAIN + 1] = {2 * S::AT_ONCE}; // the choices for x_steps: of each stage, or the least
-    for (int i = 0; i < c->n; i++) n_steps[i + 1] = steps_of(c->stage[i]);
-    c->x_steps = 0;
-    for (int i = 0; i <= c->n; i++) {
-        const int rest = most - 2 * S::PARTS - S::CONSUMERS * n_steps[i] * S::X_STEP;
-        if (rest < 2 * S::SLOT || n_steps[i] <= c->x_steps) continue;
-        c->x_steps = n_steps[i];
-        c->n_slots = min(rest / S::SLOT, (int)MOST_SLOTS);
+// Chooses the layout for `most` bytes of shared memory, and returns the bytes; 0: not even two slots and a part of x fit.
+template <typename S> int choose(const sl_cuda_linear &p, int most, layout *l) {
+    const int n_steps = (p.packing.n_pieces + SL_LEAVES - 1) / SL_LEAVES, fixed = 2 * S::PARTS;
+    l->x_steps = n_steps;
+    l->n_slots = (most - fixed - S::CONSUMERS * n_steps * S::X_STEP) / S::SLOT;
+    if (l->n_slots < 2 && n_steps > 2 * S::AT_ONCE) {
+        l->x_steps = 2 * S::AT_ONCE;
+        l->n_slots = (most - fixed - S::CONSUMERS * l->x_steps * S::X_STEP) / S::SLOT;
     }
-    return c->x_steps ? 2 * S::PARTS + S::CONSUMERS * c->x_steps * S::X_STEP + c->n_slots * S::SLOT : 0;
+    if (l->n_slots > MOST_SLOTS) l->n_slots = MOST_SLOTS;
+    return l->n_slots < 2 ? 0 : fixed + S::CONSUMERS * l->x_steps * S::X_STEP + l->n_slots * S::SLOT;
 }
 
-template <sl_format F, int SCALES, int ROWS> void launch(chain c, cudaStream_t stream) {
-    typedef sizes<F, SCALES, ROWS> S;
-    int most_tiles = 0;
-    for (int i = 0; i < c.n; i++) most_tiles = max(most_tiles, c.n_tiles[i]);
-    const dim3 grid(min(most_tiles, sl_multiprocessors()));
-    const int shared = max(choose<S>(&c, most_shared()), over_half()); // over half: see linear.cu
-    SL_CHECK(c.x_steps > 0);
-    if (c.n == 1)
-        sl_launch(packed_chain_kernel<F, SCALES, ROWS>, grid, dim3(S::THREADS), shared, stream, c);
+template <sl_linear_end END, sl_format F, int SCALES, int ROWS> void launch(const sl_cuda_linear &p, cudaStream_t stream) {
+    layout l = {.n_tiles = n_tiles_of<END>(p)};
+    // Over half of the shared memory: see linear.cu.
+    const int shared = max(choose<sizes<F, SCALES, ROWS>>(p, most_shared(), &l), over_half());
+    SL_CHECK(l.n_slots >= 2);
+    sl_launch(packed_linear_kernel<END, F, SCALES, ROWS>, dim3(min(l.n_tiles, sl_multiprocessors())),
+              dim3(sizes<F, SCALES, ROWS>::THREADS), shared, stream, p, l);
+}
+
+template <sl_linear_end END, sl_format F, int SCALES> void launch(const sl_cuda_linear &p, cudaStream_t stream) {
+    if (p.n_rows == 1)
+        launch<END, F, SCALES, 1>(p, stream);
+    else if (p.n_rows <= 8)
+        launch<END, F, SCALES, 8>(p, stream);
     else
-        sl_launch_together(packed_chain_kernel<F, SCALES, ROWS>, grid, dim3(S::THREADS), shared, stream, c);
-}
-
-template <sl_format F, int SCALES> void launch(const chain &c, cudaStream_t stream) {
-    if (c.stage[0].n_rows == 1)
-        launch<F, SCALES, 1>(c, stream);
-    else if (c.stage[0].n_rows <= 8)
-        launch<F, SCALES, 8>(c, stream);
-    else
-        launch<F, SCALES, 16>(c, stream);
-}
-
-// 1: a matrix of n_cols columns and x of `ROWS` rows fit.
-template <int ROWS> int fits(int n_cols) {
-    chain c = {};
-    c.n = 1, c.stage[0].packing.n_pieces = (n_cols + PIECE_COLS - 1) / PIECE_COLS;
-    return choose<sizes<SL_INT4, 4, ROWS>>(&c, most_shared()) > 0 && choose<sizes<SL_INT8, 1, ROWS>>(&c, most_shared()) > 0;
+        launch<END, F, SCALES, 16>(p, stream);
 }
 
 } // namespace
 
 int sl_cuda_packed_fits(int n_cols) {
-    return n_cols <= SL_PACKED_COLS && fits<1>(n_cols) && fits<8>(n_cols);
+    sl_cuda_linear p = {};
+    layout l;
+    p.packing.n_pieces = (n_cols + PIECE_COLS - 1) / PIECE_COLS;
+    return n_cols <= SL_PACKED_COLS && choose<sizes<SL_INT4, 4, 8>>(p, most_shared(), &l) > 0 &&
+           choose<sizes<SL_INT8, 1, 8>>(p, most_shared(), &l) > 0;
 }
 
 int sl_cuda_packed_rows(void) {
-    return fits<16>(PIECE_COLS) ? SL_PACKED_ROWS : 8;
+    sl_cuda_linear p = {};
+    layout l;
+    p.packing.n_pieces = SL_LEAVES;
+    return choose<sizes<SL_INT8, 1, 16>>(p, most_shared(), &l) > 0 && choose<sizes<SL_INT4, 4, 16>>(p, most_shared(), &l) > 0
+               ? SL_PACKED_ROWS
+               : 8;
 }
 
-void sl_cuda_packed_linear(const sl_cuda_linear *stages, int n, int *arrived, cudaStream_t stream) {
-    const sl_cuda_packing &k = stages[0].packing;
-    SL_CHECK(n >= 1 && n <= CHAIN && (n == 1 || arrived));
-    chain c = {};
-    c.n = n, c.arrived = arrived;
-    for (int i = 0; i < n; i++) {
-        const sl_cuda_linear &p = c.stage[i] = stages[i];
-        SL_CHECK(p.packing.format == k.format && p.packing.per_piece == k.per_piece && p.n_rows == stages[0].n_rows);
-        SL_CHECK(p.n_rows <= SL_PACKED_ROWS && p.n_out % PIECE_ROWS == 0);
-        SL_CHECK(p.end != SL_LINEAR_SWIGLU || p.n_out % TILE == 0);
-        by_ending(p, [&](auto end) { c.n_tiles[i] = n_tiles_of<end()>(p); });
-    }
-    by_format(k.format, [&](auto format) {
-        SL_CHECK(k.per_piece == 1 || format() == SL_INT4);
-        if (k.per_piece == 1)
-            launch<format(), 1>(c, stream);
-        else if constexpr (format() == SL_INT4)
-            launch<format(), 4>(c, stream);
+void sl_cuda_packed_linear(const sl_cuda_linear *args, cudaStream_t stream) {
+    const sl_cuda_linear &p = *args;
+    SL_CHECK(p.n_rows <= SL_PACKED_ROWS && p.n_out % PIECE_ROWS == 0);
+    SL_CHECK(p.end != SL_LINEAR_SWIGLU || p.n_out % TILE == 0);
+    SL_CHECK(p.packing.per_piece == 1 || p.packing.format == SL_INT4);
+    by_format(p.packing.format, [&](auto format) {
+        by_ending(p, [&](auto end) {
+            if (p.packing.per_piece == 1)
+                launch<end(), format(), 1>(p, stream);
+            else if constexpr (format() == SL_INT4)
+                launch<end(), format(), 4>(p, stream);
+        });
     });
 }

@@ -9,7 +9,6 @@ extern "C" {
 #endif
 
 enum {
-    SL_PACKED_CHAIN = 4,        // most matrices of one launch
     SL_PACKED_ROWS = 16,        // most rows of x of one launch
     SL_PACKED_COLS = 128 * 1024 // most columns of a matrix: 256 rows of it in bf16 have 64 MiB
 };
@@ -19,11 +18,8 @@ enum {
 int sl_cuda_packed_fits(int n_cols);
 int sl_cuda_packed_rows(void); // the most rows of one launch on the current GPU: SL_PACKED_ROWS or 8, by its shared memory
 
-// n matrices one after the other, 1 to SL_PACKED_CHAIN: a stage may read what stages before it wrote. All have the same format,
-// per_piece and n_rows; n_out is a multiple of 8. Otherwise the same as sl_cuda_linear_decode: stages[i].packing and
-// stages[i].scale are set. arrived: a counter in device memory that only these launches change, whatever its value; for n = 1
-// NULL will do.
-void sl_cuda_packed_linear(const sl_cuda_linear *stages, int n, int *arrived, cudaStream_t stream);
+// The same as sl_cuda_linear_decode for a packed matrix: args->packing and args->scale are set. n_out a multiple of 8.
+void sl_cuda_packed_linear(const sl_cuda_linear *args, cudaStream_t stream);
 
 // out [n_rows][n_cols] = the numbers of rows first to first + n_rows - 1, rounded to bf16. first and n_rows multiples of 8,
 // n_cols a multiple of 8.

@@ -300,7 +300,7 @@ static void run(const problem *p, const int *which, int n_rows, float *y) {
     if (p->w.group) {
         args.packing = sl_cuda_packing_of(&p->w);
         packed_copy(&p->w, &args.w, &args.scale);
-        sl_cuda_packed_linear(&args, 1, NULL, 0);
+        sl_cuda_packed_linear(&args, 0);
     } else {
         args.w = gpu_copy(p->w.data, (size_t)p->n_out * p->n_in * 2);
         sl_cuda_linear_decode(&args, 0);
@@ -436,7 +436,7 @@ static void packed(void) {
             for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
                 int n_out = sizes[s][0] * (end == SL_LINEAR_SWIGLU ? 2 : 1);
                 if (end == SL_LINEAR_ROPE_APPEND && s > 5) continue;
-                if (k % 4 && s == 7) continue; // the expected sums take long
+                if (s == 7 && (k % 4 || end != SL_LINEAR_STORE)) continue; // the expected sums take long
                 problem p = problem_of(packings[k].format, packings[k].group, (sl_linear_end)end, n_out, sizes[s][1], 3, 1,
                                        s % 2 ? 80 : 128);
                 for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) check_accuracy(&p, counts[i]);
@@ -450,60 +450,6 @@ static void packed_same_bits(void) {
             problem p = problem_of(packings[k].format, packings[k].group, (sl_linear_end)end, 368, 1032, 3, 1, 128);
             check_bits(&p);
             problem_free(&p);
-        }
-}
-
-// The outputs of four matrices as in a layer: added to the residual stream, gate and up, added again, stored.
-enum { HIDDEN = 576, FFN = 1152, LAST = 328 };
-
-typedef struct chained {
-    float stream[N_ROWS * HIDDEN], sums[2][N_ROWS * HIDDEN / SL_NORM_TILE], last[N_ROWS * LAST];
-    bf16 rows[2][N_ROWS * HIDDEN], act[N_ROWS * FFN];
-} chained;
-
-// One launch has the bits of four, also when the counter has the value that an earlier launch left.
-static void packed_chain(void) {
-    static const int counts[] = {1, 2, 8, 9, 16},
-                     sizes[4][2] = {{HIDDEN, 512}, {2 * FFN, HIDDEN}, {HIDDEN, FFN}, {LAST, HIDDEN}};
-    for (int k = 0; k < N_PACKINGS; k++)
-        for (size_t n = 0; n < sizeof counts / sizeof *counts && counts[n] <= SL_PACKED_ROWS; n++) {
-            gpu_free_all();
-            uint64_t seed = test_seed + k;
-            bf16 x[N_ROWS * 512], norm[HIDDEN];
-            chained *host = filled(1, sizeof *host), *got[3];
-            for (int i = 0; i < N_ROWS * 512; i++) x[i] = sl_f32_to_bf16((float)test_normal(&seed));
-            for (int i = 0; i < HIDDEN; i++) norm[i] = sl_f32_to_bf16((float)(1 + 0.3 * test_normal(&seed)));
-            for (int i = 0; i < N_ROWS * HIDDEN; i++) host->stream[i] = (float)test_normal(&seed);
-            const bf16 *gpu_x = gpu_copy(x, sizeof x), *gpu_norm = gpu_copy(norm, sizeof norm);
-            sl_weight w[4];
-            sl_cuda_linear l[4];
-            for (int i = 0; i < 4; i++) {
-                w[i] = random_weight(packings[k].format, packings[k].group, sizes[i][0], sizes[i][1], &seed);
-                l[i] = (sl_cuda_linear){.n_out = sizes[i][0], .n_in = sizes[i][1], .n_rows = counts[n], .eps = EPS};
-                l[i].packing = sl_cuda_packing_of(&w[i]);
-                packed_copy(&w[i], &l[i].w, &l[i].scale);
-            }
-            int *arrived = gpu_new(sizeof *arrived);
-            for (int run = 0; run < 3; run++) {
-                chained *g = gpu_copy(host, sizeof *host);
-                l[0].x = gpu_x, l[0].end = l[2].end = SL_LINEAR_ADD, l[0].out32 = l[2].out32 = g->stream;
-                l[0].next_w = l[2].next_w = gpu_norm;
-                l[0].out16 = g->rows[0], l[0].next_sums = g->sums[0], l[2].out16 = g->rows[1], l[2].next_sums = g->sums[1];
-                l[1].x = g->rows[0], l[1].sums = g->sums[0], l[1].end = SL_LINEAR_SWIGLU, l[1].out16 = g->act;
-                l[2].x = g->act;
-                l[3].x = g->rows[1], l[3].sums = g->sums[1], l[3].end = SL_LINEAR_STORE, l[3].out32 = g->last;
-                if (run)
-                    sl_cuda_packed_linear(l, 4, arrived, 0);
-                else
-                    for (int i = 0; i < 4; i++) sl_cuda_packed_linear(&l[i], 1, NULL, 0);
-                got[run] = malloc(sizeof *got[run]);
-                gpu_read(got[run], g, sizeof *g);
-                CHECK(!memcmp(got[run], got[0], sizeof *g));
-            }
-            CHECK(memcmp(got[0]->last, host->last, sizeof host->last));
-            for (int i = 0; i < 4; i++) free((void *)w[i].data), free((void *)w[i].scale);
-            for (int run = 0; run < 3; run++) free(got[run]);
-            free(host);
         }
 }
 
@@ -575,7 +521,7 @@ static void multiply(const sl_weight *w, sl_cuda_linear args) {
     if (w->group) {
         args.packing = sl_cuda_packing_of(w);
         packed_copy(w, &args.w, &args.scale);
-        sl_cuda_packed_linear(&args, 1, NULL, 0);
+        sl_cuda_packed_linear(&args, 0);
     } else {
         args.w = gpu_copy(w->data, (size_t)w->n_rows * w->n_cols * 2);
         sl_cuda_linear_decode(&args, 0);
@@ -670,7 +616,6 @@ static const test_case cases[] = {
     GPU_CASE("same-bits", same_bits),
     GPU_CASE("packed", packed),
     GPU_CASE("packed-same-bits", packed_same_bits),
-    GPU_CASE("packed-chain", packed_chain),
     GPU_CASE("packed-numbers", packed_numbers),
     GPU_CASE("norm-parts", norm_parts),
     GPU_CASE("norm-same-bits", norm_same_bits),
