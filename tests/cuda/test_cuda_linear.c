@@ -428,7 +428,7 @@ enum { N_PACKINGS = sizeof packings / sizeof *packings };
 
 // The endings, on matrices with a part of a tile, with more pieces than leaves and fewer, and with part of a piece.
 static void packed(void) {
-    static const int sizes[][2] = {{8, 32},    {24, 64},   {40, 136},   {64, 512},   {272, 1152},
+    static const int sizes[][2] = {{8, 32},    {24, 64},   {40, 136},   {64, 512},   {272, 2304},
                                    {16, 4104}, {8, 12296}, {8, 106504}, {4400, 512}, {17008, 128}};
     static const int counts[] = {1, 7, 8, 9, 16};
     for (int k = 0; k < N_PACKINGS; k++)
