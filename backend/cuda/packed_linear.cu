@@ -14,11 +14,11 @@
 // |----------|-------|----------------------------------------------------------------------------------------------------|
 // | consumer | 16, 8 | brings its leaves of x to shared memory, multiplies their pieces, stores the sums                  |
 // | producer | 1     | copies weights and scales to the slots of the ring, in the order of use                            |
-// | finisher | 3     | adds the parts of a tile,   divides by the norm, ends the tile (linear_endings.cuh), by turns      |
+// | finisher | 3     | adds the parts of a tile, divides by the norm, ends the tile (linear_endings.cuh), by turns        |
 //
 // | shared memory, in order | contents                                                                                      |
 // |-------------------------|-----------------------------------------------------------------------------------------------|
-// | slots                   | [n_slots]: PP steps of a tile: pieces of 8 rows, of the other 8 rows, and the scales of both    |
+// | slots                   | [n_slots]: PP steps of a tile: pieces of 8 rows, of the other 8 rows, and the scales of both  |
 // | x                       | [consumer][step][own leaf]: a piece of x, [blocks of 8 rows of x][u][lane] 16 bytes           |
 // | parts                   | [2][consumer][TILES][blocks of 8 rows of x][32] float4                                        |
 // | kv_row, factor          | static: [SL_PACKED_ROWS] size_t and float                                                     |
@@ -395,7 +395,9 @@ __device__ __forceinline__ void finish(const sl_cuda_linear &p, const layout &l,
 //
 // Needs: x 16-byte aligned, n_in a multiple of 8; with RoPE head_dim a multiple of 16.
 // Bytes: W and its scales once from device memory. x once from L2, or once per TILES tiles where it does not fit.
-// Rate: RATE
+// Rate: the 128 matrices of the layers of Llama-3.1-8B, with the norms between them, take as one graph, in multiples of the
+// time of their bytes for 1, 8 and 16 rows: int4 in groups of 128 1.80, 2.00, 2.64 (1.47, 1.63, 2.15 ms), in groups of 32 1.64,
+// 1.79, 2.30; fp8 1.33, 1.39, 1.74 (2.05, 2.14, 2.67 ms; H200, 30 November 2026). results/quantised.md says what is missing.
 // Reduction order: leaf l has the pieces [n l / 16, n (l + 1) / 16) of the n pieces of a row. A leaf adds its pieces in order.
 // Within a piece an instruction adds 16 products to a running sum, one for each scale; with one scale there is a sum for every
 // second 32 columns, which are then added. Leaves are added as a binary tree: 0 + 1, 2 + 3, ...
