@@ -118,6 +118,21 @@ template <sl_linear_end END> struct ring {
     }
 };
 
+// A chunk of x [8 NT][128], spread over the warp: rows g and, for NT = 2, g + 8; the 8 elements of this lane in each step.
+template <int NT> using x_chunk = uint4[NT][STEPS];
+
+// Reads past L1, which may hold x of an earlier step. Rows after n_rows are zeros, and their memory is not read.
+template <int NT> __device__ __forceinline__ void load_x(const sl_cuda_linear &p, int lane, int chunk, x_chunk<NT> &x) {
+#pragma unroll
+    for (int nt = 0; nt < NT; nt++)
+#pragma unroll
+        for (int s = 0; s < STEPS; s++) {
+            const int row = nt * 8 + lane / 4, k = chunk * CHUNK + s * STEP + lane % 4 * 8;
+            const bool exists = row < p.n_rows && k < p.n_in;
+            x[nt][s] = exists ? __ldcg((const uint4 *)(p.x + (size_t)row * p.n_in + k)) : uint4{0, 0, 0, 0};
+        }
+}
+
 // sum += a chunk of a tile of W times a chunk of x. The 8 consecutive elements of a lane serve as k = 2 t, 2 t + 1, 2 t + 8,
 // 2 t + 9 of two instructions. Any assignment of elements to k is correct if W and x use the same assignment. The two sums are
 // independent, so an instruction need not wait for the previous instruction.

@@ -1,5 +1,5 @@
-// backend/cuda/linear_endings.cuh - what the kernels of linear layers share: the rows of x in registers, and what happens to
-// y = W x (sl_linear_end of linear.h), with the RMSNorm before the matrix and after it.
+// backend/cuda/linear_endings.cuh - what the kernels of linear layers share: what happens to y = W x (sl_linear_end of
+// linear.h), with the RMSNorm before the matrix and after it.
 #ifndef SLEIGH_CUDA_LINEAR_ENDINGS_CUH
 #define SLEIGH_CUDA_LINEAR_ENDINGS_CUH
 
@@ -160,21 +160,6 @@ __device__ __forceinline__ void end_tile(const sl_cuda_linear &p, int tile, int 
         out[0] = to_bf16(lo * sl_widen(next_w.x)), out[8] = to_bf16(hi * sl_widen(next_w.y));
         if (g == 0) p.next_sums[(size_t)col * (p.n_out / SL_NORM_TILE) + tile] = squares;
     }
-}
-
-// A chunk of x [8 NT][128], spread over the warp: rows g and, for NT = 2, g + 8; the 8 elements of this lane in each step.
-template <int NT> using x_chunk = uint4[NT][STEPS];
-
-// Reads past L1, which may hold x of an earlier step. Rows after n_rows are zeros, and their memory is not read.
-template <int NT> __device__ __forceinline__ void load_x(const sl_cuda_linear &p, int lane, int chunk, x_chunk<NT> &x) {
-#pragma unroll
-    for (int nt = 0; nt < NT; nt++)
-#pragma unroll
-        for (int s = 0; s < STEPS; s++) {
-            const int row = nt * 8 + lane / 4, k = chunk * CHUNK + s * STEP + lane % 4 * 8;
-            const bool exists = row < p.n_rows && k < p.n_in;
-            x[nt][s] = exists ? __ldcg((const uint4 *)(p.x + (size_t)row * p.n_in + k)) : uint4{0, 0, 0, 0};
-        }
 }
 
 // Checks the matrix, and calls with_ending(its ending as a constant).

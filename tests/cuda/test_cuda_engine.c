@@ -19,15 +19,6 @@ static model_fixture fixture_on(const char *device, const char *dir, int n_ctx, 
         (sl_engine_options){.n_ctx = n_ctx, .n_sequences = n_sequences, .prefill_chunk = chunk, .device = device, .seed = 1});
 }
 
-static double relative(const float *got, const float *want, size_t n) {
-    double square = 0, norm = 0;
-    for (size_t i = 0; i < n; i++) {
-        double d = (double)got[i] - want[i];
-        square += d * d, norm += (double)want[i] * want[i];
-    }
-    return sqrt(square / norm); // NaN fails every comparison
-}
-
 static void check_bits(const float *got, const float *want, int n, const char *what) {
     for (int i = 0; i < n; i++)
         if (memcmp(got + i, want + i, sizeof *got)) FAIL("%s: logit %d is %.9g, expected %.9g", what, i, got[i], want[i]);
@@ -43,27 +34,15 @@ static const double LOGITS_RELATIVE = 2.5e-2;
 // rounding errors of 2^-9, which change the score by 0.03 and the row's probability by 3%. Three layers add up.
 static const double DUMMY_LOGITS_RELATIVE = 0.1;
 
-typedef struct rows {
-    float *data;
-    int n_cols;
-} rows;
-
-static int keep_rows(void *ctx, int first, int n_rows, const float *logits, sl_error *e) {
-    rows *r = ctx;
-    (void)e;
-    memcpy(r->data + (size_t)first * r->n_cols, logits, (size_t)n_rows * r->n_cols * sizeof *logits);
-    return 0;
-}
-
 // Logits of n tokens: a prefill of all but the last n_decoded tokens, which are decoded one by one.
 static float *all_logits(const char *device, const char *dir, const int32_t *ids, int n, int n_decoded, int chunk) {
     model_fixture r = fixture_on(device, dir, n, 1, chunk);
-    rows out = {malloc((size_t)n * r.n_vocab * sizeof(float)), r.n_vocab};
+    logit_rows out = {malloc((size_t)n * r.n_vocab * sizeof(float)), r.n_vocab};
     sl_session *s = model_fixture_session(&r, 0);
-    CHECK_OK(sl_prefill_logits(s, ids, n - n_decoded, keep_rows, &out, NULL, &err), err);
+    CHECK_OK(sl_prefill_logits(s, ids, n - n_decoded, keep_logits, &out, NULL, &err), err);
     for (int i = n - n_decoded; i < n; i++) {
         CHECK_OK(sl_decode(&s, 1, ids + i, &err), err);
-        CHECK_OK(keep_rows(&out, i, 1, sl_session_logits(s, NULL), &err), err);
+        CHECK_OK(keep_logits(&out, i, 1, sl_session_logits(s, NULL), &err), err);
     }
     sl_session_free(s);
     model_fixture_close(&r);
@@ -79,7 +58,7 @@ static void logits_of(const char *dir, int n) {
     enum { DECODED = 16 };
     float *want = all_logits("cpu", dir, ids, n, DECODED, 512), *got = all_logits("cuda", dir, ids, n, DECODED, 100);
     size_t prefilled = (size_t)(n - DECODED) * n_vocab, decoded = (size_t)DECODED * n_vocab;
-    double e = relative(got, want, prefilled), d = relative(got + prefilled, want + prefilled, decoded);
+    double e = relative_logits(got, want, prefilled), d = relative_logits(got + prefilled, want + prefilled, decoded);
     printf("      %s: relative error of %d rows of logits %.3g, of %d decode steps %.3g\n", dir, n - DECODED, e, DECODED, d);
     if (!(e <= LOGITS_RELATIVE && d <= LOGITS_RELATIVE))
         FAIL("%s: relative error of the logits %.3g, %.3g > %.3g", dir, e, d, LOGITS_RELATIVE);
@@ -124,8 +103,8 @@ static float *dummy_logits(const char *device, const char *dir, const char *weig
     CHECK_OK(sl_engine_new(model, &(sl_engine_options){.n_ctx = n + 1, .device = device}, &engine, &err), err);
     CHECK_OK(sl_session_new(engine, 0, &s, &err), err);
     *n_vocab = sl_model_config(model)->n_vocab;
-    rows out = {malloc((size_t)(n + 1) * *n_vocab * sizeof(float)), *n_vocab};
-    CHECK_OK(sl_prefill_logits(s, ids, n, keep_rows, &out, NULL, &err), err);
+    logit_rows out = {malloc((size_t)(n + 1) * *n_vocab * sizeof(float)), *n_vocab};
+    CHECK_OK(sl_prefill_logits(s, ids, n, keep_logits, &out, NULL, &err), err);
     CHECK_OK(sl_decode(&s, 1, ids, &err), err);
     memcpy(out.data + (size_t)n * *n_vocab, sl_session_logits(s, NULL), *n_vocab * sizeof(float));
     sl_session_free(s);
@@ -155,8 +134,8 @@ static void logits_of_shape(const shape *x, const char *weights, uint64_t seed) 
     int32_t *ids = test_ids(N, 1000, seed);
     float *want = dummy_logits("cpu", test_tmp(), weights, ids, N, &n_vocab);
     float *got = dummy_logits("cuda", test_tmp(), weights, ids, N, &n_vocab);
-    double e = relative(got, want, (size_t)N * n_vocab);
-    double step = relative(got + (size_t)N * n_vocab, want + (size_t)N * n_vocab, n_vocab);
+    double e = relative_logits(got, want, (size_t)N * n_vocab);
+    double step = relative_logits(got + (size_t)N * n_vocab, want + (size_t)N * n_vocab, n_vocab);
     printf("      head_dim %d, %d query heads, %d KV heads, %s: relative error of prefill %.3g, of a decode step %.3g\n",
            x->head_dim, x->n_heads, x->n_kv_heads, weights ? weights : "bf16", e, step);
     if (!(e <= DUMMY_LOGITS_RELATIVE && step <= DUMMY_LOGITS_RELATIVE))

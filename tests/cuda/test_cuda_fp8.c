@@ -18,16 +18,6 @@
 
 static sl_error err;
 
-enum { GUARD = 64 }; // bytes after an output that must keep the 0xFF of gpu_new
-
-static void *read_guarded(const void *from, size_t size) {
-    unsigned char *to = malloc(size + GUARD);
-    gpu_read(to, from, size + GUARD);
-    for (int i = 0; i < GUARD; i++)
-        if (to[size + i] != 0xFF) FAIL("byte %d after the output was written", i);
-    return to;
-}
-
 // ---- the rounding of rows ----
 
 // The specification (backend/cuda/fp8_rows.h) of one row. Returns the scale.
@@ -70,12 +60,12 @@ static void fill_row(bf16 *x, int n, int kind, uint64_t *state) {
 static void check_rounding(int n_rows, int n, float given, uint64_t *state) {
     size_t count = (size_t)n_rows * n;
     bf16 *x = malloc(count * sizeof *x);
-    uint8_t *want = malloc(n), *gpu_q = gpu_new(count + GUARD);
-    float *gpu_scale = gpu_new(n_rows * sizeof(float) + GUARD);
+    uint8_t *want = malloc(n), *gpu_q = gpu_new(count + GPU_GUARD);
+    float *gpu_scale = gpu_new(n_rows * sizeof(float) + GPU_GUARD);
     for (int r = 0; r < n_rows; r++) fill_row(x + (size_t)r * n, n, (int)(test_uniform(state) * N_KINDS), state);
     sl_cuda_round_rows(gpu_copy(x, count * sizeof *x), n_rows, n, given, gpu_q, gpu_scale, 0);
-    uint8_t *q = read_guarded(gpu_q, count);
-    float *scale = read_guarded(gpu_scale, n_rows * sizeof(float));
+    uint8_t *q = gpu_read_guarded(gpu_q, count);
+    float *scale = gpu_read_guarded(gpu_scale, n_rows * sizeof(float));
     for (int r = 0; r < n_rows; r++) {
         float s = round_row(x + (size_t)r * n, n, given, want);
         if (!(isnan(s) ? isnan(scale[r]) : scale[r] == s)) FAIL("row %d of %d: scale %a, expected %a", r, n, scale[r], s);
@@ -109,11 +99,11 @@ static void round_groups(void) {
         for (int r = 0; r < n_rows; r++)
             for (int g = 0; g < n_groups; g++)
                 fill_row(x + (size_t)r * n + g * 128, 128, (int)(test_uniform(&state) * N_KINDS), &state);
-        uint8_t *gpu_q = gpu_new((size_t)n_out * n + GUARD), want[128];
-        float *gpu_scale = gpu_new((size_t)n_groups * n_out * sizeof(float) + GUARD);
+        uint8_t *gpu_q = gpu_new((size_t)n_out * n + GPU_GUARD), want[128];
+        float *gpu_scale = gpu_new((size_t)n_groups * n_out * sizeof(float) + GPU_GUARD);
         sl_cuda_round_groups(gpu_copy(x, (size_t)n_rows * n * sizeof *x), n_rows, n, n_out, gpu_q, gpu_scale, 0);
-        uint8_t *q = read_guarded(gpu_q, (size_t)n_out * n);
-        float *scale = read_guarded(gpu_scale, (size_t)n_groups * n_out * sizeof(float));
+        uint8_t *q = gpu_read_guarded(gpu_q, (size_t)n_out * n);
+        float *scale = gpu_read_guarded(gpu_scale, (size_t)n_groups * n_out * sizeof(float));
         for (int r = 0; r < n_out; r++)
             for (int g = 0; g < n_groups; g++) {
                 float u = round_row(x + (size_t)r * n + g * 128, 128, 0, want), got = scale[(size_t)g * n_out + r];
@@ -175,15 +165,15 @@ static void plain_rows(void) {
         float *scale = malloc(n_rows / 8 * scales * sizeof *scale);
         for (int i = 0; i < n_rows / 8; i++) sl_cuda_pack_rows(&w, &k, i, packed + i * bytes, scale + i * scales);
         if (!is_blocks) CHECK(!memcmp(scale, w.scale, n_rows * sizeof *scale)); // in the order of the rows
-        uint8_t *to = gpu_new(size + GUARD);
+        uint8_t *to = gpu_new(size + GPU_GUARD);
         sl_cuda_packed_fp8_rows(gpu_copy(packed, n_rows / 8 * bytes), &k, n, first, n_rows - first, to, 0);
-        uint8_t *got = read_guarded(to, size);
+        uint8_t *got = gpu_read_guarded(to, size);
         CHECK(!memcmp(got, (const uint8_t *)w.data + (size_t)first * n, size));
         if (is_blocks) {
-            float *gpu_blocks = gpu_new(blocks_size + GUARD);
+            float *gpu_blocks = gpu_new(blocks_size + GPU_GUARD);
             sl_cuda_packed_block_scales(gpu_copy(scale, n_rows / 8 * scales * sizeof *scale), &k, first, n_rows - first,
                                         gpu_blocks, 0);
-            float *blocks = read_guarded(gpu_blocks, blocks_size);
+            float *blocks = gpu_read_guarded(gpu_blocks, blocks_size);
             for (int p = 0; p < (n_rows - first) / 128; p++)
                 for (int g = 0; g < stride; g++)
                     CHECK(blocks[p * stride + g] == (g < n_groups ? w.scale[(p + first / 128) * n_groups + g] : 0));
@@ -267,12 +257,12 @@ static void check_linear(sl_cuda *c, const product_case *a) {
     CHECK_OK(be->place(be, &list, 1, &err), err);
     CHECK_INT(placed.inputs, a->inputs);
     bf16 *gpu_x = gpu_copy(x, (size_t)a->n_rows * a->n_in * sizeof *x);
-    char *gpu_y = gpu_new(n_y * sizeof *y + GUARD);
+    char *gpu_y = gpu_new(n_y * sizeof *y + GPU_GUARD);
     CHECK(!cudaMemcpy(gpu_y, before, n_y * sizeof *y, cudaMemcpyHostToDevice));
     gpu_sync("copies to the GPU");
     be->linear(be, &placed, gpu_x, a->n_rows, SL_LINEAR_PREFILL, 0, 1, (float *)gpu_y);
     CHECK_OK(be->finish(be, &err), err);
-    free(y), y = read_guarded(gpu_y, n_y * sizeof *y);
+    free(y), y = gpu_read_guarded(gpu_y, n_y * sizeof *y);
     matrix m = rounded_rows(x, a->n_rows, a->n_in, a->input_scale, group);
     double worst = 0;
     for (int r = 0; r < a->n_rows; r++)
@@ -327,12 +317,12 @@ static void joined(void) {
         for (int i = 0; i < 2; i++) placed[i].inputs = inputs[k], placed[i].input_scale = given * (float)(i + 1);
         bf16 *x = random_rows(ROWS, N_IN, &seed), *y = malloc(ROWS * 2 * N * sizeof *y);
         CHECK_OK(be->place(be, list, 2, &err), err);
-        bf16 *work = gpu_new(ROWS * 2 * N * sizeof *y + GUARD), *out = gpu_new(ROWS * N * sizeof *y);
+        bf16 *work = gpu_new(ROWS * 2 * N * sizeof *y + GPU_GUARD), *out = gpu_new(ROWS * N * sizeof *y);
         const sl_normed rows = {.rows = gpu_copy(x, ROWS * N_IN * sizeof *x)};
         gpu_sync("copies to the GPU");
         be->gate_up(be, &placed[0], &placed[1], rows, ROWS, SL_LINEAR_PREFILL, 0, work, out);
         CHECK_OK(be->finish(be, &err), err);
-        free(y), y = read_guarded(work, ROWS * 2 * N * sizeof *y);
+        free(y), y = gpu_read_guarded(work, ROWS * 2 * N * sizeof *y);
         matrix m = rounded_rows(x, ROWS, N_IN, given * 2, group);
         for (int r = 0; r < ROWS; r++)
             for (int o = 0; o < 2 * N; o++) {
@@ -419,18 +409,6 @@ static void chunks(void) {
 
 // ---- whole models ----
 
-typedef struct rows {
-    float *data;
-    int n_cols;
-} rows;
-
-static int keep_rows(void *ctx, int first, int n_rows, const float *logits, sl_error *e) {
-    rows *r = ctx;
-    (void)e;
-    memcpy(r->data + (size_t)first * r->n_cols, logits, (size_t)n_rows * r->n_cols * sizeof *logits);
-    return 0;
-}
-
 // Logits of n tokens. lines: what the load and the placing say.
 static float *logits_of(const char *dir, const sl_model_options *options, const int32_t *ids, int n, int chunk, int *n_vocab,
                         test_lines *lines) {
@@ -447,19 +425,10 @@ static float *logits_of(const char *dir, const sl_model_options *options, const 
              err);
     CHECK_OK(sl_session_new(engine, 0, &s, &err), err);
     *n_vocab = sl_model_n_vocab(model);
-    rows out = {malloc((size_t)n * *n_vocab * sizeof(float)), *n_vocab};
-    CHECK_OK(sl_prefill_logits(s, ids, n, keep_rows, &out, NULL, &err), err);
+    logit_rows out = {malloc((size_t)n * *n_vocab * sizeof(float)), *n_vocab};
+    CHECK_OK(sl_prefill_logits(s, ids, n, keep_logits, &out, NULL, &err), err);
     sl_session_free(s), sl_engine_free(engine), sl_model_free(model);
     return out.data;
-}
-
-static double relative(const float *got, const float *want, size_t n) {
-    double square = 0, norm = 0;
-    for (size_t i = 0; i < n; i++) {
-        double d = (double)got[i] - want[i];
-        square += d * d, norm += (double)want[i] * want[i];
-    }
-    return sqrt(square / norm); // NaN fails every comparison
 }
 
 // The relative difference of the logits that inputs of fp8 make. e4m3 has 3 bits after the leading one, so a rounding has a
@@ -485,7 +454,7 @@ static void check_model(const char *dir, const sl_model_options *fp8, range expe
           *want = logits_of(dir, &plain, ids, N, N, &n_vocab, &lines);
     size_t n = (size_t)N * n_vocab;
     CHECK(!memcmp(got, parts, n * sizeof *got));
-    double e = relative(got, want, n);
+    double e = relative_logits(got, want, n);
     printf("      %s: relative difference of the logits to bf16 inputs %.3g\n", what, e);
     if (!(e >= expected.least && e <= expected.most))
         FAIL("%s: relative difference %.3g, expected %g to %g", what, e, expected.least, expected.most);
@@ -544,7 +513,7 @@ static void checkpoints(void) {
     float *got = logits_of(dir, &(sl_model_options){0}, ids, 100, 100, &n_vocab, &lines);
     CHECK(strstr(lines.text, "prefills on this GPU use bf16 activations, not fp8, with 6 of 14 weights"));
     float *want = logits_of(dir, &(sl_model_options){.activations = "float"}, ids, 100, 100, &n_vocab, &lines);
-    double e = relative(got, want, 100 * (size_t)n_vocab);
+    double e = relative_logits(got, want, 100 * (size_t)n_vocab);
     printf("      fp8-block: relative difference of the logits to bf16 inputs %.3g\n", e);
     CHECK(e > 0 && e <= MADE.most);
     free(ids), free(got), free(want);

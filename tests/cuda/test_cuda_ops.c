@@ -15,16 +15,6 @@
 // A rounding to bf16 changes a value by at most 2^-8 of it. FP32 allows for a few fp32 operations before the rounding.
 static const double BF16_ROUND = 0x1p-8, FP32 = 0x1p-21;
 
-enum { GUARD = 64 }; // bytes after an output that must keep the 0xFF of gpu_new
-
-static void *read_guarded(const void *from, size_t size) {
-    unsigned char *to = malloc(size + GUARD);
-    gpu_read(to, from, size + GUARD);
-    for (int i = 0; i < GUARD; i++)
-        if (to[size + i] != 0xFF) FAIL("byte %d after the output was written", i);
-    return to;
-}
-
 static bf16 *random_bf16(size_t n, double sigma, uint64_t *state) {
     bf16 *x = malloc(n * sizeof *x);
     for (size_t i = 0; i < n; i++) x[i] = sl_f32_to_bf16((float)(sigma * test_normal(state)));
@@ -45,9 +35,9 @@ static void embed(void) {
         int32_t ids[130];
         for (int i = 0; i < n_rows; i++) ids[i] = i == 0 ? VOCAB - 1 : (int32_t)(test_uniform(&state) * VOCAB);
         size_t size = (size_t)n_rows * hidden * sizeof(float);
-        float *gpu_x = gpu_new(size + GUARD);
+        float *gpu_x = gpu_new(size + GPU_GUARD);
         sl_cuda_embed(gpu_copy(table, (size_t)VOCAB * hidden * 2), gpu_copy(ids, sizeof ids), n_rows, hidden, gpu_x, 0);
-        float *x = read_guarded(gpu_x, size);
+        float *x = gpu_read_guarded(gpu_x, size);
         for (int r = 0; r < n_rows; r++)
             for (int i = 0; i < hidden; i++) CHECK(x[r * hidden + i] == sl_bf16_to_f32(table[ids[r] * hidden + i]));
         free(table), free(x);
@@ -79,11 +69,11 @@ static void rope_table(void) {
         for (int i = 0; i < half; i++) inv_freq[i] = (float)pow(5e5, -(double)i / half);
         for (int r = 0; r < n_rows; r++) rows[r].position = r == 0 ? 0 : (int32_t)(test_uniform(&state) * 1e6);
         size_t size = (size_t)n_rows * half * sizeof(float2);
-        float2 *gpu_table = gpu_new(size + GUARD);
+        float2 *gpu_table = gpu_new(size + GPU_GUARD);
         float scale = c % 2 ? 1.25f : 1; // yarn's attention factor
         sl_cuda_rope_table(gpu_copy(inv_freq, sizeof inv_freq), scale, gpu_copy(rows, sizeof rows), n_rows, 2 * half, gpu_table,
                            0);
-        float2 *table = read_guarded(gpu_table, size);
+        float2 *table = gpu_read_guarded(gpu_table, size);
         for (int i = 0; i < n_rows * half; i++) {
             float angle = (float)rows[i / half].position * inv_freq[i % half];
             // half a unit in the last place, for < 1; with a scale, this times the scale, and the rounding of a product < 2
@@ -114,10 +104,10 @@ static void check_rope_append(int n_rows, int n_heads, int n_kv_heads, int head_
         double angle = 2 * M_PI * test_uniform(state);
         table[i] = (float2){(float)cos(angle), (float)sin(angle)};
     }
-    bf16 *qkv = gpu_copy(before, size), *gpu_k = gpu_new(cache * 2 + GUARD), *gpu_v = gpu_new(cache * 2 + GUARD);
+    bf16 *qkv = gpu_copy(before, size), *gpu_k = gpu_new(cache * 2 + GPU_GUARD), *gpu_v = gpu_new(cache * 2 + GPU_GUARD);
     sl_cuda_rope_append(qkv, stride, gpu_copy(table, (size_t)n_rows * half * sizeof *table),
                         gpu_copy(rows, n_rows * sizeof *rows), n_rows, n_heads, n_kv_heads, head_dim, gpu_k, gpu_v, 0);
-    bf16 *after = malloc(size), *k = read_guarded(gpu_k, cache * 2), *v = read_guarded(gpu_v, cache * 2);
+    bf16 *after = malloc(size), *k = gpu_read_guarded(gpu_k, cache * 2), *v = gpu_read_guarded(gpu_v, cache * 2);
     gpu_read(after, qkv, size);
     for (int r = 0; r < n_rows; r++) {
         const bf16 *x = before + (size_t)r * stride, *y = after + (size_t)r * stride;
@@ -193,7 +183,7 @@ static void check_norm_rope_append(const heads_case *c, uint64_t *state) {
         double angle = 2 * M_PI * test_uniform(state);
         table[i] = (float2){(float)cos(angle), (float)sin(angle)};
     }
-    bf16 *gpu_q = gpu_new(q_size + GUARD), *gpu_k = gpu_new(cache * 2 + GUARD), *gpu_v = gpu_new(cache * 2 + GUARD);
+    bf16 *gpu_q = gpu_new(q_size + GPU_GUARD), *gpu_k = gpu_new(cache * 2 + GPU_GUARD), *gpu_v = gpu_new(cache * 2 + GPU_GUARD);
     bf16 *gpu_norm = gpu_copy(norm, 4 * dim), *products = gpu_copy(narrow, n * 2);
     int kv_dim = c->n_kv_heads * dim;
     sl_cuda_heads h = {.qkv = c->is_fp32 ? gpu_copy(wide, n * 4) : (void *)products,
@@ -221,7 +211,7 @@ static void check_norm_rope_append(const heads_case *c, uint64_t *state) {
         for (int is_v = 0; is_v < 2; is_v++)
             CHECK(!cudaMemcpy2D(is_v ? gpu_v : gpu_k, kv_dim * 2, is_v ? h.v : h.k, stride * 2, kv_dim * 2, c->n_rows,
                                 cudaMemcpyDeviceToDevice));
-    bf16 *q = read_guarded(gpu_q, q_size), *k = read_guarded(gpu_k, cache * 2), *v = read_guarded(gpu_v, cache * 2);
+    bf16 *q = gpu_read_guarded(gpu_q, q_size), *k = gpu_read_guarded(gpu_k, cache * 2), *v = gpu_read_guarded(gpu_v, cache * 2);
     for (int r = 0; r < c->n_rows; r++)
         for (int i = 0; i < n_all; i++) {
             int is_q = i < c->n_heads, is_v = i >= c->n_heads + c->n_kv_heads,
@@ -292,7 +282,7 @@ static void check_store_rows(sl_format f, int n_rows, int n_kv_heads, int dim, i
     const int32_t pages[N_PAGES] = {4, 0, 6, 2, 5, 1, 3};
     size_t stride = (size_t)n_kv_heads * dim + padding, size = (size_t)N_PAGES * n_kv_heads * sl_kv_block_bytes(f, dim);
     sl_row *rows = make_rows(n_rows, state);
-    void *gpu[2] = {gpu_new(size + GUARD), gpu_new(size + GUARD)};
+    void *gpu[2] = {gpu_new(size + GPU_GUARD), gpu_new(size + GPU_GUARD)};
     float given[8];
     for (int h = 0; h < 8; h++) given[h] = is_given ? ldexpf(1 + 0.1f * (float)h, h - 4) : 0;
     const float *scales = is_given ? gpu_copy(given, sizeof given) : NULL;
@@ -316,7 +306,7 @@ static void check_store_rows(sl_format f, int n_rows, int n_kv_heads, int dim, i
                                           .v_scales = scales},
                        0);
     for (int i = 0; i < 2; i++) {
-        unsigned char *got = read_guarded(gpu[i], size), *want = malloc(size);
+        unsigned char *got = gpu_read_guarded(gpu[i], size), *want = malloc(size);
         memset(want, 0xFF, size);
         for (int r = 0; r < n_rows; r++)
             for (int h = 0; h < n_kv_heads; h++)
@@ -345,12 +335,12 @@ static void store_blocks(void) {
         int n_rows = cases[c / 2][0], dim = cases[c / 2][1];
         size_t size = (n_rows + SL_PAGE - 1) / SL_PAGE * sl_kv_block_bytes(f, dim);
         bf16 *x = malloc((size_t)n_rows * dim * sizeof *x);
-        unsigned char *gpu = gpu_new(size + GUARD), *want = malloc(size);
+        unsigned char *gpu = gpu_new(size + GPU_GUARD), *want = malloc(size);
         fill_rows(x, n_rows, dim, &state);
         memset(want, 0xFF, size);
         for (int r = 0; r < n_rows; r++) store_row(want, f, dim, r / SL_PAGE, r % SL_PAGE, x + (size_t)r * dim, 0);
         sl_cuda_store_blocks(gpu_copy(x, (size_t)n_rows * dim * sizeof *x), f, dim, n_rows, gpu, 0);
-        unsigned char *got = read_guarded(gpu, size);
+        unsigned char *got = gpu_read_guarded(gpu, size);
         check_bytes("blocks", f, dim, got, want, size);
         free(x), free(want), free(got);
     }
@@ -364,9 +354,9 @@ static void swiglu(void) {
         bf16 *gate_up = random_bf16((size_t)n_rows * 2 * n, 3, &state);
         for (int i = 0; i < 8; i++) gate_up[i] = sl_f32_to_bf16((float[]){0, -0.0f, 60, -60, 87, -87, 300, -300}[i]);
         size_t size = (size_t)n_rows * n * 2;
-        bf16 *gpu_out = gpu_new(size + GUARD);
+        bf16 *gpu_out = gpu_new(size + GPU_GUARD);
         sl_cuda_swiglu(gpu_copy(gate_up, 2 * size), n_rows, n, gpu_out, 0);
-        bf16 *out = read_guarded(gpu_out, size);
+        bf16 *out = gpu_read_guarded(gpu_out, size);
         for (int r = 0; r < n_rows; r++)
             for (int i = 0; i < n; i++) {
                 double g = sl_bf16_to_f32(gate_up[(size_t)r * 2 * n + i]),
@@ -387,9 +377,9 @@ static void dummy_fill(void) { // the CPU's numbers to the bit
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         size_t n = sizes[i];
         uint64_t key = sl_dummy_key("model.norm.weight") + i;
-        bf16 *out = gpu_new(n * 2 + GUARD), *want = malloc(n * sizeof *want);
+        bf16 *out = gpu_new(n * 2 + GPU_GUARD), *want = malloc(n * sizeof *want);
         sl_cuda_dummy_fill(key, table, n, out, 0);
-        bf16 *got = read_guarded(out, n * 2);
+        bf16 *got = gpu_read_guarded(out, n * 2);
         sl_dummy_fill(key, quantiles, 0, n, want);
         for (size_t j = 0; j < n; j++) CHECK_INT(got[j], want[j]);
         free(got), free(want);
@@ -415,16 +405,16 @@ static void to_bf16(void) {
         memcpy(&in[i], &bits, 4);
     }
     for (int i = 0; i < N_F16; i++) half[i] = (f16)i;
-    bf16 *gpu_a = gpu_new(N * 2 + GUARD), *gpu_b = gpu_new(N_F16 * 2 + GUARD);
+    bf16 *gpu_a = gpu_new(N * 2 + GPU_GUARD), *gpu_b = gpu_new(N_F16 * 2 + GPU_GUARD);
     sl_cuda_to_bf16(gpu_copy(in, N * sizeof *in), SL_F32, N, gpu_a, 0);
     sl_cuda_to_bf16(gpu_copy(half, N_F16 * sizeof *half), SL_F16, N_F16, gpu_b, 0);
-    bf16 *a = read_guarded(gpu_a, N * 2), *b = read_guarded(gpu_b, N_F16 * 2);
+    bf16 *a = gpu_read_guarded(gpu_a, N * 2), *b = gpu_read_guarded(gpu_b, N_F16 * 2);
     for (int i = 0; i < N; i++) check_rounded(a[i], in[i]);
     for (int i = 0; i < N_F16; i++) check_rounded(b[i], sl_f16_to_f32(half[i]));
     for (int n = 1; n < 10; n++) { // a tail of every length
-        bf16 *gpu_c = gpu_new(n * 2 + GUARD);
+        bf16 *gpu_c = gpu_new(n * 2 + GPU_GUARD);
         sl_cuda_to_bf16(gpu_copy(half, n * sizeof *half), SL_F16, n, gpu_c, 0);
-        bf16 *c = read_guarded(gpu_c, n * 2);
+        bf16 *c = gpu_read_guarded(gpu_c, n * 2);
         CHECK(!memcmp(c, b, n * sizeof *c));
         free(c);
     }

@@ -42,6 +42,14 @@ void gpu_read(void *to, const void *from, size_t size) {
     check(cudaMemcpy(to, from, size, cudaMemcpyDeviceToHost), "cudaMemcpy");
 }
 
+void *gpu_read_guarded(const void *from, size_t size) {
+    unsigned char *to = malloc(size + GPU_GUARD);
+    gpu_read(to, from, size + GPU_GUARD);
+    for (int i = 0; i < GPU_GUARD; i++)
+        if (to[size + i] != 0xFF) FAIL("byte %d after the output was written", i);
+    return to;
+}
+
 void gpu_free_all(void) {
     while (n_blocks > 0) cudaFree(blocks[--n_blocks]);
 }

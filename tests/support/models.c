@@ -2,6 +2,7 @@
 #include "tests/support/models.h"
 #include "tests/test.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,4 +63,20 @@ int32_t *test_ids(int n, int n_vocab, uint64_t seed) {
     int32_t *ids = malloc(n * sizeof *ids);
     for (int i = 0; i < n; i++) ids[i] = (int32_t)(test_uniform(&seed) * (n_vocab - 16));
     return ids;
+}
+
+int keep_logits(void *ctx, int first, int n_rows, const float *logits, sl_error *err) {
+    logit_rows *r = ctx;
+    (void)err;
+    memcpy(r->data + (size_t)first * r->n_cols, logits, (size_t)n_rows * r->n_cols * sizeof *logits);
+    return 0;
+}
+
+double relative_logits(const float *got, const float *want, size_t n) {
+    double square = 0, norm = 0;
+    for (size_t i = 0; i < n; i++) {
+        double d = (double)got[i] - want[i];
+        square += d * d, norm += (double)want[i] * want[i];
+    }
+    return sqrt(square / norm);
 }

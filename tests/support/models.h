@@ -30,4 +30,12 @@ int test_argmax(const float *x, int n); // of equal numbers the lowest index
 // n ids of a model's vocabulary, without its last 16 ids, which are special. From malloc.
 int32_t *test_ids(int n, int n_vocab, uint64_t seed);
 
+typedef struct logit_rows { // ctx of keep_logits, for sl_prefill_logits
+    float *data;            // [rows][n_cols]
+    int n_cols;
+} logit_rows;
+int keep_logits(void *ctx, int first, int n_rows, const float *logits, sl_error *err);
+// |got - want| / |want|, Euclidean; NaN, which fails every comparison, if a number is NaN
+double relative_logits(const float *got, const float *want, size_t n);
+
 #endif
