@@ -81,7 +81,9 @@ int sl_engine_new_planned(const sl_model *model, const sl_engine_options *option
     e->n_threads = options->n_threads > 0 ? options->n_threads : sl_cpu_cores();
     int rc = sl_device_open(&e->device, options, err);
     if (!rc && e->device.backend->is_device && sl_model_asks_integers(model))
-        rc = sl_fail(err, SL_ERR_ARG, "{activations}: expected auto, float or fp8 on a GPU, which does not multiply integers");
+        rc =
+            sl_fail(err, SL_ERR_ARG, "{activations} %s: expected auto, float or fp8 on a GPU, which does not multiply integers",
+                    model->quant.activations == SL_ACT_INT8 ? "int8" : "int16");
     if (!rc && !e->device.backend->is_device && model->quant.activations == SL_ACT_FP8)
         rc = sl_fail(err, SL_ERR_ARG,
                      "{activations} fp8: only a GPU rounds activations to fp8; a CPU takes auto, float, int16 and int8");

@@ -52,8 +52,8 @@ static void identify(const sl_engine *e, identity *out) {
     else
         sl_cpu_arithmetic(out->arithmetic, sizeof out->arithmetic);
     sl_activations activations = sl_model_weights_activations(&e->model->weights);
-    size_t n = strlen(out->arithmetic);
     sl_engine_append_inputs(e, out->arithmetic, sizeof out->arithmetic);
+    size_t n = strlen(out->arithmetic);
     if (!e->device.backend->is_device && activations != SL_ACT_FLOAT)
         snprintf(out->arithmetic + n, sizeof out->arithmetic - n, ", activations of %d bits",
                  activations == SL_ACT_INT8 ? 8 : 16);

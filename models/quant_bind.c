@@ -84,8 +84,8 @@ static int bind_input_scale(const binding *b, sl_weight *w) {
     if (rc) return rc;
     if (!is_one_number(t)) return wrong_shape(t, "[1]", b->err);
     w->input_scale = sl_tensor_number(t, 0);
-    if (w->input_scale > 0 && isfinite(w->input_scale) && isfinite(1 / w->input_scale)) return 0;
-    return sl_fail(b->err, SL_ERR_FORMAT, "%s: tensor %s is %g, expected a finite number above 0", t->file, t->name,
+    if (w->input_scale >= 0x1p-126f && isfinite(w->input_scale)) return 0;
+    return sl_fail(b->err, SL_ERR_FORMAT, "%s: tensor %s is %g, expected a finite number of at least 2^-126", t->file, t->name,
                    (double)w->input_scale);
 }
 

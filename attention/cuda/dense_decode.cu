@@ -148,7 +148,7 @@ template <int DIM> struct layout {
         ROW = stored_row<DIM>, // without the scale
         Q_ROW = DIM * (int)sizeof(bf16),
         V_BLOCK = V_ROWS * ROW + V_PAD,
-        // Order in a stage: K [64][DIM], four blocks of V [16][DIM], the scales of K and of V [64] each, q [group][DIM].
+        // Order in a stage: K [TILE][DIM], blocks of V [V_ROWS][DIM], the scales of K and of V [TILE] each, q [group][DIM].
         V_AT = TILE * ROW,
         SCALES_AT = V_AT + TILE / V_ROWS * V_BLOCK,
         SCALES = IS_BYTES * TILE * (int)sizeof(float), // bytes of the scales of K; V has as many

@@ -23,7 +23,8 @@ static __device__ __forceinline__ void copy_bulk(uint32_t to, const void *from, 
         : "memory");
 }
 #else
-// Before sm_90, each lane arrives when its copies have ended. The lane that wrote the tile_info arrives once more.
+// Before sm_90, each lane arrives when its copies have ended. One lane of the producer arrives once
+// more, after it has written what describes the stage.
 enum { FULL_ARRIVALS = 33 };
 
 // This lane arrives when its copies have ended.

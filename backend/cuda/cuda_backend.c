@@ -130,7 +130,7 @@ static void prefill_widened(sl_cuda *c, const sl_weight *w, const sl_cuda_produc
     }
 }
 
-// The same for a prefill (sl_cuda_gemm). n_out: the rows of w, and of the matrices behind it that the product reads too.
+// Multiplies one matrix in a prefill. n_out: the rows of w, and of the matrices behind it that the product reads too.
 static void prefill_linear(sl_cuda *c, const sl_weight *w, int n_out, const bf16 *x, int n_rows, int is_fp32, int accumulate,
                            void *out) {
     const sl_cuda_product p = {.w = w->data,

@@ -154,12 +154,12 @@ void sl_cuda_gemm_free(sl_cuda *c);
 
 // ---- prefill_fp8.c ----
 
-// Settles what prefills round the inputs of the block to, whose weights stay packed: all of its weights have the same inputs,
-// and static inputs have the largest scale of its weights, because a product rounds x once. The inputs stay bf16 where cuBLASLt
-// does not multiply such matrices. Allocates the scratch memory of such prefills.
+// Decides how prefills round the inputs of a block of packed weights. If its weights ask for different inputs, or cuBLASLt has
+// no product for them, all become SL_INPUTS_PLAIN. Static inputs get the largest scale, because x is rounded once. Allocates
+// c->rounded if it is needed.
 int sl_cuda_settle_inputs(sl_cuda *c, sl_weight *const *weights, int n, sl_error *err);
 void sl_cuda_prefill_fp8(sl_cuda *c, const sl_weight *w, const sl_cuda_product *product); // product: the bf16 one
-// Bytes of an output; rows of n_in numbers that fit into `size` bytes, whole tiles of the matrix products
+// The address of an output; how many rows of n_in numbers fit into `size` bytes, a multiple of 256.
 char *sl_cuda_output_at(const sl_cuda_product *p, size_t row, int col);
 int sl_cuda_rows_that_fit(size_t size, int n_in, size_t number_size);
 

@@ -37,7 +37,7 @@ typedef struct sl_cuda_linear {
     const void *w; // bf16 [n_out][n_in] row-major, 16-byte aligned; n_in a multiple of 8. sl_cuda_packed_linear: packed
     int n_out, n_in;
     const bf16 *x; // [n_rows][n_in]
-    int n_rows;    // 1 to SL_LINEAR_ROWS; packed: to SL_PACKED_ROWS
+    int n_rows;    // 1 to SL_LINEAR_ROWS; packed: to sl_cuda_packed_rows()
     // All endings but SL_LINEAR_ADD: y is divided by the root of eps + the sum of these sums / n_in. n_in is a multiple of
     // SL_NORM_MULTIPLE. 16-byte aligned; NULL: y is not divided
     const float *sums; // [n_rows][n_in / SL_NORM_TILE]

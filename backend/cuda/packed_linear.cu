@@ -13,12 +13,12 @@
 // | role     | warps | does                                                                                               |
 // |----------|-------|----------------------------------------------------------------------------------------------------|
 // | consumer | 16, 8 | brings its leaves of x to shared memory, multiplies their pieces, stores the sums                  |
-// | producer | 1     | copies weights and scales to the slots of the ring, in the order of use                            |
+// | producer | 1     | copies weights and scales to the stages of the ring, in the order of use                           |
 // | finisher | 3     | adds the parts of a tile, divides by the norm, ends the tile (linear_endings.cuh), by turns        |
 //
 // | shared memory, in order | contents                                                                                      |
 // |-------------------------|-----------------------------------------------------------------------------------------------|
-// | slots                   | [n_slots]: PP steps of a tile: pieces of 8 rows, of the other 8 rows, and the scales of both  |
+// | stages                  | [n_stages]: PP steps of a tile: pieces of 8 rows, of the other 8 rows, and scales of both     |
 // | x                       | [consumer][step][own leaf]: a piece of x, [blocks of 8 rows of x][u][lane] 16 bytes           |
 // | parts                   | [2][consumer][TILES][blocks of 8 rows of x][32] float4                                        |
 // | kv_row, factor          | static: [SL_PACKED_ROWS] size_t and float                                                     |
@@ -31,7 +31,7 @@ namespace {
 
 enum {
     FINISHERS = 3, // warps
-    MOST_SLOTS = 8,
+    MOST_STAGES = 8,
     PIECE_ROWS = SL_PIECE_ROWS,
     PIECE_COLS = SL_PIECE_COLS,
     FINISHER_BARRIER = 1, // a barrier of the hardware; 0 is __syncthreads
@@ -46,12 +46,12 @@ template <sl_format F, int SCALES, int ROWS> struct sizes {
         TILES = 2, // that use one load of x, where x does not fit into shared memory; finished together
         WORDS = packing<F>::WORDS,
         PIECE = 512 * WORDS,
-        PP = ROWS == 1 && F == SL_INT4 ? 2 : 1, // steps of a slot
-        SLOT_PIECES = PP * SL_LEAVES,           // of 8 rows
+        PP = ROWS == 1 && F == SL_INT4 ? 2 : 1, // steps of a stage
+        STAGE_PIECES = PP * SL_LEAVES,          // of 8 rows
         SCALE_ROWS = 4 * PIECE_ROWS * SCALES,   // the scales of 8 rows and a piece
-        HALF = SLOT_PIECES * PIECE,
-        SCALE_HALF = SLOT_PIECES * SCALE_ROWS,
-        SLOT = 2 * (HALF + SCALE_HALF),
+        HALF = STAGE_PIECES * PIECE,
+        SCALE_HALF = STAGE_PIECES * SCALE_ROWS,
+        STAGE = 2 * (HALF + SCALE_HALF),
         BLOCKS = ROWS > 8 ? 2 : 1,  // of 8 rows of x
         LANES = ROWS == 1 ? 4 : 32, // that hold numbers of x
         VECTORS = STEPS * BLOCKS,   // of 16 bytes of such a lane, for a piece of x
@@ -65,12 +65,12 @@ template <sl_format F, int SCALES, int ROWS> struct sizes {
 // What the launch chooses.
 struct layout {
     int n_tiles;
-    int n_slots;
+    int n_stages;
     int x_steps; // of x in shared memory. All of a row, or 2 AT_ONCE, of which one half is in use while the other one is copied
 };
 
 struct block_shared {
-    uint64_t full[MOST_SLOTS], empty[MOST_SLOTS], parts_full[2], parts_empty[2];
+    uint64_t full[MOST_STAGES], empty[MOST_STAGES], parts_full[2], parts_empty[2];
     size_t kv_row[SL_PACKED_ROWS];
     float factor[SL_PACKED_ROWS];
 };
@@ -103,22 +103,23 @@ __device__ __forceinline__ float load_4(uint32_t at) {
     asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(at));
     return v;
 }
+
 // ---- producer ----
 
 // Lanes 0 and 1 copy the weights of the two halves of a tile, lanes 2 and 3 their scales. On GPUs without bulk copies all lanes
 // copy all of them.
 template <sl_linear_end END, sl_format F, int SCALES, int ROWS>
-__device__ __forceinline__ void produce(const sl_cuda_linear &p, const layout &l, block_shared *b, uint32_t slots, int lane) {
+__device__ __forceinline__ void produce(const sl_cuda_linear &p, const layout &l, block_shared *b, uint32_t stages, int lane) {
     typedef sizes<F, SCALES, ROWS> S;
     const int n = p.packing.n_pieces, n_steps = steps_of(p), half = lane & 1, is_scale = lane / 2 & 1;
     const bool has_sets = p.packing.n_sets > 1;
     const char *data = (const char *)(is_scale ? (const void *)p.scale : p.w);
     const size_t row_bytes = is_scale ? (size_t)p.packing.n_sets * S::SCALE_ROWS : (size_t)n * S::PIECE; // of 8 rows
     const uint32_t piece_bytes = is_scale ? has_sets * S::SCALE_ROWS : S::PIECE;
-    const uint32_t to = slots + (is_scale ? 2 * S::HALF + half * S::SCALE_HALF : half * S::HALF);
+    const uint32_t to = stages + (is_scale ? 2 * S::HALF + half * S::SCALE_HALF : half * S::HALF);
     const uint64_t policy = sl_l2_policy(SL_L2_FIRST_OUT);
     const tile_range tiles(l.n_tiles);
-    int slot = 0, parity = 1;
+    int stage = 0, parity = 1;
     for (int tile = tiles.begin; tile < tiles.end; tile += S::TILES) {
         const char *from[S::TILES];
 #pragma unroll
@@ -128,27 +129,27 @@ __device__ __forceinline__ void produce(const sl_cuda_linear &p, const layout &l
             from[i] = exists ? data + (half ? rows.hi : rows.lo) / PIECE_ROWS * row_bytes : nullptr;
         }
         for (int j = 0; j < n_steps; j += S::PP) {
-            const int count = min((int)S::SLOT_PIECES, n - SL_LEAVES * j);
+            const int count = min((int)S::STAGE_PIECES, n - SL_LEAVES * j);
 #pragma unroll
             for (int i = 0; i < S::TILES; i++) {
                 if (tile + i >= tiles.end) continue;
                 const int bytes = !from[i] ? 0 : is_scale && !has_sets ? S::SCALE_ROWS : count * piece_bytes;
                 const char *source = from[i] + SL_LEAVES * j * piece_bytes;
-                uint64_t *full = &b->full[slot];
-                barrier_wait(&b->empty[slot], parity);
+                uint64_t *full = &b->full[stage];
+                barrier_wait(&b->empty[stage], parity);
 #if __CUDA_ARCH__ >= 900
                 const int total = __reduce_add_sync(~0u, lane < 4 ? bytes : 0);
                 if (lane == 0) barrier_expect(full, total);
                 __syncwarp();
-                if (lane < 4 && bytes) copy_bulk(to + slot * S::SLOT, source, bytes, full, policy);
+                if (lane < 4 && bytes) copy_bulk(to + stage * S::STAGE, source, bytes, full, policy);
 #else
                 for (int c = 0; c < 4; c++)
-                    copy_warp(__shfl_sync(~0u, to + slot * S::SLOT, c),
+                    copy_warp(__shfl_sync(~0u, to + stage * S::STAGE, c),
                               (const void *)__shfl_sync(~0u, (unsigned long long)source, c), __shfl_sync(~0u, bytes, c));
                 arrive_after_copies(full);
                 if (lane == 0) barrier_arrive(full);
 #endif
-                if (++slot == l.n_slots) slot = 0, parity ^= 1;
+                if (++stage == l.n_stages) stage = 0, parity ^= 1;
             }
         }
     }
@@ -245,11 +246,11 @@ template <sl_format F, int SCALES, int ROWS> struct consumer {
     typedef sizes<F, SCALES, ROWS> S;
     const sl_cuda_linear &p;
     const layout &l;
-    const uint32_t slots, x_at; // x_at: this warp's part of x
+    const uint32_t stages, x_at; // x_at: this warp's part of x
     const int warp, lane;
     const packing<F> unpacker = {};
 
-    // Piece `place` of the slot at `from`, a piece of the consumer's leaf `own`. x: the place of the step of x
+    // Piece `place` of the stage at `from`, a piece of the consumer's leaf `own`. x: the place of the step of x
     __device__ __forceinline__ void multiply_piece(uint32_t from, int place, uint32_t x, int own,
                                                    float4 (&sum)[S::BLOCKS]) const {
         uint4 w[2][2], v[S::VECTORS];
@@ -271,8 +272,8 @@ template <sl_format F, int SCALES, int ROWS> struct consumer {
         multiply<F, SCALES, S::BLOCKS>(unpacker, w, scale, v, sum);
     }
 
-    // The slot at `from`: steps j to j + PP - 1 of a tile. x: the place of step j of x
-    __device__ __forceinline__ void multiply_slot(uint32_t from, int j, uint32_t x, float4 (&sum)[S::OWN][S::BLOCKS]) const {
+    // The stage at `from`: steps j to j + PP - 1 of a tile. x: the place of step j of x
+    __device__ __forceinline__ void multiply_stage(uint32_t from, int j, uint32_t x, float4 (&sum)[S::OWN][S::BLOCKS]) const {
         const int n = p.packing.n_pieces;
         if (SL_LEAVES * (j + S::PP) <= n) {
 #pragma unroll
@@ -296,7 +297,7 @@ template <sl_format F, int SCALES, int ROWS> struct consumer {
         const int n_steps = steps_of(p);
         const bool is_whole = l.x_steps >= n_steps;
         const tile_range tiles(l.n_tiles);
-        int slot = 0, parity = 0, buffer = 0, parts_parity = 1;
+        int stage = 0, parity = 0, buffer = 0, parts_parity = 1;
         int turn = 1; // which AT_ONCE steps of x are in use, if x is not whole
         sl_wait_previous();
         for (int j = 0; j < (is_whole ? n_steps : S::AT_ONCE); j += S::AT_ONCE)
@@ -320,11 +321,11 @@ template <sl_format F, int SCALES, int ROWS> struct consumer {
 #pragma unroll
                 for (int i = 0; i < S::TILES; i++) {
                     if (i >= n_now) continue;
-                    barrier_wait(&b->full[slot], parity);
-                    multiply_slot(slots + slot * S::SLOT, j, x_step, sum[i]);
+                    barrier_wait(&b->full[stage], parity);
+                    multiply_stage(stages + stage * S::STAGE, j, x_step, sum[i]);
                     __syncwarp();
-                    if (lane == 0) leave_stage(&b->empty[slot]);
-                    if (++slot == l.n_slots) slot = 0, parity ^= 1;
+                    if (lane == 0) leave_stage(&b->empty[stage]);
+                    if (++stage == l.n_stages) stage = 0, parity ^= 1;
                 }
             }
             barrier_wait(&b->parts_empty[buffer], parts_parity);
@@ -411,18 +412,18 @@ __global__ void __launch_bounds__(sizes<F, SCALES, ROWS>::THREADS, 1)
     __shared__ block_shared b;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < l.n_slots; i++) barrier_init(&b.full[i], FULL_ARRIVALS), barrier_init(&b.empty[i], S::CONSUMERS);
+        for (int i = 0; i < l.n_stages; i++) barrier_init(&b.full[i], FULL_ARRIVALS), barrier_init(&b.empty[i], S::CONSUMERS);
         for (int i = 0; i < 2; i++) barrier_init(&b.parts_full[i], S::CONSUMERS), barrier_init(&b.parts_empty[i], FINISHERS);
         barriers_made();
     }
     __syncthreads();
     sl_start_next(); // the ring of the next kernel fills while this kernel computes
-    const uint32_t slots = shared_address(shared), x_at = slots + l.n_slots * S::SLOT, x_bytes = l.x_steps * S::X_STEP;
-    float4 *parts = (float4 *)(shared + l.n_slots * S::SLOT + S::CONSUMERS * x_bytes);
+    const uint32_t stages = shared_address(shared), x_at = stages + l.n_stages * S::STAGE, x_bytes = l.x_steps * S::X_STEP;
+    float4 *parts = (float4 *)(shared + l.n_stages * S::STAGE + S::CONSUMERS * x_bytes);
     if (warp < S::CONSUMERS)
-        consumer<F, SCALES, ROWS>{p, l, slots, x_at + warp * x_bytes, warp, lane}.run(&b, parts);
+        consumer<F, SCALES, ROWS>{p, l, stages, x_at + warp * x_bytes, warp, lane}.run(&b, parts);
     else if (warp == S::CONSUMERS)
-        produce<END, F, SCALES, ROWS>(p, l, &b, slots, lane);
+        produce<END, F, SCALES, ROWS>(p, l, &b, stages, lane);
     else
         finish<END, S>(p, l, &b, parts, warp - S::CONSUMERS - 1, lane);
 }
@@ -432,24 +433,32 @@ int most_shared() {
     return sl_device_get(cudaDevAttrMaxSharedMemoryPerBlockOptin) - (int)sizeof(block_shared);
 }
 
-// Chooses the layout for `most` bytes of shared memory, and returns the bytes; 0: not even two slots and a part of x fit.
-template <typename S> int choose(const sl_cuda_linear &p, int most, layout *l) {
-    const int n_steps = (p.packing.n_pieces + SL_LEAVES - 1) / SL_LEAVES, fixed = 2 * S::PARTS;
+// Chooses the layout for `most` bytes of shared memory, and returns the bytes; 0: not even two stages and a part of x fit.
+template <typename S> int choose(int n_pieces, int most, layout *l) {
+    const int n_steps = (n_pieces + SL_LEAVES - 1) / SL_LEAVES, fixed = 2 * S::PARTS;
     l->x_steps = n_steps;
-    l->n_slots = (most - fixed - S::CONSUMERS * n_steps * S::X_STEP) / S::SLOT;
-    if (l->n_slots < 2 && n_steps > 2 * S::AT_ONCE) {
+    l->n_stages = (most - fixed - S::CONSUMERS * n_steps * S::X_STEP) / S::STAGE;
+    if (l->n_stages < 2 && n_steps > 2 * S::AT_ONCE) {
         l->x_steps = 2 * S::AT_ONCE;
-        l->n_slots = (most - fixed - S::CONSUMERS * l->x_steps * S::X_STEP) / S::SLOT;
+        l->n_stages = (most - fixed - S::CONSUMERS * l->x_steps * S::X_STEP) / S::STAGE;
     }
-    if (l->n_slots > MOST_SLOTS) l->n_slots = MOST_SLOTS;
-    return l->n_slots < 2 ? 0 : fixed + S::CONSUMERS * l->x_steps * S::X_STEP + l->n_slots * S::SLOT;
+    if (l->n_stages > MOST_STAGES) l->n_stages = MOST_STAGES;
+    return l->n_stages < 2 ? 0 : fixed + S::CONSUMERS * l->x_steps * S::X_STEP + l->n_stages * S::STAGE;
+}
+
+// 1: there is a layout of the kernels for this many rows of x, with any format.
+template <int ROWS> int fits(int n_pieces) {
+    layout l;
+    const int most = most_shared();
+    return choose<sizes<SL_INT4, 1, ROWS>>(n_pieces, most, &l) > 0 && choose<sizes<SL_INT4, 4, ROWS>>(n_pieces, most, &l) > 0 &&
+           choose<sizes<SL_INT8, 1, ROWS>>(n_pieces, most, &l) > 0 && choose<sizes<SL_FP8, 1, ROWS>>(n_pieces, most, &l) > 0;
 }
 
 template <sl_linear_end END, sl_format F, int SCALES, int ROWS> void launch(const sl_cuda_linear &p, cudaStream_t stream) {
-    layout l = {.n_tiles = n_tiles_of<END>(p)};
+    layout l = {.n_tiles = n_tiles_of<END>(p), .n_stages = 0, .x_steps = 0};
     // Over half of the shared memory: see linear.cu.
-    const int shared = max(choose<sizes<F, SCALES, ROWS>>(p, most_shared(), &l), over_half());
-    SL_CHECK(l.n_slots >= 2);
+    const int shared = max(choose<sizes<F, SCALES, ROWS>>(p.packing.n_pieces, most_shared(), &l), over_half());
+    SL_CHECK(l.n_stages >= 2);
     sl_launch(packed_linear_kernel<END, F, SCALES, ROWS>, dim3(min(l.n_tiles, sl_multiprocessors())),
               dim3(sizes<F, SCALES, ROWS>::THREADS), shared, stream, p, l);
 }
@@ -466,25 +475,17 @@ template <sl_linear_end END, sl_format F, int SCALES> void launch(const sl_cuda_
 } // namespace
 
 int sl_cuda_packed_fits(int n_cols) {
-    sl_cuda_linear p = {};
-    layout l;
-    p.packing.n_pieces = (n_cols + PIECE_COLS - 1) / PIECE_COLS;
-    return n_cols <= SL_PACKED_COLS && choose<sizes<SL_INT4, 4, 8>>(p, most_shared(), &l) > 0 &&
-           choose<sizes<SL_INT8, 1, 8>>(p, most_shared(), &l) > 0;
+    const int n_pieces = (n_cols + PIECE_COLS - 1) / PIECE_COLS;
+    return n_cols <= SL_PACKED_COLS && fits<1>(n_pieces) && fits<8>(n_pieces);
 }
 
 int sl_cuda_packed_rows(void) {
-    sl_cuda_linear p = {};
-    layout l;
-    p.packing.n_pieces = SL_LEAVES;
-    return choose<sizes<SL_INT8, 1, 16>>(p, most_shared(), &l) > 0 && choose<sizes<SL_INT4, 4, 16>>(p, most_shared(), &l) > 0
-               ? SL_PACKED_ROWS
-               : 8;
+    return fits<16>(SL_PACKED_COLS / PIECE_COLS) ? SL_PACKED_ROWS : 8; // the largest matrix has the largest part of x
 }
 
 void sl_cuda_packed_linear(const sl_cuda_linear *args, cudaStream_t stream) {
     const sl_cuda_linear &p = *args;
-    SL_CHECK(p.n_rows <= SL_PACKED_ROWS && p.n_out % PIECE_ROWS == 0);
+    SL_CHECK(p.n_rows <= sl_cuda_packed_rows() && p.n_out % PIECE_ROWS == 0);
     SL_CHECK(p.end != SL_LINEAR_SWIGLU || p.n_out % TILE == 0);
     SL_CHECK(p.packing.per_piece == 1 || p.packing.format == SL_INT4);
     by_format(p.packing.format, [&](auto format) {

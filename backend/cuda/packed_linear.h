@@ -10,7 +10,7 @@ extern "C" {
 
 enum {
     SL_PACKED_ROWS = 16,        // most rows of x of one launch
-    SL_PACKED_COLS = 128 * 1024 // most columns of a matrix: 256 rows of it in bf16 have 64 MiB
+    SL_PACKED_COLS = 128 * 1024 // most columns of a matrix: a prefill widens at least 256 rows at a time into 64 MiB (SL_WIDE)
 };
 
 // 1: these kernels take a matrix of n_cols columns on the current GPU. GPUs of compute capability 8.6, 8.9 and 12.0 have 99 KiB
