@@ -3,6 +3,8 @@
 
 #ifdef SLEIGH_CUDA
 
+#include <stdlib.h>
+
 enum { MAX_BLOCKS = 256 };
 static void *blocks[MAX_BLOCKS];
 static int n_blocks;
