@@ -5,6 +5,8 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,9 +83,22 @@ static int stdout_failed(int why, sl_error *err) {
     return sl_fail(err, SL_ERR_IO, "cannot write to standard output: %s", strerror(why));
 }
 
+// Writes n bytes, or what stdout holds if data is NULL. Returns 0 or the error. A write that Ctrl+C interrupts would fail, and
+// stdio drops what it did not write. So the signal waits, or goes to another thread.
+static int write_out(const char *data, size_t n) {
+    sigset_t interrupt, before;
+    sigemptyset(&interrupt);
+    sigaddset(&interrupt, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &interrupt, &before);
+    int failed = data ? fwrite(data, 1, n, stdout) != n : fflush(stdout) || ferror(stdout), why = errno;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return !failed ? 0 : why ? why : EIO;
+}
+
 int cli_write(const char *data, size_t n, sl_error *err) {
     cli_progress_before_output(data, n);
-    return n && fwrite(data, 1, n, stdout) != n ? stdout_failed(errno, err) : 0;
+    int why = n ? write_out(data, n) : 0;
+    return why ? stdout_failed(why, err) : 0;
 }
 
 int cli_printf(sl_error *err, const char *fmt, ...) {
@@ -99,9 +114,9 @@ int cli_printf(sl_error *err, const char *fmt, ...) {
 }
 
 int cli_flush(sl_error *err) {
-    int failed = fflush(stdout) || ferror(stdout), why = errno; // the progress line changes errno
+    int why = write_out(NULL, 0);
     cli_progress_show();
-    return failed ? stdout_failed(why, err) : 0;
+    return why ? stdout_failed(why, err) : 0;
 }
 
 // ---- numbers ----
